@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * mmpolicy: memory-management policies, switched at run time.
+ *
+ * Ties the parts together: what points and policies there are, load, unload.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/init.h>
+#include <linux/module.h>
+#include <linux/string.h>
+
+#include "mmpolicy.h"
+
+struct mmp_point *const mmp_points[MM_POLICY_POINTS] = {
+	[MM_POLICY_ANON_ORDER] = &mmp_point_anon_order,
+	[MM_POLICY_THP_GFP] = &mmp_point_thp_gfp,
+	[MM_POLICY_COMPACT] = &mmp_point_compact,
+	[MM_POLICY_BULK] = &mmp_point_bulk,
+	[MM_POLICY_MADV_FREE] = &mmp_point_madv_free,
+};
+
+/* Besides stock, which every point has: no policy at all. */
+struct mmp_policy *const mmp_policies[] = {
+	&mmp_anon_order_adaptive,
+	&mmp_anon_order_fixed,
+	&mmp_anon_order_never,
+	&mmp_anon_order_vma_size,
+	NULL
+};
+
+const struct mm_policy_ops mmp_ops = {
+	.abi = MM_POLICY_ABI,
+	.anon_orders = mmp_anon_orders,
+	.anon_mapped = mmp_anon_mapped,
+	.collapse_refused = mmp_collapse_refused,
+	.thp_gfp = mmp_thp_gfp,
+	.compact_skip = mmp_compact_skip,
+	.compact_done = mmp_compact_done,
+	.bulk_pages = mmp_bulk_pages,
+	.bulk_done = mmp_bulk_done,
+	.madv_free_eager = mmp_madv_free_eager,
+};
+
+static char *params[MM_POLICY_POINTS];
+
+#define POINT_PARAM(point, id)						\
+	module_param_named(point, params[id], charp, 0444);		\
+	MODULE_PARM_DESC(point, "policy of the profile \"default\" at load")
+
+POINT_PARAM(anon_order, MM_POLICY_ANON_ORDER);
+POINT_PARAM(thp_gfp, MM_POLICY_THP_GFP);
+POINT_PARAM(compact, MM_POLICY_COMPACT);
+POINT_PARAM(bulk, MM_POLICY_BULK);
+POINT_PARAM(madv_free, MM_POLICY_MADV_FREE);
+
+/**
+ * mmp_policy_find - look a policy up
+ * @point: its point
+ * @name: its name; not "stock", which is %NULL
+ *
+ * Return: the policy, or %NULL.
+ */
+const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
+					 const char *name)
+{
+	const struct mmp_policy *policy;
+	int i;
+
+	for_each_policy(policy, i)
+		if (policy->point == point && sysfs_streq(name, policy->name))
+			return policy;
+	return NULL;
+}
+
+static void list_policies(enum mm_policy_point point, const char *wrong)
+{
+	const struct mmp_policy *policy;
+	char names[128] = "stock";
+	int i;
+
+	for_each_policy(policy, i) {
+		if (policy->point != point)
+			continue;
+		strlcat(names, " ", sizeof(names));
+		strlcat(names, policy->name, sizeof(names));
+	}
+	pr_err("%s=%s: no such policy, use one of: %s\n",
+	       mmp_points[point]->name, wrong, names);
+}
+
+static int parse_params(const struct mmp_policy **active)
+{
+	int i;
+
+	for (i = 0; i < MM_POLICY_POINTS; i++) {
+		if (!params[i] || sysfs_streq(params[i], "stock"))
+			continue;
+		active[i] = mmp_policy_find(i, params[i]);
+		if (!active[i]) {
+			list_policies(i, params[i]);
+			return -EINVAL;
+		}
+	}
+	return 0;
+}
+
+static int __init mmp_init(void)
+{
+	const struct mmp_policy *active[MM_POLICY_POINTS] = {};
+	int err;
+
+	err = parse_params(active);
+	if (err)
+		return err;
+	err = mm_policy_register(&mmp_ops);
+	if (err) {
+		pr_err("the kernel's hooks are taken, or of another ABI than %d\n",
+		       MM_POLICY_ABI);
+		return err;
+	}
+	err = mmp_profile_init(&mmp_default, active);
+	if (err)
+		goto unregister;
+	err = mmp_sysfs_init();
+	if (err)
+		goto unregister;
+	mmp_debugfs_init();
+	return 0;
+
+unregister:
+	mm_policy_unregister(&mmp_ops);
+	mmp_profile_exit(&mmp_default);
+	return err;
+}
+module_init(mmp_init);
+
+/*
+ * First no more writes, then the hooks off. What a callback follows is freed
+ * after the last one has returned.
+ */
+static void __exit mmp_exit(void)
+{
+	mmp_sysfs_exit();
+	mmp_debugfs_exit();
+	mm_policy_unregister(&mmp_ops);
+	mmp_profile_exit(&mmp_default);
+}
+module_exit(mmp_exit);
+
+MODULE_AUTHOR("mmpolicy developers");
+MODULE_DESCRIPTION("Memory-management policies, switched at run time");
+MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1.0");

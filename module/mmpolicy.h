@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * mmpolicy: what the parts of the module share.
+ *
+ * A point is one decision the kernel lets us take, a policy one algorithm for
+ * it, a knob a bounded number that tunes a policy, a profile one policy with
+ * its knobs for every point. See docs/design.md.
+ */
+#ifndef MMPOLICY_H
+#define MMPOLICY_H
+
+#include <linux/jump_label.h>
+#include <linux/kobject.h>
+#include <linux/list.h>
+#include <linux/mm.h>
+#include <linux/mm_policy.h>
+#include <linux/percpu.h>
+#include <linux/rcupdate.h>
+#include <linux/sysfs.h>
+
+#include "compat.h"
+
+struct mmp_decision;
+struct mmp_fault;
+
+/**
+ * struct mmp_knob - a bounded number
+ * @attr: its sysfs file; the unit is in the name
+ * @min: smallest value accepted
+ * @max: largest value accepted
+ * @def: value at load and after a reset
+ * @slot: index into mmp_settings.values; set at load
+ */
+struct mmp_knob {
+	struct attribute attr;
+	u32 min;
+	u32 max;
+	u32 def;
+	unsigned int slot;
+};
+
+#define MMP_KNOB(_name, _min, _max, _def) {				\
+	.attr = { .name = #_name, .mode = 0644 },			\
+	.min = (_min), .max = (_max), .def = (_def),			\
+}
+
+/**
+ * struct mmp_policy - one algorithm for one point
+ * @name: as in sysfs, unique in its point
+ * @point: the point it serves
+ * @knobs: its knobs, or %NULL
+ * @nr_knobs: how many
+ * @slot: index of its first knob; set at load
+ * @witness: anon_order: see &mm_policy_ops.anon_mapped
+ * @anon_order: anon_order: the largest order for a fault. knob[i] is the value
+ *	of @knobs[i]. Knob 0 is the cap of all its answers; a policy that has
+ *	none stays at order 0. RCU, must not sleep; plain values in and out.
+ */
+struct mmp_policy {
+	const char *name;
+	enum mm_policy_point point;
+	struct mmp_knob *knobs;
+	unsigned int nr_knobs;
+	unsigned int slot;
+	bool witness;
+	struct mmp_decision (*anon_order)(const struct mmp_fault *fault,
+					  const u32 *knob);
+};
+
+/**
+ * struct mmp_point - one decision the kernel lets us take
+ * @name: as in sysfs
+ * @knobs: knobs that all its policies share, or %NULL
+ * @nr_knobs: how many
+ * @counters: names of its counters
+ * @nr_counters: how many
+ * @first_counter: index of the first; set at load
+ * @switched: called with true before the first, with false after the last
+ *	profile has a policy here, or %NULL; may sleep
+ */
+struct mmp_point {
+	const char *name;
+	struct mmp_knob *knobs;
+	unsigned int nr_knobs;
+	const char *const *counters;
+	unsigned int nr_counters;
+	unsigned int first_counter;
+	void (*switched)(bool on);
+};
+
+/**
+ * struct mmp_settings - what a profile says, published as a whole
+ * @rcu: frees it after the last reader
+ * @active: the policy of each point
+ * @values: of all knobs, by slot
+ */
+struct mmp_settings {
+	struct rcu_head rcu;
+	const struct mmp_policy *active[MM_POLICY_POINTS];
+	u32 values[];
+};
+
+/**
+ * struct mmp_profile - a name for settings
+ * @name: as in sysfs and debugfs
+ * @dirs: its sysfs directories, parents first
+ * @settings: immutable; replaced as a whole
+ * @counters: of all points, by index
+ */
+struct mmp_profile {
+	const char *name;
+	struct list_head dirs;
+	struct mmp_settings __rcu *settings;
+	u64 __percpu *counters;
+};
+
+/* core.c: everything there is. The table ends with NULL. */
+extern struct mmp_point *const mmp_points[MM_POLICY_POINTS];
+extern struct mmp_policy *const mmp_policies[];
+extern const struct mm_policy_ops mmp_ops;
+
+#define for_each_policy(policy, i)					\
+	for ((i) = 0; ((policy) = mmp_policies[i]); (i)++)
+
+const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
+					 const char *name);
+
+/* profile.c */
+extern struct mmp_profile mmp_default;
+int mmp_profile_init(struct mmp_profile *profile,
+		     const struct mmp_policy *const *active);
+void mmp_profile_exit(struct mmp_profile *profile);
+int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
+		   const struct mmp_policy *policy);
+int mmp_set_knob(struct mmp_profile *profile, const struct mmp_knob *knob,
+		 u32 value);
+int mmp_reset(struct mmp_profile *profile);
+bool mmp_active(void);
+
+/* sysfs.c */
+int mmp_sysfs_init(void);
+void mmp_sysfs_exit(void);
+
+/* debugfs.c */
+DECLARE_STATIC_KEY_FALSE(mmp_measuring);
+void mmp_debugfs_init(void);
+void mmp_debugfs_exit(void);
+
+/* points/<point>.c */
+extern struct mmp_point mmp_point_anon_order;
+extern struct mmp_point mmp_point_thp_gfp;
+extern struct mmp_point mmp_point_compact;
+extern struct mmp_point mmp_point_bulk;
+extern struct mmp_point mmp_point_madv_free;
+
+unsigned long mmp_anon_orders(const struct vm_fault *vmf,
+			      enum mm_policy_site site);
+bool mmp_anon_mapped(const struct vm_fault *vmf, int order);
+bool mmp_collapse_refused(struct vm_area_struct *vma, int order);
+gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp);
+bool mmp_compact_skip(struct zone *zone, int order, bool deferred);
+void mmp_compact_done(struct zone *zone, int order, bool success,
+		      unsigned long migrate_scanned,
+		      unsigned long free_scanned);
+unsigned int mmp_bulk_pages(int nid, unsigned int def, unsigned int max);
+void mmp_bulk_done(int nid, unsigned int want, unsigned int got);
+bool mmp_madv_free_eager(struct vm_area_struct *vma, unsigned long start,
+			 unsigned long end);
+
+/* policies/<point>_<policy>.c */
+extern struct mmp_policy mmp_anon_order_never;
+extern struct mmp_policy mmp_anon_order_fixed;
+extern struct mmp_policy mmp_anon_order_vma_size;
+extern struct mmp_policy mmp_anon_order_adaptive;
+
+/**
+ * mmp_profile_of - which profile decides for an address space
+ * @mm: the address space
+ *
+ * Context: RCU read side.
+ */
+static inline struct mmp_profile *mmp_profile_of(const struct mm_struct *mm)
+{
+	return &mmp_default;
+}
+
+/**
+ * mmp_count - add to a counter of a point
+ * @profile: who decided
+ * @point: the point
+ * @counter: index into its counters
+ * @n: how much
+ */
+static inline void mmp_count(const struct mmp_profile *profile,
+			     const struct mmp_point *point,
+			     unsigned int counter, u64 n)
+{
+	this_cpu_add(profile->counters[point->first_counter + counter], n);
+}
+
+#endif /* MMPOLICY_H */

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The point anon_order: folio order of anonymous faults. */
+#include <linux/log2.h>
+#include <linux/mmzone.h>
+#include <linux/nodemask.h>
+#include <linux/timex.h>
+#include <linux/workqueue.h>
+
+#include "../mmpolicy.h"
+#include "../anon_order.h"
+
+#define CREATE_TRACE_POINTS
+#include "../trace.h"
+
+#define SAMPLE_INTERVAL	(HZ / 10)
+
+enum { MIN_AVAILABLE_PERCENT, OVERRIDE_MADVISE };
+
+static struct mmp_knob knobs[] = {
+	/*
+	 * Where less memory of a node is available, without reclaim of more
+	 * than file pages, orders are lowered in proportion. 0: never.
+	 */
+	[MIN_AVAILABLE_PERCENT] = MMP_KNOB(min_available_percent, 0, 90, 5),
+	/* 1: the policy decides for MADV_HUGEPAGE areas too. 0: as stock. */
+	[OVERRIDE_MADVISE] = MMP_KNOB(override_madvise, 0, 1, 0),
+};
+
+enum {
+	STOCK,
+	LOWERED,
+	COLLAPSE_REFUSED,
+	COST_TICKS,
+	COST_SAMPLES,
+	WANTED,
+	GOT = WANTED + MMP_MAX_ORDER + 1,
+	REASON = GOT + MMP_MAX_ORDER + 1,
+};
+
+static const char *const counters[] = {
+	[STOCK] = "stock",
+	[LOWERED] = "lowered",
+	[COLLAPSE_REFUSED] = "collapse_refused",
+	[COST_TICKS] = "cost_ticks",
+	[COST_SAMPLES] = "cost_samples",
+#define PER_ORDER(base, name)						\
+	[base] = name "_order_0", name "_order_1", name "_order_2",	\
+	name "_order_3", name "_order_4", name "_order_5",		\
+	name "_order_6", name "_order_7", name "_order_8", name "_order_9"
+	PER_ORDER(WANTED, "wanted"),
+	PER_ORDER(GOT, "got"),
+	[REASON + MMP_CAP] = "reason_cap",
+	[REASON + MMP_RUN] = "reason_run",
+	[REASON + MMP_INSIDE] = "reason_inside",
+	[REASON + MMP_ALONE] = "reason_alone",
+	[REASON + MMP_UNUSED] = "reason_unused",
+	[REASON + MMP_PROBE] = "reason_probe",
+	[REASON + MMP_LOCKED] = "reason_locked",
+};
+
+/* Available memory of each node in 1/1000 of its size, sampled. */
+static u16 available[MAX_NUMNODES];
+
+/*
+ * Free memory above the high watermarks, and the file pages that reclaim
+ * would take first: half of them, as si_mem_available() has it.
+ */
+static unsigned int node_available(struct pglist_data *node)
+{
+	unsigned long file = atomic_long_read(&node->vm_stat[NR_ACTIVE_FILE]) +
+			     atomic_long_read(&node->vm_stat[NR_INACTIVE_FILE]);
+	unsigned long pages = file / 2, size = 1;
+	struct zone *zone;
+
+	for (zone = node->node_zones; zone < node->node_zones + MAX_NR_ZONES; zone++) {
+		unsigned long free = zone_page_state(zone, NR_FREE_PAGES);
+
+		size += zone_managed_pages(zone);
+		pages += free - min(free, high_wmark_pages(zone));
+	}
+	return min(pages * 1000 / size, 1000UL);
+}
+
+static void sample(struct work_struct *work)
+{
+	int nid;
+
+	for_each_online_node(nid) {
+		unsigned int now = node_available(NODE_DATA(nid));
+
+		if (READ_ONCE(available[nid]) != now)
+			WRITE_ONCE(available[nid], now);
+	}
+	schedule_delayed_work(to_delayed_work(work), SAMPLE_INTERVAL);
+}
+
+static DECLARE_DEFERRABLE_WORK(sampler, sample);
+
+static void switched(bool on)
+{
+	if (on)
+		sample(&sampler.work);
+	else
+		cancel_delayed_work_sync(&sampler);
+}
+
+struct mmp_point mmp_point_anon_order = {
+	.name = "anon_order",
+	.knobs = knobs,
+	.nr_knobs = ARRAY_SIZE(knobs),
+	.counters = counters,
+	.nr_counters = ARRAY_SIZE(counters),
+	.switched = switched,
+};
+
+static void count(const struct mmp_profile *profile, unsigned int counter)
+{
+	mmp_count(profile, &mmp_point_anon_order, counter, 1);
+}
+
+static u32 common(const struct mmp_settings *settings, unsigned int knob)
+{
+	return settings->values[knobs[knob].slot];
+}
+
+/* The policy for @vma, or NULL where stock behaviour stays. */
+static const struct mmp_policy *policy_for(const struct mmp_settings *settings,
+					   const struct vm_area_struct *vma)
+{
+	if ((vma->vm_flags & VM_HUGEPAGE) && !common(settings, OVERRIDE_MADVISE))
+		return NULL;
+	return settings->active[MM_POLICY_ANON_ORDER];
+}
+
+static unsigned int lowered(const struct mmp_settings *settings,
+			    unsigned int order)
+{
+	return mmp_lowered(order, READ_ONCE(available[numa_node_id()]),
+			   common(settings, MIN_AVAILABLE_PERCENT));
+}
+
+static struct mmp_decision decide(const struct mmp_policy *policy,
+				  const struct mmp_settings *settings,
+				  const struct vm_fault *vmf,
+				  enum mm_policy_site site)
+{
+	const struct vm_area_struct *vma = vmf->vma;
+	const struct mmp_fault fault = {
+		.addr = vmf->address & PAGE_MASK,
+		.start = vma->vm_start,
+		.end = vma->vm_end,
+		.table = site == MM_POLICY_PMD ? NULL : mmp_table(*vmf->pmd),
+		.pmd = vmf->pmd,
+		.swapin = site == MM_POLICY_SWAPIN,
+		.locked = (vma->vm_flags & (VM_LOCKED | VM_LOCKONFAULT)) == VM_LOCKED,
+	};
+
+	return policy->anon_order(&fault, &settings->values[policy->slot]);
+}
+
+static struct mmp_decision measure(const struct mmp_profile *profile,
+				   const struct mmp_policy *policy,
+				   const struct mmp_settings *settings,
+				   const struct vm_fault *vmf,
+				   enum mm_policy_site site)
+{
+	cycles_t begin = get_cycles();
+	struct mmp_decision d = decide(policy, settings, vmf, site);
+
+	mmp_count(profile, &mmp_point_anon_order, COST_TICKS,
+		  get_cycles() - begin);
+	count(profile, COST_SAMPLES);
+	return d;
+}
+
+/* See &mm_policy_ops.anon_orders. */
+unsigned long mmp_anon_orders(const struct vm_fault *vmf,
+			      enum mm_policy_site site)
+{
+	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
+	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+	const struct mmp_policy *policy = policy_for(settings, vmf->vma);
+	struct mmp_decision d;
+	unsigned int order;
+
+	if (!policy) {
+		count(profile, STOCK);
+		return MM_POLICY_STOCK;
+	}
+	if (static_branch_unlikely(&mmp_measuring))
+		d = measure(profile, policy, settings, vmf, site);
+	else
+		d = decide(policy, settings, vmf, site);
+	order = lowered(settings, d.order);
+	if (unlikely(order != d.order))
+		count(profile, LOWERED);
+	count(profile, WANTED + order);
+	count(profile, REASON + d.reason);
+	trace_mmpolicy_anon_order(vmf->address, site, order, d.reason);
+	return GENMASK(order, 0) & ~GENMASK(MMP_MIN_ORDER - 1, 0);
+}
+
+/* See &mm_policy_ops.anon_mapped. The kernel's own writes leave no trace. */
+bool mmp_anon_mapped(const struct vm_fault *vmf, int order)
+{
+	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
+	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+	const struct mmp_policy *policy = policy_for(settings, vmf->vma);
+
+	if (!policy)
+		return false;
+	count(profile, GOT + min(order, MMP_MAX_ORDER));
+	return policy->witness && (vmf->flags & FAULT_FLAG_USER);
+}
+
+/* See &mm_policy_ops.collapse_refused: what a fault would not get. */
+bool mmp_collapse_refused(struct vm_area_struct *vma, int order)
+{
+	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
+	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+	const struct mmp_policy *policy = policy_for(settings, vma);
+	unsigned int cap;
+
+	if (!policy)
+		return false;
+	cap = policy->nr_knobs ? settings->values[policy->slot] : 0;
+	if (lowered(settings, cap) >= order)
+		return false;
+	count(profile, COLLAPSE_REFUSED);
+	return true;
+}

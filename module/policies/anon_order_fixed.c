@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: GPL-2.0
+/* anon_order/fixed: the largest folio up to a cap that fits, as mTHP sizes. */
+#include "../mmpolicy.h"
+#include "../anon_order.h"
+
+enum { MAX_ORDER };
+
+static struct mmp_knob knobs[] = {
+	[MAX_ORDER] = MMP_KNOB(max_order, 0, MMP_MAX_ORDER, 4),
+};
+
+static struct mmp_decision fixed(const struct mmp_fault *fault,
+				 const u32 *knob)
+{
+	return (struct mmp_decision){
+		.order = knob[MAX_ORDER],
+		.reason = MMP_CAP,
+	};
+}
+
+struct mmp_policy mmp_anon_order_fixed = {
+	.name = "fixed",
+	.point = MM_POLICY_ANON_ORDER,
+	.knobs = knobs,
+	.nr_knobs = ARRAY_SIZE(knobs),
+	.anon_order = fixed,
+};

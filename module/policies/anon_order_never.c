@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0
+/* anon_order/never: order 0, whatever sysfs allows. */
+#include "../mmpolicy.h"
+#include "../anon_order.h"
+
+static struct mmp_decision never(const struct mmp_fault *fault,
+				 const u32 *knob)
+{
+	return (struct mmp_decision){ .order = 0, .reason = MMP_CAP };
+}
+
+struct mmp_policy mmp_anon_order_never = {
+	.name = "never",
+	.point = MM_POLICY_ANON_ORDER,
+	.anon_order = never,
+};

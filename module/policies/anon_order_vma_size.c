@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * anon_order/vma_size: large VMAs get large folios. The idea, VMA size as a
+ * hint, is an open question of "variable-order, large folios for anonymous
+ * memory", RFC v2 (Ryan Roberts, 2023).
+ */
+#include "../mmpolicy.h"
+#include "../anon_order.h"
+
+enum { MAX_ORDER, MIN_FOLIOS };
+
+static struct mmp_knob knobs[] = {
+	[MAX_ORDER] = MMP_KNOB(max_order, 0, MMP_MAX_ORDER, 4),
+	/* How many folios a VMA must be able to hold; bounds what is wasted. */
+	[MIN_FOLIOS] = MMP_KNOB(min_folios, 1, 4096, 64),
+};
+
+static struct mmp_decision vma_size(const struct mmp_fault *fault,
+				    const u32 *knob)
+{
+	unsigned long pages = (fault->end - fault->start) >> PAGE_SHIFT;
+	unsigned int order = knob[MAX_ORDER];
+
+	while (order && pages >> order < knob[MIN_FOLIOS])
+		order--;
+	return (struct mmp_decision){ .order = order, .reason = MMP_CAP };
+}
+
+struct mmp_policy mmp_anon_order_vma_size = {
+	.name = "vma_size",
+	.point = MM_POLICY_ANON_ORDER,
+	.knobs = knobs,
+	.nr_knobs = ARRAY_SIZE(knobs),
+	.anon_order = vma_size,
+};

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Stands in for the module where the kernel was built without the hooks. */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/module.h>
+
+static int __init mmp_init(void)
+{
+	pr_err("this kernel lacks CONFIG_MM_POLICY: apply kernel-hooks/ and enable it\n");
+	return -EOPNOTSUPP;
+}
+module_init(mmp_init);
+
+MODULE_DESCRIPTION("Stub of mmpolicy for kernels without its hooks");
+MODULE_LICENSE("GPL");
+MODULE_VERSION("0.1.0");

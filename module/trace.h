@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#undef TRACE_SYSTEM
+#define TRACE_SYSTEM mmpolicy
+
+#if !defined(MMPOLICY_TRACE_H) || defined(TRACE_HEADER_MULTI_READ)
+#define MMPOLICY_TRACE_H
+
+#include <linux/tracepoint.h>
+
+TRACE_EVENT(mmpolicy_anon_order,
+
+	TP_PROTO(unsigned long addr, unsigned int site, unsigned int order,
+		 unsigned int reason),
+
+	TP_ARGS(addr, site, order, reason),
+
+	TP_STRUCT__entry(
+		__field(unsigned long, addr)
+		__field(u8, site)
+		__field(u8, order)
+		__field(u8, reason)
+	),
+
+	TP_fast_assign(
+		__entry->addr = addr;
+		__entry->site = site;
+		__entry->order = order;
+		__entry->reason = reason;
+	),
+
+	TP_printk("addr=%lx site=%s order=%u reason=%s", __entry->addr,
+		  __print_symbolic(__entry->site,
+				   { MM_POLICY_PTE, "pte" },
+				   { MM_POLICY_PMD, "pmd" },
+				   { MM_POLICY_SWAPIN, "swapin" }),
+		  __entry->order,
+		  __print_symbolic(__entry->reason,
+				   { MMP_CAP, "cap" },
+				   { MMP_RUN, "run" },
+				   { MMP_INSIDE, "inside" },
+				   { MMP_ALONE, "alone" },
+				   { MMP_UNUSED, "unused" },
+				   { MMP_PROBE, "probe" },
+				   { MMP_LOCKED, "locked" }))
+);
+
+#endif /* MMPOLICY_TRACE_H */
+
+#undef TRACE_INCLUDE_PATH
+#define TRACE_INCLUDE_PATH .
+#undef TRACE_INCLUDE_FILE
+#define TRACE_INCLUDE_FILE trace
+#include <trace/define_trace.h>
