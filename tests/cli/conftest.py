@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A host made of files, and the command that runs on it."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mmpolicy.app import App
+from mmpolicy.cli import main
+from mmpolicy.kmod import Kmod
+
+from .fakes import Clock, FakeLib, FakeTree, Result, Run
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FakeTree:
+    """Return a host with a patched kernel and the module loaded."""
+    tree = FakeTree(tmp_path)
+    tree.make_host()
+    tree.make_loaded()
+    return tree
+
+
+@pytest.fixture
+def lib(tree: FakeTree) -> FakeLib:
+    """Return the libkmod of the host."""
+    return FakeLib(tree)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return the clock of the host."""
+    return Clock()
+
+
+@pytest.fixture
+def run(tree: FakeTree, lib: FakeLib, clock: Clock) -> Run:
+    """Return a function that runs the command on the host."""
+
+    def run(*args: str) -> Result:
+        try:
+            runner = CliRunner(mix_stderr=False)
+        except TypeError:  # click 8.2 keeps them apart anyway
+            runner = CliRunner()
+        app = App(tree, Kmod(lib=lib), clock.sleep, lambda: clock.now)
+        result = runner.invoke(main, args, obj=app)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Result(result.exit_code, result.stdout, result.stderr)
+
+    return run

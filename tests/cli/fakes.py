@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Models of the kernel's control tree, of libkmod and of time."""
+
+import json
+import os
+from collections.abc import Callable
+from errno import EACCES, EINVAL, ENOENT, ERANGE
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mmpolicy.sysfs import Tree
+
+RELEASE = "6.12.117-mmpolicy"
+CONTROL = "/sys/kernel/mmpolicy"
+DEFAULT = f"{CONTROL}/profiles/default"
+COUNTERS = "/sys/kernel/debug/mmpolicy/default"
+MODULE_DIR = "/sys/module/mmpolicy"
+
+# file below the profile -> (default, lowest, highest)
+KNOBS = {
+    "anon_order/pressure_percent": (10, 0, 100),
+    "anon_order/fixed/max_order": (4, 0, 9),
+    "anon_order/adaptive/max_order": (9, 0, 9),
+    "anon_order/adaptive/min_faults": (2, 1, 1000),
+}
+POINTS = {
+    "anon_order": ("stock", "never", "fixed", "vma_size", "adaptive"),
+    "bulk": ("stock",),
+    "compact": ("stock",),
+}
+
+
+class FakeTree(Tree):
+    """A tree on disk whose writes are taken or refused as the kernel would."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(str(root))
+        self.writes: list[tuple[str, str]] = []
+        self.refusals: dict[str, int] = {}  # path -> errno
+        self.denied = False  # not root
+        self.rounding: dict[str, str] = {}  # path -> what the kernel makes of any value
+
+    def put(self, path: str, text: str | bytes) -> None:
+        """Make a file."""
+        self.real(path).parent.mkdir(parents=True, exist_ok=True)
+        data = text if isinstance(text, bytes) else f"{text}\n".encode()
+        self.real(path).write_bytes(data)
+
+    def is_root(self) -> bool:
+        return not self.denied
+
+    def writable(self, path: str) -> bool:
+        return not self.denied and self.exists(path)
+
+    def store(self, path: str, value: str) -> None:
+        number = EACCES if self.denied else self.refusals.get(path, 0)
+        number = number or (0 if self.exists(path) else ENOENT) or self._judge(path, value)
+        if number:
+            raise OSError(number, os.strerror(number))
+        self.writes.append((path, value))
+        if path == f"{CONTROL}/reset":
+            self.make_stock()
+        elif path.endswith("/policy"):
+            self._activate(path, value)
+        else:
+            self.put(path, self.rounding.get(path, value))
+
+    def _judge(self, path: str, value: str) -> int:
+        """Return the errno that the kernel would give."""
+        if path == f"{CONTROL}/reset":
+            return 0 if value == "1" else EINVAL
+        if path.endswith("/policy"):
+            return 0 if value in POINTS[Path(path).parent.name] else EINVAL
+        _, lowest, highest = KNOBS[path.removeprefix(f"{DEFAULT}/")]
+        try:
+            number = int(value)
+        except ValueError:
+            return EINVAL
+        return 0 if lowest <= number <= highest else ERANGE
+
+    def _activate(self, path: str, value: str) -> None:
+        names = POINTS[Path(path).parent.name]
+        self.put(path, " ".join(f"[{name}]" if name == value else name for name in names))
+        marks = [self.read(f"{DEFAULT}/{point}/policy") for point in POINTS]
+        stock = all("[stock]" in mark for mark in marks)
+        self.put(f"{CONTROL}/state", "stock" if stock else "active")
+
+    def make_stock(self) -> None:
+        """Put the control tree into the state after load."""
+        for name, (default, _, _) in KNOBS.items():
+            self.put(f"{DEFAULT}/{name}", str(default))
+        for point in POINTS:
+            self.put(f"{DEFAULT}/{point}/policy", "[stock]")
+        for point in POINTS:
+            self._activate(f"{DEFAULT}/{point}/policy", "stock")
+
+    def make_host(self) -> None:
+        """Make a host with a patched kernel on which the module is not loaded."""
+        self.put("/proc/sys/kernel/osrelease", RELEASE)
+        self.put("/proc/kallsyms", "0000000000000000 T mm_policy_register")
+        self.put(f"/boot/config-{RELEASE}", "CONFIG_MM=y\nCONFIG_MM_POLICY=y")
+        self.put("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never")
+        self.put(f"/lib/modules/{RELEASE}/build/Makefile", "")
+
+    def make_loaded(self, options: str = "") -> None:
+        """Make what appears when the module is loaded."""
+        self.put(f"{CONTROL}/abi", "1")
+        self.put(f"{CONTROL}/reset", "")
+        self.put(f"{MODULE_DIR}/srcversion", "ABC123")
+        self.put(f"{MODULE_DIR}/refcnt", "0")
+        self.make_stock()
+        for point, _, policy in (word.partition("=") for word in options.split()):
+            self._activate(f"{DEFAULT}/{point}/policy", policy)
+        self.put("/sys/kernel/debug/mmpolicy/measure", "0")
+        self.put(f"{COUNTERS}/anon_order/stats", "decisions 100\nraised 40\nlowered 0")
+        self.put(f"{COUNTERS}/bulk/stats", "decisions 0")
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a directory."""
+        real = self.real(path)
+        for child in list(real.iterdir()) if real.is_dir() else []:
+            self.remove(f"{path}/{child.name}")
+        if real.is_dir():
+            real.rmdir()
+        else:
+            real.unlink(missing_ok=True)
+
+    def make_unloaded(self) -> None:
+        """Take away what unloading takes away."""
+        for path in (CONTROL, MODULE_DIR, "/sys/kernel/debug/mmpolicy"):
+            self.remove(path)
+
+
+class FakeLib:
+    """The calls of libkmod that the wrapper makes, with one module to know."""
+
+    def __init__(self, tree: FakeTree) -> None:
+        self.path: bytes | None = f"/lib/modules/{RELEASE}/updates/mmpolicy.ko".encode()
+        self.options: bytes | None = None
+        self.info = [(b"srcversion", b"ABC123")]
+        self.info += [(b"parm", f"{point}:policy at load".encode()) for point in POINTS]
+        self.insert_result = 0
+        self.remove_result = 0
+        self.inserted: list[tuple[int, bytes]] = []
+        self.open_modules = 0
+        self.open_lists = 0
+        self.on_insert: Callable[[str], None] = tree.make_loaded
+        self.on_remove: Callable[[], None] = tree.make_unloaded
+
+    def kmod_new(self, directory: bytes | None, config: None) -> int:
+        return 1
+
+    def kmod_set_log_priority(self, context: int, priority: int) -> None:
+        pass
+
+    def kmod_module_new_from_name(self, context: int, name: bytes, out: Any) -> int:
+        assert name == b"mmpolicy"
+        out._obj.value = 2
+        self.open_modules += 1
+        return 0
+
+    def kmod_module_unref(self, module: Any) -> None:
+        self.open_modules -= 1
+
+    def kmod_module_get_path(self, module: Any) -> bytes | None:
+        return self.path
+
+    def kmod_module_get_options(self, module: Any) -> bytes | None:
+        return self.options
+
+    def kmod_module_get_info(self, module: Any, out: Any) -> int:
+        if not self.path:
+            return -ENOENT
+        out._obj.value = 1 if self.info else None
+        self.open_lists += 1
+        return len(self.info)
+
+    def _entry(self, entry: Any) -> tuple[bytes, bytes]:
+        number: int = getattr(entry, "value", entry)
+        return self.info[number - 1]
+
+    def kmod_module_info_get_key(self, entry: Any) -> bytes:
+        return self._entry(entry)[0]
+
+    def kmod_module_info_get_value(self, entry: Any) -> bytes:
+        return self._entry(entry)[1]
+
+    def kmod_module_info_free_list(self, head: Any) -> None:
+        self.open_lists -= 1
+
+    def kmod_list_next(self, head: Any, entry: Any) -> int | None:
+        number = getattr(entry, "value", entry)
+        return number + 1 if number < len(self.info) else None
+
+    def kmod_module_probe_insert_module(
+        self, module: Any, flags: int, options: bytes, *callbacks: None
+    ) -> int:
+        self.inserted.append((flags, options))
+        if self.insert_result == 0:
+            self.on_insert(options.decode())
+        return self.insert_result
+
+    def kmod_module_remove_module(self, module: Any, flags: int) -> int:
+        if self.remove_result == 0:
+            self.on_remove()
+        return self.remove_result
+
+
+class Clock:
+    """Time that passes only when somebody sleeps; Ctrl-C comes after the last step."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.steps: list[Callable[[], object]] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if not self.steps:
+            raise KeyboardInterrupt
+        self.steps.pop(0)()
+
+
+class Result(NamedTuple):
+    """What a run of the command gave."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Result]

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`set` and `reset`."""
+
+from errno import EBUSY, EINVAL, EIO
+
+import pytest
+
+from .fakes import CONTROL, DEFAULT, FakeTree, Run
+
+POINT = f"{DEFAULT}/anon_order"
+
+
+def test_set_writes_knobs_before_the_policy(run: Run, tree: FakeTree) -> None:
+    result = run("set", "anon_order", "fixed", "max_order=6", "pressure_percent=20")
+    assert result.code == 0
+    assert tree.writes == [
+        (f"{POINT}/fixed/max_order", "6"),
+        (f"{POINT}/pressure_percent", "20"),
+        (f"{POINT}/policy", "fixed"),
+    ]
+    rows = [line.split() for line in result.out.splitlines()]
+    assert ["default/anon_order/fixed/max_order", "4", "->", "6"] in rows
+    assert ["default/anon_order/policy", "stock", "->", "fixed"] in rows
+
+
+def test_set_without_policy_takes_knobs_of_the_active_one(run: Run, tree: FakeTree) -> None:
+    run("set", "anon_order", "adaptive")
+    assert run("set", "anon_order", "max_order=5").code == 0
+    assert tree.writes[-1] == (f"{POINT}/adaptive/max_order", "5")
+
+
+def test_set_takes_common_knobs_whatever_is_active(run: Run, tree: FakeTree) -> None:
+    assert run("set", "anon_order", "pressure_percent=5").code == 0
+    assert tree.writes == [(f"{POINT}/pressure_percent", "5")]
+
+
+def test_the_policys_own_knob_goes_before_a_common_one(run: Run, tree: FakeTree) -> None:
+    tree.put(f"{POINT}/max_order", "1")
+    run("set", "anon_order", "fixed", "max_order=3")
+    assert tree.writes[0] == (f"{POINT}/fixed/max_order", "3")
+
+
+def test_set_json_reports_what_the_kernel_took(run: Run, tree: FakeTree) -> None:
+    path = f"{POINT}/pressure_percent"
+    tree.rounding[path] = "16"
+    data = run("set", "anon_order", "pressure_percent=17", "--json").json
+    change = {"path": path, "before": "10", "asked": "17", "now": "16"}
+    assert data == {"version": 1, "command": "set", "dry_run": False, "changes": [change]}
+    assert "(asked for 17)" in run("set", "anon_order", "pressure_percent=17").out
+
+
+def test_dry_run_writes_nothing(run: Run, tree: FakeTree) -> None:
+    tree.denied = True
+    result = run("set", "anon_order", "fixed", "max_order=6", "--dry-run")
+    assert result.code == 0
+    assert result.out.splitlines() == [
+        f"{POINT}/fixed/max_order <- 6",
+        f"{POINT}/policy <- fixed",
+    ]
+    data = run("set", "anon_order", "never", "--dry-run", "--json").json
+    assert data["dry_run"] is True
+    assert data["writes"] == [{"path": f"{POINT}/policy", "value": "never"}]
+    assert tree.writes == []
+
+
+@pytest.mark.parametrize(
+    ("value", "errno"), [("-1", "ERANGE"), ("99", "ERANGE"), ("big", "EINVAL"), ("", "EINVAL")]
+)
+def test_the_kernel_alone_judges_values(run: Run, tree: FakeTree, value: str, errno: str) -> None:
+    result = run("set", "anon_order", "fixed", f"max_order={value}")
+    assert (result.code, tree.writes) == (5, [])
+    path = tree.real(f"{POINT}/fixed/max_order")
+    assert f"cannot write '{value}' to {path}: {errno}" in result.err
+    assert result.err.splitlines()[1].startswith("next: ")
+
+
+def test_refusal_puts_earlier_writes_back_in_reverse(run: Run, tree: FakeTree) -> None:
+    tree.refusals[f"{POINT}/policy"] = EINVAL
+    result = run("set", "anon_order", "adaptive", "max_order=3", "min_faults=7")
+    assert result.code == 5
+    assert "the writes before it were put back" in result.err
+    assert tree.writes[2:] == [
+        (f"{POINT}/adaptive/min_faults", "2"),
+        (f"{POINT}/adaptive/max_order", "9"),
+    ]
+    assert tree.read(f"{POINT}/adaptive/max_order") == "9"
+    assert "[stock]" in tree.read(f"{POINT}/policy")
+
+
+def test_refusal_of_a_later_knob(run: Run, tree: FakeTree) -> None:
+    result = run("set", "anon_order", "adaptive", "max_order=3", "min_faults=0")
+    assert (result.code, "ERANGE" in result.err) == (5, True)
+    assert tree.read(f"{POINT}/adaptive/max_order") == "9"
+    assert "[stock]" in tree.read(f"{POINT}/policy")
+
+
+def test_a_failed_way_back_is_told(
+    run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = tree.store
+
+    def store(path: str, value: str) -> None:
+        if (path, value) == (f"{POINT}/fixed/max_order", "4"):
+            raise OSError(EIO, "no way back")
+        plain(path, value)
+
+    monkeypatch.setattr(tree, "store", store)
+    tree.refusals[f"{POINT}/policy"] = EBUSY
+    result = run("set", "anon_order", "fixed", "max_order=6")
+    assert result.code == 5
+    assert "the way back failed: cannot write '4'" in result.err
+
+
+def test_no_permission(run: Run, tree: FakeTree) -> None:
+    tree.denied = True
+    for verb in (["set", "anon_order", "never"], ["reset"]):
+        result = run(*verb)
+        assert result.code == 4
+        assert "EACCES" in result.err
+        assert "next: run it as root" in result.err
+
+
+def test_unknown_names(run: Run, tree: FakeTree) -> None:
+    policy = run("set", "anon_order", "adaptiv")
+    assert "no policy of anon_order 'adaptiv'; there is: adaptive, fixed" in policy.err
+    assert "next: did you mean adaptive?" in policy.err
+    knob = run("set", "anon_order", "fixed", "max_ordr=3")
+    assert "there is: max_order, pressure_percent" in knob.err
+    assert "next: did you mean max_order?" in knob.err
+    assert (policy.code, knob.code, tree.writes) == (2, 2, [])
+
+
+def test_knob_of_another_policy(run: Run, tree: FakeTree) -> None:
+    result = run("set", "anon_order", "min_faults=3")
+    assert (result.code, tree.writes) == (2, [])
+    assert "no knob of anon_order/stock, but of adaptive" in result.err
+    assert "next: mmpolicy set anon_order adaptive min_faults=VALUE" in result.err
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["fixed", "never"], ["max_order=1", "max_order=2"], ["--no-such-option"]]
+)
+def test_wrong_usage(run: Run, tree: FakeTree, words: list[str]) -> None:
+    result = run("set", "anon_order", *words)
+    assert (result.code, tree.writes) == (2, [])
+
+
+def test_reset(run: Run, tree: FakeTree) -> None:
+    run("set", "anon_order", "fixed", "max_order=6")
+    result = run("reset")
+    assert (result.code, result.out.splitlines()[-1]) == (0, "state: stock")
+    assert tree.writes[-1] == (f"{CONTROL}/reset", "1")
+    assert tree.read(f"{POINT}/fixed/max_order") == "4"
+    data = run("reset", "--json").json
+    assert (data["version"], data["state"], data["dry_run"]) == (1, "stock", False)
+    assert data["profiles"]["default"]["anon_order"]["active"] == "stock"
+
+
+def test_reset_dry_run(run: Run, tree: FakeTree) -> None:
+    assert run("reset", "--dry-run").out == f"{CONTROL}/reset <- 1\n"
+    assert run("reset", "--dry-run", "--json").json["writes"][0]["value"] == "1"
+    assert tree.writes == []

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Shell completion from the tree."""
+
+import pytest
+from click.shell_completion import BashComplete
+
+from mmpolicy.cli import main
+
+from .fakes import FakeTree
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "expected"),
+    [
+        (["set"], "an", ["anon_order"]),
+        (["set", "anon_order"], "a", ["adaptive"]),
+        (["set", "anon_order", "fixed"], "", ["pressure_percent=", "max_order="]),
+        (["set", "anon_order", "adaptive"], "min", ["min_faults="]),
+        (["set", "no_such_point"], "", []),
+        (["show"], "b", ["bulk"]),
+        (["show", "--profile"], "", ["default"]),
+        (["stats"], "c", ["compact"]),
+        ([], "lo", ["load"]),
+    ],
+)
+def test_completion(
+    tree: FakeTree, monkeypatch: pytest.MonkeyPatch,
+    words: list[str], incomplete: str, expected: list[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("MMPOLICY_ROOT", str(tree.root))
+    completer = BashComplete(main, {}, "mmpolicy", "_MMPOLICY_COMPLETE")
+    assert [item.value for item in completer.get_completions(words, incomplete)] == expected
+
+
+def test_completion_without_the_module(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree.make_unloaded()
+    monkeypatch.setenv("MMPOLICY_ROOT", str(tree.root))
+    completer = BashComplete(main, {}, "mmpolicy", "_MMPOLICY_COMPLETE")
+    assert completer.get_completions(["set"], "") == []

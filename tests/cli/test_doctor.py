@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`doctor` on hosts where one thing or another is missing."""
+
+import gzip
+from collections.abc import Callable
+
+import pytest
+
+from mmpolicy.doctor import CHECKS, SECURE_BOOT, SIG_ENFORCE
+
+from .fakes import CONTROL, MODULE_DIR, RELEASE, FakeLib, FakeTree, Run
+
+Break = Callable[[FakeTree, FakeLib], object]
+NAMES = [check.__name__.removeprefix("check_") for check in CHECKS]
+
+
+def statuses(run: Run) -> tuple[int, dict[str, str]]:
+    result = run("doctor", "--json")
+    return result.code, {each["name"]: each["status"] for each in result.json["checks"]}
+
+
+def secure_boot(tree: FakeTree, lib: FakeLib) -> None:
+    tree.put(SECURE_BOOT, b"\6\0\0\0\1")
+
+
+def foreign_key(tree: FakeTree, lib: FakeLib) -> None:
+    secure_boot(tree, lib)
+    lib.info.append((b"signer", b"dkms key"))
+    tree.put("/proc/keys", "1 I------ 1 perm asymmetri distribution key: X509")
+
+
+def no_debugfs(tree: FakeTree, lib: FakeLib) -> None:
+    tree.remove("/sys/kernel/debug/mmpolicy")
+
+
+def denied(tree: FakeTree, lib: FakeLib) -> None:
+    tree.denied = True
+
+
+def no_file(tree: FakeTree, lib: FakeLib) -> None:
+    lib.path = None
+
+
+def no_symbol(tree: FakeTree, lib: FakeLib) -> None:
+    tree.put("/proc/kallsyms", "0000000000000000 T mm_policy_register_not")
+
+
+def test_all_well(run: Run) -> None:
+    code, found = statuses(run)
+    assert (code, list(found)) == (0, NAMES)
+    assert set(found.values()) == {"ok"}
+    assert run("doctor").out.splitlines()[-1] == "policies can be switched (exit 0)"
+
+
+def test_json(run: Run, tree: FakeTree) -> None:
+    tree.make_unloaded()
+    data = run("doctor", "--json").json
+    assert (data["version"], data["ready"], data["exit"]) == (1, False, 3)
+    loaded = next(check for check in data["checks"] if check["name"] == "loaded")
+    assert loaded == {
+        "name": "loaded",
+        "status": "fail",
+        "detail": f"no {tree.real(CONTROL)}: the module is not loaded",
+        "next_step": "mmpolicy load",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "broken", "status", "code", "hint"),
+    [
+        ("kernel", lambda t, _: t.put("/proc/sys/kernel/osrelease", "6.1.0"), "warn", 0, "series"),
+        ("hooks", no_symbol, "fail", 3, "CONFIG_MM_POLICY=y"),
+        ("thp", lambda t, _: t.remove("/sys/kernel/mm"), "warn", 0, "TRANSPARENT_HUGEPAGE"),
+        ("headers", lambda t, _: t.remove("/lib/modules"), "warn", 0, f"linux-headers-{RELEASE}"),
+        ("file", no_file, "warn", 0, "depmod"),
+        ("signature", secure_boot, "warn", 0, "mokutil"),
+        ("signature", foreign_key, "warn", 0, "mokutil"),
+        ("signature", lambda t, _: t.put(SIG_ENFORCE, "Y"), "warn", 0, "mokutil"),
+        ("loaded", lambda t, _: t.make_unloaded(), "fail", 3, "mmpolicy load"),
+        ("loaded", lambda t, _: t.remove(CONTROL), "fail", 3, "dmesg"),
+        ("build", lambda t, _: t.put(f"{MODULE_DIR}/srcversion", "F00"), "warn", 0, "unload"),
+        ("build", lambda t, _: t.remove(f"{MODULE_DIR}/srcversion"), "warn", 0, "unload"),
+        ("abi", lambda t, _: t.put(f"{CONTROL}/abi", "2"), "fail", 3, "came with the module"),
+        ("permission", denied, "fail", 4, "run it as root"),
+        ("counters", no_debugfs, "warn", 0, "mount -t debugfs"),
+    ],
+)
+def test_one_thing_missing(
+    run: Run, tree: FakeTree, lib: FakeLib, name: str, broken: Break, status: str, code: int,
+    hint: str,
+) -> None:  # fmt: skip
+    broken(tree, lib)
+    exit_code, found = statuses(run)
+    assert (exit_code, found[name]) == (code, status)
+    lines = run("doctor").out.splitlines()
+    place = next(i for i, line in enumerate(lines) if line.split()[:2] == [status, name])
+    assert lines[place + 1].startswith("      next: ")
+    assert hint in lines[place + 1]
+
+
+def test_missing_file_blocks_only_before_load(run: Run, tree: FakeTree, lib: FakeLib) -> None:
+    tree.make_unloaded()
+    lib.path = None
+    assert statuses(run)[1]["file"] == "fail"
+
+
+def test_without_root_before_load_is_more_than_permission(run: Run, tree: FakeTree) -> None:
+    tree.make_unloaded()
+    tree.denied = True
+    code, found = statuses(run)
+    assert (code, found["permission"], found["loaded"]) == (3, "fail", "fail")
+
+
+def test_enrolled_key(run: Run, tree: FakeTree, lib: FakeLib) -> None:
+    foreign_key(tree, lib)
+    tree.put("/proc/keys", "1 I------ 1 perm asymmetri dkms key: 11aa X509.rsa")
+    assert statuses(run)[1]["signature"] == "ok"
+
+
+def test_hooks_from_the_configuration(run: Run, tree: FakeTree) -> None:
+    tree.make_unloaded()
+    tree.remove("/proc/kallsyms")
+    assert statuses(run)[1]["hooks"] == "ok"
+    tree.put("/proc/config.gz", gzip.compress(b"# CONFIG_MM_POLICY is not set\n"))
+    assert statuses(run)[1]["hooks"] == "fail"
+
+
+def test_stock_host_without_anything(run: Run, tree: FakeTree, lib: FakeLib) -> None:
+    tree.make_unloaded()
+    for path in ("/proc/kallsyms", "/boot", "/sys/kernel", "/lib"):
+        tree.remove(path)
+    lib.path = None
+    code, found = statuses(run)
+    assert (code, found["hooks"], found["file"]) == (3, "fail", "fail")

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Let `python -m mmpolicy` do what `mmpolicy` does."""
+
+from mmpolicy.cli import main
+
+main(prog_name="mmpolicy")

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The `mmpolicy` command: its options, and the verbs it has."""
+
+import click
+
+from mmpolicy import __version__
+from mmpolicy.app import App
+from mmpolicy.sysfs import Tree
+from mmpolicy.verbs import change, doctor, look, module, stats
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="mmpolicy")
+@click.option("--root", envvar="MMPOLICY_ROOT", default="/", hidden=True, help="For tests.")
+@click.pass_context
+def main(ctx: click.Context, root: str) -> None:
+    """Switch Linux memory-management policies at run time.
+
+    \b
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the kernel lacks the module,
+    a hook or a feature, 4 no permission, 5 the kernel refused the value.
+    """
+    if ctx.obj is None:
+        ctx.obj = App(Tree(root))
+
+
+for verb in (
+    doctor.doctor,
+    module.load,
+    module.unload,
+    look.list_points,
+    look.show,
+    change.set_point,
+    change.reset,
+    stats.stats,
+):
+    main.add_command(verb)

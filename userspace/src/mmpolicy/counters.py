@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The counters of the module, in debugfs."""
+
+from errno import ENOENT
+
+from mmpolicy.errors import Error, pick
+from mmpolicy.model import MODULE, MODULE_DIR
+from mmpolicy.sysfs import Tree
+
+DEBUGFS = "/sys/kernel/debug"
+COUNTERS = f"{DEBUGFS}/{MODULE}"
+
+Counters = dict[str, dict[str, int]]  # point -> counter -> value
+Rates = dict[str, dict[str, float]]
+
+
+def counted_profiles(tree: Tree) -> list[str]:
+    """Return the profiles that have counters, or say how to get at them."""
+    try:
+        return tree.dirs(COUNTERS)
+    except Error as err:
+        if err.errno == ENOENT and not tree.exists(MODULE_DIR):
+            err.next_step = "mmpolicy load"
+        elif err.errno == ENOENT:
+            err.next_step = f"mount -t debugfs none {DEBUGFS} (needs CONFIG_DEBUG_FS)"
+        raise
+
+
+def read_counters(tree: Tree, profile: str, point: str | None) -> Counters:
+    """Return the counters of one point, or of all."""
+    base = f"{COUNTERS}/{pick('profile', profile, counted_profiles(tree))}"
+    points = tree.dirs(base)
+    chosen = [pick("point", point, points)] if point else points
+    return {name: _parse(tree.read(f"{base}/{name}/stats")) for name in chosen}
+
+
+def _parse(text: str) -> dict[str, int]:
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def rates(old: Counters, new: Counters, seconds: float) -> Rates:
+    """Return the rise of each counter per second; a counter that fell has started again at 0."""
+    result: Rates = {}
+    for point, counters in new.items():
+        before = old.get(point, {})
+        rise = {name: value - before.get(name, 0) for name, value in counters.items()}
+        rise = {name: step if step >= 0 else counters[name] for name, step in rise.items()}
+        result[point] = {name: round(step / seconds, 1) for name, step in rise.items()}
+    return result

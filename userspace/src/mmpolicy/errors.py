@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The one error users see: what failed, where, and what to do next."""
+
+import difflib
+import errno
+import os
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import IO, Any
+
+import click
+
+
+class Exit(IntEnum):
+    """Exit codes, the same for every verb."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    LACKING = 3  # the kernel lacks the module, a hook or a feature
+    DENIED = 4
+    REFUSED = 5  # the kernel refused the value
+
+
+class Error(click.ClickException):
+    """A failure with its exit code and the next step for the user."""
+
+    def __init__(self, message: str, code: Exit, next_step: str, number: int = 0) -> None:
+        super().__init__(message)
+        self.exit_code = int(code)
+        self.next_step = next_step
+        self.errno = number
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message and the hint; click calls this."""
+        click.echo(f"mmpolicy: {self.message}", file=file, err=file is None)
+        click.echo(f"next: {self.next_step}", file=file, err=file is None)
+
+
+Remedies = dict[int, tuple[Exit, str]]
+
+
+def explain(number: int, action: str, remedies: Remedies) -> Error:
+    """Turn an errno into an Error, with the exit code and the hint of its remedy."""
+    code, hint = remedies.get(number, (Exit.FAILED, "look at the end of dmesg"))
+    name = errno.errorcode.get(number, str(number))
+    return Error(f"cannot {action}: {name} ({os.strerror(number)})", code, hint, number)
+
+
+def pick(kind: str, name: str, names: Iterable[str]) -> str:
+    """Return name if it is one of names, else fail with the closest one and the list."""
+    known = sorted(names)
+    if name in known:
+        return name
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else "take one of these names"
+    listed = ", ".join(known) or "none"
+    raise Error(f"no {kind} '{name}'; there is: {listed}", Exit.USAGE, hint)

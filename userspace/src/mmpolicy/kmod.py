@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The few calls of libkmod that we need, through ctypes."""
+
+import ctypes
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_void_p
+from typing import Any
+
+from mmpolicy.errors import Error, Exit, Remedies, explain
+
+LIBRARY = "libkmod.so.2"
+FAIL_ON_LOADED = 0x20  # KMOD_PROBE_FAIL_ON_LOADED
+APPLY_BLACKLIST = 0x20000  # KMOD_PROBE_APPLY_BLACKLIST: the flag, and the result if it applied
+
+LOOKUP_REMEDIES: Remedies = {errno.ENOENT: (Exit.LACKING, "mmpolicy doctor")}
+DENIED = (Exit.DENIED, "run it as root; if you are, Secure Boot wants a signed module")
+UNHOOKED = (Exit.LACKING, "boot a kernel with the mmpolicy hooks, see mmpolicy doctor")
+UNSIGNED = (Exit.LACKING, "sign the module and enrol the key, see mmpolicy doctor")
+INSERT_REMEDIES: Remedies = {
+    errno.EINVAL: (Exit.REFUSED, "dmesg | grep mmpolicy | tail -n1"),
+    errno.EPERM: DENIED,
+    errno.EACCES: DENIED,
+    errno.ENOENT: UNHOOKED,  # an unknown symbol
+    errno.ENODEV: UNHOOKED,
+    errno.EOPNOTSUPP: UNHOOKED,
+    errno.ENOSYS: (Exit.LACKING, "boot a kernel with CONFIG_MODULES=y"),
+    errno.ENOEXEC: (Exit.LACKING, "build the module for this kernel, see mmpolicy doctor"),
+    errno.EKEYREJECTED: UNSIGNED,
+    errno.ENOKEY: UNSIGNED,
+    errno.EBADMSG: UNSIGNED,
+    errno.EEXIST: (Exit.FAILED, "it has just been loaded: mmpolicy list"),
+}
+REMOVE_REMEDIES: Remedies = {
+    errno.EPERM: (Exit.DENIED, "run it as root"),
+    errno.EAGAIN: (Exit.FAILED, "end what uses it, until refcnt in /sys/module says 0"),
+}
+
+HANDLE = POINTER(c_void_p)
+PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "kmod_new": (c_void_p, [c_char_p, POINTER(c_char_p)]),
+    "kmod_set_log_priority": (None, [c_void_p, c_int]),
+    "kmod_module_new_from_name": (c_int, [c_void_p, c_char_p, HANDLE]),
+    "kmod_module_unref": (c_void_p, [c_void_p]),
+    "kmod_module_get_path": (c_char_p, [c_void_p]),
+    "kmod_module_get_options": (c_char_p, [c_void_p]),
+    "kmod_module_get_info": (c_int, [c_void_p, HANDLE]),
+    "kmod_module_info_get_key": (c_char_p, [c_void_p]),
+    "kmod_module_info_get_value": (c_char_p, [c_void_p]),
+    "kmod_module_info_free_list": (None, [c_void_p]),
+    "kmod_list_next": (c_void_p, [c_void_p, c_void_p]),
+    "kmod_module_probe_insert_module": (c_int, [c_void_p, c_uint, c_char_p, *[c_void_p] * 3]),
+    "kmod_module_remove_module": (c_int, [c_void_p, c_uint]),
+}
+
+
+def open_library() -> Any:
+    """Return libkmod with its prototypes declared."""
+    try:
+        lib = ctypes.CDLL(LIBRARY)
+    except OSError as err:
+        raise Error(f"cannot open {LIBRARY}: {err}", Exit.LACKING, "install libkmod2") from err
+    for name, (result, arguments) in PROTOTYPES.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+class Kmod:
+    """Modules of the running kernel, or, only to look at, of a directory."""
+
+    def __init__(self, directory: str | None = None, lib: Any = None) -> None:
+        self._directory = directory
+        self._lib = lib or open_library()
+        # Lives as long as the process, so it is never given back.
+        self._context = self._lib.kmod_new(directory and directory.encode(), None)
+        if not self._context:
+            raise Error("libkmod: no context", Exit.FAILED, "see if /lib/modules can be read")
+        self._lib.kmod_set_log_priority(self._context, 0)  # we report errors ourselves
+
+    @contextmanager
+    def _module(self, name: str) -> Iterator[c_void_p]:
+        module = c_void_p()
+        result = self._lib.kmod_module_new_from_name(self._context, name.encode(), byref(module))
+        if result < 0:
+            raise explain(-result, f"look up module {name}", LOOKUP_REMEDIES)
+        try:
+            yield module
+        finally:
+            self._lib.kmod_module_unref(module)
+
+    def path(self, name: str) -> str | None:
+        """Return the file of a module, None if the kernel has none."""
+        with self._module(name) as module:
+            return _text(self._lib.kmod_module_get_path(module)) or None
+
+    def options(self, name: str) -> str:
+        """Return the options that modprobe.d gives a module."""
+        with self._module(name) as module:
+            return _text(self._lib.kmod_module_get_options(module))
+
+    def info(self, name: str) -> list[tuple[str, str]]:
+        """Return the modinfo pairs of a module file; keys such as `parm` repeat."""
+        with self._module(name) as module:
+            head = c_void_p()
+            result = self._lib.kmod_module_get_info(module, byref(head))
+            if result < 0:
+                raise explain(-result, f"read the file of module {name}", LOOKUP_REMEDIES)
+            try:
+                return [self._pair(entry) for entry in self._entries(head)]
+            finally:
+                self._lib.kmod_module_info_free_list(head)
+
+    def _entries(self, head: c_void_p) -> Iterator[int | c_void_p]:
+        entry: int | c_void_p | None = head if head.value else None
+        while entry:
+            yield entry
+            entry = self._lib.kmod_list_next(head, entry)
+
+    def _pair(self, entry: int | c_void_p) -> tuple[str, str]:
+        key = self._lib.kmod_module_info_get_key(entry)
+        return _text(key), _text(self._lib.kmod_module_info_get_value(entry))
+
+    def insert(self, name: str, options: str) -> None:
+        """Load a module and what it depends on; modprobe.d adds its options."""
+        self._refuse_foreign()
+        flags = APPLY_BLACKLIST | FAIL_ON_LOADED
+        with self._module(name) as module:
+            result = self._lib.kmod_module_probe_insert_module(
+                module, flags, options.encode(), None, None, None
+            )
+        if result == APPLY_BLACKLIST:
+            hint = f"take its blacklist line out of modprobe.d: modprobe -c | grep {name}"
+            raise Error(f"module {name} is blacklisted", Exit.FAILED, hint)
+        if result < 0:
+            raise explain(-result, f"load module {name} {options}".rstrip(), INSERT_REMEDIES)
+
+    def remove(self, name: str) -> None:
+        """Unload a module."""
+        self._refuse_foreign()
+        with self._module(name) as module:
+            result = self._lib.kmod_module_remove_module(module, 0)
+        if result < 0:
+            raise explain(-result, f"unload module {name}", REMOVE_REMEDIES)
+
+    def _refuse_foreign(self) -> None:
+        if self._directory:
+            text = f"{self._directory} is not the running kernel's"
+            raise Error(text, Exit.USAGE, "load and unload without --root and MMPOLICY_ROOT")
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode(errors="replace")

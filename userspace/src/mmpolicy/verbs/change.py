@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`set` and `reset`: the verbs that write to the control tree."""
+
+from collections.abc import Sequence
+
+import click
+
+from mmpolicy.app import (
+    App,
+    complete_point,
+    complete_setting,
+    dry_run_option,
+    json_option,
+    pass_app,
+    profile_option,
+)
+from mmpolicy.change import Change, Write, apply
+from mmpolicy.errors import pick
+from mmpolicy.model import CONTROL, Control, Point
+from mmpolicy.render import emit, emit_plan, paint, table
+from mmpolicy.verbs.look import emit_points
+
+
+def _parse(settings: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Split `POLICY KNOB=VALUE ...` into the policy, maybe empty, and the knobs."""
+    policies = [word for word in settings if "=" not in word]
+    pairs = [word.split("=", 1) for word in settings if "=" in word]
+    knobs = dict(pairs)
+    if len(policies) > 1:
+        raise click.UsageError(f"one policy at a time, not: {', '.join(policies)}")
+    if len(knobs) < len(pairs):
+        raise click.UsageError("a knob is given twice")
+    return policies[0] if policies else "", knobs
+
+
+def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
+    """Return the writes: knobs first, so that a new policy starts with them."""
+    if policy:
+        pick(f"policy of {point.name}", policy, point.policies)
+    owner = policy or point.active
+    writes = [Write(point.find_knob(owner, knob), value) for knob, value in knobs.items()]
+    return [*writes, Write(f"{point.path}/policy", policy)] if policy else writes
+
+
+def _change_rows(base: str, changes: Sequence[Change]) -> list[str]:
+    rows = []
+    for path, before, asked, now in changes:
+        note = "" if now == asked else paint(f"(asked for {asked})", "yellow")
+        rows.append((path.removeprefix(f"{base}/"), before, "->", now, note))
+    return table(("SETTING", "BEFORE", "", "NOW", ""), rows)
+
+
+@click.command("set")
+@click.argument("point", shell_complete=complete_point)
+@click.argument(
+    "settings", nargs=-1, required=True, metavar="[POLICY] [KNOB=VALUE]...",
+    shell_complete=complete_setting,
+)  # fmt: skip
+@profile_option
+@dry_run_option
+@json_option
+@pass_app
+def set_point(
+    app: App, point: str, settings: tuple[str, ...], profile: str, dry_run: bool, want_json: bool
+) -> None:
+    """Switch a point to a policy, or change knobs of the policy it has, or both.
+
+    Knobs are written first. If the kernel refuses a write, the ones before it are put back.
+    """
+    policy, knobs = _parse(settings)
+    target = Control(app.tree).point(profile, point)
+    writes = _plan(target, policy, knobs)
+    if dry_run:
+        emit_plan("set", want_json, writes)
+        return
+    changes = apply(app.tree, writes)
+    data = {"dry_run": False, "changes": [change._asdict() for change in changes]}
+    base = f"{CONTROL}/profiles"
+    emit("set", want_json, data, _change_rows(base, changes))
+
+
+@click.command()
+@dry_run_option
+@json_option
+@pass_app
+def reset(app: App, dry_run: bool, want_json: bool) -> None:
+    """Put every policy back to stock and every knob to its default, at once."""
+    path = f"{CONTROL}/reset"
+    Control(app.tree)
+    if dry_run:
+        emit_plan("reset", want_json, [(path, "1")])
+        return
+    app.tree.write(path, "1")
+    emit_points("reset", want_json, app.tree, dry_run=False)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`doctor`: what is there, what is missing, and the next step."""
+
+from collections.abc import Iterator
+
+import click
+
+from mmpolicy.app import App, json_option, pass_app
+from mmpolicy.doctor import CHECKS, Check, Host, verdict
+from mmpolicy.errors import Exit
+from mmpolicy.render import emit, paint, table
+
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+RESULTS = {
+    Exit.DONE: "policies can be switched",
+    Exit.LACKING: "policies cannot be switched",
+    Exit.DENIED: "policies cannot be switched by you",
+}
+
+
+def _lines(checks: list[Check], result: Exit) -> Iterator[str]:
+    rows = [(paint(each.status, COLOURS[each.status]), each.name, each.detail) for each in checks]
+    for line, check in zip(table(("", "CHECK", "FOUND"), rows)[1:], checks, strict=True):
+        yield line
+        if check.next_step:
+            yield f"      next: {check.next_step}"
+    yield f"{RESULTS[result]} (exit {int(result)})"
+
+
+@click.command()
+@json_option
+@pass_app
+def doctor(app: App, want_json: bool) -> None:
+    """Say if policies can be switched on this host, and if not, what to do next.
+
+    Works on any machine. Exits with 0 only if policies can be switched now,
+    4 if only permission is missing, else 3.
+    """
+    host = Host(app)
+    checks = [check(host) for check in CHECKS]
+    result = verdict(checks)
+    details = [check._asdict() for check in checks]
+    data = {"ready": result == Exit.DONE, "exit": int(result), "checks": details}
+    emit("doctor", want_json, data, _lines(checks, result))
+    click.get_current_context().exit(int(result))

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`load` and `unload`: the kernel module."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from mmpolicy.app import App, dry_run_option, json_option, pass_app
+from mmpolicy.errors import Error, Exit, pick
+from mmpolicy.model import MODULE, MODULE_DIR
+from mmpolicy.render import emit, emit_plan
+from mmpolicy.verbs.look import emit_points
+
+if TYPE_CHECKING:
+    from mmpolicy.kmod import Kmod
+
+
+def _check_options(kmod: "Kmod", options: Sequence[str]) -> None:
+    """Refuse what the kernel would only ignore: parameters that the module does not have.
+
+    The stub for kernels without hooks has none; the kernel says more about it than we can.
+    """
+    info = kmod.info(MODULE)
+    known = {value.partition(":")[0] for key, value in info if key in ("parm", "parmtype")}
+    for option in options:
+        name, equals, _ = option.partition("=")
+        if not equals or option.split() != [option]:
+            raise click.UsageError(f"'{option}' is not of the form POINT=POLICY")
+        if known:
+            pick("module parameter", name, known)
+
+
+@click.command()
+@click.argument("options", nargs=-1, metavar="[POINT=POLICY]...")
+@dry_run_option
+@json_option
+@pass_app
+def load(app: App, options: tuple[str, ...], dry_run: bool, want_json: bool) -> None:
+    """Load the kernel module, with stock behaviour or with a policy for some points.
+
+    Options from modprobe.d apply too; the ones given here come after them and win.
+    """
+    loaded = app.tree.exists(MODULE_DIR)
+    if loaded and options:
+        hint = "mmpolicy set POINT POLICY, or mmpolicy unload first"
+        raise Error(f"module {MODULE} is loaded already, options come too late", Exit.FAILED, hint)
+    plan: list[tuple[str, str]] = []
+    if not loaded:
+        path, kmod = app.module_file(), app.kmod()
+        _check_options(kmod, options)
+        plan = [(path, " ".join(filter(None, ("load", kmod.options(MODULE), *options))))]
+    if dry_run:
+        emit_plan("load", want_json, plan)
+        return
+    if not loaded:
+        app.kmod().insert(MODULE, " ".join(options))
+    emit_points("load", want_json, app.tree, dry_run=False, loaded=True)
+
+
+@click.command()
+@dry_run_option
+@json_option
+@pass_app
+def unload(app: App, dry_run: bool, want_json: bool) -> None:
+    """Unload the kernel module; the kernel goes back to stock, whatever is active."""
+    loaded = app.tree.exists(MODULE_DIR)
+    if dry_run:
+        emit_plan("unload", want_json, [(MODULE_DIR, "unload")] if loaded else [])
+        return
+    if loaded:
+        app.kmod().remove(MODULE)
+    data = {"dry_run": False, "loaded": app.tree.exists(MODULE_DIR)}
+    text = "unloaded, the kernel is stock again" if loaded else "was not loaded"
+    emit("unload", want_json, data, [f"{MODULE}: {text}"])
