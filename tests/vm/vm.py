@@ -1,0 +1,586 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Run commands in a QEMU guest that boots one of this project's kernels.
+
+The guest sees the whole host file system; what it writes stays in its memory.
+
+    with Guest(flavor="patched", mem="1G") as guest:
+        result = guest.run("cat /proc/version")
+        print(result.rc, result.out)
+
+The end of the block fails with Splat if the kernel log shows a bug.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import re
+import secrets
+import select
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+import tty
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+
+HERE = Path(__file__).resolve().parent
+TREE = HERE.parent.parent
+QEMU = "qemu-system-x86_64"
+VIRTIOFSD = "/usr/lib/qemu/virtiofsd"
+BUSYBOX = "/bin/busybox"
+GUEST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+KEPT_LOGS = 40
+TIMED_OUT = 124  # exit status of a command that was killed, as timeout(1) has it
+MAX_COMMAND = 100_000  # Linux takes 128 KiB in one argument
+
+# What a healthy kernel never logs.
+SPLAT = re.compile(
+    r"\bBUG:|kernel BUG at|\bWARNING:|KASAN: |UBSAN: |\bOops\b|general protection"
+    r"|[Uu]nable to handle|possible (?:recursive|circular|irq|deadlock)|inconsistent lock state"
+    r"|suspicious RCU|sleeping function called|non-static key|list_(?:add|del) corruption"
+    r"|rcu.*(?:self-)?detected stall|rcu.*kthread.*starved|blocked for more than \d+ seconds"
+    r"|memory leak|kmemleak: [1-9]\d* new|Kernel panic"
+)
+
+
+class VmError(Exception):
+    """The guest cannot be used (any more)."""
+
+
+class Splat(VmError):
+    """The guest's kernel log shows a bug."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command in the guest left behind."""
+
+    rc: int
+    data: bytes
+    timed_out: bool = False
+
+    @property
+    def out(self) -> str:
+        """Standard output and standard error, as text."""
+        return self.data.decode(errors="replace")
+
+
+def cache_dir() -> Path:
+    """The folder of everything that is built or kept outside the tree."""
+    if named := os.environ.get("MMPOLICY_CACHE"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmpolicy"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as 512M or 2G."""
+    match = re.fullmatch(r"(\d+)([KMGkmg]?)", text)
+    if not match:
+        raise VmError(f"bad size {text!r}: give a number with K, M or G, such as 512M")
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()]
+
+
+def cpio(members: dict[str, tuple[int, bytes]]) -> bytes:
+    """An initramfs archive of the named (mode, content) members."""
+    archive = bytearray()
+    for inode, (name, (mode, content)) in enumerate(
+        [*members.items(), ("TRAILER!!!", (0, b""))], start=1
+    ):
+        fields = [inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0]
+        archive += b"070701" + b"".join(b"%08X" % field for field in fields)
+        archive += name.encode() + b"\0"
+        archive += b"\0" * (-len(archive) % 4)
+        archive += content
+        archive += b"\0" * (-len(archive) % 4)
+    return bytes(archive)
+
+
+def initramfs(**extra: str) -> bytes:
+    """The first root file system: busybox, init, and the extra files."""
+    members = {
+        "bin": (0o040755, b""),
+        "bin/busybox": (0o100755, Path(BUSYBOX).read_bytes()),
+        "init": (0o100755, (HERE / "init").read_bytes()),
+    }
+    members |= {name: (0o100644, text.encode()) for name, text in extra.items()}
+    return cpio(members)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One built kernel: its image and, if there are any, its modules."""
+
+    image: Path
+    modules: Path | None = None
+
+    @classmethod
+    def of_flavor(cls, series: str, flavor: str) -> Kernel:
+        """The kernel that `./dev kernel` left in the cache."""
+        folder = cache_dir() / "kernel" / f"{series}-{flavor}" / "current"
+        image = folder / "bzImage"
+        if not image.exists():
+            option = "" if flavor == "patched" else f" --{flavor}"
+            raise VmError(f"no {flavor} kernel: {image} is missing; run ./dev kernel{option}")
+        found = sorted((folder.resolve() / "root/lib/modules").glob("*"))
+        return cls(image.resolve(), found[0] if found else None)
+
+
+def works_with_kvm(image: Path) -> bool:
+    """Whether a guest boots under KVM; tried once for each boot of the host."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return False
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    version = subprocess.run([QEMU, "--version"], capture_output=True, check=True).stdout.split()[3]
+    outcome = cache_dir() / "vm" / f"kvm-{boot}-{version.decode()}"
+    if not outcome.exists():
+        outcome.parent.mkdir(parents=True, exist_ok=True)
+        for stale in outcome.parent.glob("kvm-*"):
+            stale.unlink(missing_ok=True)
+        outcome.write_text("yes" if try_kvm(image) else "no")
+    return outcome.read_text() == "yes"
+
+
+def try_kvm(image: Path) -> bool:
+    """Boot to the first line of init under KVM, within ten seconds."""
+    with tempfile.NamedTemporaryFile() as root:
+        root.write(initramfs(trial=""))
+        root.flush()
+        command = f"{QEMU} -accel kvm -cpu host -M q35 -m 256M -nodefaults -display none -no-reboot"
+        command += " -serial stdio -append console=ttyS0,115200"
+        argv = [*command.split(), "-kernel", str(image), "-initrd", root.name]
+        try:
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return False
+    return b"vm-trial-works" in done.stdout
+
+
+def tail(path: Path, lines: int = 40) -> str:
+    """The last lines of a log."""
+    text = path.read_text(errors="replace") if path.exists() else ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def find_splat(text: str) -> str | None:
+    """The part of a kernel log that shows a bug, if any does."""
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if SPLAT.search(line):
+            return "\n".join(lines[max(number - 3, 0) : number + 60])
+    return None
+
+
+def new_log(name: str) -> Path:
+    """A fresh log file; the oldest ones go."""
+    folder = cache_dir() / "log"
+    folder.mkdir(parents=True, exist_ok=True)
+    logs = sorted(folder.glob("guest-*.log"), key=lambda log: log.stat().st_mtime)
+    for old in logs[:-KEPT_LOGS]:
+        old.unlink(missing_ok=True)
+    stamp = time.strftime("%m%d-%H%M%S")
+    return folder / f"guest-{name}-{stamp}-{secrets.token_hex(2)}.log"
+
+
+class Reply:
+    """Splits what the command port sends into output and exit status."""
+
+    def __init__(self, token: str, sink: Callable[[bytes], None] | None) -> None:
+        self.token = token
+        self.mark = b"\0" + token.encode() + b" "
+        self.sink = sink
+        self.chunks: list[bytes] = []
+        self.rest = b""
+
+    def feed(self, data: bytes) -> int | None:
+        """Take bytes; return the exit status once it has come."""
+        self.rest += data
+        output, mark, end = self.rest.partition(self.mark)
+        status, newline, _ = end.partition(b"\n")
+        if newline and mark:
+            self._put(output)
+            return int(status)
+        if not mark:
+            held = self._held()
+            self._put(self.rest[: len(self.rest) - held])
+            self.rest = self.rest[len(self.rest) - held :]
+        return None
+
+    def _held(self) -> int:
+        """How many of the last bytes may be the beginning of the mark."""
+        start = self.rest.rfind(b"\0", -len(self.mark))
+        return len(self.rest) - start if start >= 0 and self.mark.startswith(self.rest[start:]) else 0
+
+    def _put(self, output: bytes) -> None:
+        if self.sink and output:
+            self.sink(output)
+        elif output:
+            self.chunks.append(output)
+
+
+@dataclass
+class Guest:
+    """A running guest; use it as a context manager."""
+
+    flavor: str = "patched"
+    series: str = "6.12"
+    kernel: Path | None = None  # an image of one's own instead of a flavor
+    mem: str = "1G"
+    cpus: int = 1
+    nodes: int = 1
+    swap: str | None = None
+    icount: bool = False
+    append: str = ""
+    accel: str = "auto"  # or "kvm", "tcg"
+    boot_timeout: float = 240.0
+
+    def __post_init__(self) -> None:
+        self.log = Path()
+        self.checked = 0
+        self.numbers = itertools.count(1)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.sockets: list[socket.socket] = []
+
+    # Life and death
+
+    def __enter__(self) -> Guest:
+        try:
+            self._boot()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self.check()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the guest, at once."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        for end in self.sockets:
+            end.close()
+        self.processes, self.sockets = [], []
+        if hasattr(self, "folder"):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _boot(self) -> None:
+        for program in (QEMU, VIRTIOFSD, BUSYBOX):
+            if not shutil.which(program):
+                raise VmError(f"{program} is missing; run ./dev setup")
+        kernel = Kernel(self.kernel) if self.kernel else Kernel.of_flavor(self.series, self.flavor)
+        self.log = new_log("image" if self.kernel else self.flavor)
+        self.folder = Path(tempfile.mkdtemp(prefix="mmpolicy-vm-"))
+        (self.folder / "initramfs").write_bytes(initramfs(env=self._environment(kernel)))
+        self._serve_files()
+        ends = [socket.socketpair() for _ in range(3)]
+        self.commands, self.killer, self.console = (ours for ours, _ in ends)
+        self.sockets += [self.commands, self.killer, self.console]
+        ports = [theirs for _, theirs in ends]
+        argv = self._qemu(kernel.image, [port.fileno() for port in ports])
+        self._spawn("qemu", ["setpriv", "--pdeathsig", "KILL", *argv], ports)
+        self._await_ready()
+
+    def _spawn(self, name: str, argv: list[str], hand_over: list[socket.socket]) -> None:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[end.fileno() for end in hand_over],
+            )
+        self.processes.insert(0, process)
+        for end in hand_over:
+            end.close()
+
+    def _serve_files(self) -> None:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.folder / "fs"))
+        listener.listen(1)
+        # Without root, root of a name space of its own is enough.
+        argv = [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
+        argv += [VIRTIOFSD, f"--fd={listener.fileno()}", "-o", "source=/", "-o", "cache=always"]
+        argv += ["-o", "sandbox=chroot", "-o", "log_level=warn"]
+        self._spawn("virtiofsd", argv, [listener])
+
+    def _environment(self, kernel: Kernel) -> str:
+        """The file of MM_ variables that the guest's init reads."""
+        keep = {TREE, cache_dir().resolve(), Path.cwd()} - {Path("/tmp")}
+        modules = kernel.modules
+        variables = {
+            "MM_PATH": GUEST_PATH,
+            "MM_TERM": os.environ.get("TERM", "dumb"),
+            "MM_MODULES": str(modules) if modules else "",
+            "MM_SWAP": self.swap or "",
+            "MM_TREE": str(TREE),
+            "MM_PYTHON": str(cache_dir() / "venv/bin/python"),
+            "MM_KEEP": " ".join(str(path) for path in keep if path.is_relative_to("/tmp")),
+        }
+        return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
+
+    def _qemu(self, image: Path, ports: list[int]) -> list[str]:
+        commands, killer, console = ports
+        words = f"{QEMU} -M q35 -m {parse_size(self.mem) >> 20}M -nodefaults -no-user-config"
+        words += f" -display none -no-reboot -smp {self.cpus},sockets={self.cpus}"
+        words += f" {self._accelerator(image)} {self._memory()}"
+        words += f" -chardev socket,id=fs,path={self.folder}/fs"
+        words += " -device vhost-user-fs-pci,chardev=fs,tag=host,queue-size=1024"
+        words += " -device virtio-serial-pci"
+        words += f" -chardev socket,id=console,fd={console} -device virtconsole,chardev=console"
+        words += f" -chardev socket,id=commands,fd={commands} -device virtserialport,chardev=commands"
+        words += f" -chardev socket,id=killer,fd={killer} -device virtserialport,chardev=killer"
+        boot = ["-kernel", str(image), "-initrd", str(self.folder / "initramfs")]
+        boot += ["-chardev", f"file,id=log,path={self.log}", "-serial", "chardev:log"]
+        return [*words.split(), *boot, "-append", self._command_line()]
+
+    def _accelerator(self, image: Path) -> str:
+        if self.icount:
+            if self.cpus != 1:
+                raise VmError("icount counts the instructions of one CPU: use cpus=1")
+            # Without the fast string instructions a page is cleared by a counted loop.
+            return "-accel tcg,thread=single -icount shift=0,sleep=off -cpu max,-erms,-fsrm"
+        if self.accel == "kvm" or (self.accel == "auto" and works_with_kvm(image)):
+            return "-accel kvm -cpu host"
+        return "-accel tcg,thread=multi -cpu max"
+
+    def _memory(self) -> str:
+        """Shared memory, as virtiofs needs it, split evenly among the nodes."""
+        size = parse_size(self.mem) // self.nodes >> 20
+        words = []
+        for node in range(self.nodes):
+            cpus = "".join(f",cpus={cpu}" for cpu in range(node, self.cpus, self.nodes))
+            words.append(f"-object memory-backend-memfd,id=m{node},size={size}M,share=on")
+            words.append(f"-numa node,nodeid={node},memdev=m{node}{cpus}")
+        return " ".join(words)
+
+    def _command_line(self) -> str:
+        words = "console=ttyS0,115200 panic=-1 printk.devkmsg=on no_timer_check"
+        if self.icount:
+            words += " norandmaps init_on_alloc=0"
+        return f"{words} {self.append}".rstrip()
+
+    def _await_ready(self) -> None:
+        greeting = b""
+        deadline = time.monotonic() + self.boot_timeout
+        while not greeting.endswith(b"ready\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self.commands], [], [], left)[0]:
+                raise VmError(f"no boot in {self.boot_timeout:.0f} s\n{self._why()}")
+            greeting += self._receive(self.commands)
+
+    def _receive(self, end: socket.socket) -> bytes:
+        try:
+            data = end.recv(1 << 16)
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise self._death()
+        return data
+
+    def _death(self) -> VmError:
+        splat = find_splat(self.log_text())
+        if splat:
+            return Splat(f"the guest's kernel died:\n{splat}\nwhole log: {self.log}")
+        return VmError(f"the guest ended\n{self._why()}")
+
+    def _why(self) -> str:
+        parts = [tail(self.folder / "virtiofsd.log"), tail(self.folder / "qemu.log")]
+        return "\n".join([*filter(None, parts), tail(self.log), f"whole log: {self.log}"])
+
+    # Commands
+
+    def run(
+        self,
+        command: str,
+        timeout: float | None = 60,
+        *,
+        cwd: Path | str | None = None,
+        sink: Callable[[bytes], None] | None = None,
+        terminal: bool = False,
+    ) -> Result:
+        """Run a shell command, in the caller's folder unless told otherwise.
+
+        A sink gets the output as it comes. A command that takes longer than
+        timeout seconds is killed with its session; the guest lives on.
+        """
+        reply = Reply(secrets.token_hex(8), sink)
+        text = f"cd {shlex.quote(str(cwd or Path.cwd()))} || exit\n{command}"
+        if len(text) > MAX_COMMAND:
+            raise VmError(f"command of {len(text)} bytes: put it into a file")
+        escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
+        self.commands.sendall(f"{reply.token} {escaped}\n".encode())
+        status = self._pump(reply, timeout, terminal)
+        if status is not None:
+            return Result(status, b"".join(reply.chunks))
+        self.killer.sendall(b"kill\n")
+        if self._pump(reply, 60, terminal=False) is None:
+            raise VmError(f"the guest hangs in: {command}\n{self._why()}")
+        note = f"\n[killed after {timeout:g} s]\n".encode()
+        return Result(TIMED_OUT, b"".join([*reply.chunks, note]), timed_out=True)
+
+    def _pump(self, reply: Reply, timeout: float | None, terminal: bool) -> int | None:
+        """Pass data on until the command ends; None when the time is over."""
+        deadline = time.monotonic() + timeout if timeout else None
+        screen = [self.console, sys.stdin] if terminal else []
+        while True:
+            left = max(deadline - time.monotonic(), 0) if deadline else None
+            ready = select.select([self.commands, *screen], [], [], left)[0]
+            if not ready:
+                return None
+            if self.console in ready:
+                os.write(1, self._receive(self.console))
+            if sys.stdin in ready:
+                self.console.sendall(os.read(0, 4096))
+            if self.commands in ready:
+                status = reply.feed(self._receive(self.commands))
+                if status is not None:
+                    return status
+
+    def start(self, command: str) -> Job:
+        """Start a command in the background."""
+        job = Job(self, f"/run/vm/job{next(self.numbers)}")
+        inner = f"({command}\n) >{job.path}.out 2>&1; echo $? >{job.path}.tmp"
+        inner += f"; mv {job.path}.tmp {job.path}.rc"
+        self.run(f"setsid sh -c {shlex.quote(inner)} & echo $! >{job.path}.pid")
+        return job
+
+    def shell(self) -> int:
+        """An interactive shell on the caller's terminal."""
+        columns, rows = shutil.get_terminal_size()
+        command = "exec </dev/hvc0 >/dev/hvc0 2>&1\n"
+        command += f"stty sane rows {rows} cols {columns}\nexec bash -i"
+        before = termios.tcgetattr(0)
+        tty.setraw(0)
+        try:
+            return self.run(command, timeout=None, terminal=True).rc
+        finally:
+            termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+    # The kernel log
+
+    def log_text(self) -> str:
+        """The kernel log so far."""
+        return self.log.read_text(errors="replace") if self.log.is_file() else ""
+
+    def check(self) -> None:
+        """Fail if the kernel log shows a bug that no earlier check reported."""
+        mark = f"vm-check-{next(self.numbers)}"
+        self.run(f"echo {mark} >/dev/kmsg", cwd="/")
+        deadline = time.monotonic() + 30
+        while mark not in self.log_text()[self.checked :] and time.monotonic() < deadline:
+            time.sleep(0.005)
+        text = self.log_text()
+        fresh, self.checked = text[self.checked :], len(text)
+        if splat := find_splat(fresh):
+            raise Splat(f"the {self.flavor} kernel logged:\n{splat}\nwhole log: {self.log}")
+
+    def scan_leaks(self) -> None:
+        """Fail if kmemleak finds anything; does nothing in a kernel without it."""
+        scan = "cd /sys/kernel/debug; [ -e kmemleak ] || exit 0; echo scan >kmemleak; sleep 6;"
+        found = self.run(f"{scan} echo scan >kmemleak; cat kmemleak", timeout=900, cwd="/").out
+        if found:
+            raise Splat(f"kmemleak found:\n{found}")
+
+
+@dataclass
+class Job:
+    """A command in the background of a guest."""
+
+    guest: Guest
+    path: str
+
+    def wait(self, timeout: float = 60) -> Result:
+        """Wait for the end; kills the command when the time is over."""
+        waited = self.guest.run(f"until [ -e {self.path}.rc ]; do sleep 0.05; done", timeout)
+        if waited.timed_out:
+            self.stop()
+        output = self.guest.run(f"cat {self.path}.out").data
+        if waited.timed_out:
+            return Result(TIMED_OUT, output, timed_out=True)
+        return Result(int(self.guest.run(f"cat {self.path}.rc").out), output)
+
+    def stop(self) -> None:
+        """Kill the command and its process group."""
+        self.guest.run(f"kill -KILL -- -$(cat {self.path}.pid)")
+
+
+def parse_options(argv: list[str]) -> argparse.Namespace:
+    """The options of `./dev vm` and `./dev shell`."""
+    parser = argparse.ArgumentParser(prog="./dev vm", description="Run a command in a guest.")
+    parser.add_argument("--series", default="6.12", help="kernel series (default: %(default)s)")
+    parser.set_defaults(flavor="patched")
+    for flavor in ("unpatched", "debug", "kasan", "ksrc"):
+        parser.add_argument(f"--{flavor}", dest="flavor", action="store_const", const=flavor)
+    parser.add_argument("--kernel", type=Path, metavar="IMAGE", help="boot this image")
+    parser.add_argument("--mem", default="1G", help="memory (default: %(default)s)")
+    parser.add_argument("--cpus", type=int, default=1, help="CPUs (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=1, help="NUMA nodes (default: %(default)s)")
+    parser.add_argument("--swap", metavar="SIZE", help="zram swap of that size")
+    parser.add_argument("--icount", action="store_true", help="guest time = instructions executed")
+    parser.add_argument("--append", default="", metavar="S", help="kernel command line")
+    for accel in ("kvm", "tcg"):
+        parser.add_argument(f"--{accel}", dest="accel", action="store_const", const=accel)
+    parser.add_argument("--timeout", type=float, metavar="S", help="kill the command after S seconds")
+    parser.add_argument("--shell", action="store_true", help="an interactive shell")
+    parser.add_argument("command", nargs="*", metavar="CMD", help="the command (after --)")
+    options = parser.parse_args(argv)
+    if bool(options.command) == options.shell:
+        parser.error("give a command to run, after --")
+    return options
+
+
+def on_signal(number: int, _frame: FrameType | None) -> None:
+    """Unwind, so that the guest ends as well."""
+    sys.exit(128 + number)
+
+
+def print_bytes(data: bytes) -> None:
+    """Pass output through as it comes."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def main(argv: list[str]) -> int:
+    """Run one command, or a shell, in a fresh guest."""
+    options = vars(parse_options(argv))
+    command, shell, timeout = (options.pop(name) for name in ("command", "shell", "timeout"))
+    options["accel"] = options["accel"] or "auto"
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, on_signal)
+    try:
+        with Guest(**options) as guest:
+            if shell:
+                return guest.shell()
+            result = guest.run(shlex.join(command), timeout, sink=print_bytes)
+            print_bytes(result.data)
+            return result.rc
+    except VmError as error:
+        print(f"vm: {error}", file=sys.stderr)
+        return 99
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
