@@ -69,11 +69,12 @@ def _completer(offer: Callable[[Control, dict[str, Any]], list[str]]) -> Complet
 
 
 def _settings(control: Control, given: dict[str, Any]) -> list[str]:
-    """Offer the policies of the point until one is given, and the knobs as `knob=`."""
+    """Offer the policies of the point until one is given, and the knobs as they are now."""
     point = control.point(given["profile"], given["point"])
     chosen = [word for word in given.get("settings") or () if "=" not in word]
     knobs = point.common | point.knobs.get(chosen[0] if chosen else point.active, {})
-    return [*(() if chosen else point.policies), *(f"{knob}=" for knob in knobs)]
+    values = [f"{knob}={value}" for knob, value in control.values(knobs).items()]
+    return values if chosen else [*point.policies, *values]
 
 
 complete_point = _completer(lambda control, given: control.point_names(given["profile"]))

@@ -16,8 +16,8 @@ def _point_rows(points: Iterable[Point]) -> list[str]:
     rows = []
     for point in points:
         others = " ".join(name for name in point.policies if name != point.active)
-        colour = "white" if point.active == "stock" else "green"
-        rows.append((point.profile, point.name, paint(point.active, colour), others or "-"))
+        active = "stock" if point.active == "stock" else paint(point.active, "green")
+        rows.append((point.profile, point.name, active, others or "-"))
     return table(("PROFILE", "POINT", "ACTIVE", "OTHERS"), rows)
 
 
