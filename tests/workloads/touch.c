@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * touch PATTERN [MIB [ROUNDS]]: touch fresh anonymous memory in a pattern, each
+ * round anew, and verify every page. Prints one JSON object: ticks (under icount
+ * instructions) of the cheapest round; of the last one faults, memory, pages by
+ * folio order. Patterns that change over report each half.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <x86intrin.h>
+
+#include "folios.h"
+
+#define PMD		(2UL << 20)
+#define STREAMS		4
+
+struct area {
+	volatile uint64_t *page;	/* as words; page i is at i * WORDS */
+	size_t pages;
+};
+
+#define WORDS		(PAGE / sizeof(uint64_t))
+
+static unsigned long touched;
+static unsigned char seen[1 << 20];	/* of random_quarter, a byte a page */
+static uint64_t rng = 88172645463325252ULL;
+
+static void touch(struct area a, size_t i)
+{
+	a.page[i * WORDS] = i ^ 0x5a5a5a5a;
+	touched++;
+}
+
+static void stride(struct area a, size_t step)
+{
+	for (size_t i = 0; i < a.pages; i += step)
+		touch(a, i);
+}
+
+static void forward(struct area a) { stride(a, 1); }
+static void every_32k(struct area a) { stride(a, 8); }
+static void every_64k(struct area a) { stride(a, 16); }
+static void every_128k(struct area a) { stride(a, 32); }
+
+static void backward(struct area a)
+{
+	for (size_t i = a.pages; i--;)
+		touch(a, i);
+}
+
+static void streams(struct area a)
+{
+	size_t part = a.pages / STREAMS;
+
+	for (size_t i = 0; i < part; i++)
+		for (size_t s = 0; s < STREAMS; s++)
+			touch(a, s * part + i);
+}
+
+static void *one_thread(void *arg)
+{
+	struct area a = *(struct area *)arg;
+
+	for (size_t i = 0; i < a.pages; i++)
+		a.page[i * WORDS] = i ^ 0x5a5a5a5a;
+	return NULL;
+}
+
+/* Each thread walks its own part; what it wrote is put right afterwards. */
+static void threads(struct area a)
+{
+	struct area part[STREAMS];
+	pthread_t id[STREAMS];
+
+	for (int s = 0; s < STREAMS; s++) {
+		part[s].pages = a.pages / STREAMS;
+		part[s].page = a.page + s * part[s].pages * WORDS;
+		if (pthread_create(&id[s], NULL, one_thread, &part[s]))
+			die("pthread_create");
+	}
+	for (int s = 0; s < STREAMS; s++)
+		pthread_join(id[s], NULL);
+	touched += a.pages;
+}
+
+static size_t next_random(size_t n)
+{
+	rng ^= rng << 13;
+	rng ^= rng >> 7;
+	rng ^= rng << 17;
+	return rng % n;
+}
+
+static void random_quarter(struct area a)
+{
+	for (size_t n = 0; n < a.pages / 4;) {
+		size_t i = next_random(a.pages);
+
+		if (!seen[i]) {
+			touch(a, i);
+			seen[i] = 1;
+			n++;
+		}
+	}
+}
+
+static const struct pattern {
+	const char *name;
+	void (*first)(struct area a);
+	void (*second)(struct area a);	/* on the other half, if any */
+} patterns[] = {
+	{ "forward", forward },
+	{ "backward", backward },
+	{ "streams", streams },
+	{ "threads", threads },
+	{ "brk", forward },
+	{ "stack", backward },
+	{ "every_32k", every_32k },
+	{ "every_64k", every_64k },
+	{ "every_128k", every_128k },
+	{ "random_quarter", random_quarter },
+	{ "sparse_dense", every_64k, forward },
+	{ "dense_sparse", forward, every_64k },
+	{ "malloc", NULL },
+};
+
+/* Without stdio: its buffer would lie in the heap that we measure. */
+static unsigned long anon_kb(void)
+{
+	static char text[4096];
+	int fd = open("/proc/self/smaps_rollup", O_RDONLY);
+	ssize_t n = read(fd, text, sizeof(text) - 1);
+	const char *line = strstr(text, "\nAnonymous:");
+
+	if (n <= 0 || !line || close(fd))
+		die("smaps_rollup");
+	return strtoul(line + strlen("\nAnonymous:"), NULL, 10);
+}
+
+static unsigned long faults(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return usage.ru_minflt;
+}
+
+struct result {
+	uint64_t ticks;			/* least of all rounds */
+	unsigned long faults, kb;	/* of the last round; kb at its most */
+} results[2];
+
+static void keep(struct result *r, uint64_t ticks, unsigned long nr_faults, unsigned long kb)
+{
+	if (!r->ticks || ticks < r->ticks)
+		r->ticks = ticks;
+	r->faults = nr_faults;
+	r->kb = kb;
+}
+
+static void run(struct result *r, void (*pattern)(struct area a), struct area a)
+{
+	unsigned long kb = anon_kb(), before = faults();
+	uint64_t begin = __rdtsc();
+
+	pattern(a);
+	uint64_t ticks = __rdtsc() - begin;
+
+	keep(r, ticks, faults() - before, anon_kb() - kb);
+}
+
+/* A large block of which malloc writes the header, nothing else. */
+static void run_malloc(struct area *a)
+{
+	unsigned long kb = anon_kb(), before = faults();
+	uint64_t begin = __rdtsc();
+	volatile char *block = malloc(a->pages * PAGE);
+
+	if (!block)
+		die("malloc");
+	uint64_t ticks = __rdtsc() - begin;
+
+	unsigned long used = anon_kb() - kb, nr_faults = faults() - before;
+
+	begin = __rdtsc();
+	free((void *)block);
+	keep(&results[0], ticks + __rdtsc() - begin, nr_faults, used);
+}
+
+/* The last round's memory goes after the new one is mapped: another place. */
+static void *map_aligned(size_t bytes)
+{
+	static char *mapped;
+	char *p = mmap(NULL, bytes + 2 * PMD, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p == MAP_FAILED)
+		die("mmap");
+	if (getenv("TOUCH_MADVISE") && madvise(p, bytes + 2 * PMD, atoi(getenv("TOUCH_MADVISE"))))
+		die("madvise");
+	if (mapped)
+		munmap(mapped, bytes + 2 * PMD);
+	mapped = p;
+	return (void *)(((uintptr_t)p + PMD - 1) & ~(PMD - 1));
+}
+
+static char *heap;
+
+/* As malloc grows the heap: by 33 pages, touched as it goes. */
+static void grow_heap(struct area a)
+{
+	for (size_t done = 0; done < a.pages; done += 33) {
+		size_t n = a.pages - done < 33 ? a.pages - done : 33;
+
+		if (sbrk(n * PAGE) == (void *)-1)
+			die("sbrk");
+		for (size_t i = done; i < done + n; i++)
+			touch(a, i);
+	}
+}
+
+static void run_brk(struct area *a)
+{
+	heap = heap ?: (char *)sbrk(0) + (-(uintptr_t)sbrk(0) & (PMD - 1));
+	if (brk(heap))
+		die("brk");
+	a->page = (void *)heap;
+	run(&results[0], grow_heap, *a);
+}
+
+/* Downwards on the stack, page by page, as deep calls do. */
+static void run_stack(struct area *a)
+{
+	a->page = (void *)(((uintptr_t)__builtin_frame_address(0) & ~(PMD - 1)) -
+			   a->pages * PAGE);
+	madvise((void *)a->page, a->pages * PAGE, MADV_DONTNEED);
+	run(&results[0], backward, *a);
+}
+
+static void run_mapped(struct area *a, const struct pattern *p)
+{
+	struct area half = { map_aligned(a->pages * PAGE), a->pages / 2 };
+
+	a->page = half.page;
+	if (!p->second) {
+		run(&results[0], p->first, *a);
+		return;
+	}
+	run(&results[0], p->first, half);
+	half.page += half.pages * WORDS;
+	run(&results[1], p->second, half);
+}
+
+static void run_once(struct area *a, const struct pattern *p)
+{
+	memset(seen, 0, sizeof(seen));
+	touched = 0;
+	if (!strcmp(p->name, "malloc"))
+		run_malloc(a);
+	else if (!strcmp(p->name, "brk"))
+		run_brk(a);
+	else if (!strcmp(p->name, "stack"))
+		run_stack(a);
+	else
+		run_mapped(a, p);
+}
+
+/* Does every written word hold its index, and is every other page zero? */
+static unsigned long mismatches(struct area a, size_t part)
+{
+	unsigned long bad = 0, found = 0;
+
+	for (size_t i = 0; i < a.pages; i++) {
+		uint64_t v = a.page[i * WORDS];
+
+		bad += v && v != ((i % part) ^ 0x5a5a5a5a);
+		found += v != 0;
+	}
+	return bad + (found != touched);
+}
+
+static void print_pages(struct area a, size_t part)
+{
+	unsigned long pages[MAX_ORDER + 2] = {0};
+
+	folio_histogram((void *)a.page, a.pages * PAGE, pages);
+	printf("\"pages\": {");
+	for (int order = 0; order <= MAX_ORDER; order++)
+		if (pages[order])
+			printf("\"%d\": %lu, ", order, pages[order]);
+	printf("\"none\": %lu}, \"touched\": %lu, \"mismatches\": %lu, ", pages[MAX_ORDER + 1],
+	       touched, mismatches(a, part));
+}
+
+static void print_result(const char *prefix, const struct result *r)
+{
+	printf("\"%sticks\": %lu, \"%sfaults\": %lu, \"%skb\": %lu, ", prefix, r->ticks, prefix,
+	       r->faults, prefix, r->kb);
+}
+
+static const struct pattern *find(const char *name)
+{
+	size_t n = sizeof(patterns) / sizeof(*patterns);
+
+	for (size_t i = 0; i < n; i++)
+		if (!strcmp(name, patterns[i].name))
+			return &patterns[i];
+	fprintf(stderr, "usage: touch PATTERN [MIB [ROUNDS]]\npatterns:");
+	for (size_t i = 0; i < n; i++)
+		fprintf(stderr, " %s", patterns[i].name);
+	fprintf(stderr, "\n");
+	exit(2);
+}
+
+int main(int argc, char **argv)
+{
+	const struct rlimit stack = { RLIM_INFINITY, RLIM_INFINITY };
+	const struct pattern *p = find(argc > 1 ? argv[1] : "");
+	size_t mib = argc > 2 ? strtoul(argv[2], NULL, 10) : 64;
+	int rounds = argc > 3 ? atoi(argv[3]) : 1;
+	struct area a = { NULL, (mib << 20) / PAGE };
+	size_t part = p->second ? a.pages / 2 : a.pages;
+
+	setrlimit(RLIMIT_STACK, &stack);
+	memset(seen, 1, sizeof(seen));	/* takes its faults now */
+	while (rounds--)
+		run_once(&a, p);
+	if (!strcmp(p->name, "threads"))
+		part /= STREAMS;
+	printf("{\"pattern\": \"%s\", \"mib\": %zu, ", p->name, mib);
+	print_result(p->second ? "first_" : "", &results[0]);
+	if (p->second)
+		print_result("second_", &results[1]);
+	if (a.page)
+		print_pages(a, part);
+	printf("\"rss_kb\": %lu}\n", anon_kb());
+	return a.page && mismatches(a, part);
+}
