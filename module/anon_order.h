@@ -8,6 +8,7 @@
 
 #include <linux/minmax.h>
 #include <linux/mm.h>
+#include <linux/mm_policy.h>
 #include <linux/pgtable.h>
 
 #define MMP_MIN_ORDER	2	/* mm has no large anonymous folio below it */
@@ -41,29 +42,23 @@ enum mmp_reason {
  * @reason: why
  */
 struct mmp_decision {
-	u16 order;
-	u16 reason;
+	u32 order;
+	u32 reason;
 };
 
 /**
- * struct mmp_fault - the evidence for one fault
- * @addr: address, page aligned
- * @start: first address of the VMA
- * @end: address after the VMA
- * @table: page table that maps @addr, or %NULL
+ * struct mmp_place - where a fault is, for mmp_look()
+ * @table: page table that maps the fault, or %NULL
  * @pmd: the entry above it. A neighbour in the same page of entries may be
  *	followed as long as it maps a part of the VMA.
+ * @index: of the fault in @table
  * @swapin: the page is in swap
- * @locked: the VMA is locked and populated
  */
-struct mmp_fault {
-	unsigned long addr;
-	unsigned long start;
-	unsigned long end;
+struct mmp_place {
 	const pte_t *table;
 	pmd_t *pmd;
+	long index;
 	bool swapin;
-	bool locked;
 };
 
 enum mmp_page {
@@ -73,12 +68,12 @@ enum mmp_page {
 };
 
 /* What a page table entry says. In swap is gone for swap-in, used otherwise. */
-static inline enum mmp_page mmp_pte_page(const struct mmp_fault *fault,
+static inline enum mmp_page mmp_pte_page(const struct mmp_place *place,
 					 pte_t pte)
 {
 	if (pte_present(pte))
 		return pte_young(pte) ? MMP_USED : MMP_MAPPED;
-	return pte_none(pte) || fault->swapin ? MMP_EMPTY : MMP_USED;
+	return pte_none(pte) || place->swapin ? MMP_EMPTY : MMP_USED;
 }
 
 /* The page table below @pmd; NULL for anything else. The VMA keeps it there. */
@@ -89,15 +84,31 @@ static inline const pte_t *mmp_table(pmd_t pmd)
 	return (const pte_t *)pmd_page_vaddr(pmd);
 }
 
+/**
+ * mmp_place - where a fault is
+ * @vmf: the fault
+ * @site: which hook
+ */
+static inline struct mmp_place mmp_place(const struct vm_fault *vmf,
+					 enum mm_policy_site site)
+{
+	return (struct mmp_place){
+		.table = site == MM_POLICY_PMD ? NULL : mmp_table(*vmf->pmd),
+		.pmd = vmf->pmd,
+		.index = (vmf->address >> PAGE_SHIFT) & (PTRS_PER_PTE - 1),
+		.swapin = site == MM_POLICY_SWAPIN,
+	};
+}
+
 /* mmp_look() for a page in the table before (@index < 0) or after. */
-static inline enum mmp_page mmp_look_across(const struct mmp_fault *fault,
+static inline enum mmp_page mmp_look_across(const struct mmp_place *place,
 					    long index)
 {
-	pmd_t *next = fault->pmd + (index < 0 ? -1 : 1);
+	pmd_t *next = place->pmd + (index < 0 ? -1 : 1);
 	const pte_t *table;
 	pmd_t pmd;
 
-	if (((unsigned long)next ^ (unsigned long)fault->pmd) & PAGE_MASK)
+	if (((unsigned long)next ^ (unsigned long)place->pmd) & PAGE_MASK)
 		return MMP_EMPTY;
 	pmd = pmdp_get_lockless(next);
 	if (pmd_present(pmd) && pmd_leaf(pmd))
@@ -106,26 +117,25 @@ static inline enum mmp_page mmp_look_across(const struct mmp_fault *fault,
 	if (!table)
 		return MMP_EMPTY;
 	index &= PTRS_PER_PTE - 1;
-	return mmp_pte_page(fault, ptep_get_lockless((pte_t *)table + index));
+	return mmp_pte_page(place, ptep_get_lockless((pte_t *)table + index));
 }
 
 /**
  * mmp_look - what is at a page near the fault
- * @fault: the fault
+ * @place: where the fault is
  * @distance: in pages, at most %PTRS_PER_PTE either way, within the VMA
  */
-static inline enum mmp_page mmp_look(const struct mmp_fault *fault,
+static inline enum mmp_page mmp_look(const struct mmp_place *place,
 				     long distance)
 {
-	long index = ((fault->addr >> PAGE_SHIFT) & (PTRS_PER_PTE - 1)) +
-		     distance;
+	long index = place->index + distance;
 
-	if (unlikely(index < 0 || index >= PTRS_PER_PTE))
-		return mmp_look_across(fault, index);
-	if (unlikely(!fault->table))
+	if (unlikely((unsigned long)index >= PTRS_PER_PTE))
+		return mmp_look_across(place, index);
+	if (unlikely(!place->table))
 		return MMP_EMPTY;
-	return mmp_pte_page(fault,
-			    ptep_get_lockless((pte_t *)fault->table + index));
+	return mmp_pte_page(place,
+			    ptep_get_lockless((pte_t *)place->table + index));
 }
 
 /**

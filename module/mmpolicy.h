@@ -21,7 +21,6 @@
 #include "compat.h"
 
 struct mmp_decision;
-struct mmp_fault;
 
 /**
  * struct mmp_knob - a bounded number
@@ -52,9 +51,9 @@ struct mmp_knob {
  * @nr_knobs: how many
  * @slot: index of its first knob; set at load
  * @witness: anon_order: see &mm_policy_ops.anon_mapped
- * @anon_order: anon_order: the largest order for a fault. knob[i] is the value
- *	of @knobs[i]. Knob 0 is the cap of all its answers; a policy that has
- *	none stays at order 0. RCU, must not sleep; plain values in and out.
+ * @anon_order: anon_order: the largest order for a fault; context as for
+ *	&mm_policy_ops.anon_orders. knob[i] is the value of @knobs[i]. Knob 0
+ *	is the cap of all answers; a policy without knobs stays at order 0.
  */
 struct mmp_policy {
 	const char *name;
@@ -63,7 +62,8 @@ struct mmp_policy {
 	unsigned int nr_knobs;
 	unsigned int slot;
 	bool witness;
-	struct mmp_decision (*anon_order)(const struct mmp_fault *fault,
+	struct mmp_decision (*anon_order)(const struct vm_fault *vmf,
+					  enum mm_policy_site site,
 					  const u32 *knob);
 };
 

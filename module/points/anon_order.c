@@ -139,33 +139,13 @@ static unsigned int lowered(const struct mmp_settings *settings,
 			   common(settings, MIN_AVAILABLE_PERCENT));
 }
 
-static struct mmp_decision decide(const struct mmp_policy *policy,
-				  const struct mmp_settings *settings,
-				  const struct vm_fault *vmf,
-				  enum mm_policy_site site)
-{
-	const struct vm_area_struct *vma = vmf->vma;
-	const struct mmp_fault fault = {
-		.addr = vmf->address & PAGE_MASK,
-		.start = vma->vm_start,
-		.end = vma->vm_end,
-		.table = site == MM_POLICY_PMD ? NULL : mmp_table(*vmf->pmd),
-		.pmd = vmf->pmd,
-		.swapin = site == MM_POLICY_SWAPIN,
-		.locked = (vma->vm_flags & (VM_LOCKED | VM_LOCKONFAULT)) == VM_LOCKED,
-	};
-
-	return policy->anon_order(&fault, &settings->values[policy->slot]);
-}
-
 static struct mmp_decision measure(const struct mmp_profile *profile,
 				   const struct mmp_policy *policy,
-				   const struct mmp_settings *settings,
 				   const struct vm_fault *vmf,
-				   enum mm_policy_site site)
+				   enum mm_policy_site site, const u32 *knob)
 {
 	cycles_t begin = get_cycles();
-	struct mmp_decision d = decide(policy, settings, vmf, site);
+	struct mmp_decision d = policy->anon_order(vmf, site, knob);
 
 	mmp_count(profile, &mmp_point_anon_order, COST_TICKS,
 		  get_cycles() - begin);
@@ -182,22 +162,26 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 	const struct mmp_policy *policy = policy_for(settings, vmf->vma);
 	struct mmp_decision d;
 	unsigned int order;
+	const u32 *knob;
 
 	if (!policy) {
 		count(profile, STOCK);
 		return MM_POLICY_STOCK;
 	}
+	knob = &settings->values[policy->slot];
 	if (static_branch_unlikely(&mmp_measuring))
-		d = measure(profile, policy, settings, vmf, site);
+		d = measure(profile, policy, vmf, site, knob);
 	else
-		d = decide(policy, settings, vmf, site);
-	order = lowered(settings, d.order);
-	if (unlikely(order != d.order))
+		d = policy->anon_order(vmf, site, knob);
+	order = d.order;
+	if (order && order != lowered(settings, order)) {
+		order = lowered(settings, order);
 		count(profile, LOWERED);
+	}
 	count(profile, WANTED + order);
 	count(profile, REASON + d.reason);
 	trace_mmpolicy_anon_order(vmf->address, site, order, d.reason);
-	return GENMASK(order, 0) & ~GENMASK(MMP_MIN_ORDER - 1, 0);
+	return ((2UL << order) - 1) & ~(BIT(MMP_MIN_ORDER) - 1);
 }
 
 /* See &mm_policy_ops.anon_mapped. The kernel's own writes leave no trace. */

@@ -39,62 +39,82 @@ static struct mmp_knob knobs[] = {
 };
 
 /* Are there @pages pages in a row? Looks at some, the whole run is likely. */
-static bool is_run(const struct mmp_fault *fault, long dir, long pages)
+static bool is_run(const struct mmp_place *place, long dir, long pages)
 {
-	return mmp_look(fault, dir * pages) != MMP_EMPTY &&
-	       mmp_look(fault, dir * (pages / 2 ?: 1)) != MMP_EMPTY &&
-	       mmp_look(fault, dir * (pages - pages / 4)) != MMP_EMPTY;
+	return mmp_look(place, dir * pages) != MMP_EMPTY &&
+	       mmp_look(place, dir * (pages / 2 ?: 1)) != MMP_EMPTY &&
+	       mmp_look(place, dir * (pages - pages / 4)) != MMP_EMPTY;
 }
 
 /* The largest order up to @order whose folio has a run of its size beside it */
-static unsigned int run_order(const struct mmp_fault *fault, long dir,
+static unsigned int run_order(const struct mmp_place *place, long dir,
 			      unsigned int order, unsigned int rise)
 {
 	for (; order >= MMP_MIN_ORDER; order--)
-		if (is_run(fault, dir, order > rise ? 1L << (order - rise) : 1))
+		if (is_run(place, dir, order > rise ? 1L << (order - rise) : 1))
 			return order;
 	return 0;
 }
 
-static struct mmp_decision adaptive(const struct mmp_fault *fault,
-				    const u32 *knob)
+static bool populated_anyway(const struct vm_area_struct *vma)
 {
-	unsigned long page = fault->addr >> PAGE_SHIFT;
-	unsigned int order = knob[MAX_ORDER];
-	struct mmp_decision d = { .reason = MMP_RUN };
-	unsigned long edge = page, behind;
-	enum mmp_page last;
-	long dir = -1;
+	return (vma->vm_flags & (VM_LOCKED | VM_LOCKONFAULT)) == VM_LOCKED;
+}
 
-	if (unlikely(fault->locked))
-		return (struct mmp_decision){ order, MMP_LOCKED };
+static struct mmp_decision extend(const struct vm_fault *vmf,
+				  enum mm_policy_site site, long dir,
+				  unsigned long behind, unsigned int edge,
+				  const u32 *knob)
+{
+	struct mmp_place place = mmp_place(vmf, site);
+	struct mmp_decision d = { knob[MAX_ORDER], MMP_RUN };
 
-	/* A folio begins at an even page, or ends at an odd one. */
-	behind = (fault->addr - fault->start) >> PAGE_SHIFT;
-	if (page & 1) {
-		edge = page + 1;
-		behind = ((fault->end - fault->addr) >> PAGE_SHIFT) - 1;
-		dir = 1;
-	}
-	if (edge & ((1 << MMP_MIN_ORDER) - 1))
-		return (struct mmp_decision){ 0, MMP_INSIDE };
-	last = behind ? mmp_look(fault, dir) : MMP_EMPTY;
-	if (last == MMP_EMPTY)
+	switch (mmp_look(&place, dir)) {
+	case MMP_EMPTY:
 		return (struct mmp_decision){ 0, MMP_ALONE };
-
-	if (last == MMP_MAPPED) {
-		order -= min(order, knob[FALL_ORDER]);
+	case MMP_MAPPED:
+		d.order -= min(d.order, knob[FALL_ORDER]);
 		d.reason = MMP_UNUSED;
+		break;
+	case MMP_USED:
+		break;
 	}
-	order = min3(order, (unsigned int)__ffs(edge | BIT(MMP_MAX_ORDER)),
-		     ilog2(behind) + knob[RISE_ORDER]);
-	if (order == MMP_MAX_ORDER && knob[PROBE_BLOCKS] &&
-	    !((page >> MMP_MAX_ORDER) % knob[PROBE_BLOCKS])) {
-		order--;
+	d.order = min3(d.order, edge, ilog2(behind) + knob[RISE_ORDER]);
+	if (d.order == MMP_MAX_ORDER && knob[PROBE_BLOCKS] &&
+	    !((vmf->address >> PMD_SHIFT) % knob[PROBE_BLOCKS])) {
+		d.order--;
 		d.reason = MMP_PROBE;
 	}
-	d.order = run_order(fault, dir, order, knob[RISE_ORDER]);
+	d.order = run_order(&place, dir, d.order, knob[RISE_ORDER]);
 	return d;
+}
+
+static struct mmp_decision adaptive(const struct vm_fault *vmf,
+				    enum mm_policy_site site, const u32 *knob)
+{
+	unsigned long page = vmf->address >> PAGE_SHIFT, edge, behind;
+	const struct vm_area_struct *vma = vmf->vma;
+	long dir;
+
+	if (unlikely(populated_anyway(vma)))
+		return (struct mmp_decision){ knob[MAX_ORDER], MMP_LOCKED };
+
+	/* A folio begins at an even page, or ends at an odd one. */
+	if (page & 1) {
+		dir = 1;
+		edge = page + 1;
+		behind = (vma->vm_end >> PAGE_SHIFT) - edge;
+	} else {
+		dir = -1;
+		edge = page;
+		behind = page - (vma->vm_start >> PAGE_SHIFT);
+	}
+	if (edge & (BIT(MMP_MIN_ORDER) - 1))
+		return (struct mmp_decision){ 0, MMP_INSIDE };
+	if (!behind)
+		return (struct mmp_decision){ 0, MMP_ALONE };
+	return extend(vmf, site, dir, behind,
+		      __ffs(edge | BIT(MMP_MAX_ORDER)), knob);
 }
 
 struct mmp_policy mmp_anon_order_adaptive = {

@@ -9,8 +9,8 @@ static struct mmp_knob knobs[] = {
 	[MAX_ORDER] = MMP_KNOB(max_order, 0, MMP_MAX_ORDER, 4),
 };
 
-static struct mmp_decision fixed(const struct mmp_fault *fault,
-				 const u32 *knob)
+static struct mmp_decision fixed(const struct vm_fault *vmf,
+				 enum mm_policy_site site, const u32 *knob)
 {
 	return (struct mmp_decision){
 		.order = knob[MAX_ORDER],

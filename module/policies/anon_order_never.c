@@ -3,8 +3,8 @@
 #include "../mmpolicy.h"
 #include "../anon_order.h"
 
-static struct mmp_decision never(const struct mmp_fault *fault,
-				 const u32 *knob)
+static struct mmp_decision never(const struct vm_fault *vmf,
+				 enum mm_policy_site site, const u32 *knob)
 {
 	return (struct mmp_decision){ .order = 0, .reason = MMP_CAP };
 }

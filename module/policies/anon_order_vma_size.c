@@ -15,10 +15,10 @@ static struct mmp_knob knobs[] = {
 	[MIN_FOLIOS] = MMP_KNOB(min_folios, 1, 4096, 64),
 };
 
-static struct mmp_decision vma_size(const struct mmp_fault *fault,
-				    const u32 *knob)
+static struct mmp_decision vma_size(const struct vm_fault *vmf,
+				    enum mm_policy_site site, const u32 *knob)
 {
-	unsigned long pages = (fault->end - fault->start) >> PAGE_SHIFT;
+	unsigned long pages = (vmf->vma->vm_end - vmf->vma->vm_start) >> PAGE_SHIFT;
 	unsigned int order = knob[MAX_ORDER];
 
 	while (order && pages >> order < knob[MIN_FOLIOS])
