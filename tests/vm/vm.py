@@ -33,11 +33,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
-HERE = Path(__file__).resolve().parent
-TREE = HERE.parent.parent
-QEMU = "qemu-system-x86_64"
+from machine import (
+    BUSYBOX,
+    QEMU,
+    TREE,
+    Kernel,
+    VmError,
+    accelerator,
+    cache_dir,
+    initramfs,
+    memory,
+)
+
+__all__ = ["Guest", "Job", "Result", "Splat", "VmError", "cache_dir"]
+
 VIRTIOFSD = "/usr/lib/qemu/virtiofsd"
-BUSYBOX = "/bin/busybox"
 GUEST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KEPT_LOGS = 40
 TIMED_OUT = 124  # exit status of a command that was killed, as timeout(1) has it
@@ -49,15 +59,11 @@ SPLAT = re.compile(
     r"|[Uu]nable to handle|possible (?:recursive|circular|irq|deadlock)|inconsistent lock state"
     r"|suspicious RCU|sleeping function called|non-static key|list_(?:add|del) corruption"
     r"|rcu.*(?:self-)?detected stall|rcu.*kthread.*starved|blocked for more than \d+ seconds"
-    r"|memory leak|kmemleak: [1-9]\d* new|Kernel panic"
+    r"|suspected memory leak|Kernel panic"
 )
 
 
-class VmError(Exception):
-    """The guest cannot be used (any more)."""
-
-
-class Splat(VmError):
+class Splat(VmError):  # noqa: N818
     """The guest's kernel log shows a bug."""
 
 
@@ -73,98 +79,6 @@ class Result:
     def out(self) -> str:
         """Standard output and standard error, as text."""
         return self.data.decode(errors="replace")
-
-
-def cache_dir() -> Path:
-    """The folder of everything that is built or kept outside the tree."""
-    if named := os.environ.get("MMPOLICY_CACHE"):
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmpolicy"
-
-
-def parse_size(text: str) -> int:
-    """Bytes of a size such as 512M or 2G."""
-    match = re.fullmatch(r"(\d+)([KMGkmg]?)", text)
-    if not match:
-        raise VmError(f"bad size {text!r}: give a number with K, M or G, such as 512M")
-    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()]
-
-
-def cpio(members: dict[str, tuple[int, bytes]]) -> bytes:
-    """An initramfs archive of the named (mode, content) members."""
-    archive = bytearray()
-    for inode, (name, (mode, content)) in enumerate(
-        [*members.items(), ("TRAILER!!!", (0, b""))], start=1
-    ):
-        fields = [inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0]
-        archive += b"070701" + b"".join(b"%08X" % field for field in fields)
-        archive += name.encode() + b"\0"
-        archive += b"\0" * (-len(archive) % 4)
-        archive += content
-        archive += b"\0" * (-len(archive) % 4)
-    return bytes(archive)
-
-
-def initramfs(**extra: str) -> bytes:
-    """The first root file system: busybox, init, and the extra files."""
-    members = {
-        "bin": (0o040755, b""),
-        "bin/busybox": (0o100755, Path(BUSYBOX).read_bytes()),
-        "init": (0o100755, (HERE / "init").read_bytes()),
-    }
-    members |= {name: (0o100644, text.encode()) for name, text in extra.items()}
-    return cpio(members)
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One built kernel: its image and, if there are any, its modules."""
-
-    image: Path
-    modules: Path | None = None
-
-    @classmethod
-    def of_flavor(cls, series: str, flavor: str) -> Kernel:
-        """The kernel that `./dev kernel` left in the cache."""
-        folder = cache_dir() / "kernel" / f"{series}-{flavor}" / "current"
-        image = folder / "bzImage"
-        if not image.exists():
-            option = "" if flavor == "patched" else f" --{flavor}"
-            raise VmError(f"no {flavor} kernel: {image} is missing; run ./dev kernel{option}")
-        found = sorted((folder.resolve() / "root/lib/modules").glob("*"))
-        return cls(image.resolve(), found[0] if found else None)
-
-
-def works_with_kvm(image: Path) -> bool:
-    """Whether a guest boots under KVM; tried once for each boot of the host."""
-    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return False
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    version = subprocess.run([QEMU, "--version"], capture_output=True, check=True).stdout.split()[3]
-    outcome = cache_dir() / "vm" / f"kvm-{boot}-{version.decode()}"
-    if not outcome.exists():
-        outcome.parent.mkdir(parents=True, exist_ok=True)
-        for stale in outcome.parent.glob("kvm-*"):
-            stale.unlink(missing_ok=True)
-        outcome.write_text("yes" if try_kvm(image) else "no")
-    return outcome.read_text() == "yes"
-
-
-def try_kvm(image: Path) -> bool:
-    """Boot to the first line of init under KVM, within ten seconds."""
-    with tempfile.NamedTemporaryFile() as root:
-        root.write(initramfs(trial=""))
-        root.flush()
-        command = f"{QEMU} -accel kvm -cpu host -M q35 -m 256M -nodefaults -display none -no-reboot"
-        command += " -serial stdio -append console=ttyS0,115200"
-        argv = [*command.split(), "-kernel", str(image), "-initrd", root.name]
-        try:
-            done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return False
-    return b"vm-trial-works" in done.stdout
 
 
 def tail(path: Path, lines: int = 40) -> str:
@@ -219,8 +133,9 @@ class Reply:
 
     def _held(self) -> int:
         """How many of the last bytes may be the beginning of the mark."""
-        start = self.rest.rfind(b"\0", -len(self.mark))
-        return len(self.rest) - start if start >= 0 and self.mark.startswith(self.rest[start:]) else 0
+        start = self.rest.rfind(b"\0")
+        begun = start >= 0 and self.mark.startswith(self.rest[start:])
+        return len(self.rest) - start if begun else 0
 
     def _put(self, output: bytes) -> None:
         if self.sink and output:
@@ -294,12 +209,13 @@ class Guest:
         self.folder = Path(tempfile.mkdtemp(prefix="mmpolicy-vm-"))
         (self.folder / "initramfs").write_bytes(initramfs(env=self._environment(kernel)))
         self._serve_files()
-        ends = [socket.socketpair() for _ in range(3)]
-        self.commands, self.killer, self.console = (ours for ours, _ in ends)
-        self.sockets += [self.commands, self.killer, self.console]
-        ports = [theirs for _, theirs in ends]
-        argv = self._qemu(kernel.image, [port.fileno() for port in ports])
-        self._spawn("qemu", ["setpriv", "--pdeathsig", "KILL", *argv], ports)
+        self.console, console = socket.socketpair()  # port 0 in the guest
+        self.commands, commands = socket.socketpair()  # port 1
+        self.killer, killer = socket.socketpair()  # port 2
+        self.sockets += [self.console, self.commands, self.killer]
+        ports = {"console": console, "commands": commands, "killer": killer}
+        argv = self._qemu(kernel.image, {name: end.fileno() for name, end in ports.items()})
+        self._spawn("qemu", ["setpriv", "--pdeathsig", "KILL", *argv], [*ports.values()])
         self._await_ready()
 
     def _spawn(self, name: str, argv: list[str], hand_over: list[socket.socket]) -> None:
@@ -341,40 +257,20 @@ class Guest:
         }
         return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
 
-    def _qemu(self, image: Path, ports: list[int]) -> list[str]:
-        commands, killer, console = ports
-        words = f"{QEMU} -M q35 -m {parse_size(self.mem) >> 20}M -nodefaults -no-user-config"
+    def _qemu(self, image: Path, ports: dict[str, int]) -> list[str]:
+        words = f"{QEMU} -M q35 -nodefaults -no-user-config"
         words += f" -display none -no-reboot -smp {self.cpus},sockets={self.cpus}"
-        words += f" {self._accelerator(image)} {self._memory()}"
+        words += f" {accelerator(self.accel, self.icount, self.cpus, image)}"
+        words += f" {memory(self.mem, self.nodes, self.cpus)}"
         words += f" -chardev socket,id=fs,path={self.folder}/fs"
         words += " -device vhost-user-fs-pci,chardev=fs,tag=host,queue-size=1024"
         words += " -device virtio-serial-pci"
-        words += f" -chardev socket,id=console,fd={console} -device virtconsole,chardev=console"
-        words += f" -chardev socket,id=commands,fd={commands} -device virtserialport,chardev=commands"
-        words += f" -chardev socket,id=killer,fd={killer} -device virtserialport,chardev=killer"
+        for name, descriptor in ports.items():
+            device = "virtconsole" if name == "console" else "virtserialport"
+            words += f" -chardev socket,id={name},fd={descriptor} -device {device},chardev={name}"
         boot = ["-kernel", str(image), "-initrd", str(self.folder / "initramfs")]
         boot += ["-chardev", f"file,id=log,path={self.log}", "-serial", "chardev:log"]
         return [*words.split(), *boot, "-append", self._command_line()]
-
-    def _accelerator(self, image: Path) -> str:
-        if self.icount:
-            if self.cpus != 1:
-                raise VmError("icount counts the instructions of one CPU: use cpus=1")
-            # Without the fast string instructions a page is cleared by a counted loop.
-            return "-accel tcg,thread=single -icount shift=0,sleep=off -cpu max,-erms,-fsrm"
-        if self.accel == "kvm" or (self.accel == "auto" and works_with_kvm(image)):
-            return "-accel kvm -cpu host"
-        return "-accel tcg,thread=multi -cpu max"
-
-    def _memory(self) -> str:
-        """Shared memory, as virtiofs needs it, split evenly among the nodes."""
-        size = parse_size(self.mem) // self.nodes >> 20
-        words = []
-        for node in range(self.nodes):
-            cpus = "".join(f",cpus={cpu}" for cpu in range(node, self.cpus, self.nodes))
-            words.append(f"-object memory-backend-memfd,id=m{node},size={size}M,share=on")
-            words.append(f"-numa node,nodeid={node},memdev=m{node}{cpus}")
-        return " ".join(words)
 
     def _command_line(self) -> str:
         words = "console=ttyS0,115200 panic=-1 printk.devkmsg=on no_timer_check"
@@ -431,7 +327,7 @@ class Guest:
         if len(text) > MAX_COMMAND:
             raise VmError(f"command of {len(text)} bytes: put it into a file")
         escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
-        self.commands.sendall(f"{reply.token} {escaped}\n".encode())
+        self.commands.sendall(f"{reply.token} {escaped}\n".encode(errors="surrogateescape"))
         status = self._pump(reply, timeout, terminal)
         if status is not None:
             return Result(status, b"".join(reply.chunks))
@@ -453,7 +349,10 @@ class Guest:
             if self.console in ready:
                 os.write(1, self._receive(self.console))
             if sys.stdin in ready:
-                self.console.sendall(os.read(0, 4096))
+                typed = os.read(0, 4096)
+                self.console.sendall(typed)
+                if not typed:
+                    screen.remove(sys.stdin)
             if self.commands in ready:
                 status = reply.feed(self._receive(self.commands))
                 if status is not None:
@@ -469,6 +368,8 @@ class Guest:
 
     def shell(self) -> int:
         """An interactive shell on the caller's terminal."""
+        if not sys.stdin.isatty():
+            raise VmError("a shell needs a terminal")
         columns, rows = shutil.get_terminal_size()
         command = "exec </dev/hvc0 >/dev/hvc0 2>&1\n"
         command += f"stty sane rows {rows} cols {columns}\nexec bash -i"
@@ -531,9 +432,7 @@ def parse_options(argv: list[str]) -> argparse.Namespace:
     """The options of `./dev vm` and `./dev shell`."""
     parser = argparse.ArgumentParser(prog="./dev vm", description="Run a command in a guest.")
     parser.add_argument("--series", default="6.12", help="kernel series (default: %(default)s)")
-    parser.set_defaults(flavor="patched")
-    for flavor in ("unpatched", "debug", "kasan", "ksrc"):
-        parser.add_argument(f"--{flavor}", dest="flavor", action="store_const", const=flavor)
+    parser.add_argument("--flavor", default="patched", help="kernel (default: %(default)s)")
     parser.add_argument("--kernel", type=Path, metavar="IMAGE", help="boot this image")
     parser.add_argument("--mem", default="1G", help="memory (default: %(default)s)")
     parser.add_argument("--cpus", type=int, default=1, help="CPUs (default: %(default)s)")
@@ -543,7 +442,9 @@ def parse_options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--append", default="", metavar="S", help="kernel command line")
     for accel in ("kvm", "tcg"):
         parser.add_argument(f"--{accel}", dest="accel", action="store_const", const=accel)
-    parser.add_argument("--timeout", type=float, metavar="S", help="kill the command after S seconds")
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="end the command after S seconds"
+    )
     parser.add_argument("--shell", action="store_true", help="an interactive shell")
     parser.add_argument("command", nargs="*", metavar="CMD", help="the command (after --)")
     options = parser.parse_args(argv)

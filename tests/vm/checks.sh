@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-2.0
+# Part of ./dev: the checks of the sources and the tests, and their count.
+# shellcheck shell=bash
+
+# Each kind of test adds to these; one last line says the sums.
+
+PASSED=0 FAILED=0 SKIPPED=0
+
+add_counts() {
+	PASSED=$((PASSED + $1)) FAILED=$((FAILED + $2)) SKIPPED=$((SKIPPED + $3))
+}
+
+# check NAME COMMAND...: one test, with its output only if it fails
+check() {
+	local name=$1 start=$SECONDS log
+	log=$LOG/check-${name//[^a-z0-9]/-}.log
+	shift
+	mkdir -p "$LOG"
+	("$@") >"$log" 2>&1 &
+	if wait $!; then
+		say "ok    $name ($((SECONDS - start)) s)"
+		add_counts 1 0 0
+	else
+		tail -n 60 "$log"
+		say "FAIL  $name ($((SECONDS - start)) s; log: $log)"
+		add_counts 0 1 0
+	fi
+}
+
+fail() {
+	say "FAIL  $*"
+	add_counts 0 1 0
+}
+
+finish() {
+	say "$PASSED passed, $FAILED failed, $SKIPPED skipped"
+	[ "$FAILED" = 0 ] && [ "$PASSED" != 0 ]
+}
+
+# All files below the tree that have a first line like this: scripts REGEX
+scripts() {
+	find "$TREE" -name '.*' ! -path "$TREE" -prune -o -type f -size -200k -print0 |
+		xargs -0 sed -sn "1{\\|$1|F}"
+}
+
+lint_shell() {
+	local files
+	mapfile -t files < <(scripts '^#!.*sh$')
+	shellcheck -x -a -P "$TREE" "${files[@]}" "$TREE/.ci/run"
+}
+
+python_files() { find "$TREE" -name '*.py' -not -path '*/.*' && scripts '^#!.*python3?$'; }
+
+lint_ruff() {
+	local files
+	mapfile -t files < <(python_files)
+	RUFF_CACHE_DIR=$CACHE/ruff "$VENV/bin/ruff" "$@" --config "$TREE/userspace/pyproject.toml" \
+		"${files[@]}"
+}
+
+lint_mypy() {
+	local files
+	mapfile -t files < <(python_files)
+	cd "$TREE"
+	MYPYPATH=$PYTHONPATH "$VENV/bin/mypy" --strict --cache-dir "$CACHE/mypy" \
+		--config-file "$TREE/userspace/pyproject.toml" \
+		--scripts-are-modules "${files[@]}"
+}
+
+# checkpatch ARGUMENT...: silent means clean
+checkpatch() {
+	[ -f "${*: -1}" ] || die "nothing to check"
+	perl "$(source_tree)/scripts/checkpatch.pl" --strict --no-summary --terse --quiet \
+		--root="$(source_tree)" --ignore FILE_PATH_CHANGES "$@"
+}
+
+lint_patches() { checkpatch -- "$TREE"/kernel-hooks/"$SERIES"/*.patch; }
+
+lint_module_style() {
+	local files
+	mapfile -t files < <(find "$TREE/module" -name '*.[ch]')
+	checkpatch --no-tree -f -- "${files[@]}"
+}
+
+lint_hook_size() {
+	local folder lines status=0
+	for folder in "$TREE"/kernel-hooks/*/; do
+		lines=$(cat "$folder"*.patch | grep -c '^+[^+]\|^+$')
+		say "$folder adds $lines lines of 300"
+		[ "$lines" -le 300 ] || status=1
+	done
+	return $status
+}
+
+lint() {
+	check "lint: shellcheck" lint_shell
+	check "lint: ruff check" lint_ruff check
+	check "lint: ruff format" lint_ruff format --check --diff
+	check "lint: mypy" lint_mypy
+	check "lint: checkpatch, kernel hooks" lint_patches
+	check "lint: checkpatch, module" lint_module_style
+	check "lint: size of the kernel hooks" lint_hook_size
+}
+
+# unit tests of the policies in userland
+unit() {
+	local log=$LOG/unit.log counts
+	[ -x "$TREE/tests/unit/run" ] || { fail "unit: tests/unit/run is missing" && return; }
+	"$TREE/tests/unit/run" 2>&1 | tee "$log" || true
+	read -ra counts <<<"$(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed.*/\1 \2/p' "$log" | tail -n 1)"
+	if [ ${#counts[@]} = 2 ]; then
+		add_counts "${counts[@]}" 0
+	else
+		fail "unit: no closing line \"N passed, M failed\" (log: $log)"
+	fi
+}
+
+# run_pytest KIND ARGUMENT...: the tests in tests/KIND
+run_pytest() {
+	local kind=$1 report=$LOG/pytest-$1.xml counts status=0
+	shift
+	[ -d "$TREE/tests/$kind" ] || { fail "$kind: tests/$kind is missing" && return; }
+	rm -f "$report"
+	(cd "$TREE" && "$VENV/bin/pytest" -p no:cacheprovider --junitxml="$report" "$@" "tests/$kind") ||
+		status=$?
+	read -ra counts <<<"$(sed -nE 's/.*<testsuite .*errors="([0-9]+)" failures="([0-9]+)" skipped="([0-9]+)" tests="([0-9]+)".*/\1 \2 \3 \4/p' "$report" 2>/dev/null)"
+	if [ ${#counts[@]} = 4 ] && [ "${counts[3]}" != 0 ]; then
+		add_counts $((counts[3] - counts[2] - counts[1] - counts[0])) \
+			$((counts[0] + counts[1])) "${counts[2]}"
+	elif [ "$status" != 0 ]; then
+		fail "$kind: pytest ended with status $status"
+	fi
+}
+
+# Kernels and modules of the flavors, then the tests that need them.
+guest_tests() {
+	local flavor
+	"$TREE/dev" kernel --series "$SERIES" "${FLAVORS[@]/#/--}" || { fail "kernels" && return; }
+	for flavor in "${FLAVORS[@]}"; do
+		if "$TREE/dev" module --series "$SERIES" "--$flavor"; then
+			add_counts 1 0 0
+		else
+			fail "module for the $flavor kernel"
+		fi
+	done
+	MMPOLICY_SERIES=$SERIES MMPOLICY_FLAVORS=${FLAVORS[*]} run_pytest guest -v
+}

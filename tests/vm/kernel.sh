@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: GPL-2.0
+# Part of ./dev: builds the guests' kernels and the module, in the cache.
+# shellcheck shell=bash
+
+EXPECTED_OBJECTS=1530	# of a kernel that has not been built before
+RECIPE=1		# part of every kernel's key; raise it when the way of building changes
+
+# The folder of a flavor's kernels; "current" in it is the last one built.
+kernel_home() { echo "$CACHE/kernel/$SERIES-$1"; }
+
+fragments() {
+	local vm=${TREE:?}/tests/vm
+	case $1 in
+	unpatched) echo "$vm/base.config" ;;
+	patched) echo "$vm/base.config" "$vm/patched.config" ;;
+	debug) echo "$(fragments patched) $vm/debug.config" ;;
+	kasan) echo "$(fragments debug) $vm/kasan.config" ;;
+	esac
+}
+
+patches() {
+	[ "$1" = unpatched ] || echo "$TREE/kernel-hooks/$SERIES"/*.patch
+}
+
+source_version() { dpkg-query -W -f '${Version}' "linux-source-$SERIES"; }
+
+kernel_key() {
+	local inputs
+	read -ra inputs <<<"$(fragments "$1") $(patches "$1")"
+	{
+		echo "$RECIPE"
+		source_version
+		gcc --version | head -n 1
+		cat "${inputs[@]}"
+	} | hash_of
+}
+
+# The unpacked kernel source, never built in.
+source_tree() { echo "$CACHE/src/$SERIES-$(source_version)"; }
+
+need_source() {
+	local dest
+	dest=$(source_tree)
+	[ -d "$dest" ] || with_lock src step "unpacking linux-source-$SERIES" "unpack-$SERIES" \
+		unpack_source "$dest"
+}
+
+unpack_source() {
+	[ ! -d "$1" ] || return 0
+	rm -rf "$CACHE/src/$SERIES"-* "$1.new"
+	mkdir -p "$1.new"
+	tar -C "$1.new" --strip-components=1 -xf "/usr/src/linux-source-$SERIES.tar.xz"
+	mv "$1.new" "$1"
+}
+
+# make in a kernel tree: kmake TREE ARGUMENT...
+kmake() {
+	local tree=$1
+	shift
+	CCACHE_DIR=$CACHE/ccache CCACHE_MAXSIZE=5G CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 \
+		KBUILD_BUILD_TIMESTAMP='1970-01-01 00:00:00 UTC' KBUILD_BUILD_VERSION=1 \
+		KBUILD_BUILD_USER=mmpolicy KBUILD_BUILD_HOST=mmpolicy \
+		nice make -C "$tree" -j"$(nproc)" CC="ccache gcc" HOSTCC="ccache gcc" "$@"
+}
+
+# A tree of hard links to the source (patch replaces files, it does not write
+# into them), patched and configured.
+prepare_tree() {
+	local flavor=$1 tree=$2 patch suffix=-mmpolicy
+	rm -rf "$tree"
+	mkdir -p "${tree%/*}"
+	cp -al "$(source_tree)" "$tree"
+	for patch in $(patches "$flavor"); do
+		echo "applying $patch"
+		patch -d "$tree" -p1 --no-backup-if-mismatch <"$patch"
+	done
+	[ "$flavor" = patched ] || suffix+=-$flavor
+	echo "$suffix" >"$tree/localversion"
+	configure "$flavor" "$tree"
+	touch "$tree/.prepared"
+}
+
+configure() {
+	local inputs
+	read -ra inputs <<<"$(fragments "$1")"
+	kmake "$2" tinyconfig
+	(cd "$2" && scripts/kconfig/merge_config.sh -m .config "${inputs[@]}")
+	kmake "$2" olddefconfig
+	check_config "$2/.config" "${inputs[@]}"
+}
+
+# Every line of the fragments has to be in the final .config.
+check_config() {
+	local config=$1
+	shift
+	awk '
+		{ name = ""; value = "n" }
+		/^CONFIG_/ { name = $0; sub(/=.*/, "", name); value = $0; sub(/^[^=]*=/, "", value) }
+		/^# CONFIG_.* is not set/ { name = $2 }
+		name == "" { next }
+		FILENAME == ARGV[ARGC - 1] { have[name] = value; next }
+		{ want[name] = value }
+		END {
+			for (name in want) {
+				got = name in have ? have[name] : "n"
+				if (got == want[name])
+					continue
+				print "not taken by the kernel configuration: " name "=" want[name] " (is " got ")"
+				bad = 1
+			}
+			exit bad
+		}' "$@" "$config"
+}
+
+# build_tree TREE DEST: image and modules of a configured tree
+build_tree() {
+	kmake "$1" bzImage modules
+	install_kernel "$1" "$2"
+}
+
+install_kernel() {
+	rm -rf "$2/root"
+	kmake "$1" INSTALL_MOD_PATH="$2/root" modules_install
+	cp "$1/arch/x86/boot/bzImage" "$2/bzImage"
+}
+
+build_kernel() {
+	local flavor=$1 home key dest tree
+	[ "$flavor" = unpatched ] || [ -n "$(patches "$flavor")" ] ||
+		die "no patches in kernel-hooks/$SERIES"
+	home=$(kernel_home "$flavor")
+	key=$(kernel_key "$flavor")
+	dest=$home/$key tree=$home/$key/src
+	if kernel_is_current "$flavor"; then
+		say "kernel $SERIES $flavor: up to date ($key)"
+		return
+	fi
+	need_source
+	[ -e "$tree/.prepared" ] ||
+		step "kernel $SERIES $flavor: patch and configure" "prepare-$SERIES-$flavor" \
+			prepare_tree "$flavor" "$tree"
+	OBJECTS=$(cat "$home/objects" 2>/dev/null || echo "$EXPECTED_OBJECTS") \
+		step "kernel $SERIES $flavor: build" "kernel-$SERIES-$flavor" build_tree "$tree" "$dest"
+	grep -cE '^ +(CC|AS) ' "$LOG/kernel-$SERIES-$flavor.log" >"$home/objects" || true
+	make_current "$home" "$key"
+}
+
+kernel_is_current() {
+	[ "$(readlink "$(kernel_home "$1")/current")" = "$(kernel_key "$1")" ]
+}
+
+# Point "current" to the new kernel, then remove those before it.
+make_current() {
+	local old
+	ln -sfn "$2" "$1/current.new"
+	mv -T "$1/current.new" "$1/current"
+	for old in "$1"/*/; do
+		case ${old%/} in
+		*/current | */"$2") ;;
+		*) rm -rf "${old%/}" ;;
+		esac
+	done
+}
+
+# A kernel tree of the user's own: built as it is configured, never patched.
+use_own_kernel() {
+	local dest
+	[ -f "$KSRC/.config" ] || die "KSRC=$KSRC has no .config: configure it first"
+	dest=$(kernel_home ksrc)/own
+	mkdir -p "$dest"
+	ln -sfn "$(cd "$KSRC" && pwd -P)" "$dest/src"
+	if [ -f "$KSRC/arch/x86/boot/bzImage" ]; then
+		say "kernel: $KSRC is built already; it is used as it is"
+		step "kernel: install its modules" kernel-ksrc install_kernel "$dest/src/" "$dest"
+	else
+		say "kernel: building $KSRC with its own configuration"
+		step "kernel: build $KSRC" kernel-ksrc build_tree "$dest/src/" "$dest"
+	fi
+	make_current "$(kernel_home ksrc)" own
+}
+
+# Builds each kernel of FLAVORS that is not built yet.
+kernels() {
+	local flavor
+	need_kernel_tools
+	for flavor in "${FLAVORS[@]}"; do
+		if [ "$flavor" = ksrc ]; then
+			with_lock kernel-ksrc use_own_kernel
+		else
+			with_lock "kernel-$SERIES-$flavor" build_kernel "$flavor"
+		fi
+	done
+}
+
+# ---- Module
+
+module_key() {
+	{
+		readlink "$(kernel_home "$1")/current"
+		stat -c %Y "$(kernel_home "$1")/current/bzImage"
+		cd "$TREE" && find Kbuild module -type f -print0 | sort -z | xargs -0 sha256sum
+	} | hash_of
+}
+
+# Out-of-tree builds write beside the source, hence the copy.
+make_module() {
+	local kernel=$1 copy=$1/module tree=$1/src/ variables=()
+	rm -rf "$copy"
+	mkdir -p "$copy"
+	cp -a "$TREE/Kbuild" "$TREE/module" "$copy/"
+	if grep -q '^CONFIG_KUNIT=' "$tree/.config" && compgen -G "$copy/module/tests/*_kunit.c"; then
+		variables=(MMPOLICY_KUNIT=m)
+	fi
+	kmake "$tree" M="$copy" W=1 C=1 CHECK=sparse "${variables[@]}" modules
+	kmake "$tree" M="$copy" INSTALL_MOD_PATH="$kernel/root" modules_install
+}
+
+build_module() {
+	local flavor=$1 kernel key log=$LOG/module-$SERIES-$1.log
+	kernel=$(cd "$(kernel_home "$flavor")/current" 2>/dev/null && pwd -P) ||
+		die "no $flavor kernel yet: ./dev kernel --$flavor"
+	key=$(module_key "$flavor")
+	if [ "$(cat "$kernel/module.key" 2>/dev/null)" = "$key" ]; then
+		say "module $SERIES $flavor: up to date ($key)"
+		return
+	fi
+	rm -f "$kernel/module.key"
+	step "module $SERIES $flavor" "module-$SERIES-$flavor" make_module "$kernel"
+	if grep -iE 'warning|error:' "$log"; then
+		die "module $SERIES $flavor: the lines above have to go (log: $log)"
+	fi
+	echo "$key" >"$kernel/module.key"
+}
+
+modules() {
+	local flavor
+	need_kernel_tools
+	for flavor in "${FLAVORS[@]}"; do
+		with_lock "kernel-$SERIES-$flavor" build_module "$flavor"
+	done
+}

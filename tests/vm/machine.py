@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the guest's machine is made of: kernel, initramfs, CPUs and memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TREE = HERE.parent.parent
+QEMU = "qemu-system-x86_64"
+BUSYBOX = "/bin/busybox"
+
+
+class VmError(Exception):
+    """The guest cannot be used (any more)."""
+
+
+def cache_dir() -> Path:
+    """The folder of everything that is built or kept outside the tree."""
+    if named := os.environ.get("MMPOLICY_CACHE"):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmpolicy"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as 512M or 2G."""
+    match = re.fullmatch(r"(\d+)([KMGkmg]?)", text)
+    if not match:
+        raise VmError(f"bad size {text!r}: give a number with K, M or G, such as 512M")
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()]
+
+
+def cpio(members: dict[str, tuple[int, bytes]]) -> bytes:
+    """An initramfs archive of the named (mode, content) members."""
+    archive = bytearray()
+    for inode, (name, (mode, content)) in enumerate(
+        [*members.items(), ("TRAILER!!!", (0, b""))], start=1
+    ):
+        fields = [inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0]
+        archive += b"070701" + b"".join(b"%08X" % field for field in fields)
+        archive += name.encode() + b"\0"
+        archive += b"\0" * (-len(archive) % 4)
+        archive += content
+        archive += b"\0" * (-len(archive) % 4)
+    return bytes(archive)
+
+
+def initramfs(**extra: str) -> bytes:
+    """The first root file system: busybox, init, and the extra files."""
+    members = {
+        "bin": (0o040755, b""),
+        "bin/busybox": (0o100755, Path(BUSYBOX).read_bytes()),
+        "init": (0o100755, (HERE / "init").read_bytes()),
+    }
+    members |= {name: (0o100644, text.encode()) for name, text in extra.items()}
+    return cpio(members)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One built kernel: its image and, if there are any, its modules."""
+
+    image: Path
+    modules: Path | None = None
+
+    @classmethod
+    def of_flavor(cls, series: str, flavor: str) -> Kernel:
+        """The kernel that `./dev kernel` left in the cache."""
+        if os.environ.get("KSRC"):
+            flavor = "ksrc"  # the user's own kernel stands in for every flavor
+        folder = cache_dir() / "kernel" / f"{series}-{flavor}" / "current"
+        image = folder / "bzImage"
+        if not image.exists():
+            option = "" if flavor == "patched" else f" --{flavor}"
+            raise VmError(f"no {flavor} kernel: {image} is missing; run ./dev kernel{option}")
+        found = sorted((folder.resolve() / "root/lib/modules").glob("*"))
+        return cls(image.resolve(), found[0] if found else None)
+
+
+def works_with_kvm(image: Path) -> bool:
+    """Whether a guest boots under KVM; tried once for each boot of the host."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return False
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    version = subprocess.run([QEMU, "--version"], capture_output=True, check=True).stdout.split()[3]
+    outcome = cache_dir() / "vm" / f"kvm-{boot}-{version.decode()}"
+    if not outcome.exists():
+        outcome.parent.mkdir(parents=True, exist_ok=True)
+        for stale in outcome.parent.glob("kvm-*"):
+            stale.unlink(missing_ok=True)
+        outcome.write_text("yes" if try_kvm(image) else "no")
+    return outcome.read_text() == "yes"
+
+
+def try_kvm(image: Path) -> bool:
+    """Boot to the first line of init under KVM, within ten seconds."""
+    with tempfile.NamedTemporaryFile() as root:
+        root.write(initramfs(trial=""))
+        root.flush()
+        command = f"{QEMU} -accel kvm -cpu host -M q35 -m 256M -nodefaults -display none -no-reboot"
+        command += " -serial stdio -append console=ttyS0,115200"
+        argv = [*command.split(), "-kernel", str(image), "-initrd", root.name]
+        try:
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return False
+    return b"vm-trial-works" in done.stdout
+
+
+def accelerator(wanted: str, icount: bool, cpus: int, image: Path) -> str:
+    """The options that choose how the guest's CPUs are run."""
+    if icount:
+        if cpus != 1:
+            raise VmError("icount counts the instructions of one CPU: use cpus=1")
+        # With the fast string instructions a page would count as one instruction.
+        return "-accel tcg,thread=single -icount shift=0,sleep=off -cpu max,-erms,-fsrm"
+    if wanted == "kvm" or (wanted == "auto" and works_with_kvm(image)):
+        return "-accel kvm -cpu host"
+    return "-accel tcg,thread=multi -cpu max"
+
+
+def memory(total: str, nodes: int, cpus: int) -> str:
+    """Shared memory, as virtiofs needs it, split evenly among the nodes."""
+    size = parse_size(total) // nodes >> 20
+    words = [f"-m {size * nodes}M"]
+    for node in range(nodes):
+        on_node = "".join(f",cpus={cpu}" for cpu in range(node, cpus, nodes))
+        words.append(f"-object memory-backend-memfd,id=m{node},size={size}M,share=on")
+        words.append(f"-numa node,nodeid={node},memdev=m{node}{on_node}")
+    return " ".join(words)
