@@ -251,6 +251,7 @@ class Guest:
             "MM_TERM": os.environ.get("TERM", "dumb"),
             "MM_MODULES": str(modules) if modules else "",
             "MM_SWAP": self.swap or "",
+            "MM_ROOTLESS": "yes" if os.geteuid() else "",
             "MM_TREE": str(TREE),
             "MM_PYTHON": str(cache_dir() / "venv/bin/python"),
             "MM_KEEP": " ".join(str(path) for path in keep if path.is_relative_to("/tmp")),
@@ -396,7 +397,7 @@ class Guest:
         text = self.log_text()
         fresh, self.checked = text[self.checked :], len(text)
         if splat := find_splat(fresh):
-            raise Splat(f"the {self.flavor} kernel logged:\n{splat}\nwhole log: {self.log}")
+            raise Splat(f"the kernel ({self.kernel or self.flavor}) logged:\n{splat}\nwhole log: {self.log}")
 
     def scan_leaks(self) -> None:
         """Fail if kmemleak finds anything; does nothing in a kernel without it."""
