@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Runs each test in a process of its own, so that none can end the others. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define MAX_TESTS	64
+#define MAX_SECONDS	120
+#define MAX_FAILURES	10	/* shown of one test */
+
+static struct {
+	const char *name;
+	void (*run)(void);
+} tests[MAX_TESTS];
+static int nr_tests, failures;
+static char place[128];
+
+void at(const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(place, sizeof(place), fmt, args);
+	va_end(args);
+}
+
+void test_add(const char *name, void (*run)(void))
+{
+	if (nr_tests == MAX_TESTS)
+		abort();
+	tests[nr_tests].name = name;
+	tests[nr_tests++].run = run;
+}
+
+void test_failed(const char *file, int line, const char *what, double a, double b)
+{
+	if (failures++ < MAX_FAILURES)
+		printf("%s:%d: not so: %s (%g, %g)%s%s\n", file, line, what, a, b,
+		       *place ? " at " : "", place);
+}
+
+static bool passes(void (*run)(void))
+{
+	int status;
+	pid_t child;
+
+	fflush(stdout);
+	child = fork();
+	if (!child) {
+		alarm(MAX_SECONDS);
+		run();
+		exit(failures > 0);
+	}
+	return child > 0 && waitpid(child, &status, 0) == child && !status;
+}
+
+/* Without words every test, else those whose name contains one of them. */
+static bool wanted(const char *name, char **words)
+{
+	if (!*words)
+		return true;
+	while (*words)
+		if (strstr(name, *words++))
+			return true;
+	return false;
+}
+
+int main(int argc, char **argv)
+{
+	int i, passed = 0, failed = 0;
+
+	(void)argc;
+	for (i = 0; i < nr_tests; i++) {
+		bool ok;
+
+		if (!wanted(tests[i].name, argv + 1))
+			continue;
+		ok = passes(tests[i].run);
+		printf("%-6s %s\n", ok ? "ok" : "FAILED", tests[i].name);
+		passed += ok;
+		failed += !ok;
+	}
+	printf("%d passed, %d failed\n", passed, failed);
+	return failed || !passed;
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef SHIM_JUMP_LABEL_H
+#define SHIM_JUMP_LABEL_H
+
+struct static_key_false {
+	int enabled;
+};
+
+#define DECLARE_STATIC_KEY_FALSE(name)	extern struct static_key_false name
+
+#endif /* SHIM_JUMP_LABEL_H */

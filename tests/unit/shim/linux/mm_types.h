@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What the policies use of the kernel, in userland. Here: types. */
+#ifndef SHIM_MM_TYPES_H
+#define SHIM_MM_TYPES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef unsigned int gfp_t;
+
+#define __rcu
+#define __percpu
+#define noinline	__attribute__((noinline))
+#define __maybe_unused	__attribute__((unused))
+#define likely(x)	__builtin_expect(!!(x), 1)
+#define unlikely(x)	__builtin_expect(!!(x), 0)
+#define READ_ONCE(x)	(*(const volatile __typeof__(x) *)&(x))
+#define ARRAY_SIZE(a)	(sizeof(a) / sizeof((a)[0]))
+
+#define PAGE_SHIFT	12
+#define PAGE_SIZE	(1UL << PAGE_SHIFT)
+#define PAGE_MASK	(~(PAGE_SIZE - 1))
+
+typedef struct { unsigned long pte; } pte_t;
+typedef struct { unsigned long pmd; } pmd_t;
+
+#define VM_LOCKED	0x00002000UL
+#define VM_LOCKONFAULT	0x00080000UL
+
+struct mm_struct;
+
+struct vm_area_struct {
+	unsigned long vm_start;
+	unsigned long vm_end;
+	unsigned long vm_flags;
+};
+
+struct vm_fault {
+	struct vm_area_struct *vma;
+	unsigned long address;
+	pmd_t *pmd;
+};
+
+#endif /* SHIM_MM_TYPES_H */

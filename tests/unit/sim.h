@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * One VMA, its page tables, and a fault handler that does what mm does: asks
+ * the policy, takes what fits into the VMA and into the empty entries, maps it,
+ * and leaves the outermost pages unset where the policy wants to know of their
+ * use. Table entries outside the VMA are poison: who looks there dies.
+ */
+#ifndef SIM_H
+#define SIM_H
+
+#include <linux/bitops.h>
+#include <linux/mm.h>
+#include <linux/mm_policy.h>
+#include <linux/pgtable.h>
+
+#include "mmpolicy.h"
+#include "anon_order.h"
+
+/* Pages are counted from here: the start of a page of PMDs, of a probe block. */
+#define SIM_BASE	0x7f0000000000UL
+#define SIM_TABLE	512UL			/* pages of a page table */
+#define SIM_PUD		(SIM_TABLE * SIM_TABLE)	/* pages of a page of PMDs */
+#define SIM_PAGES	(2 * SIM_PUD)
+#define SIM_KNOBS	8
+
+struct sim {
+	const struct mmp_policy *policy;
+	u32 knob[SIM_KNOBS];
+	struct vm_area_struct vma;
+	pmd_t *pmds[SIM_PAGES / SIM_PUD];
+	unsigned long faults;
+	unsigned long folios[MMP_MAX_ORDER + 1];
+	unsigned long reasons[MMP_REASONS];
+};
+
+/* No memory yet; the knobs at their defaults. */
+void sim_init(struct sim *sim, const struct mmp_policy *policy);
+void sim_free(struct sim *sim);
+
+/* The VMA is from page @start up to but not including page @end. */
+void sim_vma(struct sim *sim, unsigned long start, unsigned long end);
+
+/* Uses a page, with a fault where needed. */
+void sim_touch(struct sim *sim, unsigned long page);
+
+/* Puts a page into swap, next to that of the page before; no huge page. */
+void sim_swap_out(struct sim *sim, unsigned long page);
+
+/* Forgets that a page was used, as reclaim and fork do. */
+void sim_age(struct sim *sim, unsigned long page);
+
+/* The policy's answer to a fault at a page, with nothing changed. */
+struct mmp_decision sim_ask(struct sim *sim, unsigned long page);
+
+/* How many pages are there? */
+unsigned long sim_used(const struct sim *sim);
+
+/* The entry of a page, in a table made if need be. */
+pte_t *sim_pte(struct sim *sim, unsigned long page);
+pmd_t *sim_pmd(struct sim *sim, unsigned long page);
+
+#endif /* SIM_H */

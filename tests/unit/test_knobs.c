@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What every policy of the point must keep to, whoever adds it. */
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "check.h"
+#include "sim.h"
+#include "policies.h"
+
+static bool is_name(const char *name)
+{
+	if (!name || !islower(*name))
+		return false;
+	for (; *name; name++)
+		if (!islower(*name) && !isdigit(*name) && *name != '_')
+			return false;
+	return true;
+}
+
+TEST(policies_have_proper_names)
+{
+	const struct mmp_policy *policy;
+	int i, j;
+
+	for_each_tested(policy, i) {
+		at("policy %s", policy->name);
+		EXPECT(is_name(policy->name), ==, true);
+		EXPECT(!strcmp(policy->name, policy_files[i]), ==, true);
+		EXPECT(!strcmp(policy->name, "stock"), ==, false);
+		EXPECT(policy->point, ==, MM_POLICY_ANON_ORDER);
+		for (j = 0; j < i; j++)
+			EXPECT(!strcmp(policy->name, policies[j]->name), ==, false);
+	}
+}
+
+TEST(knobs_have_proper_bounds)
+{
+	const struct mmp_policy *policy;
+	unsigned int k;
+	int i;
+
+	for_each_tested(policy, i) {
+		EXPECT(policy->nr_knobs, <=, SIM_KNOBS);
+		for (k = 0; k < policy->nr_knobs; k++) {
+			const struct mmp_knob *knob = &policy->knobs[k];
+
+			at("%s/%s", policy->name, knob->attr.name);
+			EXPECT(knob->min, <=, knob->def);
+			EXPECT(knob->def, <=, knob->max);
+			EXPECT(knob->min, <, knob->max);
+			EXPECT(knob->attr.mode, ==, 0644);
+		}
+	}
+}
+
+TEST(knobs_have_proper_names)
+{
+	const struct mmp_policy *policy;
+	unsigned int k, other;
+	int i;
+
+	for_each_tested(policy, i)
+		for (k = 0; k < policy->nr_knobs; k++) {
+			const char *name = policy->knobs[k].attr.name;
+
+			at("%s/%s", policy->name, name);
+			EXPECT(is_name(name), ==, true);
+			EXPECT(!strcmp(name, "policy"), ==, false);
+			for (other = 0; other < k; other++)
+				EXPECT(strcmp(name, policy->knobs[other].attr.name), !=, 0);
+		}
+}
+
+/* khugepaged takes it for the cap of all answers. */
+TEST(knob_0_is_an_order)
+{
+	const struct mmp_policy *policy;
+	int i;
+
+	for_each_tested(policy, i) {
+		at("policy %s", policy->name);
+		if (policy->nr_knobs)
+			EXPECT(policy->knobs[0].max, <=, MMP_MAX_ORDER);
+	}
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Whole walks: faults and memory of adaptive against order 0 and fixed orders. */
+#include <stdlib.h>
+
+#include "check.h"
+#include "walks.h"
+
+enum { MAX_ORDER, RISE_ORDER, FALL_ORDER, PROBE_BLOCKS };
+
+struct cost {
+	unsigned long faults, pages, huge;
+};
+
+static struct cost cost_of(const struct mmp_policy *policy, u32 cap, walk *walk)
+{
+	struct cost cost;
+	struct sim sim;
+
+	sim_init(&sim, policy);
+	sim.knob[MAX_ORDER] = cap;
+	walk(&sim);
+	cost = (struct cost){ sim.faults, sim_used(&sim), sim.folios[MMP_MAX_ORDER] };
+	sim_free(&sim);
+	return cost;
+}
+
+static struct cost adaptive(u32 cap, walk *walk)
+{
+	return cost_of(&mmp_anon_order_adaptive, cap, walk);
+}
+
+static struct cost order_0(walk *walk)
+{
+	return cost_of(&mmp_anon_order_never, 0, walk);
+}
+
+/* The fixed order up to @cap that has the fewest faults. */
+static struct cost best_fixed(u32 cap, walk *walk)
+{
+	struct cost best = cost_of(&mmp_anon_order_fixed, 0, walk);
+
+	for (; cap >= MMP_MIN_ORDER; cap--) {
+		struct cost cost = cost_of(&mmp_anon_order_fixed, cap, walk);
+
+		if (cost.faults < best.faults)
+			best = cost;
+	}
+	return best;
+}
+
+struct named {
+	const char *name;
+	walk *walk;
+};
+
+#define WALK(name)	{ #name, name }
+
+TEST(dense_walks_fault_as_with_the_best_fixed_order)
+{
+	static const struct named dense[] = {
+		WALK(forward), WALK(backward), WALK(streams), WALK(uneven_streams),
+		WALK(unaligned), WALK(heap), WALK(stack_again), WALK(across_pmd_pages),
+		WALK(swap_in_forward), WALK(swap_in_backward), WALK(after_fork),
+	};
+	unsigned int i, cap;
+
+	for (i = 0; i < ARRAY_SIZE(dense); i++)
+		for (cap = MMP_MIN_ORDER; cap <= 4; cap++) {
+			struct cost fixed = best_fixed(cap, dense[i].walk);
+			struct cost cost = adaptive(cap, dense[i].walk);
+
+			at("%s, cap %u", dense[i].name, cap);
+			EXPECT(fixed.faults * 3, <, order_0(dense[i].walk).faults);
+			EXPECT(cost.faults, <=, fixed.faults * 1.10);
+			EXPECT(cost.pages, ==, order_0(dense[i].walk).pages);
+		}
+}
+
+TEST(sparse_walks_take_the_memory_of_order_0)
+{
+	static const struct named sparse[] = {
+		WALK(every_32k), WALK(every_64k), WALK(every_128k), WALK(random_quarter),
+		WALK(swap_in_sparse),
+	};
+	unsigned int i, cap;
+
+	for (i = 0; i < ARRAY_SIZE(sparse); i++)
+		for (cap = 0; cap <= MMP_MAX_ORDER; cap++) {
+			struct cost least = order_0(sparse[i].walk);
+			struct cost cost = adaptive(cap, sparse[i].walk);
+
+			at("%s, cap %u", sparse[i].name, cap);
+			EXPECT(cost.pages, <=, least.pages * 1.02);
+			EXPECT(cost.faults, <=, least.faults);
+		}
+}
+
+/* The same cap as a fixed order takes far more: the walks are worth their name. */
+TEST(fixed_orders_waste_memory_on_sparse_walks)
+{
+	EXPECT(cost_of(&mmp_anon_order_fixed, 4, every_64k).pages, ==, AREA);
+	EXPECT(cost_of(&mmp_anon_order_fixed, 4, random_quarter).pages, >, AREA / 4 * 3.5);
+}
+
+TEST(a_walk_that_changes)
+{
+	struct cost cost = adaptive(4, dense_then_sparse);
+
+	EXPECT(cost.pages, <=, order_0(dense_then_sparse).pages * 1.05);
+	EXPECT(cost.faults, <=, order_0(dense_then_sparse).faults);
+
+	/* A fixed order is ahead in the sparse half alone, by its waste. */
+	cost = adaptive(4, sparse_then_dense);
+	EXPECT(cost.pages, <=, order_0(sparse_then_dense).pages * 1.02);
+	EXPECT(cost.faults, <=, best_fixed(4, sparse_then_dense).faults * 1.10);
+
+	/* Here the best fixed order is one that does not waste either. */
+	cost = adaptive(4, sparse_filled_up);
+	EXPECT(cost.pages, ==, AREA);
+	EXPECT(cost.faults, <, order_0(sparse_filled_up).faults / 2);
+}
+
+/* A stack ends at the page that faults, so that no large folio fits. */
+TEST(a_growing_stack_stays_at_order_0)
+{
+	EXPECT(adaptive(4, stack).faults, ==, AREA / 4);
+	EXPECT(best_fixed(4, stack).faults, ==, AREA / 4);
+}
+
+/* What a stream costs before it has reached the cap, and each probe block. */
+static unsigned long bound(u32 cap, unsigned long nr_streams)
+{
+	unsigned long blocks = AREA / SIM_TABLE;
+	unsigned long probes = cap == MMP_MAX_ORDER ? blocks / 16 + 1 : 0;
+
+	return (AREA >> cap) + nr_streams * (4 + cap) + probes;
+}
+
+TEST(any_cap_is_reached_soon)
+{
+	u32 cap;
+
+	for (cap = MMP_MIN_ORDER; cap <= MMP_MAX_ORDER; cap++) {
+		at("cap %u", cap);
+		EXPECT(adaptive(cap, forward).faults, <=, bound(cap, 1));
+		EXPECT(adaptive(cap, backward).faults, <=, bound(cap, 1));
+		EXPECT(adaptive(cap, streams).faults, <=, bound(cap, 4));
+		EXPECT(adaptive(cap, uneven_streams).faults, <=, bound(cap, 4));
+	}
+}
+
+TEST(dense_walks_get_huge_pages)
+{
+	unsigned long blocks = AREA / SIM_TABLE;
+
+	EXPECT(adaptive(9, forward).huge, >=, blocks - 1 - blocks / 16 - 1);
+	EXPECT(adaptive(9, backward).huge, >=, blocks - 1 - blocks / 16 - 1);
+	EXPECT(adaptive(8, forward).huge, ==, 0);
+	EXPECT(adaptive(9, every_64k).huge, ==, 0);
+}
+
+/* One accessed bit for 2 MiB tells nothing; the next probe block does. */
+TEST(a_walk_of_huge_pages_that_turns_sparse)
+{
+	unsigned long least = order_0(every_2m).pages;
+	struct cost cost = adaptive(9, every_2m);
+
+	EXPECT(cost.pages, <=, least + 16 * SIM_TABLE);
+	EXPECT(adaptive(8, every_2m).pages, <=, least + SIM_TABLE);
+	EXPECT(adaptive(4, every_2m).pages, <=, least + 16);
+}
+
+/*
+ * A limit of the method, so that it is known: who uses both ends of each folio
+ * and nothing between looks dense.
+ */
+TEST(both_ends_in_use_look_dense)
+{
+	EXPECT(adaptive(4, both_ends).pages, <=, AREA);
+	EXPECT(adaptive(3, both_ends).pages, <, order_0(both_ends).pages + 8);
+}
+
+/* Touches @used pages of each @used + @idle. */
+static struct cost bursts(u32 rise, unsigned long used, unsigned long idle)
+{
+	struct cost cost;
+	struct sim sim;
+	unsigned long i;
+
+	sim_init(&sim, &mmp_anon_order_adaptive);
+	sim.knob[RISE_ORDER] = rise;
+	sim_vma(&sim, START, START + 4 * SIM_TABLE);
+	for (i = 0; i < 4 * SIM_TABLE; i++)
+		if (i % (used + idle) < used)
+			sim_touch(&sim, START + i);
+	cost = (struct cost){ .faults = sim.faults, .pages = sim_used(&sim) };
+	sim_free(&sim);
+	return cost;
+}
+
+static unsigned long burst_pages(unsigned long used, unsigned long idle)
+{
+	unsigned long n = 4 * SIM_TABLE, rest = n % (used + idle);
+
+	return n / (used + idle) * used + min(rest, used);
+}
+
+/* A run pays for as much as itself, whatever its length; more with rise_order. */
+TEST(bursts_take_at_most_twice_their_memory)
+{
+	unsigned long used, idle;
+
+	for (used = 1; used < 70; used += 1 + used / 20)
+		for (idle = 1; idle < 70; idle += 1 + idle / 10) {
+			unsigned long least = burst_pages(used, idle);
+
+			at("%lu pages in use, %lu not", used, idle);
+			EXPECT(bursts(0, used, idle).pages, <=, least * 2);
+			EXPECT(bursts(0, used, idle).faults, <=, least);
+		}
+}
