@@ -119,7 +119,7 @@ build_tree() {
 }
 
 install_kernel() {
-	rm -rf "$2/root"
+	rm -rf "$2/root" "$2/module.key"
 	kmake "$1" INSTALL_MOD_PATH="$2/root" modules_install
 	cp "$1/arch/x86/boot/bzImage" "$2/bzImage"
 }
@@ -176,6 +176,8 @@ use_own_kernel() {
 		say "kernel: building $KSRC with its own configuration"
 		step "kernel: build $KSRC" kernel-ksrc build_tree "$dest/src/" "$dest"
 	fi
+	grep -q '^CONFIG_MM_POLICY=y' "$KSRC/.config" ||
+		say "note: that kernel lacks the hooks (CONFIG_MM_POLICY); the module is a stub there"
 	make_current "$(kernel_home ksrc)" own
 }
 
@@ -212,6 +214,7 @@ make_module() {
 		variables=(MMPOLICY_KUNIT=m)
 	fi
 	kmake "$tree" M="$copy" W=1 C=1 CHECK=sparse "${variables[@]}" modules
+	rm -rf "$kernel"/root/lib/modules/*/updates
 	kmake "$tree" M="$copy" INSTALL_MOD_PATH="$kernel/root" modules_install
 }
 
