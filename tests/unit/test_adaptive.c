@@ -83,23 +83,18 @@ TEST(forward)
 		{ "u*......", 0, MMP_INSIDE },
 		{ "uu*.....", 0, MMP_INSIDE },
 		{ "uuu*....", 0, MMP_ALONE },
-		{ "uuuu*...", 2, MMP_RUN },
 		{ "mmmu*...", 2, MMP_RUN },
 		{ ".uuu*...", 0, MMP_RUN },
 		{ "u..u*...", 0, MMP_RUN },
-		{ "u.uu*...", 0, MMP_RUN },
 		{ "uu.u*...", 0, MMP_RUN },
-		{ "uu.uuuuu*.......", 2, MMP_RUN },
 		{ "uuuu.uuu*.......", 0, MMP_RUN },
 		{ "uuu.*...", 0, MMP_ALONE },
 		{ "....uuuu*.......", 2, MMP_RUN },
-		{ "uuuuuuuu*.......", 3, MMP_RUN },
 		{ ".uuuuuuu*.......", 2, MMP_RUN },
 		{ RUN_16 "*...............", 4, MMP_RUN },
 		{ "." RUN_15 "*...............", 3, MMP_RUN },
 		{ RUN_16 RUN_16 "*...............", 4, MMP_RUN },
 		{ RUN_16 "uuuu*...........", 2, MMP_RUN },
-		{ RUN_16 "uuuuuuuu*.......", 3, MMP_RUN },
 	};
 
 	CHECK_ROWS(0, false, 4, 0, 9, 16);
@@ -112,10 +107,8 @@ TEST(backward)
 		{ "...*....", 0, MMP_ALONE },
 		{ ".....*uu", 0, MMP_INSIDE },
 		{ "....*uuu", 0, MMP_ALONE },
-		{ "...*uuuu", 2, MMP_RUN },
 		{ "...*ummm", 2, MMP_RUN },
 		{ "...*uuu.", 0, MMP_RUN },
-		{ "...*uu.u", 0, MMP_RUN },
 		{ "...*u.uu", 0, MMP_RUN },
 		{ "...*.uuu", 0, MMP_ALONE },
 		{ "...*uuuu....", 2, MMP_RUN },
@@ -181,8 +174,6 @@ TEST(swap_entries_nearby)
 	};
 	static const struct row in[] = {
 		{ "ssss*sss", 0, MMP_ALONE },
-		{ "uuuu*sss", 2, MMP_RUN },
-		{ "sss*uuuu", 2, MMP_RUN },
 		{ "suuu*sss", 0, MMP_RUN },
 		{ "uuum*sss", 0, MMP_UNUSED },
 		{ "....*...", 0, MMP_ALONE },
@@ -217,7 +208,6 @@ TEST(locked_areas_are_populated_anyway)
 	};
 	static const struct row on_fault[] = {
 		{ "*...............", 0, MMP_ALONE },
-		{ "uuuu*...", 2, MMP_RUN },
 	};
 
 	CHECK_ROWS(VM_LOCKED, false, 4, 0, 9, 16);
