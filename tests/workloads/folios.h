@@ -4,6 +4,7 @@
 #define FOLIOS_H
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,28 +19,51 @@ static inline void die(const char *what)
 	exit(1);
 }
 
-static inline void read_words(const char *path, uint64_t first, uint64_t *words, size_t n)
+static inline int open_file(const char *path)
 {
 	int fd = open(path, O_RDONLY);
 
 	if (fd < 0)
 		die(path);
+	return fd;
+}
+
+static inline void read_words(int fd, uint64_t first, uint64_t *words, size_t n)
+{
 	if (pread(fd, words, n * 8, first * 8) < 8)
-		die(path);
-	close(fd);
+		die("pread");
+}
+
+/* A piece of kpageflags: reading page by page would take long. */
+static struct {
+	uint64_t first, flags[512];
+	bool valid;
+} piece;
+
+static inline uint64_t page_flags(uint64_t pfn)
+{
+	enum { N = sizeof(piece.flags) / sizeof(*piece.flags) };
+	static int fd = -1;
+
+	if (fd < 0)
+		fd = open_file("/proc/kpageflags");
+	if (!piece.valid || pfn / N * N != piece.first) {
+		piece.first = pfn / N * N;
+		piece.valid = true;
+		read_words(fd, piece.first, piece.flags, N);
+	}
+	return piece.flags[pfn - piece.first];
 }
 
 /* Order of the folio at @pfn; of a tail page, of what is left of it. */
 static inline int folio_order(uint64_t pfn)
 {
 	enum { HEAD = 15, TAIL = 16 };
-	uint64_t flags[1 << MAX_ORDER] = {0};
 	int pages = 1, order = 0;
 
-	read_words("/proc/kpageflags", pfn, flags, 1 << MAX_ORDER);
-	if (!(flags[0] & (1ULL << HEAD | 1ULL << TAIL)))
+	if (!(page_flags(pfn) & (1ULL << HEAD | 1ULL << TAIL)))
 		return 0;
-	while (pages < 1 << MAX_ORDER && flags[pages] & (1ULL << TAIL))
+	while (pages < 1 << MAX_ORDER && page_flags(pfn + pages) & (1ULL << TAIL))
 		pages++;
 	while (1 << (order + 1) <= pages)
 		order++;
@@ -51,10 +75,13 @@ static inline void folio_histogram(const void *start, size_t bytes, unsigned lon
 {
 	size_t n = bytes / PAGE;
 	uint64_t *map = calloc(n, 8);
+	int fd = open_file("/proc/self/pagemap");
 
 	if (!map)
 		die("calloc");
-	read_words("/proc/self/pagemap", (uintptr_t)start / PAGE, map, n);
+	piece.valid = false;
+	read_words(fd, (uintptr_t)start / PAGE, map, n);
+	close(fd);
 	for (size_t i = 0; i < n;) {
 		uint64_t pfn = map[i] & ((1ULL << 55) - 1);
 		size_t run = 1;

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the policies of anon_order cost and save, against stock kernels.
+
+Each arm touches fresh memory in several patterns (tests/workloads/touch.c) in
+a guest of its own. Caps up to 64 kB are measured on 64 MiB. Caps of 1 MiB and
+2 MiB are measured on 1 GiB: a stream takes about ten faults until its folios
+are that large, which would be most of its faults on 64 MiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import common
+from common import Arm, Results, Sample
+from vm import Guest
+
+POINT = "/sys/kernel/mmpolicy/profiles/default/anon_order"
+STATS = "/sys/kernel/debug/mmpolicy/default/anon_order/stats"
+MEASURE = "/sys/kernel/debug/mmpolicy/measure"
+THP = "/sys/kernel/mm/transparent_hugepage"
+MEM = "3G"
+BASE = "stock-4k"
+SMALL, LARGE = 64, 1024
+
+DENSE = ("forward", "backward", "streams", "threads", "brk", "stack")
+SPARSE = ("every_32k", "every_64k", "every_128k", "random_quarter")
+CHANGING = ("sparse_dense", "dense_sparse")
+
+
+@dataclass(frozen=True)
+class OrderArm(Arm):
+    """An arm, and the areas it is measured on, in MiB."""
+
+    areas: tuple[int, ...] = (SMALL,)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of touch."""
+
+    pattern: str
+    mib: int
+    rounds: int
+
+    def name(self) -> str:
+        """As in the tables."""
+        return f"{self.pattern} {self.mib}M"
+
+
+MALLOC = Case("malloc", 128, 51)
+
+
+def policy(name: str, cap: int | None = None) -> str:
+    """Shell commands that load the module and switch to a policy."""
+    knob = "" if cap is None else f"echo {cap} >{POINT}/{name}/max_order && "
+    return f"modprobe mmpolicy && {knob}echo {name} >{POINT}/policy"
+
+
+def stock_size(kb: int) -> str:
+    """A shell command that lets everybody use a folio size."""
+    return f"echo always >{THP}/hugepages-{kb}kB/enabled"
+
+
+UNLOADED = (
+    f"{policy('adaptive', 4)} && dd if=/dev/zero of=/dev/null bs=8M count=1"
+    f" && echo stock >{POINT}/policy && rmmod mmpolicy"
+)
+
+ARMS = [
+    OrderArm(BASE, "unpatched", areas=(SMALL, LARGE)),
+    OrderArm("stock-64k", "unpatched", stock_size(64)),
+    OrderArm("stock-1M", "unpatched", stock_size(1024), areas=(LARGE,)),
+    OrderArm("patched"),
+    OrderArm("loaded", setup="modprobe mmpolicy"),
+    OrderArm("unloaded", setup=UNLOADED),
+    OrderArm("never", setup=policy("never")),
+    OrderArm("vma_size-4", setup=policy("vma_size", 4)),
+    OrderArm("fixed-4", setup=policy("fixed", 4)),
+    OrderArm("adaptive-4", setup=policy("adaptive", 4)),
+    OrderArm("fixed-8", setup=policy("fixed", 8), areas=(LARGE,)),
+    OrderArm("adaptive-8", setup=policy("adaptive", 8), areas=(LARGE,)),
+    OrderArm("fixed-9", setup=policy("fixed", 9), areas=(LARGE,)),
+    OrderArm("adaptive-9", setup=policy("adaptive", 9), areas=(LARGE,)),
+]
+QUICK_ARMS = (BASE, "stock-64k", "patched", "fixed-4", "adaptive-4")
+
+
+def cases(mib: int) -> list[Case]:
+    """All cases on an area. More rounds where they are cheap: less noise.
+
+    There is no room for a large stack below the first page of one.
+    """
+    dense, sparse = (11, 21) if mib == SMALL else (3, 5)
+    return [
+        *(Case(pattern, mib, dense) for pattern in DENSE if (pattern, mib) != ("stack", LARGE)),
+        *(Case(pattern, mib, sparse) for pattern in SPARSE),
+        *(Case(pattern, mib, dense) for pattern in CHANGING),
+        MALLOC,
+    ]
+
+
+def quick_cases() -> list[Case]:
+    """A few cases, on the small area."""
+    return [Case(pattern, SMALL, 5) for pattern in ("forward", "every_64k", "sparse_dense")]
+
+
+def take_sample(guest: Guest, arm: str, case: Case) -> Iterator[Sample]:
+    """Run touch once; one sample, or one for each half."""
+    command = f"{common.workload('touch')} {case.pattern} {case.mib} {case.rounds}"
+    found = common.ran(guest, command)
+    halves = {"first_": ".1", "second_": ".2"} if "first_ticks" in found else {"": ""}
+    for prefix, suffix in halves.items():
+        values = {key: float(found[prefix + key]) for key in ("ticks", "faults", "kb")}
+        yield Sample(arm, f"{case.pattern}{suffix} {case.mib}M", values)
+
+
+def take(guest: Guest, arm: Arm, chosen: Sequence[Case]) -> Iterator[Sample]:
+    """The samples of one arm, after a run that warms up the free lists."""
+    common.must(guest, f"{common.workload('touch')} forward {max(case.mib for case in chosen)}")
+    for case in chosen:
+        yield from take_sample(guest, arm.name, case)
+
+
+def cases_of(arm: OrderArm, quick: bool) -> list[Case]:
+    """What to measure in an arm."""
+    if quick:
+        return quick_cases()
+    return list(dict.fromkeys(case for mib in arm.areas for case in cases(mib)))
+
+
+def run(arms: Sequence[OrderArm], quick: bool = False) -> Results:
+    """Measure arms, each in a fresh guest."""
+    results = Results("anon_order", {"cpu": common.CPU, "unit": "instructions"})
+    of = {arm.name: cases_of(arm, quick) for arm in arms}
+    common.measure(results, arms, MEM, lambda guest, arm: take(guest, arm, of[arm.name]))
+    return results
+
+
+# What one decision costs
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Instructions spent in a policy, without the two reads of the clock."""
+
+    case: str
+    per_fault: float
+    per_page: float
+    constant: float
+
+    def text(self) -> str:
+        """One line."""
+        return (
+            f"{self.case}: {self.per_fault:.1f} instructions a fault, {self.per_page:.2f} a page"
+            f" (without the {self.constant:.1f} that measuring itself takes)"
+        )
+
+
+def counters(guest: Guest) -> dict[str, int]:
+    """The counters of the point."""
+    lines = common.must(guest, f"cat {STATS}").splitlines()
+    return {key: int(value) for key, value in (line.split() for line in lines)}
+
+
+def counted(guest: Guest, case: Case) -> tuple[int, int, float]:
+    """Ticks and samples of one run, and its faults."""
+    before = counters(guest)
+    samples = list(take_sample(guest, "", case))
+    after = counters(guest)
+    ticks, times = (after[key] - before[key] for key in ("cost_ticks", "cost_samples"))
+    return ticks, times, case.rounds * sum(sample.values["faults"] for sample in samples)
+
+
+def decision_costs() -> list[Cost]:
+    """Instructions in adaptive, on dense access; `never` tells what measuring takes."""
+    found = []
+    with common.counting_guest("patched", MEM) as guest:
+        common.must(guest, f"{policy('never')} && echo 1 >{MEASURE}")
+        ticks, times, _ = counted(guest, Case("forward", SMALL, 1))
+        constant = ticks / times
+        for cap, case in (
+            (4, Case("forward", SMALL, 11)),
+            (8, Case("forward", LARGE, 3)),
+            (9, Case("forward", LARGE, 3)),
+        ):
+            common.must(guest, policy("adaptive", cap))
+            ticks, times, faults = counted(guest, case)
+            spent = ticks - times * constant
+            pages = case.rounds * case.mib * 256
+            name = f"adaptive-{cap} {case.name()}"
+            found.append(Cost(name, spent / faults, spent / pages, constant))
+    return found
+
+
+# Output
+
+
+def cell(results: Results, key: str, arm: str, case: str) -> str:
+    """A number of the base as it is; of others, faults as they are, else the ratio."""
+    value = results.find(arm, case, key)
+    if value is None:
+        return "-"
+    if key == "faults":
+        return f"{value:.0f}"
+    if arm == BASE:
+        return f"{value / 1e6:.2f} M" if key == "ticks" else f"{value / 1024:.1f} MiB"
+    return f"{results.ratio(arm, BASE, case, key):.3f}"
+
+
+def part(results: Results, mib: int) -> Results:
+    """What was measured on an area, by the arms that are meant for it."""
+    arms = {arm.name for arm in ARMS if mib in arm.areas}
+    suffixes = (f" {mib}M", f" {MALLOC.mib}M")
+    chosen = [s for s in results.samples if s.arm in arms and s.case.endswith(suffixes)]
+    return Results(results.bench, results.about, chosen)
+
+
+def tables(results: Results) -> str:
+    """Instructions, faults and memory, for each area."""
+    titles = {
+        "ticks": f"instructions; of others as a multiple of {BASE}",
+        "faults": "faults",
+        "kb": f"memory; of others as a multiple of {BASE}",
+    }
+    parts = [
+        f"{title}\n{common.by_arm(some, some.cases(), partial(cell, some, key))}"
+        for some in (part(results, SMALL), part(results, LARGE))
+        for key, title in titles.items()
+        if some.samples
+    ]
+    return "\n\n".join(parts)
+
+
+PLOTTED = {
+    SMALL: ("stock-64k", "fixed-4", "adaptive-4"),
+    LARGE: ("stock-1M", "fixed-8", "adaptive-8", "fixed-9", "adaptive-9"),
+}
+
+
+def plot(results: Results, path: Path) -> None:
+    """Instructions and memory of each pattern, as multiples of the base."""
+    plt = common.pyplot()
+    parts = {mib: some for mib in PLOTTED if (some := part(results, mib)).samples}
+    figure, axes = plt.subplots(len(parts), 2, figsize=(13, 4.5 * len(parts)), squeeze=False)
+    for row, (mib, some) in zip(axes, parts.items(), strict=True):
+        for axis, key in zip(row, ("ticks", "kb"), strict=True):
+            bars(axis, some, PLOTTED[mib], key)
+            what = "instructions" if key == "ticks" else "memory"
+            axis.set_title(f"{what}, {mib} MiB, as a multiple of {BASE}")
+    figure.text(0.5, 0.005, f"Path length, not speed. {results.about['cpu']}", ha="center", size=8)
+    figure.tight_layout(rect=(0, 0.02, 1, 1))
+    figure.savefig(path, metadata={"Date": None})
+
+
+def bars(axis: Any, results: Results, arms: Sequence[str], key: str) -> None:
+    """One group of bars a case."""
+    cases = results.cases()
+    arms = [arm for arm in arms if arm in results.arms()]
+    width = 0.8 / len(arms)
+    for number, arm in enumerate(arms):
+        heights = [results.ratio(arm, BASE, case, key) for case in cases]
+        axis.bar([i + number * width for i in range(len(cases))], heights, width, label=arm)
+    axis.axhline(1, color="black", linewidth=0.8)
+    axis.set_yscale("log")
+    axis.set_xticks([i + 0.4 for i in range(len(cases))])
+    axis.set_xticklabels([case.split()[0] for case in cases], rotation=45, ha="right", size=8)
+    axis.legend(fontsize=8)
+
+
+def main(argv: list[str]) -> None:
+    """Entry point of ./dev bench anon_order."""
+    parser = common.options("anon_order", "Compare the policies of anon_order with stock kernels.")
+    chosen: argparse.Namespace = parser.parse_args(argv)
+    if chosen.plot:
+        common.pyplot()  # fails now rather than after minutes
+    arms = [arm for arm in ARMS if not chosen.quick or arm.name in QUICK_ARMS]
+    results = run(arms, chosen.quick)
+    costs = [] if chosen.quick else decision_costs()
+    results.about |= {f"decision cost, {cost.case}": cost.text() for cost in costs}
+    print(f"{common.CPU}\nPath length, not speed.\n\n{tables(results)}")
+    for cost in costs:
+        print(f"\ndecision cost, {cost.text()}", end="")
+    print()
+    if chosen.json:
+        results.save(chosen.json)
+    if chosen.plot:
+        plot(results, chosen.plot)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the benchmarks share: guests that count instructions, results, tables.
+
+A guest under icount runs one instruction per nanosecond of its clock, so the
+time stamp counter counts instructions: path length, not speed. Whatever else
+the host does, a median of rounds repeats to 0.05 %, with two precautions. Free
+lists are warmed up by a run that is thrown away. And the lists of free pages
+that each CPU has get a fixed size: by default they grow and shrink with what
+ran before, which moves a sparse pattern by up to 7 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from machine import TREE
+from vm import Guest, VmError, cache_dir
+
+WORKLOADS = TREE / "tests/workloads"
+COMPILE = ["gcc", "-O2", "-Wall", "-Werror", "-static", "-pthread"]
+CPU = "QEMU TCG, icount, one CPU: max,-erms,-fsrm (a page is cleared by 512 counted instructions)"
+
+
+class BenchError(Exception):
+    """A measurement that cannot be trusted, or not be made."""
+
+
+def new_guest(flavor: str, **needs: Any) -> Guest:
+    """A guest, not yet booted, with the kernel that plays the part of flavor.
+
+    MMPOLICY_SERIES names the series. With KSRC, the user's own kernel takes
+    the place of the patched one.
+    """
+    if flavor == "patched" and os.environ.get("KSRC"):
+        flavor = "ksrc"
+    return Guest(flavor=flavor, series=os.environ.get("MMPOLICY_SERIES") or "6.12", **needs)
+
+
+@functools.cache
+def workload(name: str) -> Path:
+    """The program made of tests/workloads/NAME.c; compiled when it has changed."""
+    sources = [WORKLOADS / f"{name}.c", *sorted(WORKLOADS.glob("*.h"))]
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+    program = cache_dir() / "workloads" / f"{name}-{key}"
+    if not program.exists():
+        program.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = program.with_suffix(f".{os.getpid()}")
+        subprocess.run([*COMPILE, "-o", str(unfinished), str(sources[0])], check=True)
+        unfinished.rename(program)
+    return program
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison: a kernel, and shell commands that set it up."""
+
+    name: str
+    flavor: str = "patched"
+    setup: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one arm did in one case."""
+
+    arm: str
+    case: str
+    values: dict[str, float]
+
+
+@dataclass
+class Results:
+    """The samples of one run."""
+
+    bench: str
+    about: dict[str, str] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+
+    def arms(self) -> list[str]:
+        """Names, in the order they were measured."""
+        return list(dict.fromkeys(sample.arm for sample in self.samples))
+
+    def cases(self) -> list[str]:
+        """Names, in the order they were measured."""
+        return list(dict.fromkeys(sample.case for sample in self.samples))
+
+    def find(self, arm: str, case: str, key: str) -> float | None:
+        """One number, or None if it was not measured."""
+        for sample in self.samples:
+            if (sample.arm, sample.case) == (arm, case):
+                return sample.values.get(key)
+        return None
+
+    def value(self, arm: str, case: str, key: str) -> float:
+        """One number."""
+        found = self.find(arm, case, key)
+        if found is None:
+            raise BenchError(f"{self.bench}: no {key} of {case} in {arm}")
+        return found
+
+    def ratio(self, arm: str, base: str, case: str, key: str) -> float:
+        """One number as a multiple of another arm's."""
+        return self.value(arm, case, key) / self.value(base, case, key)
+
+    def save(self, path: Path) -> None:
+        """Write everything as JSON."""
+        path.write_text(json.dumps({"version": 1, **asdict(self)}, indent=1) + "\n")
+
+
+def progress(text: str) -> None:
+    """Tell the user, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def counting_guest(flavor: str, mem: str) -> Iterator[Guest]:
+    """A fresh guest that counts instructions."""
+    with new_guest(flavor, mem=mem, icount=True) as guest:
+        must(guest, "echo 1000 >/proc/sys/vm/percpu_pagelist_high_fraction")
+        yield guest
+
+
+def must(guest: Guest, command: str, timeout: float = 600) -> str:
+    """Output of a command that has to succeed."""
+    result = guest.run(command, timeout)
+    if result.rc:
+        raise BenchError(f"in the guest, exit status {result.rc}: {command}\n{result.out}")
+    return result.out
+
+
+def measure(
+    results: Results,
+    arms: Sequence[Arm],
+    mem: str,
+    take: Callable[[Guest, Arm], Iterator[Sample]],
+) -> None:
+    """Take the samples of each arm, in a fresh guest each: state does not carry over."""
+    for number, arm in enumerate(arms, start=1):
+        begin = time.monotonic()
+        with counting_guest(arm.flavor, mem) as guest:
+            results.about[f"kernel of {arm.name}"] = must(guest, "uname -r").strip()
+            must(guest, arm.setup or ":")
+            results.samples += take(guest, arm)
+        seconds = time.monotonic() - begin
+        progress(f"{results.bench}: {arm.name} ({number} of {len(arms)}) took {seconds:.0f} s")
+
+
+def ran(guest: Guest, command: str) -> dict[str, Any]:
+    """The JSON object that a workload printed."""
+    found: dict[str, Any] = json.loads(must(guest, command))
+    return found
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Text in columns; all but the first to the right."""
+    lines = [head, *rows]
+    width = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width[0]) if i == 0 else cell.rjust(width[i]) for i, cell in enumerate(line)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def by_arm(results: Results, cases: Sequence[str], cell: Callable[[str, str], str]) -> str:
+    """A table with a line a case and a column an arm that has any of them."""
+    having = {sample.arm for sample in results.samples if sample.case in cases}
+    arms = [arm for arm in results.arms() if arm in having]
+    return table(["", *arms], [[case, *(cell(arm, case) for arm in arms)] for case in cases])
+
+
+def options(bench: str, text: str) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(prog=f"./dev bench {bench}", description=text)
+    parser.add_argument("--quick", action="store_true", help="fewer arms and cases")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers to FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw them into FILE")
+    return parser
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot, which is an extra."""
+    try:
+        matplotlib = importlib.import_module("matplotlib")
+    except ImportError:
+        python = cache_dir() / "venv/bin/python"
+        raise BenchError(f"--plot needs matplotlib: {python} -m pip install matplotlib") from None
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "mmpolicy"  # the same numbers, the same file
+    return importlib.import_module("matplotlib.pyplot")
+
+
+def main(run: Callable[[], None]) -> int:
+    """Run a benchmark; errors that a user can act on come without a traceback."""
+    try:
+        run()
+    except (BenchError, VmError, subprocess.CalledProcessError) as error:
+        progress(f"bench: {error}")
+        return 1
+    return 0
