@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * anon_order on real page tables: what tests/unit cannot tell is whether this
+ * architecture's entries mean what the policies take them for.
+ */
+#include <kunit/test.h>
+#include <linux/gfp.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <linux/swap.h>
+#include <linux/swapops.h>
+#include <asm/pgalloc.h>
+
+#include "../policies/anon_order_adaptive.c"
+
+#define AREA	BIT(40)	/* any address at the start of a page of PMDs */
+#define BEHIND	8		/* the PMD before the one that faults */
+#define HERE	9
+#define AHEAD	10
+
+/**
+ * struct area - three page tables in the middle of a page of PMDs
+ * @pmds: the page of PMDs
+ * @tables: the page table below each
+ * @page: something to map
+ * @vma: larger than what that page maps
+ */
+struct area {
+	pmd_t *pmds;
+	pte_t *tables[AHEAD + 1];
+	struct page *page;
+	struct vm_area_struct vma;
+};
+
+static void *new_page(struct kunit *test)
+{
+	/* Freed with the test; a power of two is aligned to itself. */
+	void *page = kunit_kzalloc(test, PAGE_SIZE, GFP_KERNEL);
+
+	KUNIT_ASSERT_NOT_NULL(test, page);
+	KUNIT_ASSERT_TRUE(test, PAGE_ALIGNED(page));
+	return page;
+}
+
+static int area_init(struct kunit *test)
+{
+	struct area *area = kunit_kzalloc(test, sizeof(*area), GFP_KERNEL);
+	int i;
+
+	KUNIT_ASSERT_NOT_NULL(test, area);
+	area->pmds = new_page(test);
+	area->page = virt_to_page(new_page(test));
+	for (i = BEHIND; i <= AHEAD; i++) {
+		area->tables[i] = new_page(test);
+		pmd_populate_kernel(&init_mm, &area->pmds[i], area->tables[i]);
+	}
+	area->vma.vm_start = AREA - PUD_SIZE;
+	area->vma.vm_end = AREA + 2 * PUD_SIZE;
+	test->priv = area;
+	return 0;
+}
+
+static struct vm_fault fault_at(struct area *area, unsigned int page)
+{
+	return (struct vm_fault){
+		.vma = &area->vma,
+		.address = AREA + HERE * PMD_SIZE + page * PAGE_SIZE,
+		.pmd = &area->pmds[HERE],
+	};
+}
+
+static enum mmp_page look(struct kunit *test, unsigned int page, long distance,
+			  enum mm_policy_site site)
+{
+	struct vm_fault vmf = fault_at(test->priv, page);
+	const struct mmp_place place = mmp_place(&vmf, site);
+
+	return mmp_look(&place, distance);
+}
+
+static pgprot_t prot(void)
+{
+	return vm_get_page_prot(VM_READ | VM_WRITE);
+}
+
+static pte_t present(struct area *area)
+{
+	return mk_pte(area->page, prot());
+}
+
+static pte_t swapped(void)
+{
+	return swp_entry_to_pte(swp_entry(1, 0x1234));
+}
+
+/* In this table, in the one before and in the one after. */
+static void expect_pte(struct kunit *test, pte_t pte, enum mmp_page touch,
+		       enum mmp_page swapin)
+{
+	struct area *area = test->priv;
+
+	area->tables[HERE][9] = pte;
+	area->tables[BEHIND][PTRS_PER_PTE - 1] = pte;
+	area->tables[AHEAD][0] = pte;
+	KUNIT_EXPECT_EQ(test, look(test, 8, 1, MM_POLICY_PTE), touch);
+	KUNIT_EXPECT_EQ(test, look(test, 8, 1, MM_POLICY_SWAPIN), swapin);
+	KUNIT_EXPECT_EQ(test, look(test, 0, -1, MM_POLICY_PTE), touch);
+	KUNIT_EXPECT_EQ(test, look(test, 0, -1, MM_POLICY_PMD), touch);
+	KUNIT_EXPECT_EQ(test, look(test, PTRS_PER_PTE - 1, 1, MM_POLICY_SWAPIN),
+			swapin);
+}
+
+static void empty_entries(struct kunit *test)
+{
+	expect_pte(test, __pte(0), MMP_EMPTY, MMP_EMPTY);
+}
+
+static void present_entries(struct kunit *test)
+{
+	pte_t pte = present(test->priv);
+
+	expect_pte(test, pte_mkyoung(pte), MMP_USED, MMP_USED);
+	expect_pte(test, pte_mkdirty(pte_mkyoung(pte)), MMP_USED, MMP_USED);
+	expect_pte(test, pte_mkold(pte), MMP_MAPPED, MMP_MAPPED);
+	expect_pte(test, pte_wrprotect(pte_mkold(pte)), MMP_MAPPED, MMP_MAPPED);
+}
+
+/* NUMA balancing and PROT_NONE take away access, not the page. */
+static void inaccessible_entries(struct kunit *test)
+{
+	pte_t pte = pte_modify(present(test->priv), PAGE_NONE);
+
+	expect_pte(test, pte_mkyoung(pte), MMP_USED, MMP_USED);
+	expect_pte(test, pte_mkold(pte), MMP_MAPPED, MMP_MAPPED);
+}
+
+static void zero_page_entries(struct kunit *test)
+{
+	pte_t pte = pte_mkspecial(pfn_pte(my_zero_pfn(AREA), prot()));
+
+	expect_pte(test, pte_mkyoung(pte), MMP_USED, MMP_USED);
+}
+
+static void swap_entries(struct kunit *test)
+{
+	expect_pte(test, swapped(), MMP_USED, MMP_EMPTY);
+	expect_pte(test, pte_swp_mksoft_dirty(swapped()), MMP_USED, MMP_EMPTY);
+	expect_pte(test, make_pte_marker(PTE_MARKER_POISONED), MMP_USED, MMP_EMPTY);
+}
+
+/* Neither leads to a table, whatever lies in the place that it names. */
+static void expect_no_table(struct kunit *test, pmd_t pmd, enum mmp_page there)
+{
+	struct area *area = test->priv;
+
+	KUNIT_EXPECT_NULL(test, mmp_table(pmd));
+	area->pmds[BEHIND] = pmd;
+	area->pmds[AHEAD] = pmd;
+	KUNIT_EXPECT_EQ(test, look(test, 0, -1, MM_POLICY_PTE), there);
+	KUNIT_EXPECT_EQ(test, look(test, 0, -PTRS_PER_PTE, MM_POLICY_PMD), there);
+	KUNIT_EXPECT_EQ(test, look(test, PTRS_PER_PTE - 1, 1, MM_POLICY_PTE), there);
+	KUNIT_EXPECT_EQ(test, look(test, PTRS_PER_PTE - 1, 1, MM_POLICY_PMD), there);
+}
+
+static pmd_t huge(struct area *area)
+{
+	return pmd_mkhuge(pfn_pmd(page_to_pfn(area->page), prot()));
+}
+
+static void empty_pmds(struct kunit *test)
+{
+	expect_no_table(test, __pmd(0), MMP_EMPTY);
+}
+
+static void huge_pmds(struct kunit *test)
+{
+	pmd_t pmd = huge(test->priv);
+
+	expect_no_table(test, pmd_mkyoung(pmd), MMP_USED);
+	expect_no_table(test, pmd_mkold(pmd), MMP_MAPPED);
+	expect_no_table(test, pmd_mkyoung(pmd_modify(pmd, PAGE_NONE)), MMP_USED);
+	expect_no_table(test, pmd_mkold(pmd_modify(pmd, PAGE_NONE)), MMP_MAPPED);
+}
+
+/* As a huge page is while it is being split. */
+static void invalid_pmds(struct kunit *test)
+{
+	pmd_t pmd = huge(test->priv);
+
+	expect_no_table(test, pmd_mkinvalid(pmd_mkyoung(pmd)), MMP_USED);
+}
+
+static void swapped_pmds(struct kunit *test)
+{
+	struct area *area = test->priv;
+	unsigned long pfn = page_to_pfn(area->page);
+
+	if (!thp_migration_supported())
+		kunit_skip(test, "needs migration of huge pages");
+	expect_no_table(test, swp_entry_to_pmd(make_readable_migration_entry(pfn)),
+			MMP_EMPTY);
+}
+
+static void a_table_is_followed(struct kunit *test)
+{
+	struct area *area = test->priv;
+
+	KUNIT_EXPECT_PTR_EQ(test, mmp_table(area->pmds[HERE]),
+			    (const pte_t *)area->tables[HERE]);
+}
+
+/* A fault in an empty PMD sees its neighbours, and no table of its own. */
+static void no_table_here(struct kunit *test)
+{
+	struct area *area = test->priv;
+
+	area->tables[BEHIND][PTRS_PER_PTE - 1] = pte_mkyoung(present(area));
+	area->pmds[HERE] = __pmd(0);
+	KUNIT_EXPECT_EQ(test, look(test, 0, -1, MM_POLICY_PMD), MMP_USED);
+	KUNIT_EXPECT_EQ(test, look(test, 1, -1, MM_POLICY_PMD), MMP_EMPTY);
+	KUNIT_EXPECT_EQ(test, look(test, 1, -1, MM_POLICY_PTE), MMP_EMPTY);
+}
+
+/* The memory next to a page of PMDs holds something else. */
+static void the_page_of_pmds_is_not_left(struct kunit *test)
+{
+	struct area *area = test->priv;
+	const struct vm_fault first = {
+		.vma = &area->vma,
+		.address = AREA,
+		.pmd = area->pmds,
+	};
+	const struct vm_fault last = {
+		.vma = &area->vma,
+		.address = AREA + PUD_SIZE - PAGE_SIZE,
+		.pmd = area->pmds + PTRS_PER_PMD - 1,
+	};
+	struct mmp_place place = mmp_place(&first, MM_POLICY_PTE);
+
+	KUNIT_EXPECT_EQ(test, mmp_look(&place, -1), MMP_EMPTY);
+	place = mmp_place(&last, MM_POLICY_PTE);
+	KUNIT_EXPECT_EQ(test, mmp_look(&place, 1), MMP_EMPTY);
+}
+
+static struct mmp_decision ask(struct kunit *test, unsigned int page)
+{
+	static const u32 values[] = {
+		[MAX_ORDER] = MMP_MAX_ORDER,
+		[FALL_ORDER] = MMP_MAX_ORDER,
+	};
+	struct vm_fault vmf = fault_at(test->priv, page);
+
+	return mmp_anon_order_adaptive.anon_order(&vmf, MM_POLICY_PTE, values);
+}
+
+static void expect_order(struct kunit *test, unsigned int page,
+			 unsigned int order, enum mmp_reason reason)
+{
+	struct mmp_decision d = ask(test, page);
+
+	KUNIT_EXPECT_EQ(test, d.order, order);
+	KUNIT_EXPECT_EQ(test, d.reason, reason);
+}
+
+/* Whole decisions: runs in this table and across its edges. */
+static void adaptive_on_real_entries(struct kunit *test)
+{
+	struct area *area = test->priv;
+	int i;
+
+	for (i = 0; i < 16; i++)
+		area->tables[HERE][i] = pte_mkyoung(present(area));
+	expect_order(test, 16, 4, MMP_RUN);
+	area->tables[HERE][15] = pte_mkold(present(area));
+	expect_order(test, 16, 0, MMP_UNUSED);
+	area->tables[HERE][15] = __pte(0);
+	expect_order(test, 16, 0, MMP_ALONE);
+	area->pmds[BEHIND] = pmd_mkyoung(huge(area));
+	expect_order(test, 0, MMP_MAX_ORDER, MMP_RUN);
+	area->pmds[AHEAD] = pmd_mkold(huge(area));
+	expect_order(test, PTRS_PER_PTE - 1, 0, MMP_UNUSED);
+}
+
+static struct kunit_case cases[] = {
+	KUNIT_CASE(empty_entries),
+	KUNIT_CASE(present_entries),
+	KUNIT_CASE(inaccessible_entries),
+	KUNIT_CASE(zero_page_entries),
+	KUNIT_CASE(swap_entries),
+	KUNIT_CASE(empty_pmds),
+	KUNIT_CASE(huge_pmds),
+	KUNIT_CASE(invalid_pmds),
+	KUNIT_CASE(swapped_pmds),
+	KUNIT_CASE(a_table_is_followed),
+	KUNIT_CASE(no_table_here),
+	KUNIT_CASE(the_page_of_pmds_is_not_left),
+	KUNIT_CASE(adaptive_on_real_entries),
+	{}
+};
+
+static struct kunit_suite suite = {
+	.name = "mmpolicy_anon_order",
+	.init = area_init,
+	.test_cases = cases,
+};
+
+kunit_test_suite(suite);
+
+MODULE_DESCRIPTION("KUnit tests of mmpolicy");
+MODULE_LICENSE("GPL");
