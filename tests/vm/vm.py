@@ -155,7 +155,7 @@ class Guest:
     cpus: int = 1
     nodes: int = 1
     swap: str | None = None
-    icount: bool = False
+    icount: bool = False  # time counts instructions, but jumps whenever the guest waits
     append: str = ""
     accel: str = "auto"  # or "kvm", "tcg"
     boot_timeout: float = 240.0
@@ -397,7 +397,8 @@ class Guest:
         text = self.log_text()
         fresh, self.checked = text[self.checked :], len(text)
         if splat := find_splat(fresh):
-            raise Splat(f"the kernel ({self.kernel or self.flavor}) logged:\n{splat}\nwhole log: {self.log}")
+            name = self.kernel or self.flavor
+            raise Splat(f"the kernel ({name}) logged:\n{splat}\nwhole log: {self.log}")
 
     def scan_leaks(self) -> None:
         """Fail if kmemleak finds anything; does nothing in a kernel without it."""
