@@ -11,6 +11,8 @@
 #include <linux/mm_policy.h>
 #include <linux/pgtable.h>
 
+#include "compat.h"
+
 #define MMP_MIN_ORDER	2	/* mm has no large anonymous folio below it */
 #define MMP_MAX_ORDER	9	/* PMD size */
 
@@ -46,96 +48,99 @@ struct mmp_decision {
 	u32 reason;
 };
 
-/**
- * struct mmp_place - where a fault is, for mmp_look()
- * @table: page table that maps the fault, or %NULL
- * @pmd: the entry above it. A neighbour in the same page of entries may be
- *	followed as long as it maps a part of the VMA.
- * @index: of the fault in @table
- * @swapin: the page is in swap
- */
-struct mmp_place {
-	const pte_t *table;
-	pmd_t *pmd;
-	long index;
-	bool swapin;
-};
-
 enum mmp_page {
 	MMP_EMPTY,	/* nothing there */
 	MMP_MAPPED,	/* there, but never touched as far as hardware knows */
 	MMP_USED,	/* there and touched */
 };
 
-/* What a page table entry says. In swap is gone for swap-in, used otherwise. */
-static inline enum mmp_page mmp_pte_page(const struct mmp_place *place,
-					 pte_t pte)
-{
-	if (pte_present(pte))
-		return pte_young(pte) ? MMP_USED : MMP_MAPPED;
-	return pte_none(pte) || place->swapin ? MMP_EMPTY : MMP_USED;
-}
-
-/* The page table below @pmd; NULL for anything else. The VMA keeps it there. */
-static inline const pte_t *mmp_table(pmd_t pmd)
-{
-	if (pmd_none(pmd) || !pmd_present(pmd) || pmd_leaf(pmd) || pmd_bad(pmd))
-		return NULL;
-	return (const pte_t *)pmd_page_vaddr(pmd);
-}
+/**
+ * struct mmp_place - what is around a fault, for mmp_look()
+ * @addr: of the fault
+ * @start: of the VMA
+ * @size: of the VMA, in bytes
+ * @pmd: entry for @addr
+ * @table: page table below it, or %NULL
+ * @site: which hook; for swap-in, other pages in swap say nothing
+ */
+struct mmp_place {
+	unsigned long addr;
+	unsigned long start;
+	unsigned long size;
+	pmd_t *pmd;
+	const pte_t *table;
+	enum mm_policy_site site;
+};
 
 /**
- * mmp_place - where a fault is
+ * mmp_place - what is around a fault
  * @vmf: the fault
  * @site: which hook
  */
-static inline struct mmp_place mmp_place(const struct vm_fault *vmf,
-					 enum mm_policy_site site)
+static __always_inline struct mmp_place mmp_place(const struct vm_fault *vmf,
+						  enum mm_policy_site site)
 {
 	return (struct mmp_place){
-		.table = site == MM_POLICY_PMD ? NULL : mmp_table(*vmf->pmd),
+		.addr = vmf->address,
+		.start = vmf->vma->vm_start,
+		.size = vmf->vma->vm_end - vmf->vma->vm_start,
 		.pmd = vmf->pmd,
-		.index = (vmf->address >> PAGE_SHIFT) & (PTRS_PER_PTE - 1),
-		.swapin = site == MM_POLICY_SWAPIN,
+		.table = mmp_table(pmdp_get_lockless(vmf->pmd)),
+		.site = site,
 	};
 }
 
-/* mmp_look() for a page in the table before (@index < 0) or after. */
-static inline enum mmp_page mmp_look_across(const struct mmp_place *place,
-					    long index)
+static __always_inline enum mmp_page mmp_look_table(const pte_t *table,
+						    unsigned long addr,
+						    enum mm_policy_site site)
 {
-	pmd_t *next = place->pmd + (index < 0 ? -1 : 1);
-	const pte_t *table;
-	pmd_t pmd;
+	pte_t pte = ptep_get_lockless((pte_t *)table + pte_index(addr));
 
-	if (((unsigned long)next ^ (unsigned long)place->pmd) & PAGE_MASK)
+	if (pte_present(pte))
+		return pte_young(pte) ? MMP_USED : MMP_MAPPED;
+	return pte_none(pte) || site == MM_POLICY_SWAPIN ? MMP_EMPTY : MMP_USED;
+}
+
+/* mmp_look() for an @addr in the page table beside the one below @pmd. */
+static noinline __maybe_unused enum mmp_page
+mmp_look_across(pmd_t *pmd, bool after, unsigned long addr,
+		enum mm_policy_site site)
+{
+	pmd_t *there = after ? pmd + 1 : pmd - 1;
+	const pte_t *table;
+	pmd_t entry;
+
+	if (((unsigned long)there ^ (unsigned long)pmd) & PAGE_MASK)
 		return MMP_EMPTY;
-	pmd = pmdp_get_lockless(next);
-	if (pmd_present(pmd) && pmd_leaf(pmd))
-		return pmd_young(pmd) ? MMP_USED : MMP_MAPPED;
-	table = mmp_table(pmd);
-	if (!table)
-		return MMP_EMPTY;
-	index &= PTRS_PER_PTE - 1;
-	return mmp_pte_page(place, ptep_get_lockless((pte_t *)table + index));
+	entry = pmdp_get_lockless(there);
+	table = mmp_table(entry);
+	if (table)
+		return mmp_look_table(table, addr, site);
+	if (pmd_present(entry) && pmd_leaf(entry))
+		return pmd_young(entry) ? MMP_USED : MMP_MAPPED;
+	return MMP_EMPTY;
 }
 
 /**
  * mmp_look - what is at a page near the fault
  * @place: where the fault is
- * @distance: in pages, at most %PTRS_PER_PTE either way, within the VMA
+ * @distance: in pages, at most %PTRS_PER_PTE either way
+ *
+ * Return: %MMP_EMPTY for what is not in the VMA: only its tables stay there.
  */
-static inline enum mmp_page mmp_look(const struct mmp_place *place,
-				     long distance)
+static __always_inline enum mmp_page mmp_look(const struct mmp_place *place,
+					      long distance)
 {
-	long index = place->index + distance;
+	unsigned long addr = place->addr + distance * PAGE_SIZE;
 
-	if (unlikely((unsigned long)index >= PTRS_PER_PTE))
-		return mmp_look_across(place, index);
-	if (unlikely(!place->table))
+	if (addr - place->start >= place->size)
 		return MMP_EMPTY;
-	return mmp_pte_page(place,
-			    ptep_get_lockless((pte_t *)place->table + index));
+	if ((addr ^ place->addr) & PMD_MASK)
+		return mmp_look_across(place->pmd, distance > 0, addr,
+				       place->site);
+	if (!place->table)
+		return MMP_EMPTY;
+	return mmp_look_table(place->table, addr, place->site);
 }
 
 /**
