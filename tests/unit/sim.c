@@ -19,22 +19,9 @@ static unsigned long vma_last(const struct sim *sim)
 	return ((sim->vma.vm_end - SIM_BASE) >> PAGE_SHIFT) - 1;
 }
 
-/*
- * Poisons of a table of 8-byte entries those outside first..last; entry 0 is
- * number @base, and each next one @step further.
- */
-static void guard(void *table, unsigned long base, unsigned long step,
-		  unsigned long first, unsigned long last)
+pmd_t *sim_pmd(const struct sim *sim, unsigned long page)
 {
-	unsigned long *entry = table;
-	unsigned long i;
-
-	for (i = 0; i < PTRS_PER_PTE; i++, base += step) {
-		if (base + step - 1 < first || base > last)
-			__asan_poison_memory_region(entry + i, sizeof(*entry));
-		else
-			__asan_unpoison_memory_region(entry + i, sizeof(*entry));
-	}
+	return sim->pmds[page / SIM_PUD] + page / SIM_TABLE % PTRS_PER_PMD;
 }
 
 static void *new_table(void)
@@ -46,15 +33,19 @@ static void *new_table(void)
 	return memset(table, 0, PAGE_SIZE);
 }
 
-static void guard_table(struct sim *sim, pmd_t pmd, unsigned long page)
+/* Entries of PMDs outside the VMA are poison: what is below may not stay. */
+static void guard_pmds(const struct sim *sim)
 {
-	guard((void *)pmd_page_vaddr(pmd), page & -SIM_TABLE, 1,
-	      vma_first(sim), vma_last(sim));
-}
+	unsigned long page;
 
-static void guard_pmds(struct sim *sim, unsigned int i)
-{
-	guard(sim->pmds[i], i * SIM_PUD, SIM_TABLE, vma_first(sim), vma_last(sim));
+	for (page = 0; page < SIM_PAGES; page += SIM_TABLE) {
+		pmd_t *pmd = sim_pmd(sim, page);
+
+		if (page + SIM_TABLE <= vma_first(sim) || page > vma_last(sim))
+			__asan_poison_memory_region(pmd, sizeof(*pmd));
+		else
+			__asan_unpoison_memory_region(pmd, sizeof(*pmd));
+	}
 }
 
 void sim_init(struct sim *sim, const struct mmp_policy *policy)
@@ -68,76 +59,40 @@ void sim_init(struct sim *sim, const struct mmp_policy *policy)
 		sim->pmds[i] = new_table();
 }
 
-/* Calls back for each page table and each huge page. */
-static void for_each_pmd(struct sim *sim, void (*call)(struct sim *sim, pmd_t pmd,
-						       unsigned long page))
-{
-	unsigned long page;
-
-	for (page = 0; page < SIM_PAGES; page += SIM_TABLE) {
-		pmd_t *pmds = sim->pmds[page / SIM_PUD];
-		pmd_t pmd = pmds[page / SIM_TABLE % PTRS_PER_PMD];
-
-		if (!pmd_none(pmd))
-			call(sim, pmd, page);
-	}
-}
-
-static void unguard_all(struct sim *sim)
+static void unguard_pmds(const struct sim *sim)
 {
 	unsigned int i;
 
 	for (i = 0; i < ARRAY_SIZE(sim->pmds); i++)
-		guard(sim->pmds[i], 0, 1, 0, SIM_PAGES);
-}
-
-static void free_table(struct sim *sim, pmd_t pmd, unsigned long page)
-{
-	if (!pmd_leaf(pmd))
-		free((void *)pmd_page_vaddr(pmd));
+		__asan_unpoison_memory_region(sim->pmds[i], PAGE_SIZE);
 }
 
 void sim_free(struct sim *sim)
 {
+	unsigned long page;
 	unsigned int i;
 
-	unguard_all(sim);
-	for_each_pmd(sim, free_table);
+	unguard_pmds(sim);
+	for (page = 0; page < SIM_PAGES; page += SIM_TABLE)
+		if (!pmd_none(*sim_pmd(sim, page)) && !pmd_leaf(*sim_pmd(sim, page)))
+			free(sim_pte(sim, page));
 	for (i = 0; i < ARRAY_SIZE(sim->pmds); i++)
 		free(sim->pmds[i]);
 }
 
-static void guard_one(struct sim *sim, pmd_t pmd, unsigned long page)
-{
-	if (!pmd_leaf(pmd))
-		guard_table(sim, pmd, page);
-}
-
 void sim_vma(struct sim *sim, unsigned long start, unsigned long end)
 {
-	unsigned int i;
-
 	sim->vma.vm_start = SIM_BASE + (start << PAGE_SHIFT);
 	sim->vma.vm_end = SIM_BASE + (end << PAGE_SHIFT);
-	unguard_all(sim);
-	for_each_pmd(sim, guard_one);
-	for (i = 0; i < ARRAY_SIZE(sim->pmds); i++)
-		guard_pmds(sim, i);
-}
-
-pmd_t *sim_pmd(struct sim *sim, unsigned long page)
-{
-	return sim->pmds[page / SIM_PUD] + page / SIM_TABLE % PTRS_PER_PMD;
+	guard_pmds(sim);
 }
 
 pte_t *sim_pte(struct sim *sim, unsigned long page)
 {
 	pmd_t *pmd = sim_pmd(sim, page);
 
-	if (pmd_none(*pmd)) {
+	if (pmd_none(*pmd))
 		*pmd = __pmd((unsigned long)new_table() | _PAGE_TABLE);
-		guard_table(sim, *pmd, page);
-	}
 	return (pte_t *)pmd_page_vaddr(*pmd) + page % SIM_TABLE;
 }
 
@@ -146,6 +101,23 @@ static bool in_swap(pte_t pte)
 	return !pte_none(pte) && !pte_present(pte);
 }
 
+/* Puts @pte wherever the tables around a page map what is not in the VMA. */
+static void fill_outside(struct sim *sim, unsigned long page, pte_t pte)
+{
+	unsigned long first = page & -SIM_TABLE, last = first + 2 * SIM_TABLE - 1, i;
+
+	first -= min(first, SIM_TABLE);
+	first = max(first, vma_first(sim) & -SIM_TABLE);
+	last = min(last, vma_last(sim) | (SIM_TABLE - 1));
+	for (i = first; i <= last; i++) {
+		if (i >= vma_first(sim) && i <= vma_last(sim))
+			i = vma_last(sim) + 1;
+		if (i <= last && !pmd_none(*sim_pmd(sim, i)) && !pmd_leaf(*sim_pmd(sim, i)))
+			*sim_pte(sim, i) = pte;
+	}
+}
+
+/* What other VMAs have in the same tables may be seen, but must not count. */
 static struct mmp_decision ask(struct sim *sim, unsigned long page,
 			       enum mm_policy_site site)
 {
@@ -154,8 +126,14 @@ static struct mmp_decision ask(struct sim *sim, unsigned long page,
 		.address = SIM_BASE + (page << PAGE_SHIFT),
 		.pmd = sim_pmd(sim, page),
 	};
-	struct mmp_decision d = sim->policy->anon_order(&vmf, site, sim->knob);
+	struct mmp_decision d, other;
 
+	fill_outside(sim, page, __pte(MAPPED));
+	other = sim->policy->anon_order(&vmf, site, sim->knob);
+	fill_outside(sim, page, __pte(0));
+	d = sim->policy->anon_order(&vmf, site, sim->knob);
+	EXPECT(d.order, ==, other.order);
+	EXPECT(d.reason, ==, other.reason);
 	/* Each answer of each policy, whatever is tested otherwise. */
 	EXPECT(d.order, <=, sim->policy->nr_knobs ? sim->knob[0] : 0);
 	EXPECT(d.reason, <, MMP_REASONS);
@@ -290,8 +268,7 @@ static unsigned long used_below(pmd_t pmd)
 	if (pmd_leaf(pmd))
 		return SIM_TABLE;
 	for (i = 0; i < PTRS_PER_PTE; i++)
-		if (!__asan_address_is_poisoned(table + i))
-			used += pte_present(table[i]);
+		used += pte_present(table[i]);
 	return used;
 }
 
@@ -300,6 +277,6 @@ unsigned long sim_used(const struct sim *sim)
 	unsigned long page, used = 0;
 
 	for (page = vma_first(sim) & -SIM_TABLE; page <= vma_last(sim); page += SIM_TABLE)
-		used += used_below(sim->pmds[page / SIM_PUD][page / SIM_TABLE % PTRS_PER_PMD]);
+		used += used_below(*sim_pmd(sim, page));
 	return used;
 }

@@ -3,7 +3,8 @@
  * One VMA, its page tables, and a fault handler that does what mm does: asks
  * the policy, takes what fits into the VMA and into the empty entries, maps it,
  * and leaves the outermost pages unset where the policy wants to know of their
- * use. Table entries outside the VMA are poison: who looks there dies.
+ * use. The policy must not use what is outside the VMA: tables that map nothing
+ * of it are out of reach, and the rest of the others must not change an answer.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -57,6 +58,6 @@ unsigned long sim_used(const struct sim *sim);
 
 /* The entry of a page, in a table made if need be. */
 pte_t *sim_pte(struct sim *sim, unsigned long page);
-pmd_t *sim_pmd(struct sim *sim, unsigned long page);
+pmd_t *sim_pmd(const struct sim *sim, unsigned long page);
 
 #endif /* SIM_H */

@@ -106,7 +106,7 @@ TEST(small_vmas_at_each_offset)
 			struct sim sim;
 
 			sim_init(&sim, &mmp_anon_order_adaptive);
-			sim.knob[1] = size % 5;
+			sim.knob[1] = size % (sim.policy->knobs[1].max + 1);
 			sim_vma(&sim, start, start + size);
 			for (i = 0; i < size; i++)
 				sim_touch(&sim, start % 2 ? start + i : start + size - 1 - i);

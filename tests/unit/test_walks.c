@@ -127,6 +127,17 @@ TEST(a_growing_stack_stays_at_order_0)
 	EXPECT(best_fixed(4, stack).faults, ==, AREA / 4);
 }
 
+/* Two pages are no run, however regular. */
+TEST(straddling_records_look_sparse)
+{
+	u32 cap;
+
+	for (cap = 0; cap <= MMP_MAX_ORDER; cap++) {
+		at("cap %u", cap);
+		EXPECT(adaptive(cap, straddling).pages, <=, order_0(straddling).pages * 2);
+	}
+}
+
 /* What a stream costs before it has reached the cap, and each probe block. */
 static unsigned long bound(u32 cap, unsigned long nr_streams)
 {

@@ -8,6 +8,11 @@
 #define PTRS_PER_PTE	512
 #define PTRS_PER_PMD	512
 #define PMD_SHIFT	21
+#define PMD_SIZE	(1UL << PMD_SHIFT)
+#define PMD_MASK	(~(PMD_SIZE - 1))
+#define PUD_SHIFT	30
+#define PUD_SIZE	(1UL << PUD_SHIFT)
+#define PUD_MASK	(~(PUD_SIZE - 1))
 
 #define _PAGE_PRESENT	0x001UL
 #define _PAGE_RW	0x002UL
@@ -21,6 +26,16 @@
 
 #define __pte(x)	((pte_t){ x })
 #define __pmd(x)	((pmd_t){ x })
+
+static inline unsigned long pte_index(unsigned long addr)
+{
+	return (addr >> PAGE_SHIFT) & (PTRS_PER_PTE - 1);
+}
+
+static inline unsigned long pmd_index(unsigned long addr)
+{
+	return (addr >> PMD_SHIFT) & (PTRS_PER_PMD - 1);
+}
 
 static inline bool pte_none(pte_t pte)
 {
