@@ -134,7 +134,7 @@ int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 		   const struct mmp_policy *policy);
 int mmp_set_knob(struct mmp_profile *profile, const struct mmp_knob *knob,
 		 u32 value);
-int mmp_reset(struct mmp_profile *profile);
+void mmp_reset(struct mmp_profile *profile);
 bool mmp_active(void);
 
 /* sysfs.c */

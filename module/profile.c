@@ -69,12 +69,13 @@ static struct mmp_settings *current_settings(const struct mmp_profile *profile)
 					 lockdep_is_held(&lock));
 }
 
-static struct mmp_settings *copy_settings(const struct mmp_profile *profile)
+static struct mmp_settings *copy_settings(const struct mmp_profile *profile,
+					  gfp_t gfp)
 {
 	const struct mmp_settings *old = current_settings(profile);
 	struct mmp_settings *new;
 
-	new = kzalloc(struct_size(new, values, nr_slots), GFP_KERNEL);
+	new = kzalloc(struct_size(new, values, nr_slots), gfp);
 	if (new && old)
 		memcpy(new, old, struct_size(old, values, nr_slots));
 	return new;
@@ -122,7 +123,7 @@ int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 	struct mmp_settings *new;
 
 	guard(mutex)(&lock);
-	new = copy_settings(profile);
+	new = copy_settings(profile, GFP_KERNEL);
 	if (!new)
 		return -ENOMEM;
 	new->active[point] = policy;
@@ -145,7 +146,7 @@ int mmp_set_knob(struct mmp_profile *profile, const struct mmp_knob *knob,
 	struct mmp_settings *new;
 
 	guard(mutex)(&lock);
-	new = copy_settings(profile);
+	new = copy_settings(profile, GFP_KERNEL);
 	if (!new)
 		return -ENOMEM;
 	new->values[knob->slot] = value;
@@ -157,20 +158,17 @@ int mmp_set_knob(struct mmp_profile *profile, const struct mmp_knob *knob,
  * mmp_reset - back to stock, and all knobs to their defaults
  * @profile: which profile
  *
+ * The way back must not fail, so it waits for memory.
  * Context: may sleep.
- * Return: 0 or -ENOMEM, with nothing changed.
  */
-int mmp_reset(struct mmp_profile *profile)
+void mmp_reset(struct mmp_profile *profile)
 {
 	struct mmp_settings *new;
 
 	guard(mutex)(&lock);
-	new = copy_settings(profile);
-	if (!new)
-		return -ENOMEM;
+	new = copy_settings(profile, GFP_KERNEL | __GFP_NOFAIL);
 	set_defaults(new);
 	publish(profile, new);
-	return 0;
 }
 
 /* Has any point a policy other than stock? */
@@ -195,7 +193,7 @@ int mmp_profile_init(struct mmp_profile *profile,
 	layout();
 	profile->counters = __alloc_percpu(nr_counters * sizeof(u64),
 					   __alignof__(u64));
-	new = copy_settings(profile);
+	new = copy_settings(profile, GFP_KERNEL);
 	if (!profile->counters || !new) {
 		kfree(new);
 		return -ENOMEM;

@@ -205,12 +205,10 @@ static struct kobj_attribute state_attr = __ATTR_RO(state);
 static ssize_t reset_store(struct kobject *kobj, struct kobj_attribute *attr,
 			   const char *buf, size_t count)
 {
-	int err;
-
 	if (!sysfs_streq(buf, "1"))
 		return -EINVAL;
-	err = mmp_reset(&mmp_default);
-	return err ?: count;
+	mmp_reset(&mmp_default);
+	return count;
 }
 
 static struct kobj_attribute reset_attr = __ATTR_WO(reset);
