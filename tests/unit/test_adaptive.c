@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "sim.h"
+#include "walks.h"
 
 enum { MAX_ORDER, RISE_ORDER, FALL_ORDER, PROBE_BLOCKS };
 
@@ -75,7 +75,7 @@ static void check_rows(const struct row *rows, unsigned int nr, const u32 *knob,
 #define CHECK_ROWS(flags, swapin, ...)					\
 	check_rows(rows, ARRAY_SIZE(rows), (const u32[4]){ __VA_ARGS__ }, flags, swapin)
 
-TEST(forward)
+TEST(forward_by_examples)
 {
 	static const struct row rows[] = {
 		{ "*...............", 0, MMP_ALONE },
@@ -100,7 +100,7 @@ TEST(forward)
 	CHECK_ROWS(0, false, 4, 0, 9, 16);
 }
 
-TEST(backward)
+TEST(backward_by_examples)
 {
 	static const struct row rows[] = {
 		{ "...............*", 0, MMP_ALONE },
@@ -215,6 +215,46 @@ TEST(locked_areas_are_populated_anyway)
 	CHECK_ROWS(VM_LOCKED, false, 4, 0, 9, 16);
 	check_rows(on_fault, ARRAY_SIZE(on_fault), (const u32[4]){ 4, 0, 9, 16 },
 		   VM_LOCKED | VM_LOCKONFAULT, false);
+}
+
+static struct mmp_decision drawn(const char *pages, unsigned long start, const u32 *knob,
+				 bool swapin)
+{
+	struct mmp_decision d;
+	unsigned long fault;
+	struct sim sim;
+
+	sim_init(&sim, &mmp_anon_order_adaptive);
+	memcpy(sim.knob, knob, 4 * sizeof(*knob));
+	fault = draw(&sim, pages, start);
+	if (swapin)
+		*sim_pte(&sim, fault) = __pte(fault << PAGE_SHIFT);
+	d = sim_ask(&sim, fault);
+	sim_free(&sim);
+	return d;
+}
+
+/* Any picture means the same in one table and across the edge of two. */
+TEST(tables_make_no_difference)
+{
+	unsigned int n, i;
+
+	for (n = 0; n < 4000; n++) {
+		const u32 knob[4] = { pick(5), pick(3), pick(6), pick(3) };
+		unsigned int density = 1 + pick(8);
+		struct mmp_decision one, two;
+		char pages[49] = {};
+		bool swapin = pick(2);
+
+		for (i = 0; i < 48; i++)
+			pages[i] = pick(density) ? "uuums"[pick(5)] : '.';
+		pages[pick(2) ? 16 : 31] = '*';
+		one = drawn(pages, 64, knob, swapin);
+		two = drawn(pages, SIM_TABLE - (pages[16] == '*' ? 16 : 32), knob, swapin);
+		at("\"%s\", knobs %u %u %u, swapin %d", pages, knob[0], knob[1], knob[2], swapin);
+		EXPECT(one.order, ==, two.order);
+		EXPECT(one.reason, ==, two.reason);
+	}
 }
 
 /* What a fault in an empty table gets behind a huge page. */
