@@ -127,15 +127,37 @@ TEST(a_growing_stack_stays_at_order_0)
 	EXPECT(best_fixed(4, stack).faults, ==, AREA / 4);
 }
 
-/* Two pages are no run, however regular. */
-TEST(straddling_records_look_sparse)
+/* Touches @used pages of each @size, the first ones beyond page @first. */
+static void records(u32 cap, unsigned long size, unsigned long used, unsigned long first)
 {
-	u32 cap;
+	unsigned long i, touched = 0;
+	struct sim sim;
 
-	for (cap = 0; cap <= MMP_MAX_ORDER; cap++) {
-		at("cap %u", cap);
-		EXPECT(adaptive(cap, straddling).pages, <=, order_0(straddling).pages * 2);
-	}
+	sim_init(&sim, &mmp_anon_order_adaptive);
+	sim.knob[MAX_ORDER] = cap;
+	sim_vma(&sim, START, START + 8 * SIM_TABLE);
+	for (i = 0; i < 8 * SIM_TABLE; i++)
+		if ((i + size - first) % size < used) {
+			sim_touch(&sim, START + i);
+			touched++;
+		}
+	at("cap %u, %lu of each %lu pages from page %lu", cap, used, size, first);
+	EXPECT(sim_used(&sim), <=, touched * 2 + BIT(cap));
+	sim_free(&sim);
+}
+
+/* Regular records are no run, wherever they lie. By chance one folio may be had. */
+TEST(records_look_sparse_wherever_they_lie)
+{
+	unsigned long size, used, first;
+
+	for (size = 2; size <= 129; size += 1 + (size > 17 && size % 16 == 1) * 14)
+		for (used = 1; used <= 3 && used < size; used++)
+			for (first = 0; first < size; first += 1 + size / 20) {
+				records(4, size, used, first);
+				records(6, size, used, first);
+				records(9, size, used, first);
+			}
 }
 
 /* What a stream costs before it has reached the cap, and each probe block. */

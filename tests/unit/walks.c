@@ -212,17 +212,6 @@ void across_pmd_pages(struct sim *sim)
 	up(sim, SIM_PUD - AREA / 2, SIM_PUD + AREA / 2, 1);
 }
 
-/* The last page of each 64 kB and the next: a record of 64 kB, badly aligned. */
-void straddling(struct sim *sim)
-{
-	unsigned long page;
-
-	area(sim);
-	for (page = START; page < START + AREA; page++)
-		if (page % 16 == 15 || page % 16 == 0)
-			sim_touch(sim, page);
-}
-
 /* In full at first, then the first and the last page of each 64 kB. */
 void both_ends(struct sim *sim)
 {

@@ -15,7 +15,7 @@ walk every_32k, every_64k, every_128k, every_2m, random_quarter;
 walk dense_then_sparse, sparse_then_dense, sparse_filled_up;
 walk heap, stack, stack_again;
 walk swap_in_forward, swap_in_backward, swap_in_sparse;
-walk after_fork, across_pmd_pages, both_ends, straddling;
+walk after_fork, across_pmd_pages, both_ends;
 
 unsigned int pick(unsigned int n);	/* 0..n-1, the same in each run */
 
