@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Guests for the tests. One runs at a time; tests with the same needs share it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from common import new_guest
+from vm import Guest, VmError
+
+from . import tools
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what the marker means."""
+    config.addinivalue_line(
+        "markers", "flavor(name, ...): kernels that a test needs; without it, the patched one"
+    )
+
+
+def flavors_of(item: pytest.Item) -> set[str]:
+    """The kernels that a test needs."""
+    marker = item.get_closest_marker("flavor")
+    return set(marker.args) if marker else {"patched"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests of kernels that ./dev test was not asked for."""
+    chosen = os.environ.get("MMPOLICY_FLAVORS", "").replace("ksrc", "patched").split()
+    if not chosen:
+        return
+    unwanted = [item for item in items if not flavors_of(item) <= set(chosen)]
+    config.hook.pytest_deselected(items=unwanted)
+    items[:] = [item for item in items if item not in unwanted]
+
+
+class Machines:
+    """Boots guests, at most one at a time."""
+
+    def __init__(self) -> None:
+        self.guest: Guest | None = None
+        self.needs: dict[str, Any] = {}
+
+    def get(self, flavor: str = "patched", **needs: Any) -> Guest:
+        """The running guest if it has what is needed, else a new one."""
+        wanted = {"flavor": flavor, **needs}
+        if self.guest is None or wanted != self.needs:
+            self.end()
+            guest = new_guest(**wanted)
+            guest.__enter__()
+            self.guest, self.needs = guest, wanted
+        return self.guest
+
+    def end(self) -> None:
+        """End the running guest, if any."""
+        if self.guest:
+            self.guest.close()
+        self.guest = None
+
+    def tidy(self) -> None:
+        """Leave things as after boot, and fail if the kernel logged a bug."""
+        if self.guest is None:
+            return
+        try:
+            tools.back_to_boot(self.guest)
+            self.guest.check()
+        except VmError:
+            self.end()
+            raise
+
+
+@pytest.fixture(scope="session")
+def all_machines() -> Iterator[Machines]:
+    """For the session; use machines instead."""
+    machines = Machines()
+    yield machines
+    machines.end()
+
+
+@pytest.fixture
+def machines(all_machines: Machines) -> Iterator[Machines]:
+    """Guests of one's own choice; checked and tidied up after the test."""
+    yield all_machines
+    all_machines.tidy()
+
+
+@pytest.fixture
+def guest(machines: Machines) -> Guest:
+    """The usual guest: patched, two CPUs, zram swap; the module is not loaded."""
+    return machines.get(mem="2G", cpus=2, swap="1G")
+
+
+@pytest.fixture
+def loaded(guest: Guest) -> Guest:
+    """The usual guest with the module loaded, all stock."""
+    tools.must(guest, "modprobe mmpolicy")
+    return guest

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The point anon_order: which folios a process really gets, and that its data is right."""
+
+from __future__ import annotations
+
+import pytest
+from vm import Guest
+
+from .tools import POINT, THP, counters, folios, must, switch, touch
+
+DENSE = "map 4096 touch 0 4096 folios 0 4096"
+MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_PAGEOUT, MADV_COLLAPSE = 14, 15, 21, 25
+ALL_SIZES = f"for file in {THP}/hugepages-*/enabled {THP}/enabled; do echo always >$file; done"
+ANON_HUGE = "grep AnonHugePages /proc/$PPID/smaps_rollup >&2"
+
+
+# Sizes
+
+
+@pytest.mark.parametrize("order", range(2, 10))
+def test_fixed_gives_its_order(loaded: Guest, order: int) -> None:
+    """Every folio of a dense area is as large as the cap, none is larger."""
+    switch(loaded, "fixed", max_order=order)
+    assert folios(loaded, DENSE) == [{order: 4096}]
+    assert counters(loaded)[f"got_order_{order}"] >= 4096 >> order
+
+
+@pytest.mark.parametrize("cap", (0, 1))
+def test_fixed_without_large_orders(loaded: Guest, cap: int) -> None:
+    """mm has no large anonymous folio below order 2."""
+    switch(loaded, "fixed", max_order=cap)
+    assert folios(loaded, DENSE) == [{0: 4096}]
+
+
+def test_fixed_takes_what_fits(loaded: Guest) -> None:
+    """Where the cap does not fit into the VMA, the next smaller order does."""
+    switch(loaded, "fixed", max_order=9)
+    assert folios(loaded, "map 788 touch 0 788 folios 0 788") == [{9: 512, 8: 256, 4: 16, 2: 4}]
+
+
+def test_fixed_maps_pmds(loaded: Guest) -> None:
+    """Order 9 is one entry of the page directory, not 512 of a table."""
+    switch(loaded, "fixed", max_order=9)
+    before = int(must(loaded, "sed -n 's/^thp_fault_alloc //p' /proc/vmstat"))
+    assert folios(loaded, DENSE) == [{9: 4096}]
+    assert int(must(loaded, "sed -n 's/^thp_fault_alloc //p' /proc/vmstat")) - before >= 8
+
+
+def test_never_overrules_sysfs(loaded: Guest) -> None:
+    """Order 0, even where sysfs allows all sizes to everybody."""
+    must(loaded, ALL_SIZES)
+    assert folios(loaded, DENSE) == [{9: 4096}]
+    switch(loaded, "never")
+    assert folios(loaded, DENSE) == [{0: 4096}]
+
+
+def test_stock_obeys_sysfs(loaded: Guest) -> None:
+    """A loaded module with all policies stock changes nothing."""
+    assert folios(loaded, DENSE) == [{0: 4096}]
+    must(loaded, f"echo always >{THP}/hugepages-64kB/enabled")
+    assert folios(loaded, DENSE) == [{4: 4096}]
+
+
+def test_nothing_is_offered_after_unload(loaded: Guest) -> None:
+    """Unloading withdraws the sizes, whatever policy is active."""
+    switch(loaded, "fixed", max_order=4)
+    assert folios(loaded, DENSE) == [{4: 4096}]
+    must(loaded, "rmmod mmpolicy")
+    assert folios(loaded, DENSE) == [{0: 4096}]
+
+
+def test_change_in_mid_run(loaded: Guest) -> None:
+    """The next fault of a running program sees a new policy."""
+    switch(loaded, "fixed", max_order=4)
+    words = "map 4096 touch 0 512 sh touch 512 1024 sh touch 1024 4096"
+    found = folios(
+        loaded,
+        f"{words} folios 0 512 folios 512 1024 folios 1024 4096 verify",
+        f"echo never >{POINT}/policy",
+        f"echo 3 >{POINT}/fixed/max_order; echo fixed >{POINT}/policy",
+    )
+    assert found == [{4: 512}, {0: 512}, {3: 3072}]
+
+
+# Who wins over a policy
+
+
+@pytest.mark.parametrize("policy", ("fixed", "adaptive"))
+@pytest.mark.parametrize(
+    "veto", (f"madvise 0 4096 {MADV_NOHUGEPAGE}", "thp_disable 1", "userfaultfd 0 4096")
+)
+def test_vetoes_win(loaded: Guest, policy: str, veto: str) -> None:
+    """MADV_NOHUGEPAGE, prctl and userfaultfd always mean order 0."""
+    switch(loaded, policy, max_order=9)
+    assert folios(loaded, f"map 4096 {veto} touch 0 4096 folios 0 4096 verify") == [{0: 4096}]
+
+
+def test_madv_hugepage_stays_stock(loaded: Guest) -> None:
+    """Where the application asked itself, a policy decides only if told to."""
+    asked = f"map 4096 madvise 0 4096 {MADV_HUGEPAGE} touch 0 4096 folios 0 4096 verify"
+    switch(loaded, "never")
+    assert folios(loaded, asked) == [{9: 4096}]
+    must(loaded, f"echo 1 >{POINT}/override_madvise")
+    assert folios(loaded, asked) == [{0: 4096}]
+    switch(loaded, "fixed", max_order=4)
+    assert folios(loaded, asked) == [{4: 4096}]
+
+
+@pytest.mark.parametrize("policy", ("never", "fixed"))
+def test_madv_collapse_works(loaded: Guest, policy: str) -> None:
+    """MADV_COLLAPSE is the application's own wish."""
+    switch(loaded, policy)
+    words = f"map 1024 touch 0 1024 madvise 0 1024 {MADV_COLLAPSE} folios 0 1024 verify"
+    assert folios(loaded, words) == [{9: 1024}]
+
+
+# The other policies
+
+
+def test_vma_size(loaded: Guest) -> None:
+    """The order grows with the VMA, up to the cap."""
+    switch(loaded, "vma_size", max_order=9, min_folios=64)
+    for pages, order in ((128, 0), (256, 2), (1024, 4), (8192, 7), (32768, 9)):
+        found = folios(loaded, f"map {pages} touch 0 {pages} folios 0 {pages}")
+        assert found == [{order: pages}], f"{pages} pages"
+    must(loaded, f"echo 4 >{POINT}/vma_size/max_order")
+    assert folios(loaded, "map 32768 touch 0 4096 folios 0 4096") == [{4: 4096}]
+
+
+@pytest.mark.parametrize("pattern", ("forward", "backward", "streams", "threads", "brk", "stack"))
+@pytest.mark.parametrize("cap", (4, 9))
+def test_adaptive_on_dense_access(loaded: Guest, pattern: str, cap: int) -> None:
+    """Most of the memory is in folios of the cap, none is larger.
+
+    In the first round the stack grows page by page, so that nothing fits. A
+    heap grows by too little at a time as well.
+    """
+    switch(loaded, "adaptive", max_order=cap)
+    pages = touch(loaded, pattern, 64, rounds=2)["pages"]
+    assert max(int(order) for order in pages if order != "none") <= cap
+    if pattern != "brk":
+        assert pages[str(cap)] > 0.7 * 16384
+
+
+@pytest.mark.parametrize("pattern", ("every_32k", "every_64k", "every_128k"))
+def test_adaptive_on_sparse_access(loaded: Guest, pattern: str) -> None:
+    """No page is allocated that was not touched."""
+    switch(loaded, "adaptive", max_order=9)
+    found = touch(loaded, pattern, 64)
+    assert found["pages"].keys() == {"0", "none"}
+    assert found["pages"]["0"] == found["touched"]
+
+
+def test_adaptive_probes_huge_blocks(loaded: Guest) -> None:
+    """Every n-th block of 2 MiB is made of smaller folios, which show whether they are used."""
+    blocks = {}
+    for every in (0, 2, 16):
+        switch(loaded, "adaptive", max_order=9, probe_blocks=every)
+        blocks[every] = touch(loaded, "forward", 128)["pages"]["9"] // 512
+    assert blocks[0] > blocks[16] > blocks[2] > 16
+
+
+# khugepaged
+
+FAST = (
+    f"echo always >{THP}/enabled; cd {THP}/khugepaged; echo 10 >scan_sleep_millisecs;"
+    " echo 10 >alloc_sleep_millisecs; echo 100000 >pages_to_scan"
+)
+SCANS = f"""
+end=$(($(cat {THP}/khugepaged/full_scans) + 5))
+until [ $(cat {THP}/khugepaged/full_scans) -ge $end ]; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize("policy", ("never", "fixed", "adaptive"))
+def test_khugepaged_obeys(loaded: Guest, policy: str) -> None:
+    """What a fault would not get, khugepaged does not make; under stock it does.
+
+    The first area is there to get khugepaged interested in the process.
+    """
+    must(loaded, FAST)
+    words = "map 512 touch 0 512 sh map 4096 touch 0 4096 sh folios 0 4096 sh folios 0 4096 verify"
+    begin = f"echo {policy} >{POINT}/policy"
+    allow = f"echo 9 >{POINT}/fixed/max_order; echo fixed >{POINT}/policy"
+    end = allow if policy == "fixed" else f"echo stock >{POINT}/policy"
+    refused, collapsed = folios(loaded, words, begin, SCANS, f"{end}; {SCANS}")
+    assert 9 not in refused
+    assert collapsed == {9: 4096}
+    assert counters(loaded)["collapse_refused"] > 0
+
+
+# Memory pressure
+
+FILL = "mkdir -p /fill && mount -t tmpfs -o size=90% fill /fill && head -c 1500M /dev/zero >/fill/f"
+
+
+@pytest.mark.parametrize("policy", ("fixed", "adaptive"))
+def test_pressure_lowers_the_order(loaded: Guest, policy: str) -> None:
+    """Where little memory is available, folios are smaller, and again large afterwards."""
+    words = "map 16384 touch 0 16384 folios 0 16384"
+    must(loaded, f"echo 50 >{POINT}/min_available_percent")
+    switch(loaded, policy, max_order=9)
+    try:
+        assert max(folios(loaded, words)[0]) == 9
+        must(loaded, f"{FILL} && sleep 1")
+        before = counters(loaded)["lowered"]
+        assert 0 < max(folios(loaded, words)[0]) < 9
+        assert counters(loaded)["lowered"] > before
+    finally:
+        loaded.run("umount /fill")
+    must(loaded, "sleep 1")
+    assert max(folios(loaded, words)[0]) == 9
+
+
+def test_no_pressure_limit(loaded: Guest) -> None:
+    """With the limit at 0 nothing is ever lowered."""
+    must(loaded, f"echo 0 >{POINT}/min_available_percent")
+    switch(loaded, "fixed", max_order=9)
+    try:
+        must(loaded, f"{FILL} && sleep 1")
+        assert folios(loaded, DENSE) == [{9: 4096}]
+        assert counters(loaded)["lowered"] == 0
+    finally:
+        loaded.run("umount /fill")
+
+
+# Swap
+
+OUT = f"madvise 0 4096 {MADV_PAGEOUT}"
+
+
+@pytest.mark.parametrize("order", (2, 4, 8))
+def test_swap_in_obeys_the_cap(loaded: Guest, order: int) -> None:
+    """Pages come back from zram in folios of the cap, and hold what they held.
+
+    Their places in swap are in a row, whatever folios they went out in.
+    """
+    switch(loaded, "fixed", max_order=4)
+    cap = f"echo {order} >{POINT}/fixed/max_order"
+    words = f"map 4096 touch 0 4096 {OUT} folios 0 4096 sh verify folios 0 4096"
+    gone, back = folios(loaded, words, cap)
+    assert gone == {}
+    assert back == {order: 4096}
+
+
+def test_never_swaps_in_single_pages(loaded: Guest) -> None:
+    """Even what went out in large folios, and where sysfs allows large ones."""
+    must(loaded, ALL_SIZES)
+    switch(loaded, "fixed", max_order=4)
+    words = f"map 4096 touch 0 4096 {OUT} sh verify folios 0 4096"
+    assert folios(loaded, words, f"echo never >{POINT}/policy") == [{0: 4096}]
+
+
+# Everything that moves, shares, splits or drops pages
+
+SCENES = {
+    "fork": "map 2048 touch 0 2048 fork verify every 0 2048 3 fork verify",
+    "mremap": "map 2048 touch 0 2048 move 512 verify touch 0 2048 move 3 verify fork verify",
+    "mremap on": "map 2048 touch 0 700 move 5 touch 700 2048 verify move 0 verify",
+    "mprotect": "map 2048 touch 0 1000 mprotect 37 900 1 verify mprotect 37 900 3"
+    " touch 500 2048 verify",
+    "split": "map 2048 touch 0 2048 munmap 100 300 verify munmap 5 6 verify fork verify",
+    "merge": "map 2048 touch 0 2048 munmap 100 300 fill 100 300 touch 100 300 verify"
+    " munmap 511 513 fill 511 513 down 400 600 verify fork verify",
+    "dontneed": "map 2048 touch 0 2048 madvise 33 1111 4 verify down 0 2048 verify",
+    "mlock": "map 2048 touch 0 10 mlock 0 2048 verify touch 0 2048 verify",
+    "swap": f"map 2048 touch 0 2048 madvise 0 2048 {MADV_PAGEOUT} fork verify"
+    f" madvise 100 900 {MADV_PAGEOUT} munmap 200 203 every 203 2048 5 verify",
+    "collapse": f"map 2048 every 0 2048 2 madvise 0 2048 {MADV_COLLAPSE} verify munmap 3 4 verify",
+    "read first": "map 2048 verify touch 0 2048 verify",
+}
+SETTINGS = (("fixed", 2), ("fixed", 9), ("adaptive", 4), ("adaptive", 9), ("vma_size", 9))
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
+def test_data_survives(loaded: Guest, scene: str) -> None:
+    """Every page holds what was written to it, under each policy."""
+    for policy, cap in SETTINGS:
+        switch(loaded, policy, max_order=cap)
+        folios(loaded, scene)
+
+
+def test_neighbours_may_differ(loaded: Guest) -> None:
+    """A hole in a block keeps the rest of it: smaller folios around, none across."""
+    switch(loaded, "fixed", max_order=9)
+    words = "map 1024 touch 300 301 folios 0 1024 verify"
+    assert folios(loaded, words) == [{9: 512}]
+    words = "map 1024 munmap 300 301 touch 0 300 touch 301 1024 folios 0 512 folios 512 1024 verify"
+    first, second = folios(loaded, words)
+    assert second == {9: 512}
+    assert sum(first.values()) == 511 and max(first) == 8
