@@ -60,7 +60,7 @@ enum mmp_page {
  * @start: of the VMA
  * @size: of the VMA, in bytes
  * @pmd: entry for @addr
- * @table: page table below it, or %NULL
+ * @entry: what it said then: a page table, or nothing
  * @site: which hook; for swap-in, other pages in swap say nothing
  */
 struct mmp_place {
@@ -68,7 +68,7 @@ struct mmp_place {
 	unsigned long start;
 	unsigned long size;
 	pmd_t *pmd;
-	const pte_t *table;
+	pmd_t entry;
 	enum mm_policy_site site;
 };
 
@@ -85,16 +85,22 @@ static __always_inline struct mmp_place mmp_place(const struct vm_fault *vmf,
 		.start = vmf->vma->vm_start,
 		.size = vmf->vma->vm_end - vmf->vma->vm_start,
 		.pmd = vmf->pmd,
-		.table = mmp_table(pmdp_get_lockless(vmf->pmd)),
+		.entry = pmdp_get_lockless(vmf->pmd),
 		.site = site,
 	};
+}
+
+/* The entry @bytes from where @pte is, in the same page table. */
+static inline pte_t mmp_pte(const pte_t *pte, long bytes)
+{
+	return ptep_get_lockless((pte_t *)pte + (bytes >> PAGE_SHIFT));
 }
 
 static __always_inline enum mmp_page mmp_look_table(const pte_t *table,
 						    unsigned long addr,
 						    enum mm_policy_site site)
 {
-	pte_t pte = ptep_get_lockless((pte_t *)table + pte_index(addr));
+	pte_t pte = mmp_pte(table, addr & (PMD_SIZE - 1));
 
 	if (pte_present(pte))
 		return pte_young(pte) ? MMP_USED : MMP_MAPPED;
@@ -107,15 +113,13 @@ mmp_look_across(pmd_t *pmd, bool after, unsigned long addr,
 		enum mm_policy_site site)
 {
 	pmd_t *there = after ? pmd + 1 : pmd - 1;
-	const pte_t *table;
 	pmd_t entry;
 
 	if (((unsigned long)there ^ (unsigned long)pmd) & PAGE_MASK)
 		return MMP_EMPTY;
 	entry = pmdp_get_lockless(there);
-	table = mmp_table(entry);
-	if (table)
-		return mmp_look_table(table, addr, site);
+	if (mmp_is_table(entry))
+		return mmp_look_table(mmp_table(entry), addr, site);
 	if (pmd_present(entry) && pmd_leaf(entry))
 		return pmd_young(entry) ? MMP_USED : MMP_MAPPED;
 	return MMP_EMPTY;
@@ -138,9 +142,9 @@ static __always_inline enum mmp_page mmp_look(const struct mmp_place *place,
 	if ((addr ^ place->addr) & PMD_MASK)
 		return mmp_look_across(place->pmd, distance > 0, addr,
 				       place->site);
-	if (!place->table)
+	if (!mmp_is_table(place->entry))
 		return MMP_EMPTY;
-	return mmp_look_table(place->table, addr, place->site);
+	return mmp_look_table(mmp_table(place->entry), addr, place->site);
 }
 
 /**

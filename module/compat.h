@@ -13,18 +13,29 @@
 #endif
 
 /*
- * mmp_table - the page table below an entry, NULL if it is not a table. The
- * generic way asks on x86 four times whether the entry is huge.
+ * Is this entry a page table, and where is it? The generic way asks on x86 four
+ * times whether the entry is huge.
  */
+#ifdef CONFIG_X86_64
+static inline bool mmp_is_table(pmd_t pmd)
+{
+	return (pmd_val(pmd) & (_PAGE_PRESENT | _PAGE_PSE)) == _PAGE_PRESENT;
+}
+
 static inline const pte_t *mmp_table(pmd_t pmd)
 {
-#ifdef CONFIG_X86_64
-	if ((pmd_val(pmd) & (_PAGE_PRESENT | _PAGE_PSE)) != _PAGE_PRESENT)
-		return NULL;
 	return __va(pmd_val(pmd) & PTE_PFN_MASK);
-#else
-	return pmd_bad(pmd) ? NULL : (const pte_t *)pmd_page_vaddr(pmd);
-#endif
 }
+#else
+static inline bool mmp_is_table(pmd_t pmd)
+{
+	return !pmd_bad(pmd);
+}
+
+static inline const pte_t *mmp_table(pmd_t pmd)
+{
+	return (const pte_t *)pmd_page_vaddr(pmd);
+}
+#endif
 
 #endif /* MMPOLICY_COMPAT_H */

@@ -30,7 +30,7 @@
 enum { MAX_ORDER, RISE_ORDER, FALL_ORDER, PROBE_BLOCKS };
 
 static struct mmp_knob knobs[] = {
-	[MAX_ORDER] = MMP_KNOB(max_order, 0, MMP_MAX_ORDER, 4),
+	[MAX_ORDER] = MMP_KNOB(max_order, MMP_MIN_ORDER, MMP_MAX_ORDER, 4),
 	/* A run of 2^n pages allows order n plus this. 0: memory at most x2. */
 	[RISE_ORDER] = MMP_KNOB(rise_order, 0, MMP_MIN_ORDER, 0),
 	/* What the cap loses where the last folio was not used to its end. */
@@ -40,14 +40,26 @@ static struct mmp_knob knobs[] = {
 };
 
 /*
+ * Where to look inside a run, besides its ends: at a third, which no regular
+ * distance between small records hits. Works in pages and in bytes.
+ */
+static __always_inline long third(long distance)
+{
+	return distance * 341 >> 10;
+}
+
+/*
  * Is there a run of 2^@order pages? The caller has seen the first one. Of a
- * short run all pages must be there, of a long one the last tells enough.
+ * short run all pages must be there, of a long one two tell enough.
  */
 static bool is_run(const struct mmp_place *place, long dir, unsigned int order)
 {
-	long n = 1L << order, least = order > SHORT_RUN ? n : 2;
+	long n = 1L << order;
 
-	for (; n >= least; n--)
+	if (order > SHORT_RUN)
+		return mmp_look(place, third(dir * n)) != MMP_EMPTY &&
+		       mmp_look(place, dir * n) != MMP_EMPTY;
+	for (; n > 1; n--)
 		if (mmp_look(place, dir * n) == MMP_EMPTY)
 			return false;
 	return true;
@@ -68,25 +80,38 @@ static bool is_probe(unsigned long addr, unsigned int blocks)
 	return blocks && !((addr >> PMD_SHIFT) % blocks);
 }
 
-/* The long way: a fault at the @edge of a folio of up to @order, at most. */
+/* A folio begins at an even page, or ends after an odd one: bytes to the run. */
+static __always_inline long beside(unsigned long addr)
+{
+	return 2 * (long)(addr & PAGE_SIZE) - (long)PAGE_SIZE;
+}
+
+/* The order of the largest block that begins, or ends, with this page. */
+static __always_inline unsigned int edge_order(unsigned long addr)
+{
+	return __ffs(addr + (addr & PAGE_SIZE)) - PAGE_SHIFT;
+}
+
+/* The long way, for a fault that is at the edge of a folio. */
 static noinline struct mmp_decision extend(const struct vm_fault *vmf,
 					   enum mm_policy_site site,
-					   const u32 *knob, unsigned int order,
-					   long dir)
+					   const u32 *knob)
 {
 	const struct mmp_place place = mmp_place(vmf, site);
-	struct mmp_decision d = { order, MMP_RUN };
+	const long dir = beside(vmf->address) >> PAGE_SHIFT;
+	struct mmp_decision d = { knob[MAX_ORDER], MMP_RUN };
 
 	switch (mmp_look(&place, dir)) {
 	case MMP_EMPTY:
 		return small(vmf->vma, knob, MMP_ALONE);
 	case MMP_MAPPED:
-		order = knob[MAX_ORDER] - min(knob[MAX_ORDER], knob[FALL_ORDER]);
-		d = (struct mmp_decision){ min(d.order, order), MMP_UNUSED };
+		d.order -= min(d.order, knob[FALL_ORDER]);
+		d.reason = MMP_UNUSED;
 		break;
 	case MMP_USED:
 		break;
 	}
+	d.order = min(d.order, edge_order(vmf->address));
 	if (d.order == MMP_MAX_ORDER &&
 	    is_probe(vmf->address, knob[PROBE_BLOCKS])) {
 		d.order--;
@@ -106,39 +131,39 @@ static noinline struct mmp_decision extend(const struct vm_fault *vmf,
 static struct mmp_decision adaptive(const struct vm_fault *vmf,
 				    enum mm_policy_site site, const u32 *knob)
 {
-	/* A folio begins at an even page, or ends after an odd one. */
-	const unsigned long addr = vmf->address, odd = addr & PAGE_SIZE;
-	const unsigned long edge = addr + odd;
-	const long step = 2 * odd - PAGE_SIZE;
-	unsigned int order;
-	unsigned long far;
-	const pte_t *table;
+	const struct vm_area_struct *vma = vmf->vma;
+	const unsigned long addr = vmf->address;
+	unsigned int order = edge_order(addr), run;
+	const pte_t *here;
+	pmd_t pmd;
 	pte_t pte;
+	long far;
 
-	if (edge & ((PAGE_SIZE << MMP_MIN_ORDER) - 1))
-		return small(vmf->vma, knob, MMP_INSIDE);
-	order = __ffs(edge | PMD_SIZE) - PAGE_SHIFT;
+	if (order < MMP_MIN_ORDER)
+		return small(vma, knob, MMP_INSIDE);
 	order = min(order, knob[MAX_ORDER]);
-	if (order - MMP_MIN_ORDER >= MMP_MAX_ORDER - MMP_MIN_ORDER)
+	run = order - knob[RISE_ORDER];
+	far = beside(addr) << run;
+	if (((addr + far) ^ addr) & PMD_MASK || addr + far < vma->vm_start ||
+	    addr + far >= vma->vm_end)
 		goto long_way;
-	far = addr + (step << (order - knob[RISE_ORDER]));
-	if ((far ^ addr) & PMD_MASK)
-		goto long_way;
-	table = mmp_table(pmdp_get_lockless(vmf->pmd));
-	if (!table)
+	pmd = pmdp_get_lockless(vmf->pmd);
+	if (!mmp_is_table(pmd))
 		goto long_way;
 
-	pte = ptep_get_lockless((pte_t *)table + pte_index(addr + step));
-	if (pte_none(pte))
-		return small(vmf->vma, knob, MMP_ALONE);
-	if (!pte_present(pte) || !pte_young(pte) || order <= SHORT_RUN ||
-	    far < vmf->vma->vm_start || far >= vmf->vma->vm_end)
+	here = mmp_table(pmd) + pte_index(addr);
+	pte = mmp_pte(here, beside(addr));
+	if (!pte_present(pte)) {
+		if (pte_none(pte))
+			return small(vma, knob, MMP_ALONE);
 		goto long_way;
-	pte = ptep_get_lockless((pte_t *)table + pte_index(far));
-	if (pte_present(pte))
+	}
+	if (pte_young(pte) && run > SHORT_RUN &&
+	    pte_present(mmp_pte(here, third(far))) &&
+	    pte_present(mmp_pte(here, far)))
 		return (struct mmp_decision){ order, MMP_RUN };
 long_way:
-	return extend(vmf, site, knob, order, odd ? 1 : -1);
+	return extend(vmf, site, knob);
 }
 
 struct mmp_policy mmp_anon_order_adaptive = {
