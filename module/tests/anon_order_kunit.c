@@ -153,7 +153,7 @@ static void expect_no_table(struct kunit *test, pmd_t pmd, enum mmp_page there)
 {
 	struct area *area = test->priv;
 
-	KUNIT_EXPECT_NULL(test, mmp_table(pmd));
+	KUNIT_EXPECT_FALSE(test, mmp_is_table(pmd));
 	area->pmds[BEHIND] = pmd;
 	area->pmds[AHEAD] = pmd;
 	KUNIT_EXPECT_EQ(test, look(test, 0, -1, MM_POLICY_PTE), there);
@@ -205,6 +205,7 @@ static void a_table_is_followed(struct kunit *test)
 {
 	struct area *area = test->priv;
 
+	KUNIT_EXPECT_TRUE(test, mmp_is_table(area->pmds[HERE]));
 	KUNIT_EXPECT_PTR_EQ(test, mmp_table(area->pmds[HERE]),
 			    (const pte_t *)area->tables[HERE]);
 }

@@ -187,19 +187,20 @@ TEST(swap_entries_nearby)
 
 TEST(the_cap_at_its_bounds)
 {
-	static const struct row none[] = {
-		{ RUN_16 "*...............", 0, MMP_RUN },
+	static const struct row least[] = {
+		{ RUN_16 "*...............", 2, MMP_RUN },
+		{ "...............*" RUN_16, 2, MMP_RUN },
+		{ RUN_15 "m*...............", 0, MMP_UNUSED },
 		{ "*...", 0, MMP_ALONE },
 	};
-	static const struct row two[] = {
-		{ RUN_16 "*...............", 2, MMP_RUN },
+	static const struct row largest[] = {
+		{ ".......u*.......", 0, MMP_RUN },
+		{ "uuuuuuuu*.......", 3, MMP_RUN },
 	};
-	u32 cap;
 
-	for (cap = 0; cap < MMP_MIN_ORDER; cap++)
-		check_rows(none, ARRAY_SIZE(none), (const u32[4]){ cap, 0, 9, 16 }, 0, false);
-	check_rows(two, ARRAY_SIZE(two), (const u32[4]){ 2, 0, 9, 16 }, 0, false);
-	check_rows(none, ARRAY_SIZE(none), (const u32[4]){ 0, 2, 0, 0 }, 0, false);
+	check_rows(least, ARRAY_SIZE(least), (const u32[4]){ 2, 0, 9, 16 }, 0, false);
+	check_rows(least, 2, (const u32[4]){ 2, 2, 0, 0 }, 0, false);
+	check_rows(largest, ARRAY_SIZE(largest), (const u32[4]){ 9, 0, 9, 16 }, 0, false);
 }
 
 TEST(locked_areas_are_populated_anyway)
@@ -256,7 +257,7 @@ TEST(tables_make_no_difference)
 	unsigned int n;
 
 	for (n = 0; n < 2000; n++) {
-		const u32 knob[4] = { pick(9), pick(3), pick(6), pick(3) };
+		const u32 knob[4] = { 2 + pick(7), pick(3), pick(6), pick(3) };
 		unsigned long cut = pick(2) ? pick(EDGE) : 0;
 		struct mmp_decision one, two;
 		char pages[WIDTH + 1] = {};

@@ -16,12 +16,12 @@ TEST(only_a_page_table_is_followed)
 	static const pte_t table[PTRS_PER_PTE] __attribute__((aligned(PAGE_SIZE)));
 	const unsigned long entry = (unsigned long)table;
 
+	EXPECT(mmp_is_table(__pmd(entry | _PAGE_TABLE)), ==, true);
 	EXPECT(mmp_table(__pmd(entry | _PAGE_TABLE)) == table, ==, true);
-	EXPECT(!mmp_table(__pmd(0)), ==, true);
-	EXPECT(!mmp_table(__pmd(entry | _PAGE_TABLE | _PAGE_PSE)), ==, true);
-	EXPECT(!mmp_table(__pmd(entry | _PAGE_PSE | _PAGE_RW)), ==, true);
-	EXPECT(!mmp_table(__pmd(entry | _PAGE_RW)), ==, true);
-	EXPECT(!mmp_table(__pmd(entry | _PAGE_PRESENT)), ==, true);
+	EXPECT(mmp_is_table(__pmd(0)), ==, false);
+	EXPECT(mmp_is_table(__pmd(entry | _PAGE_TABLE | _PAGE_PSE)), ==, false);
+	EXPECT(mmp_is_table(__pmd(entry | _PAGE_PSE | _PAGE_RW)), ==, false);
+	EXPECT(mmp_is_table(__pmd(entry | _PAGE_RW)), ==, false);
 }
 
 static struct vm_fault fault_at(struct sim *sim, unsigned long page)

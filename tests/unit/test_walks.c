@@ -85,7 +85,7 @@ TEST(sparse_walks_take_the_memory_of_order_0)
 	unsigned int i, cap;
 
 	for (i = 0; i < ARRAY_SIZE(sparse); i++)
-		for (cap = 0; cap <= MMP_MAX_ORDER; cap++) {
+		for (cap = MMP_MIN_ORDER; cap <= MMP_MAX_ORDER; cap++) {
 			struct cost least = order_0(sparse[i].walk);
 			struct cost cost = adaptive(cap, sparse[i].walk);
 
