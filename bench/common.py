@@ -137,7 +137,7 @@ def must(guest: Guest, command: str, timeout: float = 600) -> str:
     """Output of a command that has to succeed."""
     result = guest.run(command, timeout)
     if result.rc:
-        raise BenchError(f"in the guest, exit status {result.rc}: {command}\n{result.out}")
+        raise BenchError(f"in the guest, exit status {result.rc}: {command[:500]}\n{result.out}")
     return result.out
 
 
@@ -158,9 +158,9 @@ def measure(
         progress(f"{results.bench}: {arm.name} ({number} of {len(arms)}) took {seconds:.0f} s")
 
 
-def ran(guest: Guest, command: str) -> dict[str, Any]:
+def ran(guest: Guest, command: str, timeout: float = 600) -> dict[str, Any]:
     """The JSON object that a workload printed."""
-    found: dict[str, Any] = json.loads(must(guest, command))
+    found: dict[str, Any] = json.loads(must(guest, command, timeout))
     return found
 
 

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-2.0
+"""poke.py UID: in a guest, write texts to files and report what happens.
+
+Standard input is a JSON list of [path, text, times]: text times times is to be
+written. Standard output is a JSON list of [name of errno or "", value before,
+value after]; a value is null where the file cannot be read.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def value(path: str) -> str | None:
+    """What the file holds."""
+    with contextlib.suppress(OSError):
+        return Path(path).read_text(encoding="utf-8").strip()
+    return None
+
+
+def poke(path: str, text: str, times: int) -> list[str | None]:
+    """Write once."""
+    before, error = value(path), ""
+    try:
+        fd = os.open(path, os.O_WRONLY)
+        try:
+            os.write(fd, text.encode() * times)
+        finally:
+            os.close(fd)
+    except OSError as caught:
+        error = errno.errorcode[caught.errno or 0]
+    return [error, before, value(path)]
+
+
+if __name__ == "__main__":
+    os.setuid(int(sys.argv[1]))
+    json.dump([poke(*task) for task in json.load(sys.stdin)], sys.stdout)

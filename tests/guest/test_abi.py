@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: GPL-2.0
+"""docs/sysfs-abi.txt against the live files, both ways, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from abi import Entry, parse
+from machine import TREE
+from vm import Guest
+
+from .tools import ROOT, must
+
+ENTRIES = parse(TREE / "docs/sysfs-abi.txt")
+FOLDERS = f"{ROOT} /sys/kernel/debug/mmpolicy /sys/module/mmpolicy/parameters"
+POKE = Path(__file__).with_name("poke.py")
+NOBODY = 65534
+
+ENDS = ("", "\n")
+NOT_NUMBERS = ["\n", "abc", "1.5", "0x4", "1e0", " 4", "4 4", "4\n\n", "--4", "-"]
+OUTSIDE = ["-1", "-99999999999999999999", "99999999999999999999"]
+NOT_WORDS = ["\n", "Stock", "stoc", "stock adaptive", " stock", "[stock]", "0", "-1", "1.5"]
+
+
+class Poke(NamedTuple):
+    """A write that is to fail in one of some ways."""
+
+    path: str
+    text: str
+    times: int
+    errors: tuple[str, ...]
+
+
+class Outcome(NamedTuple):
+    """What poke.py found."""
+
+    error: str
+    before: str | None
+    after: str | None
+
+
+def live(guest: Guest) -> dict[str, int]:
+    """Path and mode of each file."""
+    found = must(guest, f"find {FOLDERS} -type f -printf '%p %m\\n'")
+    return {path: int(mode, 8) for path, mode in map(str.split, found.splitlines())}
+
+
+def entry_of(path: str) -> Entry:
+    """What the document says of a file; one entry."""
+    (found,) = [entry for entry in ENTRIES if entry.matches(path)]
+    return found
+
+
+def files(guest: Guest) -> list[tuple[str, Entry]]:
+    """Files that are documented as ABI."""
+    pairs = [(path, entry_of(path)) for path in live(guest)]
+    return [(path, entry) for path, entry in pairs if entry.is_abi]
+
+
+def read(guest: Guest, path: str) -> str:
+    """The value of a file."""
+    return must(guest, f"cat {path}").strip()
+
+
+def poke(guest: Guest, pokes: Iterable[Poke], uid: int = 0) -> list[tuple[Poke, Outcome]]:
+    """Write all of them; the outcomes in the same order. One command has room for some."""
+    rest = list(pokes)
+    done: list[tuple[Poke, Outcome]] = []
+    while rest:
+        some, rest = rest[:400], rest[400:]
+        text = shlex.quote(json.dumps([[task.path, task.text, task.times] for task in some]))
+        output = must(guest, f"printf %s {text} | /usr/bin/python3 {POKE} {uid}")
+        done += zip(some, (Outcome(*found) for found in json.loads(output)), strict=True)
+    return done
+
+
+def refused(outcomes: list[tuple[Poke, Outcome]]) -> None:
+    """Each failed as it had to, and changed nothing."""
+    assert outcomes
+    wrong = [
+        f"{task.path} <- {task.text!r} * {task.times}: {outcome}, not {task.errors}"
+        for task, outcome in outcomes
+        if outcome.error not in task.errors or outcome.before != outcome.after
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+# Both ways
+
+
+def test_every_file_is_documented(loaded: Guest) -> None:
+    """With its mode, by one entry."""
+    assert {path: entry_of(path).mode for path in live(loaded)} == live(loaded)
+
+
+def test_every_entry_is_live(loaded: Guest) -> None:
+    """No entry without a file."""
+    paths = live(loaded)
+    missing = [e.pattern for e in ENTRIES if not any(e.matches(path) for path in paths)]
+    assert not missing
+
+
+def test_files_belong_to_root(loaded: Guest) -> None:
+    """So that the mode says who may write."""
+    assert must(loaded, f"find {FOLDERS} ! -user root -o ! -group root") == ""
+
+
+def test_defaults(loaded: Guest) -> None:
+    """What a read gives after load."""
+    for path, entry in files(loaded):
+        if entry.default is not None:
+            text = read(loaded, path)
+            assert text.partition("[")[2].partition("]")[0] or text == entry.default, path
+
+
+def test_policies(loaded: Guest) -> None:
+    """A policy file lists the documented words; the active one, in brackets, is the default."""
+    for path, entry in files(loaded):
+        if path.endswith("/policy"):
+            words = read(loaded, path).split()
+            assert sorted(word.strip("[]") for word in words) == sorted(entry.values)
+            assert [word for word in words if word[0] == "["] == [f"[{entry.default}]"]
+
+
+def test_counters(loaded: Guest) -> None:
+    """The lines of a stats file are the documented counters, and numbers."""
+    for path in live(loaded):
+        if path.endswith("/stats"):
+            pairs = [line.split() for line in read(loaded, path).splitlines()]
+            entry = entry_of(path)
+            assert all(entry.counts(name) and value.isdigit() for name, value in pairs)
+            names = [name for name, _ in pairs]
+            unknown = [p for p in entry.counters if not any(entry_counts(p, n) for n in names)]
+            assert not unknown
+
+
+def entry_counts(pattern: str, name: str) -> bool:
+    """Whether a live counter is of a documented kind."""
+    return Entry("", "", 0, None, (), None, (), (pattern,)).counts(name)
+
+
+# Writes that are taken
+
+
+def test_bounds_are_accepted(loaded: Guest) -> None:
+    """The smallest and the largest number, with and without newline."""
+    pokes = []
+    for path, entry in files(loaded):
+        if entry.range and entry.mode & 0o200:
+            pokes += [Poke(path, f"{n}{end}", 1, ("",)) for n in entry.range for end in ENDS]
+    for task, outcome in poke(loaded, pokes):
+        assert outcome.error == ""
+        assert outcome.after == task.text.strip(), task.path
+
+
+def test_words_are_accepted(loaded: Guest) -> None:
+    """Each policy can be switched to; the brackets follow."""
+    pokes = []
+    for path, entry in files(loaded):
+        if path.endswith("/policy"):
+            pokes += [Poke(path, word + end, 1, ("",)) for word in entry.values for end in ENDS]
+    for task, outcome in poke(loaded, pokes):
+        assert outcome.error == ""
+        assert f"[{task.text.strip()}]" in (outcome.after or "").split(), task.path
+
+
+def test_reset_restores_every_default(loaded: Guest) -> None:
+    """Whatever was set before."""
+    pokes = []
+    for path, entry in files(loaded):
+        if entry.mode == 0o644:
+            other = str(entry.range[1]) if entry.range else entry.values[-1]
+            pokes.append(Poke(path, other, 1, ("",)))
+    assert all(not outcome.error for _, outcome in poke(loaded, pokes))
+    assert read(loaded, f"{ROOT}/state") == "active"
+    must(loaded, f"echo 1 >{ROOT}/reset")
+    test_defaults(loaded)
+    assert read(loaded, f"{ROOT}/state") == "stock"
+
+
+# Writes that are refused
+
+
+def number_pokes(path: str, entry: Entry) -> list[Poke]:
+    """All wrong texts for a number."""
+    assert entry.range
+    outside = [*OUTSIDE, str(entry.range[0] - 1), str(entry.range[1] + 1)]
+    return [
+        *(Poke(path, text, 1, ("EINVAL",)) for text in NOT_NUMBERS),
+        *(Poke(path, text, 1, ("ERANGE",)) for text in outside),
+        Poke(path, "x", 5000, ("EINVAL",)),
+        Poke(path, "0", 5000, ("EINVAL", "ERANGE")),
+        Poke(path, "1", 5000, ("EINVAL", "ERANGE")),
+        Poke(path, "", 1, ("",)),
+    ]
+
+
+def word_pokes(path: str, entry: Entry) -> list[Poke]:
+    """All wrong texts for a choice."""
+    return [
+        *(Poke(path, text, 1, ("EINVAL",)) for text in NOT_WORDS if text not in entry.values),
+        Poke(path, "stock", 1000, ("EINVAL",)),
+        Poke(path, "x", 5000, ("EINVAL",)),
+        Poke(path, "", 1, ("",)),
+    ]
+
+
+def test_bad_writes_are_refused(loaded: Guest) -> None:
+    """With the documented errno, and nothing has changed."""
+    pokes = []
+    for path, entry in files(loaded):
+        if entry.mode & 0o200:
+            some = number_pokes(path, entry) if entry.range else word_pokes(path, entry)
+            pokes += some
+            assert {error for task in some for error in task.errors} - {""} == set(entry.errors)
+    refused(poke(loaded, pokes))
+
+
+@pytest.mark.parametrize("text", ("1", "stock"))
+def test_read_only_files(loaded: Guest, text: str) -> None:
+    """Not even root opens them for writing."""
+    pokes = [
+        Poke(path, text, 1, ("EACCES",)) for path, entry in files(loaded) if entry.mode == 0o444
+    ]
+    refused(poke(loaded, pokes))
+
+
+def test_reset_cannot_be_read(loaded: Guest) -> None:
+    """It is an act, not a value."""
+    assert loaded.run(f"cat {ROOT}/reset").rc
+
+
+def test_only_root_writes(loaded: Guest) -> None:
+    """Others get EACCES, and may read what the mode says."""
+    pokes = []
+    for path, entry in files(loaded):
+        text = str(entry.range[1]) if entry.range else "stock" if "policy" in path else "1"
+        pokes.append(Poke(path, text, 1, ("EACCES",)))
+    outcomes = poke(loaded, pokes, NOBODY)
+    refused(outcomes)
+    for task, outcome in outcomes:
+        assert (outcome.before is not None) == bool(entry_of(task.path).mode & 0o004)
