@@ -123,7 +123,9 @@ def accelerator(wanted: str, icount: bool, cpus: int, image: Path) -> str:
         return "-accel tcg,thread=single -icount shift=0,sleep=off -cpu max,-erms,-fsrm"
     if wanted == "kvm" or (wanted == "auto" and works_with_kvm(image)):
         return "-accel kvm -cpu host"
-    return "-accel tcg,thread=multi -cpu max"
+    # With a thread per CPU, QEMU before 8.1 may go on to run code that another CPU
+    # has patched meanwhile: stale breakpoints of static keys end in an Oops.
+    return "-accel tcg,thread=single -cpu max"
 
 
 def memory(total: str, nodes: int, cpus: int) -> str:
