@@ -101,6 +101,8 @@ static noinline struct mmp_decision extend(const struct vm_fault *vmf,
 	const long dir = beside(vmf->address) >> PAGE_SHIFT;
 	struct mmp_decision d = { knob[MAX_ORDER], MMP_RUN };
 
+	if (site == MM_POLICY_PMD && d.order < MMP_MAX_ORDER)
+		return (struct mmp_decision){ 0, MMP_CAP };
 	switch (mmp_look(&place, dir)) {
 	case MMP_EMPTY:
 		return small(vmf->vma, knob, MMP_ALONE);
