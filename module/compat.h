@@ -29,7 +29,8 @@ static inline const pte_t *mmp_table(pmd_t pmd)
 #else
 static inline bool mmp_is_table(pmd_t pmd)
 {
-	return !pmd_bad(pmd);
+	return !pmd_none(pmd) && pmd_present(pmd) && !pmd_leaf(pmd) &&
+	       !pmd_bad(pmd);
 }
 
 static inline const pte_t *mmp_table(pmd_t pmd)

@@ -7,6 +7,7 @@
 #include "mmpolicy.h"
 
 #define MMP_ABI		1
+#define MAX_INPUT	64	/* kernfs cuts what is longer than a page */
 
 static struct kobject *root, *profiles;
 
@@ -96,6 +97,8 @@ static ssize_t dir_store(struct kobject *kobj, struct attribute *attr,
 	const struct dir *dir = container_of(kobj, struct dir, kobj);
 	int err;
 
+	if (count > MAX_INPUT)
+		return -EINVAL;
 	if (attr == &policy_attr)
 		err = store_policy(dir, buf);
 	else

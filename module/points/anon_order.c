@@ -69,7 +69,7 @@ static unsigned int node_available(struct pglist_data *node)
 {
 	unsigned long file = atomic_long_read(&node->vm_stat[NR_ACTIVE_FILE]) +
 			     atomic_long_read(&node->vm_stat[NR_INACTIVE_FILE]);
-	unsigned long pages = file / 2, size = 1;
+	unsigned long pages = file / 2, size = 0;
 	struct zone *zone;
 
 	for (zone = node->node_zones; zone < node->node_zones + MAX_NR_ZONES; zone++) {
@@ -78,7 +78,8 @@ static unsigned int node_available(struct pglist_data *node)
 		size += zone_managed_pages(zone);
 		pages += free - min(free, high_wmark_pages(zone));
 	}
-	return min(pages * 1000 / size, 1000UL);
+	/* CPUs of a node without memory take it from others. */
+	return size ? min(pages * 1000 / size, 1000UL) : 1000;
 }
 
 static void sample(struct work_struct *work)

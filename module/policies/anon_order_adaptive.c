@@ -6,7 +6,7 @@
  * The page table is the memory of this policy. A folio may begin where the
  * fault is at its edge and the pages on the other side of that edge are there,
  * as many as the folio has: each page that is allocated ahead of its use has
- * one behind it, so at most twice the memory is used that order 0 would use.
+ * one behind it, so a run that ends wastes about what it has used, at most.
  * Runs grow by doubling. There is no state to be copied by fork, mremap, split
  * or merge, and several streams in one VMA do not disturb each other.
  *
@@ -31,7 +31,7 @@ enum { MAX_ORDER, RISE_ORDER, FALL_ORDER, PROBE_BLOCKS };
 
 static struct mmp_knob knobs[] = {
 	[MAX_ORDER] = MMP_KNOB(max_order, MMP_MIN_ORDER, MMP_MAX_ORDER, 4),
-	/* A run of 2^n pages allows order n plus this. 0: memory at most x2. */
+	/* A run of 2^n pages allows order n plus this. */
 	[RISE_ORDER] = MMP_KNOB(rise_order, 0, MMP_MIN_ORDER, 0),
 	/* What the cap loses where the last folio was not used to its end. */
 	[FALL_ORDER] = MMP_KNOB(fall_order, 0, MMP_MAX_ORDER, MMP_MAX_ORDER),
