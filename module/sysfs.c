@@ -7,7 +7,7 @@
 #include "mmpolicy.h"
 
 #define MMP_ABI		1
-#define MAX_INPUT	64	/* kernfs cuts what is longer than a page */
+#define LONGEST	64	/* kernfs cuts what is longer than a page */
 
 static struct kobject *root, *profiles;
 
@@ -97,7 +97,7 @@ static ssize_t dir_store(struct kobject *kobj, struct attribute *attr,
 	const struct dir *dir = container_of(kobj, struct dir, kobj);
 	int err;
 
-	if (count > MAX_INPUT)
+	if (count > LONGEST)
 		return -EINVAL;
 	if (attr == &policy_attr)
 		err = store_policy(dir, buf);
