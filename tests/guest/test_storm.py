@@ -25,7 +25,7 @@ def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
     The debug kernel has lockdep, PROVE_RCU and DEBUG_ATOMIC_SLEEP, the other
     one also KASAN and kmemleak. The tests' end looks at the kernel log.
     """
-    guest = machines.get(flavor, mem="2G", cpus=4)
+    guest = machines.get(flavor, mem="2G", cpus=2)
     module = must(guest, "modinfo -n mmpolicy").strip()
     found = ran(guest, f"{workload('storm')} {module} {rounds} {THREADS}", timeout=1500)
     assert found["rounds"] == rounds

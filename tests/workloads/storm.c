@@ -144,11 +144,18 @@ static volatile uint64_t *word(const struct state *s, size_t i)
 
 static uint64_t stamp(const struct state *s, size_t i) { return (uintptr_t)s ^ i << 1 ^ 1; }
 
+/*
+ * QEMU may run all CPUs in one thread, and then goes on with another one ten
+ * times a second, wherever that is; and where one pauses, so that the process
+ * which switches need not wait that long for each answer of the other CPUs.
+ */
 static void touch(struct state *s, size_t i)
 {
 	*word(s, i) = stamp(s, i);
 	s->there[i] = 1;
 	touched++;
+	if (!next_random(s, 64))
+		__builtin_ia32_pause();
 }
 
 static void touch_some(struct state *s)
