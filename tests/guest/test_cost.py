@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The promises about cost, measured by bench/anon_order.py: counted instructions, no clock."""
+
+from __future__ import annotations
+
+import anon_order
+import pytest
+from anon_order import ARMS, BASE, LARGE, MALLOC, SMALL
+from common import Results
+
+from .conftest import Machines
+
+pytestmark = pytest.mark.flavor("unpatched", "patched")
+
+AREAS = {4: SMALL, 8: LARGE, 9: LARGE}
+DENSE = ("forward", "backward", "streams", "threads", "brk")
+SPARSE = ("every_32k", "every_64k", "every_128k", "random_quarter", "malloc")
+CHANGING = ("sparse_dense.1", "sparse_dense.2", "dense_sparse.1", "dense_sparse.2")
+OFF = {"patched": 1.002, "loaded": 1.005, "unloaded": 1.002}
+NEEDED = {BASE, *OFF, *(f"{policy}-{cap}" for policy in ("fixed", "adaptive") for cap in AREAS)}
+
+caps = pytest.mark.parametrize("cap", AREAS)
+
+
+@pytest.fixture(scope="module")
+def results(all_machines: Machines) -> Results:
+    """Each arm in a guest of its own; takes some minutes."""
+    all_machines.end()
+    return anon_order.run([arm for arm in ARMS if arm.name in NEEDED])
+
+
+def case(pattern: str, cap: int) -> str:
+    """The case of a pattern on the area that is meant for a cap."""
+    return MALLOC.name() if pattern == MALLOC.pattern else f"{pattern} {AREAS[cap]}M"
+
+
+def best_fixed(results: Results, name: str, key: str, cap: int) -> float:
+    """The least that a fixed order up to a cap took."""
+    found = [results.find(f"fixed-{order}", name, key) for order in AREAS if order <= cap]
+    return min(value for value in found if value is not None)
+
+
+@pytest.mark.parametrize("arm", OFF)
+def test_off_costs_nothing(results: Results, arm: str) -> None:
+    """Hooks without module, a module that is all stock, and after its unload."""
+    names = [name for name in results.cases() if name.endswith(f" {SMALL}M")]
+    ratios = {name: results.ratio(arm, BASE, name, "ticks") for name in names}
+    assert max(ratios.values()) <= OFF[arm], ratios
+
+
+@caps
+@pytest.mark.parametrize("pattern", DENSE)
+def test_dense_access(results: Results, pattern: str, cap: int) -> None:
+    """Adaptive is near the best fixed order under the same cap."""
+    name, arm = case(pattern, cap), f"adaptive-{cap}"
+    for key, limit in (("ticks", 1.03), ("faults", 1.10)):
+        ratio = results.value(arm, name, key) / best_fixed(results, name, key, cap)
+        assert ratio <= limit, f"{key} of {name}"
+
+
+@caps
+@pytest.mark.parametrize("pattern", SPARSE)
+def test_sparse_access(results: Results, pattern: str, cap: int) -> None:
+    """Adaptive is near order 0 of the unpatched kernel."""
+    name, arm = case(pattern, cap), f"adaptive-{cap}"
+    assert results.ratio(arm, BASE, name, "ticks") <= 1.05
+    assert results.ratio(arm, BASE, name, "kb") <= 1.02
+
+
+@caps
+@pytest.mark.parametrize("pattern", CHANGING)
+def test_changing_access(results: Results, pattern: str, cap: int) -> None:
+    """Each half is near the better one of order 0 and the best fixed order."""
+    name, arm = case(pattern, cap), f"adaptive-{cap}"
+    better = min(results.value(BASE, name, "ticks"), best_fixed(results, name, "ticks", cap))
+    assert results.value(arm, name, "ticks") / better <= 1.05
+    assert results.ratio(arm, BASE, name, "kb") <= 1.05
+
+
+def test_decisions_are_cheap(all_machines: Machines) -> None:
+    """A decision takes at most 80 instructions; with large folios, 2 a page."""
+    all_machines.end()
+    small, *large = anon_order.decision_costs()
+    assert small.per_fault <= 80, small.text()
+    for cost in large:
+        assert cost.per_page <= 2, cost.text()
