@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-2.0
+"""DKMS: the module for a kernel with the hooks, the stub for one without.
+
+DKMS runs on the host, in folders of its own; what it built is loaded in a guest.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from common import new_guest
+from machine import TREE, Kernel
+from vm import Guest, cache_dir
+
+from .conftest import Machines
+from .tools import ROOT, must
+
+AS_ROOT = [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
+SOURCES = ("Kbuild", "dkms.conf", "module")
+
+
+@dataclass(frozen=True)
+class Dkms:
+    """A DKMS tree of its own, and a kernel to build for."""
+
+    folder: Path
+    source: Path
+    release: str
+
+    def run(self, verb: str) -> str:
+        """Run one verb; it has to succeed."""
+        argv = [*AS_ROOT, "dkms", verb, "mmpolicy/0.1.0", "-k", self.release]
+        argv += ["--kernelsourcedir", str(self.source), "--no-depmod"]
+        for option in ("dkmstree", "sourcetree", "installtree"):
+            argv += [f"--{option}", str(self.folder / option)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        logs = [log.read_text() for log in self.folder.rglob("make.log")]
+        assert done.returncode == 0, "\n".join([done.stdout, done.stderr, *logs])
+        return done.stdout
+
+    def installed(self) -> list[Path]:
+        """Modules in the place where a host would have them."""
+        return sorted((self.folder / "installtree").rglob("*.ko*"))
+
+
+def tree_of(guest: Guest) -> tuple[Path, str]:
+    """The built source of a guest's kernel, and its release."""
+    source = Kernel.of_flavor(guest.series, guest.flavor).image.parent / "src"
+    return source.resolve(), (source / "include/config/kernel.release").read_text().strip()
+
+
+@pytest.fixture
+def dkms(request: pytest.FixtureRequest) -> Iterator[Dkms]:
+    """A copy of this tree where DKMS looks for it."""
+    source, release = tree_of(new_guest(request.param))
+    folder = Path(tempfile.mkdtemp(prefix="dkms-", dir=cache_dir()))
+    copy = folder / "sourcetree/mmpolicy-0.1.0"
+    copy.mkdir(parents=True)
+    for name in SOURCES:
+        (shutil.copytree if (TREE / name).is_dir() else shutil.copy)(TREE / name, copy / name)
+    (folder / "dkmstree").mkdir()
+    (folder / "installtree" / release).mkdir(parents=True)
+    yield Dkms(folder, source, release)
+    shutil.rmtree(folder)
+
+
+def build_and_install(dkms: Dkms) -> Path:
+    """Each verb once; the module that came of it."""
+    dkms.run("add")
+    dkms.run("build")
+    dkms.run("install")
+    assert f"{dkms.release}, x86_64: installed" in dkms.run("status")
+    (module,) = dkms.installed()
+    assert "updates/dkms" in str(module)
+    return module
+
+
+@pytest.mark.parametrize("dkms", ["patched"], indirect=True)
+def test_module(dkms: Dkms, machines: Machines) -> None:
+    """Built for a kernel with the hooks it loads, and is gone after removal."""
+    guest = machines.get(mem="2G", cpus=2, swap="1G")
+    module = build_and_install(dkms)
+    assert must(guest, f"modinfo -F version {module}") == "0.1.0\n"
+    must(guest, f"insmod {module} && cat {ROOT}/state && rmmod mmpolicy")
+    dkms.run("remove")
+    assert not dkms.installed()
+
+
+@pytest.mark.flavor("unpatched")
+@pytest.mark.parametrize("dkms", ["unpatched"], indirect=True)
+def test_stub(dkms: Dkms, machines: Machines) -> None:
+    """Without the hooks the build works as well, and the load says what is missing."""
+    guest = machines.get("unpatched", mem="1G")
+    module = build_and_install(dkms)
+    assert guest.run(f"insmod {module}").rc
+    assert "mmpolicy: " in (last := must(guest, "dmesg | grep -i mmpolicy | tail -n 1"))
+    assert "CONFIG_MM_POLICY" in last
+    assert "mmpolicy" not in must(guest, "cat /proc/modules")
+    dkms.run("remove")
+    assert not dkms.installed()
