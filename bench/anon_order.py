@@ -4,7 +4,8 @@
 Each arm touches fresh memory in several patterns (tests/workloads/touch.c) in
 a guest of its own. Caps up to 64 kB are measured on 64 MiB. Caps of 1 MiB and
 2 MiB are measured on 1 GiB: a stream takes about ten faults until its folios
-are that large, which would be most of its faults on 64 MiB.
+are that large, which would be most of its faults on 64 MiB. Changes of pattern
+are measured on 256 MiB: noticing one wastes a folio.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MEASURE = "/sys/kernel/debug/mmpolicy/measure"
 THP = "/sys/kernel/mm/transparent_hugepage"
 MEM = "3G"
 BASE = "stock-4k"
-SMALL, LARGE = 64, 1024
+SMALL, LARGE, CHANGE = 64, 1024, 256
 
 DENSE = ("forward", "backward", "streams", "threads", "brk", "stack")
 SPARSE = ("every_32k", "every_64k", "every_128k", "random_quarter")
@@ -100,7 +101,7 @@ def cases(mib: int) -> list[Case]:
     return [
         *(Case(pattern, mib, dense) for pattern in DENSE if (pattern, mib) != ("stack", LARGE)),
         *(Case(pattern, mib, sparse) for pattern in SPARSE),
-        *(Case(pattern, mib, dense) for pattern in CHANGING),
+        *(Case(pattern, CHANGE if mib == SMALL else mib, 5) for pattern in CHANGING),
         MALLOC,
     ]
 
@@ -216,7 +217,7 @@ def cell(results: Results, key: str, arm: str, case: str) -> str:
 def part(results: Results, mib: int) -> Results:
     """What was measured on an area, by the arms that are meant for it."""
     arms = {arm.name for arm in ARMS if mib in arm.areas}
-    suffixes = (f" {mib}M", f" {MALLOC.mib}M")
+    suffixes = tuple(f" {case.mib}M" for case in cases(mib))
     chosen = [s for s in results.samples if s.arm in arms and s.case.endswith(suffixes)]
     return Results(results.bench, results.about, chosen)
 

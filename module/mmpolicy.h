@@ -184,6 +184,13 @@ static inline struct mmp_profile *mmp_profile_of(const struct mm_struct *mm)
 	return &mmp_default;
 }
 
+/* The counters of a point. */
+static inline u64 __percpu *mmp_counters(const struct mmp_profile *profile,
+					 const struct mmp_point *point)
+{
+	return profile->counters + point->first_counter;
+}
+
 /**
  * mmp_count - add to a counter of a point
  * @profile: who decided
@@ -195,7 +202,7 @@ static inline void mmp_count(const struct mmp_profile *profile,
 			     const struct mmp_point *point,
 			     unsigned int counter, u64 n)
 {
-	this_cpu_add(profile->counters[point->first_counter + counter], n);
+	this_cpu_add(mmp_counters(profile, point)[counter], n);
 }
 
 #endif /* MMPOLICY_H */

@@ -161,6 +161,7 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
 	const struct mmp_policy *policy = policy_for(settings, vmf->vma);
+	u64 __percpu *counter = mmp_counters(profile, &mmp_point_anon_order);
 	struct mmp_decision d;
 	unsigned int order;
 	const u32 *knob;
@@ -179,8 +180,8 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 		order = lowered(settings, order);
 		count(profile, LOWERED);
 	}
-	count(profile, WANTED + order);
-	count(profile, REASON + d.reason);
+	this_cpu_inc(counter[WANTED + order]);
+	this_cpu_inc(counter[REASON + d.reason]);
 	trace_mmpolicy_anon_order(vmf->address, site, order, d.reason);
 	return ((2UL << order) - 1) & ~(BIT(MMP_MIN_ORDER) - 1);
 }
