@@ -97,11 +97,11 @@ def cases(mib: int) -> list[Case]:
 
     There is no room for a large stack below the first page of one.
     """
-    dense, sparse = (11, 21) if mib == SMALL else (3, 5)
+    dense, sparse = (11, 61) if mib == SMALL else (3, 5)
     return [
         *(Case(pattern, mib, dense) for pattern in DENSE if (pattern, mib) != ("stack", LARGE)),
         *(Case(pattern, mib, sparse) for pattern in SPARSE),
-        *(Case(pattern, CHANGE if mib == SMALL else mib, 5) for pattern in CHANGING),
+        *(Case(pattern, CHANGE if mib == SMALL else mib, dense) for pattern in CHANGING),
         MALLOC,
     ]
 

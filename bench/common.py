@@ -3,7 +3,7 @@
 
 A guest under icount runs one instruction per nanosecond of its clock, so the
 time stamp counter counts instructions: path length, not speed. Whatever else
-the host does, a median of rounds repeats to 0.05 %, with two precautions. Free
+the host does, many rounds repeat to 0.05 %, with two precautions. Free
 lists are warmed up by a run that is thrown away. And the lists of free pages
 that each CPU has get a fixed size: by default they grow and shrink with what
 ran before, which moves a sparse pattern by up to 7 %.
