@@ -247,7 +247,8 @@ PLOTTED = {
 def plot(results: Results, path: Path) -> None:
     """Instructions and memory of each pattern, as multiples of the base."""
     plt = common.pyplot()
-    parts = {mib: some for mib in PLOTTED if (some := part(results, mib)).samples}
+    drawn = {mib: part(results, mib) for mib in PLOTTED}
+    parts = {mib: some for mib, some in drawn.items() if {*PLOTTED[mib]} & {*some.arms()}}
     figure, axes = plt.subplots(len(parts), 2, figsize=(13, 4.5 * len(parts)), squeeze=False)
     for row, (mib, some) in zip(axes, parts.items(), strict=True):
         for axis, key in zip(row, ("ticks", "kb"), strict=True):
