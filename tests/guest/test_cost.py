@@ -12,7 +12,7 @@ from .conftest import Machines
 
 pytestmark = pytest.mark.flavor("unpatched", "patched")
 
-AREAS = {4: SMALL, 8: LARGE, 9: LARGE}
+AREAS = {4: SMALL, 8: LARGE}
 DENSE = ("forward", "backward", "streams", "threads", "brk")
 SPARSE = ("every_32k", "every_64k", "every_128k", "random_quarter", "malloc")
 CHANGING = ("sparse_dense.1", "sparse_dense.2", "dense_sparse.1", "dense_sparse.2")
