@@ -30,7 +30,7 @@ BASE = "stock-4k"
 SMALL, LARGE, CHANGE = 64, 1024, 256
 
 DENSE = ("forward", "backward", "streams", "threads", "brk", "stack")
-SPARSE = ("every_32k", "every_64k", "every_128k", "random_quarter")
+SPARSE = {"every_32k": 61, "every_64k": 121, "every_128k": 241, "random_quarter": 31}  # rounds
 CHANGING = ("sparse_dense", "dense_sparse")
 
 
@@ -97,10 +97,10 @@ def cases(mib: int) -> list[Case]:
 
     There is no room for a large stack below the first page of one.
     """
-    dense, sparse = (11, 61) if mib == SMALL else (3, 5)
+    dense = 11 if mib == SMALL else 3
     return [
         *(Case(pattern, mib, dense) for pattern in DENSE if (pattern, mib) != ("stack", LARGE)),
-        *(Case(pattern, mib, sparse) for pattern in SPARSE),
+        *(Case(pattern, mib, n if mib == SMALL else 5) for pattern, n in SPARSE.items()),
         *(Case(pattern, CHANGE if mib == SMALL else mib, dense) for pattern in CHANGING),
         MALLOC,
     ]

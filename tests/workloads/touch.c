@@ -153,7 +153,7 @@ static unsigned long faults(void)
 	return usage.ru_minflt;
 }
 
-#define MAX_ROUNDS	99
+#define MAX_ROUNDS	299
 
 static struct result {
 	uint64_t ticks[MAX_ROUNDS];	/* ascending */
