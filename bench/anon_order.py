@@ -269,7 +269,8 @@ def bars(axis: Any, results: Results, arms: Sequence[str], key: str) -> None:
         heights = [results.ratio(arm, BASE, case, key) for case in cases]
         axis.bar([i + number * width for i in range(len(cases))], heights, width, label=arm)
     axis.axhline(1, color="black", linewidth=0.8)
-    axis.set_yscale("log")
+    axis.set_yscale("log", base=2)
+    axis.yaxis.set_major_formatter("{x:g}")
     axis.set_xticks([i + 0.4 for i in range(len(cases))])
     axis.set_xticklabels([case.split()[0] for case in cases], rotation=45, ha="right", size=8)
     axis.legend(fontsize=8)
