@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Guests for the tests. One runs at a time; tests with the same needs share it."""
+"""Guests for the tests. Each worker has one at a time; tests with the same needs share it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,26 @@ from . import tools
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what the marker means."""
+    """Say what the markers mean."""
     config.addinivalue_line(
         "markers", "flavor(name, ...): kernels that a test needs; without it, the patched one"
     )
+    config.addinivalue_line("markers", "full: takes long; only for ./dev test --full")
 
 
 def flavors_of(item: pytest.Item) -> set[str]:
-    """The kernels that a test needs."""
+    """The kernels that a test needs, and "full" if it takes long."""
     marker = item.get_closest_marker("flavor")
-    return set(marker.args) if marker else {"patched"}
+    kernels = set(marker.args) if marker else {"patched"}
+    return kernels | ({"full"} if item.get_closest_marker("full") else set())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests of kernels that ./dev test was not asked for."""
+    """Leave out what ./dev test was not asked for, and begin with the long files.
+
+    Workers take whole files: a long one at the end would leave the others idle.
+    """
+    items.sort(key=lambda item: not getattr(getattr(item, "module", None), "LONG", False))
     chosen = os.environ.get("MMPOLICY_FLAVORS", "").replace("ksrc", "patched").split()
     if not chosen:
         return

@@ -12,6 +12,7 @@ from .conftest import Machines
 
 pytestmark = pytest.mark.flavor("unpatched", "patched")
 
+LONG = True
 AREAS = {4: SMALL, 8: LARGE}
 NOISE = 0.0005  # to which a measurement repeats
 DENSE = ("forward", "backward", "streams", "threads", "brk")

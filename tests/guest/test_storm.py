@@ -9,6 +9,7 @@ from common import ran, workload
 from .conftest import Machines
 from .tools import must
 
+LONG = True
 THREADS = 4
 
 

@@ -135,7 +135,7 @@ run_pytest() {
 	fi
 }
 
-# Kernels and modules of the flavors, then the tests that need them.
+# Kernels and modules of the flavors, then the tests that need them: guest_tests KIND
 guest_tests() {
 	local flavor
 	"$TREE/dev" kernel --series "$SERIES" "${FLAVORS[@]/#/--}" || { fail "kernels" && return; }
@@ -146,5 +146,14 @@ guest_tests() {
 			fail "module for the $flavor kernel"
 		fi
 	done
-	MMPOLICY_SERIES=$SERIES MMPOLICY_FLAVORS=${FLAVORS[*]} run_pytest guest -v
+	MMPOLICY_SERIES=$SERIES MMPOLICY_FLAVORS="${FLAVORS[*]} $1" run_pytest guest -v \
+		-n "$(guests_at_once)" --dist loadfile --no-loadscope-reorder
+}
+
+# A guest keeps one CPU busy, and takes up to 3 GiB.
+guests_at_once() {
+	local cpus room
+	cpus=$(nproc)
+	room=$(awk '/^MemAvailable:/ { print int($2 / 3145728) }' /proc/meminfo)
+	echo $((room < 1 ? 1 : room < cpus ? room : cpus))
 }
