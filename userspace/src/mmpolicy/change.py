@@ -1,53 +1,62 @@
 # SPDX-License-Identifier: GPL-2.0
 """Changes: planned as a list of writes, made in order, put back when one is refused."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from errno import EBUSY
 from typing import NamedTuple
 
 from mmpolicy.errors import Error
-from mmpolicy.model import value_of
+from mmpolicy.model import CONTROL, check_loaded
+from mmpolicy.state import State, Write, differences, read_state, restore
 from mmpolicy.sysfs import Tree
 
 
-class Write(NamedTuple):
-    """One write to one file of the tree."""
+class Done(NamedTuple):
+    """What writes have made of the state."""
 
-    path: str
-    value: str
-
-
-class Change(NamedTuple):
-    """What became of a write: the kernel decides what `now` is."""
-
-    path: str
-    before: str
-    asked: str
-    now: str
+    before: State
+    after: State
 
 
-def apply(tree: Tree, writes: Sequence[Write]) -> list[Change]:
-    """Make all writes or none, and read back what the kernel took."""
-    before = [Write(write.path, value_of(tree, write.path)) for write in writes]
-    for count, write in enumerate(writes):
-        try:
-            tree.write(*write)
-        except Error as err:
-            _put_back(tree, before[:count], err)
-            raise
-    return [
-        Change(write.path, old.value, write.value, value_of(tree, write.path))
-        for write, old in zip(writes, before, strict=True)
-    ]
+def carry_out(
+    tree: Tree, writes: Sequence[Write], where: Callable[[Write], str] = lambda _write: ""
+) -> Done:
+    """Make all writes or none, and read back what the kernel took.
+
+    `where` tells where a write comes from, such as `FILE:7: `; a refusal begins with it.
+    """
+    before = read_state(tree)
+    try:
+        for write in writes:
+            _write(tree, write, where)
+    except BaseException as err:
+        _put_back(tree, before, err)
+        raise
+    return Done(before, read_state(tree))
 
 
-def _put_back(tree: Tree, done: Sequence[Write], err: Error) -> None:
-    lost = []
-    for old in reversed(done):
-        try:
-            tree.write(*old)
-        except Error as again:
-            lost.append(again.message)
-    if done and not lost:
-        err.message += "; the writes before it were put back"
-    for message in lost:
-        err.message += f"; and the way back failed: {message}"
+def _write(tree: Tree, write: Write, where: Callable[[Write], str]) -> None:
+    try:
+        tree.write(*write)
+    except Error as err:
+        err.message = where(write) + err.message
+        if err.errno == EBUSY and check_loaded(tree) == "expired":
+            err.message += "; the lease has expired, everything is stock"
+            err.next_step = "mmpolicy reset, which acknowledges it"
+        raise
+
+
+def _put_back(tree: Tree, before: State, err: BaseException) -> None:
+    """Restore the state, and let the error say what became of it."""
+    if read_state(tree) == before:
+        return
+    told = "; the writes before it were put back"
+    try:
+        restore(tree, before)
+    except Error as again:
+        told = f"; and the way back failed: {again.message}"
+    lost = differences(before, read_state(tree))
+    if lost:
+        told = f"{told}; different now: {', '.join(f'{CONTROL}/{key}' for key in lost)}"
+    if isinstance(err, Error):
+        err.message += told

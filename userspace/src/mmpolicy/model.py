@@ -45,6 +45,12 @@ def active_of(tree: Tree, path: str) -> tuple[str, tuple[str, ...]]:
     return marked[0], tuple(word.strip("[]") for word in words)
 
 
+def chosen(text: str) -> str:
+    """Return the choice of a file like `[process] cgroup`, any other text as it is."""
+    marked = [word for word in text.split() if word.startswith("[") and word.endswith("]")]
+    return marked[0].strip("[]") if len(marked) == 1 else text
+
+
 def value_of(tree: Tree, path: str) -> str:
     """Return what a setting is now; for a policy file the active one."""
     if path.endswith("/policy"):

@@ -67,6 +67,13 @@ class Tree:
         """Tell if path is a directory that we may see."""
         return os.path.isdir(self.real(path))  # noqa: PTH112 (pathlib raises EACCES)
 
+    def inode(self, path: str) -> int:
+        """Return the inode number of a directory, 0 without such a directory."""
+        try:
+            return self.real(path).stat().st_ino if self.is_dir(path) else 0
+        except FileNotFoundError:
+            return 0
+
     def writable(self, path: str) -> bool:
         """Tell if we may write the file."""
         return os.access(self.real(path), os.W_OK)
@@ -79,6 +86,17 @@ class Tree:
         """Write a value in one go; the kernel decides if it is a good one."""
         with _explained(f"write '{value}' to {self.real(path)}", WRITE_REMEDIES):
             self.store(path, value)
+
+    def keep(self, path: str, text: str) -> None:
+        """Write an ordinary file so that a crash leaves the old one or the new one."""
+        new = self.real(f"{path}.new")
+        with _explained(f"write {self.real(path)}", WRITE_REMEDIES):
+            new.parent.mkdir(parents=True, exist_ok=True)
+            with new.open("w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.real(path))
 
     def store(self, path: str, value: str) -> None:
         """Do the write itself; tests replace this with a model of the kernel."""

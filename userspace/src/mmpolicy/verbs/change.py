@@ -14,10 +14,12 @@ from mmpolicy.app import (
     pass_app,
     profile_option,
 )
-from mmpolicy.change import Change, Write, apply
+from mmpolicy.change import Done
 from mmpolicy.errors import pick
 from mmpolicy.model import CONTROL, Control, Point
-from mmpolicy.render import emit, emit_plan, paint, table
+from mmpolicy.render import emit_plan
+from mmpolicy.state import Write, read_state
+from mmpolicy.verbs.commit import commit, keep_change
 from mmpolicy.verbs.look import emit_points
 
 
@@ -42,14 +44,6 @@ def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
     return [*writes, Write(f"{point.path}/policy", policy)] if policy else writes
 
 
-def _change_rows(base: str, changes: Sequence[Change]) -> list[str]:
-    rows = []
-    for path, before, asked, now in changes:
-        note = "" if now == asked else paint(f"(asked for {asked})", "yellow")
-        rows.append((path.removeprefix(f"{base}/"), before, "->", now, note))
-    return table(("SETTING", "BEFORE", "", "NOW", ""), rows)
-
-
 @click.command("set")
 @click.argument("point", shell_complete=complete_point)
 @click.argument(
@@ -69,14 +63,7 @@ def set_point(
     """
     policy, knobs = _parse(settings)
     target = Control(app.tree).point(profile, point)
-    writes = _plan(target, policy, knobs)
-    if dry_run:
-        emit_plan("set", want_json, writes)
-        return
-    changes = apply(app.tree, writes)
-    data = {"dry_run": False, "changes": [change._asdict() for change in changes]}
-    base = f"{CONTROL}/profiles"
-    emit("set", want_json, data, _change_rows(base, changes))
+    commit(app, _plan(target, policy, knobs), dry_run, want_json)
 
 
 @click.command()
@@ -86,9 +73,10 @@ def set_point(
 def reset(app: App, dry_run: bool, want_json: bool) -> None:
     """Put every policy back to stock and every knob to its default, at once."""
     path = f"{CONTROL}/reset"
-    Control(app.tree)
+    before = read_state(app.tree)
     if dry_run:
         emit_plan("reset", want_json, [(path, "1")])
         return
     app.tree.write(path, "1")
+    keep_change(app.tree, Done(before, read_state(app.tree)))
     emit_points("reset", want_json, app.tree, dry_run=False)

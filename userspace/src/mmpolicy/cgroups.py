@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Cgroups as operators name them, and as the kernel does: by inode number."""
+
+from collections.abc import Iterator
+
+from mmpolicy.errors import Error, Exit
+from mmpolicy.sysfs import Tree
+
+MOUNTS = "/proc/self/mounts"
+
+
+def cgroup_mount(tree: Tree) -> str:
+    """Return where the cgroup v2 hierarchy is mounted."""
+    for line in tree.read(MOUNTS).splitlines():
+        fields = line.split()
+        if len(fields) > 2 and fields[2] == "cgroup2":
+            return fields[1].replace("\\040", " ")
+    hint = "mount -t cgroup2 none /sys/fs/cgroup"
+    raise Error(f"{tree.real(MOUNTS)} has no cgroup v2 hierarchy", Exit.LACKING, hint)
+
+
+def _walk(tree: Tree, mount: str, path: str = "") -> Iterator[str]:
+    """Yield the paths of all cgroups, the root's first, as `/system.slice/x.service`."""
+    yield path or "/"
+    try:
+        names = tree.dirs(f"{mount}{path}")
+    except Error:  # it has just been removed
+        return
+    for name in names:
+        yield from _walk(tree, mount, f"{path}/{name}")
+
+
+def cgroup_paths(tree: Tree) -> dict[str, str]:
+    """Return the path, below the mount, of each cgroup by its id."""
+    mount = cgroup_mount(tree)
+    found = ((tree.inode(f"{mount}{path}"), path) for path in _walk(tree, mount))
+    return {str(number): path for number, path in found if number}
+
+
+def find_cgroup(tree: Tree, given: str) -> str:
+    """Return the id of a cgroup.
+
+    It is given as a directory, as a path below the mount, or as the name of a systemd unit.
+    """
+    mount = cgroup_mount(tree)
+    path = "/" + given.removeprefix(f"{mount}/").strip("/")
+    if given != mount and "/" not in given.strip("/") and not tree.is_dir(f"{mount}{path}"):
+        path = _find_unit(tree, mount, given)
+    number = tree.inode(mount if given == mount else f"{mount}{path}")
+    if not number:
+        hint = f"give a directory below {mount}, or the name of a running systemd unit"
+        raise Error(f"no cgroup '{given}' in {tree.real(mount)}", Exit.USAGE, hint)
+    return str(number)
+
+
+def _find_unit(tree: Tree, mount: str, unit: str) -> str:
+    names = {unit, f"{unit}.service"}
+    found = [path for path in _walk(tree, mount) if path.rpartition("/")[2] in names]
+    if len(found) > 1:
+        text = f"'{unit}' may be any of these cgroups: {', '.join(found)}"
+        raise Error(text, Exit.USAGE, "give the path of one of them")
+    return found[0] if found else f"/{unit}"
+
+
+def complete_cgroups(tree: Tree, incomplete: str) -> list[str]:
+    """Return the paths of cgroups that begin like that."""
+    return [path for path in _walk(tree, cgroup_mount(tree)) if path.startswith(incomplete)]
