@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """A host made of files, and the command that runs on it."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from click.testing import CliRunner
@@ -14,12 +16,14 @@ from .fakes import Clock, FakeLib, FakeTree, Result, Run
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> FakeTree:
+def tree() -> Iterator[FakeTree]:
     """Return a host with a patched kernel and the module loaded."""
-    tree = FakeTree(tmp_path)
-    tree.make_host()
-    tree.make_loaded()
-    return tree
+    memory = "/dev/shm"
+    with TemporaryDirectory(dir=memory if Path(memory).is_dir() else None) as root:
+        tree = FakeTree(Path(root))
+        tree.make_host()
+        tree.make_loaded()
+        yield tree
 
 
 @pytest.fixture

@@ -148,6 +148,7 @@ class FakeTree(Tree):
         elif name == "delete":
             self.remove(f"{CONTROL}/profiles/{value}")
             self.remove(f"/sys/kernel/debug/mmpolicy/{value}")
+            self._tell_state()
         elif name in ("cgroups", "pids"):
             self._bind(path, name, value)
         elif name == "unit":
@@ -165,6 +166,9 @@ class FakeTree(Tree):
     def _activate(self, path: str, value: str) -> None:
         names = POINTS[Path(path).parent.name]
         self.put(path, " ".join(f"[{name}]" if name == value else name for name in names))
+        self._tell_state()
+
+    def _tell_state(self) -> None:
         policies = self.real(f"{CONTROL}/profiles").glob("*/*/policy")
         stock = all("[stock]" in policy.read_text() for policy in policies)
         self.put(f"{CONTROL}/state", "stock" if stock else "active")

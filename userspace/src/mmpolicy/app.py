@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mmpolicy.cgroups import cgroup_list
 from mmpolicy.errors import Error, Exit
 from mmpolicy.model import MODULE, Control
 from mmpolicy.sysfs import Tree
@@ -79,6 +80,8 @@ def _settings(control: Control, given: dict[str, Any]) -> list[str]:
 
 complete_point = _completer(lambda control, given: control.point_names(given["profile"]))
 complete_setting = _completer(_settings)
+complete_profile = _completer(lambda control, _given: control.profiles())
+complete_cgroup = _completer(lambda control, _given: cgroup_list(control.tree))
 
 pass_app = click.make_pass_decorator(App)
 json_option = click.option("--json", "want_json", is_flag=True, help="Print JSON.")
@@ -87,6 +90,6 @@ dry_run_option = click.option(
 )
 profile_option = click.option(
     "--profile", default="default", show_default=True, metavar="NAME", help="Use this profile.",
-    shell_complete=_completer(lambda control, _given: control.profiles()),
+    shell_complete=complete_profile,
 )  # fmt: skip
 point_argument = click.argument("point", required=False, shell_complete=complete_point)

@@ -62,6 +62,6 @@ def _find_unit(tree: Tree, mount: str, unit: str) -> str:
     return found[0] if found else f"/{unit}"
 
 
-def complete_cgroups(tree: Tree, incomplete: str) -> list[str]:
-    """Return the paths of cgroups that begin like that."""
-    return [path for path in _walk(tree, cgroup_mount(tree)) if path.startswith(incomplete)]
+def cgroup_list(tree: Tree) -> list[str]:
+    """Return the paths of all cgroups."""
+    return list(_walk(tree, cgroup_mount(tree)))

@@ -6,7 +6,7 @@ import click
 from mmpolicy import __version__
 from mmpolicy.app import App
 from mmpolicy.sysfs import Tree
-from mmpolicy.verbs import change, doctor, look, module, stats
+from mmpolicy.verbs import bind, change, doctor, lease, look, manifest, module, profile, stats
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -18,7 +18,8 @@ def main(ctx: click.Context, root: str) -> None:
 
     \b
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the kernel lacks the module,
-    a hook or a feature, 4 no permission, 5 the kernel refused the value.
+    a hook or a feature, 4 no permission, 5 the kernel refused the value,
+    6 drift found by verify, 7 the experiment is inconclusive.
     """
     if ctx.obj is None:
         ctx.obj = App(Tree(root))
@@ -32,6 +33,15 @@ for verb in (
     look.show,
     change.set_point,
     change.reset,
+    profile.profile,
+    bind.bind,
+    bind.unbind,
+    lease.lease,
+    manifest.apply,
+    manifest.save,
+    manifest.diff,
+    manifest.verify,
+    manifest.revert,
     stats.stats,
 ):
     main.add_command(verb)

@@ -20,6 +20,8 @@ class Exit(IntEnum):
     LACKING = 3  # the kernel lacks the module, a hook or a feature
     DENIED = 4
     REFUSED = 5  # the kernel refused the value
+    DRIFT = 6  # verify: the state is not what the manifest says
+    INCONCLUSIVE = 7  # the samples of an experiment tell neither one nor the other
 
 
 class Error(click.ClickException):

@@ -90,6 +90,12 @@ def profiles_of(state: State) -> list[str]:
     return [key.partition("/")[2] for key in state if is_profile(key)]
 
 
+def settings_of(state: State, name: str) -> State:
+    """Return policies and knobs of a profile, by their path in it."""
+    base = f"profiles/{name}/"
+    return {key.removeprefix(base): state[key] for key in state if key.startswith(base)}
+
+
 def differences(old: State, new: State) -> list[str]:
     """Return the sorted keys that differ."""
     return sorted(key for key in old | new if old.get(key) != new.get(key))

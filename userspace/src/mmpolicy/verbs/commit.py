@@ -96,9 +96,16 @@ def _shown(value: str | None) -> str:
     return "-" if value is None else value or "exists"
 
 
-def difference_rows(tree: Tree, old: State, new: State, header: Sequence[str]) -> list[str]:
-    """Return a table of what differs between two states."""
-    keys = _telling(Done(old, new))
+def difference_data(tree: Tree, now: State, target: State) -> list[dict[str, str | None]]:
+    """Return for JSON what differs between what is and what should be."""
+    keys = differences(now, target)
     label = labels(tree, keys)
-    rows = [(label[key][1], _shown(old.get(key)), _shown(new.get(key))) for key in keys]
-    return table(header, rows)
+    return [{"path": label[key][0], "now": now.get(key), "wanted": target.get(key)} for key in keys]
+
+
+def difference_rows(tree: Tree, now: State, target: State) -> list[str]:
+    """Return a table of what differs between what is and what should be, empty without."""
+    keys = differences(now, target)
+    label = labels(tree, keys)
+    rows = [(label[key][1], _shown(now.get(key)), _shown(target.get(key))) for key in keys]
+    return table(("SETTING", "NOW", "WANTED"), rows) if rows else []

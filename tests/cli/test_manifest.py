@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`apply`, `save`, `diff`, `verify` and `revert`."""
+
+import json
+from errno import EIO
+from pathlib import Path
+
+import pytest
+
+from mmpolicy.state import read_state
+from mmpolicy.toml import dumps, key_lines
+
+from .fakes import CONTROL, FakeTree, Run
+
+POLICY = f"{CONTROL}/profiles/default/anon_order/policy"
+
+FORTY = """\
+version = 1
+lease_ms = 60000  # a minute
+
+[profiles.default.anon_order]
+policy = "adaptive"
+pressure_percent = 20
+
+[profiles.default.anon_order.adaptive]
+max_order = 6
+min_faults = 3
+
+[profiles.default.anon_order.fixed]
+max_order = 2
+
+[profiles.default.bulk]
+policy = "stock"
+
+[profiles.web]
+anon_order.policy = "fixed"
+anon_order.pressure_percent = 30
+anon_order.fixed.max_order = 3
+anon_order.adaptive.max_order = 4
+
+[profiles.cache.anon_order]
+policy = "never"
+
+[profiles.cache.anon_order.adaptive]
+min_faults = 5
+
+[bindings]
+"/app.slice/web.service" = "web"
+"cache.service" = "cache"
+
+[experiment]
+control = "web"
+treatment = "cache"
+percent = 25
+unit = "cgroup"
+cgroup = "/app.slice"
+seed = 42
+enabled = 1
+"""
+BAD = {
+    2: "lease_ms = 99",
+    5: 'policy = "adaptve"',
+    6: "pressure_percent = 101",
+    9: "max_order = -1",
+    10: 'min_faults = "many"',
+    13: "max_order = [1, 2]",
+    16: 'policy = "fixed"',
+    19: 'anon_ordr.policy = "fixed"',
+    20: "anon_order.pressure_percent = 1.5",
+    21: "anon_order.fixed.max_ordr = 3",
+    25: 'policy = ""',
+    28: "min_faults = 0",
+    31: '"/app.slice/no-such.service" = "web"',
+    32: '"cache.service" = "no-such"',
+    35: 'control = "default"',
+    36: 'treatment = "web"',
+    37: "percent = 101",
+    39: 'cgroup = "/no-such"',
+    41: "enabled = nonsense",
+}
+
+
+@pytest.fixture
+def forty(tree: FakeTree, tmp_path: Path) -> Path:
+    """Return a manifest for a host that has the cgroups it names."""
+    tree.make_cgroup("/app.slice/web.service")
+    tree.make_cgroup("/app.slice/cache.service")
+    return put(tmp_path / "forty.toml", FORTY)
+
+
+def put(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def snapshot(tree: FakeTree) -> dict[str, bytes]:
+    """Return every file of the control tree, byte by byte."""
+    base = tree.real(CONTROL)
+    return {str(path): path.read_bytes() for path in base.rglob("*") if path.is_file()}
+
+
+def test_apply_makes_the_state_what_the_file_says(run: Run, tree: FakeTree, forty: Path) -> None:
+    assert run("apply", str(forty)).code == 0
+    state = read_state(tree)
+    assert state["lease_ms"] == "60000"
+    assert state["profiles/web/anon_order/fixed/max_order"] == "3"
+    assert state["profiles/cache/anon_order/policy"] == "never"
+    assert state[f"cgroups/{tree.inode('/sys/fs/cgroup/app.slice/cache.service')}"] == "cache"
+    assert state["experiment/cgroup"] == str(tree.inode("/sys/fs/cgroup/app.slice"))
+    assert (state["experiment/unit"], state["experiment/enabled"]) == ("cgroup", "1")
+    tree.writes.clear()
+    assert run("apply", str(forty)).code == 0
+    assert tree.writes == [(f"{CONTROL}/lease_ms", "60000")]  # renewed, nothing else
+    assert run("verify", str(forty)).code == 0
+
+
+@pytest.mark.parametrize("number", BAD)
+def test_one_bad_line_leaves_the_state_as_it_was(
+    run: Run, tree: FakeTree, forty: Path, number: int
+) -> None:
+    run("profile", "create", "old")
+    run("bind", "--cgroup", "web.service", "old")
+    run("set", "anon_order", "fixed", "max_order=7", "--profile", "old")
+    before = snapshot(tree)
+    lines = FORTY.splitlines()
+    lines[number - 1] = BAD[number]
+    result = run("apply", str(put(forty, "\n".join(lines))))
+    assert result.code == 1
+    named = f"{forty}:{number}: " in result.err or f"at line {number}, " in result.err
+    assert named, result.err
+    assert result.err.splitlines()[1].startswith("next: ")
+    assert snapshot(tree) == before
+
+
+def test_a_refusal_in_the_middle_is_rolled_back(run: Run, tree: FakeTree, forty: Path) -> None:
+    before = snapshot(tree)
+    tree.refusals[f"{CONTROL}/experiment/seed"] = EIO  # after profiles and bindings
+    result = run("apply", str(forty))
+    assert (result.code, f"{forty}:40: cannot write '42'" in result.err) == (1, True)
+    assert "the writes before it were put back" in result.err
+    assert len(tree.writes) > 20
+    assert snapshot(tree) == before
+
+
+def test_dry_run_prints_the_writes(run: Run, tree: FakeTree, forty: Path) -> None:
+    result = run("apply", "--dry-run", str(forty))
+    assert (result.code, tree.writes) == (0, [])
+    lines = result.out.splitlines()
+    assert lines[0] == f"{CONTROL}/lease_ms <- 60000"
+    assert lines[-1] == f"{CONTROL}/experiment/enabled <- 1"
+    assert f"{CONTROL}/profiles/create <- web" in lines
+    writes = run("apply", "--dry-run", "--json", str(forty)).json["writes"]
+    assert [f"{write['path']} <- {write['value']}" for write in writes] == lines
+
+
+def test_what_the_file_does_not_name_goes(run: Run, tree: FakeTree, forty: Path) -> None:
+    run("apply", str(forty))
+    run("apply", str(put(forty, "version = 1\n")))
+    state = read_state(tree)
+    assert state["profiles/default/anon_order/policy"] == "stock"
+    assert state["profiles/default/anon_order/pressure_percent"] == "20"  # knobs stay
+    assert (state["experiment/enabled"], state["experiment/control"]) == ("0", "none")
+    assert state["lease_ms"] == "0"
+    assert not [key for key in state if key.startswith(("cgroups/", "profiles/web"))]
+
+
+def test_save_and_apply_are_a_round_trip(
+    run: Run, tree: FakeTree, forty: Path, tmp_path: Path
+) -> None:
+    run("apply", str(forty))
+    state, saved = read_state(tree), tmp_path / "saved.toml"
+    assert run("save", str(saved)).code == 0
+    assert saved.read_text() == run("save").out
+    assert '"/app.slice/web.service" = "web"' in saved.read_text()
+    run("reset")
+    assert read_state(tree) != state
+    assert run("apply", str(saved)).code == 0
+    assert read_state(tree) == state
+
+
+def test_bindings_of_processes_are_left_alone(run: Run, tree: FakeTree, tmp_path: Path) -> None:
+    tree.make_process(10)
+    run("profile", "create", "web")
+    run("bind", "--pid", "10", "web")
+    saved = put(tmp_path / "saved.toml", run("save").out)
+    assert "10" not in [word for line in run("save").out.splitlines() for word in line.split()[:1]]
+    assert run("apply", str(saved)).code == 0
+    assert tree.read(f"{CONTROL}/profiles/web/pids") == "10"
+    before = snapshot(tree)
+    result = run("apply", str(put(saved, "version = 1\n")))  # web would go, but is in use
+    assert (result.code, "EBUSY" in result.err) == (1, True)
+    assert snapshot(tree) == before
+
+
+def test_diff_and_verify_find_drift(run: Run, tree: FakeTree, forty: Path) -> None:
+    assert run("verify").code == 1  # nothing was applied
+    run("apply", str(forty))
+    assert run("verify").out.startswith("all is as in ")
+    tree.write(POLICY, "never")
+    tree.remove("/sys/fs/cgroup/app.slice/cache.service")
+    tree.put(f"{CONTROL}/profiles/cache/cgroups", "")  # as the kernel does
+    for result in (run("verify"), run("verify", str(forty))):
+        assert result.code == 6
+        rows = [line.split() for line in result.out.splitlines()]
+        assert ["default/anon_order/policy", "never", "adaptive"] in rows
+        assert ["cgroup", "cache.service", "(gone)", "-", "cache"] in rows
+    found = run("diff", "--json", str(forty)).json["differences"]
+    assert {"path": POLICY, "now": "never", "wanted": "adaptive"} in found
+    assert run("diff", str(forty)).code == 0
+
+
+def test_revert_restores_and_reverts_itself(run: Run, tree: FakeTree, forty: Path) -> None:
+    assert "no change is known" in run("revert").err
+    run("set", "anon_order", "fixed", "max_order=7")
+    before = snapshot(tree)
+    run("apply", str(forty))
+    after = snapshot(tree)
+    assert f"{CONTROL}/profiles/delete <- web" in run("revert", "--dry-run").out
+    assert snapshot(tree) == after
+    assert run("revert").code == 0
+    assert snapshot(tree) == before
+    assert run("revert").code == 0
+    assert snapshot(tree) == after
+
+
+def test_revert_brings_back_what_reset_took(run: Run, tree: FakeTree, forty: Path) -> None:
+    run("apply", str(forty))
+    before = snapshot(tree)
+    run("reset")
+    assert run("revert").code == 0
+    assert snapshot(tree) == before
+
+
+def test_revert_keeps_what_others_set_elsewhere(run: Run, tree: FakeTree) -> None:
+    run("set", "anon_order", "fixed")
+    tree.write(f"{CONTROL}/profiles/default/anon_order/pressure_percent", "33")
+    assert run("revert").code == 0
+    assert "[stock]" in tree.read(POLICY)
+    assert tree.read(f"{CONTROL}/profiles/default/anon_order/pressure_percent") == "33"
+
+
+def test_revert_overwrites_nothing_without_force(run: Run, tree: FakeTree) -> None:
+    run("set", "anon_order", "fixed")
+    tree.write(POLICY, "never")  # the admin's own edit
+    writes = list(tree.writes)
+    result = run("revert")
+    assert (result.code, tree.writes) == (1, writes)
+    assert "changed since 'set' by somebody else" in result.err
+    assert "default/anon_order/policy was fixed, is never" in result.err
+    assert run("revert", "--force").code == 0
+    assert "[stock]" in tree.read(POLICY)
+
+
+def test_revert_after_a_boot_or_with_a_damaged_file(run: Run, tree: FakeTree) -> None:
+    last = "/var/lib/mmpolicy/last.json"
+    run("set", "anon_order", "fixed")
+    tree.put("/proc/sys/kernel/random/boot_id", "another")
+    assert "was before the boot" in run("revert").err
+    tree.put(last, json.dumps(json.loads(tree.read(last)) | {"version": 2}))
+    assert "has version 2, this tool knows 1" in run("revert").err
+    for text in ("{", "[]", "{}"):
+        tree.put(last, text)
+        result = run("revert")
+        assert (result.code, "is damaged" in result.err) == (1, True)
+
+
+def test_a_change_is_good_even_if_the_way_back_cannot_be_kept(run: Run, tree: FakeTree) -> None:
+    tree.put("/var/lib/mmpolicy", "a file where the folder should be")
+    result = run("set", "anon_order", "fixed")
+    assert (result.code, "mmpolicy revert will not know" in result.err) == (0, True)
+    assert "[fixed]" in tree.read(POLICY)
+
+
+def test_after_a_lease_has_expired(run: Run, tree: FakeTree, forty: Path) -> None:
+    run("apply", str(forty))
+    tree.expire()
+    result = run("apply", str(forty))
+    assert (result.code, "the lease has expired" in result.err) == (1, True)
+    assert "next: mmpolicy reset" in result.err
+    run("reset")
+    assert run("apply", str(forty)).code == 0
+
+
+def test_no_permission(run: Run, tree: FakeTree, forty: Path) -> None:
+    tree.denied = True
+    assert run("apply", str(forty)).code == 4
+
+
+def test_toml_is_written_as_it_is_read(tmp_path: Path) -> None:
+    data = {"a": {"b c": 'x"\\\n\x7fé😀', "d": 1, "e": {}}, "f": {"g": {"h": 2}}}
+    import tomllib
+
+    assert tomllib.loads(dumps(data)) == data
+
+
+def test_lines_of_keys() -> None:
+    text = '# c\n\n[a]\nb = [\n 1,\n]\nc.d = 2\n\n["e.f".g]\nh = """\n[x]\n"""\ni = { j = 1 }\n'
+    assert key_lines(text) == {
+        ("a",): 3, ("a", "b"): 4, ("a", "c", "d"): 7, ("e.f", "g"): 9, ("e.f", "g", "h"): 10,
+        ("e.f", "g", "i", "j"): 13,
+    }  # fmt: skip
