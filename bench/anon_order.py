@@ -95,14 +95,16 @@ QUICK_ARMS = (BASE, "stock-64k", "patched", "fixed-4", "adaptive-4")
 def cases(mib: int) -> list[Case]:
     """All cases on an area. More rounds where they are cheap: less noise.
 
+    After others, a fault of malloc may find the lists of free pages of the CPU at a
+    point where each round moves a batch of them out and in again, at twice the cost.
     There is no room for a large stack below the first page of one.
     """
     dense = 11 if mib == SMALL else 3
     return [
+        MALLOC,
         *(Case(pattern, mib, dense) for pattern in DENSE if (pattern, mib) != ("stack", LARGE)),
         *(Case(pattern, mib, n if mib == SMALL else 5) for pattern, n in SPARSE.items()),
         *(Case(pattern, CHANGE if mib == SMALL else mib, dense) for pattern in CHANGING),
-        MALLOC,
     ]
 
 

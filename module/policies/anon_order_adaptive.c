@@ -126,9 +126,10 @@ static noinline struct mmp_decision extend(const struct vm_fault *vmf,
 }
 
 /*
- * The short way, for the steady state of a stream, and for faults with nothing
- * beside them: all that matters is in the VMA and in the table of the fault.
- * It says what the long way would say; that is taken wherever there is doubt.
+ * The short way, for faults with nothing beside them, and for the steady state
+ * of a stream: all that matters is in the table of the fault. It says what the
+ * long way would say; that is taken wherever there is doubt. An empty entry of
+ * another VMA is as good as one of this VMA.
  */
 static struct mmp_decision adaptive(const struct vm_fault *vmf,
 				    enum mm_policy_site site, const u32 *knob)
@@ -143,24 +144,22 @@ static struct mmp_decision adaptive(const struct vm_fault *vmf,
 
 	if (order < MMP_MIN_ORDER)
 		return small(vma, knob, MMP_INSIDE);
-	order = min(order, knob[MAX_ORDER]);
-	run = order - knob[RISE_ORDER];
-	far = beside(addr) << run;
-	if (((addr + far) ^ addr) & PMD_MASK || addr + far < vma->vm_start ||
-	    addr + far >= vma->vm_end)
+	if (order >= MMP_MAX_ORDER)		/* the entry is in another table */
 		goto long_way;
 	pmd = pmdp_get_lockless(vmf->pmd);
 	if (!mmp_is_table(pmd))
 		goto long_way;
-
 	here = mmp_table(pmd) + pte_index(addr);
 	pte = mmp_pte(here, beside(addr));
-	if (!pte_present(pte)) {
-		if (pte_none(pte))
-			return small(vma, knob, MMP_ALONE);
-		goto long_way;
-	}
-	if (pte_young(pte) && run > SHORT_RUN &&
+	if (pte_none(pte))
+		return small(vma, knob, MMP_ALONE);
+
+	order = min(order, knob[MAX_ORDER]);
+	run = order - knob[RISE_ORDER];
+	far = beside(addr) << run;
+	if (run > SHORT_RUN && pte_present(pte) && pte_young(pte) &&
+	    !(((addr + far) ^ addr) & PMD_MASK) &&
+	    addr + far >= vma->vm_start && addr + far < vma->vm_end &&
 	    pte_present(mmp_pte(here, third(far))) &&
 	    pte_present(mmp_pte(here, far)))
 		return (struct mmp_decision){ order, MMP_RUN };
