@@ -18,15 +18,22 @@ from .fakes import FakeTree
         (["set", "anon_order", "adaptive"], "min", ["min_faults=2"]),
         (["set", "no_such_point"], "", []),
         (["show"], "b", ["bulk"]),
-        (["show", "--profile"], "", ["default"]),
+        (["show", "--profile"], "", ["default", "web"]),
         (["stats"], "c", ["compact"]),
         ([], "lo", ["load"]),
+        (["profile", "delete"], "w", ["web"]),
+        (["profile"], "s", ["show"]),
+        (["bind", "--cgroup"], "/app", ["/app.slice", "/app.slice/a.service"]),
+        (["unbind", "--cgroup"], "/app.slice/", ["/app.slice/a.service"]),
+        (["bind", "--pid", "1"], "", ["default", "web"]),
     ],
 )
 def test_completion(
     tree: FakeTree, monkeypatch: pytest.MonkeyPatch,
     words: list[str], incomplete: str, expected: list[str],
 ) -> None:  # fmt: skip
+    tree.make_cgroup("/app.slice/a.service")
+    tree.make_profile("web")
     monkeypatch.setenv("MMPOLICY_ROOT", str(tree.root))
     completer = BashComplete(main, {}, "mmpolicy", "_MMPOLICY_COMPLETE")
     assert [item.value for item in completer.get_completions(words, incomplete)] == expected

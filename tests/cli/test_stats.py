@@ -55,3 +55,48 @@ def test_without_debugfs(run: Run, tree: FakeTree) -> None:
     result = run("stats")
     assert (result.code, "ENOENT" in result.err) == (3, True)
     assert "next: mount -t debugfs none /sys/kernel/debug" in result.err
+
+
+def test_watch_shows_what_rises_in_all_profiles(run: Run, tree: FakeTree, clock: Clock) -> None:
+    run("profile", "create", "web")
+    run("set", "anon_order", "never", "--profile", "web")
+    run("lease", "60")
+    counters = "/sys/kernel/debug/mmpolicy/web/anon_order/stats"
+    clock.steps = [lambda: tree.put(counters, "decisions 20")]
+    first, second = run("watch", "--interval", "2").out.split("state: ")[1:]
+    assert "no counter rises" in first
+    assert second.strip().splitlines()[-1].split() == [
+        "web/anon_order",
+        "never",
+        "decisions",
+        "20",
+        "10.0",
+    ]
+    clock.steps = [lambda: None]
+    lines = [json.loads(line) for line in run("watch", "--json").out.splitlines()]
+    assert (lines[0]["state"], lines[0]["lease_ms"]) == ("active", 60000)
+    assert lines[1]["points"]["web/anon_order"] == {"decisions": 20}
+
+
+def test_watch_tells_of_the_experiment(run: Run, tree: FakeTree, clock: Clock) -> None:
+    for arm, name in (("control", "a"), ("treatment", "b")):
+        run("profile", "create", name)
+        tree.write(f"/sys/kernel/mmpolicy/experiment/{arm}", name)
+    tree.write("/sys/kernel/mmpolicy/experiment/enabled", "1")
+    assert "experiment: b for 50 %, a for the others" in run("watch").out
+
+
+def test_export(run: Run, tree: FakeTree) -> None:
+    run("set", "anon_order", "adaptive")
+    lines = run("export").out.splitlines()
+    assert 'mmpolicy_state{state="active"} 1' in lines
+    assert 'mmpolicy_policy{profile="default",point="anon_order",policy="adaptive"} 1' in lines
+    knob = 'profile="default",point="anon_order",policy="fixed",knob="max_order"'
+    assert f"mmpolicy_knob{{{knob}}} 4" in lines
+    event = 'profile="default",point="anon_order",event="decisions"'
+    assert f"mmpolicy_events_total{{{event}}} 100" in lines
+    assert "# TYPE mmpolicy_events_total counter" in lines
+    names = {line.split("{")[0].split()[0] for line in lines if line[0] != "#"}
+    assert all(f"# TYPE {name} " in "\n".join(lines) for name in names)
+    data = run("export", "--format", "json").json["metrics"]
+    assert {"metric": "state", "labels": {"state": "active"}, "value": 1} in data

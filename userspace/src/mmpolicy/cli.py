@@ -6,7 +6,18 @@ import click
 from mmpolicy import __version__
 from mmpolicy.app import App
 from mmpolicy.sysfs import Tree
-from mmpolicy.verbs import bind, change, doctor, lease, look, manifest, module, profile, stats
+from mmpolicy.verbs import (
+    bind,
+    change,
+    doctor,
+    lease,
+    look,
+    manifest,
+    memory,
+    module,
+    profile,
+    stats,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,5 +54,8 @@ for verb in (
     manifest.verify,
     manifest.revert,
     stats.stats,
+    stats.watch,
+    stats.export,
+    memory.map_memory,
 ):
     main.add_command(verb)

@@ -70,6 +70,12 @@ def check_loaded(tree: Tree) -> str:
     raise Error(text, Exit.LACKING, hint)
 
 
+def lease_of(tree: Tree) -> dict[str, int]:
+    """Return the lease and what is left of it, in milliseconds; empty without such a thing."""
+    names = ("lease_ms", "lease_left_ms") if tree.exists(f"{CONTROL}/lease_ms") else ()
+    return {name: int(tree.read(f"{CONTROL}/{name}")) for name in names}
+
+
 def check_abi(tree: Tree) -> str:
     """Return the ABI of the loaded module if it is one we know."""
     abi = tree.read(f"{CONTROL}/abi")

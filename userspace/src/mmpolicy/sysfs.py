@@ -50,6 +50,15 @@ class Tree:
         with _explained(f"read {self.real(path)}", READ_REMEDIES):
             return self.real(path).read_bytes()
 
+    def read_at(self, path: str, size: int, offset: int) -> bytes:
+        """Return up to size bytes of a file from an offset; less at its end."""
+        with _explained(f"read {self.real(path)}", READ_REMEDIES):
+            file = os.open(self.real(path), os.O_RDONLY)
+            try:
+                return os.pread(file, size, offset)
+            finally:
+                os.close(file)
+
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a directory."""
         with _explained(f"list {self.real(path)}", READ_REMEDIES):

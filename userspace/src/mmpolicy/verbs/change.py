@@ -71,7 +71,10 @@ def set_point(
 @json_option
 @pass_app
 def reset(app: App, dry_run: bool, want_json: bool) -> None:
-    """Put every policy back to stock and every knob to its default, at once."""
+    """Put everything to what it is after load, at once: all stock, no profiles, no bindings.
+
+    Acknowledges a lease that has expired.
+    """
     path = f"{CONTROL}/reset"
     before = read_state(app.tree)
     if dry_run:

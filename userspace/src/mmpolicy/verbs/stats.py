@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`stats`: the counters, once or again and again."""
+"""`stats`, `watch` and `export`: the counters, once or again and again."""
 
+import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import click
 
 from mmpolicy.app import App, json_option, pass_app, point_argument, profile_option
-from mmpolicy.counters import Counters, Rates, rates, read_counters
+from mmpolicy.counters import Counters, Rates, counted_profiles, rates, read_counters
+from mmpolicy.model import check_loaded, lease_of
+from mmpolicy.prometheus import collect, text
 from mmpolicy.render import as_json, emit, table
+from mmpolicy.state import State, read_state
 
 Sample = tuple[Counters, Rates]
 
@@ -36,28 +41,32 @@ def _samples(read: Callable[[], Counters], app: App, interval: float) -> Iterato
         counters, last = new, now
 
 
-def _watch(samples: Iterator[Sample], profile: str, want_json: bool) -> None:
+def _watch(samples: Iterator[Sample], show: Callable[[Counters, Rates], str]) -> None:
     """Print samples until the user has seen enough."""
     try:
         for counters, per_second in samples:
-            data = {"profile": profile, "points": counters, "per_second": per_second}
-            if want_json:
-                click.echo(as_json("stats", data, indent=None))
-                continue
-            click.clear()
-            click.echo("\n".join([*_lines(counters, per_second), ""]))
+            click.echo(show(counters, per_second))
     except KeyboardInterrupt:
         pass
+
+
+def _screen(lines: list[str]) -> str:
+    """Return lines for a cleared screen, on a terminal only."""
+    clear = "\x1b[2J\x1b[H" if sys.stdout.isatty() else ""
+    return clear + "\n".join([*lines, ""])
+
+
+interval_option = click.option(
+    "--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
+    metavar="SECONDS", help="Time between two prints.",
+)  # fmt: skip
 
 
 @click.command()
 @point_argument
 @profile_option
 @click.option("--watch", is_flag=True, help="Print again and again, with rates, until Ctrl-C.")
-@click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
-    metavar="SECONDS", help="Time between two prints of --watch.",
-)  # fmt: skip
+@interval_option
 @json_option
 @pass_app
 def stats(
@@ -67,9 +76,82 @@ def stats(
 
     JSON has all counters, with --watch one object a line.
     """
+
+    def show(counters: Counters, per_second: Rates) -> str:
+        data = {"profile": profile, "points": counters, "per_second": per_second}
+        line = as_json("stats", data, indent=None)
+        return line if want_json else _screen(_lines(counters, per_second))
+
     if watch:
-        samples = _samples(lambda: read_counters(app.tree, profile, point), app, interval)
-        _watch(samples, profile, want_json)
+        _watch(_samples(lambda: read_counters(app.tree, profile, point), app, interval), show)
         return
     counters = read_counters(app.tree, profile, point)
     emit("stats", want_json, {"profile": profile, "points": counters}, _lines(counters))
+
+
+@click.command()
+@interval_option
+@json_option
+@pass_app
+def watch(app: App, interval: float, want_json: bool) -> None:
+    """Watch all profiles: state, lease, policies, and the counters that rise, until Ctrl-C.
+
+    With --json one object a line.
+    """
+
+    def read() -> Counters:
+        return {
+            f"{profile}/{point}": counters
+            for profile in counted_profiles(app.tree)
+            for point, counters in read_counters(app.tree, profile, None).items()
+        }
+
+    def show(counters: Counters, per_second: Rates) -> str:
+        state = read_state(app.tree)
+        about = {"state": check_loaded(app.tree), **lease_of(app.tree)}
+        if want_json:
+            data = {**about, "points": counters, "per_second": per_second}
+            return as_json("watch", data, indent=None)
+        return _screen([*_head(state, about), "", *_rising(state, counters, per_second)])
+
+    _watch(_samples(read, app, interval), show)
+
+
+def _head(state: State, about: dict[str, Any]) -> Iterator[str]:
+    left = about.get("lease_left_ms")
+    yield f"state: {about['state']}" + (f", lease: {left / 1000:g} s left" if left else "")
+    if state.get("experiment/enabled") == "1":
+        control, treatment, percent = (
+            state[f"experiment/{name}"] for name in ("control", "treatment", "percent")
+        )
+        yield f"experiment: {treatment} for {percent} %, {control} for the others"
+
+
+def _rising(state: State, counters: Counters, per_second: Rates) -> list[str]:
+    rows = []
+    for point, rises in per_second.items():
+        policy = state.get(f"profiles/{point}/policy", "-")
+        rows += [(point, policy, name, counters[point][name], rise)
+                 for name, rise in rises.items() if rise]  # fmt: skip
+    header = ("PROFILE/POINT", "POLICY", "COUNTER", "VALUE", "PER_SECOND")
+    return table(header, rows) if rows else ["no counter rises"]
+
+
+@click.command()
+@click.option(
+    "--format", "form", type=click.Choice(["prometheus", "json"]), default="prometheus",
+    show_default=True,
+)  # fmt: skip
+@pass_app
+def export(app: App, form: str) -> None:
+    """Print the state and all counters for a monitoring system.
+
+    As a file for the textfile collector of node_exporter, or as JSON.
+    """
+    metrics = collect(app.tree)
+    values = [
+        {"metric": metric.name, "labels": labels, "value": value}
+        for metric in metrics
+        for labels, value in metric.values
+    ]
+    emit("export", form == "json", {"metrics": values}, text(metrics))

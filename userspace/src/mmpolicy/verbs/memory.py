@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`map`: a picture of the memory of a process."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mmpolicy.app import App, json_option, pass_app
+from mmpolicy.errors import Error, Exit
+from mmpolicy.folios import PAGE, Area, read_areas, totals
+from mmpolicy.picture import as_svg, draw, save_png, terminal
+from mmpolicy.render import emit, table
+
+
+def _summary(areas: list[Area]) -> list[str]:
+    rows = []
+    for order, total in totals(areas).items():
+        kib, zero = total.pages * PAGE >> 10, total.zero * PAGE >> 10
+        share = f"{total.zero / total.pages:.0%}" if order else "-"
+        rows.append((order, f"{PAGE << order >> 10} kB", total.folios, kib, zero, share))
+    if not rows:
+        return ["no page is resident"]
+    return table(("ORDER", "FOLIO", "FOLIOS", "RESIDENT_KIB", "ZERO_KIB", "ZERO"), rows)
+
+
+def _data(areas: list[Area]) -> dict[str, Any]:
+    return {
+        "page_bytes": PAGE,
+        "orders": {order: total._asdict() for order, total in totals(areas).items()},
+        "areas": [
+            {"start": area.start, "end": area.start + len(area.kinds) * PAGE, "name": area.name,
+             "runs": [run._asdict() for run in area.runs()]}
+            for area in areas
+        ],
+    }  # fmt: skip
+
+
+def _lines(areas: list[Area]) -> Iterator[str]:
+    yield from terminal(areas)
+    yield ""
+    yield from _summary(areas)
+
+
+def _draw(title: str, areas: list[Area], output: Path) -> None:
+    drawing = draw(title, areas)
+    if output.suffix not in (".svg", ".png"):
+        raise click.UsageError(f"{output}: the name has to end in .svg or .png")
+    try:
+        if output.suffix == ".svg":
+            output.write_text(as_svg(drawing))
+        else:
+            save_png(drawing, output)
+    except OSError as err:
+        raise Error(f"cannot write {output}: {err.strerror}", Exit.FAILED, "see there") from err
+
+
+@click.command("map")
+@click.argument("pid", type=click.IntRange(min=1))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Draw into FILE.svg, or FILE.png (which needs matplotlib).",
+)  # fmt: skip
+@click.option("--no-content", is_flag=True, help="Do not read the memory to find zeroes.")
+@click.option("--files", is_flag=True, help="Also mappings of files and shared memory.")
+@json_option
+@pass_app
+def map_memory(
+    app: App, pid: int, output: Path | None, no_content: bool, files: bool, want_json: bool
+) -> None:
+    """Show which folio sizes back the memory of a process, and how much of them is empty.
+
+    Pages of large folios that are full of zeroes were most likely never written: memory that a
+    smaller folio would have saved. Only pages that are there are read; that marks them as used.
+    """
+    areas = read_areas(app.tree, pid, contents=not no_content, files=files)
+    if output:
+        name = app.tree.read(f"/proc/{pid}/comm")
+        _draw(f"process {pid} ({name})", areas, output)
+        emit("map", want_json, {"pid": pid, **_data(areas)}, _summary(areas))
+        return
+    emit("map", want_json, {"pid": pid, **_data(areas)}, _lines(areas))
