@@ -7,6 +7,7 @@ from mmpolicy import __version__
 from mmpolicy.app import App
 from mmpolicy.sysfs import Tree
 from mmpolicy.verbs import (
+    ab,
     bind,
     change,
     doctor,
@@ -57,5 +58,6 @@ for verb in (
     stats.watch,
     stats.export,
     memory.map_memory,
+    ab.ab,
 ):
     main.add_command(verb)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
 """All file access. Paths are absolute; the root in front of them can be changed."""
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EACCES, EBUSY, EINVAL, ENODEV, ENOENT, EPERM, ERANGE, EROFS
 from pathlib import Path
 
-from mmpolicy.errors import Exit, Remedies, explain
+from mmpolicy.errors import Error, Exit, Remedies, explain
 
 READ_REMEDIES: Remedies = {
     EACCES: (Exit.DENIED, "run it as root"),
@@ -29,6 +30,16 @@ def _explained(action: str, remedies: Remedies) -> Iterator[None]:
         yield
     except OSError as err:
         raise explain(err.errno or 0, action, remedies) from err
+
+
+def _lock(file: int, path: Path) -> None:
+    """Lock an open file and empty it, else tell what its holder has written there."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(file, 1000).decode(errors="replace").strip()
+        raise Error(f"{path} is held by {holder}", Exit.FAILED, "wait for its end") from None
+    os.ftruncate(file, 0)
 
 
 class Tree:
@@ -106,6 +117,26 @@ class Tree:
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self.real(path))
+
+    @contextmanager
+    def locked(self, path: str, holder: str) -> Iterator[None]:
+        """Hold a lock file, which says who holds it; fail if somebody else does.
+
+        The kernel drops the lock when its holder dies, however that happens.
+        """
+        real = self.real(path)
+        with _explained(f"lock {real}", WRITE_REMEDIES):
+            real.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(real, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            _lock(file, real)
+            os.write(file, f"{holder}\n".encode())
+            try:
+                yield
+            finally:
+                os.ftruncate(file, 0)
+        finally:
+            os.close(file)
 
     def store(self, path: str, value: str) -> None:
         """Do the write itself; tests replace this with a model of the kernel."""

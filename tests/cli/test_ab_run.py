@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`ab run`: what it writes, what it samples, and that the way back is always taken."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmpolicy.ab.samples import load
+from mmpolicy.state import State, read_state
+
+from .fakes import CONTROL, POINTS, Clock, FakeTree, Result, Run
+
+DEBUG = "/sys/kernel/debug/mmpolicy"
+ARMS = ("ab-control", "ab-treatment")
+LOCK = "/run/mmpolicy/ab.lock"
+
+
+class World(Clock):
+    """Time in which the arms work: the treatment makes 10 % fewer faults."""
+
+    def __init__(self, tree: FakeTree) -> None:
+        super().__init__()
+        self.tree = tree
+        self.faults = 0.0
+        self.of_arms = dict.fromkeys(ARMS, 0.0)
+        self.at: list[tuple[float, Callable[[], object]]] = []  # what happens when
+        self.states: list[State] | None = None  # make it a list to have them
+        self.put()
+
+    def put(self) -> None:
+        """Write what the kernel would show."""
+        self.tree.put(
+            "/proc/vmstat", f"pgfault {self.faults:.0f}\nallocstall_normal 0\nnr_mapped 7"
+        )
+        self.tree.put("/proc/pressure/memory", "full avg10=0.00 avg60=0.00 total=0")
+        for arm, count in self.of_arms.items():
+            if self.tree.is_dir(f"{DEBUG}/{arm}"):
+                stats = f"got_order_4 {count:.0f}\nfault_ns_log2_10 {count:.0f}\n"
+                self.tree.put(f"{DEBUG}/{arm}/anon_order/stats", stats)
+        self.tree.put(f"{DEBUG}/experiment/units", "control 40\ntreatment 44\nfull 0")
+
+    def policy(self, arm: str) -> str:
+        """Return the active policy of an arm."""
+        path = f"{CONTROL}/profiles/{arm}/anon_order/policy"
+        return self.tree.read(path) if self.tree.exists(path) else ""
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.tree.read(f"{CONTROL}/experiment/enabled") == "1":
+            percent = float(self.tree.read(f"{CONTROL}/experiment/percent"))
+            for arm, share in zip(ARMS, (100 - percent, percent), strict=True):
+                rate = 9.0 if "[fixed]" in self.policy(arm) else 10.0
+                self.of_arms[arm] += share * rate * seconds
+                self.faults += share * rate * seconds
+        self.put()
+        while self.at and self.now >= self.at[0][0]:
+            self.at.pop(0)[1]()
+        if self.states is not None:
+            self.states.append(read_state(self.tree))
+
+
+@pytest.fixture
+def clock(tree: FakeTree) -> World:
+    """Return time in which things happen."""
+    return World(tree)
+
+
+SHORT = [
+    "--block",
+    "4",
+    "--washout",
+    "1",
+    "--interval",
+    "1",
+    "--aa",
+    "2",
+    "--pairs",
+    "6",
+    "--seed",
+    "1",
+]
+PGFAULT = ["--metric", "vmstat.pgfault/s lower"]
+SWITCHBACK = ["--design", "switchback", *PGFAULT, *SHORT]
+SPLIT = ["--design", "split", "--metric", "arm.anon_order.got_order_4 / arm.units", *SHORT]
+FIXED = ["--treatment", "anon_order=fixed,max_order=3"]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Return where the samples go."""
+    return tmp_path / "samples.jsonl"
+
+
+@pytest.fixture
+def ab(run: Run, out: Path) -> Run:
+    """Return a function that runs an experiment."""
+
+    def ab(*words: str) -> Result:
+        return run("ab", "run", "--out", str(out), *words)
+
+    return ab
+
+
+def test_switchback(ab: Run, out: Path, tree: FakeTree, clock: World) -> None:
+    before = read_state(tree)
+    result = ab(*SWITCHBACK, *FIXED)
+    assert result.code == 0, result.err
+    assert read_state(tree) == before
+    recording = load(out)
+    arms = [block["arm"] for block in recording.blocks.values()]
+    assert len(arms) == 16
+    assert {tuple(sorted(arms[i : i + 2])) for i in range(0, 16, 2)} == {("control", "treatment")}
+    (metric,) = recording.metrics()
+    assert len(recording.pairs(metric, "aa")) == 2
+    for pair in recording.pairs(metric, "aa"):
+        assert pair == pytest.approx((1000, 1000), rel=0.001)
+    assert len(recording.pairs(metric, "ab")) == 6
+    for pair in recording.pairs(metric, "ab"):
+        assert pair == pytest.approx((1000, 900), rel=0.001)
+    assert clock.now == pytest.approx(16 * 4, abs=0.5)
+    assert "block 16 of 16 (ab), 0:00 left; vmstat.pgfault/s: -10.5 ± 0 % so far" in result.err
+    assert f"next: mmpolicy ab report {out}" in result.out
+
+
+def test_order_is_random_but_repeats_with_the_seed(ab: Run, out: Path) -> None:
+    orders = []
+    for seed in ("1", "1", "2"):
+        ab(*SWITCHBACK, *FIXED, "--seed", seed)
+        orders.append([block["arm"] for block in load(out).blocks.values()])
+        out.unlink()
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_split_assigns_anew_in_each_block(ab: Run, out: Path, tree: FakeTree) -> None:
+    before = read_state(tree)
+    result = ab(*SPLIT, *FIXED)
+    assert result.code == 0, result.err
+    assert read_state(tree) == before
+    seeds = [value for path, value in tree.writes if path == f"{CONTROL}/experiment/seed"]
+    assert len(set(seeds[:-1])) == 8  # and the one from before
+    recording = load(out)
+    (metric,) = recording.metrics()
+    assert recording.units() == (8 * 40, 8 * 44)
+    control, treatment = recording.pairs(metric, "ab")[0]
+    assert (control, treatment) == pytest.approx((3 * 500 / 40, 3 * 450 / 44), rel=0.001)
+    assert recording.pairs(metric, "aa")[0][1] == pytest.approx(3 * 500 / 44, rel=0.001)
+
+
+def test_the_treatment_waits_for_the_aa_phase(ab: Run, clock: World) -> None:
+    clock.states = []
+    ab(*SWITCHBACK, *FIXED)
+    seen = [state["profiles/ab-treatment/anon_order/policy"] for state in clock.states]
+    assert seen[0] == "stock"
+    assert seen.index("fixed") == pytest.approx(len(seen) / 4, abs=6)
+    assert set(seen[seen.index("fixed") :]) == {"fixed"}
+
+
+def test_the_lease_comes_first_and_is_renewed(ab: Run, tree: FakeTree) -> None:
+    ab(*SWITCHBACK, *FIXED, "--lease", "2s")
+    assert tree.writes[0] == (f"{CONTROL}/lease_ms", "2000")
+    assert tree.writes[-1] == (f"{CONTROL}/lease_ms", "0")
+    assert tree.writes.count((f"{CONTROL}/lease_ms", "2000")) == pytest.approx(64 / 0.5, rel=0.25)
+
+
+def test_profiles_as_arms_are_copied(run: Run, ab: Run, tree: FakeTree, clock: World) -> None:
+    run("profile", "create", "db")
+    run("set", "anon_order", "adaptive", "max_order=7", "--profile", "db")
+    before = read_state(tree)
+    clock.at = [(60.0, lambda: setattr(clock, "states", []))]
+    assert ab(*SWITCHBACK, "--control", "stock", "--treatment", "db").code == 0
+    assert read_state(tree) == before
+    assert clock.states
+    last = clock.states[-2]
+    assert last["profiles/ab-treatment/anon_order/policy"] == "adaptive"
+    assert last["profiles/ab-treatment/anon_order/adaptive/max_order"] == "7"
+    assert last["profiles/ab-control/anon_order/policy"] == "stock"
+
+
+def test_points_of_the_whole_host_take_turns_in_default(
+    ab: Run, out: Path, tree: FakeTree, clock: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(POINTS, "bulk", ("stock", "fixed"))
+    tree.make_stock()
+    before = read_state(tree)
+    clock.states = []
+    assert ab(*SWITCHBACK, "--treatment", "bulk=fixed").code == 0
+    assert read_state(tree) == before
+    seen = {
+        (state["experiment/percent"], state["profiles/default/bulk/policy"])
+        for state in clock.states[len(clock.states) // 2 :]
+    }
+    assert seen == {("0", "stock"), ("100", "fixed")}
+    out.unlink()
+    result = ab(*SPLIT, "--treatment", "bulk=fixed")
+    assert (result.code, "take --design switchback" in result.err) == (2, True)
+    assert read_state(tree) == before
+
+
+def test_without_treatment_both_arms_are_what_runs_now(
+    run: Run, ab: Run, out: Path, clock: World
+) -> None:
+    run("set", "anon_order", "fixed", "max_order=3")
+    clock.at = [(60.0, lambda: setattr(clock, "states", []))]
+    assert ab(*SWITCHBACK).code == 0
+    assert clock.states
+    assert clock.states[-2]["profiles/ab-treatment/anon_order/fixed/max_order"] == "3"
+    header = load(out).header
+    assert header["control"] == header["treatment"]
+
+
+@pytest.mark.parametrize("design", [SWITCHBACK, SPLIT])
+def test_a_broken_guard_restores_at_once(
+    ab: Run, out: Path, tree: FakeTree, clock: World, design: list[str]
+) -> None:
+    before = read_state(tree)
+
+    def pressure() -> None:
+        tree.put("/proc/pressure/memory", "full avg10=9.50 avg60=0.00 total=0")
+        clock.put = lambda: None  # type: ignore[method-assign]
+
+    clock.at = [(30.0, pressure)]
+    result = ab(*design, *FIXED, "--guard", "psi.memory.full.avg10 < 5")
+    assert result.code == 1
+    assert "guard 'psi.memory.full.avg10 < 5': it is 9.5" in result.err
+    assert "the state from before is back" in result.err
+    assert read_state(tree) == before
+    assert clock.now - 30 <= 0.4
+    end = load(out).end
+    assert (end["status"], end["restored"]) == ("guard", True)
+
+
+def test_guards_on_rates(ab: Run, clock: World) -> None:
+    assert ab(*SWITCHBACK, *FIXED, "--guard", "vmstat.allocstall/s < 10").code == 0
+    result = run_guarded(ab, clock, "vmstat.pgfault/s <= 990")
+    assert "it is 1" in result.err
+
+
+def run_guarded(ab: Run, clock: World, guard: str) -> Result:
+    """Run with a guard that breaks."""
+    result = ab(*SWITCHBACK, *FIXED, "--out", str(clock.tree.real("/second")), "--guard", guard)
+    assert result.code == 1
+    return result
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_restore(ab: Run, out: Path, tree: FakeTree, clock: World, number: int) -> None:
+    before = read_state(tree)
+    clock.at = [(21.0, lambda: os.kill(os.getpid(), number))]
+    result = ab(*SWITCHBACK, *FIXED)
+    assert (result.code, read_state(tree)) == (1, before)
+    assert f"interrupted: by {signal.Signals(number).name}" in result.err
+    assert load(out).end["status"] == "interrupted"
+    assert tree.read(LOCK) == ""
+
+
+def test_lease_that_ran_out(ab: Run, out: Path, tree: FakeTree, clock: World) -> None:
+    clock.at = [(21.0, tree.expire)]
+    result = ab(*SWITCHBACK, *FIXED)
+    assert result.code == 1
+    assert "mmpolicy reset acknowledges it" in result.err
+    assert tree.read(f"{CONTROL}/state") == "expired"
+    assert load(out).end["status"] == "lost"
+
+
+def test_a_reset_by_somebody_else_is_respected(ab: Run, tree: FakeTree, clock: World) -> None:
+    clock.at = [(21.0, tree.make_stock)]
+    result = ab(*SWITCHBACK, *FIXED)
+    assert (result.code, "somebody else has ended the experiment" in result.err) == (1, True)
+    assert tree.read(f"{CONTROL}/state") == "stock"
+    assert tree.dirs(f"{CONTROL}/profiles") == ["default"]
+
+
+def test_what_others_change_meanwhile_stays(ab: Run, tree: FakeTree, clock: World) -> None:
+    path = f"{CONTROL}/profiles/default/anon_order/fixed/max_order"
+    before = read_state(tree)
+    clock.at = [(21.0, lambda: tree.put(path, "8"))]
+    assert ab(*SWITCHBACK, *FIXED).code == 0
+    assert read_state(tree) == before | {"profiles/default/anon_order/fixed/max_order": "8"}
+
+
+@pytest.mark.parametrize("path", ["experiment/enabled", "profiles/create", "experiment/treatment"])
+def test_a_refused_write_restores(ab: Run, tree: FakeTree, path: str) -> None:
+    before = read_state(tree)
+    tree.refusals[f"{CONTROL}/{path}"] = 22
+    result = ab(*SWITCHBACK, *FIXED)
+    assert (result.code, "EINVAL" in result.err) == (5, True)
+    assert read_state(tree) == before
+
+
+def test_a_value_that_the_kernel_refuses(ab: Run, out: Path, tree: FakeTree) -> None:
+    before = read_state(tree)
+    result = ab(*SWITCHBACK, "--treatment", "anon_order=fixed,max_order=99")
+    assert (result.code, "ERANGE" in result.err) == (5, True)
+    assert read_state(tree) == before
+    assert load(out).end["status"] == "failed"
+
+
+def test_where_the_way_back_fails_all_is_stock(
+    ab: Run, tree: FakeTree, clock: World, run: Run
+) -> None:
+    run("set", "anon_order", "adaptive")
+    clock.at = [(21.0, lambda: tree.refusals.update({f"{CONTROL}/profiles/delete": 16}))]
+    result = ab(*SWITCHBACK, *FIXED)
+    assert result.code == 0
+    assert "everything is stock now, as the way back failed" in result.out
+    assert tree.read(f"{CONTROL}/state") == "stock"
+
+
+def test_commands(ab: Run, out: Path, tmp_path: Path) -> None:
+    script = f"echo some text >>{tmp_path}/calls; echo size 12.5"
+    assert ab("--design", "switchback", "--metric", f"size=cmd:{script}", *SHORT).code == 0
+    recording = load(out)
+    (metric,) = recording.metrics()
+    assert (metric.name, recording.pairs(metric, "ab")) == ("size", [(12.5, 12.5)] * 6)
+    assert len((tmp_path / "calls").read_text().splitlines()) == 16 * 4
+
+
+@pytest.mark.parametrize(
+    ("command", "text"), [("exit 3", "ended with status 3"), ("echo much", "not print a number")]
+)
+def test_commands_that_fail(ab: Run, tree: FakeTree, command: str, text: str) -> None:
+    before = read_state(tree)
+    result = ab("--design", "switchback", "--metric", f"cmd:{command}", *SHORT)
+    assert (result.code, text in result.err) == (1, True)
+    assert read_state(tree) == before
+
+
+def test_detect_settles_the_length_by_the_noise(
+    ab: Run, out: Path, tree: FakeTree, tmp_path: Path
+) -> None:
+    noise = tmp_path / "noise"
+    command = f"n=$(cat {noise} 2>/dev/null); echo $((n + 1)) >{noise}; echo $((100 + n * n % 7))"
+    words = [
+        "--design",
+        "switchback",
+        "--metric",
+        f"cmd:{command}",
+        "--block",
+        "2",
+        "--washout",
+        "1",
+    ]
+    result = ab(*words, "--aa", "6", "--detect", "5", "--seed", "3")
+    assert result.code == 0, result.err
+    recording = load(out)
+    needed = recording.plan["pairs"]
+    assert recording.plan["needs"] == [needed]
+    assert 6 <= needed < 200
+    assert len(recording.blocks) == 2 * (6 + needed)
+    assert "at most 200; fixed before the treatment" in result.err
+
+
+def test_a_second_run_is_refused(ab: Run, run: Run, tree: FakeTree, clock: World) -> None:
+    seen: list[Any] = []
+    other = ["ab", "run", "--out", str(tree.real("/other")), *SWITCHBACK]
+    clock.at = [(5.0, lambda: seen.append((read_state(tree), run(*other), read_state(tree))))]
+    assert ab(*SWITCHBACK, *FIXED).code == 0
+    before, second, after = seen[0]
+    assert (second.code, before) == (1, after)
+    assert f"is held by ab run, pid {os.getpid()}, which writes" in second.err
+
+
+def test_the_lock_of_the_dead_is_free(ab: Run, tree: FakeTree) -> None:
+    tree.put(LOCK, "ab run, pid 1")
+    assert ab(*SWITCHBACK).code == 0
+
+
+def test_dry_run(run: Run, tree: FakeTree, tmp_path: Path) -> None:
+    words = ["ab", "run", *SWITCHBACK, *FIXED, "--dry-run", "--out", str(tmp_path / "no")]
+    lines = run(*words).out.splitlines()
+    assert lines[:3] == [
+        f"{CONTROL}/lease_ms <- 10000",
+        f"{CONTROL}/profiles/create <- ab-control",
+        f"{CONTROL}/profiles/create <- ab-treatment",
+    ]
+    assert f"{CONTROL}/profiles/ab-treatment/anon_order/fixed/max_order <- 3" in lines
+    assert lines[-2:] == ["blocks: 16 of 4 s", "time: 1:04"]
+    assert json.loads(run(*words, "--json").out)["writes"][0]["value"] == "10000"
+    assert (tree.writes, (tmp_path / "no").exists()) == ([], False)
+
+
+def test_json(ab: Run, out: Path) -> None:
+    data = ab(*SWITCHBACK, *FIXED, "--json").json
+    assert (data["command"], data["status"], data["restored"]) == ("ab run", "done", True)
+    assert (data["file"], data["pairs"], data["blocks"]) == (str(out), 6, 16)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--metric", "vmstat.nothing", *SHORT, "--design", "switchback"], "no number 'nothing'"),
+        (["--metric", "load", *SHORT], "'load' is no source of numbers"),
+        (["--metric", "arm.anon_order.fault_ns.p", *SHORT], "no source of numbers"),
+        ([*PGFAULT, *SHORT], "is of the whole host"),
+        ([*SWITCHBACK, "--pairs", "5"], "5 pairs can show nothing with 1 metrics: it takes 6"),
+        ([*SWITCHBACK, "--metric", "vmstat.nr_mapped"], "6 pairs can show nothing with 2 metrics"),
+        ([*SWITCHBACK, "--duration", "1m"], "both say how long"),
+        ([*SWITCHBACK, "--washout", "4"], "wash-out has to be shorter"),
+        ([*SWITCHBACK, "--block", "soon"], "no time such as"),
+        ([*SWITCHBACK, "--detect", "5"], "give --aa 4 or more"),
+        ([*SWITCHBACK, "--guard", "pressure"], "not of the form"),
+        ([*SWITCHBACK, "--guard", "cmd:date < 3"], "too slow to guard"),
+        ([*SWITCHBACK, "--guard", "psi.io.full.avg10 < 3"], "/proc/pressure/io"),
+        ([*SWITCHBACK, "--treatment", "anon_ordr=never"], "did you mean anon_order"),
+        ([*SWITCHBACK, "--treatment", "anon_order=nevr"], "did you mean never"),
+        ([*SWITCHBACK, "--treatment", "anon_order=never,max=1"], "no knob of anon_order/never"),
+        ([*SWITCHBACK, "--treatment", "anon_order=never,2"], "not of the form"),
+        ([*SWITCHBACK, "--treatment", "db"], "no profile 'db'"),
+        ([*SWITCHBACK, "--cgroup", "/none"], "no cgroup '/none'"),
+    ],
+)
+def test_wrong_usage_changes_nothing(ab: Run, tree: FakeTree, words: list[str], text: str) -> None:
+    result = ab(*words)
+    assert text in result.err
+    assert (result.code in (2, 3), tree.writes) == (True, [])
+
+
+def test_it_does_not_begin_where_something_is_in_the_way(
+    run: Run, ab: Run, tree: FakeTree, out: Path
+) -> None:
+    run("profile", "create", "ab-control")
+    assert "profile ab-control already" in ab(*SWITCHBACK).err
+    run("profile", "delete", "ab-control")
+    tree.put(f"{CONTROL}/experiment/enabled", "1")
+    assert "an experiment is enabled already" in ab(*SWITCHBACK).err
+    tree.expire()
+    assert "mmpolicy reset, which acknowledges it" in ab(*SWITCHBACK).err
+    assert not out.exists()
+
+
+def test_no_file_is_overwritten(ab: Run, out: Path, tree: FakeTree) -> None:
+    out.write_text("precious")
+    result = ab(*SWITCHBACK)
+    assert (result.code, out.read_text(), tree.writes) == (1, "precious", [])
+    assert "next: give --out" in result.err
+
+
+def test_the_host_needs_click_alone() -> None:
+    code = "import sys, mmpolicy.verbs.ab; print('numpy' in sys.modules, 'scipy' in sys.modules)"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+    assert done.stdout == b"False False\n"

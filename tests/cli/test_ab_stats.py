@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The arithmetic of experiments, against what is known or can be counted."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from mmpolicy.ab.design import Design, least_pairs, suggest_pairs
+from mmpolicy.ab.metrics import Metric, Sample, flatten
+from mmpolicy.ab.stats import analyse, bca, detectable, holm, imbalance, interval, p_value
+
+
+def counted_p(d: list[float]) -> float:
+    """Return the p of the randomisation test by trying all signs."""
+    means = [abs(np.dot(signs, d)) for signs in itertools.product((-1, 1), repeat=len(d))]
+    return float(np.mean([mean >= abs(sum(d)) - 1e-12 for mean in means]))
+
+
+@pytest.mark.parametrize("size", [2, 5, 8])
+def test_p_is_exact(size: int) -> None:
+    d = np.random.default_rng(size).normal(0.5, 1, size)
+    assert p_value(d, 1) == pytest.approx(counted_p(list(d)))
+
+
+def test_interval_and_p_agree() -> None:
+    rng = np.random.default_rng(7)
+    for size in (6, 9, 12):
+        for _ in range(60):
+            d = rng.normal(0.6, 1, size)
+            low, high = interval(d, 1)
+            assert (low > 0 or high < 0) == (p_value(d, 1) <= 0.05)
+
+
+def test_interval_of_many_is_that_of_students_t() -> None:
+    d = np.random.default_rng(3).normal(0, 1, 80)
+    half = 1.99 * d.std(ddof=1) / 80**0.5
+    assert interval(d, 1) == pytest.approx((d.mean() - half, d.mean() + half), abs=0.03)
+    assert bca(d, 1) == pytest.approx((d.mean() - half, d.mean() + half), abs=0.03)
+
+
+def test_too_few_pairs_exclude_nothing() -> None:
+    assert interval(np.ones(5), 1) == (-np.inf, np.inf)
+    assert [least_pairs(n) for n in (1, 2, 10)] == [6, 7, 9]
+
+
+def test_equal_pairs() -> None:
+    effect = analyse([(1.0, 2.0)] * 8, 1)
+    found = (effect.low, effect.high, effect.estimate, *effect.bca)
+    assert found == pytest.approx([np.log(2)] * 5)
+    assert analyse([(5.0, 5.0)] * 8, 1).p == 1
+
+
+def test_holm() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1, 1]
+
+
+def test_imbalance() -> None:
+    assert imbalance(0, 0) == imbalance(500, 500) == 1
+    assert imbalance(500, 400) == pytest.approx(0.000858, rel=0.01)
+
+
+def test_lengths() -> None:
+    """t tests of 5 % with 80 % power, as in any table; more where the noise is badly known."""
+    assert detectable(1.0, 34, 1) == pytest.approx(0.5, abs=0.005)
+    noise = np.random.default_rng(1).normal(0, 1, 400)
+    noise *= 2 * np.log(1.05) / noise.std(ddof=1)
+    assert suggest_pairs(list(noise), 5) == pytest.approx(36, abs=2)
+    assert suggest_pairs(list(noise[:8] * np.std(noise) / np.std(noise[:8])), 5) > 50
+    assert suggest_pairs([0.0, 1e-9, 0.0], 5) == 6
+
+
+def test_schedule() -> None:
+    design = Design("switchback", 30, 5, 1, seed=4)
+    blocks = list(design.blocks("ab", 400, 12))
+    assert [block.number for block in blocks] == list(range(12, 812))
+    first = [block.arm for block in blocks[::2]]
+    assert first.count("control") == pytest.approx(200, abs=40)
+    assert design.moments() == [5 + second for second in range(26)]
+    assert len({block.seed for block in Design("split", 30, 5, 1, 4).blocks("ab", 99)}) == 99
+
+
+def test_files_of_numbers() -> None:
+    assert flatten("12\n") == {"": 12}
+    assert flatten("anon 4096\nfile 0\nmax max") == {"anon": 4096, "file": 0}
+    psi = flatten("some avg10=1.50 total=7\nfull avg10=0.25 total=3")
+    assert psi == {"some.avg10": 1.5, "some.total": 7, "full.avg10": 0.25, "full.total": 3}
+
+
+def of_histogram(metric: str, *buckets: dict[int, float]) -> float | None:
+    """Return a metric of a histogram over time."""
+    arms = [{f"anon_order.fault_ns_log2_{n}": c for n, c in each.items()} for each in buckets]
+    window = [Sample(float(t), {}, {"control": arm}) for t, arm in enumerate(arms)]
+    return Metric.parse(metric).over(window, "control")
+
+
+def test_latency() -> None:
+    seen = [{9: 5.0}, {9: 5.0, 10: 90.0, 14: 10.0}]
+    assert of_histogram("arm.anon_order.fault_ns", *seen) == pytest.approx(
+        (90 * 1536 + 10 * 24576) / 100
+    )
+    assert of_histogram("arm.anon_order.fault_ns.p45", *seen) == pytest.approx(1024 * 1.5)
+    assert of_histogram("arm.anon_order.fault_ns.p95", *seen) == pytest.approx(16384 * 1.5)
+    assert of_histogram("arm.anon_order.fault_ns", {9: 5.0}, {9: 5.0}) is None
+
+
+def test_metrics_are_parsed() -> None:
+    metric = Metric.parse("rss=cgroup:/a b/memory.stat:anon lower")
+    assert (metric.name, metric.better, metric.top.key) == ("rss", "lower", "anon")
+    ratio = Metric.parse("arm.compact.skipped / arm.units")
+    assert ratio.bottom
+    assert (ratio.top.path, ratio.bottom.text) == ("compact", "arm.units")
+    assert Metric.parse("cmd:echo 1 / 2").bottom is None
+    assert Metric.parse("vmstat.nr_mapped").top.level is True
+    assert Metric.parse("psi.cpu.some.total/s").top.rate is True

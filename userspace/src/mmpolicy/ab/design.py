@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The design of an experiment: what is compared, in which order, and for how long.
+
+All of it is fixed before the first block with the treatment, so that what is seen on
+the way cannot decide when to stop.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, log, log1p, log2, sqrt
+from statistics import NormalDist, stdev
+from typing import NamedTuple
+
+ALPHA = 0.05  # risk of a false finding, over all metrics
+POWER = 0.8  # chance of a finding where there is something to find
+MAX_SEED = 2**63
+
+
+class Block(NamedTuple):
+    """A stretch of time with one setting."""
+
+    number: int
+    phase: str  # aa: both arms are the control; ab
+    pair: int  # within the phase
+    arm: str  # of switchback; split has both at once: ""
+    seed: int  # of the assignment, for split
+
+
+@dataclass(frozen=True)
+class Design:
+    """How blocks are laid out."""
+
+    kind: str  # split or switchback
+    block_s: float
+    washout_s: float
+    interval_s: float
+    seed: int
+
+    @property
+    def blocks_of_pair(self) -> int:
+        """Return how many blocks one control value and one treatment value take."""
+        return 1 if self.kind == "split" else 2
+
+    def seconds(self, pairs: int) -> float:
+        """Return the time that pairs take."""
+        return pairs * self.blocks_of_pair * self.block_s
+
+    def moments(self) -> list[float]:
+        """Return when samples are taken, in seconds since the block began."""
+        measured = self.block_s - self.washout_s
+        steps = max(1, round(measured / self.interval_s))
+        return [self.washout_s + measured * step / steps for step in range(steps + 1)]
+
+    def blocks(self, phase: str, pairs: int, first: int = 0) -> Iterator[Block]:
+        """Yield the blocks of a phase in random order.
+
+        In switchback a coin is tossed for each pair: which arm goes first. In split each
+        block assigns all units anew; arms with equal shares could as well be the other way
+        round, which is the coin there.
+        """
+        rng = random.Random(f"{self.seed} {phase}")
+        for pair in range(pairs):
+            arms = [""] if self.kind == "split" else ["control", "treatment"]
+            rng.shuffle(arms)
+            for place, arm in enumerate(arms):
+                number = first + pair * len(arms) + place
+                yield Block(number, phase, pair, arm, rng.randrange(MAX_SEED))
+
+
+def least_pairs(metrics: int) -> int:
+    """Return the fewest pairs with which anything can be found at all.
+
+    The randomisation test of n pairs knows 2**n outcomes; the clearest of them, either
+    way, has p = 2 / 2**n, which the correction for the number of metrics multiplies.
+    """
+    return ceil(1 - log2(ALPHA / metrics))
+
+
+def differences(pairs: Sequence[tuple[float, float]]) -> tuple[str, list[float]]:
+    """Return scale and treatment - control of each pair: of logarithms where all are above 0."""
+    if all(value > 0 for pair in pairs for value in pair):
+        return "ratio", [log(treatment / control) for control, treatment in pairs]
+    return "difference", [treatment - control for control, treatment in pairs]
+
+
+def suggest_pairs(noise: Sequence[float], percent: float, metrics: int = 1) -> int:
+    """Return the number of pairs that finds a change by percent with 80 % probability.
+
+    noise: differences of logarithms between equal arms. As the spread of few of them may
+    be small by luck, its upper 80 % limit counts (Browne 1995). The normal approximation
+    is put right for the t test by z**2 / 2 (Guenther 1981).
+    """
+    z, effect = NormalDist().inv_cdf(1 - ALPHA / metrics / 2), log1p(abs(percent) / 100)
+    ratio = stdev(noise) * _caution(len(noise) - 1) * (z + NormalDist().inv_cdf(POWER)) / effect
+    return max(ceil(ratio**2 + z**2 / 2), least_pairs(metrics))
+
+
+def _caution(freedom: int) -> float:
+    """Return upper 80 % limit of a deviation / its estimate (Wilson and Hilferty 1931)."""
+    part = 2 / (9 * freedom)
+    low = freedom * (1 - part + NormalDist().inv_cdf(1 - POWER) * sqrt(part)) ** 3
+    return sqrt(freedom / low)

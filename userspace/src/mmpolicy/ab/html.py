@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The report as one HTML file that needs nothing else; needs matplotlib."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from io import StringIO
+from math import isfinite
+from string import Template
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from mmpolicy.ab.design import differences
+from mmpolicy.ab.metrics import ARMS
+from mmpolicy.ab.report import Report, Row
+from mmpolicy.ab.samples import Pairs
+
+COLOURS = {"control": "#4878a8", "treatment": "#d1603d"}
+GREY = "#888888"
+INLINE: Any = {"svg.fonttype": "none", "svg.hashsalt": "mmpolicy", "font.family": "sans-serif"}
+
+PAGE = Template("""<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>
+body { font: 16px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+       color: #222; background: #fff; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; }
+.verdict { padding: .8rem 1rem; border-left: .4rem solid $colour; background: #f5f5f5;
+           font-weight: bold; }
+.doubt { color: #a33; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; }
+th, td { padding: .25rem .8rem .25rem 0; text-align: left; border-bottom: 1px solid #ddd;
+         white-space: nowrap; }
+td:last-child { white-space: normal; }
+svg { max-width: 100%; height: auto; }
+</style>
+<h1>$title</h1>
+<p class="verdict">$verdict</p>
+$doubts
+<div class="wide"><table>$metrics</table></div>
+$forest
+$details
+<h2>About this run</h2>
+<div class="wide"><table>$facts</table></div>
+<h2>How to read this</h2>
+<p>The effect is that of treatment against control, over all pairs. The interval holds all
+effects that the randomisation test does not reject at 5 %. "P Holm" is p corrected for the
+number of metrics; below 0.05 it counts as found. "Detectable" is what a run of this length
+finds with 80 % probability. The A/A floor is how far apart equal arms lie in 95 % of runs of
+this length, by the noise of the A/A phase: the grey band.</p>
+</html>
+""")
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _svg(figure: Figure, text: str) -> str:
+    """Return the figure as an element of HTML that says to all what it shows."""
+    out = StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    svg = out.getvalue()
+    svg = svg[svg.index("<svg") :]
+    return f'<figure style="margin:0">{svg.replace("<svg", _labelled(text), 1)}</figure>'
+
+
+def _labelled(text: str) -> str:
+    return f'<svg role="img" aria-label="{escape(text)}"'
+
+
+def forest(rows: Sequence[Row]) -> str:
+    """Return effects and intervals of all metrics that are ratios, below each other."""
+    shown = [row for row in rows if row.effect and row.scale == "ratio"]
+    if not shown:
+        return ""
+    figure, axes = _figure(8, 0.9 + 0.45 * len(shown))
+    for place, row in enumerate(reversed(shown)):
+        _bar(axes, place, row)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(shown)), [row.metric.name for row in reversed(shown)])
+    axes.set_ylim(-0.6, len(shown) - 0.4)
+    axes.set_xlabel("effect of the treatment in %, with 95 % interval; grey: A/A floor")
+    return _svg(figure, "effects with their intervals")
+
+
+def _bar(axes: Any, place: int, row: Row) -> None:
+    effect = row.effect
+    if row.noise is not None:
+        ends = row.shown(-row.noise), row.shown(row.noise)
+        axes.barh(place, ends[1] - ends[0], left=ends[0], color="#dddddd", height=0.7)
+    assert effect
+    colour = COLOURS["treatment"] if row.found else GREY
+    if isfinite(effect.low):
+        axes.plot([row.shown(effect.low), row.shown(effect.high)], [place] * 2, color=colour)
+    axes.plot(row.shown(effect.estimate), place, "o", color=colour)
+
+
+def course(row: Row) -> str:
+    """Return the values of both arms, pair by pair, first those of the A/A phase."""
+    figure, axes = _figure(8, 2.6)
+    pairs = [*row.aa_pairs, *row.pairs]
+    places = range(1, len(pairs) + 1)
+    axes.vlines(places, *zip(*pairs, strict=True), color="#cccccc", linewidth=1)
+    for side, arm in enumerate(ARMS):
+        values = [pair[side] for pair in pairs]
+        axes.plot(places, values, "o", color=COLOURS[arm], label=arm, markersize=4)
+    if row.aa_pairs and row.pairs:
+        axes.axvspan(0.5, len(row.aa_pairs) + 0.5, color="#eeeeee", label="A/A")
+    axes.set_xlabel("pair")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel(row.metric.name)
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    return _svg(figure, f"values of {row.metric.name} in both arms")
+
+
+def scatter(row: Row) -> str:
+    """Return the differences of the pairs, with the interval of their mean."""
+    figure, axes = _figure(8, 1.6)
+    phases: list[tuple[str, Pairs]] = [("A/A", row.aa_pairs), ("A/B", row.pairs)]
+    names = [name for name, pairs in phases if pairs]
+    for place, (_, pairs) in enumerate(phase for phase in phases if phase[1]):
+        scale, found = differences(pairs)
+        values = [row.shown(value) if scale == row.scale else value for value in found]
+        axes.plot(values, [place] * len(values), "|", color=GREY, markersize=14)
+    if row.effect and isfinite(row.effect.low):
+        ends = [row.shown(row.effect.low), row.shown(row.effect.high)]
+        axes.plot(ends, [len(names) - 1] * 2, color=COLOURS["treatment"], linewidth=3)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(-0.7, len(names) - 0.3)
+    axes.set_xlabel(f"treatment against control of each pair{' in %' * (row.scale == 'ratio')}")
+    return _svg(figure, f"differences of the pairs of {row.metric.name}")
+
+
+def _details(rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        yield f"<h2>{escape(row.metric.name)}</h2><p>{escape(row.verdict())}</p>"
+        if row.pairs or row.aa_pairs:
+            yield course(row) + scatter(row)
+
+
+def _table(rows: Sequence[Sequence[str]], tag: str = "td") -> str:
+    lines = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for row in rows)
+    return "".join(f"<tr>{line}</tr>" for line in lines)
+
+
+def page(report: Report) -> str:
+    """Return the report as HTML."""
+    head, lines = report.table()
+    with mpl.rc_context(INLINE):
+        plots = {"forest": forest(report.rows), "details": "".join(_details(report.rows))}
+    doubts = (f'<p class="doubt">{escape(doubt)}</p>' for doubt in report.doubts())
+    return PAGE.substitute(
+        plots,
+        title=escape("{treatment} against {control}".format(**report.data()["arms"])),
+        colour="#3a8a4a" if report.conclusive else "#b58900",
+        verdict=escape(report.verdict()),
+        doubts="".join(doubts),
+        metrics=_table([head], "th") + _table(lines),
+        facts=_table(report.facts()),
+    )

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What an experiment changes in the kernel, and the way back."""
+
+from mmpolicy.ab.arms import PROFILES, Settings
+from mmpolicy.ab.design import Block
+from mmpolicy.change import Done
+from mmpolicy.errors import Error, Exit
+from mmpolicy.journal import undo
+from mmpolicy.model import CONTROL, check_loaded
+from mmpolicy.state import State, Write, plan, read_state, without_gone
+from mmpolicy.sysfs import Tree
+
+SHARES = {"": "50", "control": "0", "treatment": "100"}  # of units in treatment, in percent
+
+
+class StoppedError(Exception):
+    """The run ends before its time: status is guard, interrupted, lost or failed."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class Lab:
+    """The experiment in the kernel. Every step is a way from one state to the next."""
+
+    def __init__(self, tree: Tree, arms: dict[str, Settings], lease_ms: int) -> None:
+        self.tree = tree
+        self.arms = arms
+        self.lease_ms = lease_ms
+        self.before = self.state = read_state(tree)
+        self.fresh: State = {}  # a new profile, with keys as in Settings
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse to begin where something is in the way."""
+        if check_loaded(self.tree) == "expired":
+            hint = "mmpolicy reset, which acknowledges it"
+            raise Error("a lease has expired, everything is stock", Exit.FAILED, hint)
+        if "experiment/enabled" not in self.before:
+            text = f"no {self.tree.real(CONTROL)}/experiment: the module is older than this tool"
+            raise Error(text, Exit.LACKING, "install the module that came with this tool")
+        if self.before["experiment/enabled"] != "0":
+            hint = f"end it: echo 0 >{CONTROL}/experiment/enabled"
+            raise Error("an experiment is enabled already", Exit.FAILED, hint)
+        for profile in PROFILES.values():
+            if f"profiles/{profile}" in self.before:
+                hint = f"mmpolicy profile delete {profile}"
+                raise Error(f"there is a profile {profile} already", Exit.FAILED, hint)
+
+    def foundation(self, unit: str, cgroup: str) -> State:
+        """Return the state with two empty arms under a lease; nothing is enabled yet."""
+        arms = {f"experiment/{arm}": profile for arm, profile in PROFILES.items()}
+        state = self.before | {f"profiles/{name}": "" for name in PROFILES.values()} | arms
+        state |= {"experiment/unit": unit, "experiment/cgroup": cgroup}
+        return state | {"lease_ms": str(self.lease_ms)}
+
+    def rehearsal(self, unit: str, cgroup: str) -> list[Write]:
+        """Return the writes that begin the experiment."""
+        state = self.foundation(unit, cgroup) | {"experiment/enabled": "1"}
+        for arm, profile in PROFILES.items():
+            state |= {f"profiles/{profile}/{key}": value for key, value in self.arms[arm].items()}
+        return plan(self.before, state)
+
+    def set_up(self, unit: str, cgroup: str) -> None:
+        """Make the arms."""
+        self.go(self.foundation(unit, cgroup))
+        self.state = read_state(self.tree)
+        base = f"profiles/{PROFILES['control']}/"
+        self.fresh = {
+            key.removeprefix(base): value
+            for key, value in self.state.items()
+            if key.startswith(base)
+        }
+
+    def go(self, state: State) -> None:
+        """Go to a state; where a write is refused, be certain of where we are."""
+        try:
+            for write in plan(self.state, state):
+                self.tree.write(*write)
+        except Error:
+            self.state = read_state(self.tree)
+            raise
+        self.state = state
+
+    def host_settings(self, arm: str) -> State:
+        """Return what an arm has for points of the whole host, which only default has."""
+        base = "profiles/default/"
+        keys = {key for each in self.arms.values() for key in each} - set(self.fresh)
+        keys = {key for key in keys if base + key in self.before}
+        return {base + key: self.arms[arm].get(key, self.before[base + key]) for key in keys}
+
+    def equip(self, phase: str) -> None:
+        """Give each arm its settings; in the A/A phase, both those of the control."""
+        state = dict(self.state)
+        for arm, profile in PROFILES.items():
+            settings = self.arms["control" if phase == "aa" else arm]
+            for key, value in (self.fresh | settings).items():
+                if key in self.fresh:
+                    state[f"profiles/{profile}/{key}"] = value
+        self.go(state)
+
+    def enter(self, block: Block) -> None:
+        """Begin a block."""
+        state = self.state | {"experiment/percent": SHARES[block.arm], "experiment/enabled": "1"}
+        if block.arm:
+            arm = "control" if block.phase == "aa" else block.arm
+            state |= self.host_settings(arm)
+        elif self.host_settings("control") != self.host_settings("treatment"):
+            text = "the arms differ in a point of the whole host, where both run at once"
+            raise Error(text, Exit.USAGE, "take --design switchback")
+        else:
+            state["experiment/seed"] = str(block.seed)
+        self.go(state)
+
+    def renew(self) -> None:
+        """Renew the lease, if it is still ours to renew."""
+        if check_loaded(self.tree) == "expired":
+            text = "the lease has expired, everything is stock; mmpolicy reset acknowledges it"
+            raise StoppedError("lost", text)
+        if self.tree.read(f"{CONTROL}/experiment/enabled") != self.state["experiment/enabled"]:
+            raise StoppedError("lost", "somebody else has ended the experiment")
+        self.tree.write(f"{CONTROL}/lease_ms", str(self.lease_ms))
+
+    def way_back(self) -> list[Write]:
+        """Return the writes that undo what was done; what others have changed stays."""
+        now = read_state(self.tree)
+        target, conflicts = undo(Done(self.before, self.state), now)
+        ours = tuple(f"profiles/{profile}" for profile in PROFILES.values())
+        for key in conflicts:
+            if key in now and not key.startswith((*ours, "experiment/", "lease_ms")):
+                target[key] = now[key]
+        return plan(now, without_gone(self.tree, now, target))
+
+    def restore(self) -> str:
+        """Go back to the state before; return what is to be told about it, if anything is.
+
+        Where that fails, stock is the way out.
+        """
+        if check_loaded(self.tree) == "expired":
+            return "everything is stock"
+        try:
+            for write in self.way_back():
+                self.tree.write(*write)
+        except Error as err:
+            self.tree.write(f"{CONTROL}/reset", "1")
+            return f"everything is stock now, as the way back failed: {err.message}"
+        return ""

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Running an experiment: blocks in their order, samples, guards, and the way back."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from math import sqrt
+from statistics import fmean, stdev
+from typing import Any, TextIO
+
+from mmpolicy.ab.arms import PROFILES
+from mmpolicy.ab.design import Block, Design, differences, suggest_pairs
+from mmpolicy.ab.guards import Guard, Watch
+from mmpolicy.ab.lab import Lab, StoppedError
+from mmpolicy.ab.metrics import Metric, Numbers, Reader, all_sources
+from mmpolicy.ab.samples import Recording
+from mmpolicy.app import App
+from mmpolicy.errors import Error
+
+POLL_S = 0.2  # guards and signals are looked at this often
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def clock(seconds: float) -> str:
+    """Return a time as people read it."""
+    return f"{int(seconds // 60)}:{int(seconds % 60):02}"
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long to go on; fixed before the first block with the treatment."""
+
+    aa_pairs: int
+    pairs: int  # at most, if detect is given
+    detect: float = 0.0  # percent to find; the A/A phase then tells how many pairs that takes
+
+    def rule(self) -> str:
+        """Return it in words."""
+        if not self.detect:
+            return f"{self.pairs} pairs after {self.aa_pairs} of A/A, fixed beforehand"
+        return (
+            f"as many pairs as find {self.detect:g} % with 80 % probability by the noise of "
+            f"{self.aa_pairs} pairs of A/A, at most {self.pairs}; fixed before the treatment"
+        )
+
+
+@dataclass
+class Runner:
+    """One run."""
+
+    app: App
+    design: Design
+    length: Length
+    metrics: Sequence[Metric]
+    guards: Sequence[Guard]
+    lab: Lab
+    header: dict[str, Any]
+    out: TextIO
+    tell: Callable[[str], object]
+    caught: list[int] = field(default_factory=list)  # signals
+    failure: Error | None = None
+    end: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sources = all_sources(self.metrics)
+        arms = dict(PROFILES)
+        self.reader = Reader(self.app.tree, sources, arms)
+        self.commands = [source for source in sources if source.kind == "cmd"]
+        guarded = all_sources(guard.metric for guard in self.guards)
+        self.guard_reader = Reader(self.app.tree, guarded, arms)
+        self.watch = Watch(self.guards)
+        self.recording = Recording(self.header)
+        self.pairs = self.length.pairs
+        self.began = self.renew_at = self.app.clock()
+
+    # Time
+
+    def now(self) -> float:
+        """Return the seconds since the run began."""
+        return self.app.clock() - self.began
+
+    def tick(self) -> None:
+        """Do what has to be done all the time: lease, guards, signals."""
+        if self.caught:
+            raise StoppedError("interrupted", f"by {signal.Signals(self.caught[0]).name}")
+        if self.app.clock() >= self.renew_at:
+            self.lab.renew()
+            self.renew_at = self.app.clock() + self.lab.lease_ms / 4000
+        if self.guards:
+            broken = self.watch.look(self.guard_reader.read(self.now()))
+            if broken:
+                raise StoppedError("guard", broken)
+
+    def pause(self, until: float) -> None:
+        """Wait for a time since the run began."""
+        self.tick()
+        while (left := until - self.now()) > 0:
+            self.app.sleep(min(left, POLL_S))
+            self.tick()
+
+    # Blocks
+
+    def run(self) -> None:
+        """Run all of it and go back."""
+        end: dict[str, Any] = {"status": "done", "reason": "all pairs are complete"}
+        self._write("header", self.header)
+        with self._signals():
+            try:
+                self._phases()
+            except StoppedError as err:
+                end = {"status": err.status, "reason": err.reason}
+            except Error as err:
+                end, self.failure = {"status": "failed", "reason": err.message}, err
+            finally:
+                end |= self._restore()
+        self._write("end", end)
+        self.end = end
+
+    def _restore(self) -> dict[str, Any]:
+        start = self.app.clock()
+        note = self.lab.restore()
+        return {"restored": not note, "note": note, "restore_s": self.app.clock() - start}
+
+    def _phases(self) -> None:
+        self.tell(f"rule: {self.length.rule()}")
+        self.lab.set_up(self.header["unit"], self.header["cgroup"])
+        self.lab.equip("aa")
+        for block in self.design.blocks("aa", self.length.aa_pairs):
+            self._block(block)
+        if self.length.detect:
+            self._settle()
+        self.lab.equip("ab")
+        for block in self.design.blocks("ab", self.pairs, len(self.recording.blocks)):
+            self._block(block)
+
+    def _settle(self) -> None:
+        """Fix the number of pairs by the noise of the A/A phase."""
+        found = [differences(self.recording.pairs(metric, "aa")) for metric in self.metrics]
+        noises = [noise for scale, noise in found if scale == "ratio" and len(noise) > 2]
+        number = len(self.metrics)
+        needs = [suggest_pairs(noise, self.length.detect, number) for noise in noises]
+        self.pairs = min(max(needs, default=self.length.pairs), self.length.pairs)
+        plan = {"needs": needs, "pairs": self.pairs}
+        self._write("plan", plan)
+        self.recording.plan = plan
+        self.tell(f"the A/A phase asks for {max(needs, default=0)} pairs, it will be {self.pairs}")
+
+    def _block(self, block: Block) -> None:
+        begin = self.now()
+        self.lab.enter(block)
+        for moment in self.design.moments():
+            self.pause(begin + moment)
+            self._sample(block)
+        self._write("block", {**block._asdict(), "began": begin, "ended": self.now()})
+        self.tell(self.progress(block))
+
+    def _sample(self, block: Block) -> None:
+        said: Numbers = {each.text: self._said_by(each.path) for each in self.commands}
+        sample = self.reader.read(self.now(), said)
+        self._write("sample", {"block": block.number, **sample._asdict()})
+
+    def _write(self, kind: str, record: dict[str, Any]) -> None:
+        record = {"kind": kind, **record}
+        if kind != "header":
+            self.recording.add(record)
+        self.out.write(json.dumps(record) + "\n")
+        self.out.flush()
+
+    # Commands
+
+    def _said_by(self, command: str) -> float:
+        """Return the number that a command prints last; lease and guards go on meanwhile."""
+        with tempfile.TemporaryFile("w+") as output, self._started(command, output) as process:
+            while process.poll() is None:
+                self.tick()
+                try:
+                    process.wait(POLL_S)
+                except subprocess.TimeoutExpired:
+                    continue
+            output.seek(0)
+            words = output.read().split()
+        try:
+            if process.returncode == 0:
+                return float(words[-1])
+            text = f"'{command}' ended with status {process.returncode}"
+        except (IndexError, ValueError):
+            text = f"'{command}' does not print a number"
+        raise StoppedError("failed", text)
+
+    @contextmanager
+    def _started(self, command: str, output: TextIO) -> Iterator[subprocess.Popen[bytes]]:
+        argv, null = ["/bin/sh", "-c", command], subprocess.DEVNULL
+        process = subprocess.Popen(argv, stdin=null, stdout=output, start_new_session=True)
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    # What the user sees
+
+    def progress(self, block: Block) -> str:
+        """Return where we are, the time left, and the estimates so far."""
+        done = len(self.recording.blocks)
+        total = (self.length.aa_pairs + self.pairs) * self.design.blocks_of_pair
+        left = clock((total - done) * self.design.block_s)
+        shown = [self._estimate(metric, block.phase) for metric in self.metrics]
+        return f"block {done} of {total} ({block.phase}), {left} left; {'; '.join(shown)}"
+
+    def _estimate(self, metric: Metric, phase: str) -> str:
+        pairs = self.recording.pairs(metric, phase)
+        if len(pairs) < 2:
+            return f"{metric.name}: no estimate yet"
+        scale, found = differences(pairs)
+        factor, unit = (100, " %") if scale == "ratio" else (1, "")
+        spread = 2 * stdev(found) / sqrt(len(found))
+        return f"{metric.name}: {factor * fmean(found):+.3g} ± {factor * spread:.2g}{unit} so far"
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Note signals instead of dying of them; tick() looks."""
+
+        def note(number: int, _frame: object) -> None:
+            self.caught.append(number)
+
+        old = {each: signal.signal(each, note) for each in SIGNALS}
+        try:
+            yield
+        finally:
+            for each, handler in old.items():
+                signal.signal(each, handler)
