@@ -26,6 +26,8 @@ struct mmp_policy *const mmp_policies[] = {
 	&mmp_anon_order_fixed,
 	&mmp_anon_order_never,
 	&mmp_anon_order_vma_size,
+	&mmp_bulk_adaptive,
+	&mmp_bulk_fixed,
 	NULL
 };
 

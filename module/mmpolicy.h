@@ -54,6 +54,11 @@ struct mmp_knob {
  * @anon_order: anon_order: the largest order for a fault; context as for
  *	&mm_policy_ops.anon_orders. knob[i] is the value of @knobs[i]. Knob 0
  *	is the cap of all answers; a policy without knobs stays at order 0.
+ * @bulk_pages: bulk: pages to ask for in a refill from node @nid, which may be
+ *	%NUMA_NO_NODE. Preemption is off, softirqs may be on.
+ * @bulk_done: bulk: what a refill brought, in ticks of get_cycles(), or %NULL.
+ *	Softirqs are off since @bulk_pages, and it is the same CPU. Refills of
+ *	tasks that could sleep meanwhile are not told.
  */
 struct mmp_policy {
 	const char *name;
@@ -65,6 +70,9 @@ struct mmp_policy {
 	struct mmp_decision (*anon_order)(const struct vm_fault *vmf,
 					  enum mm_policy_site site,
 					  const u32 *knob);
+	unsigned int (*bulk_pages)(int nid, const u32 *knob);
+	void (*bulk_done)(int nid, unsigned int want, unsigned int got,
+			  u64 ticks);
 };
 
 /**
@@ -172,6 +180,8 @@ extern struct mmp_policy mmp_anon_order_never;
 extern struct mmp_policy mmp_anon_order_fixed;
 extern struct mmp_policy mmp_anon_order_vma_size;
 extern struct mmp_policy mmp_anon_order_adaptive;
+extern struct mmp_policy mmp_bulk_adaptive;
+extern struct mmp_policy mmp_bulk_fixed;
 
 /**
  * mmp_profile_of - which profile decides for an address space

@@ -44,6 +44,28 @@ TRACE_EVENT(mmpolicy_anon_order,
 				   { MMP_LOCKED, "locked" }))
 );
 
+TRACE_EVENT(mmpolicy_bulk,
+
+	TP_PROTO(int nid, unsigned int want, unsigned int got),
+
+	TP_ARGS(nid, want, got),
+
+	TP_STRUCT__entry(
+		__field(int, nid)
+		__field(u8, want)
+		__field(u8, got)
+	),
+
+	TP_fast_assign(
+		__entry->nid = nid;
+		__entry->want = want;
+		__entry->got = got;
+	),
+
+	TP_printk("nid=%d want=%u got=%u", __entry->nid, __entry->want,
+		  __entry->got)
+);
+
 #endif /* MMPOLICY_TRACE_H */
 
 #undef TRACE_INCLUDE_PATH

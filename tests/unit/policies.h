@@ -5,24 +5,28 @@
 
 #include "mmpolicy.h"
 
-#define POLICY(name)	extern struct mmp_policy mmp_anon_order_##name;
+#define POLICY(point, POINT, name)	extern struct mmp_policy mmp_##point##_##name;
 #include "policies.inc"
 #undef POLICY
 
-#define POLICY(name)	&mmp_anon_order_##name,
-static struct mmp_policy *const policies[] = {
+#define POLICY(point_, POINT, name)					\
+	{ &mmp_##point_##_##name, MM_POLICY_##POINT, #name },
+static const struct {
+	struct mmp_policy *policy;
+	enum mm_policy_point point;	/* as the file's name has it */
+	const char *name;
+} policies[] = {
 #include "policies.inc"
 };
 #undef POLICY
 
-#define POLICY(name)	#name,
-static const char *const policy_files[] __attribute__((unused)) = {
-#include "policies.inc"
-};
-#undef POLICY
-
-#define for_each_tested(policy, i)					\
+#define for_each_tested(p, i)						\
 	for ((i) = 0; (i) < (int)ARRAY_SIZE(policies) &&		\
-		      ((policy) = policies[i]); (i)++)
+		      ((p) = policies[i].policy); (i)++)
+
+/* Only those that answer faults. */
+#define for_each_anon_order(policy, i)					\
+	for_each_tested(policy, i)					\
+		if ((policy)->point == MM_POLICY_ANON_ORDER)
 
 #endif /* POLICIES_H */

@@ -89,7 +89,7 @@ TEST(no_policy_looks_outside_the_vma)
 	const struct mmp_policy *policy;
 	int i, life;
 
-	for_each_tested(policy, i)
+	for_each_anon_order(policy, i)
 		for (life = 0; life < 700; life++) {
 			at("policy %s, life %d", policy->name, life);
 			some_life(policy);

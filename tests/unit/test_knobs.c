@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What every policy of the point must keep to, whoever adds it. */
+/* What every policy must keep to, whoever adds it. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,11 +26,12 @@ TEST(policies_have_proper_names)
 	for_each_tested(policy, i) {
 		at("policy %s", policy->name);
 		EXPECT(is_name(policy->name), ==, true);
-		EXPECT(!strcmp(policy->name, policy_files[i]), ==, true);
+		EXPECT(!strcmp(policy->name, policies[i].name), ==, true);
 		EXPECT(!strcmp(policy->name, "stock"), ==, false);
-		EXPECT(policy->point, ==, MM_POLICY_ANON_ORDER);
+		EXPECT(policy->point, ==, policies[i].point);
 		for (j = 0; j < i; j++)
-			EXPECT(!strcmp(policy->name, policies[j]->name), ==, false);
+			EXPECT(policies[j].point == policy->point &&
+			       !strcmp(policy->name, policies[j].name), ==, false);
 	}
 }
 
@@ -78,7 +79,7 @@ TEST(knob_0_is_an_order)
 	const struct mmp_policy *policy;
 	int i;
 
-	for_each_tested(policy, i) {
+	for_each_anon_order(policy, i) {
 		at("policy %s", policy->name);
 		if (policy->nr_knobs)
 			EXPECT(policy->knobs[0].max, <=, MMP_MAX_ORDER);

@@ -206,12 +206,12 @@ module_key() {
 
 # Out-of-tree builds write beside the source, hence the copy.
 make_module() {
-	local kernel=$1 copy=$1/module tree=$1/src/ variables=()
+	local kernel=$1 copy=$1/module tree=$1/src/ variables=(MMPOLICY_BENCH=m)
 	rm -rf "$copy"
 	mkdir -p "$copy"
 	cp -a "$TREE/Kbuild" "$TREE/module" "$copy/"
 	if grep -q '^CONFIG_KUNIT=' "$tree/.config" && compgen -G "$copy/module/tests/*_kunit.c"; then
-		variables=(MMPOLICY_KUNIT=m)
+		variables+=(MMPOLICY_KUNIT=m)
 	fi
 	kmake "$tree" M="$copy" W=1 C=1 CHECK=sparse "${variables[@]}" modules
 	rm -rf "$kernel"/root/lib/modules/*/updates

@@ -3,6 +3,7 @@
 #define SHIM_BITOPS_H
 
 #define BIT(n)		(1UL << (n))
+#define BIT_ULL(n)	(1ULL << (n))
 
 static inline unsigned int __ffs(unsigned long word)
 {

@@ -18,5 +18,6 @@
 	__auto_type min3_c = (c);		\
 	min3_ab < min3_c ? min3_ab : min3_c;	\
 })
+#define clamp(value, low, high)	min(max(value, low), high)
 
 #endif /* SHIM_MINMAX_H */

@@ -7,9 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+typedef uint8_t u8;
 typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
+typedef int64_t s64;
 typedef unsigned int gfp_t;
 
 #define __rcu

@@ -4,4 +4,8 @@
 
 #define this_cpu_add(var, n)	((var) += (n))
 
+/* There is one CPU. */
+#define DEFINE_PER_CPU(type, name)	typeof(type) name
+#define this_cpu_ptr(pointer)		(pointer)
+
 #endif /* SHIM_PERCPU_H */

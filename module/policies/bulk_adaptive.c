@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * bulk/adaptive: the size with the least cost per page, found by trial.
+ *
+ * Each CPU compares the size that it has settled on with the next smaller or
+ * larger one, and goes where a page costs less: a hill climb. The two take turns
+ * in blocks of about as many pages, in random order, because what a page costs
+ * depends on when it is asked for: now and then the CPU's list of free pages is
+ * empty, and whoever asks then pays for filling it. The differences are summed
+ * up until the sum is more than chance can make of them: a t-test with a sum
+ * that is normalised by itself (de la Pena, Lai and Shao, "Self-Normalized
+ * Processes", 2009). It needs no idea of how large the noise is, and one wild
+ * value, such as an interrupt, decides nothing.
+ *
+ * Where two sizes cost the same, the smaller one leaves fewer pages unused.
+ */
+#include <linux/bits.h>
+#include <linux/minmax.h>
+#include <linux/percpu.h>
+#include <linux/string.h>
+#include <linux/topology.h>
+
+#include "../mmpolicy.h"
+
+#define BLOCK_PAGES	128	/* a block ends with so many pages ... */
+#define BLOCK_REFILLS	16	/* ... or refills, where they bring little */
+#define MIN_REST	16	/* blocks until the next comparison */
+#define MAX_REST	256
+#define ODD_BLOCKS	8	/* in a row: the load has changed */
+#define SESSION_PAIRS	128	/* of blocks, until a rest */
+#define MIN_PAIRS	10	/* for a decision */
+#define MAX_PAIRS	256	/* then the older half counts less */
+#define SURE		9	/* the square of 3 standard errors */
+#define GAIN_SHIFT	7	/* less than 1/128 is as good as nothing */
+#define COST_SHIFT	4	/* a cost is in 1/16 tick per page */
+#define MAX_COST	BIT_ULL(18)
+
+static const u8 sizes[] = { 1, 8, 16, 32, 64, 128 };
+
+#define START	4		/* 64 pages, as the kernel takes */
+
+enum { MAX_SIZE };
+
+static struct mmp_knob knobs[] = {
+	/* No refill asks for more. */
+	[MAX_SIZE] = MMP_KNOB(max_pages, 1, 128, 128),
+};
+
+/**
+ * struct trial - two neighbouring sizes, compared
+ * @sum: of how much more a page of the larger size cost
+ * @squares: of the same differences
+ * @pairs: how many pairs of blocks that are
+ */
+struct trial {
+	s64 sum;
+	u64 squares;
+	u32 pairs;
+};
+
+/**
+ * struct climb - what a CPU has learned, of one kind of memory
+ * @size: the size it has settled on, index into sizes[]
+ * @other: the size it is compared with; the same while there is a rest
+ * @trying: this block is of the other size
+ * @second: this block is the second one of its pair
+ * @up: the last comparison was with a larger size
+ * @odd: blocks in a row that cost much more or less than usual
+ * @session: pairs of blocks since the last rest
+ * @rest: blocks until the next comparison
+ * @patience: how long the rest after it is
+ * @refills: of this block
+ * @wanted: pages asked for in this block
+ * @pages: pages that it brought
+ * @seed: for coins
+ * @ticks: of this block
+ * @usual: about the median of what blocks of the settled size cost
+ * @first: cost of the first block of the pair
+ * @trials: of each size and the next one
+ */
+struct climb {
+	u8 size, other;
+	bool trying, second, up;
+	u8 odd;
+	u16 session, rest, patience;
+	u32 refills, wanted, pages, seed;
+	u64 ticks;
+	s64 usual, first;
+	struct trial trials[ARRAY_SIZE(sizes) - 1];
+};
+
+/* Of memory nearby, and of other nodes. */
+static DEFINE_PER_CPU(struct climb[2], climbs) = {
+	[0 ... 1] = { .size = START, .other = START, .rest = MIN_REST },
+};
+
+static struct climb *climb_of(int nid)
+{
+	bool far = nid != NUMA_NO_NODE && nid != numa_mem_id();
+
+	return &(*this_cpu_ptr(&climbs))[far];
+}
+
+/* Moves towards the median. */
+static void follow(struct climb *c, s64 cost)
+{
+	s64 step = c->usual / 16 + 1;
+
+	c->usual += cost > c->usual ? step : -step;
+}
+
+static void begin_pair(struct climb *c)
+{
+	c->seed = c->seed * 1664525 + 1013904223;
+	c->trying = c->seed >> 31;
+	c->second = false;
+}
+
+static void compare(struct climb *c, bool up)
+{
+	c->up = !c->size || (up && c->size < ARRAY_SIZE(sizes) - 1);
+	c->other = c->up ? c->size + 1 : c->size - 1;
+	c->session = 0;
+	begin_pair(c);
+}
+
+static void take_rest(struct climb *c)
+{
+	c->other = c->size;
+	c->trying = false;
+	c->odd = 0;
+	c->patience = clamp(2 * c->patience, MIN_REST, MAX_REST);
+	c->rest = c->patience;
+}
+
+/* The load is another one: what was learned does not hold. */
+static void forget(struct climb *c)
+{
+	memset(c->trials, 0, sizeof(c->trials));
+	c->patience = 0;
+}
+
+static void settle(struct climb *c, s64 more)
+{
+	c->size = c->other;
+	c->usual = max(c->usual + more, (s64)1);
+	c->patience = 0;
+	compare(c, c->up);
+}
+
+/* Is it sure that there is a difference, or that it would be too small? */
+static bool is_sure(const struct trial *trial, s64 least)
+{
+	u64 chance = SURE * trial->squares;
+
+	return trial->pairs >= MIN_PAIRS &&
+	       ((u64)(trial->sum * trial->sum) > chance ||
+		chance < (u64)(least * least));
+}
+
+/* Goes to the other size if that is better, or smaller and no worse. */
+static void judge(struct climb *c)
+{
+	struct trial *trial = &c->trials[min(c->size, c->other)];
+	s64 least = (c->usual * trial->pairs) >> GAIN_SHIFT;
+	s64 more = c->up ? trial->sum : -trial->sum;
+	s64 mean = more / trial->pairs;
+
+	if (!is_sure(trial, least)) {
+		if (++c->session < SESSION_PAIRS)
+			begin_pair(c);
+		else
+			take_rest(c);
+		return;
+	}
+	*trial = (struct trial){};
+	if (more < (c->up ? -least : least))
+		settle(c, mean);
+	else
+		take_rest(c);
+}
+
+static void add_pair(struct trial *trial, s64 more)
+{
+	trial->sum += more;
+	trial->squares += more * more;
+	trial->pairs++;
+	if (trial->pairs == MAX_PAIRS) {
+		trial->sum /= 2;
+		trial->squares /= 2;
+		trial->pairs /= 2;
+	}
+}
+
+static void pair_block(struct climb *c, s64 cost)
+{
+	s64 more;
+
+	cost = min(cost, 2 * c->usual);
+	if (!c->trying)
+		follow(c, cost);
+	if (!c->second) {
+		c->first = cost;
+		c->second = true;
+		c->trying = !c->trying;
+		return;
+	}
+	more = c->trying == c->up ? cost - c->first : c->first - cost;
+	add_pair(&c->trials[min(c->size, c->other)], more);
+	judge(c);
+}
+
+static void rest_block(struct climb *c, s64 cost)
+{
+	bool odd = cost > 2 * c->usual || 2 * cost < c->usual;
+
+	c->odd = odd ? c->odd + 1 : 0;
+	if (c->odd == ODD_BLOCKS) {
+		c->usual = cost;
+		forget(c);
+		compare(c, c->up);
+	} else if (c->rest) {
+		c->rest--;
+		follow(c, cost);
+	} else {
+		compare(c, !c->up);
+	}
+}
+
+/*
+ * So few pages are left that a bulk is refused and a page comes alone: no
+ * larger size can be better, and a smaller one is no worse.
+ */
+static void short_block(struct climb *c)
+{
+	if (!c->trying && c->size) {
+		c->size--;
+		forget(c);
+	}
+	take_rest(c);
+}
+
+static unsigned int adaptive(int nid, const u32 *knob)
+{
+	const struct climb *c = climb_of(nid);
+	unsigned int size = sizes[c->trying ? c->other : c->size];
+
+	return min(size, knob[MAX_SIZE]);
+}
+
+static void end_block(struct climb *c)
+{
+	u64 cost = (c->ticks << COST_SHIFT) / max(c->pages, 1U);
+	bool is_short = 2 * c->pages < c->wanted;
+
+	cost = min(cost, MAX_COST);
+	c->ticks = 0;
+	c->wanted = 0;
+	c->pages = 0;
+	c->refills = 0;
+	if (is_short)
+		short_block(c);
+	else if (c->other == c->size)
+		rest_block(c, cost);
+	else
+		pair_block(c, cost);
+}
+
+static void adaptive_done(int nid, unsigned int want, unsigned int got, u64 ticks)
+{
+	struct climb *c = climb_of(nid);
+
+	c->ticks += ticks;
+	c->wanted += want;
+	c->pages += got;
+	c->refills++;
+	if (c->pages >= BLOCK_PAGES || c->refills == BLOCK_REFILLS)
+		end_block(c);
+}
+
+struct mmp_policy mmp_bulk_adaptive = {
+	.name = "adaptive",
+	.point = MM_POLICY_BULK,
+	.knobs = knobs,
+	.nr_knobs = ARRAY_SIZE(knobs),
+	.bulk_pages = adaptive,
+	.bulk_done = adaptive_done,
+};

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0
+/* bulk/fixed: the same number of pages for every refill. */
+#include "../mmpolicy.h"
+
+enum { PAGES };
+
+static struct mmp_knob knobs[] = {
+	/* As many as a pool's cache holds, at most. */
+	[PAGES] = MMP_KNOB(pages, 1, 128, 64),
+};
+
+static unsigned int fixed(int nid, const u32 *knob)
+{
+	return knob[PAGES];
+}
+
+struct mmp_policy mmp_bulk_fixed = {
+	.name = "fixed",
+	.point = MM_POLICY_BULK,
+	.knobs = knobs,
+	.nr_knobs = ARRAY_SIZE(knobs),
+	.bulk_pages = fixed,
+};

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A consumer of page_pool to test and measure refills with, modelled on the
+ * idea of tools/testing/selftests/net/bench/page_pool of later kernels.
+ *
+ * Reading /sys/kernel/debug/mmpolicy_bench runs a load and gives what it took,
+ * as JSON. Each reader has a pool of its own. The parameters of the module say
+ * which load. None of its pages is recycled in the pool, so each of them comes
+ * from a refill.
+ */
+#include <linux/debugfs.h>
+#include <linux/module.h>
+#include <linux/sched.h>
+#include <linux/seq_file.h>
+#include <linux/timex.h>
+#include <net/page_pool/helpers.h>
+
+#define MOST	192	/* pages held at once */
+
+/* Pages of a burst: always as a NAPI poll takes them, or very different. */
+static const u16 steady[] = { 64 };
+static const u16 bursty[] = { 16, 150, 1, 64, 192, 8, 128, 33 };
+
+static const struct {
+	const char *name;
+	const u16 *bursts;
+	unsigned int nr_bursts;
+	bool starved;
+} loads[] = {
+	{ "steady", steady, ARRAY_SIZE(steady), false },
+	{ "bursty", bursty, ARRAY_SIZE(bursty), false },
+	{ "starved", steady, ARRAY_SIZE(steady), true },
+};
+
+static char *load = "steady";
+module_param(load, charp, 0644);
+MODULE_PARM_DESC(load, "steady, bursty or starved");
+
+static unsigned int rounds = 1000;
+module_param(rounds, uint, 0644);
+MODULE_PARM_DESC(rounds, "bursts to take and give back");
+
+static unsigned int single;
+module_param(single, uint, 0644);
+MODULE_PARM_DESC(single, "1: from alloc_pages(), without a pool");
+
+static unsigned int left = 40;
+module_param(left, uint, 0644);
+MODULE_PARM_DESC(left, "starved: pages that the zone has above its low watermark");
+
+#define CHUNK	4	/* order of what is taken to starve: not from CPUs' lists */
+
+/**
+ * struct run - one reading of the file
+ * @pool: where the pages come from
+ * @held: pages of a burst
+ * @hog: what was taken out of the zones to starve them
+ * @pages: how many the bursts got
+ * @failed: how many they did not get
+ * @ticks: of getting them
+ * @all_ticks: of getting them and giving them back
+ */
+struct run {
+	struct page_pool *pool;
+	struct page *held[MOST];
+	struct list_head hog;
+	u64 pages;
+	u64 failed;
+	u64 ticks;
+	u64 all_ticks;
+};
+
+static struct page *get_one(const struct run *run)
+{
+	if (single)
+		return alloc_pages_node(numa_mem_id(), GFP_ATOMIC | __GFP_NOWARN, 0);
+	return page_pool_dev_alloc_pages(run->pool);
+}
+
+/* As if a socket still held the page: the pool lets go of it. */
+static void put_one(const struct run *run, struct page *page)
+{
+	if (!single) {
+		get_page(page);
+		page_pool_put_full_page(run->pool, page, false);
+	}
+	put_page(page);
+}
+
+static void burst(struct run *run, unsigned int pages)
+{
+	unsigned int i, got = 0;
+	cycles_t begin;
+
+	local_bh_disable();
+	begin = get_cycles();
+	for (i = 0; i < pages; i++) {
+		run->held[got] = get_one(run);
+		got += !!run->held[got];
+	}
+	run->ticks += get_cycles() - begin;
+	for (i = 0; i < got; i++)
+		put_one(run, run->held[i]);
+	run->all_ticks += get_cycles() - begin;
+	local_bh_enable();
+	run->pages += got;
+	run->failed += pages - got;
+}
+
+/* Which pages are from this zone, if it has any? */
+static gfp_t zone_gfp(enum zone_type type)
+{
+	switch (type) {
+#ifdef CONFIG_ZONE_DMA
+	case ZONE_DMA:
+		return __GFP_DMA;
+#endif
+#ifdef CONFIG_ZONE_DMA32
+	case ZONE_DMA32:
+		return __GFP_DMA32;
+#endif
+	default:
+		return 0;
+	}
+}
+
+static struct page *hog_one(struct run *run, struct zone *zone)
+{
+	gfp_t gfp = zone_gfp(zone_idx(zone)) | __GFP_NOWARN | __GFP_THISNODE;
+	struct page *page = alloc_pages_node(zone_to_nid(zone), gfp, CHUNK);
+
+	if (page)
+		list_add(&page->lru, &run->hog);
+	return page;
+}
+
+static void unhog_one(struct run *run)
+{
+	struct page *page = list_first_entry(&run->hog, struct page, lru);
+
+	list_del(&page->lru);
+	__free_pages(page, CHUNK);
+}
+
+/* Takes pages until a zone has no more than these above its low watermark. */
+static void starve(struct run *run, struct zone *zone, unsigned int pages)
+{
+	unsigned long mark = low_wmark_pages(zone) + zone->lowmem_reserve[ZONE_NORMAL];
+
+	while (zone_page_state(zone, NR_FREE_PAGES) >= mark + pages + BIT(CHUNK))
+		if (!hog_one(run, zone))
+			return;
+	while (!list_empty(&run->hog) && zone_page_state(zone, NR_FREE_PAGES) < mark + pages)
+		unhog_one(run);
+}
+
+/* Of the zones that a pool's page may come from, the first one has some left. */
+static void starve_node(struct run *run)
+{
+	struct zone *zones = NODE_DATA(numa_mem_id())->node_zones;
+	bool first = true;
+	int type;
+
+	for (type = ZONE_NORMAL; type >= 0; type--) {
+		if (!managed_zone(&zones[type]))
+			continue;
+		starve(run, &zones[type], first ? left : 0);
+		first = false;
+	}
+}
+
+static int run_load(struct run *run)
+{
+	unsigned int i, n;
+
+	for (i = 0; i < ARRAY_SIZE(loads); i++)
+		if (sysfs_streq(load, loads[i].name))
+			break;
+	if (i == ARRAY_SIZE(loads))
+		return -EINVAL;
+	for (n = 0; n < rounds && !signal_pending(current); n++) {
+		if (loads[i].starved)
+			starve_node(run);
+		burst(run, loads[i].bursts[n % loads[i].nr_bursts]);
+		cond_resched();
+	}
+	return 0;
+}
+
+static struct page_pool *make_pool(void)
+{
+	const struct page_pool_params params = {
+		.pool_size = 64,
+		.nid = numa_mem_id(),
+	};
+
+	return page_pool_create(&params);
+}
+
+/* In flight: neither given back nor in the pool's cache. */
+static void show(struct seq_file *m, const struct run *run)
+{
+	const struct page_pool *pool = run->pool;
+	u32 released = atomic_read(&pool->pages_state_release_cnt);
+	u32 hold = pool->pages_state_hold_cnt;
+
+	seq_printf(m, "{\"pages\": %llu, \"failed\": %llu, \"ticks\": %llu, \"all_ticks\": %llu",
+		   run->pages, run->failed, run->ticks, run->all_ticks);
+	seq_printf(m, ", \"taken\": %u, \"refills\": %llu, \"inflight\": %d}\n",
+		   hold, pool->alloc_stats.slow, (s32)(hold - released - pool->alloc.count));
+}
+
+static int bench_show(struct seq_file *m, void *unused)
+{
+	struct run *run = kzalloc(sizeof(*run), GFP_KERNEL);
+	int err;
+
+	if (!run)
+		return -ENOMEM;
+	INIT_LIST_HEAD(&run->hog);
+	run->pool = make_pool();
+	if (IS_ERR(run->pool)) {
+		err = PTR_ERR(run->pool);
+		goto free;
+	}
+	err = run_load(run);
+	while (!list_empty(&run->hog))
+		unhog_one(run);
+	if (!err)
+		show(m, run);
+	page_pool_destroy(run->pool);
+free:
+	kfree(run);
+	return err;
+}
+DEFINE_SHOW_ATTRIBUTE(bench);
+
+static struct dentry *file;
+
+static int __init bench_init(void)
+{
+	file = debugfs_create_file("mmpolicy_bench", 0400, NULL, NULL, &bench_fops);
+	return PTR_ERR_OR_ZERO(file);
+}
+module_init(bench_init);
+
+static void __exit bench_exit(void)
+{
+	debugfs_remove(file);
+}
+module_exit(bench_exit);
+
+MODULE_DESCRIPTION("A consumer of page_pool, to test and measure refills with");
+MODULE_LICENSE("GPL");

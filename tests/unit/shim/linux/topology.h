@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef SHIM_TOPOLOGY_H
+#define SHIM_TOPOLOGY_H
+
+#define NUMA_NO_NODE	(-1)
+
+/* The CPU is on node 0. */
+static inline int numa_mem_id(void)
+{
+	return 0;
+}
+
+#endif /* SHIM_TOPOLOGY_H */

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The policies of bulk, on a simulated zone: what a page costs depends on the
+ * size of the refill, on when the CPU's list of free pages runs empty, on how
+ * much the zone has left, and on interrupts.
+ */
+#include <stdlib.h>
+
+#include "check.h"
+#include "policies.h"
+
+#define CALL		250	/* ticks of a refill ... */
+#define PAGE		100	/* ... of each of its pages ... */
+#define EMPTY		60	/* ... and more of a page that the list lacks */
+#define SINGLE		450	/* of a page that comes alone */
+
+struct zone_sim {
+	unsigned int batch;	/* pages that an empty list is filled with; 0: never empty */
+	unsigned int left;	/* pages above the watermark; more do not come at once */
+	unsigned int slow;	/* pages of a refill beyond which each costs half more */
+	unsigned int interrupts; /* ticks between two, on average; 0: none */
+	unsigned int list;	/* pages on the list */
+};
+
+static const struct zone_sim plenty = { .left = 1000 };
+
+static unsigned int refill(struct zone_sim *zone, unsigned int want, u64 *ticks)
+{
+	unsigned int got = want <= zone->left ? want : 1, i;
+
+	*ticks = got > 1 ? CALL + got * PAGE : SINGLE;
+	if (want > 1 && got == 1)
+		*ticks += CALL + want / 2;
+	if (zone->slow && got > zone->slow)
+		*ticks += (got - zone->slow) * PAGE / 2;
+	for (i = 0; zone->batch && i < got; i++) {
+		if (!zone->list) {
+			zone->list = zone->batch;
+			*ticks += zone->batch * EMPTY;
+		}
+		zone->list--;
+	}
+	if (zone->interrupts && rand() % zone->interrupts < *ticks)
+		*ticks += 20000 + rand() % 80000;
+	return got;
+}
+
+/* Ticks per page, of so many pages. */
+static double run(const struct mmp_policy *policy, u32 knob, struct zone_sim zone,
+		  unsigned long pages)
+{
+	unsigned long got = 0;
+	double sum = 0;
+	u64 ticks;
+
+	while (got < pages) {
+		unsigned int want = policy->bulk_pages(0, &knob);
+		unsigned int n = refill(&zone, want, &ticks);
+
+		got += n;
+		sum += ticks;
+		if (policy->bulk_done)
+			policy->bulk_done(0, want, n, ticks);
+	}
+	return sum / got;
+}
+
+static double adaptive(struct zone_sim zone, unsigned long pages)
+{
+	return run(&mmp_bulk_adaptive, 128, zone, pages);
+}
+
+static double best_fixed(struct zone_sim zone, unsigned long pages)
+{
+	static const u32 sizes[] = { 1, 8, 16, 32, 64, 128 };
+	double best = 0;
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(sizes); i++) {
+		double cost = run(&mmp_bulk_fixed, sizes[i], zone, pages);
+
+		if (!i || cost < best)
+			best = cost;
+	}
+	return best;
+}
+
+static u32 size_now(void)
+{
+	return mmp_bulk_adaptive.bulk_pages(0, &(u32){ 128 });
+}
+
+TEST(bulk_fixed_is_its_knob)
+{
+	u32 pages;
+
+	for (pages = 1; pages <= 128; pages++)
+		EXPECT(mmp_bulk_fixed.bulk_pages(0, &pages), ==, pages);
+}
+
+TEST(bulk_adaptive_starts_as_stock)
+{
+	EXPECT(size_now(), ==, 64);
+}
+
+TEST(bulk_adaptive_keeps_to_its_knob)
+{
+	u32 most;
+
+	for (most = 1; most <= 128; most++) {
+		EXPECT(mmp_bulk_adaptive.bulk_pages(0, &most), <=, most);
+		run(&mmp_bulk_adaptive, most, plenty, 10000);
+		EXPECT(mmp_bulk_adaptive.bulk_pages(0, &most), <=, most);
+	}
+}
+
+static const struct {
+	const char *name;
+	struct zone_sim zone;
+} loads[] = {
+	{ "steady", { .left = 1000 } },
+	{ "steady, with interrupts", { .left = 1000, .interrupts = 1000000 } },
+	{ "lists of 63 pages", { .left = 1000, .batch = 63 } },
+	{ "lists of 504 pages", { .left = 1000, .batch = 504 } },
+	{ "lists of 512 pages", { .left = 1000, .batch = 512 } },
+	{ "lists of 2016 pages", { .left = 1000, .batch = 2016, .interrupts = 1000000 } },
+	{ "caches that hold 32", { .left = 1000, .slow = 32 } },
+	{ "caches that hold 8", { .left = 1000, .slow = 8, .interrupts = 1000000 } },
+	{ "a zone with 100 pages left", { .left = 100 } },
+	{ "a zone with 40 pages left", { .left = 40, .interrupts = 1000000 } },
+	{ "a zone with 10 pages left", { .left = 10, .batch = 63 } },
+	{ "a zone with no page left", { .left = 0, .interrupts = 1000000 } },
+};
+
+/* Whatever the load before has left it with. */
+TEST(bulk_adaptive_is_near_the_best_size)
+{
+	unsigned int i, seed;
+
+	for (seed = 1; seed <= 4; seed++)
+		for (i = 0; i < ARRAY_SIZE(loads); i++) {
+			const struct zone_sim *zone = &loads[i].zone;
+
+			at("%s, seed %u", loads[i].name, seed);
+			srand(seed);
+			adaptive(*zone, 300000);
+			EXPECT(adaptive(*zone, 2000000), <=,
+			       1.04 * best_fixed(*zone, 2000000));
+		}
+}
+
+/* A bulk that is refused costs much, so it must not last. */
+TEST(bulk_adaptive_follows_a_zone_that_runs_out)
+{
+	const struct zone_sim none = { .left = 0 };
+	int i;
+
+	for (i = 0; i < 10; i++) {
+		adaptive(plenty, 1000000);
+		EXPECT(size_now(), >=, 64);
+		EXPECT(adaptive(none, 20000), <=, 1.03 * best_fixed(none, 20000));
+		EXPECT(size_now(), ==, 1);
+	}
+}
+
+/* Nothing comes, or the clock stands still: no harm done. */
+TEST(bulk_adaptive_survives_nonsense)
+{
+	const u32 knob = 128;
+	u64 ticks;
+	int i;
+
+	for (i = 0; i < 1000000; i++) {
+		u32 want = mmp_bulk_adaptive.bulk_pages(0, &knob);
+
+		ticks = i & 1 ? (u64)-1 >> (i % 64) : 0;
+		mmp_bulk_adaptive.bulk_done(0, want, rand() % (want + 1), ticks);
+		EXPECT(want, <=, 128);
+	}
+}
+
+/* What it learns of one kind of memory says nothing about the other. */
+TEST(bulk_adaptive_tells_nodes_apart)
+{
+	const u32 knob = 128;
+
+	adaptive((struct zone_sim){ .left = 0 }, 20000);
+	EXPECT(size_now(), ==, 1);
+	EXPECT(mmp_bulk_adaptive.bulk_pages(-1, &knob), ==, 1);
+	EXPECT(mmp_bulk_adaptive.bulk_pages(1, &knob), ==, 64);
+}
