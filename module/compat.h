@@ -39,4 +39,23 @@ static inline const pte_t *mmp_table(pmd_t pmd)
 }
 #endif
 
+/*
+ * Calls of a function that the task is in, innermost first, as far as they are
+ * watched by kretprobes.
+ */
+#ifdef CONFIG_KRETPROBE_ON_RETHOOK
+#define mmp_for_each_probed_call(call, task)				\
+	llist_for_each_entry(call, (task)->rethooks.first, node.llist)
+#else
+#define mmp_for_each_probed_call(call, task)				\
+	llist_for_each_entry(call, (task)->kretprobe_instances.first, llist)
+#endif
+
+/* A task of the process that @mm is of, or NULL; RCU read side. */
+#ifdef CONFIG_MEMCG
+#define mmp_mm_owner(mm)	rcu_dereference((mm)->owner)
+#else
+#define mmp_mm_owner(mm)	((mm) ? (struct task_struct *)NULL : NULL)
+#endif
+
 #endif /* MMPOLICY_COMPAT_H */

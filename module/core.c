@@ -10,7 +10,7 @@
 #include <linux/module.h>
 #include <linux/string.h>
 
-#include "mmpolicy.h"
+#include "control.h"
 
 struct mmp_point *const mmp_points[MM_POLICY_POINTS] = {
 	[MM_POLICY_ANON_ORDER] = &mmp_point_anon_order,
@@ -31,13 +31,28 @@ struct mmp_policy *const mmp_policies[] = {
 	NULL
 };
 
+/* These may be asked in a fault or not; anon_order is in every one of them. */
+static gfp_t thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
+{
+	if (static_branch_unlikely(&mmp_timing))
+		mmp_latency_asked(MM_POLICY_THP_GFP);
+	return mmp_thp_gfp(vma, gfp);
+}
+
+static bool compact_skip(struct zone *zone, int order, bool deferred)
+{
+	if (static_branch_unlikely(&mmp_timing))
+		mmp_latency_asked(MM_POLICY_COMPACT);
+	return mmp_compact_skip(zone, order, deferred);
+}
+
 const struct mm_policy_ops mmp_ops = {
 	.abi = MM_POLICY_ABI,
 	.anon_orders = mmp_anon_orders,
 	.anon_mapped = mmp_anon_mapped,
 	.collapse_refused = mmp_collapse_refused,
-	.thp_gfp = mmp_thp_gfp,
-	.compact_skip = mmp_compact_skip,
+	.thp_gfp = thp_gfp,
+	.compact_skip = compact_skip,
 	.compact_done = mmp_compact_done,
 	.bulk_pages = mmp_bulk_pages,
 	.bulk_done = mmp_bulk_done,
@@ -107,6 +122,19 @@ static int parse_params(const struct mmp_policy **active)
 	return 0;
 }
 
+/*
+ * First no more writes, then the hooks off. What a callback follows is freed
+ * after the last one has returned.
+ */
+static void free_all(void)
+{
+	mmp_sysfs_exit();
+	mmp_debugfs_exit();
+	mm_policy_unregister(&mmp_ops);
+	mmp_binding_exit();
+	mmp_profiles_exit();
+}
+
 static int __init mmp_init(void)
 {
 	const struct mmp_policy *active[MM_POLICY_POINTS] = {};
@@ -121,32 +149,18 @@ static int __init mmp_init(void)
 		       MM_POLICY_ABI);
 		return err;
 	}
-	err = mmp_profile_init(&mmp_default, active);
+	err = mmp_binding_init() ?: mmp_profiles_init(active) ?: mmp_sysfs_init();
 	if (err)
-		goto unregister;
-	err = mmp_sysfs_init();
-	if (err)
-		goto unregister;
-	mmp_debugfs_init();
-	return 0;
-
-unregister:
-	mm_policy_unregister(&mmp_ops);
-	mmp_profile_exit(&mmp_default);
+		free_all();
+	else
+		mmp_debugfs_init();
 	return err;
 }
 module_init(mmp_init);
 
-/*
- * First no more writes, then the hooks off. What a callback follows is freed
- * after the last one has returned.
- */
 static void __exit mmp_exit(void)
 {
-	mmp_sysfs_exit();
-	mmp_debugfs_exit();
-	mm_policy_unregister(&mmp_ops);
-	mmp_profile_exit(&mmp_default);
+	free_all();
 }
 module_exit(mmp_exit);
 

@@ -4,34 +4,62 @@
 #include <linux/fs.h>
 #include <linux/seq_file.h>
 
-#include "mmpolicy.h"
+#include "control.h"
 
 /* Count the cost of decisions, in ticks of get_cycles()? */
 DEFINE_STATIC_KEY_FALSE(mmp_measuring);
 
 static struct dentry *root;
 
-static u64 counter_sum(const struct mmp_profile *profile, unsigned int index)
+static u64 counter_sum(const u64 __percpu *counter)
 {
 	u64 sum = 0;
 	int cpu;
 
 	for_each_possible_cpu(cpu)
-		sum += READ_ONCE(per_cpu_ptr(profile->counters, cpu)[index]);
+		sum += READ_ONCE(*per_cpu_ptr(counter, cpu));
 	return sum;
+}
+
+/* Points that are asked in a fault. */
+static bool in_faults(enum mm_policy_point point)
+{
+	return point == MM_POLICY_ANON_ORDER || point == MM_POLICY_THP_GFP ||
+	       point == MM_POLICY_COMPACT;
+}
+
+static void show_latencies(struct seq_file *m, const struct mmp_stats *stats)
+{
+	u64 __percpu *took = mmp_latency_counters(stats->profile, stats->point);
+	int i;
+
+	for (i = 0; i < MMP_LATENCIES; i++)
+		seq_printf(m, "fault_ns_log2_%d %llu\n", i,
+			   counter_sum(&took[i]));
 }
 
 static int stats_show(struct seq_file *m, void *unused)
 {
-	const struct mmp_point *point = m->private;
+	const struct mmp_stats *stats = m->private;
+	const struct mmp_point *point = mmp_points[stats->point];
+	u64 __percpu *counters = mmp_counters(stats->profile, point);
 	unsigned int i;
 
 	for (i = 0; i < point->nr_counters; i++)
 		seq_printf(m, "%s %llu\n", point->counters[i],
-			   counter_sum(&mmp_default, point->first_counter + i));
+			   counter_sum(&counters[i]));
+	if (in_faults(stats->point))
+		show_latencies(m, stats);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(stats);
+
+static int units_show(struct seq_file *m, void *unused)
+{
+	mmp_experiment_units(m);
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(units);
 
 static int measure_get(void *unused, u64 *value)
 {
@@ -52,21 +80,37 @@ static int measure_set(void *unused, u64 value)
 DEFINE_DEBUGFS_ATTRIBUTE(measure_fops, measure_get, measure_set, "%llu\n");
 
 /* Errors are ignored, as is usual for debugfs: it is not needed to work. */
-void mmp_debugfs_init(void)
+void mmp_debugfs_add(struct mmp_profile *profile)
 {
-	struct dentry *dir;
 	int i;
 
+	profile->debugfs = debugfs_create_dir(profile->name, root);
+	for (i = 0; i < MM_POLICY_POINTS; i++) {
+		if (mmp_points[i]->host && profile != &mmp_default)
+			continue;
+		if (!mmp_points[i]->nr_counters && !in_faults(i))
+			continue;
+		profile->stats[i] = (struct mmp_stats){ profile, i };
+		debugfs_create_file("stats", 0444,
+				    debugfs_create_dir(mmp_points[i]->name,
+						       profile->debugfs),
+				    &profile->stats[i], &stats_fops);
+	}
+}
+
+void mmp_debugfs_remove(struct mmp_profile *profile)
+{
+	debugfs_remove(profile->debugfs);
+}
+
+void mmp_debugfs_init(void)
+{
 	root = debugfs_create_dir("mmpolicy", NULL);
 	debugfs_create_file("measure", 0600, root, NULL, &measure_fops);
-	dir = debugfs_create_dir(mmp_default.name, root);
-	for (i = 0; i < MM_POLICY_POINTS; i++) {
-		if (!mmp_points[i]->nr_counters)
-			continue;
-		debugfs_create_file("stats", 0444,
-				    debugfs_create_dir(mmp_points[i]->name, dir),
-				    mmp_points[i], &stats_fops);
-	}
+	debugfs_create_file("units", 0444,
+			    debugfs_create_dir("experiment", root), NULL,
+			    &units_fops);
+	mmp_debugfs_add(&mmp_default);
 }
 
 void mmp_debugfs_exit(void)

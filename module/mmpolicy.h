@@ -20,6 +20,9 @@
 
 #include "compat.h"
 
+#define MMP_NAME_SIZE	32	/* of the name of a profile, with the NUL */
+
+struct dentry;
 struct mmp_decision;
 
 /**
@@ -83,6 +86,7 @@ struct mmp_policy {
  * @counters: names of its counters
  * @nr_counters: how many
  * @first_counter: index of the first; set at load
+ * @host: decides for the whole host, so only the profile "default" has it
  * @switched: called with true before the first, with false after the last
  *	profile has a policy here, or %NULL; may sleep
  */
@@ -93,6 +97,7 @@ struct mmp_point {
 	const char *const *counters;
 	unsigned int nr_counters;
 	unsigned int first_counter;
+	bool host;
 	void (*switched)(bool on);
 };
 
@@ -109,15 +114,33 @@ struct mmp_settings {
 };
 
 /**
+ * struct mmp_stats - what a file with counters shows
+ * @profile: whose
+ * @point: of which point
+ */
+struct mmp_stats {
+	struct mmp_profile *profile;
+	enum mm_policy_point point;
+};
+
+/**
  * struct mmp_profile - a name for settings
  * @name: as in sysfs and debugfs
+ * @node: in mmp_profiles; afterwards in the list of those to be removed
+ * @gone: deleted, but somebody may still hold a file of it open; under mmp_lock
  * @dirs: its sysfs directories, parents first
+ * @debugfs: its debugfs directory
+ * @stats: what the files there show
  * @settings: immutable; replaced as a whole
- * @counters: of all points, by index
+ * @counters: of all points, by index; then how long faults took
  */
 struct mmp_profile {
-	const char *name;
+	char name[MMP_NAME_SIZE];
+	struct list_head node;
+	bool gone;
 	struct list_head dirs;
+	struct dentry *debugfs;
+	struct mmp_stats stats[MM_POLICY_POINTS];
 	struct mmp_settings __rcu *settings;
 	u64 __percpu *counters;
 };
@@ -135,24 +158,13 @@ const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 
 /* profile.c */
 extern struct mmp_profile mmp_default;
-int mmp_profile_init(struct mmp_profile *profile,
-		     const struct mmp_policy *const *active);
-void mmp_profile_exit(struct mmp_profile *profile);
-int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
-		   const struct mmp_policy *policy);
-int mmp_set_knob(struct mmp_profile *profile, const struct mmp_knob *knob,
-		 u32 value);
-void mmp_reset(struct mmp_profile *profile);
-bool mmp_active(void);
 
-/* sysfs.c */
-int mmp_sysfs_init(void);
-void mmp_sysfs_exit(void);
+/* binding.c */
+DECLARE_STATIC_KEY_FALSE(mmp_scoped);
+struct mmp_profile *mmp_profile_scoped(const struct mm_struct *mm);
 
 /* debugfs.c */
 DECLARE_STATIC_KEY_FALSE(mmp_measuring);
-void mmp_debugfs_init(void);
-void mmp_debugfs_exit(void);
 
 /* points/<point>.c */
 extern struct mmp_point mmp_point_anon_order;
@@ -185,12 +197,16 @@ extern struct mmp_policy mmp_bulk_fixed;
 
 /**
  * mmp_profile_of - which profile decides for an address space
- * @mm: the address space
+ * @mm: the address space; %NULL has none of its own and gets "default"
  *
- * Context: RCU read side.
+ * The profile that the process is bound to, else its cgroup or the nearest one
+ * above that is bound, else its arm of the running experiment, else "default".
+ * Context: RCU read side; the profile stays until its end.
  */
 static inline struct mmp_profile *mmp_profile_of(const struct mm_struct *mm)
 {
+	if (static_branch_unlikely(&mmp_scoped))
+		return mmp_profile_scoped(mm);
 	return &mmp_default;
 }
 

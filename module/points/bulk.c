@@ -35,6 +35,7 @@ static const char *const counters[] = {
 
 struct mmp_point mmp_point_bulk = {
 	.name = "bulk",
+	.host = true,
 	.counters = counters,
 	.nr_counters = ARRAY_SIZE(counters),
 };

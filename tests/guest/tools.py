@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from anon_order import POINT, THP, counters
 from common import must, ran, workload
@@ -14,6 +16,7 @@ from vm import Guest
 __all__ = ["POINT", "THP", "counters", "must"]
 
 ROOT = "/sys/kernel/mmpolicy"
+POKE = Path(__file__).with_name("poke.py")
 KHUGEPAGED = f"{THP}/khugepaged"
 VMSTAT = "/proc/vmstat"
 
@@ -70,3 +73,46 @@ def folios(guest: Guest, words: str, *shell: str) -> list[Pages]:
 def vmstat(guest: Guest, key: str) -> int:
     """One event counter."""
     return int(must(guest, f"sed -n 's/^{key} //p' {VMSTAT}"))
+
+
+# Writes that fail
+
+
+class Poke(NamedTuple):
+    """A write that is to fail in one of some ways."""
+
+    path: str
+    text: str
+    times: int
+    errors: tuple[str, ...]
+
+
+class Outcome(NamedTuple):
+    """What poke.py found."""
+
+    error: str
+    before: str | None
+    after: str | None
+
+
+def poke(guest: Guest, pokes: Iterable[Poke], uid: int = 0) -> list[tuple[Poke, Outcome]]:
+    """Write all of them; the outcomes in the same order. One command has room for some."""
+    rest = list(pokes)
+    done: list[tuple[Poke, Outcome]] = []
+    while rest:
+        some, rest = rest[:400], rest[400:]
+        text = shlex.quote(json.dumps([[task.path, task.text, task.times] for task in some]))
+        output = must(guest, f"printf %s {text} | /usr/bin/python3 {POKE} {uid}")
+        done += zip(some, (Outcome(*found) for found in json.loads(output)), strict=True)
+    return done
+
+
+def refused(outcomes: list[tuple[Poke, Outcome]]) -> None:
+    """Each failed as it had to, and changed nothing."""
+    assert outcomes
+    wrong = [
+        f"{task.path} <- {task.text!r} * {task.times}: {outcome}, not {task.errors}"
+        for task, outcome in outcomes
+        if outcome.error not in task.errors or outcome.before != outcome.after
+    ]
+    assert not wrong, "\n".join(wrong)

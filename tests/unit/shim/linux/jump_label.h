@@ -8,4 +8,6 @@ struct static_key_false {
 
 #define DECLARE_STATIC_KEY_FALSE(name)	extern struct static_key_false name
 
+#define static_branch_unlikely(key)	((key)->enabled)
+
 #endif /* SHIM_JUMP_LABEL_H */

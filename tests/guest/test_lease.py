@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The lease: everything goes back to stock although nobody acts."""
+
+from __future__ import annotations
+
+import shlex
+
+from vm import Guest
+
+from .tools import ROOT, Poke, folios, must, poke, refused
+
+DENSE = "map 4096 touch 0 4096 folios 0 4096"
+PROFILES = f"{ROOT}/profiles"
+ARMS = ("control", "treatment")
+
+# All that can be set, with an experiment that runs.
+EVERYTHING = f"""
+for name in a b c; do echo $name >{PROFILES}/create || exit; done
+for name in default a b c; do
+	echo fixed >{PROFILES}/$name/anon_order/policy || exit
+	echo 6 >{PROFILES}/$name/anon_order/fixed/max_order || exit
+done
+mkdir -p /sys/fs/cgroup/t
+stat -c %i /sys/fs/cgroup/t >{PROFILES}/a/cgroups || exit
+sleep 1000 & echo $! >{PROFILES}/b/pids || exit
+echo b >{ROOT}/experiment/control && echo c >{ROOT}/experiment/treatment || exit
+echo 7 >{ROOT}/experiment/seed && echo 1 >{ROOT}/experiment/enabled
+"""
+SEEN = f"cd {ROOT} && find . -type f ! -name lease_left_ms ! -name state -perm /400 | sort"
+SEEN += " | xargs grep ''"
+
+
+def state(guest: Guest) -> str:
+    """As the file says."""
+    return must(guest, f"cat {ROOT}/state").strip()
+
+
+def test_everything_is_stock_after_expiry(loaded: Guest) -> None:
+    """In time, byte for byte as after load, with one line in the log; by effect too."""
+    fresh = must(loaded, SEEN)
+    must(loaded, EVERYTHING)
+    assert folios(loaded, DENSE) == [{6: 4096}]
+    wait = f"echo 1500 >{ROOT}/lease_ms; a=$(date +%s%N); "
+    wait += f"while [ $(cat {ROOT}/state) = active ]; do :; done; b=$(date +%s%N); "
+    took = int(must(loaded, wait + "echo $((b - a))")) / 1e6
+    assert 1400 < took < 2500
+    assert state(loaded) == "expired"
+    assert must(loaded, SEEN) == fresh
+    assert folios(loaded, DENSE) == [{0: 4096}]
+    assert must(loaded, "dmesg").count("lease of 1500 ms expired") == 1
+    must(loaded, "rmdir /sys/fs/cgroup/t")
+
+
+def test_expiry_is_latched(loaded: Guest) -> None:
+    """Every file but reset refuses, whatever is written; then all goes on."""
+    must(loaded, f"echo 100 >{ROOT}/lease_ms && sleep 1")
+    assert state(loaded) == "expired"
+    paths = must(loaded, f"find {ROOT} -type f -perm /200 ! -name reset").split()
+    good = {"policy": "stock", "unit": "process", "create": "x", "delete": "x", "cgroups": "1"}
+    good |= {"pids": "1", "control": "none", "treatment": "none"}
+    texts = {path: good.get(path.rpartition("/")[2]) for path in paths}
+    values = {path: text or must(loaded, f"cat {path}").strip() for path, text in texts.items()}
+    refused(poke(loaded, [Poke(path, text, 1, ("EBUSY",)) for path, text in values.items()]))
+    assert state(loaded) == "expired"
+    must(loaded, f"echo 1 >{ROOT}/reset")
+    assert state(loaded) == "stock"
+    must(loaded, f"echo fixed >{PROFILES}/default/anon_order/policy")
+    assert folios(loaded, DENSE) == [{4: 4096}]
+
+
+def test_renewal(loaded: Guest) -> None:
+    """As long as somebody writes, nothing happens; what is left is told."""
+    must(loaded, f"echo fixed >{PROFILES}/default/anon_order/policy")
+    must(loaded, f"for i in 1 2 3 4 5; do echo 1000 >{ROOT}/lease_ms; sleep 0.5; done")
+    assert state(loaded) == "active"
+    assert must(loaded, f"cat {ROOT}/lease_ms") == "1000\n"
+    must(loaded, f"echo 60000 >{ROOT}/lease_ms")
+    assert 50000 < int(must(loaded, f"cat {ROOT}/lease_left_ms")) <= 60000
+    must(loaded, f"echo 0 >{ROOT}/lease_ms && sleep 1.2")
+    assert must(loaded, f"cat {ROOT}/lease_left_ms") == "0\n"
+    assert state(loaded) == "active"
+
+
+def test_reset_ends_the_lease(loaded: Guest) -> None:
+    """It does all that expiry does, but for the latch."""
+    fresh = must(loaded, SEEN)
+    must(loaded, f"{EVERYTHING}\necho 1000 >{ROOT}/lease_ms")
+    must(loaded, f"echo 1 >{ROOT}/reset && sleep 1.5")
+    assert must(loaded, SEEN) == fresh
+    assert state(loaded) == "stock"
+    must(loaded, "rmdir /sys/fs/cgroup/t")
+
+
+def test_short_leases_are_refused(loaded: Guest) -> None:
+    """Nobody can renew them in time."""
+    refused(poke(loaded, [Poke(f"{ROOT}/lease_ms", n, 1, ("ERANGE",)) for n in ("1", "99")]))
+
+
+def test_expiry_while_somebody_writes(loaded: Guest) -> None:
+    """Profiles come, change and are bound to in every moment that the kernel may choose."""
+    body = f"""
+	while [ $(cat {ROOT}/state) != expired ]; do
+		echo w$1 >{PROFILES}/create
+		echo fixed >{PROFILES}/w$1/anon_order/policy
+		echo $$ >{PROFILES}/w$1/pids
+		echo -$$ >{PROFILES}/w$1/pids
+		echo w$1 >{PROFILES}/delete
+	done 2>/dev/null
+	true
+	"""
+    writers = f"for i in 1 2 3; do sh -c {shlex.quote(body)} sh $i & done; wait"
+    for _ in range(5):
+        must(loaded, f"echo 200 >{ROOT}/lease_ms; {writers}")
+        assert must(loaded, f"cd {PROFILES} && ls -d */") == "default/\n"
+        must(loaded, f"echo 1 >{ROOT}/reset")
+
+
+def test_unload_with_a_lease(loaded: Guest) -> None:
+    """Whatever is under way, unloading ends it."""
+    must(loaded, f"{EVERYTHING}\necho 100 >{ROOT}/lease_ms; rmmod mmpolicy; sleep 0.3")
+    for delay in ("0.08", "0.09", "0.1"):
+        must(loaded, "modprobe mmpolicy")
+        must(loaded, f"echo 100 >{ROOT}/lease_ms; sleep {delay}; rmmod mmpolicy; sleep 0.2")
+    assert folios(loaded, DENSE) == [{0: 4096}]
+    must(loaded, "rmdir /sys/fs/cgroup/t")

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Profiles: made, set and deleted; what refuses to be."""
+
+from __future__ import annotations
+
+from vm import Guest
+
+from .tools import ROOT, Poke, folios, must, poke, refused
+
+DENSE = "map 4096 touch 0 4096 folios 0 4096"
+PROFILES = f"{ROOT}/profiles"
+CREATE, DELETE = f"{PROFILES}/create", f"{PROFILES}/delete"
+WRONG = ("\n", "A", "-a", "_a", "a b", "a/b", "a.b", ".", "..", "a\n\n", "a\nb", "é", "x" * 32)
+TAKEN = ("none", "create", "delete", "experiment", "measure")
+RIGHT = ("a", "0", "a-b_c", "x" * 31)
+
+
+def names(guest: Guest) -> set[str]:
+    """The profiles that there are."""
+    return {*must(guest, f"cd {PROFILES} && ls -d */").replace("/", "").split()}
+
+
+def test_a_new_profile_is_stock(loaded: Guest) -> None:
+    """Its files hold what those of "default" hold after load; there is no host-wide point."""
+    must(loaded, f"echo web-1 >{CREATE}")
+    assert names(loaded) == {"default", "web-1"}
+    differ = loaded.run(f"cd {PROFILES} && diff -r default web-1").out
+    assert differ == "Only in default: bulk\n"
+    assert must(loaded, f"cat {ROOT}/state") == "stock\n"
+
+
+def test_profiles_have_settings_of_their_own(loaded: Guest) -> None:
+    """One that nothing is bound to changes no fault."""
+    must(loaded, f"echo a >{CREATE} && echo fixed >{PROFILES}/a/anon_order/policy")
+    must(loaded, f"echo 6 >{PROFILES}/a/anon_order/fixed/max_order")
+    assert must(loaded, f"cat {PROFILES}/default/anon_order/fixed/max_order") == "4\n"
+    assert must(loaded, f"cat {ROOT}/state") == "active\n"
+    assert folios(loaded, DENSE) == [{0: 4096}]
+    must(loaded, f"echo a >{DELETE}")
+    assert must(loaded, f"cat {ROOT}/state") == "stock\n"
+    assert names(loaded) == {"default"}
+
+
+def test_names(loaded: Guest) -> None:
+    """Wrong ones make nothing; a right one can be used once, and again after its deletion."""
+    refused(poke(loaded, [Poke(CREATE, name, 1, ("EINVAL",)) for name in WRONG + TAKEN]))
+    refused(poke(loaded, [Poke(CREATE, "x", 5000, ("EINVAL",))]))
+    assert names(loaded) == {"default"}
+    outcomes = ((CREATE, ""), (CREATE, "EEXIST"), (DELETE, ""), (DELETE, "ENOENT"))
+    pokes = [
+        Poke(path, name + end, 1, (error,))
+        for name in RIGHT
+        for end in ("", "\n")
+        for path, error in outcomes
+    ]
+    refused(poke(loaded, pokes))
+    assert names(loaded) == {"default"}
+
+
+def test_there_are_at_most_64(loaded: Guest) -> None:
+    """The next one has no space; reset leaves none but "default"."""
+    pokes = [Poke(CREATE, f"p{i}", 1, ("" if i < 63 else "ENOSPC",)) for i in range(65)]
+    refused(poke(loaded, pokes))
+    assert len(names(loaded)) == 64
+    must(loaded, f"echo 1 >{ROOT}/reset")
+    assert names(loaded) == {"default"}
+
+
+def test_what_is_in_use_stays(loaded: Guest) -> None:
+    """Bound to a cgroup or a process, an arm of an experiment, or "default": EBUSY."""
+    must(loaded, f"for name in a b c; do echo $name >{CREATE}; done")
+    must(loaded, f"mkdir /sys/fs/cgroup/t && stat -c %i /sys/fs/cgroup/t >{PROFILES}/a/cgroups")
+    must(loaded, f"sleep 100 & echo $! >{PROFILES}/b/pids")
+    must(loaded, f"echo c >{ROOT}/experiment/treatment")
+    before = must(loaded, f"cd {PROFILES} && grep -r . */")
+    everyone = ("a", "b", "c", "default")
+    refused(poke(loaded, [Poke(DELETE, name, 1, ("EBUSY",)) for name in everyone]))
+    assert must(loaded, f"cd {PROFILES} && grep -r . */") == before
+    must(loaded, f"rmdir /sys/fs/cgroup/t && kill $(cat {PROFILES}/b/pids)")
+    must(loaded, f"echo none >{ROOT}/experiment/treatment")
+    must(loaded, f"while [ $(wc -c <{PROFILES}/b/pids) != 0 ]; do sleep 0.1; done")
+    refused(poke(loaded, [Poke(DELETE, name, 1, ("",)) for name in ("a", "b", "c")]))
+    assert names(loaded) == {"default"}
+
+
+def test_delete_while_files_are_open(loaded: Guest) -> None:
+    """Whoever holds one gets an error, nothing worse."""
+    must(loaded, f"echo a >{CREATE}")
+    script = f"exec 3<>{PROFILES}/a/anon_order/policy; echo a >{DELETE}; echo never >&3; cat <&3"
+    assert loaded.run(script).rc
+    assert names(loaded) == {"default"}
+    assert must(loaded, f"cat {ROOT}/state") == "stock\n"
