@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """Pictures of the memory of a process: for a terminal, as SVG, and as PNG with matplotlib."""
 
-import importlib
 from collections import Counter
 from collections.abc import Iterator
 from html import escape
@@ -154,15 +153,13 @@ def as_svg(drawing: Drawing) -> str:
 def save_png(drawing: Drawing, path: Path) -> None:
     """Write a drawing as PNG."""
     try:
-        pyplot = importlib.import_module("matplotlib.pyplot")
+        from matplotlib.figure import Figure
     except ImportError as err:
         hint = "pip install 'mmpolicy[ab]', or give a name that ends in .svg"
         raise Error("PNG needs matplotlib, which is not installed", Exit.FAILED, hint) from err
-    pyplot.switch_backend("agg")
-    figure = pyplot.figure(figsize=(drawing.width / 100, drawing.height / 100), dpi=200)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, drawing.width), ylim=(drawing.height, 0))
-    axes.axis("off")
+    figure = Figure(figsize=(drawing.width / 100, drawing.height / 100), dpi=200)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, drawing.width), ylim=(drawing.height, 0))
+    axes.set_axis_off()
     for x, y, wide, mark, _told in drawing.boxes:
         axes.broken_barh([(x, wide)], (y, ROW - 1), facecolors=COLOURS[mark])
     for x, y, text in drawing.texts:

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The package: what it installs beside the code."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import click
+import pytest
+
+from mmpolicy.cli import main
+
+from .test_look import walk
+
+SOURCE = Path(__file__).parents[2] / "userspace"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Build the wheel and return its texts by name."""
+    folder = tmp_path_factory.mktemp("package")
+    shutil.copytree(SOURCE, folder / "source", ignore=shutil.ignore_patterns("build", "*.pyc"))
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps"]
+    subprocess.run([*command, "-w", folder, folder / "source"], check=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+def pages(files: dict[str, str]) -> dict[str, str]:
+    return {Path(name).stem: text for name, text in files.items() if "/man/man1/" in name}
+
+
+def test_each_verb_has_a_page_with_its_options(files: dict[str, str]) -> None:
+    leaves = [command for command in walk(main) if not isinstance(command, click.Group)]
+    found = "\n".join(pages(files).values()).replace("\\-", "-")
+    assert len(pages(files)) == len(walk(main))
+    assert {name.rpartition("-")[2] for name in pages(files)} >= {str(leaf.name) for leaf in leaves}
+    options = {name for leaf in leaves for param in leaf.params for name in param.opts}
+    assert not [name for name in options if name.startswith("--") and name not in found]
+    assert "drift" in pages(files)["mmpolicy"]
+
+
+def test_pages_are_roff_with_a_name(files: dict[str, str]) -> None:
+    for text in pages(files).values():
+        assert text.startswith('.TH "MMPOLICY')
+        assert ".SH NAME\nmmpolicy" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["bash-completion/completions/mmpolicy", "zsh/site-functions/_mmpolicy",
+             "fish/vendor_completions.d/mmpolicy.fish"]
+)  # fmt: skip
+def test_completions(files: dict[str, str], name: str) -> None:
+    (text,) = [text for path, text in files.items() if path.endswith(f"/share/{name}")]
+    assert "_MMPOLICY_COMPLETE" in text
