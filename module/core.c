@@ -28,6 +28,10 @@ struct mmp_policy *const mmp_policies[] = {
 	&mmp_anon_order_vma_size,
 	&mmp_bulk_adaptive,
 	&mmp_bulk_fixed,
+	&mmp_thp_gfp_light,
+	&mmp_thp_gfp_only_compact,
+	&mmp_thp_gfp_only_compact_any,
+	&mmp_thp_gfp_relaxed,
 	NULL
 };
 
@@ -51,6 +55,7 @@ const struct mm_policy_ops mmp_ops = {
 	.anon_orders = mmp_anon_orders,
 	.anon_mapped = mmp_anon_mapped,
 	.collapse_refused = mmp_collapse_refused,
+	.thp_done = mmp_thp_done,
 	.thp_gfp = thp_gfp,
 	.compact_skip = compact_skip,
 	.compact_done = mmp_compact_done,

@@ -62,6 +62,9 @@ struct mmp_knob {
  * @bulk_done: bulk: what a refill brought, in ticks of get_cycles(), or %NULL.
  *	Softirqs are off since @bulk_pages, and it is the same CPU. Refills of
  *	tasks that could sleep meanwhile are not told.
+ * @thp_gfp: thp_gfp: which of %MM_POLICY_GFP_MASK to allocate a large folio
+ *	with; context as for &mm_policy_ops.thp_gfp. A memory policy of the
+ *	application takes __GFP_THISNODE out.
  */
 struct mmp_policy {
 	const char *name;
@@ -76,6 +79,7 @@ struct mmp_policy {
 	unsigned int (*bulk_pages)(int nid, const u32 *knob);
 	void (*bulk_done)(int nid, unsigned int want, unsigned int got,
 			  u64 ticks);
+	gfp_t (*thp_gfp)(const struct vm_area_struct *vma);
 };
 
 /**
@@ -178,6 +182,8 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 bool mmp_anon_mapped(const struct vm_fault *vmf, int order);
 bool mmp_collapse_refused(struct vm_area_struct *vma, int order);
 gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp);
+void mmp_thp_done(struct vm_area_struct *vma, int order, struct folio *folio,
+		  u64 start);
 bool mmp_compact_skip(struct zone *zone, int order, bool deferred);
 void mmp_compact_done(struct zone *zone, int order, bool success,
 		      unsigned long migrate_scanned,
@@ -194,6 +200,10 @@ extern struct mmp_policy mmp_anon_order_vma_size;
 extern struct mmp_policy mmp_anon_order_adaptive;
 extern struct mmp_policy mmp_bulk_adaptive;
 extern struct mmp_policy mmp_bulk_fixed;
+extern struct mmp_policy mmp_thp_gfp_light;
+extern struct mmp_policy mmp_thp_gfp_only_compact;
+extern struct mmp_policy mmp_thp_gfp_only_compact_any;
+extern struct mmp_policy mmp_thp_gfp_relaxed;
 
 /**
  * mmp_profile_of - which profile decides for an address space

@@ -66,6 +66,33 @@ TRACE_EVENT(mmpolicy_bulk,
 		  __entry->got)
 );
 
+TRACE_EVENT(mmpolicy_thp_gfp,
+
+	TP_PROTO(unsigned long vma, unsigned int order, int node, bool local,
+		 u64 ns),
+
+	TP_ARGS(vma, order, node, local, ns),
+
+	TP_STRUCT__entry(
+		__field(unsigned long, vma)
+		__field(u64, ns)
+		__field(s16, node)
+		__field(u8, order)
+		__field(bool, local)
+	),
+
+	TP_fast_assign(
+		__entry->vma = vma;
+		__entry->ns = ns;
+		__entry->node = node;
+		__entry->order = order;
+		__entry->local = local;
+	),
+
+	TP_printk("vma=%lx order=%u node=%d local=%d ns=%llu", __entry->vma,
+		  __entry->order, __entry->node, __entry->local, __entry->ns)
+);
+
 #endif /* MMPOLICY_TRACE_H */
 
 #undef TRACE_INCLUDE_PATH

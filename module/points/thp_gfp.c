@@ -1,13 +1,185 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The point thp_gfp: effort to allocate large anonymous folios. */
+#include <linux/gfp.h>
+#include <linux/log2.h>
+#include <linux/mempolicy.h>
+#include <linux/sched.h>
+#include <linux/sched/clock.h>
+#include <linux/string.h>
+#include <linux/topology.h>
+#include <linux/tracepoint.h>
+#include <trace/events/vmscan.h>
+
 #include "../mmpolicy.h"
+#include "../trace.h"
+
+#define MIN_ORDER	2	/* mm has no large anonymous folio below it */
+#define MAX_ORDER	9	/* PMD size */
+#define ORDERS		(MAX_ORDER - MIN_ORDER + 1)
+#define MIN_STALL	12	/* log2 of ns: what took less than 8 us */
+#define MAX_STALL	31	/* and what took more than 2 s */
+
+enum {
+	STOCK,
+	ATTEMPTS,
+	LOCAL,
+	REMOTE = LOCAL + ORDERS,
+	FAILED = REMOTE + ORDERS,
+	RECLAIM = FAILED + ORDERS,	/* for large folios, then for base pages */
+	MEMCG_RECLAIM = RECLAIM + 2,
+	KSWAPD = MEMCG_RECLAIM + 2,
+	STALL_NS = KSWAPD + 2,
+	STALL,
+};
+
+static const char *const counters[] = {
+	[STOCK] = "stock",
+	[ATTEMPTS] = "attempts",
+#define PER_ORDER(base, name)						\
+	[base] = name "_order_2", name "_order_3", name "_order_4",	\
+	name "_order_5", name "_order_6", name "_order_7",		\
+	name "_order_8", name "_order_9"
+	PER_ORDER(LOCAL, "local"),
+	PER_ORDER(REMOTE, "remote"),
+	PER_ORDER(FAILED, "failed"),
+#define LARGE_AND_BASE(base, name)	[base] = name "_large", name "_base"
+	LARGE_AND_BASE(RECLAIM, "reclaim"),
+	LARGE_AND_BASE(MEMCG_RECLAIM, "memcg_reclaim"),
+	LARGE_AND_BASE(KSWAPD, "kswapd"),
+	[STALL_NS] = "stall_ns",
+#define STALL_LOG2(n)	[STALL + n - MIN_STALL] = "stall_ns_log2_" #n
+	STALL_LOG2(12), STALL_LOG2(13), STALL_LOG2(14), STALL_LOG2(15),
+	STALL_LOG2(16), STALL_LOG2(17), STALL_LOG2(18), STALL_LOG2(19),
+	STALL_LOG2(20), STALL_LOG2(21), STALL_LOG2(22), STALL_LOG2(23),
+	STALL_LOG2(24), STALL_LOG2(25), STALL_LOG2(26), STALL_LOG2(27),
+	STALL_LOG2(28), STALL_LOG2(29), STALL_LOG2(30), STALL_LOG2(31),
+};
+
+static void watch_reclaim(bool on);
 
 struct mmp_point mmp_point_thp_gfp = {
 	.name = "thp_gfp",
+	.counters = counters,
+	.nr_counters = ARRAY_SIZE(counters),
+	.switched = watch_reclaim,
 };
 
-/* See &mm_policy_ops.thp_gfp. */
+static void count(const struct mmp_profile *profile, unsigned int counter, u64 n)
+{
+	mmp_count(profile, &mmp_point_thp_gfp, counter, n);
+}
+
+/*
+ * Who reclaims, and for what? Large folios in faults are asked for without
+ * access to reserves and without a warning (GFP_TRANSHUGE_LIGHT), base pages
+ * are not. Kernel threads are nobody's faults.
+ */
+static void count_reclaim(unsigned int counter, gfp_t gfp)
+{
+	const gfp_t large = __GFP_NOMEMALLOC | __GFP_NOWARN;
+
+	if (current->flags & PF_KTHREAD)
+		return;
+	guard(rcu)();
+	count(mmp_profile_of(current->mm), counter + ((gfp & large) != large), 1);
+}
+
+static void direct_reclaim_begins(void *unused, int order, gfp_t gfp)
+{
+	count_reclaim(RECLAIM, order ? gfp : 0);
+}
+
+/* The order is not told here. */
+static void memcg_reclaim_begins(void *unused, int order, gfp_t gfp)
+{
+	count_reclaim(MEMCG_RECLAIM, gfp);
+}
+
+static void kswapd_is_woken(void *unused, int nid, int zid, int order, gfp_t gfp)
+{
+	count_reclaim(KSWAPD, order ? gfp : 0);
+}
+
+/* Tracepoints of mm; they have no symbols for modules. */
+static struct probe {
+	const char *name;
+	void *probe;
+	struct tracepoint *tracepoint;
+} probes[] = {
+	{ "mm_vmscan_direct_reclaim_begin", direct_reclaim_begins },
+	{ "mm_vmscan_memcg_reclaim_begin", memcg_reclaim_begins },
+	{ "mm_vmscan_wakeup_kswapd", kswapd_is_woken },
+};
+
+static void attach(struct tracepoint *tracepoint, void *unused)
+{
+	struct probe *p;
+
+	for (p = probes; p < probes + ARRAY_SIZE(probes); p++)
+		if (!strcmp(p->name, tracepoint->name) &&
+		    !tracepoint_probe_register(tracepoint, p->probe, NULL))
+			p->tracepoint = tracepoint;
+}
+
+static void detach(void)
+{
+	struct probe *p;
+
+	for (p = probes; p < probes + ARRAY_SIZE(probes); p++) {
+		if (p->tracepoint)
+			tracepoint_probe_unregister(p->tracepoint, p->probe, NULL);
+		p->tracepoint = NULL;
+	}
+	tracepoint_synchronize_unregister();
+}
+
+static void watch_reclaim(bool on)
+{
+	check_trace_callback_type_mm_vmscan_direct_reclaim_begin(direct_reclaim_begins);
+	check_trace_callback_type_mm_vmscan_wakeup_kswapd(kswapd_is_woken);
+	if (on)
+		for_each_kernel_tracepoint(attach, NULL);
+	else
+		detach();
+}
+
+/* See &mm_policy_ops.thp_gfp. The application's own memory policy says where. */
 gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 {
+	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
+	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+	const struct mmp_policy *policy = settings->active[MM_POLICY_THP_GFP];
+
+	if (!policy) {
+		count(profile, STOCK, 1);
+		return gfp;
+	}
+	gfp = policy->thp_gfp(vma);
+	if (vma_policy(vma) || current->mempolicy)
+		gfp &= ~__GFP_THISNODE;
 	return gfp;
+}
+
+static void count_stall(const struct mmp_profile *profile, u64 ns)
+{
+	count(profile, STALL_NS, ns);
+	count(profile, STALL + clamp(ilog2(ns), MIN_STALL, MAX_STALL) - MIN_STALL, 1);
+}
+
+/* See &mm_policy_ops.thp_done. @start is 0 where the point was off then. */
+void mmp_thp_done(struct vm_area_struct *vma, int order, struct folio *folio,
+		  u64 start)
+{
+	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
+	int node = folio ? folio_nid(folio) : NUMA_NO_NODE;
+	unsigned int outcome = FAILED;
+	s64 ns = start ? local_clock() - start : 0;
+
+	if (folio)
+		outcome = node == numa_mem_id() ? LOCAL : REMOTE;
+	trace_mmpolicy_thp_gfp(vma->vm_start, order, node, outcome == LOCAL, ns);
+	count(profile, ATTEMPTS, 1);
+	count(profile, outcome + clamp(order, MIN_ORDER, MAX_ORDER) - MIN_ORDER, 1);
+	if (ns > 0)	/* CPUs' clocks may differ a little */
+		count_stall(profile, ns);
 }

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 
 #include "folios.h"
+#include "words.h"
 
 #define PMD		(2UL << 20)
 #define MAX_PAGES	(1UL << 18)
@@ -186,16 +187,6 @@ static void op_thp_disable(char **arg)
 	check(prctl(PR_SET_THP_DISABLE, atoi(arg[0]), 0, 0, 0), "prctl");
 }
 
-/* The shell finds this process as $PPID. */
-static void op_sh(char **arg)
-{
-	fflush(stdout);
-	if (system(arg[0])) {
-		fprintf(stderr, "failed: %s\n", arg[0]);
-		exit(1);
-	}
-}
-
 /* One JSON object: how many pages are in folios of each order. */
 static void op_folios(char **arg)
 {
@@ -209,12 +200,7 @@ static void op_folios(char **arg)
 	printf("\"none\": %lu}\n", pages[MAX_ORDER + 1]);
 }
 
-static const struct op {
-	const char *name;
-	int nr_args;
-	const char *args;
-	void (*run)(char **arg);
-} ops[] = {
+static const struct op ops[] = {
 	{ "map", 1, "PAGES", op_map },
 	{ "touch", 2, "A B", op_touch },
 	{ "down", 2, "A B", op_down },
@@ -234,24 +220,4 @@ static const struct op {
 	{ NULL },
 };
 
-static const struct op *find(const char *name, int args)
-{
-	for (const struct op *op = ops; op->name; op++)
-		if (!strcmp(name, op->name) && op->nr_args <= args)
-			return op;
-	fprintf(stderr, "ops: what is %s?\n", name);
-	for (const struct op *op = ops; op->name; op++)
-		fprintf(stderr, "  %s %s\n", op->name, op->args);
-	exit(2);
-}
-
-int main(int argc, char **argv)
-{
-	for (char **arg = argv + 1; arg < argv + argc;) {
-		const struct op *op = find(arg[0], argv + argc - arg - 1);
-
-		op->run(arg + 1);
-		arg += 1 + op->nr_args;
-	}
-	return 0;
-}
+int main(int argc, char **argv) { return run_words(ops, argc, argv); }

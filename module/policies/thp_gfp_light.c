@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0
+/* thp_gfp/light: take what is free, make no direct effort. */
+#include <linux/gfp.h>
+
+#include "../mmpolicy.h"
+
+static gfp_t light(const struct vm_area_struct *vma)
+{
+	return 0;
+}
+
+struct mmp_policy mmp_thp_gfp_light = {
+	.name = "light",
+	.point = MM_POLICY_THP_GFP,
+	.thp_gfp = light,
+};

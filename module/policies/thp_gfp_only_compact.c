@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * thp_gfp/only_compact: the preferred node or none. Compact it once, reclaim
+ * nothing, leave other nodes alone.
+ *
+ * "Option 1" of Andrea Arcangeli's "mm: thp: fix MADV_HUGEPAGE vs node reclaim",
+ * 2018.
+ */
+#include <linux/gfp.h>
+
+#include "../mmpolicy.h"
+
+static gfp_t only_compact(const struct vm_area_struct *vma)
+{
+	return __GFP_DIRECT_RECLAIM | __GFP_NORETRY | __GFP_ONLY_COMPACT |
+	       __GFP_THISNODE;
+}
+
+struct mmp_policy mmp_thp_gfp_only_compact = {
+	.name = "only_compact",
+	.point = MM_POLICY_THP_GFP,
+	.thp_gfp = only_compact,
+};

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * thp_gfp/only_compact_any: the preferred node first, then any that is allowed.
+ * Compact each once, reclaim nothing.
+ */
+#include <linux/gfp.h>
+
+#include "../mmpolicy.h"
+
+static gfp_t only_compact_any(const struct vm_area_struct *vma)
+{
+	return __GFP_DIRECT_RECLAIM | __GFP_NORETRY | __GFP_ONLY_COMPACT;
+}
+
+struct mmp_policy mmp_thp_gfp_only_compact_any = {
+	.name = "only_compact_any",
+	.point = MM_POLICY_THP_GFP,
+	.thp_gfp = only_compact_any,
+};

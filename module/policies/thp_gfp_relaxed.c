@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * thp_gfp/relaxed: any node, with compaction and reclaim, whatever "defrag" says.
+ * Only who asked with MADV_HUGEPAGE tries more than once.
+ *
+ * "Option 2" of the same discussion, 2018.
+ */
+#include <linux/gfp.h>
+
+#include "../mmpolicy.h"
+
+static gfp_t relaxed(const struct vm_area_struct *vma)
+{
+	return __GFP_DIRECT_RECLAIM |
+	       (vma->vm_flags & VM_HUGEPAGE ? 0 : __GFP_NORETRY);
+}
+
+struct mmp_policy mmp_thp_gfp_relaxed = {
+	.name = "relaxed",
+	.point = MM_POLICY_THP_GFP,
+	.thp_gfp = relaxed,
+};

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * nodes OP ARGUMENT... OP ARGUMENT...: fill NUMA nodes, then map and touch memory
+ * and say where it came from. "touch" prints one JSON object: ticks (CPU time of
+ * this process in ns, under icount instructions), pages of each node by folio
+ * order, what /proc/vmstat counted meanwhile, words that are not as written.
+ */
+#define _GNU_SOURCE
+#include <linux/io_uring.h>
+#include <linux/mempolicy.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include "folios.h"
+#include "words.h"
+
+#define MIB		(1UL << 20)
+#define PMD		(2 * MIB)
+#define PMD_PAGES	(PMD / PAGE)
+#define MAX_NODES	8
+#define MAX_LINES	512
+#define MAX_BUFFERS	(1 << 14)	/* of one ring */
+
+static char *area;		/* of the last map */
+static size_t area_bytes;
+
+static void check(int failed, const char *what)
+{
+	if (failed)
+		die(what);
+}
+
+static size_t mib(const char *arg) { return strtoul(arg, NULL, 0) * MIB; }
+
+static void bind(void *p, size_t bytes, int mode, unsigned long mask)
+{
+	check(syscall(SYS_mbind, p, bytes, mode, &mask, 64, 0), "mbind");
+}
+
+/* Aligned, and with nothing beside it. */
+static char *map(size_t bytes, int advice)
+{
+	char *p = mmap(NULL, bytes + 2 * PMD, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	check(p == MAP_FAILED, "mmap");
+	if (advice >= 0)
+		check(madvise(p, bytes + 2 * PMD, advice), "madvise");
+	return (char *)(((uintptr_t)p + PMD) & ~(PMD - 1));
+}
+
+static volatile uint64_t *word(const char *p, size_t page)
+{
+	return (volatile uint64_t *)(p + page * PAGE);
+}
+
+static uint64_t stamp(size_t page) { return page << 1 ^ 0x5a5a5a5b; }
+
+static size_t step = 1;		/* of which pages are touched */
+
+static void write_some(char *p, size_t bytes)
+{
+	for (size_t i = 0; i < bytes / PAGE; i += step)
+		*word(p, i) = stamp(i);
+}
+
+/* Base pages of one node, that can be swapped out. */
+static char *hold(char **arg)
+{
+	char *p = map(mib(arg[0]), MADV_NOHUGEPAGE);
+
+	bind(p, mib(arg[0]), MPOL_BIND, 1UL << atoi(arg[1]));
+	write_some(p, mib(arg[0]));
+	return p;
+}
+
+static void op_hold(char **arg) { hold(arg); }
+
+/* Pinned for long, as buffers of io_uring. Faults what is not there. */
+static void pin_some(const struct iovec *buffers, unsigned int n)
+{
+	struct io_uring_params params = {0};
+	int ring = syscall(SYS_io_uring_setup, 1, &params);
+
+	check(ring < 0 || syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS,
+				  buffers, n), "io_uring");
+}
+
+static void pin(char *p, size_t bytes)
+{
+	pin_some(&(struct iovec){ p, bytes }, 1);
+}
+
+static void op_pin(char **arg) { pin(hold(arg), mib(arg[0])); }
+
+/* Page cache of one node: read a file or device. */
+static void op_cache(char **arg)
+{
+	unsigned long mask = 1UL << atoi(arg[1]);
+	static char buffer[1 << 16];
+	int fd = open_file(arg[2]);
+
+	check(syscall(SYS_set_mempolicy, MPOL_BIND, &mask, 64), "set_mempolicy");
+	for (size_t done = 0; done < mib(arg[0]); done += sizeof(buffer))
+		check(read(fd, buffer, sizeof(buffer)) != sizeof(buffer), arg[2]);
+	check(syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0), "set_mempolicy");
+	close(fd);
+}
+
+/* Of every so many pages one, pinned: free memory that cannot be put together. */
+static void op_crumbs(char **arg)
+{
+	size_t pages = mib(arg[0]) / PAGE, kept = strtoul(arg[2], NULL, 0), n = 0;
+	static struct iovec crumbs[MAX_BUFFERS];
+	char *p = hold(arg);
+
+	for (size_t i = 0; i < pages; i += kept) {
+		check(madvise(p + (i + 1) * PAGE, (kept - 1) * PAGE, MADV_DONTNEED), "madvise");
+		crumbs[n++] = (struct iovec){ p + i * PAGE, PAGE };
+		if (n == MAX_BUFFERS || i + kept >= pages) {
+			pin_some(crumbs, n);
+			n = 0;
+		}
+	}
+}
+
+static void op_map(char **arg)
+{
+	area_bytes = mib(arg[0]);
+	area = map(area_bytes, atoi(arg[1]));
+}
+
+static void op_mbind(char **arg)
+{
+	bind(area, area_bytes, atoi(arg[0]), strtoul(arg[1], NULL, 0));
+}
+
+static void op_set_mempolicy(char **arg)
+{
+	unsigned long mask = strtoul(arg[1], NULL, 0);
+
+	check(syscall(SYS_set_mempolicy, atoi(arg[0]), &mask, 64), "set_mempolicy");
+}
+
+static struct line {
+	char key[48];
+	unsigned long value;
+} lines[MAX_LINES];
+
+/* All of /proc/vmstat; print what has changed since the last time, if asked to. */
+static void vmstat(bool print)
+{
+	FILE *file = fopen("/proc/vmstat", "r");
+	struct line now;
+
+	check(!file, "/proc/vmstat");
+	for (struct line *l = lines; fscanf(file, "%47s %lu", now.key, &now.value) == 2; l++) {
+		if (print && strncmp(now.key, "nr_", 3) && now.value != l->value)
+			printf("\"%s\": %lu, ", now.key, now.value - l->value);
+		*l = now;
+	}
+	fclose(file);
+}
+
+static uint64_t cpu_time(void)
+{
+	struct timespec t;
+
+	check(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t), "clock_gettime");
+	return t.tv_sec * 1000000000UL + t.tv_nsec;
+}
+
+/* The node of each page, a negative errno for a page that is not there. */
+static void find_nodes(int *node, size_t pages)
+{
+	void *addr[PMD_PAGES];
+
+	for (size_t i = 0; i < pages; i += PMD_PAGES) {
+		for (size_t j = 0; j < PMD_PAGES; j++)
+			addr[j] = area + (i + j) * PAGE;
+		check(syscall(SYS_move_pages, 0, PMD_PAGES, addr, NULL, node + i, 0),
+		      "move_pages");
+	}
+}
+
+/* A folio has one node, so the runs of pages that have one hold whole folios. */
+static void print_nodes(void)
+{
+	size_t pages = area_bytes / PAGE, run;
+	unsigned long of[MAX_NODES][MAX_ORDER + 2] = {{0}};
+	int *node = calloc(pages, sizeof(*node));
+
+	check(!node, "calloc");
+	find_nodes(node, pages);
+	for (size_t i = 0; i < pages; i += run) {
+		for (run = 1; i + run < pages && node[i + run] == node[i]; run++)
+			;
+		if (node[i] >= 0)
+			folio_histogram(area + i * PAGE, run * PAGE, of[node[i]]);
+	}
+	free(node);
+	for (int n = 0; n < MAX_NODES; n++)
+		for (int order = 0; order <= MAX_ORDER; order++)
+			if (of[n][order])
+				printf("\"node%d_order%d\": %lu, ", n, order, of[n][order]);
+}
+
+static unsigned long mismatches(void)
+{
+	unsigned long found = 0;
+
+	for (size_t i = 0; i < area_bytes / PAGE; i++)
+		found += *word(area, i) != (i % step ? 0 : stamp(i));
+	return found;
+}
+
+static void measure(void (*touch)(char *p, size_t bytes))
+{
+	uint64_t begin;
+
+	vmstat(false);
+	begin = cpu_time();
+	touch(area, area_bytes);
+	begin = cpu_time() - begin;
+	printf("{");
+	vmstat(true);
+	print_nodes();
+	write_some(area, area_bytes);
+	printf("\"ticks\": %lu, \"mismatches\": %lu}\n", begin, mismatches());
+}
+
+static void op_touch(char **arg)
+{
+	step = strtoul(arg[0], NULL, 0);
+	measure(write_some);
+}
+
+static void op_touch_pinned(char **arg)
+{
+	(void)arg;
+	measure(pin);
+}
+
+static const struct op ops[] = {
+	{ "hold", 2, "MIB NODE", op_hold },
+	{ "pin", 2, "MIB NODE", op_pin },
+	{ "crumbs", 3, "MIB NODE STEP", op_crumbs },
+	{ "cache", 3, "MIB NODE FILE", op_cache },
+	{ "map", 2, "MIB ADVICE", op_map },
+	{ "mbind", 2, "MODE NODES", op_mbind },
+	{ "set_mempolicy", 2, "MODE NODES", op_set_mempolicy },
+	{ "touch", 1, "STEP", op_touch },
+	{ "touch_pinned", 0, "", op_touch_pinned },
+	{ "sh", 1, "COMMAND", op_sh },
+	{ NULL },
+};
+
+int main(int argc, char **argv) { return run_words(ops, argc, argv); }
