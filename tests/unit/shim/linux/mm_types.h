@@ -32,7 +32,9 @@ typedef struct { unsigned long pmd; } pmd_t;
 
 #define VM_LOCKED	0x00002000UL
 #define VM_LOCKONFAULT	0x00080000UL
+#define VM_HUGEPAGE	0x20000000UL
 
+struct folio;
 struct mm_struct;
 
 struct vm_area_struct {
