@@ -57,5 +57,7 @@ static inline const pte_t *mmp_table(pmd_t pmd)
 #else
 #define mmp_mm_owner(mm)	((mm) ? (struct task_struct *)NULL : NULL)
 #endif
+/* Flags of a folio that may go away any time, so without assertions. */
+#define mmp_folio_flags(folio)	READ_ONCE((folio)->flags)
 
 #endif /* MMPOLICY_COMPAT_H */

@@ -28,6 +28,8 @@ struct mmp_policy *const mmp_policies[] = {
 	&mmp_anon_order_vma_size,
 	&mmp_bulk_adaptive,
 	&mmp_bulk_fixed,
+	&mmp_madv_free_cap,
+	&mmp_madv_free_eager,
 	&mmp_thp_gfp_light,
 	&mmp_thp_gfp_only_compact,
 	&mmp_thp_gfp_only_compact_any,
@@ -61,7 +63,7 @@ const struct mm_policy_ops mmp_ops = {
 	.compact_done = mmp_compact_done,
 	.bulk_pages = mmp_bulk_pages,
 	.bulk_done = mmp_bulk_done,
-	.madv_free_eager = mmp_madv_free_eager,
+	.madv_free_eager = mmp_madv_free_at_once,
 };
 
 static char *params[MM_POLICY_POINTS];

@@ -24,6 +24,7 @@
 
 struct dentry;
 struct mmp_decision;
+enum mmp_free;
 
 /**
  * struct mmp_knob - a bounded number
@@ -62,6 +63,8 @@ struct mmp_knob {
  * @bulk_done: bulk: what a refill brought, in ticks of get_cycles(), or %NULL.
  *	Softirqs are off since @bulk_pages, and it is the same CPU. Refills of
  *	tasks that could sleep meanwhile are not told.
+ * @madv_free: madv_free: how to free a range of an anonymous VMA, and why;
+ *	context as for &mm_policy_ops.madv_free_eager
  * @thp_gfp: thp_gfp: which of %MM_POLICY_GFP_MASK to allocate a large folio
  *	with; context as for &mm_policy_ops.thp_gfp. A memory policy of the
  *	application takes __GFP_THISNODE out.
@@ -79,6 +82,9 @@ struct mmp_policy {
 	unsigned int (*bulk_pages)(int nid, const u32 *knob);
 	void (*bulk_done)(int nid, unsigned int want, unsigned int got,
 			  u64 ticks);
+	enum mmp_free (*madv_free)(struct vm_area_struct *vma,
+				   unsigned long start, unsigned long end,
+				   const u32 *knob);
 	gfp_t (*thp_gfp)(const struct vm_area_struct *vma);
 };
 
@@ -190,8 +196,8 @@ void mmp_compact_done(struct zone *zone, int order, bool success,
 		      unsigned long free_scanned);
 unsigned int mmp_bulk_pages(int nid, unsigned int def, unsigned int max);
 void mmp_bulk_done(int nid, unsigned int want, unsigned int got);
-bool mmp_madv_free_eager(struct vm_area_struct *vma, unsigned long start,
-			 unsigned long end);
+bool mmp_madv_free_at_once(struct vm_area_struct *vma, unsigned long start,
+			   unsigned long end);
 
 /* policies/<point>_<policy>.c */
 extern struct mmp_policy mmp_anon_order_never;
@@ -200,6 +206,8 @@ extern struct mmp_policy mmp_anon_order_vma_size;
 extern struct mmp_policy mmp_anon_order_adaptive;
 extern struct mmp_policy mmp_bulk_adaptive;
 extern struct mmp_policy mmp_bulk_fixed;
+extern struct mmp_policy mmp_madv_free_eager;
+extern struct mmp_policy mmp_madv_free_cap;
 extern struct mmp_policy mmp_thp_gfp_light;
 extern struct mmp_policy mmp_thp_gfp_only_compact;
 extern struct mmp_policy mmp_thp_gfp_only_compact_any;

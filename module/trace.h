@@ -93,6 +93,33 @@ TRACE_EVENT(mmpolicy_thp_gfp,
 		  __entry->order, __entry->node, __entry->local, __entry->ns)
 );
 
+TRACE_EVENT(mmpolicy_madv_free,
+
+	TP_PROTO(unsigned long addr, unsigned long pages, unsigned int answer),
+
+	TP_ARGS(addr, pages, answer),
+
+	TP_STRUCT__entry(
+		__field(unsigned long, addr)
+		__field(unsigned long, pages)
+		__field(u8, answer)
+	),
+
+	TP_fast_assign(
+		__entry->addr = addr;
+		__entry->pages = pages;
+		__entry->answer = answer;
+	),
+
+	TP_printk("addr=%lx pages=%lu answer=%s", __entry->addr, __entry->pages,
+		  __print_symbolic(__entry->answer,
+				   { MMP_FREE_LAZY, "lazy" },
+				   { MMP_FREE_EAGER, "eager" },
+				   { MMP_FREE_LIMIT, "eager_limit" },
+				   { MMP_FREE_MEMORY, "eager_memory" },
+				   { MMP_FREE_UNKNOWN, "eager_unknown" }))
+);
+
 #endif /* MMPOLICY_TRACE_H */
 
 #undef TRACE_INCLUDE_PATH

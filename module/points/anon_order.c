@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The point anon_order: folio order of anonymous faults. */
 #include <linux/log2.h>
-#include <linux/mmzone.h>
-#include <linux/nodemask.h>
 #include <linux/timex.h>
-#include <linux/workqueue.h>
 
 #include "../mmpolicy.h"
 #include "../anon_order.h"
+#include "../available.h"
+#include "../lazyfree.h"
 
 #define CREATE_TRACE_POINTS
 #include "../trace.h"
-
-#define SAMPLE_INTERVAL	(HZ / 10)
 
 enum { MIN_AVAILABLE_PERCENT, OVERRIDE_MADVISE };
 
@@ -58,60 +55,13 @@ static const char *const counters[] = {
 	[REASON + MMP_LOCKED] = "reason_locked",
 };
 
-/* Available memory of each node in 1/1000 of its size, sampled. */
-static u16 available[MAX_NUMNODES];
-
-/*
- * Free memory above the high watermarks, and the file pages that reclaim
- * would take first: half of them, as si_mem_available() has it.
- */
-static unsigned int node_available(struct pglist_data *node)
-{
-	unsigned long file = atomic_long_read(&node->vm_stat[NR_ACTIVE_FILE]) +
-			     atomic_long_read(&node->vm_stat[NR_INACTIVE_FILE]);
-	unsigned long pages = file / 2, size = 0;
-	struct zone *zone;
-
-	for (zone = node->node_zones; zone < node->node_zones + MAX_NR_ZONES; zone++) {
-		unsigned long free = zone_page_state(zone, NR_FREE_PAGES);
-
-		size += zone_managed_pages(zone);
-		pages += free - min(free, high_wmark_pages(zone));
-	}
-	/* CPUs of a node without memory take it from others. */
-	return size ? min(pages * 1000 / size, 1000UL) : 1000;
-}
-
-static void sample(struct work_struct *work)
-{
-	int nid;
-
-	for_each_online_node(nid) {
-		unsigned int now = node_available(NODE_DATA(nid));
-
-		if (READ_ONCE(available[nid]) != now)
-			WRITE_ONCE(available[nid], now);
-	}
-	schedule_delayed_work(to_delayed_work(work), SAMPLE_INTERVAL);
-}
-
-static DECLARE_DEFERRABLE_WORK(sampler, sample);
-
-static void switched(bool on)
-{
-	if (on)
-		sample(&sampler.work);
-	else
-		cancel_delayed_work_sync(&sampler);
-}
-
 struct mmp_point mmp_point_anon_order = {
 	.name = "anon_order",
 	.knobs = knobs,
 	.nr_knobs = ARRAY_SIZE(knobs),
 	.counters = counters,
 	.nr_counters = ARRAY_SIZE(counters),
-	.switched = switched,
+	.switched = mmp_available_watch,
 };
 
 static void count(const struct mmp_profile *profile, unsigned int counter)
@@ -136,7 +86,7 @@ static const struct mmp_policy *policy_for(const struct mmp_settings *settings,
 static unsigned int lowered(const struct mmp_settings *settings,
 			    unsigned int order)
 {
-	return mmp_lowered(order, READ_ONCE(available[numa_node_id()]),
+	return mmp_lowered(order, mmp_available(),
 			   common(settings, MIN_AVAILABLE_PERCENT));
 }
 

@@ -1,14 +1,56 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The point madv_free: MADV_FREE lazily or at once. */
 #include "../mmpolicy.h"
+#include "../available.h"
+#include "../lazyfree.h"
+#include "../trace.h"
+
+enum { STOCK, LAZY_PAGES, EAGER_PAGES, ANSWER };
+
+static const char *const counters[] = {
+	[STOCK] = "stock",
+	[LAZY_PAGES] = "lazy_pages",
+	[EAGER_PAGES] = "eager_pages",
+	[ANSWER + MMP_FREE_LAZY] = "lazy",
+	[ANSWER + MMP_FREE_EAGER] = "eager",
+	[ANSWER + MMP_FREE_LIMIT] = "eager_limit",
+	[ANSWER + MMP_FREE_MEMORY] = "eager_memory",
+	[ANSWER + MMP_FREE_UNKNOWN] = "eager_unknown",
+};
+
+static void switched(bool on)
+{
+	mmp_available_watch(on);
+	if (!on)
+		mmp_tracked_forget();
+}
 
 struct mmp_point mmp_point_madv_free = {
 	.name = "madv_free",
+	.counters = counters,
+	.nr_counters = ARRAY_SIZE(counters),
+	.switched = switched,
 };
 
 /* See &mm_policy_ops.madv_free_eager. */
-bool mmp_madv_free_eager(struct vm_area_struct *vma, unsigned long start,
-			 unsigned long end)
+bool mmp_madv_free_at_once(struct vm_area_struct *vma, unsigned long start,
+			   unsigned long end)
 {
-	return false;
+	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
+	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+	const struct mmp_policy *policy = settings->active[MM_POLICY_MADV_FREE];
+	u64 __percpu *counter = mmp_counters(profile, &mmp_point_madv_free);
+	unsigned long pages = (end - start) / PAGE_SIZE;
+	enum mmp_free answer;
+
+	if (!policy) {
+		this_cpu_inc(counter[STOCK]);
+		mmp_tracked_leave(vma->vm_mm);
+		return false;
+	}
+	answer = policy->madv_free(vma, start, end, &settings->values[policy->slot]);
+	this_cpu_inc(counter[ANSWER + answer]);
+	this_cpu_add(counter[answer ? EAGER_PAGES : LAZY_PAGES], pages);
+	trace_mmpolicy_madv_free(start, pages, answer);
+	return answer;
 }

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What lazy freeing brings over MADV_DONTNEED, and what the policies of madv_free keep of it.
+
+Each arm runs an allocator loop (tests/workloads/lazy.c) in a guest of its own:
+threads that take a free chunk, write to each page of it, and free another one.
+Half of the chunks are free at any time. The limit of cap is given as a multiple
+of what they are together. The same with jemalloc from Debian, which decides by
+itself when to free (tests/workloads/alloc.c).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import common
+from common import Arm, Results, Sample
+from vm import Guest
+
+POINT = "/sys/kernel/mmpolicy/profiles/default/madv_free"
+STATS = "/sys/kernel/debug/mmpolicy/default/madv_free/stats"
+MEM = "2G"
+SAMPLE_US = 1000
+
+
+def policy(name: str, **knobs: int) -> str:
+    """Shell commands that load the module and switch to a policy."""
+    writes = [f"echo {value} >{POINT}/{name}/{knob}" for knob, value in knobs.items()]
+    return " && ".join(["modprobe mmpolicy", *writes, f"echo {name} >{POINT}/policy"])
+
+
+def loop(advice: str, *numbers: int) -> str:
+    """A command for the workload lazy."""
+    return " ".join([str(common.workload("lazy")), advice, *map(str, numbers)])
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of the loop, half of whose chunks are free; idle ones stay so."""
+
+    threads: int
+    chunk_kb: int = 128
+    chunks: int = 128
+    rounds: int = 1000
+    idle: int = 0
+
+    def name(self) -> str:
+        """As in the tables."""
+        idle = f", {self.idle} idle" if self.idle else ""
+        return f"{self.threads} x {self.chunks} of {self.chunk_kb} kB{idle}"
+
+    def free_mb(self) -> float:
+        """What is free at any time."""
+        return self.threads * self.chunk_kb * self.chunks / 2 / 1024
+
+    def command(self, advice: str) -> str:
+        """How to run it."""
+        return loop(advice, self.threads, self.rounds, self.chunk_kb, self.chunks, 50, self.idle)
+
+
+@dataclass(frozen=True)
+class FreeArm(Arm):
+    """An arm, how its program frees, and the limit of cap as a multiple of what is free."""
+
+    advice: str = "free"
+    limit: float = 0
+
+
+ARMS = (
+    FreeArm("dontneed", "unpatched", advice="dontneed"),
+    FreeArm("lazy", "unpatched"),
+    FreeArm("stock", setup=policy("stock")),
+    FreeArm("eager", setup=policy("eager")),
+    FreeArm("cap", setup=policy("cap")),
+    *(FreeArm(f"cap-{x:g}", setup=policy("cap"), limit=x) for x in (2, 1.5, 1.25, 1.125, 0.5)),
+)
+QUICK_ARMS = tuple(arm for arm in ARMS if arm.name in ("dontneed", "lazy", "eager", "cap-1.5"))
+CASES = (
+    *(Case(threads) for threads in range(1, 9)),
+    Case(1, 4, 2048, 10000),
+    Case(1, 16, 1024, 4000),
+    Case(1, 1024, 16, 200),
+)
+QUICK_CASES = (Case(1, rounds=400), Case(8, chunks=64, rounds=200))
+
+
+def take_sample(guest: Guest, arm: FreeArm, case: Case) -> Sample:
+    """Run the loop twice: alone for the instructions, then sampled for the memory."""
+    if arm.limit:
+        common.must(guest, f"echo {round(arm.limit * case.free_mb())} >{POINT}/cap/limit_mb")
+    timed = common.ran(guest, case.command(arm.advice))
+    sampled = common.ran(guest, f"SAMPLE_US={SAMPLE_US} {case.command(arm.advice)}")
+    values = {key: float(timed[key]) for key in ("ticks", "faults")}
+    values |= {key: float(sampled[key]) for key in ("samples", "lazy_kb", "rss_kb")}
+    return Sample(arm.name, case.name(), values)
+
+
+def take(guest: Guest, arm: Arm, chosen: Sequence[Case]) -> Iterator[Sample]:
+    """The samples of one arm, after a run that warms up the free lists."""
+    assert isinstance(arm, FreeArm)
+    common.must(guest, Case(1).command("dontneed"))
+    for case in chosen:
+        yield take_sample(guest, arm, case)
+
+
+def run(arms: Sequence[FreeArm], chosen: Sequence[Case]) -> Results:
+    """Measure arms, each in a fresh guest."""
+    results = Results("madv_free", {"cpu": common.CPU, "unit": "instructions"})
+    common.measure(results, arms, MEM, lambda guest, arm: take(guest, arm, chosen))
+    return results
+
+
+# Output
+
+
+def gain(results: Results, arm: str, case: str) -> float:
+    """Which part of the gain of lazy over MADV_DONTNEED an arm keeps."""
+    dontneed, lazy, taken = (results.value(a, case, "ticks") for a in ("dontneed", "lazy", arm))
+    return (dontneed - taken) / (dontneed - lazy)
+
+
+def cell(results: Results, key: str, arm: str, case: str) -> str:
+    """A number as a table shows it."""
+    value = results.find(arm, case, key if key != "gain" else "ticks")
+    if value is None:
+        return "-"
+    if key == "gain":
+        return f"{gain(results, arm, case):.3f}"
+    if key.endswith("_kb"):
+        return f"{value / 1024:.1f}"
+    if key == "faults" or arm == "dontneed":
+        return f"{value:.0f}" if key == "faults" else f"{value / 1e6:.1f} M"
+    return f"{results.ratio(arm, 'dontneed', case, key):.4f}"
+
+
+TITLES = {
+    "ticks": "instructions; of others as a multiple of dontneed",
+    "gain": "gain over dontneed, as a part of that of lazy",
+    "faults": "faults of the whole run",
+    "lazy_kb": "most that was lazily freed at once, MiB, sampled",
+    "rss_kb": "largest RSS, MiB, sampled",
+}
+
+
+def tables(results: Results) -> str:
+    """All of it."""
+    return "\n\n".join(
+        f"{title}\n{common.by_arm(results, results.cases(), partial(cell, results, key))}"
+        for key, title in TITLES.items()
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Entry point of ./dev bench madv_free."""
+    parser = common.options("madv_free", "Compare the policies of madv_free.")
+    chosen: argparse.Namespace = parser.parse_args(argv)
+    results = run(QUICK_ARMS if chosen.quick else ARMS, QUICK_CASES if chosen.quick else CASES)
+    print(f"{common.CPU}\nPath length, not speed.\n\n{tables(results)}")
+    if chosen.json:
+        results.save(chosen.json)

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * How many pages an address space has freed lazily and neither reused nor lost:
+ * never less than there are, with no callback for reuse. Plain logic, which is
+ * also compiled in userland; what it does not know it asks &struct mmp_lazy_ops.
+ */
+#ifndef MMPOLICY_LAZYFREE_H
+#define MMPOLICY_LAZYFREE_H
+
+#include <linux/atomic.h>
+#include <linux/bitmap.h>
+#include <linux/mm.h>
+#include <linux/pgtable.h>
+
+/* An area is what one page table maps. */
+#define MMP_AREA_SIZE	PMD_SIZE
+#define MMP_AREA_PAGES	PTRS_PER_PTE
+
+/* Together 32 kB; enough for 7 GB of areas that have lazily freed pages. */
+#define MMP_LAZY_SETS	448
+#define MMP_LAZY_WAYS	8
+#define MMP_LAZY_AREAS	(MMP_LAZY_SETS * MMP_LAZY_WAYS)
+#define MMP_LAZY_CALLS	64
+
+/* Page table entries that may be looked at for each page that is freed. */
+#define MMP_LAZY_LOOKS		16
+/* ... and at most in one call: some 20 areas. */
+#define MMP_LAZY_MAX_LOOKS	(20 * MMP_AREA_PAGES)
+/* What it takes to find out that an area must not be counted now. */
+#define MMP_LAZY_BUSY_LOOKS	64
+
+/**
+ * enum mmp_free - how MADV_FREE frees, and why
+ * @MMP_FREE_LAZY: lazily
+ * @MMP_FREE_EAGER: at once, as the policy always does
+ * @MMP_FREE_LIMIT: at once: too much is lazily freed
+ * @MMP_FREE_MEMORY: at once: memory is short
+ * @MMP_FREE_UNKNOWN: at once: what is lazily freed is not known
+ * @MMP_FREE_ANSWERS: how many there are
+ */
+enum mmp_free {
+	MMP_FREE_LAZY,
+	MMP_FREE_EAGER,
+	MMP_FREE_LIMIT,
+	MMP_FREE_MEMORY,
+	MMP_FREE_UNKNOWN,
+	MMP_FREE_ANSWERS,
+};
+
+/**
+ * struct mmp_lazy_call - a lazy madvise() call that may still go on
+ * @start: of its range
+ * @end: of its range
+ * @task: who called; 0 for nobody
+ */
+struct mmp_lazy_call {
+	unsigned long start;
+	unsigned long end;
+	u32 task;
+};
+
+/**
+ * struct mmp_lazy_ops - what the logic cannot know
+ * @pages: how many pages are mapped in a range
+ * @lazy: how many of a range are lazily freed now; at most too many
+ * @ended: has a task that has called madvise() left it for certain?
+ */
+struct mmp_lazy_ops {
+	unsigned long (*pages)(struct mm_struct *mm, unsigned long start,
+			       unsigned long end);
+	unsigned long (*lazy)(struct mm_struct *mm, unsigned long start,
+			      unsigned long end);
+	bool (*ended)(u32 task);
+};
+
+/**
+ * struct mmp_lazy - what is known of an address space
+ * @ops: what to ask
+ * @mm: the address space
+ * @group: the sum over all that share a limit
+ * @pages: lazily freed at most; the sum over @areas, and what found no room
+ * @looks: page table entries that may be looked at
+ * @hand: the area that was looked at last
+ * @calls: the last call of each task; as long as it is here it may go on
+ * @areas: address of an area, and how many of its pages are lazily freed at
+ *	most; 0 for none. An area has its place in one set.
+ * @sets: those that are not empty
+ */
+struct mmp_lazy {
+	const struct mmp_lazy_ops *ops;
+	struct mm_struct *mm;
+	atomic_long_t *group;
+	unsigned long pages;
+	unsigned long looks;
+	unsigned int hand;
+	struct mmp_lazy_call calls[MMP_LAZY_CALLS];
+	u64 areas[MMP_LAZY_AREAS];
+	DECLARE_BITMAP(sets, MMP_LAZY_SETS);
+};
+
+/**
+ * struct mmp_lazy_limit - what a call is held to
+ * @pages: how many may be lazily freed
+ * @shared: by the whole group, not by this address space
+ */
+struct mmp_lazy_limit {
+	unsigned long pages;
+	bool shared;
+};
+
+enum mmp_free mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
+			   unsigned long pages, struct mmp_lazy_limit limit);
+void mmp_lazy_found(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages);
+bool mmp_lazy_look_at(struct mmp_lazy *lazy, unsigned int index);
+void mmp_lazy_move(struct mmp_lazy *lazy, atomic_long_t *group);
+
+/* tracked.c */
+enum mmp_free mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
+			      unsigned long end, struct mmp_lazy_limit limit);
+void mmp_tracked_leave(const struct mm_struct *mm);
+void mmp_tracked_forget(void);
+
+#endif /* MMPOLICY_LAZYFREE_H */

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * madv_free/cap: lazily while what is lazily freed stays under a limit, of the
+ * process or of its cgroup, and memory is not short; at once beyond.
+ */
+#include "../mmpolicy.h"
+#include "../available.h"
+#include "../lazyfree.h"
+
+enum { LIMIT_MB, PER_CGROUP, MIN_AVAILABLE_PERCENT };
+
+static struct mmp_knob knobs[] = {
+	[LIMIT_MB] = MMP_KNOB(limit_mb, 0, 1 << 20, 256),
+	/* 1: the limit is for all processes of a cgroup together. */
+	[PER_CGROUP] = MMP_KNOB(per_cgroup, 0, 1, 0),
+	/* Where less memory of a node is available, all is freed at once. */
+	[MIN_AVAILABLE_PERCENT] = MMP_KNOB(min_available_percent, 0, 90, 5),
+};
+
+static enum mmp_free cap(struct vm_area_struct *vma, unsigned long start,
+			 unsigned long end, const u32 *knob)
+{
+	const struct mmp_lazy_limit limit = {
+		.pages = (unsigned long)knob[LIMIT_MB] << (20 - PAGE_SHIFT),
+		.shared = knob[PER_CGROUP],
+	};
+
+	if (mmp_available() < knob[MIN_AVAILABLE_PERCENT] * 10)
+		return MMP_FREE_MEMORY;
+	return mmp_tracked_ask(vma, start, end, limit);
+}
+
+struct mmp_policy mmp_madv_free_cap = {
+	.name = "cap",
+	.point = MM_POLICY_MADV_FREE,
+	.knobs = knobs,
+	.nr_knobs = ARRAY_SIZE(knobs),
+	.madv_free = cap,
+};

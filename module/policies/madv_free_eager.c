@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0
+/* madv_free/eager: always at once, as MADV_DONTNEED. */
+#include "../mmpolicy.h"
+#include "../lazyfree.h"
+
+static enum mmp_free eager(struct vm_area_struct *vma, unsigned long start,
+			   unsigned long end, const u32 *knob)
+{
+	return MMP_FREE_EAGER;
+}
+
+struct mmp_policy mmp_madv_free_eager = {
+	.name = "eager",
+	.point = MM_POLICY_MADV_FREE,
+	.madv_free = eager,
+};

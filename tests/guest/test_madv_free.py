@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The point madv_free: what is freed when, what is never lost, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import madv_free
+import pytest
+from common import ran, workload
+from madv_free import POINT, STATS, loop, policy
+from vm import Guest
+
+from .conftest import Machines
+from .tools import ROOT, must
+
+POLICIES = ("stock", "eager", "cap")
+EINVAL, ENOMEM = 22, 12
+CGROUP = "/sys/fs/cgroup/mmpolicy-test"
+
+
+def stats(guest: Guest) -> dict[str, int]:
+    """The counters of the point."""
+    lines = must(guest, f"cat {STATS}").splitlines()
+    return {key: int(value) for key, value in (line.split() for line in lines)}
+
+
+def cases(words: str, before: str = "") -> str:
+    """A command for the workload freecases."""
+    return f"{before}exec {workload('freecases')} {words}"
+
+
+def in_cgroup(command: str, *settings: str) -> str:
+    """A command that runs in a cgroup of its own, with files of it set to values."""
+    lines = [f"echo +memory >{CGROUP.rpartition('/')[0]}/cgroup.subtree_control"]
+    lines += [f"mkdir -p {CGROUP}", *(f"echo {s.replace('=', f' >{CGROUP}/')}" for s in settings)]
+    inner = shlex.quote(f"echo $$ >{CGROUP}/cgroup.procs; {command}")
+    return "; ".join([*lines, f"sh -c {inner}; rc=$?; rmdir {CGROUP}; exit $rc"])
+
+
+# What is freed when
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_range(loaded: Guest, name: str) -> None:
+    """Pagemap tells: eager takes the pages away at once, the others leave them."""
+    must(loaded, policy(name))
+    found = ran(loaded, cases("range 16"))
+    assert found["after_call"]["there"] == (0 if name == "eager" else found["pages"])
+    counts = stats(loaded)
+    if name != "stock":
+        assert counts["lazy" if name == "cap" else "eager"] > 0
+        assert counts["lazy_pages" if name == "cap" else "eager_pages"] >= found["pages"]
+
+
+def test_cap_is_eager_beyond(loaded: Guest) -> None:
+    """A range that does not fit is freed at once, as a whole."""
+    must(loaded, policy("cap", limit_mb=15))
+    assert ran(loaded, cases("range 16"))["after_call"]["there"] == 0
+    assert stats(loaded)["eager_limit"] == 1
+    must(loaded, policy("cap", limit_mb=16))
+    found = ran(loaded, cases("range 16"))
+    assert found["after_call"]["there"] == found["pages"]
+
+
+def test_cap_is_eager_when_memory_is_short(loaded: Guest) -> None:
+    """Short is what min_available_percent says."""
+    must(loaded, policy("cap", min_available_percent=90))
+    must(loaded, "fallocate -l 400M /dev/shm/much; sleep 0.5")
+    found = ran(loaded, cases("range 16"))
+    must(loaded, "rm /dev/shm/much")
+    assert found["after_call"]["there"] == 0
+    assert stats(loaded)["eager_memory"] == 2
+
+
+@pytest.mark.parametrize("threads", (1, 4))
+def test_cap_holds(loaded: Guest, threads: int) -> None:
+    """What is lazily freed is never more than the limit; without one it is far more."""
+    idle = 64  # chunks of 128 kB that stay free: 8 MB a thread, and as much comes and goes
+    must(loaded, policy("cap", limit_mb=10 * threads))
+    found = ran(loaded, f"SAMPLE_US=1000 {loop('free', threads, 400, 128, 128, 50, idle)}")
+    assert found["samples"] >= 10
+    assert 4096 * threads < found["lazy_kb"] <= 10240 * threads
+    counts = stats(loaded)
+    assert counts["lazy"] > 0 < counts["eager_limit"]
+    must(loaded, policy("stock"))
+    found = ran(loaded, f"SAMPLE_US=1000 {loop('free', threads, 400, 128, 128, 50, idle)}")
+    assert found["lazy_kb"] > 15000 * threads
+
+
+# Two processes that free 48 MB each and keep that; the sum while they are stopped.
+TWO = """
+{loop} & a=$!; {loop} & b=$!
+sleep 1
+kill -STOP $a $b; sleep 0.2
+cat /proc/$a/smaps_rollup /proc/$b/smaps_rollup | awk '/^LazyFree:/ {{ s += $2 }} END {{ print s }}'
+kill -KILL $a $b; wait
+"""
+
+
+@pytest.mark.parametrize(("per_cgroup", "limit_kb"), ((0, 2 * 32 << 10), (1, 32 << 10)))
+def test_cap_of_a_cgroup(loaded: Guest, per_cgroup: int, limit_kb: int) -> None:
+    """The limit is for each process, or for all of a cgroup together."""
+    must(loaded, policy("cap", limit_mb=32, per_cgroup=per_cgroup))
+    two = TWO.format(loop=loop("free", 1, 10**9, 128, 128, 50, 320) + " >/dev/null")
+    lazy = int(loaded.run(in_cgroup(two)).out.split()[0])
+    assert limit_kb * 3 // 4 < lazy <= limit_kb
+
+
+def test_trace(loaded: Guest) -> None:
+    """The tracepoint tells the single decision."""
+    must(loaded, policy("eager"))
+    trace = "/sys/kernel/tracing"
+    must(loaded, f"echo 1 >{trace}/events/mmpolicy/mmpolicy_madv_free/enable")
+    must(loaded, cases("range 1"))
+    must(loaded, f"echo 0 >{trace}/events/mmpolicy/mmpolicy_madv_free/enable")
+    lines = must(loaded, f"grep mmpolicy_madv_free: {trace}/trace").splitlines()
+    assert [line.split("pages=")[1] for line in lines] == ["1 answer=eager", "256 answer=eager"]
+
+
+# What stays as in stock
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_errno(loaded: Guest, name: str) -> None:
+    """Where stock refuses, every policy does, and the data is intact."""
+    must(loaded, f"{policy(name)}; echo 4 >/proc/sys/vm/nr_hugepages")
+    found = ran(loaded, cases("errno"))
+    must(loaded, "echo 0 >/proc/sys/vm/nr_hugepages")
+    others = {"hole": ENOMEM, "unaligned": EINVAL, "empty": 0}
+    assert {key: found.pop(key) for key in others} == others
+    assert {"private_file", "locked", "hugetlb"} < set(found)
+    assert all(value == [EINVAL, True] for value in found.values()), found
+
+
+@pytest.mark.parametrize("name", ("stock", "cap"))
+def test_pressure_discards(loaded: Guest, name: str) -> None:
+    """A cgroup at its limit drops what is lazily freed, and swaps nothing of it out."""
+    must(loaded, policy(name))
+    words = "range 64 64"
+    found = ran(loaded, in_cgroup(f"{workload('freecases')} {words}", "96M=memory.max"))
+    assert found["after_call"]["there"] == found["pages"]
+    assert found["at_end"]["there"] < found["pages"] * 3 // 4
+    assert found["at_end"]["swapped"] == 0
+    hog = ran(loaded, in_cgroup(f"{workload('freecases')} hog 64 64", "96M=memory.max"))
+    assert hog["at_end"]["swapped"] > hog["pages"] // 8
+
+
+# What is written after MADV_FREE stays
+
+
+SWITCHING = """
+i=0
+while [ -e /run/switching ]; do
+	for name in eager cap stock cap; do echo $name >{point}/policy; sleep 0.02; done
+	echo $((i % 40)) >{point}/cap/limit_mb
+	echo $((i % 2)) >{point}/cap/per_cgroup
+	[ $((i % 50)) != 49 ] || {{ rmmod mmpolicy; modprobe mmpolicy; }}
+	i=$((i + 1))
+done
+echo $i
+"""
+
+
+def keep(guest: Guest, seconds: int, threads: int) -> dict[str, Any]:
+    """Run the verifier, with too little memory for it so that it swaps."""
+    command = in_cgroup(f"{workload('keep')} {seconds} {threads}", f"{6 * threads}M=memory.high")
+    found = ran(guest, command, timeout=seconds * 4 + 120)
+    assert found["mismatches"] == 0
+    assert min(found[key] for key in ("writes", "frees", "children")) > 0
+    return found
+
+
+def keep_while_switching(guest: Guest, seconds: int, threads: int) -> None:
+    """The same, while policies, knobs and the module itself come and go."""
+    must(guest, "touch /run/switching")
+    switcher = guest.start(SWITCHING.format(point=POINT))
+    try:
+        keep(guest, seconds, threads)
+    finally:
+        must(guest, "rm /run/switching")
+        done = switcher.wait(120)
+    assert done.rc == 0, done.out
+    assert int(done.out) > seconds / 10
+
+
+@pytest.mark.parametrize("name", ("eager", "cap"))
+def test_nothing_is_lost(loaded: Guest, name: str) -> None:
+    """Threads, children, swap: a page that was written again holds that."""
+    must(loaded, policy(name, **({"limit_mb": 8} if name == "cap" else {})))
+    keep(loaded, 4, 4)
+    assert must(loaded, f"cat {ROOT}/state").strip() == "active"
+
+
+@pytest.mark.flavor("debug")
+def test_nothing_is_lost_while_switching(machines: Machines) -> None:
+    """With lockdep and PROVE_RCU."""
+    guest = machines.get("debug", mem="2G", cpus=2, swap="1G")
+    must(guest, "modprobe mmpolicy")
+    keep_while_switching(guest, 8, 4)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", (*POLICIES, "switching"))
+def test_nothing_is_lost_in_ten_minutes(loaded: Guest, name: str) -> None:
+    """Together with the others of this name."""
+    if name == "switching":
+        keep_while_switching(loaded, 150, 4)
+        return
+    must(loaded, policy(name, **({"limit_mb": 16} if name == "cap" else {})))
+    keep(loaded, 150, 4)
+
+
+@pytest.mark.full
+@pytest.mark.flavor("kasan")
+def test_switching_with_kasan(machines: Machines) -> None:
+    """Also kmemleak: what cap knows of processes is freed with them."""
+    guest = machines.get("kasan", mem="2G", cpus=2, swap="1G")
+    must(guest, "modprobe mmpolicy")
+    keep_while_switching(guest, 60, 4)
+    must(guest, "rmmod mmpolicy")
+    guest.check()
+    guest.scan_leaks()
+
+
+# What it costs
+
+
+def test_cost(all_machines: Machines) -> None:
+    """Counted instructions: lazy brings a gain, cap keeps it, eager costs no more than stock."""
+    all_machines.end()
+    results = madv_free.run(madv_free.QUICK_ARMS, madv_free.QUICK_CASES)
+    for case in results.cases():
+        figures = json.dumps({arm: results.value(arm, case, "ticks") for arm in results.arms()})
+        dontneed, lazy, eager, cap = (
+            results.value(arm, case, "ticks") for arm in ("dontneed", "lazy", "eager", "cap-1.5")
+        )
+        assert lazy < dontneed / 2, f"{case}: {figures}"
+        assert dontneed - cap >= 0.95 * (dontneed - lazy), f"{case}: {figures}"
+        assert eager <= 1.02 * dontneed, f"{case}: {figures}"

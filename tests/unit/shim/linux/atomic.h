@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef SHIM_ATOMIC_H
+#define SHIM_ATOMIC_H
+
+typedef struct { long n; } atomic_long_t;
+
+#define atomic_long_read(a)	((a)->n)
+#define atomic_long_add(i, a)	((a)->n += (i))
+#define atomic_long_sub(i, a)	((a)->n -= (i))
+
+#endif /* SHIM_ATOMIC_H */

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What is lazily freed, as module/lazyfree.c has it, against address spaces
+ * whose every page is known. A call clears its pages some time after it has
+ * been allowed, as in the kernel.
+ */
+#include <string.h>
+
+#include "check.h"
+#include "available.h"
+#include "lazyfree.h"
+#include "policies.h"
+
+#define AREAS		64UL
+#define PAGES		(AREAS * MMP_AREA_PAGES)
+#define FIRST		(1000 * MMP_AREA_SIZE)
+#define TASKS		8
+
+struct mm_struct {
+	struct mmp_lazy lazy;
+	unsigned char page[PAGES];
+	struct mmp_lazy_call begun[TASKS];	/* first page, pages, whether */
+	unsigned long counted;
+};
+
+enum { NONE, DIRTY, LAZY };
+
+static struct mm_struct mm, other;
+static atomic_long_t sum;
+static bool all_ended;
+static unsigned long rng;
+
+static unsigned long next_random(unsigned long n)
+{
+	rng = rng * 6364136223846793005UL + 1442695040888963407UL;
+	return (rng >> 33) % n;
+}
+
+static unsigned long count(struct mm_struct *in, unsigned long start, unsigned long end,
+			   int least)
+{
+	unsigned long i, pages = 0;
+
+	for (i = (start - FIRST) / PAGE_SIZE; i < (end - FIRST) / PAGE_SIZE && i < PAGES; i++)
+		pages += in->page[i] >= least;
+	return pages;
+}
+
+static unsigned long count_pages(struct mm_struct *in, unsigned long start, unsigned long end)
+{
+	return count(in, start, end, DIRTY);
+}
+
+static unsigned long count_lazy(struct mm_struct *in, unsigned long start, unsigned long end)
+{
+	in->counted++;
+	return start < FIRST + PAGES * PAGE_SIZE ? count(in, start, end, LAZY) : 1;
+}
+
+static bool ended(u32 task)
+{
+	return all_ended;
+}
+
+static const struct mmp_lazy_ops ops = { count_pages, count_lazy, ended };
+
+static unsigned long truth(struct mm_struct *in)
+{
+	return count(in, FIRST, FIRST + PAGES * PAGE_SIZE, LAZY);
+}
+
+static void begin(struct mm_struct *in)
+{
+	memset(in, 0, sizeof(*in));
+	memset(in->page, DIRTY, sizeof(in->page));
+	in->lazy.ops = &ops;
+	in->lazy.mm = in;
+	mmp_lazy_move(&in->lazy, &sum);
+}
+
+static enum mmp_free ask(struct mm_struct *in, u32 task, unsigned long first, unsigned long pages,
+			 unsigned long limit, bool shared)
+{
+	const struct mmp_lazy_call call = {
+		FIRST + first * PAGE_SIZE, FIRST + (first + pages) * PAGE_SIZE, task
+	};
+
+	return mmp_lazy_ask(&in->lazy, &call, count_pages(in, call.start, call.end),
+			    (struct mmp_lazy_limit){ limit, shared });
+}
+
+/* As the kernel does after it has asked: all of what is there. */
+static void clear(struct mm_struct *in, unsigned long first, unsigned long pages, int to)
+{
+	for (; pages--; first++)
+		if (in->page[first] != NONE)
+			in->page[first] = to;
+}
+
+static enum mmp_free call(struct mm_struct *in, unsigned long first, unsigned long pages,
+			  unsigned long limit)
+{
+	enum mmp_free answer = ask(in, 1, first, pages, limit, false);
+
+	clear(in, first, pages, answer == MMP_FREE_LAZY ? LAZY : NONE);
+	return answer;
+}
+
+/* A call of a task ends before it makes the next one. */
+static void begin_or_end(struct mm_struct *in, unsigned int task, unsigned long limit)
+{
+	struct mmp_lazy_call *begun = &in->begun[task];
+	unsigned long first, pages;
+
+	if (begun->task) {
+		clear(in, begun->start, begun->end, LAZY);
+		begun->task = 0;
+		return;
+	}
+	pages = 1 + next_random(next_random(8) ? 64 : 3000);
+	first = next_random(PAGES - pages);
+	if (ask(in, task + 1, first, pages, limit, false) == MMP_FREE_LAZY)
+		*begun = (struct mmp_lazy_call){ first, pages, 1 };
+	else
+		clear(in, first, pages, NONE);
+}
+
+/* Nobody takes what is being freed. */
+static void reuse_some(struct mm_struct *in, unsigned long first, unsigned long pages)
+{
+	unsigned int task;
+
+	for (task = 0; task < TASKS; task++)
+		if (in->begun[task].task && in->begun[task].start < first + pages &&
+		    in->begun[task].start + in->begun[task].end > first)
+			return;
+	memset(in->page + first, DIRTY, pages);
+}
+
+static void storm(unsigned int tasks, unsigned long limit, unsigned long reuse)
+{
+	int step;
+
+	begin(&mm);
+	for (step = 0; step < 4000; step++) {
+		unsigned long first = next_random(PAGES - 600);
+
+		if (next_random(100) < reuse)
+			reuse_some(&mm, first, next_random(600));
+		else
+			begin_or_end(&mm, next_random(tasks), limit);
+		at("step %d of %u tasks, limit %lu, reuse %lu", step, tasks, limit, reuse);
+		EXPECT(truth(&mm), <=, mm.lazy.pages);
+		EXPECT(mm.lazy.pages, <=, limit);
+	}
+	EXPECT(atomic_long_read(&sum), ==, mm.lazy.pages);
+	mmp_lazy_move(&mm.lazy, NULL);
+	EXPECT(atomic_long_read(&sum), ==, 0);
+}
+
+TEST(lazyfree_never_knows_less_than_there_is)
+{
+	static const unsigned long limits[] = { 1, 100, 3000, PAGES / 4, 2 * PAGES };
+	unsigned int i, tasks;
+
+	for (i = 0; i < ARRAY_SIZE(limits); i++)
+		for (tasks = 1; tasks <= TASKS; tasks += 7) {
+			storm(tasks, limits[i], 20);
+			storm(tasks, limits[i], 60);
+		}
+}
+
+/* A chunk that is freed and reused again and again counts once. */
+TEST(lazyfree_one_chunk_fits_a_small_limit)
+{
+	int i;
+
+	begin(&mm);
+	for (i = 0; i < 10000; i++) {
+		at("round %d", i);
+		EXPECT(call(&mm, 1000, 32, 128), ==, MMP_FREE_LAZY);
+		memset(mm.page + 1000, DIRTY, 32);
+	}
+}
+
+/* Half of all chunks are free at any time; a tenth more than that is enough. */
+TEST(lazyfree_reuse_is_noticed)
+{
+	enum { CHUNK = 32, CHUNKS = PAGES / CHUNK };
+	unsigned long eager = 0, answers = 0, slot, i;
+	static unsigned long is_free[CHUNKS];
+
+	begin(&mm);
+	for (i = 0; i < 40 * CHUNKS; i++) {
+		slot = i < CHUNKS / 2 ? i : next_random(CHUNKS);
+		if (is_free[slot]) {
+			while (is_free[slot = next_random(CHUNKS)])
+				;
+		}
+		answers++;
+		eager += call(&mm, slot * CHUNK, CHUNK, PAGES * 55 / 100) != MMP_FREE_LAZY;
+		is_free[slot] = 1;
+		if (i < CHUNKS / 2)
+			continue;
+		while (!is_free[slot = next_random(CHUNKS)])
+			;
+		memset(mm.page + slot * CHUNK, DIRTY, CHUNK);
+		is_free[slot] = 0;
+	}
+	EXPECT(eager, <, answers / 50);
+	EXPECT(mm.counted * MMP_AREA_PAGES, <=, (answers * CHUNK) * MMP_LAZY_LOOKS);
+}
+
+/* What stays lazily freed is not looked at in vain for ever. */
+TEST(lazyfree_looks_are_paid_for)
+{
+	unsigned long i, before;
+
+	begin(&mm);
+	EXPECT(call(&mm, 0, PAGES / 2, PAGES / 2), ==, MMP_FREE_LAZY);
+	EXPECT(call(&mm, PAGES / 2, 1, PAGES / 2), ==, MMP_FREE_LIMIT);
+	before = mm.counted;
+	for (i = 1; i < 3000; i++)
+		EXPECT(call(&mm, PAGES / 2 + i, 1, PAGES / 2), ==, MMP_FREE_LIMIT);
+	EXPECT((mm.counted - before) * MMP_AREA_PAGES, <=, 3000 * MMP_LAZY_LOOKS + MMP_LAZY_MAX_LOOKS);
+	EXPECT(mm.lazy.pages, ==, PAGES / 2);
+}
+
+TEST(lazyfree_a_refused_call_changes_nothing)
+{
+	begin(&mm);
+	EXPECT(call(&mm, 0, 100, 99), ==, MMP_FREE_LIMIT);
+	EXPECT(mm.lazy.pages, ==, 0);
+	memset(mm.page, DIRTY, 100);
+	EXPECT(call(&mm, 0, 100, 0), ==, MMP_FREE_LIMIT);
+	memset(mm.page, DIRTY, 100);
+	EXPECT(call(&mm, 0, 100, 100), ==, MMP_FREE_LAZY);
+	EXPECT(mm.lazy.pages, ==, 100);
+}
+
+/* Only what is there is freed, however long the range is. */
+TEST(lazyfree_empty_ranges_are_free)
+{
+	begin(&mm);
+	memset(mm.page, NONE, PAGES);
+	memset(mm.page + 700, DIRTY, 10);
+	EXPECT(call(&mm, 0, PAGES, 10), ==, MMP_FREE_LAZY);
+	EXPECT(mm.lazy.pages, ==, 10);
+}
+
+/* As many tasks as can be known; others, as soon as some have ended. */
+TEST(lazyfree_many_tasks)
+{
+	u32 task;
+
+	begin(&mm);
+	all_ended = false;
+	for (task = 1; task <= MMP_LAZY_CALLS; task++)
+		EXPECT(ask(&mm, task, task, 1, PAGES, false), ==, MMP_FREE_LAZY);
+	EXPECT(ask(&mm, task, task, 1, PAGES, false), ==, MMP_FREE_UNKNOWN);
+	EXPECT(ask(&mm, 5, 5, 1, PAGES, false), ==, MMP_FREE_LAZY);
+	all_ended = true;
+	EXPECT(ask(&mm, task, task, 1, PAGES, false), ==, MMP_FREE_LAZY);
+	all_ended = false;
+}
+
+/* An area that a call is in is not counted, as it would be too few. */
+TEST(lazyfree_waits_for_calls)
+{
+	begin(&mm);
+	EXPECT(ask(&mm, 1, 0, 100, 200, false), ==, MMP_FREE_LAZY);
+	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_FREE_LIMIT);
+	all_ended = true;	/* and all was written to again */
+	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_FREE_LAZY);
+	EXPECT(mm.lazy.pages, ==, 150);
+	all_ended = false;
+}
+
+TEST(lazyfree_groups_share_a_limit)
+{
+	begin(&mm);
+	begin(&other);
+	EXPECT(ask(&mm, 1, 0, 60, 100, true), ==, MMP_FREE_LAZY);
+	EXPECT(ask(&other, 2, 0, 60, 100, true), ==, MMP_FREE_LIMIT);
+	EXPECT(ask(&other, 2, 0, 60, 100, false), ==, MMP_FREE_LAZY);
+	EXPECT(atomic_long_read(&sum), ==, 120);
+	mmp_lazy_move(&mm.lazy, NULL);
+	EXPECT(atomic_long_read(&sum), ==, 60);
+}
+
+/* Areas that share a set: the ninth is not known, until one has been reused. */
+TEST(lazyfree_full_set)
+{
+	unsigned long areas[MMP_LAZY_AREAS], i, n = 0;
+
+	begin(&mm);
+	memset(areas, 0, sizeof(areas));
+	for (i = 0; i < MMP_LAZY_AREAS; i++)
+		mmp_lazy_found(&mm.lazy, FIRST + (PAGES + i * MMP_AREA_PAGES) * PAGE_SIZE, 1);
+	EXPECT(mm.lazy.pages, ==, MMP_LAZY_AREAS);
+	for (i = 0; i < MMP_LAZY_AREAS; i++)
+		n += !mm.lazy.areas[i];
+	EXPECT(n, <, MMP_LAZY_AREAS / 4);
+	for (i = 0; i < AREAS && call(&mm, i * MMP_AREA_PAGES, 1, PAGES) == MMP_FREE_LAZY; i++)
+		;
+	EXPECT(i, <, AREAS);
+	EXPECT(mm.lazy.pages, ==, MMP_LAZY_AREAS + i);
+}
+
+/* What the policies say, of a process about which nothing is to be said. */
+static struct mmp_lazy_limit asked;
+u16 mmp_node_available[MAX_NUMNODES];
+
+enum mmp_free mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
+			      unsigned long end, struct mmp_lazy_limit limit)
+{
+	asked = limit;
+	return MMP_FREE_LAZY;
+}
+
+TEST(madv_free_eager_is_eager)
+{
+	EXPECT(mmp_madv_free_eager.madv_free(NULL, 0, PAGE_SIZE, NULL), ==, MMP_FREE_EAGER);
+}
+
+TEST(madv_free_cap_by_examples)
+{
+	const struct mmp_policy *cap = &mmp_madv_free_cap;
+	static const u32 knob[] = { 3, 1, 5 }, largest[] = { 1 << 20, 0, 0 };
+
+	mmp_node_available[0] = 49;
+	EXPECT(cap->madv_free(NULL, 0, PAGE_SIZE, knob), ==, MMP_FREE_MEMORY);
+	mmp_node_available[0] = 50;
+	EXPECT(cap->madv_free(NULL, 0, PAGE_SIZE, knob), ==, MMP_FREE_LAZY);
+	EXPECT(asked.pages, ==, 768);
+	EXPECT(asked.shared, ==, 1);
+	mmp_node_available[0] = 0;
+	EXPECT(cap->madv_free(NULL, 0, PAGE_SIZE, largest), ==, MMP_FREE_LAZY);
+	EXPECT(asked.pages, ==, 1UL << 28);
+	EXPECT(asked.shared, ==, 0);
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * freecases errno: errno of MADV_FREE on each kind of mapping, and whether it
+ * left the data alone where it was refused.
+ * freecases range MIB [SECOND_MIB]: writes to MIB, frees them with MADV_FREE,
+ * then writes to SECOND_MIB more; what has become of the first ones.
+ * freecases hog MIB: the same with nothing freed.
+ * Prints one JSON object.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PAGE	4096UL
+#define HUGE	(2UL << 20)
+#define SWAPPED	(1ULL << 62)
+#define PRESENT	(1ULL << 63)
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(2);
+}
+
+static unsigned char *map(size_t size, int prot, int flags, int fd)
+{
+	void *area = mmap(NULL, size, prot, flags, fd, 0);
+
+	if (area == MAP_FAILED)
+		die("mmap");
+	return area;
+}
+
+static bool intact(const unsigned char *area, size_t size)
+{
+	for (size_t i = 0; i < size; i += 512)
+		if (area[i] != 0xa5)
+			return false;
+	return true;
+}
+
+static void try(const char *name, unsigned char *area, size_t size)
+{
+	int error = madvise(area, size, MADV_FREE) ? errno : 0;
+
+	printf("\"%s\": [%d, %s], ", name, error, intact(area, size) ? "true" : "false");
+}
+
+static void try_new(const char *name, size_t size, int flags, int fd)
+{
+	unsigned char *area = map(size, PROT_READ | PROT_WRITE, flags, fd);
+
+	memset(area, 0xa5, size);
+	try(name, area, size);
+	munmap(area, size);
+}
+
+static int file(void)
+{
+	char name[] = "/tmp/freecases-XXXXXX", data[16 * PAGE];
+	int fd = mkstemp(name);
+
+	memset(data, 0xa5, sizeof(data));
+	if (fd < 0 || write(fd, data, sizeof(data)) != sizeof(data))
+		die(name);
+	unlink(name);
+	return fd;
+}
+
+static void try_mixed(void)
+{
+	unsigned char *area = map(16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+
+	memset(area, 0xa5, 16 * PAGE);
+	munmap(area + 4 * PAGE, 4 * PAGE);
+	printf("\"hole\": %d, ", madvise(area, 16 * PAGE, MADV_FREE) ? errno : 0);
+	printf("\"unaligned\": %d, ", madvise(area + 1, PAGE, MADV_FREE) ? errno : 0);
+	printf("\"empty\": %d}\n", madvise(area, 0, MADV_FREE) ? errno : 0);
+}
+
+static void errnos(void)
+{
+	const int anon = MAP_PRIVATE | MAP_ANONYMOUS;
+	unsigned char *locked;
+	int fd = file(), memfd = memfd_create("freecases", 0);
+
+	printf("{");
+	try("private_file_clean", map(16 * PAGE, PROT_READ, MAP_PRIVATE, fd), 16 * PAGE);
+	try_new("private_file", 16 * PAGE, MAP_PRIVATE, fd);
+	try_new("shared_file", 16 * PAGE, MAP_SHARED, fd);
+	if (memfd < 0 || ftruncate(memfd, 16 * PAGE))
+		die("memfd");
+	try_new("memfd", 16 * PAGE, MAP_PRIVATE, memfd);
+	try_new("shared", 16 * PAGE, MAP_SHARED | MAP_ANONYMOUS, -1);
+	try_new("hugetlb", HUGE, anon | MAP_HUGETLB, -1);
+	locked = map(16 * PAGE, PROT_READ | PROT_WRITE, anon, -1);
+	memset(locked, 0xa5, 16 * PAGE);
+	if (mlock(locked, 16 * PAGE))
+		die("mlock");
+	try("locked", locked, 16 * PAGE);
+	try_mixed();
+}
+
+/* Pages that no compression makes small. */
+static void fill(unsigned char *area, size_t size)
+{
+	uint64_t rng = 88172645463325252ULL;
+
+	for (size_t i = 0; i < size; i += 8) {
+		rng ^= rng << 13;
+		rng ^= rng >> 7;
+		rng ^= rng << 17;
+		memcpy(area + i, &rng, 8);
+	}
+}
+
+static void what_has_become(const unsigned char *area, size_t size)
+{
+	size_t swapped = 0, there = 0;
+	int fd = open("/proc/self/pagemap", O_RDONLY);
+
+	for (size_t i = 0; i < size / PAGE; i++) {
+		uint64_t entry;
+
+		if (pread(fd, &entry, 8, ((uintptr_t)area / PAGE + i) * 8) != 8)
+			die("pagemap");
+		swapped += !!(entry & SWAPPED);
+		there += !!(entry & PRESENT);
+	}
+	close(fd);
+	printf("\"there\": %zu, \"swapped\": %zu", there, swapped);
+}
+
+static void range(size_t first, size_t second, bool do_free)
+{
+	const int prot = PROT_READ | PROT_WRITE, anon = MAP_PRIVATE | MAP_ANONYMOUS;
+	unsigned char *area = map(first, prot, anon, -1);
+
+	fill(area, first);
+	if (do_free && madvise(map(PAGE, prot, anon, -1), PAGE, MADV_FREE))
+		die("madvise");
+	usleep(300000);	/* a policy may want to get to know us */
+	if (do_free && madvise(area, first, MADV_FREE))
+		die("madvise");
+	printf("{\"pages\": %zu, \"after_call\": {", first / PAGE);
+	what_has_become(area, first);
+	printf("}, \"at_end\": {");
+	if (second)
+		fill(map(second, prot, anon, -1), second);
+	what_has_become(area, first);
+	printf("}}\n");
+}
+
+int main(int argc, char **argv)
+{
+	size_t first = argc > 2 ? strtoul(argv[2], NULL, 10) << 20 : 0;
+	size_t second = argc > 3 ? strtoul(argv[3], NULL, 10) << 20 : 0;
+
+	if (argc == 2 && !strcmp(argv[1], "errno"))
+		errnos();
+	else if (first && (!strcmp(argv[1], "range") || !strcmp(argv[1], "hog")))
+		range(first, second, !strcmp(argv[1], "range"));
+	else
+		return 2;
+	return 0;
+}

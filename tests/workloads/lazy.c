@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * lazy ADVICE THREADS ROUNDS CHUNK_KB CHUNKS [FREE_PERCENT [IDLE_CHUNKS]]: an
+ * allocator under load, as ebizzy makes one. Each thread has chunks of which a
+ * part is free. Again and again it takes a free one, writes to each page of it,
+ * and frees another one with ADVICE: free (MADV_FREE), dontneed (MADV_DONTNEED)
+ * or keep (nothing). Idle chunks are freed at the beginning and stay so.
+ *
+ * With SAMPLE_US in the environment, another process samples what is lazily
+ * freed each so many microseconds. Prints one JSON object. Ends with status 1
+ * where a page that is in use has lost what was written to it.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <x86intrin.h>
+
+#define PAGE	4096UL
+
+static int advice = MADV_FREE, threads, rounds, chunks, free_percent = 50, idle;
+static size_t chunk;
+static pthread_barrier_t start;
+
+struct worker {
+	pthread_t id;
+	char *area;
+	uint64_t rng;
+	uint64_t begin, end;	/* in ticks, of what is measured */
+	unsigned long mismatches;
+	bool used[];
+};
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(2);
+}
+
+static uint64_t next_random(struct worker *w, uint64_t n)
+{
+	w->rng ^= w->rng << 13;
+	w->rng ^= w->rng >> 7;
+	w->rng ^= w->rng << 17;
+	return w->rng % n;
+}
+
+static uint64_t *word(const struct worker *w, int i, size_t offset)
+{
+	return (uint64_t *)(w->area + i * chunk + offset);
+}
+
+static void take(struct worker *w, int i)
+{
+	for (size_t at = 0; at < chunk; at += PAGE)
+		*word(w, i, at) = (uintptr_t)word(w, i, at);
+	w->used[i] = true;
+}
+
+static void give_back(struct worker *w, int i)
+{
+	for (size_t at = 0; at < chunk; at += PAGE)
+		w->mismatches += *word(w, i, at) != (uintptr_t)word(w, i, at);
+	if (advice >= 0 && madvise(word(w, i, 0), chunk, advice))
+		die("madvise");
+	w->used[i] = false;
+}
+
+static int pick(struct worker *w, bool used)
+{
+	int i;
+
+	do
+		i = next_random(w, chunks);
+	while (w->used[i] != used);
+	return i;
+}
+
+/* After the idle ones, which nobody takes again. */
+static void fill(struct worker *w)
+{
+	for (int i = chunks; i < chunks + idle; i++)
+		take(w, i);
+	for (int i = chunks; i < chunks + idle; i++)
+		give_back(w, i);
+	for (int i = 0; i < chunks; i++)
+		take(w, i);
+	for (int i = 0; i < chunks * free_percent / 100; i++)
+		give_back(w, i);
+}
+
+static void *work(void *arg)
+{
+	struct worker *w = arg;
+
+	fill(w);
+	for (int i = 0; i < rounds / 4; i++) {	/* as it goes on for ever */
+		take(w, pick(w, false));
+		give_back(w, pick(w, true));
+	}
+	pthread_barrier_wait(&start);
+	w->begin = __rdtsc();
+	for (int i = 0; i < rounds; i++) {
+		take(w, pick(w, false));
+		give_back(w, pick(w, true));
+	}
+	w->end = __rdtsc();
+	return NULL;
+}
+
+static struct worker *new_worker(int i)
+{
+	struct worker *w = calloc(1, sizeof(*w) + chunks + idle);
+
+	w->rng = 88172645463325252ULL + i * 7919;
+	w->area = mmap(NULL, (chunks + idle) * chunk, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (w->area == MAP_FAILED)
+		die("mmap");
+	return w;
+}
+
+static unsigned long field(const char *text, const char *name)
+{
+	const char *found = strstr(text, name);
+
+	return found ? strtoul(found + strlen(name), NULL, 10) : 0;
+}
+
+struct samples {
+	unsigned long n, lazy_kb, rss_kb, last_lazy_kb;
+};
+
+static void sample(const char *path, struct samples *s)
+{
+	char text[4096] = "";
+	FILE *file = fopen(path, "r");
+	unsigned long lazy, rss;
+
+	if (!file || !fread(text, 1, sizeof(text) - 1, file))
+		die(path);
+	fclose(file);
+	lazy = field(text, "\nLazyFree:");
+	rss = field(text, "\nRss:");
+	s->n++;
+	s->last_lazy_kb = lazy;
+	s->lazy_kb = lazy > s->lazy_kb ? lazy : s->lazy_kb;
+	s->rss_kb = rss > s->rss_kb ? rss : s->rss_kb;
+}
+
+/*
+ * Samples its child until that ends. For a sample the child is stopped, as what
+ * moves while it is counted may be counted twice; calls have ended then.
+ */
+static struct samples watch(pid_t pid, unsigned int pause_us, int *status)
+{
+	struct samples s = {};
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", pid);
+	for (;;) {
+		usleep(pause_us);
+		kill(pid, SIGSTOP);
+		if (waitpid(pid, status, WUNTRACED) != pid || !WIFSTOPPED(*status))
+			return s;
+		sample(path, &s);
+		kill(pid, SIGCONT);
+	}
+}
+
+static int number(char **argv, int argc, int i, int other)
+{
+	return argc > i ? atoi(argv[i]) : other;
+}
+
+static void parse(int argc, char **argv)
+{
+	if (argc > 1 && !strcmp(argv[1], "dontneed"))
+		advice = MADV_DONTNEED;
+	else if (argc > 1 && !strcmp(argv[1], "keep"))
+		advice = -1;
+	threads = number(argv, argc, 2, 0);
+	rounds = number(argv, argc, 3, 0);
+	chunk = number(argv, argc, 4, 0) * 1024UL;
+	chunks = number(argv, argc, 5, 0);
+	free_percent = number(argv, argc, 6, 50);
+	idle = number(argv, argc, 7, 0);
+	if (threads < 1 || rounds < 1 || chunk < PAGE || chunk % PAGE || chunks < 2 ||
+	    free_percent < 1 || free_percent > 99) {
+		fprintf(stderr, "usage: lazy free|dontneed|keep THREADS ROUNDS CHUNK_KB CHUNKS"
+				" [FREE_PERCENT [IDLE_CHUNKS]]\n");
+		exit(2);
+	}
+}
+
+/* A policy that wants to know us first gets a call, and time. */
+static void introduce(void)
+{
+	void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page == MAP_FAILED || (advice >= 0 && madvise(page, PAGE, advice)))
+		die("madvise");
+	munmap(page, PAGE);
+	usleep(100000);
+}
+
+/*
+ * Instructions, or whatever else the clock counts, from when the first thread
+ * begins to when the last one ends.
+ */
+static unsigned long run(unsigned long *mismatches)
+{
+	struct worker *workers[threads];
+	uint64_t begin = UINT64_MAX, end = 0;
+
+	introduce();
+	pthread_barrier_init(&start, NULL, threads);
+	for (int i = 0; i < threads; i++) {
+		workers[i] = new_worker(i);
+		if (pthread_create(&workers[i]->id, NULL, work, workers[i]))
+			die("pthread_create");
+	}
+	for (int i = 0; i < threads; i++) {
+		pthread_join(workers[i]->id, NULL);
+		*mismatches += workers[i]->mismatches;
+		begin = workers[i]->begin < begin ? workers[i]->begin : begin;
+		end = workers[i]->end > end ? workers[i]->end : end;
+	}
+	return end - begin;
+}
+
+static int run_and_print(void)
+{
+	unsigned long mismatches = 0, ticks = run(&mismatches);
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	printf("{\"ticks\": %lu, \"faults\": %lu, \"mismatches\": %lu, ", ticks, usage.ru_minflt,
+	       mismatches);
+	fflush(stdout);
+	return mismatches != 0;
+}
+
+int main(int argc, char **argv)
+{
+	const char *pause_us = getenv("SAMPLE_US");
+	struct samples s = {};
+	int status = 0;
+	pid_t pid = 0;
+
+	parse(argc, argv);
+	if (pause_us) {
+		pid = fork();
+		if (!pid)
+			exit(run_and_print());
+		s = watch(pid, atoi(pause_us), &status);
+	} else {
+		status = run_and_print();
+	}
+	printf("\"samples\": %lu, \"lazy_kb\": %lu, \"last_lazy_kb\": %lu, \"rss_kb\": %lu}\n",
+	       s.n, s.lazy_kb, s.last_lazy_kb, s.rss_kb);
+	return status != 0;
+}
