@@ -125,7 +125,9 @@ def test_switchback(ab: Run, out: Path, tree: FakeTree, clock: World) -> None:
     for pair in recording.pairs(metric, "ab"):
         assert pair == pytest.approx((1000, 900), rel=0.001)
     assert clock.now == pytest.approx(16 * 4, abs=0.5)
-    assert "block 16 of 16 (ab), 0:00 left; vmstat.pgfault/s: -10.5 ± 0 % so far" in result.err
+    assert (
+        "block 16 of 16 (ab), 0:00 left; vmstat.pgfault/s: -10 (-10 .. -10) % so far" in result.err
+    )
     assert f"next: mmpolicy ab report {out}" in result.out
 
 

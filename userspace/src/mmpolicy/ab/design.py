@@ -8,7 +8,7 @@ the way cannot decide when to stop.
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, log, log1p, log2, sqrt
+from math import ceil, expm1, log, log1p, log2, sqrt
 from statistics import NormalDist, stdev
 from typing import NamedTuple
 
@@ -82,6 +82,11 @@ def differences(pairs: Sequence[tuple[float, float]]) -> tuple[str, list[float]]
     if all(value > 0 for pair in pairs for value in pair):
         return "ratio", [log(treatment / control) for control, treatment in pairs]
     return "difference", [treatment - control for control, treatment in pairs]
+
+
+def in_percent(effect: float) -> float:
+    """Return a difference of logarithms as a change in percent."""
+    return 100 * expm1(effect) if effect < 700 else float("inf")
 
 
 def suggest_pairs(noise: Sequence[float], percent: float, metrics: int = 1) -> int:

@@ -123,6 +123,13 @@ class Lab:
             raise StoppedError("lost", "somebody else has ended the experiment")
         self.tree.write(f"{CONTROL}/lease_ms", str(self.lease_ms))
 
+    def halt(self) -> None:
+        """Take the arms out of force, before anything is looked at."""
+        base, old = "profiles/default/", self.before
+        host = {key: old[key] for key in self.state if key.startswith(base) and key in old}
+        if self.state["experiment/enabled"] == "1":
+            self.go(self.state | host | {"experiment/enabled": "0"})
+
     def way_back(self) -> list[Write]:
         """Return the writes that undo what was done; what others have changed stays."""
         now = read_state(self.tree)
@@ -141,6 +148,7 @@ class Lab:
         if check_loaded(self.tree) == "expired":
             return "everything is stock"
         try:
+            self.halt()
             for write in self.way_back():
                 self.tree.write(*write)
         except Error as err:

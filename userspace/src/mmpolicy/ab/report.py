@@ -4,10 +4,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import exp, expm1, isfinite
+from math import exp, isfinite
 from typing import Any
 
-from mmpolicy.ab.design import ALPHA, least_pairs, suggest_pairs
+from mmpolicy.ab.design import ALPHA, in_percent, least_pairs, suggest_pairs
 from mmpolicy.ab.design import differences as differences_of
 from mmpolicy.ab.metrics import ARMS, Metric
 from mmpolicy.ab.samples import Pairs, Recording
@@ -16,11 +16,6 @@ from mmpolicy.render import table
 
 SUSPICIOUS = 0.001  # p below which assignment counts as broken
 DIRTY = 0.01  # corrected p below which the A/A phase counts as not equal
-
-
-def in_percent(effect: float) -> float:
-    """Return a difference of logarithms as a change in percent."""
-    return 100 * expm1(effect) if effect < 700 else float("inf")
 
 
 @dataclass(frozen=True)

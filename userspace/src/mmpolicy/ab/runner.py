@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from typing import Any, TextIO
 
 from mmpolicy.ab.arms import PROFILES
-from mmpolicy.ab.design import Block, Design, differences, suggest_pairs
+from mmpolicy.ab.design import Block, Design, differences, in_percent, suggest_pairs
 from mmpolicy.ab.guards import Guard, Watch
 from mmpolicy.ab.lab import Lab, StoppedError
 from mmpolicy.ab.metrics import Metric, Numbers, Reader, all_sources
@@ -218,9 +218,12 @@ class Runner:
         if len(pairs) < 2:
             return f"{metric.name}: no estimate yet"
         scale, found = differences(pairs)
-        factor, unit = (100, " %") if scale == "ratio" else (1, "")
-        spread = 2 * stdev(found) / sqrt(len(found))
-        return f"{metric.name}: {factor * fmean(found):+.3g} ± {factor * spread:.2g}{unit} so far"
+        mean, spread = fmean(found), 2 * stdev(found) / sqrt(len(found))
+        ends = [mean, mean - spread, mean + spread]
+        if scale == "ratio":
+            ends = [in_percent(end) for end in ends]
+        text = "{:+.3g} ({:+.3g} .. {:+.3g})".format(*ends)
+        return f"{metric.name}: {text}{' %' * (scale == 'ratio')} so far"
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
