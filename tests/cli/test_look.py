@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """`list`, `show` and what all verbs have in common."""
 
+import json
 import os
 import subprocess
 import sys
@@ -87,6 +88,87 @@ def test_unknown_names_get_a_suggestion_and_the_list(run: Run) -> None:
     assert "next: did you mean anon_order?" in point.err
     profile = run("show", "--profile", "nigth")
     assert (profile.code, "there is: default" in profile.err) == (2, True)
+
+
+def make_lazy(tree: FakeTree) -> str:
+    """Make two processes in a cgroup, and return the id of the cgroup above it."""
+    tree.make_cgroup("/web/one")
+    tree.put("/sys/fs/cgroup/web/one/cgroup.procs", "41\n42\n43\n44")
+    for pid, rss, lazy in ((41, 1000, 600), (42, 50, 0)):
+        tree.make_process(pid)
+        tree.put(f"/proc/{pid}/cgroup", "1:cpu:/old\n0::/web/one")
+        smaps = f"55-7f ---p 0 00:00 0 [rollup]\nRss:  {rss} kB\nPss: 7 kB\nLazyFree:  {lazy} kB"
+        tree.put(f"/proc/{pid}/smaps_rollup", smaps)
+    tree.make_process(43)  # a kernel thread; 44 has just ended
+    return str(tree.inode("/sys/fs/cgroup/web"))
+
+
+def test_show_pid(run: Run, tree: FakeTree) -> None:
+    cgroup = make_lazy(tree)
+    shown = run("show", "--pid", "41", "--json").json
+    assert (shown["pid"], shown["profile"]) == (41, "default")
+    assert [list(each.values()) for each in shown["memory"]] == [
+        ["process 41", 1, 1000, 600, 400],
+        ["cgroup /web/one", 2, 1050, 600, 450],
+    ]
+    run("profile", "create", "quiet")
+    run("bind", "--cgroup", "/web", "quiet")
+    assert tree.read(f"{CONTROL}/profiles/quiet/cgroups") == cgroup
+    lines = run("show", "anon_order", "--pid", "41").out.splitlines()
+    assert lines[0] == "profile: quiet"
+    assert lines[3].split() == ["process", "41", "1", "1000", "600", "400"]
+    run("bind", "--pid", "41", "default")
+    assert run("show", "--pid", "41").out.startswith("profile: default")
+    assert run("show", "--pid", "42").out.startswith("profile: quiet")
+
+
+def test_show_pid_without_cgroups(run: Run, tree: FakeTree) -> None:
+    make_lazy(tree)
+    tree.put("/proc/42/cgroup", "1:cpu:/old")
+    assert len(run("show", "--pid", "42", "--json").json["memory"]) == 1
+    gone = run("show", "--pid", "44")
+    assert (gone.code, "no process 44" in gone.err) == (2, True)
+
+
+def test_memory_of_others_needs_root(
+    run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_lazy(tree)
+    read = tree.read_bytes
+
+    def refuse(path: str) -> bytes:
+        if path.endswith("smaps_rollup"):
+            raise explain(EACCES, f"read {path}", READ_REMEDIES)
+        return read(path)
+
+    monkeypatch.setattr(tree, "read_bytes", refuse)
+    assert run("show", "--pid", "41").code == 4
+    assert run("stats", "--cgroup", "/web").code == 4
+
+
+def test_stats_tells_the_memory_of_what_is_bound(run: Run, tree: FakeTree) -> None:
+    make_lazy(tree)
+    assert run("stats", "--json").json["memory"] == []
+    run("profile", "create", "quiet")
+    run("bind", "--cgroup", "/web", "quiet")
+    run("bind", "--pid", "42", "quiet")
+    found = run("stats", "--profile", "quiet", "--json").json["memory"]
+    assert [list(each.values()) for each in found] == [
+        ["cgroup /web", 2, 1050, 600, 450],
+        ["process 42", 1, 50, 0, 50],
+    ]
+    lines = run("stats", "--profile", "quiet").out.splitlines()
+    assert [line.split()[-1] for line in lines[-2:]] == ["450", "50"]
+
+
+def test_stats_of_what_is_named(run: Run, tree: FakeTree) -> None:
+    make_lazy(tree)
+    words = ("stats", "--cgroup", "/", "--cgroup", "one", "--pid", "42")
+    found = run(*words, "--json").json["memory"]
+    assert [each["what"] for each in found] == ["cgroup /", "cgroup /web/one", "process 42"]
+    assert [each["processes"] for each in found] == [2, 2, 1]
+    watched = run(*words, "--watch", "--json").out.splitlines()[-1]
+    assert json.loads(watched)["memory"] == found
 
 
 @pytest.mark.parametrize(

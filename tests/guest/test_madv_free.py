@@ -109,6 +109,30 @@ def test_cap_of_a_cgroup(loaded: Guest, per_cgroup: int, limit_kb: int) -> None:
     assert limit_kb * 3 // 4 < lazy <= limit_kb
 
 
+# A process that has freed 16 MB and stands still: what the command says of it and its cgroup.
+TOLD = """
+{loop} >/dev/null & pid=$!
+sleep 1
+kill -STOP $pid; sleep 0.2
+echo [; mmpolicy show --pid $pid --json; echo ,; mmpolicy stats --cgroup {cgroup} --json; echo ]
+kill -KILL $pid; wait
+"""
+
+
+def test_rss_that_can_be_trusted(loaded: Guest) -> None:
+    """RSS, what of it is lazily freed, and RSS without that, of a process and of its cgroup."""
+    told = TOLD.format(loop=loop("free", 1, 10**9, 128, 2, 50, 128), cgroup=CGROUP)
+    output = loaded.run(in_cgroup(told)).out
+    shown, counted = json.loads(output[: output.rindex("]") + 1])
+    process, cgroup = shown["memory"]
+    assert 16384 < process["lazily_freed_kib"] < process["rss_kib"]
+    assert process["rss_minus_lazily_freed_kib"] < 4096
+    assert cgroup["processes"] >= 3  # also the shell and the command itself
+    for found in (cgroup, *counted["memory"]):
+        assert found["lazily_freed_kib"] == process["lazily_freed_kib"]
+        assert found["rss_minus_lazily_freed_kib"] > process["rss_minus_lazily_freed_kib"]
+
+
 def test_trace(loaded: Guest) -> None:
     """The tracepoint tells the single decision."""
     must(loaded, policy("eager"))

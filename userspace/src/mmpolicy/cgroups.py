@@ -37,6 +37,16 @@ def cgroup_paths(tree: Tree) -> dict[str, str]:
     return {str(number): path for number, path in found if number}
 
 
+def cgroup_pids(tree: Tree, path: str) -> Iterator[str]:
+    """Yield the processes of a cgroup and of all below it."""
+    mount = cgroup_mount(tree)
+    for each in _walk(tree, mount, path.rstrip("/")):
+        try:
+            yield from tree.read(f"{mount}{each}/cgroup.procs").split()
+        except Error:  # it has just been removed, or holds threads alone
+            continue
+
+
 def find_cgroup(tree: Tree, given: str) -> str:
     """Return the id of a cgroup.
 

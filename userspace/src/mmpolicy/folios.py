@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
+from mmpolicy.processes import check_process
 from mmpolicy.sysfs import Tree
 
 PAGE = 4096
@@ -63,8 +64,7 @@ class Mapping(NamedTuple):
 
 def read_mappings(tree: Tree, pid: int) -> list[Mapping]:
     """Return the mappings of a process."""
-    if not tree.is_dir(f"/proc/{pid}"):
-        raise Error(f"no process {pid}", Exit.USAGE, "ps lists processes")
+    check_process(tree, pid)
     found = []
     for line in tree.read(f"/proc/{pid}/smaps").splitlines():
         words = line.split(maxsplit=5)

@@ -8,7 +8,15 @@ import click
 
 from mmpolicy.app import App, json_option, pass_app, point_argument, profile_option
 from mmpolicy.model import Control, Point
+from mmpolicy.processes import (
+    cgroup_of,
+    memory_lines,
+    memory_of_cgroup,
+    memory_of_process,
+    profile_of,
+)
 from mmpolicy.render import emit, paint, table
+from mmpolicy.state import read_state
 from mmpolicy.sysfs import Tree
 
 
@@ -59,16 +67,37 @@ def _knob_rows(name: str, data: dict[str, Any]) -> Iterator[tuple[object, ...]]:
             yield name, mark, knob, value
 
 
+def _process(tree: Tree, pid: int) -> tuple[dict[str, Any], list[str]]:
+    """Return which profile decides for a process, and the memory of it and of its cgroup."""
+    memory = [memory_of_process(tree, pid)]
+    cgroup = cgroup_of(tree, pid)
+    if cgroup:
+        memory.append(memory_of_cgroup(tree, cgroup))
+    profile = profile_of(tree, read_state(tree), pid)
+    data = {"pid": pid, "profile": profile, "memory": [each._asdict() for each in memory]}
+    return data, [f"profile: {profile}", "", *memory_lines(memory), ""]
+
+
 @click.command()
 @point_argument
 @profile_option
+@click.option(
+    "--pid", type=click.IntRange(min=1), metavar="N",
+    help="The profile that decides for this process, and its memory.",
+)  # fmt: skip
 @json_option
 @pass_app
-def show(app: App, point: str | None, profile: str, want_json: bool) -> None:
-    """Show the knobs of each policy and their values; [brackets] mark the active one."""
+def show(app: App, point: str | None, profile: str, pid: int | None, want_json: bool) -> None:
+    """Show the knobs of each policy and their values; [brackets] mark the active one.
+
+    With --pid also RSS, what of it is lazily freed, and RSS without that, of the process and
+    of its cgroup. An experiment is left out: the kernel alone knows the arm of a process.
+    """
     control = Control(app.tree)
+    process, about = _process(app.tree, pid) if pid else ({}, [])
+    profile = process.get("profile", profile)
     points = [control.point(profile, point)] if point else control.points(profile)
     data = {each.name: _knob_data(control, each) for each in points}
     rows = [row for name, entry in data.items() for row in _knob_rows(name, entry)]
-    lines = table(("POINT", "POLICY", "KNOB", "VALUE"), rows)
-    emit("show", want_json, {"profile": profile, "points": data}, lines)
+    lines = about + table(("POINT", "POLICY", "KNOB", "VALUE"), rows)
+    emit("show", want_json, {"profile": profile, **process, "points": data}, lines)

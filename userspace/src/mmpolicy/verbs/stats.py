@@ -2,17 +2,33 @@
 """`stats`, `watch` and `export`: the counters, once or again and again."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
 
-from mmpolicy.app import App, json_option, pass_app, point_argument, profile_option
+from mmpolicy.app import (
+    App,
+    complete_cgroup,
+    json_option,
+    pass_app,
+    point_argument,
+    profile_option,
+)
+from mmpolicy.cgroups import cgroup_paths, find_cgroup
 from mmpolicy.counters import Counters, Rates, counted_profiles, rates, read_counters
 from mmpolicy.model import check_loaded, lease_of
+from mmpolicy.processes import (
+    Memory,
+    memory_lines,
+    memory_of_bound,
+    memory_of_cgroup,
+    memory_of_process,
+)
 from mmpolicy.prometheus import collect, text
 from mmpolicy.render import as_json, emit, table
 from mmpolicy.state import State, read_state
+from mmpolicy.sysfs import Tree
 
 Sample = tuple[Counters, Rates]
 
@@ -27,6 +43,16 @@ def _lines(counters: Counters, *watched: Rates) -> list[str]:
     ]
     header = ("POINT", "COUNTER", "VALUE", "PER_SECOND")[: 3 + len(watched)]
     return table(header, rows) if rows else ["every counter is 0"]
+
+
+def _data(profile: str, counters: Counters, memory: list[Memory]) -> dict[str, Any]:
+    told = [each._asdict() for each in memory]
+    return {"profile": profile, "points": counters, "memory": told}
+
+
+def _more(memory: list[Memory]) -> list[str]:
+    """Return the table of memory that follows the counters."""
+    return ["", *memory_lines(memory)] if memory else []
 
 
 def _samples(read: Callable[[], Counters], app: App, interval: float) -> Iterator[Sample]:
@@ -62,31 +88,63 @@ interval_option = click.option(
 )  # fmt: skip
 
 
+def _memory(tree: Tree, profile: str, pids: Sequence[int], cgroups: Sequence[str]) -> list[Memory]:
+    """Return the memory of what is named, else of what is bound to the profile."""
+    if not pids and not cgroups:
+        return memory_of_bound(tree, read_state(tree), profile)
+    paths = cgroup_paths(tree) if cgroups else {}
+    found = [memory_of_cgroup(tree, paths[find_cgroup(tree, each)]) for each in cgroups]
+    return found + [memory_of_process(tree, pid) for pid in pids]
+
+
 @click.command()
 @point_argument
 @profile_option
+@click.option(
+    "--pid", "pids", type=click.IntRange(min=1), multiple=True, metavar="N",
+    help="Also the memory of this process.",
+)  # fmt: skip
+@click.option(
+    "--cgroup", "cgroups", multiple=True, metavar="PATH", shell_complete=complete_cgroup,
+    help="Also the memory of this cgroup and those below it.",
+)  # fmt: skip
 @click.option("--watch", is_flag=True, help="Print again and again, with rates, until Ctrl-C.")
 @interval_option
 @json_option
 @pass_app
 def stats(
-    app: App, point: str | None, profile: str, watch: bool, interval: float, want_json: bool
+    app: App,
+    point: str | None,
+    profile: str,
+    pids: tuple[int, ...],
+    cgroups: tuple[str, ...],
+    watch: bool,
+    interval: float,
+    want_json: bool,
 ) -> None:
     """Show the counters that are not 0; with --watch also how fast they rise.
+
+    Then RSS, what of it is lazily freed, and RSS without that: of the cgroups and processes
+    that are named, else of those that are bound to the profile.
 
     JSON has all counters, with --watch one object a line.
     """
 
+    def memory() -> list[Memory]:
+        return _memory(app.tree, profile, pids, cgroups)
+
     def show(counters: Counters, per_second: Rates) -> str:
-        data = {"profile": profile, "points": counters, "per_second": per_second}
+        found = memory()
+        data = {**_data(profile, counters, found), "per_second": per_second}
         line = as_json("stats", data, indent=None)
-        return line if want_json else _screen(_lines(counters, per_second))
+        return line if want_json else _screen(_lines(counters, per_second) + _more(found))
 
     if watch:
         _watch(_samples(lambda: read_counters(app.tree, profile, point), app, interval), show)
         return
     counters = read_counters(app.tree, profile, point)
-    emit("stats", want_json, {"profile": profile, "points": counters}, _lines(counters))
+    found = memory()
+    emit("stats", want_json, _data(profile, counters, found), _lines(counters) + _more(found))
 
 
 @click.command()

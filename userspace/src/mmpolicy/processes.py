@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Processes: their cgroup, the profile that decides for them, and memory that can be trusted.
+
+Pages freed by MADV_FREE stay in RSS until they are reused or memory is short. smaps_rollup
+counts both, see Documentation/filesystems/proc.rst in the kernel.
+"""
+
+import re
+from errno import ENOENT, ESRCH
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from mmpolicy.cgroups import cgroup_mount, cgroup_paths, cgroup_pids
+from mmpolicy.errors import Error, Exit
+from mmpolicy.render import table
+from mmpolicy.state import DEFAULT, State, process_key
+from mmpolicy.sysfs import Tree
+
+FIELDS = re.compile(r"^(Rss|LazyFree): +(\d+) kB$", re.MULTILINE)
+
+
+class Memory(NamedTuple):
+    """What of some processes is resident, and what of that is lazily freed."""
+
+    what: str
+    processes: int
+    rss_kib: int
+    lazily_freed_kib: int
+    rss_minus_lazily_freed_kib: int
+
+
+def check_process(tree: Tree, pid: int | str) -> None:
+    """Fail if there is no such process."""
+    if not tree.is_dir(f"/proc/{pid}"):
+        raise Error(f"no process {pid}", Exit.USAGE, "ps lists processes")
+
+
+def cgroup_of(tree: Tree, pid: int) -> str:
+    """Return the path, below the mount, of the cgroup of a process; empty without cgroup v2."""
+    lines = tree.read(f"/proc/{pid}/cgroup").splitlines()
+    return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
+
+
+def profile_of(tree: Tree, state: State, pid: int) -> str:
+    """Return the profile that a process is bound to, itself or by a cgroup, else the default."""
+    key = process_key(tree, str(pid))
+    if key in state:
+        return state[key]
+    if not any(key.startswith("cgroups/") for key in state):
+        return DEFAULT
+    path = PurePosixPath(cgroup_of(tree, pid))
+    above = (f"{cgroup_mount(tree)}{each}" for each in (path, *path.parents))
+    keys = (f"cgroups/{tree.inode(each)}" for each in above)
+    return next((state[key] for key in keys if key in state), DEFAULT)
+
+
+def _sum(what: str, found: list[dict[str, str]]) -> Memory:
+    rss, lazy = (sum(int(each[name]) for each in found) for name in ("Rss", "LazyFree"))
+    return Memory(what, len(found), rss, lazy, rss - lazy)
+
+
+def _fields(tree: Tree, pid: int | str) -> dict[str, str]:
+    """Return what smaps_rollup says, or nothing of a kernel thread or one that has ended."""
+    try:
+        return dict(FIELDS.findall(tree.read(f"/proc/{pid}/smaps_rollup")))
+    except Error as err:
+        if err.errno in (ENOENT, ESRCH):
+            return {}
+        raise
+
+
+def memory_of_process(tree: Tree, pid: int | str) -> Memory:
+    """Return the memory of a process."""
+    check_process(tree, pid)
+    return _sum(f"process {pid}", [found for found in [_fields(tree, pid)] if found])
+
+
+def memory_of_cgroup(tree: Tree, path: str) -> Memory:
+    """Return the sum over the processes of a cgroup and those below it.
+
+    A page that several of them map counts for each, as in any sum of RSS.
+    """
+    found = [fields for pid in cgroup_pids(tree, path) if (fields := _fields(tree, pid))]
+    return _sum(f"cgroup {path}", found)
+
+
+def memory_of_bound(tree: Tree, state: State, profile: str) -> list[Memory]:
+    """Return the memory of each cgroup and process that is bound to a profile."""
+    keys = [key for key, name in state.items() if name == profile]
+    ids = [key.removeprefix("cgroups/") for key in keys if key.startswith("cgroups/")]
+    pids = [re.split("[/@]", key)[1] for key in keys if key.startswith("pids/")]
+    paths = cgroup_paths(tree) if ids else {}
+    cgroups = [memory_of_cgroup(tree, paths[number]) for number in ids if number in paths]
+    return cgroups + [memory_of_process(tree, pid) for pid in pids]
+
+
+def memory_lines(memory: list[Memory]) -> list[str]:
+    """Return a table, nothing without any memory."""
+    return table([name.upper() for name in Memory._fields], memory) if memory else []
