@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The command and the state as a whole: by effect, on a real kernel."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from vm import Guest
+
+from .test_load import DENSE, cli
+from .tools import ROOT, folios, histograms, must, ops_command
+
+GROUP = "/sys/fs/cgroup/app.slice/web.service"
+SEEN = f"cd {ROOT} && find . -type f -perm /400 ! -name '*_left_ms' | sort | xargs grep ''"
+FILE = "/tmp/host.toml"
+
+
+def in_group(guest: Guest, words: str, *shell: str) -> str:
+    """Run ops in the cgroup; what it printed."""
+    return must(guest, f"echo 0 >{GROUP}/cgroup.procs && exec {ops_command(words, *shell)}")
+
+
+def put(guest: Guest, text: str) -> None:
+    """Write the manifest."""
+    must(guest, f"printf %s {shlex.quote(text)} >{FILE}")
+
+
+def forty(bad: int, value: str) -> str:
+    """A manifest of forty lines, with a setting of ours on line bad."""
+    lines = ["version = 1", "lease_ms = 600000", "[bindings]", '"web.service" = "old"']
+    for number in range(9):
+        lines += [f"[profiles.p{number}.anon_order]", 'policy = "fixed"']
+        lines += [f"[profiles.p{number}.anon_order.fixed]", f"max_order = {number % 8 + 2}"]
+    lines[bad - 1] = value
+    assert len(lines) == 40
+    return "\n".join([*lines, "[profiles.old]", ""])
+
+
+def test_profiles_and_bindings(loaded: Guest) -> None:
+    """A profile decides for the cgroup that it is bound to, and for nothing else."""
+    must(loaded, f"mkdir -p {GROUP}")
+    cli(loaded, "profile create web")
+    cli(loaded, "set anon_order fixed max_order=3 --profile web")
+    cli(loaded, "bind --cgroup web.service web")
+    assert histograms(in_group(loaded, DENSE)) == [{3: 4096}]
+    assert folios(loaded, DENSE) == [{0: 4096}]
+    before = must(loaded, SEEN)
+    refused = cli(loaded, "profile delete web", 5)
+    assert "is bound: --cgroup /app.slice/web.service" in refused
+    assert len(refused.splitlines()) == 2
+    raw = loaded.run(f"echo web >{ROOT}/profiles/delete")
+    assert raw.rc and must(loaded, SEEN) == before
+    cli(loaded, "revert")  # the binding, which was the last change
+    assert histograms(in_group(loaded, DENSE)) == [{0: 4096}]
+
+
+def test_one_bad_line_of_forty(loaded: Guest) -> None:
+    """The line is named, and every file is what it was, byte by byte."""
+    must(loaded, f"mkdir -p {GROUP}")
+    old = f"{ROOT}/profiles/old"
+    must(loaded, f"echo old >{ROOT}/profiles/create && stat -c %i {GROUP} >{old}/cgroups")
+    must(loaded, f"echo 5 >{old}/anon_order/fixed/max_order && echo fixed >{old}/anon_order/policy")
+    before = must(loaded, SEEN)
+    for bad, value in ((24, "max_order = 10"), (2, "lease_ms = 7"), (39, "nonsense = 1")):
+        put(loaded, forty(bad, value))
+        assert f"{FILE}:{bad}: " in cli(loaded, f"apply {FILE}", 1)
+        assert must(loaded, SEEN) == before
+    assert histograms(in_group(loaded, DENSE)) == [{5: 4096}]
+
+
+def test_manifest_there_and_back(loaded: Guest) -> None:
+    """save, reset and apply lead back to the same files; verify finds what somebody changed."""
+    must(loaded, f"mkdir -p {GROUP}")
+    put(loaded, forty(4, '"web.service" = "p1"'))
+    cli(loaded, f"apply {FILE}")
+    assert histograms(in_group(loaded, DENSE)) == [{3: 4096}]
+    cli(loaded, "verify")
+    before = must(loaded, SEEN)
+    cli(loaded, "save /tmp/saved.toml")
+    must(loaded, f"echo 1 >{ROOT}/reset")
+    assert histograms(in_group(loaded, DENSE)) == [{0: 4096}]
+    cli(loaded, "apply /tmp/saved.toml")
+    assert must(loaded, SEEN) == before
+    must(loaded, f"echo never >{ROOT}/profiles/p1/anon_order/policy")
+    assert "p1/anon_order/policy" in cli(loaded, "verify", 6)
+    assert "is never" in cli(loaded, "revert", 1)
+    cli(loaded, "revert --force")
+    assert must(loaded, f"cat {ROOT}/state") == "stock\n"
+
+
+def test_map_sees_what_the_process_has(loaded: Guest) -> None:
+    """The same folios as the process itself finds, and as many zeroes as it left."""
+    cli(loaded, "set anon_order fixed max_order=4")
+    look = "exec mmpolicy map --json $PPID"
+    output = must(loaded, ops_command("map 1024 every 0 512 16 folios 0 1024 sh", look))
+    own, _, seen = output.partition("\n")
+    assert histograms(own) == [{4: 512}]
+    areas = json.loads(seen)["areas"]
+    (runs,) = [area["runs"] for area in areas if area["end"] - area["start"] == 1024 * 4096]
+    assert {run["kind"] for run in runs} == {"4"}
+    assert sum(run["pages"] for run in runs) == 512
+    assert [run["pages"] for run in runs if not run["zero"]] == [1] * 32
