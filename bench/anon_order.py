@@ -22,7 +22,6 @@ from common import Arm, Results, Sample
 from vm import Guest
 
 POINT = "/sys/kernel/mmpolicy/profiles/default/anon_order"
-STATS = "/sys/kernel/debug/mmpolicy/default/anon_order/stats"
 MEASURE = "/sys/kernel/debug/mmpolicy/measure"
 THP = "/sys/kernel/mm/transparent_hugepage"
 MEM = "3G"
@@ -167,8 +166,7 @@ class Cost:
 
 def counters(guest: Guest) -> dict[str, int]:
     """The counters of the point."""
-    lines = common.must(guest, f"cat {STATS}").splitlines()
-    return {key: int(value) for key, value in (line.split() for line in lines)}
+    return common.counters(guest, "anon_order")
 
 
 def counted(guest: Guest, case: Case) -> tuple[int, int, float]:

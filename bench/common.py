@@ -126,9 +126,9 @@ def progress(text: str) -> None:
 
 
 @contextmanager
-def counting_guest(flavor: str, mem: str) -> Iterator[Guest]:
+def counting_guest(flavor: str, mem: str, **needs: Any) -> Iterator[Guest]:
     """A fresh guest that counts instructions."""
-    with new_guest(flavor, mem=mem, icount=True) as guest:
+    with new_guest(flavor, mem=mem, icount=True, **needs) as guest:
         must(guest, "echo 1000 >/proc/sys/vm/percpu_pagelist_high_fraction")
         yield guest
 
@@ -162,6 +162,12 @@ def ran(guest: Guest, command: str, timeout: float = 600) -> dict[str, Any]:
     """The JSON object that a workload printed."""
     found: dict[str, Any] = json.loads(must(guest, command, timeout))
     return found
+
+
+def counters(guest: Guest, point: str) -> dict[str, int]:
+    """The counters of a point, in the profile default."""
+    text = must(guest, f"cat /sys/kernel/debug/mmpolicy/default/{point}/stats")
+    return {key: int(value) for key, value in map(str.split, text.splitlines())}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the policies of thp_gfp cost and save, on two NUMA nodes.
+
+Each arm of each case runs in a guest of its own: nodes are filled, then memory is
+mapped and touched (tests/workloads/nodes.c). The arm "off" maps the same without
+large folios, for what the load itself reclaims. "legacy" is what kernels of 2018
+did with MADV_HUGEPAGE: huge pages of the preferred node, with reclaim.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import common
+from common import BenchError, Results, Sample
+from vm import Guest
+
+POINT = "thp_gfp"
+THP = "/sys/kernel/mm/transparent_hugepage"
+NEEDS: dict[str, Any] = {"nodes": 2, "swap": "1G"}
+POLICIES = ("only_compact", "only_compact_any", "relaxed", "light")
+MADVISED, NOT_MADVISED, NO_HUGE = 14, -1, 15  # MADV_HUGEPAGE, none, MADV_NOHUGEPAGE
+ALWAYS = f"echo always >{THP}/enabled && echo always >{THP}/defrag"
+SMALL_SIZES = f"echo never >{THP}/hugepages-2048kB/enabled && " + " && ".join(
+    f"echo madvise >{THP}/hugepages-{kb}kB/enabled" for kb in (16, 32, 64)
+)
+
+SETUP = {
+    "off": ":",
+    "stock": ":",
+    "legacy": "modprobe thp_gfp_legacy",
+    **{name: f"modprobe mmpolicy thp_gfp={name}" for name in POLICIES},
+}
+USUAL = ("off", "stock", *POLICIES)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A load: words for the program nodes, with ADVICE in place of a number."""
+
+    name: str
+    mem: str
+    words: str
+    setup: str = ":"
+    advice: int = MADVISED
+    arms: tuple[str, ...] = USUAL
+
+
+def pinned(name: str, setup: str, advice: int) -> Case:
+    """More is mapped, and pinned as it is faulted, than the first node has left."""
+    words = "pin 500 0 map 520 ADVICE touch_pinned"
+    return Case(name, "2G", words, setup, advice, ("off", "stock", "legacy", *POLICIES))
+
+
+CASES = [
+    pinned("pinned", ":", MADVISED),
+    pinned("pinned, always", ALWAYS, NOT_MADVISED),
+    Case("crumbs", "1G", "pin 250 0 crumbs 350 1 8 map 400 ADVICE touch 1"),
+    Case("too much", "1G", "hold 400 0 hold 430 1 map 200 ADVICE touch 1"),
+    Case(
+        "64 kB and less",
+        "1G",
+        "crumbs 460 0 4 crumbs 490 1 4 hold 200 0 hold 200 1 map 80 ADVICE touch 1",
+        SMALL_SIZES,
+    ),
+    Case("sparse", "1G", "hold 420 0 hold 450 1 map 200 ADVICE touch 512"),
+]
+
+
+def nodes(guest: Guest, words: str, timeout: float = 600) -> dict[str, int]:
+    """Run the program nodes, up to one touch; what it printed."""
+    return common.ran(guest, f"{common.workload('nodes')} {words}", timeout)
+
+
+def pages(found: dict[str, int], node: int | None = None, least: int = 0) -> int:
+    """Pages on a node, or on all, in folios of this order or larger."""
+    prefix = "node" if node is None else f"node{node}_"
+    orders = {key: key.partition("_order")[2] for key in found if "_order" in key}
+    return sum(
+        found[key]
+        for key, order in orders.items()
+        if key.startswith(prefix) and int(order) >= least
+    )
+
+
+def summary(found: dict[str, int]) -> dict[str, float]:
+    """The numbers of interest, of what nodes printed."""
+
+    def total(*starts: str) -> int:
+        return sum(n for key, n in found.items() if key.startswith(starts))
+
+    return {
+        "ticks": found["ticks"],
+        "huge": pages(found, least=2) / pages(found),
+        "local": pages(found, 0),
+        "scanned by tasks": found.get("pgscan_direct", 0),
+        "scanned by kswapd": found.get("pgscan_kswapd", 0),
+        "swapped out": found.get("pswpout", 0),
+        "compaction scanned": total("compact_migrate_scanned", "compact_free_scanned"),
+        "OOM kills": found.get("oom_kill", 0),
+    }
+
+
+def take(case: Case, arm: str) -> Sample:
+    """One arm of one case, in a fresh guest. A load that the kernel kills has no ticks."""
+    advice = NO_HUGE if arm == "off" else case.advice
+    with common.counting_guest("patched", case.mem, **NEEDS) as guest:
+        common.must(guest, f"{case.setup} && {SETUP[arm]}")
+        try:
+            found = nodes(guest, case.words.replace("ADVICE", str(advice)), timeout=1800)
+        except BenchError:
+            kills = common.must(guest, "sed -n 's/^oom_kill //p' /proc/vmstat")
+            if not int(kills):
+                raise
+            return Sample(arm, case.name, {"OOM kills": float(kills)})
+        if found["mismatches"]:
+            raise BenchError(f"{arm}, {case.name}: {found['mismatches']} pages hold wrong data")
+        values = summary(found)
+        if arm in POLICIES:
+            values |= {
+                key: float(n)
+                for key, n in common.counters(guest, POINT).items()
+                if key.endswith(("_large", "_base"))
+            }
+        return Sample(arm, case.name, values)
+
+
+def run(cases: Sequence[Case], arms: Sequence[str] | None = None) -> Results:
+    """All arms of the cases, or those named."""
+    results = Results(POINT, {"cpu": common.CPU})
+    for case in cases:
+        for arm in case.arms:
+            if arms is None or arm in arms:
+                results.samples.append(take(case, arm))
+                common.progress(f"{POINT}: {case.name}, {arm}")
+    return results
+
+
+def cell(results: Results, case: str, arm: str, key: str) -> str:
+    """One number, or none."""
+    value = results.find(arm, case, key)
+    if value is None:
+        return "-"
+    return f"{value:.1%}" if key == "huge" else f"{value:,.0f}"
+
+
+def tables(results: Results) -> str:
+    """A table a case, a line a number, a column an arm."""
+    parts = []
+    for case in results.cases():
+        some = [sample for sample in results.samples if sample.case == case]
+        keys = list(dict.fromkeys(key for sample in some for key in sample.values))
+        arms = [sample.arm for sample in some]
+        rows = [[key, *(cell(results, case, arm, key) for arm in arms)] for key in keys]
+        parts.append(f"{case}\n{common.table(['', *arms], rows)}")
+    return "\n\n".join(parts)
+
+
+def main(argv: list[str]) -> None:
+    """Entry point of ./dev bench thp_gfp."""
+    parser = common.options("thp_gfp", "Compare the policies of thp_gfp, on two nodes.")
+    chosen: argparse.Namespace = parser.parse_args(argv)
+    results = run(CASES[-1:] if chosen.quick else CASES)
+    print(f"{common.CPU}\nPath length, not speed.\n\n{tables(results)}")
+    if chosen.json:
+        results.save(chosen.json)
