@@ -55,11 +55,21 @@ def pinned(name: str, setup: str, advice: int) -> Case:
     return Case(name, "2G", words, setup, advice, ("off", "stock", "legacy", *POLICIES))
 
 
-CASES = [
+PINNED = (
     pinned("pinned", ":", MADVISED),
     pinned("pinned, always", ALWAYS, NOT_MADVISED),
+)
+SMALL_PINNED = Case(
+    "pinned, small",
+    "1G",
+    "pin 250 0 map 220 ADVICE touch_pinned",
+    arms=("stock", "legacy", "only_compact", "only_compact_any"),
+)
+TOO_MUCH = Case("too much", "1G", "hold 400 0 hold 430 1 map 200 ADVICE touch 1")
+CASES = (
+    *PINNED,
     Case("crumbs", "1G", "pin 250 0 crumbs 350 1 8 map 400 ADVICE touch 1"),
-    Case("too much", "1G", "hold 400 0 hold 430 1 map 200 ADVICE touch 1"),
+    TOO_MUCH,
     Case(
         "64 kB and less",
         "1G",
@@ -67,7 +77,7 @@ CASES = [
         SMALL_SIZES,
     ),
     Case("sparse", "1G", "hold 420 0 hold 450 1 map 200 ADVICE touch 512"),
-]
+)
 
 
 def nodes(guest: Guest, words: str, timeout: float = 600) -> dict[str, int]:
@@ -96,6 +106,7 @@ def summary(found: dict[str, int]) -> dict[str, float]:
         "ticks": found["ticks"],
         "huge": pages(found, least=2) / pages(found),
         "local": pages(found, 0),
+        "left": found["left"],
         "scanned by tasks": found.get("pgscan_direct", 0),
         "scanned by kswapd": found.get("pgscan_kswapd", 0),
         "swapped out": found.get("pswpout", 0),

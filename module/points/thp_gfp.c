@@ -42,12 +42,14 @@ static const char *const counters[] = {
 	PER_ORDER(LOCAL, "local"),
 	PER_ORDER(REMOTE, "remote"),
 	PER_ORDER(FAILED, "failed"),
-#define LARGE_AND_BASE(base, name)	[base] = name "_large", name "_base"
+#define LARGE_AND_BASE(base, name)					\
+	[base] = name "_large", name "_base"
 	LARGE_AND_BASE(RECLAIM, "reclaim"),
 	LARGE_AND_BASE(MEMCG_RECLAIM, "memcg_reclaim"),
 	LARGE_AND_BASE(KSWAPD, "kswapd"),
 	[STALL_NS] = "stall_ns",
-#define STALL_LOG2(n)	[STALL + n - MIN_STALL] = "stall_ns_log2_" #n
+#define STALL_LOG2(n)							\
+	[STALL + (n) - MIN_STALL] = "stall_ns_log2_" #n
 	STALL_LOG2(12), STALL_LOG2(13), STALL_LOG2(14), STALL_LOG2(15),
 	STALL_LOG2(16), STALL_LOG2(17), STALL_LOG2(18), STALL_LOG2(19),
 	STALL_LOG2(20), STALL_LOG2(21), STALL_LOG2(22), STALL_LOG2(23),

@@ -3,7 +3,8 @@
  * nodes OP ARGUMENT... OP ARGUMENT...: fill NUMA nodes, then map and touch memory
  * and say where it came from. "touch" prints one JSON object: ticks (CPU time of
  * this process in ns, under icount instructions), pages of each node by folio
- * order, what /proc/vmstat counted meanwhile, words that are not as written.
+ * order, what /proc/vmstat counted meanwhile, what node 0 has left, words that
+ * are not as written.
  */
 #define _GNU_SOURCE
 #include <linux/io_uring.h>
@@ -67,14 +68,37 @@ static void write_some(char *p, size_t bytes)
 		*word(p, i) = stamp(i);
 }
 
-/* Base pages of one node, that can be swapped out. */
-static char *hold(char **arg)
+/* Pages that a node has above the low watermarks of its zones. */
+static long left(int wanted)
 {
-	char *p = map(mib(arg[0]), MADV_NOHUGEPAGE);
+	FILE *file = fopen("/proc/zoneinfo", "r");
+	char text[128];
+	long free = 0, low, sum = 0;
+	int node = 0;
 
-	bind(p, mib(arg[0]), MPOL_BIND, 1UL << atoi(arg[1]));
-	write_some(p, mib(arg[0]));
-	return p;
+	check(!file, "/proc/zoneinfo");
+	while (fgets(text, sizeof(text), file)) {
+		sscanf(text, "Node %d,", &node);
+		sscanf(text, " pages free %ld", &free);
+		if (node == wanted && sscanf(text, " low %ld", &low) == 1 && free > low)
+			sum += free - low;
+	}
+	fclose(file);
+	return sum;
+}
+
+/* Base pages of one node, that can be swapped out; if MIB < 0, all but so many that are left. */
+static struct iovec hold(char **arg)
+{
+	long bytes = strtol(arg[0], NULL, 0) * MIB;
+	struct iovec held;
+
+	if (bytes < 0)
+		bytes += left(atoi(arg[1])) * PAGE;
+	held = (struct iovec){ map(bytes, MADV_NOHUGEPAGE), bytes };
+	bind(held.iov_base, bytes, MPOL_BIND, 1UL << atoi(arg[1]));
+	write_some(held.iov_base, bytes);
+	return held;
 }
 
 static void op_hold(char **arg) { hold(arg); }
@@ -94,9 +118,14 @@ static void pin(char *p, size_t bytes)
 	pin_some(&(struct iovec){ p, bytes }, 1);
 }
 
-static void op_pin(char **arg) { pin(hold(arg), mib(arg[0])); }
+static void op_pin(char **arg)
+{
+	struct iovec held = hold(arg);
 
-/* Page cache of one node: read a file or device. */
+	pin_some(&held, 1);
+}
+
+/* Page cache of one node: read a file, or a device, which loses it when it is closed. */
 static void op_cache(char **arg)
 {
 	unsigned long mask = 1UL << atoi(arg[1]);
@@ -107,15 +136,15 @@ static void op_cache(char **arg)
 	for (size_t done = 0; done < mib(arg[0]); done += sizeof(buffer))
 		check(read(fd, buffer, sizeof(buffer)) != sizeof(buffer), arg[2]);
 	check(syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0), "set_mempolicy");
-	close(fd);
 }
 
 /* Of every so many pages one, pinned: free memory that cannot be put together. */
 static void op_crumbs(char **arg)
 {
-	size_t pages = mib(arg[0]) / PAGE, kept = strtoul(arg[2], NULL, 0), n = 0;
 	static struct iovec crumbs[MAX_BUFFERS];
-	char *p = hold(arg);
+	struct iovec held = hold(arg);
+	size_t pages = held.iov_len / PAGE, kept = strtoul(arg[2], NULL, 0), n = 0;
+	char *p = held.iov_base;
 
 	for (size_t i = 0; i < pages; i += kept) {
 		check(madvise(p + (i + 1) * PAGE, (kept - 1) * PAGE, MADV_DONTNEED), "madvise");
@@ -229,7 +258,8 @@ static void measure(void (*touch)(char *p, size_t bytes))
 	vmstat(true);
 	print_nodes();
 	write_some(area, area_bytes);
-	printf("\"ticks\": %lu, \"mismatches\": %lu}\n", begin, mismatches());
+	printf("\"left\": %ld, \"ticks\": %lu, \"mismatches\": %lu}\n", left(0), begin,
+	       mismatches());
 }
 
 static void op_touch(char **arg)
