@@ -59,10 +59,11 @@ struct mmp_knob {
  *	&mm_policy_ops.anon_orders. knob[i] is the value of @knobs[i]. Knob 0
  *	is the cap of all answers; a policy without knobs stays at order 0.
  * @bulk_pages: bulk: pages to ask for in a refill from node @nid, which may be
- *	%NUMA_NO_NODE. Preemption is off, softirqs may be on.
- * @bulk_done: bulk: what a refill brought, in ticks of get_cycles(), or %NULL.
- *	Softirqs are off since @bulk_pages, and it is the same CPU. Refills of
- *	tasks that could sleep meanwhile are not told.
+ *	%NUMA_NO_NODE. Preemption is off, softirqs may be on. Setting *@timed
+ *	asks for @bulk_done.
+ * @bulk_done: bulk: what a refill brought, in ticks of get_cycles(). Softirqs
+ *	are off since @bulk_pages, on the same CPU. Not told of refills for
+ *	tasks, which may sleep meanwhile.
  * @madv_free: madv_free: how to free a range of an anonymous VMA, and why;
  *	context as for &mm_policy_ops.madv_free_eager
  * @thp_gfp: thp_gfp: which of %MM_POLICY_GFP_MASK to allocate a large folio
@@ -79,7 +80,7 @@ struct mmp_policy {
 	struct mmp_decision (*anon_order)(const struct vm_fault *vmf,
 					  enum mm_policy_site site,
 					  const u32 *knob);
-	unsigned int (*bulk_pages)(int nid, const u32 *knob);
+	unsigned int (*bulk_pages)(int nid, const u32 *knob, bool *timed);
 	void (*bulk_done)(int nid, unsigned int want, unsigned int got,
 			  u64 ticks);
 	enum mmp_free (*madv_free)(struct vm_area_struct *vma,

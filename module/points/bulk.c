@@ -40,18 +40,13 @@ struct mmp_point mmp_point_bulk = {
 	.nr_counters = ARRAY_SIZE(counters),
 };
 
-/* The refill under way on this CPU: who chose its size, and when it began. */
+/* The refill under way on this CPU: who asked for its time, and when it began. */
 struct refill {
 	const struct mmp_policy *policy;
 	cycles_t begin;
 };
 
 static DEFINE_PER_CPU(struct refill, refill);
-
-static void count(unsigned int counter, u64 n)
-{
-	mmp_count(&mmp_default, &mmp_point_bulk, counter, n);
-}
 
 /*
  * A refill in softirq, or with softirqs off, stays on its CPU and is alone
@@ -61,30 +56,25 @@ static void begin_timing(const struct mmp_policy *policy)
 {
 	if (!softirq_count())
 		return;
-	if (!policy->bulk_done && !static_branch_unlikely(&mmp_measuring))
-		return;
 	this_cpu_write(refill.policy, policy);
 	this_cpu_write(refill.begin, get_cycles());
 }
 
-static void end_timing(int nid, unsigned int want, unsigned int got)
+static void end_timing(u64 __percpu *counter, int nid, unsigned int want,
+		       unsigned int got)
 {
-	cycles_t end = get_cycles();
-	const struct mmp_policy *policy;
+	const struct mmp_policy *policy = this_cpu_read(refill.policy);
 	u64 ticks;
 
-	if (!softirq_count())
+	if (!policy || !softirq_count())
 		return;
-	policy = this_cpu_read(refill.policy);
-	if (!policy)
-		return;
+	ticks = get_cycles() - this_cpu_read(refill.begin);
 	this_cpu_write(refill.policy, NULL);
-	ticks = end - this_cpu_read(refill.begin);
 	if (policy->bulk_done)
 		policy->bulk_done(nid, want, got, ticks);
 	if (static_branch_unlikely(&mmp_measuring)) {
-		count(COST_TICKS, ticks);
-		count(COST_SAMPLES, 1);
+		this_cpu_add(counter[COST_TICKS], ticks);
+		this_cpu_inc(counter[COST_SAMPLES]);
 	}
 }
 
@@ -93,13 +83,15 @@ unsigned int mmp_bulk_pages(int nid, unsigned int def, unsigned int max)
 {
 	const struct mmp_settings *settings = rcu_dereference(mmp_default.settings);
 	const struct mmp_policy *policy = settings->active[MM_POLICY_BULK];
+	bool timed = false;
 	unsigned int pages;
 
 	if (!policy)
 		return def;
 	guard(preempt)();
-	pages = policy->bulk_pages(nid, &settings->values[policy->slot]);
-	begin_timing(policy);
+	pages = policy->bulk_pages(nid, &settings->values[policy->slot], &timed);
+	if (timed || static_branch_unlikely(&mmp_measuring))
+		begin_timing(policy);
 	return min(pages, max);
 }
 
@@ -109,15 +101,17 @@ unsigned int mmp_bulk_pages(int nid, unsigned int def, unsigned int max)
  */
 void mmp_bulk_done(int nid, unsigned int want, unsigned int got)
 {
-	end_timing(nid, want, got);
-	count(REFILLS, 1);
-	count(PAGES, got);
-	count(WANTED + ilog2(want), 1);
+	u64 __percpu *counter = mmp_counters(&mmp_default, &mmp_point_bulk);
+
+	end_timing(counter, nid, want, got);
+	this_cpu_inc(counter[REFILLS]);
+	this_cpu_add(counter[PAGES], got);
+	this_cpu_inc(counter[WANTED + ilog2(want)]);
 	if (got)
-		count(GOT + ilog2(got), 1);
+		this_cpu_inc(counter[GOT + ilog2(got)]);
 	else
-		count(FAILED, 1);
+		this_cpu_inc(counter[FAILED]);
 	if (got < want)
-		count(SHORT, 1);
+		this_cpu_inc(counter[SHORT]);
 	trace_mmpolicy_bulk(nid, want, got);
 }

@@ -24,8 +24,9 @@
 
 #define BLOCK_PAGES	128	/* a block ends with so many pages ... */
 #define BLOCK_REFILLS	16	/* ... or refills, where they bring little */
-#define MIN_REST	16	/* blocks until the next comparison */
-#define MAX_REST	256
+#define NAP		256	/* refills in a row that are not timed, at rest */
+#define MIN_REST	1	/* blocks until the next comparison, a nap before each */
+#define MAX_REST	4
 #define ODD_BLOCKS	8	/* in a row: the load has changed */
 #define SESSION_PAIRS	128	/* of blocks, until a rest */
 #define MIN_PAIRS	10	/* for a decision */
@@ -68,7 +69,8 @@ struct trial {
  * @odd: blocks in a row that cost much more or less than usual
  * @session: pairs of blocks since the last rest
  * @rest: blocks until the next comparison
- * @patience: how long the rest after it is
+ * @patience: how long the last rest was
+ * @nap: refills until the next one that is timed
  * @refills: of this block
  * @wanted: pages asked for in this block
  * @pages: pages that it brought
@@ -82,7 +84,7 @@ struct climb {
 	u8 size, other;
 	bool trying, second, up;
 	u8 odd;
-	u16 session, rest, patience;
+	u16 session, rest, patience, nap;
 	u32 refills, wanted, pages, seed;
 	u64 ticks;
 	s64 usual, first;
@@ -121,6 +123,7 @@ static void compare(struct climb *c, bool up)
 	c->up = !c->size || (up && c->size < ARRAY_SIZE(sizes) - 1);
 	c->other = c->up ? c->size + 1 : c->size - 1;
 	c->session = 0;
+	c->nap = 0;
 	begin_pair(c);
 }
 
@@ -131,6 +134,7 @@ static void take_rest(struct climb *c)
 	c->odd = 0;
 	c->patience = clamp(2 * c->patience, MIN_REST, MAX_REST);
 	c->rest = c->patience;
+	c->nap = NAP;
 }
 
 /* The load is another one: what was learned does not hold. */
@@ -215,6 +219,7 @@ static void rest_block(struct climb *c, s64 cost)
 	bool odd = cost > 2 * c->usual || 2 * cost < c->usual;
 
 	c->odd = odd ? c->odd + 1 : 0;
+	c->nap = odd ? 0 : NAP;
 	if (c->odd == ODD_BLOCKS) {
 		c->usual = cost;
 		forget(c);
@@ -233,18 +238,26 @@ static void rest_block(struct climb *c, s64 cost)
  */
 static void short_block(struct climb *c)
 {
-	if (!c->trying && c->size) {
+	bool down = !c->trying && c->size;
+
+	if (down) {
 		c->size--;
 		forget(c);
 	}
 	take_rest(c);
+	if (down)
+		c->nap = 0;
 }
 
-static unsigned int adaptive(int nid, const u32 *knob)
+/* Called in the midst of itself, as outside of softirq, it naps longer at worst. */
+static unsigned int adaptive(int nid, const u32 *knob, bool *timed)
 {
-	const struct climb *c = climb_of(nid);
+	struct climb *c = climb_of(nid);
 	unsigned int size = sizes[c->trying ? c->other : c->size];
 
+	*timed = !c->nap;
+	if (c->nap)
+		c->nap--;
 	return min(size, knob[MAX_SIZE]);
 }
 

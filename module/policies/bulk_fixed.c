@@ -9,7 +9,7 @@ static struct mmp_knob knobs[] = {
 	[PAGES] = MMP_KNOB(pages, 1, 128, 64),
 };
 
-static unsigned int fixed(int nid, const u32 *knob)
+static unsigned int fixed(int nid, const u32 *knob, bool *timed)
 {
 	return knob[PAGES];
 }

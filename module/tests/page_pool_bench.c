@@ -44,9 +44,9 @@ static unsigned int single;
 module_param(single, uint, 0644);
 MODULE_PARM_DESC(single, "1: from alloc_pages(), without a pool");
 
-static unsigned int left = 40;
-module_param(left, uint, 0644);
-MODULE_PARM_DESC(left, "starved: pages that the zone has above its low watermark");
+static int left = 40;
+module_param(left, int, 0644);
+MODULE_PARM_DESC(left, "starved: pages above the low watermark of the zone, up to 15 more");
 
 #define CHUNK	4	/* order of what is taken to starve: not from CPUs' lists */
 
@@ -142,30 +142,29 @@ static void unhog_one(struct run *run)
 	__free_pages(page, CHUNK);
 }
 
-/* Takes pages until a zone has no more than these above its low watermark. */
-static void starve(struct run *run, struct zone *zone, unsigned int pages)
+/* Takes pages until so many above the low watermark are free, or gives some back. */
+static void starve(struct run *run, struct zone *zone, long pages)
 {
-	unsigned long mark = low_wmark_pages(zone) + zone->lowmem_reserve[ZONE_NORMAL];
-
-	while (zone_page_state(zone, NR_FREE_PAGES) >= mark + pages + BIT(CHUNK))
+	pages += low_wmark_pages(zone) + zone->lowmem_reserve[ZONE_NORMAL];
+	while ((long)zone_page_state(zone, NR_FREE_PAGES) >= pages + (1L << CHUNK))
 		if (!hog_one(run, zone))
 			return;
-	while (!list_empty(&run->hog) && zone_page_state(zone, NR_FREE_PAGES) < mark + pages)
+	while (!list_empty(&run->hog) && (long)zone_page_state(zone, NR_FREE_PAGES) < pages)
 		unhog_one(run);
 }
 
-/* Of the zones that a pool's page may come from, the first one has some left. */
+/* All zones that a pool's page may come from; only the first has something left. */
 static void starve_node(struct run *run)
 {
 	struct zone *zones = NODE_DATA(numa_mem_id())->node_zones;
-	bool first = true;
+	long pages = left;
 	int type;
 
 	for (type = ZONE_NORMAL; type >= 0; type--) {
 		if (!managed_zone(&zones[type]))
 			continue;
-		starve(run, &zones[type], first ? left : 0);
-		first = false;
+		starve(run, &zones[type], pages);
+		pages = -MOST;
 	}
 }
 
