@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the policies of bulk cost and save, against the stock refill of 64 pages.
+
+The loads are those of module/tests/page_pool_bench.c: bursts of 64 pages, bursts
+of 1 to 192, and bursts of 64 from a zone that is out of pages. None of the pages
+comes back to the pool. The load redirect is a whole path: packets through two
+pairs of veth with XDP_REDIRECT into a socket (tests/workloads/redirect.c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import common
+from common import Arm, Results, Sample
+from vm import Guest
+
+POINT = "/sys/kernel/mmpolicy/profiles/default/bulk"
+STATS = "/sys/kernel/debug/mmpolicy/default/bulk/stats"
+MEASURE = "/sys/kernel/debug/mmpolicy/measure"
+PARAMETERS = "/sys/module/mmpolicy_page_pool/parameters"
+RUN = "/sys/kernel/debug/mmpolicy_bench"
+MEM = "1G"
+BASE = "stock"
+SINGLE = "single pages"
+SIZES = (1, 8, 16, 32, 64, 128)
+LOADS = {"steady": 1000, "bursty": 1000, "starved 40": 1000, "starved -32": 500}  # bursts
+LEARNING = 4  # times more bursts, as it counts what learning takes
+REDIRECT = "redirect"
+ROUNDS, PACKETS = 5, 1000
+
+# With longer lists of free pages on the CPU the bursts stay within them. How the
+# zone's own lists are filled and emptied depends on all that ran before, and would
+# move a load with larger bursts by 10 %.
+SETUP = """
+echo 100 >/proc/sys/vm/percpu_pagelist_high_fraction && modprobe mmpolicy_page_pool || exit
+"""
+
+PAIRS = """
+pair() {
+	busybox ip link add $1 type veth && busybox ip link set veth0 name $2 &&
+		busybox ip link set $1 up && busybox ip link set $2 up
+}
+pair in mid && pair out end && busybox ip addr add 10.9.0.2/24 dev end
+"""
+NO_PAIRS = "busybox ip link del in && busybox ip link del out"
+
+
+@dataclass(frozen=True)
+class BulkArm(Arm):
+    """An arm; all arms of a kernel share a guest, one after the other."""
+
+    parameters: str = "single=0"
+    times: int = 1
+
+
+def fixed(pages: int) -> str:
+    """Shell commands that switch to a fixed size."""
+    return f"echo {pages} >{POINT}/fixed/pages && echo fixed >{POINT}/policy"
+
+
+ADAPTIVE = f"echo adaptive >{POINT}/policy"
+KERNELS = {
+    "unpatched": [
+        BulkArm(SINGLE, "unpatched", parameters="single=1"),
+        BulkArm(BASE, "unpatched"),
+    ],
+    "patched": [
+        BulkArm("patched"),
+        BulkArm("loaded", setup="modprobe mmpolicy"),
+        *(BulkArm(f"fixed-{pages}", setup=fixed(pages)) for pages in SIZES),
+        BulkArm("adaptive", setup=ADAPTIVE, times=LEARNING),
+        BulkArm("unloaded", setup="rmmod mmpolicy"),
+    ],
+}
+
+
+def parameters(words: str) -> str:
+    """Shell commands that set parameters, such as "load=steady rounds=3", of the consumer."""
+    pairs = (word.split("=") for word in words.split())
+    return " && ".join(f"echo {value} >{PARAMETERS}/{name}" for name, value in pairs)
+
+
+def consume(guest: Guest, load: str, rounds: int) -> dict[str, int]:
+    """Run a load, such as "starved 40", once."""
+    name, _, left = load.partition(" ")
+    words = f"load={name} rounds={rounds} left={left or 0}"
+    return common.ran(guest, f"{parameters(words)} && cat {RUN}")
+
+
+def redirect(guest: Guest, rounds: int = ROUNDS, packets: int = PACKETS) -> dict[str, int]:
+    """Send packets through interfaces that PAIRS has made; it fails where data is wrong."""
+    command = f"{common.workload('redirect')} in mid out end {rounds} {packets}"
+    return common.ran(guest, command)
+
+
+def take(guest: Guest, arms: Sequence[BulkArm]) -> Iterator[Sample]:
+    """The samples of all arms of a kernel."""
+    common.must(guest, SETUP + PAIRS)
+    consume(guest, "bursty", 1000)
+    redirect(guest)
+    for arm in arms:
+        common.must(guest, f"{parameters(arm.parameters)} && {arm.setup or ':'}")
+        for load, rounds in LOADS.items():
+            found = consume(guest, load, rounds * arm.times)
+            values = {key: found[key] / found["pages"] for key in ("ticks", "all_ticks", "refills")}
+            yield Sample(arm.name, load, values)
+        if arm.name != SINGLE:
+            found = redirect(guest, ROUNDS * arm.times)
+            yield Sample(arm.name, REDIRECT, {"ticks": found["ticks"] / found["packets"]})
+
+
+def run() -> Results:
+    """Measure all arms; a guest a kernel."""
+    results = Results("bulk", {"cpu": common.CPU, "unit": "instructions per page or packet"})
+    guests = [Arm(flavor, flavor) for flavor in KERNELS]
+    common.measure(results, guests, MEM, lambda guest, arm: take(guest, KERNELS[arm.name]))
+    return results
+
+
+def best_fixed(results: Results, load: str) -> float:
+    """The least that a fixed size took."""
+    return min(results.value(f"fixed-{pages}", load, "ticks") for pages in SIZES)
+
+
+def report(results: Results) -> str:
+    """Instructions per page and arm; each also as a multiple of stock."""
+
+    def cell(arm: str, load: str) -> str:
+        ticks = results.find(arm, load, "ticks")
+        if ticks is None:
+            return ""
+        return f"{ticks:.1f} ({results.ratio(arm, BASE, load, 'ticks'):.3f})"
+
+    loads = results.cases()
+    rows = [[arm, *(cell(arm, load) for load in loads)] for arm in results.arms()]
+    near = [results.value("adaptive", load, "ticks") / best_fixed(results, load) for load in loads]
+    rows.append(["adaptive / best fixed", *(f"{ratio:.3f}" for ratio in near)])
+    return common.table(["", *loads], rows)
+
+
+def main(argv: list[str]) -> None:
+    """Command line."""
+    args = common.options("bulk", __doc__ or "").parse_args(argv)
+    results = run()
+    print(f"Instructions per page (per packet: {REDIRECT}), and as a multiple of {BASE}.\n")
+    print(report(results))
+    if args.json:
+        results.save(args.json)

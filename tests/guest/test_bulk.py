@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Refills of page pools: their sizes, what a page costs, and real packets while policies change.
+
+How many pages a refill brings comes from the counts that page_pool itself keeps,
+and whether all have come back from its tracepoint, which is hit when a pool ends.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import bulk
+import pytest
+from bulk import POINT, SIZES, STATS, consume, fixed, parameters, redirect
+from common import Results, workload
+from vm import Guest
+
+from .conftest import Machines
+from .tools import ROOT, must
+
+LONG = True
+MODULE = "mmpolicy_page_pool"
+RELEASED = re.compile(r"page_pool=(\w+) inflight=(-?\d+) hold=(\d+) release=(\d+)")
+TRACING = "/sys/kernel/tracing"
+EVENT = f"{TRACING}/events/page_pool/page_pool_release/enable"
+LISTS = "/proc/sys/vm/percpu_pagelist_high_fraction"
+MAX_LOST = 8 << 20  # bytes that a run may move for other reasons
+NEAR = 1.03
+
+
+@pytest.fixture
+def pools(loaded: Guest) -> Iterator[Guest]:
+    """The usual guest with all stock and a consumer of page_pool; at the end all pages are back."""
+    must(loaded, f"modprobe {MODULE} && {parameters('single=0')}")
+    yield loaded
+    must(loaded, f"rmmod {MODULE}")
+
+
+def per_refill(guest: Guest, load: str = "steady") -> int:
+    """Pages of each refill, as page_pool has counted them; all of one size."""
+    found = consume(guest, load, 128)
+    assert found["failed"] == found["inflight"] == 0
+    assert found["pages"] <= found["taken"]
+    assert found["taken"] % found["refills"] == 0
+    return found["taken"] // found["refills"]
+
+
+def stats(guest: Guest) -> dict[str, int]:
+    """The counters of the point that are not 0."""
+    pairs = (line.split() for line in must(guest, f"cat {STATS}").splitlines())
+    return {name: int(value) for name, value in pairs if value != "0"}
+
+
+# How many pages
+
+
+def test_refills_follow_the_setting(pools: Guest) -> None:
+    """Exactly, whatever the size; and stock is 64 before and after."""
+    load = "bursty"
+    assert per_refill(pools, load) == 64
+    for pages in (*SIZES, 2, 63, 100, 127):
+        must(pools, fixed(pages))
+        assert per_refill(pools, load) == pages
+    must(pools, f"echo 1 >{ROOT}/reset")
+    assert per_refill(pools, load) == 64
+    must(pools, fixed(8) + " && rmmod mmpolicy")
+    assert per_refill(pools, load) == 64
+
+
+def test_a_refused_size_changes_nothing(pools: Guest) -> None:
+    """0, 129 and nonsense."""
+    must(pools, fixed(16))
+    for text in ("0", "129", "-1", "4294967297", "x", ""):
+        assert pools.run(f"echo '{text}' >{POINT}/fixed/pages").rc
+        assert per_refill(pools) == 16
+
+
+def test_adaptive_keeps_to_its_limit(pools: Guest) -> None:
+    """No refill is larger, and it does not stay with single pages."""
+    must(pools, f"echo 20 >{POINT}/adaptive/max_pages && {bulk.ADAPTIVE}")
+    found = consume(pools, "bursty", 2000)
+    counted = stats(pools)
+    assert counted["refills"] == found["refills"]
+    assert not {f"wanted_pages_{pages}" for pages in (32, 64, 128)} & set(counted)
+    assert counted["wanted_pages_16"] > 0.9 * counted["refills"]
+
+
+def test_counters_are_those_of_page_pool(pools: Guest) -> None:
+    """Refills, pages, and both histograms; nothing is counted in stock."""
+    consume(pools, "steady", 64)
+    assert not stats(pools)
+    must(pools, fixed(32))
+    found = consume(pools, "steady", 64)
+    assert found["refills"] == 128
+    assert stats(pools) == {
+        "refills": 128,
+        "pages": found["taken"],
+        "wanted_pages_32": 128,
+        "got_pages_32": 128,
+    }
+
+
+def test_cost_is_counted_on_request(pools: Guest) -> None:
+    """With measure=1 each refill in softirq is a sample."""
+    must(pools, fixed(32) + f" && echo 1 >{bulk.MEASURE}")
+    consume(pools, "steady", 64)
+    must(pools, f"echo 0 >{bulk.MEASURE}")
+    counted = stats(pools)
+    assert counted["cost_samples"] == counted["refills"] == 128
+    assert counted["cost_ticks"] > 32 * counted["cost_samples"]
+    consume(pools, "steady", 64)
+    assert stats(pools)["cost_samples"] == 128
+
+
+# What a page costs
+
+
+@pytest.fixture(scope="module")
+def results(all_machines: Machines) -> Results:
+    """Each arm on each load, in instructions."""
+    all_machines.end()
+    return bulk.run()
+
+
+@pytest.mark.flavor("unpatched", "patched")
+def test_larger_refills_are_cheaper(results: Results) -> None:
+    """Each size is cheaper than the one before, and 64 takes half of single pages at most."""
+    for load in ("steady", "bursty"):
+        costs = [results.value(f"fixed-{pages}", load, "ticks") for pages in SIZES]
+        assert costs == sorted(costs, reverse=True)
+        single = results.value(bulk.SINGLE, load, "ticks")
+        assert results.value("fixed-64", load, "ticks") <= 0.5 * single
+
+
+@pytest.mark.flavor("unpatched", "patched")
+@pytest.mark.parametrize("load", ("steady", "bursty", "starved 40"))
+def test_adaptive_is_near_the_best_size(results: Results, load: str) -> None:
+    """Learning included."""
+    ratio = results.value("adaptive", load, "ticks") / bulk.best_fixed(results, load)
+    assert ratio <= NEAR, bulk.report(results)
+
+
+@pytest.mark.flavor("unpatched", "patched")
+def test_adaptive_without_any_page_left(results: Results) -> None:
+    """Each page comes alone then, so what it costs to watch shows."""
+    load = "starved -32"
+    ratio = results.value("adaptive", load, "ticks") / bulk.best_fixed(results, load)
+    assert ratio <= 1.05, bulk.report(results)
+    assert results.ratio("adaptive", bulk.BASE, load, "ticks") <= 1, bulk.report(results)
+
+
+@pytest.mark.flavor("unpatched", "patched")
+@pytest.mark.parametrize("arm", ("patched", "loaded", "unloaded"))
+def test_off_costs_nothing(results: Results, arm: str) -> None:
+    """Hooks without module, a module that is all stock, and after its unload."""
+    for load, limit in {"steady": 1.0025, "bursty": 1.0025, bulk.REDIRECT: 1.01}.items():
+        assert results.ratio(arm, bulk.BASE, load, "ticks") <= limit, bulk.report(results)
+
+
+# Real packets
+
+
+def in_flight(guest: Guest) -> tuple[int, int]:
+    """How many pages pools had taken, and how many are still out."""
+    last: dict[str, tuple[int, int]] = {}
+    taken = 0
+    for pool, inflight, hold, _ in RELEASED.findall(must(guest, f"cat {TRACING}/trace")):
+        taken += int(hold) if inflight == "0" else 0
+        last[pool] = (int(inflight), int(hold))
+    assert last
+    return taken, sum(inflight for inflight, _ in last.values())
+
+
+def free_bytes(guest: Guest) -> int:
+    """Free memory, without page cache."""
+    text = must(guest, "sync; echo 3 >/proc/sys/vm/drop_caches; grep MemFree /proc/meminfo")
+    return int(text.split()[1]) << 10
+
+
+def watch(guest: Guest) -> None:
+    """Make the two veths, and trace the end of pools."""
+    must(guest, f"{bulk.PAIRS}\necho >{TRACING}/trace && echo 1 >{EVENT}")
+
+
+def unwatch(guest: Guest) -> None:
+    """Undo that; a pool with pages in flight ends a second later."""
+    must(guest, f"{bulk.NO_PAIRS} && sleep 2 && echo 0 >{EVENT}", 120)
+
+
+@pytest.mark.parametrize("policy", (fixed(1), fixed(128), bulk.ADAPTIVE))
+def test_packets_arrive(pools: Guest, policy: str) -> None:
+    """Through XDP_REDIRECT, with their data; each takes a page, and all come back."""
+    watch(pools)
+    must(pools, policy)
+    assert redirect(pools, rounds=4, packets=500)["packets"] == 2000
+    assert stats(pools)["pages"] >= 2000
+    unwatch(pools)
+    taken, out = in_flight(pools)
+    assert taken >= 2000
+    assert out == 0
+
+
+@pytest.mark.parametrize(
+    ("flavor", "rounds"),
+    [
+        pytest.param("debug", 6, marks=pytest.mark.flavor("debug")),
+        pytest.param("debug", 60, marks=[pytest.mark.flavor("debug"), pytest.mark.full]),
+        pytest.param("kasan", 20, marks=[pytest.mark.flavor("kasan"), pytest.mark.full]),
+    ],
+)
+def test_switching_under_load(machines: Machines, flavor: str, rounds: int) -> None:
+    """Packets and bursts while policies change and the module goes and comes: no page is lost."""
+    guest = machines.get(flavor, mem="2G", cpus=2)
+    must(guest, f"modprobe mmpolicy && modprobe {MODULE} && {parameters('single=0 rounds=100')}")
+    watch(guest)
+    must(guest, f"echo 1000 >{LISTS}")  # what CPUs keep on lists of their own is not free
+    before = free_bytes(guest)
+    packets = f"{workload('redirect')} in mid out end 2 500"
+    jobs = [
+        guest.start(f"touch /run/go; while [ -e /run/go ]; do {command} || exit; done")
+        for command in (packets, f"cat {bulk.RUN}", f"cat {bulk.RUN}")
+    ]
+    must(guest, SWITCHING.replace("ROUNDS", str(rounds)), timeout=1800)
+    must(guest, "rm /run/go")
+    for job in jobs:
+        assert job.wait(300).rc == 0
+    unwatch(guest)
+    taken, out = in_flight(guest)
+    assert out == 0
+    assert taken << 12 > 16 * MAX_LOST
+    assert before - free_bytes(guest) < MAX_LOST
+    must(guest, f"echo 0 >{LISTS} && rmmod {MODULE} mmpolicy")
+    guest.check()
+    guest.scan_leaks()
+
+
+SWITCHING = f"""
+cd {POINT}
+for i in $(seq ROUNDS); do
+	for pages in {" ".join(map(str, SIZES))}; do
+		echo $pages >fixed/pages && echo fixed >policy || exit
+		echo $pages >adaptive/max_pages && echo adaptive >policy || exit
+		sleep 0.02
+		echo stock >policy || exit
+	done
+	if [ $((i % 3)) = 0 ]; then
+		echo bursty >{bulk.PARAMETERS}/load
+		echo adaptive >policy && cd / && rmmod mmpolicy && modprobe mmpolicy bulk=adaptive || exit
+		cd {POINT}
+	fi
+done
+"""
