@@ -401,7 +401,7 @@ def test_json(ab: Run, out: Path) -> None:
         (["--metric", "load", *SHORT], "'load' is no source of numbers"),
         (["--metric", "arm.anon_order.fault_ns.p", *SHORT], "no source of numbers"),
         ([*PGFAULT, *SHORT], "is of the whole host"),
-        ([*SWITCHBACK, "--pairs", "5"], "5 pairs can show nothing with 1 metrics: it takes 6"),
+        ([*SWITCHBACK, "--pairs", "5"], "5 pairs can show nothing with 1 metric: it takes 6"),
         ([*SWITCHBACK, "--metric", "vmstat.nr_mapped"], "6 pairs can show nothing with 2 metrics"),
         ([*SWITCHBACK, "--duration", "1m"], "both say how long"),
         ([*SWITCHBACK, "--washout", "4"], "wash-out has to be shorter"),

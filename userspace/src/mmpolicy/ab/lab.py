@@ -129,6 +129,7 @@ class Lab:
         host = {key: old[key] for key in self.state if key.startswith(base) and key in old}
         if self.state["experiment/enabled"] == "1":
             self.go(self.state | host | {"experiment/enabled": "0"})
+            self.tree.write(f"{CONTROL}/lease_ms", str(self.lease_ms))  # time to tidy up
 
     def way_back(self) -> list[Write]:
         """Return the writes that undo what was done; what others have changed stays."""

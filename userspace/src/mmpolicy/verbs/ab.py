@@ -53,7 +53,7 @@ class Seconds(click.ParamType):
 
 @click.group()
 def ab() -> None:
-    """Compare two settings on this host by experiment, and report what came out."""
+    """Compare two settings on this host by experiment."""
 
 
 # run
@@ -76,7 +76,8 @@ def _length(given: SimpleNamespace, design: Design, metrics: Sequence[Metric]) -
         pairs = int(left // design.seconds(1))
     least = least_pairs(len(metrics))
     if pairs < least:
-        text = f"{max(pairs, 0)} pairs can show nothing with {len(metrics)} metrics"
+        many = "s" * (len(metrics) > 1)
+        text = f"{max(pairs, 0)} pairs can show nothing with {len(metrics)} metric{many}"
         need = clock(design.seconds(given.aa + least))
         raise click.UsageError(f"{text}: it takes {least} pairs, {need} with the A/A phase")
     if given.detect and given.aa < 4:
@@ -174,8 +175,15 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     help="A profile, `stock`, or POINT=POLICY[,KNOB=VALUE ...].",
 )  # fmt: skip
 @click.option("--treatment", metavar="ARM", help="The same; without it, both arms are the control.")
-@click.option("--metric", multiple=True, required=True, metavar="METRIC", help=f"Of {FORMS}.")
-@click.option("--guard", multiple=True, metavar="GUARD", help="`METRIC < NUMBER`; else stop.")
+@click.option(
+    "--metric", multiple=True, required=True, metavar="METRIC",
+    help="What to compare, given again for more: [NAME=]SOURCE[/s] [/ SOURCE] [lower|higher]; "
+    f"a SOURCE is one of {FORMS}.",
+)  # fmt: skip
+@click.option(
+    "--guard", multiple=True, metavar="GUARD",
+    help="Stop and go back if this does not hold: `METRIC < NUMBER`, or <=, >, >=.",
+)  # fmt: skip
 @click.option(
     "--unit", type=click.Choice(["process", "cgroup"]), default="process", show_default=True,
     help="What is assigned to an arm.",
@@ -285,10 +293,11 @@ def _write_html(report: "Report", path: Path) -> None:
 def report(
     ctx: click.Context, file: Path, html: Path | None, detect: float, want_json: bool
 ) -> None:
-    """Say what the samples in FILE show: effect, interval and p of each metric, and a verdict.
+    """Say what the samples in FILE show.
 
-    Needs scipy and matplotlib (mmpolicy[ab]), but neither the kernel nor the host of the run.
-    Exits with 0 if an effect was shown, with 7 if not.
+    That is effect, interval and p of each metric, and a verdict. Needs scipy and matplotlib
+    (mmpolicy[ab]), but neither the kernel nor the host of the run. Exits with 0 if an effect was
+    shown, with 7 if not.
     """
     found = _make(file, detect)
     if html:

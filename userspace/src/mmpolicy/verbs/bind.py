@@ -59,10 +59,11 @@ def _number(key: str) -> str:
 def bind(
     app: App, cgroup: str | None, pid: int | None, profile: str, dry_run: bool, want_json: bool
 ) -> None:
-    """Let a profile decide for a cgroup and all below it, or for a process.
+    """Let a profile decide for a cgroup or a process.
 
-    What is bound elsewhere moves here. The nearest bound cgroup wins, and a process that is
-    bound itself goes before its cgroup. What is mapped already stays as it is.
+    A cgroup stands for all below it too. What is bound elsewhere moves here. The nearest bound
+    cgroup wins, and a process that is bound itself goes before its cgroup. What is mapped already
+    stays as it is.
     """
     pick("profile", profile, profiles_of(read_state(app.tree)))
     key = _find(app.tree, cgroup, pid)
@@ -76,7 +77,10 @@ def bind(
 @json_option
 @pass_app
 def unbind(app: App, cgroup: str | None, pid: int | None, dry_run: bool, want_json: bool) -> None:
-    """Take back a binding; what decides then is the next cgroup above, or the default."""
+    """Take a binding back.
+
+    What decides then is the next bound cgroup above, or the default profile.
+    """
     key = _find(app.tree, cgroup, pid)
     profile = read_state(app.tree).get(key)
     if not profile:

@@ -57,9 +57,10 @@ def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
 def set_point(
     app: App, point: str, settings: tuple[str, ...], profile: str, dry_run: bool, want_json: bool
 ) -> None:
-    """Switch a point to a policy, or change knobs of the policy it has, or both.
+    """Switch a point to a policy, change knobs, or both.
 
-    Knobs are written first. If the kernel refuses a write, the ones before it are put back.
+    Without a policy, knobs are those of the one it has. Knobs are written first. If the kernel
+    refuses a write, the ones before it are put back.
     """
     policy, knobs = _parse(settings)
     target = Control(app.tree).point(profile, point)
@@ -71,9 +72,10 @@ def set_point(
 @json_option
 @pass_app
 def reset(app: App, dry_run: bool, want_json: bool) -> None:
-    """Put everything to what it is after load, at once: all stock, no profiles, no bindings.
+    """Put everything back to stock, at once.
 
-    Acknowledges a lease that has expired.
+    All is then as after load, with no profiles and no bindings. Acknowledges a lease that has
+    expired.
     """
     path = f"{CONTROL}/reset"
     before = read_state(app.tree)

@@ -31,7 +31,7 @@ def _lines(checks: list[Check], result: Exit) -> Iterator[str]:
 @json_option
 @pass_app
 def doctor(app: App, want_json: bool) -> None:
-    """Say if policies can be switched on this host, and if not, what to do next.
+    """Say what is there, what is missing, and what to do next.
 
     Works on any machine. Exits with 0 only if policies can be switched now,
     4 if only permission is missing, else 3.

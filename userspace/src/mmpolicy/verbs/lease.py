@@ -17,9 +17,9 @@ from mmpolicy.verbs.commit import commit
 @json_option
 @pass_app
 def lease(app: App, seconds: float | None, dry_run: bool, want_json: bool) -> None:
-    """Show the lease, or set it: without a renewal in time, everything goes back to stock.
+    """Show the lease, or set it.
 
-    Each setting renews it; 0 ends it.
+    Without a renewal in time, everything goes back to stock. Each setting renews it; 0 ends it.
     """
     control = Control(app.tree)
     data = lease_of(app.tree)

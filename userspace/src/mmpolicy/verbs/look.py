@@ -49,7 +49,7 @@ def emit_points(command: str, want_json: bool, tree: Tree, **more: Any) -> None:
 @json_option
 @pass_app
 def list_points(app: App, want_json: bool) -> None:
-    """List the points of every profile with the active policy and the others."""
+    """List the points of every profile, with their policies."""
     emit_points("list", want_json, app.tree)
 
 
@@ -88,10 +88,11 @@ def _process(tree: Tree, pid: int) -> tuple[dict[str, Any], list[str]]:
 @json_option
 @pass_app
 def show(app: App, point: str | None, profile: str, pid: int | None, want_json: bool) -> None:
-    """Show the knobs of each policy and their values; [brackets] mark the active one.
+    """Show the knobs of each policy and their values.
 
-    With --pid also RSS, what of it is lazily freed, and RSS without that, of the process and
-    of its cgroup. An experiment is left out: the kernel alone knows the arm of a process.
+    [Brackets] mark the active policy. With --pid also RSS, what of it is lazily freed, and RSS
+    without that, of the process and of its cgroup. An experiment is left out: the kernel alone
+    knows the arm of a process.
     """
     control = Control(app.tree)
     process, about = _process(app.tree, pid) if pid else ({}, [])

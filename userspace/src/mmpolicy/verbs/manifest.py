@@ -57,7 +57,7 @@ def apply(app: App, file: TextIO, dry_run: bool, want_json: bool) -> None:
 @click.argument("file", type=click.File("w", lazy=True), default="-", metavar="[FILE]")
 @pass_app
 def save(app: App, file: TextIO) -> None:
-    """Print the whole state as a manifest for apply, or write it to FILE.
+    """Print the whole state as a manifest, or write it to FILE.
 
     Bindings of processes are left out, as a process ends one day and a manifest does not.
     """
@@ -92,7 +92,10 @@ def diff(app: App, file: TextIO, want_json: bool) -> None:
 @json_option
 @pass_app
 def verify(app: App, file: TextIO | None, want_json: bool) -> None:
-    """Find what differs from FILE, or from the last manifest applied: exit 6 if anything does."""
+    """Find what differs from a manifest: exit 6 if anything does.
+
+    From FILE, or without it from the last one that was applied.
+    """
     if file:
         manifest = _read(file)
     elif app.tree.exists(APPLIED):
@@ -112,8 +115,9 @@ def verify(app: App, file: TextIO | None, want_json: bool) -> None:
 @json_option
 @pass_app
 def revert(app: App, force: bool, dry_run: bool, want_json: bool) -> None:
-    """Restore what was before the last change that this command made; again: undo that.
+    """Restore what was before the last change.
 
+    That is the last one that this command made; a second revert takes the first one back.
     What the change did not touch stays as it is. If somebody has since changed what it did
     touch, nothing happens without --force.
     """

@@ -69,7 +69,7 @@ def _draw(title: str, areas: list[Area], output: Path) -> None:
 def map_memory(
     app: App, pid: int, output: Path | None, no_content: bool, files: bool, want_json: bool
 ) -> None:
-    """Show which folio sizes back the memory of a process, and how much of them is empty.
+    """Show which folio sizes back a process, and what is empty.
 
     Pages of large folios that are full of zeroes were most likely never written: memory that a
     smaller folio would have saved. Only pages that are there are read; that marks them as used.

@@ -37,9 +37,10 @@ def _check_options(kmod: "Kmod", options: Sequence[str]) -> None:
 @json_option
 @pass_app
 def load(app: App, options: tuple[str, ...], dry_run: bool, want_json: bool) -> None:
-    """Load the kernel module, with stock behaviour or with a policy for some points.
+    """Load the kernel module.
 
-    Options from modprobe.d apply too; the ones given here come after them and win.
+    All is stock then, but for points that are given a policy. Options from modprobe.d apply too;
+    the ones given here come after them and win.
     """
     loaded = app.tree.exists(MODULE_DIR)
     if loaded and options:
@@ -63,7 +64,7 @@ def load(app: App, options: tuple[str, ...], dry_run: bool, want_json: bool) -> 
 @json_option
 @pass_app
 def unload(app: App, dry_run: bool, want_json: bool) -> None:
-    """Unload the kernel module; the kernel goes back to stock, whatever is active."""
+    """Unload the kernel module, which brings stock back."""
     loaded = app.tree.exists(MODULE_DIR)
     if dry_run:
         emit_plan("unload", want_json, [(MODULE_DIR, "unload")] if loaded else [])

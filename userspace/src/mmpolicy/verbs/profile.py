@@ -19,7 +19,10 @@ profile_argument = click.argument("name", shell_complete=complete_profile)
 
 @click.group()
 def profile() -> None:
-    """Make, delete and show profiles: one policy with its knobs for every point."""
+    """Make, delete and show profiles.
+
+    A profile has one policy with its knobs for every point.
+    """
 
 
 def policies_of(state: State, name: str) -> dict[str, str]:
@@ -55,7 +58,10 @@ def _facts(tree: Tree) -> dict[str, dict[str, Any]]:
 @json_option
 @pass_app
 def list_profiles(app: App, want_json: bool) -> None:
-    """List profiles with the points that are not stock, and how much is bound to each."""
+    """List profiles.
+
+    Each with the points that are not stock, and how much is bound to it.
+    """
     facts = _facts(app.tree)
     rows = []
     for name, fact in facts.items():
@@ -71,7 +77,7 @@ def list_profiles(app: App, want_json: bool) -> None:
 @json_option
 @pass_app
 def show_profile(app: App, name: str, want_json: bool) -> None:
-    """Show everything of one profile: its settings and what is bound to it."""
+    """Show the settings of a profile, and what is bound to it."""
     state = read_state(app.tree)
     pick("profile", name, profiles_of(state))
     bound = bindings_of(state, name, known_paths(app.tree, state))
@@ -114,7 +120,10 @@ def create_profile(app: App, name: str, model: str | None, dry_run: bool, want_j
 @json_option
 @pass_app
 def delete_profile(app: App, name: str, dry_run: bool, want_json: bool) -> None:
-    """Delete a profile that nothing is bound to and no experiment uses."""
+    """Delete a profile that nothing uses.
+
+    No cgroup, no process and no experiment, that is.
+    """
     state = read_state(app.tree)
     pick("profile", name, profiles_of(state))
     _refuse_used(app.tree, state, name)

@@ -122,10 +122,10 @@ def stats(
     interval: float,
     want_json: bool,
 ) -> None:
-    """Show the counters that are not 0; with --watch also how fast they rise.
+    """Show counters; with --watch also how fast they rise.
 
-    Then RSS, what of it is lazily freed, and RSS without that: of the cgroups and processes
-    that are named, else of those that are bound to the profile.
+    Those that are not 0. Then RSS, what of it is lazily freed, and RSS without that: of the cgroups
+    and processes that are named, else of those that are bound to the profile.
 
     JSON has all counters, with --watch one object a line.
     """
@@ -152,9 +152,9 @@ def stats(
 @json_option
 @pass_app
 def watch(app: App, interval: float, want_json: bool) -> None:
-    """Watch all profiles: state, lease, policies, and the counters that rise, until Ctrl-C.
+    """Watch all profiles live, until Ctrl-C.
 
-    With --json one object a line.
+    State, lease, policies, and the counters that rise. With --json one object a line.
     """
 
     def read() -> Counters:
