@@ -30,7 +30,7 @@ from machine import TREE
 from vm import Guest, VmError, cache_dir
 
 WORKLOADS = TREE / "tests/workloads"
-COMPILE = ["gcc", "-O2", "-Wall", "-Werror", "-static", "-pthread"]
+COMPILE = ["gcc", "-O2", "-Wall", "-Werror", "-pthread"]
 CPU = "QEMU TCG, icount, one CPU: max,-erms,-fsrm (a page is cleared by 512 counted instructions)"
 
 
@@ -50,15 +50,16 @@ def new_guest(flavor: str, **needs: Any) -> Guest:
 
 
 @functools.cache
-def workload(name: str) -> Path:
+def workload(name: str, linking: str = "-static") -> Path:
     """The program made of tests/workloads/NAME.c; compiled when it has changed."""
     sources = [WORKLOADS / f"{name}.c", *sorted(WORKLOADS.glob("*.h"))]
-    key = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+    texts = [linking.encode(), *(path.read_bytes() for path in sources)]
+    key = hashlib.sha256(b"".join(texts)).hexdigest()[:12]
     program = cache_dir() / "workloads" / f"{name}-{key}"
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
         unfinished = program.with_suffix(f".{os.getpid()}")
-        subprocess.run([*COMPILE, "-o", str(unfinished), str(sources[0])], check=True)
+        subprocess.run([*COMPILE, linking, "-o", str(unfinished), str(sources[0])], check=True)
         unfinished.rename(program)
     return program
 

@@ -4,8 +4,12 @@
 Each arm runs an allocator loop (tests/workloads/lazy.c) in a guest of its own:
 threads that take a free chunk, write to each page of it, and free another one.
 Half of the chunks are free at any time. The limit of cap is given as a multiple
-of what they are together. The same with jemalloc from Debian, which decides by
-itself when to free (tests/workloads/alloc.c).
+of what they are together.
+
+The same loop in bursts with Debian's jemalloc, whose background thread gives
+back in the pauses what has been free for dirty_decay_ms: with MADV_DONTNEED in
+the arm of that name, with MADV_FREE in the others, which goes on after
+muzzy_decay_ms. Instructions of the process alone count then.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ POINT = "/sys/kernel/mmpolicy/profiles/default/madv_free"
 STATS = "/sys/kernel/debug/mmpolicy/default/madv_free/stats"
 MEM = "2G"
 SAMPLE_US = 1000
+JEMALLOC = "LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=background_thread:true,dirty_decay_ms:10"
 
 
 def policy(name: str, **knobs: int) -> str:
@@ -33,23 +38,29 @@ def policy(name: str, **knobs: int) -> str:
 
 def loop(advice: str, *numbers: int) -> str:
     """A command for the workload lazy."""
-    return " ".join([str(common.workload("lazy")), advice, *map(str, numbers)])
+    program = common.workload("lazy", "-pie")  # not static, for LD_PRELOAD
+    return " ".join([str(program), advice, *map(str, numbers)])
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run of the loop, half of whose chunks are free; idle ones stay so."""
+    """One run of the loop, half of whose chunks are free; idle ones stay so.
+
+    With muzzy, in ms, chunks are jemalloc's, and that is its muzzy_decay_ms; -1 is never.
+    """
 
     threads: int
     chunk_kb: int = 128
     chunks: int = 128
     rounds: int = 1000
     idle: int = 0
+    muzzy: int | None = None
 
     def name(self) -> str:
         """As in the tables."""
         idle = f", {self.idle} idle" if self.idle else ""
-        return f"{self.threads} x {self.chunks} of {self.chunk_kb} kB{idle}"
+        muzzy = "" if self.muzzy is None else f", jemalloc {self.muzzy}"
+        return f"{self.threads} x {self.chunks} of {self.chunk_kb} kB{idle}{muzzy}"
 
     def free_mb(self) -> float:
         """What is free at any time."""
@@ -57,7 +68,15 @@ class Case:
 
     def command(self, advice: str) -> str:
         """How to run it."""
-        return loop(advice, self.threads, self.rounds, self.chunk_kb, self.chunks, 50, self.idle)
+        numbers = (self.threads, self.rounds, self.chunk_kb, self.chunks, 50, self.idle)
+        if self.muzzy is None:
+            return loop(advice, *numbers)
+        muzzy = 0 if advice == "dontneed" else self.muzzy
+        return f"{JEMALLOC},muzzy_decay_ms:{muzzy} {loop('malloc', *numbers)}"
+
+    def sample_us(self) -> int:
+        """How often to look at its memory: jemalloc's pauses make it long."""
+        return SAMPLE_US if self.muzzy is None else 20 * SAMPLE_US
 
 
 @dataclass(frozen=True)
@@ -82,8 +101,13 @@ CASES = (
     Case(1, 4, 2048, 10000),
     Case(1, 16, 1024, 4000),
     Case(1, 1024, 16, 200),
+    *(Case(threads, rounds=40, muzzy=muzzy) for threads in (1, 4) for muzzy in (-1, 1000)),
 )
-QUICK_CASES = (Case(1, rounds=400), Case(8, chunks=64, rounds=200))
+QUICK_CASES = (
+    Case(1, rounds=400),
+    Case(8, chunks=64, rounds=200),
+    Case(1, rounds=20, muzzy=-1),
+)
 
 
 def take_sample(guest: Guest, arm: FreeArm, case: Case) -> Sample:
@@ -91,7 +115,7 @@ def take_sample(guest: Guest, arm: FreeArm, case: Case) -> Sample:
     if arm.limit:
         common.must(guest, f"echo {round(arm.limit * case.free_mb())} >{POINT}/cap/limit_mb")
     timed = common.ran(guest, case.command(arm.advice))
-    sampled = common.ran(guest, f"SAMPLE_US={SAMPLE_US} {case.command(arm.advice)}")
+    sampled = common.ran(guest, f"SAMPLE_US={case.sample_us()} {case.command(arm.advice)}")
     values = {key: float(timed[key]) for key in ("ticks", "faults")}
     values |= {key: float(sampled[key]) for key in ("samples", "lazy_kb", "rss_kb")}
     return Sample(arm.name, case.name(), values)

@@ -118,6 +118,6 @@ void mmp_lazy_move(struct mmp_lazy *lazy, atomic_long_t *group);
 enum mmp_free mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
 			      unsigned long end, struct mmp_lazy_limit limit);
 void mmp_tracked_leave(const struct mm_struct *mm);
-void mmp_tracked_forget(void);
+void mmp_tracked_switched(bool on);
 
 #endif /* MMPOLICY_LAZYFREE_H */

@@ -17,49 +17,41 @@
 #include "lazyfree.h"
 
 #define TIDY_INTERVAL	(HZ / 4)
-
-/**
- * struct group - the processes of a cgroup
- * @list: of all groups
- * @id: of the cgroup
- * @users: address spaces in it
- * @pages: lazily freed at most
- * @refused: a call was refused since @pages was made anew
- */
-struct group {
-	struct list_head list;
-	unsigned int id;
-	unsigned int users;
-	atomic_long_t pages;
-	bool refused;
-};
+#define GROUPS		(USHRT_MAX + 1)
 
 /**
  * struct tracked - an address space that we know
- * @node: in @tracked
+ * @node: in @all_tracked
  * @rcu: frees it after the last reader
- * @lock: held for what is done with @lazy and @group
- * @group: where its process is
+ * @lock: held for what is done with @lazy
  * @stale: others than us have freed lazily since
  * @lazy: what is lazily freed
  *
- * Made, moved and removed under @registry; mm_struct is kept, its memory not.
+ * Made, moved and removed by @keeper; mm_struct is kept, its memory not.
  */
 struct tracked {
 	struct hlist_node node;
 	struct rcu_head rcu;
-	spinlock_t lock;	/* of lazy and group */
-	struct group *group;
+	spinlock_t lock;	/* of lazy */
 	bool stale;
 	struct mmp_lazy lazy;
 };
 
 static DEFINE_HASHTABLE(all_tracked, 8);
-static LIST_HEAD(groups);
-static DEFINE_MUTEX(registry);
 
-/* Address spaces to get to know, each with a reference. */
-static struct mm_struct *wanted[16];
+/*
+ * By mem_cgroup_id(): what the processes in a cgroup have lazily freed, and
+ * whether a call was refused there since they were counted anew.
+ */
+static atomic_long_t *sums;
+static DECLARE_BITMAP(refused, GROUPS);
+
+/* An address space to get to know, with a reference. */
+static struct mm_struct *wanted;
+
+static void keep(struct work_struct *work);
+static DECLARE_DEFERRABLE_WORK(keeper, keep);
+static unsigned long tidied;	/* in jiffies */
 
 /* ---- Counting */
 
@@ -122,11 +114,15 @@ static bool counts_huge(pmd_t pmd, bool lazy)
 	return !lazy || (!pmd_dirty(pmd) && is_lazy(pmd_page(pmd)));
 }
 
-/* The pages below an entry for PMDs, of a range that it maps. */
-static __always_inline unsigned long count(pmd_t pmd, unsigned long addr,
-					   unsigned long end, bool lazy)
+/*
+ * How many pages of a range are mapped, or lazily freed, up to the end of the
+ * page table, or of a hole above it; *@end comes back as that.
+ */
+static __always_inline unsigned long count(struct mm_struct *mm, unsigned long addr,
+					   unsigned long *end, bool lazy)
 {
-	unsigned long n = (end - addr) / PAGE_SIZE, pages = 0;
+	pmd_t pmd = pmd_at(mm, addr, end);
+	unsigned long n = (*end - addr) / PAGE_SIZE, pages = 0;
 	const pte_t *pte, *last;
 
 	if (!mmp_is_table(pmd))
@@ -141,14 +137,11 @@ static __always_inline unsigned long count(pmd_t pmd, unsigned long addr,
 static unsigned long count_pages(struct mm_struct *mm, unsigned long addr,
 				 unsigned long end)
 {
-	unsigned long pages = 0;
+	unsigned long pages = 0, next;
 
-	while (addr < end) {
-		unsigned long next = end;
-		pmd_t pmd = pmd_at(mm, addr, &next);
-
-		pages += count(pmd, addr, next, false);
-		addr = next;
+	for (; addr < end; addr = next) {
+		next = end;
+		pages += count(mm, addr, &next, false);
 	}
 	return pages;
 }
@@ -168,12 +161,10 @@ static unsigned long count_lazy(struct mm_struct *mm, unsigned long start,
 	VMA_ITERATOR(vmi, mm, start);
 
 	for_each_vma_range(vmi, vma, end) {
-		unsigned long addr = max(start, vma->vm_start);
 		unsigned long next = min(end, vma->vm_end);
-		pmd_t pmd = pmd_at(mm, addr, &next);
 
 		if (has_lazy(vma))
-			pages += count(pmd, addr, next, true);
+			pages += count(mm, max(start, vma->vm_start), &next, true);
 	}
 	return pages;
 }
@@ -197,96 +188,40 @@ static const struct mmp_lazy_ops ops = {
 
 /* ---- Getting to know address spaces, and forgetting them */
 
-static void adopt_wanted(struct work_struct *work);
-static void tidy(struct work_struct *work);
-static DECLARE_WORK(adopter, adopt_wanted);
-static DECLARE_DEFERRABLE_WORK(tidier, tidy);
-
 static struct tracked *find(const struct mm_struct *mm)
 {
 	struct tracked *t;
 
-	hash_for_each_possible_rcu(all_tracked, t, node, (unsigned long)mm,
-				   rcu_read_lock_held() || lockdep_is_held(&registry))
+	hash_for_each_possible_rcu(all_tracked, t, node, (unsigned long)mm)
 		if (t->lazy.mm == mm)
 			return t;
 	return NULL;
 }
 
-/* Lets the worker get to know @mm, if it has not too many to do. */
+/* Lets the worker get to know @mm, unless it has one to do. */
 static void want(struct mm_struct *mm)
 {
-	unsigned int i;
-
-	for (i = 0; i < ARRAY_SIZE(wanted); i++) {
-		struct mm_struct *other = READ_ONCE(wanted[i]);
-
-		if (other == mm)
-			return;
-		if (other)
-			continue;
-		mmgrab(mm);
-		if (cmpxchg(&wanted[i], NULL, mm)) {
-			mmdrop(mm);
-			continue;
-		}
-		queue_work(system_unbound_wq, &adopter);
+	if (READ_ONCE(wanted))
 		return;
-	}
+	mmgrab(mm);
+	if (cmpxchg(&wanted, NULL, mm))
+		mmdrop(mm);
+	else
+		mod_delayed_work(system_unbound_wq, &keeper, 0);
 }
 
-static struct group *get_group(unsigned int id)
-{
-	struct group *group;
-
-	list_for_each_entry(group, &groups, list)
-		if (group->id == id)
-			goto found;
-	group = kzalloc(sizeof(*group), GFP_KERNEL);
-	if (!group)
-		return NULL;
-	group->id = id;
-	list_add(&group->list, &groups);
-found:
-	group->users++;
-	return group;
-}
-
-static void put_group(struct group *group)
-{
-	if (--group->users)
-		return;
-	list_del(&group->list);
-	kfree(group);
-}
-
-/* Of the cgroup of a process, for as long as that has processes. */
-static unsigned int cgroup_of(struct mm_struct *mm)
-{
-	struct mem_cgroup *memcg = get_mem_cgroup_from_mm(mm);
-	unsigned int id = mem_cgroup_id(memcg);
-
-	mem_cgroup_put(memcg);
-	return id;
-}
-
-/* Puts @t where its process is now. Pages that it took along count there. */
+/* Counts @t where its process is now. Pages that it took along count there. */
 static void regroup(struct tracked *t)
 {
-	unsigned int id = cgroup_of(t->lazy.mm);
-	struct group *old = t->group, *new;
+	struct mem_cgroup *memcg = get_mem_cgroup_from_mm(t->lazy.mm);
+	atomic_long_t *sum = &sums[mem_cgroup_id(memcg)];
 
-	if (old && old->id == id)
-		return;
-	new = get_group(id);
-	if (!new)
+	mem_cgroup_put(memcg);
+	if (t->lazy.group == sum)
 		return;
 	spin_lock(&t->lock);
-	t->group = new;
-	mmp_lazy_move(&t->lazy, &new->pages);
+	mmp_lazy_move(&t->lazy, sum);
 	spin_unlock(&t->lock);
-	if (old)
-		put_group(old);
 }
 
 static void forget(struct tracked *t)
@@ -295,7 +230,6 @@ static void forget(struct tracked *t)
 	spin_lock(&t->lock);
 	mmp_lazy_move(&t->lazy, NULL);
 	spin_unlock(&t->lock);
-	put_group(t->group);
 	mmdrop(t->lazy.mm);
 	kvfree_rcu(t, rcu);
 }
@@ -309,14 +243,11 @@ static void count_all(struct tracked *t)
 
 	mmap_read_lock(mm);
 	for (; (vma = find_vma(mm, addr)); addr = next) {
-		pmd_t pmd;
-
 		addr = max(addr, vma->vm_start);
 		next = vma->vm_end;
 		if (!has_lazy(vma))
 			continue;
-		pmd = pmd_at(mm, addr, &next);
-		mmp_lazy_found(&t->lazy, addr, count(pmd, addr, next, true));
+		mmp_lazy_found(&t->lazy, addr, count(mm, addr, &next, true));
 		mmap_read_unlock(mm);
 		cond_resched();
 		mmap_read_lock(mm);
@@ -324,56 +255,36 @@ static void count_all(struct tracked *t)
 	mmap_read_unlock(mm);
 }
 
-static struct tracked *make_tracked(struct mm_struct *mm)
+/* Its memory is there. */
+static void make_tracked(struct mm_struct *mm)
 {
-	struct tracked *t = kvzalloc(sizeof(*t), GFP_KERNEL);
+	struct tracked *t = sums ? kvzalloc(sizeof(*t), GFP_KERNEL) : NULL;
 
 	if (!t)
-		return NULL;
+		return;
 	spin_lock_init(&t->lock);
 	t->lazy.ops = &ops;
 	t->lazy.mm = mm;
+	mmgrab(mm);
 	regroup(t);
-	if (t->group)
-		return t;
-	kvfree(t);
-	return NULL;
+	count_all(t);
+	hash_add_rcu(all_tracked, &t->node, (unsigned long)mm);
 }
 
 static void adopt(struct mm_struct *mm)
 {
-	struct tracked *t = find(mm);
+	struct tracked *t;
 
+	scoped_guard(rcu)
+		t = find(mm);
 	if (t && !READ_ONCE(t->stale))
 		return;
 	if (t)
 		forget(t);
 	if (!mmget_not_zero(mm))
 		return;
-	t = make_tracked(mm);
-	if (t) {
-		mmgrab(mm);
-		count_all(t);
-		hash_add_rcu(all_tracked, &t->node, (unsigned long)mm);
-	}
+	make_tracked(mm);
 	mmput(mm);
-}
-
-static void adopt_wanted(struct work_struct *work)
-{
-	unsigned int i;
-
-	guard(mutex)(&registry);
-	for (i = 0; i < ARRAY_SIZE(wanted); i++) {
-		struct mm_struct *mm = READ_ONCE(wanted[i]);
-
-		if (!mm)
-			continue;
-		adopt(mm);
-		WRITE_ONCE(wanted[i], NULL);
-		mmdrop(mm);
-	}
-	schedule_delayed_work(&tidier, TIDY_INTERVAL);
 }
 
 /* Counts all areas anew, for the others of its group. */
@@ -399,27 +310,38 @@ static void look_at_all(struct tracked *t)
 }
 
 /* Forgets address spaces that are gone; follows processes between cgroups. */
-static void tidy(struct work_struct *work)
+static void tidy(void)
 {
 	struct hlist_node *next;
-	struct group *group;
 	struct tracked *t;
 	int i;
 
-	guard(mutex)(&registry);
 	hash_for_each_safe(all_tracked, i, next, t, node) {
 		if (READ_ONCE(t->stale) || !atomic_read(&t->lazy.mm->mm_users)) {
 			forget(t);
 			continue;
 		}
 		regroup(t);
-		if (READ_ONCE(t->group->refused))
+		if (test_bit(t->lazy.group - sums, refused))
 			look_at_all(t);
 	}
-	list_for_each_entry(group, &groups, list)
-		WRITE_ONCE(group->refused, false);
+	bitmap_zero(refused, GROUPS);
+	tidied = jiffies;
+}
+
+static void keep(struct work_struct *work)
+{
+	struct mm_struct *mm = READ_ONCE(wanted);
+
+	if (mm) {
+		adopt(mm);
+		WRITE_ONCE(wanted, NULL);
+		mmdrop(mm);
+	}
+	if (time_after_eq(jiffies, tidied + TIDY_INTERVAL))
+		tidy();
 	if (!hash_empty(all_tracked))
-		schedule_delayed_work(&tidier, TIDY_INTERVAL);
+		queue_delayed_work(system_unbound_wq, &keeper, TIDY_INTERVAL);
 }
 
 /**
@@ -437,33 +359,40 @@ void mmp_tracked_leave(const struct mm_struct *mm)
 }
 
 /**
- * mmp_tracked_forget - forget all address spaces
+ * mmp_tracked_switched - begin to get to know address spaces, or forget all
+ * @on: begin? Without memory for it, all answers are %MMP_FREE_UNKNOWN.
  *
- * Context: may sleep; nobody is asked at this point any more.
+ * Context: as &mmp_point.switched; nobody is asked at this point before or after.
  */
-void mmp_tracked_forget(void)
+void mmp_tracked_switched(bool on)
 {
 	struct hlist_node *next;
 	struct tracked *t;
 	int i;
 
+	if (on) {
+		sums = kvcalloc(GROUPS, sizeof(*sums), GFP_KERNEL);
+		tidied = jiffies;
+		return;
+	}
 	synchronize_rcu();
-	flush_work(&adopter);
-	cancel_delayed_work_sync(&tidier);
-	guard(mutex)(&registry);
+	flush_delayed_work(&keeper);
+	cancel_delayed_work_sync(&keeper);
 	hash_for_each_safe(all_tracked, i, next, t, node)
 		forget(t);
+	kvfree(sums);
 }
 
 static enum mmp_free ask(struct tracked *t, const struct mmp_lazy_call *call,
 			 unsigned long pages, struct mmp_lazy_limit limit)
 {
-	enum mmp_free answer;
+	enum mmp_free answer = MMP_FREE_UNKNOWN;
 
 	spin_lock(&t->lock);
-	answer = mmp_lazy_ask(&t->lazy, call, pages, limit);
+	if (t->lazy.group)	/* else it has just been forgotten */
+		answer = mmp_lazy_ask(&t->lazy, call, pages, limit);
 	if (answer == MMP_FREE_LIMIT && limit.shared)
-		WRITE_ONCE(t->group->refused, true);
+		set_bit(t->lazy.group - sums, refused);
 	spin_unlock(&t->lock);
 	return answer;
 }

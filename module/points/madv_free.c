@@ -21,8 +21,7 @@ static const char *const counters[] = {
 static void switched(bool on)
 {
 	mmp_available_watch(on);
-	if (!on)
-		mmp_tracked_forget();
+	mmp_tracked_switched(on);
 }
 
 struct mmp_point mmp_point_madv_free = {

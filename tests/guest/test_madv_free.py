@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import madv_free
 import pytest
 from common import ran, workload
 from madv_free import POINT, STATS, loop, policy
-from vm import Guest
+from vm import Guest, Result
 
 from .conftest import Machines
 from .tools import ROOT, must
@@ -21,9 +22,9 @@ EINVAL, ENOMEM = 22, 12
 CGROUP = "/sys/fs/cgroup/mmpolicy-test"
 
 
-def stats(guest: Guest) -> dict[str, int]:
+def stats(guest: Guest, profile: str = "default") -> dict[str, int]:
     """The counters of the point."""
-    lines = must(guest, f"cat {STATS}").splitlines()
+    lines = must(guest, f"cat {STATS.replace('default', profile)}").splitlines()
     return {key: int(value) for key, value in (line.split() for line in lines)}
 
 
@@ -32,12 +33,18 @@ def cases(words: str, before: str = "") -> str:
     return f"{before}exec {workload('freecases')} {words}"
 
 
-def in_cgroup(command: str, *settings: str) -> str:
-    """A command that runs in a cgroup of its own, with files of it set to values."""
+def in_cgroup(command: str, *settings: str, profile: str = "") -> str:
+    """A command that runs in a cgroup of its own, with files of it set to values.
+
+    With a profile, the cgroup is bound to that.
+    """
+    group = CGROUP + profile
     lines = [f"echo +memory >{CGROUP.rpartition('/')[0]}/cgroup.subtree_control"]
-    lines += [f"mkdir -p {CGROUP}", *(f"echo {s.replace('=', f' >{CGROUP}/')}" for s in settings)]
-    inner = shlex.quote(f"echo $$ >{CGROUP}/cgroup.procs; {command}")
-    return "; ".join([*lines, f"sh -c {inner}; rc=$?; rmdir {CGROUP}; exit $rc"])
+    lines += [f"mkdir -p {group}", *(f"echo {s.replace('=', f' >{group}/')}" for s in settings)]
+    if profile:
+        lines.append(f"stat -c %i {group} >{ROOT}/profiles/{profile}/cgroups")
+    inner = shlex.quote(f"echo $$ >{group}/cgroup.procs; {command}")
+    return "; ".join([*lines, f"sh -c {inner}; rc=$?; rmdir {group}; exit $rc"])
 
 
 # What is freed when
@@ -176,33 +183,39 @@ def test_pressure_discards(loaded: Guest, name: str) -> None:
 
 
 SWITCHING = """
-i=0
+i=1
 while [ -e /run/switching ]; do
 	for name in eager cap stock cap; do echo $name >{point}/policy; sleep 0.02; done
 	echo $((i % 40)) >{point}/cap/limit_mb
 	echo $((i % 2)) >{point}/cap/per_cgroup
-	[ $((i % 50)) != 49 ] || {{ rmmod mmpolicy; modprobe mmpolicy; }}
+	[ $((i % {reload})) != 0 ] || {{ rmmod mmpolicy; modprobe mmpolicy; }}
 	i=$((i + 1))
 done
 echo $i
 """
 
 
-def keep(guest: Guest, seconds: int, threads: int) -> dict[str, Any]:
-    """Run the verifier, with too little memory for it so that it swaps."""
-    command = in_cgroup(f"{workload('keep')} {seconds} {threads}", f"{6 * threads}M=memory.high")
-    found = ran(guest, command, timeout=seconds * 4 + 120)
+def keep(seconds: int, threads: int, profile: str = "") -> str:
+    """A command for the verifier, with too little memory for it so that it swaps."""
+    command = f"exec {workload('keep')} {seconds} {threads}"
+    return in_cgroup(command, f"{6 * threads}M=memory.high", profile=profile)
+
+
+def kept(result: Result) -> None:
+    """What the verifier says has to be good, and it has to have done something."""
+    assert result.rc == 0, result.out
+    found = json.loads(result.out)
     assert found["mismatches"] == 0
     assert min(found[key] for key in ("writes", "frees", "children")) > 0
-    return found
 
 
-def keep_while_switching(guest: Guest, seconds: int, threads: int) -> None:
-    """The same, while policies, knobs and the module itself come and go."""
+@contextmanager
+def switching(guest: Guest, seconds: int, point: str = POINT, reload: int = 50) -> Iterator[None]:
+    """Policies, knobs and every so often the module itself come and go meanwhile."""
     must(guest, "touch /run/switching")
-    switcher = guest.start(SWITCHING.format(point=POINT))
+    switcher = guest.start(SWITCHING.format(point=point, reload=reload))
     try:
-        keep(guest, seconds, threads)
+        yield
     finally:
         must(guest, "rm /run/switching")
         done = switcher.wait(120)
@@ -214,7 +227,7 @@ def keep_while_switching(guest: Guest, seconds: int, threads: int) -> None:
 def test_nothing_is_lost(loaded: Guest, name: str) -> None:
     """Threads, children, swap: a page that was written again holds that."""
     must(loaded, policy(name, **({"limit_mb": 8} if name == "cap" else {})))
-    keep(loaded, 4, 4)
+    kept(loaded.run(keep(4, 4), 120))
     assert must(loaded, f"cat {ROOT}/state").strip() == "active"
 
 
@@ -223,18 +236,26 @@ def test_nothing_is_lost_while_switching(machines: Machines) -> None:
     """With lockdep and PROVE_RCU."""
     guest = machines.get("debug", mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
-    keep_while_switching(guest, 8, 4)
+    with switching(guest, 8):
+        kept(guest.run(keep(8, 4), 150))
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", (*POLICIES, "switching"))
-def test_nothing_is_lost_in_ten_minutes(loaded: Guest, name: str) -> None:
-    """Together with the others of this name."""
-    if name == "switching":
-        keep_while_switching(loaded, 150, 4)
-        return
-    must(loaded, policy(name, **({"limit_mb": 16} if name == "cap" else {})))
-    keep(loaded, 150, 4)
+def test_nothing_is_lost_in_ten_minutes(loaded: Guest) -> None:
+    """A cgroup with a verifier for each policy, and one whose policy switches, all at once."""
+    profiles = f"{ROOT}/profiles"
+    point = f"{profiles}/switching/madv_free"
+    for name in (*POLICIES, "switching"):
+        must(loaded, f"echo {name} >{profiles}/create")
+    for name in POLICIES:
+        must(loaded, f"echo {name} >{profiles}/{name}/madv_free/policy")
+    must(loaded, f"echo 8 >{profiles}/cap/madv_free/cap/limit_mb")
+    jobs = [loaded.start(keep(600, 2, name)) for name in (*POLICIES, "switching")]
+    with switching(loaded, 600, point, reload=10**9):
+        for job in jobs:
+            kept(job.wait(900))
+    for name, counter in {"eager": "eager", "cap": "lazy", "stock": "stock"}.items():
+        assert stats(loaded, name)[counter] > 10000
 
 
 @pytest.mark.full
@@ -243,7 +264,8 @@ def test_switching_with_kasan(machines: Machines) -> None:
     """Also kmemleak: what cap knows of processes is freed with them."""
     guest = machines.get("kasan", mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
-    keep_while_switching(guest, 60, 4)
+    with switching(guest, 60):
+        kept(guest.run(keep(60, 4), 400))
     must(guest, "rmmod mmpolicy")
     guest.check()
     guest.scan_leaks()

@@ -6,6 +6,10 @@
  * and frees another one with ADVICE: free (MADV_FREE), dontneed (MADV_DONTNEED)
  * or keep (nothing). Idle chunks are freed at the beginning and stay so.
  *
+ * With malloc, chunks come from malloc() and go by free(), all free ones at
+ * once, and then nothing happens for 250 ms: an allocator that keeps what is
+ * free for some time gives it back in such pauses. Ticks are CPU time then.
+ *
  * With SAMPLE_US in the environment, another process samples what is lazily
  * freed each so many microseconds. Prints one JSON object. Ends with status 1
  * where a page that is in use has lost what was written to it.
@@ -21,22 +25,26 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <x86intrin.h>
 
 #define PAGE	4096UL
 
 static int advice = MADV_FREE, threads, rounds, chunks, free_percent = 50, idle;
+static bool use_malloc;
 static size_t chunk;
 static pthread_barrier_t start;
 
 struct worker {
 	pthread_t id;
-	char *area;
 	uint64_t rng;
 	uint64_t begin, end;	/* in ticks, of what is measured */
 	unsigned long mismatches;
-	bool used[];
+	struct {
+		char *at;
+		bool used;
+	} chunk[];
 };
 
 static void die(const char *what)
@@ -55,23 +63,29 @@ static uint64_t next_random(struct worker *w, uint64_t n)
 
 static uint64_t *word(const struct worker *w, int i, size_t offset)
 {
-	return (uint64_t *)(w->area + i * chunk + offset);
+	return (uint64_t *)(w->chunk[i].at + offset);
 }
 
 static void take(struct worker *w, int i)
 {
+	if (use_malloc)
+		w->chunk[i].at = malloc(chunk);
+	if (!w->chunk[i].at)
+		die("malloc");
 	for (size_t at = 0; at < chunk; at += PAGE)
 		*word(w, i, at) = (uintptr_t)word(w, i, at);
-	w->used[i] = true;
+	w->chunk[i].used = true;
 }
 
 static void give_back(struct worker *w, int i)
 {
 	for (size_t at = 0; at < chunk; at += PAGE)
 		w->mismatches += *word(w, i, at) != (uintptr_t)word(w, i, at);
-	if (advice >= 0 && madvise(word(w, i, 0), chunk, advice))
+	if (use_malloc)
+		free(w->chunk[i].at);
+	else if (advice >= 0 && madvise(w->chunk[i].at, chunk, advice))
 		die("madvise");
-	w->used[i] = false;
+	w->chunk[i].used = false;
 }
 
 static int pick(struct worker *w, bool used)
@@ -80,7 +94,7 @@ static int pick(struct worker *w, bool used)
 
 	do
 		i = next_random(w, chunks);
-	while (w->used[i] != used);
+	while (w->chunk[i].used != used);
 	return i;
 }
 
@@ -97,34 +111,54 @@ static void fill(struct worker *w)
 		give_back(w, i);
 }
 
+static void repeat(struct worker *w, int times)
+{
+	int at_once = use_malloc ? chunks * free_percent / 100 : 1;
+
+	while (times--) {
+		for (int i = 0; i < at_once; i++)
+			take(w, pick(w, false));
+		for (int i = 0; i < at_once; i++)
+			give_back(w, pick(w, true));
+		if (use_malloc)
+			usleep(250000);
+	}
+}
+
+static uint64_t ticks(void)
+{
+	struct timespec cpu;
+
+	if (!use_malloc)
+		return __rdtsc();
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
+	return cpu.tv_sec * 1000000000UL + cpu.tv_nsec;
+}
+
 static void *work(void *arg)
 {
 	struct worker *w = arg;
 
 	fill(w);
-	for (int i = 0; i < rounds / 4; i++) {	/* as it goes on for ever */
-		take(w, pick(w, false));
-		give_back(w, pick(w, true));
-	}
+	repeat(w, rounds / 4);	/* as it goes on for ever */
 	pthread_barrier_wait(&start);
-	w->begin = __rdtsc();
-	for (int i = 0; i < rounds; i++) {
-		take(w, pick(w, false));
-		give_back(w, pick(w, true));
-	}
-	w->end = __rdtsc();
+	w->begin = ticks();
+	repeat(w, rounds);
+	w->end = ticks();
 	return NULL;
 }
 
 static struct worker *new_worker(int i)
 {
-	struct worker *w = calloc(1, sizeof(*w) + chunks + idle);
+	struct worker *w = calloc(1, sizeof(*w) + (chunks + idle) * sizeof(w->chunk[0]));
+	char *area = mmap(NULL, (chunks + idle) * chunk, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-	w->rng = 88172645463325252ULL + i * 7919;
-	w->area = mmap(NULL, (chunks + idle) * chunk, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (w->area == MAP_FAILED)
+	if (area == MAP_FAILED)
 		die("mmap");
+	w->rng = 88172645463325252ULL + i * 7919;
+	for (i = 0; i < chunks + idle; i++)
+		w->chunk[i].at = area + i * chunk;
 	return w;
 }
 
@@ -187,6 +221,7 @@ static void parse(int argc, char **argv)
 		advice = MADV_DONTNEED;
 	else if (argc > 1 && !strcmp(argv[1], "keep"))
 		advice = -1;
+	use_malloc = argc > 1 && !strcmp(argv[1], "malloc");
 	threads = number(argv, argc, 2, 0);
 	rounds = number(argv, argc, 3, 0);
 	chunk = number(argv, argc, 4, 0) * 1024UL;
@@ -195,7 +230,7 @@ static void parse(int argc, char **argv)
 	idle = number(argv, argc, 7, 0);
 	if (threads < 1 || rounds < 1 || chunk < PAGE || chunk % PAGE || chunks < 2 ||
 	    free_percent < 1 || free_percent > 99) {
-		fprintf(stderr, "usage: lazy free|dontneed|keep THREADS ROUNDS CHUNK_KB CHUNKS"
+		fprintf(stderr, "usage: lazy free|dontneed|keep|malloc THREADS ROUNDS CHUNK_KB CHUNKS"
 				" [FREE_PERCENT [IDLE_CHUNKS]]\n");
 		exit(2);
 	}
@@ -239,11 +274,11 @@ static unsigned long run(unsigned long *mismatches)
 
 static int run_and_print(void)
 {
-	unsigned long mismatches = 0, ticks = run(&mismatches);
+	unsigned long mismatches = 0, taken = run(&mismatches);
 	struct rusage usage;
 
 	getrusage(RUSAGE_SELF, &usage);
-	printf("{\"ticks\": %lu, \"faults\": %lu, \"mismatches\": %lu, ", ticks, usage.ru_minflt,
+	printf("{\"ticks\": %lu, \"faults\": %lu, \"mismatches\": %lu, ", taken, usage.ru_minflt,
 	       mismatches);
 	fflush(stdout);
 	return mismatches != 0;
