@@ -34,6 +34,8 @@ struct mmp_policy *const mmp_policies[] = {
 	&mmp_thp_gfp_only_compact,
 	&mmp_thp_gfp_only_compact_any,
 	&mmp_thp_gfp_relaxed,
+	&mmp_compact_budget,
+	&mmp_compact_eager,
 	NULL
 };
 

@@ -69,6 +69,11 @@ struct mmp_knob {
  * @thp_gfp: thp_gfp: which of %MM_POLICY_GFP_MASK to allocate a large folio
  *	with; context as for &mm_policy_ops.thp_gfp. A memory policy of the
  *	application takes __GFP_THISNODE out.
+ * @compact_skip: compact: leave @zone out? Context as for
+ *	&mm_policy_ops.compact_skip, with knobs as above.
+ * @compact_done: compact: an attempt has scanned so many pages, for pages to
+ *	move and for free ones together; or %NULL. Context as for
+ *	&mm_policy_ops.compact_done.
  */
 struct mmp_policy {
 	const char *name;
@@ -87,6 +92,10 @@ struct mmp_policy {
 				   unsigned long start, unsigned long end,
 				   const u32 *knob);
 	gfp_t (*thp_gfp)(const struct vm_area_struct *vma);
+	bool (*compact_skip)(struct zone *zone, int order, bool deferred,
+			     const u32 *knob);
+	void (*compact_done)(struct zone *zone, int order, bool success,
+			     unsigned long scanned, const u32 *knob);
 };
 
 /**
@@ -213,6 +222,8 @@ extern struct mmp_policy mmp_thp_gfp_light;
 extern struct mmp_policy mmp_thp_gfp_only_compact;
 extern struct mmp_policy mmp_thp_gfp_only_compact_any;
 extern struct mmp_policy mmp_thp_gfp_relaxed;
+extern struct mmp_policy mmp_compact_budget;
+extern struct mmp_policy mmp_compact_eager;
 
 /**
  * mmp_profile_of - which profile decides for an address space

@@ -120,6 +120,68 @@ TRACE_EVENT(mmpolicy_madv_free,
 				   { MMP_FREE_UNKNOWN, "eager_unknown" }))
 );
 
+TRACE_EVENT(mmpolicy_compact_skip,
+
+	TP_PROTO(int nid, unsigned int zone, int order, bool deferred,
+		 bool skip),
+
+	TP_ARGS(nid, zone, order, deferred, skip),
+
+	TP_STRUCT__entry(
+		__field(u16, nid)
+		__field(u8, zone)
+		__field(u8, order)
+		__field(bool, deferred)
+		__field(bool, skip)
+	),
+
+	TP_fast_assign(
+		__entry->nid = nid;
+		__entry->zone = zone;
+		__entry->order = order;
+		__entry->deferred = deferred;
+		__entry->skip = skip;
+	),
+
+	TP_printk("node=%u zone=%u order=%u deferred=%d skip=%d",
+		  __entry->nid, __entry->zone, __entry->order,
+		  __entry->deferred, __entry->skip)
+);
+
+TRACE_EVENT(mmpolicy_compact_done,
+
+	TP_PROTO(int nid, unsigned int zone, int order, bool success,
+		 unsigned long migrate_scanned, unsigned long free_scanned,
+		 u64 ns),
+
+	TP_ARGS(nid, zone, order, success, migrate_scanned, free_scanned, ns),
+
+	TP_STRUCT__entry(
+		__field(u16, nid)
+		__field(u8, zone)
+		__field(u8, order)
+		__field(bool, success)
+		__field(unsigned long, migrate_scanned)
+		__field(unsigned long, free_scanned)
+		__field(u64, ns)
+	),
+
+	TP_fast_assign(
+		__entry->nid = nid;
+		__entry->zone = zone;
+		__entry->order = order;
+		__entry->success = success;
+		__entry->migrate_scanned = migrate_scanned;
+		__entry->free_scanned = free_scanned;
+		__entry->ns = ns;
+	),
+
+	TP_printk("node=%u zone=%u order=%u success=%d migrate_scanned=%lu free_scanned=%lu ns=%llu",
+		  __entry->nid, __entry->zone, __entry->order,
+		  __entry->success, __entry->migrate_scanned,
+		  __entry->free_scanned, __entry->ns)
+);
+
 #endif /* MMPOLICY_TRACE_H */
 
 #undef TRACE_INCLUDE_PATH

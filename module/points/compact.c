@@ -1,15 +1,131 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The point compact: whether direct compaction is worth it. */
+#include <linux/hash.h>
+#include <linux/ktime.h>
+#include <linux/log2.h>
+#include <linux/mmzone.h>
+#include <linux/sched.h>
+#include <linux/string.h>
+
+#include "../compact.h"
 #include "../mmpolicy.h"
+#include "../stall.h"
+#include "../trace.h"
+
+enum {
+	STOCK,
+	SKIPPED,
+	SKIPPED_UNDEFERRED,
+	TRIED_DEFERRED,
+	ATTEMPTS,
+	SUCCESS,
+	FAILURE,
+	UNSCANNED,
+	MIGRATE_SCANNED,
+	FREE_SCANNED,
+	STALL,
+};
+
+static const char *const counters[] = {
+	[STOCK] = "stock",
+	[SKIPPED] = "skipped",
+	[SKIPPED_UNDEFERRED] = "skipped_undeferred",
+	[TRIED_DEFERRED] = "tried_deferred",
+	[ATTEMPTS] = "attempts",
+	[SUCCESS] = "success",
+	[FAILURE] = "failure",
+	[UNSCANNED] = "unscanned",
+	[MIGRATE_SCANNED] = "migrate_scanned",
+	[FREE_SCANNED] = "free_scanned",
+	MMP_STALL_COUNTERS(STALL),
+};
+
+/*
+ * When an attempt began. It may sleep and go on elsewhere, so this is kept by
+ * task. A slot that another task has is left alone: that attempt is not timed.
+ */
+static struct stamp {
+	const struct task_struct *task;
+	u64 ns;
+} stamps[BIT(8)];
+
+static struct stamp *my_stamp(void)
+{
+	return &stamps[hash_ptr(current, ilog2(ARRAY_SIZE(stamps)))];
+}
+
+static void stamp_begin(void)
+{
+	struct stamp *stamp = my_stamp();
+
+	if (!READ_ONCE(stamp->task) && !cmpxchg(&stamp->task, NULL, current))
+		stamp->ns = ktime_get_ns();
+}
+
+/* How long the attempt took, or 0 if that is not known. */
+static u64 stamp_end(void)
+{
+	struct stamp *stamp = my_stamp();
+	u64 ns;
+
+	if (READ_ONCE(stamp->task) != current)
+		return 0;
+	ns = ktime_get_ns() - stamp->ns;
+	/* Only now may others write there. */
+	smp_store_release(&stamp->task, NULL);
+	return ns;
+}
+
+/* Between a beginning and its end the point may have been switched off. */
+static void switched(bool on)
+{
+	if (on) {
+		mmp_compact_budget_begin();
+		return;
+	}
+	mmp_compact_budget_end();
+	memset(stamps, 0, sizeof(stamps));
+}
 
 struct mmp_point mmp_point_compact = {
 	.name = "compact",
+	.counters = counters,
+	.nr_counters = ARRAY_SIZE(counters),
+	.switched = switched,
 };
+
+static void count(const struct mmp_profile *profile, unsigned int counter, u64 n)
+{
+	mmp_count(profile, &mmp_point_compact, counter, n);
+}
+
+static const struct mmp_policy *policy_of(const struct mmp_settings *settings)
+{
+	return settings->active[MM_POLICY_COMPACT];
+}
 
 /* See &mm_policy_ops.compact_skip. */
 bool mmp_compact_skip(struct zone *zone, int order, bool deferred)
 {
-	return deferred;
+	struct mmp_profile *profile = mmp_profile_of(current->mm);
+	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+	const struct mmp_policy *policy = policy_of(settings);
+	bool skip = deferred;
+
+	if (policy)
+		skip = policy->compact_skip(zone, order, deferred,
+					    &settings->values[policy->slot]);
+	else
+		count(profile, STOCK, 1);
+	trace_mmpolicy_compact_skip(zone_to_nid(zone), zone_idx(zone), order,
+				    deferred, skip);
+	if (skip != deferred)
+		count(profile, skip ? SKIPPED_UNDEFERRED : TRIED_DEFERRED, 1);
+	if (skip)
+		count(profile, SKIPPED, 1);
+	else
+		stamp_begin();
+	return skip;
 }
 
 /* See &mm_policy_ops.compact_done. */
@@ -17,4 +133,25 @@ void mmp_compact_done(struct zone *zone, int order, bool success,
 		      unsigned long migrate_scanned,
 		      unsigned long free_scanned)
 {
+	struct mmp_profile *profile = mmp_profile_of(current->mm);
+	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+	const struct mmp_policy *policy = policy_of(settings);
+	u64 ns = stamp_end();
+
+	trace_mmpolicy_compact_done(zone_to_nid(zone), zone_idx(zone), order,
+				    success, migrate_scanned, free_scanned, ns);
+	count(profile, ATTEMPTS, 1);
+	if (ns)
+		mmp_count_stall(profile, &mmp_point_compact, STALL, ns);
+	if (!migrate_scanned && !free_scanned) {
+		count(profile, UNSCANNED, 1);
+		return;
+	}
+	count(profile, success ? SUCCESS : FAILURE, 1);
+	count(profile, MIGRATE_SCANNED, migrate_scanned);
+	count(profile, FREE_SCANNED, free_scanned);
+	if (policy && policy->compact_done)
+		policy->compact_done(zone, order, success,
+				     migrate_scanned + free_scanned,
+				     &settings->values[policy->slot]);
 }

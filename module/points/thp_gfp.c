@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The point thp_gfp: effort to allocate large anonymous folios. */
 #include <linux/gfp.h>
-#include <linux/log2.h>
 #include <linux/mempolicy.h>
 #include <linux/sched.h>
 #include <linux/sched/clock.h>
@@ -11,13 +10,12 @@
 #include <trace/events/vmscan.h>
 
 #include "../mmpolicy.h"
+#include "../stall.h"
 #include "../trace.h"
 
 #define MIN_ORDER	2	/* mm has no large anonymous folio below it */
 #define MAX_ORDER	9	/* PMD size */
 #define ORDERS		(MAX_ORDER - MIN_ORDER + 1)
-#define MIN_STALL	12	/* log2 of ns: what took less than 8 us */
-#define MAX_STALL	31	/* and what took more than 2 s */
 
 enum {
 	STOCK,
@@ -28,8 +26,7 @@ enum {
 	RECLAIM = FAILED + ORDERS,	/* for large folios, then for base pages */
 	MEMCG_RECLAIM = RECLAIM + 2,
 	KSWAPD = MEMCG_RECLAIM + 2,
-	STALL_NS = KSWAPD + 2,
-	STALL,
+	STALL = KSWAPD + 2,
 };
 
 static const char *const counters[] = {
@@ -47,14 +44,7 @@ static const char *const counters[] = {
 	LARGE_AND_BASE(RECLAIM, "reclaim"),
 	LARGE_AND_BASE(MEMCG_RECLAIM, "memcg_reclaim"),
 	LARGE_AND_BASE(KSWAPD, "kswapd"),
-	[STALL_NS] = "stall_ns",
-#define STALL_LOG2(n)							\
-	[STALL + (n) - MIN_STALL] = "stall_ns_log2_" #n
-	STALL_LOG2(12), STALL_LOG2(13), STALL_LOG2(14), STALL_LOG2(15),
-	STALL_LOG2(16), STALL_LOG2(17), STALL_LOG2(18), STALL_LOG2(19),
-	STALL_LOG2(20), STALL_LOG2(21), STALL_LOG2(22), STALL_LOG2(23),
-	STALL_LOG2(24), STALL_LOG2(25), STALL_LOG2(26), STALL_LOG2(27),
-	STALL_LOG2(28), STALL_LOG2(29), STALL_LOG2(30), STALL_LOG2(31),
+	MMP_STALL_COUNTERS(STALL),
 };
 
 static void watch_reclaim(bool on);
@@ -162,12 +152,6 @@ gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 	return gfp;
 }
 
-static void count_stall(const struct mmp_profile *profile, u64 ns)
-{
-	count(profile, STALL_NS, ns);
-	count(profile, STALL + clamp(ilog2(ns), MIN_STALL, MAX_STALL) - MIN_STALL, 1);
-}
-
 /* See &mm_policy_ops.thp_done. @start is 0 where the point was off then. */
 void mmp_thp_done(struct vm_area_struct *vma, int order, struct folio *folio,
 		  u64 start)
@@ -183,5 +167,5 @@ void mmp_thp_done(struct vm_area_struct *vma, int order, struct folio *folio,
 	count(profile, ATTEMPTS, 1);
 	count(profile, outcome + clamp(order, MIN_ORDER, MAX_ORDER) - MIN_ORDER, 1);
 	if (ns > 0)	/* CPUs' clocks may differ a little */
-		count_stall(profile, ns);
+		mmp_count_stall(profile, &mmp_point_thp_gfp, STALL, ns);
 }

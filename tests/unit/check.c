@@ -9,7 +9,7 @@
 
 #include "check.h"
 
-#define MAX_TESTS	64
+#define MAX_TESTS	256
 #define MAX_SECONDS	120
 #define MAX_FAILURES	10	/* shown of one test */
 

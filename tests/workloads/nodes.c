@@ -7,50 +7,25 @@
  * are not as written.
  */
 #define _GNU_SOURCE
-#include <linux/io_uring.h>
 #include <linux/mempolicy.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
 #include <time.h>
 
-#include "folios.h"
+#include "areas.h"
 #include "words.h"
 
 #define MIB		(1UL << 20)
-#define PMD		(2 * MIB)
-#define PMD_PAGES	(PMD / PAGE)
 #define MAX_NODES	8
 #define MAX_LINES	512
-#define MAX_BUFFERS	(1 << 14)	/* of one ring */
 
 static char *area;		/* of the last map */
 static size_t area_bytes;
-
-static void check(int failed, const char *what)
-{
-	if (failed)
-		die(what);
-}
 
 static size_t mib(const char *arg) { return strtoul(arg, NULL, 0) * MIB; }
 
 static void bind(void *p, size_t bytes, int mode, unsigned long mask)
 {
 	check(syscall(SYS_mbind, p, bytes, mode, &mask, 64, 0), "mbind");
-}
-
-/* Aligned, and with nothing beside it. */
-static char *map(size_t bytes, int advice)
-{
-	char *p = mmap(NULL, bytes + 2 * PMD, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	check(p == MAP_FAILED, "mmap");
-	if (advice >= 0)
-		check(madvise(p, bytes + 2 * PMD, advice), "madvise");
-	return (char *)(((uintptr_t)p + PMD) & ~(PMD - 1));
 }
 
 static volatile uint64_t *word(const char *p, size_t page)
@@ -102,16 +77,6 @@ static struct iovec hold(char **arg)
 }
 
 static void op_hold(char **arg) { hold(arg); }
-
-/* Pinned for long, as buffers of io_uring. Faults what is not there. */
-static void pin_some(const struct iovec *buffers, unsigned int n)
-{
-	struct io_uring_params params = {0};
-	int ring = syscall(SYS_io_uring_setup, 1, &params);
-
-	check(ring < 0 || syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS,
-				  buffers, n), "io_uring");
-}
 
 static void pin(char *p, size_t bytes)
 {

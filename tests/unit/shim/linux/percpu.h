@@ -3,6 +3,7 @@
 #define SHIM_PERCPU_H
 
 #define this_cpu_add(var, n)	((var) += (n))
+#define this_cpu_inc_return(var)	(++(var))
 
 /* There is one CPU. */
 #define DEFINE_PER_CPU(type, name)	typeof(type) name

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the policies of compact cost and bring, after mmtests' stress-highalloc.
+
+A guest with two nodes is filled with small pages. Some are pinned, some are given
+back so that free memory is in holes, and then large folios are asked for
+(tests/workloads/highalloc.c). Each arm, case and seed has a guest of its own.
+Pages scanned, isolated and the like are those of /proc/vmstat in that time;
+what kcompactd scanned is counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import common
+from common import Arm, Results, Sample, workload
+from vm import Guest
+
+POINT = "/sys/kernel/mmpolicy/profiles/default/compact"
+POLICIES = ("budget", "eager")
+MEM = "1G"
+NODES = 2
+FILLED_MIB = 850
+BASE = "stock"
+
+ARMS = [
+    Arm(BASE),
+    *(Arm(name, setup=f"modprobe mmpolicy compact={name}") for name in POLICIES),
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of fragmentation; arguments as of highalloc."""
+
+    name: str
+    pinned_percent: int
+    tries: int
+    rounds: int = 1
+    churners: int = 0
+    order: int = 9
+    free_percent: int = 50
+
+    def command(self, seed: int) -> str:
+        """What to run in the guest."""
+        return (
+            f"{workload('highalloc')} {FILLED_MIB} {self.free_percent} {self.pinned_percent}"
+            f" {self.order} {self.tries} {self.rounds} {self.churners} {seed}"
+        )
+
+
+CASES = [
+    Case("idle", pinned_percent=70, tries=1200, rounds=2),
+    Case("busy", pinned_percent=70, tries=1200, rounds=2, churners=4),
+    Case("hopeless", pinned_percent=100, tries=1600),
+    Case("tight", pinned_percent=60, free_percent=40, tries=800, rounds=3),
+    Case("movable", pinned_percent=0, tries=200, rounds=3),
+]
+QUICK_CASES = ("hopeless", "movable")
+
+
+def policy(name: str, knobs: str = "") -> str:
+    """Shell commands that set knobs of a policy, then switch to it."""
+    pairs = [knob.partition("=") for knob in knobs.split()]
+    writes = [f"echo {value} >{POINT}/{name}/{knob} || exit" for knob, _, value in pairs]
+    return "\n".join([*writes, f"echo {name} >{POINT}/policy"])
+
+
+def values_of(found: dict[str, int]) -> dict[str, float]:
+    """The numbers of one run; what the daemon did is taken off."""
+    values = {key: float(value) for key, value in found.items()}
+    for kind in ("migrate", "free"):
+        values[f"{kind}_scanned"] = (
+            values[f"compact_{kind}_scanned"] - values[f"compact_daemon_{kind}_scanned"]
+        )
+    values["scanned"] = values["migrate_scanned"] + values["free_scanned"]
+    values["daemon_scanned"] = (
+        values["compact_daemon_migrate_scanned"] + values["compact_daemon_free_scanned"]
+    )
+    return values
+
+
+def mean(all_values: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The mean of each number."""
+    return {key: sum(v[key] for v in all_values) / len(all_values) for key in all_values[0]}
+
+
+def run_once(guest: Guest, arm: Arm, case: Case, seed: int) -> dict[str, float]:
+    """Fill, fragment and ask in a fresh guest, where nobody compacts unasked."""
+    common.must(guest, f"echo 0 >/proc/sys/vm/compaction_proactiveness && {arm.setup or ':'}")
+    return values_of(common.ran(guest, case.command(seed), timeout=1800))
+
+
+def take(arm: Arm, case: Case, seeds: int) -> Sample:
+    """The mean of some guests."""
+    found = []
+    for seed in range(1, seeds + 1):
+        with common.counting_guest(arm.flavor, MEM, nodes=NODES) as guest:
+            found.append(run_once(guest, arm, case, seed))
+    return Sample(arm.name, case.name, mean(found))
+
+
+def samples(arms: Sequence[Arm], cases: Sequence[Case], seeds: int) -> Iterator[Sample]:
+    """All of them, with a line of progress each."""
+    for case in cases:
+        for arm in arms:
+            common.progress(f"compact: {case.name}, {arm.name}")
+            yield take(arm, case, seeds)
+
+
+def run(arms: Sequence[Arm], cases: Sequence[Case], seeds: int) -> Results:
+    """Measure arms in cases."""
+    about = {"cpu": common.CPU, "unit": "instructions", "seeds": str(seeds)}
+    return Results("compact", about, list(samples(arms, cases, seeds)))
+
+
+COLUMNS = {
+    "large": ("large folios", "{:.1f}"),
+    "migrate_scanned": ("migrate scanned", "{:.0f}"),
+    "free_scanned": ("free scanned", "{:.0f}"),
+    "daemon_scanned": ("by kcompactd", "{:.0f}"),
+    "compact_isolated": ("isolated", "{:.0f}"),
+    "compact_stall": ("stalls", "{:.0f}"),
+    "ticks": ("instructions", "{:.0f}"),
+    "ticks_99": ("99 % of faults below", "{:.0f}"),
+    "ticks_max": ("longest fault", "{:.0f}"),
+}
+
+
+def cell(results: Results, case: str, arm: str, key: str) -> str:
+    """A number of the table of a case."""
+    if key in COLUMNS:
+        return COLUMNS[key][1].format(results.value(arm, case, key))
+    return f"{results.ratio(arm, BASE, case, key.removeprefix('x ')):.3f}"
+
+
+def table(results: Results, case: str) -> str:
+    """All numbers of a case, a line each, and the two ratios that count."""
+    arms = results.arms()
+    ratios = {"x large": "large folios / stock", "x scanned": "pages scanned / stock"}
+    titles = {key: title for key, (title, _) in COLUMNS.items()} | ratios
+    rows = [
+        [title, *map(partial(cell, results, case, key=key), arms)] for key, title in titles.items()
+    ]
+    return f"{case}: {results.value(BASE, case, 'tries'):.0f} tries\n" + common.table(
+        ["", *arms], rows
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Entry point of ./dev bench compact."""
+    parser = common.options("compact", "Compare the policies of compact with the stock kernel.")
+    parser.add_argument("--seeds", type=int, default=3, help="guests for each (default: 3)")
+    chosen: argparse.Namespace = parser.parse_args(argv)
+    cases = [case for case in CASES if not chosen.quick or case.name in QUICK_CASES]
+    results = run(ARMS, cases, 1 if chosen.quick else chosen.seeds)
+    print(f"{common.CPU}\nPath length, not speed.\n")
+    print("\n\n".join(table(results, case) for case in results.cases()))
+    if chosen.json:
+        results.save(chosen.json)

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * compact/eager: direct compaction even where it has failed lately.
+ *
+ * When mm has deferred compaction for long, it forgets which blocks were of no
+ * use and looks at all of them again. Attempts that do not wait would never come
+ * to that point: they would pass over the same blocks for ever. So now and then
+ * the wait is declared to be over.
+ */
+#include <linux/percpu.h>
+
+#include "../compact.h"
+#include "../mmpolicy.h"
+
+enum { RESTART_ATTEMPTS };
+
+static struct mmp_knob knobs[] = {
+	/* Of so many attempts that mm would defer, one looks at all blocks. */
+	[RESTART_ATTEMPTS] = MMP_KNOB(restart_attempts, 1, 10000, 64),
+};
+
+static DEFINE_PER_CPU(u32, attempts);
+
+static bool eager(struct zone *zone, int order, bool deferred, const u32 *knob)
+{
+	if (deferred && !(this_cpu_inc_return(attempts) % knob[RESTART_ATTEMPTS]))
+		mmp_end_deferral(zone);
+	return false;
+}
+
+struct mmp_policy mmp_compact_eager = {
+	.name = "eager",
+	.point = MM_POLICY_COMPACT,
+	.knobs = knobs,
+	.nr_knobs = ARRAY_SIZE(knobs),
+	.compact_skip = eager,
+};

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The policies of compact on fragmented memory: what is scanned, and what comes of it."""
+
+from __future__ import annotations
+
+import re
+
+import compact as bench
+import pytest
+from common import Results, counters, must, ran, workload
+from thp_gfp import MADVISED
+from vm import Guest
+
+from .conftest import Machines
+from .tools import THP
+
+LONG = True
+TRACING = "/sys/kernel/tracing"
+EVENTS = (
+    "compaction/mm_compaction_try_to_compact_pages",
+    "mmpolicy/mmpolicy_compact_skip",
+    "mmpolicy/mmpolicy_compact_done",
+)
+CASES = {case.name: case for case in bench.CASES}
+
+
+# Attempts of the last priority
+
+# Free memory is in holes of three pages between pinned ones, some of them filled
+# with what can be swapped out. Folios of 32 kB are not a costly order: the kernel
+# tries harder and harder, until it kills.
+SCATTERED = "crumbs -10 0 4 crumbs -10 1 4 hold 30 0 hold 30 1"
+SIZES = f"{THP}/hugepages"
+SMALL_FOLIOS = f"echo never >{SIZES}-2048kB/enabled; echo madvise >{SIZES}-32kB/enabled"
+# After one attempt that brings nothing, all accounts are overdrawn for ever.
+SPENT = "scan_ahead_percent=1 scan_per_ms=0 forget_freed_percent=100"
+
+
+def trace(guest: Guest, command: str) -> list[tuple[str, dict[str, str]]]:
+    """What happened meanwhile: names of events, and what they say."""
+    switch = "".join(f"echo {{0}} >{TRACING}/events/{event}/enable\n" for event in EVENTS)
+    must(
+        guest,
+        f"echo 20000 >{TRACING}/buffer_size_kb; echo >{TRACING}/trace\n{switch.format(1)}",
+    )
+    must(guest, command)
+    must(guest, switch.format(0))
+    found = re.findall(r"\d: (mm\w+): (.*)", must(guest, f"cat {TRACING}/trace"))
+    return [(name, dict(re.findall(r"(\w+)=(\S+)", text))) for name, text in found]
+
+
+def test_last_priority_is_never_held_back(machines: Machines) -> None:
+    """Overdrawn, budget says no; but about the last attempt it is not asked."""
+    guest = machines.get(mem="640M", cpus=1, nodes=2, swap="1G")
+    must(guest, f"modprobe mmpolicy; {SMALL_FOLIOS}; {bench.policy('budget', SPENT)}")
+    words = f"{SCATTERED} map 100 {MADVISED} touch 8"
+    seen: dict[str, list[dict[str, str]]] = {"last": [], "earlier": []}
+    when = "earlier"
+    for name, said in trace(guest, f"{workload('nodes')} {words} || [ $? = 137 ]"):
+        if "priority" in said:
+            when = "last" if said["priority"] == "0" else "earlier"
+        else:
+            seen[when].append({"event": name, **said})
+    assert any(event.get("skip") == "1" for event in seen["earlier"])
+    assert not any("skip" in event for event in seen["last"])
+    assert any(int(event["migrate_scanned"]) for event in seen["last"])
+
+
+# Figures: fresh guests that count instructions
+
+
+def compare(machines: Machines, name: str, arms: tuple[str, ...], seeds: int = 1) -> Results:
+    """Measure arms in a case."""
+    machines.end()
+    return bench.run([arm for arm in bench.ARMS if arm.name in arms], [CASES[name]], seeds)
+
+
+def test_hopeless(machines: Machines) -> None:
+    """Where hardly anything can be compacted, budget soon stops trying."""
+    results = compare(machines, "hopeless", ("stock", "budget"))
+    assert results.value("stock", "hopeless", "scanned") > 1_000_000
+    assert results.ratio("budget", "stock", "hopeless", "scanned") <= 0.1
+    assert results.value("budget", "hopeless", "damaged") == 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["idle", "busy"])
+def test_in_full(machines: Machines, name: str) -> None:
+    """The means of some guests: budget succeeds as often as stock, eager not less often."""
+    results = compare(machines, name, ("stock", "budget", "eager"), seeds=4)
+    assert results.ratio("budget", "stock", name, "large") >= 0.98
+    assert results.ratio("budget", "stock", name, "scanned") <= 0.5
+    assert results.ratio("eager", "stock", name, "large") >= 1.0
+
+
+# Switching
+
+SWITCHES = """
+while [ ! -e /run/stop ]; do
+	for policy in budget eager stock budget stock eager; do
+		echo $policy >{point}/policy || exit
+		echo $((RANDOM % 100 + 1)) >{point}/budget/scan_ahead_percent || exit
+		sleep 0.0$((RANDOM % 10))
+	done
+done
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "flavor",
+    [
+        pytest.param("debug", marks=pytest.mark.flavor("debug")),
+        pytest.param("kasan", marks=pytest.mark.flavor("kasan")),
+    ],
+)
+def test_switching_under_load(machines: Machines, flavor: str) -> None:
+    """Four processes fault, free and compact: no checker complains, nothing is damaged."""
+    guest = machines.get(flavor, mem="1G", cpus=2, nodes=2)
+    must(guest, "modprobe mmpolicy")
+    switching = guest.start(f"rm -f /run/stop; {SWITCHES.format(point=bench.POINT)}")
+    found = ran(guest, f"{workload('highalloc')} 700 50 70 9 400 2 3 1", timeout=1800)
+    must(guest, "touch /run/stop")
+    assert switching.wait().rc == 0
+    assert found["damaged"] == 0
+    assert counters(guest, "compact")["attempts"] > 10
+    guest.check()
+    guest.scan_leaks()

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef SHIM_JIFFIES_H
+#define SHIM_JIFFIES_H
+
+extern unsigned long jiffies;
+
+/* HZ is 250, as in Debian. */
+static inline unsigned int jiffies_to_msecs(unsigned long j)
+{
+	return 4 * j;
+}
+
+#endif /* SHIM_JIFFIES_H */

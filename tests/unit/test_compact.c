@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The policies of compact, on a simulated zone: some blocks can be made free by
+ * moving what is in them, others never. An attempt goes on from where the last
+ * one ended, to the next block that can, or to the end. Deferral is as in mm.
+ */
+#include <linux/jiffies.h>
+#include <linux/minmax.h>
+#include <linux/mmzone.h>
+
+#include "check.h"
+#include "compact.h"
+#include "policies.h"
+
+#define BLOCK		512UL
+#define BLOCKS		512UL
+#define ORDER		9
+#define MAX_SHIFT	6U
+
+enum { SCAN_AHEAD_PERCENT, SCAN_PER_PAGE, SCAN_PER_MS, FORGET_FREED_PERCENT };
+
+unsigned int nr_node_ids = 2;
+unsigned long jiffies;
+
+struct zone_sim {
+	struct zone zone;
+	const struct mmp_policy *policy;	/* NULL: stock */
+	u32 knob[4];
+	bool movable[BLOCKS];
+	unsigned long next;
+	unsigned long tries, attempts, scanned, got;
+};
+
+static void sim_zone(struct zone_sim *sim, const struct mmp_policy *policy)
+{
+	unsigned int i;
+
+	*sim = (struct zone_sim){
+		.zone = { .managed = BLOCK * BLOCKS, .free = BLOCK * BLOCKS / 3 },
+		.policy = policy,
+	};
+	for (i = 0; policy && i < policy->nr_knobs; i++)
+		sim->knob[i] = policy->knobs[i].def;
+}
+
+/* Every so many blocks one can be made free. */
+static void make_movable(struct zone_sim *sim, unsigned long every)
+{
+	unsigned long i;
+
+	for (i = 0; i < BLOCKS; i += every)
+		sim->movable[i] = true;
+}
+
+static bool is_deferred(struct zone *zone)
+{
+	return ++zone->compact_considered < 1U << zone->compact_defer_shift;
+}
+
+static void defer(struct zone *zone, bool success)
+{
+	zone->compact_considered = 0;
+	zone->compact_defer_shift = success ? 0 : min(zone->compact_defer_shift + 1, MAX_SHIFT);
+}
+
+static bool compact(struct zone_sim *sim, unsigned long *scanned)
+{
+	unsigned long begin = sim->next;
+
+	for (; sim->next < BLOCKS; sim->next++)
+		if (sim->movable[sim->next]) {
+			sim->movable[sim->next] = false;
+			*scanned = (sim->next - begin + 2) * BLOCK;
+			return true;
+		}
+	sim->next = 0;
+	*scanned = (BLOCKS - begin + 1) * BLOCK;
+	return false;
+}
+
+static bool is_skipped(struct zone_sim *sim)
+{
+	bool deferred = is_deferred(&sim->zone);
+
+	sim->tries++;
+	if (!sim->policy)
+		return deferred;
+	return sim->policy->compact_skip(&sim->zone, ORDER, deferred, sim->knob);
+}
+
+static void attempt(struct zone_sim *sim)
+{
+	unsigned long scanned;
+	bool success = compact(sim, &scanned);
+
+	defer(&sim->zone, success);
+	if (sim->policy && sim->policy->compact_done)
+		sim->policy->compact_done(&sim->zone, ORDER, success, scanned, sim->knob);
+	sim->attempts++;
+	sim->scanned += scanned;
+	sim->got += success;
+	if (success)
+		sim->zone.free -= BLOCK;
+}
+
+/* So many allocations, 100 in a jiffy. */
+static void allocate(struct zone_sim *sim, unsigned long n)
+{
+	while (n--) {
+		jiffies += !(n % 100);
+		if (!is_skipped(sim))
+			attempt(sim);
+	}
+}
+
+/* Starts and ends with nothing known. */
+static void begin(void)
+{
+	jiffies = 1000;
+	mmp_compact_budget_begin();
+}
+
+static void end(void)
+{
+	mmp_compact_budget_end();
+}
+
+TEST(budget_compacts_as_stock_where_it_pays)
+{
+	unsigned long every;
+
+	for (every = 1; every <= 32; every *= 2) {
+		struct zone_sim stock, budget;
+
+		begin();
+		sim_zone(&stock, NULL);
+		sim_zone(&budget, &mmp_compact_budget);
+		make_movable(&stock, every);
+		make_movable(&budget, every);
+		allocate(&stock, BLOCKS / every);
+		allocate(&budget, BLOCKS / every);
+		at("every %lu blocks", every);
+		EXPECT(budget.got, ==, BLOCKS / every);
+		EXPECT(budget.got, ==, stock.got);
+		EXPECT(budget.scanned, ==, stock.scanned);
+		end();
+	}
+}
+
+TEST(budget_stops_where_nothing_can_be_compacted)
+{
+	struct zone_sim stock, budget;
+
+	begin();
+	sim_zone(&stock, NULL);
+	sim_zone(&budget, &mmp_compact_budget);
+	allocate(&stock, 10000);
+	allocate(&budget, 10000);
+	EXPECT(budget.attempts, >, 0);
+	EXPECT(budget.scanned, <=, 0.1 * stock.scanned);
+	end();
+}
+
+TEST(budget_stops_after_success_has_ended)
+{
+	struct zone_sim stock, budget;
+
+	begin();
+	sim_zone(&stock, NULL);
+	sim_zone(&budget, &mmp_compact_budget);
+	make_movable(&stock, 8);
+	make_movable(&budget, 8);
+	allocate(&stock, 10000);
+	allocate(&budget, 10000);
+	EXPECT(budget.got, ==, stock.got);
+	EXPECT(budget.scanned, <=, 0.2 * stock.scanned);
+	end();
+}
+
+/* Runs until the account is overdrawn. */
+static void exhaust(struct zone_sim *sim)
+{
+	begin();
+	sim_zone(sim, &mmp_compact_budget);
+	sim->knob[SCAN_PER_MS] = 0;
+	allocate(sim, 1000);
+	sim->attempts = 0;
+	allocate(sim, 1000);
+	EXPECT(sim->attempts, ==, 0);
+}
+
+TEST(budget_probes_when_memory_becomes_free)
+{
+	struct zone_sim sim;
+
+	exhaust(&sim);
+	sim.zone.free += sim.zone.managed * sim.knob[FORGET_FREED_PERCENT] / 100;
+	allocate(&sim, 100);
+	EXPECT(sim.attempts, ==, 0);
+	sim.zone.free++;
+	make_movable(&sim, 1);
+	allocate(&sim, BLOCKS);
+	EXPECT(sim.got, ==, BLOCKS);
+	end();
+}
+
+/* Also where mm would still wait; stock then does. */
+TEST(budget_ends_a_deferral_when_memory_becomes_free)
+{
+	struct zone_sim stock, sim;
+
+	exhaust(&sim);
+	stock = sim;
+	stock.policy = NULL;
+	sim.zone.compact_defer_shift = MAX_SHIFT;
+	sim.zone.compact_considered = 0;
+	stock.zone = sim.zone;
+	sim.zone.free += sim.zone.managed / 10;
+	EXPECT(is_skipped(&stock), ==, true);
+	EXPECT(is_skipped(&sim), ==, false);
+	EXPECT(sim.zone.compact_considered, ==, 1U << MAX_SHIFT);
+	end();
+}
+
+TEST(budget_ignores_memory_that_is_used)
+{
+	struct zone_sim sim;
+
+	exhaust(&sim);
+	sim.zone.free /= 2;
+	allocate(&sim, 1000);
+	EXPECT(sim.attempts, ==, 0);
+	end();
+}
+
+TEST(budget_probes_as_time_goes_by)
+{
+	struct zone_sim sim;
+
+	exhaust(&sim);
+	sim.knob[SCAN_PER_MS] = 20;
+	jiffies += sim.zone.managed / 20;
+	make_movable(&sim, 1);
+	allocate(&sim, BLOCKS);
+	EXPECT(sim.got, ==, BLOCKS);
+	end();
+}
+
+/* In the long run, what is scanned in vain is what time allows. */
+TEST(budget_keeps_to_its_rate)
+{
+	struct zone_sim sim;
+	unsigned long start, ms;
+
+	exhaust(&sim);
+	sim.knob[SCAN_PER_MS] = 20;
+	sim.scanned = 0;
+	start = jiffies;
+	allocate(&sim, 10000000);
+	ms = jiffies_to_msecs(jiffies - start);
+	EXPECT(sim.scanned, <=, 20 * ms + 2 * sim.zone.managed);
+	EXPECT(sim.scanned, >=, 20 * ms / 2);
+	end();
+}
+
+/* A success that was not asked for, at the last priority, counts as well. */
+TEST(budget_learns_from_every_attempt)
+{
+	struct zone_sim sim;
+	unsigned int i;
+
+	exhaust(&sim);
+	make_movable(&sim, 1);
+	for (i = 0; i < 100; i++)
+		attempt(&sim);
+	allocate(&sim, 100);
+	EXPECT(sim.got, ==, 200);
+	end();
+}
+
+TEST(budget_keeps_an_account_for_each_zone_and_order)
+{
+	struct zone_sim sim;
+	struct zone other;
+
+	exhaust(&sim);
+	other = sim.zone;
+	EXPECT(sim.policy->compact_skip(&other, ORDER, false, sim.knob), ==, true);
+	EXPECT(sim.policy->compact_skip(&other, ORDER - 1, false, sim.knob), ==, false);
+	other.idx = 1;
+	EXPECT(sim.policy->compact_skip(&other, ORDER, false, sim.knob), ==, false);
+	other.idx = 0;
+	other.nid = 1;
+	EXPECT(sim.policy->compact_skip(&other, ORDER, false, sim.knob), ==, false);
+	end();
+}
+
+TEST(budget_skips_what_mm_skips)
+{
+	struct zone_sim sim;
+
+	begin();
+	sim_zone(&sim, &mmp_compact_budget);
+	EXPECT(sim.policy->compact_skip(&sim.zone, ORDER, true, sim.knob), ==, true);
+	EXPECT(sim.policy->compact_skip(&sim.zone, ORDER, false, sim.knob), ==, false);
+	end();
+}
+
+/* Switched off meanwhile, and on again. */
+TEST(budget_without_accounts_is_stock)
+{
+	struct zone_sim sim;
+
+	exhaust(&sim);
+	end();
+	allocate(&sim, 1000);
+	EXPECT(sim.attempts, >, 0);
+	begin();
+	EXPECT(sim.policy->compact_skip(&sim.zone, ORDER, false, sim.knob), ==, false);
+	end();
+}
+
+/* Nothing overflows, whatever the knobs, the zone and the clock. */
+TEST(budget_bears_extremes)
+{
+	unsigned int extreme, i;
+
+	for (extreme = 0; extreme < 16; extreme++) {
+		struct zone_sim sim;
+
+		begin();
+		sim_zone(&sim, &mmp_compact_budget);
+		for (i = 0; i < sim.policy->nr_knobs; i++)
+			sim.knob[i] = extreme >> i & 1 ? sim.policy->knobs[i].max :
+							 sim.policy->knobs[i].min;
+		sim.zone.managed = 1UL << 40;
+		jiffies = -50UL;
+		allocate(&sim, 10000);
+		at("extreme %u", extreme);
+		EXPECT(sim.attempts, >, 0);
+		end();
+	}
+}
+
+TEST(eager_never_skips)
+{
+	struct zone_sim sim;
+
+	sim_zone(&sim, &mmp_compact_eager);
+	allocate(&sim, 1000);
+	EXPECT(sim.attempts, ==, 1000);
+}
+
+/* Of the attempts that mm would have deferred. */
+TEST(eager_ends_a_wait_now_and_then)
+{
+	struct zone_sim sim;
+	unsigned int i, ended = 0;
+
+	sim_zone(&sim, &mmp_compact_eager);
+	sim.knob[0] = 10;
+	sim.zone.compact_defer_shift = MAX_SHIFT;
+	for (i = 0; i < 200; i++) {
+		sim.zone.compact_considered = 0;
+		EXPECT(sim.policy->compact_skip(&sim.zone, ORDER, i % 2, sim.knob), ==, false);
+		ended += sim.zone.compact_considered == 1U << MAX_SHIFT;
+	}
+	EXPECT(ended, ==, 10);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Memory to fault, and to pin. */
+#ifndef AREAS_H
+#define AREAS_H
+
+#include <linux/io_uring.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#include "folios.h"
+
+#define PMD_PAGES	512UL
+#define PMD		(PMD_PAGES * PAGE)
+#define MAX_BUFFERS	(1 << 14)	/* of one ring */
+
+static inline void check(int failed, const char *what)
+{
+	if (failed)
+		die(what);
+}
+
+/* Aligned, and with nothing beside it. */
+static inline void *map(size_t bytes, int advice)
+{
+	char *p = mmap(NULL, bytes + 2 * PMD, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	check(p == MAP_FAILED, "mmap");
+	if (advice >= 0)
+		check(madvise(p, bytes + 2 * PMD, advice), "madvise");
+	return p + PMD - (uintptr_t)p % PMD;
+}
+
+/* Pinned for long, as buffers of io_uring. Faults what is not there. */
+static inline void pin_some(const struct iovec *buffers, unsigned int n)
+{
+	struct io_uring_params params = {0};
+	int ring = syscall(SYS_io_uring_setup, 1, &params);
+
+	check(ring < 0 || syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS,
+				  buffers, n), "io_uring");
+}
+
+#endif /* AREAS_H */
