@@ -2,6 +2,7 @@
 """What pyproject.toml cannot say: man pages and completions, made from the command itself."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from setuptools import setup
@@ -19,14 +20,15 @@ def make_shared() -> list[tuple[str, list[str]]]:
     """Make what goes below /usr/share; return it by folder."""
     sys.path.insert(0, str(HERE / "src"))
     from click.shell_completion import get_completion_class
-    from click_man.core import write_man_pages
+    from click_man import core
 
     from mmpolicy import __version__
     from mmpolicy.cli import main
 
     pages = HERE / OUT / "man/man1"
     pages.mkdir(parents=True, exist_ok=True)
-    write_man_pages("mmpolicy", main, version=__version__, target_dir=str(pages))
+    core.get_short_help_str = partial(core.get_short_help_str, limit=80)  # else it is cut off
+    core.write_man_pages("mmpolicy", main, version=__version__, target_dir=str(pages))
     for shell, name in COMPLETIONS.items():
         kind = get_completion_class(shell)
         assert kind

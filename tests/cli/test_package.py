@@ -47,6 +47,7 @@ def test_pages_are_roff_with_a_name(files: dict[str, str]) -> None:
     for text in pages(files).values():
         assert text.startswith('.TH "MMPOLICY')
         assert ".SH NAME\nmmpolicy" in text
+        assert "..." not in text.partition(".SH NAME")[2].partition(".SH")[0]
 
 
 @pytest.mark.parametrize(
