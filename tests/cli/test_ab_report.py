@@ -141,6 +141,7 @@ def test_p_is_corrected_for_the_number_of_metrics(report: Run) -> None:
     assert (second["estimate"], second["p_corrected"]) == (0, 1)
     assert third["p_corrected"] == first["p_corrected"]
     assert data["metrics"][1]["scale"] == "difference"
+    assert data["metrics"][1]["verdict"] == "no difference in any pair"
 
 
 @pytest.mark.parametrize("status", ["guard", "interrupted", "lost", "failed"])

@@ -79,6 +79,8 @@ class Row:
             return f"no verdict: {len(self.pairs)} pairs, it takes at least 2"
         if self.found:
             return self._finding(self.effect)
+        if not any(treatment - control for control, treatment in self.pairs):
+            return "no difference in any pair"
         if not isfinite(self.effect.low):
             need = least_pairs(self.metrics)
             return f"inconclusive: {self.effect.pairs} pairs can show nothing, take {need} or more"

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`ab run` on a real kernel: it finds what is there, and always goes back."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from common import workload
+from matplotlib import image
+from matplotlib.colors import to_rgb
+from vm import Guest, Job
+
+from mmpolicy.ab.html import COLOURS
+
+from .conftest import Machines
+from .tools import ROOT, must
+
+STATE = f"cd {ROOT}; grep -rs . experiment profiles lease_ms state | sort"
+FIXED, ADAPTIVE = ("anon_order=fixed,max_order=4", "anon_order=adaptive,max_order=4")
+WIDTH, HEIGHT = 1000, 2400
+BROWSER = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+BROWSER += [f"--window-size={WIDTH},{HEIGHT}", "--host-resolver-rules=MAP * ~NOTFOUND"]
+NUMBERS = itertools.count()
+LONG = True
+INCONCLUSIVE = 7
+
+
+def says(pattern: str, key: str) -> str:
+    """A metric: what a run of the workload touch says about itself."""
+    return f"{key}=cmd:{workload('touch')} {pattern} | grep -o '\"{key}\": [0-9]*'"
+
+
+def ab_run(guest: Guest, words: str, *metrics: str) -> str:
+    """A command that runs an experiment, and what it writes is in FILE, its first word."""
+    out = f"/run/ab-{next(NUMBERS)}.jsonl"
+    options = " ".join(f"--metric {shlex.quote(metric)}" for metric in metrics)
+    return f"{out} mmpolicy ab run --out {out} {words} {options}"
+
+
+def report_of(
+    guest: Guest, words: str, *metrics: str, folder: Path, codes: Sequence[int] = (0,)
+) -> dict[str, Any]:
+    """Run an experiment to its end, and make its report here, where that takes no time."""
+    out, command = ab_run(guest, words, *metrics).split(" ", 1)
+    before = must(guest, STATE)
+    must(guest, command)
+    assert must(guest, STATE) == before
+    samples, page = folder / "samples.jsonl", folder / "report.html"
+    samples.write_text(must(guest, f"cat {out}"))
+    argv = [sys.executable, "-m", "mmpolicy", "ab", "report", "--json", "--html", str(page)]
+    report = subprocess.run([*argv, str(samples)], check=False, capture_output=True, text=True)
+    assert report.returncode in codes, report.stdout + report.stderr
+    data: dict[str, Any] = json.loads(report.stdout)
+    assert not data["doubts"]
+    return data
+
+
+def effects(data: dict[str, Any]) -> dict[str, Any]:
+    """What was found, by metric."""
+    return {each["metric"]: each for each in data["metrics"]}
+
+
+def seen_in_a_browser(data: dict[str, Any], page: Path) -> None:
+    """Chromium shows the verdict, a line for each metric, and plots in colour."""
+    picture = page.with_suffix(".png")
+    argv = [*BROWSER, f"--user-data-dir={page.parent}/browser", f"--screenshot={picture}"]
+    shown = subprocess.run(
+        [*argv, "--dump-dom", page.as_uri()],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert f'<p class="verdict">{escape(data["verdict"])}</p>' in shown.stdout
+    assert shown.stdout.count('<svg role="img"') == 1 + 2 * len(data["metrics"])
+    pixels = (255 * image.imread(picture)[:, :, :3]).round().astype(int)
+    assert pixels.shape == (HEIGHT, WIDTH, 3)
+    for colour in COLOURS.values():
+        assert (pixels == [round(255 * part) for part in to_rgb(colour)]).all(axis=2).sum() > 50
+
+
+# What is there is found. Under icount; its clock jumps over disk reads, so the lease is long.
+
+SHORT = "--design switchback --block 0.2 --washout 0.1 --interval 0.1 --aa 2 --pairs 7 --lease 1h"
+
+
+@pytest.fixture
+def counting(machines: Machines) -> Guest:
+    """A guest whose time is instructions, with the module loaded."""
+    guest = machines.get(mem="2G", icount=True)
+    must(guest, "modprobe mmpolicy && mmpolicy ab run --help >/dev/null")
+    return guest
+
+
+def test_equal_arms(counting: Guest, tmp_path: Path) -> None:
+    """An A/A run finds nothing."""
+    metrics = says("every_64k 4", "kb"), says("forward 4", "faults")
+    words = f"{SHORT} --control {FIXED}"
+    report = report_of(counting, words, *metrics, folder=tmp_path, codes=[INCONCLUSIVE])
+    for found in effects(report).values():
+        assert (found["found"], found["effect"]["p"]) == (False, 1)
+    assert report["verdict"] == "both arms are the same, and no difference was found"
+
+
+def test_sparse_memory(counting: Guest, tmp_path: Path) -> None:
+    """One page in 64 kB: adaptive saves what 64 kB folios waste."""
+    words = f"{SHORT} --control {FIXED} --treatment {ADAPTIVE}"
+    metrics = f"{says('every_64k 4', 'kb')} lower", says("forward 4", "mismatches")
+    report = report_of(counting, words, *metrics, folder=tmp_path)
+    found = effects(report)
+    assert found["kb"]["found"]
+    assert found["kb"]["effect"]["high"] < -90
+    assert not found["mismatches"]["found"]
+    assert "kb fell by" in report["verdict"]
+    seen_in_a_browser(report, tmp_path / "report.html")
+
+
+def test_dense_speed(counting: Guest, tmp_path: Path) -> None:
+    """Dense access: adaptive takes less than half the instructions of stock with 4 kB."""
+    words = f"{SHORT} --control stock --treatment {ADAPTIVE}"
+    metrics = f"{says('forward 8 5', 'ticks')} lower", f"{says('forward 8', 'faults')} lower"
+    found = effects(report_of(counting, words, *metrics, folder=tmp_path))
+    for name in ("ticks", "faults"):
+        assert found[name]["found"]
+        assert found[name]["effect"]["high"] < -50
+
+
+def test_guard_restores_within_a_second(counting: Guest) -> None:
+    """From the moment in which it breaks, as seen by others."""
+    guest = counting
+    must(guest, "mkdir -p /sys/fs/cgroup/guarded")
+    before = must(guest, STATE)
+    words = f"{SHORT} --control {FIXED} --treatment {ADAPTIVE} --pairs 200"
+    guard = "--guard 'cgroup:/guarded/cgroup.stat:nr_descendants < 1'"
+    out, command = ab_run(guest, f"{words} {guard}", "vmstat.pgfault/s").split(" ", 1)
+    job = guest.start(command)
+    wait_for(guest, f'grep -q \'"phase": "ab"\' {out}')
+    now = "cut -d ' ' -f 1 /proc/uptime"
+    took = must(
+        guest,
+        f"{now}; mkdir /sys/fs/cgroup/guarded/child\n"
+        f"while grep -q 1 {ROOT}/experiment/enabled; do sleep 0.01; done; {now}\n"
+        f"while [ -d {ROOT}/profiles/ab-control ]; do sleep 0.01; done; {now}\n"
+        "rmdir /sys/fs/cgroup/guarded/child",
+    )
+    broken, stopped, restored = map(float, took.split())
+    result = job.wait()
+    assert result.rc == 1
+    assert "guard 'cgroup:/guarded/cgroup.stat:nr_descendants < 1': it is 1" in result.out
+    assert must(guest, STATE) == before
+    print(f"stopped {stopped - broken:.2f} s, restored {restored - broken:.2f} s after the break")
+    assert stopped - broken <= restored - broken <= 1
+
+
+# Where leases run out, the clock must not jump.
+
+
+def wait_for(guest: Guest, condition: str) -> None:
+    """Wait until a shell command succeeds."""
+    must(
+        guest, f"n=0; until {condition}; do sleep 0.05; n=$((n + 1)); [ $n -lt 1200 ] || exit; done"
+    )
+
+
+ENDLESS = "--block 0.3 --washout 0.1 --interval 0.1 --aa 2 --pairs 500"
+
+
+def begin(guest: Guest, design: str, lease: str = "1m") -> tuple[str, Job]:
+    """Begin an experiment that would go on for long; return the id of its process."""
+    metric = "vmstat.pgfault/s" if design == "switchback" else "arm.anon_order.got_order_4"
+    words = f"--design {design} {ENDLESS} --lease {lease} --control {FIXED} --treatment {ADAPTIVE}"
+    command = ab_run(guest, words, metric).split(" ", 1)[1]
+    mark = f"/run/pid-{next(NUMBERS)}"
+    job = guest.start(f"sh -c {shlex.quote(f'echo $$ >{mark}; exec {command}')} || exit")
+    wait_for(guest, f"[ -s {mark} ]")
+    return must(guest, f"cat {mark}").strip(), job
+
+
+@pytest.mark.parametrize("times", [pytest.param(3), pytest.param(20, marks=pytest.mark.full)])
+def test_sigkill_ends_in_stock(loaded: Guest, times: int) -> None:
+    """At any moment, within the lease, and nothing is left behind."""
+    rng = random.Random(times)
+    before = must(loaded, STATE)
+    expired = 0
+    for number in range(times):
+        pid, job = begin(loaded, ("switchback", "split")[number % 2], lease="3s")
+        if number % 3 != 2:  # else any moment of its start
+            wait_for(loaded, f"grep -q 1 {ROOT}/experiment/enabled")
+        moment = rng.uniform(0, 2)
+        late = must(loaded, f"sleep {moment:.2f}; kill -KILL {pid}; sleep 3.1; {STATE}")
+        job.wait()
+        state = late.rpartition("state:")[2].strip()
+        assert late.replace(f"state:{state}", "state:stock") == before, f"{number}: {moment:.2f} s"
+        assert state in ("expired", "stock")
+        expired += state == "expired"
+        must(loaded, f"echo 1 >{ROOT}/reset")
+        assert must(loaded, STATE) == before
+    assert expired >= times // 2
+    print(f"killed {times} times; in {expired} of them the lease had to expire")
+
+
+def test_two_at_once(loaded: Guest) -> None:
+    """The second is refused and names the first; Ctrl-C and SIGTERM go back."""
+    before = must(loaded, STATE)
+    for signal in ("INT", "TERM"):
+        pid, job = begin(loaded, "switchback")
+        wait_for(loaded, f"grep -q 1 {ROOT}/experiment/enabled")
+        second = loaded.run(ab_run(loaded, ENDLESS, "arm.units").split(" ", 1)[1])
+        assert second.rc == 1
+        assert f"is held by ab run, pid {pid}, which writes /run/ab-" in second.out
+        must(loaded, f"kill -{signal} {pid}")
+        first = job.wait()
+        assert first.rc == 1
+        assert f"interrupted: by SIG{signal}; the state from before is back" in first.out
+        assert must(loaded, STATE) == before
+
+
+def test_split(loaded: Guest, tmp_path: Path) -> None:
+    """Processes side by side: those in the treatment get no large folios for sparse access."""
+    touch = f"{workload('touch')} every_64k 1 >/dev/null"
+    job = loaded.start(f"while [ ! -e /run/enough ]; do {touch}; done")
+    words = f"--design split --control {FIXED} --treatment {ADAPTIVE} --lease 60 --aa 2 --pairs 7"
+    words += " --block 1.5 --washout 0.1 --interval 0.7"
+    metrics = ("large=arm.anon_order.got_order_4 / arm.units lower", "arm.anon_order.fault_ns")
+    report = report_of(loaded, words, *metrics, folder=tmp_path)
+    must(loaded, "touch /run/enough")
+    job.wait()
+    must(loaded, "rm /run/enough")
+    large = effects(report)["large"]
+    assert large["found"]
+    assert large["treatment"] < large["control"] / 2
+    balance = report["balance"]
+    assert (balance["of"], balance["p"] > 0.001) == ("units", True)
+    assert min(balance["control"], balance["treatment"]) > 20
+
+
+@pytest.mark.full
+def test_equal_arms_of_a_noisy_host(loaded: Guest, tmp_path: Path) -> None:
+    """Of A/A runs with real noise, few find something: at most 2 of 8, where 5 % are allowed."""
+    touch = f"{workload('touch')} random_quarter 4 >/dev/null"
+    job = loaded.start(f"while [ ! -e /run/enough ]; do {touch}; done")
+    words = "--block 0.4 --washout 0.1 --interval 0.1 --aa 2 --pairs 8 --lease 60"
+    found = 0
+    for number in range(8):
+        design = ("split", "switchback")[number % 2]
+        metric = ("arm.anon_order.stock / arm.units", "vmstat.pgfault/s")[number % 2]
+        options = f"--design {design} {words} --seed {number}"
+        report = report_of(loaded, options, metric, folder=tmp_path, codes=(0, INCONCLUSIVE))
+        found += report["conclusive"]
+    must(loaded, "touch /run/enough")
+    job.wait()
+    must(loaded, "rm /run/enough")
+    assert found <= 2
