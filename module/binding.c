@@ -17,6 +17,7 @@
 #include <linux/pid.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/task.h>
+#include <linux/sizes.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/string.h>
@@ -45,27 +46,27 @@ struct binding {
 
 /**
  * struct found - the profile found for a cgroup
- * @id: of the cgroup
+ * @cgroup: which; a removal raises the generation before it is freed
  * @generation: of the table when it was looked up
  * @profile: of it or of the nearest one above that has one, or %NULL
  */
 struct found {
-	u64 id;
+	const struct cgroup *cgroup;
 	unsigned long generation;
 	struct mmp_profile *profile;
-};
+} __aligned(4 * sizeof(long));
 
-#define CACHE_BITS	9
-#define CACHE_SIZE	(sizeof(struct found) << CACHE_BITS)
+#define CACHE_SIZE	512
 #define LONGEST_LINE	sizeof("18446744073709551615\n")
 
-/* May a profile other than "default" decide? */
+/* May a profile other than "default" decide? That of a process? */
 DEFINE_STATIC_KEY_FALSE(mmp_scoped);
+static DEFINE_STATIC_KEY_FALSE(processes_bound);
 
 static DEFINE_HASHTABLE(table, 10);
 static unsigned int nr_bound[KINDS];
 static DEFINE_SPINLOCK(table_lock);	/* for the two above; readers have RCU */
-static unsigned long generation = 1;	/* rises after a change for a cgroup */
+static unsigned long generation = 1;	/* rises after a change of a cgroup */
 static struct found __percpu *cache;
 
 /* Lookup */
@@ -102,41 +103,48 @@ static noinline struct mmp_profile *nearest(struct cgroup *cgroup)
 	return profile;
 }
 
-static struct mmp_profile *of_cgroup(struct cgroup *cgroup)
+/* The generation is read first, so that what is found is never older than it. */
+static __always_inline struct mmp_profile *
+of_cgroup(const struct task_struct *task)
 {
-	/* Before the table: what is found may only be newer than it says. */
+	/* Pairs with outdate(). */
 	unsigned long now = smp_load_acquire(&generation);
-	u64 id = cgroup_id(cgroup);
+	struct cgroup *cgroup = task_dfl_cgroup((struct task_struct *)task);
 	struct found *found;
 
 	guard(preempt)();
-	found = this_cpu_ptr(cache) + hash_64(id, CACHE_BITS);
-	if (unlikely(found->id != id || found->generation != now))
-		*found = (struct found){ id, now, nearest(cgroup) };
+	/* They are about a page large. */
+	found = this_cpu_ptr(cache) + (unsigned long)cgroup / SZ_4K % CACHE_SIZE;
+	if (unlikely(found->cgroup != cgroup || found->generation != now))
+		*found = (struct found){ cgroup, now, nearest(cgroup) };
 	return found->profile;
 }
 
-/* Whose faults those of @mm are: one process, even if several share it. */
-static struct task_struct *task_of(const struct mm_struct *mm)
+static __always_inline struct mmp_profile *of_task(struct task_struct *task)
 {
-	if (likely(current->mm == mm && !(current->flags & PF_KTHREAD)))
-		return current;
-	return mm ? mmp_mm_owner(mm) : NULL;
+	struct mmp_profile *profile = NULL;
+
+	if (static_branch_unlikely(&processes_bound))
+		profile = bound_to(id_of(task_tgid(task)));
+	if (!profile)
+		profile = of_cgroup(task);
+	return profile ?: mmp_experiment_arm(task);
+}
+
+/* Not of the task that works on it: khugepaged, ptrace, kernel threads. */
+static noinline struct mmp_profile *of_owner(const struct mm_struct *mm)
+{
+	struct task_struct *owner = mm ? mmp_mm_owner(mm) : NULL;
+
+	return owner ? of_task(owner) : &mmp_default;
 }
 
 /* mmp_profile_of() when it may be another than "default". */
 struct mmp_profile *mmp_profile_scoped(const struct mm_struct *mm)
 {
-	struct task_struct *task = task_of(mm);
-	struct mmp_profile *profile = NULL;
-
-	if (!task)
-		return &mmp_default;
-	if (READ_ONCE(nr_bound[PROCESS]))
-		profile = bound_to(id_of(task_tgid(task)));
-	if (!profile && READ_ONCE(nr_bound[CGROUP]))
-		profile = of_cgroup(task_dfl_cgroup(task));
-	return profile ?: mmp_experiment_arm(task);
+	if (likely(current->mm == mm && !(current->flags & PF_KTHREAD)))
+		return of_task(current);
+	return of_owner(mm);
 }
 
 /* Changes */
@@ -146,11 +154,10 @@ static enum kind kind_of(const struct binding *b)
 	return b->pid ? PROCESS : CGROUP;
 }
 
-static void outdate(const struct binding *b)
+/* After the table has changed, for cgroups. */
+static void outdate(void)
 {
-	if (b->pid)
-		return;
-	/* After the table has changed. */
+	/* Pairs with of_cgroup(). */
 	smp_store_release(&generation, generation + 1);
 }
 
@@ -159,7 +166,8 @@ static void add(struct binding *b)
 	lockdep_assert_held(&table_lock);
 	hash_add_rcu(table, &b->node, b->id);
 	WRITE_ONCE(nr_bound[kind_of(b)], nr_bound[kind_of(b)] + 1);
-	outdate(b);
+	if (!b->pid)
+		outdate();
 }
 
 static void free_binding(struct rcu_head *rcu)
@@ -175,7 +183,8 @@ static void drop(struct binding *b)
 	lockdep_assert_held(&table_lock);
 	hash_del_rcu(&b->node);
 	WRITE_ONCE(nr_bound[kind_of(b)], nr_bound[kind_of(b)] - 1);
-	outdate(b);
+	if (!b->pid)
+		outdate();
 	call_rcu(&b->rcu, free_binding);
 }
 
@@ -204,7 +213,7 @@ static void settle(struct work_struct *work)
 
 static DECLARE_WORK(settling, settle);
 
-static void ended(u64 id)
+static void ended(enum kind kind, u64 id)
 {
 	struct binding *b;
 
@@ -213,19 +222,26 @@ static void ended(u64 id)
 	if (b)
 		drop(b);
 	spin_unlock(&table_lock);
-	if (b && !any_bound())
+	if (b && !READ_ONCE(nr_bound[kind]))
 		schedule_work(&settling);
 }
 
 static void on_exit(void *unused, struct task_struct *task)
 {
-	if (!atomic_read(&task->signal->live))
-		ended(id_of(task_tgid(task)));
+	u64 id = id_of(task_tgid(task));
+
+	guard(rcu)();
+	if (!atomic_read(&task->signal->live) && find(id))
+		ended(PROCESS, id);
 }
 
 static void on_rmdir(void *unused, struct cgroup *cgroup, const char *path)
 {
-	ended(cgroup_id(cgroup));
+	ended(CGROUP, cgroup_id(cgroup));
+	/* Soon another one may be at its address. */
+	spin_lock(&table_lock);
+	outdate();
+	spin_unlock(&table_lock);
 }
 
 /* The child does not run yet. Without memory it is not bound: it gets stock. */
@@ -297,6 +313,14 @@ static int listen(void)
 	return 0;
 }
 
+static void switch_key(struct static_key_false *key, bool on)
+{
+	if (on)
+		static_branch_enable(key);
+	else
+		static_branch_disable(key);
+}
+
 /**
  * mmp_binding_settle - listen and look up only as long as there is a need
  *
@@ -307,10 +331,8 @@ void mmp_binding_settle(void)
 	lockdep_assert_held(&mmp_lock);
 	if (listening && !any_bound())
 		ignore(ARRAY_SIZE(events));
-	if (any_bound() || mmp_experiment_running())
-		static_branch_enable(&mmp_scoped);
-	else
-		static_branch_disable(&mmp_scoped);
+	switch_key(&processes_bound, READ_ONCE(nr_bound[PROCESS]));
+	switch_key(&mmp_scoped, any_bound() || mmp_experiment_running());
 }
 
 /* Adds @new; or returns true if what is bound was moved instead. */
@@ -322,7 +344,8 @@ static bool move(struct mmp_profile *profile, u64 id, struct binding *new)
 	old = find(id);
 	if (old) {
 		WRITE_ONCE(old->profile, profile);
-		outdate(old);
+		if (!old->pid)
+			outdate();
 	} else {
 		add(new);
 	}
@@ -405,7 +428,7 @@ static int bind_cgroup(struct mmp_profile *profile, u64 id)
 		return -ENOENT;
 	err = bind(profile, id, NULL);
 	if (!err && !(READ_ONCE(cgroup->self.flags) & CSS_ONLINE)) {
-		ended(id);
+		ended(CGROUP, id);
 		err = -ENOENT;
 	}
 	cgroup_put(cgroup);
@@ -421,7 +444,7 @@ static int bind_task(struct mmp_profile *profile, struct task_struct *task,
 		return -EINVAL;
 	err = bind(profile, id_of(pid), pid);
 	if (!err && !atomic_read(&task->signal->live)) {
-		ended(id_of(pid));
+		ended(PROCESS, id_of(pid));
 		err = -ESRCH;
 	}
 	return err;
@@ -552,7 +575,7 @@ const struct bin_attribute *const mmp_binding_files[] = {
  */
 int mmp_binding_init(void)
 {
-	cache = __alloc_percpu(CACHE_SIZE, __alignof__(struct found));
+	cache = __alloc_percpu(CACHE_SIZE * sizeof(*cache), sizeof(*cache));
 	for_each_kernel_tracepoint(note_event, NULL);
 	return cache ? 0 : -ENOMEM;
 }

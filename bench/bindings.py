@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What it costs a fault to find its profile: by binding, depth and number of cgroups.
+
+All arms run the policy never, in the same cgroup of the same guest. So they
+differ in the lookup alone. No controller is enabled for the cgroups, as the
+memory controller has costs of its own for depth.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import common
+from common import Arm, Results, Sample
+from vm import Guest
+
+ROOT = "/sys/kernel/mmpolicy"
+CGROUPS = "/sys/fs/cgroup"
+MEM = "2G"
+PATTERN, MIB = "forward", 64
+CASE = "fault"
+BASE = "default"
+BASES = (BASE, "one cgroup", "its parent")
+
+PROFILE = f"""
+echo 1 >{ROOT}/reset; echo p >{ROOT}/profiles/create
+echo never >{ROOT}/profiles/p/anon_order/policy
+"""
+
+
+def bind(path: str) -> str:
+    """Shell commands that bind a cgroup."""
+    return f"stat -c %i {CGROUPS}/{path} >{ROOT}/profiles/p/cgroups\n"
+
+
+THOUSAND = f"for i in $(seq 999); do {bind('many/$i')} done\n"
+EXPERIMENT = f"""
+echo q >{ROOT}/profiles/create
+echo never >{ROOT}/profiles/q/anon_order/policy
+echo p >{ROOT}/experiment/control; echo q >{ROOT}/experiment/treatment
+echo 1 >{ROOT}/experiment/enabled
+"""
+
+ARMS = [
+    Arm(BASE, setup=f"echo never >{ROOT}/profiles/default/anon_order/policy"),
+    Arm("one cgroup", setup=PROFILE + bind("a")),
+    Arm("its parent", setup=PROFILE + bind("top")),
+    Arm("three levels up", setup=PROFILE + bind("top")),
+    Arm("1,000 cgroups", setup=PROFILE + THOUSAND + bind("a")),
+    Arm("one process", setup=PROFILE),
+    Arm("experiment", setup=PROFILE + EXPERIMENT),
+]
+QUICK = (*BASES, "three levels up", "1,000 cgroups")
+PLACES = {"its parent": "top/1", "three levels up": "top/1/2/3"}
+
+
+def command(arm: Arm, rounds: int) -> str:
+    """Run touch at its place in the hierarchy, as a bound process if the arm says so."""
+    place = PLACES.get(arm.name, "a")
+    words = f"echo $$ >{CGROUPS}/{place}/cgroup.procs; "
+    if arm.name == "one process":
+        words += f"echo $$ >{ROOT}/profiles/p/pids; "
+    return f"sh -c '{words} exec {common.workload('touch')} {PATTERN} {MIB} {rounds}'"
+
+
+def take(guest: Guest, arm: Arm, rounds: int) -> Sample:
+    """Instructions of a fault."""
+    common.must(guest, f"echo 1 >{ROOT}/reset\n{arm.setup}")
+    found = common.ran(guest, command(arm, rounds))
+    return Sample(arm.name, CASE, {"ticks": found["ticks"] / found["faults"]})
+
+
+def run(quick: bool = False) -> Results:
+    """Measure all arms, one after the other, after a run that warms up the free lists."""
+    results = Results("bindings", {"cpu": common.CPU, "unit": "instructions"})
+    rounds, arms = (3, [arm for arm in ARMS if arm.name in QUICK]) if quick else (21, ARMS)
+    with common.counting_guest("patched", MEM) as guest:
+        common.must(guest, f"mkdir -p {CGROUPS}/a {CGROUPS}/top/1/2/3 {CGROUPS}/many")
+        common.must(guest, f"cd {CGROUPS}/many && mkdir $(seq 999) && modprobe mmpolicy")
+        results.about["kernel"] = common.must(guest, "uname -r").strip()
+        take(guest, ARMS[0], rounds)
+        results.samples += [take(guest, arm, rounds) for arm in arms]
+    return results
+
+
+def report(results: Results) -> str:
+    """Instructions of a fault, and as a multiple of those arms that others are held against."""
+    rows = [
+        [
+            sample.arm,
+            f"{sample.values['ticks']:.1f}",
+            *(f"{results.ratio(sample.arm, base, CASE, 'ticks'):.4f}" for base in BASES),
+        ]
+        for sample in results.samples
+    ]
+    return common.table(["", "a fault", *BASES], rows)
+
+
+def main(argv: list[str]) -> None:
+    """Entry point of ./dev bench bindings."""
+    parser = common.options("bindings", "Tell what it costs a fault to find its profile.")
+    chosen: argparse.Namespace = parser.parse_args(argv)
+    results = run(chosen.quick)
+    print(f"{common.CPU}\nInstructions of a fault, and as a multiple.\n\n{report(results)}")
+    if chosen.json:
+        results.save(chosen.json)

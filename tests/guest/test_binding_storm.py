@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Profiles, bindings, cgroups and experiments come and go under processes that fault and end."""
+
+from __future__ import annotations
+
+import pytest
+from common import ran, workload
+
+from .conftest import Machines
+from .tools import ROOT, must
+
+LONG = True
+CGROUPS = "/sys/fs/cgroup/storm"
+MEASURES = (
+    "created",
+    "deleted",
+    "bound",
+    "unbound",
+    "enabled",
+    "resets",
+    "expired",
+    "born",
+    "moved",
+)
+
+
+@pytest.mark.parametrize(
+    ("flavor", "seconds"),
+    [
+        pytest.param("debug", 20, marks=pytest.mark.flavor("debug")),
+        pytest.param("debug", 600, marks=[pytest.mark.flavor("debug"), pytest.mark.full]),
+        pytest.param("kasan", 600, marks=[pytest.mark.flavor("kasan"), pytest.mark.full]),
+    ],
+)
+def test_binding_storm(machines: Machines, flavor: str, seconds: int) -> None:
+    """No page holds what nobody wrote, nothing is left, the kernel's checkers see nothing."""
+    guest = machines.get(flavor, mem="2G", cpus=2)
+    must(guest, "modprobe mmpolicy")
+    found = ran(guest, f"{workload('bindstorm')} {seconds}", timeout=seconds * 2 + 300)
+    print(found)
+    assert not found["mismatches"]
+    assert all(found[measure] for measure in MEASURES), found
+    must(guest, f"echo 1 >{ROOT}/reset")
+    assert must(guest, f"cat {ROOT}/state; cd {ROOT}/profiles && ls -d */") == "stock\ndefault/\n"
+    assert not must(guest, f"cat {ROOT}/profiles/default/pids {ROOT}/profiles/default/cgroups")
+    must(guest, f"find {CGROUPS} -depth -type d -exec rmdir {{}} +")
+    must(guest, "rmmod mmpolicy")
+    guest.check()
+    guest.scan_leaks()

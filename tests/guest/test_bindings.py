@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Bindings of cgroups and processes, by the folios that their programs get; and what they cost."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+import bindings
+import pytest
+from common import Results
+from vm import Guest
+
+from .conftest import Machines
+from .tools import ROOT, Pages, Poke, folios, histograms, must, ops_command, poke, refused
+
+PROFILES = f"{ROOT}/profiles"
+TOP = "/sys/fs/cgroup/t"
+DENSE = "map 4096 touch 0 4096 folios 0 4096"
+SMALL: Pages = {0: 4096}
+NEW_PROCESS = f"sh -c {shlex.quote(ops_command(DENSE))}"
+RMDIR = f"find {TOP} -depth -type d -exec rmdir {{}} +"
+
+
+@pytest.fixture
+def two(loaded: Guest) -> Iterator[Guest]:
+    """Profiles a (adaptive), b (never) and c (fixed, 64 kB); cgroups t/a and t/b, not bound."""
+    script = "for name in a b c; do echo $name >create || exit; done; "
+    script += "echo adaptive >a/anon_order/policy && echo never >b/anon_order/policy"
+    script += " && echo fixed >c/anon_order/policy"
+    must(loaded, f"mkdir -p {TOP}/a {TOP}/b && cd {PROFILES} && {script}")
+    yield loaded
+    must(loaded, f"echo 1 >{ROOT}/reset; {RMDIR}")
+
+
+def bind(profile: str, *cgroups: str) -> str:
+    """Shell commands that bind cgroups below the top."""
+    lines = [f"stat -c %i {TOP}/{cgroup} >{PROFILES}/{profile}/cgroups" for cgroup in cgroups]
+    return " && ".join(lines)
+
+
+def enter(cgroup: str, process: str = "$$") -> str:
+    """A shell command that moves a process."""
+    return f"echo {process} >{TOP}/{cgroup}/cgroup.procs"
+
+
+def inside(guest: Guest, cgroup: str, words: str = DENSE, *shell: str) -> list[Pages]:
+    """Run ops in a cgroup."""
+    command = f"{enter(cgroup)} && exec {ops_command(words, *shell)}"
+    return histograms(must(guest, f"sh -c {shlex.quote(command)}"))
+
+
+def is_large(found: Pages) -> bool:
+    """As adaptive leaves a dense area: nearly all of it in 64 kB."""
+    return found.get(4, 0) >= 4096 - 64 and sum(found.values()) == 4096
+
+
+def bound(guest: Guest, profile: str, kind: str) -> set[int]:
+    """The ids in "cgroups" or "pids"."""
+    return {int(word) for word in must(guest, f"cat {PROFILES}/{profile}/{kind}").split()}
+
+
+# Cgroups
+
+
+def test_two_cgroups(two: Guest) -> None:
+    """The same program gets what its cgroup is bound to; elsewhere all is stock."""
+    must(two, bind("a", "a") + " && " + bind("b", "b"))
+    for _ in range(2):
+        assert is_large(inside(two, "a")[0])
+        assert inside(two, "b") == [SMALL]
+        assert folios(two, DENSE) == [SMALL]
+    must(two, bind("c", "b"))  # bound anew, from one profile to another
+    assert inside(two, "b") == [{4: 4096}]
+    assert not bound(two, "b", "cgroups")
+
+
+def test_counters_are_of_the_profile(two: Guest) -> None:
+    """Decisions are counted where they were made."""
+    must(two, bind("a", "a") + " && " + bind("c", "b"))
+    inside(two, "a")
+    inside(two, "b")
+    debug = "/sys/kernel/debug/mmpolicy"
+    got = {
+        p: int(must(two, f"sed -n 's/^got_order_4 //p' {debug}/{p}/anon_order/stats"))
+        for p in "abc"
+    }
+    assert got["a"] >= 252
+    assert got["b"] == 0
+    assert got["c"] >= 256
+
+
+def test_a_task_that_moves(two: Guest) -> None:
+    """It follows at once, there and back, with its threads' faults to come."""
+    must(two, bind("c", "a") + " && " + bind("b", "b"))
+    words = f"{DENSE} sh {DENSE} sh {DENSE}"
+    moves = [enter(cgroup, "$PPID") for cgroup in ("b", "a")]
+    assert inside(two, "a", words, *moves) == [{4: 4096}, SMALL, {4: 4096}]
+
+
+def test_the_nearest_bound_ancestor_decides(two: Guest) -> None:
+    """Children inherit, those too that are made later, until one is bound itself."""
+    must(two, f"mkdir -p {TOP}/a/x/y && {bind('c', 'a')}")
+    assert inside(two, "a/x/y") == [{4: 4096}]
+    must(two, f"mkdir {TOP}/a/later")
+    assert inside(two, "a/later") == [{4: 4096}]
+    must(two, bind("b", "a/x"))
+    assert inside(two, "a/x/y") == inside(two, "a/x") == [SMALL]
+    assert inside(two, "a") == [{4: 4096}]
+    must(two, f"echo -$(stat -c %i {TOP}/a/x) >{PROFILES}/b/cgroups")
+    assert inside(two, "a/x/y") == [{4: 4096}]
+    must(two, f"echo -$(stat -c %i {TOP}/a) >{PROFILES}/c/cgroups")
+    assert inside(two, "a/x/y") == [SMALL]
+
+
+def test_a_removed_cgroup_is_forgotten(two: Guest) -> None:
+    """Its binding ends with it, and one of the same name is another."""
+    must(two, bind("c", "a"))
+    must(two, f"rmdir {TOP}/a && mkdir {TOP}/a")
+    assert not bound(two, "c", "cgroups")
+    assert inside(two, "a") == [SMALL]
+    must(two, f"echo c >{PROFILES}/delete")
+
+
+def test_many_cgroups(two: Guest) -> None:
+    """A thousand, all listed; each is told from its neighbour."""
+    make = f"cd {TOP}/a && mkdir $(seq 1000) && stat -c %i $(seq 1000)"
+    ids = must(two, make).split()
+    halves = {"c": ids[:500], "b": ids[500:]}
+    for profile, some in halves.items():
+        must(two, f"for i in {' '.join(some)}; do echo $i >{PROFILES}/{profile}/cgroups; done")
+        assert bound(two, profile, "cgroups") == {*map(int, some)}
+    for number in (1, 250, 500):
+        assert inside(two, f"a/{number}") == [{4: 4096}]
+    for number in (501, 750, 1000):
+        assert inside(two, f"a/{number}") == [SMALL]
+    must(two, f"cd {TOP}/a && rmdir $(seq 1000)")
+    assert not bound(two, "b", "cgroups") | bound(two, "c", "cgroups")
+
+
+# Processes
+
+
+def test_a_process(two: Guest) -> None:
+    """Its own binding wins over that of its cgroup; exec keeps it, exit ends it."""
+    must(two, bind("b", "a"))
+    mine = f"echo $PPID >{PROFILES}/c/pids"
+    undo = f"echo -$PPID >{PROFILES}/c/pids"
+    assert inside(two, "a", f"{DENSE} sh {DENSE} sh {DENSE}", mine, undo) == [
+        SMALL,
+        {4: 4096},
+        SMALL,
+    ]
+    command = f"echo $$ >{PROFILES}/c/pids && exec {ops_command(DENSE)}"
+    assert histograms(must(two, f"sh -c {shlex.quote(command)}")) == [{4: 4096}]
+    assert not bound(two, "c", "pids")
+    must(two, f"echo c >{PROFILES}/delete")
+
+
+def test_children_of_a_process(two: Guest) -> None:
+    """They are bound as their parent was when they were born, and outlive it."""
+    start = f"echo $$ >{PROFILES}/c/pids; sleep 100 & sh -c 'sleep 100 & exit'; sleep 100 & exit"
+    must(two, f"sh -c {shlex.quote(start)}")
+    assert len(bound(two, "c", "pids")) == 3
+    two.run("killall sleep")
+    must(two, f"while [ -s {PROFILES}/c/pids ]; do sleep 0.05; done", 20)
+    child = f"echo $$ >{PROFILES}/c/pids; {NEW_PROCESS}; echo -$$ >{PROFILES}/c/pids; {NEW_PROCESS}"
+    assert histograms(must(two, f"sh -c {shlex.quote(child)}")) == [{4: 4096}, SMALL]
+
+
+def test_refused_bindings(two: Guest) -> None:
+    """Nothing that is not there, no thread of the kernel; nothing changes."""
+    must(two, bind("c", "a"))
+    pokes = [
+        Poke(f"{PROFILES}/c/cgroups", "999999999", 1, ("ENOENT",)),
+        Poke(f"{PROFILES}/c/cgroups", "-999999999", 1, ("ENOENT",)),
+        Poke(
+            f"{PROFILES}/b/cgroups", f"-{must(two, f'stat -c %i {TOP}/a').strip()}", 1, ("ENOENT",)
+        ),
+        Poke(f"{PROFILES}/c/pids", "2", 1, ("EINVAL",)),
+        Poke(f"{PROFILES}/c/pids", "4000000", 1, ("ESRCH",)),
+        Poke(f"{PROFILES}/c/pids", "-1", 1, ("ENOENT",)),
+        *(
+            Poke(f"{PROFILES}/c/{name}", text, 1, ("EINVAL", "ERANGE"))
+            for name in ("cgroups", "pids")
+            for text in ("x", "--1", "- 1", "1 2", "99999999999999999999", "1" * 5000)
+        ),
+    ]
+    refused(poke(two, pokes))
+
+
+# What it costs
+
+
+@pytest.fixture(scope="module")
+def results(all_machines: Machines) -> Results:
+    """Instructions of a fault, by where the task and what is bound."""
+    all_machines.end()
+    return bindings.run(quick=True)
+
+
+def test_depth_costs_nothing(results: Results) -> None:
+    """A task three levels below what is bound, against one level."""
+    ratio = results.ratio("three levels up", "its parent", bindings.CASE, "ticks")
+    assert ratio <= 1.005, bindings.report(results)
+
+
+def test_number_costs_nothing(results: Results) -> None:
+    """A thousand bound cgroups, against one."""
+    ratio = results.ratio("1,000 cgroups", "one cgroup", bindings.CASE, "ticks")
+    assert ratio <= 1.01, bindings.report(results)
+
+
+@pytest.mark.parametrize("arm", ("one cgroup", "its parent"))
+def test_a_binding_is_cheap(results: Results, arm: str) -> None:
+    """Against the same policy in the profile default."""
+    ratio = results.ratio(arm, bindings.BASE, bindings.CASE, "ticks")
+    assert ratio <= 1.015, bindings.report(results)

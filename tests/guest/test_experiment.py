@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Experiments: which unit is in which arm, by the folios that it gets; and what is counted."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+import pytest
+from common import ran, workload
+from vm import Guest
+
+from .tools import ROOT, Pages, Poke, histograms, must, ops_command, poke, refused
+
+PROFILES = f"{ROOT}/profiles"
+EXPERIMENT = f"{ROOT}/experiment"
+DEBUG = "/sys/kernel/debug/mmpolicy"
+TOP = "/sys/fs/cgroup/t"
+UNITS = 24
+DENSE = ops_command("map 64 touch 0 64 folios 0 64")
+CONTROL: Pages = {0: 64}
+TREATED: Pages = {4: 64}
+ARMS = ("control", "treatment")
+
+
+@pytest.fixture
+def arms(loaded: Guest) -> Iterator[Guest]:
+    """An experiment ready to be enabled: control has small folios, treatment 64 kB; and cgroups."""
+    script = f"""
+    for arm in {" ".join(ARMS)}; do
+        echo $arm >{PROFILES}/create && echo $arm >{EXPERIMENT}/$arm || exit
+    done
+    echo never >{PROFILES}/control/anon_order/policy
+    echo fixed >{PROFILES}/treatment/anon_order/policy
+    mkdir -p {TOP} && cd {TOP} && mkdir $(seq {UNITS})
+    """
+    must(loaded, script)
+    yield loaded
+    must(loaded, f"echo 1 >{ROOT}/reset; cd {TOP} && rmdir $(seq {UNITS}) && rmdir {TOP}")
+
+
+def enable(guest: Guest, **files: object) -> None:
+    """Set files of the experiment, then enable it anew."""
+    lines = [f"echo {value} >{EXPERIMENT}/{name}" for name, value in files.items()]
+    switch = f"echo 0 >{EXPERIMENT}/enabled", *lines, f"echo 1 >{EXPERIMENT}/enabled"
+    must(guest, " && ".join(switch))
+
+
+def run_in_each_cgroup(guest: Guest) -> set[int]:
+    """Which of the cgroups are treated; each is in one of the arms."""
+    body = f"echo $$ >{TOP}/$1/cgroup.procs && exec {DENSE}"
+    found = must(
+        guest, f"for i in $(seq {UNITS}); do sh -c {shlex.quote(body)} sh $i || exit; done"
+    )
+    pages = histograms(found)
+    assert len(pages) == UNITS
+    assert all(some in (CONTROL, TREATED) for some in pages)
+    return {unit for unit, some in enumerate(pages) if some == TREATED}
+
+
+def units(guest: Guest) -> dict[str, int]:
+    """How many units each arm has had."""
+    lines = must(guest, f"cat {DEBUG}/experiment/units").splitlines()
+    return {name: int(value) for name, value in (line.split() for line in lines)}
+
+
+def stats(guest: Guest, profile: str) -> dict[str, int]:
+    """The counters of anon_order in a profile."""
+    lines = must(guest, f"cat {DEBUG}/{profile}/anon_order/stats").splitlines()
+    return {name: int(value) for name, value in (line.split() for line in lines)}
+
+
+def timed(counters: dict[str, int]) -> int:
+    """Faults in the histogram of latencies."""
+    return sum(n for name, n in counters.items() if name.startswith("fault_ns_log2_"))
+
+
+def test_cgroups_as_units(arms: Guest) -> None:
+    """A cgroup keeps its arm; more percent only add to the treatment; a seed is a new draw."""
+    enable(arms, unit="cgroup", percent=30, seed=1)
+    some = run_in_each_cgroup(arms)
+    assert 0 < len(some) < UNITS
+    must(arms, f"echo 60 >{EXPERIMENT}/percent")
+    more = run_in_each_cgroup(arms)
+    assert some < more
+    assert len(more) < UNITS
+    for percent, count in ((0, 0), (100, UNITS)):
+        must(arms, f"echo {percent} >{EXPERIMENT}/percent")
+        assert len(run_in_each_cgroup(arms)) == count
+    enable(arms, percent=30, seed=2)
+    assert run_in_each_cgroup(arms) != some
+    enable(arms, percent=30, seed=1)
+    assert run_in_each_cgroup(arms) == some
+
+
+def test_processes_as_units(arms: Guest) -> None:
+    """A process keeps its arm over exec and time; children are units of their own."""
+    enable(arms, percent=50, seed=3)
+    again = ops_command("map 64 touch 0 64 folios 0 64 map 64 touch 0 64 folios 0 64")
+    shells = f"for i in $(seq 40); do sh -c 'exec sh -c \"exec {again}\"' & wait $!; done"
+    found = histograms(must(arms, shells))
+    pairs = list(zip(found[::2], found[1::2], strict=True))
+    assert all(first == second for first, second in pairs)
+    assert 6 < sum(first == TREATED for first, _ in pairs) < 34
+    seen = units(arms)
+    assert seen["control"] + seen["treatment"] >= 40
+    assert not seen["full"]
+
+
+def test_only_a_part_of_the_hierarchy(arms: Guest) -> None:
+    """What is outside of the experiment's cgroup has the profile default."""
+    enable(arms, unit="cgroup", percent=100, cgroup=f"$(stat -c %i {TOP}/7)")
+    assert run_in_each_cgroup(arms) == {6}
+    assert units(arms) == {"control": 0, "treatment": 1, "full": 0}
+
+
+def test_bindings_win(arms: Guest) -> None:
+    """What is bound takes no part, until it is not bound any more."""
+    enable(arms, unit="cgroup", percent=100, cgroup=f"$(stat -c %i {TOP})")
+    number = must(arms, f"stat -c %i {TOP}/3").strip()
+    must(arms, f"echo {number} >{PROFILES}/control/cgroups")
+    everyone = {*range(UNITS)}
+    assert run_in_each_cgroup(arms) == everyone - {2}
+    must(arms, f"echo -{number} >{PROFILES}/control/cgroups")
+    assert run_in_each_cgroup(arms) == everyone
+
+
+def test_what_may_not_change_meanwhile(arms: Guest) -> None:
+    """Arms, unit, seed, cgroup and the profiles stay; by effect too."""
+    enable(arms, unit="cgroup", percent=50, seed=4)
+    before = run_in_each_cgroup(arms)
+    values = {"control": "none", "treatment": "none", "unit": "process", "seed": "5", "cgroup": "1"}
+    pokes = [Poke(f"{EXPERIMENT}/{name}", text, 1, ("EBUSY",)) for name, text in values.items()]
+    pokes += [Poke(f"{PROFILES}/delete", arm, 1, ("EBUSY",)) for arm in ARMS]
+    refused(poke(arms, pokes))
+    assert run_in_each_cgroup(arms) == before
+    must(arms, f"echo 0 >{EXPERIMENT}/enabled")
+    refused(poke(arms, [Poke(f"{PROFILES}/delete", arm, 1, ("EBUSY",)) for arm in ARMS]))
+
+
+def test_nothing_runs_without_two_arms(arms: Guest) -> None:
+    """EINVAL, and all is stock."""
+    must(arms, f"echo none >{EXPERIMENT}/control")
+    pokes = [Poke(f"{EXPERIMENT}/enabled", "1", 1, ("EINVAL",))]
+    pokes += [Poke(f"{EXPERIMENT}/control", "default", 1, ("EINVAL",))]
+    pokes += [Poke(f"{EXPERIMENT}/control", "treatment", 1, ("EINVAL",))]
+    pokes += [Poke(f"{EXPERIMENT}/control", "nobody", 1, ("ENOENT",))]
+    pokes += [
+        Poke(f"{EXPERIMENT}/percent", text, 1, ("ERANGE", "EINVAL")) for text in ("101", "-1")
+    ]
+    refused(poke(arms, pokes))
+    assert histograms(must(arms, DENSE)) == [CONTROL]
+
+
+@pytest.mark.parametrize(("arm", "percent"), [("control", 0), ("treatment", 100)])
+def test_counters_of_an_arm(arms: Guest, arm: str, percent: int) -> None:
+    """Decisions, folios and the time of each fault are counted in the arm that they were in."""
+    enable(arms, unit="cgroup", percent=percent, cgroup=f"$(stat -c %i {TOP}/1)")
+    other = ARMS[arm == "control"]
+    inside = f"sh -c 'echo $$ >{TOP}/1/cgroup.procs && exec {workload('touch')} forward 16 2'"
+    before = stats(arms, arm)
+    found = ran(arms, inside)
+    after = stats(arms, arm)
+    rise = {name: after[name] - before[name] for name in after}
+    faults = 2 * 4096 if arm == "control" else 2 * 256
+    assert faults <= timed(rise) <= faults + 300
+    assert faults <= 2 * found["faults"] + 2
+    if arm == "control":
+        assert rise["wanted_order_0"] >= faults
+    else:
+        assert faults <= rise["got_order_4"] <= faults + 50
+    assert not timed(stats(arms, other)) and not stats(arms, other)["wanted_order_0"]
+    must(arms, f"echo 0 >{EXPERIMENT}/enabled")
+    ran(arms, inside)
+    assert timed(stats(arms, arm)) == timed(after)
