@@ -86,11 +86,21 @@ def forest(rows: Sequence[Row]) -> str:
     figure, axes = _figure(8, 0.9 + 0.45 * len(shown))
     for place, row in enumerate(reversed(shown)):
         _bar(axes, place, row)
+    axes.set_xlim(*_limits(shown))
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(shown)), [row.metric.name for row in reversed(shown)])
     axes.set_ylim(-0.6, len(shown) - 0.4)
     axes.set_xlabel("effect of the treatment in %, with 95 % interval; grey: A/A floor")
     return _svg(figure, "effects with their intervals")
+
+
+def _limits(rows: Sequence[Row]) -> tuple[float, float]:
+    """Return the ends of the axis: all intervals and 0, but not a floor that dwarfs them."""
+    effects = [row.effect for row in rows if row.effect]
+    ends = [end for each in effects for end in (each.low, each.estimate, each.high)]
+    shown = [0.0, *(rows[0].shown(end) for end in ends if isfinite(end))]
+    margin = 0.3 * (max(shown) - min(shown)) or 1.0
+    return min(shown) - margin, max(shown) + margin
 
 
 def _bar(axes: Any, place: int, row: Row) -> None:

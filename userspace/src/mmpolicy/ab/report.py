@@ -49,7 +49,9 @@ class Row:
     def text(self, effect: float, sign: str = "+") -> str:
         """Return a number of the effect with its unit."""
         value = self.shown(effect)
-        return f"{value:{sign}.3g} %" if self.scale == "ratio" else f"{value:{sign}.4g}"
+        if self.scale != "ratio":
+            return f"{value:{sign}.4g}"
+        return f"{value:{sign}{'.0f' if abs(value) >= 1000 else '.3g'}} %"
 
     @cached_property
     def smallest(self) -> float:
