@@ -19,6 +19,7 @@ from .tools import ROOT, must
 
 POLICIES = ("stock", "eager", "cap")
 EINVAL, ENOMEM = 22, 12
+LONG = True
 CGROUP = "/sys/fs/cgroup/mmpolicy-test"
 
 
@@ -231,13 +232,21 @@ def test_nothing_is_lost(loaded: Guest, name: str) -> None:
     assert must(loaded, f"cat {ROOT}/state").strip() == "active"
 
 
-@pytest.mark.flavor("debug")
-def test_nothing_is_lost_while_switching(machines: Machines) -> None:
-    """With lockdep and PROVE_RCU."""
-    guest = machines.get("debug", mem="2G", cpus=2, swap="1G")
+@pytest.mark.parametrize(
+    ("flavor", "seconds"),
+    [
+        pytest.param("debug", 8, marks=pytest.mark.flavor("debug")),
+        pytest.param("kasan", 60, marks=[pytest.mark.flavor("kasan"), pytest.mark.full]),
+    ],
+)
+def test_nothing_is_lost_while_switching(machines: Machines, flavor: str, seconds: int) -> None:
+    """Lockdep is silent, and nothing leaks: what cap knows of processes goes with them."""
+    guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
-    with switching(guest, 8):
-        kept(guest.run(keep(8, 4), 150))
+    with switching(guest, seconds):
+        kept(guest.run(keep(seconds, 4), 60 + 8 * seconds))
+    must(guest, "rmmod mmpolicy")
+    guest.scan_leaks()
 
 
 @pytest.mark.full
@@ -256,19 +265,6 @@ def test_nothing_is_lost_in_ten_minutes(loaded: Guest) -> None:
             kept(job.wait(900))
     for name, counter in {"eager": "eager", "cap": "lazy", "stock": "stock"}.items():
         assert stats(loaded, name)[counter] > 10000
-
-
-@pytest.mark.full
-@pytest.mark.flavor("kasan")
-def test_switching_with_kasan(machines: Machines) -> None:
-    """Also kmemleak: what cap knows of processes is freed with them."""
-    guest = machines.get("kasan", mem="2G", cpus=2, swap="1G")
-    must(guest, "modprobe mmpolicy")
-    with switching(guest, 60):
-        kept(guest.run(keep(60, 4), 400))
-    must(guest, "rmmod mmpolicy")
-    guest.check()
-    guest.scan_leaks()
 
 
 # What it costs

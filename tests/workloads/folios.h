@@ -10,14 +10,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define MAX_ORDER	9
-#define PAGE		4096UL
+#include "basics.h"
 
-static inline void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
+#define MAX_ORDER	9
 
 static inline int open_file(const char *path)
 {

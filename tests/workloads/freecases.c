@@ -19,16 +19,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define PAGE	4096UL
+#include "basics.h"
+
 #define HUGE	(2UL << 20)
 #define SWAPPED	(1ULL << 62)
 #define PRESENT	(1ULL << 63)
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(2);
-}
 
 static unsigned char *map(size_t size, int prot, int flags, int fd)
 {
@@ -112,12 +107,10 @@ static void errnos(void)
 /* Pages that no compression makes small. */
 static void fill(unsigned char *area, size_t size)
 {
-	uint64_t rng = 88172645463325252ULL;
+	uint64_t rng = SEED;
 
 	for (size_t i = 0; i < size; i += 8) {
-		rng ^= rng << 13;
-		rng ^= rng >> 7;
-		rng ^= rng << 17;
+		next_random(&rng, 1);
 		memcpy(area + i, &rng, 8);
 	}
 }

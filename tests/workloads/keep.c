@@ -26,7 +26,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PAGE	4096UL
+#include "basics.h"
+
 #define PAGES	2048UL	/* of each thread */
 
 enum { EMPTY, WRITTEN, FREED };
@@ -42,20 +43,6 @@ struct state {
 	unsigned char what[PAGES];
 	uint64_t stamp[PAGES];
 };
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(2);
-}
-
-static size_t next_random(struct state *s, size_t n)
-{
-	s->rng ^= s->rng << 13;
-	s->rng ^= s->rng >> 7;
-	s->rng ^= s->rng << 17;
-	return s->rng % n;
-}
 
 /* Two words of a page, so that half a page is noticed too. */
 static volatile uint64_t *word(struct state *s, size_t page, int last)
@@ -109,7 +96,7 @@ static void free_some(struct state *s, size_t first, size_t n)
 static void rewrite_some(struct state *s, size_t first, size_t n)
 {
 	for (size_t i = first; i < first + n; i++)
-		if (next_random(s, 2))
+		if (next_random(&s->rng, 2))
 			write_page(s, i);
 }
 
@@ -129,11 +116,11 @@ static void split(struct state *s, size_t first, size_t n)
 
 static void one_step(struct state *s)
 {
-	size_t first = next_random(s, PAGES), n = 1 + next_random(s, 128);
+	size_t first = next_random(&s->rng, PAGES), n = 1 + next_random(&s->rng, 128);
 
 	if (n > PAGES - first)
 		n = PAGES - first;
-	switch (next_random(s, 8)) {
+	switch (next_random(&s->rng, 8)) {
 	case 0:
 	case 1:
 	case 2:
@@ -214,7 +201,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < threads; i++) {
 		struct state *s = calloc(1, sizeof(*s));
 
-		s->rng = 88172645463325252ULL + i * 7919;
+		s->rng = SEED + i * 7919;
 		if (pthread_create(&id[i], NULL, work, s))
 			die("pthread_create");
 	}

@@ -29,7 +29,8 @@
 #include <unistd.h>
 #include <x86intrin.h>
 
-#define PAGE	4096UL
+#include "basics.h"
+
 
 static int advice = MADV_FREE, threads, rounds, chunks, free_percent = 50, idle;
 static bool use_malloc;
@@ -46,20 +47,6 @@ struct worker {
 		bool used;
 	} chunk[];
 };
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(2);
-}
-
-static uint64_t next_random(struct worker *w, uint64_t n)
-{
-	w->rng ^= w->rng << 13;
-	w->rng ^= w->rng >> 7;
-	w->rng ^= w->rng << 17;
-	return w->rng % n;
-}
 
 static uint64_t *word(const struct worker *w, int i, size_t offset)
 {
@@ -93,7 +80,7 @@ static int pick(struct worker *w, bool used)
 	int i;
 
 	do
-		i = next_random(w, chunks);
+		i = next_random(&w->rng, chunks);
 	while (w->chunk[i].used != used);
 	return i;
 }
@@ -156,7 +143,7 @@ static struct worker *new_worker(int i)
 
 	if (area == MAP_FAILED)
 		die("mmap");
-	w->rng = 88172645463325252ULL + i * 7919;
+	w->rng = SEED + i * 7919;
 	for (i = 0; i < chunks + idle; i++)
 		w->chunk[i].at = area + i * chunk;
 	return w;

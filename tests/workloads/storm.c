@@ -22,16 +22,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PAGE		4096UL
+#include "basics.h"
+
 #define PROFILES	"/sys/kernel/mmpolicy/profiles"
 #define MAX_PAGES	3000UL	/* of one area */
 #define DEADLINE_S	1500
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
 
 /* ---- The process that switches */
 
@@ -129,14 +124,6 @@ struct state {
 	unsigned char there[MAX_PAGES];
 };
 
-static size_t next_random(struct state *s, size_t n)
-{
-	s->rng ^= s->rng << 13;
-	s->rng ^= s->rng >> 7;
-	s->rng ^= s->rng << 17;
-	return s->rng % n;
-}
-
 static volatile uint64_t *word(const struct state *s, size_t i)
 {
 	return s->page + i * (PAGE / sizeof(uint64_t));
@@ -154,13 +141,13 @@ static void touch(struct state *s, size_t i)
 	*word(s, i) = stamp(s, i);
 	s->there[i] = 1;
 	touched++;
-	if (!next_random(s, 64))
+	if (!next_random(&s->rng, 64))
 		__builtin_ia32_pause();
 }
 
 static void touch_some(struct state *s)
 {
-	size_t step = 1UL << next_random(s, 6), down = next_random(s, 2);
+	size_t step = 1UL << next_random(&s->rng, 6), down = next_random(&s->rng, 2);
 
 	for (size_t i = 0; i < s->pages; i += step)
 		touch(s, down ? s->pages - 1 - i : i);
@@ -168,7 +155,7 @@ static void touch_some(struct state *s)
 
 static void drop_some(struct state *s)
 {
-	size_t first = next_random(s, s->pages), n = next_random(s, s->pages - first);
+	size_t first = next_random(&s->rng, s->pages), n = next_random(&s->rng, s->pages - first);
 
 	if (n && madvise((void *)word(s, first), n * PAGE, MADV_DONTNEED))
 		die("madvise");
@@ -185,7 +172,7 @@ static void verify(struct state *s)
 /* Protection splits the VMA, and merges it again. */
 static void split(struct state *s)
 {
-	size_t first = next_random(s, s->pages);
+	size_t first = next_random(&s->rng, s->pages);
 
 	if (mprotect((void *)word(s, first), PAGE, PROT_READ) ||
 	    mprotect((void *)word(s, first), PAGE, PROT_READ | PROT_WRITE))
@@ -194,7 +181,7 @@ static void split(struct state *s)
 
 static void one_area(struct state *s)
 {
-	s->pages = 1 + next_random(s, MAX_PAGES);
+	s->pages = 1 + next_random(&s->rng, MAX_PAGES);
 	memset(s->there, 0, sizeof(s->there));
 	s->page = mmap(NULL, s->pages * PAGE, PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -221,7 +208,7 @@ static void start(pthread_t *id, int i)
 {
 	struct state *s = calloc(1, sizeof(*s));
 
-	s->rng = 88172645463325252ULL + i;
+	s->rng = SEED + i;
 	if (pthread_create(id, NULL, fault, s))
 		die("pthread_create");
 }

@@ -17,6 +17,7 @@
 #include <sys/resource.h>
 #include <x86intrin.h>
 
+#include "basics.h"
 #include "folios.h"
 
 #define PMD		(2UL << 20)
@@ -31,7 +32,7 @@ struct area {
 
 static unsigned long touched;
 static unsigned char seen[1 << 20];	/* of random_quarter, a byte a page */
-static uint64_t rng = 88172645463325252ULL;
+static uint64_t rng = SEED;
 
 static void touch(struct area a, size_t i)
 {
@@ -91,18 +92,10 @@ static void threads(struct area a)
 	touched += a.pages;
 }
 
-static size_t next_random(size_t n)
-{
-	rng ^= rng << 13;
-	rng ^= rng >> 7;
-	rng ^= rng << 17;
-	return rng % n;
-}
-
 static void random_quarter(struct area a)
 {
 	for (size_t n = 0; n < a.pages / 4;) {
-		size_t i = next_random(a.pages);
+		size_t i = next_random(&rng, a.pages);
 
 		if (!seen[i]) {
 			touch(a, i);

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What many of these programs need. */
+#ifndef BASICS_H
+#define BASICS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define PAGE	4096UL
+#define SEED	88172645463325252ULL
+
+static inline void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+/* Below n. Marsaglia's xorshift: the same numbers from the same seed. */
+static inline size_t next_random(uint64_t *rng, size_t n)
+{
+	*rng ^= *rng << 13;
+	*rng ^= *rng >> 7;
+	*rng ^= *rng << 17;
+	return *rng % n;
+}
+
+#endif /* BASICS_H */
