@@ -93,7 +93,7 @@ ARMS = (
     FreeArm("stock", setup=policy("stock")),
     FreeArm("eager", setup=policy("eager")),
     FreeArm("cap", setup=policy("cap")),
-    *(FreeArm(f"cap-{x:g}", setup=policy("cap"), limit=x) for x in (2, 1.5, 1.25, 1.125, 0.5)),
+    *(FreeArm(f"cap-{x:g}", setup=policy("cap"), limit=x) for x in (1.5, 1.25, 1.125, 0.5)),
 )
 QUICK_ARMS = tuple(arm for arm in ARMS if arm.name in ("dontneed", "lazy", "eager", "cap-1.5"))
 CASES = (
