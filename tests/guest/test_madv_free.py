@@ -236,7 +236,7 @@ def test_nothing_is_lost(loaded: Guest, name: str) -> None:
     ("flavor", "seconds"),
     [
         pytest.param("debug", 8, marks=pytest.mark.flavor("debug")),
-        pytest.param("kasan", 60, marks=[pytest.mark.flavor("kasan"), pytest.mark.full]),
+        pytest.param("kasan", 15, marks=[pytest.mark.flavor("kasan"), pytest.mark.full]),
     ],
 )
 def test_nothing_is_lost_while_switching(machines: Machines, flavor: str, seconds: int) -> None:
@@ -244,7 +244,7 @@ def test_nothing_is_lost_while_switching(machines: Machines, flavor: str, second
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     with switching(guest, seconds):
-        kept(guest.run(keep(seconds, 4), 60 + 8 * seconds))
+        kept(guest.run(keep(seconds, 2), 400))
     must(guest, "rmmod mmpolicy")
     guest.scan_leaks()
 
