@@ -25,6 +25,7 @@
 #include <linux/workqueue.h>
 
 #include "control.h"
+#include "events.h"
 
 enum kind { CGROUP, PROCESS, KINDS };
 
@@ -267,51 +268,12 @@ static void on_fork(void *unused, struct task_struct *parent,
 		free_binding(&b->rcu);
 }
 
-static struct event {
-	const char *name;
-	void *probe;
-	struct tracepoint *tp;
-} events[] = {
+static struct mmp_event events[] = {
 	{ "sched_process_fork", on_fork },
 	{ "sched_process_exit", on_exit },
 	{ "cgroup_rmdir", on_rmdir },
+	{}
 };
-
-static bool listening;
-
-static void note_event(struct tracepoint *tp, void *unused)
-{
-	int i;
-
-	for (i = 0; i < ARRAY_SIZE(events); i++)
-		if (!strcmp(tp->name, events[i].name))
-			events[i].tp = tp;
-}
-
-static void ignore(int nr)
-{
-	while (nr--)
-		tracepoint_probe_unregister(events[nr].tp, events[nr].probe,
-					    NULL);
-	listening = false;
-}
-
-static int listen(void)
-{
-	int i, err;
-
-	for (i = 0; !listening && i < ARRAY_SIZE(events); i++) {
-		err = events[i].tp ?
-		      tracepoint_probe_register(events[i].tp, events[i].probe,
-						NULL) : -EOPNOTSUPP;
-		if (err) {
-			ignore(i);
-			return err;
-		}
-	}
-	listening = true;
-	return 0;
-}
 
 static void switch_key(struct static_key_false *key, bool on)
 {
@@ -329,8 +291,8 @@ static void switch_key(struct static_key_false *key, bool on)
 void mmp_binding_settle(void)
 {
 	lockdep_assert_held(&mmp_lock);
-	if (listening && !any_bound())
-		ignore(ARRAY_SIZE(events));
+	if (!any_bound())
+		mmp_ignore(events);
 	switch_key(&processes_bound, READ_ONCE(nr_bound[PROCESS]));
 	switch_key(&mmp_scoped, any_bound() || mmp_experiment_running());
 }
@@ -362,7 +324,7 @@ static int bind(struct mmp_profile *profile, u64 id, struct pid *pid)
 	if (!new)
 		return -ENOMEM;
 	new->profile = profile;
-	err = listen();
+	err = mmp_listen(events);
 	if (!err && !move(profile, id, new))
 		return 0;
 	free_binding(&new->rcu);
@@ -576,7 +538,6 @@ const struct bin_attribute *const mmp_binding_files[] = {
 int mmp_binding_init(void)
 {
 	cache = __alloc_percpu(CACHE_SIZE * sizeof(*cache), sizeof(*cache));
-	for_each_kernel_tracepoint(note_event, NULL);
 	return cache ? 0 : -ENOMEM;
 }
 

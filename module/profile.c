@@ -137,6 +137,18 @@ int mmp_may_change(const struct mmp_profile *profile)
 	return profile && profile->gone ? -ENODEV : 0;
 }
 
+/* A copy of what a profile says, to be changed and published. */
+static struct mmp_settings *settings_to_change(struct mmp_profile *profile)
+{
+	struct mmp_settings *new;
+	int err = mmp_may_change(profile);
+
+	if (err)
+		return ERR_PTR(err);
+	new = copy_settings(current_settings(profile));
+	return new ?: ERR_PTR(-ENOMEM);
+}
+
 /**
  * mmp_set_policy - switch a point of a profile
  * @profile: which profile
@@ -150,15 +162,11 @@ int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 		   const struct mmp_policy *policy)
 {
 	struct mmp_settings *new;
-	int err;
 
 	guard(mutex)(&mmp_lock);
-	err = mmp_may_change(profile);
-	if (err)
-		return err;
-	new = copy_settings(current_settings(profile));
-	if (!new)
-		return -ENOMEM;
+	new = settings_to_change(profile);
+	if (IS_ERR(new))
+		return PTR_ERR(new);
 	new->active[point] = policy;
 	publish(profile, new);
 	return 0;
@@ -177,15 +185,11 @@ int mmp_set_knob(struct mmp_profile *profile, const struct mmp_knob *knob,
 		 u32 value)
 {
 	struct mmp_settings *new;
-	int err;
 
 	guard(mutex)(&mmp_lock);
-	err = mmp_may_change(profile);
-	if (err)
-		return err;
-	new = copy_settings(current_settings(profile));
-	if (!new)
-		return -ENOMEM;
+	new = settings_to_change(profile);
+	if (IS_ERR(new))
+		return PTR_ERR(new);
 	new->values[knob->slot] = value;
 	publish(profile, new);
 	return 0;

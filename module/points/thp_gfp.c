@@ -4,12 +4,11 @@
 #include <linux/mempolicy.h>
 #include <linux/sched.h>
 #include <linux/sched/clock.h>
-#include <linux/string.h>
 #include <linux/topology.h>
-#include <linux/tracepoint.h>
 #include <trace/events/vmscan.h>
 
 #include "../mmpolicy.h"
+#include "../events.h"
 #include "../stall.h"
 #include "../trace.h"
 
@@ -92,47 +91,21 @@ static void kswapd_is_woken(void *unused, int nid, int zid, int order, gfp_t gfp
 	count_reclaim(KSWAPD, order ? gfp : 0);
 }
 
-/* Tracepoints of mm; they have no symbols for modules. */
-static struct probe {
-	const char *name;
-	void *probe;
-	struct tracepoint *tracepoint;
-} probes[] = {
+static struct mmp_event events[] = {
 	{ "mm_vmscan_direct_reclaim_begin", direct_reclaim_begins },
 	{ "mm_vmscan_memcg_reclaim_begin", memcg_reclaim_begins },
 	{ "mm_vmscan_wakeup_kswapd", kswapd_is_woken },
+	{}
 };
-
-static void attach(struct tracepoint *tracepoint, void *unused)
-{
-	struct probe *p;
-
-	for (p = probes; p < probes + ARRAY_SIZE(probes); p++)
-		if (!strcmp(p->name, tracepoint->name) &&
-		    !tracepoint_probe_register(tracepoint, p->probe, NULL))
-			p->tracepoint = tracepoint;
-}
-
-static void detach(void)
-{
-	struct probe *p;
-
-	for (p = probes; p < probes + ARRAY_SIZE(probes); p++) {
-		if (p->tracepoint)
-			tracepoint_probe_unregister(p->tracepoint, p->probe, NULL);
-		p->tracepoint = NULL;
-	}
-	tracepoint_synchronize_unregister();
-}
 
 static void watch_reclaim(bool on)
 {
 	check_trace_callback_type_mm_vmscan_direct_reclaim_begin(direct_reclaim_begins);
 	check_trace_callback_type_mm_vmscan_wakeup_kswapd(kswapd_is_woken);
 	if (on)
-		for_each_kernel_tracepoint(attach, NULL);
+		mmp_listen(events);
 	else
-		detach();
+		mmp_ignore(events);
 }
 
 /* See &mm_policy_ops.thp_gfp. The application's own memory policy says where. */

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Tracepoints of the kernel that parts of the module listen to. */
+#include <linux/string.h>
+#include <linux/tracepoint.h>
+
+#include "events.h"
+
+/* Tracepoints have no symbols for modules. */
+static void note(struct tracepoint *tp, void *events)
+{
+	struct mmp_event *event;
+
+	for (event = events; event->name; event++)
+		if (!strcmp(event->name, tp->name))
+			event->tp = tp;
+}
+
+static int attach(struct mmp_event *event)
+{
+	int err = -EOPNOTSUPP;
+
+	if (event->tp)
+		err = tracepoint_probe_register(event->tp, event->probe, NULL);
+	event->on = !err;
+	return err;
+}
+
+/**
+ * mmp_listen - attach probes to tracepoints, if they are not
+ * @events: all or none of them
+ *
+ * Context: may sleep; calls for the same array are serialised by the caller.
+ * Return: 0; -EOPNOTSUPP where the kernel has no such tracepoint; -ENOMEM.
+ */
+int mmp_listen(struct mmp_event *events)
+{
+	struct mmp_event *event;
+	int err = 0;
+
+	if (events->on)
+		return 0;
+	for_each_kernel_tracepoint(note, events);
+	for (event = events; event->name && !err; event++)
+		err = attach(event);
+	if (err)
+		mmp_ignore(events);
+	return err;
+}
+
+/**
+ * mmp_ignore - detach probes
+ * @events: as for mmp_listen()
+ *
+ * A probe may still run; tracepoint_synchronize_unregister() waits for it.
+ * Context: as for mmp_listen().
+ */
+void mmp_ignore(struct mmp_event *events)
+{
+	for (; events->name; events++) {
+		if (events->on)
+			tracepoint_probe_unregister(events->tp, events->probe,
+						    NULL);
+		events->on = false;
+	}
+}
