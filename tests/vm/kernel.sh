@@ -72,7 +72,7 @@ prepare_tree() {
 	cp -al "$(source_tree)" "$tree"
 	for patch in $(patches "$flavor"); do
 		echo "applying $patch"
-		patch -d "$tree" -p1 --no-backup-if-mismatch <"$patch"
+		patch -d "$tree" -p1 --fuzz=0 --no-backup-if-mismatch <"$patch"
 	done
 	[ "$flavor" = patched ] || suffix+=-$flavor
 	echo "$suffix" >"$tree/localversion"
