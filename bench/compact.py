@@ -14,6 +14,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import common
 from common import Arm, Results, Sample, workload
@@ -26,10 +27,8 @@ NODES = 2
 FILLED_MIB = 850
 BASE = "stock"
 
-ARMS = [
-    Arm(BASE),
-    *(Arm(name, setup=f"modprobe mmpolicy compact={name}") for name in POLICIES),
-]
+# Also the stock arm has the module: loading it makes some memory unmovable.
+ARMS = [Arm(name, setup=f"modprobe mmpolicy compact={name}") for name in (BASE, *POLICIES)]
 
 
 @dataclass(frozen=True)
@@ -43,21 +42,24 @@ class Case:
     churners: int = 0
     order: int = 9
     free_percent: int = 50
+    file: str = ""
 
     def command(self, seed: int) -> str:
         """What to run in the guest."""
         return (
             f"{workload('highalloc')} {FILLED_MIB} {self.free_percent} {self.pinned_percent}"
-            f" {self.order} {self.tries} {self.rounds} {self.churners} {seed}"
+            f" {self.order} {self.tries} {self.rounds} {self.churners} {seed} {self.file}"
         )
 
 
+ZRAM = "/dev/zram0"
 CASES = [
     Case("idle", pinned_percent=70, tries=1200, rounds=2),
     Case("busy", pinned_percent=70, tries=1200, rounds=2, churners=4),
     Case("hopeless", pinned_percent=100, tries=1600),
-    Case("tight", pinned_percent=60, free_percent=40, tries=800, rounds=3),
     Case("movable", pinned_percent=0, tries=200, rounds=3),
+    Case("tight", pinned_percent=60, free_percent=40, tries=800, rounds=3),
+    Case("page cache", pinned_percent=70, tries=600, file=ZRAM),
 ]
 QUICK_CASES = ("hopeless", "movable")
 
@@ -90,7 +92,8 @@ def mean(all_values: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def run_once(guest: Guest, arm: Arm, case: Case, seed: int) -> dict[str, float]:
     """Fill, fragment and ask in a fresh guest, where nobody compacts unasked."""
-    common.must(guest, f"echo 0 >/proc/sys/vm/compaction_proactiveness && {arm.setup or ':'}")
+    common.must(guest, f"echo 0 >/proc/sys/vm/compaction_proactiveness && {arm.setup}")
+    common.must(guest, f"echo 1G >/sys/block/{Path(ZRAM).name}/disksize")
     return values_of(common.ran(guest, case.command(seed), timeout=1800))
 
 
@@ -99,15 +102,19 @@ def take(arm: Arm, case: Case, seeds: int) -> Sample:
     found = []
     for seed in range(1, seeds + 1):
         with common.counting_guest(arm.flavor, MEM, nodes=NODES) as guest:
-            found.append(run_once(guest, arm, case, seed))
+            values = run_once(guest, arm, case, seed)
+        common.progress(
+            f"compact: {case.name}, {arm.name}, guest {seed} of {seeds}: {values['large']:.0f}"
+            f" large folios, {values['scanned']:.0f} pages scanned"
+        )
+        found.append(values)
     return Sample(arm.name, case.name, mean(found))
 
 
 def samples(arms: Sequence[Arm], cases: Sequence[Case], seeds: int) -> Iterator[Sample]:
-    """All of them, with a line of progress each."""
+    """All of them."""
     for case in cases:
         for arm in arms:
-            common.progress(f"compact: {case.name}, {arm.name}")
             yield take(arm, case, seeds)
 
 
@@ -153,9 +160,11 @@ def table(results: Results, case: str) -> str:
 def main(argv: list[str]) -> None:
     """Entry point of ./dev bench compact."""
     parser = common.options("compact", "Compare the policies of compact with the stock kernel.")
+    parser.add_argument("--case", choices=[case.name for case in CASES], help="only this one")
     parser.add_argument("--seeds", type=int, default=3, help="guests for each (default: 3)")
     chosen: argparse.Namespace = parser.parse_args(argv)
-    cases = [case for case in CASES if not chosen.quick or case.name in QUICK_CASES]
+    wanted = QUICK_CASES if chosen.quick else [chosen.case or case.name for case in CASES]
+    cases = [case for case in CASES if case.name in wanted]
     results = run(ARMS, cases, 1 if chosen.quick else chosen.seeds)
     print(f"{common.CPU}\nPath length, not speed.\n")
     print("\n\n".join(table(results, case) for case in results.cases()))

@@ -23,7 +23,7 @@ enum { SCAN_AHEAD_PERCENT, SCAN_PER_PAGE, SCAN_PER_MS, FORGET_FREED_PERCENT };
 
 static struct mmp_knob knobs[] = {
 	/* What may be scanned in vain, in percent of the zone. */
-	[SCAN_AHEAD_PERCENT] = MMP_KNOB(scan_ahead_percent, 1, 1000, 50),
+	[SCAN_AHEAD_PERCENT] = MMP_KNOB(scan_ahead_percent, 1, 1000, 100),
 	/* What a page of a folio is worth, in pages scanned. */
 	[SCAN_PER_PAGE] = MMP_KNOB(scan_per_page, 1, 10000, 64),
 	/* What a millisecond takes off the account. 0: nothing. */

@@ -16,7 +16,7 @@ enum { RESTART_ATTEMPTS };
 
 static struct mmp_knob knobs[] = {
 	/* Of so many attempts that mm would defer, one looks at all blocks. */
-	[RESTART_ATTEMPTS] = MMP_KNOB(restart_attempts, 1, 10000, 64),
+	[RESTART_ATTEMPTS] = MMP_KNOB(restart_attempts, 1, 10000, 16),
 };
 
 static DEFINE_PER_CPU(u32, attempts);

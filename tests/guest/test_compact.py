@@ -76,21 +76,29 @@ def compare(machines: Machines, name: str, arms: tuple[str, ...], seeds: int = 1
 
 
 def test_hopeless(machines: Machines) -> None:
-    """Where hardly anything can be compacted, budget soon stops trying."""
-    results = compare(machines, "hopeless", ("stock", "budget"))
+    """Where hardly anything can be compacted, budget soon stops trying, and eager never does."""
+    results = compare(machines, "hopeless", ("stock", *bench.POLICIES))
     assert results.value("stock", "hopeless", "scanned") > 1_000_000
     assert results.ratio("budget", "stock", "hopeless", "scanned") <= 0.1
-    assert results.value("budget", "hopeless", "damaged") == 0
+    assert results.ratio("eager", "stock", "hopeless", "scanned") > 1.5
+    for policy in bench.POLICIES:
+        assert results.ratio(policy, "stock", "hopeless", "large") > 0.8
+        assert results.value(policy, "hopeless", "damaged") == 0
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["idle", "busy"])
 def test_in_full(machines: Machines, name: str) -> None:
-    """The means of some guests: budget succeeds as often as stock, eager not less often."""
-    results = compare(machines, name, ("stock", "budget", "eager"), seeds=4)
-    assert results.ratio("budget", "stock", name, "large") >= 0.98
+    """The means of some guests: budget succeeds as often as stock and scans less.
+
+    What there is, stock gets in the end, so eager has nothing to gain there. A guest
+    differs from the next one by 2 %.
+    """
+    results = compare(machines, name, ("stock", *bench.POLICIES), seeds=4)
+    assert results.value("stock", name, "large") > 200
+    assert results.ratio("budget", "stock", name, "large") >= 0.95
     assert results.ratio("budget", "stock", name, "scanned") <= 0.5
-    assert results.ratio("eager", "stock", name, "large") >= 1.0
+    assert results.ratio("eager", "stock", name, "large") >= 0.95
 
 
 # Switching
