@@ -33,7 +33,9 @@ def bind(path: str) -> str:
     return f"stat -c %i {CGROUPS}/{path} >{ROOT}/profiles/p/cgroups\n"
 
 
-THOUSAND = f"for i in $(seq 999); do {bind('many/$i')} done\n"
+THOUSAND = f"""
+for id in $(stat -c %i {CGROUPS}/many/*/); do echo $id >{ROOT}/profiles/p/cgroups; done
+"""
 EXPERIMENT = f"""
 echo q >{ROOT}/profiles/create
 echo never >{ROOT}/profiles/q/anon_order/policy

@@ -158,7 +158,7 @@ static void experiment(void)
 /* Let the others be for a while; then all is gone. */
 static void start_anew(void)
 {
-	usleep(200000 + below(1000000));
+	usleep(500000 + below(2500000));
 	if (below(2)) {
 		put(ROOT "lease_ms", "100");
 		usleep(150000);
