@@ -101,7 +101,9 @@ CASES = (
     Case(1, 4, 2048, 10000),
     Case(1, 16, 1024, 4000),
     Case(1, 1024, 16, 200),
-    *(Case(threads, rounds=40, muzzy=muzzy) for threads in (1, 4) for muzzy in (-1, 1000)),
+    Case(1, rounds=40, muzzy=-1),
+    Case(4, rounds=40, muzzy=-1),
+    Case(1, rounds=40, muzzy=1000),  # with more threads its timing decides
 )
 QUICK_CASES = (
     Case(1, rounds=400),
