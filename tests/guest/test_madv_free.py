@@ -133,7 +133,7 @@ def test_rss_that_can_be_trusted(loaded: Guest) -> None:
     output = loaded.run(in_cgroup(told)).out
     shown, counted = json.loads(output[: output.rindex("]") + 1])
     process, cgroup = shown["memory"]
-    assert 16384 < process["lazily_freed_kib"] < process["rss_kib"]
+    assert 16000 < process["lazily_freed_kib"] < process["rss_kib"]  # of 16384
     assert process["rss_minus_lazily_freed_kib"] < 4096
     assert cgroup["processes"] >= 3  # also the shell and the command itself
     for found in (cgroup, *counted["memory"]):
