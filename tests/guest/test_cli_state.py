@@ -84,6 +84,7 @@ def test_manifest_there_and_back(loaded: Guest) -> None:
     assert must(loaded, SEEN) == before
     must(loaded, f"echo never >{ROOT}/profiles/p1/anon_order/policy")
     assert "p1/anon_order/policy" in cli(loaded, "verify", 6)
+    assert "p1/anon_order/policy" in cli(loaded, f"diff {FILE}")
     assert "is never" in cli(loaded, "revert", 1)
     cli(loaded, "revert --force")
     assert must(loaded, f"cat {ROOT}/state") == "stock\n"
