@@ -68,7 +68,7 @@ struct mmp_knob {
  *	context as for &mm_policy_ops.madv_free_eager
  * @thp_gfp: thp_gfp: which of %MM_POLICY_GFP_MASK to allocate a large folio
  *	with; context as for &mm_policy_ops.thp_gfp. A memory policy of the
- *	application takes __GFP_THISNODE out.
+ *	application, or a cpuset without this node, takes __GFP_THISNODE out.
  * @compact_skip: compact: leave @zone out? Context as for
  *	&mm_policy_ops.compact_skip, with knobs as above.
  * @compact_done: compact: an attempt has scanned so many pages, for pages to

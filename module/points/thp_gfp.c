@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The point thp_gfp: effort to allocate large anonymous folios. */
+#include <linux/cpuset.h>
 #include <linux/gfp.h>
 #include <linux/mempolicy.h>
+#include <linux/preempt.h>
 #include <linux/sched.h>
 #include <linux/sched/clock.h>
 #include <linux/topology.h>
+
+struct compact_control;			/* for the next line */
+#include <trace/events/compaction.h>
 #include <trace/events/vmscan.h>
 
 #include "../mmpolicy.h"
@@ -25,7 +30,9 @@ enum {
 	RECLAIM = FAILED + ORDERS,	/* for large folios, then for base pages */
 	MEMCG_RECLAIM = RECLAIM + 2,
 	KSWAPD = MEMCG_RECLAIM + 2,
-	STALL = KSWAPD + 2,
+	MIGRATE_SCANNED = KSWAPD + 2,
+	FREE_SCANNED,
+	STALL,
 };
 
 static const char *const counters[] = {
@@ -43,6 +50,8 @@ static const char *const counters[] = {
 	LARGE_AND_BASE(RECLAIM, "reclaim"),
 	LARGE_AND_BASE(MEMCG_RECLAIM, "memcg_reclaim"),
 	LARGE_AND_BASE(KSWAPD, "kswapd"),
+	[MIGRATE_SCANNED] = "migrate_scanned",
+	[FREE_SCANNED] = "free_scanned",
 	MMP_STALL_COUNTERS(STALL),
 };
 
@@ -60,19 +69,24 @@ static void count(const struct mmp_profile *profile, unsigned int counter, u64 n
 	mmp_count(profile, &mmp_point_thp_gfp, counter, n);
 }
 
+/* What tasks do. Kernel threads and interrupts are nobody's faults. */
+static void count_current(unsigned int counter, u64 n)
+{
+	if (!in_task() || current->flags & PF_KTHREAD)
+		return;
+	guard(rcu)();
+	count(mmp_profile_of(current->mm), counter, n);
+}
+
 /*
- * Who reclaims, and for what? Large folios in faults are asked for without
- * access to reserves and without a warning (GFP_TRANSHUGE_LIGHT), base pages
- * are not. Kernel threads are nobody's faults.
+ * For what is reclaimed? Large folios in faults are asked for without access to
+ * reserves and without a warning (GFP_TRANSHUGE_LIGHT), base pages are not.
  */
 static void count_reclaim(unsigned int counter, gfp_t gfp)
 {
 	const gfp_t large = __GFP_NOMEMALLOC | __GFP_NOWARN;
 
-	if (current->flags & PF_KTHREAD)
-		return;
-	guard(rcu)();
-	count(mmp_profile_of(current->mm), counter + ((gfp & large) != large), 1);
+	count_current(counter + ((gfp & large) != large), 1);
 }
 
 static void direct_reclaim_begins(void *unused, int order, gfp_t gfp)
@@ -91,10 +105,28 @@ static void kswapd_is_woken(void *unused, int nid, int zid, int order, gfp_t gfp
 	count_reclaim(KSWAPD, order ? gfp : 0);
 }
 
+/* Compaction by tasks, whatever for. */
+static void migrate_scanned(void *unused, unsigned long start_pfn,
+			    unsigned long end_pfn, unsigned long nr_scanned,
+			    unsigned long nr_taken)
+{
+	count_current(MIGRATE_SCANNED, nr_scanned);
+}
+
+static void free_scanned(void *unused, unsigned long start_pfn,
+			 unsigned long end_pfn, unsigned long nr_scanned,
+			 unsigned long nr_taken)
+{
+	count_current(FREE_SCANNED, nr_scanned);
+}
+
 static struct mmp_event events[] = {
 	{ "mm_vmscan_direct_reclaim_begin", direct_reclaim_begins },
 	{ "mm_vmscan_memcg_reclaim_begin", memcg_reclaim_begins },
 	{ "mm_vmscan_wakeup_kswapd", kswapd_is_woken },
+	{ "mm_compaction_isolate_migratepages", migrate_scanned },
+	{ "mm_compaction_isolate_freepages", free_scanned },
+	{ "mm_compaction_fast_isolate_freepages", free_scanned },
 	{}
 };
 
@@ -102,13 +134,22 @@ static void watch_reclaim(bool on)
 {
 	check_trace_callback_type_mm_vmscan_direct_reclaim_begin(direct_reclaim_begins);
 	check_trace_callback_type_mm_vmscan_wakeup_kswapd(kswapd_is_woken);
+	check_trace_callback_type_mm_compaction_isolate_migratepages(migrate_scanned);
+	check_trace_callback_type_mm_compaction_isolate_freepages(free_scanned);
 	if (on)
 		mmp_listen(events);
 	else
 		mmp_ignore(events);
 }
 
-/* See &mm_policy_ops.thp_gfp. The application's own memory policy says where. */
+/* Nobody but the CPU says where: no memory policy of the application, no cpuset. */
+static bool local_preferred(const struct vm_area_struct *vma)
+{
+	return !vma_policy(vma) && !current->mempolicy &&
+	       node_isset(numa_node_id(), cpuset_current_mems_allowed);
+}
+
+/* See &mm_policy_ops.thp_gfp. */
 gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 {
 	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
@@ -120,7 +161,7 @@ gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 		return gfp;
 	}
 	gfp = policy->thp_gfp(vma);
-	if (vma_policy(vma) || current->mempolicy)
+	if (!local_preferred(vma))
 		gfp &= ~__GFP_THISNODE;
 	return gfp;
 }
@@ -132,13 +173,14 @@ void mmp_thp_done(struct vm_area_struct *vma, int order, struct folio *folio,
 	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
 	int node = folio ? folio_nid(folio) : NUMA_NO_NODE;
 	unsigned int outcome = FAILED;
-	s64 ns = start ? local_clock() - start : 0;
+	/* CPUs' clocks may differ a little. */
+	s64 ns = start ? max_t(s64, local_clock() - start, 0) : 0;
 
 	if (folio)
 		outcome = node == numa_mem_id() ? LOCAL : REMOTE;
 	trace_mmpolicy_thp_gfp(vma->vm_start, order, node, outcome == LOCAL, ns);
 	count(profile, ATTEMPTS, 1);
 	count(profile, outcome + clamp(order, MIN_ORDER, MAX_ORDER) - MIN_ORDER, 1);
-	if (ns > 0)	/* CPUs' clocks may differ a little */
+	if (start)
 		mmp_count_stall(profile, &mmp_point_thp_gfp, STALL, ns);
 }
