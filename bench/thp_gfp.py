@@ -49,34 +49,53 @@ class Case:
     arms: tuple[str, ...] = USUAL
 
 
-def pinned(name: str, setup: str, advice: int) -> Case:
-    """More is mapped, and pinned as it is faulted, than the first node has left."""
-    words = "pin 500 0 map 520 ADVICE touch_pinned"
-    return Case(name, "2G", words, setup, advice, ("off", "stock", "legacy", *POLICIES))
-
-
-PINNED = (
-    pinned("pinned", ":", MADVISED),
-    pinned("pinned, always", ALWAYS, NOT_MADVISED),
+# More is mapped, and pinned as it is faulted, than the first node has left.
+PINNED = Case(
+    "pinned",
+    "2G",
+    "pin 500 0 map 520 ADVICE touch_pinned",
+    arms=("off", "stock", "legacy", *POLICIES),
 )
 SMALL_PINNED = Case(
-    "pinned, small",
+    "small pinned",
     "1G",
     "pin 250 0 map 220 ADVICE touch_pinned",
-    arms=("stock", "legacy", "only_compact", "only_compact_any"),
+    ALWAYS,
+    NOT_MADVISED,
+    PINNED.arms,
 )
-TOO_MUCH = Case("too much", "1G", "hold 400 0 hold 430 1 map 200 ADVICE touch 1")
+TOO_MUCH = Case("too much", "640M", "hold -40 0 hold -60 1 map 200 ADVICE touch 1")
+DISK = "cat /sys/class/zram-control/hot_add && echo 1G >/sys/block/zram1/disksize"
+CGROUP = "/sys/fs/cgroup/bench"
+LIMITED = (
+    f"{DISK} && echo +memory >/sys/fs/cgroup/cgroup.subtree_control && mkdir {CGROUP} && "
+    f"echo 150M >{CGROUP}/memory.max"
+)
 CASES = (
-    *PINNED,
-    Case("crumbs", "1G", "pin 250 0 crumbs 350 1 8 map 400 ADVICE touch 1"),
+    PINNED,
+    SMALL_PINNED,
+    Case("crumbs", "640M", "pin 130 0 crumbs -10 1 8 map 220 ADVICE touch 1"),
     TOO_MUCH,
     Case(
+        "page cache",
+        "640M",
+        "cache -40 0 /dev/zram1 cache -60 1 /dev/zram1 map 200 ADVICE touch 1",
+        DISK,
+    ),
+    Case(
+        "cgroup",
+        "640M",
+        f"sh 'echo $PPID >{CGROUP}/cgroup.procs' hold 50 0 cache 50 0 /dev/zram1 "
+        "map 120 ADVICE touch 1",
+        LIMITED,
+    ),
+    Case(
         "64 kB and less",
-        "1G",
-        "crumbs 460 0 4 crumbs 490 1 4 hold 200 0 hold 200 1 map 80 ADVICE touch 1",
+        "640M",
+        "crumbs -10 0 4 crumbs -10 1 4 map 120 ADVICE touch 1",
         SMALL_SIZES,
     ),
-    Case("sparse", "1G", "hold 420 0 hold 450 1 map 200 ADVICE touch 512"),
+    Case("sparse", "640M", "hold -60 0 hold -40 1 map 200 ADVICE touch 512"),
 )
 
 
@@ -173,8 +192,13 @@ def tables(results: Results) -> str:
 def main(argv: list[str]) -> None:
     """Entry point of ./dev bench thp_gfp."""
     parser = common.options("thp_gfp", "Compare the policies of thp_gfp, on two nodes.")
+    parser.add_argument("--case", action="append", help="only this one; may be repeated")
     chosen: argparse.Namespace = parser.parse_args(argv)
-    results = run(CASES[-1:] if chosen.quick else CASES)
+    names = chosen.case or [case.name for case in (CASES[-1:] if chosen.quick else CASES)]
+    unknown = set(names) - {case.name for case in CASES}
+    if unknown:
+        raise BenchError(f"no case {', '.join(sorted(unknown))}")
+    results = run([case for case in CASES if case.name in names])
     print(f"{common.CPU}\nPath length, not speed.\n\n{tables(results)}")
     if chosen.json:
         results.save(chosen.json)

@@ -21,16 +21,18 @@ static inline void check(int failed, const char *what)
 }
 
 /* Aligned, and with nothing beside it. */
-static inline void *map(size_t bytes, int advice)
+static inline void *map_flags(size_t bytes, int advice, int flags)
 {
 	char *p = mmap(NULL, bytes + 2 * PMD, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		       flags | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	check(p == MAP_FAILED, "mmap");
 	if (advice >= 0)
 		check(madvise(p, bytes + 2 * PMD, advice), "madvise");
 	return p + PMD - (uintptr_t)p % PMD;
 }
+
+static inline void *map(size_t bytes, int advice) { return map_flags(bytes, advice, MAP_PRIVATE); }
 
 /* Pinned for long, as buffers of io_uring. Faults what is not there. */
 static inline void pin_some(const struct iovec *buffers, unsigned int n)

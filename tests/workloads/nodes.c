@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * nodes OP ARGUMENT... OP ARGUMENT...: fill NUMA nodes, then map and touch memory
- * and say where it came from. "touch" prints one JSON object: ticks (CPU time of
+ * and say where it came from. "touch" and "collapse" print one JSON object: ticks (CPU time of
  * this process in ns, under icount instructions), pages of each node by folio
  * order, what /proc/vmstat counted meanwhile, what node 0 has left, words that
  * are not as written.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <linux/mempolicy.h>
 #include <string.h>
 #include <time.h>
@@ -14,6 +15,9 @@
 #include "areas.h"
 #include "words.h"
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE	25
+#endif
 #define MIB		(1UL << 20)
 #define MAX_NODES	8
 #define MAX_LINES	512
@@ -62,18 +66,25 @@ static long left(int wanted)
 	return sum;
 }
 
-/* Base pages of one node, that can be swapped out; if MIB < 0, all but so many that are left. */
-static struct iovec hold(char **arg)
+/* MIB NODE: so much, or if it is below 0, all but so much of what the node has left. */
+static size_t size_on(char **arg)
 {
 	long bytes = strtol(arg[0], NULL, 0) * MIB;
-	struct iovec held;
 
 	if (bytes < 0)
 		bytes += left(atoi(arg[1])) * PAGE;
-	held = (struct iovec){ map(bytes, MADV_NOHUGEPAGE), bytes };
-	bind(held.iov_base, bytes, MPOL_BIND, 1UL << atoi(arg[1]));
-	write_some(held.iov_base, bytes);
-	return held;
+	return bytes;
+}
+
+/* Base pages of one node, that can be swapped out. */
+static struct iovec hold(char **arg)
+{
+	size_t bytes = size_on(arg);
+	char *p = map(bytes, MADV_NOHUGEPAGE);
+
+	bind(p, bytes, MPOL_BIND, 1UL << atoi(arg[1]));
+	write_some(p, bytes);
+	return (struct iovec){ p, bytes };
 }
 
 static void op_hold(char **arg) { hold(arg); }
@@ -90,16 +101,18 @@ static void op_pin(char **arg)
 	pin_some(&held, 1);
 }
 
-/* Page cache of one node: read a file, or a device, which loses it when it is closed. */
+/* Page cache of one node: read on in a file, or a device, which loses it when it is closed. */
 static void op_cache(char **arg)
 {
 	unsigned long mask = 1UL << atoi(arg[1]);
 	static char buffer[1 << 16];
+	static size_t next;
+	size_t end = next + size_on(arg);
 	int fd = open_file(arg[2]);
 
 	check(syscall(SYS_set_mempolicy, MPOL_BIND, &mask, 64), "set_mempolicy");
-	for (size_t done = 0; done < mib(arg[0]); done += sizeof(buffer))
-		check(read(fd, buffer, sizeof(buffer)) != sizeof(buffer), arg[2]);
+	for (; next < end; next += sizeof(buffer))
+		check(pread(fd, buffer, sizeof(buffer), next) != sizeof(buffer), arg[2]);
 	check(syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0), "set_mempolicy");
 }
 
@@ -125,6 +138,23 @@ static void op_map(char **arg)
 {
 	area_bytes = mib(arg[0]);
 	area = map(area_bytes, atoi(arg[1]));
+}
+
+static void op_share(char **arg)
+{
+	area_bytes = mib(arg[0]);
+	area = map_flags(area_bytes, atoi(arg[1]), MAP_SHARED);
+}
+
+static void op_advise(char **arg)
+{
+	check(madvise(area, area_bytes, atoi(arg[0])), "madvise");
+}
+
+static void op_write(char **arg)
+{
+	(void)arg;
+	write_some(area, area_bytes);
 }
 
 static void op_mbind(char **arg)
@@ -239,16 +269,32 @@ static void op_touch_pinned(char **arg)
 	measure(pin);
 }
 
+/* As much as there is memory for. */
+static void collapse(char *p, size_t bytes)
+{
+	check(madvise(p, bytes, MADV_COLLAPSE) && errno != ENOMEM, "collapse");
+}
+
+static void op_collapse(char **arg)
+{
+	(void)arg;
+	measure(collapse);
+}
+
 static const struct op ops[] = {
 	{ "hold", 2, "MIB NODE", op_hold },
 	{ "pin", 2, "MIB NODE", op_pin },
 	{ "crumbs", 3, "MIB NODE STEP", op_crumbs },
 	{ "cache", 3, "MIB NODE FILE", op_cache },
 	{ "map", 2, "MIB ADVICE", op_map },
+	{ "share", 2, "MIB ADVICE", op_share },
+	{ "advise", 1, "ADVICE", op_advise },
+	{ "write", 0, "", op_write },
 	{ "mbind", 2, "MODE NODES", op_mbind },
 	{ "set_mempolicy", 2, "MODE NODES", op_set_mempolicy },
 	{ "touch", 1, "STEP", op_touch },
 	{ "touch_pinned", 0, "", op_touch_pinned },
+	{ "collapse", 0, "", op_collapse },
 	{ "sh", 1, "COMMAND", op_sh },
 	{ NULL },
 };
