@@ -5,33 +5,54 @@ from __future__ import annotations
 
 import pytest
 from common import ran, workload
+from vm import Guest
 
 from .conftest import Machines
-from .tools import must
+from .tools import must, vmstat
 
 LONG = True
-THREADS = 4
+CHECKED = ("debug", "kasan")
+AT_ONCE = 4
 
 
-@pytest.mark.parametrize(
-    ("flavor", "rounds"),
-    [
-        pytest.param("debug", 200, marks=pytest.mark.flavor("debug")),
-        pytest.param("kasan", 20, marks=pytest.mark.flavor("kasan")),
-    ],
-)
-def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
-    """No page holds what nobody wrote, and the kernel's checkers see nothing.
+def checkers(*rounds: int) -> pytest.MarkDecorator:
+    """Rounds on the kernels with checkers.
 
     The debug kernel has lockdep, PROVE_RCU and DEBUG_ATOMIC_SLEEP, the other
     one also KASAN and kmemleak. The tests' end looks at the kernel log.
     """
-    guest = machines.get(flavor, mem="2G", cpus=2)
+    params = [
+        pytest.param(flavor, n, marks=pytest.mark.flavor(flavor))
+        for flavor, n in zip(CHECKED, rounds, strict=True)
+    ]
+    return pytest.mark.parametrize(("flavor", "rounds"), params)
+
+
+def storm(guest: Guest, rounds: int, processes: int, threads: int, hog_mib: int) -> None:
+    """No page holds what nobody wrote, and the kernel's checkers see nothing."""
     module = must(guest, "modinfo -n mmpolicy").strip()
-    found = ran(guest, f"{workload('storm')} {module} {rounds} {THREADS}", timeout=1500)
+    words = f"{module} {rounds} {processes} {threads} {hog_mib}"
+    found = ran(guest, f"{workload('storm')} {words}", timeout=1500)
     assert found["rounds"] == rounds
     assert found["status"] == found["mismatches"] == 0
-    assert found["touched"] > 10_000 * THREADS
+    assert found["touched"] > 10_000 * AT_ONCE
     assert 0 < found["refused"] < found["writes"]
     guest.check()
     guest.scan_leaks()
+
+
+@checkers(200, 20)
+def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
+    """Threads of one process, with memory to spare."""
+    storm(machines.get(flavor, mem="2G", cpus=2), rounds, 1, AT_ONCE, hog_mib=0)
+
+
+@checkers(5, 3)
+def test_storm_under_pressure(machines: Machines, flavor: str, rounds: int) -> None:
+    """Processes on two nodes, with less memory than they use: swap, compaction, reclaim."""
+    guest = machines.get(flavor, mem="640M", cpus=2, nodes=2, swap="1G")
+    free = int(must(guest, "sed -n 's/^MemAvailable: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo"))
+    before = {key: vmstat(guest, key) for key in ("pswpout", "pgscan_direct", "compact_stall")}
+    storm(guest, rounds, AT_ONCE, 1, hog_mib=free // 1024)
+    for key, n in before.items():
+        assert vmstat(guest, key) > n, key

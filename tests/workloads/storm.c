@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * storm MODULE.ko ROUNDS THREADS: threads fault and verify every page, while
- * another process loads the module, switches every policy and turns every knob,
- * and unloads it with policies active. Prints one JSON object; ends with status 1
- * where a page held what nobody wrote or a round failed.
+ * storm MODULE.ko ROUNDS PROCESSES THREADS HOG_MIB: processes with so many threads
+ * each fault, free and verify every page, while another process loads the module,
+ * switches every policy and turns every knob, and unloads it with policies active.
+ * Unless HOG_MIB is 0, one more writes to so much memory, so that others have to
+ * reclaim, frees every second page, so that they have to compact, and so on. Prints one JSON object; ends with status 1
+ * where a page held what nobody wrote, or a process or a round failed.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -11,6 +13,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -90,7 +94,9 @@ static int turn(const char *path, const struct stat *st, int type, struct FTW *w
 	return 0;
 }
 
-static void load(const char *module)
+static const char *module;
+
+static void load(void)
 {
 	int fd = open(module, O_RDONLY | O_CLOEXEC);
 
@@ -99,11 +105,12 @@ static void load(const char *module)
 	close(fd);
 }
 
-static void switch_around(const char *module, int rounds)
+static void switch_around(int rounds)
 {
+	printf("{");
 	alarm(DEADLINE_S);
 	for (int i = 0; i < rounds; i++) {
-		load(module);
+		load();
 		if (nftw(PROFILES, turn, 16, FTW_PHYS))
 			die(PROFILES);
 		if (syscall(SYS_delete_module, "mmpolicy", O_NONBLOCK))
@@ -114,15 +121,29 @@ static void switch_around(const char *module, int rounds)
 
 /* ---- The threads that fault */
 
-static atomic_bool over;
-static atomic_ulong touched, mismatches;
+static struct {
+	atomic_bool ready, over;
+	atomic_ulong touched, mismatches;
+} *all;				/* processes share it */
+
+enum { NOTHING, WRITTEN, FREED };	/* freed lazily: as written, or zero */
 
 struct state {
 	uint64_t rng;
 	uint64_t *page;
 	size_t pages;
-	unsigned char there[MAX_PAGES];
+	unsigned char there[];
 };
+
+static struct state *new_state(uint64_t seed, size_t max_pages)
+{
+	struct state *s = calloc(1, sizeof(*s) + max_pages);
+
+	if (!s)
+		die("calloc");
+	s->rng = SEED + seed;
+	return s;
+}
 
 static volatile uint64_t *word(const struct state *s, size_t i)
 {
@@ -139,8 +160,8 @@ static uint64_t stamp(const struct state *s, size_t i) { return (uintptr_t)s ^ i
 static void touch(struct state *s, size_t i)
 {
 	*word(s, i) = stamp(s, i);
-	s->there[i] = 1;
-	touched++;
+	s->there[i] = WRITTEN;
+	all->touched++;
 	if (!next_random(&s->rng, 64))
 		__builtin_ia32_pause();
 }
@@ -153,20 +174,29 @@ static void touch_some(struct state *s)
 		touch(s, down ? s->pages - 1 - i : i);
 }
 
+static void drop(struct state *s, size_t first, size_t n, bool lazily)
+{
+	if (n && madvise((void *)word(s, first), n * PAGE, lazily ? MADV_FREE : MADV_DONTNEED))
+		die("madvise");
+	for (size_t i = first; i < first + n; i++)
+		s->there[i] = lazily && s->there[i] ? FREED : NOTHING;
+}
+
 static void drop_some(struct state *s)
 {
 	size_t first = next_random(&s->rng, s->pages), n = next_random(&s->rng, s->pages - first);
 
-	if (n && madvise((void *)word(s, first), n * PAGE, MADV_DONTNEED))
-		die("madvise");
-	memset(s->there + first, 0, n);
+	drop(s, first, n, next_random(&s->rng, 2));
 }
 
 static void verify(struct state *s)
 {
-	for (size_t i = 0; i < s->pages; i++)
-		if (*word(s, i) != (s->there[i] ? stamp(s, i) : 0))
-			mismatches++;
+	for (size_t i = 0; i < s->pages; i++) {
+		uint64_t found = *word(s, i);
+
+		if (found == stamp(s, i) ? s->there[i] == NOTHING : found || s->there[i] == WRITTEN)
+			all->mismatches++;
+	}
 }
 
 /* Protection splits the VMA, and merges it again. */
@@ -179,14 +209,19 @@ static void split(struct state *s)
 		die("mprotect");
 }
 
+static void map(struct state *s, size_t pages, int advice)
+{
+	s->pages = pages;
+	s->page = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+		       -1, 0);
+	if (s->page == MAP_FAILED || madvise(s->page, pages * PAGE, advice))
+		die("mmap");
+}
+
 static void one_area(struct state *s)
 {
-	s->pages = 1 + next_random(&s->rng, MAX_PAGES);
-	memset(s->there, 0, sizeof(s->there));
-	s->page = mmap(NULL, s->pages * PAGE, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (s->page == MAP_FAILED)
-		die("mmap");
+	map(s, 1 + next_random(&s->rng, MAX_PAGES), next_random(&s->rng, 2) ? MADV_HUGEPAGE : MADV_NORMAL);
+	memset(s->there, NOTHING, s->pages);
 	touch_some(s);
 	split(s);
 	drop_some(s);
@@ -197,46 +232,102 @@ static void one_area(struct state *s)
 
 static void *fault(void *arg)
 {
-	struct state *s = arg;
-
-	while (!over)
-		one_area(s);
+	while (!all->over)
+		one_area(arg);
 	return NULL;
 }
 
-static void start(pthread_t *id, int i)
+static void fault_with(int threads)
 {
-	struct state *s = calloc(1, sizeof(*s));
+	pthread_t id[threads];
 
-	s->rng = SEED + i;
-	if (pthread_create(id, NULL, fault, s))
-		die("pthread_create");
+	for (int i = 0; i < threads; i++)
+		if (pthread_create(&id[i], NULL, fault, new_state(getpid() * threads + i, MAX_PAGES)))
+			die("pthread_create");
+	for (int i = 0; i < threads; i++)
+		pthread_join(id[i], NULL);
+}
+
+static void hog(int mib)
+{
+	size_t pages = ((size_t)mib << 20) / PAGE;
+	struct state *s = new_state(0, pages);
+
+	map(s, pages, MADV_NOHUGEPAGE);
+	while (!all->over) {
+		for (size_t i = 0; i < pages && !all->over; i++)
+			touch(s, i);
+		all->ready = true;
+		put("/proc/sys/vm/compact_memory", "1");
+		for (size_t i = 0; i < pages && !all->over; i += 2)
+			drop(s, i, 1, false);
+	}
+	verify(s);
+}
+
+/* ---- All of them */
+
+static int children, failed;
+
+static pid_t start(void (*run)(int), int arg)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		die("fork");
+	children++;
+	if (pid)
+		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	run(arg);
+	exit(0);
+}
+
+/* Until the process @pid has ended; 0: until all have. */
+static void wait_for(pid_t pid)
+{
+	int status;
+	pid_t ended = 0;
+
+	for (; children && (!ended || ended != pid); children--) {
+		ended = wait(&status);
+		if (ended < 0)
+			die("wait");
+		failed |= status;
+	}
+}
+
+static void start_hog(int mib)
+{
+	start(hog, mib);
+	while (!all->ready)
+		if (usleep(10000) || waitpid(-1, NULL, WNOHANG))
+			die("hog");
+}
+
+static void run(int rounds, int processes, int threads, int mib)
+{
+	if (mib)
+		start_hog(mib);
+	for (int i = 0; i < processes; i++)
+		start(fault_with, threads);
+	wait_for(start(switch_around, rounds));
+	all->over = true;
+	wait_for(0);
 }
 
 int main(int argc, char **argv)
 {
-	int rounds = argc == 4 ? atoi(argv[2]) : 0, threads = rounds ? atoi(argv[3]) : 0, status;
-
-	if (threads < 1) {
-		fprintf(stderr, "usage: storm MODULE.ko ROUNDS THREADS\n");
+	if (argc != 6) {
+		fprintf(stderr, "usage: storm MODULE.ko ROUNDS PROCESSES THREADS HOG_MIB\n");
 		return 2;
 	}
-	pthread_t id[threads];
-	pid_t pid = fork();
-
-	if (!pid) {
-		printf("{");
-		switch_around(argv[1], rounds);
-		exit(0);
-	}
-	for (int i = 0; i < threads; i++)
-		start(&id[i], i);
-	if (waitpid(pid, &status, 0) != pid)
-		die("waitpid");
-	over = true;
-	for (int i = 0; i < threads; i++)
-		pthread_join(id[i], NULL);
-	printf("\"touched\": %lu, \"mismatches\": %lu, \"status\": %d}\n", touched, mismatches,
-	       status);
-	return status || mismatches || !touched;
+	module = argv[1];
+	all = mmap(NULL, sizeof(*all), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (all == MAP_FAILED)
+		die("mmap");
+	run(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), atoi(argv[5]));
+	printf("\"touched\": %lu, \"mismatches\": %lu, \"status\": %d}\n", all->touched,
+	       all->mismatches, failed);
+	return failed || all->mismatches || !all->touched;
 }
