@@ -127,7 +127,7 @@ def test_switching_under_load(machines: Machines, flavor: str) -> None:
     guest = machines.get(flavor, mem="1G", cpus=2, nodes=2)
     must(guest, "modprobe mmpolicy")
     switching = guest.start(f"rm -f /run/stop; {SWITCHES.format(point=bench.POINT)}")
-    found = ran(guest, f"{workload('highalloc')} 700 50 70 9 400 2 3 1", timeout=1800)
+    found = ran(guest, f"{workload('highalloc')} 700 50 70 9 200 1 3 1", timeout=1800)
     must(guest, "touch /run/stop")
     assert switching.wait().rc == 0
     assert found["damaged"] == 0
