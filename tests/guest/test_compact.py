@@ -124,7 +124,7 @@ done
 )
 def test_switching_under_load(machines: Machines, flavor: str) -> None:
     """Four processes fault, free and compact: no checker complains, nothing is damaged."""
-    guest = machines.get(flavor, mem="1G", cpus=2, nodes=2)
+    guest = machines.get(flavor, mem="1G", cpus=2, nodes=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     switching = guest.start(f"rm -f /run/stop; {SWITCHES.format(point=bench.POINT)}")
     found = ran(guest, f"{workload('highalloc')} 700 50 70 9 200 1 3 1", timeout=1800)
