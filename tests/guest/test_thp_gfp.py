@@ -31,7 +31,6 @@ SETTINGS = """
 echo 1000 >/proc/sys/vm/percpu_pagelist_high_fraction
 echo 0 >/proc/sys/vm/compaction_proactiveness
 echo 0 >/proc/sys/vm/watermark_boost_factor
-echo 0 >/proc/sys/kernel/randomize_va_space
 """
 
 

@@ -274,9 +274,11 @@ class Guest:
         return [*words.split(), *boot, "-append", self._command_line()]
 
     def _command_line(self) -> str:
-        words = "console=ttyS0,115200 panic=-1 printk.devkmsg=on no_timer_check"
+        # TCG keeps the code of a program for each place where it was mapped, and walks
+        # all of that when such a page is written later: minutes, with random places.
+        words = "console=ttyS0,115200 panic=-1 printk.devkmsg=on no_timer_check norandmaps"
         if self.icount:
-            words += " norandmaps init_on_alloc=0"
+            words += " init_on_alloc=0"
         return f"{words} {self.append}".rstrip()
 
     def _await_ready(self) -> None:
