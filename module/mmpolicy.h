@@ -231,7 +231,8 @@ extern struct mmp_policy mmp_compact_eager;
  *
  * The profile that the process is bound to, else its cgroup or the nearest one
  * above that is bound, else its arm of the running experiment, else "default".
- * Context: RCU read side; the profile stays until its end.
+ * Context: RCU read side; the profile stays until its end. A task, no interrupt:
+ * one in the middle of a lookup would find what a CPU keeps half written.
  */
 static inline struct mmp_profile *mmp_profile_of(const struct mm_struct *mm)
 {

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import pytest
 from common import ran, workload
 
 from .conftest import Machines
-from .tools import ROOT, must
+from .tools import ROOT, checkers, must
 
 LONG = True
 CGROUPS = "/sys/fs/cgroup/storm"
@@ -24,14 +23,7 @@ MEASURES = (
 )
 
 
-@pytest.mark.parametrize(
-    ("flavor", "seconds"),
-    [
-        pytest.param("debug", 20, marks=pytest.mark.flavor("debug")),
-        pytest.param("debug", 600, marks=[pytest.mark.flavor("debug"), pytest.mark.full]),
-        pytest.param("kasan", 600, marks=[pytest.mark.flavor("kasan"), pytest.mark.full]),
-    ],
-)
+@checkers("seconds", 20, 600, kasan=600)
 def test_binding_storm(machines: Machines, flavor: str, seconds: int) -> None:
     """No page holds what nobody wrote, nothing is left, the kernel's checkers see nothing."""
     guest = machines.get(flavor, mem="2G", cpus=2)

@@ -17,7 +17,7 @@ from common import Results, workload
 from vm import Guest
 
 from .conftest import Machines
-from .tools import ROOT, must
+from .tools import ROOT, checkers, must
 
 LONG = True
 MODULE = "mmpolicy_page_pool"
@@ -202,14 +202,7 @@ def test_packets_arrive(pools: Guest, policy: str) -> None:
     assert out == 0
 
 
-@pytest.mark.parametrize(
-    ("flavor", "rounds"),
-    [
-        pytest.param("debug", 6, marks=pytest.mark.flavor("debug")),
-        pytest.param("debug", 60, marks=[pytest.mark.flavor("debug"), pytest.mark.full]),
-        pytest.param("kasan", 3, marks=[pytest.mark.flavor("kasan"), pytest.mark.full]),
-    ],
-)
+@checkers("rounds", 6, 60, kasan=3)
 def test_switching_under_load(machines: Machines, flavor: str, rounds: int) -> None:
     """Packets and bursts while policies change and the module goes and comes: no page is lost."""
     guest = machines.get(flavor, mem="2G", cpus=2)

@@ -15,7 +15,7 @@ from madv_free import POINT, STATS, loop, policy
 from vm import Guest, Result
 
 from .conftest import Machines
-from .tools import ROOT, must
+from .tools import ROOT, checkers, must
 
 POLICIES = ("stock", "eager", "cap")
 EINVAL, ENOMEM = 22, 12
@@ -232,13 +232,7 @@ def test_nothing_is_lost(loaded: Guest, name: str) -> None:
     assert must(loaded, f"cat {ROOT}/state").strip() == "active"
 
 
-@pytest.mark.parametrize(
-    ("flavor", "seconds"),
-    [
-        pytest.param("debug", 8, marks=pytest.mark.flavor("debug")),
-        pytest.param("kasan", 15, marks=[pytest.mark.flavor("kasan"), pytest.mark.full]),
-    ],
-)
+@checkers("seconds", 8, kasan=15)
 def test_nothing_is_lost_while_switching(machines: Machines, flavor: str, seconds: int) -> None:
     """Lockdep is silent, and nothing leaks: what cap knows of processes goes with them."""
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")

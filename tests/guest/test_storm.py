@@ -3,29 +3,14 @@
 
 from __future__ import annotations
 
-import pytest
 from common import ran, workload
 from vm import Guest
 
 from .conftest import Machines
-from .tools import must, vmstat
+from .tools import checkers, must, vmstat
 
 LONG = True
-CHECKED = ("debug", "kasan")
 AT_ONCE = 4
-
-
-def checkers(*rounds: int) -> pytest.MarkDecorator:
-    """Rounds on the kernels with checkers.
-
-    The debug kernel has lockdep, PROVE_RCU and DEBUG_ATOMIC_SLEEP, the other
-    one also KASAN and kmemleak. The tests' end looks at the kernel log.
-    """
-    params = [
-        pytest.param(flavor, n, marks=pytest.mark.flavor(flavor))
-        for flavor, n in zip(CHECKED, rounds, strict=True)
-    ]
-    return pytest.mark.parametrize(("flavor", "rounds"), params)
 
 
 def storm(guest: Guest, rounds: int, processes: int, threads: int, hog_mib: int) -> None:
@@ -41,13 +26,13 @@ def storm(guest: Guest, rounds: int, processes: int, threads: int, hog_mib: int)
     guest.scan_leaks()
 
 
-@checkers(200, 20)
+@checkers("rounds", 200, kasan=20)
 def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
     """Threads of one process, with memory to spare."""
     storm(machines.get(flavor, mem="2G", cpus=2), rounds, 1, AT_ONCE, hog_mib=0)
 
 
-@checkers(5, 3)
+@checkers("rounds", 5, kasan=3)
 def test_storm_under_pressure(machines: Machines, flavor: str, rounds: int) -> None:
     """Processes on two nodes, with less memory than they use: swap, compaction, reclaim."""
     guest = machines.get(flavor, mem="640M", cpus=2, nodes=2, swap="1G")

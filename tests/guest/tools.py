@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from anon_order import POINT, THP, counters
 from common import must, ran, workload
 from vm import Guest
@@ -116,3 +117,17 @@ def refused(outcomes: list[tuple[Poke, Outcome]]) -> None:
         if outcome.error not in task.errors or outcome.before != outcome.after
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def checkers(name: str, *debug: int, kasan: int) -> pytest.MarkDecorator:
+    """A test on the kernels with checkers, for so many rounds or seconds, as name says.
+
+    The debug kernel has lockdep, PROVE_RCU and DEBUG_ATOMIC_SLEEP, the other one also KASAN
+    and kmemleak. All but the first of debug are left to ./dev test --full.
+    """
+    short, *long = [*(("debug", n) for n in debug), ("kasan", kasan)]
+    params = [pytest.param(*short, marks=pytest.mark.flavor(short[0]))]
+    params += [
+        pytest.param(*run, marks=[pytest.mark.flavor(run[0]), pytest.mark.full]) for run in long
+    ]
+    return pytest.mark.parametrize(("flavor", name), params)
