@@ -56,6 +56,9 @@ PINNED = Case(
     "pin 500 0 map 520 ADVICE touch_pinned",
     arms=("off", "stock", "legacy", *POLICIES),
 )
+FULL_OF_PINNED = Case(
+    "full of pinned", "2G", "pin -60 0 map 520 ADVICE touch_pinned", arms=PINNED.arms
+)
 SMALL_PINNED = Case(
     "small pinned",
     "1G",
@@ -73,6 +76,7 @@ LIMITED = (
 )
 CASES = (
     PINNED,
+    FULL_OF_PINNED,
     SMALL_PINNED,
     Case("crumbs", "640M", "pin 130 0 crumbs -10 1 8 map 220 ADVICE touch 1"),
     TOO_MUCH,

@@ -198,8 +198,7 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 bool mmp_anon_mapped(const struct vm_fault *vmf, int order);
 bool mmp_collapse_refused(struct vm_area_struct *vma, int order);
 gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp);
-void mmp_thp_done(struct vm_area_struct *vma, int order, struct folio *folio,
-		  u64 start);
+void mmp_thp_done(struct vm_area_struct *vma, int order, struct folio *folio);
 bool mmp_compact_skip(struct zone *zone, int order, bool deferred);
 void mmp_compact_done(struct zone *zone, int order, bool success,
 		      unsigned long migrate_scanned,

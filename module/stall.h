@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Counters of how long something took: a sum in ns, then a histogram. */
+/* How long something took: taken by task, counted as a sum and a histogram. */
 #ifndef MMPOLICY_STALL_H
 #define MMPOLICY_STALL_H
 
+#include <linux/atomic.h>
+#include <linux/hash.h>
+#include <linux/ktime.h>
 #include <linux/log2.h>
 #include <linux/minmax.h>
+#include <linux/sched.h>
 
 #include "mmpolicy.h"
 
@@ -37,6 +41,53 @@ static inline void mmp_count_stall(const struct mmp_profile *profile,
 
 	mmp_count(profile, point, first, ns);
 	mmp_count(profile, point, first + 1 + log - MMP_MIN_STALL, 1);
+}
+
+/*
+ * When tasks began to stall. They may sleep and go on elsewhere, so this is kept
+ * by task. A slot that another task has is left alone: that stall is not timed.
+ */
+struct mmp_stamps {
+	struct mmp_stamp {
+		const struct task_struct *task;
+		u64 ns;
+	} of[BIT(8)];
+};
+
+static inline struct mmp_stamp *mmp_my_stamp(struct mmp_stamps *stamps)
+{
+	return &stamps->of[hash_ptr(current, ilog2(ARRAY_SIZE(stamps->of)))];
+}
+
+/**
+ * mmp_stall_begins - current begins to stall, if it does not already
+ * @stamps: where this is kept
+ */
+static inline void mmp_stall_begins(struct mmp_stamps *stamps)
+{
+	struct mmp_stamp *stamp = mmp_my_stamp(stamps);
+
+	if (!READ_ONCE(stamp->task) && !cmpxchg(&stamp->task, NULL, current))
+		stamp->ns = ktime_get_ns();
+}
+
+/**
+ * mmp_stall_ends - current goes on
+ * @stamps: where it is kept when it began
+ *
+ * Return: how long it took in ns, 0 if it did not stall or that is not known.
+ */
+static inline u64 mmp_stall_ends(struct mmp_stamps *stamps)
+{
+	struct mmp_stamp *stamp = mmp_my_stamp(stamps);
+	u64 ns;
+
+	if (likely(READ_ONCE(stamp->task) != current))
+		return 0;
+	ns = ktime_get_ns() - stamp->ns;
+	/* Only now may others write there. */
+	smp_store_release(&stamp->task, NULL);
+	return ns;
 }
 
 #endif /* MMPOLICY_STALL_H */

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The point compact: whether direct compaction is worth it. */
-#include <linux/hash.h>
-#include <linux/ktime.h>
-#include <linux/log2.h>
 #include <linux/mmzone.h>
-#include <linux/sched.h>
 #include <linux/string.h>
 
 #include "../compact.h"
@@ -40,41 +36,7 @@ static const char *const counters[] = {
 	MMP_STALL_COUNTERS(STALL),
 };
 
-/*
- * When an attempt began. It may sleep and go on elsewhere, so this is kept by
- * task. A slot that another task has is left alone: that attempt is not timed.
- */
-static struct stamp {
-	const struct task_struct *task;
-	u64 ns;
-} stamps[BIT(8)];
-
-static struct stamp *my_stamp(void)
-{
-	return &stamps[hash_ptr(current, ilog2(ARRAY_SIZE(stamps)))];
-}
-
-static void stamp_begin(void)
-{
-	struct stamp *stamp = my_stamp();
-
-	if (!READ_ONCE(stamp->task) && !cmpxchg(&stamp->task, NULL, current))
-		stamp->ns = ktime_get_ns();
-}
-
-/* How long the attempt took, or 0 if that is not known. */
-static u64 stamp_end(void)
-{
-	struct stamp *stamp = my_stamp();
-	u64 ns;
-
-	if (READ_ONCE(stamp->task) != current)
-		return 0;
-	ns = ktime_get_ns() - stamp->ns;
-	/* Only now may others write there. */
-	smp_store_release(&stamp->task, NULL);
-	return ns;
-}
+static struct mmp_stamps stamps;
 
 /* Between a beginning and its end the point may have been switched off. */
 static void switched(bool on)
@@ -84,7 +46,7 @@ static void switched(bool on)
 		return;
 	}
 	mmp_compact_budget_end();
-	memset(stamps, 0, sizeof(stamps));
+	memset(&stamps, 0, sizeof(stamps));
 }
 
 struct mmp_point mmp_point_compact = {
@@ -124,7 +86,7 @@ bool mmp_compact_skip(struct zone *zone, int order, bool deferred)
 	if (skip)
 		count(profile, SKIPPED, 1);
 	else
-		stamp_begin();
+		mmp_stall_begins(&stamps);
 	return skip;
 }
 
@@ -136,7 +98,7 @@ void mmp_compact_done(struct zone *zone, int order, bool success,
 	struct mmp_profile *profile = mmp_profile_of(current->mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
 	const struct mmp_policy *policy = policy_of(settings);
-	u64 ns = stamp_end();
+	u64 ns = mmp_stall_ends(&stamps);
 
 	trace_mmpolicy_compact_done(zone_to_nid(zone), zone_idx(zone), order,
 				    success, migrate_scanned, free_scanned, ns);

@@ -5,7 +5,7 @@
 #include <linux/mempolicy.h>
 #include <linux/preempt.h>
 #include <linux/sched.h>
-#include <linux/sched/clock.h>
+#include <linux/string.h>
 #include <linux/topology.h>
 
 struct compact_control;			/* for the next line */
@@ -55,13 +55,13 @@ static const char *const counters[] = {
 	MMP_STALL_COUNTERS(STALL),
 };
 
-static void watch_reclaim(bool on);
+static void watch_effort(bool on);
 
 struct mmp_point mmp_point_thp_gfp = {
 	.name = "thp_gfp",
 	.counters = counters,
 	.nr_counters = ARRAY_SIZE(counters),
-	.switched = watch_reclaim,
+	.switched = watch_effort,
 };
 
 static void count(const struct mmp_profile *profile, unsigned int counter, u64 n)
@@ -79,19 +79,40 @@ static void count_current(unsigned int counter, u64 n)
 }
 
 /*
- * For what is reclaimed? Large folios in faults are asked for without access to
- * reserves and without a warning (GFP_TRANSHUGE_LIGHT), base pages are not.
+ * For what is an effort made? Large folios in faults are asked for without access
+ * to reserves and without a warning (GFP_TRANSHUGE_LIGHT), base pages are not.
  */
-static void count_reclaim(unsigned int counter, gfp_t gfp)
+static bool for_large(gfp_t gfp)
 {
 	const gfp_t large = __GFP_NOMEMALLOC | __GFP_NOWARN;
 
-	count_current(counter + ((gfp & large) != large), 1);
+	return (gfp & large) == large;
+}
+
+static void count_reclaim(unsigned int counter, gfp_t gfp)
+{
+	count_current(counter + !for_large(gfp), 1);
+}
+
+/* An attempt is timed from its first effort on to mmp_thp_done(). */
+static struct mmp_stamps stamps;
+
+static void effort_begins(gfp_t gfp)
+{
+	if (for_large(gfp) && in_task())
+		mmp_stall_begins(&stamps);
+}
+
+static void compaction_begins(void *unused, int order, gfp_t gfp, int prio)
+{
+	effort_begins(gfp);
 }
 
 static void direct_reclaim_begins(void *unused, int order, gfp_t gfp)
 {
-	count_reclaim(RECLAIM, order ? gfp : 0);
+	gfp = order ? gfp : 0;
+	count_reclaim(RECLAIM, gfp);
+	effort_begins(gfp);
 }
 
 /* The order is not told here. */
@@ -121,6 +142,7 @@ static void free_scanned(void *unused, unsigned long start_pfn,
 }
 
 static struct mmp_event events[] = {
+	{ "mm_compaction_try_to_compact_pages", compaction_begins },
 	{ "mm_vmscan_direct_reclaim_begin", direct_reclaim_begins },
 	{ "mm_vmscan_memcg_reclaim_begin", memcg_reclaim_begins },
 	{ "mm_vmscan_wakeup_kswapd", kswapd_is_woken },
@@ -130,16 +152,19 @@ static struct mmp_event events[] = {
 	{}
 };
 
-static void watch_reclaim(bool on)
+static void watch_effort(bool on)
 {
+	check_trace_callback_type_mm_compaction_try_to_compact_pages(compaction_begins);
 	check_trace_callback_type_mm_vmscan_direct_reclaim_begin(direct_reclaim_begins);
 	check_trace_callback_type_mm_vmscan_wakeup_kswapd(kswapd_is_woken);
 	check_trace_callback_type_mm_compaction_isolate_migratepages(migrate_scanned);
 	check_trace_callback_type_mm_compaction_isolate_freepages(free_scanned);
-	if (on)
+	if (on) {
 		mmp_listen(events);
-	else
-		mmp_ignore(events);
+		return;
+	}
+	mmp_ignore(events);
+	memset(&stamps, 0, sizeof(stamps));
 }
 
 /* Nobody but the CPU says where: no memory policy of the application, no cpuset. */
@@ -156,31 +181,35 @@ gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
 	const struct mmp_policy *policy = settings->active[MM_POLICY_THP_GFP];
 
+	/* What MADV_COLLAPSE began is no attempt of a fault. */
+	mmp_stall_ends(&stamps);
 	if (!policy) {
 		count(profile, STOCK, 1);
 		return gfp;
 	}
 	gfp = policy->thp_gfp(vma);
-	if (!local_preferred(vma))
+	if ((gfp & __GFP_THISNODE) && !local_preferred(vma))
 		gfp &= ~__GFP_THISNODE;
 	return gfp;
 }
 
-/* See &mm_policy_ops.thp_done. @start is 0 where the point was off then. */
-void mmp_thp_done(struct vm_area_struct *vma, int order, struct folio *folio,
-		  u64 start)
+static unsigned int outcome_of(int node)
+{
+	if (node == NUMA_NO_NODE)
+		return FAILED;
+	return node == numa_mem_id() ? LOCAL : REMOTE;
+}
+
+/* See &mm_policy_ops.thp_done. */
+void mmp_thp_done(struct vm_area_struct *vma, int order, struct folio *folio)
 {
 	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
 	int node = folio ? folio_nid(folio) : NUMA_NO_NODE;
-	unsigned int outcome = FAILED;
-	/* CPUs' clocks may differ a little. */
-	s64 ns = start ? max_t(s64, local_clock() - start, 0) : 0;
+	u64 ns = mmp_stall_ends(&stamps);
 
-	if (folio)
-		outcome = node == numa_mem_id() ? LOCAL : REMOTE;
-	trace_mmpolicy_thp_gfp(vma->vm_start, order, node, outcome == LOCAL, ns);
+	trace_mmpolicy_thp_gfp(vma->vm_start, order, node, node == numa_mem_id(), ns);
 	count(profile, ATTEMPTS, 1);
-	count(profile, outcome + clamp(order, MIN_ORDER, MAX_ORDER) - MIN_ORDER, 1);
-	if (start)
+	count(profile, outcome_of(node) + clamp(order, MIN_ORDER, MAX_ORDER) - MIN_ORDER, 1);
+	if (ns)
 		mmp_count_stall(profile, &mmp_point_thp_gfp, STALL, ns);
 }

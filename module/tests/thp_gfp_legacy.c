@@ -13,8 +13,7 @@ static gfp_t legacy(struct vm_area_struct *vma, gfp_t gfp)
 	return __GFP_DIRECT_RECLAIM | __GFP_THISNODE;
 }
 
-static void done(struct vm_area_struct *vma, int order, struct folio *folio,
-		 u64 start)
+static void done(struct vm_area_struct *vma, int order, struct folio *folio)
 {
 }
 

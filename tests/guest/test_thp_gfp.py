@@ -94,7 +94,9 @@ def test_no_reclaim_for_huge_pages(two_nodes: Guest, policy: str) -> None:
     got = counted["local_order_9"] + counted["remote_order_9"]
     assert got * 512 == pages(found, least=9)
     assert counted["attempts"] == got + counted["failed_order_9"] == 50
-    assert sum(n for key, n in counted.items() if "stall_ns_log2" in key) == 50
+    stalls = sum(n for key, n in counted.items() if "stall_ns_log2" in key)
+    assert 0 <= stalls <= counted["failed_order_9"] + counted["remote_order_9"]
+    assert (stalls > 0) == (counted["stall_ns"] > 0) == (policy != "light")
     assert (counted["remote_order_9"] > 0) == (policy == "only_compact_any")
     for kind in ("migrate", "free"):
         assert counted[f"{kind}_scanned"] == found.get(f"compact_{kind}_scanned", 0)
@@ -265,10 +267,10 @@ def ratio(results: Results, case: bench.Case, arm: str, base: str) -> float:
 
 
 def check_pinned(case: bench.Case) -> None:
-    """Local alone: far below legacy. Any node: as stock, at the cost of being asked."""
+    """Local alone: far below legacy. Any node: no more than stock. It repeats to 0.0005."""
     results = bench.run([case], ("stock", "legacy", *COMPACT_ONLY))
     assert ratio(results, case, "only_compact", "legacy") <= 0.1
-    assert ratio(results, case, "only_compact_any", "stock") <= 1.005
+    assert ratio(results, case, "only_compact_any", "stock") <= 1.0005
     assert results.value("only_compact_any", case.name, "huge") >= 0.95
     for policy in COMPACT_ONLY:
         for what in ("scanned by tasks", "scanned by kswapd", "swapped out"):
@@ -281,6 +283,15 @@ def test_pinned_node(all_machines: Machines) -> None:
     """More is mapped than a small node full of pinned memory has left; defrag=always."""
     all_machines.end()
     check_pinned(bench.SMALL_PINNED)
+
+
+def test_node_full_of_pinned_memory(all_machines: Machines) -> None:
+    """Nearly all has to come from the other node, and does not first ask this one in vain."""
+    all_machines.end()
+    case = bench.FULL_OF_PINNED
+    results = bench.run([case], ("stock", "only_compact_any"))
+    assert ratio(results, case, "only_compact_any", "stock") <= 0.9985
+    assert results.value("only_compact_any", case.name, "huge") == 1
 
 
 @pytest.mark.full
