@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The commands that the documents show are commands that there are."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .fakes import Run
+
+TREE = Path(__file__).parents[2]
+DOCS = [TREE / "README.md", *sorted((TREE / "docs").rglob("*.md"))]
+# A line of a shell, which may go on; or in the text, within ` and `.
+COMMAND = re.compile(r"^\s*(?:[#$] )?(mmpolicy (?:.*\\\n)*.*)$|`(mmpolicy [^`]*)`", re.MULTILINE)
+
+
+def commands(line: str) -> Iterator[str]:
+    """Split a line of shell into those of its commands that are ours."""
+    if line.count("'") % 2:  # the last line of a script in quotes
+        line = line.removesuffix("'")
+    words: list[str] = []
+    line = line.replace("\\\n", " ") + ";"
+    for word in shlex.shlex(line, posix=True, punctuation_chars="|&;<>"):
+        if not set(word) <= set("|&;<>"):
+            words.append(word)
+            continue
+        if words[:1] == ["mmpolicy"]:
+            yield shlex.join(words)
+        words = []
+
+
+FOUND = {
+    command
+    for path in DOCS
+    for match in COMMAND.finditer(path.read_text())
+    for command in commands(match[1] or match[2])
+}
+
+
+def test_commands_are_found() -> None:
+    """In more than one document."""
+    assert {"mmpolicy reset", "mmpolicy bind --cgroup redis try --dry-run"} < FOUND
+    assert len(FOUND) > 40
+
+
+@pytest.mark.parametrize("command", sorted(FOUND))
+def test_commands_are_understood(run: Run, command: str) -> None:
+    """With --help at the end a command is parsed, and not run."""
+    result = run(*shlex.split(command)[1:], "--help")
+    assert (result.code, result.err) == (0, "")
