@@ -50,3 +50,8 @@ def test_commands_are_understood(run: Run, command: str) -> None:
     """With --help at the end a command is parsed, and not run."""
     result = run(*shlex.split(command)[1:], "--help")
     assert (result.code, result.err) == (0, "")
+
+
+def test_wrong_commands_are_not(run: Run) -> None:
+    """That the test above can fail."""
+    assert run("set", "--nonsense", "--help").code == run("nonsense", "--help").code == 2
