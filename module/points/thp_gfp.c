@@ -94,12 +94,12 @@ static void count_reclaim(unsigned int counter, gfp_t gfp)
 	count_current(counter + !for_large(gfp), 1);
 }
 
-/* An attempt is timed from its first effort on to mmp_thp_done(). */
+/* An attempt is timed from its first effort on to mmp_thp_done(). khugepaged makes none. */
 static struct mmp_stamps stamps;
 
 static void effort_begins(gfp_t gfp)
 {
-	if (for_large(gfp) && in_task())
+	if (for_large(gfp) && !(current->flags & PF_KTHREAD))
 		mmp_stall_begins(&stamps);
 }
 
