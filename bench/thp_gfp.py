@@ -56,9 +56,7 @@ PINNED = Case(
     "pin 500 0 map 520 ADVICE touch_pinned",
     arms=("off", "stock", "legacy", *POLICIES),
 )
-FULL_OF_PINNED = Case(
-    "full of pinned", "2G", "pin -60 0 map 520 ADVICE touch_pinned", arms=PINNED.arms
-)
+FULL_OF_PINNED = Case("full of pinned", "2G", "pin -60 0 map 520 ADVICE touch_pinned")
 SMALL_PINNED = Case(
     "small pinned",
     "1G",
