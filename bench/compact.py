@@ -56,6 +56,8 @@ ZRAM = "/dev/zram0"
 CASES = [
     Case("idle", pinned_percent=70, tries=1200, rounds=2),
     Case("busy", pinned_percent=70, tries=1200, rounds=2, churners=4),
+    Case("idle, short", pinned_percent=70, tries=250, rounds=2),
+    Case("busy, short", pinned_percent=70, tries=250, rounds=2, churners=4),
     Case("hopeless", pinned_percent=100, tries=1600),
     Case("movable", pinned_percent=0, tries=200, rounds=3),
     Case("tight", pinned_percent=60, free_percent=40, tries=800, rounds=3),

@@ -5,9 +5,10 @@
  * When mm has deferred compaction for long, it forgets which blocks were of no
  * use and looks at all of them again. Attempts that do not wait would never come
  * to that point: they would pass over the same blocks for ever. So now and then
- * the wait is declared to be over.
+ * the wait is declared to be over: at random, as zones and modes of compaction
+ * take turns, and a count would pick the same one each time.
  */
-#include <linux/percpu.h>
+#include <linux/random.h>
 
 #include "../compact.h"
 #include "../mmpolicy.h"
@@ -16,14 +17,12 @@ enum { RESTART_ATTEMPTS };
 
 static struct mmp_knob knobs[] = {
 	/* Of so many attempts that mm would defer, one looks at all blocks. */
-	[RESTART_ATTEMPTS] = MMP_KNOB(restart_attempts, 1, 10000, 16),
+	[RESTART_ATTEMPTS] = MMP_KNOB(restart_attempts, 1, 10000, 4),
 };
-
-static DEFINE_PER_CPU(u32, attempts);
 
 static bool eager(struct zone *zone, int order, bool deferred, const u32 *knob)
 {
-	if (deferred && !(this_cpu_inc_return(attempts) % knob[RESTART_ATTEMPTS]))
+	if (deferred && !get_random_u32_below(knob[RESTART_ATTEMPTS]))
 		mmp_end_deferral(zone);
 	return false;
 }

@@ -100,7 +100,8 @@ def new_log(name: str) -> Path:
     """A fresh log file; the oldest ones go."""
     folder = cache_dir() / "log"
     folder.mkdir(parents=True, exist_ok=True)
-    logs = sorted(folder.glob("guest-*.log"), key=lambda log: log.stat().st_mtime)
+    # The name tells the time; the file may be gone meanwhile, as other guests do the same.
+    logs = sorted(folder.glob("guest-*.log"), key=lambda log: log.name.split("-")[-3:])
     for old in logs[:-KEPT_LOGS]:
         old.unlink(missing_ok=True)
     stamp = time.strftime("%m%d-%H%M%S")
