@@ -86,19 +86,34 @@ def test_hopeless(machines: Machines) -> None:
         assert results.value(policy, "hopeless", "damaged") == 0
 
 
+def test_eager_does_not_wait(machines: Machines) -> None:
+    """Asked for as much as is free, it gets more of that than stock, which puts attempts off."""
+    results = compare(machines, "idle, short", ("stock", "eager"), seeds=2)
+    assert results.ratio("eager", "stock", "idle, short", "large") >= 1.03
+
+
+# How many large folios a guest gets differs by 2 % from the next one, if it is busy by 3 %.
+# So the mean of 8 guests as a ratio to that of 8 others differs by 1 to 1.5 %.
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["idle", "busy"])
-def test_in_full(machines: Machines, name: str) -> None:
-    """The means of some guests: budget succeeds as often as stock and scans less.
-
-    What there is, stock gets in the end, so eager has nothing to gain there. A guest
-    differs from the next one by 2 %.
-    """
-    results = compare(machines, name, ("stock", *bench.POLICIES), seeds=4)
+def test_asked_for_too_much_in_full(machines: Machines, name: str) -> None:
+    """Nobody gets more than there is: both policies get it too, and budget scans less."""
+    results = compare(machines, name, ("stock", *bench.POLICIES), seeds=8)
     assert results.value("stock", name, "large") > 200
-    assert results.ratio("budget", "stock", name, "large") >= 0.95
     assert results.ratio("budget", "stock", name, "scanned") <= 0.5
-    assert results.ratio("eager", "stock", name, "large") >= 0.95
+    for policy in bench.POLICIES:
+        assert results.ratio(policy, "stock", name, "large") >= 0.96
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["idle, short", "busy, short"])
+def test_asked_for_what_is_free_in_full(machines: Machines, name: str) -> None:
+    """Eager gets more than stock, budget as much."""
+    results = compare(machines, name, ("stock", *bench.POLICIES), seeds=8)
+    assert results.ratio("budget", "stock", name, "large") >= 0.96
+    assert results.ratio("eager", "stock", name, "large") >= 1.02
 
 
 # Switching
