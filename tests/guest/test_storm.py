@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from common import ran, workload
+from thp_gfp import ALWAYS
 from vm import Guest
 
 from .conftest import Machines
@@ -16,6 +17,7 @@ AT_ONCE = 4
 def storm(guest: Guest, rounds: int, processes: int, threads: int, hog_mib: int) -> None:
     """No page holds what nobody wrote, and the kernel's checkers see nothing."""
     module = must(guest, "modinfo -n mmpolicy").strip()
+    must(guest, ALWAYS)
     words = f"{module} {rounds} {processes} {threads} {hog_mib}"
     found = ran(guest, f"{workload('storm')} {words}", timeout=1500)
     assert found["rounds"] == rounds
@@ -32,7 +34,7 @@ def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
     storm(machines.get(flavor, mem="2G", cpus=2), rounds, 1, AT_ONCE, hog_mib=0)
 
 
-@checkers("rounds", 5, kasan=3)
+@checkers("rounds", 5, kasan=6)
 def test_storm_under_pressure(machines: Machines, flavor: str, rounds: int) -> None:
     """Processes on two nodes, with less memory than they use: swap, compaction, reclaim."""
     guest = machines.get(flavor, mem="640M", cpus=2, nodes=2, swap="1G")
