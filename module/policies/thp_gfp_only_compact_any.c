@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * thp_gfp/only_compact_any: the preferred node first, then any that is allowed.
- * Compact each once, reclaim nothing.
+ * thp_gfp/only_compact_any: the preferred node first, while it has pages to spare,
+ * then any that is allowed. Compact each once, reclaim nothing.
  */
 #include <linux/gfp.h>
 
