@@ -4,11 +4,12 @@
  * stress-highalloc. Fill MIB of memory with small pages, and pin some of them in
  * PINNED percent of the 2 MiB blocks, so that these can never be whole again.
  * In each of ROUNDS give FREE percent of the pages back, at random, so that free
- * memory is in holes, and read FILE to fill them with page cache. Then fault TRIES times for a folio of ORDER with
- * MADV_HUGEPAGE, keep what is large, drop what is not; at the end drop all, and
- * fill the holes again. Meanwhile CHURNERS processes fault, free and fill pipes.
- * Prints one JSON object, with what /proc/vmstat says of the faults; ends with
- * status 1 where a page has lost its contents.
+ * memory is in holes, and read FILE to fill them with page cache. Then fault
+ * TRIES times for a folio of ORDER with MADV_HUGEPAGE, keep what is large, drop
+ * what is not; at the end drop all, and fill the holes again. Meanwhile CHURNERS
+ * processes fault, free and fill pipes. Prints one JSON object, with what
+ * /proc/vmstat says of the faults; ends with status 1 where a page has lost its
+ * contents.
  */
 #define _GNU_SOURCE
 #include <signal.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * nodes OP ARGUMENT... OP ARGUMENT...: fill NUMA nodes, then map and touch memory
- * and say where it came from. "touch" and "collapse" print one JSON object: ticks (CPU time of
- * this process in ns, under icount instructions), pages of each node by folio
- * order, what /proc/vmstat counted meanwhile, what node 0 has left, words that
- * are not as written.
+ * and say where it came from. "touch" and "collapse" print one JSON object: ticks
+ * (CPU time of this process in ns, under icount instructions), pages of each node
+ * by folio order, what /proc/vmstat counted meanwhile, what node 0 has left, words
+ * that are not as written.
  */
 #define _GNU_SOURCE
 #include <errno.h>

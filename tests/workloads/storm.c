@@ -4,8 +4,9 @@
  * each fault, free and verify every page, while another process loads the module,
  * switches every policy and turns every knob, and unloads it with policies active.
  * Unless HOG_MIB is 0, one more writes to so much memory, so that others have to
- * reclaim, frees every second page, so that they have to compact, and so on. Prints one JSON object; ends with status 1
- * where a page held what nobody wrote, or a process or a round failed.
+ * reclaim, frees every second page, so that they have to compact, and so on.
+ * Prints one JSON object; ends with status 1 where a page held what nobody wrote,
+ * or a process or a round failed.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
