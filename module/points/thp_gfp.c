@@ -159,12 +159,13 @@ static void watch_effort(bool on)
 	check_trace_callback_type_mm_vmscan_wakeup_kswapd(kswapd_is_woken);
 	check_trace_callback_type_mm_compaction_isolate_migratepages(migrate_scanned);
 	check_trace_callback_type_mm_compaction_isolate_freepages(free_scanned);
-	if (on) {
-		mmp_listen(events);
+	if (!on) {
+		mmp_ignore(events);
 		return;
 	}
-	mmp_ignore(events);
+	/* Probes may have run on for a while after the point was off. */
 	memset(&stamps, 0, sizeof(stamps));
+	mmp_listen(events);
 }
 
 /* Nobody but the CPU says where: no memory policy of the application, no cpuset. */

@@ -39,9 +39,7 @@ def two_nodes(machines: Machines) -> Guest:
     """Two nodes of 320 MiB, one CPU, swap; the module is loaded, all stock.
 
     No CPU keeps more than a few free pages for itself, so that what is left is known,
-    and nobody compacts or reclaims unasked. Programs lie at fixed addresses: QEMU translates
-    code anew at each other one, and to write to a page with thousands of such
-    translations, as compaction does, takes it minutes.
+    and nobody compacts or reclaims unasked.
     """
     guest = machines.get(mem="640M", cpus=1, **NEEDS)
     must(guest, f"{SETTINGS} modprobe mmpolicy")
@@ -95,7 +93,7 @@ def test_no_reclaim_for_huge_pages(two_nodes: Guest, policy: str) -> None:
     assert got * 512 == pages(found, least=9)
     assert counted["attempts"] == got + counted["failed_order_9"] == 50
     stalls = sum(n for key, n in counted.items() if "stall_ns_log2" in key)
-    assert 0 <= stalls <= counted["failed_order_9"] + counted["remote_order_9"]
+    assert stalls <= counted["failed_order_9"] + counted["remote_order_9"]
     assert (stalls > 0) == (counted["stall_ns"] > 0) == (policy != "light")
     assert (counted["remote_order_9"] > 0) == (policy == "only_compact_any")
     for kind in ("migrate", "free"):
