@@ -30,11 +30,11 @@ static bool expired;
 /**
  * mmp_expired - are writes refused because the lease has expired?
  *
- * Context: under mmp_lock, or for information only.
+ * Context: under mmp_lock.
  */
 bool mmp_expired(void)
 {
-	return READ_ONCE(expired);
+	return expired;
 }
 
 /**
@@ -45,7 +45,7 @@ bool mmp_expired(void)
 void mmp_lease_clear(void)
 {
 	lease_ms = 0;
-	WRITE_ONCE(expired, false);
+	expired = false;
 	cancel_delayed_work(&expiry);
 }
 
@@ -58,7 +58,7 @@ static void expire(struct work_struct *work)
 		if (!was || time_before64(get_jiffies_64(), deadline))
 			return;
 		mmp_all_stock();
-		WRITE_ONCE(expired, true);
+		expired = true;
 		pr_warn("lease of %u ms expired: all is stock until 1 is written to reset\n",
 			was);
 	}

@@ -310,11 +310,17 @@ static ssize_t abi_show(struct kobject *kobj, struct kobj_attribute *attr,
 
 static struct kobj_attribute abi_attr = __ATTR_RO(abi);
 
+/* A reset or an expiry is over when it is seen here, also for the files. */
 static ssize_t state_show(struct kobject *kobj, struct kobj_attribute *attr,
 			  char *buf)
 {
-	return sysfs_emit(buf, "%s\n", mmp_expired() ? "expired" :
-			  mmp_active() ? "active" : "stock");
+	ssize_t len;
+
+	scoped_guard(mutex, &mmp_lock)
+		len = sysfs_emit(buf, "%s\n", mmp_expired() ? "expired" :
+				 mmp_active() ? "active" : "stock");
+	mmp_sysfs_sweep();
+	return len;
 }
 
 static struct kobj_attribute state_attr = __ATTR_RO(state);

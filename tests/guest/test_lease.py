@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 
+import pytest
 from vm import Guest
 
 from .tools import ROOT, Poke, folios, must, poke, refused
@@ -49,6 +50,29 @@ def test_everything_is_stock_after_expiry(loaded: Guest) -> None:
     assert folios(loaded, DENSE) == [{0: 4096}]
     assert must(loaded, "dmesg").count("lease of 1500 ms expired") == 1
     must(loaded, "rmdir /sys/fs/cgroup/t")
+
+
+@pytest.mark.parametrize(
+    ("start", "after"),
+    [
+        (f"echo 100 >{ROOT}/lease_ms", "expired"),
+        (f"(sleep 0.1; echo 1 >{ROOT}/reset) &", "stock"),
+    ],
+    ids=["lease", "reset"],
+)
+def test_nothing_in_between_is_seen(loaded: Guest, start: str, after: str) -> None:
+    """Who sees a state other than active finds everything stock, and no profile left."""
+    body = f"""
+	{EVERYTHING}
+	cd {PROFILES}
+	{start}
+	while read state <{ROOT}/state; [ $state = active ]; do :; done
+	echo $state * $(grep -c "\\[stock]" default/anon_order/policy)
+	echo 1 >{ROOT}/reset
+	rmdir /sys/fs/cgroup/t
+    """
+    for _ in range(10):
+        assert must(loaded, body) == f"{after} create default delete 1\n"
 
 
 def test_expiry_is_latched(loaded: Guest) -> None:
