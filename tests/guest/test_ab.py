@@ -197,7 +197,7 @@ def test_sigkill_ends_in_stock(loaded: Guest, times: int) -> None:
         if number % 3 != 2:  # else any moment of its start
             wait_for(loaded, f"grep -q 1 {ROOT}/experiment/enabled")
         moment = rng.uniform(0, 2)
-        late = must(loaded, f"sleep {moment:.2f}; kill -KILL {pid}; sleep 3.1; {STATE}")
+        late = must(loaded, f"sleep {moment:.2f}; kill -KILL {pid}; sleep 4; {STATE}")
         job.wait()
         state = late.rpartition("state:")[2].strip()
         assert late.replace(f"state:{state}", "state:stock") == before, f"{number}: {moment:.2f} s"

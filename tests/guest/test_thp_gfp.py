@@ -259,19 +259,22 @@ def test_shmem(two_nodes: Guest) -> None:
 # What it costs: fresh guests that count instructions
 
 
-def ratio(results: Results, case: bench.Case, arm: str, base: str) -> float:
-    """Instructions, as a multiple of another arm's."""
-    return results.ratio(arm, base, case.name, "ticks")
+def any_to_stock(results: Results, case: bench.Case) -> float:
+    """Instructions of only_compact_any, as a multiple of stock's.
+
+    Guests repeat to 0.0006. But where the host is busy, one in some eighty counts up to 0.04
+    less than the others, never more. So stock runs twice, and the larger number counts.
+    """
+    again = bench.take(case, "stock").values["ticks"]
+    stock = max(again, results.value("stock", case.name, "ticks"))
+    return results.value("only_compact_any", case.name, "ticks") / stock
 
 
 def check_pinned(case: bench.Case) -> None:
-    """Local alone: far below legacy. Any node: as stock.
-
-    Most guests repeat to 0.0003, but one in some twenty counts 0.0034 less.
-    """
+    """Local alone: far below legacy. Any node: as stock."""
     results = bench.run([case], ("stock", "legacy", *COMPACT_ONLY))
-    assert ratio(results, case, "only_compact", "legacy") <= 0.1
-    assert ratio(results, case, "only_compact_any", "stock") <= 1.005
+    assert results.ratio("only_compact", "legacy", case.name, "ticks") <= 0.1
+    assert any_to_stock(results, case) <= 1.001
     assert results.value("only_compact_any", case.name, "huge") >= 0.95
     for policy in COMPACT_ONLY:
         for what in ("scanned by tasks", "scanned by kswapd", "swapped out"):
@@ -291,7 +294,7 @@ def test_node_full_of_pinned_memory(all_machines: Machines) -> None:
     all_machines.end()
     case = bench.FULL_OF_PINNED
     results = bench.run([case], ("stock", "only_compact_any"))
-    assert ratio(results, case, "only_compact_any", "stock") <= 1
+    assert any_to_stock(results, case) <= 1
     assert results.value("only_compact_any", case.name, "huge") == 1
 
 
