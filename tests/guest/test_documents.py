@@ -14,13 +14,13 @@ import pytest
 from machine import TREE
 from vm import Guest
 
+from .conftest import Machines
 from .test_ab import INCONCLUSIVE
 from .tools import must
 
 # What is measured differs from run to run: the first line of it is enough.
 MEASURED = re.compile(r"mmpolicy (stats|map|ab run (?!--dry-run)|ab report)")
 SHORTER = {"sleep 10": "sleep 3", "--block 6s --washout 2s": "--block 2s --washout 0.5s"}
-CGROUP = "/sys/fs/cgroup/redis"
 LONG = True
 
 
@@ -51,7 +51,7 @@ def shape(output: str, measured: bool) -> list[str]:
 
 def on_the_host(guest: Guest, command: str) -> str:
     """Run a command in the guest, which ends well or says why not."""
-    result = guest.run(command, 120, cwd="/tmp/session")
+    result = guest.run(command, 300, cwd="/tmp/session")
     assert result.rc == 0 or result.out.startswith("mmpolicy: cannot "), result.out
     return result.out
 
@@ -67,12 +67,12 @@ def at_the_desk(command: str, folder: Path) -> str:
 
 
 @pytest.fixture
-def host(guest: Guest) -> Iterator[Guest]:
-    """A guest with redis, which Debian's redis-tools has under another name; it ends with us."""
+def host(guest: Guest, all_machines: Machines) -> Iterator[Guest]:
+    """A guest with redis, which redis-tools of Debian has under another name; it ends with us."""
     must(guest, "ln -sf /usr/bin/redis-check-rdb /run/vm/bin/redis-server; mkdir -p /tmp/session")
     yield guest
-    guest.run("pkill -f '^sh load'; killall redis-server")
-    must(guest, f"while [ -d {CGROUP} ] && ! rmdir {CGROUP}; do sleep 0.1; done 2>/dev/null")
+    guest.check()
+    all_machines.end()
 
 
 @pytest.mark.parametrize("name", ["cli", "tutorial"])
