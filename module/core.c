@@ -10,7 +10,7 @@
 #include <linux/module.h>
 #include <linux/string.h>
 
-#include "control.h"
+#include "control/control.h"
 
 struct mmp_point *const mmp_points[MM_POLICY_POINTS] = {
 	[MM_POLICY_ANON_ORDER] = &mmp_point_anon_order,

@@ -176,17 +176,17 @@ extern const struct mm_policy_ops mmp_ops;
 const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 					 const char *name);
 
-/* profile.c */
+/* control/profile.c */
 extern struct mmp_profile mmp_default;
 
-/* binding.c */
+/* control/binding.c */
 DECLARE_STATIC_KEY_FALSE(mmp_scoped);
 struct mmp_profile *mmp_profile_scoped(const struct mm_struct *mm);
 
-/* debugfs.c */
+/* control/debugfs.c */
 DECLARE_STATIC_KEY_FALSE(mmp_measuring);
 
-/* points/<point>.c */
+/* <point>/point.c */
 extern struct mmp_point mmp_point_anon_order;
 extern struct mmp_point mmp_point_thp_gfp;
 extern struct mmp_point mmp_point_compact;
@@ -208,7 +208,7 @@ void mmp_bulk_done(int nid, unsigned int want, unsigned int got);
 bool mmp_madv_free_at_once(struct vm_area_struct *vma, unsigned long start,
 			   unsigned long end);
 
-/* policies/<point>_<policy>.c */
+/* <point>/<policy>.c */
 extern struct mmp_policy mmp_anon_order_never;
 extern struct mmp_policy mmp_anon_order_fixed;
 extern struct mmp_policy mmp_anon_order_vma_size;

@@ -11,7 +11,7 @@
 #include <linux/swapops.h>
 #include <asm/pgalloc.h>
 
-#include "../policies/anon_order_adaptive.c"
+#include "../anon_order/adaptive.c"
 
 #define AREA	BIT(40)	/* any address at the start of a page of PMDs */
 #define BEHIND	8		/* the PMD before the one that faults */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The policies in module/policies/, found by file name. */
+/* The policies in the rooms of module/, found by file name. */
 #ifndef POLICIES_H
 #define POLICIES_H
 

@@ -15,7 +15,7 @@
 #include <linux/pgtable.h>
 
 #include "mmpolicy.h"
-#include "anon_order.h"
+#include "anon_order/anon_order.h"
 
 /* Pages are counted from here: the start of a page of PMDs, of a probe block. */
 #define SIM_BASE	0x7f0000000000UL

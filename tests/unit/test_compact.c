@@ -9,7 +9,7 @@
 #include <linux/mmzone.h>
 
 #include "check.h"
-#include "compact.h"
+#include "compact/compact.h"
 #include "policies.h"
 
 #define BLOCK		512UL

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What is lazily freed, as module/lazyfree.c has it, against address spaces
+ * What is lazily freed, as module/madv_free/lazyfree.c has it, against address spaces
  * whose every page is known. A call clears its pages some time after it has
  * been allowed, as in the kernel.
  */
 #include <string.h>
 
 #include "check.h"
-#include "available.h"
-#include "lazyfree.h"
+#include "sense/available.h"
+#include "madv_free/lazyfree.h"
 #include "policies.h"
 
 #define AREAS		64UL

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* madv_free/eager: always at once, as MADV_DONTNEED. */
 #include "../mmpolicy.h"
-#include "../lazyfree.h"
+#include "lazyfree.h"
 
 static enum mmp_free eager(struct vm_area_struct *vma, unsigned long start,
 			   unsigned long end, const u32 *knob)

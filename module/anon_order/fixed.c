@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* anon_order/fixed: the largest folio up to a cap that fits, as mTHP sizes. */
 #include "../mmpolicy.h"
-#include "../anon_order.h"
+#include "anon_order.h"
 
 enum { MAX_ORDER };
 

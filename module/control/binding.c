@@ -25,7 +25,7 @@
 #include <linux/workqueue.h>
 
 #include "control.h"
-#include "events.h"
+#include "../sense/events.h"
 
 enum kind { CGROUP, PROCESS, KINDS };
 

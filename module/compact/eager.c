@@ -10,7 +10,7 @@
  */
 #include <linux/random.h>
 
-#include "../compact.h"
+#include "compact.h"
 #include "../mmpolicy.h"
 
 enum { RESTART_ATTEMPTS };

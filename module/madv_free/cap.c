@@ -4,8 +4,8 @@
  * process or of its cgroup, and memory is not short; at once beyond.
  */
 #include "../mmpolicy.h"
-#include "../available.h"
-#include "../lazyfree.h"
+#include "../sense/available.h"
+#include "lazyfree.h"
 
 enum { LIMIT_MB, PER_CGROUP, MIN_AVAILABLE_PERCENT };
 

@@ -3,9 +3,9 @@
 #include <linux/mmzone.h>
 #include <linux/string.h>
 
-#include "../compact.h"
+#include "compact.h"
 #include "../mmpolicy.h"
-#include "../stall.h"
+#include "../sense/stall.h"
 #include "../trace.h"
 
 enum {

@@ -13,8 +13,8 @@ struct compact_control;			/* for the next line */
 #include <trace/events/vmscan.h>
 
 #include "../mmpolicy.h"
-#include "../events.h"
-#include "../stall.h"
+#include "../sense/events.h"
+#include "../sense/stall.h"
 #include "../trace.h"
 
 #define MIN_ORDER	2	/* mm has no large anonymous folio below it */

@@ -16,7 +16,7 @@
 #include <linux/mmzone.h>
 #include <linux/slab.h>
 
-#include "../compact.h"
+#include "compact.h"
 #include "../mmpolicy.h"
 
 enum { SCAN_AHEAD_PERCENT, SCAN_PER_PAGE, SCAN_PER_MS, FORGET_FREED_PERCENT };

@@ -12,7 +12,7 @@
 
 #include <linux/mutex.h>
 
-#include "mmpolicy.h"
+#include "../mmpolicy.h"
 
 struct seq_file;
 struct task_struct;

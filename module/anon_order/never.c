@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* anon_order/never: order 0, whatever sysfs allows. */
 #include "../mmpolicy.h"
-#include "../anon_order.h"
+#include "anon_order.h"
 
 static struct mmp_decision never(const struct vm_fault *vmf,
 				 enum mm_policy_site site, const u32 *knob)

@@ -23,7 +23,7 @@
 #include <linux/bitops.h>
 
 #include "../mmpolicy.h"
-#include "../anon_order.h"
+#include "anon_order.h"
 
 #define SHORT_RUN	3	/* random access makes runs of 2^n by chance */
 

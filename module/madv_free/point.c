@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The point madv_free: MADV_FREE lazily or at once. */
 #include "../mmpolicy.h"
-#include "../available.h"
-#include "../lazyfree.h"
+#include "../sense/available.h"
+#include "lazyfree.h"
 #include "../trace.h"
 
 enum { STOCK, LAZY_PAGES, EAGER_PAGES, ANSWER };

@@ -13,7 +13,7 @@
 #include <linux/swapops.h>
 #include <linux/workqueue.h>
 
-#include "compat.h"
+#include "../compat.h"
 #include "lazyfree.h"
 
 #define TIDY_INTERVAL	(HZ / 4)

@@ -4,9 +4,9 @@
 #include <linux/timex.h>
 
 #include "../mmpolicy.h"
-#include "../anon_order.h"
-#include "../available.h"
-#include "../lazyfree.h"
+#include "anon_order.h"
+#include "../sense/available.h"
+#include "../madv_free/lazyfree.h"
 
 #define CREATE_TRACE_POINTS
 #include "../trace.h"

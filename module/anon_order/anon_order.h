@@ -11,7 +11,7 @@
 #include <linux/mm_policy.h>
 #include <linux/pgtable.h>
 
-#include "compat.h"
+#include "../compat.h"
 
 #define MMP_MIN_ORDER	2	/* mm has no large anonymous folio below it */
 #define MMP_MAX_ORDER	9	/* PMD size */

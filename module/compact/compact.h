@@ -18,7 +18,7 @@ static inline void mmp_end_deferral(struct zone *zone)
 		   1U << READ_ONCE(zone->compact_defer_shift));
 }
 
-/* policies/compact_budget.c: what it has learned, from nothing to nothing. May sleep. */
+/* budget.c: what it has learned, from nothing to nothing. May sleep. */
 void mmp_compact_budget_begin(void);
 void mmp_compact_budget_end(void);
 

@@ -5,7 +5,7 @@
  * memory", RFC v2 (Ryan Roberts, 2023).
  */
 #include "../mmpolicy.h"
-#include "../anon_order.h"
+#include "anon_order.h"
 
 enum { MAX_ORDER, MIN_FOLIOS };
 
