@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from mmpolicy.app import App
 from mmpolicy.cli import main
-from mmpolicy.kmod import Kmod
+from mmpolicy.host.kmod import Kmod
 
 from .fakes import Clock, FakeLib, FakeTree, Result, Run
 

@@ -9,8 +9,8 @@ from errno import EACCES, EBUSY, EEXIST, EINVAL, ENOENT, ENOSPC, ERANGE, ESRCH
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mmpolicy.cgroups import cgroup_paths
-from mmpolicy.sysfs import Tree
+from mmpolicy.host.cgroups import cgroup_paths
+from mmpolicy.host.files import Tree
 
 RELEASE = "6.12.117-mmpolicy"
 CONTROL = "/sys/kernel/mmpolicy"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mmpolicy.ab.samples import load
-from mmpolicy.state import State, read_state
+from mmpolicy.control.state import State, read_state
 
 from .fakes import CONTROL, POINTS, Clock, FakeTree, Result, Run
 

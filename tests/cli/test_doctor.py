@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mmpolicy.doctor import CHECKS, SECURE_BOOT, SIG_ENFORCE
+from mmpolicy.host.doctor import CHECKS, SECURE_BOOT, SIG_ENFORCE
 
 from .fakes import CONTROL, MODULE_DIR, RELEASE, FakeLib, FakeTree, Run
 

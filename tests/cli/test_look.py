@@ -14,7 +14,7 @@ import pytest
 from mmpolicy import __version__
 from mmpolicy.cli import main
 from mmpolicy.errors import explain
-from mmpolicy.sysfs import READ_REMEDIES
+from mmpolicy.host.files import READ_REMEDIES
 
 from .fakes import CONTROL, DEFAULT, POINTS, FakeTree, Run
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mmpolicy.state import read_state
-from mmpolicy.toml import dumps, key_lines
+from mmpolicy.control.state import read_state
+from mmpolicy.control.toml import dumps, key_lines
 
 from .fakes import CONTROL, FakeTree, Run
 

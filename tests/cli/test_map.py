@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mmpolicy.folios import PAGE, read_areas, totals
-from mmpolicy.picture import COLOURS, cell_pages
+from mmpolicy.memory.folios import PAGE, read_areas, totals
+from mmpolicy.memory.picture import COLOURS, cell_pages
 
 from .fakes import FakeTree, Run
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mmpolicy import kmod
 from mmpolicy.errors import Error
-from mmpolicy.kmod import APPLY_BLACKLIST, FAIL_ON_LOADED, Kmod
+from mmpolicy.host import kmod
+from mmpolicy.host.kmod import APPLY_BLACKLIST, FAIL_ON_LOADED, Kmod
 
 from .fakes import MODULE_DIR, RELEASE, FakeLib, FakeTree, Run
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from mmpolicy.control.state import State, plan, read_state, restore
 from mmpolicy.errors import Error
-from mmpolicy.state import State, plan, read_state, restore
 
 from .fakes import CONTROL, KNOBS, POINTS, FakeTree
 

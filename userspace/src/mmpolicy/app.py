@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mmpolicy.cgroups import cgroup_list
+from mmpolicy.control.model import MODULE, Control
 from mmpolicy.errors import Error, Exit
-from mmpolicy.model import MODULE, Control
-from mmpolicy.sysfs import Tree
+from mmpolicy.host.cgroups import cgroup_list
+from mmpolicy.host.files import Tree
 
 if TYPE_CHECKING:
-    from mmpolicy.kmod import Kmod
+    from mmpolicy.host.kmod import Kmod
 
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
@@ -39,7 +39,7 @@ class App:
 
     def kmod(self) -> "Kmod":
         """Return libkmod for this host; ctypes costs time, so only now."""
-        from mmpolicy.kmod import Kmod
+        from mmpolicy.host.kmod import Kmod
 
         if not self._kmod:
             modules = self.tree.real(f"/lib/modules/{self.release()}")

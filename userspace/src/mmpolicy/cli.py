@@ -5,18 +5,18 @@ import click
 
 from mmpolicy import __version__
 from mmpolicy.app import App
-from mmpolicy.sysfs import Tree
+from mmpolicy.host.files import Tree
 from mmpolicy.verbs import (
     ab,
+    apply,
     bind,
-    change,
-    doctor,
+    diagnose,
     lease,
     look,
-    manifest,
-    memory,
+    memory_map,
     module,
     profile,
+    settings,
     stats,
 )
 
@@ -38,26 +38,26 @@ def main(ctx: click.Context, root: str) -> None:
 
 
 for verb in (
-    doctor.doctor,
+    diagnose.doctor,
     module.load,
     module.unload,
     look.list_points,
     look.show,
-    change.set_point,
-    change.reset,
+    settings.set_point,
+    settings.reset,
     profile.profile,
     bind.bind,
     bind.unbind,
     lease.lease,
-    manifest.apply,
-    manifest.save,
-    manifest.diff,
-    manifest.verify,
-    manifest.revert,
+    apply.apply,
+    apply.save,
+    apply.diff,
+    apply.verify,
+    apply.revert,
     stats.stats,
     stats.watch,
     stats.export,
-    memory.map_memory,
+    memory_map.map_memory,
     ab.ab,
 ):
     main.add_command(verb)

@@ -3,9 +3,9 @@
 
 import click
 
+from mmpolicy.control.model import CONTROL, Control
+from mmpolicy.control.state import State, profiles_of
 from mmpolicy.errors import pick
-from mmpolicy.model import CONTROL, Control
-from mmpolicy.state import State, profiles_of
 
 STOCK = "stock"
 PROFILES = {"control": "ab-control", "treatment": "ab-treatment"}

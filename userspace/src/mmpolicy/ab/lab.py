@@ -3,12 +3,12 @@
 
 from mmpolicy.ab.arms import PROFILES, Settings
 from mmpolicy.ab.design import Block
-from mmpolicy.change import Done
+from mmpolicy.control.change import Done
+from mmpolicy.control.journal import undo
+from mmpolicy.control.model import CONTROL, check_loaded
+from mmpolicy.control.state import State, Write, plan, read_state, without_gone
 from mmpolicy.errors import Error, Exit
-from mmpolicy.journal import undo
-from mmpolicy.model import CONTROL, check_loaded
-from mmpolicy.state import State, Write, plan, read_state, without_gone
-from mmpolicy.sysfs import Tree
+from mmpolicy.host.files import Tree
 
 SHARES = {"": "50", "control": "0", "treatment": "100"}  # of units in treatment, in percent
 

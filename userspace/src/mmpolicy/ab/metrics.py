@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from mmpolicy.counters import COUNTERS, read_counters
+from mmpolicy.control.counters import COUNTERS, read_counters
 from mmpolicy.errors import Error, Exit
-from mmpolicy.sysfs import Tree
+from mmpolicy.host.files import Tree
 
 ARMS = ("control", "treatment")
 UNITS = f"{COUNTERS}/experiment/units"

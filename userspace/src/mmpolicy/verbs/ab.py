@@ -22,11 +22,11 @@ from mmpolicy.ab.metrics import FORMS, Metric, Reader, all_sources
 from mmpolicy.ab.runner import Length, Runner, clock
 from mmpolicy.ab.samples import VERSION, load
 from mmpolicy.app import App, dry_run_option, json_option, pass_app
-from mmpolicy.cgroups import find_cgroup
+from mmpolicy.control.model import Control
+from mmpolicy.control.state import read_state
 from mmpolicy.errors import Error, Exit
-from mmpolicy.model import Control
+from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.render import emit
-from mmpolicy.state import read_state
 
 if TYPE_CHECKING:
     from mmpolicy.ab.report import Report

@@ -14,11 +14,11 @@ from mmpolicy.app import (
     json_option,
     pass_app,
 )
-from mmpolicy.cgroups import find_cgroup
+from mmpolicy.control.model import CONTROL
+from mmpolicy.control.state import Write, process_key, profiles_of, read_state
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.model import CONTROL
-from mmpolicy.state import Write, process_key, profiles_of, read_state
-from mmpolicy.sysfs import Tree
+from mmpolicy.host.cgroups import find_cgroup
+from mmpolicy.host.files import Tree
 from mmpolicy.verbs.commit import commit
 
 Command = Callable[..., Any]

@@ -7,14 +7,14 @@ from typing import Any
 import click
 
 from mmpolicy.app import App
-from mmpolicy.cgroups import cgroup_paths
-from mmpolicy.change import Done, carry_out
+from mmpolicy.control.change import Done, carry_out
+from mmpolicy.control.journal import record
+from mmpolicy.control.model import CONTROL
+from mmpolicy.control.state import State, Write, differences, is_profile
 from mmpolicy.errors import Error
-from mmpolicy.journal import record
-from mmpolicy.model import CONTROL
+from mmpolicy.host.cgroups import cgroup_paths
+from mmpolicy.host.files import Tree
 from mmpolicy.render import emit, emit_plan, paint, table
-from mmpolicy.state import State, Write, differences, is_profile
-from mmpolicy.sysfs import Tree
 
 Where = Callable[[Write], str]
 

@@ -4,10 +4,10 @@
 import click
 
 from mmpolicy.app import App, dry_run_option, json_option, pass_app
+from mmpolicy.control.model import CONTROL, Control, lease_of
+from mmpolicy.control.state import Write
 from mmpolicy.errors import Error, Exit
-from mmpolicy.model import CONTROL, Control, lease_of
 from mmpolicy.render import emit
-from mmpolicy.state import Write
 from mmpolicy.verbs.commit import commit
 
 

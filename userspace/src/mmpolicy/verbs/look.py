@@ -7,8 +7,10 @@ from typing import Any
 import click
 
 from mmpolicy.app import App, json_option, pass_app, point_argument, profile_option
-from mmpolicy.model import Control, Point
-from mmpolicy.processes import (
+from mmpolicy.control.model import Control, Point
+from mmpolicy.control.state import read_state
+from mmpolicy.host.files import Tree
+from mmpolicy.host.processes import (
     cgroup_of,
     memory_lines,
     memory_of_cgroup,
@@ -16,8 +18,6 @@ from mmpolicy.processes import (
     profile_of,
 )
 from mmpolicy.render import emit, paint, table
-from mmpolicy.state import read_state
-from mmpolicy.sysfs import Tree
 
 
 def _point_rows(points: Iterable[Point]) -> list[str]:

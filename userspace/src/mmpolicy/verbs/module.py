@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from mmpolicy.app import App, dry_run_option, json_option, pass_app
+from mmpolicy.control.model import MODULE, MODULE_DIR
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.model import MODULE, MODULE_DIR
 from mmpolicy.render import emit, emit_plan
 from mmpolicy.verbs.look import emit_points
 
 if TYPE_CHECKING:
-    from mmpolicy.kmod import Kmod
+    from mmpolicy.host.kmod import Kmod
 
 
 def _check_options(kmod: "Kmod", options: Sequence[str]) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 import click
 
 from mmpolicy.app import App, complete_profile, dry_run_option, json_option, pass_app
-from mmpolicy.cgroups import cgroup_paths
+from mmpolicy.control.model import CONTROL
+from mmpolicy.control.state import DEFAULT, State, Write, plan, profiles_of, read_state, settings_of
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.model import CONTROL
+from mmpolicy.host.cgroups import cgroup_paths
+from mmpolicy.host.files import Tree
 from mmpolicy.render import emit, table
-from mmpolicy.state import DEFAULT, State, Write, plan, profiles_of, read_state, settings_of
-from mmpolicy.sysfs import Tree
 from mmpolicy.verbs.commit import commit
 
 profile_argument = click.argument("name", shell_complete=complete_profile)

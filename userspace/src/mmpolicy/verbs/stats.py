@@ -15,20 +15,20 @@ from mmpolicy.app import (
     point_argument,
     profile_option,
 )
-from mmpolicy.cgroups import cgroup_paths, find_cgroup
-from mmpolicy.counters import Counters, Rates, counted_profiles, rates, read_counters
-from mmpolicy.model import check_loaded, lease_of
-from mmpolicy.processes import (
+from mmpolicy.control.counters import Counters, Rates, counted_profiles, rates, read_counters
+from mmpolicy.control.model import check_loaded, lease_of
+from mmpolicy.control.prometheus import collect, text
+from mmpolicy.control.state import State, read_state
+from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
+from mmpolicy.host.files import Tree
+from mmpolicy.host.processes import (
     Memory,
     memory_lines,
     memory_of_bound,
     memory_of_cgroup,
     memory_of_process,
 )
-from mmpolicy.prometheus import collect, text
 from mmpolicy.render import as_json, emit, table
-from mmpolicy.state import State, read_state
-from mmpolicy.sysfs import Tree
 
 Sample = tuple[Counters, Rates]
 

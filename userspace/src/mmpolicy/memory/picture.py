@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.folios import PAGE, Area
+from mmpolicy.memory.folios import PAGE, Area
 from mmpolicy.render import paint
 
 WIDTH = 64  # cells in a row

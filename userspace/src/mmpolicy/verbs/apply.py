@@ -6,14 +6,14 @@ from typing import TextIO
 import click
 
 from mmpolicy.app import App, dry_run_option, json_option, pass_app
+from mmpolicy.control.journal import APPLIED, last_change, undo
+from mmpolicy.control.manifest import Manifest
+from mmpolicy.control.manifest import save as save_state
+from mmpolicy.control.model import CONTROL
+from mmpolicy.control.state import State, Write, plan, read_state, without_gone
 from mmpolicy.errors import Error, Exit
-from mmpolicy.journal import APPLIED, last_change, undo
-from mmpolicy.manifest import Manifest
-from mmpolicy.manifest import save as save_state
-from mmpolicy.model import CONTROL
+from mmpolicy.host.files import Tree
 from mmpolicy.render import emit
-from mmpolicy.state import State, Write, plan, read_state, without_gone
-from mmpolicy.sysfs import Tree
 from mmpolicy.verbs.commit import commit, difference_data, difference_rows, labels
 
 file_argument = click.argument("file", type=click.File(), metavar="FILE")

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from errno import EBUSY
 from typing import NamedTuple
 
+from mmpolicy.control.model import CONTROL, check_loaded
+from mmpolicy.control.state import State, Write, differences, read_state, restore
 from mmpolicy.errors import Error
-from mmpolicy.model import CONTROL, check_loaded
-from mmpolicy.state import State, Write, differences, read_state, restore
-from mmpolicy.sysfs import Tree
+from mmpolicy.host.files import Tree
 
 
 class Done(NamedTuple):

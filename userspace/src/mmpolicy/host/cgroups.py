@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.sysfs import Tree
+from mmpolicy.host.files import Tree
 
 MOUNTS = "/proc/self/mounts"
 

@@ -5,10 +5,10 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from mmpolicy.change import Done
+from mmpolicy.control.change import Done
+from mmpolicy.control.state import State, differences
 from mmpolicy.errors import Error, Exit
-from mmpolicy.state import State, differences
-from mmpolicy.sysfs import Tree
+from mmpolicy.host.files import Tree
 
 FOLDER = "/var/lib/mmpolicy"
 LAST = f"{FOLDER}/last.json"

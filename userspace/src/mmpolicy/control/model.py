@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.sysfs import Tree
+from mmpolicy.host.files import Tree
 
 MODULE = "mmpolicy"
 CONTROL = "/sys/kernel/mmpolicy"

@@ -3,9 +3,9 @@
 
 from errno import ENOENT
 
+from mmpolicy.control.model import MODULE, MODULE_DIR
 from mmpolicy.errors import Error, pick
-from mmpolicy.model import MODULE, MODULE_DIR
-from mmpolicy.sysfs import Tree
+from mmpolicy.host.files import Tree
 
 DEBUGFS = "/sys/kernel/debug"
 COUNTERS = f"{DEBUGFS}/{MODULE}"

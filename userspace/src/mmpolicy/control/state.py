@@ -16,10 +16,10 @@ The start of a process, in ticks since boot, tells it from a later one with its 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mmpolicy.cgroups import cgroup_paths
+from mmpolicy.control.model import CONTROL, Control, chosen
 from mmpolicy.errors import Error
-from mmpolicy.model import CONTROL, Control, chosen
-from mmpolicy.sysfs import Tree
+from mmpolicy.host.cgroups import cgroup_paths
+from mmpolicy.host.files import Tree
 
 State = dict[str, str]
 NO_ARM = "none"

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-from mmpolicy import model
 from mmpolicy.app import App
-from mmpolicy.counters import counted_profiles
+from mmpolicy.control import model
+from mmpolicy.control.counters import counted_profiles
+from mmpolicy.control.model import CONTROL, MODULE, MODULE_DIR
 from mmpolicy.errors import Error, Exit
-from mmpolicy.model import CONTROL, MODULE, MODULE_DIR
 
 HOOK = "mm_policy_register"
 ENABLED = "CONFIG_MM_POLICY=y"

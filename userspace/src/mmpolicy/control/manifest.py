@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mmpolicy.cgroups import cgroup_paths, find_cgroup
+from mmpolicy.control.model import CONTROL, active_of
+from mmpolicy.control.state import DEFAULT, NO_ARM, State, Write, profiles_of, settings_of
+from mmpolicy.control.toml import Key, dumps, key_lines, leaves
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.model import CONTROL, active_of
-from mmpolicy.state import DEFAULT, NO_ARM, State, Write, profiles_of, settings_of
-from mmpolicy.sysfs import Tree
-from mmpolicy.toml import Key, dumps, key_lines, leaves
+from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
+from mmpolicy.host.files import Tree
 
 VERSION = "1"
 TOP = ("version", "lease_ms", "experiment", "bindings", "profiles")

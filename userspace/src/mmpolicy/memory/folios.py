@@ -13,8 +13,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.processes import check_process
-from mmpolicy.sysfs import Tree
+from mmpolicy.host.files import Tree
+from mmpolicy.host.processes import check_process
 
 PAGE = 4096
 BLOCK_BITS = 9  # folios up to a PMD lie within blocks of that many page frames

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import click
 
 from mmpolicy.app import App, json_option, pass_app
-from mmpolicy.doctor import CHECKS, Check, Host, verdict
 from mmpolicy.errors import Exit
+from mmpolicy.host.doctor import CHECKS, Check, Host, verdict
 from mmpolicy.render import emit, paint, table
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}

@@ -4,10 +4,10 @@
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from mmpolicy.counters import counted_profiles, read_counters
-from mmpolicy.model import check_loaded, lease_of
-from mmpolicy.state import State, read_state
-from mmpolicy.sysfs import Tree
+from mmpolicy.control.counters import counted_profiles, read_counters
+from mmpolicy.control.model import check_loaded, lease_of
+from mmpolicy.control.state import State, read_state
+from mmpolicy.host.files import Tree
 
 Value = tuple[dict[str, str], float]
 

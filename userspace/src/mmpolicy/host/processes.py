@@ -10,11 +10,11 @@ from errno import ENOENT, ESRCH
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from mmpolicy.cgroups import cgroup_mount, cgroup_paths, cgroup_pids
+from mmpolicy.control.state import DEFAULT, State, process_key
 from mmpolicy.errors import Error, Exit
+from mmpolicy.host.cgroups import cgroup_mount, cgroup_paths, cgroup_pids
+from mmpolicy.host.files import Tree
 from mmpolicy.render import table
-from mmpolicy.state import DEFAULT, State, process_key
-from mmpolicy.sysfs import Tree
 
 FIELDS = re.compile(r"^(Rss|LazyFree): +(\d+) kB$", re.MULTILINE)
 

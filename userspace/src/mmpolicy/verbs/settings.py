@@ -14,11 +14,11 @@ from mmpolicy.app import (
     pass_app,
     profile_option,
 )
-from mmpolicy.change import Done
+from mmpolicy.control.change import Done
+from mmpolicy.control.model import CONTROL, Control, Point
+from mmpolicy.control.state import Write, read_state
 from mmpolicy.errors import pick
-from mmpolicy.model import CONTROL, Control, Point
 from mmpolicy.render import emit_plan
-from mmpolicy.state import Write, read_state
 from mmpolicy.verbs.commit import commit, keep_change
 from mmpolicy.verbs.look import emit_points
 

@@ -9,8 +9,8 @@ import click
 
 from mmpolicy.app import App, json_option, pass_app
 from mmpolicy.errors import Error, Exit
-from mmpolicy.folios import PAGE, Area, read_areas, totals
-from mmpolicy.picture import as_svg, draw, save_png, terminal
+from mmpolicy.memory.folios import PAGE, Area, read_areas, totals
+from mmpolicy.memory.picture import as_svg, draw, save_png, terminal
 from mmpolicy.render import emit, table
 
 
