@@ -18,6 +18,8 @@ from vm import Reply, find_splat
         "rcu: RCU calculated value of scheduler-enlistment delay is 25 jiffies.",
         "MMIO Stale Data: Unknown: No mitigations, data leak possible",
         "Out of memory: Killed process 91 (sh)",
+        "traps: tr[1161] general protection fault ip:7ffff7c8a1b2 sp:7fffffffe0d8 error:0",
+        "tr[1162]: segfault at 8 ip 000055555555b2c0 sp 00007fffffffe0d0 error 4 in tr[55555]",
     ],
 )
 def test_harmless_lines(line: str) -> None:
@@ -33,7 +35,13 @@ def test_harmless_lines(line: str) -> None:
         "WARNING: suspicious RCU usage",
         "BUG: sleeping function called from invalid context at mm/util.c:5",
         "rcu: INFO: rcu_preempt self-detected stall on CPU",
-        "Oops: general protection fault, probably for non-canonical address",
+        "Oops: general protection fault, probably for non-canonical address 0xdead: 0000 [#1] SMP",
+        "general protection fault, probably for non-canonical address 0xdead000000000: 0000 [#1]",
+        "general protection fault: 0000 [#1] PREEMPT SMP",
+        "rcu: INFO: rcu_sched detected expedited stalls on CPUs/tasks: { 1-.... } 21 jiffies",
+        "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
+        "unreferenced object 0xffff888004c5f000 (size 1024):",
+        "BUG: unable to handle page fault for address: ffffffffc0000000",
         "kmemleak: 3 new suspected memory leaks (see /sys/kernel/debug/kmemleak)",
     ],
 )

@@ -55,11 +55,11 @@ MAX_COMMAND = 100_000  # Linux takes 128 KiB in one argument
 
 # What a healthy kernel never logs.
 SPLAT = re.compile(
-    r"\bBUG:|kernel BUG at|\bWARNING:|KASAN: |UBSAN: |\bOops\b|general protection"
+    r"\bBUG:|kernel BUG at|\bWARNING:|KASAN: |UBSAN: |\bOops\b|general protection fault[,:]"
     r"|[Uu]nable to handle|possible (?:recursive|circular|irq|deadlock)|inconsistent lock state"
     r"|suspicious RCU|sleeping function called|non-static key|list_(?:add|del) corruption"
-    r"|rcu.*(?:self-)?detected stall|rcu.*kthread.*starved|blocked for more than \d+ seconds"
-    r"|suspected memory leak|Kernel panic"
+    r"|rcu.*detected (?:expedited )?stall|rcu.*kthread.*starved|blocked for more than \d+ seconds"
+    r"|suspected memory leak|unreferenced object 0x|Kernel panic"
 )
 
 
