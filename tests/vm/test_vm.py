@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """The parts of the guest runner that need no guest."""
 
+import os
+import socket
 import subprocess
+from pathlib import Path
 
 import pytest
+from files import ACCESS_PLATFORM, FEATURES, GET_FEATURES, HEADER, Relay, listen
 from machine import VmError, cpio, memory, parse_size
 from vm import Reply, find_splat
 
@@ -80,3 +84,25 @@ def test_initramfs_archive() -> None:
         ["busybox", "cpio", "-t"], input=archive, capture_output=True, check=True
     )
     assert listed.stdout.split() == [b"bin", b"bin/x"]
+
+
+def test_relay(tmp_path: Path) -> None:
+    """Messages and files pass both ways; the answer about features says one more."""
+    with listen(tmp_path / "server") as server, socket.socket(socket.AF_UNIX) as qemu:
+        relay = Relay(tmp_path / "relay", tmp_path / "server")
+        qemu.connect(str(tmp_path / "relay"))
+        end, _ = server.accept()
+        with end, Path("/dev/null").open() as null:
+            socket.send_fds(qemu, [HEADER.pack(GET_FEATURES, 1, 0)], [null.fileno()])
+            text, files, _, _ = socket.recv_fds(end, 100, 9)
+            assert (text, len(files)) == (HEADER.pack(GET_FEATURES, 1, 0), 1)
+            os.close(files[0])
+            answer = (
+                HEADER.pack(GET_FEATURES, 5, 8) + FEATURES.pack(3) + HEADER.pack(9, 5, 2) + b"x"
+            )
+            for byte in (answer[:12], answer[12:15], answer[15:], b"y"):
+                end.sendall(byte)
+            answer = answer.replace(FEATURES.pack(3), FEATURES.pack(3 | ACCESS_PLATFORM)) + b"y"
+            assert qemu.recv(len(answer), socket.MSG_WAITALL) == answer
+            relay.close()
+            assert end.recv(1) == qemu.recv(1) == b""

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
+from files import DEVICE, GUEST_WORDS, VIRTIOFSD, Relay, listen
 from machine import (
     BUSYBOX,
     QEMU,
@@ -47,7 +48,6 @@ from machine import (
 
 __all__ = ["Guest", "Job", "Result", "Splat", "VmError", "cache_dir"]
 
-VIRTIOFSD = "/usr/lib/qemu/virtiofsd"
 GUEST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KEPT_LOGS = 40
 TIMED_OUT = 124  # exit status of a command that was killed, as timeout(1) has it
@@ -195,6 +195,8 @@ class Guest:
         for process in self.processes:
             process.kill()
             process.wait()
+        if hasattr(self, "relay"):
+            self.relay.close()
         for end in self.sockets:
             end.close()
         self.processes, self.sockets = [], []
@@ -234,14 +236,13 @@ class Guest:
             end.close()
 
     def _serve_files(self) -> None:
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(self.folder / "fs"))
-        listener.listen(1)
+        listener = listen(self.folder / "virtiofsd")
         # Without root, root of a name space of its own is enough.
         argv = [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
         argv += [VIRTIOFSD, f"--fd={listener.fileno()}", "-o", "source=/", "-o", "cache=always"]
         argv += ["-o", "sandbox=chroot", "-o", "log_level=warn"]
         self._spawn("virtiofsd", argv, [listener])
+        self.relay = Relay(self.folder / "fs", self.folder / "virtiofsd")
 
     def _environment(self, kernel: Kernel) -> str:
         """The file of MM_ variables that the guest's init reads."""
@@ -265,7 +266,7 @@ class Guest:
         words += f" {accelerator(self.accel, self.icount, self.cpus, image)}"
         words += f" {memory(self.mem, self.nodes, self.cpus)}"
         words += f" -chardev socket,id=fs,path={self.folder}/fs"
-        words += " -device vhost-user-fs-pci,chardev=fs,tag=host,queue-size=1024"
+        words += f" -device {DEVICE},chardev=fs"
         words += " -device virtio-serial-pci"
         for name, descriptor in ports.items():
             device = "virtconsole" if name == "console" else "virtserialport"
@@ -278,6 +279,7 @@ class Guest:
         # TCG keeps the code of a program for each place where it was mapped, and walks
         # all of that when such a page is written later: minutes, with random places.
         words = "console=ttyS0,115200 panic=-1 printk.devkmsg=on no_timer_check norandmaps"
+        words += f" {GUEST_WORDS}"
         if self.icount:
             words += " init_on_alloc=0"
         return f"{words} {self.append}".rstrip()
