@@ -20,34 +20,22 @@ struct mmp_point *const mmp_points[MM_POLICY_POINTS] = {
 	[MM_POLICY_MADV_FREE] = &mmp_point_madv_free,
 };
 
-/* Besides stock, which every point has: no policy at all. */
 struct mmp_policy *const mmp_policies[] = {
-	&mmp_anon_order_adaptive,
-	&mmp_anon_order_fixed,
-	&mmp_anon_order_never,
-	&mmp_anon_order_vma_size,
-	&mmp_bulk_adaptive,
-	&mmp_bulk_fixed,
-	&mmp_madv_free_cap,
-	&mmp_madv_free_eager,
-	&mmp_thp_gfp_light,
-	&mmp_thp_gfp_only_compact,
-	&mmp_thp_gfp_only_compact_any,
-	&mmp_thp_gfp_relaxed,
-	&mmp_compact_budget,
-	&mmp_compact_eager,
+#define MMP_POLICY(point, name)	&mmp_policy_##point##_##name,
+#include "policies.h"
+#undef MMP_POLICY
 	NULL
 };
 
 /* These may be asked in a fault or not; anon_order is in every one of them. */
-static gfp_t thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
+static gfp_t timed_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 {
 	if (static_branch_unlikely(&mmp_timing))
 		mmp_latency_asked(MM_POLICY_THP_GFP);
 	return mmp_thp_gfp(vma, gfp);
 }
 
-static bool compact_skip(struct zone *zone, int order, bool deferred)
+static bool timed_compact_skip(struct zone *zone, int order, bool deferred)
 {
 	if (static_branch_unlikely(&mmp_timing))
 		mmp_latency_asked(MM_POLICY_COMPACT);
@@ -60,12 +48,12 @@ const struct mm_policy_ops mmp_ops = {
 	.anon_mapped = mmp_anon_mapped,
 	.collapse_refused = mmp_collapse_refused,
 	.thp_done = mmp_thp_done,
-	.thp_gfp = thp_gfp,
-	.compact_skip = compact_skip,
+	.thp_gfp = timed_thp_gfp,
+	.compact_skip = timed_compact_skip,
 	.compact_done = mmp_compact_done,
 	.bulk_pages = mmp_bulk_pages,
 	.bulk_done = mmp_bulk_done,
-	.madv_free_eager = mmp_madv_free_at_once,
+	.madv_free_eager = mmp_madv_free_eager,
 };
 
 static char *params[MM_POLICY_POINTS];
@@ -99,7 +87,7 @@ const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 	return NULL;
 }
 
-static void list_policies(enum mm_policy_point point, const char *wrong)
+static void core_list_policies(enum mm_policy_point point, const char *wrong)
 {
 	const struct mmp_policy *policy;
 	char names[128] = "stock";
@@ -115,7 +103,7 @@ static void list_policies(enum mm_policy_point point, const char *wrong)
 	       mmp_points[point]->name, wrong, names);
 }
 
-static int parse_params(const struct mmp_policy **active)
+static int core_parse_params(const struct mmp_policy **active)
 {
 	int i;
 
@@ -124,7 +112,7 @@ static int parse_params(const struct mmp_policy **active)
 			continue;
 		active[i] = mmp_policy_find(i, params[i]);
 		if (!active[i]) {
-			list_policies(i, params[i]);
+			core_list_policies(i, params[i]);
 			return -EINVAL;
 		}
 	}
@@ -135,7 +123,7 @@ static int parse_params(const struct mmp_policy **active)
  * First no more writes, then the hooks off. What a callback follows is freed
  * after the last one has returned.
  */
-static void free_all(void)
+static void core_free_all(void)
 {
 	mmp_sysfs_exit();
 	mmp_debugfs_exit();
@@ -149,7 +137,7 @@ static int __init mmp_init(void)
 	const struct mmp_policy *active[MM_POLICY_POINTS] = {};
 	int err;
 
-	err = parse_params(active);
+	err = core_parse_params(active);
 	if (err)
 		return err;
 	err = mm_policy_register(&mmp_ops);
@@ -160,7 +148,7 @@ static int __init mmp_init(void)
 	}
 	err = mmp_binding_init() ?: mmp_profiles_init(active) ?: mmp_sysfs_init();
 	if (err)
-		free_all();
+		core_free_all();
 	else
 		mmp_debugfs_init();
 	return err;
@@ -169,7 +157,7 @@ module_init(mmp_init);
 
 static void __exit mmp_exit(void)
 {
-	free_all();
+	core_free_all();
 }
 module_exit(mmp_exit);
 

@@ -24,7 +24,7 @@
 
 struct dentry;
 struct mmp_decision;
-enum mmp_free;
+enum mmp_lazy_answer;
 
 /**
  * struct mmp_knob - a bounded number
@@ -88,9 +88,9 @@ struct mmp_policy {
 	unsigned int (*bulk_pages)(int nid, const u32 *knob, bool *timed);
 	void (*bulk_done)(int nid, unsigned int want, unsigned int got,
 			  u64 ticks);
-	enum mmp_free (*madv_free)(struct vm_area_struct *vma,
-				   unsigned long start, unsigned long end,
-				   const u32 *knob);
+	enum mmp_lazy_answer (*madv_free)(struct vm_area_struct *vma,
+					  unsigned long start, unsigned long end,
+					  const u32 *knob);
 	gfp_t (*thp_gfp)(const struct vm_area_struct *vma);
 	bool (*compact_skip)(struct zone *zone, int order, bool deferred,
 			     const u32 *knob);
@@ -205,24 +205,14 @@ void mmp_compact_done(struct zone *zone, int order, bool success,
 		      unsigned long free_scanned);
 unsigned int mmp_bulk_pages(int nid, unsigned int def, unsigned int max);
 void mmp_bulk_done(int nid, unsigned int want, unsigned int got);
-bool mmp_madv_free_at_once(struct vm_area_struct *vma, unsigned long start,
-			   unsigned long end);
+bool mmp_madv_free_eager(struct vm_area_struct *vma, unsigned long start,
+			 unsigned long end);
 
 /* <point>/<policy>.c */
-extern struct mmp_policy mmp_anon_order_never;
-extern struct mmp_policy mmp_anon_order_fixed;
-extern struct mmp_policy mmp_anon_order_vma_size;
-extern struct mmp_policy mmp_anon_order_adaptive;
-extern struct mmp_policy mmp_bulk_adaptive;
-extern struct mmp_policy mmp_bulk_fixed;
-extern struct mmp_policy mmp_madv_free_eager;
-extern struct mmp_policy mmp_madv_free_cap;
-extern struct mmp_policy mmp_thp_gfp_light;
-extern struct mmp_policy mmp_thp_gfp_only_compact;
-extern struct mmp_policy mmp_thp_gfp_only_compact_any;
-extern struct mmp_policy mmp_thp_gfp_relaxed;
-extern struct mmp_policy mmp_compact_budget;
-extern struct mmp_policy mmp_compact_eager;
+#define MMP_POLICY(point, name)						\
+	extern struct mmp_policy mmp_policy_##point##_##name;
+#include "policies.h"
+#undef MMP_POLICY
 
 /**
  * mmp_profile_of - which profile decides for an address space

@@ -113,11 +113,11 @@ TRACE_EVENT(mmpolicy_madv_free,
 
 	TP_printk("addr=%lx pages=%lu answer=%s", __entry->addr, __entry->pages,
 		  __print_symbolic(__entry->answer,
-				   { MMP_FREE_LAZY, "lazy" },
-				   { MMP_FREE_EAGER, "eager" },
-				   { MMP_FREE_LIMIT, "eager_limit" },
-				   { MMP_FREE_MEMORY, "eager_memory" },
-				   { MMP_FREE_UNKNOWN, "eager_unknown" }))
+				   { MMP_ANSWER_LAZY, "lazy" },
+				   { MMP_ANSWER_EAGER, "eager" },
+				   { MMP_ANSWER_LIMIT, "eager_limit" },
+				   { MMP_ANSWER_MEMORY, "eager_memory" },
+				   { MMP_ANSWER_UNKNOWN, "eager_unknown" }))
 );
 
 TRACE_EVENT(mmpolicy_compact_skip,

@@ -52,7 +52,7 @@ static __always_inline long third(long distance)
  * Is there a run of 2^@order pages? The caller has seen the first one. Of a
  * short run all pages must be there, of a long one two tell enough.
  */
-static bool is_run(const struct mmp_place *place, long dir, unsigned int order)
+static bool anon_order_is_run(const struct mmp_place *place, long dir, unsigned int order)
 {
 	long n = 1L << order;
 
@@ -66,8 +66,8 @@ static bool is_run(const struct mmp_place *place, long dir, unsigned int order)
 }
 
 /* mlock() populates all of the VMA: it costs nothing to do that in one go. */
-static struct mmp_decision small(const struct vm_area_struct *vma,
-				 const u32 *knob, enum mmp_reason reason)
+static struct mmp_decision anon_order_small(const struct vm_area_struct *vma,
+					    const u32 *knob, enum mmp_reason reason)
 {
 	if ((vma->vm_flags & (VM_LOCKED | VM_LOCKONFAULT)) == VM_LOCKED)
 		return (struct mmp_decision){ knob[MAX_ORDER], MMP_LOCKED };
@@ -75,7 +75,7 @@ static struct mmp_decision small(const struct vm_area_struct *vma,
 }
 
 /* Is this PMD-sized block one to be made of smaller folios? */
-static bool is_probe(unsigned long addr, unsigned int blocks)
+static bool anon_order_is_probe(unsigned long addr, unsigned int blocks)
 {
 	return blocks && !((addr >> PMD_SHIFT) % blocks);
 }
@@ -93,9 +93,9 @@ static __always_inline unsigned int edge_order(unsigned long addr)
 }
 
 /* The long way, for a fault that is at the edge of a folio. */
-static noinline struct mmp_decision extend(const struct vm_fault *vmf,
-					   enum mm_policy_site site,
-					   const u32 *knob)
+static noinline struct mmp_decision anon_order_extend(const struct vm_fault *vmf,
+						      enum mm_policy_site site,
+						      const u32 *knob)
 {
 	const struct mmp_place place = mmp_place(vmf, site);
 	const long dir = beside(vmf->address) >> PAGE_SHIFT;
@@ -105,7 +105,7 @@ static noinline struct mmp_decision extend(const struct vm_fault *vmf,
 		return (struct mmp_decision){ 0, MMP_CAP };
 	switch (mmp_look(&place, dir)) {
 	case MMP_EMPTY:
-		return small(vmf->vma, knob, MMP_ALONE);
+		return anon_order_small(vmf->vma, knob, MMP_ALONE);
 	case MMP_MAPPED:
 		d.order -= min(d.order, knob[FALL_ORDER]);
 		d.reason = MMP_UNUSED;
@@ -115,14 +115,14 @@ static noinline struct mmp_decision extend(const struct vm_fault *vmf,
 	}
 	d.order = min(d.order, edge_order(vmf->address));
 	if (d.order == MMP_MAX_ORDER &&
-	    is_probe(vmf->address, knob[PROBE_BLOCKS])) {
+	    anon_order_is_probe(vmf->address, knob[PROBE_BLOCKS])) {
 		d.order--;
 		d.reason = MMP_PROBE;
 	}
 	for (; d.order >= MMP_MIN_ORDER; d.order--)
-		if (is_run(&place, dir, d.order - knob[RISE_ORDER]))
+		if (anon_order_is_run(&place, dir, d.order - knob[RISE_ORDER]))
 			return d;
-	return small(vmf->vma, knob, d.reason);
+	return anon_order_small(vmf->vma, knob, d.reason);
 }
 
 /*
@@ -131,8 +131,8 @@ static noinline struct mmp_decision extend(const struct vm_fault *vmf,
  * long way would say; that is taken wherever there is doubt. An empty entry of
  * another VMA is as good as one of this VMA.
  */
-static struct mmp_decision adaptive(const struct vm_fault *vmf,
-				    enum mm_policy_site site, const u32 *knob)
+static struct mmp_decision anon_order_adaptive(const struct vm_fault *vmf,
+					       enum mm_policy_site site, const u32 *knob)
 {
 	const struct vm_area_struct *vma = vmf->vma;
 	const unsigned long addr = vmf->address;
@@ -143,7 +143,7 @@ static struct mmp_decision adaptive(const struct vm_fault *vmf,
 	long far;
 
 	if (order < MMP_MIN_ORDER)
-		return small(vma, knob, MMP_INSIDE);
+		return anon_order_small(vma, knob, MMP_INSIDE);
 	if (order >= MMP_MAX_ORDER)		/* the entry is in another table */
 		goto long_way;
 	pmd = pmdp_get_lockless(vmf->pmd);
@@ -152,7 +152,7 @@ static struct mmp_decision adaptive(const struct vm_fault *vmf,
 	here = mmp_table(pmd) + pte_index(addr);
 	pte = mmp_pte(here, beside(addr));
 	if (pte_none(pte))
-		return small(vma, knob, MMP_ALONE);
+		return anon_order_small(vma, knob, MMP_ALONE);
 
 	order = min(order, knob[MAX_ORDER]);
 	run = order - knob[RISE_ORDER];
@@ -164,14 +164,14 @@ static struct mmp_decision adaptive(const struct vm_fault *vmf,
 	    pte_present(mmp_pte(here, far)))
 		return (struct mmp_decision){ order, MMP_RUN };
 long_way:
-	return extend(vmf, site, knob);
+	return anon_order_extend(vmf, site, knob);
 }
 
-struct mmp_policy mmp_anon_order_adaptive = {
+struct mmp_policy mmp_policy_anon_order_adaptive = {
 	.name = "adaptive",
 	.point = MM_POLICY_ANON_ORDER,
 	.knobs = knobs,
 	.nr_knobs = ARRAY_SIZE(knobs),
 	.witness = true,
-	.anon_order = adaptive,
+	.anon_order = anon_order_adaptive,
 };

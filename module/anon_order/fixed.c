@@ -9,8 +9,8 @@ static struct mmp_knob knobs[] = {
 	[MAX_ORDER] = MMP_KNOB(max_order, 0, MMP_MAX_ORDER, 4),
 };
 
-static struct mmp_decision fixed(const struct vm_fault *vmf,
-				 enum mm_policy_site site, const u32 *knob)
+static struct mmp_decision anon_order_fixed(const struct vm_fault *vmf,
+					    enum mm_policy_site site, const u32 *knob)
 {
 	return (struct mmp_decision){
 		.order = knob[MAX_ORDER],
@@ -18,10 +18,10 @@ static struct mmp_decision fixed(const struct vm_fault *vmf,
 	};
 }
 
-struct mmp_policy mmp_anon_order_fixed = {
+struct mmp_policy mmp_policy_anon_order_fixed = {
 	.name = "fixed",
 	.point = MM_POLICY_ANON_ORDER,
 	.knobs = knobs,
 	.nr_knobs = ARRAY_SIZE(knobs),
-	.anon_order = fixed,
+	.anon_order = anon_order_fixed,
 };

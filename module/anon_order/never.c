@@ -3,14 +3,14 @@
 #include "../mmpolicy.h"
 #include "anon_order.h"
 
-static struct mmp_decision never(const struct vm_fault *vmf,
-				 enum mm_policy_site site, const u32 *knob)
+static struct mmp_decision anon_order_never(const struct vm_fault *vmf,
+					    enum mm_policy_site site, const u32 *knob)
 {
 	return (struct mmp_decision){ .order = 0, .reason = MMP_CAP };
 }
 
-struct mmp_policy mmp_anon_order_never = {
+struct mmp_policy mmp_policy_anon_order_never = {
 	.name = "never",
 	.point = MM_POLICY_ANON_ORDER,
-	.anon_order = never,
+	.anon_order = anon_order_never,
 };

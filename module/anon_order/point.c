@@ -64,43 +64,43 @@ struct mmp_point mmp_point_anon_order = {
 	.switched = mmp_available_watch,
 };
 
-static void count(const struct mmp_profile *profile, unsigned int counter)
+static void anon_order_count(const struct mmp_profile *profile, unsigned int counter)
 {
 	mmp_count(profile, &mmp_point_anon_order, counter, 1);
 }
 
-static u32 common(const struct mmp_settings *settings, unsigned int knob)
+static u32 anon_order_knob(const struct mmp_settings *settings, unsigned int knob)
 {
 	return settings->values[knobs[knob].slot];
 }
 
 /* The policy for @vma, or NULL where stock behaviour stays. */
-static const struct mmp_policy *policy_for(const struct mmp_settings *settings,
-					   const struct vm_area_struct *vma)
+static const struct mmp_policy *anon_order_policy(const struct mmp_settings *settings,
+						  const struct vm_area_struct *vma)
 {
-	if ((vma->vm_flags & VM_HUGEPAGE) && !common(settings, OVERRIDE_MADVISE))
+	if ((vma->vm_flags & VM_HUGEPAGE) && !anon_order_knob(settings, OVERRIDE_MADVISE))
 		return NULL;
 	return settings->active[MM_POLICY_ANON_ORDER];
 }
 
-static unsigned int lowered(const struct mmp_settings *settings,
-			    unsigned int order)
+static unsigned int anon_order_lowered(const struct mmp_settings *settings,
+				       unsigned int order)
 {
 	return mmp_lowered(order, mmp_available(),
-			   common(settings, MIN_AVAILABLE_PERCENT));
+			   anon_order_knob(settings, MIN_AVAILABLE_PERCENT));
 }
 
-static struct mmp_decision measure(const struct mmp_profile *profile,
-				   const struct mmp_policy *policy,
-				   const struct vm_fault *vmf,
-				   enum mm_policy_site site, const u32 *knob)
+static struct mmp_decision anon_order_measure(const struct mmp_profile *profile,
+					      const struct mmp_policy *policy,
+					      const struct vm_fault *vmf,
+					      enum mm_policy_site site, const u32 *knob)
 {
 	cycles_t begin = get_cycles();
 	struct mmp_decision d = policy->anon_order(vmf, site, knob);
 
 	mmp_count(profile, &mmp_point_anon_order, COST_TICKS,
 		  get_cycles() - begin);
-	count(profile, COST_SAMPLES);
+	anon_order_count(profile, COST_SAMPLES);
 	return d;
 }
 
@@ -110,25 +110,25 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 {
 	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
-	const struct mmp_policy *policy = policy_for(settings, vmf->vma);
+	const struct mmp_policy *policy = anon_order_policy(settings, vmf->vma);
 	u64 __percpu *counter = mmp_counters(profile, &mmp_point_anon_order);
 	struct mmp_decision d;
 	unsigned int order;
 	const u32 *knob;
 
 	if (!policy) {
-		count(profile, STOCK);
+		anon_order_count(profile, STOCK);
 		return MM_POLICY_STOCK;
 	}
 	knob = &settings->values[policy->slot];
 	if (static_branch_unlikely(&mmp_measuring))
-		d = measure(profile, policy, vmf, site, knob);
+		d = anon_order_measure(profile, policy, vmf, site, knob);
 	else
 		d = policy->anon_order(vmf, site, knob);
 	order = d.order;
-	if (order && order != lowered(settings, order)) {
-		order = lowered(settings, order);
-		count(profile, LOWERED);
+	if (order && order != anon_order_lowered(settings, order)) {
+		order = anon_order_lowered(settings, order);
+		anon_order_count(profile, LOWERED);
 	}
 	this_cpu_inc(counter[WANTED + order]);
 	this_cpu_inc(counter[REASON + d.reason]);
@@ -141,11 +141,11 @@ bool mmp_anon_mapped(const struct vm_fault *vmf, int order)
 {
 	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
-	const struct mmp_policy *policy = policy_for(settings, vmf->vma);
+	const struct mmp_policy *policy = anon_order_policy(settings, vmf->vma);
 
 	if (!policy)
 		return false;
-	count(profile, GOT + min(order, MMP_MAX_ORDER));
+	anon_order_count(profile, GOT + min(order, MMP_MAX_ORDER));
 	return policy->witness && (vmf->flags & FAULT_FLAG_USER);
 }
 
@@ -154,14 +154,14 @@ bool mmp_collapse_refused(struct vm_area_struct *vma, int order)
 {
 	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
-	const struct mmp_policy *policy = policy_for(settings, vma);
+	const struct mmp_policy *policy = anon_order_policy(settings, vma);
 	unsigned int cap;
 
 	if (!policy)
 		return false;
 	cap = policy->nr_knobs ? settings->values[policy->slot] : 0;
-	if (lowered(settings, cap) >= order)
+	if (anon_order_lowered(settings, cap) >= order)
 		return false;
-	count(profile, COLLAPSE_REFUSED);
+	anon_order_count(profile, COLLAPSE_REFUSED);
 	return true;
 }

@@ -15,8 +15,8 @@ static struct mmp_knob knobs[] = {
 	[MIN_FOLIOS] = MMP_KNOB(min_folios, 1, 4096, 64),
 };
 
-static struct mmp_decision vma_size(const struct vm_fault *vmf,
-				    enum mm_policy_site site, const u32 *knob)
+static struct mmp_decision anon_order_vma_size(const struct vm_fault *vmf,
+					       enum mm_policy_site site, const u32 *knob)
 {
 	unsigned long pages = (vmf->vma->vm_end - vmf->vma->vm_start) >> PAGE_SHIFT;
 	unsigned int order = knob[MAX_ORDER];
@@ -26,10 +26,10 @@ static struct mmp_decision vma_size(const struct vm_fault *vmf,
 	return (struct mmp_decision){ .order = order, .reason = MMP_CAP };
 }
 
-struct mmp_policy mmp_anon_order_vma_size = {
+struct mmp_policy mmp_policy_anon_order_vma_size = {
 	.name = "vma_size",
 	.point = MM_POLICY_ANON_ORDER,
 	.knobs = knobs,
 	.nr_knobs = ARRAY_SIZE(knobs),
-	.anon_order = vma_size,
+	.anon_order = anon_order_vma_size,
 };

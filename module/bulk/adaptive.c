@@ -96,7 +96,7 @@ static DEFINE_PER_CPU(struct climb[2], climbs) = {
 	[0 ... 1] = { .size = START, .other = START, .rest = MIN_REST },
 };
 
-static struct climb *climb_of(int nid)
+static struct climb *bulk_climb_of(int nid)
 {
 	bool far = nid != NUMA_NO_NODE && nid != numa_mem_id();
 
@@ -104,30 +104,30 @@ static struct climb *climb_of(int nid)
 }
 
 /* Moves towards the median. */
-static void follow(struct climb *c, s64 cost)
+static void bulk_follow(struct climb *c, s64 cost)
 {
 	s64 step = c->usual / 16 + 1;
 
 	c->usual += cost > c->usual ? step : -step;
 }
 
-static void begin_pair(struct climb *c)
+static void bulk_begin_pair(struct climb *c)
 {
 	c->seed = c->seed * 1664525 + 1013904223;
 	c->trying = c->seed >> 31;
 	c->second = false;
 }
 
-static void compare(struct climb *c, bool up)
+static void bulk_compare(struct climb *c, bool up)
 {
 	c->up = !c->size || (up && c->size < ARRAY_SIZE(sizes) - 1);
 	c->other = c->up ? c->size + 1 : c->size - 1;
 	c->session = 0;
 	c->nap = 0;
-	begin_pair(c);
+	bulk_begin_pair(c);
 }
 
-static void take_rest(struct climb *c)
+static void bulk_take_rest(struct climb *c)
 {
 	c->other = c->size;
 	c->trying = false;
@@ -138,22 +138,22 @@ static void take_rest(struct climb *c)
 }
 
 /* The load is another one: what was learned does not hold. */
-static void forget(struct climb *c)
+static void bulk_forget(struct climb *c)
 {
 	memset(c->trials, 0, sizeof(c->trials));
 	c->patience = 0;
 }
 
-static void settle(struct climb *c, s64 more)
+static void bulk_settle(struct climb *c, s64 more)
 {
 	c->size = c->other;
 	c->usual = max(c->usual + more, (s64)1);
 	c->patience = 0;
-	compare(c, c->up);
+	bulk_compare(c, c->up);
 }
 
 /* Is it sure that there is a difference, or that it would be too small? */
-static bool is_sure(const struct trial *trial, s64 least)
+static bool bulk_is_sure(const struct trial *trial, s64 least)
 {
 	u64 chance = SURE * trial->squares;
 
@@ -163,28 +163,28 @@ static bool is_sure(const struct trial *trial, s64 least)
 }
 
 /* Goes to the other size if that is better, or smaller and no worse. */
-static void judge(struct climb *c)
+static void bulk_judge(struct climb *c)
 {
 	struct trial *trial = &c->trials[min(c->size, c->other)];
 	s64 least = (c->usual * trial->pairs) >> GAIN_SHIFT;
 	s64 more = c->up ? trial->sum : -trial->sum;
 	s64 mean = more / trial->pairs;
 
-	if (!is_sure(trial, least)) {
+	if (!bulk_is_sure(trial, least)) {
 		if (++c->session < SESSION_PAIRS)
-			begin_pair(c);
+			bulk_begin_pair(c);
 		else
-			take_rest(c);
+			bulk_take_rest(c);
 		return;
 	}
 	*trial = (struct trial){};
 	if (more < (c->up ? -least : least))
-		settle(c, mean);
+		bulk_settle(c, mean);
 	else
-		take_rest(c);
+		bulk_take_rest(c);
 }
 
-static void add_pair(struct trial *trial, s64 more)
+static void bulk_add_pair(struct trial *trial, s64 more)
 {
 	trial->sum += more;
 	trial->squares += more * more;
@@ -196,13 +196,13 @@ static void add_pair(struct trial *trial, s64 more)
 	}
 }
 
-static void pair_block(struct climb *c, s64 cost)
+static void bulk_pair_block(struct climb *c, s64 cost)
 {
 	s64 more;
 
 	cost = min(cost, 2 * c->usual);
 	if (!c->trying)
-		follow(c, cost);
+		bulk_follow(c, cost);
 	if (!c->second) {
 		c->first = cost;
 		c->second = true;
@@ -210,11 +210,11 @@ static void pair_block(struct climb *c, s64 cost)
 		return;
 	}
 	more = c->trying == c->up ? cost - c->first : c->first - cost;
-	add_pair(&c->trials[min(c->size, c->other)], more);
-	judge(c);
+	bulk_add_pair(&c->trials[min(c->size, c->other)], more);
+	bulk_judge(c);
 }
 
-static void rest_block(struct climb *c, s64 cost)
+static void bulk_rest_block(struct climb *c, s64 cost)
 {
 	bool odd = cost > 2 * c->usual || 2 * cost < c->usual;
 
@@ -222,13 +222,13 @@ static void rest_block(struct climb *c, s64 cost)
 	c->nap = odd ? 0 : NAP;
 	if (c->odd == ODD_BLOCKS) {
 		c->usual = cost;
-		forget(c);
-		compare(c, c->up);
+		bulk_forget(c);
+		bulk_compare(c, c->up);
 	} else if (c->rest) {
 		c->rest--;
-		follow(c, cost);
+		bulk_follow(c, cost);
 	} else {
-		compare(c, !c->up);
+		bulk_compare(c, !c->up);
 	}
 }
 
@@ -236,23 +236,23 @@ static void rest_block(struct climb *c, s64 cost)
  * So few pages are left that a bulk is refused and a page comes alone: no
  * larger size can be better, and a smaller one is no worse.
  */
-static void short_block(struct climb *c)
+static void bulk_short_block(struct climb *c)
 {
 	bool down = !c->trying && c->size;
 
 	if (down) {
 		c->size--;
-		forget(c);
+		bulk_forget(c);
 	}
-	take_rest(c);
+	bulk_take_rest(c);
 	if (down)
 		c->nap = 0;
 }
 
 /* Called in the midst of itself, as outside of softirq, it naps longer at worst. */
-static unsigned int adaptive(int nid, const u32 *knob, bool *timed)
+static unsigned int bulk_adaptive(int nid, const u32 *knob, bool *timed)
 {
-	struct climb *c = climb_of(nid);
+	struct climb *c = bulk_climb_of(nid);
 	unsigned int size = sizes[c->trying ? c->other : c->size];
 
 	*timed = !c->nap;
@@ -261,7 +261,7 @@ static unsigned int adaptive(int nid, const u32 *knob, bool *timed)
 	return min(size, knob[MAX_SIZE]);
 }
 
-static void end_block(struct climb *c)
+static void bulk_end_block(struct climb *c)
 {
 	u64 cost = (c->ticks << COST_SHIFT) / max(c->pages, 1U);
 	bool is_short = 2 * c->pages < c->wanted;
@@ -272,30 +272,30 @@ static void end_block(struct climb *c)
 	c->pages = 0;
 	c->refills = 0;
 	if (is_short)
-		short_block(c);
+		bulk_short_block(c);
 	else if (c->other == c->size)
-		rest_block(c, cost);
+		bulk_rest_block(c, cost);
 	else
-		pair_block(c, cost);
+		bulk_pair_block(c, cost);
 }
 
-static void adaptive_done(int nid, unsigned int want, unsigned int got, u64 ticks)
+static void bulk_adaptive_done(int nid, unsigned int want, unsigned int got, u64 ticks)
 {
-	struct climb *c = climb_of(nid);
+	struct climb *c = bulk_climb_of(nid);
 
 	c->ticks += ticks;
 	c->wanted += want;
 	c->pages += got;
 	c->refills++;
 	if (c->pages >= BLOCK_PAGES || c->refills == BLOCK_REFILLS)
-		end_block(c);
+		bulk_end_block(c);
 }
 
-struct mmp_policy mmp_bulk_adaptive = {
+struct mmp_policy mmp_policy_bulk_adaptive = {
 	.name = "adaptive",
 	.point = MM_POLICY_BULK,
 	.knobs = knobs,
 	.nr_knobs = ARRAY_SIZE(knobs),
-	.bulk_pages = adaptive,
-	.bulk_done = adaptive_done,
+	.bulk_pages = bulk_adaptive,
+	.bulk_done = bulk_adaptive_done,
 };

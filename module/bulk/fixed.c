@@ -9,15 +9,15 @@ static struct mmp_knob knobs[] = {
 	[PAGES] = MMP_KNOB(pages, 1, 128, 64),
 };
 
-static unsigned int fixed(int nid, const u32 *knob, bool *timed)
+static unsigned int bulk_fixed(int nid, const u32 *knob, bool *timed)
 {
 	return knob[PAGES];
 }
 
-struct mmp_policy mmp_bulk_fixed = {
+struct mmp_policy mmp_policy_bulk_fixed = {
 	.name = "fixed",
 	.point = MM_POLICY_BULK,
 	.knobs = knobs,
 	.nr_knobs = ARRAY_SIZE(knobs),
-	.bulk_pages = fixed,
+	.bulk_pages = bulk_fixed,
 };

@@ -52,7 +52,7 @@ static DEFINE_PER_CPU(struct refill, refill);
  * A refill in softirq, or with softirqs off, stays on its CPU and is alone
  * there. Only such a refill can be timed.
  */
-static void begin_timing(const struct mmp_policy *policy)
+static void bulk_begin_timing(const struct mmp_policy *policy)
 {
 	if (!softirq_count())
 		return;
@@ -60,8 +60,8 @@ static void begin_timing(const struct mmp_policy *policy)
 	this_cpu_write(refill.begin, get_cycles());
 }
 
-static void end_timing(u64 __percpu *counter, int nid, unsigned int want,
-		       unsigned int got)
+static void bulk_end_timing(u64 __percpu *counter, int nid, unsigned int want,
+			    unsigned int got)
 {
 	const struct mmp_policy *policy = this_cpu_read(refill.policy);
 	u64 ticks;
@@ -91,7 +91,7 @@ unsigned int mmp_bulk_pages(int nid, unsigned int def, unsigned int max)
 	guard(preempt)();
 	pages = policy->bulk_pages(nid, &settings->values[policy->slot], &timed);
 	if (timed || static_branch_unlikely(&mmp_measuring))
-		begin_timing(policy);
+		bulk_begin_timing(policy);
 	return min(pages, max);
 }
 
@@ -103,7 +103,7 @@ void mmp_bulk_done(int nid, unsigned int want, unsigned int got)
 {
 	u64 __percpu *counter = mmp_counters(&mmp_default, &mmp_point_bulk);
 
-	end_timing(counter, nid, want, got);
+	bulk_end_timing(counter, nid, want, got);
 	this_cpu_inc(counter[REFILLS]);
 	this_cpu_add(counter[PAGES], got);
 	this_cpu_inc(counter[WANTED + ilog2(want)]);

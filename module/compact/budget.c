@@ -53,68 +53,68 @@ struct node_accounts {
 
 static struct node_accounts __rcu *nodes;
 
-static struct account *account_of(struct zone *zone, int order)
+static struct account *budget_account_of(struct zone *zone, int order)
 {
 	struct node_accounts *all = rcu_dereference(nodes);
 
 	return all ? &all[zone_to_nid(zone)].of[zone_idx(zone)][order] : NULL;
 }
 
-static u64 percent_of(struct zone *zone, u32 percent)
+static u64 budget_percent_of(struct zone *zone, u32 percent)
 {
 	return (u64)zone_managed_pages(zone) * percent / 100;
 }
 
 /* Has so much memory become free that another attempt may do better? */
-static bool has_changed(const struct account *account, struct zone *zone,
-			const u32 *knob)
+static bool budget_has_changed(const struct account *account, struct zone *zone,
+			       const u32 *knob)
 {
 	unsigned long free = zone_page_state(zone, NR_FREE_PAGES);
-	u64 much = percent_of(zone, knob[FORGET_FREED_PERCENT]);
+	u64 much = budget_percent_of(zone, knob[FORGET_FREED_PERCENT]);
 
 	return READ_ONCE(account->scanned) &&
 	       free > READ_ONCE(account->free) + much;
 }
 
-static u64 less(u64 pages, u64 by)
+static u64 budget_less(u64 pages, u64 by)
 {
 	return pages - min(pages, by);
 }
 
 /* What is left on the account after some time. */
-static u64 balance(const struct account *account, const u32 *knob)
+static u64 budget_balance(const struct account *account, const u32 *knob)
 {
 	long passed = jiffies - READ_ONCE(account->when);
 	u64 ms = jiffies_to_msecs(max(passed, 0L));
 
-	return less(READ_ONCE(account->scanned), ms * knob[SCAN_PER_MS]);
+	return budget_less(READ_ONCE(account->scanned), ms * knob[SCAN_PER_MS]);
 }
 
-static bool budget(struct zone *zone, int order, bool deferred, const u32 *knob)
+static bool compact_budget(struct zone *zone, int order, bool deferred, const u32 *knob)
 {
-	const struct account *account = account_of(zone, order);
+	const struct account *account = budget_account_of(zone, order);
 
 	if (!account)
 		return deferred;
-	if (!has_changed(account, zone, knob))
-		return deferred || balance(account, knob) >
-				   percent_of(zone, knob[SCAN_AHEAD_PERCENT]);
+	if (!budget_has_changed(account, zone, knob))
+		return deferred || budget_balance(account, knob) >
+				   budget_percent_of(zone, knob[SCAN_AHEAD_PERCENT]);
 	if (deferred)
 		mmp_end_deferral(zone);
 	return false;
 }
 
-static void budget_done(struct zone *zone, int order, bool success,
-			unsigned long scanned, const u32 *knob)
+static void compact_budget_done(struct zone *zone, int order, bool success,
+				unsigned long scanned, const u32 *knob)
 {
-	struct account *account = account_of(zone, order);
+	struct account *account = budget_account_of(zone, order);
 	u64 worth = success ? (u64)knob[SCAN_PER_PAGE] << order : 0;
 	u64 old;
 
 	if (!account)
 		return;
-	old = has_changed(account, zone, knob) ? 0 : balance(account, knob);
-	WRITE_ONCE(account->scanned, less(old + scanned, worth));
+	old = budget_has_changed(account, zone, knob) ? 0 : budget_balance(account, knob);
+	WRITE_ONCE(account->scanned, budget_less(old + scanned, worth));
 	WRITE_ONCE(account->free, zone_page_state(zone, NR_FREE_PAGES));
 	WRITE_ONCE(account->when, jiffies);
 }
@@ -135,11 +135,11 @@ void mmp_compact_budget_end(void)
 	kvfree(old);
 }
 
-struct mmp_policy mmp_compact_budget = {
+struct mmp_policy mmp_policy_compact_budget = {
 	.name = "budget",
 	.point = MM_POLICY_COMPACT,
 	.knobs = knobs,
 	.nr_knobs = ARRAY_SIZE(knobs),
-	.compact_skip = budget,
-	.compact_done = budget_done,
+	.compact_skip = compact_budget,
+	.compact_done = compact_budget_done,
 };

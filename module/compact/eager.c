@@ -20,17 +20,17 @@ static struct mmp_knob knobs[] = {
 	[RESTART_ATTEMPTS] = MMP_KNOB(restart_attempts, 1, 10000, 4),
 };
 
-static bool eager(struct zone *zone, int order, bool deferred, const u32 *knob)
+static bool compact_eager(struct zone *zone, int order, bool deferred, const u32 *knob)
 {
 	if (deferred && !get_random_u32_below(knob[RESTART_ATTEMPTS]))
 		mmp_end_deferral(zone);
 	return false;
 }
 
-struct mmp_policy mmp_compact_eager = {
+struct mmp_policy mmp_policy_compact_eager = {
 	.name = "eager",
 	.point = MM_POLICY_COMPACT,
 	.knobs = knobs,
 	.nr_knobs = ARRAY_SIZE(knobs),
-	.compact_skip = eager,
+	.compact_skip = compact_eager,
 };

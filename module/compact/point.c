@@ -39,7 +39,7 @@ static const char *const counters[] = {
 static struct mmp_stamps stamps;
 
 /* Between a beginning and its end the point may have been switched off. */
-static void switched(bool on)
+static void compact_switched(bool on)
 {
 	if (on) {
 		mmp_compact_budget_begin();
@@ -53,15 +53,15 @@ struct mmp_point mmp_point_compact = {
 	.name = "compact",
 	.counters = counters,
 	.nr_counters = ARRAY_SIZE(counters),
-	.switched = switched,
+	.switched = compact_switched,
 };
 
-static void count(const struct mmp_profile *profile, unsigned int counter, u64 n)
+static void compact_count(const struct mmp_profile *profile, unsigned int counter, u64 n)
 {
 	mmp_count(profile, &mmp_point_compact, counter, n);
 }
 
-static const struct mmp_policy *policy_of(const struct mmp_settings *settings)
+static const struct mmp_policy *compact_policy_of(const struct mmp_settings *settings)
 {
 	return settings->active[MM_POLICY_COMPACT];
 }
@@ -71,20 +71,20 @@ bool mmp_compact_skip(struct zone *zone, int order, bool deferred)
 {
 	struct mmp_profile *profile = mmp_profile_of(current->mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
-	const struct mmp_policy *policy = policy_of(settings);
+	const struct mmp_policy *policy = compact_policy_of(settings);
 	bool skip = deferred;
 
 	if (policy)
 		skip = policy->compact_skip(zone, order, deferred,
 					    &settings->values[policy->slot]);
 	else
-		count(profile, STOCK, 1);
+		compact_count(profile, STOCK, 1);
 	trace_mmpolicy_compact_skip(zone_to_nid(zone), zone_idx(zone), order,
 				    deferred, skip);
 	if (skip != deferred)
-		count(profile, skip ? SKIPPED_UNDEFERRED : TRIED_DEFERRED, 1);
+		compact_count(profile, skip ? SKIPPED_UNDEFERRED : TRIED_DEFERRED, 1);
 	if (skip)
-		count(profile, SKIPPED, 1);
+		compact_count(profile, SKIPPED, 1);
 	else
 		mmp_stall_begins(&stamps);
 	return skip;
@@ -97,21 +97,21 @@ void mmp_compact_done(struct zone *zone, int order, bool success,
 {
 	struct mmp_profile *profile = mmp_profile_of(current->mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
-	const struct mmp_policy *policy = policy_of(settings);
+	const struct mmp_policy *policy = compact_policy_of(settings);
 	u64 ns = mmp_stall_ends(&stamps);
 
 	trace_mmpolicy_compact_done(zone_to_nid(zone), zone_idx(zone), order,
 				    success, migrate_scanned, free_scanned, ns);
-	count(profile, ATTEMPTS, 1);
+	compact_count(profile, ATTEMPTS, 1);
 	if (ns)
 		mmp_count_stall(profile, &mmp_point_compact, STALL, ns);
 	if (!migrate_scanned && !free_scanned) {
-		count(profile, UNSCANNED, 1);
+		compact_count(profile, UNSCANNED, 1);
 		return;
 	}
-	count(profile, success ? SUCCESS : FAILURE, 1);
-	count(profile, MIGRATE_SCANNED, migrate_scanned);
-	count(profile, FREE_SCANNED, free_scanned);
+	compact_count(profile, success ? SUCCESS : FAILURE, 1);
+	compact_count(profile, MIGRATE_SCANNED, migrate_scanned);
+	compact_count(profile, FREE_SCANNED, free_scanned);
 	if (policy && policy->compact_done)
 		policy->compact_done(zone, order, success,
 				     migrate_scanned + free_scanned,

@@ -17,8 +17,8 @@ static struct mmp_knob knobs[] = {
 	[MIN_AVAILABLE_PERCENT] = MMP_KNOB(min_available_percent, 0, 90, 5),
 };
 
-static enum mmp_free cap(struct vm_area_struct *vma, unsigned long start,
-			 unsigned long end, const u32 *knob)
+static enum mmp_lazy_answer madv_free_cap(struct vm_area_struct *vma, unsigned long start,
+					  unsigned long end, const u32 *knob)
 {
 	const struct mmp_lazy_limit limit = {
 		.pages = (unsigned long)knob[LIMIT_MB] << (20 - PAGE_SHIFT),
@@ -26,14 +26,14 @@ static enum mmp_free cap(struct vm_area_struct *vma, unsigned long start,
 	};
 
 	if (mmp_available() < knob[MIN_AVAILABLE_PERCENT] * 10)
-		return MMP_FREE_MEMORY;
+		return MMP_ANSWER_MEMORY;
 	return mmp_tracked_ask(vma, start, end, limit);
 }
 
-struct mmp_policy mmp_madv_free_cap = {
+struct mmp_policy mmp_policy_madv_free_cap = {
 	.name = "cap",
 	.point = MM_POLICY_MADV_FREE,
 	.knobs = knobs,
 	.nr_knobs = ARRAY_SIZE(knobs),
-	.madv_free = cap,
+	.madv_free = madv_free_cap,
 };

@@ -14,14 +14,14 @@
 
 #define COUNT_MASK	(MMP_AREA_SIZE - 1)
 
-static void account(struct mmp_lazy *lazy, long pages)
+static void lazy_account(struct mmp_lazy *lazy, long pages)
 {
 	lazy->pages += pages;
 	atomic_long_add(pages, lazy->group);
 }
 
 /* The place of @task's last call, which has ended, as it makes another one. */
-static struct mmp_lazy_call *place_for_call(struct mmp_lazy *lazy, u32 task)
+static struct mmp_lazy_call *lazy_place_for_call(struct mmp_lazy *lazy, u32 task)
 {
 	struct mmp_lazy_call *free = NULL;
 	unsigned int i;
@@ -38,7 +38,7 @@ static struct mmp_lazy_call *place_for_call(struct mmp_lazy *lazy, u32 task)
 }
 
 /* May a call be in an area? */
-static bool is_busy(struct mmp_lazy *lazy, unsigned long area)
+static bool lazy_is_busy(struct mmp_lazy *lazy, unsigned long area)
 {
 	struct mmp_lazy_call *call;
 
@@ -50,7 +50,7 @@ static bool is_busy(struct mmp_lazy *lazy, unsigned long area)
 }
 
 /* An area without lazily freed pages goes, and with the last one its set. */
-static void clear(struct mmp_lazy *lazy, unsigned int index)
+static void lazy_clear_area(struct mmp_lazy *lazy, unsigned int index)
 {
 	unsigned int set = index / MMP_LAZY_WAYS, i;
 
@@ -74,19 +74,19 @@ bool mmp_lazy_look_at(struct mmp_lazy *lazy, unsigned int index)
 	u64 entry = lazy->areas[index];
 	unsigned long area = entry & ~COUNT_MASK, pages;
 
-	if (is_busy(lazy, area))
+	if (lazy_is_busy(lazy, area))
 		return false;
 	pages = lazy->ops->lazy(lazy->mm, area, area + MMP_AREA_SIZE);
-	account(lazy, pages - (entry & COUNT_MASK));
+	lazy_account(lazy, pages - (entry & COUNT_MASK));
 	if (pages)
 		lazy->areas[index] = area | pages;
 	else
-		clear(lazy, index);
+		lazy_clear_area(lazy, index);
 	return true;
 }
 
 /* The same for those who pay. */
-static bool pay_to_look_at(struct mmp_lazy *lazy, unsigned int index)
+static bool lazy_pay_to_look_at(struct mmp_lazy *lazy, unsigned int index)
 {
 	bool done = mmp_lazy_look_at(lazy, index);
 
@@ -94,17 +94,17 @@ static bool pay_to_look_at(struct mmp_lazy *lazy, unsigned int index)
 	return done;
 }
 
-static bool can_pay(const struct mmp_lazy *lazy)
+static bool lazy_can_pay(const struct mmp_lazy *lazy)
 {
 	return lazy->looks > MMP_AREA_PAGES;
 }
 
 /* Counts the next area anew. */
-static bool look_on(struct mmp_lazy *lazy)
+static bool lazy_look_on(struct mmp_lazy *lazy)
 {
 	unsigned long set;
 
-	while (can_pay(lazy)) {
+	while (lazy_can_pay(lazy)) {
 		lazy->hand = (lazy->hand + 1) % MMP_LAZY_AREAS;
 		set = find_next_bit(lazy->sets, MMP_LAZY_SETS, lazy->hand / MMP_LAZY_WAYS);
 		if (set == MMP_LAZY_SETS)
@@ -114,13 +114,13 @@ static bool look_on(struct mmp_lazy *lazy)
 		if (set != lazy->hand / MMP_LAZY_WAYS)
 			lazy->hand = set * MMP_LAZY_WAYS;
 		lazy->looks--;
-		if (lazy->areas[lazy->hand] && pay_to_look_at(lazy, lazy->hand))
+		if (lazy->areas[lazy->hand] && lazy_pay_to_look_at(lazy, lazy->hand))
 			return true;
 	}
 	return false;
 }
 
-static unsigned int set_of(unsigned long area)
+static unsigned int lazy_set_of(unsigned long area)
 {
 	unsigned long number = area / MMP_AREA_SIZE;
 
@@ -128,9 +128,9 @@ static unsigned int set_of(unsigned long area)
 }
 
 /* The index of an area, or one that it can have; -1 if there is none. */
-static int index_of(struct mmp_lazy *lazy, unsigned long area)
+static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area)
 {
-	int set = set_of(area), free = -1, i;
+	int set = lazy_set_of(area), free = -1, i;
 
 	for (i = set; i < set + MMP_LAZY_WAYS; i++) {
 		if (lazy->areas[i] && (lazy->areas[i] & ~COUNT_MASK) == area)
@@ -138,17 +138,17 @@ static int index_of(struct mmp_lazy *lazy, unsigned long area)
 		if (!lazy->areas[i] && free < 0)
 			free = i;
 	}
-	for (i = set; free < 0 && i < set + MMP_LAZY_WAYS && can_pay(lazy); i++)
-		if (pay_to_look_at(lazy, i) && !lazy->areas[i])
+	for (i = set; free < 0 && i < set + MMP_LAZY_WAYS && lazy_can_pay(lazy); i++)
+		if (lazy_pay_to_look_at(lazy, i) && !lazy->areas[i])
 			free = i;
 	return free;
 }
 
 /* Adds pages that are accounted; what is in the area twice is taken back. */
-static bool add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages)
+static bool lazy_add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages)
 {
 	unsigned long area = addr & ~COUNT_MASK, before, after;
-	int index = pages ? index_of(lazy, area) : -1;
+	int index = pages ? lazy_index_of(lazy, area) : -1;
 
 	if (index < 0)
 		return !pages;
@@ -157,13 +157,13 @@ static bool add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages)
 	lazy->areas[index] = area | after;
 	__set_bit(index / MMP_LAZY_WAYS, lazy->sets);
 	if (after - before != pages)
-		account(lazy, after - before - pages);
+		lazy_account(lazy, after - before - pages);
 	return true;
 }
 
 /* Adds the pages of a range, which are accounted. */
-static bool add_call(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
-		     unsigned long pages)
+static bool lazy_add_call(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
+			  unsigned long pages)
 {
 	unsigned long addr = call->start, next, some;
 
@@ -172,28 +172,28 @@ static bool add_call(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 		some = pages;
 		if (next < call->end)
 			some = min(lazy->ops->pages(lazy->mm, addr, next), pages);
-		if (!add(lazy, addr, some)) {
-			account(lazy, -pages);
+		if (!lazy_add(lazy, addr, some)) {
+			lazy_account(lazy, -pages);
 			return false;
 		}
 	}
 	return true;
 }
 
-static unsigned long used(const struct mmp_lazy *lazy, bool shared)
+static unsigned long lazy_used(const struct mmp_lazy *lazy, bool shared)
 {
 	return shared ? (unsigned long)atomic_long_read(lazy->group) : lazy->pages;
 }
 
-static bool reserve(struct mmp_lazy *lazy, unsigned long pages,
-		    struct mmp_lazy_limit limit)
+static bool lazy_reserve(struct mmp_lazy *lazy, unsigned long pages,
+			 struct mmp_lazy_limit limit)
 {
 	if (pages > limit.pages)
 		return false;
-	account(lazy, pages);
-	while (used(lazy, limit.shared) > limit.pages) {
-		if (!look_on(lazy)) {
-			account(lazy, -pages);
+	lazy_account(lazy, pages);
+	while (lazy_used(lazy, limit.shared) > limit.pages) {
+		if (!lazy_look_on(lazy)) {
+			lazy_account(lazy, -pages);
 			return false;
 		}
 	}
@@ -211,21 +211,21 @@ static bool reserve(struct mmp_lazy *lazy, unsigned long pages,
  * Return: lazily, or why not. If lazily, @call is taken to be going on until
  * the task asks again.
  */
-enum mmp_free mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
-			   unsigned long pages, struct mmp_lazy_limit limit)
+enum mmp_lazy_answer mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
+				  unsigned long pages, struct mmp_lazy_limit limit)
 {
-	struct mmp_lazy_call *place = place_for_call(lazy, call->task);
+	struct mmp_lazy_call *place = lazy_place_for_call(lazy, call->task);
 
 	if (!place)
-		return MMP_FREE_UNKNOWN;
+		return MMP_ANSWER_UNKNOWN;
 	*place = (struct mmp_lazy_call){ .task = call->task };
 	lazy->looks = min(lazy->looks + pages * MMP_LAZY_LOOKS, MMP_LAZY_MAX_LOOKS + 0UL);
-	if (!reserve(lazy, pages, limit))
-		return MMP_FREE_LIMIT;
-	if (!add_call(lazy, call, pages))
-		return MMP_FREE_UNKNOWN;
+	if (!lazy_reserve(lazy, pages, limit))
+		return MMP_ANSWER_LIMIT;
+	if (!lazy_add_call(lazy, call, pages))
+		return MMP_ANSWER_UNKNOWN;
 	*place = *call;
-	return MMP_FREE_LAZY;
+	return MMP_ANSWER_LAZY;
 }
 
 /**
@@ -239,8 +239,8 @@ enum mmp_free mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *ca
  */
 void mmp_lazy_found(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages)
 {
-	account(lazy, pages);
-	add(lazy, addr, pages);
+	lazy_account(lazy, pages);
+	lazy_add(lazy, addr, pages);
 }
 
 /**

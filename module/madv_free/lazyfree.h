@@ -30,21 +30,21 @@
 #define MMP_LAZY_BUSY_LOOKS	64
 
 /**
- * enum mmp_free - how MADV_FREE frees, and why
- * @MMP_FREE_LAZY: lazily
- * @MMP_FREE_EAGER: at once, as the policy always does
- * @MMP_FREE_LIMIT: at once: too much is lazily freed
- * @MMP_FREE_MEMORY: at once: memory is short
- * @MMP_FREE_UNKNOWN: at once: what is lazily freed is not known
- * @MMP_FREE_ANSWERS: how many there are
+ * enum mmp_lazy_answer - how MADV_FREE frees, and why
+ * @MMP_ANSWER_LAZY: lazily
+ * @MMP_ANSWER_EAGER: at once, as the policy always does
+ * @MMP_ANSWER_LIMIT: at once: too much is lazily freed
+ * @MMP_ANSWER_MEMORY: at once: memory is short
+ * @MMP_ANSWER_UNKNOWN: at once: what is lazily freed is not known
+ * @MMP_LAZY_ANSWERS: how many there are
  */
-enum mmp_free {
-	MMP_FREE_LAZY,
-	MMP_FREE_EAGER,
-	MMP_FREE_LIMIT,
-	MMP_FREE_MEMORY,
-	MMP_FREE_UNKNOWN,
-	MMP_FREE_ANSWERS,
+enum mmp_lazy_answer {
+	MMP_ANSWER_LAZY,
+	MMP_ANSWER_EAGER,
+	MMP_ANSWER_LIMIT,
+	MMP_ANSWER_MEMORY,
+	MMP_ANSWER_UNKNOWN,
+	MMP_LAZY_ANSWERS,
 };
 
 /**
@@ -108,15 +108,15 @@ struct mmp_lazy_limit {
 	bool shared;
 };
 
-enum mmp_free mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
-			   unsigned long pages, struct mmp_lazy_limit limit);
+enum mmp_lazy_answer mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
+				  unsigned long pages, struct mmp_lazy_limit limit);
 void mmp_lazy_found(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages);
 bool mmp_lazy_look_at(struct mmp_lazy *lazy, unsigned int index);
 void mmp_lazy_move(struct mmp_lazy *lazy, atomic_long_t *group);
 
 /* tracked.c */
-enum mmp_free mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
-			      unsigned long end, struct mmp_lazy_limit limit);
+enum mmp_lazy_answer mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
+				     unsigned long end, struct mmp_lazy_limit limit);
 void mmp_tracked_leave(const struct mm_struct *mm);
 void mmp_tracked_switched(bool on);
 

@@ -11,14 +11,14 @@ static const char *const counters[] = {
 	[STOCK] = "stock",
 	[LAZY_PAGES] = "lazy_pages",
 	[EAGER_PAGES] = "eager_pages",
-	[ANSWER + MMP_FREE_LAZY] = "lazy",
-	[ANSWER + MMP_FREE_EAGER] = "eager",
-	[ANSWER + MMP_FREE_LIMIT] = "eager_limit",
-	[ANSWER + MMP_FREE_MEMORY] = "eager_memory",
-	[ANSWER + MMP_FREE_UNKNOWN] = "eager_unknown",
+	[ANSWER + MMP_ANSWER_LAZY] = "lazy",
+	[ANSWER + MMP_ANSWER_EAGER] = "eager",
+	[ANSWER + MMP_ANSWER_LIMIT] = "eager_limit",
+	[ANSWER + MMP_ANSWER_MEMORY] = "eager_memory",
+	[ANSWER + MMP_ANSWER_UNKNOWN] = "eager_unknown",
 };
 
-static void switched(bool on)
+static void madv_free_switched(bool on)
 {
 	mmp_available_watch(on);
 	mmp_tracked_switched(on);
@@ -28,19 +28,19 @@ struct mmp_point mmp_point_madv_free = {
 	.name = "madv_free",
 	.counters = counters,
 	.nr_counters = ARRAY_SIZE(counters),
-	.switched = switched,
+	.switched = madv_free_switched,
 };
 
 /* See &mm_policy_ops.madv_free_eager. */
-bool mmp_madv_free_at_once(struct vm_area_struct *vma, unsigned long start,
-			   unsigned long end)
+bool mmp_madv_free_eager(struct vm_area_struct *vma, unsigned long start,
+			 unsigned long end)
 {
 	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
 	const struct mmp_policy *policy = settings->active[MM_POLICY_MADV_FREE];
 	u64 __percpu *counter = mmp_counters(profile, &mmp_point_madv_free);
 	unsigned long pages = (end - start) / PAGE_SIZE;
-	enum mmp_free answer;
+	enum mmp_lazy_answer answer;
 
 	if (!policy) {
 		this_cpu_inc(counter[STOCK]);

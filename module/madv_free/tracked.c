@@ -360,7 +360,7 @@ void mmp_tracked_leave(const struct mm_struct *mm)
 
 /**
  * mmp_tracked_switched - begin to get to know address spaces, or forget all
- * @on: begin? Without memory for it, all answers are %MMP_FREE_UNKNOWN.
+ * @on: begin? Without memory for it, all answers are %MMP_ANSWER_UNKNOWN.
  *
  * Context: as &mmp_point.switched; nobody is asked at this point before or after.
  */
@@ -383,15 +383,15 @@ void mmp_tracked_switched(bool on)
 	kvfree(sums);
 }
 
-static enum mmp_free ask(struct tracked *t, const struct mmp_lazy_call *call,
-			 unsigned long pages, struct mmp_lazy_limit limit)
+static enum mmp_lazy_answer ask(struct tracked *t, const struct mmp_lazy_call *call,
+				unsigned long pages, struct mmp_lazy_limit limit)
 {
-	enum mmp_free answer = MMP_FREE_UNKNOWN;
+	enum mmp_lazy_answer answer = MMP_ANSWER_UNKNOWN;
 
 	spin_lock(&t->lock);
 	if (t->lazy.group)	/* else it has just been forgotten */
 		answer = mmp_lazy_ask(&t->lazy, call, pages, limit);
-	if (answer == MMP_FREE_LIMIT && limit.shared)
+	if (answer == MMP_ANSWER_LIMIT && limit.shared)
 		set_bit(t->lazy.group - sums, refused);
 	spin_unlock(&t->lock);
 	return answer;
@@ -407,8 +407,8 @@ static enum mmp_free ask(struct tracked *t, const struct mmp_lazy_call *call,
  * Context: as for &mm_policy_ops.madv_free_eager.
  * Return: lazily, or why not.
  */
-enum mmp_free mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
-			      unsigned long end, struct mmp_lazy_limit limit)
+enum mmp_lazy_answer mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
+				     unsigned long end, struct mmp_lazy_limit limit)
 {
 	const struct mmp_lazy_call call = { start, end, current->pid };
 	struct tracked *t = find(vma->vm_mm);
@@ -416,5 +416,5 @@ enum mmp_free mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
 	if (t && !READ_ONCE(t->stale))
 		return ask(t, &call, count_pages(vma->vm_mm, start, end), limit);
 	want(vma->vm_mm);
-	return MMP_FREE_UNKNOWN;
+	return MMP_ANSWER_UNKNOWN;
 }

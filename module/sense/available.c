@@ -14,7 +14,7 @@ u16 mmp_node_available[MAX_NUMNODES];
  * Free memory above the high watermarks, and the file pages that reclaim
  * would take first: half of them, as si_mem_available() has it.
  */
-static unsigned int node_available(struct pglist_data *node)
+static unsigned int available_on_node(struct pglist_data *node)
 {
 	unsigned long file = atomic_long_read(&node->vm_stat[NR_ACTIVE_FILE]) +
 			     atomic_long_read(&node->vm_stat[NR_INACTIVE_FILE]);
@@ -31,12 +31,12 @@ static unsigned int node_available(struct pglist_data *node)
 	return size ? min(pages * 1000 / size, 1000UL) : 1000;
 }
 
-static void sample(struct work_struct *work)
+static void available_sample(struct work_struct *work)
 {
 	int nid;
 
 	for_each_online_node(nid) {
-		unsigned int now = node_available(NODE_DATA(nid));
+		unsigned int now = available_on_node(NODE_DATA(nid));
 
 		if (READ_ONCE(mmp_node_available[nid]) != now)
 			WRITE_ONCE(mmp_node_available[nid], now);
@@ -44,7 +44,7 @@ static void sample(struct work_struct *work)
 	schedule_delayed_work(to_delayed_work(work), SAMPLE_INTERVAL);
 }
 
-static DECLARE_DEFERRABLE_WORK(sampler, sample);
+static DECLARE_DEFERRABLE_WORK(sampler, available_sample);
 static unsigned int watchers;
 
 /**
@@ -56,7 +56,7 @@ static unsigned int watchers;
 void mmp_available_watch(bool on)
 {
 	if (on && !watchers++)
-		sample(&sampler.work);
+		available_sample(&sampler.work);
 	else if (!on && !--watchers)
 		cancel_delayed_work_sync(&sampler);
 }

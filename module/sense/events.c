@@ -6,7 +6,7 @@
 #include "events.h"
 
 /* Tracepoints have no symbols for modules. */
-static void note(struct tracepoint *tp, void *events)
+static void event_note(struct tracepoint *tp, void *events)
 {
 	struct mmp_event *event;
 
@@ -15,7 +15,7 @@ static void note(struct tracepoint *tp, void *events)
 			event->tp = tp;
 }
 
-static int attach(struct mmp_event *event)
+static int event_attach(struct mmp_event *event)
 {
 	int err = -EOPNOTSUPP;
 
@@ -39,9 +39,9 @@ int mmp_listen(struct mmp_event *events)
 
 	if (events->on)
 		return 0;
-	for_each_kernel_tracepoint(note, events);
+	for_each_kernel_tracepoint(event_note, events);
 	for (event = events; event->name && !err; event++)
-		err = attach(event);
+		err = event_attach(event);
 	if (err)
 		mmp_ignore(events);
 	return err;

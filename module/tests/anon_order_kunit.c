@@ -251,7 +251,7 @@ static struct mmp_decision ask(struct kunit *test, unsigned int page)
 	};
 	struct vm_fault vmf = fault_at(test->priv, page);
 
-	return mmp_anon_order_adaptive.anon_order(&vmf, MM_POLICY_PTE, values);
+	return mmp_policy_anon_order_adaptive.anon_order(&vmf, MM_POLICY_PTE, values);
 }
 
 static void expect_order(struct kunit *test, unsigned int page,

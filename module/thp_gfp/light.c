@@ -4,13 +4,13 @@
 
 #include "../mmpolicy.h"
 
-static gfp_t light(const struct vm_area_struct *vma)
+static gfp_t thp_gfp_light(const struct vm_area_struct *vma)
 {
 	return 0;
 }
 
-struct mmp_policy mmp_thp_gfp_light = {
+struct mmp_policy mmp_policy_thp_gfp_light = {
 	.name = "light",
 	.point = MM_POLICY_THP_GFP,
-	.thp_gfp = light,
+	.thp_gfp = thp_gfp_light,
 };

@@ -10,14 +10,14 @@
 
 #include "../mmpolicy.h"
 
-static gfp_t only_compact(const struct vm_area_struct *vma)
+static gfp_t thp_gfp_only_compact(const struct vm_area_struct *vma)
 {
 	return __GFP_DIRECT_RECLAIM | __GFP_NORETRY | __GFP_ONLY_COMPACT |
 	       __GFP_THISNODE;
 }
 
-struct mmp_policy mmp_thp_gfp_only_compact = {
+struct mmp_policy mmp_policy_thp_gfp_only_compact = {
 	.name = "only_compact",
 	.point = MM_POLICY_THP_GFP,
-	.thp_gfp = only_compact,
+	.thp_gfp = thp_gfp_only_compact,
 };

@@ -7,13 +7,13 @@
 
 #include "../mmpolicy.h"
 
-static gfp_t only_compact_any(const struct vm_area_struct *vma)
+static gfp_t thp_gfp_only_compact_any(const struct vm_area_struct *vma)
 {
 	return __GFP_DIRECT_RECLAIM | __GFP_NORETRY | __GFP_ONLY_COMPACT;
 }
 
-struct mmp_policy mmp_thp_gfp_only_compact_any = {
+struct mmp_policy mmp_policy_thp_gfp_only_compact_any = {
 	.name = "only_compact_any",
 	.point = MM_POLICY_THP_GFP,
-	.thp_gfp = only_compact_any,
+	.thp_gfp = thp_gfp_only_compact_any,
 };

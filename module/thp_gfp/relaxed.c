@@ -9,14 +9,14 @@
 
 #include "../mmpolicy.h"
 
-static gfp_t relaxed(const struct vm_area_struct *vma)
+static gfp_t thp_gfp_relaxed(const struct vm_area_struct *vma)
 {
 	return __GFP_DIRECT_RECLAIM |
 	       (vma->vm_flags & VM_HUGEPAGE ? 0 : __GFP_NORETRY);
 }
 
-struct mmp_policy mmp_thp_gfp_relaxed = {
+struct mmp_policy mmp_policy_thp_gfp_relaxed = {
 	.name = "relaxed",
 	.point = MM_POLICY_THP_GFP,
-	.thp_gfp = relaxed,
+	.thp_gfp = thp_gfp_relaxed,
 };

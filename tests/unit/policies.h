@@ -5,16 +5,18 @@
 
 #include "mmpolicy.h"
 
-#define POLICY(point, POINT, name)	extern struct mmp_policy mmp_##point##_##name;
+#define POLICY(point, POINT, name)	extern struct mmp_policy mmp_policy_##point##_##name;
 #include "policies.inc"
 #undef POLICY
 
 #define POLICY(point_, POINT, name)					\
-	{ &mmp_##point_##_##name, MM_POLICY_##POINT, #name },
+	{ &mmp_policy_##point_##_##name, MM_POLICY_##POINT, #name,	\
+	  #point_ "/" #name },
 static const struct {
 	struct mmp_policy *policy;
 	enum mm_policy_point point;	/* as the file's name has it */
 	const char *name;
+	const char *path;
 } policies[] = {
 #include "policies.inc"
 };

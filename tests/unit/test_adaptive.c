@@ -64,7 +64,7 @@ static void check_rows(const struct row *rows, unsigned int nr, const u32 *knob,
 	for (i = 0; i < nr * ARRAY_SIZE(starts); i++) {
 		struct sim sim;
 
-		sim_init(&sim, &mmp_anon_order_adaptive);
+		sim_init(&sim, &mmp_policy_anon_order_adaptive);
 		memcpy(sim.knob, knob, 4 * sizeof(*knob));
 		sim.vma.vm_flags = flags;
 		check_row(&rows[i % nr], &sim, starts[i / nr], swapin);
@@ -225,7 +225,7 @@ static struct mmp_decision drawn(const char *pages, unsigned long start, const u
 	unsigned long fault;
 	struct sim sim;
 
-	sim_init(&sim, &mmp_anon_order_adaptive);
+	sim_init(&sim, &mmp_policy_anon_order_adaptive);
 	memcpy(sim.knob, knob, 4 * sizeof(*knob));
 	fault = draw(&sim, pages, start);
 	if (swapin)
@@ -280,7 +280,7 @@ static struct mmp_decision behind_huge(u32 probe_blocks, unsigned long block,
 	struct mmp_decision d;
 	struct sim sim;
 
-	sim_init(&sim, &mmp_anon_order_adaptive);
+	sim_init(&sim, &mmp_policy_anon_order_adaptive);
 	sim.knob[MAX_ORDER] = MMP_MAX_ORDER;
 	sim.knob[PROBE_BLOCKS] = probe_blocks;
 	sim_vma(&sim, (block - 1) * SIM_TABLE, (block + 1) * SIM_TABLE);

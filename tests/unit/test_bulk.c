@@ -68,7 +68,7 @@ static double run(const struct mmp_policy *policy, u32 knob, struct zone_sim zon
 
 static double adaptive(struct zone_sim zone, unsigned long pages)
 {
-	return run(&mmp_bulk_adaptive, 128, zone, pages);
+	return run(&mmp_policy_bulk_adaptive, 128, zone, pages);
 }
 
 static double best_fixed(struct zone_sim zone, unsigned long pages)
@@ -78,7 +78,7 @@ static double best_fixed(struct zone_sim zone, unsigned long pages)
 	unsigned int i;
 
 	for (i = 0; i < ARRAY_SIZE(sizes); i++) {
-		double cost = run(&mmp_bulk_fixed, sizes[i], zone, pages);
+		double cost = run(&mmp_policy_bulk_fixed, sizes[i], zone, pages);
 
 		if (!i || cost < best)
 			best = cost;
@@ -96,7 +96,7 @@ static u32 ask(const struct mmp_policy *policy, u32 knob, int nid)
 
 static u32 size_now(void)
 {
-	return ask(&mmp_bulk_adaptive, 128, 0);
+	return ask(&mmp_policy_bulk_adaptive, 128, 0);
 }
 
 TEST(bulk_fixed_is_its_knob)
@@ -104,7 +104,7 @@ TEST(bulk_fixed_is_its_knob)
 	u32 pages;
 
 	for (pages = 1; pages <= 128; pages++)
-		EXPECT(ask(&mmp_bulk_fixed, pages, 0), ==, pages);
+		EXPECT(ask(&mmp_policy_bulk_fixed, pages, 0), ==, pages);
 }
 
 TEST(bulk_adaptive_starts_as_stock)
@@ -117,9 +117,9 @@ TEST(bulk_adaptive_keeps_to_its_knob)
 	u32 most;
 
 	for (most = 1; most <= 128; most++) {
-		EXPECT(ask(&mmp_bulk_adaptive, most, 0), <=, most);
-		run(&mmp_bulk_adaptive, most, plenty, 10000);
-		EXPECT(ask(&mmp_bulk_adaptive, most, 0), <=, most);
+		EXPECT(ask(&mmp_policy_bulk_adaptive, most, 0), <=, most);
+		run(&mmp_policy_bulk_adaptive, most, plenty, 10000);
+		EXPECT(ask(&mmp_policy_bulk_adaptive, most, 0), <=, most);
 	}
 }
 
@@ -182,7 +182,7 @@ TEST(bulk_adaptive_survives_nonsense)
 		u32 want = size_now();
 
 		ticks = i & 1 ? (u64)-1 >> (i % 64) : 0;
-		mmp_bulk_adaptive.bulk_done(0, want, rand() % (want + 1), ticks);
+		mmp_policy_bulk_adaptive.bulk_done(0, want, rand() % (want + 1), ticks);
 		EXPECT(want, <=, 128);
 	}
 }
@@ -192,6 +192,6 @@ TEST(bulk_adaptive_tells_nodes_apart)
 {
 	adaptive((struct zone_sim){ .left = 0 }, 20000);
 	EXPECT(size_now(), ==, 1);
-	EXPECT(ask(&mmp_bulk_adaptive, 128, -1), ==, 1);
-	EXPECT(ask(&mmp_bulk_adaptive, 128, 1), ==, 64);
+	EXPECT(ask(&mmp_policy_bulk_adaptive, 128, -1), ==, 1);
+	EXPECT(ask(&mmp_policy_bulk_adaptive, 128, 1), ==, 64);
 }

@@ -134,7 +134,7 @@ TEST(budget_compacts_as_stock_where_it_pays)
 
 		begin();
 		sim_zone(&stock, NULL);
-		sim_zone(&budget, &mmp_compact_budget);
+		sim_zone(&budget, &mmp_policy_compact_budget);
 		make_movable(&stock, every);
 		make_movable(&budget, every);
 		allocate(&stock, BLOCKS / every);
@@ -153,7 +153,7 @@ TEST(budget_stops_where_nothing_can_be_compacted)
 
 	begin();
 	sim_zone(&stock, NULL);
-	sim_zone(&budget, &mmp_compact_budget);
+	sim_zone(&budget, &mmp_policy_compact_budget);
 	allocate(&stock, 10000);
 	allocate(&budget, 10000);
 	EXPECT(budget.attempts, >, 0);
@@ -167,7 +167,7 @@ TEST(budget_stops_after_success_has_ended)
 
 	begin();
 	sim_zone(&stock, NULL);
-	sim_zone(&budget, &mmp_compact_budget);
+	sim_zone(&budget, &mmp_policy_compact_budget);
 	make_movable(&stock, 8);
 	make_movable(&budget, 8);
 	allocate(&stock, 10000);
@@ -181,7 +181,7 @@ TEST(budget_stops_after_success_has_ended)
 static void exhaust(struct zone_sim *sim)
 {
 	begin();
-	sim_zone(sim, &mmp_compact_budget);
+	sim_zone(sim, &mmp_policy_compact_budget);
 	sim->knob[SCAN_PER_MS] = 0;
 	allocate(sim, 1000);
 	sim->attempts = 0;
@@ -300,7 +300,7 @@ TEST(budget_skips_what_mm_skips)
 	struct zone_sim sim;
 
 	begin();
-	sim_zone(&sim, &mmp_compact_budget);
+	sim_zone(&sim, &mmp_policy_compact_budget);
 	EXPECT(sim.policy->compact_skip(&sim.zone, ORDER, true, sim.knob), ==, true);
 	EXPECT(sim.policy->compact_skip(&sim.zone, ORDER, false, sim.knob), ==, false);
 	end();
@@ -329,7 +329,7 @@ TEST(budget_bears_extremes)
 		struct zone_sim sim;
 
 		begin();
-		sim_zone(&sim, &mmp_compact_budget);
+		sim_zone(&sim, &mmp_policy_compact_budget);
 		for (i = 0; i < sim.policy->nr_knobs; i++)
 			sim.knob[i] = extreme >> i & 1 ? sim.policy->knobs[i].max :
 							 sim.policy->knobs[i].min;
@@ -346,7 +346,7 @@ TEST(eager_never_skips)
 {
 	struct zone_sim sim;
 
-	sim_zone(&sim, &mmp_compact_eager);
+	sim_zone(&sim, &mmp_policy_compact_eager);
 	allocate(&sim, 1000);
 	EXPECT(sim.attempts, ==, 1000);
 }
@@ -357,7 +357,7 @@ TEST(eager_ends_a_wait_now_and_then)
 	struct zone_sim sim;
 	unsigned int i, ended = 0;
 
-	sim_zone(&sim, &mmp_compact_eager);
+	sim_zone(&sim, &mmp_policy_compact_eager);
 	sim.knob[0] = 10;
 	sim.zone.compact_defer_shift = MAX_SHIFT;
 	for (i = 0; i < 20000; i++) {

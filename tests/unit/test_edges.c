@@ -105,7 +105,7 @@ TEST(small_vmas_at_each_offset)
 		for (start = SIM_TABLE - 34; start <= SIM_TABLE; start++) {
 			struct sim sim;
 
-			sim_init(&sim, &mmp_anon_order_adaptive);
+			sim_init(&sim, &mmp_policy_anon_order_adaptive);
 			sim.knob[1] = size % (sim.policy->knobs[1].max + 1);
 			sim_vma(&sim, start, start + size);
 			for (i = 0; i < size; i++)

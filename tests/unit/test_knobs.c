@@ -35,6 +35,28 @@ TEST(policies_have_proper_names)
 	}
 }
 
+/* What the module is made of: a file that is not listed would be in vain. */
+TEST(policies_are_listed)
+{
+	static const char *const listed[] = {
+#define MMP_POLICY(point, name)	#point "/" #name,
+#include "../../module/policies.h"
+#undef MMP_POLICY
+	};
+	int i;
+
+	EXPECT(ARRAY_SIZE(listed), ==, ARRAY_SIZE(policies));
+	for (i = 0; i < (int)ARRAY_SIZE(policies); i++) {
+		bool found = false;
+		unsigned int k;
+
+		at("policy %s", policies[i].path);
+		for (k = 0; k < ARRAY_SIZE(listed); k++)
+			found |= !strcmp(listed[k], policies[i].path);
+		EXPECT(found, ==, true);
+	}
+}
+
 TEST(knobs_have_proper_bounds)
 {
 	const struct mmp_policy *policy;

@@ -78,7 +78,7 @@ static void begin(struct mm_struct *in)
 	mmp_lazy_move(&in->lazy, &sum);
 }
 
-static enum mmp_free ask(struct mm_struct *in, u32 task, unsigned long first, unsigned long pages,
+static enum mmp_lazy_answer ask(struct mm_struct *in, u32 task, unsigned long first, unsigned long pages,
 			 unsigned long limit, bool shared)
 {
 	const struct mmp_lazy_call call = {
@@ -97,12 +97,12 @@ static void clear(struct mm_struct *in, unsigned long first, unsigned long pages
 			in->page[first] = to;
 }
 
-static enum mmp_free call(struct mm_struct *in, unsigned long first, unsigned long pages,
+static enum mmp_lazy_answer call(struct mm_struct *in, unsigned long first, unsigned long pages,
 			  unsigned long limit)
 {
-	enum mmp_free answer = ask(in, 1, first, pages, limit, false);
+	enum mmp_lazy_answer answer = ask(in, 1, first, pages, limit, false);
 
-	clear(in, first, pages, answer == MMP_FREE_LAZY ? LAZY : NONE);
+	clear(in, first, pages, answer == MMP_ANSWER_LAZY ? LAZY : NONE);
 	return answer;
 }
 
@@ -119,7 +119,7 @@ static void begin_or_end(struct mm_struct *in, unsigned int task, unsigned long 
 	}
 	pages = 1 + next_random(next_random(8) ? 64 : 3000);
 	first = next_random(PAGES - pages);
-	if (ask(in, task + 1, first, pages, limit, false) == MMP_FREE_LAZY)
+	if (ask(in, task + 1, first, pages, limit, false) == MMP_ANSWER_LAZY)
 		*begun = (struct mmp_lazy_call){ first, pages, 1 };
 	else
 		clear(in, first, pages, NONE);
@@ -178,7 +178,7 @@ TEST(lazyfree_one_chunk_fits_a_small_limit)
 	begin(&mm);
 	for (i = 0; i < 10000; i++) {
 		at("round %d", i);
-		EXPECT(call(&mm, 1000, 32, 128), ==, MMP_FREE_LAZY);
+		EXPECT(call(&mm, 1000, 32, 128), ==, MMP_ANSWER_LAZY);
 		memset(mm.page + 1000, DIRTY, 32);
 	}
 }
@@ -198,7 +198,7 @@ TEST(lazyfree_reuse_is_noticed)
 				;
 		}
 		answers++;
-		eager += call(&mm, slot * CHUNK, CHUNK, PAGES * 55 / 100) != MMP_FREE_LAZY;
+		eager += call(&mm, slot * CHUNK, CHUNK, PAGES * 55 / 100) != MMP_ANSWER_LAZY;
 		is_free[slot] = 1;
 		if (i < CHUNKS / 2)
 			continue;
@@ -217,11 +217,11 @@ TEST(lazyfree_looks_are_paid_for)
 	unsigned long i, before;
 
 	begin(&mm);
-	EXPECT(call(&mm, 0, PAGES / 2, PAGES / 2), ==, MMP_FREE_LAZY);
-	EXPECT(call(&mm, PAGES / 2, 1, PAGES / 2), ==, MMP_FREE_LIMIT);
+	EXPECT(call(&mm, 0, PAGES / 2, PAGES / 2), ==, MMP_ANSWER_LAZY);
+	EXPECT(call(&mm, PAGES / 2, 1, PAGES / 2), ==, MMP_ANSWER_LIMIT);
 	before = mm.counted;
 	for (i = 1; i < 3000; i++)
-		EXPECT(call(&mm, PAGES / 2 + i, 1, PAGES / 2), ==, MMP_FREE_LIMIT);
+		EXPECT(call(&mm, PAGES / 2 + i, 1, PAGES / 2), ==, MMP_ANSWER_LIMIT);
 	EXPECT((mm.counted - before) * MMP_AREA_PAGES, <=, 3000 * MMP_LAZY_LOOKS + MMP_LAZY_MAX_LOOKS);
 	EXPECT(mm.lazy.pages, ==, PAGES / 2);
 }
@@ -229,12 +229,12 @@ TEST(lazyfree_looks_are_paid_for)
 TEST(lazyfree_a_refused_call_changes_nothing)
 {
 	begin(&mm);
-	EXPECT(call(&mm, 0, 100, 99), ==, MMP_FREE_LIMIT);
+	EXPECT(call(&mm, 0, 100, 99), ==, MMP_ANSWER_LIMIT);
 	EXPECT(mm.lazy.pages, ==, 0);
 	memset(mm.page, DIRTY, 100);
-	EXPECT(call(&mm, 0, 100, 0), ==, MMP_FREE_LIMIT);
+	EXPECT(call(&mm, 0, 100, 0), ==, MMP_ANSWER_LIMIT);
 	memset(mm.page, DIRTY, 100);
-	EXPECT(call(&mm, 0, 100, 100), ==, MMP_FREE_LAZY);
+	EXPECT(call(&mm, 0, 100, 100), ==, MMP_ANSWER_LAZY);
 	EXPECT(mm.lazy.pages, ==, 100);
 }
 
@@ -244,7 +244,7 @@ TEST(lazyfree_empty_ranges_are_free)
 	begin(&mm);
 	memset(mm.page, NONE, PAGES);
 	memset(mm.page + 700, DIRTY, 10);
-	EXPECT(call(&mm, 0, PAGES, 10), ==, MMP_FREE_LAZY);
+	EXPECT(call(&mm, 0, PAGES, 10), ==, MMP_ANSWER_LAZY);
 	EXPECT(mm.lazy.pages, ==, 10);
 }
 
@@ -256,11 +256,11 @@ TEST(lazyfree_many_tasks)
 	begin(&mm);
 	all_ended = false;
 	for (task = 1; task <= MMP_LAZY_CALLS; task++)
-		EXPECT(ask(&mm, task, task, 1, PAGES, false), ==, MMP_FREE_LAZY);
-	EXPECT(ask(&mm, task, task, 1, PAGES, false), ==, MMP_FREE_UNKNOWN);
-	EXPECT(ask(&mm, 5, 5, 1, PAGES, false), ==, MMP_FREE_LAZY);
+		EXPECT(ask(&mm, task, task, 1, PAGES, false), ==, MMP_ANSWER_LAZY);
+	EXPECT(ask(&mm, task, task, 1, PAGES, false), ==, MMP_ANSWER_UNKNOWN);
+	EXPECT(ask(&mm, 5, 5, 1, PAGES, false), ==, MMP_ANSWER_LAZY);
 	all_ended = true;
-	EXPECT(ask(&mm, task, task, 1, PAGES, false), ==, MMP_FREE_LAZY);
+	EXPECT(ask(&mm, task, task, 1, PAGES, false), ==, MMP_ANSWER_LAZY);
 	all_ended = false;
 }
 
@@ -268,10 +268,10 @@ TEST(lazyfree_many_tasks)
 TEST(lazyfree_waits_for_calls)
 {
 	begin(&mm);
-	EXPECT(ask(&mm, 1, 0, 100, 200, false), ==, MMP_FREE_LAZY);
-	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_FREE_LIMIT);
+	EXPECT(ask(&mm, 1, 0, 100, 200, false), ==, MMP_ANSWER_LAZY);
+	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_ANSWER_LIMIT);
 	all_ended = true;	/* and all was written to again */
-	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_FREE_LAZY);
+	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_ANSWER_LAZY);
 	EXPECT(mm.lazy.pages, ==, 150);
 	all_ended = false;
 }
@@ -280,9 +280,9 @@ TEST(lazyfree_groups_share_a_limit)
 {
 	begin(&mm);
 	begin(&other);
-	EXPECT(ask(&mm, 1, 0, 60, 100, true), ==, MMP_FREE_LAZY);
-	EXPECT(ask(&other, 2, 0, 60, 100, true), ==, MMP_FREE_LIMIT);
-	EXPECT(ask(&other, 2, 0, 60, 100, false), ==, MMP_FREE_LAZY);
+	EXPECT(ask(&mm, 1, 0, 60, 100, true), ==, MMP_ANSWER_LAZY);
+	EXPECT(ask(&other, 2, 0, 60, 100, true), ==, MMP_ANSWER_LIMIT);
+	EXPECT(ask(&other, 2, 0, 60, 100, false), ==, MMP_ANSWER_LAZY);
 	EXPECT(atomic_long_read(&sum), ==, 120);
 	mmp_lazy_move(&mm.lazy, NULL);
 	EXPECT(atomic_long_read(&sum), ==, 60);
@@ -301,7 +301,7 @@ TEST(lazyfree_full_set)
 	for (i = 0; i < MMP_LAZY_AREAS; i++)
 		n += !mm.lazy.areas[i];
 	EXPECT(n, <, MMP_LAZY_AREAS / 4);
-	for (i = 0; i < AREAS && call(&mm, i * MMP_AREA_PAGES, 1, PAGES) == MMP_FREE_LAZY; i++)
+	for (i = 0; i < AREAS && call(&mm, i * MMP_AREA_PAGES, 1, PAGES) == MMP_ANSWER_LAZY; i++)
 		;
 	EXPECT(i, <, AREAS);
 	EXPECT(mm.lazy.pages, ==, MMP_LAZY_AREAS + i);
@@ -311,31 +311,31 @@ TEST(lazyfree_full_set)
 static struct mmp_lazy_limit asked;
 u16 mmp_node_available[MAX_NUMNODES];
 
-enum mmp_free mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
+enum mmp_lazy_answer mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
 			      unsigned long end, struct mmp_lazy_limit limit)
 {
 	asked = limit;
-	return MMP_FREE_LAZY;
+	return MMP_ANSWER_LAZY;
 }
 
 TEST(madv_free_eager_is_eager)
 {
-	EXPECT(mmp_madv_free_eager.madv_free(NULL, 0, PAGE_SIZE, NULL), ==, MMP_FREE_EAGER);
+	EXPECT(mmp_policy_madv_free_eager.madv_free(NULL, 0, PAGE_SIZE, NULL), ==, MMP_ANSWER_EAGER);
 }
 
 TEST(madv_free_cap_by_examples)
 {
-	const struct mmp_policy *cap = &mmp_madv_free_cap;
+	const struct mmp_policy *cap = &mmp_policy_madv_free_cap;
 	static const u32 knob[] = { 3, 1, 5 }, largest[] = { 1 << 20, 0, 0 };
 
 	mmp_node_available[0] = 49;
-	EXPECT(cap->madv_free(NULL, 0, PAGE_SIZE, knob), ==, MMP_FREE_MEMORY);
+	EXPECT(cap->madv_free(NULL, 0, PAGE_SIZE, knob), ==, MMP_ANSWER_MEMORY);
 	mmp_node_available[0] = 50;
-	EXPECT(cap->madv_free(NULL, 0, PAGE_SIZE, knob), ==, MMP_FREE_LAZY);
+	EXPECT(cap->madv_free(NULL, 0, PAGE_SIZE, knob), ==, MMP_ANSWER_LAZY);
 	EXPECT(asked.pages, ==, 768);
 	EXPECT(asked.shared, ==, 1);
 	mmp_node_available[0] = 0;
-	EXPECT(cap->madv_free(NULL, 0, PAGE_SIZE, largest), ==, MMP_FREE_LAZY);
+	EXPECT(cap->madv_free(NULL, 0, PAGE_SIZE, largest), ==, MMP_ANSWER_LAZY);
 	EXPECT(asked.pages, ==, 1UL << 28);
 	EXPECT(asked.shared, ==, 0);
 }

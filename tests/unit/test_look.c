@@ -44,7 +44,7 @@ static enum mmp_page look(struct sim *sim, unsigned long page, long distance,
 
 static void three_tables(struct sim *sim)
 {
-	sim_init(sim, &mmp_anon_order_never);
+	sim_init(sim, &mmp_policy_anon_order_never);
 	sim_vma(sim, 0, 3 * SIM_TABLE);
 }
 
@@ -146,7 +146,7 @@ TEST(a_page_of_pmds_is_not_left)
 {
 	struct sim sim;
 
-	sim_init(&sim, &mmp_anon_order_never);
+	sim_init(&sim, &mmp_policy_anon_order_never);
 	sim_vma(&sim, 0, SIM_PAGES);
 	*sim_pte(&sim, SIM_PUD - 1) = YOUNG;
 	*sim_pte(&sim, SIM_PUD) = YOUNG;

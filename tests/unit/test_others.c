@@ -23,7 +23,7 @@ TEST(never_is_order_0)
 {
 	enum mmp_reason reason;
 
-	EXPECT(order_of(&mmp_anon_order_never, 0, 0, AREA, &reason), ==, 0);
+	EXPECT(order_of(&mmp_policy_anon_order_never, 0, 0, AREA, &reason), ==, 0);
 	EXPECT(reason, ==, MMP_CAP);
 }
 
@@ -33,7 +33,7 @@ TEST(fixed_is_its_cap)
 	u32 cap;
 
 	for (cap = 0; cap <= MMP_MAX_ORDER; cap++) {
-		EXPECT(order_of(&mmp_anon_order_fixed, cap, 0, AREA, &reason), ==, cap);
+		EXPECT(order_of(&mmp_policy_anon_order_fixed, cap, 0, AREA, &reason), ==, cap);
 		EXPECT(reason, ==, MMP_CAP);
 	}
 }
@@ -66,7 +66,7 @@ TEST(vma_size_by_examples)
 		enum mmp_reason reason;
 
 		at("row %u", i);
-		EXPECT(order_of(&mmp_anon_order_vma_size, rows[i].max_order,
+		EXPECT(order_of(&mmp_policy_anon_order_vma_size, rows[i].max_order,
 				rows[i].min_folios, rows[i].pages, &reason), ==,
 		       rows[i].order);
 		EXPECT(reason, ==, MMP_CAP);
@@ -80,7 +80,7 @@ TEST(vma_size_bounds_its_waste)
 
 	for (pages = 1; pages < 3000; pages += 7) {
 		enum mmp_reason reason;
-		unsigned int order = order_of(&mmp_anon_order_vma_size, 9, 64, pages, &reason);
+		unsigned int order = order_of(&mmp_policy_anon_order_vma_size, 9, 64, pages, &reason);
 
 		at("%lu pages", pages);
 		EXPECT(order && pages >> order < 64, ==, false);

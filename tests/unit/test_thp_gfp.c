@@ -18,14 +18,14 @@ TEST(thp_gfp_by_examples)
 		const struct mmp_policy *policy;
 		gfp_t plain, madvised;
 	} rows[] = {
-		{ &mmp_thp_gfp_light, 0, 0 },
-		{ &mmp_thp_gfp_only_compact,
+		{ &mmp_policy_thp_gfp_light, 0, 0 },
+		{ &mmp_policy_thp_gfp_only_compact,
 		  __GFP_DIRECT_RECLAIM | __GFP_NORETRY | __GFP_ONLY_COMPACT | __GFP_THISNODE,
 		  __GFP_DIRECT_RECLAIM | __GFP_NORETRY | __GFP_ONLY_COMPACT | __GFP_THISNODE },
-		{ &mmp_thp_gfp_only_compact_any,
+		{ &mmp_policy_thp_gfp_only_compact_any,
 		  __GFP_DIRECT_RECLAIM | __GFP_NORETRY | __GFP_ONLY_COMPACT,
 		  __GFP_DIRECT_RECLAIM | __GFP_NORETRY | __GFP_ONLY_COMPACT },
-		{ &mmp_thp_gfp_relaxed, __GFP_DIRECT_RECLAIM | __GFP_NORETRY,
+		{ &mmp_policy_thp_gfp_relaxed, __GFP_DIRECT_RECLAIM | __GFP_NORETRY,
 		  __GFP_DIRECT_RECLAIM },
 	};
 	unsigned int i;

@@ -26,21 +26,21 @@ static struct cost cost_of(const struct mmp_policy *policy, u32 cap, walk *walk)
 
 static struct cost adaptive(u32 cap, walk *walk)
 {
-	return cost_of(&mmp_anon_order_adaptive, cap, walk);
+	return cost_of(&mmp_policy_anon_order_adaptive, cap, walk);
 }
 
 static struct cost order_0(walk *walk)
 {
-	return cost_of(&mmp_anon_order_never, 0, walk);
+	return cost_of(&mmp_policy_anon_order_never, 0, walk);
 }
 
 /* The fixed order up to @cap that has the fewest faults. */
 static struct cost best_fixed(u32 cap, walk *walk)
 {
-	struct cost best = cost_of(&mmp_anon_order_fixed, 0, walk);
+	struct cost best = cost_of(&mmp_policy_anon_order_fixed, 0, walk);
 
 	for (; cap >= MMP_MIN_ORDER; cap--) {
-		struct cost cost = cost_of(&mmp_anon_order_fixed, cap, walk);
+		struct cost cost = cost_of(&mmp_policy_anon_order_fixed, cap, walk);
 
 		if (cost.faults < best.faults)
 			best = cost;
@@ -98,8 +98,8 @@ TEST(sparse_walks_take_the_memory_of_order_0)
 /* The same cap as a fixed order takes far more: the walks are worth their name. */
 TEST(fixed_orders_waste_memory_on_sparse_walks)
 {
-	EXPECT(cost_of(&mmp_anon_order_fixed, 4, every_64k).pages, ==, AREA);
-	EXPECT(cost_of(&mmp_anon_order_fixed, 4, random_quarter).pages, >, AREA / 4 * 3.5);
+	EXPECT(cost_of(&mmp_policy_anon_order_fixed, 4, every_64k).pages, ==, AREA);
+	EXPECT(cost_of(&mmp_policy_anon_order_fixed, 4, random_quarter).pages, >, AREA / 4 * 3.5);
 }
 
 TEST(a_walk_that_changes)
@@ -133,7 +133,7 @@ static void records(u32 cap, unsigned long size, unsigned long used, unsigned lo
 	unsigned long i, touched = 0;
 	struct sim sim;
 
-	sim_init(&sim, &mmp_anon_order_adaptive);
+	sim_init(&sim, &mmp_policy_anon_order_adaptive);
 	sim.knob[MAX_ORDER] = cap;
 	sim_vma(&sim, START, START + 8 * SIM_TABLE);
 	for (i = 0; i < 8 * SIM_TABLE; i++)
@@ -220,7 +220,7 @@ static double bursts(u32 cap, u32 rise, unsigned long used, unsigned long idle)
 	struct sim sim;
 	double ratio;
 
-	sim_init(&sim, &mmp_anon_order_adaptive);
+	sim_init(&sim, &mmp_policy_anon_order_adaptive);
 	sim.knob[MAX_ORDER] = cap;
 	sim.knob[RISE_ORDER] = rise;
 	sim_vma(&sim, START, START + 8 * SIM_TABLE);

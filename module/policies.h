@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * All policies, in the order in which sysfs lists them; besides stock, which
+ * every point has: no policy at all. Whoever includes this says what to make of
+ * MMP_POLICY().
+ */
+MMP_POLICY(anon_order, adaptive)
+MMP_POLICY(anon_order, fixed)
+MMP_POLICY(anon_order, never)
+MMP_POLICY(anon_order, vma_size)
+MMP_POLICY(bulk, adaptive)
+MMP_POLICY(bulk, fixed)
+MMP_POLICY(compact, budget)
+MMP_POLICY(compact, eager)
+MMP_POLICY(madv_free, cap)
+MMP_POLICY(madv_free, eager)
+MMP_POLICY(thp_gfp, light)
+MMP_POLICY(thp_gfp, only_compact)
+MMP_POLICY(thp_gfp, only_compact_any)
+MMP_POLICY(thp_gfp, relaxed)
