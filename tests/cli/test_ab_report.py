@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """`ab report`: what it finds, what it doubts, and what it never says."""
 
+import itertools
 import json
 import random
 import re
@@ -24,7 +25,8 @@ class Lines:
     def __init__(self, design: str = "switchback", **header: Any) -> None:
         self.header: dict[str, Any] = {
             "version": 1, "design": design, "block_s": 3, "washout_s": 1, "interval_s": 1,
-            "seed": 1, "rule": "a rule", "guards": [], "metrics": ["vmstat.pgfault/s lower"],
+            "seed": 1, "rule": "a rule", "aa_pairs": 8, "pairs": 12, "guards": [],
+            "metrics": ["vmstat.pgfault/s lower"],
             "control": STOCK, "treatment": FIXED, "host": {"kernel": "6.12"},
         } | header  # fmt: skip
         self.design = design
@@ -44,7 +46,7 @@ class Lines:
 
     def block(self, phase: str, pair: int, arm: str, rates: dict[str, float], units: int) -> None:
         """Add a block in which each arm counts at its rate."""
-        counts = dict.fromkeys(rates, 0.0)
+        counts, began = dict.fromkeys(rates, 0.0), self.t - 1
         for _ in range(3):
             arms = {each: {"anon_order.n": count, "units": units} for each, count in counts.items()}
             if self.design == "split":
@@ -53,11 +55,13 @@ class Lines:
             self.t += 1
             counts = {each: count + rates[each] for each, count in counts.items()}
             self.faults += rates.get(arm, 0.0)
-        self.add("block", number=self.number, phase=phase, pair=pair, arm=arm)
+        place = {"phase": phase, "pair": pair, "arm": arm}
+        self.add("block", number=self.number, **place, began=began, ended=self.t)
         self.number += 1
 
     def pairs(self, phase: str, number: int, effect: float = 0.0, noise: float = 0.02) -> "Lines":
-        """Add pairs with noise, and an effect in the treatment."""
+        """Add pairs with noise, and an effect in the treatment; so many were planned."""
+        self.records[0]["pairs" if phase == "ab" else "aa_pairs"] = number
         for pair in range(number):
             arms = {"control": 0.0, "treatment": effect}
             rates = {arm: 1000 * self.rng.gauss(1, noise) * (1 + e) for arm, e in arms.items()}
@@ -65,9 +69,9 @@ class Lines:
                 self.block(phase, pair, arm, rates, units=50)
         return self
 
-    def end(self, status: str = "done", reason: str = "") -> "Lines":
+    def end(self, status: str = "done", reason: str = "", **fields: Any) -> "Lines":
         """Add the last line."""
-        self.add("end", status=status, reason=reason)
+        self.add("end", status=status, reason=reason, **fields)
         return self
 
     def __iter__(self) -> Iterator[str]:
@@ -93,7 +97,7 @@ def report(run: Run, file: Path) -> Run:
 
 def usual(effect: float, **header: Any) -> Lines:
     """Return a complete run."""
-    return Lines(**header).pairs("aa", 6).pairs("ab", 12, effect).end()
+    return Lines(**header).pairs("aa", 8).pairs("ab", 12, effect).end()
 
 
 @pytest.mark.parametrize("design", ["switchback", "split"])
@@ -104,7 +108,8 @@ def test_an_effect_is_found(report: Run, design: str) -> None:
     name = metric[0].partition(" ")[0]
     verdict = result.out.splitlines()[-1]
     assert re.fullmatch(
-        rf"verdict: with the treatment, {name} fell by \d+\.?\d* %, which is better", verdict
+        rf"verdict: with the treatment, {name} fell by \d+\.?\d* %, which is better",
+        verdict,
     )
     data = report(usual(-0.1, design=design, metrics=metric), "--json").json
     (found,) = data["metrics"]
@@ -112,7 +117,7 @@ def test_an_effect_is_found(report: Run, design: str) -> None:
     assert effect["low"] < -10 < effect["high"] < -5
     assert effect["low"] < effect["estimate"] < effect["high"]
     assert (effect["p"], effect["pairs"]) == (pytest.approx(2 / 2**12), 12)
-    assert found["aa"]["pairs"] == 6
+    assert found["aa"]["pairs"] == 8
     assert 0 < found["detectable"] < 5
     assert 0 < found["noise_floor"] < 5
     assert data["pairs_to_find"]["pairs"][name] >= 6
@@ -146,14 +151,14 @@ def test_p_is_corrected_for_the_number_of_metrics(report: Run) -> None:
 
 @pytest.mark.parametrize("status", ["guard", "interrupted", "lost", "failed"])
 def test_a_run_that_was_stopped_concludes_nothing(report: Run, status: str) -> None:
-    lines = Lines().pairs("aa", 6).pairs("ab", 12, -0.5).end(status, "a reason")
+    lines = Lines().pairs("aa", 8).pairs("ab", 12, -0.5).end(status, "a reason")
     result = report(lines)
     text = f"verdict: inconclusive: the run did not go to its planned end: {status}, a reason"
     assert (result.code, result.out.splitlines()[-1]) == (7, text)
 
 
 def test_a_run_that_was_killed(report: Run) -> None:
-    lines = [*Lines().pairs("aa", 6).pairs("ab", 12, -0.5)]
+    lines = [*Lines().pairs("aa", 8).pairs("ab", 12, -0.5)]
     lines[-1] = lines[-1][:20]
     result = report(lines)
     assert (result.code, "planned end: killed" in result.out) == (7, True)
@@ -161,20 +166,172 @@ def test_a_run_that_was_killed(report: Run) -> None:
 
 def test_units_out_of_balance(report: Run) -> None:
     lines = Lines("split", metrics=["arm.anon_order.n/s"])
-    lines.pairs("aa", 6).pairs("ab", 12, -0.5).end()
+    lines.pairs("aa", 8).pairs("ab", 12, -0.5).end()
     assert report(lines).code == 0
     for record in lines.records:
         if record["kind"] == "sample":
             record["arms"]["treatment"]["units"] += 20
     result = report(lines)
     assert result.code == 7
-    assert "inconclusive: assignment is out of balance: 900 units in control" in result.out
+    assert "inconclusive: assignment is out of balance: 1000 units in control" in result.out
 
 
 def test_a_difference_of_equal_arms(report: Run) -> None:
     result = report(Lines().pairs("aa", 10, -0.3).pairs("ab", 12, -0.5).end())
     assert result.code == 7
     assert "equal arms differed in the A/A phase: vmstat.pgfault/s" in result.out
+
+
+def test_a_treatment_that_is_worse(report: Run) -> None:
+    result = report(usual(0.5))
+    assert result.code == 8
+    assert re.search(
+        r"verdict: with the treatment, .* rose by [45][\d.]+ %, which is worse", result.out
+    )
+    data = report(usual(0.5), "--json").json
+    assert (data["exit"], data["conclusive"], data["metrics"][0]["worse"]) == (8, True, True)
+    assert report(usual(0.5, metrics=["vmstat.pgfault/s"])).code == 0
+    assert report(usual(0.5, metrics=["vmstat.pgfault/s higher"])).code == 0
+    assert report(usual(-0.5, metrics=["vmstat.pgfault/s higher"])).code == 8
+
+
+@pytest.mark.parametrize(("arm", "code"), [("treatment", 8), ("control", 7), ("", 7)])
+def test_a_guard_that_broke_in_the_treatment_stopped_it_for_harm(
+    report: Run, arm: str, code: int
+) -> None:
+    lines = Lines().pairs("aa", 8).pairs("ab", 7, -0.5)
+    lines.end("guard", "guard 'x < 5': it is 7", arm=arm, block=30)
+    result = report(lines)
+    assert result.code == code
+    said = {8: "stopped for harm: guard 'x", 7: "inconclusive: the run did not go to its planned"}
+    assert f"verdict: {said[code]}" in result.out
+
+
+def test_margin(report: Run) -> None:
+    """No worse than 5 %: shown for what is equal, also if it is a little worse; else not."""
+    for effect, words, code in [
+        (0.0, ["--margin", "5"], 0),
+        (0.02, ["--margin", "5"], 0),
+        (0.0, ["--margin", "0.1"], 7),
+        (0.2, ["--margin", "5"], 8),
+        (-0.2, ["--margin", "5"], 0),
+    ]:
+        result = report(usual(effect), *words)
+        shown = "not shown" if code else "shown"
+        assert (result.code, f"no worse than {words[1]} %: {shown} (p = " in result.out) == (
+            code,
+            True,
+        )
+        assert "chosen after the run; to show it, vmstat.pgfault/s:" in result.out
+    result = report(usual(0.0, margin=5.0))
+    assert (result.code, "chosen before the run" in result.out) == (0, True)
+    assert result.out.endswith("verdict: with the treatment, no worse than 5 %: vmstat.pgfault/s\n")
+    assert report(usual(0.0, margin=5.0), "--margin", "0.1").code == 7
+    data = report(usual(0.0), "--margin", "5", "--json").json
+    assert data["metrics"][0]["margin"]["p"] < 0.05
+    assert report(usual(0.0, metrics=["vmstat.pgfault/s"]), "--margin", "5").code == 2
+    assert report(usual(0.0), "--margin", "100").code == 2
+
+
+def test_margin_where_nothing_is(report: Run) -> None:
+    """There are no percents of zero."""
+    lines = usual(0.0, metrics=["psi.memory.full.avg10 lower", "vmstat.pgfault/s lower"])
+    result = report(lines, "--margin", "5")
+    assert result.code == 7
+    assert "not shown to be no worse than 5 %: psi.memory.full.avg10" in result.out
+
+
+def test_found_alone_but_not_after_correction(report: Run) -> None:
+    metrics = ["vmstat.pgfault/s", *(f"n{n}=psi.memory.full.avg10" for n in range(9))]
+    for seed in range(40):
+        lines = Lines(metrics=metrics, seed=seed)
+        lines.rng.seed(seed)
+        data = report(lines.pairs("aa", 11).pairs("ab", 12, -0.015).end(), "--json").json
+        effect = data["metrics"][0]["effect"]
+        if effect["p"] < 0.05 <= effect["p_corrected"]:
+            break
+    assert effect["high"] < 0
+    said = f"found alone (p = {effect['p']:.2g}), not after correction for 10 metrics; taken alone"
+    assert said in data["metrics"][0]["verdict"]
+    assert not data["conclusive"]
+
+
+def test_blocks_without_a_value_are_counted(report: Run) -> None:
+    lines = usual(-0.5)
+    lost = [record["number"] for record in lines.records if record.get("arm") == "treatment"][-5:]
+    lines.records = [record for record in lines.records if record.get("block") not in lost]
+    result = report(lines)
+    assert (result.code, " 7 of 12  " in result.out) == (7, True)
+    assert "in 0 blocks of control, 5 blocks of treatment" in result.out
+    lost = report(lines, "--json").json["metrics"][0]["pairs"]
+    assert lost == {"planned": 12, "complete": 7, "lost": {"control": 0, "treatment": 5}}
+
+
+@pytest.mark.parametrize("bad", ["NaN", "Infinity", "-Infinity", "1e999", "null"])
+def test_what_is_no_number_is_no_result(report: Run, bad: str) -> None:
+    lines = [*usual(-0.5)]
+    place = max(n for n, line in enumerate(lines) if '"sample"' in line)
+    lines[place] = re.sub(r'("vmstat.pgfault": )[\d.]+', rf"\g<1>{bad}", lines[place])
+    result = report(lines, "--json")
+    assert result.code == 7
+    data = json.loads(result.out, parse_constant=pytest.fail)
+    assert "has a value in 11 of 12 pairs" in data["verdict"]
+    assert data["metrics"][0]["found"] is True  # in the others
+
+
+def test_extremes_are_no_traceback(report: Run, tmp_path: Path) -> None:
+    for big, small in [(1e149, 1e-300), (1e308, 1e300), (5e-324, 5e-324), (0.0, 1e149)]:
+        lines = usual(0.0, metrics=["n=psi.memory.full.avg10 lower"])
+        for number, record in enumerate(lines.records):
+            if record["kind"] == "sample":
+                record["host"]["psi.memory.full.avg10"] = big if number % 3 else small
+        result = report(lines, "--json", "--html", str(tmp_path / "page"), "--margin", "5")
+        json.loads(result.out, parse_constant=pytest.fail)
+
+
+def stretched(arm: str, factor: float) -> Lines:
+    """Return a run in which the blocks of an arm are measured for longer."""
+    lines = usual(-0.5)
+    arms = {record["number"]: record["arm"] for record in lines.records if "number" in record}
+    began = {record["number"]: record["began"] for record in lines.records if "number" in record}
+    for record in lines.records:
+        if record["kind"] == "sample" and arms[record["block"]] in arm.split():
+            start = began[record["block"]]
+            record["t"] = start + 1 + (record["t"] - start - 1) * factor
+    return lines
+
+
+def test_balance_of_time(report: Run) -> None:
+    fair = report(usual(-0.5))
+    text = "2.00 s of a block measured in control, 2.00 s in treatment, 2.00 s planned"
+    assert (fair.code, text in fair.out) == (0, True)
+    result = report(stretched("treatment", 1.05))
+    assert result.code == 7
+    assert "inconclusive: assignment is out of balance: 2.00 s of a block measured" in result.out
+    assert "2.10 s in treatment, 2.00 s planned; samples late by 0.10 s at most" in result.out
+    assert report(stretched("treatment", 1.005)).code == 0
+    both = report(stretched("control treatment", 1.5))
+    assert (both.code, "note: the plan was not kept: 3.00 s" in both.out) == (0, True)
+
+
+def test_nobody_took_part(report: Run) -> None:
+    lines = usual(-0.5, design="split", metrics=["arm.anon_order.n/s"])
+    for record in lines.records:
+        if record["kind"] == "sample":
+            record["arms"]["control"]["units"] = record["arms"]["treatment"]["units"] = 0
+    result = report(lines)
+    assert (result.code, "no unit took part" in result.out) == (7, True)
+
+
+def test_a_short_aa_phase_is_noted(report: Run) -> None:
+    result = report(Lines().pairs("aa", 6).pairs("ab", 12, -0.5).end())
+    assert "note: 6 pairs of A/A cannot show that equal arms differ; it takes 8" in result.out
+    assert "note:" not in report(usual(-0.5)).out
+
+
+def test_runs_before_are_noted(report: Run) -> None:
+    result = report(usual(-0.5, runs_this_week=3))
+    assert "note: run 3 with these arms within a week, here: the more runs" in result.out
 
 
 def test_too_few_pairs(report: Run) -> None:
@@ -189,7 +346,12 @@ def test_too_few_pairs(report: Run) -> None:
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "is empty"), ("{}\n", "line 1, is no sample"), ("[]\n", "line 1"), ("no\n", "line 1")],
+    [
+        ("", "is empty"),
+        ("{}\n", "line 1, is no sample"),
+        ("[]\n", "line 1"),
+        ("no\n", "line 1"),
+    ],
 )
 def test_no_samples(report: Run, text: str, said: str) -> None:
     result = report(text)
@@ -202,6 +364,38 @@ def test_a_damaged_line(report: Run, run: Run, tmp_path: Path) -> None:
     lines[5] = "{\n"
     assert "line 6, is no sample" in report(lines).err
     assert run("ab", "report", str(tmp_path / "none")).code == 1
+
+
+def test_a_damaged_header(report: Run) -> None:
+    """Whatever is missing from it, or wrong, is one clear error."""
+    header, *rest = usual(-0.1)
+    good = json.loads(header)
+    optional = 0
+    wrongs: list[Any] = [None, [], -1, "", {}, "no"]
+    for name, wrong in itertools.product(good, wrongs):
+        for changed in (good | {name: wrong}, {key: good[key] for key in good if key != name}):
+            result = report([json.dumps(changed) + "\n", *rest])
+            assert result.code in (0, 2)
+            optional += result.code == 0
+            if result.code:
+                assert "line 1, is no sample" in result.err or "no source" in result.err
+    assert optional < 20
+
+
+def test_any_damage_is_one_clear_error(report: Run) -> None:
+    """A few bytes or words changed at random: an error, or a report."""
+    rng = random.Random(8)
+    text = "".join(Lines().pairs("aa", 2).pairs("ab", 6, -0.1).end())
+    words = ["null", "-1", "1e400", "[]", "{}", '"x"', "true", "NaN", "", '"ab"', '"treatment"']
+    codes = set()
+    for _ in range(300):
+        start = rng.choice([match.start() for match in re.finditer(r"[\[{:,]", text)]) + 1
+        end = start + re.match(r'\s*("[^"]*"|[\w.+-]*)', text[start:])[0].__len__()  # type: ignore[index]
+        result = report([text[:start], rng.choice(words), text[end:]])
+        codes.add(result.code)
+        assert result.code in (0, 2, 7)
+        assert result.code != 2 or "next: give a file" in result.err or "Usage:" in result.err
+    assert codes == {0, 2, 7}
 
 
 class Page(HTMLParser):
@@ -231,8 +425,24 @@ def test_html(report: Run, tmp_path: Path) -> None:
     assert "script" not in found.tags
     assert "a.b fell by" in text
     assert "psi.memory.full.avg10 &lt; 5" in text
+    assert '<p class="verdict shown">with the treatment' in text
+    report(usual(0.5), "--html", str(page))
+    assert '<p class="verdict worse">with the treatment' in page.read_text()
     assert report(usual(0.0, metrics=metrics), "--html", str(tmp_path)).code == 2
     assert report(usual(0.0), "--html", str(tmp_path / "no/where")).code == 1
+
+
+def test_html_of_names_with_dollars(report: Run, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    report(usual(-0.1, metrics=["vmstat.pgfault/s", "psi.memory.full.avg10"]))
+    lines = usual(-0.1, metrics=['cmd:echo "$(a)_{b" $x <b> lower'])
+    for record in lines.records:
+        if record["kind"] == "sample":
+            record["host"] = {'cmd:echo "$(a)_{b" $x <b>': record["t"] + 1}
+    assert report(lines, "--html", str(page)).code == 7
+    text = page.read_text()
+    assert 'cmd:echo "$(a)_{b" $x &lt;b&gt;' in text or "$(a)_{b&#34; $x &lt;b&gt;" in text
+    assert "<b>" not in text
 
 
 def test_html_of_almost_nothing(report: Run, tmp_path: Path) -> None:
@@ -248,5 +458,5 @@ def test_without_the_extra(report: Run, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "scipy", None)
     result = report(usual(0.0))
     assert result.code == 3
-    assert "a report needs scipy and matplotlib" in result.err
+    assert "a report needs scipy, matplotlib and jinja2" in result.err
     assert "next: pip install 'mmpolicy[ab]'" in result.err

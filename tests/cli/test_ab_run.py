@@ -359,6 +359,44 @@ def test_detect_settles_the_length_by_the_noise(
     assert "at most 200; fixed before the treatment" in result.err
 
 
+@pytest.mark.parametrize(("metrics", "pairs"), [(1, 8), (2, 9), (5, 10)])
+def test_the_aa_phase_can_show_that_equal_arms_differ(ab: Run, metrics: int, pairs: int) -> None:
+    words = ["--design", "switchback", "--dry-run", "--pairs", "12"]
+    for number in range(metrics):
+        words += ["--metric", f"n{number}=vmstat.pgfault/s"]
+    result = ab(*words)
+    assert f"12 pairs after {pairs} of A/A" in result.out
+    assert result.err == ""
+    short = ab(*words, "--aa", str(pairs - 1))
+    assert f"warning: {pairs - 1} pairs of A/A cannot show that equal arms differ" in short.err
+
+
+def test_margin_is_written_down_before_the_run(ab: Run, out: Path, run: Run) -> None:
+    assert ab(*SWITCHBACK, *FIXED, "--margin", "5").code == 0
+    assert load(out).header["margin"] == 5
+    said = run("ab", "report", str(out)).out
+    assert "no worse than 5 %: shown (p = 0.016)" in said
+    assert "chosen before the run" in said
+    words = ["--design", "switchback", "--metric", "vmstat.pgfault/s", *SHORT, "--margin", "5"]
+    assert "needs a metric that says what is better" in ab(*words).err
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "-inf", "NaN"])
+def test_a_command_that_prints_no_number_for_once(
+    ab: Run, run: Run, out: Path, tmp_path: Path, word: str
+) -> None:
+    """The block is missing, the file is JSON, and the report concludes nothing."""
+    count = tmp_path / "count"
+    command = f"n=$(cat {count} 2>/dev/null); echo $((n + 1)) >{count}; "
+    command += f"[ $n = 40 ] && echo {word} || echo $((100 + n % 3))"
+    assert ab("--design", "switchback", "--metric", f"m=cmd:{command}", *SHORT).code == 0
+    for line in out.read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+    result = run("ab", "report", str(out))
+    assert result.code == 7
+    assert "doubt: m has a value in 5 of 6 pairs" in result.out
+
+
 def test_a_second_run_is_refused(ab: Run, run: Run, tree: FakeTree, clock: World) -> None:
     seen: list[Any] = []
     other = ["ab", "run", "--out", str(tree.real("/other")), *SWITCHBACK]

@@ -8,7 +8,18 @@ import pytest
 
 from mmpolicy.ab.design import Design, least_pairs, suggest_pairs
 from mmpolicy.ab.metrics import Metric, Sample, flatten
-from mmpolicy.ab.stats import analyse, bca, detectable, holm, imbalance, interval, p_value
+from mmpolicy.ab.stats import (
+    analyse,
+    bca,
+    detectable,
+    growth_p,
+    holm,
+    imbalance,
+    interval,
+    left_over,
+    p_value,
+    totals,
+)  # fmt: skip
 
 
 def counted_p(d: list[float]) -> float:
@@ -39,14 +50,58 @@ def test_interval_of_many_is_that_of_students_t() -> None:
     assert bca(d, 1) == pytest.approx((d.mean() - half, d.mean() + half), abs=0.03)
 
 
+def test_tosses_agree_with_all_outcomes() -> None:
+    """Beyond 16 pairs the p is that of random tosses; it is close to the exact one."""
+    for size in (17, 18):
+        d = np.random.default_rng(size).normal(0.45, 1, size)
+        signs = 2 * ((np.arange(2**size)[:, None] >> np.arange(size)) & 1) - 1
+        exact = float(np.mean(np.abs(signs @ d) >= abs(d.sum()) - 1e-9))
+        assert p_value(d, 1) == pytest.approx(exact, abs=3 * (exact * (1 - exact) / 9999) ** 0.5)
+        low, high = interval(d, 1)
+        assert (low > 0 or high < 0) == (exact <= 0.05)
+
+
+def test_totals_weigh_what_a_mean_hides() -> None:
+    pairs = [(1.0, 0.7)] * 46 + [(1.0, 12.0)] * 4
+    assert analyse(pairs, 1).estimate < 0
+    mean, low, high = totals(pairs, 1)
+    assert np.exp(mean) == pytest.approx((46 * 0.7 + 48) / 50)
+    assert low < 0 < mean < high
+    assert totals([(2.0, 3.0)] * 8, 1) == pytest.approx([np.log(1.5)] * 3)
+    assert totals([(2e-300, 3e-300)] * 8, 1) == pytest.approx([np.log(1.5)] * 3)
+
+
+def test_what_is_left_over() -> None:
+    """Of an effect, nothing or a quarter is still there in the block after."""
+    rng = np.random.default_rng(1)
+    first = rng.integers(0, 2, 40) == 1
+    treated = np.stack([first, ~first], axis=-1).reshape(-1)
+    before = np.concatenate([[False], treated[:-1]])
+    for left in (0.0, 0.25):
+        y = np.concatenate([[0.0], -0.2 * treated - 0.2 * left * before])
+        y += 0.01 * np.arange(81) + rng.normal(0, 0.01, 81)
+        share, p = left_over(y, first, 1)
+        assert share == pytest.approx(left, abs=0.06)
+        assert (p < 0.01) == (left > 0)
+        y[[5, 30]] = np.nan
+        assert left_over(y, first, 1)[0] == pytest.approx(left, abs=0.06)
+
+
+def test_growth() -> None:
+    d = np.random.default_rng(1).normal(-0.2, 0.01, 12)
+    assert growth_p(d, 1.2 * d, 1) == 2.0**-12
+    assert growth_p(1.2 * d, d, 1) == 1
+
+
 def test_too_few_pairs_exclude_nothing() -> None:
     assert interval(np.ones(5), 1) == (-np.inf, np.inf)
     assert [least_pairs(n) for n in (1, 2, 10)] == [6, 7, 9]
+    assert [least_pairs(n, 0.01) for n in (1, 2, 3, 5, 10)] == [8, 9, 10, 10, 11]
 
 
 def test_equal_pairs() -> None:
     effect = analyse([(1.0, 2.0)] * 8, 1)
-    found = (effect.low, effect.high, effect.estimate, *effect.bca)
+    found = (effect.low, effect.high, effect.estimate, *bca(np.full(8, np.log(2)), 1))
     assert found == pytest.approx([np.log(2)] * 5)
     assert analyse([(5.0, 5.0)] * 8, 1).p == 1
 
@@ -85,7 +140,12 @@ def test_files_of_numbers() -> None:
     assert flatten("12\n") == {"": 12}
     assert flatten("anon 4096\nfile 0\nmax max") == {"anon": 4096, "file": 0}
     psi = flatten("some avg10=1.50 total=7\nfull avg10=0.25 total=3")
-    assert psi == {"some.avg10": 1.5, "some.total": 7, "full.avg10": 0.25, "full.total": 3}
+    assert psi == {
+        "some.avg10": 1.5,
+        "some.total": 7,
+        "full.avg10": 0.25,
+        "full.total": 3,
+    }
 
 
 def of_histogram(metric: str, *buckets: dict[int, float]) -> float | None:

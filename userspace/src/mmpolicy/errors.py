@@ -22,6 +22,7 @@ class Exit(IntEnum):
     REFUSED = 5  # the kernel refused the value
     DRIFT = 6  # verify: the state is not what the manifest says
     INCONCLUSIVE = 7  # the samples of an experiment tell neither one nor the other
+    WORSE = 8  # the treatment of an experiment was found to be worse, or was stopped for harm
 
 
 class Error(click.ClickException):

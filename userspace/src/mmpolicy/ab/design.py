@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 ALPHA = 0.05  # risk of a false finding, over all metrics
 POWER = 0.8  # chance of a finding where there is something to find
+DIRTY = 0.01  # p, corrected for all metrics, below which the A/A phase counts as not equal
 MAX_SEED = 2**63
 
 
@@ -68,19 +69,19 @@ class Design:
                 yield Block(number, phase, pair, arm, rng.randrange(MAX_SEED))
 
 
-def least_pairs(metrics: int) -> int:
+def least_pairs(metrics: int, level: float = ALPHA) -> int:
     """Return the fewest pairs with which anything can be found at all.
 
     The randomisation test of n pairs knows 2**n outcomes; the clearest of them, either
     way, has p = 2 / 2**n, which the correction for the number of metrics multiplies.
     """
-    return ceil(1 - log2(ALPHA / metrics))
+    return ceil(1 - log2(level / metrics))
 
 
 def differences(pairs: Sequence[tuple[float, float]]) -> tuple[str, list[float]]:
     """Return scale and treatment - control of each pair: of logarithms where all are above 0."""
     if all(value > 0 for pair in pairs for value in pair):
-        return "ratio", [log(treatment / control) for control, treatment in pairs]
+        return "ratio", [log(treatment) - log(control) for control, treatment in pairs]
     return "difference", [treatment - control for control, treatment in pairs]
 
 
@@ -89,16 +90,18 @@ def in_percent(effect: float) -> float:
     return 100 * expm1(effect) if effect < 700 else float("inf")
 
 
-def suggest_pairs(noise: Sequence[float], percent: float, metrics: int = 1) -> int:
+def suggest_pairs(
+    noise: Sequence[float], percent: float, metrics: int = 1, risk: float = ALPHA / 2
+) -> int:
     """Return the number of pairs that finds a change by percent with 80 % probability.
 
     noise: differences of logarithms between equal arms. As the spread of few of them may
     be small by luck, its upper 80 % limit counts (Browne 1995). The normal approximation
-    is put right for the t test by z**2 / 2 (Guenther 1981).
+    is put right for the t test by z**2 / 2 (Guenther 1981). risk: of an error to one side.
     """
-    z, effect = NormalDist().inv_cdf(1 - ALPHA / metrics / 2), log1p(abs(percent) / 100)
+    z, effect = NormalDist().inv_cdf(1 - risk / metrics), log1p(abs(percent) / 100)
     ratio = stdev(noise) * _caution(len(noise) - 1) * (z + NormalDist().inv_cdf(POWER)) / effect
-    return max(ceil(ratio**2 + z**2 / 2), least_pairs(metrics))
+    return max(ceil(ratio**2 + z**2 / 2), least_pairs(metrics, 2 * risk))
 
 
 def _caution(freedom: int) -> float:

@@ -1,61 +1,35 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The report as one HTML file that needs nothing else; needs matplotlib."""
+"""The report as one HTML file that needs nothing else; needs matplotlib and jinja2."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
 from io import StringIO
 from math import isfinite
-from string import Template
 from typing import Any
 
 import matplotlib as mpl
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mmpolicy.ab.design import differences
 from mmpolicy.ab.metrics import ARMS
-from mmpolicy.ab.report import Report, Row
+from mmpolicy.ab.report import Report
+from mmpolicy.ab.row import Row
 from mmpolicy.ab.samples import Pairs
+from mmpolicy.errors import Exit
 
 COLOURS = {"control": "#4878a8", "treatment": "#d1603d"}
 GREY = "#888888"
-INLINE: Any = {"svg.fonttype": "none", "svg.hashsalt": "mmpolicy", "font.family": "sans-serif"}
+INLINE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "mmpolicy",
+    "font.family": "sans-serif",
+    "text.parse_math": False,  # a name may have dollars in it
+}
 
-PAGE = Template("""<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
-<style>
-body { font: 16px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-       color: #222; background: #fff; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; }
-.verdict { padding: .8rem 1rem; border-left: .4rem solid $colour; background: #f5f5f5;
-           font-weight: bold; }
-.doubt { color: #a33; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; }
-th, td { padding: .25rem .8rem .25rem 0; text-align: left; border-bottom: 1px solid #ddd;
-         white-space: nowrap; }
-td:last-child { white-space: normal; }
-svg { max-width: 100%; height: auto; }
-</style>
-<h1>$title</h1>
-<p class="verdict">$verdict</p>
-$doubts
-<div class="wide"><table>$metrics</table></div>
-$forest
-$details
-<h2>About this run</h2>
-<div class="wide"><table>$facts</table></div>
-<h2>How to read this</h2>
-<p>The effect is that of treatment against control, over all pairs. The interval holds all
-effects that the randomisation test does not reject at 5 %. "P Holm" is p corrected for the
-number of metrics; below 0.05 it counts as found. "Detectable" is what a run of this length
-finds with 80 % probability. The A/A floor is how far apart equal arms lie in 95 % of runs of
-this length, by the noise of the A/A phase: the grey band.</p>
-</html>
-""")
+PAGES = Environment(loader=PackageLoader("mmpolicy", "ab"), autoescape=True)
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Any]:
@@ -65,24 +39,24 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _svg(figure: Figure, text: str) -> str:
+def _svg(figure: Figure, text: str) -> Markup:
     """Return the figure as an element of HTML that says to all what it shows."""
     out = StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
     svg = out.getvalue()
     svg = svg[svg.index("<svg") :]
-    return f'<figure style="margin:0">{svg.replace("<svg", _labelled(text), 1)}</figure>'
+    return Markup(svg.replace("<svg", _labelled(text), 1))
 
 
 def _labelled(text: str) -> str:
     return f'<svg role="img" aria-label="{escape(text)}"'
 
 
-def forest(rows: Sequence[Row]) -> str:
+def forest(rows: Sequence[Row]) -> Markup | None:
     """Return effects and intervals of all metrics that are ratios, below each other."""
     shown = [row for row in rows if row.effect and row.scale == "ratio"]
     if not shown:
-        return ""
+        return None
     figure, axes = _figure(8, 0.9 + 0.45 * len(shown))
     for place, row in enumerate(reversed(shown)):
         _bar(axes, place, row)
@@ -115,7 +89,7 @@ def _bar(axes: Any, place: int, row: Row) -> None:
     axes.plot(row.shown(effect.estimate), place, "o", color=colour)
 
 
-def course(row: Row) -> str:
+def course(row: Row) -> Markup:
     """Return the values of both arms, pair by pair, first those of the A/A phase."""
     figure, axes = _figure(8, 2.6)
     pairs = [*row.aa_pairs, *row.pairs]
@@ -133,7 +107,7 @@ def course(row: Row) -> str:
     return _svg(figure, f"values of {row.metric.name} in both arms")
 
 
-def scatter(row: Row) -> str:
+def scatter(row: Row) -> Markup:
     """Return the differences of the pairs, with the interval of their mean."""
     figure, axes = _figure(8, 1.6)
     phases: list[tuple[str, Pairs]] = [("A/A", row.aa_pairs), ("A/B", row.pairs)]
@@ -152,30 +126,22 @@ def scatter(row: Row) -> str:
     return _svg(figure, f"differences of the pairs of {row.metric.name}")
 
 
-def _details(rows: Sequence[Row]) -> Iterator[str]:
+def _details(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     for row in rows:
-        yield f"<h2>{escape(row.metric.name)}</h2><p>{escape(row.verdict())}</p>"
-        if row.pairs or row.aa_pairs:
-            yield course(row) + scatter(row)
-
-
-def _table(rows: Sequence[Sequence[str]], tag: str = "td") -> str:
-    lines = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for row in rows)
-    return "".join(f"<tr>{line}</tr>" for line in lines)
+        plots = [course(row), scatter(row)] if row.pairs or row.aa_pairs else []
+        yield {"name": row.metric.name, "verdict": row.verdict(), "plots": plots}
 
 
 def page(report: Report) -> str:
     """Return the report as HTML."""
     head, lines = report.table()
     with mpl.rc_context(INLINE):
-        plots = {"forest": forest(report.rows), "details": "".join(_details(report.rows))}
-    doubts = (f'<p class="doubt">{escape(doubt)}</p>' for doubt in report.doubts())
-    return PAGE.substitute(
+        plots = {"forest": forest(report.rows), "details": list(_details(report.rows))}
+    return PAGES.get_template("report.html").render(
         plots,
-        title=escape("{treatment} against {control}".format(**report.data()["arms"])),
-        colour="#3a8a4a" if report.conclusive else "#b58900",
-        verdict=escape(report.verdict()),
-        doubts="".join(doubts),
-        metrics=_table([head], "th") + _table(lines),
-        facts=_table(report.facts()),
+        title="{treatment[given]} against {control[given]}".format(**report.header),
+        outcome="shown" if report.exit == Exit.DONE else report.exit.name.lower(),
+        report=report,
+        head=head,
+        lines=lines,
     )

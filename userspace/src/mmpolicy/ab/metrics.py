@@ -8,7 +8,7 @@ A metric is `[NAME=]SOURCE[/s] [/ SOURCE[/s]] [lower|higher]`, for instance
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
@@ -220,8 +220,3 @@ class Reader:
             for name, value in read_counters(self.tree, profile, point)[point].items():
                 if value:
                     yield f"{point}.{name}", float(value)
-
-
-def from_json(record: dict[str, Any]) -> Sample:
-    """Return the sample of a record in a file of samples."""
-    return Sample(record["t"], record["host"], record["arms"])

@@ -1,153 +1,42 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a recording says, in numbers and in plain words."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from math import exp, isfinite
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from mmpolicy.ab.design import ALPHA, in_percent, least_pairs, suggest_pairs
-from mmpolicy.ab.design import differences as differences_of
+from mmpolicy.ab.balance import balance_of
+from mmpolicy.ab.carry import carry_of
+from mmpolicy.ab.design import ALPHA, DIRTY, differences, least_pairs, suggest_pairs
 from mmpolicy.ab.metrics import ARMS, Metric
-from mmpolicy.ab.samples import Pairs, Recording
-from mmpolicy.ab.stats import Effect, analyse, detectable, floor, holm, imbalance
+from mmpolicy.ab.row import Row
+from mmpolicy.ab.samples import Recording, storable
+from mmpolicy.ab.stats import analyse, holm
+from mmpolicy.errors import Exit
 from mmpolicy.render import table
 
-SUSPICIOUS = 0.001  # p below which assignment counts as broken
-DIRTY = 0.01  # corrected p below which the A/A phase counts as not equal
+HEAD = (
+    "METRIC", "PAIRS", "CONTROL", "TREATMENT", "EFFECT", "95 % INTERVAL", "P", "P HOLM",
+    "TOTALS", "DETECTABLE", "A/A FLOOR",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Row:
-    """One metric of a report."""
-
-    metric: Metric
-    pairs: Pairs
-    aa_pairs: Pairs
-    effect: Effect | None  # None with too few pairs
-    aa: Effect | None
-    corrected: float = 1.0  # p, for the number of metrics
-    aa_corrected: float = 1.0
-    metrics: int = 1
-
-    @property
-    def found(self) -> bool:
-        """Tell if there is an effect."""
-        return self.effect is not None and self.corrected < ALPHA
-
-    def shown(self, effect: float) -> float:
-        """Return a number of the effect as people read it: percent, or the metric's unit."""
-        return in_percent(effect) if self.scale == "ratio" else effect
-
-    @property
-    def scale(self) -> str:
-        """Return ratio or difference."""
-        effect = self.effect or self.aa
-        return effect.scale if effect else "difference"
-
-    def text(self, effect: float, sign: str = "+") -> str:
-        """Return a number of the effect with its unit."""
-        value = self.shown(effect)
-        if self.scale != "ratio":
-            return f"{value:{sign}.4g}"
-        return f"{value:{sign}{'.0f' if abs(value) >= 1000 else '.3g'}} %"
-
-    @cached_property
-    def smallest(self) -> float:
-        """Return the smallest effect that this length finds with 80 % probability."""
-        assert self.effect
-        return detectable(self.effect.deviation, self.effect.pairs, self.metrics)
-
-    @cached_property
-    def noise(self) -> float | None:
-        """Return how far apart equal arms may lie over this length; None without A/A phase."""
-        aa, scale = self.aa, self.scale
-        if not aa or aa.scale != scale:
-            return None
-        return floor(aa.deviation, aa.pairs - 1, self.effect.pairs if self.effect else aa.pairs)
-
-    def means(self) -> tuple[float, float] | None:
-        """Return the mean of each arm."""
-        pairs = self.pairs or self.aa_pairs
-        if not pairs:
-            return None
-        control, treatment = (sum(side) / len(pairs) for side in zip(*pairs, strict=True))
-        return control, treatment
-
-    def verdict(self) -> str:
-        """Return what is to be said about it."""
-        if not self.effect:
-            return f"no verdict: {len(self.pairs)} pairs, it takes at least 2"
-        if self.found:
-            return self._finding(self.effect)
-        if not any(treatment - control for control, treatment in self.pairs):
-            return "no difference in any pair"
-        if not isfinite(self.effect.low):
-            need = least_pairs(self.metrics)
-            return f"inconclusive: {self.effect.pairs} pairs can show nothing, take {need} or more"
-        return (
-            f"inconclusive: anything between {self.text(self.effect.low)} and "
-            f"{self.text(self.effect.high)} is possible; a run like this finds "
-            f"{self.text(self.smallest, '')} or more"
-        )
-
-    def _finding(self, effect: Effect) -> str:
-        lower = effect.estimate < 0
-        word = "fell" if lower else "rose"
-        good = {"": "", "lower": lower, "higher": not lower}[self.metric.better]
-        judged = "" if good == "" else ", which is better" if good else ", which is worse"
-        size = self.text(abs(effect.estimate), "")
-        if effect.scale == "ratio":
-            size = f"{abs(in_percent(effect.estimate)):.3g} %"
-            if effect.estimate > 1:
-                size = f"to {exp(effect.estimate):.3g} times"
-        by = "" if size.startswith("to") else "by "
-        return f"{word} {by}{size}{judged}"
-
-    def data(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        means = self.means() or (None, None)
-        data: dict[str, Any] = {
-            "metric": self.metric.name,
-            "better": self.metric.better or None,
-            "control": means[0],
-            "treatment": means[1],
-            "scale": self.scale,
-            "unit": "percent" if self.scale == "ratio" else "unit of the metric",
-            "verdict": self.verdict(),
-            "found": self.found,
-            "noise_floor": self.noise and self.shown(self.noise),
-            "aa": self._effect(self.aa, self.aa_corrected),
-            "effect": self._effect(self.effect, self.corrected),
-        }
-        if self.effect:
-            data["detectable"] = self.shown(self.smallest)
-        return data
-
-    def _effect(self, effect: Effect | None, corrected: float) -> dict[str, Any] | None:
-        if effect is None:
-            return None
-        ends = {"low": effect.low, "high": effect.high}
-        ends |= {"bca_low": effect.bca[0], "bca_high": effect.bca[1]}
-        return {
-            "pairs": effect.pairs,
-            "estimate": self.shown(effect.estimate),
-            **{key: self.shown(end) if isfinite(end) else None for key, end in ends.items()},
-            "p": effect.p,
-            "p_corrected": corrected,
-            "deviation": effect.deviation,
-        }
+def _row(recording: Recording, metric: Metric, margin: float, metrics: int) -> Row:
+    """Return the analysis of a metric for itself."""
+    seed = recording.header["seed"]
+    pairs, aa_pairs = (recording.pairs(metric, phase) for phase in ("ab", "aa"))
+    effect, aa = (analyse(each, seed) if len(each) > 1 else None for each in (pairs, aa_pairs))
+    row = Row(
+        metric, pairs, aa_pairs, effect, aa, seed, recording.planned, recording.lost(metric),
+        margin=margin, metrics=metrics,
+    )  # fmt: skip
+    return replace(row, carry=carry_of(recording, metric, row.scale, seed))
 
 
-def rows_of(recording: Recording) -> list[Row]:
+def rows_of(recording: Recording, margin: float = 0.0) -> list[Row]:
     """Return the analysis of each metric, corrected for their number."""
-    seed, metrics = recording.header["seed"], recording.metrics()
-    rows = []
-    for metric in metrics:
-        pairs, aa_pairs = (recording.pairs(metric, phase) for phase in ("ab", "aa"))
-        effect, aa = (analyse(each, seed) if len(each) > 1 else None for each in (pairs, aa_pairs))
-        rows.append(Row(metric, pairs, aa_pairs, effect, aa, metrics=len(metrics)))
+    metrics = recording.metrics()
+    rows = [_row(recording, metric, margin, len(metrics)) for metric in metrics]
     corrected = holm([row.effect.p if row.effect else 1.0 for row in rows])
     aa_corrected = holm([row.aa.p if row.aa else 1.0 for row in rows])
     return [
@@ -156,122 +45,206 @@ def rows_of(recording: Recording) -> list[Row]:
     ]
 
 
+def _told(lengths: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{name}: {pairs} pairs" for name, pairs in lengths) or "not known"
+
+
 class Report:
     """The whole of it."""
 
-    def __init__(self, recording: Recording, detect: float = 5.0) -> None:
+    def __init__(self, recording: Recording, detect: float = 5.0, margin: float = 0.0) -> None:
         self.recording = recording
         self.detect = detect  # percent, of which the length is told
         self.header = recording.header
-        self.rows = rows_of(recording)
-        self.balance = self._balance()
+        self.margin = margin or self.header.get("margin") or 0.0  # percent
+        self.rows = rows_of(recording, self.margin)
+        self.balance = balance_of(recording)
+        self.doubts = list(self._doubts())
+        self.judged = [row for row in self.rows if self.margin and row.metric.better]
 
     @property
     def same(self) -> bool:
         """Tell if both arms have the same settings: a run to see the noise."""
         return bool(self.header["control"]["settings"] == self.header["treatment"]["settings"])
 
-    def _balance(self) -> tuple[str, int, int, float]:
-        """Return what was counted in each arm, and the p of numbers so uneven."""
-        if self.header["design"] == "split" and any(self.recording.units()):
-            control, treatment = self.recording.units()
-            return "units", control, treatment, imbalance(control, treatment)
-        counts = dict.fromkeys(ARMS, 0)
-        for block in self.recording.blocks.values():
-            for arm in [block["arm"]] if block["arm"] else ARMS:
-                counts[arm] += len(self.recording.windows.get(block["number"], []))
-        control, treatment = counts.values()
-        return "samples", control, treatment, imbalance(control, treatment)
+    @property
+    def harmed(self) -> bool:
+        """Tell if a guard broke in a block with the treatment."""
+        end = self.recording.end
+        return end.get("status") == "guard" and end.get("arm") == ARMS[1] and not self.same
 
-    def doubts(self) -> list[str]:
-        """Return why nothing should be concluded, whatever the numbers are."""
-        found = []
+    # Why not to believe it
+
+    def _doubts(self) -> Iterator[str]:
+        """Yield why nothing should be concluded, whatever the numbers are."""
         status = self.recording.end.get("status", "killed")
         if status != "done":
             reason = self.recording.end.get("reason", "the file has no end")
-            found.append(f"the run did not go to its planned end: {status}, {reason}")
-        what, control, treatment, p = self.balance
-        if p < SUSPICIOUS:
-            found.append(
-                f"assignment is out of balance: {control} {what} in control, {treatment} in "
-                f"treatment (p = {p:.2g}); find out why before you believe anything"
-            )
+            yield f"the run did not go to its planned end: {status}, {reason}"
+        if self.balance.broken:
+            text = f"assignment is out of balance: {self.balance.text()}"
+            yield f"{text}; find out why before you believe anything"
+        if self.header["design"] == "split" and not any(self.recording.units()):
+            yield "no unit took part in either arm"
         dirty = [row.metric.name for row in self.rows if row.aa_corrected < DIRTY]
         if dirty:
-            found.append(f"equal arms differed in the A/A phase: {', '.join(dirty)}")
-        return found
+            yield f"equal arms differed in the A/A phase: {', '.join(dirty)}"
+        for row in self.rows:
+            yield from self._doubts_of(row)
+
+    def _doubts_of(self, row: Row) -> Iterator[str]:
+        name = row.metric.name
+        if len(row.pairs) < row.planned:
+            lost = ", ".join(f"{count} blocks of {arm}" for arm, count in row.lost.items())
+            text = f"{name} has a value in {len(row.pairs)} of {row.planned} pairs"
+            yield f"{text}; it is missing or no number in {lost}"
+        if row.denied and row.totals and row.effect:
+            control, treatment = row.worst()
+            yield (
+                f"{name}: a few blocks outweigh the others: {row.text(row.effect.estimate)} by "
+                f"pairs, {row.text(row.totals[0])} by totals ({row.ends(*row.totals[1:])}); the "
+                f"largest block has {treatment:.3g} times the mean in treatment, {control:.3g} "
+                "times in control"
+            )
+        if row.no_worse and row.carry.seen:
+            yield f"{name}: carry-over hides how much worse the treatment is"
+
+    def notes(self) -> Iterator[str]:
+        """Yield what to bear in mind; it does not change the verdict."""
+        pairs, need = self.header["aa_pairs"], least_pairs(len(self.rows), DIRTY)
+        if pairs < need:
+            yield f"{pairs} pairs of A/A cannot show that equal arms differ; it takes {need}"
+        for row in self.rows:
+            for sign in row.carry.words(row.text):
+                yield (
+                    f"carry-over of {row.metric.name}: {sign}. What the other arm left behind "
+                    "still acts, so the effect is underestimated and the interval may miss it; "
+                    "take longer blocks and wash-out"
+                )
+        if self.balance.strained:
+            yield f"the plan was not kept: {self.balance.text()}; take longer intervals"
+        if self.header.get("runs_this_week", 1) > 1:
+            text = f"run {self.header['runs_this_week']} with these arms within a week, here"
+            yield f"{text}: the more runs, the likelier one of them finds something by chance"
+
+    # What came out
+
+    @property
+    def exit(self) -> Exit:
+        """Return the exit code: does the run answer, and is the answer that it is worse?"""
+        if self.harmed:
+            return Exit.WORSE
+        if self.doubts:
+            return Exit.INCONCLUSIVE
+        if self.same or not self.judged:
+            if not self.same and any(row.worse for row in self.rows):
+                return Exit.WORSE
+            return Exit.DONE if any(row.found for row in self.rows) else Exit.INCONCLUSIVE
+        failed = [row for row in self.judged if not row.no_worse]
+        if not failed:
+            return Exit.DONE
+        return Exit.WORSE if any(row.worse for row in failed) else Exit.INCONCLUSIVE
 
     @property
     def conclusive(self) -> bool:
-        """Tell if an effect was shown."""
-        return not self.doubts() and any(row.found for row in self.rows)
+        """Tell if there is an answer."""
+        return not self.doubts and self.exit != Exit.INCONCLUSIVE
 
     def verdict(self) -> str:
         """Return the one sentence that counts."""
-        doubts = self.doubts()
-        if doubts:
-            return f"inconclusive: {doubts[0]}"
-        found = [f"{row.metric.name} {row.verdict()}" for row in self.rows if row.found]
+        if self.harmed:
+            return f"stopped for harm: {self.recording.end['reason']}"
+        if self.doubts:
+            return f"inconclusive: {self.doubts[0]}"
+        found = [f"{row.metric.name} {row.finding()}" for row in self.rows if row.found]
         if self.same:
             text = "both arms are the same, and "
             return text + ("yet: " + "; ".join(found) if found else "no difference was found")
-        if not found:
-            return "inconclusive: no metric shows an effect beyond its noise"
-        return f"with the treatment, {'; '.join(found)}"
+        said = "; ".join([*found, *self._of_margin()])
+        if any(row.found and row.carry.seen for row in self.rows):
+            said += "; carry-over was seen, the effect is underestimated"
+        if self.exit == Exit.INCONCLUSIVE:
+            return f"inconclusive: {said or 'no metric shows an effect beyond its noise'}"
+        return f"with the treatment, {said}"
+
+    def _of_margin(self) -> Iterator[str]:
+        by = {
+            shown: ", ".join(row.metric.name for row in self.judged if row.no_worse == shown)
+            for shown in (True, False)
+        }
+        if by[True]:
+            yield f"no worse than {self.margin:g} %: {by[True]}"
+        if by[False]:
+            yield f"not shown to be no worse than {self.margin:g} %: {by[False]}"
 
     def lengths(self) -> Iterator[tuple[str, int]]:
         """Yield for each metric how many pairs it takes to find the effect asked about."""
+        for row, noise in self._noises():
+            yield row.metric.name, suggest_pairs(noise, self.detect, len(self.rows))
+
+    def margin_lengths(self) -> Iterator[tuple[str, int]]:
+        """Yield how many it takes to show that equal arms are no worse than the margin."""
+        for row, noise in self._noises():
+            if row in self.judged:
+                yield row.metric.name, suggest_pairs(noise, self.margin, risk=ALPHA)
+
+    def _noises(self) -> Iterator[tuple[Row, list[float]]]:
         for row in self.rows:
-            scale, noise = differences_of(row.aa_pairs if len(row.aa_pairs) > 2 else row.pairs)
+            scale, noise = differences(row.aa_pairs if len(row.aa_pairs) > 2 else row.pairs)
             if scale == "ratio" and len(noise) > 2:
-                yield row.metric.name, suggest_pairs(noise, self.detect, len(self.rows))
+                yield row, noise
+
+    # For programs and for people
 
     def data(self) -> dict[str, Any]:
         """Return it for JSON."""
-        what, control, treatment, p = self.balance
-        return {
+        balance = self.balance
+        data = {
             "verdict": self.verdict(),
             "conclusive": self.conclusive,
-            "doubts": self.doubts(),
+            "exit": int(self.exit),
+            "doubts": self.doubts,
+            "notes": list(self.notes()),
+            "margin": self.margin or None,
             "design": self.header["design"],
             "arms": {arm: self.header[arm]["given"] for arm in ARMS},
             "rule": self.header["rule"],
-            "balance": {"of": what, "control": control, "treatment": treatment, "p": p},
+            "balance": vars(balance),
             "metrics": [row.data() for row in self.rows],
             "pairs_to_find": {"percent": self.detect, "pairs": dict(self.lengths())},
         }
+        found: dict[str, Any] = storable(data)
+        return found
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what there is to know beside the metrics."""
-        header, (what, control, treatment, p) = self.header, self.balance
-        lengths = ", ".join(f"{name}: {n} pairs" for name, n in self.lengths())
+        header = self.header
         timing = f"blocks of {header['block_s']:g} s, {header['washout_s']:g} s of them wash-out"
-        return [
+        facts = [
             ("control", header["control"]["given"]),
             ("treatment", header["treatment"]["given"]),
             ("design", f"{header['design']}, {timing}, seed {header['seed']}"),
             ("rule", header["rule"]),
-            ("balance", f"{control} {what} in control, {treatment} in treatment (p = {p:.2g})"),
+            ("balance", self.balance.text()),
+            ("carry-over", self._carry()),
             ("guards", ", ".join(header["guards"]) or "none"),
-            (f"to find {self.detect:g} %", lengths or "not known"),
-            ("host", ", ".join(f"{key} {value}" for key, value in header["host"].items())),
+            (f"to find {self.detect:g} %", _told(self.lengths())),
         ]
+        if self.judged:
+            when = "before the run" if header.get("margin") == self.margin else "after the run"
+            need = _told(self.margin_lengths())
+            facts.append((f"margin {self.margin:g} %", f"chosen {when}; to show it, {need}"))
+        host = ", ".join(f"{key} {value}" for key, value in header["host"].items())
+        return [*facts, ("host", host)]
+
+    def _carry(self) -> str:
+        seen = [row.metric.name for row in self.rows if row.carry.seen]
+        tested = [row for row in self.rows if row.carry.tested]
+        return ", ".join(seen) or ("not seen" if tested else "not tested: too few pairs or samples")
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
         """Return head and lines of the table of metrics."""
-        head = ("METRIC", "CONTROL", "TREATMENT", "EFFECT", "95 % INTERVAL", "P", "P HOLM")
-        return (*head, "DETECTABLE", "A/A FLOOR"), [self._line(row) for row in self.rows]
-
-    def _line(self, row: Row) -> Sequence[str]:
-        means = [f"{value:.5g}" for value in row.means() or ()] or ["-", "-"]
-        floor = "-" if row.noise is None else f"±{row.text(row.noise, '')}"
-        if not row.effect:
-            return (row.metric.name, *means, "-", "-", "-", "-", "-", floor)
-        effect, ends = row.effect, "any"
-        if isfinite(effect.low):
-            ends = f"{row.text(effect.low)} .. {row.text(effect.high)}"
-        numbers = (row.text(effect.estimate), ends, f"{effect.p:.2g}", f"{row.corrected:.2g}")
-        return (row.metric.name, *means, *numbers, row.text(row.smallest, ""), floor)
+        return HEAD, [row.cells() for row in self.rows]
 
     def lines(self) -> list[str]:
         """Return it as text."""
@@ -279,5 +252,6 @@ class Report:
         lines = [f"{name:{width}}  {value}" for name, value in self.facts()]
         lines += ["", *table(*self.table()), ""]
         lines += [f"{row.metric.name}: {row.verdict()}" for row in self.rows]
-        lines += [f"doubt: {doubt}" for doubt in self.doubts()]
+        lines += [f"note: {note}" for note in self.notes()]
+        lines += [f"doubt: {doubt}" for doubt in self.doubts]
         return [*lines, "", f"verdict: {self.verdict()}"]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
 """Running an experiment: blocks in their order, samples, guards, and the way back."""
 
-import json
 import os
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from mmpolicy.ab.design import Block, Design, differences, in_percent, suggest_p
 from mmpolicy.ab.guards import Guard, Watch
 from mmpolicy.ab.lab import Lab, StoppedError
 from mmpolicy.ab.metrics import Metric, Numbers, Reader, all_sources
-from mmpolicy.ab.samples import Recording
+from mmpolicy.ab.samples import Recording, line_of
 from mmpolicy.app import App
 from mmpolicy.errors import Error
 
@@ -165,10 +164,9 @@ class Runner:
         self._write("sample", {"block": block.number, **sample._asdict()})
 
     def _write(self, kind: str, record: dict[str, Any]) -> None:
-        record = {"kind": kind, **record}
         if kind != "header":
-            self.recording.add(record)
-        self.out.write(json.dumps(record) + "\n")
+            self.recording.add({"kind": kind, **record})
+        self.out.write(line_of(kind, record))
         self.out.flush()
 
     # Commands

@@ -2,21 +2,84 @@
 """The file of samples: JSON lines, from which a report can be made again and again.
 
 The first line is the header. Then come `sample` with raw readings, `block` at the end of
-one, `plan` when the number of pairs was settled, and `end`.
+one, `plan` when the number of pairs was settled, and `end`. What was read and is no finite
+number is null, and a block that needs it has no value.
 """
 
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-from mmpolicy.ab.metrics import ARMS, Metric, Sample, from_json
+from mmpolicy.ab.metrics import ARMS, Metric, Sample
 from mmpolicy.errors import Error, Exit
 
 VERSION = 1
+HUGE = 1e150  # more than this is no result either: its square is no number
+PERCENT = 100
+MOST_SAMPLES = 1e6  # in a block
+PHASES = ("aa", "ab")
+HINT = "give a file that mmpolicy ab run has written"
+NUMBER = (int, float)
+
+# What each kind of line must have, and of which type.
+FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "header": {
+        "version": int, "design": str, "block_s": NUMBER, "washout_s": NUMBER,
+        "interval_s": NUMBER, "seed": int, "rule": str, "aa_pairs": int, "pairs": int,
+        "metrics": list, "guards": list, "host": dict, "control": dict, "treatment": dict,
+    },
+    "sample": {"t": NUMBER, "block": int, "host": dict, "arms": dict},
+    "block": {
+        "number": int, "phase": str, "pair": int, "arm": str, "began": NUMBER, "ended": NUMBER,
+    },
+    "plan": {"pairs": int},
+    "end": {"status": str, "reason": str},
+}  # fmt: skip
 
 Pairs = list[tuple[float, float]]  # (control, treatment)
+
+
+def storable(data: Any) -> Any:
+    """Return data with null for what is no finite number, as JSON has no word for those."""
+    if isinstance(data, dict):
+        return {key: storable(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [storable(value) for value in data]
+    return None if isinstance(data, float) and not isfinite(data) else data
+
+
+def line_of(kind: str, record: dict[str, Any]) -> str:
+    """Return a line of the file."""
+    return json.dumps(storable({"kind": kind, **record}), allow_nan=False) + "\n"
+
+
+def _number(value: Any) -> float:
+    if value is None:
+        return nan
+    if not isinstance(value, NUMBER):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)
+
+
+def _sample_of(record: dict[str, Any]) -> Sample:
+    host = {key: _number(value) for key, value in record["host"].items()}
+    arms = {
+        arm: {key: _number(value) for key, value in numbers.items()}
+        for arm, numbers in record["arms"].items()
+    }
+    return Sample(_number(record["t"]), host, arms)
+
+
+def check(record: dict[str, Any], kind: str) -> None:
+    """Raise a ValueError unless the line has what its kind must have."""
+    for name, kinds in FIELDS[kind].items():
+        if name not in record:
+            raise ValueError(f"{kind} without '{name}'")
+        if not isinstance(record[name], kinds):
+            raise ValueError(f"'{name}' of {kind} is {record[name]!r}")
 
 
 @dataclass
@@ -32,10 +95,14 @@ class Recording:
     def add(self, record: dict[str, Any]) -> None:
         """Take one line."""
         kind = record["kind"]
+        if kind in FIELDS:
+            check(record, kind)
         if kind == "block":
+            if record["phase"] not in PHASES or record["arm"] not in ("", *ARMS):
+                raise ValueError(f"no block of an experiment: {record}")
             self.blocks[record["number"]] = record
         elif kind == "sample":
-            self.windows.setdefault(record["block"], []).append(from_json(record))
+            self.windows.setdefault(record["block"], []).append(_sample_of(record))
         elif kind in ("plan", "end"):
             setattr(self, kind, record)
 
@@ -43,25 +110,70 @@ class Recording:
         """Return what was to be compared."""
         return [Metric.parse(text) for text in self.header["metrics"]]
 
-    def values(self, metric: Metric, phase: str) -> Iterator[tuple[int, str, float | None]]:
-        """Yield pair, arm and value of each block of a phase."""
-        for number, block in self.blocks.items():
+    @property
+    def planned(self) -> int:
+        """Return how many pairs there are to be."""
+        return int((self.plan or self.header)["pairs"])
+
+    def of_phase(self, phase: str) -> Iterator[tuple[int, int, str]]:
+        """Yield number, pair and arm of the blocks of a phase; of split, each with both arms."""
+        for number, block in sorted(self.blocks.items()):
             if block["phase"] == phase:
                 for arm in [block["arm"]] if block["arm"] else ARMS:
-                    yield block["pair"], arm, metric.over(self.windows.get(number, []), arm)
+                    yield number, block["pair"], arm
+
+    def value(self, metric: Metric, number: int, arm: str, part: str = "") -> float | None:
+        """Return the value of a block for an arm, or of its `first` or `second` half."""
+        window = self.windows.get(number, [])
+        middle = len(window) // 2
+        parts = {"": window, "first": window[: middle + 1], "second": window[middle:]}
+        try:
+            value = metric.over(parts[part], arm)
+        except KeyError as err:
+            text = f"block {number} has no samples of {err} for '{metric.name}'"
+            raise Error(text, Exit.USAGE, HINT) from err
+        return value if value is not None and abs(value) < HUGE else None
+
+    def by_pair(self, metric: Metric, phase: str, part: str = "") -> dict[int, tuple[float, float]]:
+        """Return the values of all pairs of which both are there, by the number of the pair."""
+        found: dict[int, dict[str, float]] = {}
+        for number, pair, arm in self.of_phase(phase):
+            value = self.value(metric, number, arm, part)
+            if value is not None:
+                found.setdefault(pair, {})[arm] = value
+        control, treatment = ARMS
+        both = {pair: each for pair, each in found.items() if len(each) == len(ARMS)}
+        return {pair: (each[control], each[treatment]) for pair, each in both.items()}
 
     def pairs(self, metric: Metric, phase: str) -> Pairs:
         """Return the values of all pairs of which both are there."""
-        found: dict[int, dict[str, float]] = {}
-        for pair, arm, value in self.values(metric, phase):
-            if value is not None:
-                found.setdefault(pair, {})[arm] = value
-        return [(pair[ARMS[0]], pair[ARMS[1]]) for pair in found.values() if len(pair) == len(ARMS)]
+        return list(self.by_pair(metric, phase).values())
+
+    def lost(self, metric: Metric) -> dict[str, int]:
+        """Return for each arm in how many blocks with the treatment it has no value."""
+        counts = dict.fromkeys(ARMS, 0)
+        for number, _, arm in self.of_phase("ab"):
+            counts[arm] += self.value(metric, number, arm) is None
+        return counts
+
+    def course(self, metric: Metric) -> tuple[list[float | None], list[bool]]:
+        """Return of switchback the value of each block, from the last without the treatment on.
+
+        And of each pair, if its first block has the treatment.
+        """
+        blocks = [(number, arm) for number, _, arm in self.of_phase("ab")]
+        blocks = blocks[: len(blocks) // 2 * 2]
+        last = [(number, arm) for number, _, arm in self.of_phase("aa")][-1:]
+        start = [self.value(metric, *block) for block in last] or [None]
+        values = [self.value(metric, *block) for block in blocks]
+        return start + values, [arm == ARMS[1] for _, arm in blocks[::2]]
 
     def units(self) -> tuple[int, int]:
         """Return how many units each arm has seen, over all blocks."""
         ends = [window[-1].arms for window in self.windows.values() if window[-1].arms]
-        control, treatment = (sum(int(arms[arm]["units"]) for arms in ends) for arm in ARMS)
+        control, treatment = (
+            sum(int(arms.get(arm, {}).get("units", 0)) for arms in ends) for arm in ARMS
+        )
         return control, treatment
 
 
@@ -75,26 +187,38 @@ def parse(lines: Iterable[str], name: str) -> Recording:
                 recording = Recording(_checked(record))
             else:
                 recording.add(record)
-        except (ValueError, KeyError, TypeError) as err:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as err:
             if recording is not None and not line.endswith("\n"):
                 break
-            hint = "give a file that mmpolicy ab run has written"
-            raise Error(f"{name}, line {number}, is no sample: {err}", Exit.USAGE, hint) from err
+            text = f"{name}, line {number}, is no sample: {err}"
+            raise Error(text, Exit.USAGE, HINT) from err
     if recording is None:
-        raise Error(f"{name} is empty", Exit.USAGE, "give a file that mmpolicy ab run has written")
+        raise Error(f"{name} is empty", Exit.USAGE, HINT)
     return recording
 
 
 def _checked(header: dict[str, Any]) -> dict[str, Any]:
     if header["kind"] != "header" or header["version"] != VERSION:
         raise ValueError(f"no header of version {VERSION}")
+    check(header, "header")
+    for arm in ARMS:
+        if not {"given", "settings"} <= set(header[arm]):
+            raise ValueError(f"'{arm}' of header has no settings")
+    texts = [*header["metrics"], *header["guards"]]
+    if not header["metrics"] or not all(isinstance(text, str) for text in texts):
+        raise ValueError("header without metrics")
+    sound = header["block_s"] > header["washout_s"] >= 0 and header["seed"] >= 0
+    sound = sound and 0 <= (header.get("margin") or 0) < PERCENT
+    sound = sound and header["block_s"] <= MOST_SAMPLES * header["interval_s"]
+    if header["design"] not in ("split", "switchback") or not sound:
+        raise ValueError("header of no design")
     return header
 
 
 def load(path: Path) -> Recording:
     """Read a file of samples."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             return parse(file, str(path))
     except OSError as err:
         raise Error(f"cannot read {path}: {err.strerror}", Exit.FAILED, "give its path") from err

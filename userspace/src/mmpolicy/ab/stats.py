@@ -9,6 +9,7 @@ distributions or independence in time, makes test and interval valid.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from scipy import stats
 
 from mmpolicy.ab.design import ALPHA, POWER, differences
 
-RESAMPLES = 9999
+EXACT_PAIRS = 16  # up to here, all outcomes of the coins are looked at
+RESAMPLES = 9999  # beyond, so many of them; and so many samples of the bootstrap
+REDRAWS = 999  # of the coins, where that is more work
+ROUNDING = 1e-12  # sums closer than this, relative to what is summed, are equal
 
 Vector = NDArray[np.float64]
 
@@ -33,7 +37,6 @@ class Effect:
     high: float
     p: float
     deviation: float  # of the differences of pairs
-    bca: tuple[float, float]  # bootstrap interval, to compare with
 
 
 def analyse(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
@@ -42,34 +45,46 @@ def analyse(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
     d = np.asarray(found)
     low, high = interval(d, seed)
     deviation = float(d.std(ddof=1))
-    return Effect(
-        scale, len(d), float(d.mean()), low, high, p_value(d, seed), deviation, bca(d, seed)
-    )
+    return Effect(scale, len(d), float(d.mean()), low, high, p_value(d, seed), deviation)
+
+
+@lru_cache(maxsize=4)
+def _tosses(octets: int, seed: int) -> Vector:
+    """Return rows of 0 and 1, eight of them for each octet."""
+    drawn = np.frombuffer(np.random.default_rng(seed).bytes(RESAMPLES * octets), np.uint8)
+    return np.unpackbits(drawn).reshape(RESAMPLES, -1).astype(float)
+
+
+def _subsets(d: Vector, seed: int) -> tuple[Vector, Vector]:
+    """Return sums and sizes of subsets of d: of all where they are few, else of random ones."""
+    if len(d) > EXACT_PAIRS:
+        chosen = _tosses(-(-len(d) // 8), seed)[:, : len(d)]
+        return chosen @ d, chosen.sum(axis=1)
+    sums = sizes = np.zeros(1)
+    for value in d:
+        sums, sizes = np.concatenate([sums, sums + value]), np.concatenate([sizes, sizes + 1])
+    return sums, sizes
+
+
+def _share(hits: NDArray[np.bool_], pairs: int) -> float:
+    """Return the share of hits; of random outcomes, what was seen is one more."""
+    more = int(pairs > EXACT_PAIRS)
+    return float((hits.sum() + more) / (len(hits) + more))
 
 
 def p_value(d: Vector, seed: int) -> float:
     """Return the two-sided p of the randomisation test: signs of pairs are tossed anew.
 
-    Exact for up to 13 pairs; beyond, from 9,999 random tosses.
+    Exact for up to 16 pairs; beyond, from 9,999 random tosses.
     """
-    rng = np.random.default_rng(seed)
+    total, slack = d.sum(), ROUNDING * np.abs(d).sum()
+    return _share(np.abs(total - 2 * _subsets(d, seed)[0]) >= abs(total) - slack, len(d))
 
-    def mean(x: Vector, axis: int) -> Any:
-        return x.mean(axis=axis)
 
-    if 2 ** len(d) <= RESAMPLES:
-        result = stats.permutation_test(
-            (d,), mean, permutation_type="samples", vectorized=True, n_resamples=RESAMPLES
-        )
-    else:
-        result = stats.monte_carlo_test(
-            d,
-            lambda size: rng.choice((-1.0, 1.0), size) * d,
-            mean,
-            vectorized=True,
-            n_resamples=RESAMPLES,
-        )
-    return float(min(result.pvalue, 1.0))
+def p_below(d: Vector, seed: int) -> float:
+    """Return the one-sided p of the same test: small if the mean is shown to be below 0."""
+    total, slack = d.sum(), ROUNDING * np.abs(d).sum()
+    return _share(total - 2 * _subsets(d, seed)[0] <= total + slack, len(d))
 
 
 def interval(d: Vector, seed: int) -> tuple[float, float]:
@@ -78,17 +93,13 @@ def interval(d: Vector, seed: int) -> tuple[float, float]:
     Its ends are order statistics of the means of subsets of pairs (Hartigan 1969): of all
     subsets where p is exact, else of random ones.
     """
-    n = len(d)
-    if 2**n <= RESAMPLES:
-        chosen = (np.arange(1, 2**n)[:, None] >> np.arange(n)) & 1
-    else:
-        chosen = np.random.default_rng(seed).integers(0, 2, (RESAMPLES, n))
-        chosen = chosen[chosen.any(axis=1)]
-    means = np.sort(chosen @ d / chosen.sum(axis=1))
+    sums, sizes = _subsets(d, seed)
+    means = sums[sizes > 0] / sizes[sizes > 0]
     place = int(ALPHA / 2 * (len(means) + 1))
     if place < 1:  # so few pairs that nothing can be rejected
         return -np.inf, np.inf
-    return float(means[place - 1]), float(means[-place])
+    ends = np.partition(means, [place - 1, len(means) - place])
+    return float(ends[place - 1]), float(ends[-place])
 
 
 def bca(d: Vector, seed: int) -> tuple[float, float]:
@@ -98,6 +109,71 @@ def bca(d: Vector, seed: int) -> tuple[float, float]:
     rng = np.random.default_rng(seed)
     found: Any = stats.bootstrap((d,), np.mean, n_resamples=RESAMPLES, rng=rng)
     return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def totals(pairs: Sequence[tuple[float, float]], seed: int) -> tuple[float, float, float]:
+    """Return the logarithm of the ratio of the totals of both arms, and its 95 % interval.
+
+    A stall in few blocks weighs here what it weighs for the user; in the mean of the
+    differences of logarithms it is one pair among others. The interval is of the bootstrap.
+    """
+    sides = np.asarray(pairs).T
+
+    def ratio(control: Vector, treatment: Vector, axis: int = -1) -> Any:
+        return np.log(treatment.sum(axis=axis)) - np.log(control.sum(axis=axis))
+
+    rng = np.random.default_rng(seed)
+    found: Any = stats.bootstrap(
+        tuple(sides / sides.max()), ratio, paired=True, vectorized=True, method="percentile",
+        n_resamples=RESAMPLES, rng=rng,
+    )  # fmt: skip
+    ends = found.confidence_interval
+    return float(ratio(*sides / sides.max())), float(ends.low), float(ends.high)
+
+
+def left_over(y: Vector, first: NDArray[np.bool_], seed: int) -> tuple[float, float]:
+    """Return the share of the effect that is still there in the block after, and its p.
+
+    y: the values of all blocks in their order, and before them that of a block without the
+    treatment; nan where there is none. first: had the first block of a pair the treatment?
+    Whatever drifts is left out by looking at differences of adjacent blocks alone. The coins
+    are tossed anew over what is noise if nothing is left over.
+    """
+    coins = np.random.default_rng(seed).integers(0, 2, (REDRAWS, len(first))) == 1
+    blocks = _in_turns(first)
+    d = (y[1:] * (2 * blocks - 1)).reshape(-1, 2).sum(axis=1)
+    mean = float(np.nanmean(d))
+    own, left = _regress(y, blocks)
+    noise = y - np.concatenate([[0.0], blocks * mean])
+    by_chance = _regress(noise, _in_turns(coins))[1] * np.sign(mean)
+    hits = int((by_chance >= left * np.sign(mean)).sum())
+    return float(left / own) if own else 0.0, (1 + hits) / (1 + REDRAWS)
+
+
+def _in_turns(first: NDArray[np.bool_]) -> Vector:
+    """Return for each block if it has the treatment: 1 or 0."""
+    blocks = np.stack([first, ~first], axis=-1).astype(float)
+    return blocks.reshape(*first.shape[:-1], -1)
+
+
+def _regress(y: Vector, blocks: Vector) -> tuple[Any, Any]:
+    """Return by least squares what the arm of a block adds to y, and that of the one before."""
+    rises = np.diff(y)
+    known = np.isfinite(rises)
+    now = np.diff(blocks, axis=-1, prepend=0.0)
+    before = np.concatenate([np.zeros_like(now[..., :1]), now[..., :-1]], axis=-1)
+    a, b, c = now * known, before * known, np.where(known, rises, 0.0)
+    aa, bb, ab = (a * a).sum(axis=-1), (b * b).sum(axis=-1), (a * b).sum(axis=-1)
+    base = np.maximum(aa * bb - ab * ab, ROUNDING)
+    return (bb * (a @ c) - ab * (b @ c)) / base, (aa * (b @ c) - ab * (a @ c)) / base
+
+
+def growth_p(first: Vector, second: Vector, seed: int) -> float:
+    """Return the p of effects that are larger in the second half of the blocks than in the first.
+
+    An effect that is there at once differs by noise alone, whose sign is that of the coin.
+    """
+    return p_below((first - second) * np.sign((first + second).sum()), seed)
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -115,9 +191,13 @@ def detectable(deviation: float, pairs: int, metrics: int) -> float:
     return float((t.ppf(1 - ALPHA / metrics / 2) + t.ppf(POWER)) * deviation / pairs**0.5)
 
 
-def floor(deviation: float, freedom: int, pairs: int) -> float:
-    """Return what so many pairs of equal arms differ by, at most, in 95 % of runs."""
-    return float(stats.t(freedom).ppf(1 - ALPHA / 2) * deviation / pairs**0.5)
+def floor(aa: Effect, pairs: int) -> float:
+    """Return how far apart so many pairs of equal arms may lie, by the A/A phase.
+
+    That is what they differed by there, and the spread about it that 95 % of runs keep.
+    """
+    spread = stats.t(aa.pairs - 1).ppf(1 - ALPHA / 2) * aa.deviation / pairs**0.5
+    return abs(aa.estimate) + float(spread)
 
 
 def imbalance(control: int, treatment: int) -> float:

@@ -15,7 +15,7 @@ import click
 
 from mmpolicy import __version__
 from mmpolicy.ab.arms import PROFILES, settings_of
-from mmpolicy.ab.design import MAX_SEED, Design, least_pairs
+from mmpolicy.ab.design import DIRTY, MAX_SEED, Design, least_pairs
 from mmpolicy.ab.guards import Guard
 from mmpolicy.ab.lab import Lab
 from mmpolicy.ab.metrics import FORMS, Metric, Reader, all_sources
@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 LOCK = "/run/mmpolicy/ab.lock"
 PAIRS, MOST_PAIRS = 12, 200
+UNJUDGED = "--margin needs a metric that says what is better, `lower` or `higher`"
+MARGIN = click.option(
+    "--margin", type=click.FloatRange(0, 100, min_open=True, max_open=True), metavar="PERCENT",
+    help="Ask if the treatment is shown to be no worse than that.",
+)  # fmt: skip
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -85,6 +90,18 @@ def _length(given: SimpleNamespace, design: Design, metrics: Sequence[Metric]) -
     return Length(given.aa, pairs, given.detect or 0.0)
 
 
+def _settle_options(given: SimpleNamespace, metrics: Sequence[Metric]) -> None:
+    """Fill in what depends on the metrics, and say what they do not allow."""
+    need = least_pairs(len(metrics), DIRTY)
+    if given.aa is None:
+        given.aa = need
+    elif given.aa < need:
+        text = f"{given.aa} pairs of A/A cannot show that equal arms differ; it takes {need}"
+        click.echo(f"warning: {text}", err=True)
+    if given.margin and not any(metric.better for metric in metrics):
+        raise click.UsageError(UNJUDGED)
+
+
 def _lab(app: App, given: SimpleNamespace) -> Lab:
     control, state = Control(app.tree), read_state(app.tree)
     texts = {"control": given.control, "treatment": given.treatment or given.control}
@@ -114,6 +131,7 @@ def _header(
         "rule": length.rule(),
         "aa_pairs": length.aa_pairs,
         "pairs": length.pairs,
+        "margin": given.margin,
         "unit": given.unit,
         "cgroup": find_cgroup(app.tree, given.cgroup) if given.cgroup else "0",
         "metrics": given.metric,
@@ -198,8 +216,9 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 )  # fmt: skip
 @click.option("--interval", type=Seconds(), default="1s", show_default=True, help="Of samples.")
 @click.option(
-    "--aa", type=click.IntRange(min=0), default=6, show_default=True, metavar="PAIRS",
-    help="Pairs with equal arms first, which show the noise.",
+    "--aa", type=click.IntRange(min=0), metavar="PAIRS",
+    help="Pairs with equal arms first, which show the noise.  "
+    "[default: as many as can show that they differ]",
 )  # fmt: skip
 @click.option("--pairs", type=click.IntRange(min=1), help=f"Pairs that follow.  [default: {PAIRS}]")
 @click.option("--duration", type=Seconds(), help="Of the whole run, instead of --pairs.")
@@ -207,6 +226,7 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     "--detect", type=click.FloatRange(min=0.01), metavar="PERCENT",
     help="As many pairs as find such a change, by the noise of A/A.",
 )  # fmt: skip
+@MARGIN
 @click.option(
     "--lease", type=Seconds(), default="10s", show_default=True,
     help="Time after which the kernel goes back to stock when this command is killed.",
@@ -229,6 +249,7 @@ def run(app: App, dry_run: bool, want_json: bool, out: Path | None, **options: A
     given = SimpleNamespace(**options)
     metrics, guards = [*map(Metric.parse, given.metric)], [*map(Guard.parse, given.guard)]
     design = _design(given)
+    _settle_options(given, metrics)
     length = _length(given, design, metrics)
     _check_sources(app, metrics, guards, design.kind)
     if dry_run:
@@ -262,14 +283,18 @@ def _progress(line: str) -> None:
 # report
 
 
-def _make(file: Path, detect: float) -> "Report":
+def _make(file: Path, detect: float, margin: float) -> "Report":
     recording = load(file)
     try:
         from mmpolicy.ab.report import Report
     except ImportError as err:
         hint = "pip install 'mmpolicy[ab]', here or on any machine that has the file"
-        raise Error(f"a report needs scipy and matplotlib: {err}", Exit.LACKING, hint) from err
-    return Report(recording, detect)
+        text = f"a report needs scipy, matplotlib and jinja2: {err}"
+        raise Error(text, Exit.LACKING, hint) from err
+    report = Report(recording, detect, margin)
+    if margin and not report.judged:
+        raise click.UsageError(UNJUDGED)
+    return report
 
 
 def _write_html(report: "Report", path: Path) -> None:
@@ -288,19 +313,26 @@ def _write_html(report: "Report", path: Path) -> None:
     "--detect", type=click.FloatRange(min=0.01), default=5.0, show_default=True,
     metavar="PERCENT", help="Say how many pairs it takes to find such a change.",
 )  # fmt: skip
+@MARGIN
 @json_option
 @click.pass_context
 def report(
-    ctx: click.Context, file: Path, html: Path | None, detect: float, want_json: bool
+    ctx: click.Context,
+    file: Path,
+    html: Path | None,
+    detect: float,
+    margin: float | None,
+    want_json: bool,
 ) -> None:
     """Say what the samples in FILE show.
 
-    That is effect, interval and p of each metric, and a verdict. Needs scipy and matplotlib
-    (mmpolicy[ab]), but neither the kernel nor the host of the run. Exits with 0 if an effect was
-    shown, with 7 if not.
+    That is effect, interval and p of each metric, and a verdict. Needs scipy, matplotlib and
+    jinja2 (mmpolicy[ab]), but neither the kernel nor the host of the run. Exits with 0 if an
+    effect was shown, with 7 if not, and with 8 if the treatment is worse, or was stopped for
+    harm. With a margin: 0 if no metric is worse than that, 8 if one is worse and may be so.
     """
-    found = _make(file, detect)
+    found = _make(file, detect, margin or 0.0)
     if html:
         _write_html(found, html)
     emit("ab report", want_json, found.data(), found.lines())
-    ctx.exit(int(Exit.DONE if found.conclusive else Exit.INCONCLUSIVE))
+    ctx.exit(int(found.exit))

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Simulated runs of switchback: what `ab run` would have recorded in a world that is known."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmpolicy.ab.report import Report
+from mmpolicy.ab.samples import Recording
+
+Vector = NDArray[np.float64]
+Rng = np.random.Generator
+NUMBER = "cmd:number"
+SAMPLES = 3  # in a block
+DEFAULT_AA = 1 + ceil(log2(1 / 0.01))  # of ab run with one metric
+DEFAULT_PAIRS = 12
+ARMS = ("control", "treatment")
+
+
+def dependent(rng: Rng, blocks: int, deviation: float = 0.1, phi: float = 0.7) -> Vector:
+    """Return noise that depends on that of the block before (AR(1)), in logarithms."""
+    steps = rng.normal(0, deviation * (1 - phi**2) ** 0.5, blocks)
+    noise = np.zeros(blocks)
+    noise[0] = rng.normal(0, deviation)
+    for place in range(1, blocks):
+        noise[place] = phi * noise[place - 1] + steps[place]
+    return noise
+
+
+@dataclass
+class World:
+    """What is true. The values of blocks are those of equal arms times the effect."""
+
+    effect: float = 1.0  # the treatment takes so many times the control
+    carry: float = 0.0  # the share of the state of the block before that is left
+    stalls: float = 0.0  # the share of blocks of the treatment that take 12 times the control
+    aa: int = DEFAULT_AA
+    pairs: int = DEFAULT_PAIRS
+    better: str = "lower"
+
+    @property
+    def blocks(self) -> int:
+        """Return how many blocks a run has."""
+        return 2 * (self.aa + self.pairs)
+
+    def run(self, rng: Rng, noise: Vector) -> Recording:
+        """Return a run, of which the coins and the noise decide."""
+        texts = [f"m={NUMBER} {self.better}".strip()]
+        run = Recording(header(texts, self.aa, self.pairs, int(rng.integers(2**32))))
+        state, number = 0.0, 0
+        for pair in range(-self.aa, self.pairs):
+            for arm in rng.permuted(ARMS):
+                treated = float(pair >= 0 and arm == "treatment")
+                state = self.carry * state + (1 - self.carry) * treated
+                value = np.exp(noise[number]) * self.effect**state
+                if treated and rng.random() < self.stalls:
+                    value = 12 * np.exp(noise[number])
+                phase = "aa" if pair < 0 else "ab"
+                place = {"phase": phase, "pair": pair + self.aa * (pair < 0), "arm": str(arm)}
+                add_block(run, number, place, [float(value)] * SAMPLES)
+                number += 1
+        run.add({"kind": "end", "status": "done", "reason": "all pairs are complete"})
+        return run
+
+    def report(self, rng: Rng, noise: Vector | None = None, margin: float = 0.0) -> Report:
+        """Return the report on a run; without noise given, it is dependent noise."""
+        if noise is None:
+            noise = dependent(rng, self.blocks)
+        return Report(self.run(rng, noise), margin=margin)
+
+
+def header(metrics: Sequence[str], aa: int, pairs: int, seed: int) -> dict[str, Any]:
+    """Return the header of a run."""
+    return {
+        "kind": "header", "version": 1, "design": "switchback", "block_s": 3, "washout_s": 1,
+        "interval_s": 1, "seed": seed, "rule": "", "aa_pairs": aa, "pairs": pairs, "guards": [],
+        "metrics": metrics, "host": {}, "control": {"given": "stock", "settings": {}},
+        "treatment": {"given": "new", "settings": {"anon_order/policy": "fixed"}},
+    }  # fmt: skip
+
+
+def add_block(
+    run: Recording, number: int, place: dict[str, Any], values: Sequence[float | None]
+) -> None:
+    """Add a block with a sample for each value."""
+    began = 3.0 * number
+    for second, value in enumerate(values, start=1):
+        sample = {"kind": "sample", "t": began + second, "block": number, "arms": {}}
+        run.add(sample | {"host": {NUMBER: value}})
+    run.add({"kind": "block", "number": number, **place, "began": began, "ended": began + 3})

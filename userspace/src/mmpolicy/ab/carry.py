@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Carry-over: does what one arm left behind still act in the blocks of the other?
+
+If it does, the effect is underestimated, and its interval is about something that is less than
+the effect. Two signs of it can be seen: some of the effect is still there in the block after
+(switchback), and the effect is smaller in the first half of the blocks than in the second.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mmpolicy.ab.design import ALPHA, differences, least_pairs
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.samples import Recording
+from mmpolicy.ab.stats import growth_p, left_over
+
+SIGNS = 2  # each counts as seen at half of ALPHA
+
+
+@dataclass(frozen=True)
+class Carry:
+    """Both signs with their p, which are 1 where a run cannot tell."""
+
+    tested: bool = False
+    share: float = 0.0  # of the effect, which is still there in the block after
+    share_p: float = 1.0
+    first: float = 0.0  # the effect in the first half of the blocks
+    second: float = 0.0
+    halves_p: float = 1.0
+
+    @property
+    def seen(self) -> bool:
+        """Tell if there is carry-over."""
+        return min(self.share_p, self.halves_p) < ALPHA / SIGNS
+
+    def words(self, text: Callable[[float], str]) -> Iterator[str]:
+        """Yield what was seen."""
+        if self.share_p < ALPHA / SIGNS:
+            share = f"{100 * self.share:.0f} % of the effect was left in the block after"
+            yield f"{share} (p = {self.share_p:.2g})"
+        if self.halves_p < ALPHA / SIGNS:
+            halves = f"{text(self.first)} in the first half of the blocks, {text(self.second)}"
+            yield f"{halves} in the second (p = {self.halves_p:.2g})"
+
+    def data(self, shown: Callable[[float], float]) -> dict[str, Any]:
+        """Return it for JSON."""
+        halves = {"first": shown(self.first), "second": shown(self.second), "p": self.halves_p}
+        left = {"share": self.share, "p": self.share_p}
+        return {"tested": self.tested, "seen": self.seen, "left": left, "halves": halves}
+
+
+def carry_of(recording: Recording, metric: Metric, scale: str, seed: int) -> Carry:
+    """Look for both signs in effects of that scale."""
+    left, halves = _left(recording, metric, scale, seed), _halves(recording, metric, scale, seed)
+    return Carry(bool(left or halves), *(left or (0.0, 1.0)), *(halves or (0.0, 0.0, 1.0)))
+
+
+def _left(
+    recording: Recording, metric: Metric, scale: str, seed: int
+) -> tuple[float, float] | None:
+    """Return the share that is left over with its p."""
+    if recording.header["design"] == "split":
+        return None
+    if len(recording.by_pair(metric, "ab")) < least_pairs(1):
+        return None
+    values, first = recording.course(metric)
+    y = np.asarray(values, float)
+    if scale == "ratio":
+        y = np.log(np.where(y > 0, y, np.nan))
+    return left_over(y, np.asarray(first), seed)
+
+
+def _halves(
+    recording: Recording, metric: Metric, scale: str, seed: int
+) -> tuple[float, float, float] | None:
+    """Return the effects in both halves of the blocks, and the p of their difference."""
+    halves = [recording.by_pair(metric, "ab", half) for half in ("first", "second")]
+    both = sorted(set(halves[0]) & set(halves[1]))
+    if len(both) < least_pairs(1):
+        return None
+    found = [differences([half[number] for number in both]) for half in halves]
+    if any(known != scale for known, _ in found):
+        return None
+    early, late = (np.asarray(each) for _, each in found)
+    return float(early.mean()), float(late.mean()), growth_p(early, late, seed)

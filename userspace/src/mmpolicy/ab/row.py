@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: GPL-2.0
+"""One metric of a report: its numbers, and what they say in plain words."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import exp, isfinite, log
+from typing import Any
+
+import numpy as np
+
+from mmpolicy.ab.carry import Carry
+from mmpolicy.ab.design import ALPHA, differences, in_percent, least_pairs
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.samples import Pairs
+from mmpolicy.ab.stats import Effect, Vector, bca, detectable, floor, p_below, totals
+
+BIG = 700  # logarithms above this are of no number
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of a report."""
+
+    metric: Metric
+    pairs: Pairs
+    aa_pairs: Pairs
+    effect: Effect | None  # None with too few pairs
+    aa: Effect | None
+    seed: int
+    planned: int  # pairs
+    lost: Mapping[str, int] = field(default_factory=dict)  # arm -> blocks without a value
+    carry: Carry = field(default_factory=Carry)
+    margin: float = 0.0  # percent by which it may be worse
+    corrected: float = 1.0  # p, for the number of metrics
+    aa_corrected: float = 1.0
+    metrics: int = 1
+
+    @property
+    def found(self) -> bool:
+        """Tell if there is an effect."""
+        return self.effect is not None and self.corrected < ALPHA
+
+    @property
+    def good(self) -> bool | None:
+        """Tell if the effect is for the better; None if nobody said what is."""
+        if not self.effect or not self.metric.better:
+            return None
+        return (self.effect.estimate < 0) == (self.metric.better == "lower")
+
+    @property
+    def worse(self) -> bool:
+        """Tell if the treatment was found to be worse."""
+        return self.found and self.good is False
+
+    def shown(self, effect: float) -> float:
+        """Return a number of the effect as people read it: percent, or the metric's unit."""
+        return in_percent(effect) if self.scale == "ratio" and isfinite(effect) else effect
+
+    @property
+    def scale(self) -> str:
+        """Return ratio or difference."""
+        effect = self.effect or self.aa
+        return effect.scale if effect else "difference"
+
+    def text(self, effect: float, sign: str = "+") -> str:
+        """Return a number of the effect with its unit."""
+        value = self.shown(effect)
+        if self.scale != "ratio":
+            return f"{value:{sign}.4g}"
+        return f"{value:{sign}{'.0f' if abs(value) >= 1000 else '.3g'}} %"
+
+    def ends(self, low: float, high: float) -> str:
+        """Return an interval."""
+        return f"{self.text(low)} .. {self.text(high)}" if isfinite(low) else "any"
+
+    @cached_property
+    def smallest(self) -> float:
+        """Return the smallest effect that this length finds with 80 % probability."""
+        assert self.effect
+        return detectable(self.effect.deviation, self.effect.pairs, self.metrics)
+
+    @cached_property
+    def noise(self) -> float | None:
+        """Return how far apart equal arms may lie over this length; None without A/A phase."""
+        if not self.aa or self.aa.scale != self.scale:
+            return None
+        return floor(self.aa, self.effect.pairs if self.effect else self.aa.pairs)
+
+    def means(self) -> tuple[float, float] | None:
+        """Return the mean of each arm."""
+        pairs = self.pairs or self.aa_pairs
+        if not pairs:
+            return None
+        control, treatment = (sum(side) / len(pairs) for side in zip(*pairs, strict=True))
+        return control, treatment
+
+    # The totals, in which a few blocks may outweigh all others
+
+    @cached_property
+    def totals(self) -> tuple[float, float, float] | None:
+        """Return the ratio of totals with its interval, where the effect is a ratio, too."""
+        if not self.effect or self.effect.scale != "ratio":
+            return None
+        return totals(self.pairs, self.seed)
+
+    def _denied(self, lower: bool, limit: float) -> bool:
+        """Tell if the totals do not bear out that the effect is below (above) a limit.
+
+        Their interval has the limit in it, and they lie outside of that of the pairs.
+        """
+        if not self.totals or not self.effect:
+            return False
+        mean, low, high = self.totals
+        if lower:
+            return high >= limit and mean > self.effect.high
+        return low <= limit and mean < self.effect.low
+
+    @property
+    def denied(self) -> bool:
+        """Tell if pairs and totals disagree about what was found."""
+        if self.no_worse and self._denied(self.metric.better == "lower", log(self._allowed)):
+            return True
+        return self.found and self.effect is not None and self._denied(self.effect.estimate < 0, 0)
+
+    def worst(self) -> tuple[float, ...]:
+        """Return how many times its mean the largest block of each arm has."""
+        sides = [np.asarray(side) for side in zip(*self.pairs, strict=True)]
+        return tuple(float(side.max() / side.mean()) for side in sides)
+
+    # The margin
+
+    @property
+    def _allowed(self) -> float:
+        """Return how many times the control the treatment may be, at the margin."""
+        return 1 + (self.margin if self.metric.better == "lower" else -self.margin) / 100
+
+    def _excess(self) -> Vector:
+        """Return by how much the treatment of each pair is worse than the margin allows."""
+        sign, allowed = (1 if self.metric.better == "lower" else -1), self._allowed
+        if self.scale == "ratio":
+            d = differences(self.pairs)[1]
+            return np.asarray([sign * (each - log(allowed)) for each in d])
+        return np.asarray([sign * (after - before * allowed) for before, after in self.pairs])
+
+    @cached_property
+    def margin_p(self) -> float | None:
+        """Return the p of: it is worse by the margin or more. None if nobody asks, or can say."""
+        if not (self.margin and self.metric.better and self.effect):
+            return None
+        if self.scale != "ratio" and (self.means() or (0.0,))[0] <= 0:
+            return 1.0  # there is no percent of nothing
+        return p_below(self._excess(), self.seed)
+
+    @property
+    def no_worse(self) -> bool:
+        """Tell if it is shown that the treatment is worse by less than the margin."""
+        return self.margin_p is not None and self.margin_p < ALPHA
+
+    # Words
+
+    def verdict(self) -> str:
+        """Return what is to be said about it."""
+        if not self.margin or not self.metric.better:
+            return self._verdict()
+        word = "shown" if self.no_worse else "not shown"
+        p = "" if self.margin_p is None else f" (p = {self.margin_p:.2g})"
+        return f"{self._verdict()}; no worse than {self.margin:g} %: {word}{p}"
+
+    def _verdict(self) -> str:
+        if not self.effect:
+            return f"no verdict: {len(self.pairs)} pairs, it takes at least 2"
+        if self.found:
+            return self.finding()
+        if not any(treatment - control for control, treatment in self.pairs):
+            return "no difference in any pair"
+        if not isfinite(self.effect.low):
+            need = least_pairs(self.metrics)
+            return f"inconclusive: {self.effect.pairs} pairs can show nothing, take {need} or more"
+        return f"inconclusive: {self._unclear(self.effect)}"
+
+    def _unclear(self, effect: Effect) -> str:
+        alone = ""
+        if effect.p < ALPHA:
+            alone = f"found alone (p = {effect.p:.2g}), not after correction for "
+            alone += f"{self.metrics} metrics; taken alone, "
+        return (
+            f"{alone}anything between {self.text(effect.low)} and {self.text(effect.high)} is "
+            f"possible; a run like this finds {self.text(self.smallest, '')} or more"
+        )
+
+    def finding(self) -> str:
+        """Return the effect that was found."""
+        assert self.effect
+        estimate, good = self.effect.estimate, self.good
+        judged = "" if good is None else ", which is better" if good else ", which is worse"
+        size = f"by {self.text(abs(estimate), '')}"
+        if self.scale == "ratio":
+            size = f"by {abs(in_percent(estimate)):.3g} %"
+            if estimate > 1:
+                size = f"to {exp(min(estimate, BIG)):.3g} times"
+        return f"{'fell' if estimate < 0 else 'rose'} {size}{judged}"
+
+    def cells(self) -> Sequence[str]:
+        """Return its line of the table."""
+        means = [f"{value:.5g}" for value in self.means() or ()] or ["-", "-"]
+        noise = "-" if self.noise is None else f"±{self.text(self.noise, '')}"
+        name, pairs = self.metric.name, f"{len(self.pairs)} of {self.planned}"
+        if not self.effect:
+            return (name, pairs, *means, *["-"] * 6, noise)
+        effect, total = self.effect, "-"
+        if self.totals:
+            total = f"{self.text(self.totals[0])} ({self.ends(*self.totals[1:])})"
+        numbers = (self.text(effect.estimate), self.ends(effect.low, effect.high))
+        chances = (f"{effect.p:.2g}", f"{self.corrected:.2g}", total, self.text(self.smallest, ""))
+        return (name, pairs, *means, *numbers, *chances, noise)
+
+    def data(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        means = self.means() or (None, None)
+        data: dict[str, Any] = {
+            "metric": self.metric.name,
+            "better": self.metric.better or None,
+            "pairs": {"planned": self.planned, "complete": len(self.pairs), "lost": self.lost},
+            "control": means[0],
+            "treatment": means[1],
+            "scale": self.scale,
+            "unit": "percent" if self.scale == "ratio" else "unit of the metric",
+            "verdict": self.verdict(),
+            "found": self.found,
+            "worse": self.worse,
+            "noise_floor": self.noise and self.shown(self.noise),
+            "aa": self._effect(self.aa, self.aa_corrected, self.aa_pairs),
+            "effect": self._effect(self.effect, self.corrected, self.pairs),
+            "carry_over": self.carry.data(self.shown),
+        }
+        if self.margin_p is not None:
+            data["margin"] = {"percent": self.margin, "p": self.margin_p, "shown": self.no_worse}
+        if self.totals:
+            names = ("estimate", "low", "high")
+            data["totals"] = dict(zip(names, map(self.shown, self.totals), strict=True))
+            data["totals"]["agree"] = not self.denied
+        if self.effect:
+            data["detectable"] = self.shown(self.smallest)
+        return data
+
+    def _effect(self, effect: Effect | None, corrected: float, pairs: Pairs) -> Any:
+        if effect is None:
+            return None
+        bca_ends = bca(np.asarray(differences(pairs)[1]), self.seed)
+        ends = {"low": effect.low, "high": effect.high, "bca_low": bca_ends[0]}
+        ends["bca_high"] = bca_ends[1]
+        return {
+            "pairs": effect.pairs,
+            "estimate": self.shown(effect.estimate),
+            **{key: self.shown(end) for key, end in ends.items()},
+            "p": effect.p,
+            "p_corrected": corrected,
+            "deviation": effect.deviation,
+        }
