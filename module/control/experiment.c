@@ -12,7 +12,7 @@
 #include <linux/seq_file.h>
 #include <linux/slab.h>
 
-#include "arm.h"
+#include "../sense/arm.h"
 #include "control.h"
 
 #define UNIT_BITS	16
