@@ -10,9 +10,14 @@
 #include <linux/module.h>
 #include <linux/string.h>
 
+#include "anon_order/anon_order.h"
 #include "control/control.h"
+#include "madv_free/lazyfree.h"
 
-struct mmp_point *const mmp_points[MM_POLICY_POINTS] = {
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
+static struct mmp_point *const core_points[MM_POLICY_POINTS] = {
 	[MM_POLICY_ANON_ORDER] = &mmp_point_anon_order,
 	[MM_POLICY_THP_GFP] = &mmp_point_thp_gfp,
 	[MM_POLICY_COMPACT] = &mmp_point_compact,
@@ -20,7 +25,7 @@ struct mmp_point *const mmp_points[MM_POLICY_POINTS] = {
 	[MM_POLICY_MADV_FREE] = &mmp_point_madv_free,
 };
 
-struct mmp_policy *const mmp_policies[] = {
+static struct mmp_policy *const core_policies[] = {
 #define MMP_POLICY(point, name)	&mmp_policy_##point##_##name,
 #include "policies.h"
 #undef MMP_POLICY
@@ -42,7 +47,7 @@ static bool timed_compact_skip(struct zone *zone, int order, bool deferred)
 	return mmp_compact_skip(zone, order, deferred);
 }
 
-const struct mm_policy_ops mmp_ops = {
+static const struct mm_policy_ops core_ops = {
 	.abi = MM_POLICY_ABI,
 	.anon_orders = mmp_anon_orders,
 	.anon_mapped = mmp_anon_mapped,
@@ -54,6 +59,12 @@ const struct mm_policy_ops mmp_ops = {
 	.bulk_pages = mmp_bulk_pages,
 	.bulk_done = mmp_bulk_done,
 	.madv_free_eager = mmp_madv_free_eager,
+};
+
+static const struct mmp_parts core_parts = {
+	.ops = &core_ops,
+	.points = core_points,
+	.policies = core_policies,
 };
 
 static char *params[MM_POLICY_POINTS];
@@ -68,25 +79,6 @@ POINT_PARAM(compact, MM_POLICY_COMPACT);
 POINT_PARAM(bulk, MM_POLICY_BULK);
 POINT_PARAM(madv_free, MM_POLICY_MADV_FREE);
 
-/**
- * mmp_policy_find - look a policy up
- * @point: its point
- * @name: its name; not "stock", which is %NULL
- *
- * Return: the policy, or %NULL.
- */
-const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
-					 const char *name)
-{
-	const struct mmp_policy *policy;
-	int i;
-
-	for_each_policy(policy, i)
-		if (policy->point == point && sysfs_streq(name, policy->name))
-			return policy;
-	return NULL;
-}
-
 static void core_list_policies(enum mm_policy_point point, const char *wrong)
 {
 	const struct mmp_policy *policy;
@@ -100,7 +92,7 @@ static void core_list_policies(enum mm_policy_point point, const char *wrong)
 		strlcat(names, policy->name, sizeof(names));
 	}
 	pr_err("%s=%s: no such policy, use one of: %s\n",
-	       mmp_points[point]->name, wrong, names);
+	       core_points[point]->name, wrong, names);
 }
 
 static int core_parse_params(const struct mmp_policy **active)
@@ -127,9 +119,20 @@ static void core_free_all(void)
 {
 	mmp_sysfs_exit();
 	mmp_debugfs_exit();
-	mm_policy_unregister(&mmp_ops);
-	mmp_binding_exit();
+	mm_policy_unregister(&core_ops);
+	mmp_bindings_exit();
 	mmp_profiles_exit();
+	mmp_settings_exit();
+}
+
+static int __init core_take_hooks(void)
+{
+	int err = mm_policy_register(&core_ops);
+
+	if (err)
+		pr_err("the kernel's hooks are taken, or of another ABI than %d\n",
+		       MM_POLICY_ABI);
+	return err;
 }
 
 static int __init mmp_init(void)
@@ -137,16 +140,13 @@ static int __init mmp_init(void)
 	const struct mmp_policy *active[MM_POLICY_POINTS] = {};
 	int err;
 
-	err = core_parse_params(active);
-	if (err)
-		return err;
-	err = mm_policy_register(&mmp_ops);
+	err = mmp_settings_init(&core_parts) ?: core_parse_params(active) ?:
+	      core_take_hooks();
 	if (err) {
-		pr_err("the kernel's hooks are taken, or of another ABI than %d\n",
-		       MM_POLICY_ABI);
+		mmp_settings_exit();
 		return err;
 	}
-	err = mmp_binding_init() ?: mmp_profiles_init(active) ?: mmp_sysfs_init();
+	err = mmp_bindings_init() ?: mmp_profiles_init(active) ?: mmp_sysfs_init();
 	if (err)
 		core_free_all();
 	else

@@ -9,20 +9,12 @@
 #ifndef MMPOLICY_H
 #define MMPOLICY_H
 
-#include <linux/jump_label.h>
-#include <linux/kobject.h>
-#include <linux/list.h>
 #include <linux/mm.h>
 #include <linux/mm_policy.h>
-#include <linux/percpu.h>
-#include <linux/rcupdate.h>
 #include <linux/sysfs.h>
 
 #include "compat.h"
 
-#define MMP_NAME_SIZE	32	/* of the name of a profile, with the NUL */
-
-struct dentry;
 struct mmp_decision;
 enum mmp_lazy_answer;
 
@@ -121,71 +113,6 @@ struct mmp_point {
 	void (*switched)(bool on);
 };
 
-/**
- * struct mmp_settings - what a profile says, published as a whole
- * @rcu: frees it after the last reader
- * @active: the policy of each point
- * @values: of all knobs, by slot
- */
-struct mmp_settings {
-	struct rcu_head rcu;
-	const struct mmp_policy *active[MM_POLICY_POINTS];
-	u32 values[];
-};
-
-/**
- * struct mmp_stats - what a file with counters shows
- * @profile: whose
- * @point: of which point
- */
-struct mmp_stats {
-	struct mmp_profile *profile;
-	enum mm_policy_point point;
-};
-
-/**
- * struct mmp_profile - a name for settings
- * @name: as in sysfs and debugfs
- * @node: in mmp_profiles; afterwards in the list of those to be removed
- * @gone: deleted, but somebody may still hold a file of it open; under mmp_lock
- * @dirs: its sysfs directories, parents first
- * @debugfs: its debugfs directory
- * @stats: what the files there show
- * @settings: immutable; replaced as a whole
- * @counters: of all points, by index; then how long faults took
- */
-struct mmp_profile {
-	char name[MMP_NAME_SIZE];
-	struct list_head node;
-	bool gone;
-	struct list_head dirs;
-	struct dentry *debugfs;
-	struct mmp_stats stats[MM_POLICY_POINTS];
-	struct mmp_settings __rcu *settings;
-	u64 __percpu *counters;
-};
-
-/* core.c: everything there is. The table ends with NULL. */
-extern struct mmp_point *const mmp_points[MM_POLICY_POINTS];
-extern struct mmp_policy *const mmp_policies[];
-extern const struct mm_policy_ops mmp_ops;
-
-#define for_each_policy(policy, i)					\
-	for ((i) = 0; ((policy) = mmp_policies[i]); (i)++)
-
-const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
-					 const char *name);
-
-/* control/profile.c */
-extern struct mmp_profile mmp_default;
-
-/* control/binding.c */
-DECLARE_STATIC_KEY_FALSE(mmp_scoped);
-struct mmp_profile *mmp_profile_scoped(const struct mm_struct *mm);
-
-/* control/debugfs.c */
-DECLARE_STATIC_KEY_FALSE(mmp_measuring);
-
 /* <point>/point.c */
 extern struct mmp_point mmp_point_anon_order;
 extern struct mmp_point mmp_point_thp_gfp;
@@ -213,42 +140,5 @@ bool mmp_madv_free_eager(struct vm_area_struct *vma, unsigned long start,
 	extern struct mmp_policy mmp_policy_##point##_##name;
 #include "policies.h"
 #undef MMP_POLICY
-
-/**
- * mmp_profile_of - which profile decides for an address space
- * @mm: the address space; %NULL has none of its own and gets "default"
- *
- * The profile that the process is bound to, else its cgroup or the nearest one
- * above that is bound, else its arm of the running experiment, else "default".
- * Context: RCU read side; the profile stays until its end. A task, no interrupt:
- * one in the middle of a lookup would find what a CPU keeps half written.
- */
-static inline struct mmp_profile *mmp_profile_of(const struct mm_struct *mm)
-{
-	if (static_branch_unlikely(&mmp_scoped))
-		return mmp_profile_scoped(mm);
-	return &mmp_default;
-}
-
-/* The counters of a point. */
-static inline u64 __percpu *mmp_counters(const struct mmp_profile *profile,
-					 const struct mmp_point *point)
-{
-	return profile->counters + point->first_counter;
-}
-
-/**
- * mmp_count - add to a counter of a point
- * @profile: who decided
- * @point: the point
- * @counter: index into its counters
- * @n: how much
- */
-static inline void mmp_count(const struct mmp_profile *profile,
-			     const struct mmp_point *point,
-			     unsigned int counter, u64 n)
-{
-	this_cpu_add(mmp_counters(profile, point)[counter], n);
-}
 
 #endif /* MMPOLICY_H */

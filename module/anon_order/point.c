@@ -3,13 +3,10 @@
 #include <linux/log2.h>
 #include <linux/timex.h>
 
-#include "../mmpolicy.h"
-#include "anon_order.h"
 #include "../sense/available.h"
-#include "../madv_free/lazyfree.h"
-
-#define CREATE_TRACE_POINTS
+#include "../sense/whose.h"
 #include "../trace.h"
+#include "anon_order.h"
 
 enum { MIN_AVAILABLE_PERCENT, OVERRIDE_MADVISE };
 

@@ -4,7 +4,7 @@
 #include <linux/preempt.h>
 #include <linux/timex.h>
 
-#include "../mmpolicy.h"
+#include "../sense/whose.h"
 #include "../trace.h"
 
 enum {

@@ -14,6 +14,7 @@
 #include <linux/jiffies.h>
 #include <linux/minmax.h>
 #include <linux/mmzone.h>
+#include <linux/rcupdate.h>
 #include <linux/slab.h>
 
 #include "compact.h"

@@ -3,10 +3,10 @@
 #include <linux/mmzone.h>
 #include <linux/string.h>
 
-#include "compact.h"
-#include "../mmpolicy.h"
 #include "../sense/stall.h"
+#include "../sense/whose.h"
 #include "../trace.h"
+#include "compact.h"
 
 enum {
 	STOCK,

@@ -2,347 +2,308 @@
 /*
  * Bindings: which cgroups and which processes have a profile of their own.
  *
- * A fault does not walk the hierarchy of cgroups. Each CPU keeps what it found
- * for a cgroup, tagged with a generation that rises with every change, so that
- * one store outdates the caches of all CPUs.
- *
  * A cgroup is known by its id, a process by its struct pid, on which a
  * reference is held. Neither is used again for another one. The kernel's
  * tracepoints tell when one of them ends, and when a bound process forks.
  */
 #include <linux/cgroup.h>
 #include <linux/cleanup.h>
-#include <linux/ctype.h>
-#include <linux/hashtable.h>
 #include <linux/pid.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/task.h>
-#include <linux/sizes.h>
 #include <linux/slab.h>
-#include <linux/spinlock.h>
-#include <linux/string.h>
 #include <linux/tracepoint.h>
 #include <linux/workqueue.h>
 
-#include "control.h"
 #include "../sense/events.h"
+#include "control.h"
 
-enum kind { CGROUP, PROCESS, KINDS };
+enum { CGROUPS, PROCESSES, KINDS };
 
-/**
- * struct binding - a cgroup or a process that has a profile
- * @node: in the table
- * @rcu: frees it after the last reader
- * @id: of the cgroup, or the address of @pid
- * @pid: of the process; %NULL for a cgroup
- * @profile: which
- */
-struct binding {
-	struct hlist_node node;
-	struct rcu_head rcu;
-	u64 id;
-	struct pid *pid;
-	struct mmp_profile *profile;
-};
+static unsigned int nr_bound[KINDS];	/* under mmp_bindings_lock */
+static bool scoped;			/* do we count in mmp_scoped? */
 
-/**
- * struct found - the profile found for a cgroup
- * @cgroup: which; a removal raises the generation before it is freed
- * @generation: of the table when it was looked up
- * @profile: of it or of the nearest one above that has one, or %NULL
- */
-struct found {
-	const struct cgroup *cgroup;
-	unsigned long generation;
-	struct mmp_profile *profile;
-} __aligned(4 * sizeof(long));
-
-#define CACHE_SIZE	512
-#define LONGEST_LINE	sizeof("18446744073709551615\n")
-
-/* May a profile other than "default" decide? That of a process? */
-DEFINE_STATIC_KEY_FALSE(mmp_scoped);
-static DEFINE_STATIC_KEY_FALSE(processes_bound);
-
-static DEFINE_HASHTABLE(table, 10);
-static unsigned int nr_bound[KINDS];
-static DEFINE_SPINLOCK(table_lock);	/* for the two above; readers have RCU */
-static unsigned long generation = 1;	/* rises after a change of a cgroup */
-static struct found __percpu *cache;
-
-/* Lookup */
-
-static u64 id_of(const struct pid *pid)
+static unsigned int *binding_count_of(const struct mmp_binding *b)
 {
-	return (unsigned long)pid;
+	return &nr_bound[b->pid ? PROCESSES : CGROUPS];
 }
 
-static struct binding *find(u64 id)
+static void binding_insert(struct mmp_binding *b)
 {
-	struct binding *b;
+	unsigned int *nr = binding_count_of(b);
 
-	hash_for_each_possible_rcu(table, b, node, id,
-				   lockdep_is_held(&table_lock))
-		if (b->id == id)
-			return b;
-	return NULL;
-}
-
-static struct mmp_profile *bound_to(u64 id)
-{
-	const struct binding *b = find(id);
-
-	return b ? READ_ONCE(b->profile) : NULL;
-}
-
-static noinline struct mmp_profile *nearest(struct cgroup *cgroup)
-{
-	struct mmp_profile *profile = NULL;
-
-	for (; cgroup && !profile; cgroup = cgroup_parent(cgroup))
-		profile = bound_to(cgroup_id(cgroup));
-	return profile;
-}
-
-/* The generation is read first, so that what is found is never older than it. */
-static __always_inline struct mmp_profile *
-of_cgroup(const struct task_struct *task)
-{
-	/* Pairs with outdate(). */
-	unsigned long now = smp_load_acquire(&generation);
-	struct cgroup *cgroup = task_dfl_cgroup((struct task_struct *)task);
-	struct found *found;
-
-	guard(preempt)();
-	/* They are about a page large. */
-	found = this_cpu_ptr(cache) + (unsigned long)cgroup / SZ_4K % CACHE_SIZE;
-	if (unlikely(found->cgroup != cgroup || found->generation != now))
-		*found = (struct found){ cgroup, now, nearest(cgroup) };
-	return found->profile;
-}
-
-static __always_inline struct mmp_profile *of_task(struct task_struct *task)
-{
-	struct mmp_profile *profile = NULL;
-
-	if (static_branch_unlikely(&processes_bound))
-		profile = bound_to(id_of(task_tgid(task)));
-	if (!profile)
-		profile = of_cgroup(task);
-	return profile ?: mmp_experiment_arm(task);
-}
-
-/* Not of the task that works on it: khugepaged, ptrace, kernel threads. */
-static noinline struct mmp_profile *of_owner(const struct mm_struct *mm)
-{
-	struct task_struct *owner = mm ? mmp_mm_owner(mm) : NULL;
-
-	return owner ? of_task(owner) : &mmp_default;
-}
-
-/* mmp_profile_of() when it may be another than "default". */
-struct mmp_profile *mmp_profile_scoped(const struct mm_struct *mm)
-{
-	if (likely(current->mm == mm && !(current->flags & PF_KTHREAD)))
-		return of_task(current);
-	return of_owner(mm);
-}
-
-/* Changes */
-
-static enum kind kind_of(const struct binding *b)
-{
-	return b->pid ? PROCESS : CGROUP;
-}
-
-/* After the table has changed, for cgroups. */
-static void outdate(void)
-{
-	/* Pairs with of_cgroup(). */
-	smp_store_release(&generation, generation + 1);
-}
-
-static void add(struct binding *b)
-{
-	lockdep_assert_held(&table_lock);
-	hash_add_rcu(table, &b->node, b->id);
-	WRITE_ONCE(nr_bound[kind_of(b)], nr_bound[kind_of(b)] + 1);
+	lockdep_assert_held(&mmp_bindings_lock);
+	hash_add_rcu(mmp_bindings, &b->node, b->id);
+	atomic_inc(&b->profile->users);
+	WRITE_ONCE(*nr, *nr + 1);
 	if (!b->pid)
-		outdate();
+		mmp_bindings_outdate();
 }
 
-static void free_binding(struct rcu_head *rcu)
+static void binding_free(struct rcu_head *rcu)
 {
-	struct binding *b = container_of(rcu, struct binding, rcu);
+	struct mmp_binding *b = container_of(rcu, struct mmp_binding, rcu);
 
 	put_pid(b->pid);
 	kfree(b);
 }
 
-static void drop(struct binding *b)
+static void binding_remove(struct mmp_binding *b)
 {
-	lockdep_assert_held(&table_lock);
+	unsigned int *nr = binding_count_of(b);
+
+	lockdep_assert_held(&mmp_bindings_lock);
 	hash_del_rcu(&b->node);
-	WRITE_ONCE(nr_bound[kind_of(b)], nr_bound[kind_of(b)] - 1);
+	atomic_dec(&b->profile->users);
+	WRITE_ONCE(*nr, *nr - 1);
 	if (!b->pid)
-		outdate();
-	call_rcu(&b->rcu, free_binding);
+		mmp_bindings_outdate();
+	call_rcu(&b->rcu, binding_free);
 }
 
-static bool any_bound(void)
+/* A fault finds the old profile or the new one. */
+static void binding_move(struct mmp_binding *b, struct mmp_profile *profile)
 {
-	return READ_ONCE(nr_bound[CGROUP]) || READ_ONCE(nr_bound[PROCESS]);
+	lockdep_assert_held(&mmp_bindings_lock);
+	atomic_dec(&b->profile->users);
+	atomic_inc(&profile->users);
+	WRITE_ONCE(b->profile, profile);
+	if (!b->pid)
+		mmp_bindings_outdate();
 }
 
 /* @pid is NULL for a cgroup. */
-static struct binding *new_binding(u64 id, struct pid *pid, gfp_t gfp)
+static struct mmp_binding *binding_new(u64 id, struct pid *pid, gfp_t gfp)
 {
-	struct binding *b = kmalloc(sizeof(*b), gfp);
+	struct mmp_binding *b = kmalloc(sizeof(*b), gfp);
 
 	if (b)
-		*b = (struct binding){ .id = id, .pid = get_pid(pid) };
+		*b = (struct mmp_binding){ .id = id, .pid = get_pid(pid) };
 	return b;
 }
 
 /* What the kernel tells */
 
-static void settle(struct work_struct *work)
+static void binding_settle_later(struct work_struct *work)
 {
 	guard(mutex)(&mmp_lock);
-	mmp_binding_settle();
+	mmp_bindings_settle();
 }
 
-static DECLARE_WORK(settling, settle);
+static DECLARE_WORK(settling, binding_settle_later);
 
-static void ended(enum kind kind, u64 id)
+static void binding_ended(u64 id)
 {
-	struct binding *b;
+	const unsigned int *nr = NULL;
+	struct mmp_binding *b;
 
-	spin_lock(&table_lock);
-	b = find(id);
-	if (b)
-		drop(b);
-	spin_unlock(&table_lock);
-	if (b && !READ_ONCE(nr_bound[kind]))
+	spin_lock(&mmp_bindings_lock);
+	b = mmp_binding_find(id);
+	if (b) {
+		nr = binding_count_of(b);
+		binding_remove(b);
+	}
+	spin_unlock(&mmp_bindings_lock);
+	if (nr && !READ_ONCE(*nr))
 		schedule_work(&settling);
 }
 
-static void on_exit(void *unused, struct task_struct *task)
+static void binding_on_exit(void *unused, struct task_struct *task)
 {
-	u64 id = id_of(task_tgid(task));
+	u64 id = mmp_process_id(task_tgid(task));
 
 	guard(rcu)();
-	if (!atomic_read(&task->signal->live) && find(id))
-		ended(PROCESS, id);
+	if (!atomic_read(&task->signal->live) && mmp_binding_find(id))
+		binding_ended(id);
 }
 
-static void on_rmdir(void *unused, struct cgroup *cgroup, const char *path)
+static void binding_on_rmdir(void *unused, struct cgroup *cgroup, const char *path)
 {
-	ended(CGROUP, cgroup_id(cgroup));
+	binding_ended(cgroup_id(cgroup));
 	/* Soon another one may be at its address. */
-	spin_lock(&table_lock);
-	outdate();
-	spin_unlock(&table_lock);
+	spin_lock(&mmp_bindings_lock);
+	mmp_bindings_outdate();
+	spin_unlock(&mmp_bindings_lock);
 }
 
 /* The child does not run yet. Without memory it is not bound: it gets stock. */
-static void on_fork(void *unused, struct task_struct *parent,
-		    struct task_struct *child)
+static void binding_on_fork(void *unused, struct task_struct *parent,
+			    struct task_struct *child)
 {
-	u64 from = id_of(task_tgid(parent));
+	u64 from = mmp_process_id(task_tgid(parent));
 	struct pid *pid = task_tgid(child);
-	struct binding *b;
+	struct mmp_binding *b, *of_parent;
 
 	guard(rcu)();
-	if (id_of(pid) == from || !find(from))
+	if (mmp_process_id(pid) == from || !mmp_binding_find(from))
 		return;
-	b = new_binding(id_of(pid), pid, GFP_ATOMIC | __GFP_NOWARN);
+	b = binding_new(mmp_process_id(pid), pid, GFP_ATOMIC | __GFP_NOWARN);
 	if (!b)
 		return;
-	spin_lock(&table_lock);
-	b->profile = bound_to(from);
-	if (b->profile)
-		add(b);
-	spin_unlock(&table_lock);
-	if (!b->profile)
-		free_binding(&b->rcu);
+	spin_lock(&mmp_bindings_lock);
+	of_parent = mmp_binding_find(from);
+	if (of_parent) {
+		b->profile = of_parent->profile;
+		binding_insert(b);
+	}
+	spin_unlock(&mmp_bindings_lock);
+	if (!of_parent)
+		binding_free(&b->rcu);
 }
 
 static struct mmp_event events[] = {
-	{ "sched_process_fork", on_fork },
-	{ "sched_process_exit", on_exit },
-	{ "cgroup_rmdir", on_rmdir },
+	{ "sched_process_fork", binding_on_fork },
+	{ "sched_process_exit", binding_on_exit },
+	{ "cgroup_rmdir", binding_on_rmdir },
 	{}
 };
 
-static void switch_key(struct static_key_false *key, bool on)
-{
-	if (on)
-		static_branch_enable(key);
-	else
-		static_branch_disable(key);
-}
-
 /**
- * mmp_binding_settle - listen and look up only as long as there is a need
+ * mmp_bindings_settle - listen and look up only as long as there is a need
  *
  * Context: under mmp_lock; may sleep.
  */
-void mmp_binding_settle(void)
+void mmp_bindings_settle(void)
 {
+	bool processes = READ_ONCE(nr_bound[PROCESSES]);
+	bool any = processes || READ_ONCE(nr_bound[CGROUPS]);
+
 	lockdep_assert_held(&mmp_lock);
-	if (!any_bound())
+	if (!any)
 		mmp_ignore(events);
-	switch_key(&processes_bound, READ_ONCE(nr_bound[PROCESS]));
-	switch_key(&mmp_scoped, any_bound() || mmp_experiment_running());
+	if (processes)
+		static_branch_enable(&mmp_processes_bound);
+	else
+		static_branch_disable(&mmp_processes_bound);
+	if (any && !scoped)
+		static_branch_inc(&mmp_scoped);
+	if (!any && scoped)
+		static_branch_dec(&mmp_scoped);
+	scoped = any;
 }
 
-/* Adds @new; or returns true if what is bound was moved instead. */
-static bool move(struct mmp_profile *profile, u64 id, struct binding *new)
-{
-	struct binding *old;
+/* Changes */
 
-	spin_lock(&table_lock);
-	old = find(id);
-	if (old) {
-		WRITE_ONCE(old->profile, profile);
-		if (!old->pid)
-			outdate();
-	} else {
-		add(new);
-	}
-	spin_unlock(&table_lock);
-	return old;
-}
-
-/* Binds, or moves the binding. Before the caller asks whether @id still lives. */
-static int bind(struct mmp_profile *profile, u64 id, struct pid *pid)
+/* Binds, or moves the binding. The caller asks afterwards whether @id still lives. */
+static int binding_put(struct mmp_profile *profile, u64 id, struct pid *pid)
 {
-	struct binding *new = new_binding(id, pid, GFP_KERNEL);
+	struct mmp_binding *new = binding_new(id, pid, GFP_KERNEL), *old;
 	int err;
 
 	if (!new)
 		return -ENOMEM;
 	new->profile = profile;
 	err = mmp_listen(events);
-	if (!err && !move(profile, id, new))
+	if (err)
+		goto free;
+	spin_lock(&mmp_bindings_lock);
+	old = mmp_binding_find(id);
+	if (old)
+		binding_move(old, profile);
+	else
+		binding_insert(new);
+	spin_unlock(&mmp_bindings_lock);
+	if (!old)
 		return 0;
-	free_binding(&new->rcu);
+free:
+	binding_free(&new->rcu);
 	return err;
 }
 
-static int unbind(const struct mmp_profile *profile, u64 id)
+/**
+ * mmp_bind_cgroup - let a profile decide for a cgroup and all below it
+ * @profile: which
+ * @id: of the cgroup
+ *
+ * Context: under mmp_lock; may sleep; mmp_bindings_settle() afterwards.
+ * Return: 0, or an error as docs/sysfs-abi.txt has it for "cgroups".
+ */
+int mmp_bind_cgroup(struct mmp_profile *profile, u64 id)
 {
-	struct binding *b;
+	struct cgroup *cgroup = cgroup_get_from_id(id);
+	int err;
 
-	spin_lock(&table_lock);
-	b = find(id);
+	if (IS_ERR(cgroup))
+		return -ENOENT;
+	err = binding_put(profile, id, NULL);
+	if (!err && !(READ_ONCE(cgroup->self.flags) & CSS_ONLINE)) {
+		binding_ended(id);
+		err = -ENOENT;
+	}
+	cgroup_put(cgroup);
+	return err;
+}
+
+/**
+ * mmp_bind_process - let a profile decide for a process and those that it forks
+ * @profile: which
+ * @number: of the process, as the caller knows it
+ *
+ * Context: under mmp_lock; may sleep; mmp_bindings_settle() afterwards.
+ * Return: 0, or an error as docs/sysfs-abi.txt has it for "pids".
+ */
+int mmp_bind_process(struct mmp_profile *profile, u64 number)
+{
+	struct pid *pid = number <= INT_MAX ? find_get_pid(number) : NULL;
+	struct task_struct *task = get_pid_task(pid, PIDTYPE_TGID);
+	int err = -ESRCH;
+
+	if (!task)
+		goto put;
+	err = task->flags & PF_KTHREAD ? -EINVAL :
+	      binding_put(profile, mmp_process_id(pid), pid);
+	if (!err && !atomic_read(&task->signal->live)) {
+		binding_ended(mmp_process_id(pid));
+		err = -ESRCH;
+	}
+	put_task_struct(task);
+put:
+	put_pid(pid);
+	return err;
+}
+
+static int binding_drop(const struct mmp_profile *profile, u64 id)
+{
+	struct mmp_binding *b;
+
+	spin_lock(&mmp_bindings_lock);
+	b = mmp_binding_find(id);
 	if (b && b->profile != profile)
 		b = NULL;
 	if (b)
-		drop(b);
-	spin_unlock(&table_lock);
+		binding_remove(b);
+	spin_unlock(&mmp_bindings_lock);
 	return b ? 0 : -ENOENT;
+}
+
+/**
+ * mmp_unbind_cgroup - end the binding of a cgroup
+ * @profile: what it has to be bound to
+ * @id: of the cgroup
+ *
+ * Context: under mmp_lock; mmp_bindings_settle() afterwards.
+ * Return: 0 or -ENOENT.
+ */
+int mmp_unbind_cgroup(const struct mmp_profile *profile, u64 id)
+{
+	return binding_drop(profile, id);
+}
+
+/**
+ * mmp_unbind_process - end the binding of a process
+ * @profile: what it has to be bound to
+ * @number: of the process, as the caller knows it
+ *
+ * Context: under mmp_lock; mmp_bindings_settle() afterwards.
+ * Return: 0 or -ENOENT.
+ */
+int mmp_unbind_process(const struct mmp_profile *profile, u64 number)
+{
+	struct pid *pid = number <= INT_MAX ? find_get_pid(number) : NULL;
+	int err = pid ? binding_drop(profile, mmp_process_id(pid)) : -ENOENT;
+
+	put_pid(pid);
+	return err;
 }
 
 /**
@@ -352,202 +313,33 @@ static int unbind(const struct mmp_profile *profile, u64 id)
  */
 void mmp_unbind_all(void)
 {
+	struct mmp_binding *b;
 	struct hlist_node *next;
-	struct binding *b;
 	int i;
 
-	scoped_guard(spinlock, &table_lock)
-		hash_for_each_safe(table, i, next, b, node)
-			drop(b);
-	mmp_binding_settle();
+	scoped_guard(spinlock, &mmp_bindings_lock)
+		hash_for_each_safe(mmp_bindings, i, next, b, node)
+			binding_remove(b);
+	mmp_bindings_settle();
 }
 
 /**
- * mmp_bound - is anything bound to a profile?
- * @profile: which
- */
-bool mmp_bound(const struct mmp_profile *profile)
-{
-	bool found = false;
-	struct binding *b;
-	int i;
-
-	spin_lock(&table_lock);
-	hash_for_each(table, i, b, node)
-		found |= b->profile == profile;
-	spin_unlock(&table_lock);
-	return found;
-}
-
-/* The files "cgroups" and "pids" of a profile */
-
-static int bind_cgroup(struct mmp_profile *profile, u64 id)
-{
-	struct cgroup *cgroup = cgroup_get_from_id(id);
-	int err;
-
-	if (IS_ERR(cgroup))
-		return -ENOENT;
-	err = bind(profile, id, NULL);
-	if (!err && !(READ_ONCE(cgroup->self.flags) & CSS_ONLINE)) {
-		ended(CGROUP, id);
-		err = -ENOENT;
-	}
-	cgroup_put(cgroup);
-	return err;
-}
-
-static int bind_task(struct mmp_profile *profile, struct task_struct *task,
-		     struct pid *pid)
-{
-	int err;
-
-	if (task->flags & PF_KTHREAD)
-		return -EINVAL;
-	err = bind(profile, id_of(pid), pid);
-	if (!err && !atomic_read(&task->signal->live)) {
-		ended(PROCESS, id_of(pid));
-		err = -ESRCH;
-	}
-	return err;
-}
-
-static int bind_pid(struct mmp_profile *profile, struct pid *pid)
-{
-	struct task_struct *task = get_pid_task(pid, PIDTYPE_TGID);
-	int err;
-
-	if (!task)
-		return -ESRCH;
-	err = bind_task(profile, task, pid);
-	put_task_struct(task);
-	return err;
-}
-
-static int change_process(struct mmp_profile *profile, u64 number, bool on)
-{
-	struct pid *pid = number <= INT_MAX ? find_get_pid(number) : NULL;
-	int err;
-
-	if (!pid)
-		return on ? -ESRCH : -ENOENT;
-	err = on ? bind_pid(profile, pid) : unbind(profile, id_of(pid));
-	put_pid(pid);
-	return err;
-}
-
-static int change_cgroup(struct mmp_profile *profile, u64 id, bool on)
-{
-	return on ? bind_cgroup(profile, id) : unbind(profile, id);
-}
-
-static ssize_t change(struct kobject *kobj, const char *buf, size_t count,
-		      int (*change_one)(struct mmp_profile *profile, u64 id,
-					bool on))
-{
-	struct mmp_profile *profile = mmp_profile_of_dir(kobj);
-	bool off = *buf == '-';
-	u64 id;
-	int err;
-
-	if (off && !isdigit(buf[1]))
-		return -EINVAL;
-	err = mmp_parse(buf + off, count, 0, U64_MAX, &id);
-	if (err)
-		return err;
-	guard(mutex)(&mmp_lock);
-	err = mmp_may_change(profile);
-	if (err)
-		return err;
-	err = change_one(profile, id, !off);
-	mmp_binding_settle();
-	return err ?: count;
-}
-
-/* 0 where it is not to be shown: another kind, or not in the reader's namespace. */
-static u64 shown(const struct binding *b, enum kind kind)
-{
-	if (kind_of(b) != kind)
-		return 0;
-	return kind == PROCESS ? pid_vnr(b->pid) : b->id;
-}
-
-/* From byte @skip on. Ends with a whole line, unless not even one fits. */
-static ssize_t list(struct kobject *kobj, char *buf, loff_t skip, size_t size,
-		    enum kind kind)
-{
-	const struct mmp_profile *profile = mmp_profile_of_dir(kobj);
-	char line[LONGEST_LINE];
-	struct binding *b;
-	size_t len = 0, n;
-	int i;
-
-	guard(rcu)();
-	hash_for_each_rcu(table, i, b, node) {
-		u64 id = shown(b, kind);
-
-		if (!id || READ_ONCE(b->profile) != profile)
-			continue;
-		n = scnprintf(line, sizeof(line), "%llu\n", id);
-		if (skip >= n) {
-			skip -= n;
-			continue;
-		}
-		if (len && n > size - len)
-			break;
-		n = min(n - skip, size - len);
-		memcpy(buf + len, line + skip, n);
-		len += n;
-		skip = 0;
-	}
-	return len;
-}
-
-#define BINDING_FILE(name, kind, one)					\
-static ssize_t name##_read(struct file *file, struct kobject *kobj,	\
-			   struct bin_attribute *attr, char *buf,	\
-			   loff_t off, size_t count)			\
-{									\
-	return list(kobj, buf, off, count, kind);			\
-}									\
-									\
-static ssize_t name##_write(struct file *file, struct kobject *kobj,	\
-			    struct bin_attribute *attr, char *buf,	\
-			    loff_t off, size_t count)			\
-{									\
-	return change(kobj, buf, count, one);				\
-}									\
-									\
-static struct bin_attribute name##_file = __BIN_ATTR_RW(name, 0)
-
-BINDING_FILE(cgroups, CGROUP, change_cgroup);
-BINDING_FILE(pids, PROCESS, change_process);
-
-/* Not text files of sysfs, as those end after a page. */
-const struct bin_attribute *const mmp_binding_files[] = {
-	&cgroups_file,
-	&pids_file,
-	NULL
-};
-
-/**
- * mmp_binding_init - get ready for bindings
+ * mmp_bindings_init - get ready for bindings
  *
  * Return: 0 or -ENOMEM.
  */
-int mmp_binding_init(void)
+int mmp_bindings_init(void)
 {
-	cache = __alloc_percpu(CACHE_SIZE * sizeof(*cache), sizeof(*cache));
-	return cache ? 0 : -ENOMEM;
+	return mmp_whose_init();
 }
 
 /* No file is left and no callback runs. */
-void mmp_binding_exit(void)
+void mmp_bindings_exit(void)
 {
 	scoped_guard(mutex, &mmp_lock)
 		mmp_unbind_all();
 	tracepoint_synchronize_unregister();
 	cancel_work_sync(&settling);
 	rcu_barrier();
-	free_percpu(cache);
+	mmp_whose_exit();
 }

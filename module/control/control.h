@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the parts of the control plane share: profiles, what is bound to them,
- * the experiment, the lease, and their files. Points and policies need none of
- * it.
+ * What can be changed and by whom. Each file here uses only what stands above it
+ * in this list, and no point or policy needs any of it.
  *
  * Every change is made under mmp_lock, which the store of any file may take.
  * Files are made and removed without it, as removing one waits for its stores.
@@ -10,49 +9,73 @@
 #ifndef MMPOLICY_CONTROL_H
 #define MMPOLICY_CONTROL_H
 
+#include <linux/kobject.h>
 #include <linux/mutex.h>
 
-#include "../mmpolicy.h"
+#include "../sense/whose.h"
 
 struct seq_file;
-struct task_struct;
+
+/* change.c: what every write goes through */
+extern struct mutex mmp_lock;	/* serialises changes; readers have RCU */
+bool mmp_latched(void);
+void mmp_latch(bool on);
+int mmp_may_change(const struct mmp_profile *profile);
+int mmp_parse(const char *buf, size_t count, u64 min, u64 max, u64 *value);
+
+/**
+ * struct mmp_parts - what the module is made of; core.c knows
+ * @ops: what the hooks call
+ * @points: all of them
+ * @policies: all of them; the last is %NULL
+ */
+struct mmp_parts {
+	const struct mm_policy_ops *ops;
+	struct mmp_point *const *points;
+	struct mmp_policy *const *policies;
+};
+
+/* settings.c: what there is to be set, and where it stands in a snapshot */
+extern const struct mmp_parts *mmp_parts;
+extern struct mmp_settings *mmp_stock;
+extern unsigned int mmp_nr_counters;
+int mmp_settings_init(const struct mmp_parts *parts);
+void mmp_settings_exit(void);
+struct mmp_settings *mmp_settings_copy(const struct mmp_settings *old);
+const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
+					 const char *name);
+
+#define for_each_policy(policy, i)					\
+	for ((i) = 0; ((policy) = mmp_parts->policies[i]); (i)++)
+
+/* keys.c: which hooks ask us */
+void mmp_key_switch(enum mm_policy_point point, bool on);
+bool mmp_active(void);
 
 /* profile.c */
-extern struct mutex mmp_lock;	/* serialises changes; readers have RCU */
-extern struct list_head mmp_profiles;
 int mmp_profiles_init(const struct mmp_policy *const *active);
 void mmp_profiles_exit(void);
 struct mmp_profile *mmp_profile_new(const char *text);
 int mmp_profile_link(struct mmp_profile *profile);
 int mmp_profile_delete(const char *name);
+void mmp_profiles_to_stock(void);
 void mmp_profiles_gone(struct list_head *list);
 void mmp_profile_free(struct mmp_profile *profile);
 struct mmp_profile *mmp_profile_find(const char *name);
-int mmp_may_change(const struct mmp_profile *profile);
 int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 		   const struct mmp_policy *policy);
 int mmp_set_knob(struct mmp_profile *profile, const struct mmp_knob *knob,
 		 u32 value);
-void mmp_all_stock(void);
-bool mmp_active(void);
-u64 __percpu *mmp_latency_counters(const struct mmp_profile *profile,
-				   enum mm_policy_point point);
 
 /* binding.c */
-extern const struct bin_attribute *const mmp_binding_files[];
-int mmp_binding_init(void);
-void mmp_binding_exit(void);
-void mmp_binding_settle(void);
+int mmp_bindings_init(void);
+void mmp_bindings_exit(void);
+void mmp_bindings_settle(void);
+int mmp_bind_cgroup(struct mmp_profile *profile, u64 id);
+int mmp_bind_process(struct mmp_profile *profile, u64 number);
+int mmp_unbind_cgroup(const struct mmp_profile *profile, u64 id);
+int mmp_unbind_process(const struct mmp_profile *profile, u64 number);
 void mmp_unbind_all(void);
-bool mmp_bound(const struct mmp_profile *profile);
-
-/* experiment.c */
-extern const struct attribute *const mmp_experiment_files[];
-bool mmp_experiment_running(void);
-bool mmp_experiment_uses(const struct mmp_profile *profile);
-void mmp_experiment_clear(void);
-void mmp_experiment_units(struct seq_file *m);
-struct mmp_profile *mmp_experiment_arm(struct task_struct *task);
 
 /* latency.c */
 #define MMP_LATENCIES	32	/* log2 of nanoseconds */
@@ -60,24 +83,58 @@ DECLARE_STATIC_KEY_FALSE(mmp_timing);
 int mmp_latency_start(void);
 void mmp_latency_stop(void);
 void mmp_latency_asked(enum mm_policy_point point);
+u64 __percpu *mmp_latency_counters(const struct mmp_profile *profile,
+				   enum mm_policy_point point);
+
+/* experiment.c */
+extern const struct attribute *const mmp_experiment_files[];
+void mmp_experiment_clear(void);
+void mmp_experiment_units(struct seq_file *m);
 
 /* lease.c */
 extern const struct attribute *const mmp_lease_files[];
-bool mmp_expired(void);
-void mmp_lease_clear(void);
+void mmp_lease_init(void (*on_expiry)(void));
 void mmp_lease_exit(void);
-
-/* sysfs.c */
-int mmp_parse(const char *buf, size_t count, u64 min, u64 max, u64 *value);
-struct mmp_profile *mmp_profile_of_dir(struct kobject *kobj);
-int mmp_sysfs_init(void);
-void mmp_sysfs_exit(void);
-void mmp_sysfs_sweep(void);
+void mmp_lease_clear(void);
+unsigned int mmp_lease_due(void);
 
 /* debugfs.c */
 void mmp_debugfs_init(void);
 void mmp_debugfs_exit(void);
 void mmp_debugfs_add(struct mmp_profile *profile);
 void mmp_debugfs_remove(struct mmp_profile *profile);
+
+/**
+ * struct mmp_dir - the directory of a profile, a point, or one of its policies
+ * @kobj: the directory
+ * @node: in mmp_profile.dirs
+ * @profile: whose it is
+ * @point: which point
+ */
+struct mmp_dir {
+	struct kobject kobj;
+	struct list_head node;
+	struct mmp_profile *profile;
+	enum mm_policy_point point;
+};
+
+#define mmp_dir_of(kobject)	container_of(kobject, struct mmp_dir, kobj)
+
+/* binding_files.c */
+extern const struct bin_attribute *const mmp_binding_files[];
+
+/* profile_files.c */
+int mmp_profile_files_init(struct kobject *parent);
+void mmp_profile_files_freeze(void);
+void mmp_profile_files_exit(void);
+void mmp_profile_files_sweep(void);
+
+/* reset.c */
+void mmp_reset(void);
+void mmp_reset_on_expiry(void);
+
+/* sysfs.c */
+int mmp_sysfs_init(void);
+void mmp_sysfs_exit(void);
 
 #endif /* MMPOLICY_CONTROL_H */

@@ -6,12 +6,9 @@
 
 #include "control.h"
 
-/* Count the cost of decisions, in ticks of get_cycles()? */
-DEFINE_STATIC_KEY_FALSE(mmp_measuring);
-
 static struct dentry *root;
 
-static u64 counter_sum(const u64 __percpu *counter)
+static u64 debugfs_sum(const u64 __percpu *counter)
 {
 	u64 sum = 0;
 	int cpu;
@@ -22,52 +19,52 @@ static u64 counter_sum(const u64 __percpu *counter)
 }
 
 /* Points that are asked in a fault. */
-static bool in_faults(enum mm_policy_point point)
+static bool debugfs_in_faults(enum mm_policy_point point)
 {
 	return point == MM_POLICY_ANON_ORDER || point == MM_POLICY_THP_GFP ||
 	       point == MM_POLICY_COMPACT;
 }
 
-static void show_latencies(struct seq_file *m, const struct mmp_stats *stats)
+static void debugfs_show_latencies(struct seq_file *m, const struct mmp_stats *stats)
 {
 	u64 __percpu *took = mmp_latency_counters(stats->profile, stats->point);
 	int i;
 
 	for (i = 0; i < MMP_LATENCIES; i++)
 		seq_printf(m, "fault_ns_log2_%d %llu\n", i,
-			   counter_sum(&took[i]));
+			   debugfs_sum(&took[i]));
 }
 
-static int stats_show(struct seq_file *m, void *unused)
+static int mmp_stats_show(struct seq_file *m, void *unused)
 {
 	const struct mmp_stats *stats = m->private;
-	const struct mmp_point *point = mmp_points[stats->point];
+	const struct mmp_point *point = mmp_parts->points[stats->point];
 	u64 __percpu *counters = mmp_counters(stats->profile, point);
 	unsigned int i;
 
 	for (i = 0; i < point->nr_counters; i++)
 		seq_printf(m, "%s %llu\n", point->counters[i],
-			   counter_sum(&counters[i]));
-	if (in_faults(stats->point))
-		show_latencies(m, stats);
+			   debugfs_sum(&counters[i]));
+	if (debugfs_in_faults(stats->point))
+		debugfs_show_latencies(m, stats);
 	return 0;
 }
-DEFINE_SHOW_ATTRIBUTE(stats);
+DEFINE_SHOW_ATTRIBUTE(mmp_stats);
 
-static int units_show(struct seq_file *m, void *unused)
+static int mmp_units_show(struct seq_file *m, void *unused)
 {
 	mmp_experiment_units(m);
 	return 0;
 }
-DEFINE_SHOW_ATTRIBUTE(units);
+DEFINE_SHOW_ATTRIBUTE(mmp_units);
 
-static int measure_get(void *unused, u64 *value)
+static int debugfs_measure_get(void *unused, u64 *value)
 {
 	*value = static_key_enabled(&mmp_measuring);
 	return 0;
 }
 
-static int measure_set(void *unused, u64 value)
+static int debugfs_measure_set(void *unused, u64 value)
 {
 	if (value > 1)
 		return -ERANGE;
@@ -77,7 +74,7 @@ static int measure_set(void *unused, u64 value)
 		static_branch_disable(&mmp_measuring);
 	return 0;
 }
-DEFINE_DEBUGFS_ATTRIBUTE(measure_fops, measure_get, measure_set, "%llu\n");
+DEFINE_DEBUGFS_ATTRIBUTE(measure_fops, debugfs_measure_get, debugfs_measure_set, "%llu\n");
 
 /* Errors are ignored, as is usual for debugfs: it is not needed to work. */
 void mmp_debugfs_add(struct mmp_profile *profile)
@@ -86,15 +83,15 @@ void mmp_debugfs_add(struct mmp_profile *profile)
 
 	profile->debugfs = debugfs_create_dir(profile->name, root);
 	for (i = 0; i < MM_POLICY_POINTS; i++) {
-		if (mmp_points[i]->host && profile != &mmp_default)
+		if (mmp_parts->points[i]->host && profile != &mmp_default)
 			continue;
-		if (!mmp_points[i]->nr_counters && !in_faults(i))
+		if (!mmp_parts->points[i]->nr_counters && !debugfs_in_faults(i))
 			continue;
 		profile->stats[i] = (struct mmp_stats){ profile, i };
 		debugfs_create_file("stats", 0444,
-				    debugfs_create_dir(mmp_points[i]->name,
+				    debugfs_create_dir(mmp_parts->points[i]->name,
 						       profile->debugfs),
-				    &profile->stats[i], &stats_fops);
+				    &profile->stats[i], &mmp_stats_fops);
 	}
 }
 
@@ -109,7 +106,7 @@ void mmp_debugfs_init(void)
 	debugfs_create_file("measure", 0600, root, NULL, &measure_fops);
 	debugfs_create_file("units", 0444,
 			    debugfs_create_dir("experiment", root), NULL,
-			    &units_fops);
+			    &mmp_units_fops);
 	mmp_debugfs_add(&mmp_default);
 }
 

@@ -16,6 +16,19 @@
 
 DEFINE_STATIC_KEY_FALSE(mmp_timing);
 
+/**
+ * mmp_latency_counters - how long the faults of a profile took
+ * @profile: whose faults
+ * @point: that were decided at this point too
+ *
+ * Return: %MMP_LATENCIES counters, by log2 of the time in ns.
+ */
+u64 __percpu *mmp_latency_counters(const struct mmp_profile *profile,
+				   enum mm_policy_point point)
+{
+	return profile->counters + mmp_nr_counters + point * MMP_LATENCIES;
+}
+
 #ifdef CONFIG_KRETPROBES
 
 /**
@@ -30,7 +43,7 @@ struct timed {
 	unsigned long asked;
 };
 
-static int fault_begins(struct kretprobe_instance *call, struct pt_regs *regs)
+static int latency_fault_begins(struct kretprobe_instance *call, struct pt_regs *regs)
 {
 	struct vm_area_struct *vma =
 		(void *)regs_get_kernel_argument(regs, 0);
@@ -42,9 +55,9 @@ static int fault_begins(struct kretprobe_instance *call, struct pt_regs *regs)
 	return 0;
 }
 
-NOKPROBE_SYMBOL(fault_begins);
+NOKPROBE_SYMBOL(latency_fault_begins);
 
-static int fault_ends(struct kretprobe_instance *call, struct pt_regs *regs)
+static int latency_fault_ends(struct kretprobe_instance *call, struct pt_regs *regs)
 {
 	u64 end = ktime_get_mono_fast_ns();
 	const struct timed *timed = (void *)call->data;
@@ -60,7 +73,7 @@ static int fault_ends(struct kretprobe_instance *call, struct pt_regs *regs)
 	return 0;
 }
 
-NOKPROBE_SYMBOL(fault_ends);
+NOKPROBE_SYMBOL(latency_fault_ends);
 
 static struct kretprobe probe;
 
@@ -89,8 +102,8 @@ int mmp_latency_start(void)
 
 	probe = (struct kretprobe){
 		.kp.symbol_name = "handle_mm_fault",
-		.entry_handler = fault_begins,
-		.handler = fault_ends,
+		.entry_handler = latency_fault_begins,
+		.handler = latency_fault_ends,
 		.data_size = sizeof(struct timed),
 		.maxactive = 64 + 2 * num_possible_cpus(),
 	};

@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The lease: without a renewal in time the kernel itself goes back to stock.
- *
- * Then the tree is latched: whoever let the lease expire may still be writing,
- * or start anew without knowing, so all writes but the acknowledgment fail.
+ * The lease: without a renewal in time the kernel itself goes back to stock. What
+ * that takes, reset.c knows.
  */
-#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
-
 #include <linux/cleanup.h>
 #include <linux/jiffies.h>
-#include <linux/printk.h>
 #include <linux/workqueue.h>
 
 #include "control.h"
@@ -17,24 +12,33 @@
 #define MIN_MS		100
 #define MAX_MS		(24 * 60 * 60 * 1000)
 
-static void expire(struct work_struct *work);
+static void (*lease_on_expiry)(void);
+
+static void lease_expire(struct work_struct *work)
+{
+	lease_on_expiry();
+}
 
 /* Not deferrable: an idle CPU has to wake up for it. */
-static DECLARE_DELAYED_WORK(expiry, expire);
+static DECLARE_DELAYED_WORK(expiry, lease_expire);
 
 /* Under mmp_lock. */
 static unsigned int lease_ms;
 static u64 deadline;	/* in jiffies */
-static bool expired;
 
 /**
- * mmp_expired - are writes refused because the lease has expired?
- *
- * Context: under mmp_lock.
+ * mmp_lease_init - get ready for a lease
+ * @on_expiry: called when the time is over; a renewal may have come meanwhile
  */
-bool mmp_expired(void)
+void mmp_lease_init(void (*on_expiry)(void))
 {
-	return expired;
+	lease_on_expiry = on_expiry;
+}
+
+/* After the last write; the work may have been about to run. */
+void mmp_lease_exit(void)
+{
+	cancel_delayed_work_sync(&expiry);
 }
 
 /**
@@ -44,31 +48,21 @@ bool mmp_expired(void)
  */
 void mmp_lease_clear(void)
 {
+	lockdep_assert_held(&mmp_lock);
 	lease_ms = 0;
-	expired = false;
 	cancel_delayed_work(&expiry);
 }
 
-/* A renewal may have come while this waited for the lock. */
-static void expire(struct work_struct *work)
+/**
+ * mmp_lease_due - has the lease run out?
+ *
+ * Context: under mmp_lock.
+ * Return: how long it was in ms, or 0 if there is none or it has been renewed.
+ */
+unsigned int mmp_lease_due(void)
 {
-	scoped_guard(mutex, &mmp_lock) {
-		unsigned int was = lease_ms;
-
-		if (!was || time_before64(get_jiffies_64(), deadline))
-			return;
-		mmp_all_stock();
-		expired = true;
-		pr_warn("lease of %u ms expired: all is stock until 1 is written to reset\n",
-			was);
-	}
-	mmp_sysfs_sweep();
-}
-
-/* After the last write; the work may have been about to run. */
-void mmp_lease_exit(void)
-{
-	cancel_delayed_work_sync(&expiry);
+	lockdep_assert_held(&mmp_lock);
+	return time_before64(get_jiffies_64(), deadline) ? 0 : lease_ms;
 }
 
 static ssize_t lease_ms_show(struct kobject *kobj, struct kobj_attribute *attr,

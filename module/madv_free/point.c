@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The point madv_free: MADV_FREE lazily or at once. */
-#include "../mmpolicy.h"
 #include "../sense/available.h"
-#include "lazyfree.h"
+#include "../sense/whose.h"
 #include "../trace.h"
+#include "lazyfree.h"
 
 enum { STOCK, LAZY_PAGES, EAGER_PAGES, ANSWER };
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which arm of an experiment a unit is in.
+ * Which arm of the running experiment a unit is in.
  *
  * A keyed hash of what the unit is, so that nothing has to be stored, no unit
  * ever changes its arm, and experiments with different seeds know nothing of
@@ -9,8 +9,57 @@
 #ifndef MMPOLICY_ARM_H
 #define MMPOLICY_ARM_H
 
+#include <linux/atomic.h>
+#include <linux/bits.h>
+#include <linux/rcupdate.h>
 #include <linux/siphash.h>
 #include <linux/types.h>
+
+struct mmp_profile;
+struct task_struct;
+
+#define MMP_UNIT_BITS	16
+
+enum mmp_arm { MMP_CONTROL, MMP_TREATMENT, MMP_ARMS };
+
+/**
+ * struct mmp_units - which units have been seen
+ * @nr: by arm
+ * @full: there was no room for one
+ * @seen: hashes, the last bit is the arm; 0 for a free place
+ */
+struct mmp_units {
+	atomic_t nr[MMP_ARMS];
+	bool full;
+	atomic64_t seen[BIT(MMP_UNIT_BITS)];
+};
+
+/**
+ * struct mmp_experiment - what it is, published as a whole while it runs
+ * @rcu: frees it after the last reader
+ * @arm: the profiles, or %NULL
+ * @seed: of the assignment
+ * @cgroup: only processes at or below it take part; 0 for all
+ * @level: of that cgroup in the hierarchy
+ * @percent: of the units are treated
+ * @by_cgroup: units are cgroups, not processes
+ * @units: what has been seen
+ */
+struct mmp_experiment {
+	struct rcu_head rcu;
+	struct mmp_profile *arm[MMP_ARMS];
+	u64 seed;
+	u64 cgroup;
+	int level;
+	u32 percent;
+	bool by_cgroup;
+	struct mmp_units *units;
+};
+
+/* The one that runs, or NULL. Changed by control/experiment.c alone. */
+extern struct mmp_experiment __rcu *mmp_running;
+
+struct mmp_profile *mmp_arm_of(struct task_struct *task);
 
 /**
  * mmp_unit_hash - the number that decides about a unit

@@ -10,7 +10,7 @@
 #include <linux/minmax.h>
 #include <linux/sched.h>
 
-#include "../mmpolicy.h"
+#include "whose.h"
 
 #define MMP_MIN_STALL	12	/* log2 of ns: what took less than 8 us */
 #define MMP_MAX_STALL	31	/* and what took more than 2 s */

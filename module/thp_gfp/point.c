@@ -12,9 +12,9 @@ struct compact_control;			/* for the next line */
 #include <trace/events/compaction.h>
 #include <trace/events/vmscan.h>
 
-#include "../mmpolicy.h"
 #include "../sense/events.h"
 #include "../sense/stall.h"
+#include "../sense/whose.h"
 #include "../trace.h"
 
 #define MIN_ORDER	2	/* mm has no large anonymous folio below it */

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The files "cgroups" and "pids" of a profile: what is bound to it. */
+#include <linux/cleanup.h>
+#include <linux/ctype.h>
+#include <linux/pid.h>
+#include <linux/string.h>
+
+#include "control.h"
+
+#define LONGEST_LINE	sizeof("18446744073709551615\n")
+
+/**
+ * struct binding_file - a file with bindings
+ * @attr: the file
+ * @bind: what a number that is written does
+ * @unbind: what it does after a minus
+ * @shown: the number of a binding; 0 where it is not to be shown
+ */
+struct binding_file {
+	struct bin_attribute attr;
+	int (*bind)(struct mmp_profile *profile, u64 number);
+	int (*unbind)(const struct mmp_profile *profile, u64 number);
+	u64 (*shown)(const struct mmp_binding *b);
+};
+
+static const struct binding_file *binding_file_of(const struct bin_attribute *attr)
+{
+	return container_of(attr, struct binding_file, attr);
+}
+
+static ssize_t binding_write(struct file *file, struct kobject *kobj,
+			     struct bin_attribute *attr, char *buf, loff_t offset,
+			     size_t count)
+{
+	const struct binding_file *f = binding_file_of(attr);
+	struct mmp_profile *profile = mmp_dir_of(kobj)->profile;
+	bool off = *buf == '-';
+	u64 number;
+	int err;
+
+	if (off && !isdigit(buf[1]))
+		return -EINVAL;
+	err = mmp_parse(buf + off, count, 0, U64_MAX, &number);
+	if (err)
+		return err;
+	guard(mutex)(&mmp_lock);
+	err = mmp_may_change(profile);
+	if (err)
+		return err;
+	err = off ? f->unbind(profile, number) : f->bind(profile, number);
+	mmp_bindings_settle();
+	return err ?: count;
+}
+
+/* From byte @skip on. Ends with a whole line, unless not even one fits. */
+static ssize_t binding_read(struct file *file, struct kobject *kobj,
+			    struct bin_attribute *attr, char *buf, loff_t skip,
+			    size_t size)
+{
+	const struct mmp_profile *profile = mmp_dir_of(kobj)->profile;
+	char line[LONGEST_LINE];
+	struct mmp_binding *b;
+	size_t len = 0, n;
+	int i;
+
+	guard(rcu)();
+	hash_for_each_rcu(mmp_bindings, i, b, node) {
+		u64 number = binding_file_of(attr)->shown(b);
+
+		if (!number || READ_ONCE(b->profile) != profile)
+			continue;
+		n = scnprintf(line, sizeof(line), "%llu\n", number);
+		if (skip >= n) {
+			skip -= n;
+			continue;
+		}
+		if (len && n > size - len)
+			break;
+		n = min(n - skip, size - len);
+		memcpy(buf + len, line + skip, n);
+		len += n;
+		skip = 0;
+	}
+	return len;
+}
+
+static u64 binding_shown_cgroup(const struct mmp_binding *b)
+{
+	return b->pid ? 0 : b->id;
+}
+
+/* Not in the reader's namespace: not shown. */
+static u64 binding_shown_process(const struct mmp_binding *b)
+{
+	return b->pid ? pid_vnr(b->pid) : 0;
+}
+
+static struct binding_file cgroups_file = {
+	.attr = __BIN_ATTR(cgroups, 0644, binding_read, binding_write, 0),
+	.bind = mmp_bind_cgroup,
+	.unbind = mmp_unbind_cgroup,
+	.shown = binding_shown_cgroup,
+};
+
+static struct binding_file pids_file = {
+	.attr = __BIN_ATTR(pids, 0644, binding_read, binding_write, 0),
+	.bind = mmp_bind_process,
+	.unbind = mmp_unbind_process,
+	.shown = binding_shown_process,
+};
+
+/* Not text files of sysfs, as those end after a page. */
+const struct bin_attribute *const mmp_binding_files[] = {
+	&cgroups_file.attr,
+	&pids_file.attr,
+	NULL
+};

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What there is to be set, and where it stands in a snapshot of settings. */
+#include <linux/overflow.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+
+#include "control.h"
+
+const struct mmp_parts *mmp_parts;
+/* All stock, all knobs at their defaults. It is nobody's own and stays. */
+struct mmp_settings *mmp_stock;
+unsigned int mmp_nr_counters;
+static unsigned int nr_slots;
+
+static void settings_place_knobs(struct mmp_knob *knobs, unsigned int nr)
+{
+	while (nr--)
+		(knobs++)->slot = nr_slots++;
+}
+
+/* Gives each knob and each counter its index. */
+static void settings_place_all(void)
+{
+	struct mmp_policy *policy;
+	int i;
+
+	for (i = 0; i < MM_POLICY_POINTS; i++) {
+		struct mmp_point *point = mmp_parts->points[i];
+
+		settings_place_knobs(point->knobs, point->nr_knobs);
+		point->first_counter = mmp_nr_counters;
+		mmp_nr_counters += point->nr_counters;
+	}
+	for_each_policy(policy, i) {
+		policy->slot = nr_slots;
+		settings_place_knobs(policy->knobs, policy->nr_knobs);
+	}
+}
+
+static void settings_default_knobs(const struct mmp_knob *knob, unsigned int nr)
+{
+	for (; nr--; knob++)
+		mmp_stock->values[knob->slot] = knob->def;
+}
+
+static void settings_default_all(void)
+{
+	const struct mmp_policy *policy;
+	int i;
+
+	for (i = 0; i < MM_POLICY_POINTS; i++)
+		settings_default_knobs(mmp_parts->points[i]->knobs,
+				       mmp_parts->points[i]->nr_knobs);
+	for_each_policy(policy, i)
+		settings_default_knobs(policy->knobs, policy->nr_knobs);
+}
+
+/**
+ * mmp_settings_init - learn what there is
+ * @parts: stays valid
+ *
+ * Return: 0 or -ENOMEM.
+ */
+int mmp_settings_init(const struct mmp_parts *parts)
+{
+	mmp_parts = parts;
+	settings_place_all();
+	mmp_stock = kzalloc(struct_size(mmp_stock, values, nr_slots), GFP_KERNEL);
+	if (!mmp_stock)
+		return -ENOMEM;
+	settings_default_all();
+	return 0;
+}
+
+/* Nobody has settings any more. */
+void mmp_settings_exit(void)
+{
+	kfree(mmp_stock);
+}
+
+/**
+ * mmp_settings_copy - settings to be changed and published
+ * @old: what to begin with
+ *
+ * Return: the copy, or %NULL.
+ */
+struct mmp_settings *mmp_settings_copy(const struct mmp_settings *old)
+{
+	return kmemdup(old, struct_size(old, values, nr_slots), GFP_KERNEL);
+}
+
+/**
+ * mmp_policy_find - look a policy up
+ * @point: its point
+ * @name: its name; not "stock", which is %NULL
+ *
+ * Return: the policy, or %NULL.
+ */
+const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
+					 const char *name)
+{
+	const struct mmp_policy *policy;
+	int i;
+
+	for_each_policy(policy, i)
+		if (policy->point == point && sysfs_streq(name, policy->name))
+			return policy;
+	return NULL;
+}

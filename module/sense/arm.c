@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Which arm of the running experiment a unit is in, and which units there were. */
+#include <linux/cgroup.h>
+#include <linux/sched/signal.h>
+
+#include "arm.h"
+
+#define MAX_PROBES	32	/* for a place in the set of units */
+
+struct mmp_experiment __rcu *mmp_running;
+
+static bool arm_takes_part(const struct mmp_experiment *e, struct cgroup *cgroup)
+{
+	if (!e->cgroup)
+		return true;
+	cgroup = cgroup_ancestor(cgroup, e->level);
+	return cgroup && cgroup_id(cgroup) == e->cgroup;
+}
+
+static u64 arm_hash_of(const struct mmp_experiment *e, const struct task_struct *task,
+		       struct cgroup *cgroup)
+{
+	if (e->by_cgroup)
+		return mmp_unit_hash(e->seed, cgroup_id(cgroup), 0);
+	return mmp_unit_hash(e->seed, task->tgid,
+			     READ_ONCE(task->group_leader)->start_boottime);
+}
+
+/* Notes a unit in the set, once. Usually one look finds that it is there. */
+static void arm_note_unit(struct mmp_units *units, u64 hash, enum mmp_arm arm)
+{
+	u64 mark = (hash << 2) | 2 | arm;
+	unsigned int i;
+
+	for (i = 0; i < MAX_PROBES; i++) {
+		atomic64_t *place = &units->seen[(hash + i) % BIT(MMP_UNIT_BITS)];
+		u64 is = atomic64_read(place);
+
+		if (!is)
+			is = atomic64_cmpxchg(place, 0, mark);
+		if (!is)
+			atomic_inc(&units->nr[arm]);
+		if (!is || is == mark)
+			return;
+	}
+	if (!READ_ONCE(units->full))
+		WRITE_ONCE(units->full, true);
+}
+
+/**
+ * mmp_arm_of - the profile of a task that nothing is bound to
+ * @task: which
+ *
+ * Context: RCU read side.
+ * Return: its arm, or %NULL if it takes no part.
+ */
+struct mmp_profile *mmp_arm_of(struct task_struct *task)
+{
+	const struct mmp_experiment *e = rcu_dereference(mmp_running);
+	struct cgroup *cgroup = task_dfl_cgroup(task);
+	enum mmp_arm arm;
+	u64 hash;
+
+	if (!e || !arm_takes_part(e, cgroup))
+		return NULL;
+	hash = arm_hash_of(e, task, cgroup);
+	arm = mmp_is_treated(hash, e->percent) ? MMP_TREATMENT : MMP_CONTROL;
+	arm_note_unit(e->units, hash, arm);
+	return e->arm[arm];
+}
