@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The address spaces of which lazyfree.c keeps the sums: getting to know them
- * and forgetting them, counting their pages, and the cgroups that they are in.
+ * and forgetting them, and the cgroups that they are in.
  */
 #include <linux/hashtable.h>
 #include <linux/memcontrol.h>
@@ -9,12 +9,10 @@
 #include <linux/pid_namespace.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
-#include <linux/swap.h>
-#include <linux/swapops.h>
 #include <linux/workqueue.h>
 
-#include "../compat.h"
 #include "lazyfree.h"
+#include "pages.h"
 
 #define TIDY_INTERVAL	(HZ / 4)
 #define GROUPS		(USHRT_MAX + 1)
@@ -49,146 +47,30 @@ static DECLARE_BITMAP(refused, GROUPS);
 /* An address space to get to know, with a reference. */
 static struct mm_struct *wanted;
 
-static void keep(struct work_struct *work);
-static DECLARE_DEFERRABLE_WORK(keeper, keep);
+static void tracked_keep(struct work_struct *work);
+static DECLARE_DEFERRABLE_WORK(keeper, tracked_keep);
 static unsigned long tidied;	/* in jiffies */
-
-/* ---- Counting */
-
-/*
- * The entry of the PMD of @addr, and the end of what it, or an empty entry above
- * it, maps. A VMA at @addr keeps the tables.
- */
-static pmd_t pmd_at(struct mm_struct *mm, unsigned long addr, unsigned long *end)
-{
-	pgd_t *pgd = pgd_offset(mm, addr);
-	p4d_t *p4d;
-	pud_t *pud;
-
-	*end = pgd_addr_end(addr, *end);
-	if (pgd_none(READ_ONCE(*pgd)))
-		return __pmd(0);
-	p4d = p4d_offset(pgd, addr);
-	*end = p4d_addr_end(addr, *end);
-	if (p4d_none(READ_ONCE(*p4d)))
-		return __pmd(0);
-	pud = pud_offset(p4d, addr);
-	*end = pud_addr_end(addr, *end);
-	if (pud_none(READ_ONCE(*pud)) || pud_leaf(READ_ONCE(*pud)))
-		return __pmd(0);
-	*end = pmd_addr_end(addr, *end);
-	return pmdp_get_lockless(pmd_offset(pud, addr));
-}
-
-/*
- * Is a page that its entry says is clean lazily freed? It need not be on the
- * list of those yet, but what came from swap is still in swap, or dirty.
- */
-static bool is_lazy(const struct page *page)
-{
-	const struct folio *folio = page_folio(page);
-
-	return folio_test_anon(folio) &&
-	       !(mmp_folio_flags(folio) & (BIT(PG_dirty) | BIT(PG_swapcache)));
-}
-
-/* On its way to another place; maybe clean. */
-static noinline bool is_moving(pte_t pte)
-{
-	return !pte_none(pte) && is_migration_entry(pte_to_swp_entry(pte));
-}
-
-static __always_inline bool counts(pte_t pte, bool lazy)
-{
-	if (!pte_present(pte))
-		return is_moving(pte);
-	if (lazy && pte_dirty(pte))
-		return false;
-	return !pte_special(pte) && (!lazy || is_lazy(pte_page(pte)));
-}
-
-static bool counts_huge(pmd_t pmd, bool lazy)
-{
-	if (!pmd_present(pmd))
-		return !pmd_none(pmd);
-	return !lazy || (!pmd_dirty(pmd) && is_lazy(pmd_page(pmd)));
-}
-
-/*
- * How many pages of a range are mapped, or lazily freed, up to the end of the
- * page table, or of a hole above it; *@end comes back as that.
- */
-static __always_inline unsigned long count(struct mm_struct *mm, unsigned long addr,
-					   unsigned long *end, bool lazy)
-{
-	pmd_t pmd = pmd_at(mm, addr, end);
-	unsigned long n = (*end - addr) / PAGE_SIZE, pages = 0;
-	const pte_t *pte, *last;
-
-	if (!mmp_is_table(pmd))
-		return counts_huge(pmd, lazy) ? n : 0;
-	pte = mmp_table(pmd) + pte_index(addr);
-	for (last = pte + n; pte < last; pte++)
-		pages += counts(ptep_get_lockless((pte_t *)pte), lazy);
-	return pages;
-}
-
-/* How many are mapped in a range of a VMA. */
-static unsigned long count_pages(struct mm_struct *mm, unsigned long addr,
-				 unsigned long end)
-{
-	unsigned long pages = 0, next;
-
-	for (; addr < end; addr = next) {
-		next = end;
-		pages += count(mm, addr, &next, false);
-	}
-	return pages;
-}
-
-static bool has_lazy(struct vm_area_struct *vma)
-{
-	return vma_is_anonymous(vma) && !(vma->vm_flags & VM_SPECIAL);
-}
-
-/* How many are lazily freed in a range of an area, of whatever VMAs. */
-static unsigned long count_lazy(struct mm_struct *mm, unsigned long start,
-				unsigned long end)
-{
-	struct vm_area_struct *vma;
-	unsigned long pages = 0;
-
-	VMA_ITERATOR(vmi, mm, start);
-
-	for_each_vma_range(vmi, vma, end) {
-		unsigned long next = min(end, vma->vm_end);
-
-		if (has_lazy(vma))
-			pages += count(mm, max(start, vma->vm_start), &next, true);
-	}
-	return pages;
-}
 
 /*
  * A task that waits for an event, or is no more, is not in madvise(), which
  * waits for nothing but locks.
  */
-static bool call_ended(u32 pid)
+static bool tracked_call_ended(u32 pid)
 {
 	struct task_struct *task = pid_task(find_pid_ns(pid, &init_pid_ns), PIDTYPE_PID);
 
 	return !task || (READ_ONCE(task->__state) & TASK_INTERRUPTIBLE);
 }
 
-static const struct mmp_lazy_ops ops = {
-	.pages = count_pages,
-	.lazy = count_lazy,
-	.ended = call_ended,
+static const struct mmp_lazy_ops tracked_ops = {
+	.pages = mmp_pages_mapped,
+	.lazy = mmp_pages_lazy,
+	.ended = tracked_call_ended,
 };
 
 /* ---- Getting to know address spaces, and forgetting them */
 
-static struct tracked *find(const struct mm_struct *mm)
+static struct tracked *tracked_find(const struct mm_struct *mm)
 {
 	struct tracked *t;
 
@@ -199,7 +81,7 @@ static struct tracked *find(const struct mm_struct *mm)
 }
 
 /* Lets the worker get to know @mm, unless it has one to do. */
-static void want(struct mm_struct *mm)
+static void tracked_want(struct mm_struct *mm)
 {
 	if (READ_ONCE(wanted))
 		return;
@@ -211,7 +93,7 @@ static void want(struct mm_struct *mm)
 }
 
 /* Counts @t where its process is now. Pages that it took along count there. */
-static void regroup(struct tracked *t)
+static void tracked_regroup(struct tracked *t)
 {
 	struct mem_cgroup *memcg = get_mem_cgroup_from_mm(t->lazy.mm);
 	atomic_long_t *sum = &sums[mem_cgroup_id(memcg)];
@@ -224,7 +106,7 @@ static void regroup(struct tracked *t)
 	spin_unlock(&t->lock);
 }
 
-static void forget(struct tracked *t)
+static void tracked_forget(struct tracked *t)
 {
 	hash_del_rcu(&t->node);
 	spin_lock(&t->lock);
@@ -235,7 +117,7 @@ static void forget(struct tracked *t)
 }
 
 /* Counts what is lazily freed before the first call that we decide. */
-static void count_all(struct tracked *t)
+static void tracked_count_all(struct tracked *t)
 {
 	struct mm_struct *mm = t->lazy.mm;
 	unsigned long addr = 0, next;
@@ -243,11 +125,12 @@ static void count_all(struct tracked *t)
 
 	mmap_read_lock(mm);
 	for (; (vma = find_vma(mm, addr)); addr = next) {
+		unsigned long pages;
+
 		addr = max(addr, vma->vm_start);
 		next = vma->vm_end;
-		if (!has_lazy(vma))
-			continue;
-		mmp_lazy_found(&t->lazy, addr, count(mm, addr, &next, true));
+		pages = mmp_pages_lazy_at(vma, addr, &next);
+		mmp_lazy_found(&t->lazy, addr, pages);
 		mmap_read_unlock(mm);
 		cond_resched();
 		mmap_read_lock(mm);
@@ -256,39 +139,39 @@ static void count_all(struct tracked *t)
 }
 
 /* Its memory is there. */
-static void make_tracked(struct mm_struct *mm)
+static void tracked_make(struct mm_struct *mm)
 {
 	struct tracked *t = sums ? kvzalloc(sizeof(*t), GFP_KERNEL) : NULL;
 
 	if (!t)
 		return;
 	spin_lock_init(&t->lock);
-	t->lazy.ops = &ops;
+	t->lazy.ops = &tracked_ops;
 	t->lazy.mm = mm;
 	mmgrab(mm);
-	regroup(t);
-	count_all(t);
+	tracked_regroup(t);
+	tracked_count_all(t);
 	hash_add_rcu(all_tracked, &t->node, (unsigned long)mm);
 }
 
-static void adopt(struct mm_struct *mm)
+static void tracked_adopt(struct mm_struct *mm)
 {
 	struct tracked *t;
 
 	scoped_guard(rcu)
-		t = find(mm);
+		t = tracked_find(mm);
 	if (t && !READ_ONCE(t->stale))
 		return;
 	if (t)
-		forget(t);
+		tracked_forget(t);
 	if (!mmget_not_zero(mm))
 		return;
-	make_tracked(mm);
+	tracked_make(mm);
 	mmput(mm);
 }
 
 /* Counts all areas anew, for the others of its group. */
-static void look_at_all(struct tracked *t)
+static void tracked_look_at_all(struct tracked *t)
 {
 	struct mm_struct *mm = t->lazy.mm;
 	unsigned int i;
@@ -310,7 +193,7 @@ static void look_at_all(struct tracked *t)
 }
 
 /* Forgets address spaces that are gone; follows processes between cgroups. */
-static void tidy(void)
+static void tracked_tidy(void)
 {
 	struct hlist_node *next;
 	struct tracked *t;
@@ -318,28 +201,28 @@ static void tidy(void)
 
 	hash_for_each_safe(all_tracked, i, next, t, node) {
 		if (READ_ONCE(t->stale) || !atomic_read(&t->lazy.mm->mm_users)) {
-			forget(t);
+			tracked_forget(t);
 			continue;
 		}
-		regroup(t);
+		tracked_regroup(t);
 		if (test_bit(t->lazy.group - sums, refused))
-			look_at_all(t);
+			tracked_look_at_all(t);
 	}
 	bitmap_zero(refused, GROUPS);
 	tidied = jiffies;
 }
 
-static void keep(struct work_struct *work)
+static void tracked_keep(struct work_struct *work)
 {
 	struct mm_struct *mm = READ_ONCE(wanted);
 
 	if (mm) {
-		adopt(mm);
+		tracked_adopt(mm);
 		WRITE_ONCE(wanted, NULL);
 		mmdrop(mm);
 	}
 	if (time_after_eq(jiffies, tidied + TIDY_INTERVAL))
-		tidy();
+		tracked_tidy();
 	if (!hash_empty(all_tracked))
 		queue_delayed_work(system_unbound_wq, &keeper, TIDY_INTERVAL);
 }
@@ -352,7 +235,7 @@ static void keep(struct work_struct *work)
  */
 void mmp_tracked_leave(const struct mm_struct *mm)
 {
-	struct tracked *t = find(mm);
+	struct tracked *t = tracked_find(mm);
 
 	if (t && !READ_ONCE(t->stale))
 		WRITE_ONCE(t->stale, true);
@@ -379,12 +262,12 @@ void mmp_tracked_switched(bool on)
 	flush_delayed_work(&keeper);
 	cancel_delayed_work_sync(&keeper);
 	hash_for_each_safe(all_tracked, i, next, t, node)
-		forget(t);
+		tracked_forget(t);
 	kvfree(sums);
 }
 
-static enum mmp_lazy_answer ask(struct tracked *t, const struct mmp_lazy_call *call,
-				unsigned long pages, struct mmp_lazy_limit limit)
+static enum mmp_lazy_answer tracked_ask(struct tracked *t, const struct mmp_lazy_call *call,
+					unsigned long pages, struct mmp_lazy_limit limit)
 {
 	enum mmp_lazy_answer answer = MMP_ANSWER_UNKNOWN;
 
@@ -411,10 +294,10 @@ enum mmp_lazy_answer mmp_tracked_ask(struct vm_area_struct *vma, unsigned long s
 				     unsigned long end, struct mmp_lazy_limit limit)
 {
 	const struct mmp_lazy_call call = { start, end, current->pid };
-	struct tracked *t = find(vma->vm_mm);
+	struct tracked *t = tracked_find(vma->vm_mm);
 
 	if (t && !READ_ONCE(t->stale))
-		return ask(t, &call, count_pages(vma->vm_mm, start, end), limit);
-	want(vma->vm_mm);
+		return tracked_ask(t, &call, mmp_pages_mapped(vma->vm_mm, start, end), limit);
+	tracked_want(vma->vm_mm);
 	return MMP_ANSWER_UNKNOWN;
 }

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What page tables say: how many pages are mapped, and how many lazily freed. */
+#ifndef MMPOLICY_PAGES_H
+#define MMPOLICY_PAGES_H
+
+struct mm_struct;
+struct vm_area_struct;
+
+unsigned long mmp_pages_mapped(struct mm_struct *mm, unsigned long addr,
+			       unsigned long end);
+unsigned long mmp_pages_lazy_at(struct vm_area_struct *vma, unsigned long addr,
+				unsigned long *end);
+unsigned long mmp_pages_lazy(struct mm_struct *mm, unsigned long start,
+			     unsigned long end);
+
+#endif /* MMPOLICY_PAGES_H */

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What is done in the whole system to make large folios, or base pages: counted
+ * and timed by tracepoints, as no hook tells of it.
+ */
+#include <linux/preempt.h>
+#include <linux/sched.h>
+#include <linux/string.h>
+
+struct compact_control;			/* for the next line */
+#include <trace/events/compaction.h>
+#include <trace/events/vmscan.h>
+
+#include "../sense/events.h"
+#include "effort.h"
+
+static const struct mmp_point *counted_at;
+static unsigned int first_counter;
+
+/* What tasks do. Kernel threads and interrupts are nobody's faults. */
+static void effort_count_current(unsigned int counter, u64 n)
+{
+	if (!in_task() || current->flags & PF_KTHREAD)
+		return;
+	guard(rcu)();
+	mmp_count(mmp_profile_of(current->mm), counted_at, first_counter + counter, n);
+}
+
+/*
+ * For what is an effort made? Large folios in faults are asked for without access
+ * to reserves and without a warning (GFP_TRANSHUGE_LIGHT), base pages are not.
+ */
+static bool effort_for_large(gfp_t gfp)
+{
+	const gfp_t large = __GFP_NOMEMALLOC | __GFP_NOWARN;
+
+	return (gfp & large) == large;
+}
+
+static void effort_count_reclaim(unsigned int counter, gfp_t gfp)
+{
+	effort_count_current(counter + !effort_for_large(gfp), 1);
+}
+
+struct mmp_stamps mmp_effort_stamps;
+
+/* khugepaged makes no attempt. */
+static void effort_begins(gfp_t gfp)
+{
+	if (effort_for_large(gfp) && !(current->flags & PF_KTHREAD))
+		mmp_stall_begins(&mmp_effort_stamps);
+}
+
+static void effort_compaction_begins(void *unused, int order, gfp_t gfp, int prio)
+{
+	effort_begins(gfp);
+}
+
+static void effort_direct_reclaim_begins(void *unused, int order, gfp_t gfp)
+{
+	gfp = order ? gfp : 0;
+	effort_count_reclaim(MMP_EFFORT_RECLAIM, gfp);
+	effort_begins(gfp);
+}
+
+/* The order is not told here. */
+static void effort_memcg_reclaim_begins(void *unused, int order, gfp_t gfp)
+{
+	effort_count_reclaim(MMP_EFFORT_MEMCG, gfp);
+}
+
+static void effort_kswapd_is_woken(void *unused, int nid, int zid, int order, gfp_t gfp)
+{
+	effort_count_reclaim(MMP_EFFORT_KSWAPD, order ? gfp : 0);
+}
+
+/* Compaction by tasks, whatever for. */
+static void effort_migrate_scanned(void *unused, unsigned long start_pfn,
+				   unsigned long end_pfn, unsigned long nr_scanned,
+				   unsigned long nr_taken)
+{
+	effort_count_current(MMP_EFFORT_MIGRATE, nr_scanned);
+}
+
+static void effort_free_scanned(void *unused, unsigned long start_pfn,
+				unsigned long end_pfn, unsigned long nr_scanned,
+				unsigned long nr_taken)
+{
+	effort_count_current(MMP_EFFORT_FREE, nr_scanned);
+}
+
+static struct mmp_event events[] = {
+	{ "mm_compaction_try_to_compact_pages", effort_compaction_begins },
+	{ "mm_vmscan_direct_reclaim_begin", effort_direct_reclaim_begins },
+	{ "mm_vmscan_memcg_reclaim_begin", effort_memcg_reclaim_begins },
+	{ "mm_vmscan_wakeup_kswapd", effort_kswapd_is_woken },
+	{ "mm_compaction_isolate_migratepages", effort_migrate_scanned },
+	{ "mm_compaction_isolate_freepages", effort_free_scanned },
+	{ "mm_compaction_fast_isolate_freepages", effort_free_scanned },
+	{}
+};
+
+/**
+ * mmp_effort_watch - begin or end to count and time efforts
+ * @point: where they are counted, or %NULL to end
+ * @first: index of the first of MMP_EFFORT_COUNTERS() there
+ *
+ * Context: as &mmp_point.switched.
+ */
+void mmp_effort_watch(const struct mmp_point *point, unsigned int first)
+{
+	check_trace_callback_type_mm_compaction_try_to_compact_pages(effort_compaction_begins);
+	check_trace_callback_type_mm_vmscan_direct_reclaim_begin(effort_direct_reclaim_begins);
+	check_trace_callback_type_mm_vmscan_wakeup_kswapd(effort_kswapd_is_woken);
+	check_trace_callback_type_mm_compaction_isolate_migratepages(effort_migrate_scanned);
+	check_trace_callback_type_mm_compaction_isolate_freepages(effort_free_scanned);
+	if (!point) {
+		mmp_ignore(events);
+		return;
+	}
+	counted_at = point;
+	first_counter = first;
+	/* Probes may have run on for a while after the point was off. */
+	memset(&mmp_effort_stamps, 0, sizeof(mmp_effort_stamps));
+	mmp_listen(events);
+}
