@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 import pytest
 from click.testing import CliRunner
 
-from mmpolicy.app import App
 from mmpolicy.cli import main
 from mmpolicy.host.kmod import Kmod
+from mmpolicy.host.machine import Host
 
 from .fakes import Clock, FakeLib, FakeTree, Result, Run
 
@@ -39,7 +39,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def run(tree: FakeTree, lib: FakeLib, clock: Clock) -> Run:
+def log() -> list[str]:
+    """Return the lines that the system's log has got."""
+    return []
+
+
+@pytest.fixture
+def run(tree: FakeTree, lib: FakeLib, clock: Clock, log: list[str]) -> Run:
     """Return a function that runs the command on the host."""
 
     def run(*args: str) -> Result:
@@ -47,7 +53,7 @@ def run(tree: FakeTree, lib: FakeLib, clock: Clock) -> Run:
             runner = CliRunner(mix_stderr=False)
         except TypeError:  # click 8.2 keeps them apart anyway
             runner = CliRunner()
-        app = App(tree, Kmod(lib=lib), clock.sleep, lambda: clock.now)
+        app = Host(tree, Kmod(lib=lib), clock.sleep, lambda: clock.now, log.append)
         result = runner.invoke(main, args, obj=app)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception

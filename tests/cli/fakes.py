@@ -9,6 +9,8 @@ from errno import EACCES, EBUSY, EEXIST, EINVAL, ENOENT, ENOSPC, ERANGE, ESRCH
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mmpolicy.control.keys import CgroupBinding, Key, ProcessBinding, State
+from mmpolicy.control.state import read_state
 from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import Tree
 
@@ -43,6 +45,25 @@ EXPERIMENT = {
     "seed": "0",
     "enabled": "0",
 }
+
+
+def name_of(key: Key) -> str:
+    """Return a short name for a key."""
+    if isinstance(key, CgroupBinding):
+        return f"cgroups/{key.number}"
+    if isinstance(key, ProcessBinding):
+        return f"pids/{key.number}@{key.start}"
+    return getattr(key, "path", str(key)).removeprefix(f"{CONTROL}/")
+
+
+def by_name(state: State) -> dict[str, str]:
+    """Return a state with short names."""
+    return {name_of(key): value for key, value in state.items()}
+
+
+def read_named(tree: Tree) -> dict[str, str]:
+    """Return the state of a host with short names."""
+    return by_name(read_state(tree))
 
 
 def _judge_number(value: str, lowest: int, highest: int) -> int:
@@ -207,7 +228,7 @@ class FakeTree(Tree):
     def make_cgroup(self, path: str) -> str:
         """Make a cgroup and return its id."""
         self.put(f"/sys/fs/cgroup{path}/cgroup.procs", "")
-        return str(self.inode(f"/sys/fs/cgroup{path}"))
+        return str(self.inode("/sys/fs/cgroup", path.strip("/")))
 
     def make_process(self, pid: int, start: int = 7) -> None:
         """Make a process that began at that time."""

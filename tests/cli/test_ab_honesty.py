@@ -22,7 +22,7 @@ from mmpolicy.ab.report import Report
 from mmpolicy.ab.row import Row
 from mmpolicy.ab.stats import analyse, interval, p_below, p_value
 from mmpolicy.errors import Exit
-from mmpolicy.verbs.ab import MOST_PAIRS
+from mmpolicy.verbs.ab_run import MOST_PAIRS
 
 from .simulate import DEFAULT_AA, DEFAULT_PAIRS, Rng, Vector, World, dependent
 

@@ -6,8 +6,10 @@ import itertools
 import numpy as np
 import pytest
 
+from mmpolicy.ab.arithmetic import flatten
 from mmpolicy.ab.design import Design, least_pairs, suggest_pairs
-from mmpolicy.ab.metrics import Metric, Sample, flatten
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.sources import Arm, CgroupFile, Command, Psi, Sample, Units, Vmstat
 from mmpolicy.ab.stats import (
     analyse,
     bca,
@@ -167,10 +169,14 @@ def test_latency() -> None:
 
 def test_metrics_are_parsed() -> None:
     metric = Metric.parse("rss=cgroup:/a b/memory.stat:anon lower")
-    assert (metric.name, metric.better, metric.top.key) == ("rss", "lower", "anon")
+    file = CgroupFile("cgroup:/a b/memory.stat:anon", False, "anon", "/a b/memory.stat")
+    assert (metric.name, metric.better, metric.top) == ("rss", "lower", file)
     ratio = Metric.parse("arm.compact.skipped / arm.units")
-    assert ratio.bottom
-    assert (ratio.top.path, ratio.bottom.text) == ("compact", "arm.units")
-    assert Metric.parse("cmd:echo 1 / 2").bottom is None
-    assert Metric.parse("vmstat.nr_mapped").top.level is True
-    assert Metric.parse("psi.cpu.some.total/s").top.rate is True
+    assert ratio.top == Arm("arm.compact.skipped", False, "compact", "skipped")
+    assert ratio.bottom == Units("arm.units", False)
+    command = Metric.parse("cmd:echo 1 / 2")
+    assert (command.top, command.bottom) == (Command("cmd:echo 1 / 2", False, "echo 1 / 2"), None)
+    mapped = Metric.parse("vmstat.nr_mapped").top
+    assert (mapped, mapped.level) == (Vmstat("vmstat.nr_mapped", False, "nr_mapped"), True)
+    stalled = Metric.parse("psi.cpu.some.total/s").top
+    assert (stalled, stalled.level) == (Psi("psi.cpu.some.total", True, "some.total", "cpu"), False)

@@ -29,18 +29,16 @@ from .fakes import FakeTree
     ],
 )
 def test_completion(
-    tree: FakeTree, monkeypatch: pytest.MonkeyPatch,
-    words: list[str], incomplete: str, expected: list[str],
+    tree: FakeTree, words: list[str], incomplete: str, expected: list[str],
 ) -> None:  # fmt: skip
     tree.make_cgroup("/app.slice/a.service")
     tree.make_profile("web")
-    monkeypatch.setenv("MMPOLICY_ROOT", str(tree.root))
     completer = BashComplete(main, {}, "mmpolicy", "_MMPOLICY_COMPLETE")
-    assert [item.value for item in completer.get_completions(words, incomplete)] == expected
+    found = completer.get_completions(["--root", str(tree.root), *words], incomplete)
+    assert [item.value for item in found] == expected
 
 
-def test_completion_without_the_module(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_without_the_module(tree: FakeTree) -> None:
     tree.make_unloaded()
-    monkeypatch.setenv("MMPOLICY_ROOT", str(tree.root))
     completer = BashComplete(main, {}, "mmpolicy", "_MMPOLICY_COMPLETE")
-    assert completer.get_completions(["set"], "") == []
+    assert completer.get_completions(["--root", str(tree.root), "set"], "") == []

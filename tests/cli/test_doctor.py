@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mmpolicy.host.doctor import CHECKS, SECURE_BOOT, SIG_ENFORCE
+from mmpolicy.control.ready import CHECKS
+from mmpolicy.host.doctor import SECURE_BOOT, SIG_ENFORCE
 
 from .fakes import CONTROL, MODULE_DIR, RELEASE, FakeLib, FakeTree, Run
 

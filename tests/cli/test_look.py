@@ -213,8 +213,9 @@ def test_version(run: Run) -> None:
 
 def test_python_m_with_root_on_real_files(tree: FakeTree) -> None:
     source = Path(__file__).parents[2] / "userspace" / "src"
-    command = [sys.executable, "-m", "mmpolicy", "set", "anon_order", "pressure_percent=7"]
-    env = os.environ | {"PYTHONPATH": str(source), "MMPOLICY_ROOT": str(tree.root)}
+    command = [sys.executable, "-m", "mmpolicy", "--root", str(tree.root)]
+    command += ["set", "anon_order", "pressure_percent=7"]
+    env = os.environ | {"PYTHONPATH": str(source)}
     result = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     assert tree.read(f"{DEFAULT}/anon_order/pressure_percent") == "7"

@@ -4,7 +4,10 @@
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from email import message_from_string
+from importlib.metadata import version
 from pathlib import Path
 
 import click
@@ -27,6 +30,22 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name).decode() for name in archive.namelist()}
+
+
+def test_the_oldest_versions_are_those_that_are_tested() -> None:
+    """What the command needs runs here at its lower bounds, which are Debian 12's versions."""
+    project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
+    lowest = dict(each.split(">=") for each in project["dependencies"])
+    assert lowest == {name: version(name) for name in lowest}
+
+
+def test_metadata(files: dict[str, str]) -> None:
+    (text,) = [text for name, text in files.items() if name.endswith("/METADATA")]
+    fields = message_from_string(text)
+    assert fields["License"] == "GPL-2.0-only"
+    assert fields["Author"] == "mmpolicy maintainers"
+    assert "mmpolicy reset" in str(fields.get_payload())
+    assert "Operating System :: POSIX :: Linux" in fields.get_all("Classifier", [])
 
 
 def pages(files: dict[str, str]) -> dict[str, str]:

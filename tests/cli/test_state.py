@@ -6,10 +6,19 @@ from collections.abc import Callable
 
 import pytest
 
-from mmpolicy.control.state import State, plan, read_state, restore
+from mmpolicy.control.keys import (
+    CONTROL_ARM,
+    DEFAULT,
+    LEASE,
+    PERCENT,
+    TREATMENT_ARM,
+    State,
+    choice,
+)
+from mmpolicy.control.state import go_to, plan, read_state
 from mmpolicy.errors import Error
 
-from .fakes import CONTROL, KNOBS, POINTS, FakeTree
+from .fakes import CONTROL, KNOBS, POINTS, FakeTree, by_name
 
 Step = Callable[[random.Random], tuple[str, str]]
 
@@ -26,7 +35,7 @@ def busy(tree: FakeTree) -> FakeTree:
 def wander(tree: FakeTree, rng: random.Random, steps: int) -> State:
     """Make writes at random; the kernel refuses some of them."""
     names = ["default", "a", "b", "c"]
-    cgroups = [str(tree.inode(f"/sys/fs/cgroup/app.slice/{n}")) for n in range(4)]
+    cgroups = [str(tree.inode("/sys/fs/cgroup", f"app.slice/{n}")) for n in range(4)]
     for _ in range(steps):
         base = f"profiles/{rng.choice(names)}"
         knob, (_, low, high) = rng.choice(list(KNOBS.items()))
@@ -60,19 +69,20 @@ def test_there_is_a_way_from_any_state_to_any_other(busy: FakeTree, seed: int) -
     states = [wander(busy, rng, 60) for _ in range(4)]
     for _ in range(6):
         state = rng.choice(states)
-        restore(busy, state)
+        go_to(busy, state)
         assert read_state(busy) == state
         assert plan(read_state(busy), state) == []
 
 
 def test_a_lease_begins_first_and_ends_last(tree: FakeTree) -> None:
     old = read_state(tree)
-    new = old | {"lease_ms": "1000", "profiles/default/anon_order/policy": "never"}
-    assert [path for path, _ in plan(old, new)] == [
+    new: State = old | {LEASE: "1000", choice(DEFAULT, "anon_order"): "never"}
+    assert [write.path for write in plan(old, new)] == [
         f"{CONTROL}/lease_ms",
         f"{CONTROL}/profiles/default/anon_order/policy",
     ]
-    assert plan(new, old)[-1] == (f"{CONTROL}/lease_ms", "0")
+    last = plan(new, old)[-1]
+    assert (last.path, last.value) == (f"{CONTROL}/lease_ms", "0")
 
 
 def test_percent_alone_does_not_stop_the_experiment(tree: FakeTree) -> None:
@@ -82,10 +92,11 @@ def test_percent_alone_does_not_stop_the_experiment(tree: FakeTree) -> None:
     tree.write(f"{CONTROL}/experiment/treatment", "b")
     tree.write(f"{CONTROL}/experiment/enabled", "1")
     old = read_state(tree)
-    new = old | {"experiment/percent": "100"}
-    assert plan(old, new) == [(f"{CONTROL}/experiment/percent", "100")]
-    swapped = old | {"experiment/control": "b", "experiment/treatment": "a"}
-    restore(tree, swapped)
+    new: State = old | {PERCENT: "100"}
+    (write,) = plan(old, new)
+    assert (write.path, write.value) == (f"{CONTROL}/experiment/percent", "100")
+    swapped: State = old | {CONTROL_ARM: "b", TREATMENT_ARM: "a"}
+    go_to(tree, swapped)
     assert read_state(tree) == swapped
 
 
@@ -103,7 +114,7 @@ def test_what_has_ended_is_not_bound_again(tree: FakeTree) -> None:
     tree.remove("/sys/fs/cgroup/gone")
     tree.remove("/proc/11")
     tree.make_process(12, start=8)  # another process with its number
-    restore(tree, state)
+    go_to(tree, state)
     assert tree.read(f"{base}/cgroups").split() == [kept]
     assert tree.read(f"{base}/pids").split() == ["10"]
 
@@ -112,7 +123,7 @@ def test_a_module_without_bindings_and_experiments(tree: FakeTree) -> None:
     for path in ("experiment", "lease_ms", "profiles/default/cgroups", "profiles/default/pids"):
         tree.remove(f"{CONTROL}/{path}")
     state = read_state(tree)
-    assert all(key.startswith("profiles/default") for key in state)
-    new = state | {"profiles/default/anon_order/policy": "fixed"}
-    restore(tree, new)
+    assert all(name.startswith("profiles/default") for name in by_name(state))
+    new: State = state | {choice(DEFAULT, "anon_order"): "fixed"}
+    go_to(tree, new)
     assert read_state(tree) == new

@@ -3,8 +3,13 @@
 
 import json
 
-from .fakes import COUNTERS, Clock, FakeTree, Run
+from prometheus_client.parser import text_string_to_metric_families
 
+from mmpolicy import __version__
+
+from .fakes import CONTROL, COUNTERS, Clock, FakeTree, Run
+
+STATES = ("stock", "active", "expired")
 STATS = f"{COUNTERS}/anon_order/stats"
 
 
@@ -86,17 +91,69 @@ def test_watch_tells_of_the_experiment(run: Run, tree: FakeTree, clock: Clock) -
     assert "experiment: b for 50 %, a for the others" in run("watch").out
 
 
+def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Return what an independent parser reads, by name and labels."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+        for sample in family.samples
+    }
+
+
+def labels(**given: str) -> frozenset[tuple[str, str]]:
+    return frozenset(given.items())
+
+
 def test_export(run: Run, tree: FakeTree) -> None:
     run("set", "anon_order", "adaptive")
-    lines = run("export").out.splitlines()
-    assert 'mmpolicy_state{state="active"} 1' in lines
-    assert 'mmpolicy_policy{profile="default",point="anon_order",policy="adaptive"} 1' in lines
-    knob = 'profile="default",point="anon_order",policy="fixed",knob="max_order"'
-    assert f"mmpolicy_knob{{{knob}}} 4" in lines
-    event = 'profile="default",point="anon_order",event="decisions"'
-    assert f"mmpolicy_events_total{{{event}}} 100" in lines
-    assert "# TYPE mmpolicy_events_total counter" in lines
-    names = {line.split("{")[0].split()[0] for line in lines if line[0] != "#"}
-    assert all(f"# TYPE {name} " in "\n".join(lines) for name in names)
+    text = run("export").out
+    found = samples(text)
+    states = {state: found["mmpolicy_state", labels(state=state)] for state in STATES}
+    assert states == {"stock": 0, "active": 1, "expired": 0}
+    place = {"profile": "default", "point": "anon_order"}
+    assert found["mmpolicy_policy", labels(**place, policy="adaptive")] == 1
+    assert found["mmpolicy_knob", labels(**place, policy="fixed", knob="max_order")] == 4
+    assert found["mmpolicy_events_total", labels(**place, event="decisions")] == 100
+    build = labels(abi="1", version=__version__, srcversion="ABC123")
+    assert found["mmpolicy_build_info", build] == 1
+    assert found["mmpolicy_counters_up", labels()] == 1
+    assert "# TYPE mmpolicy_events_total counter" in text
     data = run("export", "--format", "json").json["metrics"]
     assert {"metric": "state", "labels": {"state": "active"}, "value": 1} in data
+
+
+def test_export_of_the_lease(run: Run, tree: FakeTree) -> None:
+    found = samples(run("export").out)
+    assert found["mmpolicy_lease_seconds", labels()] == 0
+    assert ("mmpolicy_lease_left_seconds", labels()) not in found
+    run("lease", "90")
+    tree.put(f"{CONTROL}/lease_left_ms", "4500")
+    found = samples(run("export").out)
+    assert found["mmpolicy_lease_left_seconds", labels()] == 4.5
+
+
+def test_export_of_times_is_a_histogram(run: Run, tree: FakeTree) -> None:
+    times = "fault_ns_log2_9 3\nfault_ns_log2_10 4\nfault_ns_log2_11 1\nraised 40"
+    stalls = "stall_ns 9000\nstall_ns_log2_12 2\nstall_ns_log2_13 0\n"
+    tree.put(STATS, f"{stalls}{times}")
+    found = samples(run("export").out)
+    place = {"profile": "default", "point": "anon_order"}
+    name = "mmpolicy_fault_ns_bucket"
+    assert found[name, labels(**place, le="1023.0")] == 3  # 512 to 1023 ns
+    assert found[name, labels(**place, le="2047.0")] == 7
+    assert found[name, labels(**place, le="+Inf")] == 8  # the last one has longer ones too
+    assert found["mmpolicy_fault_ns_count", labels(**place)] == 8
+    assert found["mmpolicy_stall_ns_sum", labels(**place)] == 9000
+    assert found["mmpolicy_stall_ns_count", labels(**place)] == 2
+    events = {dict(key[1])["event"] for key in found if key[0] == "mmpolicy_events_total"}
+    assert events == {"decisions", "raised", "stall_ns"}
+
+
+def test_export_without_debugfs(run: Run, tree: FakeTree) -> None:
+    run("set", "anon_order", "adaptive")
+    tree.remove("/sys/kernel/debug/mmpolicy")
+    result = run("export")
+    found = samples(result.out)
+    assert (result.code, found["mmpolicy_counters_up", labels()]) == (0, 0)
+    assert found["mmpolicy_state", labels(state="active")] == 1
+    assert "mmpolicy_events_total" not in {name for name, _ in found}

@@ -4,13 +4,14 @@
 import click
 
 from mmpolicy import __version__
-from mmpolicy.app import App
 from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
 from mmpolicy.verbs import (
     ab,
     apply,
     bind,
     diagnose,
+    export,
     lease,
     look,
     memory_map,
@@ -23,7 +24,7 @@ from mmpolicy.verbs import (
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="mmpolicy")
-@click.option("--root", envvar="MMPOLICY_ROOT", default="/", hidden=True, help="For tests.")
+@click.option("--root", default="/", hidden=True, help="For tests.")
 @click.pass_context
 def main(ctx: click.Context, root: str) -> None:
     """Switch Linux memory-management policies at run time.
@@ -34,7 +35,7 @@ def main(ctx: click.Context, root: str) -> None:
     6 drift found by verify, 7 the experiment is inconclusive.
     """
     if ctx.obj is None:
-        ctx.obj = App(Tree(root))
+        ctx.obj = Host(Tree(root))
 
 
 for verb in (
@@ -56,7 +57,7 @@ for verb in (
     apply.revert,
     stats.stats,
     stats.watch,
-    stats.export,
+    export.export,
     memory_map.map_memory,
     ab.ab,
 ):

@@ -3,17 +3,18 @@
 
 import click
 
-from mmpolicy.control.model import CONTROL, Control
-from mmpolicy.control.state import State, profiles_of
+from mmpolicy.control.keys import DEFAULT, Setting, State
+from mmpolicy.control.model import Control
+from mmpolicy.control.state import profiles_of, settings_of
 from mmpolicy.errors import pick
 
 STOCK = "stock"
 PROFILES = {"control": "ab-control", "treatment": "ab-treatment"}
 
-Settings = dict[str, str]  # as in a state, without the profile: anon_order/policy -> fixed
+Settings = dict[Setting, str]  # as if they were of the default profile
 
 
-def settings_of(control: Control, state: State, text: str) -> Settings:
+def settings_of_arm(control: Control, state: State, text: str) -> Settings:
     """Return the settings that the text describes, else a usage error.
 
     It is `stock`, the name of a profile, or `POINT=POLICY[,KNOB=VALUE ...]`, where a further
@@ -24,21 +25,21 @@ def settings_of(control: Control, state: State, text: str) -> Settings:
         return _written_out(control, text)
     if text == STOCK:
         return {}
-    base = f"profiles/{pick('profile', text, [*profiles_of(state), STOCK])}/"
-    return {key.removeprefix(base): value for key, value in state.items() if key.startswith(base)}
+    profile = pick("profile", text, [*profiles_of(state), STOCK])
+    return {key.of(DEFAULT): value for key, value in settings_of(state, profile).items()}
 
 
 def _written_out(control: Control, text: str) -> Settings:
-    points, settings, point = control.point_names("default"), {}, None
+    points, point = control.point_names(DEFAULT), None
+    settings: Settings = {}
     for word in text.split(","):
         name, equals, value = word.strip().partition("=")
         if not equals or not value:
             raise click.UsageError(f"'{word}' is not of the form POINT=POLICY or KNOB=VALUE")
         if point is None or name in points:
-            point = control.point("default", name)
+            point = control.point(DEFAULT, name)
             policy = pick(f"policy of {name}", value, point.policies)
-            settings[f"{name}/policy"] = policy
+            settings[point.choice] = policy
         else:
-            path = point.find_knob(policy, name)
-            settings[path.removeprefix(f"{CONTROL}/profiles/default/")] = value
+            settings[point.find_knob(policy, name)] = value
     return settings

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mmpolicy.ab.design import Design
-from mmpolicy.ab.metrics import ARMS
 from mmpolicy.ab.samples import Recording
+from mmpolicy.ab.sources import ARMS
 from mmpolicy.ab.stats import imbalance, p_value
 
 SUSPICIOUS = 0.001  # p below which something is wrong

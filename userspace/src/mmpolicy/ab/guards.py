@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import click
 
-from mmpolicy.ab.metrics import ARMS, Metric, Sample
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.sources import ARMS, Command, Sample
 
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 WINDOW_S = 1.0  # over which a rate is taken
@@ -31,7 +32,7 @@ class Guard:
         if not found:
             raise click.UsageError(f"guard '{text}' is not of the form METRIC < NUMBER")
         metric = Metric.parse(found[1])
-        if any(source.kind == "cmd" for source in metric.sources()):
+        if any(isinstance(source, Command) for source in metric.sources()):
             raise click.UsageError(f"guard '{text}': a command is too slow to guard anything")
         return cls(text.strip(), metric, found[2], float(found[3]))
 
@@ -40,8 +41,8 @@ class Guard:
 
         A level is looked at now, all else over the last second.
         """
-        levels = all(each.level and not each.rate for each in self.metric.sources())
-        samples = [window[-1]] if levels else list(window)
+        momentary = all(each.momentary for each in self.metric.sources())
+        samples = [window[-1]] if momentary else list(window)
         for arm in ARMS:
             value = self.metric.over(samples, arm)
             if value is not None and not OPERATORS[self.sign](value, self.limit):

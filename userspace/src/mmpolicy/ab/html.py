@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mmpolicy.ab.design import differences
-from mmpolicy.ab.metrics import ARMS
 from mmpolicy.ab.report import Report
 from mmpolicy.ab.row import Row
 from mmpolicy.ab.samples import Pairs
+from mmpolicy.ab.sources import ARMS
 from mmpolicy.errors import Exit
 
 COLOURS = {"control": "#4878a8", "treatment": "#d1603d"}

@@ -3,12 +3,28 @@
 
 from mmpolicy.ab.arms import PROFILES, Settings
 from mmpolicy.ab.design import Block
-from mmpolicy.control.change import Done
-from mmpolicy.control.journal import undo
-from mmpolicy.control.model import CONTROL, check_loaded
-from mmpolicy.control.state import State, Write, plan, read_state, without_gone
+from mmpolicy.control.change import Done, undo
+from mmpolicy.control.keys import (
+    CONTROL_ARM,
+    DEFAULT,
+    ENABLED,
+    LEASE,
+    PERCENT,
+    SCOPE,
+    SEED,
+    TREATMENT_ARM,
+    UNIT,
+    ExperimentFile,
+    Key,
+    Lease,
+    Profile,
+    Setting,
+    State,
+)
+from mmpolicy.control.model import check_loaded
+from mmpolicy.control.state import Write, plan, read_state, settings_of, without_gone
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import CONTROL, Tree
 
 SHARES = {"": "50", "control": "0", "treatment": "100"}  # of units in treatment, in percent
 
@@ -30,7 +46,7 @@ class Lab:
         self.arms = arms
         self.lease_ms = lease_ms
         self.before = self.state = read_state(tree)
-        self.fresh: State = {}  # a new profile, with keys as in Settings
+        self.fresh: Settings = {}  # a new profile
         self._check()
 
     def _check(self) -> None:
@@ -38,47 +54,42 @@ class Lab:
         if check_loaded(self.tree) == "expired":
             hint = "mmpolicy reset, which acknowledges it"
             raise Error("a lease has expired, everything is stock", Exit.FAILED, hint)
-        if "experiment/enabled" not in self.before:
+        if ENABLED not in self.before:
             text = f"no {self.tree.real(CONTROL)}/experiment: the module is older than this tool"
             raise Error(text, Exit.LACKING, "install the module that came with this tool")
-        if self.before["experiment/enabled"] != "0":
-            hint = f"end it: echo 0 >{CONTROL}/experiment/enabled"
+        if self.before[ENABLED] != "0":
+            hint = f"end it: echo 0 >{ENABLED.path}"
             raise Error("an experiment is enabled already", Exit.FAILED, hint)
         for profile in PROFILES.values():
-            if f"profiles/{profile}" in self.before:
+            if Profile(profile) in self.before:
                 hint = f"mmpolicy profile delete {profile}"
                 raise Error(f"there is a profile {profile} already", Exit.FAILED, hint)
 
     def foundation(self, unit: str, cgroup: str) -> State:
         """Return the state with two empty arms under a lease; nothing is enabled yet."""
-        arms = {f"experiment/{arm}": profile for arm, profile in PROFILES.items()}
-        state = self.before | {f"profiles/{name}": "" for name in PROFILES.values()} | arms
-        state |= {"experiment/unit": unit, "experiment/cgroup": cgroup}
-        return state | {"lease_ms": str(self.lease_ms)}
+        state: State = self.before | {Profile(name): "" for name in PROFILES.values()}
+        state |= {CONTROL_ARM: PROFILES["control"], TREATMENT_ARM: PROFILES["treatment"]}
+        return state | {UNIT: unit, SCOPE: cgroup, LEASE: str(self.lease_ms)}
 
     def rehearsal(self, unit: str, cgroup: str) -> list[Write]:
         """Return the writes that begin the experiment."""
-        state = self.foundation(unit, cgroup) | {"experiment/enabled": "1"}
+        state: State = self.foundation(unit, cgroup) | {ENABLED: "1"}
         for arm, profile in PROFILES.items():
-            state |= {f"profiles/{profile}/{key}": value for key, value in self.arms[arm].items()}
+            state |= {key.of(profile): value for key, value in self.arms[arm].items()}
         return plan(self.before, state)
 
     def set_up(self, unit: str, cgroup: str) -> None:
         """Make the arms."""
         self.go(self.foundation(unit, cgroup))
         self.state = read_state(self.tree)
-        base = f"profiles/{PROFILES['control']}/"
-        self.fresh = {
-            key.removeprefix(base): value
-            for key, value in self.state.items()
-            if key.startswith(base)
-        }
+        fresh = settings_of(self.state, PROFILES["control"])
+        self.fresh = {key.of(DEFAULT): value for key, value in fresh.items()}
 
     def go(self, state: State) -> None:
         """Go to a state; where a write is refused, be certain of where we are."""
         try:
             for write in plan(self.state, state):
-                self.tree.write(*write)
+                self.tree.write(write.path, write.value)
         except Error:
             self.state = read_state(self.tree)
             raise
@@ -86,10 +97,10 @@ class Lab:
 
     def host_settings(self, arm: str) -> State:
         """Return what an arm has for points of the whole host, which only default has."""
-        base = "profiles/default/"
         keys = {key for each in self.arms.values() for key in each} - set(self.fresh)
-        keys = {key for key in keys if base + key in self.before}
-        return {base + key: self.arms[arm].get(key, self.before[base + key]) for key in keys}
+        return {
+            key: self.arms[arm].get(key, self.before[key]) for key in keys if key in self.before
+        }
 
     def equip(self, phase: str) -> None:
         """Give each arm its settings; in the A/A phase, both those of the control."""
@@ -98,12 +109,12 @@ class Lab:
             settings = self.arms["control" if phase == "aa" else arm]
             for key, value in (self.fresh | settings).items():
                 if key in self.fresh:
-                    state[f"profiles/{profile}/{key}"] = value
+                    state[key.of(profile)] = value
         self.go(state)
 
     def enter(self, block: Block) -> None:
         """Begin a block."""
-        state = self.state | {"experiment/percent": SHARES[block.arm], "experiment/enabled": "1"}
+        state: State = self.state | {PERCENT: SHARES[block.arm], ENABLED: "1"}
         if block.arm:
             arm = "control" if block.phase == "aa" else block.arm
             state |= self.host_settings(arm)
@@ -111,7 +122,7 @@ class Lab:
             text = "the arms differ in a point of the whole host, where both run at once"
             raise Error(text, Exit.USAGE, "take --design switchback")
         else:
-            state["experiment/seed"] = str(block.seed)
+            state[SEED] = str(block.seed)
         self.go(state)
 
     def renew(self) -> None:
@@ -119,25 +130,23 @@ class Lab:
         if check_loaded(self.tree) == "expired":
             text = "the lease has expired, everything is stock; mmpolicy reset acknowledges it"
             raise StoppedError("lost", text)
-        if self.tree.read(f"{CONTROL}/experiment/enabled") != self.state["experiment/enabled"]:
+        if self.tree.read(ENABLED.path) != self.state[ENABLED]:
             raise StoppedError("lost", "somebody else has ended the experiment")
-        self.tree.write(f"{CONTROL}/lease_ms", str(self.lease_ms))
+        self.tree.write(LEASE.path, str(self.lease_ms))
 
     def halt(self) -> None:
         """Take the arms out of force, before anything is looked at."""
-        base, old = "profiles/default/", self.before
-        host = {key: old[key] for key in self.state if key.startswith(base) and key in old}
-        if self.state["experiment/enabled"] == "1":
-            self.go(self.state | host | {"experiment/enabled": "0"})
-            self.tree.write(f"{CONTROL}/lease_ms", str(self.lease_ms))  # time to tidy up
+        host = settings_of(self.before, DEFAULT)
+        if self.state[ENABLED] == "1":
+            self.go(self.state | host | {ENABLED: "0"})
+            self.tree.write(LEASE.path, str(self.lease_ms))  # time to tidy up
 
     def way_back(self) -> list[Write]:
         """Return the writes that undo what was done; what others have changed stays."""
         now = read_state(self.tree)
         target, conflicts = undo(Done(self.before, self.state), now)
-        ours = tuple(f"profiles/{profile}" for profile in PROFILES.values())
         for key in conflicts:
-            if key in now and not key.startswith((*ours, "experiment/", "lease_ms")):
+            if key in now and not _is_ours(key):
                 target[key] = now[key]
         return plan(now, without_gone(self.tree, now, target))
 
@@ -151,8 +160,19 @@ class Lab:
         try:
             self.halt()
             for write in self.way_back():
-                self.tree.write(*write)
+                self.tree.write(write.path, write.value)
         except Error as err:
             self.tree.write(f"{CONTROL}/reset", "1")
             return f"everything is stock now, as the way back failed: {err.message}"
         return ""
+
+
+def _is_ours(key: Key) -> bool:
+    """Tell if nobody else has any business with it during a run."""
+    match key:
+        case Profile(name):
+            return name in PROFILES.values()
+        case Setting():
+            return key.profile in PROFILES.values()
+        case _:
+            return isinstance(key, ExperimentFile | Lease)

@@ -8,9 +8,10 @@ from typing import Any
 from mmpolicy.ab.balance import balance_of
 from mmpolicy.ab.carry import carry_of
 from mmpolicy.ab.design import ALPHA, DIRTY, differences, least_pairs, suggest_pairs
-from mmpolicy.ab.metrics import ARMS, Metric
+from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.row import Row
 from mmpolicy.ab.samples import Recording, storable
+from mmpolicy.ab.sources import ARMS
 from mmpolicy.ab.stats import analyse, holm
 from mmpolicy.errors import Exit
 from mmpolicy.render import table

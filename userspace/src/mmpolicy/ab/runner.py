@@ -5,29 +5,27 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import sqrt
 from statistics import fmean, stdev
 from typing import Any, TextIO
 
+from mmpolicy.ab.arithmetic import Numbers
 from mmpolicy.ab.arms import PROFILES
 from mmpolicy.ab.design import Block, Design, differences, in_percent, suggest_pairs
 from mmpolicy.ab.guards import Guard, Watch
 from mmpolicy.ab.lab import Lab, StoppedError
-from mmpolicy.ab.metrics import Metric, Numbers, Reader, all_sources
+from mmpolicy.ab.metrics import Metric, all_sources
+from mmpolicy.ab.progress import Display, Progress, clock
 from mmpolicy.ab.samples import Recording, line_of
-from mmpolicy.app import App
+from mmpolicy.ab.sources import Command, Reader
 from mmpolicy.errors import Error
+from mmpolicy.host.machine import Host
 
 POLL_S = 0.2  # guards and signals are looked at this often
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def clock(seconds: float) -> str:
-    """Return a time as people read it."""
-    return f"{int(seconds // 60)}:{int(seconds % 60):02}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Length:
 class Runner:
     """One run."""
 
-    app: App
+    host: Host
     design: Design
     length: Length
     metrics: Sequence[Metric]
@@ -60,7 +58,7 @@ class Runner:
     lab: Lab
     header: dict[str, Any]
     out: TextIO
-    tell: Callable[[str], object]
+    display: Display
     caught: list[int] = field(default_factory=list)  # signals
     failure: Error | None = None
     end: dict[str, Any] = field(default_factory=dict)
@@ -68,38 +66,51 @@ class Runner:
     def __post_init__(self) -> None:
         sources = all_sources(self.metrics)
         arms = dict(PROFILES)
-        self.reader = Reader(self.app.tree, sources, arms)
-        self.commands = [source for source in sources if source.kind == "cmd"]
+        self.reader = Reader(self.host.tree, sources, arms)
+        self.commands = [source for source in sources if isinstance(source, Command)]
         guarded = all_sources(guard.metric for guard in self.guards)
-        self.guard_reader = Reader(self.app.tree, guarded, arms)
+        self.guard_reader = Reader(self.host.tree, guarded, arms)
         self.watch = Watch(self.guards)
         self.recording = Recording(self.header)
         self.pairs = self.length.pairs
-        self.began = self.renew_at = self.app.clock()
+        self.began = self.renew_at = self.host.clock()
+        self.begun = 0  # blocks
+        self.block_began = 0.0
 
     # Time
 
     def now(self) -> float:
         """Return the seconds since the run began."""
-        return self.app.clock() - self.began
+        return self.host.clock() - self.began
 
     def tick(self) -> None:
-        """Do what has to be done all the time: lease, guards, signals."""
+        """Do what has to be done all the time: lease, guards, signals, the time that is left."""
         if self.caught:
             raise StoppedError("interrupted", f"by {signal.Signals(self.caught[0]).name}")
-        if self.app.clock() >= self.renew_at:
+        if self.host.clock() >= self.renew_at:
             self.lab.renew()
-            self.renew_at = self.app.clock() + self.lab.lease_ms / 4000
+            self.renew_at = self.host.clock() + self.lab.lease_ms / 4000
         if self.guards:
             broken = self.watch.look(self.guard_reader.read(self.now()))
             if broken:
                 raise StoppedError("guard", broken)
+        self.display.tick(self.left())
+
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        rest = (self.blocks() - self.begun) * self.design.block_s
+        here = self.block_began + self.design.block_s - self.now() if self.begun else 0.0
+        return rest + max(here, 0.0)
+
+    def blocks(self) -> int:
+        """Return how many blocks there will be."""
+        return (self.length.aa_pairs + self.pairs) * self.design.blocks_of_pair
 
     def pause(self, until: float) -> None:
         """Wait for a time since the run began."""
         self.tick()
         while (left := until - self.now()) > 0:
-            self.app.sleep(min(left, POLL_S))
+            self.host.sleep(min(left, POLL_S))
             self.tick()
 
     # Blocks
@@ -121,12 +132,15 @@ class Runner:
         self.end = end
 
     def _restore(self) -> dict[str, Any]:
-        start = self.app.clock()
+        start = self.host.clock()
         note = self.lab.restore()
-        return {"restored": not note, "note": note, "restore_s": self.app.clock() - start}
+        return {"restored": not note, "note": note, "restore_s": self.host.clock() - start}
 
     def _phases(self) -> None:
-        self.tell(f"rule: {self.length.rule()}")
+        self.display.say(f"rule: {self.length.rule()}")
+        most = "at most " if self.length.detect else ""
+        long = f"{self.blocks()} blocks of {self.design.block_s:g} s"
+        self.display.say(f"time: {most}{clock(self.left())}, {long}")
         self.lab.set_up(self.header["unit"], self.header["cgroup"])
         self.lab.equip("aa")
         for block in self.design.blocks("aa", self.length.aa_pairs):
@@ -147,19 +161,22 @@ class Runner:
         plan = {"needs": needs, "pairs": self.pairs}
         self._write("plan", plan)
         self.recording.plan = plan
-        self.tell(f"the A/A phase asks for {max(needs, default=0)} pairs, it will be {self.pairs}")
+        self.display.say(
+            f"the A/A phase asks for {max(needs, default=0)} pairs, it will be {self.pairs}"
+        )
 
     def _block(self, block: Block) -> None:
-        begin = self.now()
+        begin = self.block_began = self.now()
+        self.begun += 1
         self.lab.enter(block)
         for moment in self.design.moments():
             self.pause(begin + moment)
             self._sample(block)
         self._write("block", {**block._asdict(), "began": begin, "ended": self.now()})
-        self.tell(self.progress(block))
+        self.display.report(self.progress(block))
 
     def _sample(self, block: Block) -> None:
-        said: Numbers = {each.text: self._said_by(each.path) for each in self.commands}
+        said: Numbers = {each.text: self._said_by(each.command) for each in self.commands}
         sample = self.reader.read(self.now(), said)
         self._write("sample", {"block": block.number, **sample._asdict()})
 
@@ -203,13 +220,12 @@ class Runner:
 
     # What the user sees
 
-    def progress(self, block: Block) -> str:
+    def progress(self, block: Block) -> Progress:
         """Return where we are, the time left, and the estimates so far."""
-        done = len(self.recording.blocks)
-        total = (self.length.aa_pairs + self.pairs) * self.design.blocks_of_pair
-        left = clock((total - done) * self.design.block_s)
+        done, total = len(self.recording.blocks), self.blocks()
+        left = (total - done) * self.design.block_s
         shown = [self._estimate(metric, block.phase) for metric in self.metrics]
-        return f"block {done} of {total} ({block.phase}), {left} left; {'; '.join(shown)}"
+        return Progress(done, total, block.phase, left, shown)
 
     def _estimate(self, metric: Metric, phase: str) -> str:
         pairs = self.recording.pairs(metric, phase)

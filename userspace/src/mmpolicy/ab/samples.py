@@ -13,7 +13,8 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-from mmpolicy.ab.metrics import ARMS, Metric, Sample
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.sources import ARMS, Sample
 from mmpolicy.errors import Error, Exit
 
 VERSION = 1

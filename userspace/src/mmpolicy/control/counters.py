@@ -3,9 +3,8 @@
 
 from errno import ENOENT
 
-from mmpolicy.control.model import MODULE, MODULE_DIR
 from mmpolicy.errors import Error, pick
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import MODULE, MODULE_DIR, Tree
 
 DEBUGFS = "/sys/kernel/debug"
 COUNTERS = f"{DEBUGFS}/{MODULE}"

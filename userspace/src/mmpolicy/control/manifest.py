@@ -10,17 +10,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from mmpolicy.control.model import CONTROL, active_of
-from mmpolicy.control.state import DEFAULT, NO_ARM, State, Write, profiles_of, settings_of
-from mmpolicy.control.toml import Key, dumps, key_lines, leaves
+from mmpolicy.control.keys import (
+    CONTROL_ARM,
+    DEFAULT,
+    ENABLED,
+    LEASE,
+    NO_ARM,
+    SCOPE,
+    TREATMENT_ARM,
+    AbsentCgroup,
+    CgroupBinding,
+    ExperimentFile,
+    Key,
+    Lease,
+    ProcessBinding,
+    Profile,
+    Setting,
+    State,
+)
+from mmpolicy.control.labels import cgroups_of
+from mmpolicy.control.model import active_of
+from mmpolicy.control.state import Write, profiles_of, settings_of
+from mmpolicy.control.toml import TomlKey, key_lines, leaves
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
 from mmpolicy.host.files import Tree
 
 VERSION = "1"
-TOP = ("version", "lease_ms", "experiment", "bindings", "profiles")
-OFF = {"enabled": "0", "control": NO_ARM, "treatment": NO_ARM}
-SCOPE = "experiment/cgroup"
+OFF: State = {LEASE: "0", ENABLED: "0", CONTROL_ARM: NO_ARM, TREATMENT_ARM: NO_ARM}
 WHOLE_HOST = "0"
 HINT = "mmpolicy save shows what a manifest of this host looks like"
 
@@ -35,31 +52,34 @@ class Manifest:
     """A file that says what the state should be."""
 
     def __init__(self, name: str, text: str) -> None:
-        """Read the file; raises Error if it is no TOML."""
+        """Read the file; raises Error if it is no TOML or has no version."""
         self.name, self.text = name, text
         try:
             self._leaves = list(leaves(tomllib.loads(text)))
         except tomllib.TOMLDecodeError as err:
             raise Error(f"{name}: {err}", Exit.FAILED, "correct the file") from err
-        self._lines = key_lines(text)
-        self._ids: dict[str, str] = {}  # cgroup id -> what the file calls it
+        if ("version",) not in dict(self._leaves):
+            text = f"{name} has no version: is it a manifest, and complete?"
+            raise Error(text, Exit.FAILED, f"begin it with `version = {VERSION}`")
+        self._lines = key_lines(self.text)
+        self._cgroups: dict[int, str] = {}  # id -> what the file calls it
+        self._absent_scope = ""
 
-    def _line(self, key: Key) -> str:
+    def _line(self, key: TomlKey) -> str:
         """Return `FILE:LINE: ` of the first line about a key, `FILE: ` without one."""
         lines = [at for each, at in self._lines.items() if each[: len(key)] == key]
         return f"{self.name}:{min(lines)}: " if lines else f"{self.name}: "
 
     def where(self, write: Write) -> str:
         """Return the line that a write comes from."""
-        key = tuple(write.path.removeprefix(f"{CONTROL}/").split("/"))
-        if key[-1] == "create":
-            key = ("profiles", write.value)
-        elif key[-1] == "cgroups":
-            key = ("bindings", self._ids.get(write.value, write.value))
-        return self._line(key)
+        match write.key:
+            case CgroupBinding(number):
+                return self._line(("bindings", self._cgroups.get(number, str(number))))
+            case key:
+                return self._line(_toml_key(key))
 
     @contextmanager
-    def _at(self, key: Key) -> Iterator[None]:
+    def _at(self, key: TomlKey) -> Iterator[None]:
         """Let errors begin with the line of the key; a bad manifest is a failure."""
         try:
             yield
@@ -68,99 +88,141 @@ class Manifest:
             err.exit_code = Exit.FAILED
             raise
 
-    def target(self, tree: Tree, now: State, missing_allowed: bool = False) -> State:
+    def target(self, tree: Tree, now: State) -> State:
         """Return the state that the manifest asks for, on a host whose state is now.
 
-        A cgroup that is not there is an error, or, if allowed, a binding of its path.
+        A cgroup that is not there is there as absent; nothing can be written for it.
         """
-        state = {key: value for key, value in now.items() if key.startswith(("exp", "pids/"))}
-        state |= {f"experiment/{name}": value for name, value in OFF.items()}
-        state = {key: value for key, value in state.items() if key in now}
-        state |= {"lease_ms": "0"} if "lease_ms" in now else {}
+        kept = (ExperimentFile, ProcessBinding)
+        state: State = {key: value for key, value in now.items() if isinstance(key, kept)}
+        state |= {key: value for key, value in OFF.items() if key in now}
         state |= _left_alone(now, {DEFAULT, *self._profiles()})
         for key, value in self._leaves:
             with self._at(key):
-                state |= self._entry(tree, now, key, value, missing_allowed)
+                state |= self._entry(tree, now, key, value)
         return state
+
+    def check_scope(self) -> None:
+        """Fail if the experiment is for a cgroup that is not there."""
+        if self._absent_scope:
+            text = f"{self._line(_toml_key(SCOPE))}no cgroup '{self._absent_scope}'"
+            raise Error(text, Exit.FAILED, "start what it is of, or correct the path")
+
+    def no_cgroup(self, key: AbsentCgroup) -> Error:
+        """Return what to say of a cgroup that is not there."""
+        text = f"{self._line(('bindings', key.given))}no cgroup '{key.given}'"
+        hint = "start what it is of, correct the path, or apply with --missing skip"
+        return Error(text, Exit.FAILED, hint)
 
     def _profiles(self) -> set[str]:
         return {key[1] for key, _ in self._leaves if key[0] == "profiles" and len(key) > 1}
 
-    def _entry(self, tree: Tree, now: State, key: Key, value: Any, missing_allowed: bool) -> State:
+    def _entry(self, tree: Tree, now: State, key: TomlKey, value: Any) -> State:
         """Return what one entry of the file means."""
-        kind = pick("entry of a manifest", key[0], TOP)
-        if kind == "profiles" and value == {}:  # a profile that is all stock
-            return {"/".join(key): ""}
-        word, path = _word(value), "/".join(key)
-        if kind == "version":
-            pick("version of a manifest", word, [VERSION])
-            return {}
-        if kind == "bindings" and len(key) == 2:
-            pick("profile", word, {DEFAULT, *self._profiles()})
-            return {f"cgroups/{self._cgroup(tree, key[1], missing_allowed)}": word}
-        if kind == "profiles" and len(key) > 2:
-            _check_setting(tree, now, key, word)
-            return {f"profiles/{key[1]}": "", path: word}
-        pick("setting", path, [each for each in now if each.startswith(("experiment/", "lease"))])
-        if path == SCOPE and word != WHOLE_HOST:
-            word = self._cgroup(tree, word, missing_allowed)
-        return {path: word}
+        match key:
+            case ("profiles", profile) if value == {}:  # a profile that is all stock
+                return {Profile(profile): ""}
+            case ("version",):
+                pick("version of a manifest", _word(value), [VERSION])
+                return {}
+            case ("lease_ms",) if LEASE in now:
+                return {LEASE: _word(value)}
+            case ("bindings", cgroup):
+                profile = pick("profile", _word(value), {DEFAULT, *self._profiles()})
+                return {self._cgroup(tree, cgroup): profile}
+            case ("profiles", profile, point, *names) if names:
+                setting = _find_setting(tree, now, Profile(profile).name, point, names, value)
+                return {Profile(profile): "", setting: _word(value)}
+            case ("experiment", name) if ExperimentFile(name) in now:
+                return {ExperimentFile(name): self._scope(tree, name, _word(value))}
+            case ("bindings" | "profiles" | "experiment",) if value == {}:
+                return {}
+        known = ["version", "bindings", "profiles", *map(_path_in_file, now)]
+        pick("entry of a manifest", ".".join(key), [each for each in known if each])
+        raise Error(f"nothing can be set by {'.'.join(key)} alone", Exit.FAILED, HINT)
 
-    def _cgroup(self, tree: Tree, path: str, missing_allowed: bool) -> str:
+    def _cgroup(self, tree: Tree, given: str) -> CgroupBinding | AbsentCgroup:
         try:
-            number = find_cgroup(tree, path)
+            number = int(find_cgroup(tree, given))
         except Error:
-            if not missing_allowed:
-                raise
-            return path
-        self._ids[number] = path
-        return number
+            return AbsentCgroup(given)
+        self._cgroups[number] = given
+        return CgroupBinding(number)
+
+    def _scope(self, tree: Tree, name: str, word: str) -> str:
+        if name != SCOPE.name or word == WHOLE_HOST:
+            return word
+        try:
+            return find_cgroup(tree, word)
+        except Error:
+            self._absent_scope = word
+            return word
+
+
+def _toml_key(key: Key) -> TomlKey:
+    """Return where a manifest has a key, nowhere for one that it does not have."""
+    match key:
+        case Lease():
+            return ("lease_ms",)
+        case ExperimentFile(name):
+            return "experiment", name
+        case Profile(name):
+            return "profiles", name
+        case Setting(profile, point, policy, name):
+            return ("profiles", profile, point, *filter(None, (policy, name)))
+    return ()
+
+
+def _path_in_file(key: Key) -> str:
+    """Return what can be set beside profiles and bindings."""
+    return ".".join(_toml_key(key)) if isinstance(key, Lease | ExperimentFile) else ""
 
 
 def _left_alone(now: State, names: set[str]) -> State:
     """Return profiles with every point stock, and knobs as they are."""
-    state = {}
+    state: State = {}
     for name in names & set(profiles_of(now)):
-        state[f"profiles/{name}"] = ""
-        for path, value in settings_of(now, name).items():
-            state[f"profiles/{name}/{path}"] = "stock" if path.endswith("/policy") else value
+        state[Profile(name)] = ""
+        for key, value in settings_of(now, name).items():
+            state[key] = "stock" if key.is_choice else value
     return state
 
 
-def _check_setting(tree: Tree, now: State, key: Key, word: str) -> None:
-    """Refuse names that the kernel does not know; values are its own business."""
-    profile = key[1] if f"profiles/{key[1]}" in now else DEFAULT
-    known = settings_of(now, profile)
-    point, name = key[2], "/".join(key[3:])
-    pick("point", point, {path.partition("/")[0] for path in known})
-    base = f"{point}/"
-    names = [path.removeprefix(base) for path in known if path.startswith(base)]
-    pick(f"setting of {point}", name, names)
-    if name == "policy":
-        policies = active_of(tree, f"{CONTROL}/profiles/{profile}/{point}/policy")[1]
-        pick(f"policy of {point}", word, policies)
+def _find_setting(
+    tree: Tree, now: State, profile: str, point: str, names: list[str], value: Any
+) -> Setting:
+    """Return a setting; refuse names that the kernel does not know. Values are its business."""
+    like = profile if Profile(profile) in now else DEFAULT
+    known = list(settings_of(now, like))
+    pick("point", point, {key.point for key in known})
+    of_point = {key.inside.removeprefix(f"{point}/"): key for key in known if key.point == point}
+    setting = of_point[pick(f"setting of {point}", "/".join(names), of_point)]
+    if setting.is_choice:
+        pick(f"policy of {point}", _word(value), active_of(tree, setting.path)[1])
+    return setting.of(profile)
 
 
 def save(tree: Tree, state: State) -> str:
     """Return the manifest of a state."""
-    paths = cgroup_paths(tree) if _names_cgroups(state) else {}
+    import tomli_w
+
+    scoped = state.get(SCOPE, WHOLE_HOST) != WHOLE_HOST
+    paths = cgroup_paths(tree) if scoped else cgroups_of(tree, state)
     data: dict[str, Any] = {"version": int(VERSION)}
     for key, value in state.items():
-        kind, _, number = key.partition("/")
-        if kind == "cgroups":
-            data.setdefault("bindings", {})[paths.get(number, number)] = value
-        elif key == SCOPE:
-            data.setdefault(kind, {})["cgroup"] = paths.get(value, int(WHOLE_HOST))
-        elif kind != "pids" and value:
-            _put(data, tuple(key.split("/")), int(value) if value.isdigit() else value)
-    return dumps(data)
+        match key:
+            case CgroupBinding(number):
+                _put(data, ("bindings", paths.get(str(number), str(number))), value)
+            case ExperimentFile() if key == SCOPE:
+                _put(data, _toml_key(key), paths.get(value, int(WHOLE_HOST)))
+            case Lease() | ExperimentFile() | Setting() if value:
+                _put(data, _toml_key(key), int(value) if value.isdigit() else value)
+            case Profile(name):
+                data.setdefault("profiles", {}).setdefault(name, {})
+    return tomli_w.dumps(data)
 
 
-def _names_cgroups(state: State) -> bool:
-    return any(key.startswith("cgroups/") for key in state) or state.get(SCOPE, "0") != WHOLE_HOST
-
-
-def _put(data: dict[str, Any], key: Key, value: int | str) -> None:
+def _put(data: dict[str, Any], key: TomlKey, value: int | str) -> None:
     for name in key[:-1]:
         data = data.setdefault(name, {})
     data[key[-1]] = value

@@ -4,28 +4,37 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mmpolicy.control.keys import PROFILES, Setting, choice
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import CONTROL, MODULE_DIR, Tree
 
-MODULE = "mmpolicy"
-CONTROL = "/sys/kernel/mmpolicy"
-MODULE_DIR = f"/sys/module/{MODULE}"
 KNOWN_ABI = ("1",)
+
+Knobs = dict[str, Setting]  # by name
 
 
 class Point(NamedTuple):
-    """One decision in one profile: its policies and where its knobs are."""
+    """One decision in one profile: its policies and its knobs."""
 
     profile: str
     name: str
-    path: str
     active: str
     policies: tuple[str, ...]
-    common: dict[str, str]  # knob -> path
-    knobs: dict[str, dict[str, str]]  # policy -> knob -> path
+    common: Knobs
+    knobs: dict[str, Knobs]  # by policy
 
-    def find_knob(self, policy: str, knob: str) -> str:
-        """Return the path of a knob: the policy's own first, then the point's common ones."""
+    @property
+    def choice(self) -> Setting:
+        """Return the setting that says which policy is active."""
+        return choice(self.profile, self.name)
+
+    def settings(self) -> Iterator[Setting]:
+        """Yield all knobs."""
+        for knobs in (self.common, *self.knobs.values()):
+            yield from knobs.values()
+
+    def find_knob(self, policy: str, knob: str) -> Setting:
+        """Return a knob: the policy's own first, then the point's common ones."""
         found = self.common | self.knobs.get(policy, {})
         owners = [owner for owner, knobs in self.knobs.items() if knob in knobs]
         if knob not in found and owners:
@@ -49,13 +58,6 @@ def chosen(text: str) -> str:
     """Return the choice of a file like `[process] cgroup`, any other text as it is."""
     marked = [word for word in text.split() if word.startswith("[") and word.endswith("]")]
     return marked[0].strip("[]") if len(marked) == 1 else text
-
-
-def value_of(tree: Tree, path: str) -> str:
-    """Return what a setting is now; for a policy file the active one."""
-    if path.endswith("/policy"):
-        return active_of(tree, path)[0]
-    return tree.read(path)
 
 
 def check_loaded(tree: Tree) -> str:
@@ -95,11 +97,11 @@ class Control:
 
     def profiles(self) -> list[str]:
         """Return the names of all profiles."""
-        return self.tree.dirs(f"{CONTROL}/profiles")
+        return self.tree.dirs(PROFILES)
 
     def point_names(self, profile: str) -> list[str]:
         """Return the names of the points of a profile."""
-        return self.tree.dirs(f"{CONTROL}/profiles/{pick('profile', profile, self.profiles())}")
+        return self.tree.dirs(f"{PROFILES}/{pick('profile', profile, self.profiles())}")
 
     def points(self, profile: str) -> Iterator[Point]:
         """Yield every point of a profile."""
@@ -111,21 +113,23 @@ class Control:
         return self._read_point(profile, pick("point", name, self.point_names(profile)))
 
     def _read_point(self, profile: str, name: str) -> Point:
-        path = f"{CONTROL}/profiles/{profile}/{name}"
-        active, policies = active_of(self.tree, f"{path}/policy")
-        common = self._files(path)
-        common.pop("policy")
-        knobs = {policy: self._files(f"{path}/{policy}") for policy in self.tree.dirs(path)}
-        return Point(profile, name, path, active, policies, common, knobs)
+        path = f"{PROFILES}/{profile}/{name}"
+        active, policies = active_of(self.tree, choice(profile, name).path)
+        owners = self.tree.dirs(path)
+        files = [file for file in self.tree.names(path) if file not in (*owners, "policy")]
+        common = {file: Setting(profile, name, "", file) for file in files}
+        knobs = {
+            owner: {
+                file: Setting(profile, name, owner, file)
+                for file in self.tree.names(f"{path}/{owner}")
+            }
+            for owner in owners
+        }
+        return Point(profile, name, active, policies, common, knobs)
 
-    def _files(self, path: str) -> dict[str, str]:
-        directories = self.tree.dirs(path)
-        names = [name for name in self.tree.names(path) if name not in directories]
-        return {name: f"{path}/{name}" for name in names}
-
-    def values(self, knobs: dict[str, str]) -> dict[str, int | str]:
+    def values(self, knobs: Knobs) -> dict[str, int | str]:
         """Return the value of each knob, as a number where it is one."""
-        return {name: _number(self.tree.read(path)) for name, path in knobs.items()}
+        return {name: _number(self.tree.read(knob.path)) for name, knob in knobs.items()}
 
 
 def _number(text: str) -> int | str:

@@ -1,88 +1,143 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The text format of Prometheus, for the textfile collector of its node exporter."""
+"""State and counters as metrics of Prometheus."""
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+import re
+from collections.abc import Iterator
+from itertools import accumulate
 
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from mmpolicy import __version__
 from mmpolicy.control.counters import counted_profiles, read_counters
-from mmpolicy.control.model import check_loaded, lease_of
-from mmpolicy.control.state import State, read_state
-from mmpolicy.host.files import Tree
+from mmpolicy.control.keys import CgroupBinding, Setting, State
+from mmpolicy.control.model import check_abi, check_loaded, lease_of
+from mmpolicy.control.state import bindings_of, profiles_of, read_state
+from mmpolicy.errors import Error
+from mmpolicy.host.files import MODULE, MODULE_DIR, Tree
 
-Value = tuple[dict[str, str], float]
-
-
-class Metric(NamedTuple):
-    """One metric: its kind, what it is, and a value for each set of labels."""
-
-    name: str
-    kind: str
-    told: str
-    values: list[Value]
+STATES = ("stock", "active", "expired")
+BUCKET = re.compile(r"(.+_ns)_log2_(\d+)")
 
 
-def text(metrics: list[Metric]) -> Iterator[str]:
-    """Yield the lines of metrics that have values."""
-    for name, kind, told, values in metrics:
-        if values:
-            yield f"# HELP mmpolicy_{name} {told}"
-            yield f"# TYPE mmpolicy_{name} {kind}"
-        yield from (f"mmpolicy_{name}{_labels(labels)} {value}" for labels, value in values)
+def families(tree: Tree) -> list[Metric]:
+    """Return the state and all counters; without debugfs, the state alone."""
+    found = [_state(tree), _build(tree), *_lease(tree), *_settings(read_state(tree))]
+    try:
+        counters = {
+            (profile, point): values
+            for profile in counted_profiles(tree)
+            for point, values in read_counters(tree, profile, None).items()
+        }
+    except Error:
+        counters = {}
+    told = "1: the counters can be read. 0: there is no debugfs, or no permission for it."
+    found.append(GaugeMetricFamily(f"{MODULE}_counters_up", told, int(bool(counters))))
+    return found + list(_events(counters)) if counters else found
 
 
-def _labels(labels: Mapping[str, str]) -> str:
-    pairs = (f'{name}="{_escape(value)}"' for name, value in labels.items())
-    return f"{{{','.join(pairs)}}}" if labels else ""
+def text(found: list[Metric]) -> str:
+    """Return metrics in the text format."""
+
+    class Found(Collector):
+        def collect(self) -> list[Metric]:
+            return found
+
+    registry = CollectorRegistry()
+    registry.register(Found())
+    return generate_latest(registry).decode()
 
 
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def collect(tree: Tree) -> list[Metric]:
-    """Return the state and all counters as metrics."""
+def _state(tree: Tree) -> Metric:
+    family = GaugeMetricFamily(f"{MODULE}_state", "1: the state that it is in.", labels=["state"])
     now = check_loaded(tree)
-    state = read_state(tree)
-    left = lease_of(tree).get("lease_left_ms", 0) / 1000
-    return [
-        Metric("state", "gauge", "1: stock, active or expired.", [({"state": now}, 1)]),
-        Metric(
-            "lease_left_seconds", "gauge", "Time until all is stock; 0: no lease.", [({}, left)]
-        ),
-        Metric("policy", "gauge", "1: the policy of a point.", list(_policies(state))),
-        Metric("knob", "gauge", "Value of a knob.", list(_knobs(state))),
-        Metric("bound", "gauge", "Cgroups and processes bound to a profile.", _bound(state)),
-        Metric("events_total", "counter", "Counters of the module.", list(_events(tree))),
-    ]
+    for state in dict.fromkeys([*STATES, now]):
+        family.add_metric([state], int(state == now))
+    return family
 
 
-def _policies(state: State) -> Iterator[Value]:
+def _build(tree: Tree) -> Metric:
+    version = f"{MODULE_DIR}/srcversion"
+    facts = {"abi": check_abi(tree), "version": __version__}
+    facts["srcversion"] = tree.read(version) if tree.exists(version) else ""
+    return InfoMetricFamily(f"{MODULE}_build", "Of the command and of the module.", facts)
+
+
+def _lease(tree: Tree) -> Iterator[Metric]:
+    """Yield the lease; what is left only where there is one."""
+    lease = lease_of(tree)
+    if lease:
+        told = "Length of the lease; 0: no lease."
+        yield GaugeMetricFamily(f"{MODULE}_lease_seconds", told, lease["lease_ms"] / 1000)
+    if lease.get("lease_ms"):
+        told, left = "Time until all is stock.", lease["lease_left_ms"] / 1000
+        yield GaugeMetricFamily(f"{MODULE}_lease_left_seconds", told, left)
+
+
+def _settings(state: State) -> list[Metric]:
+    policies = GaugeMetricFamily(
+        f"{MODULE}_policy", "1: the policy of a point.", labels=["profile", "point", "policy"]
+    )
+    knobs = GaugeMetricFamily(
+        f"{MODULE}_knob", "Value of a knob.", labels=["profile", "point", "policy", "knob"]
+    )
     for key, value in state.items():
-        if key.endswith("/policy"):
-            _, profile, point, _ = key.split("/")
-            yield {"profile": profile, "point": point, "policy": value}, 1
+        if isinstance(key, Setting) and key.is_choice:
+            policies.add_metric([key.profile, key.point, value], 1)
+        elif isinstance(key, Setting) and value.isdigit():
+            knobs.add_metric([key.profile, key.point, key.policy, key.name], int(value))
+    bound = GaugeMetricFamily(
+        f"{MODULE}_bound", "What is bound to a profile.", labels=["profile", "kind"]
+    )
+    for profile in profiles_of(state):
+        found = bindings_of(state, profile)
+        cgroups = sum(isinstance(key, CgroupBinding) for key in found)
+        bound.add_metric([profile, "cgroups"], cgroups)
+        bound.add_metric([profile, "pids"], len(found) - cgroups)
+    return [policies, knobs, bound]
 
 
-def _knobs(state: State) -> Iterator[Value]:
-    for key, value in state.items():
-        words = key.split("/")
-        if len(words) > 3 and value.isdigit():
-            policy = words[3] if len(words) > 4 else ""
-            labels = {"profile": words[1], "point": words[2], "policy": policy, "knob": words[-1]}
-            yield labels, int(value)
+def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]:
+    """Yield all counters; those of times by log2 as histograms."""
+    events = CounterMetricFamily(
+        f"{MODULE}_events", "Counters of the module.", labels=["profile", "point", "event"]
+    )
+    times: dict[str, HistogramMetricFamily] = {}
+    for (profile, point), values in counters.items():
+        buckets: dict[str, list[tuple[int, int]]] = {}
+        for name, value in values.items():
+            found = BUCKET.fullmatch(name)
+            if found:
+                buckets.setdefault(found[1], []).append((int(found[2]), value))
+            else:
+                events.add_metric([profile, point, name], value)
+        for name, counts in buckets.items():
+            told = "Times in ns."
+            labels = ["profile", "point"]
+            new = HistogramMetricFamily(f"{MODULE}_{name}", told, labels=labels)
+            _add_times(times.setdefault(name, new), [profile, point], counts, values.get(name))
+    yield events
+    yield from times.values()
 
 
-def _bound(state: State) -> list[Value]:
-    count: dict[tuple[str, str], int] = {}
-    for key, profile in state.items():
-        kind = key.partition("/")[0]
-        if kind in ("cgroups", "pids"):
-            count[profile, kind] = count.get((profile, kind), 0) + 1
-    return [({"profile": name, "kind": kind}, number) for (name, kind), number in count.items()]
-
-
-def _events(tree: Tree) -> Iterator[Value]:
-    for profile in counted_profiles(tree):
-        for point, counters in read_counters(tree, profile, None).items():
-            for name, value in counters.items():
-                yield {"profile": profile, "point": point, "event": name}, value
+def _add_times(
+    family: HistogramMetricFamily,
+    labels: list[str],
+    counts: list[tuple[int, int]],
+    sum_ns: int | None,
+) -> None:
+    """Add a histogram: 2^n to 2^(n+1) - 1 ns each, the last bucket also what is longer."""
+    counts.sort()
+    totals = list(accumulate(count for _, count in counts))
+    bounds = [str(2.0 ** (n + 1) - 1) for n, _ in counts[:-1]]
+    family.add_metric(labels, list(zip([*bounds, "+Inf"], totals, strict=True)), sum_ns)
+    if sum_ns is None:
+        names = dict(zip(("profile", "point"), labels, strict=True))
+        family.add_sample(f"{family.name}_count", names, totals[-1])

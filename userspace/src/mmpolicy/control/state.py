@@ -1,104 +1,158 @@
 # SPDX-License-Identifier: GPL-2.0
 """The whole state of the control tree: read it, plan the way to another one, go there.
 
-A state is flat, so that comparing, merging and keeping states is plain:
-
-    lease_ms                         what was set
-    experiment/<file>                as the file
-    profiles/<profile>               empty: there is such a profile
-    profiles/<profile>/<point>/...   policy and knobs, as the files
-    cgroups/<id>                     the profile that the cgroup is bound to
-    pids/<pid>@<start>               the profile that the process is bound to
-
-The start of a process, in ticks since boot, tells it from a later one with its number.
+A state is flat, a value for each key, so that comparing, merging and keeping states is plain.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from mmpolicy.control.model import CONTROL, Control, chosen
-from mmpolicy.errors import Error
+from mmpolicy.control.keys import (
+    CONTROL_ARM,
+    ENABLED,
+    EXPERIMENT,
+    LEASE,
+    NO_ARM,
+    PERCENT,
+    PROFILES,
+    TREATMENT_ARM,
+    Binding,
+    CgroupBinding,
+    ExperimentFile,
+    Key,
+    Lease,
+    ProcessBinding,
+    Profile,
+    Setting,
+    State,
+)
+from mmpolicy.control.model import Control, active_of, chosen
 from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import Tree
-
-State = dict[str, str]
-NO_ARM = "none"
-DEFAULT = "default"
+from mmpolicy.host.processes import start_of
 
 
-class Write(NamedTuple):
+@dataclass(frozen=True)
+class Write:
     """One write to one file of the tree."""
 
     path: str
     value: str
+    key: Key  # what it is about
+    result: str | None  # the value of the key afterwards, None without the key
+
+
+# Reading
 
 
 def read_state(tree: Tree) -> State:
     """Return the state as it is now."""
     control = Control(tree)
-    state = {}
-    if tree.exists(f"{CONTROL}/lease_ms"):
-        state["lease_ms"] = tree.read(f"{CONTROL}/lease_ms")
-    if tree.is_dir(f"{CONTROL}/experiment"):
-        for name in tree.names(f"{CONTROL}/experiment"):
-            state[f"experiment/{name}"] = chosen(tree.read(f"{CONTROL}/experiment/{name}"))
+    state: State = {}
+    if tree.exists(LEASE.path):
+        state[LEASE] = tree.read(LEASE.path)
+    if tree.is_dir(EXPERIMENT):
+        for name in tree.names(EXPERIMENT):
+            state[ExperimentFile(name)] = chosen(tree.read(ExperimentFile(name).path))
     for profile in control.profiles():
-        state |= _read_profile(control, profile)
+        state |= read_profile(control, profile)
     return state
 
 
-def _read_profile(control: Control, profile: str) -> State:
-    state = {f"profiles/{profile}": ""}
-    for point in control.points(profile):
-        state[f"profiles/{profile}/{point.name}/policy"] = point.active
-        for paths in (point.common, *point.knobs.values()):
-            for path in paths.values():
-                state[path.removeprefix(f"{CONTROL}/")] = control.tree.read(path)
-    return state | _read_bindings(control.tree, profile)
+def read_profile(control: Control, name: str) -> State:
+    """Return what a profile is: that there is one, its settings, and what is bound to it."""
+    state: State = {Profile(name): ""}
+    for point in control.points(name):
+        state[point.choice] = point.active
+        state |= {knob: control.tree.read(knob.path) for knob in point.settings()}
+    return state | _read_bindings(control.tree, name)
 
 
 def _read_bindings(tree: Tree, profile: str) -> State:
-    base = f"{CONTROL}/profiles/{profile}"
+    base = Profile(profile).path
     if not tree.exists(f"{base}/cgroups"):
         return {}
-    state = {f"cgroups/{number}": profile for number in tree.read(f"{base}/cgroups").split()}
+    cgroups = tree.read(f"{base}/cgroups").split()
+    state: State = {CgroupBinding(int(number)): profile for number in cgroups}
     for pid in tree.read(f"{base}/pids").split():
-        key = process_key(tree, pid)
+        key = process_key(tree, int(pid))
         if key:
             state[key] = profile
     return state
 
 
-def process_key(tree: Tree, pid: str) -> str | None:
+def process_key(tree: Tree, pid: int) -> ProcessBinding | None:
     """Return the key of a process, None if it has ended."""
-    try:
-        stat = tree.read(f"/proc/{pid}/stat")
-    except Error:
-        return None
-    # The name, which is in parentheses, may have spaces and parentheses itself.
-    start = stat.rpartition(")")[2].split()[19]
-    return f"pids/{pid}@{start}"
+    start = start_of(tree, pid)
+    return None if start is None else ProcessBinding(pid, start)
 
 
-def is_profile(key: str) -> bool:
-    """Tell if the key stands for a profile, not for something in one."""
-    return key.startswith("profiles/") and key.count("/") == 1
+def read_value(tree: Tree, key: Lease | ExperimentFile | Setting) -> str:
+    """Return what one file says now."""
+    if isinstance(key, Setting) and key.is_choice:
+        return active_of(tree, key.path)[0]
+    return chosen(tree.read(key.path)) if isinstance(key, ExperimentFile) else tree.read(key.path)
+
+
+# Parts of a state
 
 
 def profiles_of(state: State) -> list[str]:
     """Return the names of the profiles of a state."""
-    return [key.partition("/")[2] for key in state if is_profile(key)]
+    return [key.name for key in state if isinstance(key, Profile)]
 
 
-def settings_of(state: State, name: str) -> State:
-    """Return policies and knobs of a profile, by their path in it."""
-    base = f"profiles/{name}/"
-    return {key.removeprefix(base): state[key] for key in state if key.startswith(base)}
+def settings_of(state: State, profile: str) -> dict[Setting, str]:
+    """Return policies and knobs of a profile."""
+    return {
+        key: value
+        for key, value in state.items()
+        if isinstance(key, Setting) and key.profile == profile
+    }
 
 
-def differences(old: State, new: State) -> list[str]:
+def bindings_of(state: State, profile: str) -> list[Binding]:
+    """Return what is bound to a profile."""
+    return [key for key, value in state.items() if isinstance(key, Binding) and value == profile]
+
+
+def experiment_of(state: State) -> dict[ExperimentFile, str]:
+    """Return the files of the experiment."""
+    return {key: value for key, value in state.items() if isinstance(key, ExperimentFile)}
+
+
+def changed_keys(old: State, new: State) -> list[Key]:
     """Return the sorted keys that differ."""
-    return sorted(key for key in old | new if old.get(key) != new.get(key))
+    keys = (key for key in old | new if old.get(key) != new.get(key))
+    return sorted(keys, key=lambda key: key.order)
+
+
+# Writes
+
+
+def assign(key: Lease | ExperimentFile | Setting, value: str) -> Write:
+    """Return the write that gives a file a value."""
+    return Write(key.path, value, key, value)
+
+
+def create(profile: str) -> Write:
+    """Return the write that makes a profile."""
+    return Write(f"{PROFILES}/create", profile, Profile(profile), "")
+
+
+def delete(profile: str) -> Write:
+    """Return the write that deletes a profile."""
+    return Write(f"{PROFILES}/delete", profile, Profile(profile), None)
+
+
+def bind(key: Binding, profile: str) -> Write:
+    """Return the write that binds a cgroup or a process, wherever it was bound before."""
+    return Write(key.path(profile), str(key.number), key, profile)
+
+
+def unbind(key: Binding, profile: str) -> Write:
+    """Return the write that ends a binding to a profile."""
+    return Write(key.path(profile), f"-{key.number}", key, None)
 
 
 def plan(old: State, new: State) -> list[Write]:
@@ -109,98 +163,94 @@ def plan(old: State, new: State) -> list[Write]:
     """
     steps = [*_stop(old, new), *_create(old, new), *_settings(old, new), *_bind(old, new)]
     steps += [*_experiment(old, new), *_delete(old, new), *_start(old, new)]
-    lease = [Write("lease_ms", new["lease_ms"])] if _differ(old, new, "lease_ms") else []
-    steps = steps + lease if new.get("lease_ms") == "0" else lease + steps
-    return [Write(f"{CONTROL}/{path}", value) for path, value in steps]
+    lease = [assign(LEASE, new[LEASE])] if _differ(old, new, LEASE) else []
+    return steps + lease if new.get(LEASE) == "0" else lease + steps
 
 
-def _differ(old: State, new: State, key: str) -> bool:
+def _differ(old: State, new: State, key: Key) -> bool:
     return key in new and old.get(key) != new[key]
 
 
-def _experiment_keys(old: State, new: State) -> list[str]:
+def _fixed_while_enabled(old: State, new: State) -> list[ExperimentFile]:
     """Return the files of the experiment that have to be written while it is off."""
-    fixed = {"experiment/enabled", "experiment/percent"}
-    keys = (key for key in new if key.startswith("experiment/") and key not in fixed)
+    keys = (key for key in experiment_of(new) if key not in (ENABLED, PERCENT))
     return [key for key in keys if _differ(old, new, key)]
 
 
 def _stop(old: State, new: State) -> Iterator[Write]:
-    ends = new.get("experiment/enabled") == "0" or _experiment_keys(old, new)
-    if old.get("experiment/enabled") == "1" and ends:
-        yield Write("experiment/enabled", "0")
+    ends = new.get(ENABLED) == "0" or _fixed_while_enabled(old, new)
+    if old.get(ENABLED) == "1" and ends:
+        yield assign(ENABLED, "0")
 
 
 def _create(old: State, new: State) -> Iterator[Write]:
     for name in profiles_of(new):
-        if f"profiles/{name}" not in old:
-            yield Write("profiles/create", name)
+        if Profile(name) not in old:
+            yield create(name)
 
 
 def _settings(old: State, new: State) -> Iterator[Write]:
     """Yield knobs and policies that differ, the policy of a point after its knobs."""
-    keys = [key for key in new if key.startswith("profiles/") and key.count("/") > 1]
-    for key in sorted(keys, key=lambda key: (key.split("/")[:3], key.endswith("/policy"), key)):
-        was = old.get(key, "stock" if key.endswith("/policy") else None)
-        if new[key] != was:
-            yield Write(key, new[key])
+    keys = [key for key in new if isinstance(key, Setting)]
+    keys.sort(key=lambda key: (key.profile, key.point, key.is_choice, key.order))
+    for key in keys:
+        if new[key] != old.get(key, "stock" if key.is_choice else None):
+            yield assign(key, new[key])
 
 
 def _bind(old: State, new: State) -> Iterator[Write]:
     """Yield what binds, which also moves, and then what unbinds."""
-    bound = [key for key in old | new if key.startswith(("cgroups/", "pids/"))]
-    for key in (key for key in bound if _differ(old, new, key)):
-        kind, number = key.partition("@")[0].split("/")
-        yield Write(f"profiles/{new[key]}/{kind}", number)
-    for key in (key for key in bound if key not in new):
-        kind, number = key.partition("@")[0].split("/")
-        yield Write(f"profiles/{old[key]}/{kind}", f"-{number}")
+    bound = [key for key in old | new if isinstance(key, Binding)]
+    for key in bound:
+        if _differ(old, new, key):
+            yield bind(key, new[key])
+    for key in bound:
+        if key not in new:
+            yield unbind(key, old[key])
 
 
 def _experiment(old: State, new: State) -> Iterator[Write]:
-    control, treatment = "experiment/control", "experiment/treatment"
-    taken = old.get(treatment, NO_ARM)
-    if taken != NO_ARM and taken == new.get(control):  # the arms may never be the same
-        yield Write(treatment, NO_ARM)
-        old = old | {treatment: NO_ARM}
-    for key in [*_experiment_keys(old, new), "experiment/percent"]:
+    taken = old.get(TREATMENT_ARM, NO_ARM)
+    if taken != NO_ARM and taken == new.get(CONTROL_ARM):  # the arms may never be the same
+        yield assign(TREATMENT_ARM, NO_ARM)
+        old = old | {TREATMENT_ARM: NO_ARM}
+    for key in [*_fixed_while_enabled(old, new), PERCENT]:
         if _differ(old, new, key):
-            yield Write(key, new[key])
+            yield assign(key, new[key])
 
 
 def _delete(old: State, new: State) -> Iterator[Write]:
     for name in profiles_of(old):
-        if f"profiles/{name}" not in new:
-            yield Write("profiles/delete", name)
+        if Profile(name) not in new:
+            yield delete(name)
 
 
 def _start(old: State, new: State) -> Iterator[Write]:
-    stopped = old.get("experiment/enabled") != "1" or _experiment_keys(old, new)
-    if new.get("experiment/enabled") == "1" and stopped:
-        yield Write("experiment/enabled", "1")
+    stopped = old.get(ENABLED) != "1" or _fixed_while_enabled(old, new)
+    if new.get(ENABLED) == "1" and stopped:
+        yield assign(ENABLED, "1")
 
 
 def without_gone(tree: Tree, now: State, state: State) -> State:
     """Return the state without bindings of cgroups and processes that are no more."""
-    missing = {key for key in state if key not in now}
-    gone = {key for key in missing if key.startswith("pids/") and _has_ended(tree, key)}
-    cgroups = {key for key in missing if key.startswith("cgroups/")}
-    if cgroups:
-        gone |= cgroups - {f"cgroups/{number}" for number in cgroup_paths(tree)}
+    missing = [key for key in state if key not in now]
+    absent = any(isinstance(key, CgroupBinding) for key in missing)
+    cgroups = {CgroupBinding(int(number)) for number in cgroup_paths(tree)} if absent else set()
+    gone = {
+        key
+        for key in missing
+        if (isinstance(key, CgroupBinding) and key not in cgroups)
+        or (isinstance(key, ProcessBinding) and process_key(tree, key.number) != key)
+    }
     return {key: value for key, value in state.items() if key not in gone}
 
 
-def _has_ended(tree: Tree, key: str) -> bool:
-    pid = key.removeprefix("pids/").partition("@")[0]
-    return process_key(tree, pid) != key
-
-
-def restore(tree: Tree, state: State) -> None:
-    """Go back to a state that was read before.
+def go_to(tree: Tree, state: State) -> None:
+    """Go to a state that was read before.
 
     Bindings of what has ended meanwhile stay away: the kernel would have dropped them too.
     Raises Error at the first write that the kernel refuses.
     """
     now = read_state(tree)
     for write in plan(now, without_gone(tree, now, state)):
-        tree.write(*write)
+        tree.write(write.path, write.value)

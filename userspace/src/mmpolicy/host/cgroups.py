@@ -33,7 +33,7 @@ def _walk(tree: Tree, mount: str, path: str = "") -> Iterator[str]:
 def cgroup_paths(tree: Tree) -> dict[str, str]:
     """Return the path, below the mount, of each cgroup by its id."""
     mount = cgroup_mount(tree)
-    found = ((tree.inode(f"{mount}{path}"), path) for path in _walk(tree, mount))
+    found = ((tree.inode(mount, path.strip("/")), path) for path in _walk(tree, mount))
     return {str(number): path for number, path in found if number}
 
 
@@ -53,10 +53,10 @@ def find_cgroup(tree: Tree, given: str) -> str:
     It is given as a directory, as a path below the mount, or as the name of a systemd unit.
     """
     mount = cgroup_mount(tree)
-    path = "/" + given.removeprefix(f"{mount}/").strip("/")
-    if given != mount and "/" not in given.strip("/") and not tree.is_dir(f"{mount}{path}"):
-        path = _find_unit(tree, mount, given)
-    number = tree.inode(mount if given == mount else f"{mount}{path}")
+    below = "" if given.rstrip("/") == mount else given.removeprefix(f"{mount}/").strip("/")
+    number = tree.inode(mount, below) if given else 0
+    if given and not number and "/" not in below:
+        number = tree.inode(mount, _find_unit(tree, mount, given).strip("/"))
     if not number:
         hint = f"give a directory below {mount}, or the name of a running systemd unit"
         raise Error(f"no cgroup '{given}' in {tree.real(mount)}", Exit.USAGE, hint)

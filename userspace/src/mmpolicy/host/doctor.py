@@ -7,11 +7,9 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-from mmpolicy.app import App
-from mmpolicy.control import model
-from mmpolicy.control.counters import counted_profiles
-from mmpolicy.control.model import CONTROL, MODULE, MODULE_DIR
-from mmpolicy.errors import Error, Exit
+from mmpolicy.errors import Error
+from mmpolicy.host.files import MODULE, MODULE_DIR
+from mmpolicy.host.machine import Host
 
 HOOK = "mm_policy_register"
 ENABLED = "CONFIG_MM_POLICY=y"
@@ -29,20 +27,20 @@ class Check(NamedTuple):
     next_step: str = ""
 
 
-class Host:
+class Facts:
     """What several checks want to know, found out once."""
 
-    def __init__(self, app: App) -> None:
-        self.app = app
-        self.tree = app.tree
-        self.release = app.release()
-        self.loaded = app.tree.exists(MODULE_DIR)
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.tree = host.tree
+        self.release = host.release()
+        self.loaded = host.tree.exists(MODULE_DIR)
 
     @cached_property
     def info(self) -> dict[str, str]:
         """Return the modinfo of the module file, empty without one."""
         try:
-            return dict(self.app.kmod().info(MODULE)) if self.app.module_file() else {}
+            return dict(self.host.kmod().info(MODULE)) if self.host.module_file() else {}
         except Error:
             return {}
 
@@ -66,7 +64,7 @@ class Host:
         return self.text(f"/boot/config-{self.release}")
 
 
-def _try(name: str, status: str, find: Callable[[], str]) -> Check:
+def try_to(name: str, status: str, find: Callable[[], str]) -> Check:
     """Return what was found, or the status with the error and its next step."""
     try:
         return Check(name, "ok", find())
@@ -74,60 +72,60 @@ def _try(name: str, status: str, find: Callable[[], str]) -> Check:
         return Check(name, status, err.message, err.next_step)
 
 
-def check_kernel(host: Host) -> Check:
+def check_kernel(facts: Facts) -> Check:
     """Is the kernel one of those that hooks exist for?"""
-    found = re.match(r"(\d+)\.(\d+)", host.release)
+    found = re.match(r"(\d+)\.(\d+)", facts.release)
     if found and (int(found[1]), int(found[2])) >= OLDEST:
-        return Check("kernel", "ok", host.release)
-    text = f"{host.release} is older than {OLDEST[0]}.{OLDEST[1]}"
+        return Check("kernel", "ok", facts.release)
+    text = f"{facts.release} is older than {OLDEST[0]}.{OLDEST[1]}"
     return Check("kernel", "warn", text, "boot a series that kernel-hooks/ has patches for")
 
 
-def check_hooks(host: Host) -> Check:
+def check_hooks(facts: Facts) -> Check:
     """Does the running kernel have the hooks?"""
     config = "config not readable"
-    if host.config:
-        config = ENABLED if ENABLED in host.config.splitlines() else f"no {ENABLED}"
-    symbols = host.raw("/proc/kallsyms")
+    if facts.config:
+        config = ENABLED if ENABLED in facts.config.splitlines() else f"no {ENABLED}"
+    symbols = facts.raw("/proc/kallsyms")
     if f" {HOOK}\n".encode() in symbols:
         return Check("hooks", "ok", f"{HOOK} in /proc/kallsyms, {config}")
-    if not symbols and (host.loaded or config == ENABLED):
+    if not symbols and (facts.loaded or config == ENABLED):
         return Check("hooks", "ok", f"/proc/kallsyms not readable, {config}")
     where = "not in /proc/kallsyms" if symbols else "unknown, /proc/kallsyms not readable"
     hint = f"boot a kernel with the patches of kernel-hooks/ and {ENABLED}"
     return Check("hooks", "fail", f"{HOOK} {where}, {config}", hint)
 
 
-def check_thp(host: Host) -> Check:
+def check_thp(facts: Facts) -> Check:
     """Can the kernel make huge pages at all?"""
     path = "/sys/kernel/mm/transparent_hugepage"
-    if host.tree.is_dir(path):
-        return Check("thp", "ok", f"enabled: {host.text(f'{path}/enabled')}")
+    if facts.tree.is_dir(path):
+        return Check("thp", "ok", f"enabled: {facts.text(f'{path}/enabled')}")
     text = f"no {path}: policies for huge pages have nothing to decide"
     return Check("thp", "warn", text, "boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y")
 
 
-def check_headers(host: Host) -> Check:
+def check_headers(facts: Facts) -> Check:
     """Are the kernel headers there that dkms builds against?"""
-    path = f"/lib/modules/{host.release}/build"
-    if host.tree.exists(f"{path}/Makefile"):
+    path = f"/lib/modules/{facts.release}/build"
+    if facts.tree.exists(f"{path}/Makefile"):
         return Check("headers", "ok", path)
-    hint = f"install the headers of this kernel, such as linux-headers-{host.release}"
+    hint = f"install the headers of this kernel, such as linux-headers-{facts.release}"
     return Check("headers", "warn", f"no {path}/Makefile: dkms cannot build the module", hint)
 
 
-def check_file(host: Host) -> Check:
+def check_file(facts: Facts) -> Check:
     """Is there a module for this kernel? One that is loaded already needs no file."""
-    return _try("file", "warn" if host.loaded else "fail", host.app.module_file)
+    return try_to("file", "warn" if facts.loaded else "fail", facts.host.module_file)
 
 
-def check_signature(host: Host) -> Check:
+def check_signature(facts: Facts) -> Check:
     """Will a kernel that wants signed modules take this one?"""
-    secure = host.raw(SECURE_BOOT)[4:5] == b"\1"  # four bytes of attributes come first
-    if not secure and host.text(SIG_ENFORCE) != "Y":
+    secure = facts.raw(SECURE_BOOT)[4:5] == b"\1"  # four bytes of attributes come first
+    if not secure and facts.text(SIG_ENFORCE) != "Y":
         return Check("signature", "ok", "not required")
-    signer = host.info.get("signer", "")
-    if signer and signer in host.text("/proc/keys"):
+    signer = facts.info.get("signer", "")
+    if signer and signer in facts.text("/proc/keys"):
         return Check("signature", "ok", f"signed by '{signer}', which the kernel knows")
     hint = "mokutil --import the key that dkms signs with, reboot, enrol it"
     if signer:
@@ -135,60 +133,12 @@ def check_signature(host: Host) -> Check:
     return Check("signature", "warn", "the kernel wants a signed module, this is none", hint)
 
 
-def check_loaded(host: Host) -> Check:
-    """Is the module loaded and its control tree there?"""
-    return _try("loaded", "fail", lambda: f"state: {model.check_loaded(host.tree)}")
-
-
-def check_build(host: Host) -> Check:
+def check_build(facts: Facts) -> Check:
     """Is the loaded module the one on disk?"""
-    loaded, on_disk = host.text(f"{MODULE_DIR}/srcversion"), host.info.get("srcversion", "")
-    if not host.loaded or not host.info:
+    loaded, on_disk = facts.text(f"{MODULE_DIR}/srcversion"), facts.info.get("srcversion", "")
+    if not facts.loaded or not facts.info:
         return Check("build", "ok", "nothing to compare")
     if loaded and loaded == on_disk:
         return Check("build", "ok", f"srcversion {loaded}, as the file")
     text = f"loaded is srcversion {loaded or '?'}, the file is {on_disk or '?'}"
     return Check("build", "warn", text, "mmpolicy unload, then mmpolicy load")
-
-
-def check_abi(host: Host) -> Check:
-    """Do module and tool speak the same language?"""
-    if not host.tree.is_dir(CONTROL):
-        return Check("abi", "ok", "nothing to compare")
-    return _try("abi", "fail", lambda: model.check_abi(host.tree))
-
-
-def check_permission(host: Host) -> Check:
-    """May we change anything?"""
-    path = f"{CONTROL}/reset"
-    if host.tree.writable(path) if host.tree.exists(path) else host.tree.is_root():
-        return Check("permission", "ok", "policies may be switched")
-    return Check("permission", "fail", f"no permission to write {CONTROL}", "run it as root")
-
-
-def check_counters(host: Host) -> Check:
-    """Can `mmpolicy stats` read the counters?"""
-    return _try("counters", "warn", lambda: f"of {', '.join(counted_profiles(host.tree))}")
-
-
-CHECKS: tuple[Callable[[Host], Check], ...] = (
-    check_kernel,
-    check_hooks,
-    check_thp,
-    check_headers,
-    check_file,
-    check_signature,
-    check_loaded,
-    check_build,
-    check_abi,
-    check_permission,
-    check_counters,
-)
-
-
-def verdict(checks: list[Check]) -> Exit:
-    """Return DONE if policies can be switched now, DENIED if only permission is missing."""
-    failed = {check.name for check in checks if check.status == "fail"}
-    if not failed:
-        return Exit.DONE
-    return Exit.DENIED if failed == {"permission"} else Exit.LACKING

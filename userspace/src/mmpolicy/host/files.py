@@ -3,12 +3,17 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from errno import EACCES, EBUSY, EINVAL, ENODEV, ENOENT, EPERM, ERANGE, EROFS
+from errno import EACCES, EBUSY, EINVAL, ELOOP, ENODEV, ENOENT, EPERM, ERANGE, EROFS
 from pathlib import Path
 
 from mmpolicy.errors import Error, Exit, Remedies, explain
+
+MODULE = "mmpolicy"
+CONTROL = f"/sys/kernel/{MODULE}"
+MODULE_DIR = f"/sys/module/{MODULE}"
 
 READ_REMEDIES: Remedies = {
     EACCES: (Exit.DENIED, "run it as root"),
@@ -22,6 +27,18 @@ WRITE_REMEDIES: Remedies = READ_REMEDIES | {
     ERANGE: (Exit.REFUSED, "docs/sysfs-abi.txt gives the range of every knob"),
     EBUSY: (Exit.REFUSED, "something else holds this setting: mmpolicy show, then try again"),
 }
+KEEP_REMEDIES: Remedies = {
+    EACCES: (Exit.DENIED, "run it as root"),
+    EPERM: (Exit.DENIED, "run it as root"),
+    EROFS: (Exit.FAILED, "run it where the file system is mounted read-write"),
+    ENOENT: (Exit.FAILED, "make its directory, or give another name"),
+    ELOOP: (Exit.FAILED, "a link is not followed: remove it, or give another name"),
+}
+NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
+STEP = os.O_PATH | os.O_DIRECTORY | NO_LINK
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
+PRIVATE = 0o600
+LOOK_AGAIN = 0.02  # seconds
 
 
 @contextmanager
@@ -32,14 +49,46 @@ def _explained(action: str, remedies: Remedies) -> Iterator[None]:
         raise explain(err.errno or 0, action, remedies) from err
 
 
-def _lock(file: int, path: Path) -> None:
+def _lock(file: int, path: Path, wait: float) -> None:
     """Lock an open file and empty it, else tell what its holder has written there."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(file, 1000).decode(errors="replace").strip()
-        raise Error(f"{path} is held by {holder}", Exit.FAILED, "wait for its end") from None
+    end = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() < end:
+                time.sleep(LOOK_AGAIN)
+                continue
+            holder = os.pread(file, 1000, 0).decode(errors="replace").strip()
+            raise Error(f"{path} is held by {holder}", Exit.FAILED, "wait for its end") from None
     os.ftruncate(file, 0)
+
+
+def parts_of(path: str) -> list[str]:
+    """Return the names that a path is made of; raises an error if one could lead elsewhere."""
+    parts = path.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        hint = "give a path without '..'"
+        raise Error(f"{path!r} may lead elsewhere", Exit.USAGE, hint)
+    return parts
+
+
+def _ours(path: str) -> list[str]:
+    """Return the names that lead from the control tree to a file; refuse any other file."""
+    below = path.removeprefix(f"{CONTROL}/")
+    if below == path:
+        raise Error(f"{path!r} is no file below {CONTROL}", Exit.USAGE, "nothing was written")
+    return parts_of(below)
+
+
+def save_as(path: Path, data: bytes) -> None:
+    """Write a file that an operator has named; a link is not followed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_LINK
+    with _explained(f"write {path}", KEEP_REMEDIES):
+        file = os.open(path, flags, 0o666)
+        with os.fdopen(file, "wb") as stream:
+            stream.write(data)
 
 
 class Tree:
@@ -87,12 +136,30 @@ class Tree:
         """Tell if path is a directory that we may see."""
         return os.path.isdir(self.real(path))  # noqa: PTH112 (pathlib raises EACCES)
 
-    def inode(self, path: str) -> int:
-        """Return the inode number of a directory, 0 without such a directory."""
+    def inode(self, base: str, path: str = "") -> int:
+        """Return the inode number of a directory at base or below it, 0 without such a one.
+
+        No link and no `..` leads out of base.
+        """
         try:
-            return self.real(path).stat().st_ino if self.is_dir(path) else 0
-        except FileNotFoundError:
+            parts = parts_of(path) if path else []
+            with self._opened(base, parts, STEP) as file:
+                return os.fstat(file).st_ino
+        except (OSError, Error):
             return 0
+
+    @contextmanager
+    def _opened(self, base: str, parts: Sequence[str], flags: int) -> Iterator[int]:
+        """Open what is below base name by name, so that no link leads out of it."""
+        file = os.open(self.real(base), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for number, part in enumerate(parts, start=1):
+                step = flags | NO_LINK if number == len(parts) else STEP
+                above, file = file, os.open(part, step, dir_fd=file)
+                os.close(above)
+            yield file
+        finally:
+            os.close(file)
 
     def writable(self, path: str) -> bool:
         """Tell if we may write the file."""
@@ -103,45 +170,59 @@ class Tree:
         return os.geteuid() == 0
 
     def write(self, path: str, value: str) -> None:
-        """Write a value in one go; the kernel decides if it is a good one."""
+        """Write a value in one go to a file of the control tree, and to no other file.
+
+        The kernel decides if it is a good one.
+        """
+        _ours(path)
         with _explained(f"write '{value}' to {self.real(path)}", WRITE_REMEDIES):
             self.store(path, value)
 
-    def keep(self, path: str, text: str) -> None:
+    def store(self, path: str, value: str) -> None:
+        """Do the write itself; tests replace this with a model of the kernel."""
+        with self._opened(CONTROL, _ours(path), os.O_WRONLY | os.O_TRUNC) as file:
+            os.write(file, f"{value}\n".encode())
+
+    def keep(self, path: str, text: str, mode: int = PRIVATE) -> None:
         """Write an ordinary file so that a crash leaves the old one or the new one."""
         new = self.real(f"{path}.new")
-        with _explained(f"write {self.real(path)}", WRITE_REMEDIES):
+        with _explained(f"write {self.real(path)}", KEEP_REMEDIES):
             new.parent.mkdir(parents=True, exist_ok=True)
-            with new.open("w") as file:
+            new.unlink(missing_ok=True)
+            with os.fdopen(os.open(new, NEW, mode), "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self.real(path))
 
+    def append(self, path: str, line: str) -> None:
+        """Add a line to an ordinary file; one that a crash has cut off stays on its own."""
+        real = self.real(path)
+        with _explained(f"write {real}", KEEP_REMEDIES):
+            real.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(real, os.O_RDWR | os.O_APPEND | os.O_CREAT | NO_LINK, PRIVATE)
+            with os.fdopen(file, "ab", buffering=0) as stream:
+                size = os.fstat(file).st_size
+                lead = "\n" if size and os.pread(file, 1, size - 1) != b"\n" else ""
+                stream.write(f"{lead}{line}\n".encode())
+                os.fsync(file)
+
     @contextmanager
-    def locked(self, path: str, holder: str) -> Iterator[None]:
-        """Hold a lock file, which says who holds it; fail if somebody else does.
+    def locked(self, path: str, holder: str, wait: float = 0.0) -> Iterator[None]:
+        """Hold a lock file, which says who holds it; fail if somebody else does for so long.
 
         The kernel drops the lock when its holder dies, however that happens.
         """
         real = self.real(path)
         with _explained(f"lock {real}", WRITE_REMEDIES):
             real.parent.mkdir(parents=True, exist_ok=True)
-            file = os.open(real, os.O_RDWR | os.O_CREAT, 0o644)
+            file = os.open(real, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
         try:
-            _lock(file, real)
-            os.write(file, f"{holder}\n".encode())
+            _lock(file, real, wait)
+            os.pwrite(file, f"{holder}\n".encode(), 0)
             try:
                 yield
             finally:
                 os.ftruncate(file, 0)
-        finally:
-            os.close(file)
-
-    def store(self, path: str, value: str) -> None:
-        """Do the write itself; tests replace this with a model of the kernel."""
-        file = os.open(self.real(path), os.O_WRONLY | os.O_TRUNC)
-        try:
-            os.write(file, f"{value}\n".encode())
         finally:
             os.close(file)

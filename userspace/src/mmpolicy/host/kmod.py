@@ -147,7 +147,7 @@ class Kmod:
     def _refuse_foreign(self) -> None:
         if self._directory:
             text = f"{self._directory} is not the running kernel's"
-            raise Error(text, Exit.USAGE, "load and unload without --root and MMPOLICY_ROOT")
+            raise Error(text, Exit.USAGE, "load and unload without --root")
 
 
 def _text(value: bytes | None) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Processes: their cgroup, the profile that decides for them, and memory that can be trusted.
+"""Processes: when they began, their cgroup, and memory that can be trusted.
 
 Pages freed by MADV_FREE stay in RSS until they are reused or memory is short. smaps_rollup
 counts both, see Documentation/filesystems/proc.rst in the kernel.
@@ -7,12 +7,10 @@ counts both, see Documentation/filesystems/proc.rst in the kernel.
 
 import re
 from errno import ENOENT, ESRCH
-from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from mmpolicy.control.state import DEFAULT, State, process_key
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.cgroups import cgroup_mount, cgroup_paths, cgroup_pids
+from mmpolicy.host.cgroups import cgroup_pids
 from mmpolicy.host.files import Tree
 from mmpolicy.render import table
 
@@ -35,23 +33,20 @@ def check_process(tree: Tree, pid: int | str) -> None:
         raise Error(f"no process {pid}", Exit.USAGE, "ps lists processes")
 
 
+def start_of(tree: Tree, pid: int) -> int | None:
+    """Return when a process began, in ticks since boot; None if it has ended."""
+    try:
+        stat = tree.read(f"/proc/{pid}/stat")
+    except Error:
+        return None
+    # The name, which is in parentheses, may have spaces and parentheses itself.
+    return int(stat.rpartition(")")[2].split()[19])
+
+
 def cgroup_of(tree: Tree, pid: int) -> str:
     """Return the path, below the mount, of the cgroup of a process; empty without cgroup v2."""
     lines = tree.read(f"/proc/{pid}/cgroup").splitlines()
     return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
-
-
-def profile_of(tree: Tree, state: State, pid: int) -> str:
-    """Return the profile that a process is bound to, itself or by a cgroup, else the default."""
-    key = process_key(tree, str(pid))
-    if key in state:
-        return state[key]
-    if not any(key.startswith("cgroups/") for key in state):
-        return DEFAULT
-    path = PurePosixPath(cgroup_of(tree, pid))
-    above = (f"{cgroup_mount(tree)}{each}" for each in (path, *path.parents))
-    keys = (f"cgroups/{tree.inode(each)}" for each in above)
-    return next((state[key] for key in keys if key in state), DEFAULT)
 
 
 def _sum(what: str, found: list[dict[str, str]]) -> Memory:
@@ -82,16 +77,6 @@ def memory_of_cgroup(tree: Tree, path: str) -> Memory:
     """
     found = [fields for pid in cgroup_pids(tree, path) if (fields := _fields(tree, pid))]
     return _sum(f"cgroup {path}", found)
-
-
-def memory_of_bound(tree: Tree, state: State, profile: str) -> list[Memory]:
-    """Return the memory of each cgroup and process that is bound to a profile."""
-    keys = [key for key, name in state.items() if name == profile]
-    ids = [key.removeprefix("cgroups/") for key in keys if key.startswith("cgroups/")]
-    pids = [re.split("[/@]", key)[1] for key in keys if key.startswith("pids/")]
-    paths = cgroup_paths(tree) if ids else {}
-    cgroups = [memory_of_cgroup(tree, paths[number]) for number in ids if number in paths]
-    return cgroups + [memory_of_process(tree, pid) for pid in pids]
 
 
 def memory_lines(memory: list[Memory]) -> list[str]:

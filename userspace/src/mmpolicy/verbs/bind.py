@@ -6,20 +6,22 @@ from typing import Any
 
 import click
 
-from mmpolicy.app import (
-    App,
+from mmpolicy.control.keys import Binding, CgroupBinding
+from mmpolicy.control.state import bind as bind_write
+from mmpolicy.control.state import process_key, profiles_of, read_state
+from mmpolicy.control.state import unbind as unbind_write
+from mmpolicy.errors import Error, Exit, pick
+from mmpolicy.host.cgroups import find_cgroup
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
+from mmpolicy.verbs.commit import alone, commit
+from mmpolicy.verbs.options import (
     complete_cgroup,
     complete_profile,
     dry_run_option,
     json_option,
-    pass_app,
+    pass_host,
 )
-from mmpolicy.control.model import CONTROL
-from mmpolicy.control.state import Write, process_key, profiles_of, read_state
-from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.host.cgroups import find_cgroup
-from mmpolicy.host.files import Tree
-from mmpolicy.verbs.commit import commit
 
 Command = Callable[..., Any]
 
@@ -34,20 +36,17 @@ def target_options(command: Command) -> Command:
     return cgroup(pid(command))
 
 
-def _find(tree: Tree, cgroup: str | None, pid: int | None) -> str:
+def _find(tree: Tree, cgroup: str | None, pid: int | None) -> Binding:
     """Return the key of what the options name."""
     if (cgroup is None) == (pid is None):
         raise click.UsageError("give either --cgroup PATH or --pid N")
     if cgroup is not None:
-        return f"cgroups/{find_cgroup(tree, cgroup)}"
-    key = process_key(tree, str(pid))
+        return CgroupBinding(int(find_cgroup(tree, cgroup)))
+    assert pid is not None
+    key = process_key(tree, pid)
     if not key:
         raise Error(f"no process {pid}", Exit.USAGE, "ps lists processes")
     return key
-
-
-def _number(key: str) -> str:
-    return key.partition("@")[0].partition("/")[2]
 
 
 @click.command()
@@ -55,9 +54,9 @@ def _number(key: str) -> str:
 @click.argument("profile", shell_complete=complete_profile)
 @dry_run_option
 @json_option
-@pass_app
+@pass_host
 def bind(
-    app: App, cgroup: str | None, pid: int | None, profile: str, dry_run: bool, want_json: bool
+    host: Host, cgroup: str | None, pid: int | None, profile: str, dry_run: bool, want_json: bool
 ) -> None:
     """Let a profile decide for a cgroup or a process.
 
@@ -65,27 +64,27 @@ def bind(
     cgroup wins, and a process that is bound itself goes before its cgroup. What is mapped already
     stays as it is.
     """
-    pick("profile", profile, profiles_of(read_state(app.tree)))
-    key = _find(app.tree, cgroup, pid)
-    file = f"{CONTROL}/profiles/{profile}/{key.partition('/')[0]}"
-    commit(app, [Write(file, _number(key))], dry_run, want_json)
+    with alone(host, dry_run):
+        pick("profile", profile, profiles_of(read_state(host.tree)))
+        key = _find(host.tree, cgroup, pid)
+        commit(host, [bind_write(key, profile)], dry_run, want_json)
 
 
 @click.command()
 @target_options
 @dry_run_option
 @json_option
-@pass_app
-def unbind(app: App, cgroup: str | None, pid: int | None, dry_run: bool, want_json: bool) -> None:
+@pass_host
+def unbind(host: Host, cgroup: str | None, pid: int | None, dry_run: bool, want_json: bool) -> None:
     """Take a binding back.
 
     What decides then is the next bound cgroup above, or the default profile.
     """
-    key = _find(app.tree, cgroup, pid)
-    profile = read_state(app.tree).get(key)
-    if not profile:
-        what = f"cgroup '{cgroup}'" if cgroup else f"process {pid}"
-        hint = "mmpolicy profile list shows what is bound"
-        raise Error(f"{what} is not bound to a profile", Exit.USAGE, hint)
-    file = f"{CONTROL}/profiles/{profile}/{key.partition('/')[0]}"
-    commit(app, [Write(file, f"-{_number(key)}")], dry_run, want_json)
+    with alone(host, dry_run):
+        key = _find(host.tree, cgroup, pid)
+        profile = read_state(host.tree).get(key)
+        if not profile:
+            what = f"cgroup '{cgroup}'" if cgroup else f"process {pid}"
+            hint = "mmpolicy profile list shows what is bound"
+            raise Error(f"{what} is not bound to a profile", Exit.USAGE, hint)
+        commit(host, [unbind_write(key, profile)], dry_run, want_json)

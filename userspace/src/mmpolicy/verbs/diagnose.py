@@ -5,10 +5,12 @@ from collections.abc import Iterator
 
 import click
 
-from mmpolicy.app import App, json_option, pass_app
+from mmpolicy.control.ready import CHECKS, verdict
 from mmpolicy.errors import Exit
-from mmpolicy.host.doctor import CHECKS, Check, Host, verdict
+from mmpolicy.host.doctor import Check, Facts
+from mmpolicy.host.machine import Host
 from mmpolicy.render import emit, paint, table
+from mmpolicy.verbs.options import json_option, pass_host
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 RESULTS = {
@@ -29,15 +31,15 @@ def _lines(checks: list[Check], result: Exit) -> Iterator[str]:
 
 @click.command()
 @json_option
-@pass_app
-def doctor(app: App, want_json: bool) -> None:
+@pass_host
+def doctor(host: Host, want_json: bool) -> None:
     """Say what is there, what is missing, and what to do next.
 
     Works on any machine. Exits with 0 only if policies can be switched now,
     4 if only permission is missing, else 3.
     """
-    host = Host(app)
-    checks = [check(host) for check in CHECKS]
+    facts = Facts(host)
+    checks = [check(facts) for check in CHECKS]
     result = verdict(checks)
     details = [check._asdict() for check in checks]
     data = {"ready": result == Exit.DONE, "exit": int(result), "checks": details}

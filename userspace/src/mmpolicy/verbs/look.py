@@ -6,18 +6,20 @@ from typing import Any
 
 import click
 
-from mmpolicy.app import App, json_option, pass_app, point_argument, profile_option
+from mmpolicy.control.bindings import profile_of
 from mmpolicy.control.model import Control, Point
 from mmpolicy.control.state import read_state
 from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
 from mmpolicy.host.processes import (
+    Memory,
     cgroup_of,
     memory_lines,
     memory_of_cgroup,
     memory_of_process,
-    profile_of,
 )
 from mmpolicy.render import emit, paint, table
+from mmpolicy.verbs.options import json_option, pass_host, point_argument, profile_option
 
 
 def _point_rows(points: Iterable[Point]) -> list[str]:
@@ -42,15 +44,15 @@ def emit_points(command: str, want_json: bool, tree: Tree, **more: Any) -> None:
     control = Control(tree)
     points = [point for profile in control.profiles() for point in control.points(profile)]
     data = {**more, "state": control.state, "profiles": _point_data(points)}
-    emit(command, want_json, data, [*_point_rows(points), f"state: {control.state}"])
+    emit(command, want_json, data, lambda: [*_point_rows(points), f"state: {control.state}"])
 
 
 @click.command("list")
 @json_option
-@pass_app
-def list_points(app: App, want_json: bool) -> None:
+@pass_host
+def list_points(host: Host, want_json: bool) -> None:
     """List the points of every profile, with their policies."""
-    emit_points("list", want_json, app.tree)
+    emit_points("list", want_json, host.tree)
 
 
 def _knob_data(control: Control, point: Point) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def _knob_rows(name: str, data: dict[str, Any]) -> Iterator[tuple[object, ...]]:
             yield name, mark, knob, value
 
 
-def _process(tree: Tree, pid: int) -> tuple[dict[str, Any], list[str]]:
+def _process(tree: Tree, pid: int) -> tuple[dict[str, Any], list[Memory]]:
     """Return which profile decides for a process, and the memory of it and of its cgroup."""
     memory = [memory_of_process(tree, pid)]
     cgroup = cgroup_of(tree, pid)
@@ -75,7 +77,7 @@ def _process(tree: Tree, pid: int) -> tuple[dict[str, Any], list[str]]:
         memory.append(memory_of_cgroup(tree, cgroup))
     profile = profile_of(tree, read_state(tree), pid)
     data = {"pid": pid, "profile": profile, "memory": [each._asdict() for each in memory]}
-    return data, [f"profile: {profile}", "", *memory_lines(memory), ""]
+    return data, memory
 
 
 @click.command()
@@ -86,19 +88,24 @@ def _process(tree: Tree, pid: int) -> tuple[dict[str, Any], list[str]]:
     help="The profile that decides for this process, and its memory.",
 )  # fmt: skip
 @json_option
-@pass_app
-def show(app: App, point: str | None, profile: str, pid: int | None, want_json: bool) -> None:
+@pass_host
+def show(host: Host, point: str | None, profile: str, pid: int | None, want_json: bool) -> None:
     """Show the knobs of each policy and their values.
 
     [Brackets] mark the active policy. With --pid also RSS, what of it is lazily freed, and RSS
     without that, of the process and of its cgroup. An experiment is left out: the kernel alone
     knows the arm of a process.
     """
-    control = Control(app.tree)
-    process, about = _process(app.tree, pid) if pid else ({}, [])
+    control = Control(host.tree)
+    process, memory = _process(host.tree, pid) if pid else ({}, [])
     profile = process.get("profile", profile)
     points = [control.point(profile, point)] if point else control.points(profile)
     data = {each.name: _knob_data(control, each) for each in points}
-    rows = [row for name, entry in data.items() for row in _knob_rows(name, entry)]
-    lines = about + table(("POINT", "POLICY", "KNOB", "VALUE"), rows)
+
+    def lines() -> Iterator[str]:
+        if pid:
+            yield from [f"profile: {profile}", "", *memory_lines(memory), ""]
+        rows = [row for name, entry in data.items() for row in _knob_rows(name, entry)]
+        yield from table(("POINT", "POLICY", "KNOB", "VALUE"), rows)
+
     emit("show", want_json, {"profile": profile, **process, "points": data}, lines)

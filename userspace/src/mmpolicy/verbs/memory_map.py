@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-from mmpolicy.app import App, json_option, pass_app
 from mmpolicy.errors import Error, Exit
+from mmpolicy.host.machine import Host
 from mmpolicy.memory.folios import PAGE, Area, read_areas, totals
 from mmpolicy.memory.picture import as_svg, draw, save_png, terminal
 from mmpolicy.render import emit, table
+from mmpolicy.verbs.options import json_option, pass_host
 
 
 def _summary(areas: list[Area]) -> list[str]:
@@ -65,18 +66,18 @@ def _draw(title: str, areas: list[Area], output: Path) -> None:
 @click.option("--no-content", is_flag=True, help="Do not read the memory to find zeroes.")
 @click.option("--files", is_flag=True, help="Also mappings of files and shared memory.")
 @json_option
-@pass_app
+@pass_host
 def map_memory(
-    app: App, pid: int, output: Path | None, no_content: bool, files: bool, want_json: bool
+    host: Host, pid: int, output: Path | None, no_content: bool, files: bool, want_json: bool
 ) -> None:
     """Show which folio sizes back a process, and what is empty.
 
     Pages of large folios that are full of zeroes were most likely never written: memory that a
     smaller folio would have saved. Only pages that are there are read; that marks them as used.
     """
-    areas = read_areas(app.tree, pid, contents=not no_content, files=files)
+    areas = read_areas(host.tree, pid, contents=not no_content, files=files)
     if output:
-        name = app.tree.read(f"/proc/{pid}/comm")
+        name = host.tree.read(f"/proc/{pid}/comm")
         _draw(f"process {pid} ({name})", areas, output)
         emit("map", want_json, {"pid": pid, **_data(areas)}, _summary(areas))
         return

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mmpolicy.app import App, dry_run_option, json_option, pass_app
-from mmpolicy.control.model import MODULE, MODULE_DIR
 from mmpolicy.errors import Error, Exit, pick
+from mmpolicy.host.files import MODULE, MODULE_DIR
+from mmpolicy.host.machine import Host
 from mmpolicy.render import emit, emit_plan
 from mmpolicy.verbs.look import emit_points
+from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
 
 if TYPE_CHECKING:
     from mmpolicy.host.kmod import Kmod
@@ -35,42 +36,42 @@ def _check_options(kmod: "Kmod", options: Sequence[str]) -> None:
 @click.argument("options", nargs=-1, metavar="[POINT=POLICY]...")
 @dry_run_option
 @json_option
-@pass_app
-def load(app: App, options: tuple[str, ...], dry_run: bool, want_json: bool) -> None:
+@pass_host
+def load(host: Host, options: tuple[str, ...], dry_run: bool, want_json: bool) -> None:
     """Load the kernel module.
 
     All is stock then, but for points that are given a policy. Options from modprobe.d apply too;
     the ones given here come after them and win.
     """
-    loaded = app.tree.exists(MODULE_DIR)
+    loaded = host.tree.exists(MODULE_DIR)
     if loaded and options:
         hint = "mmpolicy set POINT POLICY, or mmpolicy unload first"
         raise Error(f"module {MODULE} is loaded already, options come too late", Exit.FAILED, hint)
     plan: list[tuple[str, str]] = []
     if not loaded:
-        path, kmod = app.module_file(), app.kmod()
+        path, kmod = host.module_file(), host.kmod()
         _check_options(kmod, options)
         plan = [(path, " ".join(filter(None, ("load", kmod.options(MODULE), *options))))]
     if dry_run:
         emit_plan("load", want_json, plan)
         return
     if not loaded:
-        app.kmod().insert(MODULE, " ".join(options))
-    emit_points("load", want_json, app.tree, dry_run=False, loaded=True)
+        host.kmod().insert(MODULE, " ".join(options))
+    emit_points("load", want_json, host.tree, dry_run=False, loaded=True)
 
 
 @click.command()
 @dry_run_option
 @json_option
-@pass_app
-def unload(app: App, dry_run: bool, want_json: bool) -> None:
+@pass_host
+def unload(host: Host, dry_run: bool, want_json: bool) -> None:
     """Unload the kernel module, which brings stock back."""
-    loaded = app.tree.exists(MODULE_DIR)
+    loaded = host.tree.exists(MODULE_DIR)
     if dry_run:
         emit_plan("unload", want_json, [(MODULE_DIR, "unload")] if loaded else [])
         return
     if loaded:
-        app.kmod().remove(MODULE)
-    data = {"dry_run": False, "loaded": app.tree.exists(MODULE_DIR)}
+        host.kmod().remove(MODULE)
+    data = {"dry_run": False, "loaded": host.tree.exists(MODULE_DIR)}
     text = "unloaded, the kernel is stock again" if loaded else "was not loaded"
     emit("unload", want_json, data, [f"{MODULE}: {text}"])

@@ -5,14 +5,23 @@ from typing import Any
 
 import click
 
-from mmpolicy.app import App, complete_profile, dry_run_option, json_option, pass_app
-from mmpolicy.control.model import CONTROL
-from mmpolicy.control.state import DEFAULT, State, Write, plan, profiles_of, read_state, settings_of
+from mmpolicy.control.keys import (
+    CONTROL_ARM,
+    DEFAULT,
+    TREATMENT_ARM,
+    CgroupBinding,
+    ProcessBinding,
+    Profile,
+    State,
+)
+from mmpolicy.control.labels import cgroups_of
+from mmpolicy.control.state import bindings_of, delete, plan, profiles_of, read_state, settings_of
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
 from mmpolicy.render import emit, table
-from mmpolicy.verbs.commit import commit
+from mmpolicy.verbs.commit import alone, commit
+from mmpolicy.verbs.options import complete_profile, dry_run_option, json_option, pass_host
 
 profile_argument = click.argument("name", shell_complete=complete_profile)
 
@@ -27,65 +36,61 @@ def profile() -> None:
 
 def policies_of(state: State, name: str) -> dict[str, str]:
     """Return the active policy of each point of a profile."""
-    base = f"profiles/{name}/"
-    keys = (key for key in state if key.startswith(base) and key.endswith("/policy"))
-    return {key.removeprefix(base).removesuffix("/policy"): state[key] for key in keys}
+    return {key.point: value for key, value in settings_of(state, name).items() if key.is_choice}
 
 
-def bindings_of(state: State, name: str, paths: dict[str, str]) -> dict[str, list[Any]]:
-    """Return cgroups and processes that are bound to a profile."""
-    bound = [key.partition("@")[0].split("/") for key, value in state.items() if value == name]
-    cgroups = [number for kind, number in bound if kind == "cgroups"]
-    pids = sorted(int(number) for kind, number in bound if kind == "pids")
-    return {"cgroups": [paths.get(number, number) for number in cgroups], "pids": pids}
-
-
-def known_paths(tree: Tree, state: State) -> dict[str, str]:
-    """Return the paths of cgroups by id; only looked for if something is bound."""
-    return cgroup_paths(tree) if any(key.startswith("cgroups/") for key in state) else {}
+def bound_to(state: State, name: str, paths: dict[str, str]) -> dict[str, list[Any]]:
+    """Return cgroups, by path, and processes that are bound to a profile."""
+    bound = bindings_of(state, name)
+    ids = [str(key.number) for key in bound if isinstance(key, CgroupBinding)]
+    pids = sorted(key.number for key in bound if isinstance(key, ProcessBinding))
+    return {"cgroups": [paths.get(number, number) for number in ids], "pids": pids}
 
 
 def _facts(tree: Tree) -> dict[str, dict[str, Any]]:
     state = read_state(tree)
-    paths = known_paths(tree, state)
+    paths = cgroups_of(tree, state)
     return {
-        name: {"policies": policies_of(state, name), **bindings_of(state, name, paths)}
+        name: {"policies": policies_of(state, name), **bound_to(state, name, paths)}
         for name in profiles_of(state)
     }
 
 
 @profile.command("list")
 @json_option
-@pass_app
-def list_profiles(app: App, want_json: bool) -> None:
+@pass_host
+def list_profiles(host: Host, want_json: bool) -> None:
     """List profiles.
 
     Each with the points that are not stock, and how much is bound to it.
     """
-    facts = _facts(app.tree)
+    facts = _facts(host.tree)
+    emit("profile list", want_json, {"profiles": facts}, lambda: _list_lines(facts))
+
+
+def _list_lines(facts: dict[str, dict[str, Any]]) -> list[str]:
     rows = []
     for name, fact in facts.items():
         policies = fact["policies"].items()
         points = " ".join(f"{point}={policy}" for point, policy in policies if policy != "stock")
         rows.append((name, len(fact["cgroups"]), len(fact["pids"]), points or "stock"))
-    lines = table(("PROFILE", "CGROUPS", "PROCESSES", "POLICIES"), rows)
-    emit("profile list", want_json, {"profiles": facts}, lines)
+    return table(("PROFILE", "CGROUPS", "PROCESSES", "POLICIES"), rows)
 
 
 @profile.command("show")
 @profile_argument
 @json_option
-@pass_app
-def show_profile(app: App, name: str, want_json: bool) -> None:
+@pass_host
+def show_profile(host: Host, name: str, want_json: bool) -> None:
     """Show the settings of a profile, and what is bound to it."""
-    state = read_state(app.tree)
+    state = read_state(host.tree)
     pick("profile", name, profiles_of(state))
-    bound = bindings_of(state, name, known_paths(app.tree, state))
-    settings = settings_of(state, name)
+    bound = bound_to(state, name, cgroups_of(host.tree, state))
+    settings = {key.inside: value for key, value in settings_of(state, name).items()}
     rows = [*settings.items(), *(("cgroup", path) for path in bound["cgroups"])]
     rows += [("process", str(pid)) for pid in bound["pids"]]
-    lines = table(("SETTING", "VALUE"), rows)
-    emit("profile show", want_json, {"profile": name, "settings": settings, **bound}, lines)
+    data = {"profile": name, "settings": settings, **bound}
+    emit("profile show", want_json, data, lambda: table(("SETTING", "VALUE"), rows))
 
 
 @profile.command("create")
@@ -96,46 +101,49 @@ def show_profile(app: App, name: str, want_json: bool) -> None:
 )  # fmt: skip
 @dry_run_option
 @json_option
-@pass_app
-def create_profile(app: App, name: str, model: str | None, dry_run: bool, want_json: bool) -> None:
+@pass_host
+def create_profile(
+    host: Host, name: str, model: str | None, dry_run: bool, want_json: bool
+) -> None:
     """Make a profile; all stock, or as another one.
 
     Points of the whole host, such as bulk, stay in the default profile.
     """
-    now = read_state(app.tree)
-    if f"profiles/{name}" in now:
-        hint = f"mmpolicy profile show {name}"
-        raise Error(f"there is a profile '{name}' already", Exit.FAILED, hint)
-    new = now | {f"profiles/{name}": ""}
-    if model:
-        pick("profile", model, profiles_of(now))
-        values = settings_of(now, model)
-        new |= {f"profiles/{name}/{key}": values[key] for key in values}
-    commit(app, plan(now, new), dry_run, want_json)
+    with alone(host, dry_run):
+        now = read_state(host.tree)
+        if Profile(name) in now:
+            hint = f"mmpolicy profile show {name}"
+            raise Error(f"there is a profile '{name}' already", Exit.FAILED, hint)
+        new: State = now | {Profile(name): ""}
+        if model:
+            values = settings_of(now, pick("profile", model, profiles_of(now)))
+            new |= {key.of(name): value for key, value in values.items()}
+        commit(host, plan(now, new), dry_run, want_json)
 
 
 @profile.command("delete")
 @profile_argument
 @dry_run_option
 @json_option
-@pass_app
-def delete_profile(app: App, name: str, dry_run: bool, want_json: bool) -> None:
+@pass_host
+def delete_profile(host: Host, name: str, dry_run: bool, want_json: bool) -> None:
     """Delete a profile that nothing uses.
 
     No cgroup, no process and no experiment, that is.
     """
-    state = read_state(app.tree)
-    pick("profile", name, profiles_of(state))
-    _refuse_used(app.tree, state, name)
-    commit(app, [Write(f"{CONTROL}/profiles/delete", name)], dry_run, want_json)
+    with alone(host, dry_run):
+        state = read_state(host.tree)
+        pick("profile", name, profiles_of(state))
+        _refuse_used(host.tree, state, name)
+        commit(host, [delete(name)], dry_run, want_json)
 
 
 def _refuse_used(tree: Tree, state: State, name: str) -> None:
     """Say what uses the profile; the kernel would only say EBUSY."""
-    bound = bindings_of(state, name, known_paths(tree, state))
+    bound = bound_to(state, name, cgroups_of(tree, state))
     users = [f"--cgroup {path}" for path in bound["cgroups"]]
     users += [f"--pid {pid}" for pid in bound["pids"]]
-    arms = [arm for arm in ("control", "treatment") if state.get(f"experiment/{arm}") == name]
+    arms = [arm.name for arm in (CONTROL_ARM, TREATMENT_ARM) if state.get(arm) == name]
     if users:
         more = f" and {len(users) - 1} more" if len(users) > 1 else ""
         text = f"profile '{name}' is bound: {users[0]}{more}"

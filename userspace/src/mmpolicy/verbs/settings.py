@@ -5,22 +5,23 @@ from collections.abc import Sequence
 
 import click
 
-from mmpolicy.app import (
-    App,
+from mmpolicy.control.change import Done
+from mmpolicy.control.model import Control, Point
+from mmpolicy.control.state import Write, assign, read_state
+from mmpolicy.errors import pick
+from mmpolicy.host.files import CONTROL
+from mmpolicy.host.machine import Host
+from mmpolicy.render import emit_plan
+from mmpolicy.verbs.commit import alone, commit, keep_change
+from mmpolicy.verbs.look import emit_points
+from mmpolicy.verbs.options import (
     complete_point,
     complete_setting,
     dry_run_option,
     json_option,
-    pass_app,
+    pass_host,
     profile_option,
 )
-from mmpolicy.control.change import Done
-from mmpolicy.control.model import CONTROL, Control, Point
-from mmpolicy.control.state import Write, read_state
-from mmpolicy.errors import pick
-from mmpolicy.render import emit_plan
-from mmpolicy.verbs.commit import commit, keep_change
-from mmpolicy.verbs.look import emit_points
 
 
 def _parse(settings: Sequence[str]) -> tuple[str, dict[str, str]]:
@@ -40,8 +41,8 @@ def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
     if policy:
         pick(f"policy of {point.name}", policy, point.policies)
     owner = policy or point.active
-    writes = [Write(point.find_knob(owner, knob), value) for knob, value in knobs.items()]
-    return [*writes, Write(f"{point.path}/policy", policy)] if policy else writes
+    writes = [assign(point.find_knob(owner, knob), value) for knob, value in knobs.items()]
+    return [*writes, assign(point.choice, policy)] if policy else writes
 
 
 @click.command("set")
@@ -53,9 +54,9 @@ def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
 @profile_option
 @dry_run_option
 @json_option
-@pass_app
+@pass_host
 def set_point(
-    app: App, point: str, settings: tuple[str, ...], profile: str, dry_run: bool, want_json: bool
+    host: Host, point: str, settings: tuple[str, ...], profile: str, dry_run: bool, want_json: bool
 ) -> None:
     """Switch a point to a policy, change knobs, or both.
 
@@ -63,25 +64,26 @@ def set_point(
     refuses a write, the ones before it are put back.
     """
     policy, knobs = _parse(settings)
-    target = Control(app.tree).point(profile, point)
-    commit(app, _plan(target, policy, knobs), dry_run, want_json)
+    with alone(host, dry_run):
+        target = Control(host.tree).point(profile, point)
+        commit(host, _plan(target, policy, knobs), dry_run, want_json)
 
 
 @click.command()
 @dry_run_option
 @json_option
-@pass_app
-def reset(app: App, dry_run: bool, want_json: bool) -> None:
+@pass_host
+def reset(host: Host, dry_run: bool, want_json: bool) -> None:
     """Put everything back to stock, at once.
 
     All is then as after load, with no profiles and no bindings. Acknowledges a lease that has
     expired.
     """
     path = f"{CONTROL}/reset"
-    before = read_state(app.tree)
+    before = read_state(host.tree)
     if dry_run:
         emit_plan("reset", want_json, [(path, "1")])
         return
-    app.tree.write(path, "1")
-    keep_change(app.tree, Done(before, read_state(app.tree)))
-    emit_points("reset", want_json, app.tree, dry_run=False)
+    host.tree.write(path, "1")
+    keep_change(host, Done(before, read_state(host.tree)))
+    emit_points("reset", want_json, host.tree, dry_run=False)

@@ -1,36 +1,44 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`stats`, `watch` and `export`: the counters, once or again and again."""
+"""`stats` and `watch`: the counters, once or again and again."""
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from mmpolicy.app import (
-    App,
+from mmpolicy.control.bindings import memory_of_bound
+from mmpolicy.control.counters import Counters, Rates, counted_profiles, rates, read_counters
+from mmpolicy.control.keys import CONTROL_ARM, ENABLED, PERCENT, TREATMENT_ARM, Setting, State
+from mmpolicy.control.model import check_loaded, lease_of
+from mmpolicy.control.state import read_state
+from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
+from mmpolicy.host.processes import Memory, memory_lines, memory_of_cgroup, memory_of_process
+from mmpolicy.render import as_json, emit, show_live, table
+from mmpolicy.verbs.options import (
     complete_cgroup,
     json_option,
-    pass_app,
+    pass_host,
     point_argument,
     profile_option,
 )
-from mmpolicy.control.counters import Counters, Rates, counted_profiles, rates, read_counters
-from mmpolicy.control.model import check_loaded, lease_of
-from mmpolicy.control.prometheus import collect, text
-from mmpolicy.control.state import State, read_state
-from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
-from mmpolicy.host.files import Tree
-from mmpolicy.host.processes import (
-    Memory,
-    memory_lines,
-    memory_of_bound,
-    memory_of_cgroup,
-    memory_of_process,
-)
-from mmpolicy.render import as_json, emit, table
 
-Sample = tuple[Counters, Rates]
+Reading = tuple[Counters, Rates]  # the counters of one moment, and how fast they rose before
+
+
+@dataclass(frozen=True)
+class StatsOptions:
+    """What `stats` is asked for."""
+
+    point: str | None
+    profile: str
+    pids: tuple[int, ...]
+    cgroups: tuple[str, ...]
+    watch: bool
+    interval: float
+    want_json: bool
 
 
 def _lines(counters: Counters, *watched: Rates) -> list[str]:
@@ -55,31 +63,25 @@ def _more(memory: list[Memory]) -> list[str]:
     return ["", *memory_lines(memory)] if memory else []
 
 
-def _samples(read: Callable[[], Counters], app: App, interval: float) -> Iterator[Sample]:
-    """Yield counters and their rates for ever; the first sample has no rates."""
-    counters, last = read(), app.clock()
+def _readings(read: Callable[[], Counters], host: Host, interval: float) -> Iterator[Reading]:
+    """Yield counters and their rates for ever; the first ones have no rates."""
+    counters, last = read(), host.clock()
     per_second: Rates = {}
     while True:
         yield counters, per_second
-        app.sleep(interval)
-        new, now = read(), app.clock()
+        host.sleep(interval)
+        new, now = read(), host.clock()
         per_second = rates(counters, new, now - last)
         counters, last = new, now
 
 
-def _watch(samples: Iterator[Sample], show: Callable[[Counters, Rates], str]) -> None:
-    """Print samples until the user has seen enough."""
+def _print_json(lines: Iterator[str]) -> None:
+    """Print one object a line until Ctrl-C."""
     try:
-        for counters, per_second in samples:
-            click.echo(show(counters, per_second))
+        for line in lines:
+            click.echo(line)
     except KeyboardInterrupt:
         pass
-
-
-def _screen(lines: list[str]) -> str:
-    """Return lines for a cleared screen, on a terminal only."""
-    clear = "\x1b[2J\x1b[H" if sys.stdout.isatty() else ""
-    return clear + "\n".join([*lines, ""])
 
 
 interval_option = click.option(
@@ -88,13 +90,13 @@ interval_option = click.option(
 )  # fmt: skip
 
 
-def _memory(tree: Tree, profile: str, pids: Sequence[int], cgroups: Sequence[str]) -> list[Memory]:
+def _memory(tree: Tree, given: StatsOptions) -> list[Memory]:
     """Return the memory of what is named, else of what is bound to the profile."""
-    if not pids and not cgroups:
-        return memory_of_bound(tree, read_state(tree), profile)
-    paths = cgroup_paths(tree) if cgroups else {}
-    found = [memory_of_cgroup(tree, paths[find_cgroup(tree, each)]) for each in cgroups]
-    return found + [memory_of_process(tree, pid) for pid in pids]
+    if not given.pids and not given.cgroups:
+        return memory_of_bound(tree, read_state(tree), given.profile)
+    paths = cgroup_paths(tree) if given.cgroups else {}
+    found = [memory_of_cgroup(tree, paths[find_cgroup(tree, each)]) for each in given.cgroups]
+    return found + [memory_of_process(tree, pid) for pid in given.pids]
 
 
 @click.command()
@@ -111,17 +113,8 @@ def _memory(tree: Tree, profile: str, pids: Sequence[int], cgroups: Sequence[str
 @click.option("--watch", is_flag=True, help="Print again and again, with rates, until Ctrl-C.")
 @interval_option
 @json_option
-@pass_app
-def stats(
-    app: App,
-    point: str | None,
-    profile: str,
-    pids: tuple[int, ...],
-    cgroups: tuple[str, ...],
-    watch: bool,
-    interval: float,
-    want_json: bool,
-) -> None:
+@pass_host
+def stats(host: Host, **options: Any) -> None:
     """Show counters; with --watch also how fast they rise.
 
     Those that are not 0. Then RSS, what of it is lazily freed, and RSS without that: of the cgroups
@@ -129,29 +122,42 @@ def stats(
 
     JSON has all counters, with --watch one object a line.
     """
+    given = StatsOptions(**options)
 
-    def memory() -> list[Memory]:
-        return _memory(app.tree, profile, pids, cgroups)
+    def read() -> Counters:
+        return read_counters(host.tree, given.profile, given.point)
 
-    def show(counters: Counters, per_second: Rates) -> str:
-        found = memory()
-        data = {**_data(profile, counters, found), "per_second": per_second}
-        line = as_json("stats", data, indent=None)
-        return line if want_json else _screen(_lines(counters, per_second) + _more(found))
-
-    if watch:
-        _watch(_samples(lambda: read_counters(app.tree, profile, point), app, interval), show)
+    if given.watch:
+        _watch_stats(host, given, _readings(read, host, given.interval))
         return
-    counters = read_counters(app.tree, profile, point)
-    found = memory()
-    emit("stats", want_json, _data(profile, counters, found), _lines(counters) + _more(found))
+    counters, memory = read(), _memory(host.tree, given)
+    data = _data(given.profile, counters, memory)
+    emit("stats", given.want_json, data, lambda: _lines(counters) + _more(memory))
+
+
+def _watch_stats(host: Host, given: StatsOptions, readings: Iterator[Reading]) -> None:
+    if given.want_json:
+        _print_json(
+            as_json(
+                "stats",
+                _data(given.profile, counters, _memory(host.tree, given))
+                | {"per_second": per_second},
+                indent=None,
+            )
+            for counters, per_second in readings
+        )
+        return
+    show_live(
+        _lines(counters, per_second) + _more(_memory(host.tree, given))
+        for counters, per_second in readings
+    )
 
 
 @click.command()
 @interval_option
 @json_option
-@pass_app
-def watch(app: App, interval: float, want_json: bool) -> None:
+@pass_host
+def watch(host: Host, interval: float, want_json: bool) -> None:
     """Watch all profiles live, until Ctrl-C.
 
     State, lease, policies, and the counters that rise. With --json one object a line.
@@ -160,56 +166,51 @@ def watch(app: App, interval: float, want_json: bool) -> None:
     def read() -> Counters:
         return {
             f"{profile}/{point}": counters
-            for profile in counted_profiles(app.tree)
-            for point, counters in read_counters(app.tree, profile, None).items()
+            for profile in counted_profiles(host.tree)
+            for point, counters in read_counters(host.tree, profile, None).items()
         }
 
-    def show(counters: Counters, per_second: Rates) -> str:
-        state = read_state(app.tree)
-        about = {"state": check_loaded(app.tree), **lease_of(app.tree)}
-        if want_json:
-            data = {**about, "points": counters, "per_second": per_second}
-            return as_json("watch", data, indent=None)
-        return _screen([*_head(state, about), "", *_rising(state, counters, per_second)])
+    readings = _readings(read, host, interval)
+    if want_json:
+        _print_json(
+            as_json(
+                "watch",
+                {**_about(host.tree), "points": counters, "per_second": per_second},
+                indent=None,
+            )
+            for counters, per_second in readings
+        )
+        return
+    show_live(_frame(host.tree, *reading) for reading in readings)
 
-    _watch(_samples(read, app, interval), show)
+
+def _about(tree: Tree) -> dict[str, Any]:
+    return {"state": check_loaded(tree), **lease_of(tree)}
+
+
+def _frame(tree: Tree, counters: Counters, per_second: Rates) -> list[str]:
+    state = read_state(tree)
+    return [*_head(state, _about(tree)), "", *_rising(state, counters, per_second)]
 
 
 def _head(state: State, about: dict[str, Any]) -> Iterator[str]:
     left = about.get("lease_left_ms")
     yield f"state: {about['state']}" + (f", lease: {left / 1000:g} s left" if left else "")
-    if state.get("experiment/enabled") == "1":
-        control, treatment, percent = (
-            state[f"experiment/{name}"] for name in ("control", "treatment", "percent")
-        )
+    if state.get(ENABLED) == "1":
+        control, treatment, percent = (state[key] for key in (CONTROL_ARM, TREATMENT_ARM, PERCENT))
         yield f"experiment: {treatment} for {percent} %, {control} for the others"
 
 
 def _rising(state: State, counters: Counters, per_second: Rates) -> list[str]:
     rows = []
-    for point, rises in per_second.items():
-        policy = state.get(f"profiles/{point}/policy", "-")
-        rows += [(point, policy, name, counters[point][name], rise)
+    policies = {
+        f"{key.profile}/{key.point}": value
+        for key, value in state.items()
+        if isinstance(key, Setting) and key.is_choice
+    }
+    for place, rises in per_second.items():
+        policy = policies.get(place, "-")
+        rows += [(place, policy, name, counters[place][name], rise)
                  for name, rise in rises.items() if rise]  # fmt: skip
     header = ("PROFILE/POINT", "POLICY", "COUNTER", "VALUE", "PER_SECOND")
     return table(header, rows) if rows else ["no counter rises"]
-
-
-@click.command()
-@click.option(
-    "--format", "form", type=click.Choice(["prometheus", "json"]), default="prometheus",
-    show_default=True,
-)  # fmt: skip
-@pass_app
-def export(app: App, form: str) -> None:
-    """Print the state and all counters for a monitoring system.
-
-    As a file for the textfile collector of node_exporter, or as JSON.
-    """
-    metrics = collect(app.tree)
-    values = [
-        {"metric": metric.name, "labels": labels, "value": value}
-        for metric in metrics
-        for labels, value in metric.values
-    ]
-    emit("export", form == "json", {"metrics": values}, text(metrics))

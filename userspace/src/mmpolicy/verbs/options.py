@@ -1,59 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What every verb is given, and the options and completions that verbs share."""
+"""The options, arguments and completions that verbs share."""
 
-import time
+import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
-from mmpolicy.control.model import MODULE, Control
-from mmpolicy.errors import Error, Exit
+from mmpolicy.control.model import Control
+from mmpolicy.errors import Error
 from mmpolicy.host.cgroups import cgroup_list
 from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
 
-if TYPE_CHECKING:
-    from mmpolicy.host.kmod import Kmod
-
+FILE = click.Path(path_type=Path, dir_okay=False)
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
-
-
-class App:
-    """The host a verb works on; tests put models in its place."""
-
-    def __init__(
-        self,
-        tree: Tree,
-        kmod: "Kmod | None" = None,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.tree = tree
-        self.sleep = sleep
-        self.clock = clock
-        self._kmod = kmod
-
-    def release(self) -> str:
-        """Return the release of the running kernel."""
-        return self.tree.read("/proc/sys/kernel/osrelease")
-
-    def kmod(self) -> "Kmod":
-        """Return libkmod for this host; ctypes costs time, so only now."""
-        from mmpolicy.host.kmod import Kmod
-
-        if not self._kmod:
-            modules = self.tree.real(f"/lib/modules/{self.release()}")
-            self._kmod = Kmod(None if str(self.tree.root) == "/" else str(modules))
-        return self._kmod
-
-    def module_file(self) -> str:
-        """Return the path of the module for this kernel."""
-        path = self.kmod().path(MODULE)
-        if not path:
-            text = f"no {MODULE}.ko in {self.tree.real('/lib/modules')}/{self.release()}"
-            hint = "build and install the module for this kernel (dkms autoinstall), then depmod"
-            raise Error(text, Exit.LACKING, hint)
-        return path
 
 
 def _completer(offer: Callable[[Control, dict[str, Any]], list[str]]) -> Completer:
@@ -83,7 +45,27 @@ complete_setting = _completer(_settings)
 complete_profile = _completer(lambda control, _given: control.profiles())
 complete_cgroup = _completer(lambda control, _given: cgroup_list(control.tree))
 
-pass_app = click.make_pass_decorator(App)
+
+class Seconds(click.ParamType):
+    """A time such as 30, 30s, 10m or 2h."""
+
+    name = "time"
+
+    def __init__(self, least: float = 0.001) -> None:
+        self.least = least
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return seconds."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
+        seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else -1
+        if seconds < self.least:
+            self.fail(f"'{value}' is no time such as 30s, 10m or 2h", param, ctx)
+        return seconds
+
+
+pass_host = click.make_pass_decorator(Host)
 json_option = click.option("--json", "want_json", is_flag=True, help="Print JSON.")
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print the writes that would be made; change nothing."

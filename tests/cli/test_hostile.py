@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Nothing but files of the control tree is ever written, whatever a name says."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from mmpolicy.control.keys import CgroupBinding, ExperimentFile, Profile, Setting
+from mmpolicy.errors import Error
+from mmpolicy.host.files import Tree, save_as
+
+from .fakes import CONTROL, FakeTree, Run
+from .hostile import attack, run, snapshot, write_raw
+
+VICTIMS = (
+    "/run/victim",
+    "/etc/shadow",
+    "/etc/cgroups",
+    "/etc/anon_order/policy",
+    "/etc/anon_order/fixed/max_order",
+    "/sys/kernel/mm/ksm/run",
+    "/sys/kernel/debug/mmpolicy/measure",
+)
+
+
+@pytest.fixture
+def host(tree: FakeTree) -> Path:
+    """Return a small host of real files, with some that nobody may write."""
+    for path in VICTIMS:
+        tree.put(path, "precious")
+    for path in ("bulk", "compact", "anon_order/adaptive"):
+        tree.remove(f"{CONTROL}/profiles/default/{path}")
+    for folder in allowed_by(tree.root):
+        folder.mkdir(parents=True, exist_ok=True)
+    return tree.root
+
+
+def allowed_by(host: Path) -> list[Path]:
+    """Return what may be written: the control tree, what the command keeps, its locks."""
+    return [host / path for path in ("sys/kernel/mmpolicy", "var/lib/mmpolicy", "run/mmpolicy")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["profile", "create", "../../../../run/victim"],
+        ["profile", "create", "../../../../etc/shadow", "--from", "default"],
+        ["profile", "create", f"/{CONTROL}/../../../run/victim"],
+        ["bind", "--cgroup", "../../../etc", "default"],
+        ["bind", "--cgroup", "/sys/fs/cgroup/../../../etc", "default"],
+        ["set", "../../../../../etc/anon_order", "fixed"],
+        ["set", "--profile", "../../../../etc", "anon_order", "stock"],
+    ],
+)
+def test_names_on_the_command_line(host: Path, words: list[str]) -> None:
+    kept = allowed_by(host)[1:]
+    before = snapshot(host, kept)
+    assert "next: " in run(host, words)
+    assert snapshot(host, kept) == before
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        '[profiles."../../../../run/victim"]',
+        '[profiles."../../../../etc".anon_order]\npolicy = "stock"',
+        '[profiles."../../../../etc".anon_order.fixed]\nmax_order = 3',
+        '[profiles.default."../../../../../etc/anon_order"]\npolicy = "fixed"',
+        '[profiles.default.anon_order."../../../../../../etc/anon_order/fixed"]\nmax_order = 1',
+        '[experiment]\n"../../mm/ksm/run" = 1',
+        '[bindings]\n"../../../etc" = "default"',
+        '"../mm/ksm/run" = 1',
+    ],
+)
+def test_manifests(host: Path, entry: str) -> None:
+    file = host / "bad.toml"
+    file.write_text(f"version = 1\n{entry}\n")
+    before = snapshot(host, allowed_by(host))
+    printed = run(host, ["apply", str(file)])
+    assert f"{file}:{1 + len(entry.splitlines())}: " in printed
+    assert snapshot(host, allowed_by(host)) == before
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"kind": "profile", "name": "../../../../run/victim"},
+        {"kind": "setting", "profile": "default", "point": "..", "policy": "..", "name": "run"},
+        {
+            "kind": "setting",
+            "profile": "../../../..",
+            "point": "run",
+            "policy": "",
+            "name": "victim",
+        },
+        {"kind": "experiment", "name": "../../mm/ksm/run"},
+        {"kind": "cgroup", "number": "../1"},
+        {"kind": "process", "number": 1, "start": None},
+        {"kind": "path", "path": "/run/victim"},
+        {"kind": "lease", "path": "/run/victim"},
+    ],
+)
+def test_journals(host: Path, key: dict[str, object]) -> None:
+    entry = {"version": 2, "number": 1, "time": "", "boot": "6f1c", "command": "set", "note": ""}
+    changes = [{**key, "before": "evil", "after": "1"}]
+    path = host / "var/lib/mmpolicy/journal.jsonl"
+    path.write_text(json.dumps({**entry, "who": {}, "changes": changes}) + "\n")
+    before = snapshot(host, [host / "run/mmpolicy"])
+    assert "line 1, is damaged" in run(host, ["revert", "--force"])
+    assert snapshot(host, [host / "run/mmpolicy"]) == before
+
+
+def test_a_journal_cannot_bind_to_a_path(host: Path) -> None:
+    entry = {"version": 2, "number": 1, "time": "", "boot": "6f1c", "command": "set", "note": ""}
+    number = (host / "sys/fs/cgroup").stat().st_ino
+    changes = [{"kind": "cgroup", "number": number, "before": "../../../../etc", "after": None}]
+    path = host / "var/lib/mmpolicy/journal.jsonl"
+    path.write_text(json.dumps({**entry, "who": {}, "changes": changes}) + "\n")
+    before = snapshot(host, [host / "run/mmpolicy"])
+    assert "'../../../../etc' is no name for a profile" in run(host, ["revert"])
+    assert snapshot(host, [host / "run/mmpolicy"]) == before
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_ten_thousand(host: Path, seed: int) -> None:
+    """Commands, manifests and journals, on real files."""
+    allowed = allowed_by(host)
+    before = snapshot(host, allowed)
+    rng = random.Random(seed)
+    for _ in range(10):
+        attack(host, 500, rng, VICTIMS)
+        assert snapshot(host, allowed) == before
+    assert write_raw(Tree(str(host)), 10_000, rng, VICTIMS) < 100  # names of the tree are there
+    assert snapshot(host, allowed) == before
+
+
+def test_the_second_lock_by_itself(host: Path) -> None:
+    """A path or a link that leads out of the tree is not written, whoever made it."""
+    tree = Tree(str(host))
+    (host / "sys/kernel/mmpolicy/way_out").symlink_to(host / "run")
+    (host / "sys/kernel/mmpolicy/victim").symlink_to(host / "run/victim")
+    for path in (
+        "/run/victim",
+        f"{CONTROL}/../../../run/victim",
+        f"{CONTROL}/./reset",
+        f"{CONTROL}//reset",
+        f"{CONTROL}/way_out/victim",
+        f"{CONTROL}/victim",
+        CONTROL,
+    ):
+        for write in (tree.write, tree.store):
+            with pytest.raises((Error, OSError)):
+                write(path, "0")
+    assert (host / "run/victim").read_text() == "precious\n"
+    tree.write(f"{CONTROL}/reset", "1")
+    assert tree.read(f"{CONTROL}/reset") == "1"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "a\n", "a\0", "a b", "ä", "-a"])
+def test_names_that_no_key_takes(name: str) -> None:
+    for make in (
+        lambda: Profile(name),
+        lambda: Setting(name, "anon_order", "", "policy"),
+        lambda: Setting("default", name, "", "policy"),
+        lambda: Setting("default", "anon_order", "fixed", name),
+        lambda: ExperimentFile(name),
+        lambda: CgroupBinding(7).path(name),
+        lambda: CgroupBinding(name),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(Error):
+            make()
+
+
+def test_a_cgroup_is_below_the_mount(run: Run, tree: FakeTree) -> None:
+    tree.put("/etc/passwd", "")
+    tree.real("/sys/fs/cgroup/link").symlink_to(tree.real("/etc"))
+    for given in ("../../../etc", "a/../../../../etc", "/sys/fs/cgroup/../../../etc", "link", ""):
+        result = run("bind", "--cgroup", given, "default", "--dry-run")
+        assert (result.code, result.out) == (2, "")
+        assert "no cgroup" in result.err
+
+
+def test_no_variable_moves_the_root(
+    run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MMPOLICY_ROOT", "/nowhere")
+    monkeypatch.setenv("MMPOLICY_MAIN_ROOT", "/nowhere")
+    assert run("list").code == 0
+
+
+def test_files_that_the_command_keeps(tree: FakeTree) -> None:
+    """No link is followed, and nobody else may write what revert trusts."""
+    tree.put("/run/victim", "precious")
+    victim = tree.real("/run/victim")
+    for name in ("kept", "kept.new", "added", "lock", "saved"):
+        tree.real(f"/run/{name}").symlink_to(victim)
+    tree.keep("/run/kept", "new")
+    with pytest.raises(Error, match="ELOOP"):
+        tree.append("/run/added", "new")
+    with pytest.raises(Error, match="ELOOP"), tree.locked("/run/lock", "me"):
+        pass
+    with pytest.raises(Error, match="ELOOP"):
+        save_as(tree.real("/run/saved"), b"new")
+    assert victim.read_text() == "precious\n"
+    assert tree.read("/run/kept") == "new"
+    tree.append("/run/fresh", "line")
+    for name in ("kept", "fresh"):
+        assert tree.real(f"/run/{name}").lstat().st_mode & 0o777 == 0o600

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What a verb imports: libraries only where they are needed, so that it starts at once."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from .fakes import FakeTree
+
+LIBRARIES = {"rich", "tomli_w", "prometheus_client", "jinja2", "numpy", "scipy", "matplotlib"}
+MOST = 230  # modules, of which click and what it needs are about 90
+CODE = """
+import json, sys
+from mmpolicy.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
+def imported(tree: FakeTree, *words: str) -> set[str]:
+    """Return the modules that a run of the command has imported."""
+    command = [sys.executable, "-c", CODE, "--root", str(tree.root), *words]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["--help"], set()),
+        (["lease"], set()),
+        (["set", "anon_order", "never", "--dry-run"], set()),
+        (["reset", "--dry-run"], set()),
+        (["show", "--json"], set()),
+        (["list", "--json"], set()),
+        (["set", "anon_order", "never", "--json"], set()),
+        (["list"], {"rich"}),
+        (["save"], {"tomli_w"}),
+        (["export"], {"prometheus_client"}),
+        (["ab", "run", "--help"], set()),
+    ],
+)
+def test_libraries(tree: FakeTree, words: list[str], needed: set[str]) -> None:
+    found = imported(tree, *words)
+    assert {name.partition(".")[0] for name in found} & LIBRARIES == needed
+    if not needed:
+        assert len(found) < MOST

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Numbers out of the texts of the kernel, and one number out of many."""
+
+from collections.abc import Mapping
+
+Numbers = dict[str, float]
+
+ZONES = ("dma", "dma32", "normal", "highmem", "movable", "device")
+
+
+def flatten(text: str) -> Numbers:
+    """Return the numbers of a file: one value, `key value` lines, or `key name=value ...`."""
+    found: Numbers = {}
+    for line in text.splitlines():
+        first, *rest = line.split() or [""]
+        pairs = [word.partition("=")[::2] for word in rest if "=" in word]
+        items = [(f"{first}.{key}", value) for key, value in pairs]
+        items = items or ([(first, rest[0])] if rest else [("", first)])
+        for key, value in items:
+            try:
+                found[key] = float(value)
+            except ValueError:
+                continue
+    return found
+
+
+def sum_of_zones(numbers: Numbers, key: str) -> float | None:
+    """Return a number by key; one that the kernel keeps for each zone is the sum of them."""
+    if key in numbers:
+        return numbers[key]
+    zones = [numbers[f"{key}_{zone}"] for zone in ZONES if f"{key}_{zone}" in numbers]
+    return sum(zones) if zones else None
+
+
+def time_of_log2(counts: Mapping[int, float], percentile: float | None) -> float | None:
+    """Return mean or percentile of counts by log2; within one of them, values spread evenly."""
+    buckets = sorted((n, count) for n, count in counts.items() if count > 0)
+    total = sum(count for _, count in buckets)
+    if not total:
+        return None
+    if percentile is None:
+        return sum(1.5 * 2.0**n * count for n, count in buckets) / total
+    left = total * percentile / 100
+    for n, count in buckets:
+        if left <= count:
+            return 2.0**n * (1 + left / count)
+        left -= count
+    return 2.0 ** (buckets[-1][0] + 1)

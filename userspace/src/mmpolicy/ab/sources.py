@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Where numbers come from, a class for each kind; and the samples that they are read into."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mmpolicy.ab.arithmetic import Numbers, flatten, sum_of_zones, time_of_log2
+from mmpolicy.control.counters import COUNTERS, read_counters
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.files import Tree
+
+ARMS = ("control", "treatment")
+UNITS_FILE = f"{COUNTERS}/experiment/units"
+
+
+class Sample(NamedTuple):
+    """All numbers read at one moment: of the host by source, of each arm by counter."""
+
+    t: float  # seconds since the run began
+    host: Numbers
+    arms: dict[str, Numbers]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where one number comes from, as it was written; and whether it is wanted per second."""
+
+    text: str
+    rate: bool
+
+    @property
+    def level(self) -> bool:
+        """Tell if the number goes up and down; else it is a counter, of which the rise counts."""
+        return True
+
+    @property
+    def momentary(self) -> bool:
+        """Tell if one sample is enough to know it."""
+        return self.level and not self.rate
+
+    def value(self, sample: Sample, _arm: str) -> float:
+        """Return the number in a sample."""
+        return sample.host[self.text]
+
+    def over(self, window: Sequence[Sample], arm: str) -> float | None:
+        """Return the number over a stretch of time: mean, rise, or rise per second."""
+        if not window:
+            return None
+        if self.momentary:
+            return sum(self.value(sample, arm) for sample in window) / len(window)
+        rise = self.value(window[-1], arm) - self.value(window[0], arm)
+        seconds = window[-1].t - window[0].t
+        if not seconds:
+            return None
+        return rise / seconds if self.rate else rise
+
+
+@dataclass(frozen=True)
+class Command(Source):
+    """What a command prints last."""
+
+    command: str
+
+
+@dataclass(frozen=True)
+class HostFile(Source):
+    """A number in a file."""
+
+    @property
+    def path(self) -> str:
+        """Return the file."""
+        raise NotImplementedError
+
+    key: str
+
+    def find(self, tree: Tree, numbers: Numbers) -> float:
+        """Return the number out of those of its file."""
+        value = sum_of_zones(numbers, self.key)
+        if value is None:
+            text = f"no number '{self.key}' in {tree.real(self.path)}"
+            raise Error(text, Exit.USAGE, f"look into {self.path} for what it has")
+        return value
+
+
+@dataclass(frozen=True)
+class Vmstat(HostFile):
+    """A line of /proc/vmstat; nr_* are levels, all else are counters."""
+
+    @property
+    def path(self) -> str:
+        """Return the file."""
+        return "/proc/vmstat"
+
+    @property
+    def level(self) -> bool:
+        """Tell if the number goes up and down."""
+        return self.key.startswith("nr_")
+
+
+@dataclass(frozen=True)
+class Psi(HostFile):
+    """Pressure stall information; `total` is a counter."""
+
+    resource: str
+
+    @property
+    def path(self) -> str:
+        """Return the file."""
+        return f"/proc/pressure/{self.resource}"
+
+    @property
+    def level(self) -> bool:
+        """Tell if the number goes up and down."""
+        return not self.key.endswith("total")
+
+
+@dataclass(frozen=True)
+class CgroupFile(HostFile):
+    """A number in a file of a cgroup."""
+
+    file: str
+
+    @property
+    def path(self) -> str:
+        """Return the file."""
+        return f"/sys/fs/cgroup{self.file}"
+
+
+@dataclass(frozen=True)
+class Units(Source):
+    """How many units an arm has had."""
+
+    def value(self, sample: Sample, arm: str) -> float:
+        """Return the number in a sample."""
+        return sample.arms[arm]["units"]
+
+    def over(self, window: Sequence[Sample], arm: str) -> float | None:
+        """Return the number at the end: the kernel counts them anew in each block."""
+        return self.value(window[-1], arm) if window else None
+
+
+@dataclass(frozen=True)
+class Arm(Source):
+    """A counter of a point, in the profile of an arm."""
+
+    point: str
+    counter: str
+
+    @property
+    def level(self) -> bool:
+        """Tell that it is a counter."""
+        return False
+
+    def value(self, sample: Sample, arm: str) -> float:
+        """Return the number in a sample; counters that are 0 are left out there."""
+        return sample.arms[arm].get(f"{self.point}.{self.counter}", 0.0)
+
+
+@dataclass(frozen=True)
+class ArmTimes(Arm):
+    """Mean or percentile of times that the kernel counts by log2."""
+
+    percentile: float | None
+
+    def over(self, window: Sequence[Sample], arm: str) -> float | None:
+        """Return the time over a stretch of time."""
+        if not window:
+            return None
+        first, last = (self._counts(sample.arms[arm]) for sample in (window[0], window[-1]))
+        rise = {n: count - first.get(n, 0.0) for n, count in last.items()}
+        return time_of_log2(rise, self.percentile)
+
+    def _counts(self, numbers: Numbers) -> dict[int, float]:
+        start = f"{self.point}.{self.counter}_log2_"
+        found = ((key, number) for key, number in numbers.items() if key.startswith(start))
+        return {int(key.removeprefix(start)): number for key, number in found}
+
+
+class Reader:
+    """Reads all sources but commands at once, each file once."""
+
+    def __init__(self, tree: Tree, sources: Iterable[Source], arms: dict[str, str]) -> None:
+        self.tree = tree
+        chosen = list(sources)
+        self.files = [each for each in chosen if isinstance(each, HostFile)]
+        self.points = {each.point for each in chosen if isinstance(each, Arm)}
+        of_arms = any(isinstance(each, Arm | Units) for each in chosen)
+        self.arms = arms if of_arms else {}  # arm -> profile
+
+    def read(self, t: float, commands: Numbers | None = None) -> Sample:
+        """Return a sample; commands is what those have said."""
+        paths = {each.path for each in self.files}
+        numbers = {path: flatten(self.tree.read(path)) for path in paths}
+        host = {each.text: each.find(self.tree, numbers[each.path]) for each in self.files}
+        arms = {arm: self._arm(arm, profile) for arm, profile in self.arms.items()}
+        return Sample(t, host | (commands or {}), arms)
+
+    def _arm(self, arm: str, profile: str) -> Numbers:
+        found = dict(self._counters(profile))
+        units = flatten(self.tree.read(UNITS_FILE)) if self.tree.exists(UNITS_FILE) else {}
+        return found | {"units": units.get(arm, 0.0)}
+
+    def _counters(self, profile: str) -> Iterator[tuple[str, float]]:
+        for point in sorted(self.points):
+            for name, value in read_counters(self.tree, profile, point)[point].items():
+                if value:
+                    yield f"{point}.{name}", float(value)

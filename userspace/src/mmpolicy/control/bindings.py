@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What bindings mean for processes."""
+
+from pathlib import PurePosixPath
+
+from mmpolicy.control.keys import DEFAULT, CgroupBinding, ProcessBinding, State
+from mmpolicy.control.state import bindings_of, process_key
+from mmpolicy.host.cgroups import cgroup_mount, cgroup_paths
+from mmpolicy.host.files import Tree
+from mmpolicy.host.processes import Memory, cgroup_of, memory_of_cgroup, memory_of_process
+
+
+def profile_of(tree: Tree, state: State, pid: int) -> str:
+    """Return the profile that a process is bound to, itself or by a cgroup, else the default."""
+    key = process_key(tree, pid)
+    if key in state:
+        return state[key]
+    if not any(isinstance(key, CgroupBinding) for key in state):
+        return DEFAULT
+    path, mount = PurePosixPath(cgroup_of(tree, pid)), cgroup_mount(tree)
+    above = (str(each).strip("/") for each in (path, *path.parents))
+    keys = (CgroupBinding(tree.inode(mount, each)) for each in above)
+    return next((state[key] for key in keys if key in state), DEFAULT)
+
+
+def memory_of_bound(tree: Tree, state: State, profile: str) -> list[Memory]:
+    """Return the memory of each cgroup and process that is bound to a profile."""
+    bound = bindings_of(state, profile)
+    ids = [str(key.number) for key in bound if isinstance(key, CgroupBinding)]
+    paths = cgroup_paths(tree) if ids else {}
+    cgroups = [memory_of_cgroup(tree, paths[number]) for number in ids if number in paths]
+    pids = [key.number for key in bound if isinstance(key, ProcessBinding)]
+    return cgroups + [memory_of_process(tree, pid) for pid in pids]

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What a state is made of: each thing that can be set has a type, a checked name and a path.
+
+A name comes from an operator, a manifest or a journal. None becomes part of a path unchecked.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.files import CONTROL
+
+PROFILES = f"{CONTROL}/profiles"
+EXPERIMENT = f"{CONTROL}/experiment"
+DEFAULT = "default"
+NO_ARM = "none"
+PROFILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")  # the kernel's own rule
+NO_PROFILES = (NO_ARM, "create", "delete", "experiment", "measure")
+WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")  # what the module calls points, policies, knobs
+
+
+def _check_profile(name: str) -> None:
+    if not PROFILE_NAME.fullmatch(name) or name in NO_PROFILES:
+        hint = "take a-z, 0-9, _ and -, at most 31, the first of them a letter or a digit"
+        raise Error(f"{name!r} is no name for a profile: EINVAL", Exit.REFUSED, hint)
+
+
+def _check_words(*names: str) -> None:
+    for name in names:
+        if not WORD.fullmatch(name):
+            hint = "mmpolicy show lists points, policies and knobs"
+            raise Error(f"{name!r} is no name of a file in {CONTROL}", Exit.USAGE, hint)
+
+
+def _check_numbers(*numbers: int) -> None:
+    for number in numbers:
+        if type(number) is not int or number < 0:
+            raise Error(f"{number!r} is no id", Exit.USAGE, "give a number")
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The lease, in milliseconds."""
+
+    path = f"{CONTROL}/lease_ms"
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return what keys are sorted by."""
+        return ("lease",)
+
+
+@dataclass(frozen=True)
+class ExperimentFile:
+    """One file of the experiment."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        """Refuse what the module would never call a file."""
+        _check_words(self.name)
+
+    @property
+    def path(self) -> str:
+        """Return its file."""
+        return f"{EXPERIMENT}/{self.name}"
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return what keys are sorted by."""
+        return "experiment", self.name
+
+
+@dataclass(frozen=True)
+class Profile:
+    """That there is a profile; its value is empty."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        """Refuse what the kernel refuses."""
+        _check_profile(self.name)
+
+    @property
+    def path(self) -> str:
+        """Return its directory."""
+        return f"{PROFILES}/{self.name}"
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return what keys are sorted by."""
+        return "profiles", self.name
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A knob of a policy or, without one, of a point; or the choice of the policy itself."""
+
+    profile: str
+    point: str
+    policy: str  # "" for what belongs to the point
+    name: str
+
+    def __post_init__(self) -> None:
+        """Refuse names that could lead elsewhere."""
+        _check_profile(self.profile)
+        _check_words(self.point, self.name, *filter(None, [self.policy]))
+
+    @property
+    def is_choice(self) -> bool:
+        """Tell if this is which policy the point has."""
+        return not self.policy and self.name == "policy"
+
+    @property
+    def inside(self) -> str:
+        """Return its path in the profile."""
+        return "/".join(filter(None, (self.point, self.policy, self.name)))
+
+    @property
+    def path(self) -> str:
+        """Return its file."""
+        return f"{PROFILES}/{self.profile}/{self.inside}"
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return what keys are sorted by."""
+        return "profiles", self.profile, *filter(None, (self.point, self.policy, self.name))
+
+    def of(self, profile: str) -> "Setting":
+        """Return the same setting of another profile."""
+        return replace(self, profile=profile)
+
+
+def choice(profile: str, point: str) -> Setting:
+    """Return the setting that says which policy a point has."""
+    return Setting(profile, point, "", "policy")
+
+
+@dataclass(frozen=True)
+class CgroupBinding:
+    """The profile that a cgroup is bound to, by the cgroup's id."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        """Refuse what is no id."""
+        _check_numbers(self.number)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return what keys are sorted by."""
+        return "cgroups", f"{self.number:020}"
+
+    def path(self, profile: str) -> str:
+        """Return the file that binds it to a profile."""
+        return f"{Profile(profile).path}/cgroups"
+
+
+@dataclass(frozen=True)
+class ProcessBinding:
+    """The profile that a process is bound to. Its start tells it from a later one."""
+
+    number: int
+    start: int  # in ticks since boot
+
+    def __post_init__(self) -> None:
+        """Refuse what is no id."""
+        _check_numbers(self.number, self.start)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return what keys are sorted by."""
+        return "pids", f"{self.number:020}", f"{self.start:020}"
+
+    def path(self, profile: str) -> str:
+        """Return the file that binds it to a profile."""
+        return f"{Profile(profile).path}/pids"
+
+
+@dataclass(frozen=True)
+class AbsentCgroup:
+    """A cgroup that a manifest binds and that is not there. Nothing can be written for it."""
+
+    given: str
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return what keys are sorted by."""
+        return "cgroups", self.given
+
+
+Binding = CgroupBinding | ProcessBinding
+Key = Lease | ExperimentFile | Profile | Setting | CgroupBinding | ProcessBinding | AbsentCgroup
+State = dict[Key, str]
+
+LEASE = Lease()
+CONTROL_ARM, TREATMENT_ARM = ExperimentFile("control"), ExperimentFile("treatment")
+ENABLED, PERCENT = ExperimentFile("enabled"), ExperimentFile("percent")
+UNIT, SCOPE, SEED = ExperimentFile("unit"), ExperimentFile("cgroup"), ExperimentFile("seed")
+
+KINDS: dict[str, type[Key]] = {
+    "lease": Lease,
+    "experiment": ExperimentFile,
+    "profile": Profile,
+    "setting": Setting,
+    "cgroup": CgroupBinding,
+    "process": ProcessBinding,
+}
+NAMES = {kind: name for name, kind in KINDS.items()}
+
+
+def to_record(key: Key) -> dict[str, Any]:
+    """Return a key for JSON."""
+    return {"kind": NAMES[type(key)], **asdict(key)}
+
+
+def from_record(record: Mapping[str, Any]) -> Key:
+    """Return the key of a record; raises an error if it is not one of ours."""
+    fields = dict(record)
+    return KINDS[fields.pop("kind")](**fields)

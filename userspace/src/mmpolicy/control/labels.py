@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0
+"""How people and programs are told of what a state is made of."""
+
+from collections.abc import Iterable, Mapping
+
+from mmpolicy.control.keys import (
+    AbsentCgroup,
+    CgroupBinding,
+    Key,
+    ProcessBinding,
+    Profile,
+    Setting,
+    State,
+)
+from mmpolicy.control.state import changed_keys
+from mmpolicy.host.cgroups import cgroup_paths
+from mmpolicy.host.files import CONTROL, Tree
+
+
+def cgroups_of(tree: Tree, keys: Iterable[Key]) -> dict[str, str]:
+    """Return the paths of cgroups by id; they are only looked for if a key needs one."""
+    needed = any(isinstance(key, CgroupBinding) for key in keys)
+    return cgroup_paths(tree) if needed else {}
+
+
+def label_of(key: Key, paths: Mapping[str, str] | None = None) -> str:
+    """Return what people call a key; paths are those of cgroups by id, if they are known."""
+    match key:
+        case CgroupBinding(number):
+            gone = f"{number} (gone)" if paths is not None else str(number)
+            return f"cgroup {(paths or {}).get(str(number), gone)}"
+        case AbsentCgroup(given):
+            return f"cgroup {given} (not there)"
+        case ProcessBinding(number):
+            return f"process {number}"
+        case Profile(name):
+            return f"profile {name}"
+        case Setting():
+            return f"{key.profile}/{key.inside}"
+        case _:
+            return key.path.removeprefix(f"{CONTROL}/")
+
+
+def json_label_of(key: Key, paths: Mapping[str, str]) -> str:
+    """Return what JSON calls a key: its path, where it has one of its own."""
+    if isinstance(key, CgroupBinding | ProcessBinding | AbsentCgroup | Profile):
+        return label_of(key, paths)
+    return key.path
+
+
+def shown(key: Key, value: str | None) -> str:
+    """Return a value as people read it."""
+    return "-" if value is None else "exists" if isinstance(key, Profile) else value
+
+
+def telling_keys(before: State, after: State) -> list[Key]:
+    """Return the keys that changed, without the settings of profiles that came or went."""
+    keys = changed_keys(before, after)
+    whole = {key.name for key in keys if isinstance(key, Profile)}
+    return [key for key in keys if not (isinstance(key, Setting) and key.profile in whole)]

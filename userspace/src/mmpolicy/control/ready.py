@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The checks of `mmpolicy doctor` of the control tree, and all checks in their order."""
+
+from collections.abc import Callable
+
+from mmpolicy.control import model
+from mmpolicy.control.counters import counted_profiles
+from mmpolicy.errors import Exit
+from mmpolicy.host.doctor import (
+    Check,
+    Facts,
+    check_build,
+    check_file,
+    check_headers,
+    check_hooks,
+    check_kernel,
+    check_signature,
+    check_thp,
+    try_to,
+)
+from mmpolicy.host.files import CONTROL
+
+
+def check_loaded(facts: Facts) -> Check:
+    """Is the module loaded and its control tree there?"""
+    return try_to("loaded", "fail", lambda: f"state: {model.check_loaded(facts.tree)}")
+
+
+def check_abi(facts: Facts) -> Check:
+    """Do module and tool speak the same language?"""
+    if not facts.tree.is_dir(CONTROL):
+        return Check("abi", "ok", "nothing to compare")
+    return try_to("abi", "fail", lambda: model.check_abi(facts.tree))
+
+
+def check_permission(facts: Facts) -> Check:
+    """May we change anything?"""
+    path = f"{CONTROL}/reset"
+    if facts.tree.writable(path) if facts.tree.exists(path) else facts.tree.is_root():
+        return Check("permission", "ok", "policies may be switched")
+    return Check("permission", "fail", f"no permission to write {CONTROL}", "run it as root")
+
+
+def check_counters(facts: Facts) -> Check:
+    """Can `mmpolicy stats` read the counters?"""
+    return try_to("counters", "warn", lambda: f"of {', '.join(counted_profiles(facts.tree))}")
+
+
+CHECKS: tuple[Callable[[Facts], Check], ...] = (
+    check_kernel,
+    check_hooks,
+    check_thp,
+    check_headers,
+    check_file,
+    check_signature,
+    check_loaded,
+    check_build,
+    check_abi,
+    check_permission,
+    check_counters,
+)
+
+
+def verdict(checks: list[Check]) -> Exit:
+    """Return DONE if policies can be switched now, DENIED if only permission is missing."""
+    failed = {check.name for check in checks if check.status == "fail"}
+    if not failed:
+        return Exit.DONE
+    return Exit.DENIED if failed == {"permission"} else Exit.LACKING

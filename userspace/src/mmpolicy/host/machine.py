@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The host that a verb works on."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.files import MODULE, Tree
+
+if TYPE_CHECKING:
+    from mmpolicy.host.kmod import Kmod
+
+
+def tell_syslog(line: str) -> None:
+    """Send a line to the system's log, where there is one."""
+    import syslog
+
+    syslog.openlog(MODULE, syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(syslog.LOG_NOTICE, line)
+
+
+class Host:
+    """Files, module, time and log of a host; tests put models in their place."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        kmod: "Kmod | None" = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        self.tree = tree
+        real = str(tree.root) == "/"
+        self.log = log or (tell_syslog if real else lambda _line: None)
+        self.sleep = sleep
+        self.clock = clock
+        self._kmod = kmod
+
+    def release(self) -> str:
+        """Return the release of the running kernel."""
+        return self.tree.read("/proc/sys/kernel/osrelease")
+
+    def kmod(self) -> "Kmod":
+        """Return libkmod for this host; ctypes costs time, so only now."""
+        from mmpolicy.host.kmod import Kmod
+
+        if not self._kmod:
+            modules = self.tree.real(f"/lib/modules/{self.release()}")
+            self._kmod = Kmod(None if str(self.tree.root) == "/" else str(modules))
+        return self._kmod
+
+    def module_file(self) -> str:
+        """Return the path of the module for this kernel."""
+        path = self.kmod().path(MODULE)
+        if not path:
+            text = f"no {MODULE}.ko in {self.tree.real('/lib/modules')}/{self.release()}"
+            hint = "build and install the module for this kernel (dkms autoinstall), then depmod"
+            raise Error(text, Exit.LACKING, hint)
+        return path

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`ab run`: experiments."""
+
+import os
+import platform
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from mmpolicy import __version__
+from mmpolicy.ab.arms import PROFILES, settings_of_arm
+from mmpolicy.ab.design import DIRTY, MAX_SEED, Design, least_pairs
+from mmpolicy.ab.guards import Guard
+from mmpolicy.ab.lab import Lab
+from mmpolicy.ab.metrics import FORMS, Metric, all_sources
+from mmpolicy.ab.progress import clock
+from mmpolicy.ab.runner import Length, Runner
+from mmpolicy.ab.samples import VERSION
+from mmpolicy.ab.sources import Arm, Reader, Units
+from mmpolicy.control.change import Done
+from mmpolicy.control.model import Control
+from mmpolicy.control.state import read_state
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.cgroups import find_cgroup
+from mmpolicy.host.machine import Host
+from mmpolicy.render import emit
+from mmpolicy.verbs.commit import keep_change
+from mmpolicy.verbs.options import FILE, Seconds, dry_run_option, json_option, pass_host
+from mmpolicy.verbs.progress import display
+
+LOCK = "/run/mmpolicy/ab.lock"
+PAIRS, MOST_PAIRS = 12, 200
+UNJUDGED = "--margin needs a metric that says what is better, `lower` or `higher`"
+MARGIN = click.option(
+    "--margin", type=click.FloatRange(0, 100, min_open=True, max_open=True), metavar="PERCENT",
+    help="Ask if the treatment is shown to be no worse than that.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What `ab run` is asked for; times are in seconds."""
+
+    design: str
+    control: str
+    treatment: str | None
+    metric: tuple[str, ...]
+    guard: tuple[str, ...]
+    unit: str
+    cgroup: str | None
+    block: float
+    washout: float
+    interval: float
+    aa: int | None
+    pairs: int | None
+    duration: float | None
+    detect: float | None
+    margin: float | None
+    lease: float
+    seed: int | None
+
+    def arms(self) -> dict[str, str]:
+        """Return what each arm is given as."""
+        return dict(zip(PROFILES, (self.control, self.treatment or self.control), strict=True))
+
+
+def _design(given: RunOptions) -> Design:
+    if given.washout >= given.block:
+        raise click.UsageError("the wash-out has to be shorter than the block")
+    seed = secrets.randbelow(MAX_SEED) if given.seed is None else given.seed
+    return Design(given.design, given.block, given.washout, given.interval, seed)
+
+
+def _length(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> Length:
+    """Return how long to go on, or say that so short a run can show nothing."""
+    if given.pairs and given.duration:
+        raise click.UsageError("--pairs and --duration both say how long: give one")
+    aa = _aa_pairs(given, len(metrics))
+    pairs = given.pairs or (MOST_PAIRS if given.detect else PAIRS)
+    if given.duration:
+        left = given.duration - design.seconds(aa)
+        pairs = int(left // design.seconds(1))
+    least = least_pairs(len(metrics))
+    if pairs < least:
+        many = "s" * (len(metrics) > 1)
+        text = f"{max(pairs, 0)} pairs can show nothing with {len(metrics)} metric{many}"
+        need = clock(design.seconds(aa + least))
+        raise click.UsageError(f"{text}: it takes {least} pairs, {need} with the A/A phase")
+    if given.detect and aa < 4:
+        raise click.UsageError("--detect learns the noise from the A/A phase: give --aa 4 or more")
+    return Length(aa, pairs, given.detect or 0.0)
+
+
+def _aa_pairs(given: RunOptions, metrics: int) -> int:
+    """Return how many pairs of A/A there are; warn of too few to be of use."""
+    need = least_pairs(metrics, DIRTY)
+    if given.aa is None:
+        return need
+    if given.aa < need:
+        text = f"{given.aa} pairs of A/A cannot show that equal arms differ; it takes {need}"
+        click.echo(f"warning: {text}", err=True)
+    return given.aa
+
+
+def _lab(host: Host, given: RunOptions) -> Lab:
+    control, state = Control(host.tree), read_state(host.tree)
+    arms = {arm: settings_of_arm(control, state, text) for arm, text in given.arms().items()}
+    return Lab(host.tree, arms, int(given.lease * 1000))
+
+
+def _header(
+    host: Host, given: RunOptions, design: Design, length: Length, lab: Lab
+) -> dict[str, Any]:
+    """Return all that a report has to know beside the samples."""
+    arms = {
+        arm: {
+            "given": text,
+            "settings": {key.inside: value for key, value in lab.arms[arm].items()},
+        }
+        for arm, text in given.arms().items()
+    }
+    machine = {"kernel": host.release(), "machine": platform.machine(), "cpus": os.cpu_count()}
+    return {
+        "version": VERSION,
+        "tool": __version__,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "design": design.kind,
+        "block_s": design.block_s,
+        "washout_s": design.washout_s,
+        "interval_s": design.interval_s,
+        "seed": design.seed,
+        "rule": length.rule(),
+        "aa_pairs": length.aa_pairs,
+        "pairs": length.pairs,
+        "margin": given.margin,
+        "unit": given.unit,
+        "cgroup": find_cgroup(host.tree, given.cgroup) if given.cgroup else "0",
+        "metrics": given.metric,
+        "guards": given.guard,
+        "host": machine,
+        **arms,
+    }
+
+
+def _check_sources(
+    host: Host, metrics: Sequence[Metric], guards: Sequence[Guard], kind: str
+) -> None:
+    """Find out what cannot be read before anything is changed."""
+    sources = all_sources([*metrics, *(guard.metric for guard in guards)])
+    Reader(host.tree, sources, {}).read(0.0)
+    of_arms = (Arm, Units)
+    strangers = [each.text for each in all_sources(metrics) if not isinstance(each, of_arms)]
+    if kind == "split" and strangers:
+        text = f"'{strangers[0]}' is of the whole host, where both arms run at once"
+        raise click.UsageError(f"{text}: take arm.POINT.COUNTER, or --design switchback")
+
+
+def _schedule(design: Design, length: Length) -> Iterator[tuple[str, str]]:
+    total = length.aa_pairs + length.pairs
+    yield "rule", length.rule()
+    yield "blocks", f"{total * design.blocks_of_pair} of {design.block_s:g} s"
+    yield "time", clock(design.seconds(total))
+
+
+def _dry_run(design: Design, length: Length, lab: Lab, header: dict[str, Any], json: bool) -> None:
+    writes = lab.rehearsal(header["unit"], header["cgroup"])
+    schedule = dict(_schedule(design, length))
+    lines = [f"{each.path} <- {each.value}" for each in writes]
+    lines += [f"{name}: {value}" for name, value in schedule.items()]
+    pairs = [{"path": each.path, "value": each.value} for each in writes]
+    data = {"dry_run": True, "writes": pairs, **schedule}
+    emit("ab run", json, data, lines)
+
+
+def _finish(runner: Runner, file: Path, want_json: bool) -> None:
+    end, pairs = runner.end, runner.pairs
+    back = end["note"] or f"the state from before is back, in {end['restore_s']:.2f} s"
+    data = {"dry_run": False, "file": str(file), "pairs": pairs, **end}
+    data["blocks"] = len(runner.recording.blocks)
+    lines = [f"{end['status']}: {end['reason']}", back, f"next: mmpolicy ab report {file}"]
+    if want_json or end["status"] == "done":
+        emit("ab run", want_json, data, lines)
+    if runner.failure:
+        runner.failure.message += f"; {back}"
+        raise runner.failure
+    if end["status"] != "done":
+        text = f"{end['status']}: {end['reason']}; {back}"
+        raise Error(text, Exit.FAILED, f"mmpolicy ab report {file} says what there is so far")
+
+
+@click.command()
+@click.option(
+    "--design", type=click.Choice(["split", "switchback"]), default="split", show_default=True,
+    help="Units side by side, or the whole host in turns.",
+)  # fmt: skip
+@click.option(
+    "--control", default="default", show_default=True, metavar="ARM",
+    help="A profile, `stock`, or POINT=POLICY[,KNOB=VALUE ...].",
+)  # fmt: skip
+@click.option("--treatment", metavar="ARM", help="The same; without it, both arms are the control.")
+@click.option(
+    "--metric", multiple=True, required=True, metavar="METRIC",
+    help="What to compare, given again for more: [NAME=]SOURCE[/s] [/ SOURCE] [lower|higher]; "
+    f"a SOURCE is one of {FORMS}.",
+)  # fmt: skip
+@click.option(
+    "--guard", multiple=True, metavar="GUARD",
+    help="Stop and go back if this does not hold: `METRIC < NUMBER`, or <=, >, >=.",
+)  # fmt: skip
+@click.option(
+    "--unit", type=click.Choice(["process", "cgroup"]), default="process", show_default=True,
+    help="What is assigned to an arm.",
+)  # fmt: skip
+@click.option("--cgroup", metavar="CGROUP", help="Only what is in this cgroup takes part.")
+@click.option(
+    "--block", type=Seconds(), default="30s", show_default=True, help="Length of a block."
+)
+@click.option(
+    "--washout", type=Seconds(), default="5s", show_default=True,
+    help="The part of it that is not measured.",
+)  # fmt: skip
+@click.option("--interval", type=Seconds(), default="1s", show_default=True, help="Of samples.")
+@click.option(
+    "--aa", type=click.IntRange(min=0), metavar="PAIRS",
+    help="Pairs with equal arms first, which show the noise.  "
+    "[default: as many as can show that they differ]",
+)  # fmt: skip
+@click.option("--pairs", type=click.IntRange(min=1), help=f"Pairs that follow.  [default: {PAIRS}]")
+@click.option("--duration", type=Seconds(), help="Of the whole run, instead of --pairs.")
+@click.option(
+    "--detect", type=click.FloatRange(min=0.01), metavar="PERCENT",
+    help="As many pairs as find such a change, by the noise of A/A.",
+)  # fmt: skip
+@MARGIN
+@click.option(
+    "--lease", type=Seconds(), default="10s", show_default=True,
+    help="Time after which the kernel goes back to stock when this command is killed.",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(0, MAX_SEED - 1), help="Of all that is random.")
+@click.option("--out", type=FILE, metavar="FILE", help="The samples.  [default: ab-TIME.jsonl]")
+@dry_run_option
+@json_option
+@pass_host
+def run(host: Host, dry_run: bool, want_json: bool, out: Path | None, **options: Any) -> None:
+    """Run an experiment, and go back to the state before.
+
+    \b
+    mmpolicy ab run --treatment anon_order=adaptive,max_order=6 \\
+        --metric 'arm.anon_order.fault_ns lower' --guard 'psi.memory.full.avg10 < 5'
+
+    A broken guard, Ctrl-C and every error end it and restore the state before at once.
+    If this command is killed, the kernel goes back to stock when the lease is over.
+    """
+    given = RunOptions(**options)
+    metrics, guards = [*map(Metric.parse, given.metric)], [*map(Guard.parse, given.guard)]
+    design = _design(given)
+    if given.margin and not any(metric.better for metric in metrics):
+        raise click.UsageError(UNJUDGED)
+    length = _length(given, design, metrics)
+    _check_sources(host, metrics, guards, design.kind)
+    if dry_run:
+        lab = _lab(host, given)
+        _dry_run(design, length, lab, _header(host, given, design, length, lab), want_json)
+        return
+    file = out or Path(f"ab-{datetime.now():%Y%m%d-%H%M%S}.jsonl")
+    with host.tree.locked(LOCK, f"ab run, pid {os.getpid()}, which writes {file.absolute()}"):
+        lab = _lab(host, given)
+        header = _header(host, given, design, length, lab)
+        with _opened(file) as stream, display() as shown:
+            runner = Runner(host, design, length, metrics, guards, lab, header, stream, shown)
+            _tell(host, f"begins: {header['control']['given']}, {header['treatment']['given']}")
+            runner.run()
+        _tell(host, f"ends: {runner.end['status']}, {runner.end['reason']}")
+        _finish(runner, file, want_json)
+
+
+def _tell(host: Host, note: str) -> None:
+    keep_change(host, Done({}, {}), note)
+
+
+def _opened(file: Path) -> TextIO:
+    try:
+        return file.open("x", encoding="utf-8")
+    except OSError as err:
+        raise Error(f"cannot write {file}: {err.strerror}", Exit.FAILED, "give --out") from err

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What `ab run` shows: lines, or on a terminal a bar with the estimates below it."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from mmpolicy.ab.progress import Display, Progress, clock
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+
+class Lines:
+    """A line for each thing that is told."""
+
+    def say(self, line: str) -> None:
+        """Print it."""
+        click.echo(line, err=True)
+
+    def report(self, progress: Progress) -> None:
+        """Print where the run is."""
+        self.say(progress.line())
+
+    def tick(self, left_s: float) -> None:
+        """Print nothing: lines are for blocks."""
+
+
+class Screen:
+    """A bar that moves, and one line for each metric."""
+
+    def __init__(self, live: "Live") -> None:
+        self.live = live
+        self.progress = Progress(0, 0, "aa", 0.0, [])
+        self.left_s = -1
+
+    def say(self, line: str) -> None:
+        """Print it above the bar."""
+        self.live.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def report(self, progress: Progress) -> None:
+        """Show where the run is."""
+        self.progress = progress
+        self._show(int(progress.left_s))
+
+    def tick(self, left_s: float) -> None:
+        """Show the time that is left, once a second."""
+        if int(left_s) != self.left_s:
+            self._show(int(left_s))
+
+    def _show(self, left_s: int) -> None:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
+        self.left_s, now = left_s, self.progress
+        blocks = f"block {now.done} of {now.total} ({now.phase}), " if now.total else ""
+        bar = ProgressBar(total=max(now.total, 1), completed=now.done, width=40)
+        lines = [Text(f"{blocks}{clock(left_s)} left"), *map(Text, now.estimates)]
+        self.live.update(Group(bar, *lines), refresh=True)
+
+
+@contextmanager
+def display() -> Iterator[Display]:
+    """Return what shows the progress, on standard error."""
+    if not sys.stderr.isatty():
+        yield Lines()
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), auto_refresh=False) as live:
+        yield Screen(live)
