@@ -96,6 +96,10 @@ lint_hook_size() {
 	return $status
 }
 
+lint_rooms() { "$PYTHON" "$TREE/tests/vm/rooms.py"; }
+
+lint_sizes() { "$PYTHON" "$TREE/tests/vm/sizes.py"; }
+
 lint() {
 	check "lint: shellcheck" lint_shell
 	check "lint: ruff check" lint_ruff check
@@ -104,6 +108,8 @@ lint() {
 	check "lint: checkpatch, kernel hooks" lint_patches
 	check "lint: checkpatch, module" lint_module_style
 	check "lint: size of the kernel hooks" lint_hook_size
+	check "lint: rooms" lint_rooms
+	check "lint: sizes of files and functions" lint_sizes
 }
 
 # unit tests of the policies in userland

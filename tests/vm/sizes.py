@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0
+"""No file of module/ and of the command is over 400 lines, no function over 40."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+TREE = Path(__file__).parents[2]
+FOLDERS = ("module", "userspace/src")
+FILE, FUNCTION = 400, 40
+
+
+def functions_in_c(text: str) -> Iterator[tuple[int, int]]:
+    """First and last line of each function, which its braces alone on a line tell."""
+    head = start = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if line == "{":
+            start = head
+        elif line == "}" and start:
+            yield start, number
+            start = 0
+        elif line and line[0] not in "\t }#*/" and not start:
+            head = number
+
+
+def functions_in_python(text: str) -> Iterator[tuple[int, int]]:
+    """First and last line of each function."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and node.end_lineno:
+            yield node.lineno, node.end_lineno
+
+
+def too_long(path: Path) -> Iterator[str]:
+    """A line for a file, and for each function in it, that is too long."""
+    text = path.read_text()
+    lines = text.count("\n")
+    if lines > FILE:
+        yield f"{path}: {lines} lines, at most {FILE}"
+    functions = functions_in_python if path.suffix == ".py" else functions_in_c
+    for first, last in functions(text):
+        if last - first >= FUNCTION:
+            yield f"{path}:{first}: a function of {last - first + 1} lines, at most {FUNCTION}"
+
+
+def check(tree: Path) -> list[str]:
+    """What is too long in a tree of the project."""
+    found = [path for folder in FOLDERS for path in (tree / folder).rglob("*.*")]
+    sources = sorted(path for path in found if path.suffix in (".c", ".h", ".py"))
+    return [line for path in sources for line in too_long(path)]
+
+
+if __name__ == "__main__":
+    wrong = check(TREE)
+    for line in wrong:
+        print(line)
+    sys.exit(bool(wrong))

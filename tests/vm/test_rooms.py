@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The check of rooms finds what is planted, one thing of each kind, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from rooms import TREE, check, read_c
+
+POLICY = "module/bulk/fixed.c"
+PROFILE = "module/control/profile.c"
+COMMAND = "userspace/src/mmpolicy"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of all that is checked."""
+    for folder in ("module", COMMAND):
+        shutil.copytree(TREE / folder, tmp_path / folder)
+    return tmp_path
+
+
+def plant(tree: Path, path: str, text: str) -> None:
+    """Add lines to the end of a file."""
+    with (tree / path).open("a") as file:
+        file.write(f"\n{text}\n")
+
+
+def found(tree: Path) -> list[str]:
+    """What is wrong there, besides what is wrong in the project."""
+    known = check(TREE)
+    return [line for line in check(tree) if line not in known]
+
+
+def test_nothing_is_wrong_here() -> None:
+    """In the project itself."""
+    assert check(TREE) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "wrong"),
+    [
+        (
+            POLICY,
+            '#include "../thp_gfp/effort.h"',
+            "bulk/fixed: bulk may not use thp_gfp: #include ../thp_gfp/effort.h of thp_gfp/effort",
+        ),
+        (
+            POLICY,
+            "static bool late(void)\n{\n\treturn mmp_latched();\n}",
+            "bulk/fixed: bulk may not use control: mmp_latched of control/change",
+        ),
+        (
+            "module/sense/available.c",
+            "#define LATE mmp_latched()\nstatic bool late(void) { return LATE; }",
+            "sense/available: sense may not use control: mmp_latched of control/change",
+        ),
+        (
+            "module/sense/available.c",
+            "static const struct mmp_point *point = &mmp_point_bulk;",
+            "sense/available: sense may not use bulk: mmp_point_bulk of bulk/point",
+        ),
+        (
+            f"{COMMAND}/host/late.py",
+            "from ..verbs import lease",
+            "host/late.py: host may not use verbs: lease of verbs/lease",
+        ),
+        (
+            f"{COMMAND}/control/late.py",
+            "def f() -> None:\n    import mmpolicy.ab.stats",
+            "control/late.py: control may not use ab: mmpolicy.ab.stats of ab/stats",
+        ),
+        (
+            f"{COMMAND}/nowhere/room.py",
+            "from ..errors import Failure",
+            "nowhere/room.py: the table has no room nowhere",
+        ),
+    ],
+)
+def test_forbidden_use(tree: Path, path: str, text: str, wrong: str) -> None:
+    """It names the file and what it uses."""
+    (tree / path).parent.mkdir(exist_ok=True)
+    plant(tree, path, text)
+    assert found(tree) == [wrong]
+
+
+def test_circle_in_c(tree: Path) -> None:
+    """A profile that asks the lease, which asks for a change like everybody."""
+    plant(tree, PROFILE, "int late(void)\n{\n\treturn mmp_lease_due();\n}")
+    plant(tree, "module/control/lease.c", "int early(void)\n{\n\treturn late();\n}")
+    assert found(tree) == [
+        "circle: control/lease -> control/profile (late), "
+        "control/profile -> control/lease (mmp_lease_due)"
+    ]
+
+
+def test_circle_in_python(tree: Path) -> None:
+    """By way of a third module."""
+    plant(tree, f"{COMMAND}/host/one.py", "from .two import x")
+    plant(tree, f"{COMMAND}/host/two.py", "from . import three")
+    plant(tree, f"{COMMAND}/host/three.py", "from mmpolicy.host.one import y")
+    assert found(tree) == [
+        "circle: host/one -> host/two (x), host/three -> host/one (y), host/two -> host/three "
+        "(three)"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/* mmp_latched() is not for us. */",
+        'static const char *text = "mmp_latched()";',
+        "// mmp_latched()",
+        "bool mmp_latched(void);",
+        "extern struct mmp_point mmp_point_thp_gfp;",
+    ],
+)
+def test_no_use(tree: Path, text: str) -> None:
+    """Comments, strings and declarations are none."""
+    plant(tree, POLICY, text)
+    assert found(tree) == []
+
+
+def test_what_a_file_defines() -> None:
+    """For other files, that is: nothing static, no type, no declaration."""
+    source = read_c(
+        "struct type { int a; };\n"
+        "struct aligned { int a; } __aligned(8);\n"
+        "extern int elsewhere;\n"
+        "static int own;\n"
+        "int mine;\n"
+        "struct type table[] = { { 1 } };\n"
+        "DEFINE_MUTEX(lock);\n"
+        "static DEFINE_MUTEX(hidden);\n"
+        "DECLARE_STATIC_KEY_FALSE(key);\n"
+        "int prototype(struct type *t);\n"
+        "static int inner(void)\n{\n\treturn mine;\n}\n"
+        "struct type *outer(int (*call)(int a), int b)\n{\n\tif (b) { return call(b); }\n}\n"
+    )
+    assert source.defined == {"mine", "table", "lock", "outer"}
