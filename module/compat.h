@@ -57,6 +57,11 @@ static inline const pte_t *mmp_table(pmd_t pmd)
 #else
 #define mmp_mm_owner(mm)	((mm) ? (struct task_struct *)NULL : NULL)
 #endif
+
+/* Is the anonymous memory of a process no more than that? */
+#define mmp_anon_pages_within(mm, pages)				\
+	(percpu_counter_compare(&(mm)->rss_stat[MM_ANONPAGES], pages) <= 0)
+
 /* Flags of a folio that may go away any time, so without assertions. */
 #define mmp_folio_flags(folio)	READ_ONCE((folio)->flags)
 

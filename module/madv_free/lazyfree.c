@@ -161,23 +161,29 @@ static bool lazy_add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pa
 	return true;
 }
 
-/* Adds the pages of a range, which are accounted. */
+/*
+ * Adds the pages of a range, which are accounted. What is not there any more is
+ * taken back.
+ */
 static bool lazy_add_call(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 			  unsigned long pages)
 {
 	unsigned long addr = call->start, next, some;
+	unsigned int steps = 0;
+	bool added = true;
 
-	for (; addr < call->end; addr = next, pages -= some) {
-		next = min((addr & ~COUNT_MASK) + MMP_AREA_SIZE, call->end);
+	for (; pages && addr < call->end; addr = next, pages -= some) {
+		next = call->end;
 		some = pages;
-		if (next < call->end)
-			some = min(lazy->ops->pages(lazy->mm, addr, next), pages);
-		if (!lazy_add(lazy, addr, some)) {
-			lazy_account(lazy, -pages);
-			return false;
-		}
+		if (call->end - (addr & ~COUNT_MASK) > MMP_AREA_SIZE)
+			some = min(lazy->ops->pages(lazy->mm, addr, &next), pages);
+		added = steps++ < MMP_LAZY_MAX_STEPS && lazy_add(lazy, addr, some);
+		if (!added)
+			break;
 	}
-	return true;
+	if (pages)
+		lazy_account(lazy, -pages);
+	return added;
 }
 
 static unsigned long lazy_used(const struct mmp_lazy *lazy, bool shared)
@@ -201,10 +207,34 @@ static bool lazy_reserve(struct mmp_lazy *lazy, unsigned long pages,
 }
 
 /**
+ * mmp_lazy_pages - how many pages a call would free
+ * @lazy: of which address space
+ * @call: the range
+ * @most: how many are of interest
+ *
+ * Context: mmap_lock is held; RCU read side.
+ * Return: the number; more than @most, where it is or would take too long to tell.
+ */
+unsigned long mmp_lazy_pages(const struct mmp_lazy *lazy,
+			     const struct mmp_lazy_call *call, unsigned long most)
+{
+	unsigned long addr, next, pages = 0;
+	unsigned int steps = 0;
+
+	for (addr = call->start; addr < call->end && pages <= most; addr = next) {
+		if (steps++ == MMP_LAZY_MAX_STEPS)
+			return most + 1;
+		next = call->end;
+		pages += lazy->ops->pages(lazy->mm, addr, &next);
+	}
+	return pages;
+}
+
+/**
  * mmp_lazy_ask - may a range be freed lazily?
  * @lazy: what is known of the address space
  * @call: the range and who asks; earlier calls of this task have ended
- * @pages: how many pages are mapped in the range
+ * @pages: how many pages are mapped in the range, see mmp_lazy_pages()
  * @limit: what to hold to
  *
  * Context: what @lazy is protected by; mmap_lock is held.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * How many pages an address space has freed lazily and neither reused nor lost:
- * never less than there are, with no callback for reuse. Plain logic, which is
+ * no less than there are, with no callback for reuse. Not known is what mremap()
+ * has moved, and what was mapped between the question and the call. Plain logic,
  * also compiled in userland; what it does not know it asks &struct mmp_lazy_ops.
  */
 #ifndef MMPOLICY_LAZYFREE_H
@@ -26,6 +27,8 @@
 #define MMP_LAZY_LOOKS		16
 /* ... and at most in one call: some 20 areas. */
 #define MMP_LAZY_MAX_LOOKS	(20 * MMP_AREA_PAGES)
+/* Areas and holes that a call may go through; with more it is not lazy. */
+#define MMP_LAZY_MAX_STEPS	4096
 /* What it takes to find out that an area must not be counted now. */
 #define MMP_LAZY_BUSY_LOOKS	64
 
@@ -61,13 +64,14 @@ struct mmp_lazy_call {
 
 /**
  * struct mmp_lazy_ops - what the logic cannot know
- * @pages: how many pages are mapped in a range
+ * @pages: how many pages are mapped from @addr on, up to the end of the area or
+ *	of a hole, but not beyond *@end; *@end comes back as how far that is
  * @lazy: how many of a range are lazily freed now; at most too many
  * @ended: has a task that has called madvise() left it for certain?
  */
 struct mmp_lazy_ops {
-	unsigned long (*pages)(struct mm_struct *mm, unsigned long start,
-			       unsigned long end);
+	unsigned long (*pages)(struct mm_struct *mm, unsigned long addr,
+			       unsigned long *end);
 	unsigned long (*lazy)(struct mm_struct *mm, unsigned long start,
 			      unsigned long end);
 	bool (*ended)(u32 task);
@@ -108,6 +112,8 @@ struct mmp_lazy_limit {
 	bool shared;
 };
 
+unsigned long mmp_lazy_pages(const struct mmp_lazy *lazy,
+			     const struct mmp_lazy_call *call, unsigned long most);
 enum mmp_lazy_answer mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 				  unsigned long pages, struct mmp_lazy_limit limit);
 void mmp_lazy_found(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages);

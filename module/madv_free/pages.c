@@ -9,7 +9,7 @@
 
 /*
  * The entry of the PMD of @addr, and the end of what it, or an empty entry above
- * it, maps. A VMA at @addr keeps the tables.
+ * it, maps. RCU read side: not every kernel keeps tables that map nothing.
  */
 static pmd_t pages_pmd_at(struct mm_struct *mm, unsigned long addr, unsigned long *end)
 {
@@ -86,23 +86,18 @@ static __always_inline unsigned long pages_count(struct mm_struct *mm, unsigned 
 }
 
 /**
- * mmp_pages_mapped - how many pages are mapped in a range of a VMA
+ * mmp_pages_mapped - how many pages of a VMA are mapped from an address on
  * @mm: its address space
- * @addr: where the range begins
- * @end: where it ends
+ * @addr: where
+ * @end: where to end; comes back as the end of the page table, or of a hole, if
+ *	that comes first
  *
  * Context: as for &mm_policy_ops.madv_free_eager.
  */
 unsigned long mmp_pages_mapped(struct mm_struct *mm, unsigned long addr,
-			       unsigned long end)
+			       unsigned long *end)
 {
-	unsigned long pages = 0, next;
-
-	for (; addr < end; addr = next) {
-		next = end;
-		pages += pages_count(mm, addr, &next, false);
-	}
-	return pages;
+	return pages_count(mm, addr, end, false);
 }
 
 /**
@@ -112,7 +107,7 @@ unsigned long mmp_pages_mapped(struct mm_struct *mm, unsigned long addr,
  * @end: where to end, at most at the end of @vma; comes back as the end of the
  *	page table, or of a hole, if that comes first
  *
- * Context: mmap_lock is held.
+ * Context: mmap_lock is held; RCU read side.
  */
 unsigned long mmp_pages_lazy_at(struct vm_area_struct *vma, unsigned long addr,
 				unsigned long *end)
@@ -128,7 +123,7 @@ unsigned long mmp_pages_lazy_at(struct vm_area_struct *vma, unsigned long addr,
  * @start: of a range within what one page table maps
  * @end: of the range
  *
- * Context: mmap_lock is held.
+ * Context: mmap_lock is held; RCU read side.
  */
 unsigned long mmp_pages_lazy(struct mm_struct *mm, unsigned long start,
 			     unsigned long end)

@@ -3,39 +3,53 @@
  * The address spaces of which lazyfree.c keeps the sums: getting to know them
  * and forgetting them, and the cgroups that they are in.
  */
+#include <linux/cleanup.h>
 #include <linux/hashtable.h>
 #include <linux/memcontrol.h>
+#include <linux/mutex.h>
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/workqueue.h>
 
+#include "../compat.h"
 #include "lazyfree.h"
 #include "pages.h"
 
 #define TIDY_INTERVAL	(HZ / 4)
+#define RETRY_INTERVAL	(HZ / 50)
 #define GROUPS		(USHRT_MAX + 1)
+
+/* Page tables that are looked at before others get the locks. */
+#define TABLES_AT_ONCE	16
 
 /**
  * struct tracked - an address space that we know
  * @node: in @all_tracked
  * @rcu: frees it after the last reader
  * @lock: held for what is done with @lazy
+ * @known: has been counted, so we know what was lazily freed before
  * @stale: others than us have freed lazily since
+ * @counted_to: up to which address it was counted
  * @lazy: what is lazily freed
  *
- * Made, moved and removed by @keeper; mm_struct is kept, its memory not.
+ * Made by the first call, then moved and removed by @keeper; mm_struct is kept,
+ * its memory not.
  */
 struct tracked {
 	struct hlist_node node;
 	struct rcu_head rcu;
 	spinlock_t lock;	/* of lazy */
+	bool known;
 	bool stale;
+	unsigned long counted_to;
 	struct mmp_lazy lazy;
 };
 
 static DEFINE_HASHTABLE(all_tracked, 8);
+static DEFINE_SPINLOCK(all_tracked_lock);	/* for each change */
+static DEFINE_MUTEX(keeping);		/* who looks at all, and removes */
 
 /*
  * By mem_cgroup_id(): what the processes in a cgroup have lazily freed, and
@@ -44,11 +58,15 @@ static DEFINE_HASHTABLE(all_tracked, 8);
 static atomic_long_t *sums;
 static DECLARE_BITMAP(refused, GROUPS);
 
-/* An address space to get to know, with a reference. */
-static struct mm_struct *wanted;
-
+/*
+ * It never waits for a process: that may hold its mmap_lock for as long as it
+ * likes, and whoever goes back to stock waits for the keeper. So the lock is
+ * tried, and the memory of a process that ends meanwhile freed by others. Not
+ * deferrable, as it gives back what it keeps of processes that are gone.
+ */
 static void tracked_keep(struct work_struct *work);
-static DECLARE_DEFERRABLE_WORK(keeper, tracked_keep);
+static DECLARE_DELAYED_WORK(keeper, tracked_keep);
+static bool stopping;
 static unsigned long tidied;	/* in jiffies */
 
 /*
@@ -68,8 +86,6 @@ static const struct mmp_lazy_ops tracked_ops = {
 	.ended = tracked_call_ended,
 };
 
-/* ---- Getting to know address spaces, and forgetting them */
-
 static struct tracked *tracked_find(const struct mm_struct *mm)
 {
 	struct tracked *t;
@@ -78,18 +94,6 @@ static struct tracked *tracked_find(const struct mm_struct *mm)
 		if (t->lazy.mm == mm)
 			return t;
 	return NULL;
-}
-
-/* Lets the worker get to know @mm, unless it has one to do. */
-static void tracked_want(struct mm_struct *mm)
-{
-	if (READ_ONCE(wanted))
-		return;
-	mmgrab(mm);
-	if (cmpxchg(&wanted, NULL, mm))
-		mmdrop(mm);
-	else
-		mod_delayed_work(system_unbound_wq, &keeper, 0);
 }
 
 /* Counts @t where its process is now. Pages that it took along count there. */
@@ -106,125 +110,169 @@ static void tracked_regroup(struct tracked *t)
 	spin_unlock(&t->lock);
 }
 
-static void tracked_forget(struct tracked *t)
+static void tracked_free(struct tracked *t)
 {
-	hash_del_rcu(&t->node);
 	spin_lock(&t->lock);
 	mmp_lazy_move(&t->lazy, NULL);
 	spin_unlock(&t->lock);
 	mmdrop(t->lazy.mm);
-	kvfree_rcu(t, rcu);
+	kfree_rcu(t, rcu);
 }
 
-/* Counts what is lazily freed before the first call that we decide. */
-static void tracked_count_all(struct tracked *t)
+static void tracked_forget(struct tracked *t)
 {
-	struct mm_struct *mm = t->lazy.mm;
-	unsigned long addr = 0, next;
-	struct vm_area_struct *vma;
-
-	mmap_read_lock(mm);
-	for (; (vma = find_vma(mm, addr)); addr = next) {
-		unsigned long pages;
-
-		addr = max(addr, vma->vm_start);
-		next = vma->vm_end;
-		pages = mmp_pages_lazy_at(vma, addr, &next);
-		mmp_lazy_found(&t->lazy, addr, pages);
-		mmap_read_unlock(mm);
-		cond_resched();
-		mmap_read_lock(mm);
-	}
-	mmap_read_unlock(mm);
+	spin_lock(&all_tracked_lock);
+	hash_del_rcu(&t->node);
+	spin_unlock(&all_tracked_lock);
+	tracked_free(t);
 }
 
-/* Its memory is there. */
-static void tracked_make(struct mm_struct *mm)
+static struct tracked *tracked_new(struct mm_struct *mm)
 {
-	struct tracked *t = sums ? kvzalloc(sizeof(*t), GFP_KERNEL) : NULL;
+	struct tracked *t = NULL;
 
+	static_assert(sizeof(*t) <= 32 * 1024);
+	if (sums)
+		t = kzalloc(sizeof(*t), GFP_NOWAIT | __GFP_NOWARN);
 	if (!t)
-		return;
+		return NULL;
 	spin_lock_init(&t->lock);
 	t->lazy.ops = &tracked_ops;
 	t->lazy.mm = mm;
 	mmgrab(mm);
 	tracked_regroup(t);
-	tracked_count_all(t);
-	hash_add_rcu(all_tracked, &t->node, (unsigned long)mm);
+	return t;
 }
 
-static void tracked_adopt(struct mm_struct *mm)
+/* What we know of @mm; NULL without memory for it. */
+static struct tracked *tracked_get(struct mm_struct *mm)
 {
-	struct tracked *t;
+	struct tracked *t = tracked_find(mm), *new;
 
-	scoped_guard(rcu)
-		t = tracked_find(mm);
-	if (t && !READ_ONCE(t->stale))
-		return;
 	if (t)
-		tracked_forget(t);
+		return t;
+	new = tracked_new(mm);
+	if (!new)
+		return NULL;
+	spin_lock(&all_tracked_lock);
+	t = tracked_find(mm);
+	if (!t)
+		hash_add_rcu(all_tracked, &new->node, (unsigned long)mm);
+	spin_unlock(&all_tracked_lock);
+	if (t)
+		tracked_free(new);
+	else
+		mod_delayed_work(system_unbound_wq, &keeper, 0);
+	return t ?: new;
+}
+
+/* Counts what was lazily freed in some areas more; under mmap_lock. */
+static void tracked_count_some(struct tracked *t)
+{
+	struct mm_struct *mm = t->lazy.mm;
+	unsigned long next, pages;
+	struct vm_area_struct *vma;
+	int i;
+
+	for (i = 0; i < TABLES_AT_ONCE; i++, t->counted_to = next) {
+		vma = find_vma(mm, t->counted_to);
+		if (!vma) {
+			/* After all that was counted. */
+			smp_store_release(&t->known, true);
+			return;
+		}
+		t->counted_to = max(t->counted_to, vma->vm_start);
+		next = vma->vm_end;
+		guard(rcu)();
+		pages = mmp_pages_lazy_at(vma, t->counted_to, &next);
+		spin_lock(&t->lock);
+		mmp_lazy_found(&t->lazy, t->counted_to, pages);
+		spin_unlock(&t->lock);
+	}
+}
+
+/* Counts what was lazily freed, as far as the lock is to be had. */
+static void tracked_count(struct tracked *t)
+{
+	struct mm_struct *mm = t->lazy.mm;
+
 	if (!mmget_not_zero(mm))
 		return;
-	tracked_make(mm);
-	mmput(mm);
+	while (!t->known && !READ_ONCE(stopping) && mmap_read_trylock(mm)) {
+		tracked_count_some(t);
+		mmap_read_unlock(mm);
+		cond_resched();
+	}
+	mmput_async(mm);
 }
 
-/* Counts all areas anew, for the others of its group. */
+/* Counts some areas anew, from the @i-th on; under mmap_lock. */
+static unsigned int tracked_look_at_some(struct tracked *t, unsigned int i)
+{
+	unsigned int left = TABLES_AT_ONCE;
+
+	guard(rcu)();
+	spin_lock(&t->lock);
+	for (; left && i < MMP_LAZY_AREAS; i++) {
+		if (t->lazy.areas[i]) {
+			mmp_lazy_look_at(&t->lazy, i);
+			left--;
+		}
+	}
+	spin_unlock(&t->lock);
+	return i;
+}
+
+/* Counts all areas anew, as far as the lock is to be had. */
 static void tracked_look_at_all(struct tracked *t)
 {
 	struct mm_struct *mm = t->lazy.mm;
-	unsigned int i;
+	unsigned int i = 0;
 
 	if (!mmget_not_zero(mm))
 		return;
-	mmap_read_lock(mm);
-	for (i = 0; i < MMP_LAZY_AREAS; i++) {
-		scoped_guard(rcu) {
-			spin_lock(&t->lock);
-			if (t->lazy.areas[i])
-				mmp_lazy_look_at(&t->lazy, i);
-			spin_unlock(&t->lock);
-		}
+	while (i < MMP_LAZY_AREAS && !READ_ONCE(stopping) && mmap_read_trylock(mm)) {
+		i = tracked_look_at_some(t, i);
+		mmap_read_unlock(mm);
 		cond_resched();
 	}
-	mmap_read_unlock(mm);
-	mmput(mm);
+	mmput_async(mm);
 }
 
-/* Forgets address spaces that are gone; follows processes between cgroups. */
-static void tracked_tidy(void)
+/* Follows processes between cgroups, and counts anew where a call was refused. */
+static void tracked_tidy(struct tracked *t)
 {
+	tracked_regroup(t);
+	if (test_bit(t->lazy.group - sums, refused))
+		tracked_look_at_all(t);
+}
+
+static void tracked_keep(struct work_struct *work)
+{
+	bool tidy = time_after_eq(jiffies, tidied + TIDY_INTERVAL), retry = false;
 	struct hlist_node *next;
 	struct tracked *t;
 	int i;
 
+	guard(mutex)(&keeping);
 	hash_for_each_safe(all_tracked, i, next, t, node) {
 		if (READ_ONCE(t->stale) || !atomic_read(&t->lazy.mm->mm_users)) {
 			tracked_forget(t);
 			continue;
 		}
-		tracked_regroup(t);
-		if (test_bit(t->lazy.group - sums, refused))
-			tracked_look_at_all(t);
+		if (!t->known)
+			tracked_count(t);
+		if (tidy)
+			tracked_tidy(t);
+		retry |= !t->known;
 	}
-	bitmap_zero(refused, GROUPS);
-	tidied = jiffies;
-}
-
-static void tracked_keep(struct work_struct *work)
-{
-	struct mm_struct *mm = READ_ONCE(wanted);
-
-	if (mm) {
-		tracked_adopt(mm);
-		WRITE_ONCE(wanted, NULL);
-		mmdrop(mm);
+	if (tidy) {
+		bitmap_zero(refused, GROUPS);
+		tidied = jiffies;
 	}
-	if (time_after_eq(jiffies, tidied + TIDY_INTERVAL))
-		tracked_tidy();
 	if (!hash_empty(all_tracked))
-		queue_delayed_work(system_unbound_wq, &keeper, TIDY_INTERVAL);
+		queue_delayed_work(system_unbound_wq, &keeper,
+				   retry ? RETRY_INTERVAL : TIDY_INTERVAL);
 }
 
 /**
@@ -246,6 +294,7 @@ void mmp_tracked_leave(const struct mm_struct *mm)
  * @on: begin? Without memory for it, all answers are %MMP_ANSWER_UNKNOWN.
  *
  * Context: as &mmp_point.switched; nobody is asked at this point before or after.
+ * Waits for the keeper, but not for what others do.
  */
 void mmp_tracked_switched(bool on)
 {
@@ -253,22 +302,26 @@ void mmp_tracked_switched(bool on)
 	struct tracked *t;
 	int i;
 
+	WRITE_ONCE(stopping, !on);
 	if (on) {
-		sums = kvcalloc(GROUPS, sizeof(*sums), GFP_KERNEL);
+		sums = kvcalloc(GROUPS, sizeof(*sums), GFP_KERNEL | __GFP_NOWARN);
 		tidied = jiffies;
 		return;
 	}
 	synchronize_rcu();
-	flush_delayed_work(&keeper);
 	cancel_delayed_work_sync(&keeper);
+	guard(mutex)(&keeping);
 	hash_for_each_safe(all_tracked, i, next, t, node)
 		tracked_forget(t);
 	kvfree(sums);
+	sums = NULL;
 }
 
-static enum mmp_lazy_answer tracked_ask(struct tracked *t, const struct mmp_lazy_call *call,
-					unsigned long pages, struct mmp_lazy_limit limit)
+static enum mmp_lazy_answer tracked_ask(struct tracked *t,
+					const struct mmp_lazy_call *call,
+					struct mmp_lazy_limit limit)
 {
+	unsigned long pages = mmp_lazy_pages(&t->lazy, call, limit.pages);
 	enum mmp_lazy_answer answer = MMP_ANSWER_UNKNOWN;
 
 	spin_lock(&t->lock);
@@ -278,6 +331,17 @@ static enum mmp_lazy_answer tracked_ask(struct tracked *t, const struct mmp_lazy
 		set_bit(t->lazy.group - sums, refused);
 	spin_unlock(&t->lock);
 	return answer;
+}
+
+/*
+ * What is lazily freed is part of the anonymous memory. So where there is no
+ * more of that, no more is lazily freed, whatever we know.
+ */
+static bool tracked_may_ask(struct tracked *t, struct mmp_lazy_limit limit)
+{
+	/* Before what was counted is read, see tracked_count_some(). */
+	return smp_load_acquire(&t->known) ||
+	       (!limit.shared && mmp_anon_pages_within(t->lazy.mm, limit.pages));
 }
 
 /**
@@ -294,10 +358,9 @@ enum mmp_lazy_answer mmp_tracked_ask(struct vm_area_struct *vma, unsigned long s
 				     unsigned long end, struct mmp_lazy_limit limit)
 {
 	const struct mmp_lazy_call call = { start, end, current->pid };
-	struct tracked *t = tracked_find(vma->vm_mm);
+	struct tracked *t = tracked_get(vma->vm_mm);
 
-	if (t && !READ_ONCE(t->stale))
-		return tracked_ask(t, &call, mmp_pages_mapped(vma->vm_mm, start, end), limit);
-	tracked_want(vma->vm_mm);
-	return MMP_ANSWER_UNKNOWN;
+	if (!t || READ_ONCE(t->stale) || !tracked_may_ask(t, limit))
+		return MMP_ANSWER_UNKNOWN;
+	return tracked_ask(t, &call, limit);
 }

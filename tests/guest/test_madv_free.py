@@ -73,6 +73,22 @@ def test_cap_is_eager_beyond(loaded: Guest) -> None:
     assert found["after_call"]["there"] == found["pages"]
 
 
+@pytest.mark.parametrize(
+    ("knobs", "lazy"),
+    [
+        ({"limit_mb": 24}, True),
+        ({"limit_mb": 8}, False),
+        ({"limit_mb": 24, "per_cgroup": 1}, False),
+    ],
+)
+def test_cap_does_not_know_yet(loaded: Guest, knobs: dict[str, int], lazy: bool) -> None:
+    """The only call of a process is lazy where all of its memory is below the limit."""
+    must(loaded, policy("cap", **knobs))
+    found = ran(loaded, cases("once 16"))
+    assert found["after_call"]["there"] == (found["pages"] if lazy else 0)
+    assert stats(loaded)["lazy" if lazy else "eager_unknown"] == 1
+
+
 def test_cap_is_eager_when_memory_is_short(loaded: Guest) -> None:
     """Short is what min_available_percent says."""
     must(loaded, policy("cap", min_available_percent=90))
@@ -98,10 +114,13 @@ def test_cap_holds(loaded: Guest, threads: int) -> None:
     assert found["lazy_kb"] > 15000 * threads
 
 
-# Two processes that free 48 MB each and keep that; the sum while they are stopped.
+# Two processes that free 48 MB each and keep that; the sum while they are stopped, after
+# each has taken all its chunks, and some again.
 TWO = """
 {loop} & a=$!; {loop} & b=$!
-sleep 1
+for pid in $a $b; do
+	until awk '{{ exit $10 < 20000 }}' /proc/$pid/stat; do sleep 0.1; done
+done
 kill -STOP $a $b; sleep 0.2
 cat /proc/$a/smaps_rollup /proc/$b/smaps_rollup | awk '/^LazyFree:/ {{ s += $2 }} END {{ print s }}'
 kill -KILL $a $b; wait
@@ -261,7 +280,44 @@ def test_nothing_is_lost_in_ten_minutes(loaded: Guest) -> None:
         assert stats(loaded, name)[counter] > 1000
 
 
+# Going back
+
+
+def took(guest: Guest, command: str) -> float:
+    """Seconds of the guest that a command takes; what opens files of the host takes any."""
+    timed = f"read a _ </proc/uptime; {command} || exit; read b _ </proc/uptime; echo $a $b"
+    begin, end = map(float, must(guest, timed, timeout=60).split())
+    return end - begin
+
+
+@pytest.mark.parametrize("who", ("known", "unknown"))
+def test_nobody_waits_for_a_process(machines: Machines, who: str) -> None:
+    """One that sits in a fault with its mmap_lock held and a writer queued, for ever."""
+    guest = machines.get(mem="1G", icount=True)
+    must(guest, policy("cap", limit_mb=0, per_cgroup=1))
+    job = guest.start(f"exec {workload('stuck')} {who}")
+    must(guest, f"until [ -s {job.path}.out ]; do sleep 0.1; done; sleep 1")
+    assert guest.run(f"cat {job.path}.out").out == "stuck\n"
+    assert stats(guest)["eager_limit" if who == "known" else "eager_unknown"] > 0
+    assert took(guest, f"echo stock >{POINT}/policy") < 1.5
+    must(guest, policy("cap"))
+    assert took(guest, "/run/vm/busybox rmmod mmpolicy") < 1.5
+    job.stop()
+
+
 # What it costs
+
+
+def test_wide_ranges_cost_what_is_there(machines: Machines) -> None:
+    """Counted instructions: 64 TB with 1 MB at the beginning are no more work than in stock."""
+    guest = machines.get(mem="1G", icount=True)
+    ticks = {}
+    for name in ("stock", "cap"):
+        must(guest, policy(name))
+        found = ran(guest, cases("wide 1"))
+        assert found["there"] == 256
+        ticks[name] = found["ticks"]
+    assert ticks["cap"] < 2 * ticks["stock"], ticks
 
 
 def test_cost(all_machines: Machines) -> None:

@@ -4,6 +4,7 @@
  * whose every page is known. A call clears its pages some time after it has
  * been allowed, as in the kernel.
  */
+#include <linux/minmax.h>
 #include <string.h>
 
 #include "check.h"
@@ -20,7 +21,8 @@ struct mm_struct {
 	struct mmp_lazy lazy;
 	unsigned char page[PAGES];
 	struct mmp_lazy_call begun[TASKS];	/* first page, pages, whether */
-	unsigned long counted;
+	unsigned long counted;	/* areas, for what is lazily freed */
+	unsigned long asked;	/* areas and holes, for what is mapped */
 };
 
 enum { NONE, DIRTY, LAZY };
@@ -46,9 +48,17 @@ static unsigned long count(struct mm_struct *in, unsigned long start, unsigned l
 	return pages;
 }
 
-static unsigned long count_pages(struct mm_struct *in, unsigned long start, unsigned long end)
+/* Behind the pages there is nothing, which the tables say in such pieces. */
+static unsigned long hole_size = 1UL << 39;
+
+static unsigned long count_pages(struct mm_struct *in, unsigned long addr, unsigned long *end)
 {
-	return count(in, start, end, DIRTY);
+	bool there = addr < FIRST + PAGES * PAGE_SIZE;
+	unsigned long piece = there ? MMP_AREA_SIZE : hole_size;
+
+	in->asked++;
+	*end = min(*end, (addr | (piece - 1)) + 1);
+	return there ? count(in, addr, *end, DIRTY) : 0;
 }
 
 static unsigned long count_lazy(struct mm_struct *in, unsigned long start, unsigned long end)
@@ -85,7 +95,7 @@ static enum mmp_lazy_answer ask(struct mm_struct *in, u32 task, unsigned long fi
 		FIRST + first * PAGE_SIZE, FIRST + (first + pages) * PAGE_SIZE, task
 	};
 
-	return mmp_lazy_ask(&in->lazy, &call, count_pages(in, call.start, call.end),
+	return mmp_lazy_ask(&in->lazy, &call, mmp_lazy_pages(&in->lazy, &call, limit),
 			    (struct mmp_lazy_limit){ limit, shared });
 }
 
@@ -246,6 +256,53 @@ TEST(lazyfree_empty_ranges_are_free)
 	memset(mm.page + 700, DIRTY, 10);
 	EXPECT(call(&mm, 0, PAGES, 10), ==, MMP_ANSWER_LAZY);
 	EXPECT(mm.lazy.pages, ==, 10);
+}
+
+/* 64 TB that are not there are no work, whoever asks again and again. */
+TEST(lazyfree_long_ranges_are_little_work)
+{
+	const unsigned long pages = 64UL << 40 >> PAGE_SHIFT;
+
+	begin(&mm);
+	memset(mm.page, NONE, PAGES);
+	mm.page[0] = DIRTY;
+	EXPECT(ask(&mm, 1, 0, pages, PAGES, false), ==, MMP_ANSWER_LAZY);
+	EXPECT(mm.lazy.pages, ==, 1);
+	EXPECT(mm.asked, <=, 2 + AREAS + (64UL << 40) / hole_size);
+	mm.page[PAGES - 1] = DIRTY;
+	mm.asked = 0;
+	EXPECT(ask(&mm, 1, 0, pages, PAGES, false), ==, MMP_ANSWER_LAZY);
+	EXPECT(mm.lazy.pages, ==, 3);	/* one of them twice */
+	EXPECT(mm.asked, <=, 2 * AREAS + 2 + (64UL << 40) / hole_size);
+}
+
+/* Nor is what is beyond the limit, or in too many pieces. */
+TEST(lazyfree_asks_no_more_than_it_needs)
+{
+	begin(&mm);
+	EXPECT(ask(&mm, 1, 0, PAGES, 600, false), ==, MMP_ANSWER_LIMIT);
+	EXPECT(mm.asked, ==, 2);
+	mm.asked = 0;
+	hole_size = MMP_AREA_SIZE;
+	EXPECT(ask(&mm, 1, PAGES - 1, 64UL << 40 >> PAGE_SHIFT, PAGES, false), ==, MMP_ANSWER_LIMIT);
+	hole_size = 1UL << 39;
+	EXPECT(mm.asked, ==, MMP_LAZY_MAX_STEPS);
+	EXPECT(mm.lazy.pages, ==, 0);
+}
+
+/* Others unmap meanwhile what a call is to free: it is not counted for good. */
+TEST(lazyfree_pages_that_go_meanwhile)
+{
+	const struct mmp_lazy_call call = { FIRST, FIRST + 3 * MMP_AREA_SIZE, 1 };
+	const struct mmp_lazy_limit limit = { PAGES, false };
+
+	begin(&mm);
+	EXPECT(mmp_lazy_pages(&mm.lazy, &call, PAGES), ==, 3 * MMP_AREA_PAGES);
+	memset(mm.page, NONE, 3 * MMP_AREA_PAGES);
+	EXPECT(mmp_lazy_ask(&mm.lazy, &call, 3 * MMP_AREA_PAGES, limit), ==, MMP_ANSWER_LAZY);
+	EXPECT(mm.lazy.pages, <=, MMP_AREA_PAGES);
+	EXPECT(ask(&mm, 1, PAGES - 1, 1, 1, false), ==, MMP_ANSWER_LAZY);
+	EXPECT(mm.lazy.pages, ==, 1);
 }
 
 /* As many tasks as can be known; others, as soon as some have ended. */

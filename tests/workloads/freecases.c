@@ -5,6 +5,9 @@
  * freecases range MIB [SECOND_MIB]: writes to MIB, frees them with MADV_FREE,
  * then writes to SECOND_MIB more; what has become of the first ones.
  * freecases hog MIB: the same with nothing freed.
+ * freecases once MIB: the same as range, as the first and only call.
+ * freecases wide MIB: instructions, or whatever else the clock counts, of such
+ * a call on a range of 64 TB with so many MiB at its beginning.
  * Prints one JSON object.
  */
 #define _GNU_SOURCE
@@ -18,6 +21,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <x86intrin.h>
 
 #include "basics.h"
 
@@ -132,15 +136,21 @@ static void what_has_become(const unsigned char *area, size_t size)
 	printf("\"there\": %zu, \"swapped\": %zu", there, swapped);
 }
 
+static const int prot = PROT_READ | PROT_WRITE, anon = MAP_PRIVATE | MAP_ANONYMOUS;
+
+/* A policy that wants to know us first gets a call, and time. */
+static void introduce(void)
+{
+	if (madvise(map(PAGE, prot, anon, -1), PAGE, MADV_FREE))
+		die("madvise");
+	usleep(300000);
+}
+
 static void range(size_t first, size_t second, bool do_free)
 {
-	const int prot = PROT_READ | PROT_WRITE, anon = MAP_PRIVATE | MAP_ANONYMOUS;
 	unsigned char *area = map(first, prot, anon, -1);
 
 	fill(area, first);
-	if (do_free && madvise(map(PAGE, prot, anon, -1), PAGE, MADV_FREE))
-		die("madvise");
-	usleep(300000);	/* a policy may want to get to know us */
 	if (do_free && madvise(area, first, MADV_FREE))
 		die("madvise");
 	printf("{\"pages\": %zu, \"after_call\": {", first / PAGE);
@@ -152,16 +162,36 @@ static void range(size_t first, size_t second, bool do_free)
 	printf("}}\n");
 }
 
+static void wide(size_t size)
+{
+	unsigned char *area = map(64UL << 40, prot, anon | MAP_NORESERVE, -1);
+	uint64_t begin;
+
+	fill(area, size);
+	begin = __rdtsc();
+	if (madvise(area, 64UL << 40, MADV_FREE))
+		die("madvise");
+	printf("{\"ticks\": %llu, ", __rdtsc() - begin);
+	what_has_become(area, size);
+	printf("}\n");
+}
+
 int main(int argc, char **argv)
 {
 	size_t first = argc > 2 ? strtoul(argv[2], NULL, 10) << 20 : 0;
 	size_t second = argc > 3 ? strtoul(argv[3], NULL, 10) << 20 : 0;
 
-	if (argc == 2 && !strcmp(argv[1], "errno"))
+	if (argc == 2 && !strcmp(argv[1], "errno")) {
 		errnos();
-	else if (first && (!strcmp(argv[1], "range") || !strcmp(argv[1], "hog")))
-		range(first, second, !strcmp(argv[1], "range"));
-	else
+		return 0;
+	}
+	if (!first)
 		return 2;
+	if (!strcmp(argv[1], "range") || !strcmp(argv[1], "wide"))
+		introduce();
+	if (!strcmp(argv[1], "wide"))
+		wide(first);
+	else
+		range(first, second, strcmp(argv[1], "hog"));
 	return 0;
 }
