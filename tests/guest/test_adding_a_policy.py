@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-2.0
+"""docs/adding-a-policy.md to the letter, in a copy of the tree, up to the folios it brings."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from abi import Entry, parse
+from machine import TREE, Kernel
+from vm import Guest, cache_dir
+
+from . import tools
+from .tools import POINT, ROOT, folios, must, ops_command
+
+COPIED = ("Kbuild", "module", "docs", "kernel-hooks", "tests/unit")
+DENSE = "map 4096 touch 0 4096 folios 0 4096"
+POLICIES = re.compile(r"(Values:.*\bstock(?: adaptive| fixed| never| vma_size){4})$", re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """A block of the document, and the file that the sentence before it names last."""
+
+    path: str
+    kind: str
+    text: str
+
+
+def blocks() -> list[Block]:
+    """All of them, in order."""
+    text = (TREE / "docs/adding-a-policy.md").read_text()
+    found = re.findall(r"([^\n]+)\n\n```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [
+        Block((re.findall(r"`([\w./-]+/[\w.-]+)`", before) or [""])[-1], kind, block)
+        for before, kind, block in found
+    ]
+
+
+def below_its_kind(text: str, line: str) -> str:
+    """A text with a line more, below the last one that begins like it."""
+    kind = re.split(r"[/,]", line)[0]
+    at = text.rindex("\n", 0, text.index("\n", text.rindex(f"\n{kind}") + 1) + 1) + 1
+    return text[:at] + line + text[at:]
+
+
+def follow(tree: Path) -> list[str]:
+    """Do what the document says; the lines that were added to files of the module."""
+    added = []
+    listed = 0
+    for block in blocks():
+        path = tree / block.path
+        if block.kind == "c" and not path.exists():
+            path.write_text(block.text)
+        elif block.path.startswith("module/"):
+            added.append(block.text)
+            path.write_text(below_its_kind(path.read_text(), block.text))
+        elif block.path.startswith("docs/"):
+            text, listed = POLICIES.subn(r"\1 first_page", path.read_text())
+            path.write_text(f"{text.rstrip()}\n\n{block.text}")
+    assert listed == 2, "the two lines that list the policies"
+    return added
+
+
+def build(tree: Path, guest: Guest) -> Path:
+    """The module for the kernel of a guest, without a warning."""
+    source = Kernel.of_flavor(guest.series, guest.flavor).image.parent / "src"
+    argv = ["make", "-C", str(source.resolve()), f"M={tree}", "W=1", "modules"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning" not in done.stdout + done.stderr
+    return tree / "module/mmpolicy.ko"
+
+
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Path]:
+    """A copy of the tree, with the policy of the document added."""
+    copy = Path(tempfile.mkdtemp(prefix="policy-", dir=cache_dir()))
+    for name in COPIED:
+        (copy / name).parent.mkdir(exist_ok=True)
+        (shutil.copytree if (TREE / name).is_dir() else shutil.copy)(TREE / name, copy / name)
+    added = follow(copy)
+    assert [text.count("\n") for text in added] == [1, 1], "one file and two lines"
+    yield copy
+    shutil.rmtree(copy)
+
+
+@pytest.fixture(scope="module")
+def module(tree: Path, all_machines: Any) -> Path:
+    """The module that comes of it."""
+    return build(tree, all_machines.get(mem="2G", cpus=2, swap="1G"))
+
+
+@pytest.fixture
+def known(guest: Guest, module: Path) -> Guest:
+    """A guest with that module loaded."""
+    must(guest, f"insmod {module}")
+    return guest
+
+
+def test_unit_tests(tree: Path) -> None:
+    """Those of the document, and all others."""
+    environment = {key: value for key, value in os.environ.items() if key != "MMPOLICY_CACHE"}
+    done = subprocess.run(
+        [tree / "tests/unit/run"], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ok     first_page_is_dense_on_forward_walks_alone\n" in done.stdout
+    assert "policies_are_listed" in done.stdout
+
+
+def test_in_a_guest(known: Guest) -> None:
+    """The test of the document."""
+    (block,) = [block.text for block in blocks() if block.kind == "python"]
+    names: dict[str, Any] = {"Guest": Guest, "switch": tools.switch, "folios": folios}
+    exec(block, names)
+    names["test_first_page"](known)
+
+
+def test_files(known: Guest, tree: Path) -> None:
+    """They are what its document says."""
+    entries = {entry.pattern: entry for entry in parse(tree / "docs/sysfs-abi.txt")}
+    profile = f"{ROOT}/profiles/<profile>/anon_order"
+    words = must(known, f"cat {POINT}/policy").split()
+    assert sorted(word.strip("[]") for word in words) == sorted(entries[f"{profile}/policy"].values)
+    check_knob(known, entries[f"{profile}/first_page/max_order"], f"{POINT}/first_page/max_order")
+
+
+def check_knob(guest: Guest, entry: Entry, path: str) -> None:
+    """Default, mode and bounds."""
+    assert must(guest, f"cat {path}").strip() == entry.default
+    assert must(guest, f"stat -c %a {path}").strip() == f"{entry.mode:o}"
+    assert entry.range
+    least, most = entry.range
+    must(guest, f"echo {least} >{path} && echo {most} >{path}")
+    assert guest.run(f"echo {most + 1} >{path}").rc
+    assert must(guest, f"cat {path}").strip() == str(most)
+
+
+def test_set(known: Guest) -> None:
+    """The last of its pages first: no folio could begin there."""
+    assert folios(known, DENSE) == [{0: 4096}]
+    must(known, f"echo 2 >{POINT}/first_page/max_order && echo first_page >{POINT}/policy")
+    assert folios(known, DENSE) == [{2: 4096}]
+    assert folios(known, "map 4 touch 1 4 touch 0 1 folios 0 4") == [{0: 4}]
+
+
+def test_bound(known: Guest) -> None:
+    """For one process alone."""
+    profile = f"{ROOT}/profiles/try"
+    must(known, f"echo try >{ROOT}/profiles/create")
+    must(known, f"echo first_page >{profile}/anon_order/policy")
+    bound = f"sh -c 'echo $$ >{profile}/pids && exec {ops_command(DENSE)}'"
+    assert tools.histograms(must(known, bound)) == [{4: 4096}]
+    assert folios(known, DENSE) == [{0: 4096}]
+
+
+def test_reset(known: Guest) -> None:
+    """All of it is as after load."""
+    must(known, f"echo 2 >{POINT}/first_page/max_order && echo first_page >{POINT}/policy")
+    must(known, f"echo 1 >{ROOT}/reset")
+    assert must(known, f"cat {ROOT}/state {POINT}/first_page/max_order") == "stock\n4\n"
+    assert folios(known, DENSE) == [{0: 4096}]
+    must(known, "rmmod mmpolicy")
