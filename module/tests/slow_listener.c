@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * For tests alone: loading it keeps everybody waiting who begins or ceases to
+ * listen to a tracepoint, as a lack of memory could.
+ */
+#include <linux/delay.h>
+#include <linux/module.h>
+#include <linux/tracepoint.h>
+
+static unsigned int ms = 1000;
+module_param(ms, uint, 0444);
+MODULE_PARM_DESC(ms, "for how long");
+
+DECLARE_TRACE(mmpolicy_slow, TP_PROTO(int unused), TP_ARGS(unused));
+
+/* Under the lock of all tracepoints. */
+static int slow_begin(void)
+{
+	msleep(ms);
+	return 0;
+}
+
+static void slow_end(void)
+{
+}
+
+DEFINE_TRACE_FN(mmpolicy_slow, slow_begin, slow_end, TP_PROTO(int unused),
+		TP_ARGS(unused));
+
+static void nothing(void *unused, int number)
+{
+}
+
+static int __init slow_listener_init(void)
+{
+	return register_trace_mmpolicy_slow(nothing, NULL);
+}
+module_init(slow_listener_init);
+
+static void __exit slow_listener_exit(void)
+{
+	unregister_trace_mmpolicy_slow(nothing, NULL);
+	tracepoint_synchronize_unregister();
+}
+module_exit(slow_listener_exit);
+
+MODULE_DESCRIPTION("Keeps those waiting who listen to tracepoints, for tests");
+MODULE_LICENSE("GPL");

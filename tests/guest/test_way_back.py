@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The way back to stock waits for nobody: not for memory, not for a writer, not for a tenant."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from common import ran, workload
+from vm import Guest
+
+from .conftest import Machines
+from .tools import ROOT, must
+
+LATEST_MS = 1500
+STATS = "/sys/kernel/debug/mmpolicy/default/anon_order/stats"
+DEFAULT = f"{ROOT}/profiles/default"
+# A writer that has to wait for 6 s, and keeps others waiting as long.
+STUCK = f"""
+echo a >{ROOT}/profiles/create
+rmmod mmpolicy_slow_listener 2>/dev/null
+modprobe mmpolicy_slow_listener ms=6000 &
+sleep 0.2
+echo $$ >{ROOT}/profiles/a/pids
+"""
+COMES_AND_GOES = f"""
+while :; do echo w >{ROOT}/profiles/create; echo w >{ROOT}/profiles/delete; done
+"""
+# Small pages, some of them freed lazily. Each fork copies page tables under mmap_lock.
+FORKS = """
+import mmap, os
+area = mmap.mmap(-1, 600 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+area.madvise(mmap.MADV_NOHUGEPAGE)
+area.write(bytes(len(area)))
+while True:
+    area.madvise(mmap.MADV_FREE, 0, 1 << 20)
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+@contextmanager
+def going_on(guest: Guest, *commands: str) -> Iterator[None]:
+    """Meanwhile these run."""
+    with ExitStack() as stack:
+        for command in commands:
+            stack.callback(guest.start(command).stop)
+        must(guest, "sleep 1")
+        yield
+
+
+def stays_on(guest: Guest, file: str, text: str) -> int:
+    """For how many ms the hook is still on after a write."""
+    found = ran(guest, f"{workload('until_off')} {STATS} {ROOT}/{file} {text}")
+    assert found["off_ms"] >= found["on_ms"]
+    return int(found["on_ms"])
+
+
+def everything_on(guest: Guest) -> None:
+    """A policy that shows in faults, and one that has a worker."""
+    must(guest, f"echo fixed >{DEFAULT}/anon_order/policy; echo cap >{DEFAULT}/madv_free/policy")
+
+
+WAYS = pytest.mark.parametrize(
+    ("file", "text", "state"),
+    [("lease_ms", "1000", "expired"), ("reset", "1", "stock")],
+    ids=["lease", "reset"],
+)
+
+
+@WAYS
+def test_while_a_writer_is_stuck(loaded: Guest, file: str, text: str, state: str) -> None:
+    """The lock that it holds is not needed; what it asked for does not come back."""
+    everything_on(loaded)
+    start = "" if file == "reset" else f"while grep -q '^0' {ROOT}/lease_ms; do :; done"
+    with going_on(loaded, f"{start}{STUCK}"):
+        assert stays_on(loaded, file, text) <= LATEST_MS
+        must(loaded, f"until grep -q {state} {ROOT}/state; do sleep 0.1; done")
+    must(loaded, "rmmod mmpolicy_slow_listener")
+    assert "[stock]" in must(loaded, f"cat {DEFAULT}/anon_order/policy")
+    assert must(loaded, f"cd {ROOT}/profiles && ls -d */") == "default/\n"
+
+
+def test_expiry_while_memory_is_fought_for(machines: Machines) -> None:
+    """What others leave is enough."""
+    guest = machines.get(mem="1G", cpus=2, swap="512M")
+    must(guest, "modprobe mmpolicy")
+    hog = f"while :; do {workload('ops')} map 200000 touch 0 200000; done"
+    for _ in range(3):
+        everything_on(guest)
+        with going_on(guest, hog, hog, COMES_AND_GOES):
+            assert stays_on(guest, "lease_ms", "1000") <= LATEST_MS
+        must(guest, f"echo 1 >{ROOT}/reset")
+
+
+def test_expiry_while_a_large_process_forks(loaded: Guest) -> None:
+    """Its mmap_lock is held nearly all the time."""
+    everything_on(loaded)
+    with going_on(loaded, f"exec /usr/bin/python3 -c {shlex.quote(FORKS)}"):
+        must(loaded, "sleep 5")
+        assert stays_on(loaded, "lease_ms", "1000") <= LATEST_MS
