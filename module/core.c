@@ -146,11 +146,13 @@ static int __init mmp_init(void)
 		mmp_settings_exit();
 		return err;
 	}
-	err = mmp_bindings_init() ?: mmp_profiles_init(active) ?: mmp_sysfs_init();
+	err = mmp_bindings_init() ?: mmp_profiles_init(active);
+	if (!err) {
+		mmp_debugfs_init();	/* before anybody can make profiles */
+		err = mmp_sysfs_init();
+	}
 	if (err)
 		core_free_all();
-	else
-		mmp_debugfs_init();
 	return err;
 }
 module_init(mmp_init);

@@ -120,10 +120,6 @@ static void binding_on_exit(void *unused, struct task_struct *task)
 static void binding_on_rmdir(void *unused, struct cgroup *cgroup, const char *path)
 {
 	binding_ended(cgroup_id(cgroup));
-	/* Soon another one may be at its address. */
-	spin_lock(&mmp_bindings_lock);
-	mmp_bindings_outdate();
-	spin_unlock(&mmp_bindings_lock);
 }
 
 /* The child does not run yet. Without memory it is not bound: it gets stock. */

@@ -9,27 +9,19 @@
 DEFINE_MUTEX(mmp_lock);	/* serialises changes */
 static bool latched;
 
-/**
- * mmp_latched - are writes refused because the lease has expired?
- *
- * Context: under mmp_lock.
- */
+/* Are writes refused, because the lease has expired or the module goes? */
 bool mmp_latched(void)
 {
-	lockdep_assert_held(&mmp_lock);
-	return latched;
+	return READ_ONCE(latched);
 }
 
 /**
  * mmp_latch - refuse all writes but the acknowledgment, or none any more
- * @on: refuse?
- *
- * Context: under mmp_lock.
+ * @on: refuse? A write that is under way may still be carried out.
  */
 void mmp_latch(bool on)
 {
-	lockdep_assert_held(&mmp_lock);
-	latched = on;
+	WRITE_ONCE(latched, on);
 }
 
 /**
@@ -42,6 +34,7 @@ void mmp_latch(bool on)
  */
 int mmp_may_change(const struct mmp_profile *profile)
 {
+	lockdep_assert_held(&mmp_lock);
 	if (mmp_latched())
 		return -EBUSY;
 	return profile && profile->gone ? -ENODEV : 0;

@@ -50,6 +50,8 @@ const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 
 /* keys.c: which hooks ask us */
 void mmp_key_switch(enum mm_policy_point point, bool on);
+void mmp_keys_halt(void);
+void mmp_keys_resume(void);
 bool mmp_active(void);
 
 /* profile.c */
@@ -93,10 +95,9 @@ void mmp_experiment_units(struct seq_file *m);
 
 /* lease.c */
 extern const struct attribute *const mmp_lease_files[];
-void mmp_lease_init(void (*on_expiry)(void));
+int mmp_lease_init(void (*on_expiry)(unsigned int ms));
 void mmp_lease_exit(void);
 void mmp_lease_clear(void);
-unsigned int mmp_lease_due(void);
 
 /* debugfs.c */
 void mmp_debugfs_init(void);
@@ -130,8 +131,11 @@ void mmp_profile_files_exit(void);
 void mmp_profile_files_sweep(void);
 
 /* reset.c */
+const char *mmp_state(void);
 void mmp_reset(void);
-void mmp_reset_on_expiry(void);
+void mmp_reset_on_expiry(unsigned int ms);
+void mmp_reset_for_good(void);
+void mmp_reset_exit(void);
 
 /* sysfs.c */
 int mmp_sysfs_init(void);

@@ -1,35 +1,82 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Which hooks ask us: those of the points where some profile has a policy. */
-#include <linux/string.h>
+/*
+ * Which hooks ask us: those of the points where some profile has a policy, but
+ * none while the way back is under way.
+ */
+#include <linux/bitops.h>
+#include <linux/cleanup.h>
 
 #include "control.h"
 
-static bool switched_on[MM_POLICY_POINTS];
+/*
+ * Nobody waits for memory or for another writer while holding this, so that the
+ * hooks can be turned off at any time.
+ */
+static DEFINE_MUTEX(keys_lock);
+static unsigned long hooks_on;		/* a bit for each point; under keys_lock */
+static unsigned int halts;		/* under keys_lock */
+static unsigned long points_ready;	/* told that they are needed; under mmp_lock */
+
+static void key_set(enum mm_policy_point point, bool on)
+{
+	lockdep_assert_held(&keys_lock);
+	if (test_bit(point, &hooks_on) == on)
+		return;
+	mm_policy_enable(mmp_parts->ops, point, on);
+	__assign_bit(point, &hooks_on, on);
+}
 
 /**
  * mmp_key_switch - turn the hook of a point on while it has a policy, or off
  * @point: which
- * @on: on?
+ * @on: on? If the hooks are halted, it stays off.
  *
  * Context: under mmp_lock; may sleep.
  */
 void mmp_key_switch(enum mm_policy_point point, bool on)
 {
 	void (*switched)(bool on) = mmp_parts->points[point]->switched;
+	bool was = test_bit(point, &points_ready);
 
 	lockdep_assert_held(&mmp_lock);
-	if (switched_on[point] == on)
-		return;
-	switched_on[point] = on;
-	if (on && switched)
+	if (on && !was && switched)
 		switched(true);
-	mm_policy_enable(mmp_parts->ops, point, on);
-	if (!on && switched)
+	scoped_guard(mutex, &keys_lock)
+		key_set(point, on && !halts);
+	if (!on && was && switched)
 		switched(false);
+	assign_bit(point, &points_ready, on);
+}
+
+/**
+ * mmp_keys_halt - turn all hooks off, and keep them off
+ *
+ * Needs no memory, and no lock that anybody holds for long.
+ * Context: may sleep; mmp_keys_resume() afterwards.
+ */
+void mmp_keys_halt(void)
+{
+	int i;
+
+	guard(mutex)(&keys_lock);
+	halts++;
+	for (i = 0; i < MM_POLICY_POINTS; i++)
+		key_set(i, false);
+}
+
+/**
+ * mmp_keys_resume - end mmp_keys_halt()
+ *
+ * Context: under mmp_lock, with all points at stock.
+ */
+void mmp_keys_resume(void)
+{
+	guard(mutex)(&keys_lock);
+	halts--;
 }
 
 /* Has any point a policy other than stock? */
 bool mmp_active(void)
 {
-	return memchr_inv(switched_on, 0, sizeof(switched_on));
+	return READ_ONCE(points_ready);
 }

@@ -5,6 +5,7 @@
  */
 #include <linux/cleanup.h>
 #include <linux/jiffies.h>
+#include <linux/mutex.h>
 #include <linux/workqueue.h>
 
 #include "control.h"
@@ -12,64 +13,74 @@
 #define MIN_MS		100
 #define MAX_MS		(24 * 60 * 60 * 1000)
 
-static void (*lease_on_expiry)(void);
+/* Has a thread of its own for when there is no memory for another one. */
+static struct workqueue_struct *queue;
+static void (*lease_on_expiry)(unsigned int ms);
 
+static DEFINE_MUTEX(lease_lock);	/* a renewal waits for no other writer */
+static unsigned int lease_ms;		/* under lease_lock */
+static u64 deadline;			/* in jiffies; under lease_lock */
+
+/* A renewal may have come while this waited for the lock. */
 static void lease_expire(struct work_struct *work)
 {
-	lease_on_expiry();
+	unsigned int ms;
+
+	guard(mutex)(&lease_lock);
+	if (!lease_ms || time_before64(get_jiffies_64(), deadline))
+		return;
+	ms = lease_ms;
+	WRITE_ONCE(lease_ms, 0);
+	lease_on_expiry(ms);
 }
 
 /* Not deferrable: an idle CPU has to wake up for it. */
 static DECLARE_DELAYED_WORK(expiry, lease_expire);
 
-/* Under mmp_lock. */
-static unsigned int lease_ms;
-static u64 deadline;	/* in jiffies */
-
 /**
  * mmp_lease_init - get ready for a lease
- * @on_expiry: called when the time is over; a renewal may have come meanwhile
+ * @on_expiry: called when the time is over, with its length; it refuses writes
+ *
+ * Return: 0 or -ENOMEM.
  */
-void mmp_lease_init(void (*on_expiry)(void))
+int mmp_lease_init(void (*on_expiry)(unsigned int ms))
 {
 	lease_on_expiry = on_expiry;
+	queue = alloc_workqueue("mmpolicy", WQ_MEM_RECLAIM | WQ_HIGHPRI | WQ_UNBOUND, 0);
+	return queue ? 0 : -ENOMEM;
 }
 
 /* After the last write; the work may have been about to run. */
 void mmp_lease_exit(void)
 {
+	if (!queue)
+		return;
 	cancel_delayed_work_sync(&expiry);
+	destroy_workqueue(queue);
 }
 
-/**
- * mmp_lease_clear - no lease from now on
- *
- * Context: under mmp_lock.
- */
+/* Under lease_lock. */
+static void lease_set(unsigned int ms)
+{
+	WRITE_ONCE(lease_ms, ms);
+	deadline = get_jiffies_64() + msecs_to_jiffies(ms);
+	if (ms)
+		mod_delayed_work(queue, &expiry, msecs_to_jiffies(ms));
+	else
+		cancel_delayed_work(&expiry);
+}
+
+/* No lease from now on. */
 void mmp_lease_clear(void)
 {
-	lockdep_assert_held(&mmp_lock);
-	lease_ms = 0;
-	cancel_delayed_work(&expiry);
-}
-
-/**
- * mmp_lease_due - has the lease run out?
- *
- * Context: under mmp_lock.
- * Return: how long it was in ms, or 0 if there is none or it has been renewed.
- */
-unsigned int mmp_lease_due(void)
-{
-	lockdep_assert_held(&mmp_lock);
-	return time_before64(get_jiffies_64(), deadline) ? 0 : lease_ms;
+	guard(mutex)(&lease_lock);
+	lease_set(0);
 }
 
 static ssize_t lease_ms_show(struct kobject *kobj, struct kobj_attribute *attr,
 			     char *buf)
 {
-	guard(mutex)(&mmp_lock);
-	return sysfs_emit(buf, "%u\n", lease_ms);
+	return sysfs_emit(buf, "%u\n", READ_ONCE(lease_ms));
 }
 
 static ssize_t lease_ms_store(struct kobject *kobj, struct kobj_attribute *attr,
@@ -82,16 +93,10 @@ static ssize_t lease_ms_store(struct kobject *kobj, struct kobj_attribute *attr,
 		return err;
 	if (value && value < MIN_MS)
 		return -ERANGE;
-	guard(mutex)(&mmp_lock);
-	err = mmp_may_change(NULL);
-	if (err)
-		return err;
-	mmp_lease_clear();
-	if (value) {
-		lease_ms = value;
-		deadline = get_jiffies_64() + msecs_to_jiffies(value);
-		mod_delayed_work(system_wq, &expiry, msecs_to_jiffies(value));
-	}
+	guard(mutex)(&lease_lock);
+	if (mmp_latched())
+		return -EBUSY;
+	lease_set(value);
 	return count;
 }
 
@@ -102,7 +107,7 @@ static ssize_t lease_left_ms_show(struct kobject *kobj,
 {
 	u64 now = get_jiffies_64();
 
-	guard(mutex)(&mmp_lock);
+	guard(mutex)(&lease_lock);
 	return sysfs_emit(buf, "%u\n", lease_ms && time_before64(now, deadline) ?
 			  jiffies_to_msecs(deadline - now) : 0);
 }

@@ -201,6 +201,7 @@ struct mmp_profile *mmp_profile_new(const char *text)
 		return ERR_PTR(-ENOMEM);
 	}
 	strscpy(profile->name, name);
+	profile->gone = true;	/* to all writes, until it is linked */
 	INIT_LIST_HEAD(&profile->dirs);
 	RCU_INIT_POINTER(profile->settings, mmp_stock);
 	return profile;
@@ -220,8 +221,8 @@ int mmp_profile_link(struct mmp_profile *profile)
 	err = mmp_may_change(NULL);
 	if (err)
 		return err;
+	profile->gone = false;
 	list_add_tail(&profile->node, &profiles);
-	profile_switch_keys();
 	return 0;
 }
 

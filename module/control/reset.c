@@ -3,6 +3,10 @@
  * The way back: all to what is after load, when somebody asks for it, when the
  * lease expires, or when the module goes.
  *
+ * It waits for nobody: first all hooks are turned off, which needs neither memory
+ * nor mmp_lock. What they asked is tidied up afterwards, when the last writer has
+ * let go of it.
+ *
  * After an expiry the tree is latched: whoever let the lease expire may still be
  * writing, or start anew without knowing, so all writes but the acknowledgment
  * fail.
@@ -11,8 +15,41 @@
 
 #include <linux/cleanup.h>
 #include <linux/printk.h>
+#include <linux/mutex.h>
+#include <linux/workqueue.h>
 
 #include "control.h"
+
+static DEFINE_MUTEX(state_lock);
+static unsigned int resets;	/* that are under way; under state_lock */
+static const char *state_before;	/* the first of them; under state_lock */
+static bool expiry_to_do;
+
+static const char *state_now(void)
+{
+	return mmp_latched() ? "expired" : mmp_active() ? "active" : "stock";
+}
+
+/**
+ * mmp_state - what the file "state" shows
+ *
+ * A reset or an expiry is over when it is seen here, also for the files of
+ * profiles. Context: may sleep, but waits for no writer.
+ */
+const char *mmp_state(void)
+{
+	guard(mutex)(&state_lock);
+	return resets ? state_before : state_now();
+}
+
+/* From here on all behaves as stock. */
+static void reset_begin(void)
+{
+	scoped_guard(mutex, &state_lock)
+		if (!resets++)
+			state_before = state_now();
+	mmp_keys_halt();
+}
 
 /* All points to stock first, then the rest. Under mmp_lock. */
 static void reset_all(void)
@@ -21,7 +58,14 @@ static void reset_all(void)
 	mmp_experiment_clear();
 	mmp_unbind_all();
 	mmp_lease_clear();
-	mmp_latch(false);
+	WRITE_ONCE(expiry_to_do, false);
+}
+
+static void reset_end(void)
+{
+	mmp_profile_files_sweep();
+	scoped_guard(mutex, &state_lock)
+		resets--;
 }
 
 /**
@@ -31,23 +75,55 @@ static void reset_all(void)
  */
 void mmp_reset(void)
 {
-	scoped_guard(mutex, &mmp_lock)
+	reset_begin();
+	scoped_guard(mutex, &mmp_lock) {
 		reset_all();
-	mmp_profile_files_sweep();
+		mmp_latch(false);
+		mmp_keys_resume();
+	}
+	reset_end();
 }
 
-/* The same when the lease has run out, unless a renewal came while this waited. */
-void mmp_reset_on_expiry(void)
+/* Not where the hooks are turned off: this waits for whoever holds mmp_lock. */
+static void reset_tidy(struct work_struct *work)
 {
 	scoped_guard(mutex, &mmp_lock) {
-		unsigned int ms = mmp_lease_due();
-
-		if (!ms)
-			return;
-		reset_all();
-		mmp_latch(true);
-		pr_warn("lease of %u ms expired: all is stock until 1 is written to reset\n",
-			ms);
+		if (READ_ONCE(expiry_to_do))
+			reset_all();
+		mmp_keys_resume();
 	}
-	mmp_profile_files_sweep();
+	reset_end();
+}
+
+static DECLARE_WORK(tidying, reset_tidy);
+
+/**
+ * mmp_reset_on_expiry - back to what is after load, as the lease has run out
+ * @ms: how long it was
+ *
+ * Context: may sleep, but waits for nobody.
+ */
+void mmp_reset_on_expiry(unsigned int ms)
+{
+	reset_begin();
+	mmp_latch(true);
+	WRITE_ONCE(expiry_to_do, true);
+	pr_warn("lease of %u ms expired: all is stock until 1 is written to reset\n", ms);
+	queue_work(system_unbound_wq, &tidying);
+}
+
+/* The first half of the way back when the module goes: no write any more. */
+void mmp_reset_for_good(void)
+{
+	mmp_latch(true);
+	reset_begin();
+}
+
+/* The second half, when nobody can write any more and there is no lease. */
+void mmp_reset_exit(void)
+{
+	flush_work(&tidying);
+	scoped_guard(mutex, &mmp_lock)
+		reset_all();
+	reset_end();
 }

@@ -16,17 +16,10 @@ static ssize_t mmp_abi_show(struct kobject *kobj, struct kobj_attribute *attr,
 
 static struct kobj_attribute abi_attr = __ATTR(abi, 0444, mmp_abi_show, NULL);
 
-/* A reset or an expiry is over when it is seen here, also for the files. */
 static ssize_t mmp_state_show(struct kobject *kobj, struct kobj_attribute *attr,
 			      char *buf)
 {
-	ssize_t len;
-
-	scoped_guard(mutex, &mmp_lock)
-		len = sysfs_emit(buf, "%s\n", mmp_latched() ? "expired" :
-				 mmp_active() ? "active" : "stock");
-	mmp_profile_files_sweep();
-	return len;
+	return sysfs_emit(buf, "%s\n", mmp_state());
 }
 
 static struct kobj_attribute state_attr = __ATTR(state, 0444, mmp_state_show, NULL);
@@ -56,7 +49,10 @@ static const struct attribute *const root_files[] = {
  */
 int mmp_sysfs_init(void)
 {
-	mmp_lease_init(mmp_reset_on_expiry);
+	int err = mmp_lease_init(mmp_reset_on_expiry);
+
+	if (err)
+		return err;
 	root = kobject_create_and_add("mmpolicy", kernel_kobj);
 	if (!root)
 		return -ENOMEM;
@@ -70,12 +66,13 @@ int mmp_sysfs_init(void)
 }
 
 /*
- * First those files whose writes could make other files, or a lease that would
- * remove them. Each removal returns after the last reader and writer. Then
- * everything is stock, and no file is left.
+ * The hooks go off before anybody is waited for. Then first those files whose
+ * writes could make other files, or a lease that would remove them. Each removal
+ * returns after the last reader and writer. No file is left in the end.
  */
 void mmp_sysfs_exit(void)
 {
+	mmp_reset_for_good();
 	if (experiment) {
 		sysfs_remove_files(root, root_files);
 		sysfs_remove_files(root, mmp_lease_files);
@@ -83,7 +80,7 @@ void mmp_sysfs_exit(void)
 	}
 	mmp_profile_files_freeze();
 	mmp_lease_exit();
-	mmp_reset();
+	mmp_reset_exit();
 	mmp_profile_files_exit();
 	kobject_put(experiment);
 	kobject_put(root);

@@ -10,19 +10,18 @@
 #include <linux/cleanup.h>
 #include <linux/pid.h>
 #include <linux/sched/signal.h>
-#include <linux/sizes.h>
 
 #include "arm.h"
 #include "whose.h"
 
 /**
  * struct found - the profile found for a cgroup
- * @cgroup: which; a removal raises the generation before it is freed
+ * @cgroup: its id, which no other one will ever have
  * @generation: of the table when it was looked up
  * @profile: of it or of the nearest one above that has one, or %NULL
  */
 struct found {
-	const struct cgroup *cgroup;
+	u64 cgroup;
 	unsigned long generation;
 	struct mmp_profile *profile;
 } __aligned(4 * sizeof(long));
@@ -38,7 +37,7 @@ DEFINE_STATIC_KEY_FALSE(mmp_scoped);
 DEFINE_STATIC_KEY_FALSE(mmp_processes_bound);
 DEFINE_STATIC_KEY_FALSE(mmp_measuring);
 
-DEFINE_HASHTABLE(mmp_bindings, 10);
+DEFINE_HASHTABLE(mmp_bindings, MMP_BINDINGS_BITS);
 DEFINE_SPINLOCK(mmp_bindings_lock);
 static unsigned long generation = 1;	/* rises after a change of a cgroup */
 static struct found __percpu *cache;
@@ -83,13 +82,13 @@ whose_cgroup(const struct task_struct *task)
 	/* Pairs with mmp_bindings_outdate(). */
 	unsigned long now = smp_load_acquire(&generation);
 	struct cgroup *cgroup = task_dfl_cgroup((struct task_struct *)task);
+	u64 id = cgroup_id(cgroup);
 	struct found *found;
 
 	guard(preempt)();
-	/* They are about a page large. */
-	found = this_cpu_ptr(cache) + (unsigned long)cgroup / SZ_4K % CACHE_SIZE;
-	if (unlikely(found->cgroup != cgroup || found->generation != now))
-		*found = (struct found){ cgroup, now, whose_nearest(cgroup) };
+	found = this_cpu_ptr(cache) + id % CACHE_SIZE;
+	if (unlikely(found->cgroup != id || found->generation != now))
+		*found = (struct found){ id, now, whose_nearest(cgroup) };
 	return found->profile;
 }
 

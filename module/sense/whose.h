@@ -47,7 +47,8 @@ struct mmp_stats {
  * @name: as in sysfs and debugfs
  * @node: in the list of all; afterwards in that of those to be removed
  * @users: bindings and arms of the experiment that name it
- * @gone: deleted, but somebody may still hold a file of it open; under mmp_lock
+ * @gone: not to be written to: its files are not all there yet, or it is deleted;
+ *	under mmp_lock
  * @dirs: its sysfs directories, parents first
  * @debugfs: its debugfs directory
  * @stats: what the files there show
@@ -130,7 +131,10 @@ struct mmp_binding {
 	struct mmp_profile *profile;
 };
 
-extern DECLARE_HASHTABLE(mmp_bindings, 10);
+/* Of 10,000 processes some three are in one place; every fault of each looks there. */
+#define MMP_BINDINGS_BITS	12
+
+extern DECLARE_HASHTABLE(mmp_bindings, MMP_BINDINGS_BITS);
 extern spinlock_t mmp_bindings_lock;	/* for changes; readers have RCU */
 DECLARE_STATIC_KEY_FALSE(mmp_processes_bound);
 
