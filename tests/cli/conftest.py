@@ -60,3 +60,19 @@ def run(tree: FakeTree, lib: FakeLib, clock: Clock, log: list[str]) -> Run:
         return Result(result.exit_code, result.stdout, result.stderr)
 
     return run
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Return where the samples of an experiment go."""
+    return tmp_path / "samples.jsonl"
+
+
+@pytest.fixture
+def ab(run: Run, out: Path) -> Run:
+    """Return a function that runs an experiment."""
+
+    def ab(*words: str) -> Result:
+        return run("ab", "run", "--out", str(out), *words)
+
+    return ab

@@ -4,7 +4,6 @@
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,97 +11,16 @@ import pytest
 
 from mmpolicy.ab.samples import load
 
-from .fakes import CONTROL, POINTS, Clock, FakeTree, Result, Run, read_named
+from .ab_world import FIXED, PGFAULT, SHORT, SPLIT, SWITCHBACK, World
+from .fakes import CONTROL, POINTS, FakeTree, Result, Run, read_named
 
-DEBUG = "/sys/kernel/debug/mmpolicy"
-ARMS = ("ab-control", "ab-treatment")
 LOCK = "/run/mmpolicy/ab.lock"
-
-
-class World(Clock):
-    """Time in which the arms work: the treatment makes 10 % fewer faults."""
-
-    def __init__(self, tree: FakeTree) -> None:
-        super().__init__()
-        self.tree = tree
-        self.faults = 0.0
-        self.of_arms = dict.fromkeys(ARMS, 0.0)
-        self.at: list[tuple[float, Callable[[], object]]] = []  # what happens when
-        self.states: list[dict[str, str]] | None = None  # make it a list to have them
-        self.put()
-
-    def put(self) -> None:
-        """Write what the kernel would show."""
-        self.tree.put(
-            "/proc/vmstat", f"pgfault {self.faults:.0f}\nallocstall_normal 0\nnr_mapped 7"
-        )
-        self.tree.put("/proc/pressure/memory", "full avg10=0.00 avg60=0.00 total=0")
-        for arm, count in self.of_arms.items():
-            if self.tree.is_dir(f"{DEBUG}/{arm}"):
-                stats = f"got_order_4 {count:.0f}\nfault_ns_log2_10 {count:.0f}\n"
-                self.tree.put(f"{DEBUG}/{arm}/anon_order/stats", stats)
-        self.tree.put(f"{DEBUG}/experiment/units", "control 40\ntreatment 44\nfull 0")
-
-    def policy(self, arm: str) -> str:
-        """Return the active policy of an arm."""
-        path = f"{CONTROL}/profiles/{arm}/anon_order/policy"
-        return self.tree.read(path) if self.tree.exists(path) else ""
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        if self.tree.read(f"{CONTROL}/experiment/enabled") == "1":
-            percent = float(self.tree.read(f"{CONTROL}/experiment/percent"))
-            for arm, share in zip(ARMS, (100 - percent, percent), strict=True):
-                rate = 9.0 if "[fixed]" in self.policy(arm) else 10.0
-                self.of_arms[arm] += share * rate * seconds
-                self.faults += share * rate * seconds
-        self.put()
-        while self.at and self.now >= self.at[0][0]:
-            self.at.pop(0)[1]()
-        if self.states is not None:
-            self.states.append(read_named(self.tree))
 
 
 @pytest.fixture
 def clock(tree: FakeTree) -> World:
     """Return time in which things happen."""
     return World(tree)
-
-
-SHORT = [
-    "--block",
-    "4",
-    "--washout",
-    "1",
-    "--interval",
-    "1",
-    "--aa",
-    "2",
-    "--pairs",
-    "6",
-    "--seed",
-    "1",
-]
-PGFAULT = ["--metric", "vmstat.pgfault/s lower"]
-SWITCHBACK = ["--design", "switchback", *PGFAULT, *SHORT]
-SPLIT = ["--design", "split", "--metric", "arm.anon_order.got_order_4 / arm.units", *SHORT]
-FIXED = ["--treatment", "anon_order=fixed,max_order=3"]
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    """Return where the samples go."""
-    return tmp_path / "samples.jsonl"
-
-
-@pytest.fixture
-def ab(run: Run, out: Path) -> Run:
-    """Return a function that runs an experiment."""
-
-    def ab(*words: str) -> Result:
-        return run("ab", "run", "--out", str(out), *words)
-
-    return ab
 
 
 def test_switchback(ab: Run, out: Path, tree: FakeTree, clock: World) -> None:

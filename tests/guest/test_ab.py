@@ -81,7 +81,7 @@ def seen_in_a_browser(data: dict[str, Any], page: Path) -> None:
         text=True,
         timeout=120,
     )
-    assert f'<p class="verdict">{escape(data["verdict"])}</p>' in shown.stdout
+    assert f'<p class="verdict shown">{escape(data["verdict"])}</p>' in shown.stdout
     assert shown.stdout.count('<svg role="img"') == 1 + 2 * len(data["metrics"])
     pixels = (255 * image.imread(picture)[:, :, :3]).round().astype(int)
     assert pixels.shape == (HEIGHT, WIDTH, 3)
@@ -175,10 +175,11 @@ def wait_for(guest: Guest, condition: str) -> None:
 ENDLESS = "--block 0.3 --washout 0.1 --interval 0.1 --aa 2 --pairs 500"
 
 
-def begin(guest: Guest, design: str, lease: str = "1m") -> tuple[str, Job]:
+def begin(guest: Guest, design: str, lease: str = "1m", more: str = "") -> tuple[str, Job]:
     """Begin an experiment that would go on for long; return the id of its process."""
     metric = "vmstat.pgfault/s" if design == "switchback" else "arm.anon_order.got_order_4"
     words = f"--design {design} {ENDLESS} --lease {lease} --control {FIXED} --treatment {ADAPTIVE}"
+    words += f" {more}"
     command = ab_run(guest, words, metric).split(" ", 1)[1]
     mark = f"/run/pid-{next(NUMBERS)}"
     job = guest.start(f"sh -c {shlex.quote(f'echo $$ >{mark}; exec {command}')} || exit")
@@ -223,6 +224,54 @@ def test_two_at_once(loaded: Guest) -> None:
         assert first.rc == 1
         assert f"interrupted: by SIG{signal}; the state from before is back" in first.out
         assert must(loaded, STATE) == before
+
+
+def test_a_cgroup_that_cannot_take_part(loaded: Guest) -> None:
+    """One that is bound is refused, with those in it; one that is removed ends the run."""
+    inner = "/sys/fs/cgroup/scope/inner"
+    must(loaded, f"mkdir -p {inner}; mmpolicy profile create own")
+    must(loaded, "mmpolicy bind --cgroup scope own")
+    before = must(loaded, STATE)
+    for cgroup in ("scope", "scope/inner"):
+        words = f"{ENDLESS} --treatment {ADAPTIVE} --cgroup {cgroup}"
+        result = loaded.run(ab_run(loaded, words, "arm.units").split(" ", 1)[1])
+        assert result.rc == 2
+        assert "cgroup /scope is bound to own, and bindings win over experiments" in result.out
+        assert must(loaded, STATE) == before
+    must(loaded, "mmpolicy unbind --cgroup scope; mmpolicy profile delete own")
+    before = must(loaded, STATE)
+    for design in ("split", "switchback"):
+        _, job = begin(loaded, design, more="--cgroup scope/inner")
+        wait_for(loaded, f"grep -q 1 {ROOT}/experiment/enabled")
+        must(loaded, f"rmdir {inner}")
+        result = job.wait()
+        assert result.rc == 1
+        assert "lost: cgroup /scope/inner was removed" in result.out
+        assert must(loaded, STATE) == before
+        must(loaded, f"mkdir {inner}")
+    must(loaded, f"rmdir {inner} /sys/fs/cgroup/scope")
+
+
+def test_a_cgroup_that_is_made_anew(loaded: Guest, tmp_path: Path) -> None:
+    """The policy decides for who is in the new cgroup. Nobody is: a doubt."""
+    folder = "/sys/fs/cgroup/again"
+    must(loaded, f"mkdir {folder}")
+    anew = f"--at-switch 'rmdir {folder}; mkdir {folder}'"
+    inside = f"echo $$ >{folder}/cgroup.procs; exec {workload('touch')} every_64k 1"
+    metric = f"kb=cmd:sh -c '{inside}' | grep -o '\"kb\": [0-9]*'"
+    words = f"--design switchback --control stock --treatment {ADAPTIVE} --lease 60 --cgroup again"
+    words += " --block 0.4 --washout 0.1 --interval 0.1 --aa 2 --pairs 6"
+    for compared, decided in ((metric, True), ("vmstat.pgfault/s", False)):
+        out, command = ab_run(loaded, f"{words} {anew}", compared).split(" ", 1)
+        must(loaded, command)
+        samples = tmp_path / f"{decided}.jsonl"
+        samples.write_text(must(loaded, f"cat {out}"))
+        argv = [sys.executable, "-m", "mmpolicy", "ab", "report", "--json", str(samples)]
+        report = subprocess.run(argv, check=False, capture_output=True, text=True)
+        data = json.loads(report.stdout)
+        doubt = "no decision was taken in treatment: nothing was compared"
+        assert (data["doubts"] == [doubt]) == (not decided)
+    must(loaded, f"rmdir {folder}")
 
 
 def test_split(loaded: Guest, tmp_path: Path) -> None:

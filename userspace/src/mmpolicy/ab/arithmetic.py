@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Numbers out of the texts of the kernel, and one number out of many."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 Numbers = dict[str, float]
 
@@ -30,6 +30,12 @@ def sum_of_zones(numbers: Numbers, key: str) -> float | None:
         return numbers[key]
     zones = [numbers[f"{key}_{zone}"] for zone in ZONES if f"{key}_{zone}" in numbers]
     return sum(zones) if zones else None
+
+
+def without_zones(names: Iterable[str]) -> list[str]:
+    """Return names as sum_of_zones() knows them."""
+    found = list(names)
+    return found + [name.rpartition("_")[0] for name in found if name.rpartition("_")[2] in ZONES]
 
 
 def time_of_log2(counts: Mapping[int, float], percentile: float | None) -> float | None:

@@ -18,6 +18,7 @@ from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.stats import growth_p, left_over
 
 SIGNS = 2  # each counts as seen at half of ALPHA
+MATTERS = 0.05  # of the effect; what is less does no harm
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,27 @@ class Carry:
     halves_p: float = 1.0
 
     @property
+    def left(self) -> bool:
+        """Tell if some of the effect is still there in the block after."""
+        return self.share_p < ALPHA / SIGNS and self.share > MATTERS
+
+    @property
+    def grows(self) -> bool:
+        """Tell if the effect builds up within the blocks."""
+        more = abs(self.second) - abs(self.first)
+        return self.halves_p < ALPHA / SIGNS and more > MATTERS * abs(self.second)
+
+    @property
     def seen(self) -> bool:
         """Tell if there is carry-over."""
-        return min(self.share_p, self.halves_p) < ALPHA / SIGNS
+        return self.left or self.grows
 
     def words(self, text: Callable[[float], str]) -> Iterator[str]:
         """Yield what was seen."""
-        if self.share_p < ALPHA / SIGNS:
+        if self.left:
             share = f"{100 * self.share:.0f} % of the effect was left in the block after"
             yield f"{share} (p = {self.share_p:.2g})"
-        if self.halves_p < ALPHA / SIGNS:
+        if self.grows:
             halves = f"{text(self.first)} in the first half of the blocks, {text(self.second)}"
             yield f"{halves} in the second (p = {self.halves_p:.2g})"
 

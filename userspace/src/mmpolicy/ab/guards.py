@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import click
 
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.sources import ARMS, Command, Sample
+from mmpolicy.ab.sources import ARMS, Arm, Command, Sample, Units
 
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 WINDOW_S = 1.0  # over which a rate is taken
@@ -36,17 +36,18 @@ class Guard:
             raise click.UsageError(f"guard '{text}': a command is too slow to guard anything")
         return cls(text.strip(), metric, found[2], float(found[3]))
 
-    def broken(self, window: deque[Sample]) -> float | None:
-        """Return the value that breaks it, of any arm, else None.
+    def broken(self, window: deque[Sample]) -> tuple[float, str] | None:
+        """Return the value that breaks it, and the arm if it is of one, else None.
 
         A level is looked at now, all else over the last second.
         """
         momentary = all(each.momentary for each in self.metric.sources())
         samples = [window[-1]] if momentary else list(window)
+        of_arms = any(isinstance(each, Arm | Units) for each in self.metric.sources())
         for arm in ARMS:
             value = self.metric.over(samples, arm)
             if value is not None and not OPERATORS[self.sign](value, self.limit):
-                return value
+                return value, arm if of_arms else ""
         return None
 
 
@@ -57,13 +58,13 @@ class Watch:
         self.guards = list(guards)
         self.window: deque[Sample] = deque()
 
-    def look(self, sample: Sample) -> str:
-        """Take a sample; return what is wrong, if anything is."""
+    def look(self, sample: Sample) -> tuple[str, str] | None:
+        """Take a sample; return what is wrong, if anything is, and in which arm."""
         self.window.append(sample)
         while len(self.window) > 2 and sample.t - self.window[1].t >= WINDOW_S:
             self.window.popleft()
         for guard in self.guards:
-            value = guard.broken(self.window)
-            if value is not None:
-                return f"guard '{guard.text}': it is {value:.6g}"
-        return ""
+            broken = guard.broken(self.window)
+            if broken:
+                return f"guard '{guard.text}': it is {broken[0]:.6g}", broken[1]
+        return None

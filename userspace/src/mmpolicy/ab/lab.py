@@ -3,6 +3,7 @@
 
 from mmpolicy.ab.arms import PROFILES, Settings
 from mmpolicy.ab.design import Block
+from mmpolicy.ab.scope import NOWHERE, Scope
 from mmpolicy.control.change import Done, undo
 from mmpolicy.control.keys import (
     CONTROL_ARM,
@@ -12,6 +13,7 @@ from mmpolicy.control.keys import (
     PERCENT,
     SCOPE,
     SEED,
+    TIMES,
     TREATMENT_ARM,
     UNIT,
     ExperimentFile,
@@ -32,19 +34,24 @@ SHARES = {"": "50", "control": "0", "treatment": "100"}  # of units in treatment
 class StoppedError(Exception):
     """The run ends before its time: status is guard, interrupted, lost or failed."""
 
-    def __init__(self, status: str, reason: str) -> None:
+    def __init__(self, status: str, reason: str, arm: str = "") -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.arm = arm  # where it happened, if that was in one of them
 
 
 class Lab:
     """The experiment in the kernel. Every step is a way from one state to the next."""
 
-    def __init__(self, tree: Tree, arms: dict[str, Settings], lease_ms: int) -> None:
+    def __init__(
+        self, tree: Tree, arms: dict[str, Settings], lease_ms: int, scope: Scope, timing: bool
+    ) -> None:
         self.tree = tree
         self.arms = arms
         self.lease_ms = lease_ms
+        self.scope = scope
+        self.timing = timing  # is the time of faults asked for?
         self.before = self.state = read_state(tree)
         self.fresh: Settings = {}  # a new profile
         self._check()
@@ -64,23 +71,26 @@ class Lab:
             if Profile(profile) in self.before:
                 hint = f"mmpolicy profile delete {profile}"
                 raise Error(f"there is a profile {profile} already", Exit.FAILED, hint)
+        self.scope.refuse_bound(self.before)
 
-    def foundation(self, unit: str, cgroup: str) -> State:
+    def foundation(self, unit: str) -> State:
         """Return the state with two empty arms under a lease; nothing is enabled yet."""
         state: State = self.before | {Profile(name): "" for name in PROFILES.values()}
         state |= {CONTROL_ARM: PROFILES["control"], TREATMENT_ARM: PROFILES["treatment"]}
-        return state | {UNIT: unit, SCOPE: cgroup, LEASE: str(self.lease_ms)}
+        if TIMES in self.before:  # older modules time all faults of each experiment
+            state |= {TIMES: str(int(self.timing))}
+        return state | {UNIT: unit, SCOPE: self.scope.number, LEASE: str(self.lease_ms)}
 
-    def rehearsal(self, unit: str, cgroup: str) -> list[Write]:
+    def rehearsal(self, unit: str) -> list[Write]:
         """Return the writes that begin the experiment."""
-        state: State = self.foundation(unit, cgroup) | {ENABLED: "1"}
+        state: State = self.foundation(unit) | {ENABLED: "1"}
         for arm, profile in PROFILES.items():
             state |= {key.of(profile): value for key, value in self.arms[arm].items()}
         return plan(self.before, state)
 
-    def set_up(self, unit: str, cgroup: str) -> None:
+    def set_up(self, unit: str) -> None:
         """Make the arms."""
-        self.go(self.foundation(unit, cgroup))
+        self.go(self.foundation(unit))
         self.state = read_state(self.tree)
         fresh = settings_of(self.state, PROFILES["control"])
         self.fresh = {key.of(DEFAULT): value for key, value in fresh.items()}
@@ -133,6 +143,18 @@ class Lab:
         if self.tree.read(ENABLED.path) != self.state[ENABLED]:
             raise StoppedError("lost", "somebody else has ended the experiment")
         self.tree.write(LEASE.path, str(self.lease_ms))
+
+    def look_after(self, restarting: bool) -> None:
+        """End the run if the cgroup is gone; if it was to be made anew, follow to the new one."""
+        if not self.scope.gone:
+            return
+        if not restarting:
+            text = f"cgroup {self.scope.path} was removed, maybe by a restart of its service"
+            raise StoppedError("lost", f"{text}; --at-switch is for restarts")
+        again = self.scope.again()
+        if again.number != NOWHERE:
+            self.scope = again
+            self.go(self.state | {SCOPE: again.number})
 
     def halt(self) -> None:
         """Take the arms out of force, before anything is looked at."""

@@ -10,7 +10,7 @@ from mmpolicy.ab.carry import carry_of
 from mmpolicy.ab.design import ALPHA, DIRTY, differences, least_pairs, suggest_pairs
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.row import Row
-from mmpolicy.ab.samples import Recording, storable
+from mmpolicy.ab.samples import COUNTED, Recording, storable
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.ab.stats import analyse, holm
 from mmpolicy.errors import Exit
@@ -87,6 +87,9 @@ class Report:
             yield f"{text}; find out why before you believe anything"
         if self.header["design"] == "split" and not any(self.recording.units()):
             yield "no unit took part in either arm"
+        idle = self.recording.idle()
+        if idle:
+            yield f"no decision was taken in {' and '.join(idle)}: nothing was compared"
         dirty = [row.metric.name for row in self.rows if row.aa_corrected < DIRTY]
         if dirty:
             yield f"equal arms differed in the A/A phase: {', '.join(dirty)}"
@@ -120,7 +123,7 @@ class Report:
                 yield (
                     f"carry-over of {row.metric.name}: {sign}. What the other arm left behind "
                     "still acts, so the effect is underestimated and the interval may miss it; "
-                    "take longer blocks and wash-out"
+                    "take longer blocks and wash-out, or --at-switch"
                 )
         if self.balance.strained:
             yield f"the plan was not kept: {self.balance.text()}; take longer intervals"
@@ -211,6 +214,7 @@ class Report:
             "arms": {arm: self.header[arm]["given"] for arm in ARMS},
             "rule": self.header["rule"],
             "balance": vars(balance),
+            "counted": {what: self.recording.counted(what) for what in COUNTED},
             "metrics": [row.data() for row in self.rows],
             "pairs_to_find": {"percent": self.detect, "pairs": dict(self.lengths())},
         }
@@ -229,6 +233,7 @@ class Report:
             ("balance", self.balance.text()),
             ("carry-over", self._carry()),
             ("guards", ", ".join(header["guards"]) or "none"),
+            *self._extras(),
             (f"to find {self.detect:g} %", _told(self.lengths())),
         ]
         if self.judged:
@@ -237,6 +242,16 @@ class Report:
             facts.append((f"margin {self.margin:g} %", f"chosen {when}; to show it, {need}"))
         host = ", ".join(f"{key} {value}" for key, value in header["host"].items())
         return [*facts, ("host", host)]
+
+    def _extras(self) -> Iterator[tuple[str, str]]:
+        """Yield what not every run has."""
+        if self.header.get("at_switch"):
+            yield "at switch", self.header["at_switch"]
+        names = {"decisions": "decisions", "timed": "timed faults", "missed": "faults missed"}
+        for what, name in names.items():
+            counts = self.recording.counted(what)
+            if counts:
+                yield name, ", ".join(f"{count} in {arm}" for arm, count in counts.items())
 
     def _carry(self) -> str:
         seen = [row.metric.name for row in self.rows if row.carry.seen]

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Running an experiment: blocks in their order, samples, guards, and the way back."""
 
-import os
 import signal
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import sqrt
 from statistics import fmean, stdev
@@ -14,17 +11,19 @@ from typing import Any, TextIO
 
 from mmpolicy.ab.arithmetic import Numbers
 from mmpolicy.ab.arms import PROFILES
+from mmpolicy.ab.commands import POLL_S, Commands
+from mmpolicy.ab.decisions import Decisions, risen
 from mmpolicy.ab.design import Block, Design, differences, in_percent, suggest_pairs
 from mmpolicy.ab.guards import Guard, Watch
 from mmpolicy.ab.lab import Lab, StoppedError
 from mmpolicy.ab.metrics import Metric, all_sources
 from mmpolicy.ab.progress import Display, Progress, clock
 from mmpolicy.ab.samples import Recording, line_of
-from mmpolicy.ab.sources import Command, Reader
+from mmpolicy.ab.sources import ARMS, Command, Reader
 from mmpolicy.errors import Error
 from mmpolicy.host.machine import Host
 
-POLL_S = 0.2  # guards and signals are looked at this often
+IDLE_PAIRS = 3  # after so many without a decision, it is said
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -67,13 +66,18 @@ class Runner:
         sources = all_sources(self.metrics)
         arms = dict(PROFILES)
         self.reader = Reader(self.host.tree, sources, arms)
-        self.commands = [source for source in sources if isinstance(source, Command)]
+        self.asked = [source for source in sources if isinstance(source, Command)]
+        self.commands = Commands(self.header["cmd_timeout_s"], self.tick)
+        self.decisions = Decisions(self.host.tree, self.lab.arms, self.lab.timing)
         guarded = all_sources(guard.metric for guard in self.guards)
         self.guard_reader = Reader(self.host.tree, guarded, arms)
         self.watch = Watch(self.guards)
         self.recording = Recording(self.header)
         self.pairs = self.length.pairs
         self.began = self.renew_at = self.host.clock()
+        self.block: Block | None = None
+        self.restarting = False  # is the cgroup maybe made anew?
+        self.told = False  # of an arm that does nothing
         self.begun = 0  # blocks
         self.block_began = 0.0
 
@@ -90,10 +94,11 @@ class Runner:
         if self.host.clock() >= self.renew_at:
             self.lab.renew()
             self.renew_at = self.host.clock() + self.lab.lease_ms / 4000
+        self.lab.look_after(self.restarting)
         if self.guards:
             broken = self.watch.look(self.guard_reader.read(self.now()))
             if broken:
-                raise StoppedError("guard", broken)
+                raise StoppedError("guard", *broken)
         self.display.tick(self.left())
 
     def left(self) -> float:
@@ -123,13 +128,23 @@ class Runner:
             try:
                 self._phases()
             except StoppedError as err:
-                end = {"status": err.status, "reason": err.reason}
+                where = self._where(err.arm)
+                place = f", in {where['arm'] or 'both arms'}, block {where['block']}"
+                reason = err.reason + place * (err.status == "guard")
+                end = {"status": err.status, "reason": reason, **where}
             except Error as err:
                 end, self.failure = {"status": "failed", "reason": err.message}, err
             finally:
                 end |= self._restore()
         self._write("end", end)
         self.end = end
+
+    def _where(self, arm: str) -> dict[str, Any]:
+        """Return block and arm in which something happened. In the A/A phase, all is control."""
+        if not self.block:
+            return {"block": None, "phase": "", "arm": ""}
+        arm = ARMS[0] if self.block.phase == "aa" else self.block.arm or arm
+        return {"block": self.block.number, "phase": self.block.phase, "arm": arm}
 
     def _restore(self) -> dict[str, Any]:
         start = self.host.clock()
@@ -141,7 +156,7 @@ class Runner:
         most = "at most " if self.length.detect else ""
         long = f"{self.blocks()} blocks of {self.design.block_s:g} s"
         self.display.say(f"time: {most}{clock(self.left())}, {long}")
-        self.lab.set_up(self.header["unit"], self.header["cgroup"])
+        self.lab.set_up(self.header["unit"])
         self.lab.equip("aa")
         for block in self.design.blocks("aa", self.length.aa_pairs):
             self._block(block)
@@ -149,6 +164,7 @@ class Runner:
             self._settle()
         self.lab.equip("ab")
         for block in self.design.blocks("ab", self.pairs, len(self.recording.blocks)):
+            self._tell_of_idleness(block)
             self._block(block)
 
     def _settle(self) -> None:
@@ -166,17 +182,39 @@ class Runner:
         )
 
     def _block(self, block: Block) -> None:
-        begin = self.block_began = self.now()
+        self.block, self.block_began = block, self.now()
         self.begun += 1
         self.lab.enter(block)
+        self._switch()
+        begin, before = self.now(), self.decisions.read()
+        self.block_began = begin
         for moment in self.design.moments():
             self.pause(begin + moment)
             self._sample(block)
-        self._write("block", {**block._asdict(), "began": begin, "ended": self.now()})
+        counts = risen(before, self.decisions.read())
+        times = {"began": begin, "ended": self.now()}
+        self._write("block", {**block._asdict(), **times, **counts})
         self.display.report(self.progress(block))
 
+    def _switch(self) -> None:
+        """Do what the operator wants to be done at the beginning of a block."""
+        if self.header["at_switch"]:
+            self.restarting = True
+            self.commands.run(self.header["at_switch"])
+            self.lab.look_after(self.restarting)
+            self.restarting = False
+            self.tick()
+
+    def _tell_of_idleness(self, block: Block) -> None:
+        """Say it early if an arm does nothing; the report doubts it at the end."""
+        idle = self.recording.idle() if block.pair == IDLE_PAIRS and not self.told else []
+        if idle:
+            text = f"no decision yet in {' and '.join(idle)}, after {IDLE_PAIRS} pairs"
+            self.display.say(f"warning: {text}: does anything in the scope fault?")
+            self.told = True
+
     def _sample(self, block: Block) -> None:
-        said: Numbers = {each.text: self._said_by(each.command) for each in self.commands}
+        said: Numbers = {each.text: self.commands.number(each.command) for each in self.asked}
         sample = self.reader.read(self.now(), said)
         self._write("sample", {"block": block.number, **sample._asdict()})
 
@@ -185,38 +223,6 @@ class Runner:
             self.recording.add({"kind": kind, **record})
         self.out.write(line_of(kind, record))
         self.out.flush()
-
-    # Commands
-
-    def _said_by(self, command: str) -> float:
-        """Return the number that a command prints last; lease and guards go on meanwhile."""
-        with tempfile.TemporaryFile("w+") as output, self._started(command, output) as process:
-            while process.poll() is None:
-                self.tick()
-                try:
-                    process.wait(POLL_S)
-                except subprocess.TimeoutExpired:
-                    continue
-            output.seek(0)
-            words = output.read().split()
-        try:
-            if process.returncode == 0:
-                return float(words[-1])
-            text = f"'{command}' ended with status {process.returncode}"
-        except (IndexError, ValueError):
-            text = f"'{command}' does not print a number"
-        raise StoppedError("failed", text)
-
-    @contextmanager
-    def _started(self, command: str, output: TextIO) -> Iterator[subprocess.Popen[bytes]]:
-        argv, null = ["/bin/sh", "-c", command], subprocess.DEVNULL
-        process = subprocess.Popen(argv, stdin=null, stdout=output, start_new_session=True)
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
     # What the user sees
 

@@ -21,6 +21,7 @@ VERSION = 1
 HUGE = 1e150  # more than this is no result either: its square is no number
 PERCENT = 100
 MOST_SAMPLES = 1e6  # in a block
+COUNTED = ("decisions", "timed", "missed")  # what a block may have for each arm
 PHASES = ("aa", "ab")
 HINT = "give a file that mmpolicy ab run has written"
 NUMBER = (int, float)
@@ -74,6 +75,13 @@ def _sample_of(record: dict[str, Any]) -> Sample:
     return Sample(_number(record["t"]), host, arms)
 
 
+def _check_counts(block: dict[str, Any]) -> None:
+    for what in COUNTED:
+        for count in block.get(what, {}).values():
+            if type(count) is not int:
+                raise TypeError(f"{what} of a block are {count!r}")
+
+
 def check(record: dict[str, Any], kind: str) -> None:
     """Raise a ValueError unless the line has what its kind must have."""
     for name, kinds in FIELDS[kind].items():
@@ -101,6 +109,7 @@ class Recording:
         if kind == "block":
             if record["phase"] not in PHASES or record["arm"] not in ("", *ARMS):
                 raise ValueError(f"no block of an experiment: {record}")
+            _check_counts(record)
             self.blocks[record["number"]] = record
         elif kind == "sample":
             self.windows.setdefault(record["block"], []).append(_sample_of(record))
@@ -169,6 +178,25 @@ class Recording:
         values = [self.value(metric, *block) for block in blocks]
         return start + values, [arm == ARMS[1] for _, arm in blocks[::2]]
 
+    def counted(self, what: str) -> dict[str, int]:
+        """Return decisions, or faults timed or missed, of each arm over its blocks with it."""
+        found: dict[str, int] = {}
+        for number, _, arm in self.of_phase("ab"):
+            counts = self.blocks[number].get(what, {})
+            if arm in counts:
+                found[arm] = found.get(arm, 0) + int(counts[arm])
+        return {arm: found[arm] for arm in ARMS if arm in found}
+
+    def idle(self) -> list[str]:
+        """Return the arms with a policy that has decided nothing, where that is known."""
+        given = {
+            arm: [value for key, value in self.header[arm]["settings"].items() if _chooses(key)]
+            for arm in ARMS
+        }
+        counts = self.counted("decisions")
+        acts = [arm for arm in ARMS if any(value != "stock" for value in given[arm])]
+        return [arm for arm in acts if counts.get(arm) == 0]
+
     def units(self) -> tuple[int, int]:
         """Return how many units each arm has seen, over all blocks."""
         ends = [window[-1].arms for window in self.windows.values() if window[-1].arms]
@@ -176,6 +204,11 @@ class Recording:
             sum(int(arms.get(arm, {}).get("units", 0)) for arms in ends) for arm in ARMS
         )
         return control, treatment
+
+
+def _chooses(key: str) -> bool:
+    """Tell if a setting, as the header has it, is the policy of a point."""
+    return key.count("/") == 1 and key.endswith("/policy")
 
 
 def parse(lines: Iterable[str], name: str) -> Recording:
@@ -203,7 +236,8 @@ def _checked(header: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"no header of version {VERSION}")
     check(header, "header")
     for arm in ARMS:
-        if not {"given", "settings"} <= set(header[arm]):
+        given, settings = (header[arm].get(name) for name in ("given", "settings"))
+        if not isinstance(given, str) or not isinstance(settings, dict):
             raise ValueError(f"'{arm}' of header has no settings")
     texts = [*header["metrics"], *header["guards"]]
     if not header["metrics"] or not all(isinstance(text, str) for text in texts):

@@ -3,14 +3,29 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from re import fullmatch
 from typing import NamedTuple
 
-from mmpolicy.ab.arithmetic import Numbers, flatten, sum_of_zones, time_of_log2
+from mmpolicy.ab.arithmetic import (
+    Numbers,
+    flatten,
+    sum_of_zones,
+    time_of_log2,
+    without_zones,
+)
 from mmpolicy.control.counters import COUNTERS, read_counters
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 
 ARMS = ("control", "treatment")
+# Files of a cgroup, and the keys in them that only rise.
+COUNTERS_OF = (
+    (r"memory\.(numa_)?stat", r"(pg|thp_|numa_|workingset_|z?swpin|z?swpout|zswpwb).*"),
+    (r"(?!cgroup\.).+\.events(\.local)?", r".+"),
+    (r"cpu\.stat(\.local)?|io\.stat", r".+"),
+    (r".+\.pressure", r".+\.total"),
+)
 UNITS_FILE = f"{COUNTERS}/experiment/units"
 
 
@@ -78,8 +93,10 @@ class HostFile(Source):
         """Return the number out of those of its file."""
         value = sum_of_zones(numbers, self.key)
         if value is None:
+            close = get_close_matches(self.key, without_zones(numbers), n=1)
+            hint = f"did you mean {close[0]}?" if close else f"look into {self.path}"
             text = f"no number '{self.key}' in {tree.real(self.path)}"
-            raise Error(text, Exit.USAGE, f"look into {self.path} for what it has")
+            raise Error(text, Exit.USAGE, hint)
         return value
 
 
@@ -125,6 +142,12 @@ class CgroupFile(HostFile):
     def path(self) -> str:
         """Return the file."""
         return f"/sys/fs/cgroup{self.file}"
+
+    @property
+    def only_rises(self) -> bool:
+        """Tell if the number is a counter, of which the mean says nothing."""
+        name = self.file.rpartition("/")[2]
+        return any(fullmatch(file, name) and fullmatch(key, self.key) for file, key in COUNTERS_OF)
 
 
 @dataclass(frozen=True)

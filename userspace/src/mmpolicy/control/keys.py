@@ -199,6 +199,7 @@ LEASE = Lease()
 CONTROL_ARM, TREATMENT_ARM = ExperimentFile("control"), ExperimentFile("treatment")
 ENABLED, PERCENT = ExperimentFile("enabled"), ExperimentFile("percent")
 UNIT, SCOPE, SEED = ExperimentFile("unit"), ExperimentFile("cgroup"), ExperimentFile("seed")
+TIMES = ExperimentFile("time_faults")
 
 KINDS: dict[str, type[Key]] = {
     "lease": Lease,

@@ -6,7 +6,7 @@ import platform
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,16 +17,17 @@ from mmpolicy.ab.arms import PROFILES, settings_of_arm
 from mmpolicy.ab.design import DIRTY, MAX_SEED, Design, least_pairs
 from mmpolicy.ab.guards import Guard
 from mmpolicy.ab.lab import Lab
-from mmpolicy.ab.metrics import FORMS, Metric, all_sources
+from mmpolicy.ab.metrics import FORMS, Metric
+from mmpolicy.ab.preflight import check_sources, wants_times
 from mmpolicy.ab.progress import clock
 from mmpolicy.ab.runner import Length, Runner
 from mmpolicy.ab.samples import VERSION
-from mmpolicy.ab.sources import Arm, Reader, Units
+from mmpolicy.ab.scope import scope_of
 from mmpolicy.control.change import Done
+from mmpolicy.control.journal import read_journal
 from mmpolicy.control.model import Control
 from mmpolicy.control.state import read_state
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
 from mmpolicy.verbs.commit import keep_change
@@ -61,6 +62,8 @@ class RunOptions:
     duration: float | None
     detect: float | None
     margin: float | None
+    cmd_timeout: float
+    at_switch: str | None
     lease: float
     seed: int | None
 
@@ -107,10 +110,14 @@ def _aa_pairs(given: RunOptions, metrics: int) -> int:
     return given.aa
 
 
-def _lab(host: Host, given: RunOptions) -> Lab:
+def _lab(host: Host, given: RunOptions, timing: bool) -> Lab:
     control, state = Control(host.tree), read_state(host.tree)
     arms = {arm: settings_of_arm(control, state, text) for arm, text in given.arms().items()}
-    return Lab(host.tree, arms, int(given.lease * 1000))
+    scope = scope_of(host.tree, given.cgroup)
+    lab = Lab(host.tree, arms, int(given.lease * 1000), scope, timing)
+    for warning in scope.warnings(state):
+        click.echo(f"warning: {warning}", err=True)
+    return lab
 
 
 def _header(
@@ -139,25 +146,16 @@ def _header(
         "pairs": length.pairs,
         "margin": given.margin,
         "unit": given.unit,
-        "cgroup": find_cgroup(host.tree, given.cgroup) if given.cgroup else "0",
+        "cgroup": lab.scope.number,
+        "cgroup_path": lab.scope.path,
+        "at_switch": given.at_switch,
+        "cmd_timeout_s": given.cmd_timeout,
+        "runs_this_week": 1 + _runs_before(host, given),
         "metrics": given.metric,
         "guards": given.guard,
         "host": machine,
         **arms,
     }
-
-
-def _check_sources(
-    host: Host, metrics: Sequence[Metric], guards: Sequence[Guard], kind: str
-) -> None:
-    """Find out what cannot be read before anything is changed."""
-    sources = all_sources([*metrics, *(guard.metric for guard in guards)])
-    Reader(host.tree, sources, {}).read(0.0)
-    of_arms = (Arm, Units)
-    strangers = [each.text for each in all_sources(metrics) if not isinstance(each, of_arms)]
-    if kind == "split" and strangers:
-        text = f"'{strangers[0]}' is of the whole host, where both arms run at once"
-        raise click.UsageError(f"{text}: take arm.POINT.COUNTER, or --design switchback")
 
 
 def _schedule(design: Design, length: Length) -> Iterator[tuple[str, str]]:
@@ -168,7 +166,7 @@ def _schedule(design: Design, length: Length) -> Iterator[tuple[str, str]]:
 
 
 def _dry_run(design: Design, length: Length, lab: Lab, header: dict[str, Any], json: bool) -> None:
-    writes = lab.rehearsal(header["unit"], header["cgroup"])
+    writes = lab.rehearsal(header["unit"])
     schedule = dict(_schedule(design, length))
     lines = [f"{each.path} <- {each.value}" for each in writes]
     lines += [f"{name}: {value}" for name, value in schedule.items()]
@@ -238,6 +236,14 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 )  # fmt: skip
 @MARGIN
 @click.option(
+    "--cmd-timeout", type=Seconds(), default="10s", show_default=True,
+    help="Time after which a command that has not ended ends the run.",
+)  # fmt: skip
+@click.option(
+    "--at-switch", metavar="COMMAND",
+    help="Run at the beginning of each block, against carry-over: a restart, a flush, a reclaim.",
+)  # fmt: skip
+@click.option(
     "--lease", type=Seconds(), default="10s", show_default=True,
     help="Time after which the kernel goes back to stock when this command is killed.",
 )  # fmt: skip
@@ -262,21 +268,38 @@ def run(host: Host, dry_run: bool, want_json: bool, out: Path | None, **options:
     if given.margin and not any(metric.better for metric in metrics):
         raise click.UsageError(UNJUDGED)
     length = _length(given, design, metrics)
-    _check_sources(host, metrics, guards, design.kind)
+    check_sources(host.tree, metrics, guards, design.kind)
+    timing = wants_times(metrics, guards)
     if dry_run:
-        lab = _lab(host, given)
+        lab = _lab(host, given, timing)
         _dry_run(design, length, lab, _header(host, given, design, length, lab), want_json)
         return
     file = out or Path(f"ab-{datetime.now():%Y%m%d-%H%M%S}.jsonl")
     with host.tree.locked(LOCK, f"ab run, pid {os.getpid()}, which writes {file.absolute()}"):
-        lab = _lab(host, given)
+        lab = _lab(host, given, timing)
         header = _header(host, given, design, length, lab)
         with _opened(file) as stream, display() as shown:
             runner = Runner(host, design, length, metrics, guards, lab, header, stream, shown)
-            _tell(host, f"begins: {header['control']['given']}, {header['treatment']['given']}")
+            _tell(host, _note(given))
             runner.run()
         _tell(host, f"ends: {runner.end['status']}, {runner.end['reason']}")
         _finish(runner, file, want_json)
+
+
+def _note(given: RunOptions) -> str:
+    """Return what the journal says of a run."""
+    return f"begins: {', '.join(given.arms().values())}"
+
+
+def _runs_before(host: Host, given: RunOptions) -> int:
+    """Return how many runs with the same arms this host has had within a week."""
+    since = datetime.now(UTC) - timedelta(weeks=1)
+    try:
+        entries = read_journal(host.tree)
+    except Error:
+        return 0
+    notes = [entry.note for entry in entries if datetime.fromisoformat(entry.time) > since]
+    return notes.count(_note(given))
 
 
 def _tell(host: Host, note: str) -> None:

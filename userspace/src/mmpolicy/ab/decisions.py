@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Does a treatment treat? What the policies of each arm decided, and which faults were timed."""
+
+from collections.abc import Iterator, Mapping
+
+from mmpolicy.ab.arms import PROFILES, Settings
+from mmpolicy.ab.metrics import TIMES
+from mmpolicy.control.counters import COUNTERS, read_counters
+from mmpolicy.control.keys import DEFAULT
+from mmpolicy.host.files import Tree
+
+Counts = dict[str, dict[str, int]]  # decisions, timed, missed -> arm -> number
+LEFT_ALONE = "stock"  # the counter of what was left to the kernel
+NOT_DECISIONS = ("fault_", "cost_")
+MISSED = "fault_missed"  # beside the times of all faults, at one of the points
+
+
+class Decisions:
+    """Counts since the module was loaded. Without debugfs, nothing is known."""
+
+    def __init__(self, tree: Tree, arms: Mapping[str, Settings], timing: bool) -> None:
+        self.tree = tree
+        self.timing = timing
+        self.points = {
+            arm: {key.point for key, value in settings.items() if key.is_choice and _acts(value)}
+            for arm, settings in arms.items()
+        }
+
+    def read(self) -> Counts:
+        """Return what was counted so far in each arm."""
+        if not self.tree.is_dir(COUNTERS):
+            return {}
+        found: Counts = {"decisions": {}}
+        for arm, points in self.points.items():
+            if points:
+                found["decisions"][arm] = sum(self._decided(arm))
+        if self.timing:
+            for arm, profile in PROFILES.items():
+                timed, missed = self._times(profile)
+                found.setdefault("timed", {})[arm] = timed
+                found.setdefault("missed", {})[arm] = missed
+        return found
+
+    def _decided(self, arm: str) -> Iterator[int]:
+        """Yield the decisions of the points that the arm sets; of the host, they are in default."""
+        for point in sorted(self.points[arm]):
+            own = self.tree.is_dir(f"{COUNTERS}/{PROFILES[arm]}/{point}")
+            profile = PROFILES[arm] if own else DEFAULT
+            counters = read_counters(self.tree, profile, point)[point]
+            yield from (count for name, count in counters.items() if _is_decision(name))
+
+    def _times(self, profile: str) -> tuple[int, int]:
+        """Return how many faults were timed, and of how many that failed."""
+        for counters in read_counters(self.tree, profile, None).values():
+            if MISSED in counters:
+                timed = (count for name, count in counters.items() if name.startswith(TIMES))
+                return sum(timed), counters[MISSED]
+        return 0, 0
+
+
+def _acts(policy: str) -> bool:
+    return policy != LEFT_ALONE
+
+
+def _is_decision(name: str) -> bool:
+    return name != LEFT_ALONE and not name.startswith(NOT_DECISIONS)
+
+
+def risen(before: Counts, now: Counts) -> Counts:
+    """Return what was counted in between."""
+    return {
+        what: {arm: count - before.get(what, {}).get(arm, 0) for arm, count in counts.items()}
+        for what, counts in now.items()
+    }

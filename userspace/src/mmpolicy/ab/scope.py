@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The cgroup that takes part in an experiment, and who else decides for what is in it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from mmpolicy.control.keys import CgroupBinding, State
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.cgroups import cgroup_mount, cgroup_paths, find_cgroup
+from mmpolicy.host.files import Tree
+
+HOST = "/"
+NOWHERE = "0"  # the id of no cgroup; for the kernel, the whole host
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A cgroup by its path below the mount, and by the id that it had at first."""
+
+    tree: Tree
+    path: str = HOST
+    number: str = NOWHERE
+
+    def now(self) -> str:
+        """Return the id of what is at the path now."""
+        if self.number == NOWHERE:
+            return self.number
+        return str(self.tree.inode(cgroup_mount(self.tree), self.path.strip("/")))
+
+    @property
+    def gone(self) -> bool:
+        """Tell if the cgroup was removed, or removed and made anew."""
+        return self.now() != self.number
+
+    def again(self) -> "Scope":
+        """Return what is at the path now."""
+        return replace(self, number=self.now())
+
+    def refuse_bound(self, state: State) -> None:
+        """Refuse a cgroup that is bound, or is in one that is: bindings win over experiments."""
+        for path, profile in self._bound(state):
+            if PurePosixPath(self.path).is_relative_to(path):
+                text = f"cgroup {path} is bound to {profile}, and bindings win over experiments"
+                hint = f"mmpolicy unbind --cgroup {path}"
+                raise Error(f"{text}: no arm would decide for {self.path}", Exit.USAGE, hint)
+
+    def warnings(self, state: State) -> Iterator[str]:
+        """Yield which part of it takes no part."""
+        for path, profile in self._bound(state):
+            if PurePosixPath(path).is_relative_to(self.path):
+                yield f"cgroup {path} takes no part, as it is bound to {profile}"
+
+    def _bound(self, state: State) -> Iterator[tuple[str, str]]:
+        bound = {key.number: state[key] for key in state if isinstance(key, CgroupBinding)}
+        if bound:
+            for number, path in cgroup_paths(self.tree).items():
+                if int(number) in bound:
+                    yield path, bound[int(number)]
+
+
+def scope_of(tree: Tree, given: str | None) -> Scope:
+    """Return the scope that an operator has named; without a name, it is the host."""
+    if not given:
+        return Scope(tree)
+    number = find_cgroup(tree, given)
+    return Scope(tree, cgroup_paths(tree)[number], number)
