@@ -2,13 +2,19 @@
 """`map`: on a process made of files."""
 
 import sys
+import tracemalloc
 from array import array
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from mmpolicy.memory.folios import PAGE, read_areas, totals
+from mmpolicy.memory import folios
+from mmpolicy.memory.folios import PAGE, Pages, read_areas, totals
 from mmpolicy.memory.picture import COLOURS, cell_pages
 
 from .fakes import FakeTree, Run
@@ -64,8 +70,8 @@ def write_at(tree: FakeTree, path: str, offset: int, data: bytes) -> None:
 def test_kinds_and_zeroes(process: FakeTree) -> None:
     (area,) = read_areas(process, PID, contents=True, files=False)
     assert (area.start, area.name) == (START, "[anon:my heap]")
-    assert area.kinds == b"4" * 16 + b"...." + b"0z99s" + b"." * 39
-    assert area.zeroes[:16] == bytes(8) + b"\1" * 8
+    assert area.kinds.cut(0, PAGES) == b"4" * 16 + b"...." + b"0z99s" + b"." * 39
+    assert area.zeroes.cut(0, 16) == bytes(8) + b"\1" * 8
     assert [(run.page, run.pages, run.kind, run.zero) for run in area.runs()] == [
         (0, 8, "4", False), (8, 8, "4", True), (20, 1, "0", False), (21, 1, "z", False),
         (22, 2, "9", False), (24, 1, "s", False),
@@ -145,3 +151,70 @@ def test_refusals(run: Run, process: FakeTree, tmp_path: Path) -> None:
 def test_a_large_process_gets_larger_cells(process: FakeTree) -> None:
     areas = read_areas(process, PID, contents=True, files=False)
     assert [cell_pages(areas, cells) for cells in (64, 63, 2)] == [1, 2, 32]
+
+
+def make_reservation(tree: FakeTree, pid: int, pages: int, present: int) -> None:
+    """Make a process with one mapping, of which one page is there; files have holes."""
+    end = START + pages * PAGE
+    tree.put(f"/proc/{pid}/comm", "go")
+    smaps = f"{START:x}-{end:x} rw-p 00000000 00:00 0\nRss:  4 kB\nSwap:  0 kB\n"
+    tree.put(f"/proc/{pid}/smaps", smaps)
+    tree.put("/proc/kpageflags", bytes(8 * 2048))
+    pagemap = f"/proc/{pid}/pagemap"
+    tree.put(pagemap, b"")
+    with tree.real(pagemap).open("r+b") as file:
+        file.truncate(end // PAGE * 8)
+        file.seek((START // PAGE + present) * 8)
+        file.write((PRESENT | 600).to_bytes(8, "little"))
+
+
+def test_a_mapping_beyond_a_tebibyte_is_seen_to_its_end(run: Run, tree: FakeTree) -> None:
+    """One read of so much of pagemap would be cut at 2 GiB."""
+    pages = (1 << 28) + (1 << 16)
+    make_reservation(tree, 20, pages, pages - 3)
+    tracemalloc.start()
+    (area,) = read_areas(tree, 20, contents=False, files=False)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert area.runs() == [(pages - 3, 1, "0", False)]
+    assert totals([area]) == {0: (1, 1, 0)}
+    assert len(area.kinds) == pages
+    assert most < 10 << 20
+
+
+def test_what_is_not_there_costs_next_to_nothing(tree: FakeTree) -> None:
+    """A reservation of 16 GiB with one page in it, in lines of ours that run: not one a page."""
+    make_reservation(tree, 21, 1 << 22, 12345)
+    lines = 0
+
+    def count(frame: FrameType, event: str, _arg: object) -> Callable[..., Any] | None:
+        nonlocal lines
+        lines += event == "line"
+        return count if frame.f_code.co_filename == folios.__file__ else None
+
+    sys.settrace(count)
+    try:
+        areas = read_areas(tree, 21, contents=True, files=False)
+    finally:
+        sys.settrace(None)
+    assert [run.page for run in areas[0].runs()] == [12345]
+    assert lines < 100_000
+
+
+def test_runs_go_on_over_the_stretches_that_are_read(tree: FakeTree) -> None:
+    pages = Pages(10000, b".")
+    pages.put(0, b"." * 4000 + b"0" * 96)
+    pages.put(4096, b"0" * 4096)
+    area = folios.Area(0, "", pages, Pages(10000, b"\0"), Counter())
+    assert area.runs() == [(4000, 96 + 4096, "0", False)]
+    assert pages.cut(3999, 4098) == b"." + b"0" * 98
+    assert pages.cut(8190, 8194) == b"00.."
+    assert pages.cut(9998, 20000) == b".."
+
+
+def test_a_picture_does_not_go_through_a_link(run: Run, process: FakeTree, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "map.svg").symlink_to(tmp_path / "precious")
+    result = run("map", str(PID), "-o", str(tmp_path / "map.svg"))
+    assert (result.code, "ELOOP" in result.err) == (1, True)
+    assert (tmp_path / "precious").read_text() == "precious"

@@ -8,6 +8,7 @@ kernel. Contents come from /proc/PID/mem, only of pages that are there: nothing 
 import re
 from array import array
 from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
@@ -17,6 +18,10 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.processes import check_process
 
 PAGE = 4096
+STRETCH = 4096  # pages that are looked at together: 16 MiB of memory
+BULK = 64 * STRETCH  # pages that are read at once
+Folio = tuple[int, int]  # number and order
+NO_FOLIO: Folio = (-1, 0)
 BLOCK_BITS = 9  # folios up to a PMD lie within blocks of that many page frames
 PRESENT, SWAPPED, FRAME = 1 << 63, 1 << 62, (1 << 55) - 1
 ABSENT, SWAP, ZERO_PAGE = b".sz"  # kinds of a page beside "0" to "9", the order of its folio
@@ -32,24 +37,65 @@ class Run(NamedTuple):
     zero: bool
 
 
+class Pages:
+    """A byte for each page of an area; stretches of which nothing is known take no room."""
+
+    def __init__(self, pages: int, empty: bytes) -> None:
+        self._pages, self._empty = pages, empty
+        self._stretches: dict[int, bytes] = {}  # by their first page
+
+    def __len__(self) -> int:
+        return self._pages
+
+    def put(self, first: int, found: bytes) -> None:
+        """Set a stretch; it begins where one may begin."""
+        self._stretches[first] = found
+
+    def stretches(self) -> Iterator[tuple[int, bytes]]:
+        """Yield what is known, with its first page."""
+        yield from self._stretches.items()
+
+    def cut(self, first: int, end: int) -> bytes:
+        """Return some pages, as they lie."""
+        found = bytearray(self._empty * (min(end, self._pages) - first))
+        for start in range(first // STRETCH * STRETCH, end, STRETCH):
+            known = self._stretches.get(start)
+            if known is not None:
+                part = known[max(first - start, 0) : end - start]
+                at = max(start - first, 0)
+                found[at : at + len(part)] = part
+        return bytes(found)
+
+
 class Area(NamedTuple):
     """One mapping: a byte for each page with its kind, and one that is 1 if it is all zero."""
 
     start: int
     name: str
-    kinds: bytes
-    zeroes: bytes
+    kinds: Pages
+    zeroes: Pages
     folios: Counter[int]  # by order
 
     def runs(self) -> list[Run]:
         """Return the area as runs, without pages that are not there."""
-        found, page = [], 0
-        for (kind, zero), group in groupby(zip(self.kinds, self.zeroes, strict=True)):
-            pages = sum(1 for _ in group)
-            if kind != ABSENT:
-                found.append(Run(page, pages, chr(kind), bool(zero)))
-            page += pages
+        found: list[Run] = []
+        for page, kinds in self.kinds.stretches():
+            zeroes = self.zeroes.cut(page, page + len(kinds))
+            for (kind, zero), group in groupby(zip(kinds, zeroes, strict=True)):
+                pages = sum(1 for _ in group)
+                if kind != ABSENT:
+                    _add(found, Run(page, pages, chr(kind), bool(zero)))
+                page += pages
         return found
+
+
+def _add(runs: list[Run], run: Run) -> None:
+    """Add a run, to the last one if that goes on in it."""
+    last = runs[-1] if runs else None
+    if last and last.page + last.pages == run.page and last[2:] == run[2:]:
+        runs[-1] = last._replace(pages=last.pages + run.pages)
+    else:
+        runs.append(run)
 
 
 class Mapping(NamedTuple):
@@ -105,11 +151,35 @@ class Frames:
 def read_area(tree: Tree, pid: int, frames: Frames, mapping: Mapping, contents: bool) -> Area:
     """Return which folios back a mapping, with contents also which of their pages are zero."""
     pages = (mapping.end - mapping.start) // PAGE
-    raw = tree.read_at(f"/proc/{pid}/pagemap", pages * 8, mapping.start // PAGE * 8)
-    entries = array("Q", raw[: len(raw) // 8 * 8])
-    kinds = bytearray(b".") * pages
-    folios: Counter[int] = Counter()
-    last = (-1, 0)
+    area = Area(mapping.start, mapping.name, Pages(pages, b"."), Pages(pages, b"\0"), Counter())
+    last = NO_FOLIO
+    for first, entries in _entries(tree, pid, mapping.start // PAGE, pages):
+        kinds, last = _kinds(frames, entries, area.folios, last)
+        area.kinds.put(first, kinds)
+        if contents:
+            begin = mapping.start + first * PAGE
+            area.zeroes.put(first, _find_zeroes(tree, pid, begin, kinds))
+    return area._replace(folios=+area.folios)
+
+
+def _entries(tree: Tree, pid: int, start: int, pages: int) -> Iterator[tuple[int, "array[int]"]]:
+    """Yield the entries of pagemap in stretches, without those in which nothing is."""
+    for bulk in range(0, pages, BULK):
+        size = min(BULK, pages - bulk) * 8
+        raw = tree.read_at(f"/proc/{pid}/pagemap", size, (start + bulk) * 8)
+        if raw.count(0) == len(raw):
+            continue
+        for at in range(0, len(raw), STRETCH * 8):
+            part = raw[at : at + STRETCH * 8]
+            if part.count(0) < len(part):
+                yield bulk + at // 8, array("Q", part[: len(part) // 8 * 8])
+
+
+def _kinds(
+    frames: Frames, entries: "array[int]", folios: Counter[int], last: Folio
+) -> tuple[bytes, Folio]:
+    """Return the kind of each page, and the last folio; count folios that were not the last."""
+    kinds = bytearray(b".") * len(entries)
     for page, entry in enumerate(entries):
         if not entry & PRESENT:
             kinds[page] = SWAP if entry & SWAPPED else ABSENT
@@ -122,8 +192,7 @@ def read_area(tree: Tree, pid: int, frames: Frames, mapping: Mapping, contents: 
         folio = frame >> order if 0 <= order <= BLOCK_BITS else -1
         folios[order] += folio >= 0 and (folio, order) != last
         last = (folio, order)
-    zeroes = _find_zeroes(tree, pid, mapping.start, bytes(kinds)) if contents else bytes(pages)
-    return Area(mapping.start, mapping.name, bytes(kinds), zeroes, +folios)
+    return bytes(kinds), last
 
 
 def _find_zeroes(tree: Tree, pid: int, start: int, kinds: bytes) -> bytes:
@@ -165,7 +234,7 @@ def totals(areas: list[Area]) -> dict[int, Total]:
     result = {}
     for order in range(BLOCK_BITS + 1):
         kind = ord("0") + order
-        pages = sum(area.kinds.count(kind) for area in areas)
+        pages = sum(kinds.count(kind) for area in areas for _, kinds in area.kinds.stretches())
         zero = sum(
             run.pages
             for area in areas

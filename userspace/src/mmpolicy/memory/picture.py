@@ -4,8 +4,8 @@
 from collections import Counter
 from collections.abc import Iterator
 from html import escape
+from io import BytesIO
 from itertools import groupby
-from pathlib import Path
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
@@ -50,9 +50,9 @@ def _rows(area: Area, pages: int) -> Iterator[tuple[int, str]]:
     for begin in range(first // row * row, first + len(area.kinds), row):
         marks = ""
         for cell in range(begin, begin + row, pages):
-            here = slice(max(cell - first, 0), max(cell + pages - first, 0))
+            here = max(cell - first, 0), max(cell + pages - first, 0)
             outside = cell + pages <= first or cell >= first + len(area.kinds)
-            marks += " " if outside else _cell(area.kinds[here], area.zeroes[here])
+            marks += " " if outside else _cell(area.kinds.cut(*here), area.zeroes.cut(*here))
         if marks.strip(" ."):
             yield begin * PAGE, marks.rstrip()
 
@@ -150,8 +150,8 @@ def as_svg(drawing: Drawing) -> str:
     return "\n".join([*lines, "</svg>", ""])
 
 
-def save_png(drawing: Drawing, path: Path) -> None:
-    """Write a drawing as PNG."""
+def as_png(drawing: Drawing) -> bytes:
+    """Return a drawing as PNG."""
     try:
         from matplotlib.figure import Figure
     except ImportError as err:
@@ -164,4 +164,6 @@ def save_png(drawing: Drawing, path: Path) -> None:
         axes.broken_barh([(x, wide)], (y, ROW - 1), facecolors=COLOURS[mark])
     for x, y, text in drawing.texts:
         axes.text(x, y, text, family="monospace", size=7)
-    figure.savefig(path)
+    picture = BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from mmpolicy.errors import Error, Exit
+from mmpolicy.host.files import save_as
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.folios import PAGE, Area, read_areas, totals
-from mmpolicy.memory.picture import as_svg, draw, save_png, terminal
+from mmpolicy.memory.picture import as_png, as_svg, draw, terminal
 from mmpolicy.render import emit, table
 from mmpolicy.verbs.options import json_option, pass_host
 
@@ -45,16 +45,10 @@ def _lines(areas: list[Area]) -> Iterator[str]:
 
 
 def _draw(title: str, areas: list[Area], output: Path) -> None:
-    drawing = draw(title, areas)
     if output.suffix not in (".svg", ".png"):
         raise click.UsageError(f"{output}: the name has to end in .svg or .png")
-    try:
-        if output.suffix == ".svg":
-            output.write_text(as_svg(drawing))
-        else:
-            save_png(drawing, output)
-    except OSError as err:
-        raise Error(f"cannot write {output}: {err.strerror}", Exit.FAILED, "see there") from err
+    drawing = draw(title, areas)
+    save_as(output, as_svg(drawing).encode() if output.suffix == ".svg" else as_png(drawing))
 
 
 @click.command("map")
