@@ -52,15 +52,19 @@ class Screen:
             self._show(int(left_s))
 
     def _show(self, left_s: int) -> None:
-        from rich.console import Group
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
         self.left_s, now = left_s, self.progress
         blocks = f"block {now.done} of {now.total} ({now.phase}), " if now.total else ""
         bar = ProgressBar(total=max(now.total, 1), completed=now.done, width=40)
-        lines = [Text(f"{blocks}{clock(left_s)} left"), *map(Text, now.estimates)]
-        self.live.update(Group(bar, *lines), refresh=True)
+        grid = Table.grid()
+        grid.add_column(overflow="fold")
+        grid.add_row(bar)
+        for line in (f"{blocks}{clock(left_s)} left", *now.estimates):
+            grid.add_row(Text(line))
+        self.live.update(grid, refresh=True)
 
 
 @contextmanager
