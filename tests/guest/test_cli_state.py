@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
+from machine import TREE, cache_dir
 from vm import Guest
 
 from .test_load import DENSE, cli
@@ -14,6 +16,13 @@ from .tools import ROOT, folios, histograms, must, ops_command
 GROUP = "/sys/fs/cgroup/app.slice/web.service"
 SEEN = f"cd {ROOT} && find . -type f -perm /400 ! -name '*_left_ms' | sort | xargs grep ''"
 FILE = "/tmp/host.toml"
+VICTIMS = [
+    "/run/victim",
+    "/run/victims/anon_order/policy",
+    "/run/victims/anon_order/fixed/max_order",
+    "/sys/kernel/mm/transparent_hugepage/enabled",
+    "/proc/sys/vm/swappiness",
+]
 
 
 def in_group(guest: Guest, words: str, *shell: str) -> str:
@@ -88,6 +97,22 @@ def test_manifest_there_and_back(loaded: Guest) -> None:
     assert "is never" in cli(loaded, "revert", 1)
     cli(loaded, "revert --force")
     assert must(loaded, f"cat {ROOT}/state") == "stock\n"
+
+
+def test_hostile_names(loaded: Guest) -> None:
+    """As root on the real tree: names, manifests and journals write nothing elsewhere."""
+    targets = [*VICTIMS, f"{ROOT}/reset"]
+    for path in VICTIMS[:3]:
+        must(loaded, f"mkdir -p {Path(path).parent} && echo precious >{path}")
+    elsewhere = f"cat {' '.join(VICTIMS)}; grep -rs . /sys/kernel/mm/*/ /proc/sys/vm; ls -lR /etc"
+    elsewhere += f"; ls -l --time-style=full-iso {' '.join(VICTIMS[:3])}"
+    unstable = "| grep -v 'stat\\|pages_\\|full_scans\\|swap/'"
+    before = must(loaded, f"({elsewhere}) {unstable} | sha256sum")
+    attack = f"PYTHONPATH={TREE}/userspace/src {cache_dir()}/venv/bin/python"
+    words = " ".join(map(shlex.quote, targets))
+    out = must(loaded, f"{attack} {TREE}/tests/cli/hostile.py 1 10000 {words}")
+    assert out == "0\n"
+    assert must(loaded, f"({elsewhere}) {unstable} | sha256sum") == before
 
 
 def test_map_sees_what_the_process_has(loaded: Guest) -> None:
