@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """`set` and `reset`."""
 
+import threading
 from errno import EBUSY, EINVAL, EIO
 
 import pytest
 
-from .fakes import CONTROL, DEFAULT, FakeTree, Run
+from .fakes import CONTROL, DEFAULT, FakeTree, Run, read_named
 
 POINT = f"{DEFAULT}/anon_order"
 
@@ -109,6 +110,68 @@ def test_a_failed_way_back_is_told(
     result = run("set", "anon_order", "fixed", "max_order=6")
     assert result.code == 5
     assert "the way back failed: cannot write '4'" in result.err
+
+
+def test_a_refusal_takes_back_our_writes_and_no_others(
+    run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = tree.store
+
+    def store(path: str, value: str) -> None:
+        if path == f"{POINT}/policy":  # somebody else is at work at the same time
+            plain(f"{POINT}/pressure_percent", "77")
+            plain(f"{POINT}/adaptive/min_faults", "8")
+        plain(path, value)
+
+    monkeypatch.setattr(tree, "store", store)
+    tree.refusals[f"{POINT}/policy"] = EINVAL
+    result = run("set", "anon_order", "adaptive", "max_order=3", "min_faults=7")
+    assert (result.code, "the writes before it were put back" in result.err) == (5, True)
+    assert tree.read(f"{POINT}/pressure_percent") == "77"
+    assert tree.read(f"{POINT}/adaptive/min_faults") == "8"  # ours was overwritten by theirs
+    assert tree.read(f"{POINT}/adaptive/max_order") == "9"
+
+
+def test_a_profile_that_was_made_is_taken_back(run: Run, tree: FakeTree) -> None:
+    run("set", "anon_order", "fixed", "max_order=6")
+    before = read_named(tree)
+    tree.refusals[f"{CONTROL}/profiles/web/anon_order/policy"] = EINVAL
+    assert run("profile", "create", "web", "--from", "default").code == 5
+    assert read_named(tree) == before
+
+
+CHANGES = [
+    ["set", "anon_order", "fixed"],
+    ["profile", "create", "web"],
+    ["profile", "delete", "web"],
+    ["bind", "--cgroup", "/", "default"],
+    ["unbind", "--cgroup", "/"],
+    ["lease", "1m"],
+    ["apply", "-"],
+    ["revert"],
+]
+
+
+@pytest.mark.parametrize("words", CHANGES)
+def test_two_changes_wait_for_each_other(
+    run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr("mmpolicy.verbs.commit.PATIENCE_S", 0.05)
+    with tree.locked("/run/mmpolicy/change.lock", "mmpolicy apply, pid 7"):
+        result = run(*words)
+        assert run("reset").code == 0  # which waits for nobody
+        assert run("set", "anon_order", "fixed", "--dry-run").code == 0
+    if words != ["apply", "-"]:  # which says first that this is no manifest
+        assert "is held by mmpolicy apply, pid 7" in result.err
+    assert (result.code, tree.writes) == (1, [(f"{CONTROL}/reset", "1")])
+
+
+def test_a_change_goes_on_when_the_other_one_is_done(run: Run, tree: FakeTree) -> None:
+    lock = tree.locked("/run/mmpolicy/change.lock", "another")
+    lock.__enter__()
+    threading.Timer(0.2, lambda: lock.__exit__(None, None, None)).start()
+    assert run("set", "anon_order", "fixed").code == 0
+    assert "[fixed]" in tree.read(f"{POINT}/policy")
 
 
 def test_no_permission(run: Run, tree: FakeTree) -> None:

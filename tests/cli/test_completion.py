@@ -20,7 +20,7 @@ from .fakes import FakeTree
         (["show"], "b", ["bulk"]),
         (["show", "--profile"], "", ["default", "web"]),
         (["stats"], "c", ["compact"]),
-        ([], "lo", ["load"]),
+        ([], "loa", ["load"]),
         (["profile", "delete"], "w", ["web"]),
         (["profile"], "s", ["show"]),
         (["bind", "--cgroup"], "/app", ["/app.slice", "/app.slice/a.service"]),

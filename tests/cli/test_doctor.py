@@ -3,11 +3,12 @@
 
 import gzip
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from mmpolicy.control.ready import CHECKS
-from mmpolicy.host.doctor import SECURE_BOOT, SIG_ENFORCE
+from mmpolicy.host.doctor import SECURE_BOOT, SERIES, SIG_ENFORCE
 
 from .fakes import CONTROL, MODULE_DIR, RELEASE, FakeLib, FakeTree, Run
 
@@ -71,6 +72,7 @@ def test_json(run: Run, tree: FakeTree) -> None:
     [
         ("kernel", lambda t, _: t.put("/proc/sys/kernel/osrelease", "6.1.0"), "warn", 0, "series"),
         ("hooks", no_symbol, "fail", 3, "CONFIG_MM_POLICY=y"),
+        ("kernel", lambda t, _: t.put("/proc/sys/kernel/osrelease", "6.18.4"), "warn", 0, "series"),
         ("thp", lambda t, _: t.remove("/sys/kernel/mm"), "warn", 0, "TRANSPARENT_HUGEPAGE"),
         ("headers", lambda t, _: t.remove("/lib/modules"), "warn", 0, f"linux-headers-{RELEASE}"),
         ("file", no_file, "warn", 0, "depmod"),
@@ -133,3 +135,8 @@ def test_stock_host_without_anything(run: Run, tree: FakeTree, lib: FakeLib) -> 
     lib.path = None
     code, found = statuses(run)
     assert (code, found["hooks"], found["file"]) == (3, "fail", "fail")
+
+
+def test_the_series_are_those_that_have_patches() -> None:
+    folders = (Path(__file__).parents[2] / "kernel-hooks").glob("*/*.patch")
+    assert set(SERIES) == {patch.parent.name for patch in folders}

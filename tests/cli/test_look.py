@@ -152,12 +152,13 @@ def test_stats_tells_the_memory_of_what_is_bound(run: Run, tree: FakeTree) -> No
     run("profile", "create", "quiet")
     run("bind", "--cgroup", "/web", "quiet")
     run("bind", "--pid", "42", "quiet")
-    found = run("stats", "--profile", "quiet", "--json").json["memory"]
+    assert run("stats", "--profile", "quiet", "--json").json["memory"] == []
+    found = run("stats", "--profile", "quiet", "--memory", "--json").json["memory"]
     assert [list(each.values()) for each in found] == [
         ["cgroup /web", 2, 1050, 600, 450],
         ["process 42", 1, 50, 0, 50],
     ]
-    lines = run("stats", "--profile", "quiet").out.splitlines()
+    lines = run("stats", "--profile", "quiet", "--memory").out.splitlines()
     assert [line.split()[-1] for line in lines[-2:]] == ["450", "50"]
 
 
@@ -233,3 +234,22 @@ def test_colour_on_a_terminal_only(
     rows = [(render.paint("a", "red"), "b"), ("long", "c")]
     lines = [click.unstyle(line) for line in render.table(("H", "I"), rows)]
     assert lines == ["H     I", "a     b", "long  c"]
+
+
+def test_page_tables_are_walked_only_when_asked_for(
+    run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_lazy(tree)
+    run("bind", "--cgroup", "/web", "default")
+    read, seen = tree.read_bytes, set()
+
+    def note(path: str) -> bytes:
+        seen.add(path)
+        return read(path)
+
+    monkeypatch.setattr(tree, "read_bytes", note)
+    for words in (["stats"], ["stats", "--watch"], ["watch"], ["status"]):
+        assert run(*words).code == 0
+    assert not [path for path in seen if "smaps" in path]
+    run("stats", "--memory")
+    assert [path for path in seen if "smaps" in path]

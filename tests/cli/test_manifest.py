@@ -283,6 +283,70 @@ def test_a_change_is_good_even_if_the_way_back_cannot_be_kept(run: Run, tree: Fa
     assert "[fixed]" in tree.read(POLICY)
 
 
+@pytest.mark.parametrize("text", ["", "# nothing\n", "lease_ms = 0\n", "[profiles.web]\n"])
+def test_a_file_without_version_is_no_manifest(
+    run: Run, tree: FakeTree, tmp_path: Path, text: str
+) -> None:
+    run("set", "anon_order", "fixed")
+    before = snapshot(tree)
+    for verb in ("apply", "diff", "verify"):
+        result = run(verb, str(put(tmp_path / "cut-off.toml", text)))
+        assert (result.code, "has no version" in result.err) == (1, True)
+    assert snapshot(tree) == before
+
+
+def test_missing_cgroups_may_be_left_out(run: Run, tree: FakeTree, forty: Path) -> None:
+    tree.remove("/sys/fs/cgroup/app.slice/cache.service")
+    before = snapshot(tree)
+    failed = run("apply", str(forty))
+    assert (failed.code, f"{forty}:32: no cgroup 'cache.service'" in failed.err) == (1, True)
+    assert "--missing skip" in failed.err
+    assert snapshot(tree) == before
+    result = run("apply", "--missing", "skip", str(forty))
+    assert (result.code, "no cgroup 'cache.service': left out" in result.err) == (0, True)
+    web = tree.inode("/sys/fs/cgroup", "app.slice/web.service")
+    assert read_named(tree)[f"cgroups/{web}"] == "web"
+    assert run("verify", str(forty)).code == 6
+
+
+def test_an_experiment_is_not_for_all_where_its_cgroup_is_missing(
+    run: Run, tree: FakeTree, forty: Path
+) -> None:
+    put(forty, FORTY.replace('cgroup = "/app.slice"', 'cgroup = "/gone.slice"'))
+    before = snapshot(tree)
+    result = run("apply", "--missing", "skip", str(forty))
+    assert (result.code, f"{forty}:39: no cgroup '/gone.slice'" in result.err) == (1, True)
+    assert snapshot(tree) == before
+    assert run("verify", str(forty)).code == 6
+
+
+def test_a_manifest_that_cannot_be_kept_is_applied_all_the_same(
+    run: Run, tree: FakeTree, forty: Path
+) -> None:
+    tree.put("/var/lib/mmpolicy", "a file where the folder should be")
+    result = run("apply", str(forty))
+    assert (result.code, "verify will want a FILE" in result.err) == (0, True)
+    assert run("verify", str(forty)).code == 0
+
+
+def test_files_that_cannot_be_used(run: Run, tree: FakeTree, tmp_path: Path) -> None:
+    for verb in ("apply", "diff", "verify"):
+        result = run(verb, str(tmp_path / "nofile"))
+        assert (result.code, "cannot read" in result.err) == (1, True)
+        assert "next: give the path of a file that there is" in result.err
+    result = run("save", str(tmp_path / "no" / "file"))
+    assert (result.code, "ENOENT" in result.err, "next: " in result.err) == (1, True, True)
+    (tmp_path / "link").symlink_to(put(tmp_path / "precious", "precious"))
+    result = run("save", str(tmp_path / "link"))
+    assert (result.code, "ELOOP" in result.err) == (1, True)
+    assert (tmp_path / "precious").read_text() == "precious"
+    result = run("apply", str(put(tmp_path / "latin", "")))
+    (tmp_path / "latin").write_bytes(b"version = 1 # \xe4\n")
+    assert "save it as UTF-8" in run("apply", str(tmp_path / "latin")).err
+    tree.make_unloaded()
+    assert run("verify").code == 3
+
+
 def test_after_a_lease_has_expired(run: Run, tree: FakeTree, forty: Path) -> None:
     run("apply", str(forty))
     tree.expire()

@@ -27,6 +27,7 @@ def test_create(run: Run, tree: FakeTree) -> None:
     assert (again.code, "there is a profile 'web' already" in again.err) == (1, True)
     bad = run("profile", "create", "Web!")
     assert (bad.code, "EINVAL" in bad.err) == (5, True)
+    assert "next: take a-z, 0-9, _ and -" in bad.err
 
 
 def test_create_from_a_profile_is_all_or_nothing(run: Run, tree: FakeTree) -> None:
@@ -142,6 +143,8 @@ def test_lease(run: Run, tree: FakeTree) -> None:
     assert run("lease", "--json").json["lease_left_ms"] == 4500
     assert run("lease", "0.01").code == 5
     assert run("lease", "0", "--dry-run").out == f"{CONTROL}/lease_ms <- 0\n"
+    assert run("lease", "10m", "--dry-run").out == f"{CONTROL}/lease_ms <- 600000\n"
+    assert run("lease", "soon").code == 2
     assert run("lease", "0").code == 0
     tree.remove(f"{CONTROL}/lease_ms")
     assert run("lease", "1").code == 3

@@ -23,6 +23,17 @@ def test_only_counters_that_are_not_zero(run: Run) -> None:
     assert run("stats", "bulk").out == "every counter is 0\n"
 
 
+def test_where_the_action_is(run: Run, tree: FakeTree) -> None:
+    run("profile", "create", "web")
+    tree.put("/sys/kernel/debug/mmpolicy/web/anon_order/stats", "decisions 20")
+    tree.put(STATS, "decisions 0")
+    assert run("stats").out.splitlines() == [
+        "every counter is 0",
+        "but not of: web (mmpolicy stats --profile NAME)",
+    ]
+    assert "but not of" not in run("stats", "--profile", "web").out
+
+
 def test_json_has_all(run: Run, tree: FakeTree) -> None:
     tree.put(STATS, "decisions 18446744073709551615\n# a comment\nlowered 0")
     data = run("stats", "anon_order", "--json").json

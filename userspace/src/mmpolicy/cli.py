@@ -12,6 +12,7 @@ from mmpolicy.verbs import (
     bind,
     diagnose,
     export,
+    history,
     lease,
     look,
     memory_map,
@@ -19,26 +20,38 @@ from mmpolicy.verbs import (
     profile,
     settings,
     stats,
+    status,
 )
+from mmpolicy.verbs.group import Verbs
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+)
 @click.version_option(__version__, prog_name="mmpolicy")
 @click.option("--root", default="/", hidden=True, help="For tests.")
 @click.pass_context
 def main(ctx: click.Context, root: str) -> None:
     """Switch Linux memory-management policies at run time.
 
+    Without a verb it is `mmpolicy status`.
+
     \b
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the kernel lacks the module,
     a hook or a feature, 4 no permission, 5 the kernel refused the value,
-    6 drift found by verify, 7 the experiment is inconclusive.
+    6 drift found by verify, 7 the experiment is inconclusive, 8 its treatment
+    is worse.
     """
     if ctx.obj is None:
         ctx.obj = Host(Tree(root))
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(status.status)
 
 
 for verb in (
+    status.status,
     diagnose.doctor,
     module.load,
     module.unload,
@@ -54,7 +67,8 @@ for verb in (
     apply.save,
     apply.diff,
     apply.verify,
-    apply.revert,
+    history.revert,
+    history.log,
     stats.stats,
     stats.watch,
     export.export,

@@ -28,11 +28,14 @@ class Exit(IntEnum):
 class Error(click.ClickException):
     """A failure with its exit code and the next step for the user."""
 
-    def __init__(self, message: str, code: Exit, next_step: str, number: int = 0) -> None:
+    def __init__(
+        self, message: str, code: Exit, next_step: str, number: int = 0, path: str = ""
+    ) -> None:
         super().__init__(message)
         self.exit_code = int(code)
         self.next_step = next_step
         self.errno = number
+        self.path = path
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print the message and the hint; click calls this."""
@@ -43,11 +46,23 @@ class Error(click.ClickException):
 Remedies = dict[int, tuple[Exit, str]]
 
 
-def explain(number: int, action: str, remedies: Remedies) -> Error:
+def explain(number: int, action: str, remedies: Remedies, path: str = "") -> Error:
     """Turn an errno into an Error, with the exit code and the hint of its remedy."""
     code, hint = remedies.get(number, (Exit.FAILED, "look at the end of dmesg"))
     name = errno.errorcode.get(number, str(number))
-    return Error(f"cannot {action}: {name} ({os.strerror(number)})", code, hint, number)
+    return Error(f"cannot {action}: {name} ({os.strerror(number)})", code, hint, number, path)
+
+
+def as_data(err: click.ClickException) -> dict[str, Any]:
+    """Return an error for JSON; what is not known of it is null."""
+    ours = err if isinstance(err, Error) else None
+    return {
+        "message": err.format_message(),
+        "path": (ours and ours.path) or None,
+        "errno": ours and errno.errorcode.get(ours.errno),
+        "exit": err.exit_code,
+        "next": ours.next_step if ours else "give --help",
+    }
 
 
 def pick(kind: str, name: str, names: Iterable[str]) -> str:

@@ -79,6 +79,11 @@ def emit(command: str, want_json: bool, data: dict[str, Any], lines: Lines) -> N
         click.echo(line)
 
 
+def emit_error(command: str, error: dict[str, Any]) -> None:
+    """Print an error as JSON, on standard error."""
+    click.echo(as_json(command, {"error": error}), err=True)
+
+
 def emit_plan(command: str, want_json: bool, plan: Iterable[tuple[str, str]]) -> None:
     """Print the writes that a dry run leaves out."""
     writes = [{"path": path, "value": value} for path, value in plan]

@@ -38,8 +38,11 @@ class Entry:
 
     def line(self) -> str:
         """Return it for the log of the system."""
-        who = ", ".join(f"{name} {number}" for name, number in self.who.items())
-        return f"{self.command} by {who}: {'; '.join(self.told()) or self.note}"
+        return f"{self.command} by {self.people()}: {'; '.join(self.told()) or self.note}"
+
+    def people(self) -> str:
+        """Return who made it."""
+        return ", ".join(f"{name} {number}" for name, number in self.who.items())
 
     def told(self) -> list[str]:
         """Return what changed, in words."""

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from mmpolicy.errors import Error
 from mmpolicy.host.files import MODULE, MODULE_DIR
-from mmpolicy.host.machine import Host
+from mmpolicy.host.machine import HOOK, Host
 
-HOOK = "mm_policy_register"
 ENABLED = "CONFIG_MM_POLICY=y"
-OLDEST = (6, 12)
+SERIES = ("6.12",)  # those that kernel-hooks/ has patches for
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 SIG_ENFORCE = "/sys/module/module/parameters/sig_enforce"
 
@@ -74,10 +73,10 @@ def try_to(name: str, status: str, find: Callable[[], str]) -> Check:
 
 def check_kernel(facts: Facts) -> Check:
     """Is the kernel one of those that hooks exist for?"""
-    found = re.match(r"(\d+)\.(\d+)", facts.release)
-    if found and (int(found[1]), int(found[2])) >= OLDEST:
+    found = re.match(r"\d+\.\d+", facts.release)
+    if found and found[0] in SERIES:
         return Check("kernel", "ok", facts.release)
-    text = f"{facts.release} is older than {OLDEST[0]}.{OLDEST[1]}"
+    text = f"{facts.release}: there are hooks for {', '.join(SERIES)} alone"
     return Check("kernel", "warn", text, "boot a series that kernel-hooks/ has patches for")
 
 

@@ -3,10 +3,11 @@
 
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from errno import EACCES, EBUSY, EINVAL, ELOOP, ENODEV, ENOENT, EPERM, ERANGE, EROFS
+from errno import EACCES, EBUSY, EINVAL, EISDIR, ELOOP, ENODEV, ENOENT, EPERM, ERANGE, EROFS
 from pathlib import Path
 
 from mmpolicy.errors import Error, Exit, Remedies, explain
@@ -34,6 +35,11 @@ KEEP_REMEDIES: Remedies = {
     ENOENT: (Exit.FAILED, "make its directory, or give another name"),
     ELOOP: (Exit.FAILED, "a link is not followed: remove it, or give another name"),
 }
+GIVEN_REMEDIES: Remedies = {
+    EACCES: (Exit.DENIED, "run it as root, or make the file readable"),
+    EISDIR: (Exit.FAILED, "give a file, not a directory"),
+    ENOENT: (Exit.FAILED, "give the path of a file that there is"),
+}
 NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 STEP = os.O_PATH | os.O_DIRECTORY | NO_LINK
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
@@ -42,11 +48,11 @@ LOOK_AGAIN = 0.02  # seconds
 
 
 @contextmanager
-def _explained(action: str, remedies: Remedies) -> Iterator[None]:
+def _explained(action: str, path: Path, remedies: Remedies) -> Iterator[None]:
     try:
         yield
     except OSError as err:
-        raise explain(err.errno or 0, action, remedies) from err
+        raise explain(err.errno or 0, f"{action} {path}", remedies, str(path)) from err
 
 
 def _lock(file: int, path: Path, wait: float) -> None:
@@ -82,10 +88,20 @@ def _ours(path: str) -> list[str]:
     return parts_of(below)
 
 
+def read_given(name: str) -> str:
+    """Return the text of a file that an operator has named; - is standard input."""
+    with _explained("read", Path(name), GIVEN_REMEDIES):
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as err:
+        raise Error(f"{name}: {err}", Exit.FAILED, "save it as UTF-8") from err
+
+
 def save_as(path: Path, data: bytes) -> None:
     """Write a file that an operator has named; a link is not followed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_LINK
-    with _explained(f"write {path}", KEEP_REMEDIES):
+    with _explained("write", path, KEEP_REMEDIES):
         file = os.open(path, flags, 0o666)
         with os.fdopen(file, "wb") as stream:
             stream.write(data)
@@ -107,12 +123,12 @@ class Tree:
 
     def read_bytes(self, path: str) -> bytes:
         """Return a file as it is."""
-        with _explained(f"read {self.real(path)}", READ_REMEDIES):
+        with _explained("read", self.real(path), READ_REMEDIES):
             return self.real(path).read_bytes()
 
     def read_at(self, path: str, size: int, offset: int) -> bytes:
         """Return up to size bytes of a file from an offset; less at its end."""
-        with _explained(f"read {self.real(path)}", READ_REMEDIES):
+        with _explained("read", self.real(path), READ_REMEDIES):
             file = os.open(self.real(path), os.O_RDONLY)
             try:
                 return os.pread(file, size, offset)
@@ -121,7 +137,7 @@ class Tree:
 
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a directory."""
-        with _explained(f"list {self.real(path)}", READ_REMEDIES):
+        with _explained("list", self.real(path), READ_REMEDIES):
             return sorted(entry.name for entry in self.real(path).iterdir())
 
     def dirs(self, path: str) -> list[str]:
@@ -175,7 +191,7 @@ class Tree:
         The kernel decides if it is a good one.
         """
         _ours(path)
-        with _explained(f"write '{value}' to {self.real(path)}", WRITE_REMEDIES):
+        with _explained(f"write '{value}' to", self.real(path), WRITE_REMEDIES):
             self.store(path, value)
 
     def store(self, path: str, value: str) -> None:
@@ -186,7 +202,7 @@ class Tree:
     def keep(self, path: str, text: str, mode: int = PRIVATE) -> None:
         """Write an ordinary file so that a crash leaves the old one or the new one."""
         new = self.real(f"{path}.new")
-        with _explained(f"write {self.real(path)}", KEEP_REMEDIES):
+        with _explained("write", self.real(path), KEEP_REMEDIES):
             new.parent.mkdir(parents=True, exist_ok=True)
             new.unlink(missing_ok=True)
             with os.fdopen(os.open(new, NEW, mode), "w", encoding="utf-8") as file:
@@ -198,7 +214,7 @@ class Tree:
     def append(self, path: str, line: str) -> None:
         """Add a line to an ordinary file; one that a crash has cut off stays on its own."""
         real = self.real(path)
-        with _explained(f"write {real}", KEEP_REMEDIES):
+        with _explained("write", real, KEEP_REMEDIES):
             real.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(real, os.O_RDWR | os.O_APPEND | os.O_CREAT | NO_LINK, PRIVATE)
             with os.fdopen(file, "ab", buffering=0) as stream:
@@ -214,7 +230,7 @@ class Tree:
         The kernel drops the lock when its holder dies, however that happens.
         """
         real = self.real(path)
-        with _explained(f"lock {real}", WRITE_REMEDIES):
+        with _explained("lock", real, WRITE_REMEDIES):
             real.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(real, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
         try:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from mmpolicy.host.kmod import Kmod
 
 
+HOOK = "mm_policy_register"
+
+
 def tell_syslog(line: str) -> None:
     """Send a line to the system's log, where there is one."""
     import syslog
@@ -57,5 +60,9 @@ class Host:
         if not path:
             text = f"no {MODULE}.ko in {self.tree.real('/lib/modules')}/{self.release()}"
             hint = "build and install the module for this kernel (dkms autoinstall), then depmod"
+            symbols = "/proc/kallsyms"
+            if self.tree.exists(symbols) and HOOK not in self.tree.read(symbols):
+                text += "; and this kernel has no hooks for it"
+                hint = "boot a kernel with the hooks first, see mmpolicy doctor"
             raise Error(text, Exit.LACKING, hint)
         return path

@@ -1,32 +1,29 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`apply`, `save`, `diff`, `verify` and `revert`: the state as a whole."""
+"""`apply`, `save`, `diff` and `verify`: the state as a whole."""
 
-from typing import TextIO
+from pathlib import Path
 
 import click
 
-from mmpolicy.control.change import undo
-from mmpolicy.control.journal import APPLIED, last_changes
-from mmpolicy.control.keys import LEASE, AbsentCgroup, Key, State
-from mmpolicy.control.labels import cgroups_of, label_of
+from mmpolicy.control.journal import APPLIED
+from mmpolicy.control.keys import LEASE, AbsentCgroup, State
 from mmpolicy.control.manifest import Manifest
 from mmpolicy.control.manifest import save as save_state
-from mmpolicy.control.state import assign, plan, read_state, without_gone
+from mmpolicy.control.model import check_loaded
+from mmpolicy.control.state import assign, plan, read_state
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import Tree, read_given, save_as
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
 from mmpolicy.verbs.commit import alone, commit, difference_data, difference_rows
 from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
 
-file_argument = click.argument("file", type=click.File(), metavar="FILE")
+FILE = click.Path(allow_dash=True)
+file_argument = click.argument("file", type=FILE, metavar="FILE")
 
 
-def _read(file: TextIO) -> Manifest:
-    try:
-        return Manifest(file.name, file.read())
-    except UnicodeDecodeError as err:
-        raise Error(f"{file.name}: {err}", Exit.FAILED, "save it as UTF-8") from err
+def _read(name: str) -> Manifest:
+    return Manifest("standard input" if name == "-" else name, read_given(name))
 
 
 @click.command()
@@ -38,7 +35,7 @@ def _read(file: TextIO) -> Manifest:
 @dry_run_option
 @json_option
 @pass_host
-def apply(host: Host, file: TextIO, missing: str, dry_run: bool, want_json: bool) -> None:
+def apply(host: Host, file: str, missing: str, dry_run: bool, want_json: bool) -> None:
     """Make the state what a manifest says, all of it or nothing.
 
     What FILE does not name becomes stock, off, unbound or is deleted; only knobs and bindings of
@@ -63,18 +60,29 @@ def apply(host: Host, file: TextIO, missing: str, dry_run: bool, want_json: bool
             err.exit_code = err.exit_code if err.exit_code == Exit.DENIED else Exit.FAILED
             raise
         if not dry_run:
-            host.tree.keep(APPLIED, manifest.text, 0o644)
+            _keep_manifest(host.tree, manifest)
+
+
+def _keep_manifest(tree: Tree, manifest: Manifest) -> None:
+    try:
+        tree.keep(APPLIED, manifest.text, 0o644)
+    except Error as err:
+        click.echo(f"mmpolicy: {err.message}; mmpolicy verify will want a FILE", err=True)
 
 
 @click.command()
-@click.argument("file", type=click.File("w", lazy=True), default="-", metavar="[FILE]")
+@click.argument("file", type=FILE, default="-", metavar="[FILE]")
 @pass_host
-def save(host: Host, file: TextIO) -> None:
+def save(host: Host, file: str) -> None:
     """Print the whole state as a manifest, or write it to FILE.
 
     Bindings of processes are left out, as a process ends one day and a manifest does not.
     """
-    click.echo(save_state(host.tree, read_state(host.tree)), file, nl=False)
+    text = save_state(host.tree, read_state(host.tree))
+    if file == "-":
+        click.echo(text, nl=False)
+    else:
+        save_as(Path(file), text.encode())
 
 
 def _compare(tree: Tree, manifest: Manifest) -> tuple[State, State]:
@@ -94,21 +102,22 @@ def _emit(
 @file_argument
 @json_option
 @pass_host
-def diff(host: Host, file: TextIO, want_json: bool) -> None:
+def diff(host: Host, file: str, want_json: bool) -> None:
     """Show what apply FILE would change."""
     manifest = _read(file)
     _emit("diff", want_json, host.tree, manifest, *_compare(host.tree, manifest))
 
 
 @click.command()
-@click.argument("file", type=click.File(), required=False, metavar="[FILE]")
+@click.argument("file", type=FILE, required=False, metavar="[FILE]")
 @json_option
 @pass_host
-def verify(host: Host, file: TextIO | None, want_json: bool) -> None:
+def verify(host: Host, file: str | None, want_json: bool) -> None:
     """Find what differs from a manifest: exit 6 if anything does.
 
     From FILE, or without it from the last one that was applied.
     """
+    check_loaded(host.tree)
     if file:
         manifest = _read(file)
     elif host.tree.exists(APPLIED):
@@ -120,38 +129,3 @@ def verify(host: Host, file: TextIO | None, want_json: bool) -> None:
     _emit("verify", want_json, host.tree, manifest, now, target)
     if now != target:
         click.get_current_context().exit(Exit.DRIFT)
-
-
-@click.command()
-@click.option(
-    "--to", type=click.IntRange(min=0), metavar="N",
-    help="Take back all changes after number N of mmpolicy log.",
-)  # fmt: skip
-@click.option("--force", is_flag=True, help="Also take back what somebody else changed since.")
-@dry_run_option
-@json_option
-@pass_host
-def revert(host: Host, force: bool, to: int | None, dry_run: bool, want_json: bool) -> None:
-    """Restore what was before the last change.
-
-    That is the last one that this command made; a second revert takes the first one back.
-    What the change did not touch stays as it is. If somebody has since changed what it did
-    touch, nothing happens without --force.
-    """
-    with alone(host, dry_run):
-        (*_, entry), done = last_changes(host.tree, to)
-        now = read_state(host.tree)
-        target, conflicts = undo(done, now)
-        if conflicts and not force:
-            raise _conflict(host.tree, entry.command, done.after, now, conflicts)
-        target = without_gone(host.tree, now, target)
-        commit(host, plan(now, target), dry_run, want_json)
-
-
-def _conflict(tree: Tree, command: str, after: State, now: State, keys: list[Key]) -> Error:
-    paths = cgroups_of(tree, keys)
-    told = [
-        f"{label_of(key, paths)} was {after.get(key, '-')}, is {now.get(key, '-')}" for key in keys
-    ]
-    text = f"changed since '{command}' by somebody else: {'; '.join(told)}"
-    return Error(text, Exit.FAILED, "mmpolicy revert --force overwrites that, --dry-run shows how")

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mmpolicy.control.change import Done
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import MODULE, MODULE_DIR
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit, emit_plan
+from mmpolicy.verbs.commit import keep_change
 from mmpolicy.verbs.look import emit_points
 from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
 
@@ -57,6 +59,7 @@ def load(host: Host, options: tuple[str, ...], dry_run: bool, want_json: bool) -
         return
     if not loaded:
         host.kmod().insert(MODULE, " ".join(options))
+        keep_change(host, Done({}, {}), f"loaded {' '.join(options)}".rstrip())
     emit_points("load", want_json, host.tree, dry_run=False, loaded=True)
 
 
@@ -72,6 +75,7 @@ def unload(host: Host, dry_run: bool, want_json: bool) -> None:
         return
     if loaded:
         host.kmod().remove(MODULE)
+        keep_change(host, Done({}, {}), "unloaded, the kernel is stock again")
     data = {"dry_run": False, "loaded": host.tree.exists(MODULE_DIR)}
     text = "unloaded, the kernel is stock again" if loaded else "was not loaded"
     emit("unload", want_json, data, [f"{MODULE}: {text}"])

@@ -36,6 +36,7 @@ class StatsOptions:
     profile: str
     pids: tuple[int, ...]
     cgroups: tuple[str, ...]
+    memory: bool
     watch: bool
     interval: float
     want_json: bool
@@ -91,11 +92,15 @@ interval_option = click.option(
 
 
 def _memory(tree: Tree, given: StatsOptions) -> list[Memory]:
-    """Return the memory of what is named, else of what is bound to the profile."""
-    if not given.pids and not given.cgroups:
-        return memory_of_bound(tree, read_state(tree), given.profile)
+    """Return the memory of what is named, and if wanted of what is bound to the profile.
+
+    The kernel walks the page tables for it, which takes a while for large processes.
+    """
+    bound = memory_of_bound(tree, read_state(tree), given.profile) if given.memory else []
     paths = cgroup_paths(tree) if given.cgroups else {}
-    found = [memory_of_cgroup(tree, paths[find_cgroup(tree, each)]) for each in given.cgroups]
+    found = bound + [
+        memory_of_cgroup(tree, paths[find_cgroup(tree, each)]) for each in given.cgroups
+    ]
     return found + [memory_of_process(tree, pid) for pid in given.pids]
 
 
@@ -110,6 +115,7 @@ def _memory(tree: Tree, given: StatsOptions) -> list[Memory]:
     "--cgroup", "cgroups", multiple=True, metavar="PATH", shell_complete=complete_cgroup,
     help="Also the memory of this cgroup and those below it.",
 )  # fmt: skip
+@click.option("--memory", is_flag=True, help="Also the memory of all that is bound to the profile.")
 @click.option("--watch", is_flag=True, help="Print again and again, with rates, until Ctrl-C.")
 @interval_option
 @json_option
@@ -117,8 +123,9 @@ def _memory(tree: Tree, given: StatsOptions) -> list[Memory]:
 def stats(host: Host, **options: Any) -> None:
     """Show counters; with --watch also how fast they rise.
 
-    Those that are not 0. Then RSS, what of it is lazily freed, and RSS without that: of the cgroups
-    and processes that are named, else of those that are bound to the profile.
+    Those that are not 0. With --pid, --cgroup or --memory then RSS, what of it is lazily freed, and
+    RSS without that, of what is named or bound to the profile. The kernel walks page tables for
+    it, which is felt with large processes.
 
     JSON has all counters, with --watch one object a line.
     """
@@ -132,7 +139,25 @@ def stats(host: Host, **options: Any) -> None:
         return
     counters, memory = read(), _memory(host.tree, given)
     data = _data(given.profile, counters, memory)
-    emit("stats", given.want_json, data, lambda: _lines(counters) + _more(memory))
+    emit(
+        "stats",
+        given.want_json,
+        data,
+        lambda: _lines(counters) + _elsewhere(host.tree, given, counters) + _more(memory),
+    )
+
+
+def _elsewhere(tree: Tree, given: StatsOptions, counters: Counters) -> list[str]:
+    """Return which other profiles have counted, where this one has not."""
+    if any(value for values in counters.values() for value in values.values()):
+        return []
+    others = [
+        name
+        for name in counted_profiles(tree)
+        if name != given.profile
+        and any(any(values.values()) for values in read_counters(tree, name, None).values())
+    ]
+    return [f"but not of: {', '.join(others)} (mmpolicy stats --profile NAME)"] * bool(others)
 
 
 def _watch_stats(host: Host, given: StatsOptions, readings: Iterator[Reading]) -> None:

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`status`, which is also what `mmpolicy` alone shows."""
+
+from .fakes import CONTROL, FakeTree, Run
+
+
+def test_all_stock(run: Run) -> None:
+    for words in ([], ["status"]):
+        assert run(*words).out == "state: stock\n"
+
+
+def test_what_is_not_stock_and_for_whom(run: Run, tree: FakeTree) -> None:
+    for name in "abcde":
+        tree.make_cgroup(f"/app.slice/{name}")
+    tree.make_process(41)
+    run("set", "anon_order", "fixed", "max_order=6")
+    for profile in ("web", "idle", "unused"):
+        run("profile", "create", profile)
+    run("set", "anon_order", "never", "--profile", "web")
+    run("set", "compact", "stock", "--profile", "web")
+    for name in "abcd":
+        run("bind", "--cgroup", f"/app.slice/{name}", "web")
+    run("bind", "--pid", "41", "web")
+    run("bind", "--cgroup", "e", "idle")
+    run("lease", "90s")
+    tree.put(f"{CONTROL}/lease_left_ms", "4500")
+    result = run()
+    assert result.out.splitlines()[0] == "state: active, back to stock in 4.5 s"
+    rows = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert rows[2:] == [
+        "FOR PROFILE POINT POLICY KNOBS",
+        "all others default anon_order fixed pressure_percent=10 max_order=6",
+        "/app.slice/a, /app.slice/b, /app.slice/c, 2 more web anon_order never pressure_percent=10",
+        "all stock: idle (/app.slice/e)",
+    ]
+    assert run("status").out == result.out
+    data = run("status", "--json").json
+    assert (data["state"], data["lease_ms"], data["experiment"]) == ("active", 90000, None)
+    web = data["profiles"]["web"]
+    assert web["cgroups"] == [f"/app.slice/{name}" for name in "abcd"]
+    assert web["pids"] == [41]
+    assert web["points"] == {"anon_order": {"policy": "never", "knobs": {"pressure_percent": "10"}}}
+
+
+def test_experiment_and_expiry(run: Run, tree: FakeTree) -> None:
+    for arm, name in (("control", "a"), ("treatment", "b")):
+        run("profile", "create", name)
+        tree.write(f"{CONTROL}/experiment/{arm}", name)
+    tree.write(f"{CONTROL}/experiment/enabled", "1")
+    assert "experiment: b for 50 %, a for the others" in run().out
+    tree.expire()
+    assert run().out.splitlines() == [
+        "state: expired", "the lease has expired: mmpolicy reset acknowledges it",
+    ]  # fmt: skip
+
+
+def test_without_the_module(run: Run, tree: FakeTree) -> None:
+    tree.make_unloaded()
+    assert run().code == 3

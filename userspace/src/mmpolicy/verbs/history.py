@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`revert` and `log`: what this command has changed, and the way back."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from mmpolicy.control.change import undo
+from mmpolicy.control.journal import Entry, last_changes, read_journal
+from mmpolicy.control.keys import Key, State
+from mmpolicy.control.labels import cgroups_of, json_label_of, label_of
+from mmpolicy.control.state import changed_keys, plan, read_state, without_gone
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
+from mmpolicy.render import emit, table
+from mmpolicy.verbs.commit import alone, commit
+from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
+
+
+@click.command()
+@click.option(
+    "--to", type=click.IntRange(min=0), metavar="N",
+    help="Take back all changes after number N of mmpolicy log.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Also take back what somebody else changed since.")
+@dry_run_option
+@json_option
+@pass_host
+def revert(host: Host, force: bool, to: int | None, dry_run: bool, want_json: bool) -> None:
+    """Restore what was before the last change.
+
+    That is the last one that this command made; a second revert takes the first one back.
+    What the change did not touch stays as it is. If somebody has since changed what it did
+    touch, nothing happens without --force.
+    """
+    with alone(host, dry_run):
+        (*_, entry), done = last_changes(host.tree, to)
+        now = read_state(host.tree)
+        target, conflicts = undo(done, now)
+        if conflicts and not force:
+            raise _conflict(host.tree, entry.command, done.after, now, conflicts)
+        target = without_gone(host.tree, now, target)
+        commit(host, plan(now, target), dry_run, want_json)
+
+
+def _conflict(tree: Tree, command: str, after: State, now: State, keys: list[Key]) -> Error:
+    paths = cgroups_of(tree, keys)
+    told = [
+        f"{label_of(key, paths)} was {after.get(key, '-')}, is {now.get(key, '-')}" for key in keys
+    ]
+    text = f"changed since '{command}' by somebody else: {'; '.join(told)}"
+    return Error(text, Exit.FAILED, "mmpolicy revert --force overwrites that, --dry-run shows how")
+
+
+@click.command()
+@click.option(
+    "-n", "number", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
+    help="So many changes, the last ones.",
+)  # fmt: skip
+@json_option
+@pass_host
+def log(host: Host, number: int, want_json: bool) -> None:
+    """Show who changed what with this command, and when.
+
+    The log of the system has the same lines, as `journalctl -t mmpolicy` shows. The number of a
+    change is for revert --to.
+    """
+    entries = read_journal(host.tree)[-number:]
+    data = {"changes": [_entry_data(entry) for entry in entries]}
+    emit("log", want_json, data, lambda: _entry_lines(entries))
+
+
+def _entry_data(entry: Entry) -> dict[str, Any]:
+    before, after = entry.done
+    changes = [
+        {"path": json_label_of(key, {}), "before": before.get(key), "after": after.get(key)}
+        for key in changed_keys(*entry.done)
+    ]
+    return {**vars(entry), "done": changes}
+
+
+def _entry_lines(entries: Sequence[Entry]) -> Iterator[str]:
+    rows: list[Sequence[object]] = []
+    for entry in entries:
+        first, *others = entry.told() or [entry.note]
+        rows.append((entry.number, entry.time, entry.people(), entry.command, first))
+        rows += [("", "", "", "", other) for other in others]
+    header = ("NUMBER", "TIME", "WHO", "COMMAND", "CHANGE")
+    yield from table(header, rows) if rows else ["no change is known"]

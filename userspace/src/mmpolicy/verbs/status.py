@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`status`: what is not stock on this host, and for whom."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from mmpolicy.control.keys import (
+    CONTROL_ARM,
+    DEFAULT,
+    ENABLED,
+    PERCENT,
+    TREATMENT_ARM,
+    CgroupBinding,
+    State,
+)
+from mmpolicy.control.labels import cgroups_of
+from mmpolicy.control.model import check_loaded, lease_of
+from mmpolicy.control.state import bindings_of, profiles_of, read_state, settings_of
+from mmpolicy.host.machine import Host
+from mmpolicy.render import emit, paint, table
+from mmpolicy.verbs.options import json_option, pass_host
+
+MOST_NAMES = 3  # in one line
+
+
+@click.command()
+@json_option
+@pass_host
+def status(host: Host, want_json: bool) -> None:
+    """Show what is not stock, and for whom, on one screen.
+
+    Each policy with its knobs, the cgroups and processes that its profile is for, the lease and
+    the experiment. Nothing is left out with --json.
+    """
+    state = read_state(host.tree)
+    paths = cgroups_of(host.tree, state)
+    data = {
+        "state": check_loaded(host.tree),
+        **lease_of(host.tree),
+        "experiment": _experiment(state),
+        "profiles": {name: _profile(state, name, paths) for name in profiles_of(state)},
+    }
+    emit("status", want_json, data, lambda: _lines(data))
+
+
+def _experiment(state: State) -> dict[str, str] | None:
+    """Return what runs, nothing without an experiment."""
+    if state.get(ENABLED) != "1":
+        return None
+    return {key.name: state[key] for key in (CONTROL_ARM, TREATMENT_ARM, PERCENT)}
+
+
+def _profile(state: State, name: str, paths: dict[str, str]) -> dict[str, Any]:
+    """Return the policies of a profile that are not stock, with their knobs, and for whom."""
+    settings = settings_of(state, name)
+    points = {
+        key.point: {
+            "policy": policy,
+            "knobs": {
+                each.name: value
+                for each, value in settings.items()
+                if each.point == key.point and each.policy in ("", policy) and not each.is_choice
+            },
+        }
+        for key, policy in settings.items()
+        if key.is_choice and policy != "stock"
+    }
+    bound = bindings_of(state, name)
+    cgroups = [str(key.number) for key in bound if isinstance(key, CgroupBinding)]
+    pids = [key.number for key in bound if not isinstance(key, CgroupBinding)]
+    return {
+        "points": points,
+        "cgroups": [paths.get(number, number) for number in cgroups],
+        "pids": pids,
+    }
+
+
+def _lines(data: dict[str, Any]) -> Iterator[str]:
+    left = f", back to stock in {data['lease_left_ms'] / 1000:g} s" if data.get("lease_ms") else ""
+    yield f"state: {data['state']}{left}"
+    if data["state"] == "expired":
+        yield "the lease has expired: mmpolicy reset acknowledges it"
+    running = data["experiment"]
+    if running:
+        arms = f"{running['treatment']} for {running['percent']} %, {running['control']} for the"
+        yield f"experiment: {arms} others"
+    rows = [
+        (_whom(name, profile), name, point, paint(found["policy"], "green"), _knobs(found["knobs"]))
+        for name, profile in data["profiles"].items()
+        for point, found in profile["points"].items()
+    ]
+    if rows:
+        yield ""
+        yield from table(("FOR", "PROFILE", "POINT", "POLICY", "KNOBS"), rows)
+    idle = [
+        f"{name} ({_whom(name, profile)})"
+        for name, profile in data["profiles"].items()
+        if not profile["points"] and (profile["cgroups"] or profile["pids"])
+    ]
+    if idle:
+        yield f"all stock: {', '.join(idle)}"
+
+
+def _whom(name: str, profile: dict[str, Any]) -> str:
+    names = [*profile["cgroups"], *(f"process {pid}" for pid in profile["pids"])]
+    rest = len(names) - MOST_NAMES
+    shown = names[:MOST_NAMES] + ([f"{rest} more"] if rest > 0 else [])
+    others = ["all others"] if name == DEFAULT else []
+    return ", ".join(shown + others) or "nobody"
+
+
+def _knobs(knobs: dict[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in knobs.items()) or "-"
