@@ -2,9 +2,14 @@
 """What pyproject.toml cannot say: man pages and completions, made from the command itself."""
 
 import sys
+from collections.abc import Mapping
 from functools import partial
+from inspect import cleandoc
 from pathlib import Path
 
+from click.shell_completion import get_completion_class
+from click_man import core
+from click_man.man import ManPage
 from setuptools import setup
 
 HERE = Path(__file__).resolve().parent
@@ -16,27 +21,108 @@ COMPLETIONS = {
 }
 
 
-def make_shared() -> list[tuple[str, list[str]]]:
-    """Make what goes below /usr/share; return it by folder."""
-    sys.path.insert(0, str(HERE / "src"))
-    from click.shell_completion import get_completion_class
-    from click_man import core
+STATUS = {
+    0: "Done.",
+    1: "Failed; also a manifest with a line that is wrong or that the kernel refuses.",
+    2: "Wrong usage: unknown verb, option, point, policy, knob or profile.",
+    3: "The kernel lacks the module, a hook or a feature.",
+    4: "No permission.",
+    5: "The kernel refused the value; nothing changed.",
+    6: "verify: the state is not what the manifest says.",
+    7: "ab report: the experiment is inconclusive.",
+    8: "ab report: the treatment is worse, or was stopped for harm.",
+}
+FILES = {
+    "/sys/kernel/mmpolicy": "What can be set; see docs/sysfs-abi.txt.",
+    "/sys/kernel/debug/mmpolicy": "Counters.",
+    "/var/lib/mmpolicy/journal.jsonl": "Every change, for log and revert.",
+    "/var/lib/mmpolicy/applied.toml": "The manifest that was applied last, for verify.",
+    "/run/mmpolicy/change.lock": "Held while something is changed.",
+}
+ENVIRONMENT = {"NO_COLOR": "If it is set, output has no colours."}
+EXAMPLES = {
+    "mmpolicy": "mmpolicy set anon_order fixed max_order=4\nmmpolicy revert",
+    "mmpolicy set": "mmpolicy set anon_order fixed max_order=4\n"
+    "mmpolicy set anon_order adaptive --profile web --dry-run",
+    "mmpolicy profile create": "mmpolicy profile create web --from default",
+    "mmpolicy bind": "mmpolicy bind --cgroup redis-server.service web\nmmpolicy bind --pid 42 web",
+    "mmpolicy lease": "mmpolicy lease 10m\nmmpolicy lease 0",
+    "mmpolicy apply": "mmpolicy save host.toml\nmmpolicy apply --missing skip host.toml",
+    "mmpolicy revert": "mmpolicy log\nmmpolicy revert --to 3 --dry-run",
+    "mmpolicy stats": "mmpolicy stats --watch\nmmpolicy stats --profile web --memory",
+    "mmpolicy map": "mmpolicy map 42 -o memory.svg",
+    "mmpolicy ab report": "mmpolicy ab report ab.jsonl --html ab.html",
+}
+SECTION = "8"
 
+
+def _listed(items: Mapping[int, str] | Mapping[str, str]) -> str:
+    return "\n".join(f".TP\n\\fB{name}\\fP\n{text}" for name, text in items.items())
+
+
+def _as_it_is(text: str) -> str:
+    """Return lines that stay lines."""
+    lines = text.replace("\\", "\\e").replace("-", "\\-").splitlines()
+    return "\n".join([".nf", *lines, ".fi"])
+
+
+class Page(ManPage):  # type: ignore[misc]
+    """A page with the sections that click-man does not write."""
+
+    def replace_blank_lines(self, s: str) -> str:
+        """Return paragraphs as roff; the lines of one that begins with \\b stay lines."""
+        found = []
+        for paragraph in cleandoc(s).split("\n\n"):
+            literal = paragraph.startswith("\b\n")
+            found.append(_as_it_is(paragraph[2:]) if literal else paragraph)
+        return "\n.PP\n".join(found)
+
+    def __str__(self) -> str:
+        """Return the page."""
+        page = str(super().__str__()).replace('" "1" "', f'" "{SECTION}" "')
+        page = page.replace("(1)", f"({SECTION})")
+        sections = {"EXIT STATUS": _listed(STATUS), "FILES": _listed(FILES)}
+        sections |= {"ENVIRONMENT": _listed(ENVIRONMENT)}
+        if self.command in EXAMPLES:
+            sections["EXAMPLES"] = _as_it_is(EXAMPLES[self.command])
+        other = "mmpolicy doctor" if self.command == "mmpolicy" else "mmpolicy"
+        sections["SEE ALSO"] = rf"\fB{other.replace(' ', '-')}\fP({SECTION})"
+        return page + "".join(f".SH {name}\n{text}\n" for name, text in sections.items())
+
+
+def make_pages(folder: Path) -> None:
+    """Write the page of each verb."""
     from mmpolicy import __version__
     from mmpolicy.cli import main
 
-    pages = HERE / OUT / "man/man1"
-    pages.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    core.ManPage = Page
     core.get_short_help_str = partial(core.get_short_help_str, limit=80)  # else it is cut off
-    core.write_man_pages("mmpolicy", main, version=__version__, target_dir=str(pages))
+    core.write_man_pages("mmpolicy", main, version=__version__, target_dir=str(folder))
+    for page in folder.glob("*.1"):
+        page.rename(page.with_suffix(f".{SECTION}"))
+
+
+def make_completions(folder: Path) -> None:
+    """Write the completions for each shell."""
+    from mmpolicy.cli import main
+
     for shell, name in COMPLETIONS.items():
         kind = get_completion_class(shell)
         assert kind
-        file = HERE / OUT / name
+        file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(kind(main, {}, "mmpolicy", "_MMPOLICY_COMPLETE").source())
+
+
+def make_shared() -> list[tuple[str, list[str]]]:
+    """Make what goes below /usr/share; return it by folder."""
+    sys.path.insert(0, str(HERE / "src"))
+    make_pages(HERE / OUT / f"man/man{SECTION}")
+    make_completions(HERE / OUT)
     files = [path.relative_to(HERE) for path in sorted((HERE / OUT).rglob("*")) if path.is_file()]
     return [(str(Path("share") / file.parent.relative_to(OUT)), [str(file)]) for file in files]
 
 
-setup(data_files=make_shared())
+if __name__ == "__main__":
+    setup(data_files=make_shared())

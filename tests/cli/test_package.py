@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The package: what it installs beside the code."""
 
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +16,9 @@ import click
 import pytest
 
 from mmpolicy.cli import main
+from mmpolicy.errors import Exit
 
+from .fakes import Run
 from .test_look import walk
 
 SOURCE = Path(__file__).parents[2] / "userspace"
@@ -49,7 +53,7 @@ def test_metadata(files: dict[str, str]) -> None:
 
 
 def pages(files: dict[str, str]) -> dict[str, str]:
-    return {Path(name).stem: text for name, text in files.items() if "/man/man1/" in name}
+    return {Path(name).stem: text for name, text in files.items() if "/man/man8/" in name}
 
 
 def test_each_verb_has_a_page_with_its_options(files: dict[str, str]) -> None:
@@ -67,6 +71,40 @@ def test_pages_are_roff_with_a_name(files: dict[str, str]) -> None:
         assert text.startswith('.TH "MMPOLICY')
         assert ".SH NAME\nmmpolicy" in text
         assert "..." not in text.partition(".SH NAME")[2].partition(".SH")[0]
+
+
+def test_pages_say_what_a_page_has_to(files: dict[str, str]) -> None:
+    for name, text in pages(files).items():
+        assert f'.TH "{name.replace("-", " ").upper()}" "8"' in text
+        for section in ("EXIT STATUS", "FILES", "ENVIRONMENT", "SEE ALSO"):
+            assert text.count(f"\n.SH {section}\n") == 1
+        status = text.partition(".SH EXIT STATUS")[2].partition(".SH")[0]
+        assert re.findall(r"\\fB(\d)\\fP", status) == [str(int(code)) for code in Exit]
+
+
+def test_examples_keep_their_lines(files: dict[str, str], run: Run) -> None:
+    found = pages(files)
+    assert ".nf\nmmpolicy ab run " in found["mmpolicy-ab-run"]
+    assert "max_order=6 \\e\n    \\-\\-metric" in found["mmpolicy-ab-run"]
+    commands = [
+        line.replace("\\-", "-")
+        for text in found.values()
+        for line in text.partition(".SH EXAMPLES\n.nf\n")[2].partition(".fi")[0].splitlines()
+    ]
+    assert len(commands) > 15
+    for command in commands:
+        assert run(*shlex.split(command)[1:], "--help").code == 0
+
+
+@pytest.mark.skipif(not shutil.which("man"), reason="there is no man to read the pages")
+def test_man_can_read_them(files: dict[str, str], tmp_path: Path) -> None:
+    for name, text in pages(files).items():
+        page = tmp_path / f"{name}.8"
+        page.write_text(text)
+        done = subprocess.run(
+            ["man", "--warnings", "-l", page], capture_output=True, text=True, check=True
+        )
+        assert done.stderr == ""
 
 
 @pytest.mark.parametrize(

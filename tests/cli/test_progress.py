@@ -21,8 +21,8 @@ from rich.live import Live
 from mmpolicy.ab.progress import Display
 from mmpolicy.verbs.progress import Screen
 
+from .ab_world import FIXED, SHORT, SWITCHBACK, World
 from .fakes import FakeTree, Run
-from .test_ab_run import FIXED, SHORT, SWITCHBACK, World
 
 METRICS = ["vmstat.pgfault/s", "vmstat.nr_mapped", "psi.memory.full.avg10"]
 
