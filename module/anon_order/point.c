@@ -81,10 +81,13 @@ static const struct mmp_policy *anon_order_policy(const struct mmp_settings *set
 }
 
 static unsigned int anon_order_lowered(const struct mmp_settings *settings,
-				       unsigned int order)
+				       const struct mm_struct *mm, unsigned int order)
 {
-	return mmp_lowered(order, mmp_available(),
-			   anon_order_knob(settings, MIN_AVAILABLE_PERCENT));
+	u32 percent = anon_order_knob(settings, MIN_AVAILABLE_PERCENT);
+	unsigned long pages = 1UL << order;
+	unsigned int available = mmp_available(mm, percent * 10, &pages);
+
+	return min_t(unsigned int, mmp_lowered(order, available, percent), ilog2(pages | 1));
 }
 
 static struct mmp_decision anon_order_measure(const struct mmp_profile *profile,
@@ -109,8 +112,8 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
 	const struct mmp_policy *policy = anon_order_policy(settings, vmf->vma);
 	u64 __percpu *counter = mmp_counters(profile, &mmp_point_anon_order);
+	unsigned int order, lowered;
 	struct mmp_decision d;
-	unsigned int order;
 	const u32 *knob;
 
 	if (!policy) {
@@ -123,8 +126,9 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 	else
 		d = policy->anon_order(vmf, site, knob);
 	order = d.order;
-	if (order && order != anon_order_lowered(settings, order)) {
-		order = anon_order_lowered(settings, order);
+	lowered = order ? anon_order_lowered(settings, vmf->vma->vm_mm, order) : 0;
+	if (order != lowered) {
+		order = lowered;
 		anon_order_count(profile, LOWERED);
 	}
 	this_cpu_inc(counter[WANTED + order]);
@@ -157,7 +161,7 @@ bool mmp_collapse_refused(struct vm_area_struct *vma, int order)
 	if (!policy)
 		return false;
 	cap = policy->nr_knobs ? settings->values[policy->slot] : 0;
-	if (anon_order_lowered(settings, cap) >= order)
+	if (anon_order_lowered(settings, vma->vm_mm, cap) >= order)
 		return false;
 	anon_order_count(profile, COLLAPSE_REFUSED);
 	return true;

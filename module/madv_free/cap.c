@@ -24,8 +24,10 @@ static enum mmp_lazy_answer madv_free_cap(struct vm_area_struct *vma, unsigned l
 		.pages = (unsigned long)knob[LIMIT_MB] << (20 - PAGE_SHIFT),
 		.shared = knob[PER_CGROUP],
 	};
+	unsigned int enough = knob[MIN_AVAILABLE_PERCENT] * 10;
+	unsigned long pages = 0;
 
-	if (mmp_available() < knob[MIN_AVAILABLE_PERCENT] * 10)
+	if (mmp_available(vma->vm_mm, enough, &pages) < enough)
 		return MMP_ANSWER_MEMORY;
 	return mmp_tracked_ask(vma, start, end, limit);
 }

@@ -366,7 +366,12 @@ TEST(lazyfree_full_set)
 
 /* What the policies say, of a process about which nothing is to be said. */
 static struct mmp_lazy_limit asked;
-u16 mmp_node_available[MAX_NUMNODES];
+static unsigned int available;
+
+unsigned int mmp_available(const struct mm_struct *in, unsigned int enough, unsigned long *pages)
+{
+	return enough ? available : MMP_ALL;
+}
 
 enum mmp_lazy_answer mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
 			      unsigned long end, struct mmp_lazy_limit limit)
@@ -383,16 +388,17 @@ TEST(madv_free_eager_is_eager)
 TEST(madv_free_cap_by_examples)
 {
 	const struct mmp_policy *cap = &mmp_policy_madv_free_cap;
+	struct vm_area_struct vma = {};
 	static const u32 knob[] = { 3, 1, 5 }, largest[] = { 1 << 20, 0, 0 };
 
-	mmp_node_available[0] = 49;
-	EXPECT(cap->madv_free(NULL, 0, PAGE_SIZE, knob), ==, MMP_ANSWER_MEMORY);
-	mmp_node_available[0] = 50;
-	EXPECT(cap->madv_free(NULL, 0, PAGE_SIZE, knob), ==, MMP_ANSWER_LAZY);
+	available = 49;
+	EXPECT(cap->madv_free(&vma, 0, PAGE_SIZE, knob), ==, MMP_ANSWER_MEMORY);
+	available = 50;
+	EXPECT(cap->madv_free(&vma, 0, PAGE_SIZE, knob), ==, MMP_ANSWER_LAZY);
 	EXPECT(asked.pages, ==, 768);
 	EXPECT(asked.shared, ==, 1);
-	mmp_node_available[0] = 0;
-	EXPECT(cap->madv_free(NULL, 0, PAGE_SIZE, largest), ==, MMP_ANSWER_LAZY);
+	available = 0;
+	EXPECT(cap->madv_free(&vma, 0, PAGE_SIZE, largest), ==, MMP_ANSWER_LAZY);
 	EXPECT(asked.pages, ==, 1UL << 28);
 	EXPECT(asked.shared, ==, 0);
 }

@@ -39,6 +39,7 @@ struct folio;
 struct mm_struct;
 
 struct vm_area_struct {
+	struct mm_struct *vm_mm;
 	unsigned long vm_start;
 	unsigned long vm_end;
 	unsigned long vm_flags;
