@@ -132,6 +132,26 @@ def test_a_refusal_takes_back_our_writes_and_no_others(
     assert tree.read(f"{POINT}/adaptive/max_order") == "9"
 
 
+def test_what_others_change_meanwhile_is_not_recorded_as_ours(
+    run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = tree.store
+
+    def store(path: str, value: str) -> None:
+        plain(path, value)
+        if path == f"{POINT}/policy":
+            plain(f"{CONTROL}/profiles/create", "theirs")
+            plain(f"{POINT}/pressure_percent", "77")
+
+    monkeypatch.setattr(tree, "store", store)
+    assert "77" not in run("set", "anon_order", "fixed", "max_order=6").out
+    monkeypatch.setattr(tree, "store", plain)
+    assert run("revert").code == 0
+    assert tree.read(f"{POINT}/pressure_percent") == "77"
+    assert tree.exists(f"{CONTROL}/profiles/theirs")
+    assert tree.read(f"{POINT}/fixed/max_order") == "4"
+
+
 def test_a_profile_that_was_made_is_taken_back(run: Run, tree: FakeTree) -> None:
     run("set", "anon_order", "fixed", "max_order=6")
     before = read_named(tree)

@@ -112,7 +112,13 @@ def test_the_journal_does_not_grow_for_ever(
     lines = tree.read(JOURNAL).splitlines()
     assert len(lines) < 20
     assert [json.loads(line)["number"] for line in lines][-1] == 40
+    first = json.loads(lines[0])["number"]
+    forgotten = run("revert", "--to", str(first - 2))
+    assert (forgotten.code, "no change" in forgotten.err) == (2, True)
+    assert run("revert", "--to", str(first - 1)).code == 0
+    assert tree.read(f"{POINT}/pressure_percent") == str(first - 2)
     assert run("revert").code == 0
+    assert run("revert", "--to", "39").code == 0
     assert tree.read(f"{POINT}/pressure_percent") == "38"
 
 

@@ -33,6 +33,17 @@ def test_load_passes_options_and_shows_the_result(
     assert (lib.open_modules, lib.open_lists) == (0, 0)
 
 
+def test_load_where_there_is_nothing_to_load(run: Run, unloaded: FakeTree, lib: FakeLib) -> None:
+    """A module cannot be built to any use for a kernel without hooks."""
+    lib.path = None
+    result = run("load")
+    assert (result.code, "dkms autoinstall" in result.err) == (3, True)
+    unloaded.put("/proc/kallsyms", "0000000000000000 T register_oom_notifier")
+    result = run("load")
+    assert (result.code, "this kernel has no hooks for it" in result.err) == (3, True)
+    assert "next: boot a kernel with the hooks first" in result.err
+
+
 def test_load_json(run: Run, unloaded: FakeTree) -> None:
     data = run("load", "--json").json
     assert (data["version"], data["loaded"], data["state"]) == (1, True, "stock")

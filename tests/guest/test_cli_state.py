@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -113,6 +114,21 @@ def test_hostile_names(loaded: Guest) -> None:
     out = must(loaded, f"{attack} {TREE}/tests/cli/hostile.py 1 10000 {words}")
     assert out == "0\n"
     assert must(loaded, f"({elsewhere}) {unstable} | sha256sum") == before
+
+
+def test_the_log_of_the_system(loaded: Guest) -> None:
+    """Each change is there, with who, what was and what is."""
+    log = "/run/messages"
+    must(loaded, f"busybox syslogd -n -O {log} >/dev/null 2>&1 & echo $! >/run/syslogd")
+    must(loaded, "n=0; until [ -S /dev/log ]; do sleep 0.1; n=$((n + 1)); [ $n -lt 100 ]; done")
+    must(loaded, "SUDO_UID=1000 mmpolicy set anon_order fixed max_order=3")
+    must(loaded, "mmpolicy reset")
+    seen = must(loaded, f"sleep 1; cat {log}; kill $(cat /run/syslogd)")
+    change = "default/anon_order/fixed/max_order: 4 -> 3; default/anon_order/policy: stock -> fixed"
+    assert re.search(rf"daemon.notice mmpolicy\[\d+\]: set by uid 0, sudo uid 1000: {change}", seen)
+    assert re.search(r"mmpolicy\[\d+\]: reset by uid 0: .*policy: fixed -> stock", seen)
+    (first, second) = json.loads(cli(loaded, "log -n 2 --json"))["changes"]
+    assert (first["command"], second["command"]) == ("set", "reset")
 
 
 def test_map_sees_what_the_process_has(loaded: Guest) -> None:

@@ -40,6 +40,7 @@ def no_place(_write: Write) -> str:
 def carry_out(tree: Tree, writes: Sequence[Write], where: Where = no_place) -> Done:
     """Make all writes or none, and read back what the kernel took.
 
+    What others change meanwhile is no part of the result, so that nobody takes it back as ours.
     `where` tells where a write comes from, such as `FILE:7: `; a refusal begins with it.
     """
     before = read_state(tree)
@@ -51,7 +52,7 @@ def carry_out(tree: Tree, writes: Sequence[Write], where: Where = no_place) -> D
     except BaseException as err:
         _put_back(tree, Done(before, ours), err)
         raise
-    return Done(before, read_state(tree))
+    return Done(before, ours)
 
 
 def _write(tree: Tree, write: Write, where: Where) -> None:

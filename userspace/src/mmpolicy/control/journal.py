@@ -153,9 +153,10 @@ def _last_number(tree: Tree) -> int:
 
 def last_changes(tree: Tree, after: int | None) -> tuple[list[Entry], Done]:
     """Return the last change, or all after the one of that number, and what they did together."""
-    entries = [entry for entry in read_journal(tree) if any(entry.done)]
-    if after is not None and after not in [0, *(entry.number for entry in entries)]:
+    known = read_journal(tree)
+    if known and after not in (None, known[0].number - 1, *(each.number for each in known)):
         raise Error(f"no change {after} is known", Exit.USAGE, "mmpolicy log lists them")
+    entries = [entry for entry in known if any(entry.done)]
     chosen = entries[-1:] if after is None else [each for each in entries if each.number > after]
     if not chosen:
         raise Error(f"no change is known: see {tree.real(JOURNAL)}", Exit.FAILED, HINT)
