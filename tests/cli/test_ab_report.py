@@ -121,6 +121,10 @@ def test_an_effect_is_found(report: Run, design: str) -> None:
     assert 0 < found["detectable"] < 5
     assert 0 < found["noise_floor"] < 5
     assert data["pairs_to_find"]["pairs"][name] >= 6
+    assert all(1 < times < 1.1 for times in found["largest_block"].values())
+    totals = found["totals"]
+    assert totals["agree"]
+    assert totals["low"] < -10 < totals["high"] < -5
 
 
 def test_nothing_there_is_inconclusive(report: Run) -> None:

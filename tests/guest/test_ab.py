@@ -32,7 +32,7 @@ BROWSER = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-sc
 BROWSER += [f"--window-size={WIDTH},{HEIGHT}", "--host-resolver-rules=MAP * ~NOTFOUND"]
 NUMBERS = itertools.count()
 LONG = True
-INCONCLUSIVE = 7
+INCONCLUSIVE, WORSE = 7, 8
 
 
 def says(pattern: str, key: str) -> str:

@@ -13,6 +13,7 @@ from mmpolicy.ab.carry import Carry
 from mmpolicy.ab.design import ALPHA, differences, in_percent, least_pairs
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.samples import Pairs
+from mmpolicy.ab.sources import ARMS
 from mmpolicy.ab.stats import Effect, Vector, bca, detectable, floor, p_below, totals
 
 BIG = 700  # logarithms above this are of no number
@@ -240,6 +241,7 @@ class Row:
             names = ("estimate", "low", "high")
             data["totals"] = dict(zip(names, map(self.shown, self.totals), strict=True))
             data["totals"]["agree"] = not self.denied
+            data["largest_block"] = dict(zip(ARMS, self.worst(), strict=True))
         if self.effect:
             data["detectable"] = self.shown(self.smallest)
         return data
