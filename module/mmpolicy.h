@@ -17,6 +17,7 @@
 
 struct mmp_decision;
 enum mmp_lazy_answer;
+struct mmp_profile;
 
 /**
  * struct mmp_knob - a bounded number
@@ -101,6 +102,8 @@ struct mmp_policy {
  * @host: decides for the whole host, so only the profile "default" has it
  * @switched: called with true before the first, with false after the last
  *	profile has a policy here, or %NULL; may sleep
+ * @now: name of a file with a number that is true now, or %NULL
+ * @read_now: that number, for a profile; may sleep
  */
 struct mmp_point {
 	const char *name;
@@ -111,6 +114,8 @@ struct mmp_point {
 	unsigned int first_counter;
 	bool host;
 	void (*switched)(bool on);
+	const char *now;
+	u64 (*read_now)(const struct mmp_profile *profile);
 };
 
 /* <point>/point.c */

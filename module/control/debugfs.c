@@ -51,6 +51,16 @@ static int mmp_stats_show(struct seq_file *m, void *unused)
 }
 DEFINE_SHOW_ATTRIBUTE(mmp_stats);
 
+static int mmp_now_show(struct seq_file *m, void *unused)
+{
+	const struct mmp_stats *stats = m->private;
+
+	seq_printf(m, "%llu\n",
+		   mmp_parts->points[stats->point]->read_now(stats->profile));
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(mmp_now);
+
 static int mmp_units_show(struct seq_file *m, void *unused)
 {
 	mmp_experiment_units(m);
@@ -83,15 +93,20 @@ void mmp_debugfs_add(struct mmp_profile *profile)
 
 	profile->debugfs = debugfs_create_dir(profile->name, root);
 	for (i = 0; i < MM_POLICY_POINTS; i++) {
-		if (mmp_parts->points[i]->host && profile != &mmp_default)
+		const struct mmp_point *point = mmp_parts->points[i];
+		struct dentry *dir;
+
+		if (point->host && profile != &mmp_default)
 			continue;
-		if (!mmp_parts->points[i]->nr_counters && !debugfs_in_faults(i))
+		if (!point->nr_counters && !debugfs_in_faults(i))
 			continue;
 		profile->stats[i] = (struct mmp_stats){ profile, i };
-		debugfs_create_file("stats", 0444,
-				    debugfs_create_dir(mmp_parts->points[i]->name,
-						       profile->debugfs),
-				    &profile->stats[i], &mmp_stats_fops);
+		dir = debugfs_create_dir(point->name, profile->debugfs);
+		debugfs_create_file("stats", 0444, dir, &profile->stats[i],
+				    &mmp_stats_fops);
+		if (point->now)
+			debugfs_create_file(point->now, 0444, dir,
+					    &profile->stats[i], &mmp_now_fops);
 	}
 }
 

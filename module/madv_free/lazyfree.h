@@ -32,6 +32,8 @@
 /* What it takes to find out that an area must not be counted now. */
 #define MMP_LAZY_BUSY_LOOKS	64
 
+struct mmp_profile;
+
 /**
  * enum mmp_lazy_answer - how MADV_FREE frees, and why
  * @MMP_ANSWER_LAZY: lazily
@@ -125,5 +127,6 @@ enum mmp_lazy_answer mmp_tracked_ask(struct vm_area_struct *vma, unsigned long s
 				     unsigned long end, struct mmp_lazy_limit limit);
 void mmp_tracked_leave(const struct mm_struct *mm);
 void mmp_tracked_switched(bool on);
+u64 mmp_tracked_lazy_pages(const struct mmp_profile *profile);
 
 #endif /* MMPOLICY_LAZYFREE_H */

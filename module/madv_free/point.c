@@ -29,6 +29,8 @@ struct mmp_point mmp_point_madv_free = {
 	.counters = counters,
 	.nr_counters = ARRAY_SIZE(counters),
 	.switched = madv_free_switched,
+	.now = "lazily_freed_pages",
+	.read_now = mmp_tracked_lazy_pages,
 };
 
 /* See &mm_policy_ops.madv_free_eager. */

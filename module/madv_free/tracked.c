@@ -13,7 +13,7 @@
 #include <linux/slab.h>
 #include <linux/workqueue.h>
 
-#include "../compat.h"
+#include "../sense/whose.h"
 #include "lazyfree.h"
 #include "pages.h"
 
@@ -315,6 +315,31 @@ void mmp_tracked_switched(bool on)
 		tracked_forget(t);
 	kvfree(sums);
 	sums = NULL;
+}
+
+/**
+ * mmp_tracked_lazy_pages - how many pages are lazily freed now, at most
+ * @profile: in the processes that this one decides for, as far as they are known
+ *
+ * Context: may sleep.
+ */
+u64 mmp_tracked_lazy_pages(const struct mmp_profile *profile)
+{
+	struct tracked *t;
+	u64 pages = 0;
+	bool ours;
+	int i;
+
+	guard(mutex)(&keeping);
+	hash_for_each(all_tracked, i, t, node) {
+		scoped_guard(rcu)
+			ours = mmp_profile_of(t->lazy.mm) == profile;
+		if (!ours)
+			continue;
+		tracked_look_at_all(t);
+		pages += READ_ONCE(t->lazy.pages);
+	}
+	return pages;
 }
 
 static enum mmp_lazy_answer tracked_ask(struct tracked *t,

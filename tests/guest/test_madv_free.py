@@ -15,7 +15,7 @@ from madv_free import POINT, STATS, loop, policy
 from vm import Guest, Result
 
 from .conftest import Machines
-from .tools import ROOT, checkers, must
+from .tools import ROOT, checkers, must, ops_command
 
 POLICIES = ("stock", "eager", "cap")
 EINVAL, ENOMEM = 22, 12
@@ -158,6 +158,22 @@ def test_rss_that_can_be_trusted(loaded: Guest) -> None:
     for found in (cgroup, *counted["memory"]):
         assert found["lazily_freed_kib"] == process["lazily_freed_kib"]
         assert found["rss_minus_lazily_freed_kib"] > process["rss_minus_lazily_freed_kib"]
+
+
+# A process that has freed 16 MB and then takes half of it again.
+FREES = "map 4096 touch 0 4096 madvise 0 4096 8 sh touch 0 2048 sh"
+
+
+def test_what_is_lazily_freed_now(loaded: Guest) -> None:
+    """All processes of the profile together, and what is taken again is not lazily freed."""
+    must(loaded, policy("cap"))
+    show = f"cat {STATS.replace('stats', 'lazily_freed_pages')}"
+    before = int(must(loaded, show))
+    shown = must(loaded, ops_command(FREES, show, show))
+    freed, left = (int(line) - before for line in shown.split())
+    assert 4096 <= freed < 4096 + 64
+    assert 2048 <= left < 2048 + 64
+    assert int(must(loaded, f"sleep 1; {show}")) < 64
 
 
 def test_trace(loaded: Guest) -> None:
