@@ -7,6 +7,7 @@ from functools import partial
 from inspect import cleandoc
 from pathlib import Path
 
+from click import Context
 from click.shell_completion import get_completion_class
 from click_man import core
 from click_man.man import ManPage
@@ -96,6 +97,8 @@ def make_pages(folder: Path) -> None:
     from mmpolicy.cli import main
 
     folder.mkdir(parents=True, exist_ok=True)
+    for name in main.list_commands(Context(main)):
+        main.get_command(Context(main), name)  # it has it from now on
     core.ManPage = Page
     core.get_short_help_str = partial(core.get_short_help_str, limit=80)  # else it is cut off
     core.write_man_pages("mmpolicy", main, version=__version__, target_dir=str(folder))

@@ -20,7 +20,12 @@ from .fakes import CONTROL, DEFAULT, POINTS, FakeTree, Run
 
 
 def walk(command: click.Command) -> list[click.Command]:
-    children = command.commands.values() if isinstance(command, click.Group) else ()
+    if not isinstance(command, click.Group):
+        return [command]
+    context = click.Context(command)
+    names = command.list_commands(context)
+    children = [child for name in names if (child := command.get_command(context, name))]
+    assert len(children) == len(names)
     return [command, *(each for child in children for each in walk(child))]
 
 

@@ -2,7 +2,8 @@
 """The command as a group of verbs, whose errors are JSON if that is wanted."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import click
@@ -14,7 +15,26 @@ JSON = "--json"
 
 
 class Verbs(click.Group):
-    """The command; with --json, its errors are JSON too."""
+    """The command; with --json, its errors are JSON too.
+
+    A verb is imported when it is asked for: most of the time to start goes into imports.
+    """
+
+    def __init__(self, *args: Any, verbs: Mapping[str, str], **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.verbs = verbs  # name -> file in verbs/
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all verbs."""
+        return sorted(self.verbs)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return a verb, None if there is no such one."""
+        if name in self.verbs and name not in self.commands:
+            module = import_module(f"mmpolicy.verbs.{self.verbs[name]}")
+            commands = [each for each in vars(module).values() if isinstance(each, click.Command)]
+            self.commands |= {str(each.name): each for each in commands if each.name == name}
+        return self.commands.get(name)
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> Any:
         """Run it as click does."""
@@ -34,9 +54,10 @@ class Verbs(click.Group):
     def _name_of(self, words: Sequence[str]) -> str:
         """Return the words of the verb, such as `profile create`."""
         names: list[str] = []
-        group: click.Command | None = self
+        group: click.Command = self
         for word in words:
-            if isinstance(group, click.Group) and word in group.commands:
+            found = isinstance(group, click.Group) and group.get_command(click.Context(group), word)
+            if found:
                 names.append(word)
-                group = group.commands[word]
+                group = found
         return " ".join(names)
