@@ -128,12 +128,14 @@ def accelerator(wanted: str, icount: bool, cpus: int, image: Path) -> str:
     return "-accel tcg,thread=single -cpu max"
 
 
-def memory(total: str, nodes: int, cpus: int) -> str:
-    """Shared memory, as virtiofs needs it, split evenly among the nodes."""
-    size = parse_size(total) // nodes >> 20
-    words = [f"-m {size * nodes}M"]
+def memory(total: str, nodes: int, cpus: int, bare: int = 0) -> str:
+    """Shared memory, as virtiofs needs it, split evenly among the nodes; the last may be bare."""
+    size = parse_size(total) // (nodes - bare) >> 20
+    words = [f"-m {size * (nodes - bare)}M"]
     for node in range(nodes):
-        on_node = "".join(f",cpus={cpu}" for cpu in range(node, cpus, nodes))
-        words.append(f"-object memory-backend-memfd,id=m{node},size={size}M,share=on")
-        words.append(f"-numa node,nodeid={node},memdev=m{node}{on_node}")
+        rest = "".join(f",cpus={cpu}" for cpu in range(node, cpus, nodes))
+        if node < nodes - bare:
+            words.append(f"-object memory-backend-memfd,id=m{node},size={size}M,share=on")
+            rest = f",memdev=m{node}{rest}"
+        words.append(f"-numa node,nodeid={node}{rest}")
     return " ".join(words)

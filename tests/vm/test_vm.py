@@ -78,6 +78,13 @@ def test_memory_of_two_nodes() -> None:
     assert "nodeid=1,memdev=m1,cpus=1" in words
 
 
+def test_memory_of_one_node_and_cpus_of_another() -> None:
+    words = memory("1G", nodes=2, cpus=2, bare=1)
+    assert "-m 1024M" in words and "size=1024M" in words
+    assert "nodeid=0,memdev=m0,cpus=0" in words
+    assert words.endswith("nodeid=1,cpus=1")
+
+
 def test_initramfs_archive() -> None:
     archive = cpio({"bin": (0o040755, b""), "bin/x": (0o100755, b"hello")})
     listed = subprocess.run(

@@ -155,6 +155,7 @@ class Guest:
     mem: str = "1G"
     cpus: int = 1
     nodes: int = 1
+    bare: int = 0  # so many of the nodes have CPUs alone
     swap: str | None = None
     icount: bool = False  # time counts instructions, but jumps whenever the guest waits
     append: str = ""
@@ -264,7 +265,7 @@ class Guest:
         words = f"{QEMU} -M q35 -nodefaults -no-user-config"
         words += f" -display none -no-reboot -smp {self.cpus},sockets={self.cpus}"
         words += f" {accelerator(self.accel, self.icount, self.cpus, image)}"
-        words += f" {memory(self.mem, self.nodes, self.cpus)}"
+        words += f" {memory(self.mem, self.nodes, self.cpus, self.bare)}"
         words += f" -chardev socket,id=fs,path={self.folder}/fs"
         words += f" -device {DEVICE},chardev=fs"
         words += " -device virtio-serial-pci"
