@@ -64,9 +64,9 @@ kmake() {
 }
 
 # A tree of hard links to the source (patch replaces files, it does not write
-# into them), patched and configured.
-prepare_tree() {
-	local flavor=$1 tree=$2 patch suffix=-mmpolicy
+# into them), patched: patched_tree FLAVOR TREE
+patched_tree() {
+	local flavor=$1 tree=$2 patch
 	rm -rf "$tree"
 	mkdir -p "${tree%/*}"
 	cp -al "$(source_tree)" "$tree"
@@ -74,6 +74,12 @@ prepare_tree() {
 		echo "applying $patch"
 		patch -d "$tree" -p1 --fuzz=0 --no-backup-if-mismatch <"$patch"
 	done
+}
+
+# The same, configured.
+prepare_tree() {
+	local flavor=$1 tree=$2 suffix=-mmpolicy
+	patched_tree "$flavor" "$tree"
 	[ "$flavor" = patched ] || suffix+=-$flavor
 	echo "$suffix" >"$tree/localversion"
 	configure "$flavor" "$tree"

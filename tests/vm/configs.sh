@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0
+# Part of ./dev: do the hooks compile wherever the kernel does? The objects that
+# the patches touch, of one tree, under one configuration after the other.
+# shellcheck shell=bash
+
+# What differs from the patched test kernel, as a name and options of scripts/config.
+hook_configs() {
+	cat <<-'END'
+		MM_POLICY=y		-e MM_POLICY
+		MM_POLICY=n		-d MM_POLICY
+		THP=n			-d TRANSPARENT_HUGEPAGE
+		THP=n,COMPACTION=n	-d TRANSPARENT_HUGEPAGE -d COMPACTION
+		NUMA=n			-d NUMA
+		MEMCG=n			-d MEMCG
+		SWAP=n			-d SWAP
+		ADVISE_SYSCALLS=n	-e EXPERT -d ADVISE_SYSCALLS
+		PAGE_POOL=n		-d NET
+		PREEMPT=y		-d PREEMPT_VOLUNTARY -e PREEMPT
+		PREEMPT_RT=y		-e EXPERT -d PREEMPT_VOLUNTARY -e PREEMPT_RT
+		DEBUG_VM=y		-e DEBUG_KERNEL -e DEBUG_VM -e PAGE_TABLE_CHECK
+		allmodconfig
+	END
+}
+
+lint_hook_configs() {
+	local home=$CACHE/configs key name options
+	key=$(kernel_key patched)
+	if [ "$(cat "$home/key" 2>/dev/null)" != "$key" ]; then
+		rm -rf "$home"
+		patched_tree patched "$home/src" >/dev/null
+		echo "$key" >"$home/key"
+	fi
+	while read -r name options; do
+		check "lint: hooks with $name" compile_hooks "$home" "$name" "$options"
+	done < <(hook_configs)
+}
+
+# compile_hooks HOME NAME OPTIONS: a warning fails
+compile_hooks() {
+	local out=$1/small make=(kmake "$1/src") objects
+	[ "$2" != allmodconfig ] || out=$1/$2
+	mkdir -p "$out"
+	make+=(O="$out")
+	if [ "$2" = allmodconfig ]; then
+		"${make[@]}" allmodconfig
+	else
+		"${make[@]}" tinyconfig
+		read -ra objects <<<"$(fragments patched)"
+		(cd "$out" && "$1/src/scripts/kconfig/merge_config.sh" -m .config "${objects[@]}")
+		# shellcheck disable=SC2086 # the options are words
+		"$1/src/scripts/config" --file "$out/.config" $3
+	fi
+	"${make[@]}" olddefconfig
+	is_taken "$out/.config" "$2"
+	mapfile -t objects < <(touched_objects "$1/src" "$out/.config")
+	"${make[@]}" KCFLAGS=-Werror "${objects[@]}"
+}
+
+# Is each NAME=value of a list in the final .config? Those of no option are not looked at.
+is_taken() {
+	local pair
+	for pair in ${2//,/ }; do
+		case $pair in
+		THP=n) ! grep -q '^CONFIG_TRANSPARENT_HUGEPAGE=' "$1" ;;
+		*=n) ! grep -q "^CONFIG_${pair%=n}=" "$1" ;;
+		*=y) grep -q "^CONFIG_$pair" "$1" ;;
+		esac || die "the kernel did not take $pair"
+	done
+}
+
+# The objects of the C files that the patches touch, as far as this kernel has them.
+touched_objects() {
+	local file object option
+	while read -r file; do
+		object=${file%.c}.o
+		option=$(sed -nE "s/^obj-\\\$\((CONFIG_\w+)\).*[[:space:]]${object##*/}([[:space:]].*|$)/\1/p" \
+			"$1/${file%/*}/Makefile")
+		if [ -z "$option" ] || grep -q "^$option=[ym]" "$2"; then
+			echo "$object"
+		fi
+	done < <(sed -n 's,^+++ b/\(.*\.c\)$,\1,p' "$TREE/kernel-hooks/$SERIES"/*.patch | sort -u)
+}
