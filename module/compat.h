@@ -51,6 +51,24 @@ static inline const pte_t *mmp_table(pmd_t pmd)
 	llist_for_each_entry(call, (task)->kretprobe_instances.first, llist)
 #endif
 
+/*
+ * The node that a fault in @vma is to have memory of, if there is one: that of the
+ * CPU, or what the memory policy of the application prefers.
+ */
+#ifdef CONFIG_NUMA
+#define mmp_preferred_node(vma) ({					\
+	const struct mempolicy *policy = (vma)->vm_policy;		\
+									\
+	if (!policy)							\
+		policy = current->mempolicy;				\
+	!policy || policy->mode == MPOL_LOCAL ? numa_node_id() :	\
+	policy->mode == MPOL_PREFERRED ? first_node(policy->nodes) :	\
+					 NUMA_NO_NODE;			\
+})
+#else
+#define mmp_preferred_node(vma)	((void)(vma), numa_node_id())
+#endif
+
 /* A task of the process that @mm is of, or NULL; RCU read side. */
 #ifdef CONFIG_MEMCG
 #define mmp_mm_owner(mm)	rcu_dereference((mm)->owner)

@@ -40,21 +40,22 @@ static gfp_t timed_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 	return mmp_thp_gfp(vma, gfp);
 }
 
-static bool timed_compact_skip(struct zone *zone, int order, bool deferred)
+static enum mm_policy_compact timed_compact_try(struct zone *zone, int order, gfp_t gfp,
+						enum mm_policy_compact stock)
 {
 	if (static_branch_unlikely(&mmp_timing))
 		mmp_latency_asked(MM_POLICY_COMPACT);
-	return mmp_compact_skip(zone, order, deferred);
+	return mmp_compact_try(zone, order, gfp, stock);
 }
 
 static const struct mm_policy_ops core_ops = {
 	.abi = MM_POLICY_ABI,
 	.anon_orders = mmp_anon_orders,
 	.anon_mapped = mmp_anon_mapped,
-	.collapse_refused = mmp_collapse_refused,
-	.thp_done = mmp_thp_done,
+	.collapse_orders = mmp_collapse_orders,
 	.thp_gfp = timed_thp_gfp,
-	.compact_skip = timed_compact_skip,
+	.thp_done = mmp_thp_done,
+	.compact_try = timed_compact_try,
 	.compact_done = mmp_compact_done,
 	.bulk_pages = mmp_bulk_pages,
 	.bulk_done = mmp_bulk_done,

@@ -15,6 +15,7 @@
 
 #include "compat.h"
 
+struct mmp_attempt;
 struct mmp_decision;
 enum mmp_lazy_answer;
 struct mmp_profile;
@@ -51,6 +52,7 @@ struct mmp_knob {
  * @anon_order: anon_order: the largest order for a fault; context as for
  *	&mm_policy_ops.anon_orders. knob[i] is the value of @knobs[i]. Knob 0
  *	is the cap of all answers; a policy without knobs stays at order 0.
+ * @cap: anon_order: the cap of all answers in a VMA, or %NULL if that is knob 0
  * @bulk_pages: bulk: pages to ask for in a refill from node @nid, which may be
  *	%NUMA_NO_NODE. Preemption is off, softirqs may be on. Setting *@timed
  *	asks for @bulk_done.
@@ -60,10 +62,10 @@ struct mmp_knob {
  * @madv_free: madv_free: how to free a range of an anonymous VMA, and why;
  *	context as for &mm_policy_ops.madv_free_eager
  * @thp_gfp: thp_gfp: which of %MM_POLICY_GFP_MASK to allocate a large folio
- *	with; context as for &mm_policy_ops.thp_gfp. A memory policy of the
- *	application, or a cpuset without this node, takes __GFP_THISNODE out.
- * @compact_skip: compact: leave @zone out? Context as for
- *	&mm_policy_ops.compact_skip, with knobs as above.
+ *	with; context as for &mm_policy_ops.thp_gfp. __GFP_THISNODE is taken out
+ *	where no node is preferred, or where that node has no memory to give.
+ * @compact_try: compact: is this attempt worth it? Context as for
+ *	&mm_policy_ops.compact_try, with knobs as above.
  * @compact_done: compact: an attempt has scanned so many pages, for pages to
  *	move and for free ones together; or %NULL. Context as for
  *	&mm_policy_ops.compact_done.
@@ -78,6 +80,7 @@ struct mmp_policy {
 	struct mmp_decision (*anon_order)(const struct vm_fault *vmf,
 					  enum mm_policy_site site,
 					  const u32 *knob);
+	unsigned int (*cap)(const struct vm_area_struct *vma, const u32 *knob);
 	unsigned int (*bulk_pages)(int nid, const u32 *knob, bool *timed);
 	void (*bulk_done)(int nid, unsigned int want, unsigned int got,
 			  u64 ticks);
@@ -85,9 +88,9 @@ struct mmp_policy {
 					  unsigned long start, unsigned long end,
 					  const u32 *knob);
 	gfp_t (*thp_gfp)(const struct vm_area_struct *vma);
-	bool (*compact_skip)(struct zone *zone, int order, bool deferred,
-			     const u32 *knob);
-	void (*compact_done)(struct zone *zone, int order, bool success,
+	enum mm_policy_compact (*compact_try)(const struct mmp_attempt *attempt,
+					      const u32 *knob);
+	void (*compact_done)(const struct mmp_attempt *attempt, bool success,
 			     unsigned long scanned, const u32 *knob);
 };
 
@@ -99,6 +102,7 @@ struct mmp_policy {
  * @counters: names of its counters
  * @nr_counters: how many
  * @first_counter: index of the first; set at load
+ * @node_size: bytes that each profile has for each node, zero at first
  * @host: decides for the whole host, so only the profile "default" has it
  * @switched: called with true before the first, with false after the last
  *	profile has a policy here, or %NULL; may sleep
@@ -112,6 +116,7 @@ struct mmp_point {
 	const char *const *counters;
 	unsigned int nr_counters;
 	unsigned int first_counter;
+	size_t node_size;
 	bool host;
 	void (*switched)(bool on);
 	const char *now;
@@ -128,11 +133,13 @@ extern struct mmp_point mmp_point_madv_free;
 unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 			      enum mm_policy_site site);
 bool mmp_anon_mapped(const struct vm_fault *vmf, int order);
-bool mmp_collapse_refused(struct vm_area_struct *vma, int order);
+unsigned long mmp_collapse_orders(struct vm_area_struct *vma,
+				  unsigned long orders);
 gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp);
 void mmp_thp_done(struct vm_area_struct *vma, int order, struct folio *folio);
-bool mmp_compact_skip(struct zone *zone, int order, bool deferred);
-void mmp_compact_done(struct zone *zone, int order, bool success,
+enum mm_policy_compact mmp_compact_try(struct zone *zone, int order, gfp_t gfp,
+				       enum mm_policy_compact stock);
+void mmp_compact_done(struct zone *zone, int order, gfp_t gfp, bool success,
 		      unsigned long migrate_scanned,
 		      unsigned long free_scanned);
 unsigned int mmp_bulk_pages(int nid, unsigned int def, unsigned int max);

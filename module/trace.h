@@ -120,32 +120,35 @@ TRACE_EVENT(mmpolicy_madv_free,
 				   { MMP_ANSWER_UNKNOWN, "eager_unknown" }))
 );
 
-TRACE_EVENT(mmpolicy_compact_skip,
+TRACE_EVENT(mmpolicy_compact_try,
 
-	TP_PROTO(int nid, unsigned int zone, int order, bool deferred,
-		 bool skip),
+	TP_PROTO(int nid, unsigned int zone, int order, u8 stock, u8 answer),
 
-	TP_ARGS(nid, zone, order, deferred, skip),
+	TP_ARGS(nid, zone, order, stock, answer),
 
 	TP_STRUCT__entry(
 		__field(u16, nid)
 		__field(u8, zone)
 		__field(u8, order)
-		__field(bool, deferred)
-		__field(bool, skip)
+		__field(u8, stock)
+		__field(u8, answer)
 	),
 
 	TP_fast_assign(
 		__entry->nid = nid;
 		__entry->zone = zone;
 		__entry->order = order;
-		__entry->deferred = deferred;
-		__entry->skip = skip;
+		__entry->stock = stock;
+		__entry->answer = answer;
 	),
 
-	TP_printk("node=%u zone=%u order=%u deferred=%d skip=%d",
+	TP_printk("node=%u zone=%u order=%u stock=%s answer=%s",
 		  __entry->nid, __entry->zone, __entry->order,
-		  __entry->deferred, __entry->skip)
+		  __entry->stock == MM_POLICY_DEFER ? "defer" : "try",
+		  __print_symbolic(__entry->answer,
+				   { MM_POLICY_DEFER, "defer" },
+				   { MM_POLICY_TRY, "try" },
+				   { MM_POLICY_TRY_ALL, "try_all" }))
 );
 
 TRACE_EVENT(mmpolicy_compact_done,

@@ -8,6 +8,9 @@
 #include "../trace.h"
 #include "anon_order.h"
 
+/* Counters, knobs and what is known of page tables end there. */
+static_assert(PMD_ORDER == MMP_MAX_ORDER);
+
 enum { MIN_AVAILABLE_PERCENT, OVERRIDE_MADVISE };
 
 static struct mmp_knob knobs[] = {
@@ -150,19 +153,30 @@ bool mmp_anon_mapped(const struct vm_fault *vmf, int order)
 	return policy->witness && (vmf->flags & FAULT_FLAG_USER);
 }
 
-/* See &mm_policy_ops.collapse_refused: what a fault would not get. */
-bool mmp_collapse_refused(struct vm_area_struct *vma, int order)
+static unsigned int anon_order_cap(const struct mmp_policy *policy,
+				   const struct vm_area_struct *vma, const u32 *knob)
+{
+	if (policy->cap)
+		return policy->cap(vma, knob);
+	return policy->nr_knobs ? knob[0] : 0;
+}
+
+/* See &mm_policy_ops.collapse_orders: those that a fault might get. */
+unsigned long mmp_collapse_orders(struct vm_area_struct *vma,
+				  unsigned long orders)
 {
 	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
 	const struct mmp_policy *policy = anon_order_policy(settings, vma);
+	unsigned long refused;
 	unsigned int cap;
 
 	if (!policy)
-		return false;
-	cap = policy->nr_knobs ? settings->values[policy->slot] : 0;
-	if (anon_order_lowered(settings, vma->vm_mm, cap) >= order)
-		return false;
-	anon_order_count(profile, COLLAPSE_REFUSED);
-	return true;
+		return orders;
+	cap = anon_order_cap(policy, vma, &settings->values[policy->slot]);
+	cap = anon_order_lowered(settings, vma->vm_mm, cap);
+	refused = orders & ~((2UL << cap) - 1);
+	if (refused)
+		anon_order_count(profile, COLLAPSE_REFUSED);
+	return orders & ~refused;
 }

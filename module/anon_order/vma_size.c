@@ -15,15 +15,20 @@ static struct mmp_knob knobs[] = {
 	[MIN_FOLIOS] = MMP_KNOB(min_folios, 1, 4096, 64),
 };
 
-static struct mmp_decision anon_order_vma_size(const struct vm_fault *vmf,
-					       enum mm_policy_site site, const u32 *knob)
+static unsigned int vma_size_cap(const struct vm_area_struct *vma, const u32 *knob)
 {
-	unsigned long pages = (vmf->vma->vm_end - vmf->vma->vm_start) >> PAGE_SHIFT;
+	unsigned long pages = (vma->vm_end - vma->vm_start) >> PAGE_SHIFT;
 	unsigned int order = knob[MAX_ORDER];
 
 	while (order && pages >> order < knob[MIN_FOLIOS])
 		order--;
-	return (struct mmp_decision){ .order = order, .reason = MMP_CAP };
+	return order;
+}
+
+static struct mmp_decision anon_order_vma_size(const struct vm_fault *vmf,
+					       enum mm_policy_site site, const u32 *knob)
+{
+	return (struct mmp_decision){ vma_size_cap(vmf->vma, knob), MMP_CAP };
 }
 
 struct mmp_policy mmp_policy_anon_order_vma_size = {
@@ -31,5 +36,6 @@ struct mmp_policy mmp_policy_anon_order_vma_size = {
 	.point = MM_POLICY_ANON_ORDER,
 	.knobs = knobs,
 	.nr_knobs = ARRAY_SIZE(knobs),
+	.cap = vma_size_cap,
 	.anon_order = anon_order_vma_size,
 };

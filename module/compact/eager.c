@@ -5,8 +5,8 @@
  * When mm has deferred compaction for long, it forgets which blocks were of no
  * use and looks at all of them again. Attempts that do not wait would never come
  * to that point: they would pass over the same blocks for ever. So now and then
- * the wait is declared to be over: at random, as zones and modes of compaction
- * take turns, and a count would pick the same one each time.
+ * one of them looks at all: at random, as zones and modes of compaction take
+ * turns, and a count would pick the same one each time.
  */
 #include <linux/random.h>
 
@@ -20,11 +20,13 @@ static struct mmp_knob knobs[] = {
 	[RESTART_ATTEMPTS] = MMP_KNOB(restart_attempts, 1, 10000, 4),
 };
 
-static bool compact_eager(struct zone *zone, int order, bool deferred, const u32 *knob)
+static enum mm_policy_compact compact_eager(const struct mmp_attempt *attempt,
+					    const u32 *knob)
 {
-	if (deferred && !get_random_u32_below(knob[RESTART_ATTEMPTS]))
-		mmp_end_deferral(zone);
-	return false;
+	if (attempt->stock == MM_POLICY_DEFER &&
+	    !get_random_u32_below(knob[RESTART_ATTEMPTS]))
+		return MM_POLICY_TRY_ALL;
+	return MM_POLICY_TRY;
 }
 
 struct mmp_policy mmp_policy_compact_eager = {
@@ -32,5 +34,5 @@ struct mmp_policy mmp_policy_compact_eager = {
 	.point = MM_POLICY_COMPACT,
 	.knobs = knobs,
 	.nr_knobs = ARRAY_SIZE(knobs),
-	.compact_skip = compact_eager,
+	.compact_try = compact_eager,
 };

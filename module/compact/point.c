@@ -13,6 +13,7 @@ enum {
 	SKIPPED,
 	SKIPPED_UNDEFERRED,
 	TRIED_DEFERRED,
+	TRIED_ALL,
 	ATTEMPTS,
 	SUCCESS,
 	FAILURE,
@@ -27,6 +28,7 @@ static const char *const counters[] = {
 	[SKIPPED] = "skipped",
 	[SKIPPED_UNDEFERRED] = "skipped_undeferred",
 	[TRIED_DEFERRED] = "tried_deferred",
+	[TRIED_ALL] = "tried_all",
 	[ATTEMPTS] = "attempts",
 	[SUCCESS] = "success",
 	[FAILURE] = "failure",
@@ -41,18 +43,17 @@ static struct mmp_stamps stamps;
 /* Between a beginning and its end the point may have been switched off. */
 static void compact_switched(bool on)
 {
-	if (on) {
-		mmp_compact_budget_begin();
-		return;
-	}
-	mmp_compact_budget_end();
-	memset(&stamps, 0, sizeof(stamps));
+	if (on)
+		mmp_compact_budget_forget();
+	else
+		memset(&stamps, 0, sizeof(stamps));
 }
 
 struct mmp_point mmp_point_compact = {
 	.name = "compact",
 	.counters = counters,
 	.nr_counters = ARRAY_SIZE(counters),
+	.node_size = sizeof(struct mmp_accounts),
 	.switched = compact_switched,
 };
 
@@ -66,38 +67,58 @@ static const struct mmp_policy *compact_policy_of(const struct mmp_settings *set
 	return settings->active[MM_POLICY_COMPACT];
 }
 
-/* See &mm_policy_ops.compact_skip. */
-bool mmp_compact_skip(struct zone *zone, int order, bool deferred)
+static void compact_count_answer(const struct mmp_profile *profile,
+				 enum mm_policy_compact answer, bool deferred)
+{
+	if (answer == MM_POLICY_DEFER) {
+		compact_count(profile, SKIPPED, 1);
+		if (!deferred)
+			compact_count(profile, SKIPPED_UNDEFERRED, 1);
+		return;
+	}
+	if (deferred)
+		compact_count(profile, TRIED_DEFERRED, 1);
+	if (answer == MM_POLICY_TRY_ALL)
+		compact_count(profile, TRIED_ALL, 1);
+}
+
+/* See &mm_policy_ops.compact_try. */
+enum mm_policy_compact mmp_compact_try(struct zone *zone, int order, gfp_t gfp,
+				       enum mm_policy_compact stock)
 {
 	struct mmp_profile *profile = mmp_profile_of(current->mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
 	const struct mmp_policy *policy = compact_policy_of(settings);
-	bool skip = deferred;
+	const struct mmp_attempt attempt = {
+		zone, order, gfp, stock, profile->nodes[MM_POLICY_COMPACT]
+	};
+	enum mm_policy_compact answer = stock;
 
 	if (policy)
-		skip = policy->compact_skip(zone, order, deferred,
-					    &settings->values[policy->slot]);
+		answer = policy->compact_try(&attempt,
+					     &settings->values[policy->slot]);
 	else
 		compact_count(profile, STOCK, 1);
-	trace_mmpolicy_compact_skip(zone_to_nid(zone), zone_idx(zone), order,
-				    deferred, skip);
-	if (skip != deferred)
-		compact_count(profile, skip ? SKIPPED_UNDEFERRED : TRIED_DEFERRED, 1);
-	if (skip)
-		compact_count(profile, SKIPPED, 1);
-	else
+	trace_mmpolicy_compact_try(zone_to_nid(zone), zone_idx(zone), order,
+				   stock, answer);
+	compact_count_answer(profile, answer, stock == MM_POLICY_DEFER);
+	if (answer != MM_POLICY_DEFER)
 		mmp_stall_begins(&stamps);
-	return skip;
+	return answer;
 }
 
 /* See &mm_policy_ops.compact_done. */
-void mmp_compact_done(struct zone *zone, int order, bool success,
+void mmp_compact_done(struct zone *zone, int order, gfp_t gfp, bool success,
 		      unsigned long migrate_scanned,
 		      unsigned long free_scanned)
 {
 	struct mmp_profile *profile = mmp_profile_of(current->mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
 	const struct mmp_policy *policy = compact_policy_of(settings);
+	const struct mmp_attempt attempt = {
+		.zone = zone, .order = order, .gfp = gfp,
+		.nodes = profile->nodes[MM_POLICY_COMPACT],
+	};
 	u64 ns = mmp_stall_ends(&stamps);
 
 	trace_mmpolicy_compact_done(zone_to_nid(zone), zone_idx(zone), order,
@@ -113,7 +134,7 @@ void mmp_compact_done(struct zone *zone, int order, bool success,
 	compact_count(profile, MIGRATE_SCANNED, migrate_scanned);
 	compact_count(profile, FREE_SCANNED, free_scanned);
 	if (policy && policy->compact_done)
-		policy->compact_done(zone, order, success,
+		policy->compact_done(&attempt, success,
 				     migrate_scanned + free_scanned,
 				     &settings->values[policy->slot]);
 }

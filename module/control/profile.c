@@ -149,12 +149,30 @@ struct mmp_profile *mmp_profile_find(const char *name)
 	return NULL;
 }
 
-static int profile_make_counters(struct mmp_profile *profile)
+static void profile_free_memory(struct mmp_profile *profile)
+{
+	int i;
+
+	for (i = 0; i < MM_POLICY_POINTS; i++)
+		kvfree(profile->nodes[i]);
+	free_percpu(profile->counters);
+}
+
+/* Counters, and what points keep for each node. */
+static int profile_make_memory(struct mmp_profile *profile)
 {
 	size_t nr = mmp_nr_counters + MM_POLICY_POINTS * MMP_LATENCIES;
+	bool failed;
+	int i;
 
 	profile->counters = __alloc_percpu(nr * sizeof(u64), __alignof__(u64));
-	return profile->counters ? 0 : -ENOMEM;
+	failed = !profile->counters;
+	for (i = 0; i < MM_POLICY_POINTS; i++) {
+		profile->nodes[i] = kvcalloc(nr_node_ids, mmp_parts->points[i]->node_size,
+					     GFP_KERNEL);
+		failed |= !profile->nodes[i];
+	}
+	return failed ? -ENOMEM : 0;
 }
 
 static bool profile_name_is_valid(const char *name, size_t len)
@@ -196,7 +214,10 @@ struct mmp_profile *mmp_profile_new(const char *text)
 	if (list_count_nodes(&profiles) >= MAX_PROFILES)
 		return ERR_PTR(-ENOSPC);
 	profile = kzalloc(sizeof(*profile), GFP_KERNEL);
-	if (!profile || profile_make_counters(profile)) {
+	if (!profile)
+		return ERR_PTR(-ENOMEM);
+	if (profile_make_memory(profile)) {
+		profile_free_memory(profile);
 		kfree(profile);
 		return ERR_PTR(-ENOMEM);
 	}
@@ -273,7 +294,7 @@ void mmp_profile_free(struct mmp_profile *profile)
 
 	if (settings != mmp_stock)
 		kfree(settings);
-	free_percpu(profile->counters);
+	profile_free_memory(profile);
 	if (profile != &mmp_default)
 		kfree(profile);
 }
@@ -289,7 +310,7 @@ int mmp_profiles_init(const struct mmp_policy *const *active)
 	struct mmp_settings *new;
 
 	guard(mutex)(&mmp_lock);
-	if (profile_make_counters(&mmp_default))
+	if (profile_make_memory(&mmp_default))
 		return -ENOMEM;
 	new = mmp_settings_copy(mmp_stock);
 	if (!new)

@@ -53,6 +53,7 @@ struct mmp_stats {
  * @debugfs: its debugfs directory
  * @stats: what the files there show
  * @settings: immutable; replaced as a whole
+ * @nodes: of each point, its node_size for each node
  * @counters: of all points, by index; then how long faults took
  */
 struct mmp_profile {
@@ -64,6 +65,7 @@ struct mmp_profile {
 	struct dentry *debugfs;
 	struct mmp_stats stats[MM_POLICY_POINTS];
 	struct mmp_settings __rcu *settings;
+	void *nodes[MM_POLICY_POINTS];
 	u64 __percpu *counters;
 };
 

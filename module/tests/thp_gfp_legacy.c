@@ -8,28 +8,49 @@
 #include <linux/mm_policy.h>
 #include <linux/module.h>
 
-static gfp_t legacy(struct vm_area_struct *vma, gfp_t gfp)
+static bool incomplete;
+module_param(incomplete, bool, 0444);
+MODULE_PARM_DESC(incomplete, "leave a callback out, which the kernel has to refuse");
+
+static gfp_t legacy_gfp(struct vm_area_struct *vma, gfp_t gfp)
 {
 	return __GFP_DIRECT_RECLAIM | __GFP_THISNODE;
 }
 
-static void done(struct vm_area_struct *vma, int order, struct folio *folio)
+static void legacy_done(struct vm_area_struct *vma, int order, struct folio *folio)
 {
 }
 
-/* No other point is ever on. */
-static const struct mm_policy_ops ops = {
+/* In place of those whose points are never on. */
+static void legacy_never(void)
+{
+}
+
+static struct mm_policy_ops ops = {
 	.abi = MM_POLICY_ABI,
-	.thp_done = done,
-	.thp_gfp = legacy,
+	.anon_orders = (void *)legacy_never,
+	.anon_mapped = (void *)legacy_never,
+	.collapse_orders = (void *)legacy_never,
+	.thp_gfp = legacy_gfp,
+	.thp_done = legacy_done,
+	.compact_try = (void *)legacy_never,
+	.compact_done = (void *)legacy_never,
+	.bulk_pages = (void *)legacy_never,
+	.bulk_done = (void *)legacy_never,
+	.madv_free_eager = (void *)legacy_never,
 };
 
 static int __init legacy_init(void)
 {
-	int err = mm_policy_register(&ops);
+	int err;
 
+	if (incomplete)
+		ops.madv_free_eager = NULL;
+	err = mm_policy_register(&ops);
 	if (!err)
 		mm_policy_enable(&ops, MM_POLICY_THP_GFP, true);
+	else
+		mm_policy_unregister(&ops);	/* leaves whoever has the slot alone */
 	return err;
 }
 module_init(legacy_init);

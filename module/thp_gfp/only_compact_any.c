@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * thp_gfp/only_compact_any: the preferred node first, while it has pages to spare,
- * then any that is allowed. Compact each once, reclaim nothing.
+ * then any that is allowed. Compact each once, the preferred one maybe twice, as it
+ * is among all; reclaim nothing.
  */
 #include <linux/gfp.h>
 

@@ -57,11 +57,13 @@ static void thp_gfp_switched(bool on)
 	mmp_effort_watch(on ? &mmp_point_thp_gfp : NULL, EFFORT);
 }
 
-/* Nobody but the CPU says where: no memory policy of the application, no cpuset. */
-static bool thp_gfp_local_preferred(const struct vm_area_struct *vma)
+/* Is one node preferred that this task may have memory of? Those without any are not. */
+static bool thp_gfp_node_is_preferred(const struct vm_area_struct *vma)
 {
-	return !vma_policy(vma) && !current->mempolicy &&
-	       node_isset(numa_node_id(), cpuset_current_mems_allowed);
+	int nid = mmp_preferred_node(vma);
+
+	return nid != NUMA_NO_NODE &&
+	       node_isset(nid, cpuset_current_mems_allowed);
 }
 
 /* See &mm_policy_ops.thp_gfp. */
@@ -78,7 +80,7 @@ gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 		return gfp;
 	}
 	gfp = policy->thp_gfp(vma);
-	if ((gfp & __GFP_THISNODE) && !thp_gfp_local_preferred(vma))
+	if ((gfp & __GFP_THISNODE) && !thp_gfp_node_is_preferred(vma))
 		gfp &= ~__GFP_THISNODE;
 	return gfp;
 }

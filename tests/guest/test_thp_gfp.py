@@ -178,6 +178,35 @@ def test_reclaim_in_a_cgroup_is_counted(
     assert counters(two_nodes, bench.POINT)["memcg_reclaim_large"] > 0
 
 
+@pytest.mark.parametrize("policy", COMPACT_ONLY)
+@pytest.mark.parametrize("order", [9, 4])
+def test_memory_high(two_nodes: Guest, enter: str, policy: str, order: int) -> None:
+    """No large folio passes memory.high of a cgroup above: nothing is scanned or swapped for it."""
+    must(two_nodes, f"{SMALL_SIZES}" if order < 9 else ":")
+    must(two_nodes, f"echo 40M >{CGROUP}/memory.high; mkdir {CGROUP}/below")
+    switch(two_nodes, policy)
+    words = f"map 64 {MADVISED} touch_large {1 << order}"
+    found = touched(two_nodes, words, enter.replace("/cgroup.procs", "/below/cgroup.procs"))
+    must(two_nodes, f"rmdir {CGROUP}/below")
+    large = pages(found, least=order)
+    assert reclaimed(found) == {}
+    assert 35 << 8 < large < 40 << 8
+    counted = counters(two_nodes, bench.POINT)
+    assert counted["memcg_reclaim_large"] == 0
+    assert counted[f"local_order_{order}"] << order >= large
+    assert counted[f"failed_order_{order}"] > 0
+
+
+@pytest.mark.parametrize("policy", COMPACT_ONLY)
+def test_base_pages_pass_memory_high(two_nodes: Guest, enter: str, policy: str) -> None:
+    """They reclaim as ever, and go on."""
+    must(two_nodes, f"echo 40M >{CGROUP}/memory.high")
+    switch(two_nodes, policy)
+    found = touched(two_nodes, f"map 64 {MADVISED} touch 1", enter)
+    assert reclaimed(found)["pswpout"] > 1000
+    assert counters(two_nodes, bench.POINT)["memcg_reclaim_large"] == 0
+
+
 # NUMA policies of the application
 
 
@@ -196,6 +225,28 @@ def test_memory_policies_win(two_nodes: Guest, policy: str) -> None:
     words = f"map 16 {MADVISED} mbind {MPOL_INTERLEAVE} 3 touch 1"
     found = touched(two_nodes, words)
     assert pages(found, 0, least=9) == pages(found, REMOTE, least=9) == 2048
+
+
+@pytest.mark.parametrize("how", ["mbind", "set_mempolicy"])
+def test_preferred_node_or_none(two_nodes: Guest, how: str) -> None:
+    """only_compact takes the node that the application prefers, be it full, for that of the CPU."""
+    switch(two_nodes, "only_compact")
+    words = f"crumbs -10 1 4 map 100 {MADVISED} {how} {MPOL_PREFERRED} 2 touch 1"
+    found = touched(two_nodes, words)
+    assert pages(found) == 25600
+    assert pages(found, 0, least=9) == 0
+    assert counters(two_nodes, bench.POINT)["failed_order_9"] > 0
+
+
+@pytest.mark.parametrize("policy", COMPACT_ONLY)
+def test_cpu_of_a_node_without_memory(machines: Machines, policy: str) -> None:
+    """It prefers nothing that there is, so huge pages come from where there is memory."""
+    guest = machines.get(mem="640M", cpus=2, swap="1G", nodes=2, bare=1)
+    assert must(guest, "cat /sys/devices/system/node/has_memory").strip() == "0"
+    must(guest, f"{SETTINGS} modprobe mmpolicy")
+    switch(guest, policy)
+    found = touched(guest, f"map 16 {MADVISED} touch 1", "taskset -p 2 $$ >/dev/null")
+    assert pages(found, 0, least=9) == pages(found) == 4096
 
 
 @pytest.mark.parametrize("policy", ("stock", *COMPACT_ONLY, "relaxed"))
@@ -254,6 +305,25 @@ def test_shmem(two_nodes: Guest) -> None:
     assert pages(found, least=9) > 5120
     assert reclaimed(found)["pgscan_direct"] > 0
     assert counters(two_nodes, bench.POINT)["attempts"] == 0
+
+
+# Who may register
+
+
+def test_missing_callback_is_refused(two_nodes: Guest) -> None:
+    """The kernel takes all callbacks or none, so a point can be turned on without a look."""
+    refused = two_nodes.run("rmmod mmpolicy; modprobe thp_gfp_legacy incomplete=1")
+    assert refused.rc != 0 and "Invalid argument" in refused.out
+    must(two_nodes, "modprobe mmpolicy")
+
+
+def test_slot_of_another_is_left_alone(two_nodes: Guest) -> None:
+    """Who is refused gives nothing back that is not his: mmpolicy is asked as before."""
+    switch(two_nodes, "light")
+    refused = two_nodes.run("modprobe thp_gfp_legacy")
+    assert refused.rc != 0 and "busy" in refused.out
+    touched(two_nodes, f"map 16 {MADVISED} touch 1")
+    assert counters(two_nodes, bench.POINT)["attempts"] >= 8
 
 
 # What it costs: fresh guests that count instructions

@@ -117,6 +117,14 @@ static void fill_outside(struct sim *sim, unsigned long page, pte_t pte)
 	}
 }
 
+/* What khugepaged is told. */
+unsigned int sim_cap(const struct sim *sim)
+{
+	if (sim->policy->cap)
+		return sim->policy->cap(&sim->vma, sim->knob);
+	return sim->policy->nr_knobs ? sim->knob[0] : 0;
+}
+
 /* What other VMAs have in the same tables may be seen, but must not count. */
 static struct mmp_decision ask(struct sim *sim, unsigned long page,
 			       enum mm_policy_site site)
@@ -135,7 +143,7 @@ static struct mmp_decision ask(struct sim *sim, unsigned long page,
 	EXPECT(d.order, ==, other.order);
 	EXPECT(d.reason, ==, other.reason);
 	/* Each answer of each policy, whatever is tested otherwise. */
-	EXPECT(d.order, <=, sim->policy->nr_knobs ? sim->knob[0] : 0);
+	EXPECT(d.order, <=, sim_cap(sim));
 	EXPECT(d.reason, <, MMP_REASONS);
 	return d;
 }

@@ -51,6 +51,7 @@ void sim_swap_out(struct sim *sim, unsigned long page);
 void sim_age(struct sim *sim, unsigned long page);
 
 /* The policy's answer to a fault at a page, with nothing changed. */
+unsigned int sim_cap(const struct sim *sim);
 struct mmp_decision sim_ask(struct sim *sim, unsigned long page);
 
 /* How many pages are there? */

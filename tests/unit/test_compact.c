@@ -7,6 +7,7 @@
 #include <linux/jiffies.h>
 #include <linux/minmax.h>
 #include <linux/mmzone.h>
+#include <string.h>
 
 #include "check.h"
 #include "compact/compact.h"
@@ -19,12 +20,14 @@
 
 enum { SCAN_AHEAD_PERCENT, SCAN_PER_PAGE, SCAN_PER_MS, FORGET_FREED_PERCENT };
 
-unsigned int nr_node_ids = 2;
+#define NODES		2
+
 unsigned long jiffies;
 
 struct zone_sim {
 	struct zone zone;
 	const struct mmp_policy *policy;	/* NULL: stock */
+	struct mmp_accounts nodes[NODES];
 	u32 knob[4];
 	bool movable[BLOCKS];
 	unsigned long next;
@@ -78,24 +81,34 @@ static bool compact(struct zone_sim *sim, unsigned long *scanned)
 	return false;
 }
 
-static bool is_skipped(struct zone_sim *sim)
+static enum mm_policy_compact answer_about(struct zone_sim *sim, struct zone *zone, int order,
+					   gfp_t gfp, bool deferred)
 {
-	bool deferred = is_deferred(&sim->zone);
+	const struct mmp_attempt attempt = {
+		.zone = zone, .order = order, .gfp = gfp, .nodes = sim->nodes,
+		.stock = deferred ? MM_POLICY_DEFER : MM_POLICY_TRY,
+	};
 
+	return sim->policy ? sim->policy->compact_try(&attempt, sim->knob) : attempt.stock;
+}
+
+static enum mm_policy_compact answer(struct zone_sim *sim)
+{
 	sim->tries++;
-	if (!sim->policy)
-		return deferred;
-	return sim->policy->compact_skip(&sim->zone, ORDER, deferred, sim->knob);
+	return answer_about(sim, &sim->zone, ORDER, __GFP_MOVABLE, is_deferred(&sim->zone));
 }
 
 static void attempt(struct zone_sim *sim)
 {
+	const struct mmp_attempt done = {
+		.zone = &sim->zone, .order = ORDER, .gfp = __GFP_MOVABLE, .nodes = sim->nodes,
+	};
 	unsigned long scanned;
 	bool success = compact(sim, &scanned);
 
 	defer(&sim->zone, success);
 	if (sim->policy && sim->policy->compact_done)
-		sim->policy->compact_done(&sim->zone, ORDER, success, scanned, sim->knob);
+		sim->policy->compact_done(&done, success, scanned, sim->knob);
 	sim->attempts++;
 	sim->scanned += scanned;
 	sim->got += success;
@@ -108,21 +121,16 @@ static void allocate(struct zone_sim *sim, unsigned long n)
 {
 	while (n--) {
 		jiffies += !(n % 100);
-		if (!is_skipped(sim))
+		if (answer(sim) != MM_POLICY_DEFER)
 			attempt(sim);
 	}
 }
 
-/* Starts and ends with nothing known. */
+/* Starts with nothing known. */
 static void begin(void)
 {
 	jiffies = 1000;
-	mmp_compact_budget_begin();
-}
-
-static void end(void)
-{
-	mmp_compact_budget_end();
+	mmp_compact_budget_forget();
 }
 
 TEST(budget_compacts_as_stock_where_it_pays)
@@ -143,7 +151,6 @@ TEST(budget_compacts_as_stock_where_it_pays)
 		EXPECT(budget.got, ==, BLOCKS / every);
 		EXPECT(budget.got, ==, stock.got);
 		EXPECT(budget.scanned, ==, stock.scanned);
-		end();
 	}
 }
 
@@ -158,7 +165,6 @@ TEST(budget_stops_where_nothing_can_be_compacted)
 	allocate(&budget, 10000);
 	EXPECT(budget.attempts, >, 0);
 	EXPECT(budget.scanned, <=, 0.1 * stock.scanned);
-	end();
 }
 
 TEST(budget_stops_after_success_has_ended)
@@ -174,7 +180,6 @@ TEST(budget_stops_after_success_has_ended)
 	allocate(&budget, 10000);
 	EXPECT(budget.got, ==, stock.got);
 	EXPECT(budget.scanned, <=, 0.2 * stock.scanned);
-	end();
 }
 
 /* Runs until the account is overdrawn. */
@@ -201,7 +206,6 @@ TEST(budget_probes_when_memory_becomes_free)
 	make_movable(&sim, 1);
 	allocate(&sim, BLOCKS);
 	EXPECT(sim.got, ==, BLOCKS);
-	end();
 }
 
 /* Also where mm would still wait; stock then does. */
@@ -216,10 +220,8 @@ TEST(budget_ends_a_deferral_when_memory_becomes_free)
 	sim.zone.compact_considered = 0;
 	stock.zone = sim.zone;
 	sim.zone.free += sim.zone.managed / 10;
-	EXPECT(is_skipped(&stock), ==, true);
-	EXPECT(is_skipped(&sim), ==, false);
-	EXPECT(sim.zone.compact_considered, ==, 1U << MAX_SHIFT);
-	end();
+	EXPECT(answer(&stock), ==, MM_POLICY_DEFER);
+	EXPECT(answer(&sim), ==, MM_POLICY_TRY_ALL);
 }
 
 TEST(budget_ignores_memory_that_is_used)
@@ -230,7 +232,6 @@ TEST(budget_ignores_memory_that_is_used)
 	sim.zone.free /= 2;
 	allocate(&sim, 1000);
 	EXPECT(sim.attempts, ==, 0);
-	end();
 }
 
 TEST(budget_probes_as_time_goes_by)
@@ -243,7 +244,6 @@ TEST(budget_probes_as_time_goes_by)
 	make_movable(&sim, 1);
 	allocate(&sim, BLOCKS);
 	EXPECT(sim.got, ==, BLOCKS);
-	end();
 }
 
 /* In the long run, what is scanned in vain is what time allows. */
@@ -260,7 +260,6 @@ TEST(budget_keeps_to_its_rate)
 	ms = jiffies_to_msecs(jiffies - start);
 	EXPECT(sim.scanned, <=, 20 * ms + 2 * sim.zone.managed);
 	EXPECT(sim.scanned, >=, 20 * ms / 2);
-	end();
 }
 
 /* A success that was not asked for, at the last priority, counts as well. */
@@ -275,24 +274,34 @@ TEST(budget_learns_from_every_attempt)
 		attempt(&sim);
 	allocate(&sim, 100);
 	EXPECT(sim.got, ==, 200);
-	end();
 }
 
-TEST(budget_keeps_an_account_for_each_zone_and_order)
+TEST(budget_keeps_an_account_for_each_zone_order_and_kind)
 {
 	struct zone_sim sim;
 	struct zone other;
 
 	exhaust(&sim);
 	other = sim.zone;
-	EXPECT(sim.policy->compact_skip(&other, ORDER, false, sim.knob), ==, true);
-	EXPECT(sim.policy->compact_skip(&other, ORDER - 1, false, sim.knob), ==, false);
+	EXPECT(answer_about(&sim, &other, ORDER, __GFP_MOVABLE, false), ==, MM_POLICY_DEFER);
+	EXPECT(answer_about(&sim, &other, ORDER - 1, __GFP_MOVABLE, false), ==, MM_POLICY_TRY);
+	EXPECT(answer_about(&sim, &other, ORDER, 0, false), ==, MM_POLICY_TRY);
 	other.idx = 1;
-	EXPECT(sim.policy->compact_skip(&other, ORDER, false, sim.knob), ==, false);
+	EXPECT(answer_about(&sim, &other, ORDER, __GFP_MOVABLE, false), ==, MM_POLICY_TRY);
 	other.idx = 0;
 	other.nid = 1;
-	EXPECT(sim.policy->compact_skip(&other, ORDER, false, sim.knob), ==, false);
-	end();
+	EXPECT(answer_about(&sim, &other, ORDER, __GFP_MOVABLE, false), ==, MM_POLICY_TRY);
+}
+
+/* What one profile has scanned in vain does not hold another one back. */
+TEST(budget_keeps_the_accounts_of_profiles_apart)
+{
+	struct zone_sim one, other;
+
+	exhaust(&one);
+	sim_zone(&other, &mmp_policy_compact_budget);
+	EXPECT(answer_about(&one, &one.zone, ORDER, __GFP_MOVABLE, false), ==, MM_POLICY_DEFER);
+	EXPECT(answer_about(&other, &one.zone, ORDER, __GFP_MOVABLE, false), ==, MM_POLICY_TRY);
 }
 
 TEST(budget_skips_what_mm_skips)
@@ -301,23 +310,39 @@ TEST(budget_skips_what_mm_skips)
 
 	begin();
 	sim_zone(&sim, &mmp_policy_compact_budget);
-	EXPECT(sim.policy->compact_skip(&sim.zone, ORDER, true, sim.knob), ==, true);
-	EXPECT(sim.policy->compact_skip(&sim.zone, ORDER, false, sim.knob), ==, false);
-	end();
+	EXPECT(answer_about(&sim, &sim.zone, ORDER, 0, true), ==, MM_POLICY_DEFER);
+	EXPECT(answer_about(&sim, &sim.zone, ORDER, 0, false), ==, MM_POLICY_TRY);
 }
 
 /* Switched off meanwhile, and on again. */
-TEST(budget_without_accounts_is_stock)
+TEST(budget_forgets)
 {
 	struct zone_sim sim;
 
 	exhaust(&sim);
-	end();
+	begin();
+	EXPECT(answer(&sim), ==, MM_POLICY_TRY);
 	allocate(&sim, 1000);
 	EXPECT(sim.attempts, >, 0);
-	begin();
-	EXPECT(sim.policy->compact_skip(&sim.zone, ORDER, false, sim.knob), ==, false);
-	end();
+}
+
+/* No policy writes what belongs to mm. */
+TEST(zones_are_left_alone)
+{
+	struct zone_sim sim;
+	struct zone before;
+	int i;
+
+	for (i = 0; i < 2; i++) {
+		exhaust(&sim);
+		sim.policy = i ? &mmp_policy_compact_eager : &mmp_policy_compact_budget;
+		sim.knob[0] = 1;
+		sim.zone.free += sim.zone.managed / 10;
+		before = sim.zone;
+		EXPECT(answer_about(&sim, &sim.zone, ORDER, __GFP_MOVABLE, true), ==,
+		       MM_POLICY_TRY_ALL);
+		EXPECT(memcmp(&before, &sim.zone, sizeof(before)), ==, 0);
+	}
 }
 
 /* Nothing overflows, whatever the knobs, the zone and the clock. */
@@ -338,7 +363,6 @@ TEST(budget_bears_extremes)
 		allocate(&sim, 10000);
 		at("extreme %u", extreme);
 		EXPECT(sim.attempts, >, 0);
-		end();
 	}
 }
 
@@ -352,19 +376,19 @@ TEST(eager_never_skips)
 }
 
 /* Of the attempts that mm would have deferred. */
-TEST(eager_ends_a_wait_now_and_then)
+TEST(eager_looks_at_all_blocks_now_and_then)
 {
 	struct zone_sim sim;
-	unsigned int i, ended = 0;
+	unsigned int i, all = 0;
 
 	sim_zone(&sim, &mmp_policy_compact_eager);
 	sim.knob[0] = 10;
-	sim.zone.compact_defer_shift = MAX_SHIFT;
 	for (i = 0; i < 20000; i++) {
-		sim.zone.compact_considered = 0;
-		EXPECT(sim.policy->compact_skip(&sim.zone, ORDER, i % 2, sim.knob), ==, false);
-		ended += sim.zone.compact_considered == 1U << MAX_SHIFT;
+		enum mm_policy_compact said = answer_about(&sim, &sim.zone, ORDER, 0, i % 2);
+
+		EXPECT(said, >, MM_POLICY_DEFER);
+		all += said == MM_POLICY_TRY_ALL;
 	}
-	EXPECT(ended, >, 800);
-	EXPECT(ended, <, 1200);
+	EXPECT(all, >, 800);
+	EXPECT(all, <, 1200);
 }

@@ -73,6 +73,21 @@ TEST(vma_size_by_examples)
 	}
 }
 
+/* khugepaged is told what faults get, not what larger VMAs would. */
+TEST(vma_size_says_its_cap_for_a_vma)
+{
+	struct sim sim;
+
+	sim_init(&sim, &mmp_policy_anon_order_vma_size);
+	sim.knob[0] = 9;
+	sim.knob[1] = 64;
+	sim_vma(&sim, START, START + 1024);
+	EXPECT(sim_cap(&sim), ==, 4);
+	sim_vma(&sim, START, START + AREA);
+	EXPECT(sim_cap(&sim), ==, 8);
+	sim_free(&sim);
+}
+
 /* What is wasted is less than one folio, of min_folios that fit. */
 TEST(vma_size_bounds_its_waste)
 {

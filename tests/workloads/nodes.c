@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * nodes OP ARGUMENT... OP ARGUMENT...: fill NUMA nodes, then map and touch memory
- * and say where it came from. "touch" and "collapse" print one JSON object: ticks
+ * and say where it came from. "touch*" and "collapse" print one JSON object: ticks
  * (CPU time of this process in ns, under icount instructions), pages of each node
  * by folio order, what /proc/vmstat counted meanwhile, what node 0 has left, words
  * that are not as written.
@@ -169,24 +169,30 @@ static void op_set_mempolicy(char **arg)
 	check(syscall(SYS_set_mempolicy, atoi(arg[0]), &mask, 64), "set_mempolicy");
 }
 
-static struct line {
+struct line {
 	char key[48];
 	unsigned long value;
-} lines[MAX_LINES];
+};
 
-/* All of /proc/vmstat; print what has changed since the last time, if asked to. */
-static void vmstat(bool print)
+static struct line before[MAX_LINES], after[MAX_LINES];
+
+/* All of /proc/vmstat. */
+static void read_vmstat(struct line *lines)
 {
 	FILE *file = fopen("/proc/vmstat", "r");
-	struct line now;
 
 	check(!file, "/proc/vmstat");
-	for (struct line *l = lines; fscanf(file, "%47s %lu", now.key, &now.value) == 2; l++) {
-		if (print && strncmp(now.key, "nr_", 3) && now.value != l->value)
-			printf("\"%s\": %lu, ", now.key, now.value - l->value);
-		*l = now;
-	}
+	for (struct line *l = lines; fscanf(file, "%47s %lu", l->key, &l->value) == 2; l++)
+		;
 	fclose(file);
+}
+
+/* What has changed, of what is counted. */
+static void print_vmstat(void)
+{
+	for (size_t i = 0; i < MAX_LINES; i++)
+		if (strncmp(after[i].key, "nr_", 3) && after[i].value != before[i].value)
+			printf("\"%s\": %lu, ", after[i].key, after[i].value - before[i].value);
 }
 
 static uint64_t cpu_time(void)
@@ -241,16 +247,40 @@ static unsigned long mismatches(void)
 	return found;
 }
 
+static bool is_folio(const char *p, size_t pages)
+{
+	unsigned long of[MAX_ORDER + 2] = {0};
+
+	folio_histogram(p, pages * PAGE, of);
+	for (int order = 0; order <= MAX_ORDER; order++)
+		if (of[order] == pages && 1UL << order == pages)
+			return true;
+	return false;
+}
+
+/* One page in a block, until a block is no folio; what that one took is not counted. */
+static void write_while_large(char *p, size_t bytes)
+{
+	for (size_t i = 0; i < bytes / PAGE; i += step) {
+		read_vmstat(after);
+		*word(p, i) = stamp(i);
+		if (!is_folio(p + i * PAGE, step))
+			break;
+	}
+}
+
 static void measure(void (*touch)(char *p, size_t bytes))
 {
 	uint64_t begin;
 
-	vmstat(false);
+	read_vmstat(before);
 	begin = cpu_time();
 	touch(area, area_bytes);
 	begin = cpu_time() - begin;
+	if (touch != write_while_large)
+		read_vmstat(after);
 	printf("{");
-	vmstat(true);
+	print_vmstat();
 	print_nodes();
 	write_some(area, area_bytes);
 	printf("\"left\": %ld, \"ticks\": %lu, \"mismatches\": %lu}\n", left(0), begin,
@@ -261,6 +291,12 @@ static void op_touch(char **arg)
 {
 	step = strtoul(arg[0], NULL, 0);
 	measure(write_some);
+}
+
+static void op_touch_large(char **arg)
+{
+	step = strtoul(arg[0], NULL, 0);
+	measure(write_while_large);
 }
 
 static void op_touch_pinned(char **arg)
@@ -293,6 +329,7 @@ static const struct op ops[] = {
 	{ "mbind", 2, "MODE NODES", op_mbind },
 	{ "set_mempolicy", 2, "MODE NODES", op_set_mempolicy },
 	{ "touch", 1, "STEP", op_touch },
+	{ "touch_large", 1, "PAGES", op_touch_large },
 	{ "touch_pinned", 0, "", op_touch_pinned },
 	{ "collapse", 0, "", op_collapse },
 	{ "sh", 1, "COMMAND", op_sh },

@@ -4,6 +4,7 @@
 
 #include <linux/mm_types.h>
 
+#define __GFP_MOVABLE		0x8u
 #define __GFP_ONLY_COMPACT	0x200u
 #define __GFP_DIRECT_RECLAIM	0x400u
 #define __GFP_KSWAPD_RECLAIM	0x800u

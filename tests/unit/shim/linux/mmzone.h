@@ -17,8 +17,6 @@ struct zone {
 	unsigned int compact_defer_shift;
 };
 
-extern unsigned int nr_node_ids;
-
 static inline int zone_to_nid(const struct zone *zone)
 {
 	return zone->nid;
