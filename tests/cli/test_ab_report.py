@@ -156,9 +156,11 @@ def test_p_is_corrected_for_the_number_of_metrics(report: Run) -> None:
 @pytest.mark.parametrize("status", ["guard", "interrupted", "lost", "failed"])
 def test_a_run_that_was_stopped_concludes_nothing(report: Run, status: str) -> None:
     lines = Lines().pairs("aa", 8).pairs("ab", 12, -0.5).end(status, "a reason")
+    lines.records[0]["pairs"] = 20
     result = report(lines)
     text = f"verdict: inconclusive: the run did not go to its planned end: {status}, a reason"
     assert (result.code, result.out.splitlines()[-1]) == (7, text)
+    assert result.out.count("doubt:") == 1  # the pairs that are missing are no news
 
 
 def test_a_run_that_was_killed(report: Run) -> None:

@@ -98,7 +98,8 @@ class Report:
 
     def _doubts_of(self, row: Row) -> Iterator[str]:
         name = row.metric.name
-        if len(row.pairs) < row.planned:
+        complete = self.recording.end.get("status") == "done"
+        if complete and len(row.pairs) < row.planned:
             lost = ", ".join(f"{count} blocks of {arm}" for arm, count in row.lost.items())
             text = f"{name} has a value in {len(row.pairs)} of {row.planned} pairs"
             yield f"{text}; it is missing or no number in {lost}"
