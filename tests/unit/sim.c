@@ -6,6 +6,8 @@
 #include "check.h"
 #include "sim.h"
 
+unsigned long ptes_read;
+
 #define TOUCHED		(_PAGE_ACCESSED | _PAGE_DIRTY)
 #define MAPPED		(_PAGE_PRESENT | _PAGE_RW | _PAGE_USER | TOUCHED)
 
@@ -19,11 +21,6 @@ static unsigned long vma_last(const struct sim *sim)
 	return ((sim->vma.vm_end - SIM_BASE) >> PAGE_SHIFT) - 1;
 }
 
-pmd_t *sim_pmd(const struct sim *sim, unsigned long page)
-{
-	return sim->pmds[page / SIM_PUD] + page / SIM_TABLE % PTRS_PER_PMD;
-}
-
 static void *new_table(void)
 {
 	void *table = aligned_alloc(PAGE_SIZE, PAGE_SIZE);
@@ -34,18 +31,30 @@ static void *new_table(void)
 }
 
 /* Entries of PMDs outside the VMA are poison: what is below may not stay. */
-static void guard_pmds(const struct sim *sim)
+static void guard_pmds(const struct sim *sim, unsigned long pud)
 {
-	unsigned long page;
+	unsigned long page = pud * SIM_PUD;
+	unsigned int i;
 
-	for (page = 0; page < SIM_PAGES; page += SIM_TABLE) {
-		pmd_t *pmd = sim_pmd(sim, page);
-
+	for (i = 0; i < PTRS_PER_PMD; i++, page += SIM_TABLE)
 		if (page + SIM_TABLE <= vma_first(sim) || page > vma_last(sim))
-			__asan_poison_memory_region(pmd, sizeof(*pmd));
+			__asan_poison_memory_region(sim->pmds[pud] + i, sizeof(pmd_t));
 		else
-			__asan_unpoison_memory_region(pmd, sizeof(*pmd));
+			__asan_unpoison_memory_region(sim->pmds[pud] + i, sizeof(pmd_t));
+}
+
+pmd_t *sim_pmd(struct sim *sim, unsigned long page)
+{
+	unsigned long pud = page / SIM_PUD;
+
+	if (pud >= SIM_PUDS)
+		abort();
+	if (!sim->pmds[pud]) {
+		sim->pmds[pud] = new_table();
+		if (!sim->crowded)
+			guard_pmds(sim, pud);
 	}
+	return sim->pmds[pud] + page / SIM_TABLE % PTRS_PER_PMD;
 }
 
 void sim_init(struct sim *sim, const struct mmp_policy *policy)
@@ -55,36 +64,37 @@ void sim_init(struct sim *sim, const struct mmp_policy *policy)
 	*sim = (struct sim){ .policy = policy };
 	for (i = 0; i < policy->nr_knobs && i < SIM_KNOBS; i++)
 		sim->knob[i] = policy->knobs[i].def;
-	for (i = 0; i < ARRAY_SIZE(sim->pmds); i++)
-		sim->pmds[i] = new_table();
 }
 
-static void unguard_pmds(const struct sim *sim)
+static void free_pmds(pmd_t *pmds)
 {
 	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(sim->pmds); i++)
-		__asan_unpoison_memory_region(sim->pmds[i], PAGE_SIZE);
+	__asan_unpoison_memory_region(pmds, PAGE_SIZE);
+	for (i = 0; i < PTRS_PER_PMD; i++)
+		if (!pmd_none(pmds[i]) && !pmd_leaf(pmds[i]))
+			free((void *)pmd_page_vaddr(pmds[i]));
+	free(pmds);
 }
 
 void sim_free(struct sim *sim)
 {
-	unsigned long page;
 	unsigned int i;
 
-	unguard_pmds(sim);
-	for (page = 0; page < SIM_PAGES; page += SIM_TABLE)
-		if (!pmd_none(*sim_pmd(sim, page)) && !pmd_leaf(*sim_pmd(sim, page)))
-			free(sim_pte(sim, page));
-	for (i = 0; i < ARRAY_SIZE(sim->pmds); i++)
-		free(sim->pmds[i]);
+	for (i = 0; i < SIM_PUDS; i++)
+		if (sim->pmds[i])
+			free_pmds(sim->pmds[i]);
 }
 
 void sim_vma(struct sim *sim, unsigned long start, unsigned long end)
 {
+	unsigned int i;
+
 	sim->vma.vm_start = SIM_BASE + (start << PAGE_SHIFT);
 	sim->vma.vm_end = SIM_BASE + (end << PAGE_SHIFT);
-	guard_pmds(sim);
+	for (i = 0; i < SIM_PUDS && !sim->crowded; i++)
+		if (sim->pmds[i])
+			guard_pmds(sim, i);
 }
 
 pte_t *sim_pte(struct sim *sim, unsigned long page)
@@ -135,13 +145,19 @@ static struct mmp_decision ask(struct sim *sim, unsigned long page,
 		.pmd = sim_pmd(sim, page),
 	};
 	struct mmp_decision d, other;
+	unsigned long before;
 
-	fill_outside(sim, page, __pte(MAPPED));
-	other = sim->policy->anon_order(&vmf, site, sim->knob);
-	fill_outside(sim, page, __pte(0));
+	if (!sim->crowded) {
+		fill_outside(sim, page, __pte(MAPPED));
+		other = sim->policy->anon_order(&vmf, site, sim->knob);
+		fill_outside(sim, page, __pte(0));
+	}
+	before = ptes_read;
 	d = sim->policy->anon_order(&vmf, site, sim->knob);
-	EXPECT(d.order, ==, other.order);
-	EXPECT(d.reason, ==, other.reason);
+	sim->looks += ptes_read - before;
+	if (!sim->crowded) {
+		EXPECT(d.order, ==, other.order);
+	}
 	/* Each answer of each policy, whatever is tested otherwise. */
 	EXPECT(d.order, <=, sim_cap(sim));
 	EXPECT(d.reason, <, MMP_REASONS);
@@ -189,6 +205,13 @@ static bool same_entries(struct sim *sim, unsigned long page, unsigned int order
 	return true;
 }
 
+static void add_pages(struct sim *sim, unsigned int order)
+{
+	sim->folios[order]++;
+	sim->pages += BIT(order);
+	sim->peak = max(sim->peak, sim->pages);
+}
+
 static void map(struct sim *sim, unsigned long page, unsigned int order)
 {
 	unsigned long first = page >> order << order;
@@ -200,7 +223,7 @@ static void map(struct sim *sim, unsigned long page, unsigned int order)
 		sim_age(sim, first);
 	if (sim->policy->witness && last != page)
 		sim_age(sim, last);
-	sim->folios[order]++;
+	add_pages(sim, order);
 }
 
 static bool fault_pmd(struct sim *sim, unsigned long page)
@@ -209,7 +232,7 @@ static bool fault_pmd(struct sim *sim, unsigned long page)
 	    !fits_vma(sim, page, MMP_MAX_ORDER))
 		return false;
 	*sim_pmd(sim, page) = __pmd(MAPPED | _PAGE_PSE);
-	sim->folios[MMP_MAX_ORDER]++;
+	add_pages(sim, MMP_MAX_ORDER);
 	return true;
 }
 
@@ -265,6 +288,62 @@ void sim_age(struct sim *sim, unsigned long page)
 		sim_pte(sim, page)->pte &= ~_PAGE_ACCESSED;
 }
 
+/* As the kernel does before a part of a huge page goes. */
+static void split(struct sim *sim, unsigned long page)
+{
+	pmd_t *pmd = sim_pmd(sim, page), huge = *pmd;
+	unsigned int i;
+
+	if (!pmd_leaf(huge))
+		return;
+	*pmd = __pmd(0);
+	for (i = 0; i < SIM_TABLE; i++)
+		*sim_pte(sim, (page & -SIM_TABLE) + i) = __pte(huge.pmd & ~_PAGE_PSE);
+}
+
+static pte_t take(struct sim *sim, unsigned long page)
+{
+	pte_t pte = __pte(0), *entry;
+
+	split(sim, page);
+	if (pmd_none(*sim_pmd(sim, page)))
+		return pte;
+	entry = sim_pte(sim, page);
+	pte = *entry;
+	*entry = __pte(0);
+	return pte;
+}
+
+void sim_unmap(struct sim *sim, unsigned long page, unsigned long n)
+{
+	unsigned long end = page + n;
+
+	while (page < end) {
+		pmd_t *pmd = sim_pmd(sim, page);
+
+		if (pmd_none(*pmd)) {
+			page = (page | (SIM_TABLE - 1)) + 1;
+		} else if (pmd_leaf(*pmd) && !(page % SIM_TABLE) && end - page >= SIM_TABLE) {
+			*pmd = __pmd(0);
+			sim->pages -= SIM_TABLE;
+			page += SIM_TABLE;
+		} else {
+			sim->pages -= pte_present(take(sim, page++));
+		}
+	}
+}
+
+void sim_move(struct sim *sim, unsigned long from, unsigned long to, unsigned long n)
+{
+	while (n--) {
+		pte_t pte = take(sim, from++);
+
+		if (!pte_none(pte))
+			*sim_pte(sim, to) = pte;
+		to++;
+	}
+}
+
 static unsigned long used_below(pmd_t pmd)
 {
 	const pte_t *table = (const pte_t *)pmd_page_vaddr(pmd);
@@ -280,7 +359,7 @@ static unsigned long used_below(pmd_t pmd)
 	return used;
 }
 
-unsigned long sim_used(const struct sim *sim)
+unsigned long sim_used(struct sim *sim)
 {
 	unsigned long page, used = 0;
 

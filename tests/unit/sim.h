@@ -21,15 +21,19 @@
 #define SIM_BASE	0x7f0000000000UL
 #define SIM_TABLE	512UL			/* pages of a page table */
 #define SIM_PUD		(SIM_TABLE * SIM_TABLE)	/* pages of a page of PMDs */
-#define SIM_PAGES	(2 * SIM_PUD)
+#define SIM_PUDS	128			/* pages of PMDs, made when needed */
+#define SIM_PAGES	(2 * SIM_PUD)		/* enough for what is not recorded */
 #define SIM_KNOBS	8
 
 struct sim {
 	const struct mmp_policy *policy;
 	u32 knob[SIM_KNOBS];
 	struct vm_area_struct vma;
-	pmd_t *pmds[SIM_PAGES / SIM_PUD];
+	pmd_t *pmds[SIM_PUDS];
+	bool crowded;			/* other VMAs have memory in the same tables */
 	unsigned long faults;
+	unsigned long looks;		/* at entries, by the policy */
+	unsigned long pages, peak;	/* there now, and at most; without swap */
 	unsigned long folios[MMP_MAX_ORDER + 1];
 	unsigned long reasons[MMP_REASONS];
 };
@@ -47,6 +51,12 @@ void sim_touch(struct sim *sim, unsigned long page);
 /* Puts a page into swap, next to that of the page before; no huge page. */
 void sim_swap_out(struct sim *sim, unsigned long page);
 
+/* Gives pages back, as munmap() does. */
+void sim_unmap(struct sim *sim, unsigned long page, unsigned long n);
+
+/* Moves pages, as mremap() does; there is nothing where they go. */
+void sim_move(struct sim *sim, unsigned long from, unsigned long to, unsigned long n);
+
 /* Forgets that a page was used, as reclaim and fork do. */
 void sim_age(struct sim *sim, unsigned long page);
 
@@ -55,10 +65,10 @@ unsigned int sim_cap(const struct sim *sim);
 struct mmp_decision sim_ask(struct sim *sim, unsigned long page);
 
 /* How many pages are there? */
-unsigned long sim_used(const struct sim *sim);
+unsigned long sim_used(struct sim *sim);
 
 /* The entry of a page, in a table made if need be. */
 pte_t *sim_pte(struct sim *sim, unsigned long page);
-pmd_t *sim_pmd(const struct sim *sim, unsigned long page);
+pmd_t *sim_pmd(struct sim *sim, unsigned long page);
 
 #endif /* SIM_H */

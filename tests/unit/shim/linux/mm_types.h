@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 typedef uint8_t u8;
+typedef int8_t s8;
 typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;

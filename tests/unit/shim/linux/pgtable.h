@@ -25,6 +25,7 @@
 			 _PAGE_ACCESSED | _PAGE_DIRTY)
 
 #define __pte(x)	((pte_t){ x })
+#define pte_val(x)	((x).pte)
 #define __pmd(x)	((pmd_t){ x })
 
 static inline unsigned long pte_index(unsigned long addr)
@@ -52,8 +53,13 @@ static inline bool pte_young(pte_t pte)
 	return pte.pte & _PAGE_ACCESSED;
 }
 
+extern unsigned long ptes_read;
+
+#define data_race(x)	(ptes_read++, (x))
+
 static inline pte_t ptep_get_lockless(pte_t *ptep)
 {
+	ptes_read++;
 	return READ_ONCE(*ptep);
 }
 

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Records in which order programs touch their memory first, for tests/unit.
+
+Under the policy never each page has a fault of its own that asks the policy, so
+probes see all that a policy would be asked about. A recording is the address
+space with the most faults. Its lines, in pages:
+
+    N           touch the page that is N further than the last one
+    v START N   the touches to come are in the VMA of N pages from START on
+    u START N   give back N pages
+    m FROM TO N move N pages
+
+Regions of 1 GiB that are not used are left out of the numbers.
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import common
+from anon_order import policy
+from vm import Guest
+
+MEM = "3G"
+TRACING = "/sys/kernel/tracing"
+PROBES = (  # x86-64: the arguments are in di, si, dx, cx, r8
+    "fault mmpolicy:mmp_anon_orders mm=+16(+0(%di)) a=+24(%di) b=+0(+0(%di)) c=+8(+0(%di))",
+    "unmap unmap_page_range mm=+16(%si) a=%dx b=%cx c=%cx",
+    "move move_page_tables mm=+16(%di) a=%si b=%cx c=%r8",
+    "end exit_mmap mm=%di a=%di b=%di c=%di",
+)
+EVENT = re.compile(r": (fault|unmap|move|end): \(.*?\) mm=0x(\w+) a=0x(\w+) b=0x(\w+) c=0x(\w+)")
+REGION = 1 << 18  # pages that one page of PMDs maps
+
+
+@dataclass
+class Touches:
+    """What one address space did, in pages: kind and three numbers."""
+
+    events: list[tuple[str, int, int, int]] = field(default_factory=list)
+
+    def faults(self) -> int:
+        """How many there are."""
+        return sum(kind == "fault" for kind, *_ in self.events)
+
+    def regions(self) -> dict[int, int]:
+        """The number that each used region gets."""
+        used = {a // REGION for kind, a, _, _ in self.events if kind == "fault"}
+        return {region: number for number, region in enumerate(sorted(used))}
+
+
+def largest(text: str) -> Touches:
+    """The address space with the most faults. After its end its number means another."""
+    running: dict[str, Touches] = {}
+    found = []
+    for kind, mm, *numbers in EVENT.findall(text):
+        if kind == "end":
+            running.pop(mm, None)
+            continue
+        if mm not in running:
+            running[mm] = Touches()
+            found.append(running[mm])
+        a, b, c = (int(number, 16) >> 12 for number in numbers)
+        running[mm].events.append((kind, a, b, c))
+    return max(found, key=Touches.faults)
+
+
+class Lines:
+    """The lines of a recording, as they come."""
+
+    def __init__(self, regions: dict[int, int]) -> None:
+        self.regions = regions
+        self.vma = (0, 0)
+        self.page = 0
+
+    def renumber(self, page: int) -> int:
+        """The page in the numbers of the recording."""
+        region = page // REGION
+        return page + (self.regions[region] - region) * REGION
+
+    def parts(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """What lies in used regions, a region at a time."""
+        for region in self.regions:
+            first, last = max(start, region * REGION), min(end, (region + 1) * REGION)
+            if first < last:
+                yield first, last
+
+    def clipped(self, start: int, end: int, page: int) -> tuple[int, int]:
+        """A VMA, up to the next region that is not used."""
+        first = last = page // REGION
+        while first - 1 in self.regions:
+            first -= 1
+        while last + 1 in self.regions:
+            last += 1
+        return max(start, first * REGION), min(end, (last + 1) * REGION)
+
+    def fault(self, page: int, start: int, end: int) -> Iterator[str]:
+        """A touch; a fault that asked twice is one."""
+        start, end = self.clipped(start, end, page)
+        vma = self.renumber(start), end - start
+        if vma != self.vma:
+            yield f"v {vma[0]} {vma[1]}"
+        if (here := self.renumber(page)) != self.page:
+            yield f"{here - self.page}"
+        self.vma, self.page = vma, here
+
+    def unmap(self, start: int, end: int, _: int) -> Iterator[str]:
+        """Pages go, if there ever were any."""
+        for first, last in self.parts(start, end):
+            yield f"u {self.renumber(first)} {last - first}"
+
+    def move(self, start: int, to: int, size: int) -> Iterator[str]:
+        """Pages go elsewhere."""
+        if start // REGION in self.regions and to // REGION in self.regions:
+            yield f"m {self.renumber(start)} {self.renumber(to)} {size}"
+
+
+def recording(touches: Touches) -> str:
+    """The text of a recording."""
+    lines = Lines(touches.regions())
+    write: dict[str, Callable[[int, int, int], Iterator[str]]] = {
+        "fault": lines.fault,
+        "unmap": lines.unmap,
+        "move": lines.move,
+    }
+    return "".join(f"{line}\n" for kind, *where in touches.events for line in write[kind](*where))
+
+
+def start_tracing(guest: Guest) -> None:
+    """Set the probes up."""
+    probes = "\n".join(f"echo 'p:mmp/{probe}' >>kprobe_events" for probe in PROBES)
+    common.must(
+        guest, f"{policy('never')}; mountpoint -q {TRACING} || mount -t tracefs t {TRACING}"
+    )
+    common.must(
+        guest,
+        f"set -e; cd {TRACING}\necho 200000 >buffer_size_kb\n{probes}\necho 1 >events/mmp/enable",
+    )
+
+
+def traced(guest: Guest, command: str) -> str:
+    """What the probes saw of a command."""
+    common.must(guest, f"echo 0 >{TRACING}/tracing_on; echo >{TRACING}/trace")
+    common.must(guest, f"echo 1 >{TRACING}/tracing_on; {command}", 1200)
+    return common.must(guest, f"echo 0 >{TRACING}/tracing_on; cat {TRACING}/trace", 1200)
+
+
+def record(folder: Path, commands: dict[str, str]) -> None:
+    """Record shell commands, each into a file with its name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with common.new_guest("patched", mem=MEM) as guest:
+        start_tracing(guest)
+        for name, command in commands.items():
+            touches = largest(traced(guest, command))
+            packed = lzma.compress(recording(touches).encode(), preset=9)
+            (folder / f"{name}.xz").write_bytes(packed)
+            common.progress(f"{name}: {touches.faults()} faults, {len(packed)} bytes")
