@@ -107,9 +107,10 @@ static struct mmp_decision anon_order_measure(const struct mmp_profile *profile,
 	return d;
 }
 
-/* See &mm_policy_ops.anon_orders. */
-unsigned long mmp_anon_orders(const struct vm_fault *vmf,
-			      enum mm_policy_site site)
+/* @watched: for those who watch, at a cost that the others need not have. */
+static __always_inline unsigned long
+anon_order_decide(const struct vm_fault *vmf, enum mm_policy_site site,
+		  const bool watched)
 {
 	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
@@ -120,11 +121,11 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 	const u32 *knob;
 
 	if (!policy) {
-		anon_order_count(profile, STOCK);
+		this_cpu_inc(counter[STOCK]);
 		return MM_POLICY_STOCK;
 	}
 	knob = &settings->values[policy->slot];
-	if (static_branch_unlikely(&mmp_measuring))
+	if (watched && static_branch_unlikely(&mmp_measuring))
 		d = anon_order_measure(profile, policy, vmf, site, knob);
 	else
 		d = policy->anon_order(vmf, site, knob);
@@ -132,12 +133,29 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 	lowered = order ? anon_order_lowered(settings, vmf->vma->vm_mm, order) : 0;
 	if (order != lowered) {
 		order = lowered;
-		anon_order_count(profile, LOWERED);
+		this_cpu_inc(counter[LOWERED]);
 	}
-	this_cpu_inc(counter[WANTED + order]);
 	this_cpu_inc(counter[REASON + d.reason]);
-	trace_mmpolicy_anon_order(vmf->address, site, order, d.reason);
-	return ((2UL << order) - 1) & ~(BIT(MMP_MIN_ORDER) - 1);
+	this_cpu_inc(counter[WANTED + order]);
+	if (watched)
+		trace_mmpolicy_anon_order(vmf->address, site, order, d.reason);
+	return order ? (2UL << order) - BIT(MMP_MIN_ORDER) : 0;
+}
+
+static noinline unsigned long anon_order_watched(const struct vm_fault *vmf,
+						 enum mm_policy_site site)
+{
+	return anon_order_decide(vmf, site, true);
+}
+
+/* See &mm_policy_ops.anon_orders. */
+unsigned long mmp_anon_orders(const struct vm_fault *vmf,
+			      enum mm_policy_site site)
+{
+	if (static_branch_unlikely(&mmp_measuring) ||
+	    trace_mmpolicy_anon_order_enabled())
+		return anon_order_watched(vmf, site);
+	return anon_order_decide(vmf, site, false);
 }
 
 /* See &mm_policy_ops.anon_mapped. The kernel's own writes leave no trace. */
