@@ -19,10 +19,10 @@
 /**
  * enum mmp_reason - why a fault got its order
  * @MMP_CAP: the policy's plain limit
- * @MMP_RUN: the fault extends a run of pages
- * @MMP_INSIDE: the fault is not next to a place where a folio could begin
- * @MMP_ALONE: no run of pages next to the fault
- * @MMP_UNUSED: there is one, but its last page was never touched
+ * @MMP_RUN: memory nearby was used in full
+ * @MMP_INSIDE: so it was, but no folio fits around the fault
+ * @MMP_ALONE: no memory nearby was used in full
+ * @MMP_UNUSED: more of it was allocated and not used
  * @MMP_PROBE: a PMD-sized block made of smaller folios, to see them used
  * @MMP_LOCKED: mlock() populates everything anyway
  * @MMP_REASONS: how many there are
@@ -55,96 +55,90 @@ enum mmp_page {
 };
 
 /**
- * struct mmp_place - what is around a fault, for mmp_look()
+ * struct mmp_place - what is around a fault, for mmp_entries()
  * @addr: of the fault
  * @start: of the VMA
  * @size: of the VMA, in bytes
  * @pmd: entry for @addr
- * @entry: what it said then: a page table, or nothing
- * @site: which hook; for swap-in, other pages in swap say nothing
+ * @here: the page table entry for @addr, or NULL if there is no page table
  */
 struct mmp_place {
 	unsigned long addr;
 	unsigned long start;
 	unsigned long size;
 	pmd_t *pmd;
-	pmd_t entry;
-	enum mm_policy_site site;
+	const pte_t *here;
 };
 
 /**
  * mmp_place - what is around a fault
  * @vmf: the fault
- * @site: which hook
  */
-static __always_inline struct mmp_place mmp_place(const struct vm_fault *vmf,
-						  enum mm_policy_site site)
+static __always_inline struct mmp_place mmp_place(const struct vm_fault *vmf)
 {
+	pmd_t pmd = pmdp_get_lockless(vmf->pmd);
+
 	return (struct mmp_place){
 		.addr = vmf->address,
 		.start = vmf->vma->vm_start,
 		.size = vmf->vma->vm_end - vmf->vma->vm_start,
 		.pmd = vmf->pmd,
-		.entry = pmdp_get_lockless(vmf->pmd),
-		.site = site,
+		.here = mmp_is_table(pmd) ?
+			mmp_table(pmd) + pte_index(vmf->address) : NULL,
 	};
 }
 
-/* The entry @bytes from where @pte is, in the same page table. */
-static inline pte_t mmp_pte(const pte_t *pte, long bytes)
+/* The entry @pages from where @pte is, in the same page table. */
+static inline pte_t mmp_pte(const pte_t *pte, long pages)
 {
-	return ptep_get_lockless((pte_t *)pte + (bytes >> PAGE_SHIFT));
+	return ptep_get_lockless((pte_t *)pte + pages);
 }
 
-static __always_inline enum mmp_page mmp_look_table(const pte_t *table,
-						    unsigned long addr,
-						    enum mm_policy_site site)
+/* What an entry says of its page. What is in swap was used long ago. */
+static __always_inline enum mmp_page mmp_page_of(pte_t pte)
 {
-	pte_t pte = mmp_pte(table, addr & (PMD_SIZE - 1));
-
 	if (pte_present(pte))
 		return pte_young(pte) ? MMP_USED : MMP_MAPPED;
-	return pte_none(pte) || site == MM_POLICY_SWAPIN ? MMP_EMPTY : MMP_USED;
-}
-
-/* mmp_look() for an @addr in the page table beside the one below @pmd. */
-static noinline __maybe_unused enum mmp_page
-mmp_look_across(pmd_t *pmd, bool after, unsigned long addr,
-		enum mm_policy_site site)
-{
-	pmd_t *there = after ? pmd + 1 : pmd - 1;
-	pmd_t entry;
-
-	if (((unsigned long)there ^ (unsigned long)pmd) & PAGE_MASK)
-		return MMP_EMPTY;
-	entry = pmdp_get_lockless(there);
-	if (mmp_is_table(entry))
-		return mmp_look_table(mmp_table(entry), addr, site);
-	if (pmd_present(entry) && pmd_leaf(entry))
-		return pmd_young(entry) ? MMP_USED : MMP_MAPPED;
 	return MMP_EMPTY;
 }
 
-/**
- * mmp_look - what is at a page near the fault
- * @place: where the fault is
- * @distance: in pages, at most %PTRS_PER_PTE either way
- *
- * Return: %MMP_EMPTY for what is not in the VMA: only its tables stay there.
- */
-static __always_inline enum mmp_page mmp_look(const struct mmp_place *place,
-					      long distance)
+/* mmp_entries() for another page table, in the same page of PMDs. */
+static noinline __maybe_unused const pte_t *
+mmp_entries_of(const struct mmp_place *place, unsigned long addr,
+	       enum mmp_page *leaf)
 {
-	unsigned long addr = place->addr + distance * PAGE_SIZE;
+	pmd_t pmd;
 
-	if (addr - place->start >= place->size)
-		return MMP_EMPTY;
+	*leaf = MMP_EMPTY;
+	if ((addr ^ place->addr) & PUD_MASK)
+		return NULL;
+	pmd = pmdp_get_lockless(place->pmd + pmd_index(addr) -
+				pmd_index(place->addr));
+	if (mmp_is_table(pmd))
+		return mmp_table(pmd) + pte_index(addr);
+	if (pmd_present(pmd) && pmd_leaf(pmd))
+		*leaf = pmd_young(pmd) ? MMP_USED : MMP_MAPPED;
+	return NULL;
+}
+
+/**
+ * mmp_entries - the page table entries of a place near the fault
+ * @place: where the fault is
+ * @addr: in the VMA, as only its tables stay
+ * @leaf: what is there, if there are no entries: one page for all, or nothing
+ *
+ * Return: the entry for @addr, or NULL. Those up to the end of its table follow.
+ */
+static __always_inline const pte_t *mmp_entries(const struct mmp_place *place,
+						unsigned long addr,
+						enum mmp_page *leaf)
+{
 	if ((addr ^ place->addr) & PMD_MASK)
-		return mmp_look_across(place->pmd, distance > 0, addr,
-				       place->site);
-	if (!mmp_is_table(place->entry))
-		return MMP_EMPTY;
-	return mmp_look_table(mmp_table(place->entry), addr, place->site);
+		return mmp_entries_of(place, addr, leaf);
+	*leaf = MMP_EMPTY;
+	if (!place->here)
+		return NULL;
+	return place->here + ((long)(addr - place->addr) >> PAGE_SHIFT);
 }
 
 /**

@@ -69,13 +69,22 @@ static struct vm_fault fault_at(struct area *area, unsigned int page)
 	};
 }
 
-static enum mmp_page look(struct kunit *test, unsigned int page, long distance,
-			  enum mm_policy_site site)
+static enum mmp_page look_from(const struct vm_fault *vmf, long distance)
+{
+	const struct mmp_place place = mmp_place(vmf);
+	enum mmp_page leaf;
+	const pte_t *pte = mmp_entries(&place,
+				       vmf->address + distance * PAGE_SIZE,
+				       &leaf);
+
+	return pte ? mmp_page_of(mmp_pte(pte, 0)) : leaf;
+}
+
+static enum mmp_page look(struct kunit *test, unsigned int page, long distance)
 {
 	struct vm_fault vmf = fault_at(test->priv, page);
-	const struct mmp_place place = mmp_place(&vmf, site);
 
-	return mmp_look(&place, distance);
+	return look_from(&vmf, distance);
 }
 
 static pgprot_t prot(void)
@@ -94,35 +103,31 @@ static pte_t swapped(void)
 }
 
 /* In this table, in the one before and in the one after. */
-static void expect_pte(struct kunit *test, pte_t pte, enum mmp_page touch,
-		       enum mmp_page swapin)
+static void expect_pte(struct kunit *test, pte_t pte, enum mmp_page page)
 {
 	struct area *area = test->priv;
 
 	area->tables[HERE][9] = pte;
 	area->tables[BEHIND][PTRS_PER_PTE - 1] = pte;
 	area->tables[AHEAD][0] = pte;
-	KUNIT_EXPECT_EQ(test, look(test, 8, 1, MM_POLICY_PTE), touch);
-	KUNIT_EXPECT_EQ(test, look(test, 8, 1, MM_POLICY_SWAPIN), swapin);
-	KUNIT_EXPECT_EQ(test, look(test, 0, -1, MM_POLICY_PTE), touch);
-	KUNIT_EXPECT_EQ(test, look(test, 0, -1, MM_POLICY_PMD), touch);
-	KUNIT_EXPECT_EQ(test, look(test, PTRS_PER_PTE - 1, 1, MM_POLICY_SWAPIN),
-			swapin);
+	KUNIT_EXPECT_EQ(test, look(test, 8, 1), page);
+	KUNIT_EXPECT_EQ(test, look(test, 0, -1), page);
+	KUNIT_EXPECT_EQ(test, look(test, PTRS_PER_PTE - 1, 1), page);
 }
 
 static void empty_entries(struct kunit *test)
 {
-	expect_pte(test, __pte(0), MMP_EMPTY, MMP_EMPTY);
+	expect_pte(test, __pte(0), MMP_EMPTY);
 }
 
 static void present_entries(struct kunit *test)
 {
 	pte_t pte = present(test->priv);
 
-	expect_pte(test, pte_mkyoung(pte), MMP_USED, MMP_USED);
-	expect_pte(test, pte_mkdirty(pte_mkyoung(pte)), MMP_USED, MMP_USED);
-	expect_pte(test, pte_mkold(pte), MMP_MAPPED, MMP_MAPPED);
-	expect_pte(test, pte_wrprotect(pte_mkold(pte)), MMP_MAPPED, MMP_MAPPED);
+	expect_pte(test, pte_mkyoung(pte), MMP_USED);
+	expect_pte(test, pte_mkdirty(pte_mkyoung(pte)), MMP_USED);
+	expect_pte(test, pte_mkold(pte), MMP_MAPPED);
+	expect_pte(test, pte_wrprotect(pte_mkold(pte)), MMP_MAPPED);
 }
 
 /* NUMA balancing and PROT_NONE take away access, not the page. */
@@ -130,22 +135,22 @@ static void inaccessible_entries(struct kunit *test)
 {
 	pte_t pte = pte_modify(present(test->priv), PAGE_NONE);
 
-	expect_pte(test, pte_mkyoung(pte), MMP_USED, MMP_USED);
-	expect_pte(test, pte_mkold(pte), MMP_MAPPED, MMP_MAPPED);
+	expect_pte(test, pte_mkyoung(pte), MMP_USED);
+	expect_pte(test, pte_mkold(pte), MMP_MAPPED);
 }
 
 static void zero_page_entries(struct kunit *test)
 {
 	pte_t pte = pte_mkspecial(pfn_pte(my_zero_pfn(AREA), prot()));
 
-	expect_pte(test, pte_mkyoung(pte), MMP_USED, MMP_USED);
+	expect_pte(test, pte_mkyoung(pte), MMP_USED);
 }
 
 static void swap_entries(struct kunit *test)
 {
-	expect_pte(test, swapped(), MMP_USED, MMP_EMPTY);
-	expect_pte(test, pte_swp_mksoft_dirty(swapped()), MMP_USED, MMP_EMPTY);
-	expect_pte(test, make_pte_marker(PTE_MARKER_POISONED), MMP_USED, MMP_EMPTY);
+	expect_pte(test, swapped(), MMP_EMPTY);
+	expect_pte(test, pte_swp_mksoft_dirty(swapped()), MMP_EMPTY);
+	expect_pte(test, make_pte_marker(PTE_MARKER_POISONED), MMP_EMPTY);
 }
 
 /* Neither leads to a table, whatever lies in the place that it names. */
@@ -156,10 +161,9 @@ static void expect_no_table(struct kunit *test, pmd_t pmd, enum mmp_page there)
 	KUNIT_EXPECT_FALSE(test, mmp_is_table(pmd));
 	area->pmds[BEHIND] = pmd;
 	area->pmds[AHEAD] = pmd;
-	KUNIT_EXPECT_EQ(test, look(test, 0, -1, MM_POLICY_PTE), there);
-	KUNIT_EXPECT_EQ(test, look(test, 0, -PTRS_PER_PTE, MM_POLICY_PMD), there);
-	KUNIT_EXPECT_EQ(test, look(test, PTRS_PER_PTE - 1, 1, MM_POLICY_PTE), there);
-	KUNIT_EXPECT_EQ(test, look(test, PTRS_PER_PTE - 1, 1, MM_POLICY_PMD), there);
+	KUNIT_EXPECT_EQ(test, look(test, 0, -1), there);
+	KUNIT_EXPECT_EQ(test, look(test, 0, -PTRS_PER_PTE), there);
+	KUNIT_EXPECT_EQ(test, look(test, PTRS_PER_PTE - 1, 1), there);
 }
 
 static pmd_t huge(struct area *area)
@@ -217,9 +221,8 @@ static void no_table_here(struct kunit *test)
 
 	area->tables[BEHIND][PTRS_PER_PTE - 1] = pte_mkyoung(present(area));
 	area->pmds[HERE] = __pmd(0);
-	KUNIT_EXPECT_EQ(test, look(test, 0, -1, MM_POLICY_PMD), MMP_USED);
-	KUNIT_EXPECT_EQ(test, look(test, 1, -1, MM_POLICY_PMD), MMP_EMPTY);
-	KUNIT_EXPECT_EQ(test, look(test, 1, -1, MM_POLICY_PTE), MMP_EMPTY);
+	KUNIT_EXPECT_EQ(test, look(test, 0, -1), MMP_USED);
+	KUNIT_EXPECT_EQ(test, look(test, 1, -1), MMP_EMPTY);
 }
 
 /* The memory next to a page of PMDs holds something else. */
@@ -236,18 +239,16 @@ static void the_page_of_pmds_is_not_left(struct kunit *test)
 		.address = AREA + PUD_SIZE - PAGE_SIZE,
 		.pmd = area->pmds + PTRS_PER_PMD - 1,
 	};
-	struct mmp_place place = mmp_place(&first, MM_POLICY_PTE);
 
-	KUNIT_EXPECT_EQ(test, mmp_look(&place, -1), MMP_EMPTY);
-	place = mmp_place(&last, MM_POLICY_PTE);
-	KUNIT_EXPECT_EQ(test, mmp_look(&place, 1), MMP_EMPTY);
+	KUNIT_EXPECT_EQ(test, look_from(&first, -1), MMP_EMPTY);
+	KUNIT_EXPECT_EQ(test, look_from(&last, 1), MMP_EMPTY);
 }
 
 static struct mmp_decision ask(struct kunit *test, unsigned int page)
 {
 	static const u32 values[] = {
 		[MAX_ORDER] = MMP_MAX_ORDER,
-		[FALL_ORDER] = MMP_MAX_ORDER,
+		[MIN_USED_PAGES] = BLOCK,
 	};
 	struct vm_fault vmf = fault_at(test->priv, page);
 
@@ -263,7 +264,7 @@ static void expect_order(struct kunit *test, unsigned int page,
 	KUNIT_EXPECT_EQ(test, d.reason, reason);
 }
 
-/* Whole decisions: runs in this table and across its edges. */
+/* Whole decisions: examples in this table and across its edges. */
 static void adaptive_on_real_entries(struct kunit *test)
 {
 	struct area *area = test->priv;
@@ -272,12 +273,17 @@ static void adaptive_on_real_entries(struct kunit *test)
 	for (i = 0; i < 16; i++)
 		area->tables[HERE][i] = pte_mkyoung(present(area));
 	expect_order(test, 16, 4, MMP_RUN);
+	expect_order(test, 64, 4, MMP_RUN);
 	area->tables[HERE][15] = pte_mkold(present(area));
-	expect_order(test, 16, 0, MMP_UNUSED);
+	expect_order(test, 64, 0, MMP_UNUSED);
 	area->tables[HERE][15] = __pte(0);
-	expect_order(test, 16, 0, MMP_ALONE);
+	expect_order(test, 64, 0, MMP_ALONE);
+	area->tables[HERE][0] = __pte(0);
+	expect_order(test, 2, 0, MMP_INSIDE);
+	for (i = 0; i < 16; i++)
+		area->tables[HERE][i] = __pte(0);
 	area->pmds[BEHIND] = pmd_mkyoung(huge(area));
-	expect_order(test, 0, MMP_MAX_ORDER, MMP_RUN);
+	expect_order(test, 0, MMP_MAX_ORDER - 1, MMP_RUN);
 	area->pmds[AHEAD] = pmd_mkold(huge(area));
 	expect_order(test, PTRS_PER_PTE - 1, 0, MMP_UNUSED);
 }

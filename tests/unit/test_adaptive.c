@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 /* anon_order/adaptive: single decisions, each as a picture of the pages. */
-#include <linux/bitops.h>
 #include <string.h>
 
 #include "check.h"
 #include "walks.h"
 
-enum { MAX_ORDER, RISE_ORDER, FALL_ORDER, PROBE_BLOCKS };
+enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS };
 
-#define TEN	"uuuuuuuuuu"
-#define RUN_15	TEN "uuuuu"
-#define RUN_16	RUN_15 "u"
+#define KNOBS		3
+#define DEFAULTS	((const u32[KNOBS]){ 4, 14, 16 })
+
+#define FULL_4		"uuuu"
+#define FULL_16		FULL_4 FULL_4 FULL_4 FULL_4
+#define UNUSED_16	FULL_4 FULL_4 FULL_4 "uuum"
+#define NONE_4		"...."
+#define NONE_16		NONE_4 NONE_4 NONE_4 NONE_4
+#define NONE_48		NONE_16 NONE_16 NONE_16
+#define HERE_4		"*..."
+#define HERE_16		"*..............."
 
 /* A page each: u used, m mapped but unused, s in swap, . empty, * the fault. */
 struct row {
@@ -40,193 +47,16 @@ static unsigned long draw(struct sim *sim, const char *pages, unsigned long star
 	return fault;
 }
 
-static void check_row(const struct row *row, struct sim *sim, unsigned long start,
-		      bool swapin)
-{
-	unsigned long fault = draw(sim, row->pages, start);
-	struct mmp_decision d;
-
-	if (swapin)
-		*sim_pte(sim, fault) = __pte(fault << PAGE_SHIFT);
-	d = sim_ask(sim, fault);
-	at("\"%s\" from page %lu", row->pages, start);
-	EXPECT(d.order, ==, row->order);
-	EXPECT(d.reason, ==, row->reason);
-}
-
-/* Each row in the middle of a table, and across the edge between two. */
-static void check_rows(const struct row *rows, unsigned int nr, const u32 *knob,
-		       unsigned long flags, bool swapin)
-{
-	static const unsigned long starts[] = { 64, SIM_TABLE - 16, SIM_TABLE - 32 };
-	unsigned int i;
-
-	for (i = 0; i < nr * ARRAY_SIZE(starts); i++) {
-		struct sim sim;
-
-		sim_init(&sim, &mmp_policy_anon_order_adaptive);
-		memcpy(sim.knob, knob, 4 * sizeof(*knob));
-		sim.vma.vm_flags = flags;
-		check_row(&rows[i % nr], &sim, starts[i / nr], swapin);
-		sim_free(&sim);
-	}
-}
-
-#define CHECK_ROWS(flags, swapin, ...)					\
-	check_rows(rows, ARRAY_SIZE(rows), (const u32[4]){ __VA_ARGS__ }, flags, swapin)
-
-TEST(forward_by_examples)
-{
-	static const struct row rows[] = {
-		{ "*...............", 0, MMP_ALONE },
-		{ "....*...", 0, MMP_ALONE },
-		{ "u*......", 0, MMP_INSIDE },
-		{ "uu*.....", 0, MMP_INSIDE },
-		{ "uuu*....", 0, MMP_ALONE },
-		{ "mmmu*...", 2, MMP_RUN },
-		{ ".uuu*...", 0, MMP_RUN },
-		{ "u..u*...", 0, MMP_RUN },
-		{ "uu.u*...", 0, MMP_RUN },
-		{ "uuuu.uuu*.......", 0, MMP_RUN },
-		{ "uuu.*...", 0, MMP_ALONE },
-		{ "....uuuu*.......", 2, MMP_RUN },
-		{ ".uuuuuuu*.......", 2, MMP_RUN },
-		{ RUN_16 "*...............", 4, MMP_RUN },
-		{ "." RUN_15 "*...............", 3, MMP_RUN },
-		{ RUN_16 RUN_16 "*...............", 4, MMP_RUN },
-		{ RUN_16 "uuuu*...........", 2, MMP_RUN },
-	};
-
-	CHECK_ROWS(0, false, 4, 0, 9, 16);
-}
-
-TEST(backward_by_examples)
-{
-	static const struct row rows[] = {
-		{ "...............*", 0, MMP_ALONE },
-		{ "...*....", 0, MMP_ALONE },
-		{ ".....*uu", 0, MMP_INSIDE },
-		{ "....*uuu", 0, MMP_ALONE },
-		{ "...*ummm", 2, MMP_RUN },
-		{ "...*uuu.", 0, MMP_RUN },
-		{ "...*u.uu", 0, MMP_RUN },
-		{ "...*.uuu", 0, MMP_ALONE },
-		{ "...*uuuu....", 2, MMP_RUN },
-		{ ".......*uuuuuuuu", 3, MMP_RUN },
-		{ ".......*uuuuuuu.", 2, MMP_RUN },
-		{ "...............*" RUN_16, 4, MMP_RUN },
-		{ "...............*" RUN_15 ".", 3, MMP_RUN },
-		{ "...........*uuuu" RUN_16, 2, MMP_RUN },
-	};
-
-	CHECK_ROWS(0, false, 4, 0, 9, 16);
-}
-
-TEST(a_folio_not_used_to_its_end)
-{
-	static const struct row rows[] = {
-		{ "uuum*...", 0, MMP_UNUSED },
-		{ "...*muuu", 0, MMP_UNUSED },
-		{ RUN_15 "m*...............", 0, MMP_UNUSED },
-	};
-	static const struct row falls_by_1[] = {
-		{ RUN_15 "m*...............", 3, MMP_UNUSED },
-		{ "...............*m" RUN_15, 3, MMP_UNUSED },
-		{ "uuum*...", 2, MMP_UNUSED },
-	};
-	static const struct row falls_by_0[] = {
-		{ RUN_15 "m*...............", 4, MMP_UNUSED },
-	};
-
-	CHECK_ROWS(0, false, 4, 0, 9, 16);
-	check_rows(falls_by_1, ARRAY_SIZE(falls_by_1), (const u32[4]){ 4, 0, 1, 16 }, 0, false);
-	check_rows(falls_by_0, ARRAY_SIZE(falls_by_0), (const u32[4]){ 4, 0, 0, 16 }, 0, false);
-}
-
-TEST(rising_faster)
-{
-	static const struct row rise_1[] = {
-		{ "..uu*...", 2, MMP_RUN },
-		{ "...u*...", 0, MMP_RUN },
-		{ "...*uu..", 2, MMP_RUN },
-		{ "....uuuu*.......", 3, MMP_RUN },
-	};
-	static const struct row rise_2[] = {
-		{ "...u*...", 2, MMP_RUN },
-		{ ".......u*.......", 2, MMP_RUN },
-		{ "......uu*.......", 3, MMP_RUN },
-		{ "............uuuu*...............", 4, MMP_RUN },
-		{ ".............uuu*...............", 3, MMP_RUN },
-		{ "...............*u...............", 2, MMP_RUN },
-		{ "...............m*...............", 0, MMP_UNUSED },
-		{ "................*...............", 0, MMP_ALONE },
-	};
-
-	check_rows(rise_1, ARRAY_SIZE(rise_1), (const u32[4]){ 9, 1, 9, 16 }, 0, false);
-	check_rows(rise_2, ARRAY_SIZE(rise_2), (const u32[4]){ 4, 2, 9, 16 }, 0, false);
-}
-
-/* In swap is as good as used for a first touch, and gone for swap-in. */
-TEST(swap_entries_nearby)
-{
-	static const struct row rows[] = {
-		{ "ssss*...", 2, MMP_RUN },
-		{ "...*ssss", 2, MMP_RUN },
-		{ "sssm*...", 0, MMP_UNUSED },
-	};
-	static const struct row in[] = {
-		{ "ssss*sss", 0, MMP_ALONE },
-		{ "suuu*sss", 0, MMP_RUN },
-		{ "uuum*sss", 0, MMP_UNUSED },
-		{ "....*...", 0, MMP_ALONE },
-	};
-
-	CHECK_ROWS(0, false, 4, 0, 9, 16);
-	check_rows(in, ARRAY_SIZE(in), (const u32[4]){ 4, 0, 9, 16 }, 0, true);
-}
-
-TEST(the_cap_at_its_bounds)
-{
-	static const struct row least[] = {
-		{ RUN_16 "*...............", 2, MMP_RUN },
-		{ "...............*" RUN_16, 2, MMP_RUN },
-		{ RUN_15 "m*...............", 0, MMP_UNUSED },
-		{ "*...", 0, MMP_ALONE },
-	};
-	static const struct row largest[] = {
-		{ ".......u*.......", 0, MMP_RUN },
-		{ "uuuuuuuu*.......", 3, MMP_RUN },
-	};
-
-	check_rows(least, ARRAY_SIZE(least), (const u32[4]){ 2, 0, 9, 16 }, 0, false);
-	check_rows(least, 2, (const u32[4]){ 2, 2, 0, 0 }, 0, false);
-	check_rows(largest, ARRAY_SIZE(largest), (const u32[4]){ 9, 0, 9, 16 }, 0, false);
-}
-
-TEST(locked_areas_are_populated_anyway)
-{
-	static const struct row rows[] = {
-		{ "*...............", 4, MMP_LOCKED },
-		{ ".....*..........", 4, MMP_LOCKED },
-	};
-	static const struct row on_fault[] = {
-		{ "*...............", 0, MMP_ALONE },
-	};
-
-	CHECK_ROWS(VM_LOCKED, false, 4, 0, 9, 16);
-	check_rows(on_fault, ARRAY_SIZE(on_fault), (const u32[4]){ 4, 0, 9, 16 },
-		   VM_LOCKED | VM_LOCKONFAULT, false);
-}
-
 static struct mmp_decision drawn(const char *pages, unsigned long start, const u32 *knob,
-				 bool swapin)
+				 unsigned long flags, bool swapin)
 {
 	struct mmp_decision d;
 	unsigned long fault;
 	struct sim sim;
 
 	sim_init(&sim, &mmp_policy_anon_order_adaptive);
-	memcpy(sim.knob, knob, 4 * sizeof(*knob));
+	memcpy(sim.knob, knob, KNOBS * sizeof(*knob));
+	sim.vma.vm_flags = flags;
 	fault = draw(&sim, pages, start);
 	if (swapin)
 		*sim_pte(&sim, fault) = __pte(fault << PAGE_SHIFT);
@@ -235,42 +65,192 @@ static struct mmp_decision drawn(const char *pages, unsigned long start, const u
 	return d;
 }
 
-#define WIDTH	600
-#define EDGE	300	/* of the fault, with folios of order 8 to either side */
-#define MIDDLE	(2 * SIM_TABLE + SIM_TABLE / 2)
-
-/* Some pages, now many and now few; now a long area and now a short one. */
-static void paint(char *pages)
+/* Each row in @where: the middle of a table, its last pages, its first ones. */
+static void check_rows(const struct row *rows, unsigned int nr, const u32 *knob,
+		       unsigned int where, unsigned long flags, bool swapin)
 {
-	unsigned int holes = 1 << pick(10), i;
+	const unsigned long step = BIT(max(knob[MAX_ORDER], 4U));
+	unsigned int i;
 
-	for (i = 0; i < WIDTH; i++)
-		pages[i] = pick(holes) ? "uuuuumss"[pick(8)] : '.';
-	pages[EDGE - pick(2)] = '*';
-	if (pick(2))
-		pages[EDGE + 1 + pick(WIDTH - EDGE - 1)] = '\0';
+	for (i = 0; i < nr * where; i++) {
+		const struct row *row = &rows[i / where];
+		unsigned long before = (strchr(row->pages, '*') - row->pages) & -step;
+		const unsigned long starts[] = {
+			step * 2, 2 * SIM_TABLE - step - before, 2 * SIM_TABLE - before,
+		};
+		struct mmp_decision d;
+
+		d = drawn(row->pages, starts[i % where], knob, flags, swapin);
+		at("\"%s\" from page %lu", row->pages, starts[i % where]);
+		EXPECT(d.order, ==, row->order);
+		EXPECT(d.reason, ==, row->reason);
+	}
 }
 
-/* Any picture means the same in one table and across the edge of two. */
-TEST(tables_make_no_difference)
+#define EVERYWHERE	3
+
+#define CHECK_AT(where, rows, knob)	check_rows(rows, ARRAY_SIZE(rows), knob, where, 0, false)
+#define CHECK_MIDDLE(rows, knob)	CHECK_AT(1, rows, knob)
+#define CHECK(rows, knob)		CHECK_AT(EVERYWHERE, rows, knob)
+#define CHECK_SWAPIN(rows)		check_rows(rows, ARRAY_SIZE(rows), DEFAULTS, 1, 0, true)
+#define CHECK_FLAGS(rows, flags)	check_rows(rows, ARRAY_SIZE(rows), DEFAULTS, 1, flags, false)
+
+TEST(a_full_block_nearby)
 {
-	unsigned int n;
+	static const struct row rows[] = {
+		{ FULL_16 HERE_16, 4, MMP_RUN },
+		{ HERE_16 FULL_16, 4, MMP_RUN },
+		{ FULL_16 "........*.......", 4, MMP_RUN },
+		{ FULL_16 NONE_16 HERE_16, 0, MMP_ALONE },
+		{ HERE_16 NONE_16 FULL_16, 0, MMP_ALONE },
+		{ NONE_16 HERE_16 NONE_16, 0, MMP_ALONE },
+		/* What does not fit around the fault is left to the kernel. */
+		{ FULL_16 "uuuuuuuu*.......", 4, MMP_RUN },
+		{ FULL_16 "uu..*..........", 4, MMP_RUN },
+	};
+	static const struct row far[] = {
+		{ FULL_16 NONE_48 HERE_16, 4, MMP_RUN },
+		{ FULL_16 NONE_48 NONE_16 HERE_16, 0, MMP_ALONE },
+	};
 
-	for (n = 0; n < 2000; n++) {
-		const u32 knob[4] = { 2 + pick(7), pick(3), pick(6), pick(3) };
-		unsigned long cut = pick(2) ? pick(EDGE) : 0;
-		struct mmp_decision one, two;
-		char pages[WIDTH + 1] = {};
-		bool swapin = pick(2);
+	CHECK(rows, DEFAULTS);
+	CHECK_MIDDLE(far, DEFAULTS);
+}
 
-		paint(pages);
-		one = drawn(pages + cut, MIDDLE - EDGE + cut, knob, swapin);
-		two = drawn(pages + cut, MIDDLE + SIM_TABLE / 2 - EDGE + cut, knob, swapin);
-		at("picture %u, knobs %u %u %u, swapin %d", n, knob[0], knob[1], knob[2],
-		   swapin);
-		EXPECT(one.order, ==, two.order);
-		EXPECT(one.reason, ==, two.reason);
-	}
+TEST(how_full_a_block_has_to_be)
+{
+	static const struct row rows[] = {
+		{ "u.uuuuu.uuuuuuuu" HERE_16, 4, MMP_RUN },
+		{ "u.uuuuu.uuu.uuuu" NONE_48 HERE_16, 0, MMP_ALONE },
+		{ ".uuuuuuuuuuuuuuu" NONE_48 HERE_16, 0, MMP_ALONE },
+		{ "uuuuuuuuuuuuuuu." NONE_48 HERE_16, 0, MMP_ALONE },
+	};
+	static const struct row strict[] = {
+		{ "u.uuuuuuuuuuuuuu" NONE_48 HERE_16, 0, MMP_ALONE },
+		{ FULL_16 NONE_48 HERE_16, 4, MMP_RUN },
+	};
+	static const struct row lax[] = {
+		{ "u.u.u.u.u.u.u.uu" NONE_48 HERE_16, 4, MMP_RUN },
+		{ "u.u.u.u.u.u...uu" NONE_48 HERE_16, 4, MMP_RUN },
+		{ "u.u.u.u.u.....uu" NONE_48 HERE_16, 0, MMP_ALONE },
+		{ "u.u.u.u.u.u.uu.u" NONE_48 HERE_16, 0, MMP_ALONE },	/* no neighbours at an end */
+	};
+
+	CHECK_MIDDLE(rows, DEFAULTS);
+	CHECK_MIDDLE(strict, ((const u32[KNOBS]){ 4, 16, 16 }));
+	CHECK_MIDDLE(lax, ((const u32[KNOBS]){ 4, 8, 16 }));
+}
+
+TEST(groups_where_no_block_is_full)
+{
+	static const struct row rows[] = {
+		{ FULL_4 HERE_4 NONE_4 NONE_4, 2, MMP_RUN },
+		{ NONE_4 FULL_4 "...*....", 2, MMP_RUN },
+		{ NONE_4 HERE_4 FULL_4 NONE_4, 2, MMP_RUN },
+		{ FULL_4 NONE_4 HERE_4 NONE_4, 2, MMP_RUN },
+		{ FULL_4 FULL_4 HERE_4 NONE_4, 3, MMP_RUN },
+		{ FULL_4 NONE_4 NONE_4 HERE_4, 0, MMP_ALONE },
+		{ "uuu." HERE_4 NONE_4 NONE_4, 0, MMP_ALONE },
+		{ "uuu." HERE_4 FULL_4 NONE_4, 2, MMP_RUN },
+		{ "uuu.u..." HERE_4 FULL_4, 0, MMP_ALONE },
+		{ UNUSED_16 HERE_16, 3, MMP_RUN },
+	};
+	static const struct row beside[] = {
+		{ FULL_4 HERE_4 NONE_4 NONE_4, 2, MMP_RUN },
+		{ NONE_4 HERE_4 FULL_4 NONE_4, 2, MMP_RUN },
+	};
+
+	CHECK_MIDDLE(rows, DEFAULTS);
+	CHECK(beside, DEFAULTS);
+}
+
+TEST(no_folio_fits)
+{
+	static const struct row rows[] = {
+		{ "u*.............." FULL_16, 0, MMP_INSIDE },
+		{ "...*u..........." FULL_16, 4, MMP_RUN },
+		{ "..*m............" FULL_16, 0, MMP_INSIDE },
+		{ FULL_16 NONE_16 NONE_16 NONE_16 "*..", 0, MMP_INSIDE },
+	};
+
+	CHECK_MIDDLE(rows, DEFAULTS);
+}
+
+TEST(folios_not_used_to_their_end)
+{
+	static const struct row rows[] = {
+		{ UNUSED_16 NONE_48 HERE_16, 0, MMP_UNUSED },
+		{ HERE_16 "m" FULL_4 FULL_4 FULL_4 "uuu", 0, MMP_UNUSED },
+		/* One that was used makes up for one that was not. */
+		{ FULL_16 NONE_16 NONE_16 UNUSED_16 HERE_16, 4, MMP_RUN },
+		{ UNUSED_16 HERE_16 FULL_16, 4, MMP_RUN },
+		{ UNUSED_16 UNUSED_16 NONE_48 HERE_16 FULL_16, 4, MMP_RUN },
+		{ UNUSED_16 NONE_16 UNUSED_16 NONE_48 HERE_16 NONE_16, 0, MMP_UNUSED },
+		/* A smaller folio inside of a block tells as well. */
+		{ FULL_4 "uuum" FULL_4 FULL_4 NONE_48 HERE_16, 0, MMP_UNUSED },
+	};
+
+	CHECK_MIDDLE(rows, DEFAULTS);
+}
+
+/* What is in swap tells nothing. */
+TEST(swap_entries_nearby)
+{
+	static const struct row rows[] = {
+		{ "ssssssssssssssss" HERE_16, 0, MMP_ALONE },
+		{ "ssss" HERE_4 NONE_4 NONE_4, 0, MMP_ALONE },
+		{ FULL_16 "..*s............", 4, MMP_RUN },
+	};
+	static const struct row in[] = {
+		{ "ssssssssssssssss*sssssssssssssss", 0, MMP_ALONE },
+		{ FULL_16 "*sssssssssssssss", 4, MMP_RUN },
+		{ FULL_16 "*susssssssssssss", 0, MMP_INSIDE },
+		{ UNUSED_16 NONE_48 "*sssssssssssssss", 0, MMP_UNUSED },
+	};
+
+	CHECK_MIDDLE(rows, DEFAULTS);
+	CHECK_SWAPIN(in);
+}
+
+#define FULL_32		FULL_16 FULL_16
+#define NONE_32		NONE_16 NONE_16
+
+TEST(the_cap_at_its_bounds)
+{
+	static const struct row least[] = {
+		{ FULL_16 HERE_16, 2, MMP_RUN },
+		{ FULL_4 FULL_4 HERE_4 NONE_4, 2, MMP_RUN },
+		{ UNUSED_16 NONE_48 HERE_16, 0, MMP_UNUSED },
+		{ HERE_4, 0, MMP_ALONE },
+	};
+	static const struct row more[] = {
+		{ NONE_16 FULL_16 HERE_16 NONE_16, 4, MMP_RUN },
+		{ FULL_32 HERE_16 NONE_16, 5, MMP_RUN },
+		{ HERE_16 NONE_16 FULL_32, 0, MMP_ALONE },
+		{ NONE_16 "*..............." FULL_32, 5, MMP_RUN },
+		{ NONE_32 FULL_32 HERE_16 NONE_16 NONE_32, 5, MMP_RUN },
+		{ FULL_32 FULL_32 HERE_16 NONE_16 NONE_32, 6, MMP_RUN },
+		/* Of large examples not all pages are looked at, but the last is. */
+		{ FULL_16 UNUSED_16 FULL_32 HERE_16 NONE_16 NONE_32, 6, MMP_RUN },
+		{ FULL_32 FULL_16 UNUSED_16 HERE_16 FULL_16 NONE_32, 4, MMP_RUN },
+	};
+
+	CHECK_MIDDLE(least, ((const u32[KNOBS]){ 2, 14, 16 }));
+	CHECK(more, ((const u32[KNOBS]){ 6, 14, 16 }));
+}
+
+TEST(locked_areas_are_populated_anyway)
+{
+	static const struct row rows[] = {
+		{ UNUSED_16 NONE_48 HERE_16, 4, MMP_LOCKED },
+		{ NONE_16 HERE_16, 4, MMP_LOCKED },
+	};
+	static const struct row on_fault[] = {
+		{ UNUSED_16 NONE_48 HERE_16, 0, MMP_UNUSED },
+	};
+
+	CHECK_FLAGS(rows, VM_LOCKED);
+	CHECK_FLAGS(on_fault, VM_LOCKED | VM_LOCKONFAULT);
 }
 
 /* What a fault in an empty table gets behind a huge page. */
@@ -301,7 +281,7 @@ static void check_block(u32 probe_blocks, unsigned long block)
 	EXPECT(d.reason, ==, probe ? MMP_PROBE : MMP_RUN);
 	d = behind_huge(probe_blocks, block, 0);
 	EXPECT(d.order, ==, 0);
-	EXPECT(d.reason, ==, MMP_UNUSED);
+	EXPECT(d.reason, ==, MMP_ALONE);
 }
 
 TEST(every_nth_block_is_a_probe)

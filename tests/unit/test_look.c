@@ -33,13 +33,14 @@ static struct vm_fault fault_at(struct sim *sim, unsigned long page)
 	};
 }
 
-static enum mmp_page look(struct sim *sim, unsigned long page, long distance,
-			  enum mm_policy_site site)
+static enum mmp_page look(struct sim *sim, unsigned long page, long distance)
 {
 	struct vm_fault vmf = fault_at(sim, page);
-	struct mmp_place place = mmp_place(&vmf, site);
+	struct mmp_place place = mmp_place(&vmf);
+	enum mmp_page leaf;
+	const pte_t *pte = mmp_entries(&place, vmf.address + distance * PAGE_SIZE, &leaf);
 
-	return mmp_look(&place, distance);
+	return pte ? mmp_page_of(*pte) : leaf;
 }
 
 static void three_tables(struct sim *sim)
@@ -52,14 +53,14 @@ TEST(entries_say_what_is_there)
 {
 	static const struct {
 		pte_t pte;
-		enum mmp_page touch, swapin;
+		enum mmp_page page;
 	} rows[] = {
-		{ __pte(0), MMP_EMPTY, MMP_EMPTY },
-		{ TORN, MMP_EMPTY, MMP_EMPTY },
-		{ PRESENT, MMP_MAPPED, MMP_MAPPED },
-		{ YOUNG, MMP_USED, MMP_USED },
-		{ PROTNONE, MMP_USED, MMP_USED },
-		{ SWAPPED, MMP_USED, MMP_EMPTY },
+		{ __pte(0), MMP_EMPTY },
+		{ TORN, MMP_EMPTY },
+		{ PRESENT, MMP_MAPPED },
+		{ YOUNG, MMP_USED },
+		{ PROTNONE, MMP_USED },
+		{ SWAPPED, MMP_EMPTY },
 	};
 	struct sim sim;
 	unsigned int i;
@@ -68,37 +69,26 @@ TEST(entries_say_what_is_there)
 	for (i = 0; i < ARRAY_SIZE(rows); i++) {
 		at("row %u", i);
 		*sim_pte(&sim, 9) = rows[i].pte;
-		EXPECT(look(&sim, 8, 1, MM_POLICY_PTE), ==, rows[i].touch);
-		EXPECT(look(&sim, 8, 1, MM_POLICY_SWAPIN), ==, rows[i].swapin);
-		EXPECT(look(&sim, SIM_TABLE, 9L - SIM_TABLE, MM_POLICY_SWAPIN), ==,
-		       rows[i].swapin);
+		EXPECT(look(&sim, 8, 1), ==, rows[i].page);
+		EXPECT(look(&sim, SIM_TABLE, 9L - SIM_TABLE), ==, rows[i].page);
 	}
 	sim_free(&sim);
 }
 
 /* Only page 512 is used: seen from everywhere, and by nobody next to it. */
-static void one_page_used(struct sim *sim, enum mm_policy_site site)
-{
-	long distance;
-
-	*sim_pte(sim, SIM_TABLE) = YOUNG;
-	for (distance = -SIM_TABLE; distance <= (long)SIM_TABLE; distance++) {
-		at("distance %ld, site %d", distance, site);
-		EXPECT(look(sim, SIM_TABLE - distance, distance, site), ==,
-		       distance || site != MM_POLICY_PMD ? MMP_USED : MMP_EMPTY);
-		if (distance < (long)SIM_TABLE)
-			EXPECT(look(sim, SIM_TABLE - distance - 1, distance, site), ==,
-			       MMP_EMPTY);
-	}
-}
-
 TEST(each_distance_finds_its_page)
 {
 	struct sim sim;
+	long distance;
 
 	three_tables(&sim);
-	one_page_used(&sim, MM_POLICY_PTE);
-	one_page_used(&sim, MM_POLICY_SWAPIN);
+	*sim_pte(&sim, SIM_TABLE) = YOUNG;
+	for (distance = -SIM_TABLE; distance <= (long)SIM_TABLE; distance++) {
+		at("distance %ld", distance);
+		EXPECT(look(&sim, SIM_TABLE - distance, distance), ==, MMP_USED);
+		if (distance < (long)SIM_TABLE)
+			EXPECT(look(&sim, SIM_TABLE - distance - 1, distance), ==, MMP_EMPTY);
+	}
 	sim_free(&sim);
 }
 
@@ -109,11 +99,11 @@ TEST(a_fault_without_table_sees_the_neighbours)
 	three_tables(&sim);
 	*sim_pte(&sim, SIM_TABLE - 1) = YOUNG;
 	*sim_pte(&sim, 2 * SIM_TABLE) = PRESENT;
-	EXPECT(look(&sim, SIM_TABLE, -1, MM_POLICY_PMD), ==, MMP_USED);
-	EXPECT(look(&sim, SIM_TABLE, -2, MM_POLICY_PMD), ==, MMP_EMPTY);
-	EXPECT(look(&sim, SIM_TABLE, 1, MM_POLICY_PMD), ==, MMP_EMPTY);
-	EXPECT(look(&sim, 2 * SIM_TABLE - 1, 1, MM_POLICY_PMD), ==, MMP_MAPPED);
-	EXPECT(look(&sim, 2 * SIM_TABLE - 1, -1, MM_POLICY_PMD), ==, MMP_EMPTY);
+	EXPECT(look(&sim, SIM_TABLE, -1), ==, MMP_USED);
+	EXPECT(look(&sim, SIM_TABLE, -2), ==, MMP_EMPTY);
+	EXPECT(look(&sim, SIM_TABLE, 1), ==, MMP_EMPTY);
+	EXPECT(look(&sim, 2 * SIM_TABLE - 1, 1), ==, MMP_MAPPED);
+	EXPECT(look(&sim, 2 * SIM_TABLE - 1, -1), ==, MMP_EMPTY);
 	sim_free(&sim);
 }
 
@@ -125,18 +115,18 @@ TEST(a_huge_neighbour_is_one_page)
 	three_tables(&sim);
 	*sim_pmd(&sim, 0) = __pmd(huge);
 	*sim_pmd(&sim, 2 * SIM_TABLE) = __pmd(huge | _PAGE_ACCESSED);
-	EXPECT(look(&sim, SIM_TABLE, -1, MM_POLICY_PMD), ==, MMP_MAPPED);
-	EXPECT(look(&sim, SIM_TABLE, -512, MM_POLICY_PTE), ==, MMP_MAPPED);
-	EXPECT(look(&sim, 2 * SIM_TABLE - 1, 1, MM_POLICY_PTE), ==, MMP_USED);
-	EXPECT(look(&sim, 2 * SIM_TABLE - 1, 512, MM_POLICY_PMD), ==, MMP_USED);
+	EXPECT(look(&sim, SIM_TABLE, -1), ==, MMP_MAPPED);
+	EXPECT(look(&sim, SIM_TABLE, -512), ==, MMP_MAPPED);
+	EXPECT(look(&sim, 2 * SIM_TABLE - 1, 1), ==, MMP_USED);
+	EXPECT(look(&sim, 2 * SIM_TABLE - 1, 512), ==, MMP_USED);
 
 	/* While it is split there is PSE without PRESENT: a leaf all the same. */
 	*sim_pmd(&sim, 0) = __pmd(huge & ~_PAGE_PRESENT);
-	EXPECT(look(&sim, SIM_TABLE, -1, MM_POLICY_PMD), ==, MMP_MAPPED);
+	EXPECT(look(&sim, SIM_TABLE, -1), ==, MMP_MAPPED);
 
 	/* Under migration it is a swap entry, which leads nowhere. */
 	*sim_pmd(&sim, 0) = __pmd(0x12345000UL);
-	EXPECT(look(&sim, SIM_TABLE, -1, MM_POLICY_PMD), ==, MMP_EMPTY);
+	EXPECT(look(&sim, SIM_TABLE, -1), ==, MMP_EMPTY);
 	*sim_pmd(&sim, 0) = __pmd(0);
 	sim_free(&sim);
 }
@@ -150,10 +140,10 @@ TEST(a_page_of_pmds_is_not_left)
 	sim_vma(&sim, 0, SIM_PAGES);
 	*sim_pte(&sim, SIM_PUD - 1) = YOUNG;
 	*sim_pte(&sim, SIM_PUD) = YOUNG;
-	EXPECT(look(&sim, SIM_PUD, -1, MM_POLICY_PTE), ==, MMP_EMPTY);
-	EXPECT(look(&sim, SIM_PUD - 1, 1, MM_POLICY_PTE), ==, MMP_EMPTY);
-	EXPECT(look(&sim, 0, -1, MM_POLICY_PMD), ==, MMP_EMPTY);
-	EXPECT(look(&sim, SIM_PAGES - 1, 1, MM_POLICY_PMD), ==, MMP_EMPTY);
+	EXPECT(look(&sim, SIM_PUD, -1), ==, MMP_EMPTY);
+	EXPECT(look(&sim, SIM_PUD - 1, 1), ==, MMP_EMPTY);
+	EXPECT(look(&sim, 0, -1), ==, MMP_EMPTY);
+	EXPECT(look(&sim, SIM_PAGES - 1, 1), ==, MMP_EMPTY);
 	sim_free(&sim);
 }
 

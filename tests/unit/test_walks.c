@@ -5,7 +5,7 @@
 #include "check.h"
 #include "walks.h"
 
-enum { MAX_ORDER, RISE_ORDER, FALL_ORDER, PROBE_BLOCKS };
+enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS };
 
 struct cost {
 	unsigned long faults, pages, huge;
@@ -210,11 +210,11 @@ TEST(a_walk_of_huge_pages_that_turns_sparse)
 TEST(both_ends_in_use_look_dense)
 {
 	EXPECT(adaptive(4, both_ends).pages, <=, AREA);
-	EXPECT(adaptive(3, both_ends).pages, <, order_0(both_ends).pages + 8);
+	EXPECT(adaptive(3, both_ends).pages, <, order_0(both_ends).pages + 32);
 }
 
 /* Touches @used pages of each @used + @idle: pages there, for each one touched. */
-static double bursts(u32 cap, u32 rise, unsigned long used, unsigned long idle)
+static double bursts(u32 cap, u32 least, unsigned long used, unsigned long idle)
 {
 	unsigned long i, touched = 0;
 	struct sim sim;
@@ -222,7 +222,7 @@ static double bursts(u32 cap, u32 rise, unsigned long used, unsigned long idle)
 
 	sim_init(&sim, &mmp_policy_anon_order_adaptive);
 	sim.knob[MAX_ORDER] = cap;
-	sim.knob[RISE_ORDER] = rise;
+	sim.knob[MIN_USED_PAGES] = least;
 	sim_vma(&sim, START, START + 8 * SIM_TABLE);
 	for (i = 0; i < 8 * SIM_TABLE; i++)
 		if (i % (used + idle) < used) {
@@ -239,10 +239,10 @@ static double bursts(u32 cap, u32 rise, unsigned long used, unsigned long idle)
 TEST(bursts_take_bounded_memory)
 {
 	static const struct {
-		u32 cap, rise;
+		u32 cap, least;
 		double ratio;
 	} rows[] = {
-		{ 4, 0, 2.0 }, { 4, 1, 2.3 }, { 4, 2, 2.5 }, { 6, 0, 2.1 },
+		{ 4, 14, 2.0 }, { 4, 8, 2.0 }, { 6, 14, 2.1 },
 	};
 	unsigned long used, idle;
 	unsigned int i;
@@ -251,7 +251,7 @@ TEST(bursts_take_bounded_memory)
 		for (used = 1; used < 80; used += 1 + used / 20)
 			for (idle = 1; idle < 80; idle += 1 + idle / 10) {
 				at("row %u, %lu pages in use, %lu not", i, used, idle);
-				EXPECT(bursts(rows[i].cap, rows[i].rise, used, idle), <=,
+				EXPECT(bursts(rows[i].cap, rows[i].least, used, idle), <=,
 				       rows[i].ratio);
 			}
 }
