@@ -88,11 +88,11 @@ def test_forbidden_use(tree: Path, path: str, text: str, wrong: str) -> None:
 
 def test_circle_in_c(tree: Path) -> None:
     """A profile that asks the lease, which asks for a change like everybody."""
-    plant(tree, PROFILE, "int late(void)\n{\n\treturn mmp_lease_due();\n}")
+    plant(tree, PROFILE, "void late(void)\n{\n\tmmp_lease_clear();\n}")
     plant(tree, "module/control/lease.c", "int early(void)\n{\n\treturn late();\n}")
     assert found(tree) == [
         "circle: control/lease -> control/profile (late), "
-        "control/profile -> control/lease (mmp_lease_due)"
+        "control/profile -> control/lease (mmp_lease_clear)"
     ]
 
 
