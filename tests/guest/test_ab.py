@@ -89,9 +89,10 @@ def seen_in_a_browser(data: dict[str, Any], page: Path) -> None:
         assert (pixels == [round(255 * part) for part in to_rgb(colour)]).all(axis=2).sum() > 50
 
 
-# What is there is found. Under icount; its clock jumps over disk reads, so the lease is long.
+# What is there is found. Under icount; its clock jumps over disk reads, so limits are long.
 
-SHORT = "--design switchback --block 0.2 --washout 0.1 --interval 0.1 --aa 2 --pairs 7 --lease 1h"
+SHORT = "--design switchback --block 0.2 --washout 0.1 --interval 0.1 --aa 2 --pairs 7"
+SHORT += " --lease 1h --cmd-timeout 1h"
 
 
 @pytest.fixture
