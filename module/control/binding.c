@@ -36,8 +36,7 @@ static void binding_insert(struct mmp_binding *b)
 	hash_add_rcu(mmp_bindings, &b->node, b->id);
 	atomic_inc(&b->profile->users);
 	WRITE_ONCE(*nr, *nr + 1);
-	if (!b->pid)
-		mmp_bindings_outdate();
+	mmp_whose_outdate(!b->pid);
 }
 
 static void binding_free(struct rcu_head *rcu)
@@ -56,8 +55,7 @@ static void binding_remove(struct mmp_binding *b)
 	hash_del_rcu(&b->node);
 	atomic_dec(&b->profile->users);
 	WRITE_ONCE(*nr, *nr - 1);
-	if (!b->pid)
-		mmp_bindings_outdate();
+	mmp_whose_outdate(!b->pid);
 	call_rcu(&b->rcu, binding_free);
 }
 
@@ -68,8 +66,7 @@ static void binding_move(struct mmp_binding *b, struct mmp_profile *profile)
 	atomic_dec(&b->profile->users);
 	atomic_inc(&profile->users);
 	WRITE_ONCE(b->profile, profile);
-	if (!b->pid)
-		mmp_bindings_outdate();
+	mmp_whose_outdate(!b->pid);
 }
 
 /* @pid is NULL for a cgroup. */

@@ -22,6 +22,14 @@ static struct mmp_experiment *experiment_running(void)
 	return rcu_dereference_protected(mmp_running, lockdep_is_held(&mmp_lock));
 }
 
+/* Nobody keeps an arm that he has had until now. */
+static void experiment_outdate(void)
+{
+	spin_lock(&mmp_bindings_lock);
+	mmp_whose_outdate(false);
+	spin_unlock(&mmp_bindings_lock);
+}
+
 /* Units that have been seen stay to be read until the next start. */
 static void experiment_stop(void)
 {
@@ -30,6 +38,7 @@ static void experiment_stop(void)
 	if (!old)
 		return;
 	RCU_INIT_POINTER(mmp_running, NULL);
+	experiment_outdate();
 	static_branch_dec(&mmp_scoped);
 	mmp_latency_stop();
 	kfree_rcu(old, rcu);
@@ -43,6 +52,7 @@ static int experiment_publish(void)
 	if (!new)
 		return -ENOMEM;
 	rcu_assign_pointer(mmp_running, new);
+	experiment_outdate();
 	if (old)
 		kfree_rcu(old, rcu);
 	return 0;

@@ -4,7 +4,8 @@
  *
  * A fault does not walk the hierarchy of cgroups. Each CPU keeps what it found
  * for a cgroup, tagged with a generation that rises with every change, so that
- * one store outdates the caches of all CPUs.
+ * one store outdates the caches of all CPUs. It also keeps what it found for the
+ * task that faulted last, be that by a binding or as an arm of the experiment.
  */
 #include <linux/cgroup.h>
 #include <linux/cleanup.h>
@@ -26,6 +27,22 @@ struct found {
 	struct mmp_profile *profile;
 } __aligned(4 * sizeof(long));
 
+/**
+ * struct latest - the profile found for the task that was last asked about
+ * @task: which
+ * @birth: of the task, as a later one may have its address
+ * @cgroup: the id of the one that it was in
+ * @epoch: when it was looked up
+ * @profile: what it was
+ */
+struct latest {
+	const struct task_struct *task;
+	u64 birth;
+	u64 cgroup;
+	unsigned long epoch;
+	struct mmp_profile *profile;
+};
+
 #define CACHE_SIZE	512
 
 struct mmp_profile mmp_default = {
@@ -40,6 +57,8 @@ DEFINE_STATIC_KEY_FALSE(mmp_measuring);
 DEFINE_HASHTABLE(mmp_bindings, MMP_BINDINGS_BITS);
 DEFINE_SPINLOCK(mmp_bindings_lock);
 static unsigned long generation = 1;	/* rises after a change of a cgroup */
+static unsigned long epoch = 1;		/* rises after any change */
+static DEFINE_PER_CPU(struct latest, whose_latest);
 static struct found __percpu *cache;
 
 /**
@@ -79,7 +98,7 @@ static noinline struct mmp_profile *whose_nearest(struct cgroup *cgroup)
 static __always_inline struct mmp_profile *
 whose_cgroup(const struct task_struct *task)
 {
-	/* Pairs with mmp_bindings_outdate(). */
+	/* Pairs with mmp_whose_outdate(). */
 	unsigned long now = smp_load_acquire(&generation);
 	struct cgroup *cgroup = task_dfl_cgroup((struct task_struct *)task);
 	u64 id = cgroup_id(cgroup);
@@ -105,6 +124,31 @@ static __always_inline struct mmp_profile *whose_task(struct task_struct *task)
 	return profile ?: &mmp_default;
 }
 
+static noinline struct mmp_profile *whose_look(struct latest *latest,
+					       u64 cgroup, unsigned long now)
+{
+	*latest = (struct latest){
+		current, current->start_boottime, cgroup, now, whose_task(current)
+	};
+	return latest->profile;
+}
+
+static __always_inline struct mmp_profile *whose_current(void)
+{
+	/* Pairs with mmp_whose_outdate(). */
+	unsigned long now = smp_load_acquire(&epoch);
+	u64 cgroup = cgroup_id(task_dfl_cgroup(current));
+	struct latest *latest;
+
+	guard(preempt)();
+	latest = this_cpu_ptr(&whose_latest);
+	if (likely(latest->task == current && latest->epoch == now &&
+		   latest->birth == current->start_boottime &&
+		   latest->cgroup == cgroup))
+		return latest->profile;
+	return whose_look(latest, cgroup, now);
+}
+
 /* Not of the task that works on it: khugepaged, ptrace, kernel threads. */
 static noinline struct mmp_profile *whose_mm(const struct mm_struct *mm)
 {
@@ -117,20 +161,25 @@ static noinline struct mmp_profile *whose_mm(const struct mm_struct *mm)
 struct mmp_profile *mmp_profile_scoped(const struct mm_struct *mm)
 {
 	if (likely(current->mm == mm && !(current->flags & PF_KTHREAD)))
-		return whose_task(current);
+		return whose_current();
 	return whose_mm(mm);
 }
 
 /**
- * mmp_bindings_outdate - what CPUs have kept holds no more
+ * mmp_whose_outdate - what CPUs have kept holds no more
+ * @cgroups: what they have kept for cgroups neither
  *
- * Context: under mmp_bindings_lock, after a change for a cgroup.
+ * Context: under mmp_bindings_lock, after a change.
  */
-void mmp_bindings_outdate(void)
+void mmp_whose_outdate(bool cgroups)
 {
 	lockdep_assert_held(&mmp_bindings_lock);
-	/* Pairs with whose_cgroup(). */
-	smp_store_release(&generation, generation + 1);
+	if (cgroups) {
+		/* Pairs with whose_cgroup(). */
+		smp_store_release(&generation, generation + 1);
+	}
+	/* Pairs with whose_current(). */
+	smp_store_release(&epoch, epoch + 1);
 }
 
 /* Return: 0 or -ENOMEM. */

@@ -115,7 +115,7 @@ static inline void mmp_count(const struct mmp_profile *profile,
 	this_cpu_add(mmp_counters(profile, point)[counter], n);
 }
 
-/* The rest is for control/binding.c, which alone changes it. */
+/* The rest is for control/, which alone changes it. */
 
 /**
  * struct mmp_binding - a cgroup or a process that has a profile
@@ -146,7 +146,7 @@ static inline u64 mmp_process_id(const struct pid *pid)
 }
 
 struct mmp_binding *mmp_binding_find(u64 id);
-void mmp_bindings_outdate(void);
+void mmp_whose_outdate(bool cgroups);
 int mmp_whose_init(void);
 void mmp_whose_exit(void);
 
