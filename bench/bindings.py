@@ -40,8 +40,8 @@ EXPERIMENT = f"""
 echo q >{ROOT}/profiles/create
 echo never >{ROOT}/profiles/q/anon_order/policy
 echo p >{ROOT}/experiment/control; echo q >{ROOT}/experiment/treatment
-echo 1 >{ROOT}/experiment/enabled
 """
+START = f"echo 1 >{ROOT}/experiment/enabled"
 
 ARMS = [
     Arm(BASE, setup=f"echo never >{ROOT}/profiles/default/anon_order/policy"),
@@ -50,9 +50,10 @@ ARMS = [
     Arm("three levels up", setup=PROFILE + bind("top")),
     Arm("1,000 cgroups", setup=PROFILE + THOUSAND + bind("a")),
     Arm("one process", setup=PROFILE),
-    Arm("experiment", setup=PROFILE + EXPERIMENT),
+    Arm("experiment", setup=PROFILE + EXPERIMENT + START),
+    Arm("timed", setup=f"{PROFILE}{EXPERIMENT}echo 1 >{ROOT}/experiment/time_faults\n{START}"),
 ]
-QUICK = (*BASES, "three levels up", "1,000 cgroups")
+QUICK = (*BASES, "three levels up", "1,000 cgroups", "experiment", "timed")
 PLACES = {"its parent": "top/1", "three levels up": "top/1/2/3"}
 
 

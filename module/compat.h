@@ -40,18 +40,6 @@ static inline const pte_t *mmp_table(pmd_t pmd)
 #endif
 
 /*
- * Calls of a function that the task is in, innermost first, as far as they are
- * watched by kretprobes.
- */
-#ifdef CONFIG_KRETPROBE_ON_RETHOOK
-#define mmp_for_each_probed_call(call, task)				\
-	llist_for_each_entry(call, (task)->rethooks.first, node.llist)
-#else
-#define mmp_for_each_probed_call(call, task)				\
-	llist_for_each_entry(call, (task)->kretprobe_instances.first, llist)
-#endif
-
-/*
  * The node that a fault in @vma is to have memory of, if there is one: that of the
  * CPU, or what the memory policy of the application prefers.
  */

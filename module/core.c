@@ -32,11 +32,26 @@ static struct mmp_policy *const core_policies[] = {
 	NULL
 };
 
-/* These may be asked in a fault or not; anon_order is in every one of them. */
+/* Those that are asked in faults, of which some are timed. */
+static unsigned long timed_anon_orders(const struct vm_fault *vmf,
+				       enum mm_policy_site site)
+{
+	if (static_branch_unlikely(&mmp_timing))
+		mmp_fault_begins(vmf, site);
+	return mmp_anon_orders(vmf, site);
+}
+
+static bool timed_anon_mapped(const struct vm_fault *vmf, int order)
+{
+	if (static_branch_unlikely(&mmp_timing))
+		mmp_fault_ends(vmf);
+	return order ? mmp_anon_mapped(vmf, order) : false;
+}
+
 static gfp_t timed_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 {
 	if (static_branch_unlikely(&mmp_timing))
-		mmp_latency_asked(MM_POLICY_THP_GFP);
+		mmp_fault_asked(MM_POLICY_THP_GFP);
 	return mmp_thp_gfp(vma, gfp);
 }
 
@@ -44,14 +59,14 @@ static enum mm_policy_compact timed_compact_try(struct zone *zone, int order, gf
 						enum mm_policy_compact stock)
 {
 	if (static_branch_unlikely(&mmp_timing))
-		mmp_latency_asked(MM_POLICY_COMPACT);
+		mmp_fault_asked(MM_POLICY_COMPACT);
 	return mmp_compact_try(zone, order, gfp, stock);
 }
 
 static const struct mm_policy_ops core_ops = {
 	.abi = MM_POLICY_ABI,
-	.anon_orders = mmp_anon_orders,
-	.anon_mapped = mmp_anon_mapped,
+	.anon_orders = timed_anon_orders,
+	.anon_mapped = timed_anon_mapped,
 	.collapse_orders = mmp_collapse_orders,
 	.thp_gfp = timed_thp_gfp,
 	.thp_done = mmp_thp_done,

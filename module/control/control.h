@@ -50,6 +50,7 @@ const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 
 /* keys.c: which hooks ask us */
 void mmp_key_switch(enum mm_policy_point point, bool on);
+void mmp_key_hold(enum mm_policy_point point, bool on);
 void mmp_keys_halt(void);
 void mmp_keys_resume(void);
 bool mmp_active(void);
@@ -79,14 +80,17 @@ int mmp_unbind_cgroup(const struct mmp_profile *profile, u64 id);
 int mmp_unbind_process(const struct mmp_profile *profile, u64 number);
 void mmp_unbind_all(void);
 
-/* latency.c */
-#define MMP_LATENCIES	32	/* log2 of nanoseconds */
+/* fault_time.c */
+#define MMP_FAULT_TIMES		32	/* log2 of nanoseconds */
+#define MMP_FAULT_MISSED	MMP_FAULT_TIMES
+#define MMP_FAULT_COUNTERS	(MMP_FAULT_TIMES + 1)
 DECLARE_STATIC_KEY_FALSE(mmp_timing);
-int mmp_latency_start(void);
-void mmp_latency_stop(void);
-void mmp_latency_asked(enum mm_policy_point point);
-u64 __percpu *mmp_latency_counters(const struct mmp_profile *profile,
-				   enum mm_policy_point point);
+void mmp_fault_time(bool on);
+void mmp_fault_begins(const struct vm_fault *vmf, enum mm_policy_site site);
+void mmp_fault_asked(enum mm_policy_point point);
+void mmp_fault_ends(const struct vm_fault *vmf);
+u64 __percpu *mmp_fault_counters(const struct mmp_profile *profile,
+				 enum mm_policy_point point);
 
 /* experiment.c */
 extern const struct attribute *const mmp_experiment_files[];

@@ -25,14 +25,17 @@ static bool debugfs_in_faults(enum mm_policy_point point)
 	       point == MM_POLICY_COMPACT;
 }
 
-static void debugfs_show_latencies(struct seq_file *m, const struct mmp_stats *stats)
+static void debugfs_show_fault_times(struct seq_file *m, const struct mmp_stats *stats)
 {
-	u64 __percpu *took = mmp_latency_counters(stats->profile, stats->point);
+	u64 __percpu *took = mmp_fault_counters(stats->profile, stats->point);
 	int i;
 
-	for (i = 0; i < MMP_LATENCIES; i++)
+	for (i = 0; i < MMP_FAULT_TIMES; i++)
 		seq_printf(m, "fault_ns_log2_%d %llu\n", i,
 			   debugfs_sum(&took[i]));
+	if (stats->point == MM_POLICY_ANON_ORDER)
+		seq_printf(m, "fault_missed %llu\n",
+			   debugfs_sum(&took[MMP_FAULT_MISSED]));
 }
 
 static int mmp_stats_show(struct seq_file *m, void *unused)
@@ -46,7 +49,7 @@ static int mmp_stats_show(struct seq_file *m, void *unused)
 		seq_printf(m, "%s %llu\n", point->counters[i],
 			   debugfs_sum(&counters[i]));
 	if (debugfs_in_faults(stats->point))
-		debugfs_show_latencies(m, stats);
+		debugfs_show_fault_times(m, stats);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(mmp_stats);

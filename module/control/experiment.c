@@ -40,7 +40,7 @@ static void experiment_stop(void)
 	RCU_INIT_POINTER(mmp_running, NULL);
 	experiment_outdate();
 	static_branch_dec(&mmp_scoped);
-	mmp_latency_stop();
+	mmp_fault_time(false);
 	kfree_rcu(old, rcu);
 }
 
@@ -82,15 +82,12 @@ static int experiment_start(void)
 	if (!units)
 		return -ENOMEM;
 	experiment_replace_units(units);
-	err = mmp_latency_start();
-	if (err)
-		return err;
 	err = experiment_publish();
 	if (err)
-		mmp_latency_stop();
-	else
-		static_branch_inc(&mmp_scoped);
-	return err;
+		return err;
+	static_branch_inc(&mmp_scoped);
+	mmp_fault_time(setup.time_faults);
+	return 0;
 }
 
 static void experiment_set_arm(enum mmp_arm arm, struct mmp_profile *profile)
@@ -285,6 +282,19 @@ static int experiment_set_cgroup(u64 value)
 	return 0;
 }
 
+static u64 experiment_get_time_faults(void)
+{
+	return setup.time_faults;
+}
+
+static int experiment_set_time_faults(u64 value)
+{
+	if (experiment_running())
+		return -EBUSY;
+	setup.time_faults = value;
+	return 0;
+}
+
 static u64 experiment_get_enabled(void)
 {
 	return !!experiment_running();
@@ -333,6 +343,7 @@ static struct number name##_number = {					\
 NUMBER_FILE(percent, 100);
 NUMBER_FILE(seed, U64_MAX);
 NUMBER_FILE(cgroup, U64_MAX);
+NUMBER_FILE(time_faults, 1);
 NUMBER_FILE(enabled, 1);
 
 const struct attribute *const mmp_experiment_files[] = {
@@ -342,6 +353,7 @@ const struct attribute *const mmp_experiment_files[] = {
 	&percent_number.attr.attr,
 	&seed_number.attr.attr,
 	&cgroup_number.attr.attr,
+	&time_faults_number.attr.attr,
 	&enabled_number.attr.attr,
 	NULL
 };

@@ -14,6 +14,7 @@
  */
 static DEFINE_MUTEX(keys_lock);
 static unsigned long hooks_on;		/* a bit for each point; under keys_lock */
+static unsigned long hooks_held;	/* whatever the policies; under mmp_lock */
 static unsigned int halts;		/* under keys_lock */
 static unsigned long points_ready;	/* told that they are needed; under mmp_lock */
 
@@ -42,10 +43,23 @@ void mmp_key_switch(enum mm_policy_point point, bool on)
 	if (on && !was && switched)
 		switched(true);
 	scoped_guard(mutex, &keys_lock)
-		key_set(point, on && !halts);
+		key_set(point, (on || test_bit(point, &hooks_held)) && !halts);
 	if (!on && was && switched)
 		switched(false);
 	assign_bit(point, &points_ready, on);
+}
+
+/**
+ * mmp_key_hold - have the hook of a point on without a policy too
+ * @point: which
+ * @on: on? If not, its policies alone decide again.
+ *
+ * Context: as mmp_key_switch().
+ */
+void mmp_key_hold(enum mm_policy_point point, bool on)
+{
+	assign_bit(point, &hooks_held, on);
+	mmp_key_switch(point, test_bit(point, &points_ready));
 }
 
 /**

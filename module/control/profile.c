@@ -161,7 +161,7 @@ static void profile_free_memory(struct mmp_profile *profile)
 /* Counters, and what points keep for each node. */
 static int profile_make_memory(struct mmp_profile *profile)
 {
-	size_t nr = mmp_nr_counters + MM_POLICY_POINTS * MMP_LATENCIES;
+	size_t nr = mmp_nr_counters + MM_POLICY_POINTS * MMP_FAULT_COUNTERS;
 	bool failed;
 	int i;
 

@@ -43,6 +43,7 @@ struct mmp_units {
  * @level: of that cgroup in the hierarchy
  * @percent: of the units are treated
  * @by_cgroup: units are cgroups, not processes
+ * @time_faults: count how long faults take
  * @units: what has been seen
  */
 struct mmp_experiment {
@@ -53,6 +54,7 @@ struct mmp_experiment {
 	int level;
 	u32 percent;
 	bool by_cgroup;
+	bool time_faults;
 	struct mmp_units *units;
 };
 

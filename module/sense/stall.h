@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* How long something took: taken by task, counted as a sum and a histogram. */
+/* How long tasks are held up: counted as a sum and a histogram. */
 #ifndef MMPOLICY_STALL_H
 #define MMPOLICY_STALL_H
 
-#include <linux/atomic.h>
-#include <linux/hash.h>
-#include <linux/ktime.h>
 #include <linux/log2.h>
 #include <linux/minmax.h>
-#include <linux/sched.h>
 
+#include "stamp.h"
 #include "whose.h"
 
 #define MMP_MIN_STALL	12	/* log2 of ns: what took less than 8 us */
@@ -43,32 +40,14 @@ static inline void mmp_count_stall(const struct mmp_profile *profile,
 	mmp_count(profile, point, first + 1 + log - MMP_MIN_STALL, 1);
 }
 
-/*
- * When tasks began to stall. They may sleep and go on elsewhere, so this is kept
- * by task. A slot that another task has is left alone: that stall is not timed.
- */
-struct mmp_stamps {
-	struct mmp_stamp {
-		const struct task_struct *task;
-		u64 ns;
-	} of[BIT(8)];
-};
-
-static inline struct mmp_stamp *mmp_my_stamp(struct mmp_stamps *stamps)
-{
-	return &stamps->of[hash_ptr(current, ilog2(ARRAY_SIZE(stamps->of)))];
-}
-
 /**
  * mmp_stall_begins - current begins to stall, if it does not already
  * @stamps: where this is kept
  */
 static inline void mmp_stall_begins(struct mmp_stamps *stamps)
 {
-	struct mmp_stamp *stamp = mmp_my_stamp(stamps);
-
-	if (!READ_ONCE(stamp->task) && !cmpxchg(&stamp->task, NULL, current))
-		stamp->ns = ktime_get_ns();
+	if (!mmp_stamp_mine(stamps))
+		mmp_stamp_begin(stamps, 0);
 }
 
 /**
@@ -79,15 +58,9 @@ static inline void mmp_stall_begins(struct mmp_stamps *stamps)
  */
 static inline u64 mmp_stall_ends(struct mmp_stamps *stamps)
 {
-	struct mmp_stamp *stamp = mmp_my_stamp(stamps);
-	u64 ns;
+	struct mmp_stamp *mine = mmp_stamp_mine(stamps);
 
-	if (likely(READ_ONCE(stamp->task) != current))
-		return 0;
-	ns = ktime_get_ns() - stamp->ns;
-	/* Only now may others write there. */
-	smp_store_release(&stamp->task, NULL);
-	return ns;
+	return unlikely(mine) ? mmp_stamp_end(mine) : 0;
 }
 
 #endif /* MMPOLICY_STALL_H */

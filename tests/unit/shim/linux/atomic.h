@@ -8,4 +8,14 @@ typedef struct { long n; } atomic_long_t;
 #define atomic_long_add(i, a)	((a)->n += (i))
 #define atomic_long_sub(i, a)	((a)->n -= (i))
 
+/* Nobody else runs. */
+#define cmpxchg64(p, old, new) ({			\
+	__auto_type was = *(p);				\
+							\
+	if (was == (old))				\
+		*(p) = (new);				\
+	was;						\
+})
+#define smp_store_release(p, v)	(*(p) = (v))
+
 #endif /* SHIM_ATOMIC_H */
