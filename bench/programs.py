@@ -2,7 +2,8 @@
 """What the policies of anon_order cost and save whole programs, against stock kernels.
 
 Each arm runs the programs in a guest of its own. Counted is the CPU time of the
-program, system time included: under icount these are instructions.
+program, system time included: under icount these are instructions. Memory is
+the largest RSS.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ from __future__ import annotations
 import argparse
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import common
 import recordings
+from anon_order import THP, policy, stock_size
+from common import Arm, BenchError, Results, Sample
 from machine import TREE, cache_dir
+from vm import Guest
 
 LOADS = TREE / "bench/loads"
 BUILT = cache_dir() / "programs"
@@ -34,10 +40,12 @@ class Program:
 
     def line(self) -> str:
         """The shell command that runs it and prints what it took."""
-        client = f"-c 'sleep 1; {self.client}' " if self.client else ""
+        wait = f"while [ ! -S {SOCKET} ]; do sleep 0.1; done"
+        client = f"-c '{wait}; {self.client} >&2' " if self.client else ""
         preload = f"env LD_PRELOAD={self.preload} " if self.preload else ""
         run = f"{common.workload('run')} {client}{preload}{self.command}"
-        return f"cd {LOADS} && {run} </dev/null 2>/run/said || {{ cat /run/said; exit 1; }}"
+        quiet = "</dev/null 2>/run/said || { cat /run/said; exit 1; }"
+        return f"rm -f {SOCKET}; cd {LOADS} && {run} {quiet}"
 
 
 PYTHON = "/usr/bin/python3 -I -S objects.py"
@@ -77,12 +85,106 @@ def build() -> None:
     subprocess.run(["javac", "-d", str(BUILT), str(LOADS / "Objects.java")], check=True)
 
 
+# Measurements
+
+MEM = "3G"
+BASE = "stock-4k"
+ARMS = (
+    Arm(BASE, "unpatched", f"echo never >{THP}/enabled"),
+    Arm("stock-64k", "unpatched", f"echo never >{THP}/enabled && {stock_size(64)}"),
+    Arm("stock-2M", "unpatched", f"echo always >{THP}/enabled"),
+    Arm("never", setup=policy("never")),
+    *(
+        Arm(f"{name}-{cap}", setup=policy(name, cap))
+        for cap in (4, 9)
+        for name in ("fixed", "adaptive")
+    ),
+)
+QUICK_ARMS = (BASE, "fixed-4", "adaptive-4", "adaptive-9")
+TITLES = {
+    "ticks": f"instructions; of others as a multiple of {BASE}",
+    "faults": "faults",
+    "kb": f"most memory; of others as a multiple of {BASE}",
+}
+
+
+def take(guest: Guest, arm: Arm, programs: Sequence[Program]) -> Iterator[Sample]:
+    """Run each program twice: the first run reads its files from the host."""
+    for program in programs:
+        common.must(guest, program.line(), 1200)
+        found = common.ran(guest, program.line(), 1200)
+        yield Sample(arm.name, program.name, {key: float(found[key]) for key in TITLES})
+
+
+def cell(results: Results, key: str, arm: str, case: str) -> str:
+    """A number of the base as it is; of others, faults as they are, else the ratio."""
+    value = results.value(arm, case, key)
+    if key == "faults":
+        return f"{value:.0f}"
+    if arm == BASE:
+        return f"{value / 1e6:.0f} M" if key == "ticks" else f"{value / 1024:.1f} MiB"
+    return f"{results.ratio(arm, BASE, case, key):.3f}"
+
+
+def tables(results: Results) -> str:
+    """Instructions, faults and memory."""
+    return "\n\n".join(
+        f"{title}\n{common.by_arm(results, results.cases(), partial(cell, results, key))}"
+        for key, title in TITLES.items()
+    )
+
+
+def plot(results: Results, path: Path) -> None:
+    """Instructions and memory of each program, as multiples of the base."""
+    plt = common.pyplot()
+    figure, axes = plt.subplots(2, 1, figsize=(13, 9))
+    arms = [arm for arm in results.arms() if arm != BASE]
+    width = 0.8 / len(arms)
+    for axis, key in zip(axes, ("ticks", "kb"), strict=True):
+        for number, arm in enumerate(arms):
+            heights = [results.ratio(arm, BASE, case, key) for case in results.cases()]
+            places = [i + number * width for i in range(len(heights))]
+            axis.bar(places, heights, width, label=arm)
+        axis.axhline(1, color="black", linewidth=0.8)
+        axis.set_xticks([i + 0.4 for i in range(len(results.cases()))])
+        axis.set_xticklabels(results.cases(), rotation=45, ha="right", size=8)
+        axis.set_ylim(bottom=0.7)
+        axis.set_title(f"{'instructions' if key == 'ticks' else 'most memory'}, of {BASE}")
+        axis.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+def chosen_programs(names: Sequence[str]) -> list[Program]:
+    """Those of these names, or all."""
+    if unknown := set(names) - {program.name for program in PROGRAMS}:
+        raise BenchError(f"no program {', '.join(sorted(unknown))}; see {Path(__file__).name}")
+    return [program for program in PROGRAMS if not names or program.name in names]
+
+
 def main(argv: list[str]) -> None:
     """Entry point of ./dev bench programs."""
-    parser = argparse.ArgumentParser(prog="./dev bench programs", description=__doc__)
-    parser.add_argument("--record", type=Path, metavar="FOLDER", help=recordings.__doc__)
+    parser = common.options("programs", "Compare the policies of anon_order on whole programs.")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FOLDER",
+        help="instead, record in which order the programs touch their memory, for tests/unit",
+    )
     parser.add_argument("names", nargs="*", metavar="PROGRAM", help="only these programs")
     chosen: argparse.Namespace = parser.parse_args(argv)
-    programs = [p for p in PROGRAMS if not chosen.names or p.name in chosen.names]
+    programs = chosen_programs(chosen.names)
     build()
-    recordings.record(chosen.record, {p.name: p.line() for p in programs})
+    if chosen.record:
+        recordings.record(chosen.record, {program.name: program.line() for program in programs})
+        return
+    if chosen.plot:
+        common.pyplot()  # fails now rather than after minutes
+    results = Results("programs", {"cpu": common.CPU, "unit": "instructions"})
+    arms = [arm for arm in ARMS if not chosen.quick or arm.name in QUICK_ARMS]
+    common.measure(results, arms, MEM, lambda guest, arm: take(guest, arm, programs))
+    print(f"{common.CPU}\nPath length, not speed.\n\n{tables(results)}")
+    if chosen.json:
+        results.save(chosen.json)
+    if chosen.plot:
+        plot(results, chosen.plot)
