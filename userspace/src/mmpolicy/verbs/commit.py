@@ -56,7 +56,7 @@ def commit(
     done = carry_out(host.tree, writes, where)
     keep_change(host, done)
     asked = {write.key: write.result for write in writes}
-    keys = [key for key in asked if key in done.after]
+    keys = [key for key in asked if key in done.before or key in done.after]
     keys += [key for key in telling_keys(*done) if key not in asked]
     paths = cgroups_of(host.tree, keys)
     changes = [_change(key, done, asked.get(key), paths) for key in keys]
