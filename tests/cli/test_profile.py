@@ -88,7 +88,8 @@ def test_bind_takes_a_cgroup_as_operators_name_it(
 ) -> None:
     assert run("bind", "--cgroup", given, "web").code == 0
     assert tree.read(f"{WEB}/cgroups") == web
-    assert run("unbind", "--cgroup", given).code == 0
+    ended = run("unbind", "--cgroup", given)
+    assert (ended.code, "web" in ended.out) == (0, True)
     assert tree.read(f"{WEB}/cgroups") == ""
 
 
