@@ -20,12 +20,18 @@ struct mmp_decision;
 enum mmp_lazy_answer;
 struct mmp_profile;
 
+#define MMP_SWITCH	"switch"	/* the unit of a knob that is 0 or 1 */
+#define MMP_ORDER	"order: 2^n pages"
+#define MMP_AVAILABLE	"percent of the node's memory, or of the limit"
+
 /**
  * struct mmp_knob - a bounded number
  * @attr: its sysfs file; the unit is in the name
  * @min: smallest value accepted
  * @max: largest value accepted
  * @def: value at load and after a reset
+ * @unit: what the number counts
+ * @meaning: what it is for, in a line
  * @slot: index into mmp_settings.values; set at load
  */
 struct mmp_knob {
@@ -33,12 +39,15 @@ struct mmp_knob {
 	u32 min;
 	u32 max;
 	u32 def;
+	const char *unit;
+	const char *meaning;
 	unsigned int slot;
 };
 
-#define MMP_KNOB(_name, _min, _max, _def) {				\
+#define MMP_KNOB(_name, _min, _max, _def, _unit, _meaning) {		\
 	.attr = { .name = #_name, .mode = 0644 },			\
 	.min = (_min), .max = (_max), .def = (_def),			\
+	.unit = (_unit), .meaning = (_meaning),				\
 }
 
 /**

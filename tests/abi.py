@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FIELD = re.compile(r"^\t\t(Mode|Range|Values|Default|Unit|Errors): (.+)$", re.MULTILINE)
+WHAT = re.compile(r"^What:\t+(.+)$", re.MULTILINE)
+ENTRY = re.compile(r"((?:^What:.+\n)+)((?:(?!What:).*\n)+)", re.MULTILINE)
 COUNTER = re.compile(r"^\t\t- (\S+): ", re.MULTILINE)
 
 
@@ -19,6 +21,7 @@ class Entry:
     range: tuple[int, int] | None  # of a number
     values: tuple[str, ...]  # of a choice
     default: str | None  # None: it cannot be read, or changes by itself
+    unit: str | None
     errors: tuple[str, ...]  # names of errno that a bad write gives
     counters: tuple[str, ...]  # with placeholders, such as wanted_order_<n>
 
@@ -44,14 +47,13 @@ def fits(pattern: str, text: str) -> bool:
 
 def parse(path: Path) -> list[Entry]:
     """Return the entries of a document."""
-    texts = re.split(r"^What:\t+", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return [parse_entry(text, path) for text in texts[1:]]
+    found = ENTRY.findall(path.read_text(encoding="utf-8"))
+    return [parse_entry(what, rest, path) for names, rest in found for what in WHAT.findall(names)]
 
 
-def parse_entry(text: str, path: Path) -> Entry:
-    """Read one entry, from the path on."""
-    pattern, _, rest = text.partition("\n")
-    _, _, description = rest.partition("Description:\n")
+def parse_entry(pattern: str, text: str, path: Path) -> Entry:
+    """Read the entry of one of its paths."""
+    _, _, description = text.partition("Description:\n")
     fields = dict(FIELD.findall(description))
     bounds = re.fullmatch(r"(\d+)\.\.(\d+)", fields.get("Range", "0..0"))
     if not description or "Mode" not in fields or not bounds:
@@ -63,6 +65,7 @@ def parse_entry(text: str, path: Path) -> Entry:
         range=(int(bounds[1]), int(bounds[2])) if "Range" in fields else None,
         values=tuple(fields.get("Values", "").split()),
         default=fields.get("Default"),
+        unit=fields.get("Unit"),
         errors=tuple(fields.get("Errors", "").split()),
         counters=tuple(COUNTER.findall(description)) if "/debug/" in pattern else (),
     )

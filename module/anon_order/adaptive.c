@@ -44,11 +44,15 @@ static const s8 places[] = { -1, 1, -4, -2 };
 enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS };
 
 static struct mmp_knob knobs[] = {
-	[MAX_ORDER] = MMP_KNOB(max_order, MMP_MIN_ORDER, MMP_MAX_ORDER, 4),
-	/* What a block of 16 pages needs to be full. */
-	[MIN_USED_PAGES] = MMP_KNOB(min_used_pages, 8, 16, 14),
-	/* Every n-th PMD-sized block is made of smaller folios. 0: none. */
-	[PROBE_BLOCKS] = MMP_KNOB(probe_blocks, 0, 1024, 16),
+	[MAX_ORDER] =
+		MMP_KNOB(max_order, MMP_MIN_ORDER, MMP_MAX_ORDER, 4, MMP_ORDER,
+			 "the largest order"),
+	[MIN_USED_PAGES] =
+		MMP_KNOB(min_used_pages, 8, 16, 14, "pages",
+			 "so many of 16 pages must have been used to be an example"),
+	[PROBE_BLOCKS] =
+		MMP_KNOB(probe_blocks, 0, 1024, 16, "blocks of PMD size",
+			 "one in so many blocks is made of smaller folios; 0: none"),
 };
 
 /* Is the block of a fault neither the first nor the last of its page table? */

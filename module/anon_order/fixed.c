@@ -6,7 +6,8 @@
 enum { MAX_ORDER };
 
 static struct mmp_knob knobs[] = {
-	[MAX_ORDER] = MMP_KNOB(max_order, 0, MMP_MAX_ORDER, 4),
+	[MAX_ORDER] = MMP_KNOB(max_order, 0, MMP_MAX_ORDER, 4, MMP_ORDER,
+			       "the order of every fault; 0 and 1: base pages"),
 };
 
 static struct mmp_decision anon_order_fixed(const struct vm_fault *vmf,

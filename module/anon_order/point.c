@@ -14,13 +14,12 @@ static_assert(PMD_ORDER == MMP_MAX_ORDER);
 enum { MIN_AVAILABLE_PERCENT, OVERRIDE_MADVISE };
 
 static struct mmp_knob knobs[] = {
-	/*
-	 * Where less memory of a node is available, without reclaim of more
-	 * than file pages, orders are lowered in proportion. 0: never.
-	 */
-	[MIN_AVAILABLE_PERCENT] = MMP_KNOB(min_available_percent, 0, 90, 5),
-	/* 1: the policy decides for MADV_HUGEPAGE areas too. 0: as stock. */
-	[OVERRIDE_MADVISE] = MMP_KNOB(override_madvise, 0, 1, 0),
+	[MIN_AVAILABLE_PERCENT] =
+		MMP_KNOB(min_available_percent, 0, 90, 5, MMP_AVAILABLE,
+			 "orders are lowered where less memory is available; 0: never"),
+	[OVERRIDE_MADVISE] =
+		MMP_KNOB(override_madvise, 0, 1, 0, MMP_SWITCH,
+			 "1: the policy decides for MADV_HUGEPAGE areas too"),
 };
 
 enum {

@@ -10,9 +10,10 @@
 enum { MAX_ORDER, MIN_FOLIOS };
 
 static struct mmp_knob knobs[] = {
-	[MAX_ORDER] = MMP_KNOB(max_order, 0, MMP_MAX_ORDER, 4),
-	/* How many folios a VMA must be able to hold; bounds what is wasted. */
-	[MIN_FOLIOS] = MMP_KNOB(min_folios, 1, 4096, 64),
+	[MAX_ORDER] = MMP_KNOB(max_order, 0, MMP_MAX_ORDER, 4, MMP_ORDER,
+			       "the largest order; 0 and 1: base pages"),
+	[MIN_FOLIOS] = MMP_KNOB(min_folios, 1, 4096, 64, "folios",
+				"so many folios must fit into the area, which bounds waste"),
 };
 
 static unsigned int vma_size_cap(const struct vm_area_struct *vma, const u32 *knob)

@@ -43,8 +43,8 @@ static const u8 sizes[] = { 1, 8, 16, 32, 64, 128 };
 enum { MAX_SIZE };
 
 static struct mmp_knob knobs[] = {
-	/* No refill asks for more. */
-	[MAX_SIZE] = MMP_KNOB(max_pages, 1, 128, 128),
+	[MAX_SIZE] = MMP_KNOB(max_pages, 1, 128, 128, "pages",
+			      "no refill asks for more"),
 };
 
 /**

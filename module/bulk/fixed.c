@@ -6,7 +6,8 @@ enum { PAGES };
 
 static struct mmp_knob knobs[] = {
 	/* As many as a pool's cache holds, at most. */
-	[PAGES] = MMP_KNOB(pages, 1, 128, 64),
+	[PAGES] = MMP_KNOB(pages, 1, 128, 64, "pages",
+			   "each refill asks for so many"),
 };
 
 static unsigned int bulk_fixed(int nid, const u32 *knob, bool *timed)

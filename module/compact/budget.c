@@ -21,17 +21,23 @@
 #include "compact.h"
 #include "../mmpolicy.h"
 
+#define ZONE	"percent of the zone's pages"
+
 enum { SCAN_AHEAD_PERCENT, SCAN_PER_PAGE, SCAN_PER_MS, FORGET_FREED_PERCENT };
 
 static struct mmp_knob knobs[] = {
-	/* What may be scanned in vain, in percent of the zone. */
-	[SCAN_AHEAD_PERCENT] = MMP_KNOB(scan_ahead_percent, 1, 1000, 100),
-	/* What a page of a folio is worth, in pages scanned. */
-	[SCAN_PER_PAGE] = MMP_KNOB(scan_per_page, 1, 10000, 64),
-	/* What a millisecond takes off the account. 0: nothing. */
-	[SCAN_PER_MS] = MMP_KNOB(scan_per_ms, 0, 10000, 20),
-	/* The account is emptied where so much of the zone became free. */
-	[FORGET_FREED_PERCENT] = MMP_KNOB(forget_freed_percent, 1, 100, 2),
+	[SCAN_AHEAD_PERCENT] =
+		MMP_KNOB(scan_ahead_percent, 1, 1000, 100, ZONE,
+			 "how much may be scanned in vain"),
+	[SCAN_PER_PAGE] =
+		MMP_KNOB(scan_per_page, 1, 10000, 64, "pages scanned per page",
+			 "what each page of a success is worth"),
+	[SCAN_PER_MS] =
+		MMP_KNOB(scan_per_ms, 0, 10000, 20, "pages scanned per millisecond",
+			 "what time takes off the account; 0: nothing"),
+	[FORGET_FREED_PERCENT] =
+		MMP_KNOB(forget_freed_percent, 1, 100, 2, ZONE,
+			 "the account is emptied when so much became free; 100: never"),
 };
 
 static unsigned int era = 1;

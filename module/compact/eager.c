@@ -16,8 +16,9 @@
 enum { RESTART_ATTEMPTS };
 
 static struct mmp_knob knobs[] = {
-	/* Of so many attempts that mm would defer, one looks at all blocks. */
-	[RESTART_ATTEMPTS] = MMP_KNOB(restart_attempts, 1, 10000, 4),
+	[RESTART_ATTEMPTS] =
+		MMP_KNOB(restart_attempts, 1, 10000, 4, "attempts",
+			 "one in so many deferred ones looks at all blocks"),
 };
 
 static enum mm_policy_compact compact_eager(const struct mmp_attempt *attempt,

@@ -134,6 +134,10 @@ void mmp_profile_files_freeze(void);
 void mmp_profile_files_exit(void);
 void mmp_profile_files_sweep(void);
 
+/* knob_files.c */
+int mmp_knob_files_init(struct kobject *parent);
+void mmp_knob_files_exit(void);
+
 /* reset.c */
 const char *mmp_state(void);
 void mmp_reset(void);

@@ -59,7 +59,8 @@ int mmp_sysfs_init(void)
 	experiment = kobject_create_and_add("experiment", root);
 	if (!experiment)
 		return -ENOMEM;
-	return mmp_profile_files_init(root) ?:
+	return mmp_knob_files_init(root) ?:
+	       mmp_profile_files_init(root) ?:
 	       sysfs_create_files(experiment, mmp_experiment_files) ?:
 	       sysfs_create_files(root, mmp_lease_files) ?:
 	       sysfs_create_files(root, root_files);
@@ -82,6 +83,7 @@ void mmp_sysfs_exit(void)
 	mmp_lease_exit();
 	mmp_reset_exit();
 	mmp_profile_files_exit();
+	mmp_knob_files_exit();
 	kobject_put(experiment);
 	kobject_put(root);
 }

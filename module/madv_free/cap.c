@@ -10,11 +10,14 @@
 enum { LIMIT_MB, PER_CGROUP, MIN_AVAILABLE_PERCENT };
 
 static struct mmp_knob knobs[] = {
-	[LIMIT_MB] = MMP_KNOB(limit_mb, 0, 1 << 20, 256),
-	/* 1: the limit is for all processes of a cgroup together. */
-	[PER_CGROUP] = MMP_KNOB(per_cgroup, 0, 1, 0),
-	/* Where less memory of a node is available, all is freed at once. */
-	[MIN_AVAILABLE_PERCENT] = MMP_KNOB(min_available_percent, 0, 90, 5),
+	[LIMIT_MB] = MMP_KNOB(limit_mb, 0, 1 << 20, 256, "MiB",
+			      "so much may be lazily freed; 0: nothing"),
+	[PER_CGROUP] =
+		MMP_KNOB(per_cgroup, 0, 1, 0, MMP_SWITCH,
+			 "1: limit_mb is for all processes of a cgroup together"),
+	[MIN_AVAILABLE_PERCENT] =
+		MMP_KNOB(min_available_percent, 0, 90, 5, MMP_AVAILABLE,
+			 "all is freed at once where less memory is available; 0: never"),
 };
 
 static enum mmp_lazy_answer madv_free_cap(struct vm_area_struct *vma, unsigned long start,

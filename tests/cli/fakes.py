@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mmpolicy.control.keys import CgroupBinding, Key, ProcessBinding, State
+from mmpolicy.control.model import About
 from mmpolicy.control.state import read_state
 from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import Tree
@@ -249,6 +250,10 @@ class FakeTree(Tree):
         """Make what appears when the module is loaded."""
         self.put(f"{CONTROL}/abi", "1")
         self.put(f"{CONTROL}/reset", "")
+        for knob, (default, low, high) in KNOBS.items():
+            texts = (low, high, default, "pieces", f"so many pieces of {knob}")
+            for name, text in zip(About._fields, texts, strict=True):
+                self.put(f"{CONTROL}/knobs/{knob}/{name}", str(text))
         self.put(f"{MODULE_DIR}/srcversion", "ABC123")
         self.put(f"{MODULE_DIR}/refcnt", "0")
         self.make_stock()

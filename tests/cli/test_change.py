@@ -50,6 +50,19 @@ def test_set_json_reports_what_the_kernel_took(run: Run, tree: FakeTree) -> None
     assert "(asked for 17)" in run("set", "anon_order", "pressure_percent=17").out
 
 
+@pytest.mark.parametrize("value", ["10", "-1", "big"])
+def test_a_refused_knob_tells_its_range(run: Run, tree: FakeTree, value: str) -> None:
+    result = run("set", "anon_order", "fixed", f"max_order={value}")
+    assert (result.code, "; it takes 0..9 (pieces), and has 4 at first" in result.err) == (5, True)
+    assert result.err.endswith("next: give a number from 0 to 9\n")
+    manifest = f"version = 1\n[profiles.default.anon_order.fixed]\nmax_order = '{value}'\n"
+    tree.put("/run/wrong.toml", manifest)
+    applied = run("apply", str(tree.real("/run/wrong.toml")))
+    assert (applied.code, "it takes 0..9" in applied.err) == (1, True)
+    tree.remove(f"{CONTROL}/knobs")
+    assert "it takes" not in run("set", "anon_order", "fixed", f"max_order={value}").err
+
+
 def test_dry_run_writes_nothing(run: Run, tree: FakeTree) -> None:
     tree.denied = True
     result = run("set", "anon_order", "fixed", "max_order=6", "--dry-run")

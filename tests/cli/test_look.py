@@ -15,6 +15,7 @@ from mmpolicy import __version__
 from mmpolicy.cli import main
 from mmpolicy.errors import explain
 from mmpolicy.host.files import READ_REMEDIES
+from mmpolicy.verbs.look import KNOB_COLUMNS
 
 from .fakes import CONTROL, DEFAULT, POINTS, FakeTree, Run
 
@@ -57,10 +58,11 @@ def test_list_finds_profiles_and_points_by_itself(run: Run, tree: FakeTree) -> N
 def test_show_lists_every_knob_and_marks_the_active_policy(run: Run) -> None:
     run("set", "anon_order", "adaptive")
     rows = [line.split() for line in run("show", "anon_order").out.splitlines()]
-    assert ["anon_order", "(any)", "pressure_percent", "10"] in rows
-    assert ["anon_order", "[adaptive]", "min_faults", "2"] in rows
-    assert ["anon_order", "fixed", "max_order", "4"] in rows
-    assert ["anon_order", "never", "-", "-"] in rows
+    found = [row[:4] for row in rows]
+    assert ["anon_order", "(any)", "pressure_percent", "10"] in found
+    assert ["anon_order", "[adaptive]", "min_faults", "2"] in found
+    assert ["anon_order", "fixed", "max_order", "4"] in found
+    assert ["anon_order", "never", "-", "-"] in found
     assert all(row[0] in ("POINT", "anon_order") for row in rows)
 
 
@@ -84,6 +86,29 @@ def test_show_json(run: Run, tree: FakeTree) -> None:
     assert point["policies"]["adaptive"] == {"max_order": 9, "min_faults": 2}
     assert point["policies"]["fixed"] == {"max_order": "automatic"}
     assert point["policies"]["never"] == {}
+
+
+def test_show_tells_what_the_module_says_of_knobs(run: Run, tree: FakeTree) -> None:
+    run("set", "anon_order", "fixed", "max_order=7")
+    rows = [line.split(maxsplit=7) for line in run("show", "anon_order").out.splitlines()]
+    assert tuple(rows[0]) == KNOB_COLUMNS
+    meaning = "so many pieces of anon_order/fixed/max_order"
+    assert ["anon_order", "[fixed]", "max_order", "7", "0..9", "4", "pieces", meaning] in rows
+    told = run("show", "--json").json["points"]["anon_order"]["about"]
+    assert set(told) == {"pressure_percent", "fixed/max_order"} | {
+        f"adaptive/{knob}" for knob in ("max_order", "min_faults")
+    }
+    assert told["adaptive/min_faults"] == {
+        "min": 1,
+        "max": 1000,
+        "default": 2,
+        "unit": "pieces",
+        "meaning": "so many pieces of anon_order/adaptive/min_faults",
+    }
+    tree.remove(f"{CONTROL}/knobs")  # an older module
+    rows = [line.split() for line in run("show", "anon_order").out.splitlines()]
+    assert ["anon_order", "[fixed]", "max_order", "7", "-", "-", "-", "-"] in rows
+    assert run("show", "--json").json["points"]["anon_order"]["about"] == {}
 
 
 def test_unknown_names_get_a_suggestion_and_the_list(run: Run) -> None:

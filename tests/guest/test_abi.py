@@ -91,6 +91,25 @@ def test_policies(loaded: Guest) -> None:
             assert [word for word in words if word[0] == "["] == [f"[{entry.default}]"]
 
 
+def test_knobs_are_told_of(loaded: Guest) -> None:
+    """What the module tells of each knob is what the document says, and nothing else."""
+    folder, profile = f"{ROOT}/knobs", f"{ROOT}/profiles/default/"
+    told: dict[str, dict[str, str]] = {}
+    for line in must(loaded, f"cd {folder} && grep -r .").splitlines():
+        path, _, text = line.partition(":")
+        knob, _, name = path.rpartition("/")
+        told.setdefault(knob, {})[name] = text
+    assert all(len(texts.pop("meaning").split()) > 2 for texts in told.values())
+    knobs = {path.removeprefix(profile): e for path, e in files(loaded) if profile in path}
+    numbers = {knob: e for knob, e in knobs.items() if e.range and e.default}
+    for knob, entry in numbers.items():
+        assert entry.range
+        low, high = map(str, entry.range)
+        expected = {"min": low, "max": high, "default": entry.default, "unit": entry.unit}
+        assert told.pop(knob) == expected
+    assert numbers and not told
+
+
 def test_counters(loaded: Guest) -> None:
     """The lines of a stats file are the documented counters, and numbers."""
     for path in live(loaded):
@@ -105,7 +124,7 @@ def test_counters(loaded: Guest) -> None:
 
 def entry_counts(pattern: str, name: str) -> bool:
     """Whether a live counter is of a documented kind."""
-    return Entry("", "", 0, None, (), None, (), (pattern,)).counts(name)
+    return Entry("", "", 0, None, (), None, None, (), (pattern,)).counts(name)
 
 
 # Writes that are taken

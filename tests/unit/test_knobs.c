@@ -18,6 +18,12 @@ static bool is_name(const char *name)
 	return true;
 }
 
+/* What a file in sysfs and a column of a table can show. */
+static bool is_line(const char *text)
+{
+	return text && *text && strlen(text) < 80 && !strchr(text, '\n');
+}
+
 TEST(policies_have_proper_names)
 {
 	const struct mmp_policy *policy;
@@ -73,6 +79,8 @@ TEST(knobs_have_proper_bounds)
 			EXPECT(knob->def, <=, knob->max);
 			EXPECT(knob->min, <, knob->max);
 			EXPECT(knob->attr.mode, ==, 0644);
+			EXPECT(is_line(knob->unit), ==, true);
+			EXPECT(is_line(knob->meaning), ==, true);
 		}
 	}
 }

@@ -2,12 +2,12 @@
 """Changes: planned as a list of writes, made in order, taken back when one is refused."""
 
 from collections.abc import Callable, Sequence
-from errno import EBUSY
+from errno import EBUSY, EINVAL, ERANGE
 from typing import NamedTuple
 
 from mmpolicy.control.keys import ExperimentFile, Key, Lease, Profile, Setting, State
 from mmpolicy.control.labels import label_of
-from mmpolicy.control.model import Control, check_loaded
+from mmpolicy.control.model import Control, about, check_loaded
 from mmpolicy.control.state import (
     Write,
     changed_keys,
@@ -60,10 +60,19 @@ def _write(tree: Tree, write: Write, where: Where) -> None:
         tree.write(write.path, write.value)
     except Error as err:
         err.message = where(write) + err.message
+        if err.errno in (EINVAL, ERANGE):
+            _tell_bounds(tree, write.key, err)
         if err.errno == EBUSY and check_loaded(tree) == "expired":
             err.message += "; the lease has expired, everything is stock"
             err.next_step = "mmpolicy reset, which acknowledges it"
         raise
+
+
+def _tell_bounds(tree: Tree, key: Key, err: Error) -> None:
+    told = about(tree, key) if isinstance(key, Setting) else None
+    if told:
+        err.message += f"; it takes {told.range} ({told.unit}), and has {told.default} at first"
+        err.next_step = f"give a number from {told.min} to {told.max}"
 
 
 def _note(tree: Tree, state: State, write: Write) -> None:

@@ -114,9 +114,14 @@ class Setting:
         return not self.policy and self.name == "policy"
 
     @property
+    def below(self) -> str:
+        """Return its path below the point."""
+        return "/".join(filter(None, (self.policy, self.name)))
+
+    @property
     def inside(self) -> str:
         """Return its path in the profile."""
-        return "/".join(filter(None, (self.point, self.policy, self.name)))
+        return f"{self.point}/{self.below}"
 
     @property
     def path(self) -> str:

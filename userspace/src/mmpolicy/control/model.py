@@ -8,9 +8,35 @@ from mmpolicy.control.keys import PROFILES, Setting, choice
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import CONTROL, MODULE_DIR, Tree
 
+KNOBS = f"{CONTROL}/knobs"
 KNOWN_ABI = ("1",)
 
 Knobs = dict[str, Setting]  # by name
+
+
+class About(NamedTuple):
+    """What the module tells of a knob."""
+
+    min: int
+    max: int
+    default: int
+    unit: str
+    meaning: str
+
+    @property
+    def range(self) -> str:
+        """Return its bounds as people read them."""
+        return f"{self.min}..{self.max}"
+
+
+def about(tree: Tree, knob: Setting) -> About | None:
+    """Return what the module tells of a knob; nothing if it is an old one, which does not."""
+    path = f"{KNOBS}/{knob.inside}"
+    if not tree.is_dir(path):
+        return None
+    texts = {name: tree.read(f"{path}/{name}") for name in About._fields}
+    low, high, default = (int(texts.pop(name)) for name in ("min", "max", "default"))
+    return About(low, high, default, **texts)
 
 
 class Point(NamedTuple):
@@ -32,6 +58,11 @@ class Point(NamedTuple):
         """Yield all knobs."""
         for knobs in (self.common, *self.knobs.values()):
             yield from knobs.values()
+
+    def about(self, tree: Tree) -> dict[str, About]:
+        """Return what the module tells of each knob, by its path below the point."""
+        found = {knob.below: about(tree, knob) for knob in self.settings()}
+        return {name: told for name, told in found.items() if told}
 
     def find_knob(self, policy: str, knob: str) -> Setting:
         """Return a knob: the policy's own first, then the point's common ones."""

@@ -21,6 +21,8 @@ from mmpolicy.host.processes import (
 from mmpolicy.render import emit, paint, table
 from mmpolicy.verbs.options import json_option, pass_host, point_argument, profile_option
 
+KNOB_COLUMNS = ("POINT", "POLICY", "KNOB", "VALUE", "RANGE", "DEFAULT", "UNIT", "MEANING")
+
 
 def _point_rows(points: Iterable[Point]) -> list[str]:
     rows = []
@@ -57,16 +59,25 @@ def list_points(host: Host, want_json: bool) -> None:
 
 def _knob_data(control: Control, point: Point) -> dict[str, Any]:
     policies = {name: control.values(point.knobs.get(name, {})) for name in point.policies}
-    return {"active": point.active, "knobs": control.values(point.common), "policies": policies}
+    told = {name: {**each._asdict()} for name, each in point.about(control.tree).items()}
+    values = control.values(point.common)
+    return {"active": point.active, "knobs": values, "policies": policies, "about": told}
 
 
 def _knob_rows(name: str, data: dict[str, Any]) -> Iterator[tuple[object, ...]]:
+    about = data["about"]
     for knob, value in data["knobs"].items():
-        yield name, "(any)", knob, value
+        yield name, "(any)", knob, value, *_about(about.get(knob))
     for policy, knobs in data["policies"].items():
         mark = paint(f"[{policy}]", "green") if policy == data["active"] else policy
         for knob, value in (knobs or {"-": "-"}).items():
-            yield name, mark, knob, value
+            yield name, mark, knob, value, *_about(about.get(f"{policy}/{knob}"))
+
+
+def _about(told: dict[str, Any] | None) -> tuple[object, ...]:
+    if not told:
+        return ("-",) * 4
+    return f"{told['min']}..{told['max']}", told["default"], told["unit"], told["meaning"]
 
 
 def _process(tree: Tree, pid: int) -> tuple[dict[str, Any], list[Memory]]:
@@ -90,7 +101,7 @@ def _process(tree: Tree, pid: int) -> tuple[dict[str, Any], list[Memory]]:
 @json_option
 @pass_host
 def show(host: Host, point: str | None, profile: str, pid: int | None, want_json: bool) -> None:
-    """Show the knobs of each policy and their values.
+    """Show the knobs of each policy: value, range, default, unit and meaning.
 
     [Brackets] mark the active policy. With --pid also RSS, what of it is lazily freed, and RSS
     without that, of the process and of its cgroup. An experiment is left out: the kernel alone
@@ -106,6 +117,6 @@ def show(host: Host, point: str | None, profile: str, pid: int | None, want_json
         if pid:
             yield from [f"profile: {profile}", "", *memory_lines(memory), ""]
         rows = [row for name, entry in data.items() for row in _knob_rows(name, entry)]
-        yield from table(("POINT", "POLICY", "KNOB", "VALUE"), rows)
+        yield from table(KNOB_COLUMNS, rows)
 
     emit("show", want_json, {"profile": profile, **process, "points": data}, lines)
