@@ -96,7 +96,6 @@ def test_examples_keep_their_lines(files: dict[str, str], run: Run) -> None:
         assert run(*shlex.split(command)[1:], "--help").code == 0
 
 
-@pytest.mark.skipif(not shutil.which("man"), reason="there is no man to read the pages")
 def test_man_can_read_them(files: dict[str, str], tmp_path: Path) -> None:
     for name, text in pages(files).items():
         page = tmp_path / f"{name}.8"
