@@ -113,6 +113,9 @@ struct mmp_policy {
  * @first_counter: index of the first; set at load
  * @node_size: bytes that each profile has for each node, zero at first
  * @host: decides for the whole host, so only the profile "default" has it
+ * @room_size: bytes that it needs while any profile has a policy here
+ * @room: these, zero at first; or %NULL, without memory. Allocated before a
+ *	change begins, so that nobody else has to wait for memory too.
  * @switched: called with true before the first, with false after the last
  *	profile has a policy here, or %NULL; may sleep
  * @now: name of a file with a number that is true now, or %NULL
@@ -127,6 +130,8 @@ struct mmp_point {
 	unsigned int first_counter;
 	size_t node_size;
 	bool host;
+	size_t room_size;
+	void *room;
 	void (*switched)(bool on);
 	const char *now;
 	u64 (*read_now)(const struct mmp_profile *profile);

@@ -5,6 +5,7 @@
  */
 #include <linux/bitops.h>
 #include <linux/cleanup.h>
+#include <linux/slab.h>
 
 #include "control.h"
 
@@ -36,7 +37,8 @@ static void key_set(enum mm_policy_point point, bool on)
  */
 void mmp_key_switch(enum mm_policy_point point, bool on)
 {
-	void (*switched)(bool on) = mmp_parts->points[point]->switched;
+	struct mmp_point *p = mmp_parts->points[point];
+	void (*switched)(bool on) = p->switched;
 	bool was = test_bit(point, &points_ready);
 
 	lockdep_assert_held(&mmp_lock);
@@ -46,6 +48,10 @@ void mmp_key_switch(enum mm_policy_point point, bool on)
 		key_set(point, (on || test_bit(point, &hooks_held)) && !halts);
 	if (!on && was && switched)
 		switched(false);
+	if (!on) {
+		kvfree(p->room);
+		p->room = NULL;
+	}
 	assign_bit(point, &points_ready, on);
 }
 

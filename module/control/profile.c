@@ -60,6 +60,21 @@ static struct mmp_settings *profile_settings_to_change(struct mmp_profile *profi
 	return new ?: ERR_PTR(-ENOMEM);
 }
 
+/* What a point needs with a policy. Nobody else waits while there is no memory. */
+static void *profile_make_room(enum mm_policy_point point,
+			       const struct mmp_policy *policy)
+{
+	size_t size = policy ? mmp_parts->points[point]->room_size : 0;
+
+	return size ? kvzalloc(size, GFP_KERNEL | __GFP_NOWARN) : NULL;
+}
+
+static void profile_use_room(enum mm_policy_point point, void **room)
+{
+	if (!mmp_parts->points[point]->room)
+		swap(mmp_parts->points[point]->room, *room);
+}
+
 /**
  * mmp_set_policy - switch a point of a profile
  * @profile: which profile
@@ -72,12 +87,14 @@ static struct mmp_settings *profile_settings_to_change(struct mmp_profile *profi
 int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 		   const struct mmp_policy *policy)
 {
+	void *room __free(kvfree) = profile_make_room(point, policy);
 	struct mmp_settings *new;
 
 	guard(mutex)(&mmp_lock);
 	new = profile_settings_to_change(profile);
 	if (IS_ERR(new))
 		return PTR_ERR(new);
+	profile_use_room(point, &room);
 	new->active[point] = policy;
 	profile_publish(profile, new);
 	return 0;
@@ -308,13 +325,19 @@ void mmp_profile_free(struct mmp_profile *profile)
 int mmp_profiles_init(const struct mmp_policy *const *active)
 {
 	struct mmp_settings *new;
+	void *room;
+	int i;
 
-	guard(mutex)(&mmp_lock);
+	guard(mutex)(&mmp_lock);	/* nobody else is there yet */
 	if (profile_make_memory(&mmp_default))
 		return -ENOMEM;
 	new = mmp_settings_copy(mmp_stock);
 	if (!new)
 		return -ENOMEM;
+	for (i = 0; i < MM_POLICY_POINTS; i++) {
+		room = profile_make_room(i, active[i]);
+		profile_use_room(i, &room);
+	}
 	memcpy(new->active, active, sizeof(new->active));
 	RCU_INIT_POINTER(mmp_default.settings, mmp_stock);
 	list_add(&mmp_default.node, &profiles);

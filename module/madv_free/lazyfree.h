@@ -126,7 +126,9 @@ void mmp_lazy_move(struct mmp_lazy *lazy, atomic_long_t *group);
 enum mmp_lazy_answer mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
 				     unsigned long end, struct mmp_lazy_limit limit);
 void mmp_tracked_leave(const struct mm_struct *mm);
-void mmp_tracked_switched(bool on);
+#define MMP_TRACKED_GROUPS	(USHRT_MAX + 1)
+#define MMP_TRACKED_ROOM	(MMP_TRACKED_GROUPS * sizeof(atomic_long_t))
+void mmp_tracked_switched(bool on, void *room);
 u64 mmp_tracked_lazy_pages(const struct mmp_profile *profile);
 
 #endif /* MMPOLICY_LAZYFREE_H */

@@ -21,13 +21,14 @@ static const char *const counters[] = {
 static void madv_free_switched(bool on)
 {
 	mmp_available_watch(on);
-	mmp_tracked_switched(on);
+	mmp_tracked_switched(on, mmp_point_madv_free.room);
 }
 
 struct mmp_point mmp_point_madv_free = {
 	.name = "madv_free",
 	.counters = counters,
 	.nr_counters = ARRAY_SIZE(counters),
+	.room_size = MMP_TRACKED_ROOM,
 	.switched = madv_free_switched,
 	.now = "lazily_freed_pages",
 	.read_now = mmp_tracked_lazy_pages,

@@ -19,7 +19,6 @@
 
 #define TIDY_INTERVAL	(HZ / 4)
 #define RETRY_INTERVAL	(HZ / 50)
-#define GROUPS		(USHRT_MAX + 1)
 
 /* Page tables that are looked at before others get the locks. */
 #define TABLES_AT_ONCE	16
@@ -56,7 +55,7 @@ static DEFINE_MUTEX(keeping);		/* who looks at all, and removes */
  * whether a call was refused there since they were counted anew.
  */
 static atomic_long_t *sums;
-static DECLARE_BITMAP(refused, GROUPS);
+static DECLARE_BITMAP(refused, MMP_TRACKED_GROUPS);
 
 /*
  * It never waits for a process: that may hold its mmap_lock for as long as it
@@ -267,7 +266,7 @@ static void tracked_keep(struct work_struct *work)
 		retry |= !t->known;
 	}
 	if (tidy) {
-		bitmap_zero(refused, GROUPS);
+		bitmap_zero(refused, MMP_TRACKED_GROUPS);
 		tidied = jiffies;
 	}
 	if (!hash_empty(all_tracked))
@@ -291,12 +290,14 @@ void mmp_tracked_leave(const struct mm_struct *mm)
 
 /**
  * mmp_tracked_switched - begin to get to know address spaces, or forget all
- * @on: begin? Without memory for it, all answers are %MMP_ANSWER_UNKNOWN.
+ * @on: begin?
+ * @room: %MMP_TRACKED_ROOM bytes of zeroes until it ends; with %NULL, all answers
+ *	are %MMP_ANSWER_UNKNOWN
  *
  * Context: as &mmp_point.switched; nobody is asked at this point before or after.
  * Waits for the keeper, but not for what others do.
  */
-void mmp_tracked_switched(bool on)
+void mmp_tracked_switched(bool on, void *room)
 {
 	struct hlist_node *next;
 	struct tracked *t;
@@ -304,7 +305,7 @@ void mmp_tracked_switched(bool on)
 
 	WRITE_ONCE(stopping, !on);
 	if (on) {
-		sums = kvcalloc(GROUPS, sizeof(*sums), GFP_KERNEL | __GFP_NOWARN);
+		sums = room;
 		tidied = jiffies;
 		return;
 	}
@@ -313,7 +314,6 @@ void mmp_tracked_switched(bool on)
 	guard(mutex)(&keeping);
 	hash_for_each_safe(all_tracked, i, next, t, node)
 		tracked_forget(t);
-	kvfree(sums);
 	sums = NULL;
 }
 

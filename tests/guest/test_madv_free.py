@@ -19,6 +19,7 @@ from .tools import ROOT, checkers, must, ops_command
 
 POLICIES = ("stock", "eager", "cap")
 EINVAL, ENOMEM = 22, 12
+ROOM = 524288  # bytes
 LONG = True
 CGROUP = "/sys/fs/cgroup/mmpolicy-test"
 
@@ -348,3 +349,22 @@ def test_cost(all_machines: Machines) -> None:
         assert lazy < dontneed / 2, f"{case}: {figures}"
         assert dontneed - cap >= 0.95 * (dontneed - lazy), f"{case}: {figures}"
         assert eager <= 1.02 * dontneed, f"{case}: {figures}"
+
+
+def test_memory_is_found_before_others_have_to_wait(loaded: Guest) -> None:
+    """The half megabyte of cap is allocated before a change begins, which keeps out others."""
+    trace = "/sys/kernel/tracing"
+    events = [
+        "p:cap/room __kvmalloc_node_noprof size=%di:u64",
+        "p:cap/change mmpolicy:mmp_settings_copy",
+    ]
+    must(loaded, "\n".join(f"echo '{event}' >>{trace}/kprobe_events" for event in events))
+    begin = f"echo 'size == {ROOM}' >events/cap/room/filter; echo 1 >events/cap/enable"
+    write = f"cd {trace}; {begin}; echo cap >{POINT}/policy; cat trace"
+    end = f"cd {trace}; echo 0 >events/cap/enable; echo >trace; echo >kprobe_events"
+    try:
+        lines = must(loaded, write).splitlines()
+    finally:
+        must(loaded, end)
+    order = [word for line in lines for word in ("room:", "change:") if f" {word} (" in line]
+    assert order == ["room:", "change:"]
