@@ -73,6 +73,7 @@ def cgroups(guest: Guest, limit: str) -> Iterator[str]:
 @pytest.mark.parametrize("limit", ("memory.max", "one/memory.max", "memory.high"))
 def test_near_a_limit_folios_are_small(loaded: Guest, limit: str) -> None:
     """Where large ones would make the cgroup reclaim, or one above, there are small ones."""
+    must(loaded, ops_command(SMALL))  # so that its program is not charged to the cgroup
     switch(loaded, "fixed", max_order=4)
     with cgroups(loaded, limit) as begin:
         (shown,) = histograms(must(loaded, f"sh -c '{begin} {ops_command(SPARSE)}'"))
