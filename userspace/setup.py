@@ -3,13 +3,12 @@
 
 import sys
 from collections.abc import Mapping
-from functools import partial
 from inspect import cleandoc
 from pathlib import Path
 
-from click import Context
+from click import Command, Context, Group
 from click.shell_completion import get_completion_class
-from click_man import core
+from click.utils import make_default_short_help
 from click_man.man import ManPage
 from setuptools import setup
 
@@ -34,6 +33,7 @@ STATUS = {
     8: "ab report: the treatment is worse, or was stopped for harm.",
 }
 FILES = {
+    "/etc/mmpolicy/*.toml": "Manifests that mmpolicy.service applies at boot.",
     "/sys/kernel/mmpolicy": "What can be set; see docs/sysfs-abi.txt.",
     "/sys/kernel/debug/mmpolicy": "Counters.",
     "/var/lib/mmpolicy/journal.jsonl": "Every change, for log and revert.",
@@ -46,7 +46,8 @@ EXAMPLES = {
     "mmpolicy set": "mmpolicy set anon_order fixed max_order=4\n"
     "mmpolicy set anon_order adaptive --profile web --dry-run",
     "mmpolicy profile create": "mmpolicy profile create web --from default",
-    "mmpolicy bind": "mmpolicy bind --cgroup redis-server.service web\nmmpolicy bind --pid 42 web",
+    "mmpolicy bind": "mmpolicy bind --cgroup redis-server.service web\nmmpolicy bind --pid 42 web\n"
+    "mmpolicy bind --unit redis-server.service web",
     "mmpolicy lease": "mmpolicy lease 10m\nmmpolicy lease 0",
     "mmpolicy apply": "mmpolicy save host.toml\nmmpolicy apply --missing skip host.toml",
     "mmpolicy revert": "mmpolicy log\nmmpolicy revert --to 3 --dry-run",
@@ -91,19 +92,37 @@ class Page(ManPage):  # type: ignore[misc]
         return page + "".join(f".SH {name}\n{text}\n" for name, text in sections.items())
 
 
-def make_pages(folder: Path) -> None:
-    """Write the page of each verb."""
-    from mmpolicy import __version__
-    from mmpolicy.cli import main
+def _short(command: Command) -> str:
+    return make_default_short_help(command.help or "", 80)
 
+
+def _page(ctx: Context, verbs: Mapping[str, Context]) -> Page:
+    """Return the page of a verb, and of the verbs that it has."""
+    from mmpolicy import __version__
+
+    page = Page(ctx.command_path)
+    page.version = __version__
+    page.short_help, page.description = _short(ctx.command), ctx.command.help
+    page.synopsis = " ".join(ctx.command.collect_usage_pieces(ctx))
+    records = [param.get_help_record(ctx) for param in ctx.command.params]
+    page.options = [record for record in records if record]
+    page.commands = [(name, _short(verb.command)) for name, verb in verbs.items()]
+    return page
+
+
+def make_pages(folder: Path, ctx: Context) -> None:
+    """Write the page of a verb, and those of the verbs that it has."""
+    verbs = {}
+    if isinstance(ctx.command, Group):
+        for name in ctx.command.list_commands(ctx):
+            verb = ctx.command.get_command(ctx, name)
+            assert verb
+            verbs[name] = Context(verb, info_name=name, parent=ctx)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in main.list_commands(Context(main)):
-        main.get_command(Context(main), name)  # it has it from now on
-    core.ManPage = Page
-    core.get_short_help_str = partial(core.get_short_help_str, limit=80)  # else it is cut off
-    core.write_man_pages("mmpolicy", main, version=__version__, target_dir=str(folder))
-    for page in folder.glob("*.1"):
-        page.rename(page.with_suffix(f".{SECTION}"))
+    name = f"{ctx.command_path.replace(' ', '-')}.{SECTION}"
+    (folder / name).write_text(str(_page(ctx, verbs)))
+    for each in verbs.values():
+        make_pages(folder, each)
 
 
 def make_completions(folder: Path) -> None:
@@ -121,7 +140,9 @@ def make_completions(folder: Path) -> None:
 def make_shared() -> list[tuple[str, list[str]]]:
     """Make what goes below /usr/share; return it by folder."""
     sys.path.insert(0, str(HERE / "src"))
-    make_pages(HERE / OUT / f"man/man{SECTION}")
+    from mmpolicy.cli import main
+
+    make_pages(HERE / OUT / f"man/man{SECTION}", Context(main, info_name="mmpolicy"))
     make_completions(HERE / OUT)
     files = [path.relative_to(HERE) for path in sorted((HERE / OUT).rglob("*")) if path.is_file()]
     return [(str(Path("share") / file.parent.relative_to(OUT)), [str(file)]) for file in files]

@@ -2,6 +2,7 @@
 """A host made of files, and the command that runs on it."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -45,7 +46,13 @@ def log() -> list[str]:
 
 
 @pytest.fixture
-def run(tree: FakeTree, lib: FakeLib, clock: Clock, log: list[str]) -> Run:
+def reloads() -> list[str]:
+    """Return a word for each time that systemd was to read its units again."""
+    return []
+
+
+@pytest.fixture
+def run(tree: FakeTree, lib: FakeLib, clock: Clock, log: list[str], reloads: list[str]) -> Run:
     """Return a function that runs the command on the host."""
 
     def run(*args: str) -> Result:
@@ -53,7 +60,8 @@ def run(tree: FakeTree, lib: FakeLib, clock: Clock, log: list[str]) -> Run:
             runner = CliRunner(mix_stderr=False)
         except TypeError:  # click 8.2 keeps them apart anyway
             runner = CliRunner()
-        app = Host(tree, Kmod(lib=lib), clock.sleep, lambda: clock.now, log.append)
+        reload = partial(reloads.append, "reload")
+        app = Host(tree, Kmod(lib=lib), clock.sleep, lambda: clock.now, log.append, reload)
         result = runner.invoke(main, args, obj=app)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception

@@ -159,6 +159,7 @@ class Guest:
     swap: str | None = None
     icount: bool = False  # time counts instructions, but jumps whenever the guest waits
     append: str = ""
+    root: Path | None = None  # a folder with a system of its own, which systemd boots
     accel: str = "auto"  # or "kvm", "tcg"
     boot_timeout: float = 240.0
 
@@ -252,8 +253,9 @@ class Guest:
         variables = {
             "MM_PATH": GUEST_PATH,
             "MM_TERM": os.environ.get("TERM", "dumb"),
-            "MM_MODULES": str(modules) if modules else "",
+            "MM_MODULES": str(modules) if modules and not self.root else "",
             "MM_SWAP": self.swap or "",
+            "MM_ROOT": str(self.root or ""),
             "MM_ROOTLESS": "yes" if os.geteuid() else "",
             "MM_TREE": str(TREE),
             "MM_PYTHON": str(cache_dir() / "venv/bin/python"),
@@ -281,6 +283,8 @@ class Guest:
         # all of that when such a page is written later: minutes, with random places.
         words = "console=ttyS0,115200 panic=-1 printk.devkmsg=on no_timer_check norandmaps"
         words += f" {GUEST_WORDS}"
+        if self.root:  # nobody would tell systemd that the consoles are there
+            words += " systemd.mask=getty.target systemd.show_status=0"
         if self.icount:
             words += " init_on_alloc=0"
         return f"{words} {self.append}".rstrip()
@@ -330,7 +334,8 @@ class Guest:
         timeout seconds is killed with its session; the guest lives on.
         """
         reply = Reply(secrets.token_hex(8), sink)
-        text = f"cd {shlex.quote(str(cwd or Path.cwd()))} || exit\n{command}"
+        folder = "/" if self.root else Path.cwd()
+        text = f"cd {shlex.quote(str(cwd or folder))} || exit\n{command}"
         if len(text) > MAX_COMMAND:
             raise VmError(f"command of {len(text)} bytes: put it into a file")
         escaped = text.replace("\\", "\\\\").replace("\n", "\\n")

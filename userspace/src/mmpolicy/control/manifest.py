@@ -6,7 +6,7 @@ only the kernel knows their defaults, and bindings of processes, which no file c
 """
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,27 +48,49 @@ def _word(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-class Manifest:
-    """A file that says what the state should be."""
+def _entries(name: str, text: str) -> dict[TomlKey, Any]:
+    """Return what a file says; raises Error if it is no TOML or has no version."""
+    try:
+        found = dict(leaves(tomllib.loads(text)))
+    except tomllib.TOMLDecodeError as err:
+        raise Error(f"{name}: {err}", Exit.FAILED, "correct the file") from err
+    if ("version",) not in found:
+        text = f"{name} has no version: is it a manifest, and complete?"
+        raise Error(text, Exit.FAILED, f"begin it with `version = {VERSION}`")
+    return found
 
-    def __init__(self, name: str, text: str) -> None:
-        """Read the file; raises Error if it is no TOML or has no version."""
-        self.name, self.text = name, text
-        try:
-            self._leaves = list(leaves(tomllib.loads(text)))
-        except tomllib.TOMLDecodeError as err:
-            raise Error(f"{name}: {err}", Exit.FAILED, "correct the file") from err
-        if ("version",) not in dict(self._leaves):
-            text = f"{name} has no version: is it a manifest, and complete?"
-            raise Error(text, Exit.FAILED, f"begin it with `version = {VERSION}`")
-        self._lines = key_lines(self.text)
+
+class Manifest:
+    """What one or more files say that the state should be; the last to name an entry wins."""
+
+    def __init__(self, name: str, files: Sequence[tuple[str, str]]) -> None:
+        self.name = name
+        self._entries: dict[TomlKey, Any] = {}
+        self._places: dict[TomlKey, tuple[str, int]] = {}
+        for file, text in files:
+            self._entries |= _entries(file, text)
+            self._places |= {key: (file, line) for key, line in key_lines(text).items()}
         self._cgroups: dict[int, str] = {}  # id -> what the file calls it
         self._absent_scope = ""
 
+    def text(self) -> str:
+        """Return all of it as one file."""
+        import tomli_w
+
+        data: dict[str, Any] = {}
+        for key, value in self._entries.items():
+            _put(data, key, value)
+        return tomli_w.dumps(data)
+
+    def bindings(self) -> dict[str, str]:
+        """Return the profile of each cgroup, as the files call it."""
+        found = (key for key in self._entries if key[0] == "bindings" and len(key) == 2)
+        return {key[1]: _word(self._entries[key]) for key in found}
+
     def _line(self, key: TomlKey) -> str:
         """Return `FILE:LINE: ` of the first line about a key, `FILE: ` without one."""
-        lines = [at for each, at in self._lines.items() if each[: len(key)] == key]
-        return f"{self.name}:{min(lines)}: " if lines else f"{self.name}: "
+        places = [at for each, at in self._places.items() if each[: len(key)] == key]
+        return "{}:{}: ".format(*min(places)) if places else f"{self.name}: "
 
     def where(self, write: Write) -> str:
         """Return the line that a write comes from."""
@@ -91,13 +113,16 @@ class Manifest:
     def target(self, tree: Tree, now: State) -> State:
         """Return the state that the manifest asks for, on a host whose state is now.
 
-        A cgroup that is not there is there as absent; nothing can be written for it.
+        A cgroup that is not there is there as absent; nothing can be written for it. Without any
+        file, all is to stay.
         """
+        if not self._entries:
+            return dict(now)
         kept = (ExperimentFile, ProcessBinding)
         state: State = {key: value for key, value in now.items() if isinstance(key, kept)}
         state |= {key: value for key, value in OFF.items() if key in now}
-        state |= _left_alone(now, {DEFAULT, *self._profiles()})
-        for key, value in self._leaves:
+        state |= _left_alone(now, {DEFAULT, *self.profiles()})
+        for key, value in self._entries.items():
             with self._at(key):
                 state |= self._entry(tree, now, key, value)
         return state
@@ -114,8 +139,9 @@ class Manifest:
         hint = "start what it is of, correct the path, or apply with --missing skip"
         return Error(text, Exit.FAILED, hint)
 
-    def _profiles(self) -> set[str]:
-        return {key[1] for key, _ in self._leaves if key[0] == "profiles" and len(key) > 1}
+    def profiles(self) -> set[str]:
+        """Return the profiles that the files name."""
+        return {key[1] for key in self._entries if key[0] == "profiles" and len(key) > 1}
 
     def _entry(self, tree: Tree, now: State, key: TomlKey, value: Any) -> State:
         """Return what one entry of the file means."""
@@ -128,7 +154,7 @@ class Manifest:
             case ("lease_ms",) if LEASE in now:
                 return {LEASE: _word(value)}
             case ("bindings", cgroup):
-                profile = pick("profile", _word(value), {DEFAULT, *self._profiles()})
+                profile = pick("profile", _word(value), {DEFAULT, *self.profiles()})
                 return {self._cgroup(tree, cgroup): profile}
             case ("profiles", profile, point, *names) if names:
                 setting = _find_setting(tree, now, Profile(profile).name, point, names, value)
@@ -222,7 +248,7 @@ def save(tree: Tree, state: State) -> str:
     return tomli_w.dumps(data)
 
 
-def _put(data: dict[str, Any], key: TomlKey, value: int | str) -> None:
+def _put(data: dict[str, Any], key: TomlKey, value: Any) -> None:
     for name in key[:-1]:
         data = data.setdefault(name, {})
-    data[key[-1]] = value
+    data[key[-1]] = data.get(key[-1], {}) | value if isinstance(value, dict) else value

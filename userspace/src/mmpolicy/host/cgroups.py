@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
 """Cgroups as operators name them, and as the kernel does: by inode number."""
 
+import re
 from collections.abc import Iterator
 
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 
 MOUNTS = "/proc/self/mounts"
+HOSTS_OWN = re.compile(r"(?:/[^/]+\.slice)*/[^/]+")
 
 
 def cgroup_mount(tree: Tree) -> str:
@@ -66,6 +68,8 @@ def find_cgroup(tree: Tree, given: str) -> str:
 def _find_unit(tree: Tree, mount: str, unit: str) -> str:
     names = {unit, f"{unit}.service"}
     found = [path for path in _walk(tree, mount) if path.rpartition("/")[2] in names]
+    # The host's own goes before that of a user or a container, which is below a service or scope.
+    found = [path for path in found if HOSTS_OWN.fullmatch(path)] or found
     if len(found) > 1:
         text = f"'{unit}' may be any of these cgroups: {', '.join(found)}"
         raise Error(text, Exit.USAGE, "give the path of one of them")

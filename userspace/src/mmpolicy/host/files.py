@@ -98,6 +98,13 @@ def read_given(name: str) -> str:
         raise Error(f"{name}: {err}", Exit.FAILED, "save it as UTF-8") from err
 
 
+def read_manifests(name: str) -> list[tuple[str, str]]:
+    """Return name and text of a file that an operator has named, or of each *.toml in a folder."""
+    if not Path(name).is_dir():
+        return [("standard input" if name == "-" else name, read_given(name))]
+    return [(str(path), read_given(str(path))) for path in sorted(Path(name).glob("*.toml"))]
+
+
 def save_as(path: Path, data: bytes) -> None:
     """Write a file that an operator has named; a link is not followed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_LINK
@@ -210,6 +217,11 @@ class Tree:
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self.real(path))
+
+    def drop(self, path: str) -> None:
+        """Remove an ordinary file."""
+        with _explained("remove", self.real(path), KEEP_REMEDIES):
+            self.real(path).unlink()
 
     def append(self, path: str, line: str) -> None:
         """Add a line to an ordinary file; one that a crash has cut off stays on its own."""

@@ -23,8 +23,19 @@ def tell_syslog(line: str) -> None:
     syslog.syslog(syslog.LOG_NOTICE, line)
 
 
+def reload_units() -> None:
+    """Let systemd read its units again."""
+    import subprocess
+
+    try:
+        subprocess.run(["systemctl", "daemon-reload"], check=True)
+    except (OSError, subprocess.CalledProcessError) as err:
+        text = f"systemd has not read its units again: {err}"
+        raise Error(text, Exit.FAILED, "systemctl daemon-reload") from err
+
+
 class Host:
-    """Files, module, time and log of a host; tests put models in their place."""
+    """Files, module, time, log and units of a host; tests put models in their place."""
 
     def __init__(
         self,
@@ -33,10 +44,12 @@ class Host:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         log: Callable[[str], None] | None = None,
+        reload: Callable[[], None] | None = None,
     ) -> None:
         self.tree = tree
         real = str(tree.root) == "/"
         self.log = log or (tell_syslog if real else lambda _line: None)
+        self.reload_units = reload or (reload_units if real else lambda: None)
         self.sleep = sleep
         self.clock = clock
         self._kmod = kmod

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """`apply`, `save`, `diff` and `verify`: the state as a whole."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,26 +14,43 @@ from mmpolicy.control.manifest import save as save_state
 from mmpolicy.control.model import check_loaded
 from mmpolicy.control.state import assign, plan, read_state
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.files import Tree, read_given, save_as
+from mmpolicy.host.files import Tree, read_manifests, save_as
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
 from mmpolicy.verbs.commit import alone, commit, difference_data, difference_rows
 from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
+
+Command = Callable[..., Any]
 
 FILE = click.Path(allow_dash=True)
 file_argument = click.argument("file", type=FILE, metavar="FILE")
 
 
 def _read(name: str) -> Manifest:
-    return Manifest("standard input" if name == "-" else name, read_given(name))
+    return Manifest("standard input" if name == "-" else name, read_manifests(name))
+
+
+def missing_option(command: Command) -> Command:
+    """Add the option about cgroups that are not there."""
+    return click.option(
+        "--missing", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
+        help="What to do about bindings of cgroups that are not there.",
+    )(command)  # fmt: skip
+
+
+def _leave_out(manifest: Manifest, target: State, missing: str) -> State:
+    """Return what can be without the cgroups that are not there, if it may be left out."""
+    for key in [key for key in target if isinstance(key, AbsentCgroup)]:
+        if missing == "fail":
+            raise manifest.no_cgroup(key)
+        click.echo(f"mmpolicy: {manifest.no_cgroup(key).message}: left out", err=True)
+        del target[key]
+    return target
 
 
 @click.command()
 @file_argument
-@click.option(
-    "--missing", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
-    help="What to do about bindings of cgroups that are not there.",
-)  # fmt: skip
+@missing_option
 @dry_run_option
 @json_option
 @pass_host
@@ -40,17 +59,15 @@ def apply(host: Host, file: str, missing: str, dry_run: bool, want_json: bool) -
 
     What FILE does not name becomes stock, off, unbound or is deleted; only knobs and bindings of
     processes stay as they are. If the kernel refuses a line, the state is as before. A lease in
-    FILE is renewed. FILE - is standard input.
+    FILE is renewed. FILE - is standard input. If it is a folder, all *.toml in it are one manifest,
+    in which the last to name an entry wins; without any, nothing is changed.
     """
     manifest = _read(file)
     with alone(host, dry_run):
         now = read_state(host.tree)
         target = manifest.target(host.tree, now)
         manifest.check_scope()
-        for key in [key for key in target if isinstance(key, AbsentCgroup)]:
-            if missing == "fail":
-                raise manifest.no_cgroup(key)
-            click.echo(f"mmpolicy: {manifest.no_cgroup(key).message}: left out", err=True)
+        target = _leave_out(manifest, target, missing)
         writes = plan(now, target)
         if target.get(LEASE, "0") == now.get(LEASE, "0") != "0":
             writes.insert(0, assign(LEASE, target[LEASE]))
@@ -65,7 +82,7 @@ def apply(host: Host, file: str, missing: str, dry_run: bool, want_json: bool) -
 
 def _keep_manifest(tree: Tree, manifest: Manifest) -> None:
     try:
-        tree.keep(APPLIED, manifest.text, 0o644)
+        tree.keep(APPLIED, manifest.text(), 0o644)
     except Error as err:
         click.echo(f"mmpolicy: {err.message}; mmpolicy verify will want a FILE", err=True)
 
@@ -110,22 +127,27 @@ def diff(host: Host, file: str, want_json: bool) -> None:
 
 @click.command()
 @click.argument("file", type=FILE, required=False, metavar="[FILE]")
+@missing_option
 @json_option
 @pass_host
-def verify(host: Host, file: str | None, want_json: bool) -> None:
+def verify(host: Host, file: str | None, missing: str, want_json: bool) -> None:
     """Find what differs from a manifest: exit 6 if anything does.
 
-    From FILE, or without it from the last one that was applied.
+    From FILE, or without it from the last one that was applied. What is bound in it and not there
+    differs, unless it is to be skipped.
     """
     check_loaded(host.tree)
     if file:
         manifest = _read(file)
     elif host.tree.exists(APPLIED):
-        manifest = Manifest(str(host.tree.real(APPLIED)), host.tree.read(APPLIED))
+        name = str(host.tree.real(APPLIED))
+        manifest = Manifest(name, [(name, host.tree.read(APPLIED))])
     else:
         text = f"no manifest was applied: there is no {host.tree.real(APPLIED)}"
         raise Error(text, Exit.FAILED, "mmpolicy verify FILE")
     now, target = _compare(host.tree, manifest)
+    if missing == "skip":
+        target = _leave_out(manifest, target, missing)
     _emit("verify", want_json, host.tree, manifest, now, target)
     if now != target:
         click.get_current_context().exit(Exit.DRIFT)

@@ -7,14 +7,16 @@ from typing import Any
 import click
 
 from mmpolicy.control.keys import Binding, CgroupBinding
+from mmpolicy.control.state import Write, process_key, profiles_of, read_state
 from mmpolicy.control.state import bind as bind_write
-from mmpolicy.control.state import process_key, profiles_of, read_state
 from mmpolicy.control.state import unbind as unbind_write
+from mmpolicy.control.units import check_unit, find_unit, keep_unit, own_file
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.cgroups import find_cgroup
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.verbs.commit import alone, commit
+from mmpolicy.render import emit, emit_plan
+from mmpolicy.verbs.commit import alone, command_name, commit
 from mmpolicy.verbs.options import (
     complete_cgroup,
     complete_profile,
@@ -27,19 +29,25 @@ Command = Callable[..., Any]
 
 
 def target_options(command: Command) -> Command:
-    """Add the options that name a cgroup or a process."""
+    """Add the options that name a cgroup, a process or a unit."""
     cgroup = click.option(
         "--cgroup", metavar="PATH", shell_complete=complete_cgroup,
         help="A cgroup: its directory, its path below /sys/fs/cgroup, or a systemd unit.",
     )  # fmt: skip
     pid = click.option("--pid", type=click.IntRange(min=1), metavar="N", help="A process.")
-    return cgroup(pid(command))
+    unit = click.option(
+        "--unit", metavar="NAME", help="A service of systemd, now and whenever it starts."
+    )
+    return cgroup(pid(unit(command)))
+
+
+def _check_one(*given: object) -> None:
+    if sum(each is not None for each in given) != 1:
+        raise click.UsageError("give one of --cgroup PATH, --pid N and --unit NAME")
 
 
 def _find(tree: Tree, cgroup: str | None, pid: int | None) -> Binding:
     """Return the key of what the options name."""
-    if (cgroup is None) == (pid is None):
-        raise click.UsageError("give either --cgroup PATH or --pid N")
     if cgroup is not None:
         return CgroupBinding(int(find_cgroup(tree, cgroup)))
     assert pid is not None
@@ -56,18 +64,78 @@ def _find(tree: Tree, cgroup: str | None, pid: int | None) -> Binding:
 @json_option
 @pass_host
 def bind(
-    host: Host, cgroup: str | None, pid: int | None, profile: str, dry_run: bool, want_json: bool
+    host: Host,
+    cgroup: str | None,
+    pid: int | None,
+    unit: str | None,
+    profile: str,
+    dry_run: bool,
+    want_json: bool,
 ) -> None:
-    """Let a profile decide for a cgroup or a process.
+    """Let a profile decide for a cgroup, a process or a service.
 
     A cgroup stands for all below it too. What is bound elsewhere moves here. The nearest bound
     cgroup wins, and a process that is bound itself goes before its cgroup. What is mapped already
     stays as it is.
+
+    A unit is bound again whenever it starts, before it runs, also after a boot. Its profile has to
+    be in a manifest in /etc/mmpolicy.
     """
+    _check_one(cgroup, pid, unit)
     with alone(host, dry_run):
+        if unit is not None:
+            _bind_unit(host, unit, profile, dry_run, want_json)
+            return
         pick("profile", profile, profiles_of(read_state(host.tree)))
         key = _find(host.tree, cgroup, pid)
         commit(host, [bind_write(key, profile)], dry_run, want_json)
+
+
+def _cgroup_of(tree: Tree, unit: str) -> CgroupBinding | None:
+    """Return the key of a unit that runs where the module is loaded."""
+    if not tree.exists(CONTROL):
+        return None
+    try:
+        return CgroupBinding(int(find_cgroup(tree, unit)))
+    except Error:
+        return None
+
+
+def _bind_unit(host: Host, unit: str, profile: str, dry_run: bool, want_json: bool) -> None:
+    name = check_unit(host.tree, unit, profile)
+    key, writes = _cgroup_of(host.tree, name), []
+    if key:
+        pick("profile", profile, profiles_of(read_state(host.tree)))
+        writes = [bind_write(key, profile)]
+    _change_unit(host, name, profile, writes, dry_run, want_json)
+
+
+def _unbind_unit(host: Host, unit: str, dry_run: bool, want_json: bool) -> None:
+    name = find_unit(host.tree, unit)
+    key = _cgroup_of(host.tree, name)
+    profile = read_state(host.tree).get(key) if key else None
+    writes = [unbind_write(key, profile)] if key and profile else []
+    _change_unit(host, name, "", writes, dry_run, want_json)
+
+
+def _change_unit(
+    host: Host, name: str, profile: str, writes: list[Write], dry_run: bool, want_json: bool
+) -> None:
+    """Change what a service is bound to from its next start on and, by the writes, now."""
+    if dry_run:
+        now = [(write.path, write.value) for write in writes]
+        emit_plan(command_name(), want_json, [(own_file(name), profile), *now])
+        return
+    if profile:
+        keep_unit(host.tree, name, profile)
+    else:
+        host.tree.drop(own_file(name))
+    host.reload_units()
+    if writes:
+        commit(host, writes, dry_run, want_json)
+    else:
+        data = {"dry_run": False, "changes": []}
+        emit(command_name(), want_json, data, [f"{own_file(name)}; {name} does not run now"])
 
 
 @click.command()
@@ -75,12 +143,24 @@ def bind(
 @dry_run_option
 @json_option
 @pass_host
-def unbind(host: Host, cgroup: str | None, pid: int | None, dry_run: bool, want_json: bool) -> None:
+def unbind(
+    host: Host,
+    cgroup: str | None,
+    pid: int | None,
+    unit: str | None,
+    dry_run: bool,
+    want_json: bool,
+) -> None:
     """Take a binding back.
 
-    What decides then is the next bound cgroup above, or the default profile.
+    What decides then is the next bound cgroup above, or the default profile. A unit is not bound
+    any more when it starts.
     """
+    _check_one(cgroup, pid, unit)
     with alone(host, dry_run):
+        if unit is not None:
+            _unbind_unit(host, unit, dry_run, want_json)
+            return
         key = _find(host.tree, cgroup, pid)
         profile = read_state(host.tree).get(key)
         if not profile:
