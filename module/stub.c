@@ -6,7 +6,11 @@
 
 static int __init mmp_init(void)
 {
+#ifdef MMP_NOT_BUILT
+	pr_err("the module could not be built for this kernel: see make.log below /var/lib/dkms/mmpolicy\n");
+#else
 	pr_err("this kernel lacks CONFIG_MM_POLICY: apply kernel-hooks/ and enable it\n");
+#endif
 	return -EOPNOTSUPP;
 }
 module_init(mmp_init);

@@ -93,6 +93,19 @@ def test_module(dkms: Dkms, machines: Machines) -> None:
     assert not dkms.installed()
 
 
+@pytest.mark.parametrize("dkms", ["patched"], indirect=True)
+def test_a_module_that_cannot_be_built(dkms: Dkms, machines: Machines) -> None:
+    """The installation of a kernel goes on, and the load says where to look."""
+    with (dkms.folder / "sourcetree/mmpolicy-0.1.0/module/core.c").open("a") as core:
+        core.write("#error this kernel is too new\n")
+    module = build_and_install(dkms)
+    guest = machines.get(mem="2G", cpus=2, swap="1G")
+    assert guest.run(f"insmod {module}").rc
+    assert "make.log" in must(guest, "dmesg | grep -i mmpolicy | tail -n 1")
+    (log,) = dkms.folder.rglob("make.log")
+    assert "this kernel is too new" in log.read_text()
+
+
 @pytest.mark.flavor("unpatched")
 @pytest.mark.parametrize("dkms", ["unpatched"], indirect=True)
 def test_stub(dkms: Dkms, machines: Machines) -> None:
