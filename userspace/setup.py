@@ -52,6 +52,8 @@ EXAMPLES = {
     "mmpolicy apply": "mmpolicy save host.toml\nmmpolicy apply --missing skip host.toml",
     "mmpolicy revert": "mmpolicy log\nmmpolicy revert --to 3 --dry-run",
     "mmpolicy stats": "mmpolicy stats --watch\nmmpolicy stats --profile web --memory",
+    "mmpolicy export": "mmpolicy export -o /var/lib/prometheus/node-exporter/mmpolicy.prom\n"
+    "mmpolicy export --listen 9978",
     "mmpolicy map": "mmpolicy map 42 -o memory.svg",
     "mmpolicy ab report": "mmpolicy ab report ab.jsonl --html ab.html",
 }

@@ -2,7 +2,11 @@
 """`stats`, once and again and again."""
 
 import json
+import socket
+from pathlib import Path
+from urllib.request import urlopen
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mmpolicy import __version__
@@ -149,15 +153,45 @@ def test_export_of_times_is_a_histogram(run: Run, tree: FakeTree) -> None:
     tree.put(STATS, f"{stalls}{times}")
     found = samples(run("export").out)
     place = {"profile": "default", "point": "anon_order"}
-    name = "mmpolicy_fault_ns_bucket"
-    assert found[name, labels(**place, le="1023.0")] == 3  # 512 to 1023 ns
-    assert found[name, labels(**place, le="2047.0")] == 7
+    name = "mmpolicy_fault_seconds_bucket"
+    assert found[name, labels(**place, le="1.024e-06")] == 3  # 512 to 1023 ns
+    assert found[name, labels(**place, le="2.048e-06")] == 7
     assert found[name, labels(**place, le="+Inf")] == 8  # the last one has longer ones too
-    assert found["mmpolicy_fault_ns_count", labels(**place)] == 8
-    assert found["mmpolicy_stall_ns_sum", labels(**place)] == 9000
-    assert found["mmpolicy_stall_ns_count", labels(**place)] == 2
+    assert found["mmpolicy_fault_seconds_count", labels(**place)] == 8
+    assert found["mmpolicy_stall_seconds_sum", labels(**place)] == pytest.approx(9e-6)
+    assert found["mmpolicy_stall_seconds_count", labels(**place)] == 2
     events = {dict(key[1])["event"] for key in found if key[0] == "mmpolicy_events_total"}
     assert events == {"decisions", "raised", "stall_ns"}
+
+
+def test_export_to_a_file(run: Run, tree: FakeTree, tmp_path: Path) -> None:
+    file = tmp_path / "mmpolicy.prom"
+    assert run("export", "-o", str(file)).code == 0
+    assert samples(file.read_text())["mmpolicy_up", labels()] == 1
+    assert file.stat().st_mode & 0o777 == 0o644
+    tree.make_unloaded()
+    assert run("export", "-o", str(file)).code == 0  # an old state would be a wrong one
+    assert list(samples(file.read_text())) == [("mmpolicy_up", labels())]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_export_over_http(run: Run, tree: FakeTree, clock: Clock) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    found: list[dict[tuple[str, frozenset[tuple[str, str]]], float]] = []
+
+    def scrape() -> None:
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            found.append(samples(answer.read().decode()))
+
+    clock.steps = [scrape, tree.make_unloaded, scrape]
+    run("export", "--listen", str(port))
+    up = ("mmpolicy_up", labels())
+    assert [each[up] for each in found] == [1, 0]
+    assert len(found[1]) == 1
+    taken = run("export", "--listen", str(port))
+    assert (taken.code, "cannot listen" in taken.err) == (1, True)
+    assert run("export", "--listen", "nowhere").code == 2
 
 
 def test_export_without_debugfs(run: Run, tree: FakeTree) -> None:

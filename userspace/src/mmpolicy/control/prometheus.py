@@ -2,7 +2,7 @@
 """State and counters as metrics of Prometheus."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -24,12 +24,13 @@ from mmpolicy.errors import Error
 from mmpolicy.host.files import MODULE, MODULE_DIR, Tree
 
 STATES = ("stock", "active", "expired")
-BUCKET = re.compile(r"(.+_ns)_log2_(\d+)")
+BUCKET = re.compile(r"(.+)_ns_log2_(\d+)")
+NS = 1e-9
 
 
 def families(tree: Tree) -> list[Metric]:
     """Return the state and all counters; without debugfs, the state alone."""
-    found = [_state(tree), _build(tree), *_lease(tree), *_settings(read_state(tree))]
+    found = [_up(1), _state(tree), _build(tree), *_lease(tree), *_settings(read_state(tree))]
     try:
         counters = {
             (profile, point): values
@@ -43,16 +44,39 @@ def families(tree: Tree) -> list[Metric]:
     return found + list(_events(counters)) if counters else found
 
 
+class _Source(Collector):
+    """What a registry asks for metrics."""
+
+    def __init__(self, find: Callable[[], list[Metric]]) -> None:
+        self._find = find
+
+    def collect(self) -> list[Metric]:
+        """Return all metrics."""
+        return self._find()
+
+
+def registry(find: Callable[[], list[Metric]]) -> CollectorRegistry:
+    """Return a registry of metrics, which it looks for whenever it is asked."""
+    found = CollectorRegistry(auto_describe=False)
+    found.register(_Source(find))
+    return found
+
+
 def text(found: list[Metric]) -> str:
     """Return metrics in the text format."""
+    return generate_latest(registry(lambda: found)).decode()
 
-    class Found(Collector):
-        def collect(self) -> list[Metric]:
-            return found
 
-    registry = CollectorRegistry()
-    registry.register(Found())
-    return generate_latest(registry).decode()
+def families_or_down(tree: Tree) -> list[Metric]:
+    """Return the metrics, or that there are none as the module is not loaded."""
+    try:
+        return families(tree)
+    except Error as err:
+        return [_up(0, err.message)]
+
+
+def _up(value: int, why: str = "1: the module is loaded.") -> Metric:
+    return GaugeMetricFamily(f"{MODULE}_up", why, value)
 
 
 def _state(tree: Tree) -> Metric:
@@ -119,10 +143,11 @@ def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]
             else:
                 events.add_metric([profile, point, name], value)
         for name, counts in buckets.items():
-            told = "Times in ns."
+            told = "How long it took."
             labels = ["profile", "point"]
-            new = HistogramMetricFamily(f"{MODULE}_{name}", told, labels=labels)
-            _add_times(times.setdefault(name, new), [profile, point], counts, values.get(name))
+            new = HistogramMetricFamily(f"{MODULE}_{name}_seconds", told, labels=labels)
+            total = values.get(f"{name}_ns")
+            _add_times(times.setdefault(name, new), [profile, point], counts, total)
     yield events
     yield from times.values()
 
@@ -134,10 +159,11 @@ def _add_times(
     sum_ns: int | None,
 ) -> None:
     """Add a histogram: 2^n to 2^(n+1) - 1 ns each, the last bucket also what is longer."""
+    total = None if sum_ns is None else sum_ns * NS
     counts.sort()
     totals = list(accumulate(count for _, count in counts))
-    bounds = [str(2.0 ** (n + 1) - 1) for n, _ in counts[:-1]]
-    family.add_metric(labels, list(zip([*bounds, "+Inf"], totals, strict=True)), sum_ns)
+    bounds = [str(2.0 ** (n + 1) * NS) for n, _ in counts[:-1]]
+    family.add_metric(labels, list(zip([*bounds, "+Inf"], totals, strict=True)), total)
     if sum_ns is None:
         names = dict(zip(("profile", "point"), labels, strict=True))
         family.add_sample(f"{family.name}_count", names, totals[-1])

@@ -1,12 +1,36 @@
 # SPDX-License-Identifier: GPL-2.0
 """`export`: state and counters for a monitoring system."""
 
+from pathlib import Path
+
 import click
 
-from mmpolicy.host.files import MODULE
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.files import MODULE, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
 from mmpolicy.verbs.options import pass_host
+
+LONG_S = 3600.0
+
+
+def _listen(host: Host, given: str) -> None:
+    """Answer whoever scrapes, until somebody ends it."""
+    from prometheus_client import start_http_server
+
+    from mmpolicy.control.prometheus import families_or_down, registry
+
+    address, _, port = given.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise click.UsageError(f"'{given}' is not of the form [ADDRESS:]PORT")
+    find = registry(lambda: families_or_down(host.tree))
+    try:
+        start_http_server(int(port), address.strip("[]") or "127.0.0.1", find)
+    except OSError as err:
+        hint = "give another address or port"
+        raise Error(f"cannot listen on {given}: {err}", Exit.FAILED, hint) from err
+    while True:
+        host.sleep(LONG_S)
 
 
 @click.command()
@@ -14,15 +38,28 @@ from mmpolicy.verbs.options import pass_host
     "--format", "form", type=click.Choice(["prometheus", "json"]), default="prometheus",
     show_default=True,
 )  # fmt: skip
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.prom",
+    help="Write a file for the textfile collector of node_exporter, at once.",
+)  # fmt: skip
+@click.option(
+    "--listen", metavar="[ADDRESS:]PORT",
+    help="Answer Prometheus over HTTP, on 127.0.0.1 if no address is given.",
+)  # fmt: skip
 @pass_host
-def export(host: Host, form: str) -> None:
+def export(host: Host, form: str, output: Path | None, listen: str | None) -> None:
     """Print the state and all counters for a monitoring system.
 
-    As a file for the textfile collector of node_exporter, or as JSON. Where the counters cannot
-    be read, mmpolicy_counters_up is 0, and the state is printed all the same.
+    In the format of Prometheus, or as JSON. Where the counters cannot be read, mmpolicy_counters_up
+    is 0, and the state is printed all the same.
     """
-    from mmpolicy.control.prometheus import families, text
+    from mmpolicy.control.prometheus import families, families_or_down, text
 
+    if listen:
+        _listen(host, listen)
+    if output:
+        Tree().keep(str(output.absolute()), text(families_or_down(host.tree)), 0o644)
+        return
     found = families(host.tree)
     values = [
         {"metric": name.removeprefix(f"{MODULE}_"), "labels": labels, "value": value}
