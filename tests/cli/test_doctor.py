@@ -43,6 +43,17 @@ def no_file(tree: FakeTree, lib: FakeLib) -> None:
     lib.path = None
 
 
+def of_another_kernel(tree: FakeTree, lib: FakeLib) -> None:
+    lib.info.append((b"vermagic", b"6.12.1-other SMP mod_unload "))
+
+
+def stub(tree: FakeTree, lib: FakeLib) -> None:
+    tree.make_unloaded()
+    text = (Path(__file__).parents[2] / "module/stub.c").read_text()
+    description = text.partition('MODULE_DESCRIPTION("')[2].partition('"')[0]
+    lib.info = [(b"description", description.encode())]
+
+
 def no_symbol(tree: FakeTree, lib: FakeLib) -> None:
     tree.put("/proc/kallsyms", "0000000000000000 T mm_policy_register_not")
 
@@ -76,6 +87,9 @@ def test_json(run: Run, tree: FakeTree) -> None:
         ("thp", lambda t, _: t.remove("/sys/kernel/mm"), "warn", 0, "TRANSPARENT_HUGEPAGE"),
         ("headers", lambda t, _: t.remove("/lib/modules"), "warn", 0, f"linux-headers-{RELEASE}"),
         ("file", no_file, "warn", 0, "depmod"),
+        ("file", of_another_kernel, "warn", 0, "dkms autoinstall"),
+        ("file", stub, "fail", 3, "make.log"),
+        ("loaded", lambda t, _: t.expire(), "fail", 3, "mmpolicy reset"),
         ("signature", secure_boot, "warn", 0, "mokutil"),
         ("signature", foreign_key, "warn", 0, "mokutil"),
         ("signature", lambda t, _: t.put(SIG_ENFORCE, "Y"), "warn", 0, "mokutil"),

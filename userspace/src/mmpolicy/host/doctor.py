@@ -14,6 +14,7 @@ from mmpolicy.host.machine import HOOK, Host
 ENABLED = "CONFIG_MM_POLICY=y"
 SERIES = ("6.12",)  # those that kernel-hooks/ has patches for
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+STUB = "Stub"  # what the description of module/stub.c begins with
 SIG_ENFORCE = "/sys/module/module/parameters/sig_enforce"
 
 
@@ -115,7 +116,15 @@ def check_headers(facts: Facts) -> Check:
 
 def check_file(facts: Facts) -> Check:
     """Is there a module for this kernel? One that is loaded already needs no file."""
-    return try_to("file", "warn" if facts.loaded else "fail", facts.host.module_file)
+    status = "warn" if facts.loaded else "fail"
+    kernel = facts.info.get("vermagic", "").partition(" ")[0]
+    if kernel not in ("", facts.release):
+        hint = "dkms autoinstall, or build it for this kernel; then depmod"
+        return Check("file", status, f"the module is for the kernel {kernel}", hint)
+    if facts.info.get("description", "").startswith(STUB):
+        hint = "boot a kernel that it can be built for; /var/lib/dkms/mmpolicy has make.log"
+        return Check("file", status, "a stub: DKMS could not build the module", hint)
+    return try_to("file", status, facts.host.module_file)
 
 
 def check_signature(facts: Facts) -> Check:
