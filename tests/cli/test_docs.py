@@ -39,6 +39,32 @@ FOUND = {
 }
 
 
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+PAGES = [*DOCS, TREE / "CONTRIBUTING.md", TREE / "CHANGELOG.md"]
+
+
+def anchors(path: Path) -> set[str]:
+    """Return what the headings of a page are linked by."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in LINK.findall(CODE.sub("", path.read_text())):
+        file, _, anchor = link.partition("#")
+        target = path.parent / file if file else path
+        assert re.match(r"https?:", link) or target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_site_has_every_page() -> None:
+    named = set(re.findall(r": (\S+\.md)$", (TREE / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert named == {str(path.relative_to(TREE / "docs")) for path in DOCS[1:]}
+
+
 def test_commands_are_found() -> None:
     """In more than one document."""
     assert {"mmpolicy reset", "mmpolicy bind --cgroup redis try --dry-run"} < FOUND

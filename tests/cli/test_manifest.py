@@ -153,6 +153,13 @@ def test_dry_run_prints_the_writes(run: Run, tree: FakeTree, forty: Path) -> Non
     assert [f"{write['path']} <- {write['value']}" for write in writes] == lines
 
 
+@pytest.mark.parametrize("name", ["host.toml", "examples/workloads.toml"])
+def test_files_of_the_package_are_taken(run: Run, tree: FakeTree, name: str) -> None:
+    file = Path(__file__).parents[2] / "debian" / name
+    assert run("apply", str(file)).code == 0
+    assert run("verify", str(file)).code == 0
+
+
 def test_what_the_file_does_not_name_goes(run: Run, tree: FakeTree, forty: Path) -> None:
     run("apply", str(forty))
     run("apply", str(put(forty, "version = 1\n")))

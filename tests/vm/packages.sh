@@ -90,3 +90,36 @@ kernel_packages() {
 	[ -d "$KERNEL_PACKAGES" ] || with_lock packages step "packages of the kernel" kernel-packages \
 		make_kernel_packages "$1" "$KERNEL_PACKAGES"
 }
+
+# ---- A Debian of its own for guests, with systemd
+
+# What the packages need beside what is always there, and a compiler cache, as
+# compilers take minutes in an emulated guest.
+ROOT_PACKAGES=systemd-sysv,dkms,ccache,kmod,python3-click,python3-prometheus-client,python3-rich
+ROOT_PACKAGES+=,python3-tomli-w,libelf1
+
+need_root_tools() {
+	need "a Debian of its own for guests" apt mmdebstrap
+}
+
+# Where this host has its packages from.
+debian_sources() {
+	# shellcheck disable=SC2016 # apt replaces these
+	apt-get indextargets --format 'deb $(REPO_URI) $(RELEASE) $(COMPONENT)' \
+		"Created-By: Packages" "Origin: Debian"
+}
+
+make_root() {
+	rm -rf "$1.new"
+	debian_sources | as_root mmdebstrap --variant=minbase --include="$ROOT_PACKAGES" \
+		--aptopt='APT::Install-Recommends "false"' "" "$1.new" -
+	mv "$1.new" "$1"
+}
+
+# Sets ROOT to the folder of a Debian with systemd, in which nothing of ours is.
+root() {
+	need_root_tools
+	ROOT=$CACHE/root/$({ debian_sources; echo "$ROOT_PACKAGES"; } | hash_of)
+	mkdir -p "$CACHE/root"
+	[ -d "$ROOT" ] || with_lock root step "a Debian for guests" root make_root "$ROOT"
+}
