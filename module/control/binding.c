@@ -14,6 +14,8 @@
 #include <linux/slab.h>
 #include <linux/tracepoint.h>
 #include <linux/workqueue.h>
+#include <trace/events/cgroup.h>
+#include <trace/events/sched.h>
 
 #include "../sense/events.h"
 #include "control.h"
@@ -168,14 +170,23 @@ void mmp_bindings_settle(void)
 		static_branch_enable(&mmp_processes_bound);
 	else
 		static_branch_disable(&mmp_processes_bound);
-	if (any && !scoped)
-		static_branch_inc(&mmp_scoped);
 	if (!any && scoped)
-		static_branch_dec(&mmp_scoped);
-	scoped = any;
+		mmp_scope_end();
+	scoped = any && scoped;
 }
 
 /* Changes */
+
+static int binding_listen(void)
+{
+	int err = mmp_listen(events);
+
+	if (err || scoped)
+		return err;
+	err = mmp_scope_begin();
+	scoped = !err;
+	return err;
+}
 
 /* Binds, or moves the binding. The caller asks afterwards whether @id still lives. */
 static int binding_put(struct mmp_profile *profile, u64 id, struct pid *pid)
@@ -186,7 +197,7 @@ static int binding_put(struct mmp_profile *profile, u64 id, struct pid *pid)
 	if (!new)
 		return -ENOMEM;
 	new->profile = profile;
-	err = mmp_listen(events);
+	err = binding_listen();
 	if (err)
 		goto free;
 	spin_lock(&mmp_bindings_lock);
@@ -323,6 +334,9 @@ void mmp_unbind_all(void)
  */
 int mmp_bindings_init(void)
 {
+	check_trace_callback_type_sched_process_fork(binding_on_fork);
+	check_trace_callback_type_sched_process_exit(binding_on_exit);
+	check_trace_callback_type_cgroup_rmdir(binding_on_rmdir);
 	return mmp_whose_init();
 }
 

@@ -39,7 +39,7 @@ static void experiment_stop(void)
 		return;
 	RCU_INIT_POINTER(mmp_running, NULL);
 	experiment_outdate();
-	static_branch_dec(&mmp_scoped);
+	mmp_scope_end();
 	mmp_fault_time(false);
 	kfree_rcu(old, rcu);
 }
@@ -82,10 +82,14 @@ static int experiment_start(void)
 	if (!units)
 		return -ENOMEM;
 	experiment_replace_units(units);
-	err = experiment_publish();
+	err = mmp_scope_begin();
 	if (err)
 		return err;
-	static_branch_inc(&mmp_scoped);
+	err = experiment_publish();
+	if (err) {
+		mmp_scope_end();
+		return err;
+	}
 	mmp_fault_time(setup.time_faults);
 	return 0;
 }

@@ -5,14 +5,17 @@
  * A fault does not walk the hierarchy of cgroups. Each CPU keeps what it found
  * for a cgroup, tagged with a generation that rises with every change, so that
  * one store outdates the caches of all CPUs. It also keeps what it found for the
- * task that faulted last, be that by a binding or as an arm of the experiment.
+ * task that faulted last, be that by a binding or as an arm of the experiment; a
+ * tracepoint tells when a task moves to another cgroup.
  */
 #include <linux/cgroup.h>
 #include <linux/cleanup.h>
 #include <linux/pid.h>
 #include <linux/sched/signal.h>
+#include <trace/events/cgroup.h>
 
 #include "arm.h"
+#include "events.h"
 #include "whose.h"
 
 /**
@@ -26,22 +29,6 @@ struct found {
 	unsigned long generation;
 	struct mmp_profile *profile;
 } __aligned(4 * sizeof(long));
-
-/**
- * struct latest - the profile found for the task that was last asked about
- * @task: which
- * @birth: of the task, as a later one may have its address
- * @cgroup: the id of the one that it was in
- * @epoch: when it was looked up
- * @profile: what it was
- */
-struct latest {
-	const struct task_struct *task;
-	u64 birth;
-	u64 cgroup;
-	unsigned long epoch;
-	struct mmp_profile *profile;
-};
 
 #define CACHE_SIZE	512
 
@@ -57,8 +44,8 @@ DEFINE_STATIC_KEY_FALSE(mmp_measuring);
 DEFINE_HASHTABLE(mmp_bindings, MMP_BINDINGS_BITS);
 DEFINE_SPINLOCK(mmp_bindings_lock);
 static unsigned long generation = 1;	/* rises after a change of a cgroup */
-static unsigned long epoch = 1;		/* rises after any change */
-static DEFINE_PER_CPU(struct latest, whose_latest);
+unsigned long mmp_epoch = 1;		/* 0 is that of a CPU that has kept nothing */
+DEFINE_PER_CPU(struct mmp_latest, mmp_latest);
 static struct found __percpu *cache;
 
 /**
@@ -124,31 +111,6 @@ static __always_inline struct mmp_profile *whose_task(struct task_struct *task)
 	return profile ?: &mmp_default;
 }
 
-static noinline struct mmp_profile *whose_look(struct latest *latest,
-					       u64 cgroup, unsigned long now)
-{
-	*latest = (struct latest){
-		current, current->start_boottime, cgroup, now, whose_task(current)
-	};
-	return latest->profile;
-}
-
-static __always_inline struct mmp_profile *whose_current(void)
-{
-	/* Pairs with mmp_whose_outdate(). */
-	unsigned long now = smp_load_acquire(&epoch);
-	u64 cgroup = cgroup_id(task_dfl_cgroup(current));
-	struct latest *latest;
-
-	guard(preempt)();
-	latest = this_cpu_ptr(&whose_latest);
-	if (likely(latest->task == current && latest->epoch == now &&
-		   latest->birth == current->start_boottime &&
-		   latest->cgroup == cgroup))
-		return latest->profile;
-	return whose_look(latest, cgroup, now);
-}
-
 /* Not of the task that works on it: khugepaged, ptrace, kernel threads. */
 static noinline struct mmp_profile *whose_mm(const struct mm_struct *mm)
 {
@@ -157,12 +119,26 @@ static noinline struct mmp_profile *whose_mm(const struct mm_struct *mm)
 	return owner ? whose_task(owner) : &mmp_default;
 }
 
-/* mmp_profile_of() when it may be another than "default". */
-struct mmp_profile *mmp_profile_scoped(const struct mm_struct *mm)
+/**
+ * mmp_profile_look - as mmp_profile_of(), where a CPU has not kept the answer
+ * @mm: the address space
+ *
+ * The epoch is read first, so that what is kept is never older than it.
+ */
+struct mmp_profile *mmp_profile_look(const struct mm_struct *mm)
 {
-	if (likely(current->mm == mm && !(current->flags & PF_KTHREAD)))
-		return whose_current();
-	return whose_mm(mm);
+	/* Pairs with mmp_whose_outdate(). */
+	unsigned long now = smp_load_acquire(&mmp_epoch);
+	struct mmp_profile *profile;
+
+	if (current->mm != mm || current->flags & PF_KTHREAD)
+		return whose_mm(mm);
+	profile = whose_task(current);
+	guard(preempt)();
+	*this_cpu_ptr(&mmp_latest) = (struct mmp_latest){
+		mm, current->start_boottime, now, profile
+	};
+	return profile;
 }
 
 /**
@@ -178,13 +154,58 @@ void mmp_whose_outdate(bool cgroups)
 		/* Pairs with whose_cgroup(). */
 		smp_store_release(&generation, generation + 1);
 	}
-	/* Pairs with whose_current(). */
-	smp_store_release(&epoch, epoch + 1);
+	/* Pairs with mmp_profile_scoped(). */
+	smp_store_release(&mmp_epoch, mmp_epoch + 1);
+}
+
+static void whose_outdate_tasks(void)
+{
+	spin_lock(&mmp_bindings_lock);
+	mmp_whose_outdate(false);
+	spin_unlock(&mmp_bindings_lock);
+}
+
+static void whose_on_move(void *unused, struct cgroup *to, const char *path,
+			  struct task_struct *task, bool threadgroup)
+{
+	whose_outdate_tasks();
+}
+
+static struct mmp_event events[] = {
+	{ "cgroup_attach_task", whose_on_move },
+	{}
+};
+
+/**
+ * mmp_scope_begin - from now on profiles other than "default" may decide
+ *
+ * Each call that succeeds is to be followed by mmp_scope_end().
+ * Context: under mmp_lock; may sleep.
+ * Return: 0, or an error of mmp_listen().
+ */
+int mmp_scope_begin(void)
+{
+	int err = mmp_listen(events);
+
+	if (err)
+		return err;
+	whose_outdate_tasks();
+	static_branch_inc(&mmp_scoped);
+	return 0;
+}
+
+/* Context: under mmp_lock; may sleep. */
+void mmp_scope_end(void)
+{
+	static_branch_dec(&mmp_scoped);
+	if (!static_key_enabled(&mmp_scoped))
+		mmp_ignore(events);
 }
 
 /* Return: 0 or -ENOMEM. */
 int mmp_whose_init(void)
 {
+	check_trace_callback_type_cgroup_attach_task(whose_on_move);
 	cache = __alloc_percpu(CACHE_SIZE * sizeof(*cache), sizeof(*cache));
 	return cache ? 0 : -ENOMEM;
 }

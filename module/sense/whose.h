@@ -7,11 +7,14 @@
 #define MMPOLICY_WHOSE_H
 
 #include <linux/atomic.h>
+#include <linux/cleanup.h>
 #include <linux/hashtable.h>
 #include <linux/jump_label.h>
 #include <linux/list.h>
 #include <linux/percpu.h>
+#include <linux/preempt.h>
 #include <linux/rcupdate.h>
+#include <linux/sched.h>
 #include <linux/spinlock.h>
 
 #include "../mmpolicy.h"
@@ -76,7 +79,41 @@ DECLARE_STATIC_KEY_FALSE(mmp_scoped);
 /* Count the cost of decisions, in ticks of get_cycles()? */
 DECLARE_STATIC_KEY_FALSE(mmp_measuring);
 
-struct mmp_profile *mmp_profile_scoped(const struct mm_struct *mm);
+/**
+ * struct mmp_latest - the profile found for the task that a CPU was last asked about
+ * @mm: its address space
+ * @birth: of the task, as a later one may have its address space's place
+ * @epoch: when it was looked up
+ * @profile: what it was
+ */
+struct mmp_latest {
+	const struct mm_struct *mm;
+	u64 birth;
+	unsigned long epoch;
+	struct mmp_profile *profile;
+};
+
+DECLARE_PER_CPU(struct mmp_latest, mmp_latest);
+/* Rises with all that may give a task another profile. */
+extern unsigned long mmp_epoch;
+
+struct mmp_profile *mmp_profile_look(const struct mm_struct *mm);
+
+/* mmp_profile_of() when it may be another than "default". */
+static __always_inline struct mmp_profile *mmp_profile_scoped(const struct mm_struct *mm)
+{
+	/* Pairs with mmp_whose_outdate(). */
+	unsigned long now = smp_load_acquire(&mmp_epoch);
+	const struct mmp_latest *latest;
+
+	scoped_guard(preempt) {
+		latest = this_cpu_ptr(&mmp_latest);
+		if (likely(latest->mm == mm && latest->epoch == now &&
+			   latest->birth == current->start_boottime))
+			return latest->profile;
+	}
+	return mmp_profile_look(mm);
+}
 
 /**
  * mmp_profile_of - which profile decides for an address space
@@ -147,6 +184,8 @@ static inline u64 mmp_process_id(const struct pid *pid)
 
 struct mmp_binding *mmp_binding_find(u64 id);
 void mmp_whose_outdate(bool cgroups);
+int mmp_scope_begin(void);
+void mmp_scope_end(void);
 int mmp_whose_init(void);
 void mmp_whose_exit(void);
 

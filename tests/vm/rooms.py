@@ -72,7 +72,9 @@ def room(path: str) -> str:
 
 NOISE = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
 WORD = re.compile(r"[A-Za-z_]\w*")
-DEFINES = re.compile(r"^(?:DEFINE_(?!\w*ATTRIBUTE)\w+|LIST_HEAD)\s*\(\s*(\w+)")
+DEFINES = re.compile(
+    r"^(?:DEFINE_PER_CPU\s*\([^,]*,|(?:DEFINE_(?!\w*ATTRIBUTE)\w+|LIST_HEAD)\s*\()\s*(\w+)"
+)
 FUNCTION = re.compile(r"(\w+)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\s*$")
 VARIABLE = re.compile(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$")
 

@@ -133,10 +133,11 @@ def test_what_a_file_defines() -> None:
         "int mine;\n"
         "struct type table[] = { { 1 } };\n"
         "DEFINE_MUTEX(lock);\n"
+        "DEFINE_PER_CPU(struct type, each);\n"
         "static DEFINE_MUTEX(hidden);\n"
         "DECLARE_STATIC_KEY_FALSE(key);\n"
         "int prototype(struct type *t);\n"
         "static int inner(void)\n{\n\treturn mine;\n}\n"
         "struct type *outer(int (*call)(int a), int b)\n{\n\tif (b) { return call(b); }\n}\n"
     )
-    assert source.defined == {"mine", "table", "lock", "outer"}
+    assert source.defined == {"mine", "table", "lock", "each", "outer"}
