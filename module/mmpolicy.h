@@ -112,6 +112,7 @@ struct mmp_policy {
  * @nr_counters: how many
  * @first_counter: index of the first; set at load
  * @node_size: bytes that each profile has for each node, zero at first
+ * @shadows: a policy can be asked and counted here without being obeyed
  * @host: decides for the whole host, so only the profile "default" has it
  * @room_size: bytes that it needs while any profile has a policy here
  * @room: these, zero at first; or %NULL, without memory. Allocated before a
@@ -129,6 +130,7 @@ struct mmp_point {
 	unsigned int nr_counters;
 	unsigned int first_counter;
 	size_t node_size;
+	bool shadows;
 	bool host;
 	size_t room_size;
 	void *room;

@@ -7,7 +7,7 @@
 
 #include <linux/tracepoint.h>
 
-TRACE_EVENT(mmpolicy_anon_order,
+DECLARE_EVENT_CLASS(mmpolicy_anon,
 
 	TP_PROTO(unsigned long addr, unsigned int site, unsigned int order,
 		 unsigned int reason),
@@ -42,6 +42,22 @@ TRACE_EVENT(mmpolicy_anon_order,
 				   { MMP_UNUSED, "unused" },
 				   { MMP_PROBE, "probe" },
 				   { MMP_LOCKED, "locked" }))
+);
+
+DEFINE_EVENT(mmpolicy_anon, mmpolicy_anon_order,
+
+	TP_PROTO(unsigned long addr, unsigned int site, unsigned int order,
+		 unsigned int reason),
+
+	TP_ARGS(addr, site, order, reason)
+);
+
+DEFINE_EVENT(mmpolicy_anon, mmpolicy_anon_shadow,
+
+	TP_PROTO(unsigned long addr, unsigned int site, unsigned int order,
+		 unsigned int reason),
+
+	TP_ARGS(addr, site, order, reason)
 );
 
 TRACE_EVENT(mmpolicy_bulk,

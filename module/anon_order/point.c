@@ -4,9 +4,11 @@
 #include <linux/timex.h>
 
 #include "../sense/available.h"
+#include "../sense/draw.h"
 #include "../sense/whose.h"
 #include "../trace.h"
 #include "anon_order.h"
+#include "shadow.h"
 
 /* Counters, knobs and what is known of page tables end there. */
 static_assert(PMD_ORDER == MMP_MAX_ORDER);
@@ -31,6 +33,9 @@ enum {
 	WANTED,
 	GOT = WANTED + MMP_MAX_ORDER + 1,
 	REASON = GOT + MMP_MAX_ORDER + 1,
+	SHADOW_WANTED = REASON + MMP_REASONS,
+	SHADOW_GOT = SHADOW_WANTED + MMP_MAX_ORDER + 1,
+	SHADOW_REASON = SHADOW_GOT + MMP_MAX_ORDER + 1,
 };
 
 static const char *const counters[] = {
@@ -45,13 +50,18 @@ static const char *const counters[] = {
 	name "_order_6", name "_order_7", name "_order_8", name "_order_9"
 	PER_ORDER(WANTED, "wanted"),
 	PER_ORDER(GOT, "got"),
-	[REASON + MMP_CAP] = "reason_cap",
-	[REASON + MMP_RUN] = "reason_run",
-	[REASON + MMP_INSIDE] = "reason_inside",
-	[REASON + MMP_ALONE] = "reason_alone",
-	[REASON + MMP_UNUSED] = "reason_unused",
-	[REASON + MMP_PROBE] = "reason_probe",
-	[REASON + MMP_LOCKED] = "reason_locked",
+#define PER_REASON(base, name)						\
+	[(base) + MMP_CAP] = name "_cap",				\
+	[(base) + MMP_RUN] = name "_run",				\
+	[(base) + MMP_INSIDE] = name "_inside",				\
+	[(base) + MMP_ALONE] = name "_alone",				\
+	[(base) + MMP_UNUSED] = name "_unused",				\
+	[(base) + MMP_PROBE] = name "_probe",				\
+	[(base) + MMP_LOCKED] = name "_locked"
+	PER_REASON(REASON, "reason"),
+	PER_ORDER(SHADOW_WANTED, "shadow_wanted"),
+	PER_ORDER(SHADOW_GOT, "shadow_got"),
+	PER_REASON(SHADOW_REASON, "shadow_reason"),
 };
 
 struct mmp_point mmp_point_anon_order = {
@@ -60,6 +70,7 @@ struct mmp_point mmp_point_anon_order = {
 	.nr_knobs = ARRAY_SIZE(knobs),
 	.counters = counters,
 	.nr_counters = ARRAY_SIZE(counters),
+	.shadows = true,
 	.switched = mmp_available_watch,
 };
 
@@ -73,13 +84,20 @@ static u32 anon_order_knob(const struct mmp_settings *settings, unsigned int kno
 	return settings->values[knobs[knob].slot];
 }
 
-/* The policy for @vma, or NULL where stock behaviour stays. */
-static const struct mmp_policy *anon_order_policy(const struct mmp_settings *settings,
-						  const struct vm_area_struct *vma)
+/* @policy, or NULL where stock behaviour stays. */
+static const struct mmp_policy *anon_order_of(const struct mmp_policy *policy,
+					      const struct mmp_settings *settings,
+					      const struct vm_area_struct *vma)
 {
 	if ((vma->vm_flags & VM_HUGEPAGE) && !anon_order_knob(settings, OVERRIDE_MADVISE))
 		return NULL;
-	return settings->active[MM_POLICY_ANON_ORDER];
+	return policy;
+}
+
+static const struct mmp_policy *anon_order_policy(const struct mmp_settings *settings,
+						  const struct vm_area_struct *vma)
+{
+	return anon_order_of(settings->active[MM_POLICY_ANON_ORDER], settings, vma);
 }
 
 static unsigned int anon_order_lowered(const struct mmp_settings *settings,
@@ -141,9 +159,42 @@ anon_order_decide(const struct vm_fault *vmf, enum mm_policy_site site,
 	return order ? (2UL << order) - BIT(MMP_MIN_ORDER) : 0;
 }
 
+/* Of faults on average one in twelve asks the shadow, and counts for twelve. */
+#define SHADOW_WEIGHT	12
+static DEFINE_PER_CPU(struct mmp_draw, shadow_draw);
+
+/* Asks the shadow, and counts what would have become of its answer. */
+static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_policy_site site)
+{
+	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
+	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+	u64 __percpu *counter = mmp_counters(profile, &mmp_point_anon_order);
+	const struct mmp_policy *shadow = settings->shadow[MM_POLICY_ANON_ORDER];
+	unsigned int order = 0;
+	enum mmp_fate fate;
+	struct mmp_decision d;
+
+	shadow = anon_order_of(shadow, settings, vmf->vma);
+	if (!shadow)
+		return;
+	d = shadow->anon_order(vmf, site, &settings->values[shadow->slot]);
+	if (d.order)
+		order = anon_order_lowered(settings, vmf->vma->vm_mm, d.order);
+	fate = mmp_fate_of(vmf, site, &order);
+	if (fate == MMP_UNCOUNTED)
+		return;
+	this_cpu_add(counter[SHADOW_REASON + d.reason], SHADOW_WEIGHT);
+	this_cpu_add(counter[SHADOW_WANTED + order], SHADOW_WEIGHT);
+	if (fate == MMP_MADE)
+		this_cpu_add(counter[SHADOW_GOT + order], SHADOW_WEIGHT);
+	trace_mmpolicy_anon_shadow(vmf->address, site, order, d.reason);
+}
+
 static noinline unsigned long anon_order_watched(const struct vm_fault *vmf,
 						 enum mm_policy_site site)
 {
+	if (mmp_drawn(&shadow_draw, 2 * SHADOW_WEIGHT - 1))
+		anon_order_ask_shadow(vmf, site);
 	return anon_order_decide(vmf, site, true);
 }
 
@@ -151,7 +202,7 @@ static noinline unsigned long anon_order_watched(const struct vm_fault *vmf,
 unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 			      enum mm_policy_site site)
 {
-	if (static_branch_unlikely(&mmp_measuring) ||
+	if (static_branch_unlikely(&mmp_watched) ||
 	    trace_mmpolicy_anon_order_enabled())
 		return anon_order_watched(vmf, site);
 	return anon_order_decide(vmf, site, false);

@@ -50,6 +50,7 @@ const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 
 /* keys.c: which hooks ask us */
 void mmp_key_switch(enum mm_policy_point point, bool on);
+void mmp_key_shadow(bool on);
 void mmp_key_hold(enum mm_policy_point point, bool on);
 void mmp_keys_halt(void);
 void mmp_keys_resume(void);
@@ -66,7 +67,7 @@ void mmp_profiles_gone(struct list_head *list);
 void mmp_profile_free(struct mmp_profile *profile);
 struct mmp_profile *mmp_profile_find(const char *name);
 int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
-		   const struct mmp_policy *policy);
+		   const struct mmp_policy *policy, bool shadow);
 int mmp_set_knob(struct mmp_profile *profile, const struct mmp_knob *knob,
 		 u32 value);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* /sys/kernel/debug/mmpolicy: counters. No ABI; without debugfs, no counters. */
+#include <linux/cleanup.h>
 #include <linux/debugfs.h>
 #include <linux/fs.h>
 #include <linux/seq_file.h>
@@ -81,10 +82,16 @@ static int debugfs_measure_set(void *unused, u64 value)
 {
 	if (value > 1)
 		return -ERANGE;
-	if (value)
+	guard(mutex)(&mmp_lock);
+	if (value == static_key_enabled(&mmp_measuring))
+		return 0;
+	if (value) {
 		static_branch_enable(&mmp_measuring);
-	else
+		static_branch_inc(&mmp_watched);
+	} else {
 		static_branch_disable(&mmp_measuring);
+		static_branch_dec(&mmp_watched);
+	}
 	return 0;
 }
 DEFINE_DEBUGFS_ATTRIBUTE(measure_fops, debugfs_measure_get, debugfs_measure_set, "%llu\n");

@@ -12,6 +12,7 @@
 #include <linux/percpu.h>
 #include <linux/string.h>
 
+#include "../sense/draw.h"
 #include "../sense/stamp.h"
 #include "control.h"
 
@@ -32,18 +33,7 @@ u64 __percpu *mmp_fault_counters(const struct mmp_profile *profile,
 }
 
 static struct mmp_stamps faults;	/* what: the address */
-static DEFINE_PER_CPU(int, faults_to_pass);
-static DEFINE_PER_CPU(u32, fault_draw);
-
-/* The next draw: from 1 to 32 faults on. A regular distance would fit some pattern. */
-static noinline bool fault_draw_again(void)
-{
-	u32 draw = this_cpu_read(fault_draw) * 1664525 + 1013904223;
-
-	this_cpu_write(fault_draw, draw);
-	this_cpu_write(faults_to_pass, 1 + (draw >> 27));
-	return true;
-}
+static DEFINE_PER_CPU(struct mmp_draw, fault_draw);
 
 static void fault_missed(const struct vm_fault *vmf)
 {
@@ -73,8 +63,7 @@ static noinline void fault_stamp(const struct vm_fault *vmf)
  */
 void mmp_fault_begins(const struct vm_fault *vmf, enum mm_policy_site site)
 {
-	if (this_cpu_dec_return(faults_to_pass) <= 0 && fault_draw_again() &&
-	    site != MM_POLICY_SWAPIN)
+	if (mmp_drawn(&fault_draw, 32) && site != MM_POLICY_SWAPIN)
 		fault_stamp(vmf);
 }
 

@@ -56,6 +56,24 @@ void mmp_key_switch(enum mm_policy_point point, bool on)
 }
 
 /**
+ * mmp_key_shadow - let points ask shadows while there are any
+ * @on: are there?
+ *
+ * Context: under mmp_lock; may sleep.
+ */
+void mmp_key_shadow(bool on)
+{
+	static bool was;
+
+	lockdep_assert_held(&mmp_lock);
+	if (on && !was)
+		static_branch_inc(&mmp_watched);
+	else if (!on && was)
+		static_branch_dec(&mmp_watched);
+	was = on;
+}
+
+/**
  * mmp_key_hold - have the hook of a point on without a policy too
  * @point: which
  * @on: on? If not, its policies alone decide again.

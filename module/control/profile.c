@@ -20,22 +20,31 @@ static struct mmp_settings *profile_settings(const struct mmp_profile *profile)
 					 lockdep_is_held(&mmp_lock));
 }
 
-static bool profile_any_wants(enum mm_policy_point point)
+static bool profile_any_has(enum mm_policy_point point, bool shadow)
 {
+	const struct mmp_settings *settings;
 	const struct mmp_profile *profile;
 
-	list_for_each_entry(profile, &profiles, node)
-		if (profile_settings(profile)->active[point])
+	list_for_each_entry(profile, &profiles, node) {
+		settings = profile_settings(profile);
+		if (shadow ? settings->shadow[point] : settings->active[point])
 			return true;
+	}
 	return false;
 }
 
 static void profile_switch_keys(void)
 {
+	bool shadows = false;
 	int i;
 
-	for (i = 0; i < MM_POLICY_POINTS; i++)
-		mmp_key_switch(i, profile_any_wants(i));
+	for (i = 0; i < MM_POLICY_POINTS; i++) {
+		bool shadow = profile_any_has(i, true);
+
+		mmp_key_switch(i, shadow || profile_any_has(i, false));
+		shadows |= shadow;
+	}
+	mmp_key_shadow(shadows);
 }
 
 static void profile_publish(struct mmp_profile *profile, struct mmp_settings *new)
@@ -80,12 +89,13 @@ static void profile_use_room(enum mm_policy_point point, void **room)
  * @profile: which profile
  * @point: which point
  * @policy: the policy, or %NULL for stock
+ * @shadow: it is asked and counted, not obeyed; %NULL for none
  *
  * Context: may sleep.
  * Return: 0, -ENOMEM or as mmp_may_change(); on error nothing has changed.
  */
 int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
-		   const struct mmp_policy *policy)
+		   const struct mmp_policy *policy, bool shadow)
 {
 	void *room __free(kvfree) = profile_make_room(point, policy);
 	struct mmp_settings *new;
@@ -95,7 +105,10 @@ int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 	if (IS_ERR(new))
 		return PTR_ERR(new);
 	profile_use_room(point, &room);
-	new->active[point] = policy;
+	if (shadow)
+		new->shadow[point] = policy;
+	else
+		new->active[point] = policy;
 	profile_publish(profile, new);
 	return 0;
 }
@@ -357,5 +370,6 @@ void mmp_profiles_exit(void)
 	guard(mutex)(&mmp_lock);
 	for (i = 0; i < MM_POLICY_POINTS; i++)
 		mmp_key_switch(i, false);
+	mmp_key_shadow(false);
 	mmp_profile_free(&mmp_default);
 }

@@ -13,6 +13,7 @@ static struct kobject *profiles;
 static DEFINE_MUTEX(files_lock);
 
 static struct attribute policy_attr = { .name = "policy", .mode = 0644 };
+static struct attribute shadow_attr = { .name = "shadow", .mode = 0644 };
 
 static ssize_t files_show_choice(char *buf, ssize_t len, const char *name, bool on)
 {
@@ -20,15 +21,22 @@ static ssize_t files_show_choice(char *buf, ssize_t len, const char *name, bool 
 			     name);
 }
 
-static ssize_t files_show_policy(const struct mmp_dir *dir, char *buf)
+static const char *files_no_policy(bool shadow)
+{
+	return shadow ? "none" : "stock";
+}
+
+static ssize_t files_show_policy(const struct mmp_dir *dir, char *buf, bool shadow)
 {
 	const struct mmp_policy *active, *policy;
+	const struct mmp_settings *settings;
 	ssize_t len;
 	int i;
 
 	guard(rcu)();
-	active = rcu_dereference(dir->profile->settings)->active[dir->point];
-	len = files_show_choice(buf, 0, "stock", !active);
+	settings = rcu_dereference(dir->profile->settings);
+	active = (shadow ? settings->shadow : settings->active)[dir->point];
+	len = files_show_choice(buf, 0, files_no_policy(shadow), !active);
 	for_each_policy(policy, i)
 		if (policy->point == dir->point)
 			len += files_show_choice(buf, len, policy->name,
@@ -36,16 +44,16 @@ static ssize_t files_show_policy(const struct mmp_dir *dir, char *buf)
 	return len + sysfs_emit_at(buf, len, "\n");
 }
 
-static int files_store_policy(const struct mmp_dir *dir, const char *buf)
+static int files_store_policy(const struct mmp_dir *dir, const char *buf, bool shadow)
 {
 	const struct mmp_policy *policy = NULL;
 
-	if (!sysfs_streq(buf, "stock")) {
+	if (!sysfs_streq(buf, files_no_policy(shadow))) {
 		policy = mmp_policy_find(dir->point, buf);
 		if (!policy)
 			return -EINVAL;
 	}
-	return mmp_set_policy(dir->profile, dir->point, policy);
+	return mmp_set_policy(dir->profile, dir->point, policy, shadow);
 }
 
 static ssize_t files_show_knob(const struct mmp_dir *dir, const struct mmp_knob *knob,
@@ -71,8 +79,8 @@ static ssize_t files_dir_show(struct kobject *kobj, struct attribute *attr, char
 {
 	const struct mmp_dir *dir = mmp_dir_of(kobj);
 
-	if (attr == &policy_attr)
-		return files_show_policy(dir, buf);
+	if (attr == &policy_attr || attr == &shadow_attr)
+		return files_show_policy(dir, buf, attr == &shadow_attr);
 	return files_show_knob(dir, container_of(attr, struct mmp_knob, attr), buf);
 }
 
@@ -84,8 +92,8 @@ static ssize_t files_dir_store(struct kobject *kobj, struct attribute *attr,
 
 	if (count > LONGEST)
 		return -EINVAL;
-	if (attr == &policy_attr)
-		err = files_store_policy(dir, buf);
+	if (attr == &policy_attr || attr == &shadow_attr)
+		err = files_store_policy(dir, buf, attr == &shadow_attr);
 	else
 		err = files_store_knob(dir, container_of(attr, struct mmp_knob, attr),
 				       buf, count);
@@ -138,6 +146,8 @@ static int files_add_point(struct mmp_profile *profile, struct kobject *parent,
 	if (IS_ERR(dir))
 		return PTR_ERR(dir);
 	err = sysfs_create_file(&dir->kobj, &policy_attr);
+	if (!err && p->shadows)
+		err = sysfs_create_file(&dir->kobj, &shadow_attr);
 	if (err)
 		return err;
 	for_each_policy(policy, i) {

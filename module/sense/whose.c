@@ -40,6 +40,7 @@ struct mmp_profile mmp_default = {
 DEFINE_STATIC_KEY_FALSE(mmp_scoped);
 DEFINE_STATIC_KEY_FALSE(mmp_processes_bound);
 DEFINE_STATIC_KEY_FALSE(mmp_measuring);
+DEFINE_STATIC_KEY_FALSE(mmp_watched);
 
 DEFINE_HASHTABLE(mmp_bindings, MMP_BINDINGS_BITS);
 DEFINE_SPINLOCK(mmp_bindings_lock);

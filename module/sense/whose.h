@@ -27,11 +27,13 @@ struct dentry;
  * struct mmp_settings - what a profile says, published as a whole
  * @rcu: frees it after the last reader
  * @active: the policy of each point
+ * @shadow: the policy that is asked there too, and not obeyed
  * @values: of all knobs, by slot
  */
 struct mmp_settings {
 	struct rcu_head rcu;
 	const struct mmp_policy *active[MM_POLICY_POINTS];
+	const struct mmp_policy *shadow[MM_POLICY_POINTS];
 	u32 values[];
 };
 
@@ -78,6 +80,8 @@ extern struct mmp_profile mmp_default;
 DECLARE_STATIC_KEY_FALSE(mmp_scoped);
 /* Count the cost of decisions, in ticks of get_cycles()? */
 DECLARE_STATIC_KEY_FALSE(mmp_measuring);
+/* Is there more to a decision than its answer? Counted: mmp_measuring, shadows. */
+DECLARE_STATIC_KEY_FALSE(mmp_watched);
 
 /**
  * struct mmp_latest - the profile found for the task that a CPU was last asked about

@@ -119,6 +119,8 @@ class FakeTree(Tree):
             return self._judge_profile(name, value)
         if name in ("cgroups", "pids"):
             return self._judge_binding(path, name, value)
+        if name == "shadow":
+            return 0 if value in ("none", *POINTS[Path(path).parent.name][1:]) else EINVAL
         if name == "policy":
             return 0 if value in POINTS[Path(path).parent.name] else EINVAL
         if name == "lease_ms":
@@ -165,6 +167,9 @@ class FakeTree(Tree):
             self.make_stock()
         elif name == "policy":
             self._activate(path, value)
+        elif name == "shadow":
+            names = ("none", *POINTS[Path(path).parent.name][1:])
+            self._choose(path, value, names)
         elif name == "create":
             self.make_profile(value)
         elif name == "delete":
@@ -186,13 +191,17 @@ class FakeTree(Tree):
             self.put(path, f"{self.read(path)}\n{value}".strip())
 
     def _activate(self, path: str, value: str) -> None:
-        names = POINTS[Path(path).parent.name]
+        self._choose(path, value, POINTS[Path(path).parent.name])
+
+    def _choose(self, path: str, value: str, names: tuple[str, ...]) -> None:
         self.put(path, " ".join(f"[{name}]" if name == value else name for name in names))
         self._tell_state()
 
     def _tell_state(self) -> None:
         policies = self.real(f"{CONTROL}/profiles").glob("*/*/policy")
+        shadows = self.real(f"{CONTROL}/profiles").glob("*/*/shadow")
         stock = all("[stock]" in policy.read_text() for policy in policies)
+        stock = stock and all("[none]" in shadow.read_text() for shadow in shadows)
         self.put(f"{CONTROL}/state", "stock" if stock else "active")
 
     def make_profile(self, name: str) -> None:
@@ -204,6 +213,7 @@ class FakeTree(Tree):
         for point in points:
             self.put(f"{base}/{point}/policy", "[stock]")
             self.put(f"/sys/kernel/debug/mmpolicy/{name}/{point}/stats", "decisions 0")
+        self._choose(f"{base}/anon_order/shadow", "none", ("none", *POINTS["anon_order"][1:]))
         for point in points:
             self._activate(f"{base}/{point}/policy", "stock")
         for kind in ("cgroups", "pids"):

@@ -14,7 +14,7 @@ from .fakes import FakeTree
     [
         (["set"], "an", ["anon_order"]),
         (["set", "anon_order"], "a", ["adaptive"]),
-        (["set", "anon_order", "fixed"], "", ["pressure_percent=10", "max_order=4"]),
+        (["set", "anon_order", "fixed"], "", ["pressure_percent=10", "shadow=none", "max_order=4"]),
         (["set", "anon_order", "adaptive"], "min", ["min_faults=2"]),
         (["set", "no_such_point"], "", []),
         (["show"], "b", ["bulk"]),

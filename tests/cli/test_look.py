@@ -82,7 +82,10 @@ def test_show_json(run: Run, tree: FakeTree) -> None:
     point = data["points"]["anon_order"]
     assert (data["version"], data["profile"]) == (1, "default")
     assert set(data["points"]) == set(POINTS)
-    assert (point["active"], point["knobs"]) == ("stock", {"pressure_percent": 10})
+    assert (point["active"], point["knobs"]) == (
+        "stock",
+        {"pressure_percent": 10, "shadow": "none"},
+    )
     assert point["policies"]["adaptive"] == {"max_order": 9, "min_faults": 2}
     assert point["policies"]["fixed"] == {"max_order": "automatic"}
     assert point["policies"]["never"] == {}

@@ -22,7 +22,9 @@ from .tools import POINT, ROOT, folios, must, ops_command
 
 COPIED = ("Kbuild", "module", "docs", "kernel-hooks", "tests/unit")
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
-POLICIES = re.compile(r"(Values:.*\bstock(?: adaptive| fixed| never| vma_size){4})$", re.MULTILINE)
+POLICIES = re.compile(
+    r"(Values:.*\b(?:stock|none)(?: adaptive| fixed| never| vma_size){4})$", re.MULTILINE
+)
 
 
 class Block(NamedTuple):
@@ -64,7 +66,7 @@ def follow(tree: Path) -> list[str]:
         elif block.path.startswith("docs/"):
             text, listed = POLICIES.subn(r"\1 first_page", path.read_text())
             path.write_text(f"{text.rstrip()}\n\n{block.text}")
-    assert listed == 2, "the two lines that list the policies"
+    assert listed == 3, "the three lines that list the policies"
     return added
 
 

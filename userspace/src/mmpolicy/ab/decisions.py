@@ -11,7 +11,7 @@ from mmpolicy.host.files import Tree
 
 Counts = dict[str, dict[str, int]]  # decisions, timed, missed -> arm -> number
 LEFT_ALONE = "stock"  # the counter of what was left to the kernel
-NOT_DECISIONS = ("fault_", "cost_")
+NOT_DECISIONS = ("fault_", "cost_", "shadow_")
 MISSED = "fault_missed"  # beside the times of all faults, at one of the points
 
 

@@ -16,6 +16,7 @@ PROFILES = f"{CONTROL}/profiles"
 EXPERIMENT = f"{CONTROL}/experiment"
 DEFAULT = "default"
 NO_ARM = "none"
+NO_SHADOW = "none"
 PROFILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")  # the kernel's own rule
 NO_PROFILES = (NO_ARM, "create", "delete", "experiment", "measure")
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")  # what the module calls points, policies, knobs
@@ -112,6 +113,16 @@ class Setting:
     def is_choice(self) -> bool:
         """Tell if this is which policy the point has."""
         return not self.policy and self.name == "policy"
+
+    @property
+    def is_shadow(self) -> bool:
+        """Tell if this is which policy the point asks without obeying it."""
+        return not self.policy and self.name == "shadow"
+
+    @property
+    def off(self) -> str | None:
+        """Return what it is where nothing has been set; nothing for knobs, whose module knows."""
+        return "stock" if self.is_choice else NO_SHADOW if self.is_shadow else None
 
     @property
     def below(self) -> str:

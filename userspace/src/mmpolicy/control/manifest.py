@@ -205,12 +205,12 @@ def _path_in_file(key: Key) -> str:
 
 
 def _left_alone(now: State, names: set[str]) -> State:
-    """Return profiles with every point stock, and knobs as they are."""
+    """Return profiles with every point stock and no shadow, and knobs as they are."""
     state: State = {}
     for name in names & set(profiles_of(now)):
         state[Profile(name)] = ""
         for key, value in settings_of(now, name).items():
-            state[key] = "stock" if key.is_choice else value
+            state[key] = key.off or value
     return state
 
 

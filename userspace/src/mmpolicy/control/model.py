@@ -160,7 +160,7 @@ class Control:
 
     def values(self, knobs: Knobs) -> dict[str, int | str]:
         """Return the value of each knob, as a number where it is one."""
-        return {name: _number(self.tree.read(knob.path)) for name, knob in knobs.items()}
+        return {name: _number(chosen(self.tree.read(knob.path))) for name, knob in knobs.items()}
 
 
 def _number(text: str) -> int | str:

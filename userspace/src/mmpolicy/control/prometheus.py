@@ -109,12 +109,17 @@ def _settings(state: State) -> list[Metric]:
     policies = GaugeMetricFamily(
         f"{MODULE}_policy", "1: the policy of a point.", labels=["profile", "point", "policy"]
     )
+    shadows = GaugeMetricFamily(
+        f"{MODULE}_shadow", "1: asked, not obeyed.", labels=["profile", "point", "policy"]
+    )
     knobs = GaugeMetricFamily(
         f"{MODULE}_knob", "Value of a knob.", labels=["profile", "point", "policy", "knob"]
     )
     for key, value in state.items():
         if isinstance(key, Setting) and key.is_choice:
             policies.add_metric([key.profile, key.point, value], 1)
+        elif isinstance(key, Setting) and key.is_shadow and value != key.off:
+            shadows.add_metric([key.profile, key.point, value], 1)
         elif isinstance(key, Setting) and value.isdigit():
             knobs.add_metric([key.profile, key.point, key.policy, key.name], int(value))
     bound = GaugeMetricFamily(
@@ -125,7 +130,7 @@ def _settings(state: State) -> list[Metric]:
         cgroups = sum(isinstance(key, CgroupBinding) for key in found)
         bound.add_metric([profile, "cgroups"], cgroups)
         bound.add_metric([profile, "pids"], len(found) - cgroups)
-    return [policies, knobs, bound]
+    return [policies, shadows, knobs, bound]
 
 
 def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]:

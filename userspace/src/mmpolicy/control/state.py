@@ -64,7 +64,7 @@ def read_profile(control: Control, name: str) -> State:
     state: State = {Profile(name): ""}
     for point in control.points(name):
         state[point.choice] = point.active
-        state |= {knob: control.tree.read(knob.path) for knob in point.settings()}
+        state |= {knob: chosen(control.tree.read(knob.path)) for knob in point.settings()}
     return state | _read_bindings(control.tree, name)
 
 
@@ -91,7 +91,7 @@ def read_value(tree: Tree, key: Lease | ExperimentFile | Setting) -> str:
     """Return what one file says now."""
     if isinstance(key, Setting) and key.is_choice:
         return active_of(tree, key.path)[0]
-    return chosen(tree.read(key.path)) if isinstance(key, ExperimentFile) else tree.read(key.path)
+    return chosen(tree.read(key.path))
 
 
 # Parts of a state
@@ -194,7 +194,7 @@ def _settings(old: State, new: State) -> Iterator[Write]:
     keys = [key for key in new if isinstance(key, Setting)]
     keys.sort(key=lambda key: (key.profile, key.point, key.is_choice, key.order))
     for key in keys:
-        if new[key] != old.get(key, "stock" if key.is_choice else None):
+        if new[key] != old.get(key, key.off):
             yield assign(key, new[key])
 
 

@@ -11,6 +11,7 @@ from mmpolicy.control.bindings import memory_of_bound
 from mmpolicy.control.counters import Counters, Rates, counted_profiles, rates, read_counters
 from mmpolicy.control.keys import CONTROL_ARM, ENABLED, PERCENT, TREATMENT_ARM, Setting, State
 from mmpolicy.control.model import check_loaded, lease_of
+from mmpolicy.control.shadow import shadow_data, shadow_lines
 from mmpolicy.control.state import read_state
 from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
 from mmpolicy.host.files import Tree
@@ -51,12 +52,13 @@ def _lines(counters: Counters, *watched: Rates) -> list[str]:
         if value
     ]
     header = ("POINT", "COUNTER", "VALUE", "PER_SECOND")[: 3 + len(watched)]
-    return table(header, rows) if rows else ["every counter is 0"]
+    return table(header, rows) + shadow_lines(counters) if rows else ["every counter is 0"]
 
 
 def _data(profile: str, counters: Counters, memory: list[Memory]) -> dict[str, Any]:
     told = [each._asdict() for each in memory]
-    return {"profile": profile, "points": counters, "memory": told}
+    shadows = shadow_data(counters)
+    return {"profile": profile, "points": counters, "shadows": shadows, "memory": told}
 
 
 def _more(memory: list[Memory]) -> list[str]:
@@ -123,9 +125,9 @@ def _memory(tree: Tree, given: StatsOptions) -> list[Memory]:
 def stats(host: Host, **options: Any) -> None:
     """Show counters; with --watch also how fast they rise.
 
-    Those that are not 0. With --pid, --cgroup or --memory then RSS, what of it is lazily freed, and
-    RSS without that, of what is named or bound to the profile. The kernel walks page tables for
-    it, which is felt with large processes.
+    Those that are not 0, and what a shadow would have done. With --pid, --cgroup or --memory then
+    RSS, what of it is lazily freed, and RSS without that, of what is named or bound to the profile.
+    The kernel walks page tables for it, which is felt with large processes.
 
     JSON has all counters, with --watch one object a line.
     """

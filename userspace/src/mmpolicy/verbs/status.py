@@ -55,17 +55,19 @@ def _experiment(state: State) -> dict[str, str] | None:
 def _profile(state: State, name: str, paths: dict[str, str]) -> dict[str, Any]:
     """Return the policies of a profile that are not stock, with their knobs, and for whom."""
     settings = settings_of(state, name)
+    shadowed = {key.point for key, value in settings.items() if key.is_shadow and value != key.off}
     points = {
         key.point: {
             "policy": policy,
             "knobs": {
                 each.name: value
                 for each, value in settings.items()
-                if each.point == key.point and each.policy in ("", policy) and not each.is_choice
+                if each.point == key.point and each.policy in ("", policy) and value != each.off
+                if not each.is_choice
             },
         }
         for key, policy in settings.items()
-        if key.is_choice and policy != "stock"
+        if key.is_choice and (policy != key.off or key.point in shadowed)
     }
     bound = bindings_of(state, name)
     cgroups = [str(key.number) for key in bound if isinstance(key, CgroupBinding)]

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Which of many events is looked at: drawn by each CPU, whoever they are of. */
+#ifndef MMPOLICY_DRAW_H
+#define MMPOLICY_DRAW_H
+
+#include <linux/percpu.h>
+
+/**
+ * struct mmp_draw - of one CPU
+ * @to_pass: so many events are left until the next one that is looked at
+ * @state: of the draws
+ */
+struct mmp_draw {
+	int to_pass;
+	u32 state;
+};
+
+static noinline void mmp_draw_again(struct mmp_draw __percpu *draw, u32 most)
+{
+	u32 state = this_cpu_read(draw->state) * 1664525 + 1013904223;
+
+	this_cpu_write(draw->state, state);
+	this_cpu_write(draw->to_pass, 1 + (int)(((u64)state * most) >> 32));
+}
+
+/**
+ * mmp_drawn - is this event looked at?
+ * @draw: by whom
+ * @most: the next one is 1 to so many events on. A regular distance would fit some
+ *	pattern.
+ */
+static __always_inline bool mmp_drawn(struct mmp_draw __percpu *draw, u32 most)
+{
+	if (likely(this_cpu_dec_return(draw->to_pass) > 0))
+		return false;
+	mmp_draw_again(draw, most);
+	return true;
+}
+
+#endif /* MMPOLICY_DRAW_H */

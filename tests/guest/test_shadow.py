@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A shadow is asked and counted, and changes nothing."""
+
+from __future__ import annotations
+
+import common
+import pytest
+from anon_order import MEM, Case, take_sample
+from vm import Guest
+
+from mmpolicy.control.shadow import Shadow, shadow_of
+
+from .conftest import Machines
+from .tools import POINT, ROOT, counters, folios, must, ops_command, switch, touch
+
+DENSE = "map 4096 touch 0 4096 folios 0 4096"
+SPARSE = "map 4096 every 0 4096 16 folios 0 4096"
+POLICIES = ("adaptive", "fixed", "never", "vma_size")
+MORE = 60  # instructions
+MIB, ROUNDS = 64, 8
+SAMPLES = 0.06  # one fault in twelve is asked
+
+
+def shadow(guest: Guest, policy: str, folder: str = POINT) -> None:
+    """Name a shadow."""
+    must(guest, f"echo {policy} >{folder}/shadow")
+
+
+def asked(guest: Guest) -> int:
+    """How often shadows of the profile default were asked."""
+    return sum(n for name, n in counters(guest).items() if name.startswith("shadow_reason"))
+
+
+def told(guest: Guest, pattern: str) -> tuple[Shadow, dict[str, float]]:
+    """What a shadow says of a run of touch, for each round, and what that was without it."""
+    before = counters(guest)
+    found = touch(guest, pattern, MIB, ROUNDS)
+    after = counters(guest)
+    rounds = {name: (value - before[name]) // ROUNDS for name, value in after.items()}
+    made = shadow_of(rounds)
+    assert made
+    return made, found
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(("active", "order"), [("stock", 0), ("never", 0), ("fixed", 3)])
+def test_no_folio_changes(loaded: Guest, name: str, active: str, order: int) -> None:
+    """Pagemap shows the folios of what is active, whatever the shadow wants."""
+    must(loaded, f"echo 3 >{POINT}/fixed/max_order; echo {active} >{POINT}/policy")
+    must(loaded, f"echo 9 >{POINT}/adaptive/max_order; echo 9 >{POINT}/vma_size/max_order")
+    without = [folios(loaded, words) for words in (DENSE, SPARSE)]
+    assert without[0] == [{order: 4096}]
+    shadow(loaded, name)
+    assert [folios(loaded, words) for words in (DENSE, SPARSE)] == without
+    assert asked(loaded) > (4096 >> order) // 2
+
+
+@pytest.mark.parametrize("pattern", ("forward", "backward", "every_64k", "random_quarter"))
+@pytest.mark.parametrize("name", ("fixed", "adaptive"))
+def test_it_tells_what_would_be(loaded: Guest, name: str, pattern: str) -> None:
+    """Faults and memory are those of a run in which it is obeyed."""
+    must(loaded, f"echo 0 >{POINT}/min_available_percent")
+    shadow(loaded, name)
+    estimate, before = told(loaded, pattern)
+    shadow(loaded, "none")
+    switch(loaded, name)
+    real = touch(loaded, pattern, MIB, ROUNDS)
+    spared = before["faults"] - real["faults"]
+    slack = SAMPLES * before["faults"]
+    assert estimate.spared_least - slack <= spared <= estimate.spared_most + slack
+    pages = (real["kb"] - before["kb"]) / 4
+    slack = SAMPLES * max(real["kb"], before["kb"]) / 4
+    assert estimate.pages_least - slack <= pages <= estimate.pages_most + slack
+
+
+def test_of_a_profile(loaded: Guest) -> None:
+    """It is asked about the processes of its profile alone, with the knobs of that."""
+    profile = f"{ROOT}/profiles/try"
+    must(loaded, f"echo try >{ROOT}/profiles/create; echo 5 >{profile}/anon_order/fixed/max_order")
+    shadow(loaded, "fixed", f"{profile}/anon_order")
+    stats = "/sys/kernel/debug/mmpolicy/try/anon_order/stats"
+    count = f"grep -E 'shadow_got_order_[45] ' {stats}"
+    assert folios(loaded, DENSE) == [{0: 4096}]
+    assert must(loaded, count) == "shadow_got_order_4 0\nshadow_got_order_5 0\n"
+    must(loaded, f"sh -c 'echo $$ >{profile}/pids && exec {ops_command(DENSE)}'")
+    four, five = (int(line.split()[1]) for line in must(loaded, count).splitlines())
+    assert five > 60 > 36 >= four
+    assert asked(loaded) == 0
+    must(loaded, f"echo try >{ROOT}/profiles/delete")
+    assert must(loaded, f"cat {ROOT}/state") == "stock\n"
+
+
+@pytest.mark.parametrize("end", ("echo none >{POINT}/shadow", "echo 1 >{ROOT}/reset", "sleep 0.5"))
+def test_ends(loaded: Guest, end: str) -> None:
+    """As a policy does: by a write, a reset or the end of the lease."""
+    shadow(loaded, "adaptive")
+    assert must(loaded, f"cat {ROOT}/state") == "active\n"
+    if "sleep" in end:
+        must(loaded, f"echo 300 >{ROOT}/lease_ms")
+    must(loaded, end.format(POINT=POINT, ROOT=ROOT))
+    before = asked(loaded)
+    folios(loaded, DENSE)
+    assert asked(loaded) == before
+    assert "[none]" in must(loaded, f"cat {POINT}/shadow")
+    assert must(loaded, f"cat {ROOT}/state") == ("expired\n" if "sleep" in end else "stock\n")
+
+
+def test_unload(loaded: Guest) -> None:
+    """With a shadow the module can go, while it is asked."""
+    shadow(loaded, "adaptive")
+    must(loaded, f"{ops_command(DENSE)} >/dev/null & rmmod mmpolicy; wait $!")
+    assert folios(loaded, DENSE) == [{0: 4096}]
+
+
+def test_trace(loaded: Guest) -> None:
+    """The tracepoint tells each decision."""
+    shadow(loaded, "fixed")
+    event = "/sys/kernel/tracing/events/mmpolicy/mmpolicy_anon_shadow"
+    must(loaded, f"echo 1 >{event}/enable; {ops_command(DENSE)}; echo 0 >{event}/enable")
+    trace = "/sys/kernel/tracing/trace"
+    lines = must(loaded, f"grep mmpolicy_anon_shadow: {trace}; echo >{trace}").splitlines()
+    assert sum("order=4 reason=cap" in line for line in lines) > 4096 / 12 * 0.8
+
+
+def test_cost(all_machines: Machines) -> None:
+    """At most so many instructions a fault more than never, wherever the faults are."""
+    all_machines.end()
+    cases = [Case("forward", 64, 5), Case("every_64k", 64, 61), Case("random_quarter", 64, 15)]
+    arms = [("never", "none"), *((a, s) for a in ("stock", "never") for s in ("adaptive", "fixed"))]
+    with common.counting_guest("patched", MEM) as guest:
+        must(guest, f"modprobe mmpolicy; {common.workload('touch')} forward 64")
+        found = {}
+        for active, name in arms:
+            must(guest, f"echo {active} >{POINT}/policy; echo {name} >{POINT}/shadow")
+            for case in cases:
+                (sample,) = take_sample(guest, active, case)
+                found[active, name, case.pattern] = sample.values["ticks"] / sample.values["faults"]
+    for (active, name, pattern), taken in found.items():
+        more = taken - found["never", "none", pattern]
+        assert more <= MORE, f"{name} beside {active}, {pattern}: {more:.1f} instructions more"

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: GPL-2.0
+/* anon_order/shadow.h: what is counted of a policy that is not obeyed. */
+#include "anon_order/shadow.h"
+#include "check.h"
+#include "walks.h"
+
+#define THERE	__pte(_PAGE_PRESENT | _PAGE_USER | _PAGE_ACCESSED)
+
+static struct vm_fault fault_at(struct sim *sim, unsigned long page)
+{
+	return (struct vm_fault){
+		.vma = &sim->vma,
+		.address = SIM_BASE + (page << PAGE_SHIFT),
+		.pmd = sim_pmd(sim, page),
+	};
+}
+
+/* The fate of an order, and what it has become, as one number. */
+static int fate(struct sim *sim, unsigned long page, enum mm_policy_site site,
+		unsigned int order)
+{
+	struct vm_fault vmf = fault_at(sim, page);
+	enum mmp_fate fate = mmp_fate_of(&vmf, site, &order);
+
+	return 10 * fate + order;
+}
+
+enum { SPARED = 10 * MMP_SPARED, MADE = 10 * MMP_MADE, UNCOUNTED = 10 * MMP_UNCOUNTED };
+
+TEST(shadow_folios_are_made_where_nothing_is)
+{
+	struct sim sim;
+
+	sim_init(&sim, &mmp_policy_anon_order_never);
+	sim_vma(&sim, 4, 2 * SIM_TABLE);
+	EXPECT(fate(&sim, 37, MM_POLICY_PTE, 4), ==, MADE + 4);
+	EXPECT(fate(&sim, 37, MM_POLICY_PTE, 1), ==, SPARED + 0);
+	EXPECT(fate(&sim, 37, MM_POLICY_PTE, 0), ==, SPARED + 0);
+	EXPECT(fate(&sim, 37, MM_POLICY_SWAPIN, 4), ==, UNCOUNTED + 4);
+	*sim_pte(&sim, 48) = THERE;
+	*sim_pte(&sim, 31) = THERE;
+	EXPECT(fate(&sim, 37, MM_POLICY_PTE, 4), ==, MADE + 4);
+	*sim_pte(&sim, 47) = THERE;
+	EXPECT(fate(&sim, 37, MM_POLICY_PTE, 4), ==, SPARED + 4);
+	EXPECT(fate(&sim, 46, MM_POLICY_PTE, 4), ==, SPARED + 4);
+	EXPECT(fate(&sim, 32, MM_POLICY_PTE, 4), ==, SPARED + 4);
+	EXPECT(fate(&sim, 37, MM_POLICY_PTE, 3), ==, MADE + 3);
+	sim_free(&sim);
+}
+
+TEST(shadow_folios_fit_into_the_area)
+{
+	struct sim sim;
+
+	sim_init(&sim, &mmp_policy_anon_order_never);
+	sim_vma(&sim, 4, SIM_TABLE + 8);
+	*sim_pte(&sim, 3) = THERE;
+	*sim_pte(&sim, SIM_TABLE + 8) = THERE;
+	EXPECT(fate(&sim, 5, MM_POLICY_PTE, 9), ==, MADE + 2);
+	EXPECT(fate(&sim, 9, MM_POLICY_PTE, 4), ==, MADE + 3);
+	EXPECT(fate(&sim, SIM_TABLE + 1, MM_POLICY_PTE, 9), ==, MADE + 3);
+	sim_vma(&sim, 1, 3);
+	EXPECT(fate(&sim, 2, MM_POLICY_PTE, 9), ==, SPARED + 0);
+	sim_free(&sim);
+}
+
+TEST(shadow_folios_of_pmd_size_are_counted_once)
+{
+	struct sim sim;
+
+	sim_init(&sim, &mmp_policy_anon_order_never);
+	sim_vma(&sim, 0, SIM_TABLE);
+	EXPECT(fate(&sim, 5, MM_POLICY_PMD, 9), ==, MADE + 9);
+	EXPECT(fate(&sim, 5, MM_POLICY_PTE, 9), ==, UNCOUNTED + 9);
+	EXPECT(fate(&sim, 5, MM_POLICY_PMD, 8), ==, UNCOUNTED + 8);
+	EXPECT(fate(&sim, 5, MM_POLICY_PMD, 0), ==, UNCOUNTED + 0);
+	*sim_pte(&sim, 400) = THERE;
+	EXPECT(fate(&sim, 5, MM_POLICY_PTE, 9), ==, SPARED + 9);
+	sim_free(&sim);
+}
+
+/* Order 0 is what happens; these are what is counted meanwhile. */
+static const struct mmp_policy *asked;
+static unsigned long wanted[MMP_MAX_ORDER + 1], made[MMP_MAX_ORDER + 1];
+static unsigned long inside;
+
+static struct mmp_decision shadowed(const struct vm_fault *vmf, enum mm_policy_site site,
+				    const u32 *knob)
+{
+	struct mmp_decision d = asked->anon_order(vmf, site, knob);
+	enum mmp_fate fate = mmp_fate_of(vmf, site, &d.order);
+
+	if (fate != MMP_UNCOUNTED) {
+		wanted[d.order]++;
+		made[d.order] += fate == MMP_MADE;
+		inside += d.reason == MMP_INSIDE;
+	}
+	return (struct mmp_decision){ 0, MMP_CAP };
+}
+
+struct cost {
+	double faults, pages;
+};
+
+static struct cost cost_of(const struct mmp_policy *policy, u32 cap, walk *walk)
+{
+	struct cost cost;
+	struct sim sim;
+
+	sim_init(&sim, policy);
+	sim.knob[0] = cap;
+	sim.crowded = true;	/* each fault asks once */
+	walk(&sim);
+	cost = (struct cost){ sim.faults, sim_used(&sim) };
+	sim_free(&sim);
+	return cost;
+}
+
+/* What docs/policies/anon_order.md says of the counters. */
+static struct cost estimate_of(const struct mmp_policy *policy, u32 cap, walk *walk)
+{
+	static struct mmp_policy never = { .name = "shadowed", .anon_order = shadowed };
+	struct cost cost;
+	int order;
+
+	for (order = 0; order <= MMP_MAX_ORDER; order++)
+		wanted[order] = made[order] = 0;
+	inside = 0;
+	asked = policy;
+	cost = cost_of(&never, cap, walk);
+	for (order = MMP_MIN_ORDER; order <= MMP_MAX_ORDER; order++) {
+		cost.faults -= wanted[order] - made[order];
+		cost.pages += ((double)made[order] * (1 << order)) - wanted[order];
+	}
+	return cost;
+}
+
+TEST(a_shadow_tells_what_a_fixed_order_would_cost)
+{
+	static walk *const walks[] = {
+		forward, backward, streams, unaligned, every_32k, every_64k, every_128k,
+		every_2m, random_quarter,
+	};
+	u32 cap;
+	int i;
+
+	for (cap = 0; cap <= MMP_MAX_ORDER; cap++)
+		for (i = 0; i < (int)ARRAY_SIZE(walks); i++) {
+			struct cost real = cost_of(&mmp_policy_anon_order_fixed, cap, walks[i]);
+			struct cost told = estimate_of(&mmp_policy_anon_order_fixed, cap,
+						       walks[i]);
+
+			at("cap %u, walk %d", cap, i);
+			EXPECT(told.faults, >=, 0.99 * real.faults);
+			EXPECT(told.faults, <=, 1.01 * real.faults);
+			EXPECT(told.pages, >=, 0.99 * real.pages);
+			EXPECT(told.pages, <=, 1.01 * real.pages);
+		}
+}
+
+/*
+ * Where no folio fits around a fault, a folio that was not made may be the reason.
+ * So the truth lies between these faults spared and not spared.
+ */
+TEST(a_shadow_tells_between_what_adaptive_would_cost)
+{
+	static walk *const walks[] = {
+		forward, backward, streams, every_32k, every_64k, every_128k, every_2m,
+	};
+	int i;
+
+	for (i = 0; i < (int)ARRAY_SIZE(walks); i++) {
+		struct cost real = cost_of(&mmp_policy_anon_order_adaptive, 4, walks[i]);
+		struct cost told = estimate_of(&mmp_policy_anon_order_adaptive, 4, walks[i]);
+
+		at("walk %d", i);
+		EXPECT(told.faults, >=, 0.98 * real.faults);
+		EXPECT(told.faults - inside, <=, 1.02 * real.faults);
+		EXPECT(told.pages, >=, 0.98 * real.pages);
+		EXPECT(told.pages - inside, <=, 1.02 * real.pages);
+		EXPECT(inside, <, 0.8 * AREA);
+	}
+}

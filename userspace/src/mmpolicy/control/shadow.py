@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What a shadow would have done, from what was counted of it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mmpolicy.control.counters import Counters
+
+COUNTER = re.compile(r"shadow_(wanted|got)_order_(\d+)")
+UNSURE = "shadow_reason_inside"  # no folio fits: maybe as another would be there already
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """Faults that a shadow was asked about, and what would have become of them."""
+
+    faults: int
+    spared_least: int
+    spared_most: int
+    pages_least: int  # more than now
+    pages_most: int
+
+    def as_data(self) -> dict[str, int]:
+        """Return it for JSON."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """Return it in words."""
+        spared = _between(self.spared_least, self.spared_most)
+        low, high = (100 * n / self.faults for n in (self.spared_least, self.spared_most))
+        share = _between(f"{low:.0f}", f"{high:.0f}")
+        pages = _between(self.pages_least, self.pages_most)
+        return (
+            f"of {self.faults} faults it would have spared {spared} ({share} %), "
+            f"and taken {pages} pages more"
+        )
+
+
+def _between(low: object, high: object) -> str:
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def shadow_of(counters: Mapping[str, int]) -> Shadow | None:
+    """Return what the counters of a point say of its shadow, nothing if it was not asked.
+
+    A fault whose folio would have been there already would have been spared. Each folio that
+    would have been made has its pages, of which those that had a fault are no more than now.
+    """
+    found = {"wanted": {}, "got": {}}  # type: dict[str, dict[int, int]]
+    for name, value in counters.items():
+        match = COUNTER.fullmatch(name)
+        if match:
+            found[match[1]][int(match[2])] = value
+    wanted, got = found["wanted"], found["got"]
+    faults = sum(wanted.values())
+    if not faults:
+        return None
+    large = sum(count for order, count in wanted.items() if order)
+    spared = large - sum(got.values())
+    pages = max(sum(count << order for order, count in got.items()) - large, 0)
+    unsure = counters.get(UNSURE, 0)
+    return Shadow(faults, spared, spared + unsure, max(pages - unsure, 0), pages)
+
+
+def shadows_of(counters: Counters) -> dict[str, Shadow]:
+    """Return the shadows of all points that have asked one."""
+    found = {point: shadow_of(values) for point, values in counters.items()}
+    return {point: shadow for point, shadow in found.items() if shadow}
+
+
+def shadow_data(counters: Counters) -> dict[str, Any]:
+    """Return all shadows for JSON."""
+    return {point: shadow.as_data() for point, shadow in shadows_of(counters).items()}
+
+
+def shadow_lines(counters: Counters) -> list[str]:
+    """Return a line for each shadow, with an empty one before them."""
+    lines = [f"shadow of {point}: {each.text()}" for point, each in shadows_of(counters).items()]
+    return ["", *lines] if lines else []
