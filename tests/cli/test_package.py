@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
+from mmpolicy import __version__
 from mmpolicy.cli import main
 from mmpolicy.errors import Exit
 
@@ -41,6 +42,20 @@ def test_the_oldest_versions_are_those_that_are_tested() -> None:
     project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
     lowest = dict(each.split(">=") for each in project["dependencies"])
     assert lowest == {name: version(name) for name in lowest}
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern"),
+    [("dkms.conf", r'^PACKAGE_VERSION="(.*)"'), ("debian/changelog", r"^mmpolicy \((.*)\)"),
+     ("debian/mmpolicy-dkms.install", r"/mmpolicy-(.*)$"),
+     ("module/core.c", r'^MODULE_VERSION\("(.*)"'), ("module/stub.c", r'^MODULE_VERSION\("(.*)"'),
+     ("CHANGELOG.md", r"^## ([0-9.]+)"), ("docs/host.md", r"_([0-9.]+)_all[.]deb"),
+     ("README.md", r"_([0-9.]+)_all[.]deb")],
+)  # fmt: skip
+def test_one_version(file: str, pattern: str) -> None:
+    found = re.findall(pattern, (SOURCE.parent / file).read_text(), re.MULTILINE)
+    newest = found[:1] if "change" in file.lower() else set(found)
+    assert list(newest) == [__version__]
 
 
 def test_metadata(files: dict[str, str]) -> None:

@@ -42,6 +42,12 @@ packages() {
 	[ -d "$PACKAGES" ] || with_lock packages step "packages" packages make_packages "$TREE" "$PACKAGES"
 }
 
+# Errors and warnings both fail.
+lint_packages() {
+	packages
+	lintian --allow-root --fail-on error,warning --tag-display-limit 0 "$PACKAGES"/*.changes
+}
+
 # ---- Kernels with the hooks
 
 need_kernel_package_tools() {
@@ -93,9 +99,8 @@ kernel_packages() {
 
 # ---- A Debian of its own for guests, with systemd
 
-# What the packages need beside what is always there, and a compiler cache, as
-# compilers take minutes in an emulated guest.
-ROOT_PACKAGES=systemd-sysv,dkms,ccache,kmod,python3-click,python3-prometheus-client,python3-rich
+# What the packages need beside what is always there.
+ROOT_PACKAGES=systemd-sysv,dkms,kmod,python3-click,python3-prometheus-client,python3-rich
 ROOT_PACKAGES+=,python3-tomli-w,libelf1
 
 need_root_tools() {
