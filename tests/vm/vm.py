@@ -282,7 +282,9 @@ class Guest:
         # TCG keeps the code of a program for each place where it was mapped, and walks
         # all of that when such a page is written later: minutes, with random places.
         words = "console=ttyS0,115200 panic=-1 printk.devkmsg=on no_timer_check norandmaps"
-        words += f" {GUEST_WORDS}"
+        # khugepaged copies under rcu_read_lock() at the lowest priority. Where kernels
+        # preempt and the host is busy too, others keep it from that for over a minute.
+        words += f" rcupdate.rcu_cpu_stall_timeout=300 {GUEST_WORDS}"
         if self.root:  # nobody would tell systemd that the consoles are there
             words += " systemd.mask=getty.target systemd.show_status=0"
         if self.icount:
