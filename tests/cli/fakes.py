@@ -4,7 +4,8 @@
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from errno import EACCES, EBUSY, EEXIST, EINVAL, ENOENT, ENOSPC, ERANGE, ESRCH
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from mmpolicy.control.keys import CgroupBinding, Key, ProcessBinding, State
 from mmpolicy.control.model import About
 from mmpolicy.control.state import read_state
 from mmpolicy.host.cgroups import cgroup_paths
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import TRACING, Tree
 
 RELEASE = "6.12.117-mmpolicy"
 CONTROL = "/sys/kernel/mmpolicy"
@@ -83,6 +84,7 @@ class FakeTree(Tree):
         self.writes: list[tuple[str, str]] = []
         self.refusals: dict[str, int] = {}  # path -> errno
         self.denied = False  # not root
+        self.trace = ""  # what tracing sees
         self.rounding: dict[str, str] = {}  # path -> what the kernel makes of any value
 
     def put(self, path: str, text: str | bytes) -> None:
@@ -97,7 +99,21 @@ class FakeTree(Tree):
     def writable(self, path: str) -> bool:
         return not self.denied and self.exists(path)
 
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        self.put(f"{TRACING}/trace", self.trace)
+        for name in ("buffer_size_kb", "options/event-fork", "set_event_pid"):
+            self.put(f"{TRACING}/{name}", "")
+        for name in ("anon_order", "anon_shadow", "bulk"):
+            self.put(f"{TRACING}/events/mmpolicy/mmpolicy_{name}/enable", "0")
+        yield
+        self.remove(TRACING)
+
     def store(self, path: str, value: str) -> None:
+        if path.startswith(TRACING):
+            super().store(path, value)
+            self.writes.append((path, value))
+            return
         number = EACCES if self.denied else self.refusals.get(path, 0)
         number = number or (0 if self.exists(path) else ENOENT)
         if not number and self.read(f"{CONTROL}/state") == "expired" and path != RESET:

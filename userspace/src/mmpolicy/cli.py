@@ -32,6 +32,8 @@ VERBS = {
     "watch": "stats",
     "export": "export",
     "map": "memory_map",
+    "explain": "explain",
+    "recommend": "explain",
     "ab": "ab",
 }
 

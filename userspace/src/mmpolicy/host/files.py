@@ -15,6 +15,12 @@ from mmpolicy.errors import Error, Exit, Remedies, explain
 MODULE = "mmpolicy"
 CONTROL = f"/sys/kernel/{MODULE}"
 MODULE_DIR = f"/sys/module/{MODULE}"
+TRACING = f"/sys/kernel/tracing/instances/{MODULE}"  # of our own, while we look
+TRACING_REMEDIES: Remedies = {
+    EACCES: (Exit.DENIED, "run it as root"),
+    EPERM: (Exit.DENIED, "run it as root"),
+    ENOENT: (Exit.LACKING, "mount -t tracefs none /sys/kernel/tracing"),
+}
 
 READ_REMEDIES: Remedies = {
     EACCES: (Exit.DENIED, "run it as root"),
@@ -80,12 +86,15 @@ def parts_of(path: str) -> list[str]:
     return parts
 
 
-def _ours(path: str) -> list[str]:
-    """Return the names that lead from the control tree to a file; refuse any other file."""
-    below = path.removeprefix(f"{CONTROL}/")
-    if below == path:
-        raise Error(f"{path!r} is no file below {CONTROL}", Exit.USAGE, "nothing was written")
-    return parts_of(below)
+def _ours(path: str) -> tuple[str, list[str]]:
+    """Return the folder of ours that a file is in, and the names that lead there from it.
+
+    That is the control tree, or our instance of tracing. Refuse any other file.
+    """
+    for base in (CONTROL, TRACING):
+        if path.startswith(f"{base}/"):
+            return base, parts_of(path.removeprefix(f"{base}/"))
+    raise Error(f"{path!r} is no file below {CONTROL}", Exit.USAGE, "nothing was written")
 
 
 def read_given(name: str) -> str:
@@ -193,7 +202,7 @@ class Tree:
         return os.geteuid() == 0
 
     def write(self, path: str, value: str) -> None:
-        """Write a value in one go to a file of the control tree, and to no other file.
+        """Write a value in one go to a file of the control tree, or of our tracing; to no other.
 
         The kernel decides if it is a good one.
         """
@@ -203,8 +212,23 @@ class Tree:
 
     def store(self, path: str, value: str) -> None:
         """Do the write itself; tests replace this with a model of the kernel."""
-        with self._opened(CONTROL, _ours(path), os.O_WRONLY | os.O_TRUNC) as file:
+        with self._opened(*_ours(path), os.O_WRONLY | os.O_TRUNC) as file:
             os.write(file, f"{value}\n".encode())
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Have an instance of tracing, which sees nothing of others, nor they of it.
+
+        One that is there was left by somebody who was killed; the caller has a lock.
+        """
+        with _explained("make", self.real(TRACING), TRACING_REMEDIES):
+            if self.is_dir(TRACING):
+                self.real(TRACING).rmdir()
+            self.real(TRACING).mkdir()
+        try:
+            yield
+        finally:
+            self.real(TRACING).rmdir()
 
     def keep(self, path: str, text: str, mode: int = PRIVATE) -> None:
         """Write an ordinary file so that a crash leaves the old one or the new one."""

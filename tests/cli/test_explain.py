@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`explain` and `recommend`: on a process made of files, and a trace made of lines."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mmpolicy.errors import Error
+from mmpolicy.host.files import TRACING
+from mmpolicy.host.tracing import parse
+from mmpolicy.memory.advice import Advice, advise
+from mmpolicy.memory.explain import Explained, Wanted
+
+from .fakes import CONTROL, Clock, FakeTree, Run, read_named
+from .test_map import PID, START, process
+
+__all__ = ["process"]
+
+ENABLE = f"{TRACING}/events/mmpolicy/mmpolicy_anon_order/enable"
+
+
+def line(kind: str, address: int, order: int, reason: str, site: str = "pte") -> str:
+    where = f"addr={address:x} site={site} order={order} reason={reason}"
+    return f"  redis-{PID} [001] .....  12.345678: mmpolicy_anon_{kind}: {where}"
+
+
+@pytest.fixture
+def traced(process: FakeTree, clock: Clock) -> FakeTree:
+    """Make the process fault: adaptive is asked, and fixed is the shadow."""
+    lines = ["# entries-in-buffer/entries-written: 180/190   #P:2"]
+    lines += [line("order", START + 4096 * n, 4, "run") for n in range(60)]
+    lines += [line("order", START, 0, "alone") for _ in range(90)]
+    lines += [line("order", START, 0, "alone", "pmd"), line("order", 5, 0, "alone")]
+    lines += [line("shadow", START, 4, "cap") for _ in range(30)]
+    process.trace = "\n".join(lines)
+    process.make_process(PID)
+    process.put(f"/proc/{PID}/task/{PID}/comm", "x")
+    process.put(f"/proc/{PID}/task/11/comm", "x")
+    process.put(f"/proc/{PID}/cgroup", "0::/web.slice")
+    process.make_cgroup("/web.slice")
+    clock.steps = [lambda: None] * 9
+    return process
+
+
+def test_explain(run: Run, traced: FakeTree, clock: Clock) -> None:
+    run("set", "anon_order", "adaptive", "shadow=fixed")
+    traced.writes.clear()
+    result = run("explain", str(PID), "--seconds", "3")
+    assert (result.code, clock.now) == (0, 3.0)
+    assert result.out.splitlines() == [
+        "profile: default, policy: adaptive, shadow: fixed",
+        f"{START:x}-{START + 64 * 4096:x} [anon:my heap]",
+        "  has     76 kB: 64 kB in folios of 64 kB, 50% never used, "
+        "8 kB in folios of 2048 kB, 0% never used",
+        "  wanted  150 faults: 4 kB 90, 64 kB 60 (60 %: no memory nearby was used in full; "
+        "40 %: memory nearby was used in full)",
+        "  shadow  30 faults: 64 kB 30 (100 %: it is the limit of the policy)",
+        "10 decisions were too many to be kept",
+    ]
+    assert (f"{TRACING}/set_event_pid", f"{PID} 11") in traced.writes
+    assert [value for path, value in traced.writes if path == ENABLE] == ["1", "0"]
+    assert not [path for path, _ in traced.writes if "bulk" in path]
+    assert not traced.exists(TRACING)
+    data = run("explain", str(PID), "--json").json
+    assert (data["policy"], data["shadow"], data["lost"]) == ("adaptive", "fixed", 10)
+    (area,) = data["areas"]
+    assert (area["start"], area["pages"]) == (START, 19)
+    assert (area["large_pages"], area["unused_pages"]) == ({"4": 16, "9": 2}, {"4": 8, "9": 0})
+    assert area["wanted"]["orders"] == {"0": 90, "4": 60}
+    assert area["shadow"]["reasons"] == {"cap": 30}
+
+
+def test_explain_an_address(run: Run, traced: FakeTree) -> None:
+    assert "[anon:my heap]" in run("explain", str(PID), f"{START + 4096:x}").out
+    assert "[anon:my heap]" in run("explain", str(PID), f"0x{START:x}").out
+    away = run("explain", str(PID), "7000")
+    assert (away.code, "no anonymous memory at 7000" in away.err) == (2, True)
+    assert run("explain", str(PID), "heap").code == 2
+    assert run("explain", "99").code == 2
+
+
+def test_explain_says_what_is_missing(run: Run, traced: FakeTree) -> None:
+    traced.trace = ""
+    last = run("explain", str(PID)).out.splitlines()[-1]
+    assert last.startswith("no policy was asked: mmpolicy set anon_order shadow=adaptive")
+    run("set", "anon_order", "fixed")
+    last = run("explain", str(PID)).out.splitlines()[-1]
+    assert last == "no fault was decided in this time"
+
+
+def test_tracing_ends_with_an_interrupt(run: Run, traced: FakeTree, clock: Clock) -> None:
+    clock.steps = []
+    assert run("explain", str(PID)).code != 0
+    assert [value for path, value in traced.writes if path == ENABLE] == ["1", "0"]
+
+
+@pytest.mark.parametrize("path", [f"{TRACING}/../other/trace", "/sys/kernel/tracing/tracing_on"])
+def test_tracing_of_others_is_left_alone(tree: FakeTree, path: str) -> None:
+    with pytest.raises(Error):
+        tree.write(path, "1")
+    assert tree.writes == []
+
+
+def test_a_second_one_waits_for_the_first(run: Run, traced: FakeTree) -> None:
+    with traced.locked("/run/mmpolicy/tracing.lock", "mmpolicy, pid 7"):
+        result = run("explain", str(PID))
+    assert (result.code, "is held by mmpolicy, pid 7" in result.err) == (1, True)
+
+
+def test_an_unknown_reason_is_shown_by_its_name() -> None:
+    (decision,) = parse(line("order", 4096, 3, "new_one")).decisions
+    wanted = Wanted()
+    wanted.add(decision)
+    assert wanted.text() == "1 faults: 32 kB 1 (100 %: new_one)"
+
+
+def seen(run_: int = 0, alone: int = 0, cap: int = 0, unused: int = 0, order: int = 4) -> Explained:
+    reasons = Counter({"run": run_, "alone": alone, "cap": cap})
+    wanted = Wanted(Counter({order: run_ + cap, 0: alone}), +reasons)
+    return Explained(0, 0, "all", 1000, Counter({order: 100}), Counter({order: unused}), wanted)
+
+
+@pytest.mark.parametrize(
+    ("whole", "largest", "policy", "max_order"),
+    [
+        (seen(run_=900, alone=100), 1 << 20, "adaptive", 4),
+        (seen(run_=900, alone=100), 1 << 30, "adaptive", 9),
+        (seen(run_=900, alone=100, unused=50), 1 << 30, "adaptive", 2),
+        (seen(run_=10, alone=990), 1 << 30, "stock", None),
+        (seen(cap=1000, unused=50), 1 << 30, "adaptive", 2),
+    ],
+)
+def test_advice(whole: Explained, largest: int, policy: str, max_order: int | None) -> None:
+    advice = advise(whole, largest)
+    assert isinstance(advice, Advice)
+    assert (advice.policy, advice.max_order) == (policy, max_order)
+    assert advice.evidence
+
+
+@pytest.mark.parametrize("whole", [seen(run_=50), seen(cap=1000, unused=5), Explained(0, 0, "")])
+def test_too_little_to_tell(whole: Explained) -> None:
+    assert advise(whole, 1 << 30) is None
+
+
+def test_recommend_is_applied_and_adds_one_profile(
+    run: Run, traced: FakeTree, tmp_path: Path
+) -> None:
+    run("profile", "create", "other")
+    run("set", "anon_order", "never", "--profile", "other")
+    run("set", "anon_order", "shadow=adaptive", "pressure_percent=33")
+    before = read_named(traced)
+    traced.trace = "\n".join(line("shadow", START, 4, "run") for _ in range(200))
+    result = run("recommend", str(PID), "--seconds", "2")
+    assert read_named(traced) == before
+    head = [each for each in result.out.splitlines() if each.startswith("#")]
+    assert head == [
+        f"# process {PID}: anon_order adaptive",
+        "# 44% of the pages in large folios were never used",
+        "# 200 of 200 faults were beside memory that was used in full",
+    ]
+    manifest = tmp_path / "m.toml"
+    manifest.write_text(result.out)
+    applied = run("apply", str(manifest))
+    assert applied.code == 0, applied.err
+    after = read_named(traced)
+    new = {key: value for key, value in after.items() if before.get(key) != value}
+    profile = "profiles/redis--server"
+    assert new.pop(f"{profile}/anon_order/policy") == "adaptive"
+    assert new.pop(f"{profile}/anon_order/adaptive/max_order") == "2"
+    assert new.pop(f"{profile}/anon_order/pressure_percent") == "33"
+    assert new.pop(f"cgroups/{traced.inode('/sys/fs/cgroup', 'web.slice')}") == "redis--server"
+    assert all(key.startswith(profile) for key in new)
+    assert all(after[key] == value for key, value in before.items())
+
+
+def test_recommend_json_and_names(run: Run, traced: FakeTree) -> None:
+    traced.trace = "\n".join(line("shadow", START, 0, "alone") for _ in range(200))
+    traced.put(f"/proc/{PID}/cgroup", "0::/")
+    data = run("recommend", str(PID), "--name", "mine", "--json").json
+    assert (data["profile"], data["policy"], data["max_order"]) == ("mine", "stock", None)
+    assert data["cgroup"] == ""
+    assert "[profiles.mine.anon_order]" in data["manifest"]
+    assert run("recommend", str(PID), "--name", "../x").code == 5
+    run("profile", "create", "redis--server")
+    assert run("recommend", str(PID), "--json").json["profile"] == "redis--server-2"
+
+
+def test_recommend_with_too_little(run: Run, traced: FakeTree) -> None:
+    traced.trace = ""
+    traced.put(f"/proc/{PID}/mem", "")
+    result = run("recommend", str(PID))
+    assert (result.code, result.out) == (7, "")
+    assert "too little was seen" in result.err
+    assert "next: mmpolicy set anon_order shadow=adaptive --profile default" in result.err
+    assert traced.exists(CONTROL)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What each area of a process got, what was wanted for it and why, and what a policy is worth."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmpolicy.host.tracing import Decision
+from mmpolicy.memory.folios import PAGE, Area, totals
+
+# What docs/policies/anon_order.md calls them; another one is shown by its name.
+WORDS = {
+    "cap": "it is the limit of the policy",
+    "run": "memory nearby was used in full",
+    "inside": "no folio fits around the page",
+    "alone": "no memory nearby was used in full",
+    "unused": "more of it nearby was allocated and not used",
+    "probe": "smaller folios, to see them used",
+    "locked": "mlock() populates the area anyway",
+}
+
+
+@dataclass
+class Wanted:
+    """What a policy wanted."""
+
+    orders: Counter[int] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, decision: Decision) -> None:
+        """Count a decision."""
+        self.orders[decision.order] += 1
+        self.reasons[decision.reason] += 1
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {"orders": dict(sorted(self.orders.items())), "reasons": dict(self.reasons)}
+
+    def text(self) -> str:
+        """Return it in words, the most frequent first."""
+        number = self.orders.total()
+        orders = ", ".join(f"{size(order)} {n}" for order, n in self.orders.most_common())
+        reasons = "; ".join(
+            f"{100 * n / number:.0f} %: {WORDS.get(name, name)}"
+            for name, n in self.reasons.most_common()
+        )
+        return f"{number} faults: {orders} ({reasons})"
+
+
+@dataclass
+class Explained:
+    """An area, or all of them together."""
+
+    start: int
+    end: int
+    name: str
+    pages: int = 0
+    large: Counter[int] = field(default_factory=Counter)  # pages in folios by order, above 0
+    unused: Counter[int] = field(default_factory=Counter)  # of these, those full of zeroes
+    wanted: Wanted = field(default_factory=Wanted)
+    shadow: Wanted = field(default_factory=Wanted)
+
+    @property
+    def unused_share(self) -> float:
+        """Return the part of the pages of large folios that was never used."""
+        return self.unused.total() / self.large.total() if self.large else 0.0
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "start": self.start, "end": self.end, "name": self.name, "pages": self.pages,
+            "large_pages": dict(self.large), "unused_pages": dict(self.unused),
+            "wanted": self.wanted.as_data(), "shadow": self.shadow.as_data(),
+        }  # fmt: skip
+
+    def lines(self) -> Iterator[str]:
+        """Yield it in words."""
+        kept = [
+            f"{n * PAGE >> 10} kB in folios of {size(order)}, "
+            f"{self.unused[order] / n:.0%} never used"
+            for order, n in sorted(self.large.items())
+        ]
+        yield f"  has     {self.pages * PAGE >> 10} kB: {', '.join(kept) or 'all in single pages'}"
+        for what, wanted in (("wanted", self.wanted), ("shadow", self.shadow)):
+            if wanted.orders:
+                yield f"  {what}  {wanted.text()}"
+
+
+def size(order: int) -> str:
+    """Return how large a folio is."""
+    return f"{PAGE << order >> 10} kB"
+
+
+def explain_areas(areas: Iterable[Area], decisions: Iterable[Decision]) -> list[Explained]:
+    """Return the areas that have memory, with what was wanted in each."""
+    found = []
+    for area in areas:
+        each = Explained(area.start, area.start + len(area.kinds) * PAGE, area.name)
+        for order, total in totals([area]).items():
+            each.pages += total.pages
+            if order:
+                each.large[order], each.unused[order] = total.pages, total.zero
+        found.append(each)
+    for decision in decisions:
+        for each in found:
+            if each.start <= decision.address < each.end:
+                (each.shadow if decision.shadow else each.wanted).add(decision)
+    return found
+
+
+def all_of(found: Iterable[Explained]) -> Explained:
+    """Return the sum of some areas."""
+    whole = Explained(0, 0, "all")
+    for each in found:
+        whole.pages += each.pages
+        whole.large += each.large
+        whole.unused += each.unused
+        for mine, theirs in ((whole.wanted, each.wanted), (whole.shadow, each.shadow)):
+            mine.orders += theirs.orders
+            mine.reasons += theirs.reasons
+    return whole

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`explain` and `recommend`: why the memory of a process is as it is, and what would suit it."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import click
+
+from mmpolicy.control.bindings import profile_of
+from mmpolicy.control.keys import (
+    NO_PROFILES,
+    NO_SHADOW,
+    CgroupBinding,
+    Profile,
+    Setting,
+    State,
+    choice,
+)
+from mmpolicy.control.manifest import save
+from mmpolicy.control.state import profiles_of, read_state, settings_of
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.cgroups import find_cgroup
+from mmpolicy.host.machine import Host
+from mmpolicy.host.processes import cgroup_of
+from mmpolicy.host.tracing import record
+from mmpolicy.memory.advice import Advice, advise
+from mmpolicy.memory.explain import Explained, all_of, explain_areas
+from mmpolicy.memory.folios import read_areas
+from mmpolicy.render import emit
+from mmpolicy.verbs.options import Seconds, json_option, pass_host
+
+POINT = "anon_order"
+
+
+class Address(click.ParamType):
+    """An address such as 7f3501c00000, with or without 0x."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        try:
+            return value if isinstance(value, int) else int(value, 16)
+        except ValueError:
+            self.fail(f"'{value}' is no address such as 7f3501c00000", param, ctx)
+
+
+class Seen(NamedTuple):
+    """What was seen of a process."""
+
+    profile: str
+    policy: str
+    shadow: str
+    areas: list[Explained]
+    lost: int
+
+
+seconds_option = click.option(
+    "--seconds", type=Seconds(), default=5.0, show_default=True, metavar="TIME",
+    help="How long to look at decisions.",
+)  # fmt: skip
+pid_argument = click.argument("pid", type=click.IntRange(min=1))
+
+
+def _look(host: Host, pid: int, seconds: float) -> tuple[State, Seen]:
+    state = read_state(host.tree)
+    profile = profile_of(host.tree, state, pid)
+    recorded = record(host.tree, pid, lambda: host.sleep(seconds))
+    areas = read_areas(host.tree, pid, contents=True, files=False)
+    found = explain_areas(areas, recorded.decisions)
+    policy = state.get(choice(profile, POINT), "-")
+    shadow = state.get(Setting(profile, POINT, "", "shadow"), "none")
+    return state, Seen(profile, policy, shadow, found, recorded.lost)
+
+
+@click.command()
+@pid_argument
+@click.argument("address", type=Address(), required=False)
+@seconds_option
+@json_option
+@pass_host
+def explain(host: Host, pid: int, address: int | None, seconds: float, want_json: bool) -> None:
+    """Explain the folios of a process: what it has, what was wanted, and why.
+
+    For each anonymous area, or the one at ADDRESS: the folios that it has, how much of the large
+    ones was never used, and for the faults of some seconds what the policy wanted and why; the
+    same of a shadow. To find what is unused, pages that are there are read, which marks them as
+    used.
+    """
+    _, seen = _look(host, pid, seconds)
+    areas = [each for each in seen.areas if address is None or each.start <= address < each.end]
+    if address is not None and not areas:
+        text = f"process {pid} has no anonymous memory at {address:x}"
+        raise Error(text, Exit.USAGE, f"mmpolicy explain {pid}")
+    data = {"pid": pid, **seen._asdict(), "areas": [each.as_data() for each in areas]}
+    emit("explain", want_json, data, lambda: _lines(seen, areas))
+
+
+def _lines(seen: Seen, areas: list[Explained]) -> Iterator[str]:
+    yield f"profile: {seen.profile}, policy: {seen.policy}, shadow: {seen.shadow}"
+    for each in areas:
+        yield f"{each.start:x}-{each.end:x} {each.name or '(anonymous)'}"
+        yield from each.lines()
+    if not any(each.wanted.orders or each.shadow.orders for each in areas):
+        yield _nothing_wanted(seen)
+    if seen.lost:
+        yield f"{seen.lost} decisions were too many to be kept"
+
+
+def _nothing_wanted(seen: Seen) -> str:
+    if seen.policy == "stock" and seen.shadow == "none":
+        return f"no policy was asked: {_begin_shadow(seen)} asks one without obeying it"
+    return "no fault was decided in this time"
+
+
+def _begin_shadow(seen: Seen) -> str:
+    return f"mmpolicy set {POINT} shadow=adaptive --profile {seen.profile}"
+
+
+@click.command()
+@pid_argument
+@click.option("--name", metavar="NAME", help="Name of the profile; else that of the process.")
+@seconds_option
+@json_option
+@pass_host
+def recommend(host: Host, pid: int, name: str | None, seconds: float, want_json: bool) -> None:
+    """Propose a profile for a process, as a manifest for apply, with the evidence.
+
+    The manifest is the state as it is with one more profile, to which the cgroup of the process is
+    bound. The decisions of adaptive are what tells most: make it the shadow of the process's
+    profile first. Nothing is changed. Exit 7 if too little was seen.
+    """
+    state, seen = _look(host, pid, seconds)
+    largest = max((each.pages * 4096 for each in seen.areas), default=0)
+    advice = advise(all_of(seen.areas), largest)
+    if not advice:
+        text = f"too little was seen of process {pid} to tell"
+        hint = f"{_begin_shadow(seen)}, then again with more --seconds, while it works"
+        raise Error(text, Exit.INCONCLUSIVE, hint)
+    profile = name or _name_of(host.tree.read(f"/proc/{pid}/comm"), profiles_of(state))
+    target, bound = _with_profile(host, state, seen.profile, profile, advice, pid)
+    evidence = [f"process {pid}: {POINT} {advice.policy}", *advice.evidence]
+    if not bound:
+        evidence.append("it has no cgroup of its own; mmpolicy bind --pid binds it")
+    manifest = save(host.tree, target)
+    data = {
+        "pid": pid, "profile": profile, "policy": advice.policy, "max_order": advice.max_order,
+        "evidence": list(advice.evidence), "cgroup": bound, "manifest": manifest,
+    }  # fmt: skip
+    lines = [*(f"# {line}" for line in evidence), manifest.rstrip("\n")]
+    emit("recommend", want_json, data, lines)
+
+
+def _name_of(comm: str, taken: list[str]) -> str:
+    """Return a name for a profile that is like that of a program."""
+    name = re.sub("[^a-z0-9_-]", "-", comm.lower()).strip("-_") or "process"
+    return f"{name[:27]}-2" if name in (*taken, *NO_PROFILES) else name[:31]
+
+
+def _with_profile(
+    host: Host, state: State, old: str, name: str, advice: Advice, pid: int
+) -> tuple[State, str]:
+    """Return the state with the profile, and the cgroup that is bound to it, if there is one."""
+    settings: State = {
+        key.of(name): value
+        for key, value in settings_of(state, old).items()
+        if key.point == POINT or old != "default"
+    }
+    settings[Setting(name, POINT, "", "shadow")] = NO_SHADOW
+    settings[choice(name, POINT)] = advice.policy
+    if advice.max_order is not None:
+        settings[Setting(name, POINT, advice.policy, "max_order")] = str(advice.max_order)
+    target: State = {**state, Profile(name): "", **settings}
+    cgroup = cgroup_of(host.tree, pid)
+    if cgroup in ("", "/"):
+        return target, ""
+    return target | {CgroupBinding(int(find_cgroup(host.tree, cgroup))): name}, cgroup
