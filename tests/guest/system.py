@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A Debian of its own: a folder that a guest boots with systemd, and where dpkg works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from machine import TREE, Kernel
+
+# In the folder and in its guest, the host's files are below this.
+HOST = "/run/vm/host"
+# A mount space of its own: what is mounted is gone at the end, whatever happens.
+ENTER = """
+mkdir -p "$1$3/$2" && mount --bind "$2" "$1$3/$2" && mount -t proc proc "$1/proc" || exit
+exec chroot "$1" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    DEBIAN_FRONTEND=noninteractive sh -c "$4"
+"""
+# What differs from boot to boot, or belongs to dpkg and to the tests.
+NOISE = re.compile(
+    r"/(proc|sys|dev|run|tmp|root|var/(log|cache|tmp|lib/(dpkg|systemd|apt))|etc/machine-id"
+    r"|etc/ld\.so\.cache|etc/\.pwd\.lock|var/spool)(/.*)?|/lib/modules/[^/]+/modules\..*"
+    r"|.*/__pycache__(/.*)?|/usr/lib/modules/[^/]+/modules\..*"
+)
+
+
+def dev(*words: str, tree: Path = TREE) -> list[Path]:
+    """Run a command of ./dev; the paths on its last line."""
+    argv = [str(tree / "dev"), *words]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [Path(word) for word in done.stdout.splitlines()[-1].split()[1:]]
+
+
+def packages(folder: Path, version: str) -> list[Path]:
+    """The packages of this tree, as if it had that version."""
+    copy = folder / f"tree-{version}"
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "tests", "bench", "docs", "kernel-hooks")
+    shutil.copytree(TREE, copy, ignore=ignored)
+    shutil.copytree(TREE / "tests/vm", copy / "tests/vm")
+    for path in (path for path in copy.rglob("*") if path.is_file()):
+        text = path.read_text(errors="surrogateescape")
+        if "0.1.0" in text:
+            path.write_text(text.replace("0.1.0", version), errors="surrogateescape")
+    return dev("package", tree=copy)
+
+
+@dataclass(frozen=True)
+class System:
+    """A folder with a system, and the kernel that its guest boots."""
+
+    folder: Path
+    source: Path
+    release: str
+
+    def run(self, command: str) -> str:
+        """Run a command in the folder, on this machine; it has to succeed."""
+        argv = ["unshare", "--mount", "sh", "-c", ENTER, "enter"]
+        argv += [str(self.folder), str(self.source), HOST, command]
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        text = done.stdout.decode(errors="replace")
+        logs = [log.read_text(errors="replace") for log in self.folder.rglob("make.log")]
+        assert done.returncode == 0, "\n".join([text, *logs])
+        return text
+
+    def put(self, path: str, text: str) -> None:
+        """Make a file in it."""
+        file = self.folder / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def add(self, *files: Path) -> str:
+        """Copy files into it; the words that name them there."""
+        for file in files:
+            shutil.copy(file, self.folder / "root")
+        return " ".join(f"/root/{file.name}" for file in files)
+
+
+def new_system(folder: Path, flavor: str) -> System:
+    """A fresh one, with the modules of a kernel of ours and its built source as headers."""
+    (base,) = dev("root")
+    kernel = Kernel.of_flavor(os.environ.get("MMPOLICY_SERIES") or "6.12", flavor)
+    assert kernel.modules
+    source = (kernel.image.parent / "src").resolve()
+    system = System(folder / "root", source, kernel.modules.name)
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["cp", "-a", base, system.folder], check=True)
+    modules = system.folder / "lib/modules" / system.release
+    shutil.copytree(kernel.modules, modules, ignore=shutil.ignore_patterns("updates", "build"))
+    (modules / "build").symlink_to(f"{HOST}{source}")
+    system.run(f"depmod {system.release}")
+    return system
+
+
+def listing(text: str) -> set[str]:
+    """The lines of LIST without noise."""
+    return {line for line in text.splitlines() if not NOISE.fullmatch(line.split("\t")[0])}
+
+
+# Each path with its kind, and of a file what is in it.
+LIST = r"""
+find / -xdev \( -path /proc -o -path /sys -o -path /run \) -prune -o -type f -print0 |
+    xargs -0 sha256sum -z | tr '\0' '\n' | sed -E 's/^\\?(\S+)  (.*)/\2\t\1/'
+find / -xdev \( -path /proc -o -path /sys -o -path /run \) -prune -o ! -type f -printf '%p\t%y%l\n'
+"""
