@@ -100,7 +100,7 @@ def guest(system: System, before: set[str], folder: Path) -> Iterator[Guest]:
     system.run(f"dpkg -i {system.add(*dev('package'))}")
     system.put("etc/mmpolicy/50-web.toml", MANIFEST)
     with new_guest("patched", mem="3G", root=system.folder) as guest:
-        must(guest, "systemctl is-system-running --wait", timeout=400)
+        must(guest, "systemctl is-system-running --wait", timeout=600)
         yield guest
 
 
@@ -159,7 +159,7 @@ def test_stop(guest: Guest) -> None:
 
 def test_upgrade(guest: Guest) -> None:
     """With policies active: stock, the newer module, the same policies."""
-    must(guest, "dpkg -i /root/*_0.1.1_all.deb", timeout=400)
+    must(guest, "dpkg -i /root/*_0.1.1_all.deb", timeout=600)
     assert must(guest, "cat /sys/module/mmpolicy/version; mmpolicy --version").split() == [
         "0.1.1", "mmpolicy,", "version", "0.1.1"
     ]  # fmt: skip
@@ -172,10 +172,10 @@ def test_upgrade(guest: Guest) -> None:
 
 def test_out(guest: Guest, before: set[str]) -> None:
     """The module is gone from the kernel, and every file from the disk."""
-    must(guest, f"rm -r {BUILT}; apt-get purge -q -y mmpolicy mmpolicy-dkms", timeout=300)
+    must(guest, f"rm -r {BUILT}; apt-get purge -q -y mmpolicy mmpolicy-dkms", timeout=600)
     assert guest.run(f"ls -d {ROOT} /sys/module/mmpolicy /run/mmpolicy").rc
     assert started_again(guest, "bound") == SMALL
-    assert listing(must(guest, LIST, timeout=300)) == before
+    assert listing(must(guest, LIST, timeout=600)) == before
 
 
 @pytest.mark.full
