@@ -12,6 +12,7 @@
 #include <linux/pgtable.h>
 
 #include "../compat.h"
+#include "../mmpolicy.h"
 
 #define MMP_MIN_ORDER	2	/* mm has no large anonymous folio below it */
 #define MMP_MAX_ORDER	9	/* PMD size */
@@ -47,6 +48,28 @@ struct mmp_decision {
 	u32 order;
 	u32 reason;
 };
+
+/**
+ * mmp_populated - a decision where it may be that all is populated anyway
+ * @policy: whose
+ * @vma: where
+ * @knob: values of its knobs
+ * @d: what it said
+ *
+ * mlock() populates all of a VMA. A policy that judges by use does not know; the
+ * largest folios cost nothing there.
+ * Return: the decision to take.
+ */
+static inline struct mmp_decision mmp_populated(const struct mmp_policy *policy,
+						const struct vm_area_struct *vma,
+						const u32 *knob, struct mmp_decision d)
+{
+	const unsigned long locked = vma->vm_flags & (VM_LOCKED | VM_LOCKONFAULT);
+
+	if (policy->witness && !d.order && d.reason != MMP_CAP && locked == VM_LOCKED)
+		return (struct mmp_decision){ knob[0], MMP_LOCKED };
+	return d;
+}
 
 enum mmp_page {
 	MMP_EMPTY,	/* nothing there */

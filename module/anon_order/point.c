@@ -105,8 +105,11 @@ static unsigned int anon_order_lowered(const struct mmp_settings *settings,
 {
 	u32 percent = anon_order_knob(settings, MIN_AVAILABLE_PERCENT);
 	unsigned long pages = 1UL << order;
-	unsigned int available = mmp_available(mm, percent * 10, &pages);
+	unsigned int available;
 
+	if (!percent || mmp_plenty(mm, percent * 10, pages))
+		return order;
+	available = mmp_available(mm, percent * 10, &pages);
 	return min_t(unsigned int, mmp_lowered(order, available, percent), ilog2(pages | 1));
 }
 
@@ -124,39 +127,33 @@ static struct mmp_decision anon_order_measure(const struct mmp_profile *profile,
 	return d;
 }
 
-/* @watched: for those who watch, at a cost that the others need not have. */
-static __always_inline unsigned long
-anon_order_decide(const struct vm_fault *vmf, enum mm_policy_site site,
-		  const bool watched)
+static noinline unsigned long anon_order_large(const struct mmp_profile *profile,
+					       const struct vm_fault *vmf,
+					       struct mmp_decision d)
 {
-	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
-	const struct mmp_settings *settings = rcu_dereference(profile->settings);
-	const struct mmp_policy *policy = anon_order_policy(settings, vmf->vma);
 	u64 __percpu *counter = mmp_counters(profile, &mmp_point_anon_order);
-	unsigned int order, lowered;
-	struct mmp_decision d;
-	const u32 *knob;
+	unsigned int order = anon_order_lowered(rcu_dereference(profile->settings),
+						vmf->vma->vm_mm, d.order);
 
-	if (!policy) {
-		this_cpu_inc(counter[STOCK]);
-		return MM_POLICY_STOCK;
-	}
-	knob = &settings->values[policy->slot];
-	if (watched && static_branch_unlikely(&mmp_measuring))
-		d = anon_order_measure(profile, policy, vmf, site, knob);
-	else
-		d = policy->anon_order(vmf, site, knob);
-	order = d.order;
-	lowered = order ? anon_order_lowered(settings, vmf->vma->vm_mm, order) : 0;
-	if (order != lowered) {
-		order = lowered;
+	if (order != d.order)
 		this_cpu_inc(counter[LOWERED]);
-	}
 	this_cpu_inc(counter[REASON + d.reason]);
 	this_cpu_inc(counter[WANTED + order]);
-	if (watched)
-		trace_mmpolicy_anon_order(vmf->address, site, order, d.reason);
 	return order ? (2UL << order) - BIT(MMP_MIN_ORDER) : 0;
+}
+
+/* What a decision comes to, counted. */
+static __always_inline unsigned long anon_order_answer(const struct mmp_profile *profile,
+						       const struct vm_fault *vmf,
+						       struct mmp_decision d)
+{
+	u64 __percpu *counter = mmp_counters(profile, &mmp_point_anon_order);
+
+	if (d.order)
+		return anon_order_large(profile, vmf, d);
+	this_cpu_inc(counter[REASON + d.reason]);
+	this_cpu_inc(counter[WANTED]);
+	return 0;
 }
 
 /* Of faults on average one in twelve asks the shadow, and counts for twelve. */
@@ -173,11 +170,13 @@ static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_p
 	unsigned int order = 0;
 	enum mmp_fate fate;
 	struct mmp_decision d;
+	const u32 *knob;
 
 	shadow = anon_order_of(shadow, settings, vmf->vma);
 	if (!shadow)
 		return;
-	d = shadow->anon_order(vmf, site, &settings->values[shadow->slot]);
+	knob = &settings->values[shadow->slot];
+	d = mmp_populated(shadow, vmf->vma, knob, shadow->anon_order(vmf, site, knob));
 	if (d.order)
 		order = anon_order_lowered(settings, vmf->vma->vm_mm, d.order);
 	fate = mmp_fate_of(vmf, site, &order);
@@ -190,22 +189,80 @@ static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_p
 	trace_mmpolicy_anon_shadow(vmf->address, site, order, d.reason);
 }
 
-static noinline unsigned long anon_order_watched(const struct vm_fault *vmf,
+/* For all that few need, so that nobody else has its cost. */
+static noinline unsigned long anon_order_special(const struct vm_fault *vmf,
 						 enum mm_policy_site site)
 {
-	if (mmp_drawn(&shadow_draw, 2 * SHADOW_WEIGHT - 1))
-		anon_order_ask_shadow(vmf, site);
-	return anon_order_decide(vmf, site, true);
+	const struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
+	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+	const struct mmp_policy *policy = anon_order_policy(settings, vmf->vma);
+	unsigned long answer;
+	struct mmp_decision d;
+	const u32 *knob;
+
+	if (!policy) {
+		anon_order_count(profile, STOCK);
+		return MM_POLICY_STOCK;
+	}
+	knob = &settings->values[policy->slot];
+	if (static_branch_unlikely(&mmp_measuring))
+		d = anon_order_measure(profile, policy, vmf, site, knob);
+	else
+		d = policy->anon_order(vmf, site, knob);
+	d = mmp_populated(policy, vmf->vma, knob, d);
+	answer = anon_order_answer(profile, vmf, d);
+	trace_mmpolicy_anon_order(vmf->address, site, answer ? __fls(answer) : 0, d.reason);
+	return answer;
+}
+
+static noinline unsigned long anon_order_shadowed(const struct vm_fault *vmf,
+						  enum mm_policy_site site)
+{
+	mmp_draw_again(&shadow_draw, 2 * SHADOW_WEIGHT - 1);
+	anon_order_ask_shadow(vmf, site);
+	return anon_order_special(vmf, site);
+}
+
+/* Asks the policy of a profile, in the usual case. @vma is that of the fault. */
+static __always_inline unsigned long anon_order_ask(const struct mmp_profile *profile,
+						    const struct vm_area_struct *vma,
+						    const struct vm_fault *vmf,
+						    enum mm_policy_site site)
+{
+	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+	const struct mmp_policy *policy = settings->active[MM_POLICY_ANON_ORDER];
+
+	if (trace_mmpolicy_anon_order_enabled() ||
+	    unlikely(!policy || vma->vm_flags & (VM_HUGEPAGE | VM_LOCKED)))
+		return anon_order_special(vmf, site);
+	return anon_order_answer(profile, vmf,
+				 policy->anon_order(vmf, site, &settings->values[policy->slot]));
+}
+
+static noinline unsigned long anon_order_scoped(const struct vm_fault *vmf,
+						enum mm_policy_site site)
+{
+	const struct vm_area_struct *vma = vmf->vma;
+	struct mmp_profile *profile;
+
+	if (unlikely(!mmp_profile_kept(vma->vm_mm, &profile)))
+		return anon_order_special(vmf, site);
+	return anon_order_ask(profile, vma, vmf, site);
 }
 
 /* See &mm_policy_ops.anon_orders. */
 unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 			      enum mm_policy_site site)
 {
-	if (static_branch_unlikely(&mmp_watched) ||
-	    trace_mmpolicy_anon_order_enabled())
-		return anon_order_watched(vmf, site);
-	return anon_order_decide(vmf, site, false);
+	if (static_branch_unlikely(&mmp_watched)) {
+		if (mmp_draw_due(&shadow_draw))
+			return anon_order_shadowed(vmf, site);
+		if (static_branch_unlikely(&mmp_measuring))
+			return anon_order_special(vmf, site);
+	}
+	if (static_branch_unlikely(&mmp_scoped))
+		return anon_order_scoped(vmf, site);
+	return anon_order_ask(&mmp_default, vmf->vma, vmf, site);
 }
 
 /* See &mm_policy_ops.anon_mapped. The kernel's own writes leave no trace. */

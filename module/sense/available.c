@@ -15,8 +15,11 @@
 #define SAMPLE_INTERVAL	(HZ / 10)
 /* So many cgroups are looked at for the file pages below one. */
 #define MAX_BELOW	32
+/* What a CPU may give away at once, of the memory that could be spared. */
+#define SPARE_SHARE	64
 
 static struct mmp_sample samples[MAX_NUMNODES];
+DEFINE_PER_CPU(struct mmp_spare, mmp_spare);
 
 /*
  * Available are free pages above the high watermarks, and the file pages that
@@ -145,7 +148,30 @@ static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned int
 	}
 	return least;
 }
+
+/* What the cgroup of @mm and those above it could spare; no file pages. */
+static unsigned long available_spare(const struct mm_struct *mm, unsigned int enough)
+{
+	struct mem_cgroup *memcg = mem_cgroup_from_task(mmp_mm_owner(mm));
+	unsigned long spare = PAGE_COUNTER_MAX;
+
+	for (; memcg; memcg = parent_mem_cgroup(memcg)) {
+		unsigned long limit = available_limit(memcg), taken;
+
+		if (limit == PAGE_COUNTER_MAX)
+			continue;
+		taken = page_counter_read(&memcg->memory) +
+			mult_frac(limit, enough, 1000UL) + 1;
+		spare = min(spare, limit - min(taken, limit));
+	}
+	return spare;
+}
 #else
+static unsigned long available_spare(const struct mm_struct *mm, unsigned int enough)
+{
+	return LONG_MAX;
+}
+
 static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned int enough,
 					unsigned long *pages)
 {
@@ -170,4 +196,20 @@ unsigned int mmp_available(const struct mm_struct *mm, unsigned int enough,
 		return MMP_ALL;
 	return min(mmp_sample_share(&samples[numa_node_id()], jiffies),
 		   available_in_cgroup(mm, enough, pages));
+}
+
+/* mmp_plenty(), with a look. What is not plenty may be enough all the same. */
+bool mmp_plenty_look(const struct mm_struct *mm, unsigned int enough,
+		     unsigned long pages)
+{
+	unsigned long spare = available_spare(mm, enough) / SPARE_SHARE;
+
+	if (spare < pages ||
+	    mmp_sample_share(&samples[numa_node_id()], jiffies) < enough)
+		return false;
+	this_cpu_write(mmp_spare.mm, mm);
+	this_cpu_write(mmp_spare.enough, enough);
+	this_cpu_write(mmp_spare.when, jiffies);
+	this_cpu_write(mmp_spare.pages, spare - pages);
+	return true;
 }

@@ -24,6 +24,15 @@ static noinline void mmp_draw_again(struct mmp_draw __percpu *draw, u32 most)
 }
 
 /**
+ * mmp_draw_due - is this event looked at? If so, mmp_draw_again() has to follow
+ * @draw: by whom
+ */
+static __always_inline bool mmp_draw_due(struct mmp_draw __percpu *draw)
+{
+	return unlikely(this_cpu_dec_return(draw->to_pass) <= 0);
+}
+
+/**
  * mmp_drawn - is this event looked at?
  * @draw: by whom
  * @most: the next one is 1 to so many events on. A regular distance would fit some
@@ -31,7 +40,7 @@ static noinline void mmp_draw_again(struct mmp_draw __percpu *draw, u32 most)
  */
 static __always_inline bool mmp_drawn(struct mmp_draw __percpu *draw, u32 most)
 {
-	if (likely(this_cpu_dec_return(draw->to_pass) > 0))
+	if (!mmp_draw_due(draw))
 		return false;
 	mmp_draw_again(draw, most);
 	return true;

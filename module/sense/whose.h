@@ -103,20 +103,27 @@ extern unsigned long mmp_epoch;
 
 struct mmp_profile *mmp_profile_look(const struct mm_struct *mm);
 
-/* mmp_profile_of() when it may be another than "default". */
-static __always_inline struct mmp_profile *mmp_profile_scoped(const struct mm_struct *mm)
+/* Has this CPU kept the profile of @mm? */
+static __always_inline bool mmp_profile_kept(const struct mm_struct *mm,
+					     struct mmp_profile **profile)
 {
 	/* Pairs with mmp_whose_outdate(). */
 	unsigned long now = smp_load_acquire(&mmp_epoch);
 	const struct mmp_latest *latest;
 
-	scoped_guard(preempt) {
-		latest = this_cpu_ptr(&mmp_latest);
-		if (likely(latest->mm == mm && latest->epoch == now &&
-			   latest->birth == current->start_boottime))
-			return latest->profile;
-	}
-	return mmp_profile_look(mm);
+	guard(preempt)();
+	latest = this_cpu_ptr(&mmp_latest);
+	*profile = latest->profile;
+	return likely(latest->mm == mm && latest->epoch == now &&
+		      latest->birth == current->start_boottime);
+}
+
+/* mmp_profile_of() when it may be another than "default". */
+static __always_inline struct mmp_profile *mmp_profile_scoped(const struct mm_struct *mm)
+{
+	struct mmp_profile *profile;
+
+	return mmp_profile_kept(mm, &profile) ? profile : mmp_profile_look(mm);
 }
 
 /**

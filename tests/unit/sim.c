@@ -135,6 +135,13 @@ unsigned int sim_cap(const struct sim *sim)
 	return sim->policy->nr_knobs ? sim->knob[0] : 0;
 }
 
+static struct mmp_decision decide(const struct sim *sim, const struct vm_fault *vmf,
+				  enum mm_policy_site site)
+{
+	return mmp_populated(sim->policy, vmf->vma, sim->knob,
+			     sim->policy->anon_order(vmf, site, sim->knob));
+}
+
 /* What other VMAs have in the same tables may be seen, but must not count. */
 static struct mmp_decision ask(struct sim *sim, unsigned long page,
 			       enum mm_policy_site site)
@@ -149,11 +156,11 @@ static struct mmp_decision ask(struct sim *sim, unsigned long page,
 
 	if (!sim->crowded) {
 		fill_outside(sim, page, __pte(MAPPED));
-		other = sim->policy->anon_order(&vmf, site, sim->knob);
+		other = decide(sim, &vmf, site);
 		fill_outside(sim, page, __pte(0));
 	}
 	before = ptes_read;
-	d = sim->policy->anon_order(&vmf, site, sim->knob);
+	d = decide(sim, &vmf, site);
 	sim->looks += ptes_read - before;
 	if (!sim->crowded) {
 		EXPECT(d.order, ==, other.order);

@@ -4,6 +4,8 @@
 
 extern unsigned long jiffies;
 
+#define time_before_eq(a, b)	((long)((a) - (b)) <= 0)
+
 /* HZ is 250, as in Debian. */
 static inline unsigned int jiffies_to_msecs(unsigned long j)
 {

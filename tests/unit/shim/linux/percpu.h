@@ -2,10 +2,13 @@
 #ifndef SHIM_PERCPU_H
 #define SHIM_PERCPU_H
 
+#define this_cpu_read(var)	(var)
 #define this_cpu_add(var, n)	((var) += (n))
+#define this_cpu_sub(var, n)	((var) -= (n))
 #define this_cpu_inc_return(var)	(++(var))
 
 /* There is one CPU. */
+#define DECLARE_PER_CPU(type, name)	extern typeof(type) name
 #define DEFINE_PER_CPU(type, name)	typeof(type) name
 #define this_cpu_ptr(pointer)		(pointer)
 
