@@ -26,6 +26,12 @@ static inline const pte_t *mmp_table(pmd_t pmd)
 {
 	return __va(pmd_val(pmd) & PTE_PFN_MASK);
 }
+
+/* Bits of an entry of a page that is there and used. No hint for NUMA has them. */
+static inline bool mmp_bits_used(unsigned long bits)
+{
+	return !(~bits & (_PAGE_PRESENT | _PAGE_ACCESSED));
+}
 #else
 static inline bool mmp_is_table(pmd_t pmd)
 {
@@ -36,6 +42,11 @@ static inline bool mmp_is_table(pmd_t pmd)
 static inline const pte_t *mmp_table(pmd_t pmd)
 {
 	return (const pte_t *)pmd_page_vaddr(pmd);
+}
+
+static inline bool mmp_bits_used(unsigned long bits)
+{
+	return pte_present(__pte(bits)) && pte_young(__pte(bits));
 }
 #endif
 
