@@ -26,6 +26,7 @@ source_version() { dpkg-query -W -f '${Version}' "linux-source-$SERIES"; }
 
 kernel_key() {
 	local inputs
+	! is_distro "$1" || { distro_key "$1" && return; }
 	read -ra inputs <<<"$(fragments "$1") $(patches "$1")"
 	{
 		echo "$RECIPE"
@@ -194,6 +195,8 @@ kernels() {
 	for flavor in "${FLAVORS[@]}"; do
 		if [ "$flavor" = ksrc ]; then
 			with_lock kernel-ksrc use_own_kernel
+		elif is_distro "$flavor"; then
+			with_lock "kernel-$SERIES-$flavor" get_distro "$flavor"
 		else
 			with_lock "kernel-$SERIES-$flavor" build_kernel "$flavor"
 		fi
@@ -220,8 +223,16 @@ make_module() {
 		variables+=(MMPOLICY_KUNIT=m)
 	fi
 	kmake "$tree" M="$copy" W=1 C=1 CHECK=sparse "${variables[@]}" modules
-	rm -rf "$kernel"/root/lib/modules/*/updates
-	kmake "$tree" M="$copy" INSTALL_MOD_PATH="$kernel/root" modules_install
+	install_module "$copy" "$kernel/root" "$(cat "$tree/include/config/kernel.release")"
+}
+
+# By hand: not every kernel has the key and the symbols that modules_install wants.
+install_module() {
+	local updates=$2/lib/modules/$3/updates
+	rm -rf "$updates"
+	mkdir -p "$updates"
+	find "$1" -name '*.ko' -exec cp -t "$updates" {} +
+	depmod -b "$2" "$3"
 }
 
 build_module() {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
 import subprocess
@@ -50,14 +51,15 @@ def cpio(members: dict[str, tuple[int, bytes]]) -> bytes:
     return bytes(archive)
 
 
-def initramfs(**extra: str) -> bytes:
+def initramfs(**extra: str | bytes) -> bytes:
     """The first root file system: busybox, init, and the extra files."""
     members = {
         "bin": (0o040755, b""),
         "bin/busybox": (0o100755, Path(BUSYBOX).read_bytes()),
         "init": (0o100755, (HERE / "init").read_bytes()),
     }
-    members |= {name: (0o100644, text.encode()) for name, text in extra.items()}
+    for name, content in extra.items():
+        members[name] = (0o100644, content.encode() if isinstance(content, str) else content)
     return cpio(members)
 
 
@@ -80,6 +82,11 @@ class Kernel:
             raise VmError(f"no {flavor} kernel: {image} is missing; run ./dev kernel{option}")
         found = sorted((folder.resolve() / "root/lib/modules").glob("*"))
         return cls(image.resolve(), found[0] if found else None)
+
+    def overlay(self) -> bytes:
+        """The module of overlayfs, for kernels that do not have it built in."""
+        packed = (self.modules or Path()) / "kernel/fs/overlayfs/overlay.ko.xz"
+        return lzma.decompress(packed.read_bytes()) if packed.exists() else b""
 
 
 def works_with_kvm(image: Path) -> bool:

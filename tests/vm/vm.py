@@ -212,7 +212,8 @@ class Guest:
         kernel = Kernel(self.kernel) if self.kernel else Kernel.of_flavor(self.series, self.flavor)
         self.log = new_log("image" if self.kernel else self.flavor)
         self.folder = Path(tempfile.mkdtemp(prefix="mmpolicy-vm-"))
-        (self.folder / "initramfs").write_bytes(initramfs(env=self._environment(kernel)))
+        files = initramfs(env=self._environment(kernel), overlay=kernel.overlay())
+        (self.folder / "initramfs").write_bytes(files)
         self._serve_files()
         self.console, console = socket.socketpair()  # port 0 in the guest
         self.commands, commands = socket.socketpair()  # port 1
