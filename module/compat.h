@@ -8,8 +8,16 @@
 
 #include <linux/pgtable.h>
 
-#ifndef CONFIG_MM_POLICY
-#error "This kernel lacks CONFIG_MM_POLICY: apply kernel-hooks/ and enable it"
+/* What the hooks ask; without them, what provider/ asks in their place. */
+#ifdef CONFIG_MM_POLICY
+#include <linux/mm_policy.h>
+#else
+#include "mm_policy.h"
+#endif
+
+/* Without the hooks nothing knows such a flag, and the policies with it are refused. */
+#ifndef __GFP_ONLY_COMPACT
+#define __GFP_ONLY_COMPACT	((__force gfp_t)0)
 #endif
 
 /*

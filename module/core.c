@@ -13,6 +13,7 @@
 #include "anon_order/anon_order.h"
 #include "control/control.h"
 #include "madv_free/lazyfree.h"
+#include "provider/provider.h"
 
 #define CREATE_TRACE_POINTS
 #include "trace.h"
@@ -151,6 +152,22 @@ static int __init core_take_hooks(void)
 	return err;
 }
 
+/* What a parameter asks for has to be there. */
+static int __init core_check_active(const struct mmp_policy *const *active)
+{
+	int i;
+
+	for (i = 0; i < MM_POLICY_POINTS; i++) {
+		const char *reason = active[i] ? mmp_provider_lacks(i) : NULL;
+
+		if (reason) {
+			pr_err("%s=%s: %s\n", core_points[i]->name, active[i]->name, reason);
+			return -EOPNOTSUPP;
+		}
+	}
+	return 0;
+}
+
 static int __init mmp_init(void)
 {
 	const struct mmp_policy *active[MM_POLICY_POINTS] = {};
@@ -162,7 +179,7 @@ static int __init mmp_init(void)
 		mmp_settings_exit();
 		return err;
 	}
-	err = mmp_bindings_init() ?: mmp_profiles_init(active);
+	err = core_check_active(active) ?: mmp_bindings_init() ?: mmp_profiles_init(active);
 	if (!err) {
 		mmp_debugfs_init();	/* before anybody can make profiles */
 		err = mmp_sysfs_init();

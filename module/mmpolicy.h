@@ -10,7 +10,6 @@
 #define MMPOLICY_H
 
 #include <linux/mm.h>
-#include <linux/mm_policy.h>
 #include <linux/sysfs.h>
 
 #include "compat.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Stands in for the module where the kernel was built without the hooks. */
+/* Stands in for the module where the kernel has neither the hooks nor what can do without. */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/module.h>
@@ -9,7 +9,7 @@ static int __init mmp_init(void)
 #ifdef MMP_NOT_BUILT
 	pr_err("the module could not be built for this kernel: see make.log below /var/lib/dkms/mmpolicy\n");
 #else
-	pr_err("this kernel lacks CONFIG_MM_POLICY: apply kernel-hooks/ and enable it\n");
+	pr_err("this kernel lacks CONFIG_MM_POLICY (see kernel-hooks/), and what does without it: CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, KALLSYMS_ALL, KRETPROBES, TRANSPARENT_HUGEPAGE\n");
 #endif
 	return -EOPNOTSUPP;
 }

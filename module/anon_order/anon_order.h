@@ -8,7 +8,6 @@
 
 #include <linux/minmax.h>
 #include <linux/mm.h>
-#include <linux/mm_policy.h>
 #include <linux/pgtable.h>
 
 #include "../compat.h"

@@ -4,8 +4,9 @@
 #define MMPOLICY_COMPACT_H
 
 #include <linux/gfp.h>
-#include <linux/mm_policy.h>
 #include <linux/mmzone.h>
+
+#include "../compat.h"
 
 /**
  * struct mmp_account - what compaction of a zone has cost in vain

@@ -49,6 +49,7 @@ const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 	for ((i) = 0; ((policy) = mmp_parts->policies[i]); (i)++)
 
 /* keys.c: which hooks ask us */
+int mmp_key_ready(enum mm_policy_point point);
 void mmp_key_switch(enum mm_policy_point point, bool on);
 void mmp_key_shadow(bool on);
 void mmp_key_hold(enum mm_policy_point point, bool on);

@@ -11,6 +11,7 @@
 #include <linux/slab.h>
 
 #include "../sense/arm.h"
+#include "../provider/provider.h"
 #include "control.h"
 
 #define DEFAULTS	{ .percent = 50 }
@@ -295,6 +296,8 @@ static int experiment_set_time_faults(u64 value)
 {
 	if (experiment_running())
 		return -EBUSY;
+	if (value && mmp_provider_lacks(MM_POLICY_ANON_PAGES))
+		return -EOPNOTSUPP;
 	setup.time_faults = value;
 	return 0;
 }

@@ -7,6 +7,7 @@
 #include <linux/cleanup.h>
 #include <linux/slab.h>
 
+#include "../provider/provider.h"
 #include "control.h"
 
 /*
@@ -29,11 +30,24 @@ static void key_set(enum mm_policy_point point, bool on)
 }
 
 /**
+ * mmp_key_ready - get the hook of a point ready to be turned on
+ * @point: which
+ *
+ * Context: under mmp_lock, before a policy there is published; may sleep.
+ * Return: 0 or an error, as mmp_provider_hook().
+ */
+int mmp_key_ready(enum mm_policy_point point)
+{
+	lockdep_assert_held(&mmp_lock);
+	return mmp_provider_hook(point);
+}
+
+/**
  * mmp_key_switch - turn the hook of a point on while it has a policy, or off
  * @point: which
  * @on: on? If the hooks are halted, it stays off.
  *
- * Context: under mmp_lock; may sleep.
+ * Context: under mmp_lock, to turn it on after mmp_key_ready(); may sleep.
  */
 void mmp_key_switch(enum mm_policy_point point, bool on)
 {
@@ -48,6 +62,8 @@ void mmp_key_switch(enum mm_policy_point point, bool on)
 		key_set(point, (on || test_bit(point, &hooks_held)) && !halts);
 	if (!on && was && switched)
 		switched(false);
+	if (!on && was && !test_bit(point, &hooks_held))
+		mmp_provider_unhook(point);
 	if (!on) {
 		kvfree(p->room);
 		p->room = NULL;

@@ -92,18 +92,25 @@ static void profile_use_room(enum mm_policy_point point, void **room)
  * @shadow: it is asked and counted, not obeyed; %NULL for none
  *
  * Context: may sleep.
- * Return: 0, -ENOMEM or as mmp_may_change(); on error nothing has changed.
+ * Return: 0, -ENOMEM or as mmp_may_change() and mmp_key_ready(); on error nothing
+ *	has changed.
  */
 int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 		   const struct mmp_policy *policy, bool shadow)
 {
 	void *room __free(kvfree) = profile_make_room(point, policy);
 	struct mmp_settings *new;
+	int err;
 
 	guard(mutex)(&mmp_lock);
 	new = profile_settings_to_change(profile);
 	if (IS_ERR(new))
 		return PTR_ERR(new);
+	err = policy ? mmp_key_ready(point) : 0;
+	if (err) {
+		kfree(new);
+		return err;
+	}
 	profile_use_room(point, &room);
 	if (shadow)
 		new->shadow[point] = policy;
@@ -333,17 +340,21 @@ void mmp_profile_free(struct mmp_profile *profile)
  * mmp_profiles_init - make the profile "default"
  * @active: policy for each point, %NULL for stock
  *
- * Return: 0 or -ENOMEM. mmp_profiles_exit() cleans up in either case.
+ * Return: 0, -ENOMEM or as mmp_key_ready(). mmp_profiles_exit() cleans up in either case.
  */
 int mmp_profiles_init(const struct mmp_policy *const *active)
 {
 	struct mmp_settings *new;
 	void *room;
-	int i;
+	int i, err = 0;
 
 	guard(mutex)(&mmp_lock);	/* nobody else is there yet */
 	if (profile_make_memory(&mmp_default))
 		return -ENOMEM;
+	for (i = 0; i < MM_POLICY_POINTS && !err; i++)
+		err = active[i] ? mmp_key_ready(i) : 0;
+	if (err)
+		return err;
 	new = mmp_settings_copy(mmp_stock);
 	if (!new)
 		return -ENOMEM;

@@ -2,11 +2,12 @@
 /* /sys/kernel/mmpolicy: see docs/sysfs-abi.txt. One value per file. */
 #include <linux/cleanup.h>
 
+#include "../provider/provider.h"
 #include "control.h"
 
 #define MMP_ABI		1
 
-static struct kobject *root, *experiment;
+static struct kobject *root, *experiment, *points;
 
 static ssize_t mmp_abi_show(struct kobject *kobj, struct kobj_attribute *attr,
 			    char *buf)
@@ -35,8 +36,48 @@ static ssize_t mmp_reset_store(struct kobject *kobj, struct kobj_attribute *attr
 
 static struct kobj_attribute reset_attr = __ATTR(reset, 0200, NULL, mmp_reset_store);
 
+static ssize_t mmp_provider_show(struct kobject *kobj, struct kobj_attribute *attr,
+				 char *buf)
+{
+	return sysfs_emit(buf, "%s\n", mmp_provider);
+}
+
+static struct kobj_attribute provider_attr =
+	__ATTR(provider, 0444, mmp_provider_show, NULL);
+
+static struct kobj_attribute point_attrs[MM_POLICY_POINTS];
+
+static ssize_t mmp_point_show(struct kobject *kobj, struct kobj_attribute *attr,
+			      char *buf)
+{
+	const char *reason = mmp_provider_lacks(attr - point_attrs);
+
+	if (reason)
+		return sysfs_emit(buf, "unavailable: %s\n", reason);
+	return sysfs_emit(buf, "available\n");
+}
+
+/* A file for each point. */
+static int points_init(void)
+{
+	int i, err = 0;
+
+	points = kobject_create_and_add("points", root);
+	if (!points)
+		return -ENOMEM;
+	for (i = 0; i < MM_POLICY_POINTS && !err; i++) {
+		point_attrs[i] = (struct kobj_attribute){
+			.attr = { .name = mmp_parts->points[i]->name, .mode = 0444 },
+			.show = mmp_point_show,
+		};
+		err = sysfs_create_file(points, &point_attrs[i].attr);
+	}
+	return err;
+}
+
 static const struct attribute *const root_files[] = {
 	&abi_attr.attr,
+	&provider_attr.attr,
 	&state_attr.attr,
 	&reset_attr.attr,
 	NULL
@@ -59,7 +100,7 @@ int mmp_sysfs_init(void)
 	experiment = kobject_create_and_add("experiment", root);
 	if (!experiment)
 		return -ENOMEM;
-	return mmp_knob_files_init(root) ?:
+	return points_init() ?: mmp_knob_files_init(root) ?:
 	       mmp_profile_files_init(root) ?:
 	       sysfs_create_files(experiment, mmp_experiment_files) ?:
 	       sysfs_create_files(root, mmp_lease_files) ?:
@@ -84,6 +125,7 @@ void mmp_sysfs_exit(void)
 	mmp_reset_exit();
 	mmp_profile_files_exit();
 	mmp_knob_files_exit();
+	kobject_put(points);
 	kobject_put(experiment);
 	kobject_put(root);
 }

@@ -142,6 +142,19 @@ def test_hooks_from_the_configuration(run: Run, tree: FakeTree) -> None:
     assert statuses(run)[1]["hooks"] == "fail"
 
 
+def test_ftrace_instead_of_hooks(run: Run, tree: FakeTree, lib: FakeLib) -> None:
+    no_symbol(tree, lib)
+    names = ["DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "KALLSYMS_ALL", "KRETPROBES", "DEBUG_INFO_BTF"]
+    tree.put(f"/boot/config-{RELEASE}", "\n".join(f"CONFIG_{name}=y" for name in names))
+    tree.put(f"{CONTROL}/points/anon_order", "available")
+    tree.put(f"{CONTROL}/points/bulk", "unavailable: no such function")
+    code, found = statuses(run)
+    assert (code, found["hooks"]) == (0, "ok")
+    assert "ftrace instead: anon_order\n" in run("doctor").out
+    tree.put(f"/boot/config-{RELEASE}", "\n".join(f"CONFIG_{name}=y" for name in names[1:]))
+    assert statuses(run)[1]["hooks"] == "fail"
+
+
 def test_stock_host_without_anything(run: Run, tree: FakeTree, lib: FakeLib) -> None:
     tree.make_unloaded()
     for path in ("/proc/kallsyms", "/boot", "/sys/kernel", "/lib"):

@@ -47,6 +47,16 @@ def test_list_json(run: Run) -> None:
     assert data["profiles"]["default"]["anon_order"] == expected
 
 
+def test_list_says_what_cannot_be_had(run: Run, tree: FakeTree) -> None:
+    tree.put(f"{CONTROL}/points/anon_order", "available")
+    tree.put(f"{CONTROL}/points/compact", "unavailable: needs more")
+    (line,) = [line for line in run("list").out.splitlines() if "compact" in line]
+    assert line.endswith("(none: needs more)")
+    points = run("list", "--json").json["profiles"]["default"]
+    assert points["compact"]["unavailable"] == "needs more"
+    assert "unavailable" not in points["anon_order"]
+
+
 def test_list_finds_profiles_and_points_by_itself(run: Run, tree: FakeTree) -> None:
     tree.put(f"{CONTROL}/profiles/night/new_point/policy", "stock [clever]")
     tree.put(f"{CONTROL}/profiles/night/cgroups", "")

@@ -81,7 +81,7 @@ def test_expiry_is_latched(loaded: Guest) -> None:
     assert state(loaded) == "expired"
     paths = must(loaded, f"find {ROOT} -type f -perm /200 ! -name reset").split()
     good = {"policy": "stock", "unit": "process", "create": "x", "delete": "x", "cgroups": "1"}
-    good |= {"pids": "1", "control": "none", "treatment": "none"}
+    good |= {"pids": "1", "control": "none", "treatment": "none", "shadow": "none"}
     texts = {path: good.get(path.rpartition("/")[2]) for path in paths}
     values = {path: text or must(loaded, f"cat {path}").strip() for path, text in texts.items()}
     refused(poke(loaded, [Poke(path, text, 1, ("EBUSY",)) for path, text in values.items()]))

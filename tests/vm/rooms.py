@@ -21,13 +21,15 @@ Table = Mapping[str, str]
 # A room is a folder, or a file beside the folders. Each may use itself and what is listed.
 POINTS = "anon_order thp_gfp compact bulk madv_free"
 MODULE: Table = {
-    "core": f"control {POINTS} policies trace",
-    "control": "sense",
+    "core": f"control {POINTS} provider policies trace",
+    "control": "sense provider",
+    "provider": "compat",
     **dict.fromkeys(POINTS.split(), "sense mmpolicy compat trace"),
     "sense": "mmpolicy",
     "mmpolicy": "compat policies",
     "policies": "",
-    "compat": "",
+    "compat": "mm_policy",
+    "mm_policy": "",
     "trace": "",
     "stub": "",
 }

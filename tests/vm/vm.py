@@ -441,7 +441,7 @@ class Job:
 
     def stop(self) -> None:
         """Kill the command and its process group."""
-        self.guest.run(f"kill -KILL -- -$(cat {self.path}.pid)")
+        self.guest.run(f"kill -KILL -$(cat {self.path}.pid)")
 
 
 def parse_options(argv: list[str]) -> argparse.Namespace:

@@ -85,6 +85,12 @@ def active_of(tree: Tree, path: str) -> tuple[str, tuple[str, ...]]:
     return marked[0], tuple(word.strip("[]") for word in words)
 
 
+def lacking(tree: Tree, point: str) -> str:
+    """Return why this kernel does not let us decide at a point; empty if it does."""
+    path = f"{CONTROL}/points/{point}"
+    return tree.read(path).partition("unavailable: ")[2] if tree.exists(path) else ""
+
+
 def chosen(text: str) -> str:
     """Return the choice of a file like `[process] cgroup`, any other text as it is."""
     marked = [word for word in text.split() if word.startswith("[") and word.endswith("]")]

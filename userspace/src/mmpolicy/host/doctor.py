@@ -8,10 +8,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mmpolicy.errors import Error
-from mmpolicy.host.files import MODULE, MODULE_DIR
+from mmpolicy.host.files import CONTROL, MODULE, MODULE_DIR
 from mmpolicy.host.machine import HOOK, Host
 
 ENABLED = "CONFIG_MM_POLICY=y"
+FTRACE = (  # what the module needs where there are no hooks
+    "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "KALLSYMS_ALL", "KRETPROBES", "DEBUG_INFO_BTF",
+)  # fmt: skip
 SERIES = ("6.12",)  # those that kernel-hooks/ has patches for
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 STUB = "Stub"  # what the description of module/stub.c begins with
@@ -81,6 +84,15 @@ def check_kernel(facts: Facts) -> Check:
     return Check("kernel", "warn", text, "boot a series that kernel-hooks/ has patches for")
 
 
+def ftrace_points(facts: Facts) -> str:
+    """What can be had without the hooks; only the loaded module knows."""
+    points = f"{CONTROL}/points"
+    if not facts.tree.is_dir(points):
+        return "the module tells what can be had"
+    names = facts.tree.names(points)
+    return " ".join(name for name in names if facts.text(f"{points}/{name}") == "available")
+
+
 def check_hooks(facts: Facts) -> Check:
     """Does the running kernel have the hooks?"""
     config = "config not readable"
@@ -91,6 +103,8 @@ def check_hooks(facts: Facts) -> Check:
         return Check("hooks", "ok", f"{HOOK} in /proc/kallsyms, {config}")
     if not symbols and (facts.loaded or config == ENABLED):
         return Check("hooks", "ok", f"/proc/kallsyms not readable, {config}")
+    if all(f"CONFIG_{name}=y" in facts.config.splitlines() for name in FTRACE):
+        return Check("hooks", "ok", f"{config}; ftrace instead: {ftrace_points(facts)}")
     where = "not in /proc/kallsyms" if symbols else "unknown, /proc/kallsyms not readable"
     hint = f"boot a kernel with the patches of kernel-hooks/ and {ENABLED}"
     return Check("hooks", "fail", f"{HOOK} {where}, {config}", hint)

@@ -7,7 +7,19 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from errno import EACCES, EBUSY, EINVAL, EISDIR, ELOOP, ENODEV, ENOENT, EPERM, ERANGE, EROFS
+from errno import (
+    EACCES,
+    EBUSY,
+    EINVAL,
+    EISDIR,
+    ELOOP,
+    ENODEV,
+    ENOENT,
+    EOPNOTSUPP,
+    EPERM,
+    ERANGE,
+    EROFS,
+)
 from pathlib import Path
 
 from mmpolicy.errors import Error, Exit, Remedies, explain
@@ -31,6 +43,7 @@ READ_REMEDIES: Remedies = {
 WRITE_REMEDIES: Remedies = READ_REMEDIES | {
     EROFS: (Exit.DENIED, "run it where /sys is mounted read-write, not in a container"),
     EINVAL: (Exit.REFUSED, "mmpolicy show lists policies, knobs and values"),
+    EOPNOTSUPP: (Exit.LACKING, "mmpolicy list says what this kernel lacks"),
     ERANGE: (Exit.REFUSED, "docs/sysfs-abi.txt gives the range of every knob"),
     EBUSY: (Exit.REFUSED, "something else holds this setting: mmpolicy show, then try again"),
 }

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from mmpolicy.control.bindings import profile_of
-from mmpolicy.control.model import Control, Point
+from mmpolicy.control.model import Control, Point, lacking
 from mmpolicy.control.state import read_state
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
@@ -24,19 +24,23 @@ from mmpolicy.verbs.options import json_option, pass_host, point_argument, profi
 KNOB_COLUMNS = ("POINT", "POLICY", "KNOB", "VALUE", "RANGE", "DEFAULT", "UNIT", "MEANING")
 
 
-def _point_rows(points: Iterable[Point]) -> list[str]:
+def _point_rows(tree: Tree, points: Iterable[Point]) -> list[str]:
     rows = []
     for point in points:
         others = " ".join(name for name in point.policies if name != point.active)
+        if reason := lacking(tree, point.name):
+            others = f"(none: {reason})"
         active = "stock" if point.active == "stock" else paint(point.active, "green")
         rows.append((point.profile, point.name, active, others or "-"))
     return table(("PROFILE", "POINT", "ACTIVE", "OTHERS"), rows)
 
 
-def _point_data(points: Iterable[Point]) -> dict[str, dict[str, Any]]:
+def _point_data(tree: Tree, points: Iterable[Point]) -> dict[str, dict[str, Any]]:
     data: dict[str, dict[str, Any]] = {}
     for point in points:
-        entry = {"active": point.active, "policies": point.policies}
+        entry: dict[str, Any] = {"active": point.active, "policies": point.policies}
+        if reason := lacking(tree, point.name):
+            entry["unavailable"] = reason
         data.setdefault(point.profile, {})[point.name] = entry
     return data
 
@@ -45,8 +49,8 @@ def emit_points(command: str, want_json: bool, tree: Tree, **more: Any) -> None:
     """Print the points of every profile, with the active policy and the others."""
     control = Control(tree)
     points = [point for profile in control.profiles() for point in control.points(profile)]
-    data = {**more, "state": control.state, "profiles": _point_data(points)}
-    emit(command, want_json, data, lambda: [*_point_rows(points), f"state: {control.state}"])
+    data = {**more, "state": control.state, "profiles": _point_data(tree, points)}
+    emit(command, want_json, data, lambda: [*_point_rows(tree, points), f"state: {control.state}"])
 
 
 @click.command("list")

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What the kernel's BTF says of its functions. A function whose arguments are not
+ * what we take them for must not be hooked.
+ */
+#include <linux/mm.h>
+#include <linux/seq_buf.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+#include <uapi/linux/btf.h>
+
+#include "direct.h"
+
+static const struct btf_header *btf;
+static const struct btf_type **types;	/* by their number */
+static u32 nr_types;
+
+static const void *btf_section(u32 offset)
+{
+	return (const void *)btf + btf->hdr_len + offset;
+}
+
+static const char *btf_name(u32 offset)
+{
+	return btf_section(btf->str_off) + offset;
+}
+
+/* Where the next type begins. */
+static const struct btf_type *btf_next(const struct btf_type *type)
+{
+	static const u8 each[NR_BTF_KINDS] = {
+		[BTF_KIND_STRUCT] = sizeof(struct btf_member),
+		[BTF_KIND_UNION] = sizeof(struct btf_member),
+		[BTF_KIND_ENUM] = sizeof(struct btf_enum),
+		[BTF_KIND_ENUM64] = sizeof(struct btf_enum64),
+		[BTF_KIND_FUNC_PROTO] = sizeof(struct btf_param),
+		[BTF_KIND_DATASEC] = sizeof(struct btf_var_secinfo),
+	};
+	static const u8 once[NR_BTF_KINDS] = {
+		[BTF_KIND_INT] = sizeof(u32),
+		[BTF_KIND_ARRAY] = sizeof(struct btf_array),
+		[BTF_KIND_VAR] = sizeof(struct btf_var),
+		[BTF_KIND_DECL_TAG] = sizeof(struct btf_decl_tag),
+	};
+	u32 kind = BTF_INFO_KIND(type->info);
+
+	if (kind >= NR_BTF_KINDS)
+		return NULL;
+	return (const void *)(type + 1) + once[kind] + BTF_INFO_VLEN(type->info) * each[kind];
+}
+
+/* Number all types; type 0 is void. */
+static void btf_number_types(void)
+{
+	const struct btf_type *type = btf_section(btf->type_off);
+	const struct btf_type *end = btf_section(btf->type_off + btf->type_len), *next;
+
+	for (nr_types = 1; type < end; type = next) {
+		next = btf_next(type);
+		if (!next)
+			return;
+		types[nr_types++] = type;
+	}
+}
+
+/**
+ * mmp_prototypes_init - get ready for mmp_prototype()
+ *
+ * Context: may sleep.
+ * Return: 0, -EOPNOTSUPP if the kernel has no BTF that we know, or -ENOMEM.
+ */
+int mmp_prototypes_init(void)
+{
+	btf = mmp_symbol("__start_BTF");
+	if (!btf || btf->magic != BTF_MAGIC || btf->version != BTF_VERSION)
+		return -EOPNOTSUPP;
+	types = kvcalloc(btf->type_len / sizeof(**types) + 1, sizeof(*types), GFP_KERNEL);
+	if (!types)
+		return -ENOMEM;
+	btf_number_types();
+	return 0;
+}
+
+/* No prototype is asked for any more. */
+void mmp_prototypes_exit(void)
+{
+	kvfree(types);
+	types = NULL;
+	nr_types = 0;
+}
+
+/* A type as in C, from the inside to the outside: "char const*". */
+static void btf_print(struct seq_buf *s, u32 number)
+{
+	static const char *const after[NR_BTF_KINDS] = {
+		[BTF_KIND_PTR] = "*", [BTF_KIND_CONST] = " const",
+		[BTF_KIND_VOLATILE] = " volatile", [BTF_KIND_RESTRICT] = " restrict",
+	};
+	const char *parts[8];
+	int depth = 0;
+
+	while (number && number < nr_types && depth < ARRAY_SIZE(parts) &&
+	       after[BTF_INFO_KIND(types[number]->info)]) {
+		parts[depth++] = after[BTF_INFO_KIND(types[number]->info)];
+		number = types[number]->type;
+	}
+	if (number < nr_types)
+		seq_buf_puts(s, number ? btf_name(types[number]->name_off) : "void");
+	while (depth--)
+		seq_buf_puts(s, parts[depth]);
+}
+
+/**
+ * mmp_prototype - result and arguments of a function of the kernel
+ * @function: its name
+ * @text: where to: "result(argument, argument)", without names
+ * @size: of that
+ *
+ * Return: is there such a function?
+ */
+bool mmp_prototype(const char *function, char *text, size_t size)
+{
+	const struct btf_type *proto;
+	const struct btf_param *param;
+	struct seq_buf s;
+	u32 i, nr = 1;
+
+	while (nr < nr_types && (BTF_INFO_KIND(types[nr]->info) != BTF_KIND_FUNC ||
+				 strcmp(btf_name(types[nr]->name_off), function)))
+		nr++;
+	if (nr >= nr_types || types[nr]->type >= nr_types)
+		return false;
+	proto = types[types[nr]->type];
+	param = (const void *)(proto + 1);
+	seq_buf_init(&s, text, size);
+	btf_print(&s, proto->type);
+	for (i = 0; i < BTF_INFO_VLEN(proto->info); i++) {
+		seq_buf_puts(&s, i ? ", " : "(");
+		btf_print(&s, param[i].type);
+	}
+	seq_buf_puts(&s, i ? ")" : "()");
+	return seq_buf_str(&s);
+}

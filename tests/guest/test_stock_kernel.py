@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The module on Debian's own kernel, which has no hooks: what is had by ftrace.
+
+Tests of other files that hold here too are imported, so that they run in this guest.
+"""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Iterator
+
+import pytest
+from common import workload
+from vm import Guest
+
+from . import test_anon_order, test_bindings, test_experiment, test_lease, test_profiles
+from .conftest import Machines
+from .test_bindings import TOP, bind, inside
+from .test_storm import storm
+from .tools import (
+    POINT,
+    ROOT,
+    THP,
+    Pages,
+    Poke,
+    back_to_boot,
+    counters,
+    folios,
+    must,
+    poke,
+    refused,
+    switch,
+)
+
+pytestmark = pytest.mark.flavor("cloud")
+LONG = True
+
+DENSE = "map 4096 touch 0 4096 folios 0 4096"
+ASKED = "map 4096 madvise 0 4096 14 touch 0 4096 folios 0 4096"  # MADV_HUGEPAGE
+HOOKED = "cat /sys/kernel/tracing/enabled_functions"
+SIZES = f"grep . {THP}/enabled {THP}/hugepages-*/enabled"
+TRACING = "/sys/kernel/tracing"
+ASKS = "__thp_vma_allowable_orders"
+# Each size in another way; what is inherited is only for who asks.
+GIVEN = f"""
+echo always >{THP}/hugepages-32kB/enabled
+echo madvise >{THP}/hugepages-128kB/enabled
+echo inherit >{THP}/hugepages-512kB/enabled
+"""
+STOCK: list[Pages] = [{3: 4096}, {9: 4096}]  # inherit is what hugepages-2048kB has after boot
+
+
+@pytest.fixture
+def guest(machines: Machines) -> Guest:
+    """Debian's kernel with two CPUs and zram swap; the module is not loaded.
+
+    It boots with huge pages for everybody, which is not what the tests begin with.
+    """
+    guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
+    back_to_boot(guest)
+    return guest
+
+
+# Needs what only the hooks have, or counts instructions in a guest of its own.
+NOT_HERE = {
+    "test_what_was_mapped_is_counted",
+    "test_faults_are_timed_on_request_alone",
+    "test_depth_costs_nothing",
+    "test_number_costs_nothing",
+    "test_a_binding_is_cheap",
+    "test_an_experiment_is_cheap",
+}
+for module in (test_anon_order, test_bindings, test_experiment, test_lease, test_profiles):
+    names = [name for name in vars(module) if name.startswith("test_") and name not in NOT_HERE]
+    globals().update({name: vars(module)[name] for name in [*names]})
+two, arms = test_bindings.two, test_experiment.arms
+
+
+def both(guest: Guest) -> list[Pages]:
+    """What a process without a policy gets, and one that asks for huge pages."""
+    return [*folios(guest, DENSE), *folios(guest, ASKED)]
+
+
+def is_over(guest: Guest, sizes: str) -> None:
+    """Nothing calls us, sysfs says what it said, and everybody gets that."""
+    assert "mmp" not in must(guest, HOOKED)
+    assert must(guest, SIZES) == sizes
+    assert both(guest) == STOCK
+
+
+@pytest.fixture
+def given(loaded: Guest) -> Iterator[Guest]:
+    """A guest with some sizes given; the cgroup "a" is bound to a profile that has 64 kB."""
+    must(loaded, f"{GIVEN}\nmkdir -p {TOP}/a && echo a >{ROOT}/profiles/create")
+    assert both(loaded) == STOCK
+    yield loaded
+    must(loaded, f"[ ! -d {ROOT} ] || echo 1 >{ROOT}/reset; find {TOP} -depth -type d -delete")
+
+
+def on(guest: Guest) -> str:
+    """The policy of "a" on; what sysfs says of the sizes."""
+    sizes = must(guest, SIZES)
+    must(guest, f"cd {ROOT}/profiles/a/anon_order && echo fixed >policy && {bind('a', 'a')}")
+    return sizes
+
+
+# What there is
+
+
+def test_what_can_be_had(loaded: Guest) -> None:
+    """Files say which points there are and why not; what there is not is refused."""
+    assert must(loaded, f"cat {ROOT}/provider") == "ftrace\n"
+    text = must(loaded, f"cd {ROOT}/points && grep . *")
+    points = dict(line.split(":", 1) for line in text.splitlines())
+    assert points.pop("anon_order") == "available"
+    for point, reason in points.items():
+        assert reason.startswith("unavailable: ") and "CONFIG_MM_POLICY" in reason
+        folder = f"{ROOT}/profiles/default/{point}"
+        words = must(loaded, f"cat {folder}/policy").replace("[stock]", "").split()
+        refused(poke(loaded, [Poke(f"{folder}/policy", w, 1, ("ENOTSUP",)) for w in words]))
+        must(loaded, f"echo stock >{folder}/policy")
+    refused(poke(loaded, [Poke(f"{ROOT}/experiment/time_faults", "1", 1, ("ENOTSUP",))]))
+
+
+def test_a_parameter_that_cannot_be_had(guest: Guest) -> None:
+    """The load fails, and the log says why."""
+    assert guest.run("modprobe mmpolicy anon_order=fixed compact=eager").rc
+    assert "compact=eager: needs a kernel with CONFIG_MM_POLICY" in must(guest, "dmesg")
+    assert guest.run(f"test -e {ROOT}").rc
+    assert "mmp" not in must(guest, HOOKED)
+
+
+def test_nothing_is_hooked_while_all_is_stock(loaded: Guest) -> None:
+    """Only a policy hooks functions, and the last one to go unhooks them."""
+    assert "mmp" not in must(loaded, HOOKED)
+    switch(loaded, "fixed")
+    assert ASKS in must(loaded, HOOKED)
+    switch(loaded, "never")
+    assert ASKS in must(loaded, HOOKED)
+    must(loaded, f"echo stock >{POINT}/policy")
+    assert "mmp" not in must(loaded, HOOKED)
+
+
+# Sizes and neighbours
+
+
+def test_neighbours_get_what_is_given(given: Guest) -> None:
+    """Who has no policy gets the same folios as before, and sysfs says the same."""
+    eligible = f"{workload('ops')} map 4096 touch 0 1 sh 'grep -h THPeligible /proc/$PPID/smaps' "
+    before = must(given, eligible)
+    sizes = on(given)
+    assert inside(given, "a") == [{4: 4096}]
+    assert both(given) == STOCK
+    assert must(given, SIZES) == sizes
+    assert must(given, eligible) == before
+
+
+@pytest.mark.parametrize(
+    "end",
+    (
+        f"echo stock >{ROOT}/profiles/a/anon_order/policy",
+        f"echo 1 >{ROOT}/reset",
+        f"echo 100 >{ROOT}/lease_ms; until grep -q expired {ROOT}/state; do sleep 0.1; done",
+        "rmmod mmpolicy",
+    ),
+    ids=("stock", "reset", "lease", "unload"),
+)
+def test_each_way_of_ending(given: Guest, end: str) -> None:
+    """Sizes are what they were, for everybody, at once."""
+    sizes = on(given)
+    must(given, end)
+    assert inside(given, "a") == STOCK[:1]
+    is_over(given, sizes)
+
+
+COME_AND_GO = f"""
+while :; do
+	for policy in fixed stock never stock; do
+		echo $policy >{ROOT}/profiles/a/anon_order/policy
+	done
+done
+"""
+
+
+def test_writes_while_policies_come_and_go(given: Guest) -> None:
+    """What the administrator writes is read back, and what others get, at once."""
+    job = given.start(COME_AND_GO)
+    try:
+        for word, order in ("always", 6), ("never", 3), ("always", 6), ("madvise", 3):
+            must(given, f"echo {word} >{THP}/hugepages-256kB/enabled")
+            assert f"[{word}]" in must(given, f"cat {THP}/hugepages-256kB/enabled")
+            assert folios(given, DENSE) == [{order: 4096}]
+    finally:
+        job.stop()
+
+
+def test_neighbours_while_policies_come_and_go(given: Guest) -> None:
+    """Not one folio that was not given, while sizes open and close."""
+    job = given.start(COME_AND_GO)
+    program = f"for i in $(seq 10); do {workload('ops')} {DENSE}; cat {THP}/*/enabled; done"
+    try:
+        text = must(given, program, 120)
+    finally:
+        job.stop()
+    assert set(text.splitlines()) == {
+        '{"3": 4096, "none": 0}',
+        "[always] inherit madvise never",
+        "always [inherit] madvise never",
+        "always inherit [madvise] never",
+        "always inherit madvise [never]",
+    }
+
+
+def test_the_administrator_writes_meanwhile(given: Guest) -> None:
+    """What is written holds for others at once, is read back, and stays."""
+    on(given)
+    must(given, f"echo never >{THP}/hugepages-32kB/enabled")
+    must(given, f"echo always >{THP}/hugepages-256kB/enabled")
+    must(given, f"echo always >{THP}/hugepages-64kB/enabled")
+    must(given, f"echo never >{THP}/hugepages-64kB/enabled")
+    changed = must(given, SIZES)
+    assert "32kB/enabled:always inherit madvise [never]" in changed
+    assert "256kB/enabled:[always]" in changed
+    assert "64kB/enabled:always inherit madvise [never]" in changed
+    assert folios(given, DENSE) == [{6: 4096}]
+    assert inside(given, "a") == [{4: 4096}]
+    must(given, f"echo always >{THP}/enabled")
+    assert folios(given, DENSE) == [{9: 4096}]
+    must(given, f"echo madvise >{THP}/enabled; echo 1 >{ROOT}/reset")
+    assert must(given, SIZES) == changed
+    assert folios(given, DENSE) == [{6: 4096}]
+    assert "mmp" not in must(given, HOOKED)
+
+
+def test_khugepaged_runs_as_given(loaded: Guest) -> None:
+    """A write to a file starts it if huge pages are given, and else it does not."""
+    must(loaded, f"echo never >{THP}/enabled; echo never >{THP}/hugepages-2048kB/enabled")
+    running = "pgrep -x khugepaged; cat /proc/sys/vm/min_free_kbytes"
+    before = loaded.run(running).out
+    assert len(before.split()) == 1
+    switch(loaded, "fixed", max_order=9)
+    must(loaded, f"echo always >{THP}/hugepages-64kB/enabled; echo never >{THP}/enabled")
+    assert loaded.run(running).out == before
+    assert folios(loaded, DENSE) == [{9: 4096}]
+    must(loaded, f"echo always >{THP}/hugepages-2048kB/enabled")
+    assert len(loaded.run(running).out.split()) == 2
+    must(loaded, f"echo never >{THP}/hugepages-2048kB/enabled")
+    assert len(loaded.run(running).out.split()) == 1
+
+
+@pytest.mark.parametrize("times", [pytest.param(10), pytest.param(100, marks=pytest.mark.full)])
+def test_sigkill_at_any_moment(given: Guest, times: int) -> None:
+    """Whoever switches is killed; others get what is given, and a reset ends all."""
+    rng = random.Random(times)
+    sizes = must(given, SIZES)
+    command = "for p in fixed never stock; do mmpolicy set --profile a anon_order $p; done"
+    for _ in range(times):
+        must(given, bind("a", "a"))
+        moment = rng.uniform(0, 6)
+        must(given, f"timeout -s KILL {moment:.2f} sh -c {shlex.quote(command)}; true")
+        assert both(given) == STOCK
+        assert must(given, SIZES) == sizes
+        must(given, f"echo 1 >{ROOT}/reset")
+        is_over(given, sizes)
+        must(given, f"echo a >{ROOT}/profiles/create")
+
+
+# Others who are at the same function
+
+PROBE = f"echo p:mine {ASKS} >{TRACING}/kprobe_events && echo 1 >{TRACING}/events/kprobes/enable"
+NO_PROBE = f"echo 0 >{TRACING}/events/kprobes/enable; echo >{TRACING}/kprobe_events"
+TRACE = f"echo {ASKS} >{TRACING}/set_ftrace_filter && echo function >{TRACING}/current_tracer"
+NO_TRACE = f"echo nop >{TRACING}/current_tracer; echo >{TRACING}/set_ftrace_filter"
+
+
+@pytest.mark.parametrize(("begin", "end"), [(PROBE, NO_PROBE), (TRACE, NO_TRACE)])
+@pytest.mark.parametrize("first", (True, False))
+def test_who_traces_the_same_function(loaded: Guest, begin: str, end: str, first: bool) -> None:
+    """Before or after us: both work, and each goes without harm to the other."""
+    must(loaded, f"echo >{TRACING}/trace")
+    if first:
+        must(loaded, begin)
+    switch(loaded, "fixed", max_order=5)
+    if not first:
+        must(loaded, begin)
+    assert folios(loaded, DENSE) == [{5: 4096}]
+    assert must(loaded, f"grep -c ops- {TRACING}/trace; true").strip() != "0"
+    must(loaded, f"echo stock >{POINT}/policy" if first else end)
+    assert folios(loaded, DENSE) == ([{0: 4096}] if first else [{5: 4096}])
+    must(loaded, f"{end}; echo stock >{POINT}/policy; echo >{TRACING}/trace")
+    assert folios(loaded, DENSE) == [{0: 4096}]
+
+
+# The kernel's own writes
+
+
+def test_memory_that_nobody_touches(loaded: Guest) -> None:
+    """Populated by the kernel: policies that need no place decide as ever."""
+    words = "map 4096 madvise 0 4096 23 folios 0 4096"  # MADV_POPULATE_WRITE
+    for policy, order in (("fixed", 4), ("never", 0), ("vma_size", 4)):
+        switch(loaded, policy)
+        assert folios(loaded, words) == [{order: 4096}]
+    before = counters(loaded)["wanted_order_0"]
+    switch(loaded, "adaptive")
+    folios(loaded, words)
+    assert counters(loaded)["wanted_order_0"] > before
+
+
+@pytest.mark.parametrize("rounds", [pytest.param(6), pytest.param(60, marks=pytest.mark.full)])
+def test_load_switch_unload_while_others_fault(machines: Machines, rounds: int) -> None:
+    """No page holds what nobody wrote, and the kernel logs nothing."""
+    storm(machines.get("cloud", mem="2G", cpus=2), rounds, 1, 4, hog_mib=0)
