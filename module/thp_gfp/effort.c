@@ -3,7 +3,10 @@
  * What is done in the whole system to make large folios, or base pages: counted
  * and timed by tracepoints, as no hook tells of it.
  */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
 #include <linux/preempt.h>
+#include <linux/printk.h>
 #include <linux/sched.h>
 #include <linux/string.h>
 
@@ -109,11 +112,14 @@ static struct mmp_event events[] = {
  */
 void mmp_effort_watch(const struct mmp_point *point, unsigned int first)
 {
+	int err;
+
 	check_trace_callback_type_mm_compaction_try_to_compact_pages(effort_compaction_begins);
 	check_trace_callback_type_mm_vmscan_direct_reclaim_begin(effort_direct_reclaim_begins);
 	check_trace_callback_type_mm_vmscan_wakeup_kswapd(effort_kswapd_is_woken);
 	check_trace_callback_type_mm_compaction_isolate_migratepages(effort_migrate_scanned);
 	check_trace_callback_type_mm_compaction_isolate_freepages(effort_free_scanned);
+	check_trace_callback_type_mm_compaction_fast_isolate_freepages(effort_free_scanned);
 	if (!point) {
 		mmp_ignore(events);
 		return;
@@ -122,5 +128,7 @@ void mmp_effort_watch(const struct mmp_point *point, unsigned int first)
 	first_counter = first;
 	/* Probes may have run on for a while after the point was off. */
 	memset(&mmp_effort_stamps, 0, sizeof(mmp_effort_stamps));
-	mmp_listen(events);
+	err = mmp_listen(events);
+	if (err)
+		pr_warn("thp_gfp: efforts and stalls are not counted, error %d\n", err);
 }
