@@ -7,12 +7,55 @@
 #define MMPOLICY_COMPAT_H
 
 #include <linux/pgtable.h>
+#include <linux/swap.h>
+#include <linux/version.h>
+
+#define MMP_KERNEL_7_3	(LINUX_VERSION_CODE >= KERNEL_VERSION(7, 3, 0))
+
+#if MMP_KERNEL_7_3
+#include <linux/leafops.h>
+#else
+#include <linux/swapops.h>
+#endif
 
 /* What the hooks ask; without them, what provider/ asks in their place. */
 #ifdef CONFIG_MM_POLICY
 #include <linux/mm_policy.h>
 #else
 #include "mm_policy.h"
+#endif
+
+/* Sites that only large-folio-faults/ has: writes to memory that is there already. */
+#ifdef MM_POLICY_REUSE
+#define mmp_is_reuse(site)	unlikely((site) == MM_POLICY_REUSE)
+#else
+#define mmp_is_reuse(site)	((void)(site), false)
+#endif
+#ifdef MM_POLICY_COPY
+#define mmp_is_copy(site)	unlikely((site) == MM_POLICY_COPY)
+#else
+#define mmp_is_copy(site)	((void)(site), false)
+#endif
+
+/* What only the hooks make possible: why a policy cannot be had without them. */
+#ifdef CONFIG_MM_POLICY
+#define MMP_NEEDS_HOOKS(reason)	(0 ? (reason) : NULL)
+#else
+#define MMP_NEEDS_HOOKS(reason)	(reason)
+#endif
+
+/* Where a CPU of x86 keeps its task, and how often preemption is off, of which size. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 15, 0)
+#define mmp_this_task		pcpu_hot.current_task
+#define mmp_this_preempt_count	pcpu_hot.preempt_count
+#else
+#define mmp_this_task		current_task
+#define mmp_this_preempt_count	__preempt_count
+#endif
+#ifdef CONFIG_HAS_SEPARATE_PREEMPT_RESCHED_BITS
+#define MMP_COUNT		"q	"
+#else
+#define MMP_COUNT		"l	"
 #endif
 
 /* Without the hooks nothing knows such a flag, and the policies with it are refused. */
@@ -22,12 +65,13 @@
 
 /*
  * Is this entry a page table, and where is it? The generic way asks on x86 four
- * times whether the entry is huge.
+ * times whether the entry is huge. The bits that count here are the same under Xen,
+ * so they are read without asking it, which takes a few instructions each time.
  */
 #ifdef CONFIG_X86_64
 static inline bool mmp_is_table(pmd_t pmd)
 {
-	return (pmd_val(pmd) & (_PAGE_PRESENT | _PAGE_PSE)) == _PAGE_PRESENT;
+	return (native_pmd_val(pmd) & (_PAGE_PRESENT | _PAGE_PSE)) == _PAGE_PRESENT;
 }
 
 static inline const pte_t *mmp_table(pmd_t pmd)
@@ -35,7 +79,45 @@ static inline const pte_t *mmp_table(pmd_t pmd)
 	return __va(pmd_val(pmd) & PTE_PFN_MASK);
 }
 
-/* Bits of an entry of a page that is there and used. No hint for NUMA has them. */
+/* Both at once, for who is in a hurry: what mmp_bits_table() and mmp_table_at() are of. */
+static inline unsigned long mmp_table_bits(pmd_t pmd)
+{
+	return native_pmd_val(pmd) & (PTE_PFN_MASK | _PAGE_PRESENT | _PAGE_PSE);
+}
+
+static inline bool mmp_bits_table(unsigned long bits)
+{
+	/* The other bits of this byte have been masked. */
+	return (u8)bits == _PAGE_PRESENT;
+}
+
+static inline const pte_t *mmp_table_at(unsigned long bits)
+{
+	return __va(bits - _PAGE_PRESENT);
+}
+
+/* The bits of an entry; of several, put together. */
+static inline unsigned long mmp_bits(pte_t pte)
+{
+	return native_pte_val(pte);
+}
+
+static inline bool mmp_bits_present(unsigned long bits)
+{
+	return bits & (_PAGE_PRESENT | _PAGE_PROTNONE);
+}
+
+static inline bool mmp_bits_young(unsigned long bits)
+{
+	return bits & _PAGE_ACCESSED;
+}
+
+static inline bool mmp_bits_writable(unsigned long bits)
+{
+	return bits & _PAGE_RW;
+}
+
+/* Of a page that is there and used. No hint for NUMA has them. */
 static inline bool mmp_bits_used(unsigned long bits)
 {
 	return !(~bits & (_PAGE_PRESENT | _PAGE_ACCESSED));
@@ -52,9 +134,44 @@ static inline const pte_t *mmp_table(pmd_t pmd)
 	return (const pte_t *)pmd_page_vaddr(pmd);
 }
 
+static inline unsigned long mmp_table_bits(pmd_t pmd)
+{
+	return pmd_val(pmd);
+}
+
+static inline bool mmp_bits_table(unsigned long bits)
+{
+	return mmp_is_table(__pmd(bits));
+}
+
+static inline const pte_t *mmp_table_at(unsigned long bits)
+{
+	return mmp_table(__pmd(bits));
+}
+
+static inline unsigned long mmp_bits(pte_t pte)
+{
+	return pte_val(pte);
+}
+
+static inline bool mmp_bits_present(unsigned long bits)
+{
+	return pte_present(__pte(bits));
+}
+
+static inline bool mmp_bits_young(unsigned long bits)
+{
+	return pte_young(__pte(bits));
+}
+
+static inline bool mmp_bits_writable(unsigned long bits)
+{
+	return pte_write(__pte(bits));
+}
+
 static inline bool mmp_bits_used(unsigned long bits)
 {
-	return pte_present(__pte(bits)) && pte_young(__pte(bits));
+	return mmp_bits_present(bits) && mmp_bits_young(bits);
 }
 #endif
 
@@ -87,7 +204,85 @@ static inline bool mmp_bits_used(unsigned long bits)
 #define mmp_anon_pages_within(mm, pages)				\
 	(percpu_counter_compare(&(mm)->rss_stat[MM_ANONPAGES], pages) <= 0)
 
-/* Flags of a folio that may go away any time, so without assertions. */
+/* Has prctl() or madvise() ruled large folios out? */
+#if MMP_KERNEL_7_3
+#define mmp_thp_disabled(vma)	vma_thp_disabled(vma, (vma)->vm_flags, false)
+#else
+#define mmp_thp_disabled(vma)	vma_thp_disabled(vma, (vma)->vm_flags)
+#endif
+
+/*
+ * Flags of a folio that may go away any time, so without assertions; a number of a
+ * cgroup below 65,536; is an entry that of a page on its way to another place; a queue
+ * for work that may run on any CPU.
+ */
+#if MMP_KERNEL_7_3
+#define mmp_folio_flags(folio)	READ_ONCE((folio)->flags.f)
+#define mmp_memcg_slot(memcg)	mem_cgroup_private_id(memcg)
+#define mmp_is_moving(pte)	softleaf_is_migration(softleaf_from_pte(pte))
+#define mmp_unbound_wq		system_dfl_wq
+#else
 #define mmp_folio_flags(folio)	READ_ONCE((folio)->flags)
+#define mmp_memcg_slot(memcg)	mem_cgroup_id(memcg)
+#define mmp_is_moving(pte)	is_migration_entry(pte_to_swp_entry(pte))
+#define mmp_unbound_wq		system_unbound_wq
+#endif
+
+/* Arguments of tracepoints, and of what reads and writes files of sysfs. */
+#if MMP_KERNEL_7_3
+#define MMP_RECLAIM_ARGS	gfp_t gfp, int order, struct mem_cgroup *memcg
+#define MMP_EXIT_ARGS		struct task_struct *task, bool group_dead
+#define MMP_BIN_ATTRIBUTE	const struct bin_attribute
+#else
+#define MMP_RECLAIM_ARGS	int order, gfp_t gfp
+#define MMP_EXIT_ARGS		struct task_struct *task
+#define MMP_BIN_ATTRIBUTE	struct bin_attribute
+#endif
+
+/*
+ * Why a size is asked for: in a fault; for a collapse by the kernel itself; or for
+ * whom it does not matter what sysfs enables. Sizes that khugepaged runs for.
+ */
+#if MMP_KERNEL_7_3
+#define MMP_TVA			"vm_flags_t, tva_type"
+#define MMP_TVA_FAULT		TVA_PAGEFAULT
+#define mmp_tva_collapse(why)	((u32)(why) == TVA_KHUGEPAGED)
+#define mmp_tva_forced(why)	((u32)(why) == TVA_FORCED_COLLAPSE)
+#define MMP_KHUGEPAGED_SIZES	THP_ORDERS_ALL_ANON
+#ifdef CONFIG_X86_KERNEL_IBT
+#define mmp_is_endbr(at)	__is_endbr(*(u32 *)(at))
+#else
+#define mmp_is_endbr(at)	((void)(at), false)
+#endif
+#else
+#define MMP_TVA			"long unsigned int, long unsigned int"
+#define MMP_TVA_FAULT		(TVA_IN_PF | TVA_ENFORCE_SYSFS)
+#define mmp_tva_collapse(why)	((why) == TVA_ENFORCE_SYSFS)
+#define mmp_tva_forced(why)	(!((why) & TVA_ENFORCE_SYSFS))
+#define MMP_KHUGEPAGED_SIZES	BIT(PMD_ORDER)
+#define mmp_is_endbr(at)	is_endbr(*(u32 *)(at))
+#endif
+#define mmp_tva_fault(why)	((u32)(why) == MMP_TVA_FAULT)
+
+/*
+ * In madvise(), may other VMAs than that of the call be looked at? Until
+ * mmp_vmas_unlock(). Some kernels hold the lock of the VMA alone.
+ */
+#if MMP_KERNEL_7_3
+#define mmp_vmas_trylock(mm)	mmap_read_trylock(mm)
+#define mmp_vmas_unlock(mm)	mmap_read_unlock(mm)
+#else
+#define mmp_vmas_trylock(mm)	((void)(mm), true)
+#define mmp_vmas_unlock(mm)	((void)(mm))
+#endif
+
+/* For tests: the zero page, and a tracepoint that is called what its name is. */
+#if MMP_KERNEL_7_3
+#define mmp_zero_pfn(addr)	zero_pfn(addr)
+#define MMP_DECLARE_TRACE	DECLARE_TRACE_EVENT
+#else
+#define mmp_zero_pfn(addr)	my_zero_pfn(addr)
+#define MMP_DECLARE_TRACE	DECLARE_TRACE
+#endif
 
 #endif /* MMPOLICY_COMPAT_H */

@@ -13,7 +13,6 @@
 #include "anon_order/anon_order.h"
 #include "control/control.h"
 #include "madv_free/lazyfree.h"
-#include "provider/provider.h"
 
 #define CREATE_TRACE_POINTS
 #include "trace.h"
@@ -33,45 +32,14 @@ static struct mmp_policy *const core_policies[] = {
 	NULL
 };
 
-/* Those that are asked in faults, of which some are timed. */
-static unsigned long timed_anon_orders(const struct vm_fault *vmf,
-				       enum mm_policy_site site)
-{
-	if (static_branch_unlikely(&mmp_timing))
-		mmp_fault_begins(vmf, site);
-	return mmp_anon_orders(vmf, site);
-}
-
-static bool timed_anon_mapped(const struct vm_fault *vmf, int order)
-{
-	if (static_branch_unlikely(&mmp_timing))
-		mmp_fault_ends(vmf);
-	return order ? mmp_anon_mapped(vmf, order) : false;
-}
-
-static gfp_t timed_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
-{
-	if (static_branch_unlikely(&mmp_timing))
-		mmp_fault_asked(MM_POLICY_THP_GFP);
-	return mmp_thp_gfp(vma, gfp);
-}
-
-static enum mm_policy_compact timed_compact_try(struct zone *zone, int order, gfp_t gfp,
-						enum mm_policy_compact stock)
-{
-	if (static_branch_unlikely(&mmp_timing))
-		mmp_fault_asked(MM_POLICY_COMPACT);
-	return mmp_compact_try(zone, order, gfp, stock);
-}
-
 static const struct mm_policy_ops core_ops = {
 	.abi = MM_POLICY_ABI,
-	.anon_orders = timed_anon_orders,
-	.anon_mapped = timed_anon_mapped,
+	.anon_orders = mmp_anon_orders,
+	.anon_mapped = mmp_anon_mapped,
 	.collapse_orders = mmp_collapse_orders,
-	.thp_gfp = timed_thp_gfp,
+	.thp_gfp = mmp_thp_gfp,
 	.thp_done = mmp_thp_done,
-	.compact_try = timed_compact_try,
+	.compact_try = mmp_compact_try,
 	.compact_done = mmp_compact_done,
 	.bulk_pages = mmp_bulk_pages,
 	.bulk_done = mmp_bulk_done,
@@ -158,7 +126,7 @@ static int __init core_check_active(const struct mmp_policy *const *active)
 	int i;
 
 	for (i = 0; i < MM_POLICY_POINTS; i++) {
-		const char *reason = active[i] ? mmp_provider_lacks(i) : NULL;
+		const char *reason = active[i] ? mmp_policy_lacks(active[i]) : NULL;
 
 		if (reason) {
 			pr_err("%s=%s: %s\n", core_points[i]->name, active[i]->name, reason);

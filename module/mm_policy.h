@@ -33,12 +33,12 @@ enum mm_policy_compact { MM_POLICY_DEFER, MM_POLICY_TRY, MM_POLICY_TRY_ALL };
  * @abi: %MM_POLICY_ABI; callbacks alone follow
  * @anon_orders: large orders for an anonymous fault, a bit each, in place of
  *	what sysfs enables. 0: order 0 only. %MM_POLICY_STOCK: no opinion. The
- *	VMA lock or mmap_lock is held for read, no page table lock is. Page
- *	tables that map a part of vmf->vma stay; use ptep_get_lockless().
+ *	VMA lock or mmap_lock is held for read, no page table lock is. Page tables
+ *	that map a part of vmf->vma are not freed before this RCU section ends; use
+ *	ptep_get_lockless(). Also asked where MADV_NOHUGEPAGE or prctl() refuse all.
  * @anon_mapped: a large folio is mapped for a first touch, or also a page while
  *	%MM_POLICY_ANON_PAGES is on. The page table lock is held. True: let its
- *	outermost pages, but for the one that faulted, be mapped as not
- *	accessed, so that hardware tells of their use.
+ *	outermost pages, but for the one that faulted, be mapped as old.
  * @collapse_orders: which of @orders, a bit each, khugepaged may make in this
  *	anonymous VMA. mmap_lock is held for read; vma->vm_mm is not current's.
  * @thp_gfp: flags for large folios of a fault in @vma, in place of @gfp, in what is
@@ -51,7 +51,7 @@ enum mm_policy_compact { MM_POLICY_DEFER, MM_POLICY_TRY, MM_POLICY_TRY_ALL };
  *	@stock. Softirq; @nid may be %NUMA_NO_NODE.
  * @bulk_done: what it brought. Softirq.
  * @madv_free_eager: free this MADV_FREE range of an anonymous VMA at once, as
- *	MADV_DONTNEED does, rather than lazily? mmap_lock is held for read.
+ *	MADV_DONTNEED does, rather than lazily? mmap_lock or the VMA lock is held.
  *
  * All callbacks are required, run under rcu_read_lock() and must not sleep.
  * A point is asked only while mm_policy_enable() has it on.

@@ -56,6 +56,7 @@ struct mmp_knob {
  * @knobs: its knobs, or %NULL
  * @nr_knobs: how many
  * @slot: index of its first knob; set at load
+ * @lacks: why it cannot be had on this kernel, or %NULL
  * @witness: anon_order: see &mm_policy_ops.anon_mapped
  * @anon_order: anon_order: the largest order for a fault; context as for
  *	&mm_policy_ops.anon_orders. knob[i] is the value of @knobs[i]. Knob 0
@@ -84,6 +85,7 @@ struct mmp_policy {
 	struct mmp_knob *knobs;
 	unsigned int nr_knobs;
 	unsigned int slot;
+	const char *lacks;
 	bool witness;
 	struct mmp_decision (*anon_order)(const struct vm_fault *vmf,
 					  enum mm_policy_site site,

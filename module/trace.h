@@ -44,12 +44,17 @@ DECLARE_EVENT_CLASS(mmpolicy_anon,
 				   { MMP_LOCKED, "locked" }))
 );
 
-DEFINE_EVENT(mmpolicy_anon, mmpolicy_anon_order,
+int mmp_anon_traced(void);
+void mmp_anon_untraced(void);
+
+DEFINE_EVENT_FN(mmpolicy_anon, mmpolicy_anon_order,
 
 	TP_PROTO(unsigned long addr, unsigned int site, unsigned int order,
 		 unsigned int reason),
 
-	TP_ARGS(addr, site, order, reason)
+	TP_ARGS(addr, site, order, reason),
+
+	mmp_anon_traced, mmp_anon_untraced
 );
 
 DEFINE_EVENT(mmpolicy_anon, mmpolicy_anon_shadow,

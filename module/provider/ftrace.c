@@ -9,6 +9,17 @@
 
 const char *const mmp_provider = "ftrace";
 
+/* How points are had: what is to be found, and what calls us there. */
+static const struct {
+	int (*find)(char *reason, size_t size);
+	struct mmp_call *call;	/* or NULL, if it takes more */
+} ways[MM_POLICY_POINTS] = {
+	[MM_POLICY_ANON_ORDER] = { mmp_orders_find },
+	[MM_POLICY_THP_GFP] = { mmp_thp_gfp_find, &mmp_call_thp_gfp },
+	[MM_POLICY_COMPACT] = { mmp_compact_find, &mmp_call_compact },
+	[MM_POLICY_MADV_FREE] = { mmp_madv_free_find, &mmp_call_madv_free },
+};
+
 static char lacks[MM_POLICY_POINTS][128];	/* the reason, or nothing */
 static unsigned long hooked;			/* a bit for each point */
 
@@ -21,15 +32,17 @@ const char *mmp_provider_lacks(enum mm_policy_point point)
 
 static void lacks_fill(void)
 {
-	char *reason = lacks[MM_POLICY_ANON_ORDER];
+	bool known = !mmp_prototypes_init();
 	int i;
 
-	for (i = 0; i < MM_POLICY_POINTS; i++)
-		strscpy(lacks[i], "needs a kernel with CONFIG_MM_POLICY");
-	if (mmp_prototypes_init())
-		strscpy(lacks[MM_POLICY_ANON_ORDER], "needs a kernel with BTF");
-	else if (!mmp_orders_find(reason, sizeof(lacks[0])))
-		*reason = '\0';
+	for (i = 0; i < MM_POLICY_POINTS; i++) {
+		if (!ways[i].find)
+			strscpy(lacks[i], "needs a kernel with CONFIG_MM_POLICY");
+		else if (!known)
+			strscpy(lacks[i], "needs a kernel with BTF");
+		else if (!ways[i].find(lacks[i], sizeof(lacks[i])))
+			*lacks[i] = '\0';
+	}
 	mmp_prototypes_exit();
 }
 
@@ -54,7 +67,7 @@ int mmp_provider_hook(enum mm_policy_point point)
 		return -EOPNOTSUPP;
 	if (test_bit(point, &hooked))
 		return 0;
-	err = mmp_orders_hook();
+	err = ways[point].call ? mmp_call_begin(ways[point].call) : mmp_orders_hook();
 	if (!err)
 		__set_bit(point, &hooked);
 	return err;
@@ -62,7 +75,11 @@ int mmp_provider_hook(enum mm_policy_point point)
 
 void mmp_provider_unhook(enum mm_policy_point point)
 {
-	if (__test_and_clear_bit(point, &hooked))
+	if (!__test_and_clear_bit(point, &hooked))
+		return;
+	if (ways[point].call)
+		mmp_call_end(ways[point].call);
+	else
 		mmp_orders_unhook();
 }
 

@@ -110,6 +110,67 @@ static void btf_print(struct seq_buf *s, u32 number)
 		seq_buf_puts(s, parts[depth]);
 }
 
+static const struct btf_type *btf_find(u32 kind, const char *name)
+{
+	u32 nr;
+
+	for (nr = 1; nr < nr_types; nr++)
+		if (BTF_INFO_KIND(types[nr]->info) == kind &&
+		    !strcmp(btf_name(types[nr]->name_off), name))
+			return types[nr];
+	return NULL;
+}
+
+static bool btf_is(u32 number, const char *type)
+{
+	char text[64];
+	struct seq_buf s;
+
+	seq_buf_init(&s, text, sizeof(text));
+	btf_print(&s, number);
+	return !strcmp(seq_buf_str(&s), type);
+}
+
+/* How many bytes from the beginning a member is, or -1 if there is no such member. */
+static int btf_member_at(const char *structure, const struct mmp_member *wanted)
+{
+	const struct btf_type *found = btf_find(BTF_KIND_STRUCT, structure);
+	const struct btf_member *member = (const void *)(found + 1);
+	int i, bits;
+
+	for (i = 0; found && i < BTF_INFO_VLEN(found->info); i++) {
+		bits = BTF_MEMBER_BIT_OFFSET(member[i].offset);
+		if (!strcmp(btf_name(member[i].name_off), wanted->name))
+			return btf_is(member[i].type, wanted->type) && !(bits % 8) ?
+			       bits / 8 : -1;
+	}
+	return -1;
+}
+
+/**
+ * mmp_members - where members are in a structure of the kernel
+ * @structure: its name
+ * @member: which; its at is set
+ * @nr: how many
+ * @reason: why not
+ * @size: of that
+ *
+ * Context: as mmp_prototype().
+ * Return: 0 or -EOPNOTSUPP.
+ */
+int mmp_members(const char *structure, struct mmp_member *member, int nr, char *reason,
+		size_t size)
+{
+	for (; nr--; member++) {
+		member->at = btf_member_at(structure, member);
+		if (member->at >= 0)
+			continue;
+		snprintf(reason, size, "%s has no %s %s", structure, member->type, member->name);
+		return -EOPNOTSUPP;
+	}
+	return 0;
+}
+
 /**
  * mmp_prototype - result and arguments of a function of the kernel
  * @function: its name
@@ -120,17 +181,14 @@ static void btf_print(struct seq_buf *s, u32 number)
  */
 bool mmp_prototype(const char *function, char *text, size_t size)
 {
-	const struct btf_type *proto;
+	const struct btf_type *found = btf_find(BTF_KIND_FUNC, function), *proto;
 	const struct btf_param *param;
 	struct seq_buf s;
-	u32 i, nr = 1;
+	u32 i;
 
-	while (nr < nr_types && (BTF_INFO_KIND(types[nr]->info) != BTF_KIND_FUNC ||
-				 strcmp(btf_name(types[nr]->name_off), function)))
-		nr++;
-	if (nr >= nr_types || types[nr]->type >= nr_types)
+	if (!found || found->type >= nr_types)
 		return false;
-	proto = types[types[nr]->type];
+	proto = types[found->type];
 	param = (const void *)(proto + 1);
 	seq_buf_init(&s, text, size);
 	btf_print(&s, proto->type);

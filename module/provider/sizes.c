@@ -9,12 +9,13 @@
  * gets what stands there (see orders.c).
  *
  * khugepaged is started and stopped by what is enabled, too. While the kernel looks
- * for that, the size of a PMD is what it was given as.
+ * for that, the sizes that it runs for are what they were given as.
  */
 #include <linux/mm.h>
 #include <linux/kprobes.h>
 #include <linux/rcupdate.h>
 #include <linux/spinlock.h>
+#include <linux/string.h>
 
 #include "direct.h"
 
@@ -29,9 +30,11 @@ static unsigned long *global;		/* transparent_hugepage_flags */
 
 static unsigned long copied[MODES];	/* as the sizes and what is kept were the same */
 static bool open;			/* all sizes enabled? */
-static unsigned int looking;		/* tasks in start_stop_khugepaged() */
+static unsigned int looking;		/* calls of lookers[] that have begun */
 
 static struct thpsize kept_sizes[PMD_ORDER + 1];
+
+unsigned long mmp_sizes_given[2] __read_mostly;
 
 static struct mmp_call files = {
 	.entry = mmp_entry_thpsize,
@@ -110,14 +113,29 @@ static void enabled_sync(void)
 	}
 }
 
+/* After each write, as that is when the kernel looks whether khugepaged is to run. */
+static void given_renew(void)
+{
+	unsigned long always = enabled_kept(ALWAYS), asked = always | enabled_kept(MADVISE);
+	unsigned long flags = READ_ONCE(*global);
+
+	if (flags & BIT(TRANSPARENT_HUGEPAGE_FLAG))
+		always |= enabled_kept(INHERIT);
+	if (flags & (BIT(TRANSPARENT_HUGEPAGE_FLAG) | BIT(TRANSPARENT_HUGEPAGE_REQ_MADV_FLAG)))
+		asked |= enabled_kept(INHERIT);
+	WRITE_ONCE(mmp_sizes_given[false], always);
+	WRITE_ONCE(mmp_sizes_given[true], asked);
+}
+
 static int looking_begins(struct kretprobe_instance *instance, struct pt_regs *regs)
 {
 	spin_lock(enabled_lock);
 	looking++;
 	if (open)
-		enabled_give_back(BIT(PMD_ORDER));
+		enabled_give_back(MMP_KHUGEPAGED_SIZES);
 	else
 		enabled_sync();
+	given_renew();
 	spin_unlock(enabled_lock);
 	return 0;
 }
@@ -126,23 +144,49 @@ static int looking_ends(struct kretprobe_instance *instance, struct pt_regs *reg
 {
 	spin_lock(enabled_lock);
 	if (!--looking && open)
-		enabled_open(BIT(PMD_ORDER));
+		enabled_open(MMP_KHUGEPAGED_SIZES);
 	spin_unlock(enabled_lock);
 	return 0;
 }
 
-static struct kretprobe khugepaged_probe;
+/* Where the kernel looks; some kernels have the second one in the first. */
+static const char *const lookers[] = {
+	"start_stop_khugepaged", "set_recommended_min_free_kbytes"
+};
+
+static struct kretprobe looker_probes[ARRAY_SIZE(lookers)];
+
+static void khugepaged_unwatch(void)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(lookers); i++)
+		if (looker_probes[i].kp.addr)
+			unregister_kretprobe(&looker_probes[i]);
+}
 
 static int khugepaged_watch(void)
 {
+	int i, err = 0;
+
 	looking = 0;
-	khugepaged_probe = (struct kretprobe){
-		.kp.symbol_name = "start_stop_khugepaged",
-		.entry_handler = looking_begins,
-		.handler = looking_ends,
-		.maxactive = 64,
-	};
-	return register_kretprobe(&khugepaged_probe);
+	memset(looker_probes, 0, sizeof(looker_probes));
+	for (i = 0; i < ARRAY_SIZE(lookers) && !err; i++) {
+		if (!mmp_symbol(lookers[i]))
+			continue;
+		looker_probes[i] = (struct kretprobe){
+			.kp.symbol_name = lookers[i],
+			.entry_handler = looking_begins,
+			.handler = looking_ends,
+			.maxactive = 64,
+		};
+		err = register_kretprobe(&looker_probes[i]);
+		if (err)
+			looker_probes[i].kp.addr = NULL;
+	}
+	if (err)
+		khugepaged_unwatch();
+	return err;
 }
 
 /**
@@ -165,31 +209,10 @@ int mmp_sizes_find(char *reason, size_t size)
 	enabled_lock = mmp_symbol("huge_anon_orders_lock");
 	global = mmp_symbol("transparent_hugepage_flags");
 	if (enabled[ALWAYS] && enabled[MADVISE] && enabled[INHERIT] && enabled_lock &&
-	    global && mmp_symbol("start_stop_khugepaged"))
+	    global && mmp_symbol(lookers[0]))
 		return mmp_call_find(&files, reason, size);
 	snprintf(reason, size, "the kernel keeps the enabled sizes in another way");
 	return -EOPNOTSUPP;
-}
-
-/**
- * mmp_sizes_given - the sizes that the administrator has given
- * @vm_flags: of the VMA
- *
- * Context: after mmp_sizes_shadow().
- * Return: a bit for each order, as thp_vma_allowable_orders() has it.
- */
-unsigned long mmp_sizes_given(unsigned long vm_flags)
-{
-	unsigned long orders = READ_ONCE(*enabled[ALWAYS]), flags = READ_ONCE(*global);
-
-	if (vm_flags & VM_HUGEPAGE) {
-		orders |= READ_ONCE(*enabled[MADVISE]);
-		if (flags & BIT(TRANSPARENT_HUGEPAGE_REQ_MADV_FLAG))
-			orders |= READ_ONCE(*enabled[INHERIT]);
-	}
-	if (flags & BIT(TRANSPARENT_HUGEPAGE_FLAG))
-		orders |= READ_ONCE(*enabled[INHERIT]);
-	return orders >> KEPT;
 }
 
 /**
@@ -207,13 +230,18 @@ int mmp_sizes_shadow(void)
 		copied[i] = *enabled[i] & SIZES;
 		enabled_keep(i, SIZES, copied[i]);
 	}
+	given_renew();
 	spin_unlock(enabled_lock);
 	err = khugepaged_watch();
 	if (err)
 		return err;
+	spin_lock(enabled_lock);	/* for writes before it was watched */
+	enabled_sync();
+	given_renew();
+	spin_unlock(enabled_lock);
 	err = mmp_call_begin(&files);
 	if (err)
-		unregister_kretprobe(&khugepaged_probe);
+		khugepaged_unwatch();
 	return err;
 }
 
@@ -227,7 +255,8 @@ void mmp_sizes_open(void)
 	synchronize_rcu_tasks();	/* for writes that have begun before */
 	spin_lock(enabled_lock);
 	enabled_sync();
-	enabled_open(looking ? SIZES & ~BIT(PMD_ORDER) : SIZES);
+	given_renew();
+	enabled_open(looking ? SIZES & ~MMP_KHUGEPAGED_SIZES : SIZES);
 	open = true;
 	spin_unlock(enabled_lock);
 }
@@ -261,7 +290,7 @@ void mmp_sizes_unshadow(void)
 	int i;
 
 	mmp_call_end(&files);
-	unregister_kretprobe(&khugepaged_probe);
+	khugepaged_unwatch();
 	spin_lock(enabled_lock);
 	enabled_sync();
 	for (i = 0; i < MODES; i++)

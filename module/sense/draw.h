@@ -32,18 +32,4 @@ static __always_inline bool mmp_draw_due(struct mmp_draw __percpu *draw)
 	return unlikely(this_cpu_dec_return(draw->to_pass) <= 0);
 }
 
-/**
- * mmp_drawn - is this event looked at?
- * @draw: by whom
- * @most: the next one is 1 to so many events on. A regular distance would fit some
- *	pattern.
- */
-static __always_inline bool mmp_drawn(struct mmp_draw __percpu *draw, u32 most)
-{
-	if (!mmp_draw_due(draw))
-		return false;
-	mmp_draw_again(draw, most);
-	return true;
-}
-
 #endif /* MMPOLICY_DRAW_H */

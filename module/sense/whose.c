@@ -41,6 +41,7 @@ DEFINE_STATIC_KEY_FALSE(mmp_scoped);
 DEFINE_STATIC_KEY_FALSE(mmp_processes_bound);
 DEFINE_STATIC_KEY_FALSE(mmp_measuring);
 DEFINE_STATIC_KEY_FALSE(mmp_watched);
+DEFINE_STATIC_KEY_FALSE(mmp_looked_at);
 
 DEFINE_HASHTABLE(mmp_bindings, MMP_BINDINGS_BITS);
 DEFINE_SPINLOCK(mmp_bindings_lock);
@@ -48,6 +49,23 @@ static unsigned long generation = 1;	/* rises after a change of a cgroup */
 unsigned long mmp_epoch = 1;		/* 0 is that of a CPU that has kept nothing */
 DEFINE_PER_CPU(struct mmp_latest, mmp_latest);
 static struct found __percpu *cache;
+
+/**
+ * mmp_look_at - have every decision looked at, or one reason less for it
+ * @on: which
+ *
+ * Context: may sleep.
+ */
+void mmp_look_at(bool on)
+{
+	if (on) {
+		static_branch_inc(&mmp_looked_at);
+		static_branch_inc(&mmp_watched);
+	} else {
+		static_branch_dec(&mmp_watched);
+		static_branch_dec(&mmp_looked_at);
+	}
+}
 
 /**
  * mmp_binding_find - what is bound?
@@ -121,6 +139,28 @@ static noinline struct mmp_profile *whose_mm(const struct mm_struct *mm)
 }
 
 /**
+ * mmp_keep - let a CPU keep what it found for this task
+ * @latest: where
+ * @mm: what the task works on
+ * @epoch: read before
+ * @profile: what was found
+ *
+ * Context: RCU read side.
+ * Return: was it kept? Not for faults of others, where it is not the task that counts.
+ */
+bool mmp_keep(struct mmp_latest __percpu *latest, const struct mm_struct *mm,
+	      unsigned long epoch, struct mmp_profile *profile)
+{
+	if (current->mm != mm || current->flags & PF_KTHREAD)
+		return false;
+	guard(preempt)();
+	*this_cpu_ptr(latest) = (struct mmp_latest){
+		mmp_task_number(mm), epoch, profile
+	};
+	return true;
+}
+
+/**
  * mmp_profile_look - as mmp_profile_of(), where a CPU has not kept the answer
  * @mm: the address space
  *
@@ -135,10 +175,7 @@ struct mmp_profile *mmp_profile_look(const struct mm_struct *mm)
 	if (current->mm != mm || current->flags & PF_KTHREAD)
 		return whose_mm(mm);
 	profile = whose_task(current);
-	guard(preempt)();
-	*this_cpu_ptr(&mmp_latest) = (struct mmp_latest){
-		mm, current->start_boottime, now, profile
-	};
+	mmp_keep(&mmp_latest, mm, now, profile);
 	return profile;
 }
 
@@ -159,7 +196,8 @@ void mmp_whose_outdate(bool cgroups)
 	smp_store_release(&mmp_epoch, mmp_epoch + 1);
 }
 
-static void whose_outdate_tasks(void)
+/* What CPUs have kept of tasks holds no more. */
+void mmp_whose_outdate_tasks(void)
 {
 	spin_lock(&mmp_bindings_lock);
 	mmp_whose_outdate(false);
@@ -169,7 +207,7 @@ static void whose_outdate_tasks(void)
 static void whose_on_move(void *unused, struct cgroup *to, const char *path,
 			  struct task_struct *task, bool threadgroup)
 {
-	whose_outdate_tasks();
+	mmp_whose_outdate_tasks();
 }
 
 static struct mmp_event events[] = {
@@ -190,7 +228,7 @@ int mmp_scope_begin(void)
 
 	if (err)
 		return err;
-	whose_outdate_tasks();
+	mmp_whose_outdate_tasks();
 	static_branch_inc(&mmp_scoped);
 	return 0;
 }

@@ -80,42 +80,60 @@ extern struct mmp_profile mmp_default;
 DECLARE_STATIC_KEY_FALSE(mmp_scoped);
 /* Count the cost of decisions, in ticks of get_cycles()? */
 DECLARE_STATIC_KEY_FALSE(mmp_measuring);
-/* Is there more to a decision than its answer? Counted: mmp_measuring, shadows. */
+/* Is there more to a decision than its answer? Counted: shadows, and mmp_looked_at. */
 DECLARE_STATIC_KEY_FALSE(mmp_watched);
+/* Is every decision looked at? Counted: their cost, traces. */
+DECLARE_STATIC_KEY_FALSE(mmp_looked_at);
+void mmp_look_at(bool on);
 
 /**
- * struct mmp_latest - the profile found for the task that a CPU was last asked about
- * @mm: its address space
- * @birth: of the task, as a later one may have its address space's place
+ * struct mmp_latest - the profile that a CPU found for the task it was last asked about
+ * @task: mmp_task_number() of it
  * @epoch: when it was looked up
  * @profile: what it was
  */
 struct mmp_latest {
-	const struct mm_struct *mm;
-	u64 birth;
+	u64 task;
 	unsigned long epoch;
 	struct mmp_profile *profile;
 };
 
 DECLARE_PER_CPU(struct mmp_latest, mmp_latest);
-/* Rises with all that may give a task another profile. */
+/* Rises with all that may give a task another profile, or a profile other settings. */
 extern unsigned long mmp_epoch;
 
 struct mmp_profile *mmp_profile_look(const struct mm_struct *mm);
+bool mmp_keep(struct mmp_latest __percpu *latest, const struct mm_struct *mm,
+	      unsigned long epoch, struct mmp_profile *profile);
+
+/*
+ * Current, working on @mm, in one number: with its birth, as a later task may have its
+ * address space's place. Two with the same number are not to be expected; they would
+ * share a profile until a CPU looks anew.
+ */
+static __always_inline u64 mmp_task_number(const struct mm_struct *mm)
+{
+	return (unsigned long)mm ^ current->start_boottime;
+}
+
+/* Is what a CPU has kept of this task, working on @mm, and does it still hold? */
+static __always_inline bool mmp_is_kept(struct mmp_latest __percpu *latest,
+					const struct mm_struct *mm)
+{
+	/* Pairs with mmp_whose_outdate(). */
+	unsigned long now = smp_load_acquire(&mmp_epoch);
+
+	return likely(__this_cpu_read(latest->task) == mmp_task_number(mm) &&
+		      __this_cpu_read(latest->epoch) == now);
+}
 
 /* Has this CPU kept the profile of @mm? */
 static __always_inline bool mmp_profile_kept(const struct mm_struct *mm,
 					     struct mmp_profile **profile)
 {
-	/* Pairs with mmp_whose_outdate(). */
-	unsigned long now = smp_load_acquire(&mmp_epoch);
-	const struct mmp_latest *latest;
-
 	guard(preempt)();
-	latest = this_cpu_ptr(&mmp_latest);
-	*profile = latest->profile;
-	return likely(latest->mm == mm && latest->epoch == now &&
-		      latest->birth == current->start_boottime);
+	*profile = __this_cpu_read(mmp_latest.profile);
+	return mmp_is_kept(&mmp_latest, mm);
 }
 
 /* mmp_profile_of() when it may be another than "default". */
@@ -148,6 +166,8 @@ static inline u64 __percpu *mmp_counters(const struct mmp_profile *profile,
 {
 	return profile->counters + point->first_counter;
 }
+
+#define MMP_STOCK	0	/* counter of points that count what no policy decides */
 
 /**
  * mmp_count - add to a counter of a point
@@ -195,6 +215,7 @@ static inline u64 mmp_process_id(const struct pid *pid)
 
 struct mmp_binding *mmp_binding_find(u64 id);
 void mmp_whose_outdate(bool cgroups);
+void mmp_whose_outdate_tasks(void);
 int mmp_scope_begin(void);
 void mmp_scope_end(void);
 int mmp_whose_init(void);

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * How long faults take, while an experiment asks for it: first touches of anonymous
+ * memory, from the question for their order to the moment before they are mapped.
+ *
+ * One in about sixteen is timed. Which one is for each CPU to draw, whoever faults
+ * and whatever its arm. The clock is read for those alone.
+ */
+#include <linux/log2.h>
+#include <linux/minmax.h>
+#include <linux/mm.h>
+#include <linux/percpu.h>
+#include <linux/string.h>
+
+#include "draw.h"
+#include "stamp.h"
+#include "whose.h"
+#include "../mmpolicy.h"
+#include "fault_time.h"
+
+DEFINE_STATIC_KEY_FALSE(mmp_timing);
+unsigned int mmp_nr_counters;
+
+/**
+ * mmp_fault_counters - how long the faults of a profile took
+ * @profile: whose faults
+ * @point: that were decided at this point too
+ *
+ * Return: %MMP_FAULT_TIMES counters, by log2 of the time in ns; then how many were
+ *	not timed that should have been.
+ */
+u64 __percpu *mmp_fault_counters(const struct mmp_profile *profile,
+				 enum mm_policy_point point)
+{
+	return profile->counters + mmp_nr_counters + point * MMP_FAULT_COUNTERS;
+}
+
+static struct mmp_stamps faults;	/* what: the address */
+DEFINE_PER_CPU(struct mmp_draw, mmp_fault_draw);
+
+static void fault_missed(const struct vm_fault *vmf)
+{
+	const struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
+
+	this_cpu_inc(mmp_fault_counters(profile, MM_POLICY_ANON_ORDER)[MMP_FAULT_MISSED]);
+}
+
+static noinline void fault_stamp(const struct vm_fault *vmf)
+{
+	const struct mmp_stamp *mine = mmp_stamp_mine(&faults);
+
+	/* In an empty PMD the policy is asked twice. */
+	if (mine && mine->what == vmf->address)
+		return;
+	/* What has begun and did not end here has failed, or came too late. */
+	if (mine)
+		fault_missed(vmf);
+	if (!mmp_stamp_begin(&faults, vmf->address))
+		fault_missed(vmf);
+}
+
+/**
+ * mmp_fault_begins - the policy is asked about a fault that was drawn
+ * @vmf: the fault
+ * @site: where; swapping in is not timed
+ */
+void mmp_fault_begins(const struct vm_fault *vmf, enum mm_policy_site site)
+{
+	mmp_draw_again(&mmp_fault_draw, 32);
+	if (site != MM_POLICY_SWAPIN)
+		fault_stamp(vmf);
+}
+
+/**
+ * mmp_fault_asked - the fault that the task is in was decided about
+ * @point: where
+ */
+void mmp_fault_asked(enum mm_policy_point point)
+{
+	struct mmp_stamp *mine = mmp_stamp_mine(&faults);
+
+	if (mine)
+		mine->seen |= BIT(point);
+}
+
+static noinline void fault_count(const struct vm_fault *vmf, struct mmp_stamp *mine)
+{
+	const struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
+	bool is_this = mine->what == vmf->address;
+	unsigned long points = mine->seen | BIT(MM_POLICY_ANON_ORDER);
+	u64 ns = mmp_stamp_end(mine);
+	unsigned int log = min(ilog2(ns | 1), MMP_FAULT_TIMES - 1);
+	int point;
+
+	if (!is_this || ns > MMP_STAMP_NS) {
+		fault_missed(vmf);
+		return;
+	}
+	for_each_set_bit(point, &points, MM_POLICY_POINTS)
+		this_cpu_inc(mmp_fault_counters(profile, point)[log]);
+}
+
+/**
+ * mmp_fault_ends - a fault is about to be mapped
+ * @vmf: the fault
+ */
+void mmp_fault_ends(const struct vm_fault *vmf)
+{
+	struct mmp_stamp *mine = mmp_stamp_mine(&faults);
+
+	if (unlikely(mine))
+		fault_count(vmf, mine);
+}
+
+/**
+ * mmp_fault_time - time faults, or stop it
+ * @on: which
+ *
+ * Context: under mmp_lock; may sleep.
+ * Return: is that a change?
+ */
+bool mmp_fault_time(bool on)
+{
+	if (on == static_key_enabled(&mmp_timing))
+		return false;
+	if (on) {
+		memset(&faults, 0, sizeof(faults));
+		static_branch_enable(&mmp_timing);
+	} else {
+		static_branch_disable(&mmp_timing);
+	}
+	return true;
+}
