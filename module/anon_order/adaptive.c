@@ -115,22 +115,21 @@ static bool anon_order_beside(const struct mmp_place *place, unsigned int order,
 
 static __always_inline struct mmp_decision anon_order_small(enum mmp_reason reason)
 {
-	return (struct mmp_decision){ 0, reason };
+	return (struct mmp_decision){ reason, 0 };
 }
 
 /* For a fault without a page table. */
-static struct mmp_decision anon_order_huge(const struct mmp_place *place, const u32 *knob)
+static noinline struct mmp_decision anon_order_huge(const struct vm_fault *vmf, const u32 *knob)
 {
+	const struct mmp_place place = mmp_place(vmf);
 	const u32 blocks = knob[PROBE_BLOCKS];
 
-	if (knob[MAX_ORDER] < MMP_MAX_ORDER)
-		return anon_order_small(MMP_CAP);
-	if (!anon_order_beside(place, MMP_MAX_ORDER, knob[MIN_USED_PAGES]))
+	if (!anon_order_beside(&place, MMP_MAX_ORDER, knob[MIN_USED_PAGES]))
 		return anon_order_small(MMP_ALONE);
 	/* Is this one of the blocks to be made of smaller folios? */
-	if (blocks && !((place->addr >> PMD_SHIFT) % blocks))
-		return (struct mmp_decision){ MMP_MAX_ORDER - 1, MMP_PROBE };
-	return (struct mmp_decision){ MMP_MAX_ORDER, MMP_RUN };
+	if (blocks && !((place.addr >> PMD_SHIFT) % blocks))
+		return (struct mmp_decision){ MMP_PROBE, MMP_MAX_ORDER - 1 };
+	return (struct mmp_decision){ MMP_RUN, MMP_MAX_ORDER };
 }
 
 /* Does the smallest folio fit around the fault? */
@@ -155,7 +154,7 @@ static noinline struct mmp_decision anon_order_grown(const struct mmp_place *pla
 	while (order > BLOCK_ORDER &&
 	       !anon_order_beside(place, order, knob[MIN_USED_PAGES]))
 		order--;
-	return (struct mmp_decision){ order, MMP_RUN };
+	return (struct mmp_decision){ MMP_RUN, order };
 }
 
 /* The long way: all examples nearby. */
@@ -175,7 +174,7 @@ static noinline struct mmp_decision anon_order_judge(const struct vm_fault *vmf,
 	if (groups <= 0)
 		return anon_order_small(blocks ? MMP_UNUSED : MMP_ALONE);
 	return (struct mmp_decision){
-		min(knob[MAX_ORDER], groups > 1 ? GROUP_ORDER + 1U : GROUP_ORDER), MMP_RUN
+		MMP_RUN, min(knob[MAX_ORDER], groups > 1 ? GROUP_ORDER + 1U : GROUP_ORDER)
 	};
 }
 
@@ -188,43 +187,42 @@ static noinline struct mmp_decision anon_order_closest(const struct vm_fault *vm
 	const pte_t *const group = table + (index & -GROUP);
 	const pte_t *const block = table + (index & -BLOCK);
 
-	if (is_plain(block + BLOCK) && pte_none(__pte(glance(block - 1))) &&
+	if (is_plain(block + BLOCK) && !glance(block - 1) &&
 	    vmf->vma->vm_end - vmf->address >= 2 * BLOCK_BYTES &&
 	    vmf->address - vmf->vma->vm_start >= 2 * BLOCK_BYTES &&
 	    knob[MAX_ORDER] <= BLOCK_ORDER)
-		return (struct mmp_decision){ knob[MAX_ORDER], MMP_RUN };
-	if (!pte_present(__pte(ends(block - BLOCK) | ends(block + BLOCK) |
-			       ends(table + farthest(index)) |
-			       whole(group - GROUP) | whole(group + GROUP) |
-			       whole(group - 2 * GROUP) | whole(group - 4 * GROUP))))
+		return (struct mmp_decision){ MMP_RUN, knob[MAX_ORDER] };
+	if (!mmp_bits_present(ends(block - BLOCK) | ends(block + BLOCK) |
+			      ends(table + farthest(index)) |
+			      whole(group - GROUP) | whole(group + GROUP) |
+			      whole(group - 2 * GROUP) | whole(group - 4 * GROUP)))
 		return anon_order_small(MMP_ALONE);
 	return anon_order_judge(vmf, knob);
 }
 
 /* These are functions of their own for the sake of those that return before. */
-static noinline struct mmp_decision anon_order_closer(const struct vm_fault *vmf,
-						      const pte_t *table,
-						      const u32 *knob)
+static noinline struct mmp_decision anon_order_close(const struct vm_fault *vmf,
+						     const pte_t *block, const u32 *knob)
 {
-	if (any_there(table + (pte_index(vmf->address) & -GROUP)))
+	const unsigned long index = pte_index(vmf->address);
+	const pte_t *const table = block - (index & -BLOCK);
+
+	if (any_there(table + (index & -GROUP)))
 		return anon_order_small(MMP_INSIDE);
-	if (!anon_order_some(table, pte_index(vmf->address)))
+	if (!anon_order_any(table, index, true))
 		return anon_order_small(MMP_ALONE);
 	return anon_order_closest(vmf, table, knob);
 }
 
-/* Behind a page that is used. */
-static noinline struct mmp_decision anon_order_behind(const struct vm_fault *vmf,
-						      const pte_t *table,
-						      const u32 *knob)
+/* In @block: streams before all others. */
+static noinline struct mmp_decision anon_order_closer(const struct vm_fault *vmf,
+						      const pte_t *block, const u32 *knob)
 {
-	const pte_t *const block = table + (pte_index(vmf->address) & -BLOCK);
-
-	if (likely(is_plain(block - BLOCK) &&
-		   vmf->address - vmf->vma->vm_start >= 2 * BLOCK_BYTES &&
-		   knob[MAX_ORDER] <= BLOCK_ORDER))
-		return (struct mmp_decision){ knob[MAX_ORDER], MMP_RUN };
-	return anon_order_closer(vmf, table, knob);
+	if (is_plain(block - BLOCK) &&
+	    vmf->address - vmf->vma->vm_start >= 2 * BLOCK_BYTES &&
+	    knob[MAX_ORDER] <= BLOCK_ORDER)
+		return (struct mmp_decision){ MMP_RUN, knob[MAX_ORDER] };
+	return anon_order_close(vmf, block, knob);
 }
 
 /* Behind a block that is full, at the edge of a page table. */
@@ -240,21 +238,96 @@ static __always_inline bool anon_order_behind_plain(const struct mmp_place *plac
 	return pte && is_plain(pte);
 }
 
+/* In one of the outermost blocks of a page table, where there may be an example. */
+static noinline struct mmp_decision anon_order_edge_closer(const struct vm_fault *vmf,
+							   const pte_t *table,
+							   const u32 *knob)
+{
+	const struct mmp_place place = mmp_place(vmf);
+
+	if (anon_order_behind_plain(&place))
+		return anon_order_grown(&place, knob);
+	if (table && !anon_order_any_edge(vmf, table, true))
+		return anon_order_small(MMP_ALONE);
+	return anon_order_judge(vmf, knob);
+}
+
 /* The outermost blocks of a page table, and where there is none. */
 static noinline struct mmp_decision anon_order_edge(const struct vm_fault *vmf,
 						    enum mm_policy_site site,
 						    const u32 *knob)
 {
-	const struct mmp_place place = mmp_place(vmf);
+	const unsigned long bits = mmp_table_bits(pmdp_get_lockless(vmf->pmd));
+	const pte_t *table;
 
 	if (site == MM_POLICY_PMD)
-		return anon_order_huge(&place, knob);
-	if (anon_order_behind_plain(&place))
-		return anon_order_grown(&place, knob);
-	if (place.here && !(pte_index(place.addr) < BLOCK ? anon_order_some_first(&place) :
-							    anon_order_some_last(&place)))
+		return knob[MAX_ORDER] < MMP_MAX_ORDER ? anon_order_small(MMP_CAP) :
+							 anon_order_huge(vmf, knob);
+	if (unlikely(!mmp_bits_table(bits)))
+		return anon_order_edge_closer(vmf, NULL, knob);
+	table = mmp_table_at(bits);
+	if (!anon_order_any_edge(vmf, table, false))
 		return anon_order_small(MMP_ALONE);
-	return anon_order_judge(vmf, knob);
+	return anon_order_edge_closer(vmf, table, knob);
+}
+
+/*
+ * Writes to memory that is shared, as after fork(). All of it is there, so entries
+ * that are writable are the examples: a block has been written in full, or it was
+ * copied as a whole and its outermost pages have been used since.
+ */
+static bool written(const pte_t *pte, unsigned int nr, unsigned int least)
+{
+	unsigned long outer = glance(pte) & glance(pte + nr - 1);
+	unsigned int there = 0;
+
+	if (!say_used(outer) || !mmp_bits_writable(outer))
+		return false;
+	for (unsigned int i = 0; i < nr; i++)
+		there += mmp_bits_writable(glance(pte + i));
+	return there >= nr / BLOCK * least;
+}
+
+/* Is there such an example before or after the fault, in the same page table? */
+static bool written_beside(const pte_t *table, unsigned long index, unsigned int order,
+			   unsigned int least)
+{
+	const unsigned int nr = 1U << order;
+
+	index &= -nr;
+	return (index >= nr && written(table + index - nr, nr, least)) ||
+	       (index + nr < PTRS_PER_PTE && written(table + index + nr, nr, least));
+}
+
+static noinline struct mmp_decision anon_order_written(const pte_t *table, unsigned long index,
+						       const u32 *knob)
+{
+	u32 order = min(knob[MAX_ORDER], MMP_MAX_ORDER - 1U);
+
+	if (!written_beside(table, index, BLOCK_ORDER, knob[MIN_USED_PAGES]))
+		return anon_order_small(MMP_ALONE);
+	while (order > BLOCK_ORDER &&
+	       !written_beside(table, index, order, knob[MIN_USED_PAGES]))
+		order--;
+	return (struct mmp_decision){ MMP_RUN, order };
+}
+
+/* At a glance: has the page before the block been written, or the one behind it? */
+static noinline struct mmp_decision anon_order_copy(const struct vm_fault *vmf, const u32 *knob)
+{
+	const pmd_t pmd = pmdp_get_lockless(vmf->pmd);
+	const unsigned long first = pte_index(vmf->address) & -BLOCK;
+	const pte_t *table;
+	unsigned long bits;
+
+	if (!mmp_is_table(pmd))
+		return anon_order_small(MMP_ALONE);
+	table = mmp_table(pmd);
+	bits = glance(table + (first ? first - 1 : BLOCK));
+	bits |= glance(table + (first < PTRS_PER_PTE - BLOCK ? first + BLOCK : first - 1));
+	if (likely(!mmp_bits_writable(bits)))
+		return anon_order_small(MMP_ALONE);
+	return anon_order_written(table, first, knob);
 }
 
 /* The short way, for sparse access. */
@@ -262,18 +335,17 @@ static struct mmp_decision anon_order_adaptive(const struct vm_fault *vmf,
 					       enum mm_policy_site site,
 					       const u32 *knob)
 {
-	pmd_t pmd = pmdp_get_lockless(vmf->pmd);
-	unsigned long index = pte_index(vmf->address);
+	const unsigned long bits = mmp_table_bits(pmdp_get_lockless(vmf->pmd));
 	const pte_t *table;
 
-	if (unlikely(!mmp_is_table(pmd) || !in_the_middle(vmf->address)))
+	if (mmp_is_copy(site))
+		return anon_order_copy(vmf, knob);
+	if (unlikely(!mmp_bits_table(bits) || !in_the_middle(vmf->address)))
 		return anon_order_edge(vmf, site, knob);
-	table = mmp_table(pmd);
-	if (mmp_bits_used(glance(table + (index & -BLOCK) - 1)))
-		return anon_order_behind(vmf, table, knob);
-	if (likely(!anon_order_any(table, index)))
+	table = mmp_table_at(bits);
+	if (likely(!anon_order_any(table, vmf->address >> PAGE_SHIFT, false)))
 		return anon_order_small(MMP_ALONE);
-	return anon_order_closer(vmf, table, knob);
+	return anon_order_closer(vmf, table + (pte_index(vmf->address) & -BLOCK), knob);
 }
 
 struct mmp_policy mmp_policy_anon_order_adaptive = {

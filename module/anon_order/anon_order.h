@@ -40,12 +40,12 @@ enum mmp_reason {
 
 /**
  * struct mmp_decision - the answer to one fault
- * @order: largest order wanted; 0 and 1 mean order 0
  * @reason: why
+ * @order: largest order wanted; 0 and 1 mean order 0
  */
 struct mmp_decision {
-	u32 order;
 	u32 reason;
+	u32 order;
 };
 
 /**
@@ -66,7 +66,7 @@ static inline struct mmp_decision mmp_populated(const struct mmp_policy *policy,
 	const unsigned long locked = vma->vm_flags & (VM_LOCKED | VM_LOCKONFAULT);
 
 	if (policy->witness && !d.order && d.reason != MMP_CAP && locked == VM_LOCKED)
-		return (struct mmp_decision){ knob[0], MMP_LOCKED };
+		return (struct mmp_decision){ MMP_LOCKED, knob[0] };
 	return d;
 }
 

@@ -19,14 +19,15 @@
 /* Is the block of a fault neither the first nor the last of its page table? */
 static __always_inline bool in_the_middle(unsigned long addr)
 {
-	return pte_index(addr) - BLOCK < PTRS_PER_PTE - 2 * BLOCK;
+	/* Of blocks counted from 1, those that are neither 1 nor all of them. */
+	return (addr + BLOCK_BYTES) & (PMD_SIZE - 2 * BLOCK_BYTES);
 }
 
 /* The bits of an entry, at a glance: an old value, or half of one, will do. */
 static __always_inline unsigned long glance(const pte_t *pte)
 {
 	/* Others map, age and unmap pages meanwhile. */
-	return data_race(pte_val(*pte));
+	return data_race(mmp_bits(*pte));
 }
 
 /* The bits that the entries of a group have in common. */
@@ -37,8 +38,8 @@ static __always_inline unsigned long whole(const pte_t *pte)
 
 static __always_inline bool any_there(const pte_t *pte)
 {
-	return pte_present(__pte(glance(pte) | glance(pte + 1) | glance(pte + 2) |
-				 glance(pte + 3)));
+	return mmp_bits_present(glance(pte) | glance(pte + 1) | glance(pte + 2) |
+				glance(pte + 3));
 }
 
 /* The same of a block. */
@@ -60,7 +61,7 @@ static __always_inline unsigned long ends(const pte_t *pte)
 
 static __always_inline bool say_used(unsigned long bits)
 {
-	return pte_present(__pte(bits)) && pte_young(__pte(bits));
+	return mmp_bits_present(bits) && mmp_bits_young(bits);
 }
 
 /* Pages in a row: how many there are, and how many of them were used. */
@@ -89,7 +90,7 @@ static inline enum mmp_page block_of(const pte_t *pte, unsigned int least)
 {
 	struct count count;
 
-	if (!pte_present(__pte(ends(pte))))
+	if (!mmp_bits_present(ends(pte)))
 		return MMP_EMPTY;
 	if (say_used(common(pte)))
 		return MMP_USED;
@@ -120,9 +121,10 @@ static inline enum mmp_page area_of(const pte_t *pte, unsigned int nr,
 	return block_of(pte + nr / 2, least);
 }
 
-static __always_inline unsigned long both_ends(const pte_t *pte, unsigned int nr)
+/* Of pages in a row the last one; at a second glance, what it shares with the first. */
+static __always_inline unsigned long row(const pte_t *pte, unsigned int nr, bool again)
 {
-	return glance(pte) & glance(pte + nr - 1);
+	return again ? glance(pte) & glance(pte + nr - 1) : glance(pte + nr - 1);
 }
 
 /* The block farthest before, in a table that begins anew where it ends. */
@@ -132,77 +134,79 @@ static __always_inline unsigned long farthest(unsigned long index)
 }
 
 /*
- * At a first glance: is the last page there of any that may be an example? Here
- * and below, entries of others only make us look closer.
+ * May there be an example? Here and below, entries of others only make us look
+ * closer. @index may have more bits than those of the table.
  */
-static __always_inline bool anon_order_any(const pte_t *table, unsigned long index)
+static __always_inline bool anon_order_any(const pte_t *table, unsigned long index,
+					   bool again)
 {
-	const pte_t *const group = table + (index & -GROUP) + GROUP - 1;
-	const pte_t *const block = table + (index & -BLOCK) + BLOCK - 1;
+	const unsigned long group = index & (PTRS_PER_PTE - GROUP);
+	const unsigned long block = index & (PTRS_PER_PTE - BLOCK);
 
-	return pte_present(__pte(glance(block - BLOCK) | glance(block + BLOCK) |
-				 glance(table + farthest(index) + BLOCK - 1) |
-				 glance(group - GROUP) | glance(group + GROUP) |
-				 glance(group - 2 * GROUP) |
-				 glance(group - 4 * GROUP)));
+	return mmp_bits_present(row(table + block - BLOCK, BLOCK, again) |
+				row(table + block + BLOCK, BLOCK, again) |
+				row(table + farthest(index), BLOCK, again) |
+				row(table + group - GROUP, GROUP, again) |
+				row(table + group + GROUP, GROUP, again) |
+				row(table + group - 2 * GROUP, GROUP, again) |
+				row(table + group - 4 * GROUP, GROUP, again));
 }
 
-/* At a second glance: is the first one there too, of the same? */
-static __always_inline bool anon_order_some(const pte_t *table, unsigned long index)
+/* The same of the groups of a block: of any. */
+static __always_inline unsigned long any_group(const pte_t *block, bool again)
 {
-	const pte_t *const group = table + (index & -GROUP);
-	const pte_t *const block = table + (index & -BLOCK);
-
-	return pte_present(__pte(both_ends(block - BLOCK, BLOCK) |
-				 both_ends(block + BLOCK, BLOCK) |
-				 both_ends(table + farthest(index), BLOCK) |
-				 both_ends(group - GROUP, GROUP) |
-				 both_ends(group + GROUP, GROUP) |
-				 both_ends(group - 2 * GROUP, GROUP) |
-				 both_ends(group - 4 * GROUP, GROUP)));
+	return row(block, GROUP, again) | row(block + GROUP, GROUP, again) |
+	       row(block + 2 * GROUP, GROUP, again) | row(block + 3 * GROUP, GROUP, again);
 }
 
-/* The same of groups in a row: of any. */
-static __always_inline unsigned long any_group(const pte_t *pte, unsigned int groups)
+/* As anon_order_any(), in the table of a fault in its first or in its last block. */
+static __always_inline bool anon_order_any_here(const pte_t *table, bool first, bool again)
 {
-	unsigned long bits = 0;
+	const pte_t *const last = table + PTRS_PER_PTE;
 
-	for (; groups--; pte += GROUP)
-		bits |= both_ends(pte, GROUP);
-	return bits;
+	if (first)
+		return mmp_bits_present(any_group(table, again) |
+					row(table + BLOCK, GROUP, again) |
+					row(table + BLOCK, BLOCK, again));
+	return mmp_bits_present(any_group(last - BLOCK, again) |
+				any_group(last - 2 * BLOCK, again) |
+				row(last - 2 * BLOCK, BLOCK, again) |
+				row(last - 5 * BLOCK, BLOCK, again));
 }
 
-/* As anon_order_some(), for faults in the first block of a page table. */
-static inline bool anon_order_some_first(const struct mmp_place *place)
+/* In the table before the first block, or in that behind the last one. */
+static __always_inline bool anon_order_any_there(const pte_t *table, bool first, bool again)
 {
-	const pte_t *pte = place->here - pte_index(place->addr);
-	enum mmp_page leaf;
+	const pte_t *const last = table + PTRS_PER_PTE;
 
-	if (pte_present(__pte(any_group(pte, 5) | both_ends(pte + BLOCK, BLOCK))))
+	if (first)
+		return mmp_bits_present(any_group(last - BLOCK, again) |
+					row(last - BLOCK, BLOCK, again) |
+					row(last - 4 * BLOCK, BLOCK, again));
+	return mmp_bits_present(row(table, GROUP, again) | row(table, BLOCK, again));
+}
+
+/*
+ * In both. What is no table may be anything. A table is only there to be looked into
+ * if it maps a part of the VMA.
+ */
+static __always_inline bool anon_order_any_edge(const struct vm_fault *vmf,
+						const pte_t *table, bool again)
+{
+	const bool first = pte_index(vmf->address) < BLOCK;
+	const unsigned long next = first ? (vmf->address & PMD_MASK) - 1 :
+					   (vmf->address | ~PMD_MASK) + 1;
+	unsigned long bits;
+
+	if (anon_order_any_here(table, first, again))
 		return true;
-	if ((place->addr & PMD_MASK) <= place->start)
+	if (next < vmf->vma->vm_start || next >= vmf->vma->vm_end ||
+	    (next ^ vmf->address) & PUD_MASK)
 		return false;
-	pte = mmp_entries(place, (place->addr & PMD_MASK) - 4 * BLOCK_BYTES, &leaf);
-	if (!pte)
-		return leaf != MMP_EMPTY;
-	return pte_present(__pte(any_group(pte + 3 * BLOCK, 4) | both_ends(pte, BLOCK) |
-				 both_ends(pte + 3 * BLOCK, BLOCK)));
-}
-
-/* In the last one. */
-static inline bool anon_order_some_last(const struct mmp_place *place)
-{
-	const pte_t *pte = place->here - pte_index(place->addr) + PTRS_PER_PTE;
-	enum mmp_page leaf;
-
-	if (pte_present(__pte(any_group(pte - 2 * BLOCK, 8) | both_ends(pte - 2 * BLOCK, BLOCK) |
-			      both_ends(pte - 5 * BLOCK, BLOCK))))
-		return true;
-	if ((place->addr | ~PMD_MASK) - place->start >= place->size - 1)
-		return false;
-	pte = mmp_entries(place, (place->addr | ~PMD_MASK) + 1, &leaf);
-	return pte ? pte_present(__pte(both_ends(pte, GROUP) | both_ends(pte, BLOCK))) :
-		     leaf != MMP_EMPTY;
+	bits = mmp_table_bits(pmdp_get_lockless(vmf->pmd + (first ? -1 : 1)));
+	if (!mmp_bits_table(bits))
+		return bits;
+	return anon_order_any_there(mmp_table_at(bits), first, again);
 }
 
 /* Is a block full and used, as in the steady state of streams? */

@@ -2,9 +2,11 @@
 /* The point anon_order: folio order of anonymous faults. */
 #include <linux/log2.h>
 #include <linux/timex.h>
+#include <linux/userfaultfd_k.h>
 
 #include "../sense/available.h"
 #include "../sense/draw.h"
+#include "../sense/fault_time.h"
 #include "../sense/whose.h"
 #include "../trace.h"
 #include "anon_order.h"
@@ -13,7 +15,7 @@
 /* Counters, knobs and what is known of page tables end there. */
 static_assert(PMD_ORDER == MMP_MAX_ORDER);
 
-enum { MIN_AVAILABLE_PERCENT, OVERRIDE_MADVISE };
+enum { MIN_AVAILABLE_PERCENT, OVERRIDE_MADVISE, MAX_COPY_ORDER };
 
 static struct mmp_knob knobs[] = {
 	[MIN_AVAILABLE_PERCENT] =
@@ -22,12 +24,16 @@ static struct mmp_knob knobs[] = {
 	[OVERRIDE_MADVISE] =
 		MMP_KNOB(override_madvise, 0, 1, 0, MMP_SWITCH,
 			 "1: the policy decides for MADV_HUGEPAGE areas too"),
+	[MAX_COPY_ORDER] =
+		MMP_KNOB(max_copy_order, 0, MMP_MAX_ORDER - 1, 4, MMP_ORDER,
+			 "the most that a write to shared memory copies; 0 and 1: a page"),
 };
 
 enum {
-	STOCK,
+	STOCK = MMP_STOCK,
 	LOWERED,
 	COLLAPSE_REFUSED,
+	REUSE,
 	COST_TICKS,
 	COST_SAMPLES,
 	WANTED,
@@ -42,6 +48,7 @@ static const char *const counters[] = {
 	[STOCK] = "stock",
 	[LOWERED] = "lowered",
 	[COLLAPSE_REFUSED] = "collapse_refused",
+	[REUSE] = "reuse",
 	[COST_TICKS] = "cost_ticks",
 	[COST_SAMPLES] = "cost_samples",
 #define PER_ORDER(base, name)						\
@@ -73,6 +80,13 @@ struct mmp_point mmp_point_anon_order = {
 	.shadows = true,
 	.switched = mmp_available_watch,
 };
+
+/* They are the first of all, so that nothing has to be looked up. */
+static u64 __percpu *anon_order_counters(const struct mmp_profile *profile)
+{
+	static_assert(!MM_POLICY_ANON_ORDER);
+	return profile->counters;
+}
 
 static void anon_order_count(const struct mmp_profile *profile, unsigned int counter)
 {
@@ -129,12 +143,18 @@ static struct mmp_decision anon_order_measure(const struct mmp_profile *profile,
 
 static noinline unsigned long anon_order_large(const struct mmp_profile *profile,
 					       const struct vm_fault *vmf,
+					       enum mm_policy_site site,
 					       struct mmp_decision d)
 {
-	u64 __percpu *counter = mmp_counters(profile, &mmp_point_anon_order);
-	unsigned int order = anon_order_lowered(rcu_dereference(profile->settings),
-						vmf->vma->vm_mm, d.order);
+	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+	u64 __percpu *counter = anon_order_counters(profile);
+	unsigned int order;
 
+	if (mmp_thp_disabled(vmf->vma))
+		return MM_POLICY_STOCK;
+	if (mmp_is_copy(site))
+		d.order = min(d.order, anon_order_knob(settings, MAX_COPY_ORDER));
+	order = anon_order_lowered(settings, vmf->vma->vm_mm, d.order);
 	if (order != d.order)
 		this_cpu_inc(counter[LOWERED]);
 	this_cpu_inc(counter[REASON + d.reason]);
@@ -145,15 +165,22 @@ static noinline unsigned long anon_order_large(const struct mmp_profile *profile
 /* What a decision comes to, counted. */
 static __always_inline unsigned long anon_order_answer(const struct mmp_profile *profile,
 						       const struct vm_fault *vmf,
+						       enum mm_policy_site site,
 						       struct mmp_decision d)
 {
-	u64 __percpu *counter = mmp_counters(profile, &mmp_point_anon_order);
+	u64 __percpu *counter = anon_order_counters(profile);
 
 	if (d.order)
-		return anon_order_large(profile, vmf, d);
+		return anon_order_large(profile, vmf, site, d);
 	this_cpu_inc(counter[REASON + d.reason]);
 	this_cpu_inc(counter[WANTED]);
 	return 0;
+}
+
+/* Here nobody gets a large folio, so no policy is asked. */
+static bool anon_order_refused(struct vm_area_struct *vma)
+{
+	return userfaultfd_armed(vma) || mmp_thp_disabled(vma);
 }
 
 /* Of faults on average one in twelve asks the shadow, and counts for twelve. */
@@ -165,7 +192,7 @@ static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_p
 {
 	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
-	u64 __percpu *counter = mmp_counters(profile, &mmp_point_anon_order);
+	u64 __percpu *counter = anon_order_counters(profile);
 	const struct mmp_policy *shadow = settings->shadow[MM_POLICY_ANON_ORDER];
 	unsigned int order = 0;
 	enum mmp_fate fate;
@@ -173,7 +200,7 @@ static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_p
 	const u32 *knob;
 
 	shadow = anon_order_of(shadow, settings, vmf->vma);
-	if (!shadow)
+	if (!shadow || anon_order_refused(vmf->vma))
 		return;
 	knob = &settings->values[shadow->slot];
 	d = mmp_populated(shadow, vmf->vma, knob, shadow->anon_order(vmf, site, knob));
@@ -187,6 +214,18 @@ static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_p
 	if (fate == MMP_MADE)
 		this_cpu_add(counter[SHADOW_GOT + order], SHADOW_WEIGHT);
 	trace_mmpolicy_anon_shadow(vmf->address, site, order, d.reason);
+}
+
+/* Called when somebody begins to listen to the tracepoint, and when nobody does any more. */
+int mmp_anon_traced(void)
+{
+	mmp_look_at(true);
+	return 0;
+}
+
+void mmp_anon_untraced(void)
+{
+	mmp_look_at(false);
 }
 
 /* For all that few need, so that nobody else has its cost. */
@@ -204,13 +243,16 @@ static noinline unsigned long anon_order_special(const struct vm_fault *vmf,
 		anon_order_count(profile, STOCK);
 		return MM_POLICY_STOCK;
 	}
+	if (anon_order_refused(vmf->vma))
+		return MM_POLICY_STOCK;
 	knob = &settings->values[policy->slot];
 	if (static_branch_unlikely(&mmp_measuring))
 		d = anon_order_measure(profile, policy, vmf, site, knob);
 	else
 		d = policy->anon_order(vmf, site, knob);
-	d = mmp_populated(policy, vmf->vma, knob, d);
-	answer = anon_order_answer(profile, vmf, d);
+	if (!mmp_is_copy(site))
+		d = mmp_populated(policy, vmf->vma, knob, d);
+	answer = anon_order_answer(profile, vmf, site, d);
 	trace_mmpolicy_anon_order(vmf->address, site, answer ? __fls(answer) : 0, d.reason);
 	return answer;
 }
@@ -223,6 +265,9 @@ static noinline unsigned long anon_order_shadowed(const struct vm_fault *vmf,
 	return anon_order_special(vmf, site);
 }
 
+/* Flags that anon_order_special() knows more of; VM_UFFD_MINOR is for files. */
+#define SPECIAL	(VM_HUGEPAGE | VM_NOHUGEPAGE | VM_LOCKED | VM_UFFD_MISSING | VM_UFFD_WP)
+
 /* Asks the policy of a profile, in the usual case. @vma is that of the fault. */
 static __always_inline unsigned long anon_order_ask(const struct mmp_profile *profile,
 						    const struct vm_area_struct *vma,
@@ -232,10 +277,13 @@ static __always_inline unsigned long anon_order_ask(const struct mmp_profile *pr
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
 	const struct mmp_policy *policy = settings->active[MM_POLICY_ANON_ORDER];
 
-	if (trace_mmpolicy_anon_order_enabled() ||
-	    unlikely(!policy || vma->vm_flags & (VM_HUGEPAGE | VM_LOCKED)))
+	if (unlikely(!policy)) {
+		anon_order_count(profile, STOCK);
+		return MM_POLICY_STOCK;
+	}
+	if (unlikely(vma->vm_flags & SPECIAL))
 		return anon_order_special(vmf, site);
-	return anon_order_answer(profile, vmf,
+	return anon_order_answer(profile, vmf, site,
 				 policy->anon_order(vmf, site, &settings->values[policy->slot]));
 }
 
@@ -250,14 +298,33 @@ static noinline unsigned long anon_order_scoped(const struct vm_fault *vmf,
 	return anon_order_ask(profile, vma, vmf, site);
 }
 
+/*
+ * A write to a large folio that nobody else may use any more, as after fork() and
+ * exit of the child. To keep it costs nothing, so every policy wants that.
+ */
+static noinline unsigned long anon_order_reuse(struct vm_area_struct *vma)
+{
+	const struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
+
+	if (!anon_order_policy(rcu_dereference(profile->settings), vma) ||
+	    anon_order_refused(vma))
+		return MM_POLICY_STOCK;
+	anon_order_count(profile, REUSE);
+	return (2UL << PMD_ORDER) - BIT(MMP_MIN_ORDER);
+}
+
 /* See &mm_policy_ops.anon_orders. */
 unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 			      enum mm_policy_site site)
 {
-	if (static_branch_unlikely(&mmp_watched)) {
+	if (mmp_is_reuse(site))
+		return anon_order_reuse(vmf->vma);
+	if (static_branch_unlikely(&mmp_timing) && mmp_draw_due(&mmp_fault_draw))
+		mmp_fault_begins(vmf, site);
+	if (static_branch_unlikely(&mmp_watched) && !mmp_is_copy(site)) {
 		if (mmp_draw_due(&shadow_draw))
 			return anon_order_shadowed(vmf, site);
-		if (static_branch_unlikely(&mmp_measuring))
+		if (static_branch_unlikely(&mmp_looked_at))
 			return anon_order_special(vmf, site);
 	}
 	if (static_branch_unlikely(&mmp_scoped))
@@ -265,8 +332,8 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 	return anon_order_ask(&mmp_default, vmf->vma, vmf, site);
 }
 
-/* See &mm_policy_ops.anon_mapped. The kernel's own writes leave no trace. */
-bool mmp_anon_mapped(const struct vm_fault *vmf, int order)
+/* A large folio. The kernel's own writes leave no trace. */
+static noinline bool anon_order_mapped(const struct vm_fault *vmf, int order)
 {
 	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
@@ -278,9 +345,20 @@ bool mmp_anon_mapped(const struct vm_fault *vmf, int order)
 	return policy->witness && (vmf->flags & FAULT_FLAG_USER);
 }
 
+/* See &mm_policy_ops.anon_mapped. */
+bool mmp_anon_mapped(const struct vm_fault *vmf, int order)
+{
+	if (static_branch_unlikely(&mmp_timing))
+		mmp_fault_ends(vmf);
+	return order && anon_order_mapped(vmf, order);
+}
+
+/* khugepaged does not look at use, so it makes none where a policy judges by that. */
 static unsigned int anon_order_cap(const struct mmp_policy *policy,
 				   const struct vm_area_struct *vma, const u32 *knob)
 {
+	if (policy->witness)
+		return 0;
 	if (policy->cap)
 		return policy->cap(vma, knob);
 	return policy->nr_knobs ? knob[0] : 0;

@@ -29,7 +29,7 @@ static unsigned int vma_size_cap(const struct vm_area_struct *vma, const u32 *kn
 static struct mmp_decision anon_order_vma_size(const struct vm_fault *vmf,
 					       enum mm_policy_site site, const u32 *knob)
 {
-	return (struct mmp_decision){ vma_size_cap(vmf->vma, knob), MMP_CAP };
+	return (struct mmp_decision){ MMP_CAP, vma_size_cap(vmf->vma, knob) };
 }
 
 struct mmp_policy mmp_policy_anon_order_vma_size = {
