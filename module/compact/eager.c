@@ -33,6 +33,7 @@ static enum mm_policy_compact compact_eager(const struct mmp_attempt *attempt,
 struct mmp_policy mmp_policy_compact_eager = {
 	.name = "eager",
 	.point = MM_POLICY_COMPACT,
+	.lacks = MMP_NEEDS_HOOKS("the kernel does not ask about zones that it has put off"),
 	.knobs = knobs,
 	.nr_knobs = ARRAY_SIZE(knobs),
 	.compact_try = compact_eager,

@@ -4,6 +4,7 @@
 #include <linux/string.h>
 
 #include "../sense/stall.h"
+#include "../sense/fault_time.h"
 #include "../sense/whose.h"
 #include "../trace.h"
 #include "compact.h"
@@ -94,6 +95,8 @@ enum mm_policy_compact mmp_compact_try(struct zone *zone, int order, gfp_t gfp,
 	};
 	enum mm_policy_compact answer = stock;
 
+	if (static_branch_unlikely(&mmp_timing))
+		mmp_fault_asked(MM_POLICY_COMPACT);
 	if (policy)
 		answer = policy->compact_try(&attempt,
 					     &settings->values[policy->slot]);

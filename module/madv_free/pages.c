@@ -2,7 +2,6 @@
 /* What page tables say: how many pages are mapped, and how many lazily freed. */
 #include <linux/mm.h>
 #include <linux/swap.h>
-#include <linux/swapops.h>
 
 #include "../compat.h"
 #include "pages.h"
@@ -47,7 +46,7 @@ static bool pages_is_lazy(const struct page *page)
 /* On its way to another place; maybe clean. */
 static noinline bool pages_is_moving(pte_t pte)
 {
-	return !pte_none(pte) && is_migration_entry(pte_to_swp_entry(pte));
+	return !pte_none(pte) && mmp_is_moving(pte);
 }
 
 static __always_inline bool pages_counts(pte_t pte, bool lazy)
@@ -123,7 +122,8 @@ unsigned long mmp_pages_lazy_at(struct vm_area_struct *vma, unsigned long addr,
  * @start: of a range within what one page table maps
  * @end: of the range
  *
- * Context: mmap_lock is held; RCU read side.
+ * Context: as for &mm_policy_ops.madv_free_eager, or with mmap_lock; RCU read side.
+ * Return: how many; all where nobody can tell now.
  */
 unsigned long mmp_pages_lazy(struct mm_struct *mm, unsigned long start,
 			     unsigned long end)
@@ -133,10 +133,13 @@ unsigned long mmp_pages_lazy(struct mm_struct *mm, unsigned long start,
 
 	VMA_ITERATOR(vmi, mm, start);
 
+	if (!mmp_vmas_trylock(mm))
+		return (end - start) / PAGE_SIZE;
 	for_each_vma_range(vmi, vma, end) {
 		unsigned long next = min(end, vma->vm_end);
 
 		pages += mmp_pages_lazy_at(vma, max(start, vma->vm_start), &next);
 	}
+	mmp_vmas_unlock(mm);
 	return pages;
 }

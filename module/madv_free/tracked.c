@@ -51,7 +51,7 @@ static DEFINE_SPINLOCK(all_tracked_lock);	/* for each change */
 static DEFINE_MUTEX(keeping);		/* who looks at all, and removes */
 
 /*
- * By mem_cgroup_id(): what the processes in a cgroup have lazily freed, and
+ * By mmp_memcg_slot(): what the processes in a cgroup have lazily freed, and
  * whether a call was refused there since they were counted anew.
  */
 static atomic_long_t *sums;
@@ -99,7 +99,7 @@ static struct tracked *tracked_find(const struct mm_struct *mm)
 static void tracked_regroup(struct tracked *t)
 {
 	struct mem_cgroup *memcg = get_mem_cgroup_from_mm(t->lazy.mm);
-	atomic_long_t *sum = &sums[mem_cgroup_id(memcg)];
+	atomic_long_t *sum = &sums[mmp_memcg_slot(memcg)];
 
 	mem_cgroup_put(memcg);
 	if (t->lazy.group == sum)
@@ -161,7 +161,7 @@ static struct tracked *tracked_get(struct mm_struct *mm)
 	if (t)
 		tracked_free(new);
 	else
-		mod_delayed_work(system_unbound_wq, &keeper, 0);
+		mod_delayed_work(mmp_unbound_wq, &keeper, 0);
 	return t ?: new;
 }
 
@@ -270,7 +270,7 @@ static void tracked_keep(struct work_struct *work)
 		tidied = jiffies;
 	}
 	if (!hash_empty(all_tracked))
-		queue_delayed_work(system_unbound_wq, &keeper,
+		queue_delayed_work(mmp_unbound_wq, &keeper,
 				   retry ? RETRY_INTERVAL : TIDY_INTERVAL);
 }
 

@@ -59,7 +59,7 @@ static void effort_compaction_begins(void *unused, int order, gfp_t gfp, int pri
 	effort_begins(gfp);
 }
 
-static void effort_direct_reclaim_begins(void *unused, int order, gfp_t gfp)
+static void effort_direct_reclaim_begins(void *unused, MMP_RECLAIM_ARGS)
 {
 	gfp = order ? gfp : 0;
 	effort_count_reclaim(MMP_EFFORT_RECLAIM, gfp);
@@ -67,7 +67,7 @@ static void effort_direct_reclaim_begins(void *unused, int order, gfp_t gfp)
 }
 
 /* The order is not told here. */
-static void effort_memcg_reclaim_begins(void *unused, int order, gfp_t gfp)
+static void effort_memcg_reclaim_begins(void *unused, MMP_RECLAIM_ARGS)
 {
 	effort_count_reclaim(MMP_EFFORT_MEMCG, gfp);
 }

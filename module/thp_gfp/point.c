@@ -6,6 +6,7 @@
 #include <linux/sched.h>
 #include <linux/topology.h>
 
+#include "../sense/fault_time.h"
 #include "../sense/whose.h"
 #include "../trace.h"
 #include "effort.h"
@@ -73,6 +74,8 @@ gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
 	const struct mmp_policy *policy = settings->active[MM_POLICY_THP_GFP];
 
+	if (static_branch_unlikely(&mmp_timing))
+		mmp_fault_asked(MM_POLICY_THP_GFP);
 	/* What MADV_COLLAPSE began is no attempt of a fault. */
 	mmp_effort_ends();
 	if (!policy) {
