@@ -107,7 +107,7 @@ static void binding_ended(u64 id)
 		schedule_work(&settling);
 }
 
-static void binding_on_exit(void *unused, struct task_struct *task)
+static void binding_on_exit(void *unused, MMP_EXIT_ARGS)
 {
 	u64 id = mmp_process_id(task_tgid(task));
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The files "cgroups" and "pids" of a profile: what is bound to it. */
 #include <linux/cleanup.h>
-#include <linux/ctype.h>
 #include <linux/pid.h>
 #include <linux/string.h>
 
@@ -29,18 +28,15 @@ static const struct binding_file *binding_file_of(const struct bin_attribute *at
 }
 
 static ssize_t binding_write(struct file *file, struct kobject *kobj,
-			     struct bin_attribute *attr, char *buf, loff_t offset,
+			     MMP_BIN_ATTRIBUTE *attr, char *buf, loff_t offset,
 			     size_t count)
 {
 	const struct binding_file *f = binding_file_of(attr);
 	struct mmp_profile *profile = mmp_dir_of(kobj)->profile;
-	bool off = *buf == '-';
 	u64 number;
-	int err;
+	bool off;
+	int err = mmp_parse_binding(buf, count, &off, &number);
 
-	if (off && !isdigit(buf[1]))
-		return -EINVAL;
-	err = mmp_parse(buf + off, count, 0, U64_MAX, &number);
 	if (err)
 		return err;
 	guard(mutex)(&mmp_lock);
@@ -54,7 +50,7 @@ static ssize_t binding_write(struct file *file, struct kobject *kobj,
 
 /* From byte @skip on. Ends with a whole line, unless not even one fits. */
 static ssize_t binding_read(struct file *file, struct kobject *kobj,
-			    struct bin_attribute *attr, char *buf, loff_t skip,
+			    MMP_BIN_ATTRIBUTE *attr, char *buf, loff_t skip,
 			    size_t size)
 {
 	const struct mmp_profile *profile = mmp_dir_of(kobj)->profile;

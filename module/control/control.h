@@ -13,6 +13,7 @@
 #include <linux/mutex.h>
 
 #include "../sense/whose.h"
+#include "text.h"
 
 struct seq_file;
 
@@ -21,7 +22,6 @@ extern struct mutex mmp_lock;	/* serialises changes; readers have RCU */
 bool mmp_latched(void);
 void mmp_latch(bool on);
 int mmp_may_change(const struct mmp_profile *profile);
-int mmp_parse(const char *buf, size_t count, u64 min, u64 max, u64 *value);
 
 /**
  * struct mmp_parts - what the module is made of; core.c knows
@@ -38,7 +38,6 @@ struct mmp_parts {
 /* settings.c: what there is to be set, and where it stands in a snapshot */
 extern const struct mmp_parts *mmp_parts;
 extern struct mmp_settings *mmp_stock;
-extern unsigned int mmp_nr_counters;
 int mmp_settings_init(const struct mmp_parts *parts);
 void mmp_settings_exit(void);
 struct mmp_settings *mmp_settings_copy(const struct mmp_settings *old);
@@ -49,7 +48,8 @@ const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 	for ((i) = 0; ((policy) = mmp_parts->policies[i]); (i)++)
 
 /* keys.c: which hooks ask us */
-int mmp_key_ready(enum mm_policy_point point);
+const char *mmp_policy_lacks(const struct mmp_policy *policy);
+int mmp_key_ready(const struct mmp_policy *policy);
 void mmp_key_switch(enum mm_policy_point point, bool on);
 void mmp_key_shadow(bool on);
 void mmp_key_hold(enum mm_policy_point point, bool on);
@@ -81,18 +81,6 @@ int mmp_bind_process(struct mmp_profile *profile, u64 number);
 int mmp_unbind_cgroup(const struct mmp_profile *profile, u64 id);
 int mmp_unbind_process(const struct mmp_profile *profile, u64 number);
 void mmp_unbind_all(void);
-
-/* fault_time.c */
-#define MMP_FAULT_TIMES		32	/* log2 of nanoseconds */
-#define MMP_FAULT_MISSED	MMP_FAULT_TIMES
-#define MMP_FAULT_COUNTERS	(MMP_FAULT_TIMES + 1)
-DECLARE_STATIC_KEY_FALSE(mmp_timing);
-void mmp_fault_time(bool on);
-void mmp_fault_begins(const struct vm_fault *vmf, enum mm_policy_site site);
-void mmp_fault_asked(enum mm_policy_point point);
-void mmp_fault_ends(const struct vm_fault *vmf);
-u64 __percpu *mmp_fault_counters(const struct mmp_profile *profile,
-				 enum mm_policy_point point);
 
 /* experiment.c */
 extern const struct attribute *const mmp_experiment_files[];

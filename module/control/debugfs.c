@@ -5,6 +5,7 @@
 #include <linux/fs.h>
 #include <linux/seq_file.h>
 
+#include "../sense/fault_time.h"
 #include "control.h"
 
 static struct dentry *root;
@@ -85,13 +86,11 @@ static int debugfs_measure_set(void *unused, u64 value)
 	guard(mutex)(&mmp_lock);
 	if (value == static_key_enabled(&mmp_measuring))
 		return 0;
-	if (value) {
+	if (value)
 		static_branch_enable(&mmp_measuring);
-		static_branch_inc(&mmp_watched);
-	} else {
+	else
 		static_branch_disable(&mmp_measuring);
-		static_branch_dec(&mmp_watched);
-	}
+	mmp_look_at(value);
 	return 0;
 }
 DEFINE_DEBUGFS_ATTRIBUTE(measure_fops, debugfs_measure_get, debugfs_measure_set, "%llu\n");

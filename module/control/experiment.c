@@ -11,6 +11,7 @@
 #include <linux/slab.h>
 
 #include "../sense/arm.h"
+#include "../sense/fault_time.h"
 #include "../provider/provider.h"
 #include "control.h"
 
@@ -23,12 +24,13 @@ static struct mmp_experiment *experiment_running(void)
 	return rcu_dereference_protected(mmp_running, lockdep_is_held(&mmp_lock));
 }
 
-/* Nobody keeps an arm that he has had until now. */
-static void experiment_outdate(void)
+/* Time faults, or stop it. It sees all of them, whatever the policies. */
+static void experiment_time(bool on)
 {
-	spin_lock(&mmp_bindings_lock);
-	mmp_whose_outdate(false);
-	spin_unlock(&mmp_bindings_lock);
+	if (!mmp_fault_time(on))
+		return;
+	mm_policy_enable(mmp_parts->ops, MM_POLICY_ANON_PAGES, on);
+	mmp_key_hold(MM_POLICY_ANON_ORDER, on);
 }
 
 /* Units that have been seen stay to be read until the next start. */
@@ -39,9 +41,9 @@ static void experiment_stop(void)
 	if (!old)
 		return;
 	RCU_INIT_POINTER(mmp_running, NULL);
-	experiment_outdate();
+	mmp_whose_outdate_tasks();
 	mmp_scope_end();
-	mmp_fault_time(false);
+	experiment_time(false);
 	kfree_rcu(old, rcu);
 }
 
@@ -53,7 +55,7 @@ static int experiment_publish(void)
 	if (!new)
 		return -ENOMEM;
 	rcu_assign_pointer(mmp_running, new);
-	experiment_outdate();
+	mmp_whose_outdate_tasks();
 	if (old)
 		kfree_rcu(old, rcu);
 	return 0;
@@ -91,7 +93,7 @@ static int experiment_start(void)
 		mmp_scope_end();
 		return err;
 	}
-	mmp_fault_time(setup.time_faults);
+	experiment_time(setup.time_faults);
 	return 0;
 }
 
@@ -153,7 +155,7 @@ static int experiment_choose_arm(enum mmp_arm arm, const char *name)
 {
 	struct mmp_profile *profile = NULL;
 
-	if (*name != '\n' && !sysfs_streq(name, "none")) {
+	if (!sysfs_streq(name, "") && !sysfs_streq(name, "none")) {
 		profile = mmp_profile_find(name);
 		if (!profile)
 			return -ENOENT;

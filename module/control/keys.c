@@ -30,16 +30,27 @@ static void key_set(enum mm_policy_point point, bool on)
 }
 
 /**
- * mmp_key_ready - get the hook of a point ready to be turned on
- * @point: which
+ * mmp_policy_lacks - why a policy cannot be had on this kernel
+ * @policy: which
  *
- * Context: under mmp_lock, before a policy there is published; may sleep.
+ * Return: the reason, or %NULL if it can be had.
+ */
+const char *mmp_policy_lacks(const struct mmp_policy *policy)
+{
+	return mmp_provider_lacks(policy->point) ?: policy->lacks;
+}
+
+/**
+ * mmp_key_ready - get the hook of a point ready to be turned on
+ * @policy: what for
+ *
+ * Context: under mmp_lock, before the policy is published; may sleep.
  * Return: 0 or an error, as mmp_provider_hook().
  */
-int mmp_key_ready(enum mm_policy_point point)
+int mmp_key_ready(const struct mmp_policy *policy)
 {
 	lockdep_assert_held(&mmp_lock);
-	return mmp_provider_hook(point);
+	return mmp_policy_lacks(policy) ? -EOPNOTSUPP : mmp_provider_hook(policy->point);
 }
 
 /**

@@ -7,9 +7,10 @@
 #include <linux/slab.h>
 #include <linux/string.h>
 
+#include "../sense/fault_time.h"
 #include "control.h"
 
-#define MAX_PROFILES	64
+#define MAX_PROFILES	128
 
 static LIST_HEAD(profiles);
 static LIST_HEAD(gone);	/* deleted ones that still have files */
@@ -53,6 +54,7 @@ static void profile_publish(struct mmp_profile *profile, struct mmp_settings *ne
 
 	rcu_assign_pointer(profile->settings, new);
 	profile_switch_keys();
+	mmp_whose_outdate_tasks();
 	if (old && old != mmp_stock)
 		kfree_rcu(old, rcu);
 }
@@ -106,7 +108,7 @@ int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 	new = profile_settings_to_change(profile);
 	if (IS_ERR(new))
 		return PTR_ERR(new);
-	err = policy ? mmp_key_ready(point) : 0;
+	err = policy ? mmp_key_ready(policy) : 0;
 	if (err) {
 		kfree(new);
 		return err;
@@ -212,19 +214,6 @@ static int profile_make_memory(struct mmp_profile *profile)
 	return failed ? -ENOMEM : 0;
 }
 
-static bool profile_name_is_valid(const char *name, size_t len)
-{
-	/* No arm is "none", and the others are files beside the profiles. */
-	static const char *const taken[] = {
-		"none", "create", "delete", "experiment", "measure"
-	};
-	static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789_-";
-
-	return len && len < MMP_NAME_SIZE && strspn(name, allowed) == len &&
-	       *name != '_' && *name != '-' &&
-	       match_string(taken, ARRAY_SIZE(taken), name) < 0;
-}
-
 /**
  * mmp_profile_new - make a profile that nothing can be bound to yet
  * @text: its name; one newline may follow
@@ -234,14 +223,12 @@ static bool profile_name_is_valid(const char *name, size_t len)
  */
 struct mmp_profile *mmp_profile_new(const char *text)
 {
-	char name[MMP_NAME_SIZE + 1] = "";
 	struct mmp_profile *profile;
-	int err;
+	char name[MMP_NAME_SIZE];
+	int err = mmp_parse_name(text, name, sizeof(name));
 
-	strscpy(name, text);
-	name[strcspn(name, "\n")] = '\0';
-	if (!sysfs_streq(text, name) || !profile_name_is_valid(name, strlen(name)))
-		return ERR_PTR(-EINVAL);
+	if (err)
+		return ERR_PTR(err);
 	guard(mutex)(&mmp_lock);
 	err = mmp_may_change(NULL);
 	if (err)
@@ -352,7 +339,7 @@ int mmp_profiles_init(const struct mmp_policy *const *active)
 	if (profile_make_memory(&mmp_default))
 		return -ENOMEM;
 	for (i = 0; i < MM_POLICY_POINTS && !err; i++)
-		err = active[i] ? mmp_key_ready(i) : 0;
+		err = active[i] ? mmp_key_ready(active[i]) : 0;
 	if (err)
 		return err;
 	new = mmp_settings_copy(mmp_stock);

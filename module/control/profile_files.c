@@ -5,8 +5,6 @@
 
 #include "control.h"
 
-#define LONGEST	64	/* kernfs cuts what is longer than a page */
-
 static struct kobject *profiles;
 
 /* For making and removing the files of profiles. Taken before mmp_lock. */
@@ -90,7 +88,7 @@ static ssize_t files_dir_store(struct kobject *kobj, struct attribute *attr,
 	const struct mmp_dir *dir = mmp_dir_of(kobj);
 	int err;
 
-	if (count > LONGEST)
+	if (count > MMP_LONGEST)
 		return -EINVAL;
 	if (attr == &policy_attr || attr == &shadow_attr)
 		err = files_store_policy(dir, buf, attr == &shadow_attr);

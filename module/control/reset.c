@@ -109,7 +109,7 @@ void mmp_reset_on_expiry(unsigned int ms)
 	mmp_latch(true);
 	WRITE_ONCE(expiry_to_do, true);
 	pr_warn("lease of %u ms expired: all is stock until 1 is written to reset\n", ms);
-	queue_work(system_unbound_wq, &tidying);
+	queue_work(mmp_unbound_wq, &tidying);
 }
 
 /* The first half of the way back when the module goes: no write any more. */

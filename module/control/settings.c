@@ -4,12 +4,12 @@
 #include <linux/slab.h>
 #include <linux/string.h>
 
+#include "../sense/fault_time.h"
 #include "control.h"
 
 const struct mmp_parts *mmp_parts;
 /* All stock, all knobs at their defaults. It is nobody's own and stays. */
 struct mmp_settings *mmp_stock;
-unsigned int mmp_nr_counters;
 static unsigned int nr_slots;
 
 static void settings_place_knobs(struct mmp_knob *knobs, unsigned int nr)
@@ -24,6 +24,7 @@ static void settings_place_all(void)
 	struct mmp_policy *policy;
 	int i;
 
+	/* The counters of point 0 come first; it relies on that. */
 	for (i = 0; i < MM_POLICY_POINTS; i++) {
 		struct mmp_point *point = mmp_parts->points[i];
 

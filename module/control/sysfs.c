@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* /sys/kernel/mmpolicy: see docs/sysfs-abi.txt. One value per file. */
 #include <linux/cleanup.h>
+#include <linux/slab.h>
 
 #include "../provider/provider.h"
 #include "control.h"
@@ -8,6 +9,7 @@
 #define MMP_ABI		1
 
 static struct kobject *root, *experiment, *points;
+static struct kobject *policies, *policies_of[MM_POLICY_POINTS];
 
 static ssize_t mmp_abi_show(struct kobject *kobj, struct kobj_attribute *attr,
 			    char *buf)
@@ -45,16 +47,19 @@ static ssize_t mmp_provider_show(struct kobject *kobj, struct kobj_attribute *at
 static struct kobj_attribute provider_attr =
 	__ATTR(provider, 0444, mmp_provider_show, NULL);
 
+static ssize_t mmp_lacks_show(const char *reason, char *buf)
+{
+	if (reason)
+		return sysfs_emit(buf, "unavailable: %s\n", reason);
+	return sysfs_emit(buf, "available\n");
+}
+
 static struct kobj_attribute point_attrs[MM_POLICY_POINTS];
 
 static ssize_t mmp_point_show(struct kobject *kobj, struct kobj_attribute *attr,
 			      char *buf)
 {
-	const char *reason = mmp_provider_lacks(attr - point_attrs);
-
-	if (reason)
-		return sysfs_emit(buf, "unavailable: %s\n", reason);
-	return sysfs_emit(buf, "available\n");
+	return mmp_lacks_show(mmp_provider_lacks(attr - point_attrs), buf);
 }
 
 /* A file for each point. */
@@ -73,6 +78,58 @@ static int points_init(void)
 		err = sysfs_create_file(points, &point_attrs[i].attr);
 	}
 	return err;
+}
+
+static struct kobj_attribute *policy_attrs;	/* in the order of all policies */
+
+static ssize_t mmp_policy_show(struct kobject *kobj, struct kobj_attribute *attr,
+			       char *buf)
+{
+	return mmp_lacks_show(mmp_policy_lacks(mmp_parts->policies[attr - policy_attrs]),
+			      buf);
+}
+
+static int policy_file_add(const struct mmp_policy *policy, struct kobj_attribute *attr)
+{
+	struct kobject **dir = &policies_of[policy->point];
+
+	if (!*dir)
+		*dir = kobject_create_and_add(mmp_parts->points[policy->point]->name,
+					      policies);
+	if (!*dir)
+		return -ENOMEM;
+	attr->attr.name = policy->name;
+	attr->attr.mode = 0444;
+	attr->show = mmp_policy_show;
+	sysfs_attr_init(&attr->attr);
+	return sysfs_create_file(*dir, &attr->attr);
+}
+
+/* A folder for each point, with a file for each policy. */
+static int policies_init(void)
+{
+	const struct mmp_policy *policy;
+	int i, err = 0;
+
+	for_each_policy(policy, i)
+		;
+	policies = kobject_create_and_add("policies", root);
+	policy_attrs = kcalloc(i, sizeof(*policy_attrs), GFP_KERNEL);
+	if (!policies || !policy_attrs)
+		return -ENOMEM;
+	for (i = 0; !err && mmp_parts->policies[i]; i++)
+		err = policy_file_add(mmp_parts->policies[i], &policy_attrs[i]);
+	return err;
+}
+
+static void policies_exit(void)
+{
+	int i;
+
+	for (i = 0; i < MM_POLICY_POINTS; i++)
+		kobject_put(policies_of[i]);
+	kobject_put(policies);
+	kfree(policy_attrs);
 }
 
 static const struct attribute *const root_files[] = {
@@ -100,7 +157,7 @@ int mmp_sysfs_init(void)
 	experiment = kobject_create_and_add("experiment", root);
 	if (!experiment)
 		return -ENOMEM;
-	return points_init() ?: mmp_knob_files_init(root) ?:
+	return points_init() ?: policies_init() ?: mmp_knob_files_init(root) ?:
 	       mmp_profile_files_init(root) ?:
 	       sysfs_create_files(experiment, mmp_experiment_files) ?:
 	       sysfs_create_files(root, mmp_lease_files) ?:
@@ -125,6 +182,7 @@ void mmp_sysfs_exit(void)
 	mmp_reset_exit();
 	mmp_profile_files_exit();
 	mmp_knob_files_exit();
+	policies_exit();
 	kobject_put(points);
 	kobject_put(experiment);
 	kobject_put(root);

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What a text that is written means. Plain C of plain values, also for userland. */
+#ifndef MMPOLICY_TEXT_H
+#define MMPOLICY_TEXT_H
+
+#include <linux/mm.h>
+
+#define MMP_LONGEST	64	/* kernfs cuts what is longer than a page */
+
+int mmp_parse(const char *buf, size_t count, u64 min, u64 max, u64 *value);
+int mmp_parse_binding(const char *buf, size_t count, bool *off, u64 *number);
+int mmp_parse_name(const char *buf, char *name, size_t size);
+
+#endif /* MMPOLICY_TEXT_H */
