@@ -8,7 +8,6 @@
 #include <linux/module.h>
 #include <linux/slab.h>
 #include <linux/swap.h>
-#include <linux/swapops.h>
 #include <asm/pgalloc.h>
 
 #include "../anon_order/adaptive.c"
@@ -141,7 +140,7 @@ static void inaccessible_entries(struct kunit *test)
 
 static void zero_page_entries(struct kunit *test)
 {
-	pte_t pte = pte_mkspecial(pfn_pte(my_zero_pfn(AREA), prot()));
+	pte_t pte = pte_mkspecial(pfn_pte(mmp_zero_pfn(AREA), prot()));
 
 	expect_pte(test, pte_mkyoung(pte), MMP_USED);
 }

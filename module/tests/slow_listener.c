@@ -7,11 +7,13 @@
 #include <linux/module.h>
 #include <linux/tracepoint.h>
 
+#include "../compat.h"
+
 static unsigned int ms = 1000;
 module_param(ms, uint, 0444);
 MODULE_PARM_DESC(ms, "for how long");
 
-DECLARE_TRACE(mmpolicy_slow, TP_PROTO(int unused), TP_ARGS(unused));
+MMP_DECLARE_TRACE(mmpolicy_slow, TP_PROTO(int unused), TP_ARGS(unused));
 
 /* Under the lock of all tracepoints. */
 static int slow_begin(void)

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * For tests alone: whoever loads it sleeps in its first MADV_DONTNEED of a MiB or more,
+ * as one does whose memory a device or a guest has to let go of.
+ */
+#include <linux/delay.h>
+#include <linux/mmu_notifier.h>
+#include <linux/module.h>
+#include <linux/sched.h>
+#include <linux/sizes.h>
+
+static unsigned int ms = 1000;
+module_param(ms, uint, 0444);
+MODULE_PARM_DESC(ms, "for how long");
+
+static int notifier_begin(struct mmu_notifier *notifier,
+			  const struct mmu_notifier_range *range)
+{
+	if (range->event == MMU_NOTIFY_CLEAR && range->end - range->start >= SZ_1M &&
+	    mmu_notifier_range_blockable(range))
+		msleep(xchg(&ms, 0));
+	return 0;
+}
+
+static const struct mmu_notifier_ops ops = {
+	.invalidate_range_start = notifier_begin,
+};
+
+static struct mmu_notifier notifier = { .ops = &ops };
+
+static int __init notifier_init(void)
+{
+	return mmu_notifier_register(&notifier, current->mm);
+}
+module_init(notifier_init);
+
+static void __exit notifier_exit(void)
+{
+	mmu_notifier_unregister(&notifier, notifier.mm);
+}
+module_exit(notifier_exit);
+
+MODULE_DESCRIPTION("A notifier that sleeps, for tests of mmpolicy");
+MODULE_LICENSE("GPL");
