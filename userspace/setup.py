@@ -23,24 +23,24 @@ COMPLETIONS = {
 
 STATUS = {
     0: "Done.",
-    1: "Failed; also a manifest with a line that is wrong or that the kernel refuses.",
+    1: "Failed. Also if a line of a manifest is wrong, or the kernel refuses it.",
     2: "Wrong usage: unknown verb, option, point, policy, knob or profile.",
     3: "The kernel lacks the module, a hook or a feature.",
     4: "No permission.",
     5: "The kernel refused the value; nothing changed.",
     6: "verify: the state is not what the manifest says.",
-    7: "ab report: the experiment is inconclusive.",
+    7: "ab report: the experiment is inconclusive. recommend: too little was seen.",
     8: "ab report: the treatment is worse, or was stopped for harm.",
 }
 FILES = {
     "/etc/mmpolicy/*.toml": "Manifests that mmpolicy.service applies at boot.",
-    "/sys/kernel/mmpolicy": "What can be set; see docs/sysfs-abi.txt.",
+    "/sys/kernel/mmpolicy": "All settings; see docs/sysfs-abi.txt.",
     "/sys/kernel/debug/mmpolicy": "Counters.",
     "/var/lib/mmpolicy/journal.jsonl": "Every change, for log and revert.",
     "/var/lib/mmpolicy/applied.toml": "The manifest that was applied last, for verify.",
     "/run/mmpolicy/change.lock": "Held while something is changed.",
 }
-ENVIRONMENT = {"NO_COLOR": "If it is set, output has no colours."}
+ENVIRONMENT = {"NO_COLOR": "If set, output has no colours."}
 EXAMPLES = {
     "mmpolicy": "mmpolicy set anon_order fixed max_order=4\nmmpolicy revert",
     "mmpolicy set": "mmpolicy set anon_order fixed max_order=4\n"
@@ -54,6 +54,9 @@ EXAMPLES = {
     "mmpolicy stats": "mmpolicy stats --watch\nmmpolicy stats --profile web --memory",
     "mmpolicy export": "mmpolicy export -o /var/lib/prometheus/node-exporter/mmpolicy.prom\n"
     "mmpolicy export --listen 9978",
+    "mmpolicy host": "mmpolicy host --cgroup system.slice --watch",
+    "mmpolicy ab run": "mmpolicy ab run --design switchback --metric 'vmstat.pgfault/s lower' "
+    "--treatment hugepages-64kB/enabled=always",
     "mmpolicy map": "mmpolicy map 42 -o memory.svg",
     "mmpolicy ab report": "mmpolicy ab report ab.jsonl --html ab.html",
 }

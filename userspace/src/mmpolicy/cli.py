@@ -31,6 +31,7 @@ VERBS = {
     "stats": "stats",
     "watch": "stats",
     "export": "export",
+    "host": "evidence",
     "map": "memory_map",
     "explain": "explain",
     "recommend": "explain",
@@ -50,7 +51,7 @@ VERBS = {
 def main(ctx: click.Context, root: str) -> None:
     """Switch Linux memory-management policies at run time.
 
-    Without a verb it is `mmpolicy status`.
+    Without a verb it runs `mmpolicy status`.
 
     \b
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the kernel lacks the module,

@@ -6,12 +6,42 @@ import click
 from mmpolicy.control.keys import DEFAULT, Setting, State
 from mmpolicy.control.model import Control
 from mmpolicy.control.state import profiles_of, settings_of
-from mmpolicy.errors import pick
+from mmpolicy.errors import Error, Exit, pick
+from mmpolicy.host.files import CONTROL, Tree
+from mmpolicy.host.knobs import Values, check_value, find_knobs, no_knob
 
 STOCK = "stock"
 PROFILES = {"control": "ab-control", "treatment": "ab-treatment"}
 
 Settings = dict[Setting, str]  # as if they were of the default profile
+
+
+def split_arm(tree: Tree, knobs: Values, text: str) -> tuple[str, Values]:
+    """Return what of an arm is for policies, and the knobs of the kernel with their values.
+
+    A knob is `NAME=VALUE`. Where names mean the same knob, the last one counts.
+    """
+    if "=" not in text:
+        return text, {}
+    rest: list[str] = []
+    own: Values = {}
+    for word in text.split(","):
+        name, _, value = word.strip().partition("=")
+        found = find_knobs(knobs, name)
+        own |= {path: check_value(tree, path, value) for path in found}
+        if not found:
+            rest.append(word)
+            _check_loaded_for(tree, knobs, name)
+    return ",".join(rest), own
+
+
+def _check_loaded_for(tree: Tree, knobs: Values, name: str) -> None:
+    """Refuse what is no knob of the kernel where there is no module to ask."""
+    if not tree.is_dir(CONTROL):
+        err = no_knob(knobs, name)
+        text = f"{err.message}, and without the module there is nothing else"
+        hint = f"mmpolicy load, if the module has it; else {err.next_step}"
+        raise Error(text, Exit.LACKING, hint)
 
 
 def settings_of_arm(control: Control, state: State, text: str) -> Settings:

@@ -16,6 +16,7 @@ from mmpolicy.ab.sources import (
     ArmTimes,
     CgroupFile,
     Command,
+    HugePages,
     Psi,
     Sample,
     Source,
@@ -25,7 +26,9 @@ from mmpolicy.ab.sources import (
 from mmpolicy.errors import Error
 from mmpolicy.host.files import parts_of
 
-FORMS = "vmstat.KEY, psi.RESOURCE.KEY, cgroup:PATH/FILE[:KEY], arm.POINT.COUNTER, cmd:COMMAND"
+FORMS = (
+    "vmstat.KEY, psi.RESOURCE.KEY, thp.FILE, cgroup:PATH/FILE[:KEY], arm.POINT.COUNTER, cmd:COMMAND"
+)
 TIMES = "fault_ns"
 
 Make = Callable[[str, bool, re.Match[str]], Source]
@@ -33,7 +36,11 @@ Make = Callable[[str, bool, re.Match[str]], Source]
 # The first form that fits counts.
 GRAMMAR: tuple[tuple[str, Make], ...] = (
     (r"cmd:(.+)", lambda text, rate, m: Command(text, rate, m[1])),
-    (r"cgroup:(/[^:]+)(?::(.+))?", lambda text, rate, m: _cgroup(text, rate, m)),
+    (
+        r"cgroup:(/[^:]+)(?::(.+))?",
+        lambda text, rate, m: CgroupFile(text, rate, m[2] or "", _checked(m[1])),
+    ),
+    (r"thp\.(.+)", lambda text, rate, m: HugePages(text, rate, "", _checked(m[1]))),
     (r"vmstat\.(.+)", lambda text, rate, m: Vmstat(text, rate, m[1])),
     (r"psi\.([^.]+)\.(.+)", lambda text, rate, m: Psi(text, rate, m[2], m[1])),
     (r"arm\.units", lambda text, rate, _: Units(text, rate)),
@@ -45,12 +52,13 @@ GRAMMAR: tuple[tuple[str, Make], ...] = (
 )
 
 
-def _cgroup(text: str, rate: bool, found: re.Match[str]) -> Source:
+def _checked(path: str) -> str:
+    """Return a path that leads to what is below, else a usage error."""
     try:
-        parts_of(found[1].strip("/"))
+        parts_of(path.strip("/"))
     except Error as err:
         raise click.UsageError(err.message) from err
-    return CgroupFile(text, rate, found[2] or "", found[1])
+    return path
 
 
 def parse_source(text: str) -> Source:

@@ -10,12 +10,12 @@ from statistics import fmean, stdev
 from typing import Any, TextIO
 
 from mmpolicy.ab.arithmetic import Numbers
-from mmpolicy.ab.arms import PROFILES
+from mmpolicy.ab.changes import Changes
 from mmpolicy.ab.commands import POLL_S, Commands
 from mmpolicy.ab.decisions import Decisions, risen
 from mmpolicy.ab.design import Block, Design, differences, in_percent, suggest_pairs
 from mmpolicy.ab.guards import Guard, Watch
-from mmpolicy.ab.lab import Lab, StoppedError
+from mmpolicy.ab.lab import StoppedError
 from mmpolicy.ab.metrics import Metric, all_sources
 from mmpolicy.ab.progress import Display, Progress, clock
 from mmpolicy.ab.samples import Recording, line_of
@@ -54,7 +54,7 @@ class Runner:
     length: Length
     metrics: Sequence[Metric]
     guards: Sequence[Guard]
-    lab: Lab
+    changes: Changes
     header: dict[str, Any]
     out: TextIO
     display: Display
@@ -64,11 +64,11 @@ class Runner:
 
     def __post_init__(self) -> None:
         sources = all_sources(self.metrics)
-        arms = dict(PROFILES)
+        arms = self.changes.profiles
         self.reader = Reader(self.host.tree, sources, arms)
         self.asked = [source for source in sources if isinstance(source, Command)]
         self.commands = Commands(self.header["cmd_timeout_s"], self.tick)
-        self.decisions = Decisions(self.host.tree, self.lab.arms, self.lab.timing)
+        self.decisions = Decisions(self.host.tree, self.changes.arms, self.changes.timing)
         guarded = all_sources(guard.metric for guard in self.guards)
         self.guard_reader = Reader(self.host.tree, guarded, arms)
         self.watch = Watch(self.guards)
@@ -92,9 +92,9 @@ class Runner:
         if self.caught:
             raise StoppedError("interrupted", f"by {signal.Signals(self.caught[0]).name}")
         if self.host.clock() >= self.renew_at:
-            self.lab.renew()
-            self.renew_at = self.host.clock() + self.lab.lease_ms / 4000
-        self.lab.look_after(self.restarting)
+            self.changes.renew()
+            self.renew_at = self.host.clock() + self.changes.lease_ms / 4000
+        self.changes.look_after(self.restarting)
         if self.guards:
             broken = self.watch.look(self.guard_reader.read(self.now()))
             if broken:
@@ -148,7 +148,7 @@ class Runner:
 
     def _restore(self) -> dict[str, Any]:
         start = self.host.clock()
-        note = self.lab.restore()
+        note = self.changes.restore()
         return {"restored": not note, "note": note, "restore_s": self.host.clock() - start}
 
     def _phases(self) -> None:
@@ -156,13 +156,13 @@ class Runner:
         most = "at most " if self.length.detect else ""
         long = f"{self.blocks()} blocks of {self.design.block_s:g} s"
         self.display.say(f"time: {most}{clock(self.left())}, {long}")
-        self.lab.set_up(self.header["unit"])
-        self.lab.equip("aa")
+        self.changes.set_up(self.header["unit"])
+        self.changes.equip("aa")
         for block in self.design.blocks("aa", self.length.aa_pairs):
             self._block(block)
         if self.length.detect:
             self._settle()
-        self.lab.equip("ab")
+        self.changes.equip("ab")
         for block in self.design.blocks("ab", self.pairs, len(self.recording.blocks)):
             self._tell_of_idleness(block)
             self._block(block)
@@ -184,7 +184,7 @@ class Runner:
     def _block(self, block: Block) -> None:
         self.block, self.block_began = block, self.now()
         self.begun += 1
-        self.lab.enter(block)
+        self.changes.enter(block)
         self._switch()
         begin, before = self.now(), self.decisions.read()
         self.block_began = begin
@@ -201,7 +201,7 @@ class Runner:
         if self.header["at_switch"]:
             self.restarting = True
             self.commands.run(self.header["at_switch"])
-            self.lab.look_after(self.restarting)
+            self.changes.look_after(self.restarting)
             self.restarting = False
             self.tick()
 

@@ -16,7 +16,7 @@ from mmpolicy.ab.arithmetic import (
 )
 from mmpolicy.control.counters import COUNTERS, read_counters
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import KNOB_FOLDERS, Tree
 
 ARMS = ("control", "treatment")
 # Files of a cgroup, and the keys in them that only rise.
@@ -130,6 +130,23 @@ class Psi(HostFile):
     def level(self) -> bool:
         """Tell if the number goes up and down."""
         return not self.key.endswith("total")
+
+
+@dataclass(frozen=True)
+class HugePages(HostFile):
+    """A file of transparent huge pages; nr_* are levels, all else are counters."""
+
+    file: str
+
+    @property
+    def path(self) -> str:
+        """Return the file."""
+        return f"{KNOB_FOLDERS[0]}/{self.file}"
+
+    @property
+    def level(self) -> bool:
+        """Tell if the number goes up and down."""
+        return self.file.rpartition("/")[2].startswith("nr_")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from mmpolicy.control.keys import PROFILES, Setting, choice
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import CONTROL, MODULE_DIR, Tree
+from mmpolicy.host.knobs import chosen
 
 KNOBS = f"{CONTROL}/knobs"
 KNOWN_ABI = ("1",)
@@ -85,16 +86,16 @@ def active_of(tree: Tree, path: str) -> tuple[str, tuple[str, ...]]:
     return marked[0], tuple(word.strip("[]") for word in words)
 
 
-def lacking(tree: Tree, point: str) -> str:
-    """Return why this kernel does not let us decide at a point; empty if it does."""
-    path = f"{CONTROL}/points/{point}"
+def lacking(tree: Tree, point: str, policy: str = "") -> str:
+    """Return why this kernel does not have a point, or a policy of it; empty if it does."""
+    path = f"{CONTROL}/policies/{point}/{policy}" if policy else f"{CONTROL}/points/{point}"
     return tree.read(path).partition("unavailable: ")[2] if tree.exists(path) else ""
 
 
-def chosen(text: str) -> str:
-    """Return the choice of a file like `[process] cgroup`, any other text as it is."""
-    marked = [word for word in text.split() if word.startswith("[") and word.endswith("]")]
-    return marked[0].strip("[]") if len(marked) == 1 else text
+def lacking_policies(tree: Tree, point: Point) -> dict[str, str]:
+    """Return the policies of a point that this kernel does not have, and why not."""
+    found = {name: lacking(tree, point.name, name) for name in point.policies}
+    return {name: reason for name, reason in found.items() if reason}
 
 
 def check_loaded(tree: Tree) -> str:

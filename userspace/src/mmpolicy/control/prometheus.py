@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from mmpolicy import __version__
 from mmpolicy.control.counters import counted_profiles, read_counters
 from mmpolicy.control.keys import CgroupBinding, Setting, State
+from mmpolicy.control.labels import cgroups_of
 from mmpolicy.control.model import check_abi, check_loaded, lease_of
 from mmpolicy.control.state import bindings_of, profiles_of, read_state
 from mmpolicy.errors import Error
@@ -30,7 +31,9 @@ NS = 1e-9
 
 def families(tree: Tree) -> list[Metric]:
     """Return the state and all counters; without debugfs, the state alone."""
-    found = [_up(1), _state(tree), _build(tree), *_lease(tree), *_settings(read_state(tree))]
+    state = read_state(tree)
+    found = [_up(1), _state(tree), _build(tree), *_lease(tree), *_settings(state)]
+    found += _bindings(state, cgroups_of(tree, state))
     try:
         counters = {
             (profile, point): values
@@ -122,15 +125,24 @@ def _settings(state: State) -> list[Metric]:
             shadows.add_metric([key.profile, key.point, value], 1)
         elif isinstance(key, Setting) and value.isdigit():
             knobs.add_metric([key.profile, key.point, key.policy, key.name], int(value))
+    return [policies, shadows, knobs]
+
+
+def _bindings(state: State, paths: dict[str, str]) -> list[Metric]:
     bound = GaugeMetricFamily(
         f"{MODULE}_bound", "What is bound to a profile.", labels=["profile", "kind"]
     )
+    # The label is that of cAdvisor's metrics, so that these can be joined.
+    told = "1: the profile that a cgroup is bound to."
+    binding = InfoMetricFamily(f"{MODULE}_binding", told, labels=["id", "profile"])
     for profile in profiles_of(state):
         found = bindings_of(state, profile)
-        cgroups = sum(isinstance(key, CgroupBinding) for key in found)
-        bound.add_metric([profile, "cgroups"], cgroups)
-        bound.add_metric([profile, "pids"], len(found) - cgroups)
-    return [policies, shadows, knobs, bound]
+        cgroups = [key.number for key in found if isinstance(key, CgroupBinding)]
+        bound.add_metric([profile, "cgroups"], len(cgroups))
+        bound.add_metric([profile, "pids"], len(found) - len(cgroups))
+        for path in (paths[str(each)] for each in cgroups if str(each) in paths):
+            binding.add_metric([path, profile], {})
+    return [bound, binding]
 
 
 def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]:
@@ -142,10 +154,11 @@ def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]
     for (profile, point), values in counters.items():
         buckets: dict[str, list[tuple[int, int]]] = {}
         for name, value in values.items():
-            found = BUCKET.fullmatch(name)
-            if found:
+            if found := BUCKET.fullmatch(name):
                 buckets.setdefault(found[1], []).append((int(found[2]), value))
-            else:
+        sums = {f"{name}_ns" for name in buckets}  # which the histograms have
+        for name, value in values.items():
+            if name not in sums and not BUCKET.fullmatch(name):
                 events.add_metric([profile, point, name], value)
         for name, counts in buckets.items():
             told = "How long it took."

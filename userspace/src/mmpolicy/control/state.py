@@ -26,9 +26,10 @@ from mmpolicy.control.keys import (
     Setting,
     State,
 )
-from mmpolicy.control.model import Control, active_of, chosen
+from mmpolicy.control.model import Control, active_of
 from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import Tree
+from mmpolicy.host.knobs import chosen
 from mmpolicy.host.processes import start_of
 
 

@@ -9,16 +9,18 @@ from typing import NamedTuple
 
 from mmpolicy.errors import Error
 from mmpolicy.host.files import CONTROL, MODULE, MODULE_DIR
-from mmpolicy.host.machine import HOOK, Host
+from mmpolicy.host.machine import Host
 
 ENABLED = "CONFIG_MM_POLICY=y"
+HOOK = "mm_policy_register"
 FTRACE = (  # what the module needs where there are no hooks
     "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "KALLSYMS_ALL", "KRETPROBES", "DEBUG_INFO_BTF",
 )  # fmt: skip
-SERIES = ("6.12",)  # those that kernel-hooks/ has patches for
+SERIES = ("6.12", "7.3")  # those that kernel-hooks/ has patches for
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 STUB = "Stub"  # what the description of module/stub.c begins with
 SIG_ENFORCE = "/sys/module/module/parameters/sig_enforce"
+LOCKDOWN = "/sys/kernel/security/lockdown"
 
 
 class Check(NamedTuple):
@@ -76,25 +78,28 @@ def try_to(name: str, status: str, find: Callable[[], str]) -> Check:
 
 
 def check_kernel(facts: Facts) -> Check:
-    """Is the kernel one of those that hooks exist for?"""
+    """Is the kernel one of those that the module is made for?"""
     found = re.match(r"\d+\.\d+", facts.release)
     if found and found[0] in SERIES:
         return Check("kernel", "ok", facts.release)
-    text = f"{facts.release}: there are hooks for {', '.join(SERIES)} alone"
-    return Check("kernel", "warn", text, "boot a series that kernel-hooks/ has patches for")
+    text = f"{facts.release}: the module is made for {', '.join(SERIES)} alone"
+    return Check("kernel", "warn", text, "boot a kernel of such a series")
 
 
 def ftrace_points(facts: Facts) -> str:
     """What can be had without the hooks; only the loaded module knows."""
-    points = f"{CONTROL}/points"
-    if not facts.tree.is_dir(points):
+    tree, points, policies = facts.tree, f"{CONTROL}/points", f"{CONTROL}/policies"
+    if not tree.is_dir(points):
         return "the module tells what can be had"
-    names = facts.tree.names(points)
-    return " ".join(name for name in names if facts.text(f"{points}/{name}") == "available")
+    names = [name for name in tree.names(points) if facts.text(f"{points}/{name}") == "available"]
+    dirs = [name for name in names if tree.is_dir(f"{policies}/{name}")]
+    below = [f"{name}/{policy}" for name in dirs for policy in tree.names(f"{policies}/{name}")]
+    lacks = [policy for policy in below if facts.text(f"{policies}/{policy}") != "available"]
+    return " ".join([*names, *(["without", *lacks] if lacks else [])])
 
 
 def check_hooks(facts: Facts) -> Check:
-    """Does the running kernel have the hooks?"""
+    """Does the running kernel have the hooks, or what does without them?"""
     config = "config not readable"
     if facts.config:
         config = ENABLED if ENABLED in facts.config.splitlines() else f"no {ENABLED}"
@@ -103,10 +108,11 @@ def check_hooks(facts: Facts) -> Check:
         return Check("hooks", "ok", f"{HOOK} in /proc/kallsyms, {config}")
     if not symbols and (facts.loaded or config == ENABLED):
         return Check("hooks", "ok", f"/proc/kallsyms not readable, {config}")
-    if all(f"CONFIG_{name}=y" in facts.config.splitlines() for name in FTRACE):
+    works = facts.text(f"{CONTROL}/provider") == "ftrace"
+    if works or all(f"CONFIG_{name}=y" in facts.config.splitlines() for name in FTRACE):
         return Check("hooks", "ok", f"{config}; ftrace instead: {ftrace_points(facts)}")
     where = "not in /proc/kallsyms" if symbols else "unknown, /proc/kallsyms not readable"
-    hint = f"boot a kernel with the patches of kernel-hooks/ and {ENABLED}"
+    hint = f"boot Debian's 6.12 or 7.3, or a kernel with the patches of kernel-hooks/ and {ENABLED}"
     return Check("hooks", "fail", f"{HOOK} {where}, {config}", hint)
 
 
@@ -144,7 +150,8 @@ def check_file(facts: Facts) -> Check:
 def check_signature(facts: Facts) -> Check:
     """Will a kernel that wants signed modules take this one?"""
     secure = facts.raw(SECURE_BOOT)[4:5] == b"\1"  # four bytes of attributes come first
-    if not secure and facts.text(SIG_ENFORCE) != "Y":
+    locked = "[none]" not in (facts.text(LOCKDOWN) or "[none]")
+    if not secure and not locked and facts.text(SIG_ENFORCE) != "Y":
         return Check("signature", "ok", "not required")
     signer = facts.info.get("signer", "")
     if signer and signer in facts.text("/proc/keys"):

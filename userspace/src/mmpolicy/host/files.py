@@ -3,10 +3,11 @@
 
 import fcntl
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import (
     EACCES,
     EBUSY,
@@ -28,6 +29,8 @@ MODULE = "mmpolicy"
 CONTROL = f"/sys/kernel/{MODULE}"
 MODULE_DIR = f"/sys/module/{MODULE}"
 TRACING = f"/sys/kernel/tracing/instances/{MODULE}"  # of our own, while we look
+OURS = (CONTROL, TRACING)
+KNOB_FOLDERS = ("/sys/kernel/mm/transparent_hugepage", "/proc/sys/vm")  # of the kernel itself
 TRACING_REMEDIES: Remedies = {
     EACCES: (Exit.DENIED, "run it as root"),
     EPERM: (Exit.DENIED, "run it as root"),
@@ -47,6 +50,11 @@ WRITE_REMEDIES: Remedies = READ_REMEDIES | {
     ERANGE: (Exit.REFUSED, "docs/sysfs-abi.txt gives the range of every knob"),
     EBUSY: (Exit.REFUSED, "something else holds this setting: mmpolicy show, then try again"),
 }
+KNOB_REMEDIES: Remedies = READ_REMEDIES | {
+    EROFS: (Exit.DENIED, "run it where /sys and /proc/sys are mounted read-write"),
+    EINVAL: (Exit.REFUSED, "Documentation/admin-guide of the kernel says what it takes"),
+    ERANGE: (Exit.REFUSED, "Documentation/admin-guide of the kernel says what it takes"),
+}
 KEEP_REMEDIES: Remedies = {
     EACCES: (Exit.DENIED, "run it as root"),
     EPERM: (Exit.DENIED, "run it as root"),
@@ -63,6 +71,7 @@ NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 STEP = os.O_PATH | os.O_DIRECTORY | NO_LINK
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
 PRIVATE = 0o600
+KNOB = stat.S_IFREG | stat.S_IRUSR | stat.S_IWUSR
 LOOK_AGAIN = 0.02  # seconds
 
 
@@ -99,15 +108,15 @@ def parts_of(path: str) -> list[str]:
     return parts
 
 
-def _ours(path: str) -> tuple[str, list[str]]:
-    """Return the folder of ours that a file is in, and the names that lead there from it.
+def _below(path: str, folders: Sequence[str]) -> tuple[str, list[str]]:
+    """Return which of the folders a file is in, and the names that lead there from it.
 
-    That is the control tree, or our instance of tracing. Refuse any other file.
+    Refuse any other file.
     """
-    for base in (CONTROL, TRACING):
+    for base in folders:
         if path.startswith(f"{base}/"):
             return base, parts_of(path.removeprefix(f"{base}/"))
-    raise Error(f"{path!r} is no file below {CONTROL}", Exit.USAGE, "nothing was written")
+    raise Error(f"{path!r} is no file below {folders[0]}", Exit.USAGE, "nothing was written")
 
 
 def read_given(name: str) -> str:
@@ -210,6 +219,16 @@ class Tree:
         """Tell if we may write the file."""
         return os.access(self.real(path), os.W_OK)
 
+    def is_knob(self, path: str) -> bool:
+        """Tell if a file is made to be read and written by root; an action is not read."""
+        with _explained("look at", self.real(path), READ_REMEDIES):
+            return self.real(path).lstat().st_mode & KNOB == KNOB
+
+    def survive(self) -> None:
+        """Let the kernel kill others before this process, where memory runs out."""
+        with suppress(OSError):
+            self.real("/proc/self/oom_score_adj").write_text("-1000")
+
     def is_root(self) -> bool:
         """Tell if we run as root."""
         return os.geteuid() == 0
@@ -219,13 +238,21 @@ class Tree:
 
         The kernel decides if it is a good one.
         """
-        _ours(path)
-        with _explained(f"write '{value}' to", self.real(path), WRITE_REMEDIES):
+        self._put(path, value, OURS, WRITE_REMEDIES)
+
+    def tune(self, path: str, value: str) -> None:
+        """Write a value in one go to a knob that the kernel has by itself; to no other file."""
+        self._put(path, value, KNOB_FOLDERS, KNOB_REMEDIES)
+
+    def _put(self, path: str, value: str, folders: Sequence[str], remedies: Remedies) -> None:
+        _below(path, folders)
+        with _explained(f"write '{value}' to", self.real(path), remedies):
             self.store(path, value)
 
     def store(self, path: str, value: str) -> None:
         """Do the write itself; tests replace this with a model of the kernel."""
-        with self._opened(*_ours(path), os.O_WRONLY | os.O_TRUNC) as file:
+        place = _below(path, (*OURS, *KNOB_FOLDERS))
+        with self._opened(*place, os.O_WRONLY | os.O_TRUNC) as file:
             os.write(file, f"{value}\n".encode())
 
     @contextmanager

@@ -16,15 +16,15 @@ APPLY_BLACKLIST = 0x20000  # KMOD_PROBE_APPLY_BLACKLIST: the flag, and the resul
 
 LOOKUP_REMEDIES: Remedies = {errno.ENOENT: (Exit.LACKING, "mmpolicy doctor")}
 DENIED = (Exit.DENIED, "run it as root; if you are, Secure Boot wants a signed module")
-UNHOOKED = (Exit.LACKING, "boot a kernel with the mmpolicy hooks, see mmpolicy doctor")
+UNFIT = (Exit.LACKING, "boot a kernel that the module runs on, see mmpolicy doctor")
 UNSIGNED = (Exit.LACKING, "sign the module and enrol the key, see mmpolicy doctor")
 INSERT_REMEDIES: Remedies = {
     errno.EINVAL: (Exit.REFUSED, "dmesg | grep mmpolicy | tail -n1"),
     errno.EPERM: DENIED,
     errno.EACCES: DENIED,
-    errno.ENOENT: UNHOOKED,  # an unknown symbol
-    errno.ENODEV: UNHOOKED,
-    errno.EOPNOTSUPP: UNHOOKED,
+    errno.ENOENT: UNFIT,  # an unknown symbol
+    errno.ENODEV: UNFIT,
+    errno.EOPNOTSUPP: UNFIT,
     errno.ENOSYS: (Exit.LACKING, "boot a kernel with CONFIG_MODULES=y"),
     errno.ENOEXEC: (Exit.LACKING, "build the module for this kernel, see mmpolicy doctor"),
     errno.EKEYREJECTED: UNSIGNED,

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from mmpolicy.host.kmod import Kmod
 
 
-HOOK = "mm_policy_register"
-
-
 def tell_syslog(line: str) -> None:
     """Send a line to the system's log, where there is one."""
     import syslog
@@ -73,9 +70,6 @@ class Host:
         if not path:
             text = f"no {MODULE}.ko in {self.tree.real('/lib/modules')}/{self.release()}"
             hint = "build and install the module for this kernel (dkms autoinstall), then depmod"
-            symbols = "/proc/kallsyms"
-            if self.tree.exists(symbols) and HOOK not in self.tree.read(symbols):
-                text += "; and this kernel has no hooks for it"
-                hint = "boot a kernel with the hooks first, see mmpolicy doctor"
+            hint += "; mmpolicy doctor says if it can be built"
             raise Error(text, Exit.LACKING, hint)
         return path

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0
 """`ab report`: what the samples of an experiment say."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from mmpolicy.ab.keeper import left_behind, put_back
 from mmpolicy.ab.samples import load
+from mmpolicy.control.change import Done
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import save_as
-from mmpolicy.render import emit
-from mmpolicy.verbs.ab_run import MARGIN, UNJUDGED, run
-from mmpolicy.verbs.options import FILE, json_option
+from mmpolicy.host.machine import Host
+from mmpolicy.render import emit, emit_plan
+from mmpolicy.verbs.ab_run import LOCK, MARGIN, UNJUDGED, run
+from mmpolicy.verbs.commit import keep_change
+from mmpolicy.verbs.options import FILE, dry_run_option, json_option, pass_host
 
 if TYPE_CHECKING:
     from mmpolicy.ab.report import Report
@@ -23,6 +28,27 @@ def ab() -> None:
 
 
 ab.add_command(run)
+
+
+@ab.command()
+@dry_run_option
+@json_option
+@pass_host
+def restore(host: Host, dry_run: bool, want_json: bool) -> None:
+    """Restore the knobs of a run that was killed together with its watchdog.
+
+    `ab run` also does this before it begins.
+    """
+    with host.tree.locked(LOCK, f"ab restore, pid {os.getpid()}"):
+        if dry_run:
+            keeper = left_behind(host.tree)
+            emit_plan("ab restore", want_json, keeper.before.items() if keeper else ())
+            return
+        note = put_back(host.tree)
+        if note:
+            keep_change(host, Done({}, {}), note)
+    data = {"dry_run": False, "restored": note}
+    emit("ab restore", want_json, data, [note or "nothing was left"])
 
 
 def _make(file: Path, detect: float, margin: float) -> "Report":
@@ -50,7 +76,7 @@ def _write_html(report: "Report", path: Path) -> None:
 @click.option("--html", type=FILE, metavar="FILE", help="Also write one HTML file with plots.")
 @click.option(
     "--detect", type=click.FloatRange(min=0.01), default=5.0, show_default=True,
-    metavar="PERCENT", help="Say how many pairs it takes to find such a change.",
+    metavar="PERCENT", help="Say how many pairs are needed to find such a change.",
 )  # fmt: skip
 @MARGIN
 @json_option
@@ -65,7 +91,7 @@ def report(
 ) -> None:
     """Say what the samples in FILE show.
 
-    That is effect, interval and p of each metric, and a verdict. Needs scipy, matplotlib and
+    Prints effect, interval and p of each metric, and a verdict. Needs scipy, matplotlib and
     jinja2 (mmpolicy[ab]), but neither the kernel nor the host of the run. Exits with 0 if an
     effect was shown, with 7 if not, and with 8 if the treatment is worse, or was stopped for
     harm. With a margin: 0 if no metric is worse than that, 8 if one is worse and may be so.

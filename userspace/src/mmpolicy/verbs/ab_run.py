@@ -7,15 +7,19 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
 from mmpolicy import __version__
-from mmpolicy.ab.arms import PROFILES, settings_of_arm
+from mmpolicy.ab.arms import PROFILES, STOCK, settings_of_arm, split_arm
+from mmpolicy.ab.changes import Changes
 from mmpolicy.ab.design import DIRTY, MAX_SEED, Design, least_pairs
 from mmpolicy.ab.guards import Guard
+from mmpolicy.ab.keeper import put_back
+from mmpolicy.ab.knobs import Knobs
 from mmpolicy.ab.lab import Lab
 from mmpolicy.ab.metrics import FORMS, Metric
 from mmpolicy.ab.preflight import check_sources, wants_times
@@ -25,9 +29,12 @@ from mmpolicy.ab.samples import VERSION
 from mmpolicy.ab.scope import scope_of
 from mmpolicy.control.change import Done
 from mmpolicy.control.journal import read_journal
+from mmpolicy.control.keys import DEFAULT
 from mmpolicy.control.model import Control
 from mmpolicy.control.state import read_state
 from mmpolicy.errors import Error, Exit
+from mmpolicy.host.files import CONTROL
+from mmpolicy.host.knobs import read_knobs
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
 from mmpolicy.verbs.commit import keep_change
@@ -39,7 +46,7 @@ PAIRS, MOST_PAIRS = 12, 200
 UNJUDGED = "--margin needs a metric that says what is better, `lower` or `higher`"
 MARGIN = click.option(
     "--margin", type=click.FloatRange(0, 100, min_open=True, max_open=True), metavar="PERCENT",
-    help="Ask if the treatment is shown to be no worse than that.",
+    help="Ask whether the run shows that the treatment is no worse than this.",
 )  # fmt: skip
 
 
@@ -110,9 +117,40 @@ def _aa_pairs(given: RunOptions, metrics: int) -> int:
     return given.aa
 
 
-def _lab(host: Host, given: RunOptions, timing: bool) -> Lab:
+def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
+    """Return what the arms are made of; refuse what cannot be."""
+    now = read_knobs(host.tree)
+    parts = {arm: split_arm(host.tree, now, text) for arm, text in given.arms().items()}
+    own = {arm: knobs for arm, (_, knobs) in parts.items()}
+    texts = {arm: text for arm, (text, _) in parts.items()}
+    if any(own.values()) and given.design == "split":
+        text = "knobs are of the whole host, where both arms run at once"
+        raise Error(text, Exit.USAGE, "take --design switchback")
+    knobs = Knobs(host.tree, now, own, given.lease, partial(_tell, host))
+    if not _has_policies(host, texts, any(own.values())):
+        _check_alone(given, timing)
+        return Changes(None, knobs)
+    return Changes(_lab(host, given, texts, timing), knobs)
+
+
+def _has_policies(host: Host, texts: dict[str, str], has_knobs: bool) -> bool:
+    """Tell if the module takes part; knobs alone leave it as it is."""
+    loaded = host.tree.is_dir(CONTROL)
+    as_it_is = ("", DEFAULT) if loaded else ("", DEFAULT, STOCK)
+    return not set(texts.values()) <= set(as_it_is) or (loaded and not has_knobs)
+
+
+def _check_alone(given: RunOptions, timing: bool) -> None:
+    """Refuse what only policies have."""
+    if given.design == "split" or given.cgroup or timing:
+        what = "--cgroup" if given.cgroup else "fault_ns" if timing else "--design split"
+        text = f"{what} is for arms with policies, of a module that is loaded"
+        raise Error(text, Exit.USAGE, "take --design switchback, and knobs as arms")
+
+
+def _lab(host: Host, given: RunOptions, texts: dict[str, str], timing: bool) -> Lab:
     control, state = Control(host.tree), read_state(host.tree)
-    arms = {arm: settings_of_arm(control, state, text) for arm, text in given.arms().items()}
+    arms = {arm: settings_of_arm(control, state, text or STOCK) for arm, text in texts.items()}
     scope = scope_of(host.tree, given.cgroup)
     lab = Lab(host.tree, arms, int(given.lease * 1000), scope, timing)
     for warning in scope.warnings(state):
@@ -121,14 +159,11 @@ def _lab(host: Host, given: RunOptions, timing: bool) -> Lab:
 
 
 def _header(
-    host: Host, given: RunOptions, design: Design, length: Length, lab: Lab
+    host: Host, given: RunOptions, design: Design, length: Length, changes: Changes
 ) -> dict[str, Any]:
     """Return all that a report has to know beside the samples."""
     arms = {
-        arm: {
-            "given": text,
-            "settings": {key.inside: value for key, value in lab.arms[arm].items()},
-        }
+        arm: {"given": text, "settings": changes.settings(arm)}
         for arm, text in given.arms().items()
     }
     machine = {"kernel": host.release(), "machine": platform.machine(), "cpus": os.cpu_count()}
@@ -146,8 +181,8 @@ def _header(
         "pairs": length.pairs,
         "margin": given.margin,
         "unit": given.unit,
-        "cgroup": lab.scope.number,
-        "cgroup_path": lab.scope.path,
+        "cgroup": changes.scope.number,
+        "cgroup_path": changes.scope.path,
         "at_switch": given.at_switch,
         "cmd_timeout_s": given.cmd_timeout,
         "runs_this_week": 1 + _runs_before(host, given),
@@ -165,12 +200,12 @@ def _schedule(design: Design, length: Length) -> Iterator[tuple[str, str]]:
     yield "time", clock(design.seconds(total))
 
 
-def _dry_run(design: Design, length: Length, lab: Lab, header: dict[str, Any], json: bool) -> None:
-    writes = lab.rehearsal(header["unit"])
+def _dry_run(design: Design, length: Length, changes: Changes, unit: str, json: bool) -> None:
+    writes = list(changes.rehearsal(unit))
     schedule = dict(_schedule(design, length))
-    lines = [f"{each.path} <- {each.value}" for each in writes]
+    lines = [f"{path} <- {value}" for path, value in writes]
     lines += [f"{name}: {value}" for name, value in schedule.items()]
-    pairs = [{"path": each.path, "value": each.value} for each in writes]
+    pairs = [{"path": path, "value": value} for path, value in writes]
     data = {"dry_run": True, "writes": pairs, **schedule}
     emit("ab run", json, data, lines)
 
@@ -194,50 +229,56 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 @click.command()
 @click.option(
     "--design", type=click.Choice(["split", "switchback"]), default="split", show_default=True,
-    help="Units side by side, or the whole host in turns.",
+    help="Compare units side by side, or the whole host in turns.",
 )  # fmt: skip
 @click.option(
     "--control", default="default", show_default=True, metavar="ARM",
-    help="A profile, `stock`, or POINT=POLICY[,KNOB=VALUE ...].",
+    help="A profile, `stock`, POINT=POLICY[,KNOB=VALUE ...], or knobs of the kernel itself.",
 )  # fmt: skip
-@click.option("--treatment", metavar="ARM", help="The same; without it, both arms are the control.")
+@click.option(
+    "--treatment", metavar="ARM", help="As --control; if not given, both arms are the control."
+)
 @click.option(
     "--metric", multiple=True, required=True, metavar="METRIC",
-    help="What to compare, given again for more: [NAME=]SOURCE[/s] [/ SOURCE] [lower|higher]; "
+    help="What to compare; may be repeated: [NAME=]SOURCE[/s] [/ SOURCE] [lower|higher]; "
     f"a SOURCE is one of {FORMS}.",
 )  # fmt: skip
 @click.option(
     "--guard", multiple=True, metavar="GUARD",
-    help="Stop and go back if this does not hold: `METRIC < NUMBER`, or <=, >, >=.",
+    help="Stop and restore the state if this is not true: `METRIC < NUMBER`, or <=, >, >=.",
 )  # fmt: skip
 @click.option(
     "--unit", type=click.Choice(["process", "cgroup"]), default="process", show_default=True,
-    help="What is assigned to an arm.",
+    help="The unit that is assigned to an arm.",
 )  # fmt: skip
-@click.option("--cgroup", metavar="CGROUP", help="Only what is in this cgroup takes part.")
+@click.option("--cgroup", metavar="CGROUP", help="Only processes in this cgroup take part.")
 @click.option(
     "--block", type=Seconds(), default="30s", show_default=True, help="Length of a block."
 )
 @click.option(
     "--washout", type=Seconds(), default="5s", show_default=True,
-    help="The part of it that is not measured.",
+    help="The first part of a block, which is not measured.",
 )  # fmt: skip
-@click.option("--interval", type=Seconds(), default="1s", show_default=True, help="Of samples.")
+@click.option(
+    "--interval", type=Seconds(), default="1s", show_default=True, help="Time between two samples."
+)
 @click.option(
     "--aa", type=click.IntRange(min=0), metavar="PAIRS",
-    help="Pairs with equal arms first, which show the noise.  "
+    help="Number of pairs with equal arms at first, which show the noise.  "
     "[default: as many as can show that they differ]",
 )  # fmt: skip
-@click.option("--pairs", type=click.IntRange(min=1), help=f"Pairs that follow.  [default: {PAIRS}]")
-@click.option("--duration", type=Seconds(), help="Of the whole run, instead of --pairs.")
+@click.option(
+    "--pairs", type=click.IntRange(min=1), help=f"Number of pairs after that.  [default: {PAIRS}]"
+)
+@click.option("--duration", type=Seconds(), help="Length of the whole run, instead of --pairs.")
 @click.option(
     "--detect", type=click.FloatRange(min=0.01), metavar="PERCENT",
-    help="As many pairs as find such a change, by the noise of A/A.",
+    help="Take as many pairs as find such a change, given the noise of A/A.",
 )  # fmt: skip
 @MARGIN
 @click.option(
     "--cmd-timeout", type=Seconds(), default="10s", show_default=True,
-    help="Time after which a command that has not ended ends the run.",
+    help="The run ends if a command takes longer.",
 )  # fmt: skip
 @click.option(
     "--at-switch", metavar="COMMAND",
@@ -245,22 +286,28 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 )  # fmt: skip
 @click.option(
     "--lease", type=Seconds(), default="10s", show_default=True,
-    help="Time after which the kernel goes back to stock when this command is killed.",
+    help="The kernel goes back to stock if this command is silent for so long.",
 )  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, MAX_SEED - 1), help="Of all that is random.")
-@click.option("--out", type=FILE, metavar="FILE", help="The samples.  [default: ab-TIME.jsonl]")
+@click.option("--seed", type=click.IntRange(0, MAX_SEED - 1), help="Seed of all random choices.")
+@click.option(
+    "--out", type=FILE, metavar="FILE", help="File for the samples.  [default: ab-TIME.jsonl]"
+)
 @dry_run_option
 @json_option
 @pass_host
 def run(host: Host, dry_run: bool, want_json: bool, out: Path | None, **options: Any) -> None:
-    """Run an experiment, and go back to the state before.
+    """Run an experiment, and then restore the state.
 
     \b
     mmpolicy ab run --treatment anon_order=adaptive,max_order=6 \\
         --metric 'arm.anon_order.fault_ns lower' --guard 'psi.memory.full.avg10 < 5'
 
-    A broken guard, Ctrl-C and every error end it and restore the state before at once.
-    If this command is killed, the kernel goes back to stock when the lease is over.
+    For switchback, an arm can also set knobs of the kernel itself, without the module:
+    hugepages-64kB/enabled=always, 'hugepages-*/enabled=never', vm/compaction_proactiveness=0.
+
+    A broken guard, Ctrl-C and every error end the run and restore the state at once. If this
+    command is killed, the kernel goes back to stock when the lease expires. A watchdog restores
+    knobs of the kernel itself at once.
     """
     given = RunOptions(**options)
     metrics, guards = [*map(Metric.parse, given.metric)], [*map(Guard.parse, given.guard)]
@@ -271,15 +318,16 @@ def run(host: Host, dry_run: bool, want_json: bool, out: Path | None, **options:
     check_sources(host.tree, metrics, guards, design.kind)
     timing = wants_times(metrics, guards)
     if dry_run:
-        lab = _lab(host, given, timing)
-        _dry_run(design, length, lab, _header(host, given, design, length, lab), want_json)
+        _dry_run(design, length, _changes(host, given, timing), given.unit, want_json)
         return
     file = out or Path(f"ab-{datetime.now():%Y%m%d-%H%M%S}.jsonl")
     with host.tree.locked(LOCK, f"ab run, pid {os.getpid()}, which writes {file.absolute()}"):
-        lab = _lab(host, given, timing)
-        header = _header(host, given, design, length, lab)
+        if note := put_back(host.tree):
+            click.echo(f"warning: {note}", err=True)
+        changes = _changes(host, given, timing)
+        header = _header(host, given, design, length, changes)
         with _opened(file) as stream, display() as shown:
-            runner = Runner(host, design, length, metrics, guards, lab, header, stream, shown)
+            runner = Runner(host, design, length, metrics, guards, changes, header, stream, shown)
             _tell(host, _note(given))
             runner.run()
         _tell(host, f"ends: {runner.end['status']}, {runner.end['reason']}")

@@ -55,12 +55,12 @@ def _leave_out(manifest: Manifest, target: State, missing: str) -> State:
 @json_option
 @pass_host
 def apply(host: Host, file: str, missing: str, dry_run: bool, want_json: bool) -> None:
-    """Make the state what a manifest says, all of it or nothing.
+    """Make the state match a manifest, all of it or nothing.
 
-    What FILE does not name becomes stock, off, unbound or is deleted; only knobs and bindings of
-    processes stay as they are. If the kernel refuses a line, the state is as before. A lease in
-    FILE is renewed. FILE - is standard input. If it is a folder, all *.toml in it are one manifest,
-    in which the last to name an entry wins; without any, nothing is changed.
+    Everything that FILE does not name becomes stock, off or unbound, or is deleted. Only knobs and
+    bindings of processes stay as they are. If the kernel refuses a line, the old state is restored.
+    A lease in FILE is renewed. FILE - is standard input. If FILE is a folder, all *.toml in it are
+    one manifest. If several name an entry, the last one wins. If there are none, nothing changes.
     """
     manifest = _read(file)
     with alone(host, dry_run):
@@ -93,7 +93,7 @@ def _keep_manifest(tree: Tree, manifest: Manifest) -> None:
 def save(host: Host, file: str) -> None:
     """Print the whole state as a manifest, or write it to FILE.
 
-    Bindings of processes are left out, as a process ends one day and a manifest does not.
+    Leaves out bindings of processes, because processes end.
     """
     text = save_state(host.tree, read_state(host.tree))
     if file == "-":
@@ -133,8 +133,8 @@ def diff(host: Host, file: str, want_json: bool) -> None:
 def verify(host: Host, file: str | None, missing: str, want_json: bool) -> None:
     """Find what differs from a manifest: exit 6 if anything does.
 
-    From FILE, or without it from the last one that was applied. What is bound in it and not there
-    differs, unless it is to be skipped.
+    Compares with FILE, or without it with the last one that was applied. A bound cgroup that does
+    not exist is a difference, unless you skip it.
     """
     check_loaded(host.tree)
     if file:

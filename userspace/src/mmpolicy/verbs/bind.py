@@ -36,7 +36,7 @@ def target_options(command: Command) -> Command:
     )  # fmt: skip
     pid = click.option("--pid", type=click.IntRange(min=1), metavar="N", help="A process.")
     unit = click.option(
-        "--unit", metavar="NAME", help="A service of systemd, now and whenever it starts."
+        "--unit", metavar="NAME", help="A systemd service, now and each time it starts."
     )
     return cgroup(pid(unit(command)))
 
@@ -74,12 +74,12 @@ def bind(
 ) -> None:
     """Let a profile decide for a cgroup, a process or a service.
 
-    A cgroup stands for all below it too. What is bound elsewhere moves here. The nearest bound
-    cgroup wins, and a process that is bound itself goes before its cgroup. What is mapped already
-    stays as it is.
+    A cgroup includes all cgroups below it. A binding elsewhere moves here. The nearest bound
+    cgroup wins, and the binding of a process goes before that of its cgroup. Memory that is
+    mapped already stays as it is.
 
-    A unit is bound again whenever it starts, before it runs, also after a boot. Its profile has to
-    be in a manifest in /etc/mmpolicy.
+    A unit is bound each time it starts, before it runs, also after a boot. A manifest in
+    /etc/mmpolicy must have its profile.
     """
     _check_one(cgroup, pid, unit)
     with alone(host, dry_run):
@@ -151,10 +151,10 @@ def unbind(
     dry_run: bool,
     want_json: bool,
 ) -> None:
-    """Take a binding back.
+    """Remove a binding.
 
-    What decides then is the next bound cgroup above, or the default profile. A unit is not bound
-    any more when it starts.
+    The next bound cgroup above then decides, or the default profile. A unit is no longer bound
+    when it starts.
     """
     _check_one(cgroup, pid, unit)
     with alone(host, dry_run):

@@ -36,7 +36,7 @@ def doctor(host: Host, want_json: bool) -> None:
     """Say what is there, what is missing, and what to do next.
 
     Works on any machine. Exits with 0 only if policies can be switched now,
-    4 if only permission is missing, else 3.
+    with 4 if only permission is missing, and with 3 otherwise.
     """
     facts = Facts(host)
     checks = [check(facts) for check in CHECKS]

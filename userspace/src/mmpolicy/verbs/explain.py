@@ -58,7 +58,7 @@ class Seen(NamedTuple):
 
 seconds_option = click.option(
     "--seconds", type=Seconds(), default=5.0, show_default=True, metavar="TIME",
-    help="How long to look at decisions.",
+    help="How long to watch decisions.",
 )  # fmt: skip
 pid_argument = click.argument("pid", type=click.IntRange(min=1))
 
@@ -83,10 +83,10 @@ def _look(host: Host, pid: int, seconds: float) -> tuple[State, Seen]:
 def explain(host: Host, pid: int, address: int | None, seconds: float, want_json: bool) -> None:
     """Explain the folios of a process: what it has, what was wanted, and why.
 
-    For each anonymous area, or the one at ADDRESS: the folios that it has, how much of the large
-    ones was never used, and for the faults of some seconds what the policy wanted and why; the
-    same of a shadow. To find what is unused, pages that are there are read, which marks them as
-    used.
+    Prints for each anonymous area, or the one at ADDRESS, the folios that it has, how much of the
+    large ones was never used, and for the faults of some seconds what the policy wanted and why.
+    Does the same for a shadow. To find unused pages, it reads all resident pages, which marks
+    them as accessed.
     """
     _, seen = _look(host, pid, seconds)
     areas = [each for each in seen.areas if address is None or each.start <= address < each.end]
@@ -120,16 +120,16 @@ def _begin_shadow(seen: Seen) -> str:
 
 @click.command()
 @pid_argument
-@click.option("--name", metavar="NAME", help="Name of the profile; else that of the process.")
+@click.option("--name", metavar="NAME", help="Name of the profile; by default that of the process.")
 @seconds_option
 @json_option
 @pass_host
 def recommend(host: Host, pid: int, name: str | None, seconds: float, want_json: bool) -> None:
     """Propose a profile for a process, as a manifest for apply, with the evidence.
 
-    The manifest is the state as it is with one more profile, to which the cgroup of the process is
-    bound. The decisions of adaptive are what tells most: make it the shadow of the process's
-    profile first. Nothing is changed. Exit 7 if too little was seen.
+    The manifest is the present state with one more profile, to which the cgroup of the process is
+    bound. The decisions of adaptive are the best evidence: make it the shadow of the process's
+    profile first. Changes nothing. Exits with 7 if it saw too little.
     """
     state, seen = _look(host, pid, seconds)
     largest = max((each.pages * 4096 for each in seen.areas), default=0)

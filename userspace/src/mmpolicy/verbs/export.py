@@ -40,7 +40,7 @@ def _listen(host: Host, given: str) -> None:
 )  # fmt: skip
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.prom",
-    help="Write a file for the textfile collector of node_exporter, at once.",
+    help="Write a file for the textfile collector of node_exporter, atomically.",
 )  # fmt: skip
 @click.option(
     "--listen", metavar="[ADDRESS:]PORT",
@@ -50,8 +50,8 @@ def _listen(host: Host, given: str) -> None:
 def export(host: Host, form: str, output: Path | None, listen: str | None) -> None:
     """Print the state and all counters for a monitoring system.
 
-    In the format of Prometheus, or as JSON. Where the counters cannot be read, mmpolicy_counters_up
-    is 0, and the state is printed all the same.
+    The format is that of Prometheus, or JSON. If the counters cannot be read, mmpolicy_counters_up
+    is 0, and the state is still there.
     """
     from mmpolicy.control.prometheus import families, families_or_down, text
 

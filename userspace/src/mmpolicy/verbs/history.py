@@ -24,16 +24,16 @@ from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
     "--to", type=click.IntRange(min=0), metavar="N",
     help="Take back all changes after number N of mmpolicy log.",
 )  # fmt: skip
-@click.option("--force", is_flag=True, help="Also take back what somebody else changed since.")
+@click.option("--force", is_flag=True, help="Also overwrite what somebody else has changed since.")
 @dry_run_option
 @json_option
 @pass_host
 def revert(host: Host, force: bool, to: int | None, dry_run: bool, want_json: bool) -> None:
-    """Restore what was before the last change.
+    """Restore the state before the last change.
 
-    That is the last one that this command made; a second revert takes the first one back.
-    What the change did not touch stays as it is. If somebody has since changed what it did
-    touch, nothing happens without --force.
+    Takes back the last change that this command made. A second revert takes back the first one.
+    Settings that the change did not touch stay as they are. If somebody has changed a touched
+    setting since, nothing happens without --force.
     """
     with alone(host, dry_run):
         (*_, entry), done = last_changes(host.tree, to)
@@ -57,15 +57,15 @@ def _conflict(tree: Tree, command: str, after: State, now: State, keys: list[Key
 @click.command()
 @click.option(
     "-n", "number", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
-    help="So many changes, the last ones.",
+    help="Show only the last N changes.",
 )  # fmt: skip
 @json_option
 @pass_host
 def log(host: Host, number: int, want_json: bool) -> None:
     """Show who changed what with this command, and when.
 
-    The log of the system has the same lines, as `journalctl -t mmpolicy` shows. The number of a
-    change is for revert --to.
+    The system log has the same lines: `journalctl -t mmpolicy`. revert --to takes the number of a
+    change.
     """
     entries = read_journal(host.tree)[-number:]
     data = {"changes": [_entry_data(entry) for entry in entries]}

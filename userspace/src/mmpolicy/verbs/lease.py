@@ -21,8 +21,8 @@ from mmpolicy.verbs.options import Seconds, dry_run_option, json_option, pass_ho
 def lease(host: Host, time: float | None, dry_run: bool, want_json: bool) -> None:
     """Show the lease, or set it.
 
-    TIME is one such as 30, 90s, 10m or 2h. Without a renewal in time, everything goes back to
-    stock. Each setting renews it; 0 ends it.
+    TIME is 30, 90s, 10m or 2h, for example. Everything goes back to stock unless the lease is
+    renewed in time. Each call with TIME renews it. 0 ends it.
     """
     control = Control(host.tree)
     data = lease_of(host.tree)

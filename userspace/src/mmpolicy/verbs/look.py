@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from mmpolicy.control.bindings import profile_of
-from mmpolicy.control.model import Control, Point, lacking
+from mmpolicy.control.model import Control, Point, lacking, lacking_policies
 from mmpolicy.control.state import read_state
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
@@ -24,12 +24,23 @@ from mmpolicy.verbs.options import json_option, pass_host, point_argument, profi
 KNOB_COLUMNS = ("POINT", "POLICY", "KNOB", "VALUE", "RANGE", "DEFAULT", "UNIT", "MEANING")
 
 
+def _reasons(lacks: dict[str, str]) -> str:
+    """Return which policies there are not, those with the same reason together."""
+    names: dict[str, list[str]] = {}
+    for name, reason in lacks.items():
+        names.setdefault(reason, []).append(name)
+    return "; ".join(f"{' '.join(some)}: {reason}" for reason, some in names.items())
+
+
 def _point_rows(tree: Tree, points: Iterable[Point]) -> list[str]:
     rows = []
     for point in points:
-        others = " ".join(name for name in point.policies if name != point.active)
+        lacks = lacking_policies(tree, point)
+        others = " ".join(name for name in point.policies if name not in (point.active, *lacks))
         if reason := lacking(tree, point.name):
             others = f"(none: {reason})"
+        elif lacks:
+            others += f" (not {_reasons(lacks)})"
         active = "stock" if point.active == "stock" else paint(point.active, "green")
         rows.append((point.profile, point.name, active, others or "-"))
     return table(("PROFILE", "POINT", "ACTIVE", "OTHERS"), rows)
@@ -41,6 +52,8 @@ def _point_data(tree: Tree, points: Iterable[Point]) -> dict[str, dict[str, Any]
         entry: dict[str, Any] = {"active": point.active, "policies": point.policies}
         if reason := lacking(tree, point.name):
             entry["unavailable"] = reason
+        elif lacks := lacking_policies(tree, point):
+            entry["unavailable_policies"] = lacks
         data.setdefault(point.profile, {})[point.name] = entry
     return data
 
@@ -100,16 +113,16 @@ def _process(tree: Tree, pid: int) -> tuple[dict[str, Any], list[Memory]]:
 @profile_option
 @click.option(
     "--pid", type=click.IntRange(min=1), metavar="N",
-    help="The profile that decides for this process, and its memory.",
+    help="Show the profile that decides for this process, and its memory.",
 )  # fmt: skip
 @json_option
 @pass_host
 def show(host: Host, point: str | None, profile: str, pid: int | None, want_json: bool) -> None:
     """Show the knobs of each policy: value, range, default, unit and meaning.
 
-    [Brackets] mark the active policy. With --pid also RSS, what of it is lazily freed, and RSS
-    without that, of the process and of its cgroup. An experiment is left out: the kernel alone
-    knows the arm of a process.
+    [Brackets] mark the active policy. With --pid also shows RSS, the lazily freed part of it, and
+    RSS without that part, for the process and for its cgroup. It ignores experiments, because
+    only the kernel knows the arm of a process.
     """
     control = Control(host.tree)
     process, memory = _process(host.tree, pid) if pid else ({}, [])

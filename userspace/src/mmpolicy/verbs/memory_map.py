@@ -58,16 +58,16 @@ def _draw(title: str, areas: list[Area], output: Path) -> None:
     help="Draw into FILE.svg, or FILE.png (which needs matplotlib).",
 )  # fmt: skip
 @click.option("--no-content", is_flag=True, help="Do not read the memory to find zeroes.")
-@click.option("--files", is_flag=True, help="Also mappings of files and shared memory.")
+@click.option("--files", is_flag=True, help="Also show mappings of files and shared memory.")
 @json_option
 @pass_host
 def map_memory(
     host: Host, pid: int, output: Path | None, no_content: bool, files: bool, want_json: bool
 ) -> None:
-    """Show which folio sizes back a process, and what is empty.
+    """Show which folio sizes back a process, and how much is empty.
 
-    Pages of large folios that are full of zeroes were most likely never written: memory that a
-    smaller folio would have saved. Only pages that are there are read; that marks them as used.
+    Zero-filled pages of large folios were most likely never written: smaller folios would have
+    saved this memory. The command reads only resident pages, which marks them as accessed.
     """
     areas = read_areas(host.tree, pid, contents=not no_content, files=files)
     if output:

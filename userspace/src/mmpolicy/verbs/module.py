@@ -42,8 +42,8 @@ def _check_options(kmod: "Kmod", options: Sequence[str]) -> None:
 def load(host: Host, options: tuple[str, ...], dry_run: bool, want_json: bool) -> None:
     """Load the kernel module.
 
-    All is stock then, but for points that are given a policy. Options from modprobe.d apply too;
-    the ones given here come after them and win.
+    All points are then stock, except those that you give a policy. Options from modprobe.d apply
+    too. The ones given here come after them and win.
     """
     loaded = host.tree.exists(MODULE_DIR)
     if loaded and options:
@@ -68,7 +68,7 @@ def load(host: Host, options: tuple[str, ...], dry_run: bool, want_json: bool) -
 @json_option
 @pass_host
 def unload(host: Host, dry_run: bool, want_json: bool) -> None:
-    """Unload the kernel module, which brings stock back."""
+    """Unload the kernel module; the kernel goes back to stock."""
     loaded = host.tree.exists(MODULE_DIR)
     if dry_run:
         emit_plan("unload", want_json, [(MODULE_DIR, "unload")] if loaded else [])

@@ -28,7 +28,7 @@ profile_argument = click.argument("name", shell_complete=complete_profile)
 
 @click.group()
 def profile() -> None:
-    """Make, delete and show profiles.
+    """Create, delete and show profiles.
 
     A profile has one policy with its knobs for every point.
     """
@@ -62,7 +62,7 @@ def _facts(tree: Tree) -> dict[str, dict[str, Any]]:
 def list_profiles(host: Host, want_json: bool) -> None:
     """List profiles.
 
-    Each with the points that are not stock, and how much is bound to it.
+    Shows for each profile the points that are not stock, and how much is bound to it.
     """
     facts = _facts(host.tree)
     emit("profile list", want_json, {"profiles": facts}, lambda: _list_lines(facts))
@@ -97,7 +97,7 @@ def show_profile(host: Host, name: str, want_json: bool) -> None:
 @click.argument("name")
 @click.option(
     "--from", "model", metavar="PROFILE", shell_complete=complete_profile,
-    help="Start with the settings of this one.",
+    help="Copy the settings of this profile.",
 )  # fmt: skip
 @dry_run_option
 @json_option
@@ -105,9 +105,9 @@ def show_profile(host: Host, name: str, want_json: bool) -> None:
 def create_profile(
     host: Host, name: str, model: str | None, dry_run: bool, want_json: bool
 ) -> None:
-    """Make a profile; all stock, or as another one.
+    """Create a profile, all stock or as a copy.
 
-    Points of the whole host, such as bulk, stay in the default profile.
+    Only the default profile has points of the whole host, such as bulk.
     """
     with alone(host, dry_run):
         now = read_state(host.tree)
@@ -129,7 +129,7 @@ def create_profile(
 def delete_profile(host: Host, name: str, dry_run: bool, want_json: bool) -> None:
     """Delete a profile that nothing uses.
 
-    No cgroup, no process and no experiment, that is.
+    No cgroup, process or experiment may use it.
     """
     with alone(host, dry_run):
         state = read_state(host.tree)

@@ -60,8 +60,8 @@ def set_point(
 ) -> None:
     """Switch a point to a policy, change knobs, or both.
 
-    Without a policy, knobs are those of the one it has. Knobs are written first. If the kernel
-    refuses a write, the ones before it are put back.
+    Without a policy, the knobs are those of the active one. Writes the knobs first. If the kernel
+    refuses a write, the earlier ones are undone.
     """
     policy, knobs = _parse(settings)
     with alone(host, dry_run):
@@ -74,10 +74,10 @@ def set_point(
 @json_option
 @pass_host
 def reset(host: Host, dry_run: bool, want_json: bool) -> None:
-    """Put everything back to stock, at once.
+    """Go back to stock, at once.
 
-    All is then as after load, with no profiles and no bindings. Acknowledges a lease that has
-    expired.
+    The state is then as after load, without profiles and bindings. Acknowledges an expired
+    lease.
     """
     path = f"{CONTROL}/reset"
     before = read_state(host.tree)

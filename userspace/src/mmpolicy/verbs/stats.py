@@ -66,7 +66,7 @@ def _more(memory: list[Memory]) -> list[str]:
     return ["", *memory_lines(memory)] if memory else []
 
 
-def _readings(read: Callable[[], Counters], host: Host, interval: float) -> Iterator[Reading]:
+def readings(read: Callable[[], Counters], host: Host, interval: float) -> Iterator[Reading]:
     """Yield counters and their rates for ever; the first ones have no rates."""
     counters, last = read(), host.clock()
     per_second: Rates = {}
@@ -78,7 +78,7 @@ def _readings(read: Callable[[], Counters], host: Host, interval: float) -> Iter
         counters, last = new, now
 
 
-def _print_json(lines: Iterator[str]) -> None:
+def print_json(lines: Iterator[str]) -> None:
     """Print one object a line until Ctrl-C."""
     try:
         for line in lines:
@@ -111,13 +111,17 @@ def _memory(tree: Tree, given: StatsOptions) -> list[Memory]:
 @profile_option
 @click.option(
     "--pid", "pids", type=click.IntRange(min=1), multiple=True, metavar="N",
-    help="Also the memory of this process.",
+    help="Also show the memory of this process.",
 )  # fmt: skip
 @click.option(
     "--cgroup", "cgroups", multiple=True, metavar="PATH", shell_complete=complete_cgroup,
-    help="Also the memory of this cgroup and those below it.",
+    help="Also show the memory of this cgroup and those below it.",
 )  # fmt: skip
-@click.option("--memory", is_flag=True, help="Also the memory of all that is bound to the profile.")
+@click.option(
+    "--memory",
+    is_flag=True,
+    help="Also show the memory of everything that is bound to the profile.",
+)
 @click.option("--watch", is_flag=True, help="Print again and again, with rates, until Ctrl-C.")
 @interval_option
 @json_option
@@ -125,11 +129,11 @@ def _memory(tree: Tree, given: StatsOptions) -> list[Memory]:
 def stats(host: Host, **options: Any) -> None:
     """Show counters; with --watch also how fast they rise.
 
-    Those that are not 0, and what a shadow would have done. With --pid, --cgroup or --memory then
-    RSS, what of it is lazily freed, and RSS without that, of what is named or bound to the profile.
-    The kernel walks page tables for it, which is felt with large processes.
+    Shows counters that are not 0, and what a shadow would have done. With --pid, --cgroup or
+    --memory also shows RSS, the lazily freed part of it, and RSS without that part. The kernel
+    walks page tables for it, which takes time with large processes.
 
-    JSON has all counters, with --watch one object a line.
+    JSON has all counters, and with --watch one object per line.
     """
     given = StatsOptions(**options)
 
@@ -137,7 +141,7 @@ def stats(host: Host, **options: Any) -> None:
         return read_counters(host.tree, given.profile, given.point)
 
     if given.watch:
-        _watch_stats(host, given, _readings(read, host, given.interval))
+        _watch_stats(host, given, readings(read, host, given.interval))
         return
     counters, memory = read(), _memory(host.tree, given)
     data = _data(given.profile, counters, memory)
@@ -164,7 +168,7 @@ def _elsewhere(tree: Tree, given: StatsOptions, counters: Counters) -> list[str]
 
 def _watch_stats(host: Host, given: StatsOptions, readings: Iterator[Reading]) -> None:
     if given.want_json:
-        _print_json(
+        print_json(
             as_json(
                 "stats",
                 _data(given.profile, counters, _memory(host.tree, given))
@@ -187,7 +191,7 @@ def _watch_stats(host: Host, given: StatsOptions, readings: Iterator[Reading]) -
 def watch(host: Host, interval: float, want_json: bool) -> None:
     """Watch all profiles live, until Ctrl-C.
 
-    State, lease, policies, and the counters that rise. With --json one object a line.
+    Shows state, lease, policies, and the counters that rise. With --json one object per line.
     """
 
     def read() -> Counters:
@@ -197,18 +201,18 @@ def watch(host: Host, interval: float, want_json: bool) -> None:
             for point, counters in read_counters(host.tree, profile, None).items()
         }
 
-    readings = _readings(read, host, interval)
+    moments = readings(read, host, interval)
     if want_json:
-        _print_json(
+        print_json(
             as_json(
                 "watch",
                 {**_about(host.tree), "points": counters, "per_second": per_second},
                 indent=None,
             )
-            for counters, per_second in readings
+            for counters, per_second in moments
         )
         return
-    show_live(_frame(host.tree, *reading) for reading in readings)
+    show_live(_frame(host.tree, *reading) for reading in moments)
 
 
 def _about(tree: Tree) -> dict[str, Any]:

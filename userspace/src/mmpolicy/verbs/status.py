@@ -29,10 +29,10 @@ MOST_NAMES = 3  # in one line
 @json_option
 @pass_host
 def status(host: Host, want_json: bool) -> None:
-    """Show what is not stock, and for whom, on one screen.
+    """Show everything that is not stock, and for whom, on one screen.
 
-    Each policy with its knobs, the cgroups and processes that its profile is for, the lease and
-    the experiment. Nothing is left out with --json.
+    Shows each policy with its knobs, the cgroups and processes of its profile, the lease and the
+    experiment. --json has everything.
     """
     state = read_state(host.tree)
     paths = cgroups_of(host.tree, state)

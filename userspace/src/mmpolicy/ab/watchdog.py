@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The process that changes knobs for an experiment, and puts them back whatever becomes of it.
+
+It hears from the command all the time. When that ends, is killed or hangs for longer than the
+lease, the values from before come back.
+"""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from mmpolicy.ab.keeper import Keeper, put_back
+from mmpolicy.ab.lab import StoppedError
+from mmpolicy.errors import Error, Exit
+
+LARGEST = 1 << 17  # bytes of a message
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+GONE = "the watchdog has ended, as the lease was over or somebody has killed it"
+
+Message = dict[str, Any]
+Tell = Callable[[str], object]
+
+
+def _answer(keeper: Keeper, request: Message) -> Message:
+    """Do what is asked for; return what came of it."""
+    try:
+        if "learn" in request:
+            keeper.learn(request["learn"])
+        elif "go" in request:
+            keeper.go(request["go"])
+        else:
+            keeper.check()
+    except StoppedError as err:
+        return {"lost": err.reason}
+    except Error as err:
+        fields = (err.message, err.exit_code, err.next_step, err.errno, err.path)
+        return {"error": fields}
+    return {}
+
+
+def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> None:
+    """Answer until the end, or until nothing is heard for so long."""
+    wire.settimeout(lease_s)
+    why = "was killed"
+    try:
+        while text := wire.recv(LARGEST):
+            request = json.loads(text)
+            if "end" in request:
+                wire.send(json.dumps({"note": keeper.back()}).encode())
+                return
+            wire.send(json.dumps(_answer(keeper, request)).encode())
+    except TimeoutError:
+        why = f"was not heard of for {lease_s:g} s"
+    except OSError:
+        pass
+    tell(f"ends: it {why}; {keeper.back() or 'the knobs are as before'}")
+
+
+def _live(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> NoReturn:
+    """Be the watchdog: nothing that ends the command or its terminal ends this process."""
+    try:
+        os.setsid()
+        for number in IGNORED:
+            signal.signal(number, signal.SIG_IGN)
+        null = os.open(os.devnull, os.O_RDWR)
+        for file in range(3):
+            os.dup2(null, file)
+        keeper.tree.survive()
+        _serve(keeper, wire, lease_s, tell)
+    finally:
+        os._exit(0)
+
+
+class Watchdog:
+    """What the command knows of it. It has a copy of the lock, and so keeps others away."""
+
+    def __init__(self, keeper: Keeper, lease_s: float, tell: Tell) -> None:
+        self.tree = keeper.tree
+        self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pid = os.fork()
+        if not self.pid:
+            self.wire.close()
+            _live(keeper, theirs, lease_s, tell)
+        theirs.close()
+
+    def ask(self, request: Message) -> Message:
+        """Have something done; raises what it raised there."""
+        try:
+            self.wire.send(json.dumps(request).encode())
+            text = self.wire.recv(LARGEST)
+        except OSError:
+            text = b""
+        if not text:
+            raise StoppedError("lost", GONE)
+        answer: Message = json.loads(text)
+        if "lost" in answer:
+            raise StoppedError("lost", answer["lost"])
+        if "error" in answer:
+            message, code, *more = answer["error"]
+            raise Error(message, Exit(code), *more)
+        return answer
+
+    def end(self) -> str:
+        """Have the values put back; return what is to be told of it."""
+        try:
+            note: str = self.ask({"end": True})["note"]
+        except StoppedError:
+            note = ""
+        self.wire.close()
+        os.waitpid(self.pid, 0)
+        return put_back(self.tree) or note

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What a kernel tells by itself of huge pages, events, pressure and cgroups."""
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatch
+
+from mmpolicy.errors import Error
+from mmpolicy.host.cgroups import cgroup_mount
+from mmpolicy.host.files import KNOB_FOLDERS, Tree
+from mmpolicy.host.knobs import read_knob
+
+THP = KNOB_FOLDERS[0]
+PRESSURE = "/proc/pressure"
+SIZE = re.compile(r"hugepages-(\d+)kB")
+USUAL = ("thp_*", "compact_*", "pgfault", "pgmajfault", "allocstall*", "pgmigrate*", "nr_anon*")
+OF_CGROUPS = ("anon", "anon_thp", "file", "file_thp")  # of memory.stat, in bytes
+
+Figures = dict[str, str]
+Pressure = dict[str, Figures]  # `memory some` -> avg10 and the like
+
+
+def _files(tree: Tree, folder: str) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each file of a folder that tells one."""
+    for name in tree.names(folder) if tree.is_dir(folder) else ():
+        try:
+            yield (
+                name,
+                "" if tree.is_dir(f"{folder}/{name}") else read_knob(tree, f"{folder}/{name}"),
+            )
+        except Error:
+            continue
+
+
+def figures_in(tree: Tree, folder: str) -> Figures:
+    """Return what the files of a folder tell."""
+    return {name: value for name, value in _files(tree, folder) if value}
+
+
+def sizes(tree: Tree) -> dict[str, dict[str, Figures]]:
+    """Return of each size of folios, by name, what it is set to and what was counted."""
+    found = [SIZE.fullmatch(name) for name in (tree.dirs(THP) if tree.is_dir(THP) else ())]
+    names = sorted((int(each[1]), each[0]) for each in found if each)
+    return {
+        f"{size} kB": {
+            "set": figures_in(tree, f"{THP}/{name}"),
+            "stats": figures_in(tree, f"{THP}/{name}/stats"),
+        }
+        for size, name in names
+    }
+
+
+def others(tree: Tree) -> Figures:
+    """Return all other files of huge pages, by their path below the folder."""
+    found = figures_in(tree, THP)
+    for name in tree.dirs(THP) if tree.is_dir(THP) else ():
+        if not SIZE.fullmatch(name):
+            inner = figures_in(tree, f"{THP}/{name}")
+            found |= {f"{name}/{file}": value for file, value in inner.items()}
+    return found
+
+
+def events(tree: Tree, every: bool) -> dict[str, int]:
+    """Return /proc/vmstat, of which the usual or every line."""
+    pairs = (line.split() for line in tree.read("/proc/vmstat").splitlines())
+    return {
+        name: int(value)
+        for name, value in pairs
+        if every or any(fnmatch(name, usual) for usual in USUAL)
+    }
+
+
+def _pressure(tree: Tree, path: str) -> Pressure:
+    lines = (line.split() for line in tree.read(path).splitlines())
+    return {kind: dict(word.split("=") for word in words) for kind, *words in lines}
+
+
+def pressure(tree: Tree) -> Pressure:
+    """Return who waits for what, empty where the kernel does not say."""
+    found: Pressure = {}
+    for resource in tree.names(PRESSURE) if tree.is_dir(PRESSURE) else ():
+        for kind, figures in _pressure(tree, f"{PRESSURE}/{resource}").items():
+            found[f"{resource} {kind}"] = figures
+    return found
+
+
+def cgroup_figures(tree: Tree, path: str) -> dict[str, float]:
+    """Return memory in KiB and pressure of a cgroup, empty where nobody accounts for it."""
+    base = f"{cgroup_mount(tree)}{path.rstrip('/')}"
+    try:
+        found = {"memory_kib": float(int(tree.read(f"{base}/memory.current")) >> 10)}
+        stat = dict(line.split() for line in tree.read(f"{base}/memory.stat").splitlines())
+        waits = _pressure(tree, f"{base}/memory.pressure")
+    except Error:
+        return {}
+    found |= {f"{name}_kib": float(int(stat.get(name, "0")) >> 10) for name in OF_CGROUPS}
+    return found | {f"{kind}_avg10": float(each["avg10"]) for kind, each in waits.items()}
+
+
+def cgroups(tree: Tree, path: str) -> dict[str, dict[str, float]]:
+    """Return the figures of a cgroup and of those right below it."""
+    base = f"{cgroup_mount(tree)}{path.rstrip('/')}"
+    paths = [path, *(f"{path.rstrip('/')}/{name}" for name in tree.dirs(base))]
+    found = {each: cgroup_figures(tree, each) for each in paths}
+    return {each: figures for each, figures in found.items() if figures}

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The knobs that the kernel has by itself, found below a few folders; no module is needed."""
+
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from fnmatch import fnmatch
+
+from mmpolicy.errors import Error, Exit, pick
+from mmpolicy.host.files import KNOB_FOLDERS, Tree
+
+Values = dict[str, str]  # by path
+
+
+def chosen(text: str) -> str:
+    """Return the choice of a file like `[process] cgroup`, any other text as it is."""
+    marked = [word for word in text.split() if word.startswith("[") and word.endswith("]")]
+    return marked[0].strip("[]") if len(marked) == 1 else text
+
+
+def read_knob(tree: Tree, path: str) -> str:
+    """Return what a knob has now, as it would be written."""
+    return " ".join(chosen(tree.read(path)).split())
+
+
+def read_knobs(tree: Tree) -> Values:
+    """Return all knobs with what they have; what cannot be read could not be put back."""
+    found: Values = {}
+    for path in (path for folder in KNOB_FOLDERS for path in _walk(tree, folder)):
+        try:
+            found[path] = read_knob(tree, path) if tree.is_knob(path) else ""
+        except Error:
+            continue
+    return {path: value for path, value in found.items() if value}
+
+
+def _walk(tree: Tree, folder: str) -> Iterator[str]:
+    for name in tree.names(folder) if tree.is_dir(folder) else ():
+        path = f"{folder}/{name}"
+        if tree.is_dir(path):
+            yield from _walk(tree, path)
+        else:
+            yield path
+
+
+def names_of(path: str) -> list[str]:
+    """Return what a knob may be called, the usual name first.
+
+    That is `transparent_hugepage/defrag`, then its path, and `defrag`.
+    """
+    folder = next(each for each in KNOB_FOLDERS if path.startswith(f"{each}/"))
+    above = folder.rpartition("/")[0]
+    return [path.removeprefix(f"{above}/"), path, path.removeprefix(f"{folder}/")]
+
+
+def checked(paths: Iterable[str]) -> list[str]:
+    """Return paths, of which each has to be below one of the folders; else raise a ValueError."""
+    found = list(paths)
+    inside = tuple(f"{folder}/" for folder in KNOB_FOLDERS)
+    if wrong := [path for path in found if not path.startswith(inside)]:
+        raise ValueError(f"{wrong[0]!r} is no knob")
+    return found
+
+
+def find_knobs(knobs: Iterable[str], given: str) -> list[str]:
+    """Return the paths of the knobs that a name means, which may have a `*`; empty without any."""
+    return [path for path in knobs if any(fnmatch(name, given) for name in names_of(path))]
+
+
+def no_knob(knobs: Iterable[str], given: str) -> Error:
+    """Return the error for a name that means none."""
+    close = get_close_matches(given, [name for path in knobs for name in names_of(path)], n=1)
+    hint = f"did you mean {close[0]}?" if close else "mmpolicy host --all lists them"
+    return Error(f"the kernel has no knob '{given}' that can be read and written", Exit.USAGE, hint)
+
+
+def check_value(tree: Tree, path: str, value: str) -> str:
+    """Return a value for a knob; of a list of words, it has to be one."""
+    text = tree.read(path)
+    if chosen(text) != text:
+        pick(f"value of {names_of(path)[0]}", value, [word.strip("[]") for word in text.split()])
+    return value

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`host`: what the kernel tells by itself; no module is needed."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import click
+
+from mmpolicy.control.counters import Counters, Rates
+from mmpolicy.errors import Error
+from mmpolicy.host import evidence
+from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
+from mmpolicy.host.files import Tree
+from mmpolicy.host.knobs import names_of, read_knobs
+from mmpolicy.host.machine import Host
+from mmpolicy.render import as_json, emit, show_live, table
+from mmpolicy.verbs.options import complete_cgroup, json_option, pass_host
+from mmpolicy.verbs.stats import interval_option, print_json, readings
+
+EVENTS = "vmstat"
+
+
+def _read(tree: Tree, cgroup: str | None, every: bool) -> dict[str, Any]:
+    """Return all but the events."""
+    data: dict[str, Any] = {"sizes": evidence.sizes(tree), "huge_pages": evidence.others(tree)}
+    data["pressure"] = evidence.pressure(tree)
+    path = cgroup_paths(tree)[find_cgroup(tree, cgroup)] if cgroup else "/"
+    try:
+        data["cgroups"] = evidence.cgroups(tree, path)
+    except Error:  # no cgroup v2
+        data["cgroups"] = {}
+    if every:
+        data["knobs"] = {names_of(path)[0]: value for path, value in read_knobs(tree).items()}
+    return data
+
+
+def _tables(data: dict[str, Any], events: Counters, rates: Rates) -> Iterator[list[str]]:
+    yield _sizes(data["sizes"])
+    yield table(("HUGE_PAGES", "VALUE"), data["huge_pages"].items())
+    yield table(("KNOB", "VALUE"), data.get("knobs", {}).items())
+    yield _wide("PRESSURE", data["pressure"])
+    yield _wide("CGROUP", data["cgroups"])
+    rows = [
+        (name, value, *([rates[EVENTS][name]] if rates else []))
+        for name, value in events[EVENTS].items()
+        if value
+    ]
+    yield table(("EVENT", "VALUE", "PER_SECOND")[: 3 if rates else 2], rows)
+
+
+def _sizes(sizes: dict[str, Any]) -> list[str]:
+    rows = []
+    for size, told in sizes.items():
+        settings = (f"{name}={value}" for name, value in told["set"].items())
+        counted = (f"{name}={value}" for name, value in told["stats"].items() if value != "0")
+        rows.append((size, " ".join(settings), " ".join(counted) or "-"))
+    return table(("FOLIO", "SET", "COUNTED"), rows)
+
+
+def _wide(title: str, figures: dict[str, dict[str, Any]]) -> list[str]:
+    """Return a table with a column for each figure."""
+    names = list({name: None for each in figures.values() for name in each})
+    rows = [(key, *(_short(each.get(name)) for name in names)) for key, each in figures.items()]
+    return table((title, *(name.upper() for name in names)), rows)
+
+
+def _short(value: str | float | None) -> str:
+    return "-" if value is None else f"{value:.12g}" if isinstance(value, float) else value
+
+
+def _lines(data: dict[str, Any], events: Counters, rates: Rates) -> list[str]:
+    """Return the tables that have any line, with an empty line between them."""
+    tables = [lines for lines in _tables(data, events, rates) if len(lines) > 1]
+    return [line for lines in tables for line in [*lines, ""]][:-1]
+
+
+@click.command("host")
+@click.option(
+    "--cgroup", metavar="PATH", shell_complete=complete_cgroup,
+    help="Show this cgroup and those below it, not those of the host.",
+)  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="Show all knobs, and all lines of /proc/vmstat.")
+@click.option("--watch", is_flag=True, help="Print again and again, with rates, until Ctrl-C.")
+@interval_option
+@json_option
+@pass_host
+def host_verb(
+    host: Host, cgroup: str | None, every: bool, watch: bool, interval: float, want_json: bool
+) -> None:
+    """Show what the kernel itself reports; needs no module.
+
+    Shows folio sizes and their counters, all settings of transparent huge pages, pressure, memory
+    of cgroups, and events. mmpolicy map shows the folios of one process.
+    """
+    read = partial(_read, host.tree, cgroup, every)
+
+    def events() -> Counters:
+        return {EVENTS: evidence.events(host.tree, every)}
+
+    if not watch:
+        now, data = events(), read()
+        emit("host", want_json, {**data, **now}, lambda: _lines(data, now, {}))
+        return
+    moments = readings(events, host, interval)
+    if want_json:
+        print_json(
+            as_json("host", {**read(), **now, "per_second": rises}, indent=None)
+            for now, rises in moments
+        )
+        return
+    show_live(_lines(read(), now, rises) for now, rises in moments)
