@@ -95,7 +95,7 @@ static struct mmp_decision shadowed(const struct vm_fault *vmf, enum mm_policy_s
 		made[d.order] += fate == MMP_MADE;
 		inside += d.reason == MMP_INSIDE;
 	}
-	return (struct mmp_decision){ 0, MMP_CAP };
+	return (struct mmp_decision){ MMP_CAP, 0 };
 }
 
 struct cost {

@@ -6,6 +6,7 @@
  * then writes to SECOND_MIB more; what has become of the first ones.
  * freecases hog MIB: the same with nothing freed.
  * freecases once MIB: the same as range, as the first and only call.
+ * freecases told MIB: the same, where a userfaultfd is told of removals.
  * freecases wide MIB: instructions, or whatever else the clock counts, of such
  * a call on a range of 64 TB with so many MiB at its beginning.
  * Prints one JSON object.
@@ -13,11 +14,14 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -162,6 +166,36 @@ static void range(size_t first, size_t second, bool do_free)
 	printf("}}\n");
 }
 
+static void *hear(void *fd)
+{
+	struct uffd_msg heard;
+
+	while (read(*(int *)fd, &heard, sizeof(heard)) == sizeof(heard))
+		;
+	return NULL;
+}
+
+static void told(size_t size)
+{
+	static int fd;
+	unsigned char *area = map(size, prot, anon, -1);
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_EVENT_REMOVE };
+	struct uffdio_register all = {
+		.range = { (uintptr_t)area, size }, .mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+	pthread_t thread;
+
+	fill(area, size);
+	fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	if (fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &all))
+		die("userfaultfd");
+	if (pthread_create(&thread, NULL, hear, &fd) || madvise(area, size, MADV_FREE))
+		die("madvise");
+	printf("{\"pages\": %zu, ", size / PAGE);
+	what_has_become(area, size);
+	printf("}\n");
+}
+
 static void wide(size_t size)
 {
 	unsigned char *area = map(64UL << 40, prot, anon | MAP_NORESERVE, -1);
@@ -191,6 +225,8 @@ int main(int argc, char **argv)
 		introduce();
 	if (!strcmp(argv[1], "wide"))
 		wide(first);
+	else if (!strcmp(argv[1], "told"))
+		told(first);
 	else
 		range(first, second, strcmp(argv[1], "hog"));
 	return 0;

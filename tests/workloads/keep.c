@@ -2,9 +2,9 @@
 /*
  * keep SECONDS THREADS: pages that are written after MADV_FREE must stay. Each
  * thread writes, frees, rewrites and verifies pages of its own at random, pages
- * some of them out, splits their area, and forks children that verify what they
- * inherited and then do the same. A freed page may hold what it held or zeroes,
- * and nothing else.
+ * some of them out, gives whole page tables of them back, splits their area, and
+ * forks children that verify what they inherited and then do the same. A freed
+ * page may hold what it held or zeroes, and nothing else.
  *
  * A child writes to pages before it frees them, so that they are its own. Linux
  * 6.12 loses pages of the parent otherwise: one that was read back from zram is
@@ -32,7 +32,7 @@
 
 enum { EMPTY, WRITTEN, FREED };
 
-static atomic_ulong mismatches, writes, frees, discards, children;
+static atomic_ulong mismatches, writes, frees, discards, drops, children;
 static time_t deadline;
 
 struct state {
@@ -92,6 +92,16 @@ static void free_some(struct state *s, size_t first, size_t n)
 	frees++;
 }
 
+/* With half of the area, whole page tables, which some kernels free as well. */
+static void drop_half(struct state *s)
+{
+	size_t first = next_random(&s->rng, PAGES / 2);
+
+	advise(s, first, PAGES / 2, MADV_DONTNEED);
+	memset(s->what + first, EMPTY, PAGES / 2);
+	drops++;
+}
+
 /* Half of those that were freed are in use again at once. */
 static void rewrite_some(struct state *s, size_t first, size_t n)
 {
@@ -120,6 +130,10 @@ static void one_step(struct state *s)
 
 	if (n > PAGES - first)
 		n = PAGES - first;
+	if (!next_random(&s->rng, 100)) {
+		drop_half(s);
+		return;
+	}
 	switch (next_random(&s->rng, 8)) {
 	case 0:
 	case 1:
@@ -208,6 +222,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < threads; i++)
 		pthread_join(id[i], NULL);
 	printf("{\"mismatches\": %lu, \"writes\": %lu, \"frees\": %lu, \"discards\": %lu,"
-	       " \"children\": %lu}\n", mismatches, writes, frees, discards, children);
+	       " \"drops\": %lu, \"children\": %lu}\n", mismatches, writes, frees, discards, drops,
+	       children);
 	return mismatches || !frees;
 }

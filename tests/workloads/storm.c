@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * storm MODULE.ko ROUNDS PROCESSES THREADS HOG_MIB: processes with so many threads
- * each fault, free and verify every page, while another process loads the module,
- * switches every policy and turns every knob, and unloads it with policies active.
+ * storm MODULE.ko ROUNDS PROCESSES THREADS HOG_MIB [briefly]: processes with so many
+ * threads each fault, free and verify every page, while another process loads the
+ * module, switches every policy and turns every knob, and unloads it with policies
+ * active. Briefly, it switches one policy in each round, another one each time, and
+ * threads pause: the kernel waits for each of them before the module can go.
  * Unless HOG_MIB is 0, one more writes to so much memory, so that others have to
  * reclaim, frees every second page, so that they have to compact, and so on.
  * Prints one JSON object; ends with status 1 where a page held what nobody wrote,
@@ -32,6 +34,9 @@
 #define PROFILES	"/sys/kernel/mmpolicy/profiles"
 #define MAX_PAGES	3000UL	/* of one area */
 #define DEADLINE_S	1500
+#define PAUSE_US	200000
+
+static bool briefly;
 
 /* ---- The process that switches */
 
@@ -95,6 +100,38 @@ static int turn(const char *path, const struct stat *st, int type, struct FTW *w
 	return 0;
 }
 
+/* Counts the policies down; the one at 0 is chosen. */
+static int nth;
+
+static void one_policy(const char *path, char *list)
+{
+	for (char *name = strtok(list, " []\n"); name; name = strtok(NULL, " []\n"))
+		if (!nth--)
+			put(path, name);
+}
+
+static int turn_one(const char *path, const struct stat *st, int type, struct FTW *where)
+{
+	char text[4096];
+
+	if (type == FTW_F && !strcmp(path + where->base, "policy")) {
+		get(path, text, sizeof(text));
+		one_policy(path, text);
+	}
+	return 0;
+}
+
+static void turn_briefly(int round)
+{
+	static int policies;
+
+	nth = policies ? round % policies : -1;
+	if (nftw(PROFILES, turn_one, 16, FTW_PHYS))
+		die(PROFILES);
+	if (!policies)
+		policies = -1 - nth;
+}
+
 static const char *module;
 
 static void load(void)
@@ -112,7 +149,9 @@ static void switch_around(int rounds)
 	alarm(DEADLINE_S);
 	for (int i = 0; i < rounds; i++) {
 		load();
-		if (nftw(PROFILES, turn, 16, FTW_PHYS))
+		if (briefly)
+			turn_briefly(i);
+		else if (nftw(PROFILES, turn, 16, FTW_PHYS))
 			die(PROFILES);
 		if (syscall(SYS_delete_module, "mmpolicy", O_NONBLOCK))
 			die("delete_module");
@@ -233,8 +272,11 @@ static void one_area(struct state *s)
 
 static void *fault(void *arg)
 {
-	while (!all->over)
+	while (!all->over) {
 		one_area(arg);
+		if (briefly)
+			usleep(PAUSE_US);
+	}
 	return NULL;
 }
 
@@ -319,10 +361,11 @@ static void run(int rounds, int processes, int threads, int mib)
 
 int main(int argc, char **argv)
 {
-	if (argc != 6) {
-		fprintf(stderr, "usage: storm MODULE.ko ROUNDS PROCESSES THREADS HOG_MIB\n");
+	if (argc < 6 || argc > 7) {
+		fprintf(stderr, "usage: storm MODULE.ko ROUNDS PROCESSES THREADS HOG_MIB [briefly]\n");
 		return 2;
 	}
+	briefly = argc > 6;
 	module = argv[1];
 	all = mmap(NULL, sizeof(*all), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (all == MAP_FAILED)

@@ -27,6 +27,7 @@
 #define __pte(x)	((pte_t){ x })
 #define pte_val(x)	((x).pte)
 #define __pmd(x)	((pmd_t){ x })
+#define pmd_val(x)	((x).pmd)
 
 static inline unsigned long pte_index(unsigned long addr)
 {
@@ -51,6 +52,11 @@ static inline bool pte_present(pte_t pte)
 static inline bool pte_young(pte_t pte)
 {
 	return pte.pte & _PAGE_ACCESSED;
+}
+
+static inline bool pte_write(pte_t pte)
+{
+	return pte.pte & _PAGE_RW;
 }
 
 extern unsigned long ptes_read;

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef SHIM_KSTRTOX_H
+#define SHIM_KSTRTOX_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <linux/mm_types.h>
+
+/* The kernel's are stricter than strtoull(): digits alone, and one newline. */
+static inline int shim_digits(const char *s, u64 *value)
+{
+	size_t n = strspn(s, "0123456789");
+
+	errno = 0;
+	*value = strtoull(s, NULL, 10);
+	if (!n || errno)
+		return n ? -ERANGE : -EINVAL;
+	return s[n] && strcmp(s + n, "\n") ? -EINVAL : 0;
+}
+
+static inline int kstrtou64(const char *s, unsigned int base, u64 *value)
+{
+	return shim_digits(s + (*s == '+'), value);
+}
+
+static inline int kstrtos64(const char *s, unsigned int base, s64 *value)
+{
+	u64 magnitude;
+	int err = *s == '-' ? shim_digits(s + 1, &magnitude) : kstrtou64(s, base, &magnitude);
+
+	if (!err && magnitude > (u64)INT64_MAX + (*s == '-'))
+		return -ERANGE;
+	*value = *s == '-' ? -magnitude : magnitude;
+	return err;
+}
+
+#endif /* SHIM_KSTRTOX_H */

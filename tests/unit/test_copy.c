@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0
+/* adaptive: how much of shared memory is copied, which its written neighbours say. */
+#include <linux/bitops.h>
+
+#include "check.h"
+#include "sim.h"
+
+#define SHARED	__pte(_PAGE_PRESENT | _PAGE_USER | _PAGE_ACCESSED)
+#define OWN	__pte(_PAGE_PRESENT | _PAGE_USER | _PAGE_ACCESSED | _PAGE_RW)
+#define UNUSED	__pte(_PAGE_PRESENT | _PAGE_USER | _PAGE_RW)
+#define TABLES	2
+
+static void set(struct sim *sim, unsigned long page, unsigned long n, pte_t pte)
+{
+	while (n--)
+		*sim_pte(sim, page++) = pte;
+}
+
+static void all_shared(struct sim *sim, u32 max_order)
+{
+	sim_init(sim, &mmp_policy_anon_order_adaptive);
+	sim->knob[0] = max_order;
+	sim_vma(sim, 0, TABLES * SIM_TABLE);
+	set(sim, 0, TABLES * SIM_TABLE, SHARED);
+}
+
+static unsigned int copied(struct sim *sim, unsigned long page)
+{
+	const struct vm_fault vmf = {
+		.vma = &sim->vma,
+		.address = SIM_BASE + (page << PAGE_SHIFT),
+		.pmd = sim_pmd(sim, page),
+	};
+
+	return sim->policy->anon_order(&vmf, MM_POLICY_COPY, sim->knob).order;
+}
+
+TEST(a_page_is_copied_where_nothing_was_written)
+{
+	struct sim sim;
+
+	all_shared(&sim, 8);
+	for (unsigned long page = 0; page < TABLES * SIM_TABLE; page++) {
+		at("page %lu", page);
+		EXPECT(copied(&sim, page), ==, 0);
+	}
+	sim_free(&sim);
+}
+
+TEST(a_block_is_copied_beside_one_that_was_written)
+{
+	struct sim sim;
+
+	all_shared(&sim, 4);
+	set(&sim, 32, 16, OWN);
+	for (unsigned long page = 0; page < 96; page++) {
+		at("page %lu", page);
+		EXPECT(copied(&sim, page), ==,
+		       page / 16 == 1 || page / 16 == 3 ? 4 : 0);
+	}
+	sim_free(&sim);
+}
+
+TEST(pages_written_here_and_there_are_no_example)
+{
+	struct sim sim;
+
+	all_shared(&sim, 4);
+	for (unsigned long page = 0; page < SIM_TABLE; page += 2)
+		set(&sim, page, 1, OWN);
+	for (unsigned long page = 1; page < SIM_TABLE; page += 2) {
+		at("page %lu", page);
+		EXPECT(copied(&sim, page), ==, 0);
+	}
+	sim_free(&sim);
+}
+
+TEST(a_copy_that_is_not_used_is_no_example)
+{
+	struct sim sim;
+
+	all_shared(&sim, 4);
+	set(&sim, 32, 16, OWN);
+	set(&sim, 47, 1, UNUSED);
+	EXPECT(copied(&sim, 48), ==, 0);
+	EXPECT(copied(&sim, 16), ==, 0);
+	set(&sim, 47, 1, OWN);
+	set(&sim, 40, 2, UNUSED);
+	EXPECT(copied(&sim, 48), ==, 4);
+	sim_free(&sim);
+}
+
+TEST(copies_grow_by_doubling_up_to_the_cap)
+{
+	struct sim sim;
+
+	all_shared(&sim, 7);
+	for (unsigned int order = 4; order < 9; order++) {
+		at("order %u", order);
+		set(&sim, 0, 1UL << order, OWN);
+		EXPECT(copied(&sim, 1UL << order), ==, order < 7 ? order : 7);
+	}
+	sim_free(&sim);
+}
+
+TEST(another_page_table_is_not_looked_into)
+{
+	struct sim sim;
+
+	all_shared(&sim, 4);
+	set(&sim, 0, SIM_TABLE, OWN);
+	EXPECT(copied(&sim, SIM_TABLE), ==, 0);
+	EXPECT(copied(&sim, SIM_TABLE + 16), ==, 0);
+	sim_free(&sim);
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What a text means that is written to a file, as docs/sysfs-abi.txt has it. */
+#ifndef MEANING_H
+#define MEANING_H
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "basics.h"
+
+#define LONGEST	64	/* of a text that may be any value */
+
+/* A zero follows it, and there may be zeros in it. */
+struct text {
+	char *s;
+	size_t len;
+};
+
+/* As far as the kernel sees it: up to a zero, and without one newline at the end. */
+static inline bool means(const struct text *t, const char *word)
+{
+	size_t n = strlen(word);
+
+	return !strncmp(t->s, word, n) && (!t->s[n] || (t->s[n] == '\n' && !t->s[n + 1]));
+}
+
+static inline int to_number(const char *s, size_t count, uint64_t min, uint64_t max, uint64_t *value)
+{
+	bool negative = *s == '-';
+	char *end;
+
+	s += negative || *s == '+';
+	if (count > LONGEST || !isdigit(*s))
+		return EINVAL;
+	errno = 0;
+	*value = strtoull(s, &end, 10);
+	if (errno)
+		return ERANGE;
+	if (*end && strcmp(end, "\n"))
+		return EINVAL;
+	return negative || *value < min || *value > max ? ERANGE : 0;
+}
+
+static inline int to_binding(const struct text *t, bool *off, uint64_t *number)
+{
+	*off = *t->s == '-';
+	if (*off && !isdigit(t->s[1]))
+		return EINVAL;
+	return to_number(t->s + *off, t->len, 0, ULONG_MAX, number);
+}
+
+static inline bool to_name(const struct text *t, char *name)
+{
+	static const char *const taken[] = { "none", "create", "delete", "experiment", "measure" };
+	size_t n = strspn(t->s, "abcdefghijklmnopqrstuvwxyz0123456789_-");
+
+	if (!n || n > 31 || *t->s == '_' || *t->s == '-')
+		return false;
+	snprintf(name, 32, "%.*s", (int)n, t->s);
+	for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++)
+		if (!strcmp(name, taken[i]))
+			return false;
+	return means(t, name);
+}
+
+#endif /* MEANING_H */

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The module, and the files that it makes. */
+#ifndef TREE_H
+#define TREE_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "basics.h"
+
+#define ROOT	"/sys/kernel/mmpolicy"
+
+/* One write(); 0 or an errno. */
+static inline int tree_put(const char *path, const void *text, size_t len)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC), err = 0;
+
+	if (fd < 0)
+		return errno;
+	if (write(fd, text, len) < 0)
+		err = errno;
+	close(fd);
+	return err;
+}
+
+/* What a file says, without the newline at the end; 0 or an errno. */
+static inline int tree_get(const char *path, char *text, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC), err = 0;
+	ssize_t n, len = 0;
+
+	if (fd < 0)
+		return errno;
+	while ((n = read(fd, text + len, size - 1 - len)) > 0)
+		len += n;
+	if (n < 0)
+		err = errno;
+	text[len - (len && text[len - 1] == '\n')] = '\0';
+	close(fd);
+	return err;
+}
+
+static char *tree_text;		/* of the snapshot that is being taken */
+static size_t tree_len;
+
+static inline int tree_note(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	char text[4096] = "";
+
+	if (type != FTW_F || !(st->st_mode & 0400) || !strcmp(path + at->base, "lease_left_ms") ||
+	    !strncmp(path, ROOT "/knobs/", strlen(ROOT "/knobs/")))
+		return 0;
+	if (tree_get(path, text, sizeof(text)))
+		die(path);
+	tree_text = realloc(tree_text, tree_len + strlen(path) + strlen(text) + 3);
+	if (!tree_text)
+		die("realloc");
+	tree_len += sprintf(tree_text + tree_len, "%s=%s\n", path, text);
+	return 0;
+}
+
+/* All files that can be read and may change, as lines; "" without the module. To be freed. */
+static inline char *tree_snapshot(void)
+{
+	tree_text = strdup("");
+	tree_len = 0;
+	if (nftw(ROOT, tree_note, 16, FTW_PHYS) && errno != ENOENT)
+		die(ROOT);
+	return tree_text;
+}
+
+/* Loads the module from memory, so that no file has to be read: 0 or an errno. */
+static inline int module_load(const char *path, const char *params)
+{
+	static char *image;
+	static size_t size;
+	FILE *file = image ? NULL : fopen(path, "re");
+
+	if (file) {
+		fseek(file, 0, SEEK_END);
+		size = ftell(file);
+		rewind(file);
+		image = malloc(size);
+		if (!image || fread(image, 1, size, file) != size)
+			die(path);
+		fclose(file);
+	}
+	return syscall(SYS_init_module, image, size, params) ? errno : 0;
+}
+
+static inline int module_unload(void)
+{
+	return syscall(SYS_delete_module, "mmpolicy", O_NONBLOCK) ? errno : 0;
+}
+
+#endif /* TREE_H */
