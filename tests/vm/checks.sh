@@ -74,13 +74,15 @@ checkpatch() {
 		--root="$(source_tree)" --ignore FILE_PATH_CHANGES "$@"
 }
 
-lint_patches() { checkpatch -- "$TREE"/kernel-hooks/"$SERIES"/*.patch; }
+lint_patches() { checkpatch -- "$TREE"/kernel-hooks/*/*.patch "$TREE"/kernel-hooks/*/*/*.patch; }
 
 # Trace events have a style of their own, which checkpatch does not know; nor does it
-# know a macro that makes declarations of a list.
+# know a macro that makes declarations of a list. Versions are for compat.h alone.
 lint_module_style() {
 	local files
-	mapfile -t files < <(find "$TREE/module" -name '*.[ch]' ! -name trace.h)
+	mapfile -t files < <(find "$TREE/module" -name '*.[ch]' ! -name trace.h ! -name compat.h)
+	checkpatch --no-tree --ignore LINUX_VERSION_CODE,CONSTANT_COMPARISON,MACRO_ARG_REUSE -f -- \
+		"$TREE/module/compat.h"
 	checkpatch --no-tree --ignore MACRO_ARG_REUSE,TRAILING_SEMICOLON -f -- "${files[@]}"
 	checkpatch --no-tree --ignore OPEN_ENDED_LINE,PARENTHESIS_ALIGNMENT -f -- \
 		"$TREE/module/trace.h"
@@ -123,6 +125,16 @@ unit() {
 	else
 		fail "unit: no closing line \"N passed, M failed\" (log: $log)"
 	fi
+}
+
+# libFuzzer looks for texts that mean something else than tests/unit/test_text.c has it.
+fuzz_texts() {
+	local here=$TREE/tests/unit program=$CACHE/fuzz-texts
+	clang -std=gnu11 -fwrapv -Wall -Werror -O1 -g -fsanitize=fuzzer,address,undefined \
+		-fno-sanitize-recover=all -DLIBFUZZER -I"$here/shim" -I"$TREE/module" \
+		-o "$program" "$here/test_text.c" "$TREE/module/control/text.c"
+	cd "$CACHE"		# where what fails is left
+	"$program" -max_len=100 -max_total_time=20
 }
 
 # run_pytest KIND ARGUMENT...: the tests in tests/KIND

@@ -23,11 +23,12 @@ hook_configs() {
 }
 
 lint_hook_configs() {
-	local home=$CACHE/configs key name options
-	key=$(kernel_key patched)
+	local home=$CACHE/configs key name options flavor=patched
+	[ ! -d "$TREE/kernel-hooks/$SERIES/large-folio-faults" ] || flavor=large
+	key=$(kernel_key "$flavor")
 	if [ "$(cat "$home/key" 2>/dev/null)" != "$key" ]; then
 		rm -rf "$home"
-		patched_tree patched "$home/src" >/dev/null
+		patched_tree "$flavor" "$home/src" >/dev/null
 		echo "$key" >"$home/key"
 	fi
 	while read -r name options; do
@@ -78,5 +79,5 @@ touched_objects() {
 		if [ -z "$option" ] || grep -q "^$option=[ym]" "$2"; then
 			echo "$object"
 		fi
-	done < <(sed -n 's,^+++ b/\(.*\.c\)$,\1,p' "$TREE/kernel-hooks/$SERIES"/*.patch | sort -u)
+	done < <(touched_files "$TREE/kernel-hooks/$SERIES"/*.patch | grep '\.c$')
 }

@@ -2,50 +2,94 @@
 # Part of ./dev: Debian's own kernels, as their packages have them.
 # shellcheck shell=bash
 
-DISTRO=(cloud)	# flavors
+DISTRO=(cloud amd64)	# flavors
 
 is_distro() { [[ " ${DISTRO[*]} " == *" $1 "* ]]; }
 
-# The release that Debian has now, such as 6.12.117+deb12-cloud-amd64.
-distro_release() {
-	local name=$1-amd64
-	apt-cache depends "linux-headers-$SERIES-$name" 2>/dev/null |
-		sed -n 's/^ *Depends: linux-headers-//p'
+# The releases that Debian has, such as 6.12.117+deb12-cloud-amd64: distro_releases NAME
+distro_releases() {
+	series_apt apt-cache pkgnames "linux-headers-$SERIES" |
+		sed -nE "s/^linux-headers-([0-9.]+[+][^-]*-$1)$/\1/p" | sort -V
 }
 
+# The one that it has now.
+distro_release() { distro_releases "${1/#cloud/cloud-amd64}" | tail -n 1; }
+
+# The one before it.
+release_before() { distro_releases "${1#*-}" | grep -x -B 1 "$1" | head -n 1; }
+
 # Image, headers, what these share with other headers, and the tools to build modules.
+# The image of a later Debian is in three packages more.
 distro_packages() {
 	local base=${1%%-*}
 	echo "linux-image-$1" "linux-headers-$1" "linux-headers-$base-common" "linux-kbuild-$base"
+	[ -z "${LATER[$SERIES]-}" ] || echo "linux-"{base,binary,modules}"-$1"
 }
 
 distro_key() {
 	local packages
-	read -ra packages <<<"$(distro_packages "$(distro_release "$1")")"
+	read -ra packages <<<"$(distro_packages "$(distro_release "$1")" | xargs)"
 	{
 		echo "$RECIPE" "${packages[@]}"
-		apt-cache show --no-all-versions "${packages[0]}" | grep '^Version:'
+		echo "Version: $(distro_version "$(distro_release "$1")")"
 	} | hash_of
 }
 
 need_distro_tools() {
 	need "building modules for Debian's kernels" apt kmod xz-utils dwarves gcc make sparse ccache
+	if [ -n "${LATER[$SERIES]-}" ]; then
+		need_series
+		need_later_root
+	fi
 	[ -n "$(distro_release "$1")" ] || as_root apt-get update
 	[ -n "$(distro_release "$1")" ] || die "apt knows no headers of Linux $SERIES for $1"
 }
 
+# Sets DISTRO_PACKAGES to the folder with the packages of a release.
+distro_debs() {
+	DISTRO_PACKAGES=$CACHE/packages/$1
+	[ -e "$DISTRO_PACKAGES/linux-image-$1_$(distro_version "$1")_amd64.deb" ] ||
+		with_lock packages step "packages of $1" "packages-$1" \
+			download_distro "$1" "$DISTRO_PACKAGES"
+}
+
+distro_version() {
+	series_apt apt-cache show --no-all-versions "linux-image-$1" | sed -n 's/^Version: //p'
+}
+
+download_distro() {
+	local packages
+	read -ra packages <<<"$(distro_packages "$1" | xargs)"
+	rm -rf "$2" "$2.new"
+	mkdir -p "$2.new"
+	(cd "$2.new" && series_apt apt-get download "${packages[@]}")
+	mv "$2.new" "$2"
+}
+
+# Of the kernel that is now, and of the one before it.
+both_distro_packages() {
+	local release before
+	need_distro_tools "$1"
+	release=$(distro_release "$1")
+	before=$(release_before "$release")
+	distro_debs "$before"
+	distro_debs "$release"
+	say "packages:" "$CACHE/packages/$before"/*.deb "$DISTRO_PACKAGES"/*.deb
+}
+
 # Nothing is installed: the packages are unpacked in the cache.
-fetch_distro() {
-	local dest=$1 release=$2 packages package
-	read -ra packages <<<"$(distro_packages "$release")"
+unpack_distro() {
+	local dest=$1 release=$2 package image
 	rm -rf "$dest"
-	mkdir -p "$dest/packages"
-	(cd "$dest/packages" && apt-get download "${packages[@]}")
-	for package in "$dest"/packages/*.deb; do
-		dpkg-deb -x "$package" "$dest/root"
+	mkdir -p "$dest/root/usr/lib"
+	ln -s usr/lib "$dest/root/lib"
+	for package in "$DISTRO_PACKAGES"/*.deb; do
+		dpkg-deb --fsys-tarfile "$package" |
+			tar -x -C "$dest/root" --keep-directory-symlink
 	done
-	rm -r "$dest/packages"
-	mv "$dest/root/boot/vmlinuz-$release" "$dest/bzImage"
+	for image in "$dest/root/boot/vmlinuz-$release" "$dest/root/lib/modules/$release/vmlinuz"; do
+		[ ! -e "$image" ] || mv "$image" "$dest/bzImage"
+	done
 	ln -s "root/usr/src/linux-headers-$release" "$dest/src"
 	sed -i "s|/usr/src|$dest/root/usr/src|" "$dest/src/Makefile"
 	depmod -b "$dest/root" "$release"
@@ -54,7 +98,6 @@ fetch_distro() {
 # As build_kernel(), without building.
 get_distro() {
 	local flavor=$1 home key release
-	need_distro_tools "$flavor"
 	home=$(kernel_home "$flavor")
 	key=$(kernel_key "$flavor")
 	if kernel_is_current "$flavor"; then
@@ -62,7 +105,7 @@ get_distro() {
 		return
 	fi
 	release=$(distro_release "$flavor")
-	step "kernel $release: fetch and unpack" "kernel-$SERIES-$flavor" \
-		fetch_distro "$home/$key" "$release"
+	distro_debs "$release"
+	step "kernel $release: unpack" "kernel-$SERIES-$flavor" unpack_distro "$home/$key" "$release"
 	make_current "$home" "$key"
 }

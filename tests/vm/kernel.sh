@@ -11,18 +11,24 @@ kernel_home() { echo "$CACHE/kernel/$SERIES-$1"; }
 fragments() {
 	local vm=${TREE:?}/tests/vm
 	case $1 in
-	unpatched) echo "$vm/base.config" ;;
-	patched) echo "$vm/base.config" "$vm/patched.config" ;;
+	unpatched) echo "$vm/base.config" "$vm/base-$SERIES.config" ;;
+	patched) echo "$(fragments unpatched) $vm/patched.config" ;;
+	large) fragments patched ;;
 	debug) echo "$(fragments patched) $vm/debug.config" ;;
 	kasan) echo "$(fragments debug) $vm/kasan.config" ;;
+	large-kasan) echo "$(fragments kasan) $vm/large-kasan.config" ;;
+	traced) echo "$(fragments unpatched) $vm/traced.config" ;;
 	esac
 }
 
 patches() {
-	[ "$1" = unpatched ] || echo "$TREE/kernel-hooks/$SERIES"/*.patch
+	local hooks=$TREE/kernel-hooks/$SERIES
+	case $1 in
+	unpatched | traced) ;;
+	large*) echo "$hooks"/*.patch "$hooks"/large-folio-faults/*.patch ;;
+	*) echo "$hooks"/*.patch ;;
+	esac
 }
-
-source_version() { dpkg-query -W -f '${Version}' "linux-source-$SERIES"; }
 
 kernel_key() {
 	local inputs
@@ -34,24 +40,6 @@ kernel_key() {
 		gcc --version | head -n 1
 		cat "${inputs[@]}"
 	} | hash_of
-}
-
-# The unpacked kernel source, never built in.
-source_tree() { echo "$CACHE/src/$SERIES-$(source_version)"; }
-
-need_source() {
-	local dest
-	dest=$(source_tree)
-	[ -d "$dest" ] || with_lock src step "unpacking linux-source-$SERIES" "unpack-$SERIES" \
-		unpack_source "$dest"
-}
-
-unpack_source() {
-	[ ! -d "$1" ] || return 0
-	rm -rf "$CACHE/src/$SERIES"-* "$1.new"
-	mkdir -p "$1.new"
-	tar -C "$1.new" --strip-components=1 -xf "/usr/src/linux-source-$SERIES.tar.xz"
-	mv "$1.new" "$1"
 }
 
 # make in a kernel tree: kmake TREE ARGUMENT...
@@ -133,8 +121,10 @@ install_kernel() {
 
 build_kernel() {
 	local flavor=$1 home key dest tree
-	[ "$flavor" = unpatched ] || [ -n "$(patches "$flavor")" ] ||
+	[[ $flavor =~ ^(unpatched|traced)$ ]] || [ -n "$(patches "$flavor")" ] ||
 		die "no patches in kernel-hooks/$SERIES"
+	[[ $flavor != large* || -d $TREE/kernel-hooks/$SERIES/large-folio-faults ]] ||
+		die "kernel-hooks/$SERIES has no large-folio-faults"
 	home=$(kernel_home "$flavor")
 	key=$(kernel_key "$flavor")
 	dest=$home/$key tree=$home/$key/src
@@ -188,10 +178,23 @@ use_own_kernel() {
 	make_current "$(kernel_home ksrc)" own
 }
 
+# Debian's own kernels take less than a kernel to be built does.
+need_tools() {
+	local flavor
+	for flavor in "${FLAVORS[@]}"; do
+		if is_distro "$flavor"; then
+			need_distro_tools "$flavor"
+		else
+			need_kernel_tools
+		fi
+		[ "$flavor" != traced ] || need "BTF in kernels" dwarves
+	done
+}
+
 # Builds each kernel of FLAVORS that is not built yet.
 kernels() {
 	local flavor
-	need_kernel_tools
+	need_tools
 	for flavor in "${FLAVORS[@]}"; do
 		if [ "$flavor" = ksrc ]; then
 			with_lock kernel-ksrc use_own_kernel
@@ -213,6 +216,17 @@ module_key() {
 	} | hash_of
 }
 
+# A distribution's kernel wants the compiler of that distribution: module_make KERNEL TREE ARGUMENT...
+module_make() {
+	local kernel=$1 tree=$2
+	shift 2
+	if [ -n "${LATER[$SERIES]-}" ] && [ -L "$kernel/src" ]; then
+		in_later_root make -C "$tree" -j"$(nproc)" "$@"
+	else
+		kmake "$tree" "$@"
+	fi
+}
+
 # Out-of-tree builds write beside the source, hence the copy.
 make_module() {
 	local kernel=$1 copy=$1/module tree=$1/src/ variables=(MMPOLICY_BENCH=m)
@@ -222,7 +236,7 @@ make_module() {
 	if grep -q '^CONFIG_KUNIT=' "$tree/.config" && compgen -G "$copy/module/tests/*_kunit.c"; then
 		variables+=(MMPOLICY_KUNIT=m)
 	fi
-	kmake "$tree" M="$copy" W=1 C=1 CHECK=sparse "${variables[@]}" modules
+	module_make "$kernel" "$tree" M="$copy" W=1 C=1 CHECK=sparse "${variables[@]}" modules
 	install_module "$copy" "$kernel/root" "$(cat "$tree/include/config/kernel.release")"
 }
 
@@ -254,7 +268,7 @@ build_module() {
 
 modules() {
 	local flavor
-	need_kernel_tools
+	need_tools
 	for flavor in "${FLAVORS[@]}"; do
 		with_lock "kernel-$SERIES-$flavor" build_module "$flavor"
 	done

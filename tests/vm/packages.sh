@@ -69,18 +69,23 @@ distribution_config() {
 	grep -q '^CONFIG_MM_POLICY=y' "$2/.config"
 }
 
+# A patched tree, configured: configured_tree lean|cloud|FILE TREE
+configured_tree() {
+	patched_tree patched "$2"
+	echo -mmpolicy >"$2/localversion"
+	case $1 in
+	lean) configure patched "$2" ;;
+	cloud) distribution_config "/usr/src/linux-config-$SERIES/config.amd64_none_cloud-amd64.xz" \
+		"$2" ;;
+	*) distribution_config "$1" "$2" ;;
+	esac
+}
+
 # make_kernel_packages CONFIG DEST
 make_kernel_packages() {
 	local dest=$2 new=${2%/*}/new-kernel
 	rm -rf "$dest" "$new"
-	patched_tree patched "$new/src"
-	echo -mmpolicy >"$new/src/localversion"
-	case $1 in
-	lean) configure patched "$new/src" ;;
-	cloud) distribution_config "/usr/src/linux-config-$SERIES/config.amd64_none_cloud-amd64.xz" \
-		"$new/src" ;;
-	*) distribution_config "$1" "$new/src" ;;
-	esac
+	configured_tree "$1" "$new/src"
 	kmake "$new/src" KDEB_PKGVERSION="$(source_version)" DPKG_FLAGS=-d bindeb-pkg
 	rm -rf "$new/src" "$new"/*-dbg_*.deb
 	mv "$new" "$dest"
@@ -102,6 +107,10 @@ kernel_packages() {
 # What the packages need beside what is always there.
 ROOT_PACKAGES=systemd-sysv,dkms,kmod,python3-click,python3-prometheus-client,python3-rich
 ROOT_PACKAGES+=,python3-tomli-w,libelf1
+# The service of the tutorial.
+ROOT_PACKAGES+=,redis-server
+# What Debian's kernels and their headers need; and to sign modules.
+ROOT_PACKAGES+=,linux-base,tiny-initramfs,pahole,openssl
 
 need_root_tools() {
 	need "a Debian of its own for guests" apt mmdebstrap

@@ -23,7 +23,7 @@ POINTS = "anon_order thp_gfp compact bulk madv_free"
 MODULE: Table = {
     "core": f"control {POINTS} provider policies trace",
     "control": "sense provider",
-    "provider": "compat",
+    "provider": "anon_order sense mmpolicy compat",
     **dict.fromkeys(POINTS.split(), "sense mmpolicy compat trace"),
     "sense": "mmpolicy",
     "mmpolicy": "compat policies",

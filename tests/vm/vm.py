@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 
+import uefi
 from files import DEVICE, GUEST_WORDS, VIRTIOFSD, Relay, listen
 from machine import (
     BUSYBOX,
@@ -160,6 +161,7 @@ class Guest:
     icount: bool = False  # time counts instructions, but jumps whenever the guest waits
     append: str = ""
     root: Path | None = None  # a folder with a system of its own, which systemd boots
+    key: Path | None = None  # a certificate that is enrolled in a UEFI firmware, which boots
     accel: str = "auto"  # or "kvm", "tcg"
     boot_timeout: float = 240.0
 
@@ -221,6 +223,9 @@ class Guest:
         self.sockets += [self.console, self.commands, self.killer]
         ports = {"console": console, "commands": commands, "killer": killer}
         argv = self._qemu(kernel.image, {name: end.fileno() for name, end in ports.items()})
+        if self.key:
+            (self.folder / "uefi").write_bytes(uefi.variables(self.key.read_bytes()))
+            argv += uefi.drives(self.folder / "uefi")
         self._spawn("qemu", ["setpriv", "--pdeathsig", "KILL", *argv], [*ports.values()])
         self._await_ready()
 
@@ -415,8 +420,8 @@ class Guest:
             raise Splat(f"the kernel ({name}) logged:\n{splat}\nwhole log: {self.log}")
 
     def scan_leaks(self) -> None:
-        """Fail if kmemleak finds anything; does nothing in a kernel without it."""
-        scan = "cd /sys/kernel/debug; [ -e kmemleak ] || exit 0; echo scan >kmemleak; sleep 6;"
+        """Fail if kmemleak finds anything; does nothing in a kernel where it is not or is off."""
+        scan = "cd /sys/kernel/debug; { echo scan >kmemleak; } 2>&- || exit 0; sleep 6;"
         found = self.run(f"{scan} echo scan >kmemleak; cat kmemleak", timeout=900, cwd="/").out
         if found:
             raise Splat(f"kmemleak found:\n{found}")

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-2.0
+# Part of ./dev: where the kernel's source comes from.
+# shellcheck shell=bash
+
+# Series that this machine's Debian does not have, and the release that does; likewise a later DKMS.
+declare -A LATER=([7.3]=trixie-backports [dkms]=trixie)
+
+later_home() { echo "$CACHE/apt/${LATER[$SERIES]}"; }
+
+# apt as it is set up for SERIES: series_apt COMMAND...
+series_apt() {
+	if [ -n "${LATER[$SERIES]-}" ]; then
+		APT_CONFIG=$(later_home)/apt.conf "$@"
+	else
+		"$@"
+	fi
+}
+
+# The mirror that this machine has Debian from.
+mirror() {
+	# shellcheck disable=SC2016 # for apt to expand
+	apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' |
+		grep -v security | head -n 1
+}
+
+# A later release is not mixed with this machine's: apt has it in a folder of the cache.
+need_series() {
+	if [ -z "${LATER[$SERIES]-}" ]; then
+		need "the kernel source" "linux-source-$SERIES"
+		return
+	fi
+	need "the kernel source" apt debian-archive-keyring
+	[ -e "$(later_home)/ready" ] ||
+		with_lock apt step "the index of ${LATER[$SERIES]}" "apt-${LATER[$SERIES]}" get_later
+}
+
+get_later() {
+	local home
+	home=$(later_home)
+	rm -rf "$home"
+	mkdir -p "$home/lists/partial" "$home/archives/partial"
+	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
+		"$(mirror) ${LATER[$SERIES]} main" >"$home/sources.list"
+	cat >"$home/apt.conf" <<-END
+		Dir::Etc::sourcelist "$home/sources.list";
+		Dir::Etc::sourceparts "/dev/null";
+		Dir::State::lists "$home/lists";
+		Dir::Cache "$home";
+		APT::Sandbox::User "root";
+	END
+	series_apt apt-get update
+	touch "$home/ready"
+}
+
+source_version() {
+	if [ -n "${LATER[$SERIES]-}" ]; then
+		series_apt apt-cache show --no-all-versions "linux-source-$SERIES" |
+			sed -n 's/^Version: //p'
+	else
+		dpkg-query -W -f '${Version}' "linux-source-$SERIES"
+	fi
+}
+
+# The unpacked kernel source, never built in.
+source_tree() { echo "$CACHE/src/$SERIES-$(source_version)"; }
+
+need_source() {
+	local dest
+	need_series
+	dest=$(source_tree)
+	[ -d "$dest" ] || with_lock src step "unpacking linux-source-$SERIES" "unpack-$SERIES" \
+		unpack_source "$dest"
+}
+
+unpack_source() {
+	[ ! -d "$1" ] || return 0
+	rm -rf "$CACHE/src/$SERIES"-* "$1.new"
+	mkdir -p "$1.new"
+	source_archive "$1.new" | tar -C "$1.new" --strip-components=1 -xJ
+	mv "$1.new" "$1"
+}
+
+# The archive of the source: source_archive FOLDER, where it may keep what it fetches
+source_archive() {
+	if [ -n "${LATER[$SERIES]-}" ]; then
+		(cd "$1" && series_apt apt-get download "linux-source-$SERIES") >&2
+		dpkg-deb --fsys-tarfile "$1"/linux-source-*.deb |
+			tar -xO "./usr/src/linux-source-$SERIES.tar.xz"
+		rm "$1"/linux-source-*.deb
+	else
+		cat "/usr/src/linux-source-$SERIES.tar.xz"
+	fi
+}
+
+# ---- That release, to build with its compiler
+
+later_root() { echo "$CACHE/root/${LATER[$SERIES]}"; }
+
+need_later_root() {
+	need_root_tools
+	[ -e "$(later_root)" ] ||
+		with_lock apt step "a Debian of its own to build in" "root-${LATER[$SERIES]}" \
+			make_later_root "$(later_root)"
+}
+
+make_later_root() {
+	local packages=gcc,make,sparse,kmod,pahole,libelf1t64,libssl3t64,zlib1g
+	mkdir -p "${1%/*}"
+	as_root rm -rf "$1.new"
+	sed 's/-backports//' "$(later_home)/sources.list" |
+		as_root mmdebstrap --variant=minbase --include="$packages" \
+			--aptopt='APT::Install-Recommends "false"' "" "$1.new" -
+	as_root mkdir -p "$1.new$CACHE"
+	as_root mv "$1.new" "$1"
+}
+
+# There, with the cache where it is: in_later_root COMMAND...
+in_later_root() {
+	# shellcheck disable=SC2016 # for the other shell
+	unshare --map-root-user --mount sh -ec '
+		root=$1 cache=$2
+		shift 2
+		mount --rbind "$cache" "$root$cache"
+		mount --rbind /proc "$root/proc"
+		exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"' \
+		sh "$(later_root)" "$CACHE" "$@"
+}
