@@ -14,13 +14,24 @@ from mmpolicy.control.keys import CgroupBinding, Key, ProcessBinding, State
 from mmpolicy.control.model import About
 from mmpolicy.control.state import read_state
 from mmpolicy.host.cgroups import cgroup_paths
-from mmpolicy.host.files import TRACING, Tree
+from mmpolicy.host.files import KNOB_FOLDERS, TRACING, Tree
 
 RELEASE = "6.12.117-mmpolicy"
 CONTROL = "/sys/kernel/mmpolicy"
 DEFAULT = f"{CONTROL}/profiles/default"
 COUNTERS = "/sys/kernel/debug/mmpolicy/default"
 MODULE_DIR = "/sys/module/mmpolicy"
+THP, VM = KNOB_FOLDERS
+SETTABLE = {
+    f"{THP}/enabled": "always [madvise] never",
+    f"{THP}/defrag": "always defer defer+madvise [madvise] never",
+    f"{THP}/khugepaged/defrag": "1",
+    f"{THP}/hugepages-64kB/enabled": "always inherit madvise [never]",
+    f"{THP}/hugepages-2048kB/enabled": "always [inherit] madvise never",
+    f"{VM}/compaction_proactiveness": "20",
+    f"{VM}/min_free_kbytes": "4000",
+    f"{VM}/lowmem_reserve_ratio": "256\t256\t32",
+}
 
 # file below the profile -> (default, lowest, highest)
 KNOBS = {
@@ -116,6 +127,9 @@ class FakeTree(Tree):
             return
         number = EACCES if self.denied else self.refusals.get(path, 0)
         number = number or (0 if self.exists(path) else ENOENT)
+        if not number and path.startswith(KNOB_FOLDERS):
+            self._tune(path, value)
+            return
         if not number and self.read(f"{CONTROL}/state") == "expired" and path != RESET:
             number = EBUSY
         number = number or self._judge(path, value)
@@ -123,6 +137,17 @@ class FakeTree(Tree):
             raise OSError(number, os.strerror(number))
         self.writes.append((path, value))
         self._take(path, value)
+
+    def _tune(self, path: str, value: str) -> None:
+        """Do what the kernel does with knobs of its own."""
+        words = self.read(path).replace("[", "").replace("]", "").split()
+        number = words[0].isdigit()
+        if not (value.isdigit() if number else value in words):
+            raise OSError(EINVAL, os.strerror(EINVAL))
+        marked = [f"[{word}]" if word == value else word for word in words]
+        self.put(path, value if number else " ".join(marked))
+        if path == f"{THP}/enabled":  # as khugepaged does it
+            self.put(f"{VM}/min_free_kbytes", "1000" if value == "never" else "4000")
 
     def _judge(self, path: str, value: str) -> int:
         """Return the errno that the kernel would give."""
@@ -269,7 +294,11 @@ class FakeTree(Tree):
         self.put("/sys/fs/cgroup/cgroup.procs", "")
         self.put("/proc/kallsyms", "0000000000000000 T mm_policy_register")
         self.put(f"/boot/config-{RELEASE}", "CONFIG_MM=y\nCONFIG_MM_POLICY=y")
-        self.put("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never")
+        for path, text in SETTABLE.items():
+            self.put(path, text)
+        for path, mode in (f"{VM}/drop_caches", 0o200), (f"{THP}/hpage_pmd_size", 0o444):
+            self.put(path, "2097152")
+            self.real(path).chmod(mode)
         self.put(f"/lib/modules/{RELEASE}/build/Makefile", "")
 
     def make_loaded(self, options: str = "") -> None:

@@ -67,7 +67,7 @@ def test_the_site_has_every_page() -> None:
 
 def test_commands_are_found() -> None:
     """In more than one document."""
-    assert {"mmpolicy reset", "mmpolicy bind --cgroup redis try --dry-run"} < FOUND
+    assert {"mmpolicy reset", "mmpolicy bind --cgroup redis-server.service try --dry-run"} < FOUND
     assert len(FOUND) > 40
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mmpolicy.control.ready import CHECKS
-from mmpolicy.host.doctor import SECURE_BOOT, SERIES, SIG_ENFORCE
+from mmpolicy.host.doctor import FTRACE, LOCKDOWN, SECURE_BOOT, SERIES, SIG_ENFORCE
 
-from .fakes import CONTROL, MODULE_DIR, RELEASE, FakeLib, FakeTree, Run
+from .fakes import CONTROL, DEFAULT, MODULE_DIR, RELEASE, FakeLib, FakeTree, Run
 
 Break = Callable[[FakeTree, FakeLib], object]
 NAMES = [check.__name__.removeprefix("check_") for check in CHECKS]
@@ -93,6 +93,7 @@ def test_json(run: Run, tree: FakeTree) -> None:
         ("signature", secure_boot, "warn", 0, "mokutil"),
         ("signature", foreign_key, "warn", 0, "mokutil"),
         ("signature", lambda t, _: t.put(SIG_ENFORCE, "Y"), "warn", 0, "mokutil"),
+        ("signature", lambda t, _: t.put(LOCKDOWN, "none [integrity]"), "warn", 0, "mokutil"),
         ("loaded", lambda t, _: t.make_unloaded(), "fail", 3, "mmpolicy load"),
         ("loaded", lambda t, _: t.remove(CONTROL), "fail", 3, "dmesg"),
         ("build", lambda t, _: t.put(f"{MODULE_DIR}/srcversion", "F00"), "warn", 0, "unload"),
@@ -113,6 +114,61 @@ def test_one_thing_missing(
     place = next(i for i, line in enumerate(lines) if line.split()[:2] == [status, name])
     assert lines[place + 1].startswith("      next: ")
     assert hint in lines[place + 1]
+
+
+def only_ftrace(tree: FakeTree, lib: FakeLib) -> None:
+    no_symbol(tree, lib)
+    tree.put(f"/boot/config-{RELEASE}", "\n".join(f"CONFIG_{name}=y" for name in FTRACE))
+
+
+def unsigned(tree: FakeTree, lib: FakeLib) -> None:
+    tree.put(SIG_ENFORCE, "Y")
+
+
+def used(tree: FakeTree, lib: FakeLib) -> None:
+    tree.put(f"{DEFAULT}/anon_order/policy", "stock [never]")
+    tree.put(f"{CONTROL}/state", "active")
+
+
+LOAD = "mmpolicy load"
+
+
+@pytest.mark.parametrize(
+    ("loaded", "situation", "code", "steps"),
+    [
+        (False, no_symbol, 3, ["boot Debian's 6.12 or 7.3, or a kernel with the patches", LOAD]),
+        (False, only_ftrace, 3, [LOAD]),
+        (False, no_file, 3, ["build and install the module for this kernel", LOAD]),
+        (False, of_another_kernel, 3, ["dkms autoinstall, or build it", LOAD]),
+        (False, unsigned, 3, ["mokutil --import the key that dkms signs with", LOAD]),
+        (True, denied, 4, ["run it as root"]),
+        (True, used, 0, []),
+        (True, lambda t, _: t.expire(), 3, ["mmpolicy reset, which acknowledges it"]),
+    ],
+    ids=[
+        "nothing",
+        "ftrace",
+        "no-module",
+        "other-kernel",
+        "unsigned",
+        "no-rights",
+        "used",
+        "expired",
+    ],
+)
+def test_next_steps(
+    run: Run, tree: FakeTree, lib: FakeLib, loaded: bool, situation: Break, code: int,
+    steps: list[str],
+) -> None:  # fmt: skip
+    """In each situation just what is to be done, in its order."""
+    if not loaded:
+        tree.make_unloaded()
+    situation(tree, lib)
+    result = run("doctor")
+    lines = [line.partition("next: ")[2] for line in result.out.splitlines()]
+    found = [step for step in dict.fromkeys(lines) if step]
+    assert (result.code, len(found)) == (code, len(steps)), found
+    assert all(step.startswith(begin) for step, begin in zip(found, steps, strict=True)), found
 
 
 def test_missing_file_blocks_only_before_load(run: Run, tree: FakeTree, lib: FakeLib) -> None:
@@ -151,8 +207,14 @@ def test_ftrace_instead_of_hooks(run: Run, tree: FakeTree, lib: FakeLib) -> None
     code, found = statuses(run)
     assert (code, found["hooks"]) == (0, "ok")
     assert "ftrace instead: anon_order\n" in run("doctor").out
+    tree.put(f"{CONTROL}/policies/anon_order/fixed", "available")
+    tree.put(f"{CONTROL}/policies/anon_order/never", "unavailable: too late")
+    assert "ftrace instead: anon_order without anon_order/never\n" in run("doctor").out
     tree.put(f"/boot/config-{RELEASE}", "\n".join(f"CONFIG_{name}=y" for name in names[1:]))
     assert statuses(run)[1]["hooks"] == "fail"
+    tree.remove("/boot")
+    tree.put(f"{CONTROL}/provider", "ftrace")  # the module is there and knows
+    assert statuses(run) == (0, found)
 
 
 def test_stock_host_without_anything(run: Run, tree: FakeTree, lib: FakeLib) -> None:

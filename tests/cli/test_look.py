@@ -57,6 +57,15 @@ def test_list_says_what_cannot_be_had(run: Run, tree: FakeTree) -> None:
     assert "unavailable" not in points["anon_order"]
 
 
+def test_list_says_which_policies_cannot_be_had(run: Run, tree: FakeTree) -> None:
+    for name, text in {"fixed": "available", "never": "unavailable: too late"}.items():
+        tree.put(f"{CONTROL}/policies/anon_order/{name}", text)
+    (line,) = [line for line in run("list").out.splitlines() if "anon_order" in line]
+    assert line.endswith("  fixed vma_size adaptive (not never: too late)")
+    point = run("list", "--json").json["profiles"]["default"]["anon_order"]
+    assert point["unavailable_policies"] == {"never": "too late"}
+
+
 def test_list_finds_profiles_and_points_by_itself(run: Run, tree: FakeTree) -> None:
     tree.put(f"{CONTROL}/profiles/night/new_point/policy", "stock [clever]")
     tree.put(f"{CONTROL}/profiles/night/cgroups", "")

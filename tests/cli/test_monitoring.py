@@ -2,7 +2,10 @@
 """The dashboard and the rules for alerts ask for metrics that there are."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,38 @@ EXAMPLES = Path(__file__).parents[2] / "debian/examples"
 METRIC = re.compile(r"mmpolicy_\w+")
 LABELS = re.compile(r"(mmpolicy_\w+)\{([^}]*)\}")
 TIMES = "fault_ns_log2_9 3\nstall_ns 9\nstall_ns_log2_9 1\n"
+
+
+CACHE = os.environ.get("MMPOLICY_CACHE") or Path.home() / ".cache/mmpolicy"
+# Grafana's classes take a dashboard; what they give back is what Grafana has understood.
+UNDERSTOOD = """
+import json, sys
+from grafana_foundation_sdk.cog import encoder, plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+plugins.register_default_plugins()
+print(encoder.JSONEncoder().encode(Dashboard.from_json(json.load(sys.stdin))))
+"""
+
+
+def understood(dashboard: object) -> Any:
+    """What Grafana makes of a dashboard; ./dev puts its classes into the cache."""
+    done = subprocess.run(
+        [sys.executable, "-c", UNDERSTOOD], input=json.dumps(dashboard), capture_output=True,
+        text=True, check=True, env={**os.environ, "PYTHONPATH": str(Path(CACHE) / "grafana")},
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def not_in(part: Any, whole: Any, path: str = "") -> list[str]:
+    """The places of a part that are missing in the whole, or different there."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        lost = [f"{path}/{key}" for key in part.keys() - whole.keys()]
+        same = part.keys() & whole.keys()
+        return lost + [x for key in same for x in not_in(part[key], whole[key], f"{path}/{key}")]
+    if isinstance(part, list) and isinstance(whole, list) and len(part) == len(whole):
+        pairs = enumerate(zip(part, whole, strict=True))
+        return [x for i, (one, other) in pairs for x in not_in(one, other, f"{path}/{i}")]
+    return [] if part == whole else [path]
 
 
 def exported(run: Run, tree: FakeTree) -> dict[str, set[str]]:
@@ -50,6 +85,14 @@ def test_dashboard_is_laid_out() -> None:
     assert all(box["x"] + box["w"] <= 24 for box in boxes)
     assert len({panel["id"] for panel in panels()}) == len(panels())
     assert all(panel["datasource"]["uid"] == "${datasource}" for panel in panels())
+
+
+def test_dashboard_is_one_of_grafana() -> None:
+    """Its schema knows each entry; it adds defaults, and nothing is lost."""
+    dashboard = json.loads((EXAMPLES / "grafana.json").read_text())
+    assert not_in(dashboard, understood(dashboard)) == []
+    dashboard["panels"][0]["titel"] = "no such entry"
+    assert not_in(dashboard, understood(dashboard)) == ["/panels/0/titel"]
 
 
 def test_alerts_ask_for_what_is_exported(run: Run, tree: FakeTree) -> None:

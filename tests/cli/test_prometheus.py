@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
@@ -76,6 +78,18 @@ def query(port: int, expression: str) -> dict[str, float]:
     raise AssertionError(f"no answer to {expression}: {done.stderr}")
 
 
+def scraped(port: int) -> str:
+    """Ask whoever listens there until there is an answer."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                return str(answer.read().decode())
+        except URLError:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+
+
 def test_conventions(run: Run, tree: FakeTree) -> None:
     tree.put(f"{COUNTERS}/anon_order/stats", f"{TIMES}\nstall_ns 9\nstall_ns_log2_9 1")
     run("lease", "90")
@@ -86,6 +100,21 @@ def test_conventions(run: Run, tree: FakeTree) -> None:
 
 def test_rules() -> None:
     promtool("check", "rules", str(EXAMPLES / "alerts.yml"))
+
+
+def test_by_node_exporter(run: Run, tree: FakeTree, tmp_path: Path) -> None:
+    """It takes the file, with nothing to complain about."""
+    tree.put(f"{COUNTERS}/anon_order/stats", TIMES)
+    assert run("export", "-o", str(tmp_path / "mmpolicy.prom")).code == 0
+    port = free_port()
+    command = [PROGRAMS / "prometheus-node-exporter", "--collector.disable-defaults"]
+    command += [f"--web.listen-address=127.0.0.1:{port}", "--collector.textfile"]
+    with running(*command, f"--collector.textfile.directory={tmp_path}"):
+        text = scraped(port)
+    assert "\nnode_textfile_scrape_error 0\n" in text
+    assert '\nmmpolicy_state{state="stock"} 1\n' in text
+    assert '\nmmpolicy_fault_seconds_count{point="anon_order",profile="default"} 100\n' in text
+    promtool("check", "metrics", given=text)
 
 
 def test_scraped(tree: FakeTree, tmp_path: Path) -> None:

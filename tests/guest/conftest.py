@@ -104,3 +104,12 @@ def loaded(guest: Guest) -> Guest:
     """The usual guest with the module loaded, all stock."""
     tools.must(guest, "modprobe mmpolicy")
     return guest
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.flavor(name)) for name in ("cloud", "amd64")],
+)
+def stock(request: pytest.FixtureRequest) -> str:
+    """Debian's own kernels: for clouds, and for all machines."""
+    return str(request.param)

@@ -20,9 +20,10 @@ mkdir -p "$1$3/$2" && mount --bind "$2" "$1$3/$2" && mount -t proc proc "$1/proc
 exec chroot "$1" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin \
     DEBIAN_FRONTEND=noninteractive sh -c "$4"
 """
-# What differs from boot to boot, or belongs to dpkg and to the tests.
+# What differs from boot to boot or is written at midnight, or belongs to dpkg and to the tests.
 NOISE = re.compile(
-    r"/(proc|sys|dev|run|tmp|root|var/(log|cache|tmp|lib/(dpkg|systemd|apt))|etc/machine-id"
+    r"/(proc|sys|dev|run|tmp|root|var/(log|cache|tmp|backups|lib/(dpkg|systemd|apt|redis|logrotate))"
+    r"|etc/machine-id"
     r"|etc/ld\.so\.cache|etc/\.pwd\.lock|var/spool)(/.*)?|/lib/modules/[^/]+/modules\..*"
     r"|.*/__pycache__(/.*)?|/usr/lib/modules/[^/]+/modules\..*"
 )
@@ -82,8 +83,16 @@ class System:
         return " ".join(f"/root/{file.name}" for file in files)
 
 
+def debian_kernels() -> dict[str, list[Path]]:
+    """The packages of two of Debian's kernels, by release; the newer one is last."""
+    found: dict[str, list[Path]] = {}
+    for package in dev("package", "--distro", "cloud"):
+        found.setdefault(package.parent.name, []).append(package)
+    return found
+
+
 def new_system(folder: Path, flavor: str) -> System:
-    """A fresh one, with the modules of a kernel of ours and its built source as headers."""
+    """A fresh one with a kernel: Debian's from its packages, or one of ours."""
     (base,) = dev("root")
     kernel = Kernel.of_flavor(os.environ.get("MMPOLICY_SERIES") or "6.12", flavor)
     assert kernel.modules
@@ -91,11 +100,19 @@ def new_system(folder: Path, flavor: str) -> System:
     system = System(folder / "root", source, kernel.modules.name)
     folder.mkdir(exist_ok=True)
     subprocess.run(["cp", "-a", base, system.folder], check=True)
-    modules = system.folder / "lib/modules" / system.release
-    shutil.copytree(kernel.modules, modules, ignore=shutil.ignore_patterns("updates", "build"))
-    (modules / "build").symlink_to(f"{HOST}{source}")
-    system.run(f"depmod {system.release}")
+    if flavor == "cloud":
+        system.run(f"dpkg -i {system.add(*debian_kernels()[system.release])}")
+    else:
+        put_kernel(system, kernel.modules)
     return system
+
+
+def put_kernel(system: System, modules: Path) -> None:
+    """The modules of a kernel of ours, and its built source as headers."""
+    folder = system.folder / "lib/modules" / system.release
+    shutil.copytree(modules, folder, ignore=shutil.ignore_patterns("updates", "build"))
+    (folder / "build").symlink_to(f"{HOST}{system.source}")
+    system.run(f"depmod {system.release}")
 
 
 def listing(text: str) -> set[str]:
@@ -103,9 +120,8 @@ def listing(text: str) -> set[str]:
     return {line for line in text.splitlines() if not NOISE.fullmatch(line.split("\t")[0])}
 
 
-# Each path with its kind, and of a file what is in it.
+# Each path with its kind; of a file whether it was written. Headers are many, and not ours.
 LIST = r"""
-find / -xdev \( -path /proc -o -path /sys -o -path /run \) -prune -o -type f -print0 |
-    xargs -0 sha256sum -z | tr '\0' '\n' | sed -E 's/^\\?(\S+)  (.*)/\2\t\1/'
-find / -xdev \( -path /proc -o -path /sys -o -path /run \) -prune -o ! -type f -printf '%p\t%y%l\n'
+find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path '/usr/src/linux-headers-*' \) \
+    -prune -o -type f -printf '%p\t%m %s %T@\n' -o -printf '%p\t%y%l\n'
 """

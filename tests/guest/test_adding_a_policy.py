@@ -20,7 +20,7 @@ from vm import Guest, cache_dir
 from . import tools
 from .tools import POINT, ROOT, folios, must, ops_command
 
-COPIED = ("Kbuild", "module", "docs", "kernel-hooks", "tests/unit")
+COPIED = ("Kbuild", "module", "docs", "kernel-hooks", "tests/unit", "tests/workloads")
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 POLICIES = re.compile(
     r"(Values:.*\b(?:stock|none)(?: adaptive| fixed| never| vma_size){4})$", re.MULTILINE

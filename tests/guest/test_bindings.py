@@ -215,10 +215,10 @@ def test_number_costs_nothing(results: Results) -> None:
 def test_a_binding_is_cheap(results: Results, arm: str) -> None:
     """Against the same policy in the profile default."""
     ratio = results.ratio(arm, bindings.BASE, bindings.CASE, "ticks")
-    assert ratio <= 1.006, bindings.report(results)
+    assert ratio <= 1.008, bindings.report(results)
 
 
-@pytest.mark.parametrize(("arm", "limit"), [("experiment", 1.012), ("timed", 1.03)])
+@pytest.mark.parametrize(("arm", "limit"), [("experiment", 1.012), ("timed", 1.035)])
 def test_an_experiment_is_cheap(results: Results, arm: str, limit: float) -> None:
     """Whose arm it is; then also how long some faults take."""
     ratio = results.ratio(arm, bindings.BASE, bindings.CASE, "ticks")

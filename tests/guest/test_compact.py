@@ -12,7 +12,7 @@ from thp_gfp import MADVISED
 from vm import Guest
 
 from .conftest import Machines
-from .tools import THP
+from .tools import THP, back_to_boot
 
 LONG = True
 TRACING = "/sys/kernel/tracing"
@@ -49,21 +49,52 @@ def trace(guest: Guest, command: str) -> list[tuple[str, dict[str, str]]]:
     return [(name, dict(re.findall(r"(\w+)=(\S+)", text))) for name, text in found]
 
 
-def test_last_priority_is_never_held_back(machines: Machines) -> None:
-    """Overdrawn, budget says no; but about the last attempt it is not asked."""
-    guest = machines.get(mem="640M", cpus=1, nodes=2, swap="1G")
-    must(guest, f"modprobe mmpolicy; {SMALL_FOLIOS}; {bench.policy('budget', SPENT)}")
-    words = f"{SCATTERED} map 100 {MADVISED} touch 8"
+def asked(guest: Guest, command: str) -> dict[str, list[dict[str, str]]]:
+    """What was said at the last priority of compaction, and before it."""
     seen: dict[str, list[dict[str, str]]] = {"last": [], "earlier": []}
     when = "earlier"
-    for name, said in trace(guest, f"{workload('nodes')} {words} || [ $? = 137 ]"):
+    for name, said in trace(guest, command):
         if "priority" in said:
             when = "last" if said["priority"] == "0" else "earlier"
         else:
             seen[when].append({"event": name, **said})
-    assert any(event.get("answer") == "defer" for event in seen["earlier"])
-    assert not any("answer" in event for event in seen["last"])
-    assert any(int(event["migrate_scanned"]) for event in seen["last"])
+    return seen
+
+
+def new_guest(machines: Machines, *flavor: str, mem: str) -> Guest:
+    """A fresh one with two nodes, whose memory is in one piece."""
+    machines.end()
+    guest = machines.get(*flavor, mem=mem, cpus=1, nodes=2, swap="1G")
+    back_to_boot(guest)
+    must(guest, f"modprobe mmpolicy; {SMALL_FOLIOS}; {bench.policy('budget', SPENT)}")
+    return guest
+
+
+def check_last_priority(machines: Machines, *flavor: str, mem: str) -> None:
+    """Overdrawn, budget says no; but about the last attempt it is not asked.
+
+    Not each round gets as far as that, and one that does may be killed before budget
+    has said anything. On 7.3 hardly any does but the first of a guest, and not each of these.
+    """
+    command = f"{workload('nodes')} {SCATTERED} map 100 {MADVISED} touch 8 || [ $? = 137 ]"
+    last: list[dict[str, str]] = []
+    refused = tried = False
+    for number in range(32):
+        if number % 4 == 0:
+            guest = new_guest(machines, *flavor, mem=mem)
+        seen = asked(guest, command)
+        last += seen["last"]
+        refused = refused or any(event.get("answer") == "defer" for event in seen["earlier"])
+        tried = any(int(event.get("migrate_scanned", 0)) for event in last)
+        if refused and tried:
+            break
+    assert refused and tried
+    assert not any("answer" in event for event in last)
+
+
+def test_last_priority_is_never_held_back(machines: Machines) -> None:
+    """In a small guest."""
+    check_last_priority(machines, mem="640M")
 
 
 # Figures: fresh guests that count instructions

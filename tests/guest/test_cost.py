@@ -3,6 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import median
+
 import anon_order
 import pytest
 from anon_order import ARMS, BASE, CHANGE, LARGE, MALLOC, SMALL
@@ -15,6 +20,7 @@ pytestmark = pytest.mark.flavor("unpatched", "patched")
 LONG = True
 AREAS = {4: SMALL, 8: LARGE}
 NOISE = 0.0005  # to which a measurement repeats
+MANY = 16_000  # faults, from which on that is so
 DENSE = ("forward", "backward", "streams", "threads", "brk")
 SPARSE = ("every_32k", "every_64k", "every_128k", "random_quarter", "malloc")
 CHANGING = ("sparse_dense.1", "sparse_dense.2", "dense_sparse.1", "dense_sparse.2")
@@ -49,13 +55,53 @@ def at_most(limit: float, taken: float, other: float, what: str) -> None:
         pytest.fail(f"{what}: {taken / other:.4f}, limit {limit} ({taken:.0f}, {other:.0f})", False)
 
 
+Ticks = tuple[float, float, str]  # of an arm, of BASE, and their name
+
+
+def ticks_of(runs: Sequence[Results], arm: str, name: str) -> Ticks:
+    """What a case takes: the median of several guests."""
+
+    def usual(each: str) -> float:
+        return median(run.value(each, name, "ticks") for run in runs)
+
+    return usual(arm), usual(BASE), f"ticks of {name}"
+
+
+def dearest(runs: Sequence[Results], arm: str) -> Ticks:
+    """The case where an arm takes most against BASE, of those with most faults.
+
+    While nothing is on, faults are the same in all cases; the others are too short.
+    """
+    names = (name for name in runs[0].cases() if name.endswith((f" {SMALL}M", f" {CHANGE}M")))
+    many = [name for name in names if runs[0].value(BASE, name, "faults") >= MANY]
+    return max((ticks_of(runs, arm, name) for name in many), key=lambda each: each[0] / each[1])
+
+
+def settle(
+    results: Results,
+    machines: Machines,
+    arm: str,
+    limit: float,
+    take: Callable[[Sequence[Results], str], Ticks],
+) -> None:
+    """Hold a limit; where one guest is beyond it, three decide.
+
+    Now and then free lists of a guest are in a state where each round of a short
+    case takes 0.003 more or less.
+    """
+    runs = [results]
+    taken, base, _ = take(runs, arm)
+    if taken > (limit + NOISE) * base:
+        machines.end()
+        arms = [replace(each, areas=(SMALL,)) for each in ARMS if each.name in (BASE, arm)]
+        runs += [anon_order.run(arms), anon_order.run(arms)]
+    at_most(limit, *take(runs, arm))
+
+
 @pytest.mark.parametrize("arm", OFF)
-def test_off_costs_nothing(results: Results, arm: str) -> None:
+def test_off_costs_nothing(results: Results, all_machines: Machines, arm: str) -> None:
     """Hooks without module, a module that is all stock, and after its unload."""
-    names = [name for name in results.cases() if name.endswith(f" {SMALL}M")]
-    worst = max(names, key=lambda name: results.ratio(arm, BASE, name, "ticks"))
-    taken, base = (results.value(name, worst, "ticks") for name in (arm, BASE))
-    at_most(OFF[arm], taken, base, f"ticks of {worst}")
+    settle(results, all_machines, arm, OFF[arm], dearest)
 
 
 @caps
@@ -69,14 +115,13 @@ def test_dense_access(results: Results, pattern: str, cap: int) -> None:
 
 
 @pytest.mark.parametrize("pattern", SPARSE)
-def test_sparse_access(results: Results, pattern: str) -> None:
+def test_sparse_access(results: Results, all_machines: Machines, pattern: str) -> None:
     """Adaptive, as it is by default, is near order 0 of the unpatched kernel."""
     cap = 4
-    name = case(pattern, cap)
-    ticks = 1.055 if pattern == "random_quarter" else 1.05  # there it looks twice
-    for key, limit in (("ticks", ticks), ("kb", 1.02)):
-        taken = results.value(f"adaptive-{cap}", name, key)
-        at_most(limit, taken, results.value(BASE, name, key), f"{key} of {name}")
+    name, arm = case(pattern, cap), f"adaptive-{cap}"
+    limit = 1.05 if pattern == "random_quarter" else 1.035  # there it looks twice
+    settle(results, all_machines, arm, limit, partial(ticks_of, name=name))
+    at_most(1.02, results.value(arm, name, "kb"), results.value(BASE, name, "kb"), f"kb of {name}")
 
 
 @pytest.mark.parametrize("pattern", CHANGING)

@@ -23,6 +23,7 @@ from .conftest import Machines
 from .tools import ROOT, must
 
 AS_ROOT = [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
+LATER = cache_dir() / "dkms/usr/sbin/dkms"  # where ./dev puts that of a later Debian
 SOURCES = ("Kbuild", "dkms.conf", "module")
 
 
@@ -30,13 +31,14 @@ SOURCES = ("Kbuild", "dkms.conf", "module")
 class Dkms:
     """A DKMS tree of its own, and a kernel to build for."""
 
+    program: str
     folder: Path
     source: Path
     release: str
 
     def run(self, verb: str) -> str:
         """Run one verb; it has to succeed."""
-        argv = [*AS_ROOT, "dkms", verb, "mmpolicy/0.1.0", "-k", self.release]
+        argv = [*AS_ROOT, self.program, verb, "mmpolicy/0.1.0", "-k", self.release]
         argv += ["--kernelsourcedir", str(self.source), "--no-depmod"]
         for option in ("dkmstree", "sourcetree", "installtree"):
             argv += [f"--{option}", str(self.folder / option)]
@@ -56,8 +58,14 @@ def tree_of(guest: Guest) -> tuple[Path, str]:
     return source.resolve(), (source / "include/config/kernel.release").read_text().strip()
 
 
+@pytest.fixture(params=["dkms", pytest.param(str(LATER), marks=pytest.mark.full, id="later")])
+def program(request: pytest.FixtureRequest) -> str:
+    """That of this Debian, and a later one."""
+    return str(request.param)
+
+
 @pytest.fixture
-def dkms(request: pytest.FixtureRequest) -> Iterator[Dkms]:
+def dkms(request: pytest.FixtureRequest, program: str) -> Iterator[Dkms]:
     """A copy of this tree where DKMS looks for it."""
     source, release = tree_of(new_guest(request.param))
     folder = Path(tempfile.mkdtemp(prefix="dkms-", dir=cache_dir()))
@@ -67,7 +75,7 @@ def dkms(request: pytest.FixtureRequest) -> Iterator[Dkms]:
         (shutil.copytree if (TREE / name).is_dir() else shutil.copy)(TREE / name, copy / name)
     (folder / "dkmstree").mkdir()
     (folder / "installtree" / release).mkdir(parents=True)
-    yield Dkms(folder, source, release)
+    yield Dkms(program, folder, source, release)
     shutil.rmtree(folder)
 
 

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 
 import pytest
 from common import ran, workload
+from machine import cache_dir
 from vm import Guest
 
 from .tools import ROOT, Pages, Poke, histograms, must, ops_command, poke, refused
@@ -145,7 +147,7 @@ def test_nothing_runs_without_two_arms(arms: Guest) -> None:
     pokes = [Poke(f"{EXPERIMENT}/enabled", "1", 1, ("EINVAL",))]
     pokes += [Poke(f"{EXPERIMENT}/control", "default", 1, ("EINVAL",))]
     pokes += [Poke(f"{EXPERIMENT}/control", "treatment", 1, ("EINVAL",))]
-    pokes += [Poke(f"{EXPERIMENT}/control", "nobody", 1, ("ENOENT",))]
+    pokes += [Poke(f"{EXPERIMENT}/control", name, 1, ("ENOENT",)) for name in ("nobody", "\nb")]
     pokes += [
         Poke(f"{EXPERIMENT}/percent", text, 1, ("ERANGE", "EINVAL")) for text in ("101", "-1")
     ]
@@ -192,3 +194,35 @@ def test_faults_are_timed_on_request_alone(arms: Guest) -> None:
     must(arms, f"echo 0 >{EXPERIMENT}/enabled")
     ran(arms, f"{workload('touch')} forward 16 1")
     assert stats(arms, "control")["stock"] - after["stock"] < 1000
+
+
+SCRAPE = """
+scrape_configs:
+  - job_name: mmpolicy
+    scrape_interval: 5s
+    scrape_timeout: 5s
+    static_configs: [{targets: ["127.0.0.1:9400"]}]
+"""
+
+
+def test_prometheus_knows_how_long_faults_take(arms: Guest) -> None:
+    """Debian's Prometheus scrapes the command; a quantile lies where the module has counted it."""
+    enable(arms, unit="cgroup", percent=0, time_faults=1)
+    ran(arms, f"{workload('touch')} forward 16 9")
+    must(arms, f"echo 0 >{EXPERIMENT}/enabled; echo {shlex.quote(SCRAPE)} >/run/scrape.yml")
+    programs = cache_dir() / "prometheus/usr/bin"
+    arms.start("exec mmpolicy export --listen 9400")
+    server = f"exec {programs}/prometheus --config.file=/run/scrape.yml"
+    arms.start(f"{server} --storage.tsdb.path=/run/p")
+    series = 'mmpolicy_fault_seconds_bucket{profile="control",point="anon_order"}'
+    quantile = f"histogram_quantile(0.5, {series})"
+    ask = f"{programs}/promtool query instant -o json http://127.0.0.1:9090 {shlex.quote(quantile)}"
+    found = must(arms, f"until {ask} 2>/dev/null | grep -m 1 value; do sleep 1; done", 300)
+    must(arms, "pkill -x prometheus; pkill -f '[m]mpolicy export'")
+    counts = stats(arms, "control")
+    below, log2 = 0, -1
+    while below < timed(counts) / 2:
+        log2 += 1
+        below += counts.get(f"fault_ns_log2_{log2}", 0)
+    assert timed(counts) > 1000
+    assert 2**log2 <= float(json.loads(found)[0]["value"][1]) * 1e9 <= 2 ** (log2 + 1)

@@ -243,7 +243,7 @@ def kept(result: Result) -> None:
     assert result.rc == 0, result.out
     found = json.loads(result.out)
     assert found["mismatches"] == 0
-    assert min(found[key] for key in ("writes", "frees", "children")) > 0
+    assert min(found[key] for key in ("writes", "frees", "drops", "children")) > 0
 
 
 @contextmanager
@@ -276,6 +276,39 @@ def test_nothing_is_lost_while_switching(machines: Machines, flavor: str, second
     with switching(guest, seconds):
         kept(guest.run(keep(seconds, 2), 400))
     must(guest, "rmmod mmpolicy")
+    guest.scan_leaks()
+
+
+# Cgroups that come and go, each with a process in it for every hundredth; the last one's number.
+CROWD = f"""
+import os, subprocess
+for i in range({{crowd}}):
+    group = f"{CGROUP}-{{{{i}}}}"
+    os.mkdir(group)
+    if i % 100 == 0:
+        command = f"echo $$ >{{{{group}}}}/cgroup.procs; exec {{free}}"
+        subprocess.run(["sh", "-c", command], check=True, stdout=subprocess.DEVNULL)
+    number = os.stat(group).st_ino
+    os.rmdir(group)
+print(number)
+"""
+
+
+@pytest.mark.full
+@checkers("crowd", 2500, kasan=66_000)
+def test_sums_of_many_cgroups(machines: Machines, flavor: str, crowd: int) -> None:
+    """Cgroups whose numbers take more than 16 bits come and go: sums stay in their array."""
+    guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
+    must(guest, policy("cap", limit_mb=8, per_cgroup=1))
+    program = CROWD.format(crowd=crowd, free=cases("once 1").removeprefix("exec "))
+    job = guest.start(f"exec /usr/bin/python3 -c {shlex.quote(program)}")
+    while guest.run(f"[ -e {job.path}.rc ]").rc:
+        kept(guest.run(keep(20, 2), 400))
+    done = job.wait()
+    assert done.rc == 0, done.out
+    assert int(done.out) > 1 << 16
+    assert stats(guest)["lazy"] > crowd // 100
+    must(guest, f"{policy('stock')}; rmmod mmpolicy")
     guest.scan_leaks()
 
 

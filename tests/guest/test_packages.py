@@ -15,10 +15,12 @@ from common import must, new_guest, workload
 from machine import cache_dir
 from vm import Guest
 
-from .system import HOST, LIST, System, dev, listing, new_system, packages
-from .tools import ROOT
+from .sessions import for_one_service, replay
+from .system import HOST, LIST, System, debian_kernels, dev, listing, new_system, packages
+from .tools import ROOT, readme
 
 LONG = True
+FULL = "default" not in os.environ.get("MMPOLICY_FLAVORS", "").split()
 PAGES = 2048
 # As services are: their own view of /proc and /sys. What maps their memory is told to a file.
 SERVICE = f"""\
@@ -49,22 +51,41 @@ max_order = 4
 # minutes in an emulated guest.
 BUILT = "/usr/share/mmpolicy-dkms"
 KEEP_BUILT = """
-dkms mktarball mmpolicy/0.1.1 -k $(ls /lib/modules) --archive=mmpolicy-0.1.1.dkms.tar.gz
-mv /var/lib/dkms/mmpolicy/0.1.1/tarball/* /root
+dkms mktarball mmpolicy/{0} -k $(ls /lib/modules) --archive=mmpolicy-{0}.dkms.tar.gz
+mv /var/lib/dkms/mmpolicy/{0}/tarball/* /root
 """
-INSTALL = "apt-get install -q -y --no-install-recommends"
-CLOUD_KERNELS = (
-    "apt-cache search -n '^linux-image-6[.]12[.][0-9]+[+].*-cloud-amd64$' | "
-    "sed -E 's/^linux-image-(\\S+) .*/\\1/' | sort -V"
-)
+# A key of one's own, and a user who answers yes.
+KEY = "mok_signing_key=/root/key.priv\nmok_certificate=/root/key.der\n"
 NEW_KEY = (
     "openssl req -new -x509 -nodes -newkey rsa:2048 -subj '/CN=mmpolicy test/' -days 9 "
     "-keyout /root/key.priv -outform DER -out /root/key.der 2>/dev/null"
 )
+# depmod reads all modules, which takes a minute in an emulated guest.
+FEWER_DRIVERS = "rm -rf /lib/modules/*/kernel/drivers /lib/modules/*/kernel/net && depmod -a {}"
+# The same packages with a newer version.
+NEWER = r"""
+for file in {files}; do
+    version=$(dpkg-deb -f $file Version)
+    dpkg-deb -R $file /root/newer && sed -i "s/$version/&.1/g" /root/newer/DEBIAN/control &&
+        dpkg-deb -Znone -b /root/newer $file && rm -r /root/newer || exit
+done
+"""
+REDIS = "[Service]\nPrivateUsers=no\n"  # the lean kernel has no namespaces of users
+YES = 'APT::Get::Assume-Yes "true";\n'
+IN_AND_OUT = "In, and back out"  # of README.md
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.flavor(name)) for name in ("patched", "cloud")],
+)
+def flavor(request: pytest.FixtureRequest) -> str:
+    """A kernel with the hooks, and Debian's own without."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
+def folder(flavor: str) -> Iterator[Path]:
     """Where the system is; it has files of root."""
     if os.geteuid():
         pytest.skip("a Debian of its own takes root to install and to serve to the guest")
@@ -74,12 +95,15 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def system(folder: Path) -> System:
+def system(folder: Path, flavor: str) -> System:
     """A Debian with two services, and nothing of ours."""
-    system = new_system(folder, "patched")
+    system = new_system(folder, flavor)
     for name in ("bound", "free"):
         system.put(f"etc/systemd/system/{name}.service", SERVICE)
-    system.run("systemctl enable bound free")
+    system.put("etc/systemd/system/redis-server.service.d/lean.conf", REDIS)
+    system.put("etc/dkms/framework.conf.d/key.conf", KEY)
+    system.put("etc/apt/apt.conf.d/90yes", YES)
+    system.run(f"systemctl enable bound free; {NEW_KEY}; {FEWER_DRIVERS.format(system.release)}")
     return system
 
 
@@ -90,16 +114,25 @@ def before(system: System) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def guest(system: System, before: set[str], folder: Path) -> Iterator[Guest]:
-    """A guest that has booted it with the packages, and has newer ones beside."""
-    newer = system.add(*packages(folder, "0.1.1"))
-    system.run(f"dpkg -i {newer} && {KEEP_BUILT}")
-    system.run("apt-get purge -q -y mmpolicy mmpolicy-dkms")
-    assert listing(system.run(LIST)) == before  # also where nothing runs
+def installed(system: System, before: set[str], folder: Path) -> System:
+    """The same with packages, which are newer than those that will come."""
+    system.run(f"dpkg -i {system.add(*packages(folder, '0.1.1'))} && {KEEP_BUILT.format('0.1.1')}")
+    return system
+
+
+@pytest.fixture(scope="module")
+def guest(
+    request: pytest.FixtureRequest, system: System, before: set[str], flavor: str
+) -> Iterator[Guest]:
+    """A guest that has booted it with the packages, and has newer ones beside if they are used."""
+    if flavor == "patched" or FULL:
+        request.getfixturevalue("installed").run("apt-get purge -q mmpolicy mmpolicy-dkms")
+        assert listing(system.run(LIST)) == before  # also where nothing runs
+    system.run(f"dpkg -i {system.add(*dev('package'))} && {KEEP_BUILT.format('0.1.0')}")
     system.run(f"mkdir {BUILT} && mv /root/*.dkms.tar.gz {BUILT}")
-    system.run(f"dpkg -i {system.add(*dev('package'))}")
     system.put("etc/mmpolicy/50-web.toml", MANIFEST)
-    with new_guest("patched", mem="3G", root=system.folder) as guest:
+    words = "transparent_hugepage=madvise"  # Debian's kernel has always, which decides for all
+    with new_guest(flavor, mem="3G", cpus=2, root=system.folder, append=words) as guest:
         must(guest, "systemctl is-system-running --wait", timeout=600)
         yield guest
 
@@ -120,6 +153,33 @@ def started_again(guest: Guest, unit: str) -> dict[str, int]:
     return folios(guest, unit)
 
 
+def module_of(system: System, release: str) -> list[str]:
+    """For which kernel the module is that it would load, and who signed that."""
+    fields = (f"modinfo -k {release} -F {field} mmpolicy" for field in ("vermagic", "signer"))
+    text = system.run("; ".join(fields))
+    return [text.split()[0], text.splitlines()[-1]]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("flavor", ["cloud"], indirect=True)
+@pytest.mark.flavor("cloud")
+def test_another_kernel(installed: System) -> None:
+    """Another kernel of Debian's comes, is upgraded and goes; each has its module, signed."""
+    other, ours = debian_kernels()
+    assert ours == installed.release
+    files = installed.add(*debian_kernels()[other])
+    for newer in ("", NEWER.format(files=files)):
+        installed.run(f"{newer}\ndpkg -i {files}")
+        versions = installed.run(f"dpkg-query -W -f '${{Version}}\n' 'linux-image-{other}'")
+        assert versions.endswith(".1\n") == bool(newer)
+        for release in (other, ours):
+            assert module_of(installed, release) == [release, "mmpolicy test"]
+    names = [package.name.partition("_")[0] for package in debian_kernels()[other]]
+    installed.run(f"apt-get purge -q {' '.join(names)}")
+    assert other not in installed.run("dkms status; ls /lib/modules")
+    assert module_of(installed, ours) == [ours, "mmpolicy test"]
+
+
 def test_boot(guest: Guest) -> None:
     """The service is active, and its policy decides for the service that is bound, alone."""
     assert must(guest, "systemctl is-active mmpolicy mmpolicy-verify.timer") == "active\n" * 2
@@ -138,6 +198,7 @@ def test_restart(guest: Guest) -> None:
     must(guest, "! journalctl -q -t mmpolicy-generator -t mmpolicy -p err | grep .")
 
 
+@pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_drift(guest: Guest) -> None:
     """What the timer runs fails where the state is another one, until it is applied again."""
     must(guest, "systemctl start mmpolicy-verify")
@@ -147,6 +208,7 @@ def test_drift(guest: Guest) -> None:
     must(guest, "systemctl reload mmpolicy && systemctl start mmpolicy-verify")
 
 
+@pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_stop(guest: Guest) -> None:
     """All is stock, services start all the same, and are bound again when it is back."""
     must(guest, "systemctl stop mmpolicy && [ ! -e /sys/module/mmpolicy ]")
@@ -157,9 +219,14 @@ def test_stop(guest: Guest) -> None:
     assert must(guest, f"cat {ROOT}/profiles/web/cgroups").split() == [group]
 
 
+@pytest.mark.parametrize(
+    "flavor",
+    ["patched", pytest.param("cloud", marks=[pytest.mark.flavor("cloud"), pytest.mark.full])],
+    indirect=True,
+)
 def test_upgrade(guest: Guest) -> None:
     """With policies active: stock, the newer module, the same policies."""
-    must(guest, "dpkg -i /root/*_0.1.1_all.deb", timeout=600)
+    must(guest, "dpkg -i /root/mmpolicy*_0.1.1_all.deb", timeout=600)
     assert must(guest, "cat /sys/module/mmpolicy/version; mmpolicy --version").split() == [
         "0.1.1", "mmpolicy,", "version", "0.1.1"
     ]  # fmt: skip
@@ -170,26 +237,48 @@ def test_upgrade(guest: Guest) -> None:
     must(guest, "[ ! -e /var/lib/dkms/mmpolicy/0.1.0 ]")
 
 
+@pytest.fixture
+def tidy(guest: Guest) -> Iterator[Guest]:
+    """The guest as the packages leave a host, and so again afterwards."""
+    must(guest, "rm -f /etc/mmpolicy/50-web.toml; systemctl restart mmpolicy redis-server")
+    yield guest
+    must(guest, "systemctl -q stop load; mmpolicy reset")
+
+
+@pytest.mark.parametrize("flavor", ["patched"], indirect=True)
+def test_readme_for_one_service(tidy: Guest, tmp_path: Path) -> None:
+    """What README.md says for redis, with the one that Debian has."""
+    for_one_service(tidy, tmp_path)
+
+
+@pytest.mark.parametrize("flavor", ["patched"], indirect=True)
+def test_tutorial(tidy: Guest, tmp_path: Path) -> None:
+    """Each command of it prints what it shows, as a new user types it after the installation."""
+    replay(tidy, "tutorial", tmp_path)
+
+
+def as_printed(guest: Guest, commands: list[str]) -> str:
+    """Run commands as somebody types them, who ends what goes on for ever."""
+    watch = "cd /root; timeout -s INT 20 {}\ntrue"
+    typed = ((watch if "--watch" in each else "cd /root; {}").format(each) for each in commands)
+    return "".join(must(guest, each, timeout=900) for each in typed)
+
+
 def test_out(guest: Guest, before: set[str]) -> None:
-    """The module is gone from the kernel, and every file from the disk."""
-    must(guest, f"rm -r {BUILT}; apt-get purge -q -y mmpolicy mmpolicy-dkms", timeout=600)
+    """By the commands of README.md the module and every file are gone."""
+    as_printed(guest, readme(IN_AND_OUT)[1])
     assert guest.run(f"ls -d {ROOT} /sys/module/mmpolicy /run/mmpolicy").rc
     assert started_again(guest, "bound") == SMALL
-    assert listing(must(guest, LIST, timeout=600)) == before
+    left = listing(must(guest, LIST, timeout=600))
+    assert {line for line in left if BUILT not in line} == before
 
 
-@pytest.mark.full
-def test_kernel_of_debian(folder: Path) -> None:
-    """It comes and goes beside us; apt is content, and there is a module, which is signed."""
-    system = new_system(folder / "kernel", "patched")
-    shutil.copy("/etc/resolv.conf", system.folder / "etc/resolv.conf")
-    system.put("etc/dkms/framework.conf.d/key.conf",
-               "mok_signing_key=/root/key.priv\nmok_certificate=/root/key.der\n")  # fmt: skip
-    system.run(f"apt-get update -q && {INSTALL} openssl && {NEW_KEY}")
-    system.run(f"dpkg -i {system.add(*dev('package'))}")
-    release = system.run(f"{CLOUD_KERNELS} | tail -n 1").strip()
-    system.run(f"{INSTALL} linux-headers-{release}")
-    assert system.run(f"modinfo -k {release} -F signer mmpolicy") == "mmpolicy test\n"
-    assert f"{release}, x86_64: installed" in system.run("dkms status")
-    system.run(f"apt-get purge -q -y linux-image-{release} linux-headers-{release}")
-    assert release not in system.run("dkms status")
+@pytest.mark.parametrize("flavor", ["cloud"], indirect=True)
+@pytest.mark.flavor("cloud")
+def test_readme(guest: Guest) -> None:
+    """In by five commands on Debian's kernel, and they have an effect."""
+    commands = readme(IN_AND_OUT)[0]
+    assert len(commands) == 5
+    text = as_printed(guest, commands)
+    assert "policies can be switched (exit 0)" in text and "wanted_order_4" in text
+    assert started_again(guest, "free").get("4", 0) > PAGES / 2

@@ -57,11 +57,11 @@ def test_names(loaded: Guest) -> None:
     assert names(loaded) == {"default"}
 
 
-def test_there_are_at_most_64(loaded: Guest) -> None:
+def test_there_are_at_most_128(loaded: Guest) -> None:
     """The next one has no space; reset leaves none but "default"."""
-    pokes = [Poke(CREATE, f"p{i}", 1, ("" if i < 63 else "ENOSPC",)) for i in range(65)]
+    pokes = [Poke(CREATE, f"p{i}", 1, ("" if i < 127 else "ENOSPC",)) for i in range(129)]
     refused(poke(loaded, pokes))
-    assert len(names(loaded)) == 64
+    assert len(names(loaded)) == 128
     must(loaded, f"echo 1 >{ROOT}/reset")
     assert names(loaded) == {"default"}
 

@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The module on Debian's own kernel, which has no hooks: what is had by ftrace.
+"""The module on Debian's own kernels, which have no hooks: what is had by ftrace.
 
 Tests of other files that hold here too are imported, so that they run in this guest.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import shlex
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from common import workload
+from machine import TREE
 from vm import Guest
 
 from . import test_anon_order, test_bindings, test_experiment, test_lease, test_profiles
 from .conftest import Machines
-from .test_bindings import TOP, bind, inside
+from .test_bindings import TOP, bind, inside, is_large
 from .test_storm import storm
 from .tools import (
     POINT,
@@ -25,9 +29,10 @@ from .tools import (
     Pages,
     Poke,
     back_to_boot,
-    counters,
     folios,
+    histograms,
     must,
+    ops_command,
     poke,
     refused,
     switch,
@@ -52,12 +57,12 @@ STOCK: list[Pages] = [{3: 4096}, {9: 4096}]  # inherit is what hugepages-2048kB 
 
 
 @pytest.fixture
-def guest(machines: Machines) -> Guest:
+def guest(machines: Machines, stock: str) -> Guest:
     """Debian's kernel with two CPUs and zram swap; the module is not loaded.
 
     It boots with huge pages for everybody, which is not what the tests begin with.
     """
-    guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
+    guest = machines.get(stock, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
     return guest
 
@@ -67,6 +72,7 @@ NOT_HERE = {
     "test_what_was_mapped_is_counted",
     "test_counters_of_an_arm",
     "test_faults_are_timed_on_request_alone",
+    "test_prometheus_knows_how_long_faults_take",
     "test_depth_costs_nothing",
     "test_number_costs_nothing",
     "test_a_binding_is_cheap",
@@ -83,6 +89,21 @@ def both(guest: Guest) -> list[Pages]:
     return [*folios(guest, DENSE), *folios(guest, ASKED)]
 
 
+@contextmanager
+def neighbours(guest: Guest) -> Iterator[None]:
+    """Meanwhile both run again and again, and each time get what they got before."""
+    both_again = f"{ops_command(DENSE)} && {ops_command(ASKED)}"
+    job = guest.start(f"rm -f /run/over; until [ -e /run/over ]; do {both_again} || exit; done")
+    try:
+        yield
+    finally:
+        must(guest, "touch /run/over")
+        done = job.wait()
+    found = histograms(done.out)
+    assert not done.rc
+    assert found == STOCK * (len(found) // 2) != []
+
+
 def is_over(guest: Guest, sizes: str) -> None:
     """Nothing calls us, sysfs says what it said, and everybody gets that."""
     assert "mmp" not in must(guest, HOOKED)
@@ -92,17 +113,21 @@ def is_over(guest: Guest, sizes: str) -> None:
 
 @pytest.fixture
 def given(loaded: Guest) -> Iterator[Guest]:
-    """A guest with some sizes given; the cgroup "a" is bound to a profile that has 64 kB."""
+    """A guest with some sizes given, a cgroup "a" and a profile for it."""
     must(loaded, f"{GIVEN}\nmkdir -p {TOP}/a && echo a >{ROOT}/profiles/create")
     assert both(loaded) == STOCK
     yield loaded
     must(loaded, f"[ ! -d {ROOT} ] || echo 1 >{ROOT}/reset; find {TOP} -depth -type d -delete")
 
 
+ON = f"echo adaptive >{ROOT}/profiles/a/anon_order/policy && {bind('a', 'a')}"
+
+
 def on(guest: Guest) -> str:
-    """The policy of "a" on; what sysfs says of the sizes."""
+    """The cgroup "a" has adaptive; what sysfs says of the sizes."""
     sizes = must(guest, SIZES)
-    must(guest, f"cd {ROOT}/profiles/a/anon_order && echo fixed >policy && {bind('a', 'a')}")
+    must(guest, ON)
+    assert is_large(inside(guest, "a")[0])
     return sizes
 
 
@@ -114,7 +139,8 @@ def test_what_can_be_had(loaded: Guest) -> None:
     assert must(loaded, f"cat {ROOT}/provider") == "ftrace\n"
     text = must(loaded, f"cd {ROOT}/points && grep . *")
     points = dict(line.split(":", 1) for line in text.splitlines())
-    assert points.pop("anon_order") == "available"
+    for point in "anon_order", "thp_gfp", "madv_free", "compact":
+        assert points.pop(point) == "available"
     for point, reason in points.items():
         assert reason.startswith("unavailable: ") and "CONFIG_MM_POLICY" in reason
         folder = f"{ROOT}/profiles/default/{point}"
@@ -127,19 +153,37 @@ def test_what_can_be_had(loaded: Guest) -> None:
 def test_a_parameter_that_cannot_be_had(guest: Guest) -> None:
     """The load fails, and the log says why."""
     assert guest.run("modprobe mmpolicy anon_order=fixed compact=eager").rc
-    assert "compact=eager: needs a kernel with CONFIG_MM_POLICY" in must(guest, "dmesg")
+    assert "compact=eager: the kernel does not ask" in must(guest, "dmesg")
     assert guest.run(f"test -e {ROOT}").rc
     assert "mmp" not in must(guest, HOOKED)
+
+
+# A policy at each point, and the function that is hooked for it.
+AT_POINTS = {
+    "anon_order": ("fixed", ASKS),
+    "thp_gfp": ("relaxed", "vma_thp_gfp_mask"),
+    "compact": ("budget", "compact_zone"),
+    "madv_free": ("cap", "madvise_dontneed_free_valid_vma"),
+}
+POLICIES = "; ".join(
+    f"echo {policy} >{ROOT}/profiles/default/{point}/policy"
+    for point, (policy, _) in AT_POINTS.items()
+)
 
 
 def test_nothing_is_hooked_while_all_is_stock(loaded: Guest) -> None:
     """Only a policy hooks functions, and the last one to go unhooks them."""
     assert "mmp" not in must(loaded, HOOKED)
+    for point, (policy, function) in AT_POINTS.items():
+        file = f"{ROOT}/profiles/default/{point}/policy"
+        must(loaded, f"echo {policy} >{file}")
+        assert function in must(loaded, HOOKED)
+        must(loaded, f"echo stock >{file}")
+        assert "mmp" not in must(loaded, HOOKED)
     switch(loaded, "fixed")
-    assert ASKS in must(loaded, HOOKED)
     switch(loaded, "never")
     assert ASKS in must(loaded, HOOKED)
-    must(loaded, f"echo stock >{POINT}/policy")
+    must(loaded, f"{POLICIES}; echo 1 >{ROOT}/reset")
     assert "mmp" not in must(loaded, HOOKED)
 
 
@@ -151,7 +195,6 @@ def test_neighbours_get_what_is_given(given: Guest) -> None:
     eligible = f"{workload('ops')} map 4096 touch 0 1 sh 'grep -h THPeligible /proc/$PPID/smaps' "
     before = must(given, eligible)
     sizes = on(given)
-    assert inside(given, "a") == [{4: 4096}]
     assert both(given) == STOCK
     assert must(given, SIZES) == sizes
     assert must(given, eligible) == before
@@ -168,9 +211,10 @@ def test_neighbours_get_what_is_given(given: Guest) -> None:
     ids=("stock", "reset", "lease", "unload"),
 )
 def test_each_way_of_ending(given: Guest, end: str) -> None:
-    """Sizes are what they were, for everybody, at once."""
-    sizes = on(given)
-    must(given, end)
+    """Sizes are what they were, for everybody, at once; neighbours never had others."""
+    with neighbours(given):
+        sizes = on(given)
+        must(given, end)
     assert inside(given, "a") == STOCK[:1]
     is_over(given, sizes)
 
@@ -225,7 +269,7 @@ def test_the_administrator_writes_meanwhile(given: Guest) -> None:
     assert "256kB/enabled:[always]" in changed
     assert "64kB/enabled:always inherit madvise [never]" in changed
     assert folios(given, DENSE) == [{6: 4096}]
-    assert inside(given, "a") == [{4: 4096}]
+    assert is_large(inside(given, "a")[0])
     must(given, f"echo always >{THP}/enabled")
     assert folios(given, DENSE) == [{9: 4096}]
     must(given, f"echo madvise >{THP}/enabled; echo 1 >{ROOT}/reset")
@@ -234,37 +278,66 @@ def test_the_administrator_writes_meanwhile(given: Guest) -> None:
     assert "mmp" not in must(given, HOOKED)
 
 
+def khugepaged_after(guest: Guest, *writes: str) -> list[list[str]]:
+    """Its number and what the kernel reserves for it, after each write to the file of a size."""
+    found = []
+    for write in writes:
+        mode, kb = write.split()
+        must(guest, f"echo {mode} >{THP}/hugepages-{kb}kB/enabled; echo never >{THP}/enabled")
+        running = guest.run("pgrep -x khugepaged; cat /proc/sys/vm/min_free_kbytes").out.split()
+        found.append([str(len(running) - 1), running[-1]])
+    return found
+
+
 def test_khugepaged_runs_as_given(loaded: Guest) -> None:
-    """A write to a file starts it if huge pages are given, and else it does not."""
-    must(loaded, f"echo never >{THP}/enabled; echo never >{THP}/hugepages-2048kB/enabled")
-    running = "pgrep -x khugepaged; cat /proc/sys/vm/min_free_kbytes"
-    before = loaded.run(running).out
-    assert len(before.split()) == 1
+    """Each write to a file starts and stops it as without a policy."""
+    khugepaged_after(loaded, "always 2048", "never 2048")  # what is reserved at boot is less
+    writes = "never 2048", "always 64", "never 64", "always 2048", "never 2048"
+    stock = khugepaged_after(loaded, *writes)
+    assert stock[0][0] == "0" and stock[3][0] == "1"
     switch(loaded, "fixed", max_order=9)
-    must(loaded, f"echo always >{THP}/hugepages-64kB/enabled; echo never >{THP}/enabled")
-    assert loaded.run(running).out == before
+    assert khugepaged_after(loaded, *writes) == stock
     assert folios(loaded, DENSE) == [{9: 4096}]
-    must(loaded, f"echo always >{THP}/hugepages-2048kB/enabled")
-    assert len(loaded.run(running).out.split()) == 2
-    must(loaded, f"echo never >{THP}/hugepages-2048kB/enabled")
-    assert len(loaded.run(running).out.split()) == 1
 
 
-@pytest.mark.parametrize("times", [pytest.param(10), pytest.param(100, marks=pytest.mark.full)])
+CHANGES_OF_A = [
+    ["set", "--profile", "a", "anon_order", "stock"],
+    ["set", "--profile", "a", "anon_order", "adaptive"],
+    ["unbind", "--cgroup", f"{TOP}/a"],
+    ["bind", "a", "--cgroup", f"{TOP}/a"],
+]
+EXPERIMENT = f"""ab run --design split --cgroup {TOP}/a --treatment anon_order=adaptive
+--lease 1s --block 0.3 --washout 0.1 --interval 0.1 --aa 0 --pairs 500 --out /run/killed.jsonl
+--metric arm.anon_order.wanted_order_4""".split()
+LEASE_ENDS = f"while grep -q active {ROOT}/state; do sleep 0.1; done"
+AFRESH = f"[ -e {ROOT}/profiles/a ] || echo a >{ROOT}/profiles/create"
+SEEN = f"{ops_command(DENSE)}; {ops_command(ASKED)}; {SIZES}"
+KILLED = Path(__file__).with_name("killed.py")
+
+
+def kills(rng: random.Random, times: int) -> Iterator[list[object]]:
+    """For killed.py, in turn: changes of what "a" has, and an experiment in "a"."""
+    for number in range(times):
+        start, commands, end = f"{AFRESH}; {ON}", rng.sample(CHANGES_OF_A, 4), ":"
+        if number % 2:
+            start, commands, end = AFRESH, [EXPERIMENT], LEASE_ENDS
+        look = f"cat {ROOT}/state; {SEEN}; {end}; echo 1 >{ROOT}/reset; {SEEN}; {HOOKED}"
+        yield [start, commands, rng.uniform(0, 2), look]
+
+
+@pytest.mark.parametrize("times", [pytest.param(8), pytest.param(100, marks=pytest.mark.full)])
 def test_sigkill_at_any_moment(given: Guest, times: int) -> None:
-    """Whoever switches is killed; others get what is given, and a reset ends all."""
-    rng = random.Random(times)
-    sizes = must(given, SIZES)
-    command = "for p in fixed never stock; do mmpolicy set --profile a anon_order $p; done"
-    for _ in range(times):
-        must(given, bind("a", "a"))
-        moment = rng.uniform(0, 6)
-        must(given, f"timeout -s KILL {moment:.2f} sh -c {shlex.quote(command)}; true")
-        assert both(given) == STOCK
-        assert must(given, SIZES) == sizes
-        must(given, f"echo 1 >{ROOT}/reset")
-        is_over(given, sizes)
-        must(given, f"echo a >{ROOT}/profiles/create")
+    """Neighbours have what is given, whoever is killed; the lease or a reset ends all."""
+    before, found = must(given, f"{SEEN}; {SEEN}; {HOOKED}"), []
+    killing = f"PYTHONPATH={TREE}/userspace/src /usr/bin/python3 {KILLED}"
+    tasks = [*kills(random.Random(times), times)]
+    for some in (tasks[i : i + 25] for i in range(0, times, 25)):
+        with neighbours(given):
+            command = f"printf %s {shlex.quote(json.dumps(some))} | {killing}"
+            found += json.loads(must(given, command, 60 * len(some)))
+    states, seen = zip(*(text.split("\n", 1) for text in found), strict=True)
+    assert {*seen} == {before}
+    assert states.count("active") > times / 4
 
 
 # Others who are at the same function
@@ -293,22 +366,48 @@ def test_who_traces_the_same_function(loaded: Guest, begin: str, end: str, first
     assert folios(loaded, DENSE) == [{0: 4096}]
 
 
+LIVEPATCH = "/sys/kernel/livepatch/mmpolicy_livepatch"
+ENDS = f"echo 0 >{LIVEPATCH}/enabled; until rmmod mmpolicy_livepatch; do sleep 0.1; done"
+
+
+def test_a_livepatch_of_the_same_function(loaded: Guest) -> None:
+    """There is room for one: whoever comes second is refused, and the first works on."""
+    busy = ("EBUSY",)
+    must(loaded, f"echo always >{THP}/hugepages-32kB/enabled; modprobe mmpolicy_livepatch")
+    must(loaded, f"until grep -q 0 {LIVEPATCH}/transition; do sleep 0.1; done")
+    assert folios(loaded, DENSE) == [{0: 4096}]
+    refused(poke(loaded, [Poke(f"{POINT}/policy", "fixed", 1, busy)]))
+    assert folios(loaded, DENSE) == [{0: 4096}]
+    must(loaded, f"{ENDS} 2>/dev/null")
+    assert folios(loaded, DENSE) == [{3: 4096}]
+    switch(loaded, "fixed", max_order=5)
+    found = loaded.run("modprobe mmpolicy_livepatch")
+    assert found.rc and "busy" in found.out.lower()
+    assert folios(loaded, DENSE) == [{5: 4096}]
+
+
 # The kernel's own writes
 
 
 def test_memory_that_nobody_touches(loaded: Guest) -> None:
-    """Populated by the kernel: policies that need no place decide as ever."""
+    """Populated by the kernel: policies decide as ever."""
     words = "map 4096 madvise 0 4096 23 folios 0 4096"  # MADV_POPULATE_WRITE
     for policy, order in (("fixed", 4), ("never", 0), ("vma_size", 4)):
         switch(loaded, policy)
         assert folios(loaded, words) == [{order: 4096}]
-    before = counters(loaded)["wanted_order_0"]
     switch(loaded, "adaptive")
-    folios(loaded, words)
-    assert counters(loaded)["wanted_order_0"] > before
+    (found,) = folios(loaded, words)
+    assert found[4] > 4096 - 64
 
 
 @pytest.mark.parametrize("rounds", [pytest.param(6), pytest.param(60, marks=pytest.mark.full)])
-def test_load_switch_unload_while_others_fault(machines: Machines, rounds: int) -> None:
+def test_load_switch_unload_while_others_fault(guest: Guest, rounds: int) -> None:
     """No page holds what nobody wrote, and the kernel logs nothing."""
-    storm(machines.get("cloud", mem="2G", cpus=2), rounds, 1, 4, hog_mib=0)
+    storm(guest, rounds, 1, 4, hog_mib=0)
+
+
+@pytest.mark.full
+def test_a_thousand_rounds(guest: Guest) -> None:
+    """The same with one policy in each round, and time to breathe for the threads."""
+    for _ in range(10):
+        storm(guest, 100, 1, 4, 0, "briefly")

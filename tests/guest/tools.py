@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from anon_order import POINT, THP, counters
 from common import must, ran, workload
+from machine import TREE
 from vm import Guest
 
 __all__ = ["POINT", "THP", "counters", "must"]
@@ -32,6 +34,18 @@ echo 60000 >{KHUGEPAGED}/alloc_sleep_millisecs
 echo 4096 >{KHUGEPAGED}/pages_to_scan
 """
 
+# In so many turns, each policy of each point is on once; points do not disturb each other.
+TURNS = 4
+TURN = """
+modprobe mmpolicy || exit
+for point in {root}/policies/*; do
+	set -- "$point"/*
+	[ $# -le {turns} ] || exit
+	shift $(({turn} % $#))
+	echo "${{1##*/}}" >{root}/profiles/default/"${{point##*/}}"/policy || exit
+done
+"""
+
 Pages = dict[int, int]
 
 
@@ -46,9 +60,21 @@ def switch(guest: Guest, policy: str, **knobs: int) -> None:
     must(guest, "\n".join([*writes, f"echo {policy} >{POINT}/policy"]))
 
 
+def turn_policies(guest: Guest, turn: int) -> None:
+    """Load the module and switch to a policy of each point."""
+    must(guest, TURN.format(root=ROOT, turns=TURNS, turn=turn))
+
+
 def touch(guest: Guest, pattern: str, mib: int = 16, rounds: int = 1) -> dict[str, Any]:
     """Run the workload touch; it fails by itself where data is wrong."""
     return ran(guest, f"{workload('touch')} {pattern} {mib} {rounds}")
+
+
+def readme(heading: str) -> list[list[str]]:
+    """The commands of each block below a heading of README.md."""
+    text = (TREE / "README.md").read_text().partition(f"\n## {heading}\n")[2]
+    blocks = re.findall(r"^```\n(.*?)^```$", text.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
+    return [block.splitlines() for block in blocks]
 
 
 def ops_command(words: str, *shell: str) -> str:

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0
+"""./dev fuzz: random writes to all files of the module, in a guest, and a model of them."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from typing import Any
+
+from common import main, must, new_guest, ran, workload
+from vm import Guest
+
+WORKERS = 3
+PER_SECOND = 40  # writes, on the slowest kernel and a busy machine
+
+
+def fuzz(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
+    """What was done; it fails by itself where a file is not as the model has it."""
+    print(f"seed {seed}, {writes} writes", flush=True)
+    module = must(guest, "modinfo -n mmpolicy").strip()
+    words = f"{module} {seed} {writes} {WORKERS}"
+    return ran(guest, f"{workload('fuzz')} {words}", timeout=600 + writes / PER_SECOND)
+
+
+def run() -> None:
+    """One seed."""
+    parser = argparse.ArgumentParser(prog="./dev fuzz", description=__doc__)
+    parser.add_argument("--flavor", default="patched", help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="(default: random)")
+    parser.add_argument("--writes", type=int, default=20_000, help="(default: %(default)s)")
+    options = parser.parse_args()
+    with new_guest(options.flavor, mem="2G", cpus=2) as guest:
+        print(fuzz(guest, options.seed, options.writes))
+        guest.scan_leaks()
+
+
+if __name__ == "__main__":
+    sys.exit(main(run))

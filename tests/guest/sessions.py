@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The commands that documents show, and what they print."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from machine import TREE
+from vm import Guest
+
+from .test_ab import INCONCLUSIVE, WORSE
+from .tools import ROOT, must, readme
+
+PLACE = "/tmp/session"  # where they are typed
+# What is measured differs from run to run: the first line of it is enough.
+MEASURED = re.compile(r"mmpolicy (stats|map|ab run (?!--dry-run)|ab report)")
+# A test has less time, and may have a slower machine.
+IN_A_TEST = {
+    "--block 6s --washout 2s --pairs 12": "--block 2s --washout 0.5s --pairs 7",
+    "--lease 1m --cmd-timeout 30s": "--lease 5m --cmd-timeout 2m",
+}
+FEW_PAIRS = "--block 1s --washout 0.2s --pairs 6 --aa 1"
+
+
+class Step(NamedTuple):
+    """A command, whether it is for the host with the policies, and what is shown of its output."""
+
+    command: str
+    here: bool
+    output: str
+
+
+def steps(text: str) -> list[Step]:
+    """All commands of the console blocks of a document."""
+    blocks = re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    pattern = re.compile(r"^([#$]) (.*\n(?:> .*\n)*)((?:(?![#$] ).*\n)*)", re.MULTILINE)
+    return [
+        Step(command.replace("\n> ", "\n").strip(), prompt == "#", output)
+        for block in blocks
+        for prompt, command, output in pattern.findall(block)
+    ]
+
+
+def shape(output: str, measured: bool) -> list[str]:
+    """Lines without what differs from host to host: numbers, hashes, the width of columns."""
+    number = r"\b[0-9A-F]{20,}\b|\d[\d.:]*"
+    lines = [" ".join(re.sub(number, "N", line).split()) for line in output.splitlines()]
+    return lines[:1] if measured else lines
+
+
+def on_the_host(guest: Guest, command: str) -> str:
+    """Run a command in the guest, which ends well or says why not."""
+    result = guest.run(command, 1200, cwd=PLACE)
+    assert result.rc == 0 or result.out.startswith("mmpolicy: cannot "), result.out
+    return result.out
+
+
+def at_the_desk(command: str, folder: Path) -> str:
+    """Run a command where the samples were copied to."""
+    command = command.replace("mmpolicy", f"{sys.executable} -m mmpolicy", 1)
+    done = subprocess.run(
+        ["sh", "-c", command], check=False, cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode in (0, INCONCLUSIVE, WORSE), done.stderr
+    return done.stdout
+
+
+def replay(guest: Guest, name: str, folder: Path) -> None:
+    """Type the session of a document; each command prints what is shown there."""
+    must(guest, f"mkdir -p {PLACE}")
+    for command, here, output in steps((TREE / f"docs/{name}.md").read_text()):
+        typed = command
+        for shown, instead in IN_A_TEST.items():
+            typed = typed.replace(shown, instead)
+        if here:
+            printed = on_the_host(guest, typed)
+        else:
+            (folder / "redis.jsonl").write_text(must(guest, f"cat {PLACE}/redis.jsonl"))
+            printed = at_the_desk(typed, folder)
+        measured = bool(MEASURED.match(command))
+        assert shape(printed, measured) == shape(output, measured), f"{command}\n{printed}"
+
+
+def for_one_service(guest: Guest, folder: Path) -> None:
+    """Type what README.md says for one service, and see that it has an effect."""
+    ((*commands, report),) = readme("For one service")
+    lines = [each.replace("pgfault/s lower'", f"pgfault/s lower' {FEW_PAIRS}") for each in commands]
+    must(guest, f"mkdir -p {PLACE}")
+    for some, bound in (lines[:3], True), (lines[3:], False):
+        must(guest, "\n".join([f"cd {PLACE} || exit; set -e", *some]))
+        assert bool(must(guest, f"cat {ROOT}/profiles/try/cgroups")) == bound
+    assert must(guest, f"cat {ROOT}/experiment/enabled") == "0\n"
+    (folder / "ab-1.jsonl").write_text(must(guest, f"cat {PLACE}/ab-*.jsonl"))
+    assert "verdict: " in at_the_desk(report, folder)
+    assert (folder / "ab.html").exists()

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0
+"""How much memory the module takes: many profiles, many bindings, many switches."""
+
+from __future__ import annotations
+
+import pytest
+from vm import Guest
+
+from .tools import ROOT, must
+
+PROFILES = 100
+BINDINGS = 1000
+PROFILE_KB, BINDING_KB = 60, 1  # each, at most; docs/security.md has what was measured
+NOISE_KB = 1500
+CGROUPS = "/sys/fs/cgroup/many"
+# What waits for its end is given time; slabs that are empty are given back.
+USED = """
+sleep 0.3; sync; echo 3 >/proc/sys/vm/drop_caches; sleep 0.3
+for slab in /sys/kernel/slab/*; do echo 1 >$slab/shrink 2>&-; done
+awk '/^(SUnreclaim|Percpu|VmallocUsed):/ { n += $2 } END { print n }' /proc/meminfo
+"""
+CREATE = f"for i in $(seq {PROFILES}); do echo p$i >{ROOT}/profiles/create || exit; done"
+BIND = f"""
+i=0
+for id in $(stat -c %i {CGROUPS}/*/); do
+    i=$((i % {PROFILES} + 1)); echo $id >{ROOT}/profiles/p$i/cgroups || exit
+done
+"""
+ALL_AND_BACK = f"{CREATE}\n{BIND}\necho 1 >{ROOT}/reset"
+SWITCH = f"""
+end=$(($(date +%s) + seconds)) n=0
+until [ $n -ge 300 ] && [ $(date +%s) -ge $end ]; do
+    for policy in never fixed adaptive vma_size stock; do
+        n=$((n + 1)); cd {ROOT}/profiles/p$((n % {PROFILES} + 1)) || exit
+        echo $policy >anon_order/policy; echo $((n % 9)) >anon_order/fixed/max_order
+        echo cap >madv_free/policy; echo stock >madv_free/policy
+    done
+done
+"""
+
+
+def used(guest: Guest) -> int:
+    """Memory of the kernel, in kB."""
+    return int(must(guest, USED))
+
+
+@pytest.mark.parametrize(
+    "seconds", (0, pytest.param(3600, marks=[pytest.mark.full, pytest.mark.flavor("patched")]))
+)
+def test_memory(loaded: Guest, seconds: int) -> None:
+    """It grows with what there is, not with what is done, and all of it is given back."""
+    must(loaded, f"mkdir -p {CGROUPS} && cd {CGROUPS} && mkdir $(seq {BINDINGS})")
+    must(loaded, ALL_AND_BACK)  # so that slabs are there
+    at_first = used(loaded)
+    must(loaded, CREATE)
+    with_profiles = used(loaded)
+    must(loaded, BIND)
+    with_bindings = used(loaded)
+    must(loaded, f"seconds={seconds}{SWITCH}", timeout=seconds * 4 + 600)
+    after_switching = used(loaded)
+    assert must(loaded, f"cat {ROOT}/profiles/*/cgroups | wc -l").strip() == str(BINDINGS)
+    must(loaded, f"echo 1 >{ROOT}/reset")
+    for _ in range(4):
+        must(loaded, ALL_AND_BACK)
+    in_the_end = used(loaded)
+    print(at_first, with_profiles, with_bindings, after_switching, in_the_end)
+    must(loaded, f"find {CGROUPS} -depth -type d -exec rmdir {{}} +")
+    assert with_profiles - at_first < PROFILES * PROFILE_KB
+    assert with_bindings - with_profiles < BINDINGS * BINDING_KB + NOISE_KB
+    assert after_switching - with_bindings < NOISE_KB
+    assert in_the_end - at_first < NOISE_KB

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The demo, as ./dev demo runs it once all is built."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from machine import TREE
+
+from .conftest import Machines
+
+
+@pytest.mark.flavor("cloud")
+def test_the_demo_on_a_stock_kernel(all_machines: Machines) -> None:
+    """It ends well, and its table says what it is to show."""
+    all_machines.end()
+    command = [str(TREE / "bench/demo"), "cloud"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    rows = [line.split() for line in output.splitlines()]
+    table = {
+        row[0]: [float(word) for word in row[1:]]
+        for row in rows
+        if len(row) == 7 and row[0] in ("stock-4k", "stock-64k", "adaptive")
+    }
+    faults, instructions, _, _, _, memory = range(6)
+    small, large, adaptive = (table[name] for name in ("stock-4k", "stock-64k", "adaptive"))
+    assert adaptive[faults] < small[faults] / 10
+    assert adaptive[instructions] < small[instructions] / 3
+    assert adaptive[memory] < 1.1 * small[memory] < large[memory] / 10
+    assert output.endswith("The guest's kernel log shows no warning and no bug.\n")

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Random writes by several processes at once: each answer and each file as a model has them."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import pytest
+from vm import Guest
+
+from .conftest import Machines
+from .fuzz import fuzz
+
+LONG = True
+
+
+def clean(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
+    """As the model has it, and the kernel's checkers see nothing."""
+    found = fuzz(guest, seed, writes)
+    print(found)
+    assert found["writes"] >= writes
+    assert found["chaotic"] and found["resets"]
+    assert 0 < found["refused"] < found["writes"]
+    guest.check()
+    guest.scan_leaks()
+    return found
+
+
+@pytest.mark.parametrize("seed", (1, None))
+def test_fuzz(machines: Machines, seed: int | None) -> None:
+    """Always the same writes, and some that nobody has tried."""
+    guest = machines.get(mem="2G", cpus=2, swap="1G")
+    clean(guest, secrets.randbits(32) if seed is None else seed, 4000)
+
+
+@pytest.mark.parametrize(
+    ("flavor", "writes"),
+    [
+        pytest.param("debug", 1500, marks=pytest.mark.flavor("debug")),
+        pytest.param("cloud", 1500, marks=pytest.mark.flavor("cloud")),
+        pytest.param("debug", 100_000, marks=[pytest.mark.flavor("debug"), pytest.mark.full]),
+        pytest.param("kasan", 100_000, marks=[pytest.mark.flavor("kasan"), pytest.mark.full]),
+        pytest.param("patched", 1_000_000, marks=[pytest.mark.flavor("patched"), pytest.mark.full]),
+        pytest.param("cloud", 1_000_000, marks=[pytest.mark.flavor("cloud"), pytest.mark.full]),
+    ],
+)
+def test_fuzz_on(machines: Machines, flavor: str, writes: int) -> None:
+    """With the kernel's checkers; without the hooks; for long."""
+    found = clean(machines.get(flavor, mem="2G", cpus=2), secrets.randbits(32), writes)
+    assert writes < 100_000 or (found["expiries"] and found["loads"])

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The optional series large-folio-faults/: writes to memory that is there already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from common import counting_guest, ran, workload
+from vm import Guest
+
+from .conftest import Machines
+from .tools import POINT, counters, folios, must, switch
+
+pytestmark = [pytest.mark.flavor("large"), pytest.mark.full]
+
+LONG = True
+MIB = 64
+PAGES = MIB * 256
+MADV_DONTNEED = 4
+MADV_FREE = 8
+RANGES = 1000
+# Rounds of each.
+CASES = {"parent": 3, "child": 3, "sparse": 21, "read": 3, "few": 5, "fresh": 3}
+LARGE = ("fixed-4", "vma_size-4", "adaptive-4", "fixed-8")
+ARMS: dict[str, tuple[str, dict[str, int]]] = {
+    "never": ("never", {}),
+    "fixed-2": ("fixed", {"max_order": 2}),
+    "fixed-4": ("fixed", {"max_order": 4}),
+    "fixed-8": ("fixed", {"max_order": 8}),
+    "vma_size-4": ("vma_size", {"max_order": 4}),
+    "adaptive-4": ("adaptive", {"max_order": 4}),
+}
+Found = dict[str, dict[str, dict[str, Any]]]
+
+
+def rewrite(guest: Guest, case: str) -> dict[str, Any]:
+    """Run the workload rewrite; it fails by itself where data is wrong."""
+    return ran(guest, f"{workload('rewrite')} {case} {MIB} {CASES[case]}")
+
+
+@pytest.fixture(scope="module")
+def found(all_machines: Machines) -> Found:
+    """What each case takes in each arm, all of it in one guest; "stock" has no module."""
+    all_machines.end()
+    with counting_guest("large", "2G") as guest:
+        rewrite(guest, "fresh")  # warms up the free lists
+        found = {"stock": {case: rewrite(guest, case) for case in CASES}}
+        must(guest, "modprobe mmpolicy")
+        for arm, (policy, knobs) in ARMS.items():
+            switch(guest, policy, **knobs)
+            found[arm] = {case: rewrite(guest, case) for case in CASES}
+        must(guest, f"echo 8 >{POINT}/max_copy_order")
+        switch(guest, "fixed", max_order=8)
+        found["copy-8"] = {"read": rewrite(guest, "read")}
+    return found
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_parent_keeps_its_folios(found: Found, arm: str) -> None:
+    """After the child has gone, no policy costs more than order 0 does."""
+    stock, taken = (found[name]["parent"]["ticks"] for name in ("stock", arm))
+    assert taken <= 1.02 * stock, f"{taken / stock:.3f}"
+
+
+@pytest.mark.parametrize("arm", LARGE)
+def test_parent_takes_a_fault_for_each_folio(found: Found, arm: str) -> None:
+    """All entries that map a folio become writable at once."""
+    stock, taken = (found[name]["parent"] for name in ("stock", arm))
+    assert taken["faults"] <= PAGES / 8
+    assert taken["ticks"] <= 0.4 * stock["ticks"], f"{taken['ticks'] / stock['ticks']:.3f}"
+
+
+@pytest.mark.parametrize("case", ["child", "read"])
+@pytest.mark.parametrize("arm", LARGE)
+def test_blocks_are_copied(found: Found, arm: str, case: str) -> None:
+    """A child that writes everything, or who has read first, gets 64 kB a fault by default."""
+    stock, taken = (found[name][case] for name in ("stock", arm))
+    assert PAGES / 16 <= taken["faults"] <= PAGES / 8
+    assert taken["ticks"] <= 0.5 * stock["ticks"], f"{taken['ticks'] / stock['ticks']:.3f}"
+    assert taken["kb"] <= 1.01 * stock["kb"]
+
+
+def test_a_read_before_costs_little(found: Found) -> None:
+    """If max_copy_order is no limit, a write after a read costs as much as a first touch."""
+    best = min(found[arm]["fresh"]["ticks"] for arm in ARMS if arm.startswith("fixed"))
+    taken = found["copy-8"]["read"]["ticks"]
+    assert taken <= 1.15 * best, f"{taken / best:.3f}"
+
+
+@pytest.mark.parametrize("case", ["sparse", "few"])
+def test_adaptive_copies_what_is_written(found: Found, case: str) -> None:
+    """It sees that no block is written in full, and copies single pages."""
+    stock, taken = (found[name][case] for name in ("stock", "adaptive-4"))
+    for key in ("ticks", "kb"):
+        assert taken[key] <= 1.05 * stock[key], f"{key}: {taken[key] / stock[key]:.3f}"
+
+
+def test_a_knob_caps_what_is_copied(machines: Machines) -> None:
+    """Below what the policy would give; 0 is a page, and 256 kB are more than the default."""
+    guest = machines.get("large", mem="2G", cpus=2, swap="1G")
+    must(guest, "modprobe mmpolicy")
+    switch(guest, "fixed", max_order=8)
+    for order in (0, 2, 6):
+        must(guest, f"echo {order} >{POINT}/max_copy_order")
+        assert 1 <= rewrite(guest, "child")["faults"] / (PAGES >> order) < 1.2
+
+
+@pytest.mark.flavor("patched")
+def test_stock_costs_nothing(found: Found, all_machines: Machines) -> None:
+    """With all policies at stock, forks and faults take what they take without the series."""
+    all_machines.end()
+    with counting_guest("patched", "2G") as guest:
+        rewrite(guest, "fresh")
+        for case in ("parent", "child", "read", "fresh"):
+            taken, without = found["stock"][case]["ticks"], rewrite(guest, case)["ticks"]
+            assert taken <= 1.003 * without, f"{case}: {taken / without:.4f}"
+
+
+def test_a_small_rest_is_given_back(machines: Machines) -> None:
+    """A folio is kept only if at least half of it is there."""
+    guest = machines.get("large", mem="2G", cpus=2, swap="1G")
+    must(guest, "modprobe mmpolicy")
+    switch(guest, "fixed", max_order=4)
+    for gone, kept in ((6, True), (10, False)):
+        words = f"map 16 touch 0 16 madvise 0 {gone} {MADV_DONTNEED} fork touch {gone} 16 verify"
+        (pages,) = folios(guest, f"{words} folios {gone} 16")
+        assert (0 not in pages) == kept, pages
+
+
+@pytest.mark.parametrize("advice", [MADV_DONTNEED, MADV_FREE])
+def test_many_ranges_are_freed_with_one_flush(machines: Machines, advice: int) -> None:
+    """Each other CPU, which runs a thread, flushes its TLB once for 1,000 ranges."""
+    guest = machines.get("large", mem="1G", cpus=4)
+    result = ran(guest, f"{workload('vector')} {advice}")
+    assert result["cpus"] == 4
+    for way in ("each", "all"):
+        gone, kept = ("lazy", "freed") if advice == MADV_FREE else ("freed", "lazy")
+        assert result[way][gone] >= RANGES - 64  # a CPU marks 31 pages at a time as lazy
+        assert result[way][kept] == 0
+    assert result["each"]["flushed"] >= RANGES
+    assert result["all"]["flushed"] <= 12  # three, if nothing else happens
+
+
+# Safety
+
+DISK = """
+disk=zram$(cat /sys/class/zram-control/hot_add) &&
+echo 8M >/sys/block/$disk/disksize &&
+echo 1 >/sys/kernel/mm/ksm/run &&
+echo /dev/$disk
+"""
+POLICIES = ("adaptive", "fixed")
+
+
+def scramble(guest: Guest, disk: str, seed: int, operations: int) -> None:
+    """Run the workload scramble; it fails by itself where a byte is wrong."""
+    command = f"{workload('scramble')} {seed} {operations} {disk}"
+    result = ran(guest, command, timeout=operations / 2 + 600)
+    assert result["operations"] >= operations
+    assert result["pins"] > 0
+
+
+@pytest.mark.parametrize(
+    ("flavor", "operations"),
+    [
+        pytest.param("large", 10_000, marks=pytest.mark.flavor("large")),
+        pytest.param("large-kasan", 20_000, marks=pytest.mark.flavor("large-kasan")),
+    ],
+)
+def test_no_byte_is_lost(machines: Machines, flavor: str, operations: int) -> None:
+    """Fork, write, read, madvise, mremap, pin, swap and userfaultfd at random."""
+    guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
+    disk = must(guest, DISK).strip()
+    must(guest, "modprobe mmpolicy")
+    for seed, policy in enumerate(POLICIES):
+        switch(guest, policy, max_order=4 + seed)
+        before = counters(guest)["reuse"]
+        scramble(guest, disk, seed, operations // len(POLICIES))
+        assert counters(guest)["reuse"] > before + operations / 500

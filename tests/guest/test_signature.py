@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Signed modules, on Debian's kernel as Secure Boot has it, with a key that is enrolled."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from common import must
+from machine import Kernel, cache_dir
+from vm import Guest
+
+from .conftest import Machines
+from .tools import folios, switch
+
+pytestmark = pytest.mark.flavor("cloud")
+
+NEW_KEY = "openssl req -new -x509 -nodes -newkey rsa:2048 -days 9 -outform DER"
+
+
+def key(folder: Path, name: str) -> tuple[Path, Path]:
+    """A new private key, and its certificate."""
+    paths = folder / f"{name}.priv", folder / f"{name}.der"
+    argv = [*NEW_KEY.split(), "-subj", f"/CN={name}/", "-keyout", str(paths[0])]
+    subprocess.run([*argv, "-out", str(paths[1])], check=True, capture_output=True)
+    return paths
+
+
+def sign(kernel: Kernel, folder: Path, name: str) -> tuple[Path, Path]:
+    """The module, signed with a new key, and the certificate of that."""
+    assert kernel.modules
+    signed = folder / f"{name}.ko"
+    (tool,) = kernel.image.parent.glob("root/usr/lib/linux-kbuild-*/scripts/sign-file")
+    private, certificate = key(folder, name)
+    unsigned = kernel.modules / "updates/mmpolicy.ko"
+    subprocess.run([tool, "sha256", private, certificate, unsigned, signed], check=True)
+    return signed, certificate
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Where a guest sees files."""
+    path = Path(tempfile.mkdtemp(prefix="keys-", dir=cache_dir()))
+    yield path
+    shutil.rmtree(path)
+
+
+def refused(guest: Guest, why: str) -> None:
+    """The kernel does not take the module, and doctor knows that and what to do."""
+    assert guest.run("mmpolicy load").rc
+    text = guest.run("mmpolicy doctor").out
+    assert f"warn  signature   {why}\n      next: mokutil --import" in text
+
+
+def test_who_has_signed(machines: Machines, folder: Path) -> None:
+    """A module without a signature or of an unknown key is refused; with the right one it works."""
+    kernel = Kernel.of_flavor("6.12", "cloud")
+    known, certificate = sign(kernel, folder, "enrolled")
+    unknown, _ = sign(kernel, folder, "stranger")
+    guest = machines.get("cloud", mem="2G", key=certificate, append="lockdown=integrity")
+    must(guest, "mount -t securityfs none /sys/kernel/security")
+    refused(guest, "the kernel wants a signed module, this is none")
+    place = "/lib/modules/$(uname -r)/updates/mmpolicy.ko"
+    must(guest, f"cp {unknown} {place}")
+    refused(guest, "key of 'stranger' is not enrolled")
+    must(guest, f"cp {known} {place} && mmpolicy load")
+    assert "signed by 'enrolled', which the kernel knows" in must(guest, "mmpolicy doctor")
+    switch(guest, "fixed")
+    assert folios(guest, "map 1024 touch 0 1024 folios 0 1024") == [{4: 1024}]

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The point compact on Debian's own kernel, by ftrace: who is asked, and what is counted."""
+
+from __future__ import annotations
+
+import compact
+import pytest
+from common import counters, ran
+from vm import Guest
+
+from . import test_compact, test_stock_kernel
+from .conftest import Machines
+from .test_storm import storm_under_pressure
+from .tools import must, vmstat
+
+pytestmark = pytest.mark.flavor("cloud")
+
+guest = test_stock_kernel.guest
+
+
+def test_budget_stops_scanning(machines: Machines, stock: str) -> None:
+    """Where it is of no use; and what is counted is what the kernel counted."""
+    command = test_compact.CASES["hopeless"].command(1)
+    scanned = {}
+    for policy in "stock", "budget":
+        machines.end()
+        guest = machines.get(stock, mem="1152M", cpus=1, nodes=2)
+        must(guest, "echo 0 >/proc/sys/vm/compaction_proactiveness; modprobe mmpolicy")
+        must(guest, f"echo {policy} >{compact.POINT}/policy")
+        found = compact.values_of(ran(guest, command, timeout=600))
+        assert found["damaged"] == 0
+        scanned[policy] = found["scanned"]
+    counted = counters(guest, "compact")
+    assert counted["skipped"] > 0 < counted["failure"]
+    for kind in "migrate_scanned", "free_scanned":
+        assert counted[kind] == found[kind]
+    assert scanned["stock"] > 500_000
+    # With the time that this takes, what budget may scan grows; test_compact counts instructions.
+    assert scanned["budget"] < scanned["stock"] / 3
+    machines.end()
+
+
+def test_last_priority_is_never_held_back(machines: Machines, stock: str) -> None:
+    """As in test_compact."""
+    test_compact.check_last_priority(machines, stock, mem="800M")
+
+
+def test_others_are_not_asked(loaded: Guest) -> None:
+    """Nor is the administrator, who compacts as ever; nothing is counted."""
+    must(loaded, f"echo budget >{compact.POINT}/policy")
+    before = vmstat(loaded, "compact_free_scanned")
+    must(loaded, "echo 1 >/proc/sys/vm/compact_memory")
+    assert vmstat(loaded, "compact_free_scanned") > before
+    assert not any(counters(loaded, "compact").values())
+
+
+@pytest.mark.parametrize("rounds", [pytest.param(3), pytest.param(20, marks=pytest.mark.full)])
+def test_load_switch_unload_while_others_compact(
+    machines: Machines, stock: str, rounds: int
+) -> None:
+    """The module waits for those who compact in a call of its own."""
+    storm_under_pressure(machines, stock, rounds)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-2.0
+"""stress-ng uses memory in every way and verifies what it holds, under each policy."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from .conftest import Machines
+from .tools import TURNS, must, turn_policies
+
+# How often, so that it takes some seconds each.
+OPERATIONS = {
+    "vm": 20_000,
+    "madvise": 10,
+    "mremap": 40,
+    "fork": 1000,
+    "numa": 20,
+    "userfaultfd": 20_000,
+}
+SMALL = "--vm-bytes 16M --mremap-bytes 16M --userfaultfd-bytes 16M"
+
+
+# On the kernel with lockdep only the first: adaptive, and what else comes first by name.
+RUNS = [("patched", turn) for turn in range(TURNS)] + [("debug", 0)]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("flavor", "turn"),
+    [pytest.param(*run, marks=pytest.mark.flavor(run[0])) for run in RUNS],
+)
+def test_stress(machines: Machines, flavor: str, turn: int) -> None:
+    """Two of each, all at once: nothing that they verify is wrong."""
+    guest = machines.get(flavor, mem="1G", cpus=2, nodes=2, swap="1G")
+    turn_policies(guest, turn)
+    words = [f"--{name} 2 --{name}-ops {number}" for name, number in OPERATIONS.items()]
+    command = f"stress-ng --verify --metrics-brief --timeout 30m {SMALL} {' '.join(words)}"
+    told = must(guest, f"cd /tmp && {command}", timeout=2000)
+    done = dict(re.findall(r"metrc: \[\d+\] (\w+) +(\d+) ", told))
+    assert "successful run completed" in told
+    for name, number in OPERATIONS.items():
+        assert int(done[name]) >= number, told
