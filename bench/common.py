@@ -116,9 +116,38 @@ class Results:
         """One number as a multiple of another arm's."""
         return self.value(arm, case, key) / self.value(base, case, key)
 
+    def complete(self, arms: Sequence[str]) -> list[str]:
+        """The cases that all of these arms have."""
+        return [
+            case
+            for case in self.cases()
+            if set(arms) <= {sample.arm for sample in self.samples if sample.case == case}
+        ]
+
     def save(self, path: Path) -> None:
         """Write everything as JSON."""
-        path.write_text(json.dumps({"version": 1, **asdict(self)}, indent=1) + "\n")
+        new = path.with_name(f"{path.name}.new")  # the end of the run leaves all or nothing
+        new.write_text(json.dumps({"version": 1, **asdict(self)}, indent=1) + "\n")
+        new.replace(path)
+
+    @classmethod
+    def resume(cls, path: Path | None, bench: str, about: dict[str, str]) -> Results:
+        """What a file has already; it has to be about the same."""
+        if not path or not path.exists():
+            return cls(bench, about)
+        found = json.loads(path.read_text())
+        for key, value in {**about, "bench": bench}.items():
+            if {**found["about"], "bench": found["bench"]}.get(key) != value:
+                raise BenchError(f"{path} has other {key}: remove it, or give another name")
+        samples = [Sample(**sample) for sample in found["samples"]]
+        return cls(bench, found["about"], samples)
+
+
+def hash_of(*folders: str) -> str:
+    """What the files of folders of the tree are told by."""
+    paths = (path for folder in folders for path in sorted((TREE / folder).rglob("*")))
+    texts = (path.read_bytes() for path in paths if path.is_file())
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
 
 
 def progress(text: str) -> None:
@@ -147,14 +176,21 @@ def measure(
     arms: Sequence[Arm],
     mem: str,
     take: Callable[[Guest, Arm], Iterator[Sample]],
+    path: Path | None = None,
 ) -> None:
-    """Take the samples of each arm, in a fresh guest each: state does not carry over."""
+    """Take the samples of each arm, in a fresh guest each: state does not carry over.
+
+    With a path, each is saved as soon as it is there.
+    """
     for number, arm in enumerate(arms, start=1):
         begin = time.monotonic()
         with counting_guest(arm.flavor, mem) as guest:
             results.about[f"kernel of {arm.name}"] = must(guest, "uname -r").strip()
             must(guest, arm.setup or ":")
-            results.samples += take(guest, arm)
+            for sample in take(guest, arm):
+                results.samples.append(sample)
+                if path:
+                    results.save(path)
         seconds = time.monotonic() - begin
         progress(f"{results.bench}: {arm.name} ({number} of {len(arms)}) took {seconds:.0f} s")
 
