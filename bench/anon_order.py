@@ -53,7 +53,7 @@ class Case:
         return f"{self.pattern} {self.mib}M"
 
 
-MALLOC = Case("malloc", 128, 51)
+MALLOC = Case("malloc", 128, 11)
 
 
 def policy(name: str, cap: int | None = None) -> str:
@@ -94,8 +94,6 @@ QUICK_ARMS = (BASE, "stock-64k", "patched", "fixed-4", "adaptive-4")
 def cases(mib: int) -> list[Case]:
     """All cases on an area. More rounds where they are cheap: less noise.
 
-    After others, a fault of malloc may find the lists of free pages of the CPU at a
-    point where each round moves a batch of them out and in again, at twice the cost.
     There is no room for a large stack below the first page of one.
     """
     dense = 11 if mib == SMALL else 3

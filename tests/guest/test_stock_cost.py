@@ -15,8 +15,8 @@ from common import Results, Sample, counting_guest, must, ran, workload
 from vm import Guest
 
 from .conftest import Machines
+from .limits import NOISE, Repeated
 from .test_bindings import TOP, bind
-from .test_cost import NOISE
 from .test_stock_kernel import DENSE, POLICIES
 from .tools import POINT, ROOT, THP, back_to_boot
 
@@ -102,15 +102,19 @@ PAIRS = {"debian": ("cloud", "patched"), "lean": ("traced", "patched")}
         pytest.param("lean", marks=[pytest.mark.flavor(*PAIRS["lean"]), pytest.mark.full]),
     ],
 )
-def costs(all_machines: Machines, request: pytest.FixtureRequest) -> Results:
+def costs(all_machines: Machines, request: pytest.FixtureRequest) -> Repeated:
     """A kernel without and one with the hooks; the way and what is set make an arm's name."""
-    all_machines.end()
-    results = Results("stock_cost", {"pair": request.param})
-    for way, flavor in zip(("ftrace", "hooks"), PAIRS[request.param], strict=True):
-        with counting_guest(flavor, "1G") as guest:
-            results.samples += take(guest, way)
-            guest.check()
-    return results
+
+    def take_both() -> Results:
+        all_machines.end()
+        results = Results("stock_cost", {"pair": request.param})
+        for way, flavor in zip(("ftrace", "hooks"), PAIRS[request.param], strict=True):
+            with counting_guest(flavor, "1G") as guest:
+                results.samples += take(guest, way)
+                guest.check()
+        return results
+
+    return Repeated(take_both)
 
 
 def fault(costs: Results, arm: str, case: Case) -> float:
@@ -120,30 +124,41 @@ def fault(costs: Results, arm: str, case: Case) -> float:
 
 @pytest.mark.parametrize("case", WHILE_OFF, ids=Case.name)
 @pytest.mark.parametrize("state", ("loaded", "reset", "unloaded"))
-def test_off_costs_nothing(costs: Results, state: str, case: Case) -> None:
+def test_off_costs_nothing(costs: Repeated, state: str, case: Case) -> None:
     """Against the same kernel before the module came."""
-    ratio = costs.ratio(f"ftrace {state}", "ftrace before", case.name(), "ticks")
-    assert ratio <= 1.001 + NOISE
+
+    def of_before(run: Results) -> float:
+        return run.ratio(f"ftrace {state}", "ftrace before", case.name(), "ticks")
+
+    costs.hold(1.001 + NOISE, of_before, f"ticks of {case.name()}, {state}")
 
 
 @pytest.mark.parametrize(("case", "noise"), [(FORWARD, NOISE), (SPARSE, 0.005)])
-def test_what_a_neighbour_pays(costs: Results, case: Case, noise: float) -> None:
+def test_what_a_neighbour_pays(costs: Repeated, case: Case, noise: float) -> None:
     """A fault of somebody without a policy, against one while no size is given or open.
 
     Lists of free pages make sparse access vary by more; and one fault in 32 asks twice.
     """
-    taken, stock = (fault(costs, f"ftrace {name}", case) for name in ("neighbour", "off"))
-    assert 1 < taken / stock <= 1.02 + noise, (taken, stock)
+
+    def of_off(run: Results) -> float:
+        return fault(run, "ftrace neighbour", case) / fault(run, "ftrace off", case)
+
+    assert of_off(costs.run()) > 1
+    costs.hold(1.02 + noise, of_off, f"a fault of a neighbour, {case.name()}")
 
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
-def test_what_a_call_costs(costs: Results, policy: str) -> None:
+def test_what_a_call_costs(costs: Repeated, policy: str) -> None:
     """Where the kernel calls the function anyway: beyond what the policy costs by the hooks."""
-    by = {
-        way: fault(costs, f"{way} {policy}", FORWARD) - fault(costs, f"{way} given", FORWARD)
-        for way in ("ftrace", "hooks")
-    }
-    assert by["ftrace"] - by["hooks"] <= 50, by
+
+    def beyond(run: Results) -> float:
+        ftrace, hooks = (
+            fault(run, f"{way} {policy}", FORWARD) - fault(run, f"{way} given", FORWARD)
+            for way in ("ftrace", "hooks")
+        )
+        return ftrace - hooks
+
+    costs.hold(50, beyond, f"instructions of a call, {policy}")
 
 
 # Debian's kernel has longer ways for locks and page tables, which policies use.
@@ -152,32 +167,42 @@ ON_DEBIAN = {("madv_free", "on"): 140}
 
 @pytest.mark.parametrize("who", ("on", "neighbour"))
 @pytest.mark.parametrize("point", ELSEWHERE)
-def test_what_a_call_costs_elsewhere(costs: Results, point: str, who: str) -> None:
+def test_what_a_call_costs_elsewhere(costs: Repeated, point: str, who: str) -> None:
     """Beyond what the same costs by the hooks."""
-    by = {
-        way: {arm: costs.value(f"{way} {arm}", point, "ticks") for arm in ("off", who)}
-        for way in ("ftrace", "hooks")
-    }
-    ftrace, hooks = (arms[who] - arms["off"] for arms in by.values())
-    limit = ON_DEBIAN.get((point, who), 50) if costs.about["pair"] == "debian" else 50
-    assert ftrace - hooks <= limit, by
+
+    def beyond(run: Results) -> float:
+        ftrace, hooks = (
+            run.value(f"{way} {who}", point, "ticks") - run.value(f"{way} off", point, "ticks")
+            for way in ("ftrace", "hooks")
+        )
+        return ftrace - hooks
+
+    on_debian = costs.run().about["pair"] == "debian"
+    limit = ON_DEBIAN.get((point, who), 50) if on_debian else 50
+    costs.hold(limit, beyond, f"instructions of a call, {point}, {who}")
 
 
 @pytest.mark.parametrize("case", (FORWARD, SPARSE, *PATTERNS), ids=Case.name)
-def test_what_is_saved(costs: Results, case: Case) -> None:
+def test_what_is_saved(costs: Repeated, case: Case) -> None:
     """As much memory as by the hooks, and nine tenths of the instructions saved."""
     name = case.name()
-    saved = {
-        way: 1 - costs.ratio(f"{way} adaptive", f"{way} off", name, "ticks")
-        for way in ("ftrace", "hooks")
-    }
-    if saved["hooks"] > 0.1:
-        assert saved["ftrace"] >= 0.9 * saved["hooks"], saved
-    assert 0.98 <= costs.ratio("ftrace adaptive", "hooks adaptive", name, "kb") <= 1.02
+
+    def lost(run: Results) -> float:
+        ftrace, hooks = (
+            1 - run.ratio(f"{way} adaptive", f"{way} off", name, "ticks")
+            for way in ("ftrace", "hooks")
+        )
+        return 1 - ftrace / hooks if hooks > 0.1 else 0
+
+    def kb_differs_by(run: Results) -> float:
+        return abs(1 - run.ratio("ftrace adaptive", "hooks adaptive", name, "kb"))
+
+    costs.hold(0.1, lost, f"part of what is saved by the hooks, {name}")
+    costs.hold(0.02, kb_differs_by, f"memory, {name}")
 
 
-def test_what_is_lost_without_witnesses(costs: Results) -> None:
+def test_what_is_lost_without_witnesses(costs: Repeated) -> None:
     """Dense access that becomes sparse: it has been seen that large folios go on."""
-    sparse = f"{CHANGES.pattern}.2 {CHANGES.mib}M"
-    assert costs.ratio("hooks adaptive", "hooks off", sparse, "kb") <= 1.25
-    assert costs.ratio("ftrace adaptive", "ftrace off", sparse, "kb") > 2
+    run, sparse = costs.run(), f"{CHANGES.pattern}.2 {CHANGES.mib}M"
+    assert run.ratio("hooks adaptive", "hooks off", sparse, "kb") <= 1.25
+    assert run.ratio("ftrace adaptive", "ftrace off", sparse, "kb") > 2

@@ -3,7 +3,8 @@
  * asks KIND TIMES: what one question to a point costs, and all around it.
  * large: a fault that may get a large folio, in memory that is given back each time.
  * free: one page is freed lazily, and used again.
- * Prints the instructions of each, or whatever else the clock counts.
+ * Prints the instructions of each, or whatever else the clock counts: the median of
+ * batches, as now and then the kernel does something else in between.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -16,6 +17,7 @@
 #include "basics.h"
 
 #define HUGE	(2UL << 20)
+#define BATCHES	25
 
 /* The beginning of 2 MiB. */
 static char *map(void)
@@ -41,20 +43,37 @@ static void free_again(char *at)
 		die("madvise");
 }
 
+static int ascending(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Of all batches but the first, which warms up. */
+static uint64_t median_of_batches(void (*again)(char *at), char *at, int times)
+{
+	uint64_t ticks[BATCHES + 1];
+
+	for (int batch = 0; batch <= BATCHES; batch++) {
+		uint64_t begin = __rdtsc();
+
+		for (int i = 0; i < times / BATCHES; i++)
+			again(at);
+		ticks[batch] = (__rdtsc() - begin) / (times / BATCHES);
+	}
+	qsort(ticks + 1, BATCHES, sizeof(*ticks), ascending);
+	return ticks[1 + BATCHES / 2];
+}
+
 int main(int argc, char **argv)
 {
 	char *at = map();
-	uint64_t begin = 0;
-	int i, times = argc == 3 ? atoi(argv[2]) : 0;
+	int times = argc == 3 ? atoi(argv[2]) : 0;
 	void (*again)(char *) = argc == 3 && !strcmp(argv[1], "free") ? free_again : fault_again;
 
-	if (times < 1)
+	if (times < BATCHES)
 		die("asks KIND TIMES");
-	for (i = -times / 10; i < times; i++) {
-		if (!i)
-			begin = __rdtsc();
-		again(at);
-	}
-	printf("{\"ticks\": %lu}\n", (unsigned long)(__rdtsc() - begin) / times);
+	printf("{\"ticks\": %lu}\n", (unsigned long)median_of_batches(again, at, times));
 	return 0;
 }

@@ -176,21 +176,28 @@ static void run(struct result *r, void (*pattern)(struct area a), struct area a)
 	keep(r, ticks, faults() - before, anon_kb() - kb);
 }
 
-/* A large block of which malloc writes the header, nothing else. */
+#define BLOCKS		64
+
+/*
+ * Large blocks of which malloc writes the headers, nothing else. So many that what they
+ * move into and out of the CPU's lists of free pages, in batches, is the same each round.
+ */
 static void run_malloc(struct area *a)
 {
+	static void *block[BLOCKS];
 	unsigned long kb = anon_kb(), before = faults();
 	uint64_t begin = __rdtsc();
-	volatile char *block = malloc(a->pages * PAGE);
 
-	if (!block)
-		die("malloc");
+	for (int i = 0; i < BLOCKS; i++)
+		if (!(block[i] = malloc(a->pages * PAGE)))
+			die("malloc");
 	uint64_t ticks = __rdtsc() - begin;
 
 	unsigned long used = anon_kb() - kb, nr_faults = faults() - before;
 
 	begin = __rdtsc();
-	free((void *)block);
+	for (int i = 0; i < BLOCKS; i++)
+		free(block[i]);
 	keep(&results[0], ticks + __rdtsc() - begin, nr_faults, used);
 }
 
