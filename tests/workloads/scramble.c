@@ -61,6 +61,17 @@ static void check(bool ok, const char *what)
 /* Pages that an operation is about. */
 struct run { size_t first, nr; };
 
+/* What has been done lately, for who looks for the reason of a difference. */
+static struct { const char *operation; struct run run; } past[512];
+static size_t nr_past;
+
+static struct run noted(struct run r)
+{
+	past[nr_past % 512].operation = operation;
+	past[nr_past++ % 512].run = r;
+	return r;
+}
+
 static struct run any_run(size_t longest)
 {
 	struct run r = { below(PAGES), 1 + below(longest) };
@@ -70,17 +81,45 @@ static struct run any_run(size_t longest)
 	if (r.nr > PAGES - r.first)
 		r.nr = PAGES - r.first;
 	__atomic_store_n(&hot, r.first, __ATOMIC_RELAXED);
-	return r;
+	return noted(r);
 }
 
 static unsigned char *at(struct run r) { return area + r.first * PAGE; }
 static unsigned char *copy_of(struct run r) { return copy + r.first * PAGE; }
 static size_t bytes(struct run r) { return r.nr * PAGE; }
 
+static uint64_t entry_of(const void *address)
+{
+	uint64_t entry;
+
+	check(pread(pagemap_fd, &entry, 8, (uintptr_t)address / PAGE * 8) == 8, "pagemap");
+	return entry;
+}
+
+static void tell_past(size_t page)
+{
+	size_t i = nr_past > 512 ? nr_past - 512 : 0;
+
+	for (; i < nr_past; i++) {
+		struct run r = past[i % 512].run;
+
+		if (page >= r.first && page < r.first + r.nr)
+			fprintf(stderr, "%zu ago: %s, pages %zu to %zu\n", nr_past - i,
+				past[i % 512].operation, r.first, r.first + r.nr - 1);
+	}
+}
+
 static void differs(size_t offset)
 {
-	fprintf(stderr, "page %zu, byte %zu holds %#x, not %#x, after %s, depth %d\n", offset / PAGE,
+	size_t page = offset / PAGE, nr = 0;
+
+	for (size_t b = page * PAGE; b < (page + 1) * PAGE; b++)
+		nr += area[b] != copy[b];
+	fprintf(stderr, "page %zu, byte %zu holds %#x, not %#x, after %s, depth %d\n", page,
 		offset % PAGE, area[offset], copy[offset], operation, depth);
+	fprintf(stderr, "%zu bytes of it differ; pagemap %#lx, of the copy %#lx; lazy %d\n", nr,
+		entry_of(area + page * PAGE), entry_of(copy + page * PAGE), lazy[page]);
+	tell_past(page);
 	_exit(1);
 }
 
@@ -267,6 +306,7 @@ static void op_move(void)
 	if (from.first < to.first + to.nr && to.first < from.first + from.nr)
 		return;
 	settle_run(from);
+	noted(to);
 	if (mremap(at(from), bytes(from), bytes(from), MREMAP_MAYMOVE | MREMAP_FIXED, at(to)) ==
 	    at(to)) {
 		memcpy(copy_of(to), copy_of(from), bytes(from));
@@ -317,7 +357,7 @@ static void op_direct(void)
 	settle_run(r);
 	check(pwrite(disk_fd, at(r), bytes(r), place) == (ssize_t)bytes(r), "direct write");
 	memcpy(scratch, copy_of(r), bytes(r));
-	settle_run(to);
+	settle_run(noted(to));
 	check(pread(disk_fd, at(to), bytes(r), place) == (ssize_t)bytes(r), "direct read");
 	memcpy(copy_of(to), scratch, bytes(r));
 }
@@ -351,24 +391,16 @@ static void op_splice(void)
 	check(!close(end[0]) && !close(end[1]), "close");
 }
 
-static uint64_t entry_of(size_t page)
-{
-	uint64_t entry;
-
-	check(pread(pagemap_fd, &entry, 8, ((uintptr_t)area / PAGE + page) * 8) == 8, "pagemap");
-	return entry;
-}
-
 /* Neither a bit of all pages, nor that of some, differs from what it has to be. */
 static void check_bit(struct run r, int bit, struct run but, bool of_others)
 {
 	for (size_t i = r.first; i < r.first + r.nr; i++) {
 		bool other = i < but.first || i >= but.first + but.nr;
 
-		if ((entry_of(i) >> bit & 1) == (other == of_others))
+		if ((entry_of(area + i * PAGE) >> bit & 1) == (other == of_others))
 			continue;
 		fprintf(stderr, "page %zu of %zu to %zu, %zu of them written, bit %d: %#lx\n", i,
-			r.first, r.first + r.nr - 1, but.nr, bit, entry_of(i));
+			r.first, r.first + r.nr - 1, but.nr, bit, entry_of(area + i * PAGE));
 		failed("a write was missed, or seen where there was none");
 	}
 }
@@ -576,7 +608,7 @@ static void setup(const char *disk)
 	check(!disk || disk_fd >= 0, disk);
 	open_own();
 	area[0] = copy[0] = 1;
-	soft_dirty = entry_of(0) >> 55 & 1;
+	soft_dirty = entry_of(area) >> 55 & 1;
 }
 
 int main(int argc, char **argv)
