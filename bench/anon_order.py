@@ -276,7 +276,8 @@ def bars(axis: Any, results: Results, arms: Sequence[str], key: str) -> None:
 
 def main(argv: list[str]) -> None:
     """Entry point of ./dev bench anon_order."""
-    parser = common.options("anon_order", "Compare the policies of anon_order with stock kernels.")
+    text = "Compare the policies of anon_order with stock kernels."
+    parser = common.options("anon_order", text, plots=True)
     chosen: argparse.Namespace = parser.parse_args(argv)
     if chosen.plot:
         common.pyplot()  # fails now rather than after minutes

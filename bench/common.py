@@ -226,12 +226,13 @@ def by_arm(results: Results, cases: Sequence[str], cell: Callable[[str, str], st
     return table(["", *arms], [[case, *(cell(arm, case) for arm in arms)] for case in cases])
 
 
-def options(bench: str, text: str) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+def options(bench: str, text: str, plots: bool = False) -> argparse.ArgumentParser:
+    """The options that every benchmark has; --plot is for those that draw."""
     parser = argparse.ArgumentParser(prog=f"./dev bench {bench}", description=text)
     parser.add_argument("--quick", action="store_true", help="fewer arms and cases")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers to FILE")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw them into FILE")
+    if plots:
+        parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw them into FILE")
     return parser
 
 

@@ -221,7 +221,7 @@ def chosen_programs(names: Sequence[str]) -> list[Program]:
 def main(argv: list[str]) -> None:
     """Entry point of ./dev bench programs."""
     text = "Compare the policies of anon_order on whole programs. What FILE of --json has already "
-    parser = common.options("programs", text + "is not measured again.")
+    parser = common.options("programs", text + "is not measured again.", plots=True)
     parser.add_argument(
         "--record",
         type=Path,
