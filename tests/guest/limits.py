@@ -19,24 +19,26 @@ Figure = Callable[[Results], float]
 class Repeated:
     """Runs of one measurement, in guests of their own, taken when they are asked for."""
 
-    take: Callable[[], Results]
-    runs: list[Results] = field(default_factory=list)
+    take: Callable[[frozenset[str]], Results]  # all arms, or those that are named
+    runs: dict[tuple[int, frozenset[str]], Results] = field(default_factory=dict)
 
-    def run(self, number: int = 0) -> Results:
+    def run(self, number: int = 0, arms: frozenset[str] = frozenset()) -> Results:
         """One of them."""
-        while len(self.runs) <= number:
-            self.runs.append(self.take())
-        return self.runs[number]
+        key = (number, arms)
+        if key not in self.runs:
+            self.runs[key] = self.take(arms)
+        return self.runs[key]
 
-    def hold(self, limit: float, figure: Figure, what: str) -> None:
-        """Fail if a figure is beyond its limit, in this run and in the median of three.
+    def hold(self, limit: float, figure: Figure, what: str, *arms: str) -> None:
+        """Fail if a figure is beyond its limit, in the first run and in the median of three.
 
-        Now and then the free lists of a guest are in a state where each round of a short
-        case takes 0.003 more or less, and seldom one in which it takes twice as much.
+        The others need these arms only, or all. Now and then the free lists of a guest are
+        in a state where each round of a short case takes 0.003 more or less, and seldom one
+        in which it takes twice as much.
         """
         __tracebackhide__ = True
         figures = [figure(self.run())]
         if figures[0] > limit:
-            figures += [figure(self.run(number)) for number in (1, 2)]
+            figures += [figure(self.run(number, frozenset(arms))) for number in (1, 2)]
         if median(figures) > limit:
             pytest.fail(f"{what}: {', '.join(f'{f:.4f}' for f in figures)}, limit {limit:g}", False)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import anon_order
 import pytest
 from anon_order import ARMS, BASE, CHANGE, LARGE, MALLOC, SMALL
@@ -29,9 +31,13 @@ caps = pytest.mark.parametrize("cap", AREAS)
 def results(all_machines: Machines) -> Repeated:
     """Each arm in a guest of its own; takes some minutes."""
 
-    def take() -> Results:
+    def take(names: frozenset[str]) -> Results:
         all_machines.end()
-        return anon_order.run([arm for arm in ARMS if arm.name in NEEDED])
+        arms = [arm for arm in ARMS if arm.name in (names or NEEDED)]
+        both = set.intersection(*(set(arm.areas) for arm in arms)) if names else AREAS.values()
+        return anon_order.run(
+            [replace(arm, areas=tuple(mib for mib in arm.areas if mib in both)) for arm in arms]
+        )
 
     return Repeated(take)
 
@@ -60,7 +66,7 @@ def dearest(results: Results, arm: str) -> float:
 @pytest.mark.parametrize("arm", OFF)
 def test_off_costs_nothing(results: Repeated, arm: str) -> None:
     """Hooks without module, a module that is all stock, and after its unload."""
-    results.hold(OFF[arm] + NOISE, lambda run: dearest(run, arm), f"ticks of {arm}")
+    results.hold(OFF[arm] + NOISE, lambda run: dearest(run, arm), f"ticks of {arm}", BASE, arm)
 
 
 @caps
@@ -68,22 +74,22 @@ def test_off_costs_nothing(results: Repeated, arm: str) -> None:
 @pytest.mark.parametrize(("key", "limit"), [("ticks", 1.03 + NOISE), ("faults", 1.10)])
 def test_dense_access(results: Repeated, pattern: str, cap: int, key: str, limit: float) -> None:
     """Adaptive is near the best fixed order under the same cap."""
-    name = case(pattern, cap)
+    name, arm = case(pattern, cap), f"adaptive-{cap}"
 
     def of_fixed(run: Results) -> float:
-        return run.value(f"adaptive-{cap}", name, key) / best_fixed(run, name, key, cap)
+        return run.value(arm, name, key) / best_fixed(run, name, key, cap)
 
-    results.hold(limit, of_fixed, f"{key} of {name}")
+    results.hold(limit, of_fixed, f"{key} of {name}", arm, f"fixed-{cap}")
 
 
 @pytest.mark.parametrize("pattern", SPARSE)
 @pytest.mark.parametrize("key", ["ticks", "kb"])
 def test_sparse_access(results: Repeated, pattern: str, key: str) -> None:
     """Adaptive, as it is by default, is near order 0 of the unpatched kernel."""
-    name = case(pattern, 4)
+    name, arm = case(pattern, 4), "adaptive-4"
     ticks = 1.05 if pattern == "random_quarter" else 1.035  # there it looks twice
     limit = (ticks if key == "ticks" else 1.02) + NOISE
-    results.hold(limit, lambda run: run.ratio("adaptive-4", BASE, name, key), f"{key} of {name}")
+    results.hold(limit, lambda run: run.ratio(arm, BASE, name, key), f"{key} of {name}", BASE, arm)
 
 
 @pytest.mark.parametrize("pattern", CHANGING)
@@ -96,8 +102,12 @@ def test_changing_access(results: Repeated, pattern: str) -> None:
         better = min(run.value(BASE, name, "ticks"), best_fixed(run, name, "ticks", cap))
         return run.value(arm, name, "ticks") / better
 
-    results.hold(1.05 + NOISE, of_better, f"ticks of {name}")
-    results.hold(1.05, lambda run: run.ratio(arm, BASE, name, "kb"), f"kb of {name}")
+    def kb_of_base(run: Results) -> float:
+        return run.ratio(arm, BASE, name, "kb")
+
+    arms = (BASE, arm, f"fixed-{cap}")
+    results.hold(1.05 + NOISE, of_better, f"ticks of {name}", *arms)
+    results.hold(1.05, kb_of_base, f"kb of {name}", *arms)
 
 
 def test_decisions_are_cheap(all_machines: Machines) -> None:

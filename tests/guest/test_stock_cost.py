@@ -105,7 +105,7 @@ PAIRS = {"debian": ("cloud", "patched"), "lean": ("traced", "patched")}
 def costs(all_machines: Machines, request: pytest.FixtureRequest) -> Repeated:
     """A kernel without and one with the hooks; the way and what is set make an arm's name."""
 
-    def take_both() -> Results:
+    def take_both(_: frozenset[str]) -> Results:
         all_machines.end()
         results = Results("stock_cost", {"pair": request.param})
         for way, flavor in zip(("ftrace", "hooks"), PAIRS[request.param], strict=True):
