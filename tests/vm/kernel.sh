@@ -16,7 +16,7 @@ fragments() {
 	large) fragments patched ;;
 	debug) echo "$(fragments patched) $vm/debug.config" ;;
 	kasan) echo "$(fragments debug) $vm/kasan.config" ;;
-	large-kasan) echo "$(fragments kasan) $vm/large-kasan.config" ;;
+	large-kasan) echo "$(fragments large) $vm/large-kasan.config" ;;
 	traced) echo "$(fragments unpatched) $vm/traced.config" ;;
 	esac
 }
