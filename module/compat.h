@@ -25,7 +25,7 @@
 #include "mm_policy.h"
 #endif
 
-/* Sites that only large-folio-faults/ has: writes to memory that is there already. */
+/* Sites that only large-folio-faults/ has. */
 #ifdef MM_POLICY_REUSE
 #define mmp_is_reuse(site)	unlikely((site) == MM_POLICY_REUSE)
 #else
@@ -35,6 +35,18 @@
 #define mmp_is_copy(site)	unlikely((site) == MM_POLICY_COPY)
 #else
 #define mmp_is_copy(site)	((void)(site), false)
+#endif
+#ifdef MM_POLICY_SINGLES
+#define mmp_is_singles(site)	unlikely((site) == MM_POLICY_SINGLES)
+#define mmp_are_singles(vmf, order)	(!(vmf)->page && (order) < PMD_ORDER)
+#else
+#define mmp_is_singles(site)	((void)(site), false)
+#define mmp_are_singles(vmf, order)	((void)(vmf), (void)(order), false)
+#endif
+#ifdef MM_POLICY_READ
+#define mmp_is_read(site)	unlikely((site) == MM_POLICY_READ)
+#else
+#define mmp_is_read(site)	((void)(site), false)
 #endif
 
 /* What only the hooks make possible: why a policy cannot be had without them. */

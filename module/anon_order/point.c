@@ -1,23 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The point anon_order: folio order of anonymous faults. */
-#include <linux/log2.h>
 #include <linux/timex.h>
-#include <linux/userfaultfd_k.h>
 
-#include "../sense/available.h"
 #include "../sense/draw.h"
 #include "../sense/fault_time.h"
-#include "../sense/whose.h"
 #include "../trace.h"
 #include "anon_order.h"
+#include "point.h"
 #include "shadow.h"
 
 /* Counters, knobs and what is known of page tables end there. */
 static_assert(PMD_ORDER == MMP_MAX_ORDER);
 
-enum { MIN_AVAILABLE_PERCENT, OVERRIDE_MADVISE, MAX_COPY_ORDER };
-
-static struct mmp_knob knobs[] = {
+struct mmp_knob mmp_anon_order_knobs[] = {
 	[MIN_AVAILABLE_PERCENT] =
 		MMP_KNOB(min_available_percent, 0, 90, 5, MMP_AVAILABLE,
 			 "orders are lowered where less memory is available; 0: never"),
@@ -27,21 +22,9 @@ static struct mmp_knob knobs[] = {
 	[MAX_COPY_ORDER] =
 		MMP_KNOB(max_copy_order, 0, MMP_MAX_ORDER - 1, 4, MMP_ORDER,
 			 "the most that a write to shared memory copies; 0 and 1: a page"),
-};
-
-enum {
-	STOCK = MMP_STOCK,
-	LOWERED,
-	COLLAPSE_REFUSED,
-	REUSE,
-	COST_TICKS,
-	COST_SAMPLES,
-	WANTED,
-	GOT = WANTED + MMP_MAX_ORDER + 1,
-	REASON = GOT + MMP_MAX_ORDER + 1,
-	SHADOW_WANTED = REASON + MMP_REASONS,
-	SHADOW_GOT = SHADOW_WANTED + MMP_MAX_ORDER + 1,
-	SHADOW_REASON = SHADOW_GOT + MMP_MAX_ORDER + 1,
+	[MEMORY_ON_READ] =
+		MMP_KNOB(memory_on_read, 0, 1, 0, MMP_SWITCH,
+			 "1: a read gets memory too where the policy wants large folios"),
 };
 
 static const char *const counters[] = {
@@ -49,6 +32,7 @@ static const char *const counters[] = {
 	[LOWERED] = "lowered",
 	[COLLAPSE_REFUSED] = "collapse_refused",
 	[REUSE] = "reuse",
+	[SINGLES] = "singles",
 	[COST_TICKS] = "cost_ticks",
 	[COST_SAMPLES] = "cost_samples",
 #define PER_ORDER(base, name)						\
@@ -73,59 +57,13 @@ static const char *const counters[] = {
 
 struct mmp_point mmp_point_anon_order = {
 	.name = "anon_order",
-	.knobs = knobs,
-	.nr_knobs = ARRAY_SIZE(knobs),
+	.knobs = mmp_anon_order_knobs,
+	.nr_knobs = ARRAY_SIZE(mmp_anon_order_knobs),
 	.counters = counters,
 	.nr_counters = ARRAY_SIZE(counters),
 	.shadows = true,
 	.switched = mmp_available_watch,
 };
-
-/* They are the first of all, so that nothing has to be looked up. */
-static u64 __percpu *anon_order_counters(const struct mmp_profile *profile)
-{
-	static_assert(!MM_POLICY_ANON_ORDER);
-	return profile->counters;
-}
-
-static void anon_order_count(const struct mmp_profile *profile, unsigned int counter)
-{
-	mmp_count(profile, &mmp_point_anon_order, counter, 1);
-}
-
-static u32 anon_order_knob(const struct mmp_settings *settings, unsigned int knob)
-{
-	return settings->values[knobs[knob].slot];
-}
-
-/* @policy, or NULL where stock behaviour stays. */
-static const struct mmp_policy *anon_order_of(const struct mmp_policy *policy,
-					      const struct mmp_settings *settings,
-					      const struct vm_area_struct *vma)
-{
-	if ((vma->vm_flags & VM_HUGEPAGE) && !anon_order_knob(settings, OVERRIDE_MADVISE))
-		return NULL;
-	return policy;
-}
-
-static const struct mmp_policy *anon_order_policy(const struct mmp_settings *settings,
-						  const struct vm_area_struct *vma)
-{
-	return anon_order_of(settings->active[MM_POLICY_ANON_ORDER], settings, vma);
-}
-
-static unsigned int anon_order_lowered(const struct mmp_settings *settings,
-				       const struct mm_struct *mm, unsigned int order)
-{
-	u32 percent = anon_order_knob(settings, MIN_AVAILABLE_PERCENT);
-	unsigned long pages = 1UL << order;
-	unsigned int available;
-
-	if (!percent || mmp_plenty(mm, percent * 10, pages))
-		return order;
-	available = mmp_available(mm, percent * 10, &pages);
-	return min_t(unsigned int, mmp_lowered(order, available, percent), ilog2(pages | 1));
-}
 
 static struct mmp_decision anon_order_measure(const struct mmp_profile *profile,
 					      const struct mmp_policy *policy,
@@ -159,7 +97,7 @@ static noinline unsigned long anon_order_large(const struct mmp_profile *profile
 		this_cpu_inc(counter[LOWERED]);
 	this_cpu_inc(counter[REASON + d.reason]);
 	this_cpu_inc(counter[WANTED + order]);
-	return order ? (2UL << order) - BIT(MMP_MIN_ORDER) : 0;
+	return anon_order_up_to(order);
 }
 
 /* What a decision comes to, counted. */
@@ -175,12 +113,6 @@ static __always_inline unsigned long anon_order_answer(const struct mmp_profile 
 	this_cpu_inc(counter[REASON + d.reason]);
 	this_cpu_inc(counter[WANTED]);
 	return 0;
-}
-
-/* Here nobody gets a large folio, so no policy is asked. */
-static bool anon_order_refused(struct vm_area_struct *vma)
-{
-	return userfaultfd_armed(vma) || mmp_thp_disabled(vma);
 }
 
 /* Of faults on average one in twelve asks the shadow, and counts for twelve. */
@@ -298,27 +230,14 @@ static noinline unsigned long anon_order_scoped(const struct vm_fault *vmf,
 	return anon_order_ask(profile, vma, vmf, site);
 }
 
-/*
- * A write to a large folio that nobody else may use any more, as after fork() and
- * exit of the child. To keep it costs nothing, so every policy wants that.
- */
-static noinline unsigned long anon_order_reuse(struct vm_area_struct *vma)
-{
-	const struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
-
-	if (!anon_order_policy(rcu_dereference(profile->settings), vma) ||
-	    anon_order_refused(vma))
-		return MM_POLICY_STOCK;
-	anon_order_count(profile, REUSE);
-	return (2UL << PMD_ORDER) - BIT(MMP_MIN_ORDER);
-}
-
 /* See &mm_policy_ops.anon_orders. */
 unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 			      enum mm_policy_site site)
 {
 	if (mmp_is_reuse(site))
-		return anon_order_reuse(vmf->vma);
+		return mmp_anon_order_reuse(vmf->vma);
+	if (mmp_is_singles(site) || mmp_is_read(site))
+		return mmp_anon_order_besides(vmf, site);
 	if (static_branch_unlikely(&mmp_timing) && mmp_draw_due(&mmp_fault_draw))
 		mmp_fault_begins(vmf, site);
 	if (static_branch_unlikely(&mmp_watched) && !mmp_is_copy(site)) {
@@ -341,7 +260,8 @@ static noinline bool anon_order_mapped(const struct vm_fault *vmf, int order)
 
 	if (!policy)
 		return false;
-	anon_order_count(profile, GOT + min(order, MMP_MAX_ORDER));
+	anon_order_count(profile, mmp_are_singles(vmf, order) ? SINGLES :
+						GOT + min(order, MMP_MAX_ORDER));
 	return policy->witness && (vmf->flags & FAULT_FLAG_USER);
 }
 
@@ -351,35 +271,4 @@ bool mmp_anon_mapped(const struct vm_fault *vmf, int order)
 	if (static_branch_unlikely(&mmp_timing))
 		mmp_fault_ends(vmf);
 	return order && anon_order_mapped(vmf, order);
-}
-
-/* khugepaged does not look at use, so it makes none where a policy judges by that. */
-static unsigned int anon_order_cap(const struct mmp_policy *policy,
-				   const struct vm_area_struct *vma, const u32 *knob)
-{
-	if (policy->witness)
-		return 0;
-	if (policy->cap)
-		return policy->cap(vma, knob);
-	return policy->nr_knobs ? knob[0] : 0;
-}
-
-/* See &mm_policy_ops.collapse_orders: those that a fault might get. */
-unsigned long mmp_collapse_orders(struct vm_area_struct *vma,
-				  unsigned long orders)
-{
-	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
-	const struct mmp_settings *settings = rcu_dereference(profile->settings);
-	const struct mmp_policy *policy = anon_order_policy(settings, vma);
-	unsigned long refused;
-	unsigned int cap;
-
-	if (!policy)
-		return orders;
-	cap = anon_order_cap(policy, vma, &settings->values[policy->slot]);
-	cap = anon_order_lowered(settings, vma->vm_mm, cap);
-	refused = orders & ~((2UL << cap) - 1);
-	if (refused)
-		anon_order_count(profile, COLLAPSE_REFUSED);
-	return orders & ~refused;
 }

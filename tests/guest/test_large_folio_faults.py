@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from common import counting_guest, ran, workload
 from vm import Guest
 
 from .conftest import Machines
-from .tools import POINT, counters, folios, must, switch
+from .tools import POINT, counters, folios, must, switch, touch
 
 pytestmark = [pytest.mark.flavor("large"), pytest.mark.full]
 
@@ -96,6 +97,17 @@ def test_adaptive_copies_what_is_written(found: Found, case: str) -> None:
         assert taken[key] <= 1.05 * stock[key], f"{key}: {taken[key] / stock[key]:.3f}"
 
 
+def test_a_read_gets_memory(machines: Machines) -> None:
+    """With the knob on, a write after a read takes no fault."""
+    guest = machines.get("large", mem="2G", cpus=2, swap="1G")
+    must(guest, "modprobe mmpolicy")
+    switch(guest, "fixed", max_order=4)
+    for wanted in (0, 1):
+        must(guest, f"echo {wanted} >{POINT}/memory_on_read")
+        taken = rewrite(guest, "read")
+        assert (taken["faults"] < 32) == wanted, taken
+
+
 def test_a_knob_caps_what_is_copied(machines: Machines) -> None:
     """Below what the policy would give; 0 is a page, and 256 kB are more than the default."""
     guest = machines.get("large", mem="2G", cpus=2, swap="1G")
@@ -142,6 +154,52 @@ def test_many_ranges_are_freed_with_one_flush(machines: Machines, advice: int) -
     assert result["all"]["flushed"] <= 12  # three, if nothing else happens
 
 
+# Fragmented memory
+
+
+@pytest.fixture(scope="module")
+def crumbled(all_machines: Machines) -> dict[str, dict[str, Any]]:
+    """What patterns take by arm, in a guest without free memory in blocks of four pages."""
+    all_machines.end()
+    with counting_guest("large", "512M") as guest:
+        must(guest, "modprobe mmpolicy; echo 0 >/proc/sys/vm/compaction_proactiveness")
+        must(guest, "echo 1024 >/proc/sys/vm/min_free_kbytes")
+        switch(guest, "fixed", max_order=4)
+        job = guest.start(f"{workload('crumble')} >/run/crumbled")
+        wait = "until [ -s /run/crumbled ]; do sleep 0.1; done; cat /run/crumbled"
+        free = json.loads(must(guest, wait))
+        assert free["free_kb"] > 3 * MIB * 1024
+        assert free["blocks_kb"] < 1024  # of 64 MB that are touched
+        found: dict[str, dict[str, Any]] = {}
+        for arm in ("never", "fixed-4", "adaptive-4"):
+            policy, knobs = ARMS[arm]
+            switch(guest, policy, **knobs)
+            before = counters(guest)["singles"]
+            found[arm] = {name: touch(guest, name, MIB, 3) for name in ("forward", "every_64k")}
+            found[arm]["singles"] = counters(guest)["singles"] - before
+        job.stop()
+    return found
+
+
+@pytest.mark.parametrize("arm", ["fixed-4", "adaptive-4"])
+def test_single_pages_save_faults(crumbled: dict[str, dict[str, Any]], arm: str) -> None:
+    """Sixteen pages a fault where no folio of four pages is to be had, and no more memory."""
+    small, taken = (crumbled[name]["forward"] for name in ("never", arm))
+    assert small["faults"] >= PAGES
+    assert taken["faults"] <= PAGES / 14
+    assert taken["ticks"] <= 0.65 * small["ticks"], f"{taken['ticks'] / small['ticks']:.3f}"
+    assert taken["kb"] <= 1.01 * small["kb"]
+    assert crumbled[arm]["singles"] > PAGES / 16
+
+
+def test_sparse_use_takes_no_more_pages(crumbled: dict[str, dict[str, Any]]) -> None:
+    """Where adaptive wants no folios, it wants no single pages either."""
+    small, taken = (crumbled[name]["every_64k"] for name in ("never", "adaptive-4"))
+    assert crumbled["never"]["singles"] == 0
+    for key in ("ticks", "kb"):
+        assert taken[key] <= 1.05 * small[key], f"{key}: {taken[key] / small[key]:.3f}"
+
+
 # Safety
 
 DISK = """
@@ -151,6 +209,17 @@ echo 1 >/sys/kernel/mm/ksm/run &&
 echo /dev/$disk
 """
 POLICIES = ("adaptive", "fixed")
+
+# One large folio in three is not to be had, where the kernel can be told so.
+FAIL_LARGE = """
+cd /sys/kernel/debug/fail_page_alloc 2>/run/said || exit 0
+echo N >ignore-gfp-highmem
+echo N >ignore-gfp-wait
+echo 2 >min-order
+echo 0 >verbose
+echo 33 >probability
+echo -1 >times
+"""
 
 
 def scramble(guest: Guest, disk: str, seed: int, operations: int) -> None:
@@ -176,5 +245,6 @@ def test_no_byte_is_lost(machines: Machines, flavor: str, operations: int) -> No
     for seed, policy in enumerate(POLICIES):
         switch(guest, policy, max_order=4 + seed)
         before = counters(guest)["reuse"]
+        must(guest, f"echo {seed} >{POINT}/memory_on_read; {FAIL_LARGE}")
         scramble(guest, disk, seed, operations // len(POLICIES))
         assert counters(guest)["reuse"] > before + operations / 500

@@ -22,7 +22,7 @@
 
 #include "basics.h"
 
-#define PAGES		2048UL		/* three page tables, and two halves */
+#define PAGES		1024UL		/* a page table, and two halves */
 #define MAX_RUN		48UL
 #define MAX_DEPTH	4
 #define OTHERS		(PAGE - 2)	/* of each page, the byte that the other thread writes */

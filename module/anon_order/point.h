@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What the files of the point anon_order share. */
+#ifndef MMPOLICY_ANON_ORDER_POINT_H
+#define MMPOLICY_ANON_ORDER_POINT_H
+
+#include <linux/log2.h>
+#include <linux/userfaultfd_k.h>
+
+#include "../sense/available.h"
+#include "../sense/whose.h"
+#include "anon_order.h"
+
+enum { MIN_AVAILABLE_PERCENT, OVERRIDE_MADVISE, MAX_COPY_ORDER, MEMORY_ON_READ };
+
+extern struct mmp_knob mmp_anon_order_knobs[];
+
+enum {
+	STOCK = MMP_STOCK,
+	LOWERED,
+	COLLAPSE_REFUSED,
+	REUSE,
+	SINGLES,
+	COST_TICKS,
+	COST_SAMPLES,
+	WANTED,
+	GOT = WANTED + MMP_MAX_ORDER + 1,
+	REASON = GOT + MMP_MAX_ORDER + 1,
+	SHADOW_WANTED = REASON + MMP_REASONS,
+	SHADOW_GOT = SHADOW_WANTED + MMP_MAX_ORDER + 1,
+	SHADOW_REASON = SHADOW_GOT + MMP_MAX_ORDER + 1,
+};
+
+/* They are the first of all, so that nothing has to be looked up. */
+static inline u64 __percpu *anon_order_counters(const struct mmp_profile *profile)
+{
+	static_assert(!MM_POLICY_ANON_ORDER);
+	return profile->counters;
+}
+
+static inline void anon_order_count(const struct mmp_profile *profile, unsigned int counter)
+{
+	mmp_count(profile, &mmp_point_anon_order, counter, 1);
+}
+
+static inline u32 anon_order_knob(const struct mmp_settings *settings, unsigned int knob)
+{
+	return settings->values[mmp_anon_order_knobs[knob].slot];
+}
+
+/* @policy, or NULL where stock behaviour stays. */
+static inline const struct mmp_policy *anon_order_of(const struct mmp_policy *policy,
+						     const struct mmp_settings *settings,
+						     const struct vm_area_struct *vma)
+{
+	if ((vma->vm_flags & VM_HUGEPAGE) && !anon_order_knob(settings, OVERRIDE_MADVISE))
+		return NULL;
+	return policy;
+}
+
+static inline const struct mmp_policy *anon_order_policy(const struct mmp_settings *settings,
+							 const struct vm_area_struct *vma)
+{
+	return anon_order_of(settings->active[MM_POLICY_ANON_ORDER], settings, vma);
+}
+
+static inline unsigned int anon_order_lowered(const struct mmp_settings *settings,
+					      const struct mm_struct *mm, unsigned int order)
+{
+	u32 percent = anon_order_knob(settings, MIN_AVAILABLE_PERCENT);
+	unsigned long pages = 1UL << order;
+	unsigned int available;
+
+	if (!percent || mmp_plenty(mm, percent * 10, pages))
+		return order;
+	available = mmp_available(mm, percent * 10, &pages);
+	return min_t(unsigned int, mmp_lowered(order, available, percent), ilog2(pages | 1));
+}
+
+/* A mask of all orders up to the largest. */
+static inline unsigned long anon_order_up_to(unsigned int order)
+{
+	return order ? (2UL << order) - BIT(MMP_MIN_ORDER) : 0;
+}
+
+/* Here nobody gets a large folio, so no policy is asked. */
+static inline bool anon_order_refused(struct vm_area_struct *vma)
+{
+	return userfaultfd_armed(vma) || mmp_thp_disabled(vma);
+}
+
+unsigned long mmp_anon_order_reuse(struct vm_area_struct *vma);
+unsigned long mmp_anon_order_besides(const struct vm_fault *vmf, enum mm_policy_site site);
+
+#endif /* MMPOLICY_ANON_ORDER_POINT_H */
