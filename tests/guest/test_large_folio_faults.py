@@ -210,11 +210,12 @@ echo /dev/$disk
 """
 POLICIES = ("adaptive", "fixed")
 
-# One large folio in three is not to be had, where the kernel can be told so.
+# One large folio in three is not to be had, where the kernel can be told so. What may wait, such
+# as memory for a stack, is.
 FAIL_LARGE = """
 cd /sys/kernel/debug/fail_page_alloc 2>/run/said || exit 0
 echo N >ignore-gfp-highmem
-echo N >ignore-gfp-wait
+echo Y >ignore-gfp-wait
 echo 2 >min-order
 echo 0 >verbose
 echo 33 >probability

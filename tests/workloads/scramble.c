@@ -18,6 +18,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "basics.h"
@@ -335,6 +336,29 @@ static void op_move(void)
 
 static void op_fresh(void) { map_fresh(any_run(below(16) ? MAX_RUN : PAGES)); }
 
+static void inherit(struct run r, int advice)
+{
+	check(!madvise(copy, PAGES * PAGE, advice), "copy");
+	check(!madvise(area, r.first * PAGE, advice), "before");
+	r.first += r.nr;
+	check(!madvise(at(r), (PAGES - r.first) * PAGE, advice), "behind");
+}
+
+/* A child that needs no more than this run: what it has not, need not be copied. */
+static pid_t fork_for(struct run r)
+{
+	bool alone = below(4);
+	pid_t pid;
+
+	if (alone)
+		inherit(r, MADV_DONTFORK);
+	pid = fork();
+	if (alone && pid)
+		inherit(r, MADV_DOFORK);
+	check(pid >= 0, "fork");
+	return pid;
+}
+
 /* What io_uring or a device pins is what the process has, whatever is done to it. */
 static void op_pin(void)
 {
@@ -346,7 +370,7 @@ static void op_pin(void)
 	if (gup_fd < 0 || ioctl(gup_fd, LONGTERM_START, &pin))
 		return;		/* another process does it just now */
 	done[1]++;
-	pid_t pid = fork();
+	pid_t pid = fork_for(r);
 
 	if (!pid) {
 		memset(at(r), 1, bytes(r));
@@ -386,7 +410,7 @@ static void op_splice(void)
 
 	settle_run(r);
 	check(!pipe(end), "pipe");
-	pid = fork();
+	pid = fork_for(r);
 	if (!pid) {
 		struct iovec from = { at(r), bytes(r) };
 
@@ -426,7 +450,7 @@ static void share_and_end(struct run r)
 	pid_t pid;
 
 	check(!madvise(at(r), bytes(r), MADV_UNMERGEABLE), "MADV_UNMERGEABLE");
-	pid = fork();
+	pid = fork_for(r);
 	if (!pid)
 		_exit(0);
 	check(pid > 0 && waitpid(pid, NULL, 0) == pid, "fork");
@@ -554,25 +578,37 @@ static const struct op *any_op(void)
 	return op;
 }
 
+static uint64_t microseconds(void)
+{
+	struct timespec now;
+
+	check(!clock_gettime(CLOCK_MONOTONIC, &now), "clock_gettime");
+	return now.tv_sec * 1000000ULL + now.tv_nsec / 1000;
+}
+
 /*
  * The other thread: it writes everywhere, and often nearby, to bytes that are not compared.
  * It must not read them: where the emulator finds a page that is just being unmapped, it may
  * read from that and write to the next one, which no processor does.
+ *
+ * It rests four times as long as it works: parents of a child that works have one too.
  */
 static void *neighbour(void *unused)
 {
-	uint64_t random = SEED;
+	uint64_t random = SEED, begin;
 	size_t page;
 
 	while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
 		pthread_rwlock_rdlock(&lock);
+		begin = microseconds();
 		for (int i = 0; i < 8; i++) {
 			page = i % 2 ? next_random(&random, PAGES) :
 			       __atomic_load_n(&hot, __ATOMIC_RELAXED) + next_random(&random, 16);
 			*(volatile unsigned char *)(area + page % PAGES * PAGE + OTHERS) = i;
 		}
+		begin = microseconds() - begin;
 		pthread_rwlock_unlock(&lock);
-		usleep(50);
+		usleep(4 * begin + 50);
 	}
 	return unused;
 }
