@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The point anon_order where there is more to decide than the order of a first touch. */
 #include "anon_order.h"
-#include "point.h"
+#include "besides.h"
+#include "table.h"
 
 /*
  * A write to a large folio that nobody else may use any more, as after fork() and

@@ -6,64 +6,9 @@
 #include "../sense/fault_time.h"
 #include "../trace.h"
 #include "anon_order.h"
-#include "point.h"
+#include "besides.h"
 #include "shadow.h"
-
-/* Counters, knobs and what is known of page tables end there. */
-static_assert(PMD_ORDER == MMP_MAX_ORDER);
-
-struct mmp_knob mmp_anon_order_knobs[] = {
-	[MIN_AVAILABLE_PERCENT] =
-		MMP_KNOB(min_available_percent, 0, 90, 5, MMP_AVAILABLE,
-			 "orders are lowered where less memory is available; 0: never"),
-	[OVERRIDE_MADVISE] =
-		MMP_KNOB(override_madvise, 0, 1, 0, MMP_SWITCH,
-			 "1: the policy decides for MADV_HUGEPAGE areas too"),
-	[MAX_COPY_ORDER] =
-		MMP_KNOB(max_copy_order, 0, MMP_MAX_ORDER - 1, 4, MMP_ORDER,
-			 "the most that a write to shared memory copies; 0 and 1: a page"),
-	[MEMORY_ON_READ] =
-		MMP_KNOB(memory_on_read, 0, 1, 0, MMP_SWITCH,
-			 "1: a read gets memory too where the policy wants large folios"),
-};
-
-static const char *const counters[] = {
-	[STOCK] = "stock",
-	[LOWERED] = "lowered",
-	[COLLAPSE_REFUSED] = "collapse_refused",
-	[REUSE] = "reuse",
-	[SINGLES] = "singles",
-	[COST_TICKS] = "cost_ticks",
-	[COST_SAMPLES] = "cost_samples",
-#define PER_ORDER(base, name)						\
-	[base] = name "_order_0", name "_order_1", name "_order_2",	\
-	name "_order_3", name "_order_4", name "_order_5",		\
-	name "_order_6", name "_order_7", name "_order_8", name "_order_9"
-	PER_ORDER(WANTED, "wanted"),
-	PER_ORDER(GOT, "got"),
-#define PER_REASON(base, name)						\
-	[(base) + MMP_CAP] = name "_cap",				\
-	[(base) + MMP_RUN] = name "_run",				\
-	[(base) + MMP_INSIDE] = name "_inside",				\
-	[(base) + MMP_ALONE] = name "_alone",				\
-	[(base) + MMP_UNUSED] = name "_unused",				\
-	[(base) + MMP_PROBE] = name "_probe",				\
-	[(base) + MMP_LOCKED] = name "_locked"
-	PER_REASON(REASON, "reason"),
-	PER_ORDER(SHADOW_WANTED, "shadow_wanted"),
-	PER_ORDER(SHADOW_GOT, "shadow_got"),
-	PER_REASON(SHADOW_REASON, "shadow_reason"),
-};
-
-struct mmp_point mmp_point_anon_order = {
-	.name = "anon_order",
-	.knobs = mmp_anon_order_knobs,
-	.nr_knobs = ARRAY_SIZE(mmp_anon_order_knobs),
-	.counters = counters,
-	.nr_counters = ARRAY_SIZE(counters),
-	.shadows = true,
-	.switched = mmp_available_watch,
-};
+#include "table.h"
 
 static struct mmp_decision anon_order_measure(const struct mmp_profile *profile,
 					      const struct mmp_policy *policy,

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,6 +154,49 @@ def test_many_ranges_are_freed_with_one_flush(machines: Machines, advice: int) -
         assert result[way][kept] == 0
     assert result["each"]["flushed"] >= RANGES
     assert result["all"]["flushed"] <= 12  # three, if nothing else happens
+
+
+# A program
+
+REDIS = "redis-server --port 0 --save '' --dir /run --unixsocket /run/redis.sock"
+GROUP = "/sys/fs/cgroup/redis"
+SNAPSHOTS = Path(__file__).with_name("snapshots.py")
+WRITES = 200_000
+
+
+@pytest.fixture(scope="module")
+def redis(all_machines: Machines) -> dict[str, dict[str, Any]]:
+    """What redis takes while it is written to and saves itself, in a guest of its own each."""
+    all_machines.end()
+    found = {}
+    for arm in ("stock", "fixed-4", "adaptive-4"):
+        with counting_guest("large", "2G") as guest:
+            if arm in ARMS:
+                policy, knobs = ARMS[arm]
+                must(guest, "modprobe mmpolicy")
+                switch(guest, policy, **knobs)
+            must(guest, f"mkdir {GROUP}; echo +memory >{GROUP}/../cgroup.subtree_control")
+            start = f"echo $$ >{GROUP}/cgroup.procs; exec {REDIS}"
+            job = guest.start(f"sh -c {shlex.quote(start)}")
+            must(guest, "until [ -S /run/redis.sock ]; do sleep 0.1; done")
+            command = f"/usr/bin/python3 -I {SNAPSHOTS} /run/redis.sock {GROUP} {WRITES}"
+            found[arm] = ran(guest, command)
+            job.stop()
+    return found
+
+
+@pytest.mark.parametrize("arm", ["fixed-4", "adaptive-4"])
+def test_snapshots_of_redis_cost_no_more(redis: dict[str, dict[str, Any]], arm: str) -> None:
+    """In instructions of the server and of what it forks."""
+    stock, taken = redis["stock"], redis[arm]
+    assert stock["saved"] == taken["saved"] == 4
+    assert taken["usec"] <= stock["usec"], f"{taken['usec'] / stock['usec']:.4f}"
+
+
+def test_snapshots_of_redis_take_no_more_memory(redis: dict[str, dict[str, Any]]) -> None:
+    """Under adaptive they add as much as without large folios."""
+    stock, taken = (redis[arm]["kb"] - redis[arm]["filled_kb"] for arm in ("stock", "adaptive-4"))
+    assert taken <= 1.005 * stock, f"{taken / stock:.4f}"
 
 
 # Fragmented memory

@@ -125,3 +125,31 @@ in_later_root() {
 		exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"' \
 		sh "$(later_root)" "$CACHE" "$@"
 }
+
+# The kernel's own tests of mm and of cgroups, of the same source. Some of them do not
+# compile with this machine's headers; a test of ours misses those that it wants.
+need_selftests() {
+	local dest
+	dest=$CACHE/selftests/$SERIES
+	need "the kernel's own tests" libcap-dev libnuma-dev pkg-config
+	need_source
+	[ "$(cat "$dest/version" 2>/dev/null)" = "$(source_version)" ] ||
+		with_lock selftests step "the kernel's own tests" "selftests-$SERIES" \
+			build_selftests "$dest"
+}
+
+build_selftests() {
+	local dest=$1 tree=$1.tree folder
+	rm -rf "$dest" "$tree"
+	mkdir -p "$dest"
+	cp -al "$(source_tree)" "$tree"
+	kmake "$tree" defconfig headers
+	for folder in mm cgroup; do
+		# khugepaged.c of 6.12.117 lacks the include.
+		kmake "$tree/tools/testing/selftests/$folder" -k \
+			EXTRA_CFLAGS="-include ../kselftest.h" || true
+		cp -a "$tree/tools/testing/selftests/$folder" "$dest/"
+	done
+	rm -rf "$tree"
+	source_version >"$dest/version"
+}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the files of the point anon_order share. */
-#ifndef MMPOLICY_ANON_ORDER_POINT_H
-#define MMPOLICY_ANON_ORDER_POINT_H
+/* Knobs and counters of the point anon_order, and what its files do with them. */
+#ifndef MMPOLICY_ANON_ORDER_TABLE_H
+#define MMPOLICY_ANON_ORDER_TABLE_H
 
 #include <linux/log2.h>
 #include <linux/userfaultfd_k.h>
@@ -88,7 +88,4 @@ static inline bool anon_order_refused(struct vm_area_struct *vma)
 	return userfaultfd_armed(vma) || mmp_thp_disabled(vma);
 }
 
-unsigned long mmp_anon_order_reuse(struct vm_area_struct *vma);
-unsigned long mmp_anon_order_besides(const struct vm_fault *vmf, enum mm_policy_site site);
-
-#endif /* MMPOLICY_ANON_ORDER_POINT_H */
+#endif /* MMPOLICY_ANON_ORDER_TABLE_H */

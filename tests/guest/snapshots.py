@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0
+"""snapshots.py SOCKET CGROUP WRITES: write to redis at random, and let it save itself.
+
+Prints one JSON object: microseconds of CPU that all of the cgroup took, its anonymous memory
+in kB before the first snapshot and at most, and how many there were. Runs in a guest.
+"""
+
+import json
+import random
+import socket
+import sys
+from pathlib import Path
+
+KEYS = 100_000
+SIZE = 200
+BATCH = 100
+SAVE_EVERY = 50_000  # writes, which take about a second of the guest
+
+
+def of_cgroup(cgroup: str, file: str, key: str) -> int:
+    """A number of a file with one in a line."""
+    lines = Path(cgroup, file).read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{key} "))
+
+
+class Server:
+    """A connection."""
+
+    def __init__(self, path: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.connect(path)
+        self.lines = self.socket.makefile("rb")
+
+    def ask(self, commands: list[list[bytes]]) -> list[bytes]:
+        """The first line of the answer to each."""
+        text = b"".join(
+            b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
+            for words in commands
+        )
+        self.socket.sendall(text)
+        return [self.lines.readline() for _ in commands]
+
+    def write(self, keys: list[int], round_: int) -> None:
+        """Give these keys another value."""
+        value = (b"%d" % round_ * SIZE)[:SIZE]
+        for answer in self.ask([[b"SET", b"key:%d" % key, value] for key in keys]):
+            if answer != b"+OK\r\n":
+                sys.exit(f"redis said {answer!r}")
+
+
+def main(path: str, cgroup: str, writes: int) -> None:
+    """Fill it, then measure."""
+    server = Server(path)
+    for first in range(0, KEYS, BATCH):
+        server.write(list(range(first, first + BATCH)), 1)
+    chosen = random.Random(1)
+    before = of_cgroup(cgroup, "cpu.stat", "usage_usec")
+    filled = of_cgroup(cgroup, "memory.stat", "anon")
+    most = saved = 0
+    for number in range(writes // BATCH):
+        if number * BATCH % SAVE_EVERY == 0:
+            saved += server.ask([[b"BGSAVE"]])[0].startswith(b"+")
+        server.write([chosen.randrange(KEYS) for _ in range(BATCH)], number)
+        most = max(most, of_cgroup(cgroup, "memory.stat", "anon"))
+    took = of_cgroup(cgroup, "cpu.stat", "usage_usec") - before
+    print(
+        json.dumps({"usec": took, "kb": most // 1024, "filled_kb": filled // 1024, "saved": saved})
+    )
+
+
+main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
