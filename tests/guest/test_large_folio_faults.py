@@ -42,13 +42,18 @@ def rewrite(guest: Guest, case: str) -> dict[str, Any]:
     return ran(guest, f"{workload('rewrite')} {case} {MIB} {CASES[case]}")
 
 
+def larger(guest: Guest, case: str) -> dict[str, Any]:
+    """Of two runs that with more ticks: at stock, some cases take 1.2 % less now and then."""
+    return max((rewrite(guest, case) for _ in range(2)), key=lambda run: run["ticks"])
+
+
 @pytest.fixture(scope="module")
 def found(all_machines: Machines) -> Found:
     """What each case takes in each arm, all of it in one guest; "stock" has no module."""
     all_machines.end()
     with counting_guest("large", "2G") as guest:
         rewrite(guest, "fresh")  # warms up the free lists
-        found = {"stock": {case: rewrite(guest, case) for case in CASES}}
+        found = {"stock": {case: larger(guest, case) for case in CASES}}
         must(guest, "modprobe mmpolicy")
         for arm, (policy, knobs) in ARMS.items():
             switch(guest, policy, **knobs)
@@ -127,7 +132,7 @@ def test_stock_costs_nothing(found: Found, all_machines: Machines) -> None:
     with counting_guest("patched", "2G") as guest:
         rewrite(guest, "fresh")
         for case in ("parent", "child", "read", "fresh"):
-            taken, without = found["stock"][case]["ticks"], rewrite(guest, case)["ticks"]
+            taken, without = found["stock"][case]["ticks"], larger(guest, case)["ticks"]
             assert taken <= 1.003 * without, f"{case}: {taken / without:.4f}"
 
 
