@@ -30,6 +30,7 @@ SMALL, LARGE, CHANGE = 64, 1024, 256
 
 DENSE = ("forward", "backward", "streams", "threads", "brk", "stack")
 SPARSE = {"every_32k": 61, "every_64k": 121, "every_128k": 241, "random_quarter": 31}  # rounds
+LESS_SPARSE = {"3_of_8": 11, "random_all": 5}  # the same, only on the small area
 CHANGING = ("sparse_dense", "dense_sparse")
 
 
@@ -101,6 +102,7 @@ def cases(mib: int) -> list[Case]:
         MALLOC,
         *(Case(pattern, mib, dense) for pattern in DENSE if (pattern, mib) != ("stack", LARGE)),
         *(Case(pattern, mib, n if mib == SMALL else 5) for pattern, n in SPARSE.items()),
+        *(Case(pattern, mib, n) for pattern, n in LESS_SPARSE.items() if mib == SMALL),
         *(Case(pattern, CHANGE if mib == SMALL else mib, dense) for pattern in CHANGING),
     ]
 

@@ -41,7 +41,8 @@ DECLARE_EVENT_CLASS(mmpolicy_anon,
 				   { MMP_ALONE, "alone" },
 				   { MMP_UNUSED, "unused" },
 				   { MMP_PROBE, "probe" },
-				   { MMP_LOCKED, "locked" }))
+				   { MMP_LOCKED, "locked" },
+				   { MMP_DEFERRED, "deferred" }))
 );
 
 int mmp_anon_traced(void);

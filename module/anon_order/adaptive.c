@@ -27,6 +27,7 @@
 #include <linux/bitops.h>
 
 #include "anon_order.h"
+#include "defer.h"
 #include "glance.h"
 #include "../mmpolicy.h"
 
@@ -50,6 +51,25 @@ static struct mmp_knob knobs[] = {
 		MMP_KNOB(probe_blocks, 0, 1024, 16, "blocks of PMD size",
 			 "one in so many blocks is made of smaller folios; 0: none"),
 };
+
+static __always_inline struct mmp_decision anon_order_small(enum mmp_reason reason)
+{
+	return (struct mmp_decision){ reason, 0 };
+}
+
+/* As a fault gets that was looked at. */
+static __always_inline struct mmp_decision anon_order_none(const struct vm_fault *vmf,
+							   enum mmp_reason reason)
+{
+	mmp_defer_sooner(vmf->vma->vm_mm, reason == MMP_INSIDE);
+	return anon_order_small(reason);
+}
+
+static __always_inline struct mmp_decision anon_order_run(u32 order)
+{
+	mmp_defer_later(order);
+	return (struct mmp_decision){ MMP_RUN, order };
+}
 
 /* The example of 2^@order pages that is @distance such examples away. */
 static __always_inline enum mmp_page
@@ -113,11 +133,6 @@ static bool anon_order_beside(const struct mmp_place *place, unsigned int order,
 	       anon_order_example(place, 1, order, least) == MMP_USED;
 }
 
-static __always_inline struct mmp_decision anon_order_small(enum mmp_reason reason)
-{
-	return (struct mmp_decision){ reason, 0 };
-}
-
 /* For a fault without a page table. */
 static noinline struct mmp_decision anon_order_huge(const struct vm_fault *vmf, const u32 *knob)
 {
@@ -129,7 +144,7 @@ static noinline struct mmp_decision anon_order_huge(const struct vm_fault *vmf, 
 	/* Is this one of the blocks to be made of smaller folios? */
 	if (blocks && !((place.addr >> PMD_SHIFT) % blocks))
 		return (struct mmp_decision){ MMP_PROBE, MMP_MAX_ORDER - 1 };
-	return (struct mmp_decision){ MMP_RUN, MMP_MAX_ORDER };
+	return anon_order_run(MMP_MAX_ORDER);
 }
 
 /* Does the smallest folio fit around the fault? */
@@ -154,7 +169,7 @@ static noinline struct mmp_decision anon_order_grown(const struct mmp_place *pla
 	while (order > BLOCK_ORDER &&
 	       !anon_order_beside(place, order, knob[MIN_USED_PAGES]))
 		order--;
-	return (struct mmp_decision){ MMP_RUN, order };
+	return anon_order_run(order);
 }
 
 /* The long way: all examples nearby. */
@@ -166,16 +181,14 @@ static noinline struct mmp_decision anon_order_judge(const struct vm_fault *vmf,
 	int blocks, groups;
 
 	if (!anon_order_fits(&place))
-		return anon_order_small(MMP_INSIDE);
+		return anon_order_none(vmf, MMP_INSIDE);
 	blocks = anon_order_examples(&place, BLOCK_ORDER, least);
 	if (blocks > 0)
 		return anon_order_grown(&place, knob);
 	groups = anon_order_examples(&place, GROUP_ORDER, least);
 	if (groups <= 0)
-		return anon_order_small(blocks ? MMP_UNUSED : MMP_ALONE);
-	return (struct mmp_decision){
-		MMP_RUN, min(knob[MAX_ORDER], groups > 1 ? GROUP_ORDER + 1U : GROUP_ORDER)
-	};
+		return anon_order_none(vmf, blocks ? MMP_UNUSED : MMP_ALONE);
+	return anon_order_run(min(knob[MAX_ORDER], groups > 1 ? GROUP_ORDER + 1U : GROUP_ORDER));
 }
 
 /* In the middle of a table, at a third glance: may any be an example? */
@@ -191,13 +204,41 @@ static noinline struct mmp_decision anon_order_closest(const struct vm_fault *vm
 	    vmf->vma->vm_end - vmf->address >= 2 * BLOCK_BYTES &&
 	    vmf->address - vmf->vma->vm_start >= 2 * BLOCK_BYTES &&
 	    knob[MAX_ORDER] <= BLOCK_ORDER)
-		return (struct mmp_decision){ MMP_RUN, knob[MAX_ORDER] };
+		return anon_order_run(knob[MAX_ORDER]);
 	if (!mmp_bits_present(ends(block - BLOCK) | ends(block + BLOCK) |
 			      ends(table + farthest(index)) |
 			      whole(group - GROUP) | whole(group + GROUP) |
 			      whole(group - 2 * GROUP) | whole(group - 4 * GROUP)))
-		return anon_order_small(MMP_ALONE);
+		return anon_order_none(vmf, MMP_ALONE);
 	return anon_order_judge(vmf, knob);
+}
+
+/* A stream, or so it seems: the block before is full. */
+static __always_inline bool anon_order_streams(const struct vm_fault *vmf, const pte_t *block,
+					       const u32 *knob)
+{
+	return is_plain(block - BLOCK) &&
+	       vmf->address - vmf->vma->vm_start >= 2 * BLOCK_BYTES &&
+	       knob[MAX_ORDER] <= BLOCK_ORDER;
+}
+
+/* After many small folios: one that does not fit would end nothing. */
+static noinline struct mmp_decision anon_order_begins(const struct vm_fault *vmf,
+						      const u32 *knob)
+{
+	const struct mmp_place place = mmp_place(vmf);
+
+	if (!anon_order_fits(&place))
+		return anon_order_none(vmf, MMP_INSIDE);
+	return anon_order_run(knob[MAX_ORDER]);
+}
+
+static __always_inline struct mmp_decision anon_order_goes_on(const struct vm_fault *vmf,
+							      const u32 *knob)
+{
+	if (mmp_many_small())
+		return anon_order_begins(vmf, knob);
+	return (struct mmp_decision){ MMP_RUN, knob[MAX_ORDER] };
 }
 
 /* These are functions of their own for the sake of those that return before. */
@@ -208,9 +249,9 @@ static noinline struct mmp_decision anon_order_close(const struct vm_fault *vmf,
 	const pte_t *const table = block - (index & -BLOCK);
 
 	if (any_there(table + (index & -GROUP)))
-		return anon_order_small(MMP_INSIDE);
+		return anon_order_none(vmf, MMP_INSIDE);
 	if (!anon_order_any(table, index, true))
-		return anon_order_small(MMP_ALONE);
+		return anon_order_none(vmf, MMP_ALONE);
 	return anon_order_closest(vmf, table, knob);
 }
 
@@ -218,10 +259,8 @@ static noinline struct mmp_decision anon_order_close(const struct vm_fault *vmf,
 static noinline struct mmp_decision anon_order_closer(const struct vm_fault *vmf,
 						      const pte_t *block, const u32 *knob)
 {
-	if (is_plain(block - BLOCK) &&
-	    vmf->address - vmf->vma->vm_start >= 2 * BLOCK_BYTES &&
-	    knob[MAX_ORDER] <= BLOCK_ORDER)
-		return (struct mmp_decision){ MMP_RUN, knob[MAX_ORDER] };
+	if (anon_order_streams(vmf, block, knob))
+		return anon_order_goes_on(vmf, knob);
 	return anon_order_close(vmf, block, knob);
 }
 
@@ -248,7 +287,7 @@ static noinline struct mmp_decision anon_order_edge_closer(const struct vm_fault
 	if (anon_order_behind_plain(&place))
 		return anon_order_grown(&place, knob);
 	if (table && !anon_order_any_edge(vmf, table, true))
-		return anon_order_small(MMP_ALONE);
+		return anon_order_none(vmf, MMP_ALONE);
 	return anon_order_judge(vmf, knob);
 }
 
@@ -266,37 +305,12 @@ static noinline struct mmp_decision anon_order_edge(const struct vm_fault *vmf,
 	if (unlikely(!mmp_bits_table(bits)))
 		return anon_order_edge_closer(vmf, NULL, knob);
 	table = mmp_table_at(bits);
+	if (pte_index(vmf->address) >= BLOCK &&
+	    anon_order_streams(vmf, table + PTRS_PER_PTE - BLOCK, knob))
+		return anon_order_goes_on(vmf, knob);
 	if (!anon_order_any_edge(vmf, table, false))
-		return anon_order_small(MMP_ALONE);
+		return anon_order_none(vmf, MMP_ALONE);
 	return anon_order_edge_closer(vmf, table, knob);
-}
-
-/*
- * Writes to memory that is shared, as after fork(). All of it is there, so entries
- * that are writable are the examples: a block has been written in full, or it was
- * copied as a whole and its outermost pages have been used since.
- */
-static bool written(const pte_t *pte, unsigned int nr, unsigned int least)
-{
-	unsigned long outer = glance(pte) & glance(pte + nr - 1);
-	unsigned int there = 0;
-
-	if (!say_used(outer) || !mmp_bits_writable(outer))
-		return false;
-	for (unsigned int i = 0; i < nr; i++)
-		there += mmp_bits_writable(glance(pte + i));
-	return there >= nr / BLOCK * least;
-}
-
-/* Is there such an example before or after the fault, in the same page table? */
-static bool written_beside(const pte_t *table, unsigned long index, unsigned int order,
-			   unsigned int least)
-{
-	const unsigned int nr = 1U << order;
-
-	index &= -nr;
-	return (index >= nr && written(table + index - nr, nr, least)) ||
-	       (index + nr < PTRS_PER_PTE && written(table + index + nr, nr, least));
 }
 
 static noinline struct mmp_decision anon_order_written(const pte_t *table, unsigned long index,
@@ -335,16 +349,19 @@ static struct mmp_decision anon_order_adaptive(const struct vm_fault *vmf,
 					       enum mm_policy_site site,
 					       const u32 *knob)
 {
-	const unsigned long bits = mmp_table_bits(pmdp_get_lockless(vmf->pmd));
 	const pte_t *table;
+	unsigned long bits;
 
 	if (mmp_is_copy(site))
 		return anon_order_copy(vmf, knob);
+	if (mmp_deferred(vmf->vma->vm_mm) && site != MM_POLICY_PMD)
+		return anon_order_small(MMP_DEFERRED);
+	bits = mmp_table_bits(pmdp_get_lockless(vmf->pmd));
 	if (unlikely(!mmp_bits_table(bits) || !in_the_middle(vmf->address)))
 		return anon_order_edge(vmf, site, knob);
 	table = mmp_table_at(bits);
 	if (likely(!anon_order_any(table, vmf->address >> PAGE_SHIFT, false)))
-		return anon_order_small(MMP_ALONE);
+		return anon_order_none(vmf, MMP_ALONE);
 	return anon_order_closer(vmf, table + (pte_index(vmf->address) & -BLOCK), knob);
 }
 

@@ -25,6 +25,7 @@
  * @MMP_UNUSED: more of it was allocated and not used
  * @MMP_PROBE: a PMD-sized block made of smaller folios, to see them used
  * @MMP_LOCKED: mlock() populates everything anyway
+ * @MMP_DEFERRED: not looked at, as many faults before got order 0
  * @MMP_REASONS: how many there are
  */
 enum mmp_reason {
@@ -35,6 +36,7 @@ enum mmp_reason {
 	MMP_UNUSED,
 	MMP_PROBE,
 	MMP_LOCKED,
+	MMP_DEFERRED,
 	MMP_REASONS,
 };
 

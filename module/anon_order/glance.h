@@ -212,7 +212,35 @@ static __always_inline bool anon_order_any_edge(const struct vm_fault *vmf,
 /* Is a block full and used, as in the steady state of streams? */
 static __always_inline bool is_plain(const pte_t *block)
 {
-	return mmp_bits_used(glance(block + BLOCK - 1)) && mmp_bits_used(common(block));
+	return mmp_bits_used(common(block));
+}
+
+/*
+ * Writes to memory that is shared, as after fork(). All of it is there, so entries
+ * that are writable are the examples: a block has been written in full, or it was
+ * copied as a whole and its outermost pages have been used since.
+ */
+static inline bool written(const pte_t *pte, unsigned int nr, unsigned int least)
+{
+	unsigned long outer = glance(pte) & glance(pte + nr - 1);
+	unsigned int there = 0;
+
+	if (!say_used(outer) || !mmp_bits_writable(outer))
+		return false;
+	for (unsigned int i = 0; i < nr; i++)
+		there += mmp_bits_writable(glance(pte + i));
+	return there >= nr / BLOCK * least;
+}
+
+/* Is there such an example before or after the fault, in the same page table? */
+static inline bool written_beside(const pte_t *table, unsigned long index,
+				  unsigned int order, unsigned int least)
+{
+	const unsigned int nr = 1U << order;
+
+	index &= -nr;
+	return (index >= nr && written(table + index - nr, nr, least)) ||
+	       (index + nr < PTRS_PER_PTE && written(table + index + nr, nr, least));
 }
 
 #endif /* MMPOLICY_GLANCE_H */

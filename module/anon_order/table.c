@@ -41,7 +41,8 @@ static const char *const counters[] = {
 	[(base) + MMP_ALONE] = name "_alone",				\
 	[(base) + MMP_UNUSED] = name "_unused",				\
 	[(base) + MMP_PROBE] = name "_probe",				\
-	[(base) + MMP_LOCKED] = name "_locked"
+	[(base) + MMP_LOCKED] = name "_locked",				\
+	[(base) + MMP_DEFERRED] = name "_deferred"
 	PER_REASON(REASON, "reason"),
 	PER_ORDER(SHADOW_WANTED, "shadow_wanted"),
 	PER_ORDER(SHADOW_GOT, "shadow_got"),

@@ -11,6 +11,7 @@
 #include <asm/pgalloc.h>
 
 #include "../anon_order/adaptive.c"
+#include "../anon_order/defer.c"
 
 #define AREA	BIT(40)	/* any address at the start of a page of PMDs */
 #define BEHIND	8		/* the PMD before the one that faults */

@@ -19,7 +19,7 @@ LONG = True
 AREAS = {4: SMALL, 8: LARGE}
 MANY = 16_000  # faults, from which on a measurement repeats to NOISE
 DENSE = ("forward", "backward", "streams", "threads", "brk")
-SPARSE = ("every_32k", "every_64k", "every_128k", "random_quarter", "malloc")
+SPARSE = (*anon_order.SPARSE, *anon_order.LESS_SPARSE, MALLOC.pattern)
 CHANGING = ("sparse_dense.1", "sparse_dense.2", "dense_sparse.1", "dense_sparse.2")
 OFF = {"patched": 1.002, "loaded": 1.005, "unloaded": 1.002}
 NEEDED = {BASE, *OFF, *(f"{policy}-{cap}" for policy in ("fixed", "adaptive") for cap in AREAS)}
@@ -87,8 +87,7 @@ def test_dense_access(results: Repeated, pattern: str, cap: int, key: str, limit
 def test_sparse_access(results: Repeated, pattern: str, key: str) -> None:
     """Adaptive, as it is by default, is near order 0 of the unpatched kernel."""
     name, arm = case(pattern, 4), "adaptive-4"
-    ticks = 1.05 if pattern == "random_quarter" else 1.035  # there it looks twice
-    limit = (ticks if key == "ticks" else 1.02) + NOISE
+    limit = (1.03 if key == "ticks" else 1.02) + NOISE
     results.hold(limit, lambda run: run.ratio(arm, BASE, name, key), f"{key} of {name}", BASE, arm)
 
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "anon_order/defer.h"
 #include "check.h"
 #include "sim.h"
 
@@ -59,9 +60,11 @@ pmd_t *sim_pmd(struct sim *sim, unsigned long page)
 
 void sim_init(struct sim *sim, const struct mmp_policy *policy)
 {
+	static unsigned long nr;
 	unsigned int i;
 
 	*sim = (struct sim){ .policy = policy };
+	sim->vma.vm_mm = (struct mm_struct *)++nr;	/* only compared */
 	for (i = 0; i < policy->nr_knobs && i < SIM_KNOBS; i++)
 		sim->knob[i] = policy->knobs[i].def;
 }
@@ -151,6 +154,7 @@ static struct mmp_decision ask(struct sim *sim, unsigned long page,
 		.address = SIM_BASE + (page << PAGE_SHIFT),
 		.pmd = sim_pmd(sim, page),
 	};
+	const struct mmp_deferral deferral = mmp_deferral;
 	struct mmp_decision d, other;
 	unsigned long before;
 
@@ -158,6 +162,7 @@ static struct mmp_decision ask(struct sim *sim, unsigned long page,
 		fill_outside(sim, page, __pte(MAPPED));
 		other = decide(sim, &vmf, site);
 		fill_outside(sim, page, __pte(0));
+		mmp_deferral = deferral;
 	}
 	before = ptes_read;
 	d = decide(sim, &vmf, site);

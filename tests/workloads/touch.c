@@ -105,6 +105,37 @@ static void random_quarter(struct area a)
 	}
 }
 
+/* The @i-th of @n, a power of two, in a random order. */
+static size_t shuffled(size_t i, size_t n)
+{
+	const int half = __builtin_ctzl(n) / 2;
+
+	i = (i * 0x9e3779b1) & (n - 1);
+	i = ((i ^ i >> half) * 0x85ebca6b) & (n - 1);
+	return i ^ i >> half;
+}
+
+static void random_all(struct area a)
+{
+	for (size_t i = 0; i < a.pages; i++)
+		touch(a, shuffled(i, a.pages));
+}
+
+static void random_blocks(struct area a)
+{
+	for (size_t i = 0; i < a.pages; i++)
+		touch(a, shuffled(i / 16, a.pages / 16) * 16 + i % 16);
+}
+
+static size_t some, of;		/* the first pages of each so many */
+
+static void some_of(struct area a)
+{
+	for (size_t i = 0; i < a.pages; i++)
+		if (i % of < some)
+			touch(a, i);
+}
+
 static const struct pattern {
 	const char *name;
 	void (*first)(struct area a);
@@ -120,6 +151,9 @@ static const struct pattern {
 	{ "every_64k", every_64k },
 	{ "every_128k", every_128k },
 	{ "random_quarter", random_quarter },
+	{ "random_all", random_all },
+	{ "random_blocks", random_blocks },
+	{ "N_of_M", some_of },
 	{ "sparse_dense", every_64k, forward },
 	{ "dense_sparse", forward, every_64k },
 	{ "malloc", NULL },
@@ -329,8 +363,10 @@ static const struct pattern *find(const char *name)
 {
 	size_t n = sizeof(patterns) / sizeof(*patterns);
 
+	if (sscanf(name, "%zu_of_%zu", &some, &of) == 2 && of)
+		name = "N_of_M";
 	for (size_t i = 0; i < n; i++)
-		if (!strcmp(name, patterns[i].name))
+		if (!strcmp(name, patterns[i].name) && (of || patterns[i].first != some_of))
 			return &patterns[i];
 	fprintf(stderr, "usage: touch PATTERN [MIB [ROUNDS]]\npatterns:");
 	for (size_t i = 0; i < n; i++)

@@ -3,6 +3,8 @@
 #define SHIM_PERCPU_H
 
 #define this_cpu_read(var)	(var)
+#define this_cpu_write(var, n)	((var) = (n))
+#define this_cpu_inc(var)	((var)++)
 #define this_cpu_add(var, n)	((var) += (n))
 #define this_cpu_sub(var, n)	((var) -= (n))
 #define this_cpu_inc_return(var)	(++(var))

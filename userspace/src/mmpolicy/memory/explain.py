@@ -18,6 +18,7 @@ WORDS = {
     "unused": "more of it nearby was allocated and not used",
     "probe": "smaller folios, to see them used",
     "locked": "mlock() populates the area anyway",
+    "deferred": "not looked at, as many faults before got small folios",
 }
 
 

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * When adaptive does not look around a fault. In a process whose last faults all got
+ * small folios, the next one will most likely get one too. Then it looks at fewer and
+ * fewer of them, and at each again as soon as one gets a large folio. Compaction is
+ * deferred in a similar way (compaction_deferred() in mm/compaction.c).
+ *
+ * Each CPU counts for itself, and begins anew when another process comes. A task that
+ * moves to another CPU meanwhile only counts wrong.
+ */
+#ifndef MMPOLICY_DEFER_H
+#define MMPOLICY_DEFER_H
+
+#include <linux/percpu.h>
+
+#include "anon_order.h"
+
+/* So many small folios in a row come first. */
+#define MMP_DEFER_AFTER		256U
+/* As long as there are no more than this, a large folio changes nothing. */
+#define MMP_DEFER_FEW		64U
+
+/**
+ * struct mmp_deferral - of one CPU
+ * @deferred: the process that is not looked at, or NULL; only compared
+ * @last: the process of the last small folio; only compared
+ * @small: its small folios in a row; after a large one it is not always 0
+ * @next: the value of @small at which @deferred is looked at again
+ */
+struct mmp_deferral {
+	const struct mm_struct *deferred;
+	const struct mm_struct *last;
+	u32 small;
+	u32 next;
+};
+
+DECLARE_PER_CPU(struct mmp_deferral, mmp_deferral);
+
+void mmp_defer_until(const struct mm_struct *mm, bool inside);
+
+/**
+ * mmp_defer_sooner - a fault that was looked at gets a small folio
+ * @mm: its process
+ * @inside: because it is within memory that is there
+ */
+static __always_inline void mmp_defer_sooner(const struct mm_struct *mm, bool inside)
+{
+	this_cpu_inc(mmp_deferral.small);
+	if (unlikely(this_cpu_read(mmp_deferral.last) != mm ||
+		     this_cpu_read(mmp_deferral.small) > MMP_DEFER_AFTER))
+		mmp_defer_until(mm, inside);
+}
+
+/**
+ * mmp_deferred - is this fault one of those that are not looked at?
+ * @mm: its process
+ */
+static __always_inline bool mmp_deferred(const struct mm_struct *mm)
+{
+	if (likely(this_cpu_read(mmp_deferral.deferred) != mm) ||
+	    this_cpu_read(mmp_deferral.small) >= this_cpu_read(mmp_deferral.next))
+		return false;
+	this_cpu_inc(mmp_deferral.small);
+	return true;
+}
+
+/**
+ * mmp_many_small - is a large folio something new?
+ */
+static __always_inline bool mmp_many_small(void)
+{
+	return unlikely(this_cpu_read(mmp_deferral.small) > MMP_DEFER_FEW);
+}
+
+/**
+ * mmp_defer_later - a fault gets a large folio
+ * @order: of that folio
+ *
+ * The next faults are looked at again: 256 after 64 kB, 64 after 16 kB. To look at so
+ * many in vain costs about as much as a folio saves.
+ */
+static __always_inline void mmp_defer_later(unsigned int order)
+{
+	const u32 small = MMP_DEFER_AFTER - min(MMP_DEFER_AFTER, 16U << order);
+
+	this_cpu_write(mmp_deferral.deferred, NULL);
+	this_cpu_write(mmp_deferral.small, min(small, this_cpu_read(mmp_deferral.small)));
+}
+
+#endif /* MMPOLICY_DEFER_H */

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0
+/* adaptive: after how many small folios it looks at fewer faults, and what ends that. */
+#include "check.h"
+#include "policies.h"
+#include "sim.h"
+
+#define FAULTS	4096UL
+
+/* A sparse process: one page in 64 kB, @faults times. Returns where it has come to. */
+static unsigned long sparse(struct sim *sim, unsigned long page, unsigned long faults)
+{
+	while (faults--) {
+		sim_touch(sim, page);
+		page += 16;
+	}
+	return page;
+}
+
+static unsigned long begin(struct sim *sim, unsigned long faults)
+{
+	sim_init(sim, &mmp_policy_anon_order_adaptive);
+	sim_vma(sim, 0, 4 * FAULTS * 16);
+	return sparse(sim, 0, faults);
+}
+
+/* A table is asked about once more; that is not counted as a fault. */
+static unsigned long looked_at(const struct sim *sim)
+{
+	return sim->reasons[MMP_ALONE];
+}
+
+TEST(sparse_faults_are_deferred)
+{
+	struct sim sim;
+	unsigned long page = begin(&sim, 256);
+
+	EXPECT(sim.reasons[MMP_DEFERRED], ==, 0);
+	EXPECT(looked_at(&sim), ==, 256);
+	sparse(&sim, page, FAULTS);
+	EXPECT(sim.faults, ==, 256 + FAULTS);
+	EXPECT(looked_at(&sim), >=, 256 + FAULTS / 257);
+	EXPECT(looked_at(&sim), <=, 256 + 64);
+	EXPECT(sim.reasons[MMP_DEFERRED], ==, sim.faults - looked_at(&sim));
+	sim_free(&sim);
+}
+
+/* How many faults 16 MiB in a row take after so many sparse ones. */
+static unsigned long stream_after(unsigned long faults)
+{
+	struct sim sim;
+	unsigned long page = begin(&sim, faults), i;
+
+	for (i = 0; i < 4096; i++)
+		sim_touch(&sim, page + i);
+	sim_free(&sim);
+	return sim.faults - faults;
+}
+
+TEST(a_stream_is_noticed)
+{
+	const unsigned long at_once = stream_after(0);
+	unsigned long faults;
+
+	for (faults = 1; faults < FAULTS; faults += 37) {
+		at("%lu sparse faults", faults);
+		EXPECT(stream_after(faults), <=, at_once + 16 + min(faults / 4, 480UL));
+	}
+}
+
+TEST(a_large_folio_ends_a_deferral)
+{
+	struct sim sim;
+	unsigned long page = begin(&sim, 1000), before, i;
+
+	for (i = 0; !sim.folios[4]; i++)
+		sim_touch(&sim, page + i);
+	before = sim.reasons[MMP_DEFERRED];
+	sparse(&sim, 2 * FAULTS * 16, 100);
+	EXPECT(sim.reasons[MMP_DEFERRED], ==, before);
+	sparse(&sim, 3 * FAULTS * 16, 1000);
+	EXPECT(sim.reasons[MMP_DEFERRED], >, before);
+	sim_free(&sim);
+}
+
+TEST(another_process_is_looked_at)
+{
+	struct sim sim, other;
+	unsigned long page = begin(&sim, FAULTS), before = sim.reasons[MMP_DEFERRED];
+
+	EXPECT(before, >, 0);
+	begin(&other, 100);
+	EXPECT(looked_at(&other), ==, 100);
+	page = sparse(&sim, page, 100);
+	EXPECT(sim.reasons[MMP_DEFERRED], <=, before + 1);
+	sim_free(&other);
+	sim_free(&sim);
+}
