@@ -76,12 +76,12 @@ static __always_inline bool mmp_many_small(void)
  * mmp_defer_later - a fault gets a large folio
  * @order: of that folio
  *
- * The next faults are looked at again: 256 after 64 kB, 64 after 16 kB. To look at so
+ * The next faults are looked at again: 128 after 64 kB, 32 after 16 kB. To look at so
  * many in vain costs about as much as a folio saves.
  */
 static __always_inline void mmp_defer_later(unsigned int order)
 {
-	const u32 small = MMP_DEFER_AFTER - min(MMP_DEFER_AFTER, 16U << order);
+	const u32 small = MMP_DEFER_AFTER - min(MMP_DEFER_AFTER, 8U << order);
 
 	this_cpu_write(mmp_deferral.deferred, NULL);
 	this_cpu_write(mmp_deferral.small, min(small, this_cpu_read(mmp_deferral.small)));
