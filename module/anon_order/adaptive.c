@@ -12,7 +12,8 @@
  * Larger folios take larger examples. Beyond 64 kB, a folio needs a neighbour
  * of its own size that looks full, so sizes grow by doubling. There is no state
  * to be copied by fork, mremap, split or merge, and threads that each work in
- * an area of their own do not disturb each other.
+ * an area of their own do not disturb each other. After many small folios only
+ * some faults are looked at (defer.h).
  *
  * Large folios hide whether their pages are used. So a folio's outermost pages
  * are mapped as not accessed (see &mm_policy_ops.anon_mapped). An unused one
