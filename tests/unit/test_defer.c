@@ -90,7 +90,7 @@ TEST(another_process_is_looked_at)
 	EXPECT(before, >, 0);
 	begin(&other, 100);
 	EXPECT(looked_at(&other), ==, 100);
-	page = sparse(&sim, page, 100);
+	sparse(&sim, page, 100);
 	EXPECT(sim.reasons[MMP_DEFERRED], <=, before + 1);
 	sim_free(&other);
 	sim_free(&sim);
