@@ -201,11 +201,6 @@ static noinline struct mmp_decision anon_order_closest(const struct vm_fault *vm
 	const pte_t *const group = table + (index & -GROUP);
 	const pte_t *const block = table + (index & -BLOCK);
 
-	if (is_plain(block + BLOCK) && !glance(block - 1) &&
-	    vmf->vma->vm_end - vmf->address >= 2 * BLOCK_BYTES &&
-	    vmf->address - vmf->vma->vm_start >= 2 * BLOCK_BYTES &&
-	    knob[MAX_ORDER] <= BLOCK_ORDER)
-		return anon_order_run(knob[MAX_ORDER]);
 	if (!mmp_bits_present(ends(block - BLOCK) | ends(block + BLOCK) |
 			      ends(table + farthest(index)) |
 			      whole(group - GROUP) | whole(group + GROUP) |
@@ -219,6 +214,16 @@ static __always_inline bool anon_order_streams(const struct vm_fault *vmf, const
 					       const u32 *knob)
 {
 	return is_plain(block - BLOCK) &&
+	       vmf->address - vmf->vma->vm_start >= 2 * BLOCK_BYTES &&
+	       knob[MAX_ORDER] <= BLOCK_ORDER;
+}
+
+/* The same downwards: it is the block behind. */
+static __always_inline bool anon_order_streams_down(const struct vm_fault *vmf,
+						    const pte_t *block, const u32 *knob)
+{
+	return mmp_bits_used(glance(block + BLOCK)) && is_plain(block + BLOCK) &&
+	       vmf->vma->vm_end - vmf->address >= 2 * BLOCK_BYTES &&
 	       vmf->address - vmf->vma->vm_start >= 2 * BLOCK_BYTES &&
 	       knob[MAX_ORDER] <= BLOCK_ORDER;
 }
@@ -249,6 +254,8 @@ static noinline struct mmp_decision anon_order_close(const struct vm_fault *vmf,
 	const unsigned long index = pte_index(vmf->address);
 	const pte_t *const table = block - (index & -BLOCK);
 
+	if (anon_order_streams_down(vmf, block, knob) && !glance(block - 1))
+		return anon_order_goes_on(vmf, knob);
 	if (any_there(table + (index & -GROUP)))
 		return anon_order_none(vmf, MMP_INSIDE);
 	if (!anon_order_any(table, index, true))
@@ -306,7 +313,8 @@ static noinline struct mmp_decision anon_order_edge(const struct vm_fault *vmf,
 	if (unlikely(!mmp_bits_table(bits)))
 		return anon_order_edge_closer(vmf, NULL, knob);
 	table = mmp_table_at(bits);
-	if (pte_index(vmf->address) >= BLOCK &&
+	if (pte_index(vmf->address) < BLOCK ?
+	    anon_order_streams_down(vmf, table, knob) :
 	    anon_order_streams(vmf, table + PTRS_PER_PTE - BLOCK, knob))
 		return anon_order_goes_on(vmf, knob);
 	if (!anon_order_any_edge(vmf, table, false))

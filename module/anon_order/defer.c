@@ -3,7 +3,7 @@
 
 /* A 16th of the small folios that there were is passed over, but no more than this. */
 #define SHIFT	4
-#define MOST	256U
+#define MOST	64U
 /* Within memory that is there, up to so many are looked at: where one fits is not far. */
 #define RETRY	8U
 

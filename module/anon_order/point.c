@@ -158,7 +158,7 @@ static __always_inline unsigned long anon_order_ask(const struct mmp_profile *pr
 		anon_order_count(profile, STOCK);
 		return MM_POLICY_STOCK;
 	}
-	if (unlikely(vma->vm_flags & SPECIAL))
+	if (unlikely((u32)vma->vm_flags & SPECIAL))
 		return anon_order_special(vmf, site);
 	return anon_order_answer(profile, vmf, site,
 				 policy->anon_order(vmf, site, &settings->values[policy->slot]));
@@ -175,16 +175,9 @@ static noinline unsigned long anon_order_scoped(const struct vm_fault *vmf,
 	return anon_order_ask(profile, vma, vmf, site);
 }
 
-/* See &mm_policy_ops.anon_orders. */
-unsigned long mmp_anon_orders(const struct vm_fault *vmf,
-			      enum mm_policy_site site)
+static __always_inline unsigned long anon_order_untimed(const struct vm_fault *vmf,
+							enum mm_policy_site site)
 {
-	if (mmp_is_reuse(site))
-		return mmp_anon_order_reuse(vmf->vma);
-	if (mmp_is_singles(site) || mmp_is_read(site))
-		return mmp_anon_order_besides(vmf, site);
-	if (static_branch_unlikely(&mmp_timing) && mmp_draw_due(&mmp_fault_draw))
-		mmp_fault_begins(vmf, site);
 	if (static_branch_unlikely(&mmp_watched) && !mmp_is_copy(site)) {
 		if (mmp_draw_due(&shadow_draw))
 			return anon_order_shadowed(vmf, site);
@@ -194,6 +187,26 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 	if (static_branch_unlikely(&mmp_scoped))
 		return anon_order_scoped(vmf, site);
 	return anon_order_ask(&mmp_default, vmf->vma, vmf, site);
+}
+
+static noinline unsigned long anon_order_timed(const struct vm_fault *vmf,
+					       enum mm_policy_site site)
+{
+	mmp_fault_begins(vmf, site);
+	return anon_order_untimed(vmf, site);
+}
+
+/* See &mm_policy_ops.anon_orders. */
+unsigned long mmp_anon_orders(const struct vm_fault *vmf,
+			      enum mm_policy_site site)
+{
+	if (mmp_is_reuse(site))
+		return mmp_anon_order_reuse(vmf->vma);
+	if (mmp_is_singles(site) || mmp_is_read(site))
+		return mmp_anon_order_besides(vmf, site);
+	if (static_branch_unlikely(&mmp_timing) && mmp_draw_due(&mmp_fault_draw))
+		return anon_order_timed(vmf, site);
+	return anon_order_untimed(vmf, site);
 }
 
 /* A large folio. The kernel's own writes leave no trace. */

@@ -38,8 +38,8 @@ TEST(sparse_faults_are_deferred)
 	EXPECT(looked_at(&sim), ==, 256);
 	sparse(&sim, page, FAULTS);
 	EXPECT(sim.faults, ==, 256 + FAULTS);
-	EXPECT(looked_at(&sim), >=, 256 + FAULTS / 257);
-	EXPECT(looked_at(&sim), <=, 256 + 64);
+	EXPECT(looked_at(&sim), >=, 256 + FAULTS / 65);
+	EXPECT(looked_at(&sim), <=, 256 + 96);
 	EXPECT(sim.reasons[MMP_DEFERRED], ==, sim.faults - looked_at(&sim));
 	sim_free(&sim);
 }
@@ -63,7 +63,7 @@ TEST(a_stream_is_noticed)
 
 	for (faults = 1; faults < FAULTS; faults += 37) {
 		at("%lu sparse faults", faults);
-		EXPECT(stream_after(faults), <=, at_once + 16 + min(faults / 4, 480UL));
+		EXPECT(stream_after(faults), <=, at_once + 16 + min(faults / 4, 144UL));
 	}
 }
 
