@@ -23,7 +23,7 @@ MEASURES = (
 )
 
 
-@checkers("seconds", 20, 600, kasan=600)
+@checkers("seconds", 20, 600, kasan=600, kcsan=300)
 def test_binding_storm(machines: Machines, flavor: str, seconds: int) -> None:
     """No page holds what nobody wrote, nothing is left, the kernel's checkers see nothing."""
     guest = machines.get(flavor, mem="2G", cpus=2)

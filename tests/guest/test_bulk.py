@@ -202,7 +202,7 @@ def test_packets_arrive(pools: Guest, policy: str) -> None:
     assert out == 0
 
 
-@checkers("rounds", 6, 60, kasan=3)
+@checkers("rounds", 6, 60, kasan=3, kcsan=20)
 def test_switching_under_load(machines: Machines, flavor: str, rounds: int) -> None:
     """Packets and bursts while policies change and the module goes and comes: no page is lost."""
     guest = machines.get(flavor, mem="2G", cpus=2)

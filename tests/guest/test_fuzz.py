@@ -41,6 +41,7 @@ def test_fuzz(machines: Machines, seed: int | None) -> None:
         pytest.param("cloud", 1500, marks=pytest.mark.flavor("cloud")),
         pytest.param("debug", 100_000, marks=[pytest.mark.flavor("debug"), pytest.mark.full]),
         pytest.param("kasan", 100_000, marks=[pytest.mark.flavor("kasan"), pytest.mark.full]),
+        pytest.param("kcsan", 50_000, marks=[pytest.mark.flavor("kcsan"), pytest.mark.full]),
         pytest.param("patched", 1_000_000, marks=[pytest.mark.flavor("patched"), pytest.mark.full]),
         pytest.param("cloud", 1_000_000, marks=[pytest.mark.flavor("cloud"), pytest.mark.full]),
     ],

@@ -268,7 +268,7 @@ def test_nothing_is_lost(loaded: Guest, name: str) -> None:
     assert must(loaded, f"cat {ROOT}/state").strip() == "active"
 
 
-@checkers("seconds", 8, kasan=15)
+@checkers("seconds", 8, kasan=15, kcsan=60)
 def test_nothing_is_lost_while_switching(machines: Machines, flavor: str, seconds: int) -> None:
     """Lockdep is silent, and nothing leaks: what cap knows of processes goes with them."""
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import pytest
 from common import ran, workload
 from thp_gfp import ALWAYS
-from vm import Guest
+from vm import Guest, Splat
 
 from .conftest import Machines
 from .tools import checkers, must, vmstat
@@ -31,7 +32,7 @@ def storm(
     guest.scan_leaks()
 
 
-@checkers("rounds", 200, kasan=20)
+@checkers("rounds", 200, kasan=20, kcsan=100)
 def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
     """Threads of one process, with memory to spare."""
     storm(machines.get(flavor, mem="2G", cpus=2), rounds, 1, AT_ONCE, hog_mib=0)
@@ -47,7 +48,17 @@ def storm_under_pressure(machines: Machines, flavor: str, rounds: int) -> None:
         assert vmstat(guest, key) > n, key
 
 
-@checkers("rounds", 5, kasan=6)
+@checkers("rounds", 5, kasan=6, kcsan=6)
 def test_storm_under_pressure(machines: Machines, flavor: str, rounds: int) -> None:
     """On the kernels with checkers."""
     storm_under_pressure(machines, flavor, rounds)
+
+
+@pytest.mark.full
+@pytest.mark.flavor("kcsan")
+def test_planted_race(machines: Machines) -> None:
+    """KCSAN sees what two threads of a module do to each other, or the storms show nothing."""
+    guest = machines.get("kcsan", mem="2G", cpus=2)
+    must(guest, "modprobe mmpolicy_race; sleep 20; rmmod mmpolicy_race")
+    with pytest.raises(Splat, match=r"KCSAN: data-race in race_count \[mmpolicy_race\]"):
+        guest.check()

@@ -145,13 +145,14 @@ def refused(outcomes: list[tuple[Poke, Outcome]]) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def checkers(name: str, *debug: int, kasan: int) -> pytest.MarkDecorator:
+def checkers(name: str, *debug: int, kasan: int, kcsan: int = 0) -> pytest.MarkDecorator:
     """A test on the kernels with checkers, for so many rounds or seconds, as name says.
 
-    The debug kernel has lockdep, PROVE_RCU and DEBUG_ATOMIC_SLEEP, the other one also KASAN
-    and kmemleak. All but the first of debug are left to ./dev test --full.
+    The debug kernel has lockdep, PROVE_RCU and DEBUG_ATOMIC_SLEEP, the second one also KASAN
+    and kmemleak, the third one KCSAN. All but the first of debug are left to ./dev test --full.
     """
     short, *long = [*(("debug", n) for n in debug), ("kasan", kasan)]
+    long += [("kcsan", kcsan)] if kcsan else []
     params = [pytest.param(*short, marks=pytest.mark.flavor(short[0]))]
     params += [
         pytest.param(*run, marks=[pytest.mark.flavor(run[0]), pytest.mark.full]) for run in long

@@ -16,6 +16,7 @@ fragments() {
 	large) fragments patched ;;
 	debug) echo "$(fragments patched) $vm/debug.config" ;;
 	kasan) echo "$(fragments debug) $vm/kasan.config" ;;
+	kcsan) echo "$(fragments patched) $vm/kcsan.config" ;;
 	large-kasan) echo "$(fragments large) $vm/large-kasan.config" ;;
 	traced) echo "$(fragments unpatched) $vm/traced.config" ;;
 	esac

@@ -121,7 +121,7 @@ def try_kvm(image: Path) -> bool:
     return b"vm-trial-works" in done.stdout
 
 
-def accelerator(wanted: str, icount: bool, cpus: int, image: Path) -> str:
+def accelerator(wanted: str, icount: bool, cpus: int, image: Path, fixed_code: bool) -> str:
     """The options that choose how the guest's CPUs are run."""
     if icount:
         if cpus != 1:
@@ -132,7 +132,7 @@ def accelerator(wanted: str, icount: bool, cpus: int, image: Path) -> str:
         return "-accel kvm -cpu host"
     # With a thread per CPU, QEMU before 8.1 may go on to run code that another CPU
     # has patched meanwhile: stale breakpoints of static keys end in an Oops.
-    return "-accel tcg,thread=single -cpu max"
+    return f"-accel tcg,thread={'multi' if fixed_code else 'single'} -cpu max"
 
 
 def memory(total: str, nodes: int, cpus: int, bare: int = 0) -> str:

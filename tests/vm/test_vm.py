@@ -16,6 +16,7 @@ from vm import Reply, find_splat
     "line",
     [
         "kasan: KernelAddressSanitizer initialized (generic)",
+        "BUG: KCSAN: data-race in do_anonymous_page / try_to_unmap_one",
         "Lock dependency validator: Copyright (c) 2006 Red Hat, Inc., Ingo Molnar",
         "kmemleak: Kernel memory leak detector initialized (mem pool available: 15772)",
         "rcu: \tRCU lockdep checking is enabled.",
@@ -34,6 +35,9 @@ def test_harmless_lines(line: str) -> None:
     "line",
     [
         "BUG: KASAN: slab-use-after-free in mmp_show+0x10/0x20 [mmpolicy]",
+        "BUG: KCSAN: data-race in mmp_lease_show [mmpolicy] / mmp_lease_store [mmpolicy]",
+        "BUG: KCSAN: data-race in walk_pgd_range / mmp_pages_free+0x10 [mmpolicy]",
+        "BUG: KCSAN: data-race in mm_policy_enable / mm_policy_enable",
         "WARNING: possible circular locking dependency detected",
         "WARNING: CPU: 1 PID: 77 at mm/page_alloc.c:4567 __alloc_pages+0x1/0x2",
         "WARNING: suspicious RCU usage",
