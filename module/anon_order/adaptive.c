@@ -10,7 +10,8 @@
  * Where none is full yet, the same blocks of 16 kB decide about a small folio.
  *
  * Larger folios take larger examples. Beyond 64 kB, a folio needs a neighbour
- * of its own size that looks full, so sizes grow by doubling. There is no state
+ * of its own size that looks full, so sizes grow by doubling, and with the process:
+ * the last folio of an area may stay empty. There is no state
  * to be copied by fork, mremap, split or merge, and threads that each work in
  * an area of their own do not disturb each other. After many small folios only
  * some faults are looked at (defer.h).
@@ -26,6 +27,8 @@
  * folios for anonymous memory", RFC v2 (Ryan Roberts, 2023).
  */
 #include <linux/bitops.h>
+#include <linux/log2.h>
+#include <linux/mm.h>
 
 #include "anon_order.h"
 #include "defer.h"
@@ -39,7 +42,7 @@ static const s8 places[] = { -1, 1, -4, -2 };
 #define BLOCK_PLACES	3
 #define GROUP_PLACES	4
 
-enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS };
+enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS, MIN_FOLIOS };
 
 static struct mmp_knob knobs[] = {
 	[MAX_ORDER] =
@@ -51,6 +54,9 @@ static struct mmp_knob knobs[] = {
 	[PROBE_BLOCKS] =
 		MMP_KNOB(probe_blocks, 0, 1024, 16, "blocks of PMD size",
 			 "one in so many blocks is made of smaller folios; 0: none"),
+	[MIN_FOLIOS] =
+		MMP_KNOB(min_folios, 1, 1024, 32, "folios",
+			 "so many beyond 64 kB must fit into the memory of the process"),
 };
 
 static __always_inline struct mmp_decision anon_order_small(enum mmp_reason reason)
@@ -134,12 +140,22 @@ static bool anon_order_beside(const struct mmp_place *place, unsigned int order,
 	       anon_order_example(place, 1, order, least) == MMP_USED;
 }
 
+/* Beyond a block, a folio that is never filled is but a part of its process's memory. */
+static u32 anon_order_share(const struct vm_fault *vmf, const u32 *knob)
+{
+	const unsigned long pages = get_mm_counter(vmf->vma->vm_mm, MM_ANONPAGES);
+
+	return max(ilog2(pages / knob[MIN_FOLIOS] | 1), BLOCK_ORDER);
+}
+
 /* For a fault without a page table. */
 static noinline struct mmp_decision anon_order_huge(const struct vm_fault *vmf, const u32 *knob)
 {
 	const struct mmp_place place = mmp_place(vmf);
 	const u32 blocks = knob[PROBE_BLOCKS];
 
+	if (anon_order_share(vmf, knob) < MMP_MAX_ORDER)
+		return anon_order_small(MMP_CAP);
 	if (!anon_order_beside(&place, MMP_MAX_ORDER, knob[MIN_USED_PAGES]))
 		return anon_order_small(MMP_ALONE);
 	/* Is this one of the blocks to be made of smaller folios? */
@@ -162,11 +178,14 @@ static bool anon_order_fits(const struct mmp_place *place)
 }
 
 /* With an example of a block: what larger ones there are. */
-static noinline struct mmp_decision anon_order_grown(const struct mmp_place *place,
+static noinline struct mmp_decision anon_order_grown(const struct vm_fault *vmf,
+						     const struct mmp_place *place,
 						     const u32 *knob)
 {
 	u32 order = min(knob[MAX_ORDER], MMP_MAX_ORDER - 1U);
 
+	if (order > BLOCK_ORDER)
+		order = min(order, anon_order_share(vmf, knob));
 	while (order > BLOCK_ORDER &&
 	       !anon_order_beside(place, order, knob[MIN_USED_PAGES]))
 		order--;
@@ -185,7 +204,7 @@ static noinline struct mmp_decision anon_order_judge(const struct vm_fault *vmf,
 		return anon_order_none(vmf, MMP_INSIDE);
 	blocks = anon_order_examples(&place, BLOCK_ORDER, least);
 	if (blocks > 0)
-		return anon_order_grown(&place, knob);
+		return anon_order_grown(vmf, &place, knob);
 	groups = anon_order_examples(&place, GROUP_ORDER, least);
 	if (groups <= 0)
 		return anon_order_none(vmf, blocks ? MMP_UNUSED : MMP_ALONE);
@@ -293,7 +312,7 @@ static noinline struct mmp_decision anon_order_edge_closer(const struct vm_fault
 	const struct mmp_place place = mmp_place(vmf);
 
 	if (anon_order_behind_plain(&place))
-		return anon_order_grown(&place, knob);
+		return anon_order_grown(vmf, &place, knob);
 	if (table && !anon_order_any_edge(vmf, table, true))
 		return anon_order_none(vmf, MMP_ALONE);
 	return anon_order_judge(vmf, knob);

@@ -24,12 +24,14 @@
  * @tables: the page table below each
  * @page: something to map
  * @vma: larger than what that page maps
+ * @mm: the process, of which nothing but its size is known
  */
 struct area {
 	pmd_t *pmds;
 	pte_t *tables[AHEAD + 1];
 	struct page *page;
 	struct vm_area_struct vma;
+	struct mm_struct mm;
 };
 
 static void *new_page(struct kunit *test)
@@ -56,6 +58,8 @@ static int area_init(struct kunit *test)
 	}
 	area->vma.vm_start = AREA - PUD_SIZE;
 	area->vma.vm_end = AREA + 2 * PUD_SIZE;
+	area->vma.vm_mm = &area->mm;
+	area->mm.rss_stat[MM_ANONPAGES].count = PTRS_PER_PMD;
 	test->priv = area;
 	return 0;
 }
@@ -249,6 +253,7 @@ static struct mmp_decision ask(struct kunit *test, unsigned int page)
 	static const u32 values[] = {
 		[MAX_ORDER] = MMP_MAX_ORDER,
 		[MIN_USED_PAGES] = BLOCK,
+		[MIN_FOLIOS] = 1,
 	};
 	struct vm_fault vmf = fault_at(test->priv, page);
 

@@ -144,12 +144,20 @@ def test_adaptive_on_dense_access(loaded: Guest, pattern: str, cap: int) -> None
     the kernel keeps its page tables, later rounds get no PMD mapping. A heap grows
     by too little at a time as well.
     """
-    switch(loaded, "adaptive", max_order=cap)
+    switch(loaded, "adaptive", max_order=cap, min_folios=1)
     pages = touch(loaded, pattern, 64, rounds=2)["pages"]
     assert max(int(order) for order in pages if order != "none") <= cap
     if pattern != "brk":
         largest = {str(cap), "8"} if (pattern, cap) == ("stack", 9) else {str(cap)}
         assert sum(pages.get(order, 0) for order in largest) > 0.7 * 16384
+
+
+def test_adaptive_grows_with_the_process(loaded: Guest) -> None:
+    """A folio beyond 64 kB is but a part of the memory that there was before it."""
+    switch(loaded, "adaptive", max_order=9, min_folios=32)
+    pages = touch(loaded, "forward", 128)["pages"]
+    assert all(pages[str(order)] >= 30 << order for order in range(4, 9))
+    assert 0 < pages["9"] <= 64 << 8
 
 
 @pytest.mark.parametrize("pattern", ("every_32k", "every_64k", "every_128k"))
@@ -165,7 +173,7 @@ def test_adaptive_probes_huge_blocks(loaded: Guest) -> None:
     """Every n-th block of 2 MiB is made of smaller folios, which show whether they are used."""
     blocks = {}
     for every in (0, 2, 16):
-        switch(loaded, "adaptive", max_order=9, probe_blocks=every)
+        switch(loaded, "adaptive", max_order=9, min_folios=1, probe_blocks=every)
         blocks[every] = touch(loaded, "forward", 128)["pages"]["9"] // 512
     assert blocks[0] > blocks[16] > blocks[2] > 16
 

@@ -7,6 +7,8 @@
 #include "check.h"
 #include "sim.h"
 
+#define LARGE	(1UL << 20)	/* pages: 4 GB */
+
 unsigned long ptes_read;
 
 #define TOUCHED		(_PAGE_ACCESSED | _PAGE_DIRTY)
@@ -60,13 +62,18 @@ pmd_t *sim_pmd(struct sim *sim, unsigned long page)
 
 void sim_init(struct sim *sim, const struct mmp_policy *policy)
 {
-	static unsigned long nr;
 	unsigned int i;
 
-	*sim = (struct sim){ .policy = policy };
-	sim->vma.vm_mm = (struct mm_struct *)++nr;	/* only compared */
+	*sim = (struct sim){ .policy = policy, .vma.vm_mm = &sim->mm, .mm.elsewhere = LARGE };
+	if (mmp_deferral.last == &sim->mm)	/* that was one before, in the same place */
+		mmp_deferral = (struct mmp_deferral){};
 	for (i = 0; i < policy->nr_knobs && i < SIM_KNOBS; i++)
 		sim->knob[i] = policy->knobs[i].def;
+}
+
+unsigned long get_mm_counter(struct mm_struct *mm, int member)
+{
+	return mm->anon_pages + mm->elsewhere;
 }
 
 static void free_pmds(pmd_t *pmds)
@@ -220,8 +227,8 @@ static bool same_entries(struct sim *sim, unsigned long page, unsigned int order
 static void add_pages(struct sim *sim, unsigned int order)
 {
 	sim->folios[order]++;
-	sim->pages += BIT(order);
-	sim->peak = max(sim->peak, sim->pages);
+	sim->mm.anon_pages += BIT(order);
+	sim->peak = max(sim->peak, sim->mm.anon_pages);
 }
 
 static void map(struct sim *sim, unsigned long page, unsigned int order)
@@ -337,10 +344,10 @@ void sim_unmap(struct sim *sim, unsigned long page, unsigned long n)
 			page = (page | (SIM_TABLE - 1)) + 1;
 		} else if (pmd_leaf(*pmd) && !(page % SIM_TABLE) && end - page >= SIM_TABLE) {
 			*pmd = __pmd(0);
-			sim->pages -= SIM_TABLE;
+			sim->mm.anon_pages -= SIM_TABLE;
 			page += SIM_TABLE;
 		} else {
-			sim->pages -= pte_present(take(sim, page++));
+			sim->mm.anon_pages -= pte_present(take(sim, page++));
 		}
 	}
 }

@@ -25,6 +25,11 @@
 #define SIM_PAGES	(2 * SIM_PUD)		/* enough for what is not recorded */
 #define SIM_KNOBS	8
 
+struct mm_struct {
+	unsigned long anon_pages;	/* there now, without swap */
+	unsigned long elsewhere;	/* those of other VMAs */
+};
+
 struct sim {
 	const struct mmp_policy *policy;
 	u32 knob[SIM_KNOBS];
@@ -33,12 +38,13 @@ struct sim {
 	bool crowded;			/* other VMAs have memory in the same tables */
 	unsigned long faults;
 	unsigned long looks;		/* at entries, by the policy */
-	unsigned long pages, peak;	/* there now, and at most; without swap */
+	struct mm_struct mm;
+	unsigned long peak;		/* of its pages */
 	unsigned long folios[MMP_MAX_ORDER + 1];
 	unsigned long reasons[MMP_REASONS];
 };
 
-/* No memory yet; the knobs at their defaults. */
+/* No memory yet, in a large process; the knobs at their defaults. */
 void sim_init(struct sim *sim, const struct mmp_policy *policy);
 void sim_free(struct sim *sim);
 

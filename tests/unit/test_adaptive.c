@@ -5,10 +5,10 @@
 #include "check.h"
 #include "walks.h"
 
-enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS };
+enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS, MIN_FOLIOS };
 
-#define KNOBS		3
-#define DEFAULTS	((const u32[KNOBS]){ 4, 14, 16 })
+#define KNOBS		4
+#define DEFAULTS	((const u32[KNOBS]){ 4, 14, 16, 32 })
 
 #define FULL_4		"uuuu"
 #define FULL_16		FULL_4 FULL_4 FULL_4 FULL_4
@@ -137,8 +137,8 @@ TEST(how_full_a_block_has_to_be)
 	};
 
 	CHECK_MIDDLE(rows, DEFAULTS);
-	CHECK_MIDDLE(strict, ((const u32[KNOBS]){ 4, 16, 16 }));
-	CHECK_MIDDLE(lax, ((const u32[KNOBS]){ 4, 8, 16 }));
+	CHECK_MIDDLE(strict, ((const u32[KNOBS]){ 4, 16, 16, 32 }));
+	CHECK_MIDDLE(lax, ((const u32[KNOBS]){ 4, 8, 16, 32 }));
 }
 
 TEST(groups_where_no_block_is_full)
@@ -235,8 +235,8 @@ TEST(the_cap_at_its_bounds)
 		{ FULL_32 FULL_16 UNUSED_16 HERE_16 FULL_16 NONE_32, 4, MMP_RUN },
 	};
 
-	CHECK_MIDDLE(least, ((const u32[KNOBS]){ 2, 14, 16 }));
-	CHECK(more, ((const u32[KNOBS]){ 6, 14, 16 }));
+	CHECK_MIDDLE(least, ((const u32[KNOBS]){ 2, 14, 16, 32 }));
+	CHECK(more, ((const u32[KNOBS]){ 6, 14, 16, 32 }));
 }
 
 TEST(locked_areas_are_populated_anyway)

@@ -5,7 +5,7 @@
 #include "check.h"
 #include "walks.h"
 
-enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS };
+enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS, MIN_FOLIOS };
 
 struct cost {
 	unsigned long faults, pages, huge;
@@ -190,6 +190,27 @@ TEST(dense_walks_get_huge_pages)
 	EXPECT(adaptive(9, backward).huge, >=, blocks - 1 - blocks / 16 - 1);
 	EXPECT(adaptive(8, forward).huge, ==, 0);
 	EXPECT(adaptive(9, every_64k).huge, ==, 0);
+}
+
+/* A folio that is never filled is no more than a 32nd of a process. */
+TEST(folios_grow_with_the_process)
+{
+	unsigned long page;
+	struct sim sim;
+
+	sim_init(&sim, &mmp_policy_anon_order_adaptive);
+	sim.mm.elsewhere = 0;
+	sim.knob[MAX_ORDER] = 9;
+	sim_vma(&sim, 0, SIM_PAGES);
+	for (page = 0; page < 2 * AREA; page++) {
+		sim_touch(&sim, page);
+		at("page %lu", page);
+		EXPECT(sim_used(&sim), <=, page + 1 + max(16UL, page / 32));
+	}
+	EXPECT(sim.folios[9], >, 0);
+	for (page = 5; page < 9; page++)
+		EXPECT(sim.folios[page], >=, 16);
+	sim_free(&sim);
 }
 
 /* One accessed bit for 2 MiB tells nothing; the next probe block does. */
