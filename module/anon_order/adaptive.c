@@ -100,12 +100,16 @@ anon_order_example(const struct mmp_place *place, long distance,
 	return area_of(pte, 1U << order, least);
 }
 
-/* From the middle of a page table only that table is looked into. */
-static __always_inline bool reached(const struct mmp_place *place, long distance,
-				    unsigned int order)
+/*
+ * From the middle of a page table only that table is looked into: as farthest() does,
+ * this goes from its first block to its last one.
+ */
+static __always_inline long within_reach(const struct mmp_place *place, long distance,
+					 unsigned int order)
 {
-	return !in_the_middle(place->addr) ||
-	       distance + (long)(pte_index(place->addr) >> order) >= 0;
+	if (in_the_middle(place->addr) && distance + (long)(pte_index(place->addr) >> order) < 0)
+		distance += PTRS_PER_PTE >> order;
+	return distance;
 }
 
 /* How many examples nearby were used; below 0 if more of them were not. */
@@ -119,11 +123,9 @@ static __always_inline int anon_order_examples(const struct mmp_place *place,
 	unsigned int i;
 
 	for (i = 0; i < nr; i++) {
-		enum mmp_page page;
+		const long distance = within_reach(place, places[i], order);
+		const enum mmp_page page = anon_order_example(place, distance, order, least);
 
-		if (!reached(place, places[i], order))
-			continue;
-		page = anon_order_example(place, places[i], order, least);
 		used += page == MMP_USED;
 		unused += page == MMP_MAPPED;
 		if (order == BLOCK_ORDER && used > unused)
