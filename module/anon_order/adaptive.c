@@ -5,7 +5,7 @@
  * The page table is the memory of this policy. Programs fill memory densely,
  * but seldom in order: an allocator opens many areas and fills them in turn. So
  * this does not ask whether the fault extends a run of pages. It looks at
- * blocks of 64 kB nearby: the one before, the one after, and two further back.
+ * blocks of 64 kB nearby: the one before, the one after, and one farther on each side.
  * If one of them is full, the block of the fault will be full one day as well.
  * Where none is full yet, the same blocks of 16 kB decide about a small folio.
  *
@@ -36,11 +36,8 @@
 #include "../mmpolicy.h"
 
 /* Where examples are looked for, in their sizes, the best place first. */
-static const s8 places[] = { -1, 1, -4, -2 };
-
-/* For blocks without the last one: few of them are better than the others. */
-#define BLOCK_PLACES	3
-#define GROUP_PLACES	4
+static const s8 block_places[] = { -1, 1, -4, 4 };
+static const s8 group_places[] = { -1, 1, -4, -2 };
 
 enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS, MIN_FOLIOS };
 
@@ -100,16 +97,15 @@ anon_order_example(const struct mmp_place *place, long distance,
 	return area_of(pte, 1U << order, least);
 }
 
-/*
- * From the middle of a page table only that table is looked into: as farthest() does,
- * this goes from its first block to its last one.
- */
+/* From the middle of a page table only that table is looked into, as far_block() does. */
 static __always_inline long within_reach(const struct mmp_place *place, long distance,
 					 unsigned int order)
 {
-	if (in_the_middle(place->addr) && distance + (long)(pte_index(place->addr) >> order) < 0)
-		distance += PTRS_PER_PTE >> order;
-	return distance;
+	const long here = pte_index(place->addr) >> order;
+
+	if (!in_the_middle(place->addr))
+		return distance;
+	return ((here + distance) & ((PTRS_PER_PTE >> order) - 1)) - here;
 }
 
 /* How many examples nearby were used; below 0 if more of them were not. */
@@ -117,12 +113,11 @@ static __always_inline int anon_order_examples(const struct mmp_place *place,
 					       unsigned int order,
 					       unsigned int least)
 {
-	const unsigned int nr = order == BLOCK_ORDER ? BLOCK_PLACES :
-						       GROUP_PLACES;
+	const s8 *const places = order == BLOCK_ORDER ? block_places : group_places;
 	int used = 0, unused = 0;
 	unsigned int i;
 
-	for (i = 0; i < nr; i++) {
+	for (i = 0; i < ARRAY_SIZE(block_places); i++) {
 		const long distance = within_reach(place, places[i], order);
 		const enum mmp_page page = anon_order_example(place, distance, order, least);
 
@@ -223,7 +218,8 @@ static noinline struct mmp_decision anon_order_closest(const struct vm_fault *vm
 	const pte_t *const block = table + (index & -BLOCK);
 
 	if (!mmp_bits_present(ends(block - BLOCK) | ends(block + BLOCK) |
-			      ends(table + farthest(index)) |
+			      ends(table + far_block(index, -4)) |
+			      ends(table + far_block(index, 4)) |
 			      whole(group - GROUP) | whole(group + GROUP) |
 			      whole(group - 2 * GROUP) | whole(group - 4 * GROUP)))
 		return anon_order_none(vmf, MMP_ALONE);

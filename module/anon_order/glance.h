@@ -127,10 +127,10 @@ static __always_inline unsigned long row(const pte_t *pte, unsigned int nr, bool
 	return again ? glance(pte) & glance(pte + nr - 1) : glance(pte + nr - 1);
 }
 
-/* The block farthest before, in a table that begins anew where it ends. */
-static __always_inline unsigned long farthest(unsigned long index)
+/* A block at a distance, in a table that begins anew where it ends. */
+static __always_inline unsigned long far_block(unsigned long index, long distance)
 {
-	return (index - 4 * BLOCK) & (PTRS_PER_PTE - BLOCK);
+	return (index + distance * BLOCK) & (PTRS_PER_PTE - BLOCK);
 }
 
 /*
@@ -145,7 +145,8 @@ static __always_inline bool anon_order_any(const pte_t *table, unsigned long ind
 
 	return mmp_bits_present(row(table + block - BLOCK, BLOCK, again) |
 				row(table + block + BLOCK, BLOCK, again) |
-				row(table + farthest(index), BLOCK, again) |
+				row(table + far_block(index, -4), BLOCK, again) |
+				row(table + far_block(index, 4), BLOCK, again) |
 				row(table + group - GROUP, GROUP, again) |
 				row(table + group + GROUP, GROUP, again) |
 				row(table + group - 2 * GROUP, GROUP, again) |
@@ -167,7 +168,8 @@ static __always_inline bool anon_order_any_here(const pte_t *table, bool first, 
 	if (first)
 		return mmp_bits_present(any_group(table, again) |
 					row(table + BLOCK, GROUP, again) |
-					row(table + BLOCK, BLOCK, again));
+					row(table + BLOCK, BLOCK, again) |
+					row(table + 4 * BLOCK, BLOCK, again));
 	return mmp_bits_present(any_group(last - BLOCK, again) |
 				any_group(last - 2 * BLOCK, again) |
 				row(last - 2 * BLOCK, BLOCK, again) |
@@ -183,7 +185,8 @@ static __always_inline bool anon_order_any_there(const pte_t *table, bool first,
 		return mmp_bits_present(any_group(last - BLOCK, again) |
 					row(last - BLOCK, BLOCK, again) |
 					row(last - 4 * BLOCK, BLOCK, again));
-	return mmp_bits_present(row(table, GROUP, again) | row(table, BLOCK, again));
+	return mmp_bits_present(row(table, GROUP, again) | row(table, BLOCK, again) |
+				row(table + 3 * BLOCK, BLOCK, again));
 }
 
 /*

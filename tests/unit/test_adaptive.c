@@ -111,6 +111,8 @@ TEST(a_full_block_nearby)
 	static const struct row far[] = {
 		{ FULL_16 NONE_48 HERE_16, 4, MMP_RUN },
 		{ FULL_16 NONE_48 NONE_16 HERE_16, 0, MMP_ALONE },
+		{ HERE_16 NONE_48 FULL_16, 4, MMP_RUN },
+		{ HERE_16 NONE_48 NONE_16 FULL_16, 0, MMP_ALONE },
 	};
 
 	CHECK(rows, DEFAULTS);
