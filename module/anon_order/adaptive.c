@@ -210,8 +210,7 @@ static noinline struct mmp_decision anon_order_judge(const struct vm_fault *vmf,
 
 /* In the middle of a table, at a third glance: may any be an example? */
 static noinline struct mmp_decision anon_order_closest(const struct vm_fault *vmf,
-						       const pte_t *table,
-						       const u32 *knob)
+						       const pte_t *table, const u32 *knob)
 {
 	const unsigned long index = pte_index(vmf->address);
 	const pte_t *const group = table + (index & -GROUP);
@@ -304,8 +303,7 @@ static __always_inline bool anon_order_behind_plain(const struct mmp_place *plac
 
 /* In one of the outermost blocks of a page table, where there may be an example. */
 static noinline struct mmp_decision anon_order_edge_closer(const struct vm_fault *vmf,
-							   const pte_t *table,
-							   const u32 *knob)
+							   const pte_t *table, const u32 *knob)
 {
 	const struct mmp_place place = mmp_place(vmf);
 

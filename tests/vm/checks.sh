@@ -81,7 +81,7 @@ lint_patches() { checkpatch -- "$TREE"/kernel-hooks/*/*.patch "$TREE"/kernel-hoo
 lint_module_style() {
 	local files
 	mapfile -t files < <(find "$TREE/module" -name '*.[ch]' ! -name trace.h ! -name compat.h)
-	checkpatch --no-tree --ignore LINUX_VERSION_CODE,CONSTANT_COMPARISON,MACRO_ARG_REUSE -f -- \
+	checkpatch --no-tree --ignore LINUX_VERSION_CODE,CONSTANT_COMPARISON,MACRO_ARG_REUSE,CONST_STRUCT -f -- \
 		"$TREE/module/compat.h"
 	checkpatch --no-tree --ignore MACRO_ARG_REUSE,TRAILING_SEMICOLON -f -- "${files[@]}"
 	checkpatch --no-tree --ignore OPEN_ENDED_LINE,PARENTHESIS_ALIGNMENT -f -- \
