@@ -297,13 +297,20 @@ print(number)
 @pytest.mark.full
 @checkers("crowd", 2500, kasan=66_000)
 def test_sums_of_many_cgroups(machines: Machines, flavor: str, crowd: int) -> None:
-    """Cgroups whose numbers take more than 16 bits come and go: sums stay in their array."""
-    guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
+    """Cgroups whose numbers take more than 16 bits come and go: sums stay in their array.
+
+    Where there are very many, KASAN is the only checker that is on; they take hours with all.
+    """
+    many = {"append": "kmemleak=off no_debug_objects"} if crowd > 1 << 16 else {}
+    guest = machines.get(flavor, mem="2G", cpus=2, swap="1G", **many)
+    must(guest, f"[ {len(many)} = 0 ] || echo 0 >/proc/sys/kernel/prove_locking")
+    must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, policy("cap", limit_mb=8, per_cgroup=1))
     program = CROWD.format(crowd=crowd, free=cases("once 1").removeprefix("exec "))
     job = guest.start(f"exec /usr/bin/python3 -c {shlex.quote(program)}")
     while guest.run(f"[ -e {job.path}.rc ]").rc:
-        kept(guest.run(keep(20, 2), 400))
+        kept(guest.run(keep(5, 2), 400))
+        must(guest, "sleep 10")
     done = job.wait()
     assert done.rc == 0, done.out
     assert int(done.out) > 1 << 16
