@@ -77,8 +77,8 @@ static __always_inline struct mmp_decision anon_order_run(u32 order)
 
 /* The example of 2^@order pages that is @distance such examples away. */
 static __always_inline enum mmp_page
-anon_order_example(const struct mmp_place *place, long distance,
-		   unsigned int order, unsigned int least)
+anon_order_example(const struct mmp_place *place, long distance, unsigned int order,
+		   unsigned int least)
 {
 	const unsigned long size = PAGE_SIZE << order;
 	unsigned long addr = (place->addr & -size) + distance * size;
@@ -110,8 +110,7 @@ static __always_inline long within_reach(const struct mmp_place *place, long dis
 
 /* How many examples nearby were used; below 0 if more of them were not. */
 static __always_inline int anon_order_examples(const struct mmp_place *place,
-					       unsigned int order,
-					       unsigned int least)
+					       unsigned int order, unsigned int least)
 {
 	const s8 *const places = order == BLOCK_ORDER ? block_places : group_places;
 	int used = 0, unused = 0;
@@ -285,6 +284,8 @@ static noinline struct mmp_decision anon_order_closer(const struct vm_fault *vmf
 {
 	if (anon_order_streams(vmf, block, knob))
 		return anon_order_goes_on(vmf, knob);
+	if (knob[MAX_ORDER] > BLOCK_ORDER && is_plain(block - BLOCK))
+		return anon_order_judge(vmf, knob);
 	return anon_order_close(vmf, block, knob);
 }
 
