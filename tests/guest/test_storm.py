@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bulk
 import pytest
 from common import ran, workload
 from thp_gfp import ALWAYS
@@ -62,3 +63,17 @@ def test_planted_race(machines: Machines) -> None:
     must(guest, "modprobe mmpolicy_race; sleep 20; rmmod mmpolicy_race")
     with pytest.raises(Splat, match=r"KCSAN: data-race in race_count \[mmpolicy_race\]"):
         guest.check()
+
+
+@pytest.mark.full
+def test_a_thousand_loads(machines: Machines) -> None:
+    """With refills of page pools all the time, faults and frees, swap, compaction, reclaim."""
+    guest = machines.get("patched", mem="640M", cpus=2, nodes=2, swap="1G")
+    must(guest, f"modprobe mmpolicy_page_pool && {bulk.parameters('single=0 rounds=20')}")
+    refill = f"cat {bulk.RUN} || exit; sleep 0.2"
+    refills = guest.start(f"touch /run/go; while [ -e /run/go ]; do {refill}; done")
+    for _ in range(8):
+        storm_under_pressure(machines, "patched", 125)
+    must(guest, "rm /run/go")
+    assert refills.wait(300).rc == 0
+    must(guest, "rmmod mmpolicy_page_pool")
