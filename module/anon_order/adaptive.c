@@ -7,14 +7,13 @@
  * this does not ask whether the fault extends a run of pages. It looks at
  * blocks of 64 kB nearby: the one before, the one after, and one farther on each side.
  * If one of them is full, the block of the fault will be full one day as well.
- * Where none is full yet, the same blocks of 16 kB decide about a small folio.
+ * Where none is full yet, blocks of 16 kB decide about a small folio.
  *
  * Larger folios take larger examples. Beyond 64 kB, a folio needs a neighbour
  * of its own size that looks full, so sizes grow by doubling, and with the process:
- * the last folio of an area may stay empty. There is no state
- * to be copied by fork, mremap, split or merge, and threads that each work in
- * an area of their own do not disturb each other. After many small folios only
- * some faults are looked at (defer.h).
+ * the last folio of an area may stay empty. There is no state to be copied by fork,
+ * mremap, split or merge, and threads that each work in an area of their own do not
+ * disturb each other. After many small folios only some faults are looked at (defer.h).
  *
  * Large folios hide whether their pages are used. So a folio's outermost pages
  * are mapped as not accessed (see &mm_policy_ops.anon_mapped). An unused one
@@ -36,8 +35,9 @@
 #include "../mmpolicy.h"
 
 /* Where examples are looked for, in their sizes, the best place first. */
-static const s8 block_places[] = { -1, 1, -4, 4 };
-static const s8 group_places[] = { -1, 1, -4, -2 };
+#define PLACES	4
+static const s8 block_places[PLACES] = { -1, 1, -4, 4 };
+static const s8 group_places[PLACES] = { -1, 1, -4, -2 };
 
 enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS, MIN_FOLIOS };
 
@@ -116,7 +116,7 @@ static __always_inline int anon_order_examples(const struct mmp_place *place,
 	int used = 0, unused = 0;
 	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(block_places); i++) {
+	for (i = 0; i < PLACES; i++) {
 		const long distance = within_reach(place, places[i], order);
 		const enum mmp_page page = anon_order_example(place, distance, order, least);
 
@@ -150,9 +150,8 @@ static noinline struct mmp_decision anon_order_huge(const struct vm_fault *vmf, 
 	const struct mmp_place place = mmp_place(vmf);
 	const u32 blocks = knob[PROBE_BLOCKS];
 
-	if (anon_order_share(vmf, knob) < MMP_MAX_ORDER)
-		return anon_order_small(MMP_CAP);
-	if (!anon_order_beside(&place, MMP_MAX_ORDER, knob[MIN_USED_PAGES]))
+	if (anon_order_share(vmf, knob) < MMP_MAX_ORDER ||
+	    !anon_order_beside(&place, MMP_MAX_ORDER, knob[MIN_USED_PAGES]))
 		return anon_order_small(MMP_ALONE);
 	/* Is this one of the blocks to be made of smaller folios? */
 	if (blocks && !((place.addr >> PMD_SHIFT) % blocks))

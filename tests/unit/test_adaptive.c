@@ -286,6 +286,23 @@ static void check_block(u32 probe_blocks, unsigned long block)
 	EXPECT(d.reason, ==, MMP_ALONE);
 }
 
+/* What it will have is there at once, so min_folios bounds nothing. */
+TEST(a_small_process_that_locks_its_memory)
+{
+	struct mmp_decision d;
+	struct sim sim;
+
+	sim_init(&sim, &mmp_policy_anon_order_adaptive);
+	sim.mm.elsewhere = 0;
+	sim.knob[MAX_ORDER] = MMP_MAX_ORDER;
+	sim.vma.vm_flags = VM_LOCKED;
+	sim_vma(&sim, 0, 2 * SIM_TABLE);
+	d = sim_ask(&sim, SIM_TABLE);
+	EXPECT(d.order, ==, MMP_MAX_ORDER);
+	EXPECT(d.reason, ==, MMP_LOCKED);
+	sim_free(&sim);
+}
+
 TEST(every_nth_block_is_a_probe)
 {
 	static const u32 knobs[] = { 0, 1, 2, 16, 1024 };
