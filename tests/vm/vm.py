@@ -57,7 +57,7 @@ MAX_COMMAND = 100_000  # Linux takes 128 KiB in one argument
 # What a healthy kernel never logs.
 # KCSAN finds data races everywhere in Linux; those of the module and the hooks count.
 SPLAT = re.compile(
-    r"\bBUG: (?!KCSAN: )|BUG: KCSAN: .*(?:\[mmpolicy|\bmm_policy_)"
+    r"\bBUG:(?! KCSAN: )|BUG: KCSAN: .*(?:\[mmpolicy|\bmm_policy_)"
     r"|kernel BUG at|\bWARNING:|KASAN: |UBSAN: |\bOops\b"
     r"|general protection fault[,:]|[Uu]nable to handle|inconsistent lock state"
     r"|possible (?:recursive|circular|irq|deadlock)|suspicious RCU|sleeping function called"
