@@ -36,6 +36,7 @@ until [ $n -ge 300 ] && [ $(date +%s) -ge $end ]; do
         echo cap >madv_free/policy; echo stock >madv_free/policy
     done
 done
+echo $n
 """
 
 
@@ -56,14 +57,14 @@ def test_memory(loaded: Guest, seconds: int) -> None:
     with_profiles = used(loaded)
     must(loaded, BIND)
     with_bindings = used(loaded)
-    must(loaded, f"seconds={seconds}{SWITCH}", timeout=seconds * 4 + 600)
+    switches = int(must(loaded, f"seconds={seconds}{SWITCH}", timeout=seconds * 4 + 600))
     after_switching = used(loaded)
     assert must(loaded, f"cat {ROOT}/profiles/*/cgroups | wc -l").strip() == str(BINDINGS)
     must(loaded, f"echo 1 >{ROOT}/reset")
     for _ in range(4):
         must(loaded, ALL_AND_BACK)
     in_the_end = used(loaded)
-    print(at_first, with_profiles, with_bindings, after_switching, in_the_end)
+    print(switches, at_first, with_profiles, with_bindings, after_switching, in_the_end)
     must(loaded, f"find {CGROUPS} -depth -type d -exec rmdir {{}} +")
     assert with_profiles - at_first < PROFILES * PROFILE_KB
     assert with_bindings - with_profiles < BINDINGS * BINDING_KB + NOISE_KB
