@@ -46,7 +46,6 @@ MM = (
     "mseal_test",
     "pagemap_ioctl",
     "split_huge_page_test",
-    "thuge-gen",
     "transhuge-stress -d 5",
     "uffd-stress anon 20 16",
     "uffd-unit-tests",
