@@ -134,8 +134,9 @@ def test_each_allocation_of_a_switch_fails(watched: Guest) -> None:
     cases += [(f"{PROFILES}/default/anon_order/shadow", "adaptive", "none")]
     for path, policy, stock in cases:
         act, undo = f"write {path}={policy}", f"write {path}={stock}"
-        assert each_fails(watched, 1, ":", act, undo)["failed"], path
-        alone = f"echo 1 >{ROOT}/reset; echo {policy} >{path}"
+        reset = f"echo 1 >{ROOT}/reset"
+        assert each_fails(watched, 1, reset, act, undo)["failed"], path
+        alone = f"{reset}; echo {policy} >{path}"
         found = each_fails(watched, 1, alone, f"write {ROOT}/reset=1", act)
         assert not found["failed"], path
     nothing_is_lost(watched)

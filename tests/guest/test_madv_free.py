@@ -311,7 +311,7 @@ def test_sums_of_many_cgroups(machines: Machines, flavor: str, crowd: int) -> No
     job = guest.start(f"exec /usr/bin/python3 -c {shlex.quote(program)}")
     while guest.run(f"[ -e {job.path}.rc ]").rc:
         kept(guest.run(keep(5, 2), 400))
-        must(guest, "sleep 10")
+        must(guest, "sleep 45" if many else "sleep 10")
     done = job.wait()
     assert done.rc == 0, done.out
     assert int(done.out) > 1 << 16
