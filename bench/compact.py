@@ -95,7 +95,8 @@ def mean(all_values: Sequence[dict[str, float]]) -> dict[str, float]:
 def run_once(guest: Guest, arm: Arm, case: Case, seed: int) -> dict[str, float]:
     """Fill, fragment and ask in a fresh guest, where nobody compacts unasked."""
     common.must(guest, f"echo 0 >/proc/sys/vm/compaction_proactiveness && {arm.setup}")
-    common.must(guest, f"echo 1G >/sys/block/{Path(ZRAM).name}/disksize")
+    disk = f"/sys/block/{Path(ZRAM).name}"
+    common.must(guest, f"[ -e {disk} ] || modprobe zram; echo 1G >{disk}/disksize")
     return values_of(common.ran(guest, case.command(seed), timeout=1800))
 
 

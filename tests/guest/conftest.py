@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "flavor(name, ...): kernels that a test needs; without it, the patched one"
     )
+    config.addinivalue_line("markers", "config(name, ...): options of the kernel that a test needs")
     config.addinivalue_line("markers", "full: takes long; only for ./dev test --full")
 
 
@@ -27,6 +30,16 @@ def flavors_of(item: pytest.Item) -> set[str]:
     marker = item.get_closest_marker("flavor")
     kernels = set(marker.args) if marker else {"patched"}
     return kernels | ({"full"} if item.get_closest_marker("full") else set())
+
+
+def missing_options(item: pytest.Item) -> set[str]:
+    """Options that a test needs, and that the user's own kernel is built without."""
+    marker = item.get_closest_marker("config")
+    tree = os.environ.get("KSRC")
+    if not marker or not tree:
+        return set()
+    text = Path(tree, ".config").read_text()
+    return set(marker.args) - set(re.findall(r"^CONFIG_(\w+)=[ym]$", text, re.MULTILINE))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -38,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = os.environ.get("MMPOLICY_FLAVORS", "").replace("ksrc", "patched").split()
     if not chosen:
         return
-    unwanted = [item for item in items if not flavors_of(item) <= set(chosen)]
+    unwanted = [i for i in items if not flavors_of(i) <= set(chosen) or missing_options(i)]
     config.hook.pytest_deselected(items=unwanted)
     items[:] = [item for item in items if item not in unwanted]
 

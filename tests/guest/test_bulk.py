@@ -19,6 +19,7 @@ from vm import Guest
 from .conftest import Machines
 from .tools import ROOT, checkers, must
 
+pytestmark = pytest.mark.config("PAGE_POOL_STATS")
 LONG = True
 MODULE = "mmpolicy_page_pool"
 RELEASED = re.compile(r"page_pool=(\w+) inflight=(-?\d+) hold=(\d+) release=(\d+)")

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from vm import Guest
 
 from .tools import must
 
+pytestmark = pytest.mark.config("KUNIT")
 RESULT = re.compile(r"^\[[ .\d]+\]\s*(not ok|ok) \d+ (mmpolicy\S*|anon_order\S*)", re.MULTILINE)
 TOTALS = re.compile(r"# Totals: pass:(\d+) fail:(\d+) skip:(\d+) total:(\d+)")
 

@@ -66,6 +66,7 @@ def test_planted_race(machines: Machines) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.config("PAGE_POOL_STATS")
 def test_a_thousand_loads(machines: Machines) -> None:
     """With refills of page pools all the time, faults and frees, swap, compaction, reclaim."""
     guest = machines.get("patched", mem="640M", cpus=2, nodes=2, swap="1G")
