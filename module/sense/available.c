@@ -92,6 +92,19 @@ static struct cgroup_subsys_state *available_next(struct cgroup_subsys_state *at
 	return next;
 }
 
+/* With generations (MGLRU), lru_zone_size does not change; what is counted may lag behind. */
+static unsigned long available_generations(const struct mem_cgroup_per_node *node, int zone)
+{
+	unsigned long pages = 0;
+#ifdef CONFIG_LRU_GEN
+	int gen;
+
+	for (gen = 0; gen < MAX_NR_GENS; gen++)
+		pages += max(READ_ONCE(node->lruvec.lrugen.nr_pages[gen][LRU_GEN_FILE][zone]), 0L);
+#endif
+	return pages;
+}
+
 static unsigned long available_file_pages(struct mem_cgroup *memcg)
 {
 	unsigned long pages = 0;
@@ -102,7 +115,8 @@ static unsigned long available_file_pages(struct mem_cgroup *memcg)
 
 		for (zone = 0; zone < MAX_NR_ZONES; zone++)
 			pages += READ_ONCE(node->lru_zone_size[zone][LRU_ACTIVE_FILE]) +
-				 READ_ONCE(node->lru_zone_size[zone][LRU_INACTIVE_FILE]);
+				 READ_ONCE(node->lru_zone_size[zone][LRU_INACTIVE_FILE]) +
+				 available_generations(node, zone);
 	}
 	return pages;
 }
