@@ -11,7 +11,7 @@ from vm import Guest
 from mmpolicy.control.shadow import Shadow, shadow_of
 
 from .conftest import Machines
-from .tools import POINT, ROOT, counters, folios, must, ops_command, switch, touch
+from .tools import POINT, ROOT, THP, counters, folios, must, ops_command, switch, touch
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 SPARSE = "map 4096 every 0 4096 16 folios 0 4096"
@@ -128,7 +128,8 @@ def test_cost(all_machines: Machines) -> None:
     cases = [Case("forward", 64, 5), Case("every_64k", 64, 61), Case("random_quarter", 64, 15)]
     arms = [("never", "none"), *((a, s) for a in ("stock", "never") for s in ("adaptive", "fixed"))]
     with common.counting_guest("patched", MEM) as guest:
-        must(guest, f"modprobe mmpolicy; {common.workload('touch')} forward 64")
+        must(guest, f"echo madvise >{THP}/enabled; modprobe mmpolicy")
+        must(guest, f"{common.workload('touch')} forward 64")
         found = {}
         for active, name in arms:
             must(guest, f"echo {active} >{POINT}/policy; echo {name} >{POINT}/shadow")
