@@ -14,6 +14,8 @@ from .tools import checkers, must, vmstat
 
 LONG = True
 AT_ONCE = 4
+TRIES = 4
+PRESSED = ("pswpout", "pgscan_direct", "compact_stall")
 
 
 def storm(
@@ -40,13 +42,20 @@ def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
 
 
 def storm_under_pressure(machines: Machines, flavor: str, rounds: int) -> None:
-    """Processes on two nodes, with less memory than they use: swap, compaction, reclaim."""
+    """Processes on two nodes, with less memory than they use: swap, compaction, reclaim.
+
+    Where kswapd keeps up for so short a time, nobody else has to reclaim: then again.
+    """
     guest = machines.get(flavor, mem="640M", cpus=2, nodes=2, swap="1G")
     free = int(must(guest, "sed -n 's/^MemAvailable: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo"))
-    before = {key: vmstat(guest, key) for key in ("pswpout", "pgscan_direct", "compact_stall")}
-    storm(guest, rounds, AT_ONCE, 1, hog_mib=free // 1024)
-    for key, n in before.items():
-        assert vmstat(guest, key) > n, key
+    before = {key: vmstat(guest, key) for key in PRESSED}
+    missing = list(PRESSED)
+    for _ in range(TRIES):
+        storm(guest, rounds, AT_ONCE, 1, hog_mib=free // 1024)
+        missing = [key for key, n in before.items() if vmstat(guest, key) == n]
+        if not missing:
+            break
+    assert not missing
 
 
 @checkers("rounds", 5, kasan=6, kcsan=6)
