@@ -46,8 +46,9 @@ def steps(text: str) -> list[Step]:
 
 
 def shape(output: str, measured: bool) -> list[str]:
-    """Lines without what differs from host to host: numbers, hashes, the width of columns."""
+    """Lines without what differs from host to host: numbers, hashes, compression, columns."""
     number = r"\b[0-9A-F]{20,}\b|\d[\d.:]*"
+    output = re.sub(r"\.ko\.(xz|gz|zst)\b", ".ko", output)
     lines = [" ".join(re.sub(number, "N", line).split()) for line in output.splitlines()]
     return lines[:1] if measured else lines
 

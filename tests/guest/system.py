@@ -108,10 +108,11 @@ def new_system(folder: Path, flavor: str) -> System:
 
 
 def put_kernel(system: System, modules: Path) -> None:
-    """The modules of a kernel of ours, and its built source as headers."""
+    """The modules of a kernel of ours, its configuration, and its built source as headers."""
     folder = system.folder / "lib/modules" / system.release
     shutil.copytree(modules, folder, ignore=shutil.ignore_patterns("updates", "build"))
     (folder / "build").symlink_to(f"{HOST}{system.source}")
+    system.put(f"boot/config-{system.release}", (system.source / ".config").read_text())
     system.run(f"depmod {system.release}")
 
 

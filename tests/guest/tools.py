@@ -22,6 +22,8 @@ ROOT = "/sys/kernel/mmpolicy"
 POKE = Path(__file__).with_name("poke.py")
 KHUGEPAGED = f"{THP}/khugepaged"
 VMSTAT = "/proc/vmstat"
+LRU_GEN = "/sys/kernel/mm/lru_gen/enabled"
+WITHOUT_LRU_GEN = f"if [ -e {LRU_GEN} ]; then echo n >{LRU_GEN}; fi"
 
 # The kernel's defaults of all that the tests change.
 BOOT = f"""
