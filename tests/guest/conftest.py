@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Iterator
@@ -32,14 +33,18 @@ def flavors_of(item: pytest.Item) -> set[str]:
     return kernels | ({"full"} if item.get_closest_marker("full") else set())
 
 
+@functools.cache
+def options(tree: str) -> set[str]:
+    """What a kernel's configuration turns on."""
+    text = Path(tree, ".config").read_text()
+    return set(re.findall(r"^CONFIG_(\w+)=[ym]$", text, re.MULTILINE))
+
+
 def missing_options(item: pytest.Item) -> set[str]:
     """Options that a test needs, and that the user's own kernel is built without."""
     marker = item.get_closest_marker("config")
     tree = os.environ.get("KSRC")
-    if not marker or not tree:
-        return set()
-    text = Path(tree, ".config").read_text()
-    return set(marker.args) - set(re.findall(r"^CONFIG_(\w+)=[ym]$", text, re.MULTILINE))
+    return set(marker.args) - options(tree) if marker and tree else set()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

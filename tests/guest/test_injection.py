@@ -132,9 +132,9 @@ def test_each_allocation_of_a_switch_fails(watched: Guest) -> None:
     files = {policy: f"{PROFILES}/default/{policy.partition('/')[0]}" for policy in policies}
     cases = [(f"{files[policy]}/policy", policy.partition("/")[2], "stock") for policy in policies]
     cases += [(f"{PROFILES}/default/anon_order/shadow", "adaptive", "none")]
+    reset = f"echo 1 >{ROOT}/reset"
     for path, policy, stock in cases:
         act, undo = f"write {path}={policy}", f"write {path}={stock}"
-        reset = f"echo 1 >{ROOT}/reset"
         assert each_fails(watched, 1, reset, act, undo)["failed"], path
         alone = f"{reset}; echo {policy} >{path}"
         found = each_fails(watched, 1, alone, f"write {ROOT}/reset=1", act)
