@@ -108,7 +108,7 @@ CASES = (
 QUICK_CASES = (
     Case(1, rounds=400),
     Case(8, chunks=64, rounds=200),
-    Case(1, rounds=20, muzzy=-1),
+    Case(1, rounds=40, muzzy=-1),
 )
 
 

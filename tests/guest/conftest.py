@@ -76,6 +76,7 @@ class Machines:
             guest = new_guest(**wanted)
             guest.__enter__()
             self.guest, self.needs = guest, wanted
+            tools.back_to_boot(guest)  # a distribution's kernel has other defaults
         return self.guest
 
     def end(self) -> None:

@@ -379,7 +379,10 @@ def test_wide_ranges_cost_what_is_there(machines: Machines) -> None:
 
 
 def test_cost(all_machines: Machines) -> None:
-    """Counted instructions: lazy brings a gain, cap keeps it, eager costs no more than stock."""
+    """Counted instructions: lazy brings a gain, cap keeps it, eager costs no more than stock.
+
+    Eager's are compared for the same number of faults: with jemalloc, time decides how many.
+    """
     all_machines.end()
     results = madv_free.run(madv_free.QUICK_ARMS, madv_free.QUICK_CASES)
     for case in results.cases():
@@ -389,7 +392,9 @@ def test_cost(all_machines: Machines) -> None:
         )
         assert lazy < dontneed / 2, f"{case}: {figures}"
         assert dontneed - cap >= 0.95 * (dontneed - lazy), f"{case}: {figures}"
-        assert eager <= 1.02 * dontneed, f"{case}: {figures}"
+        faults = results.value("eager", case, "faults") / results.value("dontneed", case, "faults")
+        assert faults <= 1.05, f"{case}: {faults} of dontneed's faults"
+        assert eager <= 1.02 * faults * dontneed, f"{case}: {figures}"
 
 
 def test_memory_is_found_before_others_have_to_wait(loaded: Guest) -> None:
