@@ -70,9 +70,9 @@
 #define MMP_COUNT		"l	"
 #endif
 
-/* Without the hooks nothing knows such a flag, and the policies with it are refused. */
+/* Without the hooks, a bit that the kernel does not use; provider/thp_gfp.c gives it a meaning. */
 #ifndef __GFP_ONLY_COMPACT
-#define __GFP_ONLY_COMPACT	((__force gfp_t)0)
+#define __GFP_ONLY_COMPACT	((__force gfp_t)BIT(___GFP_UNUSED_BIT))
 #endif
 
 /*
@@ -91,7 +91,7 @@ static inline const pte_t *mmp_table(pmd_t pmd)
 	return __va(pmd_val(pmd) & PTE_PFN_MASK);
 }
 
-/* Both at once, for who is in a hurry: what mmp_bits_table() and mmp_table_at() are of. */
+/* One number that says both: mmp_bits_table() asks whether, mmp_table_at() asks where. */
 static inline unsigned long mmp_table_bits(pmd_t pmd)
 {
 	return native_pmd_val(pmd) & (PTE_PFN_MASK | _PAGE_PRESENT | _PAGE_PSE);
@@ -108,7 +108,7 @@ static inline const pte_t *mmp_table_at(unsigned long bits)
 	return __va(bits - _PAGE_PRESENT);
 }
 
-/* The bits of an entry; of several, put together. */
+/* The bits of an entry. Those of several can be combined, and then asked as below. */
 static inline unsigned long mmp_bits(pte_t pte)
 {
 	return native_pte_val(pte);
@@ -129,7 +129,13 @@ static inline bool mmp_bits_writable(unsigned long bits)
 	return bits & _PAGE_RW;
 }
 
-/* Of a page that is there and used. No hint for NUMA has them. */
+/* What ptep_test_and_clear_young() does, which is not exported. */
+static inline void mmp_make_old(pte_t *ptep)
+{
+	clear_bit(_PAGE_BIT_ACCESSED, (unsigned long *)&ptep->pte);
+}
+
+/* Do the bits say that a page is there and used? An entry with a NUMA hint never says so. */
 static inline bool mmp_bits_used(unsigned long bits)
 {
 	return !(~bits & (_PAGE_PRESENT | _PAGE_ACCESSED));
@@ -201,8 +207,21 @@ static inline bool mmp_bits_used(unsigned long bits)
 	policy->mode == MPOL_PREFERRED ? first_node(policy->nodes) :	\
 					 NUMA_NO_NODE;			\
 })
+
+/* The nodes whose memory @vma may have: others are not tried even if these are full. */
+#define mmp_allowed_nodes(vma) ({					\
+	const struct mempolicy *policy = (vma)->vm_policy;		\
+									\
+	if (!policy)							\
+		policy = current->mempolicy;				\
+	policy && policy->mode == MPOL_BIND ? &policy->nodes :		\
+					      &cpuset_current_mems_allowed; \
+})
+#define mmp_vma_policy(vma)	((vma)->vm_policy)
 #else
 #define mmp_preferred_node(vma)	((void)(vma), numa_node_id())
+#define mmp_allowed_nodes(vma)	((void)(vma), &node_states[N_MEMORY])
+#define mmp_vma_policy(vma)	((void)(vma), NULL)
 #endif
 
 /* A task of the process that @mm is of, or NULL; RCU read side. */
@@ -216,28 +235,39 @@ static inline bool mmp_bits_used(unsigned long bits)
 #define mmp_anon_pages_within(mm, pages)				\
 	(percpu_counter_compare(&(mm)->rss_stat[MM_ANONPAGES], pages) <= 0)
 
-/* Has prctl() or madvise() ruled large folios out? */
+/* Was a page of a process ever pinned? Has prctl() or madvise() ruled large folios out? */
 #if MMP_KERNEL_7_3
+#define mmp_has_pinned(mm)	mm_flags_test(MMF_HAS_PINNED, mm)
 #define mmp_thp_disabled(vma)	vma_thp_disabled(vma, (vma)->vm_flags, false)
 #else
+#define mmp_has_pinned(mm)	test_bit(MMF_HAS_PINNED, &(mm)->flags)
 #define mmp_thp_disabled(vma)	vma_thp_disabled(vma, (vma)->vm_flags)
 #endif
 
 /*
  * Flags of a folio that may go away any time, so without assertions; a number of a
  * cgroup below 65,536; is an entry that of a page on its way to another place; a queue
- * for work that may run on any CPU.
+ * for work that may run on any CPU; what ftrace tells the owner of a call; types
+ * as in a prototype, and what node_reclaim() returns where it did nothing.
  */
 #if MMP_KERNEL_7_3
 #define mmp_folio_flags(folio)	READ_ONCE((folio)->flags.f)
 #define mmp_memcg_slot(memcg)	mem_cgroup_private_id(memcg)
 #define mmp_is_moving(pte)	softleaf_is_migration(softleaf_from_pte(pte))
 #define mmp_unbound_wq		system_dfl_wq
+#define MMP_OPS_FUNC_ARGS	struct ftrace_ops *op, unsigned long ip, enum ftrace_ops_cmd cmd
+#define MMP_NODEMASK		"nodemask_t const"
+#define MMP_NODE_RECLAIM	"long unsigned int"
+#define MMP_NODE_NOT_SCANNED	0
 #else
 #define mmp_folio_flags(folio)	READ_ONCE((folio)->flags)
 #define mmp_memcg_slot(memcg)	mem_cgroup_id(memcg)
 #define mmp_is_moving(pte)	is_migration_entry(pte_to_swp_entry(pte))
 #define mmp_unbound_wq		system_unbound_wq
+#define MMP_OPS_FUNC_ARGS	struct ftrace_ops *op, enum ftrace_ops_cmd cmd
+#define MMP_NODEMASK		"nodemask_t"
+#define MMP_NODE_RECLAIM	"int"
+#define MMP_NODE_NOT_SCANNED	(-2)
 #endif
 
 /* Arguments of tracepoints, and of what reads and writes files of sysfs. */
@@ -275,6 +305,24 @@ static inline bool mmp_bits_used(unsigned long bits)
 #define mmp_is_endbr(at)	is_endbr(*(u32 *)(at))
 #endif
 #define mmp_tva_fault(why)	((u32)(why) == MMP_TVA_FAULT)
+
+/*
+ * What collapses one range, which of its arguments is the address, and whether it asks for
+ * sizes itself and can do with none; what lets khugepaged know a process.
+ */
+#if MMP_KERNEL_7_3
+#define MMP_COLLAPSE		"collapse_single_pmd"
+#define MMP_COLLAPSE_IS		"scan_result(long unsigned int, vm_area_struct*, bool*, collapse_control*)"
+#define MMP_COLLAPSE_ADDR	1
+#define MMP_COLLAPSE_ASKS	true
+#define MMP_ENTER_IS		"void(vm_area_struct*, vm_flags_t)"
+#else
+#define MMP_COLLAPSE		"hpage_collapse_scan_pmd"
+#define MMP_COLLAPSE_IS		"int(mm_struct*, vm_area_struct*, long unsigned int, bool*, collapse_control*)"
+#define MMP_COLLAPSE_ADDR	3
+#define MMP_COLLAPSE_ASKS	false
+#define MMP_ENTER_IS		"void(vm_area_struct*, long unsigned int)"
+#endif
 
 /*
  * In madvise(), may other VMAs than that of the call be looked at? Until

@@ -13,6 +13,7 @@
 #include "anon_order/anon_order.h"
 #include "control/control.h"
 #include "madv_free/lazyfree.h"
+#include "provider/provider.h"
 
 #define CREATE_TRACE_POINTS
 #include "trace.h"
@@ -112,11 +113,19 @@ static void core_free_all(void)
 
 static int __init core_take_hooks(void)
 {
-	int err = mm_policy_register(&core_ops);
+	int err;
 
+	/* There a lock that listeners of tracepoints take would sleep. */
+	if (IS_ENABLED(CONFIG_PREEMPT_RT)) {
+		pr_err("kernels with PREEMPT_RT are not supported\n");
+		return -EOPNOTSUPP;
+	}
+	err = mm_policy_register(&core_ops);
 	if (err)
 		pr_err("the kernel's hooks are taken, or of another ABI than %d\n",
 		       MM_POLICY_ABI);
+	else
+		mmp_provider_watch(mmp_reset_on_loss);
 	return err;
 }
 

@@ -8,7 +8,7 @@
 
 #include <linux/mm.h>
 
-#define MM_POLICY_ABI	2
+#define MM_POLICY_ABI	3
 
 enum mm_policy_point {
 	MM_POLICY_ANON_ORDER,	/* folio order of an anonymous fault */
@@ -20,7 +20,7 @@ enum mm_policy_point {
 	MM_POLICY_ANON_PAGES = MM_POLICY_POINTS, /* not a point: see @anon_mapped */
 };
 
-/* First touch with a page table below vmf->pmd, or with none; swap entry in one. */
+/* First touch with a page table below vmf->pmd, or none or zeroes; swap entry in a table. */
 enum mm_policy_site { MM_POLICY_PTE, MM_POLICY_PMD, MM_POLICY_SWAPIN };
 enum mm_policy_compact { MM_POLICY_DEFER, MM_POLICY_TRY, MM_POLICY_TRY_ALL };
 
@@ -31,27 +31,22 @@ enum mm_policy_compact { MM_POLICY_DEFER, MM_POLICY_TRY, MM_POLICY_TRY_ALL };
 /**
  * struct mm_policy_ops - decisions that a policy module takes
  * @abi: %MM_POLICY_ABI; callbacks alone follow
- * @anon_orders: large orders for an anonymous fault, a bit each, in place of
- *	what sysfs enables. 0: order 0 only. %MM_POLICY_STOCK: no opinion. The
- *	VMA lock or mmap_lock is held for read, no page table lock is. Page tables
- *	that map a part of vmf->vma are not freed before this RCU section ends; use
- *	ptep_get_lockless(). Also asked where MADV_NOHUGEPAGE or prctl() refuse all.
- * @anon_mapped: a large folio is mapped for a first touch, or also a page while
- *	%MM_POLICY_ANON_PAGES is on. The page table lock is held. True: let its
- *	outermost pages, but for the one that faulted, be mapped as old.
- * @collapse_orders: which of @orders, a bit each, khugepaged may make in this
- *	anonymous VMA. mmap_lock is held for read; vma->vm_mm is not current's.
- * @thp_gfp: flags for large folios of a fault in @vma, in place of @gfp, in what is
- *	of %MM_POLICY_GFP_MASK. The VMA lock or mmap_lock is held for read.
+ * @anon_orders: large orders for an anonymous fault, a bit each, in place of what sysfs enables. 0:
+ *	order 0 only. %MM_POLICY_STOCK: no opinion. The VMA lock or mmap_lock is held for read, no
+ *	page table lock is. Page tables that map a part of vmf->vma stay until this RCU section
+ *	ends; use ptep_get_lockless(). Also asked where MADV_NOHUGEPAGE or prctl() refuse all.
+ * @anon_mapped: a large folio is mapped, or also a page while %MM_POLICY_ANON_PAGES is on. The page
+ *	table lock is held. True: let its outermost pages, but for that of the fault, be old.
+ * @collapse_orders: those khugepaged may make at @addr of @vma; mmap_lock is held for read.
+ * @thp_gfp: flags for large folios of a fault in @vma, in place of @gfp, in what is of
+ *	%MM_POLICY_GFP_MASK. The VMA lock or mmap_lock is held for read.
  * @thp_done: an attempt of @thp_gfp gave @folio, which is charged, or %NULL.
- * @compact_try: leave @zone out, compact it, or also its blocks that were of no
- *	use lately? mm would do @stock. Not asked at the last priority. Must not allocate.
+ * @compact_try: leave @zone out, compact it, or also its blocks that were of no use lately? mm
+ *	would do @stock. Not asked at the last priority. Must not allocate.
  * @compact_done: result of direct compaction of @zone, with pages scanned.
- * @bulk_pages: pages to ask for in a page_pool refill, 1..@max; mm asks for
- *	@stock. Softirq; @nid may be %NUMA_NO_NODE.
- * @bulk_done: what it brought. Softirq.
- * @madv_free_eager: free this MADV_FREE range of an anonymous VMA at once, as
- *	MADV_DONTNEED does, rather than lazily? mmap_lock or the VMA lock is held.
+ * @bulk_pages: pages for a page_pool refill, 1..@max, not @stock; @nid may be %NUMA_NO_NODE.
+ * @bulk_done: what it brought. Both are asked in softirq.
+ * @madv_free_eager: MADV_FREE of anonymous @vma at once? mmap_lock or the VMA lock is held.
  *
  * All callbacks are required, run under rcu_read_lock() and must not sleep.
  * A point is asked only while mm_policy_enable() has it on.
@@ -60,7 +55,7 @@ struct mm_policy_ops {
 	unsigned long abi;
 	unsigned long (*anon_orders)(const struct vm_fault *vmf, enum mm_policy_site site);
 	bool (*anon_mapped)(const struct vm_fault *vmf, int order);
-	unsigned long (*collapse_orders)(struct vm_area_struct *vma, unsigned long orders);
+	unsigned long (*collapse_orders)(struct vm_area_struct *vma, unsigned long addr);
 	gfp_t (*thp_gfp)(struct vm_area_struct *vma, gfp_t gfp);
 	void (*thp_done)(struct vm_area_struct *vma, int order, struct folio *folio);
 	enum mm_policy_compact (*compact_try)(struct zone *zone, int order, gfp_t gfp,

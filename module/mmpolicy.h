@@ -115,8 +115,8 @@ struct mmp_policy {
  * @node_size: bytes that each profile has for each node, zero at first
  * @shadows: a policy can be asked and counted here without being obeyed
  * @host: decides for the whole host, so only the profile "default" has it
- * @room_size: bytes that it needs while any profile has a policy here
- * @room: these, zero at first; or %NULL, without memory. Allocated before a
+ * @scratch_size: bytes that it needs while any profile has a policy here
+ * @scratch: these, zero at first; or %NULL, without memory. Allocated before a
  *	change begins, so that nobody else has to wait for memory too.
  * @switched: called with true before the first, with false after the last
  *	profile has a policy here, or %NULL; may sleep
@@ -133,8 +133,8 @@ struct mmp_point {
 	size_t node_size;
 	bool shadows;
 	bool host;
-	size_t room_size;
-	void *room;
+	size_t scratch_size;
+	void *scratch;
 	void (*switched)(bool on);
 	const char *now;
 	u64 (*read_now)(const struct mmp_profile *profile);
@@ -150,8 +150,7 @@ extern struct mmp_point mmp_point_madv_free;
 unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 			      enum mm_policy_site site);
 bool mmp_anon_mapped(const struct vm_fault *vmf, int order);
-unsigned long mmp_collapse_orders(struct vm_area_struct *vma,
-				  unsigned long orders);
+unsigned long mmp_collapse_orders(struct vm_area_struct *vma, unsigned long addr);
 gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp);
 void mmp_thp_done(struct vm_area_struct *vma, int order, struct folio *folio);
 enum mm_policy_compact mmp_compact_try(struct zone *zone, int order, gfp_t gfp,

@@ -9,7 +9,7 @@ static int __init mmp_init(void)
 #ifdef MMP_NOT_BUILT
 	pr_err("the module could not be built for this kernel: see make.log below /var/lib/dkms/mmpolicy\n");
 #else
-	pr_err("this kernel lacks CONFIG_MM_POLICY (see kernel-hooks/), and what does without it: CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, KALLSYMS_ALL, KRETPROBES, TRANSPARENT_HUGEPAGE\n");
+	pr_err("this kernel lacks CONFIG_MM_POLICY (see kernel-hooks/), and what does without it: CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, KALLSYMS_ALL, KPROBES, TRANSPARENT_HUGEPAGE\n");
 #endif
 	return -EOPNOTSUPP;
 }

@@ -51,19 +51,20 @@ struct mmp_decision {
 };
 
 /**
- * mmp_populated - a decision where it may be that all is populated anyway
+ * mmp_mlock_override - let the cap decide in a VMA that mlock() populates in full
  * @policy: whose
  * @vma: where
  * @knob: values of its knobs
- * @d: what it said
+ * @d: what the policy said
  *
  * mlock() populates all of a VMA. A policy that judges by use does not know; the
  * largest folios cost nothing there.
  * Return: the decision to take.
  */
-static inline struct mmp_decision mmp_populated(const struct mmp_policy *policy,
-						const struct vm_area_struct *vma,
-						const u32 *knob, struct mmp_decision d)
+static inline struct mmp_decision mmp_mlock_override(const struct mmp_policy *policy,
+						     const struct vm_area_struct *vma,
+						     const u32 *knob,
+						     struct mmp_decision d)
 {
 	const unsigned long locked = vma->vm_flags & (VM_LOCKED | VM_LOCKONFAULT);
 
@@ -112,13 +113,13 @@ static __always_inline struct mmp_place mmp_place(const struct vm_fault *vmf)
 	};
 }
 
-/* The entry @pages from where @pte is, in the same page table. */
+/* The entry that is @pages behind @pte, in the same page table. */
 static inline pte_t mmp_pte(const pte_t *pte, long pages)
 {
 	return ptep_get_lockless((pte_t *)pte + pages);
 }
 
-/* What an entry says of its page. What is in swap was used long ago. */
+/* What an entry says of its page. A page in swap counts as empty: it was used long ago. */
 static __always_inline enum mmp_page mmp_page_of(pte_t pte)
 {
 	if (pte_present(pte))
@@ -126,7 +127,7 @@ static __always_inline enum mmp_page mmp_page_of(pte_t pte)
 	return MMP_EMPTY;
 }
 
-/* mmp_entries() for another page table, in the same page of PMDs. */
+/* mmp_entries() for another page table than that of the fault, in the same page of PMDs. */
 static noinline __maybe_unused const pte_t *
 mmp_entries_of(const struct mmp_place *place, unsigned long addr,
 	       enum mmp_page *leaf)

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "defer.h"
 
-/* A 16th of the small folios that there were is passed over, but no more than this. */
+/* After N small folios in a row the next N/16 faults are passed over, at most MOST of them. */
 #define SHIFT	4
 #define MOST	64U
-/* Within memory that is there, up to so many are looked at: where one fits is not far. */
+/* Where no folio fits, only one fault in RETRY passes others over: a fit is not far away. */
 #define RETRY	8U
 
 DEFINE_PER_CPU(struct mmp_deferral, mmp_deferral);
 
 /**
- * mmp_defer_until - which fault is looked at next
- * @mm: the process of this one, which gets a small folio
- * @inside: because it is within memory that is there
+ * mmp_defer_until - decide which fault is looked at next
+ * @mm: the process of this fault, which gets a small folio
+ * @inside: the reason is that no folio fits around the fault
  */
 void mmp_defer_until(const struct mm_struct *mm, bool inside)
 {

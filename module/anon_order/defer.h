@@ -15,9 +15,9 @@
 
 #include "anon_order.h"
 
-/* So many small folios in a row come first. */
+/* Deferring begins after so many small folios in a row. */
 #define MMP_DEFER_AFTER		256U
-/* As long as there are no more than this, a large folio changes nothing. */
+/* Up to so many small folios in a row, a large folio does not have to end anything. */
 #define MMP_DEFER_FEW		64U
 
 /**
@@ -41,7 +41,7 @@ void mmp_defer_until(const struct mm_struct *mm, bool inside);
 /**
  * mmp_defer_sooner - a fault that was looked at gets a small folio
  * @mm: its process
- * @inside: because it is within memory that is there
+ * @inside: the reason is that no folio fits around the fault
  */
 static __always_inline void mmp_defer_sooner(const struct mm_struct *mm, bool inside)
 {
@@ -52,7 +52,7 @@ static __always_inline void mmp_defer_sooner(const struct mm_struct *mm, bool in
 }
 
 /**
- * mmp_deferred - is this fault one of those that are not looked at?
+ * mmp_deferred - is this fault passed over? It counts itself then
  * @mm: its process
  */
 static __always_inline bool mmp_deferred(const struct mm_struct *mm)
@@ -65,7 +65,7 @@ static __always_inline bool mmp_deferred(const struct mm_struct *mm)
 }
 
 /**
- * mmp_many_small - is a large folio something new?
+ * mmp_many_small - did so many small folios come before that a large one is news?
  */
 static __always_inline bool mmp_many_small(void)
 {

@@ -1,12 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The point anon_order: folio order of anonymous faults. */
+/*
+ * The point anon_order: folio order of anonymous faults.
+ *
+ * A fault goes straight through mmp_anon_orders(), with all that is inlined there: the profile
+ * "default", its policy, and the count of the answer. Whatever few faults need is behind one of
+ * three doors. Each is a function of its own, so that other faults do not save registers for
+ * it. Static keys open them, in this order:
+ *
+ *  key             on while                            a fault then
+ *  mmp_timing      an experiment runs                  goes through anon_order_timed(),
+ *                                                      if it is drawn; one in 16.5
+ *  mmp_watched     a profile has a shadow, or          goes through anon_order_slow(),
+ *                  mmp_looked_at is on                 if it is drawn; one in 12
+ *  mmp_looked_at   "measure" is 1 in debugfs, or       goes through anon_order_slow()
+ *                  somebody listens to a tracepoint
+ *  mmp_scoped      a process or a cgroup is bound,     goes through anon_order_ask_bound(),
+ *                  or an experiment runs               which finds the profile
+ *  mmp_measuring   "measure" is 1 in debugfs           has its ticks counted in
+ *                                                      anon_order_slow()
+ *
+ * anon_order_slow() is also for VMAs with special flags, and for a task whose profile this CPU
+ * has not kept.
+ */
 #include <linux/timex.h>
 
 #include "../sense/draw.h"
 #include "../sense/fault_time.h"
+#include "../sense/observe.h"
 #include "../trace.h"
 #include "anon_order.h"
-#include "besides.h"
+#include "other_sites.h"
 #include "shadow.h"
 #include "table.h"
 
@@ -37,7 +60,7 @@ static noinline unsigned long anon_order_large(const struct mmp_profile *profile
 		return MM_POLICY_STOCK;
 	if (mmp_is_copy(site))
 		d.order = min(d.order, anon_order_knob(settings, MAX_COPY_ORDER));
-	order = anon_order_lowered(settings, vmf->vma->vm_mm, d.order);
+	order = anon_order_lowered(settings, vmf->vma, d.order);
 	if (order != d.order)
 		this_cpu_inc(counter[LOWERED]);
 	this_cpu_inc(counter[REASON + d.reason]);
@@ -45,7 +68,7 @@ static noinline unsigned long anon_order_large(const struct mmp_profile *profile
 	return anon_order_up_to(order);
 }
 
-/* What a decision comes to, counted. */
+/* Counts a decision, and makes the answer to the kernel of it: a mask of orders. */
 static __always_inline unsigned long anon_order_answer(const struct mmp_profile *profile,
 						       const struct vm_fault *vmf,
 						       enum mm_policy_site site,
@@ -60,11 +83,11 @@ static __always_inline unsigned long anon_order_answer(const struct mmp_profile 
 	return 0;
 }
 
-/* Of faults on average one in twelve asks the shadow, and counts for twelve. */
+/* One fault in twelve, drawn at random, asks the shadow, and is counted twelve times. */
 #define SHADOW_WEIGHT	12
 static DEFINE_PER_CPU(struct mmp_draw, shadow_draw);
 
-/* Asks the shadow, and counts what would have become of its answer. */
+/* Asks the shadow about a fault, and counts what would have become of its answer. */
 static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_policy_site site)
 {
 	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
@@ -76,13 +99,14 @@ static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_p
 	struct mmp_decision d;
 	const u32 *knob;
 
+	mmp_draw_again(&shadow_draw, 2 * SHADOW_WEIGHT - 1);
 	shadow = anon_order_of(shadow, settings, vmf->vma);
 	if (!shadow || anon_order_refused(vmf->vma))
 		return;
 	knob = &settings->values[shadow->slot];
-	d = mmp_populated(shadow, vmf->vma, knob, shadow->anon_order(vmf, site, knob));
+	d = mmp_mlock_override(shadow, vmf->vma, knob, shadow->anon_order(vmf, site, knob));
 	if (d.order)
-		order = anon_order_lowered(settings, vmf->vma->vm_mm, d.order);
+		order = anon_order_lowered(settings, vmf->vma, d.order);
 	fate = mmp_fate_of(vmf, site, &order);
 	if (fate == MMP_UNCOUNTED)
 		return;
@@ -105,9 +129,9 @@ void mmp_anon_untraced(void)
 	mmp_look_at(false);
 }
 
-/* For all that few need, so that nobody else has its cost. */
-static noinline unsigned long anon_order_special(const struct vm_fault *vmf,
-						 enum mm_policy_site site)
+/* Door: special flags of the VMA, a shadow, the cost of the decision, the tracepoint. */
+static noinline unsigned long anon_order_slow(const struct vm_fault *vmf,
+					      enum mm_policy_site site, bool shadow)
 {
 	const struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
@@ -116,6 +140,8 @@ static noinline unsigned long anon_order_special(const struct vm_fault *vmf,
 	struct mmp_decision d;
 	const u32 *knob;
 
+	if (shadow)
+		anon_order_ask_shadow(vmf, site);
 	if (!policy) {
 		anon_order_count(profile, STOCK);
 		return MM_POLICY_STOCK;
@@ -128,21 +154,13 @@ static noinline unsigned long anon_order_special(const struct vm_fault *vmf,
 	else
 		d = policy->anon_order(vmf, site, knob);
 	if (!mmp_is_copy(site))
-		d = mmp_populated(policy, vmf->vma, knob, d);
+		d = mmp_mlock_override(policy, vmf->vma, knob, d);
 	answer = anon_order_answer(profile, vmf, site, d);
 	trace_mmpolicy_anon_order(vmf->address, site, answer ? __fls(answer) : 0, d.reason);
 	return answer;
 }
 
-static noinline unsigned long anon_order_shadowed(const struct vm_fault *vmf,
-						  enum mm_policy_site site)
-{
-	mmp_draw_again(&shadow_draw, 2 * SHADOW_WEIGHT - 1);
-	anon_order_ask_shadow(vmf, site);
-	return anon_order_special(vmf, site);
-}
-
-/* Flags that anon_order_special() knows more of; VM_UFFD_MINOR is for files. */
+/* Flags that anon_order_slow() looks at more closely; VM_UFFD_MINOR is for files only. */
 #define SPECIAL	(VM_HUGEPAGE | VM_NOHUGEPAGE | VM_LOCKED | VM_UFFD_MISSING | VM_UFFD_WP)
 
 /* Asks the policy of a profile, in the usual case. @vma is that of the fault. */
@@ -159,41 +177,43 @@ static __always_inline unsigned long anon_order_ask(const struct mmp_profile *pr
 		return MM_POLICY_STOCK;
 	}
 	if (unlikely((u32)vma->vm_flags & SPECIAL))
-		return anon_order_special(vmf, site);
+		return anon_order_slow(vmf, site, false);
 	return anon_order_answer(profile, vmf, site,
 				 policy->anon_order(vmf, site, &settings->values[policy->slot]));
 }
 
-static noinline unsigned long anon_order_scoped(const struct vm_fault *vmf,
-						enum mm_policy_site site)
+/* Door: the task may have a profile of its own. */
+static noinline unsigned long anon_order_ask_bound(const struct vm_fault *vmf,
+						   enum mm_policy_site site)
 {
 	const struct vm_area_struct *vma = vmf->vma;
 	struct mmp_profile *profile;
 
 	if (unlikely(!mmp_profile_kept(vma->vm_mm, &profile)))
-		return anon_order_special(vmf, site);
+		return anon_order_slow(vmf, site, false);
 	return anon_order_ask(profile, vma, vmf, site);
 }
 
-static __always_inline unsigned long anon_order_untimed(const struct vm_fault *vmf,
-							enum mm_policy_site site)
+static __always_inline unsigned long anon_order_decide(const struct vm_fault *vmf,
+						       enum mm_policy_site site)
 {
 	if (static_branch_unlikely(&mmp_watched) && !mmp_is_copy(site)) {
-		if (mmp_draw_due(&shadow_draw))
-			return anon_order_shadowed(vmf, site);
-		if (static_branch_unlikely(&mmp_looked_at))
-			return anon_order_special(vmf, site);
+		const bool due = mmp_draw_due(&shadow_draw);
+
+		if (due || static_branch_unlikely(&mmp_looked_at))
+			return anon_order_slow(vmf, site, due);
 	}
 	if (static_branch_unlikely(&mmp_scoped))
-		return anon_order_scoped(vmf, site);
+		return anon_order_ask_bound(vmf, site);
 	return anon_order_ask(&mmp_default, vmf->vma, vmf, site);
 }
 
+/* Door: the fault was drawn to be timed. */
 static noinline unsigned long anon_order_timed(const struct vm_fault *vmf,
 					       enum mm_policy_site site)
 {
 	mmp_fault_begins(vmf, site);
-	return anon_order_untimed(vmf, site);
+	return anon_order_decide(vmf, site);
 }
 
 /* See &mm_policy_ops.anon_orders. */
@@ -203,13 +223,16 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 	if (mmp_is_reuse(site))
 		return mmp_anon_order_reuse(vmf->vma);
 	if (mmp_is_singles(site) || mmp_is_read(site))
-		return mmp_anon_order_besides(vmf, site);
+		return mmp_anon_order_other_site(vmf, site);
 	if (static_branch_unlikely(&mmp_timing) && mmp_draw_due(&mmp_fault_draw))
 		return anon_order_timed(vmf, site);
-	return anon_order_untimed(vmf, site);
+	return anon_order_decide(vmf, site);
 }
 
-/* A large folio. The kernel's own writes leave no trace. */
+/*
+ * A large folio was mapped: counts it. Are its outermost pages to be old? Not after a write of
+ * the kernel itself, which sets no accessed bit.
+ */
 static noinline bool anon_order_mapped(const struct vm_fault *vmf, int order)
 {
 	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);

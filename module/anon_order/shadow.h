@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What would have become of an order that nobody obeys. Also compiled in
- * userland, as anon_order.h.
+ * What would have become of the answer of a shadow, which nobody obeys. Also
+ * compiled in userland, as anon_order.h is.
  */
 #ifndef MMPOLICY_SHADOW_H
 #define MMPOLICY_SHADOW_H
@@ -20,7 +20,7 @@ enum mmp_fate {
 	MMP_UNCOUNTED,
 };
 
-/* Is no page there of those around the fault? In order, those nearby before others. */
+/* Are all 2^@order entries around the fault empty? The nearest two are read first. */
 static inline bool mmp_block_is_empty(const struct mmp_place *place, unsigned int order)
 {
 	long last = (1L << order) - 1, at = (place->addr >> PAGE_SHIFT) & last, i;

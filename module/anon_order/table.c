@@ -2,7 +2,7 @@
 /* What the point anon_order shows of itself: knobs and counters. */
 #include "table.h"
 
-/* Counters, knobs and what is known of page tables end there. */
+/* Counters, knobs and the sizes of page tables are written for this order of a PMD. */
 static_assert(PMD_ORDER == MMP_MAX_ORDER);
 
 struct mmp_knob mmp_anon_order_knobs[] = {

@@ -30,7 +30,7 @@ enum {
 	SHADOW_REASON = SHADOW_GOT + MMP_MAX_ORDER + 1,
 };
 
-/* They are the first of all, so that nothing has to be looked up. */
+/* anon_order is point 0, so its counters begin at profile->counters, with nothing to add. */
 static inline u64 __percpu *anon_order_counters(const struct mmp_profile *profile)
 {
 	static_assert(!MM_POLICY_ANON_ORDER);
@@ -47,7 +47,7 @@ static inline u32 anon_order_knob(const struct mmp_settings *settings, unsigned 
 	return settings->values[mmp_anon_order_knobs[knob].slot];
 }
 
-/* @policy, or NULL where stock behaviour stays. */
+/* @policy, or NULL for a VMA with MADV_HUGEPAGE, which stays at stock unless overridden. */
 static inline const struct mmp_policy *anon_order_of(const struct mmp_policy *policy,
 						     const struct mmp_settings *settings,
 						     const struct vm_area_struct *vma)
@@ -63,26 +63,30 @@ static inline const struct mmp_policy *anon_order_policy(const struct mmp_settin
 	return anon_order_of(settings->active[MM_POLICY_ANON_ORDER], settings, vma);
 }
 
+/* @order, or less if less memory than min_available_percent is available to @vma. */
 static inline unsigned int anon_order_lowered(const struct mmp_settings *settings,
-					      const struct mm_struct *mm, unsigned int order)
+					      const struct vm_area_struct *vma,
+					      unsigned int order)
 {
 	u32 percent = anon_order_knob(settings, MIN_AVAILABLE_PERCENT);
 	unsigned long pages = 1UL << order;
 	unsigned int available;
 
-	if (!percent || mmp_plenty(mm, percent * 10, pages))
+	if (!percent || mmp_plenty(vma, percent * 10, pages))
 		return order;
-	available = mmp_available(mm, percent * 10, &pages);
-	return min_t(unsigned int, mmp_lowered(order, available, percent), ilog2(pages | 1));
+	available = mmp_available(vma, percent * 10, &pages);
+	order = min_t(unsigned int, mmp_lowered(order, available, percent), ilog2(pages | 1));
+	mmp_available_take(1UL << order);
+	return order;
 }
 
-/* A mask of all orders up to the largest. */
+/* The mask of all orders from MMP_MIN_ORDER up to @order; 0 for order 0. */
 static inline unsigned long anon_order_up_to(unsigned int order)
 {
 	return order ? (2UL << order) - BIT(MMP_MIN_ORDER) : 0;
 }
 
-/* Here nobody gets a large folio, so no policy is asked. */
+/* The kernel gives no large folio in this VMA, so no policy is asked. */
 static inline bool anon_order_refused(struct vm_area_struct *vma)
 {
 	return userfaultfd_armed(vma) || mmp_thp_disabled(vma);

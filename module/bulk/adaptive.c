@@ -27,7 +27,6 @@
 #define NAP		256	/* refills in a row that are not timed, at rest */
 #define MIN_REST	1	/* blocks until the next comparison, a nap before each */
 #define MAX_REST	4
-#define ODD_BLOCKS	8	/* in a row: the load has changed */
 #define SESSION_PAIRS	128	/* of blocks, until a rest */
 #define MIN_PAIRS	10	/* for a decision */
 #define MAX_PAIRS	256	/* then the older half counts less */
@@ -66,7 +65,6 @@ struct trial {
  * @trying: this block is of the other size
  * @second: this block is the second one of its pair
  * @up: the last comparison was with a larger size
- * @odd: blocks in a row that cost much more or less than usual
  * @session: pairs of blocks since the last rest
  * @rest: blocks until the next comparison
  * @patience: how long the last rest was
@@ -83,7 +81,6 @@ struct trial {
 struct climb {
 	u8 size, other;
 	bool trying, second, up;
-	u8 odd;
 	u16 session, rest, patience, nap;
 	u32 refills, wanted, pages, seed;
 	u64 ticks;
@@ -91,7 +88,7 @@ struct climb {
 	struct trial trials[ARRAY_SIZE(sizes) - 1];
 };
 
-/* Of memory nearby, and of other nodes. */
+/* What is learned is kept apart for memory of this node and for that of others. */
 static DEFINE_PER_CPU(struct climb[2], climbs) = {
 	[0 ... 1] = { .size = START, .other = START, .rest = MIN_REST },
 };
@@ -103,7 +100,7 @@ static struct climb *bulk_climb_of(int nid)
 	return &(*this_cpu_ptr(&climbs))[far];
 }
 
-/* Moves towards the median. */
+/* Moves the usual cost of a block towards the median. */
 static void bulk_follow(struct climb *c, s64 cost)
 {
 	s64 step = c->usual / 16 + 1;
@@ -131,13 +128,12 @@ static void bulk_take_rest(struct climb *c)
 {
 	c->other = c->size;
 	c->trying = false;
-	c->odd = 0;
 	c->patience = clamp(2 * c->patience, MIN_REST, MAX_REST);
 	c->rest = c->patience;
 	c->nap = NAP;
 }
 
-/* The load is another one: what was learned does not hold. */
+/* Forgets all that was learned, as the load is another one. */
 static void bulk_forget(struct climb *c)
 {
 	memset(c->trials, 0, sizeof(c->trials));
@@ -216,15 +212,11 @@ static void bulk_pair_block(struct climb *c, s64 cost)
 
 static void bulk_rest_block(struct climb *c, s64 cost)
 {
+	/* The load may have changed: the rest ends sooner without naps. */
 	bool odd = cost > 2 * c->usual || 2 * cost < c->usual;
 
-	c->odd = odd ? c->odd + 1 : 0;
 	c->nap = odd ? 0 : NAP;
-	if (c->odd == ODD_BLOCKS) {
-		c->usual = cost;
-		bulk_forget(c);
-		bulk_compare(c, c->up);
-	} else if (c->rest) {
+	if (c->rest) {
 		c->rest--;
 		bulk_follow(c, cost);
 	} else {

@@ -4,6 +4,7 @@
 #include <linux/preempt.h>
 #include <linux/timex.h>
 
+#include "../sense/observe.h"
 #include "../sense/whose.h"
 #include "../trace.h"
 

@@ -50,7 +50,7 @@ static struct mmp_account *budget_account_of(const struct mmp_attempt *attempt)
 	return &node->of[zone_idx(attempt->zone)][attempt->order][movable];
 }
 
-/* Before time has taken something off. */
+/* What stands on the account, before time takes something off. */
 static u64 budget_booked(const struct mmp_account *account)
 {
 	bool is_old = READ_ONCE(account->era) != READ_ONCE(era);

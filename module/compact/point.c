@@ -41,7 +41,7 @@ static const char *const counters[] = {
 
 static struct mmp_stamps stamps;
 
-/* Between a beginning and its end the point may have been switched off. */
+/* The point may have been switched off between the beginning and the end of an attempt. */
 static void compact_switched(bool on)
 {
 	if (on)

@@ -38,7 +38,6 @@ static void binding_insert(struct mmp_binding *b)
 	hash_add_rcu(mmp_bindings, &b->node, b->id);
 	atomic_inc(&b->profile->users);
 	WRITE_ONCE(*nr, *nr + 1);
-	mmp_whose_outdate(!b->pid);
 }
 
 static void binding_free(struct rcu_head *rcu)
@@ -57,7 +56,6 @@ static void binding_remove(struct mmp_binding *b)
 	hash_del_rcu(&b->node);
 	atomic_dec(&b->profile->users);
 	WRITE_ONCE(*nr, *nr - 1);
-	mmp_whose_outdate(!b->pid);
 	call_rcu(&b->rcu, binding_free);
 }
 
@@ -68,7 +66,6 @@ static void binding_move(struct mmp_binding *b, struct mmp_profile *profile)
 	atomic_dec(&b->profile->users);
 	atomic_inc(&profile->users);
 	WRITE_ONCE(b->profile, profile);
-	mmp_whose_outdate(!b->pid);
 }
 
 /* @pid is NULL for a cgroup. */
@@ -91,6 +88,7 @@ static void binding_settle_later(struct work_struct *work)
 
 static DECLARE_WORK(settling, binding_settle_later);
 
+/* Nobody asks for the profile of this process any more, so what CPUs have kept may stay. */
 static void binding_ended(u64 id)
 {
 	const unsigned int *nr = NULL;
@@ -121,7 +119,10 @@ static void binding_on_rmdir(void *unused, struct cgroup *cgroup, const char *pa
 	binding_ended(cgroup_id(cgroup));
 }
 
-/* The child does not run yet. Without memory it is not bound: it gets stock. */
+/*
+ * The child does not run yet, so no CPU has kept anything of it. Without memory it is
+ * not bound: it gets stock.
+ */
 static void binding_on_fork(void *unused, struct task_struct *parent,
 			    struct task_struct *child)
 {
@@ -206,6 +207,7 @@ static int binding_put(struct mmp_profile *profile, u64 id, struct pid *pid)
 		binding_move(old, profile);
 	else
 		binding_insert(new);
+	mmp_whose_outdate(!pid);
 	spin_unlock(&mmp_bindings_lock);
 	if (!old)
 		return 0;
@@ -274,8 +276,10 @@ static int binding_drop(const struct mmp_profile *profile, u64 id)
 	b = mmp_binding_find(id);
 	if (b && b->profile != profile)
 		b = NULL;
-	if (b)
+	if (b) {
 		binding_remove(b);
+		mmp_whose_outdate(!b->pid);
+	}
 	spin_unlock(&mmp_bindings_lock);
 	return b ? 0 : -ENOENT;
 }
@@ -321,9 +325,11 @@ void mmp_unbind_all(void)
 	struct hlist_node *next;
 	int i;
 
-	scoped_guard(spinlock, &mmp_bindings_lock)
+	scoped_guard(spinlock, &mmp_bindings_lock) {
 		hash_for_each_safe(mmp_bindings, i, next, b, node)
 			binding_remove(b);
+		mmp_whose_outdate(true);
+	}
 	mmp_bindings_settle();
 }
 
@@ -340,7 +346,7 @@ int mmp_bindings_init(void)
 	return mmp_whose_init();
 }
 
-/* No file is left and no callback runs. */
+/* Frees all bindings at unload, when no file is left and no callback runs. */
 void mmp_bindings_exit(void)
 {
 	scoped_guard(mutex, &mmp_lock)

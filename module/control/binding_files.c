@@ -48,7 +48,7 @@ static ssize_t binding_write(struct file *file, struct kobject *kobj,
 	return err ?: count;
 }
 
-/* From byte @skip on. Ends with a whole line, unless not even one fits. */
+/* Prints lines from byte @skip on. Ends with a whole line, unless not even one fits. */
 static ssize_t binding_read(struct file *file, struct kobject *kobj,
 			    MMP_BIN_ATTRIBUTE *attr, char *buf, loff_t skip,
 			    size_t size)
@@ -85,7 +85,7 @@ static u64 binding_shown_cgroup(const struct mmp_binding *b)
 	return b->pid ? 0 : b->id;
 }
 
-/* Not in the reader's namespace: not shown. */
+/* A process that is not in the reader's namespace is not shown. */
 static u64 binding_shown_process(const struct mmp_binding *b)
 {
 	return b->pid ? pid_vnr(b->pid) : 0;

@@ -47,15 +47,23 @@ const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 #define for_each_policy(policy, i)					\
 	for ((i) = 0; ((policy) = mmp_parts->policies[i]); (i)++)
 
-/* keys.c: which hooks ask us */
+/* switches.c: which hooks ask us */
 const char *mmp_policy_lacks(const struct mmp_policy *policy);
-int mmp_key_ready(const struct mmp_policy *policy);
-void mmp_key_switch(enum mm_policy_point point, bool on);
-void mmp_key_shadow(bool on);
-void mmp_key_hold(enum mm_policy_point point, bool on);
-void mmp_keys_halt(void);
-void mmp_keys_resume(void);
+int mmp_switch_ready(const struct mmp_policy *policy);
+void mmp_switch_set(enum mm_policy_point point, bool on);
+void mmp_switch_shadow(bool on);
+void mmp_switch_hold(enum mm_policy_point point, bool on);
+bool mmp_switch_is_on(enum mm_policy_point point);
+bool mmp_switch_is_held(enum mm_policy_point point);
+void mmp_switches_halt(void);
+void mmp_switches_resume(void);
 bool mmp_active(void);
+
+/* profile_memory.c */
+void *mmp_scratch_make(enum mm_policy_point point, const struct mmp_policy *policy);
+void mmp_scratch_use(enum mm_policy_point point, void **scratch);
+int mmp_profile_make_memory(struct mmp_profile *profile);
+void mmp_profile_free_memory(struct mmp_profile *profile);
 
 /* profile.c */
 int mmp_profiles_init(const struct mmp_policy *const *active);
@@ -64,6 +72,7 @@ struct mmp_profile *mmp_profile_new(const char *text);
 int mmp_profile_link(struct mmp_profile *profile);
 int mmp_profile_delete(const char *name);
 void mmp_profiles_to_stock(void);
+int mmp_point_to_stock(enum mm_policy_point point);
 void mmp_profiles_gone(struct list_head *list);
 void mmp_profile_free(struct mmp_profile *profile);
 struct mmp_profile *mmp_profile_find(const char *name);
@@ -132,6 +141,7 @@ void mmp_knob_files_exit(void);
 const char *mmp_state(void);
 void mmp_reset(void);
 void mmp_reset_on_expiry(unsigned int ms);
+void mmp_reset_on_loss(enum mm_policy_point point, const char *why);
 void mmp_reset_for_good(void);
 void mmp_reset_exit(void);
 

@@ -6,6 +6,7 @@
 #include <linux/seq_file.h>
 
 #include "../sense/fault_time.h"
+#include "../sense/observe.h"
 #include "control.h"
 
 static struct dentry *root;
@@ -20,7 +21,7 @@ static u64 debugfs_sum(const u64 __percpu *counter)
 	return sum;
 }
 
-/* Points that are asked in a fault. */
+/* The points that the kernel asks while it handles a fault. */
 static bool debugfs_in_faults(enum mm_policy_point point)
 {
 	return point == MM_POLICY_ANON_ORDER || point == MM_POLICY_THP_GFP ||

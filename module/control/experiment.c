@@ -24,16 +24,16 @@ static struct mmp_experiment *experiment_running(void)
 	return rcu_dereference_protected(mmp_running, lockdep_is_held(&mmp_lock));
 }
 
-/* Time faults, or stop it. It sees all of them, whatever the policies. */
+/* Begins or ends to time faults, which needs all of them, whatever the policies are. */
 static void experiment_time(bool on)
 {
 	if (!mmp_fault_time(on))
 		return;
 	mm_policy_enable(mmp_parts->ops, MM_POLICY_ANON_PAGES, on);
-	mmp_key_hold(MM_POLICY_ANON_ORDER, on);
+	mmp_switch_hold(MM_POLICY_ANON_ORDER, on);
 }
 
-/* Units that have been seen stay to be read until the next start. */
+/* Ends the experiment. The units that were seen can be read until the next start. */
 static void experiment_stop(void)
 {
 	struct mmp_experiment *old = experiment_running();
@@ -81,6 +81,9 @@ static int experiment_start(void)
 		return 0;
 	if (!setup.arm[MMP_CONTROL] || !setup.arm[MMP_TREATMENT])
 		return -EINVAL;
+	err = setup.time_faults ? mmp_provider_hook(MM_POLICY_ANON_ORDER) : 0;
+	if (err)
+		return err;
 	units = kvzalloc(sizeof(*units), GFP_KERNEL);
 	if (!units)
 		return -ENOMEM;
@@ -223,13 +226,13 @@ static struct kobj_attribute unit_attr =
 	__ATTR(unit, 0644, experiment_unit_show, experiment_unit_store);
 
 /**
- * struct number - a file with a number
+ * struct number_file - a file with a number
  * @attr: the file
  * @max: what it may be at most
  * @get: what it is; under mmp_lock
  * @set: change it; under mmp_lock
  */
-struct number {
+struct number_file {
 	struct kobj_attribute attr;
 	u64 max;
 	u64 (*get)(void);
@@ -241,7 +244,7 @@ static u64 experiment_get_percent(void)
 	return setup.percent;
 }
 
-/* Also while it runs. */
+/* The percentage can be changed while the experiment runs. */
 static int experiment_set_percent(u64 value)
 {
 	u32 was = setup.percent;
@@ -320,7 +323,7 @@ static int experiment_set_enabled(u64 value)
 static ssize_t experiment_number_show(struct kobject *kobj, struct kobj_attribute *attr,
 				      char *buf)
 {
-	const struct number *n = container_of(attr, struct number, attr);
+	const struct number_file *n = container_of(attr, struct number_file, attr);
 
 	guard(mutex)(&mmp_lock);
 	return sysfs_emit(buf, "%llu\n", n->get());
@@ -329,7 +332,7 @@ static ssize_t experiment_number_show(struct kobject *kobj, struct kobj_attribut
 static ssize_t experiment_number_store(struct kobject *kobj, struct kobj_attribute *attr,
 				       const char *buf, size_t count)
 {
-	const struct number *n = container_of(attr, struct number, attr);
+	const struct number_file *n = container_of(attr, struct number_file, attr);
 	u64 value;
 	int err = mmp_parse(buf, count, 0, n->max, &value);
 
@@ -341,7 +344,7 @@ static ssize_t experiment_number_store(struct kobject *kobj, struct kobj_attribu
 }
 
 #define NUMBER_FILE(name, highest)					\
-static struct number name##_number = {					\
+static struct number_file name##_number = {					\
 	.attr = __ATTR(name, 0644, experiment_number_show,		\
 		       experiment_number_store),			\
 	.max = (highest),						\

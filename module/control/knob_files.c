@@ -4,7 +4,7 @@
 
 #include "control.h"
 
-/* The directory of a point, a policy or, with @knob, of that. */
+/* The directory of a point or of a policy; with @knob, that of the knob. */
 struct knob_dir {
 	struct kobject kobj;
 	struct list_head node;

@@ -13,7 +13,7 @@
 #define MIN_MS		100
 #define MAX_MS		(24 * 60 * 60 * 1000)
 
-/* Has a thread of its own for when there is no memory for another one. */
+/* This queue has a thread of its own, as there may be no memory for another one. */
 static struct workqueue_struct *queue;
 static void (*lease_on_expiry)(unsigned int ms);
 
@@ -50,7 +50,7 @@ int mmp_lease_init(void (*on_expiry)(unsigned int ms))
 	return queue ? 0 : -ENOMEM;
 }
 
-/* After the last write; the work may have been about to run. */
+/* Ends the lease at unload, and waits for an expiry that has begun. No write may follow. */
 void mmp_lease_exit(void)
 {
 	if (!queue)
@@ -59,7 +59,7 @@ void mmp_lease_exit(void)
 	destroy_workqueue(queue);
 }
 
-/* Under lease_lock. */
+/* The lease lasts @ms from now on; 0: there is none. The caller holds lease_lock. */
 static void lease_set(unsigned int ms)
 {
 	WRITE_ONCE(lease_ms, ms);
@@ -70,7 +70,7 @@ static void lease_set(unsigned int ms)
 		cancel_delayed_work(&expiry);
 }
 
-/* No lease from now on. */
+/* Ends the lease: nothing expires from now on. */
 void mmp_lease_clear(void)
 {
 	guard(mutex)(&lease_lock);

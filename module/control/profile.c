@@ -7,6 +7,7 @@
 #include <linux/slab.h>
 #include <linux/string.h>
 
+#include "../provider/provider.h"
 #include "../sense/fault_time.h"
 #include "control.h"
 
@@ -34,18 +35,41 @@ static bool profile_any_has(enum mm_policy_point point, bool shadow)
 	return false;
 }
 
+/*
+ * The largest order that a policy of anon_order may answer: its first knob is the cap of all
+ * its answers.
+ */
+static unsigned int profile_max_order(const struct mmp_settings *settings)
+{
+	const struct mmp_policy *policy = settings->active[MM_POLICY_ANON_ORDER];
+
+	return policy && policy->nr_knobs ? settings->values[policy->slot] : 0;
+}
+
+static unsigned long profile_all_orders(void)
+{
+	const struct mmp_profile *profile;
+	unsigned int most = 0;
+
+	list_for_each_entry(profile, &profiles, node)
+		most = max(most, profile_max_order(profile_settings(profile)));
+	return (2UL << most) - 1;
+}
+
 static void profile_switch_keys(void)
 {
 	bool shadows = false;
 	int i;
 
+	mmp_provider_orders(profile_all_orders());
+
 	for (i = 0; i < MM_POLICY_POINTS; i++) {
 		bool shadow = profile_any_has(i, true);
 
-		mmp_key_switch(i, shadow || profile_any_has(i, false));
+		mmp_switch_set(i, shadow || profile_any_has(i, false));
 		shadows |= shadow;
 	}
-	mmp_key_shadow(shadows);
+	mmp_switch_shadow(shadows);
 }
 
 static void profile_publish(struct mmp_profile *profile, struct mmp_settings *new)
@@ -59,7 +83,7 @@ static void profile_publish(struct mmp_profile *profile, struct mmp_settings *ne
 		kfree_rcu(old, rcu);
 }
 
-/* A copy of what a profile says, to be changed and published. */
+/* A copy of the settings of a profile, to be changed and then published. */
 static struct mmp_settings *profile_settings_to_change(struct mmp_profile *profile)
 {
 	struct mmp_settings *new;
@@ -71,21 +95,6 @@ static struct mmp_settings *profile_settings_to_change(struct mmp_profile *profi
 	return new ?: ERR_PTR(-ENOMEM);
 }
 
-/* What a point needs with a policy. Nobody else waits while there is no memory. */
-static void *profile_make_room(enum mm_policy_point point,
-			       const struct mmp_policy *policy)
-{
-	size_t size = policy ? mmp_parts->points[point]->room_size : 0;
-
-	return size ? kvzalloc(size, GFP_KERNEL | __GFP_NOWARN) : NULL;
-}
-
-static void profile_use_room(enum mm_policy_point point, void **room)
-{
-	if (!mmp_parts->points[point]->room)
-		swap(mmp_parts->points[point]->room, *room);
-}
-
 /**
  * mmp_set_policy - switch a point of a profile
  * @profile: which profile
@@ -94,13 +103,13 @@ static void profile_use_room(enum mm_policy_point point, void **room)
  * @shadow: it is asked and counted, not obeyed; %NULL for none
  *
  * Context: may sleep.
- * Return: 0, -ENOMEM or as mmp_may_change() and mmp_key_ready(); on error nothing
+ * Return: 0, -ENOMEM or as mmp_may_change() and mmp_switch_ready(); on error nothing
  *	has changed.
  */
 int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 		   const struct mmp_policy *policy, bool shadow)
 {
-	void *room __free(kvfree) = profile_make_room(point, policy);
+	void *scratch __free(kvfree) = mmp_scratch_make(point, policy);
 	struct mmp_settings *new;
 	int err;
 
@@ -108,12 +117,12 @@ int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 	new = profile_settings_to_change(profile);
 	if (IS_ERR(new))
 		return PTR_ERR(new);
-	err = policy ? mmp_key_ready(policy) : 0;
+	err = policy ? mmp_switch_ready(policy) : 0;
 	if (err) {
 		kfree(new);
 		return err;
 	}
-	profile_use_room(point, &room);
+	mmp_scratch_use(point, &scratch);
 	if (shadow)
 		new->shadow[point] = policy;
 	else
@@ -145,7 +154,7 @@ int mmp_set_knob(struct mmp_profile *profile, const struct mmp_knob *knob,
 	return 0;
 }
 
-/* Off with it; its files are removed by who has made them. */
+/* Takes a profile off the list. Whoever has made its files removes them. */
 static void profile_put_away(struct mmp_profile *profile)
 {
 	profile->gone = true;
@@ -171,6 +180,33 @@ void mmp_profiles_to_stock(void)
 }
 
 /**
+ * mmp_point_to_stock - no profile has a policy at a point any more
+ * @point: which
+ *
+ * Context: may sleep.
+ * Return: 0, or -ENOMEM with some profiles changed.
+ */
+int mmp_point_to_stock(enum mm_policy_point point)
+{
+	struct mmp_profile *profile;
+
+	guard(mutex)(&mmp_lock);
+	list_for_each_entry(profile, &profiles, node) {
+		struct mmp_settings *new, *old = profile_settings(profile);
+
+		if (!old->active[point] && !old->shadow[point])
+			continue;
+		new = mmp_settings_copy(old);
+		if (!new)
+			return -ENOMEM;
+		new->active[point] = NULL;
+		new->shadow[point] = NULL;
+		profile_publish(profile, new);
+	}
+	return 0;
+}
+
+/**
  * mmp_profile_find - look a profile up
  * @name: its name
  *
@@ -186,32 +222,6 @@ struct mmp_profile *mmp_profile_find(const char *name)
 		if (sysfs_streq(name, profile->name))
 			return profile;
 	return NULL;
-}
-
-static void profile_free_memory(struct mmp_profile *profile)
-{
-	int i;
-
-	for (i = 0; i < MM_POLICY_POINTS; i++)
-		kvfree(profile->nodes[i]);
-	free_percpu(profile->counters);
-}
-
-/* Counters, and what points keep for each node. */
-static int profile_make_memory(struct mmp_profile *profile)
-{
-	size_t nr = mmp_nr_counters + MM_POLICY_POINTS * MMP_FAULT_COUNTERS;
-	bool failed;
-	int i;
-
-	profile->counters = __alloc_percpu(nr * sizeof(u64), __alignof__(u64));
-	failed = !profile->counters;
-	for (i = 0; i < MM_POLICY_POINTS; i++) {
-		profile->nodes[i] = kvcalloc(nr_node_ids, mmp_parts->points[i]->node_size,
-					     GFP_KERNEL);
-		failed |= !profile->nodes[i];
-	}
-	return failed ? -ENOMEM : 0;
 }
 
 /**
@@ -240,8 +250,8 @@ struct mmp_profile *mmp_profile_new(const char *text)
 	profile = kzalloc(sizeof(*profile), GFP_KERNEL);
 	if (!profile)
 		return ERR_PTR(-ENOMEM);
-	if (profile_make_memory(profile)) {
-		profile_free_memory(profile);
+	if (mmp_profile_make_memory(profile)) {
+		mmp_profile_free_memory(profile);
 		kfree(profile);
 		return ERR_PTR(-ENOMEM);
 	}
@@ -294,6 +304,8 @@ int mmp_profile_delete(const char *name)
 		return -EBUSY;
 	profile_put_away(profile);
 	profile_switch_keys();
+	/* CPUs may have kept it for processes that have ended. */
+	mmp_whose_outdate_tasks();
 	return 0;
 }
 
@@ -318,7 +330,7 @@ void mmp_profile_free(struct mmp_profile *profile)
 
 	if (settings != mmp_stock)
 		kfree(settings);
-	profile_free_memory(profile);
+	mmp_profile_free_memory(profile);
 	if (profile != &mmp_default)
 		kfree(profile);
 }
@@ -327,27 +339,27 @@ void mmp_profile_free(struct mmp_profile *profile)
  * mmp_profiles_init - make the profile "default"
  * @active: policy for each point, %NULL for stock
  *
- * Return: 0, -ENOMEM or as mmp_key_ready(). mmp_profiles_exit() cleans up in either case.
+ * Return: 0, -ENOMEM or as mmp_switch_ready(). mmp_profiles_exit() cleans up in either case.
  */
 int mmp_profiles_init(const struct mmp_policy *const *active)
 {
 	struct mmp_settings *new;
-	void *room;
+	void *scratch;
 	int i, err = 0;
 
 	guard(mutex)(&mmp_lock);	/* nobody else is there yet */
-	if (profile_make_memory(&mmp_default))
+	if (mmp_profile_make_memory(&mmp_default))
 		return -ENOMEM;
 	for (i = 0; i < MM_POLICY_POINTS && !err; i++)
-		err = active[i] ? mmp_key_ready(active[i]) : 0;
+		err = active[i] ? mmp_switch_ready(active[i]) : 0;
 	if (err)
 		return err;
 	new = mmp_settings_copy(mmp_stock);
 	if (!new)
 		return -ENOMEM;
 	for (i = 0; i < MM_POLICY_POINTS; i++) {
-		room = profile_make_room(i, active[i]);
-		profile_use_room(i, &room);
+		scratch = mmp_scratch_make(i, active[i]);
+		mmp_scratch_use(i, &scratch);
 	}
 	memcpy(new->active, active, sizeof(new->active));
 	RCU_INIT_POINTER(mmp_default.settings, mmp_stock);
@@ -367,7 +379,7 @@ void mmp_profiles_exit(void)
 
 	guard(mutex)(&mmp_lock);
 	for (i = 0; i < MM_POLICY_POINTS; i++)
-		mmp_key_switch(i, false);
-	mmp_key_shadow(false);
+		mmp_switch_set(i, false);
+	mmp_switch_shadow(false);
 	mmp_profile_free(&mmp_default);
 }

@@ -42,16 +42,16 @@ const char *mmp_state(void)
 	return resets ? state_before : state_now();
 }
 
-/* From here on all behaves as stock. */
+/* First half of the way back: no hook asks any more, so all behaves as stock at once. */
 static void reset_begin(void)
 {
 	scoped_guard(mutex, &state_lock)
 		if (!resets++)
 			state_before = state_now();
-	mmp_keys_halt();
+	mmp_switches_halt();
 }
 
-/* All points to stock first, then the rest. Under mmp_lock. */
+/* Puts all points to stock, and then all else back. The caller holds mmp_lock. */
 static void reset_all(void)
 {
 	mmp_profiles_to_stock();
@@ -79,18 +79,18 @@ void mmp_reset(void)
 	scoped_guard(mutex, &mmp_lock) {
 		reset_all();
 		mmp_latch(false);
-		mmp_keys_resume();
+		mmp_switches_resume();
 	}
 	reset_end();
 }
 
-/* Not where the hooks are turned off: this waits for whoever holds mmp_lock. */
+/* Second half of the way back, in a worker: it may wait for mmp_lock, the expiry must not. */
 static void reset_tidy(struct work_struct *work)
 {
 	scoped_guard(mutex, &mmp_lock) {
 		if (READ_ONCE(expiry_to_do))
 			reset_all();
-		mmp_keys_resume();
+		mmp_switches_resume();
 	}
 	reset_end();
 }
@@ -112,7 +112,28 @@ void mmp_reset_on_expiry(unsigned int ms)
 	queue_work(mmp_unbound_wq, &tidying);
 }
 
-/* The first half of the way back when the module goes: no write any more. */
+/**
+ * mmp_reset_on_loss - a point back to stock, as the kernel does not ask there any more
+ * @point: which
+ * @why: the reason, for the log
+ *
+ * An experiment that times faults needs the point, whatever its arms have there.
+ * Context: may sleep; waits for writers.
+ */
+void mmp_reset_on_loss(enum mm_policy_point point, const char *why)
+{
+	bool lost;
+
+	scoped_guard(mutex, &mmp_lock)
+		lost = mmp_switch_is_on(point);
+	if (!lost)
+		return;
+	pr_warn("%s goes back to stock: %s\n", mmp_parts->points[point]->name, why);
+	if (mmp_switch_is_held(point) || mmp_point_to_stock(point))
+		mmp_reset();
+}
+
+/* First half of the way back when the module is unloaded: refuses all writes too. */
 void mmp_reset_for_good(void)
 {
 	mmp_latch(true);

@@ -8,7 +8,7 @@
 #include "control.h"
 
 const struct mmp_parts *mmp_parts;
-/* All stock, all knobs at their defaults. It is nobody's own and stays. */
+/* All stock, all knobs at their defaults. Profiles share it; it is freed at unload alone. */
 struct mmp_settings *mmp_stock;
 static unsigned int nr_slots;
 
@@ -73,7 +73,7 @@ int mmp_settings_init(const struct mmp_parts *parts)
 	return 0;
 }
 
-/* Nobody has settings any more. */
+/* Frees the settings at stock at unload, when no profile has settings any more. */
 void mmp_settings_exit(void)
 {
 	kfree(mmp_stock);

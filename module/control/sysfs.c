@@ -47,6 +47,42 @@ static ssize_t mmp_provider_show(struct kobject *kobj, struct kobj_attribute *at
 static struct kobj_attribute provider_attr =
 	__ATTR(provider, 0444, mmp_provider_show, NULL);
 
+static ssize_t mmp_hooked_functions_show(struct kobject *kobj, struct kobj_attribute *attr,
+					 char *buf)
+{
+	const struct mmp_function *function;
+	int i, nr, len = 0;
+
+	function = mmp_provider_functions(&nr);
+	for (i = 0; i < nr; i++, function++)
+		len += sysfs_emit_at(buf, len, "%s %s\n",
+				     mmp_parts->points[function->point]->name, function->name);
+	return len;
+}
+
+static struct kobj_attribute hooked_functions_attr =
+	__ATTR(hooked_functions, 0444, mmp_hooked_functions_show, NULL);
+
+static ssize_t mmp_kernel_fingerprint_show(struct kobject *kobj, struct kobj_attribute *attr,
+					   char *buf)
+{
+	return mmp_fingerprint ? sysfs_emit(buf, "%016llx\n", mmp_fingerprint) : 0;
+}
+
+static struct kobj_attribute kernel_fingerprint_attr =
+	__ATTR(kernel_fingerprint, 0444, mmp_kernel_fingerprint_show, NULL);
+
+static ssize_t mmp_kernel_tested_show(struct kobject *kobj, struct kobj_attribute *attr,
+				      char *buf)
+{
+	if (!mmp_fingerprint)
+		return 0;
+	return sysfs_emit(buf, "%s\n", mmp_tested ?: "no");
+}
+
+static struct kobj_attribute kernel_tested_attr =
+	__ATTR(kernel_tested, 0444, mmp_kernel_tested_show, NULL);
+
 static ssize_t mmp_lacks_show(const char *reason, char *buf)
 {
 	if (reason)
@@ -135,6 +171,9 @@ static void policies_exit(void)
 static const struct attribute *const root_files[] = {
 	&abi_attr.attr,
 	&provider_attr.attr,
+	&hooked_functions_attr.attr,
+	&kernel_fingerprint_attr.attr,
+	&kernel_tested_attr.attr,
 	&state_attr.attr,
 	&reset_attr.attr,
 	NULL

@@ -30,7 +30,7 @@ static enum mmp_lazy_answer madv_free_cap(struct vm_area_struct *vma, unsigned l
 	unsigned int enough = knob[MIN_AVAILABLE_PERCENT] * 10;
 	unsigned long pages = 0;
 
-	if (mmp_available(vma->vm_mm, enough, &pages) < enough)
+	if (mmp_available(vma, enough, &pages) < enough)
 		return MMP_ANSWER_MEMORY;
 	return mmp_tracked_ask(vma, start, end, limit);
 }

@@ -7,17 +7,26 @@
  * anew in turn, as a clock does. What that costs is held to a few looks for
  * each page freed. An area that a call is in may not be counted: the call has
  * been added, but does not show yet.
+ *
+ * Nobody holds the lock while it counts. A count is of no use if the area was
+ * changed meanwhile, so each change has a number, and an area that of its last one.
  */
+#include <linux/bits.h>
 #include <linux/minmax.h>
 
 #include "lazyfree.h"
 
-#define COUNT_MASK	(MMP_AREA_SIZE - 1)
+/* The bits of an entry of &mmp_lazy.areas: the address, a change, the pages. */
+#define AREA_MASK	(~(MMP_AREA_SIZE - 1UL))
+#define CHANGE_SHIFT	10
+#define COUNT_MASK	(BIT(CHANGE_SHIFT) - 1)
 
+/* A process without a group has been forgotten meanwhile. */
 static void lazy_account(struct mmp_lazy *lazy, long pages)
 {
 	lazy->pages += pages;
-	atomic_long_add(pages, lazy->group);
+	if (lazy->group)
+		atomic_long_add(pages, lazy->group);
 }
 
 /* The place of @task's last call, which has ended, as it makes another one. */
@@ -37,7 +46,7 @@ static struct mmp_lazy_call *lazy_place_for_call(struct mmp_lazy *lazy, u32 task
 	return free;
 }
 
-/* May a call be in an area? */
+/* May a call of madvise() be at work in an area? */
 static bool lazy_is_busy(struct mmp_lazy *lazy, unsigned long area)
 {
 	struct mmp_lazy_call *call;
@@ -61,6 +70,24 @@ static void lazy_clear_area(struct mmp_lazy *lazy, unsigned int index)
 	__clear_bit(set, lazy->sets);
 }
 
+/* Looks at an area, without the lock. Counts nothing if others change the area meanwhile. */
+static bool lazy_count_anew(struct mmp_lazy *lazy, unsigned int index)
+{
+	u64 entry = lazy->areas[index];
+	unsigned long area = entry & AREA_MASK, pages;
+
+	pages = lazy->ops->lazy(lazy, area);
+	if (pages == MMP_LAZY_UNKNOWN || lazy->areas[index] != entry ||
+	    lazy_is_busy(lazy, area))
+		return false;
+	lazy_account(lazy, pages - (entry & COUNT_MASK));
+	if (pages)
+		lazy->areas[index] = (entry & ~COUNT_MASK) | pages;
+	else
+		lazy_clear_area(lazy, index);
+	return true;
+}
+
 /**
  * mmp_lazy_look_at - count an area anew
  * @lazy: of which address space
@@ -71,40 +98,33 @@ static void lazy_clear_area(struct mmp_lazy *lazy, unsigned int index)
  */
 bool mmp_lazy_look_at(struct mmp_lazy *lazy, unsigned int index)
 {
-	u64 entry = lazy->areas[index];
-	unsigned long area = entry & ~COUNT_MASK, pages;
+	return !lazy_is_busy(lazy, lazy->areas[index] & AREA_MASK) &&
+	       lazy_count_anew(lazy, index);
+}
 
-	if (lazy_is_busy(lazy, area))
+/* The same for a call, which pays with its looks. */
+static bool lazy_pay_to_look_at(struct mmp_lazy *lazy, unsigned int index,
+				unsigned long *looks)
+{
+	if (lazy_is_busy(lazy, lazy->areas[index] & AREA_MASK)) {
+		*looks -= MMP_LAZY_BUSY_LOOKS;
 		return false;
-	pages = lazy->ops->lazy(lazy->mm, area, area + MMP_AREA_SIZE);
-	lazy_account(lazy, pages - (entry & COUNT_MASK));
-	if (pages)
-		lazy->areas[index] = area | pages;
-	else
-		lazy_clear_area(lazy, index);
-	return true;
+	}
+	*looks -= MMP_AREA_PAGES;
+	return lazy_count_anew(lazy, index);
 }
 
-/* The same for those who pay. */
-static bool lazy_pay_to_look_at(struct mmp_lazy *lazy, unsigned int index)
+static bool lazy_can_pay(unsigned long looks)
 {
-	bool done = mmp_lazy_look_at(lazy, index);
-
-	lazy->looks -= done ? MMP_AREA_PAGES : MMP_LAZY_BUSY_LOOKS;
-	return done;
+	return looks > MMP_AREA_PAGES;
 }
 
-static bool lazy_can_pay(const struct mmp_lazy *lazy)
-{
-	return lazy->looks > MMP_AREA_PAGES;
-}
-
-/* Counts the next area anew. */
-static bool lazy_look_on(struct mmp_lazy *lazy)
+/* Counts the next area of the process anew, in turn. */
+static bool lazy_look_on(struct mmp_lazy *lazy, unsigned long *looks)
 {
 	unsigned long set;
 
-	while (lazy_can_pay(lazy)) {
+	while (lazy_can_pay(*looks)) {
 		lazy->hand = (lazy->hand + 1) % MMP_LAZY_AREAS;
 		set = find_next_bit(lazy->sets, MMP_LAZY_SETS, lazy->hand / MMP_LAZY_WAYS);
 		if (set == MMP_LAZY_SETS)
@@ -113,8 +133,8 @@ static bool lazy_look_on(struct mmp_lazy *lazy)
 			return false;
 		if (set != lazy->hand / MMP_LAZY_WAYS)
 			lazy->hand = set * MMP_LAZY_WAYS;
-		lazy->looks--;
-		if (lazy->areas[lazy->hand] && lazy_pay_to_look_at(lazy, lazy->hand))
+		--*looks;
+		if (lazy->areas[lazy->hand] && lazy_pay_to_look_at(lazy, lazy->hand, looks))
 			return true;
 	}
 	return false;
@@ -127,38 +147,57 @@ static unsigned int lazy_set_of(unsigned long area)
 	return (number ^ number >> 9 ^ number >> 18) % MMP_LAZY_SETS * MMP_LAZY_WAYS;
 }
 
-/* The index of an area, or one that it can have; -1 if there is none. */
-static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area)
+/* The index of an area, or one that is free for it; -1 if there is none. */
+static int lazy_find(const struct mmp_lazy *lazy, unsigned long area)
 {
 	int set = lazy_set_of(area), free = -1, i;
 
 	for (i = set; i < set + MMP_LAZY_WAYS; i++) {
-		if (lazy->areas[i] && (lazy->areas[i] & ~COUNT_MASK) == area)
+		if (lazy->areas[i] && (lazy->areas[i] & AREA_MASK) == area)
 			return i;
 		if (!lazy->areas[i] && free < 0)
 			free = i;
 	}
-	for (i = set; free < 0 && i < set + MMP_LAZY_WAYS && lazy_can_pay(lazy); i++)
-		if (lazy_pay_to_look_at(lazy, i) && !lazy->areas[i])
-			free = i;
 	return free;
 }
 
-/* Adds pages that are accounted; what is in the area twice is taken back. */
-static bool lazy_add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages)
+/* The same after looks at those that have its places, as far as they are paid for. */
+static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area, unsigned long *looks)
 {
-	unsigned long area = addr & ~COUNT_MASK, before, after;
-	int index = pages ? lazy_index_of(lazy, area) : -1;
+	int set = lazy_set_of(area), index = lazy_find(lazy, area), i;
+
+	for (i = set; index < 0 && i < set + MMP_LAZY_WAYS && lazy_can_pay(*looks); i++) {
+		if (lazy->areas[i])
+			lazy_pay_to_look_at(lazy, i, looks);
+		index = lazy_find(lazy, area);
+	}
+	return index;
+}
+
+/* Adds pages that are accounted; what is in the area twice is taken back. */
+static bool lazy_add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages,
+		     unsigned long *looks)
+{
+	unsigned long area = addr & AREA_MASK, before, after, change;
+	int index = pages ? lazy_index_of(lazy, area, looks) : -1;
 
 	if (index < 0)
 		return !pages;
 	before = lazy->areas[index] & COUNT_MASK;
 	after = min(before + pages, MMP_AREA_PAGES + 0UL);
-	lazy->areas[index] = area | after;
+	lazy->changes++;
+	change = (lazy->changes << CHANGE_SHIFT) & ~AREA_MASK;
+	lazy->areas[index] = area | change | after;
 	__set_bit(index / MMP_LAZY_WAYS, lazy->sets);
 	if (after - before != pages)
 		lazy_account(lazy, after - before - pages);
 	return true;
+}
+
+/* The number of the area of @addr in the range of a call, from 0. */
+static unsigned long lazy_nr(const struct mmp_lazy_call *call, unsigned long addr)
+{
+	return addr / MMP_AREA_SIZE - call->start / MMP_AREA_SIZE;
 }
 
 /*
@@ -166,18 +205,23 @@ static bool lazy_add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pa
  * taken back.
  */
 static bool lazy_add_call(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
-			  unsigned long pages)
+			  const struct mmp_lazy_count *count, unsigned long *looks)
 {
-	unsigned long addr = call->start, next, some;
+	unsigned long addr = call->start, pages = count->pages, next, some, nr;
 	unsigned int steps = 0;
 	bool added = true;
 
 	for (; pages && addr < call->end; addr = next, pages -= some) {
-		next = call->end;
-		some = pages;
-		if (call->end - (addr & ~COUNT_MASK) > MMP_AREA_SIZE)
-			some = min(lazy->ops->pages(lazy->mm, addr, &next), pages);
-		added = steps++ < MMP_LAZY_MAX_STEPS && lazy_add(lazy, addr, some);
+		nr = lazy_nr(call, addr);
+		next = min((addr & AREA_MASK) + MMP_AREA_SIZE, call->end);
+		if (nr < MMP_LAZY_COUNTED) {
+			some = count->in[nr];
+		} else {
+			next = call->end;
+			some = lazy->ops->pages(lazy->mm, addr, &next, false);
+		}
+		some = min(some, pages);
+		added = steps++ < MMP_LAZY_MAX_STEPS && lazy_add(lazy, addr, some, looks);
 		if (!added)
 			break;
 	}
@@ -188,17 +232,18 @@ static bool lazy_add_call(struct mmp_lazy *lazy, const struct mmp_lazy_call *cal
 
 static unsigned long lazy_used(const struct mmp_lazy *lazy, bool shared)
 {
-	return shared ? (unsigned long)atomic_long_read(lazy->group) : lazy->pages;
+	return shared && lazy->group ? (unsigned long)atomic_long_read(lazy->group) :
+				       lazy->pages;
 }
 
 static bool lazy_reserve(struct mmp_lazy *lazy, unsigned long pages,
-			 struct mmp_lazy_limit limit)
+			 struct mmp_lazy_limit limit, unsigned long *looks)
 {
 	if (pages > limit.pages)
 		return false;
 	lazy_account(lazy, pages);
 	while (lazy_used(lazy, limit.shared) > limit.pages) {
-		if (!lazy_look_on(lazy)) {
+		if (!lazy_look_on(lazy, looks)) {
 			lazy_account(lazy, -pages);
 			return false;
 		}
@@ -207,55 +252,82 @@ static bool lazy_reserve(struct mmp_lazy *lazy, unsigned long pages,
 }
 
 /**
- * mmp_lazy_pages - how many pages a call would free
+ * mmp_lazy_count - how many pages a call would free, at most
  * @lazy: of which address space
  * @call: the range
  * @most: how many are of interest
+ * @count: the answer; more pages than @most, where it is or would take too long to
+ *	tell. Behind the first areas, each page table counts as full.
  *
  * Context: mmap_lock is held; RCU read side.
- * Return: the number; more than @most, where it is or would take too long to tell.
  */
-unsigned long mmp_lazy_pages(const struct mmp_lazy *lazy,
-			     const struct mmp_lazy_call *call, unsigned long most)
+void mmp_lazy_count(const struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
+		    unsigned long most, struct mmp_lazy_count *count)
 {
-	unsigned long addr, next, pages = 0;
+	unsigned long addr, next, pages, nr;
 	unsigned int steps = 0;
 
-	for (addr = call->start; addr < call->end && pages <= most; addr = next) {
-		if (steps++ == MMP_LAZY_MAX_STEPS)
-			return most + 1;
+	*count = (struct mmp_lazy_count){};
+	for (addr = call->start; addr < call->end && count->pages <= most; addr = next) {
+		if (steps++ == MMP_LAZY_MAX_STEPS) {
+			count->pages = most + 1;
+			return;
+		}
 		next = call->end;
-		pages += lazy->ops->pages(lazy->mm, addr, &next);
+		nr = lazy_nr(call, addr);
+		pages = lazy->ops->pages(lazy->mm, addr, &next, nr < MMP_LAZY_COUNTED);
+		if (nr < MMP_LAZY_COUNTED)
+			count->in[nr] = pages;
+		count->pages += pages;
 	}
-	return pages;
+}
+
+/* The same for a call that has its place and its looks. */
+static enum mmp_lazy_answer lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
+				     struct mmp_lazy_call *place,
+				     const struct mmp_lazy_count *count,
+				     struct mmp_lazy_limit limit, unsigned long *looks)
+{
+	if (!lazy_reserve(lazy, count->pages, limit, looks))
+		return MMP_ANSWER_LIMIT;
+	/* From now on, as others may look while this call is added. */
+	*place = *call;
+	if (lazy_add_call(lazy, call, count, looks))
+		return MMP_ANSWER_LAZY;
+	*place = (struct mmp_lazy_call){ .task = call->task };
+	return MMP_ANSWER_UNKNOWN;
 }
 
 /**
  * mmp_lazy_ask - may a range be freed lazily?
  * @lazy: what is known of the address space
  * @call: the range and who asks; earlier calls of this task have ended
- * @pages: how many pages are mapped in the range, see mmp_lazy_pages()
+ * @count: how many pages are mapped in the range, see mmp_lazy_count()
  * @limit: what to hold to
  *
+ * Others may ask while this one looks at areas, so it takes what was saved for itself
+ * and gives back what is left.
  * Context: what @lazy is protected by; mmap_lock is held.
  * Return: lazily, or why not. If lazily, @call is taken to be going on until
  * the task asks again.
  */
 enum mmp_lazy_answer mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
-				  unsigned long pages, struct mmp_lazy_limit limit)
+				  const struct mmp_lazy_count *count,
+				  struct mmp_lazy_limit limit)
 {
+	const unsigned long most = MMP_LAZY_MAX_LOOKS;
 	struct mmp_lazy_call *place = lazy_place_for_call(lazy, call->task);
+	enum mmp_lazy_answer answer;
+	unsigned long looks;
 
 	if (!place)
 		return MMP_ANSWER_UNKNOWN;
 	*place = (struct mmp_lazy_call){ .task = call->task };
-	lazy->looks = min(lazy->looks + pages * MMP_LAZY_LOOKS, MMP_LAZY_MAX_LOOKS + 0UL);
-	if (!lazy_reserve(lazy, pages, limit))
-		return MMP_ANSWER_LIMIT;
-	if (!lazy_add_call(lazy, call, pages))
-		return MMP_ANSWER_UNKNOWN;
-	*place = *call;
-	return MMP_ANSWER_LAZY;
+	looks = min(lazy->looks + count->pages * MMP_LAZY_LOOKS, most);
+	lazy->looks = 0;
+	answer = lazy_ask(lazy, call, place, count, limit, &looks);
+	lazy->looks = min(lazy->looks + looks, most);
+	return answer;
 }
 
 /**
@@ -269,8 +341,10 @@ enum mmp_lazy_answer mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_c
  */
 void mmp_lazy_found(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages)
 {
+	unsigned long looks = 0;
+
 	lazy_account(lazy, pages);
-	lazy_add(lazy, addr, pages);
+	lazy_add(lazy, addr, pages, &looks);
 }
 
 /**

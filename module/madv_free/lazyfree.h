@@ -27,8 +27,12 @@
 #define MMP_LAZY_LOOKS		16
 /* ... and at most in one call: some 20 areas. */
 #define MMP_LAZY_MAX_LOOKS	(20 * MMP_AREA_PAGES)
+/* Areas of its own range in which a call counts what is mapped. */
+#define MMP_LAZY_COUNTED	20
 /* Areas and holes that a call may go through; with more it is not lazy. */
-#define MMP_LAZY_MAX_STEPS	4096
+#define MMP_LAZY_MAX_STEPS	2048
+/* What a look returns that cannot tell. */
+#define MMP_LAZY_UNKNOWN	(~0UL)
 /* What it takes to find out that an area must not be counted now. */
 #define MMP_LAZY_BUSY_LOOKS	64
 
@@ -65,17 +69,31 @@ struct mmp_lazy_call {
 };
 
 /**
+ * struct mmp_lazy_count - how many pages a call would free, at most
+ * @pages: how many in all
+ * @in: how many in each of the first areas
+ */
+struct mmp_lazy_count {
+	unsigned long pages;
+	u16 in[MMP_LAZY_COUNTED];
+};
+
+struct mmp_lazy;
+
+/**
  * struct mmp_lazy_ops - what the logic cannot know
  * @pages: how many pages are mapped from @addr on, up to the end of the area or
- *	of a hole, but not beyond *@end; *@end comes back as how far that is
- * @lazy: how many of a range are lazily freed now; at most too many
+ *	of a hole, but not beyond *@end; *@end comes back as how far that is.
+ *	Without @look at the entries of a page table, all that it can map.
+ * @lazy: how many pages of the area at @start are lazily freed now, rather too
+ *	many than too few; %MMP_LAZY_UNKNOWN if that cannot be told now. Others may
+ *	change @lazy meanwhile: the lock is not held while entries are read.
  * @ended: has a task that has called madvise() left it for certain?
  */
 struct mmp_lazy_ops {
 	unsigned long (*pages)(struct mm_struct *mm, unsigned long addr,
-			       unsigned long *end);
-	unsigned long (*lazy)(struct mm_struct *mm, unsigned long start,
-			      unsigned long end);
+			       unsigned long *end, bool look);
+	unsigned long (*lazy)(struct mmp_lazy *lazy, unsigned long start);
 	bool (*ended)(u32 task);
 };
 
@@ -83,13 +101,14 @@ struct mmp_lazy_ops {
  * struct mmp_lazy - what is known of an address space
  * @ops: what to ask
  * @mm: the address space
- * @group: the sum over all that share a limit
+ * @group: the sum over all that share a limit; %NULL once nobody asks any more
  * @pages: lazily freed at most; the sum over @areas, and what found no room
- * @looks: page table entries that may be looked at
+ * @looks: page table entries that calls have paid for and not looked at
  * @hand: the area that was looked at last
+ * @changes: how often pages were added to an area
  * @calls: the last call of each task; as long as it is here it may go on
- * @areas: address of an area, and how many of its pages are lazily freed at
- *	most; 0 for none. An area has its place in one set.
+ * @areas: address of an area, the number of its last change, and how many of its
+ *	pages are lazily freed at most; 0 for none. An area has its place in one set.
  * @sets: those that are not empty
  */
 struct mmp_lazy {
@@ -99,6 +118,7 @@ struct mmp_lazy {
 	unsigned long pages;
 	unsigned long looks;
 	unsigned int hand;
+	unsigned long changes;
 	struct mmp_lazy_call calls[MMP_LAZY_CALLS];
 	u64 areas[MMP_LAZY_AREAS];
 	DECLARE_BITMAP(sets, MMP_LAZY_SETS);
@@ -114,10 +134,11 @@ struct mmp_lazy_limit {
 	bool shared;
 };
 
-unsigned long mmp_lazy_pages(const struct mmp_lazy *lazy,
-			     const struct mmp_lazy_call *call, unsigned long most);
+void mmp_lazy_count(const struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
+		    unsigned long most, struct mmp_lazy_count *count);
 enum mmp_lazy_answer mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
-				  unsigned long pages, struct mmp_lazy_limit limit);
+				  const struct mmp_lazy_count *count,
+				  struct mmp_lazy_limit limit);
 void mmp_lazy_found(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages);
 bool mmp_lazy_look_at(struct mmp_lazy *lazy, unsigned int index);
 void mmp_lazy_move(struct mmp_lazy *lazy, atomic_long_t *group);
@@ -127,8 +148,8 @@ enum mmp_lazy_answer mmp_tracked_ask(struct vm_area_struct *vma, unsigned long s
 				     unsigned long end, struct mmp_lazy_limit limit);
 void mmp_tracked_leave(const struct mm_struct *mm);
 #define MMP_TRACKED_GROUPS	(USHRT_MAX + 1)
-#define MMP_TRACKED_ROOM	(MMP_TRACKED_GROUPS * sizeof(atomic_long_t))
-void mmp_tracked_switched(bool on, void *room);
+#define MMP_TRACKED_SCRATCH	(MMP_TRACKED_GROUPS * sizeof(atomic_long_t))
+void mmp_tracked_switched(bool on, void *scratch);
 u64 mmp_tracked_lazy_pages(const struct mmp_profile *profile);
 
 #endif /* MMPOLICY_LAZYFREE_H */

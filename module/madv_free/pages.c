@@ -4,32 +4,9 @@
 #include <linux/swap.h>
 
 #include "../compat.h"
+#include "../sense/pmd.h"
+#include "lazyfree.h"
 #include "pages.h"
-
-/*
- * The entry of the PMD of @addr, and the end of what it, or an empty entry above
- * it, maps. RCU read side: not every kernel keeps tables that map nothing.
- */
-static pmd_t pages_pmd_at(struct mm_struct *mm, unsigned long addr, unsigned long *end)
-{
-	pgd_t *pgd = pgd_offset(mm, addr);
-	p4d_t *p4d;
-	pud_t *pud;
-
-	*end = pgd_addr_end(addr, *end);
-	if (pgd_none(READ_ONCE(*pgd)))
-		return __pmd(0);
-	p4d = p4d_offset(pgd, addr);
-	*end = p4d_addr_end(addr, *end);
-	if (p4d_none(READ_ONCE(*p4d)))
-		return __pmd(0);
-	pud = pud_offset(p4d, addr);
-	*end = pud_addr_end(addr, *end);
-	if (pud_none(READ_ONCE(*pud)) || pud_leaf(READ_ONCE(*pud)))
-		return __pmd(0);
-	*end = pmd_addr_end(addr, *end);
-	return pmdp_get_lockless(pmd_offset(pud, addr));
-}
 
 /*
  * Is a page that its entry says is clean lazily freed? It need not be on the
@@ -43,44 +20,58 @@ static bool pages_is_lazy(const struct page *page)
 	       !(mmp_folio_flags(folio) & (BIT(PG_dirty) | BIT(PG_swapcache)));
 }
 
-/* On its way to another place; maybe clean. */
+/* Is the page on its way to another place? It may be clean. */
 static noinline bool pages_is_moving(pte_t pte)
 {
 	return !pte_none(pte) && mmp_is_moving(pte);
 }
 
-static __always_inline bool pages_counts(pte_t pte, bool lazy)
+/* Which pages count: all that are mapped, or only some of them. */
+enum pages { MAPPED, LAZY, PINNED };
+
+static __always_inline bool pages_counts_page(const struct page *page, bool dirty,
+					      enum pages which)
 {
-	if (!pte_present(pte))
-		return pages_is_moving(pte);
-	if (lazy && pte_dirty(pte))
-		return false;
-	return !pte_special(pte) && (!lazy || pages_is_lazy(pte_page(pte)));
+	if (which == LAZY)
+		return !dirty && pages_is_lazy(page);
+	return which == MAPPED || folio_maybe_dma_pinned((struct folio *)page_folio(page));
 }
 
-static bool pages_counts_huge(pmd_t pmd, bool lazy)
+/* A page on its way to another place is not pinned. */
+static __always_inline bool pages_counts(pte_t pte, enum pages which)
+{
+	if (!pte_present(pte))
+		return which != PINNED && pages_is_moving(pte);
+	return !pte_special(pte) && pages_counts_page(pte_page(pte), pte_dirty(pte), which);
+}
+
+static bool pages_counts_huge(pmd_t pmd, enum pages which)
 {
 	if (!pmd_present(pmd))
-		return !pmd_none(pmd);
-	return !lazy || (!pmd_dirty(pmd) && pages_is_lazy(pmd_page(pmd)));
+		return which != PINNED && !pmd_none(pmd);
+	return pages_counts_page(pmd_page(pmd), pmd_dirty(pmd), which);
 }
 
 /*
- * How many pages of a range are mapped, or lazily freed, up to the end of the
- * page table, or of a hole above it; *@end comes back as that.
+ * How many pages of a range count, up to the end of the
+ * page table, or of a hole above it; *@end comes back as that. Without @look, all
+ * that a page table can map.
  */
 static __always_inline unsigned long pages_count(struct mm_struct *mm, unsigned long addr,
-						 unsigned long *end, bool lazy)
+						 unsigned long *end, enum pages which,
+						 bool look)
 {
-	pmd_t pmd = pages_pmd_at(mm, addr, end);
+	pmd_t pmd = mmp_pmd_at(mm, addr, end);
 	unsigned long n = (*end - addr) / PAGE_SIZE, pages = 0;
 	const pte_t *pte, *last;
 
 	if (!mmp_is_table(pmd))
-		return pages_counts_huge(pmd, lazy) ? n : 0;
+		return pages_counts_huge(pmd, which) ? n : 0;
+	if (!look)
+		return n;
 	pte = mmp_table(pmd) + pte_index(addr);
 	for (last = pte + n; pte < last; pte++)
-		pages += pages_counts(ptep_get_lockless((pte_t *)pte), lazy);
+		pages += pages_counts(ptep_get_lockless((pte_t *)pte), which);
 	return pages;
 }
 
@@ -90,13 +81,14 @@ static __always_inline unsigned long pages_count(struct mm_struct *mm, unsigned 
  * @addr: where
  * @end: where to end; comes back as the end of the page table, or of a hole, if
  *	that comes first
+ * @look: at entries? Without, all pages of a page table are taken to be mapped.
  *
  * Context: as for &mm_policy_ops.madv_free_eager.
  */
 unsigned long mmp_pages_mapped(struct mm_struct *mm, unsigned long addr,
-			       unsigned long *end)
+			       unsigned long *end, bool look)
 {
-	return pages_count(mm, addr, end, false);
+	return pages_count(mm, addr, end, MAPPED, look);
 }
 
 /**
@@ -113,7 +105,29 @@ unsigned long mmp_pages_lazy_at(struct vm_area_struct *vma, unsigned long addr,
 {
 	if (!vma_is_anonymous(vma) || (vma->vm_flags & VM_SPECIAL))
 		return 0;
-	return pages_count(vma->vm_mm, addr, end, true);
+	return pages_count(vma->vm_mm, addr, end, LAZY, true);
+}
+
+/**
+ * mmp_pages_pinned - is a page of a range pinned?
+ * @mm: its address space
+ * @addr: where the range begins
+ * @end: where it ends
+ *
+ * Context: as for &mm_policy_ops.madv_free_eager.
+ * Return: yes also where it would take too long to tell.
+ */
+bool mmp_pages_pinned(struct mm_struct *mm, unsigned long addr, unsigned long end)
+{
+	unsigned int steps = 0;
+	unsigned long next;
+
+	for (; addr < end; addr = next) {
+		next = end;
+		if (steps++ == MMP_LAZY_COUNTED || pages_count(mm, addr, &next, PINNED, true))
+			return true;
+	}
+	return false;
 }
 
 /**
@@ -123,7 +137,7 @@ unsigned long mmp_pages_lazy_at(struct vm_area_struct *vma, unsigned long addr,
  * @end: of the range
  *
  * Context: as for &mm_policy_ops.madv_free_eager, or with mmap_lock; RCU read side.
- * Return: how many; all where nobody can tell now.
+ * Return: how many; %MMP_LAZY_UNKNOWN where somebody holds the locks of the VMAs.
  */
 unsigned long mmp_pages_lazy(struct mm_struct *mm, unsigned long start,
 			     unsigned long end)
@@ -134,7 +148,7 @@ unsigned long mmp_pages_lazy(struct mm_struct *mm, unsigned long start,
 	VMA_ITERATOR(vmi, mm, start);
 
 	if (!mmp_vmas_trylock(mm))
-		return (end - start) / PAGE_SIZE;
+		return MMP_LAZY_UNKNOWN;
 	for_each_vma_range(vmi, vma, end) {
 		unsigned long next = min(end, vma->vm_end);
 

@@ -7,9 +7,10 @@ struct mm_struct;
 struct vm_area_struct;
 
 unsigned long mmp_pages_mapped(struct mm_struct *mm, unsigned long addr,
-			       unsigned long *end);
+			       unsigned long *end, bool look);
 unsigned long mmp_pages_lazy_at(struct vm_area_struct *vma, unsigned long addr,
 				unsigned long *end);
+bool mmp_pages_pinned(struct mm_struct *mm, unsigned long addr, unsigned long end);
 unsigned long mmp_pages_lazy(struct mm_struct *mm, unsigned long start,
 			     unsigned long end);
 

@@ -4,13 +4,15 @@
 #include "../sense/whose.h"
 #include "../trace.h"
 #include "lazyfree.h"
+#include "pages.h"
 
-enum { STOCK, LAZY_PAGES, EAGER_PAGES, ANSWER };
+enum { STOCK, LAZY_PAGES, EAGER_PAGES, PINNED, ANSWER };
 
 static const char *const counters[] = {
 	[STOCK] = "stock",
 	[LAZY_PAGES] = "lazy_pages",
 	[EAGER_PAGES] = "eager_pages",
+	[PINNED] = "lazy_pinned",
 	[ANSWER + MMP_ANSWER_LAZY] = "lazy",
 	[ANSWER + MMP_ANSWER_EAGER] = "eager",
 	[ANSWER + MMP_ANSWER_LIMIT] = "eager_limit",
@@ -21,18 +23,28 @@ static const char *const counters[] = {
 static void madv_free_switched(bool on)
 {
 	mmp_available_watch(on);
-	mmp_tracked_switched(on, mmp_point_madv_free.room);
+	mmp_tracked_switched(on, mmp_point_madv_free.scratch);
 }
 
 struct mmp_point mmp_point_madv_free = {
 	.name = "madv_free",
 	.counters = counters,
 	.nr_counters = ARRAY_SIZE(counters),
-	.room_size = MMP_TRACKED_ROOM,
+	.scratch_size = MMP_TRACKED_SCRATCH,
 	.switched = madv_free_switched,
 	.now = "lazily_freed_pages",
 	.read_now = mmp_tracked_lazy_pages,
 };
+
+/*
+ * The kernel does not take a lazily freed page that is pinned, so a buffer that is known
+ * to a device stays, and may be used again. Freed at once, it would be another one.
+ */
+static noinline bool madv_free_keeps(struct vm_area_struct *vma, unsigned long start,
+				     unsigned long end)
+{
+	return mmp_has_pinned(vma->vm_mm) && mmp_pages_pinned(vma->vm_mm, start, end);
+}
 
 /* See &mm_policy_ops.madv_free_eager. */
 bool mmp_madv_free_eager(struct vm_area_struct *vma, unsigned long start,
@@ -51,6 +63,12 @@ bool mmp_madv_free_eager(struct vm_area_struct *vma, unsigned long start,
 		return false;
 	}
 	answer = policy->madv_free(vma, start, end, &settings->values[policy->slot]);
+	if (answer && madv_free_keeps(vma, start, end)) {
+		this_cpu_inc(counter[PINNED]);
+		this_cpu_add(counter[LAZY_PAGES], pages);
+		mmp_tracked_leave(vma->vm_mm);
+		return false;
+	}
 	this_cpu_inc(counter[ANSWER + answer]);
 	this_cpu_add(counter[answer ? EAGER_PAGES : LAZY_PAGES], pages);
 	trace_mmpolicy_madv_free(start, pages, answer);

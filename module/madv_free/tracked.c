@@ -16,39 +16,15 @@
 #include "../sense/whose.h"
 #include "lazyfree.h"
 #include "pages.h"
+#include "recount.h"
 
 #define TIDY_INTERVAL	(HZ / 4)
 #define RETRY_INTERVAL	(HZ / 50)
 
-/* Page tables that are looked at before others get the locks. */
-#define TABLES_AT_ONCE	16
-
-/**
- * struct tracked - an address space that we know
- * @node: in @all_tracked
- * @rcu: frees it after the last reader
- * @lock: held for what is done with @lazy
- * @known: has been counted, so we know what was lazily freed before
- * @stale: others than us have freed lazily since
- * @counted_to: up to which address it was counted
- * @lazy: what is lazily freed
- *
- * Made by the first call, then moved and removed by @keeper; mm_struct is kept,
- * its memory not.
- */
-struct tracked {
-	struct hlist_node node;
-	struct rcu_head rcu;
-	spinlock_t lock;	/* of lazy */
-	bool known;
-	bool stale;
-	unsigned long counted_to;
-	struct mmp_lazy lazy;
-};
-
-static DEFINE_HASHTABLE(all_tracked, 8);
-static DEFINE_SPINLOCK(all_tracked_lock);	/* for each change */
-static DEFINE_MUTEX(keeping);		/* who looks at all, and removes */
+static DEFINE_HASHTABLE(all_tracked, 10);
+static LIST_HEAD(all_unknown);
+static DEFINE_SPINLOCK(all_tracked_lock);	/* for each change of both */
+static DEFINE_MUTEX(keeping);		/* held by whoever goes through all, and removes some */
 
 /*
  * By mmp_memcg_slot(): what the processes in a cgroup have lazily freed, and
@@ -65,7 +41,6 @@ static DECLARE_BITMAP(refused, MMP_TRACKED_GROUPS);
  */
 static void tracked_keep(struct work_struct *work);
 static DECLARE_DELAYED_WORK(keeper, tracked_keep);
-static bool stopping;
 static unsigned long tidied;	/* in jiffies */
 
 /*
@@ -79,9 +54,21 @@ static bool tracked_call_ended(u32 pid)
 	return !task || (READ_ONCE(task->__state) & TASK_INTERRUPTIBLE);
 }
 
+/* Page tables are read without the lock: others of the process want it as well. */
+static unsigned long tracked_lazy(struct mmp_lazy *lazy, unsigned long start)
+{
+	struct tracked *t = container_of(lazy, struct tracked, lazy);
+	unsigned long pages;
+
+	spin_unlock(&t->lock);
+	pages = mmp_pages_lazy(lazy->mm, start, start + MMP_AREA_SIZE);
+	spin_lock(&t->lock);
+	return pages;
+}
+
 static const struct mmp_lazy_ops tracked_ops = {
 	.pages = mmp_pages_mapped,
-	.lazy = mmp_pages_lazy,
+	.lazy = tracked_lazy,
 	.ended = tracked_call_ended,
 };
 
@@ -122,6 +109,7 @@ static void tracked_forget(struct tracked *t)
 {
 	spin_lock(&all_tracked_lock);
 	hash_del_rcu(&t->node);
+	list_del(&t->unknown);
 	spin_unlock(&all_tracked_lock);
 	tracked_free(t);
 }
@@ -132,7 +120,7 @@ static struct tracked *tracked_new(struct mm_struct *mm)
 
 	static_assert(sizeof(*t) <= 32 * 1024);
 	if (sums)
-		t = kzalloc(sizeof(*t), GFP_NOWAIT | __GFP_NOWARN);
+		t = kzalloc(sizeof(*t), GFP_NOWAIT | __GFP_NOWARN | __GFP_ACCOUNT);
 	if (!t)
 		return NULL;
 	spin_lock_init(&t->lock);
@@ -143,7 +131,7 @@ static struct tracked *tracked_new(struct mm_struct *mm)
 	return t;
 }
 
-/* What we know of @mm; NULL without memory for it. */
+/* What we know of @mm; NULL without memory for it. The process pays. */
 static struct tracked *tracked_get(struct mm_struct *mm)
 {
 	struct tracked *t = tracked_find(mm), *new;
@@ -155,8 +143,10 @@ static struct tracked *tracked_get(struct mm_struct *mm)
 		return NULL;
 	spin_lock(&all_tracked_lock);
 	t = tracked_find(mm);
-	if (!t)
+	if (!t) {
 		hash_add_rcu(all_tracked, &new->node, (unsigned long)mm);
+		list_add_tail(&new->unknown, &all_unknown);
+	}
 	spin_unlock(&all_tracked_lock);
 	if (t)
 		tracked_free(new);
@@ -165,110 +155,61 @@ static struct tracked *tracked_get(struct mm_struct *mm)
 	return t ?: new;
 }
 
-/* Counts what was lazily freed in some areas more; under mmap_lock. */
-static void tracked_count_some(struct tracked *t)
-{
-	struct mm_struct *mm = t->lazy.mm;
-	unsigned long next, pages;
-	struct vm_area_struct *vma;
-	int i;
-
-	for (i = 0; i < TABLES_AT_ONCE; i++, t->counted_to = next) {
-		vma = find_vma(mm, t->counted_to);
-		if (!vma) {
-			/* After all that was counted. */
-			smp_store_release(&t->known, true);
-			return;
-		}
-		t->counted_to = max(t->counted_to, vma->vm_start);
-		next = vma->vm_end;
-		guard(rcu)();
-		pages = mmp_pages_lazy_at(vma, t->counted_to, &next);
-		spin_lock(&t->lock);
-		mmp_lazy_found(&t->lazy, t->counted_to, pages);
-		spin_unlock(&t->lock);
-	}
-}
-
-/* Counts what was lazily freed, as far as the lock is to be had. */
-static void tracked_count(struct tracked *t)
-{
-	struct mm_struct *mm = t->lazy.mm;
-
-	if (!mmget_not_zero(mm))
-		return;
-	while (!t->known && !READ_ONCE(stopping) && mmap_read_trylock(mm)) {
-		tracked_count_some(t);
-		mmap_read_unlock(mm);
-		cond_resched();
-	}
-	mmput_async(mm);
-}
-
-/* Counts some areas anew, from the @i-th on; under mmap_lock. */
-static unsigned int tracked_look_at_some(struct tracked *t, unsigned int i)
-{
-	unsigned int left = TABLES_AT_ONCE;
-
-	guard(rcu)();
-	spin_lock(&t->lock);
-	for (; left && i < MMP_LAZY_AREAS; i++) {
-		if (t->lazy.areas[i]) {
-			mmp_lazy_look_at(&t->lazy, i);
-			left--;
-		}
-	}
-	spin_unlock(&t->lock);
-	return i;
-}
-
-/* Counts all areas anew, as far as the lock is to be had. */
-static void tracked_look_at_all(struct tracked *t)
-{
-	struct mm_struct *mm = t->lazy.mm;
-	unsigned int i = 0;
-
-	if (!mmget_not_zero(mm))
-		return;
-	while (i < MMP_LAZY_AREAS && !READ_ONCE(stopping) && mmap_read_trylock(mm)) {
-		i = tracked_look_at_some(t, i);
-		mmap_read_unlock(mm);
-		cond_resched();
-	}
-	mmput_async(mm);
-}
-
 /* Follows processes between cgroups, and counts anew where a call was refused. */
 static void tracked_tidy(struct tracked *t)
 {
 	tracked_regroup(t);
 	if (test_bit(t->lazy.group - sums, refused))
-		tracked_look_at_all(t);
+		mmp_recount_all(t);
 }
 
-static void tracked_keep(struct work_struct *work)
+/* Counts those that are new. Return: is there one left that has its lock? */
+static bool tracked_count_unknown(void)
 {
-	bool tidy = time_after_eq(jiffies, tidied + TIDY_INTERVAL), retry = false;
+	LIST_HEAD(later);
+	struct tracked *t;
+	bool left;
+
+	spin_lock(&all_tracked_lock);
+	while ((t = list_first_entry_or_null(&all_unknown, struct tracked, unknown))) {
+		list_move(&t->unknown, &later);
+		spin_unlock(&all_tracked_lock);
+		mmp_recount_new(t);
+		spin_lock(&all_tracked_lock);
+		if (t->known)
+			list_del_init(&t->unknown);
+	}
+	left = !list_empty(&later);
+	list_splice(&later, &all_unknown);
+	spin_unlock(&all_tracked_lock);
+	return left;
+}
+
+/* Runs only now and then, as it goes through all processes that are tracked. */
+static void tracked_tidy_all(void)
+{
 	struct hlist_node *next;
 	struct tracked *t;
 	int i;
 
-	guard(mutex)(&keeping);
 	hash_for_each_safe(all_tracked, i, next, t, node) {
-		if (READ_ONCE(t->stale) || !atomic_read(&t->lazy.mm->mm_users)) {
+		if (READ_ONCE(t->stale) || !atomic_read(&t->lazy.mm->mm_users))
 			tracked_forget(t);
-			continue;
-		}
-		if (!t->known)
-			tracked_count(t);
-		if (tidy)
+		else
 			tracked_tidy(t);
-		retry |= !t->known;
 	}
-	if (tidy) {
-		bitmap_zero(refused, MMP_TRACKED_GROUPS);
-		tidied = jiffies;
-	}
+	bitmap_zero(refused, MMP_TRACKED_GROUPS);
+	tidied = jiffies;
+}
+
+static void tracked_keep(struct work_struct *work)
+{
+	bool retry;
+
+	guard(mutex)(&keeping);
+	retry = tracked_count_unknown();
+	if (time_after_eq(jiffies, tidied + TIDY_INTERVAL))
+		tracked_tidy_all();
 	if (!hash_empty(all_tracked))
 		queue_delayed_work(mmp_unbound_wq, &keeper,
 				   retry ? RETRY_INTERVAL : TIDY_INTERVAL);
@@ -291,21 +232,21 @@ void mmp_tracked_leave(const struct mm_struct *mm)
 /**
  * mmp_tracked_switched - begin to get to know address spaces, or forget all
  * @on: begin?
- * @room: %MMP_TRACKED_ROOM bytes of zeroes until it ends; with %NULL, all answers
+ * @scratch: %MMP_TRACKED_SCRATCH bytes of zeroes until it ends; with %NULL, all answers
  *	are %MMP_ANSWER_UNKNOWN
  *
  * Context: as &mmp_point.switched; nobody is asked at this point before or after.
  * Waits for the keeper, but not for what others do.
  */
-void mmp_tracked_switched(bool on, void *room)
+void mmp_tracked_switched(bool on, void *scratch)
 {
 	struct hlist_node *next;
 	struct tracked *t;
 	int i;
 
-	WRITE_ONCE(stopping, !on);
+	mmp_recount_stop(!on);
 	if (on) {
-		sums = room;
+		sums = scratch;
 		tidied = jiffies;
 		return;
 	}
@@ -336,7 +277,7 @@ u64 mmp_tracked_lazy_pages(const struct mmp_profile *profile)
 			ours = mmp_profile_of(t->lazy.mm) == profile;
 		if (!ours)
 			continue;
-		tracked_look_at_all(t);
+		mmp_recount_all(t);
 		pages += READ_ONCE(t->lazy.pages);
 	}
 	return pages;
@@ -346,12 +287,14 @@ static enum mmp_lazy_answer tracked_ask(struct tracked *t,
 					const struct mmp_lazy_call *call,
 					struct mmp_lazy_limit limit)
 {
-	unsigned long pages = mmp_lazy_pages(&t->lazy, call, limit.pages);
-	enum mmp_lazy_answer answer = MMP_ANSWER_UNKNOWN;
+	struct mmp_lazy_count count;
+	enum mmp_lazy_answer answer;
 
+	mmp_lazy_count(&t->lazy, call, limit.pages, &count);
 	spin_lock(&t->lock);
-	if (t->lazy.group)	/* else it has just been forgotten */
-		answer = mmp_lazy_ask(&t->lazy, call, pages, limit);
+	answer = mmp_lazy_ask(&t->lazy, call, &count, limit);
+	if (!t->lazy.group)	/* it has been forgotten meanwhile */
+		answer = MMP_ANSWER_UNKNOWN;
 	if (answer == MMP_ANSWER_LIMIT && limit.shared)
 		set_bit(t->lazy.group - sums, refused);
 	spin_unlock(&t->lock);
@@ -364,7 +307,7 @@ static enum mmp_lazy_answer tracked_ask(struct tracked *t,
  */
 static bool tracked_may_ask(struct tracked *t, struct mmp_lazy_limit limit)
 {
-	/* Before what was counted is read, see tracked_count_some(). */
+	/* Before what was counted is read, see recount_some_new(). */
 	return smp_load_acquire(&t->known) ||
 	       (!limit.shared && mmp_anon_pages_within(t->lazy.mm, limit.pages));
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Who is asked at each point. */
+/* Which ops of the module answer at each point. */
 #include <linux/rcupdate.h>
 
+#include "../sense/whose.h"
 #include "direct.h"
 
-const struct mm_policy_ops __rcu *mmp_asked[MM_POLICY_POINTS];
+const struct mm_policy_ops __rcu *mmp_asked[MM_POLICY_ANON_PAGES + 1];
 
 /**
  * mm_policy_enable - ask @ops at a point, or stop asking
@@ -14,6 +15,9 @@ const struct mm_policy_ops __rcu *mmp_asked[MM_POLICY_POINTS];
  */
 void mm_policy_enable(const struct mm_policy_ops *ops, enum mm_policy_point point, bool on)
 {
-	if (point < MM_POLICY_POINTS)
-		rcu_assign_pointer(mmp_asked[point], on ? ops : NULL);
+	if (point > MM_POLICY_ANON_PAGES)
+		return;
+	rcu_assign_pointer(mmp_asked[point], on ? ops : NULL);
+	if (point == MM_POLICY_ANON_PAGES)
+		mmp_whose_outdate_tasks();	/* who took a short way is told from now on */
 }

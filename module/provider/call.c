@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Functions of the kernel call us: is that possible, begin, end. */
+/* Calls from functions of the kernel to entries of the module: find, begin, check, end them. */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
 #include <linux/delay.h>
 #include <linux/ftrace.h>
 #include <linux/kernel.h>
+#include <linux/module.h>
+#include <linux/printk.h>
 #include <linux/rcupdate.h>
 #include <linux/string.h>
 #include <asm/ibt.h>
+#include <asm/text-patching.h>
 
 #include "direct.h"
 
@@ -35,6 +40,22 @@ int mmp_call_check(const char *function, const char *prototype, char *reason,
 	return -EOPNOTSUPP;
 }
 
+/* Where ftrace patches a function: its first instruction, or the one behind its ENDBR. */
+static void *call_site(const struct mmp_call *call, int i)
+{
+	void *at = (void *)call->at[i];
+
+	return mmp_is_endbr(at) ? at + ENDBR_INSN_SIZE : at;
+}
+
+/* Does @site hold a call of ftrace, or a NOP of the same size? */
+static bool call_is_site(const void *site)
+{
+	static const u8 nop[MCOUNT_INSN_SIZE] = { 0x0f, 0x1f, 0x44, 0x00, 0x00 };
+
+	return *(const u8 *)site == CALL_INSN_OPCODE || !memcmp(site, nop, sizeof(nop));
+}
+
 /**
  * mmp_call_find - find the functions, and see whether they are what we know
  * @call: which
@@ -48,51 +69,138 @@ int mmp_call_find(struct mmp_call *call, char *reason, size_t size)
 {
 	int i;
 
-	for (i = 0; i < ARRAY_SIZE(call->function) && call->function[i]; i++) {
+	for_each_function(call, i) {
 		const char *function = call->function[i];
 
 		if (mmp_call_check(function, call->prototype[i], reason, size))
 			return -EOPNOTSUPP;
 		call->at[i] = (unsigned long)mmp_symbol(function);
+		if (!call_is_site(call_site(call, i))) {
+			snprintf(reason, size, "ftrace cannot call from %s", function);
+			return -EOPNOTSUPP;
+		}
+		mmp_functions_add(function);
 	}
 	return 0;
 }
 
 /**
- * mmp_call_rest - where a function goes on after it has called us
- * @call: which; its first function
+ * mmp_call_original - where a function goes on after it has called its entry
+ * @call: which
+ * @i: which of its functions
  *
  * Context: after mmp_call_find().
  * Return: to be called in place of the function, but directly: no function begins there.
  */
-void *mmp_call_rest(const struct mmp_call *call)
+void *mmp_call_original(const struct mmp_call *call, int i)
 {
-	void *at = (void *)call->at[0];
+	return call_site(call, i) + MCOUNT_INSN_SIZE;
+}
 
-	if (mmp_is_endbr(at))
-		at += ENDBR_INSN_SIZE;
-	return at + MCOUNT_INSN_SIZE;
+/* While ftrace changes a call, as for a tracer that comes, a breakpoint stands there. */
+static const char *call_missing(const struct mmp_call *call)
+{
+	int i;
+
+	for_each_function(call, i) {
+		u8 opcode = READ_ONCE(*(u8 *)call_site(call, i));
+
+		if (opcode != CALL_INSN_OPCODE && opcode != INT3_INSN_OPCODE)
+			return call->function[i];
+	}
+	return NULL;
 }
 
 /**
- * mmp_call_begin - from now on the functions call us
+ * mmp_call_missing - a function that should call its entry, and does not
  * @call: which
  *
- * Context: may sleep. A call that has begun before goes on without us.
- * Return: 0, -EBUSY if another direct caller is there, or another error of ftrace.
+ * Context: any; safe beside mmp_call_begin() and mmp_call_end().
+ * Return: its name; %NULL if all of them do, or none is to.
+ */
+const char *mmp_call_missing(const struct mmp_call *call)
+{
+	const char *missing;
+
+	/* Pairs with mmp_call_begin(): the byte changed before. */
+	if (!smp_load_acquire(&call->on))
+		return NULL;
+	missing = call_missing(call);
+	/* Pairs with mmp_call_end(): the byte changes after @on does. */
+	smp_rmb();
+	return READ_ONCE(call->on) ? missing : NULL;
+}
+
+/*
+ * A livepatch wants one of the functions. It may have it, and the point goes back to stock
+ * when watch.c looks next. Not here, as ftrace's lock is held.
+ */
+static int call_share(MMP_OPS_FUNC_ARGS)
+{
+	struct mmp_call *call = container_of(op, struct mmp_call, ops);
+
+	if (cmd == FTRACE_OPS_CMD_ENABLE_SHARE_IPMODIFY_SELF)
+		return -EBUSY;
+	if (cmd == FTRACE_OPS_CMD_ENABLE_SHARE_IPMODIFY_PEER)
+		WRITE_ONCE(call->wanted, true);
+	return 0;
+}
+
+static int call_unregister(struct mmp_call *call)
+{
+	int err = unregister_ftrace_direct(&call->ops, (unsigned long)call->entry, false);
+
+	if (!err)
+		ftrace_free_filter(&call->ops);
+	return err;
+}
+
+/* ftrace did not end the call. Functions go on calling the entry, so the module has to stay. */
+static void call_keep(struct mmp_call *call, int err)
+{
+	__module_get(THIS_MODULE);
+	WRITE_ONCE(call->stuck, true);
+	if (err != -EFAULT)	/* of that, watch.c has told */
+		pr_err("ftrace does not end the call from %s (error %d): the module stays\n",
+		       call->function[0], err);
+}
+
+/**
+ * mmp_call_begin - from now on the functions call their entry
+ * @call: which
+ *
+ * With a PERMANENT caller, kernel.ftrace_enabled cannot be set to 0. If it is 0 already,
+ * ftrace registers the entry and patches nothing, so each site is looked at.
+ * Context: may sleep. A call that has begun before goes on without the entry.
+ * Return: 0, -EBUSY if another direct caller or a livepatch is there, -EOPNOTSUPP if
+ *	ftrace is off, or another error of ftrace.
  */
 int mmp_call_begin(struct mmp_call *call)
 {
 	int i, err = 0;
 
-	call->ops = (struct ftrace_ops){};	/* ftrace leaves it used */
-	for (i = 0; i < ARRAY_SIZE(call->at) && call->at[i] && !err; i++)
-		err = ftrace_set_filter_ip(&call->ops, call->at[i], 0, 0);
+	if (call->stuck)
+		return -EOPNOTSUPP;
+	call->ops = (struct ftrace_ops){ .ops_func = call_share };	/* ftrace leaves it used */
+	call->wanted = false;
+	for_each_function(call, i)
+		err = err ?: ftrace_set_filter_ip(&call->ops, call->at[i], 0, 0);
 	if (!err)
 		err = register_ftrace_direct(&call->ops, (unsigned long)call->entry);
-	if (err)
+	if (err) {
 		ftrace_free_filter(&call->ops);
-	return err;
+		return err;
+	}
+	call->ops.flags |= FTRACE_OPS_FL_PERMANENT;
+	/* Pairs with mmp_call_missing(). */
+	smp_store_release(&call->on, true);
+	if (!mmp_call_missing(call))
+		return 0;
+	WRITE_ONCE(call->on, false);
+	err = call_unregister(call);
+	if (err)
+		call_keep(call, err);
+	return -EOPNOTSUPP;
 }
 
 /*
@@ -110,18 +218,66 @@ static bool somebody_inside(const long __percpu *inside)
 }
 
 /**
- * mmp_call_end - the functions do not call us any more
+ * mmp_calls_wait - nobody is in the entries of calls that have ended when this returns
+ * @calls: which; the last is %NULL
+ *
+ * Who was in an entry has entered, or gone on: ftrace has waited for that.
+ * Context: may sleep.
+ */
+void mmp_calls_wait(struct mmp_call *const *calls)
+{
+	bool sleeps = false;
+
+	for (; *calls; calls++) {
+		if (!(*calls)->inside || (*calls)->stuck)
+			continue;
+		sleeps = true;
+		while (somebody_inside((*calls)->inside))
+			msleep(20);
+	}
+	if (sleeps)
+		synchronize_rcu_tasks();	/* for their way out of it */
+}
+
+/**
+ * mmp_call_retry - end calls that could not be ended before
+ * @call: which
+ *
+ * Context: may sleep; one call at a time, beside any other function here.
+ * Return: is nothing of it left?
+ */
+bool mmp_call_retry(struct mmp_call *call)
+{
+	struct mmp_call *const calls[] = { call, NULL };
+
+	if (!READ_ONCE(call->stuck))
+		return true;
+	if (call_missing(call) || call_unregister(call))
+		return false;
+	WRITE_ONCE(call->stuck, false);
+	mmp_calls_wait(calls);
+	module_put(THIS_MODULE);
+	return true;
+}
+
+/**
+ * mmp_call_end - the functions do not call their entry any more
  * @call: which; if it has begun
  *
- * Context: may sleep. Nobody is in our entry any more when this returns.
+ * If ftrace refuses, the module is pinned until mmp_call_retry() has succeeded.
+ * Context: may sleep; mmp_calls_wait() afterwards.
  */
 void mmp_call_end(struct mmp_call *call)
 {
-	unregister_ftrace_direct(&call->ops, (unsigned long)call->entry, true);
-	synchronize_rcu_tasks();	/* who was in the entry has entered, or gone on */
-	if (!call->inside)
+	int err;
+
+	if (!call->on)
 		return;
-	while (somebody_inside(call->inside))
-		msleep(20);
-	synchronize_rcu_tasks();	/* for their way out of it */
+	WRITE_ONCE(call->on, false);
+	/* Pairs with mmp_call_missing(). */
+	smp_wmb();
+	/* Where somebody else has changed the code of a function, ftrace would find a bug. */
+	err = call_missing(call) ? -EFAULT : call_unregister(call);
+	if (err)
+		call_keep(call, err);
 }

@@ -14,9 +14,9 @@ struct mmp_call mmp_call_compact = {
 	.inside = &inside,
 };
 
-DEFINE_STATIC_CALL_NULL(mmp_compact_rest, mmp_instead_of_compact);
+DEFINE_STATIC_CALL_NULL(mmp_compact_original, mmp_replace_compact);
 
-/* Members of struct compact_control: where they are in it. */
+/* Offsets of members of struct compact_control, from the kernel's BTF. */
 enum { ZONE, ORDER, GFP, DIRECT, WHOLE, MIGRATE_SCANNED, FREE_SCANNED, MEMBERS };
 
 static struct mmp_member members[MEMBERS] = {
@@ -43,7 +43,7 @@ static bool is_put_off(const struct compact_control *cc)
 		       member(cc, gfp_t, GFP), MM_POLICY_TRY) == MM_POLICY_DEFER;
 }
 
-/* As where the kernel has hooks, in compact_zone_order(). */
+/* The same question that the hook asks in try_to_compact_pages(). */
 static enum compact_result compact_directly(struct compact_control *cc,
 					    struct capture_control *capture)
 {
@@ -51,7 +51,7 @@ static enum compact_result compact_directly(struct compact_control *cc,
 
 	if (is_put_off(cc))
 		return COMPACT_DEFERRED;
-	result = static_call(mmp_compact_rest)(cc, capture);
+	result = static_call(mmp_compact_original)(cc, capture);
 	mmp_ask(MM_POLICY_COMPACT, (void)0, compact_done,
 		member(cc, struct zone *, ZONE), member(cc, int, ORDER),
 		member(cc, gfp_t, GFP), result == COMPACT_SUCCESS,
@@ -60,8 +60,8 @@ static enum compact_result compact_directly(struct compact_control *cc,
 	return result;
 }
 
-enum compact_result mmp_instead_of_compact(struct compact_control *cc,
-					   struct capture_control *capture)
+enum compact_result mmp_replace_compact(struct compact_control *cc,
+					struct capture_control *capture)
 {
 	enum compact_result result;
 
@@ -87,6 +87,6 @@ int mmp_compact_find(char *reason, size_t size)
 	if (err)
 		return err;
 	mmp_compact_direct = members[DIRECT].at;
-	static_call_update(mmp_compact_rest, mmp_call_rest(&mmp_call_compact));
+	static_call_update(mmp_compact_original, mmp_call_original(&mmp_call_compact, 0));
 	return 0;
 }

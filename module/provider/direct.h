@@ -21,7 +21,13 @@
 #include "provider.h"
 
 struct capture_control;
+struct mmu_gather;
 struct compact_control;
+
+/* functions.c: what a point hooks, as mmp_call_find() finds it */
+void mmp_functions_begin(enum mm_policy_point point);
+void mmp_functions_add(const char *name);
+void mmp_functions_drop(void);
 
 /* symbols.c: where things are in the running kernel */
 void *mmp_symbol(const char *name);
@@ -40,14 +46,20 @@ struct mmp_member {
 int mmp_members(const char *structure, struct mmp_member *member, int nr, char *reason,
 		size_t size);
 
+typedef void (*mmp_layout_fn)(const char *name, const char *type, unsigned int bits);
+void mmp_layout(const char *structure, const char *member, mmp_layout_fn take);
+
 /**
- * struct mmp_call - functions of the kernel that call an entry of ours
+ * struct mmp_call - functions of the kernel that call an entry of the module
  * @entry: where to, in entry.S
  * @function: their names; the rest is %NULL
  * @prototype: of each, as mmp_prototype() has it
- * @inside: if what we call there may sleep: how many are in it, see mmp_call_enter()
+ * @inside: if what is called there may sleep: how many are in it, see mmp_call_enter()
  * @ops: ftrace's
  * @at: where the functions are; 0 for none
+ * @on: do the functions call the entry? Set last and cleared first.
+ * @wanted: somebody else has asked for a function, so the point is to let go of it
+ * @stuck: the calls cannot be ended now, so the module stays
  */
 struct mmp_call {
 	void *entry;
@@ -56,15 +68,24 @@ struct mmp_call {
 	long __percpu *inside;
 	struct ftrace_ops ops;
 	unsigned long at[2];
+	bool on;
+	bool wanted;
+	bool stuck;
 };
+
+#define for_each_function(call, i)					\
+	for ((i) = 0; (i) < ARRAY_SIZE((call)->function) && (call)->function[i]; (i)++)
 
 /* call.c */
 int mmp_call_check(const char *function, const char *prototype, char *reason,
 		   size_t size);
 int mmp_call_find(struct mmp_call *call, char *reason, size_t size);
-void *mmp_call_rest(const struct mmp_call *call);
+void *mmp_call_original(const struct mmp_call *call, int i);
 int mmp_call_begin(struct mmp_call *call);
+const char *mmp_call_missing(const struct mmp_call *call);
 void mmp_call_end(struct mmp_call *call);
+bool mmp_call_retry(struct mmp_call *call);
+void mmp_calls_wait(struct mmp_call *const *calls);
 
 /*
  * Around all that sleeps; @inside is that of one struct mmp_call. SRCU would do as well,
@@ -74,27 +95,19 @@ void mmp_call_end(struct mmp_call *call);
 #define mmp_call_leave(inside)	this_cpu_dec(inside)
 
 /* ask.c: who is asked */
-extern const struct mm_policy_ops __rcu *mmp_asked[MM_POLICY_POINTS];
+extern const struct mm_policy_ops __rcu *mmp_asked[MM_POLICY_ANON_PAGES + 1];
 
-/* For RCU it is enough that preemption is off, which takes less; not where locks sleep. */
+/* For RCU it is enough that preemption is off, and that takes fewer instructions. */
 static __always_inline void mmp_ask_begin(void)
 {
-	if (IS_ENABLED(CONFIG_PREEMPT_RT)) {
-		rcu_read_lock();
-	} else {
-		preempt_disable();
-		rcu_lock_acquire(&rcu_lock_map);
-	}
+	preempt_disable();
+	rcu_lock_acquire(&rcu_lock_map);
 }
 
 static __always_inline void mmp_ask_end(void)
 {
-	if (IS_ENABLED(CONFIG_PREEMPT_RT)) {
-		rcu_read_unlock();
-	} else {
-		rcu_lock_release(&rcu_lock_map);
-		preempt_enable();
-	}
+	rcu_lock_release(&rcu_lock_map);
+	preempt_enable();
 }
 
 DEFINE_LOCK_GUARD_0(mmp_ask, mmp_ask_begin(), mmp_ask_end())
@@ -107,55 +120,121 @@ DEFINE_LOCK_GUARD_0(mmp_ask, mmp_ask_begin(), mmp_ask_end())
 })
 
 /* sizes.c: what sysfs enables for anonymous memory */
+extern struct mmp_call mmp_call_files;
+extern struct mmp_call mmp_call_khugepaged;
+extern unsigned long mmp_admin_sizes[2];
 int mmp_sizes_find(char *reason, size_t size);
-int mmp_sizes_shadow(void);
-void mmp_sizes_open(void);
+void mmp_sizes_set_aside(void);
+void mmp_sizes_ready(void);
+void mmp_sizes_open(unsigned long orders);
 void mmp_sizes_close(void);
-void mmp_sizes_unshadow(void);
-/* What the administrator has given: without and with MADV_HUGEPAGE, a bit for each order. */
-extern unsigned long mmp_sizes_given[2];
+void mmp_sizes_restore(void);
+unsigned long mmp_sizes_admin(unsigned long vm_flags, unsigned long orders);
+bool mmp_pmd_size_asked(const struct vm_area_struct *vma);
 
-/* orders.c: the point anon_order */
+/* orders.c: the point anon_order, where the kernel asks for sizes */
+extern struct mmp_call mmp_call_orders;
 int mmp_orders_find(char *reason, size_t size);
-int mmp_orders_hook(void);
-void mmp_orders_unhook(void);
+
+/* collapse.c: the point anon_order, khugepaged */
+extern struct mmp_call mmp_call_collapse;
+extern unsigned long mmp_collapse_allowed;
+int mmp_collapse_find(char *reason, size_t size);
+void mmp_collapse_later(struct vm_area_struct *vma);
+
+/**
+ * struct mmp_question - the fault that a CPU was last asked about
+ * @vmf: the fault, on the stack of its task; %NULL if no policy decides for it
+ * @key: mmp_epoch when the policy was asked, and the address, in one word: with both as
+ *	they are now, the answer is that to the fault of now, under the settings of now
+ * @answer: of the policy, as &mm_policy_ops.anon_orders has it; or %MMP_SWAPIN_ASKS
+ */
+struct mmp_question {
+	const struct vm_fault *vmf;
+	unsigned long key;
+	unsigned long answer;
+};
+
+#define MMP_SWAPIN_ASKS	2UL	/* an answer: ask the policy when the kernel asks for sizes */
+#define MMP_TOLD	BIT(31)	/* beside an answer: what was mapped is told, whatever it is */
+
+/* fault.c: the point anon_order, faults as a whole */
+DECLARE_PER_CPU(struct mmp_question, mmp_question);
+extern struct mmp_call mmp_call_fault;
+extern struct mmp_call mmp_call_huge;
+extern struct mmp_call mmp_call_swapin;
+int mmp_fault_find(char *reason, size_t size);
+bool mmp_policy_decides(const struct mm_struct *mm);
+unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
+			     unsigned long asked);
 
 /* thp_gfp.c and so on: the points of these names */
 extern struct mmp_call mmp_call_thp_gfp;
+extern struct mmp_call mmp_call_reclaim;
+extern struct mmp_call mmp_call_node_reclaim;
+extern struct mmp_call mmp_call_charge;
 extern struct mmp_call mmp_call_compact;
 extern struct mmp_call mmp_call_madv_free;
 int mmp_thp_gfp_find(char *reason, size_t size);
 int mmp_compact_find(char *reason, size_t size);
 int mmp_madv_free_find(char *reason, size_t size);
 
-/* orders.c: before anything of entry.S is needed */
+/* watch.c: do the functions still call their entries? */
+void mmp_watch_find(struct mmp_call *const *(*calls)(enum mm_policy_point point),
+		    void (*lost)(enum mm_policy_point point, const char *why));
+const char *mmp_watch_ftrace(void);
+void mmp_watch(bool on);
+void mmp_watch_exit(void);
+
+/* orders.c and fault.c: before anything of entry.S is needed */
 notrace __noendbr void mmp_entry_orders(void);
+notrace __noendbr void mmp_entry_fault(void);
 
 /* entry.S, and what it calls */
+void mmp_entry_huge(void);
+void mmp_entry_swapin(void);
 void mmp_entry_thpsize(void);
+void mmp_entry_khugepaged(void);
+void mmp_entry_collapse(void);
 void mmp_entry_thp_gfp(void);
+void mmp_entry_reclaim(void);
+void mmp_entry_node_reclaim(void);
+void mmp_entry_charge(void);
 void mmp_entry_compact(void);
 void mmp_entry_madv_free(void);
 notrace __noendbr unsigned long mmp_ask_orders(struct vm_area_struct *vma,
 					       unsigned long vm_flags,
-					       unsigned long why, unsigned long asked,
-					       const struct vm_fault *maybe,
-					       const struct vm_fault *other);
-notrace __noendbr unsigned long mmp_preempted(struct vm_area_struct *vma,
-					      unsigned long vm_flags, unsigned long why,
-					      unsigned long answer);
+					       unsigned long why, unsigned long asked);
+notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf);
+vm_fault_t mmp_replace_fault(struct vm_fault *vmf, unsigned long answer);
+int mmp_alloc_table(struct mm_struct *mm, pmd_t *pmd);	/* as __pte_alloc() is */
+bool mmp_wants_huge(struct vm_fault *vmf);
+vm_fault_t mmp_replace_huge(struct vm_fault *vmf);
+notrace __noendbr struct vm_fault *mmp_note_swapin(struct vm_fault *vmf);
 struct kobject *mmp_ask_thpsize(struct kobject *kobj);
+bool mmp_wants_khugepaged(void);
+int mmp_replace_khugepaged(void);
+void mmp_khugepaged_enter(struct vm_area_struct *vma, vm_flags_t flags);
+bool mmp_wants_collapse(unsigned long first, struct vm_area_struct *vma);
+int mmp_replace_collapse(unsigned long first, struct vm_area_struct *vma,
+			 unsigned long third, unsigned long fourth, unsigned long fifth);
 bool mmp_wants_thp_gfp(struct vm_area_struct *vma);
-gfp_t mmp_instead_of_thp_gfp(struct vm_area_struct *vma);
+gfp_t mmp_replace_thp_gfp(struct vm_area_struct *vma);
+extern u32 mmp_only_compact;	/* the flag for compaction without reclaim */
+unsigned long mmp_replace_reclaim(void);
+long mmp_replace_node_reclaim(void);
+int mmp_replace_charge(struct mem_cgroup *memcg, gfp_t gfp, unsigned int nr_pages);
 extern int mmp_compact_direct;	/* where in it, a bool says that somebody waits */
-enum compact_result mmp_instead_of_compact(struct compact_control *cc,
-					   struct capture_control *capture);
-/* zap_page_range_single(), or zap_vma_range(), which has no @details and does not see them */
+enum compact_result mmp_replace_compact(struct compact_control *cc,
+					struct capture_control *capture);
+/* As zap_page_range_single() and zap_vma_range_batched() are */
 void mmp_zap(struct vm_area_struct *vma, unsigned long address, unsigned long size,
 	     struct zap_details *details);
+void mmp_zap_batched(struct mmu_gather *tlb, struct vm_area_struct *vma,
+		     unsigned long address, unsigned long size, struct zap_details *details);
 bool mmp_wants_madv_free(void *first, unsigned long start, unsigned long *end,
 			 int behavior);
-bool mmp_instead_of_madv_free(void *first, unsigned long start, unsigned long *end,
-			      int behavior);
+bool mmp_replace_madv_free(void *first, unsigned long start, unsigned long *end,
+			   int behavior);
 
 #endif /* MMPOLICY_DIRECT_H */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Where functions of the kernel call us before they run. What the caller of the function
- * keeps in %rbx and %rbp are our fifth and sixth argument.
+ * Where functions of the kernel call the module before they run: %rdi and so on are the
+ * arguments of the function, and the return address is in it.
  */
 #include <linux/linkage.h>
 #include <linux/objtool.h>
@@ -10,12 +10,10 @@
 #include <asm/nospec-branch.h>
 #include <asm/unwind_hints.h>
 
-/* The arguments of the function stay as they are, but for one: what we return. */
+/* The arguments of the function stay as they are, but for one: what @ask returns. */
 .macro MMP_ENTRY name, ask, changed, kept:vararg
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 	ANNOTATE_NOENDBR	/* only called, and returned to */
-	movq	%rbx, %r8
-	movq	%rbp, %r9
 	FRAME_BEGIN
 	CALL_DEPTH_ACCOUNT
 	.irp	register, \kept
@@ -38,8 +36,19 @@ SYM_FUNC_END(\name)
 .endm
 
 /*
- * If we want so, called as if the function were not there; the rest of it may be called
- * then. Else the function runs as ever, with nothing of ours below it.
+ * The rest of the function is left out: @instead runs as if the caller had called it. It
+ * is returned to, which a CPU predicts wrongly once; a jump would leave it one return
+ * address too many, and all returns further up would be predicted wrongly.
+ */
+.macro MMP_GO instead
+	leaq	\instead(%rip), %rax
+	movq	%rax, (%rsp)
+	RET
+.endm
+
+/*
+ * If @wanted says so, @instead runs in place of the function, and may call the rest of
+ * it. Else the function runs as ever, with nothing of ours below it.
  */
 .macro MMP_INSTEAD name, wanted, instead, kept:vararg
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
@@ -54,32 +63,65 @@ SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 	FRAME_END
 	testb	%al, %al
 	jz	1f
-	addq	$8, %rsp
-	UNWIND_HINT_FUNC
-	jmp	\instead
+	MMP_GO	\instead
 1:	RET
 SYM_FUNC_END(\name)
 .endm
 
-/* The same where a bool in what the first argument points to says that we want so. */
+/* For a function of one argument: what @wanted says, if not 0, is the second of @instead. */
+.macro MMP_INSTEAD_WITH name, wanted, instead
+SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
+	ANNOTATE_NOENDBR
+	FRAME_BEGIN
+	CALL_DEPTH_ACCOUNT
+	pushq	%rdi
+	call	\wanted
+	popq	%rdi
+	FRAME_END
+	testq	%rax, %rax
+	jz	1f
+	movq	%rax, %rsi
+	MMP_GO	\instead
+1:	RET
+SYM_FUNC_END(\name)
+.endm
+
+/* As MMP_INSTEAD, where a bool in what the first argument points to says whether. */
 .macro MMP_INSTEAD_IF name, offset, instead
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 	ANNOTATE_NOENDBR
+	CALL_DEPTH_ACCOUNT
 	movslq	\offset(%rip), %rax
 	cmpb	$0, (%rdi,%rax)
 	je	1f
-	addq	$8, %rsp
-	UNWIND_HINT_FUNC
-	jmp	\instead
-1:	CALL_DEPTH_ACCOUNT
-	RET
+	MMP_GO	\instead
+1:	RET
+SYM_FUNC_END(\name)
+.endm
+
+/* The same where an argument has the gfp flag for compaction without reclaim. */
+.macro MMP_INSTEAD_GFP name, gfp, flag, instead
+SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
+	ANNOTATE_NOENDBR
+	CALL_DEPTH_ACCOUNT
+	testl	\flag(%rip), %\gfp
+	jz	1f
+	MMP_GO	\instead
+1:	RET
 SYM_FUNC_END(\name)
 .endm
 
 	.text
-MMP_ENTRY mmp_entry_asked, mmp_ask_orders, %rcx, rdi, rsi, rdx
-MMP_ENTRY mmp_entry_preempted, mmp_preempted, %rcx, rdi, rsi, rdx
+MMP_ENTRY mmp_entry_orders_asked, mmp_ask_orders, %rcx, rdi, rsi, rdx
+MMP_ENTRY mmp_entry_swapin, mmp_note_swapin, %rdi, rsi
 MMP_ENTRY mmp_entry_thpsize, mmp_ask_thpsize, %rdi, rsi, rdx, rcx
-MMP_INSTEAD mmp_entry_thp_gfp, mmp_wants_thp_gfp, mmp_instead_of_thp_gfp, rdi
-MMP_INSTEAD_IF mmp_entry_compact, mmp_compact_direct, mmp_instead_of_compact
-MMP_INSTEAD mmp_entry_madv_free, mmp_wants_madv_free, mmp_instead_of_madv_free, rdi, rsi, rdx, rcx
+MMP_INSTEAD_WITH mmp_entry_fault_asked, mmp_wants_fault, mmp_replace_fault
+MMP_INSTEAD mmp_entry_huge, mmp_wants_huge, mmp_replace_huge, rdi
+MMP_INSTEAD mmp_entry_khugepaged, mmp_wants_khugepaged, mmp_replace_khugepaged, rdi
+MMP_INSTEAD mmp_entry_collapse, mmp_wants_collapse, mmp_replace_collapse, rdi, rsi, rdx, rcx, r8
+MMP_INSTEAD mmp_entry_thp_gfp, mmp_wants_thp_gfp, mmp_replace_thp_gfp, rdi
+MMP_INSTEAD_GFP mmp_entry_reclaim, edx, mmp_only_compact, mmp_replace_reclaim
+MMP_INSTEAD_GFP mmp_entry_node_reclaim, esi, mmp_only_compact, mmp_replace_node_reclaim
+MMP_INSTEAD_GFP mmp_entry_charge, esi, mmp_only_compact, mmp_replace_charge
+MMP_INSTEAD_IF mmp_entry_compact, mmp_compact_direct, mmp_replace_compact
+MMP_INSTEAD mmp_entry_madv_free, mmp_wants_madv_free, mmp_replace_madv_free, rdi, rsi, rdx, rcx

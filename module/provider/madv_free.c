@@ -10,9 +10,9 @@
 
 #include "direct.h"
 
-static const char told_in_arguments[] =
+static const char in_arguments[] =
 	"bool(vm_area_struct*, long unsigned int, long unsigned int*, int)";
-static const char told_in_one[] = "bool(madvise_behavior*)";
+static const char in_one_structure[] = "bool(madvise_behavior*)";
 
 static DEFINE_PER_CPU(long, inside);
 
@@ -22,26 +22,33 @@ struct mmp_call mmp_call_madv_free = {
 	.inside = &inside,
 };
 
-/* What MADV_DONTNEED calls, with told_in_one[] and told_in_arguments[]. */
+/*
+ * What MADV_DONTNEED calls, with in_one_structure[] and in_arguments[]. With the first one,
+ * the kernel gathers what a call of madvise() frees, and flushes once for all of it.
+ */
+#define TWO_LONGS	"long unsigned int, long unsigned int"
 static const struct {
 	const char *name;
 	const char *prototype;
 } zaps[] = {
-	{ "zap_vma_range", "void(vm_area_struct*, long unsigned int, long unsigned int)" },
+	{ "zap_vma_range_batched",
+	  "void(mmu_gather*, vm_area_struct*, " TWO_LONGS ", zap_details*)" },
 	{ "zap_page_range_single",
-	  "void(vm_area_struct*, long unsigned int, long unsigned int, zap_details*)" },
+	  "void(vm_area_struct*, " TWO_LONGS ", zap_details*)" },
 };
 
-DEFINE_STATIC_CALL_NULL(mmp_madv_free_rest, mmp_instead_of_madv_free);
+DEFINE_STATIC_CALL_NULL(mmp_madv_free_original, mmp_replace_madv_free);
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_zap, mmp_zap);
+DEFINE_STATIC_CALL_NULL(mmp_madv_free_zap_batched, mmp_zap_batched);
 
-/* Of kernels that tell all in one structure, and in that of the range in another one. */
-enum { VMA, BEHAVIOR, RANGE, MEMBERS };
+/* Members of that structure, and of the one for the range in it. */
+enum { VMA, BEHAVIOR, RANGE, TLB, MEMBERS };
 
 static struct mmp_member members[MEMBERS] = {
 	[VMA] = { "vm_area_struct*", "vma" },
 	[BEHAVIOR] = { "int", "behavior" },
 	[RANGE] = { "madvise_behavior_range", "range" },
+	[TLB] = { "mmu_gather*", "tlb" },
 };
 
 enum { START, END, ENDS };
@@ -51,34 +58,37 @@ static struct mmp_member ends[ENDS] = {
 	[END] = { "long unsigned int", "end" },
 };
 
-static DEFINE_STATIC_KEY_FALSE(all_in_one);
+static DEFINE_STATIC_KEY_FALSE(arguments_in_one);
 
-/* A call of madvise(), as the function is told of it. */
-struct told {
+/* A call of madvise(), as the function gets it; @tlb only where that is in one structure. */
+struct madvise_call {
 	struct vm_area_struct *vma;
 	unsigned long start;
 	unsigned long *end;
 	int behavior;
+	struct mmu_gather *tlb;
 };
 
-static struct told told(void *first, unsigned long start, unsigned long *end, int behavior)
+static struct madvise_call call_of(void *first, unsigned long start, unsigned long *end,
+				   int behavior)
 {
 	void *range = first + members[RANGE].at;
 
-	if (!static_branch_unlikely(&all_in_one))
-		return (struct told){ first, start, end, behavior };
-	return (struct told){
+	if (!static_branch_unlikely(&arguments_in_one))
+		return (struct madvise_call){ first, start, end, behavior };
+	return (struct madvise_call){
 		*(struct vm_area_struct **)(first + members[VMA].at),
 		*(unsigned long *)(range + ends[START].at), range + ends[END].at,
-		*(int *)(first + members[BEHAVIOR].at)
+		*(int *)(first + members[BEHAVIOR].at),
+		*(struct mmu_gather **)(first + members[TLB].at),
 	};
 }
 
 /*
- * A userfaultfd that wants to be told of it is told after this, and without the lock.
- * So there is no moment for us to free the range, and it is freed lazily.
+ * A userfaultfd with UFFD_FEATURE_EVENT_REMOVE gets its event after this, and without the
+ * lock. There is no moment for the module to free the range, so it is freed lazily.
  */
-static bool somebody_is_told(const struct vm_area_struct *vma)
+static bool uffd_gets_event(const struct vm_area_struct *vma)
 {
 #ifdef CONFIG_USERFAULTFD
 	const struct userfaultfd_ctx *ctx = vma->vm_userfaultfd_ctx.ctx;
@@ -90,31 +100,43 @@ static bool somebody_is_told(const struct vm_area_struct *vma)
 }
 
 /*
- * Nobody is asked of what the kernel will not free. Nothing sleeps here, so most calls
- * take no more than this.
+ * The policy is not asked about a range that the kernel will not free. Nothing sleeps here,
+ * so most calls take no more than this.
  */
 bool mmp_wants_madv_free(void *first, unsigned long start, unsigned long *end,
 			 int behavior)
 {
-	const struct told t = told(first, start, end, behavior);
+	const struct madvise_call call = call_of(first, start, end, behavior);
 
-	return t.behavior == MADV_FREE && vma_is_anonymous(t.vma) &&
-	       !(t.vma->vm_flags & (VM_PFNMAP | VM_LOCKED)) && !somebody_is_told(t.vma) &&
-	       mmp_ask(MM_POLICY_MADV_FREE, false, madv_free_eager, t.vma, t.start, *t.end);
+	return call.behavior == MADV_FREE && vma_is_anonymous(call.vma) &&
+	       !(call.vma->vm_flags & (VM_PFNMAP | VM_LOCKED)) && !uffd_gets_event(call.vma) &&
+	       mmp_ask(MM_POLICY_MADV_FREE, false, madv_free_eager, call.vma, call.start,
+		       *call.end);
+}
+
+static void zap(const struct madvise_call *call)
+{
+	unsigned long size = *call->end - call->start;
+
+	if (static_branch_unlikely(&arguments_in_one))
+		static_call(mmp_madv_free_zap_batched)(call->tlb, call->vma, call->start, size,
+						       NULL);
+	else
+		static_call(mmp_madv_free_zap)(call->vma, call->start, size, NULL);
 }
 
 /* With all that the kernel does in madvise_dontneed_free() for MADV_DONTNEED. */
-bool mmp_instead_of_madv_free(void *first, unsigned long start, unsigned long *end,
-			      int behavior)
+bool mmp_replace_madv_free(void *first, unsigned long start, unsigned long *end,
+			   int behavior)
 {
-	const struct told t = told(first, start, end, behavior);
+	const struct madvise_call call = call_of(first, start, end, behavior);
 	bool valid;
 
 	mmp_call_enter(inside);
-	valid = static_call(mmp_madv_free_rest)(first, start, end, behavior);
+	valid = static_call(mmp_madv_free_original)(first, start, end, behavior);
 	if (valid) {
-		static_call(mmp_madv_free_zap)(t.vma, t.start, *t.end - t.start, NULL);
-		*t.end = t.start;
+		zap(&call);
+		*call.end = call.start;
 	}
 	mmp_call_leave(inside);
 	return valid;
@@ -131,10 +153,10 @@ bool mmp_instead_of_madv_free(void *first, unsigned long start, unsigned long *e
 int mmp_madv_free_find(char *reason, size_t size)
 {
 	struct mmp_call *call = &mmp_call_madv_free;
-	bool in_one = !mmp_call_check(call->function[0], told_in_one, reason, size);
+	bool in_one = !mmp_call_check(call->function[0], in_one_structure, reason, size);
 	int err;
 
-	call->prototype[0] = in_one ? told_in_one : told_in_arguments;
+	call->prototype[0] = in_one ? in_one_structure : in_arguments;
 	err = mmp_call_find(call, reason, size) ?:
 	      mmp_call_check(zaps[!in_one].name, zaps[!in_one].prototype, reason, size);
 	if (!err && in_one)
@@ -142,9 +164,12 @@ int mmp_madv_free_find(char *reason, size_t size)
 		      mmp_members("madvise_behavior_range", ends, ENDS, reason, size);
 	if (err)
 		return err;
-	if (in_one)
-		static_branch_enable(&all_in_one);
-	static_call_update(mmp_madv_free_rest, mmp_call_rest(call));
-	static_call_update(mmp_madv_free_zap, mmp_symbol(zaps[!in_one].name));
+	static_call_update(mmp_madv_free_original, mmp_call_original(call, 0));
+	if (in_one) {
+		static_branch_enable(&arguments_in_one);
+		static_call_update(mmp_madv_free_zap_batched, mmp_symbol(zaps[0].name));
+	} else {
+		static_call_update(mmp_madv_free_zap, mmp_symbol(zaps[1].name));
+	}
 	return 0;
 }

@@ -81,7 +81,7 @@ int mmp_prototypes_init(void)
 	return 0;
 }
 
-/* No prototype is asked for any more. */
+/* Frees the table of types; no prototype may be asked for afterwards. */
 void mmp_prototypes_exit(void)
 {
 	kvfree(types);
@@ -198,4 +198,48 @@ bool mmp_prototype(const char *function, char *text, size_t size)
 	}
 	seq_buf_puts(&s, i ? ")" : "()");
 	return seq_buf_str(&s);
+}
+
+/* Members of a structure; also of those without a name in it, as C has them. */
+static void btf_layout(const struct btf_type *type, const char *only, unsigned int before,
+		       mmp_layout_fn take)
+{
+	const struct btf_member *member = (const void *)(type + 1);
+	const struct btf_type *inner;
+	unsigned int bits;
+	char text[64];
+	struct seq_buf s;
+	u32 i, number;
+
+	for (i = 0; i < BTF_INFO_VLEN(type->info); i++, member++) {
+		bits = before + (BTF_INFO_KFLAG(type->info) ?
+				 BTF_MEMBER_BIT_OFFSET(member->offset) : member->offset);
+		for (number = member->type; number && number < nr_types &&
+		     BTF_INFO_KIND(types[number]->info) == BTF_KIND_CONST;)
+			number = types[number]->type;
+		inner = number < nr_types ? types[number] : NULL;
+		if (!*btf_name(member->name_off) && inner) {
+			btf_layout(inner, only, bits, take);
+		} else if (!only || !strcmp(only, btf_name(member->name_off))) {
+			seq_buf_init(&s, text, sizeof(text));
+			btf_print(&s, member->type);
+			take(btf_name(member->name_off), seq_buf_str(&s), bits);
+		}
+	}
+}
+
+/**
+ * mmp_layout - the members of a structure of the kernel
+ * @structure: its name
+ * @member: only this one, or %NULL for all
+ * @take: told of each: name, type as in a prototype, how many bits from the beginning
+ *
+ * Context: as mmp_prototype().
+ */
+void mmp_layout(const char *structure, const char *member, mmp_layout_fn take)
+{
+	const struct btf_type *type = btf_find(BTF_KIND_STRUCT, structure);
+
+	if (type)
+		btf_layout(type, member, 0, take);
 }

@@ -12,6 +12,14 @@
 /* Its name, as the file "provider" shows it. */
 extern const char *const mmp_provider;
 
+/*
+ * Which build of the kernel this is: a number made of all that the point anon_order
+ * relies on, or 0 where it does not rely on any build; and the release that this was
+ * tried on, or NULL. Both are constant after mm_policy_register().
+ */
+extern u64 mmp_fingerprint;
+extern const char *mmp_tested;
+
 /**
  * mmp_provider_lacks - why a point cannot be had on this kernel
  * @point: which; or %MM_POLICY_ANON_PAGES
@@ -20,6 +28,20 @@ extern const char *const mmp_provider;
  * Return: the reason, or %NULL if the point can be had.
  */
 const char *mmp_provider_lacks(enum mm_policy_point point);
+
+/* A function of the kernel, and the point that hooks it while a policy is chosen there. */
+struct mmp_function {
+	enum mm_policy_point point;
+	const char *name;
+};
+
+/**
+ * mmp_provider_functions - all functions that are hooked while policies are chosen
+ * @nr: set to how many
+ *
+ * Context: after mm_policy_register(); they stay the same.
+ */
+const struct mmp_function *mmp_provider_functions(int *nr);
 
 /**
  * mmp_provider_hook - get ready to have a point enabled
@@ -38,5 +60,24 @@ int mmp_provider_hook(enum mm_policy_point point);
  * Context: as above.
  */
 void mmp_provider_unhook(enum mm_policy_point point);
+
+/**
+ * mmp_provider_orders - which orders the policies of anon_order may answer
+ * @orders: a bit for each; more need not be asked for
+ *
+ * Context: as above; after the policies that answer more are gone, before those that do
+ *	are waited for.
+ */
+void mmp_provider_orders(unsigned long orders);
+
+/**
+ * mmp_provider_watch - be told when a point is lost
+ * @lost: called from a worker with the point and the reason, when the kernel does not ask
+ *	there any more, or somebody else needs the place; has to see that the point is
+ *	unhooked. May sleep.
+ *
+ * Context: once, after mm_policy_register().
+ */
+void mmp_provider_watch(void (*lost)(enum mm_policy_point point, const char *why));
 
 #endif /* MMPOLICY_PROVIDER_H */

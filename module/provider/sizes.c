@@ -2,41 +2,50 @@
 /*
  * Which sizes sysfs enables for anonymous memory: hugepages-*kB/enabled.
  *
- * The kernel asks only for sizes that are enabled. So while policies decide, all are,
- * in the variables of the kernel. What the administrator has given is kept beside
- * them, in bits that mean no order: there his reads and writes go meanwhile, as the
- * functions behind the files are told of another order than theirs. Everybody else
- * gets what stands there (see orders.c).
+ * The kernel asks only for sizes that are enabled. So while policies decide, the sizes
+ * that one of them may answer are open: enabled for everybody, in the variables of the
+ * kernel. What the administrator has set is kept beside them, in bits that mean no
+ * order. There his reads and writes go meanwhile, as the functions behind the files are
+ * told of another order than theirs. Who has no policy gets what is kept (orders.c).
  *
- * khugepaged is started and stopped by what is enabled, too. While the kernel looks
- * for that, the sizes that it runs for are what they were given as.
+ * khugepaged is started and stopped by what is enabled, too. While the kernel looks for
+ * that, the sizes that khugepaged works for are enabled as the administrator has set them.
  */
 #include <linux/mm.h>
-#include <linux/kprobes.h>
 #include <linux/rcupdate.h>
 #include <linux/spinlock.h>
+#include <linux/static_call.h>
 #include <linux/string.h>
 
 #include "direct.h"
 
 #define SIZES	THP_ORDERS_ALL_ANON
-#define KEPT	32	/* beyond all orders */
+#define KEPT	32	/* the first bit beyond all orders */
 
 enum { ALWAYS, MADVISE, INHERIT, MODES };
 
 static unsigned long *enabled[MODES];	/* the kernel's: a bit for each order */
-static spinlock_t *enabled_lock;
+static spinlock_t *enabled_lock;	/* the kernel's, for these */
 static unsigned long *global;		/* transparent_hugepage_flags */
+static struct task_struct **khugepaged;	/* the thread, if it runs */
 
-static unsigned long copied[MODES];	/* as the sizes and what is kept were the same */
-static bool open;			/* all sizes enabled? */
-static unsigned int looking;		/* calls of lookers[] that have begun */
+/* All of this is changed under enabled_lock. */
+static unsigned long copied[MODES];	/* the bits when both places last were the same */
+static unsigned long opened;		/* sizes that are open, a bit for each order */
+static bool kept;			/* are the upper bits what the administrator sets? */
+static unsigned int looking;		/* calls of start_stop_khugepaged() under way */
 
 static struct thpsize kept_sizes[PMD_ORDER + 1];
 
-unsigned long mmp_sizes_given[2] __read_mostly;
+/*
+ * What the administrator allows: without and with MADV_HUGEPAGE, a bit for each order.
+ * While nothing is kept, that is for the kernel's variables alone to say.
+ */
+unsigned long mmp_admin_sizes[2] __read_mostly = { ~0UL, ~0UL };
 
-static struct mmp_call files = {
+static DEFINE_PER_CPU(long, inside_khugepaged);
+
+struct mmp_call mmp_call_files = {
 	.entry = mmp_entry_thpsize,
 	.function = { "anon_enabled_show", "anon_enabled_store" },
 	.prototype = {
@@ -45,10 +54,25 @@ static struct mmp_call files = {
 	},
 };
 
-/* For reads and writes of a size: that of what is kept for it. */
+struct mmp_call mmp_call_khugepaged = {
+	.entry = mmp_entry_khugepaged,
+	.function = { "start_stop_khugepaged" },
+	.prototype = { "int()" },
+	.inside = &inside_khugepaged,
+};
+
+DEFINE_STATIC_CALL_NULL(mmp_khugepaged_original, mmp_replace_khugepaged);
+DEFINE_STATIC_CALL_NULL(mmp_khugepaged_look, mmp_replace_khugepaged);
+
+/* Sends anon_enabled_show() and _store() to bit 32 + order, where the setting is kept. */
 struct kobject *mmp_ask_thpsize(struct kobject *kobj)
 {
-	return &kept_sizes[to_thpsize(kobj)->order].kobj;
+	return READ_ONCE(kept) ? &kept_sizes[to_thpsize(kobj)->order].kobj : kobj;
+}
+
+static unsigned long enabled_now(int mode)
+{
+	return *enabled[mode] & SIZES;
 }
 
 static unsigned long enabled_kept(int mode)
@@ -66,7 +90,7 @@ static void enabled_keep(int mode, unsigned long orders, unsigned long value)
 	enabled_set(mode, orders << KEPT, value << KEPT);
 }
 
-/* Sizes that are in some mode other than @copied says. */
+/* The sizes whose mode the kernel's variables and @copied do not agree on. */
 static unsigned long enabled_changed(unsigned long (*now)(int mode))
 {
 	unsigned long changed = 0;
@@ -74,119 +98,135 @@ static unsigned long enabled_changed(unsigned long (*now)(int mode))
 
 	for (i = 0; i < MODES; i++)
 		changed |= now(i) ^ copied[i];
-	return changed & SIZES;
+	return changed;
 }
 
-static unsigned long enabled_now(int mode)
+/* Writes to the kernel's variables: the administrator's settings, and the open sizes. */
+static void enabled_apply(void)
 {
-	return *enabled[mode];
-}
-
-/* No file says so of a size: it is in all modes. */
-static void enabled_open(unsigned long orders)
-{
+	unsigned long open = looking ? opened & ~MMP_KHUGEPAGED_SIZES : opened;
 	int i;
 
 	for (i = 0; i < MODES; i++)
-		enabled_set(i, orders, ~0UL);
-}
-
-static void enabled_give_back(unsigned long orders)
-{
-	int i;
-
-	for (i = 0; i < MODES; i++)
-		enabled_set(i, orders, enabled_kept(i));
+		enabled_set(i, SIZES, enabled_kept(i) | (i == ALWAYS ? open : 0));
 }
 
 /* While both places count, what was written to one of them goes to the other. */
 static void enabled_sync(void)
 {
-	unsigned long kept = enabled_changed(enabled_kept);
-	unsigned long now = enabled_changed(enabled_now) & ~kept;
+	unsigned long changed = enabled_changed(enabled_kept);
+	unsigned long now = enabled_changed(enabled_now) & ~changed;
 	int i;
 
-	enabled_give_back(kept);
 	for (i = 0; i < MODES; i++) {
+		enabled_set(i, changed, enabled_kept(i));
 		enabled_keep(i, now, *enabled[i]);
 		copied[i] = enabled_kept(i);
 	}
 }
 
+/* What the kernel would make of these modes in a fault: without and with MADV_HUGEPAGE. */
+static void given_by(unsigned long (*of)(int mode), unsigned long given[2])
+{
+	unsigned long flags = READ_ONCE(*global);
+
+	given[false] = of(ALWAYS);
+	given[true] = given[false] | of(MADVISE);
+	if (flags & BIT(TRANSPARENT_HUGEPAGE_FLAG))
+		given[false] |= of(INHERIT);
+	if (flags & (BIT(TRANSPARENT_HUGEPAGE_FLAG) | BIT(TRANSPARENT_HUGEPAGE_REQ_MADV_FLAG)))
+		given[true] |= of(INHERIT);
+}
+
 /* After each write, as that is when the kernel looks whether khugepaged is to run. */
 static void given_renew(void)
 {
-	unsigned long always = enabled_kept(ALWAYS), asked = always | enabled_kept(MADVISE);
-	unsigned long flags = READ_ONCE(*global);
+	unsigned long given[2];
 
-	if (flags & BIT(TRANSPARENT_HUGEPAGE_FLAG))
-		always |= enabled_kept(INHERIT);
-	if (flags & (BIT(TRANSPARENT_HUGEPAGE_FLAG) | BIT(TRANSPARENT_HUGEPAGE_REQ_MADV_FLAG)))
-		asked |= enabled_kept(INHERIT);
-	WRITE_ONCE(mmp_sizes_given[false], always);
-	WRITE_ONCE(mmp_sizes_given[true], asked);
+	given_by(enabled_kept, given);
+	WRITE_ONCE(mmp_admin_sizes[false], given[false]);
+	WRITE_ONCE(mmp_admin_sizes[true], given[true]);
 }
 
-static int looking_begins(struct kretprobe_instance *instance, struct pt_regs *regs)
+/**
+ * mmp_sizes_admin - what the administrator allows
+ * @vm_flags: of the VMA
+ * @orders: what the kernel asks for, a bit for each order
+ * Return: which of @orders.
+ */
+unsigned long mmp_sizes_admin(unsigned long vm_flags, unsigned long orders)
+{
+	return orders & READ_ONCE(mmp_admin_sizes[!!(vm_flags & VM_HUGEPAGE)]);
+}
+
+/**
+ * mmp_pmd_size_asked - does the kernel ask for PMD size in a fault?
+ * @vma: where; with an empty PMD, policies are always asked about it by the hooks
+ */
+bool mmp_pmd_size_asked(const struct vm_area_struct *vma)
+{
+	unsigned long given = mmp_sizes_admin(vma->vm_flags, BIT(PMD_ORDER));
+
+	return (READ_ONCE(opened) | given) & BIT(PMD_ORDER);
+}
+
+bool mmp_wants_khugepaged(void)
+{
+	return READ_ONCE(kept);
+}
+
+static void looking_begins(void)
 {
 	spin_lock(enabled_lock);
 	looking++;
-	if (open)
-		enabled_give_back(MMP_KHUGEPAGED_SIZES);
-	else
-		enabled_sync();
-	given_renew();
+	if (kept) {
+		if (!opened)
+			enabled_sync();
+		enabled_apply();
+		given_renew();
+	}
 	spin_unlock(enabled_lock);
-	return 0;
 }
 
-static int looking_ends(struct kretprobe_instance *instance, struct pt_regs *regs)
+static void looking_ends(void)
 {
 	spin_lock(enabled_lock);
-	if (!--looking && open)
-		enabled_open(MMP_KHUGEPAGED_SIZES);
+	looking--;
+	if (kept)
+		enabled_apply();
 	spin_unlock(enabled_lock);
-	return 0;
 }
 
-/* Where the kernel looks; some kernels have the second one in the first. */
-static const char *const lookers[] = {
-	"start_stop_khugepaged", "set_recommended_min_free_kbytes"
-};
-
-static struct kretprobe looker_probes[ARRAY_SIZE(lookers)];
-
-static void khugepaged_unwatch(void)
+/* The kernel looks whether khugepaged is to run, after a write to a file. */
+int mmp_replace_khugepaged(void)
 {
-	int i;
+	int err;
 
-	for (i = 0; i < ARRAY_SIZE(lookers); i++)
-		if (looker_probes[i].kp.addr)
-			unregister_kretprobe(&looker_probes[i]);
-}
-
-static int khugepaged_watch(void)
-{
-	int i, err = 0;
-
-	looking = 0;
-	memset(looker_probes, 0, sizeof(looker_probes));
-	for (i = 0; i < ARRAY_SIZE(lookers) && !err; i++) {
-		if (!mmp_symbol(lookers[i]))
-			continue;
-		looker_probes[i] = (struct kretprobe){
-			.kp.symbol_name = lookers[i],
-			.entry_handler = looking_begins,
-			.handler = looking_ends,
-			.maxactive = 64,
-		};
-		err = register_kretprobe(&looker_probes[i]);
-		if (err)
-			looker_probes[i].kp.addr = NULL;
-	}
-	if (err)
-		khugepaged_unwatch();
+	mmp_call_enter(inside_khugepaged);
+	looking_begins();
+	err = static_call(mmp_khugepaged_original)();
+	looking_ends();
+	mmp_call_leave(inside_khugepaged);
 	return err;
+}
+
+/*
+ * A look that began before its entry was called may have seen open sizes, or have missed a
+ * write. If khugepaged does not run as it should, the kernel looks again. Not else, as a
+ * look may also raise vm.min_free_kbytes.
+ */
+static void khugepaged_repair(unsigned long (*of)(int mode))
+{
+	unsigned long flags = READ_ONCE(*global), given[2];
+	bool should;
+
+	given_by(of, given);
+	should = given[true] & MMP_KHUGEPAGED_SIZES;
+	if (IS_ENABLED(CONFIG_READ_ONLY_THP_FOR_FS))
+		should |= flags & (BIT(TRANSPARENT_HUGEPAGE_FLAG) |
+				   BIT(TRANSPARENT_HUGEPAGE_REQ_MADV_FLAG));
+	if (should != !!READ_ONCE(*khugepaged))
+		static_call(mmp_khugepaged_look)();
 }
 
 /**
@@ -199,7 +239,7 @@ static int khugepaged_watch(void)
  */
 int mmp_sizes_find(char *reason, size_t size)
 {
-	int i;
+	int i, err;
 
 	for (i = 0; i <= PMD_ORDER; i++)
 		kept_sizes[i].order = KEPT + i;
@@ -208,92 +248,110 @@ int mmp_sizes_find(char *reason, size_t size)
 	enabled[INHERIT] = mmp_symbol("huge_anon_orders_inherit");
 	enabled_lock = mmp_symbol("huge_anon_orders_lock");
 	global = mmp_symbol("transparent_hugepage_flags");
-	if (enabled[ALWAYS] && enabled[MADVISE] && enabled[INHERIT] && enabled_lock &&
-	    global && mmp_symbol(lookers[0]))
-		return mmp_call_find(&files, reason, size);
-	snprintf(reason, size, "the kernel keeps the enabled sizes in another way");
-	return -EOPNOTSUPP;
+	khugepaged = mmp_symbol("khugepaged_thread");
+	if (!enabled[ALWAYS] || !enabled[MADVISE] || !enabled[INHERIT] || !enabled_lock ||
+	    !global || !khugepaged) {
+		snprintf(reason, size, "the kernel keeps the enabled sizes in another way");
+		return -EOPNOTSUPP;
+	}
+	err = mmp_call_find(&mmp_call_files, reason, size) ?:
+	      mmp_call_find(&mmp_call_khugepaged, reason, size);
+	if (err)
+		return err;
+	static_call_update(mmp_khugepaged_original, mmp_call_original(&mmp_call_khugepaged, 0));
+	static_call_update(mmp_khugepaged_look, mmp_symbol("start_stop_khugepaged"));
+	return 0;
 }
 
 /**
- * mmp_sizes_shadow - keep what is enabled in a second place, for the files
+ * mmp_sizes_set_aside - keep what is enabled in a second place, for the files
  *
- * Context: may sleep.
- * Return: 0 or an error.
+ * Context: before mmp_call_files and mmp_call_khugepaged begin; may sleep.
  */
-int mmp_sizes_shadow(void)
+void mmp_sizes_set_aside(void)
 {
-	int i, err;
+	int i;
 
 	spin_lock(enabled_lock);
+	opened = 0;
+	looking = 0;
 	for (i = 0; i < MODES; i++) {
-		copied[i] = *enabled[i] & SIZES;
+		copied[i] = enabled_now(i);
 		enabled_keep(i, SIZES, copied[i]);
 	}
 	given_renew();
+	WRITE_ONCE(kept, true);
 	spin_unlock(enabled_lock);
-	err = khugepaged_watch();
-	if (err)
-		return err;
-	spin_lock(enabled_lock);	/* for writes before it was watched */
-	enabled_sync();
-	given_renew();
-	spin_unlock(enabled_lock);
-	err = mmp_call_begin(&files);
-	if (err)
-		khugepaged_unwatch();
-	return err;
 }
 
 /**
- * mmp_sizes_open - enable all sizes
+ * mmp_sizes_ready - sizes may be opened from now on
  *
- * Context: after mmp_sizes_shadow(); may sleep.
+ * Context: when all calls of the point have begun; may sleep.
  */
-void mmp_sizes_open(void)
+void mmp_sizes_ready(void)
 {
 	synchronize_rcu_tasks();	/* for writes that have begun before */
 	spin_lock(enabled_lock);
 	enabled_sync();
 	given_renew();
-	enabled_open(looking ? SIZES & ~MMP_KHUGEPAGED_SIZES : SIZES);
-	open = true;
+	spin_unlock(enabled_lock);
+	khugepaged_repair(enabled_kept);
+}
+
+/**
+ * mmp_sizes_open - which sizes may be asked for
+ * @orders: a bit for each; those that the administrator has set are enabled besides
+ *
+ * Context: after mmp_sizes_ready(); takes a spinlock.
+ */
+void mmp_sizes_open(unsigned long orders)
+{
+	spin_lock(enabled_lock);
+	if (kept) {
+		opened = orders & SIZES;
+		enabled_apply();
+	}
 	spin_unlock(enabled_lock);
 }
 
 /**
- * mmp_sizes_close - enable what the administrator has given
+ * mmp_sizes_close - enable what the administrator has set, and no more
  *
- * Context: after mmp_sizes_open(); may sleep. Nobody believes that more is enabled
- *	any more when this returns.
+ * Context: may sleep. Nobody believes that more is enabled any more when this returns.
  */
 void mmp_sizes_close(void)
 {
 	int i;
 
 	spin_lock(enabled_lock);
-	open = false;
-	for (i = 0; i < MODES; i++)
-		copied[i] = enabled_kept(i);
-	enabled_give_back(SIZES);
+	if (kept) {
+		opened = 0;
+		for (i = 0; i < MODES; i++)
+			copied[i] = enabled_kept(i);
+		enabled_apply();
+	}
 	spin_unlock(enabled_lock);
 	synchronize_rcu_tasks();
 }
 
 /**
- * mmp_sizes_unshadow - let the files have the kernel's variables again
+ * mmp_sizes_restore - let the files have the kernel's variables again
  *
- * Context: after mmp_sizes_close(); may sleep.
+ * Context: after mmp_sizes_close(), when no call of the point is left or when ftrace
+ *	does not end one; may sleep.
  */
-void mmp_sizes_unshadow(void)
+void mmp_sizes_restore(void)
 {
 	int i;
 
-	mmp_call_end(&files);
-	khugepaged_unwatch();
 	spin_lock(enabled_lock);
 	enabled_sync();
+	WRITE_ONCE(kept, false);
 	for (i = 0; i < MODES; i++)
 		enabled_keep(i, SIZES, 0);
+	WRITE_ONCE(mmp_admin_sizes[false], ~0UL);
+	WRITE_ONCE(mmp_admin_sizes[true], ~0UL);
 	spin_unlock(enabled_lock);
+	khugepaged_repair(enabled_now);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Where functions and variables are that the kernel does not export. */
+/* Addresses of functions and variables that the kernel does not export. */
 #include <linux/kernel.h>
 #include <linux/kprobes.h>
 #include <linux/string.h>
@@ -7,16 +7,20 @@
 #include "direct.h"
 
 /*
- * A probe is looked up by name, and its address stays in it even if nothing can be
- * probed there, as in a variable. None is ever armed.
+ * A probe is looked up by name, and its address stays in it even if nothing can be probed
+ * there: in a variable, or in the middle of an instruction, as at the second byte of most
+ * functions. None is ever armed. One that can be registered has to be unregistered, which
+ * waits for all CPUs.
  */
 static void *symbol_look_up(const char *name)
 {
-	struct kprobe probe = { .symbol_name = name, .flags = KPROBE_FLAG_DISABLED };
+	struct kprobe probe = {
+		.symbol_name = name, .offset = 1, .flags = KPROBE_FLAG_DISABLED,
+	};
 
 	if (!register_kprobe(&probe))
 		unregister_kprobe(&probe);
-	return probe.addr;
+	return probe.addr ? (void *)probe.addr - probe.offset : NULL;
 }
 
 /**

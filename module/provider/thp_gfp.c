@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The point thp_gfp: vma_thp_gfp_mask() says with which flags a large folio is
- * allocated. What came of it is not told.
+ * allocated. The kernel does not tell what came of it.
+ *
+ * Compaction without reclaim has no flag there. So policies set a bit of gfp_t that the
+ * kernel does not use, and whoever would reclaim with it is told that nothing was to be
+ * had. Only who would reclaim anyway calls these functions.
  */
 #include <linux/gfp.h>
+#include <linux/memcontrol.h>
 #include <linux/mm.h>
 
 #include "direct.h"
@@ -14,7 +19,68 @@ struct mmp_call mmp_call_thp_gfp = {
 	.prototype = { "gfp_t(vm_area_struct*)" },
 };
 
-DEFINE_STATIC_CALL_NULL(mmp_thp_gfp_rest, mmp_instead_of_thp_gfp);
+struct mmp_call mmp_call_reclaim = {
+	.entry = mmp_entry_reclaim,
+	.function = { "try_to_free_pages", "try_to_free_mem_cgroup_pages" },
+	.prototype = {
+		"long unsigned int(zonelist*, int, gfp_t, " MMP_NODEMASK "*)",
+		"long unsigned int(mem_cgroup*, long unsigned int, gfp_t, unsigned int, int*)",
+	},
+};
+
+struct mmp_call mmp_call_node_reclaim = {
+	.entry = mmp_entry_node_reclaim,
+	.function = { "node_reclaim" },
+	.prototype = { MMP_NODE_RECLAIM "(pglist_data*, gfp_t, unsigned int)" },
+};
+
+static DEFINE_PER_CPU(long, inside);
+
+struct mmp_call mmp_call_charge = {
+	.entry = mmp_entry_charge,
+	.function = { "try_charge_memcg" },
+	.prototype = { "int(mem_cgroup*, gfp_t, unsigned int)" },
+	.inside = &inside,
+};
+
+DEFINE_STATIC_CALL_NULL(mmp_charge_original, mmp_replace_charge);
+
+u32 mmp_only_compact = (__force u32)__GFP_ONLY_COMPACT;
+
+/* No page was reclaimed. */
+unsigned long mmp_replace_reclaim(void)
+{
+	return 0;
+}
+
+long mmp_replace_node_reclaim(void)
+{
+	return MMP_NODE_NOT_SCANNED;
+}
+
+/* Would @memcg, or one above it, have more than its memory.high or memory.swap.high? */
+static bool is_over_high(struct mem_cgroup *memcg, unsigned int nr_pages)
+{
+	for (; memcg && parent_mem_cgroup(memcg); memcg = parent_mem_cgroup(memcg))
+		if (page_counter_read(&memcg->memory) + nr_pages > READ_ONCE(memcg->memory.high) ||
+		    page_counter_read(&memcg->swap) > READ_ONCE(memcg->swap.high))
+			return true;
+	return false;
+}
+
+/* Without room in its cgroups, the task is neither made to reclaim nor slowed. */
+int mmp_replace_charge(struct mem_cgroup *memcg, gfp_t gfp, unsigned int nr_pages)
+{
+	int err = -ENOMEM;
+
+	mmp_call_enter(inside);
+	if (!is_over_high(memcg, nr_pages))
+		err = static_call(mmp_charge_original)(memcg, gfp, nr_pages);
+	mmp_call_leave(inside);
+	return err;
+}
+
+DEFINE_STATIC_CALL_NULL(mmp_thp_gfp_original, mmp_replace_thp_gfp);
 
 bool mmp_wants_thp_gfp(struct vm_area_struct *vma)
 {
@@ -22,9 +88,9 @@ bool mmp_wants_thp_gfp(struct vm_area_struct *vma)
 }
 
 /* The same as where the kernel has hooks. */
-gfp_t mmp_instead_of_thp_gfp(struct vm_area_struct *vma)
+gfp_t mmp_replace_thp_gfp(struct vm_area_struct *vma)
 {
-	gfp_t gfp = static_call(mmp_thp_gfp_rest)(vma);
+	gfp_t gfp = static_call(mmp_thp_gfp_original)(vma);
 
 	return gfp ^ (MM_POLICY_GFP_MASK &
 		      (gfp ^ mmp_ask(MM_POLICY_THP_GFP, gfp, thp_gfp, vma, gfp)));
@@ -40,9 +106,14 @@ gfp_t mmp_instead_of_thp_gfp(struct vm_area_struct *vma)
  */
 int mmp_thp_gfp_find(char *reason, size_t size)
 {
-	int err = mmp_call_find(&mmp_call_thp_gfp, reason, size);
+	int err = mmp_call_find(&mmp_call_thp_gfp, reason, size) ?:
+		  mmp_call_find(&mmp_call_reclaim, reason, size) ?:
+		  mmp_call_find(&mmp_call_node_reclaim, reason, size) ?:
+		  mmp_call_find(&mmp_call_charge, reason, size);
 
-	if (!err)
-		static_call_update(mmp_thp_gfp_rest, mmp_call_rest(&mmp_call_thp_gfp));
-	return err;
+	if (err)
+		return err;
+	static_call_update(mmp_thp_gfp_original, mmp_call_original(&mmp_call_thp_gfp, 0));
+	static_call_update(mmp_charge_original, mmp_call_original(&mmp_call_charge, 0));
+	return 0;
 }

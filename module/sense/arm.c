@@ -26,7 +26,7 @@ static u64 arm_hash_of(const struct mmp_experiment *e, const struct task_struct 
 			     READ_ONCE(task->group_leader)->start_boottime);
 }
 
-/* Notes a unit in the set, once. Usually one look finds that it is there. */
+/* Puts a unit into the set if it is not there. Usually one read finds it there. */
 static void arm_note_unit(struct mmp_units *units, u64 hash, enum mmp_arm arm)
 {
 	u64 mark = (hash << 2) | 2 | arm;

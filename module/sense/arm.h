@@ -25,8 +25,8 @@ enum mmp_arm { MMP_CONTROL, MMP_TREATMENT, MMP_ARMS };
 /**
  * struct mmp_units - which units have been seen
  * @nr: by arm
- * @full: there was no room for one
- * @seen: hashes, the last bit is the arm; 0 for a free place
+ * @full: a unit came that @seen had no slot for
+ * @seen: hashes of units, of which the last bit is the arm; 0 is a free slot
  */
 struct mmp_units {
 	atomic_t nr[MMP_ARMS];
@@ -35,7 +35,7 @@ struct mmp_units {
 };
 
 /**
- * struct mmp_experiment - what it is, published as a whole while it runs
+ * struct mmp_experiment - the experiment that runs, published as a whole
  * @rcu: frees it after the last reader
  * @arm: the profiles, or %NULL
  * @seed: of the assignment

@@ -3,20 +3,23 @@
  * How much memory is left: of each node, looked at ten times a second, and of
  * cgroups with a limit, looked at when it is asked for.
  */
-#include <linux/cgroup.h>
+#include <linux/cpuset.h>
 #include <linux/memcontrol.h>
+#include <linux/mempolicy.h>
 #include <linux/mm.h>
 #include <linux/timer.h>
 #include <linux/topology.h>
 
 #include "../mmpolicy.h"
 #include "available.h"
+#include "limits.h"
 
 #define SAMPLE_INTERVAL	(HZ / 10)
-/* So many cgroups are looked at for the file pages below one. */
-#define MAX_BELOW	32
-/* What a CPU may give away at once, of the memory that could be spared. */
-#define SPARE_SHARE	64
+/* A CPU may give away this part of the memory that could be spared, or that of all CPUs. */
+#define SPARE_SHARE	64U
+/* Or of what little is left, where so many pages are no harm, as single ones are had anyway. */
+#define TOLD_SHARE	8U
+#define TOLD_LEAST	16UL
 
 static struct mmp_sample samples[MAX_NUMNODES];
 DEFINE_PER_CPU(struct mmp_spare, mmp_spare);
@@ -72,111 +75,71 @@ void mmp_available_watch(bool on)
 {
 	static unsigned int watchers;
 
-	if (on && !watchers++)
+	if (on && !watchers++) {
 		available_sample(&sampler);
-	else if (!on && !--watchers)
+		mmp_limits_watch(true);
+	} else if (!on && !--watchers) {
 		timer_delete_sync(&sampler);
+		mmp_limits_watch(false);
+	}
+}
+
+/* The node of this CPU, if @vma may have memory of it, else the best of those it may. */
+static unsigned int available_on_nodes(const struct vm_area_struct *vma, unsigned int enough)
+{
+	const nodemask_t *allowed = mmp_allowed_nodes(vma);
+	int nid = numa_node_id();
+	unsigned int most = 0;
+
+	if (node_isset(nid, *allowed))
+		most = mmp_sample_share(&samples[nid], jiffies);
+	if (likely(most >= enough))
+		return most;
+	/* The kernel goes on to other nodes before it reclaims. */
+	for_each_node_mask(nid, *allowed)
+		most = max(most, mmp_sample_share(&samples[nid], jiffies));
+	return most;
 }
 
 #ifdef CONFIG_MEMCG
-/* The next cgroup below @top, parents first; RCU read side. */
-static struct cgroup_subsys_state *available_next(struct cgroup_subsys_state *at,
-						  struct cgroup_subsys_state *top)
+/* What is left up to a limit, plus half of the file pages, which reclaim would take first. */
+static unsigned long available_below(struct mem_cgroup *memcg, unsigned long limit)
 {
-	struct cgroup_subsys_state *next;
-
-	next = list_first_or_null_rcu(&at->children, typeof(*at), sibling);
-	for (; !next && at != top; at = at->parent)
-		next = list_next_or_null_rcu(&at->parent->children, &at->sibling,
-					     typeof(*at), sibling);
-	return next;
+	return limit - min(page_counter_read(&memcg->memory), limit) +
+	       mmp_limits_file_pages(memcg) / 2;
 }
 
-/* With generations (MGLRU), lru_zone_size does not change; what is counted may lag behind. */
-static unsigned long available_generations(const struct mem_cgroup_per_node *node, int zone)
-{
-	unsigned long pages = 0;
-#ifdef CONFIG_LRU_GEN
-	int gen;
-
-	for (gen = 0; gen < MAX_NR_GENS; gen++)
-		pages += max(READ_ONCE(node->lruvec.lrugen.nr_pages[gen][LRU_GEN_FILE][zone]), 0L);
-#endif
-	return pages;
-}
-
-static unsigned long available_file_pages(struct mem_cgroup *memcg)
-{
-	unsigned long pages = 0;
-	int nid, zone;
-
-	for_each_online_node(nid) {
-		const struct mem_cgroup_per_node *node = memcg->nodeinfo[nid];
-
-		for (zone = 0; zone < MAX_NR_ZONES; zone++)
-			pages += READ_ONCE(node->lru_zone_size[zone][LRU_ACTIVE_FILE]) +
-				 READ_ONCE(node->lru_zone_size[zone][LRU_INACTIVE_FILE]) +
-				 available_generations(node, zone);
-	}
-	return pages;
-}
-
-/* Each cgroup counts its own; of very many, only some are looked at. */
-static unsigned long available_file_pages_below(struct mem_cgroup *memcg)
-{
-	struct cgroup_subsys_state *css = &memcg->css;
-	unsigned long pages = 0;
-	int n;
-
-	for (n = 0; css && n < MAX_BELOW; n++, css = available_next(css, &memcg->css))
-		pages += available_file_pages(mem_cgroup_from_css(css));
-	return pages;
-}
-
-static unsigned long available_limit(const struct mem_cgroup *memcg)
-{
-	return min(READ_ONCE(memcg->memory.max), READ_ONCE(memcg->memory.high));
-}
-
-/*
- * Of the cgroup of @mm, and of all above it, the least. File pages are only
- * counted where it comes to them.
- */
-static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned int enough,
-					unsigned long *pages)
+/* Of the cgroup of @mm, and of all above it, the least. */
+static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned long *pages)
 {
 	struct mem_cgroup *memcg = mem_cgroup_from_task(mmp_mm_owner(mm));
 	unsigned int least = MMP_ALL;
 
 	for (; memcg; memcg = parent_mem_cgroup(memcg)) {
-		unsigned long limit = available_limit(memcg), left;
+		unsigned long limit = mmp_limit_of(memcg), left;
 
 		if (limit == PAGE_COUNTER_MAX)
 			continue;
-		left = limit - min(page_counter_read(&memcg->memory), limit);
-		if (mmp_share(left, limit) >= enough && left >= *pages)
-			continue;
-		left += available_file_pages_below(memcg) / 2;
+		left = available_below(memcg, limit);
 		*pages = min(*pages, left);
 		least = min(least, mmp_share(left, limit));
 	}
 	return least;
 }
 
-/* What the cgroup of @mm and those above it could spare; no file pages. */
+/* What the cgroup of @mm and those above it could spare. */
 static unsigned long available_spare(const struct mm_struct *mm, unsigned int enough)
 {
 	struct mem_cgroup *memcg = mem_cgroup_from_task(mmp_mm_owner(mm));
 	unsigned long spare = PAGE_COUNTER_MAX;
 
 	for (; memcg; memcg = parent_mem_cgroup(memcg)) {
-		unsigned long limit = available_limit(memcg), taken;
+		unsigned long limit = mmp_limit_of(memcg), left;
 
 		if (limit == PAGE_COUNTER_MAX)
 			continue;
-		taken = page_counter_read(&memcg->memory) +
-			mult_frac(limit, enough, 1000UL) + 1;
-		spare = min(spare, limit - min(taken, limit));
+		left = available_below(memcg, limit);
+		spare = min(spare, left - min(left, mult_frac(limit, enough, 1000UL) + 1));
 	}
 	return spare;
 }
@@ -186,44 +149,101 @@ static unsigned long available_spare(const struct mm_struct *mm, unsigned int en
 	return LONG_MAX;
 }
 
-static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned int enough,
-					unsigned long *pages)
+static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned long *pages)
 {
 	return MMP_ALL;
 }
 #endif
 
+/*
+ * What a CPU was told last: where memory is short, each fault asks. It holds until the tick
+ * is over, or until the CPU has taken much of it.
+ * @left: pages that cgroups allow
+ * @until: how many may be left then
+ */
+static DEFINE_PER_CPU(struct {
+	struct mmp_looked by;
+	unsigned int share;
+	long left;
+	long until;
+}, told);
+
+static void available_looked(struct mmp_looked __percpu *looked,
+			     const struct vm_area_struct *vma, unsigned int enough)
+{
+	this_cpu_write(looked->whom, mmp_looked_whom(vma));
+	this_cpu_write(looked->enough, enough);
+	this_cpu_write(looked->when, jiffies);
+}
+
+static bool available_is_told(const struct vm_area_struct *vma, unsigned int enough)
+{
+	return mmp_looked_for(&told.by, vma, enough) &&
+	       this_cpu_read(told.left) > this_cpu_read(told.until);
+}
+
+static noinline void available_tell(const struct vm_area_struct *vma, unsigned int enough)
+{
+	unsigned long left = LONG_MAX, part;
+	unsigned int share;
+
+	mmp_limits_asked(enough);
+	share = min(available_on_nodes(vma, enough), available_in_cgroup(vma->vm_mm, &left));
+	available_looked(&told.by, vma, enough);
+	this_cpu_write(told.share, share);
+	part = max(left / max(TOLD_SHARE, nr_cpu_ids), TOLD_LEAST);
+	this_cpu_write(told.left, left);
+	this_cpu_write(told.until, (long)(left - part));
+}
+
 /**
- * mmp_available - memory that an address space can have without much reclaim
- * @mm: the address space
+ * mmp_available - memory that a VMA can have without much reclaim
+ * @vma: which
  * @enough: how much there should be, in 1/1000; 0 for any
  * @pages: how many are wanted; comes back as no more than cgroups allow
  *
  * Context: RCU read side, while mmp_available_watch() is on.
- * Return: in 1/1000 of the node of this CPU as of the last look, or of the limit
- * of a cgroup, whatever is less; %MMP_ALL may stand for more than @enough.
+ * Return: in 1/1000 of the node that the memory would come from, as of the last look,
+ * or of the limit of a cgroup, whatever is less; at most a tick old.
  */
-unsigned int mmp_available(const struct mm_struct *mm, unsigned int enough,
+unsigned int mmp_available(const struct vm_area_struct *vma, unsigned int enough,
 			   unsigned long *pages)
 {
 	if (!enough)
 		return MMP_ALL;
-	return min(mmp_sample_share(&samples[numa_node_id()], jiffies),
-		   available_in_cgroup(mm, enough, pages));
+	if (!available_is_told(vma, enough))
+		available_tell(vma, enough);
+	*pages = min_t(long, *pages, max(this_cpu_read(told.left), 0L));
+	return this_cpu_read(told.share);
 }
 
-/* mmp_plenty(), with a look. What is not plenty may be enough all the same. */
-bool mmp_plenty_look(const struct mm_struct *mm, unsigned int enough,
+/**
+ * mmp_available_take - who was told by mmp_available() takes memory
+ * @pages: how many
+ *
+ * Context: as for mmp_available(). A task that is moved meanwhile takes of another CPU's.
+ */
+void mmp_available_take(unsigned long pages)
+{
+	this_cpu_sub(told.left, pages);
+}
+
+/* mmp_plenty(), with a look. Of little that could be spared, nothing is kept for later. */
+bool mmp_plenty_look(const struct vm_area_struct *vma, unsigned int enough,
 		     unsigned long pages)
 {
-	unsigned long spare = available_spare(mm, enough) / SPARE_SHARE;
+	unsigned long spare, share;
 
-	if (spare < pages ||
-	    mmp_sample_share(&samples[numa_node_id()], jiffies) < enough)
+	if (available_is_told(vma, enough) && this_cpu_read(told.share) < enough)
 		return false;
-	this_cpu_write(mmp_spare.mm, mm);
-	this_cpu_write(mmp_spare.enough, enough);
-	this_cpu_write(mmp_spare.when, jiffies);
-	this_cpu_write(mmp_spare.pages, spare - pages);
+	mmp_limits_asked(enough);
+	spare = available_spare(vma->vm_mm, enough);
+	if (spare < pages || available_on_nodes(vma, enough) < enough)
+		return false;
+	share = spare / max(SPARE_SHARE, nr_cpu_ids);
+	if (share < pages)
+		return true;
+	available_looked(&mmp_spare.by, vma, enough);
+	this_cpu_write(mmp_spare.pages, share - pages);
 	return true;
 }

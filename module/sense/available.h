@@ -8,10 +8,8 @@
 #include <linux/mm.h>
 #include <linux/percpu.h>
 
-/* Of something that has no memory, or no limit, there is enough. */
-#define MMP_ALL		1000
-/* A node that was not looked at for so long is taken to be short. */
-#define MMP_STALE_MS	1000
+#include "../mmpolicy.h"
+#include "limits.h"
 
 /**
  * struct mmp_sample - what a look at a node found
@@ -23,12 +21,6 @@ struct mmp_sample {
 	unsigned long taken;
 };
 
-/* In 1/1000 of @size. */
-static inline unsigned int mmp_share(unsigned long pages, unsigned long size)
-{
-	return pages < size ? pages * 1000 / size : MMP_ALL;
-}
-
 /* What a sample is worth at @now. */
 static inline unsigned int mmp_sample_share(const struct mmp_sample *sample,
 					    unsigned long now)
@@ -39,27 +31,51 @@ static inline unsigned int mmp_sample_share(const struct mmp_sample *sample,
 }
 
 /**
- * struct mmp_spare - memory that a CPU may give away before it looks again
- * @mm: to whom; others look for themselves
- * @enough: so that this is left, in 1/1000
+ * struct mmp_looked - for whom a CPU has looked last; others look for themselves
+ * @whom: see mmp_looked_whom()
+ * @enough: how much there should be, in 1/1000
  * @when: until this tick is over, in jiffies
+ */
+struct mmp_looked {
+	unsigned long whom;
+	unsigned int enough;
+	unsigned long when;
+};
+
+/**
+ * struct mmp_spare - memory that a CPU may give away before it looks again
+ * @by: for whom; this is left then
  * @pages: how many
  */
 struct mmp_spare {
-	const struct mm_struct *mm;
-	unsigned int enough;
-	unsigned long when;
+	struct mmp_looked by;
 	unsigned long pages;
 };
 
 DECLARE_PER_CPU(struct mmp_spare, mmp_spare);
 
-bool mmp_plenty_look(const struct mm_struct *mm, unsigned int enough,
+bool mmp_plenty_look(const struct vm_area_struct *vma, unsigned int enough,
 		     unsigned long pages);
+
+/* A process, in its VMAs that have the same memory policy. Only compared. */
+static inline unsigned long mmp_looked_whom(const struct vm_area_struct *vma)
+{
+	return (unsigned long)vma->vm_mm ^ (unsigned long)mmp_vma_policy(vma);
+}
+
+/* Does what this CPU has found hold for @vma and @enough? */
+static __always_inline bool mmp_looked_for(struct mmp_looked __percpu *looked,
+					   const struct vm_area_struct *vma,
+					   unsigned int enough)
+{
+	return this_cpu_read(looked->whom) == mmp_looked_whom(vma) &&
+	       this_cpu_read(looked->enough) == enough &&
+	       time_before_eq(jiffies, this_cpu_read(looked->when));
+}
 
 /**
  * mmp_plenty - is there so much memory that mmp_available() need not be asked?
- * @mm: the address space
+ * @vma: who wants it
  * @enough: how much there should be left, in 1/1000
  * @pages: how many are wanted
  *
@@ -67,21 +83,20 @@ bool mmp_plenty_look(const struct mm_struct *mm, unsigned int enough,
  * is little.
  * Context: as for mmp_available().
  */
-static inline bool mmp_plenty(const struct mm_struct *mm, unsigned int enough,
+static inline bool mmp_plenty(const struct vm_area_struct *vma, unsigned int enough,
 			      unsigned long pages)
 {
-	if (likely(this_cpu_read(mmp_spare.mm) == mm &&
-		   this_cpu_read(mmp_spare.pages) >= pages &&
-		   time_before_eq(jiffies, this_cpu_read(mmp_spare.when)) &&
-		   this_cpu_read(mmp_spare.enough) == enough)) {
+	if (likely(mmp_looked_for(&mmp_spare.by, vma, enough) &&
+		   this_cpu_read(mmp_spare.pages) >= pages)) {
 		this_cpu_sub(mmp_spare.pages, pages);
 		return true;
 	}
-	return mmp_plenty_look(mm, enough, pages);
+	return mmp_plenty_look(vma, enough, pages);
 }
 
-unsigned int mmp_available(const struct mm_struct *mm, unsigned int enough,
+unsigned int mmp_available(const struct vm_area_struct *vma, unsigned int enough,
 			   unsigned long *pages);
+void mmp_available_take(unsigned long pages);
 void mmp_available_watch(bool on);
 
 #endif /* MMPOLICY_AVAILABLE_H */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Which of many events is looked at: drawn by each CPU, whoever they are of. */
+/* A random sample of many events: each CPU draws which of the events that it sees are taken. */
 #ifndef MMPOLICY_DRAW_H
 #define MMPOLICY_DRAW_H
 
 #include <linux/percpu.h>
 
 /**
- * struct mmp_draw - of one CPU
- * @to_pass: so many events are left until the next one that is looked at
- * @state: of the draws
+ * struct mmp_draw - the draws of one CPU
+ * @to_pass: how many events pass until the next one that is looked at
+ * @state: of the generator of random numbers
  */
 struct mmp_draw {
 	int to_pass;
@@ -25,7 +25,7 @@ static noinline void mmp_draw_again(struct mmp_draw __percpu *draw, u32 most)
 
 /**
  * mmp_draw_due - is this event looked at? If so, mmp_draw_again() has to follow
- * @draw: by whom
+ * @draw: of this CPU
  */
 static __always_inline bool mmp_draw_due(struct mmp_draw __percpu *draw)
 {

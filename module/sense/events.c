@@ -5,7 +5,7 @@
 
 #include "events.h"
 
-/* Tracepoints have no symbols for modules. */
+/* The kernel exports no symbols of these tracepoints, so they are searched by name. */
 static void event_note(struct tracepoint *tp, void *events)
 {
 	struct mmp_event *event;

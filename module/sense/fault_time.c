@@ -19,7 +19,6 @@
 #include "fault_time.h"
 
 DEFINE_STATIC_KEY_FALSE(mmp_timing);
-unsigned int mmp_nr_counters;
 
 /**
  * mmp_fault_counters - how long the faults of a profile took

@@ -15,8 +15,6 @@ struct mmp_draw;
 #define MMP_FAULT_COUNTERS	(MMP_FAULT_TIMES + 1)
 
 DECLARE_STATIC_KEY_FALSE(mmp_timing);
-/* Of all points together; set at load. Those of faults follow. */
-extern unsigned int mmp_nr_counters;
 
 /* Which faults are timed; once one is due, mmp_fault_begins() has to follow. */
 DECLARE_PER_CPU(struct mmp_draw, mmp_fault_draw);

@@ -7,12 +7,12 @@
 #include <linux/minmax.h>
 
 #include "stamp.h"
-#include "whose.h"
+#include "profile.h"
 
 #define MMP_MIN_STALL	12	/* log2 of ns: what took less than 8 us */
 #define MMP_MAX_STALL	31	/* and what took more than 2 s */
 
-/* Their names, from the index @first of a table of counters on. */
+/* Names of these counters, for a table of counters from index @first on. */
 #define MMP_STALL_COUNTERS(first)					\
 	[first] = "stall_ns",						\
 	"stall_ns_log2_12", "stall_ns_log2_13", "stall_ns_log2_14",	\

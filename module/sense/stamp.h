@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * When tasks began something, until they have done with it.
+ * When a task began something that it has not ended yet.
  *
- * They may sleep and go on elsewhere meanwhile, so this is kept by task, in a small
- * table. A place that another task has is left alone: that time is missed. What has
- * begun may never end here, as the task fails or exits, so a place can be taken
- * after some seconds, whoever had it.
+ * A task may sleep meanwhile, and continue on another CPU, so its stamp is in a small table,
+ * at a slot that is chosen by the task. If another task has the slot, the time is not
+ * taken. A task that fails or exits never ends what it began, so after MMP_STAMP_NS
+ * any task may take its slot.
  */
 #ifndef MMPOLICY_STAMP_H
 #define MMPOLICY_STAMP_H
@@ -17,14 +17,14 @@
 #include <linux/log2.h>
 #include <linux/sched.h>
 
-#define MMP_STAMP_NS	(10 * NSEC_PER_SEC)	/* after which a place can be taken */
+#define MMP_STAMP_NS	(10 * NSEC_PER_SEC)	/* after which a slot can be taken */
 
 /**
- * struct mmp_stamp - that a task has begun something
- * @since: when, in ns; 0 for a place that is free. Who changes it may write the rest
- * @task: who
- * @what: of its choice
- * @seen: the same, while it lasts
+ * struct mmp_stamp - a task has begun something
+ * @since: when, in ns; 0 if the slot is free. Whoever changes it may write the other members
+ * @task: which task
+ * @what: any number that the task has chosen
+ * @seen: any number that the task notes until it ends
  */
 struct mmp_stamp {
 	u64 since;
@@ -37,7 +37,7 @@ struct mmp_stamps {
 	struct mmp_stamp of[BIT(8)];
 };
 
-static inline struct mmp_stamp *mmp_stamp_place(struct mmp_stamps *stamps)
+static inline struct mmp_stamp *mmp_stamp_slot(struct mmp_stamps *stamps)
 {
 	return &stamps->of[hash_ptr(current, ilog2(ARRAY_SIZE(stamps->of)))];
 }
@@ -50,7 +50,7 @@ static inline struct mmp_stamp *mmp_stamp_place(struct mmp_stamps *stamps)
  */
 static inline struct mmp_stamp *mmp_stamp_mine(struct mmp_stamps *stamps)
 {
-	struct mmp_stamp *stamp = mmp_stamp_place(stamps);
+	struct mmp_stamp *stamp = mmp_stamp_slot(stamps);
 
 	return READ_ONCE(stamp->task) == current ? stamp : NULL;
 }
@@ -60,11 +60,11 @@ static inline struct mmp_stamp *mmp_stamp_mine(struct mmp_stamps *stamps)
  * @stamps: where this is kept
  * @what: what
  *
- * Return: false if another task has the place.
+ * Return: false if another task has the slot.
  */
 static inline bool mmp_stamp_begin(struct mmp_stamps *stamps, unsigned long what)
 {
-	struct mmp_stamp *stamp = mmp_stamp_place(stamps);
+	struct mmp_stamp *stamp = mmp_stamp_slot(stamps);
 	u64 old = READ_ONCE(stamp->since), now = ktime_get_ns();
 
 	if (old && now - old < MMP_STAMP_NS && READ_ONCE(stamp->task) != current)

@@ -19,12 +19,12 @@
 #include "whose.h"
 
 /**
- * struct found - the profile found for a cgroup
+ * struct cached_profile - the profile found for a cgroup
  * @cgroup: its id, which no other one will ever have
  * @generation: of the table when it was looked up
  * @profile: of it or of the nearest one above that has one, or %NULL
  */
-struct found {
+struct cached_profile {
 	u64 cgroup;
 	unsigned long generation;
 	struct mmp_profile *profile;
@@ -32,44 +32,19 @@ struct found {
 
 #define CACHE_SIZE	512
 
-struct mmp_profile mmp_default = {
-	.name = "default",
-	.dirs = LIST_HEAD_INIT(mmp_default.dirs),
-};
-
 DEFINE_STATIC_KEY_FALSE(mmp_scoped);
 DEFINE_STATIC_KEY_FALSE(mmp_processes_bound);
-DEFINE_STATIC_KEY_FALSE(mmp_measuring);
-DEFINE_STATIC_KEY_FALSE(mmp_watched);
-DEFINE_STATIC_KEY_FALSE(mmp_looked_at);
 
 DEFINE_HASHTABLE(mmp_bindings, MMP_BINDINGS_BITS);
 DEFINE_SPINLOCK(mmp_bindings_lock);
 static unsigned long generation = 1;	/* rises after a change of a cgroup */
 unsigned long mmp_epoch = 1;		/* 0 is that of a CPU that has kept nothing */
 DEFINE_PER_CPU(struct mmp_latest, mmp_latest);
-static struct found __percpu *cache;
+static struct cached_profile __percpu *cache;
 
 /**
- * mmp_look_at - have every decision looked at, or one reason less for it
- * @on: which
- *
- * Context: may sleep.
- */
-void mmp_look_at(bool on)
-{
-	if (on) {
-		static_branch_inc(&mmp_looked_at);
-		static_branch_inc(&mmp_watched);
-	} else {
-		static_branch_dec(&mmp_watched);
-		static_branch_dec(&mmp_looked_at);
-	}
-}
-
-/**
- * mmp_binding_find - what is bound?
- * @id: of a cgroup, or mmp_process_id()
+ * mmp_binding_find - find the binding of a cgroup or a process
+ * @id: of the cgroup, or mmp_process_id()
  *
  * Context: RCU read side, or under mmp_bindings_lock.
  */
@@ -108,12 +83,12 @@ whose_cgroup(const struct task_struct *task)
 	unsigned long now = smp_load_acquire(&generation);
 	struct cgroup *cgroup = task_dfl_cgroup((struct task_struct *)task);
 	u64 id = cgroup_id(cgroup);
-	struct found *found;
+	struct cached_profile *found;
 
 	guard(preempt)();
 	found = this_cpu_ptr(cache) + id % CACHE_SIZE;
 	if (unlikely(found->cgroup != id || found->generation != now))
-		*found = (struct found){ id, now, whose_nearest(cgroup) };
+		*found = (struct cached_profile){ id, now, whose_nearest(cgroup) };
 	return found->profile;
 }
 
@@ -130,7 +105,7 @@ static __always_inline struct mmp_profile *whose_task(struct task_struct *task)
 	return profile ?: &mmp_default;
 }
 
-/* Not of the task that works on it: khugepaged, ptrace, kernel threads. */
+/* @mm is not that of current (khugepaged, ptrace, kernel threads): its owner decides. */
 static noinline struct mmp_profile *whose_mm(const struct mm_struct *mm)
 {
 	struct task_struct *owner = mm ? mmp_mm_owner(mm) : NULL;
@@ -139,14 +114,15 @@ static noinline struct mmp_profile *whose_mm(const struct mm_struct *mm)
 }
 
 /**
- * mmp_keep - let a CPU keep what it found for this task
- * @latest: where
+ * mmp_keep - let this CPU keep the profile that was found for current
+ * @latest: where it is kept
  * @mm: what the task works on
- * @epoch: read before
+ * @epoch: &mmp_epoch from before the profile was looked up
  * @profile: what was found
  *
  * Context: RCU read side.
- * Return: was it kept? Not for faults of others, where it is not the task that counts.
+ * Return: was it kept? A fault that somebody else causes in @mm is not kept, as the owner of
+ * @mm decides about it and not the task.
  */
 bool mmp_keep(struct mmp_latest __percpu *latest, const struct mm_struct *mm,
 	      unsigned long epoch, struct mmp_profile *profile)
@@ -180,8 +156,8 @@ struct mmp_profile *mmp_profile_look(const struct mm_struct *mm)
 }
 
 /**
- * mmp_whose_outdate - what CPUs have kept holds no more
- * @cgroups: what they have kept for cgroups neither
+ * mmp_whose_outdate - no CPU believes any more what it has kept for tasks
+ * @cgroups: nor what it has kept for cgroups
  *
  * Context: under mmp_bindings_lock, after a change.
  */
@@ -192,11 +168,11 @@ void mmp_whose_outdate(bool cgroups)
 		/* Pairs with whose_cgroup(). */
 		smp_store_release(&generation, generation + 1);
 	}
-	/* Pairs with mmp_profile_scoped(). */
+	/* Pairs with the acquires in mmp_is_kept(), mmp_profile_look() and provider/fault.c. */
 	smp_store_release(&mmp_epoch, mmp_epoch + 1);
 }
 
-/* What CPUs have kept of tasks holds no more. */
+/* Makes every CPU look up the profiles of tasks anew. */
 void mmp_whose_outdate_tasks(void)
 {
 	spin_lock(&mmp_bindings_lock);

@@ -1,96 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/*
- * Whose profile decides for a fault, and where that is counted. All that a point
- * needs to know of profiles; control/ changes what is found here.
- */
+/* Whose profile decides for a fault. */
 #ifndef MMPOLICY_WHOSE_H
 #define MMPOLICY_WHOSE_H
 
-#include <linux/atomic.h>
 #include <linux/cleanup.h>
 #include <linux/hashtable.h>
 #include <linux/jump_label.h>
-#include <linux/list.h>
 #include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/spinlock.h>
 
-#include "../mmpolicy.h"
-
-#define MMP_NAME_SIZE	32	/* of the name of a profile, with the NUL */
-
-struct dentry;
-
-/**
- * struct mmp_settings - what a profile says, published as a whole
- * @rcu: frees it after the last reader
- * @active: the policy of each point
- * @shadow: the policy that is asked there too, and not obeyed
- * @values: of all knobs, by slot
- */
-struct mmp_settings {
-	struct rcu_head rcu;
-	const struct mmp_policy *active[MM_POLICY_POINTS];
-	const struct mmp_policy *shadow[MM_POLICY_POINTS];
-	u32 values[];
-};
-
-/**
- * struct mmp_stats - what a file with counters shows
- * @profile: whose
- * @point: of which point
- */
-struct mmp_stats {
-	struct mmp_profile *profile;
-	enum mm_policy_point point;
-};
-
-/**
- * struct mmp_profile - a name for settings
- * @name: as in sysfs and debugfs
- * @node: in the list of all; afterwards in that of those to be removed
- * @users: bindings and arms of the experiment that name it
- * @gone: not to be written to: its files are not all there yet, or it is deleted;
- *	under mmp_lock
- * @dirs: its sysfs directories, parents first
- * @debugfs: its debugfs directory
- * @stats: what the files there show
- * @settings: immutable; replaced as a whole
- * @nodes: of each point, its node_size for each node
- * @counters: of all points, by index; then how long faults took
- */
-struct mmp_profile {
-	char name[MMP_NAME_SIZE];
-	struct list_head node;
-	atomic_t users;
-	bool gone;
-	struct list_head dirs;
-	struct dentry *debugfs;
-	struct mmp_stats stats[MM_POLICY_POINTS];
-	struct mmp_settings __rcu *settings;
-	void *nodes[MM_POLICY_POINTS];
-	u64 __percpu *counters;
-};
-
-extern struct mmp_profile mmp_default;
+#include "profile.h"
 
 /* May a profile other than "default" decide? Counted: bindings, the experiment. */
 DECLARE_STATIC_KEY_FALSE(mmp_scoped);
-/* Count the cost of decisions, in ticks of get_cycles()? */
-DECLARE_STATIC_KEY_FALSE(mmp_measuring);
-/* Is there more to a decision than its answer? Counted: shadows, and mmp_looked_at. */
-DECLARE_STATIC_KEY_FALSE(mmp_watched);
-/* Is every decision looked at? Counted: their cost, traces. */
-DECLARE_STATIC_KEY_FALSE(mmp_looked_at);
-void mmp_look_at(bool on);
 
 /**
  * struct mmp_latest - the profile that a CPU found for the task it was last asked about
- * @task: mmp_task_number() of it
- * @epoch: when it was looked up
- * @profile: what it was
+ * @task: mmp_task_number() of that task
+ * @epoch: &mmp_epoch from before the profile was looked up
+ * @profile: that profile
  */
 struct mmp_latest {
 	u64 task;
@@ -116,7 +47,7 @@ static __always_inline u64 mmp_task_number(const struct mm_struct *mm)
 	return (unsigned long)mm ^ current->start_boottime;
 }
 
-/* Is what a CPU has kept of this task, working on @mm, and does it still hold? */
+/* Is what this CPU has kept that of current, working on @mm, and still valid? */
 static __always_inline bool mmp_is_kept(struct mmp_latest __percpu *latest,
 					const struct mm_struct *mm)
 {
@@ -127,7 +58,7 @@ static __always_inline bool mmp_is_kept(struct mmp_latest __percpu *latest,
 		      __this_cpu_read(latest->epoch) == now);
 }
 
-/* Has this CPU kept the profile of @mm? */
+/* Is *@profile, what this CPU has kept, the profile of @mm? */
 static __always_inline bool mmp_profile_kept(const struct mm_struct *mm,
 					     struct mmp_profile **profile)
 {
@@ -160,30 +91,7 @@ static inline struct mmp_profile *mmp_profile_of(const struct mm_struct *mm)
 	return &mmp_default;
 }
 
-/* The counters of a point. */
-static inline u64 __percpu *mmp_counters(const struct mmp_profile *profile,
-					 const struct mmp_point *point)
-{
-	return profile->counters + point->first_counter;
-}
-
-#define MMP_STOCK	0	/* counter of points that count what no policy decides */
-
-/**
- * mmp_count - add to a counter of a point
- * @profile: who decided
- * @point: the point
- * @counter: index into its counters
- * @n: how much
- */
-static inline void mmp_count(const struct mmp_profile *profile,
-			     const struct mmp_point *point,
-			     unsigned int counter, u64 n)
-{
-	this_cpu_add(mmp_counters(profile, point)[counter], n);
-}
-
-/* The rest is for control/, which alone changes it. */
+/* What follows is for control/, the only one to change it. */
 
 /**
  * struct mmp_binding - a cgroup or a process that has a profile
@@ -201,7 +109,7 @@ struct mmp_binding {
 	struct mmp_profile *profile;
 };
 
-/* Of 10,000 processes some three are in one place; every fault of each looks there. */
+/* With 10,000 bound processes, a bucket has some three, and a fault looks at one bucket. */
 #define MMP_BINDINGS_BITS	12
 
 extern DECLARE_HASHTABLE(mmp_bindings, MMP_BINDINGS_BITS);

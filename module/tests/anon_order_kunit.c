@@ -11,7 +11,10 @@
 #include <asm/pgalloc.h>
 
 #include "../anon_order/adaptive.c"
+#include "../anon_order/copy.c"
 #include "../anon_order/defer.c"
+#include "../anon_order/judge.c"
+#include "../anon_order/waste.c"
 
 #define AREA	BIT(40)	/* any address at the start of a page of PMDs */
 #define BEHIND	8		/* the PMD before the one that faults */
@@ -289,8 +292,9 @@ static void adaptive_on_real_entries(struct kunit *test)
 		area->tables[HERE][i] = __pte(0);
 	area->pmds[BEHIND] = pmd_mkyoung(huge(area));
 	expect_order(test, 0, MMP_MAX_ORDER - 1, MMP_RUN);
+	/* What is old as a whole may have been aged. */
 	area->pmds[AHEAD] = pmd_mkold(huge(area));
-	expect_order(test, PTRS_PER_PTE - 1, 0, MMP_UNUSED);
+	expect_order(test, PTRS_PER_PTE - 1, 0, MMP_ALONE);
 }
 
 static struct kunit_case cases[] = {

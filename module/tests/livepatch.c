@@ -1,14 +1,38 @@
 // SPDX-License-Identifier: GPL-2.0
-/* For tests: a livepatch by which nobody may have any large folio. */
+/*
+ * For tests: a livepatch by which nobody may have any large folio. With function=NAME, one
+ * of that function, which does what the function did.
+ */
 #include <linux/init.h>
+#include <linux/kprobes.h>
 #include <linux/livepatch.h>
 #include <linux/mm_types.h>
 #include <linux/module.h>
+#include <linux/objtool.h>
+#include <linux/static_call.h>
+
+static char *function;
+module_param(function, charp, 0);
 
 static unsigned long no_orders(struct vm_area_struct *vma, unsigned long vm_flags,
 			       unsigned long tva_flags, unsigned long orders)
 {
 	return 0;
+}
+
+/* Any arguments and any result: it jumps to what comes behind the call of ftrace. */
+static void nothing(void)
+{
+}
+
+DEFINE_STATIC_CALL(livepatch_rest, nothing);
+
+static __naked notrace void livepatch_same(void)
+{
+	asm volatile(ANNOTATE_NOENDBR
+		     "	testl	%esp, %esp; je	1f\n"	/* never: the compiler adds an end */
+		     "	jmp	" STATIC_CALL_TRAMP_STR(livepatch_rest) "\n"
+		     "1:\n");
 }
 
 static struct klp_func functions[] = {
@@ -28,6 +52,19 @@ static struct klp_patch patch = {
 
 static int __init livepatch_init(void)
 {
+	struct kprobe probe = { .symbol_name = function, .flags = KPROBE_FLAG_DISABLED };
+
+	if (function) {
+		/* A kprobe of a function is where ftrace's call is. */
+		if (!register_kprobe(&probe))
+			unregister_kprobe(&probe);
+		if (!probe.addr)
+			return -ENOENT;
+		static_call_update(livepatch_rest, (void *)probe.addr + MCOUNT_INSN_SIZE);
+		functions[0] = (struct klp_func){
+			.old_name = function, .new_func = livepatch_same,
+		};
+	}
 	return klp_enable_patch(&patch);
 }
 module_init(livepatch_init);

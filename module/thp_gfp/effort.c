@@ -15,12 +15,13 @@ struct compact_control;			/* for the next line */
 #include <trace/events/vmscan.h>
 
 #include "../sense/events.h"
+#include "../sense/whose.h"
 #include "effort.h"
 
 static const struct mmp_point *counted_at;
 static unsigned int first_counter;
 
-/* What tasks do. Kernel threads and interrupts are nobody's faults. */
+/* Only tasks of users count: kernel threads and interrupts make no faults. */
 static void effort_count_current(unsigned int counter, u64 n)
 {
 	if (!in_task() || current->flags & PF_KTHREAD)
@@ -47,7 +48,7 @@ static void effort_count_reclaim(unsigned int counter, gfp_t gfp)
 
 struct mmp_stamps mmp_effort_stamps;
 
-/* khugepaged makes no attempt. */
+/* khugepaged is a kernel thread, so it makes no attempt. */
 static void effort_begins(gfp_t gfp)
 {
 	if (effort_for_large(gfp) && !(current->flags & PF_KTHREAD))
@@ -77,7 +78,7 @@ static void effort_kswapd_is_woken(void *unused, int nid, int zid, int order, gf
 	effort_count_reclaim(MMP_EFFORT_KSWAPD, order ? gfp : 0);
 }
 
-/* Compaction by tasks, whatever for. */
+/* Counts compaction by tasks, whatever it is for. */
 static void effort_migrate_scanned(void *unused, unsigned long start_pfn,
 				   unsigned long end_pfn, unsigned long nr_scanned,
 				   unsigned long nr_taken)

@@ -20,6 +20,5 @@ static gfp_t thp_gfp_only_compact(const struct vm_area_struct *vma)
 struct mmp_policy mmp_policy_thp_gfp_only_compact = {
 	.name = "only_compact",
 	.point = MM_POLICY_THP_GFP,
-	.lacks = MMP_NEEDS_HOOKS("the kernel has no flag for compaction without reclaim"),
 	.thp_gfp = thp_gfp_only_compact,
 };

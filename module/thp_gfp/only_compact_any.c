@@ -16,6 +16,5 @@ static gfp_t thp_gfp_only_compact_any(const struct vm_area_struct *vma)
 struct mmp_policy mmp_policy_thp_gfp_only_compact_any = {
 	.name = "only_compact_any",
 	.point = MM_POLICY_THP_GFP,
-	.lacks = MMP_NEEDS_HOOKS("the kernel has no flag for compaction without reclaim"),
 	.thp_gfp = thp_gfp_only_compact_any,
 };

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The rule of adaptive, and the answers that it and its shortcuts give. */
+#ifndef MMPOLICY_JUDGE_H
+#define MMPOLICY_JUDGE_H
+
+#include "anon_order.h"
+#include "defer.h"
+#include "entries.h"
+#include "waste.h"
+
+/* Knobs of adaptive. */
+enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS, MIN_FOLIOS };
+
+/*
+ * The eight places where an example may be, as distances from the block and from the group of
+ * the fault, in blocks and in groups. The best place is first.
+ */
+#define PLACES	4
+static const s8 block_places[PLACES] __maybe_unused = { -1, 1, -4, 4 };
+static const s8 group_places[PLACES] __maybe_unused = { -1, 1, -4, -2 };
+
+static __always_inline struct mmp_decision anon_order_small(enum mmp_reason reason)
+{
+	return (struct mmp_decision){ reason, 0 };
+}
+
+/* Order 0 after looking around the fault. It counts towards deferring, see defer.h. */
+static __always_inline struct mmp_decision anon_order_none(const struct vm_fault *vmf,
+							   enum mmp_reason reason)
+{
+	mmp_defer_sooner(vmf->vma->vm_mm, reason == MMP_INSIDE);
+	return anon_order_small(reason);
+}
+
+/* A folio. It ends deferring, and earns credit, see waste.h. */
+static __always_inline struct mmp_decision anon_order_run(u32 order)
+{
+	mmp_defer_later(order);
+	mmp_credit_earn(order);
+	return (struct mmp_decision){ MMP_RUN, order };
+}
+
+bool anon_order_fits(const struct mmp_place *place);
+struct mmp_decision anon_order_grown(const struct vm_fault *vmf, const struct mmp_place *place,
+				     const u32 *knob);
+struct mmp_decision anon_order_huge(const struct vm_fault *vmf, const u32 *knob);
+struct mmp_decision anon_order_judge(const struct vm_fault *vmf, const u32 *knob);
+
+#endif /* MMPOLICY_JUDGE_H */

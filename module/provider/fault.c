@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The point anon_order: faults as a whole. do_anonymous_page() calls its entry first, where
+ * the policy is asked. If it wants a large folio, the function runs as a part of ours, which
+ * sees afterwards what was mapped. The kernel asks for sizes in between, see orders.c.
+ *
+ * do_huge_pmd_anonymous_page() is for PMD size, and do_swap_page() for what comes from swap.
+ */
+#include <linux/linkage.h>
+#include <linux/mm.h>
+#include <linux/objtool.h>
+#include <linux/percpu.h>
+#include <linux/rcupdate.h>
+#include <linux/sched/task_stack.h>
+
+#include "../sense/fault_time.h"
+#include "../sense/whose.h"
+#include "direct.h"
+
+static DEFINE_PER_CPU(long, inside);
+
+struct mmp_call mmp_call_fault = {
+	.entry = mmp_entry_fault,
+	.function = { "do_anonymous_page" },
+	.prototype = { "vm_fault_t(vm_fault*)" },
+	.inside = &inside,
+};
+
+struct mmp_call mmp_call_huge = {
+	.entry = mmp_entry_huge,
+	.function = { "do_huge_pmd_anonymous_page" },
+	.prototype = { "vm_fault_t(vm_fault*)" },
+	.inside = &inside,
+};
+
+struct mmp_call mmp_call_swapin = {
+	.entry = mmp_entry_swapin,
+	.function = { "do_swap_page" },
+	.prototype = { "vm_fault_t(vm_fault*)" },
+};
+
+DEFINE_STATIC_CALL_NULL(mmp_fault_original, mmp_replace_huge);
+DEFINE_STATIC_CALL_NULL(mmp_huge_original, mmp_replace_huge);
+
+/*
+ * What do_anonymous_page() does before it asks for sizes, and where it may sleep: a page
+ * table, and what keeps track of anonymous pages.
+ */
+static const struct {
+	const char *name;
+	const char *prototype;
+} prepares[] = {
+	{ "__pte_alloc", "int(mm_struct*, pmd_t*)" },
+	{ "__vmf_anon_prepare", "vm_fault_t(vm_fault*)" },
+};
+
+DEFINE_STATIC_CALL_NULL(mmp_pte_alloc, mmp_alloc_table);
+DEFINE_STATIC_CALL_NULL(mmp_anon_prepare, mmp_replace_huge);
+
+DEFINE_PER_CPU(struct mmp_question, mmp_question);
+
+/* The last task of this CPU for which no policy decides, and the counter of its faults. */
+static DEFINE_PER_CPU(struct mmp_latest, undecided);
+static DEFINE_PER_CPU(unsigned long, undecided_count);	/* a u64 __percpu * */
+
+/*
+ * In each fault of everybody, so each instruction counts. No register changes that is an
+ * argument.
+ *
+ *	if (!(vmf->flags & FAULT_FLAG_WRITE))
+ *		return;
+ *	preempt_disable();
+ *	if (!mmp_is_kept(&undecided, vmf->vma->vm_mm)) {
+ *		mmp_question.vmf = vmf;
+ *		mmp_question.key = mmp_epoch ^ vmf->address;
+ *		goto mmp_entry_fault_asked;
+ *	}
+ *	(*undecided_count)++;
+ *	mmp_question.vmf = NULL;
+ *	preempt_enable_no_resched();
+ *
+ * A reschedule that became due meanwhile comes with the next lock that the fault gives back.
+ */
+__naked notrace __noendbr void mmp_entry_fault(void)
+{
+	asm volatile(ANNOTATE_NOENDBR
+	"	testb	%[write], %c[flags](%%rdi); je	2f\n"
+	"	movq	%c[vma](%%rdi), %%r8\n"
+	"	inc" MMP_COUNT __percpu_arg([count]) "\n"
+	"	movq	%[now], %%r9\n"
+	"	movq	" __percpu_arg([me]) ", %%r10\n"
+	"	movq	%c[vm_mm](%%r8), %%r8\n"
+	"	xorq	%c[birth](%%r10), %%r8\n"
+	"	cmpq	%%r8, " __percpu_arg([task]) "; jne	1f\n"
+	"	cmpq	%%r9, " __percpu_arg([epoch]) "; jne	1f\n"
+	"	movq	" __percpu_arg([counter]) ", %%r8\n"
+	"	incq	%%gs:(%%r8)\n"
+	"	movq	$0, " __percpu_arg([question]) "\n"
+	"	dec" MMP_COUNT __percpu_arg([count]) "\n"
+	"2:\n"
+	ASM_RET
+	"1:	movq	%%rdi, " __percpu_arg([question]) "\n"
+	"	xorq	%c[address](%%rdi), %%r9\n"
+	"	movq	%%r9, " __percpu_arg([key]) "\n"
+	"	jne	mmp_entry_fault_asked\n"	/* always: no address is that small */
+	: : [write] "i" (FAULT_FLAG_WRITE),
+	    [flags] "i" (offsetof(struct vm_fault, flags)),
+	    [vma] "i" (offsetof(struct vm_fault, vma)),
+	    [address] "i" (offsetof(struct vm_fault, address)),
+	    [vm_mm] "i" (offsetof(struct vm_area_struct, vm_mm)),
+	    [birth] "i" (offsetof(struct task_struct, start_boottime)),
+	    [count] "m" (__my_cpu_var(mmp_this_preempt_count)),
+	    [me] "m" (__my_cpu_var(mmp_this_task)), [now] "m" (mmp_epoch),
+	    [task] "m" (__my_cpu_var(undecided.task)),
+	    [epoch] "m" (__my_cpu_var(undecided.epoch)),
+	    [counter] "m" (__my_cpu_var(undecided_count)),
+	    [question] "m" (__my_cpu_var(mmp_question.vmf)),
+	    [key] "m" (__my_cpu_var(mmp_question.key)));
+}
+
+static bool anybody_is_asked(void)
+{
+	return rcu_access_pointer(mmp_asked[MM_POLICY_ANON_ORDER]);
+}
+
+/*
+ * Does any policy decide for this task, or is asked beside? If not, this CPU keeps that
+ * until bindings, arms or settings change, and its next faults take the short way.
+ */
+static bool decides(const struct mm_struct *mm)
+{
+	/* Pairs with mmp_whose_outdate(). */
+	unsigned long now = smp_load_acquire(&mmp_epoch);
+	struct mmp_profile *profile = mmp_profile_of(mm);
+	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+
+	if (settings->active[MM_POLICY_ANON_ORDER] || settings->shadow[MM_POLICY_ANON_ORDER])
+		return true;
+	if (static_branch_unlikely(&mmp_timing))
+		return true;
+	if (mmp_keep(&undecided, mm, now, profile))
+		__this_cpu_write(undecided_count, (__force unsigned long)
+				 (mmp_counters(profile, &mmp_point_anon_order) + MMP_STOCK));
+	return false;
+}
+
+/**
+ * mmp_policy_decides - is a policy asked about the faults of current?
+ * @mm: that current works on
+ */
+bool mmp_policy_decides(const struct mm_struct *mm)
+{
+	guard(mmp_ask)();
+	return anybody_is_asked() && decides(mm);
+}
+
+/* Notes the question of a fault, and the answer; preemption is off. */
+static void question_note(const struct vm_fault *vmf, unsigned long answer)
+{
+	__this_cpu_write(mmp_question.vmf, vmf);
+	__this_cpu_write(mmp_question.key, READ_ONCE(mmp_epoch) ^ vmf->address);
+	__this_cpu_write(mmp_question.answer, answer);
+}
+
+/*
+ * A write to a page that is not there: the policy is asked, and its answer is kept for the
+ * moment when the kernel asks. It is returned if there may be something to see afterwards.
+ *
+ * Context: from mmp_entry_fault, which has turned preemption off; on again afterwards.
+ */
+notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf)
+{
+	unsigned long answer = MM_POLICY_STOCK;
+
+	rcu_lock_acquire(&rcu_lock_map);
+	if (anybody_is_asked()) {
+		if (unlikely(!(vmf->flags & FAULT_FLAG_ORIG_PTE_VALID)) &&	/* no table */
+		    !mmp_pmd_size_asked(vmf->vma))
+			mmp_anon_orders(vmf, MM_POLICY_PMD);	/* policies count on that */
+		answer = mmp_anon_orders(vmf, MM_POLICY_PTE);
+	}
+	__this_cpu_write(mmp_question.answer, answer);
+	if (unlikely(answer == MM_POLICY_STOCK) && anybody_is_asked())
+		decides(vmf->vma->vm_mm);
+	mmp_ask_end();
+	if (static_branch_unlikely(&mmp_timing))
+		return answer | MMP_TOLD;
+	return answer > MM_POLICY_STOCK ? answer : 0;
+}
+
+/* do_swap_page() has begun; the policy is asked only if the kernel asks for sizes there. */
+notrace __noendbr struct vm_fault *mmp_note_swapin(struct vm_fault *vmf)
+{
+	guard(preempt)();
+	question_note(vmf, MMP_SWAPIN_ASKS);
+	return vmf;
+}
+
+/* Those of the sizes @asked that the policy allows for a fault from swap. */
+unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
+			     unsigned long asked)
+{
+	unsigned long answer = MM_POLICY_STOCK;
+
+	scoped_guard(mmp_ask) {
+		const struct mmp_question *question = this_cpu_ptr(&mmp_question);
+		const struct vm_fault *vmf = question->vmf;
+
+		if (anybody_is_asked() && vmf && object_is_on_stack(vmf) && vmf->vma == vma &&
+		    question->key == (READ_ONCE(mmp_epoch) ^ vmf->address) &&
+		    question->answer == MMP_SWAPIN_ASKS && decides(vma->vm_mm))
+			answer = mmp_anon_orders(vmf, MM_POLICY_SWAPIN);
+	}
+	return answer & MM_POLICY_STOCK ? mmp_sizes_admin(vm_flags, asked) : asked & answer;
+}
+
+/* Anonymous pages of a process as a CPU knows them: its own part of the count, and the sum. */
+struct counted {
+	int cpu;
+	s32 here;
+	s64 all;
+};
+
+static struct counted counted(const struct mm_struct *mm)
+{
+	const struct percpu_counter *pages = &mm->rss_stat[MM_ANONPAGES];
+
+	guard(preempt)();
+	return (struct counted){
+		.cpu = smp_processor_id(),
+		.here = __this_cpu_read(*pages->counters),
+		.all = READ_ONCE(pages->count),
+	};
+}
+
+/*
+ * Has this fault mapped something? If another thread was faster, the kernel has let go of
+ * its folio, and what is there is none of this fault. Its count has not changed then; on
+ * another CPU nobody can tell, and it is believed.
+ */
+static bool has_grown(struct counted before, const struct mm_struct *mm)
+{
+	struct counted now = counted(mm);
+
+	return now.cpu != before.cpu || now.here != before.here || now.all != before.all;
+}
+
+/* The order of the folio that @entry maps a page of; -1 if no fault maps one like that. */
+static int order_mapped(pte_t entry, unsigned long address)
+{
+	struct folio *folio;
+	int order;
+
+	if (!pte_present(entry))
+		return -1;
+	folio = page_folio(pte_page(entry));
+	order = folio_order(folio);
+	if (!folio_test_anon(folio) || pte_pfn(entry) - folio_pfn(folio) !=
+	    (address - ALIGN_DOWN(address, PAGE_SIZE << order)) >> PAGE_SHIFT)
+		return -1;
+	return order;
+}
+
+/* As the hooks do, in policy_mapped(): the outermost entries old, but for that of the fault. */
+static void tell_mapped(const struct mm_policy_ops *ops, struct vm_fault *vmf, pte_t *pte)
+{
+	int order = order_mapped(ptep_get(pte), vmf->address), first, last;
+
+	if (order < 0 || (!order && !static_branch_unlikely(&mmp_timing)))
+		return;
+	if (!ops->anon_mapped(vmf, order))
+		return;
+	first = -(int)(vmf->address >> PAGE_SHIFT & (BIT(order) - 1));
+	last = first + BIT(order) - 1;
+	if (first)
+		mmp_make_old(pte + first);
+	if (last)
+		mmp_make_old(pte + last);
+}
+
+/* The table may be gone by now, so the kernel's own way to lock one: look at it again. */
+static void fault_mapped(struct vm_fault *vmf)
+{
+	const struct mm_policy_ops *ops;
+	spinlock_t *lock;	/* of the page table */
+	pmd_t pmd;
+
+	guard(mmp_ask)();
+	ops = rcu_dereference(mmp_asked[MM_POLICY_ANON_ORDER]);
+	pmd = pmdp_get_lockless(vmf->pmd);
+	if (!ops || !mmp_is_table(pmd))
+		return;
+	lock = pte_lockptr(vmf->vma->vm_mm, &pmd);
+	spin_lock(lock);
+	if (pmd_same(pmd, pmdp_get_lockless(vmf->pmd)))
+		tell_mapped(ops, vmf, (pte_t *)mmp_table(pmd) + pte_index(vmf->address));
+	spin_unlock(lock);
+}
+
+/*
+ * Where the kernel would sleep before it asks for sizes, other tasks could take the place of
+ * the answer. So this comes first, and then the answer is noted again. Whatever fails here
+ * fails again in the kernel, which knows what to do.
+ */
+static void fault_prepare(struct vm_fault *vmf, unsigned long answer)
+{
+	struct vm_area_struct *vma = vmf->vma;
+
+	if (vma->vm_flags & VM_SHARED)
+		return;
+	if (pmd_none(pmdp_get_lockless(vmf->pmd)))
+		static_call(mmp_pte_alloc)(vma->vm_mm, vmf->pmd);
+	if (!vma->anon_vma)
+		static_call(mmp_anon_prepare)(vmf);
+	guard(preempt)();
+	question_note(vmf, answer & ~MMP_TOLD);
+}
+
+vm_fault_t mmp_replace_fault(struct vm_fault *vmf, unsigned long answer)
+{
+	struct counted before = counted(vmf->vma->vm_mm);
+	vm_fault_t ret;
+
+	mmp_call_enter(inside);
+	fault_prepare(vmf, answer);
+	ret = static_call(mmp_fault_original)(vmf);
+	if (!ret && has_grown(before, vmf->vma->vm_mm))
+		fault_mapped(vmf);
+	mmp_call_leave(inside);
+	return ret;
+}
+
+bool mmp_wants_huge(struct vm_fault *vmf)
+{
+	return mmp_policy_decides(vmf->vma->vm_mm);
+}
+
+/* The policy does not want PMD size: does what the kernel does where that is not enabled. */
+static bool huge_is_wanted(const struct vm_fault *vmf)
+{
+	unsigned long answer = mmp_ask(MM_POLICY_ANON_ORDER, MM_POLICY_STOCK, anon_orders,
+				       vmf, MM_POLICY_PMD);
+
+	if (answer & MM_POLICY_STOCK)
+		answer = mmp_sizes_admin(vmf->vma->vm_flags, BIT(PMD_ORDER));
+	return answer & BIT(PMD_ORDER);
+}
+
+static vm_fault_t huge_if_wanted(struct vm_fault *vmf)
+{
+	struct counted before = counted(vmf->vma->vm_mm);
+	vm_fault_t ret;
+
+	if (!huge_is_wanted(vmf)) {
+		mmp_collapse_later(vmf->vma);
+		return VM_FAULT_FALLBACK;
+	}
+	ret = static_call(mmp_huge_original)(vmf);
+	if (!ret && has_grown(before, vmf->vma->vm_mm))
+		mmp_ask(MM_POLICY_ANON_ORDER, false, anon_mapped, vmf, PMD_ORDER);
+	return ret;
+}
+
+vm_fault_t mmp_replace_huge(struct vm_fault *vmf)
+{
+	vm_fault_t ret;
+
+	mmp_call_enter(inside);
+	ret = huge_if_wanted(vmf);
+	mmp_call_leave(inside);
+	return ret;
+}
+
+/**
+ * mmp_fault_find - find what is needed
+ * @reason: why not
+ * @size: of that
+ *
+ * Context: as mmp_call_find().
+ * Return: 0 or -EOPNOTSUPP.
+ */
+int mmp_fault_find(char *reason, size_t size)
+{
+	int err = mmp_call_find(&mmp_call_fault, reason, size) ?:
+		  mmp_call_find(&mmp_call_huge, reason, size) ?:
+		  mmp_call_find(&mmp_call_swapin, reason, size);
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(prepares); i++)
+		err = err ?: mmp_call_check(prepares[i].name, prepares[i].prototype, reason, size);
+	if (err)
+		return err;
+	static_call_update(mmp_pte_alloc, mmp_symbol(prepares[0].name));
+	static_call_update(mmp_anon_prepare, mmp_symbol(prepares[1].name));
+	static_call_update(mmp_fault_original, mmp_call_original(&mmp_call_fault, 0));
+	static_call_update(mmp_huge_original, mmp_call_original(&mmp_call_huge, 0));
+	return 0;
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The fingerprint of what the point anon_order relies on: prototypes and structures as the
+ * kernel's BTF has them, and the machine code of functions that look at the enabled sizes
+ * or handle a fault. A prototype that stays the same does not say that a function still
+ * means the same.
+ *
+ * Code is decoded one instruction after the other, to leave out what differs from boot to
+ * boot (code.h). An operand in the kernel counts by its name. So one build has the same
+ * fingerprint on all machines, and the next build has it too if nothing of this changed.
+ */
+#include <linux/kallsyms.h>
+#include <linux/moduleparam.h>
+#include <linux/mutex.h>
+#include <linux/siphash.h>
+#include <linux/static_call.h>
+#include <linux/string.h>
+#include <asm/insn.h>
+
+#include "code.h"
+#include "direct.h"
+#include "fingerprint.h"
+#include "tested.h"
+
+static bool untested;
+module_param(untested, bool, 0444);
+MODULE_PARM_DESC(untested, "use the point anon_order on a kernel that nobody has tried it on");
+
+u64 mmp_fingerprint;
+const char *mmp_tested;
+
+/* Some kernels lack some of them, as they have others or as the compiler inlined them. */
+static const char *const functions[] = {
+	/* Faults */
+	"__handle_mm_fault", "do_anonymous_page", "do_huge_pmd_anonymous_page", "do_swap_page",
+	"map_anon_folio_pte_nopf", "map_anon_folio_pmd_nopf", "swapin_sync",
+	/* Who looks at the sizes, and who asks which a VMA may have */
+	"__thp_vma_allowable_orders", "anon_enabled_show", "anon_enabled_store",
+	"start_stop_khugepaged", "set_recommended_min_free_kbytes", "hugepage_pmd_enabled",
+	"hugepage_pmd_enabled.part.0", "hugepage_enabled", "khugepaged", "khugepaged_enter_vma",
+	"khugepaged_min_free_kbytes_update", "hugepage_vma_revalidate",
+	"hugepage_vma_revalidate.isra.0", "collapse_pte_mapped_thp",
+	"try_collapse_pte_mapped_thp", "collapse_single_pmd", "madvise_collapse", "show_smap",
+};
+
+/* An entry without a member stands for the whole structure. */
+static const struct {
+	const char *structure;
+	const char *member;
+} layouts[] = {
+	{ "vm_fault" },
+	{ "thpsize" },
+	{ "vm_area_struct", "vm_start" },
+	{ "vm_area_struct", "vm_end" },
+	{ "vm_area_struct", "vm_mm" },
+	{ "vm_area_struct", "vm_flags" },
+	{ "vm_area_struct", "vm_ops" },
+	{ "vm_area_struct", "vm_policy" },
+	{ "vm_area_struct", "vm_userfaultfd_ctx" },
+};
+
+/* The hash of one part is the key of the next, so that all parts and their order count. */
+static void add(const void *data, size_t size)
+{
+	const siphash_key_t before = { { mmp_fingerprint, size } };
+
+	mmp_fingerprint = siphash(data, size, &before);
+}
+
+static void add_text(const char *text)
+{
+	add(text, strlen(text));
+}
+
+static void add_member(const char *name, const char *type, unsigned int bits)
+{
+	add_text(name);
+	add_text(type);
+	add(&bits, sizeof(bits));
+}
+
+/* Not exported. A static call, as indirect branch tracking lets nothing else go there. */
+DEFINE_STATIC_CALL_NULL(mmp_insn_decode, insn_decode);
+static const char insn_decode_is[] = "int(insn*, void const*, int, insn_mode)";
+
+/* An operand at a place in the kernel: what begins there, if something does. */
+static void add_name_of(const void *address)
+{
+	static char text[KSYM_SYMBOL_LEN];	/* one load at a time */
+	char *end;
+
+	sprint_symbol(text, (unsigned long)address);
+	end = strstr(text, "+0x0/");
+	add(text, end ? end - text : 0);
+}
+
+static void add_value(const struct insn_field *value)
+{
+	if (value->nbytes < 4 || !mmp_code_is_address(value->value))
+		add(value->bytes, value->nbytes);
+}
+
+static void add_instruction(struct insn *insn, const void *next)
+{
+	u8 condition = insn->opcode.bytes[insn->opcode.nbytes - 1] & 0xf;
+	int i;
+
+	if (mmp_code_is_patched(insn->opcode.value, insn->modrm.value))
+		return;
+	for (i = 0; i < insn->prefixes.nbytes && i < 4; i++)
+		if (!mmp_code_prefix_is_patched(insn->prefixes.bytes[i]))
+			add(&insn->prefixes.bytes[i], 1);
+	add(insn->rex_prefix.bytes, insn->rex_prefix.nbytes);
+	add(insn->vex_prefix.bytes, insn->vex_prefix.nbytes);
+	if (mmp_code_jumps_on_condition(insn->opcode.value)) {
+		add_text("if");
+		add(&condition, 1);
+		return;
+	}
+	add(insn->opcode.bytes, insn->opcode.nbytes);
+	add(insn->modrm.bytes, insn->modrm.nbytes);
+	add(insn->sib.bytes, insn->sib.nbytes);
+	if (insn->modrm.nbytes && mmp_code_names_place(insn->modrm.value))
+		add_name_of(next + insn->displacement.value);
+	else
+		add_value(&insn->displacement);
+	if (!insn->immediate2.nbytes)	/* else of 64 bits, and maybe of this boot alone */
+		add_value(&insn->immediate);
+}
+
+/* How many bytes of a function are left, up to the next symbol. */
+static size_t code_left(const void *at)
+{
+	static char text[KSYM_SYMBOL_LEN];
+	const char *place;
+	unsigned long offset, size;
+
+	sprint_symbol(text, (unsigned long)at);
+	place = strrchr(text, '+');
+	return place && sscanf(place, "+%li/%li", &offset, &size) == 2 ? size - offset : 0;
+}
+
+static void add_code(const void *at)
+{
+	const void *end = at + code_left(at);
+	struct insn insn;
+
+	for (; at < end; at += insn.length) {
+		const int left = min_t(long, end - at, MAX_INSN_SIZE);
+
+		if (static_call(mmp_insn_decode)(&insn, at, left, INSN_MODE_KERN) < 0)
+			break;
+		add_instruction(&insn, at + insn.length);
+	}
+}
+
+static void add_functions(void)
+{
+	/* Held by who patches code; then it is whole. */
+	struct mutex *patching = mmp_symbol("text_mutex");
+	char prototype[128];
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(functions); i++) {
+		const void *at = mmp_symbol(functions[i]);
+
+		add_text(functions[i]);
+		if (!at)
+			continue;
+		if (mmp_prototype(functions[i], prototype, sizeof(prototype)))
+			add_text(prototype);
+		if (patching)
+			mutex_lock(patching);
+		add_code(at);
+		if (patching)
+			mutex_unlock(patching);
+	}
+}
+
+int mmp_fingerprint_check(char *reason, size_t size)
+{
+	int i;
+
+	if (mmp_call_check("insn_decode", insn_decode_is, reason, size))
+		return -EOPNOTSUPP;
+	static_call_update(mmp_insn_decode, mmp_symbol("insn_decode"));
+	for (i = 0; i < ARRAY_SIZE(layouts); i++)
+		mmp_layout(layouts[i].structure, layouts[i].member, add_member);
+	add_functions();
+	for (i = 0; i < ARRAY_SIZE(mmp_tested_kernels); i++)
+		if (mmp_tested_kernels[i].fingerprint == mmp_fingerprint)
+			mmp_tested = mmp_tested_kernels[i].release;
+	if (mmp_tested || untested)
+		return 0;
+	snprintf(reason, size, "not tried on this build (fingerprint %016llx); %s", mmp_fingerprint,
+		 "load the module with untested=1 to try it");
+	return -EOPNOTSUPP;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Is this a build of the kernel that somebody has tried? */
+#ifndef MMPOLICY_FINGERPRINT_H
+#define MMPOLICY_FINGERPRINT_H
+
+#include <linux/types.h>
+
+/**
+ * mmp_fingerprint_check - has this build been tried?
+ * @reason: why not
+ * @size: of that
+ *
+ * Context: as mmp_prototype(); once.
+ * Return: 0 or -EOPNOTSUPP.
+ */
+int mmp_fingerprint_check(char *reason, size_t size);
+
+#endif /* MMPOLICY_FINGERPRINT_H */

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The list of kernel functions that call the module while a point is enabled, for sysfs. */
+#include <linux/kernel.h>
+
+#include "direct.h"
+
+static struct mmp_function functions[32];
+static enum mm_policy_point looking_for;
+static int nr_functions;
+
+/* Functions that are noted from now on belong to @point. */
+void mmp_functions_begin(enum mm_policy_point point)
+{
+	looking_for = point;
+}
+
+void mmp_functions_add(const char *name)
+{
+	if (!WARN_ON(nr_functions == ARRAY_SIZE(functions)))
+		functions[nr_functions++] = (struct mmp_function){ looking_for, name };
+}
+
+/* The point cannot be had, so the functions that were noted for it are dropped. */
+void mmp_functions_drop(void)
+{
+	while (nr_functions && functions[nr_functions - 1].point == looking_for)
+		nr_functions--;
+}
+
+const struct mmp_function *mmp_provider_functions(int *nr)
+{
+	*nr = nr_functions;
+	return functions;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The builds of the kernel that the point anon_order was tried on without the hooks, and
+ * which of tests/guest were run there. How to add one: docs/testing.md, "Another kernel".
+ */
+#ifndef MMPOLICY_TESTED_H
+#define MMPOLICY_TESTED_H
+
+#include <linux/types.h>
+
+static const struct {
+	u64 fingerprint;
+	const char *release;
+} mmp_tested_kernels[] = {
+	/* test_stock_fingerprint.py; of test_stock_closed.py, others at the same functions */
+	{ 0x55dfc8b5ab903087, "6.12.117+deb12-cloud-amd64" },
+	/* test_stock_fingerprint.py; of test_stock_kernel.py, neighbours and each way of ending */
+	{ 0x5bf701817b307752, "6.12.117+deb12-amd64" },
+	/* test_stock_fingerprint.py, and ftrace's sysctl of test_stock_closed.py */
+	{ 0x97f039e91f71a0fd, "7.3.4+deb13-cloud-amd64" },
+};
+
+#endif /* MMPOLICY_TESTED_H */

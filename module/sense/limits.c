@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * File pages of cgroups that are near their limit: reclaim would take them first. Each
+ * cgroup counts only its own, so a worker adds up those of all below, ten times a second.
+ * A fault looks the sum up.
+ */
+#include <linux/cgroup.h>
+#include <linux/memcontrol.h>
+#include <linux/workqueue.h>
+#include <linux/xarray.h>
+
+#include "../mmpolicy.h"
+#include "limits.h"
+
+#define WALK_INTERVAL	(HZ / 10)
+/* A walk that takes long comes less often: it may take this part of a CPU. */
+#define WALK_SHARE	32
+#define MOST_INTERVAL	(HZ / 2)
+/* Cgroups farther below are not counted. */
+#define LEVELS		32
+/* Cgroups that are looked at before others get the CPU. */
+#define AT_ONCE		64
+/* In an entry of @file_pages, below the number of pages: of which walk it is. */
+#define WALK_BITS	8
+
+static void limits_walk(struct work_struct *work);
+static DECLARE_DELAYED_WORK(walker, limits_walk);
+static DEFINE_XARRAY(file_pages);	/* by mmp_memcg_slot() */
+static unsigned long walked;		/* when the last walk ended, in jiffies */
+static unsigned int most_asked;		/* of what mmp_limits_asked() was told */
+
+/**
+ * mmp_limit_of - how many pages a cgroup may have
+ * @memcg: which
+ *
+ * Return: the number; %PAGE_COUNTER_MAX without a limit.
+ */
+unsigned long mmp_limit_of(const struct mem_cgroup *memcg)
+{
+	return min(READ_ONCE(memcg->memory.max), READ_ONCE(memcg->memory.high));
+}
+
+/**
+ * mmp_limits_asked - what comes to be asked of cgroups
+ * @enough: memory is short where less is available, in 1/1000
+ */
+void mmp_limits_asked(unsigned int enough)
+{
+	if (unlikely(enough > READ_ONCE(most_asked)))
+		WRITE_ONCE(most_asked, enough);
+}
+
+/**
+ * mmp_limits_file_pages - file pages in a cgroup and all below it
+ * @memcg: which
+ *
+ * Context: RCU read side.
+ * Return: as of the last walk; 0 where that is too long ago, or the limit far away.
+ */
+unsigned long mmp_limits_file_pages(struct mem_cgroup *memcg)
+{
+	void *entry;
+
+	if (jiffies - READ_ONCE(walked) > msecs_to_jiffies(MMP_STALE_MS))
+		return 0;
+	entry = xa_load(&file_pages, mmp_memcg_slot(memcg));
+	return entry ? xa_to_value(entry) >> WALK_BITS : 0;
+}
+
+/* With generations (MGLRU), lru_zone_size does not change; what is counted may lag behind. */
+static unsigned long limits_generations(const struct mem_cgroup_per_node *node, int zone)
+{
+	unsigned long pages = 0;
+#ifdef CONFIG_LRU_GEN
+	int gen;
+
+	for (gen = 0; gen < MAX_NR_GENS; gen++)
+		pages += max(READ_ONCE(node->lruvec.lrugen.nr_pages[gen][LRU_GEN_FILE][zone]), 0L);
+#endif
+	return pages;
+}
+
+/* The file pages of a cgroup without those below. */
+static unsigned long limits_own_pages(const struct mem_cgroup *memcg)
+{
+	unsigned long pages = 0;
+	int nid, zone;
+
+	for_each_online_node(nid) {
+		const struct mem_cgroup_per_node *node = memcg->nodeinfo[nid];
+
+		for (zone = 0; zone < MAX_NR_ZONES; zone++)
+			pages += READ_ONCE(node->lru_zone_size[zone][LRU_ACTIVE_FILE]) +
+				 READ_ONCE(node->lru_zone_size[zone][LRU_INACTIVE_FILE]) +
+				 limits_generations(node, zone);
+	}
+	return pages;
+}
+
+/* Is so little left that file pages count, or soon will? */
+static bool limits_is_near(struct mem_cgroup *memcg)
+{
+	unsigned long limit = mmp_limit_of(memcg), used = page_counter_read(&memcg->memory);
+
+	return limit != PAGE_COUNTER_MAX &&
+	       mmp_share(limit - min(used, limit), limit) < 2 * READ_ONCE(most_asked);
+}
+
+/**
+ * struct walk - where a walk is
+ * @level: of the cgroup, from 0
+ * @near: a bit for each level above, and for this one, that is near its limit
+ * @number: of the walk
+ * @pages: at each level, file pages so far
+ */
+struct walk {
+	unsigned int level;
+	u32 near;
+	u8 number;
+	unsigned long pages[LEVELS];
+};
+
+static void limits_enter(struct walk *walk, struct cgroup_subsys_state *css)
+{
+	struct mem_cgroup *memcg = mem_cgroup_from_css(css);
+
+	if (limits_is_near(memcg))
+		walk->near |= BIT(walk->level);
+	walk->pages[walk->level] = walk->near ? limits_own_pages(memcg) : 0;
+}
+
+/* Without memory for the entry, there are no file pages. */
+static void limits_leave(struct walk *walk, struct cgroup_subsys_state *css)
+{
+	unsigned long pages = walk->pages[walk->level];
+
+	if (walk->near & BIT(walk->level))
+		xa_store(&file_pages, mmp_memcg_slot(mem_cgroup_from_css(css)),
+			 xa_mk_value(pages << WALK_BITS | walk->number),
+			 GFP_NOWAIT | __GFP_NOWARN);
+	walk->near &= ~BIT(walk->level);
+	if (walk->level)
+		walk->pages[--walk->level] += pages;
+}
+
+/* The next cgroup, parents before children; NULL after the last one. */
+static struct cgroup_subsys_state *limits_next(struct walk *walk,
+					       struct cgroup_subsys_state *css)
+{
+	struct cgroup_subsys_state *next = NULL, *parent;
+
+	if (walk->level < LEVELS - 1)
+		next = list_first_or_null_rcu(&css->children, typeof(*css), sibling);
+	if (next) {
+		walk->level++;
+		return next;
+	}
+	for (; walk->level; css = parent) {
+		parent = css->parent;
+		limits_leave(walk, css);
+		next = list_next_or_null_rcu(&parent->children, &css->sibling, typeof(*css),
+					     sibling);
+		if (next) {
+			walk->level++;
+			return next;
+		}
+	}
+	limits_leave(walk, css);
+	return NULL;
+}
+
+/* Lets others have the CPU. One that ends meanwhile stays in its list. */
+static void limits_rest(struct cgroup_subsys_state *css)
+{
+	if (!css_tryget(css))
+		return;
+	rcu_read_unlock();
+	cond_resched();
+	rcu_read_lock();
+	css_put(css);
+}
+
+/* What a walk has not stored is of cgroups that are gone, or that have more left. */
+static void limits_forget_others(u8 number)
+{
+	unsigned long slot;
+	void *entry;
+
+	xa_for_each(&file_pages, slot, entry)
+		if ((u8)xa_to_value(entry) != number)
+			xa_erase(&file_pages, slot);
+}
+
+static void limits_walk(struct work_struct *work)
+{
+	unsigned long begin = jiffies, interval;
+	struct cgroup_subsys_state *css;
+	static struct walk walk;
+	unsigned int n = 0;
+
+	walk = (struct walk){ .number = walk.number + 1 };
+	rcu_read_lock();
+	/* A worker is in no cgroup but the root. */
+	css = task_css(current, memory_cgrp_id);
+	for (; css; css = limits_next(&walk, css)) {
+		limits_enter(&walk, css);
+		if (!(++n % AT_ONCE))
+			limits_rest(css);
+	}
+	rcu_read_unlock();
+	limits_forget_others(walk.number);
+	WRITE_ONCE(walked, jiffies);
+	interval = clamp((jiffies - begin) * WALK_SHARE, WALK_INTERVAL + 0UL, MOST_INTERVAL + 0UL);
+	queue_delayed_work(mmp_unbound_wq, &walker, interval);
+}
+
+/**
+ * mmp_limits_watch - start or stop looking at cgroups
+ * @on: start?
+ *
+ * Context: may sleep; one at a time.
+ */
+void mmp_limits_watch(bool on)
+{
+	if (mem_cgroup_disabled())
+		return;
+	if (on) {
+		queue_delayed_work(mmp_unbound_wq, &walker, 0);
+		return;
+	}
+	cancel_delayed_work_sync(&walker);
+	xa_destroy(&file_pages);
+	most_asked = 0;
+}

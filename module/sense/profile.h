@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* What a profile is: settings under a name, and counters of what they did. */
+#ifndef MMPOLICY_PROFILE_H
+#define MMPOLICY_PROFILE_H
+
+#include <linux/atomic.h>
+#include <linux/list.h>
+#include <linux/percpu.h>
+#include <linux/rcupdate.h>
+
+#include "../mmpolicy.h"
+
+#define MMP_NAME_SIZE	32	/* of the name of a profile, with the NUL */
+
+struct dentry;
+
+/**
+ * struct mmp_settings - what a profile says, published as a whole
+ * @rcu: frees it after the last reader
+ * @active: the policy of each point
+ * @shadow: the policy that is asked there too, and not obeyed
+ * @values: of all knobs, by slot
+ */
+struct mmp_settings {
+	struct rcu_head rcu;
+	const struct mmp_policy *active[MM_POLICY_POINTS];
+	const struct mmp_policy *shadow[MM_POLICY_POINTS];
+	u32 values[];
+};
+
+/**
+ * struct mmp_stats - what a file with counters shows
+ * @profile: whose
+ * @point: of which point
+ */
+struct mmp_stats {
+	struct mmp_profile *profile;
+	enum mm_policy_point point;
+};
+
+/**
+ * struct mmp_profile - a name for settings
+ * @name: as in sysfs and debugfs
+ * @node: in the list of all profiles; once deleted, in the list of those to be freed
+ * @users: bindings and arms of the experiment that name it
+ * @gone: refuses writes: some of its files are still missing, or it is deleted; under
+ *	mmp_lock
+ * @dirs: its sysfs directories, parents first
+ * @debugfs: its debugfs directory
+ * @stats: what the files there show
+ * @settings: immutable; replaced as a whole
+ * @nodes: for each point, memory of its &mmp_point.node_size for each NUMA node
+ * @counters: of all points, one after the other, and then how long faults took
+ */
+struct mmp_profile {
+	char name[MMP_NAME_SIZE];
+	struct list_head node;
+	atomic_t users;
+	bool gone;
+	struct list_head dirs;
+	struct dentry *debugfs;
+	struct mmp_stats stats[MM_POLICY_POINTS];
+	struct mmp_settings __rcu *settings;
+	void *nodes[MM_POLICY_POINTS];
+	u64 __percpu *counters;
+};
+
+extern struct mmp_profile mmp_default;
+
+/* How many counters all points have together; set at load. Those of faults follow. */
+extern unsigned int mmp_nr_counters;
+
+/* The counters of a point. */
+static inline u64 __percpu *mmp_counters(const struct mmp_profile *profile,
+					 const struct mmp_point *point)
+{
+	return profile->counters + point->first_counter;
+}
+
+#define MMP_STOCK	0	/* counter of points that count what no policy decides */
+
+/**
+ * mmp_count - add to a counter of a point
+ * @profile: who decided
+ * @point: the point
+ * @counter: index into its counters
+ * @n: how much
+ */
+static inline void mmp_count(const struct mmp_profile *profile,
+			     const struct mmp_point *point,
+			     unsigned int counter, u64 n)
+{
+	this_cpu_add(mmp_counters(profile, point)[counter], n);
+}
+
+#endif /* MMPOLICY_PROFILE_H */

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * For tests alone: what bugs of others do to ftrace. With kill=1, ftrace turns itself off,
+ * as it does where it finds that something is wrong. With unpatch=FUNCTION, a NOP stands
+ * where the function calls others, until this module goes; meanwhile nobody may patch it.
+ * With change=FUNCTION, its next instruction is another one so long; nobody may call it.
+ */
+#include <linux/io.h>
+#include <linux/kprobes.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/static_call.h>
+#include <linux/stop_machine.h>
+#include <linux/vmalloc.h>
+#include <asm/ibt.h>
+
+static bool kill;
+module_param(kill, bool, 0);
+static char *unpatch;
+module_param(unpatch, charp, 0);
+
+static char *change;
+module_param(change, charp, 0);
+
+static const u8 nop[MCOUNT_INSN_SIZE] = { BYTES_NOP5 };
+static u8 was[MCOUNT_INSN_SIZE + 1], is[MCOUNT_INSN_SIZE + 1];
+static u8 *site;	/* where the function calls others; in a page that can be written */
+
+static void nothing(void)
+{
+}
+
+DEFINE_STATIC_CALL(meddle_ftrace_kill, nothing);
+
+static void *meddle_find(const char *name)
+{
+	struct kprobe probe = { .symbol_name = name, .flags = KPROBE_FLAG_DISABLED };
+
+	if (!register_kprobe(&probe))
+		unregister_kprobe(&probe);
+	return probe.addr;
+}
+
+/* A kprobe of a function is already behind ENDBR, so there the call is. */
+static u8 *meddle_writable(const char *function)
+{
+	unsigned long address = (unsigned long)meddle_find(function);
+	struct page *page = pfn_to_page(PHYS_PFN(__pa_symbol(address)));
+	u8 *alias;
+
+	if (!address)
+		return NULL;
+	alias = vmap(&page, 1, VM_MAP, PAGE_KERNEL);
+	return alias ? alias + offset_in_page(address) : NULL;
+}
+
+static int meddle_write(void *text)
+{
+	memcpy(site, text, sizeof(was));
+	return 0;
+}
+
+static int __init meddle_init(void)
+{
+	void *found = meddle_find("ftrace_kill");
+
+	if (kill) {
+		if (!found)
+			return -ENOENT;
+		static_call_update(meddle_ftrace_kill, found);
+		static_call(meddle_ftrace_kill)();
+	}
+	if (!unpatch && !change)
+		return 0;
+	site = meddle_writable(unpatch ?: change);
+	if (!site)
+		return -ENOENT;
+	memcpy(was, site, sizeof(was));
+	memcpy(is, site, sizeof(is));
+	if (unpatch)
+		memcpy(is, nop, sizeof(nop));
+	else
+		is[MCOUNT_INSN_SIZE] ^= 1;
+	return stop_machine(meddle_write, is, NULL);
+}
+module_init(meddle_init);
+
+static void __exit meddle_exit(void)
+{
+	if (!site)
+		return;
+	stop_machine(meddle_write, was, NULL);
+	vunmap((void *)((unsigned long)site & PAGE_MASK));
+}
+module_exit(meddle_exit);
+
+MODULE_DESCRIPTION("Trouble for ftrace, for tests of mmpolicy");
+MODULE_LICENSE("GPL");
