@@ -31,6 +31,8 @@ STATUS = {
     6: "verify: the state is not what the manifest says.",
     7: "ab report: the experiment is inconclusive. recommend: too little was seen.",
     8: "ab report: the treatment is worse, or was stopped for harm.",
+    9: "An experiment runs, which the change would end.",
+    70: "A fault of this command.",
 }
 FILES = {
     "/etc/mmpolicy/*.toml": "Manifests that mmpolicy.service applies at boot.",

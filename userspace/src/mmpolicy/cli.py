@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The `mmpolicy` command: its options, and the verbs it has."""
 
+import os
+
 import click
 
 from mmpolicy import __version__
@@ -8,40 +10,63 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.verbs.group import Verbs
 
-# The file in verbs/ that has it; it is imported when the verb is asked for.
-VERBS = {
-    "status": "status",
-    "doctor": "diagnose",
-    "load": "module",
-    "unload": "module",
-    "list": "look",
-    "show": "look",
-    "set": "settings",
-    "reset": "settings",
-    "profile": "profile",
-    "bind": "bind",
-    "unbind": "bind",
-    "lease": "lease",
-    "apply": "apply",
-    "save": "apply",
-    "diff": "apply",
-    "verify": "apply",
-    "revert": "history",
-    "log": "history",
-    "stats": "stats",
-    "watch": "stats",
-    "export": "export",
-    "host": "evidence",
-    "map": "memory_map",
-    "explain": "explain",
-    "recommend": "explain",
-    "ab": "ab",
+# Verbs by what they are for. Each has the file in verbs/ that has it, which is imported when the
+# verb is asked for.
+GROUPS = {
+    "Look": {
+        "status": "status",
+        "list": "look",
+        "show": "look",
+        "stats": "stats",
+        "watch": "stats",
+        "explain": "explain",
+        "recommend": "explain",
+        "log": "history",
+        "export": "export",
+    },
+    "Also without the module": {
+        "doctor": "diagnose",
+        "host": "evidence",
+        "top": "top",
+        "map": "memory_map",
+        "trim": "trim",
+    },
+    "Change": {
+        "set": "settings",
+        "profile": "profile",
+        "bind": "bind",
+        "unbind": "bind",
+        "lease": "lease",
+    },
+    "Go back": {
+        "reset": "settings",
+        "revert": "history",
+    },
+    "The state as a whole": {
+        "apply": "apply",
+        "save": "apply",
+        "diff": "apply",
+        "verify": "apply",
+    },
+    "The module": {
+        "load": "module",
+        "unload": "module",
+    },
+    "Compare settings": {
+        "ab": "ab",
+        "bench": "bench",
+        "calibrate": "calibrate",
+    },
 }
+
+
+if "_MMPOLICY_COMPLETE" in os.environ:
+    import mmpolicy.verbs.completion  # noqa: F401 (knows how bash divides words)
 
 
 @click.group(
     cls=Verbs,
-    verbs=VERBS,
+    groups=GROUPS,
     context_settings={"help_option_names": ["-h", "--help"]},
     invoke_without_command=True,
 )
@@ -53,11 +78,17 @@ def main(ctx: click.Context, root: str) -> None:
 
     Without a verb it runs `mmpolicy status`.
 
+    Back to stock at once: `mmpolicy reset`. Where the command does not start:
+
+    \b
+    echo 1 >/sys/kernel/mmpolicy/reset
+
     \b
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the kernel lacks the module,
     a hook or a feature, 4 no permission, 5 the kernel refused the value,
     6 drift found by verify, 7 the experiment is inconclusive, 8 its treatment
-    is worse.
+    is worse, 9 an experiment is in the way, 70 a fault of this command,
+    128 and more ended by a signal.
     """
     if ctx.obj is None:
         ctx.obj = Host(Tree(root))

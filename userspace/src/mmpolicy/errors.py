@@ -23,13 +23,17 @@ class Exit(IntEnum):
     DRIFT = 6  # verify: the state is not what the manifest says
     INCONCLUSIVE = 7  # the samples of an experiment tell neither one nor the other
     WORSE = 8  # the treatment of an experiment was found to be worse, or was stopped for harm
+    EXPERIMENT = 9  # an experiment runs, which the change would end
+    INTERNAL = 70  # a fault of this command
 
 
 class Error(click.ClickException):
     """A failure with its exit code and the next step for the user."""
 
+    half = False  # is some of the change still there?
+
     def __init__(
-        self, message: str, code: Exit, next_step: str, number: int = 0, path: str = ""
+        self, message: str, code: int, next_step: str, number: int = 0, path: str = ""
     ) -> None:
         super().__init__(message)
         self.exit_code = int(code)

@@ -12,7 +12,9 @@ import click
 Lines = Iterable[str] | Callable[[], Iterable[str]]
 
 JSON_VERSION = 1
-WIDE = 10_000  # columns: a table is never cut, the terminal may wrap it
+WIDE = 10_000  # columns: what reads a pipe finds a row in a line
+GAP = "  "  # between columns
+LEAST = 30  # columns for a text that goes on in its place
 
 
 def coloured() -> bool:
@@ -25,23 +27,69 @@ def paint(text: str, colour: str) -> str:
     return click.style(text, fg=colour) if coloured() else text
 
 
+def columns() -> int:
+    """Return how wide a line may be: as the terminal is, and of any width without one."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or WIDE
+    except OSError:  # a pipe, a file
+        return WIDE
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Return lines with the columns aligned."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    return [line for block in blocks(header, rows) for line in block]
 
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
-    for name in header:
-        grid.add_column(Text(name), no_wrap=True)
-    for row in rows:
-        grid.add_row(*(Text.from_ansi(str(cell)) for cell in row))
-    console = Console(
-        width=WIDE, force_terminal=coloured(), color_system="standard" if coloured() else None
-    )
-    with console.capture() as capture:
-        console.print(grid)
-    return [line.rstrip() for line in capture.get().splitlines()]
+
+def blocks(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[list[str]]:
+    """Return the lines of the header and of each row, with the columns aligned.
+
+    Where the terminal is too narrow, the last column goes on in its place, broken between words.
+    If there is too little room for that, the last columns stand below their row. No text is left
+    out.
+    """
+    texts = [list(header), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(_width(row[at]) for row in texts) for at in range(len(header))]
+    beside, room = len(widths), columns()
+    before = sum(widths[:-1]) + len(GAP) * len(widths[:-1])
+    if before + widths[-1] > room >= before + LEAST:
+        return [_hanging(row, widths, before) for row in texts]
+    while beside > 1 and sum(widths[:beside]) + len(GAP) * (beside - 1) > room:
+        beside -= 1
+    return [_block(row[:beside], row[beside:], widths) for row in texts]
+
+
+def _hanging(row: list[str], widths: list[int], before: int) -> list[str]:
+    line = _padded(_line(row[:-1], widths), before)
+    first, *others = wrapped(row[-1], " " * before, "") or [line]
+    return [(line + first[before:]).rstrip(), *others]
+
+
+def _block(beside: list[str], below: list[str], widths: list[int]) -> list[str]:
+    line, rest = _line(beside, widths), GAP.join(filter(None, below))
+    return [line] * bool(line) + (wrapped(rest) if rest.strip("- ") else [])
+
+
+def _line(cells: list[str], widths: list[int]) -> str:
+    pairs = zip(cells, widths, strict=False)
+    return GAP.join(_padded(text, width) for text, width in pairs).rstrip()
+
+
+def _padded(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))
+
+
+def _width(text: str) -> int:
+    return len(click.unstyle(text))
+
+
+def wrapped(text: str, indent: str = "    ", hanging: str = "  ") -> list[str]:
+    """Return text in lines that fit, broken between words, and indented."""
+    import textwrap
+
+    return textwrap.wrap(
+        text, columns(), initial_indent=indent, subsequent_indent=indent + hanging,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def show_live(frames: Iterator[list[str]]) -> None:
@@ -82,10 +130,3 @@ def emit(command: str, want_json: bool, data: dict[str, Any], lines: Lines) -> N
 def emit_error(command: str, error: dict[str, Any]) -> None:
     """Print an error as JSON, on standard error."""
     click.echo(as_json(command, {"error": error}), err=True)
-
-
-def emit_plan(command: str, want_json: bool, plan: Iterable[tuple[str, str]]) -> None:
-    """Print the writes that a dry run leaves out."""
-    writes = [{"path": path, "value": value} for path, value in plan]
-    data = {"dry_run": True, "writes": writes}
-    emit(command, want_json, data, [f"{write['path']} <- {write['value']}" for write in writes])

@@ -11,7 +11,6 @@ from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.knobs import Values, check_value, find_knobs, no_knob
 
 STOCK = "stock"
-PROFILES = {"control": "ab-control", "treatment": "ab-treatment"}
 
 Settings = dict[Setting, str]  # as if they were of the default profile
 

@@ -8,6 +8,7 @@ the effect. Two signs of it can be seen: some of the effect is still there in th
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import log1p
 from typing import Any
 
 import numpy as np
@@ -97,4 +98,7 @@ def _halves(
     if any(known != scale for known, _ in found):
         return None
     early, late = (np.asarray(each) for _, each in found)
-    return float(early.mean()), float(late.mean()), growth_p(early, late, seed)
+    means = [float(each.mean()) for each in (early, late)]
+    if scale == "totals":
+        means = [log1p(max(mean, -0.99)) for mean in means]
+    return means[0], means[1], growth_p(early, late, seed)

@@ -3,19 +3,21 @@
 
 from collections.abc import Iterator
 
-from mmpolicy.ab.arms import PROFILES, Settings
+from mmpolicy.ab.arms import Settings
 from mmpolicy.ab.design import Block
 from mmpolicy.ab.knobs import Knobs
-from mmpolicy.ab.lab import Lab
+from mmpolicy.ab.policy_arms import PolicyArms
 from mmpolicy.ab.scope import Scope
+from mmpolicy.control.experiment import PROFILES
 from mmpolicy.control.keys import DEFAULT
 from mmpolicy.host.knobs import names_of
+from mmpolicy.host.step import Step
 
 
 class Changes:
     """What a run needs of both."""
 
-    def __init__(self, policies: Lab | None, knobs: Knobs) -> None:
+    def __init__(self, policies: PolicyArms | None, knobs: Knobs) -> None:
         self.policies = policies
         self.knobs = knobs
         self.lease_ms = int(knobs.lease_s * 1000)
@@ -42,10 +44,9 @@ class Changes:
         of_kernel = self.knobs.arms[arm].items()
         return of_policies | {names_of(path)[0]: value for path, value in of_kernel}
 
-    def rehearsal(self, unit: str) -> Iterator[tuple[str, str]]:
-        """Yield path and value of the writes that begin the experiment."""
-        for write in self.policies.rehearsal(unit) if self.policies else ():
-            yield write.path, write.value
+    def rehearsal(self, unit: str) -> Iterator[Step]:
+        """Yield the writes that begin the experiment."""
+        yield from self.policies.rehearsal(unit) if self.policies else ()
         yield from self.knobs.rehearsal()
 
     def set_up(self, unit: str) -> None:

@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import TextIO
 
-from mmpolicy.ab.lab import StoppedError
+from mmpolicy.ab.policy_arms import StoppedError
 
 POLL_S = 0.2  # what goes on meanwhile is looked at this often
 
@@ -23,9 +23,17 @@ class Commands:
     limit_s: float
     tick: Callable[[], None]  # lease and guards go on meanwhile
 
-    def number(self, command: str) -> float:
-        """Return the number that a command prints last."""
-        words = self.run(command).split()
+    def numbers(self, commands: Sequence[str]) -> list[float]:
+        """Return the number that each command prints last; all of them run at once."""
+        with ExitStack() as stack:
+            begun = [stack.enter_context(self._begun(command)) for command in commands]
+            return [
+                self._number(command, self._end(command, *each))
+                for command, each in zip(commands, begun, strict=True)
+            ]
+
+    def _number(self, command: str, text: str) -> float:
+        words = text.split()
         try:
             return float(words[-1])
         except (IndexError, ValueError):
@@ -34,10 +42,21 @@ class Commands:
 
     def run(self, command: str) -> str:
         """Return what a command prints."""
-        with tempfile.TemporaryFile("w+") as output, self._started(command, output) as process:
-            self._wait(command, process)
-            output.seek(0)
-            text = output.read()
+        with self._begun(command) as begun:
+            return self._end(command, *begun)
+
+    @contextmanager
+    def _begun(self, command: str) -> Iterator[tuple[TextIO, subprocess.Popen[bytes]]]:
+        with (
+            tempfile.TemporaryFile("w+", errors="replace") as output,
+            self._started(command, output) as process,
+        ):
+            yield output, process
+
+    def _end(self, command: str, output: TextIO, process: subprocess.Popen[bytes]) -> str:
+        self._wait(command, process)
+        output.seek(0)
+        text = output.read()
         if process.returncode:
             raise StoppedError("failed", f"'{command}' ended with status {process.returncode}")
         return text

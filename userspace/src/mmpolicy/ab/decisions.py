@@ -3,9 +3,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from mmpolicy.ab.arms import PROFILES, Settings
+from mmpolicy.ab.arms import Settings
 from mmpolicy.ab.metrics import TIMES
 from mmpolicy.control.counters import COUNTERS, read_counters
+from mmpolicy.control.experiment import PROFILES
 from mmpolicy.control.keys import DEFAULT
 from mmpolicy.host.files import Tree
 

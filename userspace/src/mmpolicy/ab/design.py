@@ -17,6 +17,8 @@ POWER = 0.8  # chance of a finding where there is something to find
 DIRTY = 0.01  # p, corrected for all metrics, below which the A/A phase counts as not equal
 MAX_SEED = 2**63
 
+Pairs = list[tuple[float, float]]  # (control, treatment)
+
 
 class Block(NamedTuple):
     """A stretch of time with one setting."""
@@ -79,10 +81,51 @@ def least_pairs(metrics: int, level: float = ALPHA) -> int:
 
 
 def differences(pairs: Sequence[tuple[float, float]]) -> tuple[str, list[float]]:
-    """Return scale and treatment - control of each pair: of logarithms where all are above 0."""
-    if all(value > 0 for pair in pairs for value in pair):
+    """Return scale and treatment - control of each pair.
+
+    ratio: of logarithms, where all values are above 0. totals: where some are 0, as shares of
+    the mean of all values, which knows no arms. difference: where any value is below 0.
+    """
+    sides = list(zip(*pairs, strict=True))
+    if all(value > 0 for side in sides for value in side):
         return "ratio", [log(treatment) - log(control) for control, treatment in pairs]
-    return "difference", [treatment - control for control, treatment in pairs]
+    found = [treatment - control for control, treatment in pairs]
+    if any(value < 0 for side in sides for value in side) or not all(map(sum, sides)):
+        return "difference", found
+    mean = sum(map(sum, sides)) / len(pairs) / 2
+    return "totals", [each / mean for each in found]
+
+
+def log_of_ratio(pairs: Pairs) -> float:
+    """Return the logarithm of the ratio of the totals of both arms."""
+    control, treatment = map(sum, zip(*pairs, strict=True))
+    return log(treatment) - log(control)
+
+
+def at_margin(lower: bool, margin: float) -> float:
+    """Return how many times the control the treatment may be, for a margin in percent."""
+    return 1 + (margin if lower else -margin) / 100
+
+
+def excess(pairs: Pairs, lower: bool, margin: float) -> list[float]:
+    """Return by how much the treatment of each pair is worse than a margin in percent allows."""
+    sign, allowed = 1 if lower else -1, at_margin(lower, margin)
+    scale, d = differences(pairs)
+    if scale == "ratio":
+        return [sign * (each - log(allowed)) for each in d]
+    return [sign * (treatment - control * allowed) for control, treatment in pairs]
+
+
+def pairs_by_size(d: Sequence[float], percent: float, metrics: int = 1) -> int:
+    """Return how many pairs find a change by percent with 80 % probability, by |d| alone.
+
+    The test tosses the signs of d anew and keeps the sizes, so whoever looks at sizes alone
+    may decide on them when to end, and the test stays exact. d: of pairs so far, relative.
+    """
+    z, effect = NormalDist().inv_cdf(1 - ALPHA / 2 / metrics), log1p(percent / 100)
+    size = sqrt(sum(each * each for each in d) / len(d))
+    ratio = size * (z + NormalDist().inv_cdf(POWER)) / effect
+    return max(ceil(ratio**2 + z**2 / 2), least_pairs(metrics) + 2)
 
 
 def in_percent(effect: float) -> float:

@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isfinite, nan
 
 import click
 
@@ -28,26 +29,38 @@ class Guard:
     @classmethod
     def parse(cls, text: str) -> "Guard":
         """Return the guard that the text describes, else a usage error."""
-        found = re.fullmatch(r"(.+?)\s*(<=|>=|<|>)\s*(-?[\d.]+(?:e-?\d+)?)", text.strip())
-        if not found:
+        found = re.fullmatch(r"(.+?)\s*(<=|>=|<|>)\s*(\S+)", text.strip())
+        try:
+            limit = float(found[3]) if found else nan
+        except ValueError:
+            limit = nan
+        if not found or not isfinite(limit):
             raise click.UsageError(f"guard '{text}' is not of the form METRIC < NUMBER")
         metric = Metric.parse(found[1])
         if any(isinstance(source, Command) for source in metric.sources()):
             raise click.UsageError(f"guard '{text}': a command is too slow to guard anything")
-        return cls(text.strip(), metric, found[2], float(found[3]))
+        return cls(text.strip(), metric, found[2], limit)
+
+    @property
+    def of_arms(self) -> bool:
+        """Tell if it looks at the arms, which are there only in a run."""
+        return any(isinstance(each, Arm | Units) for each in self.metric.sources())
+
+    @property
+    def momentary(self) -> bool:
+        """Tell if one sample is enough."""
+        return all(each.momentary for each in self.metric.sources())
 
     def broken(self, window: deque[Sample]) -> tuple[float, str] | None:
         """Return the value that breaks it, and the arm if it is of one, else None.
 
         A level is looked at now, all else over the last second.
         """
-        momentary = all(each.momentary for each in self.metric.sources())
-        samples = [window[-1]] if momentary else list(window)
-        of_arms = any(isinstance(each, Arm | Units) for each in self.metric.sources())
+        samples = [window[-1]] if self.momentary else list(window)
         for arm in ARMS:
             value = self.metric.over(samples, arm)
             if value is not None and not OPERATORS[self.sign](value, self.limit):
-                return value, arm if of_arms else ""
+                return value, arm if self.of_arms else ""
         return None
 
 

@@ -13,10 +13,9 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mmpolicy.ab.design import differences
+from mmpolicy.ab.design import Pairs, differences
+from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.report import Report
-from mmpolicy.ab.row import Row
-from mmpolicy.ab.samples import Pairs
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.errors import Exit
 
@@ -39,7 +38,7 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _svg(figure: Figure, text: str) -> Markup:
+def as_element(figure: Figure, text: str) -> Markup:
     """Return the figure as an element of HTML that says to all what it shows."""
     out = StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
@@ -52,9 +51,9 @@ def _labelled(text: str) -> str:
     return f'<svg role="img" aria-label="{escape(text)}"'
 
 
-def forest(rows: Sequence[Row]) -> Markup | None:
+def forest(rows: Sequence[MetricResult]) -> Markup | None:
     """Return effects and intervals of all metrics that are ratios, below each other."""
-    shown = [row for row in rows if row.effect and row.scale == "ratio"]
+    shown = [row for row in rows if row.effect and row.relative]
     if not shown:
         return None
     figure, axes = _figure(8, 0.9 + 0.45 * len(shown))
@@ -65,10 +64,10 @@ def forest(rows: Sequence[Row]) -> Markup | None:
     axes.set_yticks(range(len(shown)), [row.metric.name for row in reversed(shown)])
     axes.set_ylim(-0.6, len(shown) - 0.4)
     axes.set_xlabel("effect of the treatment in %, with 95 % interval; grey: A/A floor")
-    return _svg(figure, "effects with their intervals")
+    return as_element(figure, "effects with their intervals")
 
 
-def _limits(rows: Sequence[Row]) -> tuple[float, float]:
+def _limits(rows: Sequence[MetricResult]) -> tuple[float, float]:
     """Return the ends of the axis: all intervals and 0, but not a floor that dwarfs them."""
     effects = [row.effect for row in rows if row.effect]
     ends = [end for each in effects for end in (each.low, each.estimate, each.high)]
@@ -77,7 +76,7 @@ def _limits(rows: Sequence[Row]) -> tuple[float, float]:
     return min(shown) - margin, max(shown) + margin
 
 
-def _bar(axes: Any, place: int, row: Row) -> None:
+def _bar(axes: Any, place: int, row: MetricResult) -> None:
     effect = row.effect
     if row.noise is not None:
         ends = row.shown(-row.noise), row.shown(row.noise)
@@ -89,7 +88,7 @@ def _bar(axes: Any, place: int, row: Row) -> None:
     axes.plot(row.shown(effect.estimate), place, "o", color=colour)
 
 
-def course(row: Row) -> Markup:
+def course(row: MetricResult) -> Markup:
     """Return the values of both arms, pair by pair, first those of the A/A phase."""
     figure, axes = _figure(8, 2.6)
     pairs = [*row.aa_pairs, *row.pairs]
@@ -104,17 +103,18 @@ def course(row: Row) -> Markup:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel(row.metric.name)
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
-    return _svg(figure, f"values of {row.metric.name} in both arms")
+    return as_element(figure, f"values of {row.metric.name} in both arms")
 
 
-def scatter(row: Row) -> Markup:
+def scatter(row: MetricResult) -> Markup:
     """Return the differences of the pairs, with the interval of their mean."""
     figure, axes = _figure(8, 1.6)
     phases: list[tuple[str, Pairs]] = [("A/A", row.aa_pairs), ("A/B", row.pairs)]
     names = [name for name, pairs in phases if pairs]
     for place, (_, pairs) in enumerate(phase for phase in phases if phase[1]):
         scale, found = differences(pairs)
-        values = [row.shown(value) if scale == row.scale else value for value in found]
+        values = [100 * value if scale == "totals" else value for value in found]
+        values = [row.shown(value) for value in found] if scale == "ratio" else values
         axes.plot(values, [place] * len(values), "|", color=GREY, markersize=14)
     if row.effect and isfinite(row.effect.low):
         ends = [row.shown(row.effect.low), row.shown(row.effect.high)]
@@ -122,11 +122,11 @@ def scatter(row: Row) -> Markup:
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.7, len(names) - 0.3)
-    axes.set_xlabel(f"treatment against control of each pair{' in %' * (row.scale == 'ratio')}")
-    return _svg(figure, f"differences of the pairs of {row.metric.name}")
+    axes.set_xlabel(f"treatment against control of each pair{' in %' * row.relative}")
+    return as_element(figure, f"differences of the pairs of {row.metric.name}")
 
 
-def _details(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+def _details(rows: Sequence[MetricResult]) -> Iterator[dict[str, Any]]:
     for row in rows:
         plots = [course(row), scatter(row)] if row.pairs or row.aa_pairs else []
         yield {"name": row.metric.name, "verdict": row.verdict(), "plots": plots}
@@ -142,6 +142,7 @@ def page(report: Report) -> str:
         title="{treatment[given]} against {control[given]}".format(**report.header),
         outcome="shown" if report.exit == Exit.DONE else report.exit.name.lower(),
         report=report,
+        facts=report.facts(),
         head=head,
         lines=lines,
     )

@@ -2,13 +2,15 @@
 """Knobs of the kernel that are changed for a time: what they were, and the way back."""
 
 import json
+from collections.abc import Iterator
 
-from mmpolicy.ab.lab import StoppedError
+from mmpolicy.ab.policy_arms import StoppedError
+from mmpolicy.control.experiment import RECOVERY
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import Values, checked, names_of, read_knob, read_knobs
+from mmpolicy.host.step import Step
 
-WILL = "/run/mmpolicy/knobs.json"  # what has to be put back, should nobody be left to do it
 ROUNDS = 3  # a knob may change another one, which is then written again
 
 
@@ -26,21 +28,27 @@ class Keeper:
         self.wanted: Values = {}  # what is about to be written
 
     @classmethod
-    def of_will(cls, tree: Tree) -> "Keeper":
+    def from_recovery_file(cls, tree: Tree) -> "Keeper":
         """Return what somebody has left who was killed."""
         try:
-            will = json.loads(tree.read(WILL))
-            keeper = cls(tree, {each: will["before"][each] for each in checked(will["before"])})
-            keeper.ours = {each: will["ours"][each] for each in keeper.before}
-            keeper.wanted = dict(will["wanted"])
+            kept = json.loads(tree.read(RECOVERY))
+            keeper = cls(tree, {each: kept["before"][each] for each in checked(kept["before"])})
+            keeper.ours = {each: kept["ours"][each] for each in keeper.before}
+            keeper.wanted = dict(kept["wanted"])
         except (ValueError, LookupError, TypeError) as err:
-            text = f"{tree.real(WILL)} is damaged: {err}"
+            text = f"{tree.real(RECOVERY)} is damaged: {err}"
             raise Error(text, Exit.FAILED, "look into it, set the knobs, and remove it") from err
         return keeper
 
-    def _write_will(self) -> None:
-        will = {"before": self.before, "ours": self.ours, "wanted": self.wanted}
-        self.tree.keep(WILL, json.dumps(will))
+    def _write_recovery_file(self) -> None:
+        kept = {"before": self.before, "ours": self.ours, "wanted": self.wanted}
+        self.tree.keep(RECOVERY, json.dumps(kept))
+
+    def rehearsal(self) -> Iterator[Step]:
+        """Yield the writes that put knobs back."""
+        now = self._now()
+        for path, value in self.before.items():
+            yield Step(path, value, now[path], value)
 
     def _now(self) -> Values:
         return {path: read_knob(self.tree, path) for path in sorted(self.before)}
@@ -61,17 +69,17 @@ class Keeper:
             along = {path for path in before if after.get(path, before[path]) != before[path]}
             for path in along - self.before.keys():
                 self.before[path], self.ours[path] = before[path], after[path]
-            self._write_will()
+            self._write_recovery_file()
 
     def go(self, wanted: Values) -> None:
         """Give knobs their values."""
         self.check()
         self.wanted = wanted
-        self._write_will()
+        self._write_recovery_file()
         try:
             failed, others = self._settle(wanted)
         finally:
-            self._write_will()
+            self._write_recovery_file()
         if others:
             raise StoppedError("lost", f"somebody else has set {told(others)}")
         if failed:
@@ -111,8 +119,8 @@ class Keeper:
         said = [err.message for err in failed]
         if others:
             said.append(f"left as somebody else has set it: {told(others)}")
-        if self.tree.exists(WILL):
-            self.tree.drop(WILL)
+        if self.tree.exists(RECOVERY):
+            self.tree.drop(RECOVERY)
         return "; ".join(said)
 
 
@@ -123,7 +131,7 @@ def told(knobs: Values) -> str:
 
 def left_behind(tree: Tree) -> Keeper | None:
     """Return what nobody was left to put back. The caller has the lock of experiments."""
-    return Keeper.of_will(tree) if tree.exists(WILL) else None
+    return Keeper.from_recovery_file(tree) if tree.exists(RECOVERY) else None
 
 
 def put_back(tree: Tree) -> str | None:

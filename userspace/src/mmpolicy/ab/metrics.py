@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
 """What is measured: the grammar of metrics.
 
-A metric is `[NAME=]SOURCE[/s] [/ SOURCE[/s]] [lower|higher]`, for instance
-`vmstat.pgfault/s lower` or `rss=cmd:redis-rss / cgroup:/redis/pids.current`.
+A metric is `[NAME=]SOURCE[/s] [/ SOURCE[/s]] [lower|higher [guard PERCENT%]]`, for instance
+`vmstat.pgfault/s lower` or `rss=cmd:redis-rss / cgroup:/redis/pids.current`. With p99(),
+max() or spread() around it, it is about the samples of a block and not about their mean.
 """
 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from statistics import stdev
 
 import click
 
@@ -30,6 +34,9 @@ FORMS = (
     "vmstat.KEY, psi.RESOURCE.KEY, thp.FILE, cgroup:PATH/FILE[:KEY], arm.POINT.COUNTER, cmd:COMMAND"
 )
 TIMES = "fault_ns"
+
+# What else to take of the samples of a block than their mean.
+OF_SAMPLES = r"(p\d\d?|max|spread)\((.+)\)"
 
 Make = Callable[[str, bool, re.Match[str]], Source]
 
@@ -80,30 +87,70 @@ class Metric:
     top: Source
     bottom: Source | None = None
     better: str = ""  # lower, higher or not said
+    margin: float = 0.0  # percent by which a guard may be worse; 0: that of the run
+    guard: bool = False  # is it only to be no worse? Else it is what the run is for
+    of: str = ""  # the samples of a block: pNN, max, spread; else their mean
 
     @classmethod
     def parse(cls, text: str) -> "Metric":
         """Return the metric that the text describes, else a usage error."""
         body, better = text.strip(), ""
+        role = re.search(r" guard(?: +(\d+(?:\.\d+)?) ?%?)?$", body)
+        margin = float(role[1]) if role and role[1] else 0.0
+        body = body[: role.start()].rstrip() if role else body
         if body.endswith((" lower", " higher")):
             body, _, better = body.rpartition(" ")
         named = re.match(r"([\w.-]+)=", body)
         name, body = (named[1], body[named.end() :]) if named else (body, body)
+        if role and not better:
+            raise click.UsageError(f"'{text}': a guard has to say what is better, lower or higher")
+        if not 0 <= margin < 100:
+            raise click.UsageError(f"'{text}': the margin of a guard is below 100 %")
+        inside = re.fullmatch(OF_SAMPLES, body, re.DOTALL)
+        of, body = (inside[1], inside[2]) if inside else ("", body)
         top, slash, bottom = body.partition(" / ") if "cmd:" not in body else (body, "", "")
         below = parse_source(bottom.strip()) if slash else None
-        return cls(text.strip(), name, parse_source(top.strip()), below, better)
+        return cls(
+            text.strip(), name, parse_source(top.strip()), below, better, margin, bool(role), of
+        )
 
     def sources(self) -> tuple[Source, ...]:
         """Return its one or two sources."""
         return (self.top, self.bottom) if self.bottom else (self.top,)
 
+    @property
+    def averaged(self) -> bool:
+        """Tell if a source of it is a moving average."""
+        return any(each.averaged for each in self.sources())
+
+    @property
+    def momentary(self) -> bool:
+        """Tell if one sample is enough to know it, so that a longer block changes nothing."""
+        return all(each.momentary for each in self.sources())
+
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
         """Return its value over a stretch of time; None where there is none."""
+        if not self.of:
+            return self._plain(window, arm)
+        parts = [[each] for each in window] if self.momentary else pairwise(window)
+        values = [self._plain(part, arm) for part in parts]
+        known = [value for value in values if value is not None]
+        return of_samples(known, self.of) if len(known) == len(values) > 1 else None
+
+    def _plain(self, window: Sequence[Sample], arm: str) -> float | None:
         value = self.top.over(window, arm)
         if self.bottom is None or value is None:
             return value
         below = self.bottom.over(window, arm)
         return value / below if below else None
+
+
+def of_samples(values: Sequence[float], of: str) -> float:
+    """Return a percentile (nearest rank), the maximum or the standard deviation of samples."""
+    if of == "spread":
+        return stdev(values)
+    rank = 1.0 if of == "max" else int(of.removeprefix("p")) / 100
+    return sorted(values)[max(ceil(rank * len(values)), 1) - 1]
 
 
 def all_sources(metrics: Iterable[Metric]) -> list[Source]:

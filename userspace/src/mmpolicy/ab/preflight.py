@@ -1,23 +1,32 @@
 # SPDX-License-Identifier: GPL-2.0
 """What can be known to be wrong before anything is changed."""
 
+import re
+import subprocess
+from collections import Counter
 from collections.abc import Sequence
 
 import click
 
-from mmpolicy.ab.guards import Guard
+from mmpolicy.ab.commands import POLL_S
+from mmpolicy.ab.guards import WINDOW_S, Guard, Watch
 from mmpolicy.ab.metrics import Metric, all_sources
-from mmpolicy.ab.sources import Arm, ArmTimes, CgroupFile, Reader, Source, Units
+from mmpolicy.ab.sources import Arm, ArmTimes, CgroupFile, Command, Reader, Source, Units
 from mmpolicy.control.counters import read_counters
 from mmpolicy.control.keys import DEFAULT
-from mmpolicy.errors import pick
+from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
 
 
 def check_sources(
     tree: Tree, metrics: Sequence[Metric], guards: Sequence[Guard], design: str
 ) -> None:
     """Refuse what cannot be read, and what would not mean what it seems to."""
+    for name, count in Counter(metric.name for metric in metrics).items():
+        if count > 1:
+            text = f"{count} metrics have the name '{name}'"
+            raise Error(text, Exit.USAGE, "give each a name of its own: NAME=SOURCE")
     sources = all_sources([*metrics, *(guard.metric for guard in guards)])
     for each in sources:
         if isinstance(each, Arm):
@@ -37,12 +46,49 @@ def _check_counter(tree: Tree, source: Arm) -> None:
 
 
 def _check_meaning(source: Source, design: str) -> None:
-    if isinstance(source, CgroupFile) and source.only_rises and not source.rate:
+    if source.averaged:
+        total = f"{source.text.rpartition('avg')[0]}total/s"
+        text = f"'{source.text}' is a moving average, in which the blocks before are still there"
+        raise click.UsageError(f"{text}: take {total}; a guard may have it")
+    if isinstance(source, CgroupFile) and source.counts and not source.rate:
         text = f"'{source.text}' only rises, so that its mean says nothing"
         raise click.UsageError(f"{text}: take {source.text}/s")
     if design == "split" and not isinstance(source, Arm | Units):
         text = f"'{source.text}' is of the whole host, where both arms run at once"
         raise click.UsageError(f"{text}: take arm.POINT.COUNTER, or --design switchback")
+
+
+def first_look(host: Host, guards: Sequence[Guard]) -> None:
+    """Refuse a run of which a guard is broken already; a rate takes a second to know.
+
+    Guards of the arms are left to the run.
+    """
+    known = [guard for guard in guards if not guard.of_arms]
+    reader = Reader(host.tree, all_sources(guard.metric for guard in known), {})
+    watch, began = Watch(known), host.clock()
+    end = began + (0 if all(guard.momentary for guard in known) else WINDOW_S)
+    while True:
+        broken = watch.look(reader.read(host.clock() - began))
+        if broken:
+            hint = "wait until it holds, or give another guard"
+            raise Error(f"{broken[0]} before the run; nothing was changed", Exit.FAILED, hint)
+        if host.clock() >= end:
+            return
+        host.sleep(POLL_S)
+
+
+def check_commands(metrics: Sequence[Metric], at_switch: str | None) -> None:
+    """Refuse commands that there are not; only the first word of a plain one can be told."""
+    sources = [each for each in all_sources(metrics) if isinstance(each, Command)]
+    for command in [each.command for each in sources] + [at_switch] * bool(at_switch):
+        word = command.split()[0] if command and command.split() else ""
+        if (
+            re.fullmatch(r"[\w./+-]+", word)
+            and subprocess.run(
+                ["sh", "-c", 'command -v -- "$1" >/dev/null', "sh", word], check=False
+            ).returncode
+        ):
+            raise Error(f"no command '{word}'", Exit.USAGE, "give its path, or install it")
 
 
 def wants_times(metrics: Sequence[Metric], guards: Sequence[Guard]) -> bool:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a recording says, in numbers and in plain words."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,11 +9,11 @@ from typing import Any
 from mmpolicy.ab.balance import balance_of
 from mmpolicy.ab.carry import carry_of
 from mmpolicy.ab.design import ALPHA, DIRTY, differences, least_pairs, suggest_pairs
+from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.row import Row
 from mmpolicy.ab.samples import COUNTED, Recording, storable
 from mmpolicy.ab.sources import ARMS
-from mmpolicy.ab.stats import analyse, holm
+from mmpolicy.ab.stats import against, analyse, analyse_anytime, holm
 from mmpolicy.errors import Exit
 from mmpolicy.render import table
 
@@ -22,27 +23,55 @@ HEAD = (
 )  # fmt: skip
 
 
-def _row(recording: Recording, metric: Metric, margin: float, metrics: int) -> Row:
+def _row(recording: Recording, metric: Metric, margin: float, metrics: int) -> MetricResult:
     """Return the analysis of a metric for itself."""
     seed = recording.header["seed"]
-    pairs, aa_pairs = (recording.pairs(metric, phase) for phase in ("ab", "aa"))
-    effect, aa = (analyse(each, seed) if len(each) > 1 else None for each in (pairs, aa_pairs))
-    row = Row(
+    by_pair, aa_pairs = recording.by_pair(metric, "ab"), recording.pairs(metric, "aa")
+    pairs, firsts = list(by_pair.values()), recording.firsts()
+    way = recording.length
+    effect = None
+    if len(pairs) > 1 and way == "anytime":
+        effect = analyse_anytime(pairs, seed)
+    elif len(pairs) > 1:
+        effect = analyse(pairs, seed, [firsts[pair] for pair in by_pair if firsts])
+    complete = recording.end.get("status") == "done"
+    planned = recording.planned if complete else max(by_pair, default=-1) + 1
+    if effect and len(pairs) < planned:
+        effect = against(effect, [*by_pair], planned, seed, way == "anytime")
+    aa = analyse(aa_pairs, seed) if len(aa_pairs) > 1 else None
+    row = MetricResult(
         metric, pairs, aa_pairs, effect, aa, seed, recording.planned, recording.lost(metric),
-        margin=margin, metrics=metrics,
+        places=[*by_pair] if len(pairs) < planned else [],
+        margin=metric.margin or margin, metrics=metrics, length=way,
     )  # fmt: skip
     return replace(row, carry=carry_of(recording, metric, row.scale, seed))
 
 
-def rows_of(recording: Recording, margin: float = 0.0) -> list[Row]:
-    """Return the analysis of each metric, corrected for their number."""
+def rows_of(recording: Recording, margin: float = 0.0) -> list[MetricResult]:
+    """Return the analysis of each metric, corrected for the number of those with its role."""
     metrics = recording.metrics()
-    rows = [_row(recording, metric, margin, len(metrics)) for metric in metrics]
-    corrected = holm([row.effect.p if row.effect else 1.0 for row in rows])
+    number = Counter(metric.guard for metric in metrics)
+    rows = [_row(recording, metric, margin, number[metric.guard]) for metric in metrics]
+    corrected: dict[str, float] = {}
+    for role in number:
+        ps = {row.metric.name: row.effect.p if row.effect else 1.0
+              for row in rows if row.metric.guard == role}  # fmt: skip
+        corrected |= dict(zip(ps, holm([*ps.values()]), strict=True))
+    rows = _carry_corrected(rows)
     aa_corrected = holm([row.aa.p if row.aa else 1.0 for row in rows])
     return [
-        replace(row, corrected=p, aa_corrected=aa)
-        for row, p, aa in zip(rows, corrected, aa_corrected, strict=True)
+        replace(row, corrected=corrected[row.metric.name], aa_corrected=aa)
+        for row, aa in zip(rows, aa_corrected, strict=True)
+    ]
+
+
+def _carry_corrected(rows: list[MetricResult]) -> list[MetricResult]:
+    """Return rows of which the p of both signs of carry-over are corrected for their number."""
+    left = holm([row.carry.share_p for row in rows])
+    halves = holm([row.carry.halves_p for row in rows])
+    return [
+        replace(row, carry=replace(row.carry, share_p=p, halves_p=other))
+        for row, p, other in zip(rows, left, halves, strict=True)
     ]
 
 
@@ -61,7 +90,7 @@ class Report:
         self.rows = rows_of(recording, self.margin)
         self.balance = balance_of(recording)
         self.doubts = list(self._doubts())
-        self.judged = [row for row in self.rows if self.margin and row.metric.better]
+        self.judged = [row for row in self.rows if row.margin and row.metric.better]
 
     @property
     def same(self) -> bool:
@@ -70,16 +99,30 @@ class Report:
 
     @property
     def harmed(self) -> bool:
-        """Tell if a guard broke in a block with the treatment."""
-        end = self.recording.end
-        return end.get("status") == "guard" and end.get("arm") == ARMS[1] and not self.same
+        """Tell if a guard broke in the treatment, and chance does not explain that arm."""
+        return self._stopped_in_treatment and self._by_chance < ALPHA
+
+    @property
+    def _stopped_in_treatment(self) -> bool:
+        return self.recording.stopped_in_treatment and not self.same
+
+    @property
+    def _by_chance(self) -> float:
+        """Return the chance that what breaks as often in both arms breaks in the treatment."""
+        control, treatment = self.recording.exposure()
+        return float(treatment / (control + treatment))
 
     # Why not to believe it
 
     def _doubts(self) -> Iterator[str]:
         """Yield why nothing should be concluded, whatever the numbers are."""
         status = self.recording.end.get("status", "killed")
-        if status != "done":
+        if self._stopped_in_treatment and not self.harmed:
+            yield (
+                f"stopped in the treatment: {self.recording.end['reason']}; what breaks as often "
+                f"in both arms does that there in {100 * self._by_chance:.0f} % of runs"
+            )
+        elif status != "done" and self.recording.length != "anytime":
             reason = self.recording.end.get("reason", "the file has no end")
             yield f"the run did not go to its planned end: {status}, {reason}"
         if self.balance.broken:
@@ -87,6 +130,10 @@ class Report:
             yield f"{text}; find out why before you believe anything"
         if self.header["design"] == "split" and not any(self.recording.units()):
             yield "no unit took part in either arm"
+        averages = [each.metric.name for each in self.rows if each.metric.averaged]
+        if averages:
+            text = f"a moving average has the blocks before in it: {', '.join(averages)}"
+            yield f"{text}; take the total, such as psi.memory.full.total/s"
         idle = self.recording.idle()
         if idle:
             yield f"no decision was taken in {' and '.join(idle)}: nothing was compared"
@@ -96,13 +143,10 @@ class Report:
         for row in self.rows:
             yield from self._doubts_of(row)
 
-    def _doubts_of(self, row: Row) -> Iterator[str]:
+    def _doubts_of(self, row: MetricResult) -> Iterator[str]:
         name = row.metric.name
-        complete = self.recording.end.get("status") == "done"
-        if complete and len(row.pairs) < row.planned:
-            lost = ", ".join(f"{count} blocks of {arm}" for arm, count in row.lost.items())
-            text = f"{name} has a value in {len(row.pairs)} of {row.planned} pairs"
-            yield f"{text}; it is missing or no number in {lost}"
+        if self._lost(row) and row.too_many_lost:
+            yield self._lost(row)
         if row.denied and row.totals and row.effect:
             control, treatment = row.worst()
             yield (
@@ -114,18 +158,41 @@ class Report:
         if row.no_worse and row.carry.seen:
             yield f"{name}: carry-over hides how much worse the treatment is"
 
+    def _lost(self, row: MetricResult) -> str:
+        """Return what is said of pairs without a value; empty if there are none."""
+        if self.recording.end.get("status") != "done" or len(row.pairs) == row.planned:
+            return ""
+        lost = ", ".join(f"{count} blocks of {arm}" for arm, count in row.lost.items())
+        text = f"{row.metric.name} has a value in {len(row.pairs)} of {row.planned} pairs"
+        return f"{text}; it is missing or no number in {lost}"
+
     def notes(self) -> Iterator[str]:
         """Yield what to bear in mind; it does not change the verdict."""
         pairs, need = self.header["aa_pairs"], least_pairs(len(self.rows), DIRTY)
-        if pairs < need:
+        if self.recording.length == "anytime" and self.recording.end.get("status") != "done":
+            yield "the run was cut off; what it had shown by then holds at any look"
+        if 0 < pairs < need:
             yield f"{pairs} pairs of A/A cannot show that equal arms differ; it takes {need}"
         for row in self.rows:
+            if self._lost(row) and not row.too_many_lost:
+                yield f"{self._lost(row)}; these pairs count as against what the others show"
             for sign in row.carry.words(row.text):
                 yield (
                     f"carry-over of {row.metric.name}: {sign}. What the other arm left behind "
                     "still acts, so the effect is underestimated and the interval may miss it; "
                     "take longer blocks and wash-out, or --at-switch"
                 )
+            if row.found and row.noise and row.effect and abs(row.effect.estimate) < row.noise:
+                yield (
+                    f"{row.metric.name}: the effect is within the A/A floor of "
+                    f"±{row.text(row.noise, '')}: equal arms may be so far apart in a run of this "
+                    "length; repeat the run"
+                )
+        if self.header["design"] == "split":
+            yield (
+                "split sees what a unit's own memory costs it; effects on neighbours (free lists, "
+                "compaction, reclaim) are not in it, so take switchback before you roll out"
+            )
         if self.balance.strained:
             yield f"the plan was not kept: {self.balance.text()}; take longer intervals"
         if self.header.get("runs_this_week", 1) > 1:
@@ -141,14 +208,20 @@ class Report:
             return Exit.WORSE
         if self.doubts:
             return Exit.INCONCLUSIVE
-        if self.same or not self.judged:
-            if not self.same and any(row.worse for row in self.rows):
-                return Exit.WORSE
+        if self.same:
             return Exit.DONE if any(row.found for row in self.rows) else Exit.INCONCLUSIVE
-        failed = [row for row in self.judged if not row.no_worse]
-        if not failed:
-            return Exit.DONE
-        return Exit.WORSE if any(row.worse for row in failed) else Exit.INCONCLUSIVE
+        if any(row.worse and not row.no_worse for row in self.rows):
+            return Exit.WORSE
+        if any(row.open for row in self.rows):
+            return Exit.INCONCLUSIVE
+        found = any(row.found for row in self.rows if not row.metric.guard)
+        return Exit.DONE if found or self.only_margin else Exit.INCONCLUSIVE
+
+    @property
+    def only_margin(self) -> bool:
+        """Tell if all that is asked is whether it is no worse."""
+        guards = [row.metric.guard for row in self.rows]
+        return all(guards) or bool(self.margin and not any(guards))
 
     @property
     def conclusive(self) -> bool:
@@ -169,34 +242,37 @@ class Report:
         if any(row.found and row.carry.seen for row in self.rows):
             said += "; carry-over was seen, the effect is underestimated"
         if self.exit == Exit.INCONCLUSIVE:
-            return f"inconclusive: {said or 'no metric shows an effect beyond its noise'}"
+            if not found and not self.judged:
+                return "inconclusive: no metric shows an effect beyond its noise"
+            return f"inconclusive: {said}"
         return f"with the treatment, {said}"
 
     def _of_margin(self) -> Iterator[str]:
-        by = {
-            shown: ", ".join(row.metric.name for row in self.judged if row.no_worse == shown)
-            for shown in (True, False)
-        }
-        if by[True]:
-            yield f"no worse than {self.margin:g} %: {by[True]}"
-        if by[False]:
-            yield f"not shown to be no worse than {self.margin:g} %: {by[False]}"
+        """Yield what is shown to be no worse, and what is not; without a margin, nothing is."""
+        for shown in (True, False):
+            for margin in sorted({row.margin for row in self.rows}):
+                rows = [row for row in self.rows if row.margin == margin and row.metric.better]
+                rows = [row for row in rows if row.no_worse == shown and (margin or row.open)]
+                names = ", ".join(row.metric.name for row in rows)
+                than = f"than {margin:g} %" if margin else "as it has no margin"
+                if names and not (margin == 0 and all(row.worse for row in rows)):
+                    yield f"{'' if shown else 'not shown to be '}no worse {than}: {names}"
 
     def lengths(self) -> Iterator[tuple[str, int]]:
         """Yield for each metric how many pairs it takes to find the effect asked about."""
         for row, noise in self._noises():
-            yield row.metric.name, suggest_pairs(noise, self.detect, len(self.rows))
+            yield row.metric.name, suggest_pairs(noise, self.detect, row.metrics)
 
     def margin_lengths(self) -> Iterator[tuple[str, int]]:
         """Yield how many it takes to show that equal arms are no worse than the margin."""
         for row, noise in self._noises():
             if row in self.judged:
-                yield row.metric.name, suggest_pairs(noise, self.margin, risk=ALPHA)
+                yield row.metric.name, suggest_pairs(noise, row.margin, risk=ALPHA)
 
-    def _noises(self) -> Iterator[tuple[Row, list[float]]]:
+    def _noises(self) -> Iterator[tuple[MetricResult, list[float]]]:
         for row in self.rows:
             scale, noise = differences(row.aa_pairs if len(row.aa_pairs) > 2 else row.pairs)
-            if scale == "ratio" and len(noise) > 2:
+            if scale != "difference" and len(noise) > 2:
                 yield row, noise
 
     # For programs and for people
@@ -233,15 +309,25 @@ class Report:
             ("rule", header["rule"]),
             ("balance", self.balance.text()),
             ("carry-over", self._carry()),
+            ("not seen", self._unseen()),
             ("guards", ", ".join(header["guards"]) or "none"),
             *self._extras(),
             (f"to find {self.detect:g} %", _told(self.lengths())),
         ]
         if self.judged:
-            when = "before the run" if header.get("margin") == self.margin else "after the run"
+            after = any(self.header.get("margin") != row.margin != row.metric.margin
+                        for row in self.judged)  # fmt: skip
             need = _told(self.margin_lengths())
-            facts.append((f"margin {self.margin:g} %", f"chosen {when}; to show it, {need}"))
-        host = ", ".join(f"{key} {value}" for key, value in header["host"].items())
+            margins = " and ".join(
+                f"{each:g} %" for each in sorted({r.margin for r in self.judged})
+            )
+            when = "after the run" if after else "before the run"
+            facts.append((f"margin {margins}", f"chosen {when}; to show it, {need}"))
+        if header.get("experiment"):
+            facts.append(("experiment", header["experiment"]))
+        about = {**header["host"], **header["host"].get("labels", {})}
+        about.pop("labels", None)
+        host = ", ".join(f"{key} {value}" for key, value in about.items())
         return [*facts, ("host", host)]
 
     def _extras(self) -> Iterator[tuple[str, str]]:
@@ -253,6 +339,14 @@ class Report:
             counts = self.recording.counted(what)
             if counts:
                 yield name, ", ".join(f"{count} in {arm}" for arm, count in counts.items())
+
+    def _unseen(self) -> str:
+        """Return what may be there although no block of the treatment has it."""
+        pairs = max((len(row.pairs) for row in self.rows), default=0)
+        if not pairs:
+            return "anything"
+        share = 100 * (1 - ALPHA ** (1 / pairs))
+        return f"what comes in up to {share:.2g} % of the blocks may be in none of these {pairs}"
 
     def _carry(self) -> str:
         seen = [row.metric.name for row in self.rows if row.carry.seen]

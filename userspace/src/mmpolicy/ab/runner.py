@@ -2,29 +2,35 @@
 """Running an experiment: blocks in their order, samples, guards, and the way back."""
 
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import sqrt
-from statistics import fmean, stdev
-from typing import Any, TextIO
+from datetime import UTC, datetime
+from math import inf, isfinite
+from typing import Any
 
+from mmpolicy.ab.anytime import answered, sequence
 from mmpolicy.ab.arithmetic import Numbers
 from mmpolicy.ab.changes import Changes
 from mmpolicy.ab.commands import POLL_S, Commands
 from mmpolicy.ab.decisions import Decisions, risen
-from mmpolicy.ab.design import Block, Design, differences, in_percent, suggest_pairs
+from mmpolicy.ab.design import Block, Design, differences, in_percent, pairs_by_size
 from mmpolicy.ab.guards import Guard, Watch
-from mmpolicy.ab.lab import StoppedError
 from mmpolicy.ab.metrics import Metric, all_sources
+from mmpolicy.ab.outfile import OutFile
+from mmpolicy.ab.policy_arms import StoppedError
 from mmpolicy.ab.progress import Display, Progress, clock
 from mmpolicy.ab.samples import Recording, line_of
 from mmpolicy.ab.sources import ARMS, Command, Reader
 from mmpolicy.errors import Error
 from mmpolicy.host.machine import Host
+from mmpolicy.host.signals import noted
 
 IDLE_PAIRS = 3  # after so many without a decision, it is said
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def utc_now() -> str:
+    """Return the time of day, by which blocks of several hosts can be put side by side."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True)
@@ -32,16 +38,24 @@ class Length:
     """How long to go on; fixed before the first block with the treatment."""
 
     aa_pairs: int
-    pairs: int  # at most, if detect is given
-    detect: float = 0.0  # percent to find; the A/A phase then tells how many pairs that takes
+    pairs: int  # at most, if it ends earlier
+    detect: float = 0.0  # percent to find; the sizes of the differences tell how long that takes
+    anytime: bool = False  # end as soon as there is an answer that holds at any look
+
+    @property
+    def way(self) -> str:
+        """Return how it is settled, as the header has it."""
+        return "anytime" if self.anytime else "size" if self.detect else ""
 
     def rule(self) -> str:
         """Return it in words."""
+        if self.anytime:
+            return f"until there is an answer that holds at any look, at most {self.pairs} pairs"
         if not self.detect:
             return f"{self.pairs} pairs after {self.aa_pairs} of A/A, fixed beforehand"
         return (
-            f"as many pairs as find {self.detect:g} % with 80 % probability by the noise of "
-            f"{self.aa_pairs} pairs of A/A, at most {self.pairs}; fixed before the treatment"
+            f"as many pairs as find {self.detect:g} % with 80 % probability by the sizes of the "
+            f"differences, whatever their signs, at most {self.pairs}"
         )
 
 
@@ -56,10 +70,10 @@ class Runner:
     guards: Sequence[Guard]
     changes: Changes
     header: dict[str, Any]
-    out: TextIO
+    out: OutFile
     display: Display
     caught: list[int] = field(default_factory=list)  # signals
-    failure: Error | None = None
+    failure: Exception | None = None
     end: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -80,6 +94,7 @@ class Runner:
         self.told = False  # of an arm that does nothing
         self.begun = 0  # blocks
         self.block_began = 0.0
+        self.changes.knobs.look = self.look
 
     # Time
 
@@ -89,17 +104,21 @@ class Runner:
 
     def tick(self) -> None:
         """Do what has to be done all the time: lease, guards, signals, the time that is left."""
-        if self.caught:
-            raise StoppedError("interrupted", f"by {signal.Signals(self.caught[0]).name}")
         if self.host.clock() >= self.renew_at:
             self.changes.renew()
             self.renew_at = self.host.clock() + self.changes.lease_ms / 4000
         self.changes.look_after(self.restarting)
+        self.look()
+        self.display.tick(self.left())
+
+    def look(self) -> None:
+        """End the run for a signal, or for a guard that is broken."""
+        if self.caught:
+            raise StoppedError("interrupted", f"by {signal.Signals(self.caught[0]).name}")
         if self.guards:
             broken = self.watch.look(self.guard_reader.read(self.now()))
             if broken:
                 raise StoppedError("guard", *broken)
-        self.display.tick(self.left())
 
     def left(self) -> float:
         """Return the seconds that are left."""
@@ -124,7 +143,7 @@ class Runner:
         """Run all of it and go back."""
         end: dict[str, Any] = {"status": "done", "reason": "all pairs are complete"}
         self._write("header", self.header)
-        with self._signals():
+        with noted() as self.caught:
             try:
                 self._phases()
             except StoppedError as err:
@@ -132,19 +151,22 @@ class Runner:
                 place = f", in {where['arm'] or 'both arms'}, block {where['block']}"
                 reason = err.reason + place * (err.status == "guard")
                 end = {"status": err.status, "reason": reason, **where}
-            except Error as err:
-                end, self.failure = {"status": "failed", "reason": err.message}, err
+            except Exception as err:  # whatever it is, all is put back before it is told
+                reason = err.message if isinstance(err, Error) else f"{type(err).__name__}: {err}"
+                end, self.failure = {"status": "failed", "reason": reason}, err
             finally:
                 end |= self._restore()
-        self._write("end", end)
-        self.end = end
+                self.end = end
+                self.out.write_last(line_of("end", end))
 
     def _where(self, arm: str) -> dict[str, Any]:
         """Return block and arm in which something happened. In the A/A phase, all is control."""
         if not self.block:
             return {"block": None, "phase": "", "arm": ""}
         arm = ARMS[0] if self.block.phase == "aa" else self.block.arm or arm
-        return {"block": self.block.number, "phase": self.block.phase, "arm": arm}
+        after = self.now() - self.block_began
+        where = {"block": self.block.number, "phase": self.block.phase, "arm": arm}
+        return where | {"after_s": after}
 
     def _restore(self) -> dict[str, Any]:
         start = self.host.clock()
@@ -153,33 +175,41 @@ class Runner:
 
     def _phases(self) -> None:
         self.display.say(f"rule: {self.length.rule()}")
-        most = "at most " if self.length.detect else ""
+        most = "at most " if self.length.way else ""
         long = f"{self.blocks()} blocks of {self.design.block_s:g} s"
         self.display.say(f"time: {most}{clock(self.left())}, {long}")
         self.changes.set_up(self.header["unit"])
         self.changes.equip("aa")
         for block in self.design.blocks("aa", self.length.aa_pairs):
             self._block(block)
-        if self.length.detect:
-            self._settle()
         self.changes.equip("ab")
-        for block in self.design.blocks("ab", self.pairs, len(self.recording.blocks)):
+        for block in self.design.blocks("ab", self.length.pairs, len(self.recording.blocks)):
             self._tell_of_idleness(block)
             self._block(block)
+            if self._is_last(block):
+                break
 
-    def _settle(self) -> None:
-        """Fix the number of pairs by the noise of the A/A phase."""
-        found = [differences(self.recording.pairs(metric, "aa")) for metric in self.metrics]
-        noises = [noise for scale, noise in found if scale == "ratio" and len(noise) > 2]
-        number = len(self.metrics)
-        needs = [suggest_pairs(noise, self.length.detect, number) for noise in noises]
-        self.pairs = min(max(needs, default=self.length.pairs), self.length.pairs)
-        plan = {"needs": needs, "pairs": self.pairs}
-        self._write("plan", plan)
-        self.recording.plan = plan
-        self.display.say(
-            f"the A/A phase asks for {max(needs, default=0)} pairs, it will be {self.pairs}"
-        )
+    def _is_last(self, block: Block) -> bool:
+        """Tell if this is the end; after each pair, the rule decides."""
+        number = block.number - self.length.aa_pairs * self.design.blocks_of_pair + 1
+        done, rest = divmod(number, self.design.blocks_of_pair)
+        if rest or not self.length.way:
+            return False
+        pairs_of = {metric.name: self.recording.pairs(metric, "ab") for metric in self.metrics}
+        if self.length.anytime:
+            if not answered(self.metrics, pairs_of, self.header["margin"] or 0.0):
+                return False
+        else:
+            number = sum(not metric.guard for metric in self.metrics) or 1
+            found = [differences(pairs_of[each.name]) for each in self.metrics if not each.guard]
+            sizes = [d for scale, d in found if scale != "difference"]
+            need = max((pairs_by_size(d, self.length.detect, number) for d in sizes), default=inf)
+            if done < need:
+                return False
+        self.pairs = done
+        self._write("plan", {"pairs": done})
+        self.display.say(f"the rule is met after {done} pairs")
+        return True
 
     def _block(self, block: Block) -> None:
         self.block, self.block_began = block, self.now()
@@ -192,7 +222,7 @@ class Runner:
             self.pause(begin + moment)
             self._sample(block)
         counts = risen(before, self.decisions.read())
-        times = {"began": begin, "ended": self.now()}
+        times = {"began": begin, "ended": self.now(), "at": utc_now()}
         self._write("block", {**block._asdict(), **times, **counts})
         self.display.report(self.progress(block))
 
@@ -214,7 +244,8 @@ class Runner:
             self.told = True
 
     def _sample(self, block: Block) -> None:
-        said: Numbers = {each.text: self.commands.number(each.command) for each in self.asked}
+        numbers = self.commands.numbers([each.command for each in self.asked])
+        said: Numbers = {each.text: n for each, n in zip(self.asked, numbers, strict=True)}
         sample = self.reader.read(self.now(), said)
         self._write("sample", {"block": block.number, **sample._asdict()})
 
@@ -222,7 +253,6 @@ class Runner:
         if kind != "header":
             self.recording.add({"kind": kind, **record})
         self.out.write(line_of(kind, record))
-        self.out.flush()
 
     # What the user sees
 
@@ -235,26 +265,10 @@ class Runner:
 
     def _estimate(self, metric: Metric, phase: str) -> str:
         pairs = self.recording.pairs(metric, phase)
-        if len(pairs) < 2:
+        scale, *ends = sequence(pairs) if len(pairs) > 1 else ("", inf)
+        if not all(map(isfinite, ends)):
             return f"{metric.name}: no estimate yet"
-        scale, found = differences(pairs)
-        mean, spread = fmean(found), 2 * stdev(found) / sqrt(len(found))
-        ends = [mean, mean - spread, mean + spread]
-        if scale == "ratio":
+        if scale != "difference":
             ends = [in_percent(end) for end in ends]
         text = "{:+.3g} ({:+.3g} .. {:+.3g})".format(*ends)
-        return f"{metric.name}: {text}{' %' * (scale == 'ratio')} so far"
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Note signals instead of dying of them; tick() looks."""
-
-        def note(number: int, _frame: object) -> None:
-            self.caught.append(number)
-
-        old = {each: signal.signal(each, note) for each in SIGNALS}
-        try:
-            yield
-        finally:
-            for each, handler in old.items():
-                signal.signal(each, handler)
+        return f"{metric.name}: {text}{' %' * (scale != 'difference')} so far"

@@ -7,19 +7,23 @@ number is null, and a block that needs it has no value.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import isfinite, nan
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from mmpolicy.ab.design import Pairs
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.sources import ARMS, Sample
 from mmpolicy.errors import Error, Exit
 
-VERSION = 1
+VERSIONS = (1, 2)  # of files that can be read; the last one is written
 HUGE = 1e150  # more than this is no result either: its square is no number
 PERCENT = 100
+JUMP, JUMP_S = 0.1, 1.0  # of a block, and seconds, by which its time may be off those of others
 MOST_SAMPLES = 1e6  # in a block
 COUNTED = ("decisions", "timed", "missed")  # what a block may have for each arm
 PHASES = ("aa", "ab")
@@ -33,6 +37,7 @@ FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
         "interval_s": NUMBER, "seed": int, "rule": str, "aa_pairs": int, "pairs": int,
         "metrics": list, "guards": list, "host": dict, "control": dict, "treatment": dict,
     },
+    "identity": {"experiment": str, "digest": str, "started": str, "roles": dict},  # version 2
     "sample": {"t": NUMBER, "block": int, "host": dict, "arms": dict},
     "block": {
         "number": int, "phase": str, "pair": int, "arm": str, "began": NUMBER, "ended": NUMBER,
@@ -40,8 +45,6 @@ FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "plan": {"pairs": int},
     "end": {"status": str, "reason": str},
 }  # fmt: skip
-
-Pairs = list[tuple[float, float]]  # (control, treatment)
 
 
 def storable(data: Any) -> Any:
@@ -100,10 +103,11 @@ class Recording:
     windows: dict[int, list[Sample]] = field(default_factory=dict)  # block -> samples
     plan: dict[str, Any] = field(default_factory=dict)
     end: dict[str, Any] = field(default_factory=dict)
+    _usual_s: float = field(default=0.0, init=False, repr=False, compare=False)  # 0: not known
 
     def add(self, record: dict[str, Any]) -> None:
         """Take one line."""
-        kind = record["kind"]
+        kind, self._usual_s = record["kind"], 0.0
         if kind in FIELDS:
             check(record, kind)
         if kind == "block":
@@ -121,6 +125,11 @@ class Recording:
         return [Metric.parse(text) for text in self.header["metrics"]]
 
     @property
+    def length(self) -> str:
+        """Return how the length was settled: by `size`, `anytime`, else beforehand."""
+        return str(self.header.get("length", ""))
+
+    @property
     def planned(self) -> int:
         """Return how many pairs there are to be."""
         return int((self.plan or self.header)["pairs"])
@@ -135,6 +144,8 @@ class Recording:
     def value(self, metric: Metric, number: int, arm: str, part: str = "") -> float | None:
         """Return the value of a block for an arm, or of its `first` or `second` half."""
         window = self.windows.get(number, [])
+        if not metric.momentary and not self.kept_time(window):
+            return None
         middle = len(window) // 2
         parts = {"": window, "first": window[: middle + 1], "second": window[middle:]}
         try:
@@ -143,6 +154,22 @@ class Recording:
             text = f"block {number} has no samples of {err} for '{metric.name}'"
             raise Error(text, Exit.USAGE, HINT) from err
         return value if value is not None and abs(value) < HUGE else None
+
+    def usual_s(self) -> float:
+        """Return how long a block is measured for: as planned, or as most are."""
+        if not self._usual_s:
+            spans = [each[-1].t - each[0].t for each in self.windows.values()]
+            planned = self.header["block_s"] - self.header["washout_s"]
+            self._usual_s = max(planned, median(spans)) if spans else float(planned)
+        return self._usual_s
+
+    def kept_time(self, window: Sequence[Sample]) -> bool:
+        """Tell if the clock has not jumped in a block, nor the host stood still."""
+        if any(after.t < before.t for before, after in pairwise(window)):
+            return False
+        usual = self.usual_s()
+        span = window[-1].t - window[0].t if window else usual
+        return bool(abs(span - usual) <= max(JUMP * self.header["block_s"], JUMP_S))
 
     def by_pair(self, metric: Metric, phase: str, part: str = "") -> dict[int, tuple[float, float]]:
         """Return the values of all pairs of which both are there, by the number of the pair."""
@@ -154,6 +181,31 @@ class Recording:
         control, treatment = ARMS
         both = {pair: each for pair, each in found.items() if len(each) == len(ARMS)}
         return {pair: (each[control], each[treatment]) for pair, each in both.items()}
+
+    def firsts(self) -> dict[int, bool]:
+        """Return of each pair of switchback if its first block has the treatment."""
+        found: dict[int, bool] = {}
+        for _, pair, arm in self.of_phase("ab") if self.header["design"] == "switchback" else ():
+            found.setdefault(pair, arm == ARMS[1])
+        return found
+
+    @property
+    def stopped_in_treatment(self) -> bool:
+        """Tell if a guard broke in the treatment."""
+        return self.end.get("status") == "guard" and self.end.get("arm") == ARMS[1]
+
+    def exposure(self) -> tuple[float, float]:
+        """Return the seconds without and with the treatment, also of the block that was cut off."""
+        control = treatment = 0.0
+        for block in self.blocks.values():
+            seconds = block["ended"] - block["began"]
+            if block["phase"] == "ab" and block["arm"] != ARMS[0]:
+                treatment += seconds
+            if block["phase"] == "aa" or block["arm"] != ARMS[1]:
+                control += seconds
+        if self.end.get("arm") == ARMS[1]:
+            treatment += self.end.get("after_s") or self.header["block_s"]
+        return control, treatment
 
     def pairs(self, metric: Metric, phase: str) -> Pairs:
         """Return the values of all pairs of which both are there."""
@@ -232,9 +284,11 @@ def parse(lines: Iterable[str], name: str) -> Recording:
 
 
 def _checked(header: dict[str, Any]) -> dict[str, Any]:
-    if header["kind"] != "header" or header["version"] != VERSION:
-        raise ValueError(f"no header of version {VERSION}")
+    if header["kind"] != "header" or header["version"] not in VERSIONS:
+        raise ValueError(f"no header of a version from {VERSIONS[0]} to {VERSIONS[-1]}")
     check(header, "header")
+    if header["version"] > 1:
+        check(header, "identity")
     for arm in ARMS:
         given, settings = (header[arm].get(name) for name in ("given", "settings"))
         if not isinstance(given, str) or not isinstance(settings, dict):

@@ -4,6 +4,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import pairwise
 from re import fullmatch
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from mmpolicy.ab.arithmetic import (
 )
 from mmpolicy.control.counters import COUNTERS, read_counters
 from mmpolicy.errors import Error, Exit
+from mmpolicy.host.cgroups import cgroup_list, cgroup_mount
 from mmpolicy.host.files import KNOB_FOLDERS, Tree
 
 ARMS = ("control", "treatment")
@@ -27,6 +29,16 @@ COUNTERS_OF = (
     (r".+\.pressure", r".+\.total"),
 )
 UNITS_FILE = f"{COUNTERS}/experiment/units"
+
+
+def falls(values: Sequence[float]) -> bool:
+    """Tell if a value is below the one before."""
+    return any(after < before for before, after in pairwise(values))
+
+
+def is_average(key: str) -> bool:
+    """Tell if a key of pressure stall information is a moving average."""
+    return key.rpartition(".")[2].startswith("avg")
 
 
 class Sample(NamedTuple):
@@ -45,6 +57,11 @@ class Source:
     rate: bool
 
     @property
+    def averaged(self) -> bool:
+        """Tell if it is a moving average, in which the blocks before are still there."""
+        return False
+
+    @property
     def level(self) -> bool:
         """Tell if the number goes up and down; else it is a counter, of which the rise counts."""
         return True
@@ -54,6 +71,11 @@ class Source:
         """Tell if one sample is enough to know it."""
         return self.level and not self.rate
 
+    @property
+    def counts(self) -> bool:
+        """Tell if it only rises, so that one that falls has begun anew and says nothing."""
+        return not self.level
+
     def value(self, sample: Sample, _arm: str) -> float:
         """Return the number in a sample."""
         return sample.host[self.text]
@@ -62,11 +84,11 @@ class Source:
         """Return the number over a stretch of time: mean, rise, or rise per second."""
         if not window:
             return None
+        values = [self.value(sample, arm) for sample in window]
         if self.momentary:
-            return sum(self.value(sample, arm) for sample in window) / len(window)
-        rise = self.value(window[-1], arm) - self.value(window[0], arm)
-        seconds = window[-1].t - window[0].t
-        if not seconds:
+            return sum(values) / len(values)
+        rise, seconds = values[-1] - values[0], window[-1].t - window[0].t
+        if not seconds or (self.counts and falls(values)):
             return None
         return rise / seconds if self.rate else rise
 
@@ -76,6 +98,11 @@ class Command(Source):
     """What a command prints last."""
 
     command: str
+
+    @property
+    def counts(self) -> bool:
+        """Tell if it only rises: a rate is asked for of counters."""
+        return self.rate
 
 
 @dataclass(frozen=True)
@@ -89,13 +116,17 @@ class HostFile(Source):
 
     key: str
 
+    def place(self, _tree: Tree) -> str:
+        """Return the file as this host has it."""
+        return self.path
+
     def find(self, tree: Tree, numbers: Numbers) -> float:
         """Return the number out of those of its file."""
         value = sum_of_zones(numbers, self.key)
         if value is None:
             close = get_close_matches(self.key, without_zones(numbers), n=1)
-            hint = f"did you mean {close[0]}?" if close else f"look into {self.path}"
-            text = f"no number '{self.key}' in {tree.real(self.path)}"
+            hint = f"did you mean {close[0]}?" if close else f"look into {self.place(tree)}"
+            text = f"no number '{self.key}' in {tree.real(self.place(tree))}"
             raise Error(text, Exit.USAGE, hint)
         return value
 
@@ -120,6 +151,11 @@ class Psi(HostFile):
     """Pressure stall information; `total` is a counter."""
 
     resource: str
+
+    @property
+    def averaged(self) -> bool:
+        """Tell if it is a moving average, in which the blocks before are still there."""
+        return is_average(self.key)
 
     @property
     def path(self) -> str:
@@ -160,9 +196,26 @@ class CgroupFile(HostFile):
         """Return the file."""
         return f"/sys/fs/cgroup{self.file}"
 
+    def place(self, tree: Tree) -> str:
+        """Return the file where cgroup v2 is mounted, if there is such a cgroup."""
+        mount, (cgroup, _, _) = cgroup_mount(tree), self.file.rpartition("/")
+        if not tree.is_dir(f"{mount}{cgroup}"):
+            close = get_close_matches(cgroup, cgroup_list(tree), n=1)
+            hint = f"did you mean {close[0]}?" if close else f"look below {mount}"
+            raise Error(f"no cgroup '{cgroup}' in {tree.real(mount)}", Exit.USAGE, hint)
+        if not tree.exists(f"{mount}{self.file}"):
+            hint = f"look into {mount}{cgroup}; its parent's cgroup.subtree_control turns files on"
+            raise Error(f"no file '{self.file}' in {tree.real(mount)}", Exit.USAGE, hint)
+        return f"{mount}{self.file}"
+
     @property
-    def only_rises(self) -> bool:
-        """Tell if the number is a counter, of which the mean says nothing."""
+    def averaged(self) -> bool:
+        """Tell if it is a moving average, in which the blocks before are still there."""
+        return self.file.endswith(".pressure") and is_average(self.key)
+
+    @property
+    def counts(self) -> bool:
+        """Tell if it only rises, so that its mean says nothing."""
         name = self.file.rpartition("/")[2]
         return any(fullmatch(file, name) and fullmatch(key, self.key) for file, key in COUNTERS_OF)
 
@@ -209,6 +262,8 @@ class ArmTimes(Arm):
             return None
         first, last = (self._counts(sample.arms[arm]) for sample in (window[0], window[-1]))
         rise = {n: count - first.get(n, 0.0) for n, count in last.items()}
+        if any(last.get(n, 0.0) < count for n, count in first.items()):
+            return None
         return time_of_log2(rise, self.percentile)
 
     def _counts(self, numbers: Numbers) -> dict[int, float]:
@@ -230,9 +285,9 @@ class Reader:
 
     def read(self, t: float, commands: Numbers | None = None) -> Sample:
         """Return a sample; commands is what those have said."""
-        paths = {each.path for each in self.files}
-        numbers = {path: flatten(self.tree.read(path)) for path in paths}
-        host = {each.text: each.find(self.tree, numbers[each.path]) for each in self.files}
+        places = {each: each.place(self.tree) for each in self.files}
+        numbers = {path: flatten(self.tree.read(path)) for path in set(places.values())}
+        host = {each.text: each.find(self.tree, numbers[path]) for each, path in places.items()}
         arms = {arm: self._arm(arm, profile) for arm, profile in self.arms.items()}
         return Sample(t, host | (commands or {}), arms)
 

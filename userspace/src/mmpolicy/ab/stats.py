@@ -8,7 +8,7 @@ distributions or independence in time, makes test and interval valid.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from mmpolicy.ab.anytime import p_anytime, sequence
 from mmpolicy.ab.design import ALPHA, POWER, differences
 
 EXACT_PAIRS = 16  # up to here, all outcomes of the coins are looked at
 RESAMPLES = 9999  # beyond, so many of them; and so many samples of the bootstrap
 REDRAWS = 999  # of the coins, where that is more work
+PLACE = 4.0  # t of the place in the pair, from which on it is taken out
 ROUNDING = 1e-12  # sums closer than this, relative to what is summed, are equal
 
 Vector = NDArray[np.float64]
@@ -28,24 +30,49 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Effect:
-    """What the pairs say about one metric. Of scale ratio, numbers are logarithms."""
+    """What the pairs say about one metric. Unless its scale is difference, in logarithms."""
 
-    scale: str  # ratio or difference
+    scale: str  # as of differences()
     pairs: int
     estimate: float
     low: float  # of the 95 % interval
     high: float
     p: float
     deviation: float  # of the differences of pairs
+    d: Vector = field(default_factory=lambda: np.zeros(0))  # these differences
 
 
-def analyse(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
-    """Return estimate, 95 % interval and p of at least two pairs (control, treatment)."""
+def analyse(pairs: Sequence[tuple[float, float]], seed: int, first: Sequence[bool] = ()) -> Effect:
+    """Return estimate, 95 % interval and p of at least two pairs (control, treatment).
+
+    first: of switchback, if the first block of each pair has the treatment.
+    """
     scale, found = differences(pairs)
     d = np.asarray(found)
+    rest = without_place(d, np.asarray(first)) if len(set(first)) > 1 else None
+    if rest is not None and scale != "totals":
+        d = rest
+    p = p_value(d, seed)
+    if scale == "totals":
+        estimate, low, high = totals(pairs, seed)
+        control, treatment = (side / side.sum() for side in np.asarray(pairs, float).T)
+        deviation = float((treatment - control).std(ddof=1)) * len(d)
+        return Effect(scale, len(d), estimate, low, high, p, deviation, d)
     low, high = interval(d, seed)
-    deviation = float(d.std(ddof=1))
-    return Effect(scale, len(d), float(d.mean()), low, high, p_value(d, seed), deviation)
+    return Effect(scale, len(d), float(d.mean()), low, high, p, float(d.std(ddof=1)), d)
+
+
+def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
+    """Return the same with an interval and a p that hold at any look."""
+    _, estimate, low, high = sequence(list(pairs))
+    p = p_anytime(differences(pairs)[1])
+    return replace(analyse(pairs, seed), estimate=estimate, low=low, high=high, p=p)
+
+
+def against(effect: Effect, places: Sequence[int], pairs: int, seed: int, anytime: bool) -> Effect:
+    """Return the effect with the p that it has if lost pairs are against it."""
+    d = with_lost(effect.d, places, pairs)
+    return replace(effect, p=p_anytime(d.tolist()) if anytime else p_value(d, seed))
 
 
 @lru_cache(maxsize=4)
@@ -81,6 +108,33 @@ def p_value(d: Vector, seed: int) -> float:
     return _share(np.abs(total - 2 * _subsets(d, seed)[0]) >= abs(total) - slack, len(d))
 
 
+def with_lost(d: Vector, places: Sequence[int], pairs: int, sign: float = 0.0) -> Vector:
+    """Return d with each lost pair as clear as the clearest one, and against what d shows.
+
+    places: of d among so many pairs. sign: of what is against it, if not that of -d.
+    """
+    worst = (sign or -np.sign(d.sum())) * np.abs(d).max()
+    full = np.full(max(pairs, len(d)), worst)
+    full[list(places)] = d
+    return full
+
+
+def without_place(d: Vector, first: NDArray[np.bool_]) -> Vector | None:
+    """Return d without what is due to the place in the pair; None where that is little.
+
+    first: had the first block the treatment? The second block less the first one knows
+    nothing of the coins, so to look at it leaves the test exact. Its mean is what the load
+    does with the period of a pair. The coins are tossed over what is left.
+    """
+    signs = np.where(first, -1.0, 1.0)
+    later = d * signs
+    apart = later.mean() ** 2 * len(d)
+    if apart < PLACE**2 * later.var(ddof=1):
+        return None
+    rest: Vector = signs * (later - later.mean()) / (1 - signs.mean() ** 2)
+    return rest
+
+
 def p_below(d: Vector, seed: int) -> float:
     """Return the one-sided p of the same test: small if the mean is shown to be below 0."""
     total, slack = d.sum(), ROUNDING * np.abs(d).sum()
@@ -94,7 +148,10 @@ def interval(d: Vector, seed: int) -> tuple[float, float]:
     subsets where p is exact, else of random ones.
     """
     sums, sizes = _subsets(d, seed)
-    means = sums[sizes > 0] / sizes[sizes > 0]
+    return _ends(sums[sizes > 0] / sizes[sizes > 0])
+
+
+def _ends(means: Vector) -> tuple[float, float]:
     place = int(ALPHA / 2 * (len(means) + 1))
     if place < 1:  # so few pairs that nothing can be rejected
         return -np.inf, np.inf
@@ -102,33 +159,31 @@ def interval(d: Vector, seed: int) -> tuple[float, float]:
     return float(ends[place - 1]), float(ends[-place])
 
 
-def bca(d: Vector, seed: int) -> tuple[float, float]:
-    """Return the 95 % interval of the bootstrap (BCa), which relies on many pairs instead."""
-    if np.ptp(d) == 0:
-        return float(d[0]), float(d[0])
-    rng = np.random.default_rng(seed)
-    found: Any = stats.bootstrap((d,), np.mean, n_resamples=RESAMPLES, rng=rng)
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+def spread_p(pairs: Sequence[tuple[float, float]], seed: int) -> float:
+    """Return the p of: the logarithms of both arms vary as much.
+
+    If they do, the difference of a pair is not related to its sum (Pitman and Morgan 1939),
+    and could as well have the other sign.
+    """
+    control, treatment = np.log(np.asarray(pairs, float).T)
+    d, sums = treatment - control, treatment + control
+    return p_value((d - d.mean()) * (sums - sums.mean()), seed)
 
 
 def totals(pairs: Sequence[tuple[float, float]], seed: int) -> tuple[float, float, float]:
     """Return the logarithm of the ratio of the totals of both arms, and its 95 % interval.
 
     A stall in few blocks weighs here what it weighs for the user; in the mean of the
-    differences of logarithms it is one pair among others. The interval is of the bootstrap.
+    differences of logarithms it is one pair among others. The interval has all ratios r for
+    which treatment and r * control could have changed places: the same subsets, of which the
+    ratio of the totals takes the place of the mean.
     """
-    sides = np.asarray(pairs).T
-
-    def ratio(control: Vector, treatment: Vector, axis: int = -1) -> Any:
-        return np.log(treatment.sum(axis=axis)) - np.log(control.sum(axis=axis))
-
-    rng = np.random.default_rng(seed)
-    found: Any = stats.bootstrap(
-        tuple(sides / sides.max()), ratio, paired=True, vectorized=True, method="percentile",
-        n_resamples=RESAMPLES, rng=rng,
-    )  # fmt: skip
-    ends = found.confidence_interval
-    return float(ratio(*sides / sides.max())), float(ends.low), float(ends.high)
+    control, treatment = np.asarray(pairs, float).T / np.max(pairs)
+    below, above = _subsets(control, seed)[0], _subsets(treatment, seed)[0]
+    with np.errstate(divide="ignore"):
+        known = (below > 0) | (above > 0)
+        low, high = _ends(np.log(above[known]) - np.log(below[known]))
+        return float(np.log(treatment.sum()) - np.log(control.sum())), low, high
 
 
 def left_over(y: Vector, first: NDArray[np.bool_], seed: int) -> tuple[float, float]:
@@ -198,6 +253,11 @@ def floor(aa: Effect, pairs: int) -> float:
     """
     spread = stats.t(aa.pairs - 1).ppf(1 - ALPHA / 2) * aa.deviation / pairs**0.5
     return abs(aa.estimate) + float(spread)
+
+
+def binomial_tail(hits: int, number: int) -> float:
+    """Return the chance of so many hits or more of a fair coin."""
+    return float(stats.binom.sf(hits - 1, number, 0.5)) if number else 1.0
 
 
 def imbalance(control: int, treatment: int) -> float:

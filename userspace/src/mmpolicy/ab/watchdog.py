@@ -10,18 +10,22 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
 from typing import Any, NoReturn
 
 from mmpolicy.ab.keeper import Keeper, put_back
-from mmpolicy.ab.lab import StoppedError
+from mmpolicy.ab.policy_arms import StoppedError
 from mmpolicy.errors import Error, Exit
 
 LARGEST = 1 << 17  # bytes of a message
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
+POLL_S = 0.2  # while it is busy, other things are looked at this often
 GONE = "the watchdog has ended, as the lease was over or somebody has killed it"
 
 Message = dict[str, Any]
 Tell = Callable[[str], object]
+Look = Callable[[], None]
 
 
 def _answer(keeper: Keeper, request: Message) -> Message:
@@ -77,20 +81,25 @@ def _live(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> No
 class Watchdog:
     """What the command knows of it. It has a copy of the lock, and so keeps others away."""
 
-    def __init__(self, keeper: Keeper, lease_s: float, tell: Tell) -> None:
+    def __init__(
+        self, keeper: Keeper, lease_s: float, tell: Tell, look: Callable[[], None]
+    ) -> None:
         self.tree = keeper.tree
+        self.lease_s = lease_s
+        self.look = look  # signals and guards, which wait for nobody
         self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid = os.fork()
         if not self.pid:
             self.wire.close()
             _live(keeper, theirs, lease_s, tell)
         theirs.close()
+        self.wire.settimeout(POLL_S)
 
     def ask(self, request: Message) -> Message:
         """Have something done; raises what it raised there."""
         try:
             self.wire.send(json.dumps(request).encode())
-            text = self.wire.recv(LARGEST)
+            text = self._answer()
         except OSError:
             text = b""
         if not text:
@@ -102,6 +111,27 @@ class Watchdog:
             message, code, *more = answer["error"]
             raise Error(message, Exit(code), *more)
         return answer
+
+    def _answer(self) -> bytes:
+        """Wait for an answer; a watchdog that is stopped, or long busy with a write, is ended."""
+        end = monotonic() + self.lease_s
+        while True:
+            try:
+                return self.wire.recv(LARGEST)
+            except TimeoutError:
+                try:
+                    if monotonic() > end:
+                        text = f"the watchdog has not answered for {self.lease_s:g} s"
+                        raise StoppedError("lost", text) from None
+                    self.look()
+                except StoppedError:
+                    self._kill()
+                    raise
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self.wire.close()
 
     def end(self) -> str:
         """Have the values put back; return what is to be told of it."""

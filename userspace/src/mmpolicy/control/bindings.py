@@ -15,9 +15,21 @@ def profile_of(tree: Tree, state: State, pid: int) -> str:
     key = process_key(tree, pid)
     if key in state:
         return state[key]
-    if not any(isinstance(key, CgroupBinding) for key in state):
+    if not _has_cgroups(state):
         return DEFAULT
-    path, mount = PurePosixPath(cgroup_of(tree, pid)), cgroup_mount(tree)
+    return profile_of_cgroup(tree, state, cgroup_of(tree, pid))
+
+
+def _has_cgroups(state: State) -> bool:
+    """Tell if any cgroup is bound."""
+    return any(isinstance(key, CgroupBinding) for key in state)
+
+
+def profile_of_cgroup(tree: Tree, state: State, cgroup: str) -> str:
+    """Return the profile of the nearest bound cgroup, from this one on, else the default."""
+    if not _has_cgroups(state):
+        return DEFAULT
+    path, mount = PurePosixPath(cgroup), cgroup_mount(tree)
     above = (str(each).strip("/") for each in (path, *path.parents))
     keys = (CgroupBinding(tree.inode(mount, each)) for each in above)
     return next((state[key] for key in keys if key in state), DEFAULT)

@@ -1,71 +1,136 @@
 # SPDX-License-Identifier: GPL-2.0
 """Changes: planned as a list of writes, made in order, taken back when one is refused."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from errno import EBUSY, EINVAL, ERANGE
 from typing import NamedTuple
 
-from mmpolicy.control.keys import ExperimentFile, Key, Lease, Profile, Setting, State
-from mmpolicy.control.labels import label_of
+from mmpolicy.control.keys import (
+    ExperimentFile,
+    Key,
+    Lease,
+    Profile,
+    Setting,
+    State,
+    UnitBinding,
+)
+from mmpolicy.control.labels import label_of, shown
 from mmpolicy.control.model import Control, about, check_loaded
+from mmpolicy.control.own_units import read_units
 from mmpolicy.control.state import (
     Write,
     changed_keys,
     go_to,
+    perform,
     read_profile,
     read_state,
     read_value,
 )
-from mmpolicy.errors import Error
-from mmpolicy.host.files import Tree
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.files import CONTROL, Tree
+from mmpolicy.host.signals import interrupted
+from mmpolicy.host.step import Step
 
 LOCK = "/run/mmpolicy/change.lock"
-PATIENCE_S = 10.0  # for a change by somebody else
 
-Where = Callable[[Write], str]
+# What a write comes from, such as a line of a file, as its error begins.
+Origin = Callable[[Write], str]
 
 
-class Done(NamedTuple):
+class StateChange(NamedTuple):
     """What writes have made of the state, or of the part of it that they have changed."""
 
     before: State
     after: State
 
 
-def no_place(_write: Write) -> str:
-    """Say that a write comes from nowhere in particular."""
+def no_origin(_write: Write) -> str:
+    """Return the origin of a write that no file asked for: nothing to put before its error."""
     return ""
 
 
-def carry_out(tree: Tree, writes: Sequence[Write], where: Where = no_place) -> Done:
+def state_of(tree: Tree, writes: Sequence[Write] = ()) -> State:
+    """Return the state that writes are about; services can be bound without the module, too."""
+    alone = writes and all(isinstance(write.key, UnitBinding) for write in writes)
+    return read_units(tree) if alone and not tree.is_dir(CONTROL) else read_state(tree)
+
+
+def asked_for(before: State, writes: Sequence[Write]) -> State:
+    """Return the state that writes ask for."""
+    state = dict(before)
+    for write in writes:
+        _take(state, write)
+    return state
+
+
+def steps_of(before: State, writes: Sequence[Write]) -> Iterator[Step]:
+    """Yield each write with what it is about: as that is then, and as it is asked for."""
+    state = dict(before)
+    for write in writes:
+        off = write.key.off if isinstance(write.key, Setting) else None
+        now = shown(write.key, state.get(write.key, off))
+        _take(state, write)
+        yield Step(write.path, write.value, now, shown(write.key, state.get(write.key)))
+
+
+def carry_out(
+    tree: Tree,
+    writes: Sequence[Write],
+    origin: Origin = no_origin,
+    caught: Collection[int] = (),
+    finish: Callable[[], None] = lambda: None,
+) -> StateChange:
     """Make all writes or none, and read back what the kernel took.
 
     What others change meanwhile is no part of the result, so that nobody takes it back as ours.
-    `where` tells where a write comes from, such as `FILE:7: `; a refusal begins with it.
+    `where` tells where a write comes from, such as `FILE:7: `; a refusal begins with it. A signal
+    among those that are caught ends it as a refusal does. `finish` is what has to follow the last
+    write.
     """
-    before = read_state(tree)
+    before = state_of(tree, writes)
     ours = dict(before)
     try:
         for write in writes:
-            _write(tree, write, where)
-            _note(tree, ours, write)
+            for number in caught:
+                raise interrupted(number)
+            ours = _make(tree, ours, write, origin)
+        finish()
     except BaseException as err:
-        _put_back(tree, Done(before, ours), err)
+        _put_back(tree, StateChange(before, ours), err, writes)
         raise
-    return Done(before, ours)
+    return StateChange(before, ours)
 
 
-def _write(tree: Tree, write: Write, where: Where) -> None:
+def _make(tree: Tree, ours: State, write: Write, origin: Origin) -> State:
     try:
-        tree.write(write.path, write.value)
+        perform(tree, write)
     except Error as err:
-        err.message = where(write) + err.message
+        err.message = origin(write) + err.message
         if err.errno in (EINVAL, ERANGE):
             _tell_bounds(tree, write.key, err)
         if err.errno == EBUSY and check_loaded(tree) == "expired":
             err.message += "; the lease has expired, everything is stock"
             err.next_step = "mmpolicy reset, which acknowledges it"
         raise
+    made = asked_for(ours, [write])
+    with suppress(Error):  # somebody else has just removed it
+        _read_back(tree, made, write)
+    return made
+
+
+def check_values(tree: Tree, writes: Sequence[Write], origin: Origin) -> None:
+    """Refuse what the kernel would refuse, as far as it tells the bounds; nothing is written."""
+    for write in writes:
+        told = about(tree, write.key) if isinstance(write.key, Setting) else None
+        digits = re.fullmatch(r"-?\d+", write.value)
+        is_number = told.min <= int(write.value) <= told.max if told and digits else False
+        if told and not is_number and (digits or not re.search(r"\d", write.value)):
+            text = f"the kernel would refuse '{write.value}' for {tree.real(write.path)}"
+            err = Error(f"{origin(write)}{text}", Exit.REFUSED, "")
+            _tell_bounds(tree, write.key, err)
+            raise err
 
 
 def _tell_bounds(tree: Tree, key: Key, err: Error) -> None:
@@ -75,20 +140,24 @@ def _tell_bounds(tree: Tree, key: Key, err: Error) -> None:
         err.next_step = f"give a number from {told.min} to {told.max}"
 
 
-def _note(tree: Tree, state: State, write: Write) -> None:
+def _take(state: State, write: Write) -> None:
+    """Change the state as a write is to change it."""
+    if isinstance(write.key, Profile):
+        for key in [key for key in state if _is_of(key, write.key.name)]:
+            del state[key]
+    if write.result is None:
+        state.pop(write.key, None)
+    else:
+        state[write.key] = write.result
+
+
+def _read_back(tree: Tree, state: State, write: Write) -> None:
     """Change the state as the write has; what others have written meanwhile stays out of it."""
     match write.key:
-        case Profile(name):
-            for key in [key for key in state if _is_of(key, name)]:
-                del state[key]
-            if write.result is not None:
-                state |= read_profile(Control(tree), name)
+        case Profile(name) if write.result is not None:
+            state |= read_profile(Control(tree), name)
         case Lease() | ExperimentFile() | Setting() as key:
             state[key] = read_value(tree, key)
-        case key if write.result is None:
-            state.pop(key, None)
-        case key:
-            state[key] = write.result
 
 
 def _is_of(key: Key, profile: str) -> bool:
@@ -96,27 +165,29 @@ def _is_of(key: Key, profile: str) -> bool:
     return own or key == Profile(profile)
 
 
-def _put_back(tree: Tree, ours: Done, err: BaseException) -> None:
+def _put_back(tree: Tree, ours: StateChange, err: BaseException, writes: Sequence[Write]) -> None:
     """Undo the writes that were made, and let the error say what became of it.
 
     What somebody else has changed since stays.
     """
     told = "; the writes before it were put back"
     try:
-        now = read_state(tree)
+        now = state_of(tree, writes)
         if not changed_keys(*ours):
             return
         target, conflicts = undo(ours, now)
         target |= {key: now[key] for key in conflicts if key in now}
-        go_to(tree, target)
-        left = changed_keys(target, read_state(tree))
+        go_to(tree, target, now)
+        left = changed_keys(target, state_of(tree, writes))
     except Error as again:
         told, left = f"; and the way back failed: {again.message}", []
+        if isinstance(err, Error):
+            err.half = True
     if isinstance(err, Error):
         err.message += told + "".join(f"; different now: {label_of(key)}" for key in left)
 
 
-def undo(done: Done, now: State) -> tuple[State, list[Key]]:
+def undo(done: StateChange, now: State) -> tuple[State, list[Key]]:
     """Return now without the change, and the keys that somebody has changed since.
 
     What the change did not touch stays as it is now, whoever set it.

@@ -3,13 +3,14 @@
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from mmpolicy.control.change import Done
-from mmpolicy.control.keys import State, from_record, to_record
+from mmpolicy.control.change import StateChange
+from mmpolicy.control.keys import Profile, Setting, State, from_record, to_record
 from mmpolicy.control.labels import label_of, shown, telling_keys
 from mmpolicy.control.state import changed_keys
 from mmpolicy.errors import Error, Exit
@@ -20,6 +21,7 @@ JOURNAL = f"{FOLDER}/journal.jsonl"
 APPLIED = f"{FOLDER}/applied.toml"
 VERSION = 2
 MOST_BYTES, KEPT = 4 << 20, 1000  # beyond so many bytes, only the last entries stay
+LOOKED_AT = 100  # so many lines at the end have the highest number
 UNSET = "4294967295"  # the login uid of what nobody has logged in for
 HINT = "mmpolicy apply FILE, or set, goes to a state of your choice"
 
@@ -33,12 +35,13 @@ class Entry:
     boot: str
     command: str
     who: dict[str, int]
-    done: Done
+    done: StateChange
     note: str = ""
+    open: bool = False  # it has begun, and nobody has told its end; `done` is what was asked for
 
     def line(self) -> str:
         """Return it for the log of the system."""
-        return f"{self.command} by {self.people()}: {'; '.join(self.told()) or self.note}"
+        return f"{self.command} by {self.people()}: {'; '.join(self.told())}"
 
     def people(self) -> str:
         """Return who made it."""
@@ -47,7 +50,8 @@ class Entry:
     def told(self) -> list[str]:
         """Return what changed, in words."""
         before, after = self.done
-        return [
+        note = "was cut off; it asked for:" if self.open else self.note
+        return [note] * bool(note) + [
             f"{label_of(key)}: {shown(key, before.get(key))} -> {shown(key, after.get(key))}"
             for key in telling_keys(*self.done)
         ]
@@ -77,7 +81,7 @@ def _from_json(line: str) -> Entry:
         for state, value in zip((before, after), values, strict=True):
             if value is not None:
                 state[key] = _text(value)
-    return Entry(done=Done(before, after), **fields)
+    return Entry(done=StateChange(before, after), **fields)
 
 
 def _text(value: Any) -> str:
@@ -86,7 +90,8 @@ def _text(value: Any) -> str:
     return value
 
 
-def _boot(tree: Tree) -> str:
+def boot_of(tree: Tree) -> str:
+    """Return the id of this boot."""
     return tree.read("/proc/sys/kernel/random/boot_id")
 
 
@@ -101,59 +106,125 @@ def _who(tree: Tree) -> dict[str, int]:
     return {name: int(uid) for name, uid in found.items() if uid.isdigit() and uid != UNSET}
 
 
-def read_journal(tree: Tree) -> list[Entry]:
-    """Return all changes that are known, the oldest first.
+def read_journal(tree: Tree, bad: Callable[[int, Exception], None]) -> list[Entry]:
+    """Return all changes that are known, the oldest first; `bad` is told of each damaged line.
 
-    A line that a crash has cut off is passed over, unless it is the last one: what it was about
-    is not known then.
+    A change has a line when it begins and one when it has ended, of which the last one counts.
     """
     if not tree.exists(JOURNAL):
         return []
     lines = tree.read_bytes(JOURNAL).decode(errors="replace").splitlines()
-    found = []
+    found: dict[int, Entry] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(_from_json(line))
+            entry = _from_json(line)
+            found[entry.number] = entry
         except (ValueError, LookupError, TypeError, AttributeError, Error) as err:
-            if isinstance(err, json.JSONDecodeError) and number < len(lines):
-                continue
-            text = f"{tree.real(JOURNAL)}, line {number}, is damaged: {err}"
-            raise Error(text, Exit.FAILED, f"{HINT}; then remove the file") from err
+            bad(number, err)
+    return list(found.values())
+
+
+def whatever(_number: int, _err: Exception) -> None:
+    """Pass over a damaged line."""
+
+
+def damaged(tree: Tree, number: int, why: Exception) -> Error:
+    """Return the error for a damaged line."""
+    text = f"{tree.real(JOURNAL)}, line {number}, is damaged: {why}"
+    return Error(text, Exit.FAILED, f"{HINT}; then remove the file")
+
+
+def whole_journal(tree: Tree) -> list[Entry]:
+    """Return all changes; raises an error if one is not known.
+
+    A line that a crash has cut off is passed over, unless it is the last one: what it was about
+    is not known then.
+    """
+    found: dict[int, Exception] = {}
+    entries = read_journal(tree, found.__setitem__)
+    lines = tree.read(JOURNAL).count("\n") + 1 if found else 0
+    for number, err in found.items():
+        if not isinstance(err, json.JSONDecodeError) or number == lines:
+            raise damaged(tree, number, err)
+    return entries
+
+
+def _kept(tree: Tree, entry_of: Callable[[int], Entry]) -> Entry:
+    """Add an entry, which gets the next number."""
+    made: list[Entry] = []
+
+    def line_of(text: str) -> str:
+        made.append(entry_of(_last_number(text) + 1))
+        return made[0].to_json()
+
+    text = tree.append(JOURNAL, line_of)
+    if len(text) > MOST_BYTES:
+        with suppress(Error):  # the disk is full
+            tree.keep(JOURNAL, "".join(f"{line}\n" for line in text.splitlines()[-KEPT:]))
+    return made[0]
+
+
+def record(
+    tree: Tree, command: str, done: StateChange, note: str = "", begun: Entry | None = None,
+    is_open: bool = False,
+) -> Entry | None:  # fmt: skip
+    """Keep a change, unless there is nothing to tell of it; or the end of one that has begun."""
+    keys = changed_keys(*done)
+    if not keys and not note and not begun:
+        return None
+    parts = StateChange(*({key: state[key] for key in keys if key in state} for state in done))
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    boot, who = boot_of(tree), _who(tree)
+
+    def entry_of(number: int) -> Entry:
+        if begun:
+            return replace(begun, done=parts, note=note, open=False)
+        return Entry(number, time, boot, command, who, parts, note, is_open)
+
+    return _kept(tree, entry_of)
+
+
+def _last_number(text: str) -> int:
+    """Return the highest number of a change, 0 without one."""
+    numbers = [0]
+    for line in text.splitlines()[-LOOKED_AT:]:
+        try:
+            numbers.append(int(json.loads(line)["number"]))
+        except (ValueError, LookupError, TypeError):
+            continue
+    return max(numbers)
+
+
+def part_of(now: State, entry: Entry) -> StateChange:
+    """Return what a change that was cut off has made of the state."""
+    new = {key.name for key in entry.done.after if isinstance(key, Profile)}
+    keys = {*changed_keys(*entry.done)}
+    keys |= {key for key in now if isinstance(key, Setting) and key.profile in new}
+    return StateChange(entry.done.before, {key: now[key] for key in keys if key in now})
+
+
+def _in_force(tree: Tree) -> list[Entry]:
+    """Return the changes since the module was loaded, or reset, in this boot."""
+    found: list[Entry] = []
+    for entry in read_journal(tree, whatever):
+        fresh = entry.boot != boot_of(tree) or entry.command in ("load", "unload", "reset")
+        found = [] if fresh else [*found, entry]
     return found
 
 
-def record(tree: Tree, command: str, done: Done, note: str = "") -> Entry | None:
-    """Keep a change, unless there is nothing to tell of it."""
-    keys = changed_keys(*done)
-    if not keys and not note:
-        return None
-    parts = Done(*({key: state[key] for key in keys if key in state} for state in done))
-    time = datetime.now(UTC).isoformat(timespec="seconds")
-    number = _last_number(tree) + 1
-    entry = Entry(number, time, _boot(tree), command, _who(tree), parts, note)
-    tree.append(JOURNAL, entry.to_json())
-    return entry
+def known_state(tree: Tree) -> State:
+    """Return what this command has set since the module was loaded or reset."""
+    return _together([entry.done for entry in _in_force(tree)]).after
 
 
-def _last_number(tree: Tree) -> int:
-    """Return the number of the last change, 0 without one; forget the oldest if it is time to."""
-    if not tree.exists(JOURNAL):
-        return 0
-    text = tree.read_bytes(JOURNAL).decode(errors="replace")
-    lines = text.splitlines()
-    if len(text) > MOST_BYTES:
-        tree.keep(JOURNAL, "".join(f"{line}\n" for line in lines[-KEPT:]))
-    for line in reversed(lines):
-        try:
-            return int(json.loads(line)["number"])
-        except (ValueError, LookupError, TypeError):
-            continue
-    return 0
+def cut_off(tree: Tree) -> Entry | None:
+    """Return the change that somebody has begun and that nobody has ended, if there is one."""
+    return next((entry for entry in reversed(_in_force(tree)) if entry.open), None)
 
 
-def last_changes(tree: Tree, after: int | None) -> tuple[list[Entry], Done]:
+def last_changes(tree: Tree, after: int | None) -> tuple[list[Entry], StateChange]:
     """Return the last change, or all after the one of that number, and what they did together."""
-    known = read_journal(tree)
+    known = whole_journal(tree)
     if known and after not in (None, known[0].number - 1, *(each.number for each in known)):
         raise Error(f"no change {after} is known", Exit.USAGE, "mmpolicy log lists them")
     entries = [entry for entry in known if any(entry.done)]
@@ -161,13 +232,13 @@ def last_changes(tree: Tree, after: int | None) -> tuple[list[Entry], Done]:
     if not chosen:
         raise Error(f"no change is known: see {tree.real(JOURNAL)}", Exit.FAILED, HINT)
     for entry in chosen:
-        if entry.boot != _boot(tree):
+        if entry.boot != boot_of(tree):
             text = f"change {entry.number}, '{entry.command}' of {entry.time}, was before the boot"
             raise Error(text, Exit.FAILED, HINT)
     return chosen, _together([entry.done for entry in chosen])
 
 
-def _together(changes: Sequence[Done]) -> Done:
+def _together(changes: Sequence[StateChange]) -> StateChange:
     """Return what changes have made of the state, one after the other."""
     before: State = {}
     after: State = {}
@@ -180,4 +251,4 @@ def _together(changes: Sequence[Done]) -> Done:
             after.pop(key, None)
             if key in done.after:
                 after[key] = done.after[key]
-    return Done(before, after)
+    return StateChange(before, after)

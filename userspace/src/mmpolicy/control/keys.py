@@ -19,6 +19,8 @@ NO_ARM = "none"
 NO_SHADOW = "none"
 PROFILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")  # the kernel's own rule
 NO_PROFILES = (NO_ARM, "create", "delete", "experiment", "measure")
+MANIFESTS = "/etc/mmpolicy"  # what mmpolicy.service applies
+UNIT_NAME = re.compile(r"[\w:.\\@-]{1,240}\.service", re.ASCII)
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")  # what the module calls points, policies, knobs
 
 
@@ -196,6 +198,29 @@ class ProcessBinding:
 
 
 @dataclass(frozen=True)
+class UnitBinding:
+    """The profile that a service is bound to whenever it starts, by a file of its own."""
+
+    unit: str
+
+    def __post_init__(self) -> None:
+        """Refuse what systemd would never call a service."""
+        if not UNIT_NAME.fullmatch(self.unit):
+            hint = "systemctl list-units lists them"
+            raise Error(f"{self.unit!r} is no name of a service", Exit.USAGE, hint)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return what keys are sorted by."""
+        return "units", self.unit
+
+    @property
+    def path(self) -> str:
+        """Return its file."""
+        return f"{MANIFESTS}/90-{self.unit}.toml"
+
+
+@dataclass(frozen=True)
 class AbsentCgroup:
     """A cgroup that a manifest binds and that is not there. Nothing can be written for it."""
 
@@ -208,7 +233,10 @@ class AbsentCgroup:
 
 
 Binding = CgroupBinding | ProcessBinding
-Key = Lease | ExperimentFile | Profile | Setting | CgroupBinding | ProcessBinding | AbsentCgroup
+Key = (
+    Lease | ExperimentFile | Profile | Setting | CgroupBinding | ProcessBinding | UnitBinding
+    | AbsentCgroup
+)  # fmt: skip
 State = dict[Key, str]
 
 LEASE = Lease()
@@ -224,6 +252,7 @@ KINDS: dict[str, type[Key]] = {
     "setting": Setting,
     "cgroup": CgroupBinding,
     "process": ProcessBinding,
+    "unit": UnitBinding,
 }
 NAMES = {kind: name for name, kind in KINDS.items()}
 

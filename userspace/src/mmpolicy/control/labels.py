@@ -11,16 +11,27 @@ from mmpolicy.control.keys import (
     Profile,
     Setting,
     State,
+    UnitBinding,
 )
 from mmpolicy.control.state import changed_keys
+from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import CONTROL, Tree
 
 
 def cgroups_of(tree: Tree, keys: Iterable[Key]) -> dict[str, str]:
-    """Return the paths of cgroups by id; they are only looked for if a key needs one."""
-    needed = any(isinstance(key, CgroupBinding) for key in keys)
-    return cgroup_paths(tree) if needed else {}
+    """Return the paths of cgroups by id; they are only looked for if a key needs one.
+
+    Where cgroup v2 is not mounted, there are none, and numbers have to do.
+    """
+    if not any(isinstance(key, CgroupBinding) for key in keys):
+        return {}
+    try:
+        return cgroup_paths(tree)
+    except Error as err:
+        if err.exit_code != Exit.LACKING:
+            raise
+        return {}
 
 
 def label_of(key: Key, paths: Mapping[str, str] | None = None) -> str:
@@ -33,6 +44,8 @@ def label_of(key: Key, paths: Mapping[str, str] | None = None) -> str:
             return f"cgroup {given} (not there)"
         case ProcessBinding(number):
             return f"process {number}"
+        case UnitBinding(unit):
+            return f"unit {unit}"
         case Profile(name):
             return f"profile {name}"
         case Setting():

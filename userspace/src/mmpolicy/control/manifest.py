@@ -6,7 +6,7 @@ only the kernel knows their defaults, and bindings of processes, which no file c
 """
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,13 +27,14 @@ from mmpolicy.control.keys import (
     Profile,
     Setting,
     State,
+    UnitBinding,
 )
-from mmpolicy.control.labels import cgroups_of
 from mmpolicy.control.model import active_of
 from mmpolicy.control.state import Write, profiles_of, settings_of
 from mmpolicy.control.toml import TomlKey, key_lines, leaves
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
+from mmpolicy.host.cgroups import Finder, cgroup_paths
+from mmpolicy.host.disk import files_of, read_given
 from mmpolicy.host.files import Tree
 
 VERSION = "1"
@@ -52,7 +53,7 @@ def _entries(name: str, text: str) -> dict[TomlKey, Any]:
     """Return what a file says; raises Error if it is no TOML or has no version."""
     try:
         found = dict(leaves(tomllib.loads(text)))
-    except tomllib.TOMLDecodeError as err:
+    except (tomllib.TOMLDecodeError, RecursionError) as err:
         raise Error(f"{name}: {err}", Exit.FAILED, "correct the file") from err
     if ("version",) not in found:
         text = f"{name} has no version: is it a manifest, and complete?"
@@ -65,6 +66,7 @@ class Manifest:
 
     def __init__(self, name: str, files: Sequence[tuple[str, str]]) -> None:
         self.name = name
+        self.files = list(files)
         self._entries: dict[TomlKey, Any] = {}
         self._places: dict[TomlKey, tuple[str, int]] = {}
         for file, text in files:
@@ -72,6 +74,30 @@ class Manifest:
             self._places |= {key: (file, line) for key, line in key_lines(text).items()}
         self._cgroups: dict[int, str] = {}  # id -> what the file calls it
         self._absent_scope = ""
+
+    @classmethod
+    def read(cls, name: str, bad: Callable[[Error], None] | None = None) -> "Manifest":
+        """Return what a file, or each *.toml of a folder, says.
+
+        A file that cannot be read is left out if there is somebody to tell.
+        """
+        files = []
+        for path in files_of(name):
+            shown = "standard input" if path == "-" else path
+            try:
+                text = read_given(path)
+                _entries(shown, text)
+                files.append((shown, text))
+            except Error as err:
+                if not bad:
+                    raise
+                bad(err)
+        return cls("standard input" if name == "-" else name, files)
+
+    def without(self, message: str) -> "Manifest | None":
+        """Return it without the file that an error is about, nothing if it is about none."""
+        rest = [each for each in self.files if not message.startswith(f"{each[0]}:")]
+        return Manifest(self.name, rest) if len(rest) < len(self.files) else None
 
     def text(self) -> str:
         """Return all of it as one file."""
@@ -82,10 +108,17 @@ class Manifest:
             _put(data, key, value)
         return tomli_w.dumps(data)
 
-    def bindings(self) -> dict[str, str]:
-        """Return the profile of each cgroup, as the files call it."""
-        found = (key for key in self._entries if key[0] == "bindings" and len(key) == 2)
-        return {key[1]: _word(self._entries[key]) for key in found}
+    def bindings(self, bad: Callable[[Error], None]) -> dict[str, str]:
+        """Return the profile of each cgroup, as the files call it; what is none is told."""
+        found = {}
+        for key in self._entries:
+            if key[0] == "bindings" and len(key) == 2:
+                try:
+                    with self._at(key):
+                        found[key[1]] = _word(self._entries[key])
+                except Error as err:
+                    bad(err)
+        return found
 
     def _line(self, key: TomlKey) -> str:
         """Return `FILE:LINE: ` of the first line about a key, `FILE: ` without one."""
@@ -118,10 +151,11 @@ class Manifest:
         """
         if not self._entries:
             return dict(now)
-        kept = (ExperimentFile, ProcessBinding)
+        kept = (ExperimentFile, ProcessBinding, UnitBinding)
         state: State = {key: value for key, value in now.items() if isinstance(key, kept)}
         state |= {key: value for key, value in OFF.items() if key in now}
         state |= _left_alone(now, {DEFAULT, *self.profiles()})
+        self._finder = Finder(tree)
         for key, value in self._entries.items():
             with self._at(key):
                 state |= self._entry(tree, now, key, value)
@@ -155,31 +189,31 @@ class Manifest:
                 return {LEASE: _word(value)}
             case ("bindings", cgroup):
                 profile = pick("profile", _word(value), {DEFAULT, *self.profiles()})
-                return {self._cgroup(tree, cgroup): profile}
+                return {self._cgroup(cgroup): profile}
             case ("profiles", profile, point, *names) if names:
                 setting = _find_setting(tree, now, Profile(profile).name, point, names, value)
                 return {Profile(profile): "", setting: _word(value)}
             case ("experiment", name) if ExperimentFile(name) in now:
-                return {ExperimentFile(name): self._scope(tree, name, _word(value))}
+                return {ExperimentFile(name): self._scope(name, _word(value))}
             case ("bindings" | "profiles" | "experiment",) if value == {}:
                 return {}
         known = ["version", "bindings", "profiles", *map(_path_in_file, now)]
         pick("entry of a manifest", ".".join(key), [each for each in known if each])
         raise Error(f"nothing can be set by {'.'.join(key)} alone", Exit.FAILED, HINT)
 
-    def _cgroup(self, tree: Tree, given: str) -> CgroupBinding | AbsentCgroup:
+    def _cgroup(self, given: str) -> CgroupBinding | AbsentCgroup:
         try:
-            number = int(find_cgroup(tree, given))
+            number = int(self._finder.find(given))
         except Error:
             return AbsentCgroup(given)
         self._cgroups[number] = given
         return CgroupBinding(number)
 
-    def _scope(self, tree: Tree, name: str, word: str) -> str:
+    def _scope(self, name: str, word: str) -> str:
         if name != SCOPE.name or word == WHOLE_HOST:
             return word
         try:
-            return find_cgroup(tree, word)
+            return self._finder.find(word)
         except Error:
             self._absent_scope = word
             return word
@@ -229,19 +263,23 @@ def _find_setting(
 
 
 def save(tree: Tree, state: State) -> str:
-    """Return the manifest of a state."""
+    """Return the manifest of a state.
+
+    A lease is left out, as nobody would renew it after a boot, and a cgroup that has no name.
+    """
     import tomli_w
 
     scoped = state.get(SCOPE, WHOLE_HOST) != WHOLE_HOST
-    paths = cgroup_paths(tree) if scoped else cgroups_of(tree, state)
+    needed = scoped or any(isinstance(key, CgroupBinding) for key in state)
+    paths = cgroup_paths(tree) if needed else {}
     data: dict[str, Any] = {"version": int(VERSION)}
     for key, value in state.items():
         match key:
-            case CgroupBinding(number):
-                _put(data, ("bindings", paths.get(str(number), str(number))), value)
+            case CgroupBinding(number) if str(number) in paths:
+                _put(data, ("bindings", paths[str(number)]), value)
             case ExperimentFile() if key == SCOPE:
                 _put(data, _toml_key(key), paths.get(value, int(WHOLE_HOST)))
-            case Lease() | ExperimentFile() | Setting() if value:
+            case ExperimentFile() | Setting() if value:
                 _put(data, _toml_key(key), int(value) if value.isdigit() else value)
             case Profile(name):
                 data.setdefault("profiles", {}).setdefault(name, {})

@@ -17,12 +17,15 @@ from prometheus_client.registry import Collector
 
 from mmpolicy import __version__
 from mmpolicy.control.counters import counted_profiles, read_counters
+from mmpolicy.control.experiment import running
 from mmpolicy.control.keys import CgroupBinding, Setting, State
 from mmpolicy.control.labels import cgroups_of
 from mmpolicy.control.model import check_abi, check_loaded, lease_of
+from mmpolicy.control.notices import notices
 from mmpolicy.control.state import bindings_of, profiles_of, read_state
 from mmpolicy.errors import Error
 from mmpolicy.host.files import MODULE, MODULE_DIR, Tree
+from mmpolicy.host.huge import KINDS, huge_of_cgroups
 
 STATES = ("stock", "active", "expired")
 BUCKET = re.compile(r"(.+)_ns_log2_(\d+)")
@@ -32,8 +35,8 @@ NS = 1e-9
 def families(tree: Tree) -> list[Metric]:
     """Return the state and all counters; without debugfs, the state alone."""
     state = read_state(tree)
-    found = [_up(1), _state(tree), _build(tree), *_lease(tree), *_settings(state)]
-    found += _bindings(state, cgroups_of(tree, state))
+    found = [_up(1), *_left(tree), _state(tree), _build(tree), *_lease(tree), *_settings(state)]
+    found += [*_bindings(state, cgroups_of(tree, state)), *_huge(tree)]
     try:
         counters = {
             (profile, point): values
@@ -70,16 +73,46 @@ def text(found: list[Metric]) -> str:
     return generate_latest(registry(lambda: found)).decode()
 
 
-def families_or_down(tree: Tree) -> list[Metric]:
-    """Return the metrics, or that there are none as the module is not loaded."""
+def families_or_down(tree: Tree, tell: Callable[[Error], None] = lambda _err: None) -> list[Metric]:
+    """Return the metrics, or what there is where the module is not loaded."""
     try:
         return families(tree)
     except Error as err:
-        return [_up(0, err.message)]
+        tell(err)
+        return [_up(0), *_left(tree), *_huge(tree)]
 
 
-def _up(value: int, why: str = "1: the module is loaded.") -> Metric:
-    return GaugeMetricFamily(f"{MODULE}_up", why, value)
+def _up(value: int) -> Metric:
+    return GaugeMetricFamily(f"{MODULE}_up", "1: the module is loaded, and can be read.", value)
+
+
+def _left(tree: Tree) -> Iterator[Metric]:
+    """Yield what needs no module: who is at work, and what somebody has left."""
+    told = "1: mmpolicy ab run is at work."
+    yield GaugeMetricFamily(f"{MODULE}_experiment_running", told, int(bool(running(tree))))
+    names = {each.name for each in notices(tree)}
+    for name, told in (
+        ("knobs_left", "1: a killed experiment has left knobs of the kernel changed."),
+        ("cut_off", "1: a change was killed, and may be half made."),
+    ):
+        yield GaugeMetricFamily(f"{MODULE}_{name}", told, int(name in names))
+
+
+def _huge(tree: Tree) -> Iterator[Metric]:
+    """Yield what each cgroup has in huge pages, by the names that CRI-O gives it."""
+    cgroups = huge_of_cgroups(tree)
+    for kind in KINDS:
+        told = f"Memory of the kind {kind} in transparent huge pages."
+        family = GaugeMetricFamily(f"container_memory_{kind}_thp_bytes", told, labels=["id"])
+        for path, found in cgroups.items():
+            family.add_metric([path], found.huge[kind])
+        yield family
+    told = "Part of the memory of the kinds anon and shmem in transparent huge pages."
+    coverage = GaugeMetricFamily(f"{MODULE}_huge_coverage_ratio", told, labels=["id"])
+    for path, found in cgroups.items():
+        if found.coverage is not None:
+            coverage.add_metric([path], found.coverage)
+    yield coverage
 
 
 def _state(tree: Tree) -> Metric:

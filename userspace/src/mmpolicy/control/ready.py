@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from mmpolicy.control import model
 from mmpolicy.control.counters import counted_profiles
+from mmpolicy.control.notices import notices
 from mmpolicy.errors import Exit
 from mmpolicy.host.doctor import (
     Check,
@@ -14,16 +15,28 @@ from mmpolicy.host.doctor import (
     check_headers,
     check_hooks,
     check_kernel,
+    check_others,
     check_signature,
+    check_tested,
     check_thp,
     try_to,
 )
 from mmpolicy.host.files import CONTROL
 
+WITHOUT = "see above; mmpolicy host, map and ab run work without the module"
+
+
+def check_can_load(facts: Facts) -> Exit:
+    """Return DONE if the module is loaded, or nothing is known to be in its way."""
+    wrong = [check(facts).status for check in (check_hooks, check_file)] if not facts.loaded else []
+    return Exit.LACKING if "fail" in wrong else Exit.DONE
+
 
 def check_loaded(facts: Facts) -> Check:
     """Is the module loaded and its control tree there?"""
     found = try_to("loaded", "fail", lambda: f"state: {model.check_loaded(facts.tree)}")
+    if check_can_load(facts) != Exit.DONE:
+        return found._replace(next_step=WITHOUT)
     if found.detail != "state: expired":
         return found
     text = "state: expired: nobody renewed the lease, all is stock"
@@ -33,21 +46,34 @@ def check_loaded(facts: Facts) -> Check:
 def check_abi(facts: Facts) -> Check:
     """Do module and tool speak the same language?"""
     if not facts.tree.is_dir(CONTROL):
-        return Check("abi", "ok", "nothing to compare")
+        return Check("abi", "-", "nothing to compare")
     return try_to("abi", "fail", lambda: model.check_abi(facts.tree))
 
 
 def check_permission(facts: Facts) -> Check:
     """May we change anything?"""
     path = f"{CONTROL}/reset"
-    if facts.tree.writable(path) if facts.tree.exists(path) else facts.tree.is_root():
+    if not facts.tree.exists(path) and facts.tree.is_root():
+        return Check("permission", "ok", "you are root")
+    if facts.tree.writable(path):
         return Check("permission", "ok", "policies may be switched")
     return Check("permission", "fail", f"no permission to write {CONTROL}", "run it as root")
 
 
 def check_counters(facts: Facts) -> Check:
     """Can `mmpolicy stats` read the counters?"""
+    if not facts.loaded:
+        return Check("counters", "-", "nothing to count")
     return try_to("counters", "warn", lambda: f"of {', '.join(counted_profiles(facts.tree))}")
+
+
+def check_left(facts: Facts) -> Check:
+    """Has somebody left something half made?"""
+    found = notices(facts.tree)
+    if not found:
+        return Check("left", "ok", "nothing is half made")
+    text, hint = ("; ".join(parts) for parts in zip(*(each[1:] for each in found), strict=True))
+    return Check("left", "warn", text, hint)
 
 
 CHECKS: tuple[Callable[[Facts], Check], ...] = (
@@ -58,10 +84,13 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_file,
     check_signature,
     check_loaded,
+    check_tested,
+    check_others,
     check_build,
     check_abi,
     check_permission,
     check_counters,
+    check_left,
 )
 
 

@@ -3,10 +3,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mmpolicy.control.counters import Counters
+from mmpolicy.host.calibration import Calibration
 
 COUNTER = re.compile(r"shadow_(wanted|got)_order_(\d+)")
 UNSURE = "shadow_reason_inside"  # no folio fits: maybe as another would be there already
@@ -21,21 +22,34 @@ class Shadow:
     spared_most: int
     pages_least: int  # more than now
     pages_most: int
+    folios: Mapping[int, int] = field(default_factory=dict, compare=False)  # made, by order
 
-    def as_data(self) -> dict[str, int]:
+    def as_data(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "folios"}
 
-    def text(self) -> str:
-        """Return it in words."""
+    def saved_percent(self, costs: Calibration) -> tuple[float, float]:
+        """Return how much of the CPU time of these faults it would have saved, least and most."""
+        spared = (self.spared_least, self.spared_most)
+        low, high = (100 * costs.saved(each, self.folios, self.faults) for each in spared)
+        return low, high
+
+    def text(self, costs: Calibration | None = None) -> str:
+        """Return it in words; with what faults cost on this host, also the CPU time."""
         spared = _between(self.spared_least, self.spared_most)
         low, high = (100 * n / self.faults for n in (self.spared_least, self.spared_most))
         share = _between(f"{low:.0f}", f"{high:.0f}")
         pages = _between(self.pages_least, self.pages_most)
         return (
             f"of {self.faults} faults it would have spared {spared} ({share} %), "
-            f"and taken {pages} pages more"
+            f"and taken {pages} pages more{self._time(costs)}"
         )
+
+    def _time(self, costs: Calibration | None) -> str:
+        if not costs:
+            return ""
+        low, high = (f"{each:.0f}" for each in self.saved_percent(costs))
+        return f"; that is about {_between(low, high)} % of the CPU time of these faults"
 
 
 def _between(low: object, high: object) -> str:
@@ -61,7 +75,8 @@ def shadow_of(counters: Mapping[str, int]) -> Shadow | None:
     spared = large - sum(got.values())
     pages = max(sum(count << order for order, count in got.items()) - large, 0)
     unsure = counters.get(UNSURE, 0)
-    return Shadow(faults, spared, spared + unsure, max(pages - unsure, 0), pages)
+    folios = {order: count for order, count in got.items() if order}
+    return Shadow(faults, spared, spared + unsure, max(pages - unsure, 0), pages, folios)
 
 
 def shadows_of(counters: Counters) -> dict[str, Shadow]:
@@ -75,7 +90,8 @@ def shadow_data(counters: Counters) -> dict[str, Any]:
     return {point: shadow.as_data() for point, shadow in shadows_of(counters).items()}
 
 
-def shadow_lines(counters: Counters) -> list[str]:
+def shadow_lines(counters: Counters, costs: Calibration | None = None) -> list[str]:
     """Return a line for each shadow, with an empty one before them."""
-    lines = [f"shadow of {point}: {each.text()}" for point, each in shadows_of(counters).items()]
+    found = shadows_of(counters).items()
+    lines = [f"shadow of {point}: {each.text(costs)}" for point, each in found]
     return ["", *lines] if lines else []

@@ -4,7 +4,7 @@
 A state is flat, a value for each key, so that comparing, merging and keeping states is plain.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mmpolicy.control.keys import (
@@ -25,8 +25,11 @@ from mmpolicy.control.keys import (
     Profile,
     Setting,
     State,
+    UnitBinding,
 )
 from mmpolicy.control.model import Control, active_of
+from mmpolicy.control.own_units import put_unit, read_units
+from mmpolicy.errors import Error
 from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import chosen
@@ -47,17 +50,32 @@ class Write:
 
 
 def read_state(tree: Tree) -> State:
-    """Return the state as it is now."""
+    """Return the state as it is now.
+
+    If a profile goes while it is read, as those of an experiment do when the lease expires, all is
+    read anew.
+    """
     control = Control(tree)
+    profiles = control.profiles()
+    try:
+        return _read_all(control, profiles)
+    except Error:
+        if set(profiles) <= set(control.profiles()):
+            raise
+        return read_state(tree)
+
+
+def _read_all(control: Control, profiles: Iterable[str]) -> State:
+    tree = control.tree
     state: State = {}
     if tree.exists(LEASE.path):
         state[LEASE] = tree.read(LEASE.path)
     if tree.is_dir(EXPERIMENT):
         for name in tree.names(EXPERIMENT):
             state[ExperimentFile(name)] = chosen(tree.read(ExperimentFile(name).path))
-    for profile in control.profiles():
+    for profile in profiles:
         state |= read_profile(control, profile)
-    return state
+    return state | read_units(tree)
 
 
 def read_profile(control: Control, name: str) -> State:
@@ -156,6 +174,19 @@ def unbind(key: Binding, profile: str) -> Write:
     return Write(key.path(profile), f"-{key.number}", key, None)
 
 
+def bind_unit(key: UnitBinding, profile: str | None) -> Write:
+    """Return the write that binds a service from its next start on, or ends that."""
+    return Write(key.path, profile or "", key, profile)
+
+
+def perform(tree: Tree, write: Write) -> None:
+    """Make one write."""
+    if isinstance(write.key, UnitBinding):
+        put_unit(tree, write.key, write.result)
+    else:
+        tree.write(write.path, write.value)
+
+
 def plan(old: State, new: State) -> list[Write]:
     """Return the writes that lead from one state to another, empty if there is no difference.
 
@@ -163,7 +194,7 @@ def plan(old: State, new: State) -> list[Write]:
     before anything is bound to it, and knobs come before their policy.
     """
     steps = [*_stop(old, new), *_create(old, new), *_settings(old, new), *_bind(old, new)]
-    steps += [*_experiment(old, new), *_delete(old, new), *_start(old, new)]
+    steps += [*_experiment(old, new), *_delete(old, new), *_start(old, new), *_units(old, new)]
     lease = [assign(LEASE, new[LEASE])] if _differ(old, new, LEASE) else []
     return steps + lease if new.get(LEASE) == "0" else lease + steps
 
@@ -232,6 +263,12 @@ def _start(old: State, new: State) -> Iterator[Write]:
         yield assign(ENABLED, "1")
 
 
+def _units(old: State, new: State) -> Iterator[Write]:
+    for key in changed_keys(old, new):
+        if isinstance(key, UnitBinding):
+            yield bind_unit(key, new.get(key))
+
+
 def without_gone(tree: Tree, now: State, state: State) -> State:
     """Return the state without bindings of cgroups and processes that are no more."""
     missing = [key for key in state if key not in now]
@@ -246,12 +283,12 @@ def without_gone(tree: Tree, now: State, state: State) -> State:
     return {key: value for key, value in state.items() if key not in gone}
 
 
-def go_to(tree: Tree, state: State) -> None:
-    """Go to a state that was read before.
+def go_to(tree: Tree, state: State, now: State | None = None) -> None:
+    """Go to a state that was read before, from what is now.
 
     Bindings of what has ended meanwhile stay away: the kernel would have dropped them too.
     Raises Error at the first write that the kernel refuses.
     """
-    now = read_state(tree)
+    now = read_state(tree) if now is None else now
     for write in plan(now, without_gone(tree, now, state)):
-        tree.write(write.path, write.value)
+        perform(tree, write)

@@ -25,6 +25,8 @@ def key_lines(text: str) -> dict[TomlKey, int]:
     for number, line in enumerate(text.splitlines(), start=1):
         start = start if statement else number
         statement += f"{line}\n"
+        if any(statement.count(quotes) % 2 for quotes in ('"""', "'''")):
+            continue  # within a long text
         try:
             keys = [key for key, _ in leaves(tomllib.loads(statement))]
         except tomllib.TOMLDecodeError:

@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 from mmpolicy.errors import Error
 from mmpolicy.host.files import CONTROL, MODULE, MODULE_DIR
-from mmpolicy.host.machine import Host
+from mmpolicy.host.hooked import HOOKED, others
+from mmpolicy.host.machine import DOCTOR_KNOWS, Host
 
 ENABLED = "CONFIG_MM_POLICY=y"
 HOOK = "mm_policy_register"
 FTRACE = (  # what the module needs where there are no hooks
-    "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "KALLSYMS_ALL", "KRETPROBES", "DEBUG_INFO_BTF",
+    "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "KALLSYMS_ALL", "KPROBES", "DEBUG_INFO_BTF",
 )  # fmt: skip
 SERIES = ("6.12", "7.3")  # those that kernel-hooks/ has patches for
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -24,7 +25,7 @@ LOCKDOWN = "/sys/kernel/security/lockdown"
 
 
 class Check(NamedTuple):
-    """The answer of one check; status is ok, warn or fail."""
+    """The answer of one check; status is ok, warn, fail, or - where there is nothing to check."""
 
     name: str
     status: str
@@ -116,6 +117,31 @@ def check_hooks(facts: Facts) -> Check:
     return Check("hooks", "fail", f"{HOOK} {where}, {config}", hint)
 
 
+def check_tested(facts: Facts) -> Check:
+    """Has anon_order been tried on this build of the kernel, if it needs that?"""
+    tested = facts.text(f"{CONTROL}/kernel_tested")
+    if tested != "no":
+        text = f"anon_order was tried on this build: {tested}"
+        return Check("tested", "ok", text if tested else "nothing that depends on the build")
+    text = f"anon_order was not tried on this build: {facts.text(f'{CONTROL}/kernel_fingerprint')}"
+    if facts.text(f"{CONTROL}/points/anon_order") == "available":
+        text += "; untested=1 allows it"
+    hint = "try it with modprobe mmpolicy untested=1 where a crash does no harm: docs/host.md"
+    return Check("tested", "warn", text, hint)
+
+
+def check_others(facts: Facts) -> Check:
+    """Has somebody else the functions that the module hooks?"""
+    if not facts.tree.exists(HOOKED):
+        return Check("others", "ok", "nothing is hooked")
+    found = others(facts.tree)
+    if not found:
+        return Check("others", "ok", "no livepatch and no BPF program on hooked functions")
+    text = "; ".join(f"{', '.join(who)} on {function}" for function, who in found.items())
+    hint = "mmpolicy list --hooks says which points cannot have a policy meanwhile"
+    return Check("others", "warn", text, hint)
+
+
 def check_thp(facts: Facts) -> Check:
     """Can the kernel make huge pages at all?"""
     path = "/sys/kernel/mm/transparent_hugepage"
@@ -144,7 +170,8 @@ def check_file(facts: Facts) -> Check:
     if facts.info.get("description", "").startswith(STUB):
         hint = "boot a kernel that it can be built for; /var/lib/dkms/mmpolicy has make.log"
         return Check("file", status, "a stub: DKMS could not build the module", hint)
-    return try_to("file", status, facts.host.module_file)
+    found = try_to("file", status, facts.host.module_file)
+    return found._replace(next_step=found.next_step.removesuffix(DOCTOR_KNOWS))
 
 
 def check_signature(facts: Facts) -> Check:
@@ -166,7 +193,7 @@ def check_build(facts: Facts) -> Check:
     """Is the loaded module the one on disk?"""
     loaded, on_disk = facts.text(f"{MODULE_DIR}/srcversion"), facts.info.get("srcversion", "")
     if not facts.loaded or not facts.info:
-        return Check("build", "ok", "nothing to compare")
+        return Check("build", "-", "nothing to compare")
     if loaded and loaded == on_disk:
         return Check("build", "ok", f"srcversion {loaded}, as the file")
     text = f"loaded is srcversion {loaded or '?'}, the file is {on_disk or '?'}"

@@ -8,13 +8,14 @@ from fnmatch import fnmatch
 from mmpolicy.errors import Error
 from mmpolicy.host.cgroups import cgroup_mount
 from mmpolicy.host.files import KNOB_FOLDERS, Tree
+from mmpolicy.host.huge import KINDS, huge_in, read_stat
 from mmpolicy.host.knobs import read_knob
 
 THP = KNOB_FOLDERS[0]
 PRESSURE = "/proc/pressure"
 SIZE = re.compile(r"hugepages-(\d+)kB")
 USUAL = ("thp_*", "compact_*", "pgfault", "pgmajfault", "allocstall*", "pgmigrate*", "nr_anon*")
-OF_CGROUPS = ("anon", "anon_thp", "file", "file_thp")  # of memory.stat, in bytes
+OF_CGROUPS = [name for kind in KINDS for name in (kind, f"{kind}_thp")]  # of memory.stat, in bytes
 
 Figures = dict[str, str]
 Pressure = dict[str, Figures]  # `memory some` -> avg10 and the like
@@ -37,17 +38,27 @@ def figures_in(tree: Tree, folder: str) -> Figures:
     return {name: value for name, value in _files(tree, folder) if value}
 
 
+def size_folders(tree: Tree) -> dict[int, str]:
+    """Return the folder of each size of folios, by the size in bytes."""
+    found = [SIZE.fullmatch(name) for name in (tree.dirs(THP) if tree.is_dir(THP) else ())]
+    return dict(sorted((int(each[1]) << 10, f"{THP}/{each[0]}") for each in found if each))
+
+
 def sizes(tree: Tree) -> dict[str, dict[str, Figures]]:
     """Return of each size of folios, by name, what it is set to and what was counted."""
-    found = [SIZE.fullmatch(name) for name in (tree.dirs(THP) if tree.is_dir(THP) else ())]
-    names = sorted((int(each[1]), each[0]) for each in found if each)
     return {
-        f"{size} kB": {
-            "set": figures_in(tree, f"{THP}/{name}"),
-            "stats": figures_in(tree, f"{THP}/{name}/stats"),
+        f"{size >> 10} kB": {
+            "set": figures_in(tree, folder),
+            "stats": figures_in(tree, f"{folder}/stats"),
         }
-        for size, name in names
+        for size, folder in size_folders(tree).items()
     }
+
+
+def folios_made(tree: Tree) -> dict[int, int]:
+    """Return how many large folios faults have got since boot, by size in bytes."""
+    files = {size: f"{path}/stats/anon_fault_alloc" for size, path in size_folders(tree).items()}
+    return {size: int(tree.read(file)) for size, file in files.items() if tree.exists(file)}
 
 
 def others(tree: Tree) -> Figures:
@@ -70,7 +81,8 @@ def events(tree: Tree, every: bool) -> dict[str, int]:
     }
 
 
-def _pressure(tree: Tree, path: str) -> Pressure:
+def pressure_in(tree: Tree, path: str) -> Pressure:
+    """Return what one file of pressure tells."""
     lines = (line.split() for line in tree.read(path).splitlines())
     return {kind: dict(word.split("=") for word in words) for kind, *words in lines}
 
@@ -79,7 +91,7 @@ def pressure(tree: Tree) -> Pressure:
     """Return who waits for what, empty where the kernel does not say."""
     found: Pressure = {}
     for resource in tree.names(PRESSURE) if tree.is_dir(PRESSURE) else ():
-        for kind, figures in _pressure(tree, f"{PRESSURE}/{resource}").items():
+        for kind, figures in pressure_in(tree, f"{PRESSURE}/{resource}").items():
             found[f"{resource} {kind}"] = figures
     return found
 
@@ -89,11 +101,13 @@ def cgroup_figures(tree: Tree, path: str) -> dict[str, float]:
     base = f"{cgroup_mount(tree)}{path.rstrip('/')}"
     try:
         found = {"memory_kib": float(int(tree.read(f"{base}/memory.current")) >> 10)}
-        stat = dict(line.split() for line in tree.read(f"{base}/memory.stat").splitlines())
-        waits = _pressure(tree, f"{base}/memory.pressure")
+        stat = read_stat(tree, f"{base}/memory.stat")
+        waits = pressure_in(tree, f"{base}/memory.pressure")
     except Error:
         return {}
     found |= {f"{name}_kib": float(int(stat.get(name, "0")) >> 10) for name in OF_CGROUPS}
+    coverage = huge_in(stat).coverage
+    found |= {} if coverage is None else {"huge_percent": round(100 * coverage, 1)}
     return found | {f"{kind}_avg10": float(each["avg10"]) for kind, each in waits.items()}
 
 

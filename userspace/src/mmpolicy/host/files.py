@@ -4,16 +4,12 @@
 import fcntl
 import os
 import stat
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import (
     EACCES,
     EBUSY,
     EINVAL,
-    EISDIR,
-    ELOOP,
     ENODEV,
     ENOENT,
     EOPNOTSUPP,
@@ -23,12 +19,23 @@ from errno import (
 )
 from pathlib import Path
 
-from mmpolicy.errors import Error, Exit, Remedies, explain
+from mmpolicy.errors import Error, Exit, Remedies
+from mmpolicy.host.disk import (
+    KEEP_REMEDIES,
+    NO_LINK,
+    explain_file,
+    explained,
+    holder_of,
+    replace_file,
+    take_lock,
+    write_all,
+)
 
 MODULE = "mmpolicy"
 CONTROL = f"/sys/kernel/{MODULE}"
 MODULE_DIR = f"/sys/module/{MODULE}"
 TRACING = f"/sys/kernel/tracing/instances/{MODULE}"  # of our own, while we look
+SPLIT = "/sys/kernel/debug/split_huge_pages"  # an action of the kernel, not a knob
 OURS = (CONTROL, TRACING)
 KNOB_FOLDERS = ("/sys/kernel/mm/transparent_hugepage", "/proc/sys/vm")  # of the kernel itself
 TRACING_REMEDIES: Remedies = {
@@ -55,48 +62,16 @@ KNOB_REMEDIES: Remedies = READ_REMEDIES | {
     EINVAL: (Exit.REFUSED, "Documentation/admin-guide of the kernel says what it takes"),
     ERANGE: (Exit.REFUSED, "Documentation/admin-guide of the kernel says what it takes"),
 }
-KEEP_REMEDIES: Remedies = {
-    EACCES: (Exit.DENIED, "run it as root"),
-    EPERM: (Exit.DENIED, "run it as root"),
-    EROFS: (Exit.FAILED, "run it where the file system is mounted read-write"),
-    ENOENT: (Exit.FAILED, "make its directory, or give another name"),
-    ELOOP: (Exit.FAILED, "a link is not followed: remove it, or give another name"),
+SPLIT_REMEDIES: Remedies = READ_REMEDIES | {
+    EPERM: (Exit.DENIED, "run it as root, on a host without lockdown, not in a container"),
 }
-GIVEN_REMEDIES: Remedies = {
-    EACCES: (Exit.DENIED, "run it as root, or make the file readable"),
-    EISDIR: (Exit.FAILED, "give a file, not a directory"),
-    ENOENT: (Exit.FAILED, "give the path of a file that there is"),
+LOCK_REMEDIES: Remedies = READ_REMEDIES | {
+    EROFS: (Exit.FAILED, "run it where /run is mounted read-write"),
 }
-NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 STEP = os.O_PATH | os.O_DIRECTORY | NO_LINK
-NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
 PRIVATE = 0o600
 KNOB = stat.S_IFREG | stat.S_IRUSR | stat.S_IWUSR
-LOOK_AGAIN = 0.02  # seconds
-
-
-@contextmanager
-def _explained(action: str, path: Path, remedies: Remedies) -> Iterator[None]:
-    try:
-        yield
-    except OSError as err:
-        raise explain(err.errno or 0, f"{action} {path}", remedies, str(path)) from err
-
-
-def _lock(file: int, path: Path, wait: float) -> None:
-    """Lock an open file and empty it, else tell what its holder has written there."""
-    end = time.monotonic() + wait
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() < end:
-                time.sleep(LOOK_AGAIN)
-                continue
-            holder = os.pread(file, 1000, 0).decode(errors="replace").strip()
-            raise Error(f"{path} is held by {holder}", Exit.FAILED, "wait for its end") from None
-    os.ftruncate(file, 0)
+PATIENCE_S = 10.0  # for somebody else who writes
 
 
 def parts_of(path: str) -> list[str]:
@@ -114,35 +89,39 @@ def _below(path: str, folders: Sequence[str]) -> tuple[str, list[str]]:
     Refuse any other file.
     """
     for base in folders:
-        if path.startswith(f"{base}/"):
+        if path == base == SPLIT:
+            folder, _, name = path.rpartition("/")
+            return folder, [name]
+        if path.startswith(f"{base}/") and base != SPLIT:
             return base, parts_of(path.removeprefix(f"{base}/"))
     raise Error(f"{path!r} is no file below {folders[0]}", Exit.USAGE, "nothing was written")
 
 
-def read_given(name: str) -> str:
-    """Return the text of a file that an operator has named; - is standard input."""
-    with _explained("read", Path(name), GIVEN_REMEDIES):
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
-    try:
-        return data.decode()
-    except UnicodeDecodeError as err:
-        raise Error(f"{name}: {err}", Exit.FAILED, "save it as UTF-8") from err
+def split_text(pid: int, start: int, end: int) -> str:
+    """Return what SPLIT takes: a range of a process, and the order to split to."""
+    return f"{pid},{start:#x},{end:#x},0"
 
 
-def read_manifests(name: str) -> list[tuple[str, str]]:
-    """Return name and text of a file that an operator has named, or of each *.toml in a folder."""
-    if not Path(name).is_dir():
-        return [("standard input" if name == "-" else name, read_given(name))]
-    return [(str(path), read_given(str(path))) for path in sorted(Path(name).glob("*.toml"))]
+class Reader:
+    """A file of which many parts are read."""
 
+    def __init__(self, path: str) -> None:
+        self._path, self._file = path, -1
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as err:
+            raise explain_file(err, "read", Path(path), READ_REMEDIES) from err
 
-def save_as(path: Path, data: bytes) -> None:
-    """Write a file that an operator has named; a link is not followed."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_LINK
-    with _explained("write", path, KEEP_REMEDIES):
-        file = os.open(path, flags, 0o666)
-        with os.fdopen(file, "wb") as stream:
-            stream.write(data)
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Return up to size bytes from an offset; less at the end."""
+        try:
+            return os.pread(self._file, size, offset)
+        except OSError as err:
+            raise explain_file(err, "read", Path(self._path), READ_REMEDIES) from err
 
 
 class Tree:
@@ -150,6 +129,7 @@ class Tree:
 
     def __init__(self, root: str = "/") -> None:
         self.root = Path(root)
+        self._before = root.rstrip("/")  # any path
 
     def real(self, path: str) -> Path:
         """Return where path is, seen from outside the root."""
@@ -161,26 +141,42 @@ class Tree:
 
     def read_bytes(self, path: str) -> bytes:
         """Return a file as it is."""
-        with _explained("read", self.real(path), READ_REMEDIES):
+        with explained("read", self.real(path), READ_REMEDIES):
             return self.real(path).read_bytes()
 
     def read_at(self, path: str, size: int, offset: int) -> bytes:
         """Return up to size bytes of a file from an offset; less at its end."""
-        with _explained("read", self.real(path), READ_REMEDIES):
-            file = os.open(self.real(path), os.O_RDONLY)
-            try:
-                return os.pread(file, size, offset)
-            finally:
-                os.close(file)
+        return self.reader(path).read(size, offset)
+
+    def reader(self, path: str) -> "Reader":
+        """Return a file that is open until nobody has it any more, to read it in many places."""
+        return Reader(f"{self._before}{path}")  # without a Path, which costs more than to open
 
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a directory."""
-        with _explained("list", self.real(path), READ_REMEDIES):
+        with explained("list", self.real(path), READ_REMEDIES):
             return sorted(entry.name for entry in self.real(path).iterdir())
 
     def dirs(self, path: str) -> list[str]:
         """Return the sorted names of the directories in a directory."""
-        return [name for name in self.names(path) if self.is_dir(f"{path}/{name}")]
+        return sorted(self.inodes(path))
+
+    def inodes(self, path: str) -> dict[str, int]:
+        """Return the directories in a directory with their inode numbers; no file is looked at."""
+        real = self.real(path)
+        with explained("list", real, READ_REMEDIES), os.scandir(real) as found:
+            return {
+                entry.name: entry.inode() for entry in found if entry.is_dir(follow_symlinks=False)
+            }
+
+    def links(self, path: str) -> set[str]:
+        """Return where the links in a directory lead; one that has just gone is left out."""
+        real, found = self.real(path), set()
+        with explained("list", real, READ_REMEDIES), os.scandir(real) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    found.add(os.readlink(entry.path))  # noqa: PTH115 (a Path for each costs)
+        return found
 
     def exists(self, path: str) -> bool:
         """Tell if there is such a file or directory that we may see."""
@@ -221,7 +217,7 @@ class Tree:
 
     def is_knob(self, path: str) -> bool:
         """Tell if a file is made to be read and written by root; an action is not read."""
-        with _explained("look at", self.real(path), READ_REMEDIES):
+        with explained("look at", self.real(path), READ_REMEDIES):
             return self.real(path).lstat().st_mode & KNOB == KNOB
 
     def survive(self) -> None:
@@ -244,14 +240,18 @@ class Tree:
         """Write a value in one go to a knob that the kernel has by itself; to no other file."""
         self._put(path, value, KNOB_FOLDERS, KNOB_REMEDIES)
 
+    def split(self, pid: int, start: int, end: int) -> None:
+        """Let the kernel split the large folios of a process between two addresses."""
+        self._put(SPLIT, split_text(pid, start, end), (SPLIT,), SPLIT_REMEDIES)
+
     def _put(self, path: str, value: str, folders: Sequence[str], remedies: Remedies) -> None:
         _below(path, folders)
-        with _explained(f"write '{value}' to", self.real(path), remedies):
+        with explained(f"write '{value}' to", self.real(path), remedies):
             self.store(path, value)
 
     def store(self, path: str, value: str) -> None:
         """Do the write itself; tests replace this with a model of the kernel."""
-        place = _below(path, (*OURS, *KNOB_FOLDERS))
+        place = _below(path, (*OURS, *KNOB_FOLDERS, SPLIT))
         with self._opened(*place, os.O_WRONLY | os.O_TRUNC) as file:
             os.write(file, f"{value}\n".encode())
 
@@ -261,7 +261,7 @@ class Tree:
 
         One that is there was left by somebody who was killed; the caller has a lock.
         """
-        with _explained("make", self.real(TRACING), TRACING_REMEDIES):
+        with explained("make", self.real(TRACING), TRACING_REMEDIES):
             if self.is_dir(TRACING):
                 self.real(TRACING).rmdir()
             self.real(TRACING).mkdir()
@@ -271,33 +271,74 @@ class Tree:
             self.real(TRACING).rmdir()
 
     def keep(self, path: str, text: str, mode: int = PRIVATE) -> None:
-        """Write an ordinary file so that a crash leaves the old one or the new one."""
-        new = self.real(f"{path}.new")
-        with _explained("write", self.real(path), KEEP_REMEDIES):
-            new.parent.mkdir(parents=True, exist_ok=True)
+        """Write an ordinary file so that a crash leaves the old one or the new one.
+
+        The caller has a lock, so that nobody else writes it at the same time.
+        """
+        real = self.real(path)
+        with explained("write", real, KEEP_REMEDIES):
+            new = real.with_name(f"{real.name}.new")
+            real.parent.mkdir(parents=True, exist_ok=True)
             new.unlink(missing_ok=True)
-            with os.fdopen(os.open(new, NEW, mode), "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.real(path))
+            replace_file(real, new, text.encode(), mode, (os.geteuid(), os.getegid()))
 
     def drop(self, path: str) -> None:
         """Remove an ordinary file."""
-        with _explained("remove", self.real(path), KEEP_REMEDIES):
+        with explained("remove", self.real(path), KEEP_REMEDIES):
             self.real(path).unlink()
 
-    def append(self, path: str, line: str) -> None:
-        """Add a line to an ordinary file; one that a crash has cut off stays on its own."""
+    def append(self, path: str, line_of: Callable[[str], str]) -> str:
+        """Add a line, made of the text so far, to an ordinary file; return all of the text.
+
+        Writers wait for each other, so no line comes between. A line that a crash has cut off
+        stays on its own; one for which there is no room is not begun.
+        """
         real = self.real(path)
-        with _explained("write", real, KEEP_REMEDIES):
+        with explained("write", real, KEEP_REMEDIES):
             real.parent.mkdir(parents=True, exist_ok=True)
-            file = os.open(real, os.O_RDWR | os.O_APPEND | os.O_CREAT | NO_LINK, PRIVATE)
-            with os.fdopen(file, "ab", buffering=0) as stream:
+            file = self._open_alone(real)
+            try:
                 size = os.fstat(file).st_size
-                lead = "\n" if size and os.pread(file, 1, size - 1) != b"\n" else ""
-                stream.write(f"{lead}{line}\n".encode())
-                os.fsync(file)
+                text = os.pread(file, size, 0).decode(errors="replace")
+                lead = "\n" if text and not text.endswith("\n") else ""
+                line = f"{lead}{line_of(text)}\n"
+                try:
+                    write_all(file, line.encode())
+                except OSError:
+                    os.ftruncate(file, size)
+                    raise
+            finally:
+                os.close(file)
+        return text + line
+
+    def _open_alone(self, real: Path) -> int:
+        """Open a file to append, and lock it; another one may take its place meanwhile."""
+        while True:
+            file = os.open(real, os.O_RDWR | os.O_APPEND | os.O_CREAT | NO_LINK, PRIVATE)
+            try:
+                take_lock(file, real, PATIENCE_S)
+                if os.path.samestat(os.fstat(file), real.stat()):
+                    return file
+            except FileNotFoundError:
+                pass
+            except BaseException:
+                os.close(file)
+                raise
+            os.close(file)
+
+    def holder(self, path: str) -> str:
+        """Return what the holder of a lock has written there, empty if nobody holds it."""
+        try:
+            file = os.open(self.real(path), os.O_RDONLY | NO_LINK)
+        except OSError:
+            return ""
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return ""
+        except BlockingIOError:
+            return holder_of(file)
+        finally:
+            os.close(file)
 
     @contextmanager
     def locked(self, path: str, holder: str, wait: float = 0.0) -> Iterator[None]:
@@ -306,11 +347,12 @@ class Tree:
         The kernel drops the lock when its holder dies, however that happens.
         """
         real = self.real(path)
-        with _explained("lock", real, WRITE_REMEDIES):
+        with explained("lock", real, LOCK_REMEDIES):
             real.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(real, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
         try:
-            _lock(file, real, wait)
+            take_lock(file, real, wait)
+            os.ftruncate(file, 0)
             os.pwrite(file, f"{holder}\n".encode(), 0)
             try:
                 yield

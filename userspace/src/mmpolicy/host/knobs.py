@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
 """The knobs that the kernel has by itself, found below a few folders; no module is needed."""
 
+import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from fnmatch import fnmatch
 
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import KNOB_FOLDERS, Tree
+
+ACTIONS = ("stat_refresh",)  # which are done by reading
 
 Values = dict[str, str]  # by path
 
@@ -36,6 +39,8 @@ def read_knobs(tree: Tree) -> Values:
 def _walk(tree: Tree, folder: str) -> Iterator[str]:
     for name in tree.names(folder) if tree.is_dir(folder) else ():
         path = f"{folder}/{name}"
+        if name in ACTIONS:
+            continue
         if tree.is_dir(path):
             yield from _walk(tree, path)
         else:
@@ -73,9 +78,22 @@ def no_knob(knobs: Iterable[str], given: str) -> Error:
     return Error(f"the kernel has no knob '{given}' that can be read and written", Exit.USAGE, hint)
 
 
+def choices(tree: Tree, path: str) -> list[str]:
+    """Return what a knob takes: its words, or what it has now if it is no list of words."""
+    text = tree.read(path)
+    return [word.strip("[]") for word in text.split()] if chosen(text) != text else [text]
+
+
 def check_value(tree: Tree, path: str, value: str) -> str:
     """Return a value for a knob; of a list of words, it has to be one."""
     text = tree.read(path)
     if chosen(text) != text:
-        pick(f"value of {names_of(path)[0]}", value, [word.strip("[]") for word in text.split()])
+        pick(f"value of {names_of(path)[0]}", value, choices(tree, path))
+    elif not value.split() or (_numeric(text) and not _numeric(value)):
+        hint = f"it has {text} now"
+        raise Error(f"'{value}' is no value for {names_of(path)[0]}", Exit.USAGE, hint)
     return value
+
+
+def _numeric(text: str) -> bool:
+    return all(re.fullmatch(r"-?\d+", word) for word in text.split())

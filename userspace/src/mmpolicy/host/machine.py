@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0
 """The host that a verb works on."""
 
+import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import MODULE, Tree
 
 if TYPE_CHECKING:
     from mmpolicy.host.kmod import Kmod
+
+
+CPUINFO, MEMINFO = "/proc/cpuinfo", "/proc/meminfo"
+DOCTOR_KNOWS = "; mmpolicy doctor says if it can be built"
 
 
 def tell_syslog(line: str) -> None:
@@ -29,6 +34,30 @@ def reload_units() -> None:
     except (OSError, subprocess.CalledProcessError) as err:
         text = f"systemd has not read its units again: {err}"
         raise Error(text, Exit.FAILED, "systemctl daemon-reload") from err
+
+
+class Hardware(NamedTuple):
+    """What figures of a host depend on; None where its files do not tell."""
+
+    machine: str
+    cpus: int | None
+    cpu: str | None  # the model
+    virtual: bool
+    memory: int | None  # bytes
+
+
+def hardware_of(tree: Tree) -> Hardware:
+    """Return what a host is made of."""
+    known = {path: tree.read(path) for path in (CPUINFO, MEMINFO) if tree.exists(path)}
+    models = [line.partition(":")[2].strip() for line in known.get(CPUINFO, "").splitlines()
+              if line.startswith("model name")]  # fmt: skip
+    return Hardware(
+        machine=os.uname().machine,
+        cpus=os.cpu_count(),
+        cpu=[*models, ""][0] if CPUINFO in known else None,
+        virtual=" hypervisor" in known.get(CPUINFO, ""),
+        memory=int(known[MEMINFO].split()[1]) << 10 if MEMINFO in known else None,
+    )
 
 
 class Host:
@@ -70,6 +99,5 @@ class Host:
         if not path:
             text = f"no {MODULE}.ko in {self.tree.real('/lib/modules')}/{self.release()}"
             hint = "build and install the module for this kernel (dkms autoinstall), then depmod"
-            hint += "; mmpolicy doctor says if it can be built"
-            raise Error(text, Exit.LACKING, hint)
+            raise Error(text, Exit.LACKING, hint + DOCTOR_KNOWS)
         return path

@@ -33,6 +33,11 @@ def check_process(tree: Tree, pid: int | str) -> None:
         raise Error(f"no process {pid}", Exit.USAGE, "ps lists processes")
 
 
+def printable(name: str) -> str:
+    """Return a name that somebody has chosen, without what would move the cursor."""
+    return "".join(each if each.isprintable() else "?" for each in name)
+
+
 def start_of(tree: Tree, pid: int) -> int | None:
     """Return when a process began, in ticks since boot; None if it has ended."""
     try:
@@ -40,7 +45,9 @@ def start_of(tree: Tree, pid: int) -> int | None:
     except Error:
         return None
     # The name, which is in parentheses, may have spaces and parentheses itself.
-    return int(stat.rpartition(")")[2].split()[19])
+    fields = stat.rpartition(")")[2].split()
+    start = fields[19] if len(fields) > 19 else ""
+    return int(start) if start.isdigit() else None
 
 
 def cgroup_of(tree: Tree, pid: int) -> str:

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import Reader, Tree
 from mmpolicy.host.processes import check_process
 
 PAGE = 4096
@@ -25,6 +25,8 @@ NO_FOLIO: Folio = (-1, 0)
 BLOCK_BITS = 9  # folios up to a PMD lie within blocks of that many page frames
 PRESENT, SWAPPED, FRAME = 1 << 63, 1 << 62, (1 << 55) - 1
 ABSENT, SWAP, ZERO_PAGE = b".sz"  # kinds of a page beside "0" to "9", the order of its folio
+SMALL = bytes(ZERO_PAGE if mark & 4 else ord("0") for mark in range(256))  # by their marks
+HEADER = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+")
 HEAD = re.compile(rb"\x01[\x02\x03]*|^[\x02\x03]+")
 
 
@@ -106,41 +108,57 @@ class Mapping(NamedTuple):
     name: str
     anonymous: bool
     resident: bool
+    flags: frozenset[str] = frozenset()  # such as hg, as proc.rst of the kernel has them
 
 
-def read_mappings(tree: Tree, pid: int) -> list[Mapping]:
-    """Return the mappings of a process."""
+def read_mappings(tree: Tree, pid: int, file: str = "smaps") -> list[Mapping]:
+    """Return the mappings of a process.
+
+    The file `maps` costs less: there, all that can be accessed passes for resident.
+    """
     check_process(tree, pid)
-    found = []
-    for line in tree.read(f"/proc/{pid}/smaps").splitlines():
+    found: list[Mapping] = []
+    for line in tree.read(f"/proc/{pid}/{file}").splitlines():
         words = line.split(maxsplit=5)
-        if re.match("[0-9a-f]+-", line):
-            start, end = (int(part, 16) for part in words[0].split("-"))
+        if head := HEADER.match(line):
+            start, end = (int(part, 16) for part in head.groups())
             name = words[5] if len(words) > 5 else ""
-            found.append(Mapping(start, end, name, words[4] == "0", False))
+            there = file == "maps" and not words[1].startswith("---")
+            found.append(Mapping(start, end, name, words[4] == "0", there))
+        elif not found or len(words) < 2:
+            continue
         elif words[0] in ("Rss:", "Swap:") and words[1] != "0":
             found[-1] = found[-1]._replace(resident=True)
+        elif words[0] == "VmFlags:":
+            found[-1] = found[-1]._replace(flags=frozenset(line.split()[1:]))
     return found
 
 
-class Frames:
-    """The folios that page frames belong to."""
+def of_memory(mapping: Mapping) -> bool:
+    """Tell if a mapping may have anonymous memory."""
+    return mapping.anonymous and mapping.resident and mapping.name not in ("[vvar]", "[vdso]")
 
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
+
+class Frames:
+    """The folios that page frames belong to; with few, only a few frames are asked for."""
+
+    def __init__(self, tree: Tree, few: bool = False) -> None:
+        self._file, self._few = tree.reader("/proc/kpageflags"), few
         self._block = lru_cache(maxsize=4096)(self._read_block)
 
     def kind(self, frame: int) -> int:
         """Return the kind of a page by its frame."""
+        if self._few:  # most small pages lie in blocks of their own
+            mark = _marks(self._file.read(8, frame * 8))
+            if not mark or not mark[0] & 3:
+                return mark.translate(SMALL)[0] if mark else ord("0")
         block = self._block(frame >> BLOCK_BITS)
         return block[frame & ((1 << BLOCK_BITS) - 1)]
 
     def _read_block(self, block: int) -> bytes:
         size = 8 << BLOCK_BITS
-        flags = array("Q", self._tree.read_at("/proc/kpageflags", size, block * size))
-        # bit 0: head (15), bit 1: tail (16), bit 2: page of zeroes (24)
-        marks = bytes((flag >> 15 & 3) | (flag >> 22 & 4) for flag in flags)
-        kinds = bytearray(ZERO_PAGE if mark & 4 else ord("0") for mark in marks)
+        marks = _marks(self._file.read(size, block * size))
+        kinds = bytearray(marks.translate(SMALL))
         for match in HEAD.finditer(marks):
             pages = match.end() - match.start()
             # A block of tails alone is inside of a folio larger than a PMD.
@@ -148,18 +166,49 @@ class Frames:
         return bytes(kinds.ljust(1 << BLOCK_BITS, b"0"))
 
 
+def _marks(raw: bytes) -> bytes:
+    """Return a byte for each flags of a page, made for all of them at once.
+
+    Its bit 0 is set for a head (15), bit 1 for a tail (16), bit 2 for the page of zeroes (24).
+    """
+    pages = len(raw) // 8
+    one = int.from_bytes(b"\1" * pages)
+    second, third, fourth = (int.from_bytes(raw[byte : pages * 8 : 8]) for byte in (1, 2, 3))
+    return (second >> 7 & one | (third & one) << 1 | (fourth & one) << 2).to_bytes(pages)
+
+
 def read_area(tree: Tree, pid: int, frames: Frames, mapping: Mapping, contents: bool) -> Area:
     """Return which folios back a mapping, with contents also which of their pages are zero."""
     pages = (mapping.end - mapping.start) // PAGE
     area = Area(mapping.start, mapping.name, Pages(pages, b"."), Pages(pages, b"\0"), Counter())
-    last = NO_FOLIO
-    for first, entries in _entries(tree, pid, mapping.start // PAGE, pages):
-        kinds, last = _kinds(frames, entries, area.folios, last)
+    for first, kinds, zeroes in read_stretches(tree, pid, frames, mapping, contents, area.folios):
         area.kinds.put(first, kinds)
         if contents:
-            begin = mapping.start + first * PAGE
-            area.zeroes.put(first, _find_zeroes(tree, pid, begin, kinds))
+            area.zeroes.put(first, zeroes)
     return area._replace(folios=+area.folios)
+
+
+def read_stretches(
+    tree: Tree, pid: int, frames: Frames, mapping: Mapping, contents: bool, folios: Counter[int]
+) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield first page, kinds and zeroes of each stretch of a mapping, and count its folios."""
+    pages, last = (mapping.end - mapping.start) // PAGE, NO_FOLIO
+    for first, entries in _entries(tree, pid, mapping.start // PAGE, pages):
+        kinds, last = _kinds(frames, entries, folios, last)
+        begin = mapping.start + first * PAGE
+        yield first, kinds, _find_zeroes(tree, pid, begin, kinds) if contents else b""
+
+
+def read_spot(
+    tree: Tree, pid: int, pagemap: Reader, frames: Frames, start: int, pages: int
+) -> tuple[bytes, bytes] | None:
+    """Return kinds and zeroes of a few neighbouring pages; nothing if none is there."""
+    raw = pagemap.read(pages * 8, start // PAGE * 8)
+    entries = array("Q", raw[: len(raw) // 8 * 8])
+    if not any(entry & PRESENT for entry in entries):
+        return None
+    kinds, _ = _kinds(frames, entries, Counter(), NO_FOLIO)
+    return kinds, _find_zeroes(tree, pid, start, kinds)
 
 
 def _entries(tree: Tree, pid: int, start: int, pages: int) -> Iterator[tuple[int, "array[int]"]]:
@@ -216,7 +265,7 @@ def read_areas(tree: Tree, pid: int, contents: bool, files: bool) -> list[Area]:
     chosen = [
         each
         for each in read_mappings(tree, pid)
-        if each.resident and (files or each.anonymous) and each.name not in ("[vvar]", "[vdso]")
+        if of_memory(each._replace(anonymous=files or each.anonymous))
     ]
     return [read_area(tree, pid, frames, each, contents) for each in chosen]
 

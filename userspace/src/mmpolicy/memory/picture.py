@@ -155,7 +155,7 @@ def as_png(drawing: Drawing) -> bytes:
     try:
         from matplotlib.figure import Figure
     except ImportError as err:
-        hint = "pip install 'mmpolicy[ab]', or give a name that ends in .svg"
+        hint = "install it (python3-matplotlib), or give a name that ends in .svg"
         raise Error("PNG needs matplotlib, which is not installed", Exit.FAILED, hint) from err
     figure = Figure(figsize=(drawing.width / 100, drawing.height / 100), dpi=200)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, drawing.width), ylim=(drawing.height, 0))

@@ -2,6 +2,7 @@
 """`ab report`: what the samples of an experiment say."""
 
 import os
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,14 +10,16 @@ import click
 
 from mmpolicy.ab.keeper import left_behind, put_back
 from mmpolicy.ab.samples import load
-from mmpolicy.control.change import Done
+from mmpolicy.control.change import StateChange
+from mmpolicy.control.experiment import LOCK, RESTORE
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.files import save_as
+from mmpolicy.host.disk import save_as
 from mmpolicy.host.machine import Host
-from mmpolicy.render import emit, emit_plan
-from mmpolicy.verbs.ab_run import LOCK, MARGIN, UNJUDGED, run
-from mmpolicy.verbs.commit import keep_change
-from mmpolicy.verbs.options import FILE, dry_run_option, json_option, pass_host
+from mmpolicy.render import emit
+from mmpolicy.verbs.ab_plan import UNJUDGED
+from mmpolicy.verbs.ab_run import MARGIN, run
+from mmpolicy.verbs.commit import emit_plan, keep_change
+from mmpolicy.verbs.options import FILE, VENV, dry_run_option, json_option, pass_host
 
 if TYPE_CHECKING:
     from mmpolicy.ab.report import Report
@@ -31,24 +34,30 @@ ab.add_command(run)
 
 
 @ab.command()
+@click.option("--wait", is_flag=True, help="Wait for the end of a run first.")
 @dry_run_option
 @json_option
 @pass_host
-def restore(host: Host, dry_run: bool, want_json: bool) -> None:
+def restore(host: Host, wait: bool, dry_run: bool, want_json: bool) -> None:
     """Restore the knobs of a run that was killed together with its watchdog.
 
-    `ab run` also does this before it begins.
+    `ab run` also does this before it begins, and mmpolicy-restore.service whenever a run ends.
     """
-    with host.tree.locked(LOCK, f"ab restore, pid {os.getpid()}"):
+    with host.tree.locked(LOCK, f"{RESTORE}{os.getpid()}", inf if wait else 0.0):
         if dry_run:
             keeper = left_behind(host.tree)
-            emit_plan("ab restore", want_json, keeper.before.items() if keeper else ())
+            emit_plan("ab restore", want_json, keeper.rehearsal() if keeper else ())
             return
         note = put_back(host.tree)
         if note:
-            keep_change(host, Done({}, {}), note)
+            keep_change(host, StateChange({}, {}), note)
     data = {"dry_run": False, "restored": note}
     emit("ab restore", want_json, data, [note or "nothing was left"])
+
+
+def _lacking(err: ImportError) -> Error:
+    hint = f"{VENV}, here or on any machine that has the file"
+    return Error(f"a report needs scipy, matplotlib and jinja2: {err}", Exit.LACKING, hint)
 
 
 def _make(file: Path, detect: float, margin: float) -> "Report":
@@ -56,9 +65,7 @@ def _make(file: Path, detect: float, margin: float) -> "Report":
     try:
         from mmpolicy.ab.report import Report
     except ImportError as err:
-        hint = "pip install 'mmpolicy[ab]', here or on any machine that has the file"
-        text = f"a report needs scipy, matplotlib and jinja2: {err}"
-        raise Error(text, Exit.LACKING, hint) from err
+        raise _lacking(err) from err
     report = Report(recording, detect, margin)
     if margin and not report.judged:
         raise click.UsageError(UNJUDGED)
@@ -69,6 +76,29 @@ def _write_html(report: "Report", path: Path) -> None:
     from mmpolicy.ab.html import page
 
     save_as(path, page(report).encode())
+
+
+@ab.command()
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
+@json_option
+@click.pass_context
+def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
+    """Say what the files of one experiment on many hosts show together.
+
+    On these hosts (the coins of all are tossed anew), and on hosts like these (random
+    effects). Needs what `ab report` needs. Exits with 0 if a metric is better on both and each
+    other one is better or no worse than its margin, with 8 if one is worse, else with 7.
+    """
+    recordings = {str(file): load(file) for file in files}
+    if len(recordings) < 2:
+        raise click.UsageError("one file is no pool: give those of two hosts or more")
+    try:
+        from mmpolicy.ab.pool import Pool
+    except ImportError as err:
+        raise _lacking(err) from err
+    found = Pool(recordings)
+    emit("ab pool", want_json, found.data(), found.lines())
+    ctx.exit(int(found.exit))
 
 
 @ab.command()
@@ -92,9 +122,10 @@ def report(
     """Say what the samples in FILE show.
 
     Prints effect, interval and p of each metric, and a verdict. Needs scipy, matplotlib and
-    jinja2 (mmpolicy[ab]), but neither the kernel nor the host of the run. Exits with 0 if an
-    effect was shown, with 7 if not, and with 8 if the treatment is worse, or was stopped for
-    harm. With a margin: 0 if no metric is worse than that, 8 if one is worse and may be so.
+    jinja2 (the extra `ab`), but neither the kernel nor the host of the run. Exits with 0 if an
+    effect was shown for the better, and each other metric that says what is better is shown to
+    be no worse than its margin; with 8 if the treatment is worse, or was stopped for harm; else
+    with 7.
     """
     found = _make(file, detect, margin or 0.0)
     if html:

@@ -2,32 +2,31 @@
 """`apply`, `save`, `diff` and `verify`: the state as a whole."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from mmpolicy.control.experiment import declared
 from mmpolicy.control.journal import APPLIED
-from mmpolicy.control.keys import LEASE, AbsentCgroup, State
+from mmpolicy.control.keys import LEASE, AbsentCgroup, CgroupBinding, Profile, State
 from mmpolicy.control.manifest import Manifest
 from mmpolicy.control.manifest import save as save_state
 from mmpolicy.control.model import check_loaded
-from mmpolicy.control.state import assign, plan, read_state
+from mmpolicy.control.state import assign, bind, plan, read_state
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.files import Tree, read_manifests, save_as
+from mmpolicy.host.disk import is_folder, save_as
+from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
-from mmpolicy.verbs.commit import alone, commit, difference_data, difference_rows
-from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
+from mmpolicy.verbs.commit import change, commit, difference_data, difference_rows, exclusive
+from mmpolicy.verbs.options import dry_run_option, force_option, json_option, pass_host
 
 Command = Callable[..., Any]
 
 FILE = click.Path(allow_dash=True)
 file_argument = click.argument("file", type=FILE, metavar="FILE")
-
-
-def _read(name: str) -> Manifest:
-    return Manifest("standard input" if name == "-" else name, read_manifests(name))
 
 
 def missing_option(command: Command) -> Command:
@@ -51,10 +50,17 @@ def _leave_out(manifest: Manifest, target: State, missing: str) -> State:
 @click.command()
 @file_argument
 @missing_option
+@click.option(
+    "--broken", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
+    help="What to do about files of a folder that are wrong.",
+)  # fmt: skip
+@force_option
 @dry_run_option
 @json_option
 @pass_host
-def apply(host: Host, file: str, missing: str, dry_run: bool, want_json: bool) -> None:
+def apply(
+    host: Host, file: str, missing: str, broken: str, force: bool, dry_run: bool, want_json: bool
+) -> None:
     """Make the state match a manifest, all of it or nothing.
 
     Everything that FILE does not name becomes stock, off or unbound, or is deleted. Only knobs and
@@ -62,22 +68,37 @@ def apply(host: Host, file: str, missing: str, dry_run: bool, want_json: bool) -
     A lease in FILE is renewed. FILE - is standard input. If FILE is a folder, all *.toml in it are
     one manifest. If several name an entry, the last one wins. If there are none, nothing changes.
     """
-    manifest = _read(file)
-    with alone(host, dry_run):
-        now = read_state(host.tree)
-        target = manifest.target(host.tree, now)
-        manifest.check_scope()
-        target = _leave_out(manifest, target, missing)
-        writes = plan(now, target)
-        if target.get(LEASE, "0") == now.get(LEASE, "0") != "0":
-            writes.insert(0, assign(LEASE, target[LEASE]))
-        try:
-            commit(host, writes, dry_run, want_json, manifest.where)
-        except Error as err:
-            err.exit_code = err.exit_code if err.exit_code == Exit.DENIED else Exit.FAILED
-            raise
-        if not dry_run:
-            _keep_manifest(host.tree, manifest)
+    skip = is_folder(file) and broken == "skip"
+    manifest = Manifest.read(file, _left_out if skip else None)
+    with exclusive(host, dry_run, force):
+        while True:
+            try:
+                _apply(host, manifest, missing, dry_run, want_json)
+                return
+            except Error as err:
+                rest = manifest.without(err.message) if skip else None
+                if not rest:
+                    if err.exit_code in (Exit.USAGE, Exit.LACKING, Exit.REFUSED):
+                        err.exit_code = Exit.FAILED
+                    raise
+                _left_out(err)
+                manifest = rest
+
+
+def _left_out(err: Error) -> None:
+    click.echo(f"mmpolicy: {err.message}: the file is left out", err=True)
+
+
+def _apply(host: Host, manifest: Manifest, missing: str, dry_run: bool, want_json: bool) -> None:
+    now = read_state(host.tree)
+    target = manifest.target(host.tree, now)
+    manifest.check_scope()
+    target = _leave_out(manifest, target, missing)
+    writes = plan(now, target)
+    if target.get(LEASE, "0") == now.get(LEASE, "0") != "0":
+        writes.insert(0, assign(LEASE, target[LEASE]))
+    keep = partial(_keep_manifest, host.tree, manifest)
+    commit(host, writes, dry_run, want_json, manifest.where, keep)
 
 
 def _keep_manifest(tree: Tree, manifest: Manifest) -> None:
@@ -93,9 +114,15 @@ def _keep_manifest(tree: Tree, manifest: Manifest) -> None:
 def save(host: Host, file: str) -> None:
     """Print the whole state as a manifest, or write it to FILE.
 
-    Leaves out bindings of processes, because processes end.
+    Leaves out bindings of processes, because processes end, and the lease, because nobody would
+    renew it after a boot.
     """
-    text = save_state(host.tree, read_state(host.tree))
+    state = read_state(host.tree)
+    text = save_state(host.tree, state)
+    if state.get(LEASE, "0") != "0":
+        left = int(state[LEASE]) / 1000
+        note = f"note: the lease of {left:g} s is left out, as nobody would renew it after a boot"
+        click.echo(note, err=True)
     if file == "-":
         click.echo(text, nl=False)
     else:
@@ -104,50 +131,73 @@ def save(host: Host, file: str) -> None:
 
 def _compare(tree: Tree, manifest: Manifest) -> tuple[State, State]:
     now = read_state(tree)
-    return now, manifest.target(tree, now)
+    return now, declared(tree, now, manifest.target(tree, now))
 
 
 def _emit(
     command: str, want_json: bool, tree: Tree, manifest: Manifest, now: State, target: State
 ) -> None:
-    data = {"file": manifest.name, "differences": difference_data(tree, now, target)}
+    if want_json:
+        data = {"file": manifest.name, "differences": difference_data(tree, now, target)}
+        emit(command, want_json, data, [])
+        return
     lines = difference_rows(tree, now, target)
-    emit(command, want_json, data, lines or [f"all is as in {manifest.name}"])
+    emit(command, want_json, {}, lines or [f"all is as in {manifest.name}"])
 
 
 @click.command()
 @file_argument
+@click.option("--exit-code", is_flag=True, help="Exit with 6 if there is a difference.")
 @json_option
 @pass_host
-def diff(host: Host, file: str, want_json: bool) -> None:
+def diff(host: Host, file: str, exit_code: bool, want_json: bool) -> None:
     """Show what apply FILE would change."""
-    manifest = _read(file)
-    _emit("diff", want_json, host.tree, manifest, *_compare(host.tree, manifest))
+    manifest = Manifest.read(file)
+    now, target = _compare(host.tree, manifest)
+    _emit("diff", want_json, host.tree, manifest, now, target)
+    if exit_code and now != target:
+        click.get_current_context().exit(Exit.DRIFT)
 
 
 @click.command()
 @click.argument("file", type=FILE, required=False, metavar="[FILE]")
 @missing_option
+@click.option("--heal", is_flag=True, help="First bind what is to be bound, and is not.")
 @json_option
 @pass_host
-def verify(host: Host, file: str | None, missing: str, want_json: bool) -> None:
+def verify(host: Host, file: str | None, missing: str, heal: bool, want_json: bool) -> None:
     """Find what differs from a manifest: exit 6 if anything does.
 
     Compares with FILE, or without it with the last one that was applied. A bound cgroup that does
-    not exist is a difference, unless you skip it.
+    not exist is a difference, unless you skip it. What a run of ab run has set is none.
     """
     check_loaded(host.tree)
+    bad: list[Error] = []
     if file:
-        manifest = _read(file)
+        manifest = Manifest.read(file, bad.append if is_folder(file) else None)
     elif host.tree.exists(APPLIED):
         name = str(host.tree.real(APPLIED))
         manifest = Manifest(name, [(name, host.tree.read(APPLIED))])
     else:
         text = f"no manifest was applied: there is no {host.tree.real(APPLIED)}"
         raise Error(text, Exit.FAILED, "mmpolicy verify FILE")
+    if heal:
+        _heal(host, manifest)
     now, target = _compare(host.tree, manifest)
     if missing == "skip":
         target = _leave_out(manifest, target, missing)
     _emit("verify", want_json, host.tree, manifest, now, target)
+    for err in bad:  # of the files that mmpolicy.service has left out
+        raise err
     if now != target:
         click.get_current_context().exit(Exit.DRIFT)
+
+
+def _heal(host: Host, manifest: Manifest) -> None:
+    """Bind cgroups that are to be bound and are not, as where a service could not wait."""
+    with exclusive(host, dry_run=False):
+        now, target = _compare(host.tree, manifest)
+        missed = [key for key in target if isinstance(key, CgroupBinding) and key not in now]
+        writes = [bind(key, target[key]) for key in missed if Profile(target[key]) in now]
+        if writes:
+            change(host, writes, manifest.where)

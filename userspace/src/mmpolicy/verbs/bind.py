@@ -7,19 +7,21 @@ from typing import Any
 import click
 
 from mmpolicy.control.keys import Binding, CgroupBinding
-from mmpolicy.control.state import Write, process_key, profiles_of, read_state
 from mmpolicy.control.state import bind as bind_write
+from mmpolicy.control.state import bind_unit as bind_unit_write
+from mmpolicy.control.state import process_key, profiles_of, read_state
 from mmpolicy.control.state import unbind as unbind_write
-from mmpolicy.control.units import check_unit, find_unit, keep_unit, own_file
+from mmpolicy.control.units import check_unit, find_unit
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.render import emit, emit_plan
-from mmpolicy.verbs.commit import alone, command_name, commit
+from mmpolicy.verbs.commit import commit, exclusive
 from mmpolicy.verbs.options import (
     complete_cgroup,
+    complete_pid,
     complete_profile,
+    complete_unit,
     dry_run_option,
     json_option,
     pass_host,
@@ -28,20 +30,28 @@ from mmpolicy.verbs.options import (
 Command = Callable[..., Any]
 
 
-def target_options(command: Command) -> Command:
+EACH_START = "A systemd service, now and each time it starts."
+
+
+def target_options(command: Command, of_unit: str = EACH_START) -> Command:
     """Add the options that name a cgroup, a process or a unit."""
     cgroup = click.option(
         "--cgroup", metavar="PATH", shell_complete=complete_cgroup,
         help="A cgroup: its directory, its path below /sys/fs/cgroup, or a systemd unit.",
     )  # fmt: skip
-    pid = click.option("--pid", type=click.IntRange(min=1), metavar="N", help="A process.")
+    pid = click.option(
+        "--pid", type=click.IntRange(min=1), metavar="N", shell_complete=complete_pid,
+        help="A process.",
+    )  # fmt: skip
     unit = click.option(
-        "--unit", metavar="NAME", help="A systemd service, now and each time it starts."
-    )
+        "--unit", metavar="NAME", shell_complete=complete_unit,
+        help=of_unit,
+    )  # fmt: skip
     return cgroup(pid(unit(command)))
 
 
-def _check_one(*given: object) -> None:
+def check_one(*given: object) -> None:
+    """Fail if not exactly one of the options is given."""
     if sum(each is not None for each in given) != 1:
         raise click.UsageError("give one of --cgroup PATH, --pid N and --unit NAME")
 
@@ -81,8 +91,8 @@ def bind(
     A unit is bound each time it starts, before it runs, also after a boot. A manifest in
     /etc/mmpolicy must have its profile.
     """
-    _check_one(cgroup, pid, unit)
-    with alone(host, dry_run):
+    check_one(cgroup, pid, unit)
+    with exclusive(host, dry_run):
         if unit is not None:
             _bind_unit(host, unit, profile, dry_run, want_json)
             return
@@ -102,40 +112,28 @@ def _cgroup_of(tree: Tree, unit: str) -> CgroupBinding | None:
 
 
 def _bind_unit(host: Host, unit: str, profile: str, dry_run: bool, want_json: bool) -> None:
-    name = check_unit(host.tree, unit, profile)
-    key, writes = _cgroup_of(host.tree, name), []
-    if key:
+    key = check_unit(host.tree, unit, profile)
+    running, writes = _cgroup_of(host.tree, key.unit), [bind_unit_write(key, profile)]
+    if running:
         pick("profile", profile, profiles_of(read_state(host.tree)))
-        writes = [bind_write(key, profile)]
-    _change_unit(host, name, profile, writes, dry_run, want_json)
+        writes.insert(0, bind_write(running, profile))
+    commit(host, writes, dry_run, want_json)
+    _tell_of_now(running, key.unit, want_json)
 
 
 def _unbind_unit(host: Host, unit: str, dry_run: bool, want_json: bool) -> None:
-    name = find_unit(host.tree, unit)
-    key = _cgroup_of(host.tree, name)
-    profile = read_state(host.tree).get(key) if key else None
-    writes = [unbind_write(key, profile)] if key and profile else []
-    _change_unit(host, name, "", writes, dry_run, want_json)
+    key = find_unit(host.tree, unit)
+    running, writes = _cgroup_of(host.tree, key.unit), [bind_unit_write(key, None)]
+    profile = read_state(host.tree).get(running) if running else None
+    if running and profile:
+        writes.insert(0, unbind_write(running, profile))
+    commit(host, writes, dry_run, want_json)
+    _tell_of_now(running, key.unit, want_json)
 
 
-def _change_unit(
-    host: Host, name: str, profile: str, writes: list[Write], dry_run: bool, want_json: bool
-) -> None:
-    """Change what a service is bound to from its next start on and, by the writes, now."""
-    if dry_run:
-        now = [(write.path, write.value) for write in writes]
-        emit_plan(command_name(), want_json, [(own_file(name), profile), *now])
-        return
-    if profile:
-        keep_unit(host.tree, name, profile)
-    else:
-        host.tree.drop(own_file(name))
-    host.reload_units()
-    if writes:
-        commit(host, writes, dry_run, want_json)
-    else:
-        data = {"dry_run": False, "changes": []}
-        emit(command_name(), want_json, data, [f"{own_file(name)}; {name} does not run now"])
+def _tell_of_now(running: CgroupBinding | None, unit: str, want_json: bool) -> None:
+    if not running and not want_json:
+        click.echo(f"{unit} does not run now")
 
 
 @click.command()
@@ -156,8 +154,8 @@ def unbind(
     The next bound cgroup above then decides, or the default profile. A unit is no longer bound
     when it starts.
     """
-    _check_one(cgroup, pid, unit)
-    with alone(host, dry_run):
+    check_one(cgroup, pid, unit)
+    with exclusive(host, dry_run):
         if unit is not None:
             _unbind_unit(host, unit, dry_run, want_json)
             return

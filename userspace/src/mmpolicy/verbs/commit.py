@@ -2,21 +2,35 @@
 """What all verbs that change the state do: write, keep the way back, tell what became of it."""
 
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from mmpolicy.control.change import LOCK, PATIENCE_S, Done, Where, carry_out, no_place
-from mmpolicy.control.journal import record
-from mmpolicy.control.keys import Key, State
+from mmpolicy.control.change import (
+    LOCK,
+    Origin,
+    StateChange,
+    asked_for,
+    carry_out,
+    check_values,
+    no_origin,
+    state_of,
+    steps_of,
+)
+from mmpolicy.control.experiment import end_it, has_arms, in_the_way, is_ours, running
+from mmpolicy.control.journal import Entry, cut_off, part_of, record
+from mmpolicy.control.keys import Key, State, UnitBinding
 from mmpolicy.control.labels import cgroups_of, json_label_of, label_of, shown, telling_keys
-from mmpolicy.control.state import Write, changed_keys
+from mmpolicy.control.notices import told_of
+from mmpolicy.control.state import Write, changed_keys, read_state
 from mmpolicy.errors import Error
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import PATIENCE_S, Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.render import emit, emit_plan, paint, table
+from mmpolicy.host.signals import noted
+from mmpolicy.host.step import Step
+from mmpolicy.render import emit, paint, table
 
 
 def command_name() -> str:
@@ -24,37 +38,86 @@ def command_name() -> str:
     return click.get_current_context().command_path.partition(" ")[2]
 
 
-def alone(host: Host, dry_run: bool) -> AbstractContextManager[None]:
-    """Keep other changes by this command away, from the first look to the record of the change."""
+@contextmanager
+def exclusive(host: Host, dry_run: bool, force: bool = False) -> Iterator[Entry | None]:
+    """Keep other changes by this command away, from the first look to the record of the change.
+
+    A change before it that was cut off is told of, and returned with what it has done. With force,
+    an experiment ends first.
+    """
+    if dry_run:
+        yield None
+        return
+    if force:
+        end_it(host.tree)
     holder = f"mmpolicy {command_name()}, pid {os.getpid()}"
-    return nullcontext() if dry_run else host.tree.locked(LOCK, holder, PATIENCE_S)
+    with host.tree.locked(LOCK, holder, PATIENCE_S):
+        yield _settle(host)
 
 
-def keep_change(host: Host, done: Done, note: str = "") -> None:
+def _settle(host: Host) -> Entry | None:
+    """Tell of a change that was cut off, and write down what it has made of the state."""
+    try:
+        entry = cut_off(host.tree)
+        if not entry:
+            return None
+        done = part_of(state_of(host.tree, ()), entry)
+        settled = record(host.tree, entry.command, done, "was cut off", entry)
+    except Error:  # another verb will tell
+        return None
+    verb = f"revert --to {entry.number - 1}"
+    click.echo(f"warning: {told_of(entry, verb).line()}", err=True)
+    return settled
+
+
+def keep_change(host: Host, done: StateChange, note: str = "", begun: Entry | None = None) -> None:
     """Keep the way back; a change that has been made is good without it too."""
     try:
-        entry = record(host.tree, command_name(), done, note)
+        entry = record(host.tree, command_name(), done, note, begun)
     except Error as err:
         click.echo(f"mmpolicy: {err.message}; mmpolicy revert will not know this change", err=True)
         return
-    if entry:
+    if entry and (note or changed_keys(*done)):
         host.log(entry.line())
 
 
-def emit_writes(command: str, want_json: bool, writes: Iterable[Write]) -> None:
-    """Print the writes that a dry run leaves out."""
-    emit_plan(command, want_json, [(write.path, write.value) for write in writes])
+def _begin(host: Host, writes: Sequence[Write]) -> Entry | None:
+    """Write down what is about to be done, for those who come after a crash."""
+    before = state_of(host.tree, writes)
+    try:
+        return record(
+            host.tree, command_name(), StateChange(before, asked_for(before, writes)), is_open=True
+        )
+    except Error:  # keep_change() will tell
+        return None
+
+
+def emit_plan(command: str, want_json: bool, plan: Iterable[Step], **more: Any) -> None:
+    """Print the writes that a dry run leaves out, and what else there is to say of them."""
+    steps = list(plan)
+    data = {"dry_run": True, "writes": [each._asdict() for each in steps], **more}
+    lines = [each.line() for each in steps]
+    emit(command, want_json, data, [*lines, *(f"{name}: {text}" for name, text in more.items())])
 
 
 def commit(
-    host: Host, writes: Sequence[Write], dry_run: bool, want_json: bool, where: Where = no_place
+    host: Host,
+    writes: Sequence[Write],
+    dry_run: bool,
+    want_json: bool,
+    origin: Origin = no_origin,
+    then: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make the writes of a verb, all or none, and tell what they have changed."""
+    """Make the writes of a verb, all or none, and tell what they have changed.
+
+    `then` is what else has to be kept, before anything is told.
+    """
     if dry_run:
-        emit_writes(command_name(), want_json, writes)
+        check_values(host.tree, writes, origin)
+        before = state_of(host.tree, writes)
+        emit_plan(command_name(), want_json, steps_of(before, writes))
         return
-    done = carry_out(host.tree, writes, where)
-    keep_change(host, done)
+    done = change(host, writes, origin, then)
     asked = {write.key: write.result for write in writes}
     keys = [key for key in asked if key in done.before or key in done.after]
     keys += [key for key in telling_keys(*done) if key not in asked]
@@ -64,14 +127,46 @@ def commit(
     emit(command_name(), want_json, data, lambda: _rows(keys, done, asked, paths))
 
 
-def _change(key: Key, done: Done, asked: str | None, paths: dict[str, str]) -> dict[str, Any]:
+def change(
+    host: Host,
+    writes: Sequence[Write],
+    origin: Origin = no_origin,
+    then: Callable[[], None] = lambda: None,
+) -> StateChange:
+    """Make writes, all or none, and keep the way back."""
+    _mind_experiment(host, writes)
+    of_units = any(isinstance(write.key, UnitBinding) for write in writes)
+    finish = host.reload_units if of_units else lambda: None
+    with noted() as caught:
+        begun = _begin(host, writes)
+        try:
+            done = carry_out(host.tree, writes, origin, caught, finish)
+        except Error as err:
+            if begun and not err.half:
+                keep_change(host, StateChange({}, {}), begun=begun)
+            raise
+        keep_change(host, done, begun=begun)
+        then()
+    return done
+
+
+def _mind_experiment(host: Host, writes: Sequence[Write]) -> None:
+    """Refuse writes that would end the experiment of somebody else."""
+    who = running(host.tree) if any(is_ours(write.key) for write in writes) else ""
+    if who and has_arms(read_state(host.tree)):
+        raise in_the_way(who)
+
+
+def _change(
+    key: Key, done: StateChange, asked: str | None, paths: dict[str, str]
+) -> dict[str, Any]:
     before, after = done
     values = {"before": before.get(key), "asked": asked, "now": after.get(key)}
     return {"path": json_label_of(key, paths), **values}
 
 
 def _rows(
-    keys: Iterable[Key], done: Done, asked: dict[Key, str | None], paths: dict[str, str]
+    keys: Iterable[Key], done: StateChange, asked: dict[Key, str | None], paths: dict[str, str]
 ) -> list[str]:
     rows = []
     for key in keys:

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import click
 
-from mmpolicy.control.ready import CHECKS, verdict
+from mmpolicy.control.ready import CHECKS, check_can_load, verdict
 from mmpolicy.errors import Exit
 from mmpolicy.host.doctor import Check, Facts
 from mmpolicy.host.machine import Host
-from mmpolicy.render import emit, paint, table
+from mmpolicy.render import blocks, emit, paint, wrapped
 from mmpolicy.verbs.options import json_option, pass_host
 
-COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "-": "white"}
 RESULTS = {
     Exit.DONE: "policies can be switched",
     Exit.LACKING: "policies cannot be switched",
@@ -22,23 +22,28 @@ RESULTS = {
 
 def _lines(checks: list[Check], result: Exit) -> Iterator[str]:
     rows = [(paint(each.status, COLOURS[each.status]), each.name, each.detail) for each in checks]
-    for line, check in zip(table(("", "CHECK", "FOUND"), rows)[1:], checks, strict=True):
-        yield line
+    for lines, check in zip(blocks(("", "CHECK", "FOUND"), rows)[1:], checks, strict=True):
+        yield from lines
         if check.next_step:
-            yield f"      next: {check.next_step}"
+            yield from wrapped(f"next: {check.next_step}", "      ")
     yield f"{RESULTS[result]} (exit {int(result)})"
 
 
 @click.command()
+@click.option(
+    "--can-load", is_flag=True, help="Only tell, by the exit code, if the module can be loaded."
+)
 @json_option
 @pass_host
-def doctor(host: Host, want_json: bool) -> None:
+def doctor(host: Host, can_load: bool, want_json: bool) -> None:
     """Say what is there, what is missing, and what to do next.
 
     Works on any machine. Exits with 0 only if policies can be switched now,
     with 4 if only permission is missing, and with 3 otherwise.
     """
     facts = Facts(host)
+    if can_load:
+        click.get_current_context().exit(int(check_can_load(facts)))
     checks = [check(facts) for check in CHECKS]
     result = verdict(checks)
     details = [check._asdict() for check in checks]

@@ -8,10 +8,12 @@ from typing import Any
 import click
 
 from mmpolicy.control.counters import Counters, Rates
+from mmpolicy.control.notices import notice_lines
 from mmpolicy.errors import Error
 from mmpolicy.host import evidence
 from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
 from mmpolicy.host.files import Tree
+from mmpolicy.host.huge import Machine, machines
 from mmpolicy.host.knobs import names_of, read_knobs
 from mmpolicy.host.machine import Host
 from mmpolicy.render import as_json, emit, show_live, table
@@ -21,15 +23,21 @@ from mmpolicy.verbs.stats import interval_option, print_json, readings
 EVENTS = "vmstat"
 
 
-def _read(tree: Tree, cgroup: str | None, every: bool) -> dict[str, Any]:
+def _read(tree: Tree, cgroup: str | None, every: bool, vms: bool) -> dict[str, Any]:
     """Return all but the events."""
     data: dict[str, Any] = {"sizes": evidence.sizes(tree), "huge_pages": evidence.others(tree)}
     data["pressure"] = evidence.pressure(tree)
+    data["notices"] = notice_lines(tree)
     path = cgroup_paths(tree)[find_cgroup(tree, cgroup)] if cgroup else "/"
     try:
         data["cgroups"] = evidence.cgroups(tree, path)
-    except Error:  # no cgroup v2
+        if not data["cgroups"]:
+            data["notices"].append("note: cgroup v2 has no memory controller here")
+    except Error as err:
         data["cgroups"] = {}
+        data["notices"].append(f"note: {err.message}")
+    if vms:
+        data["machines"] = [each._asdict() for each in machines(tree)]
     if every:
         data["knobs"] = {names_of(path)[0]: value for path, value in read_knobs(tree).items()}
     return data
@@ -41,12 +49,14 @@ def _tables(data: dict[str, Any], events: Counters, rates: Rates) -> Iterator[li
     yield table(("KNOB", "VALUE"), data.get("knobs", {}).items())
     yield _wide("PRESSURE", data["pressure"])
     yield _wide("CGROUP", data["cgroups"])
-    rows = [
+    rows = [each.values() for each in data.get("machines", ())]
+    yield table([name.upper() for name in Machine._fields], rows)
+    found = [
         (name, value, *([rates[EVENTS][name]] if rates else []))
         for name, value in events[EVENTS].items()
         if value
     ]
-    yield table(("EVENT", "VALUE", "PER_SECOND")[: 3 if rates else 2], rows)
+    yield table(("EVENT", "VALUE", "PER_SECOND")[: 3 if rates else 2], found)
 
 
 def _sizes(sizes: dict[str, Any]) -> list[str]:
@@ -72,7 +82,8 @@ def _short(value: str | float | None) -> str:
 def _lines(data: dict[str, Any], events: Counters, rates: Rates) -> list[str]:
     """Return the tables that have any line, with an empty line between them."""
     tables = [lines for lines in _tables(data, events, rates) if len(lines) > 1]
-    return [line for lines in tables for line in [*lines, ""]][:-1]
+    shown = [data["notices"]] * bool(data["notices"]) + tables
+    return [line for lines in shown for line in [*lines, ""]][:-1]
 
 
 @click.command("host")
@@ -81,19 +92,31 @@ def _lines(data: dict[str, Any], events: Counters, rates: Rates) -> list[str]:
     help="Show this cgroup and those below it, not those of the host.",
 )  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Show all knobs, and all lines of /proc/vmstat.")
+@click.option(
+    "--vms", is_flag=True,
+    help="Also show virtual machines, and how much of their memory is in huge pages.",
+)  # fmt: skip
 @click.option("--watch", is_flag=True, help="Print again and again, with rates, until Ctrl-C.")
 @interval_option
 @json_option
 @pass_host
 def host_verb(
-    host: Host, cgroup: str | None, every: bool, watch: bool, interval: float, want_json: bool
+    host: Host,
+    cgroup: str | None,
+    every: bool,
+    vms: bool,
+    watch: bool,
+    interval: float,
+    want_json: bool,
 ) -> None:
     """Show what the kernel itself reports; needs no module.
 
     Shows folio sizes and their counters, all settings of transparent huge pages, pressure, memory
-    of cgroups, and events. mmpolicy map shows the folios of one process.
+    of cgroups, and events. HUGE_PERCENT is the part of memory in huge pages; with --vms also that
+    of each virtual machine, for which the kernel walks its page tables. mmpolicy map shows the
+    folios of one process.
     """
-    read = partial(_read, host.tree, cgroup, every)
+    read = partial(_read, host.tree, cgroup, every, vms)
 
     def events() -> Counters:
         return {EVENTS: evidence.events(host.tree, every)}

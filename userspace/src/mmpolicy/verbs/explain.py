@@ -28,7 +28,8 @@ from mmpolicy.memory.advice import Advice, advise
 from mmpolicy.memory.explain import Explained, all_of, explain_areas
 from mmpolicy.memory.folios import read_areas
 from mmpolicy.render import emit
-from mmpolicy.verbs.options import Seconds, json_option, pass_host
+from mmpolicy.verbs.around import look_around
+from mmpolicy.verbs.options import Seconds, complete_pid, json_option, pass_host
 
 POINT = "anon_order"
 
@@ -56,11 +57,12 @@ class Seen(NamedTuple):
     lost: int
 
 
+PROCESS_S, HOST_S = 5.0, 60.0
 seconds_option = click.option(
-    "--seconds", type=Seconds(), default=5.0, show_default=True, metavar="TIME",
+    "--seconds", type=Seconds(), default=PROCESS_S, show_default=True, metavar="TIME",
     help="How long to watch decisions.",
 )  # fmt: skip
-pid_argument = click.argument("pid", type=click.IntRange(min=1))
+pid_argument = click.argument("pid", type=click.IntRange(min=1), shell_complete=complete_pid)
 
 
 def _look(host: Host, pid: int, seconds: float) -> tuple[State, Seen]:
@@ -119,18 +121,38 @@ def _begin_shadow(seen: Seen) -> str:
 
 
 @click.command()
-@pid_argument
+@click.argument("pid", type=click.IntRange(min=1), required=False)
 @click.option("--name", metavar="NAME", help="Name of the profile; by default that of the process.")
-@seconds_option
+@click.option(
+    "--seconds", type=Seconds(), metavar="TIME",
+    help="How long to watch; by default 5, without PID 60.",
+)  # fmt: skip
 @json_option
 @pass_host
-def recommend(host: Host, pid: int, name: str | None, seconds: float, want_json: bool) -> None:
-    """Propose a profile for a process, as a manifest for apply, with the evidence.
+def recommend(
+    host: Host, pid: int | None, name: str | None, seconds: float | None, want_json: bool
+) -> None:
+    """Say what to do on this host, or propose a profile for a process.
 
-    The manifest is the present state with one more profile, to which the cgroup of the process is
-    bound. The decisions of adaptive are the best evidence: make it the shadow of the process's
-    profile first. Changes nothing. Exits with 7 if it saw too little.
+    Without PID it looks at the whole host for a minute, as top does, and prints at most five
+    lines: who, what was seen, the command, the price. It needs no module then.
+
+    With PID it prints a manifest for apply: the present state with one more profile, to which the
+    cgroup of the process is bound, and the evidence. The decisions of adaptive are the best
+    evidence: make it the shadow of the process's profile first. Exits with 7 if it saw too little.
+
+    Changes nothing.
     """
+    if pid is None:
+        if name:
+            raise click.UsageError("--name needs a PID")
+        look_around(host, seconds or HOST_S, want_json)
+    else:
+        _propose(host, pid, name, seconds or PROCESS_S, want_json)
+
+
+def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: bool) -> None:
+    """Print a manifest with a profile for a process."""
     state, seen = _look(host, pid, seconds)
     largest = max((each.pages * 4096 for each in seen.areas), default=0)
     advice = advise(all_of(seen.areas), largest)

@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.files import MODULE, Tree
+from mmpolicy.host.disk import save_as
+from mmpolicy.host.files import MODULE
 from mmpolicy.host.machine import Host
-from mmpolicy.render import emit
+from mmpolicy.render import as_json
 from mmpolicy.verbs.options import pass_host
 
 LONG_S = 3600.0
@@ -40,7 +41,7 @@ def _listen(host: Host, given: str) -> None:
 )  # fmt: skip
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.prom",
-    help="Write a file for the textfile collector of node_exporter, atomically.",
+    help="Write a file, atomically, such as for the textfile collector of node_exporter.",
 )  # fmt: skip
 @click.option(
     "--listen", metavar="[ADDRESS:]PORT",
@@ -53,17 +54,22 @@ def export(host: Host, form: str, output: Path | None, listen: str | None) -> No
     The format is that of Prometheus, or JSON. If the counters cannot be read, mmpolicy_counters_up
     is 0, and the state is still there.
     """
-    from mmpolicy.control.prometheus import families, families_or_down, text
+    from mmpolicy.control.prometheus import families_or_down, text
 
     if listen:
         _listen(host, listen)
-    if output:
-        Tree().keep(str(output.absolute()), text(families_or_down(host.tree)), 0o644)
-        return
-    found = families(host.tree)
+    found = families_or_down(host.tree, _warn)
     values = [
         {"metric": name.removeprefix(f"{MODULE}_"), "labels": labels, "value": value}
         for family in found
         for name, labels, value, *_ in family.samples
     ]
-    emit("export", form == "json", {"metrics": values}, [text(found).rstrip()])
+    told = as_json("export", {"metrics": values}) if form == "json" else text(found).rstrip()
+    if output:
+        save_as(output, f"{told}\n".encode())
+    else:
+        click.echo(told)
+
+
+def _warn(err: Error) -> None:
+    click.echo(f"warning: {err.message}; next: {err.next_step}", err=True)

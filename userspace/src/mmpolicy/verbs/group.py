@@ -1,17 +1,28 @@
 # SPDX-License-Identifier: GPL-2.0
 """The command as a group of verbs, whose errors are JSON if that is wanted."""
 
+import os
+import signal
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from errno import ENOSPC
 from importlib import import_module
 from typing import Any
 
 import click
 
-from mmpolicy.errors import Exit, as_data
+from mmpolicy.errors import Error, Exit, as_data, explain, pick
+from mmpolicy.host.disk import KEEP_REMEDIES
+from mmpolicy.host.signals import SHELL
 from mmpolicy.render import emit_error
 
 JSON = "--json"
+LONG = 1000  # letters, so that click does not end a sentence with "..."
+SIGPIPE = SHELL + signal.SIGPIPE
+OUTPUT_REMEDIES = KEEP_REMEDIES | {
+    ENOSPC: (Exit.FAILED, "make room where the output goes; what the command did is done"),
+}
 
 
 class Verbs(click.Group):
@@ -20,9 +31,13 @@ class Verbs(click.Group):
     A verb is imported when it is asked for: most of the time to start goes into imports.
     """
 
-    def __init__(self, *args: Any, verbs: Mapping[str, str], **attributes: Any) -> None:
+    def __init__(
+        self, *args: Any, groups: Mapping[str, Mapping[str, str]], **attributes: Any
+    ) -> None:
         super().__init__(*args, **attributes)
-        self.verbs = verbs  # name -> file in verbs/
+        self.groups = groups
+        # name -> file in verbs/
+        self.verbs = {name: file for verbs in groups.values() for name, file in verbs.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all verbs."""
@@ -36,20 +51,65 @@ class Verbs(click.Group):
             self.commands |= {str(each.name): each for each in commands if each.name == name}
         return self.commands.get(name)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs by what they are for, each with the whole of its first sentence."""
+        width = max(map(len, self.verbs))
+        for title, verbs in self.groups.items():
+            found = [(name, self.get_command(ctx, name)) for name in verbs]
+            with formatter.section(title):
+                formatter.write_dl(
+                    [
+                        (name.ljust(width), command.get_short_help_str(LONG))
+                        for name, command in found
+                        if command
+                    ]
+                )
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the verb that is given, or say which one may be meant."""
+        if args and not args[0].startswith("-") and args[0] not in self.verbs:
+            pick("verb", args[0], self.verbs)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb, and find out here if what it prints cannot be printed."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _print_no_more()
+            ctx.exit(SIGPIPE)
+        return result
+
     def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> Any:
-        """Run it as click does."""
+        """Run it as click does; whatever goes wrong is told in a line or two, or in JSON."""
         words = list(sys.argv[1:] if args is None else args)
         run: Callable[..., Any] = super().main
-        if JSON not in words:
+        if not more.get("standalone_mode", True):
             return run(words, *rest, **more)
         try:
             code = run(words, *rest, **more | {"standalone_mode": False})
         except click.ClickException as err:
-            emit_error(self._name_of(words), as_data(err))
-            code = err.exit_code
+            code = self._tell(words, err)
         except click.Abort:
-            code = int(Exit.FAILED)
-        sys.exit(code or 0)
+            click.echo("mmpolicy: interrupted", err=True)
+            code = SHELL + signal.SIGINT
+        except OSError as err:
+            _print_no_more()
+            what = f"use {err.filename}" if err.filename else "print"
+            code = self._tell(words, explain(err.errno or 0, what, OUTPUT_REMEDIES))
+        except Exception as err:  # the last resort: no user is to read a traceback
+            code = self._tell(words, _internal(err))
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def _tell(self, words: Sequence[str], err: click.ClickException) -> int:
+        if JSON in words:
+            emit_error(self._name_of(words), as_data(err))
+        else:
+            err.show()
+        return err.exit_code
 
     def _name_of(self, words: Sequence[str]) -> str:
         """Return the words of the verb, such as `profile create`."""
@@ -61,3 +121,17 @@ class Verbs(click.Group):
                 names.append(word)
                 group = found
         return " ".join(names)
+
+
+def _print_no_more() -> None:
+    """Let what is still to be printed go nowhere."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    os.close(null)
+
+
+def _internal(err: Exception) -> Error:
+    """Return the error for a fault of this command, with its place."""
+    place = traceback.extract_tb(err.__traceback__)[-1]
+    text = f"internal error: {type(err).__name__}: {err} (in {place.filename}:{place.lineno})"
+    return Error(text, Exit.INTERNAL, "mmpolicy status shows what is set; report this line")

@@ -7,15 +7,16 @@ from typing import Any
 import click
 
 from mmpolicy.control.change import undo
-from mmpolicy.control.journal import Entry, last_changes, read_journal
+from mmpolicy.control.journal import Entry, damaged, last_changes, read_journal
 from mmpolicy.control.keys import Key, State
 from mmpolicy.control.labels import cgroups_of, json_label_of, label_of
+from mmpolicy.control.starts import Start, follow_services, read_starts
 from mmpolicy.control.state import changed_keys, plan, read_state, without_gone
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit, table
-from mmpolicy.verbs.commit import alone, commit
+from mmpolicy.verbs.commit import commit, exclusive
 from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
 
 
@@ -24,7 +25,10 @@ from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
     "--to", type=click.IntRange(min=0), metavar="N",
     help="Take back all changes after number N of mmpolicy log.",
 )  # fmt: skip
-@click.option("--force", is_flag=True, help="Also overwrite what somebody else has changed since.")
+@click.option(
+    "--force", is_flag=True,
+    help="Also overwrite what somebody else has changed since, and end an experiment.",
+)  # fmt: skip
 @dry_run_option
 @json_option
 @pass_host
@@ -35,12 +39,16 @@ def revert(host: Host, force: bool, to: int | None, dry_run: bool, want_json: bo
     Settings that the change did not touch stay as they are. If somebody has changed a touched
     setting since, nothing happens without --force.
     """
-    with alone(host, dry_run):
-        (*_, entry), done = last_changes(host.tree, to)
+    with exclusive(host, dry_run, force) as cut_off:
+        if cut_off and to is None:  # that one, also if it has done nothing
+            entry, done = cut_off, cut_off.done
+        else:
+            (*_, entry), done = last_changes(host.tree, to)
         now = read_state(host.tree)
         target, conflicts = undo(done, now)
         if conflicts and not force:
             raise _conflict(host.tree, entry.command, done.after, now, conflicts)
+        target = follow_services(host.tree, done, now, target)
         target = without_gone(host.tree, now, target)
         commit(host, plan(now, target), dry_run, want_json)
 
@@ -65,11 +73,24 @@ def log(host: Host, number: int, want_json: bool) -> None:
     """Show who changed what with this command, and when.
 
     The system log has the same lines: `journalctl -t mmpolicy`. revert --to takes the number of a
-    change.
+    change. Services that were bound as they started follow: they do what a manifest says, so they
+    have no number.
     """
-    entries = read_journal(host.tree)[-number:]
-    data = {"changes": [_entry_data(entry) for entry in entries]}
-    emit("log", want_json, data, lambda: _entry_lines(entries))
+    bad: list[Error] = []
+
+    def damaged_line(line: int, why: Exception) -> None:
+        bad.append(damaged(host.tree, line, why))
+
+    known = read_journal(host.tree, damaged_line)
+    entries = [each for each in known if any(each.done) or each.note][-number:]
+    for err in bad:
+        click.echo(f"warning: {err.message}", err=True)
+    starts = read_starts(host.tree)[-number:]
+    data = {
+        "changes": [_entry_data(entry) for entry in entries],
+        "starts": [each._asdict() for each in starts],
+    }
+    emit("log", want_json, data, lambda: [*_entry_lines(entries), *_start_lines(starts)])
 
 
 def _entry_data(entry: Entry) -> dict[str, Any]:
@@ -84,8 +105,13 @@ def _entry_data(entry: Entry) -> dict[str, Any]:
 def _entry_lines(entries: Sequence[Entry]) -> Iterator[str]:
     rows: list[Sequence[object]] = []
     for entry in entries:
-        first, *others = entry.told() or [entry.note]
+        first, *others = entry.told() or ["-"]
         rows.append((entry.number, entry.time, entry.people(), entry.command, first))
         rows += [("", "", "", "", other) for other in others]
     header = ("NUMBER", "TIME", "WHO", "COMMAND", "CHANGE")
     yield from table(header, rows) if rows else ["no change is known"]
+
+
+def _start_lines(starts: Sequence[Start]) -> list[str]:
+    rows = [(each.time, each.path, each.profile) for each in starts]
+    return ["", *table(("STARTED", "SERVICE", "PROFILE"), rows)] if rows else []

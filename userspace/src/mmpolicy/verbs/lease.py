@@ -9,16 +9,17 @@ from mmpolicy.control.state import assign
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
-from mmpolicy.verbs.commit import alone, commit
-from mmpolicy.verbs.options import Seconds, dry_run_option, json_option, pass_host
+from mmpolicy.verbs.commit import commit, exclusive
+from mmpolicy.verbs.options import Seconds, dry_run_option, force_option, json_option, pass_host
 
 
 @click.command()
 @click.argument("time", required=False, type=Seconds(least=0))
+@force_option
 @dry_run_option
 @json_option
 @pass_host
-def lease(host: Host, time: float | None, dry_run: bool, want_json: bool) -> None:
+def lease(host: Host, time: float | None, force: bool, dry_run: bool, want_json: bool) -> None:
     """Show the lease, or set it.
 
     TIME is 30, 90s, 10m or 2h, for example. Everything goes back to stock unless the lease is
@@ -30,7 +31,7 @@ def lease(host: Host, time: float | None, dry_run: bool, want_json: bool) -> Non
         hint = "mmpolicy unload, then load a newer one"
         raise Error("this module has no lease", Exit.LACKING, hint)
     if time is not None:
-        with alone(host, dry_run):
+        with exclusive(host, dry_run, force):
             write = assign(LEASE, str(round(time * 1000)))
             commit(host, [write], dry_run, want_json)
         return

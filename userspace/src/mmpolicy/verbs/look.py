@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from mmpolicy.control.bindings import profile_of
-from mmpolicy.control.model import Control, Point, lacking, lacking_policies
+from mmpolicy.control.model import Control, Point, check_loaded, lacking, lacking_policies
 from mmpolicy.control.state import read_state
 from mmpolicy.host.files import Tree
+from mmpolicy.host.hooked import hooked_functions
 from mmpolicy.host.machine import Host
 from mmpolicy.host.processes import (
     Memory,
@@ -19,7 +20,13 @@ from mmpolicy.host.processes import (
     memory_of_process,
 )
 from mmpolicy.render import emit, paint, table
-from mmpolicy.verbs.options import json_option, pass_host, point_argument, profile_option
+from mmpolicy.verbs.options import (
+    complete_pid,
+    json_option,
+    pass_host,
+    point_argument,
+    profile_option,
+)
 
 KNOB_COLUMNS = ("POINT", "POLICY", "KNOB", "VALUE", "RANGE", "DEFAULT", "UNIT", "MEANING")
 
@@ -66,12 +73,27 @@ def emit_points(command: str, want_json: bool, tree: Tree, **more: Any) -> None:
     emit(command, want_json, data, lambda: [*_point_rows(tree, points), f"state: {control.state}"])
 
 
+def _emit_hooks(want_json: bool, tree: Tree) -> None:
+    check_loaded(tree)
+    found = hooked_functions(tree)
+    data = {"hooked_functions": [each._asdict() for each in found]}
+    lines = table(("POINT", "FUNCTION"), found) if found else ["none: the kernel asks by itself"]
+    emit("list", want_json, data, lines)
+
+
 @click.command("list")
+@click.option(
+    "--hooks", is_flag=True,
+    help="List instead the kernel's functions that the module hooks while a policy is chosen.",
+)  # fmt: skip
 @json_option
 @pass_host
-def list_points(host: Host, want_json: bool) -> None:
+def list_points(host: Host, hooks: bool, want_json: bool) -> None:
     """List the points of every profile, with their policies."""
-    emit_points("list", want_json, host.tree)
+    if hooks:
+        _emit_hooks(want_json, host.tree)
+    else:
+        emit_points("list", want_json, host.tree)
 
 
 def _knob_data(control: Control, point: Point) -> dict[str, Any]:
@@ -112,7 +134,7 @@ def _process(tree: Tree, pid: int) -> tuple[dict[str, Any], list[Memory]]:
 @point_argument
 @profile_option
 @click.option(
-    "--pid", type=click.IntRange(min=1), metavar="N",
+    "--pid", type=click.IntRange(min=1), metavar="N", shell_complete=complete_pid,
     help="Show the profile that decides for this process, and its memory.",
 )  # fmt: skip
 @json_option

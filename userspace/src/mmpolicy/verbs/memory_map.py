@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from mmpolicy.host.files import save_as
+from mmpolicy.host.disk import save_as
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.folios import PAGE, Area, read_areas, totals
 from mmpolicy.memory.picture import as_png, as_svg, draw, terminal
 from mmpolicy.render import emit, table
-from mmpolicy.verbs.options import json_option, pass_host
+from mmpolicy.verbs.options import complete_pid, json_option, pass_host
 
 
 def _summary(areas: list[Area]) -> list[str]:
@@ -52,7 +52,7 @@ def _draw(title: str, areas: list[Area], output: Path) -> None:
 
 
 @click.command("map")
-@click.argument("pid", type=click.IntRange(min=1))
+@click.argument("pid", type=click.IntRange(min=1), shell_complete=complete_pid)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="Draw into FILE.svg, or FILE.png (which needs matplotlib).",

@@ -6,14 +6,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mmpolicy.control.change import Done
+from mmpolicy.control.change import StateChange
+from mmpolicy.control.experiment import PROFILES, end_it, in_the_way, running
+from mmpolicy.control.keys import Profile
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import MODULE, MODULE_DIR
 from mmpolicy.host.machine import Host
-from mmpolicy.render import emit, emit_plan
-from mmpolicy.verbs.commit import keep_change
+from mmpolicy.host.step import Step
+from mmpolicy.render import emit
+from mmpolicy.verbs.commit import emit_plan, keep_change
 from mmpolicy.verbs.look import emit_points
-from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
+from mmpolicy.verbs.options import (
+    completer,
+    dry_run_option,
+    force_option,
+    json_option,
+    pass_host,
+)
+
+ARM = PROFILES["treatment"]
 
 if TYPE_CHECKING:
     from mmpolicy.host.kmod import Kmod
@@ -35,7 +46,9 @@ def _check_options(kmod: "Kmod", options: Sequence[str]) -> None:
 
 
 @click.command()
-@click.argument("options", nargs=-1, metavar="[POINT=POLICY]...")
+@click.argument(
+    "options", nargs=-1, metavar="[POINT=POLICY]...", shell_complete=completer("parameter")
+)
 @dry_run_option
 @json_option
 @pass_host
@@ -49,33 +62,40 @@ def load(host: Host, options: tuple[str, ...], dry_run: bool, want_json: bool) -
     if loaded and options:
         hint = "mmpolicy set POINT POLICY, or mmpolicy unload first"
         raise Error(f"module {MODULE} is loaded already, options come too late", Exit.FAILED, hint)
-    plan: list[tuple[str, str]] = []
+    plan: list[Step] = []
     if not loaded:
         path, kmod = host.module_file(), host.kmod()
         _check_options(kmod, options)
-        plan = [(path, " ".join(filter(None, ("load", kmod.options(MODULE), *options))))]
+        text = " ".join(filter(None, ("load", kmod.options(MODULE), *options)))
+        plan = [Step(path, text, "not loaded", "loaded")]
     if dry_run:
         emit_plan("load", want_json, plan)
         return
     if not loaded:
         host.kmod().insert(MODULE, " ".join(options))
-        keep_change(host, Done({}, {}), f"loaded {' '.join(options)}".rstrip())
+        keep_change(host, StateChange({}, {}), f"loaded {' '.join(options)}".rstrip())
     emit_points("load", want_json, host.tree, dry_run=False, loaded=True)
 
 
 @click.command()
+@force_option
 @dry_run_option
 @json_option
 @pass_host
-def unload(host: Host, dry_run: bool, want_json: bool) -> None:
+def unload(host: Host, force: bool, dry_run: bool, want_json: bool) -> None:
     """Unload the kernel module; the kernel goes back to stock."""
     loaded = host.tree.exists(MODULE_DIR)
-    if dry_run:
-        emit_plan("unload", want_json, [(MODULE_DIR, "unload")] if loaded else [])
+    if dry_run and (loaded or want_json):
+        step = Step(MODULE_DIR, "unload", "loaded", "not loaded")
+        emit_plan("unload", want_json, [step] if loaded else [])
         return
+    if loaded and (who := running(host.tree)) and host.tree.is_dir(Profile(ARM).path):
+        if not force:
+            raise in_the_way(who)
+        end_it(host.tree)
     if loaded:
         host.kmod().remove(MODULE)
-        keep_change(host, Done({}, {}), "unloaded, the kernel is stock again")
-    data = {"dry_run": False, "loaded": host.tree.exists(MODULE_DIR)}
+        keep_change(host, StateChange({}, {}), "unloaded, the kernel is stock again")
+    data = {"dry_run": dry_run, "loaded": host.tree.exists(MODULE_DIR)}
     text = "unloaded, the kernel is stock again" if loaded else "was not loaded"
     emit("unload", want_json, data, [f"{MODULE}: {text}"])

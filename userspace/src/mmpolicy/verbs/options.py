@@ -8,42 +8,28 @@ from typing import Any
 
 import click
 
-from mmpolicy.control.model import Control
-from mmpolicy.errors import Error
-from mmpolicy.host.cgroups import cgroup_list
-from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 
+# Names of an index that anybody may take are no hint for root.
+VENV = "in the source of mmpolicy: python3 -m venv VENV && VENV/bin/pip install './userspace[ab]'"
 FILE = click.Path(path_type=Path, dir_okay=False)
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def _completer(offer: Callable[[Control, dict[str, Any]], list[str]]) -> Completer:
-    """Make a completion of what `offer` finds in the tree for the words given so far."""
+def completer(kind: str) -> Completer:
+    """Return the completion of a kind of words; what it takes is imported when a shell asks."""
 
     def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-        try:
-            names = offer(Control(Tree(ctx.find_root().params["root"])), ctx.params)
-        except Error:
-            return []
-        return [name for name in names if name.startswith(incomplete)]
+        from mmpolicy.verbs.completion import words_for
+
+        return words_for(kind, ctx, incomplete)
 
     return complete
 
 
-def _settings(control: Control, given: dict[str, Any]) -> list[str]:
-    """Offer the policies of the point until one is given, and the knobs as they are now."""
-    point = control.point(given["profile"], given["point"])
-    chosen = [word for word in given.get("settings") or () if "=" not in word]
-    knobs = point.common | point.knobs.get(chosen[0] if chosen else point.active, {})
-    values = [f"{knob}={value}" for knob, value in control.values(knobs).items()]
-    return values if chosen else [*point.policies, *values]
-
-
-complete_point = _completer(lambda control, given: control.point_names(given["profile"]))
-complete_setting = _completer(_settings)
-complete_profile = _completer(lambda control, _given: control.profiles())
-complete_cgroup = _completer(lambda control, _given: cgroup_list(control.tree))
+complete_point, complete_setting = completer("point"), completer("setting")
+complete_profile, complete_cgroup = completer("profile"), completer("cgroup")
+complete_unit, complete_pid = completer("unit"), completer("pid")
 
 
 class Seconds(click.ParamType):
@@ -70,6 +56,7 @@ json_option = click.option("--json", "want_json", is_flag=True, help="Print JSON
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print the writes that would be made; change nothing."
 )
+force_option = click.option("--force", is_flag=True, help="End an experiment that is in the way.")
 profile_option = click.option(
     "--profile", default="default", show_default=True, metavar="NAME", help="Use this profile.",
     shell_complete=complete_profile,

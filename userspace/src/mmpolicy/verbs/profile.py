@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from mmpolicy.control.experiment import in_the_way, running
 from mmpolicy.control.keys import (
     CONTROL_ARM,
     DEFAULT,
@@ -12,16 +13,24 @@ from mmpolicy.control.keys import (
     CgroupBinding,
     ProcessBinding,
     Profile,
+    Setting,
     State,
 )
 from mmpolicy.control.labels import cgroups_of
+from mmpolicy.control.model import about
 from mmpolicy.control.state import bindings_of, delete, plan, profiles_of, read_state, settings_of
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit, table
-from mmpolicy.verbs.commit import alone, commit
-from mmpolicy.verbs.options import complete_profile, dry_run_option, json_option, pass_host
+from mmpolicy.verbs.commit import commit, exclusive
+from mmpolicy.verbs.options import (
+    complete_profile,
+    dry_run_option,
+    force_option,
+    json_option,
+    pass_host,
+)
 
 profile_argument = click.argument("name", shell_complete=complete_profile)
 
@@ -109,7 +118,7 @@ def create_profile(
 
     Only the default profile has points of the whole host, such as bulk.
     """
-    with alone(host, dry_run):
+    with exclusive(host, dry_run):
         now = read_state(host.tree)
         if Profile(name) in now:
             hint = f"mmpolicy profile show {name}"
@@ -117,21 +126,31 @@ def create_profile(
         new: State = now | {Profile(name): ""}
         if model:
             values = settings_of(now, pick("profile", model, profiles_of(now)))
-            new |= {key.of(name): value for key, value in values.items()}
+            new |= {
+                key.of(name): value
+                for key, value in values.items()
+                if not _is_as_created(host.tree, key, value)
+            }
         commit(host, plan(now, new), dry_run, want_json)
+
+
+def _is_as_created(tree: Tree, key: Setting, value: str) -> bool:
+    told = about(tree, key)
+    return value == (str(told.default) if told else key.off)
 
 
 @profile.command("delete")
 @profile_argument
+@force_option
 @dry_run_option
 @json_option
 @pass_host
-def delete_profile(host: Host, name: str, dry_run: bool, want_json: bool) -> None:
+def delete_profile(host: Host, name: str, force: bool, dry_run: bool, want_json: bool) -> None:
     """Delete a profile that nothing uses.
 
     No cgroup, process or experiment may use it.
     """
-    with alone(host, dry_run):
+    with exclusive(host, dry_run, force):
         state = read_state(host.tree)
         pick("profile", name, profiles_of(state))
         _refuse_used(host.tree, state, name)
@@ -149,6 +168,8 @@ def _refuse_used(tree: Tree, state: State, name: str) -> None:
         text = f"profile '{name}' is bound: {users[0]}{more}"
         raise Error(text, Exit.REFUSED, f"mmpolicy unbind {users[0]}")
     if arms:
+        if who := running(tree):
+            raise in_the_way(who)
         text = f"profile '{name}' is the {arms[0]} of the experiment"
         raise Error(text, Exit.REFUSED, "end the experiment first")
     if name == DEFAULT:

@@ -67,14 +67,46 @@ class Screen:
         self.live.update(grid, refresh=True)
 
 
+class Quiet:
+    """Shows by another display, until nobody is there to look: the run goes on without."""
+
+    def __init__(self, shown: Display) -> None:
+        self.shown: Display | None = shown
+
+    @contextmanager
+    def _shown(self) -> Iterator[Display | None]:
+        try:
+            yield self.shown
+        except OSError:
+            self.shown = None
+
+    def say(self, line: str) -> None:
+        """Tell something once."""
+        with self._shown() as shown:
+            if shown:
+                shown.say(line)
+
+    def report(self, progress: Progress) -> None:
+        """Tell where the run is."""
+        with self._shown() as shown:
+            if shown:
+                shown.report(progress)
+
+    def tick(self, left_s: float) -> None:
+        """Tell of the time that is left."""
+        with self._shown() as shown:
+            if shown:
+                shown.tick(left_s)
+
+
 @contextmanager
 def display() -> Iterator[Display]:
     """Return what shows the progress, on standard error."""
     if not sys.stderr.isatty():
-        yield Lines()
+        yield Quiet(Lines())
         return
     from rich.console import Console
     from rich.live import Live
 
     with Live(console=Console(stderr=True), auto_refresh=False) as live:
-        yield Screen(live)
+        yield Quiet(Screen(live))

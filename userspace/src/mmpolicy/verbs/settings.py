@@ -5,19 +5,22 @@ from collections.abc import Sequence
 
 import click
 
-from mmpolicy.control.change import Done
-from mmpolicy.control.model import Control, Point
+from mmpolicy.control.change import StateChange
+from mmpolicy.control.journal import known_state
+from mmpolicy.control.model import Control, Point, check_loaded
 from mmpolicy.control.state import Write, assign, read_state
-from mmpolicy.errors import pick
-from mmpolicy.host.files import CONTROL
+from mmpolicy.errors import Error, pick
+from mmpolicy.host.files import CONTROL, MODULE, MODULE_DIR
 from mmpolicy.host.machine import Host
-from mmpolicy.render import emit_plan
-from mmpolicy.verbs.commit import alone, commit, keep_change
+from mmpolicy.host.step import Step
+from mmpolicy.render import emit
+from mmpolicy.verbs.commit import commit, emit_plan, exclusive, keep_change
 from mmpolicy.verbs.look import emit_points
 from mmpolicy.verbs.options import (
     complete_point,
     complete_setting,
     dry_run_option,
+    force_option,
     json_option,
     pass_host,
     profile_option,
@@ -52,11 +55,18 @@ def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
     shell_complete=complete_setting,
 )  # fmt: skip
 @profile_option
+@force_option
 @dry_run_option
 @json_option
 @pass_host
 def set_point(
-    host: Host, point: str, settings: tuple[str, ...], profile: str, dry_run: bool, want_json: bool
+    host: Host,
+    point: str,
+    settings: tuple[str, ...],
+    profile: str,
+    force: bool,
+    dry_run: bool,
+    want_json: bool,
 ) -> None:
     """Switch a point to a policy, change knobs, or both.
 
@@ -64,7 +74,7 @@ def set_point(
     refuses a write, the earlier ones are undone.
     """
     policy, knobs = _parse(settings)
-    with alone(host, dry_run):
+    with exclusive(host, dry_run, force):
         target = Control(host.tree).point(profile, point)
         commit(host, _plan(target, policy, knobs), dry_run, want_json)
 
@@ -77,13 +87,25 @@ def reset(host: Host, dry_run: bool, want_json: bool) -> None:
     """Go back to stock, at once.
 
     The state is then as after load, without profiles and bindings. Acknowledges an expired
-    lease.
+    lease. It needs no more than the kernel, so this does the same without the command:
+
+    \b
+    echo 1 >/sys/kernel/mmpolicy/reset
     """
     path = f"{CONTROL}/reset"
-    before = read_state(host.tree)
-    if dry_run:
-        emit_plan("reset", want_json, [(path, "1")])
+    if not host.tree.exists(MODULE_DIR) and not host.tree.is_dir(CONTROL):
+        data = {"dry_run": dry_run, "state": "stock", "loaded": False}
+        emit("reset", want_json, data, [f"{MODULE}: not loaded, the kernel is stock"])
         return
-    host.tree.write(path, "1")
-    keep_change(host, Done(before, read_state(host.tree)))
-    emit_points("reset", want_json, host.tree, dry_run=False)
+    if dry_run:
+        step = Step(path, "1", check_loaded(host.tree), "stock")
+        emit_plan("reset", want_json, [step])
+        return
+    host.tree.write(path, "1")  # before anything is looked at: whatever is wrong, this works
+    try:
+        now = read_state(host.tree)
+        keep_change(host, StateChange(now | known_state(host.tree), now), "all is stock")
+        emit_points("reset", want_json, host.tree, dry_run=False)
+    except Error as err:
+        text = f"warning: the kernel is stock; what followed failed: {err.message}"
+        click.echo(text, err=True)

@@ -13,6 +13,7 @@ from mmpolicy.control.keys import CONTROL_ARM, ENABLED, PERCENT, TREATMENT_ARM, 
 from mmpolicy.control.model import check_loaded, lease_of
 from mmpolicy.control.shadow import shadow_data, shadow_lines
 from mmpolicy.control.state import read_state
+from mmpolicy.host.calibration import Calibration, read_calibration
 from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
@@ -20,6 +21,7 @@ from mmpolicy.host.processes import Memory, memory_lines, memory_of_cgroup, memo
 from mmpolicy.render import as_json, emit, show_live, table
 from mmpolicy.verbs.options import (
     complete_cgroup,
+    complete_pid,
     json_option,
     pass_host,
     point_argument,
@@ -43,7 +45,7 @@ class StatsOptions:
     want_json: bool
 
 
-def _lines(counters: Counters, *watched: Rates) -> list[str]:
+def _lines(counters: Counters, costs: Calibration | None, *watched: Rates) -> list[str]:
     """Return the table of counters that are not 0, with a column for each set of rates."""
     rows = [
         (point, name, value, *(rate.get(point, {}).get(name, "-") for rate in watched))
@@ -52,7 +54,7 @@ def _lines(counters: Counters, *watched: Rates) -> list[str]:
         if value
     ]
     header = ("POINT", "COUNTER", "VALUE", "PER_SECOND")[: 3 + len(watched)]
-    return table(header, rows) + shadow_lines(counters) if rows else ["every counter is 0"]
+    return table(header, rows) + shadow_lines(counters, costs) if rows else ["every counter is 0"]
 
 
 def _data(profile: str, counters: Counters, memory: list[Memory]) -> dict[str, Any]:
@@ -111,6 +113,7 @@ def _memory(tree: Tree, given: StatsOptions) -> list[Memory]:
 @profile_option
 @click.option(
     "--pid", "pids", type=click.IntRange(min=1), multiple=True, metavar="N",
+    shell_complete=complete_pid,
     help="Also show the memory of this process.",
 )  # fmt: skip
 @click.option(
@@ -144,12 +147,13 @@ def stats(host: Host, **options: Any) -> None:
         _watch_stats(host, given, readings(read, host, given.interval))
         return
     counters, memory = read(), _memory(host.tree, given)
+    costs = read_calibration(host.tree)
     data = _data(given.profile, counters, memory)
     emit(
         "stats",
         given.want_json,
         data,
-        lambda: _lines(counters) + _elsewhere(host.tree, given, counters) + _more(memory),
+        lambda: _lines(counters, costs) + _elsewhere(host.tree, given, counters) + _more(memory),
     )
 
 
@@ -178,8 +182,9 @@ def _watch_stats(host: Host, given: StatsOptions, readings: Iterator[Reading]) -
             for counters, per_second in readings
         )
         return
+    costs = read_calibration(host.tree)
     show_live(
-        _lines(counters, per_second) + _more(_memory(host.tree, given))
+        _lines(counters, costs, per_second) + _more(_memory(host.tree, given))
         for counters, per_second in readings
     )
 

@@ -17,7 +17,9 @@ from mmpolicy.control.keys import (
 )
 from mmpolicy.control.labels import cgroups_of
 from mmpolicy.control.model import check_loaded, lease_of
+from mmpolicy.control.notices import notice_lines
 from mmpolicy.control.state import bindings_of, profiles_of, read_state, settings_of
+from mmpolicy.errors import Error
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit, paint, table
 from mmpolicy.verbs.options import json_option, pass_host
@@ -34,12 +36,19 @@ def status(host: Host, want_json: bool) -> None:
     Shows each policy with its knobs, the cgroups and processes of its profile, the lease and the
     experiment. --json has everything.
     """
-    state = read_state(host.tree)
+    told = notice_lines(host.tree)
+    try:
+        state = read_state(host.tree)
+    except Error:
+        for line in told if not want_json else ():  # which need no module
+            click.echo(line)
+        raise
     paths = cgroups_of(host.tree, state)
     data = {
         "state": check_loaded(host.tree),
         **lease_of(host.tree),
         "experiment": _experiment(state),
+        "notices": told,
         "profiles": {name: _profile(state, name, paths) for name in profiles_of(state)},
     }
     emit("status", want_json, data, lambda: _lines(data))
@@ -93,6 +102,7 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
         for name, profile in data["profiles"].items()
         for point, found in profile["points"].items()
     ]
+    yield from data["notices"]
     if rows:
         yield ""
         yield from table(("FOR", "PROFILE", "POINT", "POLICY", "KNOBS"), rows)

@@ -9,18 +9,31 @@ from typing import Any
 
 import numpy as np
 
+from mmpolicy.ab.anytime import p_below_anytime
 from mmpolicy.ab.carry import Carry
-from mmpolicy.ab.design import ALPHA, differences, in_percent, least_pairs
+from mmpolicy.ab.design import ALPHA, Pairs, at_margin, excess, in_percent, least_pairs
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.samples import Pairs
 from mmpolicy.ab.sources import ARMS
-from mmpolicy.ab.stats import Effect, Vector, bca, detectable, floor, p_below, totals
+from mmpolicy.ab.stats import (
+    Effect,
+    binomial_tail,
+    detectable,
+    floor,
+    p_below,
+    spread_p,
+    totals,
+    with_lost,
+)
 
+MOST_LOST = 0.05  # of the blocks, each in a pair of its own
+# Of a margin, where the sizes of the differences decided on the length: they are larger where
+# the treatment is worse by the margin, which makes 5 % of 3.5 %.
+ALPHA_BY_SIZE = 0.035
 BIG = 700  # logarithms above this are of no number
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricResult:
     """One metric of a report."""
 
     metric: Metric
@@ -36,11 +49,25 @@ class Row:
     corrected: float = 1.0  # p, for the number of metrics
     aa_corrected: float = 1.0
     metrics: int = 1
+    places: Sequence[int] = ()  # of the pairs that have a value, among all planned
+    length: str = ""  # how it was settled: by `size`, `anytime`, else beforehand
 
     @property
     def found(self) -> bool:
         """Tell if there is an effect."""
         return self.effect is not None and self.corrected < ALPHA
+
+    @property
+    def lost_pairs(self) -> int:
+        """Return how many pairs have no value; they count as against what the others show."""
+        return self.planned - len(self.pairs) if self.places else 0
+
+    @property
+    def too_many_lost(self) -> bool:
+        """Tell if too many pairs are lost, or blocks of one arm more often than chance does it."""
+        lost = sorted(self.lost.get(arm, 0) for arm in ARMS)
+        uneven = 2 * binomial_tail(lost[1], sum(lost)) < ALPHA
+        return uneven or self.planned - len(self.pairs) > max(1.0, MOST_LOST * 2 * self.planned)
 
     @property
     def good(self) -> bool | None:
@@ -56,18 +83,23 @@ class Row:
 
     def shown(self, effect: float) -> float:
         """Return a number of the effect as people read it: percent, or the metric's unit."""
-        return in_percent(effect) if self.scale == "ratio" and isfinite(effect) else effect
+        return in_percent(effect) if self.relative and isfinite(effect) else effect
 
     @property
     def scale(self) -> str:
-        """Return ratio or difference."""
+        """Return ratio, totals or difference."""
         effect = self.effect or self.aa
         return effect.scale if effect else "difference"
+
+    @property
+    def relative(self) -> bool:
+        """Tell if the effect is in percent, its numbers logarithms."""
+        return self.scale != "difference"
 
     def text(self, effect: float, sign: str = "+") -> str:
         """Return a number of the effect with its unit."""
         value = self.shown(effect)
-        if self.scale != "ratio":
+        if not self.relative:
             return f"{value:{sign}.4g}"
         return f"{value:{sign}{'.0f' if abs(value) >= 1000 else '.3g'}} %"
 
@@ -84,7 +116,7 @@ class Row:
     @cached_property
     def noise(self) -> float | None:
         """Return how far apart equal arms may lie over this length; None without A/A phase."""
-        if not self.aa or self.aa.scale != self.scale:
+        if not self.aa or (self.aa.scale == "difference") == self.relative:
             return None
         return floor(self.aa, self.effect.pairs if self.effect else self.aa.pairs)
 
@@ -101,7 +133,7 @@ class Row:
     @cached_property
     def totals(self) -> tuple[float, float, float] | None:
         """Return the ratio of totals with its interval, where the effect is a ratio, too."""
-        if not self.effect or self.effect.scale != "ratio":
+        if not self.effect or not self.relative:
             return None
         return totals(self.pairs, self.seed)
 
@@ -120,9 +152,24 @@ class Row:
     @property
     def denied(self) -> bool:
         """Tell if pairs and totals disagree about what was found."""
-        if self.no_worse and self._denied(self.metric.better == "lower", log(self._allowed)):
+        if self.uneven and self.totals and self.totals[1] <= 0 <= self.totals[2]:
+            return True
+        if self.no_worse and self._denied(self.metric.better == "lower", self._limit):
             return True
         return self.found and self.effect is not None and self._denied(self.effect.estimate < 0, 0)
+
+    @property
+    def uneven(self) -> bool:
+        """Tell if the effect was found while the treatment changed how much the blocks vary.
+
+        The mean of logarithms is then lower where they vary more, though the mean is not.
+        """
+        return self.found and self.scale == "ratio" and self.spread_p < ALPHA
+
+    @cached_property
+    def spread_p(self) -> float:
+        """Return the p of: the blocks of both arms vary as much."""
+        return spread_p(self.pairs, self.seed)
 
     def worst(self) -> tuple[float, ...]:
         """Return how many times its mean the largest block of each arm has."""
@@ -132,17 +179,9 @@ class Row:
     # The margin
 
     @property
-    def _allowed(self) -> float:
-        """Return how many times the control the treatment may be, at the margin."""
-        return 1 + (self.margin if self.metric.better == "lower" else -self.margin) / 100
-
-    def _excess(self) -> Vector:
-        """Return by how much the treatment of each pair is worse than the margin allows."""
-        sign, allowed = (1 if self.metric.better == "lower" else -1), self._allowed
-        if self.scale == "ratio":
-            d = differences(self.pairs)[1]
-            return np.asarray([sign * (each - log(allowed)) for each in d])
-        return np.asarray([sign * (after - before * allowed) for before, after in self.pairs])
+    def _limit(self) -> float:
+        """Return the effect that is worse by just the margin."""
+        return log(at_margin(self.metric.better == "lower", self.margin))
 
     @cached_property
     def margin_p(self) -> float | None:
@@ -151,12 +190,22 @@ class Row:
             return None
         if self.scale != "ratio" and (self.means() or (0.0,))[0] <= 0:
             return 1.0  # there is no percent of nothing
-        return p_below(self._excess(), self.seed)
+        d = np.asarray(excess(self.pairs, self.metric.better == "lower", self.margin))
+        if self.lost_pairs:
+            d = with_lost(d, self.places, self.planned, 1.0)
+        return p_below_anytime(d.tolist()) if self.length == "anytime" else p_below(d, self.seed)
+
+    @property
+    def open(self) -> bool:
+        """Tell if it may be worse than anybody has agreed to."""
+        return bool(self.metric.better) and not self.no_worse and not (self.found and self.good)
 
     @property
     def no_worse(self) -> bool:
         """Tell if it is shown that the treatment is worse by less than the margin."""
-        return self.margin_p is not None and self.margin_p < ALPHA
+        return self.margin_p is not None and self.margin_p < (
+            ALPHA_BY_SIZE if self.length == "size" else ALPHA
+        )
 
     # Words
 
@@ -182,6 +231,8 @@ class Row:
 
     def _unclear(self, effect: Effect) -> str:
         alone = ""
+        if self.lost_pairs:
+            alone = f"{self.lost_pairs} lost pairs may be against it; "
         if effect.p < ALPHA:
             alone = f"found alone (p = {effect.p:.2g}), not after correction for "
             alone += f"{self.metrics} metrics; taken alone, "
@@ -196,7 +247,7 @@ class Row:
         estimate, good = self.effect.estimate, self.good
         judged = "" if good is None else ", which is better" if good else ", which is worse"
         size = f"by {self.text(abs(estimate), '')}"
-        if self.scale == "ratio":
+        if self.relative:
             size = f"by {abs(in_percent(estimate)):.3g} %"
             if estimate > 1:
                 size = f"to {exp(min(estimate, BIG)):.3g} times"
@@ -222,17 +273,18 @@ class Row:
         data: dict[str, Any] = {
             "metric": self.metric.name,
             "better": self.metric.better or None,
+            "role": "guard" if self.metric.guard else "primary",
             "pairs": {"planned": self.planned, "complete": len(self.pairs), "lost": self.lost},
             "control": means[0],
             "treatment": means[1],
             "scale": self.scale,
-            "unit": "percent" if self.scale == "ratio" else "unit of the metric",
+            "unit": "percent" if self.relative else "unit of the metric",
             "verdict": self.verdict(),
             "found": self.found,
             "worse": self.worse,
             "noise_floor": self.noise and self.shown(self.noise),
-            "aa": self._effect(self.aa, self.aa_corrected, self.aa_pairs),
-            "effect": self._effect(self.effect, self.corrected, self.pairs),
+            "aa": self._effect(self.aa, self.aa_corrected),
+            "effect": self._effect(self.effect, self.corrected),
             "carry_over": self.carry.data(self.shown),
         }
         if self.margin_p is not None:
@@ -246,12 +298,10 @@ class Row:
             data["detectable"] = self.shown(self.smallest)
         return data
 
-    def _effect(self, effect: Effect | None, corrected: float, pairs: Pairs) -> Any:
+    def _effect(self, effect: Effect | None, corrected: float) -> Any:
         if effect is None:
             return None
-        bca_ends = bca(np.asarray(differences(pairs)[1]), self.seed)
-        ends = {"low": effect.low, "high": effect.high, "bca_low": bca_ends[0]}
-        ends["bca_high"] = bca_ends[1]
+        ends = {"low": effect.low, "high": effect.high}
         return {
             "pairs": effect.pairs,
             "estimate": self.shown(effect.estimate),

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """What an experiment changes in the kernel, and the way back."""
 
-from mmpolicy.ab.arms import PROFILES, Settings
+from collections.abc import Iterable
+
+from mmpolicy.ab.arms import Settings
 from mmpolicy.ab.design import Block
 from mmpolicy.ab.scope import NOWHERE, Scope
-from mmpolicy.control.change import Done, undo
+from mmpolicy.control.change import StateChange, steps_of, undo
+from mmpolicy.control.experiment import PROFILES, is_ours
 from mmpolicy.control.keys import (
     CONTROL_ARM,
     DEFAULT,
@@ -16,17 +19,14 @@ from mmpolicy.control.keys import (
     TIMES,
     TREATMENT_ARM,
     UNIT,
-    ExperimentFile,
-    Key,
-    Lease,
     Profile,
-    Setting,
     State,
 )
 from mmpolicy.control.model import check_loaded
 from mmpolicy.control.state import Write, plan, read_state, settings_of, without_gone
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import CONTROL, Tree
+from mmpolicy.host.step import Step
 
 SHARES = {"": "50", "control": "0", "treatment": "100"}  # of units in treatment, in percent
 
@@ -41,7 +41,7 @@ class StoppedError(Exception):
         self.arm = arm  # where it happened, if that was in one of them
 
 
-class Lab:
+class PolicyArms:
     """The experiment in the kernel. Every step is a way from one state to the next."""
 
     def __init__(
@@ -81,12 +81,12 @@ class Lab:
             state |= {TIMES: str(int(self.timing))}
         return state | {UNIT: unit, SCOPE: self.scope.number, LEASE: str(self.lease_ms)}
 
-    def rehearsal(self, unit: str) -> list[Write]:
+    def rehearsal(self, unit: str) -> Iterable[Step]:
         """Return the writes that begin the experiment."""
         state: State = self.foundation(unit) | {ENABLED: "1"}
         for arm, profile in PROFILES.items():
             state |= {key.of(profile): value for key, value in self.arms[arm].items()}
-        return plan(self.before, state)
+        return steps_of(self.before, plan(self.before, state))
 
     def set_up(self, unit: str) -> None:
         """Make the arms."""
@@ -166,9 +166,9 @@ class Lab:
     def way_back(self) -> list[Write]:
         """Return the writes that undo what was done; what others have changed stays."""
         now = read_state(self.tree)
-        target, conflicts = undo(Done(self.before, self.state), now)
+        target, conflicts = undo(StateChange(self.before, self.state), now)
         for key in conflicts:
-            if key in now and not _is_ours(key):
+            if key in now and not is_ours(key):
                 target[key] = now[key]
         return plan(now, without_gone(self.tree, now, target))
 
@@ -187,14 +187,3 @@ class Lab:
             self.tree.write(f"{CONTROL}/reset", "1")
             return f"everything is stock now, as the way back failed: {err.message}"
         return ""
-
-
-def _is_ours(key: Key) -> bool:
-    """Tell if nobody else has any business with it during a run."""
-    match key:
-        case Profile(name):
-            return name in PROFILES.values()
-        case Setting():
-            return key.profile in PROFILES.values()
-        case _:
-            return isinstance(key, ExperimentFile | Lease)

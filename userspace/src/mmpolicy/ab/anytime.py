@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What holds at any look: the e-process of the coins, and how long to go on by sizes alone.
+
+Of each pair, a coin decided the sign of its difference d. If the treatment does nothing, the
+signs are fair coins whatever the sizes |d| are, so exp(k d) / cosh(k d) has the mean 1, also
+for a k that is chosen by the sizes. The product over all pairs is then a martingale: that it
+ever reaches 1 / alpha has a chance of alpha at most (Ville 1939), however often one looks.
+No distribution, no moments and no independence in time are needed. Its inverse is a p for any
+moment, and the effects that it does not reject are a confidence sequence.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import exp, inf, log, log1p, sqrt
+
+from mmpolicy.ab.design import ALPHA, Pairs, differences, excess, log_of_ratio
+from mmpolicy.ab.metrics import Metric
+
+RATES = (0.15, 0.3, 0.6, 1.0, 1.6, 2.5)  # k, in units of the sizes so far; their mean counts
+STEPS = 12  # of a bisection
+FAR = 8.0  # times the spread of the pairs: no interval looks further
+HALF = log(2)
+
+
+def evidence(d: Sequence[float], signs: Sequence[int] = (1, -1)) -> float:
+    """Return the most that the e-process has ever reached; signs: of the effects looked for."""
+    most, squares = 1.0, 0.0
+    sums = [0.0] * (len(RATES) * len(signs))
+    ways = [rate * sign for sign in signs for rate in RATES]
+    for number, each in enumerate(d, start=1):
+        squares += each * each
+        if not squares:
+            continue
+        size = each / sqrt(squares / number)
+        for place, way in enumerate(ways):
+            x = way * size
+            sums[place] += x - abs(x) - log1p(exp(-2 * abs(x))) + HALF
+        most = max(most, sum(map(exp, sums)) / len(sums))
+    return most
+
+
+def p_anytime(d: Sequence[float]) -> float:
+    """Return the two-sided p that holds at any look."""
+    return 1 / evidence(d)
+
+
+def p_below_anytime(d: Sequence[float]) -> float:
+    """Return the one-sided p: small if the mean is shown to be below 0."""
+    return 1 / evidence(d, (-1,))
+
+
+def sequence(pairs: Pairs, alpha: float = ALPHA) -> tuple[str, float, float, float]:
+    """Return scale, estimate and interval; all such intervals of a run hold the truth at once."""
+    scale, d = differences(pairs)
+    if scale == "totals":
+        middle = log_of_ratio(pairs)
+        spread = max(abs(each) for each in d)
+
+        def rest(effect: float) -> list[float]:
+            return [treatment - exp(effect) * control for control, treatment in pairs]
+    else:
+        middle = sum(d) / len(d)
+        spread = max(abs(each - middle) for each in d)
+
+        def rest(effect: float) -> list[float]:
+            return [each - effect for each in d]
+
+    if not spread:
+        return scale, middle, *((middle, middle) if 2 ** len(d) * alpha >= 2 else (-inf, inf))
+    low, high = (_end(rest, middle, way * FAR * spread, alpha) for way in (-1, 1))
+    return scale, middle, low, high
+
+
+def answered(metrics: Sequence[Metric], pairs_of: Mapping[str, Pairs], margin: float) -> bool:
+    """Tell if a run has its answer: something was found, and all else is no worse."""
+    wanted = [metric for metric in metrics if not metric.guard]
+    found, shown = set(), set()
+    for metric in metrics:
+        pairs, allowed = pairs_of[metric.name], metric.margin or margin
+        if not pairs:
+            continue
+        if metric in wanted and p_anytime(differences(pairs)[1]) * len(wanted) < ALPHA:
+            found.add(metric)
+        if not (allowed and metric.better):
+            continue
+        if p_below_anytime(excess(pairs, metric.better == "lower", allowed)) < ALPHA:
+            shown.add(metric)
+    rest = {metric for metric in metrics if metric.better} - found - shown
+    return bool(found or not wanted or (margin and shown == set(metrics))) and not rest
+
+
+def _end(rest: Callable[[float], list[float]], middle: float, far: float, alpha: float) -> float:
+    """Return the effect nearest to the middle that is rejected, on one side of it."""
+    if evidence(rest(middle + far)) < 1 / alpha:
+        return inf if far > 0 else -inf
+    near = 0.0
+    for _ in range(STEPS):
+        half = (near + far) / 2
+        rejected = evidence(rest(middle + half)) >= 1 / alpha
+        near, far = (near, half) if rejected else (half, far)
+    return middle + far

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Which experiment a file is of, and which host: what files of many hosts are pooled by."""
+
+import hashlib
+import hmac
+import json
+import platform
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from mmpolicy.ab.design import MAX_SEED
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.control.journal import boot_of
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host, hardware_of
+
+MACHINE = "/etc/machine-id"
+KEY = b"mmpolicy ab"
+NODES = "/sys/devices/system/node"
+# What has to be the same in files that are pooled.
+EQUAL = (
+    "design", "block_s", "washout_s", "interval_s", "metrics", "margin", "length", "detect",
+    "unit", "cgroup_path", "at_switch",
+)  # fmt: skip
+
+
+def _keyed(tree: Tree, text: str) -> bytes:
+    """Return a number of this machine for a text; nobody can find the machine-id by it."""
+    return hmac.new(tree.read(MACHINE).encode(), KEY + text.encode(), hashlib.sha256).digest()
+
+
+def host_id(tree: Tree) -> str:
+    """Return what this host is known by in files; empty where there is no machine-id."""
+    return _keyed(tree, "")[:16].hex() if tree.exists(MACHINE) else ""
+
+
+def seed_here(tree: Tree, seed: int) -> int:
+    """Return a seed for this machine: hosts with the same --seed must not toss the same coins."""
+    if not tree.exists(MACHINE):
+        return seed
+    return int.from_bytes(_keyed(tree, str(seed))[:8], "little") % MAX_SEED
+
+
+def labels_of(texts: Sequence[str]) -> dict[str, str]:
+    """Return labels that are given as KEY=VALUE."""
+    pairs = [text.partition("=") for text in texts]
+    wrong = [
+        text for text, (key, _, value) in zip(texts, pairs, strict=True) if not key or not value
+    ]
+    if wrong:
+        raise click.UsageError(f"'{wrong[0]}' is not of the form KEY=VALUE")
+    return {key: value for key, _, value in pairs}
+
+
+def about_host(host: Host, labels: dict[str, str]) -> dict[str, Any]:
+    """Return what a host is, so that effects can be compared by it."""
+    tree, made_of = host.tree, hardware_of(host.tree)
+    facts: dict[str, Any] = {"kernel": host.release(), "machine": made_of.machine}
+    facts |= {"cpus": made_of.cpus, "name": platform.node(), "boot": boot_of(tree)}
+    facts["id"] = host_id(tree)
+    told = {"cpu": made_of.cpu, "memory_bytes": made_of.memory}
+    facts |= {name: value for name, value in told.items() if value is not None}
+    if tree.is_dir(NODES):
+        facts["nodes"] = sum(bool(re.fullmatch(r"node\d+", name)) for name in tree.dirs(NODES))
+    return facts | ({"labels": labels} if labels else {})
+
+
+def digest_of(header: dict[str, Any]) -> str:
+    """Return a digest of all that has to be equal in files that are pooled."""
+    equal = {name: header.get(name) for name in EQUAL}
+    equal |= {arm: header[arm]["settings"] for arm in ("control", "treatment")}
+    return hashlib.sha256(json.dumps(equal, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def roles_of(metrics: Sequence[Metric], margin: float | None) -> dict[str, Any]:
+    """Return of each metric what it is for, and what it may cost."""
+    return {
+        each.name: {
+            "role": "guard" if each.guard else "primary",
+            "better": each.better or None,
+            "margin": each.margin or margin,
+        }
+        for each in metrics
+    }

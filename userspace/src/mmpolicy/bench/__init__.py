@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Whole programs under one memory setting after the other: what `mmpolicy bench` does."""

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-2.0
+"""One run of a program, and what it took."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from mmpolicy.bench import starter
+from mmpolicy.errors import Error, Exit
+
+POLL_S = 0.1  # how often signals are looked at meanwhile
+MANNERS_S = 10.0  # for a server to end by itself
+PROMPT_S = 60.0  # for what takes no time, on a machine that is very busy
+TAIL = 500  # characters of what a program printed that an error shows
+
+Values = dict[str, float]  # what a run took, by metric
+Prepare = Callable[[int], None]  # gets the pid before the program begins
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is run: a program, or a server with a load."""
+
+    command: Sequence[str]
+    server: str = ""  # for the shell; what it takes is what counts
+    ready: str = ""  # for the shell: ends with 0 once the server can have its load
+    limit_s: float = 600.0
+
+
+@dataclass
+class Programs:
+    """Runs programs; `tick` raises where the bench is to end."""
+
+    work: Work
+    tick: Callable[[], None]
+    wire: socket.socket = field(init=False)
+
+    def __enter__(self) -> "Programs":
+        """Begin the small process that starts them."""
+        self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = [sys.executable, "-I", "-S", starter.__file__, str(theirs.fileno())]
+        self._starter = subprocess.Popen(
+            argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        theirs.close()
+        self.wire.settimeout(POLL_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it; what it has started ends with it."""
+        self.wire.close()
+        self._starter.kill()
+        self._starter.wait()
+
+    def run(self, prepare: Prepare, no_thp: bool) -> Values:
+        """Run the work once."""
+        with tempfile.NamedTemporaryFile() as file:
+            output = Path(file.name)
+            if not self.work.server:
+                return self._plain(output, prepare, no_thp)
+            return self._served(output, prepare, no_thp)
+
+    def _plain(self, output: Path, prepare: Prepare, no_thp: bool) -> Values:
+        with self._started(self.work.command, output, prepare, no_thp) as pid:
+            found = self._ask("go", self.work.limit_s, pid=pid, wait=True)
+        return _checked(found, self.work.command[0], output)
+
+    def _served(self, output: Path, prepare: Prepare, no_thp: bool) -> Values:
+        """Run the load against the server. The time is that of the load, the rest the server's."""
+        shell = ["/bin/sh", "-c", f"exec {self.work.server}"]
+        with self._started(shell, output, prepare, no_thp) as pid:
+            begun = self._ask("go", pid=pid, wait=False)
+            if "error" in begun:
+                raise _failed(self.work.server, begun["error"], output)
+            self._until_ready(pid, output)
+            with self._started(self.work.command, output, lambda _: None, False) as load:
+                found = self._ask("go", self.work.limit_s, pid=load, wait=True)
+            wall = _checked(found, self.work.command[0], output)["wall"]
+            os.kill(pid, signal.SIGTERM)
+            took = self._ask("end", MANNERS_S, pid=pid, **begun)
+        return _values(took) | {"wall": wall}
+
+    def _until_ready(self, pid: int, output: Path) -> None:
+        end = monotonic() + self.work.limit_s
+        while not self._is_ready():
+            self.tick()
+            if self._ask("is_over", pid=pid)["over"]:
+                raise _failed(self.work.server, "it has ended", output)
+            if monotonic() > end:
+                raise _failed(self.work.server, f"not ready in {self.work.limit_s:g} s", output)
+            sleep(POLL_S)
+
+    def _is_ready(self) -> bool:
+        if not self.work.ready:
+            return True
+        argv, null = ["/bin/sh", "-c", self.work.ready], subprocess.DEVNULL
+        done = subprocess.run(argv, stdin=null, stdout=null, stderr=null, check=False)
+        return not done.returncode
+
+    @contextmanager
+    def _started(
+        self, argv: Sequence[str], output: Path, prepare: Prepare, no_thp: bool
+    ) -> Iterator[int]:
+        """Have a process that waits to begin; nothing of it and its session is left afterwards."""
+        started = self._ask("start", argv=list(argv), no_thp=no_thp, output=str(output))
+        pid: int = started["pid"]
+        try:
+            prepare(pid)
+            yield pid
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _ask(self, deed: str, limit_s: float = PROMPT_S, **fields: Any) -> dict[str, Any]:
+        """Have the starter do something; what takes too long is an error."""
+        end = monotonic() + limit_s
+        try:
+            self.wire.send(json.dumps([deed, fields]).encode())
+            while True:
+                with suppress(TimeoutError):
+                    answer: dict[str, Any] = json.loads(self.wire.recv(starter.LARGEST))
+                    return answer
+                self.tick()
+                if monotonic() > end:
+                    text = f"'{self.work.command[0]}' did not end within {limit_s:g} s"
+                    raise Error(text, Exit.FAILED, "give --time-limit")
+        except (OSError, ValueError) as err:
+            text = "the process that starts the programs has ended"
+            raise Error(text, Exit.FAILED, "give the command again") from err
+
+
+def _checked(found: dict[str, Any], name: str, output: Path) -> Values:
+    if "error" in found:
+        raise Error(found["error"], Exit.FAILED, "nothing was compared")
+    if found["status"]:
+        raise _failed(name, f"ended with status {found['status']}", output)
+    return _values(found)
+
+
+def _values(took: dict[str, Any]) -> Values:
+    return {key: took[key] for key in took if key != "status"}
+
+
+def _failed(name: str, why: str, output: Path) -> Error:
+    said = output.read_text(errors="replace").strip()[-TAIL:]
+    return Error(f"'{name}': {why}{': ' * bool(said)}{said}", Exit.FAILED, "run it by hand first")

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the runs say: each arm as a multiple of the first one."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import exp, isfinite
+from statistics import fmean, median
+from typing import Any
+
+from mmpolicy.ab.design import ALPHA, least_pairs
+from mmpolicy.ab.stats import Effect, analyse, holm
+from mmpolicy.bench.arms import Arm
+from mmpolicy.bench.programs import Values
+from mmpolicy.bench.rounds import pairs_of
+from mmpolicy.render import table
+
+# What is shown of a run: name, title, how much one unit of the number is, digits, unit.
+METRICS = {
+    "cpu": ("CPU", 1e-3, 1, "ms"),
+    "wall": ("TIME", 1e-3, 1, "ms"),
+    "user": ("USER", 1e-3, 1, "ms"),
+    "system": ("SYSTEM", 1e-3, 1, "ms"),
+    "faults": ("FAULTS", 1, 0, ""),
+    "peak_rss": ("PEAK RSS", 1 << 20, 1, "MiB"),
+    "large_folios": ("IN LARGE FOLIOS", 1 << 20, 1, "MiB"),
+}
+COMPARED = ("cpu", "wall", "user", "system", "faults", "peak_rss")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One metric of an arm beside the first arm."""
+
+    effect: Effect | None  # None for the first arm, or with too few rounds
+    median: float | None  # of the ratios of the rounds
+
+    def ratio(self) -> str:
+        """Return the ratio with its interval."""
+        if not self.effect or self.effect.scale == "difference":
+            return "-"
+        text = f"{exp(self.effect.estimate):.3f}"
+        if not isfinite(self.effect.low):
+            return text
+        return f"{text} ({exp(self.effect.low):.3f} .. {exp(self.effect.high):.3f})"
+
+    def data(self) -> dict[str, Any] | None:
+        """Return it for JSON; the ends of an interval that nobody knows are null."""
+        if not self.effect:
+            return None
+        ratio = self.effect.scale != "difference"
+        ends = (self.effect.estimate, self.effect.low, self.effect.high)
+        names = ("estimate", "low", "high")
+        shown = [exp(each) if ratio else each for each in ends]
+        numbers = [each if isfinite(each) else None for each in shown]
+        return {"scale": self.effect.scale, **dict(zip(names, numbers, strict=True)),
+                "median": self.median, "p": self.effect.p}  # fmt: skip
+
+
+class Result:
+    """All of it."""
+
+    def __init__(
+        self, arms: Sequence[Arm], runs: Sequence[dict[str, Values]], metric: str, seed: int
+    ) -> None:
+        self.arms = arms
+        self.runs = runs
+        self.metric = metric
+        self.seed = seed
+        self.compared = {arm.name: self._compare(arm) for arm in arms}
+        found = [self.compared[arm.name][metric].effect for arm in arms[1:]]
+        corrected = holm([each.p if each else 1.0 for each in found]) if found else []
+        names = [arm.name for arm in arms[1:]]
+        self.corrected = dict(zip(names, corrected, strict=True))
+
+    def _compare(self, arm: Arm) -> dict[str, Compared]:
+        found: dict[str, Compared] = {}
+        for name in COMPARED:
+            pairs = pairs_of(self.runs, self.arms[0], arm, name)
+            enough = arm is not self.arms[0] and len(pairs) > 1
+            ratios = [after / before for before, after in pairs if before > 0]
+            found[name] = Compared(
+                analyse(pairs, self.seed) if enough else None,
+                median(ratios) if enough and ratios else None,
+            )
+        return found
+
+    def mean(self, arm: Arm, metric: str) -> float:
+        """Return the mean of all runs of an arm."""
+        return fmean(each[arm.name][metric] for each in self.runs)
+
+    def _cell(self, arm: Arm, metric: str) -> str:
+        _, scale, digits, unit = METRICS[metric]
+        return f"{self.mean(arm, metric) / scale:,.{digits}f} {unit}".strip()
+
+    def tables(self) -> list[tuple[list[str], list[list[str]]]]:
+        """Return head and rows of what was measured, and of the ratios."""
+        titles = [title for title, *_ in METRICS.values()]
+        rows = [[arm.name, *(self._cell(arm, name) for name in METRICS)] for arm in self.arms]
+        measured = ["ARM", *titles], rows
+        if len(self.arms) < 2:
+            return [measured]
+        rows = [
+            [arm.name, *(self.compared[arm.name][name].ratio() for name in COMPARED)]
+            for arm in self.arms[1:]
+        ]
+        return [measured, ([f"OF {self.arms[0].name}", *titles[: len(COMPARED)]], rows)]
+
+    def lines(self) -> Iterator[str]:
+        """Yield both tables, and a sentence for each arm."""
+        for head, rows in self.tables():
+            yield from table(head, rows)
+            yield ""
+        yield f"means of {len(self.runs)} runs each; ratios with their 95 % interval"
+        yield from (self.sentence(arm) for arm in self.arms[1:])
+
+    def found(self, arm: Arm) -> bool:
+        """Tell if the arm differs from the first one in the metric that decides."""
+        return self.corrected[arm.name] < ALPHA
+
+    def sentence(self, arm: Arm) -> str:
+        """Return in words what came of an arm."""
+        title = METRICS[self.metric][0]
+        effect = self.compared[arm.name][self.metric].effect
+        need = least_pairs(len(self.arms) - 1)
+        if not effect or len(self.runs) < need:
+            return f"{arm.name}: {len(self.runs)} rounds can show nothing, take {need} or more"
+        p = f"p = {self.corrected[arm.name]:.2g}"
+        if not self.found(arm):
+            return f"{arm.name}: no difference in {title} was found ({p})"
+        if effect.scale == "difference":
+            return f"{arm.name}: {title} differs by {effect.estimate:.3g} ({p})"
+        change = 100 * (exp(effect.estimate) - 1)
+        word = "less" if change < 0 else "more"
+        return f"{arm.name}: {abs(change):.1f} % {word} {title} than {self.arms[0].name} ({p})"
+
+    def data(self) -> dict[str, Any]:
+        """Return it for JSON; sizes in bytes, times in seconds."""
+        return {
+            "metric": self.metric,
+            "rounds": len(self.runs),
+            "arms": [
+                {
+                    "name": arm.name,
+                    "settings": arm.told(),
+                    "runs": [each[arm.name] for each in self.runs],
+                    "mean": {name: self.mean(arm, name) for name in METRICS},
+                    "ratio": {name: self.compared[arm.name][name].data() for name in COMPARED},
+                    "p_corrected": self.corrected.get(arm.name),
+                    "found": arm is not self.arms[0] and self.found(arm),
+                }
+                for arm in self.arms
+            ],
+        }

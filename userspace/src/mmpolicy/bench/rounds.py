@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The order of the runs, and how many there are.
+
+A round has one run of each arm, in a random order. So what drifts on the host, be it slow or fast,
+meets all arms alike, and the coins of the order alone make the test valid.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mmpolicy.ab.design import differences, suggest_pairs
+from mmpolicy.bench.arms import Arm, Arms
+from mmpolicy.bench.programs import Programs, Values
+
+PILOT = 8  # rounds from which the noise is learned
+MOST = 400  # rounds, whatever the noise asks for
+
+
+@dataclass
+class Length:
+    """How many rounds; fixed beforehand, or learned from the first ones."""
+
+    rounds: int
+    detect: float = 0.0  # percent to find in the metric
+    metric: str = "cpu"
+
+    def settle(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
+        """Learn it from the pilot.
+
+        It looks at sizes of differences alone and not at their signs, which the coins decide. So
+        the number of rounds tells nothing about the effect, and the test stays exact.
+        """
+        first, *others = arms
+        needs = [
+            suggest_pairs(
+                _blind(pairs_of(runs, first, each, self.metric)), self.detect, len(others)
+            )
+            for each in others
+        ]
+        self.rounds = min(max([PILOT, *needs]), MOST)
+
+
+def pairs_of(
+    runs: Sequence[dict[str, Values]], first: Arm, other: Arm, metric: str
+) -> list[tuple[float, float]]:
+    """Return the values of two arms, round by round."""
+    return [(each[first.name][metric], each[other.name][metric]) for each in runs]
+
+
+def _blind(pairs: Sequence[tuple[float, float]]) -> list[float]:
+    """Return the differences with signs that are ours."""
+    sizes = sorted(abs(each) for each in differences(pairs)[1])
+    return [size if number % 2 else -size for number, size in enumerate(sizes)]
+
+
+@dataclass
+class Bench:
+    """The runs of all arms."""
+
+    arms: Arms
+    programs: Programs
+    length: Length
+    seed: int
+    folios: Callable[[], dict[int, int]]  # so far: bytes of a size -> how many
+    runs: list[dict[str, Values]] = field(default_factory=list)
+
+    def rounds(self, warmup: int) -> Iterator[tuple[int, int]]:
+        """Run them all; yield how many rounds are done and how many there will be."""
+        rng = random.Random(self.seed)
+        if self.length.detect:
+            self.length.rounds = PILOT
+        for _ in range(warmup):
+            self._round(self.arms.arms)
+            yield 0, self.length.rounds
+        while len(self.runs) < self.length.rounds:
+            order = rng.sample(self.arms.arms, len(self.arms.arms))
+            self.runs.append(self._round(order))
+            if self.length.detect and len(self.runs) == PILOT and len(self.arms.arms) > 1:
+                self.length.settle(self.runs, self.arms.arms)
+            yield len(self.runs), self.length.rounds
+
+    def _round(self, order: Sequence[Arm]) -> dict[str, Values]:
+        return {arm.name: self._run(arm) for arm in order}
+
+    def _run(self, arm: Arm) -> Values:
+        self.arms.enter(arm)
+        before = self.folios()
+        took = self.programs.run(lambda pid: self.arms.bind(arm, pid), arm.no_thp)
+        after = self.folios()
+        large = sum((after[size] - before.get(size, 0)) * size for size in after)
+        return took | {"large_folios": float(large)}

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Starts programs and waits for them, from a process that is as small as can be.
+
+It runs as a script of its own. The kernel counts the memory of whoever calls exec() in the peak of
+the program that begins there (ru_maxrss), and a large command would hide that of small programs.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+SET_PDEATHSIG, SET_THP_DISABLE = 1, 41  # of prctl()
+LARGEST = 1 << 16  # bytes of a message
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+waiting: dict[int, tuple[int, int]] = {}  # pid -> the end of a pipe that lets it go, and its news
+
+
+def _become(argv: Sequence[str], no_thp: bool, output: str, gate: int, news: int) -> None:
+    """Wait until we may, and become the program; the news are what this took until then."""
+    os.setsid()
+    LIBC.prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    null, out = os.open(os.devnull, os.O_RDWR), os.open(output, os.O_WRONLY | os.O_APPEND)
+    for file, number in (null, 0), (null, 1), (out, 2):
+        os.dup2(file, number)
+    if not os.read(gate, 1):
+        return
+    if no_thp and LIBC.prctl(SET_THP_DISABLE, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_THP_DISABLE)")
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    os.write(news, json.dumps([used.ru_utime, used.ru_stime, used.ru_minflt]).encode() + b"\n")
+    os.execvp(argv[0], list(argv))
+
+
+def start(argv: Sequence[str], no_thp: bool, output: str) -> dict[str, Any]:
+    """Make the process of a program, which waits for go()."""
+    (gate, our_gate), (our_news, news) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.close(our_gate)
+            _become(argv, no_thp, output, gate, news)
+        except OSError as err:
+            os.write(news, json.dumps(f"{argv[0]}: {os.strerror(err.errno or 0)}").encode())
+        finally:
+            os._exit(127)
+    os.close(gate)
+    os.close(news)
+    waiting[pid] = our_gate, our_news
+    return {"pid": pid}
+
+
+def go(pid: int, wait: bool) -> dict[str, Any]:
+    """Let the program begin, and wait for its end or not."""
+    gate, news = waiting.pop(pid)
+    began = time.monotonic()
+    os.write(gate, b"1")
+    os.close(gate)
+    text = b""
+    while more := os.read(news, LARGEST):
+        text += more
+    os.close(news)
+    told = [json.loads(line) for line in text.splitlines()]
+    if not told or isinstance(told[-1], str):
+        os.waitpid(pid, 0)
+        return {"error": told[-1] if told else "it was killed"}
+    return end(pid, began, told[0]) if wait else {"began": began, "before": told[0]}
+
+
+def is_over(pid: int) -> dict[str, Any]:
+    """Tell if a program has ended; it is still to be waited for."""
+    return {"over": bool(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))}
+
+
+def end(pid: int, began: float, before: Sequence[float]) -> dict[str, Any]:
+    """Wait for the end of a program; what it took, with its children that it has waited for."""
+    _, status, used = os.wait4(pid, 0)
+    faults = used.ru_minflt - before[2]
+    user, system = used.ru_utime - before[0], used.ru_stime - before[1]
+    return {
+        "status": os.waitstatus_to_exitcode(status),
+        "wall": time.monotonic() - began,
+        "cpu": user + system,
+        "user": user,
+        "system": system,
+        "faults": faults,
+        "major_faults": used.ru_majflt,
+        "peak_rss": used.ru_maxrss << 10,
+    }
+
+
+DEEDS: dict[str, Callable[..., dict[str, Any]]] = {
+    "start": start,
+    "go": go,
+    "is_over": is_over,
+    "end": end,
+}
+
+
+def main() -> None:
+    """Do what is asked for, until whoever asks is gone."""
+    LIBC.prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    wire = socket.socket(fileno=int(sys.argv[1]))
+    while text := wire.recv(LARGEST):
+        deed, fields = json.loads(text)
+        wire.send(json.dumps(DEEDS[deed](**fields)).encode())
+
+
+if __name__ == "__main__":
+    main()

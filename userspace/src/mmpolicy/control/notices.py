@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What an operator has to know of those who were here before: what they do, or have left."""
+
+from typing import NamedTuple
+
+from mmpolicy.control.change import LOCK
+from mmpolicy.control.experiment import LOCK as RUNS
+from mmpolicy.control.experiment import RECOVERY, running
+from mmpolicy.control.journal import Entry, cut_off
+from mmpolicy.errors import Error
+from mmpolicy.host.files import Tree
+
+
+class Notice(NamedTuple):
+    """Something that is left to do, what it is about, and how."""
+
+    name: str
+    text: str
+    next_step: str
+
+    def line(self) -> str:
+        """Return it in one line."""
+        return f"{self.text}: {self.next_step}"
+
+
+def half_made(tree: Tree) -> Notice | None:
+    """Tell of a change that was killed, unless somebody is at work."""
+    try:
+        entry = None if tree.holder(LOCK) else cut_off(tree)
+    except Error:  # of an ordinary user, who may not read it
+        return None
+    return told_of(entry) if entry else None
+
+
+def told_of(entry: Entry, verb: str = "revert") -> Notice:
+    """Return what to say of a change that was cut off, and of the verb that takes it back."""
+    text = f"change {entry.number}, '{entry.command}' of {entry.time}, was cut off"
+    hint = f"mmpolicy {verb} takes back what it has done"
+    return Notice("cut_off", f"{text}, and may be half made", hint)
+
+
+def knobs_left(tree: Tree) -> Notice | None:
+    """Tell of knobs of the kernel that a run has left changed, and nobody is to put back."""
+    if not tree.exists(RECOVERY) or tree.holder(RUNS):
+        return None
+    text = "a killed experiment has left knobs of the kernel changed"
+    return Notice("knobs_left", text, "mmpolicy ab restore")
+
+
+def notices(tree: Tree) -> list[Notice]:
+    """Return all of them."""
+    return [found for found in (half_made(tree), knobs_left(tree)) if found]
+
+
+def notice_lines(tree: Tree) -> list[str]:
+    """Return a line for the experiment that runs, and one for each that is left to do."""
+    who = running(tree)
+    return [f"experiment: {who}"] * bool(who) + [each.line() for each in notices(tree)]

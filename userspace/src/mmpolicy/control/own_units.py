@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The files that bind one service each, which this command writes and removes."""
+
+from typing import Any
+
+from mmpolicy.control.keys import MANIFESTS, State, UnitBinding
+from mmpolicy.errors import Error
+from mmpolicy.host.files import Tree
+
+MARK = "# Written by mmpolicy bind --unit.\n"
+
+
+def read_units(tree: Tree) -> State:
+    """Return the services that are bound by files of their own, readable ones."""
+    if not tree.is_dir(MANIFESTS):
+        return {}
+    import tomllib
+
+    state: State = {}
+    for name in tree.names(MANIFESTS):
+        unit = name.removeprefix("90-").removesuffix(".toml")
+        try:
+            key = UnitBinding(unit)
+            found: Any = tomllib.loads(tree.read(key.path))["bindings"][unit]
+        except (Error, tomllib.TOMLDecodeError, LookupError, TypeError):
+            continue
+        state[key] = str(found)
+    return state
+
+
+def put_unit(tree: Tree, key: UnitBinding, profile: str | None) -> None:
+    """Bind a service from its next start on; or, without a profile, no longer."""
+    import tomli_w
+
+    if profile is None:
+        tree.drop(key.path)
+        return
+    text = tomli_w.dumps({"version": 1, "bindings": {key.unit: profile}})
+    tree.keep(key.path, MARK + text, 0o644)

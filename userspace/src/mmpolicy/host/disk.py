@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Ordinary files: read, locked, written to the end, and replaced as a whole."""
+
+import fcntl
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import EACCES, EDQUOT, EISDIR, ELOOP, ENOENT, ENOSPC, EPERM, EROFS
+from math import inf
+from pathlib import Path
+
+from mmpolicy.errors import Error, Exit, Remedies, explain
+
+KEEP_REMEDIES: Remedies = {
+    EACCES: (Exit.DENIED, "run it as root"),
+    EPERM: (Exit.DENIED, "run it as root"),
+    EROFS: (Exit.FAILED, "run it where the file system is mounted read-write"),
+    ENOSPC: (Exit.FAILED, "make room on the disk; the old file is as it was"),
+    EDQUOT: (Exit.FAILED, "make room within the quota; the old file is as it was"),
+    ENOENT: (Exit.FAILED, "make its directory, or give another name"),
+    ELOOP: (Exit.FAILED, "a link is not followed: remove it, or give another name"),
+}
+GIVEN_REMEDIES: Remedies = {
+    EACCES: (Exit.DENIED, "run it as root, or make the file readable"),
+    EISDIR: (Exit.FAILED, "give a file, not a directory"),
+    ENOENT: (Exit.FAILED, "give the path of a file that there is"),
+}
+NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
+LOOK_AGAIN = 0.02  # seconds
+
+
+@contextmanager
+def explained(action: str, path: Path, remedies: Remedies) -> Iterator[None]:
+    """Let errors of the system say what failed, where, and what next."""
+    try:
+        yield
+    except OSError as err:
+        raise explain_file(err, action, path, remedies) from err
+
+
+def explain_file(err: OSError, action: str, path: Path, remedies: Remedies) -> Error:
+    """Return the error for a file that could not be used."""
+    found = explain(err.errno or 0, f"{action} {path}", remedies, str(path))
+    if path.is_relative_to("/proc") and found.exit_code == Exit.DENIED and not os.geteuid():
+        found.next_step = "root may not look into it here: a container, a capability or an LSM"
+    return found
+
+
+def take_lock(file: int, path: Path, wait: float) -> None:
+    """Lock an open file, else tell what its holder has written there."""
+    end = time.monotonic() + wait
+    if wait == inf:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() < end:
+                time.sleep(LOOK_AGAIN)
+                continue
+            text = f"{path} is held by {holder_of(file)}"
+            raise Error(text, Exit.FAILED, "wait for its end") from None
+
+
+def holder_of(file: int) -> str:
+    """Return what the holder of a lock has written into its open file."""
+    return os.pread(file, 1000, 0).decode(errors="replace").strip() or "somebody"
+
+
+def write_all(file: int, data: bytes) -> None:
+    """Write all of it to the disk; a write may take less than it is given."""
+    while data:
+        data = data[os.write(file, data) :]
+    os.fsync(file)
+
+
+def replace_file(path: Path, new: Path, data: bytes, mode: int, owner: tuple[int, int]) -> None:
+    """Write a file beside another one and let it take its place.
+
+    A crash or a full disk leaves the old file or the new one, complete.
+    """
+    file = os.open(new, NEW, mode)
+    try:
+        try:
+            if owner != (os.geteuid(), os.getegid()):
+                os.fchown(file, *owner)
+                os.fchmod(file, mode)
+            write_all(file, data)
+        finally:
+            os.close(file)
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_given(name: str) -> str:
+    """Return the text of a file that an operator has named; - is standard input."""
+    with explained("read", Path(name), GIVEN_REMEDIES):
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as err:
+        raise Error(f"{name}: {err}", Exit.FAILED, "save it as UTF-8") from err
+
+
+def files_of(name: str) -> list[str]:
+    """Return the file that an operator has named, or each *.toml of a folder, by name."""
+    return [str(path) for path in sorted(Path(name).glob("*.toml"))] if is_folder(name) else [name]
+
+
+def is_folder(name: str) -> bool:
+    """Tell if an operator has named a folder."""
+    return Path(name).is_dir()
+
+
+def save_as(path: Path, data: bytes) -> None:
+    """Write a file that an operator has named; a link is not followed.
+
+    It keeps mode and owner of a file that is there. What is no file, such as a pipe, is written
+    to as it is.
+    """
+    with explained("write", path, KEEP_REMEDIES):
+        old = path.lstat() if os.path.lexists(path) else None
+        if old and not stat.S_ISREG(old.st_mode):
+            with os.fdopen(os.open(path, os.O_WRONLY | NO_LINK), "wb") as stream:
+                stream.write(data)
+            return
+        os.umask(umask := os.umask(0))
+        mode = stat.S_IMODE(old.st_mode) if old else 0o666 & ~umask
+        owner = (old.st_uid, old.st_gid) if old else (os.geteuid(), os.getegid())
+        replace_file(path, path.with_name(f".{path.name}.{os.getpid()}.new"), data, mode, owner)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Signals that end a command: noted, so that it can end at a moment of its own choice."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mmpolicy.errors import Error
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SHELL = 128  # what a shell adds to the number of a signal, for the exit code
+
+
+@contextmanager
+def noted() -> Iterator[list[int]]:
+    """Note signals in a list instead of dying of them; what is ignored, as by nohup, stays so."""
+    caught: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        caught.append(number)
+
+    heeded = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+    old = {each: signal.signal(each, note) for each in heeded}
+    try:
+        yield caught
+    finally:
+        for each, handler in old.items():
+            signal.signal(each, handler)
+
+
+def interrupted(number: int) -> Error:
+    """Return the error of a command that a signal has ended."""
+    name = signal.Signals(number).name
+    return Error(f"interrupted by {name}", SHELL + number, "give the command again")

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What a dry run tells of a write."""
+
+from typing import NamedTuple
+
+
+class Step(NamedTuple):
+    """A write that a dry run leaves out: what is there now, and what would be."""
+
+    path: str
+    value: str
+    now: str
+    wanted: str
+
+    def line(self) -> str:
+        """Return it for people."""
+        return f"{self.path} <- {self.value}  ({self.now} -> {self.wanted})"

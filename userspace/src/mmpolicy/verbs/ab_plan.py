@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What `ab run` is asked for: the design, and how long it takes."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import click
+
+from mmpolicy.ab.design import DIRTY, MAX_SEED, Design, least_pairs
+from mmpolicy.ab.guards import Guard
+from mmpolicy.ab.identity import seed_here
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.preflight import check_commands, check_sources, first_look, wants_times
+from mmpolicy.ab.progress import clock
+from mmpolicy.ab.runner import Length
+from mmpolicy.control.experiment import PROFILES
+from mmpolicy.host.knobs import find_knobs, read_knobs
+from mmpolicy.host.machine import Host
+
+PAIRS, MOST_PAIRS = 12, 200
+UNJUDGED = "--margin needs a metric that says what is better, `lower` or `higher`"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What `ab run` is asked for; times are in seconds."""
+
+    design: str
+    control: str
+    treatment: str | None
+    metric: tuple[str, ...]
+    guard: tuple[str, ...]
+    unit: str
+    cgroup: str | None
+    block: float
+    washout: float
+    interval: float
+    aa: int | None
+    pairs: int | None
+    duration: float | None
+    detect: float | None
+    stop: str
+    margin: float | None
+    cmd_timeout: float
+    at_switch: str | None
+    lease: float
+    seed: int | None
+    experiment: str | None
+    label: tuple[str, ...]
+
+    def arms(self) -> dict[str, str]:
+        """Return what each arm is given as."""
+        return dict(zip(PROFILES, (self.control, self.treatment or self.control), strict=True))
+
+
+def design_of(host: Host, given: RunOptions) -> Design:
+    """Return the design that is asked for."""
+    if given.washout >= given.block:
+        raise click.UsageError("the wash-out has to be shorter than the block")
+    seed = secrets.randbelow(MAX_SEED) if given.seed is None else seed_here(host.tree, given.seed)
+    return Design(given.design, given.block, given.washout, given.interval, seed)
+
+
+def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> Length:
+    """Return how long to go on, or say that so short a run can show nothing."""
+    if given.pairs and given.duration:
+        raise click.UsageError("--pairs and --duration both say how long: give one")
+    aa = _aa_pairs(given, len(metrics))
+    anytime = given.stop == "anytime"
+    if anytime and given.detect:
+        raise click.UsageError("--detect and --stop anytime both say when to end: give one")
+    pairs = given.pairs or (MOST_PAIRS if given.detect or anytime else PAIRS)
+    if given.duration:
+        left = given.duration - design.seconds(aa)
+        pairs = int(left // design.seconds(1))
+    number = sum(not metric.guard for metric in metrics) or 1
+    least = least_pairs(number)
+    if pairs < least:
+        text = f"{max(pairs, 0)} pairs can show nothing with {number} metric{'s' * (number > 1)}"
+        need = clock(design.seconds(aa + least))
+        raise click.UsageError(f"{text}: it takes {least} pairs, {need} with the A/A phase")
+    return Length(aa, pairs, given.detect or 0.0, anytime)
+
+
+def _aa_pairs(given: RunOptions, metrics: int) -> int:
+    """Return how many pairs of A/A there are; warn of too few to be of use."""
+    need = least_pairs(metrics, DIRTY)
+    if given.aa is None:
+        return 0 if given.detect or given.stop == "anytime" else need
+    if given.aa < need:
+        text = f"{given.aa} pairs of A/A cannot show that equal arms differ; it takes {need}"
+        click.echo(f"warning: {text}", err=True)
+    return given.aa
+
+
+def usual_design(host: Host, options: dict[str, Any]) -> str:
+    """Return the design where none is given: knobs can only take turns."""
+    words = f"{options['control']},{options['treatment'] or ''}".split(",")
+    names = [word.partition("=")[0].strip() for word in words if "=" in word]
+    knobs = read_knobs(host.tree) if names else {}
+    return "switchback" if any(find_knobs(knobs, name) for name in names) else "split"
+
+
+class Plan(NamedTuple):
+    """All that a run is to be; that there is one says that nothing is known to be wrong with it."""
+
+    given: RunOptions
+    metrics: list[Metric]
+    guards: list[Guard]
+    design: Design
+    length: Length
+    timing: bool
+
+
+def plan_of(host: Host, options: dict[str, Any]) -> Plan:
+    """Return what is asked for; refuse what cannot be, or what must not begin now."""
+    kind = options["design"] or usual_design(host, options)
+    given = RunOptions(**options | {"design": kind})
+    metrics, guards = [*map(Metric.parse, given.metric)], [*map(Guard.parse, given.guard)]
+    design = design_of(host, given)
+    if given.margin and not any(metric.better for metric in metrics):
+        raise click.UsageError(UNJUDGED)
+    without = [each.name for each in metrics if each.guard and not (each.margin or given.margin)]
+    if without:
+        text = f"{without[0]}: by how much may it be worse?"
+        raise click.UsageError(f"{text} Say `guard 5%`, or give --margin")
+    length = length_of(given, design, metrics)
+    check_sources(host.tree, metrics, guards, design.kind)
+    check_commands(metrics, given.at_switch)
+    first_look(host, guards)
+    return Plan(given, metrics, guards, design, length, wants_times(metrics, guards))

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What a shell offers for a word; all of it is found on the host."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+)
+
+from mmpolicy.ab.metrics import FORMS
+from mmpolicy.control.keys import DEFAULT
+from mmpolicy.control.model import Control
+from mmpolicy.errors import Error
+from mmpolicy.host.cgroups import cgroup_list
+from mmpolicy.host.files import MODULE, Tree
+from mmpolicy.host.knobs import choices, names_of, read_knobs
+from mmpolicy.host.machine import Host
+
+STOCK = "stock"
+Words = Iterator[str]
+Offer = Callable[[Tree, dict[str, Any], str], Words]  # the words so far; the part that is done
+
+
+def _points(tree: Tree, given: dict[str, Any], _before: str) -> Words:
+    yield from Control(tree).point_names(given["profile"])
+
+
+def _settings(tree: Tree, given: dict[str, Any], _before: str) -> Words:
+    """Offer the policies of the point until one is given, and the knobs as they are now."""
+    control = Control(tree)
+    point = control.point(given["profile"], given["point"])
+    chosen = [word for word in given.get("settings") or () if "=" not in word]
+    knobs = point.common | point.knobs.get(chosen[0] if chosen else point.active, {})
+    yield from () if chosen else point.policies
+    yield from (f"{knob}={value}" for knob, value in control.values(knobs).items())
+
+
+def _profiles(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
+    yield from Control(tree).profiles()
+
+
+def _cgroups(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
+    yield from cgroup_list(tree)
+
+
+def _units(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
+    """Offer the services that run, which have a cgroup below the slices of the system."""
+    for path in cgroup_list(tree):
+        if re.fullmatch(r"(/[^/]+\.slice)*/[^/]+\.service", path):
+            yield path.rpartition("/")[2]
+
+
+def _pids(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
+    yield from sorted(filter(str.isdigit, tree.names("/proc")), key=int)
+
+
+def _arms(tree: Tree, _given: dict[str, Any], before: str) -> Words:
+    """Offer profiles and policies, the knobs of a policy that is given, and those of the kernel."""
+    if not before:
+        yield STOCK
+    words = [word.partition("=") for word in before.split(",") if word]
+    try:
+        control = Control(tree)
+        points = list(control.points(DEFAULT))
+        yield from () if before else control.profiles()
+    except Error:  # knobs need no module
+        points = []
+    yield from (f"{point.name}={policy}" for point in points for policy in point.policies)
+    for point in points:
+        for policy in [value for name, _, value in words if name == point.name]:
+            knobs = control.values(point.common | point.knobs.get(policy, {}))
+            yield from (f"{knob}={value}" for knob, value in knobs.items())
+    for path in read_knobs(tree):
+        yield from (f"{names_of(path)[0]}={value}" for value in choices(tree, path))
+
+
+def _metrics(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
+    """Offer the forms of a source, and the keys of those whose file has them all."""
+    yield from re.findall(r"(?:^|, )(\w+[.:])", FORMS)
+    for line in tree.read("/proc/vmstat").splitlines():
+        yield f"vmstat.{line.split()[0]}"
+    if tree.is_dir("/proc/pressure"):
+        for resource in tree.names("/proc/pressure"):
+            for line in tree.read(f"/proc/pressure/{resource}").splitlines():
+                kind, *fields = line.split()
+                yield from (f"psi.{resource}.{kind}.{each.partition('=')[0]}" for each in fields)
+
+
+def _parameters(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
+    """Offer the parameters of the module."""
+    for key, value in Host(tree).kmod().info(MODULE):
+        if key == "parm":
+            yield f"{value.partition(':')[0]}="
+
+
+OFFERS: dict[str, Offer] = {
+    "point": _points,
+    "setting": _settings,
+    "profile": _profiles,
+    "cgroup": _cgroups,
+    "unit": _units,
+    "pid": _pids,
+    "arm": _arms,
+    "metric": _metrics,
+    "parameter": _parameters,
+}
+
+
+def words_for(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
+    """Return the words of a kind that begin as typed; of an arm, its last part is completed."""
+    tree = Tree(ctx.find_root().params["root"])
+    done = incomplete[: incomplete.rfind(",") + 1] if kind == "arm" else ""
+    try:
+        found = [f"{done}{word}" for word in OFFERS[kind](tree, ctx.params, done)]
+    except Error:
+        return []
+    return [word for word in found if word.startswith(incomplete)]
+
+
+class Bash(BashComplete):
+    """Completion for bash, which takes `=` and `:` for words of their own."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words so far, and the one to complete, both as they were typed."""
+        typed = os.environ["COMP_WORDS"].split("\n")[1 : int(os.environ["COMP_CWORD"]) + 1]
+        words: list[str] = []
+        goes_on = False
+        for word in typed:
+            divides = word in ("=", ":")
+            if words and (divides or goes_on):
+                words[-1] += word
+            else:
+                words.append(word)
+            goes_on = divides
+        *args, incomplete = words or [""]
+        return [word.strip("'\"") for word in args], incomplete.lstrip("'\"")
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """Return what goes into the place of the last word that bash sees."""
+        items = super().get_completions(args, incomplete)
+        begun = re.match(r".*[=:]", incomplete)
+        for item in items:
+            item.value = item.value[begun.end() if begun else 0 :]
+        return items
+
+
+add_completion_class(Bash)

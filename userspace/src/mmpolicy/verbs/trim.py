@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`trim`: gives back the empty part of large folios, on a stock kernel; needs no module."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+import click
+
+from mmpolicy.control.keys import (
+    MANIFESTS,
+    NO_SHADOW,
+    Binding,
+    CgroupBinding,
+    Profile,
+    Setting,
+    choice,
+)
+from mmpolicy.control.state import plan, process_key, profiles_of, read_state
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.cgroups import cgroup_paths, cgroup_pids, find_cgroup
+from mmpolicy.host.evidence import cgroup_figures
+from mmpolicy.host.files import CONTROL, SPLIT, Tree, split_text
+from mmpolicy.host.machine import Host
+from mmpolicy.host.processes import cgroup_of, check_process, memory_of_process
+from mmpolicy.memory.folios import PAGE
+from mmpolicy.memory.survey import read_usage
+from mmpolicy.memory.trim import (
+    Piece,
+    Pressure,
+    Splitter,
+    check_possible,
+    comes_back,
+    find_pieces,
+)
+from mmpolicy.render import emit, table
+from mmpolicy.verbs.bind import check_one, target_options
+from mmpolicy.verbs.commit import change, exclusive
+from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
+
+POINT, POLICY = "anon_order", "adaptive"
+KEPT = "trimmed"  # the profile of --keep
+SHOWN = 10  # writes of a dry run
+
+
+@dataclass(frozen=True)
+class TrimOptions:
+    """What `trim` is asked for."""
+
+    cgroup: str | None
+    pid: int | None
+    unit: str | None
+    least: float
+    advised: bool
+    psi: float
+    keep: bool
+    dry_run: bool
+    want_json: bool
+
+
+@dataclass
+class Row:
+    """A process before and after."""
+
+    pid: int
+    name: str
+    empty_kib: int
+    before_kib: int
+    after_kib: int | None = None
+    writes: int = 0
+    longest_ms: float = 0.0
+
+
+@click.command()
+@partial(target_options, of_unit="A systemd unit that runs.")
+@click.option(
+    "--least", type=click.FloatRange(min=0, max=100), default=10.0, show_default=True,
+    metavar="PERCENT", help="Leave a folio alone of which less is empty.",
+)  # fmt: skip
+@click.option("--advised", is_flag=True, help="Also split what the program got by MADV_HUGEPAGE.")
+@click.option(
+    "--psi", type=click.FloatRange(min=0, max=100), default=10.0, show_default=True,
+    metavar="PERCENT", help="Stop when tasks wait for memory longer than that.",
+)  # fmt: skip
+@click.option(
+    "--keep", is_flag=True,
+    help=f"Bind it to the profile '{KEPT}' first, so that it does not come back; needs the module.",
+)  # fmt: skip
+@dry_run_option
+@json_option
+@pass_host
+def trim(host: Host, **options: Any) -> None:
+    """Give back the empty part of large folios, now; needs no module.
+
+    Splits the folios that have zero-filled pages; Linux 6.12 and newer free these pages then.
+    Contents stay the same. It works in short steps with pauses, and stops if memory gets short.
+    The price: what is split is no longer a huge page. Without --keep the memory may come back,
+    by faults in areas that are new, and by khugepaged.
+    """
+    given = TrimOptions(**options)
+    check_one(given.cgroup, given.pid, given.unit)
+    check_possible(host.tree)
+    cgroup, pids = _find(host.tree, given)
+    if given.dry_run:
+        _plan(host, given, cgroup, pids)
+        return
+    profile = _keep(host, given, cgroup) if given.keep else None
+    _trim(host, given, cgroup, pids, profile)
+
+
+def _find(tree: Tree, given: TrimOptions) -> tuple[str, list[int]]:
+    """Return the cgroup that accounts for the memory, if it is known, and the processes."""
+    if given.pid is not None:
+        check_process(tree, given.pid)
+        return cgroup_of(tree, given.pid), [given.pid]
+    path = cgroup_paths(tree)[find_cgroup(tree, given.cgroup or given.unit or "")]
+    return path, [int(pid) for pid in cgroup_pids(tree, path)]
+
+
+def _before(tree: Tree, pid: int) -> Row | None:
+    """Return a process as it is; nothing if it has no memory, or ends just now."""
+    try:
+        memory, usage = memory_of_process(tree, pid), read_usage(tree, pid)
+        return Row(pid, usage[0], 0, memory.rss_kib) if memory.processes and usage else None
+    except Error as err:
+        if err.exit_code == Exit.DENIED:
+            raise
+        return None
+
+
+def _current(tree: Tree, cgroup: str) -> int | None:
+    """Return memory.current, where there is one."""
+    try:
+        found = cgroup_figures(tree, cgroup).get("memory_kib") if cgroup else None
+    except Error:
+        return None
+    return None if found is None else int(found)
+
+
+def _pieces(host: Host, given: TrimOptions, pid: int) -> Iterator[Piece]:
+    return find_pieces(host.tree, pid, given.least / 100, given.advised)
+
+
+def _plan(host: Host, given: TrimOptions, cgroup: str, pids: list[int]) -> None:
+    """Tell what would be given back, and change nothing."""
+    rows, writes = [], list[dict[str, str]]()
+    for pid in pids:
+        row = _before(host.tree, pid)
+        if not row:
+            continue
+        for piece in filter(attrgetter("empty"), _pieces(host, given, pid)):
+            row.empty_kib += piece.empty * PAGE >> 10
+            row.writes += 1
+            writes.append({"path": SPLIT, "value": split_text(pid, piece.start, piece.end)})
+        rows.append(row)
+
+    def lines() -> Iterator[str]:
+        yield from (f"{each['path']} <- {each['value']}" for each in writes[:SHOWN])
+        if len(writes) > SHOWN:
+            yield f"and {len(writes) - SHOWN} more of this kind; --json has all"
+        yield ""
+        found = [(row.pid, row.name, row.empty_kib, row.before_kib) for row in rows]
+        yield from table(("PID", "NAME", "EMPTY_KIB", "RSS_KIB"), found)
+
+    data = {
+        "dry_run": True, "writes": writes, "cgroup": cgroup,
+        "memory_current_kib": _current(host.tree, cgroup), "processes": [vars(row) for row in rows],
+    }  # fmt: skip
+    emit("trim", given.want_json, data, lines)
+
+
+def _trim(
+    host: Host, given: TrimOptions, cgroup: str, pids: list[int], profile: str | None
+) -> None:
+    pressure = Pressure(host, given.psi)
+    splitter = Splitter(host, pressure)
+    rows, stopped = [], ""
+    before = _current(host.tree, cgroup)
+    for pid in pids:
+        row = _before(host.tree, pid)
+        if not row:
+            continue
+        done = splitter.split(pid, _pieces(host, given, pid))
+        after = None if done.ended else _before(host.tree, pid)
+        row.empty_kib, row.writes = done.empty * PAGE >> 10, done.writes
+        row.longest_ms = round(done.longest_s * 1000, 1)
+        row.after_kib = after.before_kib if after else None
+        rows.append(row)
+        stopped = done.stopped
+        if stopped:
+            break
+    notes = [] if pressure.known else ["note: the kernel has no PSI, so nothing would stop this"]
+    notes += [note for note in [comes_back(host.tree)] if note and not profile]
+    if profile and given.unit:
+        save = f"mmpolicy save {MANIFESTS}/host.toml; mmpolicy bind --unit {given.unit} {profile}"
+        notes.append(f"note: for its next start: {save}")
+    memory = {"before_kib": before, "after_kib": _current(host.tree, cgroup)}
+    data = {
+        "dry_run": False, "processes": [vars(row) for row in rows],
+        "cgroup": cgroup, "memory_current": memory, "profile": profile, "stopped": stopped,
+        "notes": notes,
+    }  # fmt: skip
+    host.log(f"trim {_target(given)}: {_saved(rows)} KiB given back")
+    emit("trim", given.want_json, data, lambda: _lines(data, rows))
+    if stopped:
+        text = f"stopped before the end: {stopped}"
+        raise Error(text, Exit.FAILED, "look at /proc/pressure/memory; trim again, or raise --psi")
+
+
+def _target(given: TrimOptions) -> str:
+    return given.unit or given.cgroup or f"process {given.pid}"
+
+
+def _saved(rows: list[Row]) -> int:
+    return sum(row.before_kib - (row.after_kib or row.before_kib) for row in rows)
+
+
+def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
+    header = ("PID", "NAME", "EMPTY_KIB", "RSS_KIB", "", "NOW_KIB", "WRITES", "LONGEST_MS")
+    found = [
+        (row.pid, row.name, row.empty_kib, row.before_kib, "->",
+         "ended" if row.after_kib is None else row.after_kib, row.writes, row.longest_ms)
+        for row in rows if row.writes
+    ]  # fmt: skip
+    yield from table(header, found) if found else ["no large folio has enough empty pages"]
+    memory = data["memory_current"]
+    if memory["before_kib"] is not None:
+        yield f"cgroup {data['cgroup']}: {memory['before_kib']} KiB -> {memory['after_kib']} KiB"
+    if data["profile"]:
+        yield f"bound to the profile {data['profile']}; mmpolicy revert takes that back"
+    yield from data["notes"]
+
+
+def _keep(host: Host, given: TrimOptions, cgroup: str) -> str:
+    """Bind it to the profile, which is made if there is none; one change, as by bind."""
+    if not host.tree.exists(CONTROL):
+        hint = "mmpolicy load; or without --keep, and MemoryTHP=disable in its unit (systemd 260)"
+        raise Error("--keep needs the module, which is not loaded", Exit.LACKING, hint)
+    key: Binding | None
+    if given.pid is not None:
+        key = process_key(host.tree, given.pid)
+    else:
+        key = CgroupBinding(int(find_cgroup(host.tree, cgroup)))
+    with exclusive(host, False):
+        old = read_state(host.tree)
+        new = dict(old)
+        if KEPT not in profiles_of(old):
+            new |= {Profile(KEPT): "", choice(KEPT, POINT): POLICY}
+            new[Setting(KEPT, POINT, "", "override_madvise")] = str(int(given.advised))
+            new[Setting(KEPT, POINT, "", "shadow")] = NO_SHADOW
+        if key:
+            new[key] = KEPT
+        change(host, plan(old, new))
+    return KEPT
