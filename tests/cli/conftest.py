@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """A host made of files, and the command that runs on it."""
 
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +16,16 @@ from mmpolicy.host.kmod import Kmod
 from mmpolicy.host.machine import Host
 
 from .fakes import Clock, FakeLib, FakeTree, Result, Run
+
+# A job in the background, or under nohup, ignores signals, and so would all that it starts.
+for number in signal.SIGINT, signal.SIGHUP:
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Name the mark of long tests."""
+    config.addinivalue_line("markers", "full: takes long; only for ./dev test --full")
 
 
 @pytest.fixture
@@ -68,6 +80,19 @@ def run(tree: FakeTree, lib: FakeLib, clock: Clock, log: list[str], reloads: lis
         return Result(result.exit_code, result.stdout, result.stderr)
 
     return run
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], object]], None]:
+    """Return a function that waits for something to be so."""
+
+    def wait_until(condition: Callable[[], object]) -> None:
+        end = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    return wait_until
 
 
 @pytest.fixture

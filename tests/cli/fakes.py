@@ -10,11 +10,13 @@ from errno import EACCES, EBUSY, EEXIST, EINVAL, ENOENT, ENOSPC, ERANGE, ESRCH
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import abi
+
 from mmpolicy.control.keys import CgroupBinding, Key, ProcessBinding, State
 from mmpolicy.control.model import About
 from mmpolicy.control.state import read_state
 from mmpolicy.host.cgroups import cgroup_paths
-from mmpolicy.host.files import KNOB_FOLDERS, TRACING, Tree
+from mmpolicy.host.files import KNOB_FOLDERS, SPLIT, TRACING, Tree
 
 RELEASE = "6.12.117-mmpolicy"
 CONTROL = "/sys/kernel/mmpolicy"
@@ -33,31 +35,51 @@ SETTABLE = {
     f"{VM}/lowmem_reserve_ratio": "256\t256\t32",
 }
 
+# The module is as its document has it.
+ENTRIES = {
+    entry.pattern.removeprefix(f"{CONTROL}/"): entry
+    for entry in abi.parse(Path(__file__).parents[2] / "docs/sysfs-abi.txt")
+}
+BELOW_PROFILE = {
+    path.removeprefix("profiles/<profile>/"): entry
+    for path, entry in ENTRIES.items()
+    if path.startswith("profiles/<profile>/")
+}
 # file below the profile -> (default, lowest, highest)
 KNOBS = {
-    "anon_order/pressure_percent": (10, 0, 100),
-    "anon_order/fixed/max_order": (4, 0, 9),
-    "anon_order/adaptive/max_order": (9, 0, 9),
-    "anon_order/adaptive/min_faults": (2, 1, 1000),
+    path: (int(entry.default or 0), *entry.range)
+    for path, entry in BELOW_PROFILE.items()
+    if entry.range
 }
 POINTS = {
-    "anon_order": ("stock", "never", "fixed", "vma_size", "adaptive"),
-    "bulk": ("stock",),
-    "compact": ("stock",),
+    path.removesuffix("/policy"): entry.values
+    for path, entry in BELOW_PROFILE.items()
+    if path.endswith("/policy")
 }
-
+HOST_POINTS = [
+    point
+    for point in POINTS
+    if "in the profile default alone" in BELOW_PROFILE[f"{point}/policy"].description
+]
+# The knobs that anon_order has whatever its policy, as status shows them.
+COMMON = "max_copy_order=4 memory_on_read=0 min_available_percent=5 override_madvise=0"
+CREATE = " ".join(ENTRIES["profiles/create"].description.split())
+NO_NAMES = re.findall(r'"([a-z]+)"', CREATE.partition("are no names")[0])
+MOST_PROFILES = int(CREATE.partition("there are ")[2].split()[0])
 
 RESET = f"{CONTROL}/reset"
+MODULE = 2  # what libkmod knows the module by
 ARMS = ("control", "treatment")
 EXPERIMENT = {
-    "control": "none",
-    "treatment": "none",
-    "percent": "50",
-    "unit": "[process] cgroup",
-    "cgroup": "0",
-    "seed": "0",
-    "enabled": "0",
+    path.removeprefix("experiment/"): entry
+    for path, entry in ENTRIES.items()
+    if path.startswith("experiment/")
 }
+
+
+def choose(words: tuple[str, ...], active: str) -> str:
+    """Return words as sysfs shows them, with brackets around the active one."""
+    return " ".join(f"[{word}]" if word == active else word for word in words)
 
 
 def name_of(key: Key) -> str:
@@ -96,6 +118,7 @@ class FakeTree(Tree):
         self.refusals: dict[str, int] = {}  # path -> errno
         self.denied = False  # not root
         self.trace = ""  # what tracing sees
+        self.splits: Callable[[str], None] = lambda _value: None  # what the kernel does then
         self.rounding: dict[str, str] = {}  # path -> what the kernel makes of any value
 
     def put(self, path: str, text: str | bytes) -> None:
@@ -129,6 +152,10 @@ class FakeTree(Tree):
         number = number or (0 if self.exists(path) else ENOENT)
         if not number and path.startswith(KNOB_FOLDERS):
             self._tune(path, value)
+            return
+        if not number and path == SPLIT:
+            self.writes.append((path, value))
+            self.splits(value)
             return
         if not number and self.read(f"{CONTROL}/state") == "expired" and path != RESET:
             number = EBUSY
@@ -171,9 +198,9 @@ class FakeTree(Tree):
     def _judge_profile(self, verb: str, name: str) -> int:
         profiles = self.dirs(f"{CONTROL}/profiles")
         if verb == "create":
-            if not re.fullmatch("[a-z0-9][a-z0-9_-]{0,30}", name):
+            if not re.fullmatch("[a-z0-9][a-z0-9_-]{0,30}", name) or name in NO_NAMES:
                 return EINVAL
-            return EEXIST if name in profiles else ENOSPC if len(profiles) == 64 else 0
+            return EEXIST if name in profiles else ENOSPC if len(profiles) == MOST_PROFILES else 0
         if name not in profiles:
             return ENOENT
         base = f"{CONTROL}/profiles/{name}"
@@ -189,9 +216,11 @@ class FakeTree(Tree):
         return 0 if value in cgroup_paths(self) else ENOENT
 
     def _judge_experiment(self, name: str, value: str) -> int:
-        read = {each: self.read(f"{CONTROL}/experiment/{each}") for each in EXPERIMENT}
+        read = {each: self.read(f"{CONTROL}/experiment/{each}") for each in ("enabled", *ARMS)}
         if name == "enabled":
-            return EINVAL if value == "1" and "none" in (read["control"], read["treatment"]) else 0
+            if value == "1" and "none" in (read["control"], read["treatment"]):
+                return EINVAL
+            return _judge_number(value, 0, 1)
         if read["enabled"] == "1" and name != "percent":
             return EBUSY
         if name in ARMS and value != "none":
@@ -199,7 +228,10 @@ class FakeTree(Tree):
             if value not in self.dirs(f"{CONTROL}/profiles"):
                 return ENOENT
             return EINVAL if value in ("default", other) else 0
-        return _judge_number(value, 0, 100) if name == "percent" else 0
+        entry = EXPERIMENT[name]
+        if entry.values:
+            return 0 if value in entry.values else EINVAL
+        return _judge_number(value, *entry.range) if entry.range else 0
 
     def _take(self, path: str, value: str) -> None:
         """Do what the kernel does with a good write."""
@@ -220,7 +252,7 @@ class FakeTree(Tree):
         elif name in ("cgroups", "pids"):
             self._bind(path, name, value)
         elif name == "unit":
-            self.put(path, "process [cgroup]" if value == "cgroup" else "[process] cgroup")
+            self.put(path, choose(EXPERIMENT[name].values, value))
         else:
             self.put(path, self.rounding.get(path, value))
 
@@ -235,7 +267,7 @@ class FakeTree(Tree):
         self._choose(path, value, POINTS[Path(path).parent.name])
 
     def _choose(self, path: str, value: str, names: tuple[str, ...]) -> None:
-        self.put(path, " ".join(f"[{name}]" if name == value else name for name in names))
+        self.put(path, choose(names, value))
         self._tell_state()
 
     def _tell_state(self) -> None:
@@ -248,9 +280,10 @@ class FakeTree(Tree):
     def make_profile(self, name: str) -> None:
         """Make a profile, all stock; points of the host are in the default one only."""
         base = f"{CONTROL}/profiles/{name}"
-        points = [point for point in POINTS if name == "default" or point != "bulk"]
+        points = [point for point in POINTS if name == "default" or point not in HOST_POINTS]
         for knob, (default, _, _) in KNOBS.items():
-            self.put(f"{base}/{knob}", str(default))
+            if knob.partition("/")[0] in points:
+                self.put(f"{base}/{knob}", str(default))
         for point in points:
             self.put(f"{base}/{point}/policy", "[stock]")
             self.put(f"/sys/kernel/debug/mmpolicy/{name}/{point}/stats", "decisions 0")
@@ -267,8 +300,12 @@ class FakeTree(Tree):
         for verb in ("create", "delete"):
             self.put(f"{CONTROL}/profiles/{verb}", "")
         self.make_profile("default")
-        for name, value in EXPERIMENT.items():
-            self.put(f"{CONTROL}/experiment/{name}", value)
+        for name, entry in EXPERIMENT.items():
+            default = str(entry.default)
+            self.put(
+                f"{CONTROL}/experiment/{name}",
+                choose(entry.values, default) if entry.values else default,
+            )
         for name in ("lease_ms", "lease_left_ms"):
             self.put(f"{CONTROL}/{name}", "0")
 
@@ -305,8 +342,15 @@ class FakeTree(Tree):
         """Make what appears when the module is loaded."""
         self.put(f"{CONTROL}/abi", "1")
         self.put(f"{CONTROL}/reset", "")
+        self.put(f"{CONTROL}/provider", "hooks")
+        for point, policies in POINTS.items():
+            self.put(f"{CONTROL}/points/{point}", "available")
+            for policy in policies:
+                self.put(f"{CONTROL}/policies/{point}/{policy}", "available")
+        for name in ("hooked_functions", "kernel_fingerprint", "kernel_tested"):
+            self.put(f"{CONTROL}/{name}", b"")
         for knob, (default, low, high) in KNOBS.items():
-            texts = (low, high, default, "pieces", f"so many pieces of {knob}")
+            texts = (low, high, default, BELOW_PROFILE[knob].unit, f"so many pieces of {knob}")
             for name, text in zip(About._fields, texts, strict=True):
                 self.put(f"{CONTROL}/knobs/{knob}/{name}", str(text))
         self.put(f"{MODULE_DIR}/srcversion", "ABC123")
@@ -360,7 +404,7 @@ class FakeLib:
 
     def kmod_module_new_from_name(self, context: int, name: bytes, out: Any) -> int:
         assert name == b"mmpolicy"
-        out._obj.value = 2
+        out._obj.value = MODULE
         self.open_modules += 1
         return 0
 
@@ -400,12 +444,14 @@ class FakeLib:
     def kmod_module_probe_insert_module(
         self, module: Any, flags: int, options: bytes, *callbacks: None
     ) -> int:
+        assert getattr(module, "value", module) == MODULE
         self.inserted.append((flags, options))
         if self.insert_result == 0:
             self.on_insert(options.decode())
         return self.insert_result
 
     def kmod_module_remove_module(self, module: Any, flags: int) -> int:
+        assert (getattr(module, "value", module), flags) == (MODULE, 0)
         if self.remove_result == 0:
             self.on_remove()
         return self.remove_result

@@ -92,3 +92,34 @@ def add_block(
         sample = {"kind": "sample", "t": began + second, "block": number, "arms": {}}
         run.add(sample | {"host": {NUMBER: value}})
     run.add({"kind": "block", "number": number, **place, "began": began, "ended": began + 3})
+
+
+@dataclass
+class Two:
+    """Runs of two metrics with noise of their own: `first` and `second`."""
+
+    gain: float = 1.0
+    other: float = 1.0
+    second: str = "lower"
+    noise: float = 0.05
+    pairs: int = DEFAULT_PAIRS
+
+    def run(self, rng: Rng) -> Recording:
+        """Return a run without A/A phase."""
+        texts = ["first=cmd:first lower", f"second=cmd:second {self.second}"]
+        run = Recording(header(texts, 0, self.pairs, int(rng.integers(2**32))))
+        for number in range(2 * self.pairs):
+            if number % 2 == 0:
+                arms = rng.permuted(ARMS)
+            arm = str(arms[number % 2])
+            treated = arm == "treatment"
+            noise = np.exp(rng.normal(0, self.noise, 2))
+            values = {"cmd:first": noise[0] * self.gain**treated}
+            values["cmd:second"] = noise[1] * self.other**treated
+            for second in range(1, SAMPLES + 1):
+                sample = {"kind": "sample", "t": 3.0 * number + second, "block": number}
+                run.add(sample | {"host": {k: float(v) for k, v in values.items()}, "arms": {}})
+            place = {"phase": "ab", "pair": number // 2, "arm": arm, "began": 3.0 * number}
+            run.add({"kind": "block", "number": number, **place, "ended": 3.0 * number + 3})
+        run.add({"kind": "end", "status": "done", "reason": "all pairs are complete"})
+        return run

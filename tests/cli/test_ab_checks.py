@@ -154,7 +154,7 @@ def test_without_counters_decisions_are_not_known(
 # Where and when a guard broke
 
 
-@pytest.mark.parametrize("moment", [10.0, 18.5, 22.5])
+@pytest.mark.parametrize("moment", [10.0, 16.3, 18.5, 22.5])
 def test_a_broken_guard_says_where(
     ab: Run, run: Run, out: Path, tree: FakeTree, clock: World, moment: float
 ) -> None:
@@ -171,8 +171,10 @@ def test_a_broken_guard_says_where(
     assert (end["block"], end["arm"]) == (number, arm)
     assert f"in {arm}, block {number}" in end["reason"]
     report = run("ab", "report", str(out))
-    assert report.code == (8 if arm == "treatment" else 7)
-    assert ("stopped for harm: guard" in report.out) == (arm == "treatment")
+    at_once = moment == 16.3  # after 16 s without the treatment, and in the first of it
+    assert report.code == (8 if at_once else 7)
+    assert ("stopped for harm: guard" in report.out) == at_once
+    assert ("stopped in the treatment: guard" in report.out) == (arm == "treatment" and not at_once)
 
 
 def test_a_guard_of_one_arm_of_split(ab: Run, run: Run, out: Path, clock: World) -> None:
@@ -212,6 +214,7 @@ def test_faults_are_timed_only_if_a_metric_asks(
 
 
 def test_an_older_module_times_all_faults_by_itself(ab: Run, tree: FakeTree) -> None:
+    tree.remove(TIMES)
     assert ab(*BACK, *FIXED, "--metric", "arm.anon_order.fault_ns lower").code == 0
     assert not tree.exists(TIMES)
 
@@ -228,6 +231,17 @@ def test_a_command_that_does_not_end(ab: Run, out: Path, tree: FakeTree, tmp_pat
     assert load(out).end["status"] == "failed"
     assert read_named(tree) == before
     assert not (tmp_path / "done").exists()
+
+
+def test_commands_of_a_sample_run_at_once(ab: Run, tmp_path: Path) -> None:
+    """Each waits for the other, so one after the other they would not end."""
+
+    def metric(name: str, own: str, other: str) -> list[str]:
+        wait = f"until [ -e {tmp_path}/{other} ]; do sleep 0.02; done"
+        return ["--metric", f"{name}=cmd:touch {tmp_path}/{own}; {wait}; echo 1"]
+
+    words = [*metric("one", "a", "b"), *metric("two", "b", "a")]
+    assert ab(*BACK, *FIXED, *words, "--pairs", "7", "--cmd-timeout", "5").code == 0
 
 
 def test_at_switch_runs_at_the_beginning_of_each_block(

@@ -3,30 +3,27 @@
 
 import json
 import os
-import random
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from mmpolicy.ab.keeper import WILL, Keeper
-from mmpolicy.ab.lab import StoppedError
+from mmpolicy.ab.keeper import Keeper
+from mmpolicy.ab.policy_arms import StoppedError
 from mmpolicy.ab.samples import load
-from mmpolicy.errors import Error
+from mmpolicy.ab.watchdog import Message, Watchdog
+from mmpolicy.control.experiment import RECOVERY
 from mmpolicy.host.knobs import Values, read_knobs
 
-from .ab_world import SWITCHBACK, World
+from .ab_world import PGFAULT, SWITCHBACK, World
 from .fakes import CONTROL, SETTABLE, THP, VM, FakeTree, Run
 
 LOCK = "/run/mmpolicy/ab.lock"
 SIZE = f"{THP}/hugepages-64kB/enabled"
 FREE = f"{VM}/min_free_kbytes"
 LONG = [*SWITCHBACK, "--lease", "5m"]
+LONGER = ["--pairs", "7"]
 LARGE = ["--treatment", "hugepages-64kB/enabled=always"]
 
 
@@ -71,7 +68,7 @@ def test_arms_take_turns_without_the_module(
     result = ab(*LONG, *LARGE)
     assert result.code == 0, result.err
     assert read_knobs(tree) == before
-    assert not tree.exists(WILL)
+    assert not tree.exists(RECOVERY)
     recording = load(out)
     (metric,) = recording.metrics()
     for phase, expected in ("aa", (1000, 1000)), ("ab", (1000, 900)):
@@ -153,11 +150,66 @@ def test_a_write_just_before_ours_stays(tree: FakeTree, monkeypatch: pytest.Monk
     """After the look at all knobs, and before the one that is written."""
     keeper = Keeper(tree, {SIZE: "never"})
     set_it = partial(tree.put, SIZE, "always inherit [madvise] never")
-    monkeypatch.setattr(keeper, "_write_will", set_it)
+    monkeypatch.setattr(keeper, "_write_recovery_file", set_it)
     with pytest.raises(StoppedError, match="hugepages-64kB/enabled=madvise"):
         keeper.go({SIZE: "always"})
     assert "left as somebody else has set it" in keeper.back()
     assert read_knobs(tree)[SIZE] == "madvise"
+
+
+@pytest.mark.parametrize(
+    "guard", ["vmstat.nr_mapped < 7", "vmstat.nr_mapped < 1e+0", "vmstat.pgfault/s < 5"]
+)
+def test_a_guard_that_is_broken_already_refuses_the_run(
+    ab: Run, out: Path, tree: FakeTree, clock: Plain, guard: str
+) -> None:
+    """Nothing of the treatment is written, also where it takes a second to know."""
+    tuned: list[str] = []
+    tree.tune = lambda path, _value: tuned.append(path)  # type: ignore
+    result = ab(*LONG, *LARGE, "--guard", guard)
+    assert (result.code, tuned, out.exists()) == (1, [], False)
+    assert f"guard '{guard}': it is " in result.err
+    assert "before the run; nothing was changed" in result.err
+    assert ab(*LONG, *LARGE, "--guard", guard, "--dry-run").code == 1
+
+
+def test_a_guard_that_breaks_between_the_first_writes(
+    ab: Run, tree: FakeTree, clock: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The treatment is not even tried."""
+    tried: list[Values] = []
+    ask = Watchdog.ask
+
+    def broken(self: Watchdog, request: Message) -> Message:
+        if "learn" in request:
+            tried.append(request["learn"])
+            tree.put("/proc/vmstat", "pgfault 0\nnr_mapped 9")
+        return ask(self, request)
+
+    monkeypatch.setattr(Watchdog, "ask", broken)
+    result = ab(*LONG, *LARGE, "--guard", "vmstat.nr_mapped < 8")
+    assert (result.code, tried) == (1, [{SIZE: "never"}])
+    assert "it is 9" in result.err
+    assert "next: give the command again" in result.err  # there is nothing to report
+    monkeypatch.undo()
+    tree.put("/proc/vmstat", "pgfault 0\nnr_mapped 7")
+    assert ab(*LONG, *LARGE, "--guard", "vmstat.nr_mapped < 8").code == 0
+
+
+def test_knobs_take_turns_without_being_told(ab: Run, out: Path, clock: Plain) -> None:
+    words = [word for word in LONG if word not in ("--design", "switchback")]
+    assert ab(*words, *LARGE).code == 0
+    assert load(out).header["design"] == "switchback"
+
+
+def test_what_is_done_by_reading_is_no_knob(tree: FakeTree) -> None:
+    tree.put(f"{VM}/stat_refresh", "")
+    tree.real(f"{VM}/stat_refresh").chmod(0o600)
+    read: list[str] = []
+    plain = tree.read_bytes
+    tree.read_bytes = lambda path: read.append(path) or plain(path)  # type: ignore
+    assert read_knobs(tree)
+    assert f"{VM}/stat_refresh" not in read
 
 
 def test_a_guard(ab: Run, tree: FakeTree, clock: Plain) -> None:
@@ -182,10 +234,24 @@ def test_a_value_that_the_kernel_refuses_ends_it_before_the_first_block(
     ab: Run, out: Path, tree: FakeTree, clock: Plain
 ) -> None:
     before = read_knobs(tree)
-    result = ab(*LONG, "--treatment", "hugepages-64kB/enabled=always,min_free_kbytes=lots")
+    tree.refusals[FREE] = 22
+    result = ab(*LONG, "--treatment", "hugepages-64kB/enabled=always,min_free_kbytes=1")
     assert (result.code, read_knobs(tree)) == (5, before)
-    assert f"cannot write 'lots' to {tree.real(FREE)}: EINVAL" in result.err
+    assert f"cannot write '1' to {tree.real(FREE)}: EINVAL" in result.err
     assert not load(out).blocks
+
+
+def test_metrics_of_cgroups_are_read_where_these_are_mounted(
+    ab: Run, out: Path, tree: FakeTree, clock: Plain
+) -> None:
+    """As on a hybrid host, whose hierarchies of cgroup v1 are beside."""
+    tree.put("/proc/self/mounts", "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0")
+    tree.put("/sys/fs/cgroup/unified/app.slice/memory.current", "4096")
+    tree.put("/sys/fs/cgroup/app.slice/memory.current", "1")
+    metric = "cgroup:/app.slice/memory.current"
+    assert ab(*SWITCHBACK, *LARGE, *LONGER, "--metric", f"{metric} lower").code == 0
+    windows = load(out).windows.values()
+    assert {sample.host[metric] for window in windows for sample in window} == {4096}
 
 
 @pytest.mark.parametrize(
@@ -197,6 +263,21 @@ def test_a_value_that_the_kernel_refuses_ends_it_before_the_first_block(
         (["--treatment", "vm/../kernel/panic=1"], 3, "no knob"),
         (["--treatment", "anon_order=adaptive"], 3, "mmpolicy load"),
         ([*LARGE, "--design", "split"], 2, "or --design switchback"),
+        (["--treatment", "min_free_kbytes=lots"], 2, "'lots' is no value for vm/min_free_kbytes"),
+        (["--treatment", "min_free_kbytes="], 2, "'' is no value for vm/min_free_kbytes"),
+        (
+            [*LARGE, "--metric", "x=cmd:/no/such/tool -x", "--pairs", "7"],
+            2,
+            "no command '/no/such/tool'",
+        ),
+        ([*LARGE, *PGFAULT, "--pairs", "7"], 2, "2 metrics have the name 'vmstat.pgfault/s'"),
+        (
+            [*LARGE, "--metric", "cgroup:/ap.slice/memory.current", "--pairs", "7"],
+            2,
+            "did you mean /app.slice?",
+        ),
+        ([*LARGE, "--guard", "vmstat.nr_mapped < 1.2.3"], 2, "not of the form METRIC < NUMBER"),
+        ([*LARGE, "--guard", "vmstat.nr_mapped < nan"], 2, "not of the form METRIC < NUMBER"),
         ([*LARGE, "--cgroup", "/"], 2, "--cgroup is for arms with policies"),
         (["--treatment", "web"], 3, "not loaded"),
     ],
@@ -205,6 +286,7 @@ def test_wrong_usage_changes_nothing(
     ab: Run, out: Path, tree: FakeTree, clock: Plain, words: list[str], code: int, text: str
 ) -> None:
     before = read_knobs(tree)
+    tree.make_cgroup("/app.slice")
     result = ab(*SWITCHBACK, *words)
     assert text in result.err
     assert (result.code, read_knobs(tree), out.exists()) == (code, before, False)
@@ -221,12 +303,12 @@ def test_dry_run(run: Run, tree: FakeTree, clock: Plain) -> None:
     words = ["ab", "run", *SWITCHBACK, "--control", "defrag=defer", *LARGE, "--dry-run"]
     before = read_knobs(tree)
     assert run(*words).out.splitlines()[:3] == [
-        f"{THP}/defrag <- defer",
-        f"{THP}/defrag <- madvise",
-        f"{SIZE} <- always",
+        f"{THP}/defrag <- defer  (madvise -> defer)",
+        f"{THP}/defrag <- madvise  (defer -> madvise)",
+        f"{SIZE} <- always  (never -> always)",
     ]
     writes = run(*words, "--json").json["writes"]
-    assert {"path": SIZE, "value": "always"} in writes
+    assert {"path": SIZE, "value": "always", "now": "never", "wanted": "always"} in writes
     assert read_knobs(tree) == before
 
 
@@ -270,129 +352,6 @@ class TestWithTheModule:
         assert tree.read(f"{CONTROL}/state") == "stock"
 
 
-# With real processes, which are killed.
-
-
-@pytest.fixture
-def begin(tree: FakeTree, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Return a function that begins a long run on the files of the host."""
-    tree.make_unloaded()
-    tree.put("/proc/vmstat", "pgfault 0")
-
-    def begin(*words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "mmpolicy", "--root", str(tree.root), "ab", "run"]
-        command += ["--design", "switchback", "--metric", "vmstat.pgfault/s", "--block", "0.2"]
-        command += ["--washout", "0.1", "--interval", "0.1", "--aa", "0", "--pairs", "500"]
-        command += ["--treatment", "hugepages-64kB/enabled=always,vm/min_free_kbytes=7", *words]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes)  # type: ignore[call-overload, no-any-return]
-
-    return begin
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait for something to be so."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def watchdog_of(pid: int) -> int:
-    """Return the process that has the knobs."""
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
-
-
-def is_free(tree: FakeTree) -> bool:
-    """Tell if nobody holds the lock."""
-    try:
-        with tree.locked(LOCK, "test"):
-            return True
-    except Error:
-        return False
-
-
-Begin = Callable[..., subprocess.Popen[str]]
-
-
-def test_sigkill_at_any_moment(begin: Begin, tree: FakeTree, run: Run) -> None:
-    """All values are as before within the lease, and the journal tells of it."""
-    rng, before = random.Random(1), read_knobs(tree)
-    for number in range(6):
-        process = begin("--lease", "30s", "--out", f"{number}.jsonl")
-        wait_until(lambda: tree.exists(WILL))
-        if number % 2:
-            wait_until(lambda: read_knobs(tree) != before)
-        time.sleep(rng.uniform(0, 0.5))
-        process.kill()
-        process.communicate()
-        wait_until(lambda: is_free(tree), 10)
-        assert read_knobs(tree) == before
-        assert not tree.exists(WILL)
-    assert run("log").out.count("it was killed; the knobs are as before") == 6
-
-
-def test_a_command_that_hangs_loses_its_lease(begin: Begin, tree: FakeTree) -> None:
-    before = read_knobs(tree)
-    process = begin("--lease", "1s")
-    wait_until(lambda: read_knobs(tree) != before)
-    process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: not tree.exists(WILL), 10)
-    assert read_knobs(tree) == before
-    process.send_signal(signal.SIGCONT)
-    assert "lost: the watchdog has ended" in process.communicate(timeout=60)[1]
-    assert process.returncode == 1
-    assert read_knobs(tree) == before
-
-
-def test_a_second_run_is_refused_and_names_the_first(begin: Begin, tree: FakeTree) -> None:
-    """Also while only the watchdog of the first is left."""
-    first = begin("--lease", "5m")
-    wait_until(lambda: tree.exists(WILL))
-    second = begin("--out", "second.jsonl")
-    assert f"is held by ab run, pid {first.pid}, which" in second.communicate(timeout=60)[1]
-    watchdog = watchdog_of(first.pid)
-    os.kill(watchdog, signal.SIGSTOP)
-    first.kill()
-    first.communicate()
-    third = begin("--out", "third.jsonl")
-    assert f"is held by ab run, pid {first.pid}, which" in third.communicate(timeout=60)[1]
-    os.kill(watchdog, signal.SIGCONT)
-    wait_until(lambda: is_free(tree), 10)
-
-
-def test_a_watchdog_that_is_killed(begin: Begin, tree: FakeTree) -> None:
-    """The command puts all back, and ends."""
-    before = read_knobs(tree)
-    process = begin("--lease", "4s")
-    wait_until(lambda: read_knobs(tree) != before)
-    os.kill(watchdog_of(process.pid), signal.SIGKILL)
-    assert "lost: the watchdog has ended" in process.communicate(timeout=60)[1]
-    assert read_knobs(tree) == before
-
-
-def test_both_are_killed(begin: Begin, tree: FakeTree, run: Run) -> None:
-    """What was before is kept in a file, for the next run or `ab restore`."""
-    before = read_knobs(tree)
-    for words in (["ab", "restore"], ["ab", "run", "--out", str(tree.real("/x")), "--treatment",
-                                      "min_free_kbytes=lots", *SWITCHBACK]):  # fmt: skip
-        process = begin("--lease", "5m", "--out", f"{len(words)}.jsonl")
-        wait_until(lambda: read_knobs(tree) != before)
-        for pid in (watchdog_of(process.pid), process.pid):
-            os.kill(pid, signal.SIGKILL)
-        process.communicate()
-        wait_until(lambda: is_free(tree))
-        assert read_knobs(tree) != before
-        tree.make_host()  # texts as the kernel shows them
-        tree.put(SIZE, "[always] inherit madvise never")
-        assert f"{SIZE} <- never" in run("ab", "restore", "--dry-run").out
-        result = run(*words)
-        assert "put back what a killed experiment had set" in result.out + result.err
-        assert read_knobs(tree) == before
-        assert not tree.exists(WILL)
-    assert run("ab", "restore").out == "nothing was left\n"
-
-
 @pytest.mark.parametrize(
     "will",
     [
@@ -411,7 +370,7 @@ def test_what_is_left_is_not_trusted(tree: FakeTree, run: Run, will: str) -> Non
     victims = ("/run/victim", f"{VM}/../victim", f"{VM}x/victim")
     for path in victims:
         tree.put(path, "0")
-    tree.put(WILL, will)
+    tree.put(RECOVERY, will)
     result = run("ab", "restore")
     assert result.code == 1 or "may lead elsewhere" in result.out
     assert {tree.read(path) for path in victims} == {"0"}

@@ -41,7 +41,7 @@ class Lines:
 
     def sample(self, arms: dict[str, Any]) -> None:
         """Add one sample."""
-        host = {"vmstat.pgfault": self.faults, "psi.memory.full.avg10": 0.0}
+        host = {"vmstat.pgfault": self.faults, "vmstat.nr_mapped": 0.0}
         self.add("sample", t=self.t, block=self.number, host=host, arms=arms)
 
     def block(self, phase: str, pair: int, arm: str, rates: dict[str, float], units: int) -> None:
@@ -143,7 +143,7 @@ def test_both_arms_the_same(report: Run) -> None:
 
 
 def test_p_is_corrected_for_the_number_of_metrics(report: Run) -> None:
-    metrics = ["vmstat.pgfault/s", "psi.memory.full.avg10", "vmstat.pgfault"]
+    metrics = ["vmstat.pgfault/s", "vmstat.nr_mapped", "vmstat.pgfault"]
     data = report(usual(-0.1, metrics=metrics), "--json").json
     first, second, third = (each["effect"] for each in data["metrics"])
     assert first["p_corrected"] == pytest.approx(3 * first["p"])
@@ -188,6 +188,17 @@ def test_a_difference_of_equal_arms(report: Run) -> None:
     assert "equal arms differed in the A/A phase: vmstat.pgfault/s" in result.out
 
 
+def test_an_effect_within_the_floor_is_noted(report: Run) -> None:
+    """The A/A phase was noisier than the rest, so equal arms may lie as far apart."""
+    lines = Lines().pairs("aa", 8, noise=0.3).pairs("ab", 12, -0.1).end()
+    result = report(lines)
+    assert "fell by" in result.out
+    assert re.search(
+        r"note: vmstat\.pgfault/s: the effect is within the A/A floor of ±\d+\.?\d* %", result.out
+    )
+    assert "within the A/A floor" not in report(usual(-0.1)).out
+
+
 def test_a_treatment_that_is_worse(report: Run) -> None:
     result = report(usual(0.5))
     assert result.code == 8
@@ -201,16 +212,24 @@ def test_a_treatment_that_is_worse(report: Run) -> None:
     assert report(usual(-0.5, metrics=["vmstat.pgfault/s higher"])).code == 8
 
 
-@pytest.mark.parametrize(("arm", "code"), [("treatment", 8), ("control", 7), ("", 7)])
-def test_a_guard_that_broke_in_the_treatment_stopped_it_for_harm(
-    report: Run, arm: str, code: int
+@pytest.mark.parametrize(
+    ("arm", "pairs", "code", "said"),
+    [
+        ("treatment", 0, 8, "stopped for harm: guard 'x"),
+        ("treatment", 7, 7, "inconclusive: stopped in the treatment: guard 'x < 5': it is 7; what"),
+        ("control", 7, 7, "inconclusive: the run did not go to its planned"),
+        ("", 7, 7, "inconclusive: the run did not go to its planned"),
+    ],
+)
+def test_a_guard_that_broke_at_once_in_the_treatment_stopped_it_for_harm(
+    report: Run, arm: str, pairs: int, code: int, said: str
 ) -> None:
-    lines = Lines().pairs("aa", 8).pairs("ab", 7, -0.5)
-    lines.end("guard", "guard 'x < 5': it is 7", arm=arm, block=30)
+    """After 16 blocks without it, that is; later, it may have been by chance."""
+    lines = Lines().pairs("aa", 8).pairs("ab", pairs, -0.5)
+    lines.end("guard", "guard 'x < 5': it is 7", arm=arm, block=30, after_s=1.5)
     result = report(lines)
     assert result.code == code
-    said = {8: "stopped for harm: guard 'x", 7: "inconclusive: the run did not go to its planned"}
-    assert f"verdict: {said[code]}" in result.out
+    assert f"verdict: {said}" in result.out
 
 
 def test_margin(report: Run) -> None:
@@ -241,14 +260,14 @@ def test_margin(report: Run) -> None:
 
 def test_margin_where_nothing_is(report: Run) -> None:
     """There are no percents of zero."""
-    lines = usual(0.0, metrics=["psi.memory.full.avg10 lower", "vmstat.pgfault/s lower"])
+    lines = usual(0.0, metrics=["vmstat.nr_mapped lower", "vmstat.pgfault/s lower"])
     result = report(lines, "--margin", "5")
     assert result.code == 7
-    assert "not shown to be no worse than 5 %: psi.memory.full.avg10" in result.out
+    assert "not shown to be no worse than 5 %: vmstat.nr_mapped" in result.out
 
 
 def test_found_alone_but_not_after_correction(report: Run) -> None:
-    metrics = ["vmstat.pgfault/s", *(f"n{n}=psi.memory.full.avg10" for n in range(9))]
+    metrics = ["vmstat.pgfault/s", *(f"n{n}=vmstat.nr_mapped" for n in range(9))]
     for seed in range(40):
         lines = Lines(metrics=metrics, seed=seed)
         lines.rng.seed(seed)
@@ -279,18 +298,19 @@ def test_what_is_no_number_is_no_result(report: Run, bad: str) -> None:
     place = max(n for n, line in enumerate(lines) if '"sample"' in line)
     lines[place] = re.sub(r'("vmstat.pgfault": )[\d.]+', rf"\g<1>{bad}", lines[place])
     result = report(lines, "--json")
-    assert result.code == 7
+    assert result.code == 0
     data = json.loads(result.out, parse_constant=pytest.fail)
-    assert "has a value in 11 of 12 pairs" in data["verdict"]
-    assert data["metrics"][0]["found"] is True  # in the others
+    assert "has a value in 11 of 12 pairs" in " ".join(data["notes"])
+    effect = data["metrics"][0]["effect"]
+    assert (effect["pairs"], effect["p"]) == (11, pytest.approx(26 / 2**12))  # with one against it
 
 
 def test_extremes_are_no_traceback(report: Run, tmp_path: Path) -> None:
     for big, small in [(1e149, 1e-300), (1e308, 1e300), (5e-324, 5e-324), (0.0, 1e149)]:
-        lines = usual(0.0, metrics=["n=psi.memory.full.avg10 lower"])
+        lines = usual(0.0, metrics=["n=vmstat.nr_mapped lower"])
         for number, record in enumerate(lines.records):
             if record["kind"] == "sample":
-                record["host"]["psi.memory.full.avg10"] = big if number % 3 else small
+                record["host"]["vmstat.nr_mapped"] = big if number % 3 else small
         result = report(lines, "--json", "--html", str(tmp_path / "page"), "--margin", "5")
         json.loads(result.out, parse_constant=pytest.fail)
 
@@ -421,7 +441,7 @@ class Page(HTMLParser):
 
 def test_html(report: Run, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    metrics = ["a.b=vmstat.pgfault/s", "psi.memory.full.avg10"]
+    metrics = ["a.b=vmstat.pgfault/s", "vmstat.nr_mapped"]
     guards = ["psi.memory.full.avg10 < 5"]
     report(usual(-0.1, metrics=metrics, guards=guards), "--html", str(page))
     text = page.read_text()
@@ -440,7 +460,7 @@ def test_html(report: Run, tmp_path: Path) -> None:
 
 def test_html_of_names_with_dollars(report: Run, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    report(usual(-0.1, metrics=["vmstat.pgfault/s", "psi.memory.full.avg10"]))
+    report(usual(-0.1, metrics=["vmstat.pgfault/s", "vmstat.nr_mapped"]))
     lines = usual(-0.1, metrics=['cmd:echo "$(a)_{b" $x <b> lower'])
     for record in lines.records:
         if record["kind"] == "sample":
@@ -465,4 +485,4 @@ def test_without_the_extra(report: Run, monkeypatch: pytest.MonkeyPatch) -> None
     result = report(usual(0.0))
     assert result.code == 3
     assert "a report needs scipy, matplotlib and jinja2" in result.err
-    assert "next: pip install 'mmpolicy[ab]'" in result.err
+    assert "venv VENV && VENV/bin/pip install './userspace[ab]'" in result.err

@@ -12,7 +12,6 @@ from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.sources import Arm, CgroupFile, Command, Psi, Sample, Units, Vmstat
 from mmpolicy.ab.stats import (
     analyse,
-    bca,
     detectable,
     growth_p,
     holm,
@@ -49,7 +48,6 @@ def test_interval_of_many_is_that_of_students_t() -> None:
     d = np.random.default_rng(3).normal(0, 1, 80)
     half = 1.99 * d.std(ddof=1) / 80**0.5
     assert interval(d, 1) == pytest.approx((d.mean() - half, d.mean() + half), abs=0.03)
-    assert bca(d, 1) == pytest.approx((d.mean() - half, d.mean() + half), abs=0.03)
 
 
 def test_tosses_agree_with_all_outcomes() -> None:
@@ -103,8 +101,8 @@ def test_too_few_pairs_exclude_nothing() -> None:
 
 def test_equal_pairs() -> None:
     effect = analyse([(1.0, 2.0)] * 8, 1)
-    found = (effect.low, effect.high, effect.estimate, *bca(np.full(8, np.log(2)), 1))
-    assert found == pytest.approx([np.log(2)] * 5)
+    found = (effect.low, effect.high, effect.estimate)
+    assert found == pytest.approx([np.log(2)] * 3)
     assert analyse([(5.0, 5.0)] * 8, 1).p == 1
 
 

@@ -12,11 +12,11 @@ POINT = f"{DEFAULT}/anon_order"
 
 
 def test_set_writes_knobs_before_the_policy(run: Run, tree: FakeTree) -> None:
-    result = run("set", "anon_order", "fixed", "max_order=6", "pressure_percent=20")
+    result = run("set", "anon_order", "fixed", "max_order=6", "min_available_percent=20")
     assert result.code == 0
     assert tree.writes == [
         (f"{POINT}/fixed/max_order", "6"),
-        (f"{POINT}/pressure_percent", "20"),
+        (f"{POINT}/min_available_percent", "20"),
         (f"{POINT}/policy", "fixed"),
     ]
     rows = [line.split() for line in result.out.splitlines()]
@@ -31,8 +31,8 @@ def test_set_without_policy_takes_knobs_of_the_active_one(run: Run, tree: FakeTr
 
 
 def test_set_takes_common_knobs_whatever_is_active(run: Run, tree: FakeTree) -> None:
-    assert run("set", "anon_order", "pressure_percent=5").code == 0
-    assert tree.writes == [(f"{POINT}/pressure_percent", "5")]
+    assert run("set", "anon_order", "min_available_percent=7").code == 0
+    assert tree.writes == [(f"{POINT}/min_available_percent", "7")]
 
 
 def test_the_policys_own_knob_goes_before_a_common_one(run: Run, tree: FakeTree) -> None:
@@ -42,18 +42,21 @@ def test_the_policys_own_knob_goes_before_a_common_one(run: Run, tree: FakeTree)
 
 
 def test_set_json_reports_what_the_kernel_took(run: Run, tree: FakeTree) -> None:
-    path = f"{POINT}/pressure_percent"
+    path = f"{POINT}/min_available_percent"
     tree.rounding[path] = "16"
-    data = run("set", "anon_order", "pressure_percent=17", "--json").json
-    change = {"path": path, "before": "10", "asked": "17", "now": "16"}
+    data = run("set", "anon_order", "min_available_percent=17", "--json").json
+    change = {"path": path, "before": "5", "asked": "17", "now": "16"}
     assert data == {"version": 1, "command": "set", "dry_run": False, "changes": [change]}
-    assert "(asked for 17)" in run("set", "anon_order", "pressure_percent=17").out
+    assert "(asked for 17)" in run("set", "anon_order", "min_available_percent=17").out
 
 
 @pytest.mark.parametrize("value", ["10", "-1", "big"])
 def test_a_refused_knob_tells_its_range(run: Run, tree: FakeTree, value: str) -> None:
     result = run("set", "anon_order", "fixed", f"max_order={value}")
-    assert (result.code, "; it takes 0..9 (pieces), and has 4 at first" in result.err) == (5, True)
+    assert (
+        result.code,
+        "; it takes 0..9 (order: 2^n pages), and has 4 at first" in result.err,
+    ) == (5, True)
     assert result.err.endswith("next: give a number from 0 to 9\n")
     manifest = f"version = 1\n[profiles.default.anon_order.fixed]\nmax_order = '{value}'\n"
     tree.put("/run/wrong.toml", manifest)
@@ -68,12 +71,13 @@ def test_dry_run_writes_nothing(run: Run, tree: FakeTree) -> None:
     result = run("set", "anon_order", "fixed", "max_order=6", "--dry-run")
     assert result.code == 0
     assert result.out.splitlines() == [
-        f"{POINT}/fixed/max_order <- 6",
-        f"{POINT}/policy <- fixed",
+        f"{POINT}/fixed/max_order <- 6  (4 -> 6)",
+        f"{POINT}/policy <- fixed  (stock -> fixed)",
     ]
     data = run("set", "anon_order", "never", "--dry-run", "--json").json
     assert data["dry_run"] is True
-    assert data["writes"] == [{"path": f"{POINT}/policy", "value": "never"}]
+    policy = {"path": f"{POINT}/policy", "value": "never", "now": "stock", "wanted": "never"}
+    assert data["writes"] == [policy]
     assert tree.writes == []
 
 
@@ -90,21 +94,21 @@ def test_the_kernel_alone_judges_values(run: Run, tree: FakeTree, value: str, er
 
 def test_refusal_puts_earlier_writes_back(run: Run, tree: FakeTree) -> None:
     tree.refusals[f"{POINT}/policy"] = EINVAL
-    result = run("set", "anon_order", "adaptive", "max_order=3", "min_faults=7")
+    result = run("set", "anon_order", "adaptive", "max_order=3", "min_folios=7")
     assert result.code == 5
     assert "the writes before it were put back" in result.err
     assert tree.writes[2:] == [
-        (f"{POINT}/adaptive/max_order", "9"),
-        (f"{POINT}/adaptive/min_faults", "2"),
+        (f"{POINT}/adaptive/max_order", "4"),
+        (f"{POINT}/adaptive/min_folios", "32"),
     ]
-    assert tree.read(f"{POINT}/adaptive/max_order") == "9"
+    assert tree.read(f"{POINT}/adaptive/max_order") == "4"
     assert "[stock]" in tree.read(f"{POINT}/policy")
 
 
 def test_refusal_of_a_later_knob(run: Run, tree: FakeTree) -> None:
-    result = run("set", "anon_order", "adaptive", "max_order=3", "min_faults=0")
+    result = run("set", "anon_order", "adaptive", "max_order=3", "min_folios=0")
     assert (result.code, "ERANGE" in result.err) == (5, True)
-    assert tree.read(f"{POINT}/adaptive/max_order") == "9"
+    assert tree.read(f"{POINT}/adaptive/max_order") == "4"
     assert "[stock]" in tree.read(f"{POINT}/policy")
 
 
@@ -132,17 +136,17 @@ def test_a_refusal_takes_back_our_writes_and_no_others(
 
     def store(path: str, value: str) -> None:
         if path == f"{POINT}/policy":  # somebody else is at work at the same time
-            plain(f"{POINT}/pressure_percent", "77")
-            plain(f"{POINT}/adaptive/min_faults", "8")
+            plain(f"{POINT}/min_available_percent", "77")
+            plain(f"{POINT}/adaptive/min_folios", "8")
         plain(path, value)
 
     monkeypatch.setattr(tree, "store", store)
     tree.refusals[f"{POINT}/policy"] = EINVAL
-    result = run("set", "anon_order", "adaptive", "max_order=3", "min_faults=7")
+    result = run("set", "anon_order", "adaptive", "max_order=3", "min_folios=7")
     assert (result.code, "the writes before it were put back" in result.err) == (5, True)
-    assert tree.read(f"{POINT}/pressure_percent") == "77"
-    assert tree.read(f"{POINT}/adaptive/min_faults") == "8"  # ours was overwritten by theirs
-    assert tree.read(f"{POINT}/adaptive/max_order") == "9"
+    assert tree.read(f"{POINT}/min_available_percent") == "77"
+    assert tree.read(f"{POINT}/adaptive/min_folios") == "8"  # ours was overwritten by theirs
+    assert tree.read(f"{POINT}/adaptive/max_order") == "4"
 
 
 def test_what_others_change_meanwhile_is_not_recorded_as_ours(
@@ -154,13 +158,13 @@ def test_what_others_change_meanwhile_is_not_recorded_as_ours(
         plain(path, value)
         if path == f"{POINT}/policy":
             plain(f"{CONTROL}/profiles/create", "theirs")
-            plain(f"{POINT}/pressure_percent", "77")
+            plain(f"{POINT}/min_available_percent", "77")
 
     monkeypatch.setattr(tree, "store", store)
     assert "77" not in run("set", "anon_order", "fixed", "max_order=6").out
     monkeypatch.setattr(tree, "store", plain)
     assert run("revert").code == 0
-    assert tree.read(f"{POINT}/pressure_percent") == "77"
+    assert tree.read(f"{POINT}/min_available_percent") == "77"
     assert tree.exists(f"{CONTROL}/profiles/theirs")
     assert tree.read(f"{POINT}/fixed/max_order") == "4"
 
@@ -221,16 +225,16 @@ def test_unknown_names(run: Run, tree: FakeTree) -> None:
     assert "no policy of anon_order 'adaptiv'; there is: adaptive, fixed" in policy.err
     assert "next: did you mean adaptive?" in policy.err
     knob = run("set", "anon_order", "fixed", "max_ordr=3")
-    assert "there is: max_order, pressure_percent" in knob.err
+    assert "there is: max_copy_order, max_order, memory_on_read" in knob.err
     assert "next: did you mean max_order?" in knob.err
     assert (policy.code, knob.code, tree.writes) == (2, 2, [])
 
 
 def test_knob_of_another_policy(run: Run, tree: FakeTree) -> None:
-    result = run("set", "anon_order", "min_faults=3")
+    result = run("set", "anon_order", "min_folios=3")
     assert (result.code, tree.writes) == (2, [])
     assert "no knob of anon_order/stock, but of adaptive" in result.err
-    assert "next: mmpolicy set anon_order adaptive min_faults=VALUE" in result.err
+    assert "next: mmpolicy set anon_order adaptive min_folios=VALUE" in result.err
 
 
 @pytest.mark.parametrize(
@@ -252,7 +256,31 @@ def test_reset(run: Run, tree: FakeTree) -> None:
     assert data["profiles"]["default"]["anon_order"]["active"] == "stock"
 
 
+@pytest.mark.parametrize("value", ["10", "-1", "big", ""])
+def test_a_dry_run_knows_the_bounds(run: Run, tree: FakeTree, value: str) -> None:
+    words = ["set", "anon_order", "fixed", f"max_order={value}"]
+    result = run(*words, "--dry-run")
+    assert (result.code, result.out, tree.writes) == (5, "", [])
+    assert f"the kernel would refuse '{value}' for" in result.err
+    assert "it takes 0..9 (order: 2^n pages), and has 4 at first" in result.err
+    assert run(*words).code == 5  # as the kernel does
+    tree.put("/run/wrong.toml", "version = 1\n[profiles.default.anon_order.fixed]\n"
+             f"max_order = '{value}'\n")  # fmt: skip
+    file = str(tree.real("/run/wrong.toml"))
+    assert run("apply", file, "--dry-run").err.startswith(f"mmpolicy: {file}:3: ")
+
+
+def test_a_dry_run_says_what_is_now_at_each_step(run: Run, tree: FakeTree) -> None:
+    run("set", "anon_order", "fixed", "max_order=6")
+    tree.put("/run/web.toml", "version = 1\n[profiles.web.anon_order]\npolicy = 'never'\n")
+    lines = run("apply", str(tree.real("/run/web.toml")), "--dry-run").out.splitlines()
+    assert f"{CONTROL}/profiles/create <- web  (- -> exists)" in lines
+    assert f"{CONTROL}/profiles/web/anon_order/policy <- never  (stock -> never)" in lines
+    assert f"{POINT}/policy <- stock  (fixed -> stock)" in lines
+    assert run("reset", "--dry-run").out == f"{CONTROL}/reset <- 1  (active -> stock)\n"
+
+
 def test_reset_dry_run(run: Run, tree: FakeTree) -> None:
-    assert run("reset", "--dry-run").out == f"{CONTROL}/reset <- 1\n"
+    assert run("reset", "--dry-run").out == f"{CONTROL}/reset <- 1  (stock -> stock)\n"
     assert run("reset", "--dry-run", "--json").json["writes"][0]["value"] == "1"
     assert tree.writes == []

@@ -6,7 +6,11 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+from click import Context
+
+from mmpolicy.cli import main
 
 from .fakes import Run
 
@@ -62,7 +66,43 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 def test_the_site_has_every_page() -> None:
     named = set(re.findall(r": (\S+\.md)$", (TREE / "mkdocs.yml").read_text(), re.MULTILINE))
-    assert named == {str(path.relative_to(TREE / "docs")) for path in DOCS[1:]}
+    others = {"index.md", "kernel-hooks.md", "contributing.md", "changelog.md"}
+    assert named == {str(path.relative_to(TREE / "docs")) for path in DOCS[1:]} | others
+
+
+def test_no_page_and_no_hint_takes_a_name_of_an_index() -> None:
+    """Anybody may take that name there, and root would run it."""
+    hints = [*PAGES, *(TREE / "userspace").rglob("*.py"), *(TREE / "debian").rglob("*.*")]
+    named = re.compile(r"(pip|pipx|uv)3? install ([^\n]*\s)?['\"]?mmpolicy")
+    assert [path for path in hints if path.is_file() and named.search(path.read_text())] == []
+
+
+TABLE = re.findall(
+    r"^\| (`[^|]*(?:\\\|[^|]*)*) \|", (TREE / "docs/cli.md").read_text(), re.MULTILINE
+)
+
+
+def options_of(words: list[str]) -> set[str]:
+    """Return the options of a verb, which the words begin with."""
+    command: click.Command = main
+    for word in words:
+        found = isinstance(command, click.Group) and command.get_command(Context(command), word)
+        if not found:
+            break
+        command = found
+    return {name for parameter in command.params for name in parameter.opts}
+
+
+def test_the_table_has_every_verb_and_options_that_there_are() -> None:
+    verbs = set()
+    for cell in TABLE:
+        first, *rest = re.findall(r"`([^`]*)`", cell)
+        words = first.split()
+        if words[0] in main.list_commands(Context(main)):
+            verbs.add(words[0])
+            named = re.findall(r"(?<![\w-])--?[a-z][a-z-]*", " ".join([first, *rest]))
+            assert set(named) <= options_of(words), cell
+    assert verbs == set(main.list_commands(Context(main)))
 
 
 def test_commands_are_found() -> None:
@@ -74,7 +114,8 @@ def test_commands_are_found() -> None:
 @pytest.mark.parametrize("command", sorted(FOUND))
 def test_commands_are_understood(run: Run, command: str) -> None:
     """With --help at the end a command is parsed, and not run."""
-    result = run(*shlex.split(command)[1:], "--help")
+    words = [*shlex.split(command), "--"][1:]
+    result = run(*words[: words.index("--")], "--help")  # behind "--" is what others understand
     assert (result.code, result.err) == (0, "")
 
 

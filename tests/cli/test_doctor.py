@@ -9,8 +9,9 @@ import pytest
 
 from mmpolicy.control.ready import CHECKS
 from mmpolicy.host.doctor import FTRACE, LOCKDOWN, SECURE_BOOT, SERIES, SIG_ENFORCE
+from mmpolicy.host.hooked import LIVEPATCHES, TRACED
 
-from .fakes import CONTROL, DEFAULT, MODULE_DIR, RELEASE, FakeLib, FakeTree, Run
+from .fakes import CONTROL, DEFAULT, MODULE_DIR, POINTS, RELEASE, FakeLib, FakeTree, Run
 
 Break = Callable[[FakeTree, FakeLib], object]
 NAMES = [check.__name__.removeprefix("check_") for check in CHECKS]
@@ -58,6 +59,41 @@ def no_symbol(tree: FakeTree, lib: FakeLib) -> None:
     tree.put("/proc/kallsyms", "0000000000000000 T mm_policy_register_not")
 
 
+def untried(tree: FakeTree, lib: FakeLib) -> None:
+    tree.put(f"{CONTROL}/kernel_tested", "no")
+    tree.put(f"{CONTROL}/kernel_fingerprint", "0123456789abcdef")
+
+
+def livepatched(tree: FakeTree, lib: FakeLib) -> None:
+    tree.put(f"{CONTROL}/hooked_functions", "compact compact_zone")
+    tree.put(f"{LIVEPATCHES}/fix/vmlinux/compact_zone,1/patched", "1")
+    tree.put(f"{LIVEPATCHES}/fix/vmlinux/another,1/patched", "1")
+
+
+def program(tree: FakeTree, lib: FakeLib) -> None:
+    tree.put(f"{CONTROL}/hooked_functions", "compact compact_zone\nthp_gfp vma_thp_gfp_mask")
+    lines = "{} (1) R   D   M \ttramp: ftrace_regs_caller+0x0/0x65\n\tdirect-->{}+0x0/0xa4\n"
+    ours = lines.format("vma_thp_gfp_mask", "mmp_entry_thp_gfp")
+    tree.put(TRACED, f"another (1) R\n{ours}{lines.format('compact_zone', 'bpf_trampoline_1')}")
+
+
+def test_others_are_named(run: Run, tree: FakeTree, lib: FakeLib) -> None:
+    program(tree, lib)
+    assert " bpf_trampoline_1 on compact_zone\n" in run("doctor").out
+    livepatched(tree, lib)
+    assert " livepatch fix, bpf_trampoline_1 on compact_zone\n" in run("doctor").out
+
+
+def test_a_kernel_that_was_tried(run: Run, tree: FakeTree, lib: FakeLib) -> None:
+    tree.put(f"{CONTROL}/kernel_tested", "6.12.1-some")
+    assert "tried on this build: 6.12.1-some\n" in run("doctor").out
+    untried(tree, lib)
+    tree.put(f"{CONTROL}/points/anon_order", "unavailable: not tried on this build")
+    assert "not tried on this build: 0123456789abcdef\n" in run("doctor").out
+    tree.put(f"{CONTROL}/points/anon_order", "available")
+    assert "0123456789abcdef; untested=1 allows it\n" in run("doctor").out
+
+
 def test_all_well(run: Run) -> None:
     code, found = statuses(run)
     assert (code, list(found)) == (0, NAMES)
@@ -96,6 +132,9 @@ def test_json(run: Run, tree: FakeTree) -> None:
         ("signature", lambda t, _: t.put(LOCKDOWN, "none [integrity]"), "warn", 0, "mokutil"),
         ("loaded", lambda t, _: t.make_unloaded(), "fail", 3, "mmpolicy load"),
         ("loaded", lambda t, _: t.remove(CONTROL), "fail", 3, "dmesg"),
+        ("tested", untried, "warn", 0, "untested=1"),
+        ("others", livepatched, "warn", 0, "list --hooks"),
+        ("others", program, "warn", 0, "list --hooks"),
         ("build", lambda t, _: t.put(f"{MODULE_DIR}/srcversion", "F00"), "warn", 0, "unload"),
         ("build", lambda t, _: t.remove(f"{MODULE_DIR}/srcversion"), "warn", 0, "unload"),
         ("abi", lambda t, _: t.put(f"{CONTROL}/abi", "2"), "fail", 3, "came with the module"),
@@ -131,15 +170,16 @@ def used(tree: FakeTree, lib: FakeLib) -> None:
 
 
 LOAD = "mmpolicy load"
+WITHOUT = "see above; mmpolicy host, map and ab run work without the module"
 
 
 @pytest.mark.parametrize(
     ("loaded", "situation", "code", "steps"),
     [
-        (False, no_symbol, 3, ["boot Debian's 6.12 or 7.3, or a kernel with the patches", LOAD]),
+        (False, no_symbol, 3, ["boot Debian's 6.12 or 7.3, or a kernel with the patches", WITHOUT]),
         (False, only_ftrace, 3, [LOAD]),
-        (False, no_file, 3, ["build and install the module for this kernel", LOAD]),
-        (False, of_another_kernel, 3, ["dkms autoinstall, or build it", LOAD]),
+        (False, no_file, 3, ["build and install the module for this kernel", WITHOUT]),
+        (False, of_another_kernel, 3, ["dkms autoinstall, or build it", WITHOUT]),
         (False, unsigned, 3, ["mokutil --import the key that dkms signs with", LOAD]),
         (True, denied, 4, ["run it as root"]),
         (True, used, 0, []),
@@ -169,6 +209,28 @@ def test_next_steps(
     found = [step for step in dict.fromkeys(lines) if step]
     assert (result.code, len(found)) == (code, len(steps)), found
     assert all(step.startswith(begin) for step, begin in zip(found, steps, strict=True)), found
+    assert "mmpolicy doctor" not in result.out  # this is doctor
+
+
+@pytest.mark.parametrize(
+    ("situation", "code"), [(lambda _t, _l: None, 0), (no_symbol, 3), (no_file, 3), (stub, 3)]
+)
+def test_whether_the_module_can_be_loaded(
+    run: Run, tree: FakeTree, lib: FakeLib, situation: Break, code: int
+) -> None:
+    """The condition of mmpolicy.service, which is skipped on a kernel that cannot have it."""
+    tree.make_unloaded()
+    situation(tree, lib)
+    unit = (Path(__file__).parents[2] / "debian/units/mmpolicy.service").read_text()
+    words = unit.partition("ExecCondition=/usr/bin/mmpolicy ")[2].splitlines()[0].split()
+    result = run(*words)
+    assert (result.code, result.out, result.err) == (code, "", "")
+
+
+@pytest.mark.parametrize("name", ["build", "abi"])
+def test_what_cannot_be_asked_is_not_ok(run: Run, tree: FakeTree, name: str) -> None:
+    tree.make_unloaded()
+    assert statuses(run)[1][name] == "-"
 
 
 def test_missing_file_blocks_only_before_load(run: Run, tree: FakeTree, lib: FakeLib) -> None:
@@ -200,10 +262,11 @@ def test_hooks_from_the_configuration(run: Run, tree: FakeTree) -> None:
 
 def test_ftrace_instead_of_hooks(run: Run, tree: FakeTree, lib: FakeLib) -> None:
     no_symbol(tree, lib)
-    names = ["DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "KALLSYMS_ALL", "KRETPROBES", "DEBUG_INFO_BTF"]
+    names = ["DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "KALLSYMS_ALL", "KPROBES", "DEBUG_INFO_BTF"]
     tree.put(f"/boot/config-{RELEASE}", "\n".join(f"CONFIG_{name}=y" for name in names))
-    tree.put(f"{CONTROL}/points/anon_order", "available")
-    tree.put(f"{CONTROL}/points/bulk", "unavailable: no such function")
+    for point in POINTS:
+        if point != "anon_order":
+            tree.put(f"{CONTROL}/points/{point}", "unavailable: no such function")
     code, found = statuses(run)
     assert (code, found["hooks"]) == (0, "ok")
     assert "ftrace instead: anon_order\n" in run("doctor").out

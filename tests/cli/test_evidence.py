@@ -7,7 +7,10 @@ import pytest
 
 from .fakes import THP, VM, Clock, FakeTree, Run
 
-STAT = "anon 8388608\nfile 4096\nanon_thp 2097152\nfile_thp 0\npgfault 12"
+STAT = (
+    "anon 8388608\nfile 4096\nanon_thp 2097152\nfile_thp 0\npgfault 12\n"
+    "shmem 4194304\nshmem_thp 2097152"
+)
 PSI = (
     "some avg10=1.50 avg60=0.00 avg300=0.00 total=7\nfull avg10=0.25 avg60=0.00 avg300=0.00 total=3"
 )
@@ -45,9 +48,19 @@ def test_tables(run: Run) -> None:
     for line in ["defrag", "madvise"], ["khugepaged/pages_collapsed", "33"], ["pgfault", "100"]:
         assert line in found
     assert ["memory", "some", "1.50", "0.00", "0.00", "7"] in found
-    assert ["/a", "16384", "8192", "2048", "4", "0", "1.5", "0.25"] in found
+    assert ["/a", "16384", "8192", "2048", "4096", "2048", "4", "0", "33.3", "1.5", "0.25"] in found
     assert not any("thp_fault_alloc" in line or "nr_mapped" in line for line in found)
     assert not any(line[:1] == ["/a/b"] for line in found)
+
+
+def test_cgroups_without_a_memory_controller_are_told(run: Run, tree: FakeTree) -> None:
+    """As on a hybrid host, where the controller is in a hierarchy of cgroup v1."""
+    note = "note: cgroup v2 has no memory controller here"
+    assert note not in run("host").out
+    for path in ("/a", "/a/b", "/a/b/c"):
+        for name in ("current", "stat", "pressure"):
+            tree.remove(f"/sys/fs/cgroup{path}/memory.{name}")
+    assert note in run("host").out.splitlines()
 
 
 def test_below_a_cgroup(run: Run) -> None:
@@ -63,6 +76,34 @@ def test_all(run: Run) -> None:
     assert ["vm/min_free_kbytes", "4000"] in rows(run("host", "--all").out)
 
 
+ROLLUP = "Rss: {} kB\nAnonHugePages: {} kB\nShmemPmdMapped: {} kB\nFilePmdMapped: 0 kB"
+
+
+def make_vm(tree: FakeTree, pid: int, name: str, pages: int, anon: int, shmem: int) -> None:
+    """Make a process that may run a virtual machine."""
+    tree.put(f"/proc/{pid}/statm", f"{pages} {pages} 0 0 0 0 0")
+    tree.put(f"/proc/{pid}/comm", name)
+    tree.put(f"/proc/{pid}/smaps_rollup", ROLLUP.format(pages * 4, anon, shmem))
+    tree.real(f"/proc/{pid}/fd").mkdir()
+
+
+def test_virtual_machines(run: Run, tree: FakeTree) -> None:
+    """Those that QEMU runs, and whoever has KVM open; with the part in huge pages."""
+    assert "MACHINE" not in run("host").out and "machines" not in run("host", "--json").json
+    make_vm(tree, 20, "qemu-system-x86", 65536, 131072, 65536)
+    make_vm(tree, 21, "fc_vcpu", 65536, 0, 0)
+    make_vm(tree, 22, "firecracker", 65536, 0, 196608)
+    make_vm(tree, 23, "qemu-img", 100, 0, 0)
+    tree.real("/proc/22/fd/7").symlink_to("anon_inode:kvm-vm")
+    tree.real("/proc/21/fd/7").symlink_to("anon_inode:kvm-vcpu:0")
+    tree.put("/proc/24/statm", "")
+    found = run("host", "--vms", "--json").json["machines"]
+    assert sorted(each["pid"] for each in found) == [20, 22]
+    assert {each["pid"]: each["huge_percent"] for each in found} == {20: 75.0, 22: 75.0}
+    row = ["20", "qemu-system-x86", "262144", "196608", "75.0"]
+    assert row in rows(run("host", "--vms").out)
+
+
 def test_watch(run: Run, tree: FakeTree, clock: Clock) -> None:
     clock.steps = [lambda: tree.put("/proc/vmstat", "pgfault 150")]
     first, second = map(json.loads, run("host", "--watch", "--json").out.splitlines())
@@ -76,6 +117,8 @@ def test_a_host_that_has_little(run: Run, tree: FakeTree) -> None:
     for path in (THP, VM, "/proc/pressure"):
         tree.remove(path)
     tree.put("/proc/self/mounts", "")
-    assert rows(run("host").out) == [["EVENT", "VALUE"], ["pgfault", "100"]]
+    note, _, *shown = run("host").out.splitlines()
+    assert note.startswith("note: ") and note.endswith("has no cgroup v2 hierarchy")
+    assert rows("\n".join(shown)) == [["EVENT", "VALUE"], ["pgfault", "100"]]
     tree.remove("/proc/vmstat")
     assert run("host").code == 3

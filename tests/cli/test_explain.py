@@ -148,7 +148,7 @@ def test_recommend_is_applied_and_adds_one_profile(
 ) -> None:
     run("profile", "create", "other")
     run("set", "anon_order", "never", "--profile", "other")
-    run("set", "anon_order", "shadow=adaptive", "pressure_percent=33")
+    run("set", "anon_order", "shadow=adaptive", "min_available_percent=33")
     before = read_named(traced)
     traced.trace = "\n".join(line("shadow", START, 4, "run") for _ in range(200))
     result = run("recommend", str(PID), "--seconds", "2")
@@ -168,7 +168,7 @@ def test_recommend_is_applied_and_adds_one_profile(
     profile = "profiles/redis--server"
     assert new.pop(f"{profile}/anon_order/policy") == "adaptive"
     assert new.pop(f"{profile}/anon_order/adaptive/max_order") == "2"
-    assert new.pop(f"{profile}/anon_order/pressure_percent") == "33"
+    assert new.pop(f"{profile}/anon_order/min_available_percent") == "33"
     assert new.pop(f"cgroups/{traced.inode('/sys/fs/cgroup', 'web.slice')}") == "redis--server"
     assert all(key.startswith(profile) for key in new)
     assert all(after[key] == value for key, value in before.items())

@@ -56,7 +56,7 @@ def test_what_is_no_setting_is_told_too(run: Run, tree: FakeTree, log: list[str]
 def test_log_lists_changes(run: Run, tree: FakeTree) -> None:
     assert run("log").out == "no change is known\n"
     run("set", "anon_order", "fixed", "max_order=6")
-    run("set", "anon_order", "pressure_percent=20")
+    run("set", "anon_order", "min_available_percent=20")
     lines = run("log").out.splitlines()
     assert lines[0].split() == ["NUMBER", "TIME", "WHO", "COMMAND", "CHANGE"]
     assert lines[1].split()[0] == "1"
@@ -65,8 +65,8 @@ def test_log_lists_changes(run: Run, tree: FakeTree) -> None:
     assert len(lines) == 4
     (last,) = run("log", "-n", "1", "--json").json["changes"]
     assert (last["number"], last["command"], last["who"]["sudo uid"]) == (2, "set", 1000)
-    path = f"{POINT}/pressure_percent"
-    assert last["done"] == [{"path": path, "before": "10", "after": "20"}]
+    path = f"{POINT}/min_available_percent"
+    assert last["done"] == [{"path": path, "before": "5", "after": "20"}]
 
 
 def test_revert_to_a_change(run: Run, tree: FakeTree) -> None:
@@ -85,14 +85,14 @@ def test_revert_to_a_change(run: Run, tree: FakeTree) -> None:
         entries = len(tree.read(JOURNAL).splitlines())
         assert run("revert", "--to", str(number)).code == 0
         assert read_named(tree) == states[number]
-        assert len(tree.read(JOURNAL).splitlines()) == entries + 1
+        assert len(tree.read(JOURNAL).splitlines()) == entries + 2  # its begin and its end
     assert run("revert").code == 0
     assert read_named(tree) == states[1]
 
 
 def test_revert_to_a_change_does_not_touch_what_others_have_done(run: Run, tree: FakeTree) -> None:
     run("set", "anon_order", "fixed", "max_order=6")
-    run("set", "anon_order", "pressure_percent=20")
+    run("set", "anon_order", "min_available_percent=20")
     tree.write(f"{POINT}/fixed/max_order", "7")  # by hand
     writes = list(tree.writes)
     result = run("revert", "--to", "0")
@@ -108,18 +108,19 @@ def test_the_journal_does_not_grow_for_ever(
     monkeypatch.setattr("mmpolicy.control.journal.MOST_BYTES", 4000)
     monkeypatch.setattr("mmpolicy.control.journal.KEPT", 3)
     for number in range(40):
-        run("set", "anon_order", f"pressure_percent={number}")
+        run("set", "anon_order", f"min_available_percent={number}")
     lines = tree.read(JOURNAL).splitlines()
     assert len(lines) < 20
     assert [json.loads(line)["number"] for line in lines][-1] == 40
     first = json.loads(lines[0])["number"]
+    monkeypatch.setattr("mmpolicy.control.journal.MOST_BYTES", 1 << 20)  # from here on all stays
     forgotten = run("revert", "--to", str(first - 2))
     assert (forgotten.code, "no change" in forgotten.err) == (2, True)
     assert run("revert", "--to", str(first - 1)).code == 0
-    assert tree.read(f"{POINT}/pressure_percent") == str(first - 2)
+    assert tree.read(f"{POINT}/min_available_percent") == str(first - 2)
     assert run("revert").code == 0
     assert run("revert", "--to", "39").code == 0
-    assert tree.read(f"{POINT}/pressure_percent") == "38"
+    assert tree.read(f"{POINT}/min_available_percent") == "38"
 
 
 def test_a_run_of_an_experiment_is_told(run: Run, tree: FakeTree, log: list[str]) -> None:

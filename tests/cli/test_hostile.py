@@ -9,9 +9,10 @@ import pytest
 
 from mmpolicy.control.keys import CgroupBinding, ExperimentFile, Profile, Setting
 from mmpolicy.errors import Error
-from mmpolicy.host.files import Tree, save_as
+from mmpolicy.host.disk import save_as
+from mmpolicy.host.files import Tree
 
-from .fakes import CONTROL, FakeTree, Run
+from .fakes import CONTROL, POINTS, FakeTree, Run
 from .hostile import attack, run, snapshot, write_raw
 
 VICTIMS = (
@@ -30,7 +31,7 @@ def host(tree: FakeTree) -> Path:
     """Return a small host of real files, with some that nobody may write."""
     for path in VICTIMS:
         tree.put(path, "precious")
-    for path in ("bulk", "compact", "anon_order/adaptive"):
+    for path in (*(set(POINTS) - {"anon_order"}), "anon_order/adaptive"):
         tree.remove(f"{CONTROL}/profiles/default/{path}")
     for folder in allowed_by(tree.root):
         folder.mkdir(parents=True, exist_ok=True)
@@ -198,13 +199,13 @@ def test_files_that_the_command_keeps(tree: FakeTree) -> None:
         tree.real(f"/run/{name}").symlink_to(victim)
     tree.keep("/run/kept", "new")
     with pytest.raises(Error, match="ELOOP"):
-        tree.append("/run/added", "new")
+        tree.append("/run/added", lambda _text: "new")
     with pytest.raises(Error, match="ELOOP"), tree.locked("/run/lock", "me"):
         pass
     with pytest.raises(Error, match="ELOOP"):
         save_as(tree.real("/run/saved"), b"new")
     assert victim.read_text() == "precious\n"
     assert tree.read("/run/kept") == "new"
-    tree.append("/run/fresh", "line")
+    tree.append("/run/fresh", lambda _text: "line")
     for name in ("kept", "fresh"):
         assert tree.real(f"/run/{name}").lstat().st_mode & 0o777 == 0o600

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from errno import EACCES
@@ -17,7 +18,7 @@ from mmpolicy.errors import explain
 from mmpolicy.host.files import READ_REMEDIES
 from mmpolicy.verbs.look import KNOB_COLUMNS
 
-from .fakes import CONTROL, DEFAULT, POINTS, FakeTree, Run
+from .fakes import CONTROL, DEFAULT, KNOBS, POINTS, FakeTree, Run
 
 
 def walk(command: click.Command) -> list[click.Command]:
@@ -34,8 +35,8 @@ def test_list_shows_active_and_others(run: Run) -> None:
     run("set", "anon_order", "fixed")
     lines = run("list").out.splitlines()
     assert lines[0].split() == ["PROFILE", "POINT", "ACTIVE", "OTHERS"]
-    assert " ".join(lines[1].split()) == "default anon_order fixed stock never vma_size adaptive"
-    assert lines[2].split() == ["default", "bulk", "stock", "-"]
+    assert " ".join(lines[1].split()) == "default anon_order fixed stock adaptive never vma_size"
+    assert lines[2].split() == ["default", "bulk", "stock", "adaptive", "fixed"]
     assert lines[-1] == "state: active"
 
 
@@ -50,7 +51,7 @@ def test_list_json(run: Run) -> None:
 def test_list_says_what_cannot_be_had(run: Run, tree: FakeTree) -> None:
     tree.put(f"{CONTROL}/points/anon_order", "available")
     tree.put(f"{CONTROL}/points/compact", "unavailable: needs more")
-    (line,) = [line for line in run("list").out.splitlines() if "compact" in line]
+    (line,) = [line for line in run("list").out.splitlines() if line.split()[1:2] == ["compact"]]
     assert line.endswith("(none: needs more)")
     points = run("list", "--json").json["profiles"]["default"]
     assert points["compact"]["unavailable"] == "needs more"
@@ -61,9 +62,20 @@ def test_list_says_which_policies_cannot_be_had(run: Run, tree: FakeTree) -> Non
     for name, text in {"fixed": "available", "never": "unavailable: too late"}.items():
         tree.put(f"{CONTROL}/policies/anon_order/{name}", text)
     (line,) = [line for line in run("list").out.splitlines() if "anon_order" in line]
-    assert line.endswith("  fixed vma_size adaptive (not never: too late)")
+    assert line.endswith("  adaptive fixed vma_size (not never: too late)")
     point = run("list", "--json").json["profiles"]["default"]["anon_order"]
     assert point["unavailable_policies"] == {"never": "too late"}
+
+
+def test_list_hooks(run: Run, tree: FakeTree) -> None:
+    assert run("list", "--hooks").out == "none: the kernel asks by itself\n"
+    tree.put(f"{CONTROL}/hooked_functions", "anon_order first\ncompact second")
+    lines = [line.split() for line in run("list", "--hooks").out.splitlines()]
+    assert lines == [["POINT", "FUNCTION"], ["anon_order", "first"], ["compact", "second"]]
+    found = run("list", "--hooks", "--json").json["hooked_functions"]
+    assert found[1] == {"point": "compact", "function": "second"}
+    tree.make_unloaded()
+    assert run("list", "--hooks").code == 3
 
 
 def test_list_finds_profiles_and_points_by_itself(run: Run, tree: FakeTree) -> None:
@@ -78,19 +90,19 @@ def test_show_lists_every_knob_and_marks_the_active_policy(run: Run) -> None:
     run("set", "anon_order", "adaptive")
     rows = [line.split() for line in run("show", "anon_order").out.splitlines()]
     found = [row[:4] for row in rows]
-    assert ["anon_order", "(any)", "pressure_percent", "10"] in found
-    assert ["anon_order", "[adaptive]", "min_faults", "2"] in found
+    assert ["anon_order", "(any)", "min_available_percent", "5"] in found
+    assert ["anon_order", "[adaptive]", "min_folios", "32"] in found
     assert ["anon_order", "fixed", "max_order", "4"] in found
     assert ["anon_order", "never", "-", "-"] in found
     assert all(row[0] in ("POINT", "anon_order") for row in rows)
 
 
 def test_an_ordinary_user_may_look_but_not_into_debugfs(run: Run, tree: FakeTree) -> None:
-    def names(path: str) -> list[str]:
+    def inodes(path: str) -> dict[str, int]:
         raise explain(EACCES, f"list {path}", READ_REMEDIES)
 
     assert run("list").code == 0
-    tree.names = names  # type: ignore[method-assign]
+    tree.inodes = inodes  # type: ignore[method-assign]
     result = run("stats")
     assert (result.code, "next: run it as root" in result.err) == (4, True)
 
@@ -103,29 +115,43 @@ def test_show_json(run: Run, tree: FakeTree) -> None:
     assert set(data["points"]) == set(POINTS)
     assert (point["active"], point["knobs"]) == (
         "stock",
-        {"pressure_percent": 10, "shadow": "none"},
+        {
+            "max_copy_order": 4,
+            "memory_on_read": 0,
+            "min_available_percent": 5,
+            "override_madvise": 0,
+            "shadow": "none",
+        },
     )
-    assert point["policies"]["adaptive"] == {"max_order": 9, "min_faults": 2}
+    assert point["policies"]["adaptive"]["min_folios"] == 32
     assert point["policies"]["fixed"] == {"max_order": "automatic"}
     assert point["policies"]["never"] == {}
 
 
 def test_show_tells_what_the_module_says_of_knobs(run: Run, tree: FakeTree) -> None:
     run("set", "anon_order", "fixed", "max_order=7")
-    rows = [line.split(maxsplit=7) for line in run("show", "anon_order").out.splitlines()]
+    rows = [re.split(r" {2,}", line) for line in run("show", "anon_order").out.splitlines()]
     assert tuple(rows[0]) == KNOB_COLUMNS
     meaning = "so many pieces of anon_order/fixed/max_order"
-    assert ["anon_order", "[fixed]", "max_order", "7", "0..9", "4", "pieces", meaning] in rows
+    assert [
+        "anon_order",
+        "[fixed]",
+        "max_order",
+        "7",
+        "0..9",
+        "4",
+        "order: 2^n pages",
+        meaning,
+    ] in rows
     told = run("show", "--json").json["points"]["anon_order"]["about"]
-    assert set(told) == {"pressure_percent", "fixed/max_order"} | {
-        f"adaptive/{knob}" for knob in ("max_order", "min_faults")
-    }
-    assert told["adaptive/min_faults"] == {
+    ours = {knob for knob in KNOBS if knob.startswith("anon_order/")}
+    assert set(told) == {knob.removeprefix("anon_order/") for knob in ours}
+    assert told["adaptive/min_folios"] == {
         "min": 1,
-        "max": 1000,
-        "default": 2,
-        "unit": "pieces",
-        "meaning": "so many pieces of anon_order/adaptive/min_faults",
+        "max": 1024,
+        "default": 32,
+        "unit": "folios",
+        "meaning": "so many pieces of anon_order/adaptive/min_folios",
     }
     tree.remove(f"{CONTROL}/knobs")  # an older module
     rows = [line.split() for line in run("show", "anon_order").out.splitlines()]
@@ -224,9 +250,7 @@ def test_stats_of_what_is_named(run: Run, tree: FakeTree) -> None:
     assert json.loads(watched)["memory"] == found
 
 
-@pytest.mark.parametrize(
-    "verb", [["list"], ["show"], ["set", "anon_order", "never"], ["reset"], ["stats"]]
-)
+@pytest.mark.parametrize("verb", [["list"], ["show"], ["set", "anon_order", "never"], ["stats"]])
 def test_without_the_module_every_verb_says_how_to_go_on(
     run: Run, tree: FakeTree, verb: list[str]
 ) -> None:
@@ -267,11 +291,11 @@ def test_version(run: Run) -> None:
 def test_python_m_with_root_on_real_files(tree: FakeTree) -> None:
     source = Path(__file__).parents[2] / "userspace" / "src"
     command = [sys.executable, "-m", "mmpolicy", "--root", str(tree.root)]
-    command += ["set", "anon_order", "pressure_percent=7"]
+    command += ["set", "anon_order", "min_available_percent=7"]
     env = os.environ | {"PYTHONPATH": str(source)}
     result = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
-    assert tree.read(f"{DEFAULT}/anon_order/pressure_percent") == "7"
+    assert tree.read(f"{DEFAULT}/anon_order/min_available_percent") == "7"
 
 
 @pytest.mark.parametrize(("tty", "no_color", "coloured"), [(1, "", 1), (1, "1", 0), (0, "", 0)])

@@ -20,11 +20,11 @@ lease_ms = 60000  # a minute
 
 [profiles.default.anon_order]
 policy = "adaptive"
-pressure_percent = 20
+min_available_percent = 20
 
 [profiles.default.anon_order.adaptive]
 max_order = 6
-min_faults = 3
+min_folios = 3
 
 [profiles.default.anon_order.fixed]
 max_order = 2
@@ -34,7 +34,7 @@ policy = "stock"
 
 [profiles.web]
 anon_order.policy = "fixed"
-anon_order.pressure_percent = 30
+anon_order.min_available_percent = 30
 anon_order.fixed.max_order = 3
 anon_order.adaptive.max_order = 4
 
@@ -42,7 +42,7 @@ anon_order.adaptive.max_order = 4
 policy = "never"
 
 [profiles.cache.anon_order.adaptive]
-min_faults = 5
+min_folios = 5
 
 [bindings]
 "/app.slice/web.service" = "web"
@@ -60,16 +60,16 @@ enabled = 1
 BAD = {
     2: "lease_ms = 99",
     5: 'policy = "adaptve"',
-    6: "pressure_percent = 101",
+    6: "min_available_percent = 101",
     9: "max_order = -1",
-    10: 'min_faults = "many"',
+    10: 'min_folios = "many"',
     13: "max_order = [1, 2]",
-    16: 'policy = "fixed"',
+    16: 'policy = "never"',
     19: 'anon_ordr.policy = "fixed"',
-    20: "anon_order.pressure_percent = 1.5",
+    20: "anon_order.min_available_percent = 1.5",
     21: "anon_order.fixed.max_ordr = 3",
     25: 'policy = ""',
-    28: "min_faults = 0",
+    28: "min_folios = 0",
     31: '"/app.slice/no-such.service" = "web"',
     32: '"cache.service" = "no-such"',
     35: 'control = "default"',
@@ -146,11 +146,13 @@ def test_dry_run_prints_the_writes(run: Run, tree: FakeTree, forty: Path) -> Non
     result = run("apply", "--dry-run", str(forty))
     assert (result.code, tree.writes) == (0, [])
     lines = result.out.splitlines()
-    assert lines[0] == f"{CONTROL}/lease_ms <- 60000"
-    assert lines[-1] == f"{CONTROL}/experiment/enabled <- 1"
-    assert f"{CONTROL}/profiles/create <- web" in lines
+    assert lines[0] == f"{CONTROL}/lease_ms <- 60000  (0 -> 60000)"
+    assert lines[-1] == f"{CONTROL}/experiment/enabled <- 1  (0 -> 1)"
+    assert f"{CONTROL}/profiles/create <- web  (- -> exists)" in lines
     writes = run("apply", "--dry-run", "--json", str(forty)).json["writes"]
-    assert [f"{write['path']} <- {write['value']}" for write in writes] == lines
+    assert [f"{write['path']} <- {write['value']}" for write in writes] == [
+        line.partition("  (")[0] for line in lines
+    ]
 
 
 @pytest.mark.parametrize("name", ["host.toml", "examples/workloads.toml"])
@@ -165,7 +167,7 @@ def test_what_the_file_does_not_name_goes(run: Run, tree: FakeTree, forty: Path)
     run("apply", str(put(forty, "version = 1\n")))
     state = read_named(tree)
     assert state["profiles/default/anon_order/policy"] == "stock"
-    assert state["profiles/default/anon_order/pressure_percent"] == "20"  # knobs stay
+    assert state["profiles/default/anon_order/min_available_percent"] == "20"  # knobs stay
     assert (state["experiment/enabled"], state["experiment/control"]) == ("0", "none")
     assert state["lease_ms"] == "0"
     assert not [key for key in state if key.startswith(("cgroups/", "profiles/web"))]
@@ -182,7 +184,20 @@ def test_save_and_apply_are_a_round_trip(
     run("reset")
     assert read_named(tree) != state
     assert run("apply", str(saved)).code == 0
-    assert read_named(tree) == state
+    assert read_named(tree) == state | {"lease_ms": "0"}  # which nobody would renew
+
+
+def test_what_is_saved_under_a_lease_has_none(run: Run, tree: FakeTree, tmp_path: Path) -> None:
+    """The steps of README: ten minutes after the next boot, the policy is still on."""
+    run("lease", "600")
+    run("set", "anon_order", "adaptive")
+    saved = tmp_path / "host.toml"
+    result = run("save", str(saved))
+    assert (result.code, "the lease of 600 s is left out" in result.err) == (0, True)
+    tree.make_unloaded()  # a boot
+    tree.make_loaded()
+    assert run("apply", str(saved)).code == 0
+    assert (tree.read(f"{CONTROL}/lease_ms"), "[adaptive]" in tree.read(POLICY)) == ("0", True)
 
 
 def test_bindings_of_processes_are_left_alone(run: Run, tree: FakeTree, tmp_path: Path) -> None:
@@ -214,6 +229,7 @@ def test_diff_and_verify_find_drift(run: Run, tree: FakeTree, forty: Path) -> No
     found = run("diff", "--json", str(forty)).json["differences"]
     assert {"path": POLICY, "now": "never", "wanted": "adaptive"} in found
     assert run("diff", str(forty)).code == 0
+    assert run("diff", "--exit-code", str(forty)).code == 6
 
 
 def test_revert_restores_and_reverts_itself(run: Run, tree: FakeTree, forty: Path) -> None:
@@ -240,10 +256,10 @@ def test_revert_brings_back_what_reset_took(run: Run, tree: FakeTree, forty: Pat
 
 def test_revert_keeps_what_others_set_elsewhere(run: Run, tree: FakeTree) -> None:
     run("set", "anon_order", "fixed")
-    tree.write(f"{CONTROL}/profiles/default/anon_order/pressure_percent", "33")
+    tree.write(f"{CONTROL}/profiles/default/anon_order/min_available_percent", "33")
     assert run("revert").code == 0
     assert "[stock]" in tree.read(POLICY)
-    assert tree.read(f"{CONTROL}/profiles/default/anon_order/pressure_percent") == "33"
+    assert tree.read(f"{CONTROL}/profiles/default/anon_order/min_available_percent") == "33"
 
 
 def test_revert_overwrites_nothing_without_force(run: Run, tree: FakeTree) -> None:
@@ -260,7 +276,7 @@ def test_revert_overwrites_nothing_without_force(run: Run, tree: FakeTree) -> No
 
 def test_revert_after_a_boot_or_with_a_damaged_file(run: Run, tree: FakeTree) -> None:
     run("set", "anon_order", "fixed")
-    line = tree.read(JOURNAL)
+    line = tree.read(JOURNAL).splitlines()[-1]
     tree.put("/proc/sys/kernel/random/boot_id", "another")
     assert "change 1, 'set' of 20" in run("revert").err
     assert "was before the boot" in run("revert").err
@@ -275,12 +291,12 @@ def test_revert_after_a_boot_or_with_a_damaged_file(run: Run, tree: FakeTree) ->
 
 def test_a_line_that_a_crash_has_cut_off_is_passed_over(run: Run, tree: FakeTree) -> None:
     run("set", "anon_order", "fixed")
-    line = tree.read(JOURNAL)
+    line = tree.read(JOURNAL).splitlines()[-1]
     tree.real(JOURNAL).write_text(f"{line}\n{line[:-9]}")
-    run("set", "anon_order", "pressure_percent=20")
-    assert len(tree.read(JOURNAL).splitlines()) == 3
+    run("set", "anon_order", "min_available_percent=20")
+    assert len(tree.read(JOURNAL).splitlines()) == 4
     assert run("revert").code == 0
-    assert tree.read(f"{CONTROL}/profiles/default/anon_order/pressure_percent") == "10"
+    assert tree.read(f"{CONTROL}/profiles/default/anon_order/min_available_percent") == "5"
 
 
 def test_a_change_is_good_even_if_the_way_back_cannot_be_kept(run: Run, tree: FakeTree) -> None:

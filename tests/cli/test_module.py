@@ -50,9 +50,11 @@ def test_load_dry_run_shows_modprobe_options_too(
     run: Run, unloaded: FakeTree, lib: FakeLib
 ) -> None:
     lib.options = b"compact=stock"
-    assert run("load", "bulk=stock", "--dry-run").out == f"{KO} <- load compact=stock bulk=stock\n"
+    planned = f"{KO} <- load compact=stock bulk=stock  (not loaded -> loaded)\n"
+    assert run("load", "bulk=stock", "--dry-run").out == planned
     data = run("load", "--dry-run", "--json").json
-    assert data["writes"] == [{"path": KO, "value": "load compact=stock"}]
+    step = {"path": KO, "value": "load compact=stock", "now": "not loaded", "wanted": "loaded"}
+    assert data["writes"] == [step]
     assert lib.inserted == []
 
 
@@ -132,7 +134,7 @@ def test_unload_with_active_policies(run: Run, tree: FakeTree) -> None:
 
 
 def test_unload_dry_run(run: Run, tree: FakeTree) -> None:
-    assert run("unload", "--dry-run").out == f"{MODULE_DIR} <- unload\n"
+    assert run("unload", "--dry-run").out == f"{MODULE_DIR} <- unload  (loaded -> not loaded)\n"
     assert tree.exists(MODULE_DIR)
 
 

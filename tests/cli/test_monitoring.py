@@ -98,6 +98,6 @@ def test_dashboard_is_one_of_grafana() -> None:
 def test_alerts_ask_for_what_is_exported(run: Run, tree: FakeTree) -> None:
     known = exported(run, tree)
     expressions = re.findall(r"expr: (.*)", (EXAMPLES / "alerts.yml").read_text())
-    assert len(expressions) == 3
+    assert len(expressions) == 5
     for expression in expressions:
         check(expression, known)

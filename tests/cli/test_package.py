@@ -94,7 +94,7 @@ def test_pages_say_what_a_page_has_to(files: dict[str, str]) -> None:
         for section in ("EXIT STATUS", "FILES", "ENVIRONMENT", "SEE ALSO"):
             assert text.count(f"\n.SH {section}\n") == 1
         status = text.partition(".SH EXIT STATUS")[2].partition(".SH")[0]
-        assert re.findall(r"\\fB(\d)\\fP", status) == [str(int(code)) for code in Exit]
+        assert re.findall(r"\\fB(\d+)\\fP", status) == [str(int(code)) for code in Exit]
 
 
 def test_examples_keep_their_lines(files: dict[str, str], run: Run) -> None:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """`profile`, `bind`, `unbind` and `lease`."""
 
+import os
+
 import pytest
 
-from .fakes import CONTROL, FakeTree, Run
+from .fakes import CONTROL, MOST_PROFILES, FakeTree, Run
 
 WEB = f"{CONTROL}/profiles/web"
 
@@ -28,6 +30,25 @@ def test_create(run: Run, tree: FakeTree) -> None:
     bad = run("profile", "create", "Web!")
     assert (bad.code, "EINVAL" in bad.err) == (5, True)
     assert "next: take a-z, 0-9, _ and -" in bad.err
+
+
+def test_create_from_default_writes_what_was_set(run: Run, tree: FakeTree) -> None:
+    """Points of the whole host, which web does not have, are in default."""
+    run("set", "anon_order", "max_copy_order=2")
+    tree.writes.clear()
+    assert run("profile", "create", "web", "--from", "default").code == 0
+    assert tree.writes == [
+        (f"{CONTROL}/profiles/create", "web"),
+        (f"{WEB}/anon_order/max_copy_order", "2"),
+    ]
+    assert not tree.exists(f"{WEB}/bulk")
+
+
+def test_as_many_profiles_as_the_kernel_takes(run: Run, tree: FakeTree) -> None:
+    for number in range(MOST_PROFILES - 1):  # and default
+        tree.real(f"{CONTROL}/profiles/{number}").mkdir()
+    result = run("profile", "create", "web")
+    assert (result.code, "ENOSPC" in result.err) == (1, True)
 
 
 def test_create_from_a_profile_is_all_or_nothing(run: Run, tree: FakeTree) -> None:
@@ -127,12 +148,40 @@ def test_bind_refuses(run: Run, tree: FakeTree, web: str) -> None:
 def test_without_cgroup_v2(run: Run, tree: FakeTree, web: str) -> None:
     tree.put("/proc/self/mounts", "cgroup /sys/fs/cgroup/memory cgroup rw 0 0")
     result = run("bind", "--cgroup", "web", "web")
+    assert (result.code, "next: boot with systemd.unified_cgroup" in result.err) == (3, True)
+    tree.put("/proc/self/mounts", "tmpfs /run tmpfs rw 0 0")
+    result = run("bind", "--cgroup", "web", "web")
     assert (result.code, "next: mount -t cgroup2" in result.err) == (3, True)
+
+
+@pytest.mark.parametrize("words", [["status"], ["profile", "list"], ["export"], ["diff", "-"]])
+def test_names_of_cgroups_are_not_worth_an_error(
+    run: Run, tree: FakeTree, web: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """Where cgroup v2 is not mounted, what is bound goes by its number."""
+    monkeypatch.setattr("mmpolicy.control.manifest.read_given", lambda _name: "version = 1\n")
+    run("bind", "--cgroup", "web", "web")
+    tree.put("/proc/self/mounts", "cgroup /sys/fs/cgroup/memory cgroup rw 0 0")
+    result = run(*words)
+    assert (result.code, result.err) == (0, "")
+
+
+def test_a_cgroup_whose_name_is_no_text_goes_by_its_number(
+    run: Run, tree: FakeTree, web: str
+) -> None:
+    folder = os.fsencode(tree.real("/sys/fs/cgroup")) + b"/\xff"
+    os.mkdir(folder)  # noqa: PTH102 (pathlib knows no bytes)
+    number = str(os.stat(folder).st_ino)  # noqa: PTH116
+    tree.put(f"{WEB}/cgroups", number)
+    for words in (["status"], ["export"], ["profile", "show", "web"]):
+        assert run(*words).code == 0
+    assert number in run("status").out
+    assert number not in run("save").out
 
 
 def test_bind_dry_run(run: Run, tree: FakeTree, web: str) -> None:
     out = run("bind", "--cgroup", "web", "web", "--dry-run").out
-    assert out == f"{WEB}/cgroups <- {web}\n"
+    assert out == f"{WEB}/cgroups <- {web}  (- -> web)\n"
     assert tree.read(f"{WEB}/cgroups") == ""
 
 
@@ -143,8 +192,10 @@ def test_lease(run: Run, tree: FakeTree) -> None:
     assert run("lease").out == "lease: 90 s, 4.5 s left\nstate: stock\n"
     assert run("lease", "--json").json["lease_left_ms"] == 4500
     assert run("lease", "0.01").code == 5
-    assert run("lease", "0", "--dry-run").out == f"{CONTROL}/lease_ms <- 0\n"
-    assert run("lease", "10m", "--dry-run").out == f"{CONTROL}/lease_ms <- 600000\n"
+    assert run("lease", "0", "--dry-run").out == f"{CONTROL}/lease_ms <- 0  (90000 -> 0)\n"
+    assert (
+        run("lease", "10m", "--dry-run").out == f"{CONTROL}/lease_ms <- 600000  (90000 -> 600000)\n"
+    )
     assert run("lease", "soon").code == 2
     assert run("lease", "0").code == 0
     tree.remove(f"{CONTROL}/lease_ms")

@@ -24,7 +24,7 @@ from mmpolicy.verbs.progress import Screen
 from .ab_world import FIXED, SHORT, SWITCHBACK, World
 from .fakes import FakeTree, Run
 
-METRICS = ["vmstat.pgfault/s", "vmstat.nr_mapped", "psi.memory.full.avg10"]
+METRICS = ["vmstat.pgfault/s", "vmstat.nr_mapped", "psi.memory.full.total/s"]
 
 
 @pytest.fixture

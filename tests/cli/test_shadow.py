@@ -7,7 +7,7 @@ import pytest
 
 from mmpolicy.control.shadow import Shadow, shadow_of
 
-from .fakes import CONTROL, COUNTERS, DEFAULT, FakeTree, Run, read_named
+from .fakes import COMMON, CONTROL, COUNTERS, DEFAULT, FakeTree, Run, read_named
 
 FILE = f"{DEFAULT}/anon_order/shadow"
 STATS = f"{COUNTERS}/anon_order/stats"
@@ -44,7 +44,7 @@ def test_status_tells_a_shadow_alone(run: Run) -> None:
     run("set", "anon_order", "shadow=adaptive")
     out = run("status").out.splitlines()
     assert out[0] == "state: active"
-    row = "all others default anon_order stock pressure_percent=10 shadow=adaptive"
+    row = f"all others default anon_order stock {COMMON} shadow=adaptive"
     assert " ".join(out[-1].split()) == row
     data = run("status", "--json").json["profiles"]["default"]["points"]["anon_order"]
     assert (data["policy"], data["knobs"]["shadow"]) == ("stock", "adaptive")

@@ -12,15 +12,40 @@ from mmpolicy.control.keys import (
     LEASE,
     PERCENT,
     TREATMENT_ARM,
+    Binding,
+    CgroupBinding,
+    Key,
+    ProcessBinding,
+    Profile,
+    Setting,
     State,
     choice,
 )
 from mmpolicy.control.state import go_to, plan, read_state
 from mmpolicy.errors import Error
 
-from .fakes import CONTROL, KNOBS, POINTS, FakeTree, by_name
+from .fakes import CONTROL, HOST_POINTS, KNOBS, POINTS, FakeTree, by_name
 
 Step = Callable[[random.Random], tuple[str, str]]
+
+
+def test_a_profile_that_goes_while_it_is_read(
+    tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a lease expires: what is read is the state after it."""
+    expected = read_state(tree)
+    tree.make_profile("short")
+    read, gone = tree.read, list[str]()
+
+    def expiring(path: str) -> str:
+        if "/profiles/short/" in path and not gone:
+            gone.append(path)
+            tree.remove(f"{CONTROL}/profiles/short")
+        return read(path)
+
+    monkeypatch.setattr(tree, "read", expiring)
+    assert read_state(tree) == expected
+    assert gone
 
 
 @pytest.fixture
@@ -72,6 +97,30 @@ def test_there_is_a_way_from_any_state_to_any_other(busy: FakeTree, seed: int) -
         go_to(busy, state)
         assert read_state(busy) == state
         assert plan(read_state(busy), state) == []
+
+
+def test_the_way_is_safe_at_every_step(busy: FakeTree) -> None:
+    """No policy is on before its knobs are set, nothing is bound before a profile is complete."""
+    wanted = read_state(busy) | {Profile("a"): ""}
+    for knob, (_, low, high) in KNOBS.items():
+        for profile in ("default", "a"):
+            if profile == "default" or knob.partition("/")[0] not in HOST_POINTS:
+                point, *policy, name = knob.split("/")
+                key = Setting(profile, point, "".join(policy), name)
+                wanted[key] = str(high if wanted.get(key) == str(low) else low)
+                wanted[choice(profile, point)] = POINTS[point][-1]
+    wanted[CgroupBinding(busy.inode("/sys/fs/cgroup", "app.slice/0"))] = "a"
+    wanted[ProcessBinding(100, 7)] = "a"
+    settings = {key for key in wanted if isinstance(key, Setting) and not key.is_shadow}
+    knobs = {key for key in settings if not key.is_choice}
+    written: set[Key] = set()
+    for write in plan(read_state(busy), wanted):
+        for key in settings - written:
+            if isinstance(write.key, Setting) and write.key.is_choice and not key.is_choice:
+                assert (key.profile, key.point) != (write.key.profile, write.key.point)
+            assert not isinstance(write.key, Binding) or key.profile != "a"
+        written.add(write.key)
+    assert knobs < written and ProcessBinding(100, 7) in written
 
 
 def test_a_lease_begins_first_and_ends_last(tree: FakeTree) -> None:

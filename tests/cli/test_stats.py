@@ -175,6 +175,29 @@ def test_export_of_bindings(run: Run, tree: FakeTree) -> None:
     assert found["mmpolicy_bound", labels(profile="web", kind="cgroups")] == 1
 
 
+def test_export_of_huge_pages(run: Run, tree: FakeTree) -> None:
+    """By the names and the label that others use, also without the module."""
+    stat = "anon 1000\nanon_thp 500\nshmem 1000\nshmem_thp 250\nfile 9\nfile_thp 7\nodd\n"
+    for path, text in ("/vm", stat), ("/idle", "anon 0\nshmem 0"), ("/none", None):
+        tree.make_cgroup(path)
+        if text:
+            tree.put(f"/sys/fs/cgroup{path}/memory.stat", text)
+    vm, idle, none = (frozenset({("id", path)}) for path in ("/vm", "/idle", "/none"))
+    for is_loaded in True, False:
+        if not is_loaded:
+            tree.make_unloaded()
+        found = samples(run("export").out)
+        for kind, value in ("anon", 500), ("shmem", 250), ("file", 7):
+            name = f"container_memory_{kind}_thp_bytes"
+            assert (found[name, vm], found[name, idle]) == (value, 0)
+            assert (name, none) not in found
+        coverage = "mmpolicy_huge_coverage_ratio"
+        assert found[coverage, vm] == 0.375
+        assert (coverage, idle) not in found
+    tree.put("/proc/self/mounts", "")
+    assert not [name for name, _ in samples(run("export").out) if name.startswith("container")]
+
+
 def test_export_to_a_file(run: Run, tree: FakeTree, tmp_path: Path) -> None:
     file = tmp_path / "mmpolicy.prom"
     assert run("export", "-o", str(file)).code == 0
@@ -182,8 +205,15 @@ def test_export_to_a_file(run: Run, tree: FakeTree, tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o644
     tree.make_unloaded()
     assert run("export", "-o", str(file)).code == 0  # an old state would be a wrong one
-    assert list(samples(file.read_text())) == [("mmpolicy_up", labels())]
-    assert list(tmp_path.iterdir()) == [file]
+    names = {"up", "experiment_running", "knobs_left", "cut_off"}
+    assert set(samples(file.read_text())) == {(f"mmpolicy_{name}", labels()) for name in names}
+    printed = run("export")
+    assert (printed.code, samples(printed.out)) == (0, samples(file.read_text()))
+    assert printed.err.startswith("warning: no ") and "next: mmpolicy load" in printed.err
+    json_file = tmp_path / "mmpolicy.json"
+    assert run("export", "--format", "json", "-o", str(json_file)).code == 0
+    assert json.loads(json_file.read_text())["metrics"][0]["metric"] == "up"
+    assert set(tmp_path.iterdir()) == {file, json_file}
 
 
 def test_export_over_http(run: Run, tree: FakeTree, clock: Clock) -> None:
@@ -199,7 +229,7 @@ def test_export_over_http(run: Run, tree: FakeTree, clock: Clock) -> None:
     run("export", "--listen", str(port))
     up = ("mmpolicy_up", labels())
     assert [each[up] for each in found] == [1, 0]
-    assert len(found[1]) == 1
+    assert len(found[1]) == 4
     taken = run("export", "--listen", str(port))
     assert (taken.code, "cannot listen" in taken.err) == (1, True)
     assert run("export", "--listen", "nowhere").code == 2

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """`status`, which is also what `mmpolicy` alone shows."""
 
-from .fakes import CONTROL, FakeTree, Run
+from .fakes import COMMON, CONTROL, FakeTree, Run
 
 
 def test_all_stock(run: Run) -> None:
@@ -29,8 +29,8 @@ def test_what_is_not_stock_and_for_whom(run: Run, tree: FakeTree) -> None:
     rows = [" ".join(line.split()) for line in result.out.splitlines()]
     assert rows[2:] == [
         "FOR PROFILE POINT POLICY KNOBS",
-        "all others default anon_order fixed pressure_percent=10 max_order=6",
-        "/app.slice/a, /app.slice/b, /app.slice/c, 2 more web anon_order never pressure_percent=10",
+        f"all others default anon_order fixed {COMMON} max_order=6",
+        f"/app.slice/a, /app.slice/b, /app.slice/c, 2 more web anon_order never {COMMON}",
         "all stock: idle (/app.slice/e)",
     ]
     assert run("status").out == result.out
@@ -39,7 +39,8 @@ def test_what_is_not_stock_and_for_whom(run: Run, tree: FakeTree) -> None:
     web = data["profiles"]["web"]
     assert web["cgroups"] == [f"/app.slice/{name}" for name in "abcd"]
     assert web["pids"] == [41]
-    assert web["points"] == {"anon_order": {"policy": "never", "knobs": {"pressure_percent": "10"}}}
+    knobs = dict(word.split("=") for word in COMMON.split())
+    assert web["points"] == {"anon_order": {"policy": "never", "knobs": knobs}}
 
 
 def test_experiment_and_expiry(run: Run, tree: FakeTree) -> None:

@@ -47,7 +47,8 @@ def test_services_of_the_manifests_get_a_drop_in(host: FakeTree) -> None:
         "postgresql@15-main.service.d/50-mmpolicy.conf",
     }
     text = found["nginx.service.d/50-mmpolicy.conf"]
-    assert "ExecStartPre=-+/usr/bin/mmpolicy bind --cgroup %n web\n" in text
+    assert "ExecStartPre=-+/usr/lib/mmpolicy/bind-service web\n" in text
+    assert "\nAfter=mmpolicy.service\n" in text
 
 
 @pytest.mark.parametrize(
@@ -120,9 +121,43 @@ def test_bad_words_change_nothing(
 
 def test_a_dry_run_of_a_unit(run: Run, host: FakeTree, reloads: list[str]) -> None:
     lines = run("bind", "--unit", "redis-server", "web", "--dry-run").out.splitlines()
-    assert lines[0] == f"{OWN} <- web"
-    assert lines[1].startswith(f"{CONTROL}/profiles/web/cgroups <- ")
+    assert lines[0].startswith(f"{CONTROL}/profiles/web/cgroups <- ")
+    assert lines[1] == f"{OWN} <- web  (- -> web)"
     assert (host.exists(OWN), host.writes, reloads) == (False, [], [])
+
+
+def test_a_name_with_an_escape_is_written_so_that_it_can_be_read(run: Run, host: FakeTree) -> None:
+    """As systemd-escape makes them; at the next boot, all is applied, and bound."""
+    unit = r"postgresql@16\x2dmain.service"
+    host.make_cgroup(f"/system.slice/{unit}")
+    assert run("bind", "--unit", unit, "web").code == 0
+    assert run("apply", "--missing", "skip", str(host.real(FOLDER))).code == 0
+    number = host.inode("/sys/fs/cgroup", f"system.slice/{unit}")
+    assert read_named(host)[f"cgroups/{number}"] == "web"
+    assert f"{unit}.d/50-mmpolicy.conf" in drop_ins(host)
+
+
+@pytest.mark.parametrize(
+    "text", ["version = ", "version = 1\n[bindings]\nx = 'nobody'\n", "\udcff"]
+)
+def test_one_bad_file_costs_what_is_in_it_and_no_more(
+    run: Run, host: FakeTree, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host.put(f"{FOLDER}/50-bad.toml", text.encode(errors="surrogateescape"))
+    host.put(OWN, 'version = 1\n[bindings]\n"redis-server.service" = "web"\n')
+    folder = str(host.real(FOLDER))
+    generate("/run/generator", str(host.root))
+    assert host.exists("/run/generator/redis-server.service.d/50-mmpolicy.conf")
+    assert host.exists("/run/generator/nginx.service.d/50-mmpolicy.conf")
+    capsys.readouterr()
+    words = ["--missing", "skip", folder]
+    assert (run("apply", *words).code, host.writes) == (1, [])
+    result = run("apply", "--broken", "skip", *words)
+    assert (result.code, "50-bad.toml" in result.err, "left out" in result.err) == (0, True, True)
+    number = host.inode("/sys/fs/cgroup", "system.slice/redis-server.service")
+    assert read_named(host)[f"cgroups/{number}"] == "web"
+    assert read_named(host)["profiles/web/anon_order/policy"] == "never"
+    assert run("verify", *words).code == 1  # so that somebody is told
 
 
 # A folder of manifests

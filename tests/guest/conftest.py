@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Guests for the tests. Each worker has one at a time; tests with the same needs share it."""
+"""Guests for the tests, and which tests run on which kernels."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from common import new_guest
-from vm import Guest, VmError
+from vm import Guest, cache_dir
 
-from . import tools
+from .machines import Machines
+from .schedule import PIECES, UNKNOWN_LONG_S, UNKNOWN_S, Planned, pieces, recorded, write_json
+from .tools import must
+
+__all__ = ["Machines"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,6 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "config(name, ...): options of the kernel that a test needs")
     config.addinivalue_line("markers", "full: takes long; only for ./dev test --full")
+    if not hasattr(config, "workerinput"):
+        os.environ[PIECES] = str(DURATIONS.with_name(f"pieces-{os.getpid()}.json"))
+        config.pluginmanager.register(Stopwatch())
+
+
+STOCK = {"cloud", "amd64"}  # Debian's own kernels
+DURATIONS = cache_dir() / "durations-guest.json"
 
 
 def flavors_of(item: pytest.Item) -> set[str]:
@@ -47,54 +57,64 @@ def missing_options(item: pytest.Item) -> set[str]:
     return set(marker.args) - options(tree) if marker and tree else set()
 
 
+def is_wanted(item: pytest.Item, chosen: set[str]) -> bool:
+    """Whether ./dev test was asked for a test; --hooks leaves out what runs without hooks."""
+    kernels = flavors_of(item)
+    done = "hooks" in chosen and kernels <= STOCK
+    return kernels <= chosen and not done and not missing_options(item)
+
+
+def plan(item: pytest.Item, seconds: dict[str, float]) -> Planned:
+    """What the schedule has to know of a test."""
+    module = getattr(item, "module", None)
+    unknown = UNKNOWN_LONG_S if getattr(module, "LONG", False) else UNKNOWN_S
+    fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
+    own = f"{item.nodeid.partition('::')[0]}"
+    together = any(found[-1].scope == "module" and found[-1].baseid == own for found in fixtures)
+    took = seconds.get(item.nodeid, unknown)
+    return Planned(item.nodeid, own, frozenset(flavors_of(item)), together, took)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what ./dev test was not asked for, and begin with the long files.
+    """Leave out what ./dev test was not asked for, and say what one worker takes at a time."""
+    chosen = set(os.environ.get("MMPOLICY_FLAVORS", "").replace("ksrc", "patched").split())
+    if chosen:
+        unwanted = [item for item in items if not is_wanted(item, chosen)]
+        config.hook.pytest_deselected(items=unwanted)
+        items[:] = [item for item in items if item not in unwanted]
+    tests, seconds = {item.nodeid: item for item in items}, recorded(DURATIONS)
+    found = pieces(plan(item, seconds) for item in tests.values())
+    items[:] = [tests[test.name] for piece in found for test in piece]
+    if path := os.environ.get(PIECES):
+        write_json(
+            Path(path), {test.name: str(n) for n, piece in enumerate(found) for test in piece}
+        )
 
-    Workers take whole files: a long one at the end would leave the others idle.
-    """
-    items.sort(key=lambda item: not getattr(getattr(item, "module", None), "LONG", False))
-    chosen = os.environ.get("MMPOLICY_FLAVORS", "").replace("ksrc", "patched").split()
-    if not chosen:
-        return
-    unwanted = [i for i in items if not flavors_of(i) <= set(chosen) or missing_options(i)]
-    config.hook.pytest_deselected(items=unwanted)
-    items[:] = [item for item in items if item not in unwanted]
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Workers of pytest-xdist take pieces."""
+    from .workers import Scheduling
+
+    return Scheduling(config, log)
 
 
-class Machines:
-    """Boots guests, at most one at a time."""
+class Stopwatch:
+    """Keeps how long each test took, for the next schedule."""
 
     def __init__(self) -> None:
-        self.guest: Guest | None = None
-        self.needs: dict[str, Any] = {}
+        self.seconds: dict[str, float] = {}
 
-    def get(self, flavor: str = "patched", **needs: Any) -> Guest:
-        """The running guest if it has what is needed, else a new one."""
-        wanted = {"flavor": flavor, **needs}
-        if self.guest is None or wanted != self.needs:
-            self.end()
-            guest = new_guest(**wanted)
-            guest.__enter__()
-            self.guest, self.needs = guest, wanted
-            tools.back_to_boot(guest)  # a distribution's kernel has other defaults
-        return self.guest
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add up setup, call and teardown."""
+        before = self.seconds.get(report.nodeid, 0)
+        self.seconds[report.nodeid] = round(before + report.duration, 1)
 
-    def end(self) -> None:
-        """End the running guest, if any."""
-        if self.guest:
-            self.guest.close()
-        self.guest = None
-
-    def tidy(self) -> None:
-        """Leave things as after boot, and fail if the kernel logged a bug."""
-        if self.guest is None:
-            return
-        try:
-            tools.back_to_boot(self.guest)
-            self.guest.check()
-        except VmError:
-            self.end()
-            raise
+    def pytest_sessionfinish(self) -> None:
+        """Write it."""
+        write_json(DURATIONS, recorded(DURATIONS) | self.seconds)
+        Path(os.environ.pop(PIECES)).unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session")
@@ -121,7 +141,7 @@ def guest(machines: Machines) -> Guest:
 @pytest.fixture
 def loaded(guest: Guest) -> Guest:
     """The usual guest with the module loaded, all stock."""
-    tools.must(guest, "modprobe mmpolicy")
+    must(guest, "modprobe mmpolicy")
     return guest
 
 

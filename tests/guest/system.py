@@ -40,7 +40,12 @@ def dev(*words: str, tree: Path = TREE) -> list[Path]:
 def packages(folder: Path, version: str) -> list[Path]:
     """The packages of this tree, as if it had that version."""
     copy = folder / f"tree-{version}"
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "tests", "bench", "docs", "kernel-hooks")
+    left_out = {"tests", "bench", "docs", "kernel-hooks", "__pycache__"}
+
+    def ignored(place: str, names: list[str]) -> set[str]:
+        hidden = {name for name in names if name.startswith(".")}
+        return hidden | (left_out if Path(place) == TREE else {"__pycache__"})
+
     shutil.copytree(TREE, copy, ignore=ignored)
     shutil.copytree(TREE / "tests/vm", copy / "tests/vm")
     for path in (path for path in copy.rglob("*") if path.is_file()):

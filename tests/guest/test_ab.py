@@ -89,9 +89,10 @@ def seen_in_a_browser(data: dict[str, Any], page: Path) -> None:
         assert (pixels == [round(255 * part) for part in to_rgb(colour)]).all(axis=2).sum() > 50
 
 
-# What is there is found. Under icount; its clock jumps over disk reads, so limits are long.
+# What is there is found. Under icount; its clock jumps over disk reads, so limits are long,
+# and there are pairs enough that a few may be lost to such jumps.
 
-SHORT = "--design switchback --block 0.2 --washout 0.1 --interval 0.1 --aa 2 --pairs 7"
+SHORT = "--design switchback --block 0.2 --washout 0.1 --interval 0.1 --aa 2 --pairs 12"
 SHORT += " --lease 1h --cmd-timeout 1h"
 
 
@@ -212,14 +213,17 @@ def test_sigkill_ends_in_stock(loaded: Guest, times: int) -> None:
 
 
 def test_two_at_once(loaded: Guest) -> None:
-    """The second is refused and names the first; Ctrl-C and SIGTERM go back."""
+    """The second is refused and names the first; SIGHUP and SIGTERM go back.
+
+    A job in the background ignores SIGINT, and so does what it starts.
+    """
     before = must(loaded, STATE)
-    for signal in ("INT", "TERM"):
+    for signal in ("HUP", "TERM"):
         pid, job = begin(loaded, "switchback")
         wait_for(loaded, f"grep -q 1 {ROOT}/experiment/enabled")
         second = loaded.run(ab_run(loaded, ENDLESS, "arm.units").split(" ", 1)[1])
         assert second.rc == 1
-        assert f"is held by ab run, pid {pid}, which writes /run/ab-" in second.out
+        assert f"is held by ab run, pid {pid}, until about " in second.out
         must(loaded, f"kill -{signal} {pid}")
         first = job.wait()
         assert first.rc == 1
@@ -292,22 +296,3 @@ def test_split(loaded: Guest, tmp_path: Path) -> None:
     balance = report["balance"]
     assert (balance["of"], balance["p"] > 0.001) == ("units", True)
     assert min(balance["control"], balance["treatment"]) > 20
-
-
-@pytest.mark.full
-def test_equal_arms_of_a_noisy_host(loaded: Guest, tmp_path: Path) -> None:
-    """Of A/A runs with real noise, few find something: at most 2 of 8, where 5 % are allowed."""
-    touch = f"{workload('touch')} random_quarter 4 >/dev/null"
-    job = loaded.start(f"while [ ! -e /run/enough ]; do {touch}; done")
-    words = "--block 0.4 --washout 0.1 --interval 0.1 --aa 2 --pairs 8 --lease 60"
-    found = 0
-    for number in range(8):
-        design = ("split", "switchback")[number % 2]
-        metric = ("arm.anon_order.stock / arm.units", "vmstat.pgfault/s")[number % 2]
-        options = f"--design {design} {words} --seed {number}"
-        report = report_of(loaded, options, metric, folder=tmp_path, codes=(0, INCONCLUSIVE))
-        found += report["conclusive"]
-    must(loaded, "touch /run/enough")
-    job.wait()
-    must(loaded, "rm /run/enough")
-    assert found <= 2

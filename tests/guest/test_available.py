@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from common import ran, workload
 from vm import Guest
 
 from .conftest import Machines
 from .tools import POINT, counters, folios, histograms, must, ops_command, switch
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
+LARGE = "map {0} touch 0 {0} folios 0 {0}"
 SMALL = "map 1024 touch 0 1024 folios 0 1024"
 LIMIT_MB = 32
 FILES = "/usr/bin/qemu-system-x86_64 /usr/lib/x86_64-linux-gnu/*.so.*"
+LARGE_FILES = "/usr/bin/qemu-system-x86_64 /usr/lib/gcc/x86_64-linux-gnu/*/cc1"
 PLACES = 560  # one page of each 64 kB; as large folios more than the limit
 SPARSE = f"map {16 * PLACES} every 0 {16 * PLACES} 16 folios 0 {16 * PLACES}"
 CGROUP = "/sys/fs/cgroup/mmpolicy-available"
@@ -97,7 +101,112 @@ def test_files_fill_a_limit(loaded: Guest, limit: str, reader: str) -> None:
         full = f"[ $(cat {CGROUP}/memory.current) -gt {int(LIMIT_MB * 0.97 * 2**20)} ]"
         fill = f"for i in $(seq 9); do sh -c '{read} cat {FILES}' >/dev/null; {full} && break; done"
         must(loaded, fill)  # reclaim frees more than it has to, now and then
-        must(loaded, full)
+        must(loaded, f"{full} && sleep 1")  # until the worker has looked
+        before = counters(loaded)["lowered"]
         (shown,) = histograms(must(loaded, f"sh -c '{begin} {ops_command(SMALL)}'"))
+        assert counters(loaded)["lowered"] == before
     assert shown[4] > 512  # the kernel does not reclaim for them either
-    assert counters(loaded)["lowered"] == 0
+
+
+READ_IN_TURNS = """
+import os, sys
+top, children = sys.argv[1], int(sys.argv[2])
+files = [os.open(name, os.O_RDONLY) for name in sys.argv[3:]]
+for i in range(children // 2):
+    with open(f"{top}/{children // 2 + i}/cgroup.procs", "w") as procs:
+        procs.write(str(os.getpid()))
+    for file in files:
+        part = os.fstat(file).st_size // (children // 2) + 1
+        os.pread(file, part, part * i)
+"""
+
+
+@contextmanager
+def full_of_files(guest: Guest, children: int) -> Iterator[None]:
+    """Cgroups below CGROUP; each of the newer half has read another part of large files."""
+    names = f"$(seq 0 {children - 1})"
+    must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
+    must(guest, f"mkdir {CGROUP} && echo +memory >{CGROUP}/cgroup.subtree_control")
+    must(guest, f"cd {CGROUP} && mkdir {names} && echo 3 >/proc/sys/vm/drop_caches")
+    try:
+        read = f"python3 -c {shlex.quote(READ_IN_TURNS)} {CGROUP} {children} {LARGE_FILES}"
+        must(guest, f"(exec setarch -R {read})", timeout=120)
+        yield
+    finally:
+        must(guest, f"cd {CGROUP} && rmdir {names} && cd / && rmdir {CGROUP}")
+
+
+@pytest.mark.flavor("cloud")
+def test_files_of_many_fill_a_limit(machines: Machines) -> None:
+    """A cgroup near its limit by files of 200 below it is not short, and that costs nothing.
+
+    Nobody reclaims here. Counted instructions: of a fault with the limit, and without.
+    """
+    guest = machines.get("cloud", mem="2G", icount=True)
+    must(guest, "modprobe mmpolicy")
+    switch(guest, "fixed", max_order=4)
+    must(guest, f"echo 20 >{POINT}/min_available_percent")
+    program = f"exec {workload('touch')} forward 2 96"
+    touched = {}
+    with full_of_files(guest, 200):
+        limited = f"$(($(cat {CGROUP}/memory.current) + (4 << 20)))"
+        for name, limit in ("free", "max"), ("limited", limited):
+            must(guest, f"echo {limit} >{CGROUP}/memory.max; sleep 1")
+            touched[name] = ran(guest, f"sh -c 'echo $$ >{CGROUP}/7/cgroup.procs; {program}'")
+        events = must(guest, f"cat {CGROUP}/memory.events").split()
+    assert events[events.index("max") + 1] == "0"
+    assert touched["limited"]["pages"] == touched["free"]["pages"]
+    assert touched["limited"]["pages"]["4"] >= 500
+    assert counters(guest)["lowered"] == 0
+    assert touched["limited"]["ticks"] <= 1.02 * touched["free"]["ticks"]
+
+
+@pytest.mark.flavor("cloud")
+def test_who_is_short_does_not_pay_for_it(machines: Machines) -> None:
+    """Three cgroups above each other are near their limits, so nearly all faults get a page.
+
+    Counted instructions: they cost what they do under never. It is looked once a tick.
+    """
+    guest = machines.get("cloud", mem="2G", icount=True)
+    must(guest, "modprobe mmpolicy; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
+    names = [CGROUP, f"{CGROUP}/b", f"{CGROUP}/b/c"]
+    for name in names:
+        must(guest, f"mkdir {name}; echo 72M >{name}/memory.max")
+        must(guest, f"[ {name} = {names[-1]} ] || echo +memory >{name}/cgroup.subtree_control")
+    must(guest, f"echo 90 >{POINT}/min_available_percent")
+    run = f"sh -c 'echo $$ >{names[-1]}/cgroup.procs; exec {workload('touch')} forward 64 5'"
+    found = {}
+    for policy, order in ("never", 0), ("fixed", 2):
+        switch(guest, policy, **({"max_order": order} if order else {}))
+        found[policy] = ran(guest, run)
+    must(guest, f"rmdir {' '.join(reversed(names))}")
+    assert found["fixed"]["pages"]["0"] > 0.9 * found["never"]["pages"]["0"]
+    assert found["fixed"]["ticks"] <= 1.02 * found["never"]["ticks"]
+
+
+@pytest.mark.flavor("cloud")
+def test_a_process_outgrows_its_node(machines: Machines) -> None:
+    """Its folios stay large to the end, at first from its node, then from the other one."""
+    guest = machines.get("cloud", mem="1536M", cpus=2, nodes=2)
+    must(guest, "modprobe mmpolicy; echo 3 >/proc/sys/vm/drop_caches")
+    switch(guest, "fixed", max_order=4)
+    must(guest, f"echo 20 >{POINT}/min_available_percent")
+    pages = 1000 << 8
+    (shown,) = histograms(must(guest, f"taskset 1 {ops_command(LARGE.format(pages))}"))
+    assert shown[4] >= 0.99 * pages
+    assert counters(guest)["lowered"] <= 0.01 * pages / 16
+
+
+@pytest.mark.flavor("cloud")
+def test_who_is_bound_to_a_full_node(machines: Machines) -> None:
+    """Folios are small if the only node that is allowed is full, whatever the CPU's has."""
+    guest = machines.get("cloud", mem="1536M", cpus=2, nodes=2)
+    must(guest, "modprobe mmpolicy; echo 3 >/proc/sys/vm/drop_caches")
+    switch(guest, "fixed", max_order=4)
+    must(guest, f"echo 30 >{POINT}/min_available_percent")
+    words = f"{workload('nodes')} hold -100 0 sh 'sleep 0.5' map 16 0"
+    must(guest, f"taskset 2 {words} mbind 2 1 touch 1")
+    assert counters(guest)["lowered"] > 0
+    lowered = counters(guest)["lowered"]
+    must(guest, f"taskset 1 {words} touch 1")
+    assert counters(guest)["lowered"] == lowered

@@ -97,6 +97,25 @@ def test_last_priority_is_never_held_back(machines: Machines) -> None:
     check_last_priority(machines, mem="640M")
 
 
+def deferrals(machines: Machines, policy: str) -> int:
+    """How often a zone was put off, or for longer, where hardly anything can be compacted."""
+    machines.end()
+    guest = machines.get(mem=bench.MEM, cpus=1, nodes=bench.NODES)
+    must(guest, "echo 0 >/proc/sys/vm/compaction_proactiveness")
+    must(guest, f"modprobe mmpolicy compact={policy}")
+    event = f"{TRACING}/events/compaction/mm_compaction_defer_compaction"
+    must(guest, f"echo 20000 >{TRACING}/buffer_size_kb; echo 1 >{event}/enable")
+    must(guest, f"{CASES['hopeless'].command(1)} >/dev/null; echo 0 >{event}/enable")
+    return int(must(guest, f"grep -c mm_compaction_defer_compaction: {TRACING}/trace || true"))
+
+
+def test_eager_does_not_defer_others(machines: Machines) -> None:
+    """Of its attempts, only those that stock would have made too put the zone off."""
+    stock = deferrals(machines, "stock")
+    assert stock > 5
+    assert deferrals(machines, "eager") <= stock * 1.2
+
+
 # Figures: fresh guests that count instructions
 
 
@@ -110,7 +129,7 @@ def test_hopeless(machines: Machines) -> None:
     """Where hardly anything can be compacted, budget soon stops trying, and eager never does."""
     results = compare(machines, "hopeless", ("stock", *bench.POLICIES))
     assert results.value("stock", "hopeless", "scanned") > 1_000_000
-    assert results.ratio("budget", "stock", "hopeless", "scanned") <= 0.1
+    assert results.ratio("budget", "stock", "hopeless", "scanned") <= 0.07
     assert results.ratio("eager", "stock", "hopeless", "scanned") > 1.5
     for policy in bench.POLICIES:
         assert results.ratio(policy, "stock", "hopeless", "large") > 0.8
@@ -120,7 +139,7 @@ def test_hopeless(machines: Machines) -> None:
 def test_eager_does_not_wait(machines: Machines) -> None:
     """Asked for as much as is free, it gets more of that than stock, which puts attempts off."""
     results = compare(machines, "idle, short", ("stock", "eager"), seeds=2)
-    assert results.ratio("eager", "stock", "idle, short", "large") >= 1.03
+    assert results.ratio("eager", "stock", "idle, short", "large") >= 1.06
 
 
 # How many large folios a guest gets differs by 2 % from the next one, if it is busy by 3 %.
@@ -144,7 +163,7 @@ def test_asked_for_what_is_free_in_full(machines: Machines, name: str) -> None:
     """Eager gets more than stock, budget as much."""
     results = compare(machines, name, ("stock", *bench.POLICIES), seeds=8)
     assert results.ratio("budget", "stock", name, "large") >= 0.96
-    assert results.ratio("eager", "stock", name, "large") >= 1.02
+    assert results.ratio("eager", "stock", name, "large") >= 1.06
 
 
 # Switching

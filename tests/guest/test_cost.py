@@ -21,8 +21,15 @@ MANY = 16_000  # faults, from which on a measurement repeats to NOISE
 DENSE = ("forward", "backward", "streams", "threads", "brk")
 SPARSE = (*anon_order.SPARSE, *anon_order.LESS_SPARSE, MALLOC.pattern)
 CHANGING = ("sparse_dense.1", "sparse_dense.2", "dense_sparse.1", "dense_sparse.2")
-OFF = {"patched": 1.002, "loaded": 1.005, "unloaded": 1.002}
-NEEDED = {BASE, *OFF, *(f"{policy}-{cap}" for policy in ("fixed", "adaptive") for cap in AREAS)}
+OFF = {"patched": 1.0013, "loaded": 1.0014, "unloaded": 1.0013}  # as README.md has it
+# What is asserted of each arm: the area, and the patterns if these are not all. ./dev bench
+# measures the rest too.
+EACH = (*anon_order.DENSE, *SPARSE, *anon_order.CHANGING)
+NEEDED: dict[str, tuple[int, tuple[str, ...]]] = {
+    **dict.fromkeys((BASE, *OFF, "adaptive-4"), (SMALL, EACH)),
+    "fixed-4": (SMALL, (*DENSE, *anon_order.CHANGING)),
+    **dict.fromkeys(("fixed-8", "adaptive-8"), (LARGE, DENSE)),
+}
 
 caps = pytest.mark.parametrize("cap", AREAS)
 
@@ -33,10 +40,13 @@ def results(all_machines: Machines) -> Repeated:
 
     def take(names: frozenset[str]) -> Results:
         all_machines.end()
-        arms = [arm for arm in ARMS if arm.name in (names or NEEDED)]
-        both = set.intersection(*(set(arm.areas) for arm in arms)) if names else AREAS.values()
+        chosen = [arm for arm in ARMS if arm.name in (names or NEEDED)]
+        needed = [NEEDED[arm.name] for arm in chosen]
         return anon_order.run(
-            [replace(arm, areas=tuple(mib for mib in arm.areas if mib in both)) for arm in arms]
+            [
+                replace(arm, areas=(area,), patterns=patterns)
+                for arm, (area, patterns) in zip(chosen, needed, strict=True)
+            ]
         )
 
     return Repeated(take)
@@ -89,9 +99,13 @@ def test_dense_access(results: Repeated, pattern: str, cap: int, key: str, limit
 @pytest.mark.parametrize("pattern", SPARSE)
 @pytest.mark.parametrize("key", ["ticks", "kb"])
 def test_sparse_access(results: Repeated, pattern: str, key: str) -> None:
-    """Adaptive, as it is by default, is near order 0 of the unpatched kernel."""
+    """Adaptive, as it is by default, is near order 0 of the unpatched kernel.
+
+    malloc has 64 faults in all, and moves by 0.03 from one kernel, or boot, to another.
+    """
     name, arm = case(pattern, 4), "adaptive-4"
-    limit = (1.03 if key == "ticks" else 1.02) + NOISE
+    short = 0.03 if pattern == MALLOC.pattern else 0
+    limit = (1.03 + short if key == "ticks" else 1.02) + NOISE
     results.hold(limit, lambda run: run.ratio(arm, BASE, name, key), f"{key} of {name}", BASE, arm)
 
 

@@ -7,8 +7,8 @@ import struct
 from pathlib import Path
 
 import pytest
-from common import ran, workload
-from vm import cache_dir
+from common import must, ran, workload
+from vm import Guest, Splat, VmError, cache_dir
 
 from .conftest import Machines
 
@@ -32,3 +32,26 @@ def test_code_that_is_read_again(machines: Machines, cpus: int) -> None:
     guest = machines.get("patched", mem="1G", cpus=cpus)
     found = ran(guest, f"{workload('reread')} 4 {files[0]} {files[1]}")
     assert found == {"calls": 4096, "stale": 0}
+
+
+@pytest.fixture
+def own(machines: Machines, stock: str) -> Guest:
+    """A fresh guest on Debian's kernel; the one before is closed."""
+    machines.end()
+    return machines.get(stock, mem="512M")
+
+
+def test_a_bug_in_the_log_of_a_guest_that_is_closed(machines: Machines, own: Guest) -> None:
+    """The kernel warns, and the test ends the guest without a look."""
+    must(own, "echo '<4>WARNING: planted' >/dev/kmsg")
+    with pytest.raises(Splat, match="WARNING: planted"):
+        machines.end()
+
+
+def test_a_log_that_warnings_do_not_reach(own: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but emergencies gets to the console: a warning would not be seen."""
+    monkeypatch.setattr("vm.LOG_WAIT_S", 1)
+    must(own, "echo 1 >/proc/sys/kernel/printk")
+    with pytest.raises(VmError, match="has not arrived"):
+        own.check()
+    must(own, "echo 7 >/proc/sys/kernel/printk")

@@ -103,7 +103,6 @@ def case(guest: Guest, name: str, step: int = 1) -> dict[str, int]:
 def nothing_is_lost(guest: Guest) -> None:
     """The kernel's checkers have seen nothing."""
     guest.check()
-    must(guest, "echo scan >/sys/kernel/debug/kmemleak")  # it is still on
     guest.scan_leaks()
 
 

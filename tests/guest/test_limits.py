@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Which runs decide about a limit; no guest is booted here."""
+"""Which runs decide; no guest is booted here."""
 
 from __future__ import annotations
 
 import pytest
 from common import Results, Sample
 
-from .limits import Repeated
+from .limits import RUNS, Passed, Repeated, lost
+
+pytestmark = pytest.mark.flavor()
 
 
 def repeated(*figures: float) -> Repeated:
@@ -38,3 +40,35 @@ def test_beyond(figures: tuple[float, ...]) -> None:
     """The message has all figures and the limit."""
     with pytest.raises(pytest.fail.Exception, match=r"x: 3\.0000, .*, limit 2"):
         repeated(*figures).hold(2, figure, "x", "a")
+
+
+class Program:
+    """A program of two tests: "good" always passes, "bad" as often as said."""
+
+    def __init__(self, *passes: bool) -> None:
+        self.left = list(passes)
+
+    def __call__(self) -> Passed:
+        """One run."""
+        return frozenset({"good", "bad"} if self.left.pop(0) else {"good"})
+
+
+BOTH = frozenset({"good", "bad"})
+
+
+def test_what_passes_at_once_is_run_once() -> None:
+    """Stock is not asked."""
+    assert lost(BOTH, Program(True), Program()) == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "stock", "found"),
+    [(0, 6, True), (1, 6, True), (3, 6, True), (4, 6, False), (1, 5, True), (2, 5, False)],
+)
+def test_what_passes_less_often_than_at_stock(ours: int, stock: int, found: bool) -> None:
+    """One pass in six is not enough, unless stock does no better."""
+    here = Program(*(number >= RUNS - ours for number in range(RUNS)))
+    there = Program(*(number < stock for number in range(RUNS)))
+    expected = [f"bad: passes in {ours} of 6 runs, at stock in {stock}"] if found else []
+    assert lost(BOTH, here, there) == expected
+    assert not here.left and not there.left

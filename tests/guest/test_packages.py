@@ -20,7 +20,7 @@ from .system import HOST, LIST, System, debian_kernels, dev, listing, new_system
 from .tools import ROOT, readme
 
 LONG = True
-FULL = "default" not in os.environ.get("MMPOLICY_FLAVORS", "").split()
+FULL = "full" in os.environ.get("MMPOLICY_FLAVORS", "full").split()
 PAGES = 2048
 # As services are: their own view of /proc and /sys. What maps their memory is told to a file.
 SERVICE = f"""\
@@ -72,7 +72,7 @@ done
 """
 REDIS = "[Service]\nPrivateUsers=no\n"  # the lean kernel has no namespaces of users
 YES = 'APT::Get::Assume-Yes "true";\n'
-IN_AND_OUT = "In, and back out"  # of README.md
+IN_AND_OUT = "Install and remove"  # of README.md
 
 
 @pytest.fixture(
@@ -189,13 +189,41 @@ def test_boot(guest: Guest) -> None:
 
 
 def test_restart(guest: Guest) -> None:
-    """A new cgroup, and the policy again from the first page on; `bind --unit` does the same."""
+    """A new cgroup, and the policy again from the first page on; `bind --unit` does the same.
+
+    The log tells of it, and `revert` knows the new cgroup.
+    """
     assert started_again(guest, "bound") == LARGE
-    must(guest, "mmpolicy bind --unit free web; systemctl daemon-reload")
+    must(guest, "mmpolicy bind --unit free web")
     assert started_again(guest, "free") == LARGE
-    must(guest, "mmpolicy unbind --unit free")
+    told = [line.split()[1:] for line in must(guest, "mmpolicy log").splitlines()]
+    assert ["/system.slice/free.service", "web"] in told
+    group = must(guest, "stat -c %i /sys/fs/cgroup/system.slice/free.service").strip()
+    bound = f"cat {ROOT}/profiles/web/cgroups"
+    assert group in must(guest, bound).split()
+    must(guest, "mmpolicy revert")
+    assert group not in must(guest, bound).split()
     assert started_again(guest, "free") == SMALL
     must(guest, "! journalctl -q -t mmpolicy-generator -t mmpolicy -p err | grep .")
+
+
+KNOB = "/sys/kernel/mm/transparent_hugepage/khugepaged/alloc_sleep_millisecs"
+RUN = f"""
+systemd-run -q --unit=run --working-directory=/root mmpolicy ab run --aa 0 --block 5 --washout 1 \\
+    --pairs 99 --treatment khugepaged/alloc_sleep_millisecs=60001 --metric 'vmstat.pgfault/s lower'
+until [ $(cat {KNOB}) = 60001 ]; do sleep 0.1; done
+systemctl kill -s KILL run
+until [ $(cat {KNOB}) = 60000 ] && [ ! -e /run/mmpolicy/knobs.json ]; do sleep 0.1; done
+"""
+
+
+def test_an_experiment_that_is_killed_as_a_whole(guest: Guest) -> None:
+    """The command and its watchdog; a unit of the package restores the knob of the kernel."""
+    assert must(guest, f"cat {KNOB}") == "60000\n"
+    must(guest, RUN, timeout=300)
+    must(guest, "until systemctl show -p ActiveState mmpolicy-restore | grep inactive; do :; done")
+    assert "put back" in must(guest, "journalctl -b -u mmpolicy-restore")
+    must(guest, "systemctl reset-failed run; rm /root/ab-*.jsonl")
 
 
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
@@ -251,6 +279,7 @@ def test_readme_for_one_service(tidy: Guest, tmp_path: Path) -> None:
     for_one_service(tidy, tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_tutorial(tidy: Guest, tmp_path: Path) -> None:
     """Each command of it prints what it shows, as a new user types it after the installation."""

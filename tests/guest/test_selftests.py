@@ -11,6 +11,7 @@ from machine import cache_dir
 from vm import Guest
 
 from .conftest import Machines
+from .limits import Passed, lost
 from .tools import POINT, THP, TURNS, back_to_boot, must, turn_policies
 
 pytestmark = pytest.mark.full
@@ -74,7 +75,6 @@ CASES = [
     for command in commands
 ]
 SIZES = "[136]*kB"  # 16, 32, 64, 128 and 1024
-TRIES = 6  # some depend on how long things take
 
 # Without figures that one of pagemap_ioctl's has in its name, and that differ each time.
 TAP = re.compile(r"^(not ok|ok) \d+ (?:- )?(.*?)(?: \d+ \([\d.]+%\).*)?$")
@@ -84,8 +84,6 @@ VERDICT = re.compile(r"\.\.\. (OK|Fail)$")
 COLOURS = re.compile(r"\x1b\[\d+m")
 # These want to see what sysfs says mapped, which is for anon_order to decide.
 DECIDED = re.compile(r"^prctl_thp_disable_.*\.always\.|size=(?!4096,).*, private=true")
-
-Passed = frozenset[str]
 
 
 def passed(output: str) -> Passed:
@@ -113,15 +111,6 @@ def run(guest: Guest, folder: str, command: str) -> Passed:
     return passed(result.out) or frozenset({"exit status 0"} if result.rc == 0 else ())
 
 
-def lost(guest: Guest, program: tuple[str, str], wanted: Passed) -> Passed:
-    """What never passes in some tries: what depends on how long things take does so at times."""
-    for _ in range(TRIES):
-        wanted -= run(guest, *program)
-        if not wanted:
-            break
-    return wanted
-
-
 def stock_results(guest: Guest, program: tuple[str, str]) -> tuple[Passed, Passed]:
     """What passes with all sizes off, and what of it also with the kernel's own on."""
     small = run(guest, *program)
@@ -146,15 +135,22 @@ def test_results_are_those_of_stock(
     small, large = stock_results(machines.get(stock, **needs), program)
     guest = machines.get(flavor, **needs)
     found = {}
-    if gone := lost(guest, program, small):
-        found["no module"] = sorted(gone)
+
+    def ours() -> Passed:
+        return run(guest, *program)
+
+    def without_module() -> Passed:
+        back_to_boot(guest)
+        return run(guest, *program)
+
+    if gone := lost(small, ours, lambda: run(machines.get(stock, **needs), *program)):
+        found["no module"] = gone
+    guest = machines.get(flavor, **needs)
     for turn in range(TURNS):
         turn_policies(guest, turn)
         never = "[never]" in must(guest, f"cat {POINT}/policy")
-        wanted = small if never else large
-        gone = lost(guest, program, frozenset(n for n in wanted if not DECIDED.search(n)))
+        wanted = {name for name in (small if never else large) if not DECIDED.search(name)}
+        if gone := lost(frozenset(wanted), ours, without_module):
+            found[f"turn {turn}"] = gone
         back_to_boot(guest)
-        gone &= run(guest, *program) if gone else gone
-        if gone:
-            found[f"turn {turn}"] = sorted(gone)
     assert not found

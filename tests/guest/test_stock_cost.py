@@ -7,7 +7,7 @@ hooks; the kernel "traced" only in what ftrace needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from anon_order import Case, stock_size, take_sample
@@ -23,14 +23,28 @@ from .tools import POINT, ROOT, THP, back_to_boot
 LONG = True
 
 FORWARD, SPARSE = Case("forward", 64, 21), Case("every_64k", 64, 40)
-PATTERNS = [Case(name, 64, 5) for name in ("backward", "streams", "brk", "random_quarter")]
-CHANGES = Case("dense_sparse", 64, 5)
+RANDOM = Case("random_quarter", 64, 5)
+LITTLE_SAVED = [SPARSE, RANDOM, Case("even_odd", 64, 3), Case("skewed", 128, 3)]
+PATTERNS = [
+    *(Case(name, 64, 5) for name in ("backward", "streams", "brk")),
+    *(Case(name, 128, 3) for name in ("in_turn", "random_32k", "clusters")),
+    *LITTLE_SAVED[1:],
+]
+CHANGES = Case("dense_sparse", 256, 3)  # noticing the change wastes a folio
 SETS = {
     "off": "",
     "neighbour": f"echo fixed >{ROOT}/profiles/a/anon_order/policy; {bind('a', 'a')}",
     "given": "; ".join(stock_size(kb) for kb in (16, 32, 64)),
+    "never": f"echo never >{POINT}/policy",
     "fixed": f"echo 4 >{POINT}/fixed/max_order; echo fixed >{POINT}/policy",
     "adaptive": f"echo 4 >{POINT}/adaptive/max_order; echo adaptive >{POINT}/policy",
+}
+# What is asserted of each; of the others, FORWARD.
+CASES_OF = {
+    "off": [FORWARD, SPARSE, *PATTERNS, CHANGES],
+    "neighbour": [FORWARD, SPARSE],
+    "never": [FORWARD, RANDOM],
+    "adaptive": [FORWARD, SPARSE, *PATTERNS, CHANGES],
 }
 
 # At other points: a workload that asks, what it needs, and a policy that changes nothing there.
@@ -85,10 +99,11 @@ def take(guest: Guest, way: str) -> Iterator[Sample]:
     if way == "ftrace":
         yield from take_off(guest, way)
     for name, setup in SETS.items():
-        begin(guest, setup)
-        more = [*PATTERNS, CHANGES] if name in ("off", "adaptive") else []
-        for case in (FORWARD, SPARSE, *more):
-            yield from take_sample(guest, f"{way} {name}", case)
+        cases = CASES_OF.get(name, [FORWARD])
+        if (way, name) != ("hooks", "neighbour"):
+            begin(guest, setup)
+            for case in cases:
+                yield from take_sample(guest, f"{way} {name}", case)
     yield from take_elsewhere(guest, way)
 
 
@@ -149,7 +164,10 @@ def test_what_a_neighbour_pays(costs: Repeated, case: Case, noise: float) -> Non
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 def test_what_a_call_costs(costs: Repeated, policy: str) -> None:
-    """Where the kernel calls the function anyway: beyond what the policy costs by the hooks."""
+    """Where the kernel calls the function anyway: beyond what the policy costs by the hooks.
+
+    A large folio takes some 13,500, and is looked at once more after it was mapped.
+    """
 
     def beyond(run: Results) -> float:
         ftrace, hooks = (
@@ -158,7 +176,7 @@ def test_what_a_call_costs(costs: Repeated, policy: str) -> None:
         )
         return ftrace - hooks
 
-    costs.hold(50, beyond, f"instructions of a call, {policy}")
+    costs.hold(240, beyond, f"instructions of a call, {policy}")
 
 
 # Debian's kernel has longer ways for locks and page tables, which policies use.
@@ -182,27 +200,64 @@ def test_what_a_call_costs_elsewhere(costs: Repeated, point: str, who: str) -> N
     costs.hold(limit, beyond, f"instructions of a call, {point}, {who}")
 
 
-@pytest.mark.parametrize("case", (FORWARD, SPARSE, *PATTERNS), ids=Case.name)
-def test_what_is_saved(costs: Repeated, case: Case) -> None:
-    """As much memory as by the hooks, and nine tenths of the instructions saved."""
+def names_of(case: Case) -> list[str]:
+    """As take_sample() calls them: patterns that change have two halves."""
     name = case.name()
-
-    def lost(run: Results) -> float:
-        ftrace, hooks = (
-            1 - run.ratio(f"{way} adaptive", f"{way} off", name, "ticks")
-            for way in ("ftrace", "hooks")
-        )
-        return 1 - ftrace / hooks if hooks > 0.1 else 0
-
-    def kb_differs_by(run: Results) -> float:
-        return abs(1 - run.ratio("ftrace adaptive", "hooks adaptive", name, "kb"))
-
-    costs.hold(0.1, lost, f"part of what is saved by the hooks, {name}")
-    costs.hold(0.02, kb_differs_by, f"memory, {name}")
+    return [name] if case != CHANGES else [name.replace(" ", f".{half} ") for half in (1, 2)]
 
 
-def test_what_is_lost_without_witnesses(costs: Repeated) -> None:
-    """Dense access that becomes sparse: it has been seen that large folios go on."""
-    run, sparse = costs.run(), f"{CHANGES.pattern}.2 {CHANGES.mib}M"
-    assert run.ratio("hooks adaptive", "hooks off", sparse, "kb") <= 1.25
-    assert run.ratio("ftrace adaptive", "ftrace off", sparse, "kb") > 2
+EACH = [name for case in (FORWARD, SPARSE, *PATTERNS, CHANGES) for name in names_of(case)]
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_adaptive_is_as_by_the_hooks(costs: Repeated, name: str) -> None:
+    """Against the same kernel with nothing on: instructions, memory; and the faults."""
+
+    def beyond(key: str) -> Callable[[Results], float]:
+        def of(run: Results) -> float:
+            ftrace, hooks = (
+                run.ratio(f"{way} adaptive", f"{way} off", name, key) for way in ("ftrace", "hooks")
+            )
+            return ftrace / hooks
+
+        return of
+
+    def faults_differ_by(run: Results) -> float:
+        return abs(1 - run.ratio("ftrace adaptive", "hooks adaptive", name, "faults"))
+
+    noise = 0.005 if ".2 " in name else NOISE  # half of it is little work
+    on_debian = costs.run().about["pair"] == "debian"
+    costs.hold((1.02 if on_debian else 1.04) + noise, beyond("ticks"), f"ticks of {name}")
+    costs.hold(1.02, beyond("kb"), f"memory of {name}")
+    costs.hold(0.02, faults_differ_by, f"faults of {name}")
+
+
+@pytest.mark.parametrize("case", LITTLE_SAVED, ids=Case.name)
+def test_what_adaptive_costs_where_it_saves_nothing(costs: Repeated, case: Case) -> None:
+    """A fault of sparse access, against one while nothing is on; memory is the same."""
+
+    def of_off(key: str) -> Callable[[Results], float]:
+        return lambda run: run.ratio("ftrace adaptive", "ftrace off", case.name(), key)
+
+    limit = 1.06 if costs.run().about["pair"] == "debian" else 1.09
+    costs.hold(limit, of_off("ticks"), f"ticks of {case.name()}")
+    costs.hold(1.01, of_off("kb"), f"memory of {case.name()}")
+
+
+@pytest.mark.parametrize("case", (FORWARD, RANDOM), ids=Case.name)
+def test_what_never_costs(costs: Repeated, case: Case) -> None:
+    """A fault under a policy that gives single pages, against one while nothing is on."""
+
+    def of_off(run: Results) -> float:
+        return run.ratio("ftrace never", "ftrace off", case.name(), "ticks")
+
+    costs.hold(1.05, of_off, f"ticks of {case.name()}")
+
+
+def test_dense_then_sparse(costs: Repeated) -> None:
+    """Unused pages are seen: the sparse half takes little more than single pages would."""
+
+    def of_off(run: Results) -> float:
+        return run.ratio("ftrace adaptive", "ftrace off", names_of(CHANGES)[1], "kb")
+
+    costs.hold(1.02, of_off, "memory of the sparse half")

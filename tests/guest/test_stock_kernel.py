@@ -21,7 +21,7 @@ from vm import Guest
 from . import test_anon_order, test_bindings, test_experiment, test_lease, test_profiles
 from .conftest import Machines
 from .test_bindings import TOP, bind, inside, is_large
-from .test_storm import storm
+from .test_storm import storm, storm_under_pressure
 from .tools import (
     POINT,
     ROOT,
@@ -36,6 +36,7 @@ from .tools import (
     poke,
     refused,
     switch,
+    vmstat,
 )
 
 pytestmark = pytest.mark.flavor("cloud")
@@ -67,12 +68,8 @@ def guest(machines: Machines, stock: str) -> Guest:
     return guest
 
 
-# Needs what only the hooks have, or counts instructions in a guest of its own.
+# Counts instructions in a guest of its own.
 NOT_HERE = {
-    "test_what_was_mapped_is_counted",
-    "test_counters_of_an_arm",
-    "test_faults_are_timed_on_request_alone",
-    "test_prometheus_knows_how_long_faults_take",
     "test_depth_costs_nothing",
     "test_number_costs_nothing",
     "test_a_binding_is_cheap",
@@ -147,7 +144,6 @@ def test_what_can_be_had(loaded: Guest) -> None:
         words = must(loaded, f"cat {folder}/policy").replace("[stock]", "").split()
         refused(poke(loaded, [Poke(f"{folder}/policy", w, 1, ("ENOTSUP",)) for w in words]))
         must(loaded, f"echo stock >{folder}/policy")
-    refused(poke(loaded, [Poke(f"{ROOT}/experiment/time_faults", "1", 1, ("ENOTSUP",))]))
 
 
 def test_a_parameter_that_cannot_be_had(guest: Guest) -> None:
@@ -328,15 +324,18 @@ def kills(rng: random.Random, times: int) -> Iterator[list[object]]:
 @pytest.mark.parametrize("times", [pytest.param(8), pytest.param(100, marks=pytest.mark.full)])
 def test_sigkill_at_any_moment(given: Guest, times: int) -> None:
     """Neighbours have what is given, whoever is killed; the lease or a reset ends all."""
-    before, found = must(given, f"{SEEN}; {SEEN}; {HOOKED}"), []
+    before, states = must(given, f"{SEEN}; {SEEN}; {HOOKED}"), list[str]()
     killing = f"PYTHONPATH={TREE}/userspace/src /usr/bin/python3 {KILLED}"
-    tasks = [*kills(random.Random(times), times)]
-    for some in (tasks[i : i + 25] for i in range(0, times, 25)):
+    tasks = [*kills(random.Random(times), 4 * times)]
+    # On a busy host a command may not have come far enough when it is killed.
+    while tasks and (len(states) < times or states.count("active") <= times / 4):
+        some, tasks = tasks[: min(times, 25)], tasks[min(times, 25) :]
         with neighbours(given):
             command = f"printf %s {shlex.quote(json.dumps(some))} | {killing}"
-            found += json.loads(must(given, command, 60 * len(some)))
-    states, seen = zip(*(text.split("\n", 1) for text in found), strict=True)
-    assert {*seen} == {before}
+            found = json.loads(must(given, command, 60 * len(some)))
+        for state, seen in (text.split("\n", 1) for text in found):
+            assert seen == before
+            states.append(state)
     assert states.count("active") > times / 4
 
 
@@ -371,7 +370,7 @@ ENDS = f"echo 0 >{LIVEPATCH}/enabled; until rmmod mmpolicy_livepatch; do sleep 0
 
 
 def test_a_livepatch_of_the_same_function(loaded: Guest) -> None:
-    """There is room for one: whoever comes second is refused, and the first works on."""
+    """If it comes first, the policy is refused. If it comes second, the policy ends."""
     busy = ("EBUSY",)
     must(loaded, f"echo always >{THP}/hugepages-32kB/enabled; modprobe mmpolicy_livepatch")
     must(loaded, f"until grep -q 0 {LIVEPATCH}/transition; do sleep 0.1; done")
@@ -381,9 +380,15 @@ def test_a_livepatch_of_the_same_function(loaded: Guest) -> None:
     must(loaded, f"{ENDS} 2>/dev/null")
     assert folios(loaded, DENSE) == [{3: 4096}]
     switch(loaded, "fixed", max_order=5)
-    found = loaded.run("modprobe mmpolicy_livepatch")
-    assert found.rc and "busy" in found.out.lower()
-    assert folios(loaded, DENSE) == [{5: 4096}]
+    must(
+        loaded, f"modprobe mmpolicy_livepatch; until grep -q stock {ROOT}/state; do sleep 0.1; done"
+    )
+    assert "anon_order goes back to stock: a livepatch" in must(loaded, "dmesg")
+    must(loaded, f"until grep -q 0 {LIVEPATCH}/transition; do sleep 0.1; done")
+    assert folios(loaded, DENSE) == [{0: 4096}]
+    assert "mmp" not in must(loaded, HOOKED).replace("mmpolicy_livepatch", "")
+    must(loaded, f"{ENDS} 2>/dev/null")
+    assert folios(loaded, DENSE) == [{3: 4096}]
 
 
 # The kernel's own writes
@@ -406,8 +411,22 @@ def test_load_switch_unload_while_others_fault(guest: Guest, rounds: int) -> Non
     storm(guest, rounds, 1, 4, hog_mib=0)
 
 
+KHUGEPAGED = f"""
+cd {THP}/khugepaged
+echo 20 >scan_sleep_millisecs; echo 20 >alloc_sleep_millisecs; echo 4096 >pages_to_scan
+"""
+
+
 @pytest.mark.full
-def test_a_thousand_rounds(guest: Guest) -> None:
-    """The same with one policy in each round, and time to breathe for the threads."""
-    for _ in range(10):
-        storm(guest, 100, 1, 4, 0, "briefly")
+@pytest.mark.parametrize("hundred", range(10))
+@pytest.mark.parametrize(
+    "flavor",
+    [pytest.param(name, marks=pytest.mark.flavor(name)) for name in ("cloud", "traced-kasan")],
+)
+def test_a_thousand_rounds(machines: Machines, flavor: str, hundred: int) -> None:
+    """One policy in each round, beside faults, swap, reclaim and a khugepaged without rest."""
+    guest = machines.get(flavor, mem="640M", cpus=2, nodes=2, swap="1G")
+    must(guest, KHUGEPAGED)
+    before = vmstat(guest, "thp_collapse_alloc")
+    storm_under_pressure(machines, flavor, 100, "briefly")
+    assert vmstat(guest, "thp_collapse_alloc") > before, f"hundred {hundred}"

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import shlex
 
+import madv_free
 import pytest
 from common import ran, workload
 from madv_free import POINT
 from vm import Guest
 
 from . import test_madv_free, test_stock_kernel
-from .test_madv_free import keep, kept, switching
+from .conftest import Machines
+from .test_madv_free import cases, keep, kept, switching
 from .tools import must
 
 pytestmark = pytest.mark.flavor("cloud")
@@ -44,6 +46,119 @@ area.madvise(mmap.MADV_FREE)
 for name in [name for name in vars(test_madv_free) if name.startswith("test_")]:
     if name not in NOT_HERE:
         globals()[name] = vars(test_madv_free)[name]
+
+
+KNOWN = """
+import mmap, time
+area = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+print("begun", flush=True)
+input()
+area.madvise(mmap.MADV_FREE)
+print("known", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_process_pays_for_what_is_kept_of_it(loaded: Guest) -> None:
+    """32 kB of kernel memory are charged to its cgroup."""
+    group = test_madv_free.CGROUP
+    must(loaded, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
+    must(loaded, f"echo cap >{POINT}/policy; mkdir -p {group}; mkfifo /run/go")
+    inside = f"echo $$ >{group}/cgroup.procs; exec python3 -c {shlex.quote(KNOWN)} <>/run/go"
+    job = loaded.start(f"exec sh -c {shlex.quote(inside)}")
+    # What a CPU has counted is added up every two seconds.
+    kernel = f"until grep -qs {{}} {job.path}.out; do sleep 0.1; done; sleep 3; "
+    kernel += f"awk '$1 == \"kernel\" {{{{ print $2 }}}}' {group}/memory.stat"
+    before = int(must(loaded, kernel.format("begun")))
+    must(loaded, "echo >/run/go")
+    after = int(must(loaded, kernel.format("known")))
+    job.stop()
+    must(loaded, f"rm /run/go; until rmdir {group}; do sleep 0.1; done 2>/dev/null")
+    assert 32768 <= after - before < 65536
+
+
+PINNED = """
+import ctypes, mmap
+areas = [mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(2)]
+for area in areas:
+    area.write(b"x" * len(area))
+call = ctypes.CDLL(None, use_errno=True).syscall
+ring = call(425, 4, ctypes.create_string_buffer(120))  # io_uring_setup
+assert ring >= 0, ctypes.get_errno()
+page = ctypes.addressof(ctypes.c_char.from_buffer(areas[0])) + 8 * mmap.PAGESIZE
+buffer = (ctypes.c_size_t * 2)(page, mmap.PAGESIZE)
+assert not call(427, ring, 0, buffer, 1), ctypes.get_errno()  # IORING_REGISTER_BUFFERS
+for area in areas:
+    area.madvise(mmap.MADV_FREE)
+print([area[8 * mmap.PAGESIZE] for area in areas])
+"""
+
+
+@pytest.mark.parametrize("name", ("eager", "cap"))
+def test_a_buffer_that_is_pinned_stays(loaded: Guest, name: str) -> None:
+    """What is registered with io_uring is freed lazily, as in stock; the rest is not."""
+    must(loaded, madv_free.policy(name, **({"limit_mb": 0} if name == "cap" else {})))
+    out = must(loaded, f"python3 -c {shlex.quote(PINNED)}")
+    assert out.strip() == str([ord("x"), 0])
+    assert test_madv_free.stats(loaded)["lazy_pinned"] == 1
+
+
+@pytest.mark.parametrize("limit_mb", (256, 1 << 20))
+def test_a_call_on_many_page_tables(machines: Machines, limit_mb: int) -> None:
+    """Counted instructions: what cap adds to a call, in which preemption is off, is bounded.
+
+    Of 8 GB with a page in each page table, or one page in 32; the second call finds the
+    tables empty. A millisecond of the guest is a million instructions. To free 65,536 pages takes
+    108 million, and now and then one more, so the least of three in turn is taken.
+    """
+    guest = machines.get("cloud", mem="2G", icount=True)
+    policies = [madv_free.policy("eager"), madv_free.policy("cap", limit_mb=limit_mb)]
+    for kilobytes in 2048, 128:
+        least = [[10**12] * 2] * 2
+        for _ in range(3):
+            for i, policy in enumerate(policies):
+                must(guest, policy)
+                ticks = ran(guest, cases(f"sparse 8192 {kilobytes}"))["ticks"]
+                least[i] = [min(pair) for pair in zip(least[i], ticks, strict=True)]
+        added = [b - a for a, b in zip(*least, strict=True)]
+        assert max(added) < 1_000_000, f"one page in {kilobytes} kB: {added}"
+
+
+SPARSE_LOOP = """
+import mmap, sys
+no_reserve = 0x4000
+area = mmap.mmap(-1, 8 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
+area.madvise(mmap.MADV_NOHUGEPAGE)
+for at in range(0, len(area), int(sys.argv[1]) << 10):
+    area[at] = 1
+print("begun", flush=True)
+while True:
+    area.madvise(mmap.MADV_FREE)
+"""
+
+
+def least_ticks(guest: Guest, neighbour: str) -> float:
+    """The least of five runs: a switch of tasks or an interrupt within one is no cost of ours."""
+    runs = [ran(guest, neighbour) for _ in range(5)]
+    assert min(run["faults"] for run in runs) > 8000
+    return float(min(run["ticks"] for run in runs))
+
+
+@pytest.mark.parametrize("kilobytes", (2048, 128))
+def test_neighbours_of_a_loop(machines: Machines, kilobytes: int) -> None:
+    """Counted CPU time of a program that maps and frees, beside such calls without end."""
+    guest = machines.get("cloud", mem="2G", icount=True)
+    must(guest, madv_free.policy("cap"))
+    neighbour = madv_free.loop("malloc", 1, 8, 4096, 4)
+    alone = least_ticks(guest, neighbour)
+    job = guest.start(f"exec python3 -c {shlex.quote(SPARSE_LOOP)} {kilobytes}")
+    must(guest, f"until grep -qs begun {job.path}.out; do sleep 0.1; done")
+    calls = test_madv_free.stats(guest)
+    beside = least_ticks(guest, neighbour)
+    now = test_madv_free.stats(guest)
+    job.stop()
+    assert sum(now.values()) > sum(calls.values())
+    assert beside <= 1.02 * alone
 
 
 def test_who_is_told_of_removals(loaded: Guest) -> None:

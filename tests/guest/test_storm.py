@@ -41,7 +41,7 @@ def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
     storm(machines.get(flavor, mem="2G", cpus=2), rounds, 1, AT_ONCE, hog_mib=0)
 
 
-def storm_under_pressure(machines: Machines, flavor: str, rounds: int) -> None:
+def storm_under_pressure(machines: Machines, flavor: str, rounds: int, *more: str) -> None:
     """Processes on two nodes, with less memory than they use: swap, compaction, reclaim.
 
     Where kswapd keeps up for so short a time, nobody else has to reclaim: then again.
@@ -51,7 +51,7 @@ def storm_under_pressure(machines: Machines, flavor: str, rounds: int) -> None:
     before = {key: vmstat(guest, key) for key in PRESSED}
     missing = list(PRESSED)
     for _ in range(TRIES):
-        storm(guest, rounds, AT_ONCE, 1, hog_mib=free // 1024)
+        storm(guest, rounds, AT_ONCE, 1, free // 1024, *more)
         missing = [key for key, n in before.items() if vmstat(guest, key) == n]
         if not missing:
             break

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import thp_gfp as bench
@@ -14,7 +15,7 @@ from thp_gfp import MADVISED, NEEDS, NO_HUGE, POLICIES, SMALL_SIZES, pages
 from vm import Guest
 
 from .conftest import Machines
-from .tools import THP, WITHOUT_LRU_GEN
+from .tools import ROOT, THP, WITHOUT_LRU_GEN, back_to_boot
 
 COMPACT_ONLY = ("only_compact", "only_compact_any")
 CGROUP = "/sys/fs/cgroup/thp_gfp"
@@ -37,15 +38,36 @@ echo 0 >/proc/sys/vm/watermark_boost_factor
 
 
 @pytest.fixture
-def two_nodes(machines: Machines) -> Guest:
-    """Two nodes of 320 MiB, one CPU, swap; the module is loaded, all stock.
+def kernel() -> str:
+    """The kernel; test_stock_thp_gfp has others."""
+    return "patched"
+
+
+def of_nodes(machines: Machines, kernel: str, **needs: Any) -> Guest:
+    """A guest with two nodes and swap; the module is loaded, all stock.
 
     No CPU keeps more than a few free pages for itself, so that what is left is known,
-    and nobody compacts or reclaims unasked.
+    and nobody compacts or reclaims unasked. A distribution's kernel itself takes more.
     """
-    guest = machines.get(mem="640M", cpus=1, **NEEDS)
+    guest = machines.get(kernel, mem="640M" if kernel == "patched" else "800M", **needs)
+    back_to_boot(guest)
     must(guest, f"{SETTINGS} modprobe mmpolicy")
     return guest
+
+
+@pytest.fixture
+def two_nodes(machines: Machines, kernel: str) -> Guest:
+    """Two nodes of 320 MiB, one CPU."""
+    return of_nodes(machines, kernel, cpus=1, **NEEDS)
+
+
+def outcomes(guest: Guest) -> dict[str, int] | None:
+    """The module's counters, if the kernel tells what came of attempts. Only the hooks do."""
+    counted = counters(guest, bench.POINT)
+    if must(guest, f"cat {ROOT}/provider") == "hooks\n":
+        return counted
+    assert not any(counted[key] for key in counted if key.startswith(("attempts", "local_order")))
+    return None
 
 
 def switch(guest: Guest, policy: str) -> None:
@@ -91,13 +113,14 @@ def test_no_reclaim_for_huge_pages(two_nodes: Guest, policy: str) -> None:
     assert "pgscan_direct" not in taken
     assert pages(found, least=9) > 0
     assert for_large(two_nodes) == 0
-    got = counted["local_order_9"] + counted["remote_order_9"]
-    assert got * 512 == pages(found, least=9)
-    assert counted["attempts"] == got + counted["failed_order_9"] == 50
-    stalls = sum(n for key, n in counted.items() if "stall_ns_log2" in key)
-    assert stalls <= counted["failed_order_9"] + counted["remote_order_9"]
-    assert (stalls > 0) == (counted["stall_ns"] > 0) == (policy != "light")
-    assert (counted["remote_order_9"] > 0) == (policy == "only_compact_any")
+    if outcomes(two_nodes) is not None:
+        got = counted["local_order_9"] + counted["remote_order_9"]
+        assert got * 512 == pages(found, least=9)
+        assert counted["attempts"] == got + counted["failed_order_9"] == 50
+        stalls = sum(n for key, n in counted.items() if "stall_ns_log2" in key)
+        assert stalls <= counted["failed_order_9"] + counted["remote_order_9"]
+        assert (stalls > 0) == (counted["stall_ns"] > 0) == (policy != "light")
+    assert (pages(found, REMOTE, least=9) > 0) == (policy == "only_compact_any")
     for kind in ("migrate", "free"):
         assert counted[f"{kind}_scanned"] == found.get(f"compact_{kind}_scanned", 0)
 
@@ -120,9 +143,10 @@ def test_no_reclaim_for_small_sizes(two_nodes: Guest, policy: str) -> None:
     assert reclaimed(found) == {}
     assert pages(found) == 25600
     assert for_large(two_nodes) == 0
-    counted = counters(two_nodes, bench.POINT)
-    assert counted["failed_order_2"] > 100
-    assert counted["local_order_9"] == counted["failed_order_9"] == 0
+    counted = outcomes(two_nodes)
+    if counted is not None:
+        assert counted["failed_order_2"] > 100
+        assert counted["local_order_9"] == counted["failed_order_9"] == 0
 
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
@@ -193,10 +217,11 @@ def test_memory_high(two_nodes: Guest, enter: str, policy: str, order: int) -> N
     large = pages(found, least=order)
     assert reclaimed(found) == {}
     assert 35 << 8 < large < 40 << 8
-    counted = counters(two_nodes, bench.POINT)
-    assert counted["memcg_reclaim_large"] == 0
-    assert counted[f"local_order_{order}"] << order >= large
-    assert counted[f"failed_order_{order}"] > 0
+    assert counters(two_nodes, bench.POINT)["memcg_reclaim_large"] == 0
+    counted = outcomes(two_nodes)
+    if counted is not None:
+        assert counted[f"local_order_{order}"] << order >= large
+        assert counted[f"failed_order_{order}"] > 0
 
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
@@ -237,15 +262,15 @@ def test_preferred_node_or_none(two_nodes: Guest, how: str) -> None:
     found = touched(two_nodes, words)
     assert pages(found) == 25600
     assert pages(found, 0, least=9) == 0
-    assert counters(two_nodes, bench.POINT)["failed_order_9"] > 0
+    counted = outcomes(two_nodes)
+    assert counted is None or counted["failed_order_9"] > 0
 
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
-def test_cpu_of_a_node_without_memory(machines: Machines, policy: str) -> None:
+def test_cpu_of_a_node_without_memory(machines: Machines, kernel: str, policy: str) -> None:
     """It prefers nothing that there is, so huge pages come from where there is memory."""
-    guest = machines.get(mem="640M", cpus=2, swap="1G", nodes=2, bare=1)
+    guest = of_nodes(machines, kernel, cpus=2, swap="1G", nodes=2, bare=1)
     assert must(guest, "cat /sys/devices/system/node/has_memory").strip() == "0"
-    must(guest, f"{SETTINGS} modprobe mmpolicy")
     switch(guest, policy)
     found = touched(guest, f"map 16 {MADVISED} touch 1", "taskset -p 2 $$ >/dev/null")
     assert pages(found, 0, least=9) == pages(found) == 4096
@@ -335,18 +360,20 @@ def any_to_stock(results: Results, case: bench.Case) -> float:
     """Instructions of only_compact_any, as a multiple of stock's.
 
     Guests repeat to 0.0006. But where the host is busy, one in some eighty counts up to 0.04
-    less than the others, never more. So stock runs twice, and the larger number counts.
+    less than the others, never more. So both run twice, and the larger number counts.
     """
-    again = bench.take(case, "stock").values["ticks"]
-    stock = max(again, results.value("stock", case.name, "ticks"))
-    return results.value("only_compact_any", case.name, "ticks") / stock
+    ours, stock = (
+        max(bench.take(case, arm).values["ticks"], results.value(arm, case.name, "ticks"))
+        for arm in ("only_compact_any", "stock")
+    )
+    return ours / stock
 
 
-def check_pinned(case: bench.Case) -> None:
+def check_pinned(case: bench.Case, limit: float) -> None:
     """Local alone: far below legacy, which reclaims without MGLRU. Any node: as stock."""
     case = replace(case, setup=f"{WITHOUT_LRU_GEN}; {case.setup}")
     results = bench.run([case], ("stock", "legacy", *COMPACT_ONLY))
-    assert results.ratio("only_compact", "legacy", case.name, "ticks") <= 0.1
+    assert results.ratio("only_compact", "legacy", case.name, "ticks") <= limit
     assert any_to_stock(results, case) <= 1.001
     assert results.value("only_compact_any", case.name, "huge") >= 0.95
     for policy in COMPACT_ONLY:
@@ -360,7 +387,7 @@ def check_pinned(case: bench.Case) -> None:
 def test_pinned_node(all_machines: Machines) -> None:
     """More is mapped than a small node full of pinned memory has left; defrag=always."""
     all_machines.end()
-    check_pinned(bench.SMALL_PINNED)
+    check_pinned(bench.SMALL_PINNED, 0.03)
 
 
 def test_node_full_of_pinned_memory(all_machines: Machines) -> None:
@@ -376,7 +403,7 @@ def test_node_full_of_pinned_memory(all_machines: Machines) -> None:
 def test_larger_pinned_node(all_machines: Machines) -> None:
     """The same on a larger node, with MADV_HUGEPAGE."""
     all_machines.end()
-    check_pinned(bench.PINNED)
+    check_pinned(bench.PINNED, 0.015)
 
 
 @pytest.mark.full

@@ -15,6 +15,7 @@ from .conftest import Machines
 from .tools import ROOT, must
 
 LATEST_MS = 1500
+LATEST_ONCE_MS = 5000  # of three, where the host may be busy for a while
 STATS = "/sys/kernel/debug/mmpolicy/default/anon_order/stats"
 DEFAULT = f"{ROOT}/profiles/default"
 # A writer that has to wait for 6 s, and keeps others waiting as long.
@@ -86,7 +87,7 @@ def test_while_a_writer_is_stuck(loaded: Guest, file: str, text: str, state: str
 
 
 def test_expiry_while_memory_is_fought_for(machines: Machines) -> None:
-    """What others leave is enough. Two of three: the host can be busy for a while as well."""
+    """What others leave is enough, each time; two of three times it is as quick as ever."""
     guest = machines.get(mem="1G", cpus=2, swap="512M")
     must(guest, "modprobe mmpolicy")
     hog = f"while :; do {workload('ops')} map 200000 touch 0 200000; done"
@@ -96,7 +97,7 @@ def test_expiry_while_memory_is_fought_for(machines: Machines) -> None:
         with going_on(guest, hog, hog, COMES_AND_GOES):
             taken.append(stays_on(guest, "lease_ms", "1000"))
         must(guest, f"echo 1 >{ROOT}/reset")
-    assert sorted(taken)[1] <= LATEST_MS, taken
+    assert sorted(taken)[1] <= LATEST_MS and max(taken) <= LATEST_ONCE_MS, taken
 
 
 def test_expiry_while_a_large_process_forks(loaded: Guest) -> None:

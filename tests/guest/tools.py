@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from anon_order import POINT, THP, counters
-from common import must, ran, workload
+from anon_order import POINT, counters
+from common import THP, must, ran, workload
 from machine import TREE
 from vm import Guest
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "anon_order/defer.h"
+#include "anon_order/waste.h"
 #include "check.h"
 #include "sim.h"
 
@@ -67,6 +68,8 @@ void sim_init(struct sim *sim, const struct mmp_policy *policy)
 	*sim = (struct sim){ .policy = policy, .vma.vm_mm = &sim->mm, .mm.elsewhere = LARGE };
 	if (mmp_deferral.last == &sim->mm)	/* that was one before, in the same place */
 		mmp_deferral = (struct mmp_deferral){};
+	if (mmp_credit.mm == &sim->mm)
+		mmp_credit = (struct mmp_credit){};
 	for (i = 0; i < policy->nr_knobs && i < SIM_KNOBS; i++)
 		sim->knob[i] = policy->knobs[i].def;
 }
@@ -148,7 +151,7 @@ unsigned int sim_cap(const struct sim *sim)
 static struct mmp_decision decide(const struct sim *sim, const struct vm_fault *vmf,
 				  enum mm_policy_site site)
 {
-	return mmp_populated(sim->policy, vmf->vma, sim->knob,
+	return mmp_mlock_override(sim->policy, vmf->vma, sim->knob,
 			     sim->policy->anon_order(vmf, site, sim->knob));
 }
 
@@ -162,6 +165,7 @@ static struct mmp_decision ask(struct sim *sim, unsigned long page,
 		.pmd = sim_pmd(sim, page),
 	};
 	const struct mmp_deferral deferral = mmp_deferral;
+	const struct mmp_credit credit = mmp_credit;
 	struct mmp_decision d, other;
 	unsigned long before;
 
@@ -170,6 +174,7 @@ static struct mmp_decision ask(struct sim *sim, unsigned long page,
 		other = decide(sim, &vmf, site);
 		fill_outside(sim, page, __pte(0));
 		mmp_deferral = deferral;
+		mmp_credit = credit;
 	}
 	before = ptes_read;
 	d = decide(sim, &vmf, site);

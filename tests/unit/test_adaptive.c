@@ -13,6 +13,7 @@ enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS, MIN_FOLIOS };
 #define FULL_4		"uuuu"
 #define FULL_16		FULL_4 FULL_4 FULL_4 FULL_4
 #define UNUSED_16	FULL_4 FULL_4 FULL_4 "uuum"
+#define AGED_16		"mmmmmmmmmmmmmmmm"
 #define NONE_4		"...."
 #define NONE_16		NONE_4 NONE_4 NONE_4 NONE_4
 #define NONE_48		NONE_16 NONE_16 NONE_16
@@ -152,6 +153,8 @@ TEST(groups_where_no_block_is_full)
 		{ FULL_4 NONE_4 HERE_4 NONE_4, 2, MMP_RUN },
 		{ FULL_4 FULL_4 HERE_4 NONE_4, 3, MMP_RUN },
 		{ FULL_4 NONE_4 NONE_4 HERE_4, 0, MMP_ALONE },
+		{ FULL_4 NONE_4 NONE_4 NONE_4 HERE_16, 2, MMP_RUN },
+		{ FULL_4 NONE_16 HERE_16, 0, MMP_ALONE },
 		{ "uuu." HERE_4 NONE_4 NONE_4, 0, MMP_ALONE },
 		{ "uuu." HERE_4 FULL_4 NONE_4, 2, MMP_RUN },
 		{ "uuu.u..." HERE_4 FULL_4, 0, MMP_ALONE },
@@ -174,8 +177,13 @@ TEST(no_folio_fits)
 		{ "..*m............" FULL_16, 0, MMP_INSIDE },
 		{ FULL_16 NONE_16 NONE_16 NONE_16 "*..", 0, MMP_INSIDE },
 	};
+	static const struct row edge[] = {
+		{ "u*.............." FULL_16, 0, MMP_INSIDE },
+		{ "..*m............" FULL_16, 0, MMP_INSIDE },
+	};
 
 	CHECK_MIDDLE(rows, DEFAULTS);
+	CHECK(edge, DEFAULTS);
 }
 
 TEST(folios_not_used_to_their_end)
@@ -190,6 +198,26 @@ TEST(folios_not_used_to_their_end)
 		{ UNUSED_16 NONE_16 UNUSED_16 NONE_48 HERE_16 NONE_16, 0, MMP_UNUSED },
 		/* A smaller folio inside of a block tells as well. */
 		{ FULL_4 "uuum" FULL_4 FULL_4 NONE_48 HERE_16, 0, MMP_UNUSED },
+	};
+
+	/* In the first block of a table too: no stream downwards, so smaller pieces decide. */
+	static const struct row everywhere[] = {
+		{ UNUSED_16 NONE_16 NONE_16 UNUSED_16 HERE_16 FULL_16, 3, MMP_RUN },
+	};
+
+	CHECK_MIDDLE(rows, DEFAULTS);
+	CHECK(everywhere, DEFAULTS);
+}
+
+/* What others have aged tells nothing, as they age pages inside of folios too. */
+TEST(aged_memory_nearby)
+{
+	static const struct row rows[] = {
+		{ AGED_16 HERE_16, 0, MMP_ALONE },
+		{ HERE_16 AGED_16, 0, MMP_ALONE },
+		{ AGED_16 NONE_16 NONE_16 AGED_16 HERE_16 FULL_16, 4, MMP_RUN },
+		{ "ummmmmmmmmmmmmuu" NONE_16 NONE_16 AGED_16 HERE_16 FULL_16, 4, MMP_RUN },
+		{ "mmmm" NONE_4 "mmmm" HERE_4 FULL_4 NONE_4 NONE_4 NONE_4, 2, MMP_RUN },
 	};
 
 	CHECK_MIDDLE(rows, DEFAULTS);
@@ -235,6 +263,10 @@ TEST(the_cap_at_its_bounds)
 		/* Of large examples not all pages are looked at, but the last is. */
 		{ FULL_16 UNUSED_16 FULL_32 HERE_16 NONE_16 NONE_32, 6, MMP_RUN },
 		{ FULL_32 FULL_16 UNUSED_16 HERE_16 FULL_16 NONE_32, 4, MMP_RUN },
+		/* Nor are all looked at there: those at a third from either end are. */
+		{ "uuuuuuuuuu.uuuuu" FULL_16 HERE_16 NONE_16 NONE_32, 4, MMP_RUN },
+		{ FULL_16 "uuuuu.uuuuuuuuuu" HERE_16 NONE_16 NONE_32, 4, MMP_RUN },
+		{ "uuuuuuuuuuu.uuuu" FULL_16 HERE_16 NONE_16 NONE_32, 5, MMP_RUN },
 	};
 
 	CHECK_MIDDLE(least, ((const u32[KNOBS]){ 2, 14, 16, 32 }));

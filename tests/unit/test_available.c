@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* How much memory is said to be left, as module/sense/available.h has it. */
+#include <linux/jiffies.h>
+#include <linux/percpu.h>
+
 #include "check.h"
 #include "sense/available.h"
 
@@ -8,7 +11,7 @@ TEST(available_is_a_share)
 	EXPECT(mmp_share(0, 1000), ==, 0);
 	EXPECT(mmp_share(51, 1000), ==, 51);
 	EXPECT(mmp_share(1UL << 30, 1UL << 31), ==, 500);
-	EXPECT(mmp_share(2000, 1000), ==, MMP_ALL);
+	EXPECT(mmp_share(2000, 1000), ==, 1000);
 	EXPECT(mmp_share(0, 0), ==, MMP_ALL);
 }
 
@@ -22,4 +25,40 @@ TEST(available_says_nothing_when_stale)
 	EXPECT(mmp_sample_share(&sample, sample.taken + stale), ==, 700);
 	EXPECT(mmp_sample_share(&sample, sample.taken + stale + 1), ==, 0);
 	EXPECT(mmp_sample_share(&sample, sample.taken + 1000 * stale), ==, 0);
+}
+
+DEFINE_PER_CPU(struct mmp_spare, mmp_spare);
+
+static unsigned int looks;
+
+bool mmp_plenty_look(const struct vm_area_struct *vma, unsigned int enough,
+		     unsigned long pages)
+{
+	looks++;
+	return false;
+}
+
+/* What a CPU has kept serves one process, for one tick, one question, and so many pages. */
+TEST(plenty_is_not_looked_for_again)
+{
+	const struct vm_area_struct vma = { .vm_mm = (void *)0x1000 };
+	const struct vm_area_struct other = { .vm_mm = (void *)0x2000 };
+
+	mmp_spare = (struct mmp_spare){
+		.by = { .whom = mmp_looked_whom(&vma), .enough = 50, .when = jiffies },
+		.pages = 40,
+	};
+	EXPECT(mmp_plenty(&vma, 50, 16), ==, true);
+	EXPECT(mmp_plenty(&vma, 50, 16), ==, true);
+	EXPECT(mmp_spare.pages, ==, 8);
+	EXPECT(looks, ==, 0);
+	EXPECT(mmp_plenty(&vma, 50, 9), ==, false);
+	EXPECT(mmp_plenty(&other, 50, 1), ==, false);
+	EXPECT(mmp_plenty(&vma, 51, 1), ==, false);
+	EXPECT(looks, ==, 3);
+	EXPECT(mmp_plenty(&vma, 50, 8), ==, true);
+	mmp_spare.pages = 8;
+	jiffies++;
+	EXPECT(mmp_plenty(&vma, 50, 1), ==, false);
+	EXPECT(looks, ==, 4);
 }

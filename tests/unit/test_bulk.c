@@ -58,6 +58,9 @@ static double run(const struct mmp_policy *policy, u32 knob, struct zone_sim zon
 		unsigned int want = policy->bulk_pages(0, &knob, &timed);
 		unsigned int n = refill(&zone, want, &ticks);
 
+		if (policy == &mmp_policy_bulk_adaptive && knob == 128)
+			EXPECT(want == 1 || want == 8 || want == 16 || want == 32 ||
+			       want == 64 || want == 128, ==, true);
 		got += n;
 		sum += ticks;
 		if (timed)
@@ -169,6 +172,39 @@ TEST(bulk_adaptive_follows_a_zone_that_runs_out)
 		EXPECT(size_now(), >=, 64);
 		EXPECT(adaptive(none, 20000), <=, 1.03 * best_fixed(none, 20000));
 		EXPECT(size_now(), ==, 1);
+	}
+}
+
+/* How many refills it takes to ask for @few, if pages beyond these cost more than the others. */
+static unsigned int refills_until(unsigned int few, u64 ticks, u64 beyond)
+{
+	unsigned int n, want;
+	bool timed;
+	u32 knob = 128;
+
+	for (n = 0; n < 100000; n++) {
+		timed = false;
+		want = mmp_policy_bulk_adaptive.bulk_pages(0, &knob, &timed);
+		if (want <= few)
+			break;
+		if (timed)
+			mmp_policy_bulk_adaptive.bulk_done(0, want, want,
+				want * ticks + (want > few ? (want - few) * beyond : 0));
+	}
+	return n;
+}
+
+/* A page costs more than twice as much as before, and most beyond the first eight. */
+TEST(bulk_adaptive_notices_another_load)
+{
+	int i;
+
+	for (i = 0; i < 4; i++) {
+		adaptive(plenty, 3000000);
+		EXPECT(size_now(), >=, 64);
+		at("time %d", i);
+		/* With all naps it would be some 2000. */
+		EXPECT(refills_until(8, 200, 2000), <, 1600);
 	}
 }
 

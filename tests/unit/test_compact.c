@@ -345,6 +345,18 @@ TEST(zones_are_left_alone)
 	}
 }
 
+/* An attempt that was not deferred does not make the zone forget its useless blocks. */
+TEST(budget_tries_as_stock_where_nothing_was_deferred)
+{
+	struct zone_sim sim;
+
+	exhaust(&sim);
+	sim.knob[SCAN_AHEAD_PERCENT] = 1;
+	EXPECT(answer_about(&sim, &sim.zone, ORDER, __GFP_MOVABLE, false), ==, MM_POLICY_DEFER);
+	sim.zone.free += sim.zone.managed / 10;
+	EXPECT(answer_about(&sim, &sim.zone, ORDER, __GFP_MOVABLE, false), ==, MM_POLICY_TRY);
+}
+
 /* Nothing overflows, whatever the knobs, the zone and the clock. */
 TEST(budget_bears_extremes)
 {

@@ -90,6 +90,21 @@ TEST(a_copy_that_is_not_used_is_no_example)
 	sim_free(&sim);
 }
 
+/* As many pages as min_used_pages says. */
+TEST(a_block_is_copied_if_enough_pages_were_written)
+{
+	for (unsigned long missing = 1; missing < 4; missing++) {
+		struct sim sim;
+
+		all_shared(&sim, 4);
+		set(&sim, 32, 16, OWN);
+		set(&sim, 40, missing, SHARED);
+		at("%lu pages of 16 are still shared", missing);
+		EXPECT(copied(&sim, 48), ==, missing <= 2 ? 4 : 0);
+		sim_free(&sim);
+	}
+}
+
 TEST(copies_grow_by_doubling_up_to_the_cap)
 {
 	struct sim sim;

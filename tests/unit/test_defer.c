@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /* adaptive: after how many small folios it looks at fewer faults, and what ends that. */
+#include "anon_order/defer.h"
 #include "check.h"
 #include "policies.h"
 #include "sim.h"
@@ -41,6 +42,53 @@ TEST(sparse_faults_are_deferred)
 	EXPECT(looked_at(&sim), >=, 256 + FAULTS / 65);
 	EXPECT(looked_at(&sim), <=, 256 + 96);
 	EXPECT(sim.reasons[MMP_DEFERRED], ==, sim.faults - looked_at(&sim));
+	sim_free(&sim);
+}
+
+/* After 256 small folios a 16th of them is passed over, and at most 64. */
+TEST(sparse_faults_are_looked_at_as_often_as_documented)
+{
+	unsigned long small = 256, next = 0, looks = 256, fault;
+	struct sim sim;
+	unsigned long page = begin(&sim, 256);
+
+	for (fault = 0; fault < 3 * FAULTS; fault++) {
+		sim_pte(&sim, page + 16 * fault);	/* a new table is asked about twice */
+		if (small++ < next)
+			continue;
+		looks++;
+		next = small + min(small / 16, 64UL);
+	}
+	sparse(&sim, page, 3 * FAULTS);
+	EXPECT(looked_at(&sim), ==, looks);
+	sim_free(&sim);
+}
+
+/* Where a folio of 16 kB has no room, one fault in eight begins to pass over others. */
+TEST(faults_within_memory_are_looked_at_more_often)
+{
+	unsigned long page = 0, small, next = 0, looks = 0, fault, before;
+	struct sim sim;
+
+	begin(&sim, 0);
+	for (page = 0; page < 512 * 8; page++)
+		if (page % 8 < 5)
+			*sim_pte(&sim, page) = __pte(_PAGE_PRESENT | _PAGE_USER);
+	for (page = 8, fault = 0; fault < 257; fault++, page += 8)
+		sim_touch(&sim, page + 6);
+	small = this_cpu_read(mmp_deferral.small);
+	next = this_cpu_read(mmp_deferral.next);
+	before = sim.reasons[MMP_INSIDE];
+	EXPECT(before, ==, 257);
+	for (fault = 0; fault < 250; fault++, page += 8) {
+		sim_touch(&sim, page + 6);
+		if (small++ < next)
+			continue;
+		looks++;
+		next = small + (small % 8 ? 0 : min(small / 16, 64UL));
+	}
+	EXPECT(sim.reasons[MMP_INSIDE] - before, ==, looks);
+	EXPECT(looks, <, 200);
 	sim_free(&sim);
 }
 

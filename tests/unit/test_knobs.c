@@ -85,6 +85,51 @@ TEST(knobs_have_proper_bounds)
 	}
 }
 
+static const struct documented {
+	const char *path;
+	u32 min, max, def;
+	const char *unit;
+} documented[] = {
+#define KNOB(path, min, max, def, unit)	{ path, min, max, def, unit },
+#include "knobs.inc"
+#undef KNOB
+};
+
+static const struct documented *document_of(const char *policy, const char *knob)
+{
+	char path[128];
+	unsigned int i;
+
+	snprintf(path, sizeof(path), "%s/%s", policy, knob);
+	for (i = 0; i < ARRAY_SIZE(documented); i++)
+		if (!strcmp(documented[i].path, path))
+			return &documented[i];
+	return NULL;
+}
+
+TEST(knobs_are_as_documented)
+{
+	const struct mmp_policy *policy;
+	unsigned int k, nr = 0;
+	int i;
+
+	for_each_tested(policy, i)
+		for (k = 0; k < policy->nr_knobs; k++, nr++) {
+			const struct mmp_knob *knob = &policy->knobs[k];
+			const struct documented *is = document_of(policies[i].path, knob->attr.name);
+
+			at("%s/%s", policies[i].path, knob->attr.name);
+			EXPECT(!is, ==, false);
+			if (!is)
+				continue;
+			EXPECT(knob->min, ==, is->min);
+			EXPECT(knob->max, ==, is->max);
+			EXPECT(knob->def, ==, is->def);
+			EXPECT(strcmp(knob->unit, is->unit), ==, 0);
+		}
+	EXPECT(nr, ==, ARRAY_SIZE(documented));
+}
+
 TEST(knobs_have_proper_names)
 {
 	const struct mmp_policy *policy;

@@ -23,6 +23,7 @@ struct mm_struct {
 	struct mmp_lazy_call begun[TASKS];	/* first page, pages, whether */
 	unsigned long counted;	/* areas, for what is lazily freed */
 	unsigned long asked;	/* areas and holes, for what is mapped */
+	unsigned long looked;	/* at the entries of so many of them */
 };
 
 enum { NONE, DIRTY, LAZY };
@@ -51,20 +52,37 @@ static unsigned long count(struct mm_struct *in, unsigned long start, unsigned l
 /* Behind the pages there is nothing, which the tables say in such pieces. */
 static unsigned long hole_size = 1UL << 39;
 
-static unsigned long count_pages(struct mm_struct *in, unsigned long addr, unsigned long *end)
+static unsigned long count_pages(struct mm_struct *in, unsigned long addr, unsigned long *end,
+				 bool look)
 {
 	bool there = addr < FIRST + PAGES * PAGE_SIZE;
 	unsigned long piece = there ? MMP_AREA_SIZE : hole_size;
 
 	in->asked++;
+	in->looked += look;
 	*end = min(*end, (addr | (piece - 1)) + 1);
+	if (!look && there)
+		return (*end - addr) / PAGE_SIZE;
 	return there ? count(in, addr, *end, DIRTY) : 0;
 }
 
-static unsigned long count_lazy(struct mm_struct *in, unsigned long start, unsigned long end)
+/* What others do while an area is counted, and whether it can be. */
+static void (*meanwhile)(struct mm_struct *in);
+static bool cannot_tell;
+
+static unsigned long count_lazy(struct mmp_lazy *lazy, unsigned long start)
 {
+	struct mm_struct *in = lazy->mm;
+	unsigned long pages = 1;
+
 	in->counted++;
-	return start < FIRST + PAGES * PAGE_SIZE ? count(in, start, end, LAZY) : 1;
+	if (cannot_tell)
+		return MMP_LAZY_UNKNOWN;
+	if (start < FIRST + PAGES * PAGE_SIZE)
+		pages = count(in, start, start + MMP_AREA_SIZE, LAZY);
+	if (meanwhile)
+		meanwhile(in);
+	return pages;
 }
 
 static bool ended(u32 task)
@@ -95,8 +113,10 @@ static enum mmp_lazy_answer ask(struct mm_struct *in, u32 task, unsigned long fi
 		FIRST + first * PAGE_SIZE, FIRST + (first + pages) * PAGE_SIZE, task
 	};
 
-	return mmp_lazy_ask(&in->lazy, &call, mmp_lazy_pages(&in->lazy, &call, limit),
-			    (struct mmp_lazy_limit){ limit, shared });
+	struct mmp_lazy_count count;
+
+	mmp_lazy_count(&in->lazy, &call, limit, &count);
+	return mmp_lazy_ask(&in->lazy, &call, &count, (struct mmp_lazy_limit){ limit, shared });
 }
 
 /* As the kernel does after it has asked: all of what is there. */
@@ -248,13 +268,13 @@ TEST(lazyfree_a_refused_call_changes_nothing)
 	EXPECT(mm.lazy.pages, ==, 100);
 }
 
-/* Only what is there is freed, however long the range is. */
+/* Only what is there is freed, as far as it is counted. */
 TEST(lazyfree_empty_ranges_are_free)
 {
 	begin(&mm);
 	memset(mm.page, NONE, PAGES);
 	memset(mm.page + 700, DIRTY, 10);
-	EXPECT(call(&mm, 0, PAGES, 10), ==, MMP_ANSWER_LAZY);
+	EXPECT(call(&mm, 0, MMP_LAZY_COUNTED * MMP_AREA_PAGES, 10), ==, MMP_ANSWER_LAZY);
 	EXPECT(mm.lazy.pages, ==, 10);
 }
 
@@ -266,14 +286,48 @@ TEST(lazyfree_long_ranges_are_little_work)
 	begin(&mm);
 	memset(mm.page, NONE, PAGES);
 	mm.page[0] = DIRTY;
-	EXPECT(ask(&mm, 1, 0, pages, PAGES, false), ==, MMP_ANSWER_LAZY);
-	EXPECT(mm.lazy.pages, ==, 1);
-	EXPECT(mm.asked, <=, 2 + AREAS + (64UL << 40) / hole_size);
-	mm.page[PAGES - 1] = DIRTY;
-	mm.asked = 0;
-	EXPECT(ask(&mm, 1, 0, pages, PAGES, false), ==, MMP_ANSWER_LAZY);
-	EXPECT(mm.lazy.pages, ==, 3);	/* one of them twice */
-	EXPECT(mm.asked, <=, 2 * AREAS + 2 + (64UL << 40) / hole_size);
+	EXPECT(ask(&mm, 1, 0, pages, 2 * PAGES, false), ==, MMP_ANSWER_LAZY);
+	EXPECT(mm.lazy.pages, <=, 1 + (AREAS - MMP_LAZY_COUNTED) * MMP_AREA_PAGES);
+	EXPECT(mm.looked, ==, MMP_LAZY_COUNTED);
+	EXPECT(mm.asked, <=, 2 * (AREAS + (64UL << 40) / hole_size) + 2);
+}
+
+/* The range that costs most: a page in each page table, or in one of 32 places. */
+TEST(lazyfree_a_call_looks_at_few_tables)
+{
+	unsigned long step, i, limit;
+
+	for (step = 32; step <= MMP_AREA_PAGES; step *= 16)
+		for (limit = 1; limit <= 4 * PAGES; limit *= 4) {
+			begin(&mm);
+			memset(mm.page, NONE, PAGES);
+			for (i = 0; i < PAGES; i += step)
+				mm.page[i] = DIRTY;
+			for (i = 0; i < 20; i++) {
+				mm.looked = 0;
+				mm.counted = 0;
+				at("step %lu, limit %lu, call %lu", step, limit, i);
+				ask(&mm, 1, 0, PAGES, limit, false);
+				EXPECT(mm.looked, <=, MMP_LAZY_COUNTED);
+				EXPECT(mm.counted, <=, MMP_LAZY_MAX_LOOKS / MMP_AREA_PAGES);
+			}
+		}
+}
+
+/* Looks that nobody needed do not add up. */
+TEST(lazyfree_looks_are_not_saved_up)
+{
+	unsigned long i;
+
+	begin(&mm);
+	EXPECT(call(&mm, 0, PAGES / 2, PAGES), ==, MMP_ANSWER_LAZY);
+	for (i = 0; i < 100; i++) {
+		call(&mm, PAGES / 2, PAGES / 4, PAGES);
+		memset(mm.page + PAGES / 2, DIRTY, PAGES / 4);
+	}
+	mm.counted = 0;
+	call(&mm, PAGES / 2 + PAGES / 4, 1, 1);
+	EXPECT(mm.counted, <=, MMP_LAZY_MAX_LOOKS / MMP_AREA_PAGES);
 }
 
 /* Nor is what is beyond the limit, or in too many pieces. */
@@ -290,19 +344,125 @@ TEST(lazyfree_asks_no_more_than_it_needs)
 	EXPECT(mm.lazy.pages, ==, 0);
 }
 
-/* Others unmap meanwhile what a call is to free: it is not counted for good. */
+/* Others unmap meanwhile what a call is to free: at the next look it is gone. */
 TEST(lazyfree_pages_that_go_meanwhile)
 {
 	const struct mmp_lazy_call call = { FIRST, FIRST + 3 * MMP_AREA_SIZE, 1 };
 	const struct mmp_lazy_limit limit = { PAGES, false };
+	struct mmp_lazy_count count;
 
 	begin(&mm);
-	EXPECT(mmp_lazy_pages(&mm.lazy, &call, PAGES), ==, 3 * MMP_AREA_PAGES);
+	mmp_lazy_count(&mm.lazy, &call, PAGES, &count);
+	EXPECT(count.pages, ==, 3 * MMP_AREA_PAGES);
 	memset(mm.page, NONE, 3 * MMP_AREA_PAGES);
-	EXPECT(mmp_lazy_ask(&mm.lazy, &call, 3 * MMP_AREA_PAGES, limit), ==, MMP_ANSWER_LAZY);
-	EXPECT(mm.lazy.pages, <=, MMP_AREA_PAGES);
+	EXPECT(mmp_lazy_ask(&mm.lazy, &call, &count, limit), ==, MMP_ANSWER_LAZY);
+	EXPECT(mm.lazy.pages, ==, 3 * MMP_AREA_PAGES);
 	EXPECT(ask(&mm, 1, PAGES - 1, 1, 1, false), ==, MMP_ANSWER_LAZY);
 	EXPECT(mm.lazy.pages, ==, 1);
+}
+
+/* Another task frees pages of the area that is counted, which this count misses. */
+static void free_one_more(struct mm_struct *in)
+{
+	meanwhile = NULL;
+	EXPECT(ask(in, 2, 200, 10, PAGES, false), ==, MMP_ANSWER_LAZY);
+	clear(in, 200, 10, LAZY);
+	EXPECT(ask(in, 2, 3 * MMP_AREA_PAGES, 1, PAGES, false), ==, MMP_ANSWER_LAZY);
+	clear(in, 3 * MMP_AREA_PAGES, 1, LAZY);
+}
+
+/* ... and then counts it anew, so that the sum is what it was. */
+static void free_and_look(struct mm_struct *in)
+{
+	free_one_more(in);
+	memset(in->page, DIRTY, 10);
+	all_ended = true;
+	EXPECT(mmp_lazy_look_at(&in->lazy, in->lazy.hand), ==, true);
+	all_ended = false;
+}
+
+TEST(lazyfree_a_count_that_others_have_overtaken)
+{
+	unsigned long i;
+
+	for (i = 0; i < 2; i++) {
+		begin(&mm);
+		EXPECT(call(&mm, 0, 100, PAGES), ==, MMP_ANSWER_LAZY);
+		EXPECT(call(&mm, 5 * MMP_AREA_PAGES, 1, PAGES), ==, MMP_ANSWER_LAZY);
+		while (mm.lazy.areas[mm.lazy.hand] >> PMD_SHIFT != FIRST >> PMD_SHIFT)
+			mm.lazy.hand++;
+		meanwhile = i ? free_and_look : free_one_more;
+		at("case %lu", i);
+		EXPECT(mmp_lazy_look_at(&mm.lazy, mm.lazy.hand), ==, false);
+		EXPECT(truth(&mm), ==, mm.lazy.pages);
+	}
+}
+
+/* A look that cannot tell leaves things as they are, and is paid for. */
+TEST(lazyfree_a_look_that_cannot_tell)
+{
+	begin(&mm);
+	EXPECT(call(&mm, 0, 10, PAGES), ==, MMP_ANSWER_LAZY);
+	EXPECT(call(&mm, 5 * MMP_AREA_PAGES, 40, PAGES), ==, MMP_ANSWER_LAZY);
+	cannot_tell = true;
+	mm.counted = 0;
+	EXPECT(call(&mm, 6 * MMP_AREA_PAGES, 1, 50), ==, MMP_ANSWER_LIMIT);
+	cannot_tell = false;
+	EXPECT(mm.lazy.pages, ==, 50);
+	EXPECT(mm.counted, <=, 64);
+}
+
+/* It is forgotten while it counts: its group is none of its any more. */
+static void forget(struct mm_struct *in)
+{
+	mmp_lazy_move(&in->lazy, NULL);
+}
+
+TEST(lazyfree_forgotten_meanwhile)
+{
+	unsigned int shared;
+
+	for (shared = 0; shared < 2; shared++) {
+		begin(&mm);
+		EXPECT(call(&mm, 0, 100, 100), ==, MMP_ANSWER_LAZY);
+		EXPECT(call(&mm, 5 * MMP_AREA_PAGES, 100, 200), ==, MMP_ANSWER_LAZY);
+		meanwhile = forget;
+		ask(&mm, 1, 6 * MMP_AREA_PAGES, 100, 200, shared);
+		meanwhile = NULL;
+		EXPECT(atomic_long_read(&sum), ==, 0);
+	}
+}
+
+/* While an area is counted, others ask, which want to look at areas as well. */
+static void ask_in_turn(struct mm_struct *in)
+{
+	static u32 task = 1;
+
+	if (task < 8) {
+		task++;
+		EXPECT(ask(in, task, 6 * MMP_AREA_PAGES + task, 1, 200, false), ==, MMP_ANSWER_LIMIT);
+		task--;
+	}
+}
+
+/* ... and what was saved is spent once. */
+TEST(lazyfree_looks_are_spent_once)
+{
+	unsigned long i;
+
+	for (i = MMP_AREA_PAGES; i <= MMP_LAZY_MAX_LOOKS; i += 101) {
+		begin(&mm);
+		EXPECT(call(&mm, 0, 100, 200), ==, MMP_ANSWER_LAZY);
+		EXPECT(call(&mm, 5 * MMP_AREA_PAGES, 100, 200), ==, MMP_ANSWER_LAZY);
+		mm.lazy.looks = i;
+		mm.counted = 0;
+		meanwhile = ask_in_turn;
+		at("%lu looks", i);
+		EXPECT(ask(&mm, 1, 6 * MMP_AREA_PAGES, 1, 200, false), ==, MMP_ANSWER_LIMIT);
+		meanwhile = NULL;
+		EXPECT(mm.counted, <=, (i + 8 * MMP_LAZY_LOOKS) / MMP_AREA_PAGES);
+		EXPECT(mm.lazy.looks, <=, i + 8 * MMP_LAZY_LOOKS);
+	}
 }
 
 /* As many tasks as can be known; others, as soon as some have ended. */
@@ -331,6 +491,21 @@ TEST(lazyfree_waits_for_calls)
 	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_ANSWER_LAZY);
 	EXPECT(mm.lazy.pages, ==, 150);
 	all_ended = false;
+}
+
+/* Who moves to another group takes its pages along. */
+TEST(lazyfree_a_process_moves)
+{
+	static atomic_long_t there;
+
+	begin(&mm);
+	EXPECT(call(&mm, 0, 60, 100), ==, MMP_ANSWER_LAZY);
+	mmp_lazy_move(&mm.lazy, &there);
+	EXPECT(atomic_long_read(&sum), ==, 0);
+	EXPECT(atomic_long_read(&there), ==, 60);
+	EXPECT(ask(&mm, 1, 100, 50, 100, true), ==, MMP_ANSWER_LIMIT);
+	mmp_lazy_move(&mm.lazy, NULL);
+	EXPECT(atomic_long_read(&there), ==, 0);
 }
 
 TEST(lazyfree_groups_share_a_limit)
@@ -364,11 +539,38 @@ TEST(lazyfree_full_set)
 	EXPECT(mm.lazy.pages, ==, MMP_LAZY_AREAS + i);
 }
 
+/* A slot in use is not given away, whoever can pay for looks at it. */
+TEST(lazyfree_slots_in_use_stay)
+{
+	unsigned long i, n = 0, sums = 0, before;
+
+	begin(&mm);
+	for (i = 0; i < MMP_LAZY_AREAS; i++)
+		mmp_lazy_found(&mm.lazy, FIRST + (PAGES + i * MMP_AREA_PAGES) * PAGE_SIZE, 1);
+	for (i = 0; i < MMP_LAZY_AREAS; i++)
+		n += !!mm.lazy.areas[i];
+	for (i = 0; i < AREAS; i++) {
+		mm.lazy.looks = MMP_LAZY_MAX_LOOKS;
+		before = mm.lazy.pages;
+		if (call(&mm, i * MMP_AREA_PAGES, 1, PAGES) == MMP_ANSWER_LAZY)
+			n++;
+		else
+			EXPECT(mm.lazy.pages, ==, before);
+	}
+	for (i = 0; i < MMP_LAZY_AREAS; i++) {
+		n -= !!mm.lazy.areas[i];
+		sums += mm.lazy.areas[i] % 1024;
+	}
+	EXPECT(n, ==, 0);
+	EXPECT(sums, <=, mm.lazy.pages);
+}
+
 /* What the policies say, of a process about which nothing is to be said. */
 static struct mmp_lazy_limit asked;
 static unsigned int available;
 
-unsigned int mmp_available(const struct mm_struct *in, unsigned int enough, unsigned long *pages)
+unsigned int mmp_available(const struct vm_area_struct *vma, unsigned int enough,
+			   unsigned long *pages)
 {
 	return enough ? available : MMP_ALL;
 }

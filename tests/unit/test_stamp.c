@@ -30,10 +30,10 @@ static struct task_struct *rival_of(struct task_struct *one)
 	int i;
 
 	current = one;
-	place = mmp_stamp_place(&stamps);
+	place = mmp_stamp_slot(&stamps);
 	for (i = 0; i < TASKS; i++) {
 		current = &task[i];
-		if (current != one && mmp_stamp_place(&stamps) == place)
+		if (current != one && mmp_stamp_slot(&stamps) == place)
 			return current;
 	}
 	return NULL;

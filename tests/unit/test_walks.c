@@ -263,7 +263,7 @@ TEST(bursts_take_bounded_memory)
 		u32 cap, least;
 		double ratio;
 	} rows[] = {
-		{ 4, 14, 2.0 }, { 4, 8, 2.0 }, { 6, 14, 2.1 },
+		{ 4, 14, 2.0 }, { 4, 8, 2.1 }, { 6, 14, 2.1 },
 	};
 	unsigned long used, idle;
 	unsigned int i;
@@ -275,4 +275,87 @@ TEST(bursts_take_bounded_memory)
 				EXPECT(bursts(rows[i].cap, rows[i].least, used, idle), <=,
 				       rows[i].ratio);
 			}
+}
+
+/* So many pages of each 16, in a row or anywhere; or clusters of 1 to 20 pages, and such gaps. */
+static double pieces(unsigned long of_16, bool anywhere)
+{
+	unsigned long page = START, touched = 0, left = of_16;
+	struct sim sim;
+	double ratio;
+
+	sim_init(&sim, &mmp_policy_anon_order_adaptive);
+	sim_vma(&sim, START, START + 2 * AREA);
+	while (page < START + 2 * AREA) {
+		bool use = of_16 ? page % 16 < of_16 : left;
+
+		if (of_16 && page % 16 == 0)
+			left = of_16;
+		if (of_16 && anywhere)
+			use = pick(16 - page % 16) < left;
+		if (use)
+			sim_touch(&sim, page);
+		touched += use;
+		left -= use;
+		page += of_16 || use ? 1 : 1 + pick(20);
+		if (!of_16 && !use)
+			left = 1 + pick(20);
+	}
+	ratio = sim_used(&sim) / (double)touched;
+	sim_free(&sim);
+	return ratio;
+}
+
+/* Most examples of 16 kB are full there; the rest must not be wasted again and again. */
+TEST(memory_in_pieces_takes_little_more_than_at_order_0)
+{
+	unsigned long of_16;
+
+	EXPECT(pieces(0, false), <=, 1.10);
+	for (of_16 = 1; of_16 < 16; of_16++) {
+		at("%lu of 16 pages", of_16);
+		EXPECT(pieces(of_16, false), <=, 1.10);
+		if (of_16 < 14)	/* that is what min_used_pages takes for full */
+			EXPECT(pieces(of_16, true), <=, 1.10);
+	}
+}
+
+/* Fills @streams parts in turn, blocks in whatever order within 2 MB; all is aged now and then. */
+static unsigned long aged_fill(u32 cap, unsigned long streams, bool mixed, unsigned long period)
+{
+	unsigned long part = AREA / streams, faults, i, j;
+	struct sim sim;
+
+	sim_init(&sim, &mmp_policy_anon_order_adaptive);
+	sim.knob[MAX_ORDER] = cap;
+	sim_vma(&sim, START, START + AREA);
+	for (i = 0; i < AREA; i++) {
+		unsigned long at = i / streams;
+
+		if (mixed)	/* 7 is prime to the 32 blocks of a table */
+			at = (at & -SIM_TABLE) + at % SIM_TABLE / 16 * 7 % 32 * 16 + at % 16;
+		sim_touch(&sim, START + i % streams * part + at);
+		if (period && i % period == period - 1)
+			for (j = 0; j < AREA; j++)
+				if (!pmd_none(*sim_pmd(&sim, START + j)))
+					sim_age(&sim, START + j);
+	}
+	faults = sim.faults;
+	sim_free(&sim);
+	return faults;
+}
+
+/* Reclaim, DAMON and clear_refs age memory in ranges, and mean nothing by it. */
+TEST(memory_that_others_age)
+{
+	unsigned long streams;
+	int mixed;
+
+	for (streams = 1; streams <= 4; streams *= 4)
+		for (mixed = 0; mixed < 2; mixed++) {
+			unsigned long without = aged_fill(4, streams, mixed, 0);
+
+			at("%lu streams, mixed %d", streams, mixed);
+			EXPECT(aged_fill(4, streams, mixed, AREA / 4), <=, without * 1.06);
+		}
 }

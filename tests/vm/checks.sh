@@ -103,6 +103,8 @@ lint_rooms() { "$PYTHON" "$TREE/tests/vm/rooms.py"; }
 
 lint_sizes() { "$PYTHON" "$TREE/tests/vm/sizes.py"; }
 
+lint_names() { "$PYTHON" "$TREE/tests/vm/names.py" "$(source_tree)"; }
+
 lint() {
 	check "lint: shellcheck" lint_shell
 	check "lint: ruff check" lint_ruff check
@@ -113,16 +115,19 @@ lint() {
 	check "lint: size of the kernel hooks" lint_hook_size
 	check "lint: rooms" lint_rooms
 	check "lint: sizes of files and functions" lint_sizes
+	check "lint: functions that the documents name" lint_names
 }
 
 # unit tests of the policies in userland
 unit() {
-	local log=$LOG/unit.log counts
+	local log=$LOG/unit.log counts status=0
 	[ -x "$TREE/tests/unit/run" ] || { fail "unit: tests/unit/run is missing" && return; }
-	"$TREE/tests/unit/run" 2>&1 | tee "$log" || true
+	"$TREE/tests/unit/run" 2>&1 | tee "$log" || status=$?
 	read -ra counts <<<"$(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed.*/\1 \2/p' "$log" | tail -n 1)"
 	if [ ${#counts[@]} = 2 ]; then
 		add_counts "${counts[@]}" 0
+		[ "$status" = 0 ] || [ "${counts[1]}" != 0 ] ||
+			fail "unit: tests/unit/run ended with status $status"
 	else
 		fail "unit: no closing line \"N passed, M failed\" (log: $log)"
 	fi
@@ -138,20 +143,54 @@ fuzz_texts() {
 	"$program" -max_len=100 -max_total_time=20
 }
 
+# The file of what has passed of a kind of test, on these sources and kernels, in a run that
+# was stopped: resume_file KIND
+resume_file() {
+	local flavor kernels=
+	for flavor in "${FLAVORS[@]}"; do
+		kernels+=" $(readlink "$(kernel_home "$flavor")/current" || true)"
+	done
+	echo "$CACHE/resume/$1-$({
+		find "$TREE" -name '.*' ! -path "$TREE" -prune -o -type f ! -name '*.pyc' -print0 | sort -z |
+			xargs -0 sha256sum
+		echo "$SERIES ${FLAVORS[*]} $kernels ${MMPOLICY_FLAVORS-} ${KSRC-}"
+	} | hash_of)"
+}
+
+# What has passed before, with what passed in the run that was stopped last; says how many.
+resume() {
+	mkdir -p "${1%/*}"
+	find "${1%/*}" -type f -mtime +1 -delete
+	[ ! -e "$1.now" ] || cat "$1.now" >>"$1"
+	rm -f "$1.now"
+	[ ! -s "$1" ] || wc -l <"$1"
+}
+
 # run_pytest KIND ARGUMENT...: the tests in tests/KIND
 run_pytest() {
-	local kind=$1 report=$LOG/pytest-$1.xml counts status=0
+	local kind=$1 report=$LOG/pytest-$1.xml counts status=0 file before
 	shift
 	[ -d "$TREE/tests/$kind" ] || { fail "$kind: tests/$kind is missing" && return; }
+	file=$(resume_file "$kind")
+	before=$(resume "$file")
+	[ -z "$before" ] || say "$kind: $before tests passed before the last run was stopped"
 	rm -f "$report"
-	(cd "$TREE" && "$VENV/bin/pytest" -p no:cacheprovider --junitxml="$report" "$@" "tests/$kind") ||
-		status=$?
+	(cd "$TREE" && MMPOLICY_RESUME=$file "$VENV/bin/pytest" -p no:cacheprovider -p resume \
+		--junitxml="$report" --durations=10 --durations-min=5 "$@" "tests/$kind") || status=$?
 	read -ra counts <<<"$(sed -nE 's/.*<testsuite .*errors="([0-9]+)" failures="([0-9]+)" skipped="([0-9]+)" tests="([0-9]+)".*/\1 \2 \3 \4/p' "$report" 2>/dev/null)"
-	if [ ${#counts[@]} = 4 ] && [ "${counts[3]}" != 0 ]; then
+	if [ "$status" = 5 ] && [ -n "$before" ]; then
+		status=0	# pytest had no test left to run
+	elif [ ${#counts[@]} = 4 ] && [ "${counts[3]}" != 0 ]; then
 		add_counts $((counts[3] - counts[2] - counts[1] - counts[0])) \
 			$((counts[0] + counts[1])) "${counts[2]}"
-	elif [ "$status" != 0 ]; then
-		fail "$kind: pytest ended with status $status"
+	elif [ "$status" = 0 ]; then
+		fail "$kind: pytest counted no test (report: $report)"
+	fi
+	[ -z "$before" ] || add_counts "$before" 0 0
+	# pytest ends with 0 where all passed and with 1 where some failed, which are counted
+	# above. With any other status it has not run all tests.
+	if [ "$status" -gt 1 ] || [ "$status" = 1 ] && [ $((${counts[0]-0} + ${counts[1]-0})) = 0 ]; then
+		fail "$kind: pytest ended early, with status $status"
 	fi
 }
 
@@ -166,8 +205,8 @@ guest_tests() {
 			fail "module for the $flavor kernel"
 		fi
 	done
-	MMPOLICY_SERIES=$SERIES MMPOLICY_FLAVORS="${FLAVORS[*]} $1" run_pytest guest -v \
-		-n "$(guests_at_once)" --dist loadfile --no-loadscope-reorder
+	export MMPOLICY_SERIES=$SERIES MMPOLICY_FLAVORS="${FLAVORS[*]} $1"
+	run_pytest guest -v -n "$(guests_at_once)" --dist loadscope --no-loadscope-reorder
 }
 
 # A guest keeps one CPU busy, and takes up to 3 GiB.

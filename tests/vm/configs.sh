@@ -46,7 +46,7 @@ compile_hooks() {
 		"${make[@]}" allmodconfig
 	else
 		"${make[@]}" tinyconfig
-		read -ra objects <<<"$(fragments patched)"
+		mapfile -t objects < <(fragments patched)
 		(cd "$out" && "$1/src/scripts/kconfig/merge_config.sh" -m .config "${objects[@]}")
 		# shellcheck disable=SC2086 # the options are words
 		"$1/src/scripts/config" --file "$out/.config" $3

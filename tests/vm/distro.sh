@@ -41,7 +41,7 @@ need_distro_tools() {
 		need_series
 		need_later_root
 	fi
-	[ -n "$(distro_release "$1")" ] || as_root apt-get update
+	[ -n "$(distro_release "$1")" ] || apt_update
 	[ -n "$(distro_release "$1")" ] || die "apt knows no headers of Linux $SERIES for $1"
 }
 

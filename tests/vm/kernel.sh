@@ -8,33 +8,39 @@ RECIPE=1		# part of every kernel's key; raise it when the way of building change
 # The folder of a flavor's kernels; "current" in it is the last one built.
 kernel_home() { echo "$CACHE/kernel/$SERIES-$1"; }
 
+# The rows of tests/vm/flavors.
+flavor_rows() { sed -e '/^#/d' -e 's/ *| */|/g' "${TREE:?}/tests/vm/flavors"; }
+
+flavor_names() { flavor_rows | cut -d '|' -f 1; }
+
+# One field of a flavor: flavor_field NAME COLUMN, where 1 is the name
+flavor_field() { flavor_rows | awk -F '|' -v name="$1" -v column="$2" '$1 == name { print $column }'; }
+
+is_built() { flavor_names | grep -qxF -e "$1"; }
+
+# The configurations of a flavor, from the most general on.
 fragments() {
-	local vm=${TREE:?}/tests/vm
-	case $1 in
-	unpatched) echo "$vm/base.config" "$vm/base-$SERIES.config" ;;
-	patched) echo "$(fragments unpatched) $vm/patched.config" ;;
-	large) fragments patched ;;
-	debug) echo "$(fragments patched) $vm/debug.config" ;;
-	kasan) echo "$(fragments debug) $vm/kasan.config" ;;
-	kcsan) echo "$(fragments patched) $vm/kcsan.config" ;;
-	large-kasan) echo "$(fragments large) $vm/large-kasan.config" ;;
-	traced) echo "$(fragments unpatched) $vm/traced.config" ;;
-	esac
+	local on name names
+	on=$(flavor_field "$1" 2)
+	names=$(flavor_field "$1" 3)
+	[ -n "$on" ] || die "no kernel is called '$1'; tests/vm/flavors has all"
+	[ "$on" = - ] || fragments "$on"
+	for name in ${names#-}; do
+		echo "$TREE/tests/vm/${name/SERIES/$SERIES}.config"
+	done
 }
 
 patches() {
-	local hooks=$TREE/kernel-hooks/$SERIES
-	case $1 in
-	unpatched | traced) ;;
-	large*) echo "$hooks"/*.patch "$hooks"/large-folio-faults/*.patch ;;
-	*) echo "$hooks"/*.patch ;;
-	esac
+	local hooks=$TREE/kernel-hooks/$SERIES kind
+	kind=$(flavor_field "$1" 4)
+	[ "$kind" = none ] || printf '%s\n' "$hooks"/*.patch
+	[ "$kind" != large ] || printf '%s\n' "$hooks"/large-folio-faults/*.patch
 }
 
 kernel_key() {
 	local inputs
 	! is_distro "$1" || { distro_key "$1" && return; }
-	read -ra inputs <<<"$(fragments "$1") $(patches "$1")"
+	mapfile -t inputs < <(fragments "$1" && patches "$1")
 	{
 		echo "$RECIPE"
 		source_version
@@ -78,7 +84,7 @@ prepare_tree() {
 
 configure() {
 	local inputs
-	read -ra inputs <<<"$(fragments "$1")"
+	mapfile -t inputs < <(fragments "$1")
 	kmake "$2" tinyconfig
 	(cd "$2" && scripts/kconfig/merge_config.sh -m .config "${inputs[@]}")
 	kmake "$2" olddefconfig
@@ -122,7 +128,7 @@ install_kernel() {
 
 build_kernel() {
 	local flavor=$1 home key dest tree
-	[[ $flavor =~ ^(unpatched|traced)$ ]] || [ -n "$(patches "$flavor")" ] ||
+	[ "$(flavor_field "$flavor" 4)" = none ] || [ -n "$(patches "$flavor")" ] ||
 		die "no patches in kernel-hooks/$SERIES"
 	[[ $flavor != large* || -d $TREE/kernel-hooks/$SERIES/large-folio-faults ]] ||
 		die "kernel-hooks/$SERIES has no large-folio-faults"
@@ -187,8 +193,8 @@ need_tools() {
 			need_distro_tools "$flavor"
 		else
 			need_kernel_tools
+			[[ $(fragments "$flavor") != */traced.config* ]] || need "BTF in kernels" dwarves
 		fi
-		[ "$flavor" != traced ] || need "BTF in kernels" dwarves
 	done
 }
 

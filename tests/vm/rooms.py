@@ -36,7 +36,8 @@ MODULE: Table = {
 COMMAND: Table = {
     "__main__": "cli",
     "cli": "verbs host errors __init__",
-    "verbs": "ab control host memory render errors __init__",
+    "verbs": "ab bench control host memory render errors __init__",
+    "bench": "ab control host render errors",
     "ab": "control host render errors",
     "memory": "host render errors",
     "control": "host errors __init__",

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""No file of module/ and of the command is over 400 lines, no function over 40."""
+"""No file of module/ and of the command is over 400 lines, no function over 40.
+
+Sentences of the documents are wrapped, so that a changed sentence is a changed line.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pathlib import Path
 
 TREE = Path(__file__).parents[2]
 FOLDERS = ("module", "userspace/src")
-FILE, FUNCTION = 400, 40
+FILE, FUNCTION, LINE = 400, 40, 96
 
 
 def functions_in_c(text: str) -> Iterator[tuple[int, int]]:
@@ -45,11 +48,25 @@ def too_long(path: Path) -> Iterator[str]:
             yield f"{path}:{first}: a function of {last - first + 1} lines, at most {FUNCTION}"
 
 
+def not_wrapped(path: Path) -> Iterator[str]:
+    """A line for each line of text that is too long; headings, tables and output are none."""
+    output = False
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            output = not output
+        elif len(line) > LINE and not output and line.lstrip()[0] not in "#|<[":
+            yield f"{path}:{number}: {len(line)} columns, at most {LINE}"
+
+
 def check(tree: Path) -> list[str]:
     """What is too long in a tree of the project."""
     found = [path for folder in FOLDERS for path in (tree / folder).rglob("*.*")]
     sources = sorted(path for path in found if path.suffix in (".c", ".h", ".py"))
-    return [line for path in sources for line in too_long(path)]
+    texts = sorted([*tree.glob("*.md"), *tree.glob("*/*.md"), *tree.glob("docs/*/*.md")])
+    return [
+        *(line for path in sources for line in too_long(path)),
+        *(line for path in texts for line in not_wrapped(path)),
+    ]
 
 
 if __name__ == "__main__":

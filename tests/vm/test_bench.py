@@ -15,6 +15,7 @@ from vm import Guest
 sys.path.insert(0, str(TREE / "bench"))
 
 import common
+import evidence
 import programs
 
 ABOUT = {"cpu": "one", "sources": "abc"}
@@ -73,3 +74,8 @@ def test_each_sample_is_kept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(common.BenchError, match="gone"):
         common.measure(common.Results("programs", dict(ABOUT)), ARMS, "1G", take, path)
     assert common.Results.resume(path, "programs", ABOUT).samples == [sample("stock", "a")]
+
+
+def test_the_page_is_what_the_results_say() -> None:
+    """python3 bench/evidence.py makes it anew."""
+    assert evidence.PAGE.read_text() == evidence.page()

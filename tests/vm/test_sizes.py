@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sizes import FILE, FUNCTION, TREE, check, too_long
+from sizes import FILE, FUNCTION, LINE, TREE, check, not_wrapped, too_long
 
 
 def test_nothing_is_too_long_here() -> None:
@@ -43,3 +43,13 @@ def test_functions(tmp_path: Path, name: str, make: object) -> None:
     assert list(too_long(path)) == [
         f"{path}:3: a function of {FUNCTION + 1} lines, at most {FUNCTION}"
     ]
+
+
+def test_documents(tmp_path: Path) -> None:
+    """A sentence is wrapped; what cannot be is left alone."""
+    path, long = tmp_path / "a.md", "x" * (LINE + 1)
+    path.write_text(f"# {long}\n| {long} |\n```\n{long}\n```\n{'x' * LINE}\n")
+    assert list(not_wrapped(path)) == []
+    path.write_text(f"a\n\n- {long}\n")
+    assert list(not_wrapped(path)) == [f"{path}:3: {LINE + 3} columns, at most {LINE}"]
+    assert check(tmp_path) == list(not_wrapped(path))

@@ -9,6 +9,8 @@
  * freecases told MIB: the same, where a userfaultfd is told of removals.
  * freecases wide MIB: instructions, or whatever else the clock counts, of such
  * a call on a range of 64 TB with so many MiB at its beginning.
+ * freecases sparse MIB KB: the same, of a call on MIB that have one page in each
+ * of so many KB, and of the next call on what is left of it.
  * Prints one JSON object.
  */
 #define _GNU_SOURCE
@@ -210,6 +212,29 @@ static void wide(size_t size)
 	printf("}\n");
 }
 
+static uint64_t ticks_of_free(void *area, size_t size)
+{
+	uint64_t begin = __rdtsc();
+
+	if (madvise(area, size, MADV_FREE))
+		die("madvise");
+	return __rdtsc() - begin;
+}
+
+static void sparse(size_t size, size_t step)
+{
+	unsigned char *area = map(size, prot, anon | MAP_NORESERVE, -1);
+	uint64_t ticks;
+
+	if (madvise(area, size, MADV_NOHUGEPAGE))
+		die("madvise");
+	for (size_t i = 0; i < size; i += step)
+		area[i] = 1;
+	ticks = ticks_of_free(area, size);
+	printf("{\"ticks\": [%llu, %llu]}\n", (unsigned long long)ticks,
+	       (unsigned long long)ticks_of_free(area, size));
+}
+
 int main(int argc, char **argv)
 {
 	size_t first = argc > 2 ? strtoul(argv[2], NULL, 10) << 20 : 0;
@@ -221,9 +246,11 @@ int main(int argc, char **argv)
 	}
 	if (!first)
 		return 2;
-	if (!strcmp(argv[1], "range") || !strcmp(argv[1], "wide"))
+	if (!strcmp(argv[1], "range") || !strcmp(argv[1], "wide") || !strcmp(argv[1], "sparse"))
 		introduce();
-	if (!strcmp(argv[1], "wide"))
+	if (!strcmp(argv[1], "sparse"))
+		sparse(first, second >> 10);
+	else if (!strcmp(argv[1], "wide"))
 		wide(first);
 	else if (!strcmp(argv[1], "told"))
 		told(first);

@@ -32,7 +32,6 @@ struct file {
 
 static struct file files[FILES];
 static unsigned int nr_files;
-static bool lacks_timing;
 
 struct profile {
 	bool exists;
@@ -134,7 +133,7 @@ static inline int note_file(const char *path, const struct stat *st, int type, s
 /* Learns what there is, from a tree as after load; makes a profile for that. */
 static inline void model_discover(void)
 {
-	char path[256], text[64];
+	char path[256];
 
 	if (nftw(PROFILES "/default", note_file, 16, FTW_PHYS) || !nr_files)
 		die(PROFILES);
@@ -144,9 +143,8 @@ static inline void model_discover(void)
 		snprintf(path, sizeof(path), PROFILES "/x/%.79s", files[i].path);
 		files[i].host = access(path, F_OK);
 	}
-	if (tree_put(PROFILES "/delete", "x", 1) || tree_get(ROOT "/provider", text, sizeof(text)))
+	if (tree_put(PROFILES "/delete", "x", 1))
 		die("delete");
-	lacks_timing = strcmp(text, "hooks");
 }
 
 /* ---- What is to be there */
@@ -367,8 +365,6 @@ static inline int model_set_up(struct model *m, uint64_t *field, uint64_t value)
 		return EBUSY;
 	if (field == &e->cgroup && value && !object_of(m, CGROUPS, value))
 		return strangers_error(CGROUPS, value);
-	if (field == &e->time_faults && value && lacks_timing)
-		return EOPNOTSUPP;
 	*field = value;
 	return 0;
 }

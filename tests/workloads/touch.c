@@ -127,6 +127,51 @@ static void random_blocks(struct area a)
 		touch(a, shuffled(i / 16, a.pages / 16) * 16 + i % 16);
 }
 
+/* Pieces of 32 kB in a random order. */
+static void random_32k(struct area a)
+{
+	for (size_t i = 0; i < a.pages; i++)
+		touch(a, shuffled(i / 8, a.pages / 8) * 8 + i % 8);
+}
+
+/* 16 MB in full, 16 MB with a page in 64 kB, and so on. */
+static void in_turn(struct area a)
+{
+	for (size_t i = 0; i < a.pages; i++)
+		if (i / 4096 % 2 == 0 || i % 16 == 0)
+			touch(a, i);
+}
+
+/* 1 to 20 pages, then 1 to 20 that stay untouched. */
+static void clusters(struct area a)
+{
+	for (size_t i = 0; i < a.pages; i += 1 + next_random(&rng, 20))
+		for (size_t n = 1 + next_random(&rng, 20); n && i < a.pages; n--)
+			touch(a, i++);
+}
+
+static void even_odd(struct area a)
+{
+	for (size_t i = 0; i < a.pages; i += 2)
+		touch(a, i);
+	for (size_t i = 1; i < a.pages; i += 2)
+		touch(a, i);
+}
+
+/* A quarter of the pages; the more often, the lower they are. */
+static void skewed(struct area a)
+{
+	for (size_t n = 0; n < a.pages / 4;) {
+		size_t u = next_random(&rng, 1 << 16), i = u * u * a.pages >> 32;
+
+		if (!seen[i]) {
+			touch(a, i);
+			seen[i] = 1;
+			n++;
+		}
+	}
+}
+
 static size_t some, of;		/* the first pages of each so many */
 
 static void some_of(struct area a)
@@ -153,6 +198,11 @@ static const struct pattern {
 	{ "random_quarter", random_quarter },
 	{ "random_all", random_all },
 	{ "random_blocks", random_blocks },
+	{ "random_32k", random_32k },
+	{ "in_turn", in_turn },
+	{ "clusters", clusters },
+	{ "even_odd", even_odd },
+	{ "skewed", skewed },
 	{ "N_of_M", some_of },
 	{ "sparse_dense", every_64k, forward },
 	{ "dense_sparse", forward, every_64k },

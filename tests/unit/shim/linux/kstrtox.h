@@ -10,12 +10,15 @@
 #include <linux/mm_types.h>
 
 /* The kernel's are stricter than strtoull(): digits alone, and one newline. */
-static inline int shim_digits(const char *s, u64 *value)
+static inline int shim_digits(const char *s, unsigned int base, u64 *value)
 {
-	size_t n = strspn(s, "0123456789");
+	char digits[] = "0123456789";
+	size_t n;
 
+	digits[base] = '\0';	/* at most 10 */
+	n = strspn(s, digits);
 	errno = 0;
-	*value = strtoull(s, NULL, 10);
+	*value = strtoull(s, NULL, base);
 	if (!n || errno)
 		return n ? -ERANGE : -EINVAL;
 	return s[n] && strcmp(s + n, "\n") ? -EINVAL : 0;
@@ -23,13 +26,13 @@ static inline int shim_digits(const char *s, u64 *value)
 
 static inline int kstrtou64(const char *s, unsigned int base, u64 *value)
 {
-	return shim_digits(s + (*s == '+'), value);
+	return shim_digits(s + (*s == '+'), base, value);
 }
 
 static inline int kstrtos64(const char *s, unsigned int base, s64 *value)
 {
 	u64 magnitude;
-	int err = *s == '-' ? shim_digits(s + 1, &magnitude) : kstrtou64(s, base, &magnitude);
+	int err = *s == '-' ? shim_digits(s + 1, base, &magnitude) : kstrtou64(s, base, &magnitude);
 
 	if (!err && magnitude > (u64)INT64_MAX + (*s == '-'))
 		return -ERANGE;

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Blocks that were lost, loads with the period of a block, and guards that break by chance."""
+
+from math import log
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mmpolicy.ab.report import Report
+from mmpolicy.ab.stats import analyse, p_value
+from mmpolicy.errors import Exit
+
+from .simulate import Two, Vector, World, dependent
+from .test_ab_anytime import between, explained
+
+FULL = pytest.mark.full
+METRIC = ["first=cmd:first lower"]
+
+
+def lossy(seed: int, pairs: int, rate: float, gain: float, unfair: bool = False) -> Report:
+    """Return a run in which blocks are lost at a rate; unfair: the worst of the treatment."""
+    rng = np.random.default_rng(seed)
+    run = Two(gain, pairs=pairs).run(rng)
+    run.header["metrics"] = METRIC
+    numbers = rng.permutation(2 * pairs)
+    if unfair:
+        level = {n: window[0].host["cmd:first"] for n, window in run.windows.items()}
+        treated = [n for n, _, arm in run.of_phase("ab") if arm == "treatment"]
+        numbers = np.asarray(sorted(treated, key=lambda n: -level[n]))
+    for number in numbers[: rng.binomial(2 * pairs, rate)]:
+        del run.windows[int(number)]
+    return Report(run)
+
+
+@pytest.mark.parametrize("runs", [25, pytest.param(400, marks=FULL)])
+@pytest.mark.parametrize(
+    ("rate", "pairs", "least"),
+    [
+        (0.01, 12, 0.8),
+        (0.01, 30, 0.97),
+        (0.03, 30, 0.85),
+        pytest.param(0.01, 100, 0.97, marks=FULL),
+        pytest.param(0.03, 100, 0.9, marks=FULL),
+    ],
+)
+def test_lost_blocks_cost_little(rate: float, pairs: int, least: float, runs: int) -> None:
+    """A change of -10 % with noise of 5 % is still found."""
+    found = sum(lossy(seed, pairs, rate, 0.9).exit == Exit.DONE for seed in range(runs))
+    assert explained(found, runs, least, "less")
+
+
+@pytest.mark.parametrize("runs", [25, pytest.param(400, marks=FULL)])
+@pytest.mark.parametrize("rate", [0.002, 0.01, 0.03])
+@pytest.mark.parametrize("pairs", [12, pytest.param(30, marks=FULL), pytest.param(100, marks=FULL)])
+def test_blocks_that_are_lost_for_being_bad(rate: float, pairs: int, runs: int) -> None:
+    """Equal arms, of which the treatment loses its worst blocks: found in 5 % at most."""
+    found = sum(lossy(seed, pairs, rate, 1.0, unfair=True).exit != 7 for seed in range(runs))
+    assert explained(found, runs, 0.05, "greater")
+
+
+def test_more_than_a_twentieth_is_a_doubt() -> None:
+    report = lossy(1, 30, 0.0, 0.8)
+    assert report.exit == Exit.DONE
+    run = report.recording
+    for number in (3, 8, 20, 31):
+        del run.windows[number]
+    (doubt,) = Report(run).doubts
+    assert "has a value in 26 of 30 pairs" in doubt
+
+
+# A load with the period of a block
+
+
+def period(rng: np.random.Generator, pairs: int, size: float = 0.2) -> tuple[Vector, list[bool]]:
+    """Return differences of equal arms where each second block has more load, and the order."""
+    first = rng.random(pairs) < 0.5
+    later = between(rng.normal(0, 0.03, 2 * pairs)) + 2 * size
+    return np.where(first, -later, later), first.tolist()
+
+
+@pytest.mark.parametrize("runs", [100, pytest.param(4000, marks=FULL)])
+@pytest.mark.parametrize("size", [0.0, 0.02, 0.2])
+@pytest.mark.parametrize("pairs", [12, 30])
+def test_the_place_in_the_pair(pairs: int, size: float, runs: int) -> None:
+    """-5 % is found, equal arms in 5 % of runs, and the interval holds the truth."""
+    rng, effect = np.random.default_rng(pairs), log(0.95)
+    found = false = held = before = 0
+    for _ in range(runs):
+        d, first = period(rng, pairs, size)
+        false += analyse([(1.0, float(x)) for x in np.exp(d)], 1, first).p < 0.05
+        values = [(1.0, float(x)) for x in np.exp(d + effect)]
+        seen = analyse(values, 1, first)
+        found += seen.p < 0.05
+        held += seen.low <= effect <= seen.high
+        before += p_value(d + effect, 1) < 0.05
+    print(f"{pairs} pairs, ±{size:.0%}: found {before / runs:.0%} before, {found / runs:.0%} now")
+    assert explained(false, runs, 0.05, "two-sided")
+    assert explained(held, runs, 0.94, "less")
+    assert size == 0.02 or explained(found, runs, 0.85, "less")
+
+
+# Guards
+
+
+def stopped(rng: np.random.Generator, rate: float, only: str = "") -> Report | None:
+    """Return the report of a run in which a guard broke, if it did: by chance, in either arm."""
+    world = World()
+    run = world.run(rng, dependent(rng, world.blocks))
+    for number, block in sorted(run.blocks.items()):
+        arm = "control" if block["phase"] == "aa" else block["arm"]
+        if rng.random() < (rate if only in ("", arm) else 0):
+            end: dict[str, Any] = {"status": "guard", "reason": "a guard", "arm": arm}
+            run.end = {**end, "block": number, "after_s": float(rng.uniform(0, 3))}
+            run.blocks = {n: b for n, b in run.blocks.items() if n < number}
+            return Report(run)
+    return None
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.01, 0.03])
+def test_what_breaks_as_often_in_both_arms_is_no_harm(rate: float) -> None:
+    rng, runs, harm = np.random.default_rng(5), 150, 0
+    for _ in range(runs):
+        report = stopped(rng, rate)
+        harm += report is not None and report.exit == Exit.WORSE
+    print(f"'stopped for harm' in {harm / runs:.1%}")
+    assert harm <= 0.05 * runs
+
+
+def test_what_breaks_with_the_treatment_at_once_is_harm() -> None:
+    """Within the first seconds of the first block with it, after 16 blocks without."""
+    rng, exits = np.random.default_rng(6), []
+    for _ in range(20):
+        report = stopped(rng, 1.0, "treatment")
+        assert report
+        exits.append(report.exit)
+        if report.exit != Exit.WORSE:
+            assert "in both arms does that there in" in report.verdict()
+    assert exits.count(Exit.WORSE) >= 12
+
+
+def test_it_says_what_may_not_have_been_seen() -> None:
+    facts = dict(World().report(np.random.default_rng(1)).facts())
+    assert facts["not seen"] == "what comes in up to 22 % of the blocks may be in none of these 12"

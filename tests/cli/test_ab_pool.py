@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`ab pool`: one experiment on many hosts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from mmpolicy.ab.pool import HostEffect, pooled, tau_squared
+
+from .fakes import Result, Run
+from .simulate import DEFAULT_PAIRS, Rng
+from .test_ab_report import Lines
+
+FULL = pytest.mark.full
+NOISE = 0.1
+
+
+def hosts_of(rng: Rng, hosts: int, tau: float, effect: float = 0.0) -> list[HostEffect]:
+    """Return hosts that differ by tau and share the shocks of each time, with their own coins."""
+    shocks = rng.normal(0, NOISE, DEFAULT_PAIRS)
+    found = []
+    for number in range(hosts):
+        coins = rng.choice([-1, 1], DEFAULT_PAIRS)
+        d = coins * (shocks + rng.normal(0, NOISE, DEFAULT_PAIRS))
+        found.append(HostEffect(str(number), rng.normal(effect, tau) + d))
+    return found
+
+
+@pytest.mark.parametrize("runs", [40, pytest.param(4000, marks=FULL)])
+@pytest.mark.parametrize("tau", [0.0, 0.03, 0.1])
+@pytest.mark.parametrize("hosts", [3, 6, 20])
+def test_hosts_that_differ_and_share_shocks(hosts: int, tau: float, runs: int) -> None:
+    """The interval of all hosts holds the truth, also for few that hardly differ."""
+    rng, held = np.random.default_rng(hosts), 0
+    for _ in range(runs):
+        found = pooled(hosts_of(rng, hosts, tau, 0.05), tosses=9)
+        held += found.low <= 0.05 <= found.high
+    print(f"{hosts} hosts, {tau:.0%}: holds the truth in {held / runs:.1%}")
+    assert binomtest(held, runs, 0.93, alternative="less").pvalue > 0.001
+
+
+@pytest.mark.parametrize("runs", [100, pytest.param(4000, marks=FULL)])
+@pytest.mark.parametrize("hosts", [3, 6])
+def test_coins_of_these_hosts(hosts: int, runs: int) -> None:
+    """Without any effect, 5 % are found, though all hosts have the same shocks."""
+    rng, found = np.random.default_rng(hosts), 0
+    for _ in range(runs):
+        found += pooled(hosts_of(rng, hosts, 0.0), tosses=999).p_here < 0.05
+    print(f"found in {found / runs:.1%}")
+    assert binomtest(found, runs, 0.05).pvalue > 0.001
+
+
+def test_the_variance_between_hosts() -> None:
+    """Paule and Mandel: with it, the sum of weighted squares is what is expected."""
+    effects, variances = np.array([0.1, 0.2, -0.3, 0.0]), np.array([0.01, 0.02, 0.005, 0.01])
+    tau2 = tau_squared(effects, variances)
+    weights = 1 / (variances + tau2)
+    mean = (weights * effects).sum() / weights.sum()
+    assert (weights * (effects - mean) ** 2).sum() == pytest.approx(3)
+    assert tau_squared(np.array([0.1, 0.1, 0.11]), variances[:3]) == 0
+
+
+@pytest.fixture
+def pool(run: Run, tmp_path: Path) -> Any:
+    """Return a function that pools the runs of hosts, of which each has its effect."""
+
+    def pool(effects: list[float], *words: str, **change: Any) -> Result:
+        files = []
+        for number, effect in enumerate(effects):
+            lines = Lines(
+                version=2, digest="d", experiment="e", started="2026-01-01T00:00:00+00:00",
+                roles={}, seed=number, host={"name": f"host{number}", "kernel": "6.12"},
+            )  # fmt: skip
+            lines.rng.seed(number)
+            lines.pairs("aa", 8).pairs("ab", 12, effect)
+            lines.end(**({"status": "done"} | (change.get("end", {}) if number == 0 else {})))
+            lines.records[0] |= change.get("header", {}) if number == 0 else {}
+            file = tmp_path / f"{number}.jsonl"
+            file.write_text("".join(lines))
+            files.append(str(file))
+        return run("ab", "pool", *files, *words)
+
+    return pool
+
+
+def test_a_gain_on_all_hosts(pool: Any) -> None:
+    result = pool([-0.1, -0.12, -0.09, -0.11])
+    assert result.code == 0, result.out
+    assert "host2" in result.out
+    assert "verdict: better on these hosts, and on hosts like these" in result.out
+    data = json.loads(pool([-0.1, -0.12, -0.09, -0.11], "--json").out)
+    (metric,) = data["metrics"]
+    assert metric["low"] < -10 < metric["high"] < -5
+    assert metric["next_low"] < metric["low"]
+    assert [host["pairs"] for host in metric["hosts"]] == [12] * 4
+
+
+def test_hosts_that_do_not_agree(pool: Any) -> None:
+    """All of them clear, and in both directions: nothing is said of the next one."""
+    result = pool([-0.2, 0.2, -0.2, 0.15])
+    assert (result.code, "verdict: inconclusive" in result.out) == (7, True)
+    assert pool([0.1, 0.12, 0.09, 0.11]).code == 8
+
+
+def test_a_host_that_was_stopped_is_counted(pool: Any) -> None:
+    end = {"status": "guard", "arm": "treatment", "reason": "a guard"}
+    result = pool([-0.1, -0.12, -0.09, -0.11], end=end)
+    assert result.code == 7
+    assert "stopped in the treatment by a guard: host0 (1 of 4 hosts)" in result.out
+    assert "a guard broke in the treatment on host0" in result.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        ({"digest": "other"}, "is of another experiment than"),
+        ({"version": 1, "digest": ""}, "has version 1, and does not say which host"),
+        ({"seed": 1}, "have the same seed and overlap in time"),
+    ],
+)
+def test_files_that_cannot_be_pooled(pool: Any, header: dict[str, Any], text: str) -> None:
+    result = pool([-0.1, -0.1, -0.1], header=header)
+    assert (result.code, text in result.err) == (2, True), result.err
+
+
+def test_one_file_is_no_pool(pool: Any) -> None:
+    assert "one file is no pool" in pool([-0.1]).err

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`recommend` without a process: what it says of hosts made of files."""
+
+import pytest
+
+from .fakes import COUNTERS, THP, Clock, FakeTree, Run, read_named
+from .sparse import SHRINK, count, make_sparse, make_thp
+
+LARGE = 65536  # pages
+MODEL = ("--seconds", "10")
+
+
+@pytest.fixture
+def host(tree: FakeTree, clock: Clock) -> FakeTree:
+    """Return a host without the module, on which one service works."""
+    tree.make_unloaded()
+    make_thp(tree)
+    make_sparse(tree, 11, "web", 2048, 1, "/system.slice/web.service")
+    clock.steps = [lambda: None] * 9
+    return tree
+
+
+def said(run: Run) -> list[str]:
+    """Return the lines."""
+    result = run("recommend", *MODEL)
+    assert (result.code, result.err) == (0, "")
+    return result.out.splitlines()
+
+
+def test_nothing_to_do(run: Run, host: FakeTree, clock: Clock) -> None:
+    assert said(run) == ["nothing to do: 100% of the memory of 1 processes was looked at"]
+    assert clock.now == 10
+    clock.steps = [lambda: None] * 99
+    run("recommend")
+    assert clock.now == 70
+    assert host.writes == []
+
+
+def test_waste(run: Run, host: FakeTree) -> None:
+    """It names the service, what it wastes, the command, and the price."""
+    make_sparse(host, 10, "redis", LARGE, 16, "/system.slice/redis.service")
+    (line,) = said(run)
+    assert line.startswith("/system.slice/redis.service: 240 MiB (+- ")
+    assert "of its 256 MiB are the empty part of large folios" in line
+    assert "; do: mmpolicy trim --unit redis.service; price: it loses these huge pages" in line
+    (found,) = run("recommend", *MODEL, "--json").json["findings"]
+    assert found["commands"] == ["mmpolicy trim --unit redis.service"]
+    assert found["line"] == line
+
+
+def test_where_it_cannot_be_given_back(run: Run, host: FakeTree) -> None:
+    make_sparse(host, 10, "redis", LARGE, 16, "/x/redis.scope")
+    host.remove(SHRINK)
+    (line,) = said(run)
+    assert "mmpolicy trim" not in line and "restart the program" in line
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "named"),
+    [
+        ("/x/redis.scope", "--cgroup /x/redis.scope"),
+        ("/a b/c", "--cgroup '/a b/c'"),
+        ("/", "--pid 10"),
+    ],
+)
+def test_how_it_is_named(run: Run, host: FakeTree, cgroup: str, named: str) -> None:
+    make_sparse(host, 10, "redis", LARGE, 16, cgroup)
+    assert f"mmpolicy trim {named};" in said(run)[0]
+
+
+def test_a_program_that_is_called_like_a_cgroup(run: Run, host: FakeTree) -> None:
+    make_sparse(host, 10, "/", LARGE, 16, "/")
+    assert "do: mmpolicy trim --pid 10;" in said(run)[0]
+
+
+def busy(tree: FakeTree, clock: Clock) -> None:
+    """Let the service fault."""
+    clock.steps = [
+        lambda: count(tree, 11, "web", 2048, 10_000, 100),
+        lambda: count(tree, 11, "web", 2048, 20_000, 200),
+    ]
+
+
+def test_the_kernels_own_sizes(run: Run, host: FakeTree, clock: Clock) -> None:
+    """Where they would do, it says so, and gives the two lines."""
+    busy(host, clock)
+    (line,) = said(run)
+    assert line.startswith("web: 2000 page faults a second; the kernel's own sizes will do")
+    paths = [f"{THP}/hugepages-{kb}kB/enabled" for kb in (64, 16)]
+    assert f"do: echo always >{paths[0]} && echo always >{paths[1]};" in line
+    assert "0 to 5 % more memory, gcc 15 %" in line
+    for path in paths:
+        host.put(path, "[always] inherit madvise never")
+    busy(host, clock)
+    assert said(run)[0].startswith("nothing to do")
+
+
+def test_faults_of_the_whole_time_count(run: Run, host: FakeTree, clock: Clock) -> None:
+    """Not those of the last seconds alone."""
+    busy(host, clock)
+    clock.steps[1] = lambda: None
+    assert said(run)[0].startswith("web: 1000 page faults a second")
+
+
+def test_sizes_for_one_service_alone(run: Run, host: FakeTree, clock: Clock) -> None:
+    """Somebody else would waste more with larger folios for everybody."""
+    make_sparse(host, 10, "redis", LARGE, 16, "/system.slice/redis.service")
+    busy(host, clock)
+    first, second = said(run)
+    assert "trim" in first
+    assert "a profile gives large folios to it alone; do: mmpolicy doctor" in second
+    assert "sysfs would give larger folios to /system.slice/redis.service too" in second
+
+
+def test_who_forbids_them(run: Run, host: FakeTree, clock: Clock) -> None:
+    make_sparse(host, 12, "ruby", 2048, 1, "/ruby.service", forbids=True)
+    clock.steps = [lambda: count(host, 12, "ruby", 2048, 90_000, 400), lambda: None]
+    (line,) = said(run)
+    assert line.startswith("ruby: forbid large folios by themselves")
+
+
+def test_compaction(run: Run, host: FakeTree, clock: Clock) -> None:
+    clock.steps = [lambda: host.put("/proc/vmstat", "pgfault 1\ncompact_stall 1005"), lambda: None]
+    (line,) = said(run)
+    assert line.startswith("host: 100 times a second a program compacts memory itself")
+    assert f"do: echo defer >{THP}/defrag" in line
+
+
+def test_a_shadow(run: Run, tree: FakeTree, clock: Clock) -> None:
+    make_thp(tree)
+    run("set", "anon_order", "shadow=adaptive")
+    counters = "decisions 900\nshadow_wanted_order_0 100\nshadow_wanted_order_4 800\n"
+    tree.put(f"{COUNTERS}/anon_order/stats", f"{counters}shadow_got_order_4 60")
+    clock.steps = [lambda: None] * 9
+    (line,) = said(run)
+    assert line.startswith("profile default: its shadow says: of 900 faults it would have spared")
+    assert "do: mmpolicy set anon_order adaptive --profile default" in line
+    before = read_named(tree)
+    run("recommend", *MODEL)
+    assert read_named(tree) == before
+    assert before["profiles/default/anon_order/shadow"] == "adaptive"
+
+
+def test_little_waste(run: Run, host: FakeTree) -> None:
+    """Less than 32 MiB is not worth a line, nor is less than a tenth."""
+    make_sparse(host, 10, "redis", LARGE // 8, 16, "/redis.service")
+    make_sparse(host, 12, "sparse", 11264, 16, "/large.service")  # 41 MiB
+    make_sparse(host, 13, "dense", 2 * LARGE, 1, "/large.service")
+    assert said(run)[0].startswith("nothing to do")
+
+
+def test_never_more_than_five_lines(run: Run, tree: FakeTree, clock: Clock) -> None:
+    make_thp(tree)
+    for number in range(4):
+        make_sparse(tree, 20 + number, f"x{number}", LARGE // 4, 16, f"/x{number}.service")
+    make_sparse(tree, 11, "web", 2048, 1, "/web.service")
+    make_sparse(tree, 12, "ruby", 2048, 1, "/ruby.service", forbids=True)
+    run("set", "anon_order", "shadow=adaptive")
+    counters = "decisions 900\nshadow_wanted_order_4 800\nshadow_got_order_4 60"
+    tree.put(f"{COUNTERS}/anon_order/stats", counters)
+    busy(tree, clock)
+    work = clock.steps[0]
+
+    def stall() -> None:
+        work()
+        tree.put("/proc/vmstat", "compact_stall 9005")
+
+    clock.steps[0] = stall
+    lines = said(run)
+    assert [line.partition(":")[0] for line in lines] == [
+        "/x0.service", "/x1.service", "web", "host", "profile default",
+    ]  # fmt: skip
+
+
+def test_usage(run: Run, host: FakeTree) -> None:
+    assert run("recommend", "--name", "x").code == 2

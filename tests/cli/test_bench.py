@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`bench`: programs under one setting after the other, as real processes on the files of a host."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mmpolicy.bench.arms import Arm
+from mmpolicy.bench.result import Result as Found
+from mmpolicy.bench.rounds import PILOT, Length
+from mmpolicy.control.experiment import LOCK, RECOVERY
+from mmpolicy.host.knobs import read_knobs
+
+from .fakes import CONTROL, THP, FakeTree, Run
+
+SIZE = f"{THP}/hugepages-64kB/enabled"
+LARGE = "hugepages-64kB/enabled=always"
+NEVER = "hugepages-64kB/enabled=never"
+# Takes 12 MB, unless the knob is as its second argument says.
+EATS = 'case $(cat "$0") in *"[$1]"*) exit;; esac; x=$(head -c 12000000 /dev/zero | tr "\\0" x)'
+
+
+@pytest.fixture
+def eats(tree: FakeTree) -> list[str]:
+    """Return a program that has fewer faults where 64 kB is always."""
+    tree.put("/proc/cpuinfo", "model name\t: a CPU\nflags\t\t: fpu hypervisor\n")
+    tree.put("/proc/meminfo", "MemTotal: 4000000 kB\n")
+    return ["--", "sh", "-c", EATS, str(tree.real(SIZE)), "always"]
+
+
+def test_the_host_as_it_is(run: Run, eats: list[str]) -> None:
+    found = run("bench", "--runs", "2", "--json", *eats).json
+    (arm,) = found["arms"]
+    assert arm["name"] == "as-is" and len(arm["runs"]) == 2
+    assert arm["mean"]["faults"] > 2000 and arm["mean"]["peak_rss"] > 12e6
+    assert found["host"] | {"machine": "", "cpus": 1} == {
+        "kernel": "6.12.117-mmpolicy", "machine": "", "cpu": "a CPU", "cpus": 1,
+        "virtual": True, "memory": 4000000 << 10,
+    }  # fmt: skip
+
+
+def test_knobs_take_turns(run: Run, tree: FakeTree, eats: list[str], tmp_path: Path) -> None:
+    before, out = read_knobs(tree), tmp_path / "out.json"
+    arms = ["--arm", f"off: {NEVER}", "--arm", f"64 kB: {LARGE}", "--arm", f"off: {NEVER}"]
+    words = ["--runs", "7", "--metric", "faults", "--out", str(out), *arms]
+    pictures = ["--plot", str(tmp_path / "a.svg"), "--html", str(tmp_path / "a.html")]
+    result = run("bench", *words, *pictures, *eats)
+    assert result.code == 0, result.err
+    assert read_knobs(tree) == before and not tree.exists(RECOVERY)
+    off, large, again = json.loads(out.read_text())["arms"]
+    assert (off["name"], large["name"], again["name"]) == ("off", "64 kB", "off #2")
+    assert large["ratio"]["faults"]["high"] < 0.5 and large["found"]
+    assert again["ratio"]["faults"]["low"] < 1.02 and not again["found"]
+    assert "64 kB: " in result.out and "less FAULTS than off" in result.out
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+    assert "less FAULTS than off" in (tmp_path / "a.html").read_text()
+
+
+def test_a_single_arm_is_compared_with_the_host(run: Run, tree: FakeTree, eats: list[str]) -> None:
+    found = run("bench", "--runs", "1", "--arm", LARGE, "--json", *eats).json
+    as_is, large = found["arms"]
+    assert as_is["name"] == "as-is" and as_is["mean"]["faults"] > 2 * large["mean"]["faults"]
+    assert large["ratio"]["faults"] is None and not large["found"]
+
+
+def test_a_policy_is_for_the_command_alone(
+    run: Run, tree: FakeTree, eats: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(_path: str, _kind: str, value: str) -> int:
+        tree.make_process(abs(int(value)))
+        return 0
+
+    monkeypatch.setattr(tree, "_judge_binding", judge)
+    profile, seen = tree.real(f"{CONTROL}/profiles/bench-1"), tmp_path / "seen"
+    before = read_knobs(tree), tree.names(f"{CONTROL}/profiles")
+    program = f"echo $(grep -cx $$ {profile}/pids) $(cat {profile}/anon_order/policy) >>{seen}"
+    words = ["--arm", "anon_order=fixed,max_order=4", "--runs", "1", "--warmup", "0"]
+    result = run("bench", *words, "--", "sh", "-c", program)
+    assert result.code == 0, result.err
+    assert [line.split()[0] for line in sorted(seen.read_text().splitlines())] == ["0", "1"]
+    assert seen.read_text().count("[fixed]") == 2
+    assert (read_knobs(tree), tree.names(f"{CONTROL}/profiles")) == before
+
+
+def test_what_is_of_the_whole_host_is_refused(run: Run, eats: list[str]) -> None:
+    result = run("bench", "--arm", "bulk=fixed", *eats)
+    assert result.code == 2 and "of the whole host" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--arm", "hugepages-64kB/enabled=often"], "no value"),
+        (["--arm", "vm/nothing=1"], "no"),
+        (["--plot", "x.pdf"], ".svg or .png"),
+        (["--runs", "0"], "0"),
+    ],
+)
+def test_bad_input(run: Run, tree: FakeTree, eats: list[str], words: list[str], said: str) -> None:
+    before = read_knobs(tree)
+    result = run("bench", *words, *eats)
+    assert result.code == 2 and said in result.err and read_knobs(tree) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["no-such-program"], "No such file"),
+        (["sh", "-c", "echo out of luck >&2; exit 3"], "status 3: out of luck"),
+        (["sh", "-c", "kill -KILL $$"], "status -9"),
+        (["sleep", "60"], "did not end within 0.3 s"),
+    ],
+)
+def test_a_program_that_fails(
+    run: Run, tree: FakeTree, eats: list[str], command: list[str], said: str
+) -> None:
+    before = read_knobs(tree)
+    result = run("bench", "--arm", LARGE, "--time-limit", "0.3", "--", *command)
+    assert result.code == 1 and said in result.err and read_knobs(tree) == before
+    assert not tree.exists(RECOVERY)
+
+
+def test_dry_run(run: Run, tree: FakeTree, eats: list[str]) -> None:
+    before = read_knobs(tree)
+    result = run("bench", "--dry-run", "--arm", LARGE, "--arm", "no-thp", *eats)
+    assert f"{LARGE.replace('=', ' <- ')}" in result.out
+    assert "no-thp: prctl <- PR_SET_THP_DISABLE" in result.out and read_knobs(tree) == before
+
+
+def test_without_root(
+    run: Run, tree: FakeTree, eats: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the host is touched, so not even the lock is wanted."""
+    monkeypatch.setattr(tree, "writable", lambda _path: False)
+    status = ["--", "sh", "-c", 'grep -q "THP_enabled:.*$0" /proc/self/status', "[01]"]
+    found = run("bench", "--arm", "no-thp", "--runs", "1", "--json", *status).json
+    assert [arm["name"] for arm in found["arms"]] == ["as-is", "no-thp"]
+    assert not tree.exists(LOCK)
+    none = run("bench", "--arm", "no-thp", "--runs", "1", "--", *status[1:4], "1")
+    assert none.code == 1 and "status 1" in none.err
+    refused = run("bench", "--arm", LARGE, *eats)
+    assert refused.code == 4 and "run it as root" in refused.err
+
+
+def test_a_server_with_a_load(run: Run, tree: FakeTree, eats: list[str], tmp_path: Path) -> None:
+    up, said = tmp_path / "up", tmp_path / "said"
+    script = tmp_path / "server"
+    script.write_text(f"x=$(head -c 12000000 /dev/zero | tr '\\0' x)\ntouch {up}\nsleep 60\n")
+    words = ["--server", f"sh {script}", "--ready", f"[ -e {up} ]", "--runs", "1", "--warmup", "0"]
+    found = run("bench", *words, "--json", "--", "sh", "-c", f"rm {up}; echo load >>{said}").json
+    (arm,) = found["arms"]
+    assert said.read_text() == "load\n"
+    assert arm["mean"]["peak_rss"] > 12e6  # the server's, not the load's
+
+
+def test_a_server_that_ends_too_soon(run: Run, eats: list[str]) -> None:
+    result = run("bench", "--server", "echo no >&2; exit 3", "--ready", "false", *eats)
+    assert result.code == 1 and "it has ended: no" in result.err
+
+
+def begin(tree: FakeTree, *words: str) -> subprocess.Popen[str]:
+    """Begin a bench that takes long, as a process of its own."""
+    argv = [sys.executable, "-m", "mmpolicy", "--root", str(tree.root), "bench", "--runs", "1000"]
+    argv += ["--arm", NEVER, "--arm", LARGE, *words, "--", "sleep", "0.02"]
+    return subprocess.Popen(argv, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_two_at_once(
+    tree: FakeTree, eats: list[str], wait_until: Callable[[Callable[[], object]], None]
+) -> None:
+    tree.make_unloaded()
+    first = begin(tree)
+    wait_until(lambda: tree.exists(RECOVERY))
+    second = begin(tree)
+    assert second.wait() != 0 and "bench, pid" in (second.stderr.read() if second.stderr else "")
+    first.send_signal(signal.SIGTERM)
+    assert first.wait() == 128 + signal.SIGTERM
+    assert not tree.exists(RECOVERY)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_at_any_moment(
+    tree: FakeTree, eats: list[str], wait_until: Callable[[Callable[[], object]], None], seed: int
+) -> None:
+    """The watchdog puts the knobs back; if that is killed too, the next command does."""
+    tree.make_unloaded()
+    before, rng = read_knobs(tree), random.Random(seed)
+    process = begin(tree)
+    wait_until(lambda: tree.exists(RECOVERY))
+    time.sleep(rng.uniform(0, 0.5))
+    process.send_signal(signal.SIGSTOP)  # so that they stay the same
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    if seed % 2:
+        for pid in children:  # the watchdog is among them
+            os.kill(int(pid), signal.SIGKILL)
+    process.kill()
+    process.wait()
+    if seed % 2:
+        subprocess.run([*process.args[:5], "ab", "restore"], check=True)  # type: ignore[index]
+    wait_until(lambda: not tree.exists(RECOVERY) and read_knobs(tree) == before)
+
+
+# What the numbers say
+
+OFF, ON = Arm("off"), Arm("on")
+
+
+def runs_of(rng: np.random.Generator, rounds: int, effect: float, spread: float) -> list[dict]:  # type: ignore[type-arg]
+    """Make rounds of a busy host: what drifts meets both arms, and some runs take much longer."""
+    found = []
+    for drift in np.cumsum(rng.normal(0, 0.02, rounds)):
+        noise = rng.normal(0, spread, 2) + (rng.random(2) < 0.05) * rng.exponential(0.1, 2)
+        values = np.exp(drift + noise + [0, np.log1p(effect)])
+        found.append({
+            arm.name: dict.fromkeys(("cpu", "wall", "user", "system", "faults", "peak_rss"), value)
+            for arm, value in zip((OFF, ON), values, strict=True)
+        })  # fmt: skip
+    return found
+
+
+def test_equal_arms_are_rarely_told_apart() -> None:
+    """At most 5 % of benches find something where there is nothing, fixed or by --detect."""
+    rng = np.random.default_rng(1)
+    hits = {"fixed": 0, "detect": 0}
+    times = 1000
+    for number in range(times):
+        runs = runs_of(rng, 12, 0.0, 0.02)
+        hits["fixed"] += Found((OFF, ON), runs, "cpu", number).found(ON)
+        runs = runs_of(rng, 60, 0.0, 0.02)
+        length = Length(PILOT, 3.0)
+        length.settle(runs[:PILOT], (OFF, ON))
+        hits["detect"] += Found((OFF, ON), runs[: length.rounds], "cpu", number).found(ON)
+    for share in (count / times for count in hits.values()):
+        assert 0.035 <= share <= 0.065
+
+
+def test_what_it_is_to_find_is_found() -> None:
+    """The length that --detect chooses finds the change in four of five benches, at least."""
+    rng = np.random.default_rng(2)
+    hits = 0
+    for number in range(200):
+        length = Length(PILOT, 3.0)
+        runs = runs_of(rng, 400, 0.03, 0.02)
+        length.settle(runs[:PILOT], (OFF, ON))
+        hits += Found((OFF, ON), runs[: length.rounds], "cpu", number).found(ON)
+    assert hits >= 160
+
+
+def test_too_few_rounds_are_told() -> None:
+    runs = runs_of(np.random.default_rng(3), 5, 1.0, 0.01)
+    assert "5 rounds can show nothing, take 6 or more" in Found((OFF, ON), runs, "cpu", 1).sentence(
+        ON
+    )

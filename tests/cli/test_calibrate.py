@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`calibrate`: what a fault costs, and what others tell by it."""
+
+import json
+
+import pytest
+
+from mmpolicy.control.shadow import shadow_of
+from mmpolicy.host.calibration import FILE, Calibration, FaultCost, read_calibration
+from mmpolicy.host.knobs import read_knobs
+
+from .fakes import RELEASE, FakeTree, Run
+
+COSTS = [FaultCost(4096, 2000.0, 1900.0, 2100.0), FaultCost(64 << 10, 6500.0, 6400.0, 6600.0)]
+COSTS += [FaultCost(2 << 20, 130_000.0, 120_000.0, 140_000.0)]
+
+
+def keep(tree: FakeTree, kernel: str = RELEASE) -> None:
+    """Have a host that was calibrated under this kernel."""
+    kept = {"version": 1, "kernel": kernel, "faults": [each._asdict() for each in COSTS]}
+    tree.put(FILE, json.dumps(kept))
+
+
+def test_a_fault_is_measured_and_kept(run: Run, tree: FakeTree) -> None:
+    before = read_knobs(tree)
+    result = run("calibrate", "--json")
+    assert result.code == 0, result.err
+    assert read_knobs(tree) == before
+    costs = read_calibration(tree)
+    assert costs
+    assert 50 < costs.ns(0) < 100_000  # nanoseconds, whatever the machine
+    assert result.json["faults"][0]["ns"] == pytest.approx(costs.ns(0))
+    assert result.json["kept"] == FILE
+
+
+def test_sizes_take_turns(run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is given to who asks, while all others are never; and then all is as before."""
+    before, seen = read_knobs(tree), []
+    tune = tree.tune
+
+    def note(path: str, value: str) -> None:
+        tune(path, value)
+        seen.append({p: v for p, v in read_knobs(tree).items() if v == "madvise"})
+
+    monkeypatch.setattr(tree, "tune", note)
+    plan = run("calibrate", "--dry-run")
+    assert "hugepages-64kB/enabled <- madvise" in plan.out and not seen
+    assert run("calibrate").code == 0
+    assert read_knobs(tree) == before
+
+
+def test_without_root_only_pages(run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "writable", lambda _path: False)
+    found = run("calibrate", "--json").json
+    assert [each["size"] for each in found["faults"]] == [4096] and found["kept"] is None
+    assert not tree.exists(FILE)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"kernel": "x"}', '{"kernel": "other", "faults": []}'])
+def test_what_is_not_of_this_kernel_is_not_believed(tree: FakeTree, text: str) -> None:
+    tree.put(FILE, text)
+    assert read_calibration(tree) is None
+    keep(tree, "6.1.0-1-amd64")
+    assert read_calibration(tree) is None
+
+
+def test_sizes_between_lie_on_a_line() -> None:
+    costs = Calibration(COSTS)
+    assert [round(costs.ns(order)) for order in (0, 2, 4, 9)] == [2000, 2900, 6500, 130_000]
+    assert costs.percent(12_000) == pytest.approx(2.4)
+
+
+def test_a_shadow_tells_of_time() -> None:
+    """160 faults in ten blocks: ten of 6,500 ns in place of 160 of 2,000."""
+    counters = {"shadow_wanted_order_4": 160, "shadow_got_order_4": 10}
+    shadow = shadow_of(counters)
+    assert shadow and "CPU time" not in shadow.text()
+    assert "about 80 % of the CPU time of these faults" in shadow.text(Calibration(COSTS))
+
+
+def test_stats_and_top_tell_of_it(run: Run, tree: FakeTree) -> None:
+    path = "/sys/kernel/debug/mmpolicy/default/anon_order/stats"
+    tree.put(path, "shadow_wanted_order_4 160\nshadow_got_order_4 10\n")
+    assert "CPU time" not in run("stats").out
+    keep(tree)
+    assert "about 80 % of the CPU time of these faults" in run("stats").out

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Figures in documents are those of the benchmark's own files, or of the page with the table."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from mmpolicy.memory.findings import GAIN
+
+TREE = Path(__file__).parents[2]
+FIGURES = TREE / "docs/measured.md"
+SAMPLES = json.loads((TREE / "docs/img/programs.json").read_text())["samples"]
+OFF, FIXED, ADAPTIVE = "stock-4k", "fixed-4", "adaptive-4"
+
+PROGRAMS = {
+    "redis": "redis", "Go": "go", "Java, serial collector": "java-serial", "Python": "python",
+    "PostgreSQL, a sort": "postgres", "gcc, the worst of all": "gcc",
+}  # fmt: skip
+OVERVIEW = {
+    "[redis](workloads/redis.md)": "redis", "[PostgreSQL](workloads/postgresql.md), a sort":
+    "postgres", "[Go](workloads/go.md)": "go", "[JVM](workloads/jvm.md), serial collector":
+    "java-serial", "[Python](workloads/python.md)": "python",
+    "[gcc](#compilers), the worst of all": "gcc",
+}  # fmt: skip
+PAGES = {
+    "redis.md": [("", "redis")], "postgresql.md": [("", "postgres")], "python.md": [("", "python")],
+    "go.md": [("current | ", "go"), ("1.19 | ", "go-1.19")],
+    "jvm.md": [("serial | ", "java-serial"), ("G1 | ", "java-G1")],
+}  # fmt: skip
+PROFILES = {
+    "redis": "redis", "go": "go", "postgres": "postgres", "jvm": "java-serial", "python": "python",
+}  # fmt: skip
+
+
+def measured(arm: str, case: str, what: str) -> float:
+    """Return what the benchmark has of a program."""
+    found = [each["values"] for each in SAMPLES if (each["arm"], each["case"]) == (arm, case)]
+    return float(found[0][what])
+
+
+def faults(arm: str, case: str) -> str:
+    """Return the faults of a program as tables show them."""
+    return f"{measured(arm, case, 'faults'):,.0f}"
+
+
+def memory(arm: str, case: str) -> str:
+    """Return the memory as a multiple of that with small pages."""
+    return f"{measured(arm, case, 'kb') / measured(OFF, case, 'kb'):.2f}"
+
+
+def saving(case: str) -> str:
+    """Return which part of the faults that `fixed` 4 saves `adaptive` 4 saves, too."""
+    off, fixed, adaptive = (measured(arm, case, "faults") for arm in (OFF, FIXED, ADAPTIVE))
+    return f"{100 * (off - adaptive) / (off - fixed):.0f} %"
+
+
+def row(name: str) -> str:
+    """Return a row of a page about one program, from its first figure on."""
+    both = f"{memory(ADAPTIVE, name)} ({memory(FIXED, name)})"
+    return f"{faults(OFF, name)} | {faults(ADAPTIVE, name)} | {saving(name)} | {both} |"
+
+
+@pytest.mark.parametrize(("name", "case"), PROGRAMS.items())
+def test_programs(name: str, case: str) -> None:
+    cells = f"{faults(OFF, case)} | {faults(ADAPTIVE, case)} | {memory(ADAPTIVE, case)}"
+    assert f"\n| {name} | {cells} |\n" in FIGURES.read_text()
+
+
+@pytest.mark.parametrize(("name", "case"), OVERVIEW.items())
+def test_overview(name: str, case: str) -> None:
+    cells = f"{faults(OFF, case)} | {faults(ADAPTIVE, case)} | {saving(case)}"
+    text = (TREE / "docs/workloads.md").read_text()
+    profile = re.escape(f"{cells} | {memory(ADAPTIVE, case)} |")
+    assert re.search(rf"^\| {re.escape(name)} \| [^|]*\| {profile}$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages(page: str) -> None:
+    text = (TREE / "docs/workloads" / page).read_text()
+    for begin, case in PAGES[page]:
+        assert f"| {begin}{row(case)}\n" in text
+
+
+def test_compilers() -> None:
+    expected = row("gcc").replace(" |", " (gcc) |", 1)
+    assert f"\n| {expected}\n" in (TREE / "docs/workloads.md").read_text()
+
+
+@pytest.mark.parametrize(("profile", "case"), PROFILES.items())
+def test_examples(profile: str, case: str) -> None:
+    text = (TREE / "debian/examples/workloads.toml").read_text()
+    told = f"# saving {saving(case)}, memory {memory(ADAPTIVE, case)}"
+    assert re.search(rf"^{re.escape(told)}[^\n]*\n\[profiles\.{profile}\.", text, re.MULTILINE)
+
+
+def test_worst_memory_and_best_faults_are_told() -> None:
+    """What the first lines of README say of all programs, whatever they are."""
+    text = " ".join((TREE / "README.md").read_text().split())
+    cases = {each["case"] for each in SAMPLES}
+    ticks = {c: measured(ADAPTIVE, c, "ticks") / measured(OFF, c, "ticks") for c in cases}
+    fewer = [1 - value for value in ticks.values() if value < 1]
+    assert f"{100 * min(fewer):.1f} to {100 * max(fewer):.1f} % fewer instructions" in text
+    assert f"in {len(fewer)} of {len(cases)} programs" in text
+    (worse,) = [value - 1 for value in ticks.values() if value >= 1]
+    assert f"{100 * worse:.1f} % more in one" in text
+    saved = [1 - measured(ADAPTIVE, c, "faults") / measured(OFF, c, "faults") for c in cases]
+    assert f"{100 * min(saved):.0f} to {100 * max(saved):.0f} % fewer page faults" in text
+    assert f"up to {100 * (max(float(memory(ADAPTIVE, c)) for c in cases) - 1):.0f} % more" in text
+
+
+# Access patterns
+
+VALUES = {
+    (each["arm"], each["case"]): each["values"]
+    for each in json.loads((TREE / "docs/img/anon_order.json").read_text())["samples"]
+}
+PATTERNS = {
+    "forward": "forward 64M", "four streams": "streams 64M", "heap (brk)": "brk 64M",
+    "one page in 64 kB": "every_64k 64M", "a random quarter of the pages": "random_quarter 64M",
+    "dense, then one page in 64 kB: second half": "dense_sparse.2 256M",
+    "`malloc` of 128 MB, header touched": "malloc 128M",
+}  # fmt: skip
+COLUMNS = ("stock-64k", "fixed-4", "adaptive-4")
+
+
+def ratio(arm: str, case: str, what: str) -> float:
+    """Return a figure of a pattern as a multiple of the kernel with all sizes off."""
+    return float(VALUES[arm, case][what] / VALUES["stock-4k", case][what])
+
+
+def as_exact(text: str, value: float) -> str:
+    """Return a number with as many digits as the text has."""
+    return f"{value:.{len(text.partition('.')[2])}f}"
+
+
+@pytest.mark.parametrize(("name", "case"), PATTERNS.items())
+def test_patterns(name: str, case: str) -> None:
+    text = FIGURES.read_text()
+    cells = text.partition(f"\n| {name} | ")[2].splitlines()[0].rstrip(" |").split(" | ")
+    assert len(cells) == len(COLUMNS)
+    for arm, cell in zip(COLUMNS, cells, strict=True):
+        found = re.fullmatch(r"([\d.]+)(?: \(([\d.]+) x\))?", cell)
+        assert found
+        assert found[1] == as_exact(found[1], ratio(arm, case, "ticks"))
+        memory = found[2] or "1.00"
+        assert memory == as_exact(memory, ratio(arm, case, "kb"))
+
+
+def test_the_cost_while_nothing_is_on() -> None:
+    """At worst, of all patterns but one with few faults, which is told by itself."""
+    text = " ".join(FIGURES.read_text().split())
+    few, cases = "malloc 128M", {case for arm, case in VALUES if arm == "patched"}
+    for arm, words in {
+        "patched": "{} with the hooks and no module", "unloaded": "{} after unload",
+        "loaded": "{} with the module loaded and all points at `stock`",
+    }.items():  # fmt: skip
+        worst = max(ratio(arm, case, "ticks") for case in cases - {few})
+        assert words.format(f"{worst:.4f}") in text
+        assert abs(ratio(arm, few, "ticks") - 1) < 0.035
+    assert f"{VALUES['patched', few]['faults']:.0f} faults in all, and moves by 1.03" in text
+
+
+# Other policies, whose tables are in pages of their own
+
+
+def cells(page: str, begin: str) -> list[str]:
+    """Return the cells of the first row of a page that begins so, after the row's name."""
+    lines = (TREE / page).read_text().splitlines()
+    row = next(line for line in lines if line.startswith(begin))
+    return [cell.strip() for cell in row.removeprefix(begin).strip("| ").split("|")]
+
+
+def figures(page: str, begin: str) -> list[float]:
+    """Return the figures of a row, without what is in brackets."""
+    found = cells(f"docs/policies/{page}", begin)
+    return [float(re.sub(r",| M$| \(.*", "", cell)) for cell in found]
+
+
+def told(name: str) -> str:
+    """Return what is said of a policy."""
+    return cells("docs/measured.md", f"| {name} |")[0]
+
+
+def test_only_compact() -> None:
+    _, stock, legacy, only, either, *_ = figures("thp_gfp.md", "| million instructions |")
+    row = "more mapped than a node full of pinned memory has left, without MGLRU"
+    text = told(f"`thp_gfp` `only_compact`, {row}")
+    assert text.startswith(f"{only / legacy:.3f} of the instructions of node-local huge pages")
+    assert f", and {only / stock:.2f} times those of stock," in text
+    assert f"{either / stock:.3f} of the" in told("`thp_gfp` `only_compact_any`, the same")
+
+
+def test_compact() -> None:
+    page = (TREE / "docs/policies/compact.md").read_text()
+    text = told("`compact` `eager`, fragmented, as much asked for as is free")
+    for load, words in ("idle", "{:.2f} of the huge pages,"), ("busy", "busy {:.2f};"):
+        stock, _, eager = figures("compact.md", f"| {load}, short | huge pages |")
+        assert words.format(eager / stock) in text
+        price = page.partition(f"| {load}, short | huge pages |")[2].splitlines()[2]
+        assert "(2.4" in price and "for 2.4 times the instructions" in text
+    hopeless = page.partition("| hopeless | huge pages |")[2].splitlines()[1]
+    (budget,) = re.findall(r"\((0\.\d+)\)", hopeless)
+    assert f"{budget} of the pages" in told("`compact` `budget`, nothing can be compacted")
+    stock, budget_of, _ = figures("compact.md", "| busy | huge pages |")
+    row = "`compact` `budget`, fragmented and busy, more asked for than there can be"
+    assert told(row).endswith(f", {budget_of / stock:.2f} of the huge pages")
+
+
+def test_bulk() -> None:
+    loads = figures("bulk.md", "| `adaptive` / best `fixed` |")
+    text = told("`bulk` `adaptive`, five loads")
+    assert len(loads) == 5
+    assert text == f"{min(loads):.2f} to {max(loads):.2f} of the best fixed size"
+
+
+def test_madv_free() -> None:
+    """Of a chunk of 128 kB and more, at 1.5 and 1.25 times; of 4 kB, at 1.125 times too."""
+    lines = (TREE / "docs/policies/madv_free.md").read_text().splitlines()
+    rows = [line for line in lines if re.match(r"\| \d+ x \d+ of \d+ kB \|", line)]
+    kept = {line: [float(each) for each in re.findall(r"\((0\.\d+)\)", line)] for line in rows}
+    large = [value for line in rows if re.search(r"of (128|1024) kB", line)
+             for value in kept[line][:2]]  # fmt: skip
+    (small,) = (kept[line][:3] for line in rows if " of 4 kB" in line)
+    row = "an allocator's loop with chunks of 128 kB and more, a cap of 1.25 times what is free"
+    assert told(f"`madv_free` `cap`, {row} and more") == (
+        f"{min(large):.2f} to {max(large):.2f} of what lazy freeing gains; "
+        f"{min(small):.2f} to {max(small):.2f} with chunks of 4 kB"
+    )
+
+
+def test_a_bound_cgroup() -> None:
+    (found,) = re.findall(r"\| the cgroup of the task \| [\d.]+ \| ([\d.]+) \|",
+                          (TREE / "docs/measured.md").read_text())  # fmt: skip
+    text = told("a bound cgroup, at any depth, with the hooks")
+    assert text == f"{float(found):.3f} of a fault under `default`"
+
+
+def test_time() -> None:
+    """What README says of time is what the machine of its evidence has shown."""
+    text = " ".join((TREE / "README.md").read_text().split())
+    found = json.loads((TREE / "bench/evidence/epyc-vm.json").read_text())["programs"]
+    arms = [{arm["name"]: arm for arm in each["arms"]} for each in found.values()]
+    saved = [100 * (1 - each["to 64"]["ratio"]["cpu"]["estimate"]) for each in arms]
+    said = f"{len(found)} programs take {min(saved):.0f} to {max(saved):.0f} % less CPU time"
+    assert said in text
+    assert GAIN.startswith(f"{len(found)} programs")
+    assert f"took {min(saved):.0f} to {max(saved):.0f} % less CPU time" in GAIN
+    huge = [1 - each["2 MB"]["ratio"]["cpu"]["estimate"] for each in arms]
+    assert abs(sum(huge) / len(huge)) < 0.02

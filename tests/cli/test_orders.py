@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Orders, bounds and ways back that only a planted fault in them would show."""
+
+import json
+import signal
+from itertools import product
+
+import numpy as np
+import pytest
+
+from mmpolicy.ab import stats
+from mmpolicy.ab.design import Design
+from mmpolicy.ab.guards import WINDOW_S, Guard, Watch
+from mmpolicy.ab.keeper import Keeper
+from mmpolicy.ab.samples import load, parse
+from mmpolicy.ab.sources import Sample
+from mmpolicy.ab.stats import Effect, analyse, detectable, floor, p_value
+from mmpolicy.control.experiment import RECOVERY
+from mmpolicy.control.keys import CgroupBinding, Profile, Setting, State, choice
+from mmpolicy.control.state import plan
+from mmpolicy.host.knobs import read_knobs
+
+from .ab_world import FIXED, SWITCHBACK, World
+from .fakes import CONTROL, DEFAULT, POINTS, SETTABLE, THP, FakeLib, FakeTree, Run, read_named
+
+POLICY = f"{DEFAULT}/anon_order/policy"
+SIZE = f"{THP}/hugepages-64kB/enabled"
+
+
+@pytest.fixture
+def clock(tree: FakeTree) -> World:
+    """Return time in which things happen."""
+    return World(tree)
+
+
+def test_a_policy_comes_after_its_knobs_and_a_binding_after_its_profile() -> None:
+    """Also where the name of a policy is behind `policy` in the alphabet."""
+    policy, knob = choice("web", "anon_order"), Setting("web", "anon_order", "vma_size", "most")
+    group = CgroupBinding(7)
+    new: State = {group: "web", policy: "vma_size", knob: "3", Profile("web"): ""}
+    assert [write.key for write in plan({}, new)] == [Profile("web"), knob, policy, group]
+
+
+def test_what_somebody_has_put_back_already_is_no_conflict(run: Run, tree: FakeTree) -> None:
+    run("set", "anon_order", "fixed", "max_order=6")
+    tree.write(f"{DEFAULT}/anon_order/fixed/max_order", "4")
+    assert run("revert").code == 0
+    assert "[stock]" in tree.read(POLICY)
+
+
+def test_not_every_busy_file_is_an_expired_lease(run: Run, tree: FakeTree) -> None:
+    tree.refusals[POLICY] = 16
+    assert "expired" not in run("set", "anon_order", "fixed").err
+
+
+def test_a_login_that_is_none_is_not_told(run: Run, tree: FakeTree, log: list[str]) -> None:
+    tree.put("/proc/self/loginuid", "4294967295")
+    run("set", "anon_order", "fixed")
+    assert "login uid" not in log[0]
+
+
+def test_a_fraction_of_a_second_counts(run: Run, tree: FakeTree) -> None:
+    run("lease", "1.5")
+    assert tree.read(f"{CONTROL}/lease_ms") == "1500"
+
+
+def test_a_path_is_not_the_name_of_a_unit(run: Run, tree: FakeTree) -> None:
+    tree.make_profile("web")
+    tree.make_cgroup("/system.slice/web.service")
+    assert run("bind", "--cgroup", "other.slice/web.service", "web").code == 2
+    assert run("bind", "--cgroup", "web.service", "web").code == 0
+
+
+def test_a_mount_point_with_a_space(run: Run, tree: FakeTree) -> None:
+    tree.put("/proc/self/mounts", "cgroup2 /mnt/my\\040groups cgroup2 rw 0 0")
+    tree.put("/mnt/my groups/app.slice/cgroup.procs", "")
+    tree.make_profile("web")
+    assert run("bind", "--cgroup", "/app.slice", "web").code == 0
+
+
+def test_a_process_that_ends_while_it_is_read(run: Run, tree: FakeTree) -> None:
+    tree.make_process(42)
+    plain = tree.read_bytes
+
+    def gone(path: str) -> bytes:
+        if path.endswith("smaps_rollup"):
+            from mmpolicy.errors import explain
+
+            raise explain(3, f"read {path}", {}, path)
+        return plain(path)
+
+    tree.read_bytes = gone  # type: ignore[method-assign]
+    assert run("stats", "--pid", "42").code == 0
+
+
+def test_an_unknown_entry_of_a_manifest_gets_a_hint(run: Run, tree: FakeTree) -> None:
+    tree.put("/m.toml", "version = 1\nleese_ms = 3\n")
+    assert "did you mean lease_ms?" in run("apply", str(tree.real("/m.toml"))).err
+    tree.put("/m.toml", "version = 1\n[experiment]\npercnt = 3\n")
+    assert "did you mean experiment.percent?" in run("apply", str(tree.real("/m.toml"))).err
+
+
+def test_the_module_that_is_removed_is_that_one(run: Run, lib: FakeLib) -> None:
+    seen: list[object] = []
+    remove = lib.kmod_module_remove_module
+    lib.kmod_module_remove_module = lambda *args: seen.extend(args) or remove(*args)  # type: ignore
+    assert run("unload").code == 0
+    assert [getattr(each, "value", each) for each in seen] == [2, 0]
+
+
+def test_host_shows_events_by_patterns(run: Run, tree: FakeTree) -> None:
+    tree.put("/proc/vmstat", "thp_fault_alloc 3\nallocstall_normal 4\nunusual 5")
+    assert set(run("host", "--json").json["vmstat"]) == {"thp_fault_alloc", "allocstall_normal"}
+
+
+# Experiments
+
+
+def test_a_knob_that_was_written_and_not_yet_noted_is_ours(tree: FakeTree) -> None:
+    """Command and watchdog were killed in between."""
+    before = read_knobs(tree)
+    tree.put(SIZE, "[always] inherit madvise never")
+    will = {"before": {SIZE: "never"}, "ours": {SIZE: "never"}, "wanted": {SIZE: "always"}}
+    tree.put(RECOVERY, json.dumps(will))
+    assert Keeper.from_recovery_file(tree).back() == ""
+    assert read_knobs(tree) == before
+    assert tree.read(SIZE) != SETTABLE[SIZE] or before
+
+
+def test_time_is_bought_before_tidying_up(ab: Run, tree: FakeTree, clock: World) -> None:
+    assert ab(*SWITCHBACK, *FIXED, "--lease", "5s").code == 0
+    off = max(i for i, (path, _) in enumerate(tree.writes) if path.endswith("/enabled"))
+    assert tree.writes[off:][1] == (f"{CONTROL}/lease_ms", "5000")
+
+
+def test_what_somebody_changes_in_the_arms_goes_with_them(
+    ab: Run, tree: FakeTree, clock: World
+) -> None:
+    before = read_named(tree)
+    arm = f"{CONTROL}/profiles/ab-treatment/anon_order/min_available_percent"
+    clock.at = [(40.0, lambda: tree.write(arm, "77"))]
+    clock.at += [(41.0, lambda: tree.put(f"{CONTROL}/experiment/percent", "7"))]
+    assert ab(*SWITCHBACK, *FIXED).code == 0
+    assert read_named(tree) == before
+
+
+def test_in_the_aa_phase_points_of_the_host_have_the_control(
+    ab: Run, tree: FakeTree, clock: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(POINTS, "bulk", ("stock", "fixed"))
+    tree.make_stock()
+    clock.states = []
+    assert ab(*SWITCHBACK, "--treatment", "bulk=fixed").code == 0
+    quarter = clock.states[: len(clock.states) // 4 - 8]
+    assert {state["profiles/default/bulk/policy"] for state in quarter} == {"stock"}
+
+
+def test_a_guard_of_a_rate_looks_at_the_last_second() -> None:
+    guard = Guard.parse("vmstat.pgfault/s < 500")
+    watch = Watch([guard])
+    total, found = 0.0, None
+    for step in range(60):  # a spike of half a second after five seconds of peace
+        total += 0.1 * (1000 if 50 <= step < 56 else 10)
+        found = found or watch.look(Sample(step / 10, {"vmstat.pgfault": total}, {}))
+        assert found is None or step >= 50
+    assert found and WINDOW_S == 1.0
+
+
+def test_detect_keeps_to_its_upper_limit(ab: Run, run: Run, tree: FakeTree, clock: World) -> None:
+    flip = iter(range(10**6))
+
+    def noise() -> None:
+        clock.faults += 900 * (next(flip) % 3)
+        clock.at = [(clock.now + 2.3, noise)]
+
+    clock.at = [(0.5, noise)]
+    words = [*SWITCHBACK, *FIXED, "--aa", "4", "--pairs", "6", "--detect", "0.01"]
+    result = ab(*words, "--json")
+    assert (result.code, result.json["pairs"], result.json["blocks"]) == (0, 6, 20)
+
+
+def test_the_watchdog_is_not_ended_by_a_signal(tree: FakeTree, clock: World, ab: Run) -> None:
+    import os
+    from pathlib import Path
+
+    tree.make_unloaded()
+    clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)  # type: ignore
+    tasks: list[int] = []
+
+    def children() -> None:
+        text = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
+        tasks.extend(int(word) for word in text.split()[-1:])
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            os.kill(tasks[0], number)
+
+    moments = iter([children])
+    plain = clock.sleep
+
+    def sleep(seconds: float) -> None:
+        plain(seconds)
+        if clock.now > 20 and (step := next(moments, None)):
+            step()
+
+    clock.sleep = sleep  # type: ignore[method-assign]
+    words = ["--treatment", "hugepages-64kB/enabled=always", "--lease", "5m"]
+    assert ab(*SWITCHBACK, *words).code == 0
+    assert tasks
+
+
+def test_a_sample_file_with_a_hole_is_refused(ab: Run, out: object, clock: World) -> None:
+    assert ab(*SWITCHBACK, *FIXED).code == 0
+    lines = open(str(out)).read().splitlines(keepends=True)  # noqa: PTH123, SIM115
+    assert load.__module__
+    block = next(i for i, line in enumerate(lines) if '"kind": "block"' in line)
+    for field, wrong in (("began", None), ("decisions", {"treatment": "many"})):
+        record = json.loads(lines[block])
+        if wrong is None:
+            del record[field]
+        else:
+            record[field] = wrong
+        broken = [*lines[:block], json.dumps(record) + "\n", *lines[block + 1 :]]
+        with pytest.raises(Exception, match="is no sample"):
+            parse(broken, "samples")
+
+
+# Statistics
+
+
+def test_how_long_a_split_takes() -> None:
+    assert Design("split", 10, 1, 1, 0).seconds(3) == 30
+    assert Design("switchback", 10, 1, 1, 0).seconds(3) == 60
+
+
+def test_p_is_exact_up_to_sixteen_pairs() -> None:
+    rng = np.random.default_rng(3)
+    d = rng.normal(0.4, 1, 16)
+    sums = np.array([np.dot(signs, d) for signs in product((-1, 1), repeat=16)])
+    exact = float(np.mean(np.abs(sums) >= abs(d.sum()) - 1e-12))
+    assert p_value(d, 1) == p_value(d, 2) == pytest.approx(exact)
+    more = np.append(d, 3.0)
+    assert p_value(more, 1) > 0 and stats.EXACT_PAIRS == 16
+    assert p_value(np.full(40, 1.0), 1) >= 1 / (stats.RESAMPLES + 1)
+
+
+def test_interval_of_few_pairs() -> None:
+    """All effects that the test does not reject: with seven pairs, not the whole range."""
+    pairs = [(0.0, float(value)) for value in (1, 2, 3, 4, 5, 6, 7)]
+    effect = analyse(pairs, 1)
+    assert 1 <= effect.low < effect.estimate < effect.high <= 7
+    assert effect.deviation == pytest.approx(np.std([1, 2, 3, 4, 5, 6, 7], ddof=1))
+
+
+def test_what_can_be_found_with_several_metrics() -> None:
+    assert detectable(1.0, 12, 3) > 1.1 * detectable(1.0, 12, 1)
+
+
+def test_the_floor_does_not_depend_on_the_sign() -> None:
+    up, down = (Effect("difference", 8, sign * 2.0, -1, 1, 0.5, 1.0) for sign in (1, -1))
+    assert floor(up, 12) == floor(down, 12) > 2

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`trim`: on processes made of files, and a model of what the kernel does."""
+
+import os
+from collections.abc import Callable
+from errno import EPERM, ESRCH
+
+import pytest
+
+from mmpolicy.errors import Error
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
+from mmpolicy.memory.folios import PAGE
+from mmpolicy.memory.trim import Pressure, Splitter, find_pieces
+
+from .fakes import CONTROL, THP, Clock, FakeTree, Run, read_named
+from .sparse import BLOCK, SHRINK, SPLIT, make_services, make_sparse, make_thp, pressure, split
+from .test_map import START
+
+USED = 4096 * 4 // 16  # kB
+
+
+@pytest.fixture
+def host(tree: FakeTree, clock: Clock) -> FakeTree:
+    """Return a host without the module, with a service that wastes memory and one that does not."""
+    make_services(tree, "web")
+    tree.splits = lambda value: split(tree, value)
+    clock.steps = [lambda: None] * 999
+    return tree
+
+
+def ranges(tree: FakeTree) -> list[tuple[int, int, int]]:
+    """Return pid, first and last page of each write."""
+    found = []
+    for path, value in tree.writes:
+        if path == SPLIT:
+            pid, *where, order = value.split(",")
+            assert order == "0"
+            found.append((int(pid), *((int(each, 16) - START) // PAGE for each in where)))
+    return found  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "words", [("--unit", "redis"), ("--cgroup", "/redis.service"), ("--pid", "10")]
+)
+def test_it_is_given_back(run: Run, host: FakeTree, words: tuple[str, ...]) -> None:
+    data = run("trim", *words, "--json").json
+    (row,) = data["processes"]
+    assert (row["pid"], row["name"], row["empty_kib"]) == (10, "redis", 4096 * 4 - USED)
+    assert (row["before_kib"], row["after_kib"]) == (4096 * 4, USED)
+    memory = {"before_kib": 4096 * 4, "after_kib": USED}
+    assert (data["cgroup"], data["memory_current"]) == ("/redis.service", memory)
+    assert (data["stopped"], data["notes"], data["profile"]) == ("", [], None)
+    assert all(pid == 10 for pid, _, _ in ranges(host))
+    again = run("trim", *words).out
+    assert again.startswith("no large folio has enough empty pages")
+
+
+def test_table(run: Run, host: FakeTree, log: list[str]) -> None:
+    lines = run("trim", "--unit", "redis").out.splitlines()
+    assert lines[1].split()[:6] == ["10", "redis", "15360", "16384", "->", "1024"]
+    assert lines[2] == "cgroup /redis.service: 16384 KiB -> 1024 KiB"
+    assert log == ["trim redis: 15360 KiB given back"]
+
+
+def test_dry_run(run: Run, host: FakeTree) -> None:
+    result = run("trim", "--unit", "redis", "--dry-run")
+    assert (result.code, host.writes) == (0, [])
+    assert result.out.splitlines()[0] == f"{SPLIT} <- 10,{START:#x},{START + 4096 * PAGE:#x},0"
+    assert "10   redis  15360      16384" in result.out
+    data = run("trim", "--pid", "10", "--dry-run", "--json").json
+    assert (data["dry_run"], len(data["writes"]), host.writes) == (True, 1, [])
+
+
+def test_steps_are_short_and_have_pauses(
+    run: Run, host: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two milliseconds for 2 MB: a step stays at that; the pause is as long."""
+    took = 0.01
+
+    def slow(value: str) -> None:
+        split(host, value)
+        clock.now += took
+
+    host.splits = slow
+    pauses: list[float] = []
+    monkeypatch.setattr(clock, "sleep", pauses.append)
+    data = run("trim", "--pid", "10", "--json").json
+    assert [end - start for _, start, end in ranges(host)] == [BLOCK] * 8
+    assert data["processes"][0]["longest_ms"] == 10
+    assert all(abs(pause - took) < 1e-9 for pause in pauses)
+
+
+def test_steps_grow_where_they_are_fast(run: Run, host: FakeTree) -> None:
+    run("trim", "--pid", "10")
+    assert [end - start for _, start, end in ranges(host)] == [512, 1024, 2048, 512]
+
+
+def test_steps_shrink_where_they_are_slow(run: Run, host: FakeTree, clock: Clock) -> None:
+    took = [0.0, 0.0, 0.01, 0.003, 0.01, *[0.003] * 6]
+    host.splits = lambda _value: setattr(clock, "now", clock.now + took.pop(0))
+    make_sparse(host, 15, "large", 8192)
+    assert run("trim", "--pid", "15").code == 0
+    steps = [end - start for _, start, end in ranges(host)]
+    assert steps == [512, 1024, 2048, 512, 1024, *[512] * 6]  # looked at in two halves
+
+
+def test_what_is_left_alone(run: Run, host: FakeTree) -> None:
+    """What is used, what was asked for, and what is locked."""
+    assert run("trim", "--pid", "11", "--json").json["processes"][0]["writes"] == 0
+    make_sparse(host, 12, "qemu", 1024, 16, "/vm.service", "rd wr hg")
+    make_sparse(host, 13, "jvm", 1024, 16, "/jvm.service", "rd wr lo")
+    for pid in "12", "13":
+        assert run("trim", "--pid", pid, "--json").json["processes"][0]["writes"] == 0
+    assert run("trim", "--pid", "13", "--advised", "--json").json["processes"][0]["writes"] == 0
+    assert run("trim", "--pid", "12", "--advised", "--json").json["processes"][0]["writes"]
+    make_sparse(host, 14, "half", 1024, 2, "/half.service")
+    assert run("trim", "--pid", "14", "--least", "60", "--json").json["processes"][0]["writes"] == 0
+    assert run("trim", "--pid", "14", "--least", "50", "--json").json["processes"][0]["writes"]
+
+
+def test_it_stops_when_memory_is_short(run: Run, host: FakeTree, clock: Clock) -> None:
+    """At once by the mean of ten seconds, later by what came since."""
+    pressure(host, 50)
+    result = run("trim", "--pid", "10")
+    assert (result.code, host.writes) == (1, [])
+    assert "stopped before the end: tasks wait for memory 50 % of the time" in result.err
+    pressure(host, 0)
+
+    def wait(_value: str) -> None:
+        clock.now += 0.5
+        pressure(host, 0, 300_000)
+
+    host.splits = wait
+    result = run("trim", "--pid", "10", "--json")
+    assert (result.code, len(host.writes)) == (1, 1)
+    assert result.json["stopped"].startswith("tasks wait for memory 30 %")
+    assert run("trim", "--pid", "10", "--psi", "70").code == 0
+
+
+def test_it_stops_while_it_looks(run: Run, host: FakeTree) -> None:
+    """At memory of which nothing can be given back, too."""
+    pressure(host, 50)
+    assert run("trim", "--pid", "11", "--json").json["stopped"].startswith("tasks wait")
+
+
+def test_without_pressure_files(run: Run, host: FakeTree) -> None:
+    host.remove("/proc/pressure")
+    notes = run("trim", "--pid", "10", "--json").json["notes"]
+    assert notes == ["note: the kernel has no PSI, so nothing would stop this"]
+
+
+def test_khugepaged_is_told_of(run: Run, host: FakeTree) -> None:
+    host.put(f"{THP}/khugepaged/max_ptes_none", "511")
+    assert "khugepaged" not in run("trim", "--pid", "10", "--dry-run").out
+    host.put(f"{THP}/enabled", "[always] madvise never")
+    note = run("trim", "--pid", "10").out.splitlines()[-1]
+    assert note.startswith("note: khugepaged may fill it again")
+
+
+def lockdown(tree: FakeTree) -> None:
+    tree.put("/sys/kernel/security/lockdown", "none [integrity] confidentiality")
+
+
+def old_kernel(tree: FakeTree) -> None:
+    tree.remove(SHRINK)
+
+
+def no_debugfs(tree: FakeTree) -> None:
+    tree.remove(SPLIT)
+
+
+def refused(tree: FakeTree) -> None:
+    tree.refusals[SPLIT] = EPERM
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "text", "remains"),
+    [
+        (lockdown, 4, "lockdown is 'integrity'", "memory.reclaim"),
+        (old_kernel, 3, "Linux 6.12", "restart the program"),
+        (no_debugfs, 3, "no /", "mount -t debugfs"),
+        (refused, 4, "EPERM", "lockdown"),
+    ],
+)
+def test_where_it_is_forbidden(
+    run: Run, host: FakeTree, change: Callable[[FakeTree], None], code: int, text: str, remains: str
+) -> None:
+    """It says so, and what remains."""
+    change(host)
+    result = run("trim", "--unit", "redis")
+    assert (result.code, host.writes) == (code, [])
+    assert text in result.err and remains in result.err.splitlines()[-1]
+
+
+def test_processes_that_end(run: Run, host: FakeTree) -> None:
+    """At the first write, between two, and before."""
+    host.put("/sys/fs/cgroup/redis.service/cgroup.procs", "9\n10\n11")
+    host.refusals[SPLIT] = ESRCH
+    data = run("trim", "--unit", "redis", "--json").json
+    assert [row["pid"] for row in data["processes"]] == [10, 11]
+    host.refusals.clear()
+
+    def end(_value: str) -> None:
+        host.remove("/proc/10")
+        raise OSError(ESRCH, os.strerror(ESRCH))
+
+    host.splits = end
+    data = run("trim", "--unit", "redis", "--json").json
+    assert data["processes"][0]["after_kib"] is None
+    assert "no process 10" in run("trim", "--pid", "10").err
+
+
+def test_a_process_that_ended_before_the_look(host: FakeTree, clock: Clock) -> None:
+    app = Host(host, sleep=clock.sleep, clock=lambda: clock.now)
+    done = Splitter(app, Pressure(app, 10)).split(99, find_pieces(host, 99, 0.1, False))
+    assert (done.ended, done.writes) == (True, 0)
+
+
+def test_usage(run: Run, host: FakeTree) -> None:
+    for words in ((), ("--pid", "10", "--unit", "redis"), ("--pid", "99"), ("--unit", "none")):
+        assert run("trim", *words).code == 2
+    assert host.writes == []
+
+
+@pytest.mark.parametrize("path", [f"{SPLIT}/x", f"{SPLIT}_x", "/sys/kernel/debug/provoke-crash"])
+def test_no_other_file_is_written(tree: FakeTree, path: str) -> None:
+    for write in tree.write, tree.tune, Tree(str(tree.root)).store:
+        with pytest.raises(Error):
+            write(path, "1")
+
+
+def test_keep(run: Run, tree: FakeTree, clock: Clock, log: list[str]) -> None:
+    """One change, made before: a profile that looks before it takes, to which it is bound."""
+    make_thp(tree)
+    make_sparse(tree, 10)
+    tree.put(f"{THP}/khugepaged/max_ptes_none", "511")
+    tree.put(f"{THP}/enabled", "[always] madvise never")
+    clock.steps = [lambda: None] * 99
+    bound = f"cgroups/{tree.inode('/sys/fs/cgroup', 'redis.service')}"
+    seen = []
+
+    def look(value: str) -> None:
+        seen.append(read_named(tree).get(bound))
+        split(tree, value)
+
+    tree.splits = look
+    data = run("trim", "--unit", "redis", "--keep", "--json").json
+    assert (set(seen), data["profile"]) == ({"trimmed"}, "trimmed")
+    assert read_named(tree)["profiles/trimmed/anon_order/policy"] == "adaptive"
+    assert read_named(tree)["profiles/trimmed/anon_order/override_madvise"] == "0"
+    assert [note[:30] for note in data["notes"]] == ["note: for its next start: mmpo"]
+    assert run("trim", "--pid", "10", "--keep").code == 0
+    assert run("revert", "--to", "0").code == 0
+    assert bound not in read_named(tree)
+    assert run("trim", "--unit", "redis", "--keep", "--dry-run").code == 0
+    assert bound not in read_named(tree)
+
+
+def test_keep_without_the_module(run: Run, host: FakeTree) -> None:
+    result = run("trim", "--unit", "redis", "--keep")
+    assert (result.code, host.writes, host.exists(CONTROL)) == (3, [], False)
+    assert "next: mmpolicy load" in result.err

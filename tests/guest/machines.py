@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The guests of a worker, one at a time; tests with the same needs share it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from common import BenchError, new_guest
+from vm import Guest, VmError
+
+from . import tools
+
+
+class Machines:
+    """Boots guests, at most one at a time."""
+
+    def __init__(self) -> None:
+        self.guest: Guest | None = None
+        self.needs: dict[str, Any] = {}
+
+    def get(self, flavor: str = "patched", **needs: Any) -> Guest:
+        """The running guest if it has what is needed, else a new one."""
+        wanted = {"flavor": flavor, **needs}
+        if self.guest is None or wanted != self.needs:
+            self.end()
+            guest = new_guest(**wanted)
+            guest.__enter__()
+            self.guest, self.needs = guest, wanted
+            tools.back_to_boot(guest)  # a distribution's kernel has other defaults
+        return self.guest
+
+    def end(self) -> None:
+        """End the running guest, if any, and fail if its kernel logged a bug."""
+        guest, self.guest = self.guest, None
+        if guest is None:
+            return
+        try:
+            guest.check()
+        finally:
+            guest.close()
+
+    def tidy(self) -> None:
+        """Leave things as after boot, and fail if the kernel logged a bug."""
+        guest = self.guest
+        if guest is None:
+            return
+        try:
+            tools.back_to_boot(guest)
+            guest.check()
+        except (VmError, BenchError):
+            self.guest = None
+            guest.close()
+            raise

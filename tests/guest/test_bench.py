@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`bench` on Debian's own kernel: a policy for one command, knobs, and the way back of both."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from vm import Guest
+
+from .conftest import Machines
+from .test_stock_kernel import HOOKED, SIZES
+from .tools import ROOT, THP, back_to_boot, must, ops_command
+
+pytestmark = pytest.mark.flavor("cloud")
+LONG = True
+DENSE = ops_command("map 4096 touch 0 4096 folios 0 4096")
+OFF = f"off: {THP}/enabled=never"
+LARGE = f"64 kB: {THP}/enabled=never,{THP}/hugepages-64kB/enabled=always"
+STATE = f"{SIZES}; {HOOKED} | grep mmp; ls {ROOT}/profiles; cat {ROOT}/state"
+
+
+@pytest.fixture
+def guest(machines: Machines) -> Guest:
+    """Debian's kernel with the module, all stock."""
+    guest = machines.get("cloud", mem="2G", cpus=2)
+    back_to_boot(guest)
+    must(guest, "modprobe mmpolicy")
+    return guest
+
+
+def bench(guest: Guest, *arms: str) -> list[dict[str, Any]]:
+    """Compare the faults of a dense program under arms; what was found of each."""
+    words = " ".join(f"--arm '{arm}'" for arm in arms)
+    command = f"mmpolicy bench --metric faults --runs 7 --out /run/bench.json {words} -- {DENSE}"
+    must(guest, f"rm -f /run/bench.json; {command}")
+    found: list[dict[str, Any]] = json.loads(must(guest, "cat /run/bench.json"))["arms"]
+    return found
+
+
+def test_a_policy_decides_for_the_command_alone(guest: Guest) -> None:
+    before = must(guest, STATE)
+    neighbour = guest.start(f"for i in $(seq 20); do {DENSE}; done")
+    off, fixed, knobs = bench(
+        guest, OFF, f"{OFF.partition(': ')[2]},anon_order=fixed,max_order=3", LARGE
+    )
+    sizes = {line for line in neighbour.wait().out.splitlines() if "none" in line}
+    assert not fixed["settings"].keys() <= knobs["settings"].keys()
+    assert fixed["ratio"]["faults"]["high"] < 0.2 and fixed["found"]
+    assert knobs["ratio"]["faults"]["high"] < 0.2 and knobs["found"]
+    assert fixed["mean"]["large_folios"] > 15 << 20 > off["mean"]["large_folios"]
+    assert sizes <= {'{"0": 4096, "none": 0}', '{"4": 4096, "none": 0}'}  # of the policy's none
+    assert must(guest, STATE) == before
+
+
+def test_killed_under_a_policy(guest: Guest) -> None:
+    """The program dies, the policy goes, and nothing of it stays."""
+    before = must(guest, STATE)
+    command = "mmpolicy bench --arm anon_order=fixed --runs 1000 -- sleep 5"
+    for _ in range(3):
+        must(guest, f"{command} & until pgrep -x sleep; do sleep 0.1; done; kill -KILL $!")
+        must(guest, "for i in $(seq 100); do pgrep -x sleep || exit 0; sleep 0.1; done; exit 1")
+        gone = f"for i in $(seq 100); do [ -e {ROOT}/profiles/bench-1 ] || exit 0; sleep 0.1; done"
+        must(guest, f"{gone}; exit 1")
+        assert must(guest, STATE) == before

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Boots of a Debian with its own kernel and many bound services; README's steps, and a boot."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from common import must, new_guest, workload
+from machine import cache_dir
+from vm import Guest
+
+from .sessions import PLACE, for_one_service, keep_it, replay
+from .system import HOST, System, dev, new_system
+from .test_packages import REDIS, YES, as_printed
+from .tools import ROOT, readme
+
+LONG = True
+SERVICES, CGROUPS, PAGES = 40, 1500, 64
+ODD = r"postgresql@16\x2dmain"  # as systemd-escape makes names
+NAMES = [*(f"many{number:02}" for number in range(SERVICES - 1)), ODD]
+# The first instruction that is the service's own maps memory; what of, it tells by its folios.
+SERVICE = f"""\
+[Unit]
+After=crowd.service
+
+[Service]
+ExecStart={HOST}{workload("ops")} map {PAGES} touch 0 {PAGES} folios 0 {PAGES} sh "sleep infinity"
+StandardOutput=truncate:/run/many/%N
+ProtectSystem=strict
+ProtectKernelTunables=yes
+ProtectControlGroups=yes
+NoNewPrivileges=yes
+
+[Install]
+WantedBy=multi-user.target
+"""
+CROWD = f"""\
+[Unit]
+DefaultDependencies=no
+Before=mmpolicy.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=sh -c 'mkdir -p /run/many /sys/fs/cgroup/crowd && cd /sys/fs/cgroup/crowd && \\
+    mkdir $(seq {CGROUPS - SERVICES})'
+
+[Install]
+WantedBy=sysinit.target
+"""
+PROFILE = """\
+version = 1
+[profiles.web.anon_order]
+policy = "fixed"
+[profiles.web.anon_order.fixed]
+max_order = 4
+"""
+DAMAGED = "many07"
+# What the command keeps has a disk of its own, which is full.
+FULL = "tmpfs /var/lib/mmpolicy tmpfs size=16k 0 0\n"
+FILL = """\
+[Unit]
+DefaultDependencies=no
+After=local-fs.target
+Before=mmpolicy.service
+[Service]
+Type=oneshot
+ExecStart=-dd if=/dev/zero of=/var/lib/mmpolicy/fill
+[Install]
+WantedBy=sysinit.target
+"""
+SMALL, LARGE = {"0": PAGES}, {"4": PAGES}
+KEPT = "/etc/mmpolicy /var/lib/mmpolicy"
+
+pytestmark = pytest.mark.flavor("cloud")
+
+
+@pytest.fixture(scope="module")
+def system() -> Iterator[System]:
+    """A Debian with the packages; what its guests write is theirs alone."""
+    if os.geteuid():
+        pytest.skip("a Debian of its own takes root to install and to serve to the guest")
+    path = Path(tempfile.mkdtemp(prefix="boot-", dir=cache_dir()))
+    system = new_system(path, "cloud")
+    system.put("etc/systemd/system/redis-server.service.d/lean.conf", REDIS)
+    system.put("etc/apt/apt.conf.d/90yes", YES)
+    system.run(f"dpkg -i {system.add(*dev('package'))}")
+    yield system
+    shutil.rmtree(path)
+
+
+@contextmanager
+def booted(system: System) -> Iterator[Guest]:
+    """A guest that has booted it, and is looked at when it ends."""
+    words = "transparent_hugepage=madvise"
+    with new_guest("cloud", mem="3G", cpus=2, root=system.folder, append=words) as guest:
+        must(guest, "systemctl is-system-running --wait || true", timeout=900)
+        yield guest
+        guest.check()
+
+
+@pytest.fixture(scope="module")
+def many(system: System) -> System:
+    """The same with many services, each bound by a file of its own."""
+    system.put("etc/systemd/system/crowd.service", CROWD)
+    system.put("etc/mmpolicy/host.toml", PROFILE)
+    for name in NAMES:
+        system.put(f"etc/systemd/system/{name}.service", SERVICE)
+        unit = f"{name}.service".replace("\\", "\\\\")
+        text = f'version = 1\n\n[bindings]\n"{unit}" = "web"\n'
+        system.put(f"etc/mmpolicy/90-{name}.service.toml", text)
+    units = " ".join(f"'{name}'" for name in NAMES)
+    system.run(f"systemctl enable crowd {units}; systemctl disable redis-server")
+    return system
+
+
+def folios(guest: Guest) -> dict[str, dict[str, int]]:
+    """How the memory of each service is made up, as it was at its start."""
+    must(guest, f"for i in $(seq 300); do [ $(find /run/many -size +0 | wc -l) -ge {SERVICES} ] &&"
+         " break; sleep 1; done", timeout=400)  # fmt: skip
+    lines = must(guest, 'cd /run/many; for each in *; do echo "$each $(head -n 1 $each)"; done')
+    found = (line.split(" ", 1) for line in lines.splitlines() if " {" in line)
+    return {
+        name: {order: count for order, count in json.loads(text).items() if order != "none"}
+        for name, text in found
+    }
+
+
+def bound(guest: Guest) -> int:
+    """How many cgroups the kernel has bound to the profile."""
+    return len(must(guest, f"cat {ROOT}/profiles/web/cgroups").split())
+
+
+def test_all_of_many_services(many: System) -> None:
+    """Each is in its profile before its first instruction, and nothing failed."""
+    with booted(many) as guest:
+        assert folios(guest) == dict.fromkeys(NAMES, LARGE)
+        assert (bound(guest), must(guest, "systemctl is-active mmpolicy")) == (SERVICES, "active\n")
+        assert must(guest, "systemctl --failed --plain --no-legend") == ""
+        assert must(guest, "journalctl -q -b -t mmpolicy -p err") == ""
+        cgroups = "find /sys/fs/cgroup -type d | wc -l"
+        assert int(must(guest, cgroups)) >= CGROUPS
+        # What was missed is healed, and told.
+        group = must(guest, "stat -c %i /sys/fs/cgroup/system.slice/many03.service").strip()
+        must(guest, f"echo -{group} >{ROOT}/profiles/web/cgroups")
+        must(guest, "systemctl start mmpolicy-verify", timeout=300)
+        assert group in must(guest, f"cat {ROOT}/profiles/web/cgroups").split()
+        assert f"verify by uid 0: cgroup {group}: - -> web" in must(guest, "journalctl -t mmpolicy")
+
+
+def test_one_file_is_damaged(many: System) -> None:
+    """It costs its own service the profile, and no other; what compares says so."""
+    path = f"etc/mmpolicy/90-{DAMAGED}.service.toml"
+    whole = (many.folder / path).read_text()
+    many.put(path, whole[:-9])
+    try:
+        with booted(many) as guest:
+            expected = {name: SMALL if name == DAMAGED else LARGE for name in NAMES}
+            assert folios(guest) == expected
+            assert must(guest, "systemctl is-active mmpolicy") == "active\n"
+            assert f"{DAMAGED}.service.toml" in must(guest, "journalctl -b -u mmpolicy")
+            assert guest.run("systemctl start mmpolicy-verify", 300).rc
+            assert f"{DAMAGED}.service.toml" in must(guest, "journalctl -b -u mmpolicy-verify")
+            assert guest.run("systemctl reload mmpolicy", 300).rc
+            assert bound(guest) == SERVICES - 1
+    finally:
+        many.put(path, whole)
+
+
+def test_the_disk_is_full(many: System) -> None:
+    """All are bound, and the command says what it could not keep."""
+    before = (many.folder / "etc/fstab").read_text() if (many.folder / "etc/fstab").exists() else ""
+    many.put("etc/fstab", before + FULL)
+    many.put("etc/systemd/system/fill.service", FILL)
+    many.run("systemctl enable fill")
+    try:
+        with booted(many) as guest:
+            assert must(guest, "stat -f -c %a /var/lib/mmpolicy") == "0\n"
+            assert folios(guest) == dict.fromkeys(NAMES, LARGE)
+            assert must(guest, "systemctl is-active mmpolicy") == "active\n"
+            told = must(guest, "journalctl -b -u mmpolicy")
+            assert "ENOSPC" in told and "mmpolicy revert will not know this change" in told
+    finally:
+        many.run("systemctl disable fill; rm /etc/systemd/system/fill.service")
+        many.put("etc/fstab", before)
+
+
+@pytest.fixture(scope="module")
+def plain(system: System) -> System:
+    """The Debian without those services."""
+    units = " ".join(f"'{name}'" for name in NAMES)
+    system.run(f"systemctl disable -q crowd {units} 2>/dev/null; rm -rf /etc/mmpolicy/90-*; true")
+    system.run("systemctl enable redis-server; rm -f /etc/mmpolicy/host.toml")
+    return system
+
+
+@pytest.mark.parametrize("seconds", [1, pytest.param(610, marks=pytest.mark.full)])
+def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
+    """What README.md says, typed on Debian's own kernel; after a boot the policies are on."""
+    with booted(plain) as guest:
+        commands = readme("Install and remove")[0][1:]  # the packages are there
+        slow = [each.replace("lease 600", "lease 2h") for each in commands]
+        text = as_printed(guest, slow)
+        assert "policies can be switched (exit 0)" in text and "wanted_order_4" in text
+        for_one_service(guest, tmp_path)
+        keep_it(guest)
+        kept = must(guest, f"tar -cf - {KEPT} 2>/dev/null | base64 -w 0", timeout=120)
+    plain.put("root/kept", kept)
+    plain.run("base64 -d /root/kept | tar -C / -xf -")
+    with booted(plain) as guest:
+        must(guest, f"sleep {seconds}", timeout=seconds + 120)
+        assert must(guest, f"cat {ROOT}/state {ROOT}/lease_ms").split() == ["active", "0"]
+        group = must(guest, "stat -c %i /sys/fs/cgroup/system.slice/redis-server.service").strip()
+        assert must(guest, f"cat {ROOT}/profiles/try/cgroups").split() == [group]
+        fill = "redis-benchmark -q -t set -r 10000 -n 20000 -d 1000 -P 16"
+        must(guest, fill, timeout=300)
+        counted = must(guest, "cat /sys/kernel/debug/mmpolicy/try/anon_order/stats").split()
+        assert int(counted[counted.index("wanted_order_4") + 1]) > 100
+        assert must(guest, "mmpolicy verify /etc/mmpolicy", timeout=120)
+    plain.run(f"rm -rf {KEPT}; mkdir -p {KEPT}")
+
+
+@pytest.mark.full
+def test_tutorial(plain: System, tmp_path: Path) -> None:
+    """Each command of the tutorial works on Debian's own kernel, and prints what it shows there."""
+    with booted(plain) as guest:
+        must(guest, f"mkdir -p {PLACE}")
+        replay(guest, "tutorial", tmp_path, hooks=False)

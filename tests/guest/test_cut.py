@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Changes and experiments that are killed at random moments, on Debian's own kernel."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from machine import TREE, cache_dir
+
+from .conftest import Machines
+from .tools import must
+
+pytestmark = pytest.mark.flavor("cloud")
+
+CUT = Path(__file__).with_name("cut.py")
+# As a host has it: three cgroups, and a systemd that reads its units again at once.
+HOST = """
+rm -rf /etc/mmpolicy /var/lib/mmpolicy /run/mmpolicy
+mkdir -p /run/bin /sys/fs/cgroup/cut0 /sys/fs/cgroup/cut1 /sys/fs/cgroup/cut2
+printf '#!/bin/sh\\n' >/run/bin/systemctl && chmod +x /run/bin/systemctl
+modprobe mmpolicy
+"""
+
+
+@pytest.mark.parametrize("times", [pytest.param(40), pytest.param(500, marks=pytest.mark.full)])
+def test_sigkill(machines: Machines, times: int) -> None:
+    """Never a half state that nobody is told of, never a file that cannot be read."""
+    guest = machines.get("cloud", mem="2G", cpus=2)
+    must(guest, HOST)
+    python = f"PYTHONPATH={TREE}/userspace/src {cache_dir()}/venv/bin/python"
+    command = f"cd /tmp && PATH=/run/bin:$PATH {python} {CUT} {times} {times}"
+    found = json.loads(must(guest, command, timeout=60 + 10 * times))
+    print(found)
+    assert found.pop("wrong") == []
+    assert sum(found[verb] for verb in ("apply", "set", "bind", "revert", "ab")) > times / 3
+    assert found.get("cut off", 0) > times / 40
+    must(guest, "echo 1 >/sys/kernel/mmpolicy/reset; rmdir /sys/fs/cgroup/cut*")

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: GPL-2.0
+"""On Debian's own kernels: whatever others do to ftrace, nobody gets a size that was not given.
+
+In each test the administrator gives no size at all, and a cgroup has a policy. Then
+something happens. From 0.2 seconds after it on, a process that nobody bound touches 64 MB
+and gets single pages alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from common import workload
+from vm import Guest, Job
+
+from .conftest import Machines
+from .test_bindings import TOP, bind, inside
+from .tools import ROOT, THP, back_to_boot, folios, must, ops_command
+
+pytestmark = pytest.mark.flavor("cloud")
+
+SETTLED = "sleep 0.2"
+DENSE = "map 16384 touch 0 16384 folios 0 16384"  # 64 MB
+CLOSED = [{0: 16384}]
+NOTHING_GIVEN = f"for file in {THP}/hugepages-*/enabled {THP}/enabled; do echo never >$file; done"
+POLICY = f"{ROOT}/profiles/a/anon_order/policy"
+ON = f"echo fixed >{POLICY}"
+OFF = f"echo stock >{POLICY}"
+ALL_OFF = f"for file in {ROOT}/profiles/a/*/policy; do echo stock >$file; done"
+AT_POINTS = {
+    "anon_order": "fixed",
+    "thp_gfp": "relaxed",
+    "compact": "budget",
+    "madv_free": "cap",
+}
+FTRACE_ENABLED = "/proc/sys/kernel/ftrace_enabled"
+ENABLED = "/sys/kernel/tracing/enabled_functions"
+LIVEPATCH = "/sys/kernel/livepatch/mmpolicy_livepatch"
+WORDS = Path(__file__).with_name("kernel_words.py")
+ORDERS = [f"huge_anon_orders_{mode}" for mode in ("always", "madvise", "inherit")]
+
+
+@pytest.fixture
+def guest(machines: Machines, stock: str) -> Guest:
+    """Debian's kernel with two CPUs; the module is not loaded. It ends when it crashes."""
+    guest = machines.get(stock, mem="1G", cpus=2, append="oops=panic")
+    back_to_boot(guest)
+    return guest
+
+
+@pytest.fixture
+def given(loaded: Guest) -> Iterator[Guest]:
+    """No size is given. The cgroup "a" is bound to the profile "a", which has no policy yet."""
+    must(loaded, f"{NOTHING_GIVEN}\nmkdir -p {TOP}/a && echo a >{ROOT}/profiles/create")
+    must(loaded, bind("a", "a"))
+    assert folios(loaded, DENSE) == CLOSED
+    yield loaded
+    if loaded.processes:  # else it ended with the test
+        must(
+            loaded,
+            f"[ ! -d {ROOT} ] || echo 1 >{ROOT}/reset; find {TOP} -depth -type d -delete",
+        )
+
+
+@pytest.fixture
+def on(given: Guest) -> Guest:
+    """The same, and "a" has a policy that gives it 64 kB."""
+    must(given, ON)
+    assert is_on(given)
+    return given
+
+
+def is_on(guest: Guest) -> bool:
+    """Does "a" get what its policy says? Else it has to get what everybody gets."""
+    found = inside(guest, "a", DENSE)
+    assert found in (CLOSED, [{4: 16384}])
+    return found != CLOSED
+
+
+def closed(guest: Guest, event: str = ":") -> int:
+    """Something happens, and then who is not bound gets nothing. The event's exit status."""
+    found = guest.run(f"{event}\nstatus=$?; {SETTLED}; {ops_command(DENSE)} || exit; exit $status")
+    assert '{"0": 16384, "none": 0}' in found.out, found.out
+    return found.rc
+
+
+def is_over(guest: Guest) -> None:
+    """Nothing calls us, and the policy can be had again."""
+    must(guest, ALL_OFF)
+    assert closed(guest) == 0
+    assert "mmp" not in must(guest, f"cat {ENABLED}")
+    must(guest, ON)
+    assert is_on(guest)
+    assert closed(guest) == 0
+
+
+# ftrace as a whole
+
+
+def test_ftrace_is_off_before(given: Guest) -> None:
+    """The policy is refused, and the reason can be read; or the kernel does not turn it off."""
+    off = given.run(f"echo 0 >{FTRACE_ENABLED}").rc == 0
+    try:
+        refused = closed(given, ON)
+        assert bool(refused) == off
+        assert is_on(given) != off
+        assert folios(given, DENSE) == CLOSED
+        if off:
+            assert "[stock]" in must(given, f"cat {POLICY}")
+    finally:
+        given.run(f"echo 1 >{FTRACE_ENABLED}")
+    is_over(given)
+
+
+def test_ftrace_is_turned_off_meanwhile(on: Guest) -> None:
+    """That is refused, as long as a policy is on; or the policy ends."""
+    refused = closed(on, f"echo 0 >{FTRACE_ENABLED}")
+    try:
+        assert is_on(on) == bool(refused)
+        assert folios(on, DENSE) == CLOSED
+    finally:
+        on.run(f"echo 1 >{FTRACE_ENABLED}")
+    is_over(on)
+
+
+@pytest.fixture
+def dying(machines: Machines, on: Guest) -> Iterator[Guest]:
+    """A guest in which ftrace cannot be had again, so it ends with the test."""
+    yield on
+    machines.end()
+
+
+LEFT = f"grep -q direct--.mmp {ENABLED}"
+THERE = "grep -q ^mmpolicy /proc/modules"
+LOADS = "for i in 1 2 3; do modprobe loop && modprobe -r loop || exit; done"
+
+
+@pytest.mark.parametrize("end", (f"echo 1 >{ROOT}/reset", OFF, "rmmod mmpolicy"))
+def test_ftrace_dies_meanwhile(dying: Guest, end: str) -> None:
+    """The sizes close. What the kernel still calls stays, or nothing calls it any more."""
+    assert closed(dying, "modprobe mmpolicy_meddle kill=1") == 0
+    for job in [
+        dying.start(end),
+        dying.start("sleep 1; rmmod mmpolicy"),
+    ]:  # for ever, maybe
+        assert closed(dying, "sleep 2") == 0
+        must(dying, LOADS)  # where the module was, if it is gone
+        assert closed(dying) == 0
+        must(dying, f"! {LEFT} || {THERE}")
+        job.stop()
+    dying.run(f"timeout 5 sh -c {shlex.quote(ON)}")
+    assert closed(dying) == 0
+    dying.check()
+
+
+# khugepaged, which is started and stopped by the sizes
+
+RUNNING = "pgrep -xc khugepaged; cat /proc/sys/vm/min_free_kbytes"
+WRITES = f"for mode in madvise never; do echo $mode >{THP}/hugepages-2048kB/enabled; done"
+
+
+def test_kprobes_are_off(given: Guest) -> None:
+    """As that is not how we see khugepaged start, it runs as given, then and later."""
+    must(given, WRITES)
+    before = given.run(RUNNING).out
+    assert before.startswith("0\n")
+    must(given, f"{ON}; echo 0 >/sys/kernel/debug/kprobes/enabled")
+    try:
+        must(given, WRITES)
+        assert given.run(RUNNING).out == before
+        assert closed(given) == 0
+        must(given, OFF)
+        assert given.run(RUNNING).out == before
+    finally:
+        must(given, f"echo 1 >/sys/kernel/debug/kprobes/enabled; {OFF}; {WRITES}")
+    is_over(given)
+
+
+def test_khugepaged_after_a_storm_of_writes(given: Guest) -> None:
+    """Sizes are written while policies come and go: it runs as given in the end."""
+    jobs = [given.start(f"while :; do {WRITES}; done") for _ in range(3)]
+    try:
+        must(given, f"for i in $(seq 8); do {ON}; {OFF}; done", 120)
+    finally:
+        for job in jobs:
+            job.stop()
+    must(given, f"{NOTHING_GIVEN}; ! pgrep -x khugepaged")
+    assert closed(given) == 0
+    is_over(given)
+
+
+# Sites
+
+
+def hooked(guest: Guest) -> list[str]:
+    """The functions that call us now."""
+    text = must(guest, f"cat {ENABLED}")
+    return re.findall(r"^(\S+) .*\n\s+direct-->mmp", text, re.MULTILINE)
+
+
+LINES = "dmesg | grep -c ' mmpolicy: '; true"
+
+
+def test_a_site_is_patched_away(on: Guest) -> None:
+    """Whichever of our calls is not there any more: the sizes close, and the log says so once."""
+    for function in hooked(on):
+        before = int(must(on, LINES))
+        try:
+            assert closed(on, f"modprobe mmpolicy_meddle unpatch={function}") == 0
+            assert int(must(on, LINES)) == before + 1
+        finally:
+            must(on, "rmmod mmpolicy_meddle")
+        assert closed(on) == 0
+        must(on, f"until ! grep -q mmp {ENABLED}; do sleep 0.1; done", 60)  # also what was stuck
+        is_over(on)
+
+
+# Others at the same functions
+
+
+@contextmanager
+def fentry(guest: Guest, function: str) -> Iterator[Job | None]:
+    """A BPF program at a function, if it is let in."""
+    job = guest.start(f"exec {workload('fentry')} {function}")
+    must(guest, f"until [ -s {job.path}.out ]; do sleep 0.02; done")
+    said = must(guest, f"cat {job.path}.out")
+    assert "attached" in said or "BPF_RAW_TRACEPOINT_OPEN" in said
+    yield job if "attached" in said else None
+    job.stop()
+    must(guest, f"until ! grep -q direct--.bpf {ENABLED}; do sleep 0.02; done")
+
+
+@contextmanager
+def livepatch(guest: Guest, function: str) -> Iterator[bool | None]:
+    """A livepatch of a function, if it is let in."""
+    found = guest.run(f"modprobe mmpolicy_livepatch function={function}")
+    assert not found.rc or "busy" in found.out.lower()
+    there = f"[ ! -e {LIVEPATCH} ] || [ $(cat {LIVEPATCH}/transition) = 0 ]"
+    must(guest, f"until {there}; do sleep 0.1; done")
+    end = f"echo 0 >{LIVEPATCH}/enabled; until rmmod mmpolicy_livepatch; do sleep 0.1; done"
+    yield None if found.rc else True
+    if not found.rc:
+        must(guest, end)
+
+
+def variables(guest: Guest) -> str:
+    """The kernel's words that say which sizes are enabled."""
+    return must(guest, f"/usr/bin/python3 {WORDS} {' '.join(ORDERS)}")
+
+
+def choose(guest: Guest, point: str) -> bool:
+    """Choose a policy of "a" at a point; is it refused?"""
+    return bool(guest.run(f"echo {AT_POINTS[point]} >{ROOT}/profiles/a/{point}/policy").rc)
+
+
+def functions_of(guest: Guest, every: bool) -> dict[str, str]:
+    """Each function that is hooked, or the last of each point, and the point for it."""
+    found: dict[str, str] = {}
+    for point in AT_POINTS:
+        assert not choose(guest, point)
+        names = sorted(hooked(guest))
+        found |= dict.fromkeys(names if every else names[-1:], point)
+        must(guest, ALL_OFF)
+        assert not hooked(guest)
+    return found
+
+
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.full)], ids=("few", "every"))
+def functions(given: Guest, request: pytest.FixtureRequest) -> dict[str, str]:
+    """One function of each point; with --full, every one."""
+    return functions_of(given, request.param)
+
+
+@pytest.mark.parametrize("other", (fentry, livepatch))
+def test_others_came_first(given: Guest, functions: dict[str, str], other: type) -> None:
+    """A point of which one function is taken is refused, with all as it was; later it works."""
+    before = variables(given)
+    for function, point in functions.items():
+        with other(given, function) as there:
+            assert there, f"{function}: {other.__name__} is not let in"
+            assert choose(given, point), function
+            assert not hooked(given)
+            assert closed(given) == 0
+            assert variables(given) == before, function
+        assert not choose(given, point), function
+        assert is_on(given) == (point == "anon_order")
+        assert closed(given, ALL_OFF) == 0
+    assert variables(given) == before
+
+
+@pytest.mark.parametrize("other", (fentry, livepatch))
+def test_others_come_second(given: Guest, functions: dict[str, str], other: type) -> None:
+    """Refused while the policy is on, or let in for the policy's end; never both."""
+    for function, point in functions.items():
+        assert not choose(given, point)
+        with other(given, function) as there:
+            if there:  # the calls of a point end one after the other
+                must(given, f"until ! grep -q mmp {ENABLED}; do sleep 0.1; done", 30)
+            assert bool(there) != (function in hooked(given)), function
+            assert closed(given) == 0
+            if point == "anon_order":
+                assert is_on(given) != bool(there), function
+        must(given, ALL_OFF)
+        with other(given, function) as there:
+            assert there, function
+            assert closed(given) == 0

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A build of Debian's kernel is known on each machine; another one is not taken for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import vm
+from machine import accelerator as usual
+from vm import Guest
+
+from .conftest import Machines
+from .test_stock_kernel import TRACING
+from .tools import POINT, ROOT, Poke, must, poke, refused
+
+pytestmark = pytest.mark.flavor("cloud")
+
+FINGERPRINT = f"cat {ROOT}/kernel_fingerprint"
+FUNCTIONS = (
+    "do_anonymous_page",
+    "__handle_mm_fault",
+    "__thp_vma_allowable_orders",
+    "do_swap_page",
+)
+TRACED = "; ".join(f"echo {name} >>{TRACING}/set_ftrace_filter" for name in FUNCTIONS)
+MACHINES: dict[str, tuple[str, dict[str, Any]]] = {
+    "usual": ("max", {}),
+    "two": ("max", {"cpus": 2}),
+    "old": ("qemu64", {}),
+    "few": ("max,-erms,-fsrm,-popcnt,-smap,-smep", {"cpus": 2}),
+    "unsafe": ("max", {"append": "mitigations=off"}),
+    "safe": (
+        "max,-hypervisor",
+        {"append": "mitigations=auto,nosmt spectre_v2=retpoline"},
+    ),
+}
+
+
+@pytest.fixture(params=MACHINES)
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a guest needs. Its CPU is of another model."""
+    model, needs = MACHINES[request.param]
+
+    def accelerator(*args: Any) -> str:
+        return usual(*args).replace("-cpu max", f"-cpu {model}")
+
+    monkeypatch.setattr(vm, "accelerator", accelerator)
+    return needs
+
+
+def known(guest: Guest) -> None:
+    """The module knows this kernel, by one of the rows in the tree."""
+    release = must(guest, "uname -r")
+    assert must(guest, f"cat {ROOT}/kernel_tested") == release
+    assert must(guest, f"cat {ROOT}/points/anon_order") == "available\n"
+
+
+def test_each_machine(machines: Machines, stock: str, machine: dict[str, Any]) -> None:
+    """Whatever the kernel makes of its code at boot, and while others trace it."""
+    machines.end()  # the running one may have another CPU
+    guest = machines.get(stock, accel="tcg", **machine)
+    must(guest, "modprobe mmpolicy")
+    known(guest)
+    before = must(guest, FINGERPRINT)
+    trace = f"{TRACED}; echo function >{TRACING}/current_tracer"
+    must(guest, f"rmmod mmpolicy; {trace}; modprobe mmpolicy")
+    try:
+        known(guest)
+        assert must(guest, FINGERPRINT) == before
+    finally:
+        must(
+            guest,
+            f"echo nop >{TRACING}/current_tracer; echo >{TRACING}/set_ftrace_filter",
+        )
+        machines.end()
+
+
+@pytest.fixture
+def changed(machines: Machines, stock: str) -> Guest:
+    """One instruction of one function is another one; nobody calls it here."""
+    machines.end()
+    guest = machines.get(stock, cpus=2)
+    must(guest, "modprobe mmpolicy_meddle change=madvise_collapse")
+    return guest
+
+
+def test_a_function_that_is_another_one(machines: Machines, changed: Guest) -> None:
+    """Then anon_order is refused, in all that says so, unless it is asked for."""
+    must(changed, "modprobe mmpolicy")
+    fingerprint = must(changed, FINGERPRINT).strip()
+    assert must(changed, f"cat {ROOT}/kernel_tested") == "no\n"
+    reason = must(changed, f"cat {ROOT}/points/anon_order")
+    assert fingerprint in reason and "untested=1" in reason
+    refused(poke(changed, [Poke(f"{POINT}/policy", "fixed", 1, ("ENOTSUP",))]))
+    for command in ("mmpolicy list", "mmpolicy doctor"):
+        text = changed.run(command).out
+        assert fingerprint in text and "untested=1" in text
+    error = changed.run("mmpolicy set anon_order fixed")
+    assert error.rc and "mmpolicy list says" in error.out
+    must(changed, f"echo relaxed >{ROOT}/profiles/default/thp_gfp/policy")
+    hooked = must(changed, "mmpolicy list --hooks")
+    assert "vma_thp_gfp_mask" in hooked and "anon_order" not in hooked
+    must(changed, "rmmod mmpolicy; modprobe mmpolicy untested=1")
+    assert must(changed, f"cat {ROOT}/kernel_tested") == "no\n"
+    assert must(changed, FINGERPRINT).strip() == fingerprint
+    must(changed, f"echo fixed >{POINT}/policy")
+    assert "untested=1 allows it" in changed.run("mmpolicy doctor").out
+    must(changed, "rmmod mmpolicy; rmmod mmpolicy_meddle; modprobe mmpolicy")
+    known(changed)

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`top`, `trim` and `recommend` on Debian's own kernel, without the module."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from common import workload
+from machine import TREE
+from vm import Guest
+
+from .conftest import Machines
+from .tools import KHUGEPAGED, THP, back_to_boot, histograms, must
+
+pytestmark = pytest.mark.flavor("cloud")
+
+MIB, STEP = 128, 16  # one page in 64 kB
+USED_KIB = (MIB << 10) // STEP
+CGROUP = "/sys/fs/cgroup/waste"
+ADVISED = 14  # MADV_HUGEPAGE
+TRIMMER = Path(__file__).with_name("trimmer.py")
+ALONE = 2 << 10  # KiB: what the program has beside its area, at most
+STOP_US = 20_000
+
+
+@pytest.fixture
+def counting(machines: Machines) -> Iterator[Guest]:
+    """A guest whose time is instructions, so that it has the speed of a small host."""
+    guest = machines.get("cloud", mem="2G", icount=True)
+    back_to_boot(guest)
+    must(guest, f"echo +memory >/sys/fs/cgroup/cgroup.subtree_control; echo always >{THP}/enabled")
+    must(guest, f"rmmod mmpolicy 2>/dev/null; echo 0 >{KHUGEPAGED}/max_ptes_none")
+    yield guest
+    must(guest, f"echo 511 >{KHUGEPAGED}/max_ptes_none")
+
+
+def inside(command: str) -> str:
+    """A command in the cgroup."""
+    return f"exec sh -c {shlex.quote(f'echo $$ >{CGROUP}/cgroup.procs; {command}')}"
+
+
+@contextmanager
+def wasteful(guest: Guest, words: str = "", name: str = "stops") -> Iterator[int]:
+    """A process in a cgroup of its own that uses one page in 64 kB; it checks them at the end."""
+    must(guest, f"mkdir {CGROUP}; rm -f /tmp/ready /tmp/over /tmp/said")
+    must(guest, f"cp {workload('stops')} /tmp/{name}")
+    job = guest.start(inside(f"exec /tmp/{name} {MIB} {STEP} {words} >/tmp/said"))
+    try:
+        must(guest, "until [ -e /tmp/ready ]; do sleep 0.1; done")
+        yield int(must(guest, f"cat {CGROUP}/cgroup.procs").split()[0])
+    finally:
+        must(guest, "touch /tmp/over")
+        done = job.wait()
+        must(guest, f"until rmdir {CGROUP}; do sleep 0.1; done")
+    assert done.rc == 0, done.out
+
+
+def said(guest: Guest) -> dict[str, Any]:
+    """What the process has found at its end."""
+    found: dict[str, Any] = json.loads(must(guest, "cat /tmp/said"))
+    assert found["mismatches"] == 0
+    return found
+
+
+def rss(guest: Guest, pid: int) -> int:
+    return int(must(guest, f"sed -n 's/^Rss: *\\([0-9]*\\) kB/\\1/p' /proc/{pid}/smaps_rollup"))
+
+
+def ran(guest: Guest, words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(must(guest, f"mmpolicy {words} --json"))
+    return found
+
+
+def test_top_names_it(counting: Guest) -> None:
+    """Within two intervals, and within 5 % of what is empty."""
+    waste = (MIB << 10) - USED_KIB
+    with wasteful(counting) as pid:
+        must(counting, "mmpolicy top -n 2 --json >/tmp/top")
+        _first, second = map(json.loads, must(counting, "cat /tmp/top").splitlines())
+        assert second["notes"] == []
+        worst, cgroup = second["processes"][0], second["cgroups"][0]
+        assert (worst["pid"], worst["name"]) == (pid, "stops")
+        assert (cgroup["cgroup"], cgroup["decides"]) == ("/waste", "kernel")
+        for row in worst, cgroup:
+            assert abs(row["waste_kib"] - waste) < waste * 0.05
+            assert abs(row["waste_kib"] - waste) <= row["error_kib"] + ALONE
+            assert row["folios"]["2048 kB"] > 0.9
+        assert 0 < worst["cpu_percent"] < 100
+    said(counting)
+
+
+def test_trim(counting: Guest) -> None:
+    """Memory that is not used is free, the rest is what it was, and nobody stood still."""
+    with wasteful(counting) as pid:
+        planned = ran(counting, "trim --cgroup /waste --dry-run")
+        assert rss(counting, pid) > MIB << 10
+        (plan,) = planned["processes"]
+        assert abs(plan["empty_kib"] - ((MIB << 10) - USED_KIB)) < 1024
+        done = ran(counting, "trim --cgroup /waste")
+        now = rss(counting, pid)
+        (row,) = done["processes"]
+        assert (row["pid"], row["before_kib"] > MIB << 10) == (pid, True)
+        assert abs(row["after_kib"] - now) < 100
+        assert now < USED_KIB * 1.05 + ALONE
+        current = done["memory_current"]
+        assert current["before_kib"] > MIB << 10 > 8 * current["after_kib"]
+        assert done["stopped"] == "" and row["writes"] >= MIB // 32
+        again = ran(counting, "trim --cgroup /waste")["processes"]
+        assert [each["writes"] for each in again] == [0]
+    assert said(counting)["longest_us"] < STOP_US
+
+
+def test_what_was_asked_for_is_left_alone(counting: Guest) -> None:
+    """Memory with MADV_HUGEPAGE is split on request alone."""
+    with wasteful(counting, str(ADVISED)) as pid:
+        assert ran(counting, f"trim --pid {pid}")["processes"][0]["writes"] == 0
+        assert rss(counting, pid) > MIB << 10
+        ran(counting, f"trim --pid {pid} --advised")
+        assert rss(counting, pid) < USED_KIB * 1.05 + ALONE
+    said(counting)
+
+
+def test_it_does_not_come_back(counting: Guest) -> None:
+    """With --keep, what the service maps later has no folio that it does not use."""
+    later = inside(f"exec {workload('ops')} map 8192 every 0 8192 16 folios 0 8192")
+    must(counting, "modprobe mmpolicy")
+    with wasteful(counting) as pid:
+        assert histograms(must(counting, f"({later})")) == [{9: 8192}]
+        assert ran(counting, "trim --cgroup /waste --keep")["profile"] == "trimmed"
+        assert rss(counting, pid) < USED_KIB * 1.05 + ALONE
+        assert histograms(must(counting, f"({later})")) == [{0: 512}]
+        must(counting, "mmpolicy revert")
+        assert histograms(must(counting, f"({later})")) == [{9: 8192}]
+    said(counting)
+
+
+def test_coverage(counting: Guest) -> None:
+    """Of a cgroup, and of what looks like a virtual machine: with huge pages, and after them."""
+    name = 'container_memory_anon_thp_bytes{id="/waste"}'
+
+    def seen(pid: int) -> tuple[float, float, float]:
+        (machine,) = ran(counting, "host --vms")["machines"]
+        assert machine["pid"] == pid
+        percent = ran(counting, "host --cgroup /waste")["cgroups"]["/waste"]["huge_percent"]
+        lines = must(counting, "mmpolicy export 2>/dev/null").splitlines()
+        (huge,) = (float(line.split()[1]) for line in lines if line.startswith(name))
+        return machine["huge_percent"], percent, huge
+
+    with wasteful(counting, str(ADVISED), "qemu-system-x86") as pid:
+        machine, percent, huge = seen(pid)
+        assert machine > 95 and percent > 95 and huge >= MIB << 20
+        ran(counting, "trim --cgroup /waste --advised")
+        assert seen(pid) == (0, 0, 0)
+    said(counting)
+
+
+def test_recommend(counting: Guest) -> None:
+    """It names the service and the command, which does what it says."""
+    with wasteful(counting) as pid:
+        found = ran(counting, "recommend --seconds 10")["findings"]
+        assert len(found) <= 5
+        assert (found[0]["who"], found[0]["price"] != "") == ("/waste", True)
+        (command,) = found[0]["commands"]
+        assert command == "mmpolicy trim --cgroup /waste"
+        must(counting, command)
+        assert rss(counting, pid) < USED_KIB * 1.05 + ALONE
+        again = ran(counting, "recommend --seconds 10")["findings"]
+        assert "/waste" not in [each["who"] for each in again]
+    said(counting)
+
+
+def test_programs_that_forbid_it(counting: Guest) -> None:
+    """Who has turned large folios off for itself is named."""
+    code = "import ctypes, time; x = bytearray(4 << 20); ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)"
+    code += "; open('/tmp/ready', 'w').close(); time.sleep(1000)"
+    must(counting, "rm -f /tmp/ready; cp /usr/bin/python3 /tmp/forbids")
+    job = counting.start(f"exec /tmp/forbids -c {shlex.quote(code)}")
+    try:
+        must(counting, "until [ -e /tmp/ready ]; do sleep 0.1; done")
+        found = ran(counting, "recommend --seconds 10")["findings"]
+        assert "forbids" in [each["who"] for each in found if not each["commands"]]
+    finally:
+        job.stop()
+
+
+# Two thousand processes that wait; each has written to some memory.
+INTERVALS = 40
+CROWD = """
+import os, signal, time
+for _ in range({number}):
+    if not os.fork():
+        memory = bytearray(b"x") * 65536
+        signal.pause()
+open("/tmp/ready", "w").close()
+signal.pause()
+"""
+COST = """
+mmpolicy top --json >/tmp/top &
+until [ "$(wc -l </tmp/top)" -ge {first} ]; do sleep 1; done
+read -r begin _ </proc/uptime; before=$(cut -d' ' -f14,15 /proc/$!/stat)
+until [ "$(wc -l </tmp/top)" -ge {last} ]; do sleep 1; done
+read -r end _ </proc/uptime; after=$(cut -d' ' -f14,15 /proc/$!/stat)
+kill $!
+echo $before $after $begin $end
+"""
+
+
+def test_top_takes_a_hundredth_of_a_cpu(counting: Guest) -> None:
+    """With 2,000 processes, by the CPU time that the kernel counts in some of its intervals."""
+    number = 2000
+    must(counting, "rm -f /tmp/ready /tmp/top; touch /tmp/top")
+    code = shlex.quote(CROWD.format(number=number))
+    job = counting.start(f"exec /usr/bin/python3 -c {code}")
+    try:
+        must(counting, "until [ -e /tmp/ready ]; do sleep 1; done", 300)
+        said = must(counting, COST.format(first=2, last=INTERVALS), 600).split()
+        frames = [json.loads(line) for line in must(counting, "cat /tmp/top").splitlines()]
+    finally:
+        job.stop()
+        must(counting, "pkill -x python3 || true")
+    *ticks, begin, end = map(float, said)
+    spent = (sum(ticks[2:]) - sum(ticks[:2])) / 100
+    assert end - begin > 4 * INTERVALS
+    assert spent < 0.0105 * (end - begin)  # the kernel counts in ticks
+    assert frames[-1]["processes_seen"] >= number  # and it has not just done nothing
+    looked = [frame["memory_looked_at"] * frame["processes_seen"] for frame in frames]
+    assert looked[-1] > 2 * looked[0]
+
+
+@pytest.mark.parametrize(
+    ("flavor", "rounds"),
+    (
+        pytest.param("cloud", 40, marks=pytest.mark.flavor("cloud")),
+        pytest.param("debug", 200, marks=[pytest.mark.flavor("debug"), pytest.mark.full]),
+        pytest.param("kasan", 10_000, marks=[pytest.mark.flavor("kasan"), pytest.mark.full]),
+    ),
+)
+def test_nothing_is_lost(machines: Machines, flavor: str, rounds: int) -> None:
+    """While it is trimmed, memory is written, freed, swapped out, inherited, moved, and ends."""
+    guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
+    back_to_boot(guest)
+    must(guest, f"mkdir -p {CGROUP}; echo always >{THP}/enabled; rm -f /tmp/over")
+    must(guest, f"for size in {THP}/hugepages-64kB; do echo always >$size/enabled; done")
+    moves = "map 4096 every 0 4096 16 fork move 7 verify every 3 4096 32 madvise 0 4096 21 verify"
+    moves += " munmap 100 300 fill 100 300 every 100 300 5 verify"
+    keeps = f"{workload('keep')} 3 2"
+    loop = f"until [ -e /tmp/over ]; do {workload('ops')} {moves} && {keeps} || exit 1; done"
+    job = guest.start(inside(loop))
+    try:
+        path = f"PYTHONPATH={TREE}/userspace/src"
+        text = must(guest, f"{path} /usr/bin/python3 {TRIMMER} /waste {rounds}", 60 + rounds * 20)
+    finally:
+        must(guest, "touch /tmp/over")
+        done = job.wait()
+        must(guest, f"until rmdir {CGROUP}; do sleep 0.1; done")
+    found = json.loads(text)
+    assert done.rc == 0, done.out
+    assert found["left"] == 0 and found["writes"] > rounds / 4 and found["empty"]

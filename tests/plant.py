@@ -1,0 +1,485 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0
+"""Plant faults in the code that decides, one at a time, and see whether the fast tests find them.
+
+plant.py [--seed N] [--count 300] [--part c|python] [--only WORD] [--list]
+
+A fault is a change of one operator, number, condition or statement. Half of them are in the C
+that tests/unit compiles, half in the command. Each is planted in a copy of the tree. The tests of
+a fault in C are all of tests/unit, those of one in Python are the tests of tests/cli that enter
+the function that it is in. The same seed plants the same faults.
+
+It prints each fault that no test found, and the score at the end. With --list it only prints the
+faults. A fault that leaves the compiled code as it was is none, and is not planted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import json
+import marshal
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[1]
+COMMAND = "userspace/src/mmpolicy"
+LIMIT_S = 300.0  # of one run of tests; beyond, the fault has made them endless
+SLOW_S = 10.0  # a test of the command that takes longer is not run for single faults
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One change of one file, as the text between two offsets."""
+
+    path: str
+    start: int
+    end: int
+    new: str
+    line: int
+    old: str
+
+    def text(self) -> str:
+        """One line."""
+        old, new = (" ".join(part.split()) or "nothing" for part in (self.old, self.new))
+        return f"{self.path}:{self.line}: {old[:60]} -> {new[:60]}"
+
+    def planted(self, text: str) -> str:
+        """The file with the fault."""
+        return text[: self.start] + self.new + text[self.end :]
+
+
+# ---- C
+
+NOT_CODE = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?!define)\w+.*$", re.MULTILINE)
+OPERATORS = {
+    "<=": "<", ">=": ">", "==": "!=", "!=": "==", "&&": "||", "||": "&&",
+    " < ": " <= ", " > ": " >= ", " + ": " - ", " - ": " + ", " & ": " | ", " | ": " & ",
+    "+=": "-=", "-=": "+=", "++": "--", "<<": ">>", ">>": "<<", " * ": " + ", " / ": " * ",
+    " % ": " / ", "true": "false", "false": "true", "min(": "max(", "max(": "min(",
+}  # fmt: skip
+OPERATOR = re.compile(r"(?<![\w-])(?:" + "|".join(map(re.escape, OPERATORS)) + r")(?![=>])")
+NUMBER = re.compile(r"(?<![\w.])(\d+)(U?L{0,2})(?![\w.])")
+CONDITION = re.compile(r"\b(?:if|while) \((?=[^;{}]*\)\s*(?:\n|\{))")
+STATEMENT = re.compile(r"(?<=\n)\t+(?!return|break|continue|goto|case|default)[\w>.\[\]()&*-]+"
+                       r"(?:\([^;{}]*\)| [-+|&]?= [^;{}]*);(?=\n)")  # fmt: skip
+
+
+def blanked(text: str) -> str:
+    """C without what is no code, at the same offsets."""
+    for pattern in NOT_CODE, DIRECTIVE:
+        text = pattern.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    return text
+
+
+def closing(code: str, start: int) -> int:
+    """Behind the parenthesis that closes the one that is open at an offset."""
+    depth = 1
+    for at in range(start, len(code)):
+        depth += {"(": 1, ")": -1}.get(code[at], 0)
+        if not depth:
+            return at
+    return start
+
+
+def faults_in_c(path: str, text: str) -> Iterator[Fault]:
+    """Every fault that can be planted in a file in C."""
+
+    def fault(start: int, end: int, new: str) -> Fault:
+        return Fault(path, start, end, new, text.count("\n", 0, start) + 1, text[start:end])
+
+    code = blanked(text)
+    for found in OPERATOR.finditer(code):
+        yield fault(*found.span(), OPERATORS[found[0]])
+    for found in NUMBER.finditer(code):
+        yield fault(*found.span(), f"{int(found[1]) + 1}{found[2]}")
+        if int(found[1]):
+            yield fault(*found.span(), f"{int(found[1]) - 1}{found[2]}")
+    for found in CONDITION.finditer(code):
+        start, end = found.end(), closing(code, found.end())
+        yield fault(start, end, f"!({text[start:end]})")
+    for found in STATEMENT.finditer(code):
+        yield fault(*found.span(), "\t;")
+
+
+class Unit:
+    """tests/unit of a copy of the tree, whose objects are made again one by one."""
+
+    def __init__(self, tree: Path) -> None:
+        """Compile everything once."""
+        self.build, self.sources = tree / "cache/unit", dict[Path, set[str]]()
+        env = os.environ | {"MMPOLICY_CACHE": str(tree / "cache")}
+        subprocess.run([f"{tree}/tests/unit/run", "no such test"], env=env, check=False)
+        for made in sorted(self.build.glob("*.d")):
+            files = [os.path.normpath(word) for word in made.read_text().split()[1:]]
+            ours = (file for file in files if Path(file).is_relative_to(tree))
+            self.sources[made.with_suffix(".o")] = {
+                Path(file).relative_to(tree).as_posix() for file in ours
+            }
+        self.tree, self.plain = tree, dict[str, list[bytes]]()
+        self.objects = {name: name.read_bytes() for name in self.sources}
+
+    def files(self) -> list[str]:
+        """The files of module/ that decide: those of points, and what they share."""
+        used = sorted(set[str]().union(*self.sources.values()))
+        shared = ("module/mmpolicy.h", "module/compat.h", "module/mm_policy.h")
+        return [path for path in used if path.startswith("module/") and path not in shared]
+
+    def source(self, name: Path) -> Path:
+        """What an object is made of."""
+        folder, stem = name.stem.split("-", 1)
+        found = (path for path in self.sources[name] if path.endswith(f"{folder}/{stem}.c"))
+        return self.tree / next(found)
+
+    def using(self, path: str) -> list[Path]:
+        """The objects that a file is part of."""
+        return [name for name, files in self.sources.items() if path in files]
+
+    def compiled(self, name: Path, *words: str | Path) -> subprocess.CompletedProcess[bytes]:
+        """A run of the compiler on the source of an object."""
+        command = ["gcc", f"@{self.build}/flags", *words, self.source(name)]
+        return subprocess.run(command, capture_output=True, check=False)
+
+    def code(self, path: str) -> list[bytes]:
+        """The code that a file is compiled to, without what tells of its lines."""
+        names = [name for name in self.using(path) if "/unit/" not in str(self.source(name))]
+        plain = ("-fno-sanitize=all", "-g0", "-O2", "-w", "-S", "-o", "-")
+        return [self.compiled(name, *plain).stdout for name in names or self.using(path)]
+
+    def found(self, fault: Fault) -> bool | None:
+        """Does a test fail? None if it is no fault: not to be compiled, or the same code."""
+        file = self.tree / fault.path
+        text, names = file.read_text(), self.using(fault.path)
+        if fault.path not in self.plain:
+            self.plain[fault.path] = self.code(fault.path)
+        try:
+            file.write_text(fault.planted(text))
+            if self.code(fault.path) == self.plain[fault.path]:
+                return None
+            runs = [self.compiled(name, "-Wno-error", "-c", "-o", name) for name in names]
+            if any(run.returncode for run in runs):
+                return None
+            objects = sorted(self.sources)
+            link = ["gcc", f"@{self.build}/flags", "-o", f"{self.build}/unit", *map(str, objects)]
+            subprocess.run(link, check=True)
+            env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
+            return fails([self.build / "unit", "-x"], self.tree, env)
+        finally:
+            file.write_text(text)
+            for name in names:
+                name.write_bytes(self.objects[name])
+
+
+def fails(command: list[Any], folder: Path, env: dict[str, str]) -> bool:
+    """Does a run of tests fail, or never end? It is ended with all that it has started."""
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(
+        command, cwd=folder, env=env, stdout=quiet, stderr=quiet, start_new_session=True
+    ) as run:
+        try:
+            return run.wait(LIMIT_S) != 0
+        except subprocess.TimeoutExpired:
+            return True
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+
+
+# ---- Python
+
+
+COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+
+
+class Faults(ast.NodeVisitor):
+    """Collects every fault that can be planted in a module of the command."""
+
+    def __init__(self, path: str, text: str) -> None:
+        """Look through a file."""
+        self.path, self.text, self.found = path, text, list[Fault]()
+        lines = text.encode().splitlines(keepends=True)
+        self.lines, self.starts = lines, [0]
+        for line in lines:
+            self.starts.append(self.starts[-1] + len(line.decode()))
+        self.visit(ast.parse(text))
+
+    def offset(self, line: int, column: int) -> int:
+        """The offset of a character; columns are counted in bytes."""
+        return self.starts[line - 1] + len(self.lines[line - 1][:column].decode())
+
+    def plant(self, node: ast.expr | ast.stmt, new: str) -> None:
+        """Another text in the place of a node."""
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        start = self.offset(node.lineno, node.col_offset)
+        end = self.offset(node.end_lineno, node.end_col_offset)
+        old = self.text[start:end]
+        self.found.append(Fault(self.path, start, end, new, node.lineno, old))
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        """One operator for another."""
+        for number, operator in enumerate(node.ops):
+            if type(operator) in COMPARE:
+                ops = [*node.ops]
+                ops[number] = COMPARE[type(operator)]()
+                new = ast.Compare(node.left, ops, node.comparators)
+                self.plant(node, f"({ast.unparse(new)})")
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        """All operands but one."""
+        for number in range(len(node.values)):
+            rest = [value for other, value in enumerate(node.values) if other != number]
+            new = rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest)
+            self.plant(node, f"({ast.unparse(new)})")
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        """One operator for another; texts are not added otherwise, and types are no numbers."""
+        texts = any(isinstance(side, ast.JoinedStr) for side in (node.left, node.right))
+        if type(node.op) in ARITHMETIC and not texts:
+            new = ast.BinOp(node.left, ARITHMETIC[type(node.op)](), node.right)
+            self.plant(node, f"({ast.unparse(new)})")
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        """Another number."""
+        if isinstance(node.value, bool):
+            self.plant(node, str(not node.value))
+        elif isinstance(node.value, int | float):
+            self.plant(node, repr(node.value + 1))
+
+    def visit_If(self, node: ast.If) -> None:
+        """The opposite condition."""
+        self.plant(node.test, f"(not ({ast.unparse(node.test)}))")
+        self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        """Either value, whatever the condition."""
+        self.plant(node, f"({ast.unparse(node.body)})")
+        self.plant(node, f"({ast.unparse(node.orelse)})")
+        self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        """A call that is left out."""
+        if isinstance(node.value, ast.Call):
+            self.plant(node, "pass")
+        self.generic_visit(node)
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        """An error that is not raised."""
+        self.plant(node, "pass")
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """Two arguments that have changed places."""
+        args = node.args
+        if len(args) > 1 and not isinstance(args[0], ast.Starred | ast.Constant):
+            new = ast.Call(node.func, [args[1], args[0], *args[2:]], node.keywords)
+            self.plant(node, ast.unparse(new))
+        self.generic_visit(node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        """Texts stay as they are, and what is in them."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        """Types stay as they are."""
+        if node.value:
+            self.visit(node.value)
+
+    def visit_arg(self, node: ast.arg) -> None:
+        """Types stay as they are."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """The body; decorators tell the help."""
+        for part in [*node.args.defaults, *filter(None, node.args.kw_defaults), *node.body]:
+            self.visit(part)
+
+
+class Calls:
+    """A plugin of pytest: which functions of the command each test enters, and for how long."""
+
+    def __init__(self, file: Path, package: str) -> None:
+        """What is written at the end, and where the command is."""
+        self.file, self.package = file, package
+        self.tests: dict[str, tuple[float, list[str]]] = {}
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Look at a test, with what its fixtures do."""
+        entered, begin = set[str](), time.monotonic()
+
+        def enter(frame: FrameType, _event: str, _argument: object) -> None:
+            code = frame.f_code
+            if code.co_filename.startswith(self.package):
+                path = code.co_filename.removeprefix(self.package).lstrip("/")
+                entered.add(f"{path}:{code.co_firstlineno}")
+
+        threading.settrace(enter)
+        sys.settrace(enter)
+        yield
+        sys.settrace(None)
+        self.tests[item.nodeid] = (time.monotonic() - begin, sorted(entered))
+
+    def pytest_sessionfinish(self) -> None:
+        """Keep what was seen."""
+        self.file.write_text(json.dumps(self.tests))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where pytest loads this file as a plugin."""
+    if file := os.environ.get("PLANT_CALLS"):
+        config.pluginmanager.register(Calls(Path(file), str(TREE / COMMAND)))
+
+
+class Cli:
+    """tests/cli of a copy of the tree."""
+
+    def __init__(self, tree: Path, calls: Path) -> None:
+        """See once which test enters what; a file keeps that."""
+        self.tree, self.bytecode = tree, tree / "pyc"
+        if not calls.exists():
+            self.fails(["tests/cli"], {"PLANT_CALLS": str(calls)})
+        self.tests: dict[str, tuple[float, list[str]]] = json.loads(calls.read_text())
+
+    def fails(self, words: list[str], more: dict[str, str]) -> bool:
+        """Does a run of tests fail?"""
+        paths = (self.tree / "userspace/src", self.tree / "tests")
+        more = {"PYTHONPATH": ":".join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1", **more}
+        quiet = ["-q", "-x", "-p", "no:cacheprovider", "-p", "plant"]
+        command = [sys.executable, "-m", "pytest", *quiet, *words]
+        return fails(command, self.tree, {**os.environ, **more})
+
+    def files(self) -> list[str]:
+        """The modules of the command."""
+        return sorted(
+            path.relative_to(self.tree).as_posix() for path in (self.tree / COMMAND).rglob("*.py")
+        )
+
+    def entering(self, fault: Fault) -> list[str]:
+        """The tests that enter the function of a fault, or else its module, the fastest first."""
+        path = fault.path.removeprefix(f"{COMMAND}/")
+        tree = ast.parse((self.tree / fault.path).read_text())
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        around = [node for node in functions if node.lineno <= fault.line <= (node.end_lineno or 0)]
+        first = max((min([node.lineno, *(part.lineno for part in node.decorator_list)])
+                     for node in around), default=None)  # fmt: skip
+        wanted = f"{path}:{first}" if first else f"{path}:"
+        tests = [
+            (seconds, name)
+            for name, (seconds, entered) in self.tests.items()
+            if seconds < SLOW_S
+            and any(one == wanted if first else one.startswith(wanted) for one in entered)
+        ]
+        return [name for _, name in sorted(tests)]
+
+    def found(self, fault: Fault) -> bool | None:
+        """Does a test fail? None if it is no fault: the same code."""
+        file = self.tree / fault.path
+        text, tests = file.read_text(), self.entering(fault)
+        try:
+            file.write_text(fault.planted(text))
+            codes = (marshal.dumps(compile(source, "", "exec", optimize=2))
+                     for source in (text, file.read_text()))  # fmt: skip
+            if next(codes) == next(codes):
+                return None
+            return bool(tests) and self.fails(tests, {})
+        finally:
+            file.write_text(text)
+
+
+# ---- The run
+
+
+def faults_of(tree: Path, files: list[str]) -> list[Fault]:
+    """Every fault that can be planted in files."""
+    found = list[Fault]()
+    for path in files:
+        text = (tree / path).read_text()
+        found += Faults(path, text).found if path.endswith(".py") else faults_in_c(path, text)
+    return found
+
+
+def copy(tree: Path) -> None:
+    """The tree as it is, without what no commit has."""
+    names = subprocess.check_output(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=TREE, text=True
+    )
+    for name in names.split("\0"):
+        if name and (TREE / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(TREE / name, tree / name)
+
+
+def plant(part: Unit | Cli, faults: list[Fault], count: int) -> tuple[int, int]:
+    """Plant so many faults; how many there were, and how many of these were found."""
+    planted = found = 0
+    for fault in faults:
+        if planted == count:
+            break
+        result = part.found(fault)
+        if result is None:
+            continue
+        planted, found = planted + 1, found + result
+        if not result:
+            print(f"not found: {fault.text()}", flush=True)
+        if not planted % 10:
+            print(f"  {found} of {planted} found", file=sys.stderr, flush=True)
+    return planted, found
+
+
+def main() -> int:
+    """Print what was not found, and the score."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=300, help="faults, half of them in C")
+    parser.add_argument("--part", choices=["c", "python"])
+    parser.add_argument("--only", default="", metavar="WORD", help="in files whose path has it")
+    parser.add_argument("--calls", type=Path, help="keeps which test enters what, for later runs")
+    parser.add_argument("--list", action="store_true", help="plant nothing")
+    args = parser.parse_args()
+    parts = [args.part] if args.part else ["c", "python"]
+    total = caught = 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        copy(tree)
+        for name in parts:
+            calls = args.calls or Path(folder) / "calls.json"
+            part = Unit(tree) if name == "c" else Cli(tree, calls)
+            faults = faults_of(tree, [path for path in part.files() if args.only in path])
+            random.Random(args.seed).shuffle(faults)
+            if args.list:
+                print(*(fault.text() for fault in faults[: args.count // len(parts)]), sep="\n")
+                continue
+            planted, found = plant(part, faults, args.count // len(parts))
+            print(f"{name}: {found} of {planted} found")
+            total, caught = total + planted, caught + found
+    if total:
+        print(f"{caught} of {total} faults found: {100 * caught / total:.0f} %")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

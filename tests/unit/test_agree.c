@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The contract at the head of anon_order/adaptive.c: on faults in random page tables, the
+ * shortcuts answer as the rule does.
+ */
+#include <linux/mm.h>
+
+#include "anon_order/judge.h"
+#include "check.h"
+#include "walks.h"
+
+#define FAULTS	165000
+#define TABLES	3UL
+#define HERE	SIM_TABLE	/* the first page of the table that the faults are in */
+
+#define USED	__pte(_PAGE_PRESENT | _PAGE_USER | _PAGE_ACCESSED)
+#define UNUSED	__pte(_PAGE_PRESENT | _PAGE_USER)
+#define SWAPPED	__pte(0x12345000UL)
+
+static pte_t some_entry(unsigned int kind)
+{
+	if (kind < 4)
+		return __pte(0);
+	if (kind < 8 || pick(8))
+		return USED;
+	return pick(2) ? UNUSED : pick(2) ? SWAPPED : __pte(0);
+}
+
+/* Runs of one kind: of whole blocks, of whole groups, or of any length. */
+static void fill(struct sim *sim, unsigned long page)
+{
+	const unsigned int most[] = { BLOCK, GROUP, 40, 6, 2 * BLOCK };
+	const unsigned int style = pick(ARRAY_SIZE(most));
+	const unsigned long end = page + SIM_TABLE;
+
+	while (page < end) {
+		unsigned long run = style < 2 ? most[style] : 1 + pick(most[style]);
+		const unsigned int kind = pick(10);
+
+		while (run-- && page < end)
+			*sim_pte(sim, page++) = some_entry(kind);
+	}
+}
+
+/* A VMA with the page @fault in it, which begins and ends anywhere, often near. */
+static void some_vma(struct sim *sim, unsigned long fault)
+{
+	const unsigned long before = pick(4) ? fault : min(fault, (unsigned long)pick(80));
+	const unsigned long behind = pick(4) ? SIM_TABLE * TABLES : fault + 1 + pick(80);
+
+	sim_vma(sim, fault - before, min(behind, SIM_TABLE * TABLES));
+}
+
+/* Three tables, of which some are none, or a huge page. */
+static void some_tables(struct sim *sim)
+{
+	unsigned long table;
+
+	sim_free(sim);
+	sim_init(sim, &mmp_policy_anon_order_adaptive);
+	sim_vma(sim, 0, SIM_TABLE * TABLES);
+	for (table = 0; table < TABLES; table++) {
+		const unsigned int kind = pick(16);
+
+		if (kind > 1)
+			fill(sim, table * SIM_TABLE);
+		else if (kind && table * SIM_TABLE != HERE)
+			*sim_pmd(sim, table * SIM_TABLE) =
+				__pmd(_PAGE_TABLE & (pick(2) ? ~0UL : ~_PAGE_ACCESSED));
+		if (kind == 1 && table * SIM_TABLE != HERE)
+			sim_pmd(sim, table * SIM_TABLE)->pmd |= _PAGE_PSE;
+	}
+	sim->knob[MAX_ORDER] = pick(2) ? 4 : MMP_MIN_ORDER + pick(8);
+	sim->knob[MIN_USED_PAGES] = pick(2) ? 14 : 8 + pick(9);
+	sim->mm.elsewhere = 1UL << pick(20);
+}
+
+/* The rule on the same fault, if the group around it were empty and in the VMA. */
+static unsigned int order_if_it_fitted(struct sim *sim, const struct vm_fault *vmf,
+				       unsigned long fault)
+{
+	const unsigned long first = fault & -GROUP, end = SIM_BASE + ((first + GROUP) << PAGE_SHIFT);
+	const struct vm_area_struct vma = sim->vma;
+	const bool table = !pmd_none(*vmf->pmd);
+	pte_t entries[GROUP];
+	unsigned int i, order;
+
+	for (i = 0; i < GROUP && table; i++) {
+		entries[i] = *sim_pte(sim, first + i);
+		*sim_pte(sim, first + i) = __pte(0);
+	}
+	sim->vma.vm_end = max(vma.vm_end, end);
+	order = anon_order_judge(vmf, sim->knob).order;
+	sim->vma = vma;
+	for (i = 0; i < GROUP && table; i++)
+		*sim_pte(sim, first + i) = entries[i];
+	return order;
+}
+
+static struct { unsigned long small, large, unfit, edge; } seen;
+
+/* Both see the same state of deferring and of credit. */
+static void compare(struct sim *sim, unsigned long fault)
+{
+	const struct vm_fault vmf = {
+		.vma = &sim->vma,
+		.address = SIM_BASE + (fault << PAGE_SHIFT),
+		.pmd = sim_pmd(sim, fault),
+	};
+	const struct mmp_deferral deferral = { .last = &sim->mm, .small = pick(4) ? 0 : 100 };
+	const struct mmp_credit credit = { &sim->mm, MMP_CREDIT_LEAST + (int)pick(384) };
+	struct mmp_decision fast, rule;
+	int left;
+
+	mmp_deferral = deferral;
+	mmp_credit = credit;
+	fast = sim->policy->anon_order(&vmf, MM_POLICY_PTE, sim->knob);
+	left = mmp_credit.left;
+	mmp_deferral = deferral;
+	mmp_credit = credit;
+	rule = anon_order_judge(&vmf, sim->knob);
+
+	at("page %lu of the table, max_order %u, VMA from %ld up to %ld", fault - HERE,
+	   sim->knob[MAX_ORDER], (long)(sim->vma.vm_start - SIM_BASE) / 4096 - (long)HERE,
+	   (long)(sim->vma.vm_end - SIM_BASE) / 4096 - (long)HERE);
+	seen.small += !fast.order;
+	seen.large += fast.order > 0;
+	seen.edge += fast.order && (fault % SIM_TABLE < BLOCK || fault % SIM_TABLE >= 31 * BLOCK);
+	if (fast.order && rule.reason == MMP_INSIDE) {
+		seen.unfit++;
+		EXPECT(fast.order, ==, order_if_it_fitted(sim, &vmf, fault));
+		return;
+	}
+	EXPECT(fast.order, ==, rule.order);
+	if (!fast.order)
+		EXPECT(left, ==, mmp_credit.left);
+}
+
+TEST(shortcuts_of_adaptive_agree_with_its_rule)
+{
+	struct sim sim = {};
+	unsigned long fault;
+	unsigned int n;
+
+	for (n = 0; n < FAULTS; n++) {
+		if (!(n % 64))
+			some_tables(&sim);
+		/* One in four is in the first or the last block. */
+		fault = HERE + (pick(4) ? pick(SIM_TABLE) : (pick(2 * BLOCK) - BLOCK) % SIM_TABLE);
+		if (!pmd_none(*sim_pmd(&sim, fault)) && pte_present(*sim_pte(&sim, fault)))
+			continue;
+		some_vma(&sim, fault);
+		compare(&sim, fault);
+	}
+	sim_free(&sim);
+	/* Each kind of answer was there. */
+	EXPECT(seen.small, >, 30000);
+	EXPECT(seen.large, >, 20000);
+	EXPECT(seen.unfit, >, 500);
+	EXPECT(seen.edge, >, 3000);
+}

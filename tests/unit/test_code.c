@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Which machine code counts for the fingerprint of a kernel, as module/provider/code.h has it. */
+#include "check.h"
+#include "provider/code.h"
+
+/* What stands for each other at one place, after one boot or another. */
+TEST(code_that_is_patched)
+{
+	static const struct {
+		u32 opcode;
+		u8 modrm;
+	} patched[] = {
+		{ 0x90, 0 }, { 0x1f0f, 0x44 }, { 0x1e0f, 0xfa }, { 0xcc, 0 },
+		{ 0xe8, 0 }, { 0xe9, 0 }, { 0xeb, 0 }, { 0xc3, 0 },
+		{ 0xff, 0xd0 }, { 0xff, 0x15 }, { 0xff, 0xe0 },	/* call *%rax, *x(%rip), jmp */
+		{ 0x31, 0xc0 }, { 0xae0f, 0xe8 }, { 0x010f, 0xcb }, { 0xb80f, 0xc7 },
+		{ 0x89, 0xf8 }, { 0xc6, 0x07 }, { 0x9c, 0 }, { 0x58, 0 }, { 0xfa, 0 }, { 0xfb, 0 },
+	};
+
+	for (unsigned int i = 0; i < sizeof(patched) / sizeof(*patched); i++) {
+		at("opcode %x", patched[i].opcode);
+		EXPECT(mmp_code_is_patched(patched[i].opcode, patched[i].modrm), ==, true);
+		EXPECT(mmp_code_jumps_on_condition(patched[i].opcode), ==, false);
+	}
+}
+
+TEST(code_that_tells)
+{
+	static const struct {
+		u32 opcode;
+		u8 modrm;
+	} tells[] = {
+		{ 0x89, 0xd8 }, { 0x8b, 0x47 }, { 0x31, 0xdb }, { 0x85, 0xc0 }, { 0x50, 0 }, { 0x5b, 0 },
+		{ 0xff, 0x07 }, { 0xff, 0x30 },			/* inc (%rdi), push (%rax) */
+		{ 0xae0f, 0xf0 }, { 0xab0f, 0x07 }, { 0x0b0f, 0 }, { 0xc6, 0x47 }, { 0x83, 0xf8 },
+	};
+
+	for (unsigned int i = 0; i < sizeof(tells) / sizeof(*tells); i++) {
+		at("opcode %x", tells[i].opcode);
+		EXPECT(mmp_code_is_patched(tells[i].opcode, tells[i].modrm), ==, false);
+		EXPECT(mmp_code_jumps_on_condition(tells[i].opcode), ==, false);
+	}
+}
+
+TEST(code_that_jumps)
+{
+	for (u32 i = 0; i < 16; i++) {
+		at("condition %u", i);
+		EXPECT(mmp_code_jumps_on_condition(0x70 | i), ==, true);
+		EXPECT(mmp_code_jumps_on_condition(0x800f | i << 8), ==, true);
+		EXPECT(mmp_code_jumps_on_condition(0xe0 | i), ==, i < 4);
+		EXPECT(mmp_code_is_patched(0x70 | i, 0), ==, false);
+		EXPECT(mmp_code_is_patched(0x800f | i << 8, 0), ==, false);
+	}
+}
+
+TEST(code_that_names_a_place)
+{
+	EXPECT(mmp_code_names_place(0x05), ==, true);
+	EXPECT(mmp_code_names_place(0x3d), ==, true);
+	EXPECT(mmp_code_names_place(0x45), ==, false);
+	EXPECT(mmp_code_names_place(0x04), ==, false);
+	EXPECT(mmp_code_is_address(0x81000000), ==, true);	/* as it is linked */
+	EXPECT(mmp_code_is_address(0xbfffffff), ==, true);	/* as far as it is moved */
+	EXPECT(mmp_code_is_address(0xfffffff0), ==, false);
+	EXPECT(mmp_code_is_address(0x1000), ==, false);
+}
+
+TEST(code_prefix_of_one_cpu)
+{
+	EXPECT(mmp_code_prefix_is_patched(0xf0), ==, true);
+	EXPECT(mmp_code_prefix_is_patched(0x3e), ==, true);
+	EXPECT(mmp_code_prefix_is_patched(0x66), ==, false);
+	EXPECT(mmp_code_prefix_is_patched(0x65), ==, false);
+}

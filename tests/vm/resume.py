@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A plugin of pytest: a run that was stopped goes on where it was.
+
+MMPOLICY_RESUME names a file with the tests that have passed before, which are left out. Beside
+it, FILE.now gets those that pass now. The end of a complete run removes both.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+class LeftOut:
+    """Leaves out what has passed; in workers of pytest-xdist too."""
+
+    def __init__(self, path: Path) -> None:
+        self.passed = set(path.read_text().splitlines()) if path.exists() else set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        """Before others look at them."""
+        done = [item for item in items if item.nodeid in self.passed]
+        config.hook.pytest_deselected(items=done)
+        items[:] = [item for item in items if item not in done]
+
+
+class Kept:
+    """Keeps what passes, while the run goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.now = path, path.with_name(f"{path.name}.now")
+        self.others: set[str] = set()  # failed or skipped
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test has passed when its teardown has."""
+        name = report.nodeid
+        if report.outcome != "passed":
+            self.others.add(name)
+        elif report.when == "teardown" and name not in self.others:
+            with self.now.open("a") as file:
+                file.write(f"{name}\n")
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Forget all of it if no test was left over."""
+        ends = (
+            pytest.ExitCode.OK,
+            pytest.ExitCode.TESTS_FAILED,
+            pytest.ExitCode.NO_TESTS_COLLECTED,
+        )
+        if exitstatus in ends:
+            self.path.unlink(missing_ok=True)
+            self.now.unlink(missing_ok=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The session that starts workers hears of all results."""
+    if path := os.environ.get("MMPOLICY_RESUME"):
+        config.pluginmanager.register(LeftOut(Path(path)))
+        if not hasattr(config, "workerinput"):
+            config.pluginmanager.register(Kept(Path(path)))

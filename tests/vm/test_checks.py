@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What ./dev counts of a run of tests: a run that ends early is a failure."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from machine import TREE
+
+PASSES, FAILS = "def test_passes(): pass\n", "def test_fails(): assert False\n"
+ENDS = """
+import os, pytest, time
+def test_ends(request): {}
+"""
+CHECKS = """
+set -euo pipefail
+shopt -s inherit_errexit nullglob
+say() {{ printf '%s\\n' "$*"; }}
+hash_of() {{ sha256sum | cut -c1-12; }}
+kernel_home() {{ echo "$CACHE/kernel/$1"; }}
+TREE={tree} CACHE={tree}.cache LOG={tree}.cache/log VENV={venv} SERIES=6.12 FLAVORS=(cloud)
+mkdir -p "$LOG"
+. {checks}
+{command}
+finish
+"""
+
+
+def finish(tree: Path, command: str) -> tuple[str, int]:
+    """The closing line and the status after a command of checks.sh in a tree of our own."""
+    checks = TREE / "tests/vm/checks.sh"
+    script = CHECKS.format(tree=tree, venv=sys.prefix, checks=checks, command=command)
+    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    return ended.stdout.splitlines()[-1], ended.returncode
+
+
+def session(tree: Path, text: str, options: str = "-q") -> tuple[str, int]:
+    """The closing line and the status after a session of pytest."""
+    test = tree / "tests/planted/test_planted.py"
+    test.parent.mkdir(parents=True)
+    test.write_text(text)
+    return finish(tree, f"run_pytest planted {options}")
+
+
+def test_sessions_that_end_by_themselves(tmp_path: Path) -> None:
+    """Each test is counted once."""
+    assert session(tmp_path / "a", PASSES) == ("1 passed, 0 failed, 0 skipped", 0)
+    assert session(tmp_path / "b", PASSES + FAILS) == ("1 passed, 1 failed, 0 skipped", 1)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "pytest.exit('enough', 3)",
+        "request.session.shouldstop = 'enough'",
+        "raise KeyboardInterrupt",
+        "os._exit(0)",
+        "os._exit(1)",
+    ],
+)
+def test_a_session_that_ends_early(tmp_path: Path, end: str) -> None:
+    """The third test, which fails, is never run; the run must not pass."""
+    line, status = session(tmp_path, PASSES + ENDS.format(end) + FAILS)
+    assert status == 1 and ", 1 failed," in line
+
+
+# The first test keeps count of its runs; the second one ends the first run.
+STOPPED = """
+import os, time
+from pathlib import Path
+COUNT, MARK = Path(r"{0}.count"), Path(r"{0}.mark")
+def test_first():
+    COUNT.write_text((COUNT.read_text() if COUNT.exists() else "") + "x")
+def test_second():
+    if not MARK.exists():
+        MARK.touch()
+        {2}
+def test_third(): assert {1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [("-q", "os._exit(1)"), ("-q -n1", "time.sleep(1); os.kill(os.getppid(), 9)")],
+)
+def test_a_run_that_was_stopped_goes_on(tmp_path: Path, options: str, end: str) -> None:
+    """What has passed is not run again, but counted; a complete run begins anew."""
+    tree, count = tmp_path / "tree", Path(f"{tmp_path}/tree.count")
+    assert session(tree, STOPPED.format(tree, True, end), options)[1] == 1
+    for times in ("x", "xx"):
+        assert finish(tree, f"run_pytest planted {options}") == ("3 passed, 0 failed, 0 skipped", 0)
+        assert count.read_text() == times
+
+
+def test_other_sources_begin_anew(tmp_path: Path) -> None:
+    """And what fails is never left out."""
+    tree, count = tmp_path / "tree", Path(f"{tmp_path}/tree.count")
+    session(tree, STOPPED.format(tree, False, "os._exit(1)"))
+    test = tree / "tests/planted/test_planted.py"
+    test.write_text(test.read_text() + "# changed\n")
+    for _ in range(2):
+        assert finish(tree, "run_pytest planted -q") == ("2 passed, 1 failed, 0 skipped", 1)
+    assert count.read_text() == "xxx"
+
+
+def test_a_session_whose_workers_die(tmp_path: Path) -> None:
+    """pytest-xdist gives up; the tests that were left are not run."""
+    text = ENDS.format("os._exit(1)") + PASSES + FAILS
+    line, status = session(tmp_path, text, "-q -n1 --max-worker-restart=0")
+    assert status == 1 and ", 0 failed," not in line
+
+
+def test_a_session_without_a_test(tmp_path: Path) -> None:
+    """Nothing was proved."""
+    assert session(tmp_path, "X = 1\n")[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("says", "status", "failed"),
+    [
+        ("3 passed, 0 failed", 0, 0),
+        ("3 passed, 2 failed", 1, 2),
+        ("3 passed, 0 failed", 134, 1),
+        ("Segmentation fault", 139, 1),
+    ],
+)
+def test_unit_tests(tmp_path: Path, says: str, status: int, failed: int) -> None:
+    """A program that ends badly has failed, whatever it printed before."""
+    run = tmp_path / "tests/unit/run"
+    run.parent.mkdir(parents=True)
+    run.write_text(f"#!/bin/sh\necho '{says}'\nexit {status}\n")
+    run.chmod(0o755)
+    line, ended = finish(tmp_path, "unit")
+    assert f", {failed} failed," in line and ended == bool(failed)
+
+
+def kernels(kind: str, series: str) -> set[str]:
+    """On which kernels ./dev test runs guest tests."""
+    (function,) = re.findall(r"^flavors_to_test\(\).*?^}$", (TREE / "dev").read_text(), re.M | re.S)
+    script = f"TREE={TREE}\nsource {TREE}/tests/vm/kernel.sh\n"
+    script += f"declare -A LATER=([7.3]=trixie)\nSERIES={series}\n{function}\n"
+    script += f'flavors_to_test {kind}; echo "${{FLAVORS[@]}}"'
+    return set(subprocess.check_output(["bash", "-euc", script], text=True).split())
+
+
+@pytest.mark.parametrize("series", ["6.12", "7.3"])
+def test_kernels_that_are_built(series: str) -> None:
+    """None for ./dev test; and --full has all kernels of the others."""
+    assert kernels("default", series) == {"cloud"}
+    hooks = kernels("hooks", series)
+    assert {"unpatched", "patched"} <= hooks
+    assert hooks | {"cloud"} < kernels("full", series)
+
+
+@pytest.mark.parametrize("failing", ["", "test", "test --hooks"])
+def test_ci_runs_both_and_fails_with_either(tmp_path: Path, failing: str) -> None:
+    """What comes second runs whatever became of the first; its sums are the last line."""
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci/run").write_bytes((TREE / ".ci/run").read_bytes())
+    dev = tmp_path / "dev"
+    dev.write_text(f'#!/bin/sh\necho "ran $*"\n[ "$*" != "{failing}" ]\n')
+    dev.chmod(0o755)
+    ended = subprocess.run(["bash", tmp_path / ".ci/run"], capture_output=True, text=True)
+    assert ended.stdout.splitlines() == ["ran test", "ran test --hooks"]
+    assert bool(ended.returncode) == bool(failing)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The pictures of README are those of the figures, fit their frame, and can be read."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from machine import TREE
+
+sys.path.append(str(TREE / "bench"))
+import pictures
+
+DRAWN = pictures.drawn()
+BACKGROUND = {"light": "#ffffff", "dark": "#0d1117"}
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance, as WCAG 2.1 defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """From 1 to 21; WCAG wants 4.5 of text, and 3 of what is drawn."""
+    dark, light = sorted(map(luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("path", DRAWN, ids=lambda path: str(path.name))
+def test_the_file_is_what_is_drawn(path: Path) -> None:
+    """After a new measurement, `./dev bench pictures --draw` writes them."""
+    assert path.read_text() == DRAWN[path]
+
+
+@pytest.mark.parametrize("path", DRAWN, ids=lambda path: str(path.name))
+def test_nothing_sticks_out(path: Path) -> None:
+    """Letters are at most 0.55 em wide on average, and at least 13 pixels high on a phone."""
+    svg = DRAWN[path]
+    width, height = map(int, re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg)[0])
+    text = r'<text x="([\d.]+)" y="([\d.]+)" font-size="(\d+)"[^>]*>([^<]*)'
+    for x, y, size, words in re.findall(text, svg):
+        assert float(x) + 0.55 * int(size) * len(words) <= width, words
+        assert int(size) <= float(y) <= height
+        assert int(size) * 360 / width >= 13
+    box = r'<rect class="\w+" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"'
+    for x, y, wide, high in re.findall(box, svg):
+        assert float(x) + float(wide) <= width
+        assert float(y) + float(high) <= height
+
+
+@pytest.mark.parametrize("scheme", BACKGROUND)
+def test_contrast(scheme: str) -> None:
+    """Of text, and of what is used and what is empty against what is not there."""
+    light, dark = pictures.STYLE.split("@media")
+    colours = dict(re.findall(r"\.?(\w+) \{[^}]*fill: (#\w+)", light))
+    if scheme == "dark":
+        colours |= dict(re.findall(r"\.?(\w+) \{[^}]*fill: (#\w+)", dark))
+    assert contrast(colours["text"], BACKGROUND[scheme]) >= 4.5
+    for kind in ("used", "empty", "other"):
+        assert contrast(colours[kind], BACKGROUND[scheme]) >= 3
+    assert contrast(colours["used"], colours["back"]) >= 2
+    assert contrast(colours["empty"], colours["back"]) >= 2
