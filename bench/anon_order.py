@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the policies of anon_order cost and save, against stock kernels.
+"""What the policies of anon_order cost and save, against the stock kernel.
 
 Each arm touches fresh memory in several patterns (tests/workloads/touch.c) in
 a guest of its own. Caps up to 64 kB are measured on 64 MiB. Caps of 1 MiB and
@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import common
-from common import Arm, Results, Sample
+from common import THP, Arm, Results, Sample
 from vm import Guest
 
 POINT = "/sys/kernel/mmpolicy/profiles/default/anon_order"
 MEASURE = "/sys/kernel/debug/mmpolicy/measure"
-THP = "/sys/kernel/mm/transparent_hugepage"
 MEM = "3G"
 BASE = "stock-4k"
 SMALL, LARGE, CHANGE = 64, 1024, 256
@@ -32,13 +31,15 @@ DENSE = ("forward", "backward", "streams", "threads", "brk", "stack")
 SPARSE = {"every_32k": 61, "every_64k": 121, "every_128k": 241, "random_quarter": 31}  # rounds
 LESS_SPARSE = {"3_of_8": 11, "random_all": 5}  # the same, only on the small area
 CHANGING = ("sparse_dense", "dense_sparse")
+MIXED = {"random_32k": 5, "in_turn": 5, "clusters": 5, "even_odd": 11, "skewed": 11}  # on 128 MiB
 
 
 @dataclass(frozen=True)
 class OrderArm(Arm):
-    """An arm, and the areas it is measured on, in MiB."""
+    """An arm, the areas it is measured on, in MiB, and the patterns: all if none is named."""
 
     areas: tuple[int, ...] = (SMALL,)
+    patterns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def cases(mib: int) -> list[Case]:
         *(Case(pattern, mib, dense) for pattern in DENSE if (pattern, mib) != ("stack", LARGE)),
         *(Case(pattern, mib, n if mib == SMALL else 5) for pattern, n in SPARSE.items()),
         *(Case(pattern, mib, n) for pattern, n in LESS_SPARSE.items() if mib == SMALL),
+        *(Case(pattern, 128, n) for pattern, n in MIXED.items() if mib == SMALL),
         *(Case(pattern, CHANGE if mib == SMALL else mib, dense) for pattern in CHANGING),
     ]
 
@@ -133,7 +135,8 @@ def cases_of(arm: OrderArm, quick: bool) -> list[Case]:
     """What to measure in an arm."""
     if quick:
         return quick_cases()
-    return list(dict.fromkeys(case for mib in arm.areas for case in cases(mib)))
+    chosen = dict.fromkeys(case for mib in arm.areas for case in cases(mib))
+    return [case for case in chosen if not arm.patterns or case.pattern in arm.patterns]
 
 
 def run(arms: Sequence[OrderArm], quick: bool = False) -> Results:
@@ -283,7 +286,7 @@ def main(argv: list[str]) -> None:
     chosen: argparse.Namespace = parser.parse_args(argv)
     if chosen.plot:
         common.pyplot()  # fails now rather than after minutes
-    arms = [arm for arm in ARMS if not chosen.quick or arm.name in QUICK_ARMS]
+    arms = [arm for arm in common.of_kernel(ARMS) if not chosen.quick or arm.name in QUICK_ARMS]
     results = run(arms, chosen.quick)
     costs = [] if chosen.quick else decision_costs()
     results.about |= {f"decision cost, {cost.case}": cost.text() for cost in costs}

@@ -24,14 +24,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from machine import TREE
 from vm import Guest, VmError, cache_dir
 
+THP = "/sys/kernel/mm/transparent_hugepage"
 WORKLOADS = TREE / "tests/workloads"
 COMPILE = ["gcc", "-O2", "-Wall", "-Werror", "-pthread"]
 CPU = "QEMU TCG, icount, one CPU: max,-erms,-fsrm (a page is cleared by 512 counted instructions)"
+
+
+ONE_KERNEL = "MMPOLICY_KERNEL"
 
 
 class BenchError(Exception):
@@ -42,10 +46,11 @@ def new_guest(flavor: str, **needs: Any) -> Guest:
     """A guest, not yet booted, with the kernel that plays the part of flavor.
 
     MMPOLICY_SERIES names the series. With KSRC, the user's own kernel takes
-    the place of the patched one.
+    the place of the patched one. MMPOLICY_KERNEL names one that takes all places.
     """
     if flavor == "patched" and os.environ.get("KSRC"):
         flavor = "ksrc"
+    flavor = os.environ.get(ONE_KERNEL) or flavor
     return Guest(flavor=flavor, series=os.environ.get("MMPOLICY_SERIES") or "6.12", **needs)
 
 
@@ -71,6 +76,9 @@ class Arm:
     name: str
     flavor: str = "patched"
     setup: str = ""
+
+
+SomeArm = TypeVar("SomeArm", bound=Arm)
 
 
 @dataclass(frozen=True)
@@ -160,6 +168,8 @@ def counting_guest(flavor: str, mem: str, **needs: Any) -> Iterator[Guest]:
     """A fresh guest that counts instructions."""
     with new_guest(flavor, mem=mem, icount=True, **needs) as guest:
         must(guest, "echo 1000 >/proc/sys/vm/percpu_pagelist_high_fraction")
+        if not has_hooks():  # Debian's has always
+            must(guest, f"echo madvise >{THP}/enabled")
         yield guest
 
 
@@ -169,6 +179,16 @@ def must(guest: Guest, command: str, timeout: float = 600) -> str:
     if result.rc:
         raise BenchError(f"in the guest, exit status {result.rc}: {command[:500]}\n{result.out}")
     return result.out
+
+
+def has_hooks() -> bool:
+    """Is a kernel with the hooks measured?"""
+    return not os.environ.get(ONE_KERNEL)
+
+
+def of_kernel(arms: Sequence[SomeArm]) -> list[SomeArm]:
+    """The arms that differ: where all have one kernel, that with the hooks alone is none."""
+    return [arm for arm in arms if has_hooks() or arm.setup or arm.flavor != "patched"]
 
 
 def measure(
@@ -229,6 +249,7 @@ def by_arm(results: Results, cases: Sequence[str], cell: Callable[[str, str], st
 def options(bench: str, text: str, plots: bool = False) -> argparse.ArgumentParser:
     """The options that every benchmark has; --plot is for those that draw."""
     parser = argparse.ArgumentParser(prog=f"./dev bench {bench}", description=text)
+    parser.add_argument("--hooks", action="store_true", help="on a kernel built with the hooks")
     parser.add_argument("--quick", action="store_true", help="fewer arms and cases")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers to FILE")
     if plots:

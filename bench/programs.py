@@ -22,8 +22,8 @@ from pathlib import Path
 
 import common
 import recordings
-from anon_order import THP, policy, stock_size
-from common import Arm, BenchError, Results, Sample
+from anon_order import policy, stock_size
+from common import THP, Arm, BenchError, Results, Sample
 from machine import TREE, cache_dir
 from scipy import stats
 from vm import Guest
@@ -239,7 +239,7 @@ def main(argv: list[str]) -> None:
         common.pyplot()  # fails now rather than after minutes
     about = {"cpu": common.CPU, "unit": "instructions", "sources": common.hash_of(*SOURCES)}
     results = Results.resume(chosen.json, "programs", about)
-    arms = [arm for arm in ARMS if not chosen.quick or arm.name in QUICK_ARMS]
+    arms = [arm for arm in common.of_kernel(ARMS) if not chosen.quick or arm.name in QUICK_ARMS]
     begun = [arm for arm in arms if missing(results, arm, programs)]
     common.measure(
         results,

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import common
-from common import BenchError, Results, Sample
+from common import THP, BenchError, Results, Sample
 from vm import Guest
 
 POINT = "thp_gfp"
-THP = "/sys/kernel/mm/transparent_hugepage"
 NEEDS: dict[str, Any] = {"nodes": 2, "swap": "1G"}
 POLICIES = ("only_compact", "only_compact_any", "relaxed", "light")
 MADVISED, NOT_MADVISED, NO_HUGE = 14, -1, 15  # MADV_HUGEPAGE, none, MADV_NOHUGEPAGE
@@ -34,6 +33,7 @@ SETUP = {
     "legacy": "modprobe thp_gfp_legacy",
     **{name: f"modprobe mmpolicy thp_gfp={name}" for name in POLICIES},
 }
+NEEDS_HOOKS = ("legacy",)
 USUAL = ("off", "stock", *POLICIES)
 
 
@@ -165,7 +165,7 @@ def run(cases: Sequence[Case], arms: Sequence[str] | None = None) -> Results:
     results = Results(POINT, {"cpu": common.CPU})
     for case in cases:
         for arm in case.arms:
-            if arms is None or arm in arms:
+            if (arm in arms) if arms else (arm not in NEEDS_HOOKS or common.has_hooks()):
                 results.samples.append(take(case, arm))
                 common.progress(f"{POINT}: {case.name}, {arm}")
     return results

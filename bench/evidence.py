@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Results of ./dev bench time as a document: docs/evidence.md is made of bench/evidence/*.json.
+
+python3 bench/evidence.py writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+TREE = Path(__file__).resolve().parent.parent
+FILES = TREE / "bench/evidence"
+PAGE = TREE / "docs/evidence.md"
+
+HEAD = """\
+<!-- SPDX-License-Identifier: GPL-2.0; made by bench/evidence.py -->
+# Evidence: time on real machines
+
+CPU time of whole programs under folio sizes of the kernel itself, as a multiple of the same
+program with all sizes off.
+`./dev bench time` measures it: each program under all arms in turn, in rounds of random
+order.
+A ratio is a mean over the rounds, in brackets its 95 % interval.
+"Off again" is the same setting as "off", and shows how far equal arms lie apart.
+"To 64" has all sizes from 16 to 64 kB, which is what the policy `fixed` does with
+`max_order=4`.
+
+No policy decides here.
+What `adaptive` reaches of "to 64" in faults and memory is in
+[anon_order](policies/anon_order.md).
+To add a machine of your own:
+`./dev bench time --json bench/evidence/NAME.json --about 'what it is'`, then
+`python3 bench/evidence.py`.
+"""
+
+
+def load(path: Path | None, about: str) -> dict[str, Any]:
+    """What a file has already."""
+    if path and path.exists():
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    return {"version": 1, "about": about, "programs": {}}
+
+
+def ratio(arm: dict[str, Any], metric: str) -> str:
+    """A ratio with its interval."""
+    found = arm["ratio"][metric]
+    if not found or found["scale"] != "ratio":
+        return "-"
+    text = f"{found['estimate']:.2f}"
+    return text if found["low"] is None else f"{text} ({found['low']:.2f} .. {found['high']:.2f})"
+
+
+def table(results: dict[str, Any]) -> Iterator[str]:
+    """The CPU time of all programs of a file, and their memory."""
+    programs = results["programs"]
+    names = list(dict.fromkeys(arm["name"] for each in programs.values() for arm in each["arms"]))
+    first, *others = names
+    for metric, title in (("cpu", "CPU time"), ("peak_rss", "peak RSS")):
+        yield f"| {title} | {first} | {' | '.join(others)} |"
+        yield "|---" * (len(names) + 1) + "|"
+        for program, found in programs.items():
+            arms = {arm["name"]: arm for arm in found["arms"]}
+            mean = arms[first]["mean"][metric]
+            base = f"{mean * 1000:.0f} ms" if metric == "cpu" else f"{mean / 2**20:.0f} MiB"
+            cells = [ratio(arms[name], metric) if name in arms else "" for name in others]
+            yield f"| {program} | {base} | {' | '.join(cells)} |"
+        yield ""
+
+
+def machine(results: dict[str, Any]) -> str:
+    """Where a file is from, in two sentences."""
+    host = next(iter(results["programs"].values()))["host"]
+    kind = "a virtual machine" if host["virtual"] else "hardware"
+    return (
+        f"{results['about']}.\nIt is {kind}, {host['cpus']} CPUs ({host['cpu']}), "
+        f"{host['memory'] / 2**30:.0f} GiB, Linux {host['kernel']}."
+    )
+
+
+def page() -> str:
+    """The document."""
+    parts = [HEAD]
+    for path in sorted(FILES.glob("*.json")):
+        results = json.loads(path.read_text())
+        rounds = next(iter(results["programs"].values()))["rounds"]
+        parts.append(f"## {path.stem}\n\n{machine(results)} {rounds} rounds.\n")
+        parts.append("\n".join(table(results)))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What folio sizes cost or save whole programs in time, on this machine and in no guest.
+
+The programs of ./dev bench programs run under `mmpolicy bench`, with sizes of the kernel itself as
+arms, in turn. So this needs a kernel from 6.8 on, root, and a machine that is not too busy. What
+FILE of --json has already is not measured again. docs/evidence.md is made of such files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import common
+import evidence
+import programs
+from common import BenchError
+from machine import TREE
+from programs import LOADS, SOCKET, Program
+
+NONE = "transparent_hugepage/enabled=never,hugepages-*/enabled=never"
+SIZES = (16, 32, 64, 128, 256, 1024)  # kB
+
+
+def one(*sizes: int) -> str:
+    """The sizes that are on, as an arm."""
+    return ",".join([NONE, *(f"hugepages-{kb}kB/enabled=always" for kb in sizes)])
+
+
+def up_to(most: int) -> str:
+    """All sizes from 16 kB to this one."""
+    return one(*(kb for kb in SIZES if kb <= most))
+
+
+ARMS = {
+    "off": NONE,
+    "off again": NONE,
+    **{f"{kb} kB": one(kb) for kb in (16, 32, 64)},
+    **{f"to {kb}": up_to(kb) for kb in (64, 128, 256, 1024)},
+    "2 MB": one(2048),
+}
+QUICK = ("off", "off again", "to 64", "2 MB")
+
+
+def words(program: Program) -> list[str]:
+    """The options and the command of `mmpolicy bench` for a program."""
+    preload = f"env LD_PRELOAD={program.preload} " if program.preload else ""
+    run = f"cd {LOADS} && exec {preload}{program.command}"
+    if not program.client:
+        return ["--", "sh", "-c", run]
+    load = f"cd {LOADS} && {program.client} && rm -f {SOCKET}"  # the next one is not ready yet
+    return ["--server", f"sh -c '{run}'", "--ready", f"[ -S {SOCKET} ]", "--", "sh", "-c", load]
+
+
+def measure(program: Program, arms: Sequence[str], length: Sequence[str]) -> dict[str, Any]:
+    """Run one program under all arms; what `mmpolicy bench` found, without the single runs."""
+    if program.before != "true":
+        subprocess.run(["sh", "-c", f"cd {LOADS} && {program.before}"], check=True)
+    given = [word for name in arms for word in ("--arm", f"{name}: {ARMS[name]}")]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.json"
+        argv = [sys.executable, "-m", "mmpolicy", "bench", *given, *length, "--out", str(out)]
+        found = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
+        done = subprocess.run([*argv, *words(program)], env=found, capture_output=True, text=True)
+        if done.returncode:
+            raise BenchError(f"{program.name}: {done.stderr.strip()}")
+        result: dict[str, Any] = json.loads(out.read_text())
+    for arm in result["arms"]:
+        del arm["runs"]
+    return {key: result[key] for key in result if key not in ("command", "server")}
+
+
+def main(argv: list[str]) -> None:
+    """Entry point of ./dev bench time."""
+    text = "Measure what folio sizes cost or save programs in time, on this machine."
+    parser = argparse.ArgumentParser(prog="./dev bench time", description=text)
+    parser.add_argument("--quick", action="store_true", help="fewer arms")
+    parser.add_argument("--runs", default="12", help="of each program under each arm")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results in FILE")
+    parser.add_argument("--about", default="", help="a sentence on the machine, for FILE")
+    parser.add_argument("names", nargs="*", metavar="PROGRAM", help="only these programs")
+    chosen: argparse.Namespace = parser.parse_args(argv)
+    wanted = programs.chosen_programs(chosen.names)
+    programs.build()
+    results = evidence.load(chosen.json, chosen.about or platform.node())
+    for program in wanted:
+        if program.name in results["programs"]:
+            continue
+        common.progress(f"time: {program.name}")
+        arms = QUICK if chosen.quick else tuple(ARMS)
+        results["programs"][program.name] = measure(program, arms, ["--runs", chosen.runs])
+        if chosen.json:
+            chosen.json.write_text(json.dumps(results, indent=1) + "\n")
+    print("\n".join(evidence.table(results)))
