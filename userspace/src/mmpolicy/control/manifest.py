@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Manifests: the whole state as one TOML file, with cgroups by path.
 
-What a manifest does not name is stock, off or not there. Two things stay as they are: knobs, as
-only the kernel knows their defaults, and bindings of processes, which no file can name.
+What a manifest does not name is stock, off or not there. Three things stay as they are: knobs, as
+only the kernel knows their defaults, bindings of processes, which no file can name, and those of
+owners.
 """
 
 import tomllib
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from mmpolicy.control.journal import APPLIED
 from mmpolicy.control.keys import (
     CONTROL_ARM,
     DEFAULT,
@@ -30,6 +32,7 @@ from mmpolicy.control.keys import (
     UnitBinding,
 )
 from mmpolicy.control.model import active_of
+from mmpolicy.control.owners import read_owned
 from mmpolicy.control.state import Write, profiles_of, settings_of
 from mmpolicy.control.toml import TomlKey, key_lines, leaves
 from mmpolicy.errors import Error, Exit, pick
@@ -94,6 +97,12 @@ class Manifest:
                 bad(err)
         return cls("standard input" if name == "-" else name, files)
 
+    @classmethod
+    def applied(cls, tree: Tree) -> "Manifest | None":
+        """Return the last one that was applied, if one was."""
+        name = str(tree.real(APPLIED))
+        return cls(name, [(name, tree.read(APPLIED))]) if tree.exists(APPLIED) else None
+
     def without(self, message: str) -> "Manifest | None":
         """Return it without the file that an error is about, nothing if it is about none."""
         rest = [each for each in self.files if not message.startswith(f"{each[0]}:")]
@@ -152,7 +161,10 @@ class Manifest:
         if not self._entries:
             return dict(now)
         kept = (ExperimentFile, ProcessBinding, UnitBinding)
-        state: State = {key: value for key, value in now.items() if isinstance(key, kept)}
+        owned = read_owned(tree)
+        state: State = {
+            key: value for key, value in now.items() if isinstance(key, kept) or key in owned
+        }
         state |= {key: value for key, value in OFF.items() if key in now}
         state |= _left_alone(now, {DEFAULT, *self.profiles()})
         self._finder = Finder(tree)
@@ -265,10 +277,13 @@ def _find_setting(
 def save(tree: Tree, state: State) -> str:
     """Return the manifest of a state.
 
-    A lease is left out, as nobody would renew it after a boot, and a cgroup that has no name.
+    A lease is left out, as nobody would renew it after a boot, a cgroup that has no name, and what
+    an owner binds.
     """
     import tomli_w
 
+    owned = read_owned(tree)
+    state = {key: value for key, value in state.items() if key not in owned}
     scoped = state.get(SCOPE, WHOLE_HOST) != WHOLE_HOST
     needed = scoped or any(isinstance(key, CgroupBinding) for key in state)
     paths = cgroup_paths(tree) if needed else {}

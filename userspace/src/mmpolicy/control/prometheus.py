@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,12 +18,14 @@ from prometheus_client.registry import Collector
 
 from mmpolicy import __version__
 from mmpolicy.control.counters import counted_profiles, read_counters
-from mmpolicy.control.experiment import running
-from mmpolicy.control.keys import CgroupBinding, Setting, State
+from mmpolicy.control.experiment import declared, running
+from mmpolicy.control.keys import AbsentCgroup, CgroupBinding, Setting, State
 from mmpolicy.control.labels import cgroups_of
+from mmpolicy.control.manifest import Manifest
 from mmpolicy.control.model import check_abi, check_loaded, lease_of
 from mmpolicy.control.notices import notices
-from mmpolicy.control.state import bindings_of, profiles_of, read_state
+from mmpolicy.control.owners import lost, read_owned
+from mmpolicy.control.state import bindings_of, changed_keys, profiles_of, read_state
 from mmpolicy.errors import Error
 from mmpolicy.host.files import MODULE, MODULE_DIR, Tree
 from mmpolicy.host.huge import KINDS, huge_of_cgroups
@@ -36,7 +39,7 @@ def families(tree: Tree) -> list[Metric]:
     """Return the state and all counters; without debugfs, the state alone."""
     state = read_state(tree)
     found = [_up(1), *_left(tree), _state(tree), _build(tree), *_lease(tree), *_settings(state)]
-    found += [*_bindings(state, cgroups_of(tree, state)), *_huge(tree)]
+    found += [*_bindings(state, cgroups_of(tree, state)), *_drift(tree, state), *_huge(tree)]
     try:
         counters = {
             (profile, point): values
@@ -176,6 +179,30 @@ def _bindings(state: State, paths: dict[str, str]) -> list[Metric]:
         for path in (paths[str(each)] for each in cgroups if str(each) in paths):
             binding.add_metric([path, profile], {})
     return [bound, binding]
+
+
+def _drift(tree: Tree, now: State) -> Iterator[Metric]:
+    """Yield how far the host is from what was applied, and from what owners have bound.
+
+    What is to be bound and is not there is no drift. Where the manifest does not fit this kernel,
+    `verify` tells.
+    """
+    target = now
+    with suppress(Error):
+        manifest = Manifest.applied(tree)
+        if manifest:
+            target = declared(tree, now, manifest.target(tree, now))
+            target = {
+                key: value for key, value in target.items() if not isinstance(key, AbsentCgroup)
+            }
+            told = "Settings and bindings that differ from the last manifest that was applied."
+            drift = len(changed_keys(now, target))
+            yield GaugeMetricFamily(f"{MODULE}_drift", told, drift)
+    told = "Bindings of cgroups that are there, and that are not in force."
+    family = GaugeMetricFamily(f"{MODULE}_bindings_lost", told, labels=["owner"])
+    for owner, count in lost(now, target, read_owned(tree).values()).items():
+        family.add_metric([owner], count)
+    yield family
 
 
 def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]:

@@ -173,12 +173,12 @@ def verify(host: Host, file: str | None, missing: str, heal: bool, want_json: bo
     """
     check_loaded(host.tree)
     bad: list[Error] = []
-    if file:
-        manifest = Manifest.read(file, bad.append if is_folder(file) else None)
-    elif host.tree.exists(APPLIED):
-        name = str(host.tree.real(APPLIED))
-        manifest = Manifest(name, [(name, host.tree.read(APPLIED))])
-    else:
+    manifest = (
+        Manifest.read(file, bad.append if is_folder(file) else None)
+        if file
+        else Manifest.applied(host.tree)
+    )
+    if not manifest:
         text = f"no manifest was applied: there is no {host.tree.real(APPLIED)}"
         raise Error(text, Exit.FAILED, "mmpolicy verify FILE")
     if heal:

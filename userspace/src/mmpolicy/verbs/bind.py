@@ -2,23 +2,26 @@
 """`bind` and `unbind`: which cgroups and processes a profile is for."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
 
 from mmpolicy.control.keys import Binding, CgroupBinding
+from mmpolicy.control.owners import Owned, check_free, check_owner, keep_owned
 from mmpolicy.control.state import bind as bind_write
 from mmpolicy.control.state import bind_unit as bind_unit_write
 from mmpolicy.control.state import process_key, profiles_of, read_state
 from mmpolicy.control.state import unbind as unbind_write
 from mmpolicy.control.units import check_unit, find_unit
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.host.cgroups import find_cgroup
+from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.verbs.commit import commit, exclusive
 from mmpolicy.verbs.options import (
     complete_cgroup,
+    complete_owner,
     complete_pid,
     complete_profile,
     complete_unit,
@@ -50,16 +53,26 @@ def target_options(command: Command, of_unit: str = EACH_START) -> Command:
     return cgroup(pid(unit(command)))
 
 
+owner_option = click.option(
+    "--owner", metavar="NAME", shell_complete=complete_owner,
+    help="Whose binding of a cgroup it is; apply leaves it alone.",
+)  # fmt: skip
+
+
 def check_one(*given: object) -> None:
     """Fail if not exactly one of the options is given."""
     if sum(each is not None for each in given) != 1:
         raise click.UsageError("give one of --cgroup PATH, --pid N and --unit NAME")
 
 
-def _find(tree: Tree, cgroup: str | None, pid: int | None) -> Binding:
-    """Return the key of what the options name."""
+def _find(tree: Tree, cgroup: str | None, pid: int | None, owner: str | None) -> Binding:
+    """Return the key of what the options name; nobody else may own it."""
     if cgroup is not None:
-        return CgroupBinding(int(find_cgroup(tree, cgroup)))
+        group = CgroupBinding(int(find_cgroup(tree, cgroup)))
+        check_free(tree, group, owner and check_owner(owner))
+        return group
+    if owner:
+        raise click.UsageError("--owner is for --cgroup PATH alone")
     assert pid is not None
     key = process_key(tree, pid)
     if not key:
@@ -69,6 +82,7 @@ def _find(tree: Tree, cgroup: str | None, pid: int | None) -> Binding:
 
 @click.command()
 @target_options
+@owner_option
 @click.argument("profile", shell_complete=complete_profile)
 @dry_run_option
 @json_option
@@ -78,6 +92,7 @@ def bind(
     cgroup: str | None,
     pid: int | None,
     unit: str | None,
+    owner: str | None,
     profile: str,
     dry_run: bool,
     want_json: bool,
@@ -89,16 +104,27 @@ def bind(
     mapped already stays as it is.
 
     A unit is bound each time it starts, before it runs, also after a boot. A manifest in
-    /etc/mmpolicy must have its profile.
+    /etc/mmpolicy must have its profile. A cgroup that is bound in the name of an owner is none of
+    the manifests' business: apply, save and verify leave it alone.
     """
     check_one(cgroup, pid, unit)
     with exclusive(host, dry_run):
-        if unit is not None:
+        if unit is not None and not owner:
             _bind_unit(host, unit, profile, dry_run, want_json)
             return
         pick("profile", profile, profiles_of(read_state(host.tree)))
-        key = _find(host.tree, cgroup, pid)
-        commit(host, [bind_write(key, profile)], dry_run, want_json)
+        key = _find(host.tree, cgroup, pid, owner)
+        then = _keep(host.tree, owner, key, profile)
+        commit(host, [bind_write(key, profile)], dry_run, want_json, then=then)
+
+
+def _keep(tree: Tree, owner: str | None, key: Binding, profile: str | None) -> Callable[[], None]:
+    """Return what writes down whose binding it is; nothing to do without an owner."""
+    if not owner or not isinstance(key, CgroupBinding):
+        return lambda: None
+    path = cgroup_paths(tree).get(str(key.number), "")
+    new = Owned(owner, key.number, profile, path) if profile else None
+    return partial(keep_owned, tree, owner, key, new)
 
 
 def _cgroup_of(tree: Tree, unit: str) -> CgroupBinding | None:
@@ -138,6 +164,7 @@ def _tell_of_now(running: CgroupBinding | None, unit: str, want_json: bool) -> N
 
 @click.command()
 @target_options
+@owner_option
 @dry_run_option
 @json_option
 @pass_host
@@ -146,6 +173,7 @@ def unbind(
     cgroup: str | None,
     pid: int | None,
     unit: str | None,
+    owner: str | None,
     dry_run: bool,
     want_json: bool,
 ) -> None:
@@ -156,13 +184,14 @@ def unbind(
     """
     check_one(cgroup, pid, unit)
     with exclusive(host, dry_run):
-        if unit is not None:
+        if unit is not None and not owner:
             _unbind_unit(host, unit, dry_run, want_json)
             return
-        key = _find(host.tree, cgroup, pid)
+        key = _find(host.tree, cgroup, pid, owner)
         profile = read_state(host.tree).get(key)
         if not profile:
             what = f"cgroup '{cgroup}'" if cgroup else f"process {pid}"
             hint = "mmpolicy profile list shows what is bound"
             raise Error(f"{what} is not bound to a profile", Exit.USAGE, hint)
-        commit(host, [unbind_write(key, profile)], dry_run, want_json)
+        then = _keep(host.tree, owner, key, None)
+        commit(host, [unbind_write(key, profile)], dry_run, want_json, then=then)

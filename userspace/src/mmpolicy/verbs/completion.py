@@ -16,6 +16,7 @@ from click.shell_completion import (
 from mmpolicy.ab.metrics import FORMS
 from mmpolicy.control.keys import DEFAULT
 from mmpolicy.control.model import Control
+from mmpolicy.control.owners import OWNERS
 from mmpolicy.errors import Error
 from mmpolicy.host.cgroups import cgroup_list
 from mmpolicy.host.files import MODULE, Tree
@@ -54,6 +55,10 @@ def _units(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
     for path in cgroup_list(tree):
         if re.fullmatch(r"(/[^/]+\.slice)*/[^/]+\.service", path):
             yield path.rpartition("/")[2]
+
+
+def _owners(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
+    yield from tree.names(OWNERS) if tree.is_dir(OWNERS) else ()
 
 
 def _pids(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
@@ -106,6 +111,7 @@ OFFERS: dict[str, Offer] = {
     "cgroup": _cgroups,
     "unit": _units,
     "pid": _pids,
+    "owner": _owners,
     "arm": _arms,
     "metric": _metrics,
     "parameter": _parameters,

@@ -30,6 +30,7 @@ def completer(kind: str) -> Completer:
 complete_point, complete_setting = completer("point"), completer("setting")
 complete_profile, complete_cgroup = completer("profile"), completer("cgroup")
 complete_unit, complete_pid = completer("unit"), completer("pid")
+complete_owner = completer("owner")
 
 
 class Seconds(click.ParamType):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """`status`: what is not stock on this host, and for whom."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from mmpolicy.control.keys import (
 from mmpolicy.control.labels import cgroups_of
 from mmpolicy.control.model import check_loaded, lease_of
 from mmpolicy.control.notices import notice_lines
+from mmpolicy.control.owners import read_owned
 from mmpolicy.control.state import bindings_of, profiles_of, read_state, settings_of
 from mmpolicy.errors import Error
 from mmpolicy.host.machine import Host
@@ -49,6 +51,7 @@ def status(host: Host, want_json: bool) -> None:
         **lease_of(host.tree),
         "experiment": _experiment(state),
         "notices": told,
+        "owners": Counter(each.owner for each in read_owned(host.tree).values()),
         "profiles": {name: _profile(state, name, paths) for name in profiles_of(state)},
     }
     emit("status", want_json, data, lambda: _lines(data))
@@ -103,6 +106,8 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
         for point, found in profile["points"].items()
     ]
     yield from data["notices"]
+    for owner, count in data["owners"].items():
+        yield f"{owner} has bound {count} cgroups, which apply leaves alone"
     if rows:
         yield ""
         yield from table(("FOR", "PROFILE", "POINT", "POLICY", "KNOBS"), rows)
