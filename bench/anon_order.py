@@ -17,9 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import common
-from common import THP, Arm, Results, Sample
-from vm import Guest
+from lab import counting
+from lab.counting import THP, Arm, Results, Sample
+from lab.guest import Guest
+from lab.programs import must, ran, workload
 
 POINT = "/sys/kernel/mmpolicy/profiles/default/anon_order"
 MEASURE = "/sys/kernel/debug/mmpolicy/measure"
@@ -116,8 +117,8 @@ def quick_cases() -> list[Case]:
 
 def take_sample(guest: Guest, arm: str, case: Case) -> Iterator[Sample]:
     """Run touch once; one sample, or one for each half."""
-    command = f"{common.workload('touch')} {case.pattern} {case.mib} {case.rounds}"
-    found = common.ran(guest, command)
+    command = f"{workload('touch')} {case.pattern} {case.mib} {case.rounds}"
+    found = ran(guest, command)
     halves = {"first_": ".1", "second_": ".2"} if "first_ticks" in found else {"": ""}
     for prefix, suffix in halves.items():
         values = {key: float(found[prefix + key]) for key in ("ticks", "faults", "kb")}
@@ -126,7 +127,7 @@ def take_sample(guest: Guest, arm: str, case: Case) -> Iterator[Sample]:
 
 def take(guest: Guest, arm: Arm, chosen: Sequence[Case]) -> Iterator[Sample]:
     """The samples of one arm, after a run that warms up the free lists."""
-    common.must(guest, f"{common.workload('touch')} forward {max(case.mib for case in chosen)}")
+    must(guest, f"{workload('touch')} forward {max(case.mib for case in chosen)}")
     for case in chosen:
         yield from take_sample(guest, arm.name, case)
 
@@ -141,9 +142,9 @@ def cases_of(arm: OrderArm, quick: bool) -> list[Case]:
 
 def run(arms: Sequence[OrderArm], quick: bool = False) -> Results:
     """Measure arms, each in a fresh guest."""
-    results = Results("anon_order", {"cpu": common.CPU, "unit": "instructions"})
+    results = Results("anon_order", {"cpu": counting.CPU, "unit": "instructions"})
     of = {arm.name: cases_of(arm, quick) for arm in arms}
-    common.measure(results, arms, MEM, lambda guest, arm: take(guest, arm, of[arm.name]))
+    counting.measure(results, arms, MEM, lambda guest, arm: take(guest, arm, of[arm.name]))
     return results
 
 
@@ -169,7 +170,7 @@ class Cost:
 
 def counters(guest: Guest) -> dict[str, int]:
     """The counters of the point."""
-    return common.counters(guest, "anon_order")
+    return counting.counters(guest, "anon_order")
 
 
 def counted(guest: Guest, case: Case) -> tuple[int, int, float]:
@@ -184,8 +185,8 @@ def counted(guest: Guest, case: Case) -> tuple[int, int, float]:
 def decision_costs() -> list[Cost]:
     """Instructions in adaptive, on dense access; `never` tells what measuring takes."""
     found = []
-    with common.counting_guest("patched", MEM) as guest:
-        common.must(guest, f"{policy('never')} && echo 1 >{MEASURE}")
+    with counting.counting_guest("patched", MEM) as guest:
+        must(guest, f"{policy('never')} && echo 1 >{MEASURE}")
         ticks, times, _ = counted(guest, Case("forward", SMALL, 1))
         constant = ticks / times
         for cap, case in (
@@ -193,7 +194,7 @@ def decision_costs() -> list[Cost]:
             (8, Case("forward", LARGE, 3)),
             (9, Case("forward", LARGE, 3)),
         ):
-            common.must(guest, policy("adaptive", cap))
+            must(guest, policy("adaptive", cap))
             ticks, times, faults = counted(guest, case)
             spent = ticks - times * constant
             pages = case.rounds * case.mib * 256
@@ -233,7 +234,7 @@ def tables(results: Results) -> str:
         "kb": f"memory; of others as a multiple of {BASE}",
     }
     parts = [
-        f"{title}\n{common.by_arm(some, some.cases(), partial(cell, some, key))}"
+        f"{title}\n{counting.by_arm(some, some.cases(), partial(cell, some, key))}"
         for some in (part(results, SMALL), part(results, LARGE))
         for key, title in titles.items()
         if some.samples
@@ -249,7 +250,7 @@ PLOTTED = {
 
 def plot(results: Results, path: Path) -> None:
     """Instructions and memory of each pattern, as multiples of the base."""
-    plt = common.pyplot()
+    plt = counting.pyplot()
     drawn = {mib: part(results, mib) for mib in PLOTTED}
     parts = {mib: some for mib, some in drawn.items() if {*PLOTTED[mib]} & {*some.arms()}}
     figure, axes = plt.subplots(len(parts), 2, figsize=(13, 4.5 * len(parts)), squeeze=False)
@@ -282,15 +283,15 @@ def bars(axis: Any, results: Results, arms: Sequence[str], key: str) -> None:
 def main(argv: list[str]) -> None:
     """Entry point of ./dev bench anon_order."""
     text = "Compare the policies of anon_order with stock kernels."
-    parser = common.options("anon_order", text, plots=True)
+    parser = counting.options("anon_order", text, plots=True)
     chosen: argparse.Namespace = parser.parse_args(argv)
     if chosen.plot:
-        common.pyplot()  # fails now rather than after minutes
-    arms = [arm for arm in common.of_kernel(ARMS) if not chosen.quick or arm.name in QUICK_ARMS]
+        counting.pyplot()  # fails now rather than after minutes
+    arms = [arm for arm in counting.of_kernel(ARMS) if not chosen.quick or arm.name in QUICK_ARMS]
     results = run(arms, chosen.quick)
     costs = [] if chosen.quick else decision_costs()
     results.about |= {f"decision cost, {cost.case}": cost.text() for cost in costs}
-    print(f"{common.CPU}\nPath length, not speed.\n\n{tables(results)}")
+    print(f"{counting.CPU}\nPath length, not speed.\n\n{tables(results)}")
     for cost in costs:
         print(f"\ndecision cost, {cost.text()}", end="")
     print()

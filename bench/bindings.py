@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 
-import common
-from common import Arm, Results, Sample
-from vm import Guest
+from lab import counting
+from lab.counting import Arm, Results, Sample
+from lab.guest import Guest
+from lab.programs import must, ran, workload
 
 ROOT = "/sys/kernel/mmpolicy"
 CGROUPS = "/sys/fs/cgroup"
@@ -63,24 +64,24 @@ def command(arm: Arm, rounds: int) -> str:
     words = f"echo $$ >{CGROUPS}/{place}/cgroup.procs; "
     if arm.name == "one process":
         words += f"echo $$ >{ROOT}/profiles/p/pids; "
-    return f"sh -c '{words} exec {common.workload('touch')} {PATTERN} {MIB} {rounds}'"
+    return f"sh -c '{words} exec {workload('touch')} {PATTERN} {MIB} {rounds}'"
 
 
 def take(guest: Guest, arm: Arm, rounds: int) -> Sample:
     """Instructions of a fault."""
-    common.must(guest, f"echo 1 >{ROOT}/reset\n{arm.setup}")
-    found = common.ran(guest, command(arm, rounds))
+    must(guest, f"echo 1 >{ROOT}/reset\n{arm.setup}")
+    found = ran(guest, command(arm, rounds))
     return Sample(arm.name, CASE, {"ticks": found["ticks"] / found["faults"]})
 
 
 def run(quick: bool = False) -> Results:
     """Measure all arms, one after the other, after a run that warms up the free lists."""
-    results = Results("bindings", {"cpu": common.CPU, "unit": "instructions"})
+    results = Results("bindings", {"cpu": counting.CPU, "unit": "instructions"})
     rounds, arms = (3, [arm for arm in ARMS if arm.name in QUICK]) if quick else (21, ARMS)
-    with common.counting_guest("patched", MEM) as guest:
-        common.must(guest, f"mkdir -p {CGROUPS}/a {CGROUPS}/top/1/2/3 {CGROUPS}/many")
-        common.must(guest, f"cd {CGROUPS}/many && mkdir $(seq 999) && modprobe mmpolicy")
-        results.about["kernel"] = common.must(guest, "uname -r").strip()
+    with counting.counting_guest("patched", MEM) as guest:
+        must(guest, f"mkdir -p {CGROUPS}/a {CGROUPS}/top/1/2/3 {CGROUPS}/many")
+        must(guest, f"cd {CGROUPS}/many && mkdir $(seq 999) && modprobe mmpolicy")
+        results.about["kernel"] = must(guest, "uname -r").strip()
         take(guest, ARMS[0], rounds)
         results.samples += [take(guest, arm, rounds) for arm in arms]
     return results
@@ -96,14 +97,14 @@ def report(results: Results) -> str:
         ]
         for sample in results.samples
     ]
-    return common.table(["", "a fault", *BASES], rows)
+    return counting.table(["", "a fault", *BASES], rows)
 
 
 def main(argv: list[str]) -> None:
     """Entry point of ./dev bench bindings."""
-    parser = common.options("bindings", "Tell what it costs a fault to find its profile.")
+    parser = counting.options("bindings", "Tell what it costs a fault to find its profile.")
     chosen: argparse.Namespace = parser.parse_args(argv)
     results = run(chosen.quick)
-    print(f"{common.CPU}\nInstructions of a fault, and as a multiple.\n\n{report(results)}")
+    print(f"{counting.CPU}\nInstructions of a fault, and as a multiple.\n\n{report(results)}")
     if chosen.json:
         results.save(chosen.json)

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import common
-from common import Arm, Results, Sample
-from vm import Guest
+from lab import counting
+from lab.counting import Arm, Results, Sample
+from lab.guest import Guest
+from lab.programs import must, ran, workload
 
 POINT = "/sys/kernel/mmpolicy/profiles/default/bulk"
 STATS = "/sys/kernel/debug/mmpolicy/default/bulk/stats"
@@ -86,22 +87,22 @@ def consume(guest: Guest, load: str, rounds: int) -> dict[str, int]:
     """Run a load, such as "starved 40", once."""
     name, _, left = load.partition(" ")
     words = f"load={name} rounds={rounds} left={left or 0}"
-    return common.ran(guest, f"{parameters(words)} && cat {RUN}")
+    return ran(guest, f"{parameters(words)} && cat {RUN}")
 
 
 def redirect(guest: Guest, rounds: int = ROUNDS, packets: int = PACKETS) -> dict[str, int]:
     """Send packets through interfaces that PAIRS has made; it fails where data is wrong."""
-    command = f"{common.workload('redirect')} in mid out end {rounds} {packets}"
-    return common.ran(guest, command)
+    command = f"{workload('redirect')} in mid out end {rounds} {packets}"
+    return ran(guest, command)
 
 
 def take(guest: Guest, arms: Sequence[BulkArm]) -> Iterator[Sample]:
     """The samples of all arms of a kernel."""
-    common.must(guest, SETUP + PAIRS)
+    must(guest, SETUP + PAIRS)
     consume(guest, "bursty", 1000)
     redirect(guest)
     for arm in arms:
-        common.must(guest, f"{parameters(arm.parameters)} && {arm.setup or ':'}")
+        must(guest, f"{parameters(arm.parameters)} && {arm.setup or ':'}")
         for load, rounds in LOADS.items():
             found = consume(guest, load, rounds * arm.times)
             values = {key: found[key] / found["pages"] for key in ("ticks", "all_ticks", "refills")}
@@ -113,9 +114,9 @@ def take(guest: Guest, arms: Sequence[BulkArm]) -> Iterator[Sample]:
 
 def run() -> Results:
     """Measure all arms; a guest a kernel."""
-    results = Results("bulk", {"cpu": common.CPU, "unit": "instructions per page or packet"})
+    results = Results("bulk", {"cpu": counting.CPU, "unit": "instructions per page or packet"})
     guests = [Arm(flavor, flavor) for flavor in KERNELS]
-    common.measure(results, guests, MEM, lambda guest, arm: take(guest, KERNELS[arm.name]))
+    counting.measure(results, guests, MEM, lambda guest, arm: take(guest, KERNELS[arm.name]))
     return results
 
 
@@ -137,12 +138,12 @@ def report(results: Results) -> str:
     rows = [[arm, *(cell(arm, load) for load in loads)] for arm in results.arms()]
     near = [results.value("adaptive", load, "ticks") / best_fixed(results, load) for load in loads]
     rows.append(["adaptive / best fixed", *(f"{ratio:.3f}" for ratio in near)])
-    return common.table(["", *loads], rows)
+    return counting.table(["", *loads], rows)
 
 
 def main(argv: list[str]) -> None:
     """Command line."""
-    args = common.options("bulk", __doc__ or "").parse_args(argv)
+    args = counting.options("bulk", __doc__ or "").parse_args(argv)
     results = run()
     print(f"Instructions per page (per packet: {REDIRECT}), and as a multiple of {BASE}.\n")
     print(report(results))

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import common
-from common import Arm, Results, Sample, workload
-from vm import Guest
+from lab import counting
+from lab.counting import Arm, Results, Sample
+from lab.guest import Guest
+from lab.programs import must, ran, workload
 
 POINT = "/sys/kernel/mmpolicy/profiles/default/compact"
 POLICIES = ("budget", "eager")
@@ -94,19 +95,19 @@ def mean(all_values: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def run_once(guest: Guest, arm: Arm, case: Case, seed: int) -> dict[str, float]:
     """Fill, fragment and ask in a fresh guest, where nobody compacts unasked."""
-    common.must(guest, f"echo 0 >/proc/sys/vm/compaction_proactiveness && {arm.setup}")
+    must(guest, f"echo 0 >/proc/sys/vm/compaction_proactiveness && {arm.setup}")
     disk = f"/sys/block/{Path(ZRAM).name}"
-    common.must(guest, f"[ -e {disk} ] || modprobe zram; echo 1G >{disk}/disksize")
-    return values_of(common.ran(guest, case.command(seed), timeout=1800))
+    must(guest, f"[ -e {disk} ] || modprobe zram; echo 1G >{disk}/disksize")
+    return values_of(ran(guest, case.command(seed), timeout=1800))
 
 
 def take(arm: Arm, case: Case, seeds: int) -> Sample:
     """The mean of some guests."""
     found = []
     for seed in range(1, seeds + 1):
-        with common.counting_guest(arm.flavor, MEM, nodes=NODES) as guest:
+        with counting.counting_guest(arm.flavor, MEM, nodes=NODES) as guest:
             values = run_once(guest, arm, case, seed)
-        common.progress(
+        counting.progress(
             f"compact: {case.name}, {arm.name}, guest {seed} of {seeds}: {values['large']:.0f}"
             f" large folios, {values['scanned']:.0f} pages scanned"
         )
@@ -123,7 +124,7 @@ def samples(arms: Sequence[Arm], cases: Sequence[Case], seeds: int) -> Iterator[
 
 def run(arms: Sequence[Arm], cases: Sequence[Case], seeds: int) -> Results:
     """Measure arms in cases."""
-    about = {"cpu": common.CPU, "unit": "instructions", "seeds": str(seeds)}
+    about = {"cpu": counting.CPU, "unit": "instructions", "seeds": str(seeds)}
     return Results("compact", about, list(samples(arms, cases, seeds)))
 
 
@@ -155,21 +156,21 @@ def table(results: Results, case: str) -> str:
     rows = [
         [title, *map(partial(cell, results, case, key=key), arms)] for key, title in titles.items()
     ]
-    return f"{case}: {results.value(BASE, case, 'tries'):.0f} tries\n" + common.table(
+    return f"{case}: {results.value(BASE, case, 'tries'):.0f} tries\n" + counting.table(
         ["", *arms], rows
     )
 
 
 def main(argv: list[str]) -> None:
     """Entry point of ./dev bench compact."""
-    parser = common.options("compact", "Compare the policies of compact with the stock kernel.")
+    parser = counting.options("compact", "Compare the policies of compact with the stock kernel.")
     parser.add_argument("--case", choices=[case.name for case in CASES], help="only this one")
     parser.add_argument("--seeds", type=int, default=3, help="guests for each (default: 3)")
     chosen: argparse.Namespace = parser.parse_args(argv)
     wanted = QUICK_CASES if chosen.quick else [chosen.case or case.name for case in CASES]
     cases = [case for case in CASES if case.name in wanted]
     results = run(ARMS, cases, 1 if chosen.quick else chosen.seeds)
-    print(f"{common.CPU}\nPath length, not speed.\n")
+    print(f"{counting.CPU}\nPath length, not speed.\n")
     print("\n\n".join(table(results, case) for case in results.cases()))
     if chosen.json:
         results.save(chosen.json)

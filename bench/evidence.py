@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Results of ./dev bench time as a document: docs/evidence.md is made of bench/evidence/*.json.
 
-python3 bench/evidence.py writes it.
+python3 -m bench.evidence writes it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ What `adaptive` reaches of "to 64" in faults and memory is in
 [anon_order](policies/anon_order.md).
 To add a machine of your own:
 `./dev bench time --json bench/evidence/NAME.json --about 'what it is'`, then
-`python3 bench/evidence.py`.
+`python3 -m bench.evidence`.
 """
 
 

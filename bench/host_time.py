@@ -19,12 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import common
-import evidence
-import programs
-from common import BenchError
-from machine import TREE
-from programs import LOADS, SOCKET, Program
+from bench import evidence, programs
+from bench.programs import LOADS, SOCKET, Program
+from lab import counting
+from lab.machine import TREE
+from lab.programs import BenchError
 
 NONE = "transparent_hugepage/enabled=never,hugepages-*/enabled=never"
 SIZES = (16, 32, 64, 128, 256, 1024)  # kB
@@ -94,7 +93,7 @@ def main(argv: list[str]) -> None:
     for program in wanted:
         if program.name in results["programs"]:
             continue
-        common.progress(f"time: {program.name}")
+        counting.progress(f"time: {program.name}")
         arms = QUICK if chosen.quick else tuple(ARMS)
         results["programs"][program.name] = measure(program, arms, ["--runs", chosen.runs])
         if chosen.json:

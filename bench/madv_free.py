@@ -19,9 +19,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import common
-from common import Arm, Results, Sample
-from vm import Guest
+from lab import counting
+from lab.counting import Arm, Results, Sample
+from lab.guest import Guest
+from lab.programs import must, ran, workload
 
 POINT = "/sys/kernel/mmpolicy/profiles/default/madv_free"
 STATS = "/sys/kernel/debug/mmpolicy/default/madv_free/stats"
@@ -38,7 +39,7 @@ def policy(name: str, **knobs: int) -> str:
 
 def loop(advice: str, *numbers: int) -> str:
     """A command for the workload lazy."""
-    program = common.workload("lazy", "-pie")  # not static, for LD_PRELOAD
+    program = workload("lazy", "-pie")  # not static, for LD_PRELOAD
     return " ".join([str(program), advice, *map(str, numbers)])
 
 
@@ -115,9 +116,9 @@ QUICK_CASES = (
 def take_sample(guest: Guest, arm: FreeArm, case: Case) -> Sample:
     """Run the loop twice: alone for the instructions, then sampled for the memory."""
     if arm.limit:
-        common.must(guest, f"echo {round(arm.limit * case.free_mb())} >{POINT}/cap/limit_mb")
-    timed = common.ran(guest, case.command(arm.advice))
-    sampled = common.ran(guest, f"SAMPLE_US={case.sample_us()} {case.command(arm.advice)}")
+        must(guest, f"echo {round(arm.limit * case.free_mb())} >{POINT}/cap/limit_mb")
+    timed = ran(guest, case.command(arm.advice))
+    sampled = ran(guest, f"SAMPLE_US={case.sample_us()} {case.command(arm.advice)}")
     values = {key: float(timed[key]) for key in ("ticks", "faults")}
     values |= {key: float(sampled[key]) for key in ("samples", "lazy_kb", "rss_kb")}
     return Sample(arm.name, case.name(), values)
@@ -126,15 +127,15 @@ def take_sample(guest: Guest, arm: FreeArm, case: Case) -> Sample:
 def take(guest: Guest, arm: Arm, chosen: Sequence[Case]) -> Iterator[Sample]:
     """The samples of one arm, after a run that warms up the free lists."""
     assert isinstance(arm, FreeArm)
-    common.must(guest, Case(1).command("dontneed"))
+    must(guest, Case(1).command("dontneed"))
     for case in chosen:
         yield take_sample(guest, arm, case)
 
 
 def run(arms: Sequence[FreeArm], chosen: Sequence[Case]) -> Results:
     """Measure arms, each in a fresh guest."""
-    results = Results("madv_free", {"cpu": common.CPU, "unit": "instructions"})
-    common.measure(results, arms, MEM, lambda guest, arm: take(guest, arm, chosen))
+    results = Results("madv_free", {"cpu": counting.CPU, "unit": "instructions"})
+    counting.measure(results, arms, MEM, lambda guest, arm: take(guest, arm, chosen))
     return results
 
 
@@ -173,16 +174,16 @@ TITLES = {
 def tables(results: Results) -> str:
     """All of it."""
     return "\n\n".join(
-        f"{title}\n{common.by_arm(results, results.cases(), partial(cell, results, key))}"
+        f"{title}\n{counting.by_arm(results, results.cases(), partial(cell, results, key))}"
         for key, title in TITLES.items()
     )
 
 
 def main(argv: list[str]) -> None:
     """Entry point of ./dev bench madv_free."""
-    parser = common.options("madv_free", "Compare the policies of madv_free.")
+    parser = counting.options("madv_free", "Compare the policies of madv_free.")
     chosen: argparse.Namespace = parser.parse_args(argv)
     results = run(QUICK_ARMS if chosen.quick else ARMS, QUICK_CASES if chosen.quick else CASES)
-    print(f"{common.CPU}\nPath length, not speed.\n\n{tables(results)}")
+    print(f"{counting.CPU}\nPath length, not speed.\n\n{tables(results)}")
     if chosen.json:
         results.save(chosen.json)

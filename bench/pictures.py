@@ -15,9 +15,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import common
-from anon_order import policy, stock_size
-from machine import TREE
+from bench.anon_order import policy, stock_size
+from lab import counting
+from lab.guest import new_guest
+from lab.machine import TREE
+from lab.programs import BenchError, must, workload
 
 IMAGES = TREE / "docs/img"
 SEEN, MAP, BARS = IMAGES / "map.json", IMAGES / "map.svg", IMAGES / "gain.svg"
@@ -37,14 +39,14 @@ def look(setup: str) -> list[dict[str, Any]]:
     for begin in range(0, PART * PARTS, 2 * PART):
         words += [f"touch {begin} {begin + PART}"]
         words += [f"every {begin + PART} {begin + 2 * PART} {STEP}"]
-    command = f"{common.workload('ops')} {' '.join(words)} sh 'exec mmpolicy map --json $PPID'"
-    with common.new_guest("cloud", mem="1G") as guest:
-        common.must(guest, setup.format(thp=common.THP))
-        areas = json.loads(common.must(guest, command, 120))["areas"]
+    command = f"{workload('ops')} {' '.join(words)} sh 'exec mmpolicy map --json $PPID'"
+    with new_guest("cloud", mem="1G") as guest:
+        must(guest, setup.format(thp=counting.THP))
+        areas = json.loads(must(guest, command, 120))["areas"]
         guest.check()
     pages = [area for area in areas if area["end"] - area["start"] == PART * PARTS * 4096]
     if len(pages) != 1:
-        raise common.BenchError(f"the program has {len(pages)} areas of that size")
+        raise BenchError(f"the program has {len(pages)} areas of that size")
     return [dict(run) for run in pages[0]["runs"]]
 
 
@@ -120,7 +122,7 @@ def draw_map(seen: dict[str, list[dict[str, Any]]]) -> str:
     return picture(y + 60, title, parts)
 
 
-def draw_bars(results: common.Results) -> str:
+def draw_bars(results: counting.Results) -> str:
     """Instructions of dense access and memory of sparse access, three bars each."""
     arms = {"4 kB": "stock-4k", "64 kB for all": "stock-64k", "adaptive": "adaptive-4"}
     parts, y = [], LETTER + 8
@@ -147,7 +149,7 @@ def draw_bars(results: common.Results) -> str:
 
 def drawn() -> dict[Path, str]:
     """What the files of both pictures have to have."""
-    results = common.Results.resume(IMAGES / "anon_order.json", "anon_order", {})
+    results = counting.Results.resume(IMAGES / "anon_order.json", "anon_order", {})
     return {MAP: draw_map(json.loads(SEEN.read_text())), BARS: draw_bars(results)}
 
 

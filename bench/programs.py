@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import common
-import recordings
-from anon_order import policy, stock_size
-from common import THP, Arm, BenchError, Results, Sample
-from machine import TREE, cache_dir
 from scipy import stats
-from vm import Guest
+
+from bench import recordings
+from bench.anon_order import policy, stock_size
+from lab import counting
+from lab.counting import THP, Arm, Results, Sample
+from lab.guest import Guest
+from lab.machine import TREE, cache_dir
+from lab.programs import BenchError, must, ran, workload
 
 LOADS = TREE / "bench/loads"
 BUILT = cache_dir() / "programs"
@@ -50,7 +52,7 @@ class Program:
         wait = f"while [ ! -S {SOCKET} ]; do sleep 0.1; done"
         client = f"-c '{wait}; {self.client} >&2' " if self.client else ""
         preload = f"env LD_PRELOAD={self.preload} " if self.preload else ""
-        run = f"{common.workload('run')} {client}{preload}{self.command}"
+        run = f"{workload('run')} {client}{preload}{self.command}"
         quiet = "</dev/null 2>/run/said || { cat /run/said; exit 1; }"
         return f"rm -f {SOCKET}; cd {LOADS} && {self.before} && {run} {quiet}"
 
@@ -162,12 +164,12 @@ def take(
     Before them one that reads the files of the program from the host.
     """
     for program in programs:
-        common.must(guest, program.line(), 1200)
+        must(guest, program.line(), 1200)
         runs: list[dict[str, float]] = []
         for number in range(24):
             if number >= 3 and half_interval([run["ticks"] for run in runs]) <= interval:
                 break
-            runs.append(common.ran(guest, program.line(), 1200))
+            runs.append(ran(guest, program.line(), 1200))
         mean = {key: statistics.mean(run[key] for run in runs) for key in TITLES}
         yield Sample(arm.name, program.name, mean)
 
@@ -185,14 +187,14 @@ def cell(results: Results, key: str, arm: str, case: str) -> str:
 def tables(results: Results) -> str:
     """Instructions, faults and memory."""
     return "\n\n".join(
-        f"{title}\n{common.by_arm(results, results.cases(), partial(cell, results, key))}"
+        f"{title}\n{counting.by_arm(results, results.cases(), partial(cell, results, key))}"
         for key, title in TITLES.items()
     )
 
 
 def plot(results: Results, path: Path) -> None:
     """Instructions and memory of each program, as multiples of the base."""
-    plt = common.pyplot()
+    plt = counting.pyplot()
     figure, axes = plt.subplots(2, 1, figsize=(13, 9))
     arms = [arm for arm in results.arms() if arm != BASE]
     width = 0.8 / len(arms)
@@ -221,7 +223,7 @@ def chosen_programs(names: Sequence[str]) -> list[Program]:
 def main(argv: list[str]) -> None:
     """Entry point of ./dev bench programs."""
     text = "Compare the policies of anon_order on whole programs. What FILE of --json has already "
-    parser = common.options("programs", text + "is not measured again.", plots=True)
+    parser = counting.options("programs", text + "is not measured again.", plots=True)
     parser.add_argument(
         "--record",
         type=Path,
@@ -236,12 +238,12 @@ def main(argv: list[str]) -> None:
         recordings.record(chosen.record, {program.name: program.line() for program in programs})
         return
     if chosen.plot:
-        common.pyplot()  # fails now rather than after minutes
-    about = {"cpu": common.CPU, "unit": "instructions", "sources": common.hash_of(*SOURCES)}
+        counting.pyplot()  # fails now rather than after minutes
+    about = {"cpu": counting.CPU, "unit": "instructions", "sources": counting.hash_of(*SOURCES)}
     results = Results.resume(chosen.json, "programs", about)
-    arms = [arm for arm in common.of_kernel(ARMS) if not chosen.quick or arm.name in QUICK_ARMS]
+    arms = [arm for arm in counting.of_kernel(ARMS) if not chosen.quick or arm.name in QUICK_ARMS]
     begun = [arm for arm in arms if missing(results, arm, programs)]
-    common.measure(
+    counting.measure(
         results,
         begun,
         MEM,
@@ -249,6 +251,6 @@ def main(argv: list[str]) -> None:
         chosen.json,
     )
     shown = only(results, [arm.name for arm in arms])
-    print(f"{common.CPU}\nPath length, not speed.\n\n{tables(shown)}")
+    print(f"{counting.CPU}\nPath length, not speed.\n\n{tables(shown)}")
     if chosen.plot:
         plot(shown, chosen.plot)

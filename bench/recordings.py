@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import common
-from anon_order import policy
-from vm import Guest
+from bench.anon_order import policy
+from lab import counting
+from lab.guest import Guest, new_guest
+from lab.programs import must
 
 MEM = "3G"
 TRACING = "/sys/kernel/tracing"
@@ -133,10 +134,8 @@ def recording(touches: Touches) -> str:
 def start_tracing(guest: Guest) -> None:
     """Set the probes up."""
     probes = "\n".join(f"echo 'p:mmp/{probe}' >>kprobe_events" for probe in PROBES)
-    common.must(
-        guest, f"{policy('never')}; mountpoint -q {TRACING} || mount -t tracefs t {TRACING}"
-    )
-    common.must(
+    must(guest, f"{policy('never')}; mountpoint -q {TRACING} || mount -t tracefs t {TRACING}")
+    must(
         guest,
         f"set -e; cd {TRACING}\necho 200000 >buffer_size_kb\n{probes}\necho 1 >events/mmp/enable",
     )
@@ -144,18 +143,18 @@ def start_tracing(guest: Guest) -> None:
 
 def traced(guest: Guest, command: str) -> str:
     """What the probes saw of a command."""
-    common.must(guest, f"echo 0 >{TRACING}/tracing_on; echo >{TRACING}/trace")
-    common.must(guest, f"echo 1 >{TRACING}/tracing_on; {command}", 1200)
-    return common.must(guest, f"echo 0 >{TRACING}/tracing_on; cat {TRACING}/trace", 1200)
+    must(guest, f"echo 0 >{TRACING}/tracing_on; echo >{TRACING}/trace")
+    must(guest, f"echo 1 >{TRACING}/tracing_on; {command}", 1200)
+    return must(guest, f"echo 0 >{TRACING}/tracing_on; cat {TRACING}/trace", 1200)
 
 
 def record(folder: Path, commands: dict[str, str]) -> None:
     """Record shell commands, each into a file with its name."""
     folder.mkdir(parents=True, exist_ok=True)
-    with common.new_guest("patched", mem=MEM) as guest:
+    with new_guest("patched", mem=MEM) as guest:
         start_tracing(guest)
         for name, command in commands.items():
             touches = largest(traced(guest, command))
             packed = lzma.compress(recording(touches).encode(), preset=9)
             (folder / f"{name}.xz").write_bytes(packed)
-            common.progress(f"{name}: {touches.faults()} faults, {len(packed)} bytes")
+            counting.progress(f"{name}: {touches.faults()} faults, {len(packed)} bytes")

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import common
-from common import THP, BenchError, Results, Sample
-from vm import Guest
+from lab import counting
+from lab.counting import THP, Results, Sample
+from lab.guest import Guest
+from lab.programs import BenchError, must, ran, workload
 
 POINT = "thp_gfp"
 NEEDS: dict[str, Any] = {"nodes": 2, "swap": "1G"}
@@ -103,7 +104,7 @@ CASES = (
 
 def nodes(guest: Guest, words: str, timeout: float = 600) -> dict[str, int]:
     """Run the program nodes, up to one touch; what it printed."""
-    return common.ran(guest, f"{common.workload('nodes')} {words}", timeout)
+    return ran(guest, f"{workload('nodes')} {words}", timeout)
 
 
 def pages(found: dict[str, int], node: int | None = None, least: int = 0) -> int:
@@ -139,12 +140,12 @@ def summary(found: dict[str, int]) -> dict[str, float]:
 def take(case: Case, arm: str) -> Sample:
     """One arm of one case, in a fresh guest. A load that the kernel kills has no ticks."""
     advice = NO_HUGE if arm == "off" else case.advice
-    with common.counting_guest("patched", case.mem, **NEEDS) as guest:
-        common.must(guest, f"{case.setup} && {SETUP[arm]}")
+    with counting.counting_guest("patched", case.mem, **NEEDS) as guest:
+        must(guest, f"{case.setup} && {SETUP[arm]}")
         try:
             found = nodes(guest, case.words.replace("ADVICE", str(advice)), timeout=1800)
         except BenchError:
-            kills = common.must(guest, "sed -n 's/^oom_kill //p' /proc/vmstat")
+            kills = must(guest, "sed -n 's/^oom_kill //p' /proc/vmstat")
             if not int(kills):
                 raise
             return Sample(arm, case.name, {"OOM kills": float(kills)})
@@ -154,7 +155,7 @@ def take(case: Case, arm: str) -> Sample:
         if arm in POLICIES:
             values |= {
                 key: float(n)
-                for key, n in common.counters(guest, POINT).items()
+                for key, n in counting.counters(guest, POINT).items()
                 if key.endswith(("_large", "_base"))
             }
         return Sample(arm, case.name, values)
@@ -162,12 +163,12 @@ def take(case: Case, arm: str) -> Sample:
 
 def run(cases: Sequence[Case], arms: Sequence[str] | None = None) -> Results:
     """All arms of the cases, or those named."""
-    results = Results(POINT, {"cpu": common.CPU})
+    results = Results(POINT, {"cpu": counting.CPU})
     for case in cases:
         for arm in case.arms:
-            if (arm in arms) if arms else (arm not in NEEDS_HOOKS or common.has_hooks()):
+            if (arm in arms) if arms else (arm not in NEEDS_HOOKS or counting.has_hooks()):
                 results.samples.append(take(case, arm))
-                common.progress(f"{POINT}: {case.name}, {arm}")
+                counting.progress(f"{POINT}: {case.name}, {arm}")
     return results
 
 
@@ -187,13 +188,13 @@ def tables(results: Results) -> str:
         keys = list(dict.fromkeys(key for sample in some for key in sample.values))
         arms = [sample.arm for sample in some]
         rows = [[key, *(cell(results, case, arm, key) for arm in arms)] for key in keys]
-        parts.append(f"{case}\n{common.table(['', *arms], rows)}")
+        parts.append(f"{case}\n{counting.table(['', *arms], rows)}")
     return "\n\n".join(parts)
 
 
 def main(argv: list[str]) -> None:
     """Entry point of ./dev bench thp_gfp."""
-    parser = common.options("thp_gfp", "Compare the policies of thp_gfp, on two nodes.")
+    parser = counting.options("thp_gfp", "Compare the policies of thp_gfp, on two nodes.")
     parser.add_argument("--case", action="append", help="only this one; may be repeated")
     chosen: argparse.Namespace = parser.parse_args(argv)
     names = chosen.case or [case.name for case in (CASES[-1:] if chosen.quick else CASES)]
@@ -201,6 +202,6 @@ def main(argv: list[str]) -> None:
     if unknown:
         raise BenchError(f"no case {', '.join(sorted(unknown))}")
     results = run([case for case in CASES if case.name in names])
-    print(f"{common.CPU}\nPath length, not speed.\n\n{tables(results)}")
+    print(f"{counting.CPU}\nPath length, not speed.\n\n{tables(results)}")
     if chosen.json:
         results.save(chosen.json)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import abi
-
 from mmpolicy.control.keys import CgroupBinding, Key, ProcessBinding, State
 from mmpolicy.control.model import About
 from mmpolicy.control.state import read_state

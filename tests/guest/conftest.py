@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vm import Guest, cache_dir
+
+from lab.guest import Guest, cache_dir
+from lab.schedule import PIECES, UNKNOWN_LONG_S, UNKNOWN_S, Planned, pieces, recorded, write_json
 
 from .machines import Machines
-from .schedule import PIECES, UNKNOWN_LONG_S, UNKNOWN_S, Planned, pieces, recorded, write_json
 from .tools import must
 
 __all__ = ["Machines"]
@@ -95,7 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Workers of pytest-xdist take pieces."""
-    from .workers import Scheduling
+    from lab.workers import Scheduling
 
     return Scheduling(config, log)
 

@@ -8,8 +8,9 @@ import secrets
 import sys
 from typing import Any
 
-from common import main, must, new_guest, ran, workload
-from vm import Guest
+from lab.counting import main
+from lab.guest import Guest, new_guest
+from lab.programs import must, ran, workload
 
 WORKERS = 3
 PER_SECOND = 40  # writes, on the slowest kernel and a busy machine

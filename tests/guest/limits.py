@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 import pytest
-from common import Results
 from scipy.stats import fisher_exact
+
+from lab.counting import Results
 
 NOISE = 0.0005  # to which a measurement of many faults repeats
 RUNS = 6  # of a program, with and without the module, where a test of it fails at first

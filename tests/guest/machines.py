@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from common import BenchError, new_guest
-from vm import Guest, VmError
+from lab.guest import Guest, VmError, new_guest
+from lab.programs import BenchError
 
 from . import tools
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from machine import TREE
-from vm import Guest
+from lab.guest import Guest
+from lab.machine import TREE
 
 from .test_ab import INCONCLUSIVE, WORSE
 from .tools import ROOT, must, readme

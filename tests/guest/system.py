@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine import TREE, Kernel
+from lab.machine import TREE, Kernel
 
 # In the folder and in its guest, the host's files are below this.
 HOST = "/run/vm/host"
@@ -47,7 +47,7 @@ def packages(folder: Path, version: str) -> list[Path]:
         return hidden | (left_out if Path(place) == TREE else {"__pycache__"})
 
     shutil.copytree(TREE, copy, ignore=ignored)
-    shutil.copytree(TREE / "tests/vm", copy / "tests/vm")
+    shutil.copytree(TREE / "tests/lab", copy / "tests/lab")
     for path in (path for path in copy.rglob("*") if path.is_file()):
         text = path.read_text(errors="surrogateescape")
         if "0.1.0" in text:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from common import workload
 from matplotlib import image
 from matplotlib.colors import to_rgb
-from vm import Guest, Job
 
+from lab.guest import Guest, Job
+from lab.programs import workload
 from mmpolicy.ab.html import COLOURS
 
 from .conftest import Machines

@@ -7,8 +7,9 @@ import json
 import random
 
 import pytest
-from common import workload
-from vm import Guest
+
+from lab.guest import Guest
+from lab.programs import workload
 
 from .conftest import Machines
 from .test_ab import SHORT, ab_run, wait_for

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import pytest
+
 from abi import Entry, parse
-from machine import TREE
-from vm import Guest
+from lab.guest import Guest
+from lab.machine import TREE
 
 from .tools import ROOT, Poke, must, poke, refused
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
 from abi import Entry, parse
-from machine import TREE, Kernel
-from vm import Guest, cache_dir
+from lab.guest import Guest, cache_dir
+from lab.machine import TREE, Kernel
 
 from . import tools
 from .tools import POINT, ROOT, folios, must, ops_command

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from vm import Guest
+
+from lab.guest import Guest
 
 from .conftest import Machines
 from .tools import folios, must, switch

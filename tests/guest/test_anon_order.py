@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from vm import Guest
+
+from lab.guest import Guest
 
 from .tools import POINT, THP, counters, folios, must, switch, touch
 

@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 import pytest
-from vm import Guest
+
+from lab.guest import Guest
 
 from .conftest import Machines
 from .test_stock_kernel import HOOKED, SIZES

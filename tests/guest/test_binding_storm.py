@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from common import ran, workload
+from lab.programs import ran, workload
 
 from .conftest import Machines
 from .tools import ROOT, checkers, must

@@ -6,10 +6,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-import bindings
 import pytest
-from common import Results
-from vm import Guest
+
+from bench import bindings
+from lab.counting import Results
+from lab.guest import Guest
 
 from .conftest import Machines
 from .tools import ROOT, Pages, Poke, folios, histograms, must, ops_command, poke, refused

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from common import must, new_guest, workload
-from machine import cache_dir
-from vm import Guest
+
+from lab.guest import Guest, new_guest
+from lab.machine import cache_dir
+from lab.programs import must, workload
 
 from .sessions import PLACE, for_one_service, keep_it, replay
 from .system import HOST, System, dev, new_system

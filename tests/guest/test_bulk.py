@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import bulk
 import pytest
-from bulk import POINT, SIZES, STATS, consume, fixed, parameters, redirect
-from common import Results, workload
-from vm import Guest
+
+from bench import bulk
+from bench.bulk import POINT, SIZES, STATS, consume, fixed, parameters, redirect
+from lab.counting import Results
+from lab.guest import Guest
+from lab.programs import workload
 
 from .conftest import Machines
 from .tools import ROOT, checkers, must

@@ -8,8 +8,8 @@ import re
 import shlex
 from pathlib import Path
 
-from machine import TREE, cache_dir
-from vm import Guest
+from lab.guest import Guest
+from lab.machine import TREE, cache_dir
 
 from .test_load import DENSE, cli
 from .tools import ROOT, folios, histograms, must, ops_command

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import re
 
-import compact as bench
 import pytest
-from common import Results, counters, must, ran, workload
-from thp_gfp import MADVISED
-from vm import Guest
+
+from bench import compact as bench
+from bench.thp_gfp import MADVISED
+from lab.counting import Results, counters
+from lab.guest import Guest
+from lab.programs import must, ran, workload
 
 from .conftest import Machines
 from .tools import THP, back_to_boot

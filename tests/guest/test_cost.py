@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import anon_order
 import pytest
-from anon_order import ARMS, BASE, CHANGE, LARGE, MALLOC, SMALL
-from common import Results
+
+from bench import anon_order
+from bench.anon_order import ARMS, BASE, CHANGE, LARGE, MALLOC, SMALL
+from lab.counting import Results
 
 from .conftest import Machines
 from .limits import NOISE, Repeated

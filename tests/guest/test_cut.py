@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from machine import TREE, cache_dir
+
+from lab.machine import TREE, cache_dir
 
 from .conftest import Machines
 from .tools import must

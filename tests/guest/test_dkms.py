@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from common import new_guest
-from machine import TREE, Kernel
-from vm import Guest, cache_dir
+
+from lab.guest import Guest, cache_dir, new_guest
+from lab.machine import TREE, Kernel
 
 from .conftest import Machines
 from .tools import ROOT, must

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from vm import Guest
+
+from lab.guest import Guest
 
 from .conftest import Machines
 from .sessions import replay

@@ -8,9 +8,10 @@ import shlex
 from collections.abc import Iterator
 
 import pytest
-from common import ran, workload
-from machine import cache_dir
-from vm import Guest
+
+from lab.guest import Guest
+from lab.machine import cache_dir
+from lab.programs import ran, workload
 
 from .tools import ROOT, Pages, Poke, histograms, must, ops_command, poke, refused
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from vm import Guest
 
+from lab.guest import Guest
 from mmpolicy.host.files import TRACING
 
 from .tools import POINT, ROOT, must

@@ -7,7 +7,8 @@ import secrets
 from typing import Any
 
 import pytest
-from vm import Guest
+
+from lab.guest import Guest
 
 from .conftest import Machines
 from .fuzz import fuzz

@@ -7,8 +7,9 @@ import struct
 from pathlib import Path
 
 import pytest
-from common import must, ran, workload
-from vm import Guest, Splat, VmError, cache_dir
+
+from lab.guest import Guest, Splat, VmError, cache_dir
+from lab.programs import must, ran, workload
 
 from .conftest import Machines
 
@@ -50,7 +51,7 @@ def test_a_bug_in_the_log_of_a_guest_that_is_closed(machines: Machines, own: Gue
 
 def test_a_log_that_warnings_do_not_reach(own: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but emergencies gets to the console: a warning would not be seen."""
-    monkeypatch.setattr("vm.LOG_WAIT_S", 1)
+    monkeypatch.setattr("lab.guest.LOG_WAIT_S", 1)
     must(own, "echo 1 >/proc/sys/kernel/printk")
     with pytest.raises(VmError, match="has not arrived"):
         own.check()

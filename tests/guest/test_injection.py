@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from common import ran, workload
-from vm import Guest
+
+from lab.guest import Guest
+from lab.programs import ran, workload
 
 from .conftest import Machines
 from .tools import ROOT, THP, must

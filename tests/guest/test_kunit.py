@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from vm import Guest
+
+from lab.guest import Guest
 
 from .tools import must
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from common import counting_guest, ran, workload
-from vm import Guest
+
+from lab.counting import counting_guest
+from lab.guest import Guest
+from lab.programs import ran, workload
 
 from .conftest import Machines
 from .tools import POINT, counters, folios, must, switch, touch

@@ -6,7 +6,8 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from vm import Guest
+
+from lab.guest import Guest
 
 from .tools import ROOT, Poke, folios, must, poke, refused
 

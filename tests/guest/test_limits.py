@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from common import Results, Sample
+
+from lab.counting import Results, Sample
 
 from .limits import RUNS, Passed, Repeated, lost
 

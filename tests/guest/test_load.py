@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from common import workload
-from vm import Guest
+
+from lab.guest import Guest
+from lab.programs import workload
 
 from .conftest import Machines
 from .tools import POINT, ROOT, counters, folios, must, switch, touch

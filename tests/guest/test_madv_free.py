@@ -8,11 +8,12 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import madv_free
 import pytest
-from common import ran, workload
-from madv_free import POINT, STATS, loop, policy
-from vm import Guest, Result
+
+from bench import madv_free
+from bench.madv_free import POINT, STATS, loop, policy
+from lab.guest import Guest, Result
+from lab.programs import ran, workload
 
 from .conftest import Machines
 from .tools import ROOT, checkers, must, ops_command

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from common import must, new_guest, workload
-from machine import cache_dir
-from vm import Guest
+
+from lab.guest import Guest, new_guest
+from lab.machine import cache_dir
+from lab.programs import must, workload
 
 from .sessions import for_one_service, replay
 from .system import HOST, LIST, System, debian_kernels, dev, listing, new_system, packages

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from vm import Guest
+from lab.guest import Guest
 
 from .tools import ROOT, Poke, folios, must, poke, refused
 

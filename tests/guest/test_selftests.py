@@ -7,8 +7,9 @@ import os
 import re
 
 import pytest
-from machine import cache_dir
-from vm import Guest
+
+from lab.guest import Guest
+from lab.machine import cache_dir
 
 from .conftest import Machines
 from .limits import Passed, lost

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-import common
 import pytest
-from anon_order import MEM, Case, take_sample
-from vm import Guest
 
+from bench.anon_order import MEM, Case, take_sample
+from lab import counting
+from lab.guest import Guest
+from lab.programs import workload
 from mmpolicy.control.shadow import Shadow, shadow_of
 
 from .conftest import Machines
@@ -127,9 +128,9 @@ def test_cost(all_machines: Machines) -> None:
     all_machines.end()
     cases = [Case("forward", 64, 5), Case("every_64k", 64, 61), Case("random_quarter", 64, 15)]
     arms = [("never", "none"), *((a, s) for a in ("stock", "never") for s in ("adaptive", "fixed"))]
-    with common.counting_guest("patched", MEM) as guest:
+    with counting.counting_guest("patched", MEM) as guest:
         must(guest, f"echo madvise >{THP}/enabled; modprobe mmpolicy")
-        must(guest, f"{common.workload('touch')} forward 64")
+        must(guest, f"{workload('touch')} forward 64")
         found = {}
         for active, name in arms:
             must(guest, f"echo {active} >{POINT}/policy; echo {name} >{POINT}/shadow")

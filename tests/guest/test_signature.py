@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from common import must
-from machine import Kernel, cache_dir
-from vm import Guest
+
+from lab.guest import Guest
+from lab.machine import Kernel, cache_dir
+from lab.programs import must
 
 from .conftest import Machines
 from .tools import folios, switch

@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from common import workload
-from vm import Guest, Job
+
+from lab.guest import Guest, Job
+from lab.programs import workload
 
 from .conftest import Machines
 from .test_bindings import TOP, bind, inside

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-import compact
 import pytest
-from common import counters, ran
-from vm import Guest
+
+from bench import compact
+from lab.counting import counters
+from lab.guest import Guest
+from lab.programs import ran
 
 from . import test_compact, test_stock_kernel
 from .conftest import Machines

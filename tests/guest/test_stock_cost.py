@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from anon_order import Case, stock_size, take_sample
-from common import Results, Sample, counting_guest, must, ran, workload
-from vm import Guest
+
+from bench.anon_order import Case, stock_size, take_sample
+from lab.counting import Results, Sample, counting_guest
+from lab.guest import Guest
+from lab.programs import must, ran, workload
 
 from .conftest import Machines
 from .limits import NOISE, Repeated

@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import vm
-from machine import accelerator as usual
-from vm import Guest
+
+from lab import guest as vm
+from lab.guest import Guest
+from lab.machine import accelerator as usual
 
 from .conftest import Machines
 from .test_stock_kernel import TRACING

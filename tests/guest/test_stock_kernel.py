@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from common import workload
-from machine import TREE
-from vm import Guest
+
+from lab.guest import Guest
+from lab.machine import TREE
+from lab.programs import workload
 
 from . import test_anon_order, test_bindings, test_experiment, test_lease, test_profiles
 from .conftest import Machines

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import shlex
 
-import madv_free
 import pytest
-from common import ran, workload
-from madv_free import POINT
-from vm import Guest
+
+from bench import madv_free
+from bench.madv_free import POINT
+from lab.guest import Guest
+from lab.programs import ran, workload
 
 from . import test_madv_free, test_stock_kernel
 from .conftest import Machines

@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from thp_gfp import MADVISED
-from vm import Guest
+
+from bench.thp_gfp import MADVISED
+from lab.guest import Guest
 
 from . import test_stock_kernel, test_thp_gfp
 from .test_thp_gfp import SPARSE, for_large, reclaimed, switch, touched

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-import bulk
 import pytest
-from common import ran, workload
-from thp_gfp import ALWAYS
-from vm import Guest, Splat
+
+from bench import bulk
+from bench.thp_gfp import ALWAYS
+from lab.guest import Guest, Splat
+from lab.programs import ran, workload
 
 from .conftest import Machines
 from .tools import checkers, must, vmstat

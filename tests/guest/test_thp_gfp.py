@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import thp_gfp as bench
-from common import Results, counters, must, ran, workload
-from thp_gfp import MADVISED, NEEDS, NO_HUGE, POLICIES, SMALL_SIZES, pages
-from vm import Guest
+
+from bench import thp_gfp as bench
+from bench.thp_gfp import MADVISED, NEEDS, NO_HUGE, POLICIES, SMALL_SIZES, pages
+from lab.counting import Results, counters
+from lab.guest import Guest
+from lab.programs import must, ran, workload
 
 from .conftest import Machines
 from .tools import ROOT, THP, WITHOUT_LRU_GEN, back_to_boot

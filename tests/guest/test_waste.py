@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from common import workload
-from machine import TREE
-from vm import Guest
+
+from lab.guest import Guest
+from lab.machine import TREE
+from lab.programs import workload
 
 from .conftest import Machines
 from .tools import KHUGEPAGED, THP, back_to_boot, histograms, must

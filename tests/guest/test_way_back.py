@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from common import ran, workload
-from vm import Guest
+
+from lab.guest import Guest
+from lab.programs import ran, workload
 
 from .conftest import Machines
 from .tools import ROOT, must

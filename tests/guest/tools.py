@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from anon_order import POINT, counters
-from common import THP, must, ran, workload
-from machine import TREE
-from vm import Guest
+
+from bench.anon_order import POINT, counters
+from lab.counting import THP
+from lab.guest import Guest
+from lab.machine import TREE
+from lab.programs import must, ran, workload
 
 __all__ = ["POINT", "THP", "counters", "must"]
 

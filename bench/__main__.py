@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 """./dev bench NAME [OPTIONS]: run a benchmark; NAME is a file of this folder.
 
@@ -9,21 +8,20 @@ import importlib
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tests/vm")]
+from lab import counting
 
-import common  # noqa: E402
+NO_BENCHMARKS = {"__init__", "__main__", "demo", "recordings", "evidence"}
 
 
 def main(argv: list[str]) -> int:
     """Hand over to the benchmark that the first word names."""
-    files = {path.stem for path in HERE.glob("*.py")} - {"common", "recordings", "evidence"}
+    files = {path.stem for path in Path(__file__).parent.glob("*.py")} - NO_BENCHMARKS
     names = {stem.removeprefix("host_"): stem for stem in sorted(files)}
     if not argv or argv[0] not in names:
-        common.progress(f"usage: ./dev bench NAME [--help]\nNAME is one of: {' '.join(names)}")
+        counting.progress(f"usage: ./dev bench NAME [--help]\nNAME is one of: {' '.join(names)}")
         return 2
-    bench = importlib.import_module(names[argv[0]])
-    return common.main(lambda: bench.main(argv[1:]))
+    bench = importlib.import_module(f"bench.{names[argv[0]]}")
+    return counting.main(lambda: bench.main(argv[1:]))
 
 
 if __name__ == "__main__":

@@ -3,15 +3,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from machine import TREE
-
-sys.path.insert(0, str(TREE / "bench"))
-sys.path.insert(0, str(TREE / "tests"))
-
-from guest.schedule import MOST_S, Planned, pieces, recorded, write_json
+from lab.schedule import MOST_S, Planned, pieces, recorded, write_json
 
 CLOUD, HOOKS = frozenset({"cloud"}), frozenset({"patched"})
 

@@ -32,10 +32,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
-import uefi
-from files import DEVICE, GUEST_WORDS, VIRTIOFSD, Relay, listen
-from machine import (
+from . import uefi
+from .files import DEVICE, GUEST_WORDS, VIRTIOFSD, Relay, listen
+from .machine import (
     BUSYBOX,
     QEMU,
     TREE,
@@ -52,6 +53,7 @@ __all__ = ["Guest", "Job", "Result", "Splat", "VmError", "cache_dir"]
 GUEST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KEPT_LOGS = 40
 TIMED_OUT = 124  # exit status of a command that was killed, as timeout(1) has it
+ONE_KERNEL = "MMPOLICY_KERNEL"  # the variable that names one for all parts
 MAX_COMMAND = 100_000  # Linux takes 128 KiB in one argument
 LOG_WAIT_S = 60.0  # for a line to get from the guest's kernel log into ours
 
@@ -477,6 +479,18 @@ class Job:
     def stop(self) -> None:
         """Kill the command and its process group."""
         self.guest.run(f"kill -KILL -$(cat {self.path}.pid)")
+
+
+def new_guest(flavor: str, **needs: Any) -> Guest:
+    """A guest, not yet booted, with the kernel that plays the part of flavor.
+
+    MMPOLICY_SERIES names the series. With KSRC, the user's own kernel takes
+    the place of the patched one. MMPOLICY_KERNEL names one that takes all places.
+    """
+    if flavor == "patched" and os.environ.get("KSRC"):
+        flavor = "ksrc"
+    flavor = os.environ.get(ONE_KERNEL) or flavor
+    return Guest(flavor=flavor, series=os.environ.get("MMPOLICY_SERIES") or "6.12", **needs)
 
 
 def parse_options(argv: list[str]) -> argparse.Namespace:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from names import TREE, check, defined
+
+from lint.names import TREE, check, defined
 
 
 def tree(folder: Path, doc: str, **sources: str) -> Path:

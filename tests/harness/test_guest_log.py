@@ -4,21 +4,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import vm
-from machine import TREE
-from vm import Guest, Result, Splat, VmError
 
-sys.path.insert(0, str(TREE / "bench"))
-sys.path.insert(0, str(TREE / "tests"))
-
-from common import BenchError
 from guest import machines, tools
 from guest.machines import Machines
+from lab import guest as vm
+from lab.guest import Guest, Result, Splat, VmError
+from lab.programs import BenchError
 
 BUG = "BUG: planted in the log"
 ON = "kmemleak: Kernel memory leak detector initialized (mem pool available: 15772)"

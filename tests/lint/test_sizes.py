@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sizes import FILE, FUNCTION, LINE, TREE, check, not_wrapped, too_long
+
+from lint.sizes import FILE, FUNCTION, LINE, TREE, check, not_wrapped, too_long
 
 
 def test_nothing_is_too_long_here() -> None:

@@ -12,7 +12,6 @@ ran before, which moves a sparse pattern by up to 7 %.
 from __future__ import annotations
 
 import argparse
-import functools
 import hashlib
 import importlib
 import json
@@ -26,47 +25,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from machine import TREE
-from vm import Guest, VmError, cache_dir
+from .guest import ONE_KERNEL, Guest, VmError, new_guest
+from .machine import TREE, cache_dir
+from .programs import BenchError, must
 
 THP = "/sys/kernel/mm/transparent_hugepage"
-WORKLOADS = TREE / "tests/workloads"
-COMPILE = ["gcc", "-O2", "-Wall", "-Werror", "-pthread"]
 CPU = "QEMU TCG, icount, one CPU: max,-erms,-fsrm (a page is cleared by 512 counted instructions)"
-
-
-ONE_KERNEL = "MMPOLICY_KERNEL"
-
-
-class BenchError(Exception):
-    """A measurement that cannot be trusted, or not be made."""
-
-
-def new_guest(flavor: str, **needs: Any) -> Guest:
-    """A guest, not yet booted, with the kernel that plays the part of flavor.
-
-    MMPOLICY_SERIES names the series. With KSRC, the user's own kernel takes
-    the place of the patched one. MMPOLICY_KERNEL names one that takes all places.
-    """
-    if flavor == "patched" and os.environ.get("KSRC"):
-        flavor = "ksrc"
-    flavor = os.environ.get(ONE_KERNEL) or flavor
-    return Guest(flavor=flavor, series=os.environ.get("MMPOLICY_SERIES") or "6.12", **needs)
-
-
-@functools.cache
-def workload(name: str, linking: str = "-static") -> Path:
-    """The program made of tests/workloads/NAME.c; compiled when it has changed."""
-    sources = [WORKLOADS / f"{name}.c", *sorted(WORKLOADS.glob("*.h"))]
-    texts = [linking.encode(), *(path.read_bytes() for path in sources)]
-    key = hashlib.sha256(b"".join(texts)).hexdigest()[:12]
-    program = cache_dir() / "workloads" / f"{name}-{key}"
-    if not program.exists():
-        program.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = program.with_suffix(f".{os.getpid()}")
-        subprocess.run([*COMPILE, linking, "-o", str(unfinished), str(sources[0])], check=True)
-        unfinished.rename(program)
-    return program
 
 
 @dataclass(frozen=True)
@@ -173,14 +137,6 @@ def counting_guest(flavor: str, mem: str, **needs: Any) -> Iterator[Guest]:
         yield guest
 
 
-def must(guest: Guest, command: str, timeout: float = 600) -> str:
-    """Output of a command that has to succeed."""
-    result = guest.run(command, timeout)
-    if result.rc:
-        raise BenchError(f"in the guest, exit status {result.rc}: {command[:500]}\n{result.out}")
-    return result.out
-
-
 def has_hooks() -> bool:
     """Is a kernel with the hooks measured?"""
     return not os.environ.get(ONE_KERNEL)
@@ -213,12 +169,6 @@ def measure(
                     results.save(path)
         seconds = time.monotonic() - begin
         progress(f"{results.bench}: {arm.name} ({number} of {len(arms)}) took {seconds:.0f} s")
-
-
-def ran(guest: Guest, command: str, timeout: float = 600) -> dict[str, Any]:
-    """The JSON object that a workload printed."""
-    found: dict[str, Any] = json.loads(must(guest, command, timeout))
-    return found
 
 
 def counters(guest: Guest, point: str) -> dict[str, int]:

@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from machine import TREE
 
-sys.path.append(str(TREE / "bench"))
-import pictures
+from bench import pictures
 
 DRAWN = pictures.drawn()
 BACKGROUND = {"light": "#ffffff", "dark": "#0d1117"}

@@ -99,11 +99,11 @@ lint_hook_size() {
 	return $status
 }
 
-lint_rooms() { "$PYTHON" "$TREE/tests/vm/rooms.py"; }
+lint_rooms() { "$PYTHON" "$TREE/tests/lint/rooms.py"; }
 
-lint_sizes() { "$PYTHON" "$TREE/tests/vm/sizes.py"; }
+lint_sizes() { "$PYTHON" "$TREE/tests/lint/sizes.py"; }
 
-lint_names() { "$PYTHON" "$TREE/tests/vm/names.py" "$(source_tree)"; }
+lint_names() { "$PYTHON" "$TREE/tests/lint/names.py" "$(source_tree)"; }
 
 lint() {
 	check "lint: shellcheck" lint_shell
@@ -175,7 +175,7 @@ run_pytest() {
 	before=$(resume "$file")
 	[ -z "$before" ] || say "$kind: $before tests passed before the last run was stopped"
 	rm -f "$report"
-	(cd "$TREE" && MMPOLICY_RESUME=$file "$VENV/bin/pytest" -p no:cacheprovider -p resume \
+	(cd "$TREE" && MMPOLICY_RESUME=$file "$VENV/bin/pytest" -p no:cacheprovider -p lab.resume \
 		--junitxml="$report" --durations=10 --durations-min=5 "$@" "tests/$kind") || status=$?
 	read -ra counts <<<"$(sed -nE 's/.*<testsuite .*errors="([0-9]+)" failures="([0-9]+)" skipped="([0-9]+)" tests="([0-9]+)".*/\1 \2 \3 \4/p' "$report" 2>/dev/null)"
 	if [ "$status" = 5 ] && [ -n "$before" ]; then

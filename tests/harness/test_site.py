@@ -6,9 +6,10 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
-from machine import TREE
 
-spec = importlib.util.spec_from_file_location("site_of_docs", TREE / "tests/vm/site.py")
+from lab.machine import TREE
+
+spec = importlib.util.spec_from_file_location("site_of_docs", TREE / "tests/site/links.py")
 assert spec and spec.loader
 site = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(site)

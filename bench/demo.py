@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0
 """./dev demo: a tour in a guest. What is typed there is shown with its output."""
 
@@ -6,16 +5,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tests/vm")]
-
-import anon_order  # noqa: E402
-import common  # noqa: E402
-from anon_order import Case, stock_size  # noqa: E402
-from common import Results  # noqa: E402
-from vm import Guest  # noqa: E402
+from bench import anon_order
+from bench.anon_order import Case, stock_size
+from lab import counting
+from lab.counting import Results
+from lab.guest import Guest
+from lab.programs import BenchError, must
 
 DENSE, SPARSE = Case("forward", 64, 3), Case("every_64k", 64, 3)
 MISSING = 3  # exit status of doctor where something is missing
@@ -37,17 +33,17 @@ def type_in(guest: Guest, command: str, expect: int = 0) -> None:
     result = guest.run(command, 120)
     print(result.out, end="", flush=True)
     if result.rc != expect:
-        raise common.BenchError(f"in the guest, exit status {result.rc}: {command}")
+        raise BenchError(f"in the guest, exit status {result.rc}: {command}")
 
 
 def compare(guest: Guest) -> Results:
     """Touch 64 MiB densely and sparsely in each arm."""
     results = Results("demo")
     for arm, setup in ARMS.items():
-        common.must(guest, setup)
+        must(guest, setup)
         for case in (DENSE, SPARSE):
             results.samples += anon_order.take_sample(guest, arm, case)
-        common.must(guest, stock_size(64).replace("always", "never"))
+        must(guest, stock_size(64).replace("always", "never"))
     return results
 
 
@@ -68,7 +64,7 @@ def show(results: Results) -> None:
         rows.append(
             [arm, *(f"{n:.0f}" if n >= 100 or n == int(n) else f"{n:.1f}" for n in numbers)]
         )
-    print("\n" + common.table(["", *(head for head, *_ in columns)], rows))
+    print("\n" + counting.table(["", *(head for head, *_ in columns)], rows))
     fast = results.ratio("adaptive", "stock-4k", DENSE.name(), "ticks")
     small = results.ratio("adaptive", "stock-4k", SPARSE.name(), "kb")
     waste = results.ratio("stock-64k", "stock-4k", SPARSE.name(), "kb")
@@ -85,8 +81,8 @@ def main() -> None:
     parser.add_argument("kernel", choices=KERNELS)
     kernel: str = parser.parse_args().kernel
     print(f"\nA guest with {KERNELS[kernel]}, one CPU that counts instructions.")
-    with common.counting_guest(kernel, "1G") as guest:
-        type_in(guest, f"echo madvise >{anon_order.THP}/enabled")
+    with counting.counting_guest(kernel, "1G") as guest:
+        type_in(guest, f"echo madvise >{counting.THP}/enabled")
         type_in(guest, "mmpolicy doctor", expect=MISSING)
         type_in(guest, "mmpolicy load")
         type_in(guest, "mmpolicy set anon_order adaptive max_order=4")
@@ -100,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(common.main(main))
+    sys.exit(counting.main(main))

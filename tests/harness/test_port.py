@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-TREE = Path(__file__).resolve().parents[2]
+from lab.machine import TREE, cache_dir
+
 SERIES = "6.12"
 
 
@@ -24,7 +25,7 @@ def touched() -> set[str]:
 @pytest.fixture
 def kernel(tmp_path: Path) -> Path:
     """As much of a kernel's source as is looked at."""
-    (source,) = Path(os.environ["MMPOLICY_CACHE"], "src").glob(f"{SERIES}-*")
+    (source,) = (cache_dir() / "src").glob(f"{SERIES}-*")
     for name in {"Makefile", *touched()}:
         if (source / name).exists():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from files import ACCESS_PLATFORM, FEATURES, GET_FEATURES, HEADER, Relay, listen
-from machine import VmError, cpio, memory, parse_size
-from vm import Reply, find_splat
+
+from lab.files import ACCESS_PLATFORM, FEATURES, GET_FEATURES, HEADER, Relay, listen
+from lab.guest import Reply, find_splat
+from lab.machine import VmError, cpio, memory, parse_size
 
 
 @pytest.mark.parametrize(

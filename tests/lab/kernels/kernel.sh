@@ -8,8 +8,8 @@ RECIPE=1		# part of every kernel's key; raise it when the way of building change
 # The folder of a flavor's kernels; "current" in it is the last one built.
 kernel_home() { echo "$CACHE/kernel/$SERIES-$1"; }
 
-# The rows of tests/vm/flavors.
-flavor_rows() { sed -e '/^#/d' -e 's/ *| */|/g' "${TREE:?}/tests/vm/flavors"; }
+# The rows of tests/lab/kernels/flavors.
+flavor_rows() { sed -e '/^#/d' -e 's/ *| */|/g' "${TREE:?}/tests/lab/kernels/flavors"; }
 
 flavor_names() { flavor_rows | cut -d '|' -f 1; }
 
@@ -23,10 +23,10 @@ fragments() {
 	local on name names
 	on=$(flavor_field "$1" 2)
 	names=$(flavor_field "$1" 3)
-	[ -n "$on" ] || die "no kernel is called '$1'; tests/vm/flavors has all"
+	[ -n "$on" ] || die "no kernel is called '$1'; tests/lab/kernels/flavors has all"
 	[ "$on" = - ] || fragments "$on"
 	for name in ${names#-}; do
-		echo "$TREE/tests/vm/${name/SERIES/$SERIES}.config"
+		echo "$TREE/tests/lab/kernels/${name/SERIES/$SERIES}.config"
 	done
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Which room may use which, in module/ and in the command; ``./dev lint`` runs it.
+"""Which room may use which: in module/, in the command, and in tests/ with bench/.
 
 A use is an include or an import, and in C also a name that another file defines. Comments and
 strings count for nothing.
@@ -17,6 +17,7 @@ from typing import NamedTuple
 TREE = Path(__file__).parents[2]
 
 Table = Mapping[str, str]
+Modules = Mapping[tuple[str, ...], Path]
 
 # A room is a folder, or a file beside the folders. Each may use itself and what is listed.
 POINTS = "anon_order thp_gfp compact bulk madv_free"
@@ -45,6 +46,17 @@ COMMAND: Table = {
     "render": "errors",
     "errors": "",
     "__init__": "",
+}
+TESTS: Table = {
+    "lab": "",
+    "abi": "",
+    "lint": "",
+    "plant": "",
+    "site": "",
+    "bench": "lab",
+    "cli": "abi",
+    "guest": "lab bench abi",
+    "harness": "lab lint bench guest",
 }
 
 
@@ -184,21 +196,34 @@ def imported(tree: ast.Module, package: list[str]) -> Iterator[tuple[list[str], 
             yield from ((origin, name.name) for name in node.names)
 
 
-def uses_in_python(root: Path) -> list[Use]:
-    """All uses between the modules of a package."""
-    files = {path.relative_to(root).with_suffix("").parts: path for path in root.rglob("*.py")}
+def modules(root: Path) -> Modules:
+    """The modules of a folder, by what imports call them; the folder is one itself."""
+    paths = [path.relative_to(root.parent) for path in root.rglob("*.py")]
+    return {path.with_suffix("").parts: root.parent / path for path in paths}
+
+
+def test_modules(tree: Path) -> Modules:
+    """The modules of tests/, where each folder is a package or none, and of bench/."""
+    found: dict[tuple[str, ...], Path] = {
+        (path.stem,): path for path in (tree / "tests").glob("*.py")
+    }
+    for folder in [*(tree / "tests").glob("*/"), tree / "bench"]:
+        found.update(modules(folder))
+    return found
+
+
+def uses_in_python(files: Modules, rooms_below: int = 0) -> list[Use]:
+    """All uses between modules, whose names are told without the folders above the rooms."""
     uses = set()
     for parts, path in files.items():
-        package = [root.name, *parts[:-1]]
-        for origin, name in imported(ast.parse(path.read_text()), package):
-            if origin[:1] != [root.name]:
-                continue
-            inner = tuple(origin[1:])
+        for origin, name in imported(ast.parse(path.read_text()), [*parts[:-1]]):
+            inner = tuple(origin)
             used = next(
                 (way for way in ((*inner, name), inner, (*inner, "__init__")) if way in files), None
             )
             if used and used != parts:
-                uses.add(Use("/".join(parts), "/".join(used), name or ".".join(origin)))
+                user, used_by_it = ("/".join(way[rooms_below:]) for way in (parts, used))
+                uses.add(Use(user, used_by_it, name or ".".join(origin)))
     return sorted(uses)
 
 
@@ -249,12 +274,15 @@ def reachable(start: str, ties: Mapping[str, Mapping[str, str]]) -> set[str]:
 def check(tree: Path) -> list[str]:
     """What is wrong in a tree of the project."""
     in_c = uses_in_c(tree / "module")
-    in_python = uses_in_python(tree / "userspace/src/mmpolicy")
+    in_python = uses_in_python(modules(tree / "userspace/src/mmpolicy"), rooms_below=1)
+    in_tests = uses_in_python(test_modules(tree))
     return [
         *forbidden(in_c, MODULE),
         *circles(in_c),
         *forbidden(in_python, COMMAND, ".py"),
         *circles(in_python),
+        *forbidden(in_tests, TESTS, ".py"),
+        *circles(in_tests),
     ]
 
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from machine import TREE
+
+from lab.machine import TREE
 
 PASSES, FAILS = "def test_passes(): pass\n", "def test_fails(): assert False\n"
 ENDS = """
@@ -30,7 +31,7 @@ finish
 
 def finish(tree: Path, command: str) -> tuple[str, int]:
     """The closing line and the status after a command of checks.sh in a tree of our own."""
-    checks = TREE / "tests/vm/checks.sh"
+    checks = TREE / "tests/lab/checks.sh"
     script = CHECKS.format(tree=tree, venv=sys.prefix, checks=checks, command=command)
     ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     return ended.stdout.splitlines()[-1], ended.returncode
@@ -139,7 +140,7 @@ def test_unit_tests(tmp_path: Path, says: str, status: int, failed: int) -> None
 def kernels(kind: str, series: str) -> set[str]:
     """On which kernels ./dev test runs guest tests."""
     (function,) = re.findall(r"^flavors_to_test\(\).*?^}$", (TREE / "dev").read_text(), re.M | re.S)
-    script = f"TREE={TREE}\nsource {TREE}/tests/vm/kernel.sh\n"
+    script = f"TREE={TREE}\nsource {TREE}/tests/lab/kernels/kernel.sh\n"
     script += f"declare -A LATER=([7.3]=trixie)\nSERIES={series}\n{function}\n"
     script += f'flavors_to_test {kind}; echo "${{FLAVORS[@]}}"'
     return set(subprocess.check_output(["bash", "-euc", script], text=True).split())

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What runs in a guest: programs of tests/workloads, and commands that have to succeed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from .guest import Guest
+from .machine import TREE, cache_dir
+
+WORKLOADS = TREE / "tests/workloads"
+COMPILE = ["gcc", "-O2", "-Wall", "-Werror", "-pthread"]
+
+
+class BenchError(Exception):
+    """A measurement that cannot be trusted, or not be made."""
+
+
+@functools.cache
+def workload(name: str, linking: str = "-static") -> Path:
+    """The program made of tests/workloads/NAME.c; compiled when it has changed."""
+    sources = [WORKLOADS / f"{name}.c", *sorted(WORKLOADS.glob("*.h"))]
+    texts = [linking.encode(), *(path.read_bytes() for path in sources)]
+    key = hashlib.sha256(b"".join(texts)).hexdigest()[:12]
+    program = cache_dir() / "workloads" / f"{name}-{key}"
+    if not program.exists():
+        program.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = program.with_suffix(f".{os.getpid()}")
+        subprocess.run([*COMPILE, linking, "-o", str(unfinished), str(sources[0])], check=True)
+        unfinished.rename(program)
+    return program
+
+
+def must(guest: Guest, command: str, timeout: float = 600) -> str:
+    """Output of a command that has to succeed."""
+    result = guest.run(command, timeout)
+    if result.rc:
+        raise BenchError(f"in the guest, exit status {result.rc}: {command[:500]}\n{result.out}")
+    return result.out
+
+
+def ran(guest: Guest, command: str, timeout: float = 600) -> dict[str, Any]:
+    """The JSON object that a workload printed."""
+    found: dict[str, Any] = json.loads(must(guest, command, timeout))
+    return found
