@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lab.guest import Guest, cache_dir
+from lab.machine import debian_flavors
 from lab.schedule import PIECES, UNKNOWN_LONG_S, UNKNOWN_S, Planned, pieces, recorded, write_json
 
 from .machines import Machines
@@ -33,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Stopwatch())
 
 
-STOCK = {"cloud", "amd64"}  # Debian's own kernels
+STOCK = frozenset(debian_flavors())
 DURATIONS = cache_dir() / "durations-guest.json"
 
 
@@ -148,7 +149,7 @@ def loaded(guest: Guest) -> Guest:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=pytest.mark.flavor(name)) for name in ("cloud", "amd64")],
+    params=[pytest.param(name, marks=pytest.mark.flavor(name)) for name in debian_flavors()],
 )
 def stock(request: pytest.FixtureRequest) -> str:
     """Debian's own kernels: for clouds, and for all machines."""

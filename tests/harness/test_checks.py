@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.machine import TREE
+from lab.machine import TREE, debian_flavors
 
 PASSES, FAILS = "def test_passes(): pass\n", "def test_fails(): assert False\n"
 ENDS = """
@@ -139,10 +139,8 @@ def test_unit_tests(tmp_path: Path, says: str, status: int, failed: int) -> None
 
 def kernels(kind: str, series: str) -> set[str]:
     """On which kernels ./dev test runs guest tests."""
-    (function,) = re.findall(r"^flavors_to_test\(\).*?^}$", (TREE / "dev").read_text(), re.M | re.S)
-    script = f"TREE={TREE}\nsource {TREE}/tests/lab/kernels/kernel.sh\n"
-    script += f"declare -A LATER=([7.3]=trixie)\nSERIES={series}\n{function}\n"
-    script += f'flavors_to_test {kind}; echo "${{FLAVORS[@]}}"'
+    script = f"TREE={TREE} SERIES={series}\nsource {TREE}/tests/lab/kernels/kernel.sh\n"
+    script += f"tested_by {kind}"
     return set(subprocess.check_output(["bash", "-euc", script], text=True).split())
 
 
@@ -153,6 +151,21 @@ def test_kernels_that_are_built(series: str) -> None:
     hooks = kernels("hooks", series)
     assert {"unpatched", "patched"} <= hooks
     assert hooks | {"cloud"} < kernels("full", series)
+
+
+def test_one_table_of_flavors() -> None:
+    """The help has each kernel and each series; what Debian has is not built."""
+    rows = (TREE / "tests/lab/kernels/flavors").read_text().splitlines()
+    names = {row.split("|")[0].strip() for row in rows if not row.startswith("#")}
+    text = subprocess.check_output([TREE / "dev", "kernel", "--help"], text=True)
+    told = set(re.findall(r"^  --(\S+)  +(?!cloud)", text, re.M)) - {"distro"}
+    assert debian_flavors() == ["cloud", "amd64"]
+    assert f"--distro {'|'.join(debian_flavors())}" in text
+    assert told == names - {*debian_flavors()}
+    series = sorted(folder.name for folder in (TREE / "kernel-hooks").glob("*/"))
+    assert f"--series {'|'.join(series)}" in text
+    for name in names:
+        assert kernels("full", "6.12") >= {name}
 
 
 @pytest.mark.parametrize("failing", ["", "test", "test --hooks"])

@@ -28,6 +28,12 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmpolicy"
 
 
+def debian_flavors() -> list[str]:
+    """The flavors that are Debian's own kernels, as the table of all flavors has them."""
+    rows = [line.split("|") for line in (HERE / "kernels/flavors").read_text().splitlines()]
+    return [row[0].strip() for row in rows if row[3:] and row[3].strip() == "debian"]
+
+
 def parse_size(text: str) -> int:
     """Bytes of a size such as 512M or 2G."""
     match = re.fullmatch(r"(\d+)([KMGkmg]?)", text)

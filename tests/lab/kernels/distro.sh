@@ -2,10 +2,6 @@
 # Part of ./dev: Debian's own kernels, as their packages have them.
 # shellcheck shell=bash
 
-DISTRO=(cloud amd64)	# flavors
-
-is_distro() { [[ " ${DISTRO[*]} " == *" $1 "* ]]; }
-
 # The releases that Debian has, such as 6.12.117+deb12-cloud-amd64: distro_releases NAME
 distro_releases() {
 	series_apt apt-cache pkgnames "linux-headers-$SERIES" |

@@ -11,12 +11,22 @@ kernel_home() { echo "$CACHE/kernel/$SERIES-$1"; }
 # The rows of tests/lab/kernels/flavors.
 flavor_rows() { sed -e '/^#/d' -e 's/ *| */|/g' "${TREE:?}/tests/lab/kernels/flavors"; }
 
-flavor_names() { flavor_rows | cut -d '|' -f 1; }
-
 # One field of a flavor: flavor_field NAME COLUMN, where 1 is the name
 flavor_field() { flavor_rows | awk -F '|' -v name="$1" -v column="$2" '$1 == name { print $column }'; }
 
-is_built() { flavor_names | grep -qxF -e "$1"; }
+is_built() { built | grep -qxF -e "$1"; }
+
+is_distro() { distros | grep -qxF -e "$1"; }
+
+# The flavors that are built, and those that are fetched.
+built() { flavor_rows | awk -F '|' '$4 != "debian" { print $1 }'; }
+distros() { flavor_rows | awk -F '|' '$4 == "debian" { print $1 }'; }
+
+# The flavors that a kind of test runs on, of this series: tested_by default|hooks|full
+tested_by() {
+	flavor_rows | awk -F '|' -v kind="$1" -v series="$SERIES" '
+		(" " $5 " ") ~ " " kind "(:" series ")? " { print $1 }'
+}
 
 # The configurations of a flavor, from the most general on.
 fragments() {
@@ -130,7 +140,7 @@ build_kernel() {
 	local flavor=$1 home key dest tree
 	[ "$(flavor_field "$flavor" 4)" = none ] || [ -n "$(patches "$flavor")" ] ||
 		die "no patches in kernel-hooks/$SERIES"
-	[[ $flavor != large* || -d $TREE/kernel-hooks/$SERIES/large-folio-faults ]] ||
+	[ "$(flavor_field "$flavor" 4)" != large ] || [ -d "$TREE/kernel-hooks/$SERIES/large-folio-faults" ] ||
 		die "kernel-hooks/$SERIES has no large-folio-faults"
 	home=$(kernel_home "$flavor")
 	key=$(kernel_key "$flavor")

@@ -5,6 +5,9 @@
 # Series that this machine's Debian does not have, and the release that does; likewise a later DKMS.
 declare -A LATER=([7.3]=trixie-backports [dkms]=trixie)
 
+# The series that there are hooks for, the oldest first.
+all_series() { printf '%s\n' "$TREE"/kernel-hooks/*/ | xargs -n 1 basename | sort -V; }
+
 later_home() { echo "$CACHE/apt/${LATER[$SERIES]}"; }
 
 # apt as it is set up for SERIES: series_apt COMMAND...
