@@ -15,10 +15,13 @@ import numpy as np
 
 from mmpolicy.ab.design import ALPHA, differences, least_pairs
 from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.panel import logarithms
 from mmpolicy.ab.samples import Recording
-from mmpolicy.ab.stats import growth_p, left_over
+from mmpolicy.ab.sources import ARMS
+from mmpolicy.ab.stats import growth_p, left_in_units, left_over
 
 SIGNS = 2  # each counts as seen at half of ALPHA
+LEAST_UNITS = 2
 MATTERS = 0.05  # of the effect; what is less does no harm
 
 
@@ -76,7 +79,7 @@ def _left(
 ) -> tuple[float, float] | None:
     """Return the share that is left over with its p."""
     if recording.header["design"] == "split":
-        return None
+        return _left_in_units(recording, metric, seed) if metric.of_units else None
     if len(recording.by_pair(metric, "ab")) < least_pairs(1):
         return None
     values, first = recording.course(metric)
@@ -84,6 +87,18 @@ def _left(
     if scale == "ratio":
         y = np.log(np.where(y > 0, y, np.nan))
     return left_over(y, np.asarray(first), seed)
+
+
+def _left_in_units(recording: Recording, metric: Metric, seed: int) -> tuple[float, float] | None:
+    """Return the same of units of which each block has a value: the coins of each are known."""
+    blocks = [*recording.cells(metric, "ab").values()]
+    units = sorted(set.intersection(*map(set, blocks))) if blocks else []
+    if len(blocks) < least_pairs(1) or len(units) < LEAST_UNITS:
+        return None
+    _, values = logarithms([{unit: block[unit] for unit in units} for block in blocks])
+    y = np.asarray([[each[unit] for unit in units] for each in values])
+    treated = np.asarray([[block[unit].arm == ARMS[1] for unit in units] for block in blocks])
+    return left_in_units(y, treated, seed)
 
 
 def _halves(

@@ -29,6 +29,11 @@ class Changes:
         return self.policies.arms if self.policies else {}
 
     @property
+    def units(self) -> dict[str, str]:
+        """Return the arm of each cgroup that is a unit, in a block of split."""
+        return self.policies.units if self.policies else {}
+
+    @property
     def profiles(self) -> dict[str, str]:
         """Return whose counters are those of an arm."""
         return PROFILES if self.policies else dict.fromkeys(PROFILES, DEFAULT)

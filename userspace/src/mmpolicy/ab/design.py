@@ -16,6 +16,7 @@ ALPHA = 0.05  # risk of a false finding, over all metrics
 POWER = 0.8  # chance of a finding where there is something to find
 DIRTY = 0.01  # p, corrected for all metrics, below which the A/A phase counts as not equal
 MAX_SEED = 2**63
+SATURATION = "saturation"  # blocks with few units treated and with many, for what the rest have
 
 Pairs = list[tuple[float, float]]  # (control, treatment)
 
@@ -24,9 +25,9 @@ class Block(NamedTuple):
     """A stretch of time with one setting."""
 
     number: int
-    phase: str  # aa: both arms are the control; ab
+    phase: str  # aa: both arms are the control; ab; saturation
     pair: int  # within the phase
-    arm: str  # of switchback; split has both at once: ""
+    arm: str  # of switchback; split has both at once: ""; of saturation: few treated, or many
     seed: int  # of the assignment, for split
 
 
@@ -60,15 +61,17 @@ class Design:
 
         In switchback a coin is tossed for each pair: which arm goes first. In split each
         block assigns all units anew; arms with equal shares could as well be the other way
-        round, which is the coin there.
+        round, which is the coin there. Of saturation, it is whether few units are treated first,
+        or many.
         """
         rng = random.Random(f"{self.seed} {phase}")
+        turns = self.kind != "split" or phase == SATURATION
         for pair in range(pairs):
-            arms = [""] if self.kind == "split" else ["control", "treatment"]
+            arms = ["control", "treatment"] if turns else [""]
             rng.shuffle(arms)
+            seed, *_ = [rng.randrange(MAX_SEED) for _ in arms]
             for place, arm in enumerate(arms):
-                number = first + pair * len(arms) + place
-                yield Block(number, phase, pair, arm, rng.randrange(MAX_SEED))
+                yield Block(first + pair * len(arms) + place, phase, pair, arm, seed)
 
 
 def least_pairs(metrics: int, level: float = ALPHA) -> int:

@@ -23,7 +23,7 @@ NODES = "/sys/devices/system/node"
 # What has to be the same in files that are pooled.
 EQUAL = (
     "design", "block_s", "washout_s", "interval_s", "metrics", "margin", "length", "detect",
-    "unit", "cgroup_path", "at_switch",
+    "unit", "cgroup_path", "at_switch", "saturation",
 )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def about_host(host: Host, labels: dict[str, str]) -> dict[str, Any]:
 
 def digest_of(header: dict[str, Any]) -> str:
     """Return a digest of all that has to be equal in files that are pooled."""
-    equal = {name: header.get(name) for name in EQUAL}
+    equal = {name: header.get(name) for name in EQUAL if name != "saturation" or header.get(name)}
     equal |= {arm: header[arm]["settings"] for arm in ("control", "treatment")}
     return hashlib.sha256(json.dumps(equal, sort_keys=True).encode()).hexdigest()[:16]
 

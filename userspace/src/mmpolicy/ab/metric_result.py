@@ -63,11 +63,16 @@ class MetricResult:
         return self.planned - len(self.pairs) if self.places else 0
 
     @property
+    def uneven_lost(self) -> bool:
+        """Tell if what is lost is more often of one arm than chance does it."""
+        lost = sorted(self.lost.get(arm, 0) for arm in ARMS)
+        return 2 * binomial_tail(lost[1], sum(lost)) < ALPHA
+
+    @property
     def too_many_lost(self) -> bool:
         """Tell if too many pairs are lost, or blocks of one arm more often than chance does it."""
-        lost = sorted(self.lost.get(arm, 0) for arm in ARMS)
-        uneven = 2 * binomial_tail(lost[1], sum(lost)) < ALPHA
-        return uneven or self.planned - len(self.pairs) > max(1.0, MOST_LOST * 2 * self.planned)
+        missing = self.planned - len(self.pairs)
+        return self.uneven_lost or missing > max(1.0, MOST_LOST * 2 * self.planned)
 
     @property
     def good(self) -> bool | None:

@@ -24,6 +24,7 @@ from mmpolicy.ab.sources import (
     Psi,
     Sample,
     Source,
+    UnitFile,
     Units,
     Vmstat,
 )
@@ -31,7 +32,8 @@ from mmpolicy.errors import Error
 from mmpolicy.host.files import parts_of
 
 FORMS = (
-    "vmstat.KEY, psi.RESOURCE.KEY, thp.FILE, cgroup:PATH/FILE[:KEY], arm.POINT.COUNTER, cmd:COMMAND"
+    "vmstat.KEY, psi.RESOURCE.KEY, thp.FILE, cgroup:PATH/FILE[:KEY], unit:FILE[:KEY], "
+    "arm.POINT.COUNTER, cmd:COMMAND"
 )
 TIMES = "fault_ns"
 
@@ -46,6 +48,10 @@ GRAMMAR: tuple[tuple[str, Make], ...] = (
     (
         r"cgroup:(/[^:]+)(?::(.+))?",
         lambda text, rate, m: CgroupFile(text, rate, m[2] or "", _checked(m[1])),
+    ),
+    (
+        r"unit:([^/:]+)(?::(.+))?",
+        lambda text, rate, m: UnitFile(text, rate, _checked(m[1]), m[2] or ""),
     ),
     (r"thp\.(.+)", lambda text, rate, m: HugePages(text, rate, "", _checked(m[1]))),
     (r"vmstat\.(.+)", lambda text, rate, m: Vmstat(text, rate, m[1])),
@@ -110,13 +116,19 @@ class Metric:
         of, body = (inside[1], inside[2]) if inside else ("", body)
         top, slash, bottom = body.partition(" / ") if "cmd:" not in body else (body, "", "")
         below = parse_source(bottom.strip()) if slash else None
-        return cls(
-            text.strip(), name, parse_source(top.strip()), below, better, margin, bool(role), of
-        )
+        over = parse_source(top.strip())
+        if below and isinstance(over, UnitFile) != isinstance(below, UnitFile):
+            raise click.UsageError(f"'{text}': both are of each unit, or none is")
+        return cls(text.strip(), name, over, below, better, margin, bool(role), of)
 
     def sources(self) -> tuple[Source, ...]:
         """Return its one or two sources."""
         return (self.top, self.bottom) if self.bottom else (self.top,)
+
+    @property
+    def of_units(self) -> bool:
+        """Tell if each unit has a value of its own."""
+        return any(isinstance(each, UnitFile) for each in self.sources())
 
     @property
     def averaged(self) -> bool:

@@ -4,8 +4,9 @@
 from collections.abc import Iterable
 
 from mmpolicy.ab.arms import Settings
-from mmpolicy.ab.design import Block
+from mmpolicy.ab.design import SATURATION, Block
 from mmpolicy.ab.scope import NOWHERE, Scope
+from mmpolicy.ab.units import arms_of, balanced
 from mmpolicy.control.change import StateChange, steps_of, undo
 from mmpolicy.control.experiment import PROFILES, is_ours
 from mmpolicy.control.keys import (
@@ -54,6 +55,9 @@ class PolicyArms:
         self.timing = timing  # is the time of faults asked for?
         self.before = self.state = read_state(tree)
         self.fresh: Settings = {}  # a new profile
+        self.units: dict[str, str] = {}  # cgroup -> arm, in a block of split
+        self.drawn: dict[int, int] = {}  # the seed that was found for that of a pair
+        self.levels = (10, 90)  # percent of the units that are treated in the phase of saturation
         self._check()
 
     def _check(self) -> None:
@@ -125,15 +129,29 @@ class PolicyArms:
     def enter(self, block: Block) -> None:
         """Begin a block."""
         state: State = self.state | {PERCENT: SHARES[block.arm], ENABLED: "1"}
-        if block.arm:
+        if block.phase == SATURATION or not block.arm:
+            self._draw(block, state)
+        else:
             arm = "control" if block.phase == "aa" else block.arm
             state |= self.host_settings(arm)
-        elif self.host_settings("control") != self.host_settings("treatment"):
+        self.go(state)
+
+    def _draw(self, block: Block, state: State) -> None:
+        """Assign the units. What few are treated is also among the many: only the share differs."""
+        if self.host_settings("control") != self.host_settings("treatment"):
             text = "the arms differ in a point of the whole host, where both run at once"
             raise Error(text, Exit.USAGE, "take --design switchback")
-        else:
-            state[SEED] = str(block.seed)
-        self.go(state)
+        share, most = 50, 50
+        if block.phase == SATURATION:
+            share, most = self.levels[block.arm == "treatment"], self.levels[1]
+        seed, self.units = block.seed, {}
+        if self.state[UNIT] == "cgroup":
+            units = self.scope.units(self.state)
+            if block.seed not in self.drawn:
+                self.drawn = {block.seed: balanced(units, block.seed, most)}
+            seed = self.drawn[block.seed]
+            self.units = arms_of(units, seed, share)
+        state |= {SEED: str(seed), PERCENT: str(share)}
 
     def renew(self) -> None:
         """Renew the lease, if it is still ours to renew."""

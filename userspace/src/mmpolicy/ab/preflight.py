@@ -4,19 +4,32 @@
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
 from mmpolicy.ab.commands import POLL_S
 from mmpolicy.ab.guards import WINDOW_S, Guard, Watch
 from mmpolicy.ab.metrics import Metric, all_sources
-from mmpolicy.ab.sources import Arm, ArmTimes, CgroupFile, Command, Reader, Source, Units
+from mmpolicy.ab.scope import Scope
+from mmpolicy.ab.sources import (
+    Arm,
+    ArmTimes,
+    CgroupFile,
+    Command,
+    Reader,
+    Source,
+    UnitFile,
+    Units,
+)
 from mmpolicy.control.counters import read_counters
 from mmpolicy.control.keys import DEFAULT
+from mmpolicy.control.state import read_state
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
+
+LEAST_UNITS, FEW_UNITS = 2, 20
 
 
 def check_sources(
@@ -50,12 +63,43 @@ def _check_meaning(source: Source, design: str) -> None:
         total = f"{source.text.rpartition('avg')[0]}total/s"
         text = f"'{source.text}' is a moving average, in which the blocks before are still there"
         raise click.UsageError(f"{text}: take {total}; a guard may have it")
-    if isinstance(source, CgroupFile) and source.counts and not source.rate:
+    if isinstance(source, CgroupFile | UnitFile) and source.counts and not source.rate:
         text = f"'{source.text}' only rises, so that its mean says nothing"
         raise click.UsageError(f"{text}: take {source.text}/s")
-    if design == "split" and not isinstance(source, Arm | Units):
+    if isinstance(source, UnitFile) and design != "split":
+        text = f"'{source.text}' is of each unit of --design split"
+        raise click.UsageError(f"{text}: take cgroup:PATH/FILE:KEY, or split with --unit cgroup")
+    if design == "split" and not isinstance(source, Arm | Units | UnitFile):
         text = f"'{source.text}' is of the whole host, where both arms run at once"
-        raise click.UsageError(f"{text}: take arm.POINT.COUNTER, or --design switchback")
+        hint = "take arm.POINT.COUNTER, unit:FILE:KEY, or --design switchback"
+        raise click.UsageError(f"{text}: {hint}")
+
+
+def check_units(scope: Scope, metrics: Sequence[Metric], unit: str) -> Iterator[str]:
+    """Refuse too few units, and files that they do not have; yield warnings."""
+    own = [each for each in all_sources(metrics) if isinstance(each, UnitFile)]
+    if unit != "cgroup":
+        if own:
+            raise click.UsageError(f"'{own[0].text}' is of a cgroup: give --unit cgroup")
+        return
+    state = read_state(scope.tree)
+    units, reader = scope.units(state), Reader(scope.tree, own, {})
+    if len(units) < LEAST_UNITS:
+        text = f"{len(units)} cgroups with processes at or below {scope.path}: two arms need two"
+        raise Error(text, Exit.USAGE, "take --design switchback, or another --cgroup")
+    having = Counter(text for each in units for text in reader.unit(each))
+    for source in own:
+        if having[source.text] < LEAST_UNITS:
+            text = f"{having[source.text]} of {len(units)} units have a number '{source.text}'"
+            raise Error(text, Exit.USAGE, "look into cgroup.controllers of them")
+        if having[source.text] < len(units):
+            without = len(units) - having[source.text]
+            yield f"{without} of {len(units)} units have no '{source.text}', and are left out of it"
+    if len(units) < FEW_UNITS and len(own) < len(all_sources(metrics)):
+        yield (
+            f"with {len(units)} units, counters of an arm say most of all which units it has; "
+            "unit:FILE:KEY compares each unit with itself"
+        )
 
 
 def first_look(host: Host, guards: Sequence[Guard]) -> None:

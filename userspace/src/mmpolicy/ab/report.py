@@ -11,6 +11,7 @@ from mmpolicy.ab.carry import carry_of
 from mmpolicy.ab.design import ALPHA, DIRTY, differences, least_pairs, suggest_pairs
 from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.neighbours import neighbours_of
 from mmpolicy.ab.samples import COUNTED, Recording, storable
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.ab.stats import against, analyse, analyse_anytime, holm
@@ -89,7 +90,9 @@ class Report:
         self.margin = margin or self.header.get("margin") or 0.0  # percent
         self.rows = rows_of(recording, self.margin)
         self.balance = balance_of(recording)
+        self.neighbours = neighbours_of(recording)
         self.doubts = list(self._doubts())
+        self.doubts += [each.doubt() for each in self.neighbours if each.found]
         self.judged = [row for row in self.rows if row.margin and row.metric.better]
 
     @property
@@ -147,6 +150,9 @@ class Report:
         name = row.metric.name
         if self._lost(row) and row.too_many_lost:
             yield self._lost(row)
+        elif row.metric.of_units and row.uneven_lost:
+            lost = ", ".join(f"{count} in {arm}" for arm, count in row.lost.items())
+            yield f"{name}: units have gone within their blocks, and not evenly: {lost}"
         if row.denied and row.totals and row.effect:
             control, treatment = row.worst()
             yield (
@@ -293,6 +299,7 @@ class Report:
             "balance": vars(balance),
             "counted": {what: self.recording.counted(what) for what in COUNTED},
             "metrics": [row.data() for row in self.rows],
+            "neighbours": [each.data() for each in self.neighbours],
             "pairs_to_find": {"percent": self.detect, "pairs": dict(self.lengths())},
         }
         found: dict[str, Any] = storable(data)
@@ -309,6 +316,7 @@ class Report:
             ("rule", header["rule"]),
             ("balance", self.balance.text()),
             ("carry-over", self._carry()),
+            *(("neighbours", each.text()) for each in self.neighbours),
             ("not seen", self._unseen()),
             ("guards", ", ".join(header["guards"]) or "none"),
             *self._extras(),
@@ -351,6 +359,9 @@ class Report:
     def _carry(self) -> str:
         seen = [row.metric.name for row in self.rows if row.carry.seen]
         tested = [row for row in self.rows if row.carry.tested]
+        if self.header["design"] == "split" and not all(row.metric.of_units for row in self.rows):
+            within = ", ".join(seen) or "not seen"
+            return f"{within}; what is left from block to block shows in metrics of unit: alone"
         return ", ".join(seen) or ("not seen" if tested else "not tested: too few pairs or samples")
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:

@@ -3,7 +3,7 @@
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf, isfinite
 from typing import Any
@@ -13,7 +13,14 @@ from mmpolicy.ab.arithmetic import Numbers
 from mmpolicy.ab.changes import Changes
 from mmpolicy.ab.commands import POLL_S, Commands
 from mmpolicy.ab.decisions import Decisions, risen
-from mmpolicy.ab.design import Block, Design, differences, in_percent, pairs_by_size
+from mmpolicy.ab.design import (
+    SATURATION,
+    Block,
+    Design,
+    differences,
+    in_percent,
+    pairs_by_size,
+)
 from mmpolicy.ab.guards import Guard, Watch
 from mmpolicy.ab.metrics import Metric, all_sources
 from mmpolicy.ab.outfile import OutFile
@@ -41,14 +48,25 @@ class Length:
     pairs: int  # at most, if it ends earlier
     detect: float = 0.0  # percent to find; the sizes of the differences tell how long that takes
     anytime: bool = False  # end as soon as there is an answer that holds at any look
+    saturation: tuple[int, int] | None = None  # percent treated, few and many, in as many pairs
 
     @property
     def way(self) -> str:
         """Return how it is settled, as the header has it."""
         return "anytime" if self.anytime else "size" if self.detect else ""
 
+    def blocks(self, design: Design, pairs: int = 0) -> int:
+        """Return how many blocks there will be, at most; or with so many pairs."""
+        pairs = pairs or self.pairs
+        more = 2 * pairs if self.saturation else 0
+        return (self.aa_pairs + pairs) * design.blocks_of_pair + more
+
     def rule(self) -> str:
         """Return it in words."""
+        if self.saturation:
+            few, many = self.saturation
+            rest = f"then as many pairs of blocks with {few} and {many} % of the units treated"
+            return f"{replace(self, saturation=None).rule()}; {rest}"
         if self.anytime:
             return f"until there is an answer that holds at any look, at most {self.pairs} pairs"
         if not self.detect:
@@ -128,7 +146,7 @@ class Runner:
 
     def blocks(self) -> int:
         """Return how many blocks there will be."""
-        return (self.length.aa_pairs + self.pairs) * self.design.blocks_of_pair
+        return self.length.blocks(self.design, self.pairs)
 
     def pause(self, until: float) -> None:
         """Wait for a time since the run began."""
@@ -188,6 +206,10 @@ class Runner:
             self._block(block)
             if self._is_last(block):
                 break
+        if self.length.saturation:
+            number = len(self.recording.blocks)
+            for block in self.design.blocks(SATURATION, self.pairs, number):
+                self._block(block)
 
     def _is_last(self, block: Block) -> bool:
         """Tell if this is the end; after each pair, the rule decides."""
@@ -223,7 +245,8 @@ class Runner:
             self._sample(block)
         counts = risen(before, self.decisions.read())
         times = {"began": begin, "ended": self.now(), "at": utc_now()}
-        self._write("block", {**block._asdict(), **times, **counts})
+        own = {"units": self.changes.units} if self.changes.units else {}
+        self._write("block", {**block._asdict(), **times, **counts, **own})
         self.display.report(self.progress(block))
 
     def _switch(self) -> None:
@@ -246,7 +269,7 @@ class Runner:
     def _sample(self, block: Block) -> None:
         numbers = self.commands.numbers([each.command for each in self.asked])
         said: Numbers = {each.text: n for each, n in zip(self.asked, numbers, strict=True)}
-        sample = self.reader.read(self.now(), said)
+        sample = self.reader.read(self.now(), said, self.changes.units)
         self._write("sample", {"block": block.number, **sample._asdict()})
 
     def _write(self, kind: str, record: dict[str, Any]) -> None:

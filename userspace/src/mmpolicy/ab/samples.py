@@ -15,8 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mmpolicy.ab.design import Pairs
+from mmpolicy.ab.arithmetic import Numbers
+from mmpolicy.ab.design import SATURATION, Pairs
 from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.panel import Cell, Cells, neighbours, pairs_of
 from mmpolicy.ab.sources import ARMS, Sample
 from mmpolicy.errors import Error, Exit
 
@@ -26,7 +28,7 @@ PERCENT = 100
 JUMP, JUMP_S = 0.1, 1.0  # of a block, and seconds, by which its time may be off those of others
 MOST_SAMPLES = 1e6  # in a block
 COUNTED = ("decisions", "timed", "missed")  # what a block may have for each arm
-PHASES = ("aa", "ab")
+PHASES = ("aa", "ab", SATURATION)
 HINT = "give a file that mmpolicy ab run has written"
 NUMBER = (int, float)
 
@@ -69,13 +71,16 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _numbers(record: dict[str, Any]) -> Numbers:
+    return {key: _number(value) for key, value in record.items()}
+
+
 def _sample_of(record: dict[str, Any]) -> Sample:
-    host = {key: _number(value) for key, value in record["host"].items()}
-    arms = {
-        arm: {key: _number(value) for key, value in numbers.items()}
-        for arm, numbers in record["arms"].items()
-    }
-    return Sample(_number(record["t"]), host, arms)
+    arms, units = (
+        {name: _numbers(numbers) for name, numbers in record.get(what, {}).items()}
+        for what in ("arms", "units")
+    )
+    return Sample(_number(record["t"]), _numbers(record["host"]), arms, units)
 
 
 def _check_counts(block: dict[str, Any]) -> None:
@@ -114,6 +119,8 @@ class Recording:
             if record["phase"] not in PHASES or record["arm"] not in ("", *ARMS):
                 raise ValueError(f"no block of an experiment: {record}")
             _check_counts(record)
+            if not set(record.get("units", {}).values()) <= set(ARMS):
+                raise ValueError(f"units of no arm: {record['units']}")
             self.blocks[record["number"]] = record
         elif kind == "sample":
             self.windows.setdefault(record["block"], []).append(_sample_of(record))
@@ -172,15 +179,50 @@ class Recording:
         return bool(abs(span - usual) <= max(JUMP * self.header["block_s"], JUMP_S))
 
     def by_pair(self, metric: Metric, phase: str, part: str = "") -> dict[int, tuple[float, float]]:
-        """Return the values of all pairs of which both are there, by the number of the pair."""
+        """Return the values of all pairs of which both are there, by the number of the pair.
+
+        In the phase of saturation, they are those of what has no treatment, with few and with many
+        that have it.
+        """
+        if metric.of_units:
+            return self._of_units(metric, phase, part)
         found: dict[int, dict[str, float]] = {}
         for number, pair, arm in self.of_phase(phase):
-            value = self.value(metric, number, arm, part)
+            value = self.value(metric, number, ARMS[0] if phase == SATURATION else arm, part)
             if value is not None:
                 found.setdefault(pair, {})[arm] = value
         control, treatment = ARMS
         both = {pair: each for pair, each in found.items() if len(each) == len(ARMS)}
         return {pair: (each[control], each[treatment]) for pair, each in both.items()}
+
+    def cells(self, metric: Metric, phase: str, part: str = "") -> dict[int, Cells]:
+        """Return the values of units in each block of a phase, by the number of the block."""
+        found: dict[int, Cells] = {}
+        for number, block in sorted(self.blocks.items()):
+            if block["phase"] == phase:
+                values = {
+                    unit: (arm, self.value(metric, number, unit, part))
+                    for unit, arm in block.get("units", {}).items()
+                }
+                found[number] = {
+                    unit: Cell(arm, value)
+                    for unit, (arm, value) in values.items() if value is not None
+                }  # fmt: skip
+        return found
+
+    def _of_units(self, metric: Metric, phase: str, part: str) -> dict[int, tuple[float, float]]:
+        cells = self.cells(metric, phase, part)
+        numbers = {number: self.blocks[number]["pair"] for number in cells}
+        if phase == SATURATION:
+            low, high = ({self.blocks[number]["pair"]: cells[number] for number in cells
+                          if self.blocks[number]["arm"] == arm} for arm in ARMS)  # fmt: skip
+            found = {pair: neighbours(low[pair], high[pair]) for pair in low if pair in high}
+        else:
+            past = self.length == "anytime"
+            before = [*self.cells(metric, "aa", part).values()] if past and phase == "ab" else []
+            both = pairs_of([*before, *cells.values()], past)[len(before) :]
+            found = dict(zip(numbers.values(), both, strict=True))
+        return {pair: each for pair, each in found.items() if each}
 
     def firsts(self) -> dict[int, bool]:
         """Return of each pair of switchback if its first block has the treatment."""
@@ -198,10 +240,10 @@ class Recording:
         """Return the seconds without and with the treatment, also of the block that was cut off."""
         control = treatment = 0.0
         for block in self.blocks.values():
-            seconds = block["ended"] - block["began"]
-            if block["phase"] == "ab" and block["arm"] != ARMS[0]:
+            seconds, both = block["ended"] - block["began"], block["phase"] == SATURATION
+            if both or (block["phase"] == "ab" and block["arm"] != ARMS[0]):
                 treatment += seconds
-            if block["phase"] == "aa" or block["arm"] != ARMS[1]:
+            if both or block["phase"] == "aa" or block["arm"] != ARMS[1]:
                 control += seconds
         if self.end.get("arm") == ARMS[1]:
             treatment += self.end.get("after_s") or self.header["block_s"]
@@ -212,8 +254,16 @@ class Recording:
         return list(self.by_pair(metric, phase).values())
 
     def lost(self, metric: Metric) -> dict[str, int]:
-        """Return for each arm in how many blocks with the treatment it has no value."""
+        """Return for each arm in how many blocks with the treatment it has no value.
+
+        With units, in how many of the rows that each of them has there.
+        """
         counts = dict.fromkeys(ARMS, 0)
+        if metric.of_units:
+            for number, cells in self.cells(metric, "ab").items():
+                for unit, arm in self.blocks[number].get("units", {}).items():
+                    counts[arm] += unit not in cells
+            return counts
         for number, _, arm in self.of_phase("ab"):
             counts[arm] += self.value(metric, number, arm) is None
         return counts
@@ -251,6 +301,10 @@ class Recording:
 
     def units(self) -> tuple[int, int]:
         """Return how many units each arm has seen, over all blocks."""
+        drawn = [arm for block in self.blocks.values() if block["phase"] != SATURATION
+                 for arm in block.get("units", {}).values()]  # fmt: skip
+        if drawn:
+            return drawn.count(ARMS[0]), drawn.count(ARMS[1])
         ends = [window[-1].arms for window in self.windows.values() if window[-1].arms]
         control, treatment = (
             sum(int(arms.get(arm, {}).get("units", 0)) for arms in ends) for arm in ARMS

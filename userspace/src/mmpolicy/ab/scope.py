@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
+from mmpolicy.ab.units import units_of
 from mmpolicy.control.keys import CgroupBinding, State
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_mount, cgroup_paths, find_cgroup
@@ -36,6 +37,10 @@ class Scope:
     def again(self) -> "Scope":
         """Return what is at the path now."""
         return replace(self, number=self.now())
+
+    def units(self, state: State) -> dict[str, int]:
+        """Return path and id of each cgroup with processes that takes part."""
+        return units_of(self.tree, self.path, [path for path, _ in self._bound(state)])
 
     def refuse_bound(self, state: State) -> None:
         """Refuse a cgroup that is bound, or is in one that is: bindings win over experiments."""

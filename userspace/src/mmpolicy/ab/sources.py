@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """Where numbers come from, a class for each kind; and the samples that they are read into."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import pairwise
+from math import nan
 from re import fullmatch
 from typing import NamedTuple
 
@@ -36,6 +37,11 @@ def falls(values: Sequence[float]) -> bool:
     return any(after < before for before, after in pairwise(values))
 
 
+def only_rises(file: str, key: str) -> bool:
+    """Tell if a number in a file of a cgroup only rises."""
+    return any(fullmatch(name, file) and fullmatch(keys, key) for name, keys in COUNTERS_OF)
+
+
 def is_average(key: str) -> bool:
     """Tell if a key of pressure stall information is a moving average."""
     return key.rpartition(".")[2].startswith("avg")
@@ -47,6 +53,7 @@ class Sample(NamedTuple):
     t: float  # seconds since the run began
     host: Numbers
     arms: dict[str, Numbers]
+    units: Mapping[str, Numbers] = {}  # of each cgroup that is one, by source
 
 
 @dataclass(frozen=True)
@@ -216,8 +223,29 @@ class CgroupFile(HostFile):
     @property
     def counts(self) -> bool:
         """Tell if it only rises, so that its mean says nothing."""
-        name = self.file.rpartition("/")[2]
-        return any(fullmatch(file, name) and fullmatch(key, self.key) for file, key in COUNTERS_OF)
+        return only_rises(self.file.rpartition("/")[2], self.key)
+
+
+@dataclass(frozen=True)
+class UnitFile(Source):
+    """A number in a file of each cgroup that is a unit of split; what decides here is the unit."""
+
+    file: str
+    key: str
+
+    def value(self, sample: Sample, unit: str) -> float:
+        """Return the number of a unit in a sample; one that has gone has none."""
+        return sample.units.get(unit, {}).get(self.text, nan)
+
+    @property
+    def averaged(self) -> bool:
+        """Tell if it is a moving average, in which the blocks before are still there."""
+        return self.file.endswith(".pressure") and is_average(self.key)
+
+    @property
+    def counts(self) -> bool:
+        """Tell if it only rises, so that its mean says nothing."""
+        return only_rises(self.file, self.key)
 
 
 @dataclass(frozen=True)
@@ -279,17 +307,35 @@ class Reader:
         self.tree = tree
         chosen = list(sources)
         self.files = [each for each in chosen if isinstance(each, HostFile)]
+        self.of_units = [each for each in chosen if isinstance(each, UnitFile)]
         self.points = {each.point for each in chosen if isinstance(each, Arm)}
         of_arms = any(isinstance(each, Arm | Units) for each in chosen)
         self.arms = arms if of_arms else {}  # arm -> profile
 
-    def read(self, t: float, commands: Numbers | None = None) -> Sample:
+    def read(self, t: float, commands: Numbers | None = None, units: Iterable[str] = ()) -> Sample:
         """Return a sample; commands is what those have said."""
         places = {each: each.place(self.tree) for each in self.files}
         numbers = {path: flatten(self.tree.read(path)) for path in set(places.values())}
         host = {each.text: each.find(self.tree, numbers[path]) for each, path in places.items()}
         arms = {arm: self._arm(arm, profile) for arm, profile in self.arms.items()}
-        return Sample(t, host | (commands or {}), arms)
+        own = {unit: self.unit(unit) for unit in units} if self.of_units else {}
+        return Sample(t, host | (commands or {}), arms, own)
+
+    def unit(self, unit: str) -> Numbers:
+        """Return what a unit has; nothing of a file or a number that is not there."""
+        base = f"{cgroup_mount(self.tree)}{unit.rstrip('/')}"
+        texts: dict[str, Numbers] = {}
+        found: Numbers = {}
+        for each in self.of_units:
+            try:
+                if each.file not in texts:
+                    texts[each.file] = flatten(self.tree.read(f"{base}/{each.file}"))
+            except Error:
+                texts[each.file] = {}
+            number = sum_of_zones(texts[each.file], each.key)
+            if number is not None:
+                found[each.text] = number
+        return found
 
     def _arm(self, arm: str, profile: str) -> Numbers:
         found = dict(self._counters(profile))

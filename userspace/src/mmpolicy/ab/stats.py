@@ -223,6 +223,34 @@ def _regress(y: Vector, blocks: Vector) -> tuple[Any, Any]:
     return (bb * (a @ c) - ab * (b @ c)) / base, (aa * (b @ c) - ab * (a @ c)) / base
 
 
+def left_in_units(y: Vector, treated: NDArray[np.bool_], seed: int) -> tuple[float, float]:
+    """Return the same share of split, with its p; y, treated: a row for each block, by unit.
+
+    What is usual for each unit and in each block is taken out. Tossed anew are the coins of the
+    blocks: which of the two groups of units that were drawn has the treatment.
+    """
+    rng, arms = np.random.default_rng(seed), treated.astype(float)
+    (now,) = _regress_units(y, arms)
+    own, left = _regress_units(y[1:], arms[1:], arms[:-1])
+    noise, hits = y - now * arms, 0
+    for coins in rng.integers(0, 2, (REDRAWS, len(y), 1)) == 1:
+        tossed = np.where(coins, 1 - arms, arms)
+        by_chance = _regress_units(noise[1:], tossed[1:], tossed[:-1])[1]
+        hits += by_chance * np.sign(now) >= left * np.sign(now)
+    return float(left / own) if own else 0.0, (1 + hits) / (1 + REDRAWS)
+
+
+def _regress_units(y: Vector, *causes: Vector) -> Vector:
+    """Return by least squares what each cause adds, with a level for each unit and each block."""
+    rest = [
+        (each - each.mean(axis=0) - each.mean(axis=1, keepdims=True) + each.mean()).ravel()
+        for each in (y, *causes)
+    ]
+    columns = np.stack(rest[1:], axis=1)
+    found: Vector = np.linalg.lstsq(columns.T @ columns, columns.T @ rest[0], rcond=1e-9)[0]
+    return found
+
+
 def growth_p(first: Vector, second: Vector, seed: int) -> float:
     """Return the p of effects that are larger in the second half of the blocks than in the first.
 

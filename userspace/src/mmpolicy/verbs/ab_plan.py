@@ -12,9 +12,16 @@ from mmpolicy.ab.design import DIRTY, MAX_SEED, Design, least_pairs
 from mmpolicy.ab.guards import Guard
 from mmpolicy.ab.identity import seed_here
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.preflight import check_commands, check_sources, first_look, wants_times
+from mmpolicy.ab.preflight import (
+    check_commands,
+    check_sources,
+    check_units,
+    first_look,
+    wants_times,
+)
 from mmpolicy.ab.progress import clock
 from mmpolicy.ab.runner import Length
+from mmpolicy.ab.scope import scope_of
 from mmpolicy.control.experiment import PROFILES
 from mmpolicy.host.knobs import find_knobs, read_knobs
 from mmpolicy.host.machine import Host
@@ -49,6 +56,7 @@ class RunOptions:
     seed: int | None
     experiment: str | None
     label: tuple[str, ...]
+    saturation: tuple[int, int] | None
 
     def arms(self) -> dict[str, str]:
         """Return what each arm is given as."""
@@ -59,6 +67,8 @@ def design_of(host: Host, given: RunOptions) -> Design:
     """Return the design that is asked for."""
     if given.washout >= given.block:
         raise click.UsageError("the wash-out has to be shorter than the block")
+    if given.saturation and given.design != "split":
+        raise click.UsageError("--saturation is for --design split")
     seed = secrets.randbelow(MAX_SEED) if given.seed is None else seed_here(host.tree, given.seed)
     return Design(given.design, given.block, given.washout, given.interval, seed)
 
@@ -74,14 +84,15 @@ def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> L
     pairs = given.pairs or (MOST_PAIRS if given.detect or anytime else PAIRS)
     if given.duration:
         left = given.duration - design.seconds(aa)
-        pairs = int(left // design.seconds(1))
+        more = 2 * design.block_s if given.saturation else 0.0
+        pairs = int(left // (design.seconds(1) + more))
     number = sum(not metric.guard for metric in metrics) or 1
     least = least_pairs(number)
     if pairs < least:
         text = f"{max(pairs, 0)} pairs can show nothing with {number} metric{'s' * (number > 1)}"
         need = clock(design.seconds(aa + least))
         raise click.UsageError(f"{text}: it takes {least} pairs, {need} with the A/A phase")
-    return Length(aa, pairs, given.detect or 0.0, anytime)
+    return Length(aa, pairs, given.detect or 0.0, anytime, given.saturation)
 
 
 def _aa_pairs(given: RunOptions, metrics: int) -> int:
@@ -128,6 +139,9 @@ def plan_of(host: Host, options: dict[str, Any]) -> Plan:
         raise click.UsageError(f"{text} Say `guard 5%`, or give --margin")
     length = length_of(given, design, metrics)
     check_sources(host.tree, metrics, guards, design.kind)
+    if design.kind == "split":
+        for warning in check_units(scope_of(host.tree, given.cgroup), metrics, given.unit):
+            click.echo(f"warning: {warning}", err=True)
     check_commands(metrics, given.at_switch)
     first_look(host, guards)
     return Plan(given, metrics, guards, design, length, wants_times(metrics, guards))

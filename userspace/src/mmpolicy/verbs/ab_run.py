@@ -40,6 +40,7 @@ from mmpolicy.verbs.ab_plan import PAIRS, RunOptions, plan_of
 from mmpolicy.verbs.commit import emit_plan, keep_change
 from mmpolicy.verbs.options import (
     FILE,
+    Levels,
     Seconds,
     complete_cgroup,
     completer,
@@ -91,6 +92,7 @@ def _policy_arms(host: Host, given: RunOptions, texts: dict[str, str], timing: b
     arms = {arm: settings_of_arm(control, state, text or STOCK) for arm, text in texts.items()}
     scope = scope_of(host.tree, given.cgroup)
     found = PolicyArms(host.tree, arms, int(given.lease * 1000), scope, timing)
+    found.levels = given.saturation or found.levels
     for warning in scope.warnings(state):
         click.echo(f"warning: {warning}", err=True)
     return found
@@ -124,6 +126,7 @@ def _header(
         "unit": given.unit,
         "cgroup": changes.scope.number,
         "cgroup_path": changes.scope.path,
+        "saturation": given.saturation,
         "at_switch": given.at_switch,
         "cmd_timeout_s": given.cmd_timeout,
         "runs_this_week": 1 + _runs_before(host, given),
@@ -138,10 +141,10 @@ def _header(
 
 
 def _schedule(design: Design, length: Length) -> Iterator[tuple[str, str]]:
-    total = length.aa_pairs + length.pairs
+    blocks = length.blocks(design)
     yield "rule", length.rule()
-    yield "blocks", f"{total * design.blocks_of_pair} of {design.block_s:g} s"
-    yield "time", clock(design.seconds(total))
+    yield "blocks", f"{blocks} of {design.block_s:g} s"
+    yield "time", clock(blocks * design.block_s)
 
 
 def _dry_run(design: Design, length: Length, changes: Changes, unit: str, json: bool) -> None:
@@ -196,6 +199,11 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 @click.option(
     "--unit", type=click.Choice(["process", "cgroup"]), default="process", show_default=True,
     help="The unit that is assigned to an arm.",
+)  # fmt: skip
+@click.option(
+    "--saturation", type=Levels(), metavar="FEW,MANY",
+    help="Of split: also compare units without the treatment while few and while many have it, "
+    "in percent; that shows effects on neighbours.",
 )  # fmt: skip
 @click.option(
     "--cgroup", metavar="CGROUP", shell_complete=complete_cgroup,
@@ -293,7 +301,7 @@ def _locked(
     host: Host, design: Design, length: Length, file: Path
 ) -> AbstractContextManager[None]:  # fmt: skip
     """Hold the lock of experiments, which says until when; a moment is for the way back of one."""
-    seconds = design.seconds(length.aa_pairs + length.pairs)
+    seconds = length.blocks(design) * design.block_s
     until = (datetime.now(UTC) + timedelta(seconds=seconds)).astimezone()
     who = f"{RUN}{os.getpid()}, until about {until:%Y-%m-%d %H:%M}, which writes {file.absolute()}"
     restoring = host.tree.holder(LOCK).startswith(RESTORE)

@@ -33,6 +33,21 @@ complete_unit, complete_pid = completer("unit"), completer("pid")
 complete_owner = completer("owner")
 
 
+class Levels(click.ParamType):
+    """Two shares in percent, of which the second is larger."""
+
+    name = "levels"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Return them as numbers."""
+        few, _, many = str(value).partition(",")
+        if not (few.isdigit() and many.isdigit() and int(few) < int(many) < 100):
+            self.fail(f"'{value}' is not of the form FEW,MANY, such as 10,90", param, ctx)
+        return int(few), int(many)
+
+
 class Seconds(click.ParamType):
     """A time such as 30, 30s, 10m or 2h."""
 

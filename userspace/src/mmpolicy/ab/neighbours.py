@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Does the treatment of others change what has no treatment? Blocks with few of them, and many."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mmpolicy.ab.design import ALPHA, SATURATION, in_percent
+from mmpolicy.ab.samples import Recording
+from mmpolicy.ab.stats import Effect, analyse, holm
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A metric of the units without the treatment, by the share of the others that have it."""
+
+    metric: str
+    levels: tuple[int, int]  # percent
+    effect: Effect
+    corrected: float  # p, for the number of metrics
+
+    @property
+    def found(self) -> bool:
+        """Tell if it depends on that share."""
+        return self.corrected < ALPHA
+
+    def _shown(self, effect: float) -> float:
+        return effect if self.effect.scale == "difference" else in_percent(effect)
+
+    def text(self) -> str:
+        """Return it in words."""
+        few, many = self.levels
+        unit = "" if self.effect.scale == "difference" else " %"
+        ends = [f"{self._shown(end):+.3g}{unit}" for end in (self.effect.low, self.effect.high)]
+        size = f"{self._shown(self.effect.estimate):+.3g}{unit} ({' .. '.join(ends)})"
+        return (
+            f"{self.metric} of units without the treatment {size} where {many} % of the units are "
+            f"treated instead of {few} %, p = {self.corrected:.2g}"
+        )
+
+    def doubt(self) -> str:
+        """Return why split cannot answer then."""
+        return f"what has no treatment changes: {self.text()}; take switchback"
+
+    def data(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        ends = {"estimate": self.effect.estimate, "low": self.effect.low, "high": self.effect.high}
+        numbers = {name: self._shown(end) for name, end in ends.items()}
+        about = {"metric": self.metric, "percent": list(self.levels), "scale": self.effect.scale}
+        return about | numbers | {"p": self.corrected, "found": self.found}
+
+
+def neighbours_of(recording: Recording) -> list[Neighbours]:
+    """Return it of each metric that has at least two such pairs."""
+    levels = recording.header.get("saturation")
+    if not levels:
+        return []
+    effects = {}
+    for metric in recording.metrics():
+        pairs = recording.pairs(metric, SATURATION)
+        if len(pairs) > 1:
+            effects[metric.name] = analyse(pairs, recording.header["seed"])
+    corrected = holm([effect.p for effect in effects.values()]) if effects else []
+    return [
+        Neighbours(name, (levels[0], levels[1]), effect, p)
+        for (name, effect), p in zip(effects.items(), corrected, strict=True)
+    ]
