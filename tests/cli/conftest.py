@@ -64,7 +64,16 @@ def reloads() -> list[str]:
 
 
 @pytest.fixture
-def run(tree: FakeTree, lib: FakeLib, clock: Clock, log: list[str], reloads: list[str]) -> Run:
+def units() -> list[list[str]]:
+    """Return the words of each unit that systemd was to run."""
+    return []
+
+
+@pytest.fixture
+def run(
+    tree: FakeTree, lib: FakeLib, clock: Clock, log: list[str], reloads: list[str],
+    units: list[list[str]],
+) -> Run:  # fmt: skip
     """Return a function that runs the command on the host."""
 
     def run(*args: str) -> Result:
@@ -73,7 +82,8 @@ def run(tree: FakeTree, lib: FakeLib, clock: Clock, log: list[str], reloads: lis
         except TypeError:  # click 8.2 keeps them apart anyway
             runner = CliRunner()
         reload = partial(reloads.append, "reload")
-        app = Host(tree, Kmod(lib=lib), clock.sleep, lambda: clock.now, log.append, reload)
+        start = [clock.sleep, lambda: clock.now, log.append, reload, units.append]
+        app = Host(tree, Kmod(lib=lib), *start)
         result = runner.invoke(main, args, obj=app)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception

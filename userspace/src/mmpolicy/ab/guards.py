@@ -53,17 +53,19 @@ class Guard:
         """Tell if one sample is enough."""
         return all(each.momentary for each in self.metric.sources())
 
-    def broken(self, window: deque[Sample]) -> tuple[float, str] | None:
-        """Return the value that breaks it, and the arm if it is of one, else None.
+    def values(self, window: deque[Sample]) -> list[tuple[float, str]]:
+        """Return what it looks at, and the arm if it is of one.
 
         A level is looked at now, all else over the last second.
         """
         samples = [window[-1]] if self.momentary else list(window)
-        for arm in ARMS:
-            value = self.metric.over(samples, arm)
-            if value is not None and not OPERATORS[self.sign](value, self.limit):
-                return value, arm if self.of_arms else ""
-        return None
+        found = [(self.metric.over(samples, arm), arm) for arm in ARMS]
+        found = found if self.of_arms else [(found[0][0], "")]
+        return [(value, arm) for value, arm in found if value is not None]
+
+    def holds(self, value: float) -> bool:
+        """Tell if it is true of a value."""
+        return bool(OPERATORS[self.sign](value, self.limit))
 
 
 class Watch:
@@ -72,6 +74,7 @@ class Watch:
     def __init__(self, guards: Iterable[Guard]) -> None:
         self.guards = list(guards)
         self.window: deque[Sample] = deque()
+        self.last: dict[str, float] = {}  # what each has seen last
 
     def look(self, sample: Sample) -> tuple[str, str] | None:
         """Take a sample; return what is wrong, if anything is, and in which arm."""
@@ -79,7 +82,8 @@ class Watch:
         while len(self.window) > 2 and sample.t - self.window[1].t >= WINDOW_S:
             self.window.popleft()
         for guard in self.guards:
-            broken = guard.broken(self.window)
-            if broken:
-                return f"guard '{guard.text}': it is {broken[0]:.6g}", broken[1]
+            for value, arm in guard.values(self.window):
+                self.last[guard.text] = value
+                if not guard.holds(value):
+                    return f"guard '{guard.text}': it is {value:.6g}", arm
         return None

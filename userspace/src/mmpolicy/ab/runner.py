@@ -22,6 +22,7 @@ from mmpolicy.ab.design import (
     pairs_by_size,
 )
 from mmpolicy.ab.guards import Guard, Watch
+from mmpolicy.ab.live import Live, place_of
 from mmpolicy.ab.metrics import Metric, all_sources
 from mmpolicy.ab.outfile import OutFile
 from mmpolicy.ab.policy_arms import StoppedError
@@ -113,6 +114,8 @@ class Runner:
         self.begun = 0  # blocks
         self.block_began = 0.0
         self.changes.knobs.look = self.look
+        about = {arm: self.header[arm]["given"] for arm in ARMS}
+        self.live = Live(self.host.tree, {**about, "file": str(self.out.path.absolute())})
 
     # Time
 
@@ -128,6 +131,14 @@ class Runner:
         self.changes.look_after(self.restarting)
         self.look()
         self.display.tick(self.left())
+        self._tell_others()
+
+    def _tell_others(self) -> None:
+        """Write down where the run is."""
+        if self.block:
+            measured = self.now() - self.block_began >= self.design.washout_s
+            told = {**place_of(self.block), "blocks": self.blocks(), "measured": measured}
+            self.live.tell(self.now(), **told, left_s=self.left(), guards=dict(self.watch.last))
 
     def look(self) -> None:
         """End the run for a signal, or for a guard that is broken."""
@@ -188,7 +199,9 @@ class Runner:
 
     def _restore(self) -> dict[str, Any]:
         start = self.host.clock()
+        self.live.tell(self.now(), phase="restoring", arm="")
         note = self.changes.restore()
+        self.live.end()
         return {"restored": not note, "note": note, "restore_s": self.host.clock() - start}
 
     def _phases(self) -> None:
@@ -196,6 +209,7 @@ class Runner:
         most = "at most " if self.length.way else ""
         long = f"{self.blocks()} blocks of {self.design.block_s:g} s"
         self.display.say(f"time: {most}{clock(self.left())}, {long}")
+        self.look()  # so that each guard has a value from the beginning
         self.changes.set_up(self.header["unit"])
         self.changes.equip("aa")
         for block in self.design.blocks("aa", self.length.aa_pairs):
@@ -240,6 +254,7 @@ class Runner:
         self._switch()
         begin, before = self.now(), self.decisions.read()
         self.block_began = begin
+        self._tell_others()
         for moment in self.design.moments():
             self.pause(begin + moment)
             self._sample(block)

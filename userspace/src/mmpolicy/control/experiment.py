@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """The experiment of `ab run`: who runs it, and what is its own meanwhile."""
 
+import json
 import os
 import re
 import signal
 import time
 from contextlib import suppress
+from typing import Any
 
 from mmpolicy.control.keys import ExperimentFile, Key, Lease, Profile, Setting, State
 from mmpolicy.errors import Error, Exit
@@ -13,6 +15,8 @@ from mmpolicy.host.files import Tree
 
 LOCK = "/run/mmpolicy/ab.lock"
 RECOVERY = "/run/mmpolicy/knobs.json"  # what has to be put back, should nobody be left to do it
+LIVE = "/run/mmpolicy/ab.json"  # where the run is now
+FOLDER = "/var/lib/mmpolicy/ab"  # samples of runs that have no terminal
 RESTORE = "ab restore, pid "
 RUN = "ab run, pid "  # what the holder of the lock begins with
 BENCH = "bench, pid "
@@ -35,6 +39,17 @@ def running(tree: Tree) -> str:
     """Return who runs an experiment, in words; empty if nobody does."""
     holder = tree.holder(LOCK)
     return holder if holder.startswith((RUN, BENCH)) else ""
+
+
+def live(tree: Tree) -> dict[str, Any]:
+    """Return where the run is now; nothing if none is at work, or is known of it."""
+    if not running(tree).startswith(RUN):
+        return {}
+    try:
+        found = json.loads(tree.read(LIVE))
+    except (Error, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def declared(tree: Tree, now: State, target: State) -> State:

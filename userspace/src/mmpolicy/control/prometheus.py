@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -18,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from mmpolicy import __version__
 from mmpolicy.control.counters import counted_profiles, read_counters
-from mmpolicy.control.experiment import declared, running
+from mmpolicy.control.experiment import declared, live, running
 from mmpolicy.control.keys import AbsentCgroup, CgroupBinding, Setting, State
 from mmpolicy.control.labels import cgroups_of
 from mmpolicy.control.manifest import Manifest
@@ -93,12 +94,36 @@ def _left(tree: Tree) -> Iterator[Metric]:
     """Yield what needs no module: who is at work, and what somebody has left."""
     told = "1: mmpolicy ab run is at work."
     yield GaugeMetricFamily(f"{MODULE}_experiment_running", told, int(bool(running(tree))))
+    yield from _experiment(live(tree))
     names = {each.name for each in notices(tree)}
     for name, told in (
         ("knobs_left", "1: a killed experiment has left knobs of the kernel changed."),
         ("cut_off", "1: a change was killed, and may be half made."),
     ):
         yield GaugeMetricFamily(f"{MODULE}_{name}", told, int(name in names))
+
+
+def _experiment(now: dict[str, Any]) -> Iterator[Metric]:
+    """Yield where the run is, by which the application's own metrics can be told apart."""
+    if "block" not in now:
+        return
+    start = f"{MODULE}_experiment"
+    for name, told in (
+        ("phase", "1: the phase that it is in."),
+        ("arm", "1: the arm that is active; both, where units are in one each."),
+    ):
+        family = GaugeMetricFamily(f"{start}_{name}", told, labels=[name])
+        family.add_metric([str(now[name])], 1)
+        yield family
+    yield GaugeMetricFamily(f"{start}_block", "The block that it is in.", now["block"])
+    yield GaugeMetricFamily(f"{start}_blocks", "How many it will have.", now["blocks"])
+    told = "1: the wash-out of the block is over."
+    yield GaugeMetricFamily(f"{start}_measured", told, int(now["measured"]))
+    guards = GaugeMetricFamily(f"{start}_guard", "What a guard has seen last.", labels=["guard"])
+    for text, value in now.get("guards", {}).items():
+        if value is not None:
+            guards.add_metric([text], value)
+    yield guards
 
 
 def _huge(tree: Tree) -> Iterator[Metric]:

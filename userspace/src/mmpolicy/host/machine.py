@@ -3,7 +3,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmpolicy.errors import Error, Exit
@@ -34,6 +34,20 @@ def reload_units() -> None:
     except (OSError, subprocess.CalledProcessError) as err:
         text = f"systemd has not read its units again: {err}"
         raise Error(text, Exit.FAILED, "systemctl daemon-reload") from err
+
+
+def start_unit(words: Sequence[str]) -> None:
+    """Let systemd run a command as a unit of its own."""
+    import subprocess
+
+    hint = "without systemd: nohup mmpolicy ab run ... &"
+    try:
+        done = subprocess.run(["systemd-run", *words], capture_output=True, text=True, check=False)
+    except OSError as err:
+        raise Error(f"cannot start a unit: {err}", Exit.LACKING, hint) from err
+    if done.returncode:
+        text = f"systemd does not start it: {done.stderr.strip()}"
+        raise Error(text, Exit.FAILED, "systemctl status mmpolicy-ab")
 
 
 class Hardware(NamedTuple):
@@ -71,11 +85,13 @@ class Host:
         clock: Callable[[], float] = time.monotonic,
         log: Callable[[str], None] | None = None,
         reload: Callable[[], None] | None = None,
+        start_unit: Callable[[Sequence[str]], None] = start_unit,
     ) -> None:
         self.tree = tree
         real = str(tree.root) == "/"
         self.log = log or (tell_syslog if real else lambda _line: None)
         self.reload_units = reload or (reload_units if real else lambda: None)
+        self.start_unit = start_unit
         self.sleep = sleep
         self.clock = clock
         self._kmod = kmod

@@ -16,6 +16,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.disk import save_as
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
+from mmpolicy.verbs.ab_jobs import list_runs, status, stop
 from mmpolicy.verbs.ab_plan import UNJUDGED
 from mmpolicy.verbs.ab_run import MARGIN, run
 from mmpolicy.verbs.commit import emit_plan, keep_change
@@ -30,7 +31,8 @@ def ab() -> None:
     """Compare two settings on this host by experiment."""
 
 
-ab.add_command(run)
+for each in (run, status, stop, list_runs):
+    ab.add_command(each)
 
 
 @ab.command()

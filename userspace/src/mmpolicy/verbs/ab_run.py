@@ -36,6 +36,7 @@ from mmpolicy.host.files import CONTROL, PATIENCE_S
 from mmpolicy.host.knobs import read_knobs
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
+from mmpolicy.verbs import ab_jobs
 from mmpolicy.verbs.ab_plan import PAIRS, RunOptions, plan_of
 from mmpolicy.verbs.commit import emit_plan, keep_change
 from mmpolicy.verbs.options import (
@@ -46,7 +47,6 @@ from mmpolicy.verbs.options import (
     completer,
     dry_run_option,
     json_option,
-    pass_host,
 )
 from mmpolicy.verbs.progress import display
 
@@ -259,10 +259,16 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 @click.option(
     "--out", type=FILE, metavar="FILE", help="File for the samples.  [default: ab-TIME.jsonl]"
 )
+@click.option(
+    "--detach", is_flag=True, help="Let systemd run it; see mmpolicy ab status and ab stop."
+)
 @dry_run_option
 @json_option
-@pass_host
-def run(host: Host, dry_run: bool, want_json: bool, out: Path | None, **options: Any) -> None:
+@click.pass_context
+def run(
+    ctx: click.Context, dry_run: bool, want_json: bool, out: Path | None, detach: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Run an experiment, and then restore the state.
 
     \b
@@ -276,7 +282,11 @@ def run(host: Host, dry_run: bool, want_json: bool, out: Path | None, **options:
     command is killed, the kernel goes back to stock when the lease expires. A watchdog restores
     knobs of the kernel itself at once.
     """
+    host: Host = ctx.obj
     given, metrics, guards, design, length, timing = plan_of(host, options)
+    if detach and not dry_run:
+        ab_jobs.detach(host, ctx, out or ab_jobs.new_file(host.tree), want_json)
+        return
     if dry_run:
         _dry_run(design, length, _changes(host, given, timing), given.unit, want_json)
         return

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Runs that go on without us: --detach, and who looks at them meanwhile."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmpolicy.ab.samples import load
+from mmpolicy.control.experiment import FOLDER, LIVE, LOCK
+
+from .ab_world import FIXED, SHORT, SPLIT, SWITCHBACK, World
+from .fakes import CONTROL, THP, FakeTree, Run
+
+SIZE = f"{THP}/hugepages-64kB/enabled"
+ODD = "n=cmd:echo $((5 % 3)) '$x'; echo 5 / cmd:echo 1"
+
+
+@pytest.fixture
+def clock(tree: FakeTree) -> World:
+    """Return time in which things happen."""
+    return World(tree)
+
+
+def own_words(unit: list[str]) -> list[str]:
+    """Return the words of the run itself, as systemd gives them to it."""
+    words = [word.replace("$$", "$") for word in unit[unit.index("--") + 1 :]]
+    return words[words.index("ab") :]
+
+
+@pytest.mark.parametrize("words", [[*SWITCHBACK, "--detect", "5"], [*SPLIT, "--stop", "anytime"]])
+def test_a_unit_gets_the_same_run(
+    run: Run, tree: FakeTree, units: list[list[str]], words: list[str], out: Path
+) -> None:
+    """What systemd is to run is what was asked for, into a file of its own."""
+    before = list(tree.writes)
+    options = [*words, *FIXED, "--guard", "psi.memory.full.avg10 < 5", "--label", "a=b"]
+    result = run("ab", "run", *options, "--detach", "--json")
+    assert result.code == 0, result.err
+    assert tree.writes == before
+    (unit,) = units
+    assert unit[:3] == ["--unit", "mmpolicy-ab", "--collect"]
+    given = own_words(unit)
+    file = Path(given[-1])
+    assert file == Path(result.json["file"])
+    assert file.parent == tree.real(FOLDER)
+    assert run(*given).code == 0
+    assert run("ab", "run", *options, "--out", str(out)).code == 0
+    left_out = ("started", "runs_this_week")
+    kept, direct = ({name: value for name, value in load(path).header.items()
+                     if name not in left_out} for path in (file, out))  # fmt: skip
+    assert kept == direct
+    (entry,) = run("ab", "list", "--json").json["runs"]
+    assert (entry["file"], entry["status"]) == (str(file), "done")
+    assert entry["blocks"] == len(load(file).blocks)
+
+
+def test_words_of_a_shell_stay_as_they_are(run: Run, units: list[list[str]]) -> None:
+    words = ["--design", "switchback", "--metric", ODD, *SHORT, *FIXED, "--detach"]
+    assert run("ab", "run", *words).code == 0
+    assert ODD in own_words(units[0])
+    assert "$" not in "".join(word.replace("$$", "") for word in units[0])
+
+
+def test_nothing_is_begun_beside_another(run: Run, tree: FakeTree, units: list[list[str]]) -> None:
+    with tree.locked(LOCK, "ab run, pid 1"):
+        assert run("ab", "run", *SWITCHBACK, *FIXED, "--detach").code == 9
+    assert run("ab", "run", *SWITCHBACK, *FIXED, "--detach", "--block", "0").code == 2
+    assert units == []
+
+
+def test_status_and_gauges_in_each_phase(
+    ab: Run, run: Run, tree: FakeTree, clock: World, out: Path
+) -> None:
+    """They say what the kernel has at that moment; before and after, that nothing runs."""
+    seen: list[dict[str, Any]] = []
+
+    def look() -> None:
+        status = run("ab", "status", "--json").json
+        shares = {"0": "control", "100": "treatment"}
+        kernel = shares[tree.read(f"{CONTROL}/experiment/percent")]
+        text = run("export").out
+        assert f'mmpolicy_experiment_phase{{phase="{status["phase"]}"}} 1.0' in text
+        assert f'mmpolicy_experiment_arm{{arm="{status["arm"]}"}} 1.0' in text
+        assert f"mmpolicy_experiment_block {status['block']}.0" in text
+        assert f"mmpolicy_experiment_measured {float(status['measured'])}" in text
+        assert 'mmpolicy_experiment_guard{guard="vmstat.nr_mapped < 9"} 7.0' in text
+        seen.append({**status, "kernel": kernel})
+
+    for when in range(1, 64):
+        clock.at.append((float(when), look))
+    assert run("ab", "status").out == "no experiment runs\n"
+    assert ab(*SWITCHBACK, *FIXED, "--guard", "vmstat.nr_mapped < 9").code == 0
+    assert len(seen) == 63
+    assert {each["phase"] for each in seen} == {"aa", "ab"}
+    blocks = load(out).blocks
+    for each in seen:
+        block = blocks[each["block"] - 1]
+        assert (each["phase"], each["blocks"]) == (block["phase"], len(blocks))
+        assert each["kernel"] == block["arm"]
+        assert each["arm"] == ("control" if each["phase"] == "aa" else block["arm"])
+        assert each["file"] == str(out)
+    assert {each["measured"] for each in seen} == {True, False}
+    assert run("ab", "status", "--json").json["running"] is False
+    assert "mmpolicy_experiment_phase" not in run("export").out
+    assert not tree.exists(LIVE)
+
+
+def test_stop(
+    run: Run, tree: FakeTree, tmp_path: Path, wait_until: Callable[..., None]
+) -> None:  # fmt: skip
+    """It waits until the state is back; without a run, it says so."""
+    tree.make_unloaded()
+    tree.put("/proc/vmstat", "pgfault 0")
+    result = run("ab", "stop")
+    assert (result.code, "no experiment runs" in result.err) == (1, True)
+    out = tree.real(FOLDER) / "ab-1.jsonl"
+    out.parent.mkdir(parents=True)
+    command = [sys.executable, "-m", "mmpolicy", "--root", str(tree.root), "ab", "run"]
+    command += ["--design", "switchback", "--metric", "vmstat.pgfault/s", "--aa", "0"]
+    command += ["--pairs", "99", "--treatment", "hugepages-64kB/enabled=always"]
+    process = subprocess.Popen(
+        [*command, "--out", str(out)], cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
+    wait_until(lambda: run("ab", "status", "--json").json.get("block"))
+    (entry,) = run("ab", "list", "--json").json["runs"]
+    assert entry["status"] == "running"
+    result = run("ab", "stop")
+    assert (result.code, f"mmpolicy ab report {out}" in result.out) == (0, True), result.err
+    assert tree.read(SIZE) == "never"
+    assert process.wait() == 1
+    assert json.loads(out.read_text().splitlines()[-1])["status"] == "interrupted"
+    assert run("ab", "list", "--json").json["runs"][0]["status"] == "interrupted"

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Where a run is now, in a file for other commands; it is there as long as the run goes on."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from mmpolicy.ab.design import Block
+from mmpolicy.ab.samples import storable
+from mmpolicy.ab.sources import ARMS
+from mmpolicy.control.experiment import LIVE
+from mmpolicy.errors import Error
+from mmpolicy.host.files import Tree
+
+EVERY_S = 1.0
+READABLE = 0o644
+
+
+class Live:
+    """Writes the file: at each change, and once a second."""
+
+    def __init__(self, tree: Tree, about: Mapping[str, Any]) -> None:
+        self.tree = tree
+        self.about = dict(about)
+        self.told: dict[str, Any] = {}
+        self.next = 0.0
+
+    def tell(self, now: float, **what: Any) -> None:
+        """Take what has changed, and write it if it is more than the time that passes."""
+        changed = any(self.told.get(name) != value for name, value in what.items()
+                      if name not in ("left_s", "guards"))  # fmt: skip
+        self.told |= what
+        if changed or now >= self.next:
+            self.next = now + EVERY_S
+            try:
+                self.tree.keep(LIVE, json.dumps(storable(self.about | self.told)), READABLE)
+            except Error:  # a run does not end because nobody can look at it
+                return
+
+    def end(self) -> None:
+        """Remove it."""
+        if self.tree.exists(LIVE):
+            self.tree.drop(LIVE)
+
+
+def place_of(block: Block) -> dict[str, Any]:
+    """Return what is told of a block. In the A/A phase, all is control."""
+    arm = ARMS[0] if block.phase == "aa" else block.arm or "both"
+    return {"phase": block.phase, "pair": block.pair, "arm": arm, "block": block.number + 1}

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`ab run --detach`, `ab status`, `ab stop` and `ab list`: experiments that go on without us."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mmpolicy.ab.progress import clock
+from mmpolicy.control.experiment import FOLDER, end_it, in_the_way, live, running
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
+from mmpolicy.render import emit, table
+from mmpolicy.verbs.options import json_option, pass_host
+
+SERVICE = "mmpolicy-ab"
+NEXT = "mmpolicy ab status; mmpolicy ab stop ends it and restores the state"
+HERE = ("detach", "out", "dry_run", "want_json", "yes")  # what is not for the run itself
+
+
+def words_of(ctx: click.Context) -> Iterator[str]:
+    """Yield the words that give a run the same options again."""
+    for param in ctx.command.params:
+        value = ctx.params.get(param.name or "")
+        if param.name in HERE or value is None or value is False or value == ():
+            continue
+        several = isinstance(param, click.Option) and param.multiple
+        for each in value if several else [value]:
+            yield param.opts[0]
+            yield ",".join(map(str, each)) if isinstance(each, tuple) else str(each)
+
+
+def own_command() -> list[str]:
+    """Return the words that start this command."""
+    path = Path(sys.argv[0])
+    return [str(path.resolve())] if path.name == "mmpolicy" else [sys.executable, "-m", "mmpolicy"]
+
+
+def new_file(tree: Tree) -> Path:
+    """Return a file for the samples of a run that has no terminal."""
+    return tree.real(FOLDER) / f"ab-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl"
+
+
+def detach(host: Host, ctx: click.Context, file: Path, want_json: bool) -> None:
+    """Have systemd run it: no logout and no terminal ends it.
+
+    Only the command itself hears of a stop. It ends its commands and its watchdog, which would
+    otherwise take the end of a command for a failure.
+    """
+    if who := running(host.tree):
+        raise in_the_way(who)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    words = ["--unit", SERVICE, "--collect", "--quiet", "--description", "Experiment of mmpolicy"]
+    words += ["--property", "KillMode=process", "--property", "Type=exec"]
+    words += ["--working-directory", str(Path.cwd()), "--setenv", f"PATH={os.environ['PATH']}"]
+    root = ["--root", str(host.tree.root)] if str(host.tree.root) != "/" else []
+    argv = [*own_command(), *root, "ab", "run", *words_of(ctx), "--out", str(file.absolute())]
+    host.start_unit([*words, "--", *(word.replace("$", "$$") for word in argv)])
+    data = {"dry_run": False, "unit": f"{SERVICE}.service", "file": str(file)}
+    emit("ab run", want_json, data, [f"{SERVICE}.service runs it, into {file}", f"next: {NEXT}"])
+
+
+@click.command()
+@json_option
+@pass_host
+def status(host: Host, want_json: bool) -> None:
+    """Say where the experiment is that runs now: phase, block, arm, guards, and the time left."""
+    now = live(host.tree)
+    if not now:
+        who = running(host.tree)
+        text = who and f"about to begin, or to end: {who}"
+        emit("ab status", want_json, {"running": bool(who)}, [text or "no experiment runs"])
+        return
+    emit("ab status", want_json, {"running": True, **now}, list(_told(now)))
+
+
+def _told(now: dict[str, Any]) -> Iterator[str]:
+    yield f"{now['control']} against {now['treatment']}, into {now['file']}"
+    if "block" in now:
+        part = "measured" if now["measured"] else "wash-out"
+        yield (
+            f"block {now['block']} of {now['blocks']}, phase {now['phase']}, arm {now['arm']}, "
+            f"{part}, {clock(now['left_s'])} left"
+        )
+    else:
+        yield f"phase {now['phase']}"
+    for text, value in now.get("guards", {}).items():
+        yield f"guard {text}: it is {value:.6g}" if value is not None else f"guard {text}"
+
+
+@click.command()
+@json_option
+@pass_host
+def stop(host: Host, want_json: bool) -> None:
+    """End the experiment that runs now, and wait until the state from before is back."""
+    now = live(host.tree)
+    if not running(host.tree):
+        raise Error("no experiment runs", Exit.FAILED, "mmpolicy ab list shows those that ran")
+    end_it(host.tree)
+    file = now.get("file", "")
+    lines = ["stopped; the state from before is back"]
+    lines += [f"next: mmpolicy ab report {file}"] * bool(file)
+    emit("ab stop", want_json, {"stopped": True, "file": file or None}, lines)
+
+
+@click.command("list")
+@json_option
+@pass_host
+def list_runs(host: Host, want_json: bool) -> None:
+    """List the experiments whose samples are in /var/lib/mmpolicy/ab."""
+    found = list(_kept(host.tree))
+    rows = [(each["file"], each["started"], each["status"], str(each["blocks"]),
+             f"{each['control']} : {each['treatment']}") for each in found]  # fmt: skip
+    head = ("FILE", "STARTED", "STATUS", "BLOCKS", "ARMS")
+    lines = table(head, rows) if rows else [f"no runs in {host.tree.real(FOLDER)}"]
+    emit("ab list", want_json, {"runs": found}, lines)
+
+
+def _kept(tree: Tree) -> Iterator[dict[str, Any]]:
+    at_work = live(tree).get("file")
+    for name in sorted(tree.names(FOLDER)) if tree.is_dir(FOLDER) else []:
+        if name.endswith(".jsonl"):
+            path = str(tree.real(FOLDER) / name)
+            found = _summary(tree.read(f"{FOLDER}/{name}").splitlines())
+            if found:
+                ends = "running" if path == at_work else found["status"]
+                yield {"file": path, **found, "status": ends}
+
+
+def _summary(lines: Sequence[str]) -> dict[str, Any]:
+    """Return what a file is about; of the samples, nothing is looked at."""
+    try:
+        header = json.loads(lines[0])
+        last = json.loads(lines[-1]) if '"kind": "end"' in lines[-1] else {"status": "killed"}
+        return {
+            "started": header.get("started", ""),
+            "status": last["status"],
+            "blocks": sum(line.startswith('{"kind": "block"') for line in lines),
+            "control": header["control"]["given"],
+            "treatment": header["treatment"]["given"],
+        }
+    except (ValueError, LookupError, TypeError):
+        return {}
