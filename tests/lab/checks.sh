@@ -37,85 +37,9 @@ finish() {
 	[ "$FAILED" = 0 ] && [ "$PASSED" != 0 ]
 }
 
-# All files below the tree that have a first line like this: scripts REGEX
-scripts() {
-	find "$TREE" -name '.*' ! -path "$TREE" -prune -o -type f -size -200k -print0 |
-		xargs -0 sed -sn "1{\\|$1|F}"
-}
-
-lint_shell() {
-	local files
-	mapfile -t files < <(scripts '^#!.*sh$')
-	shellcheck -x -a -P "$TREE" "${files[@]}" "$TREE/.ci/run"
-}
-
-python_files() { find "$TREE" -name '*.py' -not -path '*/.*' && scripts '^#!.*python3?$'; }
-
-lint_ruff() {
-	local files
-	mapfile -t files < <(python_files)
-	RUFF_CACHE_DIR=$CACHE/ruff "$VENV/bin/ruff" "$@" --config "$TREE/userspace/pyproject.toml" \
-		"${files[@]}"
-}
-
-lint_mypy() {
-	local files
-	mapfile -t files < <(python_files)
-	cd "$TREE"
-	MYPYPATH=$PYTHONPATH "$VENV/bin/mypy" --strict --cache-dir "$CACHE/mypy" \
-		--config-file "$TREE/userspace/pyproject.toml" \
-		--scripts-are-modules "${files[@]}"
-}
-
-# checkpatch ARGUMENT...: silent means clean
-checkpatch() {
-	[ -f "${*: -1}" ] || die "nothing to check"
-	perl "$(source_tree)/scripts/checkpatch.pl" --strict --no-summary --terse --quiet \
-		--root="$(source_tree)" --ignore FILE_PATH_CHANGES "$@"
-}
-
-lint_patches() { checkpatch -- "$TREE"/kernel-hooks/*/*.patch "$TREE"/kernel-hooks/*/*/*.patch; }
-
-# Trace events have a style of their own, which checkpatch does not know; nor does it
-# know a macro that makes declarations of a list. Versions are for compat.h alone. The
-# checker of 7.3 wants what 6.12 does not have.
-lint_module_style() {
-	local files later=CONST_STRUCT,ALLOC_WITH_SIZEOF,ALLOC_WITH_MULTIPLY
-	mapfile -t files < <(find "$TREE/module" -name '*.[ch]' ! -name trace.h ! -name compat.h)
-	checkpatch --no-tree --ignore LINUX_VERSION_CODE,CONSTANT_COMPARISON,MACRO_ARG_REUSE,"$later" -f -- \
-		"$TREE/module/compat.h"
-	checkpatch --no-tree --ignore MACRO_ARG_REUSE,TRAILING_SEMICOLON,"$later" -f -- "${files[@]}"
-	checkpatch --no-tree --ignore OPEN_ENDED_LINE,PARENTHESIS_ALIGNMENT -f -- \
-		"$TREE/module/trace.h"
-}
-
-lint_hook_size() {
-	local folder lines status=0
-	for folder in "$TREE"/kernel-hooks/*/; do
-		lines=$(cat "$folder"*.patch | grep -c '^+[^+]\|^+$')
-		say "$folder adds $lines lines of 300"
-		[ "$lines" -le 300 ] || status=1
-	done
-	return $status
-}
-
-lint_rooms() { "$PYTHON" "$TREE/tests/lint/rooms.py"; }
-
-lint_sizes() { "$PYTHON" "$TREE/tests/lint/sizes.py"; }
-
-lint_names() { "$PYTHON" "$TREE/tests/lint/names.py" "$(source_tree)"; }
-
 lint() {
-	check "lint: shellcheck" lint_shell
-	check "lint: ruff check" lint_ruff check
-	check "lint: ruff format" lint_ruff format --check --diff
-	check "lint: mypy" lint_mypy
-	check "lint: checkpatch, kernel hooks" lint_patches
-	check "lint: checkpatch, module" lint_module_style
-	check "lint: size of the kernel hooks" lint_hook_size
-	check "lint: rooms" lint_rooms
-	check "lint: sizes of files and functions" lint_sizes
-	check "lint: functions that the documents name" lint_names
+	MMPOLICY_SOURCE=$(source_tree) run_pytest lint -qq --no-header -n "$(nproc)" \
+		-o console_output_style=classic
 }
 
 # unit tests of the policies in userland

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Each name() in the documents is defined: in this tree, in the kernel's source, or by others.
-
-names.py SOURCE: SOURCE is the kernel's source tree.
-"""
+"""Each name() in the documents is defined: in this tree, in the kernel's source, or by others."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,10 +55,3 @@ def check(tree: Path, source: Path) -> list[str]:
     """What the documents name and nobody defines."""
     known = defined([tree / name for name in OURS] + [source / name for name in KERNEL]) | OTHERS
     return [f"{at}: {name}() is not defined" for at, name in called(tree) if name not in known]
-
-
-if __name__ == "__main__":
-    wrong = check(TREE, Path(sys.argv[1]))
-    for line in wrong:
-        print(line)
-    sys.exit(bool(wrong))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -50,7 +49,7 @@ COMMAND: Table = {
 TESTS: Table = {
     "lab": "",
     "abi": "",
-    "lint": "",
+    "lint": "lab",
     "plant": "",
     "site": "",
     "bench": "lab",
@@ -284,10 +283,3 @@ def check(tree: Path) -> list[str]:
         *forbidden(in_tests, TESTS, ".py"),
         *circles(in_tests),
     ]
-
-
-if __name__ == "__main__":
-    wrong = check(TREE)
-    for line in wrong:
-        print(line)
-    sys.exit(bool(wrong))

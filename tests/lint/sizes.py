@@ -7,7 +7,6 @@ Sentences of the documents are wrapped, so that a changed sentence is a changed 
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,10 +66,3 @@ def check(tree: Path) -> list[str]:
         *(line for path in sources for line in too_long(path)),
         *(line for path in texts for line in not_wrapped(path)),
     ]
-
-
-if __name__ == "__main__":
-    wrong = check(TREE)
-    for line in wrong:
-        print(line)
-    sys.exit(bool(wrong))

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What ./dev lint checks. MMPOLICY_SOURCE is the kernel's source, whose checkpatch.pl is used."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lab.machine import TREE, cache_dir
+from lint import names, rooms, sizes
+
+CONFIG = TREE / "userspace/pyproject.toml"
+HOOK_LINES = 300  # at most, in the patches of a series
+# What the checker of 7.3 wants, and 6.12 does not have.
+LATER = "CONST_STRUCT,ALLOC_WITH_SIZEOF,ALLOC_WITH_MULTIPLY"
+# Versions are for compat.h alone. checkpatch does not know a macro that makes declarations of a
+# list, nor the style of trace events.
+STYLES = {
+    "compat.h": f"LINUX_VERSION_CODE,CONSTANT_COMPARISON,MACRO_ARG_REUSE,{LATER}",
+    "trace.h": "OPEN_ENDED_LINE,PARENTHESIS_ALIGNMENT",
+}
+STYLE = f"MACRO_ARG_REUSE,TRAILING_SEMICOLON,{LATER}"
+
+
+def source() -> Path:
+    """The kernel's source."""
+    return Path(os.environ["MMPOLICY_SOURCE"])
+
+
+def silent(*argv: str | Path, **more: str) -> None:
+    """A command that has to succeed."""
+    ended = subprocess.run(
+        argv, cwd=TREE, env=os.environ | more, stdout=-1, stderr=subprocess.STDOUT, text=True
+    )
+    if ended.returncode:
+        pytest.fail(ended.stdout, pytrace=False)
+
+
+def files() -> Iterator[Path]:
+    """Those of the tree; what is hidden is not ours."""
+    for folder, folders, found in os.walk(TREE):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(folder, name) for name in sorted(found) if not name.startswith("."))
+
+
+def scripts(interpreter: str) -> list[Path]:
+    """Files whose first line names an interpreter."""
+
+    def first(path: Path) -> bytes:
+        with path.open("rb") as file:
+            return file.readline(100).rstrip()
+
+    return [path for path in files() if re.fullmatch(rb"#!.*" + interpreter.encode(), first(path))]
+
+
+def python_files() -> list[Path]:
+    """Modules and scripts."""
+    return [path for path in files() if path.suffix == ".py"] + [
+        path for path in scripts("python3?") if path.suffix != ".py"
+    ]
+
+
+def shellcheck() -> None:
+    """What is sourced is followed."""
+    silent("shellcheck", "-x", "-a", "-P", TREE, *scripts("sh"), TREE / ".ci/run")
+
+
+def ruff(*words: str) -> None:
+    """Its cache is not in the tree."""
+    tool = Path(sys.prefix, "bin/ruff")
+    silent(tool, *words, "--config", CONFIG, *python_files(), RUFF_CACHE_DIR=f"{cache_dir()}/ruff")
+
+
+def mypy() -> None:
+    """Strictly."""
+    words: list[str | Path] = [f"{sys.prefix}/bin/mypy", "--strict", "--scripts-are-modules"]
+    words += [f"--cache-dir={cache_dir()}/mypy", f"--config-file={CONFIG}", *python_files()]
+    roots = (TREE / "userspace/src", TREE / "tests", TREE)
+    silent(*words, MYPYPATH=":".join(map(str, roots)))
+
+
+def checkpatch(found: list[Path], *words: str) -> None:
+    """It says nothing of what is clean."""
+    assert found, "nothing to check"
+    script = source() / "scripts/checkpatch.pl"
+    options = ["--strict", "--no-summary", "--terse", "--quiet", f"--root={source()}"]
+    silent("perl", script, *options, "--ignore", "FILE_PATH_CHANGES", *words, "--", *found)
+
+
+def hook_style() -> None:
+    """Of all patches."""
+    checkpatch(sorted((TREE / "kernel-hooks").rglob("*.patch")))
+
+
+def module_style() -> None:
+    """Of all files in C."""
+    found = sorted((TREE / "module").rglob("*.[ch]"))
+    checkpatch([path for path in found if path.name not in STYLES], *style(STYLE))
+    for name, left_out in STYLES.items():
+        checkpatch([TREE / "module" / name], *style(left_out))
+
+
+def style(left_out: str) -> list[str]:
+    """The options for files that are no patches."""
+    return ["--no-tree", "--ignore", left_out, "-f"]
+
+
+def hook_size() -> None:
+    """Of each series."""
+    for folder in (TREE / "kernel-hooks").glob("*/"):
+        text = "\n".join(path.read_text() for path in folder.glob("*.patch"))
+        lines = len(re.findall(r"^\+(?!\+)", text, re.MULTILINE))
+        assert lines <= HOOK_LINES, f"{folder} adds {lines} lines of {HOOK_LINES}"
+
+
+def nothing(wrong: list[str]) -> None:
+    """The lines say what is wrong."""
+    if wrong:
+        pytest.fail("\n".join(wrong), pytrace=False)
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    "mypy": mypy,
+    "checkpatch, module": module_style,
+    "checkpatch, kernel hooks": hook_style,
+    "shellcheck": shellcheck,
+    "ruff check": partial(ruff, "check"),
+    "ruff format": partial(ruff, "format", "--check", "--diff"),
+    "size of the kernel hooks": hook_size,
+    "rooms": lambda: nothing(rooms.check(TREE)),
+    "sizes of files and functions": lambda: nothing(sizes.check(TREE)),
+    "functions that the documents name": lambda: nothing(names.check(TREE, source())),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_lint(check: str) -> None:
+    """Nothing is found."""
+    CHECKS[check]()
