@@ -82,8 +82,8 @@ def run(
         except TypeError:  # click 8.2 keeps them apart anyway
             runner = CliRunner()
         reload = partial(reloads.append, "reload")
-        start = [clock.sleep, lambda: clock.now, log.append, reload, units.append]
-        app = Host(tree, Kmod(lib=lib), *start)
+        app = Host(tree, Kmod(lib=lib), clock.sleep, lambda: clock.now, log.append, reload)
+        app.start_unit = lambda argv: units.append([*argv])
         result = runner.invoke(main, args, obj=app)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
