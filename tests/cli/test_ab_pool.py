@@ -2,6 +2,8 @@
 """`ab pool`: one experiment on many hosts."""
 
 import json
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from mmpolicy.ab.pool import HostEffect, pooled, tau_squared
+from mmpolicy.ab.pool import HostEffect, Pool, pooled, tau_squared
+from mmpolicy.ab.samples import Recording, parse
 
 from .fakes import Result, Run
 from .simulate import DEFAULT_PAIRS, Rng
@@ -64,6 +67,40 @@ def test_the_variance_between_hosts() -> None:
     assert tau_squared(np.array([0.1, 0.1, 0.11]), variances[:3]) == 0
 
 
+def lines_of(number: int, effect: float = -0.04) -> Lines:
+    """Return the lines of a host of a fleet."""
+    lines = Lines(
+        version=2, digest="d", experiment="e", started="2026-01-01T00:00:00+00:00",
+        roles={}, seed=number, host={"name": f"host{number}", "kernel": "6.12"},
+    )  # fmt: skip
+    lines.rng.seed(number)
+    return lines.pairs("aa", 8).pairs("ab", 12, effect)
+
+
+@pytest.mark.parametrize("hosts", [40, pytest.param(1000, marks=FULL)])
+def test_a_fleet_takes_little_memory(hosts: int) -> None:
+    """What stays of a host would let 10,000 of them fit into a tenth of a gigabyte."""
+    held: list[int] = []
+
+    def recordings() -> Iterator[tuple[str, Recording]]:
+        for number in range(hosts):
+            recording = parse(lines_of(number).end(), str(number))
+            recording.header["notes"] = "x" * 20_000  # as if all were kept that a file has
+            held.append(tracemalloc.get_traced_memory()[0])
+            yield f"host{number}.jsonl", recording
+
+    tracemalloc.start()
+    try:
+        found = Pool(recordings())
+    finally:
+        tracemalloc.stop()
+    quarter = hosts // 4
+    each = (held[-1] - held[quarter]) / (len(held) - 1 - quarter)
+    print(f"{each:.0f} bytes for each host; {found.verdict()}")
+    assert 0 < each < 10_000
+    assert found.exit == 0 and len(found.runs) == hosts
+
+
 @pytest.fixture
 def pool(run: Run, tmp_path: Path) -> Any:
     """Return a function that pools the runs of hosts, of which each has its effect."""
@@ -71,12 +108,7 @@ def pool(run: Run, tmp_path: Path) -> Any:
     def pool(effects: list[float], *words: str, **change: Any) -> Result:
         files = []
         for number, effect in enumerate(effects):
-            lines = Lines(
-                version=2, digest="d", experiment="e", started="2026-01-01T00:00:00+00:00",
-                roles={}, seed=number, host={"name": f"host{number}", "kernel": "6.12"},
-            )  # fmt: skip
-            lines.rng.seed(number)
-            lines.pairs("aa", 8).pairs("ab", 12, effect)
+            lines = lines_of(number, effect)
             lines.end(**({"status": "done"} | (change.get("end", {}) if number == 0 else {})))
             lines.records[0] |= change.get("header", {}) if number == 0 else {}
             file = tmp_path / f"{number}.jsonl"
@@ -120,6 +152,7 @@ def test_a_host_that_was_stopped_is_counted(pool: Any) -> None:
         ({"digest": "other"}, "is of another experiment than"),
         ({"version": 1, "digest": ""}, "has version 1, and does not say which host"),
         ({"seed": 1}, "have the same seed and overlap in time"),
+        ({"seed": 2}, "0.jsonl and "),
     ],
 )
 def test_files_that_cannot_be_pooled(pool: Any, header: dict[str, Any], text: str) -> None:

@@ -7,7 +7,7 @@ effects, with the variance between hosts of Paule and Mandel (1982), the interva
 and Knapp (2001), and the prediction interval of Higgins, Thompson and Spiegelhalter (2009).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
@@ -115,37 +115,12 @@ def _p_of_coins(hosts: Sequence[HostEffect], seed: int, tosses: int) -> float:
     seen = abs(sum(host.mean for host in hosts))
     sums = np.zeros(tosses)
     for host in hosts:
-        sums += (2.0 * rng.integers(0, 2, (tosses, len(host.d))) - 1) @ host.d / len(host.d)
+        d = host.d / len(host.d)
+        sums += 2.0 * (rng.integers(0, 2, (tosses, len(d)), np.int8) @ d) - d.sum()
     return float((1 + (np.abs(sums) >= seen * (1 - 1e-12)).sum()) / (1 + tosses))
 
 
 # Files
-
-
-def check_poolable(recordings: dict[str, Recording]) -> None:
-    """Refuse files of different experiments, and coins that are not of their own."""
-    first, *rest = recordings
-    for name, recording in recordings.items():
-        if not recording.header.get("digest"):
-            text = f"{name} has version 1, and does not say which host it is of"
-            raise Error(text, Exit.USAGE, "run it again with this version")
-    for name in rest:
-        if recordings[name].header["digest"] != recordings[first].header["digest"]:
-            text = f"{name} is of another experiment than {first}: arms, metrics or design differ"
-            raise Error(text, Exit.USAGE, "pool files of the same command, see ab.md")
-    for place, one in enumerate(recordings):
-        for other in list(recordings)[place + 1 :]:
-            _check_own(one, recordings[one], other, recordings[other])
-
-
-def _check_own(one: str, first: Recording, other: str, second: Recording) -> None:
-    """Refuse two files with the same coins at the same time."""
-    same = first.header["seed"] == second.header["seed"]
-    if same and _overlap(_span(first), _span(second)):
-        text = f"{one} and {other} have the same seed and overlap in time: their coins are the same"
-        raise Error(
-            text, Exit.USAGE, "leave one out; each host needs an /etc/machine-id of its own"
-        )
 
 
 def _span(recording: Recording) -> tuple[str, str]:
@@ -155,10 +130,6 @@ def _span(recording: Recording) -> tuple[str, str]:
     return start, max(times, default=start)
 
 
-def _overlap(one: tuple[str, str], other: tuple[str, str]) -> bool:
-    return one[0] <= other[1] and other[0] <= one[1]
-
-
 def label_of(path: str, recording: Recording) -> str:
     """Return what a host is called in the table."""
     host = recording.header["host"]
@@ -166,45 +137,98 @@ def label_of(path: str, recording: Recording) -> str:
     return f"{host.get('name') or path} {labels}".strip()
 
 
+@dataclass(frozen=True)
+class HostRun:
+    """What a pool keeps of a file: a fleet has thousands, and each has all samples of its run."""
+
+    path: str
+    digest: str
+    seed: int
+    span: tuple[str, str]
+    label: str
+    effects: dict[str, HostEffect]  # by metric; one with too few pairs is left out
+    doubts: list[str]
+    stopped: bool
+
+    @classmethod
+    def of(cls, path: str, recording: Recording) -> "HostRun":
+        """Return what a file says."""
+        if not recording.header.get("digest"):
+            text = f"{path} has version 1, and does not say which host it is of"
+            raise Error(text, Exit.USAGE, "run it again with this version")
+        label = label_of(path, recording)
+        found = {each.name: _effect(label, recording, each) for each in recording.metrics()}
+        return cls(
+            path, recording.header["digest"], recording.header["seed"], _span(recording), label,
+            {name: effect for name, effect in found.items() if effect},
+            Report(recording).doubts, recording.stopped_in_treatment,
+        )  # fmt: skip
+
+
+def _effect(label: str, recording: Recording, metric: Metric) -> HostEffect | None:
+    """Return the effect on a host, if it has enough pairs."""
+    by_pair, firsts = recording.by_pair(metric, "ab"), recording.firsts()
+    scale, d = differences(list(by_pair.values()))
+    if scale != "ratio" or len(d) < LEAST_PAIRS:
+        return None
+    values = np.asarray(d)
+    first = np.asarray([firsts[pair] for pair in by_pair if firsts], bool)
+    rest = without_place(values, first) if len(set(first.tolist())) > 1 else None
+    return HostEffect(label, values if rest is None else rest)
+
+
+def _check_same(first: HostRun, other: HostRun) -> None:
+    """Refuse files of different experiments."""
+    if other.digest != first.digest:
+        text = f"{other.path} is of another experiment than {first.path}"
+        hint = "pool files of the same command, see ab.md"
+        raise Error(f"{text}: arms, metrics or design differ", Exit.USAGE, hint)
+
+
+def _check_own(runs: Sequence[HostRun]) -> None:
+    """Refuse two files with the same coins at the same time."""
+    ordered = sorted(runs, key=lambda run: (run.seed, run.span))
+    last: HostRun | None = None  # the one that ends last of those with this seed
+    for run in ordered:
+        if not last or last.seed != run.seed:
+            last = run
+            continue
+        if run.span[0] <= last.span[1]:
+            one, other = sorted((last.path, run.path))
+            text = f"{one} and {other} have the same seed and overlap in time"
+            hint = "leave one out; each host needs an /etc/machine-id of its own"
+            raise Error(f"{text}: their coins are the same", Exit.USAGE, hint)
+        last = max(last, run, key=lambda each: each.span[1])
+
+
 class Pool:
     """Files of one experiment on many hosts."""
 
-    def __init__(self, recordings: dict[str, Recording]) -> None:
-        check_poolable(recordings)
-        self.recordings = recordings
-        self.reports = {path: Report(each) for path, each in recordings.items()}
-        self.metrics = next(iter(recordings.values())).metrics()
-        self.margin = next(iter(recordings.values())).header.get("margin") or 0.0
-        self.effects = {metric.name: self._effects(metric) for metric in self.metrics}
+    def __init__(self, recordings: Iterable[tuple[str, Recording]]) -> None:
+        self.runs: list[HostRun] = []
+        for path, recording in recordings:  # one at a time
+            if not self.runs:
+                self.metrics = recording.metrics()
+                self.margin = recording.header.get("margin") or 0.0
+            self.runs.append(HostRun.of(path, recording))
+            _check_same(self.runs[0], self.runs[-1])
+        _check_own(self.runs)
+        self.effects = {
+            metric.name: [run.effects[metric.name] for run in self.runs
+                          if metric.name in run.effects]
+            for metric in self.metrics
+        }  # fmt: skip
         self.results = {
             name: pooled(hosts) for name, hosts in self.effects.items() if len(hosts) > 1
         }
 
-    def _effects(self, metric: Metric) -> list[HostEffect]:
-        """Return the effects on all hosts that have enough pairs."""
-        found = []
-        for path, recording in self.recordings.items():
-            by_pair, firsts = recording.by_pair(metric, "ab"), recording.firsts()
-            scale, d = differences(list(by_pair.values()))
-            if scale != "ratio" or len(d) < LEAST_PAIRS:
-                continue
-            values = np.asarray(d)
-            first = np.asarray([firsts[pair] for pair in by_pair if firsts], bool)
-            rest = without_place(values, first) if len(set(first.tolist())) > 1 else None
-            found.append(HostEffect(label_of(path, recording), values if rest is None else rest))
-        return found
-
     def stopped(self) -> list[str]:
         """Return the hosts on which a guard broke in the treatment; they are never dropped."""
-        return [
-            label_of(path, each)
-            for path, each in self.recordings.items()
-            if each.stopped_in_treatment
-        ]
+        return [run.label for run in self.runs if run.stopped]
 
     def left_out(self, metric: Metric) -> int:
         """Return how many hosts have too few pairs, or no ratio."""
-        return len(self.recordings) - len(self.effects[metric.name])
+        return len(self.runs) - len(self.effects[metric.name])
 
     @cached_property
     def exit(self) -> Exit:
@@ -255,12 +279,10 @@ class Pool:
             if self.left_out(metric):
                 lines.append(f"  {self.left_out(metric)} hosts have too few pairs, or values of 0")
             lines.append("")
-        for name, report in zip(map(label_of, self.recordings, self.recordings.values()),
-                                self.reports.values(), strict=True):  # fmt: skip
-            lines += [f"doubt: {name}: {doubt}" for doubt in report.doubts]
+        lines += [f"doubt: {run.label}: {doubt}" for run in self.runs for doubt in run.doubts]
         stopped = self.stopped()
         lines.append(f"stopped in the treatment by a guard: {', '.join(stopped) or 'none'}"
-                     f" ({len(stopped)} of {len(self.recordings)} hosts)")  # fmt: skip
+                     f" ({len(stopped)} of {len(self.runs)} hosts)")  # fmt: skip
         return [*lines, f"verdict: {self.verdict()}"]
 
     def verdict(self) -> str:

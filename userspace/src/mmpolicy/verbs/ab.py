@@ -91,14 +91,13 @@ def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
     effects). Needs what `ab report` needs. Exits with 0 if a metric is better on both and each
     other one is better or no worse than its margin, with 8 if one is worse, else with 7.
     """
-    recordings = {str(file): load(file) for file in files}
-    if len(recordings) < 2:
+    if len(set(files)) < 2:
         raise click.UsageError("one file is no pool: give those of two hosts or more")
     try:
         from mmpolicy.ab.pool import Pool
     except ImportError as err:
         raise _lacking(err) from err
-    found = Pool(recordings)
+    found = Pool((str(file), load(file)) for file in dict.fromkeys(files))
     emit("ab pool", want_json, found.data(), found.lines())
     ctx.exit(int(found.exit))
 
