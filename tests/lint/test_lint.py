@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -120,6 +121,20 @@ def hook_size() -> None:
         assert lines <= HOOK_LINES, f"{folder} adds {lines} lines of {HOOK_LINES}"
 
 
+def ansible() -> None:
+    """Without the network; it finds the collection by its name, and nothing of anybody else."""
+    home, folder = cache_dir() / "ansible", TREE / "deploy/ansible"
+    words = ("--offline", "--strict", "--nocolor", f"--config-file={folder}/.ansible-lint")
+    with TemporaryDirectory() as place:
+        link = Path(place, "ansible_collections/mmpolicy/host")
+        link.parent.mkdir(parents=True)
+        link.symlink_to(folder)
+        silent(
+            "env", "-C", folder, "ansible-lint", *words, PATH=f"{home}/bin:{os.environ['PATH']}",
+            LC_ALL="C.UTF-8", HOME=place, ANSIBLE_HOME=place, ANSIBLE_COLLECTIONS_PATH=place,
+        )  # fmt: skip
+
+
 def nothing(wrong: list[str]) -> None:
     """The lines say what is wrong."""
     if wrong:
@@ -133,6 +148,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "shellcheck": shellcheck,
     "ruff check": partial(ruff, "check"),
     "ruff format": partial(ruff, "format", "--check", "--diff"),
+    "Ansible": ansible,
     "size of the kernel hooks": hook_size,
     "rooms": lambda: nothing(rooms.check(TREE)),
     "sizes of files and functions": lambda: nothing(sizes.check(TREE)),

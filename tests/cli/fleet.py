@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A fleet of models of hosts, and Ansible, which reaches them by an ssh that is none."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from .fakes import CONTROL, FakeTree, read_named
+
+TREE = Path(__file__).parents[2]
+CACHE = Path(os.environ.get("MMPOLICY_CACHE") or Path.home() / ".cache/mmpolicy")
+# The last word is what to run there. A host is lost once the file is there.
+SSH = """\
+#!/bin/bash
+[ ! -e {root}/lost ] || exit 255
+exec sh -c "${{!#}}"
+"""
+OLD = 'version = 1\n[profiles.default.anon_order]\npolicy = "never"\n'
+NEW = 'version = 1\n[profiles.default.anon_order]\npolicy = "fixed"\nfixed.max_order = 3\n'
+
+
+class Fleet:
+    """So many hosts, each with a manifest in force."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.hosts = {f"host{number}": self._host(f"host{number}") for number in range(count)}
+        home = folder / "collections/ansible_collections/mmpolicy"
+        home.mkdir(parents=True)
+        (home / "host").symlink_to(TREE / "deploy/ansible")
+        hosts = {name: self._variables(name) for name in self.hosts}
+        inventory = {"mmpolicy": {"hosts": hosts}}
+        (folder / "hosts.json").write_text(json.dumps(inventory))
+
+    def _host(self, name: str) -> FakeTree:
+        tree = FakeTree(self.folder / name)
+        tree.make_host()
+        tree.make_loaded()
+        tree.put("/etc/mmpolicy/host.toml", OLD.rstrip())
+        tree.put(f"/{name}-ssh", SSH.format(root=tree.root).rstrip())
+        tree.real(f"/{name}-ssh").chmod(0o755)
+        self.command(name, "apply", str(tree.real("/etc/mmpolicy")))
+        return tree
+
+    def _variables(self, name: str) -> dict[str, Any]:
+        root = self.folder / name
+        return {
+            "ansible_connection": "ssh",
+            "ansible_ssh_executable": f"{root}/{name}-ssh",
+            "ansible_pipelining": True,
+            "ansible_python_interpreter": sys.executable,
+            "ansible_become": False,
+            "mmpolicy_command": [sys.executable, str(TREE / "tests/cli/fake_host.py"), str(root)],
+            "mmpolicy_folder": f"{root}/etc/mmpolicy",
+            "mmpolicy_service": "",
+            "mmpolicy_reload": ["touch", f"{root}/reloaded"],
+        }
+
+    def command(self, name: str, *words: str) -> str:
+        """Run the command on a host."""
+        argv = [sys.executable, str(TREE / "tests/cli/fake_host.py"), str(self.folder / name)]
+        done = subprocess.run([*argv, *words], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def start(self, playbook: str, *options: str, **variables: Any) -> subprocess.Popen[str]:
+        """Start a playbook of the collection."""
+        argv = [str(CACHE / "ansible/bin/ansible-playbook"), f"mmpolicy.host.{playbook}"]
+        argv += ["-i", str(self.folder / "hosts.json"), "--extra-vars", json.dumps(variables)]
+        environment = {
+            **os.environ,
+            "ANSIBLE_COLLECTIONS_PATH": str(self.folder / "collections"),
+            "ANSIBLE_HOME": str(self.folder / "ansible"),
+            "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
+            "ANSIBLE_NOCOLOR": "1",
+            "LC_ALL": "C.UTF-8",
+            "ANSIBLE_LOCALHOST_WARNING": "0",
+        }
+        return subprocess.Popen(
+            [*argv, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, env=environment, cwd=self.folder,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def play(self, playbook: str, *options: str, **variables: Any) -> tuple[int, str]:
+        """Run a playbook; its exit code and what it says."""
+        process = self.start(playbook, *options, **variables)
+        out, _ = process.communicate()
+        return process.returncode, out
+
+    def rollout(self, *options: str, **variables: Any) -> tuple[int, str]:
+        """Roll NEW out, with a look at the gates at once."""
+        times = {"rollout_period": 0, "rollout_hold": 0, "rollout_steps": [1, "100%"]}
+        return self.play(
+            "rollout", *options, mmpolicy_manifests={"host.toml": NEW}, **{**times, **variables}
+        )
+
+    def policies(self) -> dict[str, str]:
+        """The policy that is in force on each host."""
+        return {
+            name: read_named(tree)["profiles/default/anon_order/policy"]
+            for name, tree in self.hosts.items()
+        }
+
+    def kept(self) -> dict[str, str]:
+        """What each host has after its next boot: old or new."""
+        names = {OLD: "old", NEW: "new"}
+        return {
+            name: names[tree.real("/etc/mmpolicy/host.toml").read_text()]
+            for name, tree in self.hosts.items()
+        }
+
+    def leases(self) -> set[str]:
+        """All leases of the fleet."""
+        return {tree.read(f"{CONTROL}/lease_ms") for tree in self.hosts.values()}

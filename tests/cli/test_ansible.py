@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The collection for Ansible, on models of hosts; ./dev puts Ansible into the cache."""
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from .fakes import CONTROL, read_named
+from .fleet import NEW, Fleet
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path, 3)
+
+
+def recap(out: str) -> dict[str, dict[str, int]]:
+    """What the last lines of a play say of each host."""
+    found = {}
+    for line in out.partition("PLAY RECAP")[2].splitlines()[1:]:
+        name, _, counts = line.partition(":")
+        pairs = (word.partition("=") for word in counts.split())
+        found[name.strip()] = {key: int(value) for key, _, value in pairs}
+    return {name: counts for name, counts in found.items() if counts}
+
+
+def test_a_manifest_is_kept(tmp_path: Path) -> None:
+    """Check mode says what then happens; the second play changes nothing."""
+    fleet = Fleet(tmp_path, 1)
+    before = read_named(fleet.hosts["host0"])
+    told = {"mmpolicy_manifests": {"host.toml": NEW}, "mmpolicy_hosts": "mmpolicy"}
+    code, out = fleet.play("install", "--check", "--diff", **told)
+    assert code == 0, out
+    assert read_named(fleet.hosts["host0"]) == before and fleet.kept() == {"host0": "old"}
+    assert recap(out)["host0"]["changed"] == 1
+    assert '-policy = "never"' in out and '+policy = "fixed"' in out
+    foretold = [line for line in out.splitlines() if line[:1] in "+-" and CONTROL in line]
+    code, out = fleet.play("install", "--diff", **told)
+    assert code == 0, out
+    assert [line for line in out.splitlines() if line[:1] in "+-" and CONTROL in line] == foretold
+    after = read_named(fleet.hosts["host0"])
+    changed = {f"+{CONTROL}/{key}: {after[key]}" for key in after if after[key] != before.get(key)}
+    assert {line for line in foretold if line.startswith("+")} == changed and len(changed) == 2
+    assert fleet.kept() == {"host0": "new"} and (tmp_path / "host0/reloaded").exists()
+    code, out = fleet.play("install", **told)
+    assert code == 0 and recap(out)["host0"]["changed"] == 0, out
+
+
+@pytest.mark.full
+def test_a_manifest_that_is_refused_changes_nothing(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, 1)
+    before = read_named(fleet.hosts["host0"])
+    bad = NEW.replace("max_order = 3", "max_order = 30")
+    code, out = fleet.play("install", mmpolicy_manifests={"host.toml": bad})
+    assert code == 2 and "max_order" in out and "next: give a number from 0 to 9" in out
+    assert read_named(fleet.hosts["host0"]) == before and fleet.kept() == {"host0": "old"}
+
+
+@pytest.mark.full
+def test_rollout(fleet: Fleet) -> None:
+    """All hosts have it for good; a second play holds nothing, and changes nothing."""
+    code, out = fleet.rollout(rollout_gates=["true && false || true"])
+    assert code == 0, out
+    assert set(fleet.policies().values()) == {"fixed"} and fleet.leases() == {"0"}
+    assert set(fleet.kept().values()) == {"new"}
+    code, out = fleet.rollout(rollout_gates=["false"])
+    assert code == 0 and {each["changed"] for each in recap(out).values()} == {0}, out
+
+
+def test_a_step_goes_back_as_a_whole(fleet: Fleet) -> None:
+    """The first step is kept; a host of the second has exit 8, so that both of it go back."""
+    before = read_named(fleet.hosts["host2"])
+    gate = "[ {{ inventory_hostname }} != host1 ] || exit 8"
+    code, out = fleet.rollout(rollout_gates=[gate])
+    assert code == 2 and "host1 has not passed: non-zero return code (exit 8)" in out, out
+    assert fleet.policies() == {"host0": "fixed", "host1": "never", "host2": "never"}
+    assert fleet.kept() == {"host0": "new", "host1": "old", "host2": "old"}
+    assert fleet.leases() == {"0"} and read_named(fleet.hosts["host2"]) == before
+
+
+@pytest.mark.full
+def test_a_lost_host_stops_its_step(fleet: Fleet) -> None:
+    """The others go back at once, and the lost one with its lease, which is not renewed."""
+    gate = "[ {{ inventory_hostname }} != host1 ] || touch " + str(fleet.folder / "host1/lost")
+    code, out = fleet.rollout(rollout_gates=[gate], rollout_hold=2, rollout_period=1)
+    assert code == 2 and "host1 has not passed: it is lost" in out, out
+    assert fleet.policies() == {"host0": "fixed", "host1": "fixed", "host2": "never"}
+    assert fleet.kept()["host1"] == "old"
+    assert fleet.hosts["host1"].read(f"{CONTROL}/lease_ms") == "600000"
+    # Its lease ends, it is reached again, and the next roll-out begins with what it has kept.
+    fleet.hosts["host1"].expire()
+    fleet.hosts["host1"].remove("/lost")
+    code, out = fleet.rollout()
+    assert code == 0 and set(fleet.policies().values()) == {"fixed"}, out
+    assert set(fleet.kept().values()) == {"new"} and fleet.leases() == {"0"}
+
+
+@pytest.mark.full
+def test_what_somebody_has_set_is_not_lost(fleet: Fleet) -> None:
+    """A host that is not as its manifests say is refused before anything is changed."""
+    fleet.command("host0", "set", "compact", "budget")
+    before = read_named(fleet.hosts["host0"])
+    code, out = fleet.rollout()
+    assert code == 2 and "this host is not as" in out and "compact/policy" in out
+    assert read_named(fleet.hosts["host0"]) == before and fleet.policies()["host1"] == "never"
+
+
+@pytest.mark.full
+def test_a_reset_stops_the_step(fleet: Fleet) -> None:
+    """Somebody pulls the brake on a host: the others of its step go back."""
+    brake = json.loads((fleet.folder / "hosts.json").read_text())
+    command = brake["mmpolicy"]["hosts"]["host2"]["mmpolicy_command"]
+    gate = f"[ {{{{ inventory_hostname }}}} != host2 ] || {' '.join(command)} reset"
+    code, out = fleet.rollout(rollout_gates=[gate], rollout_hold=2, rollout_period=1)
+    assert code == 2 and "host2 has not passed" in out, out
+    assert fleet.policies()["host1"] == "never" and fleet.kept()["host2"] == "old"
+
+
+@pytest.mark.full
+def test_a_controller_that_dies(tmp_path: Path) -> None:
+    """Each host has a step that was passed, or what it had before; or its lease ends it."""
+    dice = random.Random(33)
+    for number in range(20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        fleet = Fleet(folder, 2)
+        process = fleet.start(
+            "rollout", mmpolicy_manifests={"host.toml": NEW}, rollout_period=0, rollout_hold=0
+        )
+        wait_for_a_moment(fleet, dice)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        for name, tree in fleet.hosts.items():
+            policy, kept = fleet.policies()[name], fleet.kept()[name]
+            if tree.read(f"{CONTROL}/lease_ms") == "0":
+                assert (policy, kept) in {("never", "old"), ("fixed", "new")}, (number, name)
+            else:
+                tree.expire()  # to stock, whatever is kept
+        code, out = fleet.play(
+            "rollout", mmpolicy_manifests={"host.toml": NEW}, rollout_period=0, rollout_hold=0
+        )
+        assert code == 0 and set(fleet.kept().values()) == {"new"}, out
+
+
+def wait_for_a_moment(fleet: Fleet, dice: random.Random) -> None:
+    """Let so many changes come: what one counts does not depend on how fast the machine is."""
+    journal = [tree.real("/var/lib/mmpolicy/journal.jsonl") for tree in fleet.hosts.values()]
+    start = sum(path.stat().st_size for path in journal)
+    events, seen, end = dice.randrange(12), start, time.monotonic() + 120
+    while events and time.monotonic() < end:
+        now = sum(path.stat().st_size for path in journal)
+        events -= now != seen
+        seen = now
+        if all(kept == "new" for kept in fleet.kept().values()):
+            break
+        time.sleep(0.005)
