@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mmpolicy.control.experiment import LIVE, LOCK, RUN
+
 from .fakes import COUNTERS, FakeTree, Run
 
 EXAMPLES = Path(__file__).parents[2] / "debian/examples"
-METRIC = re.compile(r"mmpolicy_\w+")
+METRIC = re.compile(r"(?<!:)\bmmpolicy_\w+")  # what a rule records has a colon before it
 LABELS = re.compile(r"(mmpolicy_\w+)\{([^}]*)\}")
 TIMES = "fault_ns_log2_9 3\nstall_ns 9\nstall_ns_log2_9 1\n"
 
@@ -52,10 +54,18 @@ def not_in(part: Any, whole: Any, path: str = "") -> list[str]:
 def exported(run: Run, tree: FakeTree) -> dict[str, set[str]]:
     """Return the labels of each metric that is exported at its fullest."""
     run("lease", "90")
+    where = {"phase": "ab", "arm": "control", "block": 1, "blocks": 24, "measured": True}
+    tree.put(LIVE, json.dumps(where | {"guards": {"vmstat.nr_dirty < 9": 1.0}}))
+    tree.put("/sys/fs/cgroup/memory.stat", "anon 4096\nanon_thp 4096\nshmem 0\nshmem_thp 0")
     tree.put("/var/lib/mmpolicy/applied.toml", "version = 1")
     tree.put(f"{COUNTERS}/anon_order/stats", f"decisions 1\n{TIMES}")
-    lines = [line for line in run("export").out.splitlines() if not line.startswith("#")]
-    return {re.split(r"[{ ]", line)[0]: set(re.findall(r'(\w+)="', line)) for line in lines}
+    with tree.locked(LOCK, f"{RUN}1"):
+        text = run("export").out
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    found: dict[str, set[str]] = {}
+    for line in lines:
+        found.setdefault(re.split(r"[{ ]", line)[0], set()).update(re.findall(r'(\w+)="', line))
+    return found
 
 
 def check(expression: str, known: dict[str, set[str]]) -> None:
@@ -101,4 +111,16 @@ def test_alerts_ask_for_what_is_exported(run: Run, tree: FakeTree) -> None:
     expressions = re.findall(r"expr: (.*)", (EXAMPLES / "alerts.yml").read_text())
     assert len(expressions) == 7
     for expression in expressions:
+        check(expression, known)
+
+
+def test_rules_ask_for_what_is_exported(run: Run, tree: FakeTree) -> None:
+    known = exported(run, tree)
+    text = (EXAMPLES / "rules.yml").read_text()
+    recorded = re.findall(r"record: (.*)", text)
+    expressions = re.findall(r"expr: (.*)", text)
+    assert len(recorded) == len(expressions) == 6
+    for expression in expressions:
+        for name in recorded:
+            expression = expression.replace(name, "mmpolicy_up")
         check(expression, known)

@@ -98,8 +98,70 @@ def test_conventions(run: Run, tree: FakeTree) -> None:
         promtool("check", "metrics", given="# TYPE a_ns gauge\na_ns 1\n")
 
 
-def test_rules() -> None:
-    promtool("check", "rules", str(EXAMPLES / "alerts.yml"))
+@pytest.mark.parametrize("name", ["alerts", "rules"])
+def test_rules(name: str) -> None:
+    promtool("check", "rules", str(EXAMPLES / f"{name}.yml"))
+
+
+def host(name: str, metric: str, values: str, **labels: str) -> dict[str, str]:
+    """Return a series of a host, as tests of rules want it."""
+    told = ",".join(f'{key}="{value}"' for key, value in {"instance": name, **labels}.items())
+    return {"series": f"{metric}{{{told}}}", "values": values}
+
+
+def test_what_rules_say(tmp_path: Path) -> None:
+    """Arms apart, and nothing of a wash-out; an alert for what has been so for long enough."""
+    series = []
+    for name, arm, measured, ratio in (
+        ("a", "control", 1, 0.2), ("b", "treatment", 1, 0.6), ("c", "treatment", 0, 0.9),
+    ):  # fmt: skip
+        series += [
+            host(name, "mmpolicy_experiment_arm", "1x60", arm=arm),
+            host(name, "mmpolicy_experiment_measured", f"{measured}x60"),
+            host(name, "mmpolicy_huge_coverage_ratio", f"{ratio}x60", id="/"),
+            host(
+                name, "mmpolicy_events_total", "0+60x60", profile=f"ab-{arm}", point="p", event="e"
+            ),
+        ]
+    series += [
+        host("a", "mmpolicy_state", "1x60", state="expired"),
+        host("a", "mmpolicy_drift", "7x60"),
+        host("b", "mmpolicy_drift", "2x60"),
+        host("c", "mmpolicy_drift", "0x60"),
+        host("b", "mmpolicy_bindings_lost", "3x60", owner="agent"),
+        host("b", "mmpolicy_bindings_lost", "0x60", owner="host"),
+    ]
+    wanted = {
+        "arm:mmpolicy_huge_coverage_ratio:avg": {"control": 0.2, "treatment": 0.6},
+        "arm:mmpolicy_hosts:count": {"control": 1, "treatment": 1},
+        'sum by (arm) (arm:mmpolicy_events:rate5m{point="p"})': {"control": 1, "treatment": 2},
+    }
+    expressions = [
+        {"expr": expression, "eval_time": "50m", "exp_samples": [
+            {"labels": f'{expression if ":" in expression and "(" not in expression else ""}'
+                       f'{{arm="{arm}"}}', "value": value} for arm, value in values.items()]}
+        for expression, values in wanted.items()
+    ]  # fmt: skip
+    firing = {
+        ("MmpolicyDrift", "b"): {}, ("MmpolicyLeaseExpired", "a"): {"state": "expired"},
+        ("MmpolicyBindingLost", "b"): {"owner": "agent"},
+    }  # fmt: skip
+    expressions.append(
+        {"expr": 'count by (alertname, instance) (ALERTS{alertstate="firing"})',
+         "eval_time": "50m", "exp_samples": [
+            {"labels": f'{{alertname="{alert}", instance="{name}"}}', "value": 1}
+            for alert, name in firing]}
+    )  # fmt: skip
+    files = [str(EXAMPLES / f"{name}.yml") for name in ("alerts", "rules")]
+    told = {"rule_files": files, "tests": [{"interval": "1m", "input_series": series,
+                                            "promql_expr_test": expressions}]}  # fmt: skip
+    test = tmp_path / "test.yml"
+    test.write_text(json.dumps(told))
+    promtool("test", "rules", str(test))
+    told["tests"][0]["input_series"] = series[4:]  # that it can fail
+    test.write_text(json.dumps(told))
+    with pytest.raises(AssertionError):
+        promtool("test", "rules", str(test))
 
 
 def test_by_node_exporter(run: Run, tree: FakeTree, tmp_path: Path) -> None:
