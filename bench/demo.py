@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from bench import anon_order
+from bench import anon_order, pictures
 from bench.anon_order import Case, stock_size
 from lab import counting
 from lab.counting import Results
@@ -27,11 +27,22 @@ ARMS = {
 }
 
 
-def type_in(guest: Guest, command: str, expect: int = 0) -> None:
+SHOWN: list[str] = []  # what the picture has
+
+
+def say(text: str) -> None:
+    """Show a text, also in the picture."""
+    print(text, flush=True)
+    SHOWN.append(text)
+
+
+def type_in(guest: Guest, command: str, expect: int = 0, pictured: bool = True) -> None:
     """Show a command and what it says; end if its exit status is another."""
-    print(f"\n# {command}", flush=True)
+    show = say if pictured else print
+    show(f"\n# {command}")
     result = guest.run(command, 120)
-    print(result.out, end="", flush=True)
+    if result.out:
+        show(result.out.removesuffix("\n"))
     if result.rc != expect:
         raise BenchError(f"in the guest, exit status {result.rc}: {command}")
 
@@ -47,9 +58,14 @@ def compare(guest: Guest) -> Results:
     return results
 
 
+def number(value: float) -> str:
+    """With three digits."""
+    return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
+
+
 def show(results: Results) -> None:
     """The table, and what it says."""
-    columns = [
+    rows = [
         (f"{title}, {unit}", case.name(), key, scale)
         for title, case in (("dense", DENSE), ("1 page in 64 kB", SPARSE))
         for unit, key, scale in (
@@ -58,20 +74,19 @@ def show(results: Results) -> None:
             ("MiB", "kb", 1024),
         )
     ]
-    rows = []
-    for arm in results.arms():
-        numbers = [results.value(arm, case, key) / scale for _, case, key, scale in columns]
-        rows.append(
-            [arm, *(f"{n:.0f}" if n >= 100 or n == int(n) else f"{n:.1f}" for n in numbers)]
-        )
-    print("\n" + counting.table(["", *(head for head, *_ in columns)], rows))
+    cells = [
+        [head, *(number(results.value(arm, case, key) / scale) for arm in results.arms())]
+        for head, case, key, scale in rows
+    ]
+    say("\n" + counting.table(["", *results.arms()], cells))
     fast = results.ratio("adaptive", "stock-4k", DENSE.name(), "ticks")
     small = results.ratio("adaptive", "stock-4k", SPARSE.name(), "kb")
     waste = results.ratio("stock-64k", "stock-4k", SPARSE.name(), "kb")
-    print(
-        f"\nOn dense access adaptive takes {fast:.0%} of the instructions of 4 kB pages."
-        f"\nOn sparse access it takes {small:.2f} times their memory, where 64 kB for everybody"
-        f" takes {waste:.0f} times.\nInstructions are path length, not time."
+    say(
+        f"\nOn dense access adaptive takes {fast:.0%} of the instructions"
+        f"\nof 4 kB pages. On sparse access it takes {small:.2f} times their memory,"
+        f"\nwhere 64 kB for everybody takes {waste:.0f} times."
+        "\nInstructions are path length, not time."
     )
 
 
@@ -79,20 +94,25 @@ def main() -> None:
     """The tour."""
     parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__)
     parser.add_argument("kernel", choices=KERNELS)
-    kernel: str = parser.parse_args().kernel
-    print(f"\nA guest with {KERNELS[kernel]}, one CPU that counts instructions.")
+    parser.add_argument("--draw", action="store_true", help="also write the picture of README")
+    chosen = parser.parse_args()
+    kernel: str = chosen.kernel
+    say(f"A guest with one CPU that counts instructions, and\n{KERNELS[kernel]}.")
     with counting.counting_guest(kernel, "1G") as guest:
-        type_in(guest, f"echo madvise >{counting.THP}/enabled")
-        type_in(guest, "mmpolicy doctor", expect=MISSING)
-        type_in(guest, "mmpolicy load")
+        type_in(guest, f"echo madvise >{counting.THP}/enabled", pictured=False)
+        type_in(guest, "mmpolicy doctor", expect=MISSING, pictured=False)
+        type_in(guest, "mmpolicy load", pictured=False)
         type_in(guest, "mmpolicy set anon_order adaptive max_order=4")
-        type_in(guest, "mmpolicy list")
-        print("\nWhat it does to a program that touches 64 MiB:", flush=True)
+        type_in(guest, "mmpolicy list", pictured=False)
+        say("\nWhat it does to a program that touches 64 MiB:")
         show(compare(guest))
-        type_in(guest, "mmpolicy stats anon_order")
+        type_in(guest, "mmpolicy stats anon_order", pictured=False)
         type_in(guest, "mmpolicy unload")
         guest.check()
-    print("\nThe guest's kernel log shows no warning and no bug.")
+    say("\nThe guest's kernel log shows no warning and no bug.")
+    if chosen.draw:
+        pictures.TYPED.write_text("\n".join(SHOWN) + "\n")
+        pictures.DEMO.write_text(pictures.draw_demo("\n".join(SHOWN)))
 
 
 if __name__ == "__main__":

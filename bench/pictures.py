@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from html import escape
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from lab.programs import BenchError, must, workload
 
 IMAGES = TREE / "docs/img"
 SEEN, MAP, BARS = IMAGES / "map.json", IMAGES / "map.svg", IMAGES / "gain.svg"
+TYPED, DEMO = IMAGES / "demo.txt", IMAGES / "demo.svg"  # ./dev demo --draw writes both
 
 # 4 MiB in full, then one page in 64 kB of the next 4 MiB, and so on.
 PART, PARTS, STEP = 1024, 8, 16
@@ -147,10 +149,26 @@ def draw_bars(results: counting.Results) -> str:
     return picture(y + 24, title, parts)
 
 
+def draw_demo(typed: str) -> str:
+    """A terminal after the demo; what was typed stands out. Columns are those of the text."""
+    size, parts = 18, []
+    lines = typed.splitlines()
+    for number, line in enumerate(lines, start=1):
+        more = ' style="font-family: monospace; white-space: pre"'
+        more += ' font-weight="bold"' if line.startswith("# ") else ""
+        if line:
+            parts.append(text(8, number * (size + 6), escape(line), size, more))
+    return picture(len(lines) * (size + 6) + 16, "What ./dev demo types, and what it shows", parts)
+
+
 def drawn() -> dict[Path, str]:
-    """What the files of both pictures have to have."""
+    """What the files of the pictures have to have."""
     results = counting.Results.resume(IMAGES / "anon_order.json", "anon_order", {})
-    return {MAP: draw_map(json.loads(SEEN.read_text())), BARS: draw_bars(results)}
+    return {
+        MAP: draw_map(json.loads(SEEN.read_text())),
+        BARS: draw_bars(results),
+        DEMO: draw_demo(TYPED.read_text()),
+    }
 
 
 def main(argv: list[str]) -> None:
