@@ -26,7 +26,9 @@ def commands(line: str) -> Iterator[str]:
         line = line.removesuffix("'")
     words: list[str] = []
     line = line.replace("\\\n", " ") + ";"
-    for word in shlex.shlex(line, posix=True, punctuation_chars="|&;<>"):
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    for word in lexer:
         if not set(word) <= set("|&;<>"):
             words.append(word)
             continue
