@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What `mmpolicy trim` gives back after a burst, of redis, of Go and of a JVM.
+
+A program has many values, and drops all but one in a hundred. Under THP `always` khugepaged
+fills the holes that the program gives back with zeroes, in huge pages. A guest with Debian's
+own kernel and without the module sees how much memory the program has right after the burst,
+ten minutes after the values are gone, after `trim`, and ten minutes later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from bench.programs import BUILT, LOADS, OLD_GO
+from lab import counting
+from lab.counting import THP, Results, Sample
+from lab.guest import Guest
+from lab.programs import BenchError, must, ran
+
+MEM = "2G"
+CGROUP = "/sys/fs/cgroup/burst"
+FOLDER = "/run/burst"
+VALUES, KEPT = 160_000, 100  # values of 100 to 1,099 bytes; one of how many stays
+LATER_S = 600
+KHUGEPAGED = f"{THP}/khugepaged"
+
+
+def ask(word: str) -> str:
+    """What makes a program of bench/loads do something, and prints its answer."""
+    path = f"{FOLDER}/{word}"
+    return f"rm -f {path}.done; touch {path}; until [ -s {path}.done ]; do sleep 0.1; done; " + (
+        f"cat {path}.done"
+    )
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, and the shell commands that make it grow, shrink, and say what it has."""
+
+    name: str
+    command: str
+    burst: str = ask("burst")
+    drop: str = ask("drop")
+    check: str = ask("sum")
+
+
+SOCKET = f"{FOLDER}/socket"
+CLIENT = f"until [ -S {SOCKET} ]; do sleep 0.1; done; redis-cli -s {SOCKET}"
+# By itself redis turns huge pages off, if they are on for all.
+REDIS = f"redis-server --port 0 --save '' --unixsocket {SOCKET} --enable-debug-command local "
+DELETE = "for i = 0, ARGV[1] - 1 do if i % ARGV[2] > 0 then redis.call('del', 'key:' .. i) end end"
+PROGRAMS = (
+    Program(
+        "redis",
+        f"{REDIS} --disable-thp no",
+        f"{CLIENT} debug populate {VALUES} key 600",
+        f'{CLIENT} eval "{DELETE}" 0 {VALUES} {KEPT}',
+        f"{CLIENT} debug digest",
+    ),
+    Program("go", f"{BUILT}/burst {FOLDER} {VALUES} {KEPT}"),
+    Program("java", f"java -Xmx512m -XX:+UseG1GC -cp {BUILT} Burst {FOLDER} {VALUES} {KEPT}"),
+)
+
+
+def build() -> None:
+    """Compile the loads."""
+    BUILT.mkdir(parents=True, exist_ok=True)
+    go = shutil.which("go") or OLD_GO
+    subprocess.run([go, "build", "-o", str(BUILT / "burst"), str(LOADS / "burst.go")], check=True)
+    subprocess.run(["javac", "-d", str(BUILT), str(LOADS / "Burst.java")], check=True)
+
+
+def memory(guest: Guest) -> dict[str, float]:
+    """MiB that the program has, that its cgroup is charged with, and that huge pages hold."""
+    rollup = f"cat /proc/$(head -n 1 {CGROUP}/cgroup.procs)/smaps_rollup"
+    fields = {
+        line.split()[0]: int(line.split()[1]) for line in must(guest, rollup).splitlines()[1:]
+    }
+    current = int(must(guest, f"cat {CGROUP}/memory.current"))
+    return {
+        "rss": fields["Rss:"] / 1024,
+        "huge": fields["AnonHugePages:"] / 1024,
+        "charged": current / (1 << 20),
+    }
+
+
+def trim(guest: Guest) -> dict[str, float]:
+    """What the command says of the process."""
+    must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")  # as its note says
+    (row,) = ran(guest, "mmpolicy trim --cgroup /burst --json 2>/dev/null")["processes"]
+    return {key: float(row[key]) for key in ("empty_kib", "writes", "longest_ms") if key in row}
+
+
+def stages(guest: Guest, program: Program) -> Iterator[Sample]:
+    """The memory at each stage; the values have to be the same at the end."""
+    must(guest, program.burst)
+    yield Sample("burst", program.name, memory(guest))
+    must(guest, f"{program.drop}; sleep {LATER_S}")
+    yield Sample("dropped", program.name, memory(guest))
+    before = must(guest, program.check)
+    done = trim(guest)
+    yield Sample("trimmed", program.name, memory(guest) | done)
+    must(guest, f"sleep {LATER_S}")
+    yield Sample("later", program.name, memory(guest))
+    if must(guest, program.check) != before:
+        raise BenchError(f"{program.name}: values have changed")
+
+
+def take(program: Program) -> list[Sample]:
+    """All stages of a program, in a guest of its own."""
+    begin = f"exec sh -c 'echo $$ >{CGROUP}/cgroup.procs; cd {FOLDER};"
+    with counting.counting_guest("cloud", MEM) as guest:
+        must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
+        must(guest, f"mkdir {FOLDER} {CGROUP}")
+        must(guest, f"echo always >{THP}/enabled; rmmod mmpolicy 2>/dev/null; true")
+        job = guest.start(f"{begin} exec {program.command} >/run/said 2>&1'")
+        try:
+            return list(stages(guest, program))
+        finally:
+            job.stop()
+
+
+def cell(results: Results, key: str, stage: str, name: str) -> str:
+    """MiB of a program at a stage."""
+    return f"{results.value(stage, name, key):.1f}"
+
+
+def tables(results: Results) -> str:
+    """MiB, a line a program and a column a stage."""
+    return "\n\n".join(
+        f"{key}, MiB\n{counting.by_arm(results, results.cases(), partial(cell, results, key))}"
+        for key in ("rss", "charged", "huge")
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Entry point of ./dev bench trim."""
+    parser = counting.options("trim", "What trim gives back after a burst.")
+    parser.add_argument("names", nargs="*", metavar="PROGRAM", help="only these programs")
+    chosen: argparse.Namespace = parser.parse_args(argv)
+    build()
+    results = Results("trim", {"cpu": counting.CPU})
+    for program in PROGRAMS:
+        if not chosen.names or program.name in chosen.names:
+            results.samples += take(program)
+            counting.progress(f"trim: {program.name}")
+    print(tables(results))
+    if chosen.json:
+        results.save(chosen.json)
