@@ -6,6 +6,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import pytest
@@ -372,10 +373,16 @@ def any_to_stock(results: Results, case: bench.Case) -> float:
 
 
 def check_pinned(case: bench.Case, limit: float) -> None:
-    """Local alone: far below legacy, which reclaims without MGLRU. Any node: as stock."""
+    """Local alone: far below legacy, which reclaims without MGLRU. Any node: as stock.
+
+    How much legacy reclaims depends on when kswapd runs: a quarter of the usual in some runs.
+    So it is the median of three.
+    """
     case = replace(case, setup=f"{WITHOUT_LRU_GEN}; {case.setup}")
     results = bench.run([case], ("stock", "legacy", *COMPACT_ONLY))
-    assert results.ratio("only_compact", "legacy", case.name, "ticks") <= limit
+    legacy = [bench.take(case, "legacy").values["ticks"] for _ in range(2)]
+    legacy.append(results.value("legacy", case.name, "ticks"))
+    assert results.value("only_compact", case.name, "ticks") <= limit * median(legacy)
     assert any_to_stock(results, case) <= 1.001
     assert results.value("only_compact_any", case.name, "huge") >= 0.95
     for policy in COMPACT_ONLY:
