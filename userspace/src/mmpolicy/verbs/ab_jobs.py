@@ -21,7 +21,7 @@ from mmpolicy.verbs.options import json_option, pass_host
 
 SERVICE = "mmpolicy-ab"
 NEXT = "mmpolicy ab status; mmpolicy ab stop ends it and restores the state"
-HERE = ("detach", "out", "dry_run", "want_json", "yes")  # what is not for the run itself
+HERE = ("detach", "out", "dry_run", "want_json", "yes", "preset")  # what is not for the run itself
 
 
 def words_of(ctx: click.Context) -> Iterator[str]:

@@ -36,7 +36,7 @@ from mmpolicy.host.files import CONTROL, PATIENCE_S
 from mmpolicy.host.knobs import read_knobs
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
-from mmpolicy.verbs import ab_jobs
+from mmpolicy.verbs import ab_jobs, ab_preset
 from mmpolicy.verbs.ab_plan import PAIRS, RunOptions, plan_of
 from mmpolicy.verbs.commit import emit_plan, keep_change
 from mmpolicy.verbs.options import (
@@ -44,6 +44,7 @@ from mmpolicy.verbs.options import (
     Levels,
     Seconds,
     complete_cgroup,
+    complete_unit,
     completer,
     dry_run_option,
     json_option,
@@ -188,7 +189,13 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     help="As --control; if not given, both arms are the control.",
 )
 @click.option(
-    "--metric", multiple=True, required=True, metavar="METRIC", shell_complete=completer("metric"),
+    "--preset", type=click.Choice(ab_preset.names()),
+    help="An experiment for a service: arms, metrics, guards and length, which other options "
+    "replace.",
+)  # fmt: skip
+@click.option("--yes", is_flag=True, help="With --preset: begin without asking.")
+@click.option(
+    "--metric", multiple=True, metavar="METRIC", shell_complete=completer("metric"),
     help="What to compare; may be repeated: [NAME=]SOURCE[/s] [/ SOURCE] [lower|higher "
     f"[guard PERCENT%]]; a SOURCE is one of {FORMS}.",
 )  # fmt: skip
@@ -197,8 +204,9 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     help="Stop and restore the state if this is not true: `METRIC < NUMBER`, or <=, >, >=.",
 )  # fmt: skip
 @click.option(
-    "--unit", type=click.Choice(["process", "cgroup"]), default="process", show_default=True,
-    help="The unit that is assigned to an arm.",
+    "--unit", default="process", show_default=True, metavar="process|cgroup|SERVICE",
+    shell_complete=complete_unit,
+    help="The unit that is assigned to an arm; with --preset, the service that it is about.",
 )  # fmt: skip
 @click.option(
     "--saturation", type=Levels(), metavar="FEW,MANY",
@@ -266,7 +274,7 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 @json_option
 @click.pass_context
 def run(
-    ctx: click.Context, dry_run: bool, want_json: bool, out: Path | None, detach: bool,
+    ctx: click.Context, dry_run: bool, want_json: bool, out: Path | None, detach: bool, yes: bool,
     **options: Any,
 ) -> None:  # fmt: skip
     """Run an experiment, and then restore the state.
@@ -283,7 +291,15 @@ def run(
     knobs of the kernel itself at once.
     """
     host: Host = ctx.obj
+    preset = options["preset"]
+    options = ab_preset.resolve(host, ctx, options)
+    ctx.params |= options
     given, metrics, guards, design, length, timing = plan_of(host, options)
+    if preset:
+        for line in ab_preset.told(preset, given, design, length):
+            click.echo(line, err=True)
+        if not dry_run:
+            ab_preset.agree(yes)
     if detach and not dry_run:
         ab_jobs.detach(host, ctx, out or ab_jobs.new_file(host.tree), want_json)
         return

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Presets: files of which each makes a whole experiment for a service."""
+
+import shlex
+
+import pytest
+
+from mmpolicy.ab.samples import load
+from mmpolicy.verbs.ab_preset import names, read
+
+from .ab_world import World
+from .fakes import CONTROL, FakeTree, Run, read_named
+
+REDIS = "/system.slice/redis.service"
+SHORT = shlex.split("--block 4 --washout 1 --interval 1 --pairs 6 --aa 0 --stop planned --seed 1")
+
+
+class Service(World):
+    """A host with redis, of which all numbers rise; the treatment makes 10 % fewer faults."""
+
+    def put(self) -> None:
+        super().put()
+        folder, number = f"/sys/fs/cgroup{REDIS}", int(self.faults)
+        self.tree.put(f"{folder}/cgroup.procs", "17")
+        self.tree.put(f"{folder}/memory.stat", f"pgfault {number}\nanon_thp 4096")
+        self.tree.put(f"{folder}/memory.current", "1000000")
+        self.tree.put(f"{folder}/cpu.stat", f"usage_usec {1000000 * self.now:.0f}")
+        self.tree.put(f"{folder}/memory.pressure", f"some avg10=0.00 total={number}")
+
+
+@pytest.fixture
+def clock(tree: FakeTree) -> World:
+    """Return time in which the service works."""
+    return Service(tree)
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_preset_is_a_run(ab: Run, tree: FakeTree, clock: World, name: str, out: str) -> None:
+    """It begins, it is what the file says, for that service, and it goes back."""
+    before = read_named(tree)
+    result = ab("--preset", name, "--unit", "redis", "--yes", *SHORT)
+    assert result.code == 0, result.err
+    assert read_named(tree) == before
+    header, preset = load(out).header, read(name)
+    assert header["metrics"] == [text.replace("{cgroup}", REDIS) for text in preset["metric"]]
+    assert (header["guards"], header["block_s"]) == (preset["guard"], 4)
+    assert header["treatment"]["given"] == preset["treatment"]
+    assert header["unit"] == "process"
+    assert [each["role"] for each in header["roles"].values()].count("primary") == 1
+    assert all(each["better"] for each in header["roles"].values())
+    assert preset["about"] in result.err
+    for metric in header["metrics"]:
+        assert metric in result.err
+
+
+def test_the_plan_is_shown_and_nobody_is_asked_twice(ab: Run, tree: FakeTree, clock: World) -> None:
+    """Without a terminal, only --yes begins."""
+    writes = list(tree.writes)
+    words = ["--preset", "adaptive", "--unit", "redis.service"]
+    result = ab(*words)
+    assert (result.code, "give --yes, or --dry-run" in result.err) == (2, True)
+    assert "at most 120 blocks of 120 s, 240:00 in all" in result.err
+    assert "metric memory (guard, at most 5 % worse)" in result.err
+    result = ab(*words, "--dry-run")
+    assert result.code == 0, result.err
+    assert f"{CONTROL}/experiment/enabled" in result.out
+    assert tree.writes == writes
+
+
+def test_what_is_typed_takes_its_place(ab: Run, clock: World, out: str) -> None:
+    words = ["--preset", "defrag", "--unit", "redis", "--yes", *SHORT]
+    typed = ["--metric", "vmstat.pgfault/s lower", "--treatment", "defrag=defer+madvise"]
+    assert ab(*words, *typed).code == 0
+    header = load(out).header
+    assert header["metrics"] == [typed[1]]
+    assert header["treatment"]["given"] == typed[3]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--preset", "adaptive"], "is for a service: give --unit"),
+        (["--preset", "adaptive", "--unit", "nobody"], "no cgroup 'nobody'"),
+        (["--preset", "no"], "'no' is not one of 'adaptive', 'defrag', 'thp-sizes'"),
+        (["--unit", "redis", "--metric", "vmstat.pgfault/s"], "--unit redis is for --preset"),
+        ([], "Missing option '--metric'"),
+    ],
+)
+def test_what_is_refused(ab: Run, words: list[str], text: str) -> None:
+    result = ab(*words)
+    assert (result.code, text in result.err) == (2, True), result.err

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`ab run --preset`: experiments that are written down, for a service. Each is a file."""
+
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from mmpolicy.ab.design import Design
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.progress import clock
+from mmpolicy.ab.runner import Length
+from mmpolicy.ab.scope import scope_of
+from mmpolicy.host.machine import Host
+from mmpolicy.verbs.ab_plan import RunOptions
+
+FOLDER = files("mmpolicy.ab") / "presets"
+UNITS = ("process", "cgroup")
+ABOUT = "about"
+
+
+def names() -> list[str]:
+    """Return the names of all presets."""
+    found = (each.name for each in FOLDER.iterdir())
+    return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return what a preset says."""
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text())
+
+
+def resolve(host: Host, ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a run, of which a preset gives those that nobody has typed."""
+    name, unit = options.pop("preset"), options["unit"]
+    service = unit if unit not in UNITS else None
+    if not name:
+        if service:
+            text = f"--unit {service} is for --preset; else it is process or cgroup"
+            raise click.UsageError(f"{text}, and --cgroup {service} says who takes part")
+        if not options["metric"]:
+            raise click.UsageError("Missing option '--metric'.")
+        return options
+    where = service or options["cgroup"]
+    if not where:
+        raise click.UsageError(f"--preset {name} is for a service: give --unit, such as redis")
+    path = scope_of(host.tree, where).path
+    given = read(name)
+    given.pop(ABOUT)
+    if service:
+        options["unit"] = UNITS[0]
+    for key, value in given.items():
+        if ctx.get_parameter_source(key) != ParameterSource.COMMANDLINE:
+            options[key] = _filled(value, path)
+    return options
+
+
+def _filled(value: Any, path: str) -> Any:
+    if isinstance(value, list):
+        return tuple(_filled(each, path) for each in value)
+    if isinstance(value, str):
+        return value.replace("{cgroup}", path)
+    return value
+
+
+def told(name: str, given: RunOptions, design: Design, length: Length) -> Iterator[str]:
+    """Yield what is about to be done."""
+    yield f"{name}: {read(name)[ABOUT]}"
+    for arm, text in given.arms().items():
+        yield f"{arm}: {text}"
+    for metric in map(Metric.parse, given.metric):
+        role = f"guard, at most {metric.margin:g} % worse" if metric.guard else "what it is for"
+        yield f"metric {metric.name} ({role}): {metric.text}"
+    for guard in given.guard:
+        yield f"ends at once unless {guard}"
+    blocks = length.blocks(design)
+    yield f"{design.kind}: {length.rule()}"
+    long = clock(blocks * design.block_s)
+    yield f"at most {blocks} blocks of {design.block_s:g} s, {long} in all"
+
+
+def agree(yes: bool) -> None:
+    """Ask whether to begin."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("nobody is there to be asked: give --yes, or --dry-run to look")
+    click.confirm("Begin?", abort=True, err=True)
