@@ -4,6 +4,7 @@
 import json
 import tracemalloc
 from collections.abc import Iterator
+from math import log1p
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from mmpolicy.ab.fleet import _size
 from mmpolicy.ab.pool import HostEffect, Pool, pooled, tau_squared
 from mmpolicy.ab.samples import Recording, parse
 
@@ -162,3 +164,46 @@ def test_files_that_cannot_be_pooled(pool: Any, header: dict[str, Any], text: st
 
 def test_one_file_is_no_pool(pool: Any) -> None:
     assert "one file is no pool" in pool([-0.1]).err
+
+
+# How long a fleet takes
+
+
+@pytest.mark.parametrize("runs", [100, pytest.param(2000, marks=FULL)])
+@pytest.mark.parametrize(("hosts", "tau"), [(4, 0.0), (6, 0.025), (20, 0.05)])
+def test_the_planned_size_finds_it(hosts: int, tau: float, runs: int) -> None:
+    """5 % in 80 % of fleets, with the pairs that the plan says."""
+    pairs, _ = _size(hosts, NOISE, log1p(0.05), tau, 1)
+    assert pairs
+    rng, found = np.random.default_rng(hosts), 0
+    for _ in range(runs):
+        d = rng.normal(log1p(0.05) + rng.normal(0, tau, (hosts, 1)), NOISE, (hosts, pairs))
+        effects = [HostEffect(str(number), each) for number, each in enumerate(d)]
+        found += pooled(effects, tosses=9).p < 0.05
+    print(f"{hosts} hosts that differ by {tau:.1%}, {pairs} pairs: found in {found / runs:.1%}")
+    assert binomtest(found, runs, 0.8, alternative="less").pvalue > 0.001
+    assert pairs == 3 or found < 0.95 * runs
+
+
+def test_a_plan_from_files(run: Run, tmp_path: Path) -> None:
+    """More hosts need fewer pairs; hosts that differ too much are too few."""
+    files = []
+    for number in range(3):
+        lines = Lines(seed=number)
+        lines.rng.seed(number)
+        file = tmp_path / f"{number}.jsonl"
+        file.write_text("".join(lines.pairs("aa", 20, noise=0.07).pairs("ab", 2).end()))
+        files.append(str(file))
+    words = ["ab", "plan", *files, "--detect", "5", "--json"]
+    assert run(*words, "--hosts", "5").err == ""
+    few, many = (run(*words, "--hosts", hosts).json["metrics"][0] for hosts in ("5", "20"))
+    assert few["noise"] == pytest.approx(0.1, rel=0.3)
+    assert few["pairs"] > many["pairs"] >= 3
+    lost = run(*words, "--hosts", "5", "--differ", "10").json["metrics"][0]
+    assert lost["pairs"] is None
+    assert lost["hosts"] > 20
+    told = run("ab", "plan", *files, "--hosts", "5", "--differ", "10").out
+    assert f"5 hosts cannot find 5 %, however long; take {lost['hosts']} or more" in told
+    short = tmp_path / "short.jsonl"
+    short.write_text("".join(Lines().pairs("aa", 2).pairs("ab", 6).end()))
+    assert "no file has 3 pairs" in run("ab", "plan", str(short), "--hosts", "5").err

@@ -2,6 +2,7 @@
 """Presets: files of which each makes a whole experiment for a service."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -35,7 +36,7 @@ def clock(tree: FakeTree) -> World:
 
 
 @pytest.mark.parametrize("name", names())
-def test_each_preset_is_a_run(ab: Run, tree: FakeTree, clock: World, name: str, out: str) -> None:
+def test_each_preset_is_a_run(ab: Run, tree: FakeTree, clock: World, name: str, out: Path) -> None:
     """It begins, it is what the file says, for that service, and it goes back."""
     before = read_named(tree)
     result = ab("--preset", name, "--unit", "redis", "--yes", *SHORT)
@@ -67,7 +68,7 @@ def test_the_plan_is_shown_and_nobody_is_asked_twice(ab: Run, tree: FakeTree, cl
     assert tree.writes == writes
 
 
-def test_what_is_typed_takes_its_place(ab: Run, clock: World, out: str) -> None:
+def test_what_is_typed_takes_its_place(ab: Run, clock: World, out: Path) -> None:
     words = ["--preset", "defrag", "--unit", "redis", "--yes", *SHORT]
     typed = ["--metric", "vmstat.pgfault/s lower", "--treatment", "defrag=defer+madvise"]
     assert ab(*words, *typed).code == 0

@@ -59,8 +59,8 @@ def free_port() -> int:
     return port
 
 
-def query(port: int, expression: str) -> dict[str, float]:
-    """Ask until there is an answer; return the value by state or profile."""
+def query(port: int, expression: str, label: str = "") -> dict[str, float]:
+    """Ask until there is an answer; return the value by a label, else by state or profile."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         words = ["query", "instant", "-o", "json", f"http://127.0.0.1:{port}", expression]
@@ -70,9 +70,9 @@ def query(port: int, expression: str) -> dict[str, float]:
         found = json.loads(done.stdout) if done.returncode == 0 else []
         if found:
             return {
-                each["metric"].get("state") or each["metric"].get("profile", ""): float(
-                    each["value"][1]
-                )
+                each["metric"].get(label)
+                or each["metric"].get("state")
+                or each["metric"].get("profile", ""): float(each["value"][1])
                 for each in found
             }
         time.sleep(0.5)
@@ -175,6 +175,29 @@ def test_by_node_exporter(run: Run, tree: FakeTree, tmp_path: Path) -> None:
     assert '\nmmpolicy_state{state="stock"} 1\n' in text
     assert '\nmmpolicy_fault_seconds_count{point="anon_order",profile="default"} 100\n' in text
     promtool("check", "metrics", given=text)
+
+
+def test_where_a_run_is(tree: FakeTree, tmp_path: Path) -> None:
+    """Phase, arm and guard of a run that goes on, scraped meanwhile."""
+    tree.make_unloaded()
+    tree.put("/proc/vmstat", "pgfault 0\nnr_mapped 7")
+    port, web = free_port(), free_port()
+    config = tmp_path / "prometheus.yml"
+    config.write_text(CONFIG.format(port=port))
+    program = [sys.executable, "-m", "mmpolicy", "--root", tree.root]
+    begin = ["ab", "run", "--design", "switchback", "--metric", "vmstat.pgfault/s", "--aa", "0"]
+    begin += ["--pairs", "99", "--treatment", "hugepages-64kB/enabled=always"]
+    begin += ["--block", "1000", "--guard", "vmstat.nr_mapped < 9", "--seed", "1"]
+    server = [PROGRAMS / "prometheus", f"--config.file={config}"]
+    server += [f"--storage.tsdb.path={tmp_path}/data", f"--web.listen-address=127.0.0.1:{web}"]
+    run = [*program, *begin, "--out", tmp_path / "samples.jsonl"]
+    with running(*run), running(*program, "export", "--listen", port), running(*server):
+        phases = query(web, "mmpolicy_experiment_phase", "phase")
+        arms = query(web, "mmpolicy_experiment_arm", "arm")
+        guards = query(web, "mmpolicy_experiment_guard", "guard")
+    assert phases == {"ab": 1}
+    assert arms in ({"control": 1}, {"treatment": 1})
+    assert guards == {"vmstat.nr_mapped < 9": 7}
 
 
 def test_scraped(tree: FakeTree, tmp_path: Path) -> None:

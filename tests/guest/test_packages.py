@@ -227,54 +227,6 @@ def test_an_experiment_that_is_killed_as_a_whole(guest: Guest) -> None:
     must(guest, "systemctl reset-failed run; rm /root/ab-*.jsonl")
 
 
-DETACHED = """
-systemd-run -q --unit=load sh -c 'while :; do head -c 50M /dev/zero | tail >/dev/null; done'
-systemd-run -q --wait --unit=login --working-directory=/root mmpolicy ab run --detach \\
-    --design switchback --aa 2 --block 4 --washout 1 --pairs 99 \\
-    --treatment khugepaged/alloc_sleep_millisecs=60001 --metric 'vmstat.pgfault/s lower' \\
-    --metric 'cgroup:/system.slice/load.service/memory.current lower guard 50%' \\
-    --guard 'vmstat.nr_free_pages > 1'
-"""
-ARM_OF = {"60000": "control", "60001": "treatment"}
-
-
-def test_an_experiment_that_outlives_its_session(guest: Guest) -> None:
-    """All that the session had is killed; where the run is, is what the kernel has, until a stop.
-
-    Who logs in later sees it in each phase, also among the metrics of export.
-    """
-    must(guest, DETACHED, timeout=300)
-    must(guest, "systemctl is-active mmpolicy-ab && ! systemctl is-active login")
-    seen = set()
-    while seen != {("aa", "control"), ("ab", "control"), ("ab", "treatment")}:
-        first, knob, *gauges, last = must(
-            guest,
-            f"mmpolicy ab status --json | tr -d '\\n'; echo; cat {KNOB}; "
-            "mmpolicy export | grep ^mmpolicy_experiment; mmpolicy ab status --json | tr -d '\\n'",
-        ).splitlines()
-        before, after = json.loads(first), json.loads(last)
-        assert before["running"] and after["running"]
-        if not before.get("measured") or before["block"] != after.get("block"):
-            continue
-        assert before["arm"] == ARM_OF[knob]
-        assert f'mmpolicy_experiment_arm{{arm="{before["arm"]}"}} 1.0' in gauges
-        assert f'mmpolicy_experiment_phase{{phase="{before["phase"]}"}} 1.0' in gauges
-        assert f"mmpolicy_experiment_block {before['block']}.0" in gauges
-        assert before["guards"]["vmstat.nr_free_pages > 1"] > 1
-        seen.add((before["phase"], before["arm"]))
-    assert must(guest, f"mmpolicy ab stop >/dev/null; cat {KNOB}") == "60000\n"
-    must(guest, "! systemctl is-active mmpolicy-ab; systemctl stop load")
-    (run,) = json.loads(must(guest, "mmpolicy ab list --json"))["runs"]
-    assert run["status"] == "interrupted"
-    end = json.loads(must(guest, f"tail -n 1 {run['file']}"))
-    print(f"back in {end['restore_s']:.2f} s of the guest")
-    assert end["restored"]
-    samples = [json.loads(line) for line in must(guest, f"cat {run['file']}").splitlines()]
-    loads = [each["host"] for each in samples if each["kind"] == "sample"]
-    assert max(load["cgroup:/system.slice/load.service/memory.current"] for load in loads) > 0
-    must(guest, "rm -r /var/lib/mmpolicy/ab")
-
-
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_drift(guest: Guest) -> None:
     """What the timer runs fails where the state is another one, until it is applied again."""

@@ -103,6 +103,39 @@ def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
 
 
 @ab.command()
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
+@click.option("--hosts", type=click.IntRange(2), required=True, help="How many hosts there are.")
+@click.option(
+    "--detect", type=click.FloatRange(min=0.01), default=5.0, show_default=True,
+    metavar="PERCENT", help="The mean change that is to be found.",
+)  # fmt: skip
+@click.option(
+    "--differ", type=click.FloatRange(min=0), metavar="PERCENT",
+    help="How much the change differs between hosts (deviation).  [default: half of --detect]",
+)  # fmt: skip
+@json_option
+def plan(
+    files: tuple[Path, ...], hosts: int, detect: float, differ: float | None, want_json: bool
+) -> None:
+    """Say how many pairs each of HOSTS hosts needs, by runs with equal arms.
+
+    Each FILE has an A/A phase, or is of a run without --treatment. Needs what `ab report` needs.
+    """
+    recordings = {str(file): load(file) for file in files}
+    try:
+        from mmpolicy.ab import fleet
+    except ImportError as err:
+        raise _lacking(err) from err
+    apart = detect / 2 if differ is None else differ
+    found = fleet.plan_fleet(recordings, hosts, detect, apart)
+    if not found:
+        text = "no file has 3 pairs of equal arms with values above 0"
+        raise Error(text, Exit.FAILED, "mmpolicy ab run without --treatment makes one")
+    data = {"hosts": hosts, "percent": detect, "differ": apart, "metrics": list(map(vars, found))}
+    emit("ab plan", want_json, data, fleet.lines(found, hosts, detect, apart))
+
+
+@ab.command()
 @click.argument("file", type=FILE)
 @click.option("--html", type=FILE, metavar="FILE", help="Also write one HTML file with plots.")
 @click.option(

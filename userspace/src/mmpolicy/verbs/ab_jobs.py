@@ -70,7 +70,10 @@ def detach(host: Host, ctx: click.Context, file: Path, want_json: bool) -> None:
 @json_option
 @pass_host
 def status(host: Host, want_json: bool) -> None:
-    """Say where the experiment is that runs now: phase, block, arm, guards, and the time left."""
+    """Say where the experiment is that runs now.
+
+    Prints phase, block, arm, the time left, and what each guard has seen last.
+    """
     now = live(host.tree)
     if not now:
         who = running(host.tree)
@@ -98,7 +101,7 @@ def _told(now: dict[str, Any]) -> Iterator[str]:
 @json_option
 @pass_host
 def stop(host: Host, want_json: bool) -> None:
-    """End the experiment that runs now, and wait until the state from before is back."""
+    """End the experiment that runs now, and wait until it has gone back."""
     now = live(host.tree)
     if not running(host.tree):
         raise Error("no experiment runs", Exit.FAILED, "mmpolicy ab list shows those that ran")

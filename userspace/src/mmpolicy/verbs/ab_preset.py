@@ -10,13 +10,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from mmpolicy.ab.design import Design
-from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.progress import clock
-from mmpolicy.ab.runner import Length
 from mmpolicy.ab.scope import scope_of
 from mmpolicy.host.machine import Host
-from mmpolicy.verbs.ab_plan import RunOptions
+from mmpolicy.verbs.ab_plan import Plan
 
 FOLDER = files("mmpolicy.ab") / "presets"
 UNITS = ("process", "cgroup")
@@ -67,26 +64,27 @@ def _filled(value: Any, path: str) -> Any:
     return value
 
 
-def told(name: str, given: RunOptions, design: Design, length: Length) -> Iterator[str]:
-    """Yield what is about to be done."""
-    yield f"{name}: {read(name)[ABOUT]}"
-    for arm, text in given.arms().items():
-        yield f"{arm}: {text}"
-    for metric in map(Metric.parse, given.metric):
-        role = f"guard, at most {metric.margin:g} % worse" if metric.guard else "what it is for"
-        yield f"metric {metric.name} ({role}): {metric.text}"
-    for guard in given.guard:
-        yield f"ends at once unless {guard}"
-    blocks = length.blocks(design)
-    yield f"{design.kind}: {length.rule()}"
-    long = clock(blocks * design.block_s)
-    yield f"at most {blocks} blocks of {design.block_s:g} s, {long} in all"
-
-
-def agree(yes: bool) -> None:
-    """Ask whether to begin."""
-    if yes:
+def show(name: str, plan: Plan, agreed: bool) -> None:
+    """Print what is about to be done, and ask whether to begin."""
+    for line in _told(name, plan):
+        click.echo(line, err=True)
+    if agreed:
         return
     if not sys.stdin.isatty():
         raise click.UsageError("nobody is there to be asked: give --yes, or --dry-run to look")
     click.confirm("Begin?", abort=True, err=True)
+
+
+def _told(name: str, plan: Plan) -> Iterator[str]:
+    yield f"{name}: {read(name)[ABOUT]}"
+    for arm, text in plan.given.arms().items():
+        yield f"{arm}: {text}"
+    for metric in plan.metrics:
+        role = f"guard, at most {metric.margin:g} % worse" if metric.guard else "what it is for"
+        yield f"metric {metric.name} ({role}): {metric.text}"
+    for guard in plan.guards:
+        yield f"ends at once unless {guard.text}"
+    design, blocks = plan.design, plan.length.blocks(plan.design)
+    yield f"{design.kind}: {plan.length.rule()}"
+    long = clock(blocks * design.block_s)
+    yield f"at most {blocks} blocks of {design.block_s:g} s, {long} in all"

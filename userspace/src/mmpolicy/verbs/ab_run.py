@@ -37,7 +37,7 @@ from mmpolicy.host.knobs import read_knobs
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
 from mmpolicy.verbs import ab_jobs, ab_preset
-from mmpolicy.verbs.ab_plan import PAIRS, RunOptions, plan_of
+from mmpolicy.verbs.ab_plan import PAIRS, Plan, RunOptions, plan_of
 from mmpolicy.verbs.commit import emit_plan, keep_change
 from mmpolicy.verbs.options import (
     FILE,
@@ -290,23 +290,25 @@ def run(
     command is killed, the kernel goes back to stock when the lease expires. A watchdog restores
     knobs of the kernel itself at once.
     """
-    host: Host = ctx.obj
     preset = options["preset"]
-    options = ab_preset.resolve(host, ctx, options)
+    options = ab_preset.resolve(ctx.obj, ctx, options)
     ctx.params |= options
-    given, metrics, guards, design, length, timing = plan_of(host, options)
+    plan = plan_of(ctx.obj, options)
     if preset:
-        for line in ab_preset.told(preset, given, design, length):
-            click.echo(line, err=True)
-        if not dry_run:
-            ab_preset.agree(yes)
-    if detach and not dry_run:
-        ab_jobs.detach(host, ctx, out or ab_jobs.new_file(host.tree), want_json)
-        return
+        ab_preset.show(preset, plan, yes or dry_run)
     if dry_run:
-        _dry_run(design, length, _changes(host, given, timing), given.unit, want_json)
-        return
-    file = out or Path(f"ab-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
+        changes = _changes(ctx.obj, plan.given, plan.timing)
+        _dry_run(plan.design, plan.length, changes, plan.given.unit, want_json)
+    elif detach:
+        ab_jobs.detach(ctx.obj, ctx, out or ab_jobs.new_file(ctx.obj.tree), want_json)
+    else:
+        file = out or Path(f"ab-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
+        _finish(_run(ctx.obj, plan, file), file, want_json)
+
+
+def _run(host: Host, plan: Plan, file: Path) -> Runner:
+    """Run all of it, under the lock."""
+    given, metrics, guards, design, length, timing = plan
     with _locked(host, design, length, file):
         if note := put_back(host.tree):
             click.echo(f"warning: {note}", err=True)
@@ -320,7 +322,7 @@ def run(
             finally:
                 if runner.end:
                     _tell(host, f"ends: {runner.end['status']}, {runner.end['reason']}")
-        _finish(runner, file, want_json)
+    return runner
 
 
 def _locked(

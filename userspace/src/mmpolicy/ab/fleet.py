@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-2.0
+"""How many pairs on how many hosts find a change, by the noise of runs of equal arms.
+
+The answer of `ab pool` on hosts like these is a t test of the effects of hosts, of which the
+variance is that between hosts and that of the pairs of one. Needs numpy and scipy.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, log1p, sqrt
+
+import numpy as np
+from scipy import stats
+
+from mmpolicy.ab.design import ALPHA, POWER, differences
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.pool import LEAST_PAIRS
+from mmpolicy.ab.samples import Recording
+
+MOST_PAIRS, MOST_HOSTS = 100_000, 10_000
+LEAST_HOSTS = 2
+
+
+@dataclass(frozen=True)
+class FleetPlan:
+    """What it takes for a metric; None where nothing is enough."""
+
+    metric: str
+    noise: float  # deviation of the differences of pairs, of logarithms
+    files: int
+    pairs: int | None  # on each host
+    hosts: int | None  # that it takes at least, however long
+
+    def text(self, hosts: int, percent: float) -> str:
+        """Return it in words."""
+        noise = f"noise of a pair {100 * self.noise:.3g} % in {self.files} files"
+        if self.pairs:
+            return f"{self.metric}: {self.pairs} pairs on each of {hosts} hosts ({noise})"
+        need = f"take {self.hosts} or more" if self.hosts else "no number of hosts does"
+        return f"{self.metric}: {hosts} hosts cannot find {percent:g} %, however long; {need}"
+
+
+def power(hosts: int, error: float, effect: float, metrics: int) -> float:
+    """Return the chance that hosts, each with such an error, show an effect."""
+    freedom = hosts - 1
+    limit = stats.t.ppf(1 - ALPHA / metrics / 2, freedom)
+    away = effect / error * sqrt(hosts) if error else inf
+    if away > 2 * limit + 40:  # where the distribution cannot be computed
+        return 1.0
+    return float(stats.nct.sf(limit, freedom, away))
+
+
+def noise_of(recordings: Mapping[str, Recording], metric: Metric) -> list[float]:
+    """Return the variance of the differences of equal arms in each file that has enough."""
+    found = []
+    for recording in recordings.values():
+        same = recording.header["control"]["settings"] == recording.header["treatment"]["settings"]
+        pairs = recording.pairs(metric, "aa") + (recording.pairs(metric, "ab") if same else [])
+        scale, d = differences(pairs) if len(pairs) >= LEAST_PAIRS else ("", [])
+        if scale == "ratio":
+            found.append(float(np.var(d, ddof=1)))
+    return found
+
+
+def plan_fleet(
+    recordings: Mapping[str, Recording], hosts: int, percent: float, differ: float
+) -> list[FleetPlan]:
+    """Return what it takes for each metric; differ: deviation between hosts, in percent."""
+    metrics = next(iter(recordings.values())).metrics()
+    wanted = sum(not metric.guard for metric in metrics) or 1
+    plans = []
+    for metric in metrics:
+        variances = noise_of(recordings, metric)
+        if variances:
+            noise = sqrt(sum(variances) / len(variances))
+            size = _size(hosts, noise, log1p(percent / 100), differ / 100, wanted)
+            plans.append(FleetPlan(metric.name, noise, len(variances), *size))
+    return plans
+
+
+def _size(
+    hosts: int, noise: float, effect: float, tau: float, metrics: int
+) -> tuple[int | None, int | None]:
+    """Return the least number of pairs on so many hosts, or else of hosts."""
+
+    def enough(number: int, pairs: float) -> bool:
+        return power(number, sqrt(tau**2 + noise**2 / pairs), effect, metrics) >= POWER
+
+    pairs = _first(lambda n: enough(hosts, n), LEAST_PAIRS, MOST_PAIRS)
+    most = _first(lambda n: enough(n, inf), LEAST_HOSTS, MOST_HOSTS) if not pairs else None
+    return pairs, most
+
+
+def _first(holds: Callable[[int], bool], low: int, high: int) -> int | None:
+    """Return the first number for which it holds; from there on, it holds for all."""
+    if not holds(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def lines(plans: Sequence[FleetPlan], hosts: int, percent: float, differ: float) -> list[str]:
+    """Return it as text."""
+    head = f"to find {percent:g} % with 80 % probability, if hosts differ by {differ:g} %:"
+    known = [plan.pairs for plan in plans if plan.pairs]
+    found = [head, *(plan.text(hosts, percent) for plan in plans)]
+    if known and len(known) == len(plans):
+        found.append(
+            f"next: mmpolicy ab run --pairs {max(known)} ... on each host, then mmpolicy ab pool"
+        )
+    return found
