@@ -104,7 +104,7 @@ def known(blocks: Sequence[Cells], past: bool = False) -> list[tuple[float, floa
     return [each for each in pairs_of(blocks, past) if each]
 
 
-@pytest.mark.parametrize("runs", [100, pytest.param(4000, marks=FULL)])
+@pytest.mark.parametrize("runs", [40, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("units", [2, 3])
 @pytest.mark.parametrize("noise", NOISES)
 def test_equal_arms_of_few_units(noise: str, units: int, runs: int) -> None:
@@ -118,7 +118,7 @@ def test_equal_arms_of_few_units(noise: str, units: int, runs: int) -> None:
     assert explained(looked, runs, 0.05, "greater")
 
 
-@pytest.mark.parametrize("runs", [100, pytest.param(4000, marks=FULL)])
+@pytest.mark.parametrize("runs", [40, pytest.param(4000, marks=FULL)])
 def test_two_units_of_which_one_has_90_percent_of_the_load(runs: int) -> None:
     """-20 % in 30 blocks, noise of 10 %: found in 95 % or more; 95 of 100 intervals hold it."""
     found = covered = 0
@@ -162,7 +162,7 @@ def test_a_unit_that_comes_and_goes() -> None:
 # Carry-over from block to block
 
 
-@pytest.mark.parametrize("runs", [30, pytest.param(1000, marks=FULL)])
+@pytest.mark.parametrize("runs", [12, pytest.param(1000, marks=FULL)])
 @pytest.mark.parametrize(("units", "left", "least"), [(2, 0.3, 0.8), (50, 0.1, 0.95)])
 def test_what_is_left_of_the_block_before(units: int, left: float, least: float, runs: int) -> None:
     """Long-lived units keep some of what the other arm gave them: it is seen, else it is not."""
@@ -221,7 +221,7 @@ def test_effects_on_neighbours_are_measured() -> None:
     assert spilled.effect.low < log(1.3) * 4 / 6 < spilled.effect.high
     report = Report(run)
     assert report.exit == 7
-    assert report.doubts[0].startswith("what has no treatment changes: m of units without")
+    assert report.doubts[-1].startswith("what has no treatment changes: m of units without")
 
 
 # The command
