@@ -271,11 +271,11 @@ def clock(tree: FakeTree) -> World:
 
 
 def test_two_cgroups(ab: Run, run: Run, out: Path, clock: Cgroups) -> None:
-    result = ab(*WORDS, "--cgroup", "/web.slice", "--saturation", "10,90")
+    result = ab(*WORDS, "--pairs", "16", "--cgroup", "/web.slice", "--saturation", "10,90")
     assert result.code == 0, result.err
     recording = load(out)
     phases = Counter(block["phase"] for block in recording.blocks.values())
-    assert phases == {"aa": 2, "ab": 6, "saturation": 12}
+    assert phases == {"aa": 2, "ab": 16, "saturation": 32}
     for block in recording.blocks.values():
         assert set(block["units"]) == set(clock.UNITS)
         if block["phase"] != "saturation":
