@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The one place for differences between kernels and architectures, named by
- * what they are.
+ * The one place for differences between kernels and architectures, named by what they are.
+ * What headers show is found out when the module is built (features.c), what the running
+ * kernel shows when it is loaded (provider/needs.h), and only the rest goes by the version.
  */
 #ifndef MMPOLICY_COMPAT_H
 #define MMPOLICY_COMPAT_H
@@ -10,9 +11,17 @@
 #include <linux/swap.h>
 #include <linux/version.h>
 
-#define MMP_KERNEL_7_3	(LINUX_VERSION_CODE >= KERNEL_VERSION(7, 3, 0))
+#include "features.h"
 
-#if MMP_KERNEL_7_3
+/*
+ * Versions, each with the reason why nothing else tells.
+ *
+ * Since 6.17, madvise() may hold the lock of a VMA in place of that of the process. That is
+ * inside mm/madvise.c, and no header, type or symbol of the kernels with the hooks shows it.
+ */
+#define MMP_MADVISE_LOCKS_VMA	(LINUX_VERSION_CODE >= KERNEL_VERSION(6, 17, 0))
+
+#if MMP_HAVE_SOFTLEAF
 #include <linux/leafops.h>
 #else
 #include <linux/swapops.h>
@@ -57,7 +66,7 @@
 #endif
 
 /* Where a CPU of x86 keeps its task, and how often preemption is off, of which size. */
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 15, 0)
+#if MMP_HAVE_PCPU_HOT
 #define mmp_this_task		pcpu_hot.current_task
 #define mmp_this_preempt_count	pcpu_hot.preempt_count
 #else
@@ -235,100 +244,113 @@ static inline bool mmp_bits_used(unsigned long bits)
 #define mmp_anon_pages_within(mm, pages)				\
 	(percpu_counter_compare(&(mm)->rss_stat[MM_ANONPAGES], pages) <= 0)
 
-/* Was a page of a process ever pinned? Has prctl() or madvise() ruled large folios out? */
-#if MMP_KERNEL_7_3
+/* Was a page of a process ever pinned? */
+#if MMP_HAVE_MM_FLAGS
 #define mmp_has_pinned(mm)	mm_flags_test(MMF_HAS_PINNED, mm)
-#define mmp_thp_disabled(vma)	vma_thp_disabled(vma, (vma)->vm_flags, false)
 #else
 #define mmp_has_pinned(mm)	test_bit(MMF_HAS_PINNED, &(mm)->flags)
+#endif
+
+/* Has prctl() or madvise() ruled large folios out? */
+#if MMP_HAVE_THP_DISABLED_FORCED
+#define mmp_thp_disabled(vma)	vma_thp_disabled(vma, (vma)->vm_flags, false)
+#else
 #define mmp_thp_disabled(vma)	vma_thp_disabled(vma, (vma)->vm_flags)
 #endif
 
-/*
- * Flags of a folio that may go away any time, so without assertions; a number of a
- * cgroup below 65,536; is an entry that of a page on its way to another place; a queue
- * for work that may run on any CPU; what ftrace tells the owner of a call; types
- * as in a prototype, and what node_reclaim() returns where it did nothing.
- */
-#if MMP_KERNEL_7_3
+/* Flags of a folio that may go away any time, so without assertions. */
+#if MMP_HAVE_FOLIO_FLAGS_IN_STRUCT
 #define mmp_folio_flags(folio)	READ_ONCE((folio)->flags.f)
-#define mmp_memcg_slot(memcg)	mem_cgroup_private_id(memcg)
-#define mmp_is_moving(pte)	softleaf_is_migration(softleaf_from_pte(pte))
-#define mmp_unbound_wq		system_dfl_wq
-#define MMP_OPS_FUNC_ARGS	struct ftrace_ops *op, unsigned long ip, enum ftrace_ops_cmd cmd
-#define MMP_NODEMASK		"nodemask_t const"
-#define MMP_NODE_RECLAIM	"long unsigned int"
-#define MMP_NODE_NOT_SCANNED	0
 #else
 #define mmp_folio_flags(folio)	READ_ONCE((folio)->flags)
+#endif
+
+/* A number of a cgroup below 65,536. */
+#if MMP_HAVE_MEMCG_PRIVATE_ID
+#define mmp_memcg_slot(memcg)	mem_cgroup_private_id(memcg)
+#else
 #define mmp_memcg_slot(memcg)	mem_cgroup_id(memcg)
+#endif
+
+/* Is an entry that of a page on its way to another place? */
+#if MMP_HAVE_SOFTLEAF
+#define mmp_is_moving(pte)	softleaf_is_migration(softleaf_from_pte(pte))
+#else
 #define mmp_is_moving(pte)	is_migration_entry(pte_to_swp_entry(pte))
+#endif
+
+/* A queue for work that may run on any CPU. */
+#if MMP_HAVE_SYSTEM_DFL_WQ
+#define mmp_unbound_wq		system_dfl_wq
+#else
 #define mmp_unbound_wq		system_unbound_wq
+#endif
+
+/* What ftrace tells the owner of a call. */
+#if MMP_HAVE_FTRACE_OPS_FUNC_IP
+#define MMP_OPS_FUNC_ARGS	struct ftrace_ops *op, unsigned long ip, enum ftrace_ops_cmd cmd
+#else
 #define MMP_OPS_FUNC_ARGS	struct ftrace_ops *op, enum ftrace_ops_cmd cmd
-#define MMP_NODEMASK		"nodemask_t"
-#define MMP_NODE_RECLAIM	"int"
-#define MMP_NODE_NOT_SCANNED	(-2)
 #endif
 
 /* Arguments of tracepoints, and of what reads and writes files of sysfs. */
-#if MMP_KERNEL_7_3
+#if MMP_HAVE_RECLAIM_GFP_FIRST
 #define MMP_RECLAIM_ARGS	gfp_t gfp, int order, struct mem_cgroup *memcg
-#define MMP_EXIT_ARGS		struct task_struct *task, bool group_dead
-#define MMP_BIN_ATTRIBUTE	const struct bin_attribute
 #else
 #define MMP_RECLAIM_ARGS	int order, gfp_t gfp
+#endif
+#if MMP_HAVE_EXIT_GROUP_DEAD
+#define MMP_EXIT_ARGS		struct task_struct *task, bool group_dead
+#else
 #define MMP_EXIT_ARGS		struct task_struct *task
+#endif
+#if MMP_HAVE_BIN_ATTRIBUTE_CONST
+#define MMP_BIN_ATTRIBUTE	const struct bin_attribute
+#else
 #define MMP_BIN_ATTRIBUTE	struct bin_attribute
 #endif
 
 /*
  * Why a size is asked for: in a fault; for a collapse by the kernel itself; or for
- * whom it does not matter what sysfs enables. Sizes that khugepaged runs for.
+ * whom it does not matter what sysfs enables.
  */
-#if MMP_KERNEL_7_3
-#define MMP_TVA			"vm_flags_t, tva_type"
+#if MMP_HAVE_TVA_TYPE
 #define MMP_TVA_FAULT		TVA_PAGEFAULT
 #define mmp_tva_collapse(why)	((u32)(why) == TVA_KHUGEPAGED)
 #define mmp_tva_forced(why)	((u32)(why) == TVA_FORCED_COLLAPSE)
-#define MMP_KHUGEPAGED_SIZES	THP_ORDERS_ALL_ANON
-#ifdef CONFIG_X86_KERNEL_IBT
-#define mmp_is_endbr(at)	__is_endbr(*(u32 *)(at))
 #else
-#define mmp_is_endbr(at)	((void)(at), false)
-#endif
-#else
-#define MMP_TVA			"long unsigned int, long unsigned int"
 #define MMP_TVA_FAULT		(TVA_IN_PF | TVA_ENFORCE_SYSFS)
 #define mmp_tva_collapse(why)	((why) == TVA_ENFORCE_SYSFS)
 #define mmp_tva_forced(why)	(!((why) & TVA_ENFORCE_SYSFS))
-#define MMP_KHUGEPAGED_SIZES	BIT(PMD_ORDER)
-#define mmp_is_endbr(at)	is_endbr(*(u32 *)(at))
 #endif
 #define mmp_tva_fault(why)	((u32)(why) == MMP_TVA_FAULT)
 
 /*
- * What collapses one range, which of its arguments is the address, and whether it asks for
- * sizes itself and can do with none; what lets khugepaged know a process.
+ * Sizes that khugepaged runs for; and whether what collapses a range asks for sizes itself,
+ * and can do with none.
  */
-#if MMP_KERNEL_7_3
-#define MMP_COLLAPSE		"collapse_single_pmd"
-#define MMP_COLLAPSE_IS		"scan_result(long unsigned int, vm_area_struct*, bool*, collapse_control*)"
-#define MMP_COLLAPSE_ADDR	1
+#if MMP_HAVE_COLLAPSE_TO_ALL_SIZES
+#define MMP_KHUGEPAGED_SIZES	THP_ORDERS_ALL_ANON
 #define MMP_COLLAPSE_ASKS	true
-#define MMP_ENTER_IS		"void(vm_area_struct*, vm_flags_t)"
 #else
-#define MMP_COLLAPSE		"hpage_collapse_scan_pmd"
-#define MMP_COLLAPSE_IS		"int(mm_struct*, vm_area_struct*, long unsigned int, bool*, collapse_control*)"
-#define MMP_COLLAPSE_ADDR	3
+#define MMP_KHUGEPAGED_SIZES	BIT(PMD_ORDER)
 #define MMP_COLLAPSE_ASKS	false
-#define MMP_ENTER_IS		"void(vm_area_struct*, long unsigned int)"
+#endif
+
+/* Does an instruction say that indirect branches may come here? */
+#if !MMP_HAVE_IS_ENDBR_AT_PLACE
+#define mmp_is_endbr(at)	is_endbr(*(u32 *)(at))
+#elif defined(CONFIG_X86_KERNEL_IBT)
+#define mmp_is_endbr(at)	__is_endbr(*(u32 *)(at))
+#else
+#define mmp_is_endbr(at)	((void)(at), false)
 #endif
 
 /*
  * In madvise(), may other VMAs than that of the call be looked at? Until
  * mmp_vmas_unlock(). Some kernels hold the lock of the VMA alone.
  */
-#if MMP_KERNEL_7_3
+#if MMP_MADVISE_LOCKS_VMA
 #define mmp_vmas_trylock(mm)	mmap_read_trylock(mm)
 #define mmp_vmas_unlock(mm)	mmap_read_unlock(mm)
 #else
@@ -337,11 +359,14 @@ static inline bool mmp_bits_used(unsigned long bits)
 #endif
 
 /* For tests: the zero page, and a tracepoint that is called what its name is. */
-#if MMP_KERNEL_7_3
+#if MMP_HAVE_ZERO_PFN_BY_ADDRESS
 #define mmp_zero_pfn(addr)	zero_pfn(addr)
-#define MMP_DECLARE_TRACE	DECLARE_TRACE_EVENT
 #else
 #define mmp_zero_pfn(addr)	my_zero_pfn(addr)
+#endif
+#ifdef DECLARE_TRACE_EVENT
+#define MMP_DECLARE_TRACE	DECLARE_TRACE_EVENT
+#else
 #define MMP_DECLARE_TRACE	DECLARE_TRACE
 #endif
 

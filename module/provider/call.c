@@ -14,32 +14,6 @@
 
 #include "direct.h"
 
-/**
- * mmp_call_check - see whether a function is what we know
- * @function: its name
- * @prototype: as mmp_prototype() has it
- * @reason: why not
- * @size: of that
- *
- * Context: may sleep; mmp_prototypes_init() before.
- * Return: 0 or -EOPNOTSUPP.
- */
-int mmp_call_check(const char *function, const char *prototype, char *reason,
-		   size_t size)
-{
-	char text[128];
-
-	if (!mmp_prototype(function, text, sizeof(text)))
-		snprintf(reason, size, "the kernel has no function %s", function);
-	else if (strcmp(text, prototype))
-		snprintf(reason, size, "%s has become %s", function, text);
-	else if (!mmp_symbol(function))
-		snprintf(reason, size, "%s is not to be found", function);
-	else
-		return 0;
-	return -EOPNOTSUPP;
-}
-
 /* Where ftrace patches a function: its first instruction, or the one behind its ENDBR. */
 static void *call_site(const struct mmp_call *call, int i)
 {
@@ -57,12 +31,12 @@ static bool call_is_site(const void *site)
 }
 
 /**
- * mmp_call_find - find the functions, and see whether they are what we know
+ * mmp_call_find - see whether ftrace can call from the functions
  * @call: which
  * @reason: why not
  * @size: of that
  *
- * Context: as mmp_call_check().
+ * Context: after mmp_needs_find().
  * Return: 0 or -EOPNOTSUPP.
  */
 int mmp_call_find(struct mmp_call *call, char *reason, size_t size)
@@ -70,16 +44,13 @@ int mmp_call_find(struct mmp_call *call, char *reason, size_t size)
 	int i;
 
 	for_each_function(call, i) {
-		const char *function = call->function[i];
-
-		if (mmp_call_check(function, call->prototype[i], reason, size))
-			return -EOPNOTSUPP;
-		call->at[i] = (unsigned long)mmp_symbol(function);
+		call->at[i] = (unsigned long)mmp_found(call->need[i]);
 		if (!call_is_site(call_site(call, i))) {
-			snprintf(reason, size, "ftrace cannot call from %s", function);
+			snprintf(reason, size, "ftrace cannot call from %s",
+				 mmp_found_name(call->need[i]));
 			return -EOPNOTSUPP;
 		}
-		mmp_functions_add(function);
+		mmp_functions_add(mmp_found_name(call->need[i]));
 	}
 	return 0;
 }
@@ -106,7 +77,7 @@ static const char *call_missing(const struct mmp_call *call)
 		u8 opcode = READ_ONCE(*(u8 *)call_site(call, i));
 
 		if (opcode != CALL_INSN_OPCODE && opcode != INT3_INSN_OPCODE)
-			return call->function[i];
+			return mmp_found_name(call->need[i]);
 	}
 	return NULL;
 }
@@ -162,7 +133,7 @@ static void call_keep(struct mmp_call *call, int err)
 	WRITE_ONCE(call->stuck, true);
 	if (err != -EFAULT)	/* of that, watch.c has told */
 		pr_err("ftrace does not end the call from %s (error %d): the module stays\n",
-		       call->function[0], err);
+		       mmp_found_name(call->need[0]), err);
 }
 
 /**

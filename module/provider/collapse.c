@@ -9,14 +9,12 @@ static DEFINE_PER_CPU(long, inside);
 
 struct mmp_call mmp_call_collapse = {
 	.entry = mmp_entry_collapse,
-	.function = { MMP_COLLAPSE },
-	.prototype = { MMP_COLLAPSE_IS },
+	.need = { MMP_NEED_collapse },
 	.inside = &inside,
 };
 
 DEFINE_STATIC_CALL_NULL(mmp_collapse_original, mmp_replace_collapse);
 
-static const char enter[] = "khugepaged_enter_vma";
 DEFINE_STATIC_CALL_NULL(mmp_collapse_enter, mmp_khugepaged_enter);
 
 /* Sizes that the policy allows in the range that khugepaged, of which there is one, is at. */
@@ -37,7 +35,7 @@ int mmp_replace_collapse(unsigned long first, struct vm_area_struct *vma,
 
 	mmp_call_enter(inside);
 	orders = mmp_ask(MM_POLICY_ANON_ORDER, ~0UL, collapse_orders, vma,
-			 MMP_COLLAPSE_ADDR == 1 ? first : third);
+			 mmp_way(MMP_WAY_COLLAPSE_ADDRESS_FIRST) ? first : third);
 	if ((orders & BIT(PMD_ORDER)) || MMP_COLLAPSE_ASKS) {
 		WRITE_ONCE(mmp_collapse_allowed, orders);
 		result = static_call(mmp_collapse_original)(first, vma, third, fourth, fifth);
@@ -58,22 +56,9 @@ void mmp_collapse_later(struct vm_area_struct *vma)
 	static_call(mmp_collapse_enter)(vma, vma->vm_flags);
 }
 
-/**
- * mmp_collapse_find - find what is needed
- * @reason: why not
- * @size: of that
- *
- * Context: as mmp_call_find().
- * Return: 0 or -EOPNOTSUPP.
- */
-int mmp_collapse_find(char *reason, size_t size)
+/* Context: after mmp_needs_find() and mmp_call_find(). */
+void mmp_collapse_found(void)
 {
-	int err = mmp_call_find(&mmp_call_collapse, reason, size) ?:
-		  mmp_call_check(enter, MMP_ENTER_IS, reason, size);
-
-	if (err)
-		return err;
 	static_call_update(mmp_collapse_original, mmp_call_original(&mmp_call_collapse, 0));
-	static_call_update(mmp_collapse_enter, mmp_symbol(enter));
-	return 0;
+	static_call_update(mmp_collapse_enter, mmp_found(MMP_NEED_enter));
 }

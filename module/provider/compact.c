@@ -9,27 +9,14 @@ static DEFINE_PER_CPU(long, inside);
 
 struct mmp_call mmp_call_compact = {
 	.entry = mmp_entry_compact,
-	.function = { "compact_zone" },
-	.prototype = { "compact_result(compact_control*, capture_control*)" },
+	.need = { MMP_NEED_compact },
 	.inside = &inside,
 };
 
 DEFINE_STATIC_CALL_NULL(mmp_compact_original, mmp_replace_compact);
 
-/* Offsets of members of struct compact_control, from the kernel's BTF. */
-enum { ZONE, ORDER, GFP, DIRECT, WHOLE, MIGRATE_SCANNED, FREE_SCANNED, MEMBERS };
-
-static struct mmp_member members[MEMBERS] = {
-	[ZONE] = { "zone*", "zone" },
-	[ORDER] = { "int", "order" },
-	[GFP] = { "gfp_t const", "gfp_mask" },
-	[DIRECT] = { "bool", "direct_compaction" },
-	[WHOLE] = { "bool", "whole_zone" },
-	[MIGRATE_SCANNED] = { "long unsigned int", "total_migrate_scanned" },
-	[FREE_SCANNED] = { "long unsigned int", "total_free_scanned" },
-};
-
-#define member(cc, type, which)	(*(type const *)((const void *)(cc) + members[which].at))
+/* A member of struct compact_control, which no header has. */
+#define member(cc, type, which)	(*(type const *)((const void *)(cc) + mmp_offset[MMP_NEED_##which]))
 
 /* kcompactd and the administrator, who may wait for long, are left alone. */
 int mmp_compact_direct;
@@ -37,10 +24,10 @@ int mmp_compact_direct;
 /* The whole zone is compacted at the last priority, about which nobody is asked. */
 static bool is_put_off(const struct compact_control *cc)
 {
-	return !member(cc, bool, WHOLE) &&
+	return !member(cc, bool, whole) &&
 	       mmp_ask(MM_POLICY_COMPACT, MM_POLICY_TRY, compact_try,
-		       member(cc, struct zone *, ZONE), member(cc, int, ORDER),
-		       member(cc, gfp_t, GFP), MM_POLICY_TRY) == MM_POLICY_DEFER;
+		       member(cc, struct zone *, zone), member(cc, int, order),
+		       member(cc, gfp_t, gfp), MM_POLICY_TRY) == MM_POLICY_DEFER;
 }
 
 /* The same question that the hook asks in try_to_compact_pages(). */
@@ -53,10 +40,10 @@ static enum compact_result compact_directly(struct compact_control *cc,
 		return COMPACT_DEFERRED;
 	result = static_call(mmp_compact_original)(cc, capture);
 	mmp_ask(MM_POLICY_COMPACT, (void)0, compact_done,
-		member(cc, struct zone *, ZONE), member(cc, int, ORDER),
-		member(cc, gfp_t, GFP), result == COMPACT_SUCCESS,
-		member(cc, unsigned long, MIGRATE_SCANNED),
-		member(cc, unsigned long, FREE_SCANNED));
+		member(cc, struct zone *, zone), member(cc, int, order),
+		member(cc, gfp_t, gfp), result == COMPACT_SUCCESS,
+		member(cc, unsigned long, migrate_scanned),
+		member(cc, unsigned long, free_scanned));
 	return result;
 }
 
@@ -71,22 +58,9 @@ enum compact_result mmp_replace_compact(struct compact_control *cc,
 	return result;
 }
 
-/**
- * mmp_compact_find - can the point be had?
- * @reason: why not
- * @size: of that
- *
- * Context: as mmp_call_find().
- * Return: 0 or -EOPNOTSUPP.
- */
-int mmp_compact_find(char *reason, size_t size)
+/* Context: after mmp_needs_find() and mmp_call_find(). */
+void mmp_compact_found(void)
 {
-	int err = mmp_call_find(&mmp_call_compact, reason, size) ?:
-		  mmp_members("compact_control", members, MEMBERS, reason, size);
-
-	if (err)
-		return err;
-	mmp_compact_direct = members[DIRECT].at;
+	mmp_compact_direct = mmp_offset[MMP_NEED_direct];
 	static_call_update(mmp_compact_original, mmp_call_original(&mmp_call_compact, 0));
-	return 0;
 }

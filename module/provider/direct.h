@@ -24,7 +24,7 @@ struct capture_control;
 struct mmu_gather;
 struct compact_control;
 
-/* functions.c: what a point hooks, as mmp_call_find() finds it */
+/* functions.c: what a point hooks, as mmp_call_find() tells it */
 void mmp_functions_begin(enum mm_policy_point point);
 void mmp_functions_add(const char *name);
 void mmp_functions_drop(void);
@@ -36,24 +36,40 @@ void *mmp_symbol(const char *name);
 int mmp_prototypes_init(void);
 void mmp_prototypes_exit(void);
 bool mmp_prototype(const char *function, char *text, size_t size);
-/* A member of a structure: its type as in a prototype; how many bytes from the beginning */
-struct mmp_member {
-	const char *type;
-	const char *name;
-	int at;
-};
-
-int mmp_members(const char *structure, struct mmp_member *member, int nr, char *reason,
-		size_t size);
+int mmp_member_at(const char *structure, const char *member, const char *type);
 
 typedef void (*mmp_layout_fn)(const char *name, const char *type, unsigned int bits);
 void mmp_layout(const char *structure, const char *member, mmp_layout_fn take);
 
+/* find.c: what the points need of the running kernel, a row of needs.h each */
+enum mmp_need {
+	MMP_NEED_NONE,
+#define MMP_HOOK(point, id, ...)	MMP_NEED_##id,
+#define MMP_CALL(point, id, ...)	MMP_NEED_##id,
+#define MMP_VARIABLE(point, id, ...)	MMP_NEED_##id,
+#define MMP_MEMBER(point, id, ...)	MMP_NEED_##id,
+#define MMP_NOTHING(point, id, ...)	MMP_NEED_##id,
+#include "needs.h"
+	MMP_NEEDS
+};
+
+/* What one kernel does in this way and another one does not */
+enum mmp_way {
+	MMP_WAY_COLLAPSE_ADDRESS_FIRST,	/* of the arguments of what collapses a range */
+	MMP_WAY_NODE_RECLAIM_COUNTS,	/* node_reclaim() returns a number of pages */
+	MMP_WAY_MADVISE_IN_ONE,		/* one structure has all of a call of madvise() */
+};
+
+int mmp_needs_find(enum mm_policy_point point, char *reason, size_t size);
+void *mmp_found(enum mmp_need need);
+const char *mmp_found_name(enum mmp_need need);
+extern int mmp_offset[MMP_NEEDS];	/* of members: how many bytes from the beginning */
+bool mmp_way(enum mmp_way way);
+
 /**
  * struct mmp_call - functions of the kernel that call an entry of the module
  * @entry: where to, in entry.S
- * @function: their names; the rest is %NULL
- * @prototype: of each, as mmp_prototype() has it
+ * @need: the functions
  * @inside: if what is called there may sleep: how many are in it, see mmp_call_enter()
  * @ops: ftrace's
  * @at: where the functions are; 0 for none
@@ -63,8 +79,7 @@ void mmp_layout(const char *structure, const char *member, mmp_layout_fn take);
  */
 struct mmp_call {
 	void *entry;
-	const char *function[2];
-	const char *prototype[2];
+	enum mmp_need need[2];
 	long __percpu *inside;
 	struct ftrace_ops ops;
 	unsigned long at[2];
@@ -74,11 +89,9 @@ struct mmp_call {
 };
 
 #define for_each_function(call, i)					\
-	for ((i) = 0; (i) < ARRAY_SIZE((call)->function) && (call)->function[i]; (i)++)
+	for ((i) = 0; (i) < ARRAY_SIZE((call)->need) && (call)->need[i]; (i)++)
 
 /* call.c */
-int mmp_call_check(const char *function, const char *prototype, char *reason,
-		   size_t size);
 int mmp_call_find(struct mmp_call *call, char *reason, size_t size);
 void *mmp_call_original(const struct mmp_call *call, int i);
 int mmp_call_begin(struct mmp_call *call);
@@ -123,7 +136,7 @@ DEFINE_LOCK_GUARD_0(mmp_ask, mmp_ask_begin(), mmp_ask_end())
 extern struct mmp_call mmp_call_files;
 extern struct mmp_call mmp_call_khugepaged;
 extern unsigned long mmp_admin_sizes[2];
-int mmp_sizes_find(char *reason, size_t size);
+void mmp_sizes_found(void);
 void mmp_sizes_set_aside(void);
 void mmp_sizes_ready(void);
 void mmp_sizes_open(unsigned long orders);
@@ -134,12 +147,12 @@ bool mmp_pmd_size_asked(const struct vm_area_struct *vma);
 
 /* orders.c: the point anon_order, where the kernel asks for sizes */
 extern struct mmp_call mmp_call_orders;
-int mmp_orders_find(char *reason, size_t size);
+void mmp_orders_found(void);
 
 /* collapse.c: the point anon_order, khugepaged */
 extern struct mmp_call mmp_call_collapse;
 extern unsigned long mmp_collapse_allowed;
-int mmp_collapse_find(char *reason, size_t size);
+void mmp_collapse_found(void);
 void mmp_collapse_later(struct vm_area_struct *vma);
 
 /**
@@ -163,7 +176,7 @@ DECLARE_PER_CPU(struct mmp_question, mmp_question);
 extern struct mmp_call mmp_call_fault;
 extern struct mmp_call mmp_call_huge;
 extern struct mmp_call mmp_call_swapin;
-int mmp_fault_find(char *reason, size_t size);
+void mmp_fault_found(void);
 bool mmp_policy_decides(const struct mm_struct *mm);
 unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
 			     unsigned long asked);
@@ -175,9 +188,9 @@ extern struct mmp_call mmp_call_node_reclaim;
 extern struct mmp_call mmp_call_charge;
 extern struct mmp_call mmp_call_compact;
 extern struct mmp_call mmp_call_madv_free;
-int mmp_thp_gfp_find(char *reason, size_t size);
-int mmp_compact_find(char *reason, size_t size);
-int mmp_madv_free_find(char *reason, size_t size);
+void mmp_thp_gfp_found(void);
+void mmp_compact_found(void);
+void mmp_madv_free_found(void);
 
 /* watch.c: do the functions still call their entries? */
 void mmp_watch_find(struct mmp_call *const *(*calls)(enum mm_policy_point point),
@@ -227,7 +240,7 @@ int mmp_replace_charge(struct mem_cgroup *memcg, gfp_t gfp, unsigned int nr_page
 extern int mmp_compact_direct;	/* where in it, a bool says that somebody waits */
 enum compact_result mmp_replace_compact(struct compact_control *cc,
 					struct capture_control *capture);
-/* As zap_page_range_single() and zap_vma_range_batched() are */
+/* As zap_page_range_single() and zap_page_range_single_batched() are */
 void mmp_zap(struct vm_area_struct *vma, unsigned long address, unsigned long size,
 	     struct zap_details *details);
 void mmp_zap_batched(struct mmu_gather *tlb, struct vm_area_struct *vma,

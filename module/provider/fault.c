@@ -21,22 +21,19 @@ static DEFINE_PER_CPU(long, inside);
 
 struct mmp_call mmp_call_fault = {
 	.entry = mmp_entry_fault,
-	.function = { "do_anonymous_page" },
-	.prototype = { "vm_fault_t(vm_fault*)" },
+	.need = { MMP_NEED_fault },
 	.inside = &inside,
 };
 
 struct mmp_call mmp_call_huge = {
 	.entry = mmp_entry_huge,
-	.function = { "do_huge_pmd_anonymous_page" },
-	.prototype = { "vm_fault_t(vm_fault*)" },
+	.need = { MMP_NEED_huge },
 	.inside = &inside,
 };
 
 struct mmp_call mmp_call_swapin = {
 	.entry = mmp_entry_swapin,
-	.function = { "do_swap_page" },
-	.prototype = { "vm_fault_t(vm_fault*)" },
+	.need = { MMP_NEED_swapin },
 };
 
 DEFINE_STATIC_CALL_NULL(mmp_fault_original, mmp_replace_huge);
@@ -46,14 +43,6 @@ DEFINE_STATIC_CALL_NULL(mmp_huge_original, mmp_replace_huge);
  * What do_anonymous_page() does before it asks for sizes, and where it may sleep: a page
  * table, and what keeps track of anonymous pages.
  */
-static const struct {
-	const char *name;
-	const char *prototype;
-} prepares[] = {
-	{ "__pte_alloc", "int(mm_struct*, pmd_t*)" },
-	{ "__vmf_anon_prepare", "vm_fault_t(vm_fault*)" },
-};
-
 DEFINE_STATIC_CALL_NULL(mmp_pte_alloc, mmp_alloc_table);
 DEFINE_STATIC_CALL_NULL(mmp_anon_prepare, mmp_replace_huge);
 
@@ -371,28 +360,11 @@ vm_fault_t mmp_replace_huge(struct vm_fault *vmf)
 	return ret;
 }
 
-/**
- * mmp_fault_find - find what is needed
- * @reason: why not
- * @size: of that
- *
- * Context: as mmp_call_find().
- * Return: 0 or -EOPNOTSUPP.
- */
-int mmp_fault_find(char *reason, size_t size)
+/* Context: after mmp_needs_find() and mmp_call_find(). */
+void mmp_fault_found(void)
 {
-	int err = mmp_call_find(&mmp_call_fault, reason, size) ?:
-		  mmp_call_find(&mmp_call_huge, reason, size) ?:
-		  mmp_call_find(&mmp_call_swapin, reason, size);
-	int i;
-
-	for (i = 0; i < ARRAY_SIZE(prepares); i++)
-		err = err ?: mmp_call_check(prepares[i].name, prepares[i].prototype, reason, size);
-	if (err)
-		return err;
-	static_call_update(mmp_pte_alloc, mmp_symbol(prepares[0].name));
-	static_call_update(mmp_anon_prepare, mmp_symbol(prepares[1].name));
+	static_call_update(mmp_pte_alloc, mmp_found(MMP_NEED_pte_alloc));
+	static_call_update(mmp_anon_prepare, mmp_found(MMP_NEED_anon_prepare));
 	static_call_update(mmp_fault_original, mmp_call_original(&mmp_call_fault, 0));
 	static_call_update(mmp_huge_original, mmp_call_original(&mmp_call_huge, 0));
-	return 0;
 }

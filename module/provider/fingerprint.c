@@ -81,7 +81,6 @@ static void add_member(const char *name, const char *type, unsigned int bits)
 
 /* Not exported. A static call, as indirect branch tracking lets nothing else go there. */
 DEFINE_STATIC_CALL_NULL(mmp_insn_decode, insn_decode);
-static const char insn_decode_is[] = "int(insn*, void const*, int, insn_mode)";
 
 /* An operand at a place in the kernel: what begins there, if something does. */
 static void add_name_of(const void *address)
@@ -181,9 +180,7 @@ int mmp_fingerprint_check(char *reason, size_t size)
 {
 	int i;
 
-	if (mmp_call_check("insn_decode", insn_decode_is, reason, size))
-		return -EOPNOTSUPP;
-	static_call_update(mmp_insn_decode, mmp_symbol("insn_decode"));
+	static_call_update(mmp_insn_decode, mmp_found(MMP_NEED_decode));
 	for (i = 0; i < ARRAY_SIZE(layouts); i++)
 		mmp_layout(layouts[i].structure, layouts[i].member, add_member);
 	add_functions();

@@ -10,7 +10,7 @@
  * @reason: why not
  * @size: of that
  *
- * Context: as mmp_prototype(); once.
+ * Context: after mmp_needs_find(), as mmp_prototype(); once.
  * Return: 0 or -EOPNOTSUPP.
  */
 int mmp_fingerprint_check(char *reason, size_t size);

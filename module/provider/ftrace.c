@@ -11,18 +11,20 @@
 #include <asm/cpufeature.h>
 
 #include "direct.h"
+#include "fingerprint.h"
 
 const char *const mmp_provider = "ftrace";
 
 #define CALLS	8	/* of a point, and a NULL */
 
 /*
- * How a point is had: what is to be found; which functions call the module, in the order in
- * which they begin; what is done before the first has begun, after the last has, before the
- * last ends, and after the first has ended.
+ * How a point is had: what is looked at beside needs.h; what is done when all is found; which
+ * functions call the module, in the order in which they begin; what is done before the first
+ * has begun, after the last has, before the last ends, and after the first has ended.
  */
 static const struct {
-	int (*find)(char *reason, size_t size);
+	int (*check)(char *reason, size_t size);
+	void (*found)(void);
 	struct mmp_call *call[CALLS];
 	void (*prepare)(void);
 	void (*begun)(void);
@@ -30,7 +32,8 @@ static const struct {
 	void (*ended)(void);
 } ways[MM_POLICY_POINTS] = {
 	[MM_POLICY_ANON_ORDER] = {
-		.find = mmp_orders_find,
+		.check = mmp_fingerprint_check,
+		.found = mmp_orders_found,
 		.call = {
 			&mmp_call_files, &mmp_call_khugepaged, &mmp_call_fault,
 			&mmp_call_huge, &mmp_call_swapin, &mmp_call_collapse,
@@ -42,18 +45,18 @@ static const struct {
 		.ended = mmp_sizes_restore,
 	},
 	[MM_POLICY_THP_GFP] = {
-		.find = mmp_thp_gfp_find,
+		.found = mmp_thp_gfp_found,
 		.call = {
 			&mmp_call_reclaim, &mmp_call_node_reclaim, &mmp_call_charge,
 			&mmp_call_thp_gfp,
 		},
 	},
 	[MM_POLICY_COMPACT] = {
-		.find = mmp_compact_find,
+		.found = mmp_compact_found,
 		.call = { &mmp_call_compact },
 	},
 	[MM_POLICY_MADV_FREE] = {
-		.find = mmp_madv_free_find,
+		.found = mmp_madv_free_found,
 		.call = { &mmp_call_madv_free },
 	},
 };
@@ -99,6 +102,20 @@ static const char *ruled_out(void)
 	return NULL;
 }
 
+static int point_find(enum mm_policy_point point, char *reason, size_t size)
+{
+	struct mmp_call *const *call;
+	int err = mmp_needs_find(point, reason, size);
+
+	for (call = ways[point].call; *call && !err; call++)
+		err = mmp_call_find(*call, reason, size);
+	if (!err && ways[point].check)
+		err = ways[point].check(reason, size);
+	if (!err)
+		ways[point].found();
+	return err;
+}
+
 static void lacks_fill(void)
 {
 	const char *all = ruled_out() ?:
@@ -107,13 +124,11 @@ static void lacks_fill(void)
 
 	for (i = 0; i < MM_POLICY_POINTS; i++) {
 		mmp_functions_begin(i);
-		if (!ways[i].find)
-			strscpy(lacks[i], "needs a kernel with CONFIG_MM_POLICY");
-		else if (all)
+		if (all && ways[i].found)
 			strscpy(lacks[i], all);
 		else if (i == MM_POLICY_ANON_ORDER && !has_transparent_hugepage())
 			strscpy(lacks[i], "the CPU has no pages of PMD size");
-		else if (!ways[i].find(lacks[i], sizeof(lacks[i])))
+		else if (!point_find(i, lacks[i], sizeof(lacks[i])))
 			*lacks[i] = '\0';
 		else
 			mmp_functions_drop();

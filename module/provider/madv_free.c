@@ -10,53 +10,22 @@
 
 #include "direct.h"
 
-static const char in_arguments[] =
-	"bool(vm_area_struct*, long unsigned int, long unsigned int*, int)";
-static const char in_one_structure[] = "bool(madvise_behavior*)";
-
 static DEFINE_PER_CPU(long, inside);
 
 struct mmp_call mmp_call_madv_free = {
 	.entry = mmp_entry_madv_free,
-	.function = { "madvise_dontneed_free_valid_vma" },
+	.need = { MMP_NEED_madv_free },
 	.inside = &inside,
 };
 
-/*
- * What MADV_DONTNEED calls, with in_one_structure[] and in_arguments[]. With the first one,
- * the kernel gathers what a call of madvise() frees, and flushes once for all of it.
- */
-#define TWO_LONGS	"long unsigned int, long unsigned int"
-static const struct {
-	const char *name;
-	const char *prototype;
-} zaps[] = {
-	{ "zap_vma_range_batched",
-	  "void(mmu_gather*, vm_area_struct*, " TWO_LONGS ", zap_details*)" },
-	{ "zap_page_range_single",
-	  "void(vm_area_struct*, " TWO_LONGS ", zap_details*)" },
-};
-
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_original, mmp_replace_madv_free);
+
+/*
+ * What MADV_DONTNEED calls; the second where one structure has all of a call of madvise().
+ * There the kernel gathers what the call frees, and flushes once for all of it.
+ */
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_zap, mmp_zap);
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_zap_batched, mmp_zap_batched);
-
-/* Members of that structure, and of the one for the range in it. */
-enum { VMA, BEHAVIOR, RANGE, TLB, MEMBERS };
-
-static struct mmp_member members[MEMBERS] = {
-	[VMA] = { "vm_area_struct*", "vma" },
-	[BEHAVIOR] = { "int", "behavior" },
-	[RANGE] = { "madvise_behavior_range", "range" },
-	[TLB] = { "mmu_gather*", "tlb" },
-};
-
-enum { START, END, ENDS };
-
-static struct mmp_member ends[ENDS] = {
-	[START] = { "long unsigned int", "start" },
-	[END] = { "long unsigned int", "end" },
-};
 
 static DEFINE_STATIC_KEY_FALSE(arguments_in_one);
 
@@ -72,15 +41,16 @@ struct madvise_call {
 static struct madvise_call call_of(void *first, unsigned long start, unsigned long *end,
 				   int behavior)
 {
-	void *range = first + members[RANGE].at;
+	void *range = first + mmp_offset[MMP_NEED_madvise_range];
 
 	if (!static_branch_unlikely(&arguments_in_one))
 		return (struct madvise_call){ first, start, end, behavior };
 	return (struct madvise_call){
-		*(struct vm_area_struct **)(first + members[VMA].at),
-		*(unsigned long *)(range + ends[START].at), range + ends[END].at,
-		*(int *)(first + members[BEHAVIOR].at),
-		*(struct mmu_gather **)(first + members[TLB].at),
+		*(struct vm_area_struct **)(first + mmp_offset[MMP_NEED_madvise_vma]),
+		*(unsigned long *)(range + mmp_offset[MMP_NEED_range_start]),
+		range + mmp_offset[MMP_NEED_range_end],
+		*(int *)(first + mmp_offset[MMP_NEED_madvise_behavior]),
+		*(struct mmu_gather **)(first + mmp_offset[MMP_NEED_madvise_tlb]),
 	};
 }
 
@@ -142,34 +112,14 @@ bool mmp_replace_madv_free(void *first, unsigned long start, unsigned long *end,
 	return valid;
 }
 
-/**
- * mmp_madv_free_find - can the point be had?
- * @reason: why not
- * @size: of that
- *
- * Context: as mmp_call_find().
- * Return: 0 or -EOPNOTSUPP.
- */
-int mmp_madv_free_find(char *reason, size_t size)
+/* Context: after mmp_needs_find() and mmp_call_find(). */
+void mmp_madv_free_found(void)
 {
-	struct mmp_call *call = &mmp_call_madv_free;
-	bool in_one = !mmp_call_check(call->function[0], in_one_structure, reason, size);
-	int err;
-
-	call->prototype[0] = in_one ? in_one_structure : in_arguments;
-	err = mmp_call_find(call, reason, size) ?:
-	      mmp_call_check(zaps[!in_one].name, zaps[!in_one].prototype, reason, size);
-	if (!err && in_one)
-		err = mmp_members("madvise_behavior", members, MEMBERS, reason, size) ?:
-		      mmp_members("madvise_behavior_range", ends, ENDS, reason, size);
-	if (err)
-		return err;
-	static_call_update(mmp_madv_free_original, mmp_call_original(call, 0));
-	if (in_one) {
+	static_call_update(mmp_madv_free_original, mmp_call_original(&mmp_call_madv_free, 0));
+	if (mmp_way(MMP_WAY_MADVISE_IN_ONE)) {
 		static_branch_enable(&arguments_in_one);
-		static_call_update(mmp_madv_free_zap_batched, mmp_symbol(zaps[0].name));
+		static_call_update(mmp_madv_free_zap_batched, mmp_found(MMP_NEED_zap_batched));
 	} else {
-		static_call_update(mmp_madv_free_zap, mmp_symbol(zaps[1].name));
+		static_call_update(mmp_madv_free_zap, mmp_found(MMP_NEED_zap));
 	}
-	return 0;
 }

@@ -14,14 +14,10 @@
 
 #include "../sense/whose.h"
 #include "direct.h"
-#include "fingerprint.h"
 
 struct mmp_call mmp_call_orders = {
 	.entry = mmp_entry_orders,
-	.function = { "__thp_vma_allowable_orders" },
-	.prototype = {
-		"long unsigned int(vm_area_struct*, " MMP_TVA ", long unsigned int)",
-	},
+	.need = { MMP_NEED_orders },
 };
 
 #define STACK_SHIFT	(PAGE_SHIFT + THREAD_SIZE_ORDER)
@@ -127,17 +123,10 @@ notrace __noendbr unsigned long mmp_ask_orders(struct vm_area_struct *vma,
 	return mmp_ask_swapin(vma, vm_flags, asked);
 }
 
-/**
- * mmp_orders_find - can the point be had?
- * @reason: why not
- * @size: of that
- *
- * Context: as mmp_call_find().
- * Return: 0 or -EOPNOTSUPP.
- */
-int mmp_orders_find(char *reason, size_t size)
+/* Context: after mmp_needs_find() and mmp_call_find(). */
+void mmp_orders_found(void)
 {
-	return mmp_sizes_find(reason, size) ?: mmp_fault_find(reason, size) ?:
-	       mmp_collapse_find(reason, size) ?: mmp_call_find(&mmp_call_orders, reason, size) ?:
-	       mmp_fingerprint_check(reason, size);
+	mmp_sizes_found();
+	mmp_fault_found();
+	mmp_collapse_found();
 }

@@ -131,44 +131,28 @@ static bool btf_is(u32 number, const char *type)
 	return !strcmp(seq_buf_str(&s), type);
 }
 
-/* How many bytes from the beginning a member is, or -1 if there is no such member. */
-static int btf_member_at(const char *structure, const struct mmp_member *wanted)
-{
-	const struct btf_type *found = btf_find(BTF_KIND_STRUCT, structure);
-	const struct btf_member *member = (const void *)(found + 1);
-	int i, bits;
-
-	for (i = 0; found && i < BTF_INFO_VLEN(found->info); i++) {
-		bits = BTF_MEMBER_BIT_OFFSET(member[i].offset);
-		if (!strcmp(btf_name(member[i].name_off), wanted->name))
-			return btf_is(member[i].type, wanted->type) && !(bits % 8) ?
-			       bits / 8 : -1;
-	}
-	return -1;
-}
-
 /**
- * mmp_members - where members are in a structure of the kernel
+ * mmp_member_at - where a member is in a structure of the kernel
  * @structure: its name
- * @member: which; its at is set
- * @nr: how many
- * @reason: why not
- * @size: of that
+ * @member: name of that
+ * @type: as in a prototype
  *
  * Context: as mmp_prototype().
- * Return: 0 or -EOPNOTSUPP.
+ * Return: how many bytes from the beginning; -1 if there is no such member.
  */
-int mmp_members(const char *structure, struct mmp_member *member, int nr, char *reason,
-		size_t size)
+int mmp_member_at(const char *structure, const char *member, const char *type)
 {
-	for (; nr--; member++) {
-		member->at = btf_member_at(structure, member);
-		if (member->at >= 0)
-			continue;
-		snprintf(reason, size, "%s has no %s %s", structure, member->type, member->name);
-		return -EOPNOTSUPP;
+	const struct btf_type *found = btf_find(BTF_KIND_STRUCT, structure);
+	const struct btf_member *each = (const void *)(found + 1);
+	int i, bits;
+
+	for (i = 0; found && i < BTF_INFO_VLEN(found->info); i++, each++) {
+		bits = BTF_INFO_KFLAG(found->info) ? BTF_MEMBER_BIT_OFFSET(each->offset) :
+						     each->offset;
+		if (!strcmp(btf_name(each->name_off), member))
+			return btf_is(each->type, type) && !(bits % 8) ? bits / 8 : -1;
 	}
-	return 0;
+	return -1;
 }
 
 /**

@@ -47,17 +47,12 @@ static DEFINE_PER_CPU(long, inside_khugepaged);
 
 struct mmp_call mmp_call_files = {
 	.entry = mmp_entry_thpsize,
-	.function = { "anon_enabled_show", "anon_enabled_store" },
-	.prototype = {
-		"ssize_t(kobject*, kobj_attribute*, char*)",
-		"ssize_t(kobject*, kobj_attribute*, char const*, size_t)",
-	},
+	.need = { MMP_NEED_show, MMP_NEED_store },
 };
 
 struct mmp_call mmp_call_khugepaged = {
 	.entry = mmp_entry_khugepaged,
-	.function = { "start_stop_khugepaged" },
-	.prototype = { "int()" },
+	.need = { MMP_NEED_start_stop },
 	.inside = &inside_khugepaged,
 };
 
@@ -229,38 +224,21 @@ static void khugepaged_repair(unsigned long (*of)(int mode))
 		static_call(mmp_khugepaged_look)();
 }
 
-/**
- * mmp_sizes_find - find what is needed
- * @reason: why not
- * @size: of that
- *
- * Context: as mmp_call_find().
- * Return: 0 or -EOPNOTSUPP.
- */
-int mmp_sizes_find(char *reason, size_t size)
+/* Context: after mmp_needs_find() and mmp_call_find(). */
+void mmp_sizes_found(void)
 {
-	int i, err;
+	int i;
 
 	for (i = 0; i <= PMD_ORDER; i++)
 		kept_sizes[i].order = KEPT + i;
-	enabled[ALWAYS] = mmp_symbol("huge_anon_orders_always");
-	enabled[MADVISE] = mmp_symbol("huge_anon_orders_madvise");
-	enabled[INHERIT] = mmp_symbol("huge_anon_orders_inherit");
-	enabled_lock = mmp_symbol("huge_anon_orders_lock");
-	global = mmp_symbol("transparent_hugepage_flags");
-	khugepaged = mmp_symbol("khugepaged_thread");
-	if (!enabled[ALWAYS] || !enabled[MADVISE] || !enabled[INHERIT] || !enabled_lock ||
-	    !global || !khugepaged) {
-		snprintf(reason, size, "the kernel keeps the enabled sizes in another way");
-		return -EOPNOTSUPP;
-	}
-	err = mmp_call_find(&mmp_call_files, reason, size) ?:
-	      mmp_call_find(&mmp_call_khugepaged, reason, size);
-	if (err)
-		return err;
+	enabled[ALWAYS] = mmp_found(MMP_NEED_always);
+	enabled[MADVISE] = mmp_found(MMP_NEED_madvise);
+	enabled[INHERIT] = mmp_found(MMP_NEED_inherit);
+	enabled_lock = mmp_found(MMP_NEED_sizes_lock);
+	global = mmp_found(MMP_NEED_thp_flags);
+	khugepaged = mmp_found(MMP_NEED_khugepaged);
 	static_call_update(mmp_khugepaged_original, mmp_call_original(&mmp_call_khugepaged, 0));
-	static_call_update(mmp_khugepaged_look, mmp_symbol("start_stop_khugepaged"));
-	return 0;
+	static_call_update(mmp_khugepaged_look, mmp_found(MMP_NEED_start_stop));
 }
 
 /**

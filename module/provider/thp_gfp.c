@@ -15,31 +15,24 @@
 
 struct mmp_call mmp_call_thp_gfp = {
 	.entry = mmp_entry_thp_gfp,
-	.function = { "vma_thp_gfp_mask" },
-	.prototype = { "gfp_t(vm_area_struct*)" },
+	.need = { MMP_NEED_thp_gfp },
 };
 
 struct mmp_call mmp_call_reclaim = {
 	.entry = mmp_entry_reclaim,
-	.function = { "try_to_free_pages", "try_to_free_mem_cgroup_pages" },
-	.prototype = {
-		"long unsigned int(zonelist*, int, gfp_t, " MMP_NODEMASK "*)",
-		"long unsigned int(mem_cgroup*, long unsigned int, gfp_t, unsigned int, int*)",
-	},
+	.need = { MMP_NEED_reclaim, MMP_NEED_reclaim_cgroup },
 };
 
 struct mmp_call mmp_call_node_reclaim = {
 	.entry = mmp_entry_node_reclaim,
-	.function = { "node_reclaim" },
-	.prototype = { MMP_NODE_RECLAIM "(pglist_data*, gfp_t, unsigned int)" },
+	.need = { MMP_NEED_reclaim_node },
 };
 
 static DEFINE_PER_CPU(long, inside);
 
 struct mmp_call mmp_call_charge = {
 	.entry = mmp_entry_charge,
-	.function = { "try_charge_memcg" },
-	.prototype = { "int(mem_cgroup*, gfp_t, unsigned int)" },
+	.need = { MMP_NEED_charge },
 	.inside = &inside,
 };
 
@@ -53,9 +46,10 @@ unsigned long mmp_replace_reclaim(void)
 	return 0;
 }
 
+/* Nothing was scanned: NODE_RECLAIM_NOSCAN, or no page. */
 long mmp_replace_node_reclaim(void)
 {
-	return MMP_NODE_NOT_SCANNED;
+	return mmp_way(MMP_WAY_NODE_RECLAIM_COUNTS) ? 0 : -2;
 }
 
 /* Would @memcg, or one above it, have more than its memory.high or memory.swap.high? */
@@ -96,24 +90,9 @@ gfp_t mmp_replace_thp_gfp(struct vm_area_struct *vma)
 		      (gfp ^ mmp_ask(MM_POLICY_THP_GFP, gfp, thp_gfp, vma, gfp)));
 }
 
-/**
- * mmp_thp_gfp_find - can the point be had?
- * @reason: why not
- * @size: of that
- *
- * Context: as mmp_call_find().
- * Return: 0 or -EOPNOTSUPP.
- */
-int mmp_thp_gfp_find(char *reason, size_t size)
+/* Context: after mmp_needs_find() and mmp_call_find(). */
+void mmp_thp_gfp_found(void)
 {
-	int err = mmp_call_find(&mmp_call_thp_gfp, reason, size) ?:
-		  mmp_call_find(&mmp_call_reclaim, reason, size) ?:
-		  mmp_call_find(&mmp_call_node_reclaim, reason, size) ?:
-		  mmp_call_find(&mmp_call_charge, reason, size);
-
-	if (err)
-		return err;
 	static_call_update(mmp_thp_gfp_original, mmp_call_original(&mmp_call_thp_gfp, 0));
 	static_call_update(mmp_charge_original, mmp_call_original(&mmp_call_charge, 0));
-	return 0;
 }

@@ -4,6 +4,7 @@
  * as it does where it finds that something is wrong. With unpatch=FUNCTION, a NOP stands
  * where the function calls others, until this module goes; meanwhile nobody may patch it.
  * With change=FUNCTION, its next instruction is another one so long; nobody may call it.
+ * With rename=NAME, the last letter of this name in the kernel's BTF is another one so long.
  */
 #include <linux/io.h>
 #include <linux/kprobes.h>
@@ -11,7 +12,9 @@
 #include <linux/module.h>
 #include <linux/static_call.h>
 #include <linux/stop_machine.h>
+#include <linux/string.h>
 #include <linux/vmalloc.h>
+#include <uapi/linux/btf.h>
 #include <asm/ibt.h>
 
 static bool kill;
@@ -22,9 +25,13 @@ module_param(unpatch, charp, 0);
 static char *change;
 module_param(change, charp, 0);
 
+static char *rename;
+module_param(rename, charp, 0);
+
 static const u8 nop[MCOUNT_INSN_SIZE] = { BYTES_NOP5 };
 static u8 was[MCOUNT_INSN_SIZE + 1], is[MCOUNT_INSN_SIZE + 1];
 static u8 *site;	/* where the function calls others; in a page that can be written */
+static char *letter;	/* the last one of the name, likewise */
 
 static void nothing(void)
 {
@@ -41,12 +48,12 @@ static void *meddle_find(const char *name)
 	return probe.addr;
 }
 
-/* A kprobe of a function is already behind ENDBR, so there the call is. */
-static u8 *meddle_writable(const char *function)
+/* A place in the kernel that cannot be written, by another address. */
+static void *meddle_writable(const void *at)
 {
-	unsigned long address = (unsigned long)meddle_find(function);
+	unsigned long address = (unsigned long)at;
 	struct page *page = pfn_to_page(PHYS_PFN(__pa_symbol(address)));
-	u8 *alias;
+	void *alias;
 
 	if (!address)
 		return NULL;
@@ -60,6 +67,30 @@ static int meddle_write(void *text)
 	return 0;
 }
 
+static const char *meddle_letter(const char *name)
+{
+	const struct btf_header *btf = meddle_find("__start_BTF");
+	const char *at, *end;
+
+	if (!btf || btf->magic != BTF_MAGIC)
+		return NULL;
+	at = (const char *)btf + btf->hdr_len + btf->str_off;
+	for (end = at + btf->str_len; at < end; at += strlen(at) + 1)
+		if (!strcmp(at, name))
+			return at + strlen(at) - 1;
+	return NULL;
+}
+
+static int __init meddle_rename(void)
+{
+	letter = meddle_writable(meddle_letter(rename));
+	if (!letter)
+		return -ENOENT;
+	*letter ^= 1;
+	return 0;
+}
+
+/* A kprobe of a function is already behind ENDBR, so there the call is. */
 static int __init meddle_init(void)
 {
 	void *found = meddle_find("ftrace_kill");
@@ -70,9 +101,11 @@ static int __init meddle_init(void)
 		static_call_update(meddle_ftrace_kill, found);
 		static_call(meddle_ftrace_kill)();
 	}
+	if (rename)
+		return meddle_rename();
 	if (!unpatch && !change)
 		return 0;
-	site = meddle_writable(unpatch ?: change);
+	site = meddle_writable(meddle_find(unpatch ?: change));
 	if (!site)
 		return -ENOENT;
 	memcpy(was, site, sizeof(was));
@@ -87,6 +120,10 @@ module_init(meddle_init);
 
 static void __exit meddle_exit(void)
 {
+	if (letter) {
+		*letter ^= 1;
+		vunmap((void *)((unsigned long)letter & PAGE_MASK));
+	}
 	if (!site)
 		return;
 	stop_machine(meddle_write, was, NULL);

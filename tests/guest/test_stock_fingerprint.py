@@ -109,3 +109,33 @@ def test_a_function_that_is_another_one(machines: Machines, changed: Guest) -> N
     assert "untested=1 allows it" in changed.run("mmpolicy doctor").out
     must(changed, "rmmod mmpolicy; rmmod mmpolicy_meddle; modprobe mmpolicy")
     known(changed)
+
+
+POLICIES = {"anon_order": "fixed", "thp_gfp": "light", "compact": "budget", "madv_free": "cap"}
+RENAMED = {
+    "do_anonymous_page": ("anon_order", "the kernel has no function do_anonymous_page"),
+    "kobj_attribute": ("anon_order", "anon_enabled_show has become"),
+    "zonelist": ("thp_gfp", "try_to_free_pages has become"),
+    "capture_control": ("compact", "compact_zone has become"),
+    "whole_zone": ("compact", "compact_control has no bool whole_zone"),
+    "zap_details": ("madv_free", "has become"),
+}
+
+
+def test_a_prototype_or_a_member_that_is_another_one(machines: Machines, stock: str) -> None:
+    """Of a name in the kernel's types a letter is another one: one point is refused, and why."""
+    guest = machines.get(stock, cpus=2)
+    files = f"grep . {ROOT}/points/*"
+    must(guest, "modprobe mmpolicy")
+    before = must(guest, files).splitlines()
+    assert sum(line.endswith(":available") for line in before) == 4
+    for name, (point, reason) in RENAMED.items():
+        must(guest, "rmmod mmpolicy; modprobe mmpolicy_meddle rename=" + name)
+        must(guest, "modprobe mmpolicy")
+        found = must(guest, files).splitlines()
+        (line,) = set(found) - set(before)
+        assert f"points/{point}:unavailable: " in line and reason in line
+        refused(poke(guest, [Poke(f"{ROOT}/profiles/default/{point}/policy", POLICIES[point], 1,
+                                  ("ENOTSUP",))]))  # fmt: skip
+        must(guest, "rmmod mmpolicy mmpolicy_meddle; modprobe mmpolicy")
+        assert must(guest, files).splitlines() == before
