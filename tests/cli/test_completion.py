@@ -13,7 +13,7 @@ from mmpolicy.host.kmod import Kmod
 from mmpolicy.host.machine import Host
 from mmpolicy.verbs import completion
 
-from .fakes import FakeLib, FakeTree
+from .fakes import RELEASE, FakeLib, FakeTree
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,7 @@ from .fakes import FakeLib, FakeTree
         (["bind", "--pid", "1"], "", ["default", "web"]),
         (["bind", "--pid"], "4", ["42", "423"]),
         (["explain"], "42", ["42", "423"]),
+        (["doctor", "--kernel"], RELEASE[:4], [RELEASE]),
         (["map"], "423", ["423"]),
         (["show", "--pid"], "423", ["423"]),
         (["stats", "--pid"], "423", ["423"]),

@@ -11,7 +11,7 @@ need_package_tools() {
 
 # What goes into packages: packaged_files TREE
 packaged_files() {
-	(cd "$1" && find Kbuild COPYING README.md debian dkms.conf module userspace -type f \
+	(cd "$1" && find Kbuild COPYING README.md debian dkms.conf module userspace \( -type f -o -type l \) \
 		! -path '*/__pycache__/*' ! -path '*/build/*' ! -name '*.o' -print0 | sort -z)
 }
 

@@ -105,12 +105,16 @@ def replace_file(path: Path, new: Path, data: bytes, mode: int, owner: tuple[int
         os.close(folder)
 
 
+def read_given_bytes(name: str) -> bytes:
+    """Return a file that an operator has named; - is standard input."""
+    with explained("read", Path(name), GIVEN_REMEDIES):
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+
+
 def read_given(name: str) -> str:
     """Return the text of a file that an operator has named; - is standard input."""
-    with explained("read", Path(name), GIVEN_REMEDIES):
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     try:
-        return data.decode()
+        return read_given_bytes(name).decode()
     except UnicodeDecodeError as err:
         raise Error(f"{name}: {err}", Exit.FAILED, "save it as UTF-8") from err
 
@@ -118,6 +122,11 @@ def read_given(name: str) -> str:
 def files_of(name: str) -> list[str]:
     """Return the file that an operator has named, or each *.toml of a folder, by name."""
     return [str(path) for path in sorted(Path(name).glob("*.toml"))] if is_folder(name) else [name]
+
+
+def is_there(name: str) -> bool:
+    """Tell if an operator has named a file that there is."""
+    return name == "-" or Path(name).exists()
 
 
 def is_folder(name: str) -> bool:

@@ -97,6 +97,11 @@ def _metrics(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
                 yield from (f"psi.{resource}.{kind}.{each.partition('=')[0]}" for each in fields)
 
 
+def _kernels(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
+    """Offer the releases that are installed."""
+    yield from tree.names("/lib/modules")
+
+
 def _parameters(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
     """Offer the parameters of the module."""
     for key, value in Host(tree).kmod().info(MODULE):
@@ -115,6 +120,7 @@ OFFERS: dict[str, Offer] = {
     "arm": _arms,
     "metric": _metrics,
     "parameter": _parameters,
+    "kernel": _kernels,
 }
 
 

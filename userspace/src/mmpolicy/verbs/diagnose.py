@@ -10,7 +10,7 @@ from mmpolicy.errors import Exit
 from mmpolicy.host.doctor import Check, Facts
 from mmpolicy.host.machine import Host
 from mmpolicy.render import blocks, emit, paint, wrapped
-from mmpolicy.verbs.options import json_option, pass_host
+from mmpolicy.verbs.options import completer, json_option, pass_host
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "-": "white"}
 RESULTS = {
@@ -33,14 +33,31 @@ def _lines(checks: list[Check], result: Exit) -> Iterator[str]:
 @click.option(
     "--can-load", is_flag=True, help="Only tell, by the exit code, if the module can be loaded."
 )
+@click.option(
+    "--kernel",
+    "image",
+    metavar="VERSION|IMAGE",
+    shell_complete=completer("kernel"),
+    help="Tell which points this kernel would have, from its image; it need not run.",
+)
+@click.option("--brief", is_flag=True, help="With --kernel: one line.")
 @json_option
 @pass_host
-def doctor(host: Host, can_load: bool, want_json: bool) -> None:
+def doctor(
+    host: Host, can_load: bool, image: str | None, brief: bool, want_json: bool
+) -> None:  # fmt: skip
     """Say what is there, what is missing, and what to do next.
 
     Works on any machine. Exits with 0 only if policies can be switched now,
     with 4 if only permission is missing, and with 3 otherwise.
+
+    With --kernel, it reads the image of an installed kernel, or a file: a vmlinuz, a vmlinux or a
+    Debian package. It exits with 3 if no point can be had there.
     """
+    if image:
+        from mmpolicy.verbs.fit import show_fit
+
+        click.get_current_context().exit(int(show_fit(host.tree, image, brief, want_json)))
     facts = Facts(host)
     if can_load:
         click.get_current_context().exit(int(check_can_load(facts)))

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Small kernels: an image with the types and symbols that a list of needs asks for, and no code."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+from mmpolicy.kernel import btf
+from mmpolicy.kernel.needs import Need
+
+RELEASE = "6.12.1-small"
+BANNER = "Linux version {} (somebody@somewhere) #1 SMP PREEMPT_DYNAMIC\n"
+LINKED = ("register_ftrace_direct", "register_kprobe")
+SUFFIXES = {"*": btf.PTR, " const": btf.CONST, " volatile": btf.VOLATILE}
+
+
+class Types:
+    """BTF that grows."""
+
+    def __init__(self) -> None:
+        self.strings, self.types, self.count = b"\0", b"", 0
+        self.known: dict[str, int] = {"void": 0}
+
+    def _string(self, text: str) -> int:
+        self.strings += text.encode() + b"\0"
+        return len(self.strings) - len(text) - 1
+
+    def _add(self, name: str, kind: int, members: int, other: int, rest: bytes = b"") -> int:
+        place = self._string(name) if name else 0
+        self.types += struct.pack("<III", place, kind << 24 | members, other) + rest
+        self.count += 1
+        return self.count
+
+    def number(self, text: str) -> int:
+        """The number of a type as in a prototype."""
+        if text not in self.known:
+            suffix = next((each for each in SUFFIXES if text.endswith(each)), "")
+            inner = self.number(text.removesuffix(suffix)) if suffix else 0
+            self.known[text] = (
+                self._add("", SUFFIXES[suffix], 0, inner)
+                if suffix
+                else self._add(text, btf.INT, 0, 8, struct.pack("<I", 64))
+            )
+        return self.known[text]
+
+    def function(self, name: str, prototype: str) -> None:
+        """A function; its arguments have no names."""
+        result, _, rest = prototype.partition("(")
+        given = [self.number(each) for each in rest.rstrip(")").split(", ") if each]
+        returned = self.number(result)
+        params = b"".join(struct.pack("<II", 0, each) for each in given)
+        self._add(name, btf.FUNC, 0, self._add("", btf.PROTO, len(given), returned, params))
+
+    def structure(self, name: str, members: Mapping[str, str]) -> None:
+        """A structure of members of 8 bytes."""
+        numbers = {each: self.number(kind) for each, kind in members.items()}
+        rest = b"".join(
+            struct.pack("<III", self._string(each), number, 64 * at)
+            for at, (each, number) in enumerate(numbers.items())
+        )
+        self._add(name, btf.STRUCT, len(members), 8 * len(members), rest)
+
+    def section(self) -> bytes:
+        """All of it, as in an image."""
+        lengths = (0, len(self.types), len(self.types), len(self.strings))
+        return struct.pack("<HBBIIIII", btf.MAGIC, 1, 0, 24, *lengths) + self.types + self.strings
+
+
+def kallsyms(names: Iterable[str]) -> bytes:
+    """The tables, in which each letter is a token of its own."""
+    texts = [f"t{name}".encode() for name in names]
+    texts += [b"tfiller_%d" % at for at in range(600)]
+    rows = [bytes([len(text)]) + text for text in texts]
+    marks = [len(b"".join(rows[:at])) for at in range(0, len(rows), 256)]
+    letters = [chr(at) if chr(at).isprintable() else "?" for at in range(128)] + ["?"] * 128
+    places = [2 * at for at in range(256)]
+    parts = (
+        struct.pack("<II", 0, len(rows)),
+        b"".join(rows),
+        struct.pack(f"<{len(marks)}I", *marks),
+        "".join(f"{letter}\0" for letter in letters).encode(),
+        struct.pack("<256H", *places),
+    )
+    return b"".join(part + bytes(-len(part) % 8) for part in parts)
+
+
+def elf(sections: Mapping[str, bytes]) -> bytes:
+    """An ELF file of 64 bits with these sections."""
+    names = b"\0" + b"".join(name.encode() + b"\0" for name in (*sections, ".shstrtab"))
+    data, rows = bytes(64), [bytes(64)]
+    for name, content in (*sections.items(), (".shstrtab", names)):
+        data += bytes(-len(data) % 8)
+        place = names.index(b"\0" + name.encode() + b"\0") + 1
+        rows.append(struct.pack("<IIQQQQIIQQ", place, 1, 0, 0, len(data), len(content), 0, 0, 8, 0))
+        data += content
+    data += bytes(-len(data) % 8)
+    head = struct.pack("<4sBBBB8xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 1, 0, 2, 62, 1, 0, 0, len(data),
+                       0, 64, 0, 0, 64, len(rows), len(rows) - 1)  # fmt: skip
+    return head + data[64:] + b"".join(rows)
+
+
+def bzimage(kernel: bytes) -> bytes:
+    """A vmlinuz of x86, compressed with gzip, whose last four bytes are the size."""
+    packed = gzip.compress(kernel)
+    head = bytearray(1024)
+    head[0x1F1], head[0x202:0x206] = 1, b"HdrS"
+    struct.pack_into("<H", head, 0x206, 0x020F)
+    struct.pack_into("<II", head, 0x248, 0, len(packed))
+    return bytes(head) + packed
+
+
+class Small:
+    """A kernel that has what is needed; a test takes something away."""
+
+    def __init__(self, needs: Iterable[Need], release: str = RELEASE) -> None:
+        self.banner = BANNER.format(release)
+        self.functions: dict[str, str] = {}
+        self.names: set[str] = set(LINKED)
+        self.structures: dict[str, dict[str, str]] = {}
+        ways: frozenset[str] = frozenset()
+        for need in needs:
+            if not (ways >= need.when and ways.isdisjoint(need.unless)):
+                continue
+            one = need.ones[0]
+            ways |= one.follows
+            if need.row == "MEMBER":
+                self.structures.setdefault(need.structure, {})[one.name] = one.kind
+            elif need.row != "NOTHING":
+                self.names.add(one.name)
+                self.functions |= {one.name: one.kind} if one.kind else {}
+
+    def without(self, name: str) -> Self:
+        """Take a function or a variable away."""
+        self.names.discard(name)
+        self.functions.pop(name, None)
+        return self
+
+    def vmlinux(self, *, with_btf: bool = True) -> bytes:
+        """The ELF file."""
+        types = Types()
+        for name, prototype in self.functions.items():
+            types.function(name, prototype)
+        for name, members in self.structures.items():
+            types.structure(name, members)
+        rodata = self.banner.encode() + bytes(-len(self.banner) % 8) + kallsyms(sorted(self.names))
+        return elf({".rodata": rodata} | ({".BTF": types.section()} if with_btf else {}))

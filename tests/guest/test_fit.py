@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What `doctor --kernel` says of an image is what the kernel is found to have when it runs."""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+
+import pytest
+
+from lab.machine import Kernel
+from mmpolicy.host.files import Tree
+from mmpolicy.kernel.image import Image
+from mmpolicy.kernel.needs import needs
+from mmpolicy.kernel.symbols import symbols
+from mmpolicy.verbs.fit import look_at
+
+from .conftest import Machines
+from .test_stock_kernel import TRACING
+from .tools import ROOT, must
+
+pytestmark = pytest.mark.flavor("cloud")
+
+
+def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> None:
+    """The same points, the same types and the same symbols; each hooked function can be traced."""
+    path = Kernel.of_flavor(os.environ.get("MMPOLICY_SERIES", "6.12"), stock).image
+    kernel, points = look_at(Tree(), str(path))
+    guest = machines.get(stock, cpus=2)
+    assert must(guest, "uname -r").strip() == kernel.release
+    must(guest, "modprobe mmpolicy")
+    for each in points:
+        found = must(guest, f"cat {ROOT}/points/{each.point}").strip()
+        told = f"unavailable: {each.reasons[0]}" if each.reasons else "available"
+        assert found == told, each.point
+    assert [each.status for each in points if each.point == "anon_order"] == ["tested"]
+    hooked = {line.split()[1] for line in must(guest, f"cat {ROOT}/hooked_functions").splitlines()}
+    named = {one.name for need in needs() if need.row == "HOOK" for one in need.ones}
+    there = {name for name in named if kernel.has(name)}
+    assert there == hooked
+    traced = must(guest, f"cut -d' ' -f1 {TRACING}/available_filter_functions").split()
+    assert hooked <= set(traced)
+
+
+def test_types_and_symbols(machines: Machines, stock: str) -> None:
+    """The types are those of /sys/kernel/btf, and the names those of /proc/kallsyms."""
+    image = Image(Kernel.of_flavor(os.environ.get("MMPOLICY_SERIES", "6.12"), stock)
+                  .image.read_bytes())  # fmt: skip
+    guest = machines.get(stock, cpus=2)
+    types = must(guest, "sha256sum </sys/kernel/btf/vmlinux").split()[0]
+    assert types == sha256(image.section(".BTF")).hexdigest()
+    names = must(guest, "awk 'NF == 3 { print $3 }' /proc/kallsyms", timeout=300).split()
+    assert symbols(image.data) == set(names)

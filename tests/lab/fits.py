@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The table of docs/kernels.md of what would fit: Debian's last image of each series, by its BTF.
+
+``./dev fit --debian`` runs this, with apt set up for the suite that has them.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from lab.machine import TREE, cache_dir
+from mmpolicy.host.files import Tree
+from mmpolicy.verbs.fit import look_at
+
+PAGE = TREE / "docs/kernels.md"
+BEGIN, END = "<!-- fits: made by ./dev fit --debian -->\n", "<!-- end of fits -->"
+PACKAGE = re.compile(r"linux-(binary|image)-(\d+\.\d+)\.(\d+)(\+deb\d+)-((?:cloud-)?amd64)")
+FLAVORS = ("cloud-amd64", "amd64")
+
+
+def newest() -> dict[tuple[str, str], str]:
+    """The package that has the image, of each series and flavor: the last one of it."""
+    known = subprocess.run(["apt-cache", "pkgnames", "linux-"], capture_output=True, text=True)
+    found: dict[tuple[str, str], tuple[int, str, str]] = {}
+    for match in filter(None, map(PACKAGE.fullmatch, known.stdout.split())):
+        kind, series, release, _, flavor = match.groups()
+        # From 6.19 on the image is in "binary", and "image" is nearly empty.
+        rank = (int(release), "0" if kind == "binary" else "1", match[0])
+        before = found.get((series, flavor), (-1, "", ""))
+        if rank[0] > before[0] or (rank[0] == before[0] and rank[1] < before[1]):
+            found[series, flavor] = rank
+    return {key: rank[2] for key, rank in found.items()}
+
+
+def fetched(package: str, folder: Path) -> Path:
+    """The file of a package, which stays in the cache."""
+    if not any(folder.glob(f"{package}_*.deb")):
+        subprocess.run(["apt-get", "download", package], cwd=folder, check=True, stdout=-3)
+    return next(folder.glob(f"{package}_*.deb"))
+
+
+def rows(folder: Path) -> Iterator[str]:
+    """A header, and a row for each kernel."""
+    found = newest()
+    points: list[str] = []
+    for series, flavor in sorted(found, key=lambda k: ([*map(int, k[0].split("."))], k[1])):
+        kernel, fits = look_at(Tree(), str(fetched(found[series, flavor], folder)))
+        if not points:
+            points = [f"`{each.point}`" for each in fits]
+            yield f"| image | {' | '.join(points)} |"
+            yield "|---" * (len(points) + 1) + "|"
+        cells = ["; ".join(each.reasons) or each.status for each in fits]
+        yield f"| {kernel.release} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Put the table into its place."""
+    folder = cache_dir() / "fits"
+    folder.mkdir(parents=True, exist_ok=True)
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    table = "\n".join(rows(folder))
+    PAGE.write_text(f"{before}{BEGIN}\n{table}\n\n{END}{after}")
+    print(table)
+
+
+if __name__ == "__main__":
+    main()

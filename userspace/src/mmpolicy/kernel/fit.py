@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Which points a kernel would have that does not run: as module/provider/find.c, on an image."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mmpolicy.kernel.btf import Btf
+from mmpolicy.kernel.image import Image
+from mmpolicy.kernel.needs import Need, One
+from mmpolicy.kernel.symbols import symbols
+from mmpolicy.kernel.unpack import NotReadableError
+
+BY_BUILD = "anon_order"  # also depends on the machine code (module/provider/fingerprint.c)
+HOOKS = "mm_policy_register"
+WITHOUT = {  # what the module is linked to, where it is not a stub
+    "register_ftrace_direct": "needs CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
+    "register_kprobe": "needs CONFIG_KPROBES",
+}
+REAL_TIME = b"PREEMPT_RT"
+
+
+class Fit(NamedTuple):
+    """What can be had of a point, and what is in its way."""
+
+    point: str
+    status: str  # tested, fits, lacks
+    reasons: tuple[str, ...]
+
+
+class Kernel:
+    """Functions, variables and structures of an image."""
+
+    def __init__(self, image: Image) -> None:
+        self.release = image.release
+        self.real_time = REAL_TIME in image.banner
+        self._symbols = symbols(image.data)
+        self.hooks = HOOKS in self._symbols
+        btf = image.section(".BTF")
+        self.btf = Btf(btf) if btf else None
+
+    def has(self, name: str) -> bool:
+        """Tell if a function or a variable is there under that name."""
+        return name in self._symbols
+
+
+class Point:
+    """The needs of one point, looked up in their order."""
+
+    def __init__(self, kernel: Kernel, btf: Btf) -> None:
+        self.kernel, self.btf = kernel, btf
+        self.ways: set[str] = set()
+        self.reasons: list[str] = []
+
+    def look(self, need: Need) -> None:
+        """Take the first that is there as we know it, or note why there is none."""
+        if not (self.ways >= need.when and self.ways.isdisjoint(need.unless)):
+            return
+        taken = next((one for one in need.ones if self._is_there(need, one)), None)
+        if taken:
+            self.ways |= taken.follows
+        else:
+            self.reasons.append(self._why(need))
+
+    def _is_there(self, need: Need, one: One) -> bool:
+        if need.row == "NOTHING":
+            return False
+        if need.row == "MEMBER":
+            kind, bits = (self.btf.members(need.structure) or {}).get(one.name, ("", 0))
+            return kind == one.kind and bits % 8 == 0
+        there = self.kernel.has(one.name)
+        return there and (need.row == "VARIABLE" or self.btf.prototype(one.name) == one.kind)
+
+    def _why(self, need: Need) -> str:
+        if need.row == "NOTHING":
+            return need.ones[0].name
+        if need.row == "MEMBER":
+            return self._why_no_member(need)
+        for one in need.ones:
+            found = self.btf.prototype(one.name) if need.row != "VARIABLE" else None
+            if found in {other.kind for other in need.ones}:
+                return f"{one.name} is not to be found"
+            if found:
+                return f"{one.name} has become {found}"
+        names = " or ".join(dict.fromkeys(one.name for one in need.ones))
+        return f"the kernel has no {'variable' if need.row == 'VARIABLE' else 'function'} {names}"
+
+    def _why_no_member(self, need: Need) -> str:
+        (one,) = need.ones
+        found = self.btf.members(need.structure)
+        if found is None:
+            return f"the kernel has no structure {need.structure}"
+        if one.name not in found:
+            return f"{need.structure} has no {one.kind} {one.name}"
+        return f"{need.structure}.{one.name} has become {found[one.name][0]}"
+
+
+def _all_points(needs: Iterable[Need]) -> list[str]:
+    return list(dict.fromkeys(need.point for need in needs))
+
+
+def _ruled_out(kernel: Kernel) -> str:
+    """Return what rules out all points, empty if nothing does."""
+    if kernel.real_time:
+        return "kernels with PREEMPT_RT are not supported"
+    if kernel.hooks:
+        return ""
+    missing = (why for name, why in WITHOUT.items() if not kernel.has(name))
+    return next(missing, "" if kernel.btf else "needs a kernel with BTF")
+
+
+def fit(kernel: Kernel, needs: list[Need], tested: set[str]) -> list[Fit]:
+    """Return what each point would be on a kernel."""
+    points, out = _all_points(needs), _ruled_out(kernel)
+    if out:
+        return [Fit(point, "lacks", (out,)) for point in points]
+    if kernel.hooks or not kernel.btf:
+        return [Fit(point, "fits", ()) for point in points]
+    found = []
+    for point in points:
+        looked = Point(kernel, kernel.btf)
+        for need in needs:
+            if need.point == point:
+                looked.look(need)
+        status = "lacks" if looked.reasons else "fits"
+        if status == "fits" and point == BY_BUILD and kernel.release in tested:
+            status = "tested"
+        found.append(Fit(point, status, tuple(looked.reasons)))
+    return found
+
+
+def kernel_of(data: bytes) -> Kernel:
+    """Return the kernel in a vmlinuz, a vmlinux or a Debian package."""
+    kernel = Kernel(Image(data))
+    if not kernel.release:
+        raise NotReadableError("it does not say which release it is")
+    return kernel

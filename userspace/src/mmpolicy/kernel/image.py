@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The image of a kernel: a vmlinuz, an ELF file, or a Debian package with one of them."""
+
+import io
+import re
+import struct
+import tarfile
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import PurePath
+
+from mmpolicy.kernel.unpack import NotReadableError, unpacked
+
+ELF = b"\x7fELF\x02\x01"  # 64 bits, the lowest byte first
+AR = b"!<arch>\n"
+BZIMAGE = b"HdrS"
+BANNER = re.compile(rb"Linux version (\S+) [^\n]*")
+LEAST_PROTOCOL = 0x0208  # of the boot protocol: from this on a header says where the kernel is
+
+
+def _packed_kernel(data: bytes) -> bytes:
+    """Return the ELF file in a vmlinuz of x86, by Documentation/arch/x86/boot.rst."""
+    if data[0x202:0x206] != BZIMAGE or struct.unpack_from("<H", data, 0x206)[0] < LEAST_PROTOCOL:
+        raise NotReadableError("it is no kernel of x86, no vmlinux and no Debian package")
+    offset, length = struct.unpack_from("<II", data, 0x248)
+    begin = ((data[0x1F1] or 4) + 1) * 512 + offset
+    packed = data[begin : begin + length]
+    if len(packed) < length or length <= 4:
+        raise NotReadableError("it ends in the middle of the kernel")
+    return unpacked(packed, struct.unpack_from("<I", packed, length - 4)[0])
+
+
+def _members(archive: bytes) -> Iterator[tuple[str, bytes]]:
+    """Walk through the files of an ar archive, which a Debian package is."""
+    at = len(AR)
+    while at + 60 <= len(archive):
+        name, size = archive[at : at + 16], archive[at + 48 : at + 58]
+        if not size.strip().isdigit():
+            raise NotReadableError("its archive is damaged")
+        if at + 60 + int(size) > len(archive):
+            raise NotReadableError("it ends early")
+        yield name.decode(errors="replace").strip().rstrip("/"), archive[at + 60 :][: int(size)]
+        at += 60 + int(size) + int(size) % 2
+
+
+def _kernel_of_package(package: bytes) -> bytes:
+    """Return the file vmlinuz-VERSION of a Debian package."""
+    for name, data in _members(package):
+        if not name.startswith("data.tar"):
+            continue
+        try:
+            with tarfile.open(fileobj=io.BytesIO(data)) as files:
+                for each in files:
+                    if each.isreg() and PurePath(each.name).name.startswith("vmlinuz"):
+                        found = files.extractfile(each)
+                        return found.read() if found else b""
+        except (tarfile.TarError, OSError, EOFError, ValueError) as err:
+            why = str(err).partition("\n")[0]
+            raise NotReadableError(f"its {name} is damaged or of an unknown kind: {why}") from err
+    raise NotReadableError("it is a package without a kernel in it")
+
+
+class Image:
+    """The ELF file of a kernel, as it is before it runs."""
+
+    def __init__(self, data: bytes) -> None:
+        if data.startswith(AR):
+            data = _kernel_of_package(data)
+        if not data.startswith(ELF):
+            data = _packed_kernel(data)
+        if not data.startswith(ELF):
+            raise NotReadableError("what it holds is no ELF file")
+        self.data = data
+
+    @cached_property
+    def release(self) -> str:
+        """Return the release, such as 6.12.117+deb12-amd64, empty if the image does not say."""
+        found = BANNER.search(self.data)
+        return found[1].decode(errors="replace") if found else ""
+
+    @cached_property
+    def banner(self) -> bytes:
+        """Return the line that the kernel begins its log with."""
+        found = BANNER.search(self.data)
+        return found[0] if found else b""
+
+    @cached_property
+    def _sections(self) -> dict[str, tuple[int, int]]:
+        try:
+            table, size, count, names = struct.unpack_from("<Q10xHHH", self.data, 0x28)
+            rows = [
+                struct.unpack_from("<II16xQQ", self.data, table + at * size) for at in range(count)
+            ]
+            base = rows[names][2]
+            return {
+                self.data[base + name : self.data.index(b"\0", base + name)].decode(): (at, length)
+                for name, _, at, length in rows
+            }
+        except (struct.error, IndexError, ValueError) as err:
+            raise NotReadableError(f"its ELF header is damaged: {err}") from err
+
+    def section(self, name: str) -> bytes:
+        """Return a section, empty if there is none of that name."""
+        begin, length = self._sections.get(name, (0, 0))
+        found = self.data[begin : begin + length]
+        if len(found) != length:
+            raise NotReadableError(f"it ends in the middle of its section {name}")
+        return found

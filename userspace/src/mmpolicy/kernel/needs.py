@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the module needs of a kernel: its own list, needs.h, and what it was tried on, tested.h."""
+
+import re
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from typing import NamedTuple
+
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+TOKEN = re.compile(r'\s*(?:"([^"]*)"|(\w+|[(){},]))')
+ROW = re.compile(r"^MMP_(HOOK|CALL|VARIABLE|MEMBER|NOTHING)(?=\()", re.MULTILINE)
+TESTED = re.compile(r"\{\s*0x[0-9a-f]{16},\s*\"([^\"]+)\"\s*\}")
+NEVER: frozenset[str] = frozenset()
+QUOTE = '"'  # before a string, to tell it from a word
+
+
+class One(NamedTuple):
+    """A thing that would do, and which way of the kernel follows from having it, if one does."""
+
+    name: str
+    kind: str  # the prototype of a function, the type of a member
+    follows: frozenset[str]
+
+
+class Need(NamedTuple):
+    """One of these has to be there, in kernels that do or do not go a way."""
+
+    row: str
+    point: str
+    when: frozenset[str]
+    unless: frozenset[str]
+    structure: str
+    ones: tuple[One, ...]
+
+
+def _tokens(text: str) -> Iterator[str]:
+    """Walk through a row, up to the parenthesis that ends it."""
+    at = depth = 0
+    while found := TOKEN.match(text, at):
+        at = found.end()
+        depth += {"(": 1, ")": -1}.get(found[2] or "", 0)
+        yield found[2] or QUOTE + found[1]
+        if not depth:
+            return
+    raise ValueError(f"needs.h: a row without an end: {text[:40]}")
+
+
+def _ones(tokens: Sequence[str]) -> Iterator[One]:
+    """Return what stands in braces: strings, and what follows from taking it."""
+    for inside in re.findall(r"\{([^{}]*)\}", "\0".join(tokens)):
+        words = [word for word in inside.split("\0") if word not in ("", ",")]
+        strings = [word[1:] for word in words if word.startswith(QUOTE)]
+        ways = words[words.index("MMP_WAY") + 2 :][:1] if "MMP_WAY" in words else []
+        yield One(strings[0], "".join(strings[1:]), frozenset(ways))
+
+
+def _need(row: str, tokens: list[str]) -> Need:
+    point, rest = tokens[1].lower(), tokens[5:]
+    if row == "NOTHING":
+        return Need(row, point, NEVER, NEVER, "", (One(rest[0][1:], "", NEVER),))
+    condition = rest[0]
+    way, after = (NEVER, rest[2:]) if condition == "MMP_ALWAYS" else ({rest[2]}, rest[5:])
+    when, unless = (way, NEVER) if condition == "MMP_IF" else (NEVER, way)
+    structure = after[0] if row == "MEMBER" else ""
+    return Need(row, point, frozenset(when), frozenset(unless), structure, tuple(_ones(after)))
+
+
+def read_needs(text: str) -> list[Need]:
+    """Return the rows of needs.h in their order."""
+    text = COMMENT.sub("", text)
+    return [_need(row[1], list(_tokens(text[row.end() :]))) for row in ROW.finditer(text)]
+
+
+def needs() -> list[Need]:
+    """Return what the module of this version needs."""
+    return read_needs((files(__package__) / "needs.h").read_text())
+
+
+def tried() -> set[str]:
+    """Return the releases that the point anon_order was tried on."""
+    return set(TESTED.findall((files(__package__) / "tested.h").read_text()))

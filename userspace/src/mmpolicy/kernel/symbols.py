@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The names in a kernel, by the tables of kallsyms in its image (scripts/kallsyms.c).
+
+Nothing in the image says where the tables are. But they follow each other, and one of them holds
+the digits as they are: numbers, names, marks, tokens, places of tokens.
+"""
+
+import struct
+
+from mmpolicy.kernel.unpack import NotReadableError
+
+DIGITS = b"".join(b"%d\0" % digit for digit in range(10))
+TOKENS, GROUP = 256, 256  # tokens; symbols for each mark
+ALIGNED = 4  # bytes, or twice as many: of the tables
+LONGEST = 1 << 15  # bytes: of the names behind the last mark
+
+
+def _places(data: bytes, at: int, digits: int) -> tuple[int, ...]:
+    """Return where the tokens are in their table, if these places are there; else nothing."""
+    if at + 2 * TOKENS > len(data):
+        return ()
+    found = struct.unpack_from(f"<{TOKENS}H", data, at)
+    begin = digits - found[ord("0")]
+    right = found[0] == 0 and list(found) == sorted(found) and data[begin - 1 : begin] == b"\0"
+    return found if right and begin > 0 and data[begin + found[1] - 1] == 0 else ()
+
+
+def _tokens(data: bytes) -> tuple[int, list[bytes]] | None:
+    """Return where the table of tokens is, and the tokens."""
+    at = data.find(DIGITS)
+    while at >= 0:
+        end = at
+        for _ in range(ord("0"), TOKENS):
+            end = data.find(b"\0", end) + 1
+        end += -end % ALIGNED
+        for places in (_places(data, end, at), _places(data, end + -end % (2 * ALIGNED), at)):
+            if places:
+                begin = at - places[ord("0")]
+                return begin, [data[begin + x : data.index(b"\0", begin + x)] for x in places]
+        at = data.find(DIGITS, at + 1)
+    return None
+
+
+def _marks(data: bytes, end: int) -> list[int]:
+    """Return the marks, which end there or a number before: where each group of names begins."""
+    for last in (end, end - 4):
+        found: list[int] = []
+        at = last - 4
+        while at > 0 and (not found or found[-1] > 0):
+            (mark,) = struct.unpack_from("<I", data, at)
+            if found and mark >= found[-1]:
+                break
+            found.append(mark)
+            at -= 4
+        if found and found[-1] == 0 and len(found) > 1:
+            return found[::-1]
+    return []
+
+
+def _next(data: bytes, at: int) -> tuple[int, int]:
+    """Return begin and end of the name at a place; a long one has two bytes of length."""
+    length = data[at]
+    if length & 0x80:
+        return at + 2, at + 2 + (length & 0x7F | data[at + 1] << 7)
+    return at + 1, at + 1 + length
+
+
+def _begin(data: bytes, table: int, marks: list[int]) -> tuple[int, int] | None:
+    """Return where the names begin, and how many there are, by the number in front of them."""
+    highest = table - 4 * len(marks) - marks[-1]
+    for begin in range(highest - highest % ALIGNED, max(highest - LONGEST, ALIGNED), -ALIGNED):
+        numbers = struct.unpack_from("<II", data, begin - 2 * ALIGNED)
+        wanted = range(GROUP * (len(marks) - 1) + 1, GROUP * len(marks) + 1)
+        number = next((each for each in numbers if each in wanted), 0)
+        if not number:
+            continue
+        at = begin
+        for _ in range(GROUP):
+            at = _next(data, at)[1]
+        if at - begin == marks[1]:
+            return begin, number
+    return None
+
+
+def symbols(data: bytes) -> frozenset[str]:
+    """Return all names in a kernel, as /proc/kallsyms has them."""
+    found = _tokens(data)
+    marks = _marks(data, found[0]) if found else []
+    place = _begin(data, found[0], marks) if found and marks else None
+    if not found or not place:
+        raise NotReadableError("it has no list of its symbols that we know")
+    at, number = place
+    names = set()
+    for _ in range(number):
+        begin, at = _next(data, at)
+        name = b"".join([found[1][each] for each in data[begin:at]])
+        names.add(name[1:].decode(errors="replace"))  # the first letter is its kind
+    return frozenset(names)

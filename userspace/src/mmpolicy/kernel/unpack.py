@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What kernels and packages are compressed with."""
+
+import bz2
+import ctypes
+import lzma
+import zlib
+from collections.abc import Callable
+from ctypes.util import find_library
+
+MOST = 1 << 30  # bytes: no kernel and no package of one is that large
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+class NotReadableError(ValueError):
+    """Why something is not what it should be; the caller says of which file."""
+
+
+def _zstd(data: bytes, size: int) -> bytes:
+    """Unpack one frame, which may not know its own size, so the caller says it."""
+    try:
+        lib = ctypes.CDLL(find_library("zstd") or "libzstd.so.1")
+    except OSError as err:
+        raise NotReadableError(
+            f"it is compressed with zstd, and libzstd is missing: {err}"
+        ) from err
+    lib.ZSTD_findFrameCompressedSize.restype = ctypes.c_size_t
+    lib.ZSTD_decompress.restype = ctypes.c_size_t
+    place = ctypes.create_string_buffer(size)
+    length = lib.ZSTD_findFrameCompressedSize(data, ctypes.c_size_t(len(data)))
+    found = 0
+    if not lib.ZSTD_isError(ctypes.c_size_t(length)):
+        found = lib.ZSTD_decompress(place, ctypes.c_size_t(size), data, ctypes.c_size_t(length))
+    if found != size:
+        raise NotReadableError("its zstd data is damaged")
+    return place.raw
+
+
+def _all_of(stream: "zlib._Decompress | bz2.BZ2Decompressor | lzma.LZMADecompressor", data: bytes,
+            size: int) -> bytes:  # fmt: skip
+    return stream.decompress(data, size)
+
+
+UNPACK: dict[bytes, tuple[str, Callable[[bytes, int], bytes]]] = {
+    b"\x1f\x8b": ("gzip", lambda data, size: _all_of(zlib.decompressobj(31), data, size)),
+    b"\xfd7zXZ": ("xz", lambda data, size: _all_of(lzma.LZMADecompressor(), data, size)),
+    b"\x5d\0\0": ("lzma", lambda data, size: _all_of(lzma.LZMADecompressor(), data, size)),
+    b"BZh": ("bzip2", lambda data, size: _all_of(bz2.BZ2Decompressor(), data, size)),
+    _ZSTD: ("zstd", _zstd),
+}
+
+
+def unpacked(data: bytes, size: int) -> bytes:
+    """Return what was compressed, which had that many bytes."""
+    if not 0 < size <= MOST:
+        raise NotReadableError(f"it claims to hold {size} bytes")
+    for magic, (name, unpack) in UNPACK.items():
+        if data.startswith(magic):
+            try:
+                found = unpack(data, size)
+            except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as err:
+                raise NotReadableError(f"its {name} data is damaged: {err}") from err
+            if len(found) != size:
+                raise NotReadableError(f"its {name} data ends early")
+            return found
+    raise NotReadableError(f"what it is compressed with is not known ({data[:4].hex()})")

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`doctor --kernel`: which points a kernel would have that does not run."""
+
+import struct
+from collections.abc import Iterator
+
+import click
+
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.disk import is_there, read_given_bytes
+from mmpolicy.host.files import Tree
+from mmpolicy.kernel.fit import BY_BUILD, Fit, Kernel, fit, kernel_of
+from mmpolicy.kernel.needs import needs, tried
+from mmpolicy.kernel.unpack import NotReadableError
+from mmpolicy.render import emit, table
+
+PLACES = ("/boot/vmlinuz-{}", "/lib/modules/{}/vmlinuz")  # where kernels are, by their release
+UNTRIED = "not tried on this build, so the module wants untested=1"
+NEXT = "give the release of an installed kernel, a vmlinuz, a vmlinux or a Debian package"
+
+
+def _read(tree: Tree, image: str) -> tuple[str, bytes]:
+    """Return the file of a release or a name, and what is in it."""
+    places = [place.format(image) for place in PLACES] if "/" not in image else []
+    found = [place for place in places if tree.exists(place)]
+    if found:
+        return found[0], tree.read_bytes(found[0])
+    if places and not is_there(image):
+        text = f"no kernel '{image}': there is no {' and no '.join(places)}"
+        raise Error(text, Exit.USAGE, NEXT)
+    return image, read_given_bytes(image)
+
+
+def look_at(tree: Tree, image: str) -> tuple[Kernel, list[Fit]]:
+    """Return a kernel and what each point would be there."""
+    path, data = _read(tree, image)
+    try:
+        kernel = kernel_of(data)
+        return kernel, fit(kernel, needs(), tried())
+    except NotReadableError as err:
+        raise Error(f"{path}: {err}", Exit.FAILED, NEXT, path=path) from err
+    except (struct.error, IndexError, ValueError, OverflowError, RecursionError) as err:
+        raise Error(f"{path}: its tables are damaged: {err}", Exit.FAILED, NEXT, path=path) from err
+
+
+def _why(kernel: Kernel, found: Fit) -> str:
+    untried = found.point == BY_BUILD and found.status == "fits" and not kernel.hooks
+    return "; ".join(found.reasons) or (UNTRIED if untried else "")
+
+
+def _lines(kernel: Kernel, points: list[Fit], result: Exit) -> Iterator[str]:
+    rows = [(each.point, each.status, _why(kernel, each)) for each in points]
+    yield f"Linux {kernel.release}, by its image; the module has to be built for it"
+    yield from table(("POINT", "STATUS", "WHY"), rows)
+    there = sum(each.status != "lacks" for each in points)
+    yield f"{there} of {len(points)} points (exit {int(result)})"
+
+
+def _brief(kernel: Kernel, points: list[Fit]) -> str:
+    there = [each.point + (" (untried)" if _why(kernel, each) else "")
+             for each in points if each.status != "lacks"]  # fmt: skip
+    rest = [each.point for each in points if each.status == "lacks"]
+    without = f"; without {' '.join(rest)}" if rest and there else ""
+    return f"mmpolicy: Linux {kernel.release} has {' '.join(there) or 'no point'}{without}"
+
+
+def show_fit(tree: Tree, image: str, brief: bool, want_json: bool) -> Exit:
+    """Print what a kernel would have; return DONE if that is anything."""
+    kernel, points = look_at(tree, image)
+    result = Exit.DONE if any(each.status != "lacks" for each in points) else Exit.LACKING
+    if brief and not want_json:
+        click.echo(_brief(kernel, points))
+        return result
+    rows = [
+        {"point": each.point, "status": each.status, "why": _why(kernel, each) or None}
+        for each in points
+    ]
+    data = {"kernel": kernel.release, "exit": int(result), "points": rows}
+    emit("doctor", want_json, data, _lines(kernel, points, result))
+    return result
