@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from lab.programs import must, workload
 from .sessions import PLACE, for_one_service, keep_it, replay
 from .system import HOST, System, dev, new_system
 from .test_packages import REDIS, YES, as_printed
-from .tools import ROOT, readme
+from .tools import KHUGEPAGED, ROOT, THP, readme
 
 LONG = True
 SERVICES, CGROUPS, PAGES = 40, 1500, 64
@@ -98,9 +99,9 @@ def system() -> Iterator[System]:
 
 
 @contextmanager
-def booted(system: System) -> Iterator[Guest]:
+def booted(system: System, enabled: str = "madvise") -> Iterator[Guest]:
     """A guest that has booted it, and is looked at when it ends."""
-    words = "transparent_hugepage=madvise"
+    words = f"transparent_hugepage={enabled}"
     with new_guest("cloud", mem="3G", cpus=2, root=system.folder, append=words) as guest:
         must(guest, "systemctl is-system-running --wait || true", timeout=900)
         yield guest
@@ -200,6 +201,39 @@ def plain(system: System) -> System:
     system.run(f"systemctl disable -q crowd {units} 2>/dev/null; rm -rf /etc/mmpolicy/90-*; true")
     system.run("systemctl enable redis-server; rm -f /etc/mmpolicy/host.toml")
     return system
+
+
+# What a look must not change: the host's settings, and the state of the module.
+SETTINGS = f"grep -rs . {THP} --exclude=full_scans --exclude=pages_collapsed --exclude-dir=stats"
+SETTINGS += f"; cat {ROOT}/state {ROOT}/profiles/default/*/policy"
+
+
+def wasted(guest: Guest) -> int:
+    """KiB that the wasteful service has."""
+    pid = "$(systemctl show -P MainPID wasteful)"
+    return int(must(guest, f"sed -n 's/^Rss: *\\([0-9]*\\) kB/\\1/p' /proc/{pid}/smaps_rollup"))
+
+
+def test_readme_look_first(plain: System) -> None:
+    """What README.md says of looking: it shows the waste, and the command that gives it back."""
+    with booted(plain, "always") as guest:
+        must(guest, f"systemd-run --unit=wasteful {HOST}{workload('stops')} 128 16")
+        must(guest, "until [ -e /tmp/ready ]; do sleep 1; done", timeout=300)
+        must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")  # or it comes back, as trim says
+        before, settings = wasted(guest), must(guest, SETTINGS)
+        pid = must(guest, "systemctl show -P MainPID wasteful").strip()
+        commands = readme("Look first, change nothing")[0]
+        # The guest is emulated: a hundredth of its CPU, as usual, shows nobody in two turns.
+        ends = "top --cpu 100 -n 2 "
+        once = [each.replace("top ", ends).replace("PID", pid) for each in commands]
+        _, top, _, picture, found = (as_printed(guest, [command]) for command in once)
+        assert "wasteful.service" in top and "2048 kB" in picture
+        (command,) = re.findall(r"mmpolicy trim --\S+ \S*wasteful\S*", found)
+        assert (wasted(guest) >= before > 128 << 10, must(guest, SETTINGS)) == (True, settings)
+        must(guest, command, timeout=300)
+        assert wasted(guest) < before / 8 and must(guest, SETTINGS) == settings
+        must(guest, "touch /tmp/over; while systemctl -q is-active wasteful; do sleep 1; done", 300)
+        assert '"mismatches": 0' in must(guest, "journalctl -u wasteful -o cat")
 
 
 @pytest.mark.parametrize("seconds", [1, pytest.param(610, marks=pytest.mark.full)])

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The profile for virtual machines, on Debian's own kernel with a real QEMU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bench import vmm
+from lab.guest import Guest, new_guest
+
+from .conftest import Machines
+from .tools import POINT, THP, back_to_boot, must
+
+pytestmark = pytest.mark.flavor("cloud")
+LONG = True
+
+
+def started(machines: Machines, arm: str) -> dict[str, float]:
+    """The numbers of one start in fragmented memory."""
+    machines.end()
+    with new_guest("cloud", **vmm.NEEDS) as guest:
+        return vmm.start_machine(guest, vmm.ARMS[arm])
+
+
+def test_a_start_does_not_stall(machines: Machines) -> None:
+    """With the profile it takes QEMU at most two thirds of the work, for as many huge pages."""
+    stock, profile = started(machines, "stock"), started(machines, "vm")
+    assert profile["qemu"] < stock["qemu"] * 2 / 3
+    assert profile["kernel"] < stock["kernel"] * 0.9
+    assert profile["huge"] > 0.9 * stock["huge"] > 0
+    assert profile["pgscan_direct"] == 0
+
+
+@pytest.fixture
+def guest(machines: Machines) -> Guest:
+    """Debian's kernel with a policy that gives everybody huge pages, whatever they ask for."""
+    guest = machines.get("cloud", mem="2G", cpus=1)
+    back_to_boot(guest)
+    must(guest, f"modprobe mmpolicy; echo never >{THP}/enabled")
+    must(guest, f"echo 9 >{POINT}/fixed/max_order; echo fixed >{POINT}/policy")
+    must(guest, f"echo 1 >{POINT}/override_madvise")
+    return guest
+
+
+@pytest.mark.parametrize(
+    ("backend", "asks"), [("ram", True), ("ram,share=on", False), ("memfd", False)]
+)
+def test_who_asks(guest: Guest, backend: str, asks: bool) -> None:
+    """Private memory does, shared memory and memfd never; the coverage tells."""
+    kind = f"memory-backend-{backend}"
+    must(guest, vmm.qemu(64, kind))
+    try:
+        (machine,) = json.loads(must(guest, "mmpolicy host --vms --json"))["machines"]
+        assert (machine["huge_percent"] > 50) == asks
+    finally:
+        must(guest, "kill $(cat /run/qemu.pid)")
