@@ -36,8 +36,9 @@ need_distro_tools() {
 	if [ -n "${LATER[$SERIES]-}" ]; then
 		need_series
 		need_later_root
+	else
+		apt_knows "linux-headers-$SERIES"
 	fi
-	[ -n "$(distro_release "$1")" ] || apt_update
 	[ -n "$(distro_release "$1")" ] || die "apt knows no headers of Linux $SERIES for $1"
 }
 

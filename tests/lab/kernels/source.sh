@@ -26,9 +26,18 @@ mirror() {
 		grep -v security | head -n 1
 }
 
+# apt_knows PACKAGE: end if its lists, made anew, have no package whose name begins so
+apt_knows() {
+	[ -z "$(apt-cache pkgnames "$1")" ] || return 0
+	apt_update
+	[ -n "$(apt-cache pkgnames "$1")" ] || die "apt knows no $1: Debian 12 has Linux 6.12 among" \
+		"its security updates, so its sources have to have bookworm-security"
+}
+
 # A later release is not mixed with this machine's: apt has it in a folder of the cache.
 need_series() {
 	if [ -z "${LATER[$SERIES]-}" ]; then
+		apt_knows "linux-source-$SERIES"
 		need "the kernel source" "linux-source-$SERIES"
 		return
 	fi
