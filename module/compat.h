@@ -65,7 +65,7 @@
 #define MMP_NEEDS_HOOKS(reason)	(reason)
 #endif
 
-/* Where a CPU of x86 keeps its task, and how often preemption is off, of which size. */
+/* Where a CPU of x86 keeps its task and its preempt_count(), and the type of the latter. */
 #if MMP_HAVE_PCPU_HOT
 #define mmp_this_task		pcpu_hot.current_task
 #define mmp_this_preempt_count	pcpu_hot.preempt_count
@@ -240,7 +240,7 @@ static inline bool mmp_bits_used(unsigned long bits)
 #define mmp_mm_owner(mm)	((mm) ? (struct task_struct *)NULL : NULL)
 #endif
 
-/* Is the anonymous memory of a process no more than that? */
+/* Has the process of @mm at most @pages anonymous pages? */
 #define mmp_anon_pages_within(mm, pages)				\
 	(percpu_counter_compare(&(mm)->rss_stat[MM_ANONPAGES], pages) <= 0)
 

@@ -105,7 +105,7 @@ static struct binding_file pids_file = {
 	.shown = binding_shown_process,
 };
 
-/* Not text files of sysfs, as those end after a page. */
+/* Binary files, as a text file of sysfs ends after one page. */
 const struct bin_attribute *const mmp_binding_files[] = {
 	&cgroups_file.attr,
 	&pids_file.attr,

@@ -130,7 +130,7 @@ int mmp_knob_files_init(struct kobject *parent)
 	return err;
 }
 
-/* None of this has files that wait for anything. */
+/* Removes all of it. Reading these files waits for nothing, so neither does this. */
 void mmp_knob_files_exit(void)
 {
 	struct knob_dir *dir, *next;

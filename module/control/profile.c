@@ -304,7 +304,7 @@ int mmp_profile_delete(const char *name)
 		return -EBUSY;
 	profile_put_away(profile);
 	profile_switch_keys();
-	/* CPUs may have kept it for processes that have ended. */
+	/* CPUs may have kept the profile for processes that have ended. */
 	mmp_whose_outdate_tasks();
 	return 0;
 }

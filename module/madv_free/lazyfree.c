@@ -102,7 +102,7 @@ bool mmp_lazy_look_at(struct mmp_lazy *lazy, unsigned int index)
 	       lazy_count_anew(lazy, index);
 }
 
-/* The same for a call, which pays with its looks. */
+/* Looks at an area for a call, which pays for it with its looks. */
 static bool lazy_pay_to_look_at(struct mmp_lazy *lazy, unsigned int index,
 				unsigned long *looks)
 {
@@ -161,7 +161,7 @@ static int lazy_find(const struct mmp_lazy *lazy, unsigned long area)
 	return free;
 }
 
-/* The same after looks at those that have its places, as far as they are paid for. */
+/* lazy_find(), after looks at the areas of a full set, one of which may have become empty. */
 static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area, unsigned long *looks)
 {
 	int set = lazy_set_of(area), index = lazy_find(lazy, area), i;
@@ -282,7 +282,7 @@ void mmp_lazy_count(const struct mmp_lazy *lazy, const struct mmp_lazy_call *cal
 	}
 }
 
-/* The same for a call that has its place and its looks. */
+/* mmp_lazy_ask() for a call that has a place in @lazy, and looks to pay with. */
 static enum mmp_lazy_answer lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 				     struct mmp_lazy_call *place,
 				     const struct mmp_lazy_count *count,
@@ -290,7 +290,7 @@ static enum mmp_lazy_answer lazy_ask(struct mmp_lazy *lazy, const struct mmp_laz
 {
 	if (!lazy_reserve(lazy, count->pages, limit, looks))
 		return MMP_ANSWER_LIMIT;
-	/* From now on, as others may look while this call is added. */
+	/* The call is in its place before it is added, as others may look meanwhile. */
 	*place = *call;
 	if (lazy_add_call(lazy, call, count, looks))
 		return MMP_ANSWER_LAZY;

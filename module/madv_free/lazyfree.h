@@ -25,15 +25,15 @@
 
 /* Page table entries that may be looked at for each page that is freed. */
 #define MMP_LAZY_LOOKS		16
-/* ... and at most in one call: some 20 areas. */
+/* Page table entries that one call may look at, at most: those of 20 areas. */
 #define MMP_LAZY_MAX_LOOKS	(20 * MMP_AREA_PAGES)
 /* Areas of its own range in which a call counts what is mapped. */
 #define MMP_LAZY_COUNTED	20
 /* Areas and holes that a call may go through; with more it is not lazy. */
 #define MMP_LAZY_MAX_STEPS	2048
-/* What a look returns that cannot tell. */
+/* The count of an area that could not be counted. */
 #define MMP_LAZY_UNKNOWN	(~0UL)
-/* What it takes to find out that an area must not be counted now. */
+/* Looks that a call pays for an area that it finds busy, and so does not count. */
 #define MMP_LAZY_BUSY_LOOKS	64
 
 struct mmp_profile;

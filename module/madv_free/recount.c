@@ -107,7 +107,7 @@ void mmp_recount_all(struct tracked *t)
 	mmput_async(mm);
 }
 
-/* Whoever counts ends at once, until it is to go on. */
+/* With @stop, a count that is under way ends at once, and none begins until it is false. */
 void mmp_recount_stop(bool stop)
 {
 	WRITE_ONCE(stopping, stop);

@@ -19,5 +19,5 @@ void mm_policy_enable(const struct mm_policy_ops *ops, enum mm_policy_point poin
 		return;
 	rcu_assign_pointer(mmp_asked[point], on ? ops : NULL);
 	if (point == MM_POLICY_ANON_PAGES)
-		mmp_whose_outdate_tasks();	/* who took a short way is told from now on */
+		mmp_whose_outdate_tasks();	/* tasks that nobody was told of are from now on */
 }

@@ -207,7 +207,7 @@ void mmp_calls_wait(struct mmp_call *const *calls)
 			msleep(20);
 	}
 	if (sleeps)
-		synchronize_rcu_tasks();	/* for their way out of it */
+		synchronize_rcu_tasks();	/* they are still to return from the entry */
 }
 
 /**

@@ -240,7 +240,7 @@ int mmp_replace_charge(struct mem_cgroup *memcg, gfp_t gfp, unsigned int nr_page
 extern int mmp_compact_direct;	/* where in it, a bool says that somebody waits */
 enum compact_result mmp_replace_compact(struct compact_control *cc,
 					struct capture_control *capture);
-/* As zap_page_range_single() and zap_page_range_single_batched() are */
+/* Arguments as of zap_page_range_single() and zap_page_range_single_batched(). */
 void mmp_zap(struct vm_area_struct *vma, unsigned long address, unsigned long size,
 	     struct zap_details *details);
 void mmp_zap_batched(struct mmu_gather *tlb, struct vm_area_struct *vma,

@@ -250,7 +250,7 @@ static int order_mapped(pte_t entry, unsigned long address)
 	return order;
 }
 
-/* As the hooks do, in policy_mapped(): the outermost entries old, but for that of the fault. */
+/* Makes the outermost entries old, but not that of the fault, as the hook policy_mapped(). */
 static void tell_mapped(const struct mm_policy_ops *ops, struct vm_fault *vmf, pte_t *pte)
 {
 	int order = order_mapped(ptep_get(pte), vmf->address), first, last;
@@ -324,7 +324,7 @@ bool mmp_wants_huge(struct vm_fault *vmf)
 	return mmp_policy_decides(vmf->vma->vm_mm);
 }
 
-/* The policy does not want PMD size: does what the kernel does where that is not enabled. */
+/* May the fault get a PMD? If not, the kernel goes on as where that size is not enabled. */
 static bool huge_is_wanted(const struct vm_fault *vmf)
 {
 	unsigned long answer = mmp_ask(MM_POLICY_ANON_ORDER, MM_POLICY_STOCK, anon_orders,

@@ -95,7 +95,7 @@ static void zap(const struct madvise_call *call)
 		static_call(mmp_madv_free_zap)(call->vma, call->start, size, NULL);
 }
 
-/* With all that the kernel does in madvise_dontneed_free() for MADV_DONTNEED. */
+/* Frees at once, with the checks that madvise_dontneed_free() makes for MADV_DONTNEED. */
 bool mmp_replace_madv_free(void *first, unsigned long start, unsigned long *end,
 			   int behavior)
 {

@@ -62,7 +62,7 @@ __naked notrace __noendbr void mmp_entry_orders(void)
 	"	cmpq	$0, %c[vm_ops](%%rdi); jne	8f\n"
 	"	movq	" __percpu_arg([vmf]) ", %%r8\n"
 	"	testq	%%r8, %%r8; jne	2f\n"
-	"1:	cmpq	%[pmd], %%rcx; je	8f\n"		/* given */
+	"1:	cmpq	%[pmd], %%rcx; je	8f\n"		/* as sysfs has it */
 	"	testl	%[advised], %%esi; jne	4f\n"
 	"	andq	%[given], %%rcx\n"
 	ASM_RET

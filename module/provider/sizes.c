@@ -133,7 +133,7 @@ static void given_by(unsigned long (*of)(int mode), unsigned long given[2])
 		given[true] |= of(INHERIT);
 }
 
-/* After each write, as that is when the kernel looks whether khugepaged is to run. */
+/* Takes over what the administrator has set. Called at the end of each write to a file. */
 static void given_renew(void)
 {
 	unsigned long given[2];
@@ -192,7 +192,7 @@ static void looking_ends(void)
 	spin_unlock(enabled_lock);
 }
 
-/* The kernel looks whether khugepaged is to run, after a write to a file. */
+/* In place of start_stop_khugepaged(), which the kernel calls after each write to a file. */
 int mmp_replace_khugepaged(void)
 {
 	int err;

@@ -81,7 +81,7 @@ bool mmp_wants_thp_gfp(struct vm_area_struct *vma)
 	return vma && vma_is_anonymous(vma);
 }
 
-/* The same as where the kernel has hooks. */
+/* Asks the point thp_gfp, as the hook in vma_thp_gfp_mask() does. */
 gfp_t mmp_replace_thp_gfp(struct vm_area_struct *vma)
 {
 	gfp_t gfp = static_call(mmp_thp_gfp_original)(vma);

@@ -57,7 +57,7 @@ DECLARE_PER_CPU(struct mmp_spare, mmp_spare);
 bool mmp_plenty_look(const struct vm_area_struct *vma, unsigned int enough,
 		     unsigned long pages);
 
-/* A process, in its VMAs that have the same memory policy. Only compared. */
+/* Stands for a process, or for its VMAs that have one memory policy; it is only compared. */
 static inline unsigned long mmp_looked_whom(const struct vm_area_struct *vma)
 {
 	return (unsigned long)vma->vm_mm ^ (unsigned long)mmp_vma_policy(vma);

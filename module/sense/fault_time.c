@@ -34,7 +34,7 @@ u64 __percpu *mmp_fault_counters(const struct mmp_profile *profile,
 	return profile->counters + mmp_nr_counters + point * MMP_FAULT_COUNTERS;
 }
 
-static struct mmp_stamps faults;	/* what: the address */
+static struct mmp_stamps faults;	/* faults that have begun, by their address */
 DEFINE_PER_CPU(struct mmp_draw, mmp_fault_draw);
 
 static void fault_missed(const struct vm_fault *vmf)

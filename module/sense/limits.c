@@ -129,7 +129,7 @@ static void limits_enter(struct walk *walk, struct cgroup_subsys_state *css)
 	walk->pages[walk->level] = walk->near ? limits_own_pages(memcg) : 0;
 }
 
-/* Without memory for the entry, there are no file pages. */
+/* Stores the file pages of a cgroup. Without memory for the entry, they count as none. */
 static void limits_leave(struct walk *walk, struct cgroup_subsys_state *css)
 {
 	unsigned long pages = walk->pages[walk->level];
@@ -180,7 +180,7 @@ static void limits_rest(struct cgroup_subsys_state *css)
 	css_put(css);
 }
 
-/* What a walk has not stored is of cgroups that are gone, or that have more left. */
+/* Drops the entries that walk @number has not stored: their cgroup is gone, or has more left. */
 static void limits_forget_others(u8 number)
 {
 	unsigned long slot;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The profile that decides for who has no other, and who observes decisions. */
+/* The profile "default", and the static keys of those who observe decisions. */
 #include "observe.h"
 #include "profile.h"
 

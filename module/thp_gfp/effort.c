@@ -67,7 +67,7 @@ static void effort_direct_reclaim_begins(void *unused, MMP_RECLAIM_ARGS)
 	effort_begins(gfp);
 }
 
-/* The order is not told here. */
+/* This tracepoint does not tell the order. */
 static void effort_memcg_reclaim_begins(void *unused, MMP_RECLAIM_ARGS)
 {
 	effort_count_reclaim(MMP_EFFORT_MEMCG, gfp);

@@ -35,7 +35,7 @@ class Changes:
 
     @property
     def profiles(self) -> dict[str, str]:
-        """Return whose counters are those of an arm."""
+        """Map each arm to the profile whose counters it uses."""
         return PROFILES if self.policies else dict.fromkeys(PROFILES, DEFAULT)
 
     @property

@@ -123,7 +123,7 @@ class Setting:
 
     @property
     def off(self) -> str | None:
-        """Return what it is where nothing has been set; nothing for knobs, whose module knows."""
+        """Return the value at stock; None for a knob, whose default the module reports."""
         return "stock" if self.is_choice else NO_SHADOW if self.is_shadow else None
 
     @property
