@@ -209,8 +209,8 @@ class Runner:
         most = "at most " if self.length.way else ""
         long = f"{self.blocks()} blocks of {self.design.block_s:g} s"
         self.display.say(f"time: {most}{clock(self.left())}, {long}")
-        self.look()  # so that each guard has a value from the beginning
         self.changes.set_up(self.header["unit"])
+        self.look()  # so that each guard has a value from the beginning
         self.changes.equip("aa")
         for block in self.design.blocks("aa", self.length.aa_pairs):
             self._block(block)
