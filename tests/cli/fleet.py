@@ -32,8 +32,14 @@ class Fleet:
         home.mkdir(parents=True)
         (home / "host").symlink_to(TREE / "deploy/ansible")
         hosts = {name: self._variables(name) for name in self.hosts}
-        inventory = {"mmpolicy": {"hosts": hosts}}
-        (folder / "hosts.json").write_text(json.dumps(inventory))
+        (folder / "hosts.json").write_text(json.dumps({"mmpolicy": {"hosts": hosts}}))
+
+    def vary(self, name: str, **variables: str) -> None:
+        """Give a host variables of its own."""
+        file = self.folder / "hosts.json"
+        inventory = json.loads(file.read_text())
+        inventory["mmpolicy"]["hosts"][name] |= variables
+        file.write_text(json.dumps(inventory))
 
     def _host(self, name: str) -> FakeTree:
         tree = FakeTree(self.folder / name)
@@ -74,8 +80,10 @@ class Fleet:
             "ANSIBLE_COLLECTIONS_PATH": str(self.folder / "collections"),
             "ANSIBLE_HOME": str(self.folder / "ansible"),
             "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
+            "ANSIBLE_SSH_TRANSFER_METHOD": "piped",
             "ANSIBLE_NOCOLOR": "1",
             "LC_ALL": "C.UTF-8",
+            "PYTHONPATH": str(TREE / "userspace/src"),
             "ANSIBLE_LOCALHOST_WARNING": "0",
         }
         return subprocess.Popen(

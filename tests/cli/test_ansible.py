@@ -5,12 +5,13 @@ import json
 import os
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from .fakes import CONTROL, read_named
+from .fakes import CONTROL, SETTABLE, THP, read_named
 from .fleet import NEW, Fleet
 
 
@@ -159,3 +160,33 @@ def wait_for_a_moment(fleet: Fleet, dice: random.Random) -> None:
         if all(kept == "new" for kept in fleet.kept().values()):
             break
         time.sleep(0.005)
+
+
+ARMS = ["--treatment", "hugepages-64kB/enabled=always"]
+SHORT = ["--aa", "0", "--pairs", "6", "--block", "0.8", "--washout", "0.2", "--interval", "0.2"]
+SIZE = f"{THP}/hugepages-64kB/enabled"
+TELL = "grep -q '[[]always' $ROOT{} && echo $(({} + RANDOM % 3)) || echo $((100 + RANDOM % 3))\n"
+
+
+@pytest.mark.full
+def test_an_experiment(tmp_path: Path) -> None:
+    """Hosts are drawn from each stratum, run detached, and are pooled; what is worse fails."""
+    fleet = Fleet(tmp_path, 5)
+    for number in range(5):
+        fleet.vary(f"host{number}", kind="large" if number < 2 else "small")
+    for effect, code in ((60, 0), (100, 7), (160, 8)):
+        script = fleet.folder / f"tell{effect}"
+        script.write_text(TELL.format(SIZE, effect))
+        metric = f"m=cmd:bash {script} lower"
+        exit_code, out = fleet.play(
+            "experiment", experiment_name=f"e{effect}", experiment_stratum="kind",
+            experiment_hosts=2, experiment_folder=str(tmp_path), experiment_period=1,
+            experiment_options=[*ARMS, *SHORT, "--metric", metric],
+            experiment_pool_command=[sys.executable, "-m", "mmpolicy"],
+        )  # fmt: skip
+        assert exit_code == (2 if code == 8 else 0), out
+        files = sorted(path.name for path in (tmp_path / f"e{effect}").iterdir())
+        assert len(files) == 4 and {"host0.jsonl", "host1.jsonl"} < set(files)
+        words = {0: "verdict: better", 7: "verdict: inconclusive", 8: "verdict: worse"}
+        assert words[code] in out, out
+        assert {tree.read(SIZE) for tree in fleet.hosts.values()} == {SETTABLE[SIZE]}
