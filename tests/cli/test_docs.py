@@ -25,7 +25,7 @@ def commands(line: str) -> Iterator[str]:
     if line.count("'") % 2:  # the last line of a script in quotes
         line = line.removesuffix("'")
     words: list[str] = []
-    line = line.replace("\\\n", " ") + ";"
+    line = re.sub(r"\\\n(> )?", " ", line) + ";"
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     for word in lexer:
