@@ -72,6 +72,14 @@ def test_the_site_has_every_page() -> None:
     assert named == {str(path.relative_to(TREE / "docs")) for path in DOCS[1:]} | others
 
 
+def test_what_readme_shows_is_of_the_page_of_the_command() -> None:
+    """The output of a session, which is shown again there, is the same."""
+    session = re.findall(r"^```\n(# .*?)^```$", (TREE / "README.md").read_text(), re.M | re.DOTALL)
+    lines = "".join(session).splitlines()
+    assert len(lines) == 5
+    assert {*lines} <= {*(TREE / "docs/cli.md").read_text().splitlines()}
+
+
 def test_no_page_and_no_hint_takes_a_name_of_an_index() -> None:
     """Anybody may take that name there, and root would run it."""
     hints = [*PAGES, *(TREE / "userspace").rglob("*.py"), *(TREE / "debian").rglob("*.*")]

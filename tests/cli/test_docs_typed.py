@@ -17,9 +17,9 @@ from mmpolicy.host.files import TRACING
 from .fakes import Clock, FakeTree, Run
 from .kernels import Small, bzimage
 from .sparse import make_sparse, make_thp
+from .test_ab_pool import lines_of
 from .test_docs import FOUND, TREE, options_of
 from .test_fit import NEEDS
-from .test_ab_pool import lines_of
 
 PROFILES = ("try", "web", "go", "jvm", "redis", "postgres", "python", "vm", "trimmed")
 SERVICES = [f"/system.slice/{name}.service" for name in (

@@ -12,6 +12,7 @@ from typing import Any
 from mmpolicy.control.experiment import LIVE, LOCK, RUN
 
 from .fakes import COUNTERS, FakeTree, Run
+from .test_docs import anchors
 
 EXAMPLES = Path(__file__).parents[2] / "debian/examples"
 METRIC = re.compile(r"(?<!:)\bmmpolicy_\w+")  # what a rule records has a colon before it
@@ -112,6 +113,14 @@ def test_alerts_ask_for_what_is_exported(run: Run, tree: FakeTree) -> None:
     assert len(expressions) == 7
     for expression in expressions:
         check(expression, known)
+
+
+def test_alerts_name_a_page() -> None:
+    """What to read at 3 a.m.: a section that there is."""
+    text = (EXAMPLES / "alerts.yml").read_text()
+    pages = re.findall(r'runbook: "(docs/\S+)#(\S+) of mmpolicy"', text)
+    assert len(pages) == text.count("alert: ")
+    assert [each for each in pages if each[1] not in anchors(EXAMPLES.parents[1] / each[0])] == []
 
 
 def test_rules_ask_for_what_is_exported(run: Run, tree: FakeTree) -> None:
