@@ -169,6 +169,27 @@ TEST(groups_where_no_block_is_full)
 	CHECK(beside, DEFAULTS);
 }
 
+/* A page that is not there makes an example none, whichever it is. */
+TEST(each_page_of_an_example_counts)
+{
+	static const u32 strict[KNOBS] = { 4, 16, 16, 32 };
+	char block[] = FULL_16 NONE_48 HERE_16, group[] = FULL_4 HERE_4 NONE_4 NONE_4;
+	const struct row blocks[] = { { block, 0, MMP_ALONE } };
+	const struct row groups[] = { { group, 0, MMP_ALONE } };
+	unsigned int i;
+
+	for (i = 0; i < 16; i++) {
+		block[i] = '.';
+		CHECK_MIDDLE(blocks, strict);
+		block[i] = 'u';
+	}
+	for (i = 0; i < 4; i++) {
+		group[i] = '.';
+		CHECK(groups, DEFAULTS);
+		group[i] = 'u';
+	}
+}
+
 TEST(no_folio_fits)
 {
 	static const struct row rows[] = {

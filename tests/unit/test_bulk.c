@@ -208,6 +208,37 @@ TEST(bulk_adaptive_notices_another_load)
 	}
 }
 
+/* What is timed between two naps is whole blocks: 128 pages, or 16 refills that bring less. */
+TEST(bulk_adaptive_times_whole_blocks)
+{
+	static const struct {
+		u32 most;
+		unsigned int refills;
+	} cases[] = { { 1, 16 }, { 8, 16 }, { 64, 2 } };
+	unsigned int i, n, in_a_row, naps;
+
+	for (i = 0; i < ARRAY_SIZE(cases); i++) {
+		u32 knob = cases[i].most;
+
+		adaptive(plenty, 3000000);
+		at("at most %u pages", knob);
+		for (n = 0, naps = 0, in_a_row = 0; n < 10000; n++) {
+			bool timed = false;
+			u32 want = mmp_policy_bulk_adaptive.bulk_pages(0, &knob, &timed);
+
+			if (timed) {
+				in_a_row++;
+				mmp_policy_bulk_adaptive.bulk_done(0, want, want, want * PAGE);
+			} else if (in_a_row) {
+				if (naps++)	/* a block was begun before the first one */
+					EXPECT(in_a_row % cases[i].refills, ==, 0);
+				in_a_row = 0;
+			}
+		}
+		EXPECT(naps, >, 5);
+	}
+}
+
 /* Nothing comes, or the clock stands still: no harm done. */
 TEST(bulk_adaptive_survives_nonsense)
 {

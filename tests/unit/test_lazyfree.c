@@ -69,11 +69,12 @@ static unsigned long count_pages(struct mm_struct *in, unsigned long addr, unsig
 /* What others do while an area is counted, and whether it can be. */
 static void (*meanwhile)(struct mm_struct *in);
 static bool cannot_tell;
+static unsigned long elsewhere = 1;	/* pages that are lazily freed in each other area */
 
 static unsigned long count_lazy(struct mmp_lazy *lazy, unsigned long start)
 {
 	struct mm_struct *in = lazy->mm;
-	unsigned long pages = 1;
+	unsigned long pages = elsewhere;
 
 	in->counted++;
 	if (cannot_tell)
@@ -563,6 +564,25 @@ TEST(lazyfree_slots_in_use_stay)
 	}
 	EXPECT(n, ==, 0);
 	EXPECT(sums, <=, mm.lazy.pages);
+}
+
+/* Areas that were used again leave their slots to others, for those who pay for looks. */
+TEST(lazyfree_slots_that_are_empty_now)
+{
+	unsigned long i;
+
+	begin(&mm);
+	for (i = 0; i < MMP_LAZY_AREAS; i++)
+		mmp_lazy_found(&mm.lazy, FIRST + (PAGES + i * MMP_AREA_PAGES) * PAGE_SIZE, 1);
+	elsewhere = 0;
+	for (i = 0; i < AREAS; i++) {
+		mm.lazy.looks = MMP_LAZY_MAX_LOOKS;
+		at("area %lu", i);
+		EXPECT(call(&mm, i * MMP_AREA_PAGES, 1, PAGES), ==, MMP_ANSWER_LAZY);
+	}
+	elsewhere = 1;
+	EXPECT(truth(&mm), ==, AREAS);
+	EXPECT(mm.lazy.pages, >=, AREAS);
 }
 
 /* What the policies say, of a process about which nothing is to be said. */
