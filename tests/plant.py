@@ -30,7 +30,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -121,11 +121,17 @@ def faults_in_c(path: str, text: str) -> Iterator[Fault]:
 
 
 class Unit:
-    """tests/unit of a copy of the tree, whose objects are made again one by one."""
+    """tests/unit of a copy of the tree, whose objects are made again one by one.
+
+    It is built twice: plainly, which is fast and finds most faults, and as tests/unit/run does it.
+    """
+
+    PLAIN = ("-fno-sanitize=all", "-g0", "-O2", "-w")
 
     def __init__(self, tree: Path) -> None:
-        """Compile everything once."""
-        self.build, self.sources = tree / "cache/unit", dict[Path, set[str]]()
+        """Compile everything once, and see which tests are fast."""
+        self.tree, self.build, self.sources = tree, tree / "cache/unit", dict[Path, set[str]]()
+        self.env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
         env = os.environ | {"MMPOLICY_CACHE": str(tree / "cache")}
         subprocess.run([f"{tree}/tests/unit/run", "no such test"], env=env, check=False)
         for made in sorted(self.build.glob("*.d")):
@@ -134,8 +140,13 @@ class Unit:
             self.sources[made.with_suffix(".o")] = {
                 Path(file).relative_to(tree).as_posix() for file in ours
             }
-        self.tree, self.plain = tree, dict[str, list[bytes]]()
-        self.objects = {name: name.read_bytes() for name in self.sources}
+        (self.build / "plain").mkdir()
+        for name in self.sources:
+            self.compile(name, self.plainly(name), *self.PLAIN)
+        self.objects = {
+            file: file.read_bytes() for name in self.sources for file in (name, self.plainly(name))
+        }
+        self.tests = self.fast_and_slow(self.link(self.plainly, *self.PLAIN))
 
     def files(self) -> list[str]:
         """The files of module/ that decide: those of points, and what they share."""
@@ -149,43 +160,59 @@ class Unit:
         found = (path for path in self.sources[name] if path.endswith(f"{folder}/{stem}.c"))
         return self.tree / next(found)
 
-    def using(self, path: str) -> list[Path]:
-        """The objects that a file is part of."""
-        return [name for name, files in self.sources.items() if path in files]
+    @staticmethod
+    def plainly(name: Path) -> Path:
+        """The plain one of an object."""
+        return name.parent / "plain" / name.name
 
-    def compiled(self, name: Path, *words: str | Path) -> subprocess.CompletedProcess[bytes]:
-        """A run of the compiler on the source of an object."""
-        command = ["gcc", f"@{self.build}/flags", *words, self.source(name)]
-        return subprocess.run(command, capture_output=True, check=False)
+    def compile(self, name: Path, into: Path, *words: str) -> bool:
+        """Make an object again."""
+        files = ("-c", "-o", into, self.source(name))
+        command = ["gcc", f"@{self.build}/flags", *words, *map(str, files)]
+        return not subprocess.run(command, capture_output=True, check=False).returncode
 
-    def code(self, path: str) -> list[bytes]:
-        """The code that a file is compiled to, without what tells of its lines."""
-        names = [name for name in self.using(path) if "/unit/" not in str(self.source(name))]
-        plain = ("-fno-sanitize=all", "-g0", "-O2", "-w", "-S", "-o", "-")
-        return [self.compiled(name, *plain).stdout for name in names or self.using(path)]
+    def link(self, which: Callable[[Path], Path], *words: str) -> Path:
+        """Make the program of either kind of objects."""
+        objects = sorted(which(name) for name in self.sources)
+        program = objects[0].parent / "unit"
+        subprocess.run(["gcc", f"@{self.build}/flags", *words, "-o", program, *objects], check=True)
+        return program
+
+    def fast_and_slow(self, program: Path) -> list[list[str]]:
+        """The names of the tests in two parts."""
+        said = subprocess.run([program], env=self.env, capture_output=True, text=True, check=True)
+        times = dict[str, float]()
+        for name in re.findall(r"^ok +(\w+)$", said.stdout, re.MULTILINE):
+            begin = time.monotonic()
+            subprocess.run([program, name], env=self.env, capture_output=True, check=True)
+            times[name] = time.monotonic() - begin
+        names = sorted(times, key=lambda name: times[name])
+        return [names[: -len(names) // 6], names[-len(names) // 6 :]]
 
     def found(self, fault: Fault) -> bool | None:
         """Does a test fail? None if it is no fault: not to be compiled, or the same code."""
         file = self.tree / fault.path
-        text, names = file.read_text(), self.using(fault.path)
-        if fault.path not in self.plain:
-            self.plain[fault.path] = self.code(fault.path)
+        text = file.read_text()
+        names = [name for name, files in self.sources.items() if fault.path in files]
+        ours = [name for name in names if "/unit/" not in str(self.source(name))] or names
         try:
             file.write_text(fault.planted(text))
-            if self.code(fault.path) == self.plain[fault.path]:
+            if not all(self.compile(name, self.plainly(name), *self.PLAIN) for name in names):
                 return None
-            runs = [self.compiled(name, "-Wno-error", "-c", "-o", name) for name in names]
-            if any(run.returncode for run in runs):
+            plain = [self.plainly(name) for name in ours]
+            if all(each.read_bytes() == self.objects[each] for each in plain):
                 return None
-            objects = sorted(self.sources)
-            link = ["gcc", f"@{self.build}/flags", "-o", f"{self.build}/unit", *map(str, objects)]
-            subprocess.run(link, check=True)
-            env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
-            return fails([self.build / "unit", "-x"], self.tree, env)
+            program = self.link(self.plainly, *self.PLAIN)
+            if any(fails([program, "-x", *tests], self.tree, self.env) for tests in self.tests):
+                return True
+            for name in names:
+                self.compile(name, name, "-Wno-error")
+            return fails([self.link(lambda name: name), "-x"], self.tree, self.env)
         finally:
             file.write_text(text)
             for name in names:
-                name.write_bytes(self.objects[name])
+                for each in (name, self.plainly(name)):
+                    each.write_bytes(self.objects[each])
 
 
 def fails(command: list[Any], folder: Path, env: dict[str, str]) -> bool:
@@ -368,19 +395,21 @@ class Cli:
 
     def __init__(self, tree: Path, calls: Path) -> None:
         """See once which test enters what; a file keeps that."""
-        self.tree, self.bytecode = tree, tree / "pyc"
-        seeing = {"PLANT_CALLS": str(calls)}
-        if not calls.exists() and self.fails(["--maxfail=0", "tests/cli"], seeing):
-            print("tests of the command fail without a fault; they find nothing", file=sys.stderr)
+        self.tree = tree
+        paths = ":".join(map(str, (tree / "userspace/src", tree / "tests", tree)))
+        self.env = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+        self.pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        if not calls.exists():
+            self.see(calls)
         self.tests: dict[str, tuple[float, list[str]]] = json.loads(calls.read_text())
 
-    def fails(self, words: list[str], more: dict[str, str]) -> bool:
-        """Does a run of tests fail?"""
-        paths = (self.tree / "userspace/src", self.tree / "tests")
-        more = {"PYTHONPATH": ":".join(map(str, paths)), "PYTHONDONTWRITEBYTECODE": "1", **more}
-        quiet = ["-q", "-x", "-p", "no:cacheprovider", "-p", "plant"]
-        command = [sys.executable, "-m", "pytest", *quiet, *words]
-        return fails(command, self.tree, {**os.environ, **more})
+    def see(self, calls: Path) -> None:
+        """Run all tests, without a limit, and keep which of them passed and what they entered."""
+        seeing = {**self.env, "PLANT_CALLS": str(calls)}
+        command = [*self.pytest, "-p", "plant", "-m", "not full", "tests/cli"]
+        run = subprocess.run(command, cwd=self.tree, env=seeing, check=False, stdout=sys.stderr)
+        if run.returncode:
+            print("tests of the command fail without a fault; they find nothing", file=sys.stderr)
 
     def files(self) -> list[str]:
         """The modules of the command."""
@@ -415,7 +444,7 @@ class Cli:
                      for source in (text, file.read_text()))  # fmt: skip
             if next(codes) == next(codes):
                 return None
-            return bool(tests) and self.fails(tests, {})
+            return bool(tests) and fails([*self.pytest, "-x", *tests], self.tree, self.env)
         finally:
             file.write_text(text)
 

@@ -42,9 +42,9 @@ static void guard_pmds(const struct sim *sim, unsigned long pud)
 
 	for (i = 0; i < PTRS_PER_PMD; i++, page += SIM_TABLE)
 		if (page + SIM_TABLE <= vma_first(sim) || page > vma_last(sim))
-			__asan_poison_memory_region(sim->pmds[pud] + i, sizeof(pmd_t));
+			ASAN_POISON_MEMORY_REGION(sim->pmds[pud] + i, sizeof(pmd_t));
 		else
-			__asan_unpoison_memory_region(sim->pmds[pud] + i, sizeof(pmd_t));
+			ASAN_UNPOISON_MEMORY_REGION(sim->pmds[pud] + i, sizeof(pmd_t));
 }
 
 pmd_t *sim_pmd(struct sim *sim, unsigned long page)
@@ -83,7 +83,7 @@ static void free_pmds(pmd_t *pmds)
 {
 	unsigned int i;
 
-	__asan_unpoison_memory_region(pmds, PAGE_SIZE);
+	ASAN_UNPOISON_MEMORY_REGION(pmds, PAGE_SIZE);
 	for (i = 0; i < PTRS_PER_PMD; i++)
 		if (!pmd_none(pmds[i]) && !pmd_leaf(pmds[i]))
 			free((void *)pmd_page_vaddr(pmds[i]));
