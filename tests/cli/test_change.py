@@ -105,6 +105,23 @@ def test_refusal_puts_earlier_writes_back(run: Run, tree: FakeTree) -> None:
     assert "[stock]" in tree.read(f"{POINT}/policy")
 
 
+def test_a_fault_of_our_own_puts_earlier_writes_back(
+    run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a refusal does."""
+    store = tree.store
+
+    def breaks(path: str, value: str) -> None:
+        if path == f"{POINT}/policy":
+            raise ArithmeticError("planted")
+        store(path, value)
+
+    monkeypatch.setattr(tree, "store", breaks)
+    assert run("set", "anon_order", "adaptive", "max_order=3").code != 0
+    assert [value for _, value in tree.writes] == ["3", "4"]
+    assert tree.read(f"{POINT}/adaptive/max_order") == "4"
+
+
 def test_refusal_of_a_later_knob(run: Run, tree: FakeTree) -> None:
     result = run("set", "anon_order", "adaptive", "max_order=3", "min_folios=0")
     assert (result.code, "ERANGE" in result.err) == (5, True)
