@@ -86,8 +86,11 @@ static unsigned long count_lazy(struct mmp_lazy *lazy, unsigned long start)
 	return pages;
 }
 
+static unsigned long asked_who_ended;
+
 static bool ended(u32 task)
 {
+	asked_who_ended++;
 	return all_ended;
 }
 
@@ -492,6 +495,19 @@ TEST(lazyfree_waits_for_calls)
 	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_ANSWER_LAZY);
 	EXPECT(mm.lazy.pages, ==, 150);
 	all_ended = false;
+}
+
+/* A busy area costs looks, or a call would come back to it thousands of times. */
+TEST(lazyfree_busy_areas_cost_looks)
+{
+	begin(&mm);
+	EXPECT(ask(&mm, 1, 0, 100, 200, false), ==, MMP_ANSWER_LAZY);
+	mm.lazy.looks = MMP_LAZY_MAX_LOOKS;
+	asked_who_ended = 0;
+	EXPECT(ask(&mm, 2, MMP_AREA_PAGES, 150, 200, false), ==, MMP_ANSWER_LIMIT);
+	EXPECT(asked_who_ended, >, 100);
+	EXPECT(asked_who_ended, <=, MMP_LAZY_MAX_LOOKS / MMP_LAZY_BUSY_LOOKS + 10);
+	EXPECT(mm.lazy.looks, <=, MMP_AREA_PAGES);
 }
 
 /* Who moves to another group takes its pages along. */
