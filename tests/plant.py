@@ -418,19 +418,25 @@ class Cli:
         )
 
     def entering(self, fault: Fault) -> list[str]:
-        """The tests that enter the function of a fault, or else its module, the fastest first."""
+        """The tests that enter the function of a fault, or else its module.
+
+        What runs in a process of its own is entered by nobody.
+        """
         path = fault.path.removeprefix(f"{COMMAND}/")
         tree = ast.parse((self.tree / fault.path).read_text())
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         around = [node for node in functions if node.lineno <= fault.line <= (node.end_lineno or 0)]
         first = max((min([node.lineno, *(part.lineno for part in node.decorator_list)])
                      for node in around), default=None)  # fmt: skip
-        wanted = f"{path}:{first}" if first else f"{path}:"
+        return self.tests_of(f"{path}:{first}") or self.tests_of(f"{path}:")
+
+    def tests_of(self, place: str) -> list[str]:
+        """The tests that enter a function, or a module, the fastest first."""
         tests = [
             (seconds, name)
             for name, (seconds, entered) in self.tests.items()
             if seconds < SLOW_S
-            and any(one == wanted if first else one.startswith(wanted) for one in entered)
+            and any(one == place or one.partition(":")[0] + ":" == place for one in entered)
         ]
         return [name for _, name in sorted(tests)]
 
