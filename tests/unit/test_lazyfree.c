@@ -601,6 +601,30 @@ TEST(lazyfree_slots_that_are_empty_now)
 	EXPECT(mm.lazy.pages, >=, AREAS);
 }
 
+/* Where one area of a set goes, the other one is still looked at. */
+TEST(lazyfree_another_area_of_the_set_stays)
+{
+	unsigned long i;
+
+	for (i = 0; i < MMP_LAZY_AREAS; i++) {
+		begin(&mm);
+		EXPECT(call(&mm, 0, 10, PAGES), ==, MMP_ANSWER_LAZY);
+		for (mm.lazy.hand = 0; !mm.lazy.areas[mm.lazy.hand]; mm.lazy.hand++)
+			;
+		mmp_lazy_found(&mm.lazy, FIRST + (PAGES + i * MMP_AREA_PAGES) * PAGE_SIZE, 1);
+		if (mm.lazy.areas[mm.lazy.hand + 1])
+			break;
+	}
+	EXPECT(i, <, MMP_LAZY_AREAS);
+	elsewhere = 0;
+	EXPECT(mmp_lazy_look_at(&mm.lazy, mm.lazy.hand + 1), ==, true);
+	elsewhere = 1;
+	EXPECT(mm.lazy.pages, ==, 10);
+	memset(mm.page, DIRTY, 10);
+	mm.lazy.looks = MMP_LAZY_MAX_LOOKS;
+	EXPECT(call(&mm, 5 * MMP_AREA_PAGES, 1, 10), ==, MMP_ANSWER_LAZY);
+}
+
 /* What the policies say, of a process about which nothing is to be said. */
 static struct mmp_lazy_limit asked;
 static unsigned int available;
