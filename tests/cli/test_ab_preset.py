@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mmpolicy.ab.presets import names, read
 from mmpolicy.ab.samples import load
-from mmpolicy.verbs.ab_preset import names, read
 
 from .ab_world import World
 from .fakes import CONTROL, FakeTree, Run, read_named

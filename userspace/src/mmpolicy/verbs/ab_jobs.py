@@ -47,7 +47,7 @@ def new_file(tree: Tree) -> Path:
     return tree.real(FOLDER) / f"ab-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl"
 
 
-def detach(host: Host, ctx: click.Context, file: Path, want_json: bool) -> None:
+def run_as_unit(host: Host, ctx: click.Context, out: Path | None, want_json: bool) -> None:
     """Have systemd run it: no logout and no terminal ends it.
 
     Only the command itself hears of a stop. It ends its commands and its watchdog, which would
@@ -55,6 +55,7 @@ def detach(host: Host, ctx: click.Context, file: Path, want_json: bool) -> None:
     """
     if who := running(host.tree):
         raise in_the_way(who)
+    file = out or new_file(host.tree)
     file.parent.mkdir(parents=True, exist_ok=True)
     words = ["--unit", SERVICE, "--collect", "--quiet", "--description", "Experiment of mmpolicy"]
     words += ["--property", "KillMode=process", "--property", "Type=exec"]

@@ -27,6 +27,7 @@ from mmpolicy.host.knobs import find_knobs, read_knobs
 from mmpolicy.host.machine import Host
 
 PAIRS, MOST_PAIRS = 12, 200
+UNITS = ("process", "cgroup")
 UNJUDGED = "--margin needs a metric that says what is better, `lower` or `higher`"
 
 
@@ -127,6 +128,11 @@ class Plan(NamedTuple):
 
 def plan_of(host: Host, options: dict[str, Any]) -> Plan:
     """Return what is asked for; refuse what cannot be, or what must not begin now."""
+    if (unit := options["unit"]) not in UNITS:
+        text = f"--unit {unit} is for --preset; else it is process or cgroup"
+        raise click.UsageError(f"{text}, and --cgroup {unit} says who takes part")
+    if not options["metric"]:
+        raise click.UsageError("Missing option '--metric'.")
     kind = options["design"] or usual_design(host, options)
     given = RunOptions(**options | {"design": kind})
     metrics, guards = [*map(Metric.parse, given.metric)], [*map(Guard.parse, given.guard)]

@@ -1,47 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab run --preset`: experiments that are written down, for a service. Each is a file."""
+"""`ab run --preset`: what a preset gives, and what is shown before it begins."""
 
 import sys
-import tomllib
 from collections.abc import Iterator
-from importlib.resources import files
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from mmpolicy.ab.presets import ABOUT, read
 from mmpolicy.ab.progress import clock
 from mmpolicy.ab.scope import scope_of
 from mmpolicy.host.machine import Host
-from mmpolicy.verbs.ab_plan import Plan
-
-FOLDER = files("mmpolicy.ab") / "presets"
-UNITS = ("process", "cgroup")
-ABOUT = "about"
+from mmpolicy.verbs.ab_plan import UNITS, Plan
 
 
-def names() -> list[str]:
-    """Return the names of all presets."""
-    found = (each.name for each in FOLDER.iterdir())
-    return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
-
-
-def read(name: str) -> dict[str, Any]:
-    """Return what a preset says."""
-    return tomllib.loads((FOLDER / f"{name}.toml").read_text())
-
-
-def resolve(host: Host, ctx: click.Context, options: dict[str, Any]) -> dict[str, Any]:
+def resolve(
+    host: Host, ctx: click.Context, name: str, options: dict[str, Any]
+) -> dict[str, Any]:  # fmt: skip
     """Return the options of a run, of which a preset gives those that nobody has typed."""
-    name, unit = options.pop("preset"), options["unit"]
-    service = unit if unit not in UNITS else None
-    if not name:
-        if service:
-            text = f"--unit {service} is for --preset; else it is process or cgroup"
-            raise click.UsageError(f"{text}, and --cgroup {service} says who takes part")
-        if not options["metric"]:
-            raise click.UsageError("Missing option '--metric'.")
-        return options
+    service = options["unit"] if options["unit"] not in UNITS else None
     where = service or options["cgroup"]
     if not where:
         raise click.UsageError(f"--preset {name} is for a service: give --unit, such as redis")

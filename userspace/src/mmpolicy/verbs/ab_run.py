@@ -36,25 +36,21 @@ from mmpolicy.host.files import CONTROL, PATIENCE_S
 from mmpolicy.host.knobs import read_knobs
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
-from mmpolicy.verbs import ab_jobs, ab_preset
 from mmpolicy.verbs.ab_plan import PAIRS, Plan, RunOptions, plan_of
 from mmpolicy.verbs.commit import emit_plan, keep_change
 from mmpolicy.verbs.options import (
     FILE,
     Levels,
+    Preset,
     Seconds,
     complete_cgroup,
     complete_unit,
     completer,
     dry_run_option,
     json_option,
+    margin_option,
 )
 from mmpolicy.verbs.progress import display
-
-MARGIN = click.option(
-    "--margin", type=click.FloatRange(0, 100, min_open=True, max_open=True), metavar="PERCENT",
-    help="Ask whether the run shows that the treatment is no worse than this.",
-)  # fmt: skip
 
 
 def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
@@ -189,7 +185,7 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     help="As --control; if not given, both arms are the control.",
 )
 @click.option(
-    "--preset", type=click.Choice(ab_preset.names()),
+    "--preset", type=Preset(),
     help="An experiment for a service: arms, metrics, guards and length, which other options "
     "replace.",
 )  # fmt: skip
@@ -244,7 +240,7 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     "--stop", type=click.Choice(["planned", "anytime"]), default="planned", show_default=True,
     help="When to end: as planned; or as soon as there is an answer that holds at any look.",
 )  # fmt: skip
-@MARGIN
+@margin_option
 @click.option(
     "--cmd-timeout", type=Seconds(), default="10s", show_default=True,
     help="The run ends if a command takes longer.",
@@ -290,17 +286,22 @@ def run(
     command is killed, the kernel goes back to stock when the lease expires. A watchdog restores
     knobs of the kernel itself at once.
     """
-    preset = options["preset"]
-    options = ab_preset.resolve(ctx.obj, ctx, options)
-    ctx.params |= options
+    preset = options.pop("preset")
+    if preset:
+        from mmpolicy.verbs.ab_preset import resolve, show
+
+        options = resolve(ctx.obj, ctx, preset, options)
+        ctx.params |= options
     plan = plan_of(ctx.obj, options)
     if preset:
-        ab_preset.show(preset, plan, yes or dry_run)
+        show(preset, plan, yes or dry_run)
     if dry_run:
         changes = _changes(ctx.obj, plan.given, plan.timing)
         _dry_run(plan.design, plan.length, changes, plan.given.unit, want_json)
     elif detach:
-        ab_jobs.detach(ctx.obj, ctx, out or ab_jobs.new_file(ctx.obj.tree), want_json)
+        from mmpolicy.verbs.ab_jobs import run_as_unit
+
+        run_as_unit(ctx.obj, ctx, out, want_json)
     else:
         file = out or Path(f"ab-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
         _finish(_run(ctx.obj, plan, file), file, want_json)

@@ -25,8 +25,8 @@ OUTPUT_REMEDIES = KEEP_REMEDIES | {
 }
 
 
-class Verbs(click.Group):
-    """The command; with --json, its errors are JSON too.
+class Group(click.Group):
+    """Verbs by what they are for.
 
     A verb is imported when it is asked for: most of the time to start goes into imports.
     """
@@ -72,6 +72,10 @@ class Verbs(click.Group):
         if args and not args[0].startswith("-") and args[0] not in self.verbs:
             pick("verb", args[0], self.verbs)
         return super().resolve_command(ctx, args)
+
+
+class Verbs(Group):
+    """The command; with --json, its errors are JSON too."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb, and find out here if what it prints cannot be printed."""

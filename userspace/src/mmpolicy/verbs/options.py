@@ -2,7 +2,8 @@
 """The options, arguments and completions that verbs share."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,22 @@ class Levels(click.ParamType):
         return int(few), int(many)
 
 
+class Preset(click.Choice):
+    """The name of a preset; their folder is read when a name is given or help is asked for."""
+
+    case_sensitive = True
+
+    def __init__(self) -> None:
+        pass
+
+    @cached_property
+    def choices(self) -> Sequence[str]:  # type: ignore[override]
+        """Return the names of all presets."""
+        from mmpolicy.ab.presets import names
+
+        return names()
+
+
 class Seconds(click.ParamType):
     """A time such as 30, 30s, 10m or 2h."""
 
@@ -78,3 +95,7 @@ profile_option = click.option(
     shell_complete=complete_profile,
 )  # fmt: skip
 point_argument = click.argument("point", required=False, shell_complete=complete_point)
+margin_option = click.option(
+    "--margin", type=click.FloatRange(0, 100, min_open=True, max_open=True), metavar="PERCENT",
+    help="Ask whether the run shows that the treatment is no worse than this.",
+)  # fmt: skip

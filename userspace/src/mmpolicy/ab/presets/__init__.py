@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Experiments that are written down, for a service. Each is a file."""
+
+import tomllib
+from importlib.resources import files
+from typing import Any
+
+FOLDER = files(__name__)
+ABOUT = "about"
+
+
+def names() -> list[str]:
+    """Return the names of all presets."""
+    found = (each.name for each in FOLDER.iterdir())
+    return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return what a preset says."""
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text())

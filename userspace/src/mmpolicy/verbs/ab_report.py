@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`ab report`, `ab pool` and `ab plan`: what the samples of experiments say."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mmpolicy.ab.samples import load
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.disk import save_as
+from mmpolicy.render import emit
+from mmpolicy.verbs.ab_plan import UNJUDGED
+from mmpolicy.verbs.options import FILE, VENV, json_option, margin_option
+
+if TYPE_CHECKING:
+    from mmpolicy.ab.report import Report
+
+
+def _lacking(err: ImportError) -> Error:
+    hint = f"{VENV}, here or on any machine that has the file"
+    return Error(f"a report needs scipy, matplotlib and jinja2: {err}", Exit.LACKING, hint)
+
+
+def _make(file: Path, detect: float, margin: float) -> "Report":
+    recording = load(file)
+    try:
+        from mmpolicy.ab.report import Report
+    except ImportError as err:
+        raise _lacking(err) from err
+    report = Report(recording, detect, margin)
+    if margin and not report.judged:
+        raise click.UsageError(UNJUDGED)
+    return report
+
+
+def _write_html(report: "Report", path: Path) -> None:
+    from mmpolicy.ab.html import page
+
+    save_as(path, page(report).encode())
+
+
+@click.command()
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
+@json_option
+@click.pass_context
+def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
+    """Say what the files of one experiment on many hosts show together.
+
+    On these hosts (the coins of all are tossed anew), and on hosts like these (random
+    effects). Needs what `ab report` needs. Exits with 0 if a metric is better on both and each
+    other one is better or no worse than its margin, with 8 if one is worse, else with 7.
+    """
+    if len(set(files)) < 2:
+        raise click.UsageError("one file is no pool: give those of two hosts or more")
+    try:
+        from mmpolicy.ab.pool import Pool
+    except ImportError as err:
+        raise _lacking(err) from err
+    found = Pool((str(file), load(file)) for file in dict.fromkeys(files))
+    emit("ab pool", want_json, found.data(), found.lines())
+    ctx.exit(int(found.exit))
+
+
+@click.command()
+@click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
+@click.option("--hosts", type=click.IntRange(2), required=True, help="How many hosts there are.")
+@click.option(
+    "--detect", type=click.FloatRange(min=0.01), default=5.0, show_default=True,
+    metavar="PERCENT", help="The mean change that is to be found.",
+)  # fmt: skip
+@click.option(
+    "--differ", type=click.FloatRange(min=0), metavar="PERCENT",
+    help="How much the change differs between hosts (deviation).  [default: half of --detect]",
+)  # fmt: skip
+@json_option
+def plan(
+    files: tuple[Path, ...], hosts: int, detect: float, differ: float | None, want_json: bool
+) -> None:
+    """Say how many pairs each of HOSTS hosts needs, by runs with equal arms.
+
+    Each FILE has an A/A phase, or is of a run without --treatment. Needs what `ab report` needs.
+    """
+    recordings = {str(file): load(file) for file in files}
+    try:
+        from mmpolicy.ab import fleet
+    except ImportError as err:
+        raise _lacking(err) from err
+    apart = detect / 2 if differ is None else differ
+    found = fleet.plan_fleet(recordings, hosts, detect, apart)
+    if not found:
+        text = "no file has 3 pairs of equal arms with values above 0"
+        raise Error(text, Exit.FAILED, "mmpolicy ab run without --treatment makes one")
+    data = {"hosts": hosts, "percent": detect, "differ": apart, "metrics": list(map(vars, found))}
+    emit("ab plan", want_json, data, fleet.lines(found, hosts, detect, apart))
+
+
+@click.command()
+@click.argument("file", type=FILE)
+@click.option("--html", type=FILE, metavar="FILE", help="Also write one HTML file with plots.")
+@click.option(
+    "--detect", type=click.FloatRange(min=0.01), default=5.0, show_default=True,
+    metavar="PERCENT", help="Say how many pairs are needed to find such a change.",
+)  # fmt: skip
+@margin_option
+@json_option
+@click.pass_context
+def report(
+    ctx: click.Context,
+    file: Path,
+    html: Path | None,
+    detect: float,
+    margin: float | None,
+    want_json: bool,
+) -> None:
+    """Say what the samples in FILE show.
+
+    Prints effect, interval and p of each metric, and a verdict. Needs scipy, matplotlib and
+    jinja2 (the extra `ab`), but neither the kernel nor the host of the run. Exits with 0 if an
+    effect was shown for the better, and each other metric that says what is better is shown to
+    be no worse than its margin; with 8 if the treatment is worse, or was stopped for harm; else
+    with 7.
+    """
+    found = _make(file, detect, margin or 0.0)
+    if html:
+        _write_html(found, html)
+    emit("ab report", want_json, found.data(), found.lines())
+    ctx.exit(int(found.exit))
