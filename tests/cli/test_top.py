@@ -4,6 +4,7 @@
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -269,10 +270,42 @@ def test_the_budget_is_kept_and_everybody_gets_a_turn(tree: FakeTree) -> None:
     crowd(tree, 400)
     meter = Meter(str(tree.root))
     survey = Survey(meter, 0.01, cpu=lambda: meter.spent)
-    for turn in range(40):
+    survey.turn(0.0, 5.0)
+    assert len(survey.processes) == 400  # the first turn counts all
+    begin = meter.spent
+    for turn in range(1, 40):
         before = meter.spent
         survey.turn(5.0 * turn, 5.0)
         assert meter.spent - before <= 0.05 + 40 * meter.cost  # one process more, at most
-    assert meter.spent <= 40 * 0.05 + 40 * meter.cost
-    assert len(survey.processes) == 400
+    assert meter.spent - begin <= 40 * 0.05 + 40 * meter.cost
     assert min(each.looked for each in survey.processes.values()) > 0
+
+
+def test_a_slow_host(
+    run: Run, host: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first frame has everybody, whatever it costs; later ones come as late as they must.
+
+    A list of processes takes four times what the budget grants in an interval.
+    """
+    crowd(host, 40)
+    spent, waits, reader, inodes = [0.0], [], host.reader, host.inodes
+
+    def slow(cost: float, read: Callable[[str], object], path: str) -> object:
+        spent[0] += cost
+        return read(path)
+
+    monkeypatch.setattr(host, "reader", partial(slow, 0.01, reader))
+    monkeypatch.setattr(host, "inodes", partial(slow, 0.2, inodes))
+    monkeypatch.setattr("mmpolicy.verbs.top.Survey", partial(Survey, cpu=lambda: spent[0]))
+    clock.steps = [lambda: waits.append((clock.now, spent[0]))] * 60
+    clock.steps[0] = lambda: count(host, 11, "(a) b", 2048, 4000)
+    text = run("top", "-n", "60", "--rows", "50", "--json").out
+    frames = [json.loads(line) for line in text.splitlines()]
+    assert frames[0]["processes_seen"] == 42
+    worst = frames[0]["processes"][0]
+    assert (worst["pid"], worst["waste_kib"]) == (10, 4096 * 4 * 15 // 16)
+    assert sum(row["faults_per_second"] for frame in frames for row in frame["processes"]) > 0
+    (begin, before), (end, after) = waits[0], waits[-1]
+    assert after - before < 0.011 * (end - begin)
+    assert (end - begin) / len(waits) < 60

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """All processes of a host, looked at a few at a time: what they have, pay and waste.
 
-A look may cost a share of a CPU and no more. What is not reached in one turn comes in the next:
-first those that nobody has looked at, then the largest of which least is known.
+A look may cost a share of a CPU and no more, but for the first, which counts every process. What
+is not reached in one turn comes in the next: first those that nobody has looked at, then the
+largest of which least is known.
 """
 
 import re
@@ -43,9 +44,21 @@ class Budget:
         self._left = min(self.left(), 0.0) + self._share * seconds
         self._mark = self._cpu()
 
+    def forgive(self, seconds: float) -> None:
+        """Begin a turn that owes nothing, whatever was spent."""
+        self._left, self._mark = self._share * seconds, self._cpu()
+
     def left(self) -> float:
         """Return what is left of the turn."""
         return self._left - (self._cpu() - self._mark)
+
+    def floor(self, seconds: float) -> float:
+        """Return where to stop: at half of a turn from here, even if nothing is left."""
+        return min(self.left() - self._share * seconds / 2, 0.0)
+
+    def pause(self, seconds: float) -> float:
+        """Return how long to wait; longer if a whole turn would not pay half of what is owed."""
+        return seconds + max(-self.left() / self._share - seconds / 2, 0.0)
 
 
 class Usage(NamedTuple):
@@ -176,10 +189,20 @@ class Survey:
         self._rng = Random(seed)
 
     def turn(self, now: float, seconds: float) -> None:
-        """Look at as much as there is time for, of what was granted for so many seconds."""
-        self.budget.grant(seconds)
-        self._visit(self._list(), now, self.budget.left() / 2)
-        self._sample(now)
+        """Look at as much as there is time for; a turn is wanted every so many seconds.
+
+        The first time each process is counted, whatever that takes, so that nobody sees an empty
+        list. Where the list of processes alone takes what was granted, there are still some looks,
+        and the budget asks for a longer pause.
+        """
+        first = self._turn == -inf
+        self.budget.grant(seconds if first else now - self._turn)
+        pids = self._list()
+        floor = self.budget.floor(seconds)
+        self._visit(pids, now, -inf if first else (self.budget.left() + floor) / 2)
+        if first:
+            self.budget.forgive(seconds)
+        self._sample(now, 0.0 if first else floor)
         self._turn = now
 
     def _list(self) -> list[int]:
@@ -222,13 +245,13 @@ class Survey:
         known.rates = _rates(known.usage, known.looked, usage, now)
         known.name, known.usage, known.looked = name, usage, now
 
-    def _sample(self, now: float) -> None:
-        """Look into memory, the largest of which least is known first, while there is time."""
+    def _sample(self, now: float, reserve: float) -> None:
+        """Look into memory, the largest of which least is known first, until so much is left."""
         due = [each for each in self.processes.values() if each.usage.pages >= SMALL]
         due.sort(key=lambda each: -each.usage.pages / (1 + each.sample.weight(now)))
         denied = ""
         for process in due if self._can_look() else ():
-            if self.budget.left() <= 0:
+            if self.budget.left() <= reserve:
                 break
             try:
                 status = dict(STATUS.findall(self.tree.read(f"/proc/{process.pid}/status")))

@@ -114,7 +114,7 @@ def _frames(host: Host, given: TopOptions) -> Iterator[dict[str, Any]]:
     while True:
         survey.turn(host.clock(), given.interval)
         yield frame_of(host.tree, survey, given.sort, given.rows)
-        host.sleep(given.interval)
+        host.sleep(survey.budget.pause(given.interval))
 
 
 def frame_of(tree: Tree, survey: Survey, sort: str, rows: int) -> dict[str, Any]:
