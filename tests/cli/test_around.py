@@ -5,6 +5,7 @@ import pytest
 
 from .fakes import COUNTERS, THP, Clock, FakeTree, Run, read_named
 from .sparse import SHRINK, count, make_sparse, make_thp
+from .test_calibrate import keep
 
 LARGE = 65536  # pages
 MODEL = ("--seconds", "10")
@@ -99,7 +100,16 @@ def test_faults_of_the_whole_time_count(run: Run, host: FakeTree, clock: Clock) 
     """Not those of the last seconds alone."""
     busy(host, clock)
     clock.steps[1] = lambda: None
-    assert said(run)[0].startswith("web: 1000 page faults a second")
+    assert said(run)[0].startswith("web: 1000 page faults a second; ")
+
+
+def test_what_faults_take(run: Run, host: FakeTree, clock: Clock) -> None:
+    """2,000 a second of 2,000 ns each, give or take 100."""
+    keep(host)
+    busy(host, clock)
+    assert said(run)[0].startswith(
+        "web: 2000 page faults a second, about 0.4 % of a CPU (+- 0.02); the kernel's own sizes"
+    )
 
 
 def test_sizes_for_one_service_alone(run: Run, host: FakeTree, clock: Clock) -> None:

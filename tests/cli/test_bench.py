@@ -8,15 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from mmpolicy.bench import programs, starter
 from mmpolicy.bench.arms import Arm
 from mmpolicy.bench.result import Result as Found
-from mmpolicy.bench.rounds import PILOT, Length
+from mmpolicy.bench.rounds import MOST, PILOT, Length
 from mmpolicy.control.experiment import LOCK, RECOVERY
 from mmpolicy.host.knobs import read_knobs
 
@@ -30,11 +31,16 @@ EATS = 'case $(cat "$0") in *"[$1]"*) exit;; esac; x=$(head -c 12000000 /dev/zer
 
 
 @pytest.fixture
-def eats(tree: FakeTree) -> list[str]:
-    """Return a program that has fewer faults where 64 kB is always."""
+def eats(tree: FakeTree) -> Iterator[list[str]]:
+    """Return a program that has fewer faults where 64 kB is always.
+
+    It gets single pages whatever the settings of this machine are.
+    """
     tree.put("/proc/cpuinfo", "model name\t: a CPU\nflags\t\t: fpu hypervisor\n")
     tree.put("/proc/meminfo", "MemTotal: 4000000 kB\n")
-    return ["--", "sh", "-c", EATS, str(tree.real(SIZE)), "always"]
+    starter.LIBC.prctl(starter.SET_THP_DISABLE, 1, 0, 0, 0)
+    yield ["--", "sh", "-c", EATS, str(tree.real(SIZE)), "always"]
+    starter.LIBC.prctl(starter.SET_THP_DISABLE, 0, 0, 0, 0)
 
 
 def test_the_host_as_it_is(run: Run, eats: list[str]) -> None:
@@ -63,6 +69,27 @@ def test_knobs_take_turns(run: Run, tree: FakeTree, eats: list[str], tmp_path: P
     assert "64 kB: " in result.out and "less FAULTS than off" in result.out
     assert "<svg" in (tmp_path / "a.svg").read_text()
     assert "less FAULTS than off" in (tmp_path / "a.html").read_text()
+
+
+def test_counters_of_perf(
+    run: Run, eats: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each counts the program and its children from exec() on; what is not to be had is left out.
+
+    So does a counter of the kernel's own, which each machine has: the page faults.
+    """
+    faults = (1, 2)  # PERF_TYPE_SOFTWARE, PERF_COUNT_SW_PAGE_FAULTS
+    wanted = {"cycles": [faults], "instructions": [(0xFFFF, 0)], "tlb_misses": [faults, faults]}
+    monkeypatch.setattr(programs, "COUNTERS", wanted)
+    words = ["--arm", "as-is", "--arm", "no-thp", "--runs", "6", "--out", str(tmp_path / "out")]
+    result = run("bench", *words, *eats)
+    for arm in json.loads((tmp_path / "out").read_text())["arms"]:
+        mean = arm["mean"]
+        assert mean["cycles"] == pytest.approx(mean["faults"], rel=0.05)
+        assert mean["tlb_misses"] == pytest.approx(2 * mean["cycles"], rel=0.01)
+        assert "instructions" not in mean and "instructions" not in arm["ratio"]
+    assert "CYCLES" in result.out and "INSTRUCTIONS" not in result.out
+    assert arm["ratio"]["cycles"]["estimate"] == pytest.approx(1, abs=0.1)
 
 
 def test_a_single_arm_is_compared_with_the_host(run: Run, tree: FakeTree, eats: list[str]) -> None:
@@ -253,6 +280,16 @@ def test_what_it_is_to_find_is_found() -> None:
         length.settle(runs[:PILOT], (OFF, ON))
         hits += Found((OFF, ON), runs[: length.rounds], "cpu", number).found(ON)
     assert hits >= 160
+
+
+def test_a_change_too_small_to_find_is_told() -> None:
+    length = Length(PILOT, 0.1)
+    length.settle(runs_of(np.random.default_rng(4), PILOT, 0.0, 0.02), (OFF, ON))
+    assert length.rounds == MOST < length.needed
+    assert f"{length.needed} rounds would find 0.1 % of cpu" in length.note()
+    length.detect = 50
+    length.settle(runs_of(np.random.default_rng(4), PILOT, 0.0, 0.02), (OFF, ON))
+    assert length.rounds == length.needed < MOST and not length.note()
 
 
 def test_too_few_rounds_are_told() -> None:

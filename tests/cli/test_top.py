@@ -16,6 +16,7 @@ from mmpolicy.memory.survey import Survey
 
 from .fakes import THP, Clock, FakeTree, Run
 from .sparse import count, make_services, make_sparse, make_thp, pressure
+from .test_calibrate import keep
 
 ALL = ("--cpu", "100")  # of a CPU: the model of a host is slow
 
@@ -63,6 +64,23 @@ def test_rates_and_sorting(run: Run, host: FakeTree, clock: Clock, sort: str, fi
     row = next(row for row in data["processes"] if row["pid"] == 11)
     assert row["faults_per_second"] == 800  # in 5 s
     assert (row["cpu_percent"], row["kernel_percent"]) == (50, 25)
+
+
+def test_what_faults_take(run: Run, host: FakeTree, clock: Clock) -> None:
+    """800 a second of 2,000 ns each are 0.16 % of a CPU, once somebody has measured them."""
+    busy = partial(count, host, 11, "(a) b", 2048, 4000, 125)
+    clock.steps = [busy]
+    data = run("top", "-n", "1", "--sort", "faults", "--json", *ALL).json
+    assert data["processes"][0]["faults_percent"] is None
+    keep(host)
+    count(host, 11, "(a) b", 2048, 0, 0)
+    clock.steps = [busy]
+    result = run("top", "-n", "1", "--sort", "faults", *ALL)
+    assert "0.16 +-0.01" in result.out
+    count(host, 11, "(a) b", 2048, 0, 0)
+    clock.steps = [busy]
+    row, *_ = run("top", "-n", "1", "--sort", "faults", "--json", *ALL).json["processes"]
+    assert (row["faults_percent"], row["faults_error_percent"]) == (0.16, 0.01)
 
 
 def test_who_began_meanwhile_pays_too(run: Run, host: FakeTree, clock: Clock) -> None:

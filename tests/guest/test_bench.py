@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lab.guest import Guest
+from lab.machine import TREE, cache_dir
 
 from .conftest import Machines
 from .test_stock_kernel import HOOKED, SIZES
@@ -65,3 +67,17 @@ def test_killed_under_a_policy(guest: Guest) -> None:
         gone = f"for i in $(seq 100); do [ -e {ROOT}/profiles/bench-1 ] || exit 0; sleep 0.1; done"
         must(guest, f"{gone}; exit 1")
         assert must(guest, STATE) == before
+
+
+@pytest.mark.full
+def test_killed_at_random_moments(guest: Guest) -> None:
+    """The knobs are as before each time, also if the watchdog is killed at another moment."""
+    before = must(guest, STATE)
+    python = f"PYTHONPATH={TREE}/userspace/src:{TREE}/tests {cache_dir()}/venv/bin/python"
+    script = Path(__file__).with_name("bench_kills.py")
+    found = json.loads(must(guest, f"{python} {script} 1 100", timeout=3600))
+    print(found)
+    assert found.pop("wrong") == []
+    assert found["alone"] + found["with its watchdog"] == 100
+    assert found.get("put back by ab restore", 0) > 5
+    assert must(guest, STATE) == before

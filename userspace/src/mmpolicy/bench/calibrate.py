@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a page fault costs on this host, by the size of the folio that it gets.
 
-Memory is written twice from one end to the other. The first time each folio takes a fault, the
-second time none does, so the difference is what the faults took: the way into the kernel and back,
-and the clearing of the memory. It is CPU time of this thread, so others only count by the caches
-that they use up. Sizes take turns, and of many short pieces the median counts.
+Memory is written twice from one end to the other, and given back. The first time each folio takes
+a fault, the second time none does, so the difference is what the faults took: the way into the
+kernel and back, and the clearing of the memory. What it takes to give a folio back is added, as a
+program that has had the fault will do that, too. It is CPU time of this thread, so others only
+count by the caches that they use up. Sizes take turns, and of many short pieces the median counts.
 """
 
 import ctypes
@@ -20,14 +21,16 @@ PIECE = 32 << 20  # bytes that are written at once: more than fits into most cac
 PASSES, PIECES = 4, 3  # so often each size has its turn, and so many pieces each time
 
 
-def _first_touch(size: int) -> tuple[float, bool]:
+def _of_a_piece(size: int) -> tuple[float, bool]:
     """Return the nanoseconds of a fault of this size, and if the memory came in such folios."""
-    with mmap.mmap(-1, PIECE + size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as area:
-        area.madvise(mmap.MADV_HUGEPAGE if size > PAGE else mmap.MADV_NOHUGEPAGE)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(area))
-        (first, taken), (again, _) = [_written(-(-start // size) * size) for _ in range(2)]
-    number = PIECE // size
-    return (first - again) / number, taken <= 1.2 * number + 8
+    area = mmap.mmap(-1, PIECE + size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    area.madvise(mmap.MADV_HUGEPAGE if size > PAGE else mmap.MADV_NOHUGEPAGE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    (first, taken), (again, _) = [_written(-(-start // size) * size) for _ in range(2)]
+    begin = time.thread_time_ns()
+    area.close()
+    number, back = PIECE // size, time.thread_time_ns() - begin
+    return (first - again + back) / number, taken <= 1.2 * number + 8
 
 
 def _written(address: int) -> tuple[int, int]:
@@ -50,8 +53,8 @@ def measure(sizes: Sequence[int], enter: Callable[[int], None]) -> list[FaultCos
     for _ in range(PASSES):
         for size in sizes:
             enter(size)
-            _first_touch(size)  # warms up
-            pieces = [_first_touch(size) for _ in range(PIECES)]
+            _of_a_piece(size)  # warms up
+            pieces = [_of_a_piece(size) for _ in range(PIECES)]
             found[size] += [ns for ns, given in pieces if given]
     half = PASSES * PIECES / 2
     return [_cost(size, each) for size, each in found.items() if len(each) > half]

@@ -21,6 +21,14 @@ from mmpolicy.errors import Error, Exit
 POLL_S = 0.1  # how often signals are looked at meanwhile
 MANNERS_S = 10.0  # for a server to end by itself
 PROMPT_S = 60.0  # for what takes no time, on a machine that is very busy
+HARDWARE, CACHE = 0, 3  # kinds of counters of perf
+DTLB, LOADS, STORES, MISSES = 3, 0 << 8, 1 << 8, 1 << 16
+# Counters of the CPU by metric, as kind and number; several of one are added up.
+COUNTERS = {
+    "cycles": [(HARDWARE, 0)],
+    "instructions": [(HARDWARE, 1)],
+    "tlb_misses": [(CACHE, DTLB | LOADS | MISSES), (CACHE, DTLB | STORES | MISSES)],
+}
 TAIL = 500  # characters of what a program printed that an error shows
 
 Values = dict[str, float]  # what a run took, by metric
@@ -112,7 +120,8 @@ class Programs:
         self, argv: Sequence[str], output: Path, prepare: Prepare, no_thp: bool
     ) -> Iterator[int]:
         """Have a process that waits to begin; nothing of it and its session is left afterwards."""
-        started = self._ask("start", argv=list(argv), no_thp=no_thp, output=str(output))
+        fields: dict[str, Any] = {"argv": list(argv), "no_thp": no_thp, "events": COUNTERS}
+        started = self._ask("start", output=str(output), **fields)
         pid: int = started["pid"]
         try:
             prepare(pid)

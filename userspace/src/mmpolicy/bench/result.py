@@ -10,7 +10,7 @@ from typing import Any
 from mmpolicy.ab.design import ALPHA, least_pairs
 from mmpolicy.ab.stats import Effect, analyse, holm
 from mmpolicy.bench.arms import Arm
-from mmpolicy.bench.programs import Values
+from mmpolicy.bench.programs import COUNTERS, Values
 from mmpolicy.bench.rounds import pairs_of
 from mmpolicy.render import table
 
@@ -23,8 +23,11 @@ METRICS = {
     "faults": ("FAULTS", 1, 0, ""),
     "peak_rss": ("PEAK RSS", 1 << 20, 1, "MiB"),
     "large_folios": ("IN LARGE FOLIOS", 1 << 20, 1, "MiB"),
+    "cycles": ("CYCLES", 1e6, 1, "M"),
+    "instructions": ("INSTRUCTIONS", 1e6, 1, "M"),
+    "tlb_misses": ("TLB MISSES", 1e3, 1, "k"),
 }
-COMPARED = ("cpu", "wall", "user", "system", "faults", "peak_rss")
+NOT_COMPARED = "large_folios"  # those of the whole host
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,13 @@ class Compared:
         ends = (self.effect.estimate, self.effect.low, self.effect.high)
         names = ("estimate", "low", "high")
         shown = [exp(each) if ratio else each for each in ends]
-        numbers = [each if isfinite(each) else None for each in shown]
+        numbers = shown if all(map(isfinite, ends)) else [shown[0], None, None]
         return {"scale": self.effect.scale, **dict(zip(names, numbers, strict=True)),
                 "median": self.median, "p": self.effect.p}  # fmt: skip
+
+
+def _to_compare(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name != NOT_COMPARED]
 
 
 class Result:
@@ -66,6 +73,9 @@ class Result:
         self.runs = runs
         self.metric = metric
         self.seed = seed
+        self.known = [
+            name for name in METRICS if all(name in run for each in runs for run in each.values())
+        ]
         self.compared = {arm.name: self._compare(arm) for arm in arms}
         found = [self.compared[arm.name][metric].effect for arm in arms[1:]]
         corrected = holm([each.p if each else 1.0 for each in found]) if found else []
@@ -74,7 +84,7 @@ class Result:
 
     def _compare(self, arm: Arm) -> dict[str, Compared]:
         found: dict[str, Compared] = {}
-        for name in COMPARED:
+        for name in _to_compare(self.known):
             pairs = pairs_of(self.runs, self.arms[0], arm, name)
             enough = arm is not self.arms[0] and len(pairs) > 1
             ratios = [after / before for before, after in pairs if before > 0]
@@ -93,17 +103,19 @@ class Result:
         return f"{self.mean(arm, metric) / scale:,.{digits}f} {unit}".strip()
 
     def tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        """Return head and rows of what was measured, and of the ratios."""
-        titles = [title for title, *_ in METRICS.values()]
-        rows = [[arm.name, *(self._cell(arm, name) for name in METRICS)] for arm in self.arms]
-        measured = ["ARM", *titles], rows
-        if len(self.arms) < 2:
-            return [measured]
-        rows = [
-            [arm.name, *(self.compared[arm.name][name].ratio() for name in COMPARED)]
-            for arm in self.arms[1:]
-        ]
-        return [measured, ([f"OF {self.arms[0].name}", *titles[: len(COMPARED)]], rows)]
+        """Return head and rows of what was measured, and of the ratios; then of the counters."""
+        groups = [[name for name in self.known if (name in COUNTERS) == last] for last in (0, 1)]
+        return [each for names in groups if names for each in self._tables(names)]
+
+    def _tables(self, names: Sequence[str]) -> Iterator[tuple[list[str], list[list[str]]]]:
+        rows = [[arm.name, *(self._cell(arm, name) for name in names)] for arm in self.arms]
+        yield ["ARM", *(METRICS[name][0] for name in names)], rows
+        first, *others = self.arms
+        both = _to_compare(names)
+        rows = [[arm.name, *(self.compared[arm.name][name].ratio() for name in both)]
+                for arm in others]  # fmt: skip
+        if rows:
+            yield [f"OF {first.name}", *(METRICS[name][0] for name in both)], rows
 
     def lines(self) -> Iterator[str]:
         """Yield both tables, and a sentence for each arm."""
@@ -143,8 +155,8 @@ class Result:
                     "name": arm.name,
                     "settings": arm.told(),
                     "runs": [each[arm.name] for each in self.runs],
-                    "mean": {name: self.mean(arm, name) for name in METRICS},
-                    "ratio": {name: self.compared[arm.name][name].data() for name in COMPARED},
+                    "mean": {name: self.mean(arm, name) for name in self.known},
+                    "ratio": {name: each.data() for name, each in self.compared[arm.name].items()},
                     "p_corrected": self.corrected.get(arm.name),
                     "found": arm is not self.arms[0] and self.found(arm),
                 }

@@ -24,6 +24,7 @@ class Length:
     rounds: int
     detect: float = 0.0  # percent to find in the metric
     metric: str = "cpu"
+    needed: int = 0  # as learned, also if that is too many
 
     def settle(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
         """Learn it from the pilot.
@@ -38,7 +39,15 @@ class Length:
             )
             for each in others
         ]
-        self.rounds = min(max([PILOT, *needs]), MOST)
+        self.needed = max([PILOT, *needs])
+        self.rounds = min(self.needed, MOST)
+
+    def note(self) -> str:
+        """Return what is to be told if the change would have taken more rounds than there were."""
+        if self.needed <= MOST:
+            return ""
+        needs = f"{self.needed} rounds would find {self.detect:g} % of {self.metric}"
+        return f"{needs}, and there were {MOST}: choose a quieter time, or a longer program"
 
 
 def pairs_of(

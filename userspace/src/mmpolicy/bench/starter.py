@@ -11,16 +11,22 @@ import os
 import resource
 import signal
 import socket
+import struct
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 SET_PDEATHSIG, SET_THP_DISABLE = 1, 41  # of prctl()
 LARGEST = 1 << 16  # bytes of a message
 
+PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # system calls
+TIMES_TOO = 1 | 2  # read_format: the time that a counter was to run, and the time that it ran
+WITH_CHILDREN_FROM_EXEC = 1 << 0 | 1 << 1 | 1 << 12  # disabled, inherit, enable_on_exec
+
 LIBC = ctypes.CDLL(None, use_errno=True)
 waiting: dict[int, tuple[int, int]] = {}  # pid -> the end of a pipe that lets it go, and its news
+counters: dict[int, dict[str, list[int]]] = {}  # pid -> name -> files whose counts are one sum
 
 
 def _become(argv: Sequence[str], no_thp: bool, output: str, gate: int, news: int) -> None:
@@ -39,7 +45,43 @@ def _become(argv: Sequence[str], no_thp: bool, output: str, gate: int, news: int
     os.execvp(argv[0], list(argv))
 
 
-def start(argv: Sequence[str], no_thp: bool, output: str) -> dict[str, Any]:
+def _open_counter(pid: int, kind: int, config: int) -> int:
+    """Open a counter of perf for what a process will become; below 0 if there is none to have."""
+    attr = struct.pack(
+        "=IIQQQQQIIQ", kind, 64, config, 0, 0, TIMES_TOO, WITH_CHILDREN_FROM_EXEC, 0, 0, 0
+    )
+    number = PERF_EVENT_OPEN.get(os.uname().machine)
+    return LIBC.syscall(number, attr, pid, -1, -1, ctypes.c_ulong(8)) if number else -1
+
+
+def _count(pid: int, events: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, list[int]]:
+    """Open the counters of each name; one of which any is missing is left out."""
+    found = {name: [_open_counter(pid, *each) for each in own] for name, own in events.items()}
+    for files in found.values():
+        if min(files) < 0:
+            _close(files)
+    return {name: files for name, files in found.items() if min(files) >= 0}
+
+
+def _close(files: Sequence[int]) -> None:
+    for each in files:
+        if each >= 0:
+            os.close(each)
+
+
+def _counted(file: int) -> float:
+    """Close a counter; return what it says of the whole time, of which it may have run a part."""
+    value, wanted, ran = struct.unpack("=QQQ", os.read(file, 24))
+    os.close(file)
+    return float(value * wanted / ran) if ran else 0.0
+
+
+def start(
+    argv: Sequence[str],
+    no_thp: bool,
+    output: str,
+    events: Mapping[str, Sequence[tuple[int, int]]],
+) -> dict[str, Any]:
     """Make the process of a program, which waits for go()."""
     (gate, our_gate), (our_news, news) = os.pipe(), os.pipe()
     pid = os.fork()
@@ -54,6 +96,7 @@ def start(argv: Sequence[str], no_thp: bool, output: str) -> dict[str, Any]:
     os.close(gate)
     os.close(news)
     waiting[pid] = our_gate, our_news
+    counters[pid] = _count(pid, events)
     return {"pid": pid}
 
 
@@ -84,6 +127,7 @@ def end(pid: int, began: float, before: Sequence[float]) -> dict[str, Any]:
     _, status, used = os.wait4(pid, 0)
     faults = used.ru_minflt - before[2]
     user, system = used.ru_utime - before[0], used.ru_stime - before[1]
+    counts = {name: sum(map(_counted, files)) for name, files in counters.pop(pid).items()}
     return {
         "status": os.waitstatus_to_exitcode(status),
         "wall": time.monotonic() - began,
@@ -93,6 +137,7 @@ def end(pid: int, began: float, before: Sequence[float]) -> dict[str, Any]:
         "faults": faults,
         "major_faults": used.ru_majflt,
         "peak_rss": used.ru_maxrss << 10,
+        **counts,
     }
 
 

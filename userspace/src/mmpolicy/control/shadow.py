@@ -28,11 +28,14 @@ class Shadow:
         """Return it for JSON."""
         return {name: value for name, value in asdict(self).items() if name != "folios"}
 
-    def saved_percent(self, costs: Calibration) -> tuple[float, float]:
-        """Return how much of the CPU time of these faults it would have saved, least and most."""
+    def saved(self, costs: Calibration) -> list[tuple[float, float]]:
+        """Return the seconds of a CPU that it would have saved, and their part; least and most."""
         spared = (self.spared_least, self.spared_most)
-        low, high = (100 * costs.saved(each, self.folios, self.faults) for each in spared)
-        return low, high
+        seconds = [
+            (bound.saved_s(each, self.folios), bound)
+            for each, bound in zip(spared, costs.bounds(), strict=True)
+        ]
+        return [(each, each * 1e9 / (self.faults * bound.ns())) for each, bound in seconds]
 
     def text(self, costs: Calibration | None = None) -> str:
         """Return it in words; with what faults cost on this host, also the CPU time."""
@@ -48,8 +51,10 @@ class Shadow:
     def _time(self, costs: Calibration | None) -> str:
         if not costs:
             return ""
-        low, high = (f"{each:.0f}" for each in self.saved_percent(costs))
-        return f"; that is about {_between(low, high)} % of the CPU time of these faults"
+        seconds, shares = zip(*self.saved(costs), strict=True)
+        share = _between(*(f"{100 * each:.0f}" for each in shares))
+        taken = _between(*(f"{each:.2g}" for each in seconds))
+        return f"; that is about {share} % of the CPU time of these faults ({taken} s)"
 
 
 def _between(low: object, high: object) -> str:

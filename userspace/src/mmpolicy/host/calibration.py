@@ -38,18 +38,32 @@ class Calibration:
         slope = (above.ns - below.ns) / (above.size - below.size)
         return below.ns + slope * (size - below.size)
 
-    def percent(self, faults_per_second: float) -> float:
-        """Return the part of a CPU that faults of single pages take."""
-        return faults_per_second * self.ns() / 1e7
+    def percent(self, faults_per_second: float) -> tuple[float, float]:
+        """Return the part of a CPU that faults of single pages take, and its error."""
+        page = self.costs[0]
+        error = max(page.high - page.ns, page.ns - page.low)
+        return faults_per_second * page.ns / 1e7, faults_per_second * error / 1e7
 
-    def saved(self, spared: float, folios: Mapping[int, int], faults: int) -> float:
-        """Return the part of the time of faults that folios would save.
+    def of_a_cpu(self, faults_per_second: float) -> str:
+        """Return the same in words."""
+        part, error = self.percent(faults_per_second)
+        return f"about {part:.2g} % of a CPU (+- {error:.2g})"
 
-        faults: all, which got single pages. spared: how many of them would not have been. folios:
-        how many would have been made of each order, each in the place of a single page.
+    def bounds(self) -> tuple["Calibration", "Calibration"]:
+        """Return the costs under which large folios save the least, and the most."""
+        page, *folios = self.costs
+        least = [page._replace(ns=page.low), *(each._replace(ns=each.high) for each in folios)]
+        most = [page._replace(ns=page.high), *(each._replace(ns=each.low) for each in folios)]
+        return Calibration(least), Calibration(most)
+
+    def saved_s(self, spared: float, folios: Mapping[int, int]) -> float:
+        """Return the seconds of a CPU that folios would save.
+
+        spared: how many faults of single pages would not have been. folios: how many would have
+        been made of each order, each in the place of a single page.
         """
         more = sum(count * (self.ns(order) - self.ns()) for order, count in folios.items())
-        return (spared * self.ns() - more) / (faults * self.ns())
+        return (spared * self.ns() - more) / 1e9
 
 
 def read_calibration(tree: Tree) -> Calibration | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from mmpolicy.errors import Error
 from mmpolicy.host import evidence
+from mmpolicy.host.calibration import read_calibration
 from mmpolicy.host.cgroups import HOSTS_OWN, cgroup_mount
 from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import Tree
@@ -100,7 +101,8 @@ def _sizes(tree: Tree, survey: Survey, wasteful: Sequence[str]) -> Iterator[Find
     if not busy or not off:
         return
     faults = sum(each.mean.faults for each in busy)
-    what = f"{faults:.0f} page faults a second"
+    costs = read_calibration(tree)
+    what = f"{faults:.0f} page faults a second{f', {costs.of_a_cpu(faults)}' if costs else ''}"
     who = ", ".join(dict.fromkeys(each.name for each in busy))
     if wasteful:
         commands = ("mmpolicy doctor", f"mmpolicy recommend {busy[0].pid}")

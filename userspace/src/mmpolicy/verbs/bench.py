@@ -168,6 +168,8 @@ def _measure(
                         tick()
             except StoppedError as err:
                 raise Error(err.reason, Exit.FAILED, "give the command again") from err
+    if note := length.note():
+        click.echo(f"warning: {note}", err=True)
     return bench.runs
 
 

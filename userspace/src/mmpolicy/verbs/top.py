@@ -165,7 +165,7 @@ def _stall(tree: Tree, cgroup: str) -> float | None:
 
 
 def _data(row: Row, costs: Calibration | None) -> dict[str, Any]:
-    in_faults = costs.percent(row.rates.faults) if costs else None
+    in_faults, error = costs.percent(row.rates.faults) if costs else (None, None)
     return {
         "processes": len(row.pids),
         "waste_kib": round(row.waste_kib),
@@ -174,7 +174,8 @@ def _data(row: Row, costs: Calibration | None) -> dict[str, Any]:
         "anon_kib": row.anon_kib,
         "looked_at": round(row.seen, 3),
         "faults_per_second": round(row.rates.faults, 1),
-        "faults_percent": None if in_faults is None else round(in_faults, 2),
+        "faults_percent": in_faults and round(in_faults, 2),
+        "faults_error_percent": error and round(error, 2),
         "cpu_percent": round(100 * row.rates.cpu, 1),
         "kernel_percent": round(100 * row.rates.kernel, 1),
         "folios": {size(order): round(part, 3) for order, part in sorted(row.sizes.items())},
@@ -201,10 +202,14 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
     return (
         waste if known else "?", error if known else "?", f"{row['rss_kib'] / 1024:.1f}",
         _bar(row["waste_kib"], row["rss_kib"]), row["faults_per_second"],
-        "-" if row["faults_percent"] is None else row["faults_percent"], row["cpu_percent"],
+        _in_faults(row["faults_percent"], row["faults_error_percent"]), row["cpu_percent"],
         row["kernel_percent"], "-" if stall is None else stall, _folios(row["folios"]),
         row["decides"],
     )  # fmt: skip
+
+
+def _in_faults(percent: float | None, error: float | None) -> str:
+    return "-" if percent is None else f"{percent:.2f} +-{error:.2f}"
 
 
 def _bar(waste: float, whole: float) -> str:

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-2.0
+"""bench_kills.py SEED TIMES: kill benches at random moments, and their watchdogs too.
+
+Each bench has an arm of knobs and, where the module is, an arm of a policy. Afterwards the knobs
+have to be as before: by the watchdog, or, where a second killer has ended that too, by `mmpolicy
+ab restore`. Standard output is a JSON object: how often each was so, and what was wrong.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from guest.cut import TREE, run
+from mmpolicy.control.experiment import LOCK, RECOVERY
+from mmpolicy.control.keys import State
+from mmpolicy.control.state import read_state
+from mmpolicy.host.files import CONTROL
+from mmpolicy.host.knobs import read_knobs
+
+KNOBS = "hugepages-64kB/enabled=always,khugepaged/defrag=0"
+POLICY = ["anon_order=fixed"] if TREE.is_dir(CONTROL) else []
+WORDS = [word for arm in (KNOBS, *POLICY, "as-is") for word in ("--arm", arm)]
+PROGRAM = ["--", "sleep", "0.05"]
+
+
+def bench(rounds: int) -> tuple[int, str]:
+    """A bench from its begin to its end."""
+    return run("bench", "--runs", str(rounds), *WORDS, *PROGRAM)
+
+
+def state() -> State:
+    """The state of the module, empty where it is not loaded."""
+    return read_state(TREE) if TREE.is_dir(CONTROL) else {}
+
+
+def begin() -> int:
+    """Begin a bench in a session of its own."""
+    pid = os.fork()
+    if not pid:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for file in range(3):
+            os.dup2(null, file)
+        try:
+            bench(1000)
+        finally:
+            os._exit(0)
+    return pid
+
+
+def children(pid: int) -> list[int]:
+    """Its processes: the watchdog, and the one that starts programs."""
+    with suppress(OSError):
+        return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    return []
+
+
+def kill(moments: dict[str, float]) -> None:
+    """Kill a bench, and perhaps its children, each at its moment after the begin."""
+    start, pid = time.monotonic(), begin()
+    known: set[int] = set()
+    for who, moment in sorted(moments.items(), key=lambda each: each[1]):
+        while time.monotonic() < start + moment:
+            known.update(children(pid))
+            time.sleep(0.002)
+        for each in known if who == "children" else {pid}:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def what_is_wrong(knobs: dict[str, str], counts: Counter[str]) -> list[str]:
+    """The knobs are as before, within the lease of the watchdog."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if not TREE.holder(LOCK):
+            if not TREE.exists(RECOVERY):
+                break
+            counts["put back by ab restore"] += 1
+            code, text = run("ab", "restore")
+            if code:
+                return [f"ab restore: {text}"]
+        time.sleep(0.05)
+    now = read_knobs(TREE)
+    return [f"knobs: {dict(now.items() ^ knobs.items())}"] * (now != knobs)
+
+
+def main(seed: int, times: int) -> dict[str, object]:
+    """Kill so many; a bench that ends by itself takes away what is left of the policies."""
+    rng, counts, wrong = random.Random(seed), Counter[str](), []
+    knobs, before = read_knobs(TREE), state()
+    bench(1)  # reads all that it needs
+    start = time.monotonic()
+    bench(1)
+    most = 1.5 * (time.monotonic() - start)
+    for number in range(times):
+        moments = {"bench": rng.uniform(0, most)}
+        if rng.random() < 0.5:
+            moments["children"] = rng.uniform(0, most)
+        kill(moments)
+        counts["with its watchdog" if len(moments) > 1 else "alone"] += 1
+        wrong += [f"{number} {moments}: {each}" for each in what_is_wrong(knobs, counts)]
+    code, text = bench(1)
+    wrong += [f"bench: {text}"] * bool(code)
+    wrong += ["the state is another one"] * (state() != before)
+    return {**counts, "wrong": wrong}
+
+
+if __name__ == "__main__":
+    json.dump(main(int(sys.argv[1]), int(sys.argv[2])), sys.stdout)
