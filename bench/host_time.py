@@ -59,6 +59,16 @@ def words(program: Program) -> list[str]:
     return ["--server", f"sh -c '{run}'", "--ready", f"[ -S {SOCKET} ]", "--", "sh", "-c", load]
 
 
+def command(*argv: str) -> str:
+    """Run mmpolicy; what it prints."""
+    found = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
+    line = [sys.executable, "-m", "mmpolicy", *argv]
+    done = subprocess.run(line, env=found, capture_output=True, text=True)
+    if done.returncode:
+        raise BenchError(f"{argv[0]} {argv[-1]}: {done.stderr.strip()}")
+    return done.stdout
+
+
 def measure(program: Program, arms: Sequence[str], length: Sequence[str]) -> dict[str, Any]:
     """Run one program under all arms; what `mmpolicy bench` found, without the single runs."""
     if program.before != "true":
@@ -66,11 +76,7 @@ def measure(program: Program, arms: Sequence[str], length: Sequence[str]) -> dic
     given = [word for name in arms for word in ("--arm", f"{name}: {ARMS[name]}")]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
-        argv = [sys.executable, "-m", "mmpolicy", "bench", *given, *length, "--out", str(out)]
-        found = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
-        done = subprocess.run([*argv, *words(program)], env=found, capture_output=True, text=True)
-        if done.returncode:
-            raise BenchError(f"{program.name}: {done.stderr.strip()}")
+        command("bench", *given, *length, "--out", str(out), *words(program))
         result: dict[str, Any] = json.loads(out.read_text())
     for arm in result["arms"]:
         del arm["runs"]
@@ -83,13 +89,19 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="./dev bench time", description=text)
     parser.add_argument("--quick", action="store_true", help="fewer arms")
     parser.add_argument("--runs", default="12", help="of each program under each arm")
+    parser.add_argument("--cpus", type=int, metavar="N", help="run all on the first N CPUs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results in FILE")
     parser.add_argument("--about", default="", help="a sentence on the machine, for FILE")
     parser.add_argument("names", nargs="*", metavar="PROGRAM", help="only these programs")
     chosen: argparse.Namespace = parser.parse_args(argv)
     wanted = programs.chosen_programs(chosen.names)
     programs.build()
-    results = evidence.load(chosen.json, chosen.about or platform.node())
+    about = chosen.about or platform.node()
+    if chosen.cpus:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: chosen.cpus])
+        about += f", of which {chosen.cpus} CPU{'s' * (chosen.cpus > 1)} were used"
+    results = evidence.load(chosen.json, about)
+    results["calibration"] = json.loads(command("calibrate", "--json"))["faults"]
     for program in wanted:
         if program.name in results["programs"]:
             continue

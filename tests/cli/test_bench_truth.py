@@ -29,7 +29,7 @@ PROGRAMS = {
     "sh": ["sh", "-c", "i=0; while [ $i -lt 30000 ]; do i=$((i + 1)); done"],
     "sort": ["sh", "-c", "seq 100000 | sort -r | tail -n 1"],
 }
-TIMES, ROUNDS, DRAWN = 200, 12, 4000  # benches, their rounds, and benches that are drawn of these
+TIMES, ROUNDS, DRAWN = 200, 8, 4000  # benches, their rounds, and benches that are drawn of these
 PERCENT = 3.0
 OFF, ON = Arm("off"), Arm("on")
 

@@ -74,4 +74,22 @@ def test_each_sample_is_kept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_page_is_what_the_results_say() -> None:
     """python3 -m bench.evidence makes it anew."""
-    assert evidence.PAGE.read_text() == evidence.page()
+    assert evidence.DOCUMENT.read_text() == evidence.page()
+
+
+def test_what_faults_explain() -> None:
+    """150 spared of 2,000 ns each, and ten folios that take 4,500 ns more than a page."""
+    means = {
+        "off": {"cpu": 0.1, "system": 0.05, "faults": 200.0},
+        "to 64": {"cpu": 0.09, "system": 0.045, "faults": 50.0},
+    }
+    arms = [{"name": name, "mean": mean} for name, mean in means.items()]
+    costs = [{"size": 4096, "ns": 2000.0}, {"size": 65536, "ns": 6500.0}]
+    results = {"programs": {"a": {"arms": arms}}, "calibration": costs}
+    assert "| a | 150 | 10.0 ms | 5.0 ms | 0.3 ms |" in list(evidence.faults(results))
+    assert not list(evidence.faults({"programs": {}}))
+
+
+def test_a_ratio_of_few_rounds_has_no_interval() -> None:
+    found = {"scale": "ratio", "estimate": 0.9, "low": None, "high": None}
+    assert evidence.ratio({"ratio": {"cpu": found}}, "cpu") == "0.90"
