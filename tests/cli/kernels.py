@@ -138,12 +138,16 @@ class Small:
         self.functions.pop(name, None)
         return self
 
-    def vmlinux(self, *, with_btf: bool = True) -> bytes:
-        """The ELF file."""
+    def types(self) -> bytes:
+        """The BTF."""
         types = Types()
         for name, prototype in self.functions.items():
             types.function(name, prototype)
         for name, members in self.structures.items():
             types.structure(name, members)
+        return types.section()
+
+    def vmlinux(self, *, with_btf: bool = True) -> bytes:
+        """The ELF file."""
         rodata = self.banner.encode() + bytes(-len(self.banner) % 8) + kallsyms(sorted(self.names))
-        return elf({".rodata": rodata} | ({".BTF": types.section()} if with_btf else {}))
+        return elf({".rodata": rodata} | ({".BTF": self.types()} if with_btf else {}))

@@ -94,7 +94,7 @@ def test_load_without_module_file(run: Run, unloaded: FakeTree, lib: FakeLib) ->
     result = run("load", "--dry-run")
     assert result.code == 3
     assert f"no mmpolicy.ko in {unloaded.real('/lib/modules')}/{RELEASE}" in result.err
-    assert "next: build and install the module" in result.err
+    assert "next: install the module for this kernel" in result.err
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from mmpolicy.host.files import Tree
 from mmpolicy.kernel.image import Image
 from mmpolicy.kernel.needs import needs
 from mmpolicy.kernel.symbols import symbols
-from mmpolicy.verbs.fit import look_at
+from mmpolicy.verbs.fit import look_at, told
 
 from .conftest import Machines
 from .test_stock_kernel import TRACING
@@ -28,11 +28,13 @@ def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> Non
     kernel, points = look_at(Tree(), str(path))
     guest = machines.get(stock, cpus=2)
     assert must(guest, "uname -r").strip() == kernel.release
+    before = guest.run("mmpolicy doctor --json", timeout=300).out
+    assert f"{kernel.release} can have {told(kernel, points)}" in before
     must(guest, "modprobe mmpolicy")
     for each in points:
         found = must(guest, f"cat {ROOT}/points/{each.point}").strip()
-        told = f"unavailable: {each.reasons[0]}" if each.reasons else "available"
-        assert found == told, each.point
+        expected = f"unavailable: {each.reasons[0]}" if each.reasons else "available"
+        assert found == expected, each.point
     assert [each.status for each in points if each.point == "anon_order"] == ["tested"]
     hooked = {line.split()[1] for line in must(guest, f"cat {ROOT}/hooked_functions").splitlines()}
     named = {one.name for need in needs() if need.row == "HOOK" for one in need.ones}

@@ -14,7 +14,6 @@ from mmpolicy.host.doctor import (
     check_file,
     check_headers,
     check_hooks,
-    check_kernel,
     check_others,
     check_signature,
     check_tested,
@@ -76,8 +75,8 @@ def check_left(facts: Facts) -> Check:
     return Check("left", "warn", text, hint)
 
 
+# Behind that of the kernel, which takes its types (verbs/fit.py).
 CHECKS: tuple[Callable[[Facts], Check], ...] = (
-    check_kernel,
     check_hooks,
     check_thp,
     check_headers,

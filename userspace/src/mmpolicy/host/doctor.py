@@ -2,7 +2,6 @@
 """The checks of `mmpolicy doctor`, in the order in which a host is made ready."""
 
 import gzip
-import re
 from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
@@ -14,10 +13,10 @@ from mmpolicy.host.machine import DOCTOR_KNOWS, Host
 
 ENABLED = "CONFIG_MM_POLICY=y"
 HOOK = "mm_policy_register"
+ANOTHER_KERNEL = f"boot a kernel of docs/kernels.md, such as Debian's 6.12, or one with {ENABLED}"
 FTRACE = (  # what the module needs where there are no hooks
     "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "KALLSYMS_ALL", "KPROBES", "DEBUG_INFO_BTF",
 )  # fmt: skip
-SERIES = ("6.12", "7.3")  # those that kernel-hooks/ has patches for
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 STUB = "Stub"  # what the description of module/stub.c begins with
 SIG_ENFORCE = "/sys/module/module/parameters/sig_enforce"
@@ -62,6 +61,11 @@ class Facts:
         return self.raw(path).decode(errors="replace").strip()
 
     @cached_property
+    def symbols(self) -> bytes:
+        """Return the names in the running kernel, which take a moment; empty without them."""
+        return self.raw("/proc/kallsyms")
+
+    @cached_property
     def config(self) -> str:
         """Return the kernel's configuration, empty if we cannot read it."""
         packed = self.raw("/proc/config.gz")
@@ -76,15 +80,6 @@ def try_to(name: str, status: str, find: Callable[[], str]) -> Check:
         return Check(name, "ok", find())
     except Error as err:
         return Check(name, status, err.message, err.next_step)
-
-
-def check_kernel(facts: Facts) -> Check:
-    """Is the kernel one of those that the module is made for?"""
-    found = re.match(r"\d+\.\d+", facts.release)
-    if found and found[0] in SERIES:
-        return Check("kernel", "ok", facts.release)
-    text = f"{facts.release}: the module is made for {', '.join(SERIES)} alone"
-    return Check("kernel", "warn", text, "boot a kernel of such a series")
 
 
 def ftrace_points(facts: Facts) -> str:
@@ -104,7 +99,7 @@ def check_hooks(facts: Facts) -> Check:
     config = "config not readable"
     if facts.config:
         config = ENABLED if ENABLED in facts.config.splitlines() else f"no {ENABLED}"
-    symbols = facts.raw("/proc/kallsyms")
+    symbols = facts.symbols
     if f" {HOOK}\n".encode() in symbols:
         return Check("hooks", "ok", f"{HOOK} in /proc/kallsyms, {config}")
     if not symbols and (facts.loaded or config == ENABLED):
@@ -113,8 +108,7 @@ def check_hooks(facts: Facts) -> Check:
     if works or all(f"CONFIG_{name}=y" in facts.config.splitlines() for name in FTRACE):
         return Check("hooks", "ok", f"{config}; ftrace instead: {ftrace_points(facts)}")
     where = "not in /proc/kallsyms" if symbols else "unknown, /proc/kallsyms not readable"
-    hint = f"boot Debian's 6.12 or 7.3, or a kernel with the patches of kernel-hooks/ and {ENABLED}"
-    return Check("hooks", "fail", f"{HOOK} {where}, {config}", hint)
+    return Check("hooks", "fail", f"{HOOK} {where}, {config}", ANOTHER_KERNEL)
 
 
 def check_tested(facts: Facts) -> Check:
@@ -156,6 +150,8 @@ def check_headers(facts: Facts) -> Check:
     path = f"/lib/modules/{facts.release}/build"
     if facts.tree.exists(f"{path}/Makefile"):
         return Check("headers", "ok", path)
+    if facts.info and "/dkms/" not in facts.host.module_file():
+        return Check("headers", "-", "none, and none are needed: DKMS has not built the module")
     hint = f"install the headers of this kernel, such as linux-headers-{facts.release}"
     return Check("headers", "warn", f"no {path}/Makefile: dkms cannot build the module", hint)
 
@@ -183,7 +179,7 @@ def check_signature(facts: Facts) -> Check:
     signer = facts.info.get("signer", "")
     if signer and signer in facts.text("/proc/keys"):
         return Check("signature", "ok", f"signed by '{signer}', which the kernel knows")
-    hint = "mokutil --import the key that dkms signs with, reboot, enrol it"
+    hint = "mokutil --import the certificate of who signs it (docs/host.md), reboot, enrol it"
     if signer:
         return Check("signature", "warn", f"key of '{signer}' is not enrolled", hint)
     return Check("signature", "warn", "the kernel wants a signed module, this is none", hint)

@@ -114,6 +114,6 @@ class Host:
         path = self.kmod().path(MODULE)
         if not path:
             text = f"no {MODULE}.ko in {self.tree.real('/lib/modules')}/{self.release()}"
-            hint = "build and install the module for this kernel (dkms autoinstall), then depmod"
+            hint = "install the module for this kernel (mmpolicy-modules, dkms autoinstall), depmod"
             raise Error(text, Exit.LACKING, hint + DOCTOR_KNOWS)
         return path

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Which points a kernel would have that does not run: as module/provider/find.c, on an image."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from mmpolicy.kernel.btf import Btf
@@ -28,14 +28,13 @@ class Fit(NamedTuple):
 
 
 class Kernel:
-    """Functions, variables and structures of an image."""
+    """Functions, variables and structures of a kernel: of an image, or of the one that runs."""
 
-    def __init__(self, image: Image) -> None:
-        self.release = image.release
-        self.real_time = REAL_TIME in image.banner
-        self._symbols = symbols(image.data)
-        self.hooks = HOOKS in self._symbols
-        btf = image.section(".BTF")
+    def __init__(self, release: str, banner: bytes, names: Container[str], btf: bytes) -> None:
+        self.release = release
+        self.real_time = REAL_TIME in banner
+        self._symbols = names
+        self.hooks = HOOKS in names
         self.btf = Btf(btf) if btf else None
 
     def has(self, name: str) -> bool:
@@ -130,7 +129,24 @@ def fit(kernel: Kernel, needs: list[Need], tested: set[str]) -> list[Fit]:
 
 def kernel_of(data: bytes) -> Kernel:
     """Return the kernel in a vmlinuz, a vmlinux or a Debian package."""
-    kernel = Kernel(Image(data))
-    if not kernel.release:
+    image = Image(data)
+    if not image.release:
         raise NotReadableError("it does not say which release it is")
-    return kernel
+    return Kernel(image.release, image.banner, symbols(image.data), image.section(".BTF"))
+
+
+class Listed:
+    """The names in /proc/kallsyms, of which few are asked for. Those of modules do not count."""
+
+    def __init__(self, lines: bytes) -> None:
+        self._lines = lines
+
+    def __contains__(self, name: object) -> bool:
+        return f" {name}\n".encode() in self._lines
+
+
+def running_kernel(release: str, banner: bytes, kallsyms: bytes, btf: bytes) -> Kernel:
+    """Return the kernel that runs, by its files in /proc and /sys."""
+    if not kallsyms:
+        raise NotReadableError("/proc/kallsyms is not readable")
+    return Kernel(release, banner, Listed(kallsyms), btf)

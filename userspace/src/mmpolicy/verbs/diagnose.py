@@ -61,7 +61,9 @@ def doctor(
     facts = Facts(host)
     if can_load:
         click.get_current_context().exit(int(check_can_load(facts)))
-    checks = [check(facts) for check in CHECKS]
+    from mmpolicy.verbs.fit import check_kernel
+
+    checks = [check(facts) for check in (check_kernel, *CHECKS)]
     result = verdict(checks)
     details = [check._asdict() for check in checks]
     data = {"ready": result == Exit.DONE, "exit": int(result), "checks": details}

@@ -8,13 +8,16 @@ import click
 
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.disk import is_there, read_given_bytes
+from mmpolicy.host.doctor import ANOTHER_KERNEL, Check, Facts
 from mmpolicy.host.files import Tree
-from mmpolicy.kernel.fit import BY_BUILD, Fit, Kernel, fit, kernel_of
+from mmpolicy.kernel.fit import BY_BUILD, Fit, Kernel, fit, kernel_of, running_kernel
 from mmpolicy.kernel.needs import needs, tried
 from mmpolicy.kernel.unpack import NotReadableError
 from mmpolicy.render import emit, table
 
 PLACES = ("/boot/vmlinuz-{}", "/lib/modules/{}/vmlinuz")  # where kernels are, by their release
+VERSION, TYPES = "/proc/version", "/sys/kernel/btf/vmlinux"
+DAMAGED = (struct.error, IndexError, ValueError, OverflowError, RecursionError)
 UNTRIED = "not tried on this build, so the module wants untested=1"
 NEXT = "give the release of an installed kernel, a vmlinuz, a vmlinux or a Debian package"
 
@@ -39,7 +42,7 @@ def look_at(tree: Tree, image: str) -> tuple[Kernel, list[Fit]]:
         return kernel, fit(kernel, needs(), tried())
     except NotReadableError as err:
         raise Error(f"{path}: {err}", Exit.FAILED, NEXT, path=path) from err
-    except (struct.error, IndexError, ValueError, OverflowError, RecursionError) as err:
+    except DAMAGED as err:
         raise Error(f"{path}: its tables are damaged: {err}", Exit.FAILED, NEXT, path=path) from err
 
 
@@ -56,12 +59,29 @@ def _lines(kernel: Kernel, points: list[Fit], result: Exit) -> Iterator[str]:
     yield f"{there} of {len(points)} points (exit {int(result)})"
 
 
-def _brief(kernel: Kernel, points: list[Fit]) -> str:
+def told(kernel: Kernel, points: list[Fit]) -> str:
+    """Return the points of a kernel in a few words."""
     there = [each.point + (" (untried)" if _why(kernel, each) else "")
              for each in points if each.status != "lacks"]  # fmt: skip
     rest = [each.point for each in points if each.status == "lacks"]
     without = f"; without {' '.join(rest)}" if rest and there else ""
-    return f"mmpolicy: Linux {kernel.release} has {' '.join(there) or 'no point'}{without}"
+    return f"{' '.join(there) or 'no point'}{without}"
+
+
+def check_kernel(facts: Facts) -> Check:
+    """Which points could the running kernel have? A loaded module knows better."""
+    if facts.loaded:
+        return Check("kernel", "ok", facts.release)
+    try:
+        kernel = running_kernel(facts.release, facts.raw(VERSION), facts.symbols, facts.raw(TYPES))
+        points = fit(kernel, needs(), tried())
+    except (NotReadableError, *DAMAGED) as err:
+        return Check("kernel", "-", f"{facts.release}; what it can have is not known: {err}")
+    text = f"{facts.release} can have {told(kernel, points)}"
+    if any(each.status != "lacks" for each in points):
+        return Check("kernel", "ok", text)
+    reasons = "; ".join(dict.fromkeys(reason for each in points for reason in each.reasons))
+    return Check("kernel", "warn", f"{text}: {reasons}", ANOTHER_KERNEL)
 
 
 def show_fit(tree: Tree, image: str, brief: bool, want_json: bool) -> Exit:
@@ -69,7 +89,7 @@ def show_fit(tree: Tree, image: str, brief: bool, want_json: bool) -> Exit:
     kernel, points = look_at(tree, image)
     result = Exit.DONE if any(each.status != "lacks" for each in points) else Exit.LACKING
     if brief and not want_json:
-        click.echo(_brief(kernel, points))
+        click.echo(f"mmpolicy: Linux {kernel.release} has {told(kernel, points)}")
         return result
     rows = [
         {"point": each.point, "status": each.status, "why": _why(kernel, each) or None}
