@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Signed modules, on Debian's kernel as Secure Boot has it, with a key that is enrolled."""
+"""Signed modules, on Debian's kernel under Secure Boot, with a key that is enrolled."""
 
 from __future__ import annotations
 
@@ -62,8 +62,10 @@ def test_who_has_signed(machines: Machines, folder: Path) -> None:
     kernel = Kernel.of_flavor("6.12", "cloud")
     known, certificate = sign(kernel, folder, "enrolled")
     unknown, _ = sign(kernel, folder, "stranger")
-    guest = machines.get("cloud", mem="2G", key=certificate, append="lockdown=integrity")
+    guest = machines.get("cloud", mem="2G", key=certificate)
     must(guest, "mount -t securityfs none /sys/kernel/security")
+    must(guest, "dmesg | grep -q 'Secure boot enabled'")
+    assert "[integrity]" in must(guest, "cat /sys/kernel/security/lockdown")
     refused(guest, "the kernel wants a signed module, this is none")
     place = "/lib/modules/$(uname -r)/updates/mmpolicy.ko"
     must(guest, f"cp {unknown} {place}")

@@ -172,7 +172,7 @@ class Guest:
     icount: bool = False  # time counts instructions, but jumps whenever the guest waits
     append: str = ""
     root: Path | None = None  # a folder with a system of its own, which systemd boots
-    key: Path | None = None  # a certificate that is enrolled in a UEFI firmware, which boots
+    key: Path | None = None  # a certificate that is enrolled in a UEFI firmware with Secure Boot
     accel: str = "auto"  # or "kvm", "tcg"
     boot_timeout: float = 240.0
 
@@ -235,7 +235,8 @@ class Guest:
         ports = {"console": console, "commands": commands, "killer": killer}
         argv = self._qemu(kernel.image, {name: end.fileno() for name, end in ports.items()})
         if self.key:
-            (self.folder / "uefi").write_bytes(uefi.variables(self.key.read_bytes()))
+            kept = uefi.variables(self.key.read_bytes(), kernel.image.read_bytes())
+            (self.folder / "uefi").write_bytes(kept)
             argv += uefi.drives(self.folder / "uefi")
         self._spawn("qemu", ["setpriv", "--pdeathsig", "KILL", *argv], [*ports.values()])
         self._await_ready()

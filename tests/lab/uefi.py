@@ -1,25 +1,40 @@
 # SPDX-License-Identifier: GPL-2.0
-"""UEFI firmware for a guest, to which the owner of the machine has added a key.
+"""UEFI firmware under Secure Boot for a guest, to which the owner of the machine has added a key.
 
-Linux believes in the list of shim (MOK) only under Secure Boot, and in that of the firmware (db)
-always. Either way a key ends up in its keyring .platform.
+The firmware boots what the list db has a key of: that of the owner, and Debian's, as its kernel is
+signed with it. Linux takes keys from the list of shim (MOK) and from db. Either way a key ends up
+in its keyring .platform.
 """
 
 from __future__ import annotations
 
+import re
 import struct
+import subprocess
 import uuid
+from base64 import b64decode
 from pathlib import Path
 
 CODE = Path("/usr/share/OVMF/OVMF_CODE_4M.fd")
 EMPTY = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
 
 DATABASE = uuid.UUID("d719b2cb-3d3a-4596-a3bc-dad00e67656f")
+GLOBAL = uuid.UUID("8be4df61-93ca-11d2-aa0d-00e098032b8c")
 X509 = uuid.UUID("a5c059a1-94e4-4aa7-87b5-ab155c2bf072")
 FIRST = 0x64  # where the first variable is: a header of the volume and one of the store go before
 START, ADDED = 0x55AA, 0x3F
 ATTRIBUTES = 0x27  # kept, seen at boot and at run time, and written by who may
 HEADER = struct.Struct("<HBxI8x16x4xII16s")
+
+
+def signers(image: bytes) -> list[bytes]:
+    """The certificates in the signature of an EFI program, such as a kernel's image."""
+    optional = struct.unpack_from("<I", image, 0x3C)[0] + 24
+    place, size = struct.unpack_from("<II", image, optional + 144)  # the fifth of its directories
+    argv = ["openssl", "pkcs7", "-inform", "DER", "-print_certs"]
+    signature = image[place + 8 : place + size]
+    found = subprocess.run(argv, input=signature, capture_output=True, check=True).stdout.decode()
+    return [b64decode(text) for text in re.findall("CERTIFICATE-----\n(.*?)-----END", found, re.S)]
 
 
 def signature_list(certificate: bytes) -> bytes:
@@ -29,14 +44,20 @@ def signature_list(certificate: bytes) -> bytes:
     return head + DATABASE.bytes_le + certificate
 
 
-def variables(certificate: bytes) -> bytes:
-    """What the firmware keeps, with the list of keys."""
-    name = "db\0".encode("utf-16-le")
-    data = signature_list(certificate)
-    header = HEADER.pack(START, ADDED, ATTRIBUTES, len(name), len(data), DATABASE.bytes_le)
-    variable = header + name + data
+def variable(name: str, vendor: uuid.UUID, *certificates: bytes) -> bytes:
+    """A variable of certificates, up to where the next one begins."""
+    words = f"{name}\0".encode("utf-16-le")
+    data = b"".join(map(signature_list, certificates))
+    header = HEADER.pack(START, ADDED, ATTRIBUTES, len(words), len(data), vendor.bytes_le)
+    return header + words + data + b"\xff" * (-(len(header) + len(words) + len(data)) % 4)
+
+
+def variables(certificate: bytes, image: bytes) -> bytes:
+    """What the firmware keeps. Secure Boot is on, as there is a key of the platform (PK)."""
+    kept = variable("PK", GLOBAL, certificate) + variable("KEK", GLOBAL, certificate)
+    kept += variable("db", DATABASE, certificate, *signers(image))
     store = bytearray(EMPTY.read_bytes())
-    store[FIRST : FIRST + len(variable)] = variable
+    store[FIRST : FIRST + len(kept)] = kept
     return bytes(store)
 
 
