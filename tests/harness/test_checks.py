@@ -162,8 +162,9 @@ def test_one_table_of_flavors() -> None:
     assert debian_flavors() == ["cloud", "amd64"]
     assert f"--distro {'|'.join(debian_flavors())}" in text
     assert told == names - {*debian_flavors()}
-    series = sorted(folder.name for folder in (TREE / "kernel-hooks").glob("*/"))
-    assert f"--series {'|'.join(series)}" in text
+    series = {folder.name for folder in (TREE / "kernel-hooks").glob("*/")}
+    (listed,) = re.findall(r"--series ([^]]+)\]", text)
+    assert {*listed.split("|")} == series | {"6.12+deb13", "7.2"}  # these have Debian's alone
     for name in names:
         assert kernels("full", "6.12") >= {name}
 

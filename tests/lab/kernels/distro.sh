@@ -4,7 +4,7 @@
 
 # The releases that Debian has, such as 6.12.117+deb12-cloud-amd64: distro_releases NAME
 distro_releases() {
-	series_apt apt-cache pkgnames "linux-headers-$SERIES" |
+	series_apt apt-cache pkgnames "linux-headers-$(series_version)" |
 		sed -nE "s/^linux-headers-([0-9.]+[+][^-]*-$1)$/\1/p" | sort -V
 }
 
@@ -15,11 +15,11 @@ distro_release() { distro_releases "${1/#cloud/cloud-amd64}" | tail -n 1; }
 release_before() { distro_releases "${1#*-}" | grep -x -B 1 "$1" | head -n 1; }
 
 # Image, headers, what these share with other headers, and the tools to build modules.
-# The image of a later Debian is in three packages more.
+# Images from 6.19 on are in three packages more.
 distro_packages() {
 	local base=${1%%-*}
 	echo "linux-image-$1" "linux-headers-$1" "linux-headers-$base-common" "linux-kbuild-$base"
-	[ -z "${LATER[$SERIES]-}" ] || echo "linux-"{base,binary,modules}"-$1"
+	[ -z "$(series_apt apt-cache pkgnames "linux-binary-$1")" ] || echo "linux-"{base,binary,modules}"-$1"
 }
 
 distro_key() {
@@ -37,7 +37,7 @@ need_distro_tools() {
 		need_series
 		need_later_root
 	else
-		apt_knows "linux-headers-$SERIES"
+		apt_knows "linux-headers-$(series_version)"
 	fi
 	[ -n "$(distro_release "$1")" ] || die "apt knows no headers of Linux $SERIES for $1"
 }
@@ -76,20 +76,26 @@ both_distro_packages() {
 
 # Nothing is installed: the packages are unpacked in the cache.
 unpack_distro() {
-	local dest=$1 release=$2 package image
+	local dest=$1 release=$2 image
 	rm -rf "$dest"
-	mkdir -p "$dest/root/usr/lib"
-	ln -s usr/lib "$dest/root/lib"
-	for package in "$DISTRO_PACKAGES"/*.deb; do
-		dpkg-deb --fsys-tarfile "$package" |
-			tar -x -C "$dest/root" --keep-directory-symlink
-	done
+	unpack_headers "$DISTRO_PACKAGES" "$release" "$dest"
 	for image in "$dest/root/boot/vmlinuz-$release" "$dest/root/lib/modules/$release/vmlinuz"; do
 		[ ! -e "$image" ] || mv "$image" "$dest/bzImage"
 	done
-	ln -s "root/usr/src/linux-headers-$release" "$dest/src"
-	sed -i "s|/usr/src|$dest/root/usr/src|" "$dest/src/Makefile"
 	depmod -b "$dest/root" "$release"
+}
+
+# All packages of a folder, with "src" to build modules: unpack_headers FOLDER RELEASE DEST
+unpack_headers() {
+	local dest=$3 package
+	mkdir -p "$dest/root/usr/lib"
+	ln -s usr/lib "$dest/root/lib"
+	for package in "$1"/*.deb; do
+		dpkg-deb --fsys-tarfile "$package" |
+			tar -x -C "$dest/root" --keep-directory-symlink
+	done
+	ln -s "root/usr/src/linux-headers-$2" "$dest/src"
+	sed -i "s|/usr/src|$dest/root/usr/src|" "$dest/src/Makefile"
 }
 
 # As build_kernel(), without building.

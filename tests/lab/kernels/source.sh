@@ -3,10 +3,22 @@
 # shellcheck shell=bash
 
 # Series that this machine's Debian does not have, and the release that does; likewise a later DKMS.
-declare -A LATER=([7.3]=trixie-backports [dkms]=trixie)
+# A name with "+deb13" is Debian 13's build of what this Debian has too.
+declare -A LATER=([6.12+deb13]=trixie [7.2]=trixie-backports [7.3]=trixie-backports [dkms]=trixie)
 
 # The series that there are hooks for, the oldest first.
 all_series() { printf '%s\n' "$TREE"/kernel-hooks/*/ | xargs -n 1 basename | sort -V; }
+
+# Those whose kernels can be had, built or as Debian's packages.
+kernel_series() {
+	{
+		all_series
+		printf '%s\n' "${!LATER[@]}" | grep '^[0-9]'
+	} | sort -Vu
+}
+
+# The version of a series, without the Debian that built it.
+series_version() { echo "${SERIES%+*}"; }
 
 later_home() { echo "$CACHE/apt/${LATER[$SERIES]}"; }
 
@@ -37,8 +49,8 @@ apt_knows() {
 # A later release is not mixed with this machine's: apt has it in a folder of the cache.
 need_series() {
 	if [ -z "${LATER[$SERIES]-}" ]; then
-		apt_knows "linux-source-$SERIES"
-		need "the kernel source" "linux-source-$SERIES"
+		apt_knows "linux-source-$(series_version)"
+		need "the kernel source" "linux-source-$(series_version)"
 		return
 	fi
 	need "the kernel source" apt debian-archive-keyring
@@ -66,10 +78,10 @@ get_later() {
 
 source_version() {
 	if [ -n "${LATER[$SERIES]-}" ]; then
-		series_apt apt-cache show --no-all-versions "linux-source-$SERIES" |
+		series_apt apt-cache show --no-all-versions "linux-source-$(series_version)" |
 			sed -n 's/^Version: //p'
 	else
-		dpkg-query -W -f '${Version}' "linux-source-$SERIES"
+		dpkg-query -W -f '${Version}' "linux-source-$(series_version)"
 	fi
 }
 
@@ -80,7 +92,7 @@ need_source() {
 	local dest
 	need_series
 	dest=$(source_tree)
-	[ -d "$dest" ] || with_lock src step "unpacking linux-source-$SERIES" "unpack-$SERIES" \
+	[ -d "$dest" ] || with_lock src step "unpacking linux-source-$(series_version)" "unpack-$SERIES" \
 		unpack_source "$dest"
 }
 
@@ -95,23 +107,24 @@ unpack_source() {
 # The archive of the source: source_archive FOLDER, where it may keep what it fetches
 source_archive() {
 	if [ -n "${LATER[$SERIES]-}" ]; then
-		(cd "$1" && series_apt apt-get download "linux-source-$SERIES") >&2
+		(cd "$1" && series_apt apt-get download "linux-source-$(series_version)") >&2
 		dpkg-deb --fsys-tarfile "$1"/linux-source-*.deb |
-			tar -xO "./usr/src/linux-source-$SERIES.tar.xz"
+			tar -xO "./usr/src/linux-source-$(series_version).tar.xz"
 		rm "$1"/linux-source-*.deb
 	else
-		cat "/usr/src/linux-source-$SERIES.tar.xz"
+		cat "/usr/src/linux-source-$(series_version).tar.xz"
 	fi
 }
 
 # ---- That release, to build with its compiler
 
-later_root() { echo "$CACHE/root/${LATER[$SERIES]}"; }
+# Its backports have its compiler.
+later_root() { echo "$CACHE/root/${LATER[$SERIES]%-backports}"; }
 
 need_later_root() {
 	need_root_tools
 	[ -e "$(later_root)" ] ||
-		with_lock apt step "a Debian of its own to build in" "root-${LATER[$SERIES]}" \
+		with_lock apt step "a Debian of its own to build in" "root-${LATER[$SERIES]%-backports}" \
 			make_later_root "$(later_root)"
 }
 
