@@ -74,9 +74,9 @@ def touch(guest: Guest, pattern: str, mib: int = 16, rounds: int = 1) -> dict[st
     return ran(guest, f"{workload('touch')} {pattern} {mib} {rounds}")
 
 
-def readme(heading: str) -> list[list[str]]:
-    """The commands of each block below a heading of README.md."""
-    text = (TREE / "README.md").read_text().partition(f"\n## {heading}\n")[2]
+def readme(heading: str, page: str = "README.md") -> list[list[str]]:
+    """The commands of each block below a heading of README.md, or of another page."""
+    text = (TREE / page).read_text().partition(f"\n## {heading}\n")[2]
     blocks = re.findall(r"^```\n(.*?)^```$", text.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
     return [block.splitlines() for block in blocks]
 

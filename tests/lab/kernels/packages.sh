@@ -18,14 +18,25 @@ packaged_files() {
 # The packages of a tree, in a folder of their own: make_packages TREE DEST
 make_packages() {
 	local tree=$1 dest=$2 new=${2%/*}/new
-	rm -rf "$dest" "$new"
-	mkdir -p "$new/src"
-	packaged_files "$tree" | (cd "$tree" && xargs -0 cp -a --parents -t "$new/src")
-	# Debian's own tools alone, whatever Python the user has.
-	(cd "$new/src" && env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
-		HOME="$new" dpkg-buildpackage --build=binary --unsigned-changes)
-	rm -rf "$new/src"
+	rm -rf "$dest"
+	copy_source "$tree" "$new"
+	build_packages "$new" --build=binary
 	mv "$new" "$dest"
+}
+
+copy_source() {
+	rm -rf "$2"
+	mkdir -p "$2/src"
+	packaged_files "$1" | (cd "$1" && xargs -0 cp -a --parents -t "$2/src")
+}
+
+# With Debian's own tools alone, whatever Python the user has: build_packages FOLDER ARGUMENT...
+build_packages() {
+	local folder=$1
+	shift
+	(cd "$folder/src" && env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+		HOME="$folder" dpkg-buildpackage --unsigned-changes "$@")
+	rm -rf "$folder/src"
 }
 
 packages_key() {
@@ -46,6 +57,139 @@ packages() {
 lint_packages() {
 	packages
 	lintian --allow-root --fail-on error,warning --tag-display-limit 0 "$PACKAGES"/*.changes
+}
+
+# ---- Modules that are built here, for hosts without a compiler
+
+# The series that a release of Debian's belongs to.
+series_of() {
+	local debian=${1%%-*} version
+	version=$(cut -d. -f 1,2 <<<"$1")
+	debian=${debian#*+}
+	if [ -n "${LATER[$version+$debian]-}" ]; then
+		echo "$version+$debian"
+	else
+		echo "$version"
+	fi
+}
+
+# Sets SERIES and HEADERS, a folder with "src", to the headers of a kernel: a folder, or a release
+# that is installed, or else one of Debian's.
+find_headers() {
+	SERIES=6.12
+	need "building modules" gcc make ccache kmod
+	if [ -d "$1" ]; then
+		link_headers "$(cd "$1" && pwd -P)"
+	elif [ -e "/lib/modules/$1/build/Makefile" ]; then
+		link_headers "$(cd "/lib/modules/$1/build" && pwd -P)"
+	else
+		[[ $1 == *+deb* ]] || die "package: no headers of Linux $1 are installed here:" \
+			"give the folder that has them"
+		SERIES=$(series_of "$1")
+		need_distro_tools cloud
+		[ -n "$(series_apt apt-cache pkgnames "linux-headers-$1")" ] ||
+			die "package: Debian has no headers of Linux $1 any more: give the folder that has them"
+		HEADERS=$CACHE/headers/$1
+		[ -e "$HEADERS/ready" ] ||
+			with_lock headers step "headers of $1" headers fetch_headers "$1" "$HEADERS"
+	fi
+}
+
+link_headers() {
+	HEADERS=$CACHE/headers/own-$(echo "$1" | hash_of)
+	mkdir -p "$HEADERS"
+	ln -sfn "$1" "$HEADERS/src"
+}
+
+fetch_headers() {
+	local base=${1%%-*}
+	rm -rf "$2"
+	mkdir -p "$2/packages"
+	(cd "$2/packages" && series_apt apt-get download "linux-headers-$1" \
+		"linux-headers-$base-common" "linux-kbuild-$base")
+	unpack_headers "$2/packages" "$1" "$2"
+	touch "$2/ready"
+}
+
+# Sets MODULE to the module for the headers, without what debuggers want: module_of HEADERS
+module_of() {
+	local release key
+	release=$(cat "$1/src/include/config/kernel.release")
+	key=$({ echo "$release"; cat "$1/src/Module.symvers"; sources_of_module; } | hash_of)
+	MODULE=$CACHE/modules/$key/$release/updates/mmpolicy.ko
+	[ -e "$MODULE" ] || with_lock "modules-$release" step "module for $release" "module-$release" \
+		compile_module "$1" "$CACHE/modules/$key" "$release"
+}
+
+sources_of_module() { (cd "$TREE" && find Kbuild module -type f ! -path 'module/tests/*' -print0 |
+	sort -z | xargs -0 sha256sum); }
+
+# compile_module HEADERS DEST RELEASE
+compile_module() {
+	local build=$2.build
+	rm -rf "$2" "$build"
+	mkdir -p "$build"
+	cp -a "$TREE/Kbuild" "$TREE/module" "$build/"
+	module_make "$1" "$1/src/" M="$build" modules
+	! modinfo -F description "$build/module/mmpolicy.ko" | grep -q ^Stub ||
+		die "package: on Linux $3 the module is a stub, as it has neither the hooks nor ftrace"
+	mkdir -p "$2.new/$3/updates"
+	strip --strip-debug -o "$2.new/$3/updates/mmpolicy.ko" "$build/module/mmpolicy.ko"
+	rm -rf "$build"
+	mv "$2.new" "$2"
+}
+
+# Sets MODULES to the package with modules for some kernels: modules_package KERNEL..., signed with
+# SIGN, a key and a certificate, if they are given
+modules_package() {
+	local kernel built new
+	need_package_tools
+	mkdir -p "$CACHE/packages/modules"
+	new=$(mktemp -d "$CACHE/packages/modules/new.XXXXXX")
+	copy_source "$TREE" "$new"
+	for kernel; do
+		find_headers "$kernel"
+		module_of "$HEADERS"
+		built=${MODULE%/*/*}
+		mkdir -p "$new/src/modules"
+		cp -r "$built" "$new/src/modules/"
+		[ ${#SIGN[@]} = 0 ] || sign_module "$new/src/modules/${built##*/}/updates/mmpolicy.ko"
+	done
+	# What is built later is newer: a package with another kernel in it is an upgrade.
+	sed -i "1s/)/+$(date -u +%Y%m%d.%H%M%S))/" "$new/src/debian/changelog"
+	step "package of modules" modules-package build_packages "$new" --build=any \
+		--build-profiles=pkg.mmpolicy.modules
+	MODULES=$CACHE/packages/modules/$(basename "$new"/mmpolicy-modules_*.deb)
+	mv "$new/${MODULES##*/}" "$MODULES"
+	rm -rf "$new"
+}
+
+sign_module() {
+	"$HEADERS/src/scripts/sign-file" sha256 "${SIGN[@]}" "$1" ||
+		die "package: cannot sign with the key ${SIGN[0]} and the certificate ${SIGN[1]}"
+}
+
+# ---- A repository of packages on disk
+
+# Put packages into a folder that apt reads, with those that are there, signed with SIGNED_BY,
+# a key of gpg, if that is given: add_to_repository FOLDER PACKAGE...
+add_to_repository() {
+	local folder=$1 release
+	shift
+	mkdir -p "$folder"
+	cp "$@" "$folder/"
+	cd "$folder" || return
+	apt-ftparchive packages . >Packages.new
+	mv Packages.new Packages
+	gzip -9nkf Packages
+	rm -f Release InRelease
+	release=$(apt-ftparchive -o APT::FTPArchive::Release::Origin=mmpolicy \
+		-o APT::FTPArchive::Release::Label=mmpolicy release .)
+	echo "$release" >Release
+	[ -z "$SIGNED_BY" ] || {
+		gpg --batch --yes --local-user "$SIGNED_BY" --clearsign --output InRelease Release
+		gpg --batch --yes --export --output mmpolicy.gpg "$SIGNED_BY"
+	}
 }
 
 # ---- Kernels with the hooks
