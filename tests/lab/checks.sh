@@ -67,6 +67,28 @@ fuzz_texts() {
 	"$program" -max_len=100 -max_total_time=20
 }
 
+# Go as need_go() has put it into the cache, for the NRI plugin: nri_go ARGUMENT...
+nri_go() {
+	cd "$TREE/deploy/kubernetes/nri"
+	PATH=$CACHE/go/usr/lib/go-1.24/bin:$PATH CGO_ENABLED=0 GOTOOLCHAIN=local \
+		GOFLAGS="-mod=readonly -modcacherw -buildvcs=false" \
+		GOMODCACHE=$CACHE/go/mod GOCACHE=$CACHE/go/build "$@"
+}
+
+nri_tests() {
+	[ -z "$(nri_go gofmt -d . | tee /dev/stderr)" ]
+	nri_go go vet ./...
+	nri_go go test ./...
+	nri_build
+}
+
+# Sets NRI to the plugin, one file that needs no other.
+nri_build() {
+	NRI=$CACHE/go/mmpolicy-nri
+	nri_go go build -trimpath -ldflags "-s -w" -o "$NRI" .
+	! readelf --program-headers "$NRI" | grep -q INTERP
+}
+
 # The file of what has passed of a kind of test, on these sources and kernels, in a run that
 # was stopped: resume_file KIND
 resume_file() {
