@@ -26,11 +26,17 @@ LONG = True
 
 FORWARD, SPARSE = Case("forward", 64, 21), Case("every_64k", 64, 40)
 RANDOM = Case("random_quarter", 64, 5)
-LITTLE_SAVED = [SPARSE, RANDOM, Case("even_odd", 64, 3), Case("skewed", 128, 3)]
+# Where adaptive saves nothing, and what docs/measured.md says that it costs on Debian's kernel.
+LITTLE_SAVED = {
+    SPARSE: 1.042,
+    RANDOM: 1.040,
+    Case("even_odd", 64, 3): 1.052,
+    Case("skewed", 128, 3): 1.041,
+}
 PATTERNS = [
     *(Case(name, 64, 5) for name in ("backward", "streams", "brk")),
     *(Case(name, 128, 3) for name in ("in_turn", "random_32k", "clusters")),
-    *LITTLE_SAVED[1:],
+    *(case for case in LITTLE_SAVED if case != SPARSE),
 ]
 CHANGES = Case("dense_sparse", 256, 3)  # noticing the change wastes a folio
 SETS = {
@@ -241,7 +247,7 @@ def test_what_adaptive_costs_where_it_saves_nothing(costs: Repeated, case: Case)
     def of_off(key: str) -> Callable[[Results], float]:
         return lambda run: run.ratio("ftrace adaptive", "ftrace off", case.name(), key)
 
-    limit = 1.06 if costs.run().about["pair"] == "debian" else 1.09
+    limit = LITTLE_SAVED[case] + 0.008 if costs.run().about["pair"] == "debian" else 1.09
     costs.hold(limit, of_off("ticks"), f"ticks of {case.name()}")
     costs.hold(1.01, of_off("kb"), f"memory of {case.name()}")
 
