@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The console session of the command's document; that of the tutorial needs packages."""
+"""The console session of the command's document, and what somebody on call types first.
+
+The session of the tutorial needs packages.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ from lab.guest import Guest
 
 from .conftest import Machines
 from .sessions import replay
+from .tools import ROOT, back_to_boot, must, readme
+
+PAGE = "docs/oncall.md"
 
 
 @pytest.fixture
@@ -25,3 +31,20 @@ def host(guest: Guest, all_machines: Machines) -> Iterator[Guest]:
 def test_session(host: Guest, tmp_path: Path) -> None:
     """Each command prints what the document shows."""
     replay(host, "cli", tmp_path)
+
+
+@pytest.mark.flavor("cloud")
+def test_on_call(machines: Machines) -> None:
+    """On Debian's own kernel it is seen that a policy is on, and each way to end it does."""
+    guest = machines.get("cloud", mem="2G", cpus=2)
+    back_to_boot(guest)
+    (looks,), (ways,) = readme("Is it on?", PAGE), readme("Off, now", PAGE)
+    must(guest, "modprobe mmpolicy")
+    for way in ways:  # each of which also takes the profiles away
+        must(guest, "mmpolicy profile create web && mmpolicy set anon_order fixed --profile web")
+        seen = must(guest, "\n".join(looks))
+        assert seen.startswith("active\n")
+        assert f"{ROOT}/profiles/web/anon_order/policy:" in seen and "[fixed]" in seen
+        must(guest, way)
+        seen = must(guest, "\n".join(looks))
+        assert seen.startswith("stock\n") and "[fixed]" not in seen
