@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -284,12 +284,15 @@ def main(argv: list[str]) -> None:
     """Entry point of ./dev bench anon_order."""
     text = "Compare the policies of anon_order with stock kernels."
     parser = counting.options("anon_order", text, plots=True)
+    parser.add_argument("--small", action="store_true", help="without areas of 1 GiB")
     chosen: argparse.Namespace = parser.parse_args(argv)
     if chosen.plot:
         counting.pyplot()  # fails now rather than after minutes
-    arms = [arm for arm in counting.of_kernel(ARMS) if not chosen.quick or arm.name in QUICK_ARMS]
+    arms = counting.of_kernel(ARMS, chosen.arm or (QUICK_ARMS if chosen.quick else ()))
+    if chosen.small:
+        arms = [replace(arm, areas=(SMALL,)) for arm in arms if SMALL in arm.areas]
     results = run(arms, chosen.quick)
-    costs = [] if chosen.quick else decision_costs()
+    costs = [] if chosen.quick or chosen.small or chosen.arm else decision_costs()
     results.about |= {f"decision cost, {cost.case}": cost.text() for cost in costs}
     print(f"{counting.CPU}\nPath length, not speed.\n\n{tables(results)}")
     for cost in costs:

@@ -157,16 +157,16 @@ def half_interval(values: Sequence[float]) -> float:
 
 
 def take(
-    guest: Guest, arm: Arm, programs: Sequence[Program], interval: float = 0.003
+    guest: Guest, arm: Arm, programs: Sequence[Program], most: int, interval: float = 0.003
 ) -> Iterator[Sample]:
-    """The mean of as many runs as the interval of the instructions needs, from 3 to 24.
+    """The mean of as many runs as the interval of the instructions needs, from 3 to MOST.
 
     Before them one that reads the files of the program from the host.
     """
     for program in programs:
         must(guest, program.line(), 1200)
         runs: list[dict[str, float]] = []
-        for number in range(24):
+        for number in range(most):
             if number >= 3 and half_interval([run["ticks"] for run in runs]) <= interval:
                 break
             runs.append(ran(guest, program.line(), 1200))
@@ -230,6 +230,9 @@ def main(argv: list[str]) -> None:
         metavar="FOLDER",
         help="instead, record in which order the programs touch their memory, for tests/unit",
     )
+    parser.add_argument(
+        "--runs", type=int, default=24, metavar="N", help="at most so many of a program"
+    )
     parser.add_argument("names", nargs="*", metavar="PROGRAM", help="only these programs")
     chosen: argparse.Namespace = parser.parse_args(argv)
     programs = chosen_programs(chosen.names)
@@ -241,13 +244,13 @@ def main(argv: list[str]) -> None:
         counting.pyplot()  # fails now rather than after minutes
     about = {"cpu": counting.CPU, "unit": "instructions", "sources": counting.hash_of(*SOURCES)}
     results = Results.resume(chosen.json, "programs", about)
-    arms = [arm for arm in counting.of_kernel(ARMS) if not chosen.quick or arm.name in QUICK_ARMS]
+    arms = counting.of_kernel(ARMS, chosen.arm or (QUICK_ARMS if chosen.quick else ()))
     begun = [arm for arm in arms if missing(results, arm, programs)]
     counting.measure(
         results,
         begun,
         MEM,
-        lambda guest, arm: take(guest, arm, missing(results, arm, programs)),
+        lambda guest, arm: take(guest, arm, missing(results, arm, programs), chosen.runs),
         chosen.json,
     )
     shown = only(results, [arm.name for arm in arms])

@@ -254,6 +254,23 @@ def variables(guest: Guest) -> str:
     return must(guest, f"/usr/bin/python3 {WORDS} {' '.join(ORDERS)}")
 
 
+def opened(guest: Guest) -> set[int]:
+    """The orders that the kernel would ask for now; the administrator has set none."""
+    word = int(variables(guest).split()[1], 16)
+    return {order for order in range(32) if word >> order & 1}
+
+
+def test_only_what_a_policy_may_answer_is_open(given: Guest) -> None:
+    """Whatever happens to our calls, nobody gets more; with caps below it, no PMD size."""
+    assert opened(given) == set()
+    for policy, cap in ("fixed", 4), ("adaptive", 9), ("vma_size", 2):
+        knob = f"{ROOT}/profiles/a/anon_order/{policy}/max_order"
+        must(given, f"echo {cap} >{knob}; echo {policy} >{POLICY}")
+        assert opened(given) == set(range(2, cap + 1))
+    must(given, f"echo never >{POLICY}")
+    assert opened(given) == set()
+
+
 def choose(guest: Guest, point: str) -> bool:
     """Choose a policy of "a" at a point; is it refused?"""
     return bool(guest.run(f"echo {AT_POINTS[point]} >{ROOT}/profiles/a/{point}/policy").rc)

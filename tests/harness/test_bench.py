@@ -11,7 +11,7 @@ import pytest
 
 from bench import evidence, programs
 from lab import counting
-from lab.guest import Guest
+from lab.guest import ONE_KERNEL, Guest
 from lab.programs import BenchError
 
 ABOUT = {"cpu": "one", "sources": "abc"}
@@ -70,6 +70,16 @@ def test_each_sample_is_kept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(BenchError, match="gone"):
         counting.measure(counting.Results("programs", dict(ABOUT)), ARMS, "1G", take, path)
     assert counting.Results.resume(path, "programs", ABOUT).samples == [sample("stock", "a")]
+
+
+def test_arms_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only these, in the order of the benchmark; another name is told, with those there are."""
+    monkeypatch.delenv(ONE_KERNEL, raising=False)
+    assert counting.of_kernel(ARMS) == ARMS
+    assert counting.of_kernel(ARMS, ["fixed", "stock"]) == ARMS
+    assert counting.of_kernel(ARMS, ["fixed"]) == ARMS[1:]
+    with pytest.raises(BenchError, match="no arm other; there are: stock fixed"):
+        counting.of_kernel(ARMS, ["other", "fixed"])
 
 
 def test_the_page_is_what_the_results_say() -> None:

@@ -142,9 +142,20 @@ def has_hooks() -> bool:
     return not os.environ.get(ONE_KERNEL)
 
 
-def of_kernel(arms: Sequence[SomeArm]) -> list[SomeArm]:
-    """The arms that differ: where all have one kernel, that with the hooks alone is none."""
-    return [arm for arm in arms if has_hooks() or arm.setup or arm.flavor != "patched"]
+def of_kernel(arms: Sequence[SomeArm], names: Sequence[str] = ()) -> list[SomeArm]:
+    """The arms that differ: where all have one kernel, that with the hooks alone is none.
+
+    With names, only those arms.
+    """
+    found = [arm for arm in arms if has_hooks() or arm.setup or arm.flavor != "patched"]
+    if unknown := set(names) - {arm.name for arm in arms}:
+        raise BenchError(f"no arm {', '.join(sorted(unknown))}; there are: {names_of(found)}")
+    return [arm for arm in found if not names or arm.name in names]
+
+
+def names_of(arms: Sequence[Arm]) -> str:
+    """The names of arms, in their order."""
+    return " ".join(arm.name for arm in arms)
 
 
 def measure(
@@ -197,12 +208,13 @@ def by_arm(results: Results, cases: Sequence[str], cell: Callable[[str, str], st
 
 
 def options(bench: str, text: str, plots: bool = False) -> argparse.ArgumentParser:
-    """The options that every benchmark has; --plot is for those that draw."""
+    """The options that every benchmark has; --plot and --arm are for those that draw."""
     parser = argparse.ArgumentParser(prog=f"./dev bench {bench}", description=text)
     parser.add_argument("--hooks", action="store_true", help="on a kernel built with the hooks")
     parser.add_argument("--quick", action="store_true", help="fewer arms and cases")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers to FILE")
     if plots:
+        parser.add_argument("--arm", action="append", help="only this one; may be repeated")
         parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw them into FILE")
     return parser
 
