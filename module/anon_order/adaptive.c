@@ -186,7 +186,7 @@ static noinline struct mmp_decision anon_order_stream_begins(const struct vm_fau
 
 	if (!anon_order_fits(&place))
 		return anon_order_none(vmf, MMP_INSIDE);
-	return anon_order_run(knob[MAX_ORDER]);
+	return anon_order_run(vmf, knob[MAX_ORDER]);
 }
 
 static __always_inline struct mmp_decision anon_order_stream(const struct vm_fault *vmf,

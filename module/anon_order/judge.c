@@ -133,7 +133,7 @@ noinline struct mmp_decision anon_order_grown(const struct vm_fault *vmf,
 	while (order > BLOCK_ORDER &&
 	       !anon_order_beside(place, order, knob[MIN_USED_PAGES]))
 		order--;
-	return anon_order_run(order);
+	return anon_order_run(vmf, order);
 }
 
 /* The rule for a fault that has no page table yet, where 2 MB are allowed. */
@@ -148,7 +148,7 @@ noinline struct mmp_decision anon_order_huge(const struct vm_fault *vmf, const u
 	/* Is this one of the blocks to be made of smaller folios? */
 	if (blocks && !((place.addr >> PMD_SHIFT) % blocks))
 		return (struct mmp_decision){ MMP_PROBE, MMP_MAX_ORDER - 1 };
-	return anon_order_run(MMP_MAX_ORDER);
+	return anon_order_run(vmf, MMP_MAX_ORDER);
 }
 
 /* The rule: blocks decide, or else groups do. */
@@ -167,5 +167,6 @@ noinline struct mmp_decision anon_order_judge(const struct vm_fault *vmf, const 
 	groups = anon_order_examples(&place, GROUP_ORDER, least);
 	if (groups <= 0 || !mmp_credit_left())
 		return anon_order_none(vmf, blocks || groups > 0 ? MMP_UNUSED : MMP_ALONE);
-	return anon_order_run(min(knob[MAX_ORDER], groups > 1 ? GROUP_ORDER + 1U : GROUP_ORDER));
+	return anon_order_run(vmf, min(knob[MAX_ORDER],
+				       groups > 1 ? GROUP_ORDER + 1U : GROUP_ORDER));
 }

@@ -33,10 +33,10 @@ static __always_inline struct mmp_decision anon_order_none(const struct vm_fault
 }
 
 /* A folio. It ends deferring, and earns credit, see waste.h. */
-static __always_inline struct mmp_decision anon_order_run(u32 order)
+static __always_inline struct mmp_decision anon_order_run(const struct vm_fault *vmf, u32 order)
 {
 	mmp_defer_later(order);
-	mmp_credit_earn(order);
+	mmp_credit_earn(vmf->vma->vm_mm, order);
 	return (struct mmp_decision){ MMP_RUN, order };
 }
 

@@ -51,11 +51,13 @@ static inline void mmp_credit_add(int credit)
 	this_cpu_write(mmp_credit.left, clamp(credit, MMP_CREDIT_LEAST, MMP_CREDIT_MOST));
 }
 
-/* A folio of @order is wanted. If it is a block or more, a full block was the example. */
-static __always_inline void mmp_credit_earn(unsigned int order)
+/* @mm gets a folio of @order. If it is a block or more, a full block was the example. */
+static __always_inline void mmp_credit_earn(const struct mm_struct *mm, unsigned int order)
 {
-	if (order >= BLOCK_ORDER)
-		mmp_credit_add(BLOCK);
+	if (order < BLOCK_ORDER)
+		return;
+	mmp_credit_begin(mm);
+	mmp_credit_add(BLOCK);
 }
 
 /* Passes on @page, what the piece at @pte says. Costs credit if the piece shows waste. */
