@@ -121,7 +121,7 @@ def page() -> str:
         results = json.loads(path.read_text())
         rounds = sorted({each["rounds"] for each in results["programs"].values()})
         number = " to ".join(dict.fromkeys(map(str, (rounds[0], rounds[-1]))))
-        parts.append(f"## {path.stem}\n\n{machine(results)} {number} rounds.\n")
+        parts.append(f"## {path.stem}\n\n{machine(results)}\n{number} rounds.\n")
         parts.append("\n".join([*table(results), *faults(results)]))
     return "\n".join(parts).rstrip() + "\n"
 

@@ -56,6 +56,16 @@ def test_whose_kernel_it_is(release: str, series: str) -> None:
     assert found == f"{series}\n"
 
 
+def test_two_who_make_a_root_at_once(tmp_path: Path) -> None:
+    """The one that waited for the lock finds it made, and does not put a second one into it."""
+    script = f". {KERNELS}/packages.sh; as_root() {{ mkdir $DEST.new; }}; debian_sources() {{ :; }}"
+    script += "; make_root $DEST; make_root $DEST; ls -A $DEST"
+    environment = {"PATH": "/usr/bin:/bin", "DEST": str(tmp_path / "root")}
+    found = subprocess.check_output(["bash", "-euc", script], text=True, env=environment)
+    assert found == ""
+    assert [each.name for each in tmp_path.iterdir()] == ["root"]
+
+
 def test_a_repository_grows(tmp_path: Path) -> None:
     """What is added later comes to what is there, and both are listed."""
     for version in ("1", "2"):

@@ -267,7 +267,9 @@ debian_sources() {
 		"Created-By: Packages" "Origin: Debian"
 }
 
+# Tests run side by side, so another one may have made it while this one waited for the lock.
 make_root() {
+	[ ! -d "$1" ] || return 0
 	rm -rf "$1.new"
 	debian_sources | as_root mmdebstrap --variant=minbase --include="$ROOT_PACKAGES" \
 		--aptopt='APT::Install-Recommends "false"' "" "$1.new" -
