@@ -7,6 +7,7 @@ Tests of test_madv_free are imported, so that they run in this guest.
 from __future__ import annotations
 
 import shlex
+from statistics import median
 
 import pytest
 
@@ -110,18 +111,21 @@ def test_a_call_on_many_page_tables(machines: Machines, limit_mb: int) -> None:
 
     Of 8 GB with a page in each page table, or one page in 32; the second call finds the
     tables empty. A millisecond of the guest is a million instructions. To free 65,536 pages takes
-    108 million, and now and then one more, so the least of three in turn is taken.
+    89 million, in one call of four 0.7 million less, and now and then one or two more. So medians
+    are compared: of seven rounds, or of 14 or 21 where those are beyond the limit.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     policies = [madv_free.policy("eager"), madv_free.policy("cap", limit_mb=limit_mb)]
     for kilobytes in 2048, 128:
-        least = [[10**12] * 2] * 2
-        for _ in range(3):
-            for i, policy in enumerate(policies):
+        seen: tuple[list[list[float]], ...] = ([], [])
+        for turn in range(21):
+            for policy, calls in zip(policies, seen, strict=True):
                 must(guest, policy)
-                ticks = ran(guest, cases(f"sparse 8192 {kilobytes}"))["ticks"]
-                least[i] = [min(pair) for pair in zip(least[i], ticks, strict=True)]
-        added = [b - a for a, b in zip(*least, strict=True)]
+                calls.append(ran(guest, cases(f"sparse 8192 {kilobytes}"))["ticks"])
+            usual = [[median(each) for each in zip(*calls, strict=True)] for calls in seen]
+            added = [b - a for a, b in zip(*usual, strict=True)]
+            if turn % 7 == 6 and max(added) < 1_000_000:
+                break
         assert max(added) < 1_000_000, f"one page in {kilobytes} kB: {added}"
 
 
