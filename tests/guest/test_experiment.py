@@ -12,6 +12,8 @@ import pytest
 from lab.guest import Guest
 from lab.machine import cache_dir
 from lab.programs import ran, workload
+from mmpolicy.ab.design import MAX_SEED
+from mmpolicy.ab.units import arms_of, balanced
 
 from .tools import ROOT, Pages, Poke, histograms, must, ops_command, poke, refused
 
@@ -94,6 +96,21 @@ def test_cgroups_as_units(arms: Guest) -> None:
     assert run_in_each_cgroup(arms) != some
     enable(arms, percent=30, seed=1)
     assert run_in_each_cgroup(arms) == some
+
+
+@pytest.mark.parametrize(("seed", "percent"), [(1, 50), (2**40 + 7, 40), (MAX_SEED - 1, 50)])
+def test_the_command_knows_the_arm_of_a_cgroup(arms: Guest, seed: int, percent: int) -> None:
+    """`ab run` draws seeds that treat half of the units by the hash that the kernel decides by."""
+    ids = must(arms, f"cd {TOP} && stat -c %i $(seq {UNITS})").split()
+    units = {str(unit): int(number) for unit, number in enumerate(ids)}
+    found = arms_of(units, seed, percent)
+    enable(arms, unit="cgroup", percent=percent, seed=seed)
+    treated = {int(unit) for unit, arm in found.items() if arm == "treatment"}
+    assert run_in_each_cgroup(arms) == treated
+    assert 0 < len(treated) < UNITS
+    even = balanced(units, seed)
+    enable(arms, percent=50, seed=even)
+    assert len(run_in_each_cgroup(arms)) == UNITS / 2
 
 
 def test_processes_as_units(arms: Guest) -> None:
