@@ -76,7 +76,7 @@ def test_power_at_twice_the_fixed_length(effect: float, fixed: int, runs: int) -
     assert explained(found, runs, 0.8, "less")
 
 
-@pytest.mark.parametrize("runs", [30, pytest.param(1000, marks=FULL)])
+@pytest.mark.parametrize("runs", [30, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("counts", [False, True])
 def test_all_intervals_of_a_run_hold_the_truth(counts: bool, runs: int) -> None:
     rng, held = np.random.default_rng(13), 0
@@ -91,7 +91,7 @@ def test_all_intervals_of_a_run_hold_the_truth(counts: bool, runs: int) -> None:
     assert explained(held, runs, 0.95, "less")
 
 
-@pytest.mark.parametrize("runs", [60, pytest.param(2000, marks=FULL)])
+@pytest.mark.parametrize("runs", [60, pytest.param(4000, marks=FULL)])
 def test_a_margin_at_any_look(runs: int) -> None:
     """Worse by just the margin passes in 5 % of runs at most."""
     rng, passed = np.random.default_rng(14), 0
@@ -124,7 +124,7 @@ def by_size(d: Vector) -> Vector:
     return d[:pairs]
 
 
-@pytest.mark.parametrize("runs", [100, pytest.param(2000, marks=FULL)])
+@pytest.mark.parametrize("runs", [100, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("world", WORLDS)
 def test_length_by_sizes(world: str, runs: int) -> None:
     """Without A/A phase: equal arms are found in 5 %, a change of 5 % in 80 %."""

@@ -83,6 +83,19 @@ def least_pairs(metrics: int, level: float = ALPHA) -> int:
     return ceil(1 - log2(level / metrics))
 
 
+def unseen(pairs: int) -> float:
+    """Return the percent of blocks that may be bad though so many have none that is.
+
+    Where more are, a run like this sees one in 95 % (the rule of three).
+    """
+    return 100 * float(1 - ALPHA ** (1 / pairs))
+
+
+def pairs_to_see(percent: float) -> int:
+    """Return how many pairs have a bad block in 95 %, if so many percent of blocks are bad."""
+    return ceil(log(ALPHA) / log1p(-percent / 100))
+
+
 def differences(pairs: Sequence[tuple[float, float]]) -> tuple[str, list[float]]:
     """Return scale and treatment - control of each pair.
 

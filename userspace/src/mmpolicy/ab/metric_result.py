@@ -29,6 +29,9 @@ MOST_LOST = 0.05  # of the blocks, each in a pair of its own
 # Of a margin, where the sizes of the differences decided on the length: they are larger where
 # the treatment is worse by the margin, which makes 5 % of 3.5 %.
 ALPHA_BY_SIZE = 0.035
+# Of the totals, where the treatment changed how much the blocks vary: if it did nothing else,
+# their 95 % interval is beyond 0 in up to 7 % of runs on either side.
+ALPHA_UNEVEN = 0.02
 BIG = 700  # logarithms above this are of no number
 
 
@@ -142,6 +145,11 @@ class MetricResult:
             return None
         return totals(self.pairs, self.seed)
 
+    @property
+    def firm_totals(self) -> tuple[float, float, float] | None:
+        """Return the same with the interval that a finding has to be borne out by."""
+        return totals(self.pairs, self.seed, ALPHA_UNEVEN) if self.uneven else self.totals
+
     def _denied(self, lower: bool, limit: float) -> bool:
         """Tell if the totals do not bear out that the effect is below (above) a limit.
 
@@ -157,7 +165,7 @@ class MetricResult:
     @property
     def denied(self) -> bool:
         """Tell if pairs and totals disagree about what was found."""
-        if self.uneven and self.totals and self.totals[1] <= 0 <= self.totals[2]:
+        if self.uneven and self.firm_totals and self.firm_totals[1] <= 0 <= self.firm_totals[2]:
             return True
         if self.no_worse and self._denied(self.metric.better == "lower", self._limit):
             return True

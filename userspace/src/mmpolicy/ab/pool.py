@@ -14,7 +14,7 @@ from math import log
 from typing import Any
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from mmpolicy.ab.design import ALPHA, at_margin, differences, in_percent
 from mmpolicy.ab.metrics import Metric
@@ -25,6 +25,7 @@ from mmpolicy.errors import Error, Exit
 
 TOSSES = 9999  # of the coins of all hosts
 LEAST_PAIRS = 3  # of a host, to know its noise
+LEAST_NOISE = 1e-17  # a variance
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class HostEffect:
         return float(self.d.mean())
 
     @property
-    def variance(self) -> float:
-        """Return the variance of that."""
-        return float(self.d.var(ddof=1)) / len(self.d)
+    def noise(self) -> float:
+        """Return the variance of its pairs."""
+        return max(float(self.d.var(ddof=1)), LEAST_NOISE)
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,22 @@ def weighted(effects: Vector, variances: Vector) -> tuple[float, float, float]:
     return float(mean), float((weights * (effects - mean) ** 2).sum()), float(weights.sum())
 
 
+def variances_of(hosts: Sequence[HostEffect]) -> Vector:
+    """Return the variance of the effect of each host.
+
+    Few pairs know the noise of their host badly. Its logarithm is moved towards the mean of
+    all hosts, by the part of what they differ by that chance explains.
+    """
+    pairs = np.asarray([len(host.d) for host in hosts])
+    freedom = (pairs - 1) / 2
+    logs = np.log([host.noise for host in hosts]) - special.psi(freedom) + np.log(freedom)
+    chance = special.polygamma(1, freedom)
+    real = max(0.0, float(logs.var(ddof=1) - chance.mean()))
+    near = logs.mean() + real / (real + chance) * (logs - logs.mean())
+    variances: Vector = np.exp(near) / pairs
+    return variances
+
+
 def tau_squared(effects: Vector, variances: Vector) -> float:
     """Return the variance between hosts by Paule and Mandel: it makes Q what is expected."""
 
@@ -84,7 +101,7 @@ def tau_squared(effects: Vector, variances: Vector) -> float:
 def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> Pooled:
     """Return both answers of two hosts or more."""
     effects = np.asarray([host.mean for host in hosts])
-    variances = np.maximum([host.variance for host in hosts], 1e-18)
+    variances = variances_of(hosts)
     freedom = len(hosts) - 1
     tau2 = tau_squared(effects, variances)
     mean, q, weight = weighted(effects, variances + tau2)
@@ -317,7 +334,8 @@ def _forest(hosts: Sequence[HostEffect], width: int = 41) -> list[str]:
     """Return a line for each host, with its 95 % interval drawn about 0."""
     rows = []
     for host in hosts:
-        half = float(stats.t.ppf(1 - ALPHA / 2, len(host.d) - 1) * np.sqrt(host.variance))
+        error = np.sqrt(host.noise / len(host.d))
+        half = float(stats.t.ppf(1 - ALPHA / 2, len(host.d) - 1) * error)
         rows.append((host, host.mean - half, host.mean + half))
     far = max((abs(end) for _, *ends in rows for end in ends), default=0.0) or 1.0
     names = max((len(host.name) for host in hosts), default=0)

@@ -8,7 +8,15 @@ from typing import Any
 
 from mmpolicy.ab.balance import balance_of
 from mmpolicy.ab.carry import carry_of
-from mmpolicy.ab.design import ALPHA, DIRTY, differences, least_pairs, suggest_pairs
+from mmpolicy.ab.design import (
+    ALPHA,
+    DIRTY,
+    differences,
+    least_pairs,
+    pairs_to_see,
+    suggest_pairs,
+    unseen,
+)
 from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.neighbours import neighbours_of
@@ -140,6 +148,10 @@ class Report:
         idle = self.recording.idle()
         if idle:
             yield f"no decision was taken in {' and '.join(idle)}: nothing was compared"
+        rare = self.header.get("rare")
+        if rare and any(len(row.pairs) < pairs_to_see(rare) for row in self.rows):
+            text = f"{self._unseen()}; --rare {rare:g} takes {pairs_to_see(rare)} pairs"
+            yield f"too few blocks to be sure of: {text}"
         dirty = [row.metric.name for row in self.rows if row.aa_corrected < DIRTY]
         if dirty:
             yield f"equal arms differed in the A/A phase: {', '.join(dirty)}"
@@ -153,11 +165,11 @@ class Report:
         elif row.metric.of_units and row.uneven_lost:
             lost = ", ".join(f"{count} in {arm}" for arm, count in row.lost.items())
             yield f"{name}: units have gone within their blocks, and not evenly: {lost}"
-        if row.denied and row.totals and row.effect:
+        if row.denied and (firm := row.firm_totals) and row.effect:
             control, treatment = row.worst()
             yield (
                 f"{name}: a few blocks outweigh the others: {row.text(row.effect.estimate)} by "
-                f"pairs, {row.text(row.totals[0])} by totals ({row.ends(*row.totals[1:])}); the "
+                f"pairs, {row.text(firm[0])} by totals ({row.ends(*firm[1:])}); the "
                 f"largest block has {treatment:.3g} times the mean in treatment, {control:.3g} "
                 "times in control"
             )
@@ -251,6 +263,8 @@ class Report:
             if not found and not self.judged:
                 return "inconclusive: no metric shows an effect beyond its noise"
             return f"inconclusive: {said}"
+        if self.exit == Exit.DONE:
+            said += f"; {self._unseen()}"
         return f"with the treatment, {said}"
 
     def _of_margin(self) -> Iterator[str]:
@@ -350,11 +364,11 @@ class Report:
 
     def _unseen(self) -> str:
         """Return what may be there although no block of the treatment has it."""
-        pairs = max((len(row.pairs) for row in self.rows), default=0)
+        pairs = min((len(row.pairs) for row in self.rows), default=0)
         if not pairs:
             return "anything"
-        share = 100 * (1 - ALPHA ** (1 / pairs))
-        return f"what comes in up to {share:.2g} % of the blocks may be in none of these {pairs}"
+        rare = f"what comes in up to {unseen(pairs):.2g} % of the blocks"
+        return f"{rare} may be in none of these {pairs}"
 
     def _carry(self) -> str:
         seen = [row.metric.name for row in self.rows if row.carry.seen]

@@ -151,8 +151,8 @@ def interval(d: Vector, seed: int) -> tuple[float, float]:
     return _ends(sums[sizes > 0] / sizes[sizes > 0])
 
 
-def _ends(means: Vector) -> tuple[float, float]:
-    place = int(ALPHA / 2 * (len(means) + 1))
+def _ends(means: Vector, alpha: float = ALPHA) -> tuple[float, float]:
+    place = int(alpha / 2 * (len(means) + 1))
     if place < 1:  # so few pairs that nothing can be rejected
         return -np.inf, np.inf
     ends = np.partition(means, [place - 1, len(means) - place])
@@ -170,7 +170,9 @@ def spread_p(pairs: Sequence[tuple[float, float]], seed: int) -> float:
     return p_value((d - d.mean()) * (sums - sums.mean()), seed)
 
 
-def totals(pairs: Sequence[tuple[float, float]], seed: int) -> tuple[float, float, float]:
+def totals(
+    pairs: Sequence[tuple[float, float]], seed: int, alpha: float = ALPHA
+) -> tuple[float, float, float]:
     """Return the logarithm of the ratio of the totals of both arms, and its 95 % interval.
 
     A stall in few blocks weighs here what it weighs for the user; in the mean of the
@@ -182,7 +184,7 @@ def totals(pairs: Sequence[tuple[float, float]], seed: int) -> tuple[float, floa
     below, above = _subsets(control, seed)[0], _subsets(treatment, seed)[0]
     with np.errstate(divide="ignore"):
         known = (below > 0) | (above > 0)
-        low, high = _ends(np.log(above[known]) - np.log(below[known]))
+        low, high = _ends(np.log(above[known]) - np.log(below[known]), alpha)
         return float(np.log(treatment.sum()) - np.log(control.sum())), low, high
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from mmpolicy.ab.design import DIRTY, MAX_SEED, Design, least_pairs
+from mmpolicy.ab.design import DIRTY, MAX_SEED, Design, least_pairs, pairs_to_see
 from mmpolicy.ab.guards import Guard
 from mmpolicy.ab.identity import seed_here
 from mmpolicy.ab.metrics import Metric
@@ -58,6 +58,7 @@ class RunOptions:
     experiment: str | None
     label: tuple[str, ...]
     saturation: tuple[int, int] | None
+    rare: float | None
 
     def arms(self) -> dict[str, str]:
         """Return what each arm is given as."""
@@ -82,7 +83,10 @@ def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> L
     anytime = given.stop == "anytime"
     if anytime and given.detect:
         raise click.UsageError("--detect and --stop anytime both say when to end: give one")
-    pairs = given.pairs or (MOST_PAIRS if given.detect or anytime else PAIRS)
+    if given.rare and (given.detect or anytime):
+        raise click.UsageError("--rare says how long, as --detect and --stop anytime do: give one")
+    rare = pairs_to_see(given.rare) if given.rare else 0
+    pairs = given.pairs or (MOST_PAIRS if given.detect or anytime else max(PAIRS, rare))
     if given.duration:
         left = given.duration - design.seconds(aa)
         more = 2 * design.block_s if given.saturation else 0.0
@@ -93,6 +97,10 @@ def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> L
         text = f"{max(pairs, 0)} pairs can show nothing with {number} metric{'s' * (number > 1)}"
         need = clock(design.seconds(aa + least))
         raise click.UsageError(f"{text}: it takes {least} pairs, {need} with the A/A phase")
+    if pairs < rare:
+        text = f"{pairs} pairs may have none of what comes in {given.rare:g} % of the blocks"
+        need = clock(design.seconds(aa + rare))
+        raise click.UsageError(f"{text}: it takes {rare} pairs, {need} with the A/A phase")
     return Length(aa, pairs, given.detect or 0.0, anytime, given.saturation)
 
 

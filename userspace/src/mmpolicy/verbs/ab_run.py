@@ -103,7 +103,6 @@ def _header(
         arm: {"given": text, "settings": changes.settings(arm)}
         for arm, text in given.arms().items()
     }
-    metrics = [*map(Metric.parse, given.metric)]
     header = {
         "version": VERSIONS[-1],
         "tool": __version__,
@@ -120,6 +119,7 @@ def _header(
         "aa_pairs": length.aa_pairs,
         "pairs": length.pairs,
         "margin": given.margin,
+        "rare": given.rare,
         "unit": given.unit,
         "cgroup": changes.scope.number,
         "cgroup_path": changes.scope.path,
@@ -129,7 +129,7 @@ def _header(
         "runs_this_week": 1 + _runs_before(host, given),
         "metrics": given.metric,
         "guards": given.guard,
-        "roles": roles_of(metrics, given.margin),
+        "roles": roles_of([*map(Metric.parse, given.metric)], given.margin),
         "host": about_host(host, labels_of(given.label)),
         **arms,
     }
@@ -241,6 +241,10 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     help="When to end: as planned; or as soon as there is an answer that holds at any look.",
 )  # fmt: skip
 @margin_option
+@click.option(
+    "--rare", type=click.FloatRange(0.1, 50), metavar="PERCENT",
+    help="Take so many pairs that what comes in so many of the blocks is seen, such as a stall.",
+)  # fmt: skip
 @click.option(
     "--cmd-timeout", type=Seconds(), default="10s", show_default=True,
     help="The run ends if a command takes longer.",
