@@ -21,20 +21,15 @@ static u64 debugfs_sum(const u64 __percpu *counter)
 	return sum;
 }
 
-/* The points that the kernel asks while it handles a fault. */
-static bool debugfs_in_faults(enum mm_policy_point point)
-{
-	return point == MM_POLICY_ANON_ORDER || point == MM_POLICY_THP_GFP ||
-	       point == MM_POLICY_COMPACT;
-}
-
 static void debugfs_show_fault_times(struct seq_file *m, const struct mmp_stats *stats)
 {
 	u64 __percpu *took = mmp_fault_counters(stats->profile, stats->point);
 	int i;
 
-	for (i = 0; i < MMP_FAULT_TIMES; i++)
-		seq_printf(m, "fault_ns_log2_%d %llu\n", i,
+	seq_printf(m, "fault_ns %llu\n", debugfs_sum(&took[MMP_FAULT_SUM]));
+	for (i = 0; i < MMP_BUCKETS; i++)
+		seq_printf(m, "fault_ns_log2_%lu_%lu %llu\n",
+			   MMP_FIRST_OCTAVE + i / MMP_OCTAVE, i % MMP_OCTAVE,
 			   debugfs_sum(&took[i]));
 	if (stats->point == MM_POLICY_ANON_ORDER)
 		seq_printf(m, "fault_missed %llu\n",
@@ -51,7 +46,7 @@ static int mmp_stats_show(struct seq_file *m, void *unused)
 	for (i = 0; i < point->nr_counters; i++)
 		seq_printf(m, "%s %llu\n", point->counters[i],
 			   debugfs_sum(&counters[i]));
-	if (debugfs_in_faults(stats->point))
+	if (stats->point < MMP_FAULT_POINTS)
 		debugfs_show_fault_times(m, stats);
 	return 0;
 }
@@ -108,7 +103,7 @@ void mmp_debugfs_add(struct mmp_profile *profile)
 
 		if (point->host && profile != &mmp_default)
 			continue;
-		if (!point->nr_counters && !debugfs_in_faults(i))
+		if (!point->nr_counters && i >= MMP_FAULT_POINTS)
 			continue;
 		profile->stats[i] = (struct mmp_stats){ profile, i };
 		dir = debugfs_create_dir(point->name, profile->debugfs);

@@ -37,7 +37,7 @@ void mmp_profile_free_memory(struct mmp_profile *profile)
 /* Counters, and what points keep for each node. With -ENOMEM, free it all the same. */
 int mmp_profile_make_memory(struct mmp_profile *profile)
 {
-	size_t nr = mmp_nr_counters + MM_POLICY_POINTS * MMP_FAULT_COUNTERS;
+	size_t nr = mmp_nr_counters + MMP_FAULT_POINTS * MMP_FAULT_COUNTERS;
 	bool failed;
 	int i;
 

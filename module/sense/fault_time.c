@@ -6,8 +6,6 @@
  * One in about sixteen is timed. Which one is for each CPU to draw, whoever faults
  * and whatever its arm. The clock is read for those alone.
  */
-#include <linux/log2.h>
-#include <linux/minmax.h>
 #include <linux/mm.h>
 #include <linux/percpu.h>
 #include <linux/string.h>
@@ -23,10 +21,10 @@ DEFINE_STATIC_KEY_FALSE(mmp_timing);
 /**
  * mmp_fault_counters - how long the faults of a profile took
  * @profile: whose faults
- * @point: that were decided at this point too
+ * @point: that were decided at this point too, one of the first %MMP_FAULT_POINTS
  *
- * Return: %MMP_FAULT_TIMES counters, by log2 of the time in ns; then how many were
- *	not timed that should have been.
+ * Return: %MMP_BUCKETS counters, by mmp_bucket() of the time; then the sum of the times in ns;
+ *	then how many were not timed that should have been.
  */
 u64 __percpu *mmp_fault_counters(const struct mmp_profile *profile,
 				 enum mm_policy_point point)
@@ -88,15 +86,19 @@ static noinline void fault_count(const struct vm_fault *vmf, struct mmp_stamp *m
 	bool is_this = mine->what == vmf->address;
 	unsigned long points = mine->seen | BIT(MM_POLICY_ANON_ORDER);
 	u64 ns = mmp_stamp_end(mine);
-	unsigned int log = min(ilog2(ns | 1), MMP_FAULT_TIMES - 1);
+	unsigned int bucket = mmp_bucket(ns);
 	int point;
 
 	if (!is_this || ns > MMP_STAMP_NS) {
 		fault_missed(vmf);
 		return;
 	}
-	for_each_set_bit(point, &points, MM_POLICY_POINTS)
-		this_cpu_inc(mmp_fault_counters(profile, point)[log]);
+	for_each_set_bit(point, &points, MMP_FAULT_POINTS) {
+		u64 __percpu *took = mmp_fault_counters(profile, point);
+
+		this_cpu_inc(took[bucket]);
+		this_cpu_add(took[MMP_FAULT_SUM], ns);
+	}
 }
 
 /**

@@ -7,12 +7,15 @@
 #include <linux/percpu.h>
 
 #include "../mmpolicy.h"
+#include "octaves.h"
 
 struct mmp_draw;
 
-#define MMP_FAULT_TIMES		32	/* log2 of nanoseconds */
-#define MMP_FAULT_MISSED	MMP_FAULT_TIMES
-#define MMP_FAULT_COUNTERS	(MMP_FAULT_TIMES + 1)
+/* After MMP_BUCKETS of times, for each of the first MMP_FAULT_POINTS points. */
+#define MMP_FAULT_SUM		MMP_BUCKETS		/* ns of all that were timed */
+#define MMP_FAULT_MISSED	(MMP_BUCKETS + 1)
+#define MMP_FAULT_COUNTERS	(MMP_BUCKETS + 2)
+#define MMP_FAULT_POINTS	(MM_POLICY_COMPACT + 1)	/* those that are asked in a fault */
 
 DECLARE_STATIC_KEY_FALSE(mmp_timing);
 

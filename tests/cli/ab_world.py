@@ -36,7 +36,8 @@ class World(Clock):
         self.tree.put("/proc/pressure/memory", "full avg10=0.00 avg60=0.00 total=0")
         for arm, count in {"default": 0.0, **self.of_arms}.items():
             if self.tree.is_dir(f"{DEBUG}/{arm}"):
-                stats = f"got_order_4 {count * self.active:.0f}\nfault_ns_log2_10 {count:.0f}\n"
+                stats = f"got_order_4 {count * self.active:.0f}\nfault_ns {1200 * count:.0f}\n"
+                stats += f"fault_ns_log2_10_1 {count:.0f}\n"
                 stats += f"fault_missed {count // 100:.0f}"
                 self.tree.put(f"{DEBUG}/{arm}/anon_order/stats", stats)
         self.tree.put(f"{DEBUG}/experiment/units", "control 40\ntreatment 44\nfull 0")

@@ -2,6 +2,9 @@
 """The arithmetic of experiments, against what is known or can be counted."""
 
 import itertools
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from mmpolicy.ab.design import Design, least_pairs, suggest_pairs
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.sources import Arm, CgroupFile, Command, Psi, Sample, Units, Vmstat
 from mmpolicy.ab.stats import (
+    Vector,
     analyse,
     detectable,
     growth_p,
@@ -148,7 +152,7 @@ def test_files_of_numbers() -> None:
     }
 
 
-def of_histogram(metric: str, *buckets: dict[int, float]) -> float | None:
+def of_histogram(metric: str, *buckets: Mapping[Any, float]) -> float | None:
     """Return a metric of a histogram over time."""
     arms = [{f"anon_order.fault_ns_log2_{n}": c for n, c in each.items()} for each in buckets]
     window = [Sample(float(t), {}, {"control": arm}) for t, arm in enumerate(arms)]
@@ -163,6 +167,39 @@ def test_latency() -> None:
     assert of_histogram("arm.anon_order.fault_ns.p45", *seen) == pytest.approx(1024 * 1.5)
     assert of_histogram("arm.anon_order.fault_ns.p95", *seen) == pytest.approx(16384 * 1.5)
     assert of_histogram("arm.anon_order.fault_ns", {9: 5.0}, {9: 5.0}) is None
+    eighth = of_histogram("arm.anon_order.fault_ns.p50", {}, {"10_2": 10.0})
+    assert eighth == pytest.approx(1024 + 2.5 * 128)
+
+
+def counted(times: Vector, sums: bool = True) -> dict[str, float]:
+    """Return what the module has counted of times, as module/sense/octaves.h does it."""
+    inside = np.clip(times.astype(np.int64), 1 << 7, (1 << 32) - 1)
+    octaves = np.floor(np.log2(inside)).astype(np.int64)
+    names = [f"{n}_{(t >> (n - 3)) - 8}" for n, t in zip(octaves, inside, strict=True)]
+    found = {f"anon_order.fault_ns_log2_{name}": float(n) for name, n in Counter(names).items()}
+    return found | ({"anon_order.fault_ns": float(times.astype(np.int64).sum())} if sums else {})
+
+
+def times_of(what: str, times: Vector, sums: bool = True) -> float:
+    """Return a metric of times."""
+    window = [Sample(0.0, {}, {"control": {}}), Sample(1.0, {}, {"control": counted(times, sums)})]
+    value = Metric.parse(f"arm.anon_order.fault_ns{what}").over(window, "control")
+    assert value
+    return value
+
+
+@pytest.mark.parametrize("place", [0.0, 0.25, 0.5, 0.75])
+@pytest.mark.parametrize("deviation", [0.01, 0.1, 0.25, 1.0])
+def test_times_are_known_to_an_eighth(deviation: float, place: float) -> None:
+    """The mean of 10 % less is 10 % less, wherever in its octave; percentiles nearly so."""
+    times = 1024 * 2**place * np.exp(np.random.default_rng(3).normal(0, deviation, 20_000))
+    change = times_of("", 0.9 * times) / times_of("", times)
+    assert change == pytest.approx(0.9, abs=0.001)
+    assert times_of("", times) == pytest.approx(times.mean(), rel=0.001)
+    for what, percentile in ((".p50", 50), (".p99", 99)):
+        assert times_of(what, times) == pytest.approx(np.percentile(times, percentile), rel=0.13)
+    without = times_of("", 0.9 * times, sums=False) / times_of("", times, sums=False)
+    assert without == pytest.approx(0.9, abs=0.02)
 
 
 def test_metrics_are_parsed() -> None:

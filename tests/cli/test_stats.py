@@ -38,6 +38,20 @@ def test_where_the_action_is(run: Run, tree: FakeTree) -> None:
     assert "but not of" not in run("stats", "--profile", "web").out
 
 
+def test_times_are_told_and_not_their_histogram(run: Run, tree: FakeTree) -> None:
+    """Half of 100 faults from 1,024 to 1,152 ns, half from 2,048 to 2,304."""
+    times = "fault_ns_log2_10_0 50\nfault_ns_log2_11_0 50\nfault_ns_log2_12_7 0"
+    tree.put(STATS, f"decisions 100\nfault_ns 163200\n{times}")
+    rows = run("stats").out.splitlines()
+    assert rows[1:] == [
+        "anon_order  decisions  100",
+        "anon_order  fault_ns   163200",
+        "anon_order fault_ns of 100: mean 1632, p50 1152, p90 2253, p99 2299 ns",
+    ]
+    tree.put(STATS, f"decisions 100\n{times.replace('50', '0')}")
+    assert "mean" not in run("stats").out
+
+
 def test_json_has_all(run: Run, tree: FakeTree) -> None:
     tree.put(STATS, "decisions 18446744073709551615\n# a comment\nlowered 0")
     data = run("stats", "anon_order", "--json").json
@@ -148,7 +162,8 @@ def test_export_of_the_lease(run: Run, tree: FakeTree) -> None:
 
 
 def test_export_of_times_is_a_histogram(run: Run, tree: FakeTree) -> None:
-    times = "fault_ns_log2_9 3\nfault_ns_log2_10 4\nfault_ns_log2_11 1\nraised 40"
+    times = "fault_ns 8400\nfault_ns_log2_9_0 1\nfault_ns_log2_9_7 2\nfault_ns_log2_10_3 4\n"
+    times += "fault_ns_log2_11_1 1\nraised 40"
     stalls = "stall_ns 9000\nstall_ns_log2_12 2\nstall_ns_log2_13 0\n"
     tree.put(STATS, f"{stalls}{times}")
     found = samples(run("export").out)
@@ -158,10 +173,11 @@ def test_export_of_times_is_a_histogram(run: Run, tree: FakeTree) -> None:
     assert found[name, labels(**place, le="2.048e-06")] == 7
     assert found[name, labels(**place, le="+Inf")] == 8  # the last one has longer ones too
     assert found["mmpolicy_fault_seconds_count", labels(**place)] == 8
+    assert found["mmpolicy_fault_seconds_sum", labels(**place)] == pytest.approx(8.4e-6)
     assert found["mmpolicy_stall_seconds_sum", labels(**place)] == pytest.approx(9e-6)
     assert found["mmpolicy_stall_seconds_count", labels(**place)] == 2
     events = {dict(key[1])["event"] for key in found if key[0] == "mmpolicy_events_total"}
-    assert events == {"decisions", "raised"}  # stall_ns is the sum of its histogram
+    assert events == {"decisions", "raised"}  # stall_ns and fault_ns are sums of histograms
 
 
 def test_export_of_bindings(run: Run, tree: FakeTree) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -75,9 +76,15 @@ def stats(guest: Guest, profile: str) -> dict[str, int]:
     return {name: int(value) for name, value in (line.split() for line in lines)}
 
 
-def timed(counters: dict[str, int]) -> int:
-    """Faults in the histogram of latencies."""
-    return sum(n for name, n in counters.items() if name.startswith("fault_ns_log2_"))
+def timed(counters: dict[str, int], octave: str = "") -> int:
+    """Faults in the histogram of latencies, or in an octave of it."""
+    return sum(n for name, n in counters.items() if name.startswith(f"fault_ns_log2_{octave}"))
+
+
+def least_ns(counters: dict[str, int]) -> float:
+    """What these faults took at least, by the lower bounds of their buckets."""
+    names = (re.fullmatch(r"fault_ns_log2_(\d+)_(\d)", name) for name in counters)
+    return sum(counters[m[0]] * 2.0 ** int(m[1]) * (8 + int(m[2])) / 8 for m in names if m)
 
 
 def test_cgroups_as_units(arms: Guest) -> None:
@@ -186,6 +193,7 @@ def test_counters_of_an_arm(arms: Guest, arm: str, percent: int) -> None:
     faults = 2 * 4096 if arm == "control" else 2 * 256
     assert faults / 16.5 / 1.5 <= timed(rise) + rise["fault_missed"] <= (faults + 300) / 16.5 * 1.5
     assert rise["fault_missed"] <= 1 + timed(rise) / 10
+    assert 1 <= rise["fault_ns"] / least_ns(rise) < 9 / 8  # the sum is of what the buckets have
     assert faults <= 2 * found["faults"] + 2
     if arm == "control":
         assert rise["wanted_order_0"] >= faults
@@ -238,9 +246,9 @@ def test_prometheus_knows_how_long_faults_take(arms: Guest) -> None:
     found = must(arms, f"until {ask} 2>/dev/null | grep -m 1 value; do sleep 1; done", 300)
     must(arms, "pkill -x prometheus; pkill -f '[m]mpolicy export'")
     counts = stats(arms, "control")
-    below, log2 = 0, -1
+    below, log2 = 0, 6
     while below < timed(counts) / 2:
         log2 += 1
-        below += counts.get(f"fault_ns_log2_{log2}", 0)
+        below += timed(counts, f"{log2}_")
     assert timed(counts) > 1000
     assert 2**log2 <= float(json.loads(found)[0]["value"][1]) * 1e9 <= 2 ** (log2 + 1)

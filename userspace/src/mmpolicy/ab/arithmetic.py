@@ -4,6 +4,7 @@
 from collections.abc import Iterable, Mapping
 
 Numbers = dict[str, float]
+Bucket = tuple[float, float]  # from, and less than
 
 ZONES = ("dma", "dma32", "normal", "highmem", "movable", "device")
 
@@ -38,17 +39,33 @@ def without_zones(names: Iterable[str]) -> list[str]:
     return found + [name.rpartition("_")[0] for name in found if name.rpartition("_")[2] in ZONES]
 
 
-def time_of_log2(counts: Mapping[int, float], percentile: float | None) -> float | None:
-    """Return mean or percentile of counts by log2; within one of them, values spread evenly."""
-    buckets = sorted((n, count) for n, count in counts.items() if count > 0)
+def bucket_of(text: str) -> Bucket:
+    """Return the bounds of the octave N, or of its eighth K, by the name `N` or `N_K`."""
+    octave, _, eighth = text.partition("_")
+    start, width = 2.0 ** int(octave), 2.0 ** int(octave)
+    if eighth:
+        width /= 8
+        start += int(eighth) * width
+    return start, start + width
+
+
+def time_of(
+    counts: Mapping[Bucket, float], percentile: float | None, spent: float = 0.0
+) -> float | None:
+    """Return mean or percentile of counts; within a bucket, values spread evenly.
+
+    spent: the sum of all values, where it is known; modules before it had none.
+    """
+    buckets = sorted((bucket, count) for bucket, count in counts.items() if count > 0)
     total = sum(count for _, count in buckets)
     if not total:
         return None
     if percentile is None:
-        return sum(1.5 * 2.0**n * count for n, count in buckets) / total
+        middles = sum((low + high) / 2 * count for (low, high), count in buckets)
+        return (spent if spent > 0 else middles) / total
     left = total * percentile / 100
-    for n, count in buckets:
+    for (low, high), count in buckets:
         if left <= count:
-            return 2.0**n * (1 + left / count)
+            return low + (high - low) * left / count
         left -= count
-    return 2.0 ** (buckets[-1][0] + 1)
+    return buckets[-1][0][1]

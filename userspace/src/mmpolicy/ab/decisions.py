@@ -54,7 +54,8 @@ class Decisions:
         """Return how many faults were timed, and of how many that failed."""
         for counters in read_counters(self.tree, profile, None).values():
             if MISSED in counters:
-                timed = (count for name, count in counters.items() if name.startswith(TIMES))
+                start = f"{TIMES}_log2_"
+                timed = (count for name, count in counters.items() if name.startswith(start))
                 return sum(timed), counters[MISSED]
         return 0, 0
 

@@ -10,10 +10,12 @@ from re import fullmatch
 from typing import NamedTuple
 
 from mmpolicy.ab.arithmetic import (
+    Bucket,
     Numbers,
+    bucket_of,
     flatten,
     sum_of_zones,
-    time_of_log2,
+    time_of,
     without_zones,
 )
 from mmpolicy.control.counters import COUNTERS, read_counters
@@ -280,7 +282,7 @@ class Arm(Source):
 
 @dataclass(frozen=True)
 class ArmTimes(Arm):
-    """Mean or percentile of times that the kernel counts by log2."""
+    """Mean or percentile of times, of which the kernel has the sum and a histogram."""
 
     percentile: float | None
 
@@ -292,12 +294,13 @@ class ArmTimes(Arm):
         rise = {n: count - first.get(n, 0.0) for n, count in last.items()}
         if any(last.get(n, 0.0) < count for n, count in first.items()):
             return None
-        return time_of_log2(rise, self.percentile)
+        spent = self.value(window[-1], arm) - self.value(window[0], arm)
+        return time_of(rise, self.percentile, spent)
 
-    def _counts(self, numbers: Numbers) -> dict[int, float]:
+    def _counts(self, numbers: Numbers) -> dict[Bucket, float]:
         start = f"{self.point}.{self.counter}_log2_"
         found = ((key, number) for key, number in numbers.items() if key.startswith(start))
-        return {int(key.removeprefix(start)): number for key, number in found}
+        return {bucket_of(key.removeprefix(start)): number for key, number in found}
 
 
 class Reader:

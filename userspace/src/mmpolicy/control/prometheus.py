@@ -2,7 +2,8 @@
 """State and counters as metrics of Prometheus."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any
@@ -32,7 +33,7 @@ from mmpolicy.host.files import MODULE, MODULE_DIR, Tree
 from mmpolicy.host.huge import KINDS, huge_of_cgroups
 
 STATES = ("stock", "active", "expired")
-BUCKET = re.compile(r"(.+)_ns_log2_(\d+)")
+BUCKET = re.compile(r"(.+)_ns_log2_(\d+)(_\d)?")  # an octave, or an eighth of it
 NS = 1e-9
 
 
@@ -231,16 +232,16 @@ def _drift(tree: Tree, now: State) -> Iterator[Metric]:
 
 
 def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]:
-    """Yield all counters; those of times by log2 as histograms."""
+    """Yield all counters; those of times by log2 as histograms, with a bucket an octave."""
     events = CounterMetricFamily(
         f"{MODULE}_events", "Counters of the module.", labels=["profile", "point", "event"]
     )
     times: dict[str, HistogramMetricFamily] = {}
     for (profile, point), values in counters.items():
-        buckets: dict[str, list[tuple[int, int]]] = {}
+        buckets: dict[str, Counter[int]] = {}
         for name, value in values.items():
             if found := BUCKET.fullmatch(name):
-                buckets.setdefault(found[1], []).append((int(found[2]), value))
+                buckets.setdefault(found[1], Counter())[int(found[2])] += value
         sums = {f"{name}_ns" for name in buckets}  # which the histograms have
         for name, value in values.items():
             if name not in sums and not BUCKET.fullmatch(name):
@@ -258,14 +259,13 @@ def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]
 def _add_times(
     family: HistogramMetricFamily,
     labels: list[str],
-    counts: list[tuple[int, int]],
+    counts: Mapping[int, int],
     sum_ns: int | None,
 ) -> None:
     """Add a histogram: 2^n to 2^(n+1) - 1 ns each, the last bucket also what is longer."""
     total = None if sum_ns is None else sum_ns * NS
-    counts.sort()
-    totals = list(accumulate(count for _, count in counts))
-    bounds = [str(2.0 ** (n + 1) * NS) for n, _ in counts[:-1]]
+    totals = list(accumulate(count for _, count in sorted(counts.items())))
+    bounds = [str(2.0 ** (n + 1) * NS) for n in sorted(counts)[:-1]]
     family.add_metric(labels, list(zip([*bounds, "+Inf"], totals, strict=True)), total)
     if sum_ns is None:
         names = dict(zip(("profile", "point"), labels, strict=True))

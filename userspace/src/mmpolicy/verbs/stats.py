@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
 """`stats` and `watch`: the counters, once or again and again."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
+from mmpolicy.ab.arithmetic import Bucket, bucket_of, time_of
 from mmpolicy.control.bindings import memory_of_bound
 from mmpolicy.control.counters import Counters, Rates, counted_profiles, rates, read_counters
 from mmpolicy.control.keys import CONTROL_ARM, ENABLED, PERCENT, TREATMENT_ARM, Setting, State
@@ -28,6 +30,7 @@ from mmpolicy.verbs.options import (
     profile_option,
 )
 
+TIMES = re.compile(r"(\w+_ns)_log2_(\w+)")
 Reading = tuple[Counters, Rates]  # the counters of one moment, and how fast they rose before
 
 
@@ -46,15 +49,35 @@ class StatsOptions:
 
 
 def _lines(counters: Counters, costs: Calibration | None, *watched: Rates) -> list[str]:
-    """Return the table of counters that are not 0, with a column for each set of rates."""
+    """Return the table of counters that are not 0, with a column for each set of rates.
+
+    The counters of a histogram of times make one line below it.
+    """
     rows = [
         (point, name, value, *(rate.get(point, {}).get(name, "-") for rate in watched))
         for point, values in counters.items()
         for name, value in values.items()
-        if value
+        if value and not TIMES.fullmatch(name)
     ]
     header = ("POINT", "COUNTER", "VALUE", "PER_SECOND")[: 3 + len(watched)]
-    return table(header, rows) + shadow_lines(counters, costs) if rows else ["every counter is 0"]
+    if not rows:
+        return ["every counter is 0"]
+    return [*table(header, rows), *_times(counters), *shadow_lines(counters, costs)]
+
+
+def _times(counters: Counters) -> Iterator[str]:
+    """Yield a line for each histogram of times that has any."""
+    for point, values in counters.items():
+        found: dict[str, dict[Bucket, float]] = {}
+        for name, count in values.items():
+            if match := TIMES.fullmatch(name):
+                found.setdefault(match[1], {})[bucket_of(match[2])] = count
+        for name, counts in found.items():
+            mean = time_of(counts, None, values.get(name, 0))
+            if mean is not None:
+                shares = (f"p{share} {time_of(counts, share):.0f}" for share in (50, 90, 99))
+                number = sum(counts.values())
+                yield f"{point} {name} of {number:.0f}: mean {mean:.0f}, {', '.join(shares)} ns"
 
 
 def _data(profile: str, counters: Counters, memory: list[Memory]) -> dict[str, Any]:

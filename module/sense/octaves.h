@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * A histogram of times: eight buckets of equal width an octave, so that what is counted is
+ * known to an eighth.
+ */
+#ifndef MMPOLICY_OCTAVES_H
+#define MMPOLICY_OCTAVES_H
+
+#include <linux/bits.h>
+#include <linux/log2.h>
+#include <linux/minmax.h>
+
+#define MMP_FIRST_OCTAVE	7	/* log2 of ns; its first bucket also has what is shorter */
+#define MMP_LAST_OCTAVE		31	/* its last bucket also has what is longer */
+#define MMP_OCTAVE_BITS		3	/* log2 of the buckets in an octave */
+#define MMP_OCTAVE		BIT(MMP_OCTAVE_BITS)
+#define MMP_BUCKETS		((MMP_LAST_OCTAVE - MMP_FIRST_OCTAVE + 1) * MMP_OCTAVE)
+
+/**
+ * mmp_bucket - where a time is counted
+ * @ns: the time
+ *
+ * Return: a number below %MMP_BUCKETS.
+ */
+static inline unsigned int mmp_bucket(u64 ns)
+{
+	u64 inside = clamp(ns, BIT_ULL(MMP_FIRST_OCTAVE), BIT_ULL(MMP_LAST_OCTAVE + 1) - 1);
+	unsigned int octave = ilog2(inside);
+	unsigned int leading = inside >> (octave - MMP_OCTAVE_BITS);	/* 8 to 15 */
+
+	return (octave - MMP_FIRST_OCTAVE) * MMP_OCTAVE + leading - MMP_OCTAVE;
+}
+
+#endif /* MMPOLICY_OCTAVES_H */
