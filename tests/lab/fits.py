@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """The table of docs/kernels.md of what would fit: Debian's last image of each series, by its BTF.
 
-``./dev fit --debian`` runs this, with apt set up for the suite that has them.
+``./dev fit --debian`` runs this, and has the index of the suite that has them.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -21,11 +22,18 @@ PACKAGE = re.compile(r"linux-(binary|image)-(\d+\.\d+)\.(\d+)(\+deb\d+)-((?:clou
 FLAVORS = ("cloud-amd64", "amd64")
 
 
+def apt(*words: str, cwd: Path | None = None) -> str:
+    """What a command of apt prints, of the suite that has all series."""
+    (config,) = cache_dir().glob("apt/*-backports/apt.conf")
+    environment = {**os.environ, "APT_CONFIG": str(config)}
+    return subprocess.check_output(words, env=environment, text=True, cwd=cwd)
+
+
 def newest() -> dict[tuple[str, str], str]:
     """The package that has the image, of each series and flavor: the last one of it."""
-    known = subprocess.run(["apt-cache", "pkgnames", "linux-"], capture_output=True, text=True)
+    known = apt("apt-cache", "pkgnames", "linux-")
     found: dict[tuple[str, str], tuple[int, str, str]] = {}
-    for match in filter(None, map(PACKAGE.fullmatch, known.stdout.split())):
+    for match in filter(None, map(PACKAGE.fullmatch, known.split())):
         kind, series, release, _, flavor = match.groups()
         # From 6.19 on the image is in "binary", and "image" is nearly empty.
         rank = (int(release), "0" if kind == "binary" else "1", match[0])
@@ -35,19 +43,21 @@ def newest() -> dict[tuple[str, str], str]:
     return {key: rank[2] for key, rank in found.items()}
 
 
-def fetched(package: str, folder: Path) -> Path:
+def fetched(package: str) -> Path:
     """The file of a package, which stays in the cache."""
+    folder = cache_dir() / "fits"
+    folder.mkdir(parents=True, exist_ok=True)
     if not any(folder.glob(f"{package}_*.deb")):
-        subprocess.run(["apt-get", "download", package], cwd=folder, check=True, stdout=-3)
+        apt("apt-get", "download", package, cwd=folder)
     return next(folder.glob(f"{package}_*.deb"))
 
 
-def rows(folder: Path) -> Iterator[str]:
+def rows() -> Iterator[str]:
     """A header, and a row for each kernel."""
     found = newest()
     points: list[str] = []
     for series, flavor in sorted(found, key=lambda k: ([*map(int, k[0].split("."))], k[1])):
-        kernel, fits = look_at(Tree(), str(fetched(found[series, flavor], folder)))
+        kernel, fits = look_at(Tree(), str(fetched(found[series, flavor])))
         if not points:
             points = [f"`{each.point}`" for each in fits]
             yield f"| image | {' | '.join(points)} |"
@@ -58,11 +68,9 @@ def rows(folder: Path) -> Iterator[str]:
 
 def main() -> None:
     """Put the table into its place."""
-    folder = cache_dir() / "fits"
-    folder.mkdir(parents=True, exist_ok=True)
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    table = "\n".join(rows(folder))
+    table = "\n".join(rows())
     PAGE.write_text(f"{before}{BEGIN}\n{table}\n\n{END}{after}")
     print(table)
 

@@ -57,12 +57,12 @@ def cpio(members: dict[str, tuple[int, bytes]]) -> bytes:
     return bytes(archive)
 
 
-def initramfs(**extra: str | bytes) -> bytes:
+def initramfs(init: Path = HERE / "init", **extra: str | bytes) -> bytes:
     """The first root file system: busybox, init, and the extra files."""
     members = {
         "bin": (0o040755, b""),
         "bin/busybox": (0o100755, Path(BUSYBOX).read_bytes()),
-        "init": (0o100755, (HERE / "init").read_bytes()),
+        "init": (0o100755, init.read_bytes()),
     }
     for name, content in extra.items():
         members[name] = (0o100644, content.encode() if isinstance(content, str) else content)

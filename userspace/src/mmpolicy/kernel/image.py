@@ -43,7 +43,7 @@ def _members(archive: bytes) -> Iterator[tuple[str, bytes]]:
         at += 60 + int(size) + int(size) % 2
 
 
-def _kernel_of_package(package: bytes) -> bytes:
+def kernel_of_package(package: bytes) -> bytes:
     """Return the file vmlinuz-VERSION of a Debian package."""
     for name, data in _members(package):
         if not name.startswith("data.tar"):
@@ -65,7 +65,7 @@ class Image:
 
     def __init__(self, data: bytes) -> None:
         if data.startswith(AR):
-            data = _kernel_of_package(data)
+            data = kernel_of_package(data)
         if not data.startswith(ELF):
             data = _packed_kernel(data)
         if not data.startswith(ELF):
