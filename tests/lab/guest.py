@@ -308,7 +308,8 @@ class Guest:
             words += " systemd.mask=getty.target systemd.show_status=0"
         if self.icount:
             words += " init_on_alloc=0"
-        if self.flavor.startswith("traced"):  # built here: each compiler makes another kernel of it
+        # Of a kernel that is built here, each compiler makes another one.
+        if self.flavor.startswith("traced") or os.environ.get("MMPOLICY_UNTESTED"):
             words += " mmpolicy.untested=1"
         return f"{words} {self.append}".rstrip()
 
