@@ -89,6 +89,7 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="./dev bench time", description=text)
     parser.add_argument("--quick", action="store_true", help="fewer arms")
     parser.add_argument("--runs", default="12", help="of each program under each arm")
+    parser.add_argument("--detect", metavar="PERCENT", help="as many as it takes to find so much")
     parser.add_argument("--cpus", type=int, metavar="N", help="run all on the first N CPUs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results in FILE")
     parser.add_argument("--about", default="", help="a sentence on the machine, for FILE")
@@ -102,12 +103,13 @@ def main(argv: list[str]) -> None:
         about += f", of which {chosen.cpus} CPU{'s' * (chosen.cpus > 1)} were used"
     results = evidence.load(chosen.json, about)
     results["calibration"] = json.loads(command("calibrate", "--json"))["faults"]
+    length = ["--detect", chosen.detect] if chosen.detect else ["--runs", chosen.runs]
     for program in wanted:
         if program.name in results["programs"]:
             continue
         counting.progress(f"time: {program.name}")
         arms = QUICK if chosen.quick else tuple(ARMS)
-        results["programs"][program.name] = measure(program, arms, ["--runs", chosen.runs])
+        results["programs"][program.name] = measure(program, arms, length)
         if chosen.json:
             chosen.json.write_text(json.dumps(results, indent=1) + "\n")
     print("\n".join(evidence.table(results)))

@@ -2,22 +2,31 @@
 """`calibrate`: what a fault costs, and what others tell by it."""
 
 import json
+from itertools import cycle
 
 import pytest
 
+from mmpolicy.bench import calibrate
 from mmpolicy.control.shadow import shadow_of
 from mmpolicy.host.calibration import FILE, Calibration, FaultCost, read_calibration
 from mmpolicy.host.knobs import read_knobs
 
 from .fakes import RELEASE, FakeTree, Run
 
-COSTS = [FaultCost(4096, 2000.0, 1900.0, 2100.0), FaultCost(64 << 10, 6500.0, 6400.0, 6600.0)]
+COSTS = [
+    FaultCost(4096, 2000.0, 1900.0, 2100.0),
+    FaultCost(64 << 10, 6500.0, 6400.0, 6600.0),
+]
 COSTS += [FaultCost(2 << 20, 130_000.0, 120_000.0, 140_000.0)]
 
 
 def keep(tree: FakeTree, kernel: str = RELEASE) -> None:
     """Have a host that was calibrated under this kernel."""
-    kept = {"version": 1, "kernel": kernel, "faults": [each._asdict() for each in COSTS]}
+    kept = {
+        "version": 1,
+        "kernel": kernel,
+        "faults": [each._asdict() for each in COSTS],
+    }
     tree.put(FILE, json.dumps(kept))
 
 
@@ -56,6 +65,19 @@ def test_without_root_only_pages(run: Run, tree: FakeTree, monkeypatch: pytest.M
     assert not tree.exists(FILE)
 
 
+@pytest.mark.parametrize(("spread", "turns"), [(0.0, 8), (0.05, 29), (1.0, 48)])
+def test_a_busy_host_takes_more_turns(
+    monkeypatch: pytest.MonkeyPatch, spread: float, turns: int
+) -> None:
+    """Until the median is exact to 1 %, if half of all pieces lie within so much of it."""
+    entered: list[int] = []
+    pieces = cycle([1000.0, 1000 * (1 + spread), 1000 * (1 - spread)])
+    monkeypatch.setattr(calibrate, "_of_a_piece", lambda _size: (next(pieces), True))
+    (cost,) = calibrate.measure([4096], entered.append)
+    assert (cost.size, cost.ns) == (4096, 1000)
+    assert len(entered) == turns
+
+
 @pytest.mark.parametrize("text", ["", "{", '{"kernel": "x"}', '{"kernel": "other", "faults": []}'])
 def test_what_is_not_of_this_kernel_is_not_believed(tree: FakeTree, text: str) -> None:
     tree.put(FILE, text)
@@ -66,7 +88,12 @@ def test_what_is_not_of_this_kernel_is_not_believed(tree: FakeTree, text: str) -
 
 def test_sizes_between_lie_on_a_line() -> None:
     costs = Calibration(COSTS)
-    assert [round(costs.ns(order)) for order in (0, 2, 4, 9)] == [2000, 2900, 6500, 130_000]
+    assert [round(costs.ns(order)) for order in (0, 2, 4, 9)] == [
+        2000,
+        2900,
+        6500,
+        130_000,
+    ]
     assert costs.percent(12_000) == pytest.approx((2.4, 0.12))
     assert costs.of_a_cpu(12_000) == "about 2.4 % of a CPU (+- 0.12)"
 

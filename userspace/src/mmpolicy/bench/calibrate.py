@@ -17,26 +17,29 @@ from statistics import median, quantiles
 
 from mmpolicy.host.calibration import PAGE, FaultCost
 
-PIECE = 32 << 20  # bytes that are written at once: more than fits into most caches
-PASSES, PIECES = 4, 3  # so often each size has its turn, and so many pieces each time
+PIECE, FAULTS = 8 << 20, 16  # bytes that are written at once, and how many faults at the least
+PIECES = 3  # of each size, each time it has its turn
+LEAST, PASSES = 8, range(1, 49)  # so often it has its turn
+EXACT = 0.01  # the standard error of a median at which there are passes enough, as a part of it
 
 
 def _of_a_piece(size: int) -> tuple[float, bool]:
     """Return the nanoseconds of a fault of this size, and if the memory came in such folios."""
-    area = mmap.mmap(-1, PIECE + size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    piece = max(PIECE, FAULTS * size)
+    area = mmap.mmap(-1, piece + size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     area.madvise(mmap.MADV_HUGEPAGE if size > PAGE else mmap.MADV_NOHUGEPAGE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(area))
-    (first, taken), (again, _) = [_written(-(-start // size) * size) for _ in range(2)]
+    (first, taken), (again, _) = [_written(-(-start // size) * size, piece) for _ in range(2)]
     begin = time.thread_time_ns()
     area.close()
-    number, back = PIECE // size, time.thread_time_ns() - begin
+    number, back = piece // size, time.thread_time_ns() - begin
     return (first - again + back) / number, taken <= 1.2 * number + 8
 
 
-def _written(address: int) -> tuple[int, int]:
+def _written(address: int, piece: int) -> tuple[int, int]:
     """Write to a piece; return the nanoseconds of CPU time, and the faults."""
     faults, begin = _faults(), time.thread_time_ns()
-    ctypes.memset(address, 1, PIECE)
+    ctypes.memset(address, 1, piece)
     return time.thread_time_ns() - begin, _faults() - faults
 
 
@@ -50,14 +53,23 @@ def measure(sizes: Sequence[int], enter: Callable[[int], None]) -> list[FaultCos
     A size that the kernel does not give is left out.
     """
     found: dict[int, list[float]] = {size: [] for size in sizes}
-    for _ in range(PASSES):
+    costs: list[FaultCost] = []
+    for number in PASSES:
         for size in sizes:
             enter(size)
             _of_a_piece(size)  # warms up
             pieces = [_of_a_piece(size) for _ in range(PIECES)]
             found[size] += [ns for ns, given in pieces if given]
-    half = PASSES * PIECES / 2
-    return [_cost(size, each) for size, each in found.items() if len(each) > half]
+        taken = number * PIECES
+        costs = [_cost(size, each) for size, each in found.items() if len(each) > taken / 2]
+        if number >= LEAST and all(_error(each, taken) < EXACT for each in costs):
+            break
+    return costs
+
+
+def _error(cost: FaultCost, number: int) -> float:
+    """Return the standard error of a median as a part of it, as if pieces were normally spread."""
+    return float(0.93 * (cost.high - cost.low) / cost.ns / number**0.5)
 
 
 def _cost(size: int, pieces: Sequence[float]) -> FaultCost:

@@ -45,12 +45,13 @@ def _measured(host: Host, now: Values, sizes: dict[int, str], writes: bool) -> l
 @json_option
 @pass_host
 def calibrate(host: Host, dry_run: bool, want_json: bool) -> None:
-    """Measure what a page fault costs on this host, in about a second.
+    """Measure what a page fault costs on this host, in a second.
 
-    One page, 16 kB, 64 kB and 2 MB are touched once, in turn. Meanwhile these sizes are given to
-    programs that ask for large folios (MADV_HUGEPAGE), and afterwards all is as before. The result
-    is kept in /var/lib/mmpolicy/calibration.json, and `top` and `stats` tell by it how much CPU
-    time faults take. Without root, only single pages are measured, and nothing is kept.
+    One page, 16 kB, 64 kB and 2 MB are touched once, in turn, for up to ten seconds on a busy
+    host. Meanwhile these sizes are given to programs that ask for large folios (MADV_HUGEPAGE), and
+    afterwards all is as before. The result is kept in /var/lib/mmpolicy/calibration.json, and `top`
+    and `stats` tell by it how much CPU time faults take. Without root, only single pages are
+    measured, and nothing is kept.
     """
     now = read_knobs(host.tree)
     sizes = _sizes(host.tree, now)
