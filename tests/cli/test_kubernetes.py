@@ -54,6 +54,15 @@ def base() -> dict[str, Any]:
     return build("base")
 
 
+def helm(*words: str | Path) -> str:
+    argv = [CACHE / "helm/helm", *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def chart(namespace: str, *values: str) -> dict[str, Any]:
+    return read(helm("template", "mmpolicy", HERE, "--namespace", namespace, *values))
+
+
 def pod_of(objects: dict[str, Any]) -> dict[str, Any]:
     pod: dict[str, Any] = objects["DaemonSet/mmpolicy"]["spec"]["template"]["spec"]
     return pod
@@ -120,6 +129,24 @@ def test_the_module_and_its_label() -> None:
     assert (
         folder in config["data"]["dockerfile"] and f"FROM {IMAGE} " in config["data"]["dockerfile"]
     )
+
+
+@pytest.mark.full
+def test_the_chart(base: dict[str, Any], tmp_path: Path) -> None:
+    """It has the objects that kustomize has, in the namespace of the release."""
+    assert "0 chart(s) failed" in helm("lint", "--strict", HERE)
+    assert chart("mmpolicy") == {name: base[name] for name in base if name != "Namespace/mmpolicy"}
+    mine = tmp_path / "mine.toml"
+    mine.write_text("version = 1\n\n[profiles.mine]\n")
+    words = ["image=example.org/x:1", "nodeSelector.kept=here"]
+    values = [word for each in words for word in ("--set", each)]
+    found = chart("other", *values, "--set-file", f"manifest={mine}")
+    assert {each["image"] for each in pod_of(found)["containers"]} == {"example.org/x:1"}
+    assert pod_of(found)["nodeSelector"] == {"kept": "here"}
+    assert found["ConfigMap/mmpolicy"]["data"]["node.toml"] == mine.read_text()
+    cluster = {"ClusterRole/mmpolicy", "ClusterRoleBinding/mmpolicy"}
+    assert all(found[name]["metadata"]["namespace"] == "other" for name in found.keys() - cluster)
+    assert found["ClusterRoleBinding/mmpolicy"]["subjects"][0]["namespace"] == "other"
 
 
 def test_the_manifest_fits(run: Run) -> None:
