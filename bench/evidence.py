@@ -32,9 +32,11 @@ A ratio is a mean over the rounds, in brackets its 95 % interval.
 The last table of a machine is about faults: how many "to 64" spares, what it saves, and what
 the [cost of a fault](bench.md#what-a-fault-costs) explains of that, if each folio spares 15
 faults.
-A shadow estimates in the same way.
-The rest is what programs save in their own time, as they miss the TLB and caches less.
-System time is counted by ticks, so it is less exact than their sum.
+A shadow estimates in the same way, so its estimate is of the system time that faults take.
+The rest is what programs save in their own time, as they miss the TLB and caches less; on a
+virtual machine a miss walks two page tables.
+That differs from program to program, and no calibration tells it: only `mmpolicy bench` does.
+System time is counted by ticks, so it is less exact than the sum.
 
 No policy decides here.
 What `adaptive` reaches of "to 64" in faults and memory is in
