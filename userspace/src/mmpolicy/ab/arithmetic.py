@@ -3,8 +3,9 @@
 
 from collections.abc import Iterable, Mapping
 
+from mmpolicy.control.counters import Bucket
+
 Numbers = dict[str, float]
-Bucket = tuple[float, float]  # from, and less than
 
 ZONES = ("dma", "dma32", "normal", "highmem", "movable", "device")
 
@@ -37,16 +38,6 @@ def without_zones(names: Iterable[str]) -> list[str]:
     """Return names as sum_of_zones() knows them."""
     found = list(names)
     return found + [name.rpartition("_")[0] for name in found if name.rpartition("_")[2] in ZONES]
-
-
-def bucket_of(text: str) -> Bucket:
-    """Return the bounds of the octave N, or of its eighth K, by the name `N` or `N_K`."""
-    octave, _, eighth = text.partition("_")
-    start, width = 2.0 ** int(octave), 2.0 ** int(octave)
-    if eighth:
-        width /= 8
-        start += int(eighth) * width
-    return start, start + width
 
 
 def time_of(

@@ -9,16 +9,8 @@ from math import nan
 from re import fullmatch
 from typing import NamedTuple
 
-from mmpolicy.ab.arithmetic import (
-    Bucket,
-    Numbers,
-    bucket_of,
-    flatten,
-    sum_of_zones,
-    time_of,
-    without_zones,
-)
-from mmpolicy.control.counters import COUNTERS, read_counters
+from mmpolicy.ab.arithmetic import Numbers, flatten, sum_of_zones, time_of, without_zones
+from mmpolicy.control.counters import COUNTERS, Bucket, histograms, read_counters
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_list, cgroup_mount
 from mmpolicy.host.files import KNOB_FOLDERS, Tree
@@ -298,9 +290,7 @@ class ArmTimes(Arm):
         return time_of(rise, self.percentile, spent)
 
     def _counts(self, numbers: Numbers) -> dict[Bucket, float]:
-        start = f"{self.point}.{self.counter}_log2_"
-        found = ((key, number) for key, number in numbers.items() if key.startswith(start))
-        return {bucket_of(key.removeprefix(start)): number for key, number in found}
+        return histograms(numbers).get(f"{self.point}.{self.counter}", {})
 
 
 class Reader:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The counters of the module, in debugfs."""
 
+import re
+from collections.abc import Mapping
 from errno import ENOENT
 
 from mmpolicy.errors import Error, pick
@@ -11,6 +13,9 @@ COUNTERS = f"{DEBUGFS}/{MODULE}"
 
 Counters = dict[str, dict[str, int]]  # point -> counter -> value
 Rates = dict[str, dict[str, float]]
+Bucket = tuple[float, float]  # nanoseconds: from, and less than
+
+HISTOGRAM = re.compile(r"(.+_ns)_log2_(\d+)(?:_(\d))?")  # an octave of times, or an eighth of it
 
 
 def counted_profiles(tree: Tree) -> list[str]:
@@ -36,6 +41,20 @@ def read_counters(tree: Tree, profile: str, point: str | None) -> Counters:
 def _parse(text: str) -> dict[str, int]:
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def histograms(counters: Mapping[str, float]) -> dict[str, dict[Bucket, float]]:
+    """Return the counts of each histogram of times, by the name that its sum has."""
+    found: dict[str, dict[Bucket, float]] = {}
+    for name, count in counters.items():
+        if match := HISTOGRAM.fullmatch(name):
+            sum_name, octave, eighth = match.groups()
+            start = width = 2.0 ** int(octave)
+            if eighth:
+                width /= 8
+                start += int(eighth) * width
+            found.setdefault(sum_name, {})[start, start + width] = count
+    return found
 
 
 def rates(old: Counters, new: Counters, seconds: float) -> Rates:

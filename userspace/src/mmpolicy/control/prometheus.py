@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """State and counters as metrics of Prometheus."""
 
-import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import accumulate
+from math import frexp
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -19,7 +19,13 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from mmpolicy import __version__
-from mmpolicy.control.counters import counted_profiles, read_counters
+from mmpolicy.control.counters import (
+    HISTOGRAM,
+    Bucket,
+    counted_profiles,
+    histograms,
+    read_counters,
+)
 from mmpolicy.control.experiment import declared, live, running
 from mmpolicy.control.keys import AbsentCgroup, CgroupBinding, Setting, State
 from mmpolicy.control.labels import cgroups_of
@@ -33,7 +39,6 @@ from mmpolicy.host.files import MODULE, MODULE_DIR, Tree
 from mmpolicy.host.huge import KINDS, huge_of_cgroups
 
 STATES = ("stock", "active", "expired")
-BUCKET = re.compile(r"(.+)_ns_log2_(\d+)(_\d)?")  # an octave, or an eighth of it
 NS = 1e-9
 
 
@@ -238,19 +243,16 @@ def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]
     )
     times: dict[str, HistogramMetricFamily] = {}
     for (profile, point), values in counters.items():
-        buckets: dict[str, Counter[int]] = {}
+        found = histograms(values)
         for name, value in values.items():
-            if found := BUCKET.fullmatch(name):
-                buckets.setdefault(found[1], Counter())[int(found[2])] += value
-        sums = {f"{name}_ns" for name in buckets}  # which the histograms have
-        for name, value in values.items():
-            if name not in sums and not BUCKET.fullmatch(name):
+            if name not in found and not HISTOGRAM.fullmatch(name):
                 events.add_metric([profile, point, name], value)
-        for name, counts in buckets.items():
+        for sum_name, counts in found.items():
+            name = sum_name.removesuffix("_ns")
             told = "How long it took."
             labels = ["profile", "point"]
             new = HistogramMetricFamily(f"{MODULE}_{name}_seconds", told, labels=labels)
-            total = values.get(f"{name}_ns")
+            total = values.get(sum_name)
             _add_times(times.setdefault(name, new), [profile, point], counts, total)
     yield events
     yield from times.values()
@@ -259,13 +261,16 @@ def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]
 def _add_times(
     family: HistogramMetricFamily,
     labels: list[str],
-    counts: Mapping[int, int],
+    counts: Mapping[Bucket, float],
     sum_ns: int | None,
 ) -> None:
     """Add a histogram: 2^n to 2^(n+1) - 1 ns each, the last bucket also what is longer."""
     total = None if sum_ns is None else sum_ns * NS
-    totals = list(accumulate(count for _, count in sorted(counts.items())))
-    bounds = [str(2.0 ** (n + 1) * NS) for n in sorted(counts)[:-1]]
+    octaves: dict[float, float] = defaultdict(float)  # by where they end
+    for (start, _), count in sorted(counts.items()):
+        octaves[2.0 ** frexp(start)[1]] += count
+    totals = list(accumulate(octaves.values()))
+    bounds = [str(end * NS) for end in [*octaves][:-1]]
     family.add_metric(labels, list(zip([*bounds, "+Inf"], totals, strict=True)), total)
     if sum_ns is None:
         names = dict(zip(("profile", "point"), labels, strict=True))

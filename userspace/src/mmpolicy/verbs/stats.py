@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0
 """`stats` and `watch`: the counters, once or again and again."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from mmpolicy.ab.arithmetic import Bucket, bucket_of, time_of
+from mmpolicy.ab.arithmetic import time_of
 from mmpolicy.control.bindings import memory_of_bound
-from mmpolicy.control.counters import Counters, Rates, counted_profiles, rates, read_counters
+from mmpolicy.control.counters import (
+    HISTOGRAM,
+    Counters,
+    Rates,
+    counted_profiles,
+    histograms,
+    rates,
+    read_counters,
+)
 from mmpolicy.control.keys import CONTROL_ARM, ENABLED, PERCENT, TREATMENT_ARM, Setting, State
 from mmpolicy.control.model import check_loaded, lease_of
 from mmpolicy.control.shadow import shadow_data, shadow_lines
@@ -30,7 +37,6 @@ from mmpolicy.verbs.options import (
     profile_option,
 )
 
-TIMES = re.compile(r"(\w+_ns)_log2_(\w+)")
 Reading = tuple[Counters, Rates]  # the counters of one moment, and how fast they rose before
 
 
@@ -57,7 +63,7 @@ def _lines(counters: Counters, costs: Calibration | None, *watched: Rates) -> li
         (point, name, value, *(rate.get(point, {}).get(name, "-") for rate in watched))
         for point, values in counters.items()
         for name, value in values.items()
-        if value and not TIMES.fullmatch(name)
+        if value and not HISTOGRAM.fullmatch(name)
     ]
     header = ("POINT", "COUNTER", "VALUE", "PER_SECOND")[: 3 + len(watched)]
     if not rows:
@@ -68,11 +74,7 @@ def _lines(counters: Counters, costs: Calibration | None, *watched: Rates) -> li
 def _times(counters: Counters) -> Iterator[str]:
     """Yield a line for each histogram of times that has any."""
     for point, values in counters.items():
-        found: dict[str, dict[Bucket, float]] = {}
-        for name, count in values.items():
-            if match := TIMES.fullmatch(name):
-                found.setdefault(match[1], {})[bucket_of(match[2])] = count
-        for name, counts in found.items():
+        for name, counts in histograms(values).items():
             mean = time_of(counts, None, values.get(name, 0))
             if mean is not None:
                 shares = (f"p{share} {time_of(counts, share):.0f}" for share in (50, 90, 99))
