@@ -13,20 +13,13 @@ from mmpolicy.host.knobs import read_knobs
 
 from .fakes import RELEASE, FakeTree, Run
 
-COSTS = [
-    FaultCost(4096, 2000.0, 1900.0, 2100.0),
-    FaultCost(64 << 10, 6500.0, 6400.0, 6600.0),
-]
+COSTS = [FaultCost(4096, 2000.0, 1900.0, 2100.0), FaultCost(64 << 10, 6500.0, 6400.0, 6600.0)]
 COSTS += [FaultCost(2 << 20, 130_000.0, 120_000.0, 140_000.0)]
 
 
 def keep(tree: FakeTree, kernel: str = RELEASE) -> None:
     """Have a host that was calibrated under this kernel."""
-    kept = {
-        "version": 1,
-        "kernel": kernel,
-        "faults": [each._asdict() for each in COSTS],
-    }
+    kept = {"version": 1, "kernel": kernel, "faults": [each._asdict() for each in COSTS]}
     tree.put(FILE, json.dumps(kept))
 
 
@@ -88,12 +81,7 @@ def test_what_is_not_of_this_kernel_is_not_believed(tree: FakeTree, text: str) -
 
 def test_sizes_between_lie_on_a_line() -> None:
     costs = Calibration(COSTS)
-    assert [round(costs.ns(order)) for order in (0, 2, 4, 9)] == [
-        2000,
-        2900,
-        6500,
-        130_000,
-    ]
+    assert [round(costs.ns(order)) for order in (0, 2, 4, 9)] == [2000, 2900, 6500, 130_000]
     assert costs.percent(12_000) == pytest.approx((2.4, 0.12))
     assert costs.of_a_cpu(12_000) == "about 2.4 % of a CPU (+- 0.12)"
 

@@ -67,12 +67,17 @@ fuzz_texts() {
 	"$program" -max_len=100 -max_total_time=20
 }
 
-# Go as need_go() has put it into the cache, for the NRI plugin: nri_go ARGUMENT...
-nri_go() {
-	cd "$TREE/deploy/kubernetes/nri"
+# Go as need_go() has put it into the cache: with_go COMMAND...
+with_go() {
 	PATH=$CACHE/go/usr/lib/go-1.24/bin:$PATH CGO_ENABLED=0 GOTOOLCHAIN=local \
 		GOFLAGS="-mod=readonly -modcacherw -buildvcs=false" \
 		GOMODCACHE=$CACHE/go/mod GOCACHE=$CACHE/go/build "$@"
+}
+
+# The same for the NRI plugin.
+nri_go() {
+	cd "$TREE/deploy/kubernetes/nri"
+	with_go "$@"
 }
 
 nri_tests() {

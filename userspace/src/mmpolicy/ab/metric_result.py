@@ -145,7 +145,7 @@ class MetricResult:
             return None
         return totals(self.pairs, self.seed)
 
-    @property
+    @cached_property
     def firm_totals(self) -> tuple[float, float, float] | None:
         """Return the same with the interval that a finding has to be borne out by."""
         return totals(self.pairs, self.seed, ALPHA_UNEVEN) if self.uneven else self.totals

@@ -173,7 +173,7 @@ def spread_p(pairs: Sequence[tuple[float, float]], seed: int) -> float:
 def totals(
     pairs: Sequence[tuple[float, float]], seed: int, alpha: float = ALPHA
 ) -> tuple[float, float, float]:
-    """Return the logarithm of the ratio of the totals of both arms, and its 95 % interval.
+    """Return the logarithm of the ratio of the totals of both arms, and its interval.
 
     A stall in few blocks weighs here what it weighs for the user; in the mean of the
     differences of logarithms it is one pair among others. The interval has all ratios r for

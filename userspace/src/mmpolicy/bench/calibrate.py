@@ -19,8 +19,8 @@ from mmpolicy.host.calibration import PAGE, FaultCost
 
 PIECE, FAULTS = 8 << 20, 16  # bytes that are written at once, and how many faults at the least
 PIECES = 3  # of each size, each time it has its turn
-LEAST, PASSES = 8, range(1, 49)  # so often it has its turn
-EXACT = 0.01  # the standard error of a median at which there are passes enough, as a part of it
+LEAST, MOST = 8, 48  # so often it has its turn
+EXACT = 0.01  # the standard error of a median at which there are turns enough, as a part of it
 
 
 def _of_a_piece(size: int) -> tuple[float, bool]:
@@ -54,7 +54,7 @@ def measure(sizes: Sequence[int], enter: Callable[[int], None]) -> list[FaultCos
     """
     found: dict[int, list[float]] = {size: [] for size in sizes}
     costs: list[FaultCost] = []
-    for number in PASSES:
+    for number in range(1, MOST + 1):
         for size in sizes:
             enter(size)
             _of_a_piece(size)  # warms up
