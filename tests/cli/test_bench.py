@@ -65,7 +65,8 @@ def test_knobs_take_turns(run: Run, tree: FakeTree, eats: list[str], tmp_path: P
     off, large, again = json.loads(out.read_text())["arms"]
     assert (off["name"], large["name"], again["name"]) == ("off", "64 kB", "off #2")
     assert large["ratio"]["faults"]["high"] < 0.5 and large["found"]
-    assert again["ratio"]["faults"]["low"] < 1.02 and not again["found"]
+    between = again["ratio"]["faults"]
+    assert 0.98 < between["low"] <= between["high"] < 1.02  # one in twenty is "found" by chance
     assert "64 kB: " in result.out and "less FAULTS than off" in result.out
     assert "<svg" in (tmp_path / "a.svg").read_text()
     assert "less FAULTS than off" in (tmp_path / "a.html").read_text()

@@ -5,6 +5,7 @@ Each of them is typed: with --dry-run what would change something or run a progr
 only looks. Nothing of the host changes.
 """
 
+import os
 import re
 import shlex
 import socket
@@ -85,6 +86,8 @@ def host(
     make_services(tree)
     make_files(tree, tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "redis-cli").touch(0o755)
     clock.steps = [lambda: None] * 13  # a look at a host takes 12
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setitem(NAMES, "9978", str(server.getsockname()[1]))
