@@ -6,14 +6,15 @@ from __future__ import annotations
 import functools
 import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab.guest import Guest, cache_dir
-from lab.machine import debian_flavors
+from lab.guest import COMPILED, PYTHON, Guest, cache_dir
+from lab.machine import TREE, debian_flavors
 from lab.schedule import PIECES, UNKNOWN_LONG_S, UNKNOWN_S, Planned, pieces, recorded, write_json
 
 from .machines import Machines
@@ -31,7 +32,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: takes long; only for ./dev test --full")
     if not hasattr(config, "workerinput"):
         os.environ[PIECES] = str(DURATIONS.with_name(f"pieces-{os.getpid()}.json"))
+        compile_command()
         config.pluginmanager.register(Stopwatch())
+
+
+def compile_command() -> None:
+    """Compile all that the command imports, once here instead of slowly in each guest."""
+    names = "pkgutil.walk_packages(mmpolicy.__path__, 'mmpolicy.')"
+    imports = f"import importlib, pkgutil, mmpolicy\nfor module in {names}:"
+    imports += "\n    module.name.endswith('__main__') or importlib.import_module(module.name)"
+    env = {key: word for key, word in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    env |= {"PYTHONPATH": str(TREE / "userspace/src"), "PYTHONPYCACHEPREFIX": str(COMPILED)}
+    subprocess.run([PYTHON, "-c", imports], env=env, check=True)
 
 
 STOCK = frozenset(debian_flavors())

@@ -48,9 +48,11 @@ from .machine import (
     memory,
 )
 
-__all__ = ["Guest", "Job", "Result", "Splat", "VmError", "cache_dir"]
+__all__ = ["COMPILED", "PYTHON", "Guest", "Job", "Result", "Splat", "VmError", "cache_dir"]
 
 GUEST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PYTHON = cache_dir() / "venv/bin/python"  # runs the command, in guests too
+COMPILED = cache_dir() / "pyc"  # what Python has compiled, also for guests
 KEPT_LOGS = 40
 TIMED_OUT = 124  # exit status of a command that was killed, as timeout(1) has it
 ONE_KERNEL = "MMPOLICY_KERNEL"  # the variable that names one for all parts
@@ -276,7 +278,8 @@ class Guest:
             "MM_ROOT": str(self.root or ""),
             "MM_ROOTLESS": "yes" if os.geteuid() else "",
             "MM_TREE": str(TREE),
-            "MM_PYTHON": str(cache_dir() / "venv/bin/python"),
+            "MM_PYTHON": str(PYTHON),
+            "MM_COMPILED": str(COMPILED),
             "MM_KEEP": " ".join(str(path) for path in keep if path.is_relative_to("/tmp")),
         }
         return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
