@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     model, needs = MACHINES[request.param]
 
     def accelerator(*args: Any) -> str:
-        return usual(*args).replace("-cpu max", f"-cpu {model}")
+        return re.sub("-cpu .*", f"-cpu {model}", usual(*args))
 
     monkeypatch.setattr(vm, "accelerator", accelerator)
     return needs

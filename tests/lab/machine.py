@@ -127,18 +127,21 @@ def try_kvm(image: Path) -> bool:
     return b"vm-trial-works" in done.stdout
 
 
+# QEMU takes a byte at a time in the fast string instructions, and counts one instruction.
+CPU = "-cpu max,-erms,-fsrm"
+
+
 def accelerator(wanted: str, icount: bool, cpus: int, image: Path, fixed_code: bool) -> str:
     """The options that choose how the guest's CPUs are run."""
     if icount:
         if cpus != 1:
             raise VmError("icount counts the instructions of one CPU: use cpus=1")
-        # With the fast string instructions a page would count as one instruction.
-        return "-accel tcg,thread=single -icount shift=0,sleep=off -cpu max,-erms,-fsrm"
+        return f"-accel tcg,thread=single -icount shift=0,sleep=off {CPU}"
     if wanted == "kvm" or (wanted == "auto" and works_with_kvm(image)):
         return "-accel kvm -cpu host"
     # With a thread per CPU, QEMU before 8.1 may go on to run code that another CPU
     # has patched meanwhile: stale breakpoints of static keys end in an Oops.
-    return f"-accel tcg,thread={'multi' if fixed_code else 'single'} -cpu max"
+    return f"-accel tcg,thread={'multi' if fixed_code else 'single'} {CPU}"
 
 
 def memory(total: str, nodes: int, cpus: int, bare: int = 0) -> str:
