@@ -15,7 +15,7 @@ import pytest
 
 from lab.guest import COMPILED, PYTHON, Guest, cache_dir
 from lab.machine import TREE, debian_flavors
-from lab.schedule import PIECES, UNKNOWN_LONG_S, UNKNOWN_S, Planned, pieces, recorded, write_json
+from lab.schedule import PIECES, UNKNOWN_S, Planned, pieces, recorded, write_json
 
 from .machines import Machines
 from .tools import must
@@ -81,7 +81,7 @@ def is_wanted(item: pytest.Item, chosen: set[str]) -> bool:
 def plan(item: pytest.Item, seconds: dict[str, float]) -> Planned:
     """What the schedule has to know of a test."""
     module = getattr(item, "module", None)
-    unknown = UNKNOWN_LONG_S if getattr(module, "LONG", False) else UNKNOWN_S
+    unknown = getattr(module, "SECONDS", UNKNOWN_S)
     fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
     own = f"{item.nodeid.partition('::')[0]}"
     together = any(found[-1].scope == "module" and found[-1].baseid == own for found in fixtures)

@@ -31,7 +31,7 @@ WIDTH, HEIGHT = 1000, 2400
 BROWSER = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
 BROWSER += [f"--window-size={WIDTH},{HEIGHT}", "--host-resolver-rules=MAP * ~NOTFOUND"]
 NUMBERS = itertools.count()
-LONG = True
+SECONDS = 20.0  # each test, about
 INCONCLUSIVE, WORSE = 7, 8
 
 

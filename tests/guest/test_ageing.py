@@ -11,6 +11,7 @@ from .conftest import Machines
 from .tools import folios, must, switch
 
 pytestmark = pytest.mark.flavor("cloud")
+SECONDS = 30.0  # each test, about
 
 PART, PARTS = 4096, 12  # pages that are touched before memory is aged, and how often
 

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from lab.guest import Guest
-from lab.machine import TREE, cache_dir
 
 from .conftest import Machines
 from .test_stock_kernel import HOOKED, SIZES
-from .tools import ROOT, THP, back_to_boot, must, ops_command
+from .tools import ROOT, SCRIPT, THP, back_to_boot, must, ops_command
 
 pytestmark = pytest.mark.flavor("cloud")
-LONG = True
+SECONDS = 50.0  # each test, about
 DENSE = ops_command("map 4096 touch 0 4096 folios 0 4096")
 OFF = f"off: {THP}/enabled=never"
 LARGE = f"64 kB: {THP}/enabled=never,{THP}/hugepages-64kB/enabled=always"
@@ -73,9 +72,8 @@ def test_killed_under_a_policy(guest: Guest) -> None:
 def test_killed_at_random_moments(guest: Guest) -> None:
     """The knobs are as before each time, also if the watchdog is killed at another moment."""
     before = must(guest, STATE)
-    python = f"PYTHONPATH={TREE}/userspace/src:{TREE}/tests {cache_dir()}/venv/bin/python"
     script = Path(__file__).with_name("bench_kills.py")
-    found = json.loads(must(guest, f"{python} {script} 1 100", timeout=3600))
+    found = json.loads(must(guest, f"{SCRIPT} {script} 1 100", timeout=3600))
     print(found)
     assert found.pop("wrong") == []
     assert found["alone"] + found["with its watchdog"] == 100

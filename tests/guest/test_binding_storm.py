@@ -8,7 +8,7 @@ from lab.programs import ran, workload
 from .conftest import Machines
 from .tools import ROOT, checkers, must
 
-LONG = True
+SECONDS = 20.0  # each test, about
 CGROUPS = "/sys/fs/cgroup/storm"
 MEASURES = (
     "created",

@@ -23,7 +23,7 @@ from .system import HOST, System, dev, new_system
 from .test_packages import REDIS, YES, as_printed
 from .tools import KHUGEPAGED, ROOT, THP, readme
 
-LONG = True
+SECONDS = 100.0  # each test, about
 SERVICES, CGROUPS, PAGES = 40, 1500, 64
 ODD = r"postgresql@16\x2dmain"  # as systemd-escape makes names
 NAMES = [*(f"many{number:02}" for number in range(SERVICES - 1)), ODD]

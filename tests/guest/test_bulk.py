@@ -22,7 +22,7 @@ from .conftest import Machines
 from .tools import ROOT, checkers, must
 
 pytestmark = pytest.mark.config("PAGE_POOL_STATS")
-LONG = True
+SECONDS = 20.0  # each test, about
 MODULE = "mmpolicy_page_pool"
 RELEASED = re.compile(r"page_pool=(\w+) inflight=(-?\d+) hold=(\d+) release=(\d+)")
 TRACING = "/sys/kernel/tracing"

@@ -9,10 +9,10 @@ import shlex
 from pathlib import Path
 
 from lab.guest import Guest
-from lab.machine import TREE, cache_dir
+from lab.machine import TREE
 
 from .test_load import DENSE, cli
-from .tools import ROOT, folios, histograms, must, ops_command
+from .tools import ROOT, SCRIPT, folios, histograms, must, ops_command
 
 GROUP = "/sys/fs/cgroup/app.slice/web.service"
 SEEN = f"cd {ROOT} && find . -type f -perm /400 ! -name '*_left_ms' | sort | xargs grep ''"
@@ -109,9 +109,8 @@ def test_hostile_names(loaded: Guest) -> None:
     elsewhere += f"; ls -l --time-style=full-iso {' '.join(VICTIMS[:3])}"
     unstable = "| grep -v 'stat\\|pages_\\|full_scans\\|swap/'"
     before = must(loaded, f"({elsewhere}) {unstable} | sha256sum")
-    attack = f"PYTHONPATH={TREE}/userspace/src {cache_dir()}/venv/bin/python"
     words = " ".join(map(shlex.quote, targets))
-    out = must(loaded, f"{attack} {TREE}/tests/cli/hostile.py 1 10000 {words}")
+    out = must(loaded, f"{SCRIPT} {TREE}/tests/cli/hostile.py 1 10000 {words}")
     assert out == "0\n"
     assert must(loaded, f"({elsewhere}) {unstable} | sha256sum") == before
 

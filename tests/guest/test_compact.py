@@ -16,7 +16,7 @@ from lab.programs import must, ran, workload
 from .conftest import Machines
 from .tools import THP, back_to_boot
 
-LONG = True
+SECONDS = 20.0  # each test, about
 TRACING = "/sys/kernel/tracing"
 EVENTS = (
     "compaction/mm_compaction_try_to_compact_pages",

@@ -16,7 +16,7 @@ from .limits import NOISE, Repeated
 
 pytestmark = pytest.mark.flavor("unpatched", "patched")
 
-LONG = True
+SECONDS = 20.0  # each test, about
 AREAS = {4: SMALL, 8: LARGE}
 MANY = 16_000  # faults, from which on a measurement repeats to NOISE
 DENSE = ("forward", "backward", "streams", "threads", "brk")

@@ -18,6 +18,7 @@ from .sessions import replay
 from .tools import ROOT, back_to_boot, must, readme
 
 PAGE = "docs/oncall.md"
+SECONDS = 60.0  # each test, about
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from .test_stock_kernel import TRACING
 from .tools import ROOT, must
 
 pytestmark = pytest.mark.flavor("cloud")
+SECONDS = 20.0  # each test, about
 
 
 def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> None:

@@ -13,7 +13,7 @@ from lab.guest import Guest
 from .conftest import Machines
 from .fuzz import fuzz
 
-LONG = True
+SECONDS = 20.0  # each test, about
 
 
 def clean(guest: Guest, seed: int, writes: int) -> dict[str, Any]:

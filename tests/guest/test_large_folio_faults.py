@@ -19,7 +19,7 @@ from .tools import POINT, counters, folios, must, switch, touch
 
 pytestmark = [pytest.mark.flavor("large"), pytest.mark.full]
 
-LONG = True
+SECONDS = 20.0  # each test, about
 MIB = 64
 PAGES = MIB * 256
 MADV_DONTNEED = 4

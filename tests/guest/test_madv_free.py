@@ -21,7 +21,7 @@ from .tools import ROOT, checkers, must, ops_command
 POLICIES = ("stock", "eager", "cap")
 EINVAL, ENOMEM = 22, 12
 ROOM = 524288  # bytes
-LONG = True
+SECONDS = 20.0  # each test, about
 CGROUP = "/sys/fs/cgroup/mmpolicy-test"
 
 

@@ -20,7 +20,7 @@ from .sessions import for_one_service, replay
 from .system import HOST, LIST, System, debian_kernels, dev, listing, new_system, packages
 from .tools import ROOT, readme
 
-LONG = True
+SECONDS = 60.0  # each test, about
 FULL = "full" in os.environ.get("MMPOLICY_FLAVORS", "full").split()
 PAGES = 2048
 # As services are: their own view of /proc and /sys. What maps their memory is told to a file.

@@ -24,6 +24,7 @@ from .test_bindings import TOP, bind, inside
 from .tools import ROOT, THP, back_to_boot, folios, must, ops_command
 
 pytestmark = pytest.mark.flavor("cloud")
+SECONDS = 30.0  # each test, about
 
 SETTLED = "sleep 0.2"
 DENSE = "map 16384 touch 0 16384 folios 0 16384"  # 64 MB

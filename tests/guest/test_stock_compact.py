@@ -16,6 +16,7 @@ from .test_storm import storm_under_pressure
 from .tools import must, vmstat
 
 pytestmark = pytest.mark.flavor("cloud")
+SECONDS = 40.0  # each test, about
 
 guest = test_stock_kernel.guest
 

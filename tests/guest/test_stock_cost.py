@@ -22,7 +22,7 @@ from .test_bindings import TOP, bind
 from .test_stock_kernel import DENSE, POLICIES
 from .tools import POINT, ROOT, THP, back_to_boot
 
-LONG = True
+SECONDS = 20.0  # each test, about
 
 FORWARD, SPARSE = Case("forward", 64, 21), Case("every_64k", 64, 40)
 RANDOM = Case("random_quarter", 64, 5)

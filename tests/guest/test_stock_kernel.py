@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from lab.guest import Guest
-from lab.machine import TREE
 from lab.programs import workload
 
 from . import test_anon_order, test_bindings, test_experiment, test_lease, test_profiles
@@ -26,6 +25,7 @@ from .test_storm import storm, storm_under_pressure
 from .tools import (
     POINT,
     ROOT,
+    SCRIPT,
     THP,
     Pages,
     Poke,
@@ -41,7 +41,7 @@ from .tools import (
 )
 
 pytestmark = pytest.mark.flavor("cloud")
-LONG = True
+SECONDS = 20.0  # each test, about
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 ASKED = "map 4096 madvise 0 4096 14 touch 0 4096 folios 0 4096"  # MADV_HUGEPAGE
@@ -326,13 +326,12 @@ def kills(rng: random.Random, times: int) -> Iterator[list[object]]:
 def test_sigkill_at_any_moment(given: Guest, times: int) -> None:
     """Neighbours have what is given, whoever is killed; the lease or a reset ends all."""
     before, states = must(given, f"{SEEN}; {SEEN}; {HOOKED}"), list[str]()
-    killing = f"PYTHONPATH={TREE}/userspace/src /usr/bin/python3 {KILLED}"
     tasks = [*kills(random.Random(times), 4 * times)]
     # On a busy host a command may not have come far enough when it is killed.
     while tasks and (len(states) < times or states.count("active") <= times / 4):
         some, tasks = tasks[: min(times, 25)], tasks[min(times, 25) :]
         with neighbours(given):
-            command = f"printf %s {shlex.quote(json.dumps(some))} | {killing}"
+            command = f"printf %s {shlex.quote(json.dumps(some))} | {SCRIPT} {KILLED}"
             found = json.loads(must(given, command, 60 * len(some)))
         for state, seen in (text.split("\n", 1) for text in found):
             assert seen == before

@@ -22,7 +22,7 @@ from .test_madv_free import cases, keep, kept, switching
 from .tools import must
 
 pytestmark = pytest.mark.flavor("cloud")
-LONG = True
+SECONDS = 20.0  # each test, about
 
 guest = test_stock_kernel.guest
 

@@ -26,7 +26,7 @@ from .test_thp_gfp import (
 from .tools import ROOT, THP, must, ops_command
 
 pytestmark = pytest.mark.flavor("cloud")
-LONG = True
+SECONDS = 20.0  # each test, about
 
 TRACING = "/sys/kernel/tracing"
 PROBES = f"{TRACING}/events/kprobes"

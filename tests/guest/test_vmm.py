@@ -14,7 +14,7 @@ from .conftest import Machines
 from .tools import POINT, THP, back_to_boot, must
 
 pytestmark = pytest.mark.flavor("cloud")
-LONG = True
+SECONDS = 75.0  # each test, about
 
 
 def started(machines: Machines, arm: str) -> dict[str, float]:

@@ -14,13 +14,15 @@ import pytest
 
 from bench.anon_order import POINT, counters
 from lab.counting import THP
-from lab.guest import Guest
+from lab.guest import COMPILED, PYTHON, Guest
 from lab.machine import TREE
 from lab.programs import must, ran, workload
 
 __all__ = ["POINT", "THP", "counters", "must"]
 
 ROOT = "/sys/kernel/mmpolicy"
+# Runs what imports the command or the laboratory, as the host has compiled it.
+SCRIPT = f"PYTHONPATH={TREE}/userspace/src:{TREE}/tests PYTHONPYCACHEPREFIX={COMPILED} {PYTHON}"
 POKE = Path(__file__).with_name("poke.py")
 KHUGEPAGED = f"{THP}/khugepaged"
 VMSTAT = "/proc/vmstat"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 MOST_S = 90.0  # of a piece that can be cut
 PIECES = "MMPOLICY_PIECES"  # names the file by which workers tell what they have cut
-UNKNOWN_S, UNKNOWN_LONG_S = 5.0, 20.0  # of a test that has never run here
+UNKNOWN_S = 5.0  # of a test that has never run here, if its file does not say more
 
 
 @dataclass(frozen=True)
