@@ -119,6 +119,14 @@ def test_the_variance_between_hosts() -> None:
     assert tau_squared(np.array([0.1, 0.1, 0.11]), variances[:3]) == 0
 
 
+def test_hosts_on_which_nothing_differs() -> None:
+    """A metric that is the same in all blocks, such as memory that is locked."""
+    found = pooled([HostEffect(str(number), np.zeros(6)) for number in range(3)])
+    assert (found.mean, found.p, found.p_here) == (0, 1, 1)
+    gain = pooled([HostEffect(str(number), np.full(6, -0.1)) for number in range(3)])
+    assert max(gain.p, gain.p_here) < ALPHA
+
+
 def lines_of(number: int, effect: float = -0.04) -> Lines:
     """Return the lines of a host of a fleet."""
     lines = Lines(

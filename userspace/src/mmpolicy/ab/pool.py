@@ -105,7 +105,7 @@ def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> 
     freedom = len(hosts) - 1
     tau2 = tau_squared(effects, variances)
     mean, q, weight = weighted(effects, variances + tau2)
-    error = float(np.sqrt(q / freedom / weight))
+    error = float(np.sqrt(max(q / freedom / weight, LEAST_NOISE)))
     t = float(stats.t.ppf(1 - ALPHA / 2, freedom))
     _, total, _ = weighted(effects, variances)
     spread = float(stats.t.ppf(1 - ALPHA / 2, max(freedom - 1, 1))) * float(
