@@ -341,6 +341,14 @@ def test_balance_of_time(report: Run) -> None:
     assert (both.code, "note: the plan was not kept: 3.00 s" in both.out) == (0, True)
 
 
+def test_what_split_does_not_see(report: Run) -> None:
+    """Of counters of the arms, nobody knows which unit had which arm before."""
+    result = report(usual(-0.5, design="split", metrics=["arm.anon_order.n/s"]))
+    assert "note: split sees what a unit's own memory costs it; effects on neigh" in result.out
+    assert "note: arm.anon_order.n/s: what a unit keeps from the block before makes" in result.out
+    assert "makes the effect look smaller" not in report(usual(-0.5)).out
+
+
 def test_nobody_took_part(report: Run) -> None:
     lines = usual(-0.5, design="split", metrics=["arm.anon_order.n/s"])
     for record in lines.records:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """Does the treatment of others change what has no treatment? Blocks with few of them, and many."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mmpolicy.ab.design import ALPHA, SATURATION, in_percent
+from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.stats import Effect, analyse, holm
 
@@ -64,3 +66,17 @@ def neighbours_of(recording: Recording) -> list[Neighbours]:
         Neighbours(name, (levels[0], levels[1]), effect, p)
         for (name, effect), p in zip(effects.items(), corrected, strict=True)
     ]
+
+
+def unseen_by_split(metrics: Sequence[Metric]) -> Iterator[str]:
+    """Yield what split does not see, whatever its numbers are."""
+    yield (
+        "split sees what a unit's own memory costs it; effects on neighbours (free lists, "
+        "compaction, reclaim) are not in it, so take switchback before you roll out"
+    )
+    blind = ", ".join(metric.name for metric in metrics if not metric.of_units)
+    if blind:
+        yield (
+            f"{blind}: what a unit keeps from the block before makes the effect look smaller, and "
+            "only metrics of unit: show that; make blocks much longer than units keep their memory"
+        )

@@ -19,7 +19,7 @@ from mmpolicy.ab.design import (
 )
 from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.neighbours import neighbours_of
+from mmpolicy.ab.neighbours import neighbours_of, unseen_by_split
 from mmpolicy.ab.samples import COUNTED, Recording, storable
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.ab.stats import against, analyse, analyse_anytime, holm
@@ -207,10 +207,7 @@ class Report:
                     "length; repeat the run"
                 )
         if self.header["design"] == "split":
-            yield (
-                "split sees what a unit's own memory costs it; effects on neighbours (free lists, "
-                "compaction, reclaim) are not in it, so take switchback before you roll out"
-            )
+            yield from unseen_by_split(self.recording.metrics())
         if self.balance.strained:
             yield f"the plan was not kept: {self.balance.text()}; take longer intervals"
         if self.header.get("runs_this_week", 1) > 1:
