@@ -2,9 +2,11 @@
 """Runs that go on without us: --detach, and who looks at them meanwhile."""
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,28 @@ def test_words_of_a_shell_stay_as_they_are(run: Run, units: list[list[str]]) -> 
     assert run("ab", "run", *words).code == 0
     assert ODD in own_words(units[0])
     assert "$" not in "".join(word.replace("$$", "") for word in units[0])
+
+
+def test_systemd_hears_when_it_is_at_work(
+    ab: Run, run: Run, clock: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, before the first block, and never of a run that is refused."""
+    heard: list[dict[str, Any]] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as wire:
+        wire.bind(str(tmp_path / "notify"))
+
+        def listen() -> None:
+            with suppress(BlockingIOError):
+                assert wire.recv(99) == b"READY=1"
+                heard.append(run("ab", "status", "--json").json)
+
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        assert ab(*SWITCHBACK, *FIXED, "--guard", "vmstat.nr_mapped < 1").code != 0
+        listen()
+        assert heard == []
+        clock.at = [(float(when), listen) for when in range(1, 20)]
+        assert ab(*SWITCHBACK, *FIXED).code == 0
+    assert [(each["running"], each["block"]) for each in heard] == [(True, 1)]
 
 
 def test_nothing_is_begun_beside_another(run: Run, tree: FakeTree, units: list[list[str]]) -> None:

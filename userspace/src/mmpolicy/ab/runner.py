@@ -30,7 +30,7 @@ from mmpolicy.ab.progress import Display, Progress, clock
 from mmpolicy.ab.samples import Recording, line_of
 from mmpolicy.ab.sources import ARMS, Command, Reader
 from mmpolicy.errors import Error
-from mmpolicy.host.machine import Host
+from mmpolicy.host.machine import Host, tell_ready
 from mmpolicy.host.signals import noted
 
 IDLE_PAIRS = 3  # after so many without a decision, it is said
@@ -209,8 +209,10 @@ class Runner:
         most = "at most " if self.length.way else ""
         long = f"{self.blocks()} blocks of {self.design.block_s:g} s"
         self.display.say(f"time: {most}{clock(self.left())}, {long}")
+        self.live.tell(self.now(), phase="beginning", arm="")
         self.changes.set_up(self.header["unit"])
         self.look()  # so that each guard has a value from the beginning
+        tell_ready()
         self.changes.equip("aa")
         for block in self.design.blocks("aa", self.length.aa_pairs):
             self._block(block)

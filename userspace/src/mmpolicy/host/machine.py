@@ -4,6 +4,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmpolicy.errors import Error, Exit
@@ -36,6 +37,16 @@ def reload_units() -> None:
         raise Error(text, Exit.FAILED, "systemctl daemon-reload") from err
 
 
+def tell_ready() -> None:
+    """Tell systemd that we are at work, if it waits for that; our own children tell it nothing."""
+    import socket
+
+    address = os.environ.pop("NOTIFY_SOCKET", "")
+    if address:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wire:
+            wire.sendto(b"READY=1", address.replace("@", "\0", 1))
+
+
 def start_unit(words: Sequence[str]) -> None:
     """Let systemd run a command as a unit of its own."""
     import subprocess
@@ -47,7 +58,7 @@ def start_unit(words: Sequence[str]) -> None:
         raise Error(f"cannot start a unit: {err}", Exit.LACKING, hint) from err
     if done.returncode:
         text = f"systemd does not start it: {done.stderr.strip()}"
-        raise Error(text, Exit.FAILED, "systemctl status mmpolicy-ab")
+        raise Error(text, Exit.FAILED, "journalctl -u mmpolicy-ab")
 
 
 class Hardware(NamedTuple):

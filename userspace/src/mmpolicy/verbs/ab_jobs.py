@@ -51,14 +51,15 @@ def run_as_unit(host: Host, ctx: click.Context, out: Path | None, want_json: boo
     """Have systemd run it: no logout and no terminal ends it.
 
     Only the command itself hears of a stop. It ends its commands and its watchdog, which would
-    otherwise take the end of a command for a failure.
+    otherwise take the end of a command for a failure. This waits until the run is at work, so
+    that what it is refused for is told here.
     """
     if who := running(host.tree):
         raise in_the_way(who)
     file = out or new_file(host.tree)
     file.parent.mkdir(parents=True, exist_ok=True)
     words = ["--unit", SERVICE, "--collect", "--quiet", "--description", "Experiment of mmpolicy"]
-    words += ["--property", "KillMode=process", "--property", "Type=exec"]
+    words += ["--property", "KillMode=process", "--property", "Type=notify"]
     words += ["--working-directory", str(Path.cwd()), "--setenv", f"PATH={os.environ['PATH']}"]
     root = ["--root", str(host.tree.root)] if str(host.tree.root) != "/" else []
     argv = [*own_command(), *root, "ab", "run", *words_of(ctx), "--out", str(file.absolute())]
