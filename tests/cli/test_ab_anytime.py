@@ -24,7 +24,7 @@ from .simulate import Rng, Vector, dependent
 
 FULL = pytest.mark.full
 BACK = ["--design", "switchback", *PGFAULT, "--block", "4", "--washout", "1", "--seed", "1"]
-Noise = Callable[[Rng, int], Vector]  # of pairs: second - first block
+Noise = Callable[[Rng, int], Vector]
 MOST = 200
 
 
@@ -39,7 +39,7 @@ def stalls(rng: Rng, pairs: int) -> Vector:
     return between(rng.normal(0, 0.1, 2 * pairs) + log(12) * hits)
 
 
-NOISES: dict[str, Noise] = {
+NOISES: dict[str, Noise] = {  # of pairs: second - first block
     "independent": lambda rng, pairs: between(rng.normal(0, 0.1, 2 * pairs)),
     "dependent": lambda rng, pairs: between(dependent(rng, 2 * pairs, 0.1, 0.9)),
     "walk": lambda rng, pairs: between(np.cumsum(rng.normal(0, 0.05, 2 * pairs))),
@@ -101,25 +101,30 @@ def test_a_margin_at_any_look(runs: int) -> None:
     assert p_below_anytime([-0.1] * 12) < 0.05 < p_below_anytime([0.1] * 12)
 
 
-WORLDS: dict[str, tuple[Callable[[Rng, int], Vector], float]] = {
-    "iid 5 %": (lambda rng, n: rng.normal(0, 0.05, n), 29),
-    "AR(1) 0.7, 10 %": (lambda rng, n: dependent(rng, n, 0.1, 0.7), 32),
-    "3 %, then 6 %": (
-        lambda rng, n: rng.normal(0, 1, n) * np.where(np.arange(n) < 16, 0.03, 0.06),
-        29,
+def changing(before: float, after: float) -> Noise:
+    """Return noise that is another one after 16 blocks."""
+    return lambda rng, n: rng.normal(0, 1, n) * np.where(np.arange(n) < 16, before, after)
+
+
+# Noise of blocks, what --pairs allows, and how many pairs there should be at most, on average.
+WORLDS: dict[str, tuple[Noise, int, float]] = {
+    "iid 5 %": (lambda rng, n: rng.normal(0, 0.05, n), MOST, 29),
+    "AR(1) 0.7, 10 %": (lambda rng, n: dependent(rng, n, 0.1, 0.7), MOST, 32),
+    "3 %, then 6 %": (changing(0.03, 0.06), MOST, 29),
+    "10 %, then 4 %": (changing(0.1, 0.04), MOST, 38),
+    "heavy": (lambda rng, n: 0.01 * rng.pareto(1.5, n), MOST, 40),
+    "rare stalls": (
+        lambda rng, n: rng.normal(0, 0.04, n) + log(12) * (rng.random(n) < 0.01),
+        600,
+        180,
     ),
-    "10 %, then 4 %": (
-        lambda rng, n: rng.normal(0, 1, n) * np.where(np.arange(n) < 16, 0.1, 0.04),
-        38,
-    ),
-    "heavy": (lambda rng, n: 0.01 * rng.pareto(1.5, n), 40),
 }
 
 
 def by_size(d: Vector) -> Vector:
     """Return the pairs that a run of --detect 5 has of all these."""
     pairs = 1
-    while pairs < MOST and pairs < pairs_by_size(d[:pairs].tolist(), 5):
+    while pairs < len(d) and pairs < pairs_by_size(d[:pairs].tolist(), 5):
         pairs += 1
     return d[:pairs]
 
@@ -128,11 +133,11 @@ def by_size(d: Vector) -> Vector:
 @pytest.mark.parametrize("world", WORLDS)
 def test_length_by_sizes(world: str, runs: int) -> None:
     """Without A/A phase: equal arms are found in 5 %, a change of 5 % in 80 %."""
-    noise, most = WORLDS[world]
+    noise, allowed, most = WORLDS[world]
     rng, lengths, found, covered = np.random.default_rng(15), [], 0, 0
     false = 0
     for _ in range(runs):
-        d = between(noise(rng, 2 * MOST)) * rng.choice([-1, 1], MOST)
+        d = between(noise(rng, 2 * allowed)) * rng.choice([-1, 1], allowed)
         false += p_value(by_size(d), 1) < 0.05
         seen = by_size(d + log(1.05))
         lengths.append(len(seen))

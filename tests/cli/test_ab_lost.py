@@ -43,6 +43,7 @@ def lossy(seed: int, pairs: int, rate: float, gain: float, unfair: bool = False)
     ("rate", "pairs", "least"),
     [
         (0.01, 12, 0.8),
+        pytest.param(0.03, 12, 0.6, marks=FULL),
         (0.01, 30, 0.97),
         (0.03, 30, 0.85),
         pytest.param(0.01, 100, 0.97, marks=FULL),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Do intervals hold what they should: of totals, and where the effect differs between pairs?"""
+"""Test and intervals at their level, whatever the noise is like, and where effects differ."""
 
 from math import log
 
@@ -8,10 +8,67 @@ import pytest
 from scipy import stats
 from scipy.stats import binomtest
 
-from mmpolicy.ab.stats import interval, p_value, totals
+from mmpolicy.ab.stats import analyse, interval, p_below, p_value, totals
+
+from .simulate import Rng, Vector, dependent
+from .test_ab_anytime import Noise, between
 
 FULL = pytest.mark.full
 LENGTHS = [12, 30]
+
+
+def stepping(rng: Rng, blocks: int) -> Vector:
+    """Return noise about a level that is threefold from half way on."""
+    return np.asarray(rng.normal(0, 0.1, blocks) + log(3) * (np.arange(blocks) > blocks / 2))
+
+
+BLOCKS: dict[str, Noise] = {  # logarithms of their values
+    "independent": lambda rng, n: rng.normal(0, 0.1, n),
+    "AR(1) 0.5": lambda rng, n: dependent(rng, n, 0.1, 0.5),
+    "AR(1) 0.9": lambda rng, n: dependent(rng, n, 0.1, 0.9),
+    "day": lambda rng, n: dependent(rng, n, 0.1, 0.5) + 0.3 * np.sin(np.arange(n) / 9),
+    "drift": lambda rng, n: rng.normal(0, 0.1, n) + 0.02 * np.arange(n),
+    "walk": lambda rng, n: np.cumsum(rng.normal(0, 0.05, n)),
+    "lognormal": lambda rng, n: rng.normal(0, 1, n),
+    "Pareto values": lambda rng, n: np.log(rng.pareto(1.5, n) + 1),
+    "Pareto noise": lambda rng, n: rng.pareto(1.5, n),
+    "stalls": lambda rng, n: rng.normal(0, 0.1, n) + log(12) * (rng.random(n) < 0.06),
+    "period of a block": lambda rng, n: rng.normal(0, 0.1, n) + 0.2 * (np.arange(n) % 2),
+    "period of two pairs": lambda rng, n: rng.normal(0, 0.1, n) + 0.2 * (np.arange(n) % 4 > 1),
+    "step": stepping,
+}
+COUNTS: dict[str, Noise] = {  # the values themselves, of which some are 0
+    "Poisson 0.5": lambda rng, n: rng.poisson(0.5, n).astype(float),
+    "Poisson 3": lambda rng, n: rng.poisson(3, n).astype(float),
+    "zeros in 3 %": lambda rng, n: np.exp(rng.normal(0, 1, n)) * (rng.random(n) > 0.03),
+    "Pareto": lambda rng, n: np.floor(rng.pareto(1.5, n)),
+}
+
+
+@pytest.mark.parametrize("runs", [60, pytest.param(4000, marks=FULL)])
+@pytest.mark.parametrize("pairs", LENGTHS)
+@pytest.mark.parametrize("noise", BLOCKS)
+def test_the_level(noise: str, pairs: int, runs: int) -> None:
+    """Equal arms are found in 5 %, and so passes what is worse by just a margin."""
+    rng, found, passed = np.random.default_rng([24, pairs]), 0, 0
+    for _ in range(runs):
+        d = between(BLOCKS[noise](rng, 2 * pairs)) * rng.choice([-1, 1], pairs)
+        found += p_value(d, 1) < 0.05
+        passed += p_below(d, 1) < 0.05
+    assert explained(found, runs, 0.05, "two-sided")
+    assert explained(passed, runs, 0.05, "two-sided")
+
+
+@pytest.mark.parametrize("runs", [60, pytest.param(4000, marks=FULL)])
+@pytest.mark.parametrize("pairs", LENGTHS)
+@pytest.mark.parametrize("count", COUNTS)
+def test_the_level_of_counters_with_zeros(count: str, pairs: int, runs: int) -> None:
+    """Where values are tied, equal arms are found in less than 5 %."""
+    rng, found = np.random.default_rng([25, pairs]), 0
+    for _ in range(runs):
+        sides = COUNTS[count](rng, 2 * pairs).reshape(2, pairs)
+        found += analyse([*zip(*sides.tolist(), strict=True)], 1).p < 0.05
+    assert explained(found, runs, 0.05, "greater")
 
 
 def explained(hits: int, runs: int, rate: float, side: str = "less") -> bool:
