@@ -33,7 +33,7 @@ void mmp_functions_drop(void);
 void *mmp_symbol(const char *name);
 
 /* prototype.c: what its BTF says */
-int mmp_prototypes_init(void);
+const char *mmp_prototypes_init(void);
 void mmp_prototypes_exit(void);
 bool mmp_prototype(const char *function, char *text, size_t size);
 int mmp_member_at(const char *structure, const char *member, const char *type);

@@ -118,8 +118,7 @@ static int point_find(enum mm_policy_point point, char *reason, size_t size)
 
 static void lacks_fill(void)
 {
-	const char *all = ruled_out() ?:
-			  mmp_prototypes_init() ? "needs a kernel with BTF" : NULL;
+	const char *all = ruled_out() ?: mmp_prototypes_init();
 	int i;
 
 	for (i = 0; i < MM_POLICY_POINTS; i++) {

@@ -25,7 +25,7 @@ static const char *btf_name(u32 offset)
 	return btf_section(btf->str_off) + offset;
 }
 
-/* Where the next type begins. */
+/* Where the next type begins; NULL if this one is of a kind that came later than these. */
 static const struct btf_type *btf_next(const struct btf_type *type)
 {
 	static const u8 each[NR_BTF_KINDS] = {
@@ -44,13 +44,13 @@ static const struct btf_type *btf_next(const struct btf_type *type)
 	};
 	u32 kind = BTF_INFO_KIND(type->info);
 
-	if (kind >= NR_BTF_KINDS)
+	if (kind > BTF_KIND_ENUM64)
 		return NULL;
 	return (const void *)(type + 1) + once[kind] + BTF_INFO_VLEN(type->info) * each[kind];
 }
 
-/* Number all types; type 0 is void. */
-static void btf_number_types(void)
+/* Number all types, if they can be told apart; type 0 is void. */
+static bool btf_number_types(void)
 {
 	const struct btf_type *type = btf_section(btf->type_off);
 	const struct btf_type *end = btf_section(btf->type_off + btf->type_len), *next;
@@ -58,27 +58,27 @@ static void btf_number_types(void)
 	for (nr_types = 1; type < end; type = next) {
 		next = btf_next(type);
 		if (!next)
-			return;
+			return false;
 		types[nr_types++] = type;
 	}
+	return true;
 }
 
 /**
  * mmp_prototypes_init - get ready for mmp_prototype()
  *
  * Context: may sleep.
- * Return: 0, -EOPNOTSUPP if the kernel has no BTF that we know, or -ENOMEM.
+ * Return: %NULL, or why the kernel's BTF says nothing.
  */
-int mmp_prototypes_init(void)
+const char *mmp_prototypes_init(void)
 {
 	btf = mmp_symbol("__start_BTF");
 	if (!btf || btf->magic != BTF_MAGIC || btf->version != BTF_VERSION)
-		return -EOPNOTSUPP;
+		return "needs a kernel with BTF";
 	types = kvcalloc(btf->type_len / sizeof(**types) + 1, sizeof(*types), GFP_KERNEL);
 	if (!types)
-		return -ENOMEM;
-	btf_number_types();
-	return 0;
+		return "no memory for the types of the kernel's BTF";
+	return btf_number_types() ? NULL : "the kernel's BTF has a kind of type that is not known";
 }
 
 /* Frees the table of types; no prototype may be asked for afterwards. */

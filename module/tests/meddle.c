@@ -5,6 +5,7 @@
  * where the function calls others, until this module goes; meanwhile nobody may patch it.
  * With change=FUNCTION, its next instruction is another one so long; nobody may call it.
  * With rename=NAME, the last letter of this name in the kernel's BTF is another one so long.
+ * With newer=1, the kind of its first type is one that does not exist.
  */
 #include <linux/io.h>
 #include <linux/kprobes.h>
@@ -28,10 +29,14 @@ module_param(change, charp, 0);
 static char *rename;
 module_param(rename, charp, 0);
 
+static bool newer;
+module_param(newer, bool, 0);
+
 static const u8 nop[MCOUNT_INSN_SIZE] = { BYTES_NOP5 };
 static u8 was[MCOUNT_INSN_SIZE + 1], is[MCOUNT_INSN_SIZE + 1];
 static u8 *site;	/* where the function calls others; in a page that can be written */
-static char *letter;	/* the last one of the name, likewise */
+static char *byte;	/* of the kernel's BTF, likewise */
+static char flip = 1;	/* what becomes another bit there */
 
 static void nothing(void)
 {
@@ -67,13 +72,19 @@ static int meddle_write(void *text)
 	return 0;
 }
 
-static const char *meddle_letter(const char *name)
+static const char *meddle_byte(const char *name)
 {
 	const struct btf_header *btf = meddle_find("__start_BTF");
 	const char *at, *end;
 
 	if (!btf || btf->magic != BTF_MAGIC)
 		return NULL;
+	if (newer) {	/* the highest byte has the kind */
+		const struct btf_type *first = (const void *)btf + btf->hdr_len + btf->type_off;
+
+		flip = 0x1f;
+		return (const char *)&first->info + 3;
+	}
 	at = (const char *)btf + btf->hdr_len + btf->str_off;
 	for (end = at + btf->str_len; at < end; at += strlen(at) + 1)
 		if (!strcmp(at, name))
@@ -81,12 +92,12 @@ static const char *meddle_letter(const char *name)
 	return NULL;
 }
 
-static int __init meddle_rename(void)
+static int __init meddle_btf(void)
 {
-	letter = meddle_writable(meddle_letter(rename));
-	if (!letter)
+	byte = meddle_writable(meddle_byte(rename));
+	if (!byte)
 		return -ENOENT;
-	*letter ^= 1;
+	*byte ^= flip;
 	return 0;
 }
 
@@ -101,8 +112,8 @@ static int __init meddle_init(void)
 		static_call_update(meddle_ftrace_kill, found);
 		static_call(meddle_ftrace_kill)();
 	}
-	if (rename)
-		return meddle_rename();
+	if (rename || newer)
+		return meddle_btf();
 	if (!unpatch && !change)
 		return 0;
 	site = meddle_writable(meddle_find(unpatch ?: change));
@@ -120,9 +131,9 @@ module_init(meddle_init);
 
 static void __exit meddle_exit(void)
 {
-	if (letter) {
-		*letter ^= 1;
-		vunmap((void *)((unsigned long)letter & PAGE_MASK));
+	if (byte) {
+		*byte ^= flip;
+		vunmap((void *)((unsigned long)byte & PAGE_MASK));
 	}
 	if (!site)
 		return;

@@ -140,3 +140,14 @@ def test_a_prototype_or_a_member_that_is_another_one(machines: Machines, stock: 
                                   ("ENOTSUP",))]))  # fmt: skip
         must(guest, "rmmod mmpolicy mmpolicy_meddle; modprobe mmpolicy")
         assert must(guest, files).splitlines() == before
+
+
+def test_types_of_a_newer_kind(machines: Machines, stock: str) -> None:
+    """What stands behind them cannot be told, so all points are refused, and why."""
+    guest = machines.get(stock, cpus=2)
+    must(guest, "modprobe mmpolicy_meddle newer=1; modprobe mmpolicy")
+    points = must(guest, f"grep -h . {ROOT}/points/*").splitlines()
+    reason = "the kernel's BTF has a kind of type that is not known"
+    assert sum(reason in line for line in points) == 4 and "available" not in points
+    must(guest, "rmmod mmpolicy mmpolicy_meddle; modprobe mmpolicy")
+    assert must(guest, f"cat {ROOT}/points/anon_order") == "available\n"
