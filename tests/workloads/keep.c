@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * keep SECONDS THREADS: pages that are written after MADV_FREE must stay. Each
- * thread writes, frees, rewrites and verifies pages of its own at random, pages
- * some of them out, gives whole page tables of them back, splits their area, and
- * forks children that verify what they inherited and then do the same. A freed
- * page may hold what it held or zeroes, and nothing else.
+ * keep SECONDS THREADS [PAGES]: pages that are written after MADV_FREE must stay.
+ * Each thread writes, frees, rewrites and verifies pages of its own at random,
+ * pages some of them out, gives half of them back at once (by default they have
+ * whole page tables), splits their area, and forks children that verify what they
+ * inherited and then do the same. A freed page may hold what it held or zeroes,
+ * and nothing else.
  *
  * A child writes to pages before it frees them, so that they are its own. Linux
  * 6.12 loses pages of the parent otherwise: one that was read back from zram is
@@ -28,11 +29,12 @@
 
 #include "basics.h"
 
-#define PAGES	2048UL	/* of each thread */
+#define MAX_PAGES	2048UL
 
 enum { EMPTY, WRITTEN, FREED };
 
 static atomic_ulong mismatches, writes, frees, discards, drops, children;
+static size_t pages = MAX_PAGES;	/* of each thread */
 static time_t deadline;
 
 struct state {
@@ -40,8 +42,8 @@ struct state {
 	uint64_t serial;
 	int is_child;
 	unsigned char *area;
-	unsigned char what[PAGES];
-	uint64_t stamp[PAGES];
+	unsigned char what[MAX_PAGES];
+	uint64_t stamp[MAX_PAGES];
 };
 
 /* Two words of a page, so that half a page is noticed too. */
@@ -95,10 +97,10 @@ static void free_some(struct state *s, size_t first, size_t n)
 /* With half of the area, whole page tables, which some kernels free as well. */
 static void drop_half(struct state *s)
 {
-	size_t first = next_random(&s->rng, PAGES / 2);
+	size_t first = next_random(&s->rng, pages / 2);
 
-	advise(s, first, PAGES / 2, MADV_DONTNEED);
-	memset(s->what + first, EMPTY, PAGES / 2);
+	advise(s, first, pages / 2, MADV_DONTNEED);
+	memset(s->what + first, EMPTY, pages / 2);
 	drops++;
 }
 
@@ -126,10 +128,10 @@ static void split(struct state *s, size_t first, size_t n)
 
 static void one_step(struct state *s)
 {
-	size_t first = next_random(&s->rng, PAGES), n = 1 + next_random(&s->rng, 128);
+	size_t first = next_random(&s->rng, pages), n = 1 + next_random(&s->rng, 128);
 
-	if (n > PAGES - first)
-		n = PAGES - first;
+	if (n > pages - first)
+		n = pages - first;
 	if (!next_random(&s->rng, 100)) {
 		drop_half(s);
 		return;
@@ -160,7 +162,7 @@ static void one_step(struct state *s)
 
 static void check_all(struct state *s)
 {
-	for (size_t i = 0; i < PAGES; i++)
+	for (size_t i = 0; i < pages; i++)
 		check(s, i);
 }
 
@@ -188,25 +190,27 @@ static void *work(void *arg)
 {
 	struct state *s = arg;
 
-	s->area = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE,
+	s->area = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (s->area == MAP_FAILED)
 		die("mmap");
-	while (time(NULL) < deadline) {
+	do {
 		for (int i = 0; i < 200; i++)
 			one_step(s);
 		inherit(s);
-	}
+	} while (time(NULL) < deadline);
 	check_all(s);
 	return NULL;
 }
 
 int main(int argc, char **argv)
 {
-	int seconds = argc == 3 ? atoi(argv[1]) : 0, threads = argc == 3 ? atoi(argv[2]) : 0;
+	int seconds = argc > 2 ? atoi(argv[1]) : 0, threads = argc > 2 ? atoi(argv[2]) : 0;
 
-	if (seconds < 1 || threads < 1) {
-		fprintf(stderr, "usage: keep SECONDS THREADS\n");
+	if (argc > 3)
+		pages = strtoul(argv[3], NULL, 0);
+	if (seconds < 1 || threads < 1 || pages < 2 || pages > MAX_PAGES) {
+		fprintf(stderr, "usage: keep SECONDS THREADS [PAGES]\n");
 		return 2;
 	}
 	pthread_t id[threads];

@@ -56,7 +56,7 @@ static void op_map(char **arg)
 	area = reserve(nr_pages);
 	check(mmap(area, nr_pages * PAGE, PROT_READ | PROT_WRITE,
 		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != area, "mmap");
-	memset(model, 0, sizeof(model));
+	memset(model, 0, nr_pages * sizeof(*model));
 }
 
 static size_t from(char **arg) { return strtoul(arg[0], NULL, 0); }
