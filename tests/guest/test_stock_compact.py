@@ -12,7 +12,7 @@ from lab.programs import ran
 
 from . import test_compact, test_stock_kernel
 from .conftest import Machines
-from .test_storm import storm_under_pressure
+from .test_storm import small, storm_under_pressure
 from .tools import must, vmstat
 
 pytestmark = pytest.mark.flavor("cloud")
@@ -62,4 +62,4 @@ def test_load_switch_unload_while_others_compact(
     machines: Machines, stock: str, rounds: int
 ) -> None:
     """The module waits for those who compact in a call of its own."""
-    storm_under_pressure(machines, stock, rounds)
+    storm_under_pressure(small(machines, stock), rounds)

@@ -175,7 +175,7 @@ class Guest:
     append: str = ""
     root: Path | None = None  # a folder with a system of its own, which systemd boots
     key: Path | None = None  # a certificate that is enrolled in a UEFI firmware with Secure Boot
-    accel: str = "auto"  # or "kvm", "tcg"
+    accel: str = "auto"  # or "kvm", "tcg"; "jumps": time jumps while all CPUs wait
     boot_timeout: float = 240.0
 
     def __post_init__(self) -> None:

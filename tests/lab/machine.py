@@ -133,9 +133,9 @@ CPU = "-cpu max,-erms,-fsrm"
 
 def accelerator(wanted: str, icount: bool, cpus: int, image: Path, fixed_code: bool) -> str:
     """The options that choose how the guest's CPUs are run."""
-    if icount:
-        if cpus != 1:
-            raise VmError("icount counts the instructions of one CPU: use cpus=1")
+    if icount and cpus != 1:
+        raise VmError("icount counts the instructions of one CPU: use cpus=1")
+    if icount or wanted == "jumps":
         return f"-accel tcg,thread=single -icount shift=0,sleep=off {CPU}"
     if wanted == "kvm" or (wanted == "auto" and works_with_kvm(image)):
         return "-accel kvm -cpu host"

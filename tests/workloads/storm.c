@@ -7,9 +7,11 @@
  * the others pause, and have what it and the kernel's threads leave of the CPUs: most
  * of a round is waiting for the kernel.
  * Unless HOG_MIB is 0, one more writes to so much memory, so that others have to
- * reclaim, frees every second page, so that they have to compact, and so on.
- * Prints one JSON object; ends with status 1 where a page held what nobody wrote,
- * or a process or a round failed.
+ * reclaim, frees every second page, so that they have to compact, and so on; briefly,
+ * a small part of its memory at a time.
+ * Prints one JSON object, with the number of rounds in which something happened from
+ * before the load to after the unload; ends with status 1 where a page held what nobody
+ * wrote, or a process or a round failed.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -34,11 +36,18 @@
 
 #define PROFILES	"/sys/kernel/mmpolicy/profiles"
 #define MAX_PAGES	3000UL	/* of one area */
-#define DEADLINE_S	1500
-#define PAUSE_US	600000
+#define DEADLINE_S	5000		/* by a clock that may jump */
+#define PAUSE_US	1000000		/* on the average */
+#define BRIEF_PAGES	512UL		/* of the hog at a time */
+#define BRIEF_COMPACT	8		/* of so many times of the hog, one also compacts */
 #define LEAST		19	/* of priority */
 
 static bool briefly;
+
+static struct {
+	atomic_bool ready, over;
+	atomic_ulong touched, mismatches;
+} *all;				/* processes share it */
 
 /* ---- The process that switches */
 
@@ -134,6 +143,40 @@ static void turn_briefly(int round)
 		policies = -1 - nth;
 }
 
+/* What others do meanwhile: counters of the kernel, and pages that were touched. */
+static const char *const events[] = {
+	"pswpout", "pswpin", "pgscan_direct", "compact_stall", "thp_collapse_alloc", "touched",
+};
+
+#define EVENTS	(sizeof(events) / sizeof(*events))
+
+static void count(unsigned long *counted)
+{
+	FILE *file = fopen("/proc/vmstat", "r");
+	unsigned long n;
+	char name[64];
+
+	if (!file)
+		die("vmstat");
+	while (fscanf(file, "%63s %lu", name, &n) == 2)
+		for (size_t i = 0; i < EVENTS; i++)
+			if (!strcmp(name, events[i]))
+				counted[i] = n;
+	fclose(file);
+	counted[EVENTS - 1] = all->touched;
+}
+
+static unsigned long seen[EVENTS];	/* rounds in which it happened */
+
+static void see(const unsigned long *before)
+{
+	unsigned long now[EVENTS] = {0};
+
+	count(now);
+	for (size_t i = 0; i < EVENTS; i++)
+		seen[i] += now[i] != before[i];
+}
+
 static const char *module;
 
 static void load(void)
@@ -145,28 +188,34 @@ static void load(void)
 	close(fd);
 }
 
+static void one_round(int round)
+{
+	unsigned long before[EVENTS] = {0};
+
+	count(before);
+	load();
+	if (briefly)
+		turn_briefly(round);
+	else if (nftw(PROFILES, turn, 16, FTW_PHYS))
+		die(PROFILES);
+	if (syscall(SYS_delete_module, "mmpolicy", O_NONBLOCK))
+		die("delete_module");
+	see(before);
+}
+
 static void switch_around(int rounds)
 {
-	printf("{");
 	alarm(DEADLINE_S);
-	for (int i = 0; i < rounds; i++) {
-		load();
-		if (briefly)
-			turn_briefly(i);
-		else if (nftw(PROFILES, turn, 16, FTW_PHYS))
-			die(PROFILES);
-		if (syscall(SYS_delete_module, "mmpolicy", O_NONBLOCK))
-			die("delete_module");
-	}
-	printf("\"rounds\": %d, \"writes\": %lu, \"refused\": %lu, ", rounds, writes, refused);
+	for (int i = 0; i < rounds; i++)
+		one_round(i);
+	printf("{\"rounds\": %d, \"writes\": %lu, \"refused\": %lu, \"seen\": {",
+	       rounds, writes, refused);
+	for (size_t i = 0; i < EVENTS; i++)
+		printf("%s\"%s\": %lu", i ? ", " : "", events[i], seen[i]);
+	printf("}, ");
 }
 
 /* ---- The threads that fault */
-
-static struct {
-	atomic_bool ready, over;
-	atomic_ulong touched, mismatches;
-} *all;				/* processes share it */
 
 enum { NOTHING, WRITTEN, FREED };	/* freed lazily: as written, or zero */
 
@@ -260,6 +309,13 @@ static void map(struct state *s, size_t pages, int advice)
 		die("mmap");
 }
 
+/* Not for the same time each time, so that all parts of a round are met. */
+static void pause_a_while(struct state *s)
+{
+	if (briefly)
+		usleep(next_random(&s->rng, 2 * PAUSE_US));
+}
+
 static void one_area(struct state *s)
 {
 	map(s, 1 + next_random(&s->rng, MAX_PAGES), next_random(&s->rng, 2) ? MADV_HUGEPAGE : MADV_NORMAL);
@@ -276,8 +332,7 @@ static void *fault(void *arg)
 {
 	while (!all->over) {
 		one_area(arg);
-		if (briefly)
-			usleep(PAUSE_US);
+		pause_a_while(arg);
 	}
 	return NULL;
 }
@@ -293,21 +348,32 @@ static void fault_with(int threads)
 		pthread_join(id[i], NULL);
 }
 
+/*
+ * Every second page is free for a while. Where the kernel compacts too often by request,
+ * nobody else ever has to.
+ */
+static void some_anew(struct state *s, size_t first, size_t end)
+{
+	if (!briefly || !next_random(&s->rng, BRIEF_COMPACT))
+		put("/proc/sys/vm/compact_memory", "1");
+	for (size_t i = first; i < end && !all->over; i += 2)
+		drop(s, i, 1, false);
+	for (size_t i = first; i < end && !all->over; i++)
+		touch(s, i);
+}
+
 static void hog(int mib)
 {
-	size_t pages = ((size_t)mib << 20) / PAGE;
+	size_t pages = ((size_t)mib << 20) / PAGE, part = briefly ? BRIEF_PAGES : pages;
 	struct state *s = new_state(0, pages);
 
 	map(s, pages, MADV_NOHUGEPAGE);
-	while (!all->over) {
-		for (size_t i = 0; i < pages && !all->over; i++)
-			touch(s, i);
-		all->ready = true;
-		if (briefly)
-			usleep(PAUSE_US);
-		put("/proc/sys/vm/compact_memory", "1");
-		for (size_t i = 0; i < pages && !all->over; i += 2)
-			drop(s, i, 1, false);
+	for (size_t i = 0; i < pages; i++)
+		touch(s, i);
+	all->ready = true;
+	for (size_t at = 0; !all->over; at = at + part < pages ? at + part : 0) {
+		pause_a_while(s);
+		some_anew(s, at, at + part < pages ? at + part : pages);
 	}
 	verify(s);
 }
