@@ -121,15 +121,16 @@ def test_equal_arms_of_few_units(noise: str, units: int, runs: int) -> None:
 @pytest.mark.parametrize("runs", [40, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("units", [2, 3, 4, 8])
 def test_few_units_of_which_one_has_90_percent_of_the_load(units: int, runs: int) -> None:
-    """-20 % in 30 blocks, noise of 10 %: found in 95 % or more; 95 of 100 intervals hold it."""
+    """-20 % in 30 blocks, noise of 10 %: found in 95 % or more; 93 to 97 % of intervals hold it."""
     found = covered = 0
     for seed in range(runs):
-        rng = np.random.default_rng([2, units, seed])
+        rng = np.random.default_rng([2, seed])
         effect = analyse(known(blocks_of(rng, dependent, units, log(0.8))), 1)
         found += effect.p < 0.05
         covered += effect.low <= log(0.8) <= effect.high
     assert found >= 0.95 * runs
-    assert explained(covered, runs, 0.95)
+    assert explained(covered, runs, 0.93, "less")
+    assert explained(covered, runs, 0.97, "greater")
 
 
 def test_values_of_0_are_shares_of_what_is_usual() -> None:
