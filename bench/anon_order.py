@@ -115,6 +115,11 @@ def quick_cases() -> list[Case]:
     return [Case(pattern, SMALL, 5) for pattern in ("forward", "every_64k", "sparse_dense")]
 
 
+def small(arms: Sequence[OrderArm]) -> list[OrderArm]:
+    """The arms of the small area, on that alone."""
+    return [replace(arm, areas=(SMALL,)) for arm in arms if SMALL in arm.areas]
+
+
 def take_sample(guest: Guest, arm: str, case: Case) -> Iterator[Sample]:
     """Run touch once; one sample, or one for each half."""
     command = f"{workload('touch')} {case.pattern} {case.mib} {case.rounds}"
@@ -290,7 +295,7 @@ def main(argv: list[str]) -> None:
         counting.pyplot()  # fails now rather than after minutes
     arms = counting.of_kernel(ARMS, chosen.arm or (QUICK_ARMS if chosen.quick else ()))
     if chosen.small:
-        arms = [replace(arm, areas=(SMALL,)) for arm in arms if SMALL in arm.areas]
+        arms = small(arms)
     results = run(arms, chosen.quick)
     costs = [] if chosen.quick or chosen.small or chosen.arm else decision_costs()
     results.about |= {f"decision cost, {cost.case}": cost.text() for cost in costs}

@@ -150,7 +150,13 @@ def test_kernels_that_are_built(series: str) -> None:
     assert kernels("default", series) == {"cloud"}
     hooks = kernels("hooks", series)
     assert {"unpatched", "patched"} <= hooks
-    assert hooks | {"cloud"} < kernels("full", series)
+    assert hooks | {*debian_flavors()} < kernels("full", series)
+
+
+def test_kernels_of_a_series_without_hooks() -> None:
+    """Debian's own alone."""
+    found = [kernels(kind, "6.12+deb13") for kind in ("default", "hooks", "full")]
+    assert found == [{"cloud"}, set(), {*debian_flavors()}]
 
 
 def test_one_table_of_flavors() -> None:

@@ -23,9 +23,11 @@ built() { flavor_rows | awk -F '|' '$4 != "debian" { print $1 }'; }
 distros() { flavor_rows | awk -F '|' '$4 == "debian" { print $1 }'; }
 
 # The flavors that a kind of test runs on, of this series: tested_by default|hooks|full
+# Where there are no hooks for it, those are Debian's own.
 tested_by() {
-	flavor_rows | awk -F '|' -v kind="$1" -v series="$SERIES" '
-		(" " $5 " ") ~ " " kind "(:" series ")? " { print $1 }'
+	local hooks=$TREE/kernel-hooks/$SERIES
+	flavor_rows | awk -F '|' -v kind="$1" -v series="$SERIES" -v all="$([ ! -d "$hooks" ] || echo 1)" '
+		(all || $4 == "debian") && (" " $5 " ") ~ " " kind "(:" series ")? " { print $1 }'
 }
 
 # The configurations of a flavor, from the most general on.
