@@ -16,6 +16,11 @@ static const struct {
 	{ 0x55dfc8b5ab903087, "6.12.117+deb12-cloud-amd64" },
 	/* test_stock_fingerprint.py; of test_stock_kernel.py, neighbours and each way of ending */
 	{ 0x5bf701817b307752, "6.12.117+deb12-amd64" },
+	/*
+	 * Of test_stock_fingerprint.py each machine and a changed function; of test_stock_kernel.py
+	 * sizes, neighbours, each way of ending, bindings, experiments and a livepatch
+	 */
+	{ 0xa8267d99cd8c4a94, "7.2.12+deb13-cloud-amd64" },
 	/* test_stock_fingerprint.py, and ftrace's sysctl of test_stock_closed.py */
 	{ 0x97f039e91f71a0fd, "7.3.4+deb13-cloud-amd64" },
 };
