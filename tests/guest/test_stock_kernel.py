@@ -286,13 +286,18 @@ def khugepaged_after(guest: Guest, *writes: str) -> list[list[str]]:
 
 
 def test_khugepaged_runs_as_given(loaded: Guest) -> None:
-    """Each write to a file starts and stops it as without a policy."""
+    """Each write to a file starts and stops it as without a policy.
+
+    On 6.12 the kernel also reserves as much; later see docs/without-hooks.md, "What is lost".
+    """
     khugepaged_after(loaded, "always 2048", "never 2048")  # what is reserved at boot is less
     writes = "never 2048", "always 64", "never 64", "always 2048", "never 2048"
     stock = khugepaged_after(loaded, *writes)
     assert stock[0][0] == "0" and stock[3][0] == "1"
     switch(loaded, "fixed", max_order=9)
-    assert khugepaged_after(loaded, *writes) == stock
+    found = khugepaged_after(loaded, *writes)
+    assert [running for running, _ in found] == [running for running, _ in stock]
+    assert found == stock or not loaded.series.startswith("6.12")
     assert folios(loaded, DENSE) == [{9: 4096}]
 
 
