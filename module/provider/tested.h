@@ -17,8 +17,9 @@ static const struct {
 	/* test_stock_fingerprint.py; of test_stock_kernel.py, neighbours and each way of ending */
 	{ 0x5bf701817b307752, "6.12.117+deb12-amd64" },
 	/*
-	 * Of test_stock_fingerprint.py each machine and a changed function; of test_stock_kernel.py
-	 * sizes, neighbours, each way of ending, bindings, experiments and a livepatch
+	 * test_fit.py; of test_stock_fingerprint.py each machine, and changes of code and of types;
+	 * of test_stock_kernel.py sizes, neighbours, each way of ending, khugepaged, bindings,
+	 * experiments and a livepatch
 	 */
 	{ 0xa8267d99cd8c4a94, "7.2.12+deb13-cloud-amd64" },
 	/* test_stock_fingerprint.py, and ftrace's sysctl of test_stock_closed.py */
