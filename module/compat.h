@@ -34,6 +34,24 @@
 #include "mm_policy.h"
 #endif
 
+/* Can BPF programs be policies? That takes struct_ops of modules, with their types and the JIT. */
+#if defined(CONFIG_BPF_SYSCALL) && defined(CONFIG_BPF_JIT) && defined(CONFIG_DEBUG_INFO_BTF_MODULES)
+#define MMP_BPF		1
+#define mmp_bpf_lacks(module)						\
+	((module)->btf_data_size ? NULL : "the module was built without BTF")
+#else
+#define MMP_BPF		0
+#define mmp_bpf_lacks(module)						\
+	((void)(module), "this kernel has no BPF system call, no JIT for it or no BTF of modules")
+#endif
+
+/* Does the verifier take pointers for an argument that it does not trust, unless told? */
+#ifdef KF_TRUSTED_ARGS
+#define MMP_TRUSTED_ARGS	KF_TRUSTED_ARGS
+#else
+#define MMP_TRUSTED_ARGS	0
+#endif
+
 /* Sites that only large-folio-faults/ has. */
 #ifdef MM_POLICY_REUSE
 #define mmp_is_reuse(site)	unlikely((site) == MM_POLICY_REUSE)

@@ -11,6 +11,7 @@
 #include <linux/string.h>
 
 #include "anon_order/anon_order.h"
+#include "bpf/bpf.h"
 #include "control/control.h"
 #include "madv_free/lazyfree.h"
 #include "provider/provider.h"
@@ -30,6 +31,7 @@ static struct mmp_policy *const core_policies[] = {
 #define MMP_POLICY(point, name)	&mmp_policy_##point##_##name,
 #include "policies.h"
 #undef MMP_POLICY
+	&mmp_bpf_policies[0], &mmp_bpf_policies[1], &mmp_bpf_policies[2], &mmp_bpf_policies[3],
 	NULL
 };
 
@@ -72,7 +74,7 @@ static void core_list_policies(enum mm_policy_point point, const char *wrong)
 	int i;
 
 	for_each_policy(policy, i) {
-		if (policy->point != point)
+		if (policy->point != point || policy->loadable)
 			continue;
 		strlcat(names, " ", sizeof(names));
 		strlcat(names, policy->name, sizeof(names));
@@ -103,6 +105,7 @@ static int core_parse_params(const struct mmp_policy **active)
  */
 static void core_free_all(void)
 {
+	mmp_bpf_exit();
 	mmp_sysfs_exit();
 	mmp_debugfs_exit();
 	mm_policy_unregister(&core_ops);
@@ -159,7 +162,7 @@ static int __init mmp_init(void)
 	err = core_check_active(active) ?: mmp_bindings_init() ?: mmp_profiles_init(active);
 	if (!err) {
 		mmp_debugfs_init();	/* before anybody can make profiles */
-		err = mmp_sysfs_init();
+		err = mmp_sysfs_init() ?: mmp_bpf_init(mmp_sysfs_root);
 	}
 	if (err)
 		core_free_all();

@@ -57,10 +57,12 @@ struct mmp_knob {
  * @nr_knobs: how many
  * @slot: index of its first knob; set at load
  * @lacks: why it cannot be had on this kernel, or %NULL
+ * @loadable: it comes and goes while the module is loaded: shown only while nothing lacks
  * @witness: anon_order: see &mm_policy_ops.anon_mapped
  * @anon_order: anon_order: the largest order for a fault; context as for
  *	&mm_policy_ops.anon_orders. knob[i] is the value of @knobs[i]. Knob 0
- *	is the cap of all answers; a policy without knobs stays at order 0.
+ *	is the cap of all answers; that of a policy without knobs is @max_order.
+ * @max_order: anon_order: see @anon_order
  * @cap: anon_order: the cap of all answers in a VMA, or %NULL if that is knob 0
  * @bulk_pages: bulk: pages to ask for in a refill from node @nid, which may be
  *	%NUMA_NO_NODE. Preemption is off, softirqs may be on. Setting *@timed
@@ -86,7 +88,9 @@ struct mmp_policy {
 	unsigned int nr_knobs;
 	unsigned int slot;
 	const char *lacks;
+	bool loadable;
 	bool witness;
+	unsigned int max_order;
 	struct mmp_decision (*anon_order)(const struct vm_fault *vmf,
 					  enum mm_policy_site site,
 					  const u32 *knob);

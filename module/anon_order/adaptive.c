@@ -305,6 +305,21 @@ static struct mmp_decision anon_order_adaptive(const struct vm_fault *vmf,
 	return anon_order_look_at_streams(vmf, table + (pte_index(vmf->address) & -BLOCK), knob);
 }
 
+/**
+ * mmp_anon_order_near - may memory near a fault have been used in full?
+ * @vmf: the fault
+ *
+ * The first look of adaptive, for policies that are asked only where it finds something.
+ * Return: false if a judge by use has nothing to find there.
+ */
+bool mmp_anon_order_near(const struct vm_fault *vmf)
+{
+	const unsigned long bits = mmp_table_bits(pmdp_get_lockless(vmf->pmd));
+
+	return !mmp_bits_table(bits) || !in_the_middle(vmf->address) ||
+	       any_example(mmp_table_at(bits), vmf->address >> PAGE_SHIFT, last_page);
+}
+
 struct mmp_policy mmp_policy_anon_order_adaptive = {
 	.name = "adaptive",
 	.point = MM_POLICY_ANON_ORDER,

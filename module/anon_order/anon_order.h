@@ -15,6 +15,7 @@
 
 #define MMP_MIN_ORDER	2	/* mm has no large anonymous folio below it */
 #define MMP_MAX_ORDER	9	/* PMD size */
+#define MMP_ORDER_STOCK	10	/* an answer of a policy that has gone: as stock */
 
 /**
  * enum mmp_reason - why a fault got its order
@@ -43,12 +44,15 @@ enum mmp_reason {
 /**
  * struct mmp_decision - the answer to one fault
  * @reason: why
- * @order: largest order wanted; 0 and 1 mean order 0
+ * @order: largest order wanted; 0 and 1 mean order 0. %MMP_ORDER_STOCK: no opinion
  */
 struct mmp_decision {
 	u32 reason;
 	u32 order;
 };
+
+/* Does a policy that judges by use have a reason to look? adaptive.c has its first look. */
+bool mmp_anon_order_near(const struct vm_fault *vmf);
 
 /**
  * mmp_mlock_override - let the cap decide in a VMA that mlock() populates in full

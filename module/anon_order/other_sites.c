@@ -44,6 +44,8 @@ unsigned long mmp_anon_order_other_site(const struct vm_fault *vmf,
 	knob = &settings->values[policy->slot];
 	d = policy->anon_order(vmf, MM_POLICY_PTE, knob);
 	d = mmp_mlock_override(policy, vmf->vma, knob, d);
+	if (d.order == MMP_ORDER_STOCK)
+		return MM_POLICY_STOCK;
 	return anon_order_up_to(anon_order_lowered(settings, vmf->vma, d.order));
 }
 

@@ -58,6 +58,10 @@ static noinline unsigned long anon_order_large(const struct mmp_profile *profile
 
 	if (mmp_thp_disabled(vmf->vma))
 		return MM_POLICY_STOCK;
+	if (unlikely(d.order == MMP_ORDER_STOCK)) {
+		this_cpu_inc(counter[STOCK]);
+		return MM_POLICY_STOCK;
+	}
 	if (mmp_is_copy(site))
 		d.order = min(d.order, anon_order_knob(settings, MAX_COPY_ORDER));
 	order = anon_order_lowered(settings, vmf->vma, d.order);
@@ -105,6 +109,8 @@ static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_p
 		return;
 	knob = &settings->values[shadow->slot];
 	d = mmp_mlock_override(shadow, vmf->vma, knob, shadow->anon_order(vmf, site, knob));
+	if (d.order == MMP_ORDER_STOCK)
+		return;
 	if (d.order)
 		order = anon_order_lowered(settings, vmf->vma, d.order);
 	fate = mmp_fate_of(vmf, site, &order);

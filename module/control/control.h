@@ -71,8 +71,9 @@ void mmp_profiles_exit(void);
 struct mmp_profile *mmp_profile_new(const char *text);
 int mmp_profile_link(struct mmp_profile *profile);
 int mmp_profile_delete(const char *name);
+void mmp_profiles_switch(void);
 void mmp_profiles_to_stock(void);
-int mmp_point_to_stock(enum mm_policy_point point);
+int mmp_point_to_stock(enum mm_policy_point point, const struct mmp_policy *policy);
 void mmp_profiles_gone(struct list_head *list);
 void mmp_profile_free(struct mmp_profile *profile);
 struct mmp_profile *mmp_profile_find(const char *name);
@@ -146,6 +147,7 @@ void mmp_reset_for_good(void);
 void mmp_reset_exit(void);
 
 /* sysfs.c */
+extern struct kobject *mmp_sysfs_root;
 int mmp_sysfs_init(void);
 void mmp_sysfs_exit(void);
 

@@ -36,14 +36,16 @@ static bool profile_any_has(enum mm_policy_point point, bool shadow)
 }
 
 /*
- * The largest order that a policy of anon_order may answer: its first knob is the cap of all
- * its answers.
+ * The largest order that a policy of anon_order may answer: its first knob, if it has any, is
+ * the cap of all its answers.
  */
 static unsigned int profile_max_order(const struct mmp_settings *settings)
 {
 	const struct mmp_policy *policy = settings->active[MM_POLICY_ANON_ORDER];
 
-	return policy && policy->nr_knobs ? settings->values[policy->slot] : 0;
+	if (!policy)
+		return 0;
+	return policy->nr_knobs ? settings->values[policy->slot] : policy->max_order;
 }
 
 static unsigned long profile_all_orders(void)
@@ -56,7 +58,8 @@ static unsigned long profile_all_orders(void)
 	return (2UL << most) - 1;
 }
 
-static void profile_switch_keys(void)
+/* The hooks and sizes that all profiles need together. Under mmp_lock; may sleep. */
+void mmp_profiles_switch(void)
 {
 	bool shadows = false;
 	int i;
@@ -77,7 +80,7 @@ static void profile_publish(struct mmp_profile *profile, struct mmp_settings *ne
 	struct mmp_settings *old = profile_settings(profile);
 
 	rcu_assign_pointer(profile->settings, new);
-	profile_switch_keys();
+	mmp_profiles_switch();
 	mmp_whose_outdate_tasks();
 	if (old && old != mmp_stock)
 		kfree_rcu(old, rcu);
@@ -182,25 +185,29 @@ void mmp_profiles_to_stock(void)
 /**
  * mmp_point_to_stock - no profile has a policy at a point any more
  * @point: which
+ * @policy: only this one, which nobody can choose now; %NULL for any
  *
- * Context: may sleep.
+ * Context: under mmp_lock; may sleep.
  * Return: 0, or -ENOMEM with some profiles changed.
  */
-int mmp_point_to_stock(enum mm_policy_point point)
+int mmp_point_to_stock(enum mm_policy_point point, const struct mmp_policy *policy)
 {
 	struct mmp_profile *profile;
 
-	guard(mutex)(&mmp_lock);
+	lockdep_assert_held(&mmp_lock);
 	list_for_each_entry(profile, &profiles, node) {
 		struct mmp_settings *new, *old = profile_settings(profile);
+		const struct mmp_policy *active = old->active[point], *shadow = old->shadow[point];
+		bool loses = active && (!policy || active == policy);
+		bool loses_shadow = shadow && (!policy || shadow == policy);
 
-		if (!old->active[point] && !old->shadow[point])
+		if (!loses && !loses_shadow)
 			continue;
 		new = mmp_settings_copy(old);
 		if (!new)
 			return -ENOMEM;
-		new->active[point] = NULL;
-		new->shadow[point] = NULL;
+		new->active[point] = loses ? NULL : active;
+		new->shadow[point] = loses_shadow ? NULL : shadow;
 		profile_publish(profile, new);
 	}
 	return 0;
@@ -303,7 +310,7 @@ int mmp_profile_delete(const char *name)
 	if (profile == &mmp_default || atomic_read(&profile->users))
 		return -EBUSY;
 	profile_put_away(profile);
-	profile_switch_keys();
+	mmp_profiles_switch();
 	/* CPUs may have kept the profile for processes that have ended. */
 	mmp_whose_outdate_tasks();
 	return 0;

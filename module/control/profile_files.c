@@ -36,7 +36,8 @@ static ssize_t files_show_policy(const struct mmp_dir *dir, char *buf, bool shad
 	active = (shadow ? settings->shadow : settings->active)[dir->point];
 	len = files_show_choice(buf, 0, files_no_policy(shadow), !active);
 	for_each_policy(policy, i)
-		if (policy->point == dir->point)
+		if (policy->point == dir->point && (policy == active || !policy->loadable ||
+						    !READ_ONCE(policy->lacks)))
 			len += files_show_choice(buf, len, policy->name,
 					   policy == active);
 	return len + sysfs_emit_at(buf, len, "\n");

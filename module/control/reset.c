@@ -122,14 +122,15 @@ void mmp_reset_on_expiry(unsigned int ms)
  */
 void mmp_reset_on_loss(enum mm_policy_point point, const char *why)
 {
-	bool lost;
+	bool more;
 
-	scoped_guard(mutex, &mmp_lock)
-		lost = mmp_switch_is_on(point);
-	if (!lost)
-		return;
-	pr_warn("%s goes back to stock: %s\n", mmp_parts->points[point]->name, why);
-	if (mmp_switch_is_held(point) || mmp_point_to_stock(point))
+	scoped_guard(mutex, &mmp_lock) {
+		if (!mmp_switch_is_on(point))
+			return;
+		pr_warn("%s goes back to stock: %s\n", mmp_parts->points[point]->name, why);
+		more = mmp_switch_is_held(point) || mmp_point_to_stock(point, NULL);
+	}
+	if (more)
 		mmp_reset();
 }
 

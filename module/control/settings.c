@@ -104,7 +104,7 @@ const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 	int i;
 
 	for_each_policy(policy, i)
-		if (policy->point == point && sysfs_streq(name, policy->name))
+		if (policy->point == point && *policy->name && sysfs_streq(name, policy->name))
 			return policy;
 	return NULL;
 }

@@ -38,7 +38,7 @@ static void key_set(enum mm_policy_point point, bool on)
  */
 const char *mmp_policy_lacks(const struct mmp_policy *policy)
 {
-	return mmp_provider_lacks(policy->point) ?: policy->lacks;
+	return mmp_provider_lacks(policy->point) ?: READ_ONCE(policy->lacks);
 }
 
 /**

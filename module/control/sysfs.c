@@ -8,7 +8,8 @@
 
 #define MMP_ABI		1
 
-static struct kobject *root, *experiment, *points;
+struct kobject *mmp_sysfs_root;	/* /sys/kernel/mmpolicy */
+static struct kobject *experiment, *points;
 static struct kobject *policies, *policies_of[MM_POLICY_POINTS];
 
 static ssize_t mmp_abi_show(struct kobject *kobj, struct kobj_attribute *attr,
@@ -103,7 +104,7 @@ static int points_init(void)
 {
 	int i, err = 0;
 
-	points = kobject_create_and_add("points", root);
+	points = kobject_create_and_add("points", mmp_sysfs_root);
 	if (!points)
 		return -ENOMEM;
 	for (i = 0; i < MM_POLICY_POINTS && !err; i++) {
@@ -145,17 +146,20 @@ static int policy_file_add(const struct mmp_policy *policy, struct kobj_attribut
 static int policies_init(void)
 {
 	const struct mmp_policy *policy;
-	int i, err = 0;
+	int i, err;
 
 	for_each_policy(policy, i)
 		;
-	policies = kobject_create_and_add("policies", root);
+	policies = kobject_create_and_add("policies", mmp_sysfs_root);
 	policy_attrs = kcalloc(i, sizeof(*policy_attrs), GFP_KERNEL);
 	if (!policies || !policy_attrs)
 		return -ENOMEM;
-	for (i = 0; !err && mmp_parts->policies[i]; i++)
-		err = policy_file_add(mmp_parts->policies[i], &policy_attrs[i]);
-	return err;
+	for_each_policy(policy, i) {
+		err = policy->loadable ? 0 : policy_file_add(policy, &policy_attrs[i]);
+		if (err)
+			return err;
+	}
+	return 0;
 }
 
 static void policies_exit(void)
@@ -190,17 +194,17 @@ int mmp_sysfs_init(void)
 
 	if (err)
 		return err;
-	root = kobject_create_and_add("mmpolicy", kernel_kobj);
-	if (!root)
+	mmp_sysfs_root = kobject_create_and_add("mmpolicy", kernel_kobj);
+	if (!mmp_sysfs_root)
 		return -ENOMEM;
-	experiment = kobject_create_and_add("experiment", root);
+	experiment = kobject_create_and_add("experiment", mmp_sysfs_root);
 	if (!experiment)
 		return -ENOMEM;
-	return points_init() ?: policies_init() ?: mmp_knob_files_init(root) ?:
-	       mmp_profile_files_init(root) ?:
+	return points_init() ?: policies_init() ?: mmp_knob_files_init(mmp_sysfs_root) ?:
+	       mmp_profile_files_init(mmp_sysfs_root) ?:
 	       sysfs_create_files(experiment, mmp_experiment_files) ?:
-	       sysfs_create_files(root, mmp_lease_files) ?:
-	       sysfs_create_files(root, root_files);
+	       sysfs_create_files(mmp_sysfs_root, mmp_lease_files) ?:
+	       sysfs_create_files(mmp_sysfs_root, root_files);
 }
 
 /*
@@ -212,8 +216,8 @@ void mmp_sysfs_exit(void)
 {
 	mmp_reset_for_good();
 	if (experiment) {
-		sysfs_remove_files(root, root_files);
-		sysfs_remove_files(root, mmp_lease_files);
+		sysfs_remove_files(mmp_sysfs_root, root_files);
+		sysfs_remove_files(mmp_sysfs_root, mmp_lease_files);
 		sysfs_remove_files(experiment, mmp_experiment_files);
 	}
 	mmp_profile_files_freeze();
@@ -224,5 +228,5 @@ void mmp_sysfs_exit(void)
 	policies_exit();
 	kobject_put(points);
 	kobject_put(experiment);
-	kobject_put(root);
+	kobject_put(mmp_sysfs_root);
 }

@@ -21,7 +21,8 @@ Modules = Mapping[tuple[str, ...], Path]
 # A room is a folder, or a file beside the folders. Each may use itself and what is listed.
 POINTS = "anon_order thp_gfp compact bulk madv_free"
 MODULE: Table = {
-    "core": f"control {POINTS} provider policies trace",
+    "core": f"control bpf {POINTS} provider policies trace",
+    "bpf": "control anon_order mmpolicy compat",
     "control": "sense provider",
     "provider": "anon_order sense mmpolicy compat",
     **dict.fromkeys(POINTS.split(), "sense mmpolicy compat trace"),

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The struct_ops of a program that is a policy: what the verifier is told, and how the program
+ * comes and goes.
+ *
+ * The module calls the program itself, so it needs a reference. init_member() can get one, as
+ * the number of the program's file is still there; but its map may end without being
+ * registered, which nobody tells us. So the reference of the latest is kept for a moment, and
+ * whoever registers takes it.
+ */
+#include <linux/bpf.h>
+#include <linux/bpf_verifier.h>
+#include <linux/btf.h>
+#include <linux/cleanup.h>
+#include <linux/filter.h>
+#include <linux/mutex.h>
+#include <linux/workqueue.h>
+
+#include "../control/control.h"
+#include "bpf.h"
+
+#define PATIENCE	(2 * HZ)	/* between filling a map and registering it */
+
+static DEFINE_MUTEX(latest_lock);
+static const void *latest_ops;		/* under latest_lock */
+static struct bpf_prog *latest_prog;	/* under latest_lock */
+static struct btf *ops_btf;
+
+static void latest_set(const void *ops, struct bpf_prog *prog)
+{
+	guard(mutex)(&latest_lock);
+	if (latest_prog)
+		bpf_prog_put(latest_prog);
+	latest_ops = ops;
+	latest_prog = prog;
+}
+
+static void ops_forget(struct work_struct *work)
+{
+	latest_set(NULL, NULL);
+}
+
+static DECLARE_DELAYED_WORK(forgetting, ops_forget);
+
+static struct bpf_prog *ops_take(const void *ops)
+{
+	struct bpf_prog *prog;
+
+	guard(mutex)(&latest_lock);
+	if (latest_ops != ops)
+		return NULL;
+	prog = latest_prog;
+	latest_ops = NULL;
+	latest_prog = NULL;
+	return prog;
+}
+
+/* A program by its file. Another thread may have changed what the number means meanwhile. */
+static int ops_keep(const struct btf_type *t, struct mmp_anon_order_ops *to, int file)
+{
+	struct bpf_prog *prog = bpf_prog_get_type_dev(file, BPF_PROG_TYPE_STRUCT_OPS, false);
+
+	if (IS_ERR(prog))
+		return PTR_ERR(prog);
+	if (!prog->jited) {
+		bpf_prog_put(prog);
+		return -ENOEXEC;
+	}
+	if (prog->aux->attach_btf != ops_btf || prog->expected_attach_type ||
+	    btf_type_by_id(ops_btf, prog->aux->attach_btf_id) != t) {
+		bpf_prog_put(prog);
+		return -EINVAL;
+	}
+	to->prog = prog;
+	latest_set(to, prog);
+	mod_delayed_work(mmp_unbound_wq, &forgetting, PATIENCE);
+	return 0;
+}
+
+static int ops_copy_name(char *to, const char *from)
+{
+	if (strnlen(from, MMP_BPF_NAME) == MMP_BPF_NAME || strpbrk(from, "\n-") ||
+	    !strcmp(from, "stock") || mmp_parse_name(from, to, MMP_BPF_NAME))
+		return -EINVAL;
+	return 1;
+}
+
+/* Takes members with a text or a number. Each error is of one member: mmpolicy tells them. */
+static int ops_init_member(const struct btf_type *t, const struct btf_member *member,
+			   void *kdata, const void *udata)
+{
+	const struct mmp_anon_order_ops *from = udata;
+	struct mmp_anon_order_ops *to = kdata;
+
+	switch (member->offset / 8) {
+	case offsetof(struct mmp_anon_order_ops, order):
+		return from->order ? ops_keep(t, to, (unsigned long)from->order) : -ENODATA;
+	case offsetof(struct mmp_anon_order_ops, name):
+		return ops_copy_name(to->name, from->name);
+	case offsetof(struct mmp_anon_order_ops, version):
+		return from->version == MMP_BPF_VERSION ? 1 : -EPROTO;
+	case offsetof(struct mmp_anon_order_ops, max_order):
+		to->max_order = from->max_order;
+		return to->max_order >= MMP_MIN_ORDER && to->max_order <= MMP_MAX_ORDER ?
+		       1 : -ERANGE;
+	case offsetof(struct mmp_anon_order_ops, flags):
+		to->flags = from->flags;
+		return to->flags & ~MMP_BPF_IF_NEAR ? -EOPNOTSUPP : 1;
+	}
+	return 0;
+}
+
+/*
+ * A program is called with preemption off: it must not sleep, and it must not take long. The
+ * verifier ends loops, but those by helpers and by iterators of the kernel may be very long, so
+ * a program calls the few helpers below and the functions of modules alone.
+ */
+static int ops_check_member(const struct btf_type *t, const struct btf_member *member,
+			    const struct bpf_prog *prog)
+{
+	if (prog->sleepable)
+		return -EINVAL;
+	for (u32 i = 0; i < prog->len; i++) {
+		const struct bpf_insn *insn = &prog->insnsi[i];
+
+		if (insn->code == (BPF_JMP | BPF_CALL) &&
+		    insn->src_reg == BPF_PSEUDO_KFUNC_CALL && !insn->off)
+			return -EACCES;
+	}
+	return 0;
+}
+
+static const struct bpf_func_proto *ops_helper(enum bpf_func_id id, const struct bpf_prog *prog)
+{
+	switch (id) {
+	case BPF_FUNC_map_lookup_elem:
+	case BPF_FUNC_map_update_elem:
+	case BPF_FUNC_map_delete_elem:
+	case BPF_FUNC_map_lookup_percpu_elem:
+	case BPF_FUNC_ringbuf_output:
+	case BPF_FUNC_ringbuf_reserve:
+	case BPF_FUNC_ringbuf_submit:
+	case BPF_FUNC_ringbuf_discard:
+	case BPF_FUNC_get_prandom_u32:
+	case BPF_FUNC_get_smp_processor_id:
+	case BPF_FUNC_get_numa_node_id:
+	case BPF_FUNC_get_current_pid_tgid:
+	case BPF_FUNC_ktime_get_ns:
+	case BPF_FUNC_jiffies64:
+	case BPF_FUNC_trace_printk:
+		return bpf_base_func_proto(id, prog);
+	default:
+		return NULL;
+	}
+}
+
+static bool ops_is_valid_access(int off, int size, enum bpf_access_type type,
+				const struct bpf_prog *prog, struct bpf_insn_access_aux *info)
+{
+	return !off && size == sizeof(u64) && type == BPF_READ &&
+	       btf_ctx_access(off, size, type, prog, info);
+}
+
+static const struct bpf_verifier_ops ops_verifier = {
+	.get_func_proto = ops_helper,
+	.is_valid_access = ops_is_valid_access,
+};
+
+static int ops_init(struct btf *btf)
+{
+	ops_btf = btf;
+	return 0;
+}
+
+/* Without a link, it would stay when nobody has it any more. */
+static int ops_reg(void *kdata, struct bpf_link *link)
+{
+	return link ? mmp_bpf_reg(kdata, ops_take) : -ENOLINK;
+}
+
+static void ops_unreg(void *kdata, struct bpf_link *link)
+{
+	mmp_bpf_unreg(kdata);
+}
+
+static int ops_update(void *kdata, void *old, struct bpf_link *link)
+{
+	return mmp_bpf_replace(kdata, old, ops_take);
+}
+
+static u32 ops_stub_order(const struct mmp_fault *fault)
+{
+	return 0;
+}
+
+static struct mmp_anon_order_ops ops_stubs = { .order = ops_stub_order };
+
+static struct bpf_struct_ops ops_anon_order = {
+	.verifier_ops = &ops_verifier,
+	.init = ops_init,
+	.check_member = ops_check_member,
+	.init_member = ops_init_member,
+	.reg = ops_reg,
+	.unreg = ops_unreg,
+	.update = ops_update,
+	.cfi_stubs = &ops_stubs,
+	.name = "mmp_anon_order_ops",
+	.owner = THIS_MODULE,
+};
+
+/* Nothing takes this back: it goes with the module. */
+int mmp_bpf_ops_init(void)
+{
+	static_assert(!offsetof(struct mmp_anon_order_ops, order));	/* expected_attach_type */
+	return register_bpf_struct_ops(&ops_anon_order, mmp_anon_order_ops);
+}
+
+void mmp_bpf_ops_exit(void)
+{
+	cancel_delayed_work_sync(&forgetting);
+	latest_set(NULL, NULL);
+}

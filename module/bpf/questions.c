@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What a program may ask. A question has an answer, never an address or an entry of a page
+ * table, and takes a bounded time.
+ *
+ * The verifier lets a program ask only about the fault that it was given: see struct mmp_fault.
+ */
+#include <linux/btf.h>
+#include <linux/btf_ids.h>
+
+#include "../anon_order/entries.h"
+#include "bpf.h"
+
+/* How many of so many pages are there (used: and were used)? What is outside the VMA is not. */
+static u32 bpf_count(const struct mmp_fault *fault, s64 first, u32 pages, bool used)
+{
+	const struct mmp_place place = mmp_place(fault->vmf);
+	unsigned long addr = (place.addr & PAGE_MASK) + ((unsigned long)first << PAGE_SHIFT);
+	enum mmp_page page = MMP_EMPTY;
+	const pte_t *pte = NULL;
+	u32 count = 0;
+
+	pages = min(pages, MMP_BPF_PAGES);
+	for (u32 i = 0; i < pages; i++, addr += PAGE_SIZE) {
+		enum mmp_page what;
+
+		if (addr - place.start >= place.size) {
+			pte = NULL;
+			page = MMP_EMPTY;
+			continue;
+		}
+		if (!pte || !pte_index(addr))
+			pte = mmp_entries(&place, addr, &page);
+		what = pte ? mmp_page_of(mmp_pte(pte++, 0)) : page;
+		count += used ? what == MMP_USED : what != MMP_EMPTY;
+	}
+	return count;
+}
+
+__bpf_kfunc_start_defs();
+
+/* How many of @pages pages are there and were used? The first is @first pages from the fault. */
+__bpf_kfunc u32 mmp_bpf_used(const struct mmp_fault *fault, s64 first, u32 pages)
+{
+	return bpf_count(fault, first, pages, true);
+}
+
+/* How many of them are there? */
+__bpf_kfunc u32 mmp_bpf_mapped(const struct mmp_fault *fault, s64 first, u32 pages)
+{
+	return bpf_count(fault, first, pages, false);
+}
+
+/*
+ * Were @least of the 16 pages of a block used? The block is aligned, and @blocks from that of
+ * the fault. Of three pages at least one was, if 14 of 16 were: most blocks that are not are
+ * known by these.
+ */
+__bpf_kfunc u32 mmp_bpf_full(const struct mmp_fault *fault, s64 blocks, u32 least)
+{
+	const struct mmp_place place = mmp_place(fault->vmf);
+	unsigned long addr = (place.addr & -BLOCK_BYTES) + (unsigned long)blocks * BLOCK_BYTES;
+	enum mmp_page leaf;
+	const pte_t *pte;
+
+	if (addr - place.start >= place.size ||
+	    addr + BLOCK_BYTES - 1 - place.start >= place.size)
+		return 0;
+	pte = mmp_entries(&place, addr, &leaf);
+	if (!pte)
+		return leaf == MMP_USED;
+	if (least > 13 && !mmp_bits_present(entry_bits(pte + 5) | entry_bits(pte + 10) |
+					    entry_bits(pte + 15)))
+		return 0;
+	return block_is_used(pte) || count_pages(pte, BLOCK).used >= least;
+}
+
+/* The program cannot go on: all that has it as its policy goes to stock. */
+__bpf_kfunc void mmp_bpf_error(const struct mmp_fault *fault, const char *text__str)
+{
+	mmp_bpf_fail(fault->ops, text__str);
+}
+
+__bpf_kfunc_end_defs();
+
+BTF_KFUNCS_START(bpf_questions)
+BTF_ID_FLAGS(func, mmp_bpf_used, MMP_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, mmp_bpf_mapped, MMP_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, mmp_bpf_full, MMP_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, mmp_bpf_error, MMP_TRUSTED_ARGS)
+BTF_KFUNCS_END(bpf_questions)
+
+/* Any struct_ops may name them, but only ours has a struct mmp_fault. */
+static const struct btf_kfunc_id_set bpf_question_set = {
+	.owner = THIS_MODULE,
+	.set = &bpf_questions,
+};
+
+int mmp_bpf_questions_init(void)
+{
+	return register_btf_kfunc_id_set(BPF_PROG_TYPE_STRUCT_OPS, &bpf_question_set);
+}
