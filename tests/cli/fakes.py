@@ -326,7 +326,8 @@ class FakeTree(Tree):
         """Make a host with a patched kernel on which the module is not loaded."""
         self.put("/proc/sys/kernel/osrelease", RELEASE)
         self.put("/proc/sys/kernel/random/boot_id", "6f1c")
-        self.put("/proc/self/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0")
+        mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\nbpf /sys/fs/bpf bpf rw 0 0"
+        self.put("/proc/self/mounts", mounts)
         self.put("/sys/fs/cgroup/cgroup.procs", "")
         self.put("/proc/kallsyms", "0000000000000000 T mm_policy_register")
         self.put(f"/boot/config-{RELEASE}", "CONFIG_MM=y\nCONFIG_MM_POLICY=y")
@@ -346,6 +347,7 @@ class FakeTree(Tree):
             self.put(f"{CONTROL}/points/{point}", "available")
             for policy in policies:
                 self.put(f"{CONTROL}/policies/{point}/{policy}", "available")
+        self.put(f"{CONTROL}/bpf/available", "available")
         for name in ("hooked_functions", "kernel_fingerprint", "kernel_tested"):
             self.put(f"{CONTROL}/{name}", b"")
         for knob, (default, low, high) in KNOBS.items():

@@ -67,6 +67,18 @@ def no_symbol(tree: FakeTree, lib: FakeLib) -> None:
     tree.put("/proc/kallsyms", "0000000000000000 T mm_policy_register_not")
 
 
+def no_jit(tree: FakeTree, lib: FakeLib) -> None:
+    tree.put("/proc/sys/net/core/bpf_jit_enable", "0")
+
+
+def no_bpffs(tree: FakeTree, lib: FakeLib) -> None:
+    tree.put("/proc/self/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0")
+
+
+def locked_down(tree: FakeTree, lib: FakeLib) -> None:
+    tree.put("/sys/kernel/security/lockdown", "none integrity [confidentiality]")
+
+
 def untried(tree: FakeTree, lib: FakeLib) -> None:
     tree.put(f"{CONTROL}/kernel_tested", "no")
     tree.put(f"{CONTROL}/kernel_fingerprint", "0123456789abcdef")
@@ -146,6 +158,9 @@ def test_json(run: Run, tree: FakeTree) -> None:
         ("abi", lambda t, _: t.put(f"{CONTROL}/abi", "2"), "fail", 3, "came with the module"),
         ("permission", denied, "fail", 4, "run it as root"),
         ("counters", no_debugfs, "warn", 0, "mount -t debugfs"),
+        ("bpf", no_jit, "warn", 0, "sysctl net.core.bpf_jit_enable=1"),
+        ("bpf", no_bpffs, "warn", 0, "mount -t bpf"),
+        ("bpf", locked_down, "warn", 0, "lockdown=confidentiality"),
     ],
 )
 def test_one_thing_missing(

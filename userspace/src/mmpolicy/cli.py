@@ -52,6 +52,9 @@ GROUPS = {
         "load": "module",
         "unload": "module",
     },
+    "Policies in BPF": {
+        "policy": "policy",
+    },
     "Compare settings": {
         "ab": "ab",
         "bench": "bench",

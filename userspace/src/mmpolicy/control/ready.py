@@ -6,8 +6,11 @@ from collections.abc import Callable
 from mmpolicy.control import model
 from mmpolicy.control.counters import counted_profiles
 from mmpolicy.control.notices import notices
+from mmpolicy.control.programs import SLOTS, programs
 from mmpolicy.errors import Exit
+from mmpolicy.host.bpf import BPFFS
 from mmpolicy.host.doctor import (
+    LOCKDOWN,
     Check,
     Facts,
     check_build,
@@ -75,6 +78,32 @@ def check_left(facts: Facts) -> Check:
     return Check("left", "warn", text, hint)
 
 
+def check_bpf(facts: Facts) -> Check:
+    """Can policies in BPF be loaded? Nothing else needs what is checked here."""
+    path = f"{SLOTS}/available"
+    if not facts.loaded or not facts.tree.exists(path):
+        return Check("bpf", "-", "the loaded module tells whether policies in BPF can be had")
+    if reason := facts.text(path).partition("unavailable: ")[2]:
+        return Check("bpf", "-", f"no policies in BPF: {reason}")
+    wrong = {
+        "net.core.bpf_jit_enable is 0": (
+            facts.text("/proc/sys/net/core/bpf_jit_enable") == "0",
+            "sysctl net.core.bpf_jit_enable=1",
+        ),
+        "no bpffs at /sys/fs/bpf": (
+            " /sys/fs/bpf bpf " not in facts.text("/proc/self/mounts"), BPFFS,
+        ),
+        "lockdown keeps programs from reading the kernel": (
+            "[confidentiality]" in facts.text(LOCKDOWN), "boot without lockdown=confidentiality",
+        ),
+    }  # fmt: skip
+    found = {text: hint for text, (is_so, hint) in wrong.items() if is_so}
+    if found:
+        return Check("bpf", "warn", "; ".join(found), "; ".join(found.values()))
+    names = ", ".join(each.name for each in programs(facts.tree))
+    return Check("bpf", "ok", f"policies in BPF can be loaded; there is: {names or 'none'}")
+
+
 # Behind that of the kernel, which takes its types (verbs/fit.py).
 CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_hooks,
@@ -90,6 +119,7 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_permission,
     check_counters,
     check_left,
+    check_bpf,
 )
 
 

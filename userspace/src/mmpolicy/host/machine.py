@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from mmpolicy.errors import Error, Exit
+from mmpolicy.host.bpf import Helper, run_helper
 from mmpolicy.host.files import MODULE, Tree
 
 if TYPE_CHECKING:
@@ -97,12 +98,14 @@ class Host:
         log: Callable[[str], None] | None = None,
         reload: Callable[[], None] | None = None,
         start_unit: Callable[[Sequence[str]], None] = start_unit,
+        bpf: Helper = run_helper,
     ) -> None:
         self.tree = tree
         real = str(tree.root) == "/"
         self.log = log or (tell_syslog if real else lambda _line: None)
         self.reload_units = reload or (reload_units if real else lambda: None)
         self.start_unit = start_unit
+        self.bpf = bpf
         self.sleep = sleep
         self.clock = clock
         self._kmod = kmod

@@ -17,6 +17,7 @@ from mmpolicy.ab.metrics import FORMS
 from mmpolicy.control.keys import DEFAULT
 from mmpolicy.control.model import Control
 from mmpolicy.control.owners import OWNERS
+from mmpolicy.control.programs import programs
 from mmpolicy.errors import Error
 from mmpolicy.host.cgroups import cgroup_list
 from mmpolicy.host.files import MODULE, Tree
@@ -40,6 +41,11 @@ def _settings(tree: Tree, given: dict[str, Any], _before: str) -> Words:
     knobs = point.common | point.knobs.get(chosen[0] if chosen else point.active, {})
     yield from () if chosen else point.policies
     yield from (f"{knob}={value}" for knob, value in control.values(knobs).items())
+
+
+def _programs(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
+    """Offer the policies in BPF that are loaded."""
+    yield from (each.name for each in programs(tree))
 
 
 def _profiles(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
@@ -113,6 +119,7 @@ OFFERS: dict[str, Offer] = {
     "point": _points,
     "setting": _settings,
     "profile": _profiles,
+    "program": _programs,
     "cgroup": _cgroups,
     "unit": _units,
     "pid": _pids,

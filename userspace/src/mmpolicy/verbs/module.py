@@ -9,6 +9,7 @@ import click
 from mmpolicy.control.change import StateChange
 from mmpolicy.control.experiment import PROFILES, end_it, in_the_way, running
 from mmpolicy.control.keys import Profile
+from mmpolicy.control.programs import UNLOAD_ALL, programs
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import MODULE, MODULE_DIR
 from mmpolicy.host.machine import Host
@@ -83,8 +84,14 @@ def load(host: Host, options: tuple[str, ...], dry_run: bool, want_json: bool) -
 @json_option
 @pass_host
 def unload(host: Host, force: bool, dry_run: bool, want_json: bool) -> None:
-    """Unload the kernel module; the kernel goes back to stock."""
+    """Unload the kernel module; the kernel goes back to stock.
+
+    Policies in BPF keep it in: `mmpolicy policy unload --all` comes first.
+    """
     loaded = host.tree.exists(MODULE_DIR)
+    if names := [each.name for each in programs(host.tree)]:
+        text = f"policies in BPF keep the module in: {', '.join(names)}"
+        raise Error(text, Exit.REFUSED, UNLOAD_ALL)
     if dry_run and (loaded or want_json):
         step = Step(MODULE_DIR, "unload", "loaded", "not loaded")
         emit_plan("unload", want_json, [step] if loaded else [])

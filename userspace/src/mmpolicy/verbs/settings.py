@@ -8,6 +8,7 @@ import click
 from mmpolicy.control.change import StateChange
 from mmpolicy.control.journal import known_state
 from mmpolicy.control.model import Control, Point, check_loaded
+from mmpolicy.control.programs import UNLOAD_ALL, programs
 from mmpolicy.control.state import Write, assign, read_state
 from mmpolicy.errors import Error, pick
 from mmpolicy.host.files import CONTROL, MODULE, MODULE_DIR
@@ -87,7 +88,8 @@ def reset(host: Host, dry_run: bool, want_json: bool) -> None:
     """Go back to stock, at once.
 
     The state is then as after load, without profiles and bindings. Acknowledges an expired
-    lease. It needs no more than the kernel, so this does the same without the command:
+    lease. Policies in BPF stay loaded. It needs no more than the kernel, so this does the same
+    without the command:
 
     \b
     echo 1 >/sys/kernel/mmpolicy/reset
@@ -105,7 +107,11 @@ def reset(host: Host, dry_run: bool, want_json: bool) -> None:
     try:
         now = read_state(host.tree)
         keep_change(host, StateChange(now | known_state(host.tree), now), "all is stock")
-        emit_points("reset", want_json, host.tree, dry_run=False)
+        names = [each.name for each in programs(host.tree)]
+        emit_points("reset", want_json, host.tree, dry_run=False, loaded_policies=names)
+        if names and not want_json:
+            text = f"still loaded, which keeps the module in: {', '.join(names)}; {UNLOAD_ALL}"
+            click.echo(text)
     except Error as err:
         text = f"warning: the kernel is stock; what followed failed: {err.message}"
         click.echo(text, err=True)

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * 64 kB where the 64 kB before or after have been used: at least 14 of their 16 pages. Else a
+ * page, as memory that is used here and there is cheapest in pages. Where 64 kB do not fit around
+ * the fault, the kernel takes the largest size that does.
+ *
+ * MMP_IF_NEAR spares most faults of sparse access the question.
+ */
+#include "mmpolicy.bpf.h"
+
+#define LEAST	14
+
+MMP_ORDER(order)
+{
+	if (!mmp_bpf_full(fault, -1, LEAST) && !mmp_bpf_full(fault, 1, LEAST))
+		return MMP_ANSWER(0, MMP_ALONE);
+	return MMP_ANSWER(4, MMP_RUN);
+}
+
+MMP_POLICY(block, .order = (void *)order, .max_order = 4, .flags = MMP_IF_NEAR);

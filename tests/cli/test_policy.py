@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`policy`: BPF programs as policies, on a model of the module and of the helper."""
+
+from pathlib import Path
+
+import pytest
+
+from mmpolicy.errors import Error
+from mmpolicy.host import bpf
+from mmpolicy.host.bpf import PINS, Done, why
+
+from .fakes import CONTROL, DEFAULT, Clock, FakeTree, Run
+
+VERIFIER = """libbpf: prog 'order': BPF program load failed: Permission denied
+libbpf: prog 'order': -- BEGIN PROG LOAD LOG --
+0: R1=ctx() R10=fp0
+; return 0; @ x.bpf.c:1
+0: (79) r1 = *(u64 *)(r1 +8)
+invalid bpf_context access off=8 size=8
+processed 1 insns (limit 1000000) max_states_per_insn 0 total_states 0
+-- END PROG LOAD LOG --
+libbpf: prog 'order': failed to load: -13
+refused load 13
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """An object; what is in it only the helper knows."""
+    path = tmp_path / "own.bpf.o"
+    path.write_bytes(b"")
+    return str(path)
+
+
+def put_slot(tree: FakeTree, slot: int, name: str, error: str = "") -> None:
+    """Let a slot have a policy, or none."""
+    facts = {"name": name, "program": "31" if name else "0", "clamped": "0", "error": error}
+    for fact, text in facts.items():
+        tree.put(f"{CONTROL}/bpf/slot{slot}/{fact}", text)
+    if name:
+        tree.put(f"{PINS}/{name}", "")
+
+
+@pytest.fixture
+def slots(tree: FakeTree) -> FakeTree:
+    """The host with a module that takes programs, and none loaded."""
+    for slot in range(4):
+        put_slot(tree, slot, "")
+    return tree
+
+
+def test_list(slots: FakeTree, run: Run) -> None:
+    """The loaded ones with who has them."""
+    assert "no policy in BPF" in run("policy", "list").out
+    put_slot(slots, 1, "own", error="I give up")
+    slots.put(f"{DEFAULT}/anon_order/policy", "stock adaptive fixed [own]")
+    (found,) = run("policy", "list", "--json").json["policies"]
+    expected = {"name": "own", "program": 31, "clamped": 0, "error": "I give up"}
+    assert found == expected | {"profiles": ["default"]}
+    assert "I give up" in run("policy", "list").out
+    assert run("policy", "show", "own", "--json").json["pin"] == f"{PINS}/own"
+    assert run("policy", "show", "owm").code == 2
+    assert "own" in run("set", "anon_order", "nothing").err
+
+
+def test_an_old_module(tree: FakeTree, run: Run, file: str) -> None:
+    """It is said, and nothing else fails."""
+    tree.remove(f"{CONTROL}/bpf")
+    assert run("policy", "load", file).code == 3
+    assert "no policy" in run("policy", "list").out
+    assert run("policy", "unload", "--all").code == 0
+    assert "bpf" in run("doctor").out
+    assert tree.exists(f"{CONTROL}/state")
+
+
+def test_a_kernel_without(slots: FakeTree, run: Run, file: str) -> None:
+    """The reason is the module's."""
+    slots.put(f"{CONTROL}/bpf/available", "unavailable: the module was built without BTF")
+    result = run("policy", "load", file)
+    assert (result.code, "without BTF" in result.err) == (3, True)
+    assert "without BTF" in run("doctor").out
+
+
+def test_no_helper(slots: FakeTree, run: Run, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what builds it."""
+    monkeypatch.setattr(bpf, "PLACES", "/nowhere")
+    monkeypatch.setenv("PATH", "/nowhere")
+    result = run("policy", "load", file)
+    assert (result.code, "./dev bpf" in result.err) == (3, True)
+
+
+def test_the_helper_ends_in_time(
+    slots: FakeTree, run: Run, file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One that does not is killed."""
+    helper = tmp_path / "mmpolicy-bpf"
+    helper.write_text("#!/bin/sh\nexec sleep 1000\n")
+    helper.chmod(0o755)
+    monkeypatch.setattr(bpf, "PLACES", str(tmp_path))
+    result = run("policy", "load", "--timeout", "0.1", file)
+    assert (result.code, "not done after 0.1 s" in result.err) == (5, True)
+
+
+def test_load(
+    slots: FakeTree, run: Run, file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    log: list[str],
+) -> None:  # fmt: skip
+    """The helper does it; what follows is what the module shows."""
+    helper = tmp_path / "mmpolicy-bpf"
+    helper.write_text('#!/bin/sh\necho "$@" >"$0.asked"\necho own\n')
+    helper.chmod(0o755)
+    monkeypatch.setattr(bpf, "PLACES", str(tmp_path))
+    assert "takes it" in run("policy", "load", "--dry-run", file).out
+    assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"verify {file} {PINS}\n"
+    put_slot(slots, 0, "own")
+    assert "mmpolicy set anon_order own" in run("policy", "load", file).out
+    assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"load {file} {PINS}\n"
+    assert run("policy", "replace", file, "--json").json["program"] == 31
+    assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"replace {file} {PINS}\n"
+    assert ["own" in line for line in log] == [True, True]
+
+
+def test_unload(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pin goes; one that is in use is kept, unless it is forced."""
+    put_slot(slots, 0, "own")
+    slots.put(f"{DEFAULT}/anon_order/policy", "stock adaptive fixed [own]")
+    result = run("policy", "unload", "own")
+    assert (result.code, "in use by: default" in result.err) == (5, True)
+    assert "remove" in run("policy", "unload", "--all", "--dry-run").out
+    assert slots.exists(f"{PINS}/own")
+    assert run("policy", "unload").code == run("policy", "unload", "own", "--all").code == 2
+    result = run("unload")
+    assert (result.code, "policy unload --all" in result.err) == (5, True)
+    assert "still loaded" in run("reset").out
+
+    def drop(tree: FakeTree, path: str) -> None:
+        tree.remove(path)
+        put_slot(tree, 0, "")
+
+    monkeypatch.setattr(FakeTree, "drop", drop)
+    assert run("policy", "unload", "--all", "--json").json["unloaded"] == ["own"]
+    assert not slots.exists(f"{PINS}/own")
+
+
+def test_held_by_others(slots: FakeTree, run: Run, clock: Clock) -> None:
+    """It is said where the pin is not all that holds it."""
+    put_slot(slots, 0, "own")
+    clock.steps += [lambda: None] * 100
+    result = run("policy", "unload", "own")
+    assert (result.code, "somebody else holds it" in result.err) == (1, True)
+    result = run("policy", "unload", "own")
+    assert (result.code, "has no pin" in result.err) == (5, True)
+
+
+def message(err: str, status: int = 1) -> Error:
+    """The error that a run of the helper becomes."""
+    return why(Done(status, "", err), "x.bpf.o", 30)
+
+
+def test_why() -> None:
+    """One line each, and what to do."""
+    assert message(VERIFIER).message.endswith("invalid bpf_context access off=8 size=8")
+    assert "--log" in message(VERIFIER).next_step
+    assert "max_order" in message("refused register 34\n").message
+    assert "replace" in message("refused register 17\n").next_step
+    assert message("refused load 1\n").exit_code == 4
+    assert "mount" in message("refused folder 1\n").next_step
+    assert "status 139" in message("", 139).message
+    missing = "libbpf: extern (func ksym) 'gone': not found\nrefused load 2\n"
+    assert "'gone'" in message(missing).message

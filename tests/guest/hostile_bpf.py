@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Policies in BPF that have to be refused, and a word of the line that says why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Hostile(NamedTuple):
+    """A policy that nobody is to be able to load."""
+
+    why: str  # is in the one line that the user reads
+    body: str = ""
+    before: str = ""
+    more: str = ""  # of the policy
+    text: str = ""  # in place of all that
+
+    def source(self) -> str:
+        """The whole of it."""
+        return self.text or SOURCE % (self.before, self.body, self.more)
+
+
+SOURCE = """
+#include "mmpolicy.bpf.h"
+%s
+MMP_ORDER(order)
+{
+	%s
+	return MMP_ANSWER(0, MMP_CAP);
+}
+MMP_POLICY(hostile, .order = (void *)order, .max_order = 4%s);
+"""
+# Without MMP_ORDER().
+BARE = """
+#include "mmpolicy.bpf.h"
+SEC("struct_ops%s/order")
+__u32 order(unsigned long long *ctx)
+{
+	return %s;
+}
+MMP_POLICY(hostile, .order = (void *)order, .max_order = 4);
+"""
+KEPT = "static const struct mmp_fault *volatile kept;"
+VALUE = """
+struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1);
+__type(key, __u32); __type(value, struct mmp_fault); } values SEC(".maps");
+"""
+AT_ZERO = "__u32 zero = 0; struct mmp_fault *made = bpf_map_lookup_elem(&values, &zero);"
+UNSUPPORTED = "unsupported member order"
+NO_HELPER = "cannot use helper"
+POINTER = "must"
+MANY = "#pragma clang loop unroll(disable)\nfor (volatile __u32 i = 0; i < 100000000; i++)"
+
+HOSTILE = {
+    # What a program may touch
+    "writes_fault": Hostile("only read", "((struct mmp_fault *)fault)->address = 1;"),
+    "reads_beyond_fault": Hostile("beyond", "return *(volatile __u64 *)((char *)fault + 4096);"),
+    "follows_a_number": Hostile("invalid mem", "return *(volatile __u64 *)fault->address;"),
+    "reads_beyond_arguments": Hostile("invalid bpf_context", text=BARE % ("", "ctx[1]")),
+    "reads_address_zero": Hostile("invalid mem", "return *(volatile __u64 *)8;"),
+    # The fault of a question has to be that of the module
+    "fault_on_own_stack": Hostile(
+        POINTER, "struct mmp_fault made = { .address = 8 }; mmp_bpf_used(&made, 0, 1);"
+    ),
+    "bytes_on_own_stack": Hostile(
+        POINTER, "__u64 made[8] = { 8 }; mmp_bpf_used((void *)made, 0, 1);"
+    ),
+    "fault_in_a_map": Hostile(
+        POINTER, f"{AT_ZERO} if (made) mmp_bpf_full(made, 0, 14);", before=VALUE
+    ),
+    "fault_kept_for_later": Hostile(
+        POINTER, "if (kept) mmp_bpf_used(kept, 0, 1); kept = fault;", before=KEPT
+    ),
+    "no_fault": Hostile("NULL", "mmp_bpf_used((void *)0, 0, 1);"),
+    "middle_of_fault": Hostile(
+        "expected pointer", "mmp_bpf_used((const void *)((const char *)fault + 8), 0, 1);"
+    ),
+    "number_as_fault": Hostile(POINTER, "mmp_bpf_mapped((void *)fault->address, 0, 1);"),
+    "error_text_of_its_own": Hostile(
+        "const string", "char text[8] = \"no\"; mmp_bpf_error(fault, text);"
+    ),
+    "question_that_is_none": Hostile(
+        "mmp_bpf_nothing",
+        "mmp_bpf_nothing(fault);",
+        before="extern void mmp_bpf_nothing(const struct mmp_fault *fault) __ksym;",
+    ),
+    # Time
+    "endless": Hostile(
+        "infinite loop", "while (*(volatile __u64 *)&fault->address != 8);"
+    ),
+    "helper_that_loops": Hostile(
+        NO_HELPER,
+        "bpf_loop(1 << 23, turn, 0, 0);",
+        before="static long turn(__u64 i, void *data) { return 0; }",
+    ),
+    "function_of_the_kernel": Hostile(
+        UNSUPPORTED,
+        "bpf_rcu_read_lock(); bpf_rcu_read_unlock();",
+        before="extern void bpf_rcu_read_lock(void) __ksym;\n"
+        "extern void bpf_rcu_read_unlock(void) __ksym;",
+    ),
+    "sleeps": Hostile(UNSUPPORTED, text=BARE % (".s", "0")),
+    # Helpers
+    "writes_to_user": Hostile(NO_HELPER, "bpf_probe_write_user((void *)8, &fault, 8);"),
+    "reads_the_kernel": Hostile(
+        NO_HELPER, "__u64 to; bpf_probe_read_kernel(&to, 8, (void *)fault->address); return to;"
+    ),
+    "sends_a_signal": Hostile(NO_HELPER, "bpf_send_signal(9);"),
+    "calls_others": Hostile(
+        NO_HELPER,
+        "bpf_tail_call((void *)fault, &others, 0);",
+        before='struct { __uint(type, 3); __uint(max_entries, 1); __type(key, __u32);'
+        '__type(value, __u32); } others SEC(".maps");',
+    ),
+    # The policy
+    "name_of_another": Hostile("of that name", more=', .name = "never"'),
+    "name_stock": Hostile("name", more=', .name = "stock"'),
+    "name_empty": Hostile("name", more=', .name = ""'),
+    "name_a_path": Hostile("name", more=', .name = "../x"'),
+    "name_upper": Hostile("name", more=', .name = "Hostile"'),
+    "name_too_long": Hostile("name", more=', .name = "abcdefghijklmnop"'),
+    "version_later": Hostile("another version", more=", .version = MMP_VERSION + 1"),
+    "version_none": Hostile("another version", more=", .version = 0"),
+    "max_order_low": Hostile("max_order", more=", .max_order = 1"),
+    "max_order_high": Hostile("max_order", more=", .max_order = 10"),
+    "flags_unknown": Hostile("flags", more=", .flags = 2"),
+    "no_order": Hostile("isn't referenced", more=", .order = (void *)0"),
+    # The object
+    "no_policy": Hostile("no policy", text='#include "mmpolicy.bpf.h"\n'),
+    "two_policies": Hostile(
+        "several", text=SOURCE % ("", "", "")
+        + "MMP_POLICY(second, .order = (void *)order, .max_order = 4);\n",
+    ),
+    "another_program": Hostile(
+        "no policies", before='SEC("tracepoint/syscalls/sys_exit_brk") int t(void *c) { return 0; }'
+    ),
+    "other_struct_ops": Hostile(
+        "not those",
+        text='#include "mmpolicy.bpf.h"\nstruct tcp_congestion_ops { char name[16]; };\n'
+        'SEC(".struct_ops.link") struct tcp_congestion_ops other = { .name = "other" };\n',
+    ),
+}  # fmt: skip
+# The verifier is not done with it in the time that it gets.
+TAKES_LONG = Hostile("not done", f"__u32 n = 0;\n{MANY} n += mmp_bpf_used(fault, i, 1);\nreturn n;")

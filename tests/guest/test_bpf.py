@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Policies in BPF, on Debian's own kernel: what they do, and what ends them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.guest import Guest
+from lab.machine import TREE
+from lab.policies import EXAMPLES, PINS, example, helper, policy_object
+from lab.policies import loading as load
+from lab.programs import workload
+from mmpolicy.host.bpf import Done, why
+
+from .conftest import Machines
+from .hostile_bpf import HOSTILE, SOURCE, TAKES_LONG
+from .test_bindings import TOP, bind, inside
+from .tools import POINT, ROOT, folios, must, switch
+
+LONG = True
+
+DENSE = "map 4096 touch 0 4096 folios 0 4096"
+SLOT = f"{ROOT}/bpf/slot0"
+GONE = f'until [ -z "$(cat {ROOT}/bpf/slot*/name | xargs)" ]; do sleep 0.1; done'
+UNLOAD = f"rm -rf /sys/fs/bpf/mmpolicy; {GONE}"
+# Opens the pin as bpftool does, removes it, and holds what it has until it is told to end.
+HOLD = f"""
+import ctypes, os, time
+path = ctypes.create_string_buffer(b"{PINS}/fixed64")
+attr = ctypes.create_string_buffer(120)
+attr[0:8] = ctypes.addressof(path).to_bytes(8, "little")
+assert ctypes.CDLL(None).syscall(321, 7, attr, 120) > 0
+os.unlink("{PINS}/fixed64")
+while not os.path.exists("/run/over"):
+    time.sleep(0.1)
+os.unlink("/run/over")
+"""
+SINGLE, KB64, KB16 = {0: 4096}, {4: 4096}, {2: 4096}
+
+
+def answering(answer: str, name: str = "answering", body: str = "", more: str = "") -> Path:
+    """A policy that gives one answer to all."""
+    source = SOURCE.replace("hostile", name) % ("", f"{body} return {answer};", more)
+    return policy_object(name, source)
+
+
+@pytest.fixture
+def guest(machines: Machines, stock: str) -> Iterator[Guest]:
+    """With the module, and nothing that was loaded before."""
+    guest = machines.get(stock, mem="2G", cpus=2, swap="1G")
+    must(guest, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf; modprobe mmpolicy")
+    yield guest
+    must(guest, UNLOAD)
+
+
+def stats(guest: Guest) -> dict[str, int]:
+    """The counters of the point."""
+    text = must(guest, "cat /sys/kernel/debug/mmpolicy/default/anon_order/stats")
+    return {name: int(value) for name, value in map(str.split, text.splitlines())}
+
+
+def slot(guest: Guest, name: str) -> str:
+    """What the first slot has."""
+    return must(guest, f"cat {SLOT}/{name}").strip()
+
+
+# What a policy does
+
+
+def test_fixed(guest: Guest) -> None:
+    """Its folios are those of the policy fixed in C, and it is one of the policies."""
+    must(guest, load(example("fixed")))
+    assert "fixed64" in must(guest, f"cat {POINT}/policy").split()
+    switch(guest, "fixed64")
+    assert folios(guest, DENSE) == [KB64]
+    must(guest, f"echo stock >{POINT}/policy")
+    assert folios(guest, DENSE) == [SINGLE]
+
+
+@pytest.mark.full
+def test_the_page(guest: Guest) -> None:
+    """What docs/writing-a-policy.md shows does what it says."""
+    text = (TREE / "docs/writing-a-policy.md").read_text()
+    source = text.partition("```c\n")[2].partition("```")[0]
+    must(guest, load(policy_object("small", source)))
+    switch(guest, "small")
+    assert folios(guest, DENSE) == [KB64]
+    assert folios(guest, "map 64 touch 0 64 folios 0 64") == [{2: 64}]
+
+
+def test_block(guest: Guest) -> None:
+    """Large where the memory beside is used: forward almost all, here and there nothing."""
+    must(guest, load(example("block")))
+    switch(guest, "block")
+    (dense,) = folios(guest, DENSE)
+    assert dense[4] >= 4096 - 32
+    sparse = "map 4096 " + " ".join(f"touch {at} {at + 1}" for at in range(0, 4096, 64))
+    (found,) = folios(guest, f"{sparse} folios 0 4096")
+    assert found == {0: 64}
+
+
+@pytest.mark.full
+def test_block_asks_as_without_the_flag(guest: Guest) -> None:
+    """MMP_IF_NEAR spares questions, and changes no answer."""
+    source = (EXAMPLES / "block.bpf.c").read_text()
+    always = policy_object("always", source.replace(", .flags = MMP_IF_NEAR", ""))
+    found = []
+    for path in example("block"), always:
+        must(guest, load(path))
+        switch(guest, "block")
+        found.append(folios(guest, DENSE))
+        must(guest, UNLOAD)
+    assert found[0] == found[1]
+
+
+def test_questions(guest: Guest) -> None:
+    """Each says what is so: a program reports what is not, and then nothing is large."""
+    body = """
+    __s64 page = fault->address - fault->start >> 12;
+    static const char wrong[] = "a question was answered wrongly";
+
+    if (fault->end - fault->start != 4096 << 12 || page < 64)
+        return MMP_ANSWER(0, MMP_CAP);
+    if (mmp_bpf_used(fault, -64, 64) != 64 || mmp_bpf_mapped(fault, -64, 65) != 64 ||
+        mmp_bpf_used(fault, 0, 64) || mmp_bpf_mapped(fault, 0, 64) ||
+        mmp_bpf_used(fault, -page - 64, 64) || mmp_bpf_mapped(fault, 4096 - page, 64) ||
+        !mmp_bpf_full(fault, -1, 16) || mmp_bpf_full(fault, 1, 1) ||
+        mmp_bpf_full(fault, -1000, 1) || mmp_bpf_used(fault, 1LL << 62, 64) ||
+        mmp_into(fault, 4) != (page & 15))
+        mmp_bpf_error(fault, wrong);
+"""
+    must(guest, load(answering("MMP_ANSWER(0, MMP_CAP)", body=body)))
+    switch(guest, "answering")
+    assert folios(guest, DENSE) == [SINGLE]
+    assert slot(guest, "error") == ""
+    assert slot(guest, "name") == "answering"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("9", KB64),
+        pytest.param("0xffffffff", KB64, marks=pytest.mark.full),
+        pytest.param("MMP_ANSWER(4, 100)", KB64, marks=pytest.mark.full),
+        pytest.param("MMP_ANSWER(0, 8)", SINGLE, marks=pytest.mark.full),
+    ],
+)
+def test_wrong_answers(guest: Guest, answer: str, expected: dict[int, int]) -> None:
+    """Are cut to max_order, with a known reason, and counted."""
+    must(guest, load(answering(answer)))
+    assert slot(guest, "clamped") == "0"
+    switch(guest, "answering")
+    assert folios(guest, DENSE) == [expected]
+    assert int(slot(guest, "clamped")) >= 256
+
+
+@pytest.mark.full
+def test_reasons_are_counted(guest: Guest) -> None:
+    """By the counters that C has."""
+    must(guest, load(answering("MMP_ANSWER(4, MMP_RUN)")))
+    switch(guest, "answering")
+    before = stats(guest)
+    folios(guest, DENSE)
+    after = stats(guest)
+    assert after["reason_run"] - before["reason_run"] >= 256
+    assert after["got_order_4"] - before["got_order_4"] >= 256
+
+
+# Each with another program; a program as a shadow
+
+
+def test_bound(guest: Guest) -> None:
+    """Two cgroups with a program each; the one that loses its program leaves the other alone."""
+    must(guest, f"{load(example('fixed'))}; {load(answering('2'))}; mkdir -p {TOP}/a {TOP}/b")
+    for name, policy in ("a", "fixed64"), ("b", "answering"):
+        must(guest, f"echo {name} >{ROOT}/profiles/create; {bind(name, name)}")
+        must(guest, f"echo {policy} >{ROOT}/profiles/{name}/anon_order/policy")
+    assert inside(guest, "a", DENSE) == [KB64]
+    assert inside(guest, "b", DENSE) == [KB16]
+    must(
+        guest,
+        f"rm {PINS}/fixed64; "
+        f"until grep -q '.stock.' {ROOT}/profiles/a/anon_order/policy; do :; done",
+    )
+    assert inside(guest, "a", DENSE) == [SINGLE]
+    assert inside(guest, "b", DENSE) == [KB16]
+
+
+def test_shadow(guest: Guest) -> None:
+    """It is asked and counted, and not obeyed."""
+    must(
+        guest, f"{load(example('fixed'))}; echo never >{POINT}/policy; echo fixed64 >{POINT}/shadow"
+    )
+    assert folios(guest, DENSE) == [SINGLE]
+    assert stats(guest)["shadow_wanted_order_4"] > 0
+    must(guest, f"{UNLOAD}; until grep -q '.none.' {POINT}/shadow; do :; done")
+    assert "[never]" in must(guest, f"cat {POINT}/policy")
+
+
+# What ends it
+
+
+ENDS = {
+    "the pin goes": f"rm {PINS}/fixed64",
+    "reset": f"echo 1 >{ROOT}/reset",
+    "lease": f"echo 100 >{ROOT}/lease_ms; until grep -q expired {ROOT}/state; do :; done",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_ends(guest: Guest, end: str) -> None:
+    """All is stock then, and the module goes when no program is loaded."""
+    must(guest, load(example("fixed")))
+    switch(guest, "fixed64")
+    must(guest, f"{ENDS[end]}; until grep -q '.stock.' {POINT}/policy; do :; done")
+    assert folios(guest, DENSE) == [SINGLE]
+    if end != "the pin goes":
+        assert slot(guest, "name") == "fixed64"
+        assert guest.run("rmmod mmpolicy").rc
+    if end == "lease":
+        assert b"refused register 16" in guest.run(load(answering("2"))).data
+    must(
+        guest,
+        f"{UNLOAD}; i=0; until rmmod mmpolicy; do i=$((i + 1)); [ $i -lt 50 ]; sleep 0.1; done",
+    )
+    must(guest, "modprobe mmpolicy")
+
+
+@pytest.mark.full
+def test_loader_ends(guest: Guest) -> None:
+    """Without a pin, the policy lasts as long as the process that holds it."""
+    must(guest, load(example("fixed")))
+    switch(guest, "fixed64")
+    job = guest.start(f"python3 -c {shlex.quote(HOLD)}")
+    must(guest, f"until [ ! -e {PINS}/fixed64 ]; do sleep 0.1; done")
+    assert folios(guest, DENSE) == [KB64]
+    must(
+        guest,
+        "touch /run/over; until grep -q '.stock.' {POINT}/policy; do :; done".replace(
+            "{POINT}", POINT
+        ),
+    )
+    assert not job.wait().rc
+    must(guest, GONE)
+    assert folios(guest, DENSE) == [SINGLE]
+
+
+def test_error(guest: Guest) -> None:
+    """What a program reports is kept, it is asked no more, and a better one can replace it."""
+    text = 'static const char text[] = "I give up\\n"; mmp_bpf_error(fault, text);'
+    must(guest, load(answering("4", body=text)))
+    switch(guest, "answering")
+    folios(guest, DENSE)
+    must(guest, f"until grep -q '.stock.' {POINT}/policy; do :; done")
+    assert folios(guest, DENSE) == [SINGLE]
+    assert slot(guest, "error") == "I give up"
+    assert guest.run(f"echo answering >{POINT}/policy").rc
+    must(guest, load(answering("4"), "replace"))
+    assert slot(guest, "error") == ""
+    switch(guest, "answering")
+    assert folios(guest, DENSE) == [KB64]
+
+
+def test_replace(guest: Guest) -> None:
+    """Who has the policy keeps it."""
+    must(guest, load(answering("4")))
+    switch(guest, "answering")
+    before = slot(guest, "program")
+    must(guest, load(answering("2"), "replace"))
+    assert folios(guest, DENSE) == [KB16]
+    assert slot(guest, "program") != before
+    assert b"refused find" in guest.run(load(example("fixed"), "replace")).data
+    assert folios(guest, DENSE) == [KB16]
+
+
+@pytest.mark.full
+def test_slots(guest: Guest) -> None:
+    """There are four; each name once."""
+    for name in "abcd":
+        must(guest, load(answering("4", name)))
+    assert "refused register 28" in guest.run(load(answering("4", "e"))).out
+    must(guest, f'rm {PINS}/b; until [ -z "$(cat {ROOT}/bpf/slot1/name)" ]; do :; done; sleep 0.5')
+    assert "refused register 17" in guest.run(load(answering("2", "a"))).out
+    must(guest, load(answering("4", "e")))
+    assert must(guest, f"cat {ROOT}/bpf/slot*/name").split() == ["a", "e", "c", "d"]
+
+
+# All of it, again and again, while memory is touched
+
+GIVES_UP = 'static const char t[] = "x"; if (fault->address >> 12 & 1) mmp_bpf_error(fault, t);'
+
+
+def storm(guest: Guest, rounds: int, processes: int) -> None:
+    """No data is wrong, the kernel's log is clean, and the module goes each time."""
+    first, second = load(answering("4")), load(answering("2"), "replace")
+    third = load(answering("3", body=GIVES_UP), "replace")
+    busy = f"until [ -e /run/over ]; do {workload('touch')} forward 16 || exit; done"
+    jobs = [guest.start(busy) for _ in range(processes)]
+    must(
+        guest,
+        f"""
+        for i in $(seq {rounds}); do
+            {first} && echo answering >{POINT}/policy && {load(example("fixed"))} || exit
+            echo fixed64 >{POINT}/shadow && {second} && {load(example("fixed"), "replace")} || exit
+            {third} || exit
+            [ $((i % 3)) = 0 ] || until grep -q '.stock.' {POINT}/policy; do :; done
+            [ $((i % 2)) = 0 ] || {second} || exit
+            {UNLOAD}
+            until rmmod mmpolicy 2>/run/why; do sleep 0.1; done
+            modprobe mmpolicy || exit
+        done""",
+        timeout=60 + 30 * rounds,
+    )
+    must(guest, "touch /run/over")
+    assert not any(job.wait().rc for job in jobs)
+    must(guest, "rm /run/over")
+    guest.check()
+
+
+def test_storm(guest: Guest) -> None:
+    """A few rounds."""
+    storm(guest, 6, processes=1)
+
+
+@pytest.mark.full
+def test_long_storm(guest: Guest) -> None:
+    """Many."""
+    storm(guest, 1000, processes=2)
+
+
+# Who is not let in
+
+
+def test_hostile(guest: Guest) -> None:
+    """Each is refused with one line that says why, and the host is as it was."""
+    objects = {name: policy_object(name, each.source()) for name, each in HOSTILE.items()}
+    wrong = []
+    for name, path in objects.items():
+        result = guest.run(load(path))
+        text = str(why(Done(result.rc, "", result.out), name, 30).message)
+        if not result.rc or HOSTILE[name].why not in text or "\n" in text:
+            wrong.append(f"{name}: {result.rc} {text}\n{result.out[-2000:]}")
+    assert not wrong, "\n".join(wrong)
+    assert must(guest, f"cat {ROOT}/bpf/slot*/name; ls -A {PINS}").split() == []
+    assert must(guest, f"cat {ROOT}/state").strip() == "stock"
+    assert folios(guest, DENSE) == [SINGLE]
+
+
+@pytest.mark.full
+def test_no_object(guest: Guest) -> None:
+    """A text is no policy."""
+    result = guest.run(load(Path("/etc/passwd")))
+    assert "is no object" in why(Done(result.rc, "", result.out), "passwd", 30).message
+
+
+@pytest.mark.full
+def test_no_jit(guest: Guest) -> None:
+    """Without the JIT none is let in: neither the kernel's line nor ours is missing."""
+    must(guest, "echo 0 >/proc/sys/net/core/bpf_jit_enable")
+    results = [guest.run(load(example(name))) for name in ("fixed", "block")]
+    must(guest, "echo 1 >/proc/sys/net/core/bpf_jit_enable")
+    lines = [why(Done(found.rc, "", found.out), "x", 30).message for found in results]
+    assert "JIT" in lines[0] and "JIT" in lines[1], lines
+    must(guest, load(example("fixed")))
+
+
+# Without it
+
+
+@pytest.mark.flavor("patched")
+def test_kernel_without(machines: Machines) -> None:
+    """The lean kernel has no types of modules: it is said, and the module works as ever."""
+    guest = machines.get(mem="2G", cpus=2, swap="1G")
+    must(guest, "modprobe mmpolicy")
+    assert must(guest, f"cat {ROOT}/bpf/available").startswith("unavailable: ")
+    switch(guest, "fixed", max_order=4)
+    assert folios(guest, DENSE) == [KB64]
+
+
+# The command
+
+
+def test_command(guest: Guest) -> None:
+    """A session as docs/writing-a-policy.md has it."""
+
+    def mmpolicy(words: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            must(guest, f"PATH={helper().parent}:$PATH mmpolicy {words} --json")
+        )
+        return found
+
+    assert mmpolicy(f"policy load {example('fixed')}")["name"] == "fixed64"
+    mmpolicy("set anon_order fixed64")
+    assert folios(guest, DENSE) == [KB64]
+    (found,) = mmpolicy("policy list")["policies"]
+    assert found["profiles"] == ["default"]
+    assert guest.run("mmpolicy policy unload fixed64").rc == 5
+    assert mmpolicy("policy unload --all")["unloaded"] == ["fixed64"]
+    assert folios(guest, DENSE) == [SINGLE]
+
+
+@pytest.mark.full
+def test_more_of_the_command(guest: Guest) -> None:
+    """What is in the way of the module, a replacement, and the time of the verifier."""
+    path = f"PATH={helper().parent}:$PATH"
+    must(guest, f"{path} mmpolicy policy load --dry-run {example('fixed')}")
+    assert slot(guest, "name") == ""
+    must(guest, f"{path} mmpolicy policy load {example('fixed')}")
+    assert f"{PINS}/fixed64" in must(guest, "mmpolicy policy show fixed64")
+    assert guest.run("mmpolicy unload").rc == 5
+    must(guest, f"{path} mmpolicy policy replace {example('fixed')}")
+    assert "still loaded" in must(guest, "mmpolicy reset")
+    must(guest, "mmpolicy policy unload fixed64")
+    took_long = policy_object("long", TAKES_LONG.source())
+    result = guest.run(f"{path} mmpolicy policy load --timeout 2s {took_long}")
+    assert "not done after 2 s" in result.out
+    must(guest, "mmpolicy unload; modprobe mmpolicy")

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What a policy in BPF costs, against the same in C: counted instructions on Debian's kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.anon_order import Case, take_sample
+from lab.counting import Results, counting_guest
+from lab.policies import example, loading, policy_object
+from lab.programs import must, workload
+
+from .conftest import Machines
+from .hostile_bpf import SOURCE
+from .limits import NOISE, Repeated
+from .tools import POINT, ROOT, back_to_boot
+
+pytestmark = pytest.mark.flavor("cloud")
+LONG = True
+
+FORWARD, SPARSE = Case("forward", 64, 5), Case("every_64k", 64, 21)
+ZERO = SOURCE.replace("hostile", "zero") % ("", "", "")
+ARMS = ("never", "zero", "fixed", "fixed64", "adaptive", "block")
+CASES = {"fixed": (FORWARD,), "fixed64": (FORWARD,)}
+# A profile that nobody has: sizes up to 64 kB are open for never too, as they are for the others.
+OPEN = f"echo open >{ROOT}/profiles/create; echo fixed >{ROOT}/profiles/open/anon_order/policy"
+
+
+@pytest.fixture(scope="module")
+def costs(all_machines: Machines, stock: str) -> Repeated:
+    """Runs of all policies in turn, in one guest."""
+
+    def take(_: frozenset[str]) -> Results:
+        all_machines.end()
+        results = Results("bpf_cost")
+        with counting_guest(stock, "1G") as guest:
+            back_to_boot(guest)
+            paths = policy_object("zero", ZERO), example("fixed"), example("block")
+            must(guest, "mount -t bpf bpf /sys/fs/bpf; modprobe mmpolicy")
+            must(guest, "\n".join([OPEN, *map(loading, paths)]))
+            must(guest, f"{workload('touch')} forward 64")
+            for arm in ARMS:
+                must(guest, f"echo {arm} >{POINT}/policy")
+                for case in CASES.get(arm, (FORWARD, SPARSE)):
+                    results.samples += take_sample(guest, arm, case)
+            guest.check()
+        return results
+
+    return Repeated(take)
+
+
+@pytest.mark.parametrize(("policy", "in_c"), [("zero", "never"), ("fixed64", "fixed")])
+def test_what_a_question_costs(costs: Repeated, policy: str, in_c: str) -> None:
+    """Instructions of a fault more than those of the same answer in C."""
+
+    def beyond(run: Results) -> float:
+        ours, theirs = (
+            run.value(arm, FORWARD.name(), "ticks") / run.value(arm, FORWARD.name(), "faults")
+            for arm in (policy, in_c)
+        )
+        return ours - theirs
+
+    assert beyond(costs.run()) > 20  # a program was asked
+    costs.hold(80, beyond, f"instructions of a fault, {policy}")
+
+
+@pytest.mark.parametrize(("case", "noise"), [(FORWARD, NOISE), (SPARSE, 0.005)])
+def test_what_block_costs(costs: Repeated, case: Case, noise: float) -> None:
+    """A rule by use, with MMP_IF_NEAR, against adaptive; both with the same memory."""
+
+    def ratio(key: str, run: Results) -> float:
+        return run.ratio("block", "adaptive", case.name(), key)
+
+    costs.hold(1.02 + noise, lambda run: ratio("ticks", run), f"ticks of {case.name()}")
+    costs.hold(1.01, lambda run: ratio("kb", run), f"memory of {case.name()}")

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Policies in BPF: compiled here, loaded in a guest by the helper that ./dev bpf builds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+from .machine import TREE, cache_dir
+from .programs import BenchError
+
+EXAMPLES = TREE / "examples/bpf"
+HEADERS = TREE / "userspace/bpf"
+PINS = "/sys/fs/bpf/mmpolicy/anon_order"
+FLAGS = [f"@{HEADERS}/flags", "-Wno-uninitialized"]
+
+
+def helper() -> Path:
+    """The helper, in the folder that has to be in PATH."""
+    found = cache_dir() / "bpf/mmpolicy-bpf"
+    if not found.exists():
+        raise BenchError(f"no {found}: ./dev bpf builds it")
+    return found
+
+
+def policy_object(name: str, source: str) -> Path:
+    """The object of a policy; compiled when it has changed."""
+    include = helper().parent / "include"
+    texts = [source, (HEADERS / "mmpolicy.bpf.h").read_text(), *FLAGS]
+    key = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+    found = cache_dir() / "bpf-objects" / f"{name}-{key}.o"
+    if not found.exists():
+        found.parent.mkdir(parents=True, exist_ok=True)
+        text, new = found.with_suffix(f".{os.getpid()}.c"), found.with_suffix(f".{os.getpid()}")
+        text.write_text(source)
+        subprocess.run(
+            ["clang", *FLAGS, f"-I{HEADERS}", f"-I{include}", "-c", str(text), "-o", str(new)],
+            check=True,
+        )
+        text.unlink()
+        new.rename(found)
+    return found
+
+
+def example(name: str) -> Path:
+    """The object of examples/bpf/NAME.bpf.c."""
+    return policy_object(name, (EXAMPLES / f"{name}.bpf.c").read_text())
+
+
+def loading(path: Path, verb: str = "load") -> str:
+    """The words that load a policy, without the command, which takes longer."""
+    return f"{helper()} {verb} {path} {PINS}"

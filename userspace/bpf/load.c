@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * mmpolicy-bpf: loads a policy in BPF for the command mmpolicy, which knows what the errors mean.
+ *
+ * mmpolicy-bpf load FILE FOLDER	verify, register, pin as FOLDER/NAME
+ * mmpolicy-bpf replace FILE FOLDER	the same in place of FOLDER/NAME
+ * mmpolicy-bpf verify FILE FOLDER	verify alone
+ *
+ * It prints the name. Where it fails, the last line of standard error is "refused STEP ERRNO",
+ * and what libbpf and the verifier say stands before that.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <bpf/bpf.h>
+#include <bpf/btf.h>
+#include <bpf/libbpf.h>
+
+#define OPS	"mmp_anon_order_ops"
+
+static int print(enum libbpf_print_level level, const char *format, va_list args)
+{
+	return level <= LIBBPF_WARN ? vfprintf(stderr, format, args) : 0;
+}
+
+/* What failed has set errno, or the step says it all. */
+static void check(int ok, const char *step)
+{
+	if (ok)
+		return;
+	fprintf(stderr, "refused %s %d\n", step, errno);
+	exit(1);
+}
+
+/* The only policy of an object. Nothing else is to be loaded with it. */
+static struct bpf_map *policy_of(const struct bpf_object *object)
+{
+	struct bpf_map *map, *found = NULL;
+	struct bpf_program *program;
+
+	bpf_object__for_each_program(program, object)
+		check(bpf_program__type(program) == BPF_PROG_TYPE_STRUCT_OPS, "other");
+	bpf_object__for_each_map(map, object) {
+		if (bpf_map__type(map) != BPF_MAP_TYPE_STRUCT_OPS)
+			continue;
+		check(!found, "several");
+		found = map;
+	}
+	check(!!found, "none");
+	return found;
+}
+
+/* The name of the policy, which stands where the object's types say. */
+static const char *name_of(const struct bpf_object *object, const struct bpf_map *map)
+{
+	const struct btf *btf = bpf_object__btf(object);
+	const struct btf_type *type = btf__type_by_id(btf, bpf_map__btf_value_type_id(map));
+	const struct btf_member *member;
+	size_t size;
+	const char *value = bpf_map__initial_value((struct bpf_map *)map, &size);
+
+	check(type && value && !strcmp(btf__name_by_offset(btf, type->name_off), OPS), "kind");
+	member = btf_members(type);
+	for (int i = 0; i < btf_vlen(type); i++, member++) {
+		const char *at = value + member->offset / 8;
+
+		if (strcmp(btf__name_by_offset(btf, member->name_off), "name"))
+			continue;
+		check(*at && *at != '.' && memchr(at, '\0', value + size - at) && !strchr(at, '/'),
+		      "name");
+		return at;
+	}
+	check(0, "name");
+	return NULL;
+}
+
+/* The folder of pins and the one above it. */
+static void make_folder(char *path)
+{
+	char *slash = strrchr(path, '/');
+
+	if (slash && slash != path) {
+		*slash = '\0';
+		check(!mkdir(path, 0700) || errno == EEXIST, "folder");
+		*slash = '/';
+	}
+	check(!mkdir(path, 0700) || errno == EEXIST, "folder");
+}
+
+static void load(struct bpf_map *map, const char *pin)
+{
+	struct bpf_link *link = bpf_map__attach_struct_ops(map);
+
+	check(!!link, "register");
+	check(!bpf_link__pin(link, pin), "pin");
+}
+
+static void replace(struct bpf_map *map, const char *pin)
+{
+	struct bpf_link *link = bpf_link__open(pin);
+
+	check(!!link, "find");
+	check(!bpf_link__update_map(link, map), "register");
+}
+
+static void nothing(struct bpf_map *map, const char *pin)
+{
+}
+
+static const struct verb {
+	const char *name;
+	void (*act)(struct bpf_map *map, const char *pin);
+} verbs[] = { { "load", load }, { "replace", replace }, { "verify", nothing }, {} };
+
+static const struct verb *find_verb(const char *name)
+{
+	const struct verb *verb = verbs;
+
+	while (verb->name && strcmp(verb->name, name))
+		verb++;
+	return verb->name ? verb : NULL;
+}
+
+int main(int argc, char **argv)
+{
+	const struct verb *verb = argc == 4 ? find_verb(argv[1]) : NULL;
+	struct bpf_object *object;
+	struct bpf_map *map;
+	char name[64], pin[512];
+
+	libbpf_set_print(print);
+	if (!verb) {
+		fputs("usage: mmpolicy-bpf load|replace|verify FILE FOLDER\n", stderr);
+		return 2;
+	}
+	object = bpf_object__open_file(argv[2], NULL);
+	check(!!object, "open");
+	map = policy_of(object);
+	snprintf(name, sizeof(name), "%s", name_of(object, map));
+	snprintf(pin, sizeof(pin), "%s/%s", argv[3], name);
+	if (verb->act == load)
+		make_folder(argv[3]);
+	check(!bpf_object__load(object), "load");
+	verb->act(map, pin);
+	puts(name);
+	return 0;
+}

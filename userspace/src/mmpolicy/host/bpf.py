@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The helper that loads policies in BPF, and what its errors mean."""
+
+import errno
+import re
+import signal
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from mmpolicy.errors import Error, Exit
+
+HELPER = "mmpolicy-bpf"
+PLACES = "/usr/lib/mmpolicy"  # before those of PATH
+PINS = "/sys/fs/bpf/mmpolicy/anon_order"
+BPFFS = "mount -t bpf bpf /sys/fs/bpf"
+WRITING = "docs/writing-a-policy.md says what a policy may do"
+REFUSED = re.compile(r"^refused (\w+) (\d+)$", re.MULTILINE)
+# What lines of the verifier begin with that say where it is, and not what is wrong.
+ABOUT_STATE = (*"0123456789;", "processed ", "cur state", "old state", "func#")
+LOG = re.compile(r"-- BEGIN PROG LOAD LOG --\n(.*?)-- END PROG LOAD LOG --", re.DOTALL)
+
+# What the module refuses a policy for, by errno, see module/bpf/.
+REGISTER = {
+    errno.EINVAL: "its name has more than a-z, 0-9, _, or is not that of the policy to replace",
+    errno.ENODATA: "it has no function 'order'",
+    errno.EPROTO: "it is for another version of mmpolicy.bpf.h than the module",
+    errno.ERANGE: "its max_order is not 2 to 9",
+    errno.EOPNOTSUPP: "it has flags that the module does not know",
+    errno.ENOEXEC: "the kernel's JIT for BPF is off",
+    errno.EEXIST: "there is a policy of that name already",
+    errno.ENOSPC: "all slots are taken",
+    errno.EBUSY: "the lease has expired",
+    errno.ESTALE: "somebody else has loaded one at the same time",
+}
+REGISTER_HINTS = {
+    errno.ENOEXEC: "sysctl net.core.bpf_jit_enable=1",
+    errno.EEXIST: "mmpolicy policy replace FILE, or give it another name",
+    errno.ENOSPC: "mmpolicy policy unload NAME makes room",
+    errno.EBUSY: "mmpolicy reset",
+    errno.ESTALE: "try it again",
+}
+STEPS = {
+    "open": "it is no object of BPF",
+    "none": "it has no policy",
+    "several": "it has several policies",
+    "kind": "its struct_ops are not those of mmpolicy",
+    "other": "it has programs that are no policies",
+    "name": "its policy has no proper name",
+}
+
+
+class Done(NamedTuple):
+    """What became of a run of the helper."""
+
+    status: int
+    out: str
+    err: str
+
+
+Helper = Callable[[Sequence[str], float], Done]
+
+
+def run_helper(words: Sequence[str], seconds: float) -> Done:
+    """Run the helper, for so long at most: a program may keep the verifier busy for minutes."""
+    import os
+    import shutil
+    import subprocess
+
+    path = shutil.which(HELPER, path=PLACES) or shutil.which(HELPER, path=os.environ.get("PATH"))
+    if not path:
+        hint = "./dev bpf in the source of mmpolicy builds it: docs/writing-a-policy.md"
+        raise Error(f"no {HELPER}, which loads policies in BPF", Exit.LACKING, hint)
+    try:
+        done = subprocess.run(
+            [path, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=seconds, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Done(-signal.SIGKILL, "", "")
+    except OSError as err:
+        raise Error(f"cannot run {path}: {err.strerror}", Exit.LACKING, "mmpolicy doctor") from err
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def verifier_log(text: str) -> str:
+    """Return what the verifier has said of a program, empty if nothing."""
+    found = LOG.search(text)
+    return found[1] if found else ""
+
+
+def _reason(text: str) -> str:
+    """Return the line of what libbpf and the verifier say that tells most."""
+    lines = verifier_log(text).splitlines()
+    told = [line for line in lines if line and not line.startswith(ABOUT_STATE)]
+    others = [line.removeprefix("libbpf: ") for line in text.splitlines() if line[:6] == "libbpf"]
+    return [*others[:1], *told[-1:]][-1] if told or others else ""
+
+
+def why(done: Done, file: str, seconds: float) -> Error:
+    """Return the error of a run that failed: one line, and what to do."""
+    what = f"{file} is refused"
+    if done.status == -signal.SIGKILL:
+        hint = "--timeout gives it more time; fewer branches and loops take less"
+        return Error(f"{what}: the verifier was not done after {seconds:g} s", Exit.REFUSED, hint)
+    found = REFUSED.search(done.err)
+    step, number = (found[1], int(found[2])) if found else ("", 0)
+    name = errno.errorcode.get(number, str(number))
+    if step == "register":
+        text = REGISTER.get(number, f"the kernel says {name}")
+        return Error(f"{what}: {text}", Exit.REFUSED, REGISTER_HINTS.get(number, WRITING), number)
+    if step == "load" and number == errno.EPERM:
+        return Error(f"cannot load {file}: no permission", Exit.DENIED, "run it as root", number)
+    if step in ("folder", "pin"):
+        return Error(f"cannot keep it in {PINS}: {name}", Exit.LACKING, BPFFS, number)
+    if step == "find":
+        hint = "mmpolicy policy list; mmpolicy policy load loads a new one"
+        return Error(f"{what}: no policy of its name is pinned in {PINS}", Exit.USAGE, hint, number)
+    text = STEPS.get(step) or _reason(done.err) or f"{HELPER} ended with status {done.status}"
+    hint = "--log prints all that the verifier says" if verifier_log(done.err) else WRITING
+    return Error(f"{what}: {text}", Exit.REFUSED, hint, number)

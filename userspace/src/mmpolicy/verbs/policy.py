@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`policy`: policies of anon_order that are BPF programs."""
+
+from pathlib import Path
+
+import click
+
+from mmpolicy.control.keys import State
+from mmpolicy.control.model import check_loaded
+from mmpolicy.control.programs import Program, check_available, programs, users_of
+from mmpolicy.control.state import read_state
+from mmpolicy.errors import Error, Exit, pick
+from mmpolicy.host.bpf import PINS, verifier_log, why
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
+from mmpolicy.host.step import Step
+from mmpolicy.render import emit, table
+from mmpolicy.verbs.commit import emit_plan
+from mmpolicy.verbs.options import (
+    Seconds,
+    completer,
+    dry_run_option,
+    json_option,
+    pass_host,
+)
+
+OBJECT = click.Path(path_type=Path, dir_okay=False, exists=True)
+PATIENCE_S, STEP_S = 5.0, 0.1  # for grace periods of the kernel
+name_argument = click.argument("name", shell_complete=completer("program"))
+timeout_option = click.option(
+    "--timeout", type=Seconds(), default="30s", show_default=True, metavar="TIME",
+    help="Give up if the verifier takes longer.",
+)  # fmt: skip
+log_option = click.option(
+    "--log", "want_log", is_flag=True, help="Print all that the verifier says if it refuses."
+)
+
+verify_option = click.option("--dry-run", is_flag=True, help="Only let the verifier look at it.")
+
+
+@click.group()
+def policy() -> None:
+    """Load and unload policies that are BPF programs.
+
+    A loaded policy is one more policy of anon_order: set, bind, ab and the others take its name.
+    It goes away at a reboot. While one is loaded, the kernel keeps the module in.
+    """
+
+
+def _run(host: Host, verb: str, file: Path, timeout: float, want_log: bool) -> str:
+    """Let the helper do it; return the name of the policy."""
+    check_loaded(host.tree)
+    check_available(host.tree)
+    done = host.bpf([verb, str(file), PINS], timeout)
+    if done.status:
+        if want_log:
+            click.echo(verifier_log(done.err), nl=False, err=True)
+        raise why(done, str(file), timeout)
+    return done.out.strip()
+
+
+def _data(program: Program, state: State) -> dict[str, object]:
+    return program._asdict() | {"profiles": users_of(state, program.name)}
+
+
+def _change(
+    host: Host,
+    verb: str,
+    file: Path,
+    timeout: float,
+    want_log: bool,
+    dry_run: bool,
+    want_json: bool,
+) -> None:
+    name = _run(host, "verify" if dry_run else verb, file, timeout, want_log)
+    if dry_run:
+        text = f"{name}: the verifier takes it; nothing is loaded"
+        emit(f"policy {verb}", want_json, {"dry_run": True, "name": name}, [text])
+        return
+    (found,) = [each for each in programs(host.tree) if each.name == name]
+    host.log(f"policy {verb}: {name}, program {found.program}, from {file}")
+    done = f"{verb}ed" if verb == "load" else f"{verb}d"
+    lines = [f"{name}: {done} as program {found.program}"]
+    if verb == "load":
+        lines.append(f"next: mmpolicy set anon_order {name}")
+    emit(f"policy {verb}", want_json, _data(found, read_state(host.tree)), lines)
+
+
+@policy.command()
+@click.argument("file", type=OBJECT)
+@timeout_option
+@log_option
+@verify_option
+@json_option
+@pass_host
+def load(
+    host: Host, file: Path, timeout: float, want_log: bool, dry_run: bool, want_json: bool
+) -> None:
+    """Load a policy from an object file, which clang has made.
+
+    The kernel verifies it first. Nothing uses it until you choose it.
+    """
+    _change(host, "load", file, timeout, want_log, dry_run, want_json)
+
+
+@policy.command()
+@click.argument("file", type=OBJECT)
+@timeout_option
+@log_option
+@verify_option
+@json_option
+@pass_host
+def replace(
+    host: Host, file: Path, timeout: float, want_log: bool, dry_run: bool, want_json: bool
+) -> None:
+    """Put another program in place of the loaded policy of the same name.
+
+    Profiles that have the policy keep it, without a moment at stock.
+    """
+    _change(host, "replace", file, timeout, want_log, dry_run, want_json)
+
+
+@policy.command("list")
+@json_option
+@pass_host
+def list_programs(host: Host, want_json: bool) -> None:
+    """List the loaded policies, and which profiles have them."""
+    check_loaded(host.tree)
+    state = read_state(host.tree)
+    found = [_data(each, state) for each in programs(host.tree)]
+    emit("policy list", want_json, {"policies": found}, lambda: _lines(host.tree, state))
+
+
+def _lines(tree: Tree, state: State) -> list[str]:
+    rows = [
+        (each.name, each.program, each.clamped, ", ".join(users_of(state, each.name)) or "-",
+         each.error or "-")
+        for each in programs(tree)
+    ]  # fmt: skip
+    if rows:
+        return table(("POLICY", "PROGRAM", "CLAMPED", "PROFILES", "ERROR"), rows)
+    return ["no policy in BPF is loaded"]
+
+
+@policy.command("show")
+@name_argument
+@json_option
+@pass_host
+def show_program(host: Host, name: str, want_json: bool) -> None:
+    """Show a loaded policy: its program, answers that were cut, its error, who has it."""
+    check_loaded(host.tree)
+    data = _data(_find(host.tree, name), read_state(host.tree))
+    data["pin"] = f"{PINS}/{name}" if host.tree.exists(f"{PINS}/{name}") else None
+    rows = [
+        (key, " ".join(value) if isinstance(value, list) else value) for key, value in data.items()
+    ]
+    emit("policy show", want_json, data, lambda: table(("WHAT", "VALUE"), rows))
+
+
+def _find(tree: Tree, name: str) -> Program:
+    found = {each.name: each for each in programs(tree)}
+    return found[pick("loaded policy", name, found)]
+
+
+@policy.command()
+@click.argument("name", required=False, shell_complete=completer("program"))
+@click.option("--all", "want_all", is_flag=True, help="Unload all, also those that are in use.")
+@click.option(
+    "--force", is_flag=True, help="Unload it also if a profile has it; that goes to stock."
+)
+@dry_run_option
+@json_option
+@pass_host
+def unload(
+    host: Host, name: str | None, want_all: bool, force: bool, dry_run: bool, want_json: bool
+) -> None:
+    """Unload a policy. Without this command, this unloads all of them:
+
+    \b
+    rm -r /sys/fs/bpf/mmpolicy
+    """
+    if bool(name) == want_all:
+        raise click.UsageError("give the name of a policy, or --all")
+    names = _names(host.tree, name)
+    state = read_state(host.tree) if names else {}
+    for each in names:
+        _check_unload(host.tree, each, [] if force or want_all else users_of(state, each))
+    if dry_run:
+        steps = [Step(_pin(each), "remove", each, "") for each in names]
+        emit_plan("policy unload", want_json, steps)
+        return
+    for each in names:
+        host.tree.drop(_pin(each))
+    _wait(host, names)
+    if names:
+        host.log(f"policy unload: {', '.join(names)}")
+    lines = [f"{each}: unloaded" for each in names] or ["no policy in BPF is loaded"]
+    emit("policy unload", want_json, {"unloaded": names}, lines)
+
+
+def _names(tree: Tree, name: str | None) -> list[str]:
+    """Return the names of what is to be unloaded: one, or all that are loaded."""
+    if not name:
+        return [each.name for each in programs(tree)]
+    check_loaded(tree)
+    return [_find(tree, name).name]
+
+
+def _pin(name: str) -> str:
+    return f"{PINS}/{name}"
+
+
+def _check_unload(tree: Tree, name: str, users: list[str]) -> None:
+    if users:
+        text = f"policy {name} is in use by: {', '.join(users)}"
+        raise Error(text, Exit.REFUSED, "choose another policy there, or give --force")
+    if not tree.exists(_pin(name)):
+        text = f"policy {name} has no pin {_pin(name)}: the process that loaded it holds it"
+        raise Error(text, Exit.REFUSED, "end that process, or remove its own pin")
+
+
+def _wait(host: Host, names: list[str]) -> None:
+    """Wait until the kernel has let go of them."""
+    end = host.clock() + PATIENCE_S
+    while left := [each.name for each in programs(host.tree) if each.name in names]:
+        if host.clock() > end:
+            text = f"still loaded, as somebody else holds it too: {', '.join(left)}"
+            raise Error(text, Exit.FAILED, "bpftool link shows who; mmpolicy policy list")
+        host.sleep(STEP_S)
