@@ -18,6 +18,7 @@ from lab.guest import Guest, new_guest
 from lab.machine import cache_dir
 from lab.programs import must, workload
 
+from . import detached
 from .sessions import PLACE, for_one_service, keep_it, replay
 from .system import HOST, System, dev, new_system
 from .test_packages import REDIS, YES, as_printed
@@ -268,3 +269,22 @@ def test_tutorial(plain: System, tmp_path: Path) -> None:
     with booted(plain) as guest:
         must(guest, f"mkdir -p {PLACE}")
         replay(guest, "tutorial", tmp_path, hooks=False)
+
+
+@pytest.mark.full
+def test_an_experiment_outlives_its_session(plain: System, tmp_path: Path) -> None:
+    """What it says of itself is what the kernel has, in each phase; its end leaves no trace."""
+    with booted(plain) as guest:
+        before = must(guest, detached.STATE)
+        assert must(guest, "mmpolicy ab status") == "no experiment runs\n"
+        file = detached.begin(guest)
+        looks = detached.look_until(guest, ("aa", "control"))
+        must(guest, detached.LOGOUT)
+        detached.check_looks([*looks, *detached.look_until(guest, ("ab", "treatment"), 5)])
+        assert detached.status_in_list(guest) == "running"
+        detached.stop(guest)
+        assert must(guest, detached.STATE) == before
+        assert detached.status_in_list(guest) == "interrupted"
+        recording = detached.file_of(guest, file, tmp_path)
+        detached.check_file(recording)
+        detached.check_scrapes(detached.scraped(guest), recording)
