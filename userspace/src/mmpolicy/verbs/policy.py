@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """`policy`: policies of anon_order that are BPF programs."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -38,6 +40,13 @@ log_option = click.option(
 verify_option = click.option("--dry-run", is_flag=True, help="Only let the verifier look at it.")
 
 
+def takes_object(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the file of a policy, and how to load it."""
+    for option in (pass_host, json_option, verify_option, log_option, timeout_option):
+        command = option(command)
+    return click.argument("file", type=OBJECT)(command)
+
+
 @click.group()
 def policy() -> None:
     """Load and unload policies that are BPF programs.
@@ -59,7 +68,7 @@ def _run(host: Host, verb: str, file: Path, timeout: float, want_log: bool) -> s
     return done.out.strip()
 
 
-def _data(program: Program, state: State) -> dict[str, object]:
+def _data(program: Program, state: State) -> dict[str, Any]:
     return program._asdict() | {"profiles": users_of(state, program.name)}
 
 
@@ -87,37 +96,23 @@ def _change(
 
 
 @policy.command()
-@click.argument("file", type=OBJECT)
-@timeout_option
-@log_option
-@verify_option
-@json_option
-@pass_host
-def load(
-    host: Host, file: Path, timeout: float, want_log: bool, dry_run: bool, want_json: bool
-) -> None:
+@takes_object
+def load(host: Host, **options: Any) -> None:
     """Load a policy from an object file, which clang has made.
 
     The kernel verifies it first. Nothing uses it until you choose it.
     """
-    _change(host, "load", file, timeout, want_log, dry_run, want_json)
+    _change(host, "load", **options)
 
 
 @policy.command()
-@click.argument("file", type=OBJECT)
-@timeout_option
-@log_option
-@verify_option
-@json_option
-@pass_host
-def replace(
-    host: Host, file: Path, timeout: float, want_log: bool, dry_run: bool, want_json: bool
-) -> None:
+@takes_object
+def replace(host: Host, **options: Any) -> None:
     """Put another program in place of the loaded policy of the same name.
 
     Profiles that have the policy keep it, without a moment at stock.
     """
-    _change(host, "replace", file, timeout, want_log, dry_run, want_json)
+    _change(host, "replace", **options)
 
 
 @policy.command("list")
@@ -128,14 +123,14 @@ def list_programs(host: Host, want_json: bool) -> None:
     check_loaded(host.tree)
     state = read_state(host.tree)
     found = [_data(each, state) for each in programs(host.tree)]
-    emit("policy list", want_json, {"policies": found}, lambda: _lines(host.tree, state))
+    emit("policy list", want_json, {"policies": found}, lambda: _lines(found))
 
 
-def _lines(tree: Tree, state: State) -> list[str]:
+def _lines(found: list[dict[str, Any]]) -> list[str]:
     rows = [
-        (each.name, each.program, each.clamped, ", ".join(users_of(state, each.name)) or "-",
-         each.error or "-")
-        for each in programs(tree)
+        (each["name"], each["program"], each["clamped"], ", ".join(each["profiles"]) or "-",
+         each["error"] or "-")
+        for each in found
     ]  # fmt: skip
     if rows:
         return table(("POLICY", "PROGRAM", "CLAMPED", "PROFILES", "ERROR"), rows)
@@ -150,7 +145,7 @@ def show_program(host: Host, name: str, want_json: bool) -> None:
     """Show a loaded policy: its program, answers that were cut, its error, who has it."""
     check_loaded(host.tree)
     data = _data(_find(host.tree, name), read_state(host.tree))
-    data["pin"] = f"{PINS}/{name}" if host.tree.exists(f"{PINS}/{name}") else None
+    data["pin"] = _pin(name) if host.tree.exists(_pin(name)) else None
     rows = [
         (key, " ".join(value) if isinstance(value, list) else value) for key, value in data.items()
     ]
