@@ -13,17 +13,17 @@ import pytest
 
 from lab.guest import Guest
 from lab.machine import TREE
-from lab.policies import EXAMPLES, PINS, example, helper, policy_object
+from lab.policies import EXAMPLES, example, helper, policy_object
 from lab.policies import loading as load
 from lab.programs import workload
-from mmpolicy.host.bpf import Done, why
+from mmpolicy.host.bpf import PINS, Done, why
 
 from .conftest import Machines
 from .hostile_bpf import HOSTILE, SOURCE, TAKES_LONG
 from .test_bindings import TOP, bind, inside
 from .tools import POINT, ROOT, folios, must, switch
 
-LONG = True
+SECONDS = 20.0  # each test, about
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 SLOT = f"{ROOT}/bpf/slot0"

@@ -16,7 +16,7 @@ from .limits import NOISE, Repeated
 from .tools import POINT, ROOT, back_to_boot
 
 pytestmark = pytest.mark.flavor("cloud")
-LONG = True
+SECONDS = 20.0  # each test, about
 
 FORWARD, SPARSE = Case("forward", 64, 5), Case("every_64k", 64, 21)
 ZERO = SOURCE.replace("hostile", "zero") % ("", "", "")

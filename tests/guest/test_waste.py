@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from lab.guest import Guest
-from lab.machine import TREE
 from lab.programs import workload
 
 from .conftest import Machines
-from .tools import KHUGEPAGED, THP, back_to_boot, histograms, must, vmstat
+from .tools import KHUGEPAGED, SCRIPT, THP, back_to_boot, histograms, must, vmstat
 
 pytestmark = pytest.mark.flavor("cloud")
 
@@ -269,8 +268,7 @@ def test_nothing_is_lost(machines: Machines, flavor: str, rounds: int) -> None:
     before = {key: vmstat(guest, key) for key in HAPPENS}
     jobs = [guest.start(again_and_again(each)) for each in (MOVES, KEEPS)]
     try:
-        path = f"PYTHONPATH={TREE}/userspace/src"
-        text = must(guest, f"{path} /usr/bin/python3 {TRIMMER} /waste {rounds}", 60 + rounds * 20)
+        text = must(guest, f"{SCRIPT} {TRIMMER} /waste {rounds}", 60 + rounds * 20)
     finally:
         must(guest, "touch /tmp/over")
         ends = [job.wait(300) for job in jobs]

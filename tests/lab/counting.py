@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .guest import ONE_KERNEL, Guest, VmError, new_guest
-from .machine import TREE, cache_dir
+from .guest import ONE_KERNEL, PYTHON, Guest, VmError, new_guest
+from .machine import TREE
 from .programs import BenchError, must
 
 THP = "/sys/kernel/mm/transparent_hugepage"
@@ -224,8 +224,7 @@ def pyplot() -> Any:
     try:
         matplotlib = importlib.import_module("matplotlib")
     except ImportError:
-        python = cache_dir() / "venv/bin/python"
-        raise BenchError(f"--plot needs matplotlib: {python} -m pip install matplotlib") from None
+        raise BenchError(f"--plot needs matplotlib: {PYTHON} -m pip install matplotlib") from None
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "mmpolicy"  # the same numbers, the same file
     return importlib.import_module("matplotlib.pyplot")

@@ -8,12 +8,13 @@ import os
 import subprocess
 from pathlib import Path
 
+from mmpolicy.host.bpf import PINS
+
 from .machine import TREE, cache_dir
 from .programs import BenchError
 
 EXAMPLES = TREE / "examples/bpf"
 HEADERS = TREE / "userspace/bpf"
-PINS = "/sys/fs/bpf/mmpolicy/anon_order"
 FLAGS = [f"@{HEADERS}/flags", "-Wno-uninitialized"]
 
 
