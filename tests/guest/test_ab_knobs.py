@@ -76,7 +76,9 @@ def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
         if number % 2:  # with the knobs in force
             wait_for(plain, f"grep -q '.always' {knob}")
             assert must(plain, SPARED.format(mark=mark)) == "-1000\n"
-            moment = f"until grep -q '.always' {knob}; do :; done"
+            # A program that is stopped does not end its arm before the kill.
+            moment = f"p=$(cat {mark}); until kill -STOP $p; grep -q '.always' {knob}; "
+            moment += "do kill -CONT $p; sleep 0.1; done"
         else:  # any moment from its start
             moment = f"sleep {rng.uniform(0, 1):.2f}"
         seen = must(plain, f"{moment}; cat {knob}; kill -KILL $(cat {mark}); sleep 3")
