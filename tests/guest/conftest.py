@@ -29,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "flavor(name, ...): kernels that a test needs; without it, the patched one"
     )
     config.addinivalue_line("markers", "config(name, ...): options of the kernel that a test needs")
+    config.addinivalue_line("markers", "long: a minute or more; not for a plain ./dev test")
     config.addinivalue_line("markers", "full: takes long; only for ./dev test --full")
     if not hasattr(config, "workerinput"):
         os.environ[PIECES] = str(DURATIONS.with_name(f"pieces-{os.getpid()}.json"))
@@ -51,10 +52,10 @@ DURATIONS = cache_dir() / "durations-guest.json"
 
 
 def flavors_of(item: pytest.Item) -> set[str]:
-    """The kernels that a test needs, and "full" if it takes long."""
+    """The kernels that a test needs, and "long" or "full" if it takes long."""
     marker = item.get_closest_marker("flavor")
     kernels = set(marker.args) if marker else {"patched"}
-    return kernels | ({"full"} if item.get_closest_marker("full") else set())
+    return kernels | {name for name in ("long", "full") if item.get_closest_marker(name)}
 
 
 @functools.cache
@@ -72,7 +73,7 @@ def missing_options(item: pytest.Item) -> set[str]:
 
 
 def is_wanted(item: pytest.Item, chosen: set[str]) -> bool:
-    """Whether ./dev test was asked for a test; --hooks leaves out what runs without hooks."""
+    """Whether ./dev test was asked for a test; --hooks leaves out what runs without it."""
     kernels = flavors_of(item)
     done = "hooks" in chosen and kernels <= STOCK
     return kernels <= chosen and not done and not missing_options(item)
@@ -93,6 +94,8 @@ def plan(item: pytest.Item, seconds: dict[str, float]) -> Planned:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what ./dev test was not asked for, and say what one worker takes at a time."""
     chosen = set(os.environ.get("MMPOLICY_FLAVORS", "").replace("ksrc", "patched").split())
+    if chosen & {"hooks", "full"}:
+        chosen.add("long")
     if chosen:
         unwanted = [item for item in items if not is_wanted(item, chosen)]
         config.hook.pytest_deselected(items=unwanted)

@@ -56,6 +56,7 @@ def test_a_policy_decides_for_the_command_alone(guest: Guest) -> None:
     assert must(guest, STATE) == before
 
 
+@pytest.mark.long
 def test_killed_under_a_policy(guest: Guest) -> None:
     """The program dies, the policy goes, and nothing of it stays."""
     before = must(guest, STATE)

@@ -141,6 +141,7 @@ def bound(guest: Guest) -> int:
     return len(must(guest, f"cat {ROOT}/profiles/web/cgroups").split())
 
 
+@pytest.mark.long
 def test_all_of_many_services(many: System) -> None:
     """Each is in its profile before its first instruction, and nothing failed."""
     with booted(many) as guest:
@@ -158,6 +159,7 @@ def test_all_of_many_services(many: System) -> None:
         assert f"verify by uid 0: cgroup {group}: - -> web" in must(guest, "journalctl -t mmpolicy")
 
 
+@pytest.mark.long
 def test_one_file_is_damaged(many: System) -> None:
     """It costs its own service the profile, and no other; what compares says so."""
     path = f"etc/mmpolicy/90-{DAMAGED}.service.toml"
@@ -177,6 +179,7 @@ def test_one_file_is_damaged(many: System) -> None:
         many.put(path, whole)
 
 
+@pytest.mark.long
 def test_the_disk_is_full(many: System) -> None:
     """All are bound, and the command says what it could not keep."""
     before = (many.folder / "etc/fstab").read_text() if (many.folder / "etc/fstab").exists() else ""
@@ -215,6 +218,7 @@ def wasted(guest: Guest) -> int:
     return int(must(guest, f"sed -n 's/^Rss: *\\([0-9]*\\) kB/\\1/p' /proc/{pid}/smaps_rollup"))
 
 
+@pytest.mark.long
 def test_readme_look_first(plain: System) -> None:
     """What README.md says of looking: it shows the waste, and the command that gives it back."""
     with booted(plain, "always") as guest:
@@ -237,7 +241,9 @@ def test_readme_look_first(plain: System) -> None:
         assert '"mismatches": 0' in must(guest, "journalctl -u wasteful -o cat")
 
 
-@pytest.mark.parametrize("seconds", [1, pytest.param(610, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(1, marks=pytest.mark.long), pytest.param(610, marks=pytest.mark.full)]
+)
 def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
     """What README.md says, typed on Debian's own kernel; after a boot the policies are on."""
     with booted(plain) as guest:

@@ -323,6 +323,7 @@ def storm(guest: Guest, rounds: int, processes: int) -> None:
     guest.check()
 
 
+@pytest.mark.long
 def test_storm(guest: Guest) -> None:
     """A few rounds."""
     storm(guest, 6, processes=1)

@@ -24,7 +24,9 @@ modprobe mmpolicy
 """
 
 
-@pytest.mark.parametrize("times", [pytest.param(20), pytest.param(500, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "times", [pytest.param(20, marks=pytest.mark.long), pytest.param(500, marks=pytest.mark.full)]
+)
 def test_sigkill(machines: Machines, times: int) -> None:
     """Never a half state that nobody is told of, never a file that cannot be read."""
     guest = machines.get("cloud", mem="2G", cpus=2)

@@ -91,7 +91,9 @@ def signer(system: System, release: str) -> str:
     return system.run(f"modinfo -k {release} -F signer mmpolicy").strip()
 
 
-@pytest.mark.parametrize("before", [4, pytest.param(0, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "before", [pytest.param(4, marks=pytest.mark.long), pytest.param(0, marks=pytest.mark.full)]
+)
 def test_five_commands(system: System, folder: Path, before: int) -> None:
     """As docs/host.md says: signed, under Secure Boot, with an effect; and nothing stays of it.
 

@@ -295,7 +295,7 @@ def functions(given: Guest, request: pytest.FixtureRequest) -> dict[str, str]:
     return functions_of(given, request.param)
 
 
-@pytest.mark.parametrize("other", (fentry, livepatch))
+@pytest.mark.parametrize("other", (fentry, pytest.param(livepatch, marks=pytest.mark.long)))
 def test_others_came_first(given: Guest, functions: dict[str, str], other: type) -> None:
     """A point of which one function is taken is refused, with all as it was; later it works."""
     before = variables(given)
@@ -312,7 +312,7 @@ def test_others_came_first(given: Guest, functions: dict[str, str], other: type)
     assert variables(given) == before
 
 
-@pytest.mark.parametrize("other", (fentry, livepatch))
+@pytest.mark.parametrize("other", (fentry, pytest.param(livepatch, marks=pytest.mark.long)))
 def test_others_come_second(given: Guest, functions: dict[str, str], other: type) -> None:
     """Refused while the policy is on, or let in for the policy's end; never both."""
     for function, point in functions.items():

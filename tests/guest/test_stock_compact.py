@@ -57,7 +57,9 @@ def test_others_are_not_asked(loaded: Guest) -> None:
     assert not any(counters(loaded, "compact").values())
 
 
-@pytest.mark.parametrize("rounds", [pytest.param(3), pytest.param(20, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(3, marks=pytest.mark.long), pytest.param(20, marks=pytest.mark.full)]
+)
 def test_load_switch_unload_while_others_compact(
     machines: Machines, stock: str, rounds: int
 ) -> None:

@@ -24,6 +24,7 @@ def started(machines: Machines, arm: str) -> dict[str, float]:
         return vmm.start_machine(guest, vmm.ARMS[arm])
 
 
+@pytest.mark.long
 def test_a_start_does_not_stall(machines: Machines) -> None:
     """With the profile it takes QEMU at most two thirds of the work, for as many huge pages."""
     stock, profile = started(machines, "stock"), started(machines, "vm")

@@ -211,6 +211,7 @@ echo $before $after $begin $end
 """
 
 
+@pytest.mark.long
 def test_top_takes_a_hundredth_of_a_cpu(counting: Guest) -> None:
     """With 2,000 processes, by the CPU time that the kernel counts in some of its intervals."""
     number = 2000
