@@ -26,7 +26,9 @@ BLOCK_BITS = 9  # folios up to a PMD lie within blocks of that many page frames
 PRESENT, SWAPPED, FRAME = 1 << 63, 1 << 62, (1 << 55) - 1
 ABSENT, SWAP, ZERO_PAGE = b".sz"  # kinds of a page beside "0" to "9", the order of its folio
 SMALL = bytes(ZERO_PAGE if mark & 4 else ord("0") for mark in range(256))  # by their marks
-HEADER = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \d+")
+HEADER = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ (\d+) *(.*)$", re.MULTILINE)
+RESIDENT = re.compile(r"^(?:Rss|Swap): +[1-9]", re.MULTILINE)
+FLAGS = re.compile(r"^VmFlags:(.*)$", re.MULTILINE)
 HEAD = re.compile(rb"\x01[\x02\x03]*|^[\x02\x03]+")
 
 
@@ -117,20 +119,18 @@ def read_mappings(tree: Tree, pid: int, file: str = "smaps") -> list[Mapping]:
     The file `maps` costs less: there, all that can be accessed passes for resident.
     """
     check_process(tree, pid)
-    found: list[Mapping] = []
-    for line in tree.read(f"/proc/{pid}/{file}").splitlines():
-        words = line.split(maxsplit=5)
-        if head := HEADER.match(line):
-            start, end = (int(part, 16) for part in head.groups())
-            name = words[5] if len(words) > 5 else ""
-            there = file == "maps" and not words[1].startswith("---")
-            found.append(Mapping(start, end, name, words[4] == "0", there))
-        elif not found or len(words) < 2:
-            continue
-        elif words[0] in ("Rss:", "Swap:") and words[1] != "0":
-            found[-1] = found[-1]._replace(resident=True)
-        elif words[0] == "VmFlags:":
-            found[-1] = found[-1]._replace(flags=frozenset(line.split()[1:]))
+    text, found = tree.read(f"/proc/{pid}/{file}"), list[Mapping]()
+    heads = list(HEADER.finditer(text))
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    for head, end in zip(heads, ends, strict=True):
+        access, inode, name = head.groups()[2:]
+        there = bool(RESIDENT.search(text, head.end(), end))
+        if file == "maps":
+            there = not access.startswith("---")
+        flags = FLAGS.search(text, head.end(), end)
+        words = frozenset(flags[1].split() if flags else ())
+        start, last = (int(part, 16) for part in head.groups()[:2])
+        found.append(Mapping(start, last, name, inode == "0", there, words))
     return found
 
 
