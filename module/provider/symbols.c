@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Addresses of functions and variables that the kernel does not export. */
+#include <linux/kallsyms.h>
 #include <linux/kernel.h>
 #include <linux/kprobes.h>
+#include <linux/static_call.h>
 #include <linux/string.h>
 
 #include "direct.h"
+
+/* Not exported. A static call, as indirect branch tracking lets nothing else go there. */
+DEFINE_STATIC_CALL_NULL(mmp_each_symbol, kallsyms_on_each_match_symbol);
 
 /*
  * A probe is looked up by name, and its address stays in it even if nothing can be probed
@@ -23,12 +28,29 @@ static void *symbol_look_up(const char *name)
 	return probe.addr ? (void *)probe.addr - probe.offset : NULL;
 }
 
+static int symbol_is_second(void *seen, unsigned long address)
+{
+	return (*(int *)seen)++;
+}
+
+/* Static functions of several files may have one name, and a look-up tells of the first. */
+static bool symbol_is_alone(const char *name)
+{
+	int seen = 0;
+
+	if (!static_call_query(mmp_each_symbol))
+		static_call_update(mmp_each_symbol,
+				   symbol_look_up("kallsyms_on_each_match_symbol"));
+	return static_call_query(mmp_each_symbol) &&
+	       !static_call(mmp_each_symbol)(symbol_is_second, name, &seen);
+}
+
 /**
  * mmp_symbol - find something in the running kernel
  * @name: its name
  *
  * Context: may sleep.
- * Return: its address, or %NULL.
+ * Return: its address, or %NULL; also if there are several of that name.
  */
 void *mmp_symbol(const char *name)
 {
@@ -36,5 +58,5 @@ void *mmp_symbol(const char *name)
 	void *address = symbol_look_up(name);
 
 	snprintf(found, sizeof(found), "%ps", address);
-	return !strcmp(found, name) ? address : NULL;
+	return !strcmp(found, name) && symbol_is_alone(name) ? address : NULL;
 }

@@ -119,6 +119,7 @@ class Small:
         self.banner = BANNER.format(release)
         self.functions: dict[str, str] = {}
         self.names: set[str] = set(LINKED)
+        self.again: list[str] = []  # names that something else has, too
         self.structures: dict[str, dict[str, str]] = {}
         ways: frozenset[str] = frozenset()
         for need in needs:
@@ -149,5 +150,9 @@ class Small:
 
     def vmlinux(self, *, with_btf: bool = True) -> bytes:
         """The ELF file."""
-        rodata = self.banner.encode() + bytes(-len(self.banner) % 8) + kallsyms(sorted(self.names))
+        rodata = (
+            self.banner.encode()
+            + bytes(-len(self.banner) % 8)
+            + kallsyms(sorted([*self.names, *self.again]))
+        )
         return elf({".rodata": rodata} | ({".BTF": self.types()} if with_btf else {}))

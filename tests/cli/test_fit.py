@@ -82,10 +82,12 @@ def one_less(need: Need) -> list[Break]:
             lambda kernel: kernel.structures.pop(need.structure),
         ]
     gone: Break = lambda kernel: kernel.without(one.name)  # noqa: E731
+    again: Break = lambda kernel: kernel.again.append(one.name)  # noqa: E731
     if need.row == "VARIABLE":
-        return [gone]
+        return [gone, again]
     return [
         gone,
+        again,
         lambda kernel: kernel.functions.update({one.name: f"other*{one.kind}"}),
         lambda kernel: kernel.functions.update({one.name: one.kind.replace(")", ", other)")}),
         lambda kernel: kernel.functions.pop(one.name),

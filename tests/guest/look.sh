@@ -12,7 +12,7 @@ mount -t tracefs tracefs /tracing
 {
 	echo "release $(uname -r)"
 	echo "types $(sha256sum </sys/kernel/btf/vmlinux)"
-	echo "names $(awk 'NF == 3 { print $3 }' /proc/kallsyms | sort -u | sha256sum)"
+	echo "names $(awk 'NF == 3 { print $3 }' /proc/kallsyms | sort | uniq -u | sha256sum)"
 	cut -d ' ' -f 1 /tracing/available_filter_functions | grep -xFf /functions |
 		sort -u | sed 's/^/traced /'
 	echo "end -"

@@ -38,7 +38,7 @@ class Kernel:
         self.btf = Btf(btf) if btf else None
 
     def has(self, name: str) -> bool:
-        """Tell if a function or a variable is there under that name."""
+        """Tell if a function or a variable is there under that name, and no other is."""
         return name in self._symbols
 
 
@@ -142,7 +142,7 @@ class Listed:
         self._lines = lines
 
     def __contains__(self, name: object) -> bool:
-        return f" {name}\n".encode() in self._lines
+        return self._lines.count(f" {name}\n".encode()) == 1
 
 
 def running_kernel(release: str, banner: bytes, kallsyms: bytes, btf: bytes) -> Kernel:

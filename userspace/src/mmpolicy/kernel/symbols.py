@@ -6,6 +6,7 @@ the digits as they are: numbers, names, marks, tokens, places of tokens.
 """
 
 import struct
+from collections import Counter
 
 from mmpolicy.kernel.unpack import NotReadableError
 
@@ -83,16 +84,16 @@ def _begin(data: bytes, table: int, marks: list[int]) -> tuple[int, int] | None:
 
 
 def symbols(data: bytes) -> frozenset[str]:
-    """Return all names in a kernel, as /proc/kallsyms has them."""
+    """Return the names in a kernel that only one thing has; /proc/kallsyms has all."""
     found = _tokens(data)
     marks = _marks(data, found[0]) if found else []
     place = _begin(data, found[0], marks) if found and marks else None
     if not found or not place:
         raise NotReadableError("it has no list of its symbols that we know")
     at, number = place
-    names = set()
+    names = Counter[str]()
     for _ in range(number):
         begin, at = _next(data, at)
         name = b"".join([found[1][each] for each in data[begin:at]])
-        names.add(name[1:].decode(errors="replace"))  # the first letter is its kind
-    return frozenset(names)
+        names[name[1:].decode(errors="replace")] += 1  # the first letter is its kind
+    return frozenset(name for name, times in names.items() if times == 1)
