@@ -148,6 +148,12 @@ def test_refusals(run: Run, process: FakeTree, tmp_path: Path) -> None:
     assert (result.code, "next: run it as root" in result.err) == (4, True)
 
 
+def test_a_process_that_has_just_ended(process: FakeTree) -> None:
+    """The kernel shows none of its memory any more."""
+    process.put(f"/proc/{PID}/smaps", "")
+    assert list(read_areas(process, PID, contents=True, files=True)) == []
+
+
 def test_a_large_process_gets_larger_cells(process: FakeTree) -> None:
     areas = read_areas(process, PID, contents=True, files=False)
     assert [cell_pages(areas, cells) for cells in (64, 63, 2)] == [1, 2, 32]

@@ -121,7 +121,7 @@ def read_mappings(tree: Tree, pid: int, file: str = "smaps") -> list[Mapping]:
     check_process(tree, pid)
     text, found = tree.read(f"/proc/{pid}/{file}"), list[Mapping]()
     heads = list(HEADER.finditer(text))
-    ends = [head.start() for head in heads[1:]] + [len(text)]
+    ends = [*(head.start() for head in heads), len(text)][1:]
     for head, end in zip(heads, ends, strict=True):
         access, inode, name = head.groups()[2:]
         there = bool(RESIDENT.search(text, head.end(), end))
