@@ -41,6 +41,7 @@ def bench(guest: Guest, *arms: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 def test_a_policy_decides_for_the_command_alone(guest: Guest) -> None:
     before = must(guest, STATE)
     neighbour = guest.start(f"for i in $(seq 20); do {DENSE}; done")

@@ -58,6 +58,7 @@ def refused(guest: Guest, why: str) -> None:
     assert f"warn  signature   {why}\n      next: mokutil --import" in text
 
 
+@pytest.mark.long
 def test_who_has_signed(machines: Machines, folder: Path) -> None:
     """A module without a signature or of an unknown key is refused; with the right one it works."""
     kernel = Kernel.of_flavor("6.12", "cloud")

@@ -105,7 +105,8 @@ def test_a_buffer_that_is_pinned_stays(loaded: Guest, name: str) -> None:
     assert test_madv_free.stats(loaded)["lazy_pinned"] == 1
 
 
-@pytest.mark.parametrize("limit_mb", (256, pytest.param(1 << 20, marks=pytest.mark.long)))
+@pytest.mark.long
+@pytest.mark.parametrize("limit_mb", (256, 1 << 20))
 def test_a_call_on_many_page_tables(machines: Machines, limit_mb: int) -> None:
     """Counted instructions: what cap adds to a call, in which preemption is off, is bounded.
 
@@ -149,7 +150,8 @@ def least_ticks(guest: Guest, neighbour: str) -> float:
     return float(min(run["ticks"] for run in runs))
 
 
-@pytest.mark.parametrize("kilobytes", (pytest.param(2048, marks=pytest.mark.long), 128))
+@pytest.mark.long
+@pytest.mark.parametrize("kilobytes", (2048, 128))
 def test_neighbours_of_a_loop(machines: Machines, kilobytes: int) -> None:
     """Counted CPU time of a program that maps and frees, beside such calls without end."""
     guest = machines.get("cloud", mem="2G", icount=True)
