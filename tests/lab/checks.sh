@@ -74,24 +74,14 @@ with_go() {
 		GOMODCACHE=$CACHE/go/mod GOCACHE=$CACHE/go/build "$@"
 }
 
-# The same for the NRI plugin.
-nri_go() {
-	cd "$TREE/deploy/kubernetes/nri"
-	with_go "$@"
-}
-
-nri_tests() {
-	[ -z "$(nri_go gofmt -d . | tee /dev/stderr)" ]
-	nri_go go vet ./...
-	nri_go go test ./...
-	nri_build
-}
-
-# Sets NRI to the plugin, one file that needs no other.
-nri_build() {
-	NRI=$CACHE/go/mmpolicy-nri
-	nri_go go build -trimpath -ldflags "-s -w" -o "$NRI" .
-	! readelf --program-headers "$NRI" | grep -q INTERP
+# Checks and builds a program in Go, one file that needs no other: go_program FOLDER NAME
+go_program() {
+	cd "$TREE/$1"
+	[ -z "$(with_go gofmt -d . | tee /dev/stderr)" ]
+	with_go go vet ./...
+	with_go go test ./...
+	with_go go build -trimpath -ldflags "-s -w" -o "$CACHE/go/$2" .
+	! readelf --program-headers "$CACHE/go/$2" | grep -q INTERP
 }
 
 # The file of what has passed of a kind of test, on these sources and kernels, in a run that

@@ -200,6 +200,14 @@ static void op_folios(char **arg)
 	printf("\"none\": %lu}\n", pages[MAX_ORDER + 1]);
 }
 
+/* Until a signal ends it. */
+static void op_wait(char **arg)
+{
+	(void)arg;
+	fflush(stdout);
+	pause();
+}
+
 static const struct op ops[] = {
 	{ "map", 1, "PAGES", op_map },
 	{ "touch", 2, "A B", op_touch },
@@ -217,6 +225,7 @@ static const struct op ops[] = {
 	{ "thp_disable", 1, "0|1", op_thp_disable },
 	{ "sh", 1, "COMMAND", op_sh },
 	{ "folios", 2, "A B", op_folios },
+	{ "wait", 0, "", op_wait },
 	{ NULL },
 };
 

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Pods of Debian's containerd and runc, with the NRI plugin of deploy/kubernetes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.machine import cache_dir
+from lab.programs import must, workload
+
+from .conftest import Machines
+
+SECONDS = 60.0
+KEY = "profile.mmpolicy.dev"
+PAGES = 256
+WORDS = f"map {PAGES} touch 0 {PAGES} folios 0 {PAGES} wait"
+ORDERS = {"": 0, "small": 2, "large": 4}
+# What a pod says, the profile of its first container, and of its others.
+WAYS = (
+    ({f"{KEY}/container.c0": "small", f"{KEY}/pod": "large"}, "small", "large"),
+    ({f"{KEY}/container.c0": "large", "example.org/pod": "small"}, "large", ""),
+    ({f"{KEY}/pod": "small", KEY: "large"}, "small", "small"),
+    ({KEY: "large"}, "large", "large"),
+)
+
+
+def pods(count: int, containers: int) -> dict[str, Any]:
+    """Each asks in another way."""
+    found = {}
+    for number in range(count):
+        annotations, first, others = WAYS[number % len(WAYS)]
+        profiles = {"c0": first} | {f"c{each}": others for each in range(1, containers)}
+        found[f"pod{number}"] = {"annotations": annotations, "containers": profiles}
+    return found
+
+
+def expected(profile: str, plugin: str, found: dict[int, int]) -> bool:
+    """Whether a program got what its profile gives from its first instruction on.
+
+    Without the plugin that is nothing. Where the plugin was killed meanwhile, its successor
+    may have come in the middle.
+    """
+    order = 0 if plugin == "gone" else ORDERS[profile]
+    if plugin == "killed":
+        return found.keys() <= {0, order} and sum(found.values()) == PAGES
+    return found == {order: PAGES}
+
+
+@pytest.mark.flavor("cloud")
+@pytest.mark.parametrize(
+    ("count", "containers"), [(1, 3), pytest.param(10, 10, marks=pytest.mark.full)]
+)
+def test_pods(machines: Machines, count: int, containers: int) -> None:
+    """All containers are bound before their first instruction, and nothing is lost.
+
+    Each is started, ended, and started anew; half of the ends are kills. The plugin is killed
+    twice for each pod: while nothing happens, and while a container starts. Two manifests of
+    the host are applied in turn, with the plugin and without. No call of the runtime is refused.
+    """
+    guest = machines.get("cloud", mem="2G")
+    must(guest, "modprobe mmpolicy")
+    cache = cache_dir()
+    argv = [Path(__file__).with_name("containers.py"), cache / "containerd", workload("ops")]
+    argv += [cache / "go/cri", cache / "go/mmpolicy-nri"]
+    asked = pods(count, containers)
+    task = shlex.quote(json.dumps({"pods": asked, "words": WORDS.split(), "seed": count}))
+    command = f"echo {task} | /usr/bin/python3 {shlex.join(map(str, argv))}"
+    done = json.loads(must(guest, command, timeout=7200))
+    wrong = []
+    for start in done["starts"]:
+        profile = asked[start["pod"]]["containers"][start["name"]]
+        found = {int(order): n for order, n in start["folios"].items() if order != "none"}
+        wrong += [] if expected(profile, start["plugin"], found) else [start]
+    assert wrong == []
+    assert len(done["starts"]) == count * (2 * containers + 1)
+    assert done["kills"] == 2 * count
+    assert done["lost"] == done["left"] == []
