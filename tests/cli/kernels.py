@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import struct
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import Self
 
 from mmpolicy.kernel import btf
@@ -69,22 +70,37 @@ class Types:
         return struct.pack("<HBBIIIII", btf.MAGIC, 1, 0, 24, *lengths) + self.types + self.strings
 
 
-def kallsyms(names: Iterable[str]) -> bytes:
-    """The tables, in which each letter is a token of its own."""
-    texts = [f"t{name}".encode() for name in names]
-    texts += [b"tfiller_%d" % at for at in range(600)]
-    rows = [bytes([len(text)]) + text for text in texts]
+def kallsyms(
+    names: Iterable[str], fillers: int = 600, aligned: int = 8, pairs: tuple[str, ...] = ()
+) -> bytes:
+    """The tables, in which each letter is a token of its own, and some pairs are too."""
+    letters = [chr(at) if chr(at).isprintable() else "?" for at in range(128)]
+    letters += ["?"] * (128 - len(pairs)) + list(pairs)
+    texts = [f"t{name}" for name in names] + [f"tfiller_{at}" for at in range(fillers)]
+    rows = [_as_tokens(text, letters) for text in texts]
     marks = [len(b"".join(rows[:at])) for at in range(0, len(rows), 256)]
-    letters = [chr(at) if chr(at).isprintable() else "?" for at in range(128)] + ["?"] * 128
-    places = [2 * at for at in range(256)]
+    ends = accumulate(len(letter) + 1 for letter in letters)
+    number = struct.pack("<I", len(rows))
     parts = (
-        struct.pack("<II", 0, len(rows)),
+        number + bytes(4) if aligned == 8 else number,
         b"".join(rows),
         struct.pack(f"<{len(marks)}I", *marks),
         "".join(f"{letter}\0" for letter in letters).encode(),
-        struct.pack("<256H", *places),
+        struct.pack("<256H", 0, *list(ends)[:-1]),
     )
-    return b"".join(part + bytes(-len(part) % 8) for part in parts)
+    return b"".join(part + bytes(-len(part) % aligned) for part in parts)
+
+
+def _as_tokens(text: str, letters: list[str]) -> bytes:
+    """A name behind its length, of which a long one has two bytes."""
+    tokens = bytearray()
+    while text:
+        token = letters.index(text[:2]) if text[:2] in letters else ord(text[0])
+        tokens.append(token)
+        text = text.removeprefix(letters[token])
+    length = len(tokens)
+    head = [length & 0x7F | 0x80, length >> 7] if length > 127 else [length]
+    return bytes(head) + tokens
 
 
 def elf(sections: Mapping[str, bytes]) -> bytes:

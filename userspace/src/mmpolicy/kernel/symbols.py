@@ -7,6 +7,7 @@ the digits as they are: numbers, names, marks, tokens, places of tokens.
 
 import struct
 from collections import Counter
+from collections.abc import Iterator
 
 from mmpolicy.kernel.unpack import NotReadableError
 
@@ -58,12 +59,18 @@ def _marks(data: bytes, end: int) -> list[int]:
     return []
 
 
-def _next(data: bytes, at: int) -> tuple[int, int]:
-    """Return begin and end of the name at a place; a long one has two bytes of length."""
-    length = data[at]
-    if length & 0x80:
-        return at + 2, at + 2 + (length & 0x7F | data[at + 1] << 7)
-    return at + 1, at + 1 + length
+def _names(data: bytes, at: int, number: int) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of so many names, or of those up to the end of the data.
+
+    A long one has two bytes of length.
+    """
+    for _ in range(number):
+        head = data[at : at + 2]
+        if len(head) < 2:
+            return
+        length, size = (head[0] & 0x7F | head[1] << 7, 2) if head[0] & 0x80 else (head[0], 1)
+        yield at + size, at + size + length
+        at += size + length
 
 
 def _begin(data: bytes, table: int, marks: list[int]) -> tuple[int, int] | None:
@@ -75,10 +82,8 @@ def _begin(data: bytes, table: int, marks: list[int]) -> tuple[int, int] | None:
         number = next((each for each in numbers if each in wanted), 0)
         if not number:
             continue
-        at = begin
-        for _ in range(GROUP):
-            at = _next(data, at)[1]
-        if at - begin == marks[1]:
+        *_, (_, end) = ((0, begin), *_names(data, begin, GROUP))
+        if end - begin == marks[1]:
             return begin, number
     return None
 
@@ -90,10 +95,7 @@ def symbols(data: bytes) -> frozenset[str]:
     place = _begin(data, found[0], marks) if found and marks else None
     if not found or not place:
         raise NotReadableError("it has no list of its symbols that we know")
-    at, number = place
-    names = Counter[str]()
-    for _ in range(number):
-        begin, at = _next(data, at)
-        name = b"".join([found[1][each] for each in data[begin:at]])
-        names[name[1:].decode(errors="replace")] += 1  # the first letter is its kind
+    texts = (b"".join([found[1][each] for each in data[x:y]]) for x, y in _names(data, *place))
+    # The first letter of each is its kind.
+    names = Counter(text[1:].decode(errors="replace") for text in texts)
     return frozenset(name for name, times in names.items() if times == 1)

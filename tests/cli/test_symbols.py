@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The names in a kernel, by tables that lie anywhere among other data."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from mmpolicy.kernel.symbols import DIGITS, symbols
+from mmpolicy.kernel.unpack import NotReadableError, unpacked
+
+from .kernels import kallsyms
+
+PAIRS = ("in", "it", "__", "mm", "_s")
+
+
+def some_names(rng: random.Random, number: int) -> list[str]:
+    """Names of all lengths, the longest as long as C++ and Rust make them."""
+    letters = "abinmst_0123456789."
+    lengths = [1, 3, 20, 30, 60, 125, 140]
+    texts = ["".join(rng.choices(letters, k=rng.choice(lengths))) for _ in range(number - 1)]
+    return [*(f"f{at}_{text}" for at, text in enumerate(texts)), "f" + "b" * 500]
+
+
+@pytest.mark.parametrize("aligned", [4, 8])
+@pytest.mark.parametrize("number", [257, 511, 512, 513, 770, 1025])
+def test_all_names_are_found(number: int, aligned: int) -> None:
+    """Whatever is before the tables and behind them, also what looks like a part of one."""
+    rng = random.Random(number)
+    for before in (0, aligned, 40, 4096):
+        names = some_names(rng, number)
+        junk = bytes(rng.randrange(1, 256) for _ in range(before))
+        decoy = DIGITS + bytes(-len(DIGITS) % 8) if before > 40 else b""
+        data = decoy + junk + bytes(8) + kallsyms(names, 0, aligned, PAIRS)
+        for behind in (b"", b"\0" * 999, DIGITS * 40):
+            assert symbols(data + behind) == set(names)
+
+
+def damages(tables: bytes) -> list[bytes]:
+    """What is no list of names any more."""
+    digits = tables.index(DIGITS)
+    return [
+        b"", DIGITS, bytes(100_000), DIGITS * 1000, tables[:digits], tables[:-1],
+        tables[digits:], tables.replace(DIGITS, bytes(len(DIGITS))), bytes(8) + tables[8:],
+        tables[:-512] + tables[-256:] + tables[-512:-256],
+    ]  # fmt: skip
+
+
+def test_what_is_no_list_is_refused() -> None:
+    for data in damages(kallsyms(some_names(random.Random(1), 600), 0)):
+        with pytest.raises(NotReadableError):
+            symbols(data)
+
+
+def packers() -> dict[str, Callable[[bytes], bytes]]:
+    """What a kernel may be compressed with, of what Python can do."""
+    import bz2
+    import gzip
+    import lzma
+
+    return {
+        "gzip": gzip.compress, "xz": lzma.compress, "bzip2": bz2.compress,
+        "lzma": lambda data: lzma.compress(data, format=lzma.FORMAT_ALONE),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", packers())
+def test_what_is_compressed_is_as_long_as_it_says(kind: str) -> None:
+    data = bytes(range(256)) * 50
+    packed = packers()[kind](data)
+    assert unpacked(packed, len(data)) == data
+    assert unpacked(packed + b"more", len(data)) == data
+    for bad, size in ((packed, len(data) + 1), (packed[: len(packed) // 2], len(data)), (packed, 0),
+                      (packed, (1 << 30) + 1), (b"none" + packed, len(data))):  # fmt: skip
+        with pytest.raises(NotReadableError):
+            unpacked(bad, size)
