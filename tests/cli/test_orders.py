@@ -4,11 +4,13 @@
 import json
 import signal
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mmpolicy.ab import stats
+from mmpolicy.ab.balance import Balance
 from mmpolicy.ab.design import Design
 from mmpolicy.ab.guards import WINDOW_S, Guard, Watch
 from mmpolicy.ab.keeper import Keeper
@@ -181,7 +183,6 @@ def test_detect_keeps_to_its_upper_limit(ab: Run, run: Run, tree: FakeTree, cloc
 
 def test_the_watchdog_is_not_ended_by_a_signal(tree: FakeTree, clock: World, ab: Run) -> None:
     import os
-    from pathlib import Path
 
     tree.make_unloaded()
     clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)  # type: ignore
@@ -221,6 +222,37 @@ def test_a_sample_file_with_a_hole_is_refused(ab: Run, out: object, clock: World
         broken = [*lines[:block], json.dumps(record) + "\n", *lines[block + 1 :]]
         with pytest.raises(Exception, match="is no sample"):
             parse(broken, "samples")
+
+
+@pytest.mark.parametrize(
+    ("treatment", "p", "broken"),
+    [
+        (8.9, 1e-4, False),
+        (8.9, 0.2, False),
+        (8.8, 0.2, False),
+        (8.8, 1e-4, True),
+        (9.2, 1e-4, True),
+    ],
+)
+def test_arms_are_out_of_balance_if_it_matters_and_is_no_chance(
+    treatment: float, p: float, broken: bool
+) -> None:
+    """1 % of the ten seconds that were planned may differ, and so may what chance explains."""
+    assert Balance("seconds", 9.0, treatment, p, planned=10.0).broken == broken
+    assert not Balance("seconds", 9.0, treatment, p, planned=10.0).strained
+    assert Balance("seconds", 9.0, 11.1, p, planned=10.0).strained
+    assert not Balance("units", 9, 111, p, planned=10.0).strained
+
+
+def test_a_cgroup_that_goes_after_the_switch_is_lost(
+    ab: Run, tree: FakeTree, clock: World, out: Path
+) -> None:
+    """It may be made anew while the command runs, and at no other time."""
+    tree.make_cgroup("/a")
+    clock.at = [(21.0, lambda: tree.remove("/sys/fs/cgroup/a"))]
+    result = ab(*SWITCHBACK, *FIXED, "--cgroup", "/a", "--at-switch", "true")
+    assert (result.code, "lost: cgroup /a was removed" in result.err) == (1, True)
+    assert clock.now < 24
 
 
 # Statistics

@@ -73,3 +73,49 @@ TEST(code_prefix_of_one_cpu)
 	EXPECT(mmp_code_prefix_is_patched(0x66), ==, false);
 	EXPECT(mmp_code_prefix_is_patched(0x65), ==, false);
 }
+
+/* With how many second bytes an opcode may be patched; with none, if it is not here. */
+static unsigned int second_bytes(u32 opcode)
+{
+	static const struct {
+		u32 opcode;
+		unsigned int bytes;
+	} all[] = {
+		{ 0x90, 256 }, { 0x1e0f, 256 }, { 0x1f0f, 256 }, { 0xcc, 256 }, { 0xe8, 256 },
+		{ 0xe9, 256 }, { 0xeb, 256 }, { 0xc2, 256 }, { 0xc3, 256 }, { 0xff, 64 }, { 0x31, 1 },
+		{ 0xae0f, 32 }, { 0x010f, 2 }, { 0xb80f, 256 }, { 0x0d0f, 256 }, { 0x180f, 256 },
+		{ 0xc70f, 256 }, { 0xa4, 256 }, { 0xa5, 256 }, { 0xaa, 256 }, { 0xab, 256 },
+		{ 0x9c, 256 }, { 0x58, 256 }, { 0xfa, 256 }, { 0xfb, 256 }, { 0x200f, 256 },
+		{ 0x220f, 256 }, { 0x89, 1 }, { 0xc6, 1 },
+	};
+
+	for (unsigned int i = 0; i < sizeof(all) / sizeof(*all); i++)
+		if (all[i].opcode == opcode)
+			return all[i].bytes;
+	return 0;
+}
+
+TEST(code_that_is_not_listed_tells)
+{
+	unsigned int jumps = 0, places = 0, prefixes = 0;
+
+	for (u32 opcode = 0; opcode <= 0xffff; opcode++) {
+		unsigned int patched = 0;
+
+		for (unsigned int second = 0; second < 256; second++)
+			patched += mmp_code_is_patched(opcode, second);
+		at("opcode %x", opcode);
+		EXPECT(patched, ==, second_bytes(opcode));
+		jumps += mmp_code_jumps_on_condition(opcode);
+	}
+	for (unsigned int byte = 0; byte < 256; byte++) {
+		places += mmp_code_names_place(byte);
+		prefixes += mmp_code_prefix_is_patched(byte);
+	}
+	EXPECT(jumps, ==, 16 + 16 + 4);
+	EXPECT(places, ==, 8);
+	EXPECT(prefixes, ==, 2);
+	EXPECT(mmp_code_is_address(0x80000000), ==, true);
+	EXPECT(mmp_code_is_address(0x7fffffff), ==, false);
+	EXPECT(mmp_code_is_address(0xc0000000), ==, false);
+}

@@ -246,6 +246,30 @@ TEST(budget_probes_as_time_goes_by)
 	EXPECT(sim.got, ==, BLOCKS);
 }
 
+/* At the limit it tries; above, until so much time has passed. A clock that goes back is no time. */
+TEST(budget_is_exact)
+{
+	struct zone_sim sim;
+	unsigned long more;
+
+	for (more = 0; more < 2; more++) {
+		const struct mmp_attempt done = {
+			.zone = &sim.zone, .order = ORDER, .gfp = __GFP_MOVABLE, .nodes = sim.nodes,
+		};
+
+		begin();
+		sim_zone(&sim, &mmp_policy_compact_budget);
+		sim.knob[SCAN_PER_MS] = 1;
+		sim.policy->compact_done(&done, false, sim.zone.managed + more, sim.knob);
+		at("%lu pages above the limit", more);
+		EXPECT(answer(&sim), ==, more ? MM_POLICY_DEFER : MM_POLICY_TRY);
+		jiffies -= 5;
+		EXPECT(answer(&sim), ==, more ? MM_POLICY_DEFER : MM_POLICY_TRY);
+		jiffies += 6;
+		EXPECT(answer(&sim), ==, MM_POLICY_TRY);
+	}
+}
+
 /* In the long run, what is scanned in vain is what time allows. */
 TEST(budget_keeps_to_its_rate)
 {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /* adaptive: how much of shared memory is copied, which its written neighbours say. */
 #include <linux/bitops.h>
+#include <linux/minmax.h>
+#include <stdlib.h>
 
 #include "check.h"
 #include "sim.h"
@@ -127,4 +129,59 @@ TEST(another_page_table_is_not_looked_into)
 	EXPECT(copied(&sim, SIM_TABLE), ==, 0);
 	EXPECT(copied(&sim, SIM_TABLE + 16), ==, 0);
 	sim_free(&sim);
+}
+
+/* The rule in other words: enough pages of each piece, and both its ends, are the process's. */
+static bool piece_is_own(struct sim *sim, unsigned long first, unsigned long nr)
+{
+	unsigned long own = 0;
+
+	for (unsigned long i = 0; i < nr; i++)
+		own += sim_pte(sim, first + i)->pte == OWN.pte;
+	return own >= nr / 16 * sim->knob[1] && sim_pte(sim, first)->pte == OWN.pte &&
+	       sim_pte(sim, first + nr - 1)->pte == OWN.pte;
+}
+
+static unsigned int to_copy(struct sim *sim, unsigned long page)
+{
+	unsigned int order, most = 0;
+
+	for (order = 4; order <= 8 && (order == 4 || order <= sim->knob[0]); order++) {
+		const unsigned long nr = 1UL << order, first = page / nr * nr;
+
+		if ((first && piece_is_own(sim, first - nr, nr)) ||
+		    (first + nr < SIM_TABLE && piece_is_own(sim, first + nr, nr)))
+			most = order;
+		else if (order == 4)
+			return 0;	/* without a block, nothing larger is looked for */
+	}
+	return min(most, sim->knob[0]);
+}
+
+/* Runs of pages are written, and holes in them are shared, wherever they begin. */
+TEST(copies_are_as_large_as_what_was_written)
+{
+	static unsigned int found[10];
+
+	srand(3);
+	for (int round = 0; round < 400; round++) {
+		struct sim sim;
+
+		all_shared(&sim, 2 + rand() % 8);
+		for (int run = rand() % 6; run >= 0; run--) {
+			const unsigned long nr = 16UL << rand() % 5, holes = rand() % (nr / 8);
+
+			set(&sim, rand() % (SIM_TABLE / nr) * nr, nr, OWN);
+			for (unsigned long i = 0; i < holes; i++)
+				set(&sim, rand() % SIM_TABLE, 1, SHARED);
+		}
+		for (unsigned long page = rand() % 16; page < SIM_TABLE; page += 16) {
+			at("round %d, page %lu", round, page);
+			EXPECT(copied(&sim, page), ==, to_copy(&sim, page));
+			found[copied(&sim, page)]++;
+		}
+		sim_free(&sim);
+	}
+	for (unsigned int order = 2; order <= 8; order++)
+		EXPECT(found[order], >, 20);
 }

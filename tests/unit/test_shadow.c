@@ -64,6 +64,29 @@ TEST(shadow_folios_fit_into_the_area)
 	sim_free(&sim);
 }
 
+/* One page is there: each fault of its block is spared, and no other one. */
+TEST(shadow_folios_are_spared_by_any_page)
+{
+	struct sim sim;
+
+	sim_init(&sim, &mmp_policy_anon_order_never);
+	sim_vma(&sim, 0, SIM_TABLE);
+	for (unsigned int order = 2; order <= 8; order++)
+		for (unsigned long page = 0; page < SIM_TABLE; page += 7)
+			for (unsigned long there = page % 5; there < SIM_TABLE; there += 5) {
+				const bool same = page >> order == there >> order;
+
+				if (there == page)
+					continue;
+				*sim_pte(&sim, there) = THERE;
+				at("order %u, page %lu, one is at %lu", order, page, there);
+				EXPECT(fate(&sim, page, MM_POLICY_PTE, order), ==,
+				       (same ? SPARED : MADE) + order);
+				*sim_pte(&sim, there) = __pte(0);
+			}
+	sim_free(&sim);
+}
+
 TEST(shadow_folios_of_pmd_size_are_counted_once)
 {
 	struct sim sim;

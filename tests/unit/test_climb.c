@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * How long adaptive of bulk compares two sizes, and how long it rests between: exactly, on
+ * pages whose cost is given. Blocks are of 128 pages here, whatever the size.
+ */
+#include <linux/minmax.h>
+#include <string.h>
+
+#include "check.h"
+#include "policies.h"
+
+#define USUAL		1000	/* ticks of a page in the size that is the best */
+
+/* What a page of another size costs more, in ticks, and by turns more or less than that. */
+static struct {
+	int more[129], turns[129];
+	unsigned int refills[129];	/* of this size, in this comparison */
+} cost;
+
+static int cost_now(u32 size)
+{
+	const unsigned int block = cost.refills[size]++ / (128 / size);
+
+	return USUAL + cost.more[size] + (block % 2 ? -1 : 1) * cost.turns[size];
+}
+
+static u32 now(bool *timed)
+{
+	const u32 knob = 128;
+
+	return mmp_policy_bulk_adaptive.bulk_pages(0, &knob, timed);
+}
+
+/* The blocks that are timed until the next nap, which has to be as long as documented. */
+static double timed_blocks(void)
+{
+	unsigned long pages = 0, naps = 0;
+	bool timed;
+
+	memset(cost.refills, 0, sizeof(cost.refills));
+	for (;;) {
+		u32 size = now(&timed);
+
+		if (!timed)
+			break;
+		pages += size;
+		mmp_policy_bulk_adaptive.bulk_done(0, size, size, size * cost_now(size));
+	}
+	do
+		naps++;
+	while (now(&timed), !timed);
+	/* The last question was not answered, so it is asked again. */
+	EXPECT(naps, ==, 256);
+	return pages / 128.0;
+}
+
+/*
+ * Both neighbours of 64 pages cost so much more that ten pairs of blocks show it. What is usual
+ * is learned at first.
+ */
+static void sixty_four_is_best(void)
+{
+	unsigned int i;
+
+	memset(&cost, 0, sizeof(cost));
+	cost.more[32] = cost.more[128] = 300;
+	for (i = 0; i < 100; i++)
+		timed_blocks();
+}
+
+/* Having settled, it compares after one block at rest, then after two, three and always five. */
+TEST(climb_rests_longer_and_longer)
+{
+	static const unsigned int blocks[] = {
+		1, 21, 1, 1, 21, 1, 1, 1, 1, 21, 1, 1, 1, 1, 21, 1, 1, 1, 1, 21,
+	};
+	unsigned int i;
+
+	sixty_four_is_best();
+	cost.more[128] = -300;
+	do
+		i = timed_blocks();
+	while (!cost.refills[128]);
+	EXPECT(i, ==, 41);	/* with 128, and then from there with 64 */
+	for (i = 0; i < ARRAY_SIZE(blocks); i++) {
+		at("nap %u", i);
+		EXPECT(timed_blocks(), ==, blocks[i]);
+		EXPECT(!!cost.refills[64], ==, blocks[i] > 1);
+	}
+}
+
+/* It compares with the larger and the smaller size in turn. */
+TEST(climb_compares_with_both_neighbours)
+{
+	bool larger[10];
+	unsigned int i;
+
+	sixty_four_is_best();
+	for (i = 0; i < ARRAY_SIZE(larger); i++) {
+		while (timed_blocks() == 1)
+			;
+		larger[i] = cost.refills[128];
+		at("comparison %u", i);
+		EXPECT(larger[i], ==, !cost.refills[32]);
+		EXPECT(larger[i], ==, i ? !larger[i - 1] : larger[i]);
+	}
+}
+
+/* How many pairs of blocks the next comparison with a size takes. */
+static unsigned int pairs_with(u32 size)
+{
+	double blocks;
+
+	do
+		blocks = timed_blocks();
+	while (!cost.refills[size]);
+	return (blocks - 1) / 2;
+}
+
+struct seen {
+	double sum, squares;
+	unsigned int pairs;
+};
+
+/* The same from what was seen: until it is beyond three standard errors, in ten pairs or more. */
+static unsigned int pairs_needed(struct seen *seen, double more, double turns)
+{
+	unsigned int pairs = 0;
+
+	do {
+		const double d = more + (pairs % 2 ? -turns : turns);
+
+		seen->sum += d;
+		seen->squares += d * d;
+		if (++seen->pairs == 256) {	/* the older half counts less */
+			seen->sum /= 2;
+			seen->squares /= 2;
+			seen->pairs /= 2;
+		}
+	} while (++pairs < 128 && (seen->pairs < 10 || seen->sum * seen->sum <= 9 * seen->squares));
+	return pairs;
+}
+
+/* Noise as large as the difference is exactly at the bound after 17 pairs, and not beyond. */
+TEST(climb_compares_until_it_is_sure)
+{
+	static const int noise[] = { 0, 80, 100, 114, 150, 190, 220, 250, 300 };
+	unsigned int i;
+
+	sixty_four_is_best();
+	for (i = 0; i < ARRAY_SIZE(noise); i++) {
+		struct seen seen = {};
+
+		at("noise of %d ticks", noise[i]);
+		cost.more[128] = 100;
+		cost.turns[128] = noise[i];
+		EXPECT(pairs_with(128), ==, pairs_needed(&seen, 100, noise[i]));
+	}
+}
+
+/* It gives up for a while after 128 pairs; what it saw counts the next time. */
+TEST(climb_remembers_what_it_was_not_sure_of)
+{
+	struct seen seen = {};
+	unsigned int i;
+
+	sixty_four_is_best();
+	for (i = 0; i < 5; i++) {
+		at("session %u", i);
+		cost.more[128] = 2;
+		cost.turns[128] = 300;
+		EXPECT(pairs_with(128), ==, 128);
+		EXPECT(pairs_needed(&seen, 2, 300), ==, 128);
+	}
+	cost.more[128] = 250;
+	cost.turns[128] = 0;
+	EXPECT(pairs_with(128), ==, pairs_needed(&seen, 250, 0));
+	EXPECT(pairs_with(128), ==, 10);	/* and nothing of it is left */
+}
+
+/* A size that costs as much is not wanted if it is larger, and wanted if it is smaller. */
+TEST(climb_takes_less_than_a_128th_for_nothing)
+{
+	static const struct {
+		u32 size;
+		int more;	/* of 1000 ticks */
+		bool goes;
+	} cases[] = {
+		{ 128, 0, false }, { 128, -6, false }, { 32, 10, false },
+		{ 128, -10, true }, { 64, 6, true }, { 32, 0, true },
+	};
+	u32 settled = 64;
+	unsigned int i, n;
+	bool timed;
+
+	sixty_four_is_best();
+	for (i = 0; i < ARRAY_SIZE(cases); i++) {
+		at("case %u", i);
+		for (n = 1; n <= 128; n *= 2)
+			cost.more[n] = USUAL;
+		cost.more[settled] = 0;
+		cost.more[cases[i].size] = cases[i].more;
+		memset(cost.turns, 0, sizeof(cost.turns));
+		EXPECT(pairs_with(cases[i].size), >=, 10);
+		EXPECT(now(&timed), ==, cases[i].goes ? cases[i].size : settled);
+		settled = now(&timed);
+	}
+}
+
+/* After a block at rest that costs less than half or more than twice the usual, there is no nap. */
+TEST(climb_looks_again_after_an_odd_block)
+{
+	static const struct {
+		int percent;
+		bool odd;
+	} cases[] = { { 180, false }, { 220, true }, { 56, false }, { 45, true }, { 100, false } };
+	unsigned int i, n, naps;
+	bool timed;
+
+	for (i = 0; i < ARRAY_SIZE(cases); i++) {
+		sixty_four_is_best();
+		while (timed_blocks() == 1)	/* so that four blocks at rest follow */
+			;
+		for (n = 0; n < 2; n++)
+			mmp_policy_bulk_adaptive.bulk_done(0, 64, 64,
+				64 * USUAL * cases[i].percent / 100);
+		for (naps = 0; now(&timed), !timed; naps++)
+			;
+		at("%d %% of the usual cost", cases[i].percent);
+		EXPECT(naps, ==, cases[i].odd ? 0 : 256);
+	}
+}
+
+/* Where less than half of the pages come, it takes a smaller size at once; at half, it does not. */
+TEST(climb_goes_down_where_bulks_are_refused)
+{
+	unsigned int missing, i;
+	u32 least;
+	bool timed;
+
+	for (missing = 0; missing < 2; missing++) {
+		for (i = 0, least = 128; i < 32; i++) {
+			const u32 size = now(&timed);
+
+			least = min(least, size);
+			mmp_policy_bulk_adaptive.bulk_done(0, size, size / 2 - missing,
+							   size / 2 * USUAL);
+		}
+		EXPECT(least, <=, missing ? 16 : 64);
+		EXPECT(least, >=, missing ? 1 : 64);
+	}
+}
