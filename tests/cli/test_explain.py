@@ -25,8 +25,7 @@ def line(kind: str, address: int, order: int, reason: str, site: str = "pte") ->
     return f"  redis-{PID} [001] .....  12.345678: mmpolicy_anon_{kind}: {where}"
 
 
-@pytest.fixture
-def traced(process: FakeTree, clock: Clock) -> FakeTree:
+def make_traced(process: FakeTree) -> None:
     """Make the process fault: adaptive is asked, and fixed is the shadow."""
     lines = ["# entries-in-buffer/entries-written: 180/190   #P:2"]
     lines += [line("order", START + 4096 * n, 4, "run") for n in range(60)]
@@ -39,6 +38,12 @@ def traced(process: FakeTree, clock: Clock) -> FakeTree:
     process.put(f"/proc/{PID}/task/11/comm", "x")
     process.put(f"/proc/{PID}/cgroup", "0::/web.slice")
     process.make_cgroup("/web.slice")
+
+
+@pytest.fixture
+def traced(process: FakeTree, clock: Clock) -> FakeTree:
+    """Return a host with that process."""
+    make_traced(process)
     clock.steps = [lambda: None] * 9
     return process
 

@@ -34,8 +34,7 @@ Rss:                   4 kB
 """
 
 
-@pytest.fixture
-def process(tree: FakeTree) -> FakeTree:
+def make_process(tree: FakeTree) -> None:
     """Make a process with one folio of order 4, half of it written, and pages of other kinds."""
     flags = [0] * 2048
     flags[528] = HEAD
@@ -56,6 +55,12 @@ def process(tree: FakeTree) -> FakeTree:
     write_at(tree, f"/proc/{PID}/pagemap", START * 3 // PAGE * 8, file)
     memory = b"".join(b"x" + bytes(PAGE - 1) for _ in range(8)) + bytes(8 * PAGE)
     write_at(tree, f"/proc/{PID}/mem", START, memory)
+
+
+@pytest.fixture
+def process(tree: FakeTree) -> FakeTree:
+    """Return a host with that process."""
+    make_process(tree)
     return tree
 
 
@@ -205,6 +210,26 @@ def test_what_is_not_there_costs_next_to_nothing(tree: FakeTree) -> None:
         sys.settrace(None)
     assert [run.page for run in areas[0].runs()] == [12345]
     assert lines < 100_000
+
+
+@pytest.mark.parametrize("first", [4090, 4096, 8200, 64 * 4096 - 5, 64 * 4096 + 3])
+def test_a_folio_anywhere_in_a_large_mapping(tree: FakeTree, first: int) -> None:
+    """Half of a folio of 16 pages is full of zeroes; behind it is a page in swap."""
+    pages = 64 * 4096 + 40
+    make_reservation(tree, 22, pages, pages - 1)
+    flags = array("Q", [0] * 1024)
+    flags[512:528] = array("Q", [HEAD, *[TAIL] * 15])
+    tree.put("/proc/kpageflags", flags.tobytes())
+    entries = array("Q", [*(PRESENT | 512 + page for page in range(16)), SWAPPED])
+    write_at(tree, "/proc/22/pagemap", (START // PAGE + first) * 8, entries.tobytes())
+    memory = b"x" * (8 * PAGE) + bytes(8 * PAGE)
+    write_at(tree, "/proc/22/mem", START + first * PAGE, memory)
+    (area,) = read_areas(tree, 22, contents=True, files=False)
+    assert area.runs() == [
+        (first, 8, "4", False), (first + 8, 8, "4", True), (first + 16, 1, "s", False),
+        (pages - 1, 1, "0", False),
+    ]  # fmt: skip
+    assert totals([area]) == {0: (1, 1, 0), 4: (1, 16, 8)}
 
 
 def test_runs_go_on_over_the_stretches_that_are_read(tree: FakeTree) -> None:

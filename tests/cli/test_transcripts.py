@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What commands print on hosts that are known, in full: one file of transcripts/ for each scene.
+
+Other tests say what has to be so, and why. This one notes that anything at all has changed. With
+MMPOLICY_TRANSCRIBE=1 it writes the files anew; read the difference before you commit it.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from . import scenes
+from .ab_world import World
+from .fakes import Clock, FakeTree, Run
+
+HERE = Path(__file__).parent / "transcripts"
+TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.+\d:]*)")
+NUMBER = re.compile(r"(?<=cgroup )\d{3,}|(?<=uid )\d+")  # an inode, a user
+LONG_NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e[-+]\d+)?")
+
+
+@pytest.fixture
+def clock(tree: FakeTree, request: pytest.FixtureRequest) -> Clock:
+    """Return time, in which the arms of an experiment work if the scene is of one."""
+    scene = request.node.callspec.params["scene"]
+    return World(tree) if scene.__name__.startswith("ab_run") else Clock()
+
+
+def plain(text: str, folder: Path, tree: FakeTree) -> str:
+    """Return a text without what is of this run alone, and figures to five digits."""
+    text = text.replace(str(tree.real("/")).rstrip("/"), "").replace(str(folder), "DIR")
+    text = text.replace(os.uname().machine, "MACHINE")
+    text = NUMBER.sub("NUMBER", TIME.sub("TIME", text))
+    return LONG_NUMBER.sub(lambda found: f"{float(found[0]):.5g}", text)
+
+
+@pytest.mark.parametrize("scene", scenes.ALL, ids=lambda scene: scene.__name__)
+def test_commands_print_what_they_did(
+    scene: Callable[[FakeTree, Clock, Path], scenes.Words],
+    run: Run, tree: FakeTree, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    told = ""
+    for words in scene(tree, clock, tmp_path):
+        if isinstance(words, str):
+            told += f"{words}\n"
+            continue
+        if words[0] == "cat":
+            told += f"$ {' '.join(words)}\n{Path(words[1]).read_text()}\n"
+            continue
+        result = run(*words)
+        end = f"(exit {result.code})\n" if result.code else ""
+        told += f"$ mmpolicy {' '.join(words)}\n{result.out}{result.err}{end}\n"
+    told, file = plain(told, tmp_path, tree), HERE / f"{scene.__name__}.txt"
+    if "MMPOLICY_TRANSCRIBE" in os.environ:
+        file.write_text(told)
+    assert told == file.read_text()
