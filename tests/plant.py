@@ -28,12 +28,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -41,8 +41,11 @@ import pytest
 TREE = Path(__file__).resolve().parents[1]
 COMMAND = "userspace/src/mmpolicy"
 # Beyond these a fault has made a run of tests endless. A busy machine takes long for little.
-LIMIT_CPU_S, LIMIT_S = 300, 1800.0
-SLOW_S = 10.0  # a test of the command that takes longer is not run for single faults
+LIMIT_CPU_S, LIMIT_S = 150, 900.0
+FIRST = 20  # tests that are run first, as they are likely to find a fault
+# Of the tests of the command that enter a function, none is run that takes as long as the first
+# of these, and no more than take as long as the second.
+SLOW_S, ENOUGH_S = 10.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ class Unit:
     def __init__(self, tree: Path) -> None:
         """Compile everything once, and see which tests are fast."""
         self.tree, self.build, self.sources = tree, tree / "cache/unit", dict[Path, set[str]]()
+        self.order = Order()
         self.env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
         env = os.environ | {"MMPOLICY_CACHE": str(tree / "cache")}
         subprocess.run([f"{tree}/tests/unit/run", "no such test"], env=env, check=False)
@@ -189,6 +193,11 @@ class Unit:
         names = sorted(times, key=lambda name: times[name])
         return [names[: -len(names) // 6], names[-len(names) // 6 :]]
 
+    def fails(self, fault: Fault, program: Path, tests: list[str]) -> bool:
+        """Does one of these tests fail, or one of all?"""
+        found = failing([program, "-x", *tests], self.tree, self.env)
+        return self.order.found(fault.path, found)
+
     def found(self, fault: Fault) -> bool | None:
         """Does a test fail? None if it is no fault: not to be compiled, or the same code."""
         file = self.tree / fault.path
@@ -203,11 +212,12 @@ class Unit:
             if all(each.read_bytes() == self.objects[each] for each in plain):
                 return None
             program = self.link(self.plainly, *self.PLAIN)
-            if any(fails([program, "-x", *tests], self.tree, self.env) for tests in self.tests):
+            likely = self.order.first(fault.path, [*self.tests[0], *self.tests[1]])
+            if any(self.fails(fault, program, tests) for tests in (likely, *self.tests) if tests):
                 return True
             for name in names:
                 self.compile(name, name, "-Wno-error")
-            return fails([self.link(lambda name: name), "-x"], self.tree, self.env)
+            return self.fails(fault, self.link(lambda name: name), [])
         finally:
             file.write_text(text)
             for name in names:
@@ -215,20 +225,52 @@ class Unit:
                     each.write_bytes(self.objects[each])
 
 
-def fails(command: list[Any], folder: Path, env: dict[str, str]) -> bool:
-    """Does a run of tests fail, or never end? It is ended with all that it has started."""
-    quiet = subprocess.DEVNULL
+FAILED = re.compile(r"^FAILED +(\S+)", re.MULTILINE)
+
+
+def failing(command: list[Any], folder: Path, env: dict[str, str]) -> str | None:
+    """The first test of a run that fails, if one does, nothing said if it never ends.
+
+    What it has started is ended with it.
+    """
     command = ["prlimit", f"--cpu={LIMIT_CPU_S}", *command]
-    with subprocess.Popen(
-        command, cwd=folder, env=env, stdout=quiet, stderr=quiet, start_new_session=True
-    ) as run:
+    with (
+        tempfile.TemporaryFile("w+") as said,
+        subprocess.Popen(
+            command, cwd=folder, env=env, stdout=said, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as run,
+    ):  # fmt: skip
         try:
-            return run.wait(LIMIT_S) != 0
+            if not run.wait(LIMIT_S):
+                return None
         except subprocess.TimeoutExpired:
-            return True
+            return ""
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(run.pid, signal.SIGKILL)
+        said.seek(0)
+        found = FAILED.search(said.read())
+        return found[1] if found else ""
+
+
+class Order:
+    """In which order tests look for a fault: first those that have found one in the same file."""
+
+    def __init__(self) -> None:
+        """None has found any."""
+        self.finders = dict[str, list[str]]()
+
+    def first(self, path: str, tests: list[str]) -> list[str]:
+        """The tests to begin with, the last finder first."""
+        return [test for test in reversed(self.finders.get(path, [])) if test in tests][:FIRST]
+
+    def found(self, path: str, test: str | None) -> bool:
+        """Remember who has found a fault. Did anybody?"""
+        if test:
+            finders = self.finders.setdefault(path, [])
+            finders[:] = [each for each in finders if each != test] + [test]
+        return test is not None
 
 
 # ---- Python
@@ -341,53 +383,80 @@ class Faults(ast.NodeVisitor):
     def visit_arg(self, node: ast.arg) -> None:
         """Types stay as they are."""
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        """The body; its decorators are a matter of types."""
+        for part in node.body:
+            self.visit(part)
+
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         """The body; decorators tell the help."""
         for part in [*node.args.defaults, *filter(None, node.args.kw_defaults), *node.body]:
             self.visit(part)
 
 
-class Calls:
-    """A plugin of pytest: which functions of the command each test enters, and for how long."""
+MINE = "_of_plant"  # a name that no function has
+SEE = """
+import os
+told = set()
+def see(place):
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    if test and (test, place) not in told:
+        told.add((test, place))
+        try:
+            with open({file!r}, "a") as out:
+                out.write(f"{{test}}\\t{{place}}\\n")
+        except OSError:
+            pass
+"""
 
-    def __init__(self, file: Path, package: str) -> None:
-        """What is written at the end, and where the command is."""
-        self.file, self.package = file, package
-        self.tests: dict[str, tuple[float, list[str]]] = {}
-        self.failed = set[str]()
 
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Look at a test, with what its fixtures do."""
-        entered, begin = set[str](), time.monotonic()
+def first_line(function: ast.FunctionDef) -> int:
+    """The line in which a function begins, with its decorators."""
+    return min([function.lineno, *(part.lineno for part in function.decorator_list)])
 
-        def enter(frame: FrameType, _event: str, _argument: object) -> None:
-            code = frame.f_code
-            if code.co_filename.startswith(self.package):
-                path = code.co_filename.removeprefix(self.package).lstrip("/")
-                entered.add(f"{path}:{code.co_firstlineno}")
 
-        threading.settrace(enter)
-        sys.settrace(enter)
-        yield
-        sys.settrace(None)
-        if item.nodeid not in self.failed:
-            self.tests[item.nodeid] = (time.monotonic() - begin, sorted(entered))
+def that_tells(path: str, text: str, folder: str) -> str:
+    """A module of the command whose functions tell told.py in a folder that they are entered."""
+    lines, calls = text.splitlines(keepends=True), dict[int, str]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+            if body and body[0].lineno > node.lineno:
+                at = body[0]
+                line = first_line(at) if isinstance(at, ast.FunctionDef) else at.lineno
+                calls[line] = f"{path}:{first_line(node)}"
+    for line in sorted(calls, reverse=True):
+        indent = lines[line - 1][: len(lines[line - 1]) - len(lines[line - 1].lstrip())]
+        find = f"import sys as {MINE}; {folder!r} in {MINE}.path or {MINE}.path.append({folder!r})"
+        see = f"import told as {MINE}; {MINE}.see({calls[line]!r})"
+        lines.insert(line - 1, f"{indent}{find}; {see}\n")
+    return "".join(lines)
+
+
+class Results:
+    """A plugin of pytest: how long each test takes, and which fail."""
+
+    def __init__(self, file: Path) -> None:
+        """What is written at the end."""
+        self.file, self.seconds, self.failed = file, dict[str, float](), set[str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test that fails without a fault would find any."""
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0) + report.duration
         if report.failed:
             self.failed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         """Keep what was seen."""
-        self.file.write_text(json.dumps(self.tests))
+        passed = {name: took for name, took in self.seconds.items() if name not in self.failed}
+        self.file.write_text(json.dumps(passed))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where pytest loads this file as a plugin."""
-    if file := os.environ.get("PLANT_CALLS"):
-        config.pluginmanager.register(Calls(Path(file), str(TREE / COMMAND)))
+    """Where pytest loads this file as a plugin; with xdist, in the one that hears of all."""
+    file = os.environ.get("PLANT_RESULTS")
+    if file and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Results(Path(file)))
 
 
 class Cli:
@@ -395,21 +464,47 @@ class Cli:
 
     def __init__(self, tree: Path, calls: Path) -> None:
         """See once which test enters what; a file keeps that."""
-        self.tree = tree
-        paths = ":".join(map(str, (tree / "userspace/src", tree / "tests", tree)))
-        self.env = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
-        self.pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        self.tree, self.changes, self.order = tree, 0, Order()
+        self.pytest = [sys.executable, "-m", "pytest", "-q", "-rf", "-p", "no:cacheprovider"]
+        self.env = self.env_of(tree)
         if not calls.exists():
-            self.see(calls)
+            calls.write_text(json.dumps(self.see(tree.parent / "telling")))
         self.tests: dict[str, tuple[float, list[str]]] = json.loads(calls.read_text())
+        self.by_types = 0
+        if self.types_are_wrong():
+            sys.exit("the types of the command are wrong without a fault")
 
-    def see(self, calls: Path) -> None:
-        """Run all tests, without a limit, and keep which of them passed and what they entered."""
-        seeing = {**self.env, "PLANT_CALLS": str(calls)}
-        command = [*self.pytest, "-p", "plant", "-m", "not full", "tests/cli"]
-        run = subprocess.run(command, cwd=self.tree, env=seeing, check=False, stdout=sys.stderr)
+    @staticmethod
+    def env_of(tree: Path) -> dict[str, str]:
+        """What pytest needs in a copy of the tree."""
+        paths = ":".join(map(str, (tree / "userspace/src", tree / "tests", tree)))
+        compiled = str(tree.parent / f"{tree.name}.pyc")
+        return {**os.environ, "PYTHONPATH": paths, "PYTHONPYCACHEPREFIX": compiled}
+
+    def see(self, tree: Path) -> dict[str, tuple[float, list[str]]]:
+        """Run all tests, without a limit, and see which of them pass and what they enter.
+
+        They run in another copy, whose functions tell, in whatever process.
+        """
+        shutil.copytree(self.tree, tree)
+        results, told = tree / "results.json", tree / "told/told.txt"
+        told.parent.mkdir()
+        (told.parent / "told.py").write_text(SEE.format(file=str(told)))
+        for path in (tree / COMMAND).rglob("*.py"):
+            name = path.relative_to(tree / COMMAND).as_posix()
+            path.write_text(that_tells(name, path.read_text(), str(told.parent)))
+        seeing = {**self.env_of(tree), "PLANT_RESULTS": str(results)}
+        command = [*self.pytest, "-n2", "-p", "plant", "-m", "not full", "tests/cli"]
+        run = subprocess.run(command, cwd=tree, env=seeing, check=False, stdout=sys.stderr)
         if run.returncode:
             print("tests of the command fail without a fault; they find nothing", file=sys.stderr)
+        passed: dict[str, float] = json.loads(results.read_text())
+        tests = {name: (took, list[str]()) for name, took in passed.items()}
+        for line in told.read_text().splitlines():
+            name, _, place = line.rpartition("\t")
+            if name in tests:
+                tests[name][1].append(place)
+        return tests
 
     def files(self) -> list[str]:
         """The modules of the command."""
@@ -418,41 +513,69 @@ class Cli:
         )
 
     def entering(self, fault: Fault) -> list[str]:
-        """The tests that enter the function of a fault, or else its module.
-
-        What runs in a process of its own is entered by nobody.
-        """
+        """The tests that enter the function of a fault, or else its module."""
         path = fault.path.removeprefix(f"{COMMAND}/")
         tree = ast.parse((self.tree / fault.path).read_text())
         functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         around = [node for node in functions if node.lineno <= fault.line <= (node.end_lineno or 0)]
-        first = max((min([node.lineno, *(part.lineno for part in node.decorator_list)])
-                     for node in around), default=None)  # fmt: skip
+        first = max(map(first_line, around), default=None)
         return self.tests_of(f"{path}:{first}") or self.tests_of(f"{path}:")
 
     def tests_of(self, place: str) -> list[str]:
-        """The tests that enter a function, or a module, the fastest first."""
+        """Tests that enter a function, or a module: first a few that enter little else.
+
+        The others follow, the fastest first.
+        """
         tests = [
-            (seconds, name)
+            (len(entered), seconds, name)
             for name, (seconds, entered) in self.tests.items()
             if seconds < SLOW_S
             and any(one == place or one.partition(":")[0] + ":" == place for one in entered)
         ]
-        return [name for _, name in sorted(tests)]
+        tests.sort()
+        tests[FIRST:] = sorted(tests[FIRST:], key=lambda test: test[1])
+        until = accumulate(seconds for _, seconds, _ in tests)
+        return [name for (*_, name), end in zip(tests, until, strict=True) if end < ENOUGH_S]
 
     def found(self, fault: Fault) -> bool | None:
         """Does a test fail? None if it is no fault: the same code."""
         file = self.tree / fault.path
         text, tests = file.read_text(), self.entering(fault)
         try:
-            file.write_text(fault.planted(text))
+            self.write(file, fault.planted(text))
             codes = (marshal.dumps(compile(source, "", "exec", optimize=2))
                      for source in (text, file.read_text()))  # fmt: skip
             if next(codes) == next(codes):
                 return None
-            return bool(tests) and fails([*self.pytest, "-x", *tests], self.tree, self.env)
+            likely = self.order.first(fault.path, tests)
+            likely += [test for test in tests if test not in likely][: FIRST - len(likely)]
+            rest = [test for test in tests if test not in likely]
+            if any(self.fails(fault, part) for part in (likely, rest) if part):
+                return True
+            by_types = self.types_are_wrong()
+            self.by_types += by_types
+            return by_types
         finally:
-            file.write_text(text)
+            self.write(file, text)
+
+    def fails(self, fault: Fault, tests: list[str]) -> bool:
+        """Does one of these tests fail?"""
+        found = failing([*self.pytest, "-x", *tests], self.tree, self.env)
+        return self.order.found(fault.path, found)
+
+    def types_are_wrong(self) -> bool:
+        """Does mypy refuse the command, as the lints have it?"""
+        source = self.tree / "userspace"
+        words = ["--strict", f"--config-file={source}/pyproject.toml"]
+        words += [f"--cache-dir={self.tree.parent}/mypy", str(self.tree / COMMAND)]
+        env = self.env | {"MYPYPATH": str(source / "src")}
+        return failing([sys.executable, "-m", "mypy", *words], self.tree, env) is not None
+
+    def write(self, file: Path, text: str) -> None:
+        """Change a module; at another second each time, so that it is compiled again."""
+        file.write_text(text)
+        self.changes += 1
+        os.utime(file, (self.changes, self.changes))
 
 
 # ---- The run
@@ -478,20 +601,29 @@ def copy(tree: Path) -> None:
             shutil.copy2(TREE / name, tree / name)
 
 
-def plant(part: Unit | Cli, faults: list[Fault], count: int) -> tuple[int, int]:
-    """Plant so many faults; how many there were, and how many of these were found."""
+def plant(name: str, folder: Path, args: argparse.Namespace, count: int) -> tuple[int, int]:
+    """Plant so many faults of a part; how many there were, and how many of these were found."""
+    tree = folder / name
+    copy(tree)
+    part = Unit(tree) if name == "c" else Cli(tree, args.calls or folder / "calls.json")
+    faults = faults_of(tree, [path for path in part.files() if args.only in path])
+    random.Random(args.seed).shuffle(faults)
     planted = found = 0
     for fault in faults:
         if planted == count:
             break
-        result = part.found(fault)
+        if args.list:
+            print(fault.text())
+        result = True if args.list else part.found(fault)
         if result is None:
             continue
         planted, found = planted + 1, found + result
         if not result:
             print(f"not found: {fault.text()}", flush=True)
-        if not planted % 10:
-            print(f"  {found} of {planted} found", file=sys.stderr, flush=True)
+        if not planted % 10 and not args.list:
+            print(f"  {name}: {found} of {planted} found", file=sys.stderr, flush=True)
+    if isinstance(part, Cli) and not args.list:
+        print(f"python: {part.by_types} found by types alone", flush=True)
     return planted, found
 
 
@@ -506,23 +638,15 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="plant nothing")
     args = parser.parse_args()
     parts = [args.part] if args.part else ["c", "python"]
-    total = caught = 0
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        copy(tree)
-        for name in parts:
-            calls = args.calls or Path(folder) / "calls.json"
-            part = Unit(tree) if name == "c" else Cli(tree, calls)
-            faults = faults_of(tree, [path for path in part.files() if args.only in path])
-            random.Random(args.seed).shuffle(faults)
-            if args.list:
-                print(*(fault.text() for fault in faults[: args.count // len(parts)]), sep="\n")
-                continue
-            planted, found = plant(part, faults, args.count // len(parts))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as at_once:
+        count = args.count // len(parts)
+        runs = [at_once.submit(plant, name, Path(folder), args, count) for name in parts]
+        results = [run.result() for run in runs]
+    if not args.list:
+        for name, (planted, found) in zip(parts, results, strict=True):
             print(f"{name}: {found} of {planted} found")
-            total, caught = total + planted, caught + found
-    if total:
-        print(f"{caught} of {total} faults found: {100 * caught / total:.0f} %")
+        planted, found = map(sum, zip(*results, strict=True))
+        print(f"{found} of {planted} faults found: {100 * found / max(planted, 1):.0f} %")
     return 0
 
 
