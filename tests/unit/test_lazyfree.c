@@ -171,6 +171,21 @@ static void reuse_some(struct mm_struct *in, unsigned long first, unsigned long 
 	memset(in->page + first, DIRTY, pages);
 }
 
+/* How many sets are said to have areas, and have none, or the other way round. */
+static unsigned long sets_that_are_wrong(const struct mmp_lazy *lazy)
+{
+	unsigned long set, way, wrong = 0;
+
+	for (set = 0; set < MMP_LAZY_SETS; set++) {
+		bool any = false;
+
+		for (way = 0; way < MMP_LAZY_WAYS; way++)
+			any |= lazy->areas[set * MMP_LAZY_WAYS + way] != 0;
+		wrong += (find_next_bit(lazy->sets, MMP_LAZY_SETS, set) == set) != any;
+	}
+	return wrong;
+}
+
 static void storm(unsigned int tasks, unsigned long limit, unsigned long reuse)
 {
 	int step;
@@ -187,6 +202,7 @@ static void storm(unsigned int tasks, unsigned long limit, unsigned long reuse)
 		EXPECT(truth(&mm), <=, mm.lazy.pages);
 		EXPECT(mm.lazy.pages, <=, limit);
 	}
+	EXPECT(sets_that_are_wrong(&mm.lazy), ==, 0);
 	EXPECT(atomic_long_read(&sum), ==, mm.lazy.pages);
 	mmp_lazy_move(&mm.lazy, NULL);
 	EXPECT(atomic_long_read(&sum), ==, 0);
