@@ -8,9 +8,13 @@ MMPOLICY_TRANSCRIBE=1 it writes the files anew; read the difference before you c
 import os
 import re
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
+
+from mmpolicy.memory.survey import Survey
 
 from . import scenes
 from .ab_world import World
@@ -43,6 +47,8 @@ def test_commands_print_what_they_did(
     run: Run, tree: FakeTree, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("os.cpu_count", lambda: 2)
+    # Each time that memory is looked at takes as long, and goes to the same pages.
+    monkeypatch.setattr(Survey.__init__, "__defaults__", ("", partial(next, count(0, 0.01)), 1))
     told = ""
     for words in scene(tree, clock, tmp_path):
         if isinstance(words, str):
