@@ -3,7 +3,9 @@
 
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
+import click
 import pytest
 
 from mmpolicy.ab.presets import names, read
@@ -66,6 +68,25 @@ def test_the_plan_is_shown_and_nobody_is_asked_twice(ab: Run, tree: FakeTree, cl
     assert result.code == 0, result.err
     assert f"{CONTROL}/experiment/enabled" in result.out
     assert tree.writes == writes
+
+
+@pytest.mark.parametrize("answer", ["n", "y"])
+def test_on_a_terminal_it_asks(
+    ab: Run, tree: FakeTree, clock: World, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+
+    def confirm(_text: str, abort: bool, err: bool) -> bool:
+        if abort and answer != "y":
+            raise click.Abort
+        return answer == "y"
+
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("mmpolicy.verbs.ab_preset.sys", terminal)
+    monkeypatch.setattr("click.confirm", confirm)
+    writes = list(tree.writes)
+    result = ab("--preset", "adaptive", "--unit", "redis", *SHORT)
+    began = answer == "y"
+    assert (result.code == 0, tree.writes != writes) == (began, began)
 
 
 def test_what_is_typed_takes_its_place(ab: Run, clock: World, out: Path) -> None:

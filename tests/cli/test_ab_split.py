@@ -292,13 +292,17 @@ def test_two_cgroups(ab: Run, run: Run, out: Path, clock: Cgroups) -> None:
         if block["phase"] != "saturation":
             assert set(block["units"].values()) == set(ARMS)
     said = run("ab", "report", str(out), "--json")
+    told = run("ab", "report", str(out)).out
     (metric,) = json.loads(said.out)["metrics"]
     assert metric["effect"]["estimate"] == pytest.approx(-20, abs=0.5)
     assert metric["found"], said.out
-    text = run("ab", "report", str(out)).out
-    assert "effects on neighbours" in text
-    assert "makes the effect look smaller" not in text  # left in units is looked for
-    assert f"neighbours   {SOURCE}/s of units without the treatment" in text
+    assert "say most of all which units" not in result.err  # none of an arm is asked for
+    out.unlink()
+    more = ["--metric", "arm.anon_order.got_order_4/s", "--pairs", "8", "--cgroup", "/web.slice"]
+    assert "with 2 units, counters of an arm say most of all" in ab(*WORDS, *more).err
+    assert "effects on neighbours" in told
+    assert "makes the effect look smaller" not in told  # left in units is looked for
+    assert f"neighbours   {SOURCE}/s of units without the treatment" in told
 
 
 def test_what_few_units_cannot_be(ab: Run, tree: FakeTree, clock: World) -> None:

@@ -101,6 +101,20 @@ def test_the_helper_ends_in_time(
     assert (result.code, "not done after 0.1 s" in result.err) == (5, True)
 
 
+def test_what_the_verifier_says(
+    slots: FakeTree, run: Run, file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One line of it, or with --log all."""
+    (tmp_path / "said").write_text(VERIFIER)
+    helper = tmp_path / "mmpolicy-bpf"
+    helper.write_text(f"#!/bin/sh\ncat {tmp_path}/said >&2\nexit 1\n")
+    helper.chmod(0o755)
+    monkeypatch.setattr(bpf, "PLACES", str(tmp_path))
+    few, all_of_it = (run("policy", "load", *log, file).err for log in ([], ["--log"]))
+    assert "invalid bpf_context access" in few
+    assert "R1=ctx()" in all_of_it and "R1=ctx()" not in few
+
+
 def test_load(
     slots: FakeTree, run: Run, file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     log: list[str],
