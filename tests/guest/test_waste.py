@@ -253,14 +253,14 @@ def again_and_again(command: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("flavor", "rounds"),
+    ("flavor", "trims", "times"),
     (
-        pytest.param("cloud", 40, marks=pytest.mark.flavor("cloud")),
-        pytest.param("debug", 200, marks=[pytest.mark.flavor("debug"), pytest.mark.full]),
-        *(pytest.param("traced-kasan", 500, marks=KASAN, id=f"kasan-{n}") for n in range(20)),
+        pytest.param("cloud", 150, 1, marks=pytest.mark.flavor("cloud")),
+        pytest.param("debug", 700, 1, marks=[pytest.mark.flavor("debug"), pytest.mark.full]),
+        *(pytest.param("traced-kasan", 1000, 10, marks=KASAN, id=f"kasan-{n}") for n in range(10)),
     ),
 )
-def test_nothing_is_lost(machines: Machines, flavor: str, rounds: int) -> None:
+def test_nothing_is_lost(machines: Machines, flavor: str, trims: int, times: int) -> None:
     """While it is trimmed, memory is written, freed, swapped out, inherited, moved, and ends."""
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
@@ -269,7 +269,7 @@ def test_nothing_is_lost(machines: Machines, flavor: str, rounds: int) -> None:
     before = {key: vmstat(guest, key) for key in HAPPENS}
     jobs = [guest.start(again_and_again(each)) for each in (MOVES, KEEPS)]
     try:
-        text = must(guest, f"{SCRIPT} {TRIMMER} /waste {rounds}", 60 + rounds * 20)
+        text = must(guest, f"{SCRIPT} {TRIMMER} /waste {trims} {times}", 60 + trims * 6)
     finally:
         must(guest, "touch /tmp/over")
         ends = [job.wait(300) for job in jobs]
@@ -278,5 +278,5 @@ def test_nothing_is_lost(machines: Machines, flavor: str, rounds: int) -> None:
     happened = {key: vmstat(guest, key) - n for key, n in before.items()}
     happened |= json.loads(text)
     print(happened, [done.out.count("\n") for done in ends])
-    assert happened.pop("left") == 0 and happened["writes"] > rounds / 4
+    assert happened["writes"] >= trims
     assert all(happened.values()) and all(done.out for done in ends)

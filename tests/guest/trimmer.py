@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Runs in a guest: gives back what is empty in the processes of a cgroup, again and again.
 
-trimmer.py CGROUP ROUNDS: as `mmpolicy trim --cgroup` does, without starting Python each time.
+trimmer.py CGROUP TRIMS TIMES: as `mmpolicy trim --cgroup` does, without starting Python each time.
+A trim is one write to split_huge_pages, of a range with empty pages. What was seen of a process
+is trimmed so many times, as a look takes longer than all else.
 Prints how often it split something, how many empty pages it saw, how many processes there were,
 and how many of them ended while they were trimmed.
 """
@@ -14,32 +16,44 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from mmpolicy.host.cgroups import cgroup_pids
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.memory.trim import Pressure, Splitter, find_pieces
+from mmpolicy.memory.trim import Piece, Pressure, Splitter, find_pieces
 
 
-def main(cgroup: str, rounds: int) -> None:
-    """Trim a process in each round, whatever becomes of it meanwhile."""
+def noted(pieces: Iterable[Piece], known: list[Piece]) -> Iterator[Piece]:
+    """Yield pieces, and keep them."""
+    for piece in pieces:
+        known.append(piece)
+        yield piece
+
+
+def main(cgroup: str, trims: int, times: int) -> None:
+    """Trim one process after the other, whatever becomes of it meanwhile."""
     host, found, rng = Host(Tree("/")), Counter[str](), random.Random(1)
     seen = set[int]()
     os.nice(-10)  # the others have the other CPU
     end = time.monotonic() + 60  # without a process for so long, there will be none
-    while rounds and time.monotonic() < end:
+    while found["writes"] < trims and time.monotonic() < end:
         pids = [int(pid) for pid in cgroup_pids(host.tree, cgroup)]
         if not pids:
             time.sleep(0.005)
             continue
         pid = rng.choice(pids)
         seen.add(pid)
-        pieces = find_pieces(host.tree, pid, 0.0, True)
-        done = Splitter(host, Pressure(host, 100)).split(pid, pieces)
-        found.update(writes=done.writes, empty=done.empty, ended=done.ended)
-        rounds -= 1
+        known: list[Piece] = []
+        pieces: Iterable[Piece] = noted(find_pieces(host.tree, pid, 0.0, True), known)
+        for _ in range(times):
+            done = Splitter(host, Pressure(host, 100)).split(pid, pieces)
+            pieces = known
+            found.update(writes=done.writes, empty=done.empty, ended=done.ended)
+            if done.ended or not done.writes:
+                break
         end = time.monotonic() + 60
-    print(json.dumps({**found, "processes": len(seen), "left": rounds}))
+    print(json.dumps({**found, "processes": len(seen)}))
 
 
-main(sys.argv[1], int(sys.argv[2]))
+main(sys.argv[1], *map(int, sys.argv[2:]))
