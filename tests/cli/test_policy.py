@@ -8,6 +8,7 @@ import pytest
 from mmpolicy.errors import Error
 from mmpolicy.host import bpf
 from mmpolicy.host.bpf import PINS, Done, why
+from mmpolicy.host.files import MODULE_DIR
 
 from .fakes import CONTROL, DEFAULT, Clock, FakeTree, Run
 
@@ -154,6 +155,25 @@ def test_unload(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(FakeTree, "drop", drop)
     assert run("policy", "unload", "--all", "--json").json["unloaded"] == ["own"]
     assert not slots.exists(f"{PINS}/own")
+
+
+def test_unload_waits_for_the_module(
+    slots: FakeTree, run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the kernel has let go of it, so that it can be unloaded; some seconds at most."""
+    count = f"{MODULE_DIR}/refcnt"
+
+    def drop(tree: FakeTree, path: str) -> None:
+        tree.remove(path)
+        put_slot(tree, 0, "")
+
+    monkeypatch.setattr(FakeTree, "drop", drop)
+    for counts in ["2", "1", "0"], ["1"] * 60:
+        put_slot(slots, 0, "own")
+        slots.put(count, "3")
+        clock.steps[:] = [lambda each=each: slots.put(count, each) for each in counts]
+        assert run("policy", "unload", "own").code == 0
+        assert len(clock.steps) == (0 if counts[-1] == "0" else 9)
 
 
 def test_held_by_others(slots: FakeTree, run: Run, clock: Clock) -> None:

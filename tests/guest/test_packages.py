@@ -14,6 +14,7 @@ import pytest
 
 from lab.guest import Guest, new_guest
 from lab.machine import cache_dir
+from lab.policies import example
 from lab.programs import must, workload
 
 from .sessions import for_one_service, replay
@@ -253,6 +254,7 @@ def test_stop(guest: Guest) -> None:
     ["patched", pytest.param("cloud", marks=[pytest.mark.flavor("cloud"), pytest.mark.full])],
     indirect=True,
 )
+@pytest.mark.usefixtures("with_program")
 def test_upgrade(guest: Guest) -> None:
     """With policies active: stock, the newer module, the same policies."""
     must(guest, "dpkg -i /root/mmpolicy*_0.1.1_all.deb", timeout=600)
@@ -294,6 +296,22 @@ def as_printed(guest: Guest, commands: list[str]) -> str:
     return "".join(must(guest, each, timeout=900) for each in typed)
 
 
+def use_program(guest: Guest) -> None:
+    """Let a policy in BPF decide, which keeps the module in the kernel."""
+    must(guest, f"mmpolicy policy load {HOST}{example('fixed')}; mmpolicy set anon_order fixed64")
+    assert guest.run("rmmod mmpolicy").rc
+
+
+@pytest.fixture
+def with_program(guest: Guest, system: System, flavor: str) -> None:
+    """On Debian's kernel, such a policy; the helper is in a package."""
+    if flavor == "cloud":
+        (package,) = (path for path in dev("package", "--bpf") if "-bpf_" in path.name)
+        must(guest, f"dpkg -i {system.add(package)}", timeout=600)
+        use_program(guest)
+
+
+@pytest.mark.usefixtures("with_program")
 def test_out(guest: Guest, before: set[str]) -> None:
     """By the commands of README.md the module and every file are gone."""
     as_printed(guest, readme(IN_AND_OUT)[1])

@@ -28,6 +28,9 @@ enum bpf_map_type {
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
+/* MMP_POLICY() has defaults, which what stands after them may replace. */
+#pragma clang diagnostic ignored "-Winitializer-overrides"
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 /* A fault in anonymous memory. @start and @end are those of the VMA, @site is one of MMP_AT_*. */

@@ -11,7 +11,7 @@ need_package_tools() {
 
 # What goes into packages: packaged_files TREE
 packaged_files() {
-	(cd "$1" && find Kbuild COPYING README.md debian dkms.conf module userspace \( -type f -o -type l \) \
+	(cd "$1" && find Kbuild COPYING README.md debian dkms.conf examples module userspace \( -type f -o -type l \) \
 		! -path '*/__pycache__/*' ! -path '*/build/*' ! -name '*.o' -print0 | sort -z)
 }
 
@@ -53,10 +53,33 @@ packages() {
 	[ -d "$PACKAGES" ] || with_lock packages step "packages" packages make_packages "$TREE" "$PACKAGES"
 }
 
+# Sets BPF_PACKAGE to the package with the helper for policies in BPF, which is built before.
+bpf_package() {
+	local folder
+	need_package_tools
+	need_bpf
+	folder=$CACHE/packages/bpf-$({ packages_key; cat "$BPF/key"; } | hash_of)
+	[ -d "$folder" ] || with_lock packages step "package for BPF" packages-bpf \
+		make_bpf_package "$folder"
+	BPF_PACKAGE=$(echo "$folder"/*.deb)
+}
+
+make_bpf_package() {
+	local new=$CACHE/packages/new-bpf
+	copy_source "$TREE" "$new"
+	mkdir -p "$new/src/bpf"
+	cp "$BPF/mmpolicy-bpf" "$new/src/bpf/"
+	build_packages "$new" --build=any --build-profiles=pkg.mmpolicy.bpf
+	rm -rf "$1" "$new"/*-dbgsym_*.deb
+	mv "$new" "$1"
+}
+
 # Errors and warnings both fail.
 lint_packages() {
 	packages
-	lintian --allow-root --fail-on error,warning --tag-display-limit 0 "$PACKAGES"/*.changes
+	bpf_package
+	lintian --allow-root --fail-on error,warning --tag-display-limit 0 "$PACKAGES"/*.changes \
+		"$BPF_PACKAGE"
 }
 
 # ---- Modules that are built here, for hosts without a compiler

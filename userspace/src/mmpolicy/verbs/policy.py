@@ -13,7 +13,7 @@ from mmpolicy.control.programs import Program, check_available, programs, users_
 from mmpolicy.control.state import read_state
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.bpf import PINS, verifier_log, why
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import MODULE_DIR, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.step import Step
 from mmpolicy.render import emit, table
@@ -214,11 +214,21 @@ def _check_unload(tree: Tree, name: str, users: list[str]) -> None:
         raise Error(text, Exit.REFUSED, "end that process, or remove its own pin")
 
 
+def _keeps_module(tree: Tree) -> bool:
+    """Tell if the last of them is gone, and the kernel still keeps the module for it."""
+    path = f"{MODULE_DIR}/refcnt"
+    return not programs(tree) and tree.exists(path) and tree.read(path) != "0"
+
+
 def _wait(host: Host, names: list[str]) -> None:
-    """Wait until the kernel has let go of them."""
+    """Wait until the kernel has let go of them, and of the module if no others are loaded."""
     end = host.clock() + PATIENCE_S
-    while left := [each.name for each in programs(host.tree) if each.name in names]:
-        if host.clock() > end:
+    while True:
+        left = [each.name for each in programs(host.tree) if each.name in names]
+        in_time = host.clock() <= end
+        if not left and not (names and in_time and _keeps_module(host.tree)):
+            return
+        if not in_time:
             text = f"still loaded, as somebody else holds it too: {', '.join(left)}"
             raise Error(text, Exit.FAILED, "bpftool link shows who; mmpolicy policy list")
         host.sleep(STEP_S)
