@@ -11,6 +11,7 @@ from mmpolicy.host.bpf import PINS, Done, why
 from mmpolicy.host.files import MODULE_DIR
 
 from .fakes import CONTROL, DEFAULT, Clock, FakeTree, Run
+from .test_docs import TREE
 
 VERIFIER = """libbpf: prog 'order': BPF program load failed: Permission denied
 libbpf: prog 'order': -- BEGIN PROG LOAD LOG --
@@ -155,6 +156,21 @@ def test_unload(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(FakeTree, "drop", drop)
     assert run("policy", "unload", "--all", "--json").json["unloaded"] == ["own"]
     assert not slots.exists(f"{PINS}/own")
+
+
+def test_new(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that the page shows, and what to do with it; none that is there is lost."""
+    monkeypatch.chdir(tmp_path)
+    result = run("policy", "new", "mine")
+    assert "next: clang" in result.out and "policy load mine.bpf.o" in result.out
+    shown = (TREE / "docs/writing-a-policy.md").read_text().partition("```c\n")[2]
+    assert (tmp_path / "mine.bpf.c").read_text() == shown.partition("```")[0]
+    (tmp_path / "mine.bpf.c").write_text("my work")
+    assert (again := run("policy", "new", "mine")).code == 1 and "is there already" in again.err
+    assert (tmp_path / "mine.bpf.c").read_text() == "my work"
+    for name in "stock", "Mine", "a" * 16, "../x", "":
+        assert run("policy", "new", name).code == 2
+    assert run("policy", "new", "b", "--json").json["file"] == "b.bpf.c"
 
 
 def test_unload_waits_for_the_module(

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from lab.guest import Guest
-from lab.machine import TREE
-from lab.policies import EXAMPLES, example, helper, policy_object
+from lab.policies import EXAMPLES, HEADERS, example, helper, policy_object
 from lab.policies import loading as load
 from lab.programs import workload
 from mmpolicy.host.bpf import PINS, Done, why
 
 from .conftest import Machines
 from .hostile_bpf import HOSTILE, SOURCE, TAKES_LONG
+from .sessions import FEW_PAIRS
 from .test_bindings import TOP, bind, inside
-from .tools import POINT, ROOT, folios, must, switch
+from .tools import POINT, ROOT, folios, histograms, must, ops_command, readme, switch
 
 SECONDS = 20.0  # each test, about
 
@@ -81,17 +81,6 @@ def test_fixed(guest: Guest) -> None:
     assert folios(guest, DENSE) == [KB64]
     must(guest, f"echo stock >{POINT}/policy")
     assert folios(guest, DENSE) == [SINGLE]
-
-
-@pytest.mark.full
-def test_the_page(guest: Guest) -> None:
-    """What docs/writing-a-policy.md shows does what it says."""
-    text = (TREE / "docs/writing-a-policy.md").read_text()
-    source = text.partition("```c\n")[2].partition("```")[0]
-    must(guest, load(policy_object("small", source)))
-    switch(guest, "small")
-    assert folios(guest, DENSE) == [KB64]
-    assert folios(guest, "map 64 touch 0 64 folios 0 64") == [{2: 64}]
 
 
 def test_block(guest: Guest) -> None:
@@ -385,6 +374,44 @@ def test_kernel_without(machines: Machines) -> None:
 
 
 # The command
+
+PAGE = "docs/writing-a-policy.md"
+REDIS = "/sys/fs/cgroup/system.slice/redis-server.service"
+
+
+def author(*lines: str) -> str:
+    """Commands as somebody types them who has the packages mmpolicy-bpf and libbpf-dev."""
+    built = helper().parent
+    start = f"export CPATH={HEADERS}:{built}/include PATH={built}:$PATH; mkdir -p /run/author"
+    return "\n".join([start, 'sudo() { "$@"; }', "cd /run/author || exit; set -e", *lines])
+
+
+@pytest.mark.full
+def test_an_author(guest: Guest) -> None:
+    """What the page shows, typed by a new user, from nothing to a report; it has an effect."""
+    (first, look, (revert, *compare), replace) = readme("From nothing to a report", PAGE)
+    must(
+        guest,
+        f"""
+        mkdir -p {REDIS}
+        for folder in /sys/fs/cgroup /sys/fs/cgroup/system.slice; do
+            echo +memory >$folder/cgroup.subtree_control || exit
+        done""",
+    )
+    must(guest, author(*first, *look[:3]))
+    in_redis = f"echo 0 >{REDIS}/cgroup.procs; exec {ops_command(DENSE)}"
+    (found,) = histograms(must(guest, f"sh -c {shlex.quote(in_redis)}"))
+    assert found[4] >= 4096 - 64
+    assert "wanted_order_4" in must(guest, author(look[3]))
+    touch = f"until [ -e /run/over ]; do {workload('touch')} forward 16; done"
+    busy = shlex.quote(f"echo 0 >{REDIS}/cgroup.procs; {touch}")
+    job = guest.start(f"sh -c {busy}")
+    short = [line.replace("--out", f"{FEW_PAIRS} --out") for line in compare]
+    result = guest.run(author(revert, *short), 900)
+    must(guest, "touch /run/over")
+    assert not job.wait().rc
+    assert "verdict: " in result.out, result.out
+    must(guest, author("rm /run/over", *replace))
 
 
 def test_command(guest: Guest) -> None:

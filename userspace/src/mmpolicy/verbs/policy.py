@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """`policy`: policies of anon_order that are BPF programs."""
 
+import re
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from mmpolicy.control.programs import Program, check_available, programs, users_
 from mmpolicy.control.state import read_state
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.bpf import PINS, verifier_log, why
+from mmpolicy.host.disk import is_there, save_as
 from mmpolicy.host.files import MODULE_DIR, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.step import Step
@@ -27,6 +30,8 @@ from mmpolicy.verbs.options import (
 )
 
 OBJECT = click.Path(path_type=Path, dir_okay=False, exists=True)
+NAME = re.compile(r"[a-z0-9_]{1,15}")
+NEXT = re.compile(r"^ \* ((?:clang|sudo) .*)$", re.MULTILINE)  # lines of the skeleton
 PATIENCE_S, STEP_S = 5.0, 0.1  # for grace periods of the kernel
 name_argument = click.argument("name", shell_complete=completer("program"))
 timeout_option = click.option(
@@ -54,6 +59,26 @@ def policy() -> None:
     A loaded policy is one more policy of anon_order: set, bind, ab and the others take its name.
     It goes away at a reboot. While one is loaded, the kernel keeps the module in.
     """
+
+
+def _check_name(ctx: click.Context, param: click.Parameter, name: str) -> str:
+    if NAME.fullmatch(name) and name != "stock":
+        return name
+    raise click.BadParameter("1 to 15 of a-z, 0-9 and _, and not 'stock'")
+
+
+@policy.command()
+@click.argument("name", callback=_check_name)
+@json_option
+def new(name: str, want_json: bool) -> None:
+    """Begin a policy: write NAME.bpf.c, which works as it is, into this folder."""
+    path = Path(f"{name}.bpf.c")
+    if is_there(str(path)):
+        raise Error(f"{path} is there already", Exit.FAILED, "give another name, or remove it")
+    text = files(__package__).joinpath("skeleton.bpf.c").read_text().replace("NAME", name)
+    save_as(path, text.encode())
+    lines = [f"{path}: written", *(f"next: {line}" for line in NEXT.findall(text))]
+    emit("policy new", want_json, {"name": name, "file": str(path)}, lines)
 
 
 def _run(host: Host, verb: str, file: Path, timeout: float, want_log: bool) -> str:

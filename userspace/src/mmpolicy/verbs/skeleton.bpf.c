@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * 64 kB where the 64 kB before the fault have been used, else a page.
+ *
+ * clang -O2 -g -Wall -target bpf -mcpu=v3 -c NAME.bpf.c
+ * sudo mmpolicy policy load NAME.bpf.o
+ */
+#include "mmpolicy.bpf.h"
+
+MMP_ORDER(order)
+{
+	if (mmp_bpf_full(fault, -1, 14))
+		return MMP_ANSWER(4, MMP_RUN);
+	return MMP_ANSWER(0, MMP_ALONE);
+}
+
+MMP_POLICY(policy, .name = "NAME", .order = (void *)order, .max_order = 4);
