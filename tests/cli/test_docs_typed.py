@@ -26,7 +26,7 @@ PROFILES = ("try", "web", "go", "jvm", "redis", "postgres", "python", "vm", "tri
 SERVICES = [f"/system.slice/{name}.service" for name in (
     "redis-server", "redis", "yours", "postgresql@15-main", "cache")]  # fmt: skip
 CGROUPS = ("/redis", "/cache", "/machine.slice", "/web.slice/a", "/web.slice/b", *SERVICES)
-RUNS = ("redis", "aa1", "aa2", "host1", "host2", "host3")  # experiments that were
+RUNS = ("redis", "mine", "aa1", "aa2", "host1", "host2", "host3")  # experiments that were
 EXAMPLE = str(TREE / "debian/examples/workloads.toml")
 NAMES = {
     "N": "4242", "PID": "4242", "CGROUP": "/redis", "PATH": "/redis", "PROFILE": "try", "P": "try",

@@ -50,13 +50,28 @@ def answering(answer: str, name: str = "answering", body: str = "", more: str = 
     return policy_object(name, source)
 
 
-@pytest.fixture
-def guest(machines: Machines, stock: str) -> Iterator[Guest]:
-    """With the module, and nothing that was loaded before."""
-    guest = machines.get(stock, mem="2G", cpus=2, swap="1G")
+def ready(machines: Machines, flavor: str) -> Iterator[Guest]:
+    """A guest with the module, and nothing that was loaded before."""
+    guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     must(guest, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf; modprobe mmpolicy")
     yield guest
     must(guest, UNLOAD)
+
+
+@pytest.fixture
+def guest(machines: Machines, stock: str) -> Iterator[Guest]:
+    """On Debian's own kernels."""
+    yield from ready(machines, stock)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.flavor(name)) for name in ("cloud", "traced-kasan")
+    ]
+)
+def checked(machines: Machines, request: pytest.FixtureRequest) -> Iterator[Guest]:
+    """On Debian's kernel for clouds, and on one with KASAN and lockdep."""
+    yield from ready(machines, request.param)
 
 
 def stats(guest: Guest) -> dict[str, int]:
@@ -282,6 +297,7 @@ def test_slots(guest: Guest) -> None:
 
 # All of it, again and again, while memory is touched
 
+ROUNDS, PIECES = 100, 10
 GIVES_UP = 'static const char t[] = "x"; if (fault->address >> 12 & 1) mmp_bpf_error(fault, t);'
 
 
@@ -319,9 +335,11 @@ def test_storm(guest: Guest) -> None:
 
 
 @pytest.mark.full
-def test_long_storm(guest: Guest) -> None:
-    """Many."""
-    storm(guest, 1000, processes=2)
+@pytest.mark.parametrize("piece", range(PIECES))
+def test_long_storm(checked: Guest, piece: int) -> None:
+    """A thousand in all, in pieces, so that one that ends early loses little."""
+    print(f"rounds from {piece * ROUNDS} on")
+    storm(checked, ROUNDS, processes=2)
 
 
 # Who is not let in
