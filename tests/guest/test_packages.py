@@ -254,7 +254,6 @@ def test_stop(guest: Guest) -> None:
     ["patched", pytest.param("cloud", marks=[pytest.mark.flavor("cloud"), pytest.mark.full])],
     indirect=True,
 )
-@pytest.mark.usefixtures("with_program")
 def test_upgrade(guest: Guest) -> None:
     """With policies active: stock, the newer module, the same policies."""
     must(guest, "dpkg -i /root/mmpolicy*_0.1.1_all.deb", timeout=600)
