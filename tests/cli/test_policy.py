@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """`policy`: BPF programs as policies, on a model of the module and of the helper."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -187,7 +188,7 @@ def test_unload_waits_for_the_module(
     for counts in ["2", "1", "0"], ["1"] * 60:
         put_slot(slots, 0, "own")
         slots.put(count, "3")
-        clock.steps[:] = [lambda each=each: slots.put(count, each) for each in counts]
+        clock.steps[:] = [partial(slots.put, count, each) for each in counts]
         assert run("policy", "unload", "own").code == 0
         assert len(clock.steps) == (0 if counts[-1] == "0" else 9)
 
