@@ -19,7 +19,6 @@ from mmpolicy.host.bpf import PINS, Done, why
 
 from .conftest import Machines
 from .hostile_bpf import HOSTILE, SOURCE, TAKES_LONG
-from .sessions import FEW_PAIRS
 from .test_bindings import TOP, bind, inside
 from .tools import POINT, ROOT, folios, histograms, must, ops_command, readme, switch
 
@@ -394,6 +393,7 @@ def test_kernel_without(machines: Machines) -> None:
 # The command
 
 PAGE = "docs/writing-a-policy.md"
+SHORT = "--block 1s --washout 0.2s --pairs 7 --aa 1"  # the least that two metrics take
 REDIS = "/sys/fs/cgroup/system.slice/redis-server.service"
 
 
@@ -424,7 +424,7 @@ def test_an_author(guest: Guest) -> None:
     touch = f"until [ -e /run/over ]; do {workload('touch')} forward 16; done"
     busy = shlex.quote(f"echo 0 >{REDIS}/cgroup.procs; {touch}")
     job = guest.start(f"sh -c {busy}")
-    short = [line.replace("--out", f"{FEW_PAIRS} --out") for line in compare]
+    short = [line.replace("--out", f"{SHORT} --out") for line in compare]
     result = guest.run(author(revert, *short), 900)
     must(guest, "touch /run/over")
     assert not job.wait().rc
