@@ -50,3 +50,15 @@ cmd_bpf() {
 	done
 	say "helper: $BPF/mmpolicy-bpf"
 }
+
+# What a policy makes of programs whose first touches were recorded, without a kernel.
+cmd_replay() {
+	local recorded=("$TREE"/tests/unit/recorded/*.xz)
+	take_options "$@"
+	[[ ${REST[0]-} == *.bpf.c && -r ${REST[0]} ]] ||
+		die "replay: give the source of a policy, FILE.bpf.c"
+	need "replaying programs" gcc libc6-dev patch xz-utils
+	recorded=("${recorded[@]##*/}")
+	[ ${#REST[@]} -gt 1 ] || REST+=("${recorded[@]%.xz}")
+	"$TREE/tests/unit/run" --replay "${REST[@]}"
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * replay PROGRAM...: what a policy in BPF makes of the recorded first touches of programs, beside
+ * what never, fixed with 64 kB and adaptive make of them.
+ *
+ * The policy is its own source, compiled for userland. The questions about page tables are
+ * answered by the module's code, from the tables of the simulated process.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bpf/bpf.h"
+#include "check.h"
+#include "replay.h"
+
+enum { MAX_ORDER };
+
+extern const struct mmp_anon_order_ops mmp_replayed;	/* as author.c has it: without prog */
+
+static const char *failed;
+
+void mmp_bpf_fail(const void *ops, const char *text)
+{
+	failed = failed ?: text;
+}
+
+void test_failed(const char *file, int line, const char *what, double a, double b)
+{
+	fprintf(stderr, "%s:%d: %s: %g, %g\n", file, line, what, a, b);
+	exit(1);
+}
+
+/* As module/bpf/slots.c calls a program; at stock, this kernel makes pages. */
+static struct mmp_decision replayed(const struct vm_fault *vmf, enum mm_policy_site site,
+				    const u32 *knob)
+{
+	const struct mmp_fault fault = {
+		.address = vmf->address,
+		.start = vmf->vma->vm_start,
+		.end = vmf->vma->vm_end,
+		.site = mmp_is_copy(site) ? MMP_BPF_COPY : site,
+		.vmf = vmf,
+		.ops = &mmp_replayed,
+	};
+	unsigned long long args[] = { (unsigned long)&fault };
+	u32 (*order)(unsigned long long *args) = (void *)mmp_replayed.order;
+	u32 answer;
+
+	if (failed || (mmp_replayed.flags & MMP_BPF_IF_NEAR && !mmp_anon_order_near(vmf)))
+		return (struct mmp_decision){ .reason = MMP_ALONE };
+	answer = order(args);
+	return (struct mmp_decision){
+		.reason = answer >> 16 < MMP_REASONS ? answer >> 16 : MMP_CAP,
+		.order = min((u16)answer, mmp_replayed.max_order),
+	};
+}
+
+static unsigned int replayed_cap(const struct vm_area_struct *vma, const u32 *knob)
+{
+	return mmp_replayed.max_order;
+}
+
+static struct mmp_policy policy = {
+	.name = mmp_replayed.name, .point = MM_POLICY_ANON_ORDER, .anon_order = replayed,
+	.cap = replayed_cap,
+};
+
+static void show(const char *program, const char *recording, const struct mmp_policy *policy,
+		 bool has_cap)
+{
+	struct sim sim;
+
+	sim_init(&sim, policy);
+	if (has_cap)
+		sim.knob[MAX_ORDER] = 4;
+	sim.mm.elsewhere = 0;
+	replay(&sim, recording);
+	printf("%-16s %-16s %8lu %9.1f\n", program, policy->name, sim.faults,
+	       sim.peak / 256.0);
+	sim_free(&sim);
+}
+
+int main(int argc, char **argv)
+{
+	printf("%-16s %-16s %8s %9s\n", "PROGRAM", "POLICY", "FAULTS", "MEMORY MB");
+	for (int i = 1; i < argc; i++) {
+		char path[512], *text;
+
+		snprintf(path, sizeof(path), "%s/%s", RECORDED, argv[i]);
+		text = read_text(path);
+		show(argv[i], text, &mmp_policy_anon_order_never, false);
+		show(argv[i], text, &mmp_policy_anon_order_fixed, true);
+		show(argv[i], text, &mmp_policy_anon_order_adaptive, true);
+		show(argv[i], text, &policy, false);
+		free(text);
+	}
+	if (failed)
+		fprintf(stderr, "%s gave up: %s\n", policy.name, failed);
+	return failed ? 1 : 0;
+}
