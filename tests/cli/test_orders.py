@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from mmpolicy.ab import stats
+from mmpolicy.ab.anytime import answered
 from mmpolicy.ab.balance import Balance
 from mmpolicy.ab.design import Design
 from mmpolicy.ab.guards import WINDOW_S, Guard, Watch
 from mmpolicy.ab.keeper import Keeper
+from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.samples import load, parse
 from mmpolicy.ab.sources import Sample
 from mmpolicy.ab.stats import Effect, analyse, detectable, floor, p_value
@@ -127,6 +129,37 @@ def test_a_knob_that_was_written_and_not_yet_noted_is_ours(tree: FakeTree) -> No
     assert Keeper.from_recovery_file(tree).back() == ""
     assert read_knobs(tree) == before
     assert tree.read(SIZE) != SETTABLE[SIZE] or before
+
+
+def test_what_is_about_to_be_written_is_noted_before_and_after(
+    tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted, tune = list[object](), tree.tune
+
+    def note(path: str, value: str) -> None:
+        noted.append(json.loads(tree.read(RECOVERY))["wanted"])
+        tune(path, value)
+
+    monkeypatch.setattr(tree, "tune", note)
+    Keeper(tree, {SIZE: "never"}).go({SIZE: "always"})
+    assert noted == [{SIZE: "always"}]
+    assert json.loads(tree.read(RECOVERY))["ours"] == {SIZE: "always"}
+
+
+@pytest.mark.parametrize(
+    ("first", "guard", "done"), [(50.0, 100.0, True), (50.0, 110.0, False), (100.0, 100.0, False)]
+)
+def test_a_run_has_its_answer_if_all_else_is_no_worse(
+    first: float, guard: float, done: bool
+) -> None:
+    texts = ["vmstat.pgfault/s lower", "cost=vmstat.pgmajfault/s lower guard 1%"]
+    metrics = [Metric.parse(text) for text in texts]
+    noise = np.random.default_rng(5).normal(1, 0.002, (2, 2, 60))
+    pairs = {
+        metric.name: list(zip(100 * noise[at][0], level * noise[at][1], strict=True))
+        for at, (metric, level) in enumerate(zip(metrics, (first, guard), strict=True))
+    }
+    assert answered(metrics, pairs, 0.0) == done
 
 
 def test_time_is_bought_before_tidying_up(ab: Run, tree: FakeTree, clock: World) -> None:
