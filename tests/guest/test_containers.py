@@ -53,7 +53,8 @@ def expected(profile: str, plugin: str, found: dict[int, int]) -> bool:
 
 @pytest.mark.flavor("cloud")
 @pytest.mark.parametrize(
-    ("count", "containers"), [(1, 3), pytest.param(10, 10, marks=pytest.mark.full)]
+    ("count", "containers"),
+    [pytest.param(1, 3, marks=pytest.mark.long), pytest.param(10, 10, marks=pytest.mark.full)],
 )
 def test_pods(machines: Machines, count: int, containers: int) -> None:
     """All containers are bound before their first instruction, and nothing is lost.
