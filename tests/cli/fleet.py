@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
 """A fleet of models of hosts, and Ansible, which reaches them by an ssh that is none."""
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from controller import TREE, Controller
+
 from .fakes import CONTROL, FakeTree, read_named
 
-TREE = Path(__file__).parents[2]
-CACHE = Path(os.environ.get("MMPOLICY_CACHE") or Path.home() / ".cache/mmpolicy")
 # The last word is what to run there. A host is lost once the file is there.
 SSH = """\
 #!/bin/bash
@@ -22,24 +20,13 @@ OLD = 'version = 1\n[profiles.default.anon_order]\npolicy = "never"\n'
 NEW = 'version = 1\n[profiles.default.anon_order]\npolicy = "fixed"\nfixed.max_order = 3\n'
 
 
-class Fleet:
+class Fleet(Controller):
     """So many hosts, each with a manifest in force."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
         self.hosts = {f"host{number}": self._host(f"host{number}") for number in range(count)}
-        home = folder / "collections/ansible_collections/mmpolicy"
-        home.mkdir(parents=True)
-        (home / "host").symlink_to(TREE / "deploy/ansible")
-        hosts = {name: self._variables(name) for name in self.hosts}
-        (folder / "hosts.json").write_text(json.dumps({"mmpolicy": {"hosts": hosts}}))
-
-    def vary(self, name: str, **variables: str) -> None:
-        """Give a host variables of its own."""
-        file = self.folder / "hosts.json"
-        inventory = json.loads(file.read_text())
-        inventory["mmpolicy"]["hosts"][name] |= variables
-        file.write_text(json.dumps(inventory))
+        super().__init__(folder, {name: self._variables(name) for name in self.hosts})
 
     def _host(self, name: str) -> FakeTree:
         tree = FakeTree(self.folder / name)
@@ -70,33 +57,6 @@ class Fleet:
         argv = [sys.executable, str(TREE / "tests/cli/fake_host.py"), str(self.folder / name)]
         done = subprocess.run([*argv, *words], capture_output=True, text=True, check=True)
         return done.stdout
-
-    def start(self, playbook: str, *options: str, **variables: Any) -> subprocess.Popen[str]:
-        """Start a playbook of the collection."""
-        argv = [str(CACHE / "ansible/bin/ansible-playbook"), f"mmpolicy.host.{playbook}"]
-        argv += ["-i", str(self.folder / "hosts.json"), "--extra-vars", json.dumps(variables)]
-        environment = {
-            **os.environ,
-            "ANSIBLE_COLLECTIONS_PATH": str(self.folder / "collections"),
-            "ANSIBLE_HOME": str(self.folder / "ansible"),
-            "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
-            "ANSIBLE_SSH_TRANSFER_METHOD": "piped",
-            "ANSIBLE_NOCOLOR": "1",
-            "LC_ALL": "C.UTF-8",
-            "PYTHONPATH": str(TREE / "userspace/src"),
-            "ANSIBLE_LOCALHOST_WARNING": "0",
-        }
-        return subprocess.Popen(
-            [*argv, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, env=environment, cwd=self.folder,
-            start_new_session=True,
-        )  # fmt: skip
-
-    def play(self, playbook: str, *options: str, **variables: Any) -> tuple[int, str]:
-        """Run a playbook; its exit code and what it says."""
-        process = self.start(playbook, *options, **variables)
-        out, _ = process.communicate()
-        return process.returncode, out
 
     def rollout(self, *options: str, **variables: Any) -> tuple[int, str]:
         """Roll NEW out, with a look at the gates at once."""

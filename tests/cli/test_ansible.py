@@ -2,14 +2,14 @@
 """The collection for Ansible, on models of hosts; ./dev puts Ansible into the cache."""
 
 import json
-import os
 import random
-import signal
 import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from controller import kill, recap
 
 from .fakes import CONTROL, SETTABLE, THP, read_named
 from .fleet import NEW, Fleet
@@ -18,16 +18,6 @@ from .fleet import NEW, Fleet
 @pytest.fixture
 def fleet(tmp_path: Path) -> Fleet:
     return Fleet(tmp_path, 3)
-
-
-def recap(out: str) -> dict[str, dict[str, int]]:
-    """What the last lines of a play say of each host."""
-    found = {}
-    for line in out.partition("PLAY RECAP")[2].splitlines()[1:]:
-        name, _, counts = line.partition(":")
-        pairs = (word.partition("=") for word in counts.split())
-        found[name.strip()] = {key: int(value) for key, _, value in pairs}
-    return {name: counts for name, counts in found.items() if counts}
 
 
 def test_a_manifest_is_kept(tmp_path: Path) -> None:
@@ -134,8 +124,7 @@ def test_a_controller_that_dies(tmp_path: Path) -> None:
             "rollout", mmpolicy_manifests={"host.toml": NEW}, rollout_period=0, rollout_hold=0
         )
         wait_for_a_moment(fleet, dice)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        kill(process)
         for name, tree in fleet.hosts.items():
             policy, kept = fleet.policies()[name], fleet.kept()[name]
             if tree.read(f"{CONTROL}/lease_ms") == "0":

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from controller import CACHE, TREE
+
 from .fakes import CONTROL, FakeTree, Run
-from .fleet import CACHE, NEW, OLD, TREE
+from .fleet import NEW, OLD
 
 HERE = TREE / "deploy/kubernetes"
 IMAGE = "registry.example.org/mmpolicy:0.1.0"

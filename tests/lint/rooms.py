@@ -52,12 +52,13 @@ COMMAND: Table = {
 TESTS: Table = {
     "lab": "",
     "abi": "",
+    "controller": "",
     "lint": "lab",
     "plant": "",
     "site": "",
     "bench": "lab",
-    "cli": "abi",
-    "guest": "lab bench abi",
+    "cli": "abi controller",
+    "guest": "lab bench abi controller",
     "harness": "lab lint bench guest",
 }
 
