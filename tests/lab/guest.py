@@ -174,6 +174,7 @@ class Guest:
     icount: bool = False  # time counts instructions, but jumps whenever the guest waits
     append: str = ""
     root: Path | None = None  # a folder with a system of its own, which systemd boots
+    ssh: int = 0  # the port of this machine at which the guest's port 22 is
     key: Path | None = None  # a certificate that is enrolled in a UEFI firmware with Secure Boot
     accel: str = "auto"  # or "kvm", "tcg"; "jumps": time jumps while all CPUs wait
     boot_timeout: float = 240.0
@@ -296,6 +297,9 @@ class Guest:
         for name, descriptor in ports.items():
             device = "virtconsole" if name == "console" else "virtserialport"
             words += f" -chardev socket,id={name},fd={descriptor} -device {device},chardev={name}"
+        if self.ssh:
+            words += f" -netdev user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{self.ssh}-:22"
+            words += " -device virtio-net-pci,netdev=net,romfile="
         boot = ["-kernel", str(image), "-initrd", str(self.folder / "initramfs")]
         boot += ["-chardev", f"file,id=log,path={self.log}", "-serial", "chardev:log"]
         return [*words.split(), *boot, "-append", self._command_line()]

@@ -278,6 +278,8 @@ ROOT_PACKAGES+=,python3-tomli-w,libelf1
 ROOT_PACKAGES+=,redis-server
 # What Debian's kernels and their headers need; and to sign modules.
 ROOT_PACKAGES+=,linux-base,tiny-initramfs,pahole,openssl
+# A host of a fleet: without a compiler, and with what Ansible needs there.
+FLEET_PACKAGES=${ROOT_PACKAGES/,dkms/},openssh-server,python3-apt
 
 need_root_tools() {
 	need "a Debian of its own for guests" apt mmdebstrap
@@ -299,8 +301,9 @@ make_root() {
 	mv "$1.new" "$1"
 }
 
-# Sets ROOT to the folder of a Debian with systemd, in which nothing of ours is.
+# Sets ROOT to the folder of a Debian with systemd and these packages, in which nothing of ours is.
 root() {
+	local ROOT_PACKAGES=${1-$ROOT_PACKAGES}
 	need_root_tools
 	ROOT=$CACHE/root/$({ debian_sources; echo "$ROOT_PACKAGES"; } | hash_of)
 	mkdir -p "$CACHE/root"

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Three hosts: guests with Debian, its own kernel and no compiler, which Ansible reaches by ssh."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from controller import Controller
+from lab.guest import Guest, new_guest
+from lab.machine import Kernel
+from lab.programs import must
+
+from .system import System, debian_kernels, dev
+
+HOSTS = 3
+# The guest has no udev.
+NETWORK = "modprobe virtio_net && /run/vm/busybox ifconfig eth0 10.0.2.15"
+# A key is made for each test, and a slow host is no lost one.
+SSH = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ServerAliveInterval=30"
+PATIENCE_S = 120
+
+
+REPOSITORY = "srv/mmpolicy"
+SOURCE = f"deb [trusted=yes] file:/{REPOSITORY} ./\n"
+PACKAGES = ["mmpolicy", "mmpolicy-modules"]
+
+
+def host_system(folder: Path) -> System:
+    """A Debian with its kernel; ours is in a repository of packages alone."""
+    (base,) = dev("root", "--fleet")
+    kernel = Kernel.of_flavor("6.12", "cloud")
+    assert kernel.modules
+    system = System(folder / "root", kernel.image.parent, kernel.modules.name)
+    subprocess.run(["cp", "-a", base, system.folder], check=True)
+    dev("package", "--modules", system.release, "--repository", str(system.folder / REPOSITORY))
+    image = next(
+        each for each in debian_kernels()[system.release] if each.name.startswith("linux-image")
+    )
+    system.run(f"rm -rf /etc/apt/sources.list*; dpkg -i {system.add(image)}")
+    system.put("etc/apt/sources.list", SOURCE)
+    system.run("apt-get update")
+    return system
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody has."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+
+class Fleet:
+    """Hosts that have booted, and the controller."""
+
+    def __init__(self, guests: dict[str, Guest], pool: ThreadPoolExecutor, folder: Path) -> None:
+        self.guests, self.pool = guests, pool
+        self.connections = folder / "c"
+        variables = {
+            "ansible_host": "127.0.0.1",
+            "ansible_user": "root",
+            "ansible_ssh_private_key_file": str(folder / "key"),
+            "ansible_ssh_args": "-o ControlMaster=auto -o ControlPersist=600",
+            "ansible_ssh_common_args": SSH,
+            "ansible_control_path_dir": str(self.connections),
+            "ansible_pipelining": True,
+            "ansible_ssh_timeout": PATIENCE_S,
+            "ansible_python_interpreter": "/usr/bin/python3",
+        }
+        hosts = {name: {**variables, "ansible_port": each.ssh} for name, each in guests.items()}
+        self.controller = Controller(folder, hosts)
+
+    def each(self, command: str, timeout: float = 600) -> dict[str, str]:
+        """Run a command on all hosts at once; what it says on each."""
+        said = self.pool.map(lambda guest: must(guest, command, timeout), self.guests.values())
+        return dict(zip(self.guests, said, strict=True))
+
+    def disconnect(self) -> None:
+        """End what ssh keeps connected."""
+        for path in self.connections.glob("*"):
+            argv = ["ssh", "-S", str(path), "-O", "exit", "host"]
+            subprocess.run(argv, capture_output=True, check=False)
+
+
+def boot(system: System, port: int) -> Guest:
+    """A host that can be reached."""
+    words = "transparent_hugepage=madvise"  # Debian's kernel has always, which decides for all
+    guest = new_guest("cloud", mem="1536M", root=system.folder, append=words, ssh=port)
+    guest.__enter__()
+    return guest
+
+
+@contextmanager
+def booted(system: System) -> Iterator[Fleet]:
+    """Hosts that have booted it; what each of them writes is its own."""
+    folder = Path(tempfile.mkdtemp(prefix="fleet-"))  # short, as the path of a socket has to be
+    make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")]
+    subprocess.run(make, check=True)
+    system.put("root/.ssh/authorized_keys", (folder / "key.pub").read_text())
+    # A guest ends with the thread that has started it.
+    with ThreadPoolExecutor(HOSTS) as pool:
+        begun = [pool.submit(boot, system, port) for port in free_ports(HOSTS)]
+        try:
+            guests = {f"host{number}": each.result() for number, each in enumerate(begun)}
+            fleet = Fleet(guests, pool, folder)
+            fleet.each(f"systemctl is-system-running --wait || true; {NETWORK}", timeout=900)
+            yield fleet
+            fleet.disconnect()
+            for guest in guests.values():
+                guest.check()
+        finally:
+            for each in begun:
+                if not each.exception():
+                    each.result().close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def changed_tasks(out: str) -> set[tuple[str, str]]:
+    """Which task has changed which host, or would do so."""
+    found, task = set(), ""
+    for line in out.splitlines():
+        if line.startswith("TASK ["):
+            task = line[len("TASK [") :].rpartition("]")[0]
+        elif line.startswith("changed: ["):
+            found.add((task, line.removeprefix("changed: [").partition("]")[0]))
+    return found
+
+
+def written(out: str) -> set[str]:
+    """What a play with --diff says that files and the kernel get or lose."""
+    lines = (line for line in out.splitlines() if line[:1] in ("+", "-"))
+    return {line for line in lines if not line.startswith(("+++ ", "--- "))}
