@@ -55,14 +55,15 @@ struct mmp_knob {
  * @point: the point it serves
  * @knobs: its knobs, or %NULL
  * @nr_knobs: how many
+ * @max_knobs: of a policy that is @loadable: how many it can have
  * @slot: index of its first knob; set at load
  * @lacks: why it cannot be had on this kernel, or %NULL
  * @loadable: it comes and goes while the module is loaded: shown only while nothing lacks
  * @witness: anon_order: see &mm_policy_ops.anon_mapped
  * @anon_order: anon_order: the largest order for a fault; context as for
  *	&mm_policy_ops.anon_orders. knob[i] is the value of @knobs[i]. Knob 0
- *	is the cap of all answers; that of a policy without knobs is @max_order.
- * @max_order: anon_order: see @anon_order
+ *	is the cap of all answers, unless it has no knobs or a @max_order.
+ * @max_order: anon_order: the cap of all answers, whatever the knobs say
  * @cap: anon_order: the cap of all answers in a VMA, or %NULL if that is knob 0
  * @bulk_pages: bulk: pages to ask for in a refill from node @nid, which may be
  *	%NUMA_NO_NODE. Preemption is off, softirqs may be on. Setting *@timed
@@ -86,6 +87,7 @@ struct mmp_policy {
 	enum mm_policy_point point;
 	struct mmp_knob *knobs;
 	unsigned int nr_knobs;
+	unsigned int max_knobs;
 	unsigned int slot;
 	const char *lacks;
 	bool loadable;

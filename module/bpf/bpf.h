@@ -15,6 +15,7 @@ struct kobject;
 #define MMP_BPF_VERSION	1
 #define MMP_BPF_SLOTS	4	/* so many programs can be loaded at a time */
 #define MMP_BPF_NAME	16	/* with the end of the text */
+#define MMP_BPF_KNOBS	4	/* so many can a policy have */
 #define MMP_BPF_PAGES	64	/* the most that one question is about */
 #define MMP_BPF_IF_NEAR	1	/* flag: ask only where a page nearby may have been used */
 
@@ -26,6 +27,7 @@ struct kobject;
  * @address: of the fault
  * @start: of its VMA
  * @end: of its VMA
+ * @knob: values of its knobs in the profile of the process; where two are copied at a time
  * @site: where in the fault it is asked
  * @vmf: the fault, for the questions
  * @ops: the program, for mmp_bpf_error()
@@ -38,9 +40,28 @@ struct mmp_fault {
 	u64 address;
 	u64 start;
 	u64 end;
+	u32 knob[MMP_BPF_KNOBS];
 	u32 site;
 	const void *vmf;
 	const void *ops;
+};
+
+/**
+ * struct mmp_bpf_knob - what a program says of a knob
+ * @name: as in sysfs; empty if there is none
+ * @unit: what the number counts
+ * @meaning: what it is for, in a line
+ * @min: smallest value accepted
+ * @max: largest value accepted
+ * @def: value at load and after a reset
+ */
+struct mmp_bpf_knob {
+	char name[24];
+	char unit[24];
+	char meaning[80];
+	u32 min;
+	u32 max;
+	u32 def;
 };
 
 /**
@@ -50,6 +71,7 @@ struct mmp_fault {
  * @version: %MMP_BPF_VERSION
  * @max_order: the most that it answers, and that khugepaged makes
  * @flags: %MMP_BPF_IF_NEAR or 0
+ * @knobs: those that have a name come first
  * @prog: what @order is; the module's own
  */
 struct mmp_anon_order_ops {
@@ -58,6 +80,7 @@ struct mmp_anon_order_ops {
 	u32 version;
 	u32 max_order;
 	u32 flags;
+	struct mmp_bpf_knob knobs[MMP_BPF_KNOBS];
 	struct bpf_prog *prog;
 };
 
@@ -93,6 +116,11 @@ u32 mmp_bpf_mapped(const struct mmp_fault *fault, s64 first, u32 pages);
 u32 mmp_bpf_full(const struct mmp_fault *fault, s64 blocks, u32 least);
 void mmp_bpf_error(const struct mmp_fault *fault, const char *text__str);
 int mmp_bpf_questions_init(void);
+
+/* surroundings.c */
+u64 mmp_bpf_free(const struct mmp_fault *fault, u32 order);
+u64 mmp_bpf_cgroup_pages(const struct mmp_fault *fault);
+u32 mmp_bpf_pressure(const struct mmp_fault *fault);
 
 /* ops.c */
 int mmp_bpf_ops_init(void);

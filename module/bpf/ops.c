@@ -85,6 +85,35 @@ static int ops_copy_name(char *to, const char *from)
 	return 1;
 }
 
+static bool ops_text_is_line(const char *text, size_t size)
+{
+	return strnlen(text, size) < size && !strchr(text, '\n');
+}
+
+static bool ops_knob_is_right(const struct mmp_bpf_knob *knob)
+{
+	char name[sizeof(knob->name)];
+
+	return ops_text_is_line(knob->name, sizeof(name)) && !strchr(knob->name, '-') &&
+	       !mmp_parse_name(knob->name, name, sizeof(name)) &&
+	       ops_text_is_line(knob->unit, sizeof(knob->unit)) &&
+	       ops_text_is_line(knob->meaning, sizeof(knob->meaning)) &&
+	       knob->min <= knob->def && knob->def <= knob->max;
+}
+
+static int ops_copy_knobs(struct mmp_bpf_knob *to, const struct mmp_bpf_knob *from)
+{
+	for (int i = 0; i < MMP_BPF_KNOBS && *from[i].name; i++) {
+		if (!ops_knob_is_right(&from[i]))
+			return -EDOM;
+		for (int j = 0; j < i; j++)
+			if (!strcmp(from[i].name, from[j].name))
+				return -EDOM;
+		to[i] = from[i];
+	}
+	return 1;
+}
+
 /* Takes members with a text or a number. Each error is of one member: mmpolicy tells them. */
 static int ops_init_member(const struct btf_type *t, const struct btf_member *member,
 			   void *kdata, const void *udata)
@@ -106,6 +135,8 @@ static int ops_init_member(const struct btf_type *t, const struct btf_member *me
 	case offsetof(struct mmp_anon_order_ops, flags):
 		to->flags = from->flags;
 		return to->flags & ~MMP_BPF_IF_NEAR ? -EOPNOTSUPP : 1;
+	case offsetof(struct mmp_anon_order_ops, knobs):
+		return ops_copy_knobs(to->knobs, from->knobs);
 	}
 	return 0;
 }

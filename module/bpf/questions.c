@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What a program may ask. A question has an answer, never an address or an entry of a page
- * table, and takes a bounded time.
+ * What a program may ask of page tables; surroundings.c has the rest. A question has an answer,
+ * never an address or an entry of a page table, and takes a bounded time.
  *
  * The verifier lets a program ask only about the fault that it was given: see struct mmp_fault.
  */
@@ -87,6 +87,9 @@ BTF_KFUNCS_START(bpf_questions)
 BTF_ID_FLAGS(func, mmp_bpf_used, MMP_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, mmp_bpf_mapped, MMP_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, mmp_bpf_full, MMP_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, mmp_bpf_free, MMP_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, mmp_bpf_cgroup_pages, MMP_TRUSTED_ARGS)
+BTF_ID_FLAGS(func, mmp_bpf_pressure, MMP_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, mmp_bpf_error, MMP_TRUSTED_ARGS)
 BTF_KFUNCS_END(bpf_questions)
 

@@ -25,6 +25,7 @@
  * @held: our reference to its program, until nobody can be in it; %NULL in a free slot. Under
  *	mmp_lock.
  * @name: of the policy; empty in a free slot
+ * @knobs: what its knobs are
  * @error: what the program itself has reported
  */
 struct bpf_slot {
@@ -32,10 +33,12 @@ struct bpf_slot {
 	const void *owner;
 	struct bpf_prog *held;
 	char name[MMP_BPF_NAME];
+	struct mmp_bpf_knob knobs[MMP_BPF_KNOBS];
 	char error[sizeof_field(struct mmp_bpf_facts, error)];
 };
 
 static struct bpf_slot slots[MMP_BPF_SLOTS];
+static struct mmp_knob slot_knobs[MMP_BPF_SLOTS][MMP_BPF_KNOBS];
 static_assert(MMP_BPF_SLOTS == 4);	/* as core.c lists them */
 static DEFINE_PER_CPU(u64, clamped[MMP_BPF_SLOTS]);
 static DEFINE_SPINLOCK(slots_lock);	/* taken inside mmp_lock, and in faults */
@@ -63,13 +66,15 @@ static __always_inline struct mmp_decision bpf_checked(const struct mmp_anon_ord
  * Context: RCU read side, which keeps the program; it must stay on a CPU, for its maps.
  */
 static noinline struct mmp_decision bpf_run(const struct vm_fault *vmf, enum mm_policy_site site,
-					    const struct mmp_anon_order_ops *ops, unsigned int nr)
+					    const struct mmp_anon_order_ops *ops, unsigned int nr,
+					    const u32 *knob)
 {
 	const struct mmp_fault fault = {
 		.address = vmf->address,
 		.start = vmf->vma->vm_start,
 		.end = vmf->vma->vm_end,
 		.site = mmp_is_copy(site) ? MMP_BPF_COPY : site,
+		.knob = { knob[0], knob[1], knob[2], knob[3] },
 		.vmf = vmf,
 		.ops = ops,
 	};
@@ -85,11 +90,11 @@ static noinline struct mmp_decision bpf_run(const struct vm_fault *vmf, enum mm_
 static noinline struct mmp_decision bpf_run_if_near(const struct vm_fault *vmf,
 						    enum mm_policy_site site,
 						    const struct mmp_anon_order_ops *ops,
-						    unsigned int nr)
+						    unsigned int nr, const u32 *knob)
 {
 	if (!mmp_anon_order_near(vmf))
 		return (struct mmp_decision){ .reason = MMP_ALONE };
-	return bpf_run(vmf, site, ops, nr);
+	return bpf_run(vmf, site, ops, nr, knob);
 }
 
 static unsigned int bpf_cap(unsigned int nr)
@@ -108,8 +113,8 @@ static struct mmp_decision bpf_order_##nr(const struct vm_fault *vmf,		\
 	if (unlikely(!ops))							\
 		return (struct mmp_decision){ .order = MMP_ORDER_STOCK };	\
 	if (ops->flags & MMP_BPF_IF_NEAR)					\
-		return bpf_run_if_near(vmf, site, ops, nr);			\
-	return bpf_run(vmf, site, ops, nr);					\
+		return bpf_run_if_near(vmf, site, ops, nr, knob);		\
+	return bpf_run(vmf, site, ops, nr, knob);				\
 }										\
 static unsigned int bpf_cap_##nr(const struct vm_area_struct *vma, const u32 *knob) \
 {										\
@@ -123,7 +128,7 @@ BPF_CALLBACKS(3)
 
 #define BPF_POLICY(nr) {							\
 	.name = slots[nr].name, .point = MM_POLICY_ANON_ORDER, .lacks = nobody,	\
-	.loadable = true,							\
+	.loadable = true, .knobs = slot_knobs[nr], .max_knobs = MMP_BPF_KNOBS,	\
 	.anon_order = bpf_order_##nr, .cap = bpf_cap_##nr,			\
 }
 
@@ -153,21 +158,47 @@ static void slot_start(struct bpf_slot *slot, const struct mmp_anon_order_ops *o
 	spin_unlock(&slots_lock);
 }
 
+static void slot_set_knobs(struct bpf_slot *slot, const struct mmp_bpf_knob *knobs)
+{
+	struct mmp_policy *policy = slot_policy(slot);
+	unsigned int nr;
+
+	memcpy(slot->knobs, knobs, sizeof(slot->knobs));
+	for (nr = 0; nr < MMP_BPF_KNOBS && *slot->knobs[nr].name; nr++) {
+		const struct mmp_bpf_knob *from = &slot->knobs[nr];
+		struct mmp_knob *to = &policy->knobs[nr];
+
+		to->attr = (struct attribute){ .name = from->name, .mode = 0644 };
+		to->min = from->min;
+		to->max = from->max;
+		to->def = from->def;
+		to->unit = from->unit;
+		to->meaning = from->meaning;
+	}
+	policy->nr_knobs = nr;
+}
+
 /* Puts the profiles of a slot without a program to stock, and makes it free. */
 static int slot_tidy(struct bpf_slot *slot)
 {
+	struct mmp_policy *policy = slot_policy(slot);
 	int err;
 
-	guard(mutex)(&mmp_lock);
-	if (rcu_access_pointer(slot->ops) || !slot->held)
-		return 0;
-	err = mmp_point_to_stock(MM_POLICY_ANON_ORDER, slot_policy(slot));
-	if (err || READ_ONCE(slot->owner))
-		return err;
+	guard(mutex)(&mmp_files_lock);
+	scoped_guard(mutex, &mmp_lock) {
+		if (rcu_access_pointer(slot->ops) || !slot->held)
+			return 0;
+		err = mmp_point_to_stock(MM_POLICY_ANON_ORDER, policy);
+		if (err || READ_ONCE(slot->owner))
+			return err;
+	}
+	mmp_policy_files_remove(policy);
 	synchronize_rcu();
+	guard(mutex)(&mmp_lock);
 	bpf_prog_put(slot->held);
 	slot->held = NULL;
 	slot->name[0] = '\0';
+	policy->nr_knobs = 0;
 	return 0;
 }
 
@@ -227,7 +258,7 @@ static struct bpf_slot *slot_free(void)
  *
  * Context: may sleep.
  * Return: 0; -EBUSY after the lease has expired; -EEXIST if the name is taken; -ENOSPC
- *	without a free slot; -ESTALE if there is no reference any more.
+ *	without a free slot; -ESTALE if there is no reference any more; -ENOMEM.
  */
 int mmp_bpf_reg(struct mmp_anon_order_ops *ops, struct bpf_prog *(*take)(const void *ops))
 {
@@ -235,6 +266,7 @@ int mmp_bpf_reg(struct mmp_anon_order_ops *ops, struct bpf_prog *(*take)(const v
 	struct bpf_prog *prog;
 	int err, cpu;
 
+	guard(mutex)(&mmp_files_lock);
 	guard(mutex)(&mmp_lock);
 	err = mmp_may_change(NULL);
 	if (err)
@@ -250,8 +282,14 @@ int mmp_bpf_reg(struct mmp_anon_order_ops *ops, struct bpf_prog *(*take)(const v
 	strscpy(slot->name, ops->name);
 	for_each_possible_cpu(cpu)
 		per_cpu(clamped[slot - slots], cpu) = 0;
-	slot_start(slot, ops, prog);
-	return 0;
+	slot->held = prog;
+	slot_set_knobs(slot, ops->knobs);
+	err = mmp_policy_files_add(slot_policy(slot));
+	if (err)
+		mod_delayed_work(mmp_unbound_wq, &tidying, 0);
+	else
+		slot_start(slot, ops, prog);
+	return err;
 }
 
 /**
@@ -261,7 +299,8 @@ int mmp_bpf_reg(struct mmp_anon_order_ops *ops, struct bpf_prog *(*take)(const v
  * @take: gives the reference of the new one
  *
  * Context: may sleep.
- * Return: 0, -EBUSY, -ESTALE; -ENOENT if @old has no slot; -EINVAL for another name.
+ * Return: 0, -EBUSY, -ESTALE; -ENOENT if @old has no slot; -EINVAL for another name;
+ *	-EXDEV for other knobs.
  */
 int mmp_bpf_replace(struct mmp_anon_order_ops *ops, const void *old,
 		    struct bpf_prog *(*take)(const void *ops))
@@ -279,6 +318,8 @@ int mmp_bpf_replace(struct mmp_anon_order_ops *ops, const void *old,
 		return -ENOENT;
 	if (strcmp(slot->name, ops->name))
 		return -EINVAL;
+	if (memcmp(slot->knobs, ops->knobs, sizeof(slot->knobs)))
+		return -EXDEV;
 	prog = take(ops);
 	if (!prog)
 		return -ESTALE;

@@ -4,7 +4,7 @@
  * in this list, and no point or policy needs any of it.
  *
  * Every change is made under mmp_lock, which the store of any file may take.
- * Files are made and removed without it, as removing one waits for its stores.
+ * Files are removed without it, as removing one waits for its stores.
  */
 #ifndef MMPOLICY_CONTROL_H
 #define MMPOLICY_CONTROL_H
@@ -40,6 +40,7 @@ extern const struct mmp_parts *mmp_parts;
 extern struct mmp_settings *mmp_stock;
 int mmp_settings_init(const struct mmp_parts *parts);
 void mmp_settings_exit(void);
+void mmp_settings_default(struct mmp_settings *settings, const struct mmp_policy *policy);
 struct mmp_settings *mmp_settings_copy(const struct mmp_settings *old);
 const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 					 const char *name);
@@ -66,6 +67,7 @@ int mmp_profile_make_memory(struct mmp_profile *profile);
 void mmp_profile_free_memory(struct mmp_profile *profile);
 
 /* profile.c */
+extern struct list_head mmp_profiles;	/* under mmp_lock */
 int mmp_profiles_init(const struct mmp_policy *const *active);
 void mmp_profiles_exit(void);
 struct mmp_profile *mmp_profile_new(const char *text);
@@ -128,15 +130,20 @@ struct mmp_dir {
 /* binding_files.c */
 extern const struct bin_attribute *const mmp_binding_files[];
 
+/* knob_files.c */
+int mmp_knob_files_init(struct kobject *parent);
+int mmp_knob_files_add(const struct mmp_policy *policy);
+void mmp_knob_files_remove(const struct mmp_policy *policy);
+void mmp_knob_files_exit(void);
+
 /* profile_files.c */
+extern struct mutex mmp_files_lock;	/* for making and removing files; before mmp_lock */
 int mmp_profile_files_init(struct kobject *parent);
 void mmp_profile_files_freeze(void);
 void mmp_profile_files_exit(void);
 void mmp_profile_files_sweep(void);
-
-/* knob_files.c */
-int mmp_knob_files_init(struct kobject *parent);
-void mmp_knob_files_exit(void);
+int mmp_policy_files_add(const struct mmp_policy *policy);
+void mmp_policy_files_remove(const struct mmp_policy *policy);
 
 /* reset.c */
 const char *mmp_state(void);

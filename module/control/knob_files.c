@@ -93,25 +93,67 @@ static struct knob_dir *knob_files_add_all(struct kobject *parent, const char *n
 	return dir;
 }
 
+static int knob_files_add_policy(struct knob_dir *point, const struct mmp_policy *policy)
+{
+	if (!policy->nr_knobs)
+		return 0;
+	return PTR_ERR_OR_ZERO(knob_files_add_all(&point->kobj, policy->name, policy->knobs,
+						  policy->nr_knobs));
+}
+
 static int knob_files_add_point(struct kobject *parent, enum mm_policy_point point)
 {
 	const struct mmp_point *p = mmp_parts->points[point];
 	const struct mmp_policy *policy;
-	struct knob_dir *dir, *sub;
-	int i;
+	struct knob_dir *dir;
+	int i, err = 0;
 
 	dir = knob_files_add_all(parent, p->name, p->knobs, p->nr_knobs);
 	if (IS_ERR(dir))
 		return PTR_ERR(dir);
-	for_each_policy(policy, i) {
-		if (policy->point != point || !policy->nr_knobs)
+	for_each_policy(policy, i)
+		if (!err && policy->point == point)
+			err = knob_files_add_policy(dir, policy);
+	return err;
+}
+
+/* A directory in another one. */
+static struct knob_dir *knob_files_find(const struct knob_dir *in, const char *name)
+{
+	struct knob_dir *dir;
+
+	list_for_each_entry(dir, &knob_dirs, node)
+		if (dir->kobj.parent == &in->kobj && !strcmp(kobject_name(&dir->kobj), name))
+			return dir;
+	return NULL;
+}
+
+static struct knob_dir *knob_files_point(enum mm_policy_point point)
+{
+	return knob_files_find(list_first_entry(&knob_dirs, struct knob_dir, node),
+			       mmp_parts->points[point]->name);
+}
+
+/* A policy comes. Under mmp_files_lock; mmp_knob_files_remove() cleans up in any case. */
+int mmp_knob_files_add(const struct mmp_policy *policy)
+{
+	return knob_files_add_policy(knob_files_point(policy->point), policy);
+}
+
+/* A policy goes. Under mmp_files_lock. */
+void mmp_knob_files_remove(const struct mmp_policy *policy)
+{
+	struct knob_dir *top = knob_files_find(knob_files_point(policy->point), policy->name);
+	struct knob_dir *dir, *next;
+
+	if (!top)
+		return;
+	list_for_each_entry_safe_reverse(dir, next, &knob_dirs, node) {
+		if (dir != top && dir->kobj.parent != &top->kobj)
 			continue;
-		sub = knob_files_add_all(&dir->kobj, policy->name, policy->knobs,
-					 policy->nr_knobs);
-		if (IS_ERR(sub))
-			return PTR_ERR(sub);
+		list_del(&dir->node);
+		kobject_put(&dir->kobj);
 	}
-	return 0;
 }
 
 /**

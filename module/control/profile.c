@@ -13,7 +13,7 @@
 
 #define MAX_PROFILES	128
 
-static LIST_HEAD(profiles);
+LIST_HEAD(mmp_profiles);
 static LIST_HEAD(gone);	/* deleted ones that still have files */
 
 static struct mmp_settings *profile_settings(const struct mmp_profile *profile)
@@ -27,7 +27,7 @@ static bool profile_any_has(enum mm_policy_point point, bool shadow)
 	const struct mmp_settings *settings;
 	const struct mmp_profile *profile;
 
-	list_for_each_entry(profile, &profiles, node) {
+	list_for_each_entry(profile, &mmp_profiles, node) {
 		settings = profile_settings(profile);
 		if (shadow ? settings->shadow[point] : settings->active[point])
 			return true;
@@ -36,8 +36,8 @@ static bool profile_any_has(enum mm_policy_point point, bool shadow)
 }
 
 /*
- * The largest order that a policy of anon_order may answer: its first knob, if it has any, is
- * the cap of all its answers.
+ * The largest order that a policy of anon_order may answer: its first knob is the cap of all
+ * its answers, unless it has no knobs or a fixed one.
  */
 static unsigned int profile_max_order(const struct mmp_settings *settings)
 {
@@ -45,7 +45,9 @@ static unsigned int profile_max_order(const struct mmp_settings *settings)
 
 	if (!policy)
 		return 0;
-	return policy->nr_knobs ? settings->values[policy->slot] : policy->max_order;
+	if (policy->max_order || !policy->nr_knobs)
+		return policy->max_order;
+	return settings->values[policy->slot];
 }
 
 static unsigned long profile_all_orders(void)
@@ -53,7 +55,7 @@ static unsigned long profile_all_orders(void)
 	const struct mmp_profile *profile;
 	unsigned int most = 0;
 
-	list_for_each_entry(profile, &profiles, node)
+	list_for_each_entry(profile, &mmp_profiles, node)
 		most = max(most, profile_max_order(profile_settings(profile)));
 	return (2UL << most) - 1;
 }
@@ -176,7 +178,7 @@ void mmp_profiles_to_stock(void)
 	struct mmp_profile *profile, *next;
 
 	lockdep_assert_held(&mmp_lock);
-	list_for_each_entry_safe(profile, next, &profiles, node)
+	list_for_each_entry_safe(profile, next, &mmp_profiles, node)
 		if (profile != &mmp_default)
 			profile_put_away(profile);
 	profile_publish(&mmp_default, mmp_stock);
@@ -195,7 +197,7 @@ int mmp_point_to_stock(enum mm_policy_point point, const struct mmp_policy *poli
 	struct mmp_profile *profile;
 
 	lockdep_assert_held(&mmp_lock);
-	list_for_each_entry(profile, &profiles, node) {
+	list_for_each_entry(profile, &mmp_profiles, node) {
 		struct mmp_settings *new, *old = profile_settings(profile);
 		const struct mmp_policy *active = old->active[point], *shadow = old->shadow[point];
 		bool loses = active && (!policy || active == policy);
@@ -225,7 +227,7 @@ struct mmp_profile *mmp_profile_find(const char *name)
 	struct mmp_profile *profile;
 
 	lockdep_assert_held(&mmp_lock);
-	list_for_each_entry(profile, &profiles, node)
+	list_for_each_entry(profile, &mmp_profiles, node)
 		if (sysfs_streq(name, profile->name))
 			return profile;
 	return NULL;
@@ -252,7 +254,7 @@ struct mmp_profile *mmp_profile_new(const char *text)
 		return ERR_PTR(err);
 	if (mmp_profile_find(name))
 		return ERR_PTR(-EEXIST);
-	if (list_count_nodes(&profiles) >= MAX_PROFILES)
+	if (list_count_nodes(&mmp_profiles) >= MAX_PROFILES)
 		return ERR_PTR(-ENOSPC);
 	profile = kzalloc(sizeof(*profile), GFP_KERNEL);
 	if (!profile)
@@ -284,7 +286,7 @@ int mmp_profile_link(struct mmp_profile *profile)
 	if (err)
 		return err;
 	profile->gone = false;
-	list_add_tail(&profile->node, &profiles);
+	list_add_tail(&profile->node, &mmp_profiles);
 	return 0;
 }
 
@@ -370,7 +372,7 @@ int mmp_profiles_init(const struct mmp_policy *const *active)
 	}
 	memcpy(new->active, active, sizeof(new->active));
 	RCU_INIT_POINTER(mmp_default.settings, mmp_stock);
-	list_add(&mmp_default.node, &profiles);
+	list_add(&mmp_default.node, &mmp_profiles);
 	profile_publish(&mmp_default, new);
 	return 0;
 }

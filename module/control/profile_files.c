@@ -7,8 +7,7 @@
 
 static struct kobject *profiles;
 
-/* For making and removing the files of profiles. Taken before mmp_lock. */
-static DEFINE_MUTEX(files_lock);
+DEFINE_MUTEX(mmp_files_lock);	/* see control.h */
 
 static struct attribute policy_attr = { .name = "policy", .mode = 0644 };
 static struct attribute shadow_attr = { .name = "shadow", .mode = 0644 };
@@ -133,12 +132,21 @@ static struct mmp_dir *files_add_dir(struct mmp_profile *profile, struct kobject
 	return err ? ERR_PTR(err) : dir;
 }
 
+static int files_add_policy(struct mmp_profile *profile, struct kobject *parent,
+			    const struct mmp_policy *policy)
+{
+	if (!policy->nr_knobs)
+		return 0;
+	return PTR_ERR_OR_ZERO(files_add_dir(profile, parent, policy->point, policy->name,
+					     policy->knobs, policy->nr_knobs));
+}
+
 static int files_add_point(struct mmp_profile *profile, struct kobject *parent,
 			   enum mm_policy_point point)
 {
 	const struct mmp_point *p = mmp_parts->points[point];
 	const struct mmp_policy *policy;
-	struct mmp_dir *dir, *sub;
+	struct mmp_dir *dir;
 	int i, err;
 
 	dir = files_add_dir(profile, parent, point, p->name, p->knobs, p->nr_knobs);
@@ -147,17 +155,10 @@ static int files_add_point(struct mmp_profile *profile, struct kobject *parent,
 	err = sysfs_create_file(&dir->kobj, &policy_attr);
 	if (!err && p->shadows)
 		err = sysfs_create_file(&dir->kobj, &shadow_attr);
-	if (err)
-		return err;
-	for_each_policy(policy, i) {
-		if (policy->point != point || !policy->nr_knobs)
-			continue;
-		sub = files_add_dir(profile, &dir->kobj, point, policy->name,
-				    policy->knobs, policy->nr_knobs);
-		if (IS_ERR(sub))
-			return PTR_ERR(sub);
-	}
-	return 0;
+	for_each_policy(policy, i)
+		if (!err && policy->point == point)
+			err = files_add_policy(profile, &dir->kobj, policy);
+	return err;
 }
 
 static void files_remove_profile(struct mmp_profile *profile)
@@ -193,7 +194,7 @@ static void files_sweep(void)
 	struct mmp_profile *profile, *next;
 	LIST_HEAD(gone);
 
-	lockdep_assert_held(&files_lock);
+	lockdep_assert_held(&mmp_files_lock);
 	mmp_profiles_gone(&gone);
 	if (list_empty(&gone))
 		return;
@@ -214,8 +215,71 @@ static void files_sweep(void)
  */
 void mmp_profile_files_sweep(void)
 {
-	guard(mutex)(&files_lock);
+	guard(mutex)(&mmp_files_lock);
 	files_sweep();
+}
+
+/* A directory in that of another one, or in that of the profile; %NULL if there is none. */
+static struct mmp_dir *files_find(const struct mmp_profile *profile, const struct mmp_dir *in,
+				  const char *name)
+{
+	struct mmp_dir *dir;
+
+	in = in ?: list_first_entry(&profile->dirs, struct mmp_dir, node);
+	list_for_each_entry(dir, &profile->dirs, node)
+		if (dir->kobj.parent == &in->kobj && !strcmp(kobject_name(&dir->kobj), name))
+			return dir;
+	return NULL;
+}
+
+/**
+ * mmp_policy_files_add - a policy comes: its knobs, at their defaults, in all profiles
+ * @policy: which; nobody can have it yet
+ *
+ * Context: under mmp_files_lock and mmp_lock.
+ * Return: 0 or an error. mmp_policy_files_remove() cleans up in either case.
+ */
+int mmp_policy_files_add(const struct mmp_policy *policy)
+{
+	struct mmp_profile *profile;
+	int err = mmp_knob_files_add(policy);
+
+	lockdep_assert_held(&mmp_files_lock);
+	mmp_settings_default(mmp_stock, policy);
+	list_for_each_entry(profile, &mmp_profiles, node) {
+		const char *name = mmp_parts->points[policy->point]->name;
+		struct mmp_dir *point = files_find(profile, NULL, name);
+
+		mmp_settings_default(rcu_dereference_protected(profile->settings, true), policy);
+		if (!err && point)
+			err = files_add_policy(profile, &point->kobj, policy);
+	}
+	return err;
+}
+
+/**
+ * mmp_policy_files_remove - a policy goes: its knobs, in all profiles
+ * @policy: which; nobody has it
+ *
+ * Context: under mmp_files_lock; not under mmp_lock.
+ */
+void mmp_policy_files_remove(const struct mmp_policy *policy)
+{
+	struct mmp_profile *profile;
+	struct mmp_dir *dir, *next;
+	LIST_HEAD(dirs);
+
+	files_sweep();
+	mmp_knob_files_remove(policy);
+	scoped_guard(mutex, &mmp_lock)
+		list_for_each_entry(profile, &mmp_profiles, node) {
+			dir = files_find(profile, NULL, mmp_parts->points[policy->point]->name);
+			dir = dir ? files_find(profile, dir, policy->name) : NULL;
+			if (dir)
+				list_move(&dir->node, &dirs);
+		}
+	list_for_each_entry_safe(dir, next, &dirs, node)
+		kobject_put(&dir->kobj);
 }
 
 static int files_create(const char *name)
@@ -223,7 +287,7 @@ static int files_create(const char *name)
 	struct mmp_profile *profile;
 	int err;
 
-	guard(mutex)(&files_lock);
+	guard(mutex)(&mmp_files_lock);
 	files_sweep();
 	profile = mmp_profile_new(name);
 	if (IS_ERR(profile))
@@ -278,7 +342,7 @@ int mmp_profile_files_init(struct kobject *parent)
 	profiles = kobject_create_and_add("profiles", parent);
 	if (!profiles)
 		return -ENOMEM;
-	guard(mutex)(&files_lock);
+	guard(mutex)(&mmp_files_lock);
 	return files_add_profile(&mmp_default) ?:
 	       sysfs_create_files(profiles, create_files);
 }

@@ -34,14 +34,25 @@ static void settings_place_all(void)
 	}
 	for_each_policy(policy, i) {
 		policy->slot = nr_slots;
-		settings_place_knobs(policy->knobs, policy->nr_knobs);
+		settings_place_knobs(policy->knobs, policy->nr_knobs ?: policy->max_knobs);
 	}
 }
 
-static void settings_default_knobs(const struct mmp_knob *knob, unsigned int nr)
+static void settings_default_knobs(struct mmp_settings *settings, const struct mmp_knob *knob,
+				   unsigned int nr)
 {
 	for (; nr--; knob++)
-		mmp_stock->values[knob->slot] = knob->def;
+		settings->values[knob->slot] = knob->def;
+}
+
+/**
+ * mmp_settings_default - give the knobs of a policy their defaults
+ * @settings: may be published, while nobody has the policy and its knobs have no files
+ * @policy: which
+ */
+void mmp_settings_default(struct mmp_settings *settings, const struct mmp_policy *policy)
+{
+	settings_default_knobs(settings, policy->knobs, policy->nr_knobs);
 }
 
 static void settings_default_all(void)
@@ -50,10 +61,10 @@ static void settings_default_all(void)
 	int i;
 
 	for (i = 0; i < MM_POLICY_POINTS; i++)
-		settings_default_knobs(mmp_parts->points[i]->knobs,
+		settings_default_knobs(mmp_stock, mmp_parts->points[i]->knobs,
 				       mmp_parts->points[i]->nr_knobs);
 	for_each_policy(policy, i)
-		settings_default_knobs(policy->knobs, policy->nr_knobs);
+		mmp_settings_default(mmp_stock, policy);
 }
 
 /**

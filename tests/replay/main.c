@@ -15,9 +15,28 @@
 
 enum { MAX_ORDER };
 
+#define FREE_BLOCKS	(1ULL << 20)	/* there is always enough memory */
+
 extern const struct mmp_anon_order_ops mmp_replayed;	/* as author.c has it: without prog */
 
+static struct sim *running;
 static const char *failed;
+
+u64 mmp_bpf_free(const struct mmp_fault *fault, u32 order)
+{
+	return FREE_BLOCKS >> order;
+}
+
+/* The program is alone in its cgroup. */
+u64 mmp_bpf_cgroup_pages(const struct mmp_fault *fault)
+{
+	return running->mm.anon_pages;
+}
+
+u32 mmp_bpf_pressure(const struct mmp_fault *fault)
+{
+	return 0;
+}
 
 void mmp_bpf_fail(const void *ops, const char *text)
 {
@@ -39,6 +58,7 @@ static struct mmp_decision replayed(const struct vm_fault *vmf, enum mm_policy_s
 		.start = vmf->vma->vm_start,
 		.end = vmf->vma->vm_end,
 		.site = mmp_is_copy(site) ? MMP_BPF_COPY : site,
+		.knob = { knob[0], knob[1], knob[2], knob[3] },
 		.vmf = vmf,
 		.ops = &mmp_replayed,
 	};
@@ -60,9 +80,10 @@ static unsigned int replayed_cap(const struct vm_area_struct *vma, const u32 *kn
 	return mmp_replayed.max_order;
 }
 
+static struct mmp_knob knobs[MMP_BPF_KNOBS];
 static struct mmp_policy policy = {
-	.name = mmp_replayed.name, .point = MM_POLICY_ANON_ORDER, .anon_order = replayed,
-	.cap = replayed_cap,
+	.name = mmp_replayed.name, .point = MM_POLICY_ANON_ORDER, .knobs = knobs,
+	.nr_knobs = MMP_BPF_KNOBS, .anon_order = replayed, .cap = replayed_cap,
 };
 
 static void show(const char *program, const char *recording, const struct mmp_policy *policy,
@@ -74,6 +95,7 @@ static void show(const char *program, const char *recording, const struct mmp_po
 	if (has_cap)
 		sim.knob[MAX_ORDER] = 4;
 	sim.mm.elsewhere = 0;
+	running = &sim;
 	replay(&sim, recording);
 	printf("%-16s %-16s %8lu %9.1f\n", program, policy->name, sim.faults,
 	       sim.peak / 256.0);
@@ -83,6 +105,8 @@ static void show(const char *program, const char *recording, const struct mmp_po
 int main(int argc, char **argv)
 {
 	printf("%-16s %-16s %8s %9s\n", "PROGRAM", "POLICY", "FAULTS", "MEMORY MB");
+	for (int i = 0; i < MMP_BPF_KNOBS; i++)
+		knobs[i].def = mmp_replayed.knobs[i].def;
 	for (int i = 1; i < argc; i++) {
 		char path[512], *text;
 

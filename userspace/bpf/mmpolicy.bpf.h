@@ -31,19 +31,36 @@ enum bpf_map_type {
 /* MMP_POLICY() has defaults, which what stands after them may replace. */
 #pragma clang diagnostic ignored "-Winitializer-overrides"
 
+#define MMP_KNOBS	4	/* the most that a policy can have */
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-/* A fault in anonymous memory. @start and @end are those of the VMA, @site is one of MMP_AT_*. */
+/*
+ * A fault in anonymous memory. @start and @end are those of the VMA, @site is one of MMP_AT_*,
+ * @knob has the values of the policy's knobs in the profile of the process.
+ */
 struct mmp_fault {
 	__u64 address;
 	__u64 start;
 	__u64 end;
 	__u32 site;
+	__u32 knob[MMP_KNOBS];
+};
+
+/* A number that the user can set, in each profile. All of it is checked at load. */
+struct mmp_bpf_knob {
+	char name[24];
+	char unit[24];
+	char meaning[80];
+	__u32 min;
+	__u32 max;
+	__u32 def;
 };
 
 /*
  * The policy. @order answers with MMP_ANSWER(). The others are all checked at load: @name has
- * a-z, 0-9 and _, @version is MMP_VERSION, @max_order is 2 to 9, @flags is MMP_IF_NEAR or 0.
+ * a-z, 0-9 and _, @version is MMP_VERSION, @max_order is 2 to 9, @flags is MMP_IF_NEAR or 0,
+ * @knobs can be left out.
  */
 struct mmp_anon_order_ops {
 	__u32 (*order)(const struct mmp_fault *fault);
@@ -51,6 +68,7 @@ struct mmp_anon_order_ops {
 	__u32 version;
 	__u32 max_order;
 	__u32 flags;
+	struct mmp_bpf_knob knobs[MMP_KNOBS];
 };
 
 #pragma clang attribute pop
@@ -77,6 +95,12 @@ extern __u32 mmp_bpf_used(const struct mmp_fault *fault, __s64 first, __u32 page
 extern __u32 mmp_bpf_mapped(const struct mmp_fault *fault, __s64 first, __u32 pages) __ksym;
 /* Were @least of the 16 pages used in the aligned 64 kB that are @blocks from those of the fault? */
 extern __u32 mmp_bpf_full(const struct mmp_fault *fault, __s64 blocks, __u32 least) __ksym;
+/* How many blocks of 2^@order pages are free on the node of this CPU? */
+extern __u64 mmp_bpf_free(const struct mmp_fault *fault, __u32 order) __ksym;
+/* How many pages does the cgroup of the process have? 0 in the root cgroup. */
+extern __u64 mmp_bpf_cgroup_pages(const struct mmp_fault *fault) __ksym;
+/* How much of the last 10 s did somebody in it wait for memory, in percent? 0 in the root. */
+extern __u32 mmp_bpf_pressure(const struct mmp_fault *fault) __ksym;
 /* Give up: all that has this policy goes to stock. @text is a static const char[]. */
 extern void mmp_bpf_error(const struct mmp_fault *fault, const char *text) __ksym;
 

@@ -26,6 +26,8 @@ REGISTER = {
     errno.EPROTO: "it is for another version of mmpolicy.bpf.h than the module",
     errno.ERANGE: "its max_order is not 2 to 9",
     errno.EOPNOTSUPP: "it has flags that the module does not know",
+    errno.EDOM: "a knob of it has no proper name, unit, meaning or range",
+    errno.EXDEV: "its knobs are not those of the policy to replace",
     errno.ENOEXEC: "the kernel's JIT for BPF is off",
     errno.EEXIST: "there is a policy of that name already",
     errno.ENOSPC: "all slots are taken",
@@ -34,6 +36,7 @@ REGISTER = {
 }
 REGISTER_HINTS = {
     errno.ENOEXEC: "sysctl net.core.bpf_jit_enable=1",
+    errno.EXDEV: "mmpolicy policy unload NAME, then load it",
     errno.EEXIST: "mmpolicy policy replace FILE, or give it another name",
     errno.ENOSPC: "mmpolicy policy unload NAME makes room",
     errno.EBUSY: "mmpolicy reset",

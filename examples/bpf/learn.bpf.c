@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Learns of each process whether it fills what it touches. One 64 kB of 16 has pages in any case:
+ * whether those were filled tells what to do with the 15 after them.
+ */
+#include "mmpolicy.bpf.h"
+
+#define LEAST	14	/* pages of the 16 of a block that is filled */
+#define MOST	8	/* so that a process that changes is noticed */
+#define GAPS	4	/* a block with gaps counts for so many that were filled */
+
+enum { LEAD };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __u32);
+	__type(value, __s64);
+} leads SEC(".maps");
+
+MMP_ORDER(order)
+{
+	const __s64 back = fault->address >> 16 & 15;	/* blocks to the one that tells */
+	__u32 process = bpf_get_current_pid_tgid() >> 32;
+	__s64 *lead = bpf_map_lookup_elem(&leads, &process), none = 0;
+
+	if (!lead)
+		bpf_map_update_elem(&leads, &process, &none, 0);
+	if (!lead || !back)
+		return MMP_ANSWER(0, MMP_ALONE);
+	if (mmp_bpf_full(fault, -back, LEAST))
+		*lead += *lead < MOST;
+	else if (mmp_bpf_mapped(fault, -16 * back - mmp_into(fault, 4), 16))
+		*lead = *lead > 0 ? *lead - GAPS : 0;
+	if (*lead < fault->knob[LEAD])
+		return MMP_ANSWER(0, MMP_ALONE);
+	return MMP_ANSWER(4, MMP_RUN);
+}
+
+MMP_POLICY(learn, .order = (void *)order, .max_order = 4, .knobs = {
+	[LEAD] = { "lead", "blocks", "so many more were filled than had gaps", 1, MOST, 2 },
+});

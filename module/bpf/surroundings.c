@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0
+/* What a program may ask of the node and of the cgroup. The answers are hints, a moment old. */
+#include <linux/btf.h>
+#include <linux/cgroup.h>
+#include <linux/memcontrol.h>
+#include <linux/mmzone.h>
+#include <linux/psi_types.h>
+#include <linux/sched/loadavg.h>
+#include <linux/topology.h>
+
+#include "bpf.h"
+
+__bpf_kfunc_start_defs();
+
+/* Free blocks of 2^@order pages, larger ones counted by their parts, on the node of this CPU. */
+__bpf_kfunc u64 mmp_bpf_free(const struct mmp_fault *fault, u32 order)
+{
+	const struct zone *zones = NODE_DATA(numa_mem_id())->node_zones;
+	u64 blocks = 0;
+
+	for (int zone = 0; zone < MAX_NR_ZONES; zone++)
+		for (u32 i = order; i < NR_PAGE_ORDERS; i++)
+			blocks += (u64)READ_ONCE(zones[zone].free_area[i].nr_free) << (i - order);
+	return blocks;
+}
+
+/* Pages of the cgroup of the process; 0 in the root cgroup, which the kernel does not count. */
+__bpf_kfunc u64 mmp_bpf_cgroup_pages(const struct mmp_fault *fault)
+{
+#ifdef CONFIG_MEMCG
+	return page_counter_read(&mem_cgroup_from_css(task_css(current, memory_cgrp_id))->memory);
+#else
+	return 0;
+#endif
+}
+
+/* The PSI of its cgroup for memory: "some" of the last 10 seconds, in percent; 0 in the root. */
+__bpf_kfunc u32 mmp_bpf_pressure(const struct mmp_fault *fault)
+{
+#if defined(CONFIG_PSI) && defined(CONFIG_CGROUPS)
+	const struct psi_group *psi = task_dfl_cgroup(current)->psi;
+
+	return psi ? LOAD_INT(READ_ONCE(psi->avg[PSI_MEM_SOME][0])) : 0;
+#else
+	return 0;
+#endif
+}
+
+__bpf_kfunc_end_defs();
