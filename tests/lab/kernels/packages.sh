@@ -4,7 +4,7 @@
 
 # Those of debian/control; build-essential, which it need not name, comes first.
 need_package_tools() {
-	need "building packages" dpkg-dev gcc libc6-dev make debhelper dh-dkms dh-python \
+	need "building packages" build-essential debhelper dh-dkms dh-python \
 		pybuild-plugin-pyproject python3-all python3-click python3-click-man \
 		python3-prometheus-client python3-rich python3-setuptools python3-tomli-w
 }
