@@ -35,7 +35,8 @@ static const struct {
 		.check = mmp_fingerprint_check,
 		.found = mmp_orders_found,
 		.call = {
-			&mmp_call_files, &mmp_call_khugepaged, &mmp_call_fault,
+			/* What is written to the files goes on by the call for khugepaged. */
+			&mmp_call_khugepaged, &mmp_call_files, &mmp_call_fault,
 			&mmp_call_huge, &mmp_call_swapin, &mmp_call_collapse,
 			&mmp_call_orders,
 		},
