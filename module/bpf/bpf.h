@@ -84,6 +84,35 @@ struct mmp_anon_order_ops {
 	struct bpf_prog *prog;
 };
 
+/* What a program is told of a fault. Inline, as it is in each fault. */
+static __always_inline struct mmp_fault mmp_bpf_fault(const struct vm_fault *vmf,
+						      enum mm_policy_site site,
+						      const struct mmp_anon_order_ops *ops,
+						      const u32 *knob)
+{
+	return (struct mmp_fault){
+		.address = vmf->address,
+		.start = vmf->vma->vm_start,
+		.end = vmf->vma->vm_end,
+		.site = mmp_is_copy(site) ? MMP_BPF_COPY : site,
+		.knob = { knob[0], knob[1], knob[2], knob[3] },
+		.vmf = vmf,
+		.ops = ops,
+	};
+}
+
+/* What an answer stands for; it is cut where it is more than may be answered. */
+static __always_inline struct mmp_decision mmp_bpf_decision(const struct mmp_anon_order_ops *ops,
+							    u32 answer, bool *cut)
+{
+	struct mmp_decision d = { .reason = answer >> 16, .order = (u16)answer };
+
+	*cut = unlikely(d.reason >= MMP_REASONS || d.order > ops->max_order);
+	if (!*cut)
+		return d;
+	return (struct mmp_decision){ .order = min(d.order, ops->max_order), .reason = MMP_CAP };
+}
+
 /* slots.c */
 extern struct mmp_policy mmp_bpf_policies[MMP_BPF_SLOTS];
 

@@ -49,18 +49,6 @@ static const char nobody[] = "no program is loaded";
 static void bpf_tidy(struct work_struct *work);
 static DECLARE_DELAYED_WORK(tidying, bpf_tidy);
 
-/* Nothing of what a program says is trusted. */
-static __always_inline struct mmp_decision bpf_checked(const struct mmp_anon_order_ops *ops,
-						       unsigned int nr, u32 answer)
-{
-	struct mmp_decision d = { .reason = answer >> 16, .order = (u16)answer };
-
-	if (likely(d.reason < MMP_REASONS && d.order <= ops->max_order))
-		return d;
-	this_cpu_inc(clamped[nr]);
-	return (struct mmp_decision){ .order = min(d.order, ops->max_order), .reason = MMP_CAP };
-}
-
 /*
  * Functions of their own, which the callbacks end in: they save no registers for these.
  * Context: RCU read side, which keeps the program; it must stay on a CPU, for its maps.
@@ -69,22 +57,19 @@ static noinline struct mmp_decision bpf_run(const struct vm_fault *vmf, enum mm_
 					    const struct mmp_anon_order_ops *ops, unsigned int nr,
 					    const u32 *knob)
 {
-	const struct mmp_fault fault = {
-		.address = vmf->address,
-		.start = vmf->vma->vm_start,
-		.end = vmf->vma->vm_end,
-		.site = mmp_is_copy(site) ? MMP_BPF_COPY : site,
-		.knob = { knob[0], knob[1], knob[2], knob[3] },
-		.vmf = vmf,
-		.ops = ops,
-	};
+	const struct mmp_fault fault = mmp_bpf_fault(vmf, site, ops, knob);
 	const u64 args[] = { (unsigned long)&fault };
+	struct mmp_decision d;
 	u32 answer;
+	bool cut;
 
 	preempt_disable();
 	answer = MMP_BPF ? bpf_prog_run(ops->prog, args) : 0;
 	preempt_enable();
-	return bpf_checked(ops, nr, answer);
+	d = mmp_bpf_decision(ops, answer, &cut);
+	if (unlikely(cut))
+		this_cpu_inc(clamped[nr]);
+	return d;
 }
 
 static noinline struct mmp_decision bpf_run_if_near(const struct vm_fault *vmf,

@@ -53,26 +53,14 @@ void test_failed(const char *file, int line, const char *what, double a, double 
 static struct mmp_decision replayed(const struct vm_fault *vmf, enum mm_policy_site site,
 				    const u32 *knob)
 {
-	const struct mmp_fault fault = {
-		.address = vmf->address,
-		.start = vmf->vma->vm_start,
-		.end = vmf->vma->vm_end,
-		.site = mmp_is_copy(site) ? MMP_BPF_COPY : site,
-		.knob = { knob[0], knob[1], knob[2], knob[3] },
-		.vmf = vmf,
-		.ops = &mmp_replayed,
-	};
+	const struct mmp_fault fault = mmp_bpf_fault(vmf, site, &mmp_replayed, knob);
 	unsigned long long args[] = { (unsigned long)&fault };
 	u32 (*order)(unsigned long long *args) = (void *)mmp_replayed.order;
-	u32 answer;
+	bool cut;
 
 	if (failed || (mmp_replayed.flags & MMP_BPF_IF_NEAR && !mmp_anon_order_near(vmf)))
 		return (struct mmp_decision){ .reason = MMP_ALONE };
-	answer = order(args);
-	return (struct mmp_decision){
-		.reason = answer >> 16 < MMP_REASONS ? answer >> 16 : MMP_CAP,
-		.order = min((u16)answer, mmp_replayed.max_order),
-	};
+	return mmp_bpf_decision(&mmp_replayed, order(args), &cut);
 }
 
 static unsigned int replayed_cap(const struct vm_area_struct *vma, const u32 *knob)
