@@ -7,10 +7,15 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.machine import TREE, Kernel
+import pytest
+
+from lab.machine import TREE, Kernel, cache_dir
 
 # In the folder and in its guest, the host's files are below this.
 HOST = "/run/vm/host"
@@ -27,6 +32,18 @@ NOISE = re.compile(
     r"|etc/ld\.so\.cache|etc/\.pwd\.lock|var/spool)(/.*)?|/lib/modules/[^/]+/modules\..*"
     r"|.*/__pycache__(/.*)?|/usr/lib/modules/[^/]+/modules\..*"
 )
+
+
+@contextmanager
+def folder_of_root(name: str) -> Iterator[Path]:
+    """A folder for a system, whose files are root's; it is gone at the end."""
+    if os.geteuid():
+        pytest.skip("a Debian of its own takes root to install and to serve to the guest")
+    path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=cache_dir()))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
 
 
 def dev(*words: str, tree: Path = TREE) -> list[Path]:

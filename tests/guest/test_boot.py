@@ -4,10 +4,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from lab.guest import Guest, new_guest
-from lab.machine import cache_dir
 from lab.programs import must, workload
 
 from . import detached
 from .sessions import PLACE, for_one_service, keep_it, replay
-from .system import HOST, System, dev, new_system
+from .system import HOST, System, dev, folder_of_root, new_system
 from .test_packages import REDIS, YES, as_printed
 from .tools import KHUGEPAGED, ROOT, THP, readme
 
@@ -88,15 +84,12 @@ pytestmark = pytest.mark.flavor("cloud")
 @pytest.fixture(scope="module")
 def system() -> Iterator[System]:
     """A Debian with the packages; what its guests write is theirs alone."""
-    if os.geteuid():
-        pytest.skip("a Debian of its own takes root to install and to serve to the guest")
-    path = Path(tempfile.mkdtemp(prefix="boot-", dir=cache_dir()))
-    system = new_system(path, "cloud")
-    system.put("etc/systemd/system/redis-server.service.d/lean.conf", REDIS)
-    system.put("etc/apt/apt.conf.d/90yes", YES)
-    system.run(f"dpkg -i {system.add(*dev('package'))}")
-    yield system
-    shutil.rmtree(path)
+    with folder_of_root("boot") as path:
+        system = new_system(path, "cloud")
+        system.put("etc/systemd/system/redis-server.service.d/lean.conf", REDIS)
+        system.put("etc/apt/apt.conf.d/90yes", YES)
+        system.run(f"dpkg -i {system.add(*dev('package'))}")
+        yield system
 
 
 @contextmanager

@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from controller import recap
-from lab.machine import cache_dir
 
 from .fleet import PACKAGES, Fleet, booted, changed_tasks, host_system, written
+from .system import folder_of_root
 from .test_packages import LARGE, MANIFEST, SERVICE, SMALL
 
 SECONDS = 400.0
@@ -26,15 +22,12 @@ pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
     """Three hosts with a service, and nothing of ours."""
-    if os.geteuid():
-        pytest.skip("a Debian of its own takes root to install and to serve to the guest")
-    path = Path(tempfile.mkdtemp(prefix="fleet-", dir=cache_dir()))
-    system = host_system(path)
-    system.put("etc/systemd/system/bound.service", SERVICE)
-    system.run("systemctl enable bound; systemctl disable redis-server")
-    with booted(system) as fleet:
-        yield fleet
-    shutil.rmtree(path)
+    with folder_of_root("fleet") as path:
+        system = host_system(path)
+        system.put("etc/systemd/system/bound.service", SERVICE)
+        system.run("systemctl enable bound; systemctl disable redis-server")
+        with booted(system) as fleet:
+            yield fleet
 
 
 RESTARTED = """

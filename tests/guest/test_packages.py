@@ -5,20 +5,27 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lab.guest import Guest, new_guest
-from lab.machine import cache_dir
 from lab.policies import example
 from lab.programs import must, workload
 
 from .sessions import for_one_service, replay
-from .system import HOST, LIST, System, debian_kernels, dev, listing, new_system, packages
+from .system import (
+    HOST,
+    LIST,
+    System,
+    debian_kernels,
+    dev,
+    folder_of_root,
+    listing,
+    new_system,
+    packages,
+)
 from .tools import ROOT, readme
 
 SECONDS = 60.0  # each test, about
@@ -89,11 +96,8 @@ def flavor(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def folder(flavor: str) -> Iterator[Path]:
     """Where the system is; it has files of root."""
-    if os.geteuid():
-        pytest.skip("a Debian of its own takes root to install and to serve to the guest")
-    path = Path(tempfile.mkdtemp(prefix="system-", dir=cache_dir()))
-    yield path
-    shutil.rmtree(path)
+    with folder_of_root("system") as path:
+        yield path
 
 
 @pytest.fixture(scope="module")

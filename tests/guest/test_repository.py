@@ -4,20 +4,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lab.guest import new_guest
-from lab.machine import Kernel, cache_dir
+from lab.machine import Kernel
 from lab.programs import must, workload
 
-from .system import HOST, System, debian_kernels, dev
+from .system import HOST, System, debian_kernels, dev, folder_of_root
 from .test_signature import key
 from .tools import ROOT, readme
 
@@ -46,16 +44,13 @@ KERNEL = "linux-image-cloud-amd64"  # as Debian has it: what depends on the kern
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the system and the keys are."""
-    if os.geteuid():
-        pytest.skip("a Debian of its own takes root to install and to serve to the guest")
-    path = Path(tempfile.mkdtemp(prefix="repository-", dir=cache_dir()))
-    gpg = path / "gpg"
-    gpg.mkdir(mode=0o700)
-    monkeypatch.setenv("GNUPGHOME", str(gpg))
-    subprocess.run([*GPG.split(), WHO], check=True, capture_output=True)
-    yield path
-    subprocess.run(["gpgconf", "--kill", "all"], check=True)
-    shutil.rmtree(path)
+    with folder_of_root("repository") as path:
+        gpg = path / "gpg"
+        gpg.mkdir(mode=0o700)
+        monkeypatch.setenv("GNUPGHOME", str(gpg))
+        subprocess.run([*GPG.split(), WHO], check=True, capture_output=True)
+        yield path
+        subprocess.run(["gpgconf", "--kill", "all"], check=True)
 
 
 @pytest.fixture
