@@ -45,7 +45,7 @@ def test_interval_and_p_agree() -> None:
         for _ in range(60):
             d = rng.normal(0.6, 1, size)
             low, high = interval(d, 1)
-            assert (low > 0 or high < 0) == (p_value(d, 1) <= 0.05)
+            assert (low >= 0 or high <= 0) == (p_value(d, 1) <= 0.05)
 
 
 def test_interval_of_many_is_that_of_students_t() -> None:
@@ -62,7 +62,7 @@ def test_tosses_agree_with_all_outcomes() -> None:
         exact = float(np.mean(np.abs(signs @ d) >= abs(d.sum()) - 1e-9))
         assert p_value(d, 1) == pytest.approx(exact, abs=3 * (exact * (1 - exact) / 9999) ** 0.5)
         low, high = interval(d, 1)
-        assert (low > 0 or high < 0) == (exact <= 0.05)
+        assert (low >= 0 or high <= 0) == (exact <= 0.05)
 
 
 def test_totals_weigh_what_a_mean_hides() -> None:

@@ -19,6 +19,7 @@ from mmpolicy.ab.stats import (
     binomial_tail,
     detectable,
     floor,
+    interval,
     p_below,
     spread_p,
     totals,
@@ -168,8 +169,16 @@ class MetricResult:
             return False
         mean, low, high = self.totals
         if lower:
-            return high >= limit and mean > self.effect.high
-        return low <= limit and mean < self.effect.low
+            return high >= limit and mean > self._of_pairs[1]
+        return low <= limit and mean < self._of_pairs[0]
+
+    @cached_property
+    def _of_pairs(self) -> tuple[float, float]:
+        """Return the interval of the pairs if the effect is the same in all of them."""
+        assert self.effect
+        if self.scale == "ratio" and self.length != "anytime":
+            return interval(self.effect.d, self.seed, differ=False)
+        return self.effect.low, self.effect.high
 
     @property
     def denied(self) -> bool:
