@@ -297,7 +297,7 @@ def test_a_command_that_prints_no_number_for_once(
         json.loads(line, parse_constant=pytest.fail)
     result = run("ab", "report", str(out))
     assert result.code == 7
-    assert "note: m has a value in 5 of 6 pairs" in result.out
+    assert "note: m has a value in 10 of 11 pairs" in result.out
 
 
 def test_a_second_run_is_refused(ab: Run, run: Run, tree: FakeTree, clock: World) -> None:

@@ -11,8 +11,9 @@ moment, and the effects that it does not reject are a confidence sequence.
 
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, inf, log, log1p, sqrt
+from types import MappingProxyType
 
-from mmpolicy.ab.design import ALPHA, Pairs, differences, excess, log_of_ratio
+from mmpolicy.ab.design import ALPHA, Pairs, differences, excess, log_of_ratio, with_lost
 from mmpolicy.ab.metrics import Metric
 
 RATES = (0.15, 0.3, 0.6, 1.0, 1.6, 2.5)  # k, in units of the sizes so far; their mean counts
@@ -70,19 +71,27 @@ def sequence(pairs: Pairs, alpha: float = ALPHA) -> tuple[str, float, float, flo
     return scale, middle, low, high
 
 
-def answered(metrics: Sequence[Metric], pairs_of: Mapping[str, Pairs], margin: float) -> bool:
-    """Tell if a run has its answer: something was found, and all else is no worse."""
+def answered(
+    metrics: Sequence[Metric], pairs_of: Mapping[str, Pairs], margin: float,
+    lost: Mapping[str, int] = MappingProxyType({}),
+) -> bool:  # fmt: skip
+    """Tell if a run has its answer: something was found, and all else is no worse.
+
+    lost: of each metric, how many lost pairs count as against it.
+    """
     wanted = [metric for metric in metrics if not metric.guard]
     found, shown = set(), set()
     for metric in metrics:
         pairs, allowed = pairs_of[metric.name], metric.margin or margin
         if not pairs:
             continue
-        if metric in wanted and p_anytime(differences(pairs)[1]) * len(wanted) < ALPHA:
+        against, d = lost.get(metric.name, 0), differences(pairs)[1]
+        if metric in wanted and p_anytime(with_lost(d, against)) * len(wanted) < ALPHA:
             found.add(metric)
         if not (allowed and metric.better):
             continue
-        if p_below_anytime(excess(pairs, metric.better == "lower", allowed)) < ALPHA:
+        over = with_lost(excess(pairs, metric.better == "lower", allowed), against, 1.0)
+        if p_below_anytime(over) < ALPHA:
             shown.add(metric)
     rest = {metric for metric in metrics if metric.better} - found - shown
     return bool(found or not wanted or (margin and shown == set(metrics))) and not rest

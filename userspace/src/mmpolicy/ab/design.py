@@ -15,6 +15,9 @@ from typing import NamedTuple
 ALPHA = 0.05  # risk of a false finding, over all metrics
 POWER = 0.8  # chance of a finding where there is something to find
 DIRTY = 0.01  # p, corrected for all metrics, below which the A/A phase counts as not equal
+MOST_LOST = 0.05  # of the blocks, each in a pair of its own
+OUTWEIGH = 1.5  # times the root of the pairs: so many more, for one that counts against them
+STRETCH = 4  # times its pairs is the most that a run has because some are lost
 MAX_SEED = 2**63
 SATURATION = "saturation"  # blocks with few units treated and with many, for what the rest have
 
@@ -81,6 +84,32 @@ def least_pairs(metrics: int, level: float = ALPHA) -> int:
     way, has p = 2 / 2**n, which the correction for the number of metrics multiplies.
     """
     return ceil(1 - log2(level / metrics))
+
+
+def few_lost(lost: int, pairs: int) -> bool:
+    """Tell if so few pairs are lost that the others may speak for them."""
+    return lost <= max(1.0, 2 * MOST_LOST * pairs)
+
+
+def pairs_for_lost(pairs: int, lost: int, against: int, most: int) -> int:
+    """Return how many pairs a run has that would have had `pairs`, if some of them are lost.
+
+    There is a new one for each, more to outweigh those that count as against the others, and so
+    many that what is lost is little. Where that is more than the most, nothing can help it.
+    """
+    need = pairs + lost + against * ceil(OUTWEIGH * sqrt(pairs))
+    while not few_lost(lost, need):
+        need += 1
+    return need if need <= most else pairs
+
+
+def with_lost(d: Sequence[float], against: int, sign: float = 0.0) -> list[float]:
+    """Return d and so many lost pairs, as clear as the clearest one, and against what d shows.
+
+    sign: of what is against it, if not that of -d.
+    """
+    worst = (sign or (-1 if sum(d) > 0 else 1)) * max(map(abs, d), default=0.0)
+    return [worst] * against + list(d)
 
 
 def unseen(pairs: int) -> float:

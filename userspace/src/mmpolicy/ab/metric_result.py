@@ -11,7 +11,16 @@ import numpy as np
 
 from mmpolicy.ab.anytime import p_below_anytime
 from mmpolicy.ab.carry import Carry
-from mmpolicy.ab.design import ALPHA, Pairs, at_margin, excess, in_percent, least_pairs
+from mmpolicy.ab.design import (
+    ALPHA,
+    Pairs,
+    at_margin,
+    excess,
+    few_lost,
+    in_percent,
+    least_pairs,
+    with_lost,
+)
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.ab.stats import (
@@ -24,10 +33,8 @@ from mmpolicy.ab.stats import (
     spread_p,
     totals,
     totals_by_logs,
-    with_lost,
 )
 
-MOST_LOST = 0.05  # of the blocks, each in a pair of its own
 # Of a margin, where the sizes of the differences decided on the length: they are larger where
 # the treatment is worse by the margin, which makes 5 % of 3.5 %.
 ALPHA_BY_SIZE = 0.035
@@ -54,18 +61,13 @@ class MetricResult:
     corrected: float = 1.0  # p, for the number of metrics
     aa_corrected: float = 1.0
     metrics: int = 1
-    places: Sequence[int] = ()  # of the pairs that have a value, among all planned
+    against: int = 0  # lost pairs that count as against what the others show
     length: str = ""  # how it was settled: by `size`, `anytime`, else beforehand
 
     @property
     def found(self) -> bool:
         """Tell if there is an effect."""
         return self.effect is not None and self.corrected < ALPHA
-
-    @property
-    def lost_pairs(self) -> int:
-        """Return how many pairs have no value; they count as against what the others show."""
-        return self.planned - len(self.pairs) if self.places else 0
 
     @property
     def uneven_lost(self) -> bool:
@@ -76,8 +78,7 @@ class MetricResult:
     @property
     def too_many_lost(self) -> bool:
         """Tell if too many pairs are lost, or blocks of one arm more often than chance does it."""
-        missing = self.planned - len(self.pairs)
-        return self.uneven_lost or missing > max(1.0, MOST_LOST * 2 * self.planned)
+        return self.uneven_lost or not few_lost(self.planned - len(self.pairs), self.planned)
 
     @property
     def good(self) -> bool | None:
@@ -221,10 +222,9 @@ class MetricResult:
             return None
         if self.scale != "ratio" and (self.means() or (0.0,))[0] <= 0:
             return 1.0  # there is no percent of nothing
-        d = np.asarray(excess(self.pairs, self.metric.better == "lower", self.margin))
-        if self.lost_pairs:
-            d = with_lost(d, self.places, self.planned, 1.0)
-        return p_below_anytime(d.tolist()) if self.length == "anytime" else p_below(d, self.seed)
+        d = excess(self.pairs, self.metric.better == "lower", self.margin)
+        d = with_lost(d, self.against, 1.0)
+        return p_below_anytime(d) if self.length == "anytime" else p_below(np.asarray(d), self.seed)
 
     @property
     def open(self) -> bool:
@@ -262,8 +262,8 @@ class MetricResult:
 
     def _unclear(self, effect: Effect) -> str:
         alone = ""
-        if self.lost_pairs:
-            alone = f"{self.lost_pairs} lost pairs may be against it; "
+        if self.against:
+            alone = f"{self.against} lost pairs may be against it; "
         if effect.p < ALPHA:
             alone = f"found alone (p = {effect.p:.2g}), not after correction for "
             alone += f"{self.metrics} metrics; taken alone, "

@@ -45,13 +45,13 @@ def _row(recording: Recording, metric: Metric, margin: float, metrics: int) -> M
         effect = analyse(pairs, seed, [firsts[pair] for pair in by_pair if firsts])
     complete = recording.end.get("status") == "done"
     planned = recording.planned if complete else max(by_pair, default=-1) + 1
-    if effect and len(pairs) < planned:
-        effect = against(effect, [*by_pair], planned, seed, way == "anytime")
+    _, lost = recording.lost_pairs(metric, planned)
+    if effect and lost:
+        effect = against(effect, lost, seed, way == "anytime")
     aa = analyse(aa_pairs, seed) if len(aa_pairs) > 1 else None
     row = MetricResult(
         metric, pairs, aa_pairs, effect, aa, seed, recording.planned, recording.lost(metric),
-        places=[*by_pair] if len(pairs) < planned else [],
-        margin=metric.margin or margin, metrics=metrics, length=way,
+        against=lost, margin=metric.margin or margin, metrics=metrics, length=way,
     )  # fmt: skip
     return replace(row, carry=carry_of(recording, metric, row.scale, seed))
 
@@ -193,7 +193,8 @@ class Report:
             yield f"{pairs} pairs of A/A cannot show that equal arms differ; it takes {need}"
         for row in self.rows:
             if self._lost(row) and not row.too_many_lost:
-                yield f"{self._lost(row)}; these pairs count as against what the others show"
+                bad = f"pairs that count as against what the others show: {row.against}"
+                yield f"{self._lost(row)}; {bad if row.against else 'both arms have lost as many'}"
             for sign in row.carry.words(row.text):
                 yield (
                     f"carry-over of {row.metric.name}: {sign}. What the other arm left behind "

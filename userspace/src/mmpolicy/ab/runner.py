@@ -2,7 +2,7 @@
 """Running an experiment: blocks in their order, samples, guards, and the way back."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf, isfinite
@@ -15,11 +15,15 @@ from mmpolicy.ab.commands import POLL_S, Commands
 from mmpolicy.ab.decisions import Decisions, risen
 from mmpolicy.ab.design import (
     SATURATION,
+    STRETCH,
     Block,
     Design,
+    Pairs,
     differences,
+    few_lost,
     in_percent,
     pairs_by_size,
+    pairs_for_lost,
 )
 from mmpolicy.ab.guards import Guard, Watch
 from mmpolicy.ab.live import Live, place_of
@@ -50,11 +54,17 @@ class Length:
     detect: float = 0.0  # percent to find; the sizes of the differences tell how long that takes
     anytime: bool = False  # end as soon as there is an answer that holds at any look
     saturation: tuple[int, int] | None = None  # percent treated, few and many, in as many pairs
+    stretches: bool = True  # are there more pairs if some are lost?
 
     @property
     def way(self) -> str:
         """Return how it is settled, as the header has it."""
         return "anytime" if self.anytime else "size" if self.detect else ""
+
+    @property
+    def most(self) -> int:
+        """Return how many pairs there may be if some are lost."""
+        return self.pairs * (STRETCH if self.stretches and not self.way else 1)
 
     def blocks(self, design: Design, pairs: int = 0) -> int:
         """Return how many blocks there will be, at most; or with so many pairs."""
@@ -71,7 +81,8 @@ class Length:
         if self.anytime:
             return f"until there is an answer that holds at any look, at most {self.pairs} pairs"
         if not self.detect:
-            return f"{self.pairs} pairs after {self.aa_pairs} of A/A, fixed beforehand"
+            more = f"; more if some are lost, at most {self.most}" * (self.most > self.pairs)
+            return f"{self.pairs} pairs after {self.aa_pairs} of A/A, fixed beforehand{more}"
         return (
             f"as many pairs as find {self.detect:g} % with 80 % probability by the sizes of the "
             f"differences, whatever their signs, at most {self.pairs}"
@@ -217,7 +228,7 @@ class Runner:
         for block in self.design.blocks("aa", self.length.aa_pairs):
             self._block(block)
         self.changes.equip("ab")
-        for block in self.design.blocks("ab", self.length.pairs, len(self.recording.blocks)):
+        for block in self.design.blocks("ab", self.length.most, len(self.recording.blocks)):
             self._tell_of_idleness(block)
             self._block(block)
             if self._is_last(block):
@@ -231,23 +242,42 @@ class Runner:
         """Tell if this is the end; after each pair, the rule decides."""
         number = block.number - self.length.aa_pairs * self.design.blocks_of_pair + 1
         done, rest = divmod(number, self.design.blocks_of_pair)
-        if rest or not self.length.way:
+        need = inf if rest else self._needed(done)
+        if done < need:
             return False
-        pairs_of = {metric.name: self.recording.pairs(metric, "ab") for metric in self.metrics}
-        if self.length.anytime:
-            if not answered(self.metrics, pairs_of, self.header["margin"] or 0.0):
-                return False
-        else:
-            number = sum(not metric.guard for metric in self.metrics) or 1
-            found = [differences(pairs_of[each.name]) for each in self.metrics if not each.guard]
-            sizes = [d for scale, d in found if scale != "difference"]
-            need = max((pairs_by_size(d, self.length.detect, number) for d in sizes), default=inf)
-            if done < need:
-                return False
         self.pairs = done
-        self._write("plan", {"pairs": done})
-        self.display.say(f"the rule is met after {done} pairs")
+        if self.length.way or done != self.length.pairs:
+            self._write("plan", {"pairs": done})
+            self.display.say(f"the rule is met after {done} pairs")
         return True
+
+    def _needed(self, done: int) -> float:
+        """Return how many pairs it takes, by what there is after so many."""
+        length = self.length
+        if not length.way and done < length.pairs:
+            return length.pairs
+        pairs_of = {metric.name: self.recording.pairs(metric, "ab") for metric in self.metrics}
+        lost = {each.name: self.recording.lost_pairs(each, done) for each in self.metrics}
+        missing, against = (max(each) for each in zip(*lost.values(), strict=True))
+        if length.anytime:
+            bad = {name: each for name, (_, each) in lost.items()}
+            margin = self.header["margin"] or 0.0
+            enough = few_lost(missing, done) and answered(self.metrics, pairs_of, margin, bad)
+            return done if enough else inf
+        need = self._by_size(pairs_of) if length.detect else length.pairs
+        if need < length.most:
+            need = pairs_for_lost(int(need), missing, against, length.most)
+        if not length.way and need > self.pairs:
+            self.display.say(f"lost pairs: {missing}; there will be {need} instead of {self.pairs}")
+            self.pairs = int(need)
+        return need
+
+    def _by_size(self, pairs_of: Mapping[str, Pairs]) -> float:
+        """Return how many pairs find what is to be found, by the sizes of the differences."""
+        number = sum(not metric.guard for metric in self.metrics) or 1
+        found = [differences(pairs_of[each.name]) for each in self.metrics if not each.guard]
+        sizes = [d for scale, d in found if d and scale != "difference"]
+        return max((pairs_by_size(d, self.length.detect, number) for d in sizes), default=inf)
 
     def _block(self, block: Block) -> None:
         self.block, self.block_began = block, self.now()

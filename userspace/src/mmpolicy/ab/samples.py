@@ -268,6 +268,16 @@ class Recording:
             counts[arm] += self.value(metric, number, arm) is None
         return counts
 
+    def lost_pairs(self, metric: Metric, pairs: int) -> tuple[int, int]:
+        """Return how many of so many pairs have no value, and of these, how many count as bad.
+
+        Where both arms lose blocks, that has to do with neither: it is what one loses more. Of
+        units, it is all.
+        """
+        missing = pairs - len(self.by_pair(metric, "ab"))
+        control, treatment = self.lost(metric).values()
+        return missing, missing if metric.of_units else min(missing, abs(treatment - control))
+
     def course(self, metric: Metric) -> tuple[list[float | None], list[bool]]:
         """Return of switchback the value of each block, from the last without the treatment on.
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from mmpolicy.ab.anytime import p_anytime, sequence
-from mmpolicy.ab.design import ALPHA, POWER, differences
+from mmpolicy.ab.design import ALPHA, POWER, differences, with_lost
 
 EXACT_PAIRS = 16  # up to here, all outcomes of the coins are looked at
 RESAMPLES = 9999  # beyond, so many of them; and so many samples of the bootstrap
@@ -69,10 +69,10 @@ def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
     return replace(analyse(pairs, seed), estimate=estimate, low=low, high=high, p=p)
 
 
-def against(effect: Effect, places: Sequence[int], pairs: int, seed: int, anytime: bool) -> Effect:
-    """Return the effect with the p that it has if lost pairs are against it."""
-    d = with_lost(effect.d, places, pairs)
-    return replace(effect, p=p_anytime(d.tolist()) if anytime else p_value(d, seed))
+def against(effect: Effect, lost: int, seed: int, anytime: bool) -> Effect:
+    """Return the effect with the p that it has if so many lost pairs are against it."""
+    d = with_lost(effect.d.tolist(), lost)
+    return replace(effect, p=p_anytime(d) if anytime else p_value(np.asarray(d), seed))
 
 
 @lru_cache(maxsize=4)
@@ -106,17 +106,6 @@ def p_value(d: Vector, seed: int) -> float:
     """
     total, slack = d.sum(), ROUNDING * np.abs(d).sum()
     return _share(np.abs(total - 2 * _subsets(d, seed)[0]) >= abs(total) - slack, len(d))
-
-
-def with_lost(d: Vector, places: Sequence[int], pairs: int, sign: float = 0.0) -> Vector:
-    """Return d with each lost pair as clear as the clearest one, and against what d shows.
-
-    places: of d among so many pairs. sign: of what is against it, if not that of -d.
-    """
-    worst = (sign or -np.sign(d.sum())) * np.abs(d).max()
-    full = np.full(max(pairs, len(d)), worst)
-    full[list(places)] = d
-    return full
 
 
 def without_place(d: Vector, first: NDArray[np.bool_]) -> Vector | None:

@@ -101,7 +101,8 @@ def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> L
         text = f"{pairs} pairs may have none of what comes in {given.rare:g} % of the blocks"
         need = clock(design.seconds(aa + rare))
         raise click.UsageError(f"{text}: it takes {rare} pairs, {need} with the A/A phase")
-    return Length(aa, pairs, given.detect or 0.0, anytime, given.saturation)
+    stretches = not given.duration
+    return Length(aa, pairs, given.detect or 0.0, anytime, given.saturation, stretches)
 
 
 def _aa_pairs(given: RunOptions, metrics: int) -> int:
