@@ -44,6 +44,8 @@ What `adaptive` reaches of "to 64" in faults and memory is in
 To add a machine of your own:
 `./dev bench time --json bench/evidence/NAME.json --about 'what it is'`, then
 `python3 -m bench.evidence`.
+`--fragmented` cuts the free memory into pieces below 64 kB first, `--cpus 1` keeps all on one
+CPU.
 """
 
 
@@ -110,9 +112,11 @@ def machine(results: dict[str, Any]) -> str:
     """Where a file is from, in two sentences."""
     host = next(iter(results["programs"].values()))["host"]
     kind = "a virtual machine" if host["virtual"] else "hardware"
+    large = results.get("large_percent")
+    free = f"\n{large} % of its free memory lay in blocks of 64 kB or more." if large else ""
     return (
         f"{results['about']}.\nIt is {kind}, {host['cpus']} CPUs ({host['cpu']}), "
-        f"{host['memory'] / 2**30:.0f} GiB, Linux {host['kernel']}."
+        f"{host['memory'] / 2**30:.0f} GiB, Linux {host['kernel']}.{free}"
     )
 
 

@@ -9,6 +9,7 @@ FILE of --json has already is not measured again. docs/evidence.md is made of su
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import evidence, programs
+from bench.fragments import fragmented, large_percent
 from bench.programs import LOADS, SOCKET, Program
 from lab import counting
 from lab.machine import TREE
@@ -91,6 +93,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--runs", default="12", help="of each program under each arm")
     parser.add_argument("--detect", metavar="PERCENT", help="as many as it takes to find so much")
     parser.add_argument("--cpus", type=int, metavar="N", help="run all on the first N CPUs")
+    parser.add_argument("--fragmented", action="store_true", help="cut free memory in pieces first")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results in FILE")
     parser.add_argument("--about", default="", help="a sentence on the machine, for FILE")
     parser.add_argument("names", nargs="*", metavar="PROGRAM", help="only these programs")
@@ -104,12 +107,14 @@ def main(argv: list[str]) -> None:
     results = evidence.load(chosen.json, about)
     results["calibration"] = json.loads(command("calibrate", "--json"))["faults"]
     length = ["--detect", chosen.detect] if chosen.detect else ["--runs", chosen.runs]
-    for program in wanted:
-        if program.name in results["programs"]:
-            continue
-        counting.progress(f"time: {program.name}")
-        arms = QUICK if chosen.quick else tuple(ARMS)
-        results["programs"][program.name] = measure(program, arms, length)
-        if chosen.json:
-            chosen.json.write_text(json.dumps(results, indent=1) + "\n")
+    with fragmented() if chosen.fragmented else contextlib.nullcontext():
+        results["large_percent"] = round(large_percent())
+        for program in wanted:
+            if program.name in results["programs"]:
+                continue
+            counting.progress(f"time: {program.name}")
+            arms = QUICK if chosen.quick else tuple(ARMS)
+            results["programs"][program.name] = measure(program, arms, length)
+            if chosen.json:
+                chosen.json.write_text(json.dumps(results, indent=1) + "\n")
     print("\n".join(evidence.table(results)))

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A host whose free memory lies in pieces below 64 kB, for as long as a measurement takes."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+
+PAGE, LARGE_ORDER = mmap.PAGESIZE, 4
+SIZES = Path("/sys/kernel/mm/transparent_hugepage")
+# Others free memory meanwhile, so the blocks that are left are taken more than once.
+ENOUGH_PERCENT, TRIES = 2, 5
+KEPT = 8  # one page in so many stays in use
+LEFT = 512 << 20  # bytes of free memory, so that the kernel does not have to reclaim
+MADV_POPULATE_WRITE = 23  # of linux/mman.h; Python 3.11 has no name for it
+
+
+def free_blocks(least: int) -> int:
+    """Pages in free blocks of at least this order, on all nodes and in all zones."""
+    pages = 0
+    for line in Path("/proc/buddyinfo").read_text().splitlines():
+        counts = line.split()[4:]
+        pages += sum(int(n) << order for order, n in enumerate(counts) if order >= least)
+    return pages
+
+
+def large_percent() -> float:
+    """How much of the free memory is in blocks of 64 kB or more."""
+    return 100 * free_blocks(LARGE_ORDER) / free_blocks(0)
+
+
+def memory(size: int) -> mmap.mmap:
+    """Private memory in single pages."""
+    area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    area.madvise(mmap.MADV_NOHUGEPAGE)
+    return area
+
+
+@contextlib.contextmanager
+def only_64kb() -> Iterator[None]:
+    """Have MADV_HUGEPAGE mean folios of 64 kB, whatever it means on this host."""
+    files = list(SIZES.glob("hugepages-*/enabled"))
+    before = {file: file.read_text().partition("[")[2].partition("]")[0] for file in files}
+    try:
+        for file in files:
+            file.write_text("madvise" if file.parent.name == "hugepages-64kB" else "never")
+        yield
+    finally:
+        for file, word in before.items():
+            file.write_text(word)
+
+
+def take_large() -> mmap.mmap:
+    """Take the blocks of 64 kB or more that are free."""
+    area = mmap.mmap(-1, free_blocks(LARGE_ORDER) * PAGE, flags=mmap.MAP_PRIVATE)
+    with only_64kb():
+        area.madvise(mmap.MADV_HUGEPAGE)
+        area.madvise(MADV_POPULATE_WRITE)
+    return area
+
+
+@contextlib.contextmanager
+def fragmented() -> Iterator[None]:
+    """Keep one page in eight of the memory that is free.
+
+    What is kept may be moved, so the kernel can compact, as on a host that has run for long.
+    """
+    cut = memory(max(free_blocks(0) * PAGE - LEFT, KEPT * PAGE))
+    cut.madvise(MADV_POPULATE_WRITE)
+    for start in range(0, len(cut) - KEPT * PAGE, KEPT * PAGE):
+        cut.madvise(mmap.MADV_DONTNEED, start + PAGE, (KEPT - 1) * PAGE)
+    large = [take_large()]
+    while large_percent() > ENOUGH_PERCENT and len(large) < TRIES:
+        large.append(take_large())
+    try:
+        yield
+    finally:
+        cut.close()
+        for area in large:
+            area.close()
