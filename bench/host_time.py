@@ -62,9 +62,9 @@ def words(program: Program) -> list[str]:
 
 
 def command(*argv: str) -> str:
-    """Run mmpolicy; what it prints."""
+    """Run mmpolicy, which ends when we do; what it prints."""
     found = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
-    line = [sys.executable, "-m", "mmpolicy", *argv]
+    line = ["setpriv", "--pdeathsig", "TERM", sys.executable, "-m", "mmpolicy", *argv]
     done = subprocess.run(line, env=found, capture_output=True, text=True)
     if done.returncode:
         raise BenchError(f"{argv[0]} {argv[-1]}: {done.stderr.strip()}")
