@@ -97,6 +97,12 @@ def clock(tree: FakeTree) -> ab_world.World:
     return ab_world.World(tree)
 
 
+def test_how_many_pairs_there_are_for_lost_ones() -> None:
+    """A new one, those that outweigh it, and enough for what is lost to be little; else none."""
+    cases = {(0, 0): 12, (1, 0): 13, (1, 1): 19, (2, 0): 20, (4, 0): 40, (5, 0): 12}
+    assert {each: pairs_for_lost(12, *each, 48) for each in cases} == cases
+
+
 def test_more_than_a_twentieth_is_a_doubt() -> None:
     report = lossy(1, 30, 0.0, 0.8)
     assert report.exit == Exit.DONE

@@ -229,8 +229,9 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     "[default: as many as can show that they differ; none with --detect and --stop anytime]",
 )  # fmt: skip
 @click.option(
-    "--pairs", type=click.IntRange(min=1), help=f"Number of pairs after that.  [default: {PAIRS}]"
-)
+    "--pairs", type=click.IntRange(min=1),
+    help=f"Number of pairs after that; there are more if some are lost.  [default: {PAIRS}]",
+)  # fmt: skip
 @click.option("--duration", type=Seconds(), help="Length of the whole run, instead of --pairs.")
 @click.option(
     "--detect", type=click.FloatRange(min=0.01), metavar="PERCENT",
