@@ -167,8 +167,7 @@ static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area, unsigned lon
 	int set = lazy_set_of(area), index = lazy_find(lazy, area), i;
 
 	for (i = set; index < 0 && i < set + MMP_LAZY_WAYS && lazy_can_pay(*looks); i++) {
-		if (lazy->areas[i])
-			lazy_pay_to_look_at(lazy, i, looks);
+		lazy_pay_to_look_at(lazy, i, looks);
 		index = lazy_find(lazy, area);
 	}
 	return index;

@@ -51,11 +51,12 @@ static unsigned long count(struct mm_struct *in, unsigned long start, unsigned l
 
 /* Behind the pages there is nothing, which the tables say in such pieces. */
 static unsigned long hole_size = 1UL << 39;
+static unsigned long behind_hole = ~0UL;	/* from there on all is mapped again */
 
 static unsigned long count_pages(struct mm_struct *in, unsigned long addr, unsigned long *end,
 				 bool look)
 {
-	bool there = addr < FIRST + PAGES * PAGE_SIZE;
+	bool there = addr < FIRST + PAGES * PAGE_SIZE || addr >= behind_hole;
 	unsigned long piece = there ? MMP_AREA_SIZE : hole_size;
 
 	in->asked++;
@@ -311,6 +312,28 @@ TEST(lazyfree_long_ranges_are_little_work)
 	EXPECT(mm.lazy.pages, <=, 1 + (AREAS - 20) * MMP_AREA_PAGES);
 	EXPECT(mm.looked, ==, 20);
 	EXPECT(mm.asked, <=, 2 * (AREAS + (64UL << 40) / hole_size) + 2);
+}
+
+/* A hole is one step, however large, so what is behind it is added, too. */
+TEST(lazyfree_pages_behind_a_hole)
+{
+	const unsigned long first = (hole_size - FIRST) / PAGE_SIZE;
+
+	begin(&mm);
+	behind_hole = hole_size;
+	EXPECT(ask(&mm, 1, 0, first + MMP_AREA_PAGES, 2 * PAGES, false), ==, MMP_ANSWER_LAZY);
+	EXPECT(mm.lazy.pages, ==, PAGES + MMP_AREA_PAGES);
+	behind_hole = ~0UL;
+}
+
+/* Where nothing is, there is nothing to add, and nothing to refuse. */
+TEST(lazyfree_nothing_is_lazy)
+{
+	begin(&mm);
+	memset(mm.page, NONE, PAGES);
+	EXPECT(ask(&mm, 1, 0, 100, 10, false), ==, MMP_ANSWER_LAZY);
+	EXPECT(ask(&mm, 1, 0, 100, 0, false), ==, MMP_ANSWER_LAZY);
+	EXPECT(mm.lazy.pages, ==, 0);
 }
 
 /* The range that costs most: a page in each page table, or in one of 32 places. */
