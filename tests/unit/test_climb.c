@@ -178,6 +178,15 @@ TEST(climb_remembers_what_it_was_not_sure_of)
 	EXPECT(pairs_with(128), ==, 10);	/* and nothing of it is left */
 }
 
+/* A block that costs five times as much counts as one that costs twice as much. */
+TEST(climb_outliers_count_as_twice_the_usual)
+{
+	sixty_four_is_best();
+	cost.more[128] = 500;
+	cost.turns[128] = 1500;	/* so by turns nothing at all, and three times the usual */
+	EXPECT(pairs_with(128), ==, 128);
+}
+
 /* A size that costs as much is not wanted if it is larger, and wanted if it is smaller. */
 TEST(climb_takes_less_than_a_128th_for_nothing)
 {
@@ -229,6 +238,23 @@ TEST(climb_looks_again_after_an_odd_block)
 		at("%d %% of the usual cost", cases[i].percent);
 		EXPECT(naps, ==, cases[i].odd ? 0 : 256);
 	}
+}
+
+/* After a refusal all is new: it rests for a block, not for five, and that at once. */
+TEST(climb_begins_anew_after_a_refusal)
+{
+	unsigned int i;
+	bool timed;
+
+	sixty_four_is_best();
+	while (timed_blocks() == 1)
+		;
+	for (i = 0; i < 16; i++)
+		mmp_policy_bulk_adaptive.bulk_done(0, 64, 0, 64 * USUAL);
+	EXPECT(now(&timed), ==, 32);
+	EXPECT(timed, ==, true);
+	EXPECT(timed_blocks(), ==, 1);
+	EXPECT(timed_blocks(), >, 1);
 }
 
 /* Where less than half of the pages come, it takes a smaller size at once; at half, it does not. */

@@ -130,6 +130,27 @@ TEST(a_large_folio_ends_a_deferral)
 	sim_free(&sim);
 }
 
+/* A large folio is news after more than 64 small ones; it is followed by looks as documented. */
+TEST(large_folios_are_news_after_many_small_ones)
+{
+	u32 small, order;
+
+	for (small = 60; small < 70; small++) {
+		at("%u small folios", small);
+		this_cpu_write(mmp_deferral.small, small);
+		EXPECT(mmp_many_small(), ==, small > 64);
+	}
+	for (order = 2; order < 10; order++) {
+		at("order %u", order);
+		this_cpu_write(mmp_deferral.small, 1000);
+		mmp_defer_later(order);
+		EXPECT(256 - this_cpu_read(mmp_deferral.small), ==, min(8U << order, 256U));
+		this_cpu_write(mmp_deferral.small, 0);
+		mmp_defer_later(order);
+		EXPECT(this_cpu_read(mmp_deferral.small), ==, 0);
+	}
+}
+
 TEST(another_process_is_looked_at)
 {
 	struct sim sim, other;
