@@ -3,22 +3,17 @@
 
 import json
 import signal
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mmpolicy.ab import stats
 from mmpolicy.ab.anytime import answered
-from mmpolicy.ab.balance import Balance
-from mmpolicy.ab.design import Design
 from mmpolicy.ab.guards import WINDOW_S, Guard, Watch
 from mmpolicy.ab.keeper import Keeper
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.samples import load, parse
 from mmpolicy.ab.sources import Sample
-from mmpolicy.ab.stats import Effect, analyse, detectable, floor, p_value
 from mmpolicy.control.experiment import RECOVERY
 from mmpolicy.control.keys import CgroupBinding, Profile, Setting, State, choice
 from mmpolicy.control.state import plan
@@ -75,28 +70,6 @@ def test_a_path_is_not_the_name_of_a_unit(run: Run, tree: FakeTree) -> None:
     assert run("bind", "--cgroup", "web.service", "web").code == 0
 
 
-def test_a_mount_point_with_a_space(run: Run, tree: FakeTree) -> None:
-    tree.put("/proc/self/mounts", "cgroup2 /mnt/my\\040groups cgroup2 rw 0 0")
-    tree.put("/mnt/my groups/app.slice/cgroup.procs", "")
-    tree.make_profile("web")
-    assert run("bind", "--cgroup", "/app.slice", "web").code == 0
-
-
-def test_a_process_that_ends_while_it_is_read(run: Run, tree: FakeTree) -> None:
-    tree.make_process(42)
-    plain = tree.read_bytes
-
-    def gone(path: str) -> bytes:
-        if path.endswith("smaps_rollup"):
-            from mmpolicy.errors import explain
-
-            raise explain(3, f"read {path}", {}, path)
-        return plain(path)
-
-    tree.read_bytes = gone  # type: ignore[method-assign]
-    assert run("stats", "--pid", "42").code == 0
-
-
 def test_an_unknown_entry_of_a_manifest_gets_a_hint(run: Run, tree: FakeTree) -> None:
     tree.put("/m.toml", "version = 1\nleese_ms = 3\n")
     assert "did you mean lease_ms?" in run("apply", str(tree.real("/m.toml"))).err
@@ -110,11 +83,6 @@ def test_the_module_that_is_removed_is_that_one(run: Run, lib: FakeLib) -> None:
     lib.kmod_module_remove_module = lambda *args: seen.extend(args) or remove(*args)  # type: ignore
     assert run("unload").code == 0
     assert [getattr(each, "value", each) for each in seen] == [2, 0]
-
-
-def test_host_shows_events_by_patterns(run: Run, tree: FakeTree) -> None:
-    tree.put("/proc/vmstat", "thp_fault_alloc 3\nallocstall_normal 4\nunusual 5")
-    assert set(run("host", "--json").json["vmstat"]) == {"thp_fault_alloc", "allocstall_normal"}
 
 
 # Experiments
@@ -224,6 +192,8 @@ def test_the_watchdog_is_not_ended_by_a_signal(tree: FakeTree, clock: World, ab:
     def children() -> None:
         text = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
         tasks.extend(int(word) for word in text.split()[-1:])
+        assert os.getsid(tasks[0]) == tasks[0]  # no terminal ends it
+        assert tree.read("/proc/self/oom_score_adj") == "-1000"
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(tasks[0], number)
 
@@ -257,26 +227,6 @@ def test_a_sample_file_with_a_hole_is_refused(ab: Run, out: object, clock: World
             parse(broken, "samples")
 
 
-@pytest.mark.parametrize(
-    ("treatment", "p", "broken"),
-    [
-        (8.9, 1e-4, False),
-        (8.9, 0.2, False),
-        (8.8, 0.2, False),
-        (8.8, 1e-4, True),
-        (9.2, 1e-4, True),
-    ],
-)
-def test_arms_are_out_of_balance_if_it_matters_and_is_no_chance(
-    treatment: float, p: float, broken: bool
-) -> None:
-    """1 % of the ten seconds that were planned may differ, and so may what chance explains."""
-    assert Balance("seconds", 9.0, treatment, p, planned=10.0).broken == broken
-    assert not Balance("seconds", 9.0, treatment, p, planned=10.0).strained
-    assert Balance("seconds", 9.0, 11.1, p, planned=10.0).strained
-    assert not Balance("units", 9, 111, p, planned=10.0).strained
-
-
 def test_a_cgroup_that_goes_after_the_switch_is_lost(
     ab: Run, tree: FakeTree, clock: World, out: Path
 ) -> None:
@@ -286,39 +236,3 @@ def test_a_cgroup_that_goes_after_the_switch_is_lost(
     result = ab(*SWITCHBACK, *FIXED, "--cgroup", "/a", "--at-switch", "true")
     assert (result.code, "lost: cgroup /a was removed" in result.err) == (1, True)
     assert clock.now < 24
-
-
-# Statistics
-
-
-def test_how_long_a_split_takes() -> None:
-    assert Design("split", 10, 1, 1, 0).seconds(3) == 30
-    assert Design("switchback", 10, 1, 1, 0).seconds(3) == 60
-
-
-def test_p_is_exact_up_to_sixteen_pairs() -> None:
-    rng = np.random.default_rng(3)
-    d = rng.normal(0.4, 1, 16)
-    sums = np.array([np.dot(signs, d) for signs in product((-1, 1), repeat=16)])
-    exact = float(np.mean(np.abs(sums) >= abs(d.sum()) - 1e-12))
-    assert p_value(d, 1) == p_value(d, 2) == pytest.approx(exact)
-    more = np.append(d, 3.0)
-    assert p_value(more, 1) > 0 and stats.EXACT_PAIRS == 16
-    assert p_value(np.full(40, 1.0), 1) >= 1 / (stats.RESAMPLES + 1)
-
-
-def test_interval_of_few_pairs() -> None:
-    """All effects that the test does not reject: with seven pairs, not the whole range."""
-    pairs = [(0.0, float(value)) for value in (1, 2, 3, 4, 5, 6, 7)]
-    effect = analyse(pairs, 1)
-    assert 1 <= effect.low < effect.estimate < effect.high <= 7
-    assert effect.deviation == pytest.approx(np.std([1, 2, 3, 4, 5, 6, 7], ddof=1))
-
-
-def test_what_can_be_found_with_several_metrics() -> None:
-    assert detectable(1.0, 12, 3) > 1.1 * detectable(1.0, 12, 1)
-
-
-def test_the_floor_does_not_depend_on_the_sign() -> None:
-    up, down = (Effect("difference", 8, sign * 2.0, -1, 1, 0.5, 1.0) for sign in (1, -1))
-    assert floor(up, 12) == floor(down, 12) > 2

@@ -70,7 +70,7 @@ LOCK_REMEDIES: Remedies = READ_REMEDIES | {
 }
 STEP = os.O_PATH | os.O_DIRECTORY | NO_LINK
 PRIVATE = 0o600
-KNOB = stat.S_IFREG | stat.S_IRUSR | stat.S_IWUSR
+KNOB = stat.S_IRUSR | stat.S_IWUSR
 PATIENCE_S = 10.0  # for somebody else who writes
 
 
@@ -218,7 +218,8 @@ class Tree:
     def is_knob(self, path: str) -> bool:
         """Tell if a file is made to be read and written by root; an action is not read."""
         with explained("look at", self.real(path), READ_REMEDIES):
-            return self.real(path).lstat().st_mode & KNOB == KNOB
+            mode = self.real(path).lstat().st_mode
+        return stat.S_ISREG(mode) and mode & KNOB == KNOB
 
     def survive(self) -> None:
         """Let the kernel kill others before this process, where memory runs out."""
