@@ -59,6 +59,8 @@ def unpacked(data: bytes, size: int) -> bytes:
         if data.startswith(magic):
             try:
                 found = unpack(data, size)
+            except NotReadableError:
+                raise
             except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as err:
                 raise NotReadableError(f"its {name} data is damaged: {err}") from err
             if len(found) != size:

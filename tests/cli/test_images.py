@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What is read out of images of kernels, byte by byte."""
+
+import ctypes
+import gzip
+import lzma
+import struct
+from ctypes.util import find_library
+from typing import Any
+
+import pytest
+
+from mmpolicy.kernel import btf, fit
+from mmpolicy.kernel.btf import Btf
+from mmpolicy.kernel.fit import Listed, kernel_of, running_kernel
+from mmpolicy.kernel.image import AR, Image, kernel_of_package
+from mmpolicy.kernel.needs import NEVER, Need, One, read_needs
+from mmpolicy.kernel.symbols import symbols
+from mmpolicy.kernel.unpack import NotReadableError, unpacked
+
+from .fakes import FakeTree, Run
+from .kernels import Small, Types, bzimage, elf, kallsyms
+from .test_fit import NEEDS, package
+
+
+def refused(call: Any, *args: Any) -> str:
+    """Return why something cannot be read."""
+    with pytest.raises(NotReadableError) as found:
+        call(*args)
+    return str(found.value)
+
+
+# Types
+
+
+def members(types: Types, name: str, rows: list[tuple[str, int, int]], flagged: bool = False,
+            kind: int = btf.STRUCT) -> int:  # fmt: skip
+    """Add a structure of members with a type and a place."""
+    rest = b"".join(
+        struct.pack("<III", types._string(each) if each else 0, number, place)
+        for each, number, place in rows
+    )
+    return types._add(name, kind, len(rows) | flagged << 31, 8, rest)
+
+
+def test_members_of_structures() -> None:
+    """Bit fields have their size above the place; what has no name lies flat, as in C."""
+    types = Types()
+    word = types.number("int")
+    inner = members(types, "", [("a", word, 0), ("b", word, 32)], kind=btf.UNION)
+    const = types._add("", btf.CONST, 0, inner)
+    volatile = types._add("", btf.VOLATILE, 0, inner)
+    members(types, "s", [("x", word, 64), ("", const, 128), ("", volatile, 256), ("", word, 320)])
+    members(types, "bits", [("one", word, 1 << 24 | 3), ("two", word, 5 << 24 | 9)], flagged=True)
+    members(types, "union", [("u", word, 0)], kind=btf.UNION)
+    found = Btf(types.section())
+    assert found.members("s") == {"x": ("int", 64), "a": ("int", 128), "b": ("int", 160)}
+    assert found.members("bits") == {"one": ("int", 3), "two": ("int", 9)}
+    assert found.members("union") is None
+    assert found.members("none") is None
+
+
+def test_types_in_words() -> None:
+    types = Types()
+    types.function("f", "void(char const*, long*, int volatile)")
+    types.function("g", "char*()")
+    types.function("f", "int()")
+    deep = types.number("int")
+    for _ in range(9):
+        deep = types._add("", btf.PTR, 0, deep)
+    found = Btf(types.section())
+    assert found.prototype("f") == "void(char const*, long*, int volatile)"
+    assert found.prototype("g") == "char*()"
+    assert found.prototype("h") is None
+    assert found.text(deep - 1) == "int********"
+    assert found.text(deep) == "********"
+    assert found.text(0) == "void"
+    assert refused(found.text, 999) == "its BTF names a type that is not there"
+
+
+def test_kinds_of_types_are_passed_over() -> None:
+    """Each by its own length, so that what follows is found."""
+    types = Types()
+    for kind, rest in (
+        (btf.ARRAY, 12), (btf.FWD, 0), (btf.TYPEDEF, 0), (btf.RESTRICT, 0), (btf.VAR, 4),
+        (btf.FLOAT, 0), (btf.DECL_TAG, 4), (btf.TYPE_TAG, 0),
+    ):  # fmt: skip
+        types._add("x", kind, 0, 0, bytes(rest))
+    for kind, each in ((btf.ENUM, 8), (btf.DATASEC, 12), (btf.ENUM64, 12), (btf.UNION, 12)):
+        types._add("x", kind, 2, 0, bytes(2 * each))
+    types.function("last", "void()")
+    assert Btf(types.section()).prototype("last") == "void()"
+
+
+def test_types_that_are_damaged() -> None:
+    types = Types()
+    types.function("f", "int()")
+    data = types.section()
+    assert refused(Btf, data[:23]) == "the kernel was built without BTF"
+    assert refused(Btf, b"\0" + data[1:]) == "its BTF is of an unknown kind"
+    assert refused(Btf, data[:2] + b"\2" + data[3:]) == "its BTF is of an unknown kind"
+    assert refused(Btf, data[:-1]) == "its BTF ends early"
+    assert Btf(data + b"\0").prototype("f") == "int()"
+    types._add("bad", 20, 0, 0)
+    assert "a kind of type that is not known (20)" in refused(Btf, types.section())
+    none = Types()
+    none._add("f", btf.FUNC, 0, none.number("int"))
+    found = Btf(none.section())
+    assert refused(found.prototype, "f") == "its BTF does not say what f is"
+
+
+# Names
+
+
+@pytest.mark.parametrize("number", [257, 512, 513, 40_000])
+def test_names_that_several_things_have(number: int) -> None:
+    names = [f"name_{at}" for at in range(number - 2)] + ["twice", "twice"]
+    assert symbols(bytes(8) + kallsyms(names, 0)) == set(names) - {"twice"}
+
+
+def test_too_few_names_are_no_list() -> None:
+    assert "no list of its symbols" in refused(symbols, bytes(8) + kallsyms(["a"] * 256, 0))
+
+
+def test_names_of_the_kernel_that_runs() -> None:
+    found = Listed(b"00 T one\n00 t two\n00 T two\n00 T three\t[module]\n00 T one_more\n")
+    assert ["one" in found, "two" in found, "three" in found, "o" in found] == [
+        True, False, False, False,
+    ]  # fmt: skip
+    types = Types()
+    kernel = running_kernel("1", b"SMP PREEMPT_RT", b"0 T mm_policy_register\n", types.section())
+    assert (kernel.release, kernel.real_time, kernel.hooks) == ("1", True, True)
+    assert kernel.has("mm_policy_register")
+    assert not running_kernel("1", b"SMP PREEMPT", b"0 T x\n", b"").real_time
+    assert running_kernel("1", b"", b"0 T x\n", b"").btf is None
+    assert refused(running_kernel, "1", b"", b"", b"") == "/proc/kallsyms is not readable"
+
+
+# Images
+
+
+def test_where_a_kernel_lies_in_a_vmlinuz() -> None:
+    """Behind so many sectors of setup, 4 if it says 0."""
+    kernel = elf({".x": b"abc"})
+    image = bzimage(kernel)
+    assert Image(image).section(".x") == b"abc"
+    four = bytearray(image[:1024] + bytes(3 * 512) + image[1024:])
+    four[0x1F1] = 0
+    assert Image(bytes(four)).section(".x") == b"abc"
+    moved = bytearray(image[:1024] + b"1234" + image[1024:])
+    struct.pack_into("<I", moved, 0x248, 4)
+    assert Image(bytes(moved)).section(".x") == b"abc"
+    for protocol, good in ((0x0208, True), (0x0207, False)):
+        other = bytearray(image)
+        struct.pack_into("<H", other, 0x206, protocol)
+        if good:
+            assert Image(bytes(other)).section(".x") == b"abc"
+        else:
+            assert refused(Image, bytes(other)).startswith("it is no kernel of x86")
+    assert refused(Image, image[:-1]) == "it ends in the middle of the kernel"
+    assert refused(Image, bzimage(b"no ELF")) == "what it holds is no ELF file"
+    assert refused(Image, bytes(2000)).startswith("it is no kernel of x86")
+
+
+def test_sections_of_an_image() -> None:
+    image = Image(elf({".a": b"one", ".b": b"", ".c": b"three"}))
+    assert [image.section(name) for name in (".a", ".b", ".c", ".d")] == [
+        b"one",
+        b"",
+        b"three",
+        b"",
+    ]
+    cut = bytearray(elf({".a": b"one"}))
+    table = struct.unpack_from("<Q", cut, 0x28)[0]
+    struct.pack_into("<Q", cut, table + 64 + 32, 1 << 40)
+    assert refused(Image(bytes(cut)).section, ".a") == "it ends in the middle of its section .a"
+    assert "its ELF header is damaged" in refused(Image(b"\x7fELF\x02\x01").section, ".a")
+
+
+def test_what_an_image_says_of_itself() -> None:
+    text = b"\0Linux version \nLinux version 6.1-x (me) #1 SMP\nLinux version 7\n"
+    image = Image(elf({".rodata": text}))
+    assert (image.release, image.banner) == ("6.1-x", b"Linux version 6.1-x (me) #1 SMP")
+    none = Image(elf({".x": b"Linux version"}))
+    assert (none.release, none.banner) == ("", b"")
+    assert refused(kernel_of, none.data) == "it does not say which release it is"
+    small = kernel_of(Small(NEEDS, "6.12.9-y").vmlinux())
+    assert (small.release, small.real_time, small.hooks) == ("6.12.9-y", False, False)
+
+
+def test_packages() -> None:
+    whole = package(b"kernel")
+    assert kernel_of_package(whole) == b"kernel"
+    assert kernel_of_package(package(b"kernel", "./boot/vmlinuz-7.1+x")) == b"kernel"
+    assert "a package without a kernel" in refused(kernel_of_package, package(b"", "./boot/other"))
+    assert "a package without a kernel" in refused(kernel_of_package, AR)
+    assert refused(kernel_of_package, whole[:-20]) == "it ends early"
+    size = whole.index(b"4         `\n")
+    assert refused(kernel_of_package, whole[:size] + b"x" + whole[size + 1 :]) == (
+        "its archive is damaged"
+    )
+    odd = whole.replace(b"4         `\n2.0\n", b"3         `\n2.0\n")
+    assert kernel_of_package(odd) == b"kernel"
+    data = whole.index(b"\xfd7zXZ")
+    damaged = whole[: data + 30] + b"\0\0\0\0" + whole[data + 34 :]
+    assert "its data.tar.xz is damaged or of an unknown kind" in refused(kernel_of_package, damaged)
+
+
+def test_what_is_packed_with_zstd() -> None:
+    """A frame that need not know its own size; libzstd is there wherever a kernel uses it."""
+    lib = ctypes.CDLL(find_library("zstd") or "libzstd.so.1")
+    data = bytes(range(256)) * 30
+    place = ctypes.create_string_buffer(2 * len(data))
+    lib.ZSTD_compress.restype = ctypes.c_size_t
+    size = lib.ZSTD_compress(
+        place, ctypes.c_size_t(len(place)), data, ctypes.c_size_t(len(data)), 3
+    )
+    packed = place.raw[:size]
+    assert unpacked(packed, len(data)) == data
+    assert unpacked(packed + b"more", len(data)) == data
+    for bad, length in ((packed[:-1], len(data)), (packed, len(data) - 1), (packed, len(data) + 1)):
+        assert refused(unpacked, bad, length) == "its zstd data is damaged"
+
+
+def test_what_is_packed_is_named() -> None:
+    data = b"x" * 100
+    assert refused(unpacked, gzip.compress(data)[:11], 100) == "its gzip data ends early"
+    assert refused(unpacked, b"\x1f\x8b" + b"\xff" * 20, 100).startswith(
+        "its gzip data is damaged: Error"
+    )
+    assert refused(unpacked, lzma.compress(data), 101) == "its xz data ends early"
+    for size in (0, -1, (1 << 30) + 1):
+        assert refused(unpacked, gzip.compress(data), size) == f"it claims to hold {size} bytes"
+    assert refused(unpacked, b"abcdef", 5).endswith("is not known (61626364)")
+
+
+# Needs
+
+
+def test_the_list_of_needs() -> None:
+    text = """
+    /* MMP_HOOK(NO, NO) */
+MMP_HOOK(ONE, MMP_X, MMP_ALWAYS, { "f", "int(" "void)" }, { "g", "int()", MMP_WAY(NEW) })
+MMP_CALL(ONE, MMP_Y, MMP_IF(NEW), { "h", "void()" })
+MMP_VARIABLE(TWO, MMP_Z, MMP_UNLESS(NEW), { "v" })
+MMP_MEMBER(TWO, MMP_M, MMP_ALWAYS, page, { "m", "int" })
+MMP_NOTHING(TWO, MMP_N, "not ever")
+"""
+    assert read_needs(text) == [
+        Need("HOOK", "one", NEVER, NEVER, "",
+             (One("f", "int(void)", NEVER), One("g", "int()", frozenset({"NEW"})))),
+        Need("CALL", "one", frozenset({"NEW"}), NEVER, "", (One("h", "void()", NEVER),)),
+        Need("VARIABLE", "two", NEVER, frozenset({"NEW"}), "", (One("v", "", NEVER),)),
+        Need("MEMBER", "two", NEVER, NEVER, "page", (One("m", "int", NEVER),)),
+        Need("NOTHING", "two", NEVER, NEVER, "", (One("not ever", "", NEVER),)),
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="a row without an end"):
+        read_needs('MMP_HOOK(ONE, MMP_X, { "f"')
+
+
+def one_point(*needs: Need, change: Any = None) -> fit.Fit:
+    """Return what a point with these needs would be."""
+    kernel = Small(needs)
+    if change:
+        change(kernel)
+    (found,) = fit.fit(kernel_of(kernel.vmlinux()), list(needs), set())
+    return found
+
+
+def need(row: str, *names: str, kind: str = "int()", structure: str = "", follows: str = "",
+         when: str = "", unless: str = "") -> Need:  # fmt: skip
+    """Return a need that any of these things meets."""
+    ways = frozenset(filter(None, [follows]))
+    ones = tuple(One(name, kind, ways if not at else NEVER) for at, name in enumerate(names))
+    return Need(row, "p", frozenset(filter(None, [when])), frozenset(filter(None, [unless])),
+                structure, ones)  # fmt: skip
+
+
+def test_why_a_point_is_lacking() -> None:
+    hook = need("HOOK", "f", "g")
+    assert one_point(hook) == ("p", "fits", ())
+    for change, reason in (
+        (lambda k: k.without("f"), "the kernel has no function f or g"),
+        (lambda k: k.functions.update(f="char()"), "f has become char()"),
+        (lambda k: k.names.discard("f"), "f is not to be found"),
+    ):  # fmt: skip
+        assert one_point(hook, change=change) == ("p", "lacks", (reason,))
+    variable = need("VARIABLE", "v", "v", kind="")
+    assert one_point(variable, change=lambda k: k.without("v")).reasons == (
+        "the kernel has no variable v",
+    )
+    member = need("MEMBER", "m", kind="int", structure="page")
+    assert one_point(member).status == "fits"
+    for change, reason in (
+        (lambda k: k.structures.clear(), "the kernel has no structure page"),
+        (lambda k: k.structures.update(page={"n": "int"}), "page has no int m"),
+        (lambda k: k.structures.update(page={"m": "char"}), "page.m has become char"),
+    ):  # fmt: skip
+        assert one_point(member, change=change).reasons == (reason,)
+    assert one_point(need("NOTHING", "never")).reasons == ("never",)
+
+
+def test_needs_of_one_way_alone() -> None:
+    way = need("HOOK", "f", follows="NEW")
+    only, never = need("NOTHING", "if", when="NEW"), need("NOTHING", "unless", unless="NEW")
+    assert one_point(way, only).reasons == ("if",)
+    assert one_point(way, never).reasons == ()
+    other = need("HOOK", "f")
+    assert one_point(other, only).reasons == ()
+    assert one_point(other, never).reasons == ("unless",)
+
+
+def test_a_file_is_not_looked_for_where_kernels_are(run: Run, tree: FakeTree) -> None:
+    told = run("doctor", "--kernel", "./no/file")
+    assert told.code == 1
+    assert "/boot" not in told.err
