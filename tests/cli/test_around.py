@@ -151,6 +151,17 @@ def test_a_shadow(run: Run, tree: FakeTree, clock: Clock) -> None:
     assert before["profiles/default/anon_order/shadow"] == "adaptive"
 
 
+@pytest.mark.parametrize("words", ["adaptive shadow=adaptive", "shadow=fixed"])
+def test_a_shadow_that_says_nothing_new(run: Run, tree: FakeTree, clock: Clock, words: str) -> None:
+    """It is obeyed already, or is another policy."""
+    make_thp(tree)
+    assert run("set", "anon_order", *words.split()).code == 0
+    counters = "decisions 900\nshadow_wanted_order_4 800\nshadow_got_order_4 60"
+    tree.put(f"{COUNTERS}/anon_order/stats", counters)
+    clock.steps = [lambda: None] * 9
+    assert said(run)[0].startswith("nothing to do")
+
+
 def test_little_waste(run: Run, host: FakeTree) -> None:
     """Less than 32 MiB is not worth a line, nor is less than a tenth."""
     make_sparse(host, 10, "redis", LARGE // 8, 16, "/redis.service")

@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What is told of the memory of processes: bounds, sums and words, one piece at a time."""
+
+from collections import Counter
+from math import sqrt
+from random import Random
+
+import pytest
+
+from mmpolicy.host.machine import Host
+from mmpolicy.host.tracing import Decision
+from mmpolicy.memory.explain import all_of, explain_areas
+from mmpolicy.memory.findings import Finding, _wastes, find, name_of
+from mmpolicy.memory.folios import PAGE, Area, Frames, Pages, read_areas, read_mappings, totals
+from mmpolicy.memory.picture import MARGIN, WIDTH, _cell, cell_pages, draw, terminal
+from mmpolicy.memory.sample import Sample, take, together
+from mmpolicy.memory.survey import (
+    Budget,
+    Process,
+    Rates,
+    Row,
+    Survey,
+    Usage,
+    _rates,
+    cgroup_of_memory,
+    read_usage,
+)
+from mmpolicy.memory.trim import Piece, Pressure, Splitter, _blocks, comes_back
+
+from .fakes import THP, Clock, FakeTree
+from .sparse import count, make_sparse, make_thp, pressure
+from .test_map import HEAD, PRESENT, START, SWAPPED, TAIL, ZERO, make_reservation, write_at
+
+
+def area(kinds: bytes, zeroes: bytes = b"", start: int = START, name: str = "") -> Area:
+    """Return an area with such pages."""
+    pages, empty = Pages(len(kinds), b"."), Pages(len(kinds), b"\0")
+    pages.put(0, kinds)
+    empty.put(0, zeroes.ljust(len(kinds), b"\0"))
+    orders = Counter({int(chr(each)): kinds.count(each) >> int(chr(each))
+                      for each in set(kinds) if chr(each).isdigit()})  # fmt: skip
+    return Area(start, name, pages, empty, orders)
+
+
+# Folios
+
+
+def test_mappings_of_smaps_and_of_maps(tree: FakeTree) -> None:
+    tree.put("/proc/7/comm", "x")
+    lines = [
+        "1000-3000 rw-p 00000000 00:00 0 [heap]", "3000-4000 ---p 00000000 00:00 0",
+        "4000-5000 r--p 00001000 fe:00 77 /lib/a b", "5000-6000 r-xp 00000000 00:00 0 [vdso]",
+    ]  # fmt: skip
+    tree.put("/proc/7/maps", "\n".join(lines))
+    found = read_mappings(tree, 7, "maps")
+    assert [(each.start, each.end, each.name) for each in found] == [
+        (0x1000, 0x3000, "[heap]"), (0x3000, 0x4000, ""), (0x4000, 0x5000, "/lib/a b"),
+        (0x5000, 0x6000, "[vdso]"),
+    ]  # fmt: skip
+    assert [each.anonymous for each in found] == [True, True, False, True]
+    assert [each.resident for each in found] == [True, False, True, True]
+    values = ["Rss: 0 kB\nSwap: 8 kB\nVmFlags: rd wr hg", "Rss: 0 kB\nSwap: 0 kB", "Rss: 12 kB", ""]
+    tree.put("/proc/7/smaps", "\n".join(f"{a}\n{b}" for a, b in zip(lines, values, strict=True)))
+    found = read_mappings(tree, 7)
+    assert [each.resident for each in found] == [True, False, True, False]
+    assert [each.flags for each in found] == [{"rd", "wr", "hg"}, set(), set(), set()]
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_kinds_of_frames(tree: FakeTree, few: bool) -> None:
+    """Of each order up to a PMD; of tails alone, at the end of the file, and beyond it."""
+    flags = [0] * 1536
+    at = {order: 512 + (1 << order) for order in range(1, 9)}
+    for order, first in at.items():
+        flags[first : first + (1 << order)] = [HEAD, *[TAIL] * ((1 << order) - 1)]
+    flags[3], flags[4] = ZERO, HEAD
+    flags[1024:1536] = [TAIL] * 512
+    tree.put("/proc/kpageflags", b"".join(each.to_bytes(8, "little") for each in flags))
+    frames = Frames(tree, few)
+    for order, first in at.items():
+        assert [chr(frames.kind(first + n)) for n in (0, (1 << order) - 1)] == [str(order)] * 2
+    assert [chr(frames.kind(frame)) for frame in (0, 3, 4, 5, 513, 1024, 1535, 1536, 9999)] == [
+        "0", "z", "0", "0", "0", "9", "9", "0", "0",
+    ]  # fmt: skip
+
+
+def test_other_bits_of_pagemap_are_no_frame(tree: FakeTree) -> None:
+    """Soft-dirty, exclusive, userfaultfd and guard; all 55 bits below are the frame."""
+    make_reservation(tree, 20, 4, 0)
+    write_at(tree, "/proc/kpageflags", 515 * 8, ZERO.to_bytes(8, "little"))
+    entries = [PRESENT | 0xF << 55 | 515, SWAPPED | 1 << 55 | 7, 1 << 55]
+    data = b"".join(each.to_bytes(8, "little") for each in entries)
+    write_at(tree, "/proc/20/pagemap", START // PAGE * 8, data)
+    (found,) = read_areas(tree, 20, contents=False, files=False)
+    assert found.kinds.cut(0, 4) == b"zs.."
+
+
+def test_totals_by_order() -> None:
+    one = area(b"4" * 16 + b"0.z" + b"9" * 512, b"\0" * 8 + b"\1" * 8)
+    assert totals([one, area(b"00")]) == {0: (3, 3, 0), 4: (1, 16, 8), 9: (1, 512, 0)}
+
+
+# Samples
+
+
+def test_shares_of_a_sample() -> None:
+    sample = Sample()
+    assert (sample.share, sample.error, sample.sizes()) == (0, 1, {})
+    sample.add(b"....szzs", bytes(8))
+    assert (sample.spots, sample.share) == (0, 0)
+    sample.add(b"4444", b"\1\1\0\0")
+    assert (sample.share, sample.error) == (0.5, 1)
+    sample.add(b"40", b"\0\0")
+    assert sample.spots == 2
+    assert sample.share == pytest.approx(1 / 3)
+    assert sample.sizes() == {4: 5 / 6, 0: 1 / 6}
+    # The ratio estimator: of spots with 4 and 2 pages, of which 2 and 0 are empty.
+    rest = [2 - 4 / 3, 0 - 2 / 3]
+    deviation = sqrt(sum(each**2 for each in rest) * 2) / 6
+    assert sample.error == pytest.approx(min(2 * deviation + 1 / 2, 1))
+    for _ in range(30):
+        sample.add(b"4444", b"\1\1\0\0")
+    many = [2 - 4 * sample.share] * 31 + [-2 * sample.share]
+    deviation = sqrt(sum(each**2 for each in many) * 32 / 31) / (31 * 4 + 2)
+    assert sample.error == pytest.approx(2 * deviation + 1 / 32)
+
+
+def test_a_sample_is_worth_half_after_30_seconds() -> None:
+    sample = Sample()
+    sample.add(b"44", b"\1\1")
+    sample.add(b"00", b"\0\0")
+    assert [sample.weight(now) for now in (0, 30, 60)] == [2, 1, 0.5]
+    sample.age(30)
+    assert (sample.spots, sample.pages, sample.empty, sample.share) == (1, 2, 1, 0.5)
+    assert sample.orders == {4: 1, 0: 1}
+    assert sample.weight(60) == 0.5
+    assert together([(3.0, 3.0), (5.0, 4.0)]) == (8, 5)
+    assert together([]) == (0, 0)
+
+
+@pytest.mark.parametrize(("pages", "wanted"), [(512, 8), (1024, 32), (24, 32)])
+def test_spots_that_are_taken(tree: FakeTree, pages: int, wanted: int) -> None:
+    """So many as are wanted where all is there; where there are few, some of them four times."""
+    make_thp(tree)
+    make_sparse(tree, 10, pages=max(pages, 512))
+    if pages < 512:
+        line = f"{START:x}-{START + pages * PAGE:x} rw-p 00000000 00:00 0"
+        tree.put("/proc/10/maps", line)
+        tree.put("/proc/10/smaps", f"{line}\nRss: {pages * 4} kB")
+    sample = Sample()
+    take(tree, 10, sample, Random(1), wanted)
+    assert sample.share == pytest.approx(15 / 16, abs=0.04)
+    assert sample.spots == (wanted if pages >= 512 else 16)
+    assert sample.sizes() == {9: 1}
+    tree.put("/proc/10/maps", "")
+    tree.put("/proc/10/smaps", "")
+    take(tree, 10, sample, Random(1), wanted)
+
+
+# The survey
+
+
+def test_a_budget() -> None:
+    spent = [0.0]
+    budget = Budget(0.1, lambda: spent[0])
+    budget.grant(10)
+    assert budget.left() == 1
+    spent[0] = 0.4
+    assert budget.left() == pytest.approx(0.6)
+    assert budget.floor(10) == 0
+    assert budget.pause(10) == 10
+    budget.grant(5)  # what is left is not kept
+    assert budget.left() == pytest.approx(0.5)
+    spent[0] = 1.9
+    assert budget.left() == pytest.approx(-1)
+    assert budget.floor(5) == pytest.approx(-1.25)
+    assert budget.pause(5) == pytest.approx(5 + 10 - 2.5)
+    budget.grant(5)  # what is owed is
+    assert budget.left() == pytest.approx(-0.5)
+    budget.forgive(5)
+    assert budget.left() == pytest.approx(0.5)
+
+
+def test_what_stat_says(tree: FakeTree) -> None:
+    count(tree, 7, "a) (b", 300, 1234, 50)
+    assert read_usage(tree, 7) == ("a) (b", Usage(777, 1234, 50, 50, 300, False))
+    fields = "7 (x) S 1 1 1 0 -1 0 10 0 5 0 30 7 0 0 20 0 1 0 99 {} 0"
+    tree.put("/proc/7/stat", fields.format(0))
+    assert read_usage(tree, 7) == ("x", Usage(99, 15, 30, 7, 0, True))
+    tree.put("/proc/7/stat", fields.format(4096).replace(" 99 ", " x "))
+    assert read_usage(tree, 7) is None
+    tree.put("/proc/7/stat", fields.format(4096).removesuffix(" 0"))
+    assert read_usage(tree, 7) is None
+    assert read_usage(tree, 8) is None
+
+
+def test_rates_between_two_looks() -> None:
+    old, new = Usage(1, 100, 10, 20, 5, False), Usage(1, 300, 60, 70, 5, False)
+    assert _rates(old, 2.0, new, 4.0) == Rates(100, 0.5, 0.25)
+    assert _rates(old, 2.0, new, 2.0) == Rates()
+    process = Process(1, "x", "/", new, 4.0)
+    assert process.mean == Rates()
+    process.first = (old, 2.0)
+    assert process.mean == Rates(100, 0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("text", "cgroup"),
+    [
+        ("0::/a", "/a"),
+        ("12:cpu,cpuacct:/x\n7:memory:/b", "/b"),
+        ("3:cpu,memory,x:/c\n0::/d", "/c"),
+        ("7:memoryx:/b\n1:name=systemd:/y", "/"),
+        ("", "/"),
+    ],
+)
+def test_the_cgroup_that_accounts_for_memory(tree: FakeTree, text: str, cgroup: str) -> None:
+    tree.put("/proc/7/cgroup", text)
+    assert cgroup_of_memory(tree, 7) == cgroup
+    assert cgroup_of_memory(tree, 8) == "/"
+
+
+def test_rows_of_a_survey(tree: FakeTree) -> None:
+    """Of what was sampled; a process with less than 1 MiB is not, and one of the kernel is none."""
+    make_thp(tree)
+    make_sparse(tree, 10, "a", 1024, 16, "/s")
+    make_sparse(tree, 11, "b", 3072, 2, "/s", forbids=True)
+    count(tree, 12, "small", 255)
+    count(tree, 13, "kernel", 0)
+    tree.put("/proc/13/stat", tree.read("/proc/13/stat").replace(" 4096000 ", " 0 "))
+    tree.put("/proc/12/cgroup", "0::/t")
+    survey = Survey(tree, 100.0, seed=1)
+    survey.turn(0.0, 1.0)
+    assert set(survey.processes) == {10, 11, 12}
+    assert survey.seen() == pytest.approx(4096 / 4351)
+    cgroups, processes = survey.most(lambda each: each.usage.pages, 2)
+    assert [row.name for row in cgroups] == ["/s", "/t"]
+    assert [row.pids for row in processes] == [(11,), (10,)]
+    both, small = cgroups
+    assert (both.is_cgroup, both.rss_kib, both.anon_kib, both.seen) == (True, 16384, 16384, 1)
+    assert both.waste_kib == pytest.approx(4096 * 15 / 16 + 12288 / 2, rel=0.02)
+    assert both.error_kib == pytest.approx(
+        sqrt(sum(row.error_kib**2 for row in processes)), rel=0.01
+    )
+    assert both.sizes == {9: 1}
+    assert both.forbids == ("b",)
+    assert (small.rss_kib, small.anon_kib, small.seen, small.sizes) == (1020, 0, 0, {})
+    count(tree, 12, "small", 256, faults=50, ticks=10)
+    tree.put("/proc/12/maps", "")
+    tree.put("/proc/12/smaps", "")
+    tree.put("/proc/12/status", "")
+    tree.put("/proc/12/pagemap", "")
+    survey.turn(2.0, 1.0)
+    (row,) = (row for row in survey.most(lambda each: -each.pid, 9)[1] if row.pids == (12,))
+    assert (row.rates, row.anon_kib) == (Rates(25, 0.1, 0.05), 0)
+    assert survey.processes[12].anon_kib == 1024
+
+
+def test_a_number_that_is_used_again_is_another_process(tree: FakeTree) -> None:
+    make_thp(tree)
+    count(tree, 12, "old", 100, faults=900)
+    survey = Survey(tree, 100.0, seed=1)
+    survey.turn(0.0, 1.0)
+    count(tree, 12, "new", 100, faults=5)
+    tree.put("/proc/12/stat", tree.read("/proc/12/stat").replace(" 777 ", " 888 "))
+    survey.turn(1.0, 1.0)
+    assert survey.processes[12].rates == Rates()
+    assert survey.processes[12].name == "new"
+    tree.remove("/proc/12")
+    survey.turn(2.0, 1.0)
+    assert not survey.processes
+    assert survey.seen() == 1
+
+
+# Pictures
+
+
+def test_cells() -> None:
+    assert [_cell(*each) for each in (
+        (b"....", bytes(4)), (b"44..", b"\1\1\0\0"), (b"44..", b"\1\0\0\0"), (b"0044", bytes(4)),
+        (b"0444", bytes(4)), (b"s...", bytes(4)),
+    )] == [".", "_", "4", "0", "4", "s"]  # fmt: skip
+    areas = [area(b"0" * 100), area(b"0" * 28)]
+    assert [cell_pages(areas, cells) for cells in (128, 127, 64, 63, 1)] == [1, 2, 2, 4, 128]
+
+
+def test_rows_are_aligned() -> None:
+    """Each row begins at a multiple of its size; what is outside of the area is blank."""
+    one = area(b"0" * 70 + b"." * 130 + b"9", start=(WIDTH * 5 + 60) * PAGE, name="[heap]")
+    lines = list(terminal([one]))
+    assert lines[0] == f"{one.start:x} 804 kB [heap]"
+    assert lines[1] == f"  {WIDTH * 5 * PAGE:012x} {' ' * 60}0000"
+    assert lines[2] == f"  {WIDTH * 6 * PAGE:012x} {'0' * 64}"
+    assert lines[3] == f"  {WIDTH * 7 * PAGE:012x} 00{'.' * 62}"
+    assert lines[4] == f"  {WIDTH * 9 * PAGE:012x} ....9"
+    assert lines[5].startswith("one mark: 4 kB; 0-9 order")
+    assert len(lines) == 6
+    assert next(terminal([area(b"0" * 256)])) == f"{START:x} 1 MiB (anonymous)"
+    assert list(terminal([area(b"0" * 256)], 32))[-1].startswith("one mark: 32 kB;")
+
+
+def test_places_in_a_drawing() -> None:
+    drawing = draw("t", [area(b"00.44", name="x"), area(b"s")])
+    boxes = drawing.boxes[12:]
+    assert [(box.x - MARGIN, box.width, box.mark) for box in boxes] == [
+        (0, 24, "0"), (36, 24, "4"), (0, 12, "s"),
+    ]  # fmt: skip
+    assert [box.told for box in boxes] == [
+        f"{START:x}: 8 kB, 0", f"{START + 3 * PAGE:x}: 8 kB, 4", f"{START:x}: 4 kB, s",
+    ]  # fmt: skip
+    ys = [y for _, y, _ in drawing.texts]
+    assert [y for _, y, _ in drawing.texts[13:]] == [90, 105, 124, 139, 158]
+    assert drawing.height == max(ys) + 18
+    assert [box.y for box in boxes] == [96, 96, 130]
+    legend = drawing.boxes[:12]
+    assert [(box.x - MARGIN, box.y) for box in legend[4:8]] == [
+        (520, 27), (650, 27), (0, 45), (130, 45),
+    ]  # fmt: skip
+
+
+# Giving back
+
+
+def test_folios_with_empty_pages() -> None:
+    """Aligned ones; moved ones are cut in two."""
+    zeroes = bytes([0, 1, 1, 1] + [1] * 4 + [0] * 4 + [1] * 4 + [0, 1])
+    assert list(_blocks(64, b"22222222" + b"0000" + b"2222" + b"11", zeroes)) == [
+        (64, 68, 3), (68, 72, 4), (76, 80, 4), (80, 82, 1),
+    ]  # fmt: skip
+    assert list(_blocks(66, b"2222", b"\0\1\1\1")) == [(66, 68, 1), (68, 70, 2)]
+
+
+def host_of(tree: FakeTree, clock: Clock) -> Host:
+    """Return a host."""
+    return Host(tree, sleep=clock.sleep, clock=lambda: clock.now)
+
+
+def test_pressure_since_the_last_look(tree: FakeTree, clock: Clock) -> None:
+    pressure(tree, 5, total=1_000_000)
+    found = Pressure(host_of(tree, clock), 10)
+    assert found.known
+    pressure(tree, 5, total=1_100_000)
+    clock.now = 0.2
+    assert found.too_high() == ""  # not yet
+    clock.now = 0.5
+    said = "tasks wait for memory 20 % of the time, more than 10 %"
+    assert found.too_high() == said
+    assert found.too_high() == ""
+    clock.now = 1.5
+    pressure(tree, 10, total=1_200_000)
+    assert found.too_high() == ""
+    pressure(tree, 10.6, total=1_200_000)
+    assert found.too_high() == "tasks wait for memory 11 % of the time, more than 10 %"
+    tree.remove("/proc/pressure")
+    assert found.too_high() == ""
+    assert not Pressure(host_of(tree, clock), 10).known
+
+
+@pytest.mark.parametrize(
+    ("took", "steps"),
+    [
+        (0.0019, [512, 1024, 2048, 4096, 8192, 16384, 16384, 1360]),
+        (0.0021, [512] * 97 + [336]),
+        (0.0049, [512] * 97 + [336]),
+    ],
+)
+def test_steps(tree: FakeTree, clock: Clock, took: float, steps: list[int]) -> None:
+    """They grow below 2 ms, to 64 MiB at most; the pause is as long as the step."""
+    make_thp(tree)
+    pressure(tree, 0)
+    tree.make_process(10)
+    tree.splits = lambda _value: setattr(clock, "now", clock.now + took)
+    clock.steps = [lambda: None] * 999
+    host = host_of(tree, clock)
+    done = Splitter(host, Pressure(host, 10)).split(10, [Piece(0, 50000 * PAGE, 7)])
+    ends = [[int(each, 16) // PAGE for each in value.split(",")[1:3]] for _, value in tree.writes]
+    assert [end - start for start, end in ends] == steps
+    assert (done.empty, done.writes, done.stopped, done.ended) == (7, len(steps), "", False)
+    assert done.longest_s == pytest.approx(took)
+    assert clock.now == pytest.approx(2 * took * len(steps))
+
+
+@pytest.mark.parametrize(
+    ("enabled", "size", "most", "told"),
+    [
+        ("[always] madvise never", None, 65, True),
+        ("[always] madvise never", None, 64, False),
+        ("always [madvise] never", "[always] inherit madvise never", 511, True),
+        ("always [madvise] never", "always [inherit] madvise never", 511, False),
+        ("[always] madvise never", None, None, False),
+    ],
+)
+def test_what_khugepaged_would_fill(
+    tree: FakeTree, enabled: str, size: str | None, most: int | None, told: bool
+) -> None:
+    tree.put(f"{THP}/enabled", enabled)
+    tree.remove(f"{THP}/hugepages-2048kB")
+    if size:
+        tree.put(f"{THP}/hugepages-2048kB/enabled", size)
+    tree.put(f"{THP}/khugepaged/max_ptes_none", "x" if most is None else str(most))
+    assert (f"takes up to {most} empty pages" in comes_back(tree)) == told
+
+
+# Advice
+
+
+def row(waste_mib: float, error_mib: float, anon_mib: int, name: str = "/a.service") -> Row:
+    """Return a row that wastes so much."""
+    mib = 1024
+    return Row(name, name.startswith("/"), (7,), name, anon_mib * mib, anon_mib * mib, 1.0,
+               waste_mib * mib, error_mib * mib, Rates(), {}, ())  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("waste", "error", "anon", "much"),
+    [(33, 1, 100, True), (33, 1.1, 100, False), (50, 0, 500, True), (50, 0, 501, False)],
+)
+def test_waste_that_is_worth_a_line(waste: float, error: float, anon: int, much: bool) -> None:
+    assert _wastes(row(waste, error, anon)) == much
+
+
+def test_names_and_lines() -> None:
+    names = ["/system.slice/a.service", "/a.slice/b.scope", "/a b", "x"]
+    assert [name_of(row(1, 1, 1, name)) for name in names] == [
+        "--unit a.service", "--cgroup /a.slice/b.scope", "--cgroup '/a b'", "--pid 7",
+    ]  # fmt: skip
+    assert Finding("a", "b").line() == "a: b"
+    assert Finding("a", "b", ("c", "d"), "e").line() == "a: b; do: c && d; price: e"
+
+
+@pytest.mark.parametrize(
+    ("faults", "ticks", "told"),
+    [(5000, 20, True), (4999, 20, False), (5000, 19, False)],
+)
+def test_faults_that_are_worth_a_line(tree: FakeTree, faults: int, ticks: int, told: bool) -> None:
+    """500 a second, and 2 % of a CPU in the kernel."""
+    make_thp(tree)
+    count(tree, 11, "web", 100)
+    survey = Survey(tree, 100.0, seed=1)
+    survey.turn(0.0, 10.0)
+    count(tree, 11, "web", 100, faults, ticks)
+    survey.turn(10.0, 10.0)
+    found = find(tree, survey, {}, {})
+    assert bool(found) == told
+    stalls = [find(tree, survey, {"compact_stall": number}, {})[told:] for number in (4.9, 5.0)]
+    assert [len(each) for each in stalls] == [0, 1]
+
+
+# Why
+
+
+def test_areas_are_explained() -> None:
+    one = area(b"4" * 16 + b"00", b"\1" * 4, name="[heap]")
+    other = area(b"0", start=START + 18 * PAGE)
+    end = START + 18 * PAGE
+    decisions = [
+        Decision(False, START, 4, "run"), Decision(False, end - 1, 4, "run"),
+        Decision(False, end - 1, 0, "alone"), Decision(True, START, 0, "odd"),
+        Decision(False, end, 0, "alone"), Decision(False, START - 1, 9, "run"),
+        Decision(False, end + PAGE, 9, "run"),
+    ]  # fmt: skip
+    found = explain_areas([one, other], decisions)
+    assert list(found[0].lines()) == [
+        "  has     72 kB: 64 kB in folios of 64 kB, 25% never used",
+        "  wanted  3 faults: 64 kB 2, 4 kB 1 (67 %: memory nearby was used in full; "
+        "33 %: no memory nearby was used in full)",
+        "  shadow  1 faults: 4 kB 1 (100 %: odd)",
+    ]
+    assert next(found[1].lines()) == "  has     4 kB: all in single pages"
+    assert (found[0].unused_share, found[1].unused_share) == (0.25, 0)
+    whole = all_of(found)
+    assert (whole.pages, whole.large, whole.unused) == (19, {4: 16}, {4: 4})
+    assert whole.wanted.as_data() == {"orders": {0: 2, 4: 2}, "reasons": {"run": 2, "alone": 2}}
+    assert whole.shadow.as_data() == {"orders": {0: 1}, "reasons": {"odd": 1}}
