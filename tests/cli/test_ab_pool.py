@@ -4,7 +4,7 @@
 import json
 import tracemalloc
 from collections.abc import Iterator
-from math import log1p
+from math import log, log1p
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from scipy.stats import binomtest
 from mmpolicy.ab.design import ALPHA, Design
 from mmpolicy.ab.fleet import _size
 from mmpolicy.ab.identity import seed_here
-from mmpolicy.ab.pool import HostEffect, Pool, pooled, tau_squared, variances_of
+from mmpolicy.ab.pool import HostEffect, HostRun, Pool, pooled, tau_squared, variances_of
 from mmpolicy.ab.samples import Recording, parse
 
 from .fakes import FakeTree, Result, Run
@@ -218,6 +218,20 @@ def test_a_host_that_was_stopped_is_counted(pool: Any) -> None:
 def test_files_that_cannot_be_pooled(pool: Any, header: dict[str, Any], text: str) -> None:
     result = pool([-0.1, -0.1, -0.1], header=header)
     assert (result.code, text in result.err) == (2, True), result.err
+
+
+def test_the_place_in_the_pair_is_taken_out() -> None:
+    """The second block of each pair has half as many faults more, on each host."""
+    lines = Lines(version=2, digest="d", experiment="e", started="", roles={}, pairs=12)
+    for pair in range(12):
+        arms = ["control", "treatment"]
+        lines.rng.shuffle(arms)
+        for place, arm in enumerate(arms):
+            rate = 1000 * (1 + place / 2) * (0.9 if arm == "treatment" else 1.0)
+            lines.block("ab", pair, arm, {arm: rate * lines.rng.gauss(1, 0.01)}, 50)
+    (effect,) = HostRun.of("x", parse(lines.end(), "x")).effects.values()
+    assert effect.mean == pytest.approx(log(0.9), abs=0.02)
+    assert effect.noise < 0.01
 
 
 def test_one_file_is_no_pool(pool: Any) -> None:

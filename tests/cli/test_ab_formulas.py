@@ -1,0 +1,566 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The formulas of experiments at their bounds, against another way to compute the same."""
+
+import itertools
+from functools import partial
+from math import ceil, exp, inf, log, log1p, sqrt
+from operator import le
+
+import numpy as np
+import pytest
+from scipy import special
+from scipy import stats as known
+
+from mmpolicy.ab import anytime, carry, fleet, pool, stats
+from mmpolicy.ab.arithmetic import flatten, sum_of_zones, time_of, without_zones
+from mmpolicy.ab.balance import Balance
+from mmpolicy.ab.design import (
+    Design,
+    at_margin,
+    differences,
+    excess,
+    few_lost,
+    in_percent,
+    log_of_ratio,
+    pairs_by_size,
+    pairs_for_lost,
+    pairs_to_see,
+    suggest_pairs,
+    unseen,
+    with_lost,
+)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Return the same numbers for each test."""
+    return np.random.default_rng(5)
+
+
+# The design
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds", "of_pair", "saturation"), [("split", 120, 1, 2), ("switchback", 240, 2, 2)]
+)
+def test_blocks_of_pairs(kind: str, seconds: float, of_pair: int, saturation: int) -> None:
+    design = Design(kind, 30, 6, 5, seed=3)
+    assert design.seconds(4) == seconds
+    blocks = list(design.blocks("ab", 4, first=7))
+    assert [block.number for block in blocks] == list(range(7, 7 + 4 * of_pair))
+    assert [block.pair for block in blocks] == [pair for pair in range(4) for _ in range(of_pair)]
+    arms = {block.arm for block in blocks}
+    assert arms == ({""} if kind == "split" else {"control", "treatment"})
+    turns = list(design.blocks("saturation", 2))
+    assert len(turns) == 2 * saturation
+    assert {(block.pair, block.arm) for block in turns} == set(
+        itertools.product(range(2), ("control", "treatment"))
+    )
+    assert len({block.seed for block in blocks}) == len(blocks) // of_pair
+    assert [*design.blocks("ab", 4, 7)] == blocks != [*design.blocks("aa", 4, 7)]
+
+
+@pytest.mark.parametrize(
+    ("block", "washout", "interval", "moments"),
+    [
+        (30, 6, 5, [6, 10.8, 15.6, 20.4, 25.2, 30]),
+        (4, 1, 10, [1, 4]),
+        (4, 0, 2, [0, 2, 4]),
+        (3, 1, 0.5, [1, 1.5, 2, 2.5, 3]),
+    ],
+)
+def test_moments_of_samples(
+    block: float, washout: float, interval: float, moments: list[float]
+) -> None:
+    """The interval is stretched so that a block begins and ends with a sample."""
+    assert Design("split", block, washout, interval, 1).moments() == pytest.approx(moments)
+
+
+def test_what_is_unseen() -> None:
+    """A share p of bad blocks is missed by n pairs with (1 - p)^n = 5 %."""
+    for pairs in (1, 12, 59):
+        assert (1 - unseen(pairs) / 100) ** pairs == pytest.approx(0.05)
+    assert [pairs_to_see(percent) for percent in (1, 5, 20, 50)] == [299, 59, 14, 5]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "scale", "found"),
+    [
+        ([(1.0, exp(1)), (exp(2), 1.0)], "ratio", [1, -2]),
+        ([(0.0, 2.0), (4.0, 2.0)], "totals", [1, -1]),
+        ([(3.0, 0.0), (0.0, 6.0), (3.0, 0.0)], "totals", [-1.5, 3, -1.5]),
+        ([(0.0, 2.0), (0.0, 3.0)], "difference", [2, 3]),
+        ([(2.0, 0.0), (3.0, 0.0)], "difference", [-2, -3]),
+        ([(-1.0, 2.0), (4.0, 3.0)], "difference", [3, -1]),
+    ],
+)
+def test_scales(pairs: list[tuple[float, float]], scale: str, found: list[float]) -> None:
+    said, each = differences(pairs)
+    assert said == scale
+    assert each == pytest.approx(found)
+
+
+def test_excess_over_a_margin() -> None:
+    """What is above 0 is worse than allowed, whichever way is better."""
+    assert (at_margin(True, 5), at_margin(False, 5)) == (1.05, 0.95)
+    ratios = [(10.0, 10.5), (10.0, 9.5), (10.0, 12.0)]
+    assert excess(ratios, True, 5) == pytest.approx([0, log(9.5 / 10.5), log(12 / 10.5)])
+    assert excess(ratios, False, 5) == pytest.approx([log(9.5 / 10.5), 0, log(9.5 / 12)])
+    totals = [(0.0, 2.0), (10.0, 8.0)]
+    assert excess(totals, True, 10) == pytest.approx([2, -3])
+    assert excess(totals, False, 10) == pytest.approx([-2, 1])
+    assert log_of_ratio([(1.0, 2.0), (3.0, 10.0)]) == pytest.approx(log(3))
+
+
+def test_percent() -> None:
+    assert in_percent(log(1.25)) == pytest.approx(25)
+    assert in_percent(-log(2)) == pytest.approx(-50)
+    assert in_percent(699.9) < inf
+    assert in_percent(700) == inf
+
+
+def planned(size: float, percent: float, risk: float) -> float:
+    """Return the pairs of a t test that finds percent (Guenther), of a noise that is known."""
+    z = known.norm.ppf(1 - risk)
+    return float((size * (z + known.norm.ppf(0.8)) / log1p(percent / 100)) ** 2 + z * z / 2)
+
+
+@pytest.mark.parametrize("metrics", [1, 3])
+@pytest.mark.parametrize("percent", [2.0, 5.0])
+def test_lengths_by_noise(percent: float, metrics: int, rng: np.random.Generator) -> None:
+    """The noise is taken at its upper 80 % limit, as the chi-square distribution has it."""
+    for number in (4, 9, 30):
+        noise = list(rng.normal(0, 0.1, number))
+        caution = sqrt((number - 1) / known.chi2.ppf(0.2, number - 1))
+        size = float(np.std(noise, ddof=1)) * caution
+        expected = planned(size, percent, 0.025 / metrics)
+        assert suggest_pairs(noise, percent, metrics) == pytest.approx(expected, rel=0.03, abs=1)
+        assert suggest_pairs(noise, -percent, metrics) == suggest_pairs(noise, percent, metrics)
+        one_sided = planned(size, percent, 0.05)
+        assert suggest_pairs(noise, percent, risk=0.05) == pytest.approx(one_sided, rel=0.03, abs=1)
+        by_size = planned(sqrt(np.mean(np.square(noise))), percent, 0.025 / metrics)
+        assert pairs_by_size(noise, percent, metrics) == ceil(by_size)
+    still = [0.0, 1e-9, -1e-9]
+    least = {1: 6, 3: 7}[metrics]
+    assert suggest_pairs(still, percent, metrics) == least
+    assert suggest_pairs(still, percent, metrics, risk=0.05) == least - 1
+    assert pairs_by_size(still, percent, metrics) == least + 2
+
+
+# The tests and intervals
+
+
+def signs_of(number: int) -> np.ndarray:
+    """Return all outcomes of so many coins."""
+    return np.array(list(itertools.product((-1, 1), repeat=number)))
+
+
+@pytest.mark.parametrize("size", [3, 6, 16])
+def test_one_sided_p_is_exact(size: int, rng: np.random.Generator) -> None:
+    d = rng.normal(-0.3, 1, size)
+    assert stats.p_below(d, 1) == pytest.approx(np.mean(signs_of(size) @ d <= d.sum() + 1e-9))
+    assert stats.p_value(d, 1) == pytest.approx(
+        np.mean(np.abs(signs_of(size) @ d) >= abs(d.sum()) - 1e-9)
+    )
+
+
+def test_random_tosses_are_never_sure() -> None:
+    """Of 9,999 tosses, what was seen is one more; up to 16 pairs nothing is tossed."""
+    assert stats.p_value(np.ones(40), 1) == stats.p_below(-np.ones(40), 1) == 1e-4
+    assert stats.p_value(np.ones(16), 1) == 2 / 2**16
+    assert stats.p_below(np.ones(40), 1) == 1
+
+
+@pytest.mark.parametrize("size", [6, 7, 10, 13])
+def test_ends_are_means_of_subsets(size: int, rng: np.random.Generator) -> None:
+    """Of all n - 1 means of subsets, 2.5 % of n are beyond each end."""
+    d = rng.normal(0, 1, size)
+    subsets = signs_of(size) > 0
+    means = sorted(float(d[chosen].mean()) for chosen in subsets if chosen.any())
+    place = int(0.025 * (len(means) + 1))
+    ends = means[place - 1], means[-place]
+    assert stats.interval(d, 1, differ=False) == pytest.approx(ends)
+    pairs = [(1.0, exp(each)) for each in d]
+    total, low, high = stats.totals(pairs, 1, 0.1)
+    ratios = sorted(log(np.exp(d[chosen]).sum() / chosen.sum()) for chosen in subsets
+                    if chosen.any())  # fmt: skip
+    place = int(0.05 * (len(ratios) + 1))
+    assert (low, high) == pytest.approx((ratios[place - 1], ratios[-place]))
+    assert total == pytest.approx(log(np.exp(d).mean()))
+
+
+@pytest.mark.parametrize("way", [1, -1])
+def test_an_end_moves_outward_where_pairs_differ(rng: np.random.Generator, way: int) -> None:
+    """It is the end on the side of the long tail, moved as BCa moves it, and not past 0."""
+    d = way * rng.exponential(1, 12)
+    subsets = signs_of(12) > 0
+    means = sorted(float(d[chosen].mean()) for chosen in subsets if chosen.any())
+    lean = abs(float(known.skew(d))) / 6 / sqrt(12)
+    z = lean + known.norm.isf(0.025)
+    place = int(known.norm.sf(lean + z / (1 - lean * z)) * (len(means) + 1))
+    exact, found = stats.interval(d, 1, differ=False), stats.interval(d, 1)
+    assert 1 < place < int(0.025 * len(means))
+    far = means[-place] if way > 0 else means[place - 1]
+    assert found == pytest.approx((exact[0], far) if way > 0 else (far, exact[1]))
+    same = np.array([0.1, 0.3, 0.2, 0.2, 0.1, 0.3, 0.2])
+    assert stats.interval(same, 1) == stats.interval(same, 1, differ=False)
+    assert stats.interval(np.full(8, 0.2), 1) == pytest.approx((0.2, 0.2))
+    tail = way * np.array([-1.0, -1.1, -0.9, -1.0, -1.2, -0.8, -0.001, -1.0])
+    found = stats.interval(tail, 1)
+    assert max(found) <= 0 if way > 0 else min(found) >= 0
+
+
+def test_lost_pairs_are_as_clear_as_the_clearest() -> None:
+    d = [-0.1, -0.3, 0.05]
+    assert with_lost(d, 2) == [0.3, 0.3, *d]
+    assert with_lost([-each for each in d], 2) == [-0.3, -0.3, 0.1, 0.3, -0.05]
+    assert with_lost([1.0, -1.0], 1) == [1.0, 1.0, -1.0]
+    assert with_lost(d, 1, -1.0) == [-0.3, *d]
+    assert with_lost(d, 0) == d
+    assert with_lost([], 2) == [0, 0]
+
+
+@pytest.mark.parametrize("anytimes", [False, True])
+def test_p_with_lost_pairs_against_it(anytimes: bool) -> None:
+    pairs = [(1.0, exp(each)) for each in (-0.1, -0.3, -0.2, -0.2, -0.1, -0.3, -0.2)]
+    alone = stats.analyse_anytime(pairs, 1) if anytimes else stats.analyse(pairs, 1)
+    found = stats.against(alone, 2, 1, anytimes)
+    d = [0.3, 0.3, *alone.d]
+    assert found.p == (anytime.p_anytime(d) if anytimes else stats.p_value(np.array(d), 1))
+    assert (found.low, found.high, found.estimate) == (alone.low, alone.high, alone.estimate)
+    assert found.p > alone.p
+
+
+@pytest.mark.parametrize(
+    ("lost", "pairs", "few"),
+    [(0, 5, True), (1, 5, True), (2, 19, False), (2, 20, True), (4, 40, True), (5, 49, False)],
+)
+def test_few_lost_pairs(lost: int, pairs: int, few: bool) -> None:
+    """One may be lost, or one in ten: one in twenty blocks, each in a pair of its own."""
+    assert few_lost(lost, pairs) == few
+
+
+@pytest.mark.parametrize(
+    ("pairs", "lost", "against", "most", "need"),
+    [
+        (12, 0, 0, 48, 12),
+        (12, 1, 0, 48, 13),
+        (12, 1, 1, 48, 19),  # 1 + ceil(1.5 * sqrt(12)) = 6
+        (16, 1, 1, 48, 23),  # 1 + 1.5 * 4
+        (12, 3, 0, 48, 30),  # one in ten
+        (12, 3, 0, 30, 30),
+        (12, 3, 0, 29, 12),
+    ],
+)
+def test_pairs_for_lost_ones(pairs: int, lost: int, against: int, most: int, need: int) -> None:
+    assert pairs_for_lost(pairs, lost, against, most) == need
+
+
+def test_the_place_in_the_pair() -> None:
+    """What the second block has more than the first is no effect, if it is clear enough."""
+    first = np.array([True, False, True, True, False, False, True, False])
+    signs = np.where(first, -1.0, 1.0)
+    noise = np.array([0.02, -0.01, 0.01, 0.0, -0.02, 0.01, 0.0, -0.01])
+    d = signs * (0.5 + noise) - 0.1
+    rest = stats.without_place(d, first)
+    assert rest is not None
+    assert rest.mean() == pytest.approx(-0.1, abs=0.01)
+    assert rest.std(ddof=1) < 0.03
+    late = d * signs
+    t = known.ttest_1samp(late, 0).statistic
+    shift = late.mean() - late.std(ddof=1) * 4 / sqrt(8)
+    assert t > 4
+    assert stats.without_place(d - signs * shift * 0.99, first) is not None
+    assert stats.without_place(d - signs * shift * 1.01, first) is None
+    uneven = np.array([True] * 6 + [False] * 2)
+    signs = np.where(uneven, -1.0, 1.0)
+    found = stats.without_place(signs * (0.5 + noise) - 0.1, uneven)
+    assert found is not None
+    assert found.mean() == pytest.approx(-0.1, abs=0.02)
+    pairs = [(1.0, exp(each)) for each in d]
+    assert stats.analyse(pairs, 1, first.tolist()).estimate == pytest.approx(rest.mean())
+    assert stats.analyse(pairs, 1).estimate == pytest.approx(d.mean())
+    assert stats.analyse(pairs, 1, [True] * 8).estimate == pytest.approx(d.mean())
+
+
+def test_an_effect_has_its_deviation(rng: np.random.Generator) -> None:
+    d = rng.normal(0, 1, 9)
+    effect = stats.analyse([(1.0, exp(each)) for each in d], 1)
+    assert (effect.scale, effect.pairs) == ("ratio", 9)
+    assert effect.deviation == pytest.approx(d.std(ddof=1))
+    assert effect.d == pytest.approx(d)
+    zeros = [(0.0, 2.0), (3.0, 5.0), (5.0, 4.0)]
+    effect = stats.analyse(zeros, 1)
+    shares = np.array([each[1] / 11 - each[0] / 8 for each in zeros])
+    assert effect.scale == "totals"
+    assert effect.estimate == pytest.approx(log(11 / 8))
+    assert effect.deviation == pytest.approx(3 * shares.std(ddof=1))
+
+
+def test_blocks_that_are_normal_in_logarithms(rng: np.random.Generator) -> None:
+    """Their mean is exp(m + s^2 / 2), so that of the ratio has half the variances' difference."""
+    logs = rng.normal([0.0, 0.2], [0.1, 0.6], (20, 2))
+    mean, low, high = stats.totals_by_logs([tuple(each) for each in np.exp(logs)], 0.1)
+    control, treatment = np.var(logs, axis=0, ddof=1)
+    d = logs[:, 1] - logs[:, 0]
+    assert mean == pytest.approx(d.mean() + (treatment - control) / 2)
+    error = sqrt(np.var(d, ddof=1) / 20 + (treatment**2 + control**2) / 38)
+    half = known.t.ppf(0.95, 19) * error
+    assert (low, high) == pytest.approx((mean - half, mean + half))
+
+
+def test_small_formulas() -> None:
+    for pairs, metrics in ((8, 1), (8, 3), (30, 2)):
+        limit = known.t.ppf(1 - 0.025 / metrics, pairs - 1)
+        least = (limit + known.t.ppf(0.8, pairs - 1)) * 0.3 / sqrt(pairs)
+        assert stats.detectable(0.3, pairs, metrics) == pytest.approx(least)
+    aa = stats.Effect("ratio", 9, -0.2, 0, 0, 1, 0.3)
+    spread = known.t.ppf(0.975, 8) * 0.3 / 4
+    assert stats.floor(aa, 16) == pytest.approx(0.2 + spread)
+    for hits, number in ((0, 0), (0, 5), (3, 5), (5, 5), (9, 12)):
+        chance = sum(special.comb(number, k) for k in range(hits, number + 1)) / 2**number
+        assert stats.binomial_tail(hits, number) == pytest.approx(chance)
+    assert stats.imbalance(30, 10) == pytest.approx(known.chi2.sf(10, 1))
+    assert stats.imbalance(7, 0) == pytest.approx(0.00815, abs=1e-5)
+    assert stats.imbalance(0, 0) == 1
+
+
+def test_both_arms_vary_as_much(rng: np.random.Generator) -> None:
+    logs = rng.normal(0, [0.1, 0.5], (12, 2))
+    less = stats.spread_p([(exp(a), exp(b)) for a, b in logs], 1)
+    assert less < 0.05 < stats.spread_p([(exp(a), exp(b)) for a, b in logs * [5, 1]], 1)
+    assert less == pytest.approx(stats.spread_p([(exp(b), exp(a)) for a, b in logs], 1))
+
+
+def test_what_is_left_over_is_tossed_999_times(rng: np.random.Generator) -> None:
+    """The clearest of all has a p of one in 1,000."""
+    first = rng.integers(0, 2, 30) == 1
+    treated = np.stack([first, ~first], axis=-1).reshape(-1)
+    before = np.concatenate([[False], treated[:-1]])
+    y = np.concatenate([[0.0], -1.0 * treated - 0.5 * before + rng.normal(0, 1e-3, 60)])
+    share, p = stats.left_over(y, first, 1)
+    assert share == pytest.approx(0.5, abs=0.01)
+    assert p == 1e-3
+
+
+def test_growth_is_one_sided(rng: np.random.Generator) -> None:
+    d = rng.normal(-0.2, 0.01, 8)
+    assert stats.growth_p(d, 1.5 * d, 1) == stats.growth_p(-d, -1.5 * d, 1) == 2**-8
+    assert stats.growth_p(1.5 * d, d, 1) == stats.growth_p(d, d, 1) == 1
+
+
+# What holds at any look
+
+
+RATES = (0.15, 0.3, 0.6, 1.0, 1.6, 2.5)  # of the bets on each pair, in units of the sizes so far
+
+
+def reached(d: list[float], signs: tuple[int, ...]) -> float:
+    """Return the most that the mean of products of exp(k d) / cosh(k d) has been."""
+    most = 1.0
+    for number in range(1, len(d) + 1):
+        if not any(d[:number]):
+            continue
+        products = []
+        for sign, rate in itertools.product(signs, RATES):
+            product = 1.0
+            for place in range(1, number + 1):
+                size = sqrt(sum(each * each for each in d[:place]) / place)
+                product *= (
+                    exp(sign * rate * d[place - 1] / size)
+                    / np.cosh(rate * d[place - 1] / size)
+                    if size else 1.0
+                )  # fmt: skip
+            products.append(product)
+        most = max(most, float(np.mean(products)))
+    return most
+
+
+def test_evidence_is_the_product_of_fair_games() -> None:
+    for d in ([0.0, 1.0, 1.0, 2.0, 1.0], [1.0, -1.0, 1.0], [-1.0, -2.0, -1.0, -3.0, 5.0], [0.0]):
+        assert anytime.evidence(d) == pytest.approx(reached(d, (1, -1)))
+        assert anytime.p_anytime(d) == pytest.approx(1 / reached(d, (1, -1)))
+        assert anytime.p_below_anytime(d) == pytest.approx(1 / reached(d, (-1,)))
+
+
+def test_the_sequence_has_what_is_not_rejected(rng: np.random.Generator) -> None:
+    pairs = [(1.0, exp(each)) for each in rng.normal(-0.3, 0.1, 20)]
+    scale, middle, low, high = anytime.sequence(pairs)
+    d = differences(pairs)[1]
+    assert scale == "ratio"
+    assert middle == pytest.approx(np.mean(d))
+    for end, inside in ((low, 1), (high, -1)):
+        assert anytime.p_anytime([each - end for each in d]) <= 0.05
+        assert anytime.p_anytime([each - end - inside * 0.02 for each in d]) > 0.05
+    assert low < middle < high
+    wide = anytime.sequence(pairs, 0.01)
+    assert wide[2] < low
+    assert wide[3] > high
+    assert anytime.sequence(pairs[:3])[2:] == (-inf, inf)
+
+
+def test_the_sequence_of_equal_pairs() -> None:
+    """Nothing varies: as many pairs as could show anything show it."""
+    for number, ends in ((5, (-inf, inf)), (6, (log(2), log(2)))):
+        found = anytime.sequence([(1.0, 2.0)] * number)
+        assert found == ("ratio", pytest.approx(log(2)), *map(pytest.approx, ends))
+    zeros = [(0.0, 2.0), (2.0, 5.0), (3.0, 3.0)] * 12
+    scale, middle, low, high = anytime.sequence(zeros)
+    assert scale == "totals"
+    assert middle == pytest.approx(log(2))
+    assert 0 < low < middle < high < inf
+
+
+# Hosts
+
+
+def test_noise_of_hosts_with_few_pairs(rng: np.random.Generator) -> None:
+    """Logarithms of variances are unbiased, and shrink to their mean by what chance explains."""
+    sizes = [0.01, 0.02, 0.3]
+    hosts = [pool.HostEffect(str(s), rng.normal(0, s, 6 + n)) for n, s in enumerate(sizes)]
+    freedom = np.array([5, 6, 7]) / 2
+    logs = np.log([np.var(host.d, ddof=1) for host in hosts])
+    logs += np.log(freedom) - special.digamma(freedom)
+    chance = special.polygamma(1, freedom)
+    real = max(np.var(logs, ddof=1) - chance.mean(), 0)
+    near = logs.mean() + real / (real + chance) * (logs - logs.mean())
+    assert pool.variances_of(hosts) == pytest.approx(np.exp(near) / [6, 7, 8])
+
+
+def test_hosts_together(rng: np.random.Generator) -> None:
+    """The interval of Hartung and Knapp, Q and I2, and the next host, by their formulas."""
+    hosts = [pool.HostEffect(str(n), rng.normal(m, 0.1, 10)) for n, m in enumerate((0, 0.3, -0.2))]
+    effects, v = np.array([host.d.mean() for host in hosts]), pool.variances_of(hosts)
+    tau2 = pool.tau_squared(effects, v)
+    w = 1 / (v + tau2)
+    mean = (w * effects).sum() / w.sum()
+    error = sqrt((w * (effects - mean) ** 2).sum() / 2 / w.sum())
+    fixed = (effects / v).sum() / (1 / v).sum()
+    q = ((effects - fixed) ** 2 / v).sum()
+    found = pool.pooled(hosts, tosses=9)
+    assert (found.here, found.mean) == pytest.approx((effects.mean(), mean))
+    assert (found.low, found.high) == pytest.approx(
+        (mean - known.t.ppf(0.975, 2) * error, mean + known.t.ppf(0.975, 2) * error)
+    )
+    assert found.p == pytest.approx(2 * known.t.sf(abs(mean) / error, 2))
+    assert (found.tau, found.i2) == pytest.approx((sqrt(tau2), 1 - 2 / q))
+    assert found.heterogeneity_p == pytest.approx(known.chi2.sf(q, 2))
+    wide = known.t.ppf(0.975, 1) * sqrt(tau2 + error**2)
+    assert (found.next_low, found.next_high) == pytest.approx((mean - wide, mean + wide))
+
+
+def test_coins_of_two_hosts_can_be_counted() -> None:
+    hosts = [pool.HostEffect("a", np.array([0.3, 0.1, 0.2])), pool.HostEffect("b", np.ones(4))]
+    one, other = signs_of(3) @ hosts[0].d / 3, signs_of(4) @ hosts[1].d / 4
+    sums = np.add.outer(one, other).ravel()
+    share = float(np.mean(np.abs(sums) >= 1.2 - 1e-9))
+    found = pool.pooled(hosts, tosses=9999).p_here
+    assert found == pytest.approx(share, abs=4 * sqrt(share / 9999))
+    assert found * 10_000 == pytest.approx(round(found * 10_000))
+
+
+def test_power_of_hosts() -> None:
+    """As a table of t tests has it: 5 % in 80 % of fleets."""
+    for hosts, metrics in ((4, 1), (10, 2)):
+        limit = known.t.ppf(1 - 0.025 / metrics, hosts - 1)
+        away = 0.2 / 0.1 * sqrt(hosts)
+        chance = known.nct.sf(limit, hosts - 1, away)
+        assert fleet.power(hosts, 0.1, 0.2, metrics) == pytest.approx(chance)
+    assert fleet.power(4, 0.0, 0.1, 1) == fleet.power(40, 1e-9, 0.1, 1) == 1
+    for few, first in ((1, 3), (3, 3), (11, 11), (20, 20), (21, None)):
+        assert fleet._first(partial(le, few), 3, 20) == first
+    for tau in (0.0, 0.02):
+        pairs, more = fleet._size(5, 0.1, log1p(0.05), tau, 1)
+        assert pairs
+        assert more is None
+        errors = [sqrt(tau**2 + 0.01 / number) for number in (pairs, pairs - 1)]
+        assert [fleet.power(5, each, log1p(0.05), 1) >= 0.8 for each in errors] == [True, False]
+    none, least = fleet._size(5, 0.1, log1p(0.05), 0.1, 1)
+    assert none is None
+    assert least
+    enough = [fleet.power(number, 0.1, log1p(0.05), 1) >= 0.8 for number in (least, least - 1)]
+    assert enough == [True, False]
+    assert fleet._size(5, 0.1, log1p(0.0001), 0.1, 1) == (None, None)
+
+
+# Signs of something wrong
+
+
+@pytest.mark.parametrize(
+    ("change", "left", "grows"),
+    [
+        ({}, False, False),
+        ({"share": 0.06, "share_p": 0.02}, True, False),
+        ({"share": 0.05, "share_p": 0.02}, False, False),
+        ({"share": 0.5, "share_p": 0.026}, False, False),
+        ({"first": -0.1, "second": -0.2, "halves_p": 0.02}, False, True),
+        ({"first": 0.1, "second": 0.2, "halves_p": 0.026}, False, False),
+        ({"first": -0.2, "second": -0.1, "halves_p": 0.02}, False, False),
+        ({"first": 0.096, "second": -0.1, "halves_p": 0.02}, False, False),
+        ({"first": 0.094, "second": -0.1, "halves_p": 0.02}, False, True),
+    ],
+)
+def test_carry_over_that_matters(change: dict[str, float], left: bool, grows: bool) -> None:
+    found = carry.Carry(True, **change)
+    assert (found.left, found.grows, found.seen) == (left, grows, left or grows)
+    assert len([*found.words(str)]) == left + grows
+
+
+def test_what_was_not_tested_is_no_carry_over() -> None:
+    halves = {"first": 0.0, "second": 0.0, "p": 1.0}
+    found = carry.Carry()
+    assert found.data(lambda effect: effect) == {
+        "tested": False, "seen": False, "left": {"share": 0.0, "p": 1.0}, "halves": halves,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("control", "treatment", "p", "broken", "strained"),
+    [
+        (10.0, 10.2, 0.0009, True, False),
+        (10.2, 10.0, 0.0009, True, False),
+        (10.0, 10.2, 0.002, False, False),
+        (10.0, 10.05, 0.0001, False, False),
+        (10.0, 11.1, 0.5, False, True),
+        (11.1, 10.0, 0.5, False, True),
+        (10.9, 10.9, 0.5, False, False),
+    ],
+)
+def test_seconds_in_balance(
+    control: float, treatment: float, p: float, broken: bool, strained: bool
+) -> None:
+    found = Balance("seconds", control, treatment, p, planned=10.0)
+    assert (found.broken, found.strained) == (broken, strained)
+
+
+def test_units_in_balance() -> None:
+    assert Balance("units", 40, 90, 0.0001).broken
+    assert not Balance("units", 40, 60, 0.01).broken
+    assert not Balance("units", 40, 900, 0.0001).strained
+
+
+# Numbers in the kernel's texts
+
+
+def test_numbers_of_zones() -> None:
+    numbers = flatten("a_normal 3\na_movable 4\na 1\nb_dma 2\nb_dma32 5\nb_other 9\n\nbad x")
+    assert (len(numbers), numbers["b_dma32"]) == (6, 5)
+    assert [sum_of_zones(numbers, key) for key in ("a", "b", "c")] == [1, 7, None]
+    assert without_zones(["a_normal", "b_other"]) == ["a_normal", "b_other", "a"]
+    assert flatten("8:0 rbytes=10 wbytes=20 x\n") == {"8:0.rbytes": 10, "8:0.wbytes": 20}
+
+
+@pytest.mark.parametrize(
+    ("percentile", "time"), [(0, 100), (25, 150), (50, 200), (75, 450), (100, 500), (None, 300)]
+)
+def test_times_spread_evenly_in_their_bucket(percentile: float | None, time: float) -> None:
+    counts = {(400.0, 500.0): 5.0, (100.0, 200.0): 5.0, (900.0, 990.0): 0.0, (300.0, 400.0): 0.0}
+    assert time_of(counts, percentile) == pytest.approx(time)
+
+
+def test_mean_time_is_exact_where_the_sum_is_known() -> None:
+    counts = {(100.0, 200.0): 4.0}
+    assert time_of(counts, None, 440.0) == 110
+    assert time_of(counts, None, -1.0) == time_of(counts, None) == 150
+    assert time_of({(1.0, 2.0): 0.0}, None, 5.0) is None
+    assert time_of({}, 50) is None

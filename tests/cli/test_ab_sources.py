@@ -1,0 +1,643 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What an experiment reads, guards and asks for: the grammar, its bounds, and how long it takes."""
+
+import errno
+import os
+from collections import deque
+from dataclasses import fields
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+from mmpolicy.ab import outfile
+from mmpolicy.ab.anytime import answered
+from mmpolicy.ab.arms import settings_of_arm, split_arm
+from mmpolicy.ab.commands import Commands
+from mmpolicy.ab.decisions import _is_decision, risen
+from mmpolicy.ab.design import Design
+from mmpolicy.ab.guards import Guard, Watch
+from mmpolicy.ab.identity import EQUAL, digest_of, host_id, labels_of, roles_of, seed_here
+from mmpolicy.ab.metrics import Metric, all_sources, of_samples, parse_source
+from mmpolicy.ab.policy_arms import StoppedError
+from mmpolicy.ab.preflight import check_commands, check_units, wants_times
+from mmpolicy.ab.runner import Length
+from mmpolicy.ab.scope import scope_of
+from mmpolicy.ab.sources import Reader, Sample, only_rises
+from mmpolicy.ab.units import arms_of, balanced, siphash, units_of
+from mmpolicy.control.keys import Setting, choice
+from mmpolicy.control.model import Control
+from mmpolicy.control.state import read_state
+from mmpolicy.errors import Exit
+from mmpolicy.host.knobs import read_knobs
+from mmpolicy.verbs.ab_plan import RunOptions, design_of, length_of, usual_design
+
+from .fakes import COUNTERS, THP, VM, FakeTree
+from .test_host import raised
+
+# Sources
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "facts"),
+    [
+        ("vmstat.pgfault", "Vmstat", {"key": "pgfault", "path": "/proc/vmstat"}),
+        ("vmstat.pgfault/s", "Vmstat", {"key": "pgfault", "rate": True}),
+        ("psi.memory.full.total", "Psi", {"resource": "memory", "key": "full.total",
+                                          "path": "/proc/pressure/memory"}),
+        ("thp.hugepages-64kB/stats/swpout", "HugePages",
+         {"file": "hugepages-64kB/stats/swpout", "key": "",
+          "path": f"{THP}/hugepages-64kB/stats/swpout"}),
+        ("cgroup:/a b/memory.stat:anon", "CgroupFile", {"file": "/a b/memory.stat", "key": "anon"}),
+        ("cgroup:/a/memory.current", "CgroupFile", {"file": "/a/memory.current", "key": ""}),
+        ("unit:memory.stat:anon/s", "UnitFile", {"file": "memory.stat", "key": "anon",
+                                                 "rate": True}),
+        ("unit:memory.current", "UnitFile", {"file": "memory.current", "key": ""}),
+        ("arm.units", "Units", {}),
+        ("arm.bulk.n", "Arm", {"point": "bulk", "counter": "n"}),
+        ("arm.p.fault_ns", "ArmTimes", {"counter": "fault_ns", "percentile": None}),
+        ("arm.p.fault_ns.p99", "ArmTimes", {"percentile": 99}),
+        ("arm.p.fault_ns.p99.9", "ArmTimes", {"percentile": 99.9}),
+        ("cmd:a.b/c /s", "Command", {"command": "a.b/c ", "rate": True}),
+    ],
+)  # fmt: skip
+def test_forms_of_sources(text: str, kind: str, facts: dict[str, Any]) -> None:
+    found = parse_source(text)
+    assert type(found).__name__ == kind
+    assert found.text == text.removesuffix("/s")
+    for name, value in facts.items():
+        assert getattr(found, name) == value
+    assert found.rate == facts.get("rate", False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["vmstat", "vmstat.", "psi.memory", "psi..x", "thp.", "cgroup:a/b", "cgroup:/../x", "unit:a/b",
+     "arm.p", "arm.p.fault_ns.p", "arm.p.fault_ns.p100", "arm.p.fault_ns.x", "cmd:", "other", "",
+     "thp.../../x"],
+)  # fmt: skip
+def test_what_is_no_source(text: str) -> None:
+    with pytest.raises(click.UsageError):
+        parse_source(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "counts", "averaged"),
+    [
+        ("vmstat.nr_free", True, False, False), ("vmstat.pgnr_x", False, True, False),
+        ("psi.cpu.some.total", False, True, False), ("psi.cpu.some.avg10", True, False, True),
+        ("thp.stats/nr_anon", True, False, False), ("thp.nr_x/split", False, True, False),
+        ("cgroup:/a/memory.current", True, False, False),
+        ("cgroup:/a/memory.stat:anon", True, False, False),
+        ("cgroup:/a/memory.stat:pgfault", True, True, False),
+        ("cgroup:/a/memory.pressure:some.avg60", True, False, True),
+        ("cgroup:/a/x:some.avg60", True, False, False),
+        ("unit:memory.pressure:some.avg60", True, False, True),
+        ("unit:memory.pressure:some.total", True, True, False),
+        ("unit:memory.stat:avg10", True, False, False),
+        ("arm.p.n", False, True, False), ("arm.units", True, False, False),
+        ("cmd:x", True, False, False), ("cmd:x/s", True, True, False),
+    ],
+)  # fmt: skip
+def test_levels_and_counters(text: str, level: bool, counts: bool, averaged: bool) -> None:
+    found = parse_source(text)
+    assert (found.level, found.counts, found.averaged) == (level, counts, averaged)
+    assert found.momentary == (level and not found.rate)
+    metric = Metric.parse(f"vmstat.nr_a / {text}") if not text.startswith(("cmd", "unit")) else None
+    if metric:
+        assert (metric.averaged, metric.momentary) == (averaged, found.momentary)
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "rises"),
+    [
+        ("memory.stat", "pgfault", True), ("memory.numa_stat", "workingset_x.N0", True),
+        ("memory.stat", "thp_fault_alloc", True), ("memory.stat", "zswpout", True),
+        ("memory.stat", "zswapped", False), ("memory.stat", "file", False),
+        ("memory.events", "oom", True), ("memory.events.local", "low", True),
+        ("cgroup.events", "populated", False), ("cpu.stat", "usage_usec", True),
+        ("cpu.stat.local", "throttled_usec", True), ("io.stat", "8:0.rbytes", True),
+        ("memory.pressure", "some.total", True), ("memory.pressure", "some.avg10", False),
+        ("xmemory.stat", "pgfault", False),
+    ],
+)  # fmt: skip
+def test_what_only_rises(file: str, key: str, rises: bool) -> None:
+    assert only_rises(file, key) == rises
+
+
+def window(*values: float, key: str = "vmstat.nr_a", step: float = 2.0) -> list[Sample]:
+    """Return samples, so many seconds apart."""
+    return [Sample(at * step, {key: value}, {}) for at, value in enumerate(values)]
+
+
+def test_numbers_over_a_window() -> None:
+    level, rate = Metric.parse("vmstat.nr_a"), Metric.parse("vmstat.nr_a/s")
+    assert level.over(window(1, 2, 6), "") == 3
+    assert rate.over(window(1, 2, 6), "") == 1.25
+    assert rate.over(window(6, 2, 1), "") == -1.25  # a level may fall
+    assert Metric.parse("vmstat.a").over(window(1, 4, key="vmstat.a"), "") == 3
+    for metric in (rate, Metric.parse("vmstat.a")):
+        for samples in ([], window(5, key=metric.top.text)):
+            assert metric.over(samples, "") is None
+    assert level.over([], "") is None
+    assert level.over(window(7), "") == 7
+    assert rate.over(window(1, 5, step=0.0), "") is None
+
+
+def test_ratios() -> None:
+    metric = Metric.parse("vmstat.nr_a / vmstat.nr_b")
+    assert [each.text for each in metric.sources()] == ["vmstat.nr_a", "vmstat.nr_b"]
+    for top, bottom, value in ((6.0, 2.0, 3), (6.0, 0.0, None), (0.0, 2.0, 0)):
+        sample = Sample(0.0, {"vmstat.nr_a": top, "vmstat.nr_b": bottom}, {})
+        assert metric.over([sample], "") == value
+    with pytest.raises(click.UsageError):
+        Metric.parse("unit:memory.current / vmstat.nr_b")
+    both = [metric, Metric.parse("vmstat.nr_b/s"), Metric.parse("arm.p.fault_ns lower")]
+    assert [each.text for each in all_sources(both)] == ["vmstat.nr_a", "vmstat.nr_b",
+                                                         "arm.p.fault_ns"]  # fmt: skip
+    assert (wants_times(both, []), wants_times(both[:2], [])) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("of", "value"), [("p1", 1), ("p10", 1), ("p11", 2), ("p50", 5), ("p51", 6), ("p99", 10),
+                      ("max", 10), ("spread", 3.02765)]
+)  # fmt: skip
+def test_percentiles_by_rank(of: str, value: float) -> None:
+    assert of_samples([float(n) for n in (3, 1, 2, 10, 9, 8, 4, 5, 6, 7)], of) == pytest.approx(
+        value
+    )
+
+
+def test_samples_that_are_too_few() -> None:
+    most = Metric.parse("max(vmstat.nr_a)")
+    assert most.over(window(5), "") is None
+    assert most.over(window(5, 9), "") == 9
+    rates = Metric.parse("max(vmstat.a/s)")
+    assert rates.over(window(0, 4, key="vmstat.a"), "") is None
+    assert rates.over(window(0, 4, 10, key="vmstat.a"), "") == 3
+    assert rates.over(window(0, 4, 3, key="vmstat.a"), "") is None
+
+
+def test_numbers_of_arms() -> None:
+    def arms(**numbers: float) -> dict[str, dict[str, float]]:
+        return {"control": numbers}
+
+    units = parse_source("arm.units")
+    samples = [Sample(0.0, {}, arms(units=3)), Sample(1.0, {}, arms(units=7))]
+    assert (units.over(samples, "control"), units.over([], "control")) == (7, None)
+    count = parse_source("arm.p.n")
+    samples = [Sample(0.0, {}, arms()), Sample(2.0, {}, arms(**{"p.n": 6.0}))]
+    assert count.over(samples, "control") == 6
+    times = parse_source("arm.p.fault_ns.p50")
+    first = {"p.fault_ns_log2_9": 4.0}
+    samples = [
+        Sample(0.0, {}, arms(**first)),
+        Sample(1.0, {}, arms(**first, **{"p.fault_ns_log2_10": 2.0})),
+    ]
+    assert times.over(samples, "control") == 1536
+    assert times.over(samples[::-1], "control") is None
+    assert times.over([], "control") is None
+    unit = parse_source("unit:memory.current")
+    assert unit.value(Sample(0.0, {}, {}, {"/a": {unit.text: 5.0}}), "/a") == 5
+    assert isnan(unit.value(Sample(0.0, {}, {}, {"/a": {}}), "/a"))
+    assert isnan(unit.value(Sample(0.0, {}, {}), "/b"))
+
+
+def test_what_is_read_at_once(tree: FakeTree) -> None:
+    tree.make_cgroup("/a")
+    tree.put("/sys/fs/cgroup/a/memory.stat", "anon 5\nfile 6")
+    tree.put("/sys/fs/cgroup/a/memory.current", "7")
+    tree.put("/proc/vmstat", "nr_free 3\nallocstall_dma 1\nallocstall_normal 2")
+    tree.put(f"{COUNTERS}/anon_order/stats", "n 5\nm 0")
+    tree.put("/sys/kernel/debug/mmpolicy/experiment/units", "control 4")
+    texts = ["vmstat.nr_free", "vmstat.allocstall", "cgroup:/a/memory.stat:file"]
+    texts += ["arm.anon_order.n", "arm.units", "unit:memory.stat:anon", "unit:memory.x"]
+    texts += ["unit:memory.current"]
+    reader = Reader(tree, map(parse_source, texts), {"control": "default"})
+    found = reader.read(9.0, {"cmd:x": 1.0}, ["/a", "/gone"])
+    assert found.t == 9
+    assert found.host == {"vmstat.nr_free": 3, "vmstat.allocstall": 3,
+                          "cgroup:/a/memory.stat:file": 6, "cmd:x": 1}  # fmt: skip
+    assert found.arms == {"control": {"anon_order.n": 5, "units": 4}}
+    assert found.units == {"/a": {"unit:memory.stat:anon": 5, "unit:memory.current": 7},
+                           "/gone": {}}  # fmt: skip
+    assert Reader(tree, map(parse_source, texts[:3]), {"control": "x"}).read(0.0).arms == {}
+    assert Reader(tree, map(parse_source, texts[:3]), {}).read(0.0, None, ["/a"]).units == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("vmstat.nr_fre", "no number 'nr_fre' in ", "did you mean nr_free?"),
+        ("vmstat.zzz", "no number 'zzz' in ", "look into /proc/vmstat"),
+        ("cgroup:/ab/memory.current", "no cgroup '/ab' in ", "did you mean /a?"),
+        ("cgroup:/zzzzz/memory.current", "no cgroup '/zzzzz' in ", "look below /sys/fs/cgroup"),
+        ("cgroup:/a/memory.no", "no file '/a/memory.no' in ", "look into /sys/fs/cgroup/a; its"),
+    ],
+)
+def test_what_is_not_there(tree: FakeTree, text: str, said: str, hint: str) -> None:
+    tree.make_cgroup("/a")
+    tree.put("/proc/vmstat", "nr_free 3")
+    told = raised(Reader(tree, [parse_source(text)], {}).read, 0.0)
+    assert told.message.startswith(said)
+    assert told.next_step.startswith(hint)
+    assert told.exit_code == Exit.USAGE
+
+
+# Guards
+
+
+@pytest.mark.parametrize(
+    ("sign", "below", "at", "above"),
+    [("<", True, False, False), ("<=", True, True, False), (">", False, False, True),
+     (">=", False, True, True)],
+)  # fmt: skip
+def test_signs_of_guards(sign: str, below: bool, at: bool, above: bool) -> None:
+    guard = Guard.parse(f"vmstat.nr_a{sign}5")
+    assert [guard.holds(value) for value in (4.9, 5, 5.1)] == [below, at, above]
+    assert (guard.metric.name, guard.limit, guard.momentary) == ("vmstat.nr_a", 5, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["vmstat.nr_a", "vmstat.nr_a < x", "vmstat.nr_a < nan", "vmstat.nr_a < inf", "vmstat.nr_a = 5",
+     "< 5", "cmd:x < 5", "unit:memory.current < 5"],
+)  # fmt: skip
+def test_what_is_no_guard(text: str) -> None:
+    with pytest.raises(click.UsageError):
+        Guard.parse(text)
+
+
+def test_what_guards_look_at() -> None:
+    level, rate = Guard.parse("vmstat.nr_a < 5"), Guard.parse("vmstat.a/s < 5")
+    assert level.values(deque(window(9, 9, 1))) == [(1, "")]
+    assert rate.values(deque(window(0, 8, key="vmstat.a"))) == [(4, "")]
+    assert rate.values(deque(window(0, key="vmstat.a"))) == []
+    arms = Guard.parse("arm.p.n/s < 5")
+    assert (arms.of_arms, level.of_arms, Guard.parse("arm.units < 9").of_arms) == (
+        True,
+        False,
+        True,
+    )
+    samples = [Sample(float(t), {}, {"control": {"p.n": 2.0 * t}, "treatment": {"p.n": 9.0 * t}})
+               for t in range(2)]  # fmt: skip
+    assert arms.values(deque(samples)) == [(2, "control"), (9, "treatment")]
+    watch = Watch([arms])
+    assert watch.look(samples[0]) is None
+    assert watch.look(samples[1]) == ("guard 'arm.p.n/s < 5': it is 9", "treatment")
+    assert watch.last == {"arm.p.n/s < 5": 9}
+
+
+def test_the_window_of_guards_is_a_second() -> None:
+    watch = Watch([Guard.parse("vmstat.a < 1e9")])
+    for at in range(0, 30, 4):
+        watch.look(Sample(at / 10, {"vmstat.a": 1.0 * at}, {}))
+    assert [sample.t for sample in watch.window] == pytest.approx([1.6, 2.0, 2.4, 2.8])
+    watch.look(Sample(9.0, {"vmstat.a": 90.0}, {}))
+    assert [sample.t for sample in watch.window] == [2.8, 9]
+
+
+def test_decisions_are_what_is_not_left_to_the_kernel() -> None:
+    names = ("stock", "raised", "fault_ns", "cost_x", "shadow_y", "default_x")
+    assert [_is_decision(name) for name in names] == [False, True, False, False, False, True]
+    before = {"decisions": {"control": 3}}
+    now = {"decisions": {"control": 5, "treatment": 2}, "timed": {"control": 4}}
+    assert risen(before, now) == {"decisions": {"control": 2, "treatment": 2},
+                                  "timed": {"control": 4}}  # fmt: skip
+
+
+def test_an_answer_by_margins_alone() -> None:
+    """Each metric has to be shown; one that nobody judges cannot be."""
+    pairs = [(100.0, 100.0 + (-1) ** n) for n in range(60)]
+    lower, plain = Metric.parse("a=vmstat.nr_a lower"), Metric.parse("b=vmstat.nr_b")
+    both = {"a": pairs, "b": pairs}
+    assert answered([lower], both, 5.0)
+    assert not answered([lower], both, 0.0)
+    assert not answered([lower], both, 0.1)
+    assert not answered([lower, plain], both, 5.0)
+    assert not answered([lower], {"a": []}, 5.0)
+    guard = Metric.parse("a=vmstat.nr_a lower guard 5%")
+    assert answered([guard], both, 0.0)
+    found = {"a": [(100.0, 50.0 + n % 2) for n in range(60)], "b": both["b"]}
+    assert answered([lower, plain], found, 0.0)
+
+
+# Units
+
+
+def test_the_hash_of_units() -> None:
+    """As siphash_2u64() has it: the reference vector of 16 bytes, 0 to 15."""
+    key = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
+    assert siphash(0x0706050403020100, 0x0F0E0D0C0B0A0908, key) == 0x3F2ACC7F57C29BDB
+
+
+def test_shares_of_units() -> None:
+    units = {str(n): n for n in range(1, 2001)}
+    for percent in (0, 10, 50, 90, 100):
+        treated = sum(arm == "treatment" for arm in arms_of(units, 7, percent).values())
+        assert treated == pytest.approx(20 * percent, abs=60 if 0 < percent < 100 else 0)
+    few = {unit for unit, arm in arms_of(units, 7, 10).items() if arm == "treatment"}
+    many = {unit for unit, arm in arms_of(units, 7, 90).items() if arm == "treatment"}
+    assert few < many
+
+
+@pytest.mark.parametrize(("number", "percent"), [(2, 50), (3, 50), (10, 50), (10, 90), (4, 10)])
+def test_seeds_that_balance(number: int, percent: int) -> None:
+    units = {str(n): n * 7919 for n in range(number)}
+    for seed in range(20):
+        arms = [*arms_of(units, balanced(units, seed, percent), percent).values()]
+        assert 0 < arms.count("treatment") < number
+        assert abs(arms.count("treatment") - number * percent / 100) < 1
+    assert len({balanced(units, seed, percent) for seed in range(20)}) > 10
+    assert balanced({}, 5) >= 0
+
+
+def test_who_is_a_unit(tree: FakeTree) -> None:
+    for path, procs in (("/a", "1"), ("/a/b", "2"), ("/a/c", ""), ("/ab", "3"), ("/d", "4")):
+        tree.make_cgroup(path)
+        tree.put(f"/sys/fs/cgroup{path}/cgroup.procs", procs)
+    tree.put("/sys/fs/cgroup/cgroup.procs", "9")
+    assert set(units_of(tree, "/a")) == {"/a", "/a/b"}
+    assert set(units_of(tree, "/a", ["/a/b"])) == {"/a"}
+    assert set(units_of(tree, "/", ["/d"])) == {"/", "/a", "/a/b", "/ab"}
+    assert units_of(tree, "/d")["/d"] == tree.inode("/sys/fs/cgroup", "d")
+    tree.remove("/sys/fs/cgroup/d/cgroup.procs")
+    assert units_of(tree, "/d") == {}
+
+
+def test_too_few_units(tree: FakeTree) -> None:
+    for number in range(20):
+        tree.make_cgroup(f"/s/{number}")
+        tree.put(f"/sys/fs/cgroup/s/{number}/cgroup.procs", str(number))
+        if number < 19:
+            tree.put(f"/sys/fs/cgroup/s/{number}/memory.current", "5")
+    scope = scope_of(tree, "/s")
+    own, arm = Metric.parse("unit:memory.current"), Metric.parse("arm.anon_order.n")
+    assert list(check_units(scope, [own], "cgroup")) == [
+        "1 of 20 units have no 'unit:memory.current', and are left out of it"
+    ]
+    assert list(check_units(scope, [arm], "cgroup")) == []
+    assert list(check_units(scope, [arm], "process")) == []
+    with pytest.raises(click.UsageError):
+        list(check_units(scope, [own], "process"))
+    tree.remove("/sys/fs/cgroup/s/19")
+    (warning,) = check_units(scope, [own, arm], "cgroup")
+    assert warning.startswith("with 19 units, counters of an arm say most of all")
+    assert list(check_units(scope, [own], "cgroup")) == []
+    for number in range(1, 19):
+        tree.remove(f"/sys/fs/cgroup/s/{number}/memory.current")
+    told = raised(lambda: list(check_units(scope, [own], "cgroup")))
+    assert told.message == "1 of 19 units have a number 'unit:memory.current'"
+    told = raised(lambda: list(check_units(scope_of(tree, "/s/0"), [arm], "cgroup")))
+    assert told.message.startswith("1 cgroups with processes at or below /s/0")
+
+
+# How long
+
+
+def options(**given: Any) -> RunOptions:
+    """Return what `ab run` is asked for, the usual but for these."""
+    usual: dict[str, Any] = dict.fromkeys(field.name for field in fields(RunOptions))
+    usual |= {"design": "switchback", "block": 30.0, "washout": 5.0, "interval": 1.0, "seed": 1,
+              "stop": "planned"}  # fmt: skip
+    return RunOptions(**usual | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "metrics", "aa", "pairs"),
+    [
+        ({}, 1, 8, 12), ({}, 2, 9, 12), ({"pairs": 6}, 1, 8, 6), ({"pairs": 7}, 2, 9, 7),
+        ({"aa": 0}, 1, 0, 12), ({"aa": 3, "pairs": 9}, 1, 3, 9), ({"detect": 3.0}, 1, 0, 200),
+        ({"stop": "anytime"}, 1, 0, 200), ({"detect": 3.0, "aa": 8, "pairs": 40}, 1, 8, 40),
+        ({"rare": 5.0}, 1, 8, 59), ({"rare": 50.0}, 1, 8, 12),
+        ({"rare": 20.0, "pairs": 14}, 1, 8, 14),
+        ({"duration": 840.0}, 1, 8, 6), ({"duration": 899.0}, 1, 8, 6),
+        ({"duration": 900.0}, 1, 8, 7), ({"design": "split", "duration": 420.0}, 1, 8, 6),
+        ({"design": "split", "duration": 780.0, "saturation": (10, 90)}, 1, 8, 6),
+    ],
+)  # fmt: skip
+def test_lengths(given: dict[str, Any], metrics: int, aa: int, pairs: int) -> None:
+    asked = options(**given)
+    design = Design(asked.design, asked.block, asked.washout, asked.interval, 1)
+    texts = [f"m{n}=vmstat.nr_a" for n in range(metrics)]
+    found = length_of(asked, design, [Metric.parse(text) for text in texts])
+    assert (found.aa_pairs, found.pairs) == (aa, pairs)
+    assert (found.detect, found.anytime) == (given.get("detect", 0.0), "stop" in given)
+    assert found.saturation == given.get("saturation")
+
+
+@pytest.mark.parametrize(
+    ("given", "metrics", "said"),
+    [
+        ({"pairs": 5}, 1, "5 pairs can show nothing with 1 metric: it takes 6 pairs, 14:00 with"),
+        ({"pairs": 6}, 2, "6 pairs can show nothing with 2 metrics: it takes 7 pairs, 16:00 with"),
+        ({"duration": 839.0}, 1, "5 pairs can show nothing"),
+        ({"duration": 1.0}, 1, "0 pairs can show nothing"),
+        ({"pairs": 13, "rare": 20.0}, 1, "13 pairs may have none of what comes in 20 % of the bl"),
+        ({"pairs": 9, "duration": 9.0}, 1, "--pairs and --duration both say how long"),
+        ({"stop": "anytime", "detect": 1.0}, 1, "--detect and --stop anytime both say when"),
+        ({"rare": 5.0, "detect": 1.0}, 1, "--rare says how long"),
+        ({"rare": 5.0, "stop": "anytime"}, 1, "--rare says how long"),
+    ],
+)
+def test_lengths_that_show_nothing(given: dict[str, Any], metrics: int, said: str) -> None:
+    texts = [f"m{n}=vmstat.nr_a" for n in range(metrics)]
+    design = Design("switchback", 30, 5, 1, 1)
+    with pytest.raises(click.UsageError) as refused:
+        length_of(options(**given), design, [Metric.parse(text) for text in texts])
+    assert refused.value.message.startswith(said)
+
+
+def test_blocks_and_rules() -> None:
+    split, turns = Design("split", 30, 5, 1, 1), Design("switchback", 30, 5, 1, 1)
+    plain, sated = Length(8, 12), Length(8, 12, saturation=(10, 90))
+    assert [plain.blocks(split), plain.blocks(turns), plain.blocks(turns, 3)] == [20, 40, 22]
+    assert [sated.blocks(split), sated.blocks(split, 3)] == [44, 17]
+    assert [each.way for each in (plain, Length(0, 9, 3.0), Length(0, 9, 0.0, True))] == [
+        "", "size", "anytime",
+    ]  # fmt: skip
+    fixed = "12 pairs after 8 of A/A, fixed beforehand"
+    assert plain.rule() == f"{fixed}; more if some are lost, at most 48"
+    assert Length(8, 12, stretches=False).rule() == fixed
+    assert [each.most for each in (plain, Length(0, 9, 3.0), Length(0, 9, 0.0, True))] == [48, 9, 9]
+    more = "then as many pairs of blocks with 10 and 90 % of the units treated"
+    assert sated.rule() == f"{plain.rule()}; {more}"
+    assert Length(0, 9, 3.0).rule().startswith("as many pairs as find 3 % with 80 % probability")
+    assert Length(0, 9, 3.0).rule().endswith("whatever their signs, at most 9")
+    assert Length(0, 9, 0.0, True).rule().endswith("holds at any look, at most 9 pairs")
+
+
+def test_designs(tree: FakeTree) -> None:
+    class Known:
+        """A host of which only the files matter."""
+
+    host: Any = Known()
+    host.tree = tree
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"washout": 30.0}, "the wash-out has to be shorter"),
+        ({"saturation": (1, 2)}, "--saturation is for --design split"),
+    ]
+    for given, said in wrong:
+        with pytest.raises(click.UsageError) as refused:
+            design_of(host, options(**given))
+        assert refused.value.message.startswith(said)
+    assert design_of(host, options(washout=29.0, seed=0)).seed == 0
+    seeds = {design_of(host, options(seed=None)).seed for _ in range(5)}
+    assert len(seeds) == 5
+    for control, treatment, kind in (
+        ("default", None, "split"), ("default", "anon_order=fixed", "split"),
+        ("default", "hugepages-64kB/enabled=always", "switchback"),
+        ("vm/min_free_kbytes=9", "default", "switchback"), ("default", "web", "split"),
+    ):  # fmt: skip
+        assert usual_design(host, {"control": control, "treatment": treatment}) == kind
+
+
+def test_arms(tree: FakeTree) -> None:
+    control, state = Control(tree), read_state(tree)
+    order, most = choice("default", "anon_order"), "max_order"
+    assert settings_of_arm(control, state, "stock") == {}
+    assert settings_of_arm(control, state, "default")[order] == "stock"
+    assert settings_of_arm(control, state, "anon_order=fixed,max_order=3,bulk=fixed") == {
+        order: "fixed", Setting("default", "anon_order", "fixed", most): "3",
+        choice("default", "bulk"): "fixed",
+    }  # fmt: skip
+    for text in ("anon_order=", "anon_order=fixed,max_order"):
+        with pytest.raises(click.UsageError):
+            settings_of_arm(control, state, text)
+    for text in ("none", "=3", "anon_order=no", "nothing=3", "anon_order=fixed,no=3"):
+        assert raised(settings_of_arm, control, state, text).exit_code == Exit.USAGE
+    knobs = read_knobs(tree)
+    rest, own = split_arm(tree, knobs, "anon_order=fixed, hugepages-*/enabled=never")
+    assert rest == "anon_order=fixed"
+    assert set(own.values()) == {"never"}
+    assert len(own) == 2
+    assert split_arm(tree, knobs, "vm/min_free_kbytes=7") == ("", {f"{VM}/min_free_kbytes": "7"})
+
+
+# Who and which
+
+
+def test_digests() -> None:
+    """Whatever has to be equal changes it; what is of the host does not."""
+    header: dict[str, Any] = dict.fromkeys(EQUAL, 1)
+    header |= {arm: {"settings": {}, "given": ""} for arm in ("control", "treatment")}
+    first = digest_of(header)
+    assert len(first) == 16
+    others = [digest_of(header | {name: 2}) for name in EQUAL]
+    others += [
+        digest_of(header | {arm: {"settings": {"a": "b"}}}) for arm in ("control", "treatment")
+    ]
+    assert len({first, *others}) == len(EQUAL) + 3
+    assert digest_of(header | {"host": 5, "control": {"settings": {}, "given": "x"}}) == first
+    without = {name: value for name, value in header.items() if name != "saturation"}
+    assert digest_of(without) == digest_of(header | {"saturation": None}) != first
+
+
+def test_machines(tree: FakeTree) -> None:
+    assert (host_id(tree), seed_here(tree, 7)) == ("", 7)
+    tree.put("/etc/machine-id", "abc")
+    assert len(host_id(tree)) == 32
+    assert seed_here(tree, 7) == seed_here(tree, 7) != seed_here(tree, 8)
+    assert 0 <= seed_here(tree, 7) < 2**63
+    seen = (host_id(tree), seed_here(tree, 7))
+    tree.put("/etc/machine-id", "abd")
+    assert host_id(tree) != seen[0]
+    assert seed_here(tree, 7) != seen[1]
+
+
+def test_labels_and_roles() -> None:
+    assert labels_of(["a=b", "c=d=e"]) == {"a": "b", "c": "d=e"}
+    for wrong in ("a", "=b", "a="):
+        with pytest.raises(click.UsageError):
+            labels_of(["x=y", wrong])
+    texts = ["a=vmstat.nr_a lower", "b=vmstat.nr_b lower guard 3%", "c=vmstat.nr_c"]
+    found = roles_of([Metric.parse(text) for text in texts], 5.0)
+    assert found == {
+        "a": {"role": "primary", "better": "lower", "margin": 5.0},
+        "b": {"role": "guard", "better": "lower", "margin": 3.0},
+        "c": {"role": "primary", "better": None, "margin": 5.0},
+    }
+
+
+# Commands and files
+
+
+def test_commands_are_run_at_once_and_within_a_time() -> None:
+    ticks: list[int] = []
+    commands = Commands(60.0, lambda: ticks.append(1))
+    assert commands.numbers(["echo x 3", "sleep 0.3; echo 4.5"]) == [3, 4.5]
+    assert ticks
+    assert commands.numbers([]) == []
+    assert commands.run("printf 'a\\nb'") == "a\nb"
+    for command, said in (("echo x", "'echo x' does not print a number"),
+                          ("true", "'true' does not print a number"),
+                          ("exit 3", "'exit 3' ended with status 3")):  # fmt: skip
+        with pytest.raises(StoppedError) as stopped:
+            commands.numbers([command])
+        assert (stopped.value.status, stopped.value.reason) == ("failed", said)
+    with pytest.raises(StoppedError, match="did not end within 0 s"):
+        Commands(0.0, lambda: None).run("sleep 60")
+
+
+def test_commands_that_there_are_not() -> None:
+    check_commands([Metric.parse("cmd:echo 1")], "true")
+    check_commands([Metric.parse("cmd:$(x) 1")], None)
+    for metrics, at_switch in (
+        ([Metric.parse("cmd:no-such-thing 1")], None),
+        ([], "no-such-thing"),
+    ):
+        told = raised(check_commands, metrics, at_switch)
+        assert told.message == "no command 'no-such-thing'"
+
+
+HEADER, SAMPLE, END = '{"kind": "header"}\n', '{"kind": "sample"}\n', '{"kind": "end"}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "empty"),
+    [(HEADER + END, True), (HEADER + SAMPLE + END, False), (HEADER, False), ("", False),
+     ("{", False), ("[]\n", False), ("7\n", False)],
+)  # fmt: skip
+def test_a_file_with_nothing_to_lose(tmp_path: Path, text: str, empty: bool) -> None:
+    path = tmp_path / "x"
+    assert not outfile.is_empty(path)
+    path.write_text(text)
+    assert outfile.is_empty(path) == empty
+    if empty:
+        outfile.OutFile(path).close()
+        assert path.read_text() == ""
+    else:
+        told = raised(outfile.OutFile, path)
+        assert (told.next_step, path.read_text()) == ("give --out", text)
+
+
+def test_the_last_line_gets_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others before it go, but for the header; a line that has no room is not begun."""
+    room, write = [20], os.write
+
+    def full(file: int, data: bytes) -> int:
+        left = room[0] - os.fstat(file).st_size
+        if left <= 0:
+            raise OSError(errno.ENOSPC, "")
+        return write(file, data[:left])
+
+    monkeypatch.setattr("mmpolicy.ab.outfile.os.write", full)
+    file = outfile.OutFile(tmp_path / "x")
+    for line in ("header\n", "one\n", "two\n"):
+        file.write(line)
+    assert raised(file.write, "more than\n").exit_code == Exit.FAILED
+    assert (tmp_path / "x").read_text() == "header\none\ntwo\n"
+    file.write_last("end end\n")
+    assert (tmp_path / "x").read_text() == "header\none\nend end\n"
+    room[0] = 5
+    assert raised(file.write_last, "end\n").exit_code == Exit.FAILED
+    assert (tmp_path / "x").read_text() == "header\n"
+    file.close()
+
+
+def test_the_spread_of_samples_is_that_of_numpy() -> None:
+    values = [3.0, 1.0, 4.0, 1.0, 5.0]
+    assert of_samples(values, "spread") == pytest.approx(np.std(values, ddof=1))
