@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`bench` and `calibrate`, piece by piece: order, lengths, arms, and what is said of numbers."""
+
+import ctypes
+import mmap
+import os
+import random
+import select
+import signal
+import struct
+import subprocess
+import sys
+from math import exp, inf, log
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmpolicy.ab.design import suggest_pairs
+from mmpolicy.ab.stats import Effect
+from mmpolicy.bench import calibrate, programs, starter
+from mmpolicy.bench.arms import Arm, Arms, arms_of, drop_profiles
+from mmpolicy.bench.result import Compared
+from mmpolicy.bench.result import Result as Found
+from mmpolicy.bench.rounds import MOST, PILOT, Length, pairs_of
+from mmpolicy.control.keys import Setting, choice
+from mmpolicy.control.state import read_state
+from mmpolicy.host.calibration import PAGE, FaultCost
+from mmpolicy.host.knobs import read_knobs
+
+from .fakes import CONTROL, THP, FakeTree
+from .test_host import raised
+
+OFF, ON, AGAIN = Arm("off"), Arm("on"), Arm("again")
+ALWAYS = "hugepages-64kB/enabled=always"
+
+
+def rounds(*values: tuple[float, ...], names: tuple[str, ...] = ("cpu",)) -> list[dict[str, Any]]:
+    """Return rounds in which each arm has a value."""
+    return [
+        {arm.name: dict.fromkeys(names, value)
+         for arm, value in zip((OFF, ON, AGAIN), each, strict=False)}
+        for each in values
+    ]  # fmt: skip
+
+
+# What numbers say
+
+
+@pytest.mark.parametrize(
+    ("values", "found", "said"),
+    [
+        ([(100.0, 90.0)] * 6, True, "on: 10.0 % less CPU than off (p = 0.031)"),
+        ([(100.0, 125.0)] * 6, True, "on: 25.0 % more CPU than off (p = 0.031)"),
+        ([(100.0, 90.0)] * 5, False, "on: 5 rounds can show nothing, take 6 or more"),
+        ([(100.0, 90.0), (90.0, 100.0)] * 4, False, "on: no difference in CPU was found (p = 1)"),
+        ([(-1.0, 2.0)] * 6, True, "on: CPU differs by 3 (p = 0.031)"),
+    ],
+)
+def test_sentences(values: list[tuple[float, ...]], found: bool, said: str) -> None:
+    result = Found((OFF, ON), rounds(*values), "cpu", 1)
+    assert result.sentence(ON) == said
+    assert result.found(ON) == found
+    assert [*result.lines()][-1] == said
+
+
+def test_p_is_corrected_for_the_arms() -> None:
+    values = [(100.0, 90.0, 100.0)] * 6
+    found = Found((OFF, ON, AGAIN), rounds(*values), "cpu", 1)
+    assert found.corrected == {"on": 2 * 2 / 2**6, "again": 1}
+    assert not found.found(ON)
+    assert found.sentence(ON) == "on: 6 rounds can show nothing, take 7 or more"
+    assert Found((OFF, ON, AGAIN), rounds(*values, values[0]), "cpu", 1).found(ON)
+    assert Found((OFF,), rounds((1.0,)), "cpu", 1).corrected == {}
+
+
+def test_ratios() -> None:
+    effect = Effect("ratio", 6, log(0.9), log(0.8), log(1.1), 0.03, 0.1)
+    assert Compared(effect, 0.91).ratio() == "0.900 (0.800 .. 1.100)"
+    assert Compared(effect, 0.91).data() == {
+        "scale": "ratio", "estimate": pytest.approx(0.9), "low": pytest.approx(0.8),
+        "high": pytest.approx(1.1), "median": 0.91, "p": 0.03,
+    }  # fmt: skip
+    few = Effect("totals", 3, log(2), -inf, inf, 0.5, 0.1)
+    assert Compared(few, None).ratio() == "2.000"
+    told = Compared(few, None).data()
+    assert told and (told["estimate"], told["low"], told["high"]) == (pytest.approx(2), None, None)
+    plain = Effect("difference", 6, 3.0, 2.0, 4.0, 0.5, 0.1)
+    assert Compared(plain, None).ratio() == "-"
+    shown = Compared(plain, None).data()
+    assert shown and (shown["estimate"], shown["low"]) == (3, 2)
+    assert (Compared(None, None).ratio(), Compared(None, None).data()) == ("-", None)
+
+
+def test_tables_of_what_each_run_has() -> None:
+    """What a run lacks is left out; counters have tables of their own, folios no ratio."""
+    names = ("cpu", "faults", "large_folios", "cycles", "unknown")
+    runs = rounds((2.5, 5.0), (2.5, 5.0), names=names)
+    runs[0]["on"]["wall"] = 7.0
+    found = Found((OFF, ON), runs, "cpu", 1)
+    assert found.known == ["cpu", "faults", "large_folios", "cycles"]
+    heads = [head for head, _ in found.tables()]
+    assert heads == [["ARM", "CPU", "FAULTS", "IN LARGE FOLIOS"], ["OF off", "CPU", "FAULTS"],
+                     ["ARM", "CYCLES"], ["OF off", "CYCLES"]]  # fmt: skip
+    assert found.tables()[0][1][1] == ["on", "5,000.0 ms", "5", "0.0 MiB"]
+    alone = Found((OFF,), rounds((2.5,)), "cpu", 1)
+    assert [head for head, _ in alone.tables()] == [["ARM", "CPU"]]
+    assert found.mean(ON, "cpu") == 5
+    compared = found.compared["on"]["cpu"]
+    assert compared.median == 2
+    assert found.compared["off"]["cpu"] == Compared(None, None)
+    assert "large_folios" not in found.compared["on"]
+    zero = Found((OFF, ON), rounds((0.0, 1.0), (0.0, 3.0)), "cpu", 1).compared["on"]["cpu"]
+    assert zero.median is None
+    one, other = found.data()["arms"]
+    assert (one["found"], one["p_corrected"], other["mean"]["cpu"]) == (False, None, 5)
+
+
+# How many rounds
+
+
+def test_pairs_of_rounds() -> None:
+    runs = rounds((1.0, 2.0, 3.0), (4.0, 5.0, 6.0))
+    assert pairs_of(runs, OFF, AGAIN, "cpu") == [(1, 3), (4, 6)]
+
+
+def test_a_length_is_learned_from_the_noise() -> None:
+    """Of the arm that takes the most rounds; never fewer than were made."""
+    rng = random.Random(3)
+    noise = [(1.0, exp(rng.gauss(0, 0.02)), exp(rng.gauss(0, 0.1))) for _ in range(PILOT)]
+    runs = rounds(*noise)
+    length = Length(PILOT, 5.0)
+    length.settle(runs, (OFF, ON, AGAIN))
+    needs = []
+    for place in (1, 2):
+        sizes = sorted(abs(log(each[place])) for each in noise)
+        needs.append(suggest_pairs([size * (-1) ** n for n, size in enumerate(sizes)], 5.0, 2))
+    assert length.needed == max(needs) > min(needs)
+    assert length.rounds == min(max(length.needed, PILOT), MOST)
+    calm = Length(PILOT, 50.0)
+    calm.settle(rounds(*[(1.0, 1.0001 + n / 1e6) for n in range(PILOT)]), (OFF, ON))
+    assert calm.rounds == max(calm.needed, PILOT)
+    fixed = Length(5)
+    assert (fixed.rounds, fixed.note()) == (5, "")
+
+
+# Arms
+
+
+def test_names_of_arms(tree: FakeTree) -> None:
+    now = read_knobs(tree)
+    found = arms_of(tree, now, [ALWAYS, f"big: {ALWAYS}", ALWAYS, "no-thp", "x: as-is"])
+    assert [arm.name for arm in found] == [ALWAYS, "big", f"{ALWAYS} #2", "no-thp", "x"]
+    assert [arm.no_thp for arm in found] == [False, False, False, True, False]
+    path = f"{THP}/hugepages-64kB/enabled"
+    assert [arm.knobs for arm in found[:2]] == [{path: "always"}] * 2
+    assert [arm.name for arm in arms_of(tree, now, [ALWAYS])] == ["as-is", ALWAYS]
+    assert [arm.name for arm in arms_of(tree, now, [])] == ["as-is"]
+    policy, stock = arms_of(tree, now, ["anon_order=fixed,max_order=3", "stock"])
+    assert (policy.profile, stock.profile) == ("bench-0", "bench-1")
+    assert policy.told() == {"anon_order/policy": "fixed", "anon_order/fixed/max_order": "3"}
+    assert found[3].told() == {"prctl": "PR_SET_THP_DISABLE"}
+    tree.make_unloaded()
+    assert arms_of(tree, now, ["stock", ALWAYS])[0] == Arm("stock")
+
+
+def test_profiles_of_arms(tree: FakeTree) -> None:
+    tree.make_process(41)
+    arms = arms_of(tree, read_knobs(tree), ["anon_order=fixed,max_order=3", "as-is"])
+    before = read_state(tree)
+    found = Arms(tree, read_knobs(tree), arms, lambda _note: None)
+    assert found.changes_host
+    found.set_up()
+    state = read_state(tree)
+    assert state[choice("bench-0", "anon_order")] == "fixed"
+    assert state[Setting("bench-0", "anon_order", "fixed", "max_order")] == "3"
+    found.bind(arms[0], 41)
+    found.bind(arms[1], 41)
+    assert tree.read(f"{CONTROL}/profiles/bench-0/pids") == "41"
+    drop_profiles(tree)
+    assert read_state(tree) == before
+    assert found.restore() == ""
+    assert not Arms(tree, read_knobs(tree), [Arm("a", no_thp=True)], lambda _: None).changes_host
+    tree.make_unloaded()
+    drop_profiles(tree)
+
+
+# Runs of programs
+
+
+def test_counters_that_ran_a_part_of_the_time() -> None:
+    for value, wanted, ran, counted in ((100, 10, 10, 100), (100, 10, 5, 200), (100, 10, 0, 0)):
+        read, write = os.pipe()
+        os.write(write, struct.pack("=QQQ", value, wanted, ran))
+        os.close(write)
+        assert starter._counted(read) == counted
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.read(read, 1)
+
+
+def test_a_counter_of_which_a_part_is_missing_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+
+    def open_one(_pid: int, kind: int, _config: int) -> int:
+        if not kind:
+            return -1
+        opened.append(os.open("/dev/null", os.O_RDONLY))
+        return opened[-1]
+
+    monkeypatch.setattr(starter, "_open_counter", open_one)
+    found = starter._count(1, {"a": [(1, 0), (1, 1)], "b": [(1, 0), (0, 1)], "c": [(0, 0)]})
+    assert found == {"a": opened[:2]}
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(opened[2])
+    for file in opened[:2]:
+        os.close(file)
+
+
+def begun(tmp_path: Path, *argv: str) -> int:
+    """Return the process of a program that waits to begin."""
+    output = tmp_path / "out"
+    output.touch()
+    pid: int = starter.start(argv, False, str(output), {})["pid"]
+    return pid
+
+
+def test_a_program_waits_until_it_may_begin(tmp_path: Path) -> None:
+    pid = begun(tmp_path, "sh", "-c", f"echo err >&2; echo out; echo $$ >{tmp_path}/pid; exit 3")
+    assert starter.is_over(pid) == {"over": False}
+    assert not (tmp_path / "pid").exists()
+    took = starter.go(pid, True)
+    assert (took["status"], (tmp_path / "out").read_text()) == (3, "err\n")
+    assert int((tmp_path / "pid").read_text()) == pid
+    assert took["cpu"] == pytest.approx(took["user"] + took["system"])
+    assert took["wall"] > 0
+    assert took["faults"] > 0
+    assert 1 << 20 < took["peak_rss"] < 1 << 30
+    assert (starter.waiting, starter.counters) == ({}, {})
+
+
+def test_a_server_is_waited_for_apart(tmp_path: Path) -> None:
+    pid = begun(tmp_path, "sleep", "60")
+    told = starter.go(pid, False)
+    assert set(told) == {"began", "before"}
+    assert os.getsid(pid) == pid
+    assert starter.is_over(pid) == {"over": False}
+    os.kill(pid, signal.SIGTERM)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert starter.is_over(pid) == {"over": True}
+    assert starter.end(pid, **told)["status"] == -signal.SIGTERM
+
+
+def test_programs_that_there_are_not(tmp_path: Path) -> None:
+    pid = begun(tmp_path, "no-such-program")
+    assert starter.go(pid, True) == {"error": "no-such-program: No such file or directory"}
+    starter.counters.clear()
+    pid = begun(tmp_path, "true")
+    os.kill(pid, signal.SIGKILL)
+    assert starter.go(pid, True) == {"error": "it was killed"}
+    starter.counters.clear()
+
+
+def test_programs_end_with_who_runs_them(tmp_path: Path, wait_until: Any) -> None:
+    """Whoever is killed leaves nothing behind that runs."""
+    code = (
+        "import sys; from mmpolicy.bench.programs import Programs, Work; "
+        "work = Work(['sh', '-c', 'echo $$ >' + sys.argv[1] + '; exec sleep 60']); "
+        "Programs(work, lambda: None).__enter__().run(lambda pid: None, False)"
+    )
+    file = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "-c", code, str(file)]) as process:
+        wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
+        program = os.pidfd_open(int(file.read_text()))
+        process.kill()
+    assert select.select([program], [], [], 60)[0]
+    os.close(program)
+
+
+def test_what_is_said_of_a_program_that_failed(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    output.write_text(" x" * 400 + "END \n")
+    told = raised(programs._checked, {"status": 3}, "prog", output)
+    assert told.message.startswith("'prog': ended with status 3: ")
+    assert told.message.endswith("END")
+    assert len(told.message) < 500 + 40
+    output.write_text("")
+    assert raised(programs._checked, {"status": -9}, "p", output).message == (
+        "'p': ended with status -9"
+    )
+    assert raised(programs._checked, {"error": "why"}, "p", output).message == "why"
+    assert programs._checked({"status": 0, "cpu": 1.5}, "p", output) == {"cpu": 1.5}
+
+
+# What a fault costs
+
+
+def test_the_cost_of_a_size() -> None:
+    pieces = [100.0, 104.0, 96.0, 100.0, 108.0, 92.0, 100.0]
+    cost = calibrate._cost(4096, pieces)
+    assert cost == FaultCost(PAGE, 100, 96, 104)
+    assert calibrate._error(cost, 16) == pytest.approx(0.93 * 8 / 100 / 4)
+
+
+@pytest.mark.parametrize(("given", "kept"), [(12, False), (13, True)])
+def test_a_size_that_is_seldom_given_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, given: int, kept: bool
+) -> None:
+    """More than half of the 24 pieces have to come in such folios; those that warm up are none."""
+    sizes, pieces = list[int](), [0]
+
+    def piece(size: int) -> tuple[float, bool]:
+        if size == PAGE:
+            return 1000.0, True
+        pieces[0] += 1
+        turn, place = divmod(pieces[0] - 1, 4)
+        return 9000.0, place == 0 or 3 * turn + place <= given
+
+    monkeypatch.setattr(calibrate, "_of_a_piece", piece)
+    found = calibrate.measure([PAGE, 65536], sizes.append)
+    assert [each.size for each in found] == [PAGE, 65536][: 1 + kept]
+    assert sizes == [PAGE, 65536] * 8
+
+
+@pytest.mark.parametrize(
+    ("faults", "given"), [(2048, True), (int(1.2 * 2048 + 8), True), (int(1.2 * 2048 + 9), False)]
+)
+def test_what_a_fault_takes_is_the_first_time_less_the_second(
+    monkeypatch: pytest.MonkeyPatch, faults: int, given: bool
+) -> None:
+    written = [(2048 * 700, faults), (2048 * 100, 0)]
+    clock = iter([0, 2048 * 50])
+    places: list[tuple[int, int]] = []
+
+    def write(address: int, piece: int) -> tuple[int, int]:
+        places.append((address % 4096, piece))
+        return written[len(places) - 1]
+
+    monkeypatch.setattr(calibrate, "_written", write)
+    monkeypatch.setattr("mmpolicy.bench.calibrate.time.thread_time_ns", lambda: next(clock))
+    assert calibrate._of_a_piece(4096) == (650, given)
+    assert places == [(0, 8 << 20)] * 2
+
+
+def test_large_sizes_have_sixteen_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    size, pieces = 2 << 20, list[int]()
+
+    def write(address: int, piece: int) -> tuple[int, int]:
+        assert address % size == 0
+        pieces.append(piece)
+        return 0, 16
+
+    monkeypatch.setattr(calibrate, "_written", write)
+    assert calibrate._of_a_piece(size)[1]
+    assert pieces == [16 * size] * 2
+
+
+def test_faults_are_counted() -> None:
+    """The first time that memory is written to, and no other time."""
+    area = mmap.mmap(-1, 64 * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    area.madvise(mmap.MADV_NOHUGEPAGE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(area))
+    (_, faults), (_, again) = [calibrate._written(start, 64 * PAGE) for _ in range(2)]
+    assert faults > again
