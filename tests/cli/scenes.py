@@ -299,4 +299,125 @@ def kernels(tree: FakeTree, clock: Clock, folder: Path) -> Words:
     yield ["doctor"]
 
 
-ALL = [kernels, bench, state, manifests, memory, ab_reports, ab_pools, ab_run, process, export]
+def profiles(tree: FakeTree, clock: Clock, folder: Path) -> Words:
+    """What is bound, moved and given back, in the words of people and of programs."""
+    for name in ("a.service", "b.service", "pod"):
+        tree.make_cgroup(f"/system.slice/{name}")
+    for pid in (41, 42):
+        tree.make_process(pid)
+        tree.put(f"/proc/{pid}/smaps_rollup", "Rss: 100 kB\nLazyFree: 30 kB")
+    tree.put("/sys/fs/cgroup/system.slice/pod/cgroup.procs", "41\n42")
+    manifests = tree.real("/etc/mmpolicy")
+    manifests.mkdir(parents=True)
+    (manifests / "host.toml").write_text("version = 1\n[profiles.web]\n[profiles.db]\n")
+    for words in ("profile create web --json", "profile create db --from default --dry-run",
+                  "set anon_order fixed max_order=5 shadow=adaptive --profile web --json",
+                  "profile create db --from web", "profile create db", "profile list",
+                  "bind --cgroup a db", "bind --cgroup a web --json", "bind --cgroup pod web "
+                  "--owner agent", "bind --cgroup pod db", "unbind --cgroup pod", "status",
+                  "bind --pid 41 db", "bind --pid 42 db", "profile show db", "stats --memory "
+                  "--profile db", "stats --cgroup pod --pid 41 --json", "profile delete db",
+                  "profile delete web", "profile delete default", "unbind --cgroup pod --owner "
+                  "agent", "unbind --cgroup pod",
+                  "bind --unit b web", "bind --unit gone.service db", "status --json", "save",
+                  "unbind --unit b", "unbind --unit b",
+                  "unbind --unit gone.service --json", "unbind --pid 42", "unbind --pid 42",
+                  "unbind --pid 41 --json", "unbind --cgroup a", "profile delete db --json",
+                  "log -n 3", "revert --dry-run --json", "revert", "revert --to 1 --dry-run",
+                  "revert --to 99", "reset --json"):  # fmt: skip
+        yield words.split()
+
+
+def refusals(tree: FakeTree, clock: Clock, folder: Path) -> Words:
+    """What is not done, and why not."""
+    file = folder / "m.toml"
+    file.write_text("version = 1\n")
+    for words in ("sett", "set anon_order", "set anon_ordr fixed", "set anon_order fixd",
+                  "set anon_order fixed stock", "set anon_order max_order=1 max_order=2",
+                  "set anon_order fixed min_folios=3", "set anon_order fixed max_order=99",
+                  "set anon_order fixed max_order=99 --dry-run", "set anon_order fixed --profile x",
+                  "set bulk fixed pages=0 --json", "lease 1x", "lease 0.01",
+                  "profile create X", "profile create none", "profile create web --from x",
+                  "profile show x", "bind default", "bind --pid 1 --cgroup / default",
+                  "bind --pid 77 default", "bind --cgroup /x default", "bind --cgroup / x",
+                  "bind --unit x.socket default", "bind --unit x default", "bind --pid 1 --owner a "
+                  "default", "bind --cgroup / --owner host default", "unbind --cgroup /",
+                  "show x", "show anon_order --profile x", "stats x", "stats --pid 77",
+                  "explain 77", "map 77",
+                  "recommend --name x", "recommend 77", "trim", "trim --pid 77",
+                  "host --cgroup /x", "revert", "verify", f"apply {folder}/no",
+                  f"save {folder}/no/x", "policy show x",
+                  "policy unload", "policy unload x", "load anon_order=fixed", "load x=1",
+                  "ab run", "ab run --metric x",
+                  "ab run --metric vmstat.pgfault/s --design split",
+                  f"ab report {file}", f"ab pool {file}",
+                  "ab stop", "doctor --kernel 9.9", "completion x"):  # fmt: skip
+        yield words.split()
+    tree.expire()
+    for words in ("status", "set anon_order fixed", f"apply {file}", "reset", "doctor --brief"):
+        yield words.split()
+    tree.denied = True
+    for words in ("set anon_order fixed", "reset", "lease 5", "unload", "doctor"):
+        yield words.split()
+    tree.make_unloaded()
+    for words in ("status", "status --json", "list", "set anon_order fixed", "reset",
+                  "reset --json", "stats", "watch", "export", "save", f"apply {file}",
+                  "policy list", "recommend 1", "unload", "ab run --metric vmstat.pgfault/s "
+                  "--treatment anon_order=fixed"):  # fmt: skip
+        yield words.split()
+
+
+def watched(tree: FakeTree, clock: Clock, folder: Path) -> Words:
+    """Counters of profiles that have something, and of those that have nothing."""
+    stats = "/sys/kernel/debug/mmpolicy/{}/anon_order/stats"
+    make_process(tree)
+    make_traced(tree)
+    for name in ("web", "idle"):
+        yield ["profile", "create", name]
+        tree.put(stats.format(name), "decisions 0")
+    tree.put(stats.format("default"), "decisions 0")
+    tree.put("/proc/vmstat", "pgfault 100\nthp_fault_alloc 0\ncompact_stall 5")
+    yield ["stats"]
+    tree.put(stats.format("web"), "decisions 70\nfault_ns 900\nfault_ns_log2_8_3 3")
+    for words in ("stats", "stats anon_order --profile web", "stats --profile web --json",
+                  "lease 90s", "set anon_order never --profile web"):  # fmt: skip
+        yield words.split()
+    tree.put(f"{CONTROL}/lease_left_ms", "4500")
+    for arm, name in (("control", "web"), ("treatment", "idle")):
+        tree.write(f"{CONTROL}/experiment/{arm}", name)
+    tree.write(f"{CONTROL}/experiment/enabled", "1")
+
+    def work() -> None:
+        times = "fault_ns 900\nfault_ns_log2_8_3 3"
+        tree.put(stats.format("web"), f"decisions 95\nraised 4\n{times}")
+        tree.put("/proc/vmstat", "pgfault 160\ncompact_stall 5")
+
+    for words in ("watch --interval 2", "watch --json", "stats --profile web --watch",
+                  "host --watch", "host --watch --json", "status",
+                  "profile delete idle"):  # fmt: skip
+        tree.put(stats.format("web"), "decisions 70")
+        tree.put("/proc/vmstat", "pgfault 100\ncompact_stall 5")
+        clock.steps = [work]
+        yield words.split()
+    for words in ("explain 10 10000000", "explain 10 ffff", "explain 10 --seconds 2",
+                  "set anon_order shadow=adaptive", "explain 10", "recommend 10 --name mine",
+                  "recommend 10 --json"):  # fmt: skip
+        clock.steps = [lambda: None] * 9
+        yield words.split()
+
+
+ALL = [
+    profiles,
+    refusals,
+    watched,
+    kernels,
+    bench,
+    state,
+    manifests,
+    memory,
+    ab_reports,
+    ab_pools,
+    ab_run,
+    process,
+    export,
+]
