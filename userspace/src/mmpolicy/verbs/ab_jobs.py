@@ -150,5 +150,5 @@ def _summary(lines: Sequence[str]) -> dict[str, Any]:
             "control": header["control"]["given"],
             "treatment": header["treatment"]["given"],
         }
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return {}

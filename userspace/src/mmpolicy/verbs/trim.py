@@ -214,7 +214,7 @@ def _target(given: TrimOptions) -> str:
 
 
 def _saved(rows: list[Row]) -> int:
-    return sum(row.before_kib - (row.after_kib or row.before_kib) for row in rows)
+    return sum(row.before_kib - row.after_kib for row in rows if row.after_kib is not None)
 
 
 def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
