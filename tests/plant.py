@@ -365,9 +365,9 @@ class Faults(ast.NodeVisitor):
         self.plant(node, "pass")
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Two arguments that have changed places."""
-        args = node.args
-        if len(args) > 1 and not isinstance(args[0], ast.Starred | ast.Constant):
+        """Two arguments that have changed places; of max() and min(), that would be no fault."""
+        args, same = node.args, isinstance(node.func, ast.Name) and node.func.id in ("max", "min")
+        if len(args) > 1 and not same and not isinstance(args[0], ast.Starred | ast.Constant):
             new = ast.Call(node.func, [args[1], args[0], *args[2:]], node.keywords)
             self.plant(node, ast.unparse(new))
         self.generic_visit(node)
