@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,24 @@ class Controller:
         return process.returncode, out
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started, and that have not ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        return [int(word) for word in found.split()]
+    return []
+
+
 def kill(process: subprocess.Popen[str]) -> None:
     """End a playbook with all that it has started, but for what ssh keeps connected."""
-    os.killpg(process.pid, signal.SIGKILL)
+    doomed = [process.pid]
+    for pid in doomed:  # a stopped process starts no more of them
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+        doomed += children(pid)
+    for pid in doomed:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     process.communicate()
 
 

@@ -30,6 +30,7 @@ PATIENCE_S = 120
 REPOSITORY = "srv/mmpolicy"
 SOURCE = f"deb [trusted=yes] file:/{REPOSITORY} ./\n"
 PACKAGES = ["mmpolicy", "mmpolicy-modules"]
+INSTALL = f"apt-get install -y --no-install-recommends {' '.join(PACKAGES)}"
 
 
 def host_system(folder: Path) -> System:

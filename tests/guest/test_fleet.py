@@ -1,30 +1,44 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The collection for Ansible on three hosts with systemd, over ssh."""
+"""The collection for Ansible on three hosts with systemd, over ssh: in, and rolled out."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from controller import recap
+from lab.programs import must, workload
 
-from .fleet import PACKAGES, Fleet, booted, changed_tasks, host_system, written
-from .system import folder_of_root
-from .test_packages import LARGE, MANIFEST, SERVICE, SMALL
+from .fleet import INSTALL, PACKAGES, Fleet, booted, changed_tasks, host_system, written
+from .system import HOST, folder_of_root
+from .test_packages import LARGE, MANIFEST, PAGES, SERVICE, SMALL
+from .tools import ROOT
 
 SECONDS = 400.0
 
 pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
 
+KEPT = "/etc/mmpolicy/web.toml"
+# It writes to one page in 16, and says what memory that has taken.
+SPARSE = (
+    "[Service]\nExecStart=sh -c '"
+    f"while :; do {HOST}{workload('touch')} every_64k 8 >/run/said.new; "
+    "mv /run/said.new /run/said; sleep 1; done'\n"
+)
+WORSE = MANIFEST.replace("max_order = 4", "max_order = 3") + '"sparse.service" = "web"\n'
+
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    """Three hosts with a service, and nothing of ours."""
+    """Three hosts with services, and nothing of ours."""
     with folder_of_root("fleet") as path:
         system = host_system(path)
-        system.put("etc/systemd/system/bound.service", SERVICE)
+        for name, text in (("bound", SERVICE), ("sparse", SPARSE)):
+            system.put(f"etc/systemd/system/{name}.service", text)
         system.run("systemctl enable bound; systemctl disable redis-server")
         with booted(system) as fleet:
             yield fleet
@@ -60,3 +74,60 @@ def test_from_nothing(fleet: Fleet) -> None:
     assert folios(fleet) == dict.fromkeys(fleet.guests, LARGE)
     code, out = play("install", **told)
     assert code == 0 and {each["changed"] for each in recap(out).values()} == {0}, out
+
+
+# From now on the command is there, and each test begins with MANIFEST for good.
+BEGIN = f"""
+command -v mmpolicy >/dev/null || {INSTALL}
+systemctl stop sparse; systemctl start mmpolicy; mkdir -p /etc/mmpolicy
+cat >{KEPT} <<'END'
+{MANIFEST}END
+systemctl daemon-reload
+[ $(cat {ROOT}/state) != expired ] || mmpolicy reset
+mmpolicy apply --missing skip /etc/mmpolicy
+"""
+
+
+@pytest.fixture
+def installed(fleet: Fleet) -> Fleet:
+    """The hosts with MANIFEST for good, whatever the tests before have done."""
+    fleet.each(BEGIN)
+    return fleet
+
+
+def roll(fleet: Fleet, text: str, **variables: Any) -> subprocess.Popen[str]:
+    """Start to roll a manifest out: to one host, and then to the others."""
+    times = {"rollout_period": 2, "rollout_hold": 4}
+    told = {"mmpolicy_manifests": {"web.toml": text}, "rollout_steps": [1, "100%"], **times}
+    return fleet.controller.start("rollout", **told, **variables)
+
+
+# Exit 8 if the service says that it has twice the memory that it writes to, or more. What it
+# said first was begun before.
+SAID = r"s/.*\"kb\": \([0-9]*\).*/\1/p"
+GATE = f"""
+! systemctl -q is-active sparse || {{
+    for i in 1 2; do rm -f /run/said; until [ -s /run/said ]; do sleep 0.1; done; done
+    [ $(sed -n '{SAID}' /run/said) -lt 1024 ] || exit 8
+}}
+"""
+SET = f"grep -rs . {ROOT}/profiles --include=policy --include=max_order --include=cgroups | sort"
+NOW = f"cat {ROOT}/state {ROOT}/lease_ms {KEPT}"
+TASK = "TASK [mmpolicy.host.rollout : "
+
+
+def test_a_planted_regression(installed: Fleet) -> None:
+    """The first look at its host finds it; the step goes back, and the one before stays."""
+    bad = installed.guests["host2"]
+    must(bad, f"systemctl start sparse; {GATE}")
+    before = installed.each(f"{SET}; {NOW}")
+    process = roll(installed, WORSE, rollout_gates=[GATE])
+    out, _ = process.communicate()
+    assert process.returncode == 2, out
+    assert "host2 has not passed: non-zero return code (exit 8)" in out
+    assert out.rpartition(f"{TASK}Try the manifests")[2].count(f"{TASK}Look at the gates") == 1, out
+    after = installed.each(f"{SET}; {NOW}")
+    assert WORSE in after.pop("host0")
+    assert after == {name: before[name] for name in after}
+    must(bad, GATE)
+    assert folios(installed) == {"host0": {"3": PAGES}, "host1": LARGE, "host2": LARGE}
