@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The collection for Ansible on three hosts with systemd, over ssh: in, and rolled out."""
+"""The collection for Ansible on three hosts with systemd, over ssh: in, rolled out, compared."""
 
 from __future__ import annotations
 
 import json
+import random
 import subprocess
+import time
+from bisect import bisect_right
 from collections.abc import Iterator
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-from controller import recap
+from controller import kill, recap
+from lab.guest import PYTHON
 from lab.programs import must, workload
 
+from .detached import FAULTS, LOAD
 from .fleet import INSTALL, PACKAGES, Fleet, booted, changed_tasks, host_system, written
 from .system import HOST, folder_of_root
 from .test_packages import LARGE, MANIFEST, PAGES, SERVICE, SMALL
@@ -23,11 +30,16 @@ SECONDS = 400.0
 pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
 
 KEPT = "/etc/mmpolicy/web.toml"
+NEXT = MANIFEST.replace("max_order = 4", "max_order = 2")
+NEXT_FOLIOS = {"2": PAGES}
+LOOP = """\
+[Service]
+ExecStart=sh -c '{}'
+"""
 # It writes to one page in 16, and says what memory that has taken.
-SPARSE = (
-    "[Service]\nExecStart=sh -c '"
+SPARSE = LOOP.format(
     f"while :; do {HOST}{workload('touch')} every_64k 8 >/run/said.new; "
-    "mv /run/said.new /run/said; sleep 1; done'\n"
+    "mv /run/said.new /run/said; sleep 1; done"
 )
 WORSE = MANIFEST.replace("max_order = 4", "max_order = 3") + '"sparse.service" = "web"\n'
 
@@ -37,7 +49,7 @@ def fleet() -> Iterator[Fleet]:
     """Three hosts with services, and nothing of ours."""
     with folder_of_root("fleet") as path:
         system = host_system(path)
-        for name, text in (("bound", SERVICE), ("sparse", SPARSE)):
+        for name, text in (("bound", SERVICE), ("sparse", SPARSE), ("load", LOOP.format(LOAD))):
             system.put(f"etc/systemd/system/{name}.service", text)
         system.run("systemctl enable bound; systemctl disable redis-server")
         with booted(system) as fleet:
@@ -79,7 +91,7 @@ def test_from_nothing(fleet: Fleet) -> None:
 # From now on the command is there, and each test begins with MANIFEST for good.
 BEGIN = f"""
 command -v mmpolicy >/dev/null || {INSTALL}
-systemctl stop sparse; systemctl start mmpolicy; mkdir -p /etc/mmpolicy
+systemctl stop sparse load; systemctl start mmpolicy; mkdir -p /etc/mmpolicy
 cat >{KEPT} <<'END'
 {MANIFEST}END
 systemctl daemon-reload
@@ -95,11 +107,32 @@ def installed(fleet: Fleet) -> Fleet:
     return fleet
 
 
-def roll(fleet: Fleet, text: str, **variables: Any) -> subprocess.Popen[str]:
+def roll(fleet: Fleet, text: str, lease_s: int, **variables: Any) -> subprocess.Popen[str]:
     """Start to roll a manifest out: to one host, and then to the others."""
-    times = {"rollout_period": 2, "rollout_hold": 4}
+    times = {"rollout_lease": lease_s, "rollout_period": 2, "rollout_hold": 4}
     told = {"mmpolicy_manifests": {"web.toml": text}, "rollout_steps": [1, "100%"], **times}
     return fleet.controller.start("rollout", **told, **variables)
+
+
+class Host(NamedTuple):
+    """What a host has."""
+
+    state: str
+    lease: str
+    kept: str  # the manifest for its next boot
+    folios: dict[str, int]
+
+
+NOW = f"cat {ROOT}/state {ROOT}/lease_ms {KEPT}"
+
+
+def hosts(fleet: Fleet) -> dict[str, Host]:
+    """What each of them has, and gives to the service when that starts again."""
+    found = {}
+    for name, made_of in folios(fleet).items():
+        state, lease, kept = must(fleet.guests[name], NOW).split("\n", 2)
+        found[name] = Host(state, lease, kept, made_of)
+    return found
 
 
 # Exit 8 if the service says that it has twice the memory that it writes to, or more. What it
@@ -112,7 +145,7 @@ GATE = f"""
 }}
 """
 SET = f"grep -rs . {ROOT}/profiles --include=policy --include=max_order --include=cgroups | sort"
-NOW = f"cat {ROOT}/state {ROOT}/lease_ms {KEPT}"
+PATIENT_S = 600
 TASK = "TASK [mmpolicy.host.rollout : "
 
 
@@ -121,7 +154,7 @@ def test_a_planted_regression(installed: Fleet) -> None:
     bad = installed.guests["host2"]
     must(bad, f"systemctl start sparse; {GATE}")
     before = installed.each(f"{SET}; {NOW}")
-    process = roll(installed, WORSE, rollout_gates=[GATE])
+    process = roll(installed, WORSE, PATIENT_S, rollout_gates=[GATE])
     out, _ = process.communicate()
     assert process.returncode == 2, out
     assert "host2 has not passed: non-zero return code (exit 8)" in out
@@ -131,3 +164,92 @@ def test_a_planted_regression(installed: Fleet) -> None:
     assert after == {name: before[name] for name in after}
     must(bad, GATE)
     assert folios(installed) == {"host0": {"3": PAGES}, "host1": LARGE, "host2": LARGE}
+
+
+def begins(process: subprocess.Popen[str]) -> Iterator[float]:
+    """When each task of a play begins, in seconds from the first one; at last, when all ends."""
+    assert process.stdout
+    start = None
+    for line in process.stdout:
+        if line.startswith(("TASK [", "PLAY RECAP")):
+            now = time.monotonic()
+            start = start or now
+            yield now - start
+
+
+@pytest.fixture(scope="module")
+def course(fleet: Fleet) -> list[float]:
+    """When each task of a roll-out of NEXT begins, if nothing disturbs it."""
+    fleet.each(BEGIN)
+    process = roll(fleet, NEXT, PATIENT_S)
+    found = list(begins(process))
+    assert process.wait() == 0
+    assert hosts(fleet) == dict.fromkeys(fleet.guests, PASSED)
+    return found
+
+
+PASSED = Host("active", "0", NEXT, NEXT_FOLIOS)
+BEFORE = Host("active", "0", MANIFEST, LARGE)
+ENDS = [PASSED, BEFORE, *(Host("expired", "0", text, SMALL) for text in (MANIFEST, NEXT))]
+# What the controller has begun on a host ends with its connections, or later.
+SETTLED = """
+while cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -qE '{}'; do sleep 0.2; done
+"""
+LEASE_ENDS = f"""
+[ $(cat {ROOT}/lease_ms) = 0 ] || until [ $(cat {ROOT}/state) = expired ]; do sleep 0.2; done
+"""
+
+
+def settle(fleet: Fleet) -> None:
+    """Let what the controller has begun on the hosts end, and then its connections."""
+    fleet.each(SETTLED.format("pytho[n]3"))
+    fleet.disconnect()
+    fleet.each(SETTLED.format("pytho[n]3|s[s]hd: root@"))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_controller_that_dies(installed: Fleet, course: list[float], seed: int) -> None:
+    """At a random moment: a host has what was passed, or what it had; or a lease ends in stock."""
+    moment = random.Random(seed).random() * course[-1]
+    number = bisect_right(course, moment)
+    process = roll(installed, NEXT, round(course[-1] / 2))
+    for _ in islice(begins(process), number):
+        pass
+    time.sleep(moment - course[number - 1])
+    kill(process)
+    if seed % 2:
+        installed.disconnect()
+    settle(installed)
+    installed.each(LEASE_ENDS, timeout=course[-1] * 4)
+    found = hosts(installed)
+    print(f"after {number} of {len(course) - 1} tasks: {found}")
+    assert all(host in ENDS for host in found.values())
+    # The second step begins when the first has passed.
+    assert found["host0"] == PASSED or PASSED not in found.values()
+
+
+SHORT = ["--design", "switchback", "--aa", "0", "--pairs", "6"]
+SHORT += ["--block", "15", "--washout", "5", "--interval", "5"]
+
+
+def experiment(fleet: Fleet, folder: Path, *treatment: str) -> str:
+    """What a play says of an experiment of three minutes on the faults of a load."""
+    code, out = fleet.controller.play(
+        "experiment", experiment_name="faults", experiment_folder=str(folder),
+        experiment_period=20, experiment_pool_command=[str(PYTHON), "-m", "mmpolicy"],
+        experiment_options=[*treatment, "--metric", f"{FAULTS} lower", *SHORT],
+    )  # fmt: skip
+    assert code == (2 if "verdict: worse" in out else 0), out
+    assert {path.stem for path in (folder / "faults").iterdir()} == set(fleet.guests)
+    return out
+
+
+def test_an_experiment(installed: Fleet, tmp_path: Path) -> None:
+    """Hosts under load are drawn, run by themselves, and are pooled; equal arms give no verdict."""
+    before = installed.each(f"{SET}; {NOW}; systemctl start load")
+    out = experiment(installed, tmp_path, "--treatment", "anon_order=fixed,max_order=4")
+    assert "verdict: better" in out, out
+    # One run of equal arms in 20 may find something.
+    runs = (experiment(installed, tmp_path / str(number)) for number in range(2))
+    assert any("verdict: inconclusive" in out for out in runs)
+    assert installed.each(f"{SET}; {NOW}; systemctl is-active -q load") == before
