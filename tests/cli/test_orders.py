@@ -14,9 +14,10 @@ from mmpolicy.ab.keeper import Keeper
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.samples import load, parse
 from mmpolicy.ab.sources import Sample
+from mmpolicy.control.change import carry_out
 from mmpolicy.control.experiment import RECOVERY
 from mmpolicy.control.keys import CgroupBinding, Profile, Setting, State, choice
-from mmpolicy.control.state import plan
+from mmpolicy.control.state import Write, plan
 from mmpolicy.host.knobs import read_knobs
 
 from .ab_world import FIXED, SWITCHBACK, World
@@ -50,6 +51,20 @@ def test_what_somebody_has_put_back_already_is_no_conflict(run: Run, tree: FakeT
 def test_not_every_busy_file_is_an_expired_lease(run: Run, tree: FakeTree) -> None:
     tree.refusals[POLICY] = 16
     assert "expired" not in run("set", "anon_order", "fixed").err
+
+
+def test_whatever_ends_a_change_takes_it_back(tree: FakeTree) -> None:
+    """Also what is no error of ours: Ctrl-C, or the exit of a handler."""
+    before = tree.read(POLICY)
+
+    def interrupt() -> None:
+        assert "[fixed]" in tree.read(POLICY)
+        raise KeyboardInterrupt
+
+    write = Write(POLICY, "fixed", choice("default", "anon_order"), "fixed")
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(tree, [write], finish=interrupt)
+    assert tree.read(POLICY) == before
 
 
 def test_a_login_that_is_none_is_not_told(run: Run, tree: FakeTree, log: list[str]) -> None:
