@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The collection for Ansible on three hosts with systemd, over ssh: in, rolled out, compared."""
+"""The collection for Ansible on three hosts with systemd, over ssh: in, and rolled out."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from controller import kill, recap
-from lab.guest import PYTHON
 from lab.programs import must, workload
 
-from .detached import FAULTS, LOAD
 from .fleet import INSTALL, PACKAGES, Fleet, booted, changed_tasks, host_system, written
 from .system import HOST, folder_of_root
 from .test_packages import LARGE, MANIFEST, PAGES, SERVICE, SMALL
@@ -32,14 +29,11 @@ pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
 KEPT = "/etc/mmpolicy/web.toml"
 NEXT = MANIFEST.replace("max_order = 4", "max_order = 2")
 NEXT_FOLIOS = {"2": PAGES}
-LOOP = """\
-[Service]
-ExecStart=sh -c '{}'
-"""
 # It writes to one page in 16, and says what memory that has taken.
-SPARSE = LOOP.format(
+SPARSE = (
+    "[Service]\nExecStart=sh -c '"
     f"while :; do {HOST}{workload('touch')} every_64k 8 >/run/said.new; "
-    "mv /run/said.new /run/said; sleep 1; done"
+    "mv /run/said.new /run/said; sleep 1; done'\n"
 )
 WORSE = MANIFEST.replace("max_order = 4", "max_order = 3") + '"sparse.service" = "web"\n'
 
@@ -49,7 +43,7 @@ def fleet() -> Iterator[Fleet]:
     """Three hosts with services, and nothing of ours."""
     with folder_of_root("fleet") as path:
         system = host_system(path)
-        for name, text in (("bound", SERVICE), ("sparse", SPARSE), ("load", LOOP.format(LOAD))):
+        for name, text in (("bound", SERVICE), ("sparse", SPARSE)):
             system.put(f"etc/systemd/system/{name}.service", text)
         system.run("systemctl enable bound; systemctl disable redis-server")
         with booted(system) as fleet:
@@ -91,7 +85,7 @@ def test_from_nothing(fleet: Fleet) -> None:
 # From now on the command is there, and each test begins with MANIFEST for good.
 BEGIN = f"""
 command -v mmpolicy >/dev/null || {INSTALL}
-systemctl stop sparse load; systemctl start mmpolicy; mkdir -p /etc/mmpolicy
+systemctl stop sparse; systemctl start mmpolicy; mkdir -p /etc/mmpolicy
 cat >{KEPT} <<'END'
 {MANIFEST}END
 systemctl daemon-reload
@@ -226,30 +220,3 @@ def test_a_controller_that_dies(installed: Fleet, course: list[float], seed: int
     assert all(host in ENDS for host in found.values())
     # The second step begins when the first has passed.
     assert found["host0"] == PASSED or PASSED not in found.values()
-
-
-SHORT = ["--design", "switchback", "--aa", "0", "--pairs", "6"]
-SHORT += ["--block", "15", "--washout", "5", "--interval", "5"]
-
-
-def experiment(fleet: Fleet, folder: Path, *treatment: str) -> str:
-    """What a play says of an experiment of three minutes on the faults of a load."""
-    code, out = fleet.controller.play(
-        "experiment", experiment_name="faults", experiment_folder=str(folder),
-        experiment_period=20, experiment_pool_command=[str(PYTHON), "-m", "mmpolicy"],
-        experiment_options=[*treatment, "--metric", f"{FAULTS} lower", *SHORT],
-    )  # fmt: skip
-    assert code == (2 if "verdict: worse" in out else 0), out
-    assert {path.stem for path in (folder / "faults").iterdir()} == set(fleet.guests)
-    return out
-
-
-def test_an_experiment(installed: Fleet, tmp_path: Path) -> None:
-    """Hosts under load are drawn, run by themselves, and are pooled; equal arms give no verdict."""
-    before = installed.each(f"{SET}; {NOW}; systemctl start load")
-    out = experiment(installed, tmp_path, "--treatment", "anon_order=fixed,max_order=4")
-    assert "verdict: better" in out, out
-    # One run of equal arms in 20 may find something.
-    runs = (experiment(installed, tmp_path / str(number)) for number in range(2))
-    assert any("verdict: inconclusive" in out for out in runs)
-    assert installed.each(f"{SET}; {NOW}; systemctl is-active -q load") == before
