@@ -52,7 +52,7 @@ struct mmp_knob {
 /**
  * struct mmp_policy - one algorithm for one point
  * @name: as in sysfs, unique in its point
- * @point: the point it serves
+ * @point: the point it serves; of a policy that is @loadable, while it is there
  * @knobs: its knobs, or %NULL
  * @nr_knobs: how many
  * @max_knobs: of a policy that is @loadable: how many it can have
@@ -74,8 +74,9 @@ struct mmp_knob {
  * @madv_free: madv_free: how to free a range of an anonymous VMA, and why;
  *	context as for &mm_policy_ops.madv_free_eager
  * @thp_gfp: thp_gfp: which of %MM_POLICY_GFP_MASK to allocate a large folio
- *	with; context as for &mm_policy_ops.thp_gfp. __GFP_THISNODE is taken out
- *	where no node is preferred, or where that node has no memory to give.
+ *	with, in place of @stock; context as for &mm_policy_ops.thp_gfp, with knobs
+ *	as above. __GFP_THISNODE is taken out where no node is preferred, or where
+ *	that node has no memory to give.
  * @compact_try: compact: is this attempt worth it? Context as for
  *	&mm_policy_ops.compact_try, with knobs as above.
  * @compact_done: compact: an attempt has scanned so many pages, for pages to
@@ -103,7 +104,8 @@ struct mmp_policy {
 	enum mmp_lazy_answer (*madv_free)(struct vm_area_struct *vma,
 					  unsigned long start, unsigned long end,
 					  const u32 *knob);
-	gfp_t (*thp_gfp)(const struct vm_area_struct *vma);
+	gfp_t (*thp_gfp)(const struct vm_area_struct *vma, gfp_t stock,
+			 const u32 *knob);
 	enum mm_policy_compact (*compact_try)(const struct mmp_attempt *attempt,
 					      const u32 *knob);
 	void (*compact_done)(const struct mmp_attempt *attempt, bool success,

@@ -38,12 +38,14 @@ static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr, c
 static struct kobj_attribute _name##_attr = __ATTR_RO(_name)
 
 SLOT_FILE(name, "%s");
+SLOT_FILE(point, "%s");
 SLOT_FILE(program, "%u");
 SLOT_FILE(clamped, "%llu");
 SLOT_FILE(error, "%s");
 
 static const struct attribute *const slot_files[] = {
 	&name_attr.attr,
+	&point_attr.attr,
 	&program_attr.attr,
 	&clamped_attr.attr,
 	&error_attr.attr,

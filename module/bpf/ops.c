@@ -56,7 +56,7 @@ static struct bpf_prog *ops_take(const void *ops)
 }
 
 /* A program by its file. Another thread may have changed what the number means meanwhile. */
-static int ops_keep(const struct btf_type *t, struct mmp_anon_order_ops *to, int file)
+static int ops_keep(const struct btf_type *t, struct mmp_bpf_ops *to, int file)
 {
 	struct bpf_prog *prog = bpf_prog_get_type_dev(file, BPF_PROG_TYPE_STRUCT_OPS, false);
 
@@ -118,24 +118,23 @@ static int ops_copy_knobs(struct mmp_bpf_knob *to, const struct mmp_bpf_knob *fr
 static int ops_init_member(const struct btf_type *t, const struct btf_member *member,
 			   void *kdata, const void *udata)
 {
-	const struct mmp_anon_order_ops *from = udata;
-	struct mmp_anon_order_ops *to = kdata;
+	const struct mmp_bpf_ops *from = udata;
+	struct mmp_bpf_ops *to = kdata;
 
 	switch (member->offset / 8) {
-	case offsetof(struct mmp_anon_order_ops, order):
-		return from->order ? ops_keep(t, to, (unsigned long)from->order) : -ENODATA;
-	case offsetof(struct mmp_anon_order_ops, name):
+	case offsetof(struct mmp_bpf_ops, ask):
+		return from->ask ? ops_keep(t, to, (unsigned long)from->ask) : -ENODATA;
+	case offsetof(struct mmp_bpf_ops, name):
 		return ops_copy_name(to->name, from->name);
-	case offsetof(struct mmp_anon_order_ops, version):
+	case offsetof(struct mmp_bpf_ops, version):
 		return from->version == MMP_BPF_VERSION ? 1 : -EPROTO;
-	case offsetof(struct mmp_anon_order_ops, max_order):
+	case offsetof(struct mmp_bpf_ops, max_order):
 		to->max_order = from->max_order;
-		return to->max_order >= MMP_MIN_ORDER && to->max_order <= MMP_MAX_ORDER ?
-		       1 : -ERANGE;
-	case offsetof(struct mmp_anon_order_ops, flags):
+		return 1;
+	case offsetof(struct mmp_bpf_ops, flags):
 		to->flags = from->flags;
 		return to->flags & ~MMP_BPF_IF_NEAR ? -EOPNOTSUPP : 1;
-	case offsetof(struct mmp_anon_order_ops, knobs):
+	case offsetof(struct mmp_bpf_ops, knobs):
 		return ops_copy_knobs(to->knobs, from->knobs);
 	}
 	return 0;
@@ -204,9 +203,9 @@ static int ops_init(struct btf *btf)
 }
 
 /* Without a link, it would stay when nobody has it any more. */
-static int ops_reg(void *kdata, struct bpf_link *link)
+static int ops_reg(enum mm_policy_point point, const void *kdata, const struct bpf_link *link)
 {
-	return link ? mmp_bpf_reg(kdata, ops_take) : -ENOLINK;
+	return link ? mmp_bpf_reg(point, kdata, ops_take) : -ENOLINK;
 }
 
 static void ops_unreg(void *kdata, struct bpf_link *link)
@@ -219,31 +218,52 @@ static int ops_update(void *kdata, void *old, struct bpf_link *link)
 	return mmp_bpf_replace(kdata, old, ops_take);
 }
 
-static u32 ops_stub_order(const struct mmp_fault *fault)
+static u32 ops_stub_anon_order(const struct mmp_fault *fault)
 {
 	return 0;
 }
 
-static struct mmp_anon_order_ops ops_stubs = { .order = ops_stub_order };
+static u32 ops_stub_thp_gfp(const struct mmp_effort *effort)
+{
+	return 0;
+}
 
-static struct bpf_struct_ops ops_anon_order = {
-	.verifier_ops = &ops_verifier,
-	.init = ops_init,
-	.check_member = ops_check_member,
-	.init_member = ops_init_member,
-	.reg = ops_reg,
-	.unreg = ops_unreg,
-	.update = ops_update,
-	.cfi_stubs = &ops_stubs,
-	.name = "mmp_anon_order_ops",
-	.owner = THIS_MODULE,
-};
+static u32 ops_stub_compact(const struct mmp_compaction *compaction)
+{
+	return 0;
+}
+
+/* Programs of a point: @function is the member that is theirs. */
+#define OPS(point, id, function)						\
+static int ops_reg_##point(void *kdata, struct bpf_link *link)			\
+{										\
+	return ops_reg(id, kdata, link);					\
+}										\
+static struct mmp_##point##_ops ops_stubs_##point = { .function = ops_stub_##point }; \
+static struct bpf_struct_ops ops_##point = {					\
+	.verifier_ops = &ops_verifier,						\
+	.init = ops_init,							\
+	.check_member = ops_check_member,					\
+	.init_member = ops_init_member,						\
+	.reg = ops_reg_##point,							\
+	.unreg = ops_unreg,							\
+	.update = ops_update,							\
+	.cfi_stubs = &ops_stubs_##point,					\
+	.name = "mmp_" #point "_ops",						\
+	.owner = THIS_MODULE,							\
+};										\
+static_assert(!offsetof(struct mmp_##point##_ops, function))	/* expected_attach_type */
+
+OPS(anon_order, MM_POLICY_ANON_ORDER, order);
+OPS(thp_gfp, MM_POLICY_THP_GFP, effort);
+OPS(compact, MM_POLICY_COMPACT, compact);
 
 /* Nothing takes this back: it goes with the module. */
 int mmp_bpf_ops_init(void)
 {
-	static_assert(!offsetof(struct mmp_anon_order_ops, order));	/* expected_attach_type */
-	return register_bpf_struct_ops(&ops_anon_order, mmp_anon_order_ops);
+	return register_bpf_struct_ops(&ops_anon_order, mmp_anon_order_ops) ?:
+	       register_bpf_struct_ops(&ops_thp_gfp, mmp_thp_gfp_ops) ?:
+	       register_bpf_struct_ops(&ops_compact, mmp_compact_ops);
 }
 
 void mmp_bpf_ops_exit(void)

@@ -76,9 +76,9 @@ __bpf_kfunc u32 mmp_bpf_full(const struct mmp_fault *fault, s64 blocks, u32 leas
 }
 
 /* The program cannot go on: all that has it as its policy goes to stock. */
-__bpf_kfunc void mmp_bpf_error(const struct mmp_fault *fault, const char *text__str)
+__bpf_kfunc void mmp_bpf_error(const struct mmp_told *told, const char *text__str)
 {
-	mmp_bpf_fail(fault->ops, text__str);
+	mmp_bpf_fail(told->ops, text__str);
 }
 
 __bpf_kfunc_end_defs();
@@ -93,7 +93,7 @@ BTF_ID_FLAGS(func, mmp_bpf_pressure, MMP_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, mmp_bpf_error, MMP_TRUSTED_ARGS)
 BTF_KFUNCS_END(bpf_questions)
 
-/* Any struct_ops may name them, but only ours has a struct mmp_fault. */
+/* Any struct_ops may name them, but only ours are given what they are asked with. */
 static const struct btf_kfunc_id_set bpf_question_set = {
 	.owner = THIS_MODULE,
 	.set = &bpf_questions,

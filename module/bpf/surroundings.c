@@ -13,7 +13,7 @@
 __bpf_kfunc_start_defs();
 
 /* Free blocks of 2^@order pages, larger ones counted by their parts, on the node of this CPU. */
-__bpf_kfunc u64 mmp_bpf_free(const struct mmp_fault *fault, u32 order)
+__bpf_kfunc u64 mmp_bpf_free(const struct mmp_told *told, u32 order)
 {
 	const struct zone *zones = NODE_DATA(numa_mem_id())->node_zones;
 	u64 blocks = 0;
@@ -25,7 +25,7 @@ __bpf_kfunc u64 mmp_bpf_free(const struct mmp_fault *fault, u32 order)
 }
 
 /* Pages of the cgroup of the process; 0 in the root cgroup, which the kernel does not count. */
-__bpf_kfunc u64 mmp_bpf_cgroup_pages(const struct mmp_fault *fault)
+__bpf_kfunc u64 mmp_bpf_cgroup_pages(const struct mmp_told *told)
 {
 #ifdef CONFIG_MEMCG
 	return page_counter_read(&mem_cgroup_from_css(task_css(current, memory_cgrp_id))->memory);
@@ -35,7 +35,7 @@ __bpf_kfunc u64 mmp_bpf_cgroup_pages(const struct mmp_fault *fault)
 }
 
 /* The PSI of its cgroup for memory: "some" of the last 10 seconds, in percent; 0 in the root. */
-__bpf_kfunc u32 mmp_bpf_pressure(const struct mmp_fault *fault)
+__bpf_kfunc u32 mmp_bpf_pressure(const struct mmp_told *told)
 {
 #if defined(CONFIG_PSI) && defined(CONFIG_CGROUPS)
 	const struct psi_group *psi = task_dfl_cgroup(current)->psi;

@@ -108,21 +108,22 @@ static struct mmp_settings *profile_settings_to_change(struct mmp_profile *profi
  * @shadow: it is asked and counted, not obeyed; %NULL for none
  *
  * Context: may sleep.
- * Return: 0, -ENOMEM or as mmp_may_change() and mmp_switch_ready(); on error nothing
- *	has changed.
+ * Return: 0, -ENOMEM, -EINVAL if the point has no such policy any more, or as
+ *	mmp_may_change() and mmp_switch_ready(); on error nothing has changed.
  */
 int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 		   const struct mmp_policy *policy, bool shadow)
 {
 	void *scratch __free(kvfree) = mmp_scratch_make(point, policy);
 	struct mmp_settings *new;
-	int err;
+	int err = 0;
 
 	guard(mutex)(&mmp_lock);
 	new = profile_settings_to_change(profile);
 	if (IS_ERR(new))
 		return PTR_ERR(new);
-	err = policy ? mmp_switch_ready(policy) : 0;
+	if (policy)	/* one that is loadable may have become that of another point meanwhile */
+		err = policy->point == point ? mmp_switch_ready(policy) : -EINVAL;
 	if (err) {
 		kfree(new);
 		return err;

@@ -4,7 +4,7 @@
 
 #include "../mmpolicy.h"
 
-static gfp_t thp_gfp_light(const struct vm_area_struct *vma)
+static gfp_t thp_gfp_light(const struct vm_area_struct *vma, gfp_t stock, const u32 *knob)
 {
 	return 0;
 }

@@ -8,7 +8,8 @@
 
 #include "../mmpolicy.h"
 
-static gfp_t thp_gfp_only_compact_any(const struct vm_area_struct *vma)
+static gfp_t thp_gfp_only_compact_any(const struct vm_area_struct *vma, gfp_t stock,
+				      const u32 *knob)
 {
 	return __GFP_DIRECT_RECLAIM | __GFP_NORETRY | __GFP_ONLY_COMPACT;
 }

@@ -73,6 +73,7 @@ gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
 	const struct mmp_policy *policy = settings->active[MM_POLICY_THP_GFP];
+	gfp_t answer;
 
 	if (static_branch_unlikely(&mmp_timing))
 		mmp_fault_asked(MM_POLICY_THP_GFP);
@@ -82,10 +83,10 @@ gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 		thp_gfp_count(profile, STOCK, 1);
 		return gfp;
 	}
-	gfp = policy->thp_gfp(vma);
-	if ((gfp & __GFP_THISNODE) && !thp_gfp_node_is_preferred(vma))
-		gfp &= ~__GFP_THISNODE;
-	return gfp;
+	answer = policy->thp_gfp(vma, gfp, &settings->values[policy->slot]);
+	if ((answer & __GFP_THISNODE) && !thp_gfp_node_is_preferred(vma))
+		answer &= ~__GFP_THISNODE;
+	return answer;
 }
 
 static unsigned int thp_gfp_outcome_of(int node)

@@ -9,7 +9,7 @@
 
 #include "../mmpolicy.h"
 
-static gfp_t thp_gfp_relaxed(const struct vm_area_struct *vma)
+static gfp_t thp_gfp_relaxed(const struct vm_area_struct *vma, gfp_t stock, const u32 *knob)
 {
 	return __GFP_DIRECT_RECLAIM |
 	       (vma->vm_flags & VM_HUGEPAGE ? 0 : __GFP_NORETRY);

@@ -37,11 +37,13 @@ def file(tmp_path: Path) -> str:
 
 def put_slot(tree: FakeTree, slot: int, name: str, error: str = "") -> None:
     """Let a slot have a policy, or none."""
-    facts = {"name": name, "program": "31" if name else "0", "clamped": "0", "error": error}
+    point = "anon_order" if name else ""
+    facts = {"name": name, "point": point, "program": "31" if name else "0"}
+    facts |= {"clamped": "0", "error": error}
     for fact, text in facts.items():
         tree.put(f"{CONTROL}/bpf/slot{slot}/{fact}", text)
     if name:
-        tree.put(f"{PINS}/{name}", "")
+        tree.put(f"{PINS}/{point}/{name}", "")
 
 
 @pytest.fixture
@@ -58,10 +60,10 @@ def test_list(slots: FakeTree, run: Run) -> None:
     put_slot(slots, 1, "own", error="I give up")
     slots.put(f"{DEFAULT}/anon_order/policy", "stock adaptive fixed [own]")
     (found,) = run("policy", "list", "--json").json["policies"]
-    expected = {"name": "own", "program": 31, "clamped": 0, "error": "I give up"}
-    assert found == expected | {"profiles": ["default"]}
+    expected = {"name": "own", "point": "anon_order", "program": 31, "clamped": 0}
+    assert found == expected | {"error": "I give up", "profiles": ["default"]}
     assert "I give up" in run("policy", "list").out
-    assert run("policy", "show", "own", "--json").json["pin"] == f"{PINS}/own"
+    assert run("policy", "show", "own", "--json").json["pin"] == f"{PINS}/anon_order/own"
     assert run("policy", "show", "owm").code == 2
     assert "own" in run("set", "anon_order", "nothing").err
 
@@ -144,7 +146,7 @@ def test_unload(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     result = run("policy", "unload", "own")
     assert (result.code, "in use by: default" in result.err) == (5, True)
     assert "remove" in run("policy", "unload", "--all", "--dry-run").out
-    assert slots.exists(f"{PINS}/own")
+    assert slots.exists(f"{PINS}/anon_order/own")
     assert run("policy", "unload").code == run("policy", "unload", "own", "--all").code == 2
     result = run("unload")
     assert (result.code, "policy unload --all" in result.err) == (5, True)
@@ -156,7 +158,7 @@ def test_unload(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(FakeTree, "drop", drop)
     assert run("policy", "unload", "--all", "--json").json["unloaded"] == ["own"]
-    assert not slots.exists(f"{PINS}/own")
+    assert not slots.exists(f"{PINS}/anon_order/own")
 
 
 def test_new(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

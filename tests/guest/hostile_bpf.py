@@ -40,6 +40,15 @@ __u32 order(unsigned long long *ctx)
 }
 MMP_POLICY(hostile, .order = (void *)order, .max_order = 4);
 """
+# Of another point: its function, and what that is told.
+ELSEWHERE = """
+#include "mmpolicy.bpf.h"
+MMP_%s(hostile)
+{
+	return mmp_bpf_full((const void *)%s, 0, 14);
+}
+MMP_POLICY_OF(%s, policy, .name = "hostile", .%s = (void *)hostile);
+"""
 KEPT = "static const struct mmp_fault *volatile kept;"
 VALUE = """
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1);
@@ -125,6 +134,29 @@ HOSTILE = {
     "max_order_high": Hostile("max_order", more=", .max_order = 10"),
     "flags_unknown": Hostile("flags", more=", .flags = 2"),
     "no_order": Hostile("isn't referenced", more=", .order = (void *)0"),
+    # What another point has, and what a later header may have
+    "pages_of_effort": Hostile(
+        "expected pointer", text=ELSEWHERE % ("EFFORT", "effort", "thp_gfp", "effort")
+    ),
+    "pages_of_compaction": Hostile(
+        "expected pointer", text=ELSEWHERE % ("COMPACT", "compaction", "compact", "compact")
+    ),
+    "point_that_is_none": Hostile(
+        "mmp_other_ops",
+        text='#include "mmpolicy.bpf.h"\nstruct mmp_other_ops { char name[16]; };\n'
+        'SEC(".struct_ops.link") struct mmp_other_ops other = { .name = "other" };\n',
+    ),
+    "later_member": Hostile(
+        "later",
+        "return ((struct mmp_fault___later *)fault)->later;",
+        before="struct mmp_fault___later { __u64 later; } __attribute__((preserve_access_index));",
+    ),
+    "later_member_of_policy": Hostile(
+        "later",
+        text="#define max_order max_order; __u32 later\n"
+        '#include "mmpolicy.bpf.h"\n#undef max_order\n'
+        + SOURCE.replace('#include "mmpolicy.bpf.h"', "") % ("", "", ", .later = 1"),
+    ),
     # The object
     "no_policy": Hostile("no policy", text='#include "mmpolicy.bpf.h"\n'),
     "two_policies": Hostile(

@@ -31,11 +31,11 @@ UNLOAD = f"rm -rf /sys/fs/bpf/mmpolicy; {GONE}"
 # Opens the pin as bpftool does, removes it, and holds what it has until it is told to end.
 HOLD = f"""
 import ctypes, os, time
-path = ctypes.create_string_buffer(b"{PINS}/fixed64")
+path = ctypes.create_string_buffer(b"{PINS}/anon_order/fixed64")
 attr = ctypes.create_string_buffer(120)
 attr[0:8] = ctypes.addressof(path).to_bytes(8, "little")
 assert ctypes.CDLL(None).syscall(321, 7, attr, 120) > 0
-os.unlink("{PINS}/fixed64")
+os.unlink("{PINS}/anon_order/fixed64")
 while not os.path.exists("/run/over"):
     time.sleep(0.1)
 os.unlink("/run/over")
@@ -145,6 +145,17 @@ def test_questions(guest: Guest) -> None:
     assert slot(guest, "name") == "answering"
 
 
+def test_another_version_of_the_header(guest: Guest) -> None:
+    """Members are found by their names, wherever they stand in the header."""
+    body = "return MMP_ANSWER(fault->site <= MMP_AT_COPY && !fault->knob[3] ? 4 : 0, MMP_CAP);"
+    include = '#include "mmpolicy.bpf.h"'
+    moved = f"#define site moved[8]; __u32 site\n{include}\n#undef site"
+    source = SOURCE.replace(include, moved).replace("hostile", "moved") % ("", body, "")
+    must(guest, load(policy_object("moved", source)))
+    switch(guest, "moved")
+    assert folios(guest, DENSE) == [KB64]
+
+
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
@@ -188,7 +199,7 @@ def test_bound(guest: Guest) -> None:
     assert inside(guest, "b", DENSE) == [KB16]
     must(
         guest,
-        f"rm {PINS}/fixed64; "
+        f"rm {PINS}/anon_order/fixed64; "
         f"until grep -q '.stock.' {ROOT}/profiles/a/anon_order/policy; do :; done",
     )
     assert inside(guest, "a", DENSE) == [SINGLE]
@@ -210,7 +221,7 @@ def test_shadow(guest: Guest) -> None:
 
 
 ENDS = {
-    "the pin goes": f"rm {PINS}/fixed64",
+    "the pin goes": f"rm {PINS}/anon_order/fixed64",
     "reset": f"echo 1 >{ROOT}/reset",
     "lease": f"echo 100 >{ROOT}/lease_ms; until grep -q expired {ROOT}/state; do :; done",
 }
@@ -241,7 +252,7 @@ def test_loader_ends(guest: Guest) -> None:
     must(guest, load(example("fixed")))
     switch(guest, "fixed64")
     job = guest.start(f"python3 -c {shlex.quote(HOLD)}")
-    must(guest, f"until [ ! -e {PINS}/fixed64 ]; do sleep 0.1; done")
+    must(guest, f"until [ ! -e {PINS}/anon_order/fixed64 ]; do sleep 0.1; done")
     assert folios(guest, DENSE) == [KB64]
     must(
         guest,
@@ -288,7 +299,8 @@ def test_slots(guest: Guest) -> None:
     for name in "abcd":
         must(guest, load(answering("4", name)))
     assert "refused register 28" in guest.run(load(answering("4", "e"))).out
-    must(guest, f'rm {PINS}/b; until [ -z "$(cat {ROOT}/bpf/slot1/name)" ]; do :; done; sleep 0.5')
+    gone = f'until [ -z "$(cat {ROOT}/bpf/slot1/name)" ]; do :; done; sleep 0.5'
+    must(guest, f"rm {PINS}/anon_order/b; {gone}")
     assert "refused register 17" in guest.run(load(answering("2", "a"))).out
     must(guest, load(answering("4", "e")))
     assert must(guest, f"cat {ROOT}/bpf/slot*/name").split() == ["a", "e", "c", "d"]
@@ -354,7 +366,7 @@ def test_hostile(guest: Guest) -> None:
         if not result.rc or HOSTILE[name].why not in text or "\n" in text:
             wrong.append(f"{name}: {result.rc} {text}\n{result.out[-2000:]}")
     assert not wrong, "\n".join(wrong)
-    assert must(guest, f"cat {ROOT}/bpf/slot*/name; ls -A {PINS}").split() == []
+    assert must(guest, f"cat {ROOT}/bpf/slot*/name; find {PINS} -type f").split() == []
     assert must(guest, f"cat {ROOT}/state").strip() == "stock"
     assert folios(guest, DENSE) == [SINGLE]
 
@@ -458,7 +470,7 @@ def test_more_of_the_command(guest: Guest) -> None:
     must(guest, f"{path} mmpolicy policy load --dry-run {example('fixed')}")
     assert slot(guest, "name") == ""
     must(guest, f"{path} mmpolicy policy load {example('fixed')}")
-    assert f"{PINS}/fixed64" in must(guest, "mmpolicy policy show fixed64")
+    assert f"{PINS}/anon_order/fixed64" in must(guest, "mmpolicy policy show fixed64")
     assert guest.run("mmpolicy unload").rc == 5
     must(guest, f"{path} mmpolicy policy replace {example('fixed')}")
     assert "still loaded" in must(guest, "mmpolicy reset")

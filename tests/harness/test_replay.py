@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from lab.machine import TREE, cache_dir
+from lab.policies import examples_of
 
-EXAMPLES = sorted(path.name for path in (TREE / "examples/bpf").iterdir())
+EXAMPLES = examples_of("MMP_ORDER")
 GIVES_UP = """
 #include "mmpolicy.bpf.h"
 MMP_ORDER(order)
@@ -61,6 +62,8 @@ def test_one_that_gives_up() -> None:
 
 
 def test_no_source() -> None:
-    """It is said."""
+    """It is said; so it is for a policy of another point."""
     status, _, said = replay(TREE / "README.md")
     assert status == 1 and "FILE.bpf.c" in said
+    status, _, said = replay(TREE / "examples/bpf/calm.bpf.c", "redis")
+    assert status and "only policies of anon_order" in said

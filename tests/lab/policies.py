@@ -50,6 +50,11 @@ def example(name: str) -> Path:
     return policy_object(name, (EXAMPLES / f"{name}.bpf.c").read_text())
 
 
+def examples_of(function: str) -> list[str]:
+    """The examples of a point, by the macro of their function."""
+    return sorted(path.name for path in EXAMPLES.iterdir() if f"{function}(" in path.read_text())
+
+
 def loading(path: Path, verb: str = "load") -> str:
     """The words that load a policy, without the command, which takes longer."""
     return f"{helper()} {verb} {path} {PINS}"

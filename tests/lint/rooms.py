@@ -22,7 +22,7 @@ Modules = Mapping[tuple[str, ...], Path]
 POINTS = "anon_order thp_gfp compact bulk madv_free"
 MODULE: Table = {
     "core": f"control bpf {POINTS} provider policies trace",
-    "bpf": "control anon_order mmpolicy compat",
+    "bpf": "control anon_order thp_gfp compact mmpolicy compat",
     "control": "sense provider",
     "provider": "anon_order sense mmpolicy compat",
     **dict.fromkeys(POINTS.split(), "sense mmpolicy compat trace"),

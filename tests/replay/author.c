@@ -2,9 +2,11 @@
 /* The policy to be replayed, compiled for userland under a name that main.c knows. */
 #include "mmpolicy.bpf.h"
 
-#undef MMP_POLICY
-#define MMP_POLICY(policy, ...)						\
-struct mmp_anon_order_ops mmp_replayed = {				\
+#undef MMP_POLICY_OF
+#define MMP_POLICY_OF(point, policy, ...)				\
+_Static_assert(!__builtin_strcmp(#point, "anon_order"),			\
+	       "only policies of anon_order can be replayed");		\
+struct mmp_##point##_ops mmp_replayed = {				\
 	.name = #policy, .version = MMP_VERSION, __VA_ARGS__		\
 }
 

@@ -17,23 +17,23 @@ enum { MAX_ORDER };
 
 #define FREE_BLOCKS	(1ULL << 20)	/* there is always enough memory */
 
-extern const struct mmp_anon_order_ops mmp_replayed;	/* as author.c has it: without prog */
+extern const struct mmp_bpf_ops mmp_replayed;	/* as author.c has it: without prog */
 
 static struct sim *running;
 static const char *failed;
 
-u64 mmp_bpf_free(const struct mmp_fault *fault, u32 order)
+u64 mmp_bpf_free(const struct mmp_told *told, u32 order)
 {
 	return FREE_BLOCKS >> order;
 }
 
 /* The program is alone in its cgroup. */
-u64 mmp_bpf_cgroup_pages(const struct mmp_fault *fault)
+u64 mmp_bpf_cgroup_pages(const struct mmp_told *told)
 {
 	return running->mm.anon_pages;
 }
 
-u32 mmp_bpf_pressure(const struct mmp_fault *fault)
+u32 mmp_bpf_pressure(const struct mmp_told *told)
 {
 	return 0;
 }
@@ -49,13 +49,13 @@ void test_failed(const char *file, int line, const char *what, double a, double 
 	exit(1);
 }
 
-/* As module/bpf/slots.c calls a program; at stock, this kernel makes pages. */
+/* As module/bpf/ask.c calls a program; at stock, this kernel makes pages. */
 static struct mmp_decision replayed(const struct vm_fault *vmf, enum mm_policy_site site,
 				    const u32 *knob)
 {
 	const struct mmp_fault fault = mmp_bpf_fault(vmf, site, &mmp_replayed, knob);
 	unsigned long long args[] = { (unsigned long)&fault };
-	u32 (*order)(unsigned long long *args) = (void *)mmp_replayed.order;
+	u32 (*order)(unsigned long long *args) = (void *)mmp_replayed.ask;
 	bool cut;
 
 	if (failed || (mmp_replayed.flags & MMP_BPF_IF_NEAR && !mmp_anon_order_near(vmf)))

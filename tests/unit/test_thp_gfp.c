@@ -9,7 +9,7 @@ static gfp_t ask(const struct mmp_policy *policy, bool madvised)
 {
 	const struct vm_area_struct vma = { .vm_flags = madvised ? VM_HUGEPAGE : 0 };
 
-	return policy->thp_gfp(&vma);
+	return policy->thp_gfp(&vma, 0, NULL);
 }
 
 TEST(thp_gfp_by_examples)

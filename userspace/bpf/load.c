@@ -2,8 +2,8 @@
 /*
  * mmpolicy-bpf: loads a policy in BPF for the command mmpolicy, which knows what the errors mean.
  *
- * mmpolicy-bpf load FILE FOLDER	verify, register, pin as FOLDER/NAME
- * mmpolicy-bpf replace FILE FOLDER	the same in place of FOLDER/NAME
+ * mmpolicy-bpf load FILE FOLDER	verify, register, pin as FOLDER/POINT/NAME
+ * mmpolicy-bpf replace FILE FOLDER	the same in place of FOLDER/POINT/NAME
  * mmpolicy-bpf verify FILE FOLDER	verify alone
  *
  * It prints the name. Where it fails, the last line of standard error is "refused STEP ERRNO",
@@ -19,8 +19,6 @@
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
 #include <bpf/libbpf.h>
-
-#define OPS	"mmp_anon_order_ops"
 
 static int print(enum libbpf_print_level level, const char *format, va_list args)
 {
@@ -54,17 +52,25 @@ static struct bpf_map *policy_of(const struct bpf_object *object)
 	return found;
 }
 
-/* The name of the policy, which stands where the object's types say. */
-static const char *name_of(const struct bpf_object *object, const struct bpf_map *map)
+/* The point of the policy: its type is that of mmp_POINT_ops. */
+static void point_of(const struct btf *btf, const struct btf_type *type, char point[64])
 {
-	const struct btf *btf = bpf_object__btf(object);
-	const struct btf_type *type = btf__type_by_id(btf, bpf_map__btf_value_type_id(map));
-	const struct btf_member *member;
+	const char *name = type ? btf__name_by_offset(btf, type->name_off) : "";
+	int end = 0;
+
+	check(sscanf(name, "mmp_%63[a-z_]%n", point, &end) == 1 && !name[end] && end > 8 &&
+	      !strcmp(name + end - 4, "_ops"), "kind");
+	point[end - 8] = '\0';
+}
+
+/* The name of the policy, which stands where the object's types say. */
+static const char *name_of(const struct btf *btf, const struct btf_type *type,
+			   const struct bpf_map *map)
+{
+	const struct btf_member *member = btf_members(type);
 	size_t size;
 	const char *value = bpf_map__initial_value((struct bpf_map *)map, &size);
 
-	check(type && value && !strcmp(btf__name_by_offset(btf, type->name_off), OPS), "kind");
-	member = btf_members(type);
 	for (int i = 0; i < btf_vlen(type); i++, member++) {
 		const char *at = value + member->offset / 8;
 
@@ -78,16 +84,8 @@ static const char *name_of(const struct bpf_object *object, const struct bpf_map
 	return NULL;
 }
 
-/* The folder of pins and the one above it. */
-static void make_folder(char *path)
+static void make_folder(const char *path)
 {
-	char *slash = strrchr(path, '/');
-
-	if (slash && slash != path) {
-		*slash = '\0';
-		check(!mkdir(path, 0700) || errno == EEXIST, "folder");
-		*slash = '/';
-	}
 	check(!mkdir(path, 0700) || errno == EEXIST, "folder");
 }
 
@@ -128,9 +126,11 @@ static const struct verb *find_verb(const char *name)
 int main(int argc, char **argv)
 {
 	const struct verb *verb = argc == 4 ? find_verb(argv[1]) : NULL;
+	char name[64], point[64], folder[512], pin[600];
+	const struct btf_type *type;
 	struct bpf_object *object;
+	const struct btf *btf;
 	struct bpf_map *map;
-	char name[64], pin[512];
 
 	libbpf_set_print(print);
 	if (!verb) {
@@ -140,10 +140,16 @@ int main(int argc, char **argv)
 	object = bpf_object__open_file(argv[2], NULL);
 	check(!!object, "open");
 	map = policy_of(object);
-	snprintf(name, sizeof(name), "%s", name_of(object, map));
-	snprintf(pin, sizeof(pin), "%s/%s", argv[3], name);
-	if (verb->act == load)
+	btf = bpf_object__btf(object);
+	type = btf__type_by_id(btf, bpf_map__btf_value_type_id(map));
+	point_of(btf, type, point);
+	snprintf(name, sizeof(name), "%s", name_of(btf, type, map));
+	snprintf(folder, sizeof(folder), "%s/%s", argv[3], point);
+	snprintf(pin, sizeof(pin), "%s/%s", folder, name);
+	if (verb->act == load) {
 		make_folder(argv[3]);
+		make_folder(folder);
+	}
 	check(!bpf_object__load(object), "load");
 	verb->act(map, pin);
 	puts(name);

@@ -9,7 +9,6 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import CONTROL, Tree
 
 SLOTS = f"{CONTROL}/bpf"
-POINT = "anon_order"
 UNLOAD_ALL = "mmpolicy policy unload --all"
 
 
@@ -17,6 +16,7 @@ class Program(NamedTuple):
     """A policy that was loaded."""
 
     name: str
+    point: str
     program: int  # its number, as bpftool shows it
     clamped: int  # answers that were cut
     error: str  # what it reported before it was given up
@@ -41,17 +41,17 @@ def programs(tree: Tree) -> list[Program]:
         text = {name: tree.read(f"{SLOTS}/{slot}/{name}") for name in Program._fields}
         if text["name"]:
             numbers = int(text["program"]), int(text["clamped"])
-            found.append(Program(text["name"], *numbers, text["error"]))
+            found.append(Program(text["name"], text["point"], *numbers, text["error"]))
     return sorted(found)
 
 
-def users_of(state: State, name: str) -> list[str]:
+def users_of(state: State, program: Program) -> list[str]:
     """Return the profiles that have a policy, or have it as their shadow."""
     return [
         profile
         for profile in profiles_of(state)
         if any(
-            key.point == POINT and not key.policy and value == name
+            key.point == program.point and not key.policy and value == program.name
             for key, value in settings_of(state, profile).items()
         )
     ]

@@ -11,7 +11,7 @@ from mmpolicy.errors import Error, Exit
 
 HELPER = "mmpolicy-bpf"
 PLACES = "/usr/lib/mmpolicy"  # before those of PATH
-PINS = "/sys/fs/bpf/mmpolicy/anon_order"
+PINS = "/sys/fs/bpf/mmpolicy"  # with a folder for each point
 BPFFS = "mount -t bpf bpf /sys/fs/bpf"
 WRITING = "docs/writing-a-policy.md says what a policy may do"
 REFUSED = re.compile(r"^refused (\w+) (\d+)$", re.MULTILINE)
@@ -22,7 +22,7 @@ LOG = re.compile(r"-- BEGIN PROG LOAD LOG --\n(.*?)-- END PROG LOAD LOG --", re.
 # What the module refuses a policy for, by errno, see module/bpf/.
 REGISTER = {
     errno.EINVAL: "its name has more than a-z, 0-9, _, or is not that of the policy to replace",
-    errno.ENODATA: "it has no function 'order'",
+    errno.ENODATA: "it has no function that answers",
     errno.EPROTO: "it is for another version of mmpolicy.bpf.h than the module",
     errno.ERANGE: "its max_order is not 2 to 9",
     errno.EOPNOTSUPP: "it has flags that the module does not know",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`policy`: policies of anon_order that are BPF programs."""
+"""`policy`: policies that are BPF programs."""
 
 import re
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def takes_object(command: Callable[..., None]) -> Callable[..., None]:
 def policy() -> None:
     """Load and unload policies that are BPF programs.
 
-    A loaded policy is one more policy of anon_order: set, bind, ab and the others take its name.
+    A loaded policy is one more policy of its point: set, bind, ab and the others take its name.
     It goes away at a reboot. While one is loaded, the kernel keeps the module in.
     """
 
@@ -94,7 +94,7 @@ def _run(host: Host, verb: str, file: Path, timeout: float, want_log: bool) -> s
 
 
 def _data(program: Program, state: State) -> dict[str, Any]:
-    return program._asdict() | {"profiles": users_of(state, program.name)}
+    return program._asdict() | {"profiles": users_of(state, program)}
 
 
 def _change(
@@ -116,7 +116,7 @@ def _change(
     done = f"{verb}ed" if verb == "load" else f"{verb}d"
     lines = [f"{name}: {done} as program {found.program}"]
     if verb == "load":
-        lines.append(f"next: mmpolicy set anon_order {name}")
+        lines.append(f"next: mmpolicy set {found.point} {name}")
     emit(f"policy {verb}", want_json, _data(found, read_state(host.tree)), lines)
 
 
@@ -153,12 +153,12 @@ def list_programs(host: Host, want_json: bool) -> None:
 
 def _lines(found: list[dict[str, Any]]) -> list[str]:
     rows = [
-        (each["name"], each["program"], each["clamped"], ", ".join(each["profiles"]) or "-",
-         each["error"] or "-")
+        (each["name"], each["point"], each["program"], each["clamped"],
+         ", ".join(each["profiles"]) or "-", each["error"] or "-")
         for each in found
     ]  # fmt: skip
     if rows:
-        return table(("POLICY", "PROGRAM", "CLAMPED", "PROFILES", "ERROR"), rows)
+        return table(("POLICY", "POINT", "PROGRAM", "CLAMPED", "PROFILES", "ERROR"), rows)
     return ["no policy in BPF is loaded"]
 
 
@@ -169,8 +169,9 @@ def _lines(found: list[dict[str, Any]]) -> list[str]:
 def show_program(host: Host, name: str, want_json: bool) -> None:
     """Show a loaded policy: its program, answers that were cut, its error, who has it."""
     check_loaded(host.tree)
-    data = _data(_find(host.tree, name), read_state(host.tree))
-    data["pin"] = _pin(name) if host.tree.exists(_pin(name)) else None
+    program = _find(host.tree, name)
+    data = _data(program, read_state(host.tree))
+    data["pin"] = _pin(program) if host.tree.exists(_pin(program)) else None
     rows = [
         (key, " ".join(value) if isinstance(value, list) else value) for key, value in data.items()
     ]
@@ -201,16 +202,17 @@ def unload(
     """
     if bool(name) == want_all:
         raise click.UsageError("give the name of a policy, or --all")
-    names = _names(host.tree, name)
-    state = read_state(host.tree) if names else {}
-    for each in names:
+    found = _which(host.tree, name)
+    state = read_state(host.tree) if found else {}
+    for each in found:
         _check_unload(host.tree, each, [] if force or want_all else users_of(state, each))
     if dry_run:
-        steps = [Step(_pin(each), "remove", each, "") for each in names]
+        steps = [Step(_pin(each), "remove", each.name, "") for each in found]
         emit_plan("policy unload", want_json, steps)
         return
-    for each in names:
+    for each in found:
         host.tree.drop(_pin(each))
+    names = [each.name for each in found]
     _wait(host, names)
     if names:
         host.log(f"policy unload: {', '.join(names)}")
@@ -218,24 +220,25 @@ def unload(
     emit("policy unload", want_json, {"unloaded": names}, lines)
 
 
-def _names(tree: Tree, name: str | None) -> list[str]:
-    """Return the names of what is to be unloaded: one, or all that are loaded."""
+def _which(tree: Tree, name: str | None) -> list[Program]:
+    """Return what is to be unloaded: one, or all that are loaded."""
     if not name:
-        return [each.name for each in programs(tree)]
+        return programs(tree)
     check_loaded(tree)
-    return [_find(tree, name).name]
+    return [_find(tree, name)]
 
 
-def _pin(name: str) -> str:
-    return f"{PINS}/{name}"
+def _pin(program: Program) -> str:
+    return f"{PINS}/{program.point}/{program.name}"
 
 
-def _check_unload(tree: Tree, name: str, users: list[str]) -> None:
+def _check_unload(tree: Tree, program: Program, users: list[str]) -> None:
+    name = program.name
     if users:
         text = f"policy {name} is in use by: {', '.join(users)}"
         raise Error(text, Exit.REFUSED, "choose another policy there, or give --force")
-    if not tree.exists(_pin(name)):
-        text = f"policy {name} has no pin {_pin(name)}: the process that loaded it holds it"
+    if not tree.exists(_pin(program)):
+        text = f"policy {name} has no pin {_pin(program)}: the process that loaded it holds it"
         raise Error(text, Exit.REFUSED, "end that process, or remove its own pin")
 
 

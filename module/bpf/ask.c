@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Slots for programs, each a policy of one point while it has one, and how the points ask them.
+ *
+ * The module calls the program itself, not by the trampoline of struct_ops, which takes more
+ * instructions than all else here. So the slot has a reference of its own to the program.
+ * Without a program, the answer is that of stock.
+ */
+#include <linux/filter.h>
+#include <linux/mmzone.h>
+#include <linux/vmstat.h>
+
+#include "../compact/compact.h"
+#include "ask.h"
+
+struct mmp_bpf_slot mmp_bpf_slots[MMP_BPF_SLOTS];
+static struct mmp_knob slot_knobs[MMP_BPF_SLOTS][MMP_BPF_KNOBS];
+static_assert(MMP_BPF_SLOTS == 4);	/* as core.c lists them */
+DEFINE_PER_CPU(u64, mmp_bpf_clamped[MMP_BPF_SLOTS]);
+
+/* Context: RCU read side, which keeps the program; it must stay on a CPU, for its maps. */
+static __always_inline u32 bpf_answer(const struct bpf_prog *prog, const void *told)
+{
+	const u64 arg = (unsigned long)told;
+	u32 answer;
+
+	preempt_disable();
+	answer = MMP_BPF ? bpf_prog_run(prog, &arg) : 0;
+	preempt_enable();
+	return answer;
+}
+
+/*
+ * The functions for anon_order are their own, which the callbacks end in: they save no
+ * registers for these.
+ */
+static noinline struct mmp_decision bpf_order(const struct vm_fault *vmf, enum mm_policy_site site,
+					      const struct mmp_bpf_ops *ops,
+					      unsigned int nr, const u32 *knob)
+{
+	const struct mmp_fault fault = mmp_bpf_fault(vmf, site, ops, knob);
+	struct mmp_decision d;
+	bool cut;
+
+	d = mmp_bpf_decision(ops, bpf_answer(ops->prog, &fault), &cut);
+	if (unlikely(cut))
+		this_cpu_inc(mmp_bpf_clamped[nr]);
+	return d;
+}
+
+static noinline struct mmp_decision bpf_order_if_near(const struct vm_fault *vmf,
+						      enum mm_policy_site site,
+						      const struct mmp_bpf_ops *ops,
+						      unsigned int nr, const u32 *knob)
+{
+	if (!mmp_anon_order_near(vmf))
+		return (struct mmp_decision){ .reason = MMP_ALONE };
+	return bpf_order(vmf, site, ops, nr, knob);
+}
+
+/* The answer, if it is below @count, else 0, which is stock; that is counted. */
+static u32 bpf_choice(const struct mmp_bpf_ops *ops, const void *told, unsigned int nr, u32 count)
+{
+	u32 answer = bpf_answer(ops->prog, told);
+
+	if (likely(answer < count))
+		return answer;
+	this_cpu_inc(mmp_bpf_clamped[nr]);
+	return 0;
+}
+
+static const struct mmp_policy *const efforts[MMP_BPF_EFFORTS] = {
+	[MMP_BPF_LIGHT] = &mmp_policy_thp_gfp_light,
+	[MMP_BPF_ONLY_COMPACT] = &mmp_policy_thp_gfp_only_compact,
+	[MMP_BPF_ONLY_COMPACT_ANY] = &mmp_policy_thp_gfp_only_compact_any,
+	[MMP_BPF_RELAXED] = &mmp_policy_thp_gfp_relaxed,
+};
+
+static gfp_t bpf_effort(const struct vm_area_struct *vma, gfp_t stock, unsigned int nr,
+			const u32 *knob)
+{
+	const struct mmp_bpf_ops *ops = rcu_dereference(mmp_bpf_slots[nr].ops);
+	const struct mmp_effort effort = {
+		.told = { ops },
+		.start = vma->vm_start,
+		.end = vma->vm_end,
+		.knob = { knob[0], knob[1], knob[2], knob[3] },
+		.stock = stock & __GFP_DIRECT_RECLAIM ? MMP_BPF_RELAXED : MMP_BPF_LIGHT,
+		.madvised = !!(vma->vm_flags & VM_HUGEPAGE),
+	};
+	u32 answer = ops ? bpf_choice(ops, &effort, nr, MMP_BPF_EFFORTS) : MMP_BPF_STOCK;
+
+	return answer == MMP_BPF_STOCK ? stock : efforts[answer]->thp_gfp(vma, stock, knob);
+}
+
+static struct mmp_compaction bpf_compaction(const struct mmp_attempt *attempt,
+					    const struct mmp_bpf_ops *ops, const u32 *knob)
+{
+	struct zone *zone = attempt->zone;
+
+	return (struct mmp_compaction){
+		.told = { ops },
+		.pages = zone_managed_pages(zone),
+		.free = zone_page_state(zone, NR_FREE_PAGES),
+		.knob = { knob[0], knob[1], knob[2], knob[3] },
+		.zone = zone_to_nid(zone) * MAX_NR_ZONES + zone_idx(zone),
+		.order = attempt->order,
+		.movable = !!(attempt->gfp & __GFP_MOVABLE),
+	};
+}
+
+static enum mm_policy_compact bpf_compact(const struct mmp_attempt *attempt, unsigned int nr,
+					  const u32 *knob)
+{
+	const struct mmp_bpf_ops *ops = rcu_dereference(mmp_bpf_slots[nr].ops);
+	struct mmp_compaction compaction;
+	u32 answer;
+
+	if (!ops)
+		return attempt->stock;
+	compaction = bpf_compaction(attempt, ops, knob);
+	compaction.stock = MMP_BPF_COMPACT(attempt->stock);
+	answer = bpf_choice(ops, &compaction, nr, MMP_BPF_COMPACT(MM_POLICY_TRY_ALL) + 1);
+	return answer == MMP_BPF_STOCK ? attempt->stock : answer - MMP_BPF_COMPACT(0);
+}
+
+static void bpf_compact_done(const struct mmp_attempt *attempt, bool success,
+			     unsigned long scanned, unsigned int nr, const u32 *knob)
+{
+	const struct mmp_bpf_ops *ops = rcu_dereference(mmp_bpf_slots[nr].ops);
+	struct mmp_compaction compaction;
+
+	if (!ops)
+		return;
+	compaction = bpf_compaction(attempt, ops, knob);
+	compaction.when = success ? MMP_BPF_SUCCEEDED : MMP_BPF_FAILED;
+	compaction.scanned = scanned;
+	bpf_answer(ops->prog, &compaction);
+}
+
+/* What a point gets tells nothing of the slot, so each slot has functions of its own. */
+#define BPF_CALLBACKS(nr)							\
+static struct mmp_decision bpf_order_##nr(const struct vm_fault *vmf,		\
+					  enum mm_policy_site site, const u32 *knob) \
+{										\
+	const struct mmp_bpf_ops *ops = rcu_dereference(mmp_bpf_slots[nr].ops);	\
+										\
+	if (unlikely(!ops))							\
+		return (struct mmp_decision){ .order = MMP_ORDER_STOCK };	\
+	if (ops->flags & MMP_BPF_IF_NEAR)					\
+		return bpf_order_if_near(vmf, site, ops, nr, knob);		\
+	return bpf_order(vmf, site, ops, nr, knob);				\
+}										\
+static unsigned int bpf_cap_##nr(const struct vm_area_struct *vma, const u32 *knob) \
+{										\
+	const struct mmp_bpf_ops *ops = rcu_dereference(mmp_bpf_slots[nr].ops);	\
+										\
+	return ops ? ops->max_order : MMP_MAX_ORDER;				\
+}										\
+static gfp_t bpf_effort_##nr(const struct vm_area_struct *vma, gfp_t stock, const u32 *knob) \
+{										\
+	return bpf_effort(vma, stock, nr, knob);				\
+}										\
+static enum mm_policy_compact bpf_compact_##nr(const struct mmp_attempt *attempt, \
+					       const u32 *knob)			\
+{										\
+	return bpf_compact(attempt, nr, knob);					\
+}										\
+static void bpf_compact_done_##nr(const struct mmp_attempt *attempt, bool success, \
+				  unsigned long scanned, const u32 *knob)	\
+{										\
+	bpf_compact_done(attempt, success, scanned, nr, knob);			\
+}
+
+BPF_CALLBACKS(0)
+BPF_CALLBACKS(1)
+BPF_CALLBACKS(2)
+BPF_CALLBACKS(3)
+
+/* The point is set when a program comes. */
+#define BPF_POLICY(nr) {							\
+	.name = mmp_bpf_slots[nr].name, .lacks = MMP_BPF_NOBODY, .loadable = true, \
+	.knobs = slot_knobs[nr], .max_knobs = MMP_BPF_KNOBS,			\
+	.anon_order = bpf_order_##nr, .cap = bpf_cap_##nr, .thp_gfp = bpf_effort_##nr, \
+	.compact_try = bpf_compact_##nr, .compact_done = bpf_compact_done_##nr,	\
+}
+
+struct mmp_policy mmp_bpf_policies[MMP_BPF_SLOTS] = {
+	BPF_POLICY(0), BPF_POLICY(1), BPF_POLICY(2), BPF_POLICY(3),
+};

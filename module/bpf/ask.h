@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The slots, for those who put programs into them. */
+#ifndef MMPOLICY_BPF_ASK_H
+#define MMPOLICY_BPF_ASK_H
+
+#include <linux/percpu.h>
+
+#include "bpf.h"
+
+#define MMP_BPF_NOBODY	"no program is loaded"
+
+/**
+ * struct mmp_bpf_slot - a place for a program
+ * @ops: the program; %NULL answers stock
+ * @owner: what is registered; under a lock of slots.c
+ * @held: our reference to its program, until nobody can be in it; %NULL in a free slot. Under
+ *	mmp_lock.
+ * @name: of the policy; empty in a free slot
+ * @knobs: what its knobs are
+ * @error: what the program itself has reported
+ */
+struct mmp_bpf_slot {
+	const struct mmp_bpf_ops __rcu *ops;
+	const void *owner;
+	struct bpf_prog *held;
+	char name[MMP_BPF_NAME];
+	struct mmp_bpf_knob knobs[MMP_BPF_KNOBS];
+	char error[MMP_BPF_ERROR];
+};
+
+extern struct mmp_bpf_slot mmp_bpf_slots[MMP_BPF_SLOTS];
+DECLARE_PER_CPU(u64, mmp_bpf_clamped[MMP_BPF_SLOTS]);
+
+#endif /* MMPOLICY_BPF_ASK_H */

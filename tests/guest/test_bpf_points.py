@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Policies in BPF of thp_gfp and compact, on Debian's own kernel: what their answers do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.thp_gfp import MADVISED, SMALL_SIZES
+from lab.counting import counters
+from lab.guest import Guest
+from lab.policies import example, loading, policy_object
+
+from .conftest import Machines
+from .test_bpf import SLOT, UNLOAD, answering
+from .test_thp_gfp import SPARSE, for_large, of_nodes, reclaimed, touched
+from .tools import ROOT, must
+
+pytestmark = pytest.mark.flavor("cloud")
+SECONDS = 20.0  # each test, about
+
+PROFILE = f"{ROOT}/profiles/default"
+# Free memory is in holes of three pages between pinned ones: a zone is scanned in vain. What would
+# reclaim for a small folio too would end in the OOM killer.
+CRUMBS = f"crumbs -10 0 4 crumbs -10 1 4 map 40 {MADVISED} touch 1"
+IN_CRUMBS = f"{SMALL_SIZES}; echo only_compact_any >{PROFILE}/thp_gfp/policy"
+LIGHT, RELAXED, NO_ANSWER = 1, 4, 5  # efforts
+DEFER, TRY = 1, 2  # answers of compact
+
+# What is to be told of MADV_HUGEPAGE in this guest is; where it is not, the kernel reclaims.
+EFFORT = """
+#include "mmpolicy.bpf.h"
+MMP_EFFORT(of_knob)
+{
+	static const char text[] = "I give up";
+
+	if (effort->knob[1])
+		mmp_bpf_error(effort, text);
+	if (!effort->madvised || effort->stock != MMP_RELAXED || !mmp_bpf_free(effort, 0) ||
+		effort->end - effort->start < 100 << 20 || mmp_bpf_pressure(effort) > 100)
+		return MMP_RELAXED;
+	return effort->knob[0];
+}
+MMP_POLICY_OF(thp_gfp, policy, .name = "of_knob", .effort = (void *)of_knob, .knobs = {
+	{ "effort", "effort", "the answer", 0, 9, 1 },
+	{ "error", "switch", "report an error", 0, 1, 0 },
+});
+"""
+# It gives up if it is told something that cannot be.
+COMPACT = """
+#include "mmpolicy.bpf.h"
+MMP_COMPACT(of_knob)
+{
+	static const char text[] = "told wrongly";
+	const __u32 before = compaction->when == MMP_BEFORE;
+
+	if (compaction->pages < compaction->free || !compaction->pages || !compaction->order ||
+		compaction->order > 10 || compaction->movable > 1 || compaction->zone >= 65536 ||
+		compaction->when > MMP_SUCCEEDED || (compaction->stock != 0) != before ||
+		(before && compaction->scanned))
+		mmp_bpf_error(compaction, text);
+	return compaction->knob[0];
+}
+MMP_POLICY_OF(compact, policy, .name = "of_knob", .compact = (void *)of_knob, .knobs = {
+	{ "answer", "answer", "the answer", 0, 9, 1 },
+});
+"""
+
+
+@pytest.fixture
+def guest(machines: Machines, stock: str) -> Iterator[Guest]:
+    """Two nodes, swap and the module, and nothing that was loaded before."""
+    guest = of_nodes(machines, stock, cpus=1, nodes=2, swap="1G")
+    must(guest, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf")
+    yield guest
+    must(guest, f"{UNLOAD}; until rmmod mmpolicy 2>/run/why; do sleep 0.1; done")
+
+
+def set_policy(guest: Guest, point: str, name: str, **knobs: int) -> None:
+    """Knobs of a policy, then the policy."""
+    for knob, value in knobs.items():
+        must(guest, f"echo {value} >{PROFILE}/{point}/{name}/{knob}")
+    must(guest, f"echo {name} >{PROFILE}/{point}/policy")
+
+
+def effort_of(guest: Guest, answer: int) -> bool:
+    """Does a process reclaim directly for its huge pages, with such an answer?"""
+    set_policy(guest, "thp_gfp", "of_knob", effort=answer)
+    before = for_large(guest)
+    found = reclaimed(touched(guest, SPARSE))
+    reclaims = for_large(guest) > before
+    assert reclaims or "pgscan_direct" not in found
+    return reclaims
+
+
+def test_efforts(guest: Guest) -> None:
+    """Each answer is the effort of its name; what is none is stock, and counted."""
+    must(guest, loading(policy_object("of_knob", EFFORT)))
+    assert must(guest, f"cat {SLOT}/point") == "thp_gfp\n"
+    assert "of_knob" not in must(guest, f"cat {PROFILE}/anon_order/policy")
+    assert not effort_of(guest, LIGHT)
+    assert effort_of(guest, RELAXED)
+    assert must(guest, f"cat {SLOT}/clamped") == "0\n"
+    assert effort_of(guest, NO_ANSWER)
+    assert int(must(guest, f"cat {SLOT}/clamped")) > 0
+
+
+def test_effort_gives_up(guest: Guest) -> None:
+    """Then the point is at stock, and the reason is kept."""
+    must(guest, loading(policy_object("of_knob", EFFORT)))
+    set_policy(guest, "thp_gfp", "of_knob", error=1)
+    touched(guest, f"map 4 {MADVISED} touch 1")
+    must(guest, f"until grep -q '.stock.' {PROFILE}/thp_gfp/policy; do :; done")
+    assert must(guest, f"cat {SLOT}/error") == "I give up\n"
+
+
+def compaction_of(guest: Guest) -> dict[str, int]:
+    """What the point counts while huge pages are asked for in crumbs."""
+    before = counters(guest, "compact")
+    found = touched(guest, CRUMBS)
+    after = counters(guest, "compact")
+    counted = {key: after[key] - before[key] for key in after}
+    assert counted["migrate_scanned"] <= found.get("compact_migrate_scanned", 0)
+    return counted
+
+
+def test_answers_of_compact(guest: Guest) -> None:
+    """A zone is left out, or is scanned; what is no answer is stock, and counted."""
+    must(guest, f"{IN_CRUMBS}; {loading(policy_object('of_knob', COMPACT))}")
+    for answer in DEFER, TRY, 9:
+        set_policy(guest, "compact", "of_knob", answer=answer)
+        counted = compaction_of(guest)
+        assert (counted["skipped"] > 0) == (answer == DEFER), counted
+        assert (counted["attempts"] > 0) == (answer != DEFER), counted
+        assert (int(must(guest, f"cat {SLOT}/clamped")) > 0) == (answer == 9)
+    assert must(guest, f"cat {SLOT}/error") == "\n"
+
+
+# The examples
+
+
+def test_calm(guest: Guest) -> None:
+    """Nothing is reclaimed for huge pages that were asked for; stock does so here."""
+    must(guest, loading(example("calm")))
+    set_policy(guest, "thp_gfp", "calm")
+    assert "pgscan_direct" not in reclaimed(touched(guest, SPARSE))
+    assert for_large(guest) == 0
+    must(guest, f"echo stock >{PROFILE}/thp_gfp/policy")
+    assert reclaimed(touched(guest, SPARSE))
+
+
+def test_backoff(guest: Guest) -> None:
+    """After a failure the zone is left alone, for as long as what was scanned says."""
+    must(guest, f"{IN_CRUMBS}; {loading(example('backoff'))}")
+    scanned = {}
+    for paid in 0, 10000:
+        set_policy(guest, "compact", "backoff", us_per_page=paid)
+        counted = compaction_of(guest)
+        assert counted["failure"] > 0
+        assert (counted["skipped_undeferred"] > 0) == (paid > 0), counted
+        scanned[paid] = counted["migrate_scanned"] + counted["free_scanned"]
+    assert scanned[10000] < scanned[0]
+
+
+# All points
+
+
+def test_one_name(guest: Guest) -> None:
+    """A name is that of one program, whatever its point; the command tells the points."""
+    must(guest, loading(policy_object("of_knob", EFFORT)))
+    assert "refused register 17" in guest.run(loading(policy_object("of_knob_2", COMPACT))).out
+    must(guest, f"mmpolicy set thp_gfp of_knob effort=4; {loading(example('fixed'))}")
+    listed = must(guest, "mmpolicy policy list")
+    rows = re.findall(r"^(\w+) +(\w+) +\d+ +\d+ +(\w+|-) ", listed, re.MULTILINE)
+    assert rows == [("fixed64", "anon_order", "-"), ("of_knob", "thp_gfp", "default")]
+    assert guest.run("mmpolicy policy unload of_knob").rc == 5
+    must(guest, "mmpolicy policy unload --all")
+    assert "[stock]" in must(guest, f"cat {PROFILE}/thp_gfp/policy")
+
+
+def test_slots_serve_all_points(guest: Guest, tmp_path: Path) -> None:
+    """A slot that a policy of one point has left takes one of another."""
+    for _ in range(2):
+        for path in example("fixed"), policy_object("of_knob", EFFORT), example("backoff"):
+            must(guest, f"{loading(path)}; {UNLOAD}; sleep 0.5")
+    must(guest, loading(answering("4")))
+    must(guest, f"echo answering >{PROFILE}/anon_order/policy")
+    assert guest.run(f"echo answering >{PROFILE}/compact/policy").rc
