@@ -115,6 +115,36 @@ TRACE_EVENT(mmpolicy_thp_gfp,
 		  __entry->order, __entry->node, __entry->local, __entry->ns)
 );
 
+#define mmpolicy_effort(gfp)						\
+	__print_flags((__force unsigned long)(gfp), "|",		\
+		      { (__force unsigned long)__GFP_DIRECT_RECLAIM, "direct" }, \
+		      { (__force unsigned long)__GFP_KSWAPD_RECLAIM, "kswapd" }, \
+		      { (__force unsigned long)__GFP_NORETRY, "once" },	\
+		      { (__force unsigned long)__GFP_ONLY_COMPACT, "only_compact" }, \
+		      { (__force unsigned long)__GFP_THISNODE, "this_node" })
+
+TRACE_EVENT(mmpolicy_thp_gfp_try,
+
+	TP_PROTO(unsigned long vma, gfp_t stock, gfp_t answer),
+
+	TP_ARGS(vma, stock, answer),
+
+	TP_STRUCT__entry(
+		__field(unsigned long, vma)
+		__field(u32, stock)
+		__field(u32, answer)
+	),
+
+	TP_fast_assign(
+		__entry->vma = vma;
+		__entry->stock = (__force u32)(stock & MM_POLICY_GFP_MASK);
+		__entry->answer = (__force u32)(answer & MM_POLICY_GFP_MASK);
+	),
+
+	TP_printk("vma=%lx stock=%s answer=%s", __entry->vma,
+		  mmpolicy_effort(__entry->stock), mmpolicy_effort(__entry->answer))
+);
+
 TRACE_EVENT(mmpolicy_madv_free,
 
 	TP_PROTO(unsigned long addr, unsigned long pages, unsigned int answer),

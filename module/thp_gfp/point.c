@@ -86,6 +86,7 @@ gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 	answer = policy->thp_gfp(vma, gfp, &settings->values[policy->slot]);
 	if ((answer & __GFP_THISNODE) && !thp_gfp_node_is_preferred(vma))
 		answer &= ~__GFP_THISNODE;
+	trace_mmpolicy_thp_gfp_try(vma->vm_start, gfp, answer);
 	return answer;
 }
 

@@ -86,6 +86,9 @@ def set_policy(guest: Guest, point: str, name: str, **knobs: int) -> None:
     must(guest, f"echo {name} >{PROFILE}/{point}/policy")
 
 
+EVENT = "/sys/kernel/tracing/events/mmpolicy/mmpolicy_thp_gfp_try/enable"
+
+
 def effort_of(guest: Guest, answer: int) -> bool:
     """Does a process reclaim directly for its huge pages, with such an answer?"""
     set_policy(guest, "thp_gfp", "of_knob", effort=answer)
@@ -101,7 +104,11 @@ def test_efforts(guest: Guest) -> None:
     must(guest, loading(policy_object("of_knob", EFFORT)))
     assert must(guest, f"cat {SLOT}/point") == "thp_gfp\n"
     assert "of_knob" not in must(guest, f"cat {PROFILE}/anon_order/policy")
+    must(guest, f"echo 1 >{EVENT}")
     assert not effort_of(guest, LIGHT)
+    must(guest, f"echo 0 >{EVENT}")
+    traced = must(guest, "cat /sys/kernel/tracing/trace")
+    assert re.search(r"mmpolicy_thp_gfp_try: vma=\w+ stock=direct answer=$", traced, re.MULTILINE)
     assert effort_of(guest, RELAXED)
     assert must(guest, f"cat {SLOT}/clamped") == "0\n"
     assert effort_of(guest, NO_ANSWER)
