@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Plant faults in the code that decides, one at a time, and see whether the fast tests find them.
 
-plant.py [--seed N] [--count 300] [--part c|python] [--only WORD] [--list]
+plant.py [--seed N] [--count 300] [--part c|python] [--jobs N] [--only WORD] [--list]
 
 A fault is a change of one operator, number, condition or statement. Half of them are in the C
 that tests/unit compiles, half in the command. Each is planted in a copy of the tree. The tests of
@@ -28,6 +28,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -468,13 +469,16 @@ def cpu_of_children() -> float:
 class Cli:
     """tests/cli of a copy of the tree."""
 
+    one_sees = threading.Lock()
+
     def __init__(self, tree: Path, calls: Path) -> None:
         """See once which test enters what; a file keeps that."""
         self.tree, self.changes, self.order = tree, 0, Order()
         self.pytest = [sys.executable, "-m", "pytest", "-q", "-rf", "-p", "no:cacheprovider"]
         self.env = self.env_of(tree)
-        if not calls.exists():
-            calls.write_text(json.dumps(self.see(tree.parent / "telling")))
+        with self.one_sees:
+            if not calls.exists():
+                calls.write_text(json.dumps(self.see(tree.parent / "telling")))
         self.tests: dict[str, tuple[float, list[str]]] = json.loads(calls.read_text())
         self.by_types = 0
         if self.types_are_wrong():
@@ -576,7 +580,7 @@ class Cli:
         """Does mypy refuse the command, as the lints have it?"""
         source = self.tree / "userspace"
         words = ["--strict", f"--config-file={source}/pyproject.toml"]
-        words += [f"--cache-dir={self.tree.parent}/mypy", str(self.tree / COMMAND)]
+        words += [f"--cache-dir={self.tree}.mypy", str(self.tree / COMMAND)]
         env = self.env | {"MYPYPATH": str(source / "src")}
         return failing([sys.executable, "-m", "mypy", *words], self.tree, env) is not None
 
@@ -610,15 +614,20 @@ def copy(tree: Path) -> None:
             shutil.copy2(TREE / name, tree / name)
 
 
-def plant(name: str, folder: Path, args: argparse.Namespace, count: int) -> tuple[int, int]:
-    """Plant so many faults of a part; how many there were, and how many of these were found."""
-    tree = folder / name
+def plant(
+    name: str, folder: Path, args: argparse.Namespace, count: int, job: int
+) -> tuple[str, int, int]:
+    """Plant so many faults of a part; the part, how many there were, how many were found.
+
+    Each job of a part plants every so manieth of its faults, in a copy of its own.
+    """
+    tree = folder / f"{name}{job}"
     copy(tree)
     part = Unit(tree) if name == "c" else Cli(tree, args.calls or folder / "calls.json")
     faults = faults_of(tree, [path for path in part.files() if args.only in path])
     random.Random(args.seed).shuffle(faults)
     planted = found = 0
-    for fault in faults:
+    for fault in faults[job :: args.jobs]:
         if planted == count:
             break
         if args.list:
@@ -630,10 +639,16 @@ def plant(name: str, folder: Path, args: argparse.Namespace, count: int) -> tupl
         if not result:
             print(f"not found: {fault.text()}", flush=True)
         if not planted % 10 and not args.list:
-            print(f"  {name}: {found} of {planted} found", file=sys.stderr, flush=True)
+            print(f"  {tree.name}: {found} of {planted} found", file=sys.stderr, flush=True)
     if isinstance(part, Cli) and not args.list:
-        print(f"python: {part.by_types} found by types alone", flush=True)
-    return planted, found
+        print(f"{tree.name}: {part.by_types} found by types alone", flush=True)
+    return name, planted, found
+
+
+def found_of(name: str, results: list[tuple[int, int]]) -> None:
+    """Print the score of a part."""
+    planted, found = map(sum, zip(*results, strict=True))
+    print(f"{name}: {found} of {planted} found, {100 * found / max(planted, 1):.0f} %")
 
 
 def main() -> int:
@@ -642,20 +657,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=300, help="faults, half of them in C")
     parser.add_argument("--part", choices=["c", "python"])
+    parser.add_argument("--jobs", type=int, default=1, help="of each part at once")
     parser.add_argument("--only", default="", metavar="WORD", help="in files whose path has it")
     parser.add_argument("--calls", type=Path, help="keeps which test enters what, for later runs")
     parser.add_argument("--list", action="store_true", help="plant nothing")
     args = parser.parse_args()
     parts = [args.part] if args.part else ["c", "python"]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as at_once:
-        count = args.count // len(parts)
-        runs = [at_once.submit(plant, name, Path(folder), args, count) for name in parts]
+        count = args.count // len(parts) // args.jobs
+        each = [(name, job) for name in parts for job in range(args.jobs)]
+        runs = [at_once.submit(plant, name, Path(folder), args, count, job) for name, job in each]
         results = [run.result() for run in runs]
+    for name in parts if not args.list else []:
+        found_of(name, [result[1:] for result in results if result[0] == name])
     if not args.list:
-        for name, (planted, found) in zip(parts, results, strict=True):
-            print(f"{name}: {found} of {planted} found")
-        planted, found = map(sum, zip(*results, strict=True))
-        print(f"{found} of {planted} faults found: {100 * found / max(planted, 1):.0f} %")
+        found_of("all", [result[1:] for result in results])
     return 0
 
 
