@@ -484,12 +484,14 @@ def test_names_of_services(given: str, unit: str | None) -> None:
 def test_policies_in_slots(tree: FakeTree) -> None:
     for slot, name in enumerate(("b", "", "a")):
         put_slot(tree, slot, name, "I give up" if name == "a" else "")
-    assert [(each.name, each.error) for each in programs(tree)] == [("a", "I give up"), ("b", "")]
+    a, b = programs(tree)
+    assert [(each.name, each.error) for each in (a, b)] == [("a", "I give up"), ("b", "")]
     state: State = {WEB: "", Profile("x"): "", POLICY: "a", choice("x", "anon_order"): "stock"}
-    assert users_of(state, "a") == ["web"]
-    assert users_of(state | {Setting("x", "anon_order", "", "shadow"): "a"}, "a") == ["web", "x"]
-    assert users_of({WEB: "", choice("web", "bulk"): "a"}, "a") == []
-    assert users_of({WEB: "", Setting("web", "anon_order", "p", "k"): "a"}, "a") == []
+    assert users_of(state, a) == ["web"]
+    assert users_of(state, b) == users_of(state, a._replace(point="compact")) == []
+    assert users_of(state | {Setting("x", "anon_order", "", "shadow"): "a"}, a) == ["web", "x"]
+    assert users_of({WEB: "", choice("web", "bulk"): "a"}, a) == []
+    assert users_of({WEB: "", Setting("web", "anon_order", "p", "k"): "a"}, a) == []
     tree.remove(f"{CONTROL}/bpf")
     assert programs(tree) == []
 
