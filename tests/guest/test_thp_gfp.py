@@ -188,13 +188,16 @@ def in_full_cgroup(two_nodes: Guest, enter: str) -> Iterator[Callable[[], dict[s
 def test_cgroup_at_its_limit(
     two_nodes: Guest, in_full_cgroup: Callable[[], dict[str, int]], policy: str
 ) -> None:
-    """Its page cache and its memory stay, as base pages are enough, and as under light."""
+    """Its page cache and its memory stay, as base pages are enough, and as under light.
+
+    Of equal runs, some have room for six huge pages and some for four.
+    """
     switch(two_nodes, "light")
     light = in_full_cgroup()
     switch(two_nodes, policy)
     found = in_full_cgroup()
     assert found["thp_fault_fallback_charge"] > 0
-    assert pages(light, least=9) <= pages(found, least=9) < 10240
+    assert pages(light, least=9) - 1024 <= pages(found, least=9) < 10240
     assert reclaimed(found) == reclaimed(light) == {}
     assert for_large(two_nodes) == 0
 
