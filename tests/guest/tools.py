@@ -38,6 +38,7 @@ echo madvise >{THP}/enabled
 echo 10000 >{KHUGEPAGED}/scan_sleep_millisecs
 echo 60000 >{KHUGEPAGED}/alloc_sleep_millisecs
 echo 4096 >{KHUGEPAGED}/pages_to_scan
+echo 511 >{KHUGEPAGED}/max_ptes_none
 """
 
 # In so many turns, each policy of each point is on once; points do not disturb each other.
