@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from processes import children
+
 TREE = Path(__file__).parents[1]
 CACHE = Path(os.environ.get("MMPOLICY_CACHE") or Path.home() / ".cache/mmpolicy")
 
@@ -59,14 +61,6 @@ class Controller:
         process = self.start(playbook, *options, **variables)
         out, _ = process.communicate()
         return process.returncode, out
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started, and that have not ended."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        found = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        return [int(word) for word in found.split()]
-    return []
 
 
 def kill(process: subprocess.Popen[str]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import children
 
 from mmpolicy.ab.samples import load
 from mmpolicy.control.experiment import LOCK, RECOVERY
@@ -51,7 +52,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
 
 def watchdog_of(pid: int) -> int:
     """Return the process that has the knobs."""
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    return children(pid)[0]
 
 
 def is_free(tree: FakeTree) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import children
 
 from mmpolicy.bench import programs, starter
 from mmpolicy.bench.arms import Arm
@@ -226,10 +227,9 @@ def test_killed_at_any_moment(
     wait_until(lambda: tree.exists(RECOVERY))
     time.sleep(rng.uniform(0, 0.5))
     process.send_signal(signal.SIGSTOP)  # so that they stay the same
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     if seed % 2:
-        for pid in children:  # the watchdog is among them
-            os.kill(int(pid), signal.SIGKILL)
+        for pid in children(process.pid):  # the watchdog is among them
+            os.kill(pid, signal.SIGKILL)
     process.kill()
     process.wait()
     if seed % 2:

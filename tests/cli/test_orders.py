@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import children
 
 from mmpolicy.ab.anytime import answered
 from mmpolicy.ab.guards import WINDOW_S, Guard, Watch
@@ -204,15 +205,14 @@ def test_the_watchdog_is_not_ended_by_a_signal(tree: FakeTree, clock: World, ab:
     clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)  # type: ignore
     tasks: list[int] = []
 
-    def children() -> None:
-        text = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
-        tasks.extend(int(word) for word in text.split()[-1:])
+    def signal_it() -> None:
+        tasks.extend(children(os.getpid())[-1:])
         assert os.getsid(tasks[0]) == tasks[0]  # no terminal ends it
         assert tree.read("/proc/self/oom_score_adj") == "-1000"
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(tasks[0], number)
 
-    moments = iter([children])
+    moments = iter([signal_it])
     plain = clock.sleep
 
     def sleep(seconds: float) -> None:

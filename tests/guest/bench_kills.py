@@ -14,7 +14,8 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path
+
+from processes import children
 
 from guest.cut import TREE, run
 from mmpolicy.control.experiment import LOCK, RECOVERY
@@ -52,13 +53,6 @@ def begin() -> int:
         finally:
             os._exit(0)
     return pid
-
-
-def children(pid: int) -> list[int]:
-    """Its processes: the watchdog, and the one that starts programs."""
-    with suppress(OSError):
-        return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-    return []
 
 
 def kill(moments: dict[str, float]) -> None:

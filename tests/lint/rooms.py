@@ -52,13 +52,14 @@ COMMAND: Table = {
 TESTS: Table = {
     "lab": "",
     "abi": "",
-    "controller": "",
+    "processes": "",
+    "controller": "processes",
     "lint": "lab",
     "plant": "",
     "site": "",
     "bench": "lab",
-    "cli": "abi controller",
-    "guest": "lab bench abi controller",
+    "cli": "abi controller processes",
+    "guest": "lab bench abi controller processes",
     "harness": "lab lint bench guest",
 }
 
