@@ -2,7 +2,7 @@
 """Running an experiment: blocks in their order, samples, guards, and the way back."""
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf, isfinite
@@ -18,7 +18,6 @@ from mmpolicy.ab.design import (
     STRETCH,
     Block,
     Design,
-    Pairs,
     differences,
     few_lost,
     in_percent,
@@ -256,15 +255,15 @@ class Runner:
         length = self.length
         if not length.way and done < length.pairs:
             return length.pairs
-        pairs_of = {metric.name: self.recording.pairs(metric, "ab") for metric in self.metrics}
         lost = {each.name: self.recording.lost_pairs(each, done) for each in self.metrics}
         missing, against = (max(each) for each in zip(*lost.values(), strict=True))
         if length.anytime:
+            pairs_of = {metric.name: self.recording.pairs(metric, "ab") for metric in self.metrics}
             bad = {name: each for name, (_, each) in lost.items()}
             margin = self.header["margin"] or 0.0
             enough = few_lost(missing, done) and answered(self.metrics, pairs_of, margin, bad)
             return done if enough else inf
-        need = self._by_size(pairs_of) if length.detect else length.pairs
+        need = self._by_size() if length.detect else length.pairs
         if need < length.most:
             need = pairs_for_lost(int(need), missing, against, length.most)
         if not length.way and need > self.pairs:
@@ -272,11 +271,12 @@ class Runner:
             self.pairs = int(need)
         return need
 
-    def _by_size(self, pairs_of: Mapping[str, Pairs]) -> float:
+    def _by_size(self) -> float:
         """Return how many pairs find what is to be found, by the sizes of the differences."""
-        number = sum(not metric.guard for metric in self.metrics) or 1
-        found = [differences(pairs_of[each.name]) for each in self.metrics if not each.guard]
+        wanted = [metric for metric in self.metrics if not metric.guard]
+        found = [differences(self.recording.pairs(metric, "ab")) for metric in wanted]
         sizes = [d for scale, d in found if d and scale != "difference"]
+        number = len(wanted) or 1
         return max((pairs_by_size(d, self.length.detect, number) for d in sizes), default=inf)
 
     def _block(self, block: Block) -> None:
