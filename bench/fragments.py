@@ -31,10 +31,11 @@ def large_percent() -> float:
     return 100 * free_blocks(LARGE_ORDER) / free_blocks(0)
 
 
-def memory(size: int) -> mmap.mmap:
-    """Private memory in single pages."""
+def memory(size: int, advice: int) -> mmap.mmap:
+    """Private memory, all of it touched after an advice about folios."""
     area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    area.madvise(mmap.MADV_NOHUGEPAGE)
+    area.madvise(advice)
+    area.madvise(MADV_POPULATE_WRITE)
     return area
 
 
@@ -54,11 +55,8 @@ def only_64kb() -> Iterator[None]:
 
 def take_large() -> mmap.mmap:
     """Take the blocks of 64 kB or more that are free."""
-    area = mmap.mmap(-1, free_blocks(LARGE_ORDER) * PAGE, flags=mmap.MAP_PRIVATE)
     with only_64kb():
-        area.madvise(mmap.MADV_HUGEPAGE)
-        area.madvise(MADV_POPULATE_WRITE)
-    return area
+        return memory(free_blocks(LARGE_ORDER) * PAGE, mmap.MADV_HUGEPAGE)
 
 
 @contextlib.contextmanager
@@ -67,16 +65,13 @@ def fragmented() -> Iterator[None]:
 
     What is kept may be moved, so the kernel can compact, as on a host that has run for long.
     """
-    cut = memory(max(free_blocks(0) * PAGE - LEFT, KEPT * PAGE))
-    cut.madvise(MADV_POPULATE_WRITE)
-    for start in range(0, len(cut) - KEPT * PAGE, KEPT * PAGE):
-        cut.madvise(mmap.MADV_DONTNEED, start + PAGE, (KEPT - 1) * PAGE)
-    large = [take_large()]
-    while large_percent() > ENOUGH_PERCENT and len(large) < TRIES:
-        large.append(take_large())
-    try:
+    with contextlib.ExitStack() as held:
+        size = max(free_blocks(0) * PAGE - LEFT, KEPT * PAGE)
+        cut = held.enter_context(memory(size, mmap.MADV_NOHUGEPAGE))
+        for start in range(0, len(cut) - KEPT * PAGE, KEPT * PAGE):
+            cut.madvise(mmap.MADV_DONTNEED, start + PAGE, (KEPT - 1) * PAGE)
+        for _ in range(TRIES):
+            held.enter_context(take_large())
+            if large_percent() <= ENOUGH_PERCENT:
+                break
         yield
-    finally:
-        cut.close()
-        for area in large:
-            area.close()

@@ -109,9 +109,7 @@ def main(argv: list[str]) -> None:
     length = ["--detect", chosen.detect] if chosen.detect else ["--runs", chosen.runs]
     with fragmented() if chosen.fragmented else contextlib.nullcontext():
         results["large_percent"] = round(large_percent())
-        for program in wanted:
-            if program.name in results["programs"]:
-                continue
+        for program in [each for each in wanted if each.name not in results["programs"]]:
             counting.progress(f"time: {program.name}")
             arms = QUICK if chosen.quick else tuple(ARMS)
             results["programs"][program.name] = measure(program, arms, length)
