@@ -615,7 +615,7 @@ def copy(tree: Path) -> None:
 
 
 def plant(
-    name: str, folder: Path, args: argparse.Namespace, count: int, job: int
+    name: str, job: int, folder: Path, args: argparse.Namespace, count: int
 ) -> tuple[str, int, int]:
     """Plant so many faults of a part; the part, how many there were, how many were found.
 
@@ -663,14 +663,17 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="plant nothing")
     args = parser.parse_args()
     parts = [args.part] if args.part else ["c", "python"]
+    count = args.count // len(parts)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as at_once:
-        count = args.count // len(parts) // args.jobs
-        each = [(name, job) for name in parts for job in range(args.jobs)]
-        runs = [at_once.submit(plant, name, Path(folder), args, count, job) for name, job in each]
+        runs = [
+            at_once.submit(plant, name, job, Path(folder), args, len(range(job, count, args.jobs)))
+            for name in parts
+            for job in range(args.jobs)
+        ]
         results = [run.result() for run in runs]
-    for name in parts if not args.list else []:
-        found_of(name, [result[1:] for result in results if result[0] == name])
     if not args.list:
+        for name in parts:
+            found_of(name, [result[1:] for result in results if result[0] == name])
         found_of("all", [result[1:] for result in results])
     return 0
 
