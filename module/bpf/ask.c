@@ -18,16 +18,37 @@ static struct mmp_knob slot_knobs[MMP_BPF_SLOTS][MMP_BPF_KNOBS];
 static_assert(MMP_BPF_SLOTS == 4);	/* as core.c lists them */
 DEFINE_PER_CPU(u64, mmp_bpf_clamped[MMP_BPF_SLOTS]);
 
+/* As below, where the kernel counts the time of programs: apart, as it saves more registers. */
+static noinline u32 bpf_timed_answer(const struct bpf_prog *prog, const u64 *arg)
+{
+	return bpf_prog_run(prog, arg);
+}
+
 /* Context: RCU read side, which keeps the program; it must stay on a CPU, for its maps. */
 static __always_inline u32 bpf_answer(const struct bpf_prog *prog, const void *told)
 {
 	const u64 arg = (unsigned long)told;
 	u32 answer;
 
+	if (!MMP_BPF)
+		return 0;
 	preempt_disable();
-	answer = MMP_BPF ? bpf_prog_run(prog, &arg) : 0;
+	if (static_branch_unlikely(&bpf_stats_enabled_key))
+		answer = bpf_timed_answer(prog, &arg);
+	else
+		answer = prog->bpf_func(&arg, prog->insnsi);
 	preempt_enable();
 	return answer;
+}
+
+/* Counts an answer that was cut, or taken for stock: seldom, so its slot is looked for here. */
+static noinline void bpf_count_cut(const struct mmp_bpf_ops *ops)
+{
+	unsigned int nr;
+
+	for (nr = 0; nr < MMP_BPF_SLOTS; nr++)
+		if (rcu_access_pointer(mmp_bpf_slots[nr].ops) == ops)
+			this_cpu_inc(mmp_bpf_clamped[nr]);
 }
 
 /*
@@ -35,8 +56,7 @@ static __always_inline u32 bpf_answer(const struct bpf_prog *prog, const void *t
  * registers for these.
  */
 static noinline struct mmp_decision bpf_order(const struct vm_fault *vmf, enum mm_policy_site site,
-					      const struct mmp_bpf_ops *ops,
-					      unsigned int nr, const u32 *knob)
+					      const struct mmp_bpf_ops *ops, const u32 *knob)
 {
 	const struct mmp_fault fault = mmp_bpf_fault(vmf, site, ops, knob);
 	struct mmp_decision d;
@@ -44,28 +64,28 @@ static noinline struct mmp_decision bpf_order(const struct vm_fault *vmf, enum m
 
 	d = mmp_bpf_decision(ops, bpf_answer(ops->prog, &fault), &cut);
 	if (unlikely(cut))
-		this_cpu_inc(mmp_bpf_clamped[nr]);
+		bpf_count_cut(ops);
 	return d;
 }
 
 static noinline struct mmp_decision bpf_order_if_near(const struct vm_fault *vmf,
 						      enum mm_policy_site site,
 						      const struct mmp_bpf_ops *ops,
-						      unsigned int nr, const u32 *knob)
+						      const u32 *knob)
 {
 	if (!mmp_anon_order_near(vmf))
 		return (struct mmp_decision){ .reason = MMP_ALONE };
-	return bpf_order(vmf, site, ops, nr, knob);
+	return bpf_order(vmf, site, ops, knob);
 }
 
 /* The answer, if it is below @count, else 0, which is stock; that is counted. */
-static u32 bpf_choice(const struct mmp_bpf_ops *ops, const void *told, unsigned int nr, u32 count)
+static u32 bpf_choice(const struct mmp_bpf_ops *ops, const void *told, u32 count)
 {
 	u32 answer = bpf_answer(ops->prog, told);
 
 	if (likely(answer < count))
 		return answer;
-	this_cpu_inc(mmp_bpf_clamped[nr]);
+	bpf_count_cut(ops);
 	return 0;
 }
 
@@ -88,7 +108,7 @@ static gfp_t bpf_effort(const struct vm_area_struct *vma, gfp_t stock, unsigned 
 		.stock = stock & __GFP_DIRECT_RECLAIM ? MMP_BPF_RELAXED : MMP_BPF_LIGHT,
 		.madvised = !!(vma->vm_flags & VM_HUGEPAGE),
 	};
-	u32 answer = ops ? bpf_choice(ops, &effort, nr, MMP_BPF_EFFORTS) : MMP_BPF_STOCK;
+	u32 answer = ops ? bpf_choice(ops, &effort, MMP_BPF_EFFORTS) : MMP_BPF_STOCK;
 
 	return answer == MMP_BPF_STOCK ? stock : efforts[answer]->thp_gfp(vma, stock, knob);
 }
@@ -120,7 +140,7 @@ static enum mm_policy_compact bpf_compact(const struct mmp_attempt *attempt, uns
 		return attempt->stock;
 	compaction = bpf_compaction(attempt, ops, knob);
 	compaction.stock = MMP_BPF_COMPACT(attempt->stock);
-	answer = bpf_choice(ops, &compaction, nr, MMP_BPF_COMPACT(MM_POLICY_TRY_ALL) + 1);
+	answer = bpf_choice(ops, &compaction, MMP_BPF_COMPACT(MM_POLICY_TRY_ALL) + 1);
 	return answer == MMP_BPF_STOCK ? attempt->stock : answer - MMP_BPF_COMPACT(0);
 }
 
@@ -148,8 +168,8 @@ static struct mmp_decision bpf_order_##nr(const struct vm_fault *vmf,		\
 	if (unlikely(!ops))							\
 		return (struct mmp_decision){ .order = MMP_ORDER_STOCK };	\
 	if (ops->flags & MMP_BPF_IF_NEAR)					\
-		return bpf_order_if_near(vmf, site, ops, nr, knob);		\
-	return bpf_order(vmf, site, ops, nr, knob);				\
+		return bpf_order_if_near(vmf, site, ops, knob);			\
+	return bpf_order(vmf, site, ops, knob);					\
 }										\
 static unsigned int bpf_cap_##nr(const struct vm_area_struct *vma, const u32 *knob) \
 {										\
