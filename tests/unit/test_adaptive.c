@@ -242,6 +242,7 @@ TEST(aged_memory_nearby)
 		/* One inner page of 16 kB is enough to tell that somebody else has aged it. */
 		{ "umuu" NONE_4 "uumu" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 2, MMP_RUN },
 		{ "muuu" NONE_4 "uuum" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 0, MMP_ALONE },
+		{ "ummuuuuuuuuuuuuu" NONE_48 HERE_16, 0, MMP_ALONE },
 	};
 
 	CHECK_MIDDLE(rows, DEFAULTS);
@@ -295,6 +296,20 @@ TEST(the_cap_at_its_bounds)
 
 	CHECK_MIDDLE(least, ((const u32[KNOBS]){ 2, 14, 16, 32 }));
 	CHECK(more, ((const u32[KNOBS]){ 6, 14, 16, 32 }));
+}
+
+/* A folio of 2 MB takes the place of a page table, so where there is one, 1 MB is the most. */
+TEST(beside_2_mb_a_page_table_has_1_mb)
+{
+	char pages[3 * SIM_TABLE + 1] = {};
+	struct mmp_decision d;
+
+	memset(pages, 'u', SIM_TABLE);
+	memset(pages + SIM_TABLE, '.', 2 * SIM_TABLE);
+	pages[SIM_TABLE] = '*';
+	d = drawn(pages, SIM_TABLE, (const u32[KNOBS]){ 9, 14, 16, 1 }, 0, false);
+	EXPECT(d.order, ==, 8);
+	EXPECT(d.reason, ==, MMP_RUN);
 }
 
 TEST(locked_areas_are_populated_anyway)

@@ -97,7 +97,7 @@ static unsigned int order_if_it_fitted(struct sim *sim, const struct vm_fault *v
 	return order;
 }
 
-static struct { unsigned long small, large, unfit, edge; } seen;
+static struct { unsigned long small, large, unfit, edge, far; } seen;
 
 /*
  * Both see the same state of deferring and of credit. The credit may be that of another process,
@@ -118,6 +118,7 @@ static void compare(struct sim *sim, unsigned long fault)
 	};
 	struct mmp_credit after;
 	struct mmp_decision fast, rule;
+	bool near;
 
 	mmp_deferral = deferral;
 	mmp_credit = credit;
@@ -141,6 +142,10 @@ static void compare(struct sim *sim, unsigned long fault)
 		return;
 	}
 	EXPECT(fast.order, ==, rule.order);
+	/* Who is asked only where something is near misses nothing, and little else is asked. */
+	near = mmp_anon_order_near(&vmf);
+	EXPECT(fast.reason == MMP_ALONE || near, ==, true);
+	seen.far += !near;
 	if (!fast.order && after.mm != &other)
 		EXPECT(after.left, ==, mmp_credit.left);
 }
@@ -167,4 +172,5 @@ TEST(shortcuts_of_adaptive_agree_with_its_rule)
 	EXPECT(seen.large, >, 20000);
 	EXPECT(seen.unfit, >, 500);
 	EXPECT(seen.edge, >, 3000);
+	EXPECT(seen.far, >, 500);
 }

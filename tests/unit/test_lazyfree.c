@@ -587,6 +587,7 @@ TEST(lazyfree_full_set)
 	for (i = 0; i < MMP_LAZY_AREAS; i++)
 		mmp_lazy_found(&mm.lazy, FIRST + (PAGES + i * MMP_AREA_PAGES) * PAGE_SIZE, 1);
 	EXPECT(mm.lazy.pages, ==, MMP_LAZY_AREAS);
+	EXPECT(mm.counted, ==, 0);	/* what is found pays for no look */
 	for (i = 0; i < MMP_LAZY_AREAS; i++)
 		n += !mm.lazy.areas[i];
 	EXPECT(n, <, MMP_LAZY_AREAS / 4);

@@ -52,6 +52,8 @@ TEST(a_stamp_is_the_task_s_own)
 	sim_ns += 1000;
 	EXPECT(mmp_stamp_end(mmp_stamp_mine(&stamps)), ==, 1000);
 	EXPECT(mmp_stamp_mine(&stamps) == NULL, ==, true);
+	current = rival_of(&task[0]);
+	EXPECT(mmp_stamp_begin(&stamps, 8), ==, true);
 }
 
 TEST(a_task_may_begin_anew)

@@ -51,6 +51,14 @@ TEST(waste_costs_credit)
 	}
 }
 
+/* A look is free until there is less than none. */
+TEST(credit_of_none_is_enough)
+{
+	mmp_credit.left = 0;
+	EXPECT(mmp_credit_left(), ==, true);
+	EXPECT(mmp_credit.left, ==, 0);
+}
+
 /* What is used, what is not all there, and a folio below a block neither cost nor earn. */
 TEST(waste_is_what_is_there_and_not_used)
 {
