@@ -610,6 +610,9 @@ def test_systemd_reads_units_and_runs_them(systemd: Path, monkeypatch: pytest.Mo
     assert "has not read its units again" in raised(machine.reload_units).message
     told = raised(machine.start_unit, ["x"])
     assert (told.message, told.exit_code) == ("systemd does not start it: no", Exit.FAILED)
+    (systemd / "bin/systemd-run").write_text("#!/bin/sh\nexit 1\n")
+    told = raised(machine.start_unit, ["x"])
+    assert told.message == "systemd does not start it: the log says why"
     monkeypatch.setenv("PATH", "/none")
     assert raised(machine.start_unit, ["x"]).exit_code == Exit.LACKING
     assert raised(machine.reload_units).exit_code == Exit.FAILED

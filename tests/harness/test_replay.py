@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.machine import TREE, cache_dir
+from lab.machine import TREE
 from lab.policies import examples_of
 
 EXAMPLES = examples_of("MMP_ORDER")
@@ -52,9 +52,9 @@ def test_examples(name: str) -> None:
 
 
 @pytest.mark.full
-def test_one_that_gives_up() -> None:
+def test_one_that_gives_up(tmp_path: Path) -> None:
     """It is as with pages from then on, and the reason is shown."""
-    path = cache_dir() / "gives_up.bpf.c"
+    path = tmp_path / "gives_up.bpf.c"
     path.write_text(GIVES_UP)
     status, found, said = replay(path, "redis")
     assert status == 1 and "I give up" in said

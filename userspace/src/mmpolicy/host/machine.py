@@ -58,8 +58,8 @@ def start_unit(words: Sequence[str]) -> None:
     except OSError as err:
         raise Error(f"cannot start a unit: {err}", Exit.LACKING, hint) from err
     if done.returncode:
-        text = f"systemd does not start it: {done.stderr.strip()}"
-        raise Error(text, Exit.FAILED, "journalctl -u mmpolicy-ab")
+        why = done.stderr.strip() or "the log says why"
+        raise Error(f"systemd does not start it: {why}", Exit.FAILED, "journalctl -u mmpolicy-ab")
 
 
 class Hardware(NamedTuple):
