@@ -239,8 +239,9 @@ TEST(aged_memory_nearby)
 		{ AGED_16 NONE_16 NONE_16 AGED_16 HERE_16 FULL_16, 4, MMP_RUN },
 		{ "ummmmmmmmmmmmmuu" NONE_16 NONE_16 AGED_16 HERE_16 FULL_16, 4, MMP_RUN },
 		{ "mmmm" NONE_4 "mmmm" HERE_4 FULL_4 NONE_4 NONE_4 NONE_4, 2, MMP_RUN },
-		/* One inner page of 16 kB is enough to tell that somebody else has aged it. */
-		{ "umuu" NONE_4 "uumu" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 2, MMP_RUN },
+		/* Either inner page of 16 kB is enough to tell that somebody else has aged it. */
+		{ "umuu" NONE_4 "umuu" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 2, MMP_RUN },
+		{ "uumu" NONE_4 "uumu" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 2, MMP_RUN },
 		{ "muuu" NONE_4 "uuum" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 0, MMP_ALONE },
 		{ "ummuuuuuuuuuuuuu" NONE_48 HERE_16, 0, MMP_ALONE },
 	};

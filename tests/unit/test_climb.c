@@ -11,9 +11,13 @@
 
 #define USUAL		1000	/* ticks of a page in the size that is the best */
 
-/* What a page of another size costs more, in ticks, and by turns more or less than that. */
+/*
+ * What a page costs, what one of another size costs more, and by turns more or less than that;
+ * in ticks divided by @parts.
+ */
 static struct {
-	int more[129], turns[129];
+	int usual, more[129], turns[129];
+	unsigned int parts;
 	unsigned int refills[129];	/* of this size, in this comparison */
 } cost;
 
@@ -21,7 +25,7 @@ static int cost_now(u32 size)
 {
 	const unsigned int block = cost.refills[size]++ / (128 / size);
 
-	return USUAL + cost.more[size] + (block % 2 ? -1 : 1) * cost.turns[size];
+	return cost.usual + cost.more[size] + (block % 2 ? -1 : 1) * cost.turns[size];
 }
 
 static u32 now(bool *timed)
@@ -44,7 +48,8 @@ static double timed_blocks(void)
 		if (!timed)
 			break;
 		pages += size;
-		mmp_policy_bulk_adaptive.bulk_done(0, size, size, size * cost_now(size));
+		mmp_policy_bulk_adaptive.bulk_done(0, size, size,
+						   size * cost_now(size) / cost.parts);
 	}
 	do
 		naps++;
@@ -63,8 +68,25 @@ static void sixty_four_is_best(void)
 	unsigned int i;
 
 	memset(&cost, 0, sizeof(cost));
+	cost.usual = USUAL;
+	cost.parts = 1;
 	cost.more[32] = cost.more[128] = 300;
 	for (i = 0; i < 100; i++)
+		timed_blocks();
+}
+
+/* The same with costs in sixteenths of a tick, which any other size at least doubles. */
+static void sixty_four_is_best_by_sixteenths(int usual)
+{
+	unsigned int i;
+
+	sixty_four_is_best();
+	cost.usual = usual;
+	cost.parts = 16;
+	for (i = 0; i < 6; i++)
+		cost.more[1 << i] = usual * (6 - i);
+	cost.more[128] = usual;
+	for (i = 0; i < 400; i++)
 		timed_blocks();
 }
 
@@ -213,6 +235,41 @@ TEST(climb_takes_less_than_a_128th_for_nothing)
 		EXPECT(pairs_with(cases[i].size), >=, 10);
 		EXPECT(now(&timed), ==, cases[i].goes ? cases[i].size : settled);
 		settled = now(&timed);
+	}
+}
+
+/* A larger size saves a sixteenth of a tick. It takes that, unless it is less than 1/128. */
+TEST(climb_sees_a_sixteenth_of_a_tick)
+{
+	static const struct {
+		int usual;
+		bool goes;
+	} cases[] = { { 33, true }, { 130, false } };
+	unsigned int i;
+	bool timed;
+
+	for (i = 0; i < ARRAY_SIZE(cases); i++) {
+		sixty_four_is_best_by_sixteenths(cases[i].usual);
+		at("%d sixteenths of a tick", cases[i].usual);
+		EXPECT(now(&timed), ==, 64);
+		cost.more[128] = -1;
+		/* Having gone there, it compares with 64 again. */
+		EXPECT(pairs_with(128), ==, cases[i].goes ? 20 : 10);
+		EXPECT(now(&timed), ==, cases[i].goes ? 128 : 64);
+	}
+}
+
+/* However little a page costs, a load that stays the same is not odd: a nap follows each block. */
+TEST(climb_naps_where_pages_cost_little)
+{
+	unsigned int i;
+	double blocks;
+
+	sixty_four_is_best_by_sixteenths(3);
+	for (i = 0; i < 20; i++) {
+		blocks = timed_blocks();
+		at("nap %u", i);
+		EXPECT(blocks == 1 || blocks >= 21, ==, true);
 	}
 }
 
