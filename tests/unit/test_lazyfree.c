@@ -678,6 +678,26 @@ TEST(lazyfree_each_page_pays_for_sixteen_looks)
 	EXPECT(mm.lazy.looks, ==, 20 * MMP_AREA_PAGES);
 }
 
+/* Where there is a slot for an area, in whatever set, nothing is looked at for it. */
+TEST(lazyfree_a_free_slot_costs_no_looks)
+{
+	const struct mmp_lazy_count one = { .pages = 1, .in = { 1 } };
+	const struct mmp_lazy_limit limit = { PAGES, false };
+	unsigned long area;
+
+	for (area = 0; area < MMP_LAZY_SETS; area++) {
+		const struct mmp_lazy_call call = {
+			area * MMP_AREA_SIZE, area * MMP_AREA_SIZE + PAGE_SIZE, 1
+		};
+
+		begin(&mm);
+		mm.lazy.looks = MMP_LAZY_MAX_LOOKS - MMP_LAZY_LOOKS;
+		at("area %lu", area);
+		EXPECT(mmp_lazy_ask(&mm.lazy, &call, &one, limit), ==, MMP_ANSWER_LAZY);
+		EXPECT(mm.lazy.looks, ==, MMP_LAZY_MAX_LOOKS);
+	}
+}
+
 /* A look at an area is made if there is more than what it costs. */
 TEST(lazyfree_a_look_needs_its_price_and_more)
 {
