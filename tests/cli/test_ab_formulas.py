@@ -283,6 +283,13 @@ def test_the_place_in_the_pair() -> None:
     assert stats.analyse(pairs, 1, [True] * 8).estimate == pytest.approx(d.mean())
 
 
+def test_the_place_counts_from_four_standard_errors_on() -> None:
+    """Of 3 and 5, the mean is 4 and its standard error 1."""
+    first = np.array([True, False])
+    assert stats.without_place(np.array([-5.0, 3.0]), first) == pytest.approx([-1.0, -1.0])
+    assert stats.without_place(np.array([-5.0, 2.99]), first) is None
+
+
 def test_an_effect_has_its_deviation(rng: np.random.Generator) -> None:
     d = rng.normal(0, 1, 9)
     effect = stats.analyse([(1.0, exp(each)) for each in d], 1)
