@@ -123,6 +123,10 @@ def test_shares_of_a_sample() -> None:
     many = [2 - 4 * sample.share] * 31 + [-2 * sample.share]
     deviation = sqrt(sum(each**2 for each in many) * 32 / 31) / (31 * 4 + 2)
     assert sample.error == pytest.approx(2 * deviation + 1 / 32)
+    unlike = Sample()
+    unlike.add(b"4444", b"\1\1\1\1")
+    unlike.add(b"4444", b"\0\0\0\0")
+    assert (unlike.share, unlike.error) == (0.5, 1)
 
 
 def test_a_sample_is_worth_half_after_30_seconds() -> None:
