@@ -2,6 +2,7 @@
 """Orders, bounds and ways back that only a planted fault in them would show."""
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mmpolicy.ab.keeper import Keeper
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.samples import load, parse
 from mmpolicy.ab.sources import Sample
+from mmpolicy.ab.watchdog import Watchdog
 from mmpolicy.control.change import carry_out
 from mmpolicy.control.experiment import RECOVERY
 from mmpolicy.control.keys import CgroupBinding, Profile, Setting, State, choice
@@ -199,8 +201,6 @@ def test_detect_keeps_to_its_upper_limit(ab: Run, run: Run, tree: FakeTree, cloc
 
 
 def test_the_watchdog_is_not_ended_by_a_signal(tree: FakeTree, clock: World, ab: Run) -> None:
-    import os
-
     tree.make_unloaded()
     clock.sleep = lambda seconds: setattr(clock, "now", clock.now + seconds)  # type: ignore
     tasks: list[int] = []
@@ -224,6 +224,18 @@ def test_the_watchdog_is_not_ended_by_a_signal(tree: FakeTree, clock: World, ab:
     words = ["--treatment", "hugepages-64kB/enabled=always", "--lease", "5m"]
     assert ab(*SWITCHBACK, *words).code == 0
     assert tasks
+
+
+def test_the_watchdog_ignores_signals_itself(tree: FakeTree) -> None:
+    """Also where whoever has begun it would die of them."""
+    watchdog = Watchdog(Keeper(tree, {SIZE: "never"}), 60, lambda _: None, lambda: None)
+    watchdog.ask({"check": True})  # so that it has begun
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        os.kill(watchdog.pid, number)
+    watchdog.ask({"go": {SIZE: "always"}})
+    assert read_knobs(tree)[SIZE] == "always"
+    assert watchdog.end() == ""
+    assert read_knobs(tree)[SIZE] == "never"
 
 
 def test_a_sample_file_with_a_hole_is_refused(ab: Run, out: object, clock: World) -> None:
