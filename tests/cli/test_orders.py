@@ -21,6 +21,7 @@ from mmpolicy.control.change import carry_out
 from mmpolicy.control.experiment import RECOVERY
 from mmpolicy.control.keys import CgroupBinding, Profile, Setting, State, choice
 from mmpolicy.control.state import Write, plan
+from mmpolicy.errors import Error
 from mmpolicy.host.knobs import read_knobs
 
 from .ab_world import FIXED, SWITCHBACK, World
@@ -160,8 +161,10 @@ def test_what_somebody_changes_in_the_arms_goes_with_them(
     before = read_named(tree)
     arm = f"{CONTROL}/profiles/ab-treatment/anon_order/min_available_percent"
     clock.at = [(40.0, lambda: tree.write(arm, "77"))]
-    clock.at += [(41.0, lambda: tree.put(f"{CONTROL}/experiment/percent", "7"))]
+    percent = f"{CONTROL}/experiment/percent"
+    clock.at += [(when, lambda: tree.put(percent, "7")) for when in (41.0, 62.0)]  # the last block
     assert ab(*SWITCHBACK, *FIXED).code == 0
+    assert clock.now == 64
     assert read_named(tree) == before
 
 
@@ -243,14 +246,17 @@ def test_a_sample_file_with_a_hole_is_refused(ab: Run, out: object, clock: World
     lines = open(str(out)).read().splitlines(keepends=True)  # noqa: PTH123, SIM115
     assert load.__module__
     block = next(i for i, line in enumerate(lines) if '"kind": "block"' in line)
-    for field, wrong in (("began", None), ("decisions", {"treatment": "many"})):
+    for field, wrong, said in (
+        ("began", None, "block without 'began'"),
+        ("decisions", {"treatment": "many"}, "decisions of a block are 'many'"),
+    ):
         record = json.loads(lines[block])
         if wrong is None:
             del record[field]
         else:
             record[field] = wrong
         broken = [*lines[:block], json.dumps(record) + "\n", *lines[block + 1 :]]
-        with pytest.raises(Exception, match="is no sample"):
+        with pytest.raises(Error, match=f"is no sample: {said}"):
             parse(broken, "samples")
 
 
