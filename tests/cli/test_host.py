@@ -204,6 +204,16 @@ def test_files_that_are_saved(tmp_path: Path) -> None:
     assert new.read_bytes() == b"x"
 
 
+def test_a_file_that_is_replaced_keeps_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[int, ...]] = []
+    monkeypatch.setattr(os, "fchown", lambda _file, *owner: given.append(owner))
+    for owner in ((os.geteuid(), os.getegid()), (4321, 1234)):
+        disk.replace_file(tmp_path / "file", tmp_path / "new", b"x", 0o640, owner)
+    assert given == [(4321, 1234)]
+
+
 # Errors
 
 

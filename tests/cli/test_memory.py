@@ -11,7 +11,16 @@ from mmpolicy.host.machine import Host
 from mmpolicy.host.tracing import Decision
 from mmpolicy.memory.explain import all_of, explain_areas
 from mmpolicy.memory.findings import Finding, _wastes, find, name_of
-from mmpolicy.memory.folios import PAGE, Area, Frames, Pages, read_areas, read_mappings, totals
+from mmpolicy.memory.folios import (
+    PAGE,
+    Area,
+    Frames,
+    Pages,
+    read_areas,
+    read_mappings,
+    read_spot,
+    totals,
+)
 from mmpolicy.memory.picture import MARGIN, WIDTH, _cell, cell_pages, draw, terminal
 from mmpolicy.memory.sample import Sample, take, together
 from mmpolicy.memory.survey import (
@@ -140,6 +149,16 @@ def test_a_sample_is_worth_half_after_30_seconds() -> None:
     assert sample.weight(60) == 0.5
     assert together([(3.0, 3.0), (5.0, 4.0)]) == (8, 5)
     assert together([]) == (0, 0)
+
+
+def test_a_spot_has_the_pages_that_are_asked_for(tree: FakeTree) -> None:
+    make_thp(tree)
+    make_sparse(tree, 10, pages=512)
+    frames, pagemap = Frames(tree, few=True), tree.reader("/proc/10/pagemap")
+    for pages in (1, 8, 16):
+        spot = read_spot(tree, 10, pagemap, frames, START, pages)
+        assert spot
+        assert [len(each) for each in spot] == [pages, pages]
 
 
 @pytest.mark.parametrize(("pages", "wanted"), [(512, 8), (1024, 32), (24, 32)])
@@ -346,8 +365,8 @@ def test_pressure_since_the_last_look(tree: FakeTree, clock: Clock) -> None:
     pressure(tree, 5, total=1_100_000)
     clock.now = 0.2
     assert found.too_high() == ""  # not yet
-    clock.now = 0.5
-    said = "tasks wait for memory 20 % of the time, more than 10 %"
+    clock.now = 0.25
+    said = "tasks wait for memory 40 % of the time, more than 10 %"
     assert found.too_high() == said
     assert found.too_high() == ""
     clock.now = 1.5
