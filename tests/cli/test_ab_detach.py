@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from mmpolicy.ab.samples import load
-from mmpolicy.control.experiment import FOLDER, LIVE, LOCK
+from mmpolicy.control.experiment import FOLDER, LIVE, LOCK, RUN
 
 from .ab_world import FIXED, SHORT, SPLIT, SWITCHBACK, World
 from .fakes import CONTROL, THP, FakeTree, Run
@@ -132,6 +132,12 @@ def test_status_and_gauges_in_each_phase(
     assert run("ab", "status", "--json").json["running"] is False
     assert "mmpolicy_experiment_phase" not in run("export").out
     assert not tree.exists(LIVE)
+
+
+def test_a_run_of_which_nothing_is_known_yet(run: Run, tree: FakeTree) -> None:
+    with tree.locked(LOCK, f"{RUN}7"):
+        assert run("ab", "status").out == "about to begin, or to end: ab run, pid 7\n"
+        assert run("ab", "status", "--json").json["running"] is True
 
 
 def test_stop(

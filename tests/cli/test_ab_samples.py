@@ -13,7 +13,8 @@ from mmpolicy.ab.balance import balance_of
 from mmpolicy.ab.carry import Carry, carry_of
 from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.panel import Cell, centred, neighbours, pairs_of, usual
+from mmpolicy.ab.neighbours import Neighbours
+from mmpolicy.ab.panel import Cell, centred, neighbours, pairs_of, sides, usual
 from mmpolicy.ab.report import Report
 from mmpolicy.ab.samples import Recording, line_of, parse
 from mmpolicy.ab.stats import Effect
@@ -348,6 +349,23 @@ def test_pairs_of_units_have_the_whole_effect() -> None:
               for arms in [(CONTROL, TREATMENT), (TREATMENT, CONTROL)] * 3]  # fmt: skip
     assert pairs_of(levels)[0] == pytest.approx((0, 2))
     assert pairs_of(levels)[1] == pytest.approx((2, 4))
+
+
+def test_a_block_without_one_of_the_arms_has_no_sides() -> None:
+    arms = {"a": CONTROL, "b": TREATMENT, "c": TREATMENT}
+    assert sides({"a": 1.0, "b": 3.0, "c": 4.0}, arms) == (1, 3.5)
+    assert sides({"a": 1.0}, arms) is None
+    assert sides({"b": 3.0, "c": 4.0}, arms) is None
+
+
+@pytest.mark.parametrize(
+    ("scale", "size"),
+    [("difference", "+0.5 (+0.1 .. +0.9) where"), ("ratio", "+64.9 % (+10.5 % .. +146 %) where")],
+)
+def test_what_is_said_of_neighbours(scale: str, size: str) -> None:
+    """A difference has no unit, a ratio is told in percent."""
+    effect = Effect(scale, 8, 0.5, 0.1, 0.9, 0.01, 0.2)
+    assert size in Neighbours("x", (10, 90), effect, 0.02).text()
 
 
 def test_neighbours_are_the_control_of_both_blocks() -> None:
