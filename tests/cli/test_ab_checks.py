@@ -123,6 +123,12 @@ def test_a_cgroup_that_vanishes_ends_the_run(
     assert read_named(tree) == before
 
 
+def test_a_file_says_what_took_part(ab: Run, out: Path, tree: FakeTree, clock: World) -> None:
+    tree.make_cgroup("/a")
+    assert ab(*SWITCHBACK, *FIXED, "--cgroup", "/a").code == 0
+    assert load(out).header["cgroup_path"] == "/a"
+
+
 @pytest.mark.parametrize("design", [SWITCHBACK, SPLIT])
 def test_a_treatment_that_decides_nothing(
     ab: Run, run: Run, out: Path, clock: World, design: list[str]

@@ -5,6 +5,8 @@ import itertools
 from functools import partial
 from math import ceil, exp, inf, log, log1p, sqrt
 from operator import le
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +31,7 @@ from mmpolicy.ab.design import (
     unseen,
     with_lost,
 )
+from mmpolicy.ab.metrics import Metric
 
 
 @pytest.fixture
@@ -428,6 +431,16 @@ def test_the_sequence_of_equal_pairs() -> None:
 
 
 # Hosts
+
+
+@pytest.mark.parametrize("first", [{}, dict.fromkeys(range(8), True)])
+def test_without_both_orders_nothing_is_known_of_the_place(first: dict[int, bool]) -> None:
+    """Then the differences of a host stay as they are."""
+    pairs = {pair: (1.0, 1.5 + pair / 100) for pair in range(8)}
+    recording: Any = SimpleNamespace(by_pair=lambda *_: pairs, firsts=lambda: first)
+    found = pool._effect("a", recording, Metric.parse("vmstat.pgfault/s"))
+    assert found
+    assert found.d == pytest.approx([log(after) for _, after in pairs.values()])
 
 
 def test_noise_of_hosts_with_few_pairs(rng: np.random.Generator) -> None:
