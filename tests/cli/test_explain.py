@@ -2,6 +2,7 @@
 """`explain` and `recommend`: on a process made of files, and a trace made of lines."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,24 +127,48 @@ def seen(run_: int = 0, alone: int = 0, cap: int = 0, unused: int = 0, order: in
     return Explained(0, 0, "all", 1000, Counter({order: 100}), Counter({order: unused}), wanted)
 
 
+def in_use(unused: dict[int, int]) -> Explained:
+    """Return what has 100 pages in folios of each order, and so many of these unused."""
+    return Explained(0, 0, "all", 1000, Counter(dict.fromkeys(unused, 100)), Counter(unused))
+
+
+UNUSED = "of the pages in large folios were never used"
+BESIDE = "faults were beside memory that was used in full"
+
+
 @pytest.mark.parametrize(
-    ("whole", "largest", "policy", "max_order"),
+    ("whole", "largest", "policy", "max_order", "evidence"),
     [
-        (seen(run_=900, alone=100), 1 << 20, "adaptive", 4),
-        (seen(run_=900, alone=100), 1 << 30, "adaptive", 9),
-        (seen(run_=900, alone=100, unused=50), 1 << 30, "adaptive", 2),
-        (seen(run_=10, alone=990), 1 << 30, "stock", None),
-        (seen(cap=1000, unused=50), 1 << 30, "adaptive", 2),
+        (seen(run_=20, alone=80), 64 << 20, "adaptive", 9,
+         (f"0% {UNUSED}", f"20 of 100 {BESIDE}", "its largest area has 64 MiB")),
+        (seen(run_=20, alone=80), (64 << 20) - 1, "adaptive", 4,
+         (f"0% {UNUSED}", f"20 of 100 {BESIDE}", "its largest area has 63 MiB")),
+        (seen(run_=20, alone=80, unused=10), 64 << 20, "adaptive", 9,
+         (f"10% {UNUSED}", f"20 of 100 {BESIDE}", "its largest area has 64 MiB")),
+        (seen(run_=20, alone=80, unused=11), 64 << 20, "adaptive", 2,
+         (f"11% {UNUSED}", f"20 of 100 {BESIDE}")),
+        (seen(run_=19, alone=81), 1 << 30, "stock", None,
+         (f"0% {UNUSED}", f"19 of 100 {BESIDE}", "large folios would be rare, or wasted")),
+        (seen(run_=99, cap=900, unused=11), 1 << 30, "adaptive", 2,
+         (f"11% {UNUSED}", "folios up to 16 kB are in use")),
+        (replace(seen(run_=20, alone=80), large=Counter()), 1 << 20, "adaptive", 4,
+         (f"20 of 100 {BESIDE}", "its largest area has 1 MiB")),
+        (in_use({2: 0, 3: 10, 4: 90, 5: 0}), 0, "adaptive", 3,
+         (f"25% {UNUSED}", "folios up to 32 kB are in use")),
+        (in_use({4: 10, 5: 99}), 0, "adaptive", 4,
+         (f"55% {UNUSED}", "folios up to 64 kB are in use")),
     ],
+)  # fmt: skip
+def test_advice(
+    whole: Explained, largest: int, policy: str, max_order: int | None, evidence: tuple[str, ...]
+) -> None:
+    """At each bound, and just beyond it."""
+    assert advise(whole, largest) == Advice(policy, max_order, evidence)
+
+
+@pytest.mark.parametrize(
+    "whole", [seen(run_=99, unused=10), seen(cap=1000, unused=5), Explained(0, 0, "")]
 )
-def test_advice(whole: Explained, largest: int, policy: str, max_order: int | None) -> None:
-    advice = advise(whole, largest)
-    assert isinstance(advice, Advice)
-    assert (advice.policy, advice.max_order) == (policy, max_order)
-    assert advice.evidence
-
-
-@pytest.mark.parametrize("whole", [seen(run_=50), seen(cap=1000, unused=5), Explained(0, 0, "")])
 def test_too_little_to_tell(whole: Explained) -> None:
     assert advise(whole, 1 << 30) is None
 

@@ -9,12 +9,15 @@ import pytest
 
 from mmpolicy.host.machine import Host
 from mmpolicy.host.tracing import Decision
+from mmpolicy.memory import trim
 from mmpolicy.memory.explain import all_of, explain_areas
 from mmpolicy.memory.findings import Finding, _wastes, find, name_of
 from mmpolicy.memory.folios import (
     PAGE,
+    STRETCH,
     Area,
     Frames,
+    Mapping,
     Pages,
     read_areas,
     read_mappings,
@@ -353,6 +356,41 @@ def test_folios_with_empty_pages() -> None:
     assert list(_blocks(66, b"2222", b"\0\1\1\1")) == [(66, 68, 1), (68, 70, 2)]
 
 
+def test_pieces_of_mappings(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours are one piece; of a stretch without any, there is one of no length."""
+    make_thp(tree)
+    first, other = START // PAGE, START // PAGE + STRETCH
+    found = [
+        (0, b"111111..11", b"\1\0\1\1\0\0\0\0\1\0"),
+        (STRETCH, b"00..", bytes(4)),
+        (STRETCH + 64, b"2222", b"\1\1\1\0"),
+    ]
+    mapping = Mapping(START, START + 4 * STRETCH * PAGE, "", True, True)
+    others = [
+        mapping._replace(**change)
+        for change in ({"anonymous": False}, {"resident": False}, {"flags": frozenset(["lo"])})
+    ]
+    asked = mapping._replace(start=0, flags=frozenset(["hg"]))
+    monkeypatch.setattr(trim, "read_mappings", lambda _tree, _pid: [*others, mapping, asked])
+    monkeypatch.setattr(
+        trim, "read_stretches",
+        lambda _tree, _pid, _frames, each, contents, _folios: iter(found[: 3 * contents])
+        if each == mapping else iter([(0, b"11", b"\1\1")]),
+    )  # fmt: skip
+    pieces = [
+        (first, first + 4, 3), (first + 8, first + 10, 1), (other, other, 0),
+        (other + 64, other + 68, 3),
+    ]  # fmt: skip
+    for least, by_advice, expected in (
+        (0.5, False, pieces),
+        (0.51, False, [(first + 2, first + 4, 2), *pieces[2:]]),
+        (0.5, True, [*pieces, (0, 2, 2)]),
+    ):
+        assert list(trim.find_pieces(tree, 7, least, by_advice)) == [
+            (start * PAGE, end * PAGE, empty) for start, end, empty in expected
+        ]
+
+
 def host_of(tree: FakeTree, clock: Clock) -> Host:
     """Return a host."""
     return Host(tree, sleep=clock.sleep, clock=lambda: clock.now)
@@ -377,6 +415,33 @@ def test_pressure_since_the_last_look(tree: FakeTree, clock: Clock) -> None:
     tree.remove("/proc/pressure")
     assert found.too_high() == ""
     assert not Pressure(host_of(tree, clock), 10).known
+
+
+def test_pressure_is_measured_from_the_beginning(tree: FakeTree, clock: Clock) -> None:
+    clock.now = 100.0
+    pressure(tree, 5, total=1_100_000)
+    found = Pressure(host_of(tree, clock), 10)
+    assert found._read() == (1.1, 5)
+    clock.now = 101.0
+    pressure(tree, 5, total=1_300_000)
+    assert found.too_high() == "tasks wait for memory 20 % of the time, more than 10 %"
+    tree.remove("/proc/pressure")
+    unknown = Pressure(host_of(tree, clock), 10)
+    pressure(tree, 50)
+    assert unknown.too_high() == ""
+
+
+@pytest.mark.parametrize(
+    ("took", "pages"), [(0.0019, 2048), (0.002, 1024), (0.005, 1024), (0.0051, 512)]
+)
+def test_the_next_step(tree: FakeTree, clock: Clock, took: float, pages: int) -> None:
+    make_thp(tree)
+    tree.splits = lambda _value: setattr(clock, "now", took)
+    clock.steps = [lambda: None]
+    splitter = Splitter(host_of(tree, clock), Pressure(host_of(tree, clock), 10))
+    splitter._pages = 1024
+    splitter._step(trim.Trimmed(), 10, 0, PAGE)
+    assert splitter._pages == pages
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,11 @@ def no_debugfs(tree: FakeTree) -> None:
     tree.remove(SPLIT)
 
 
+def no_root(tree: FakeTree) -> None:
+    tree.remove(SPLIT)
+    tree.denied = True
+
+
 def refused(tree: FakeTree) -> None:
     tree.refusals[SPLIT] = EPERM
 
@@ -180,6 +185,7 @@ def refused(tree: FakeTree) -> None:
         (lockdown, 4, "lockdown is 'integrity'", "memory.reclaim"),
         (old_kernel, 3, "Linux 6.12", "restart the program"),
         (no_debugfs, 3, "no /", "mount -t debugfs"),
+        (no_root, 4, "no permission to write", "run it as root"),
         (refused, 4, "EPERM", "lockdown"),
     ],
 )

@@ -144,8 +144,8 @@ class Pressure:
     def __init__(self, host: Host, limit: float) -> None:
         self._host, self._limit = host, limit
         self._path = f"{PRESSURE}/memory"
-        self.known = self._read() is not None
-        self._last = self._read() or (0.0, 0.0)
+        self._last = self._read()
+        self.known = self._last is not None
         self._when = host.clock()
 
     def _read(self) -> tuple[float, float] | None:
@@ -159,7 +159,7 @@ class Pressure:
     def too_high(self) -> str:
         """Return why to stop, empty if there is no reason."""
         now, seconds = self._read(), self._host.clock() - self._when
-        if not now:
+        if not now or not self._last:
             return ""
         share = now[1]
         if seconds >= LOOK_S:
