@@ -98,6 +98,7 @@ def test_which_links_lead_where(plain: Tree, tree: FakeTree) -> None:
 def test_parts_of_a_file(plain: Tree, tree: FakeTree) -> None:
     tree.put("/x", b"0123456789")
     assert [plain.read_at("/x", 3, at) for at in (0, 8, 20)] == [b"012", b"89", b""]
+    assert plain.read_at("/x", 3) == b"012"
     assert "cannot read" in raised(plain.reader, "/none").message
     tree.put("/text", b" \xff a \n")
     assert plain.read("/text") == "\ufffd a"

@@ -4,9 +4,11 @@
 from collections import Counter
 from math import sqrt
 from random import Random
+from unittest.mock import ANY, call, patch
 
 import pytest
 
+from mmpolicy.host.files import Reader
 from mmpolicy.host.machine import Host
 from mmpolicy.host.tracing import Decision
 from mmpolicy.memory import trim
@@ -24,9 +26,21 @@ from mmpolicy.memory.folios import (
     read_spot,
     totals,
 )
-from mmpolicy.memory.picture import MARGIN, WIDTH, _cell, cell_pages, draw, terminal
+from mmpolicy.memory.picture import (
+    MARGIN,
+    WIDTH,
+    Box,
+    Drawing,
+    _cell,
+    as_png,
+    as_svg,
+    cell_pages,
+    draw,
+    terminal,
+)
 from mmpolicy.memory.sample import Sample, take, together
 from mmpolicy.memory.survey import (
+    FIGURES,
     Budget,
     Process,
     Rates,
@@ -34,6 +48,7 @@ from mmpolicy.memory.survey import (
     Survey,
     Usage,
     _rates,
+    _row,
     cgroup_of_memory,
     read_usage,
 )
@@ -183,12 +198,52 @@ def test_spots_that_are_taken(tree: FakeTree, pages: int, wanted: int) -> None:
     take(tree, 10, sample, Random(1), wanted)
 
 
+@pytest.mark.parametrize(("there", "asked"), [(5, [9]), (4, [9, 5]), (0, [9, 9])])
+def test_all_of_the_memory_is_read_where_few_spots_have_any(
+    tree: FakeTree, monkeypatch: pytest.MonkeyPatch, there: int, asked: list[int]
+) -> None:
+    """Where more than half of the spots are missing, /proc/PID/smaps says where to look."""
+    files: list[str] = []
+    monkeypatch.setattr(
+        "mmpolicy.memory.sample.read_mappings",
+        lambda _tree, _pid, file="smaps": files.append(file) or [],
+    )
+    found, wants = Sample(), list[int]()
+    found.spots = 7.0
+
+    def look(_tree: object, _pid: int, _maps: object, into: Sample, _rng: object, n: int) -> None:
+        wants.append(n)
+        into.spots += there
+
+    monkeypatch.setattr("mmpolicy.memory.sample._take", look)
+    take(tree, 10, found, Random(1), 9)
+    assert wants == asked
+    assert files == ["maps", "smaps"][: len(asked)]
+
+
+def test_a_spot_costs_little_where_pages_are_small(
+    tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a small page, its own flags are read and not those of its whole block."""
+    make_reservation(tree, 20, 8, 4)
+    tree.put("/proc/20/maps", tree.read("/proc/20/smaps"))
+    sizes: list[int] = []
+    read = Reader.read
+    monkeypatch.setattr(
+        Reader, "read", lambda self, size, at: sizes.append(size) or read(self, size, at)
+    )
+    found = Sample()
+    take(tree, 20, found, Random(1), 1)
+    assert (found.pages, max(sizes)) == (1, 8 * 8)
+
+
 # The survey
 
 
 def test_a_budget() -> None:
     spent = [0.0]
     budget = Budget(0.1, lambda: spent[0])
+    assert budget.left() == 0
     budget.grant(10)
     assert budget.left() == 1
     spent[0] = 0.4
@@ -282,6 +337,54 @@ def test_rows_of_a_survey(tree: FakeTree) -> None:
     assert survey.processes[12].anon_kib == 1024
 
 
+def test_a_process_that_began_since_has_paid_all_of_it(tree: FakeTree) -> None:
+    make_thp(tree)
+    count(tree, 11, "old", 100)
+    survey = Survey(tree, 100.0, seed=1)
+    survey.turn(1.0, 1.0)
+    count(tree, 12, "new", 100, faults=50, ticks=10)
+    survey.turn(3.0, 1.0)
+    assert survey.processes[12].rates == survey.processes[12].mean == Rates(25, 0.1, 0.05)
+
+
+def test_a_survey_keeps_to_its_budget(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First what is largest of what is known least of."""
+    make_thp(tree)
+    for pid, pages in ((10, 1000), (11, 300), (12, 256), (13, 255)):
+        count(tree, pid, "x", pages)
+    survey = Survey(tree, 1.0, cpu=lambda: 0.0)
+    survey.budget.grant(1.0)
+    survey._visit([10, 11, 12, 13], 0.0, 1.25)
+    assert not survey.processes
+    survey._visit([10, 11, 12, 13], 0.0, 1.0)
+    assert len(survey.processes) == 4
+    survey.processes[10].sample.spots = 3.0
+    looked: list[int] = []
+    monkeypatch.setattr("mmpolicy.memory.survey.take", lambda _tree, pid, *_: looked.append(pid))
+    for pid in (10, 11, 12):
+        tree.put(f"/proc/{pid}/status", "")
+    survey._sample(0.0, 1.0)
+    assert looked == []
+    survey._sample(0.0, 0.75)
+    assert looked == [11, 12, 10]
+    looked.clear()
+    Survey(tree, 0.5, cpu=lambda: 0.0).turn(0.0, 1.0)
+    assert looked == [10, 11, 12]
+
+
+def test_figures_of_what_nobody_has_looked_into() -> None:
+    idle = Process(1, "x", "/", Usage(1, 0, 0, 0, 0, False), 0.0)
+    assert (Rates(), idle.rates, idle.waste_kib) == ((0, 0, 0), (0, 0, 0), 0)
+    nothing = _row("x", False, [idle])
+    assert (nothing.rss_kib, nothing.seen, nothing.sizes) == (0, 1, {})
+    idle.sample.add(b"4444", bytes(4))
+    assert _row("x", False, [idle]).sizes == {}
+    idle.usage = idle.usage._replace(pages=5)
+    assert FIGURES["waste"](idle) == 5 / 1e9
+    idle.anon_kib = 8
+    assert FIGURES["waste"](idle) == 0
+
+
 def test_a_number_that_is_used_again_is_another_process(tree: FakeTree) -> None:
     make_thp(tree)
     count(tree, 12, "old", 100, faults=900)
@@ -323,6 +426,8 @@ def test_rows_are_aligned() -> None:
     assert len(lines) == 6
     assert next(terminal([area(b"0" * 256)])) == f"{START:x} 1 MiB (anonymous)"
     assert list(terminal([area(b"0" * 256)], 32))[-1].startswith("one mark: 32 kB;")
+    inside = area(b"9..00", start=START + PAGE)  # its first cell begins before it
+    assert list(terminal([inside], 3))[1] == f"  {START:012x} 9.0"
 
 
 def test_places_in_a_drawing() -> None:
@@ -334,14 +439,55 @@ def test_places_in_a_drawing() -> None:
     assert [box.told for box in boxes] == [
         f"{START:x}: 8 kB, 0", f"{START + 3 * PAGE:x}: 8 kB, 4", f"{START:x}: 4 kB, s",
     ]  # fmt: skip
-    ys = [y for _, y, _ in drawing.texts]
-    assert [y for _, y, _ in drawing.texts[13:]] == [90, 105, 124, 139, 158]
-    assert drawing.height == max(ys) + 18
+    sizes = ("4 kB", "8 kB", "16 kB", "32 kB", "64 kB", "128 kB", "256 kB", "512 kB", "1 MiB",
+             "2 MiB")  # fmt: skip
+    assert drawing.texts == [
+        (4, 18, "t"),
+        *((126 + n % 6 * 130, 36 + n // 6 * 18, f"order {n}, {size}")
+          for n, size in enumerate(sizes)),
+        (646, 54, "mostly zero-filled"), (776, 54, "swapped out"),
+        (4, 90, f"{START:x}  20 kB  x"), (4, 105, f"{START:x}"),
+        (4, 124, f"{START:x}  4 kB  "), (4, 139, f"{START:x}"), (4, 158, "one cell: 4 kB"),
+    ]  # fmt: skip
+    assert (drawing.width, drawing.height) == (886, 176)
     assert [box.y for box in boxes] == [96, 96, 130]
     legend = drawing.boxes[:12]
     assert [(box.x - MARGIN, box.y) for box in legend[4:8]] == [
         (520, 27), (650, 27), (0, 45), (130, 45),
     ]  # fmt: skip
+
+
+def test_pictures_have_so_many_cells() -> None:
+    assert [*terminal([area(b"." * 2048)])][-1].startswith("one mark: 4 kB;")
+    assert [*terminal([area(b"." * 2049)])][-1].startswith("one mark: 8 kB;")
+    assert draw("", [area(b"." * 32768)]).texts[-1][2] == "one cell: 4 kB"
+    assert draw("", [area(b"." * 32769)]).texts[-1][2] == "one cell: 8 kB"
+
+
+def test_where_a_png_has_what_a_drawing_has() -> None:
+    drawing = Drawing(200, 100, [Box(10, 20, 24, "9", "told")], [(4, 18, "title")])
+    with patch("matplotlib.figure.Figure") as figure:
+        as_png(drawing)
+    assert figure.mock_calls == [
+        call(figsize=(2, 1), dpi=200),
+        call().add_axes((0, 0, 1, 1), xlim=(0, 200), ylim=(100, 0)),
+        call().add_axes().set_axis_off(),
+        call().add_axes().broken_barh([(10, 24)], (20, 9), facecolors="#8b1a89"),
+        call().add_axes().text(4, 18, "title", family="monospace", size=7),
+        call().savefig(ANY, format="png"),
+    ]
+
+
+def test_an_svg_has_what_a_drawing_has() -> None:
+    drawing = Drawing(200, 100, [Box(10, 20, 24, "s", "a<b")], [(4, 18, "t&t")])
+    assert as_svg(drawing).splitlines() == [
+        '<svg xmlns="http://www.w3.org/2000/svg" width="200" height="100" '
+        'viewBox="0 0 200 100" font-family="monospace" font-size="10">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        '<rect x="10" y="20" width="24" height="9" fill="#e8a33d"><title>a&lt;b</title></rect>',
+        '<text x="4" y="18">t&amp;t</text>',
+        "</svg>",
+    ]
 
 
 # Giving back

@@ -144,7 +144,7 @@ class Tree:
         with explained("read", self.real(path), READ_REMEDIES):
             return self.real(path).read_bytes()
 
-    def read_at(self, path: str, size: int, offset: int) -> bytes:
+    def read_at(self, path: str, size: int, offset: int = 0) -> bytes:
         """Return up to size bytes of a file from an offset; less at its end."""
         return self.reader(path).read(size, offset)
 

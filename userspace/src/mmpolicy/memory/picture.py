@@ -40,7 +40,8 @@ def _cell(kinds: bytes, zeroes: bytes) -> str:
         return "."
     if zeroes.count(1) * 2 > len(there):
         return MOSTLY_ZERO
-    return chr(Counter(there).most_common(1)[0][0])
+    counts = Counter(there)
+    return chr(max(counts, key=counts.__getitem__))
 
 
 def _rows(area: Area, pages: int) -> Iterator[tuple[int, str]]:
@@ -50,7 +51,7 @@ def _rows(area: Area, pages: int) -> Iterator[tuple[int, str]]:
     for begin in range(first // row * row, first + len(area.kinds), row):
         marks = ""
         for cell in range(begin, begin + row, pages):
-            here = max(cell - first, 0), max(cell + pages - first, 0)
+            here = max(cell - first, 0), cell + pages - first
             outside = cell + pages <= first or cell >= first + len(area.kinds)
             marks += " " if outside else _cell(area.kinds.cut(*here), area.zeroes.cut(*here))
         if marks.strip(" ."):

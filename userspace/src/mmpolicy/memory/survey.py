@@ -145,7 +145,7 @@ def _rates(old: Usage, then: float, new: Usage, now: float) -> Rates:
 def read_usage(tree: Tree, pid: int) -> tuple[str, Usage] | None:
     """Return name and counts of a process; nothing if it has ended, or its file is no such one."""
     try:
-        text = tree.read_at(f"/proc/{pid}/stat", PAGE, 0)
+        text = tree.read_at(f"/proc/{pid}/stat", PAGE)
     except Error:
         return None
     # The name, which is in parentheses, may have spaces and parentheses itself.
@@ -162,7 +162,7 @@ def read_usage(tree: Tree, pid: int) -> tuple[str, Usage] | None:
 def cgroup_of_memory(tree: Tree, pid: int) -> str:
     """Return the cgroup that accounts for the memory of a process, in version 2 or 1."""
     try:
-        found = OF_MEMORY.search(tree.read_at(f"/proc/{pid}/cgroup", PAGE, 0))
+        found = OF_MEMORY.search(tree.read_at(f"/proc/{pid}/cgroup", PAGE))
     except Error:
         return "/"
     return printable(found[1].decode(errors="replace")) if found else "/"
@@ -240,7 +240,7 @@ class Survey:
             self.processes[pid] = known
             if pid not in self._born:
                 return
-            known.usage, known.looked = Usage(usage.start, 0, 0, 0, 0, False), self._turn
+            known.usage, known.looked = usage._replace(faults=0, user=0, system=0), self._turn
         known.first = known.first or (known.usage, known.looked)
         known.rates = _rates(known.usage, known.looked, usage, now)
         known.name, known.usage, known.looked = name, usage, now
