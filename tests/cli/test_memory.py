@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """What is told of the memory of processes: bounds, sums and words, one piece at a time."""
 
+from array import array
 from collections import Counter
 from math import sqrt
 from random import Random
@@ -15,15 +16,20 @@ from mmpolicy.memory import trim
 from mmpolicy.memory.explain import all_of, explain_areas
 from mmpolicy.memory.findings import Finding, _wastes, find, name_of
 from mmpolicy.memory.folios import (
+    BULK,
+    NO_FOLIO,
     PAGE,
     STRETCH,
     Area,
     Frames,
     Mapping,
     Pages,
+    _entries,
+    _kinds,
     read_areas,
     read_mappings,
     read_spot,
+    read_stretches,
     totals,
 )
 from mmpolicy.memory.picture import (
@@ -120,6 +126,52 @@ def test_other_bits_of_pagemap_are_no_frame(tree: FakeTree) -> None:
     write_at(tree, "/proc/20/pagemap", START // PAGE * 8, data)
     (found,) = read_areas(tree, 20, contents=False, files=False)
     assert found.kinds.cut(0, 4) == b"zs.."
+
+
+def test_pages_and_the_folios_that_they_are_of(tree: FakeTree) -> None:
+    """A folio that goes on is counted once; that of zeroes is none."""
+
+    class Known(Frames):
+        def kind(self, frame: int) -> int:
+            return ord({1: "1", 2: "0", 4: "0", 5: "z"}.get(frame, "9"))
+
+    tree.put("/proc/kpageflags", "")
+    folios = Counter[int]()
+    entries = array("Q", [*(PRESENT | n for n in (1, 2, 4, 5, 512, 513, 1024)), SWAPPED | 7, 0])
+    assert _kinds(Known(tree), entries, folios, NO_FOLIO) == (b"100z999s.", (2, 9))
+    assert +folios == {0: 2, 1: 1, 9: 2}
+    folios.clear()
+    assert _kinds(Known(tree), array("Q", [PRESENT | 513]), folios, (1, 9)) == (b"9", (1, 9))
+    assert not +folios
+
+
+def test_only_the_pages_of_a_mapping_are_asked_for(
+    tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(tree, "read_at", lambda *words: reads.append(words) or b"")
+    assert list(_entries(tree, 7, 10, BULK + 5)) == []
+    path = "/proc/7/pagemap"
+    assert reads == [(path, BULK * 8, 80), (path, 40, (10 + BULK) * 8)]
+
+
+def test_contents_are_read_only_if_they_are_wanted(tree: FakeTree) -> None:
+    make_thp(tree)
+    make_sparse(tree, 10, pages=1024)
+    (mapping,) = read_mappings(tree, 10)
+    for contents in (True, False):
+        folios = Counter[int]()
+        ((first, kinds, zeroes),) = read_stretches(
+            tree, 10, Frames(tree), mapping, contents, folios
+        )
+        assert (first, kinds, folios) == (0, b"9" * 1024, {9: 2})
+        assert zeroes == (b"\0" + b"\1" * 15) * (64 * contents)
+
+
+def test_runs_of_pages() -> None:
+    assert area(b"44..444s", b"\0\0\0\0\0\1\1").runs() == [
+        (0, 2, "4", False), (4, 1, "4", False), (5, 2, "4", True), (7, 1, "s", False),
+    ]  # fmt: skip
 
 
 def test_totals_by_order() -> None:
@@ -575,19 +627,6 @@ def test_pressure_is_measured_from_the_beginning(tree: FakeTree, clock: Clock) -
     unknown = Pressure(host_of(tree, clock), 10)
     pressure(tree, 50)
     assert unknown.too_high() == ""
-
-
-@pytest.mark.parametrize(
-    ("took", "pages"), [(0.0019, 2048), (0.002, 1024), (0.005, 1024), (0.0051, 512)]
-)
-def test_the_next_step(tree: FakeTree, clock: Clock, took: float, pages: int) -> None:
-    make_thp(tree)
-    tree.splits = lambda _value: setattr(clock, "now", took)
-    clock.steps = [lambda: None]
-    splitter = Splitter(host_of(tree, clock), Pressure(host_of(tree, clock), 10))
-    splitter._pages = 1024
-    splitter._step(trim.Trimmed(), 10, 0, PAGE)
-    assert splitter._pages == pages
 
 
 @pytest.mark.parametrize(

@@ -238,9 +238,9 @@ def _kinds(
             raise Error("pagemap shows no page frames", Exit.DENIED, "run it as root")
         kinds[page] = kind = frames.kind(frame)
         order = kind - ord("0")
-        folio = frame >> order if 0 <= order <= BLOCK_BITS else -1
-        folios[order] += folio >= 0 and (folio, order) != last
-        last = (folio, order)
+        folio = (frame >> order, order)
+        folios[order] += order <= BLOCK_BITS and folio != last
+        last = folio
     return bytes(kinds), last
 
 
