@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What a host says, exactly: words of errors, flags of calls, and figures at their bounds."""
+
+import errno
+import os
+import stat
+from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mmpolicy.errors import Exit
+from mmpolicy.host import bpf, disk, evidence, huge
+from mmpolicy.host.bpf import PINS, WRITING, Done, why
+from mmpolicy.host.calibration import Calibration, FaultCost
+from mmpolicy.host.files import Tree
+from mmpolicy.host.kmod import APPLY_BLACKLIST, FAIL_ON_LOADED, Kmod
+
+from .fakes import THP, FakeLib, FakeTree
+from .test_host import raised
+
+# The helper that loads policies
+
+LOG = """libbpf: prog 'x': BPF program load failed
+libbpf: prog 'x': -- BEGIN PROG LOAD LOG --
+0: R1=ctx()
+first of it
+; a line of C
+R1 invalid mem access
+processed 5 insns
+
+func#0 @0
+-- END PROG LOAD LOG --
+libbpf: failed to load object
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "err", "said", "code", "hint", "number"),
+    [
+        (-9, "", "f is refused: the verifier was not done after 2.5 s", Exit.REFUSED,
+         "--timeout gives it more time; fewer branches and loops take less", 0),
+        (1, "refused register 22", f"f is refused: {bpf.REGISTER[errno.EINVAL]}", Exit.REFUSED,
+         WRITING, 22),
+        (1, "x\nrefused register 17", f"f is refused: {bpf.REGISTER[errno.EEXIST]}", Exit.REFUSED,
+         "mmpolicy policy replace FILE, or give it another name", 17),
+        (1, "refused register 4", "f is refused: the kernel says EINTR", Exit.REFUSED, WRITING, 4),
+        (1, "refused register 999", "f is refused: the kernel says 999", Exit.REFUSED, WRITING,
+         999),
+        (1, "refused load 1", "cannot load f: no permission", Exit.DENIED, "run it as root", 1),
+        (3, "refused load 13", "f is refused: mmpolicy-bpf ended with status 3", Exit.REFUSED,
+         WRITING, 13),
+        (1, "refused close 1", "f is refused: mmpolicy-bpf ended with status 1", Exit.REFUSED,
+         WRITING, 1),
+        (1, f"{LOG}refused load 13", "f is refused: R1 invalid mem access", Exit.REFUSED,
+         "--log prints all that the verifier says", 13),
+        (1, "libbpf: one\nlibbpf: two\nother", "f is refused: one", Exit.REFUSED, WRITING, 0),
+        (1, "refused folder 13", f"cannot keep it in {PINS}: EACCES", Exit.LACKING, bpf.BPFFS, 13),
+        (1, "refused pin 2", f"cannot keep it in {PINS}: ENOENT", Exit.LACKING, bpf.BPFFS, 2),
+        (1, "refused find 2", f"f is refused: no policy of its name is pinned in {PINS}",
+         Exit.USAGE, "mmpolicy policy list; mmpolicy policy load loads a new one", 2),
+        (1, "refused open 0", "f is refused: it is no object of BPF", Exit.REFUSED, WRITING, 0),
+        (1, "libbpf: x\nrefused name 5", "f is refused: its policy has no proper name",
+         Exit.REFUSED, WRITING, 5),
+        (7, "", "f is refused: mmpolicy-bpf ended with status 7", Exit.REFUSED, WRITING, 0),
+    ],
+)  # fmt: skip
+def test_why_a_policy_is_refused(
+    status: int, err: str, said: str, code: Exit, hint: str, number: int
+) -> None:
+    found = why(Done(status, "", err), "f", 2.5)
+    assert (found.message, found.exit_code, found.next_step, found.errno) == (
+        said, code, hint, number,
+    )  # fmt: skip
+
+
+def test_how_the_helper_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the package goes before others; it has nothing to read, and its time is limited."""
+    for name in ("ours", "others"):
+        script = tmp_path / name / bpf.HELPER
+        script.parent.mkdir()
+        script.write_text(f"#!/bin/sh\ncat\nprintf '{name} %s \\377' $1; echo err >&2; exit 3\n")
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/others:/usr/bin:/bin")
+    for place, name in (("ours", "ours"), ("none", "others")):
+        monkeypatch.setattr(bpf, "PLACES", str(tmp_path / place))
+        assert bpf.run_helper(["a"], 60) == Done(3, f"{name} a \ufffd", "err\n")
+    (tmp_path / "others" / bpf.HELPER).write_text("#!/bin/sh\nexec sleep 60\n")
+    assert bpf.run_helper([], 0.05) == Done(-9, "", "")
+    (tmp_path / "others" / bpf.HELPER).write_bytes(b"\x7fELF")
+    told = raised(bpf.run_helper, [], 60)
+    assert told.message == f"cannot run {tmp_path}/others/{bpf.HELPER}: Exec format error"
+    assert (told.exit_code, told.next_step) == (Exit.LACKING, "mmpolicy doctor")
+    monkeypatch.setenv("PATH", "/none")
+    assert raised(bpf.run_helper, [], 60).exit_code == Exit.LACKING
+
+
+# Files
+
+
+def test_a_lock_is_tried_again_until_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, told = [0.0], list[Any]()
+
+    def pause(seconds: float) -> None:
+        told.append(seconds)
+        now[0] += seconds
+
+    def refuse(_file: int, flags: int) -> None:
+        if flags & disk.fcntl.LOCK_NB:
+            raise BlockingIOError
+        told.append("locked")
+
+    monkeypatch.setattr(disk, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pause))
+    monkeypatch.setattr("mmpolicy.host.disk.fcntl.flock", refuse)
+    path = tmp_path / "lock"
+    path.write_text("x" * 2000)
+    with path.open() as file:
+        error = raised(disk.take_lock, file.fileno(), path, 0.04)
+        assert error.message == f"{path} is held by {'x' * 1000}"
+        assert told == [0.02, 0.02]
+        disk.take_lock(file.fileno(), path, inf)
+    assert told == [0.02, 0.02, "locked"]
+
+
+def test_all_is_written_and_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write may take a part; a folder is flushed after a file has taken its place in it."""
+    synced, write, sync = list[bool](), os.write, os.fsync
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:2]))
+
+    def flush(file: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(file).st_mode))
+        sync(file)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    disk.save_as(tmp_path / "x", b"12345")
+    assert (tmp_path / "x").read_bytes() == b"12345"
+    assert synced == [False, True]
+    assert len(list(Path("/proc/self/fd").iterdir())) == files
+
+
+def test_a_file_of_somebody_else_stays_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mode is set again, as a change of the owner takes bits away."""
+    told: list[Any] = []
+    monkeypatch.setattr(os, "fchown", lambda _file, *owner: told.append(owner))
+    monkeypatch.setattr(os, "fchmod", lambda _file, mode: told.append(mode))
+    me = (os.geteuid(), os.getegid())
+    for owner, expected in ((me, []), ((me[0] + 1, me[1]), [(me[0] + 1, me[1]), 0o4755])):
+        disk.replace_file(tmp_path / "x", tmp_path / "new", b"", 0o4755, owner)
+        assert told == expected
+
+
+def test_what_runs_last_is_killed_last(tree: FakeTree) -> None:
+    tree.put("/proc/self/oom_score_adj", "0")
+    plain = Tree(str(tree.root))
+    plain.survive()
+    assert plain.read("/proc/self/oom_score_adj") == "-1000"
+    tree.remove("/proc/self/oom_score_adj")
+    tree.put("/proc/self/oom_score_adj/x", "")
+    plain.survive()
+
+
+def test_modules_are_loaded_as_modprobe_does_it(lib: FakeLib, tree: FakeTree) -> None:
+    """A blacklist holds, and what is loaded already is an error; libkmod itself says nothing."""
+    told: list[tuple[int, int]] = []
+    lib.kmod_set_log_priority = lambda *words: told.append(words)  # type: ignore[method-assign]
+    tree.make_unloaded()
+    Kmod(lib=lib).insert("mmpolicy", "bulk=fixed")
+    assert (
+        lib.inserted
+        == [(0x20020, b"bulk=fixed")]
+        == [(APPLY_BLACKLIST | FAIL_ON_LOADED, b"bulk=fixed")]
+    )
+    assert told == [(1, 0)]
+
+
+# Figures
+
+
+def test_figures_of_a_cgroup(tree: FakeTree) -> None:
+    tree.make_cgroup("/a")
+    base = "/sys/fs/cgroup/a"
+    assert evidence.cgroup_figures(tree, "/a") == {}
+    tree.put(f"{base}/memory.current", "5000000")
+    tree.put(f"{base}/memory.pressure", "some avg10=1.50 total=7\nfull avg10=0.25 total=3")
+    tree.put(f"{base}/memory.stat", "anon 3072\nanon_thp 1024\nfile 4096")
+    expected = {
+        "memory_kib": 4882, "anon_kib": 3, "anon_thp_kib": 1, "shmem_kib": 0, "shmem_thp_kib": 0,
+        "file_kib": 4, "file_thp_kib": 0, "huge_percent": 33.3, "some_avg10": 1.5,
+        "full_avg10": 0.25,
+    }  # fmt: skip
+    assert evidence.cgroup_figures(tree, "/a") == expected
+    tree.put(f"{base}/memory.stat", "file 4096")
+    del expected["huge_percent"]
+    expected |= {"anon_kib": 0, "anon_thp_kib": 0}
+    assert evidence.cgroup_figures(tree, "/a/") == expected
+    tree.make_cgroup("/a/b")
+    assert list(evidence.cgroups(tree, "/a")) == ["/a"]
+
+
+def test_figures_of_folders(tree: FakeTree) -> None:
+    tree.remove(THP)
+    assert (evidence.sizes(tree), evidence.others(tree), evidence.folios_made(tree)) == (
+        {}, {}, {},
+    )  # fmt: skip
+    tree.put(f"{THP}/a", "x [y] z")
+    tree.put(f"{THP}/b/c", "1")
+    tree.put(f"{THP}/empty", "")
+    assert evidence.figures_in(tree, THP) == {"a": "y"}
+    assert evidence.figures_in(tree, f"{THP}/none") == {}
+    assert evidence.pressure(tree) == {}
+    tree.put("/proc/pressure/io", "some avg10=1 total=2")
+    assert evidence.pressure(tree) == {"io some": {"avg10": "1", "total": "2"}}
+
+
+def test_a_machine_without_memory_has_none_in_huge_pages(tree: FakeTree) -> None:
+    tree.put("/proc/7/statm", "9 1024 0")
+    tree.put("/proc/7/comm", "qemu")
+    tree.put("/proc/7/smaps_rollup", "")
+    assert list(huge.machines(tree)) == [(7, "qemu", 0, 0, 0.0)]
+
+
+def test_the_error_of_a_cost_is_the_larger_side() -> None:
+    """It is told with two digits; a fault of one page has the order 0."""
+    for low, high, error in ((900, 1050, 100), (950, 1100, 100)):
+        costs = Calibration([FaultCost(4096, 1000, low, high)])
+        assert costs.percent(1e7) == (1000, error)
+        assert costs.of_a_cpu(1e7) == "about 1e+03 % of a CPU (+- 1e+02)"
+        assert costs.ns() == costs.ns(0) == 1000
