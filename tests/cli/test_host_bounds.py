@@ -2,8 +2,11 @@
 """What a host says, exactly: words of errors, flags of calls, and figures at their bounds."""
 
 import errno
+import json
 import os
+import socket
 import stat
+import syslog
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +15,15 @@ from typing import Any
 import pytest
 
 from mmpolicy.errors import Exit
-from mmpolicy.host import bpf, disk, evidence, huge
+from mmpolicy.host import bpf, disk, evidence, huge, machine
 from mmpolicy.host.bpf import PINS, WRITING, Done, why
-from mmpolicy.host.calibration import Calibration, FaultCost
+from mmpolicy.host.calibration import FILE, Calibration, FaultCost, keep_calibration
 from mmpolicy.host.files import Tree
 from mmpolicy.host.kmod import APPLY_BLACKLIST, FAIL_ON_LOADED, Kmod
+from mmpolicy.host.knobs import checked, choices, no_knob, read_knobs
+from mmpolicy.host.processes import start_of
 
-from .fakes import THP, FakeLib, FakeTree
+from .fakes import THP, VM, FakeLib, FakeTree
 from .test_host import raised
 
 # The helper that loads policies
@@ -233,3 +238,80 @@ def test_the_error_of_a_cost_is_the_larger_side() -> None:
         assert costs.percent(1e7) == (1000, error)
         assert costs.of_a_cpu(1e7) == "about 1e+03 % of a CPU (+- 1e+02)"
         assert costs.ns() == costs.ns(0) == 1000
+
+
+def test_which_cost_is_kept(tree: FakeTree) -> None:
+    """As others may read it, one line for each figure."""
+    keep_calibration(tree, "6.12", [FaultCost(4096, 1.5, 1, 2)])
+    assert json.loads(tree.read(FILE)) == {
+        "version": 1, "kernel": "6.12",
+        "faults": [{"size": 4096, "ns": 1.5, "low": 1, "high": 2}],
+    }  # fmt: skip
+    assert tree.read(FILE).splitlines()[1] == ' "version": 1,'
+
+
+# Knobs, processes and the log
+
+
+def test_what_is_said_of_knobs(tree: FakeTree) -> None:
+    found = [f"{THP}/enabled", f"{VM}/min_free_kbytes"]
+    close = no_knob(found, "enable")
+    assert (close.next_step, close.exit_code) == ("did you mean enabled?", Exit.USAGE)
+    assert no_knob(found, "qqq").next_step == "mmpolicy host --all lists them"
+    assert choices(tree, f"{VM}/lowmem_reserve_ratio") == ["256\t256\t32"]
+    assert checked(found) == found
+    with pytest.raises(ValueError, match="'/sys/kernel/mm/transparent_hugepages' is no knob"):
+        checked([*found, f"{THP}s"])
+    tree.remove(THP)
+    assert f"{VM}/min_free_kbytes" in read_knobs(tree)
+
+
+def test_the_beginning_of_a_process_is_the_last_of_twenty_fields(tree: FakeTree) -> None:
+    for fields, start in ((19, None), (20, 7)):
+        tree.put("/proc/7/stat", f"7 (x) {'S ' * (fields - 1)}7")
+        assert start_of(tree, 7) == start
+
+
+def test_the_log_is_that_of_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr("syslog.openlog", lambda *words: told.append(words))
+    monkeypatch.setattr("syslog.syslog", lambda *words: told.append(words))
+    machine.tell_syslog("line")
+    assert told == [
+        ("mmpolicy", syslog.LOG_PID, syslog.LOG_DAEMON), (syslog.LOG_NOTICE, "line"),
+    ]  # fmt: skip
+
+
+def test_only_the_first_character_makes_a_socket_abstract(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"mmpolicy@{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wire:
+        wire.bind(f"\0{name}")
+        wire.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
+        machine.tell_ready()
+        assert wire.recv(99) == b"READY=1"
+
+
+def test_a_module_without_information(lib: FakeLib, tree: FakeTree) -> None:
+    lib.info = []
+    assert Kmod(lib=lib).info("mmpolicy") == []
+    assert lib.open_lists == 0
+    lib.remove_result = -errno.EAGAIN
+    told = raised(Kmod(lib=lib).remove, "mmpolicy")
+    assert told.message == (
+        "cannot unload module mmpolicy: EAGAIN (Resource temporarily unavailable)"
+    )
+    assert told.next_step == "end what uses it, until refcnt in /sys/module says 0"
+
+
+def test_who_is_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, is_root in ((0, True), (1, False)):
+        monkeypatch.setattr(os, "geteuid", lambda number=number: number)
+        assert Tree().is_root() == is_root
+
+
+def test_a_lock_is_no_link(tree: FakeTree) -> None:
+    plain = Tree(str(tree.root))
+    with plain.locked("/run/l", "me"):
+        tree.real("/run/link").symlink_to("l")
+        assert (plain.holder("/run/l"), plain.holder("/run/link")) == ("me", "")
