@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import socket
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import exp, inf
 from pathlib import Path
@@ -101,8 +102,10 @@ def test_more_rounds_than_there_may_be_are_told() -> None:
 # The process that starts programs, and what it is asked for
 
 
-def programs_of(monkeypatch: pytest.MonkeyPatch, work: programs.Work) -> tuple[Any, list[Any]]:
-    """Return programs whose time passes as they sleep, and what they note."""
+def programs_of(
+    monkeypatch: pytest.MonkeyPatch, work: programs.Work
+) -> tuple[Any, list[Any], Callable[[float], None]]:
+    """Return programs whose time passes as they sleep, what they note, and how to sleep."""
     told, now = list[Any](), [0.0]
     found = programs.Programs(work, lambda: told.append("tick"))
 
@@ -112,13 +115,18 @@ def programs_of(monkeypatch: pytest.MonkeyPatch, work: programs.Work) -> tuple[A
 
     monkeypatch.setattr(programs, "sleep", pause)
     monkeypatch.setattr(programs, "monotonic", lambda: now[0])
-    return found, told
+    return found, told, pause
 
 
 def test_a_server_has_so_long_to_be_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work = programs.Work(["load"], "serve", "false", 5.0)
-    found, told = programs_of(monkeypatch, work)
-    found._ask = lambda deed, pid: told.append((deed, pid)) or {"over": False}
+    found, told, _ = programs_of(monkeypatch, work)
+
+    def ask(deed: str, pid: int) -> dict[str, Any]:
+        told.append((deed, pid))
+        return {"over": False}
+
+    found._ask = ask
     found._is_ready = lambda: False
     (tmp_path / "out").write_text("")
     look = ["tick", ("is_over", 7)]
@@ -129,11 +137,11 @@ def test_a_server_has_so_long_to_be_ready(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_an_answer_may_take_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, told = programs_of(monkeypatch, programs.Work(["prog"]))
+    found, told, pause = programs_of(monkeypatch, programs.Work(["prog"]))
 
     def wait(_size: int) -> bytes:
         for _ in range(12):
-            programs.sleep(1)
+            pause(1)
         raise TimeoutError
 
     found.wire = SimpleNamespace(send=told.append, recv=wait)
@@ -150,9 +158,9 @@ def test_a_server_is_asked_to_end_after_its_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time is that of the load, the rest what the server took; both are killed in the end."""
-    found, told = programs_of(monkeypatch, programs.Work(["load"], "serve", "", 5.0))
+    found, told, _ = programs_of(monkeypatch, programs.Work(["load"], "serve", "", 5.0))
     begun = {"began": 1.0, "before": [0]}
-    answers = iter([
+    answers: Iterator[dict[str, Any]] = iter([
         {"pid": 7}, begun, {"pid": 8}, {"status": 0, "wall": 3.0, "cpu": 4.0},
         {"status": -15, "wall": 9.0, "cpu": 6.0},
     ])  # fmt: skip

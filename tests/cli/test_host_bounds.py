@@ -2,6 +2,7 @@
 """What a host says, exactly: words of errors, flags of calls, and figures at their bounds."""
 
 import errno
+import fcntl
 import json
 import os
 import socket
@@ -115,7 +116,7 @@ def test_a_lock_is_tried_again_until_its_time_is_over(
         now[0] += seconds
 
     def refuse(_file: int, flags: int) -> None:
-        if flags & disk.fcntl.LOCK_NB:
+        if flags & fcntl.LOCK_NB:
             raise BlockingIOError
         told.append("locked")
 

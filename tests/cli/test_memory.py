@@ -149,7 +149,12 @@ def test_only_the_pages_of_a_mapping_are_asked_for(
     tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(tree, "read_at", lambda *words: reads.append(words) or b"")
+
+    def read(path: str, size: int, offset: int) -> bytes:
+        reads.append((path, size, offset))
+        return b""
+
+    monkeypatch.setattr(tree, "read_at", read)
     assert list(_entries(tree, 7, 10, BULK + 5)) == []
     path = "/proc/7/pagemap"
     assert reads == [(path, BULK * 8, 80), (path, 40, (10 + BULK) * 8)]
@@ -255,13 +260,14 @@ def test_all_of_the_memory_is_read_where_few_spots_have_any(
     tree: FakeTree, monkeypatch: pytest.MonkeyPatch, there: int, asked: list[int]
 ) -> None:
     """Where more than half of the spots are missing, /proc/PID/smaps says where to look."""
-    files: list[str] = []
-    monkeypatch.setattr(
-        "mmpolicy.memory.sample.read_mappings",
-        lambda _tree, _pid, file="smaps": files.append(file) or [],
-    )
-    found, wants = Sample(), list[int]()
+    files, wants, found = list[str](), list[int](), Sample()
     found.spots = 7.0
+
+    def mappings(_tree: object, _pid: int, file: str = "smaps") -> list[Mapping]:
+        files.append(file)
+        return []
+
+    monkeypatch.setattr("mmpolicy.memory.sample.read_mappings", mappings)
 
     def look(_tree: object, _pid: int, _maps: object, into: Sample, _rng: object, n: int) -> None:
         wants.append(n)
@@ -279,11 +285,13 @@ def test_a_spot_costs_little_where_pages_are_small(
     """Of a small page, its own flags are read and not those of its whole block."""
     make_reservation(tree, 20, 8, 4)
     tree.put("/proc/20/maps", tree.read("/proc/20/smaps"))
-    sizes: list[int] = []
-    read = Reader.read
-    monkeypatch.setattr(
-        Reader, "read", lambda self, size, at: sizes.append(size) or read(self, size, at)
-    )
+    sizes, read = list[int](), Reader.read
+
+    def note(reader: Reader, size: int, offset: int) -> bytes:
+        sizes.append(size)
+        return read(reader, size, offset)
+
+    monkeypatch.setattr(Reader, "read", note)
     found = Sample()
     take(tree, 20, found, Random(1), 1)
     assert (found.pages, max(sizes)) == (1, 8 * 8)
