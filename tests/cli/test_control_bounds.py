@@ -4,6 +4,7 @@
 import errno
 import os
 import signal
+import stat
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,10 @@ from mmpolicy.control.keys import LEASE, CgroupBinding, ProcessBinding, State, U
 from mmpolicy.control.model import check_loaded
 from mmpolicy.control.owners import Owned, lost
 from mmpolicy.control.programs import SLOTS, check_available
+from mmpolicy.control.prometheus import families_or_down
 from mmpolicy.control.shadow import shadow_lines, shadow_of
 from mmpolicy.control.state import assign, bind_unit
+from mmpolicy.control.units import generate
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.calibration import Calibration, FaultCost
 
@@ -212,3 +215,14 @@ def test_metrics_of_bindings_and_of_memory(run: Run, tree: FakeTree) -> None:
     assert found["up"] == 1
     tree.make_unloaded()
     assert samples(tree)["up"] == 0
+    told: list[Error] = []
+    families_or_down(tree, told.append)
+    assert [each.next_step for each in told] == ["mmpolicy load"]
+
+
+def test_everybody_may_read_what_binds_a_unit(tree: FakeTree) -> None:
+    tree.put("/etc/mmpolicy/a.toml", 'version = 1\n[profiles.web]\n[bindings]\n"web" = "web"')
+    folder = "/run/systemd/generator"
+    assert generate(folder, str(tree.root)) == 0
+    file = tree.real(f"{folder}/web.service.d/50-mmpolicy.conf")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644

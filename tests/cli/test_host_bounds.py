@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mmpolicy.errors import Exit
-from mmpolicy.host import bpf, disk, evidence, huge, machine
+from mmpolicy.host import bpf, disk, doctor, evidence, huge, machine
 from mmpolicy.host.bpf import PINS, WRITING, Done, why
 from mmpolicy.host.calibration import FILE, Calibration, FaultCost, keep_calibration
 from mmpolicy.host.files import Tree
@@ -24,7 +24,7 @@ from mmpolicy.host.kmod import APPLY_BLACKLIST, FAIL_ON_LOADED, Kmod
 from mmpolicy.host.knobs import checked, choices, no_knob, read_knobs
 from mmpolicy.host.processes import start_of
 
-from .fakes import THP, VM, FakeLib, FakeTree
+from .fakes import RELEASE, THP, VM, FakeLib, FakeTree
 from .test_host import raised
 
 # The helper that loads policies
@@ -162,6 +162,28 @@ def test_a_file_of_somebody_else_stays_theirs(
         assert told == expected
 
 
+def test_a_line_that_cannot_be_added_is_not_begun(
+    tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Tree(str(tree.root))
+    plain.append("/l", lambda _text: "one")
+
+    def fill(file: int, data: bytes) -> None:
+        os.write(file, data[:2])
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr("mmpolicy.host.files.write_all", fill)
+    assert "ENOSPC" in raised(plain.append, "/l", lambda _text: "two").message
+    assert plain.read_bytes("/l") == b"one\n"
+
+    def stop(_file: int, _path: Path, wait: float) -> None:
+        raise KeyError(wait)
+
+    monkeypatch.setattr("mmpolicy.host.files.take_lock", stop)
+    with pytest.raises(KeyError, match="10"):
+        plain.append("/l", lambda _text: "two")
+
+
 def test_what_runs_last_is_killed_last(tree: FakeTree) -> None:
     tree.put("/proc/self/oom_score_adj", "0")
     plain = Tree(str(tree.root))
@@ -251,7 +273,25 @@ def test_which_cost_is_kept(tree: FakeTree) -> None:
     assert tree.read(FILE).splitlines()[1] == ' "version": 1,'
 
 
-# Knobs, processes and the log
+# Checks, knobs, processes and the log
+
+
+@pytest.mark.parametrize(
+    ("symbols", "config", "said"),
+    [
+        ("x", "CONFIG_MM=y", "not in /proc/kallsyms, no CONFIG_MM_POLICY=y"),
+        ("x", "CONFIG_MM_POLICY=y", "not in /proc/kallsyms, CONFIG_MM_POLICY=y"),
+        ("", "CONFIG_MM=y", "unknown, /proc/kallsyms not readable, no CONFIG_MM_POLICY=y"),
+        ("", "", "unknown, /proc/kallsyms not readable, config not readable"),
+    ],
+)
+def test_a_kernel_without_hooks(tree: FakeTree, symbols: str, config: str, said: str) -> None:
+    tree.make_unloaded()
+    tree.put("/proc/kallsyms", symbols.encode())
+    tree.put(f"/boot/config-{RELEASE}", config.encode())
+    found = doctor.check_hooks(doctor.Facts(machine.Host(tree)))
+    assert (found.status, found.detail) == ("fail", f"mm_policy_register {said}")
+    assert found.next_step == doctor.ANOTHER_KERNEL
 
 
 def test_what_is_said_of_knobs(tree: FakeTree) -> None:

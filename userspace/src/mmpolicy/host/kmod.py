@@ -113,7 +113,7 @@ class Kmod:
                 self._lib.kmod_module_info_free_list(head)
 
     def _entries(self, head: c_void_p) -> Iterator[int | c_void_p]:
-        entry: int | c_void_p | None = head if head.value else None
+        entry: int | c_void_p | None = head  # which is false if it points nowhere
         while entry:
             yield entry
             entry = self._lib.kmod_list_next(head, entry)
