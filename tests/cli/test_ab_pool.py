@@ -4,23 +4,41 @@
 import json
 import tracemalloc
 from collections.abc import Iterator
-from math import log, log1p
+from math import exp, expm1, inf, log, log1p, sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats as known
 from scipy.stats import binomtest
 
+from mmpolicy.ab import fleet
 from mmpolicy.ab.design import ALPHA, Design
 from mmpolicy.ab.fleet import _size
 from mmpolicy.ab.identity import seed_here
-from mmpolicy.ab.pool import HostEffect, HostRun, Pool, pooled, tau_squared, variances_of
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.pool import (
+    HostEffect,
+    HostRun,
+    Pool,
+    Pooled,
+    _check_own,
+    _effect,
+    _forest,
+    _span,
+    pooled,
+    tau_squared,
+    variances_of,
+)
 from mmpolicy.ab.samples import Recording, parse
+from mmpolicy.ab.sources import ARMS
+from mmpolicy.errors import Exit
 
 from .fakes import FakeTree, Result, Run
 from .simulate import DEFAULT_PAIRS, Rng, Vector
 from .test_ab_report import Lines
+from .test_host import raised
 
 FULL = pytest.mark.full
 NOISE = 0.1
@@ -234,6 +252,197 @@ def test_the_place_in_the_pair_is_taken_out() -> None:
     assert effect.noise < 0.01
 
 
+@pytest.mark.parametrize(
+    ("seed", "span", "refused"),
+    [
+        (1, "24", True), (1, "25", True), (1, "13", True), (1, "56", False), (1, "01", False),
+        (1, "12", True), (2, "24", False),
+    ],
+)  # fmt: skip
+def test_coins_that_are_tossed_twice(seed: int, span: str, refused: bool) -> None:
+    """The others of this seed ran from 2 to 4, and from 7 to 9; those of another do not matter."""
+    files = {"b": (1, "24"), "c": (1, "79"), "a": (seed, span), "d": (0, "19"), "e": (3, "19")}
+    runs = [HostRun(path, "d", number, (times[0], times[1]), path, {}, [], False)
+            for path, (number, times) in files.items()]  # fmt: skip
+    if not refused:
+        _check_own(runs)
+        return
+    told = raised(_check_own, runs)
+    assert told.message == (
+        "a and b have the same seed and overlap in time: their coins are the same"
+    )
+
+
+def test_a_clock_that_was_set_back_has_run_for_no_time() -> None:
+    found = Recording({"started": "5"}, {0: {}, 1: {"at": "3"}, 2: {"at": "4"}})
+    assert _span(found) == ("5", "5")
+    found.blocks[1]["at"] = "7"
+    assert _span(found) == ("5", "7")
+
+
+# What hosts say together
+
+
+def seen(
+    mean: float = -0.1, p: float = 0.01, here: float | None = None, low: float = -0.2,
+    high: float = -0.05,
+) -> Pooled:  # fmt: skip
+    """Return what hosts say, the usual but for this."""
+    p_here = p if here is None else here
+    return Pooled(mean + 0.01, p_here, mean, low, high, p, 0.02, 0.3, 0.45, -0.3, 0.1)
+
+
+def pool_of(
+    texts: list[str], results: list[Pooled | None], margin: float = 0.0, stopped: str = "",
+    effects: list[HostEffect] | None = None, runs: int = 2,
+) -> Pool:  # fmt: skip
+    """Return a pool of so many hosts, of which only what they say matters."""
+    found = Pool.__new__(Pool)
+    found.metrics, found.margin = [Metric.parse(text) for text in texts], margin
+    named = [(each.name, one) for each, one in zip(found.metrics, results, strict=True)]
+    found.results = {name: one for name, one in named if one}
+    found.effects = {each.name: effects or [] for each in found.metrics}
+    found.runs = [HostRun(str(n), "d", n, ("", ""), f"host{n}", {}, [], str(n) in stopped)
+                  for n in range(runs)]  # fmt: skip
+    return found
+
+
+LOWER, HIGHER, UNSAID = "a=vmstat.nr_a lower", "h=vmstat.nr_h higher", "u=vmstat.nr_u"
+GUARD = "g=vmstat.nr_g lower guard 5%"
+EQUAL = seen(0.0, 0.9, low=-0.04, high=0.04)
+GAIN, OPEN, BAD = Exit.DONE, Exit.INCONCLUSIVE, Exit.WORSE
+
+
+@pytest.mark.parametrize(
+    ("texts", "results", "margin", "code"),
+    [
+        ([LOWER], [seen()], 0, GAIN),
+        ([LOWER], [seen(p=0.049)], 0, GAIN),
+        ([LOWER], [seen(p=0.05, here=0.01)], 0, OPEN),
+        ([LOWER], [seen(here=0.05)], 0, OPEN),
+        ([LOWER], [seen(0.1)], 0, BAD),
+        ([LOWER], [seen(0.0)], 0, BAD),
+        ([LOWER], [seen(0.1, 0.5)], 0, OPEN),
+        ([HIGHER], [seen()], 0, BAD),
+        ([HIGHER], [seen(0.1)], 0, GAIN),
+        ([UNSAID], [seen(0.1)], 0, GAIN),
+        ([UNSAID], [seen(-0.1)], 0, GAIN),
+        ([UNSAID], [seen(-0.1, 0.5)], 0, OPEN),
+        ([LOWER, UNSAID], [seen(), seen(0.1, 0.9)], 0, GAIN),
+        ([LOWER, HIGHER], [seen(p=0.024), seen(0.1, p=0.024)], 0, GAIN),
+        ([LOWER, HIGHER], [seen(p=0.024), seen(0.1, p=0.025)], 0, OPEN),
+        ([LOWER, HIGHER], [seen(), None], 0, OPEN),
+        ([LOWER, GUARD], [seen(p=0.049), EQUAL], 0, GAIN),
+        ([LOWER, GUARD], [seen(), seen(0.0, 0.9, high=0.05)], 0, OPEN),
+        ([LOWER, GUARD], [seen(), seen(0.0, 0.9, high=log(1.05))], 0, OPEN),
+        ([LOWER, GUARD], [seen(), seen(0.2, high=0.3)], 0, BAD),
+        ([LOWER, GUARD], [seen(), seen(0.02, high=0.03)], 0, GAIN),
+        ([LOWER, GUARD], [seen(), seen(0.0, 0.9, high=0.1)], 50, OPEN),
+        ([GUARD], [seen()], 0, OPEN),
+        ([GUARD], [EQUAL], 0, OPEN),
+        ([GUARD], [seen(0.1, 0.04, high=0.2)], 0, BAD),
+        ([LOWER, HIGHER], [seen(), EQUAL], 5, GAIN),
+        ([LOWER, HIGHER], [seen(), EQUAL], 3, OPEN),
+        ([LOWER, HIGHER], [seen(), seen(0.0, 0.9, low=log(0.95))], 5, OPEN),
+        ([LOWER, HIGHER], [seen(), EQUAL], 0, OPEN),
+    ],
+)
+def test_the_exit_of_a_pool(
+    texts: list[str], results: list[Pooled | None], margin: float, code: Exit
+) -> None:
+    """5 % of 0.95 times is -0.0513, of 1.05 times 0.0488; two metrics are tested at 2.5 % each."""
+    found = pool_of(texts, results, margin)
+    assert found.exit == code
+    said = {GAIN: "better on these hosts, and on hosts like these",
+            BAD: "worse on these hosts, and on hosts like these"}  # fmt: skip
+    assert found.verdict() == said.get(
+        code, "inconclusive: not shown for all metrics that have to be"
+    )
+    broke = pool_of(texts, results, margin, stopped="1")
+    assert broke.exit == (BAD if code == BAD else OPEN)
+    told = "inconclusive: a guard broke in the treatment on host1"
+    assert broke.verdict() == (said[BAD] if code == BAD else told)
+
+
+def test_a_pool_in_words() -> None:
+    hosts = [HostEffect("a", np.array([-0.1, -0.2, -0.15])),
+             HostEffect("long", np.array([0.1, -0.1, 0.0, 0.2]))]  # fmt: skip
+    found = pool_of([LOWER, UNSAID], [seen(), None], effects=hosts, stopped="02", runs=3)
+    found.runs[1].doubts.extend(["this", "that"])
+    ends = [host.d.mean() + t * known.sem(host.d)
+            for host in hosts for t in known.t.ppf([0.025, 0.975], len(host.d) - 1)]  # fmt: skip
+    percent = [f"{100 * expm1(each):+.3g} %" for each in ends]
+    cells = [f"{'-' * 9}o{'-' * 9} |{' ' * 20}", f"{' ' * 9}{'-' * 11}|---o{'-' * 15} "]
+    rows = [
+        f"  a     {cells[0]}  -13.9 % ({percent[0]} .. {percent[1]})",
+        f"  long  {cells[1]}  +5.13 % ({percent[2]} .. {percent[3]})",
+    ]
+    assert found.lines() == [
+        LOWER, *rows,
+        "  on these 2 hosts: -8.61 % (p = 0.01, all coins tossed anew)",
+        "  on hosts like these: -9.52 % (-18.1 % .. -4.88 %), p = 0.01",
+        "  on the next host: -25.9 % .. +10.5 %; hosts differ by 2 % (I2 45 %, p = 0.3)",
+        "  1 hosts have too few pairs, or values of 0", "",
+        UNSAID, *rows, "  fewer than 2 hosts have enough pairs", "",
+        "doubt: host1: this", "doubt: host1: that",
+        "stopped in the treatment by a guard: host0, host2 (2 of 3 hosts)",
+        "verdict: inconclusive: a guard broke in the treatment on host0, host2",
+    ]  # fmt: skip
+    whole = pool_of([LOWER], [seen()], effects=hosts).lines()
+    assert [line for line in whole if "too few" in line] == []
+    assert whole[-2:] == [
+        "stopped in the treatment by a guard: none (0 of 2 hosts)",
+        "verdict: better on these hosts, and on hosts like these",
+    ]
+
+
+def test_a_pool_for_programs() -> None:
+    hosts = [HostEffect("a", np.array([-0.1, -0.2, -0.15])), HostEffect("b", np.zeros(4))]
+    found = pool_of([LOWER, UNSAID], [seen(), None], effects=hosts, stopped="1").data()
+    of_hosts = [{"host": "a", "pairs": 3, "effect": pytest.approx(100 * expm1(-0.15))},
+                {"host": "b", "pairs": 4, "effect": 0}]  # fmt: skip
+    effects = {"here": -0.09, "mean": -0.1, "low": -0.2, "high": -0.05, "next_low": -0.3,
+               "next_high": 0.1}  # fmt: skip
+    numbers = {name: pytest.approx(100 * expm1(each)) for name, each in effects.items()}
+    rest = {"p_here": 0.01, "p": 0.01, "tau": 0.02, "heterogeneity_p": 0.3, "i2": 0.45}
+    assert found == {
+        "verdict": "inconclusive: a guard broke in the treatment on host1", "exit": 7,
+        "metrics": [{"metric": "a", "hosts": of_hosts, **numbers, **rest},
+                    {"metric": "u", "hosts": of_hosts}],
+        "stopped": ["host1"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("d", "cells", "effect"),
+    [
+        (0.0, f"{'-' * 20}o{'-' * 20}", "+0 %"),  # no noise at all is taken as next to none
+        (0.1, f"{' ' * 20}|{' ' * 19}o", "+10.5 %"),
+        (-0.1, f"o{' ' * 19}|{' ' * 20}", "-9.52 %"),
+    ],
+)
+def test_hosts_are_drawn_about_0(d: float, cells: str, effect: str) -> None:
+    (drawn,) = _forest([HostEffect("x", np.full(3, d))])
+    assert drawn.startswith(f"  x  {cells}  {effect} (")
+    assert _forest([]) == []
+
+
+@pytest.mark.parametrize(
+    ("pairs", "firsts", "design", "known_host"),
+    [(3, 3, "switchback", True), (2, 2, "switchback", False), (3, 0, "split", True)],
+)
+def test_hosts_with_enough_pairs(pairs: int, firsts: int, design: str, known_host: bool) -> None:
+    metric = "arm.anon_order.n/s" if design == "split" else "vmstat.pgfault/s"
+    lines = Lines(design, version=2, started="", metrics=[metric])
+    recording = Recording(lines.records[0])
+    for record in lines.pairs("ab", pairs).records[1:]:
+        recording.add(record)
+    found = _effect("x", recording, Metric.parse(metric))
+    assert (found is not None) == known_host
+    assert len(recording.firsts()) == firsts
+    assert found is None or (found.name, len(found.d)) == ("x", pairs)
+
+
 def test_one_file_is_no_pool(pool: Any) -> None:
     assert "one file is no pool" in pool([-0.1]).err
 
@@ -279,3 +488,99 @@ def test_a_plan_from_files(run: Run, tmp_path: Path) -> None:
     short = tmp_path / "short.jsonl"
     short.write_text("".join(Lines().pairs("aa", 2).pairs("ab", 6).end()))
     assert "no file has 3 pairs" in run("ab", "plan", str(short), "--hosts", "5").err
+
+
+class Noisy:
+    """What the plan of a fleet needs of a file."""
+
+    def __init__(self, aa: list[float], ab: list[float], same: bool = False) -> None:
+        self.d = {"aa": aa, "ab": ab}
+        policies = ("stock", "stock" if same else "fixed")
+        self.header = {arm: {"settings": {"anon_order/policy": each}}
+                       for arm, each in zip(ARMS, policies, strict=True)}  # fmt: skip
+        self.texts = [LOWER]
+
+    def metrics(self) -> list[Metric]:
+        """Return what was to be compared."""
+        return [Metric.parse(text) for text in self.texts]
+
+    def pairs(self, metric: Metric, phase: str) -> list[tuple[float, float]]:
+        """Return pairs of which the logarithms differ by this; of another metric, there is none."""
+        return [(1.0, exp(each)) for each in self.d[phase]] if metric.name == "a" else []
+
+
+@pytest.mark.parametrize(
+    ("aa", "ab", "same", "noise"),
+    [
+        ([0.1, 0.2, 0.3], [9.0], False, [0.01]),
+        ([0.1, 0.2], [9.0], False, []),
+        ([0.1, 0.2], [0.3], True, [0.01]),
+        ([], [0.1, 0.2, 0.3, 0.4], True, [0.05 / 3]),
+        ([], [0.1, 0.2, 0.3, 0.4], False, []),
+        ([-inf, 0.2, 0.3, 0.4], [], True, []),
+    ],
+)
+def test_the_noise_of_equal_arms(
+    aa: list[float], ab: list[float], same: bool, noise: list[float]
+) -> None:
+    """Of 3 pairs or more, all above 0; A/B counts where both arms are the same."""
+    file: Any = Noisy(aa, ab, same)
+    assert fleet.noise_of({"x": file}, file.metrics()[0]) == pytest.approx(noise)
+
+
+@pytest.mark.parametrize(
+    ("texts", "metrics"), [([LOWER, UNSAID, GUARD], 2), (["a=vmstat.nr_a lower guard 5%"], 1)]
+)
+def test_what_a_plan_asks_for(
+    monkeypatch: pytest.MonkeyPatch, texts: list[str], metrics: int
+) -> None:
+    """The mean noise of all files, the change and what hosts differ by, as logarithms."""
+    asked: list[tuple[Any, ...]] = []
+
+    def size(*of: Any) -> tuple[int, None]:
+        asked.append(of)
+        return 7, None
+
+    monkeypatch.setattr(fleet, "_size", size)
+    files: Any = {"x": Noisy([0.1, 0.2, 0.3], []), "y": Noisy([0.1, 0.3, 0.5], [])}
+    files["x"].texts = texts
+    noise = sqrt((0.01 + 0.04) / 2)
+    (found,) = fleet.plan_fleet(files, 5, 4.0, 2.0)
+    assert found == fleet.FleetPlan("a", pytest.approx(noise), 2, 7, None)  # type: ignore[arg-type]
+    assert asked == [(5, pytest.approx(noise), pytest.approx(log(1.04)), 0.02, metrics)]
+
+
+@pytest.mark.parametrize(
+    ("enough", "size"),
+    [
+        (lambda hosts, pairs: pairs >= 3, (3, None)),
+        (lambda hosts, pairs: pairs >= 100_000, (100_000, None)),
+        (lambda hosts, pairs: pairs > 100_000 and hosts >= 2, (None, 2)),
+        (lambda hosts, pairs: hosts >= 10_000, (None, 10_000)),
+        (lambda hosts, pairs: hosts > 10_000, (None, None)),
+    ],
+)
+def test_the_most_that_a_plan_asks_for(
+    monkeypatch: pytest.MonkeyPatch, enough: Any, size: tuple[int | None, int | None]
+) -> None:
+    def power(hosts: int, error: float, _effect: float, _metrics: int) -> float:
+        pairs = round(1 / (error**2 - 1)) if error > 1 else inf
+        return 0.8 if enough(hosts, pairs) else 0.79
+
+    monkeypatch.setattr(fleet, "power", power)
+    assert fleet._size(1, 1.0, 0.05, 1.0, 1) == size
+
+
+def test_a_plan_in_words() -> None:
+    plans = [fleet.FleetPlan("a", 0.1234, 2, 7, None), fleet.FleetPlan("b", 0.05, 1, 12, None)]
+    head = "to find 4 % with 80 % probability, if hosts differ by 2.5 %:"
+    rows = ["a: 7 pairs on each of 5 hosts (noise of a pair 12.3 % in 2 files)",
+            "b: 12 pairs on each of 5 hosts (noise of a pair 5 % in 1 files)"]  # fmt: skip
+    then = "next: mmpolicy ab run --pairs 12 ... on each host, then mmpolicy ab pool"
+    assert fleet.lines(plans, 5, 4.0, 2.5) == [head, *rows, then]
+    lost = [fleet.FleetPlan("a", 0.1, 2, None, 30), fleet.FleetPlan("b", 0.1, 2, None, None)]
+    none = "5 hosts cannot find 4 %, however long"
+    told = [f"a: {none}; take 30 or more", f"b: {none}; no number of hosts does"]
+    assert fleet.lines(lost, 5, 4.0, 2.5) == [head, *told]
+    assert fleet.lines([plans[0], lost[1]], 5, 4.0, 2.5) == [head, rows[0], told[1]]
+    assert fleet.lines([], 5, 4.0, 2.5) == [head]

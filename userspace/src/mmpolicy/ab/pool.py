@@ -10,6 +10,7 @@ and Knapp (2001), and the prediction interval of Higgins, Thompson and Spiegelha
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import log
 from typing import Any
 
@@ -142,9 +143,8 @@ def _p_of_coins(hosts: Sequence[HostEffect], seed: int, tosses: int) -> float:
 
 def _span(recording: Recording) -> tuple[str, str]:
     """Return when a run began and ended, as text that can be compared (UTC)."""
-    times = [block["at"] for block in recording.blocks.values() if "at" in block]
-    start = recording.header["started"]
-    return start, max(times, default=start)
+    start: str = recording.header["started"]
+    return start, max([start, *(each["at"] for each in recording.blocks.values() if "at" in each)])
 
 
 def label_of(path: str, recording: Recording) -> str:
@@ -205,17 +205,12 @@ def _check_same(first: HostRun, other: HostRun) -> None:
 def _check_own(runs: Sequence[HostRun]) -> None:
     """Refuse two files with the same coins at the same time."""
     ordered = sorted(runs, key=lambda run: (run.seed, run.span))
-    last: HostRun | None = None  # the one that ends last of those with this seed
-    for run in ordered:
-        if not last or last.seed != run.seed:
-            last = run
-            continue
-        if run.span[0] <= last.span[1]:
-            one, other = sorted((last.path, run.path))
+    for first, then in pairwise(ordered):
+        if first.seed == then.seed and then.span[0] <= first.span[1]:
+            one, other = sorted((first.path, then.path))
             text = f"{one} and {other} have the same seed and overlap in time"
             hint = "leave one out; each host needs an /etc/machine-id of its own"
             raise Error(f"{text}: their coins are the same", Exit.USAGE, hint)
-        last = max(last, run, key=lambda each: each.span[1])
 
 
 class Pool:
@@ -268,7 +263,7 @@ class Pool:
     def _within(self, metric: Metric, found: Pooled) -> bool:
         """Tell if the mean of all hosts is shown to be no worse than the margin."""
         margin = metric.margin or self.margin
-        if not (margin and metric.better):
+        if not margin:
             return False
         lower = metric.better == "lower"
         limit = log(at_margin(lower, margin))
@@ -337,7 +332,7 @@ def _forest(hosts: Sequence[HostEffect], width: int = 41) -> list[str]:
         error = np.sqrt(host.noise / len(host.d))
         half = float(stats.t.ppf(1 - ALPHA / 2, len(host.d) - 1) * error)
         rows.append((host, host.mean - half, host.mean + half))
-    far = max((abs(end) for _, *ends in rows for end in ends), default=0.0) or 1.0
+    far = max((abs(end) for _, *ends in rows for end in ends), default=0.0)  # above 0
     names = max((len(host.name) for host in hosts), default=0)
     lines = []
     for host, low, high in rows:
