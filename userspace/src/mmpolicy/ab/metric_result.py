@@ -166,7 +166,7 @@ class MetricResult:
 
         Their interval has the limit in it, and they lie outside of that of the pairs.
         """
-        if not self.totals or not self.effect:
+        if not self.totals:
             return False
         mean, low, high = self.totals
         if lower:

@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What `ab report` says of a run, word for word and number for number."""
+
+from dataclasses import replace
+from math import exp, expm1, inf, log
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats as known
+
+from mmpolicy.ab.anytime import p_below_anytime
+from mmpolicy.ab.carry import Carry
+from mmpolicy.ab.design import suggest_pairs, with_lost
+from mmpolicy.ab.metric_result import MetricResult
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.neighbours import Neighbours
+from mmpolicy.ab.report import HEAD
+from mmpolicy.ab.stats import Effect, floor, totals, totals_by_logs
+
+from .test_ab_samples import (
+    BETTER,
+    FAULTS,
+    GUARD,
+    NOTHING,
+    PLAIN,
+    SHOWN,
+    UNSAID,
+    report_of,
+    result,
+)
+
+AA = Effect("ratio", 8, 0.01, -0.05, 0.07, 0.6, 0.02)
+EVEN = ("2.00 s of a block measured in control, 2.00 s in treatment, 2.00 s planned; "
+        "samples late by 0.00 s at most")  # fmt: skip
+RARE = "what comes in up to 26 % of the blocks may be in none of these 10"
+
+
+def test_the_facts_of_a_run() -> None:
+    facts = report_of(BETTER).facts()
+    assert facts == [
+        ("control", "stock"), ("treatment", "anon_order=fixed"),
+        ("design", "switchback, blocks of 3 s, 1 s of them wash-out, seed 1"),
+        ("rule", "a rule"), ("balance", EVEN),
+        ("carry-over", "not tested: too few pairs or samples"), ("not seen", RARE),
+        ("guards", "none"), ("to find 5 %", "vmstat.pgfault/s: 6 pairs"), ("host", "kernel 6.12"),
+    ]  # fmt: skip
+    host = {"kernel": "6.12", "cpus": 4, "labels": {"rack": "r1"}}
+    rows = [BETTER, replace(SHOWN, margin=3.0), replace(SHOWN, metric=FAULTS)]
+    more = report_of(*rows, guards=["a < 1", "b < 2"], at_switch="x", experiment="e", host=host)
+    more.recording.blocks[0]["decisions"] = {"control": 3}
+    last = [number for number, _, arm in more.recording.of_phase("ab") if arm == "control"][-1]
+    counts = {"decisions": {"control": 5}, "timed": {"control": 2}, "missed": {"control": 0}}
+    more.recording.blocks[last] |= counts
+    facts = more.facts()
+    assert facts[7:] == [
+        ("guards", "a < 1, b < 2"), ("at switch", "x"), ("decisions", "5 in control"),
+        ("timed faults", "2 in control"), ("faults missed", "0 in control"),
+        ("to find 5 %", "vmstat.pgfault/s: 6 pairs, g: 6 pairs, vmstat.pgfault/s: 6 pairs"),
+        ("margin 3 % and 5 %", "chosen after the run; to show it, g: 5 pairs, vmstat.pgfault/s: 5 "
+         "pairs"),
+        ("experiment", "e"), ("host", "kernel 6.12, cpus 4, rack r1"),
+    ]  # fmt: skip
+    assert dict(report_of(replace(BETTER, pairs=[])).facts())["not seen"] == "anything"
+    assert dict(report_of(replace(BETTER, pairs=PLAIN[:2])).facts())["to find 5 %"] == "not known"
+
+
+def test_neighbours_are_a_fact() -> None:
+    found = report_of(BETTER)
+    effect = result(0.1, 0.05, 0.2, 0.01).effect
+    assert effect
+    found.neighbours = [Neighbours("m", (10, 90), effect, 0.02)]
+    said = ("m of units without the treatment +10.5 % (+5.13 % .. +22.1 %) where 90 % of the units "
+            "are treated instead of 10 %, p = 0.02")  # fmt: skip
+    assert dict(found.facts())["neighbours"] == said
+    plain = Neighbours("m", (10, 90), replace(effect, scale="difference"), 0.05)
+    assert plain.text().startswith("m of units without the treatment +0.1 (+0.05 .. +0.2) where 90")
+    assert [each.found for each in (*found.neighbours, plain)] == [True, False]
+    assert found.neighbours[0].doubt() == (
+        f"what has no treatment changes: {said}; take switchback"
+    )
+    ends = {"estimate": 0.1, "low": 0.05, "high": 0.2}
+    about = {"metric": "m", "percent": [10, 90]}
+    assert plain.data() == about | ends | {"scale": "difference", "p": 0.05, "found": False}
+    percent = {name: pytest.approx(100 * expm1(end)) for name, end in ends.items()}
+    rest = {"scale": "ratio", "p": 0.02, "found": True}
+    assert found.data()["neighbours"] == [about | percent | rest]
+
+
+def spread(*d: float) -> list[tuple[float, float]]:
+    """Return pairs that differ by this."""
+    return [(1.0, exp(each)) for each in d]
+
+
+@pytest.mark.parametrize(
+    ("aa", "pairs", "of"),
+    [
+        ([0.1, 0.2, 0.4], [0.1, 0.1, 0.1], "aa"),
+        ([0.1, 0.2], [0.1, 0.3, 0.1], "pairs"),
+        ([0.1, 0.2], [0.1, 0.3], ""),
+        ([], [0.1, 0.2, 0.4], "pairs"),
+    ],
+)
+def test_the_length_is_by_the_noise_of_equal_arms(
+    aa: list[float], pairs: list[float], of: str
+) -> None:
+    """Of at least 3 pairs; without such a phase, by that of the run itself."""
+    row = replace(SHOWN, aa_pairs=spread(*aa), pairs=spread(*pairs), metrics=2, margin=3.0)
+    found = report_of(row, NOTHING)
+    found.detect = 4.0
+    noise = {"aa": aa, "pairs": pairs}.get(of, [])
+    rest = [] if not of else [("g", suggest_pairs(noise, 4.0, 2))]
+    assert [*found.lengths()] == [*rest, ("vmstat.pgfault/s", 6)]
+    assert [*found.margin_lengths()] == [
+        (name, suggest_pairs(noise, 3.0, risk=0.05)) for name, _ in rest
+    ]
+    zeros = replace(row, aa_pairs=[], pairs=[(-1.0, 2.0), (1.0, 2.0), (2.0, 2.0)])
+    assert [*report_of(zeros).lengths()] == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "design", "said"),
+    [
+        ([Carry()], "switchback", "not tested: too few pairs or samples"),
+        ([Carry(), Carry(True)], "switchback", "not seen"),
+        ([Carry(True, 0.5, 0.001), Carry()], "switchback", "m0"),
+        ([Carry(), Carry(True)], "split", "not seen; what is left from block to block shows in"),
+        ([Carry(True, 0.5, 0.001), Carry()], "split", "m0; what is left from block to block"),
+    ],
+)
+def test_where_carry_over_was_looked_for(rows: list[Carry], design: str, said: str) -> None:
+    found = report_of(*(
+        replace(BETTER, carry=carry, metric=Metric.parse(f"m{n}=vmstat.nr_a"))
+        for n, carry in enumerate(rows)
+    ))  # fmt: skip
+    found.header["design"] = design
+    assert found._carry().startswith(said)
+    units = [replace(row, metric=Metric.parse("unit:memory.stat:anon")) for row in found.rows]
+    found.rows = units
+    assert "block to block" not in found._carry()
+    found.rows = [*units, BETTER]
+    assert ("block to block" in found._carry()) == (design == "split")
+
+
+def test_a_report_for_programs() -> None:
+    found = report_of(BETTER, doubts=("this",), metrics=["vmstat.pgfault/s lower"])
+    data = found.data()
+    assert {name: value for name, value in data.items() if name not in ("metrics", "notes")} == {
+        "verdict": "inconclusive: this", "conclusive": False, "exit": 7, "doubts": ["this"],
+        "margin": None, "design": "switchback",
+        "arms": {"control": "stock", "treatment": "anon_order=fixed"}, "rule": "a rule",
+        "balance": {"of": "seconds", "control": 2, "treatment": 2, "p": 1, "planned": 2, "late": 0},
+        "counted": {"decisions": {}, "timed": {}, "missed": {}}, "neighbours": [],
+        "pairs_to_find": {"percent": 5, "pairs": {"vmstat.pgfault/s": 6}},
+    }  # fmt: skip
+    assert data["metrics"] == [BETTER.data()]
+    found.margin = 4.0
+    assert found.data()["margin"] == 4
+
+
+def test_a_report_in_lines() -> None:
+    found = report_of(BETTER, runs_this_week=2)
+    facts = found.facts()
+    lines = found.lines()
+    assert lines[: len(facts) + 1] == [f"{name:12}"[: max(len(name), 11)].ljust(11) + f"  {value}"
+                                       for name, value in facts] + [""]  # fmt: skip
+    assert lines[len(facts) + 1].split("  ")[0] == "METRIC"
+    note = "run 2 with these arms within a week, here: the more runs, the likelier one of them"
+    assert lines[len(facts) + 3 :] == [
+        "", f"vmstat.pgfault/s: {BETTER.verdict()}", f"note: {note} finds something by chance", "",
+        f"verdict: {found.verdict()}",
+    ]  # fmt: skip
+    doubted = report_of(BETTER, doubts=("this", "that")).lines()
+    assert doubted[-4:-1] == ["doubt: this", "doubt: that", ""]
+    assert len(HEAD) == len(BETTER.cells())
+
+
+# One metric
+
+
+RATIO = replace(BETTER, aa=AA, aa_pairs=[(1.0, 1.1)] * 8, corrected=0.012, aa_corrected=0.7,
+                lost={"control": 1, "treatment": 2}, planned=13)  # fmt: skip
+DIFFERENCE = result(2.0, 1.0, 3.5, 0.01, scale="difference", metric=UNSAID,
+                    pairs=[(-1.0, 1.0), (3.0, 5.5)], metrics=2)  # fmt: skip
+
+
+def least(deviation: float, pairs: int, metrics: int) -> float:
+    """Return the smallest effect that so many pairs find, by the t distribution."""
+    t = known.t(pairs - 1)
+    return float((t.ppf(1 - 0.025 / metrics) + t.ppf(0.8)) * deviation / pairs**0.5)
+
+
+def test_the_row_of_a_metric() -> None:
+    ratio = 100 * expm1(least(0.1, 10, 1))
+    noise = 100 * expm1(floor(AA, 10))
+    assert RATIO.cells() == (
+        "vmstat.pgfault/s", "10 of 13", "10", "9.0484", "-9.52 %", "-18.1 % .. -4.88 %", "0.01",
+        "0.012", "-9.52 % (-9.52 % .. -9.52 %)", f"{ratio:.3g} %", f"±{noise:.3g} %",
+    )  # fmt: skip
+    assert DIFFERENCE.cells() == (
+        "u", "2 of 10", "1", "3.25", "+2", "+1 .. +3.5", "0.01", "0.01", "-",
+        f"{least(0.1, 10, 2):.4g}", "-",
+    )  # fmt: skip
+    bare = MetricResult(FAULTS, [], [], None, AA, 1, 12)
+    assert bare.cells() == (
+        "vmstat.pgfault/s", "0 of 12", *["-"] * 8, f"±{100 * expm1(floor(AA, 8)):.3g} %",
+    )  # fmt: skip
+    assert bare.means() is None
+    assert replace(bare, aa_pairs=[(1.0, 2.0), (3.0, 6.0)]).means() == (2, 4)
+    assert MetricResult(FAULTS, [], [], None, None, 1, 12).scale == "difference"
+
+
+def test_a_metric_for_programs() -> None:
+    noise = pytest.approx(100 * expm1(floor(AA, 10)))
+    total = dict.fromkeys(("estimate", "low", "high"), pytest.approx(-9.5162582))
+    carry = {"tested": False, "seen": False, "left": {"share": 0, "p": 1},
+             "halves": {"first": 0, "second": 0, "p": 1}}  # fmt: skip
+    percent = {"estimate": pytest.approx(-9.5162582), "low": pytest.approx(-18.126925),
+               "high": pytest.approx(-4.8770575)}  # fmt: skip
+    of_aa = {"estimate": pytest.approx(1.0050167), "low": pytest.approx(-4.8770575),
+             "high": pytest.approx(7.2508181)}  # fmt: skip
+    assert RATIO.data() == {
+        "metric": "vmstat.pgfault/s", "better": "lower", "role": "primary",
+        "pairs": {"planned": 13, "complete": 10, "lost": {"control": 1, "treatment": 2}},
+        "control": 10, "treatment": pytest.approx(9.0483742), "scale": "ratio", "unit": "percent",
+        "verdict": "fell by 9.52 %, which is better", "found": True, "worse": False,
+        "noise_floor": noise,
+        "aa": {"pairs": 8, **of_aa, "p": 0.6, "p_corrected": 0.7, "deviation": 0.02},
+        "effect": {"pairs": 10, **percent, "p": 0.01, "p_corrected": 0.012, "deviation": 0.1},
+        "carry_over": carry, "totals": {**total, "agree": True},
+        "largest_block": {"control": 1, "treatment": pytest.approx(1)},
+        "detectable": pytest.approx(100 * expm1(least(0.1, 10, 1))),
+    }  # fmt: skip
+    data = DIFFERENCE.data()
+    assert (data["better"], data["unit"], data["noise_floor"], data["aa"]) == (
+        None, "unit of the metric", None, None,
+    )  # fmt: skip
+    assert [data["effect"][name] for name in ("estimate", "low", "high")] == [2, 1, 3.5]
+    assert not {"totals", "margin", "largest_block"} & set(data)
+    none = MetricResult(GUARD, [], [], None, None, 1, 12).data()
+    assert (none["role"], none["control"], none["treatment"], none["effect"]) == (
+        "guard", None, None, None,
+    )  # fmt: skip
+    assert "detectable" not in none
+    guarded = SHOWN.data()
+    assert guarded["margin"] == {"percent": 5, "p": pytest.approx(2**-10), "shown": True}
+
+
+def test_what_is_not_clear_in_words() -> None:
+    smallest = f"{100 * expm1(least(0.1, 10, 3)):.3g} %"
+    words = (
+        f"anything between -10 % and +10 % is possible; a run like this finds {smallest} or more"
+    )
+    unclear = result(0.01, log(0.9), log(1.1), 0.2, metrics=3)
+    assert unclear.verdict() == f"inconclusive: {words}"
+    alone = "found alone (p = 0.04), not after correction for 3 metrics; taken alone, "
+    for p, said in ((0.04, alone), (0.05, "")):
+        found = result(0.01, log(0.9), log(1.1), p, metrics=3, corrected=0.2)
+        assert found.verdict() == f"inconclusive: {said}{words}"
+    judged = replace(unclear, margin=5.0, pairs=spread(*[0.0] * 10))
+    assert judged.verdict() == ("no difference in any pair; no worse than 5 %: shown (p = 0.00098)")
+    unsaid = replace(unclear, margin=5.0, metric=UNSAID)
+    assert unsaid.verdict() == unclear.verdict()
+    nothing = MetricResult(FAULTS, [], [], None, None, 1, 12, margin=5.0)
+    assert nothing.verdict() == (
+        "no verdict: 0 pairs, it takes at least 2; no worse than 5 %: not shown"
+    )
+
+
+# Pairs and totals
+
+
+def told(row: MetricResult, **known_already: Any) -> MetricResult:
+    """Return a row of which some is known, whatever its pairs are."""
+    row.__dict__.update(known_already)
+    return row
+
+
+@pytest.mark.parametrize(
+    ("effect", "found", "denied"),
+    [
+        (-0.1, (-0.04, -0.3, 0.0), True),
+        (-0.1, (-0.04, -0.3, -0.001), False),
+        (-0.1, (-0.05, -0.3, 0.1), False),
+        (-0.1, (-0.06, -0.3, 0.1), False),
+        (0.1, (0.04, 0.0, 0.3), True),
+        (0.1, (0.04, 0.001, 0.3), False),
+        (0.1, (0.05, -0.1, 0.3), False),
+        (0.1, (0.06, -0.1, 0.3), False),
+        (0.1, None, False),
+    ],
+)
+@pytest.mark.parametrize("how", [{"scale": "totals"}, {"length": "anytime"}])
+def test_totals_that_deny_what_was_found(
+    effect: float, found: tuple[float, float, float] | None, denied: bool, how: dict[str, str]
+) -> None:
+    """They have 0 in their interval, and lie beyond that of the pairs: 0.05 to 0.2."""
+    ends = sorted((effect / 2, effect * 2))
+    row = result(effect, ends[0], ends[1], 0.01, metric=UNSAID, **how)
+    assert told(row, totals=found, spread_p=0.5).denied == denied
+    row = result(effect, ends[0], ends[1], 0.06, metric=UNSAID, **how)
+    assert not told(row, totals=found, spread_p=0.5).denied
+
+
+@pytest.mark.parametrize(
+    ("better", "found", "denied"),
+    [
+        ("lower", (0.03, 0.0, log(1.05)), True), ("lower", (0.03, 0.0, 0.048), False),
+        ("lower", (0.02, 0.0, 0.1), False), ("higher", (-0.03, log(0.95), 0.0), True),
+        ("higher", (-0.03, -0.051, 0.0), False), ("higher", (-0.02, -0.1, 0.0), False),
+    ],
+)  # fmt: skip
+def test_totals_that_deny_a_margin(
+    better: str, found: tuple[float, float, float], denied: bool
+) -> None:
+    """They have it in their interval, and lie beyond that of the pairs: -0.02 to 0.02."""
+    metric = Metric.parse(f"vmstat.pgfault/s {better}")
+    row = result(0.0, -0.02, 0.02, 0.9, metric=metric, margin=5.0, scale="totals")
+    assert row.no_worse
+    assert told(row, totals=found).denied == denied
+    other = result(0.0, -0.02, 0.02, 0.9, metric=metric, scale="totals")
+    assert not told(other, totals=found).denied
+
+
+@pytest.mark.parametrize(
+    ("effect", "firm", "spread_p", "scale", "denied"),
+    [
+        (-0.1, (-0.1, -0.2, 0.0), 0.049, "ratio", True),
+        (-0.1, (-0.1, -0.2, -0.001), 0.049, "ratio", False),
+        (-0.1, (-0.1, -0.2, 0.0), 0.05, "ratio", False),
+        (-0.1, (-0.1, -0.2, 0.0), 0.01, "totals", False),
+        (0.1, (0.1, 0.0, 0.2), 0.01, "ratio", True),
+        (0.1, (0.1, 0.001, 0.2), 0.01, "ratio", False),
+        (0.0, (0.1, 0.05, 0.2), 0.01, "ratio", True),
+    ],
+)
+def test_blocks_that_vary_more_need_firmer_totals(
+    effect: float, firm: tuple[float, ...], spread_p: float, scale: str, denied: bool
+) -> None:
+    row = result(effect, -0.3, 0.3, 0.01, metric=UNSAID, scale=scale)
+    known_already = {"firm_totals": firm, "totals": (effect, -0.3, 0.3), "spread_p": spread_p}
+    assert told(row, **known_already, _of_pairs=(-0.3, 0.3)).denied == denied
+    assert row.uneven == (spread_p < 0.05 and scale == "ratio")
+    assert not told(replace(row, corrected=0.05), **known_already).uneven
+
+
+def test_firm_totals_are_the_weaker_of_two() -> None:
+    rng = np.random.default_rng(5)
+    for size in (0.05, 0.4):
+        logs = rng.normal([0.0, -0.5], [size, 0.1], (12, 2))
+        row = replace(BETTER, pairs=[(exp(a), exp(b)) for a, b in logs], seed=3)
+        both = [totals(row.pairs, 3, 0.02), totals_by_logs(row.pairs, 0.02)]
+        weaker = min(both, key=lambda found: -found[2])
+        assert told(replace(row), spread_p=0.01).firm_totals == weaker
+        even = told(replace(row), spread_p=0.9)
+        assert even.firm_totals == even.totals == totals(row.pairs, 3)
+    assert row.worst() == pytest.approx([max(side) / np.mean(side)
+                                         for side in zip(*row.pairs, strict=True)])  # fmt: skip
+    assert replace(row, effect=None).totals is None
+    assert DIFFERENCE.totals is None
+
+
+@pytest.mark.parametrize(
+    ("length", "p", "shown"),
+    [("", 0.049, True), ("", 0.05, False), ("size", 0.034, True), ("size", 0.035, False),
+     ("anytime", 0.049, True), ("anytime", 0.05, False)],
+)  # fmt: skip
+def test_the_level_of_a_margin(length: str, p: float, shown: bool) -> None:
+    row = told(replace(NOTHING, margin=5.0, length=length), margin_p=p)
+    assert row.no_worse == shown
+    assert row.open != shown
+    better = told(replace(BETTER, margin=5.0, length=length), margin_p=p)
+    assert not better.open
+
+
+def test_who_can_say_what_a_margin_is() -> None:
+    """A percent of nothing there is not; nor where nobody says what is better."""
+    for row in (replace(SHOWN, metric=UNSAID), replace(SHOWN, margin=0.0),
+                replace(SHOWN, effect=None)):  # fmt: skip
+        assert (row.margin_p, row.no_worse) == (None, False)
+    nothing = result(0.0, -1, 1, 0.9, scale="difference", margin=5.0, pairs=[(0.0, 0.0)] * 10)
+    assert nothing.margin_p == 1
+    below = result(0.0, -1, 1, 0.9, scale="difference", margin=5.0, pairs=[(-1.0, -1.0)] * 10)
+    assert below.margin_p == 1
+    some = result(0.0, -1, 1, 0.9, scale="difference", margin=5.0, pairs=[(1.0, 1.0)] * 10)
+    assert some.margin_p == 2**-10
+    early = replace(SHOWN, length="anytime", against=1)
+    d = [*[log(1 / 1.05)] * 10]
+    assert early.margin_p == p_below_anytime(with_lost(d, 1, 1.0))
+
+
+def test_the_ends_of_words() -> None:
+    assert BETTER.text(inf) == "+inf %"
+    assert [result(each, each, each, 0.01, metric=UNSAID).finding() for each in (1.0, 1.0001)] == [
+        "rose by 172 %", "rose to 2.72 times",
+    ]  # fmt: skip
+    rows = (BETTER, replace(BETTER, effect=None), replace(BETTER, metric=UNSAID))
+    assert [row.good for row in rows] == [True, None, None]
+    assert result(0.0, 0, 0, 0.01).good is False
+    assert BETTER.shown(-inf) == -inf
