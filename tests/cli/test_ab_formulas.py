@@ -201,6 +201,33 @@ def test_ends_of_many_pairs_are_means_of_random_subsets(rng: np.random.Generator
     assert stats.interval(d, 1, differ=False) == pytest.approx(ends, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    "zero", [[(0.0, 2.0)], [(2.0, 0.0)], [(0.0, 0.0)], [(0.0, 1.0), (2.0, 0.0), (0.0, 0.0)]]
+)
+def test_the_totals_of_subsets_with_zeros(
+    zero: list[tuple[float, float]], rng: np.random.Generator
+) -> None:
+    """A subset without any control, or treatment, has a ratio beyond all others."""
+    pairs = [*zero, *((float(a), float(b)) for a, b in np.exp(rng.normal(0, 0.3, (5, 2))))]
+    sums = [np.array(pairs)[chosen].sum(axis=0) for chosen in signs_of(len(pairs)) > 0]
+    with np.errstate(divide="ignore"):
+        ratios = sorted(float(np.log(after) - np.log(before)) for before, after in sums
+                        if before > 0 or after > 0)  # fmt: skip
+    place = int(0.1 * (len(ratios) + 1))
+    _, low, high = stats.totals(pairs, 1, 0.2)
+    assert (low, high) == pytest.approx((ratios[place - 1], ratios[-place]))
+
+
+@pytest.mark.parametrize("way", [1, -1])
+def test_the_farthest_an_end_moves(way: int) -> None:
+    """Where one pair has nearly all, it is the mean of that pair alone."""
+    d = way * np.array([1.0, 1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3, 7e-3])
+    means = sorted(float(d[chosen].mean()) for chosen in signs_of(8) > 0 if chosen.any())
+    near, far = (means[5], means[-1]) if way > 0 else (means[-6], means[0])
+    assert far == way
+    assert stats.interval(d, 1)[::way] == pytest.approx((near, far))
+
+
 @pytest.mark.parametrize("way", [1, -1])
 def test_an_end_moves_outward_where_pairs_differ(rng: np.random.Generator, way: int) -> None:
     """It is the end on the side of the long tail, moved as BCa moves it, and not past 0."""
@@ -347,6 +374,11 @@ def test_small_formulas() -> None:
 def test_both_arms_vary_as_much(rng: np.random.Generator) -> None:
     logs = rng.normal(0, [0.1, 0.5], (12, 2))
     less = stats.spread_p([(exp(a), exp(b)) for a, b in logs], 1)
+    some = rng.normal([0.0, 0.4], [0.1, 0.15], (9, 2))
+    d, sums = some[:, 1] - some[:, 0], some.sum(axis=1)
+    products = (d - d.mean()) * (sums - sums.mean())
+    found = stats.spread_p([(exp(a), exp(b)) for a, b in some], 1)
+    assert found == pytest.approx(np.mean(np.abs(signs_of(9) @ products) >= products.sum() - 1e-9))
     assert less < 0.05 < stats.spread_p([(exp(a), exp(b)) for a, b in logs * [5, 1]], 1)
     assert less == pytest.approx(stats.spread_p([(exp(b), exp(a)) for a, b in logs], 1))
 
@@ -360,6 +392,72 @@ def test_what_is_left_over_is_tossed_999_times(rng: np.random.Generator) -> None
     share, p = stats.left_over(y, first, 1)
     assert share == pytest.approx(0.5, abs=0.01)
     assert p == 1e-3
+
+
+def least_squares(y: np.ndarray, *causes: np.ndarray) -> np.ndarray:
+    """Return what each cause adds, where y is known."""
+    there = np.isfinite(y)
+    columns = np.stack([cause[there] for cause in causes], axis=1)
+    return np.asarray(np.linalg.lstsq(columns, y[there], rcond=None)[0])
+
+
+@pytest.mark.parametrize("gaps", [[], [0, 3, 8]])
+@pytest.mark.parametrize("effect", [-0.2, 0.2])
+def test_what_is_left_over_by_least_squares(
+    effect: float, gaps: list[int], rng: np.random.Generator
+) -> None:
+    """Differences of adjacent blocks, by the arms of both and of the one before; then all tossed.
+
+    Coins that fall as they fell are as rare as they are: one in 256, whatever is rounded.
+    """
+    first = rng.integers(0, 2, 8) == 1
+    y = rng.normal(0, 0.1, 17)
+
+    def arms(of: np.ndarray) -> np.ndarray:
+        return np.array([[0, one, 1 - one] for one in of], float)[:, 1:].ravel()
+
+    def regress(y: np.ndarray, of: np.ndarray) -> np.ndarray:
+        now = np.diff(arms(of), prepend=0)
+        return least_squares(np.diff(y), now, np.concatenate([[0], now[:-1]]))
+
+    y[1:] += effect * arms(first)
+    y[gaps] = np.nan
+    sides = np.where(first[:, None], y[1:].reshape(-1, 2), y[1:].reshape(-1, 2)[:, ::-1])
+    mean = np.nanmean(sides[:, 0] - sides[:, 1])
+    own, left = regress(y, first)
+    noise = y - np.concatenate([[0], arms(first) * mean])
+    coins = np.random.default_rng(7).integers(0, 2, (999, 8)) == 1
+    chance = np.array([regress(noise, each)[1] for each in coins])
+    p = (1 + (chance * np.sign(mean) >= left * np.sign(mean) - 1e-9).sum()) / 1000
+    assert stats.left_over(y, first, 7) == pytest.approx((left / own, p))
+    assert 0.001 < p < 1
+
+
+@pytest.mark.parametrize("effect", [-0.2, 0.2])
+def test_what_is_left_in_units_by_least_squares(effect: float, rng: np.random.Generator) -> None:
+    """A level for each unit and each block; the coins of blocks are tossed."""
+    treated = np.array([rng.permuted([True, True, False]) for _ in range(7)])
+    y = rng.normal(0, 0.1, (7, 3)) + effect * treated
+    arms = treated.astype(float)
+
+    def regress(y: np.ndarray, *causes: np.ndarray) -> np.ndarray:
+        blocks, units = y.shape
+        levels = [np.equal.outer(np.arange(blocks), [n] * units).astype(float)
+                  for n in range(blocks)]  # fmt: skip
+        own = [np.tile(np.arange(units) == n, (blocks, 1)).astype(float) for n in range(1, units)]
+        flat = [each.ravel() for each in (*causes, *levels, *own)]
+        return least_squares(y.ravel(), *flat)[: len(causes)]
+
+    (now,) = regress(y, arms)
+    own, left = regress(y[1:], arms[1:], arms[:-1])
+    noise, hits = y - now * arms, 0
+    for coins in np.random.default_rng(7).integers(0, 2, (999, 7, 1)) == 1:
+        tossed = np.where(coins, 1 - arms, arms)
+        by_chance = regress(noise[1:], tossed[1:], tossed[:-1])[1]
+        hits += by_chance * np.sign(now) >= left * np.sign(now) - 1e-9
+    assert stats.left_in_units(y, treated, 7) == pytest.approx((left / own, (1 + hits) / 1000))
+    assert 0 < hits < 999
+    assert stats.left_in_units(np.zeros((7, 3)), treated, 7)[0] == 0
 
 
 def test_growth_is_one_sided(rng: np.random.Generator) -> None:
