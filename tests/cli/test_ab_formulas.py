@@ -2,6 +2,7 @@
 """The formulas of experiments at their bounds, against another way to compute the same."""
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from math import ceil, exp, inf, log, log1p, sqrt
 from operator import le
@@ -61,6 +62,8 @@ def test_blocks_of_pairs(kind: str, seconds: float, of_pair: int, saturation: in
     )
     assert len({block.seed for block in blocks}) == len(blocks) // of_pair
     assert [*design.blocks("ab", 4, 7)] == blocks != [*design.blocks("aa", 4, 7)]
+    assert [each.number for each in design.blocks("ab", 1)] == list(range(of_pair))
+    assert 2**62 < max(block.seed for block in design.blocks("ab", 40)) < 2**63
 
 
 @pytest.mark.parametrize(
@@ -265,9 +268,30 @@ def test_p_with_lost_pairs_against_it(anytimes: bool) -> None:
     alone = stats.analyse_anytime(pairs, 1) if anytimes else stats.analyse(pairs, 1)
     found = stats.against(alone, 2, 1, anytimes)
     d = [0.3, 0.3, *alone.d]
-    assert found.p == (anytime.p_anytime(d) if anytimes else stats.p_value(np.array(d), 1))
+    one_sided = min(2 / anytime.evidence(d, (-1,)), 1)
+    assert found.p == (one_sided if anytimes else stats.p_value(np.array(d), 1))
     assert (found.low, found.high, found.estimate) == (alone.low, alone.high, alone.estimate)
     assert found.p > alone.p
+
+
+@pytest.mark.parametrize("way", [1, -1])
+@pytest.mark.parametrize("anytimes", [False, True])
+def test_lost_pairs_are_no_finding_themselves(
+    anytimes: bool, way: int, rng: np.random.Generator
+) -> None:
+    """Where they outweigh noise, nothing is found the other way, at no look."""
+    d = rng.normal(0, 0.1, 20)
+    pairs = [(1.0, exp(way * each)) for each in d - d.mean() + 0.001]
+    effect = stats.analyse(pairs, 1)
+    assert effect.estimate == pytest.approx(way * 0.001)
+    for lost in (8, 20):
+        assert stats.against(effect, lost, 1, anytimes).p == 1
+    metric = Metric.parse("a=vmstat.nr_a")
+    assert not anytime.answered([metric], {"a": pairs}, 0.0, {"a": 8})
+    assert anytime.p_against([way * 0.1] * 9, 0) == pytest.approx(anytime.p_anytime([0.1] * 9))
+    assert anytime.p_against([way * 0.1] * 9, 1) == pytest.approx(
+        2 / reached([-0.1, *[0.1] * 9], (1,))
+    )
 
 
 @pytest.mark.parametrize(
@@ -516,6 +540,91 @@ def test_the_sequence_has_what_is_not_rejected(rng: np.random.Generator) -> None
     assert anytime.sequence(pairs[:3])[2:] == (-inf, inf)
 
 
+def bisected(rest: Callable[[float], list[float]], middle: float, far: float) -> float:
+    """Return the end of an interval, to a part in 4,096 of what is looked at."""
+    near, ends = 0.0, far
+    if reached(rest(middle + far), (1, -1)) < 20:
+        return inf if far > 0 else -inf
+    for _ in range(12):
+        half = (near + ends) / 2
+        near, ends = (near, half) if reached(rest(middle + half), (1, -1)) >= 20 else (half, ends)
+    return middle + ends
+
+
+def test_the_ends_of_a_sequence(rng: np.random.Generator) -> None:
+    """They are looked for within eight times the farthest pair; beyond, there is none."""
+    for pairs in ([(1.0, exp(each)) for each in rng.normal(-0.3, 0.1, 9)],
+                  [(-1.0, each) for each in rng.normal(3, 20, 12)],
+                  [(0.0, 4.0), (2.0, 5.0), (3.0, 2.0)] * 3,
+                  [(0.5, 1.0), (0.0, 0.3)] * 5):  # fmt: skip
+        scale, middle, low, high = anytime.sequence(pairs)
+        d = differences(pairs)[1]
+        spread = max(abs(each - (0.0 if scale == "totals" else middle)) for each in d)
+
+        def rest(
+            effect: float, pairs: list[tuple[float, float]] = pairs, d: list[float] = d,
+            scale: str = scale,
+        ) -> list[float]:  # fmt: skip
+            if scale == "totals":
+                return [treatment - exp(effect) * control for control, treatment in pairs]
+            return [each - effect for each in d]
+
+        ends = [bisected(rest, middle, way * 8 * spread) for way in (-1, 1)]
+        assert [low, high] == pytest.approx(ends)
+    for size in (0.01, 100.0):
+        assert anytime.sequence([(-size, size), (0.0, size)])[2:] == (-inf, inf)
+
+
+@pytest.mark.parametrize(
+    ("texts", "effects", "margin", "lost", "done"),
+    [
+        (["lower"], [0.5], 0, {}, True),
+        (["lower"], [2.0], 0, {}, True),
+        (["lower"], [1.0], 0, {}, False),
+        (["lower"], [1.0], 5, {}, True),
+        (["higher"], [1.0], 5, {}, True),
+        (["higher"], [1.0], 0.1, {}, False),
+        (["higher"], [0.98], 5, {}, True),
+        (["higher"], [0.93], 5, {}, True),  # worse, and so found
+        ([""], [1.0], 5, {}, False),
+        ([""], [0.5], 0, {}, True),
+        (["lower", "lower"], [0.5, 1.0], 0, {}, False),
+        (["lower", "lower"], [0.5, 1.0], 5, {}, True),
+        (["lower", ""], [0.5, 1.0], 0, {}, True),
+        (["lower", ""], [1.0, 1.0], 5, {}, False),
+        (["lower", "lower"], [1.0, 1.0], 5, {}, True),
+        (["lower", "lower guard 5%"], [0.5, 1.0], 0, {}, True),
+        (["lower", "lower guard 5%"], [0.5, 2.0], 0, {}, False),
+        (["lower", "lower guard 0.1%"], [0.5, 1.0], 5, {}, False),
+        (["lower guard 5%"], [1.0], 0, {}, True),
+        (["lower guard 5%"], [2.0], 0, {}, False),
+        (["lower", "lower guard 5%"], [1.0, 1.0], 0, {}, False),
+        (["lower"], [0.5], 0, {"m0": 20}, False),
+        (["lower"], [1.0], 5, {"m0": 20}, False),
+        (["lower"], [0.5], 0, {"m1": 20}, True),
+    ],
+)
+def test_when_there_is_an_answer(
+    texts: list[str], effects: list[float], margin: float, lost: dict[str, int], done: bool
+) -> None:
+    """24 pairs with noise of 1 %; a metric that says what is better has to be found or shown."""
+    metrics = [Metric.parse(f"m{n}=vmstat.nr_a {text}".strip()) for n, text in enumerate(texts)]
+    noise = np.random.default_rng(4).normal(0, 0.01, (len(texts), 24))
+    pairs = {each.name: [(1.0, effect * exp(d)) for d in row]
+             for each, effect, row in zip(metrics, effects, noise, strict=True)}  # fmt: skip
+    assert anytime.answered(metrics, pairs, margin, lost) == done
+
+
+def test_many_metrics_are_harder_to_answer() -> None:
+    """p is 0.047 with 7 such pairs, and twice that for two metrics."""
+    pairs = [(1.0, 2.0 + n / 100) for n in range(7)]
+    p = anytime.p_anytime(differences(pairs)[1])
+    assert 0.025 < p < 0.05
+    metrics = [Metric.parse(f"{name}=vmstat.nr_a") for name in "ab"]
+    assert anytime.answered(metrics[:1], {"a": pairs}, 0.0)
+    assert not anytime.answered(metrics, {"a": pairs, "b": []}, 0.0)
+
+
 def test_the_sequence_of_equal_pairs() -> None:
     """Nothing varies: as many pairs as could show anything show it."""
     for number, ends in ((5, (-inf, inf)), (6, (log(2), log(2)))):
@@ -652,6 +761,10 @@ def test_what_was_not_tested_is_no_carry_over() -> None:
         (10.0, 11.1, 0.5, False, True),
         (11.1, 10.0, 0.5, False, True),
         (10.9, 10.9, 0.5, False, False),
+        (10.0, 11.0, 0.5, False, False),
+        (10.0, 10.2, 0.001, False, False),
+        (0.0, 0.1, 0.0009, False, False),
+        (0.0, 0.1001, 0.0009, True, False),
     ],
 )
 def test_seconds_in_balance(

@@ -44,6 +44,16 @@ def p_anytime(d: Sequence[float]) -> float:
     return 1 / evidence(d)
 
 
+def p_against(d: Sequence[float], lost: int) -> float:
+    """Return that p if so many lost pairs are against what d shows.
+
+    They come first, and are evidence for nothing themselves: only what is for the side of d counts.
+    """
+    if not lost:
+        return p_anytime(d)
+    return min(2 / evidence(with_lost(d, lost), (1 if sum(d) > 0 else -1,)), 1.0)
+
+
 def p_below_anytime(d: Sequence[float]) -> float:
     """Return the one-sided p: small if the mean is shown to be below 0."""
     return 1 / evidence(d, (-1,))
@@ -86,7 +96,7 @@ def answered(
         if not pairs:
             continue
         against, d = lost.get(metric.name, 0), differences(pairs)[1]
-        if metric in wanted and p_anytime(with_lost(d, against)) * len(wanted) < ALPHA:
+        if metric in wanted and p_against(d, against) * len(wanted) < ALPHA:
             found.add(metric)
         if not (allowed and metric.better):
             continue

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from mmpolicy.ab.anytime import p_anytime, sequence
+from mmpolicy.ab.anytime import p_against, p_anytime, sequence
 from mmpolicy.ab.design import ALPHA, POWER, differences, with_lost
 
 EXACT_PAIRS = 16  # up to here, all outcomes of the coins are looked at
@@ -70,9 +70,13 @@ def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
 
 
 def against(effect: Effect, lost: int, seed: int, anytime: bool) -> Effect:
-    """Return the effect with the p that it has if so many lost pairs are against it."""
-    d = with_lost(effect.d.tolist(), lost)
-    return replace(effect, p=p_anytime(d) if anytime else p_value(np.asarray(d), seed))
+    """Return the effect with the p that it has if so many lost pairs are against it.
+
+    Where they outweigh it, that is no effect the other way.
+    """
+    d = np.asarray(with_lost(effect.d.tolist(), lost))
+    p = p_against(effect.d.tolist(), lost) if anytime else p_value(d, seed)
+    return replace(effect, p=p if d.sum() * effect.d.sum() > 0 else 1.0)
 
 
 @lru_cache(maxsize=4)
