@@ -3,21 +3,22 @@
 
 import json
 from dataclasses import replace
-from math import exp, inf, log, nan
+from math import exp, inf, log, log1p, nan
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mmpolicy.ab.balance import balance_of
+from mmpolicy.ab.balance import Balance, balance_of
 from mmpolicy.ab.carry import Carry, carry_of
+from mmpolicy.ab.design import differences
 from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.neighbours import Neighbours
 from mmpolicy.ab.panel import Cell, centred, neighbours, pairs_of, sides, usual
 from mmpolicy.ab.report import Report
 from mmpolicy.ab.samples import Recording, line_of, parse
-from mmpolicy.ab.stats import Effect
+from mmpolicy.ab.stats import Effect, growth_p, left_in_units, left_over
 from mmpolicy.errors import Error
 
 from .test_ab_report import STOCK, Lines
@@ -299,6 +300,98 @@ def test_carry_over_by_one_of_two_signs(pairs: int, samples: int, tested: bool) 
     assert carry_of(found, FAULTS, "ratio", 1).tested == tested
 
 
+def turns(pairs: int, values: Any, source: str, samples: int = 3) -> Recording:
+    """Return a run whose blocks have these values, after one without the treatment that has 5.
+
+    values: by pair, arm and second. The coins fall as they like.
+    """
+    coins = np.random.default_rng(2).integers(0, 2, pairs)
+    blocks = [block(0, "aa", 0, "control")]
+    blocks += [block(2 * pair + at + 1, "ab", pair, ARMS[at ^ int(coins[pair])])
+               for pair in range(pairs) for at in range(2)]  # fmt: skip
+    found = run_of(*blocks)
+    for each in blocks:
+        for second, sample in enumerate(found.windows[each["number"]][:samples]):
+            value = values(each["pair"], each["arm"], second) if each["phase"] == "ab" else 5.0
+            sample.host[source] = value
+        del found.windows[each["number"]][samples:]
+    return found
+
+
+ARMS = ("control", "treatment")
+LEVELS = np.random.default_rng(3).normal(0, 0.1, (9, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("scale", "shift", "of"),
+    [
+        ("ratio", 0.0, np.exp), ("difference", -5.0, lambda level: level),
+        ("totals", 0.0, lambda level: np.where(level[:, :, 1:2] < -0.3, 0.0, level + 2)),
+        ("totals", 0.0, lambda level: (level + 2) * ([[[1], [1e-3]]] + [[[1], [0]]] * 8)),
+    ],
+)  # fmt: skip
+def test_both_signs_of_carry_over(scale: str, shift: float, of: Any) -> None:
+    """By the values of all blocks in turn, and by those of their halves."""
+    levels = of(LEVELS + np.array([0.0, -0.3])[None, :, None] * np.array([0.5, 1, 1.5])) + shift
+    found = turns(9, lambda pair, arm, second: float(levels[pair, ARMS.index(arm), second]),
+                  "vmstat.nr_mapped")  # fmt: skip
+    carried = carry_of(found, LEVEL, scale, 4)
+    values, first = found.course(LEVEL)
+    y = np.array(values, float)
+    y = np.log(y) if scale == "ratio" else y
+    share, share_p = left_over(y, np.array(first), 4)
+    sides = [levels[:, :, part].mean(axis=2) for part in (slice(0, 2), slice(1, 3))]
+    (known, early), (also, late) = (differences(side.tolist()) for side in sides)
+    assert known == also == scale
+    assert (carried.tested, carried.share, carried.share_p) == (True, share, share_p)
+    means = [float(np.mean(each)) for each in (early, late)]
+    means = [log1p(max(mean, -0.99)) for mean in means] if scale == "totals" else means
+    assert (carried.first, carried.second) == pytest.approx(tuple(means))
+    assert carried.halves_p == growth_p(np.array(early), np.array(late), 4)
+    other = carry_of(found, LEVEL, "totals" if scale != "totals" else "difference", 4)
+    assert (other.first, other.second, other.halves_p) == (0, 0, 1)
+
+
+def test_blocks_without_a_logarithm_are_left_out_of_carry_over() -> None:
+    found = turns(7, lambda pair, arm, second: 0.0 if (pair, arm) == (3, "control") else 2.0 + pair,
+                  "vmstat.nr_mapped")  # fmt: skip
+    values, first = found.course(LEVEL)
+    y = np.array([log(each) if each else nan for each in values])
+    carried = carry_of(found, LEVEL, "ratio", 4)
+    assert (carried.share, carried.share_p) == left_over(y, np.array(first), 4)
+
+
+def test_carry_over_of_units() -> None:
+    """Of those that each block has, if there are two, by the arms that they had."""
+    metric, rng = Metric.parse("unit:memory.current"), np.random.default_rng(6)
+    arms = [rng.permuted([0, 1, 1]).tolist() for _ in range(7)]
+    levels = np.exp(rng.normal(0, 0.1, (7, 3)) - 0.3 * np.array(arms))
+    names = ("/a", "/b", "/c")
+
+    def run(blocks: int, units: int) -> Recording:
+        found = run_of(*(
+            block(n, "ab", n, "", units={names[u]: ARMS[arms[n][u]] for u in range(3)})
+            for n in range(blocks)
+        ), design="split")  # fmt: skip
+        for number, samples in found.windows.items():
+            there = range(units if number == 2 else 3)
+            own = {names[u]: {metric.top.text: float(levels[number, u])} for u in there}
+            found.windows[number] = [sample._replace(units=own) for sample in samples]
+        return found
+
+    for units in (3, 2):
+        y = np.log(levels[:, :units])
+        expected = left_in_units(y, np.array(arms)[:, :units] == 1, 4)
+        carried = carry_of(run(7, units), metric, "ratio", 4)
+        assert carried.tested
+        assert (carried.share, carried.share_p) == pytest.approx(expected)
+    alone = carry_of(run(7, 1), metric, "ratio", 4)
+    assert (alone.share, alone.share_p) == (0, 1)
+    assert not carry_of(run(5, 3), metric, "ratio", 4).tested
+    assert not carry_of(run_of(design="split"), metric, "ratio", 4).tested
+    assert carry_of(run(7, 3), FAULTS, "ratio", 4) == Carry()
+
+
 def test_units_of_arms() -> None:
     """Those drawn in each block, but of saturation; or what the kernel has counted of each."""
     drawn = {"/a": "control", "/b": "treatment", "/c": "treatment"}
@@ -309,6 +402,24 @@ def test_units_of_arms() -> None:
     assert counted.units() == (150, 153)
     assert run_of(block(0, "ab", 0, "control")).units() == (0, 0)
     assert balance_of(counted).text() == "150 units in control, 153 in treatment (p = 0.86)"
+
+
+def test_the_balance_of_time() -> None:
+    """The mean time of complete pairs, its p by their signs, and how late a sample has been."""
+    arms = ["control", "treatment"]
+    found = run_of(*(block(2 * pair + at, "ab", pair, arms[at]) for pair in range(5)
+                     for at in range(2)), block(10, "ab", 5, "control"),
+                   block(11, "aa", 0, "control"))  # fmt: skip
+    for number, late in ((1, 0.25), (3, 0.25), (5, 0.25), (7, 0.5), (9, 0.25), (11, 0.375)):
+        found.windows[number][-1] = found.windows[number][-1]._replace(t=4 * number + 3 + late)
+    del found.windows[10]
+    assert balance_of(found) == Balance("seconds", 2.0, 2.3, 2 / 32, 2.0, 0.5)
+    assert balance_of(run_of()) == Balance("seconds", 0.0, 0.0, 1.0, 2.0, 0.0)
+    few = run_of(block(0, "ab", 0, "", units={"/a": "control"}), design="split")
+    assert balance_of(few).of == "units"
+    few.header["design"] = "switchback"
+    assert balance_of(few).of == "seconds"
+    assert balance_of(run_of(block(0, "ab", 0, ""), design="split")).of == "seconds"
 
 
 # Units

@@ -2,10 +2,12 @@
 """What an experiment reads, guards and asks for: the grammar, its bounds, and how long it takes."""
 
 import errno
+import hmac
+import json
 import os
 from collections import deque
 from dataclasses import fields
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,18 @@ from mmpolicy.ab.anytime import answered
 from mmpolicy.ab.arms import settings_of_arm, split_arm
 from mmpolicy.ab.commands import Commands
 from mmpolicy.ab.decisions import _is_decision, risen
-from mmpolicy.ab.design import Design
+from mmpolicy.ab.design import Block, Design
 from mmpolicy.ab.guards import Guard, Watch
-from mmpolicy.ab.identity import EQUAL, digest_of, host_id, labels_of, roles_of, seed_here
+from mmpolicy.ab.identity import (
+    EQUAL,
+    about_host,
+    digest_of,
+    host_id,
+    labels_of,
+    roles_of,
+    seed_here,
+)
+from mmpolicy.ab.live import Live, place_of
 from mmpolicy.ab.metrics import Metric, all_sources, of_samples, parse_source
 from mmpolicy.ab.policy_arms import StoppedError
 from mmpolicy.ab.preflight import check_commands, check_units, wants_times
@@ -28,10 +39,11 @@ from mmpolicy.ab.runner import Length
 from mmpolicy.ab.scope import scope_of
 from mmpolicy.ab.sources import Reader, Sample, only_rises
 from mmpolicy.ab.units import arms_of, balanced, siphash, units_of
+from mmpolicy.control.experiment import LIVE
 from mmpolicy.control.keys import Setting, choice
 from mmpolicy.control.model import Control
 from mmpolicy.control.state import read_state
-from mmpolicy.errors import Exit
+from mmpolicy.errors import Error, Exit
 from mmpolicy.host.knobs import read_knobs
 from mmpolicy.verbs.ab_plan import RunOptions, design_of, length_of, usual_design
 
@@ -300,6 +312,18 @@ def test_the_window_of_guards_is_a_second() -> None:
     assert [sample.t for sample in watch.window] == [2.8, 9]
 
 
+@pytest.mark.parametrize(
+    ("times", "kept"),
+    [([0], [0]), ([0, 5], [0, 5]), ([0, 1, 2], [1, 2]), ([0, 1, 1.99], [0, 1, 1.99]),
+     ([0, 1, 1.5, 2], [1, 1.5, 2]), ([0, 0.5, 1, 9], [1, 9])],
+)  # fmt: skip
+def test_what_is_left_of_the_window_covers_a_second(times: list[float], kept: list[float]) -> None:
+    watch = Watch([])
+    for t in times:
+        assert watch.look(Sample(t, {}, {})) is None
+    assert [sample.t for sample in watch.window] == kept
+
+
 def test_decisions_are_what_is_not_left_to_the_kernel() -> None:
     names = ("stock", "raised", "fault_ns", "cost_x", "shadow_y", "default_x")
     assert [_is_decision(name) for name in names] == [False, True, False, False, False, True]
@@ -546,6 +570,102 @@ def test_machines(tree: FakeTree) -> None:
     tree.put("/etc/machine-id", "abd")
     assert host_id(tree) != seen[0]
     assert seed_here(tree, 7) != seen[1]
+
+
+def test_the_seed_and_the_name_of_a_machine(tree: FakeTree) -> None:
+    """By a keyed hash of its id, as other programs have it."""
+
+    def keyed(text: str) -> bytes:
+        return hmac.digest(b"abc", b"mmpolicy ab" + text.encode(), "sha256")
+
+    tree.put("/etc/machine-id", "abc")
+    assert host_id(tree) == keyed("").hex()[:32]
+    assert seed_here(tree, 7) == int.from_bytes(keyed("7")[:8], "little") % 2**63
+
+
+def test_what_is_told_of_a_host(tree: FakeTree) -> None:
+    class Known:
+        """A host of which only the files matter."""
+
+        def release(self) -> str:
+            """Return the version of its kernel."""
+            return "6.12"
+
+    host: Any = Known()
+    host.tree = tree
+    tree.put("/proc/sys/kernel/random/boot_id", "b")
+    bare = {"kernel": "6.12", "machine": os.uname().machine, "cpus": os.cpu_count(),
+            "name": os.uname().nodename, "boot": "b", "id": ""}  # fmt: skip
+    for path in ("/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/node"):
+        tree.remove(path)
+    assert about_host(host, {}) == bare
+    tree.put("/proc/cpuinfo", "model name\t: A CPU")
+    tree.put("/proc/meminfo", "MemTotal: 3 kB")
+    for name in ("node0/x", "node12/x", "xnode3/x", "node/x", "power/x"):
+        tree.put(f"/sys/devices/system/node/{name}", "")
+    more = {"cpu": "A CPU", "memory_bytes": 3072, "nodes": 2, "labels": {"a": "b"}}
+    assert about_host(host, {"a": "b"}) == bare | more
+
+
+class Kept:
+    """A tree of which only what is kept matters."""
+
+    def __init__(self, *, there: bool = True, full: bool = False) -> None:
+        self.there, self.full = there, full
+        self.kept: list[Any] = []
+
+    def keep(self, path: str, text: str, mode: int) -> None:
+        """Keep a file, if there is room for it."""
+        if self.full:
+            raise Error("full", Exit.FAILED, "")
+        assert (path, mode) == (LIVE, 0o644)
+        self.kept.append(json.loads(text))
+
+    def exists(self, path: str) -> bool:
+        """Tell if the file is there."""
+        assert path == LIVE
+        return self.there
+
+    def drop(self, path: str) -> None:
+        """Remove it."""
+        assert path == LIVE
+        self.kept.append("dropped")
+
+
+def test_where_a_run_is_is_told_once_a_second_and_at_changes() -> None:
+    tree: Any = Kept()
+    live = Live(tree, {"a": 1})
+    told: list[tuple[float, dict[str, Any], bool]] = [
+        (0.0, {"left_s": 9.0}, True), (0.9, {"left_s": 8.0, "guards": {"x": 1.0}}, False),
+        (1.0, {"left_s": nan}, True), (1.1, {"phase": "aa"}, True), (1.2, {"phase": "aa"}, False),
+        (1.3, {"phase": "ab", "left_s": 7.0}, True), (2.2, {"phase": "ab"}, False),
+        (2.3, {"phase": "ab"}, True),
+    ]  # fmt: skip
+    count = 0
+    for now, what, written in told:
+        live.tell(now, **what)
+        count += written
+        assert len(tree.kept) == count
+    assert tree.kept[0] == {"a": 1, "left_s": 9}
+    assert tree.kept[1] == {"a": 1, "left_s": None, "guards": {"x": 1}}
+    assert tree.kept[-1] == {"a": 1, "left_s": 7, "guards": {"x": 1}, "phase": "ab"}
+    live.end()
+    assert tree.kept[-1] == "dropped"
+    full: Any = Kept(full=True, there=False)
+    other = Live(full, {})
+    other.tell(0.0, phase="aa")
+    other.end()
+    assert full.kept == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "arm", "told"),
+    [("aa", "treatment", "control"), ("aa", "", "control"), ("ab", "treatment", "treatment"),
+     ("ab", "", "both"), ("saturation", "control", "control")],
+)  # fmt: skip
+def test_the_place_of_a_block(phase: str, arm: str, told: str) -> None:
+    found = place_of(Block(4, phase, 2, arm, 0))
+    assert found == {"phase": phase, "pair": 2, "arm": told, "block": 5}
 
 
 def test_labels_and_roles() -> None:

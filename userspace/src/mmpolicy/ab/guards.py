@@ -79,7 +79,7 @@ class Watch:
     def look(self, sample: Sample) -> tuple[str, str] | None:
         """Take a sample; return what is wrong, if anything is, and in which arm."""
         self.window.append(sample)
-        while len(self.window) > 2 and sample.t - self.window[1].t >= WINDOW_S:
+        while self.window[0] is not sample and sample.t - self.window[1].t >= WINDOW_S:
             self.window.popleft()
         for guard in self.guards:
             for value, arm in guard.values(self.window):
