@@ -188,7 +188,9 @@ def test_halves_of_a_block_share_the_sample_in_the_middle() -> None:
     assert [found.value(FAULTS, 0, "", part) for part in ("first", "second")] == [10, 60]
 
 
-@pytest.mark.parametrize(("value", "kept"), [(0.9e150, True), (-1.1e150, False), (1.1e150, False)])
+@pytest.mark.parametrize(
+    ("value", "kept"), [(0.9e150, True), (-1.1e150, False), (1.1e150, False), (1e150, False)]
+)
 def test_what_is_too_large_is_no_value(value: float, kept: bool) -> None:
     found = run_of(block(0, "ab", 0, "control"))
     for sample in found.windows[0]:
@@ -477,6 +479,44 @@ def test_what_is_said_of_neighbours(scale: str, size: str) -> None:
     """A difference has no unit, a ratio is told in percent."""
     effect = Effect(scale, 8, 0.5, 0.1, 0.9, 0.01, 0.2)
     assert size in Neighbours("x", (10, 90), effect, 0.02).text()
+
+
+def test_pairs_of_units_by_phase() -> None:
+    """At any look, what is usual is known by the blocks before, those of the A/A phase, too."""
+    metric, rng = Metric.parse("unit:memory.current"), np.random.default_rng(8)
+    phases = ["aa"] * 3 + ["ab"] * 4 + ["saturation"] * 4
+    arms = [[CONTROL, TREATMENT, CONTROL][n % 2 :][:2] for n in range(11)]
+    values = np.exp(rng.normal(0, 0.1, (11, 2)))
+    blocks = []
+    for n, phase in enumerate(phases):
+        whole = [CONTROL, CONTROL] if phase == "saturation" else arms[n]
+        turn = ("", "") if phase != "saturation" else (TREATMENT, CONTROL)
+        pair = {"aa": n, "ab": n - 3, "saturation": (n - 7) // 2}[phase]
+        drawn = dict(zip(("/a", "/b"), whole, strict=True))
+        blocks.append(block(n, phase, pair, turn[n % 2], units=drawn))
+    rows = [cells(a=(arms[n][0], values[n, 0]), b=(arms[n][1], values[n, 1])) for n in range(11)]
+    for length in ("", "anytime"):
+        found = run_of(*blocks, design="split", length=length)
+        for number, samples in found.windows.items():
+            own = {name: {metric.top.text: float(values[number, at])}
+                   for at, name in enumerate(("/a", "/b"))}  # fmt: skip
+            found.windows[number] = [sample._replace(units=own) for sample in samples]
+        past = length == "anytime"
+        aa, ab = pairs_of(rows[:3], past), pairs_of(rows[0 if past else 3 : 7], past)[-4:]
+        for phase, pairs in (("aa", aa), ("ab", ab)):
+            known = {n: pytest.approx(each) for n, each in enumerate(pairs) if each}
+            assert found.by_pair(metric, phase) == known
+        assert len(found.by_pair(metric, "aa")) == (2 if past else 3)
+        means = np.exp(np.log(values).mean(axis=1))
+        low, high = means[7::2], means[8::2]
+        both: list[Any] = [pytest.approx(each) for each in zip(low, high, strict=True)]
+        assert [*found.by_pair(metric, "saturation").items()] == [*enumerate(both)]
+        assert found.lost_pairs(metric, 6) == (2, 2)
+        del found.windows[5]
+        assert found.lost(metric) == {CONTROL: 1, TREATMENT: 1}
+        assert found.lost_pairs(metric, 6) == (3, 3)
+    alone = run_of(block(0, "saturation", 0, CONTROL, units={"/a": CONTROL}), design="split")
+    assert alone.by_pair(metric, "saturation") == {}
 
 
 def test_neighbours_are_the_control_of_both_blocks() -> None:

@@ -5,6 +5,7 @@ import errno
 import hmac
 import json
 import os
+import random
 from collections import deque
 from dataclasses import fields
 from math import isnan, nan
@@ -34,7 +35,13 @@ from mmpolicy.ab.identity import (
 from mmpolicy.ab.live import Live, place_of
 from mmpolicy.ab.metrics import Metric, all_sources, of_samples, parse_source
 from mmpolicy.ab.policy_arms import StoppedError
-from mmpolicy.ab.preflight import check_commands, check_units, wants_times
+from mmpolicy.ab.preflight import (
+    _check_meaning,
+    check_commands,
+    check_units,
+    first_look,
+    wants_times,
+)
 from mmpolicy.ab.runner import Length
 from mmpolicy.ab.scope import scope_of
 from mmpolicy.ab.sources import Reader, Sample, only_rises
@@ -379,6 +386,42 @@ def test_seeds_that_balance(number: int, percent: int) -> None:
     assert balanced({}, 5) >= 0
 
 
+def test_arms_are_those_of_the_kernel() -> None:
+    """A keyed hash of the id of a cgroup, modulo 10,000, below so many hundredths of percent."""
+    units = {str(n): n for n in range(1, 600)}
+    for percent in (10, 50):
+        expected = {
+            name: ("control", "treatment")[
+                siphash(number, 0, (7, 0x6D6D706F6C696379)) % 10_000 < 100 * percent
+            ]
+            for name, number in units.items()
+        }
+        assert arms_of(units, 7, percent) == expected
+        assert percent == 10 or arms_of(units, 7) == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "percent"), [(2, 50), (7, 50), (10, 90), (11, 10), (300, 90), (1200, 50)]
+)
+def test_the_seed_is_the_first_good_one_of_a_random_row(number: int, percent: int) -> None:
+    """Or the best of those that 5,000 hashes are enough for."""
+    units = {str(n): n * 7919 for n in range(number)}
+
+    def off(seed: int) -> float:
+        arms = [*arms_of(units, seed, percent).values()]
+        treated = arms.count("treatment")
+        return abs(treated - number * percent / 100) if 0 < treated < number else number
+
+    for seed in range(4 if number < 100 else 1):
+        rng = random.Random(seed)
+        row = [rng.randrange(2**63) for _ in range(min(5000 // number, 40))]
+        good = [each for each in row if off(each) < 1]
+        assert balanced(units, seed, percent) == (good or [min(row, key=off)])[0]
+        assert percent != 50 or balanced(units, seed) == balanced(units, seed, 50)
+    for few in ({}, {"a": 1}):
+        assert balanced(few, 5) == random.Random(5).randrange(2**63)
+
+
 def test_who_is_a_unit(tree: FakeTree) -> None:
     for path, procs in (("/a", "1"), ("/a/b", "2"), ("/a/c", ""), ("/ab", "3"), ("/d", "4")):
         tree.make_cgroup(path)
@@ -417,6 +460,86 @@ def test_too_few_units(tree: FakeTree) -> None:
     assert told.message == "1 of 19 units have a number 'unit:memory.current'"
     told = raised(lambda: list(check_units(scope_of(tree, "/s/0"), [arm], "cgroup")))
     assert told.message.startswith("1 cgroups with processes at or below /s/0")
+
+
+@pytest.mark.parametrize(
+    ("text", "design", "said"),
+    [
+        ("vmstat.pgfault", "switchback", ""), ("cmd:x", "switchback", ""),
+        ("cmd:x/s", "switchback", ""), ("arm.p.n", "split", ""), ("arm.units", "split", ""),
+        ("arm.p.fault_ns", "split", ""), ("unit:memory.current", "split", ""),
+        ("unit:memory.stat:pgfault/s", "split", ""), ("cgroup:/a/cpu.stat:x/s", "switchback", ""),
+        ("cgroup:/a/memory.current", "switchback", ""),
+        ("psi.memory.full.avg10", "switchback",
+         "is a moving average, in which the blocks before are still there: take "
+         "psi.memory.full.total/s; a guard may have it"),
+        ("unit:memory.pressure:some.avg60", "split",
+         "is a moving average, in which the blocks before are still there: take "
+         "unit:memory.pressure:some.total/s; a guard may have it"),
+        ("cgroup:/a/cpu.stat:x", "switchback",
+         "only rises, so that its mean says nothing: take cgroup:/a/cpu.stat:x/s"),
+        ("unit:cpu.stat:x", "split",
+         "only rises, so that its mean says nothing: take unit:cpu.stat:x/s"),
+        ("unit:memory.current", "switchback",
+         "is of each unit of --design split: take cgroup:PATH/FILE:KEY, or split with "
+         "--unit cgroup"),
+        *((each, "split", "is of the whole host, where both arms run at once: take "
+           "arm.POINT.COUNTER, unit:FILE:KEY, or --design switchback")
+          for each in ("vmstat.pgfault", "cmd:x", "cgroup:/a/memory.current")),
+    ],
+)  # fmt: skip
+def test_what_would_not_mean_what_it_seems_to(text: str, design: str, said: str) -> None:
+    source = parse_source(text)
+    if not said:
+        _check_meaning(source, design)
+        return
+    with pytest.raises(click.UsageError) as refused:
+        _check_meaning(source, design)
+    assert refused.value.message == f"'{source.text}' {said}"
+
+
+@pytest.mark.parametrize(
+    ("guards", "looks", "faults", "said"),
+    [
+        ([], 1, 0, ""),
+        (["vmstat.nr_a < 8"], 1, 0, ""),
+        (["vmstat.nr_a < 7"], 1, 0, "guard 'vmstat.nr_a < 7': it is 7"),
+        (["vmstat.nr_a < 8", "vmstat.a/s < 11"], 6, 2, ""),
+        (["vmstat.a/s < 10"], 2, 3, "guard 'vmstat.a/s < 10': it is 15"),
+        (["arm.p.n/s < 1"], 1, 0, ""),
+    ],
+)
+def test_guards_are_looked_at_before_a_run(
+    tree: FakeTree, guards: list[str], looks: int, faults: int, said: str
+) -> None:
+    """Levels once, rates for a second."""
+
+    class Timed:
+        """A host in which time goes on as it is told to."""
+
+        def __init__(self) -> None:
+            self.tree, self.now, self.looks, self.faults = tree, 100.0, 1, 0
+            tree.put("/proc/vmstat", "nr_a 7\na 0")
+
+        def clock(self) -> float:
+            """Return the time."""
+            return self.now
+
+        def sleep(self, seconds: float) -> None:
+            """Let time go on, with some faults."""
+            assert seconds == 0.2
+            self.now, self.looks = round(self.now + seconds, 6), self.looks + 1
+            self.faults += faults
+            tree.put("/proc/vmstat", f"nr_a 7\na {self.faults}")
+
+    host: Any = Timed()
+    parsed = [Guard.parse(text) for text in guards]
+    if said:
+        told = raised(first_look, host, parsed)
+        assert told.message == f"{said} before the run; nothing was changed"
+    else:
+        first_look(host, parsed)
+    assert host.looks == looks
 
 
 # How long
