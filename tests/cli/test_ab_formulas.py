@@ -627,6 +627,7 @@ def test_many_metrics_are_harder_to_answer() -> None:
 
 def test_the_sequence_of_equal_pairs() -> None:
     """Nothing varies: as many pairs as could show anything show it."""
+    assert anytime.sequence([(1.0, 2.0)] * 5, 2 / 2**5)[2:] == pytest.approx((log(2), log(2)))
     for number, ends in ((5, (-inf, inf)), (6, (log(2), log(2)))):
         found = anytime.sequence([(1.0, 2.0)] * number)
         assert found == ("ratio", pytest.approx(log(2)), *map(pytest.approx, ends))

@@ -2,6 +2,7 @@
 """What an experiment reads, guards and asks for: the grammar, its bounds, and how long it takes."""
 
 import errno
+import hashlib
 import hmac
 import json
 import os
@@ -44,7 +45,7 @@ from mmpolicy.ab.preflight import (
 )
 from mmpolicy.ab.runner import Length
 from mmpolicy.ab.scope import scope_of
-from mmpolicy.ab.sources import Reader, Sample, only_rises
+from mmpolicy.ab.sources import ARMS, Reader, Sample, only_rises
 from mmpolicy.ab.units import arms_of, balanced, siphash, units_of
 from mmpolicy.control.experiment import LIVE
 from mmpolicy.control.keys import Setting, choice
@@ -679,6 +680,12 @@ def test_digests() -> None:
     ]
     assert len({first, *others}) == len(EQUAL) + 3
     assert digest_of(header | {"host": 5, "control": {"settings": {}, "given": "x"}}) == first
+    known = {"design": "split", "seed": 3} | {arm: {"settings": {"a": "b"}} for arm in ARMS}
+    names = ("design", "block_s", "washout_s", "interval_s", "metrics", "margin", "length",
+             "detect", "unit", "cgroup_path", "at_switch")  # fmt: skip
+    text = json.dumps({**{name: known.get(name) for name in names},
+                       **{arm: {"a": "b"} for arm in ARMS}}, sort_keys=True)  # fmt: skip
+    assert digest_of(known) == hashlib.sha256(text.encode()).hexdigest()[:16]
     without = {name: value for name, value in header.items() if name != "saturation"}
     assert digest_of(without) == digest_of(header | {"saturation": None}) != first
 
