@@ -6,10 +6,13 @@ import os
 import signal
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mmpolicy.ab.design import Block
 from mmpolicy.ab.keeper import Keeper
+from mmpolicy.ab.knobs import Knobs
 from mmpolicy.ab.policy_arms import StoppedError
 from mmpolicy.ab.samples import load
 from mmpolicy.ab.watchdog import Message, Watchdog
@@ -155,6 +158,74 @@ def test_a_write_just_before_ours_stays(tree: FakeTree, monkeypatch: pytest.Monk
         keeper.go({SIZE: "always"})
     assert "left as somebody else has set it" in keeper.back()
     assert read_knobs(tree)[SIZE] == "madvise"
+
+
+def test_a_knob_of_which_the_kernel_makes_something_else(tree: FakeTree) -> None:
+    """It is written three times, as another one may have changed it, and then it is ours."""
+    written: list[str] = []
+
+    def tune(path: str, value: str) -> None:
+        written.append(value)
+        tree.put(path, "8" if value == "7" else value)
+
+    tree.tune = tune  # type: ignore
+    keeper = Keeper(tree, {FREE: "4000"})
+    keeper.go({FREE: "7"})
+    assert (written, keeper.ours) == (["7"] * 3, {FREE: "8"})
+    keeper.check()
+    assert [step.line() for step in keeper.rehearsal()] == [f"{FREE} <- 4000  (8 -> 4000)"]
+    assert keeper.back() == ""
+    assert (read_knobs(tree)[FREE], written[3:]) == ("4000", ["4000"])
+    assert not tree.exists(RECOVERY)
+
+
+class Heard:
+    """A watchdog that only notes what it is asked."""
+
+    def __init__(self, keeper: Keeper, lease_s: float, tell: object, look: object) -> None:
+        self.begun = (keeper.before, lease_s)
+        self.asked: list[Message] = []
+
+    def ask(self, request: Message) -> None:
+        """Note it."""
+        self.asked.append(request)
+
+    def end(self) -> str:
+        """Return a note."""
+        return "a note"
+
+
+def test_what_the_watchdog_is_asked(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value once and back, signals and guards looked at before each; then it takes turns."""
+    monkeypatch.setattr("mmpolicy.ab.knobs.Watchdog", Heard)
+    before, looks = read_knobs(tree), list[int]()
+    arms: dict[str, Values] = {"control": {FREE: "5"}, "treatment": {SIZE: "always"}}
+    own = {"control": {FREE: "5", SIZE: "never"}, "treatment": {FREE: "4000", SIZE: "always"}}
+    knobs = Knobs(tree, before, arms, 2.5, print)
+    assert knobs.arms == own
+    knobs.look = lambda: looks.append(1)
+    for phase, arm in (("aa", "treatment"), ("ab", "treatment"), ("ab", "control")):
+        knobs.enter(Block(0, phase, 0, arm, 0))
+    knobs.renew()
+    assert (knobs.restore(), knobs.watchdog) == ("", None)  # there is none yet
+    knobs.set_up()
+    heard: Any = knobs.watchdog
+    assert (heard.begun, looks) == (({FREE: "4000", SIZE: "never"}, 2.5), [1, 1, 1])
+    assert heard.asked == [{"learn": own[arm]} for arm in ("control", "treatment", "control")]
+    heard.asked.clear()
+    for phase, arm in (("aa", "treatment"), ("ab", "treatment"), ("ab", "control")):
+        knobs.enter(Block(0, phase, 0, arm, 0))
+    knobs.renew()
+    asked = [{"go": own[arm]} for arm in ("control", "treatment", "control")]
+    assert heard.asked == [*asked, {}]
+    assert (knobs.restore(), knobs.watchdog) == ("a note", None)
+    for guarded in (False, True):
+        plain = Knobs(tree, before, {"control": {}, "treatment": {}}, 2.5, print, guarded)
+        plain.set_up()
+        assert (plain.watchdog is not None) == guarded
+    bare = Knobs(tree, before, {"control": {}, "treatment": {}}, 2.5, print)
+    bare.set_up()
+    assert bare.watchdog is None
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from mmpolicy.ab import outfile
 from mmpolicy.ab.anytime import answered
 from mmpolicy.ab.arms import settings_of_arm, split_arm
 from mmpolicy.ab.commands import Commands
-from mmpolicy.ab.decisions import _is_decision, risen
+from mmpolicy.ab.decisions import Decisions, _is_decision, risen
 from mmpolicy.ab.design import Block, Design
 from mmpolicy.ab.guards import Guard, Watch
 from mmpolicy.ab.identity import (
@@ -339,6 +339,32 @@ def test_decisions_are_what_is_not_left_to_the_kernel() -> None:
     now = {"decisions": {"control": 5, "treatment": 2}, "timed": {"control": 4}}
     assert risen(before, now) == {"decisions": {"control": 2, "treatment": 2},
                                   "timed": {"control": 4}}  # fmt: skip
+
+
+def test_what_the_policies_of_each_arm_decided(tree: FakeTree) -> None:
+    """Of the points that it sets: in its profile, or of the whole host, in default."""
+    order, bulk = choice("default", "anon_order"), choice("default", "bulk")
+    settings = {
+        "control": {order: "stock", bulk: "stock"},
+        "treatment": {order: "fixed", bulk: "fixed", choice("default", "compact"): "stock",
+                      Setting("default", "thp_gfp", "fixed", "x"): "3"},
+    }  # fmt: skip
+    base = "/sys/kernel/debug/mmpolicy"
+    tree.remove(base)
+    assert Decisions(tree, settings, True).read() == {}
+    counted = "raised 5\nstock 7\nfault_ns 9\ncost_x 1\nshadow_y 1\nlowered 2\n"
+    timed = "fault_ns_log2_10_1 6\nfault_ns_log2_9_0 2\nfault_missed 3"
+    tree.put(f"{base}/ab-treatment/anon_order/stats", counted + timed)
+    tree.put(f"{base}/ab-treatment/compact/stats", "n 100")
+    tree.put(f"{base}/default/bulk/stats", "n 40\nstock 1")
+    tree.put(f"{base}/default/thp_gfp/stats", "n 1000")
+    tree.put(f"{base}/ab-control/anon_order/stats", "n 3")
+    decided = {"decisions": {"treatment": 47}}
+    assert Decisions(tree, settings, False).read() == decided
+    assert Decisions(tree, settings, True).read() == decided | {
+        "timed": {"control": 0, "treatment": 8}, "missed": {"control": 0, "treatment": 3},
+    }  # fmt: skip
+    assert Decisions(tree, {"control": {}}, False).read() == {"decisions": {}}
 
 
 def test_an_answer_by_margins_alone() -> None:
@@ -857,8 +883,10 @@ def test_a_file_with_nothing_to_lose(tmp_path: Path, text: str, empty: bool) -> 
     path.write_text(text)
     assert outfile.is_empty(path) == empty
     if empty:
+        mask = os.umask(0o022)
         outfile.OutFile(path).close()
-        assert path.read_text() == ""
+        os.umask(mask)
+        assert (path.read_text(), path.stat().st_mode & 0o777) == ("", 0o644)
     else:
         told = raised(outfile.OutFile, path)
         assert (told.next_step, path.read_text()) == ("give --out", text)
