@@ -4,8 +4,10 @@
 import json
 import os
 import signal
+import socket
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +17,9 @@ from mmpolicy.ab.keeper import Keeper
 from mmpolicy.ab.knobs import Knobs
 from mmpolicy.ab.policy_arms import StoppedError
 from mmpolicy.ab.samples import load
-from mmpolicy.ab.watchdog import Message, Watchdog
+from mmpolicy.ab.watchdog import Message, Watchdog, _serve
 from mmpolicy.control.experiment import RECOVERY
+from mmpolicy.errors import Error, Exit
 from mmpolicy.host.knobs import Values, read_knobs
 
 from .ab_world import PGFAULT, SWITCHBACK, World
@@ -226,6 +229,45 @@ def test_what_the_watchdog_is_asked(tree: FakeTree, monkeypatch: pytest.MonkeyPa
     bare = Knobs(tree, before, {"control": {}, "treatment": {}}, 2.5, print)
     bare.set_up()
     assert bare.watchdog is None
+
+
+@pytest.mark.parametrize(
+    ("requests", "end", "asked", "answers", "told"),
+    [
+        ([{"learn": {"a": "1"}}, {"go": {"b": "2"}}, {}], "close", ["learn", "go", "check"],
+         [{}, {}, {}], "ends: it was killed; the knobs are as before"),
+        ([], "wait", [], [], "ends: it was not heard of for 0.05 s; the knobs are as before"),
+        ([{"end": True}], "", [], [{"note": ""}], ""),
+        ([{"go": {"lost": ""}}, {"go": {"bad": ""}}], "close", ["go", "go"],
+         [{"lost": "who"}, {"error": ["no", 3, "next", 5, "/x"]}],
+         "ends: it was killed; the knobs are as before"),
+    ],
+)  # fmt: skip
+def test_what_the_watchdog_does(
+    requests: list[Message], end: str, asked: list[str], answers: list[Message], told: str
+) -> None:
+    done, said = list[str](), list[str]()
+
+    def go(values: Values) -> None:
+        done.append("go")
+        if "lost" in values:
+            raise StoppedError("lost", "who")
+        if "bad" in values:
+            raise Error("no", Exit.LACKING, "next", 5, "/x")
+
+    keeper: Any = SimpleNamespace(
+        learn=lambda _: done.append("learn"), go=go, check=lambda: done.append("check"),
+        back=lambda: "",
+    )  # fmt: skip
+    wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with wire, theirs:
+        for request in requests:
+            wire.send(json.dumps(request).encode())
+        if end == "close":
+            wire.shutdown(socket.SHUT_WR)
+        _serve(keeper, theirs, 0.05, said.append)
+        heard = [json.loads(wire.recv(9999)) for _ in answers]
+    assert (done, heard, said) == (asked, answers, [told] * bool(told))
 
 
 @pytest.mark.parametrize(

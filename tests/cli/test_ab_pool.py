@@ -135,6 +135,12 @@ def test_the_variance_between_hosts() -> None:
     mean = (weights * effects).sum() / weights.sum()
     assert (weights * (effects - mean) ** 2).sum() == pytest.approx(3)
     assert tau_squared(np.array([0.1, 0.1, 0.11]), variances[:3]) == 0
+    for size in (1e-3, 1e3):
+        apart, little = size * np.array([1.0, -1.0]), size**2 * np.array([1e-4, 3e-4])
+        tau2 = tau_squared(apart, little)
+        weights = 1 / (little + tau2)
+        mean = (weights * apart).sum() / weights.sum()
+        assert (weights * (apart - mean) ** 2).sum() == pytest.approx(1)
 
 
 def test_hosts_on_which_nothing_differs() -> None:
@@ -227,7 +233,7 @@ def test_a_host_that_was_stopped_is_counted(pool: Any) -> None:
 @pytest.mark.parametrize(
     ("header", "text"),
     [
-        ({"digest": "other"}, "is of another experiment than"),
+        ({"digest": "other"}, "1.jsonl is of another experiment than "),
         ({"version": 1, "digest": ""}, "has version 1, and does not say which host"),
         ({"seed": 1}, "have the same seed and overlap in time"),
         ({"seed": 2}, "0.jsonl and "),

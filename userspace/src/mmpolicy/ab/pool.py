@@ -95,7 +95,7 @@ def tau_squared(effects: Vector, variances: Vector) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    far = float(np.ptp(effects) ** 2 + variances.max()) * 4
+    far = float(np.ptp(effects) ** 2)  # there, Q is a fourth of the number of hosts at most
     return float(optimize.brentq(excess, 0.0, far, xtol=1e-15))
 
 
