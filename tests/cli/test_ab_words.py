@@ -398,3 +398,107 @@ def test_the_ends_of_words() -> None:
     assert [row.good for row in rows] == [True, None, None]
     assert result(0.0, 0, 0, 0.01).good is False
     assert BETTER.shown(-inf) == -inf
+
+
+# Why not to believe it, and what to bear in mind
+
+
+def test_doubts_of_a_metric() -> None:
+    found = report_of(BETTER)
+    few = told(replace(BETTER, pairs=[(10.0, 9.0)] * 9 + [(10.0, 19.0)]), spread_p=0.01,
+               firm_totals=(-0.1, -0.2, 0.0), totals=(-0.1, -0.2, 0.0))  # fmt: skip
+    assert [*found._doubts_of(few)] == [
+        "vmstat.pgfault/s: a few blocks outweigh the others: -9.52 % by pairs, -9.52 % by totals "
+        "(-18.1 % .. +0 %); the largest block has 1.9 times the mean in treatment, 1 times in "
+        "control"
+    ]
+    lost = replace(BETTER, planned=40, lost={"control": 20, "treatment": 13})
+    missing = ("vmstat.pgfault/s has a value in 10 of 40 pairs; it is missing or no number in "
+               "20 blocks of control, 13 blocks of treatment")  # fmt: skip
+    assert [*found._doubts_of(lost)] == [missing]
+    assert [*found._doubts_of(replace(lost, planned=10))] == []
+    units = Metric.parse("u=unit:memory.current")
+    gone = replace(BETTER, metric=units, lost={"control": 0, "treatment": 6})
+    assert [*found._doubts_of(gone)] == [
+        "u: units have gone within their blocks, and not evenly: 0 in control, 6 in treatment"
+    ]
+    assert [*found._doubts_of(replace(gone, lost={"control": 0, "treatment": 5}))] == []
+    assert [*found._doubts_of(replace(gone, metric=FAULTS))] == []
+    found.recording.end["status"] = "killed"
+    assert [*found._doubts_of(lost)] == []
+
+
+@pytest.mark.parametrize(("against", "said"), [
+    (2, "pairs that count as against what the others show: 2"), (0, "both arms have lost as many"),
+])  # fmt: skip
+def test_few_lost_pairs_are_noted(against: int, said: str) -> None:
+    lost = {"control": 1, "treatment": 1}
+    found = report_of(replace(BETTER, planned=11, lost=lost, against=against))
+    (note,) = found.notes()
+    assert note == (
+        "vmstat.pgfault/s has a value in 10 of 11 pairs; it is missing or no number in 1 blocks of "
+        f"control, 1 blocks of treatment; {said}"
+    )
+    assert [*report_of(replace(BETTER, planned=40, lost=lost)).notes()] == []
+
+
+@pytest.mark.parametrize(
+    ("row", "header", "end", "said"),
+    [
+        (BETTER, {}, {}, []),
+        (replace(BETTER, aa_corrected=0.0099), {}, {},
+         ["equal arms differed in the A/A phase: vmstat.pgfault/s"]),
+        (replace(BETTER, aa_corrected=0.01), {}, {}, []),
+        (BETTER, {"rare": 26.0}, {}, []),  # 3 in 10 would be seen by 10 pairs, 2.5 by 11
+        (BETTER, {"rare": 25.0}, {},
+         [f"too few blocks to be sure of: {RARE}; --rare 25 takes 11 pairs"]),
+        (replace(BETTER, metric=Metric.parse("a=psi.cpu.some.avg10")), {}, {},
+         ["a moving average has the blocks before in it: a; take the total, such as "
+          "psi.memory.full.total/s"]),
+        (BETTER, {}, {"status": "lost", "reason": "x"},
+         ["the run did not go to its planned end: lost, x"]),
+        (BETTER, {"length": "anytime"}, {"status": "lost", "reason": "x"}, []),
+        (BETTER, {}, None, ["the run did not go to its planned end: killed, the file has no end"]),
+    ],
+)  # fmt: skip
+def test_doubts_of_a_run(
+    row: MetricResult, header: dict[str, Any], end: dict[str, str] | None, said: list[str]
+) -> None:
+    found = report_of(row)
+    found.header |= header
+    found.recording.end = {} if end is None else found.recording.end | end
+    assert [*found._doubts()] == said
+
+
+def test_notes_of_a_metric() -> None:
+    def notes(row: MetricResult) -> list[str]:
+        return [*report_of(row).notes()]
+
+    within = (
+        "the effect is within the A/A floor of ±10.5 %: equal arms may be so far apart in a run"
+    )
+    assert notes(told(replace(BETTER), noise=0.1 + 1e-9)) == [
+        f"vmstat.pgfault/s: {within} of this length; repeat the run"
+    ]
+    assert notes(told(replace(BETTER), noise=0.1)) == []
+    assert notes(told(replace(BETTER, corrected=0.05), noise=0.2)) == []
+    carried = replace(BETTER, carry=Carry(True, 0.5, 0.001, -0.1, -0.2, 0.002))
+    what = ("What the other arm left behind still acts, so the effect is underestimated and the "
+            "interval may miss it; take longer blocks and wash-out, or --at-switch")  # fmt: skip
+    assert notes(carried) == [
+        "carry-over of vmstat.pgfault/s: 50 % of the effect was left in the block after "
+        f"(p = 0.001). {what}",
+        "carry-over of vmstat.pgfault/s: -9.52 % in the first half of the blocks, -18.1 % in the "
+        f"second (p = 0.002). {what}",
+    ]
+    cut = report_of(BETTER, length="anytime")
+    assert [*cut.notes()] == []
+    cut.recording.end["status"] = "interrupted"
+    assert [*cut.notes()] == ["the run was cut off; what it had shown by then holds at any look"]
+    late = report_of(BETTER)
+    late.balance = replace(late.balance, control=2.5, late=0.5)
+    assert [*late.notes()] == [
+        f"the plan was not kept: {late.balance.text()}; take longer intervals"
+    ]
+    late.rows = []
+    assert late._unseen() == "anything"
