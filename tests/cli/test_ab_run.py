@@ -77,6 +77,8 @@ def test_split_assigns_anew_in_each_block(ab: Run, out: Path, tree: FakeTree) ->
     assert read_named(tree) == before
     seeds = [value for path, value in tree.writes if path == f"{CONTROL}/experiment/seed"]
     assert len(set(seeds[:-1])) == 8  # and the one from before
+    percent = f"{CONTROL}/experiment/percent"
+    assert (tree.read(percent), [path for path, _ in tree.writes if path == percent]) == ("50", [])
     recording = load(out)
     (metric,) = recording.metrics()
     assert recording.units() == (8 * 40, 8 * 44)

@@ -164,6 +164,34 @@ def test_a_run_moment_by_moment(trace: Trace) -> None:
     }
 
 
+def test_an_arm_that_does_nothing_is_told_once(trace: Trace) -> None:
+    """After 3 pairs, before the next."""
+    runner = trace.runner(Length(0, 5))
+    runner.recording.idle = lambda: ["control", "treatment"]  # type: ignore[method-assign]
+    runner.run()
+    text = "no decision yet in control and treatment, after 3 pairs: does anything in the scope"
+    assert trace.said[2:] == [f"warning: {text} fault?"]
+    short = trace.runner(Length(0, 3))
+    short.recording.idle = runner.recording.idle  # type: ignore[method-assign]
+    trace.said.clear()
+    short.run()
+    assert len(trace.said) == 2
+
+
+def test_blocks_of_saturation_come_last(trace: Trace) -> None:
+    design = Design("split", 4, 1, 3, 3)
+    length = Length(1, 2, saturation=(10, 90))
+    runner = trace.runner(length, design)
+    runner.changes.units["/a"] = "control"
+    runner.run()
+    entered = [call[1] for call in trace.calls if call[0] == "enter"]
+    assert entered == [*design.blocks("aa", 1), *design.blocks("ab", 2, 1),
+                       *design.blocks("saturation", 2, 3)]  # fmt: skip
+    assert trace.said[1] == "time: 0:28, 7 blocks of 4 s"
+    assert [each.left_s for each in trace.shown] == [24, 20, 16, 12, 8, 4, 0]
+    assert trace.lines[-2]["units"] == {"/a": "control"}
+
+
 def test_where_a_run_is_is_told_as_it_goes(trace: Trace) -> None:
     trace.runner(Length(1, 1), guards=("vmstat.nr_a < 9",)).run()
     told = trace.live

@@ -380,6 +380,8 @@ def test_who_can_say_what_a_margin_is() -> None:
         assert (row.margin_p, row.no_worse) == (None, False)
     nothing = result(0.0, -1, 1, 0.9, scale="difference", margin=5.0, pairs=[(0.0, 0.0)] * 10)
     assert nothing.margin_p == 1
+    fell = result(0.0, -1, 1, 0.9, scale="difference", margin=5.0, pairs=[(0.0, -1.0)] * 10)
+    assert fell.margin_p == 1
     below = result(0.0, -1, 1, 0.9, scale="difference", margin=5.0, pairs=[(-1.0, -1.0)] * 10)
     assert below.margin_p == 1
     some = result(0.0, -1, 1, 0.9, scale="difference", margin=5.0, pairs=[(1.0, 1.0)] * 10)
