@@ -177,6 +177,18 @@ def test_random_tosses_are_never_sure() -> None:
     assert stats.p_below(np.ones(40), 1) == 1
 
 
+@pytest.mark.parametrize("size", [17, 24])
+def test_coins_are_the_bits_of_random_octets(size: int, rng: np.random.Generator) -> None:
+    """So that a report is the same whenever it is made: 9,999 rows of three octets each."""
+    d = rng.normal(0.3, 1, size)
+    octets = np.frombuffer(np.random.default_rng(7).bytes(9999 * 3), np.uint8)
+    sums = np.unpackbits(octets).reshape(9999, 24)[:, :size] @ d
+    hits = (np.abs(d.sum() - 2 * sums) >= abs(d.sum())).sum()
+    assert stats.p_value(d, 7) == (1 + hits) / 10_000
+    hits = (d.sum() - 2 * sums <= d.sum()).sum()
+    assert stats.p_below(d, 7) == (1 + hits) / 10_000
+
+
 @pytest.mark.parametrize("size", [6, 7, 10, 13])
 def test_ends_are_means_of_subsets(size: int, rng: np.random.Generator) -> None:
     """Of all n - 1 means of subsets, 2.5 % of n are beyond each end."""
@@ -807,5 +819,7 @@ def test_mean_time_is_exact_where_the_sum_is_known() -> None:
     counts = {(100.0, 200.0): 4.0}
     assert time_of(counts, None, 440.0) == 110
     assert time_of(counts, None, -1.0) == time_of(counts, None) == 150
+    assert time_of(counts, None, 0.5) == 0.125
+    assert time_of({(100.0, 200.0): 1.0}, 50) == 150
     assert time_of({(1.0, 2.0): 0.0}, None, 5.0) is None
     assert time_of({}, 50) is None

@@ -519,6 +519,18 @@ def test_pairs_of_units_by_phase() -> None:
     assert alone.by_pair(metric, "saturation") == {}
 
 
+def test_sides_are_means_of_their_units() -> None:
+    arms = {"a": CONTROL, "b": CONTROL, "c": TREATMENT, "d": TREATMENT, "e": TREATMENT}
+    values = {"a": 1.0, "b": 4.0, "c": 2.0, "d": 3.0, "e": 10.0}
+    assert sides(values, arms) == (2.5, 5)
+    assert sides({"a": 1.0}, arms) is None
+    assert sides({"c": 1.0}, arms) is None
+    assert sides({}, arms) is None
+    always = cells(a=(CONTROL, 1), b=(TREATMENT, 2))
+    assert pairs_of([always] * 3) == [None] * 3  # what is usual for each has all of the effect
+    assert pairs_of([]) == []
+
+
 def test_neighbours_are_the_control_of_both_blocks() -> None:
     low = cells(a=(CONTROL, 1), b=(CONTROL, 4), c=(TREATMENT, 9), d=(CONTROL, 9))
     high = cells(a=(CONTROL, 2), b=(CONTROL, 8), c=(CONTROL, 9), d=(TREATMENT, 9))

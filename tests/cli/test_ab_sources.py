@@ -219,6 +219,12 @@ def test_numbers_of_arms() -> None:
     ]
     assert times.over(samples, "control") == 1536
     assert times.over(samples[::-1], "control") is None
+    once = [Sample(0.0, {}, arms(**{"p.fault_ns_log2_9": 1.0})), Sample(1.0, {}, arms())]
+    assert times.over(once, "control") is None
+    mean = parse_source("arm.p.fault_ns")
+    sums = [each._replace(arms=arms(**each.arms["control"], **{"p.fault_ns": spent}))
+            for each, spent in zip(samples, (500.0, 2900.0), strict=True)]  # fmt: skip
+    assert (mean.over(sums, "control"), mean.over(samples, "control")) == (1200, 1536)
     assert times.over([], "control") is None
     unit = parse_source("unit:memory.current")
     assert unit.value(Sample(0.0, {}, {}, {"/a": {unit.text: 5.0}}), "/a") == 5
@@ -244,6 +250,10 @@ def test_what_is_read_at_once(tree: FakeTree) -> None:
     assert found.arms == {"control": {"anon_order.n": 5, "units": 4}}
     assert found.units == {"/a": {"unit:memory.stat:anon": 5, "unit:memory.current": 7},
                            "/gone": {}}  # fmt: skip
+    units = Reader(tree, map(parse_source, texts[4:5]), {"treatment": "default"})
+    assert units.read(0.0).arms == {"treatment": {"units": 0}}
+    tree.remove("/sys/kernel/debug/mmpolicy/experiment/units")
+    assert reader.read(0.0).arms == {"control": {"anon_order.n": 5, "units": 0}}
     assert Reader(tree, map(parse_source, texts[:3]), {"control": "x"}).read(0.0).arms == {}
     assert Reader(tree, map(parse_source, texts[:3]), {}).read(0.0, None, ["/a"]).units == {}
 

@@ -14,9 +14,9 @@ from mmpolicy.ab.carry import Carry
 from mmpolicy.ab.design import suggest_pairs, with_lost
 from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.neighbours import Neighbours
+from mmpolicy.ab.neighbours import Neighbours, neighbours_of, unseen_by_split
 from mmpolicy.ab.report import HEAD
-from mmpolicy.ab.stats import Effect, floor, totals, totals_by_logs
+from mmpolicy.ab.stats import Effect, analyse, floor, holm, totals, totals_by_logs
 
 from .test_ab_samples import (
     BETTER,
@@ -26,8 +26,10 @@ from .test_ab_samples import (
     PLAIN,
     SHOWN,
     UNSAID,
+    block,
     report_of,
     result,
+    run_of,
 )
 
 AA = Effect("ratio", 8, 0.01, -0.05, 0.07, 0.6, 0.02)
@@ -85,6 +87,39 @@ def test_neighbours_are_a_fact() -> None:
     percent = {name: pytest.approx(100 * expm1(end)) for name, end in ends.items()}
     rest = {"scale": "ratio", "p": 0.02, "found": True}
     assert found.data()["neighbours"] == [about | percent | rest]
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 4])
+def test_neighbours_by_the_pairs_of_saturation(pairs: int) -> None:
+    """Each metric that has two of them, corrected for their number."""
+    texts = ["vmstat.pgfault/s lower", "vmstat.nr_mapped", "lost=vmstat.nr_mapped"]
+    blocks = [block(2 * n + at + 1, "saturation", n, ("control", "treatment")[at])
+              for n in range(pairs) for at in range(2)]  # fmt: skip
+    found = run_of(*blocks, metrics=texts, seed=4)
+    assert neighbours_of(found) == []
+    found.header["saturation"] = [20, 70]
+    for window in found.windows.values():
+        for sample in window:
+            sample.host["vmstat.nr_mapped"] **= 2
+    values = [[(2 * n + 1.0, 2 * n + 2.0) for n in range(pairs)] for _ in range(2)]
+    values[1] = [(before**2, after**2) for before, after in values[1]]
+    effects = [analyse(each, 4) for each in (*values, values[1])] if pairs > 1 else []
+    ps = holm([each.p for each in effects]) if effects else []
+    names = ["vmstat.pgfault/s", "vmstat.nr_mapped", "lost"]
+    assert [(each.metric, each.levels, each.corrected, each.effect.estimate)
+            for each in neighbours_of(found)] == [
+        (name, (20, 70), p, effect.estimate)
+        for name, p, effect in zip(names, ps, effects, strict=False)
+    ]  # fmt: skip
+
+
+def test_what_split_does_not_see() -> None:
+    texts = ["unit:memory.current", "a=arm.p.n", "arm.units"]
+    metrics = [Metric.parse(text) for text in texts]
+    common, blind = unseen_by_split(metrics)
+    assert common.startswith("split sees what a unit's own memory costs it; effects on neighbours")
+    assert blind.startswith("a, arm.units: what a unit keeps from the block before makes the eff")
+    assert [*unseen_by_split(metrics[:1])] == [common]
 
 
 def spread(*d: float) -> list[tuple[float, float]]:
