@@ -704,6 +704,7 @@ def test_coins_of_two_hosts_can_be_counted() -> None:
     sums = np.add.outer(one, other).ravel()
     share = float(np.mean(np.abs(sums) >= 1.2 - 1e-9))
     found = pool.pooled(hosts, tosses=9999).p_here
+    assert pool.pooled(hosts, seed=1).p_here == pool.pooled(hosts).p_here == found
     assert found == pytest.approx(share, abs=4 * sqrt(share / 9999))
     assert found * 10_000 == pytest.approx(round(found * 10_000))
 

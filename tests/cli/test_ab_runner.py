@@ -104,7 +104,7 @@ class Trace:
         names = ("set_up", "equip", "enter", "renew", "look_after", "restore")
         changes: Any = SimpleNamespace(
             **{name: noting(name) for name in names}, profiles={"control": "c", "treatment": "t"},
-            arms={}, timing=False, lease_ms=3200, knobs=SimpleNamespace(look=None), units={},
+            arms={}, timing=False, lease_ms=3200.8, knobs=SimpleNamespace(look=None), units={},
         )  # fmt: skip
         out, host, display, given = self, self, self, HEADER | {"design": design.kind} | header
         self.path = Path("x")
@@ -139,7 +139,7 @@ def test_a_run_moment_by_moment(trace: Trace) -> None:
     assert len(trace.ticks) == 6 * ((1 + 5) + (1 + 8) + (1 + 8))
     renewed = [0.0]
     for at, _ in trace.ticks:
-        if at > renewed[-1] + 0.8 - 1e-9:
+        if at > renewed[-1] + 0.8002:
             renewed.append(at)
     assert [call[1] for call in trace.calls if call[0] == "renew"] == renewed
     assert {call[1] for call in trace.calls if call[0] == "look_after"} == {False}
@@ -287,6 +287,7 @@ def test_the_cgroup_may_go_at_a_switch_alone(trace: Trace) -> None:
     [
         (Length(0, 12, 5.0), [1000.0], 8, "the rule is met after 8 pairs"),
         (Length(0, 4, 5.0), [1000.0], 4, ""),
+        (Length(0, 9, 5.0), [-1000.0], 9, ""),
         (Length(0, 9, anytime=True), [100.0, 200.0], 7, "the rule is met after 7 pairs"),
         (Length(0, 4, anytime=True), [100.0], 4, ""),
         (Length(0, 3), [100.0], 3, ""),

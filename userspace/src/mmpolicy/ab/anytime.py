@@ -82,7 +82,7 @@ def sequence(pairs: Pairs, alpha: float = ALPHA) -> tuple[str, float, float, flo
 
 
 def answered(
-    metrics: Sequence[Metric], pairs_of: Mapping[str, Pairs], margin: float,
+    metrics: Sequence[Metric], pairs_of: Mapping[str, Pairs], margin: float | None,
     lost: Mapping[str, int] = MappingProxyType({}),
 ) -> bool:  # fmt: skip
     """Tell if a run has its answer: something was found, and all else is no worse.

@@ -4,7 +4,7 @@
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
@@ -52,9 +52,9 @@ def check_sources(
 
 def _check_counter(tree: Tree, source: Arm) -> None:
     """Refuse a counter that the module does not have; it lists those that are 0, too."""
-    names = read_counters(tree, DEFAULT, source.point)[source.point]
+    names: Iterable[str] = read_counters(tree, DEFAULT, source.point)[source.point]
     if isinstance(source, ArmTimes):
-        names = {name.partition("_log2_")[0]: 0 for name in names}
+        names = {name.partition("_log2_")[0] for name in names}
     pick(f"counter of {source.point}", source.counter, names)
 
 

@@ -260,7 +260,7 @@ class Runner:
         if length.anytime:
             pairs_of = {metric.name: self.recording.pairs(metric, "ab") for metric in self.metrics}
             bad = {name: each for name, (_, each) in lost.items()}
-            margin = self.header["margin"] or 0.0
+            margin = self.header["margin"]
             enough = few_lost(missing, done) and answered(self.metrics, pairs_of, margin, bad)
             return done if enough else inf
         need = self._by_size() if length.detect else length.pairs
@@ -303,7 +303,6 @@ class Runner:
             self.commands.run(self.header["at_switch"])
             self.changes.look_after(self.restarting)
             self.restarting = False
-            self.tick()
 
     def _tell_of_idleness(self, block: Block) -> None:
         """Say it early if an arm does nothing; the report doubts it at the end."""
