@@ -26,10 +26,8 @@ class Knobs:
         self.guarded = guarded  # is there a watchdog without any knob, too?
         self.look: Callable[[], None] = lambda: None  # raises where the run is to end
         taken = sorted({path for each in arms.values() for path in each})
-        self.arms = {
-            arm: {path: each.get(path, before[path]) for path in taken}
-            for arm, each in arms.items()
-        }
+        self.taken = {path: before[path] for path in taken}
+        self.arms = {arm: self.taken | each for arm, each in arms.items()}
         self.watchdog: Watchdog | None = None
         for path in taken:
             if not tree.writable(path):
@@ -47,10 +45,10 @@ class Knobs:
 
     def set_up(self) -> None:
         """Begin. Take each value once: the kernel refuses now what it does not take."""
-        arms = list(self.arms.values())
-        if self.guarded or arms[0]:
-            keeper = Keeper(self.tree, {path: self.before[path] for path in arms[0]})
+        if self.guarded or self.taken:
+            keeper = Keeper(self.tree, self.taken)
             self.watchdog = Watchdog(keeper, self.lease_s, self.tell, self.look)
+            arms = list(self.arms.values())
             for values in (*arms, arms[0]):
                 self.look()
                 self.watchdog.ask({"learn": values})
