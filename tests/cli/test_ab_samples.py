@@ -88,7 +88,14 @@ def test_headers_that_are_refused(change: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"washout_s": 0}, {"seed": 0}, {"margin": 99.9}, {"margin": None}, {"interval_s": 3.1e-6}],
+    [
+        {"washout_s": 0},
+        {"seed": 0},
+        {"margin": 99.9},
+        {"margin": None},
+        {"interval_s": 3.1e-6},
+        {"interval_s": 3e-6},
+    ],
 )
 def test_headers_at_the_bounds(change: dict[str, Any]) -> None:
     header, *rest = complete(0.0)

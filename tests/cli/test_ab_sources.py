@@ -425,7 +425,7 @@ def test_seeds_that_balance(number: int, percent: int) -> None:
 
 def test_arms_are_those_of_the_kernel() -> None:
     """A keyed hash of the id of a cgroup, modulo 10,000, below so many hundredths of percent."""
-    units = {str(n): n for n in range(1, 600)}
+    units = {str(n): n for n in (*range(1, 600), 12962, 10617)}  # at 10 and 50 %, the last two
     for percent in (10, 50):
         expected = {
             name: ("control", "treatment")[
@@ -435,6 +435,7 @@ def test_arms_are_those_of_the_kernel() -> None:
         }
         assert arms_of(units, 7, percent) == expected
         assert percent == 10 or arms_of(units, 7) == expected
+        assert expected["12962" if percent == 10 else "10617"] == "control"
 
 
 @pytest.mark.parametrize(
