@@ -5,6 +5,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +26,7 @@ from mmpolicy.host.knobs import Values, read_knobs
 
 from .ab_world import PGFAULT, SWITCHBACK, World
 from .fakes import CONTROL, SETTABLE, THP, VM, FakeTree, Run
+from .test_host import raised
 
 LOCK = "/run/mmpolicy/ab.lock"
 SIZE = f"{THP}/hugepages-64kB/enabled"
@@ -268,6 +271,67 @@ def test_what_the_watchdog_does(
         _serve(keeper, theirs, 0.05, said.append)
         heard = [json.loads(wire.recv(9999)) for _ in answers]
     assert (done, heard, said) == (asked, answers, [told] * bool(told))
+
+
+@pytest.fixture
+def silent() -> Iterator[tuple[Watchdog, socket.socket, subprocess.Popen[bytes]]]:
+    """Return what the command knows of a watchdog, the other end of its wire, and its process."""
+    process = subprocess.Popen(["sleep", "60"])
+    wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    wire.settimeout(0.01)
+    dog = Watchdog.__new__(Watchdog)
+    dog.wire, dog.pid, dog.lease_s, dog.look = wire, process.pid, 0.1, lambda: None
+    with wire, theirs:
+        yield dog, theirs, process
+    process.kill()
+    process.wait()
+
+
+Silent = tuple[Watchdog, socket.socket, subprocess.Popen[bytes]]
+
+
+def test_what_the_watchdog_answers(silent: Silent) -> None:
+    dog, theirs, process = silent
+    theirs.send(b'{"note": "x"}')
+    assert dog.ask({"go": {"a": "1"}}) == {"note": "x"}
+    assert json.loads(theirs.recv(999)) == {"go": {"a": "1"}}
+    theirs.send(b'{"lost": "who"}')
+    with pytest.raises(StoppedError, match=r"^who$"):
+        dog.ask({})
+    theirs.send(b'{"error": ["no", 3, "next", 5, "/x"]}')
+    told = raised(dog.ask, {})
+    assert (told.message, told.exit_code, told.next_step, told.errno, told.path) == (
+        "no", Exit.LACKING, "next", 5, "/x",
+    )  # fmt: skip
+    theirs.close()
+    for _ in range(2):
+        with pytest.raises(StoppedError, match="the watchdog has ended, as the lease was over or"):
+            dog.ask({})
+    assert process.poll() is None
+
+
+def test_a_watchdog_that_does_not_answer_is_ended(silent: Silent) -> None:
+    dog, _, process = silent
+    looks: list[int] = []
+    dog.look = lambda: looks.append(1)
+    with pytest.raises(StoppedError, match=r"^the watchdog has not answered for 0\.1 s$"):
+        dog.ask({})
+    assert (process.wait(), dog.wire.fileno()) == (-signal.SIGKILL, -1)
+    assert looks
+    dog._kill()  # once more does no harm
+
+
+def test_a_signal_waits_for_no_watchdog(silent: Silent) -> None:
+    dog, _, process = silent
+    dog.lease_s = 60.0
+
+    def look() -> None:
+        raise StoppedError("interrupted", "by SIGINT")
+
+    dog.look = look
+    with pytest.raises(StoppedError, match="by SIGINT"):
+        dog.ask({})
+    assert (process.wait(), dog.wire.fileno()) == (-signal.SIGKILL, -1)
 
 
 @pytest.mark.parametrize(
