@@ -94,7 +94,7 @@ def test_there_is_a_way_from_any_state_to_any_other(busy: FakeTree, seed: int) -
     states = [wander(busy, rng, 60) for _ in range(4)]
     for _ in range(6):
         state = rng.choice(states)
-        go_to(busy, state)
+        go_to(busy, state, read_state(busy))
         assert read_state(busy) == state
         assert plan(read_state(busy), state) == []
 
@@ -145,7 +145,7 @@ def test_percent_alone_does_not_stop_the_experiment(tree: FakeTree) -> None:
     (write,) = plan(old, new)
     assert (write.path, write.value) == (f"{CONTROL}/experiment/percent", "100")
     swapped: State = old | {CONTROL_ARM: "b", TREATMENT_ARM: "a"}
-    go_to(tree, swapped)
+    go_to(tree, swapped, old)
     assert read_state(tree) == swapped
 
 
@@ -163,7 +163,7 @@ def test_what_has_ended_is_not_bound_again(tree: FakeTree) -> None:
     tree.remove("/sys/fs/cgroup/gone")
     tree.remove("/proc/11")
     tree.make_process(12, start=8)  # another process with its number
-    go_to(tree, state)
+    go_to(tree, state, read_state(tree))
     assert tree.read(f"{base}/cgroups").split() == [kept]
     assert tree.read(f"{base}/pids").split() == ["10"]
 
@@ -174,5 +174,5 @@ def test_a_module_without_bindings_and_experiments(tree: FakeTree) -> None:
     state = read_state(tree)
     assert all(name.startswith("profiles/default") for name in by_name(state))
     new: State = state | {choice(DEFAULT, "anon_order"): "fixed"}
-    go_to(tree, new)
+    go_to(tree, new, state)
     assert read_state(tree) == new

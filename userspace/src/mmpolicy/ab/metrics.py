@@ -91,11 +91,11 @@ class Metric:
     text: str
     name: str
     top: Source
-    bottom: Source | None = None
-    better: str = ""  # lower, higher or not said
-    margin: float = 0.0  # percent by which a guard may be worse; 0: that of the run
-    guard: bool = False  # is it only to be no worse? Else it is what the run is for
-    of: str = ""  # the samples of a block: pNN, max, spread; else their mean
+    bottom: Source | None
+    better: str  # lower, higher or not said
+    margin: float  # percent by which a guard may be worse; 0: that of the run
+    guard: bool  # is it only to be no worse? Else it is what the run is for
+    of: str  # the samples of a block: pNN, max, spread; else their mean
 
     @classmethod
     def parse(cls, text: str) -> "Metric":

@@ -276,8 +276,8 @@ class Runner:
         wanted = [metric for metric in self.metrics if not metric.guard]
         found = [differences(self.recording.pairs(metric, "ab")) for metric in wanted]
         sizes = [d for scale, d in found if d and scale != "difference"]
-        number = len(wanted) or 1
-        return max((pairs_by_size(d, self.length.detect, number) for d in sizes), default=inf)
+        detect, number = self.length.detect, len(wanted)
+        return max((pairs_by_size(d, detect, number) for d in sizes), default=inf)
 
     def _block(self, block: Block) -> None:
         self.block, self.block_began = block, self.now()

@@ -108,7 +108,7 @@ class Recording:
     windows: dict[int, list[Sample]] = field(default_factory=dict)  # block -> samples
     plan: dict[str, Any] = field(default_factory=dict)
     end: dict[str, Any] = field(default_factory=dict)
-    _usual_s: float = field(default=0.0, init=False, repr=False, compare=False)  # 0: not known
+    _usual_s = 0.0  # 0: not known
 
     def add(self, record: dict[str, Any]) -> None:
         """Take one line."""

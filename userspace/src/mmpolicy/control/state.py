@@ -283,12 +283,11 @@ def without_gone(tree: Tree, now: State, state: State) -> State:
     return {key: value for key, value in state.items() if key not in gone}
 
 
-def go_to(tree: Tree, state: State, now: State | None = None) -> None:
+def go_to(tree: Tree, state: State, now: State) -> None:
     """Go to a state that was read before, from what is now.
 
     Bindings of what has ended meanwhile stay away: the kernel would have dropped them too.
     Raises Error at the first write that the kernel refuses.
     """
-    now = read_state(tree) if now is None else now
     for write in plan(now, without_gone(tree, now, state)):
         perform(tree, write)

@@ -28,8 +28,7 @@ GIVEN_REMEDIES: Remedies = {
     EISDIR: (Exit.FAILED, "give a file, not a directory"),
     ENOENT: (Exit.FAILED, "give the path of a file that there is"),
 }
-NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
-NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 LOOK_AGAIN = 0.02  # seconds
 
 
@@ -143,7 +142,7 @@ def save_as(path: Path, data: bytes) -> None:
     with explained("write", path, KEEP_REMEDIES):
         old = path.lstat() if os.path.lexists(path) else None
         if old and not stat.S_ISREG(old.st_mode):
-            with os.fdopen(os.open(path, os.O_WRONLY | NO_LINK), "wb") as stream:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_NOFOLLOW), "wb") as stream:
                 stream.write(data)
             return
         os.umask(umask := os.umask(0))

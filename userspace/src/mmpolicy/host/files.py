@@ -22,7 +22,6 @@ from pathlib import Path
 from mmpolicy.errors import Error, Exit, Remedies
 from mmpolicy.host.disk import (
     KEEP_REMEDIES,
-    NO_LINK,
     explain_file,
     explained,
     holder_of,
@@ -68,7 +67,7 @@ SPLIT_REMEDIES: Remedies = READ_REMEDIES | {
 LOCK_REMEDIES: Remedies = READ_REMEDIES | {
     EROFS: (Exit.FAILED, "run it where /run is mounted read-write"),
 }
-STEP = os.O_PATH | os.O_DIRECTORY | NO_LINK
+STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 PRIVATE = 0o600
 KNOB = stat.S_IRUSR | stat.S_IWUSR
 PATIENCE_S = 10.0  # for somebody else who writes
@@ -108,7 +107,7 @@ class Reader:
     def __init__(self, path: str) -> None:
         self._path, self._file = path, -1
         try:
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = os.open(path, os.O_RDONLY)
         except OSError as err:
             raise explain_file(err, "read", Path(path), READ_REMEDIES) from err
 
@@ -201,10 +200,10 @@ class Tree:
     @contextmanager
     def _opened(self, base: str, parts: Sequence[str], flags: int) -> Iterator[int]:
         """Open what is below base name by name, so that no link leads out of it."""
-        file = os.open(self.real(base), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        file = os.open(self.real(base), os.O_PATH | os.O_DIRECTORY)
         try:
             for number, part in enumerate(parts, start=1):
-                step = flags | NO_LINK if number == len(parts) else STEP
+                step = flags | os.O_NOFOLLOW if number == len(parts) else STEP
                 above, file = file, os.open(part, step, dir_fd=file)
                 os.close(above)
             yield file
@@ -315,7 +314,7 @@ class Tree:
     def _open_alone(self, real: Path) -> int:
         """Open a file to append, and lock it; another one may take its place meanwhile."""
         while True:
-            file = os.open(real, os.O_RDWR | os.O_APPEND | os.O_CREAT | NO_LINK, PRIVATE)
+            file = os.open(real, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, PRIVATE)
             try:
                 take_lock(file, real, PATIENCE_S)
                 if os.path.samestat(os.fstat(file), real.stat()):
@@ -330,7 +329,7 @@ class Tree:
     def holder(self, path: str) -> str:
         """Return what the holder of a lock has written there, empty if nobody holds it."""
         try:
-            file = os.open(self.real(path), os.O_RDONLY | NO_LINK)
+            file = os.open(self.real(path), os.O_RDONLY | os.O_NOFOLLOW)
         except OSError:
             return ""
         try:
@@ -350,7 +349,7 @@ class Tree:
         real = self.real(path)
         with explained("lock", real, LOCK_REMEDIES):
             real.parent.mkdir(parents=True, exist_ok=True)
-            file = os.open(real, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
+            file = os.open(real, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             take_lock(file, real, wait)
             os.ftruncate(file, 0)

@@ -69,7 +69,7 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the verb that is given, or say which one may be meant."""
-        if args and not args[0].startswith("-") and args[0] not in self.verbs:
+        if not args[0].startswith("-") and args[0] not in self.verbs:
             pick("verb", args[0], self.verbs)
         return super().resolve_command(ctx, args)
 
