@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 from processes import children
 
+from mmpolicy.ab.policy_arms import StoppedError
 from mmpolicy.bench import programs, starter
 from mmpolicy.bench.arms import Arm
 from mmpolicy.bench.result import Result as Found
 from mmpolicy.bench.rounds import MOST, PILOT, Length
 from mmpolicy.control.experiment import LOCK, RECOVERY
 from mmpolicy.host.knobs import read_knobs
+from mmpolicy.verbs import bench as verb
 
 from .fakes import CONTROL, THP, FakeTree, Run
 
@@ -46,6 +48,7 @@ def eats(tree: FakeTree) -> Iterator[list[str]]:
 
 def test_the_host_as_it_is(run: Run, eats: list[str]) -> None:
     found = run("bench", "--runs", "2", "--json", *eats).json
+    assert isinstance(found["seed"], int)
     (arm,) = found["arms"]
     assert arm["name"] == "as-is" and len(arm["runs"]) == 2
     assert arm["mean"]["faults"] > 2000 and arm["mean"]["peak_rss"] > 12e6
@@ -163,6 +166,54 @@ def test_dry_run(run: Run, tree: FakeTree, eats: list[str]) -> None:
     result = run("bench", "--dry-run", "--arm", LARGE, "--arm", "no-thp", *eats)
     assert f"{LARGE.replace('=', ' <- ')}" in result.out
     assert "no-thp: prctl <- PR_SET_THP_DISABLE" in result.out and read_knobs(tree) == before
+    data = run("bench", "--dry-run", "--json", "--arm", "no-thp", *eats).json
+    assert (data["dry_run"], data["arms"]) == (True, [
+        {"name": "as-is", "settings": {}},
+        {"name": "no-thp", "settings": {"prctl": "PR_SET_THP_DISABLE"}},
+    ])  # fmt: skip
+
+
+def test_rounds_are_told_on_a_terminal(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line; those that warm up are the round 0."""
+    told: list[tuple[int, int]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(verb, "_progress", lambda *round_: told.append(round_))
+        result = run("bench", "--runs", "2", "--warmup", "1", "--seed", "0", "--json", "--", "true")
+    assert (result.code, result.err, result.json["seed"]) == (0, "", 0)
+    assert told == [(0, 2), (1, 2), (2, 2)]
+    for is_terminal in (False, True):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        for each in told:
+            verb._progress(*each)
+    assert capsys.readouterr().err == "\rround 0 of 2 \rround 1 of 2 \rround 2 of 2 \n"
+
+
+@pytest.mark.parametrize("kind", ["--plot", "--html"])
+def test_either_picture_alone(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """And a warning is none of the numbers."""
+    monkeypatch.setattr("mmpolicy.bench.rounds.Length.note", lambda _length: "too few")
+    files = {"--plot": tmp_path / "a.svg", "--html": tmp_path / "a.html"}
+    words = ["--runs", "1", "--warmup", "0", "--json", kind, str(files[kind]), "--", "true"]
+    result = run("bench", *words)
+    assert (result.code, result.err) == (0, "warning: too few\n")
+    assert result.json["dry_run"] is False
+    assert [*tmp_path.iterdir()] == [files[kind]]
+    assert "<svg" in files[kind].read_text()
+
+
+def test_a_bench_that_is_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(_bench: object, _warmup: int) -> Iterator[tuple[int, int]]:
+        raise StoppedError("lost", "somebody has set a knob")
+
+    monkeypatch.setattr("mmpolicy.bench.rounds.Bench.rounds", stop)
+    result = run("bench", "--runs", "2", "--", "true")
+    assert (result.code, result.out) == (1, "")
+    said = "mmpolicy: somebody has set a knob\nnext: give the command again\n"
+    assert result.err.endswith(said)
 
 
 def test_without_root(

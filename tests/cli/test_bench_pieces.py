@@ -7,20 +7,22 @@ import os
 import random
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
 from math import exp, inf, log
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mmpolicy.ab.design import suggest_pairs
+from mmpolicy.ab.design import ALPHA, suggest_pairs
 from mmpolicy.ab.stats import Effect
 from mmpolicy.bench import calibrate, programs, starter
 from mmpolicy.bench.arms import Arm, Arms, arms_of, drop_profiles
-from mmpolicy.bench.result import Compared
+from mmpolicy.bench.result import METRICS, Compared
 from mmpolicy.bench.result import Result as Found
 from mmpolicy.bench.rounds import MOST, PILOT, Length, pairs_of
 from mmpolicy.control.keys import Setting, choice
@@ -116,6 +118,33 @@ def test_tables_of_what_each_run_has() -> None:
     assert (one["found"], one["p_corrected"], other["mean"]["cpu"]) == (False, None, 5)
 
 
+def test_units_of_what_is_shown() -> None:
+    """From seconds, bytes and counts; with so many, a wrong factor shows."""
+    found = Found((OFF,), rounds((1e13,), names=tuple(METRICS)), "cpu", 1)
+    cells = [cell for _, rows in found.tables() for cell in rows[0][1:]]
+    assert dict(zip(found.known, cells, strict=True)) == {
+        **dict.fromkeys(("cpu", "wall", "user", "system"), "10,000,000,000,000,000.0 ms"),
+        "faults": "10,000,000,000,000",
+        **dict.fromkeys(("peak_rss", "large_folios"), "9,536,743.2 MiB"),
+        **dict.fromkeys(("cycles", "instructions"), "10,000,000.0 M"),
+        "tlb_misses": "10,000,000,000.0 k",
+    }
+
+
+def test_what_is_found_is_below_five_percent() -> None:
+    """At 5 % exactly, nothing is found."""
+    found = Found((OFF, ON), rounds(*[(100.0, 90.0)] * 6), "cpu", 1)
+    found.corrected["on"] = ALPHA
+    assert not found.found(ON)
+
+
+def test_the_median_needs_two_rounds_and_a_time_of_the_first_arm() -> None:
+    one = Found((OFF, ON), rounds((2.0, 3.0)), "cpu", 1).compared["on"]["cpu"]
+    assert one == Compared(None, None)
+    two = Found((OFF, ON), rounds((2.0, 3.0), (0.0, 9.0)), "cpu", 1).compared["on"]["cpu"]
+    assert two.effect and two.median == 1.5
+
+
 # How many rounds
 
 
@@ -198,6 +227,59 @@ def test_counters_that_ran_a_part_of_the_time() -> None:
             os.read(read, 1)
 
 
+def test_counters_have_the_numbers_of_the_kernel() -> None:
+    """As linux/perf_event.h has them: a kind, then for a cache which, what it does, and misses."""
+    assert programs.COUNTERS == {
+        "cycles": [(0, 0)], "instructions": [(0, 1)], "tlb_misses": [(3, 0x10003), (3, 0x10103)],
+    }  # fmt: skip
+
+
+def test_a_counter_begins_with_exec_and_is_of_the_children_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Disabled, inherited and enabled by exec(); it tells how long it was to run, and ran."""
+    asked: list[Any] = []
+
+    class Libc:
+        def syscall(self, *words: Any) -> int:
+            asked.append(words)
+            return 7
+
+    monkeypatch.setattr(starter, "LIBC", Libc())
+    for machine, number in (("x86_64", 298), ("aarch64", 241)):
+        monkeypatch.setattr(os, "uname", lambda machine=machine: SimpleNamespace(machine=machine))
+        assert starter._open_counter(41, 3, 0x10003) == 7
+        call, attr, pid, cpu, group, flags = asked.pop()
+        assert (call, pid, cpu, group, flags.value) == (number, 41, -1, -1, 8)
+        assert struct.unpack("=IIQQQQQIIQ", attr) == (3, 64, 0x10003, 0, 0, 3, 0x1003, 0, 0, 0)
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine="other"))
+    assert (starter._open_counter(41, 0, 0), asked) == (-1, [])
+
+
+def test_the_starter_and_the_program_end_with_who_began_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each asks the kernel for SIGKILL then, the first thing that it does."""
+    asked: list[Any] = []
+    monkeypatch.setattr(starter, "LIBC", SimpleNamespace(prctl=lambda *words: asked.append(words)))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr(sys, "argv", ["starter", str(os.dup(theirs.fileno()))])
+    theirs.close()
+    ours.send(b"")
+    starter.main()
+    assert asked == [(1, signal.SIGKILL, 0, 0, 0)]
+    ours.close()
+
+
+def test_a_counter_of_0_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files may have the number 0; below it is an error."""
+    closed: list[int] = []
+    monkeypatch.setattr(os, "close", closed.append)
+    monkeypatch.setattr(starter, "_open_counter", lambda _pid, kind, config: config)
+    assert starter._count(1, {"a": [(1, 0)], "b": [(1, 0), (1, -1)]}) == {"a": [0]}
+    assert closed == [0]
+
+
 def test_a_counter_of_which_a_part_is_missing_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
 
@@ -250,13 +332,18 @@ def test_a_server_is_waited_for_apart(tmp_path: Path) -> None:
     assert starter.end(pid, **told)["status"] == -signal.SIGTERM
 
 
-def test_programs_that_there_are_not(tmp_path: Path) -> None:
+def test_programs_that_there_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pid = begun(tmp_path, "no-such-program")
     assert starter.go(pid, True) == {"error": "no-such-program: No such file or directory"}
     starter.counters.clear()
     pid = begun(tmp_path, "true")
     os.kill(pid, signal.SIGKILL)
-    assert starter.go(pid, True) == {"error": "it was killed"}
+    waited: list[tuple[int, int]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "waitpid", lambda *words: waited.append(words))
+        assert starter.go(pid, True) == {"error": "it was killed"}
+    assert waited == [(pid, 0)]
+    os.waitpid(pid, 0)
     starter.counters.clear()
 
 
