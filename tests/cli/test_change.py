@@ -6,6 +6,8 @@ from errno import EBUSY, EINVAL, EIO
 
 import pytest
 
+from mmpolicy.errors import Error
+
 from .fakes import CONTROL, DEFAULT, FakeTree, Run, read_named
 
 POINT = f"{DEFAULT}/anon_order"
@@ -301,3 +303,20 @@ def test_reset_dry_run(run: Run, tree: FakeTree) -> None:
     assert run("reset", "--dry-run").out == f"{CONTROL}/reset <- 1  (stock -> stock)\n"
     assert run("reset", "--dry-run", "--json").json["writes"][0]["value"] == "1"
     assert tree.writes == []
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_what_is_half_made_is_told_of_by_the_next_change(
+    run: Run, monkeypatch: pytest.MonkeyPatch, half: bool
+) -> None:
+    def fail(*_given: object) -> None:
+        err = Error("it does not work", 1, "do something")
+        err.half = half
+        raise err
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mmpolicy.verbs.commit.carry_out", fail)
+        assert run("set", "anon_order", "never").code == 1
+    result = run("set", "anon_order", "adaptive")
+    assert (result.code, "warning: " in result.err) == (0, half)
+    assert run("set", "anon_order", "never").err == ""

@@ -3,15 +3,17 @@
 
 import json
 import os
-from errno import EACCES, EROFS
+from errno import EACCES, ENOSPC, EROFS
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from mmpolicy.errors import Error
 from mmpolicy.host.disk import explained
 from mmpolicy.host.files import READ_REMEDIES
+from mmpolicy.verbs.group import Verbs, _print_no_more
 
 from .fakes import DEFAULT, FakeTree, Run
 
@@ -99,3 +101,71 @@ def test_codes_that_are_no_errors_stay(run: Run, tree: FakeTree) -> None:
     result = run("doctor", "--json")
     assert (result.code, result.json["exit"], result.err) == (4, 4, "")
     assert run("list", "--json").code == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "said"),
+    [
+        (None, 0, ""),
+        (click.Abort(), 130, "mmpolicy: interrupted\n"),
+        (BrokenPipeError(), 141, ""),
+        (
+            OSError(ENOSPC, "No space"),
+            1,
+            "mmpolicy: cannot print: ENOSPC (No space left",
+        ),
+        (
+            OSError(EROFS, "Read-only", "/x"),
+            1,
+            "mmpolicy: cannot use /x: EROFS (Read-only",
+        ),
+        (OSError("odd"), 1, "mmpolicy: cannot print: 0 (Success)"),
+        (Error("why", 6, "what next"), 6, "mmpolicy: why\nnext: what next\n"),
+        (
+            ZeroDivisionError("by 0"),
+            70,
+            f"mmpolicy: internal error: ZeroDivisionError: by 0 (in {__file__}:",
+        ),
+    ],
+)
+def test_how_a_verb_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    fault: BaseException | None, code: int, said: str,
+) -> None:  # fmt: skip
+    """Its code is that of what has ended it, and each is told."""
+    monkeypatch.setattr("mmpolicy.verbs.group._print_no_more", lambda: None)
+
+    def verb() -> None:
+        if fault:
+            raise fault
+
+    verbs = Verbs("mmpolicy", groups={"All": {"end": "end"}})
+    verbs.add_command(click.Command("end", callback=verb))
+    monkeypatch.setattr("sys.argv", ["mmpolicy", "end"])
+    with pytest.raises(SystemExit) as ended:
+        verbs.main()
+    err = capsys.readouterr().err
+    assert (ended.value.code, err.startswith(said), bool(err)) == (code, True, bool(said))
+
+
+def test_what_is_still_to_be_printed_goes_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no file stays open for it."""
+    with (tmp_path / "out").open("w") as out:
+        monkeypatch.setattr("sys.__stdout__", out)
+        unused = os.dup(out.fileno())
+        os.close(unused)
+        _print_no_more()
+        assert Path(f"/proc/self/fd/{out.fileno()}").samefile(os.devnull)
+        assert not Path(f"/proc/self/fd/{unused}").exists()
+        assert os.write(out.fileno(), b"x") == 1
+    assert (tmp_path / "out").read_bytes() == b""
+
+
+def test_without_an_output_of_its_own_it_is_the_first_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+    monkeypatch.setattr("sys.__stdout__", None)
+    monkeypatch.setattr(os, "dup2", lambda _null, file: copied.append(file))
+    _print_no_more()
+    assert copied == [1]

@@ -14,9 +14,10 @@ import pytest
 
 from mmpolicy import __version__
 from mmpolicy.cli import main
+from mmpolicy.control.model import Control
 from mmpolicy.errors import explain
 from mmpolicy.host.files import READ_REMEDIES
-from mmpolicy.verbs.look import KNOB_COLUMNS
+from mmpolicy.verbs.look import KNOB_COLUMNS, _knob_data, _knob_rows, _point_rows
 
 from .fakes import CONTROL, DEFAULT, KNOBS, POINTS, FakeTree, Run
 
@@ -250,7 +251,10 @@ def test_stats_of_what_is_named(run: Run, tree: FakeTree) -> None:
     assert json.loads(watched)["memory"] == found
 
 
-@pytest.mark.parametrize("verb", [["list"], ["show"], ["set", "anon_order", "never"], ["stats"]])
+@pytest.mark.parametrize(
+    "verb",
+    [["list"], ["list", "--hooks"], ["show"], ["set", "anon_order", "never"], ["stats"], ["watch"]],
+)
 def test_without_the_module_every_verb_says_how_to_go_on(
     run: Run, tree: FakeTree, verb: list[str]
 ) -> None:
@@ -310,6 +314,21 @@ def test_colour_on_a_terminal_only(
     rows = [(render.paint("a", "red"), "b"), ("long", "c")]
     lines = [click.unstyle(line) for line in render.table(("H", "I"), rows)]
     assert lines == ["H     I", "a     b", "long  c"]
+
+
+def test_what_is_not_stock_is_green(
+    run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So are the active one of the policies with knobs, and what status shows."""
+    run("set", "anon_order", "adaptive")
+    monkeypatch.setattr("mmpolicy.render.coloured", lambda: True)
+    control = Control(tree)
+    rows = _point_rows(tree, control.points("default"))
+    assert [line.count("\x1b[32madaptive\x1b[0m") for line in rows if "anon_order" in line] == [1]
+    assert "\x1b" not in "".join(line for line in rows if "anon_order" not in line)
+    data = _knob_data(control, control.point("default", "anon_order"))
+    marks = {str(mark) for _, mark, *_ in _knob_rows("anon_order", data)}
+    assert {"(any)", "stock", "\x1b[32m[adaptive]\x1b[0m", "fixed"} < marks
 
 
 def test_page_tables_are_walked_only_when_asked_for(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mmpolicy.control.journal import APPLIED
 from mmpolicy.control.toml import key_lines
 
 from .fakes import CONTROL, FakeTree, Run, read_named
@@ -187,8 +188,28 @@ def test_save_and_apply_are_a_round_trip(
     assert read_named(tree) == state | {"lease_ms": "0"}  # which nobody would renew
 
 
+def test_diff_says_by_its_code_if_anything_differs(run: Run, tree: FakeTree, forty: Path) -> None:
+    """Only if it is asked to."""
+    assert (run("diff", str(forty)).code, run("diff", "--exit-code", str(forty)).code) == (0, 6)
+    run("apply", str(forty))
+    result = run("diff", "--exit-code", str(forty))
+    assert (result.code, result.out) == (0, f"all is as in {forty}\n")
+    assert run("diff", "--json", str(forty)).json["differences"] == []
+    assert "[default: fail]" in run("verify", "--help").out
+    assert tree.real(APPLIED).stat().st_mode & 0o777 == 0o644
+
+
+def test_a_file_of_its_own_that_is_wrong_is_never_left_out(
+    run: Run, tree: FakeTree, tmp_path: Path
+) -> None:
+    wrong = put(tmp_path / "wrong.toml", "version = 1\n[profiles.web.anon_ordr]\n")
+    result = run("apply", "--broken", "skip", str(wrong))
+    assert (result.code, "left out" in result.err, tree.writes) == (1, False, [])
+
+
 def test_what_is_saved_under_a_lease_has_none(run: Run, tree: FakeTree, tmp_path: Path) -> None:
     """The steps of README: ten minutes after the next boot, the policy is still on."""
+    assert run("save").err == ""
     run("lease", "600")
     run("set", "anon_order", "adaptive")
     saved = tmp_path / "host.toml"

@@ -57,6 +57,18 @@ def test_what_does_not_concern_it_is_done(ab: Run, run: Run, tree: FakeTree, clo
     assert read_named(tree)["profiles/default/anon_order/min_available_percent"] == "33"
 
 
+def test_only_what_is_its_own_is_kept_from_others(run: Run, tree: FakeTree) -> None:
+    """Without profiles of a run, as where its arms are knobs of the kernel, nothing is."""
+    with tree.locked(LOCK, "ab run, pid 99999999"):
+        assert run("lease", "8").code == 0
+        for name in ("ab-control", "ab-treatment"):
+            tree.make_profile(name)
+        assert run("set", "anon_order", "never").code == 0
+        assert run("lease", "9").code == 9
+        assert tree.read(f"{CONTROL}/lease_ms") == "8000"
+    assert run("lease", "9").code == 0
+
+
 def test_a_run_is_no_drift_and_is_told(ab: Run, run: Run, tree: FakeTree, clock: World) -> None:
     found: list[Result] = []
     clock.at = [(30.0, lambda: found.extend(run(*words) for words in (["verify"], ["status"])))]

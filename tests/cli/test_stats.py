@@ -251,6 +251,21 @@ def test_export_over_http(run: Run, tree: FakeTree, clock: Clock) -> None:
     assert run("export", "--listen", "nowhere").code == 2
 
 
+def test_where_export_listens(run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On this host alone if no address is given, and until somebody ends it."""
+    given: list[tuple[int, str]] = []
+    monkeypatch.setattr(
+        "prometheus_client.start_http_server", lambda port, host, _all: given.append((port, host))
+    )
+    for text in ("9", "[::1]:0", "0.0.0.0:65535"):
+        clock.steps = [lambda: None]
+        assert run("export", "--listen", text).code == 130
+    assert given == [(9, "127.0.0.1"), (0, "::1"), (65535, "0.0.0.0")]
+    assert run("export", "--listen", "65536").code == 2
+    assert len(given) == 3
+    assert clock.now == 6 * 3600
+
+
 def test_export_without_debugfs(run: Run, tree: FakeTree) -> None:
     run("set", "anon_order", "adaptive")
     tree.remove("/sys/kernel/debug/mmpolicy")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`status`, which is also what `mmpolicy` alone shows."""
 
+from mmpolicy.control.experiment import RECOVERY
+
 from .fakes import COMMON, CONTROL, FakeTree, Run
 
 
@@ -43,6 +45,17 @@ def test_what_is_not_stock_and_for_whom(run: Run, tree: FakeTree) -> None:
     assert web["points"] == {"anon_order": {"policy": "never", "knobs": knobs}}
 
 
+def test_a_shadow_is_not_stock(run: Run) -> None:
+    """It is shown although no policy is on; what is off is not."""
+    run("set", "anon_order", "shadow=adaptive", "max_copy_order=0")
+    (row,) = [line.split() for line in run("status").out.splitlines() if "anon_order" in line]
+    knobs = [word for word in COMMON.split() if "max_copy" not in word]
+    assert row == ["all", "others", "default", "anon_order", "stock", "max_copy_order=0", *knobs,
+                   "shadow=adaptive"]  # fmt: skip
+    points = run("status", "--json").json["profiles"]["default"]["points"]
+    assert points["anon_order"]["policy"] == "stock"
+
+
 def test_experiment_and_expiry(run: Run, tree: FakeTree) -> None:
     for arm, name in (("control", "a"), ("treatment", "b")):
         run("profile", "create", name)
@@ -56,5 +69,11 @@ def test_experiment_and_expiry(run: Run, tree: FakeTree) -> None:
 
 
 def test_without_the_module(run: Run, tree: FakeTree) -> None:
+    """What needs no module is told to people; for programs there is the error alone."""
     tree.make_unloaded()
-    assert run().code == 3
+    assert (run().code, run().out) == (3, "")
+    tree.put(RECOVERY, "{}")
+    told = "a killed experiment has left knobs of the kernel changed: mmpolicy ab restore\n"
+    assert (run("status").code, run("status").out) == (3, told)
+    result = run("status", "--json")
+    assert (result.code, result.out, '"exit": 3' in result.err) == (3, "", True)

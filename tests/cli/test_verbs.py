@@ -161,7 +161,7 @@ def test_what_suits_a_process(whole: Explained, largest: int, expected: Advice |
 def test_bars() -> None:
     bars = [_bar(waste, 100) for waste in (0, 50, 100, 200)]
     assert bars == ["#" * 12, "######......", "." * 12, "." * 12]
-    assert _bar(5, 0) == "#" * 12
+    assert _bar(5, 0) == _bar(1, 25) == "#" * 12
 
 
 def test_sizes_that_most_is_in() -> None:
