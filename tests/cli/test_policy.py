@@ -66,6 +66,21 @@ def test_list(slots: FakeTree, run: Run) -> None:
     assert run("policy", "show", "own", "--json").json["pin"] == f"{PINS}/anon_order/own"
     assert run("policy", "show", "owm").code == 2
     assert "own" in run("set", "anon_order", "nothing").err
+    slots.put(f"{DEFAULT}/anon_order/policy", "[stock] adaptive fixed own")
+    put_slot(slots, 1, "own")
+    row = run("policy", "list").out.splitlines()[1].split()
+    assert row == ["own", "anon_order", "31", "0", "-", "-"]
+    slots.remove(f"{PINS}/anon_order/own")
+    assert run("policy", "show", "own", "--json").json["pin"] is None
+
+
+def test_without_the_module(tree: FakeTree, run: Run, file: str) -> None:
+    """There is nothing to unload; all else says how to go on."""
+    tree.make_unloaded()
+    for words in (["load", file], ["replace", file], ["list"], ["show", "x"], ["unload", "x"]):
+        result = run("policy", *words)
+        assert (result.code, "next: mmpolicy load\n" in result.err) == (3, True)
+    assert run("policy", "unload", "--all").out == "no policy in BPF is loaded\n"
 
 
 def test_an_old_module(tree: FakeTree, run: Run, file: str) -> None:
@@ -132,11 +147,18 @@ def test_load(
     assert "takes it" in run("policy", "load", "--dry-run", file).out
     assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"verify {file} {PINS}\n"
     put_slot(slots, 0, "own")
-    assert "mmpolicy set anon_order own" in run("policy", "load", file).out
+    assert run("policy", "load", file).out.splitlines() == [
+        "own: loaded as program 31", "next: mmpolicy set anon_order own",
+    ]  # fmt: skip
     assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"load {file} {PINS}\n"
     assert run("policy", "replace", file, "--json").json["program"] == 31
     assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"replace {file} {PINS}\n"
-    assert ["own" in line for line in log] == [True, True]
+    assert run("policy", "replace", file).out == "own: replaced as program 31\n"
+    assert [line.partition(": own, program 31, from ")[0] for line in log] == [
+        "policy load", "policy replace", "policy replace",
+    ]  # fmt: skip
+    assert run("policy", "load", f"{tmp_path}/none").code == 2
+    assert "[default: 30s]" in run("policy", "load", "--help").out
 
 
 def test_unload(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +181,8 @@ def test_unload(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(FakeTree, "drop", drop)
     assert run("policy", "unload", "--all", "--json").json["unloaded"] == ["own"]
     assert not slots.exists(f"{PINS}/anon_order/own")
+    put_slot(slots, 0, "own")
+    assert run("policy", "unload", "own", "--force").out == "own: unloaded\n"
 
 
 def test_new(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +219,26 @@ def test_unload_waits_for_the_module(
         assert len(clock.steps) == (0 if counts[-1] == "0" else 9)
 
 
+def test_others_may_hold_it_for_five_seconds(
+    slots: FakeTree, run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the fifth second it is looked at once more, and no later."""
+    monkeypatch.setattr("mmpolicy.verbs.policy.STEP_S", 2.5)
+    put_slot(slots, 0, "own")
+    clock.steps = [lambda: None, partial(put_slot, slots, 0, "")]
+    assert (run("policy", "unload", "own").code, clock.now) == (0, 5.0)
+    put_slot(slots, 0, "own")
+    clock.now, clock.steps = 0.0, [lambda: None] * 9
+    assert (run("policy", "unload", "own").code, clock.now) == (1, 7.5)
+
+
+def test_where_nothing_is_loaded(slots: FakeTree, run: Run, log: list[str]) -> None:
+    assert run("policy", "unload", "--all").out == "no policy in BPF is loaded\n"
+    assert run("policy", "unload", "--all", "--json").json["unloaded"] == []
+    assert (log, slots.writes) == ([], [])
+    assert "no loaded policy 'own'; there is: none" in run("policy", "show", "own").err
+
+
 def test_held_by_others(slots: FakeTree, run: Run, clock: Clock) -> None:
     """It is said where the pin is not all that holds it."""
     put_slot(slots, 0, "own")
@@ -219,5 +263,16 @@ def test_why() -> None:
     assert message("refused load 1\n").exit_code == 4
     assert "mount" in message("refused folder 1\n").next_step
     assert "status 139" in message("", 139).message
+    assert [message(text).errno for text in (VERIFIER, "refused register 34\n", "", "odd")] == [
+        13, 34, 0, 0,
+    ]  # fmt: skip
+    assert message("refused find 2\n").exit_code == 2
+    assert "no policy of its name is pinned" in message("refused find 2\n").message
+    assert "EPERM" in message("refused pin 1\n").message
+    assert message("refused register 999\n").message.endswith("the kernel says 999")
+    assert message("refused load 12\n").message.endswith("ended with status 1")
+    assert message("refused open 0\n").message.endswith("it is no object of BPF")
+    assert message("", -9).message.endswith("the verifier was not done after 30 s")
+    assert "--log" not in message("refused register 34\n").next_step
     missing = "libbpf: extern (func ksym) 'gone': not found\nrefused load 2\n"
     assert "'gone'" in message(missing).message
