@@ -50,7 +50,9 @@ def test_members_of_structures() -> None:
     inner = members(types, "", [("a", word, 0), ("b", word, 32)], kind=btf.UNION)
     const = types._add("", btf.CONST, 0, inner)
     volatile = types._add("", btf.VOLATILE, 0, inner)
-    members(types, "s", [("x", word, 64), ("", const, 128), ("", volatile, 256), ("", word, 320)])
+    values = types._add("", btf.ENUM, 2, 4, struct.pack("<IiIi", types._string("one"), 1, 0, 2))
+    rest = [("", volatile, 256), ("", word, 320), ("", values, 352)]
+    members(types, "s", [("x", word, 64), ("", const, 128), *rest])
     members(types, "bits", [("one", word, 1 << 24 | 3), ("two", word, 5 << 24 | 9)], flagged=True)
     members(types, "union", [("u", word, 0)], kind=btf.UNION)
     found = Btf(types.section())
@@ -158,6 +160,10 @@ def test_where_a_kernel_lies_in_a_vmlinuz() -> None:
         else:
             assert refused(Image, bytes(other)).startswith("it is no kernel of x86")
     assert refused(Image, image[:-1]) == "it ends in the middle of the kernel"
+    for length, said in ((0, "it ends"), (3, "it ends"), (4, "it ends"), (5, "it claims to hold")):
+        short = bytearray(image)
+        struct.pack_into("<I", short, 0x24C, length)
+        assert refused(Image, bytes(short)).startswith(said)
     assert refused(Image, bzimage(b"no ELF")) == "what it holds is no ELF file"
     assert refused(Image, bytes(2000)).startswith("it is no kernel of x86")
 
@@ -195,6 +201,9 @@ def test_packages() -> None:
     assert "a package without a kernel" in refused(kernel_of_package, package(b"", "./boot/other"))
     assert "a package without a kernel" in refused(kernel_of_package, AR)
     assert refused(kernel_of_package, whole[:-20]) == "it ends early"
+    empty = f"{'data.tar':16}{'':32}{0:<10}`\n".encode()
+    assert refused(kernel_of_package, AR + empty).startswith("its data.tar is damaged")
+    assert "a package without a kernel" in refused(kernel_of_package, AR + empty[:-1])
     size = whole.index(b"4         `\n")
     assert refused(kernel_of_package, whole[:size] + b"x" + whole[size + 1 :]) == (
         "its archive is damaged"

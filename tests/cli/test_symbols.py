@@ -2,11 +2,13 @@
 """The names in a kernel, by tables that lie anywhere among other data."""
 
 import random
+import struct
 from collections.abc import Callable
+from itertools import accumulate
 
 import pytest
 
-from mmpolicy.kernel.symbols import DIGITS, symbols
+from mmpolicy.kernel.symbols import DIGITS, _places, symbols
 from mmpolicy.kernel.unpack import NotReadableError, unpacked
 
 from .kernels import kallsyms
@@ -74,3 +76,19 @@ def test_what_is_compressed_is_as_long_as_it_says(kind: str) -> None:
                       (packed, (1 << 30) + 1), (b"none" + packed, len(data))):  # fmt: skip
         with pytest.raises(NotReadableError):
             unpacked(bad, size)
+
+
+def test_places_of_tokens_are_those_of_the_table() -> None:
+    """Each begins behind the end of the one before, the first behind a zero."""
+    words = [b"%c" % at if at in range(48, 58) else b"t%d" % at for at in range(256)]
+    starts = [0, *accumulate(len(word) + 1 for word in words)]
+    table = b"".join(word + b"\0" for word in words)
+    places = struct.pack("<256H", *starts[:-1])
+    whole, digits = b"\0" + table + places, 1 + starts[ord("0")]
+    assert _places(whole, 1 + len(table), digits) == tuple(starts[:-1])
+    for data in (
+        whole[:-1], b"\1" + whole[1:], whole[: starts[1]] + b"x" + whole[starts[1] + 1 :],
+        whole[: -len(places)] + b"\1" + places[1:], whole[:-4] + places[-2:] + places[-4:-2],
+    ):  # fmt: skip
+        assert _places(data, 1 + len(table), digits) == ()
+    assert _places(whole[1:], len(table), digits - 1) == ()
