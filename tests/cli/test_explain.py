@@ -224,3 +224,12 @@ def test_recommend_with_too_little(run: Run, traced: FakeTree) -> None:
     assert "too little was seen" in result.err
     assert "next: mmpolicy set anon_order shadow=adaptive --profile default" in result.err
     assert traced.exists(CONTROL)
+
+
+def test_a_process_without_memory_of_its_own(run: Run, traced: FakeTree) -> None:
+    traced.put(f"/proc/{PID}/smaps", "")
+    lines = run("explain", str(PID)).out.splitlines()
+    assert lines[0].startswith("profile: default, policy: stock")
+    assert lines[1].startswith("no policy was asked: mmpolicy set anon_order shadow=adaptive")
+    result = run("explain", str(PID), "10")
+    assert (result.code, f"process {PID} has no anonymous memory at 10" in result.err) == (2, True)

@@ -15,7 +15,7 @@ import pytest
 
 from mmpolicy.memory import folios
 from mmpolicy.memory.folios import PAGE, Pages, read_areas, totals
-from mmpolicy.memory.picture import COLOURS, cell_pages
+from mmpolicy.memory.picture import COLOURS, cell_pages, draw
 
 from .fakes import FakeTree, Run
 
@@ -142,6 +142,20 @@ def test_png_has_a_box_of_each_colour(run: Run, process: FakeTree, tmp_path: Pat
     for cell, mark in ((0, "4"), (8, "_"), (14, ".")):
         red, green, blue = image[y, x + 2 * 12 * cell][:3]
         assert f"#{red:02x}{green:02x}{blue:02x}" == COLOURS[mark]
+    drawing = draw("process 10 (redis <server>)", read_areas(process, PID, True, False))
+    assert image.shape[:2] == (2 * drawing.height, 2 * drawing.width)
+    # The box of order 4 in the legend, near the upper edge, is where it was drawn.
+    colour = [int(COLOURS["4"][at : at + 2], 16) for at in (1, 3, 5)]
+    ys, xs = (image[:80, :, :3] == colour).all(axis=2).nonzero()
+    box = drawing.boxes[4]
+    assert abs(xs.mean() + 0.5 - 2 * (box.x + box.width / 2)) < 0.6
+    assert abs(ys.mean() + 0.5 - 2 * (box.y + 4.5)) < 0.6
+    # So is the box of what is in swap, far to the right and below.
+    colour = [int(COLOURS["s"][at : at + 2], 16) for at in (1, 3, 5)]
+    ys, xs = (image[160:, :, :3] == colour).all(axis=2).nonzero()
+    box = drawing.boxes[-1]
+    assert abs(xs.mean() + 0.5 - 2 * (box.x + box.width / 2)) < 0.6
+    assert abs(ys.mean() + 160.5 - 2 * (box.y + 4.5)) < 0.6
 
 
 def test_refusals(run: Run, process: FakeTree, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from array import array
 from collections import Counter
+from itertools import pairwise
 from math import sqrt
 from random import Random
 from unittest.mock import ANY, call, patch
@@ -177,6 +178,33 @@ def test_runs_of_pages() -> None:
     assert area(b"44..444s", b"\0\0\0\0\0\1\1").runs() == [
         (0, 2, "4", False), (4, 1, "4", False), (5, 2, "4", True), (7, 1, "s", False),
     ]  # fmt: skip
+def test_a_spot_ends_where_pagemap_does(tree: FakeTree) -> None:
+    """Within an entry, too; without a page, there is no spot."""
+    make_thp(tree)
+    make_sparse(tree, 10, pages=512, step=2)
+    with tree.real("/proc/10/pagemap").open("r+b") as file:
+        file.truncate((START // PAGE + 2) * 8 + 4)
+    pagemap, frames = tree.reader("/proc/10/pagemap"), Frames(tree, few=True)
+    assert read_spot(tree, 10, pagemap, frames, START, 16) == (b"99", b"\0\1")
+    assert read_spot(tree, 10, pagemap, frames, START - 32 * PAGE, 16) is None
+
+
+def test_few_frames_cost_few_bytes(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small page is known by its own flags; of a large folio, its block is read, once."""
+    make_thp(tree)
+    make_sparse(tree, 10, pages=512)
+    sizes, read = list[int](), Reader.read
+
+    def note(reader: Reader, size: int, offset: int) -> bytes:
+        sizes.append(size)
+        return read(reader, size, offset)
+
+    monkeypatch.setattr(Reader, "read", note)
+    for few, expected in ((True, [8, 8, 8, 4096, 8]), (False, [4096, 4096])):
+        frames = Frames(tree, few)
+        sizes.clear()
+        assert [chr(frames.kind(frame)) for frame in (9, 10, 512, 513)] == ["0", "0", "9", "9"]
+        assert sizes == expected
 
 
 def test_totals_by_order() -> None:
@@ -635,6 +663,40 @@ def test_pressure_is_measured_from_the_beginning(tree: FakeTree, clock: Clock) -
     unknown = Pressure(host_of(tree, clock), 10)
     pressure(tree, 50)
     assert unknown.too_high() == ""
+class Pressed(Pressure):
+    """Pressure that is looked at, and notes when."""
+
+    looks: list[float]
+
+    def too_high(self) -> str:
+        self.looks.append(self._host.clock())
+        return ""
+
+
+def test_steps_at_their_bounds(
+    tree: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of exactly so long neither grows nor shrinks; and when pressure is looked at."""
+    make_thp(tree)
+    pressure(tree, 0)
+    tree.make_process(10)
+    monkeypatch.setattr("mmpolicy.memory.trim.SHORT_S", 1 / 512)
+    monkeypatch.setattr("mmpolicy.memory.trim.LONG_S", 1 / 16)
+    monkeypatch.setattr("mmpolicy.memory.trim.LEAST", 8)
+    took = [1 / 1024, 1 / 512, 1 / 16, 1 / 8, 1 / 8, 1 / 8, 1 / 16]
+    tree.splits = lambda _value: setattr(clock, "now", clock.now + took.pop(0))
+    clock.steps = [lambda: None] * 999
+    host = host_of(tree, clock)
+    pressed = Pressed(host, 10)
+    pressed.looks = []
+    splitter = Splitter(host, pressed)
+    splitter._pages = 16
+    done = splitter.split(10, [Piece(0, 128 * PAGE, 7)])
+    ends = [[int(each, 16) // PAGE for each in value.split(",")[1:3]] for _, value in tree.writes]
+    assert [end - start for start, end in ends] == [16, 32, 32, 32, 16][: len(ends)]
+    assert done.longest_s == 1 / 8
+    assert pressed.looks[0] == 0
+    assert all(b - a >= 0.25 for a, b in pairwise(pressed.looks))
 
 
 @pytest.mark.parametrize(

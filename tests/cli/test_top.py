@@ -9,10 +9,12 @@ from functools import partial
 import pytest
 
 from mmpolicy.errors import Error
+from mmpolicy.host.calibration import Calibration, FaultCost
 from mmpolicy.host.files import Tree
 from mmpolicy.memory.folios import PAGE
 from mmpolicy.memory.sample import Sample
-from mmpolicy.memory.survey import Survey
+from mmpolicy.memory.survey import Rates, Row, Survey
+from mmpolicy.verbs.top import _cells, _data
 
 from .fakes import THP, Clock, FakeTree, Run
 from .sparse import count, make_services, make_sparse, make_thp, pressure
@@ -327,3 +329,51 @@ def test_a_slow_host(
     (begin, before), (end, after) = waits[0], waits[-1]
     assert after - before < 0.011 * (end - begin)
     assert (end - begin) / len(waits) < 60
+
+
+def test_cells_of_a_row() -> None:
+    """MiB and percent with as many digits as help; what is not known is a mark."""
+    data = _data(
+        Row("x", False, (7,), "/", 2050, 1030, 0.12345, 333.4, 50.6, Rates(800.04, 0.12345, 0.0567),
+            {9: 0.98765, 0: 0.01234, 4: 0.0}, ("y",)),
+        Calibration((FaultCost(4096, 2000.0, 1900.0, 2100.0),)),
+    )  # fmt: skip
+    assert data == {
+        "processes": 1, "waste_kib": 333, "error_kib": 51, "rss_kib": 2050, "anon_kib": 1030,
+        "looked_at": 0.123, "faults_per_second": 800.0, "faults_percent": 0.16,
+        "faults_error_percent": 0.01, "cpu_percent": 12.3, "kernel_percent": 5.7,
+        "folios": {"4 kB": 0.012, "64 kB": 0.0, "2048 kB": 0.988}, "forbids_large_folios": ["y"],
+    }  # fmt: skip
+    cells = _cells({**data, "decides": "web", "stall_percent": 0.0})
+    assert cells == ("0.3", "0.0", "2.0", "##########..", 800.0, "0.16 +-0.01", 12.3, 5.7, 0.0,
+                     "2048kB:99% 4kB:1%", "web")  # fmt: skip
+    unknown = {"looked_at": 0, "faults_percent": None, "folios": {"4 kB": 0.0}, "decides": "-"}
+    cells = _cells({**data, **unknown})
+    assert cells[:2] == ("?", "?")
+    assert (cells[5], cells[8], cells[9]) == ("-", "-", "-")
+    none = {"faults_percent": 0.0, "faults_error_percent": 0.0, "decides": "-"}
+    assert _cells({**data, **none})[5] == "0.00 +-0.00"
+
+
+@pytest.mark.parametrize(
+    ("words", "share", "within"),
+    [
+        (["-n", "1"], 0.2, ""),
+        (["-n", "2"], 0.01, ""),
+        (["-n", "1", "--cpu", "50", "--cgroup", "/web.service"], 0.5, "/web.service"),
+        (["-n", "1", "--cgroup", "/"], 0.2, ""),
+    ],
+)
+def test_what_it_may_take_and_looks_at(
+    run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPatch,
+    words: list[str], share: float, within: str,
+) -> None:  # fmt: skip
+    given: list[tuple[float, str]] = []
+
+    def survey(tree: Tree, share: float, within: str) -> Survey:
+        given.append((share, within))
+        return Survey(tree, 1.0, within)
+
+    monkeypatch.setattr("mmpolicy.verbs.top.Survey", survey)
+    assert run("top", *words, "--json").code == 0
+    assert given == [(share, within)]

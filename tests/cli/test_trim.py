@@ -7,7 +7,7 @@ from errno import EPERM, ESRCH
 
 import pytest
 
-from mmpolicy.errors import Error
+from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.folios import PAGE
@@ -197,6 +197,24 @@ def test_where_it_is_forbidden(
     result = run("trim", "--unit", "redis")
     assert (result.code, host.writes) == (code, [])
     assert text in result.err and remains in result.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("code", "rows"), [(Exit.DENIED, None), (Exit.USAGE, [])])
+def test_what_cannot_be_looked_at(
+    run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPatch, code: Exit, rows: object
+) -> None:
+    """What has just ended is left out; what may not be looked at is an error."""
+
+    def refuse(_tree: Tree, pid: int) -> None:
+        raise Error(f"no look at {pid}", code, "do something")
+
+    monkeypatch.setattr("mmpolicy.verbs.trim.memory_of_process", refuse)
+    result = run("trim", "--pid", "10", "--json")
+    if rows is None:
+        assert (result.code, "no look at 10" in result.err) == (code, True)
+    else:
+        assert (result.code, result.json["processes"]) == (0, rows)
+    assert host.writes == []
 
 
 def test_processes_that_end(run: Run, host: FakeTree) -> None:
