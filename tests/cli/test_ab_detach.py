@@ -14,6 +14,7 @@ import pytest
 
 from mmpolicy.ab.samples import load
 from mmpolicy.control.experiment import FOLDER, LIVE, LOCK, RUN
+from mmpolicy.verbs.ab_jobs import own_command
 
 from .ab_world import FIXED, SHORT, SPLIT, SWITCHBACK, World
 from .fakes import CONTROL, THP, FakeTree, Run
@@ -61,6 +62,18 @@ def test_a_unit_gets_the_same_run(
     assert entry["blocks"] == len(load(file).blocks)
 
 
+def test_a_unit_runs_this_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Wherever it is; as a module of Python, if it was begun as one."""
+    monkeypatch.chdir(tmp_path)
+    as_module = [sys.executable, "-m", "mmpolicy"]
+    for program, words in (
+        ("./mmpolicy", [f"{tmp_path}/mmpolicy"]),
+        ("/x/__main__.py", as_module),
+    ):
+        monkeypatch.setattr(sys, "argv", [program, "ab", "run"])
+        assert own_command() == words
+
+
 def test_words_of_a_shell_stay_as_they_are(run: Run, units: list[list[str]]) -> None:
     words = ["--design", "switchback", "--metric", ODD, *SHORT, *FIXED, "--detach"]
     assert run("ab", "run", *words).code == 0
@@ -91,7 +104,7 @@ def test_systemd_hears_when_it_is_at_work(
 
 
 def test_nothing_is_begun_beside_another(run: Run, tree: FakeTree, units: list[list[str]]) -> None:
-    with tree.locked(LOCK, "ab run, pid 1"):
+    with tree.locked(LOCK, "ab run, pid 99999999"):
         assert run("ab", "run", *SWITCHBACK, *FIXED, "--detach").code == 9
     assert run("ab", "run", *SWITCHBACK, *FIXED, "--detach", "--block", "0").code == 2
     assert units == []
@@ -138,6 +151,24 @@ def test_a_run_of_which_nothing_is_known_yet(run: Run, tree: FakeTree) -> None:
     with tree.locked(LOCK, f"{RUN}7"):
         assert run("ab", "status").out == "about to begin, or to end: ab run, pid 7\n"
         assert run("ab", "status", "--json").json["running"] is True
+
+
+def test_files_that_are_listed(run: Run, tree: FakeTree) -> None:
+    """What is no run is left out; one without an end was killed."""
+    assert run("ab", "list").out == f"no runs in {tree.real(FOLDER)}\n"
+    arms = {"control": {"given": "stock"}, "treatment": {"given": "x"}}
+    header = json.dumps({"kind": "header", "started": "now", **arms})
+    block, end = '{"kind": "block"}', '{"kind": "end", "status": "done"}'
+    tree.put(f"{FOLDER}/b.jsonl", "\n".join([header, block, block, end]))
+    tree.put(f"{FOLDER}/a.jsonl", "\n".join([header, block, '{"kind": "sample"}']))
+    tree.put(f"{FOLDER}/c.txt", header)
+    tree.put(f"{FOLDER}/d.jsonl", "{")
+    found = run("ab", "list", "--json").json["runs"]
+    assert [(each["status"], each["blocks"], each["started"]) for each in found] == [
+        ("killed", 1, "now"), ("done", 2, "now"),
+    ]  # fmt: skip
+    first = run("ab", "list").out.splitlines()[1].split()
+    assert first[1:] == ["now", "killed", "1", "stock", ":", "x"]
 
 
 def test_stop(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from mmpolicy.ab.design import Block
+from mmpolicy.ab.changes import Changes
 from mmpolicy.ab.keeper import Keeper
 from mmpolicy.ab.knobs import Knobs
 from mmpolicy.ab.policy_arms import StoppedError
@@ -22,11 +23,18 @@ from mmpolicy.ab.samples import load
 from mmpolicy.ab.watchdog import Message, Watchdog, _serve
 from mmpolicy.control.experiment import RECOVERY
 from mmpolicy.errors import Error, Exit
+from mmpolicy.ab.scope import Scope
+from mmpolicy.ab.watchdog import Message, Watchdog
+from mmpolicy.control.experiment import PROFILES, RECOVERY
+from mmpolicy.errors import Error
 from mmpolicy.host.knobs import Values, read_knobs
+from mmpolicy.host.machine import Host
+from mmpolicy.verbs.ab_run import _check_alone, _has_policies
 
 from .ab_world import PGFAULT, SWITCHBACK, World
 from .fakes import CONTROL, SETTABLE, THP, VM, FakeTree, Run
 from .test_host import raised
+from .test_ab_sources import options
 
 LOCK = "/run/mmpolicy/ab.lock"
 SIZE = f"{THP}/hugepages-64kB/enabled"
@@ -552,3 +560,59 @@ def test_what_is_left_is_not_trusted(tree: FakeTree, run: Run, will: str) -> Non
     assert result.code == 1 or "may lead elsewhere" in result.out
     assert {tree.read(path) for path in victims} == {"0"}
     assert read_knobs(tree)[FREE] == "4000"
+
+
+def test_what_takes_part_is_what_the_policies_have(tree: FakeTree) -> None:
+    """Knobs alone are of the whole host."""
+    arms: dict[str, Values] = {"control": {}, "treatment": {SIZE: "always"}}
+    lasting = Knobs(tree, {SIZE: "never"}, arms, 2.5, lambda _said: None)
+    steps = [(each.now, each.value) for each in lasting.rehearsal()]
+    assert steps == [("never", "always")]
+    assert Changes(None, lasting).scope == Scope(tree)
+    policies: Any = SimpleNamespace(scope=Scope(tree, "/a", "7"), timing=True, units={"/a/b": "x"})
+    both = Changes(policies, lasting)
+    assert (both.scope.path, both.timing, both.units) == ("/a", True, {"/a/b": "x"})
+    assert (both.profiles, both.lease_ms) == (PROFILES, 2500)
+    alone = Changes(None, lasting)
+    assert (alone.timing, alone.units, alone.arms) == (False, {}, {})
+    assert set(alone.profiles.values()) == {"default"}
+
+
+@pytest.mark.parametrize(
+    ("control", "treatment", "knobs", "loaded", "unloaded"),
+    [
+        ("", "", True, False, False),
+        ("default", "", True, False, False),
+        ("default", "default", False, True, False),
+        ("stock", "default", False, True, False),
+        ("stock", "default", True, True, False),
+        ("web", "", True, True, True),
+        ("", "anon_order=fixed", True, True, True),
+    ],
+)
+def test_where_the_module_takes_part(
+    tree: FakeTree, control: str, treatment: str, knobs: bool, loaded: bool, unloaded: bool
+) -> None:
+    """Not where knobs alone differ; without the module, nothing but what it is by itself can be."""
+    host, texts = Host(tree), {"control": control, "treatment": treatment}
+    assert _has_policies(host, texts, knobs) == loaded
+    tree.remove(CONTROL)
+    assert _has_policies(host, texts, knobs) == unloaded
+
+
+@pytest.mark.parametrize(
+    ("given", "timing", "what"),
+    [
+        ({"cgroup": "/a", "design": "split"}, True, "--cgroup"),
+        ({"design": "split"}, True, "fault_ns"),
+        ({"design": "split"}, False, "--design split"),
+        ({"design": "switchback"}, True, "fault_ns"),
+        ({"design": "switchback"}, False, ""),
+    ],
+)
+def test_what_knobs_alone_do_not_have(given: dict[str, Any], timing: bool, what: str) -> None:
+    if not what:
+        _check_alone(options(**given), timing)
+        return
+    with pytest.raises(Error, match=f"^{what} is for arms with policies"):
+        _check_alone(options(**given), timing)
