@@ -164,7 +164,8 @@ def test_a_program_that_fails(
 def test_dry_run(run: Run, tree: FakeTree, eats: list[str]) -> None:
     before = read_knobs(tree)
     result = run("bench", "--dry-run", "--arm", LARGE, "--arm", "no-thp", *eats)
-    assert f"{LARGE.replace('=', ' <- ')}" in result.out
+    said = f"{LARGE}: transparent_hugepage/{LARGE.replace('=', ' <- ')}  (never -> always)"
+    assert result.out.splitlines()[0] == said
     assert "no-thp: prctl <- PR_SET_THP_DISABLE" in result.out and read_knobs(tree) == before
     data = run("bench", "--dry-run", "--json", "--arm", "no-thp", *eats).json
     assert (data["dry_run"], data["arms"]) == (True, [

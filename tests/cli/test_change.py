@@ -320,3 +320,17 @@ def test_what_is_half_made_is_told_of_by_the_next_change(
     result = run("set", "anon_order", "adaptive")
     assert (result.code, "warning: " in result.err) == (0, half)
     assert run("set", "anon_order", "never").err == ""
+
+
+def test_reset_works_whatever_is_wrong_with_the_rest(
+    run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_tree: object) -> None:
+        raise Error("odd", 1, "do something")
+
+    run("set", "anon_order", "never")
+    monkeypatch.setattr("mmpolicy.verbs.settings.read_state", fail)
+    result = run("reset")
+    said = "warning: the kernel is stock; what followed failed: odd\n"
+    assert (result.code, result.out, result.err) == (0, "", said)
+    assert "[stock]" in tree.read(f"{POINT}/policy")
