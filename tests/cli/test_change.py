@@ -8,7 +8,7 @@ import pytest
 
 from mmpolicy.errors import Error
 
-from .fakes import CONTROL, DEFAULT, FakeTree, Run, read_named
+from .fakes import CONTROL, DEFAULT, MODULE_DIR, FakeTree, Run, read_named
 
 POINT = f"{DEFAULT}/anon_order"
 
@@ -334,3 +334,15 @@ def test_reset_works_whatever_is_wrong_with_the_rest(
     said = "warning: the kernel is stock; what followed failed: odd\n"
     assert (result.code, result.out, result.err) == (0, "", said)
     assert "[stock]" in tree.read(f"{POINT}/policy")
+
+
+def test_reset_says_what_is_loaded(run: Run, tree: FakeTree) -> None:
+    """One without a file to write to is broken; without any trace of one, all is stock."""
+    tree.remove(MODULE_DIR)
+    assert "not loaded" not in run("reset").out
+    tree.make_loaded()
+    tree.remove(CONTROL)
+    result = run("reset")
+    assert (result.code > 0, "not loaded, the kernel is stock" in result.out) == (True, False)
+    tree.remove(MODULE_DIR)
+    assert run("reset").out == "mmpolicy: not loaded, the kernel is stock\n"
