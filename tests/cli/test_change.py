@@ -346,3 +346,8 @@ def test_reset_says_what_is_loaded(run: Run, tree: FakeTree) -> None:
     assert (result.code > 0, "not loaded, the kernel is stock" in result.out) == (True, False)
     tree.remove(MODULE_DIR)
     assert run("reset").out == "mmpolicy: not loaded, the kernel is stock\n"
+
+
+def test_a_value_is_all_behind_the_first_equals_sign(run: Run, tree: FakeTree) -> None:
+    result = run("set", "anon_order", "fixed", "max_order=1=2")
+    assert (result.code, "cannot write '1=2' to" in result.err, tree.writes) == (5, True, [])

@@ -173,6 +173,7 @@ def test_unload(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     result = run("unload")
     assert (result.code, "policy unload --all" in result.err) == (5, True)
     assert "still loaded" in run("reset").out
+    assert run("reset", "--json").json["loaded_policies"] == ["own"]
 
     def drop(tree: FakeTree, path: str) -> None:
         tree.remove(path)
