@@ -9,6 +9,7 @@ import pytest
 from click.shell_completion import BashComplete, get_completion_class
 
 from mmpolicy.cli import main
+from mmpolicy.control.owners import OWNERS
 from mmpolicy.host.kmod import Kmod
 from mmpolicy.host.machine import Host
 from mmpolicy.verbs import completion
@@ -50,6 +51,7 @@ from .fakes import RELEASE, FakeLib, FakeTree
         (["stats", "--pid"], "423", ["423"]),
         (["bind", "--unit"], "", ["a.service"]),
         (["unbind", "--unit"], "a", ["a.service"]),
+        (["unbind", "--owner"], "", ["agent", "other"]),
         (["load"], "anon", ["anon_order="]),
         (["ab", "run", "--cgroup"], "/app.slice/", ["/app.slice/a.service"]),
         (["ab", "run", "--control"], "w", ["web"]),
@@ -87,6 +89,8 @@ def test_completion(
     tree.put("/proc/pressure/memory", "full avg10=0.00 avg60=0.00 total=0")
     tree.make_cgroup("/app.slice/a.service")
     tree.make_profile("web")
+    for owner in ("other", "agent"):
+        tree.put(f"{OWNERS}/{owner}", "")
     completer = BashComplete(main, {}, "mmpolicy", "_MMPOLICY_COMPLETE")
     found = completer.get_completions(["--root", str(tree.root), *words], incomplete)
     assert [item.value for item in found] == expected

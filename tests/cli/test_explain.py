@@ -13,8 +13,8 @@ from mmpolicy.host.tracing import parse
 from mmpolicy.memory.advice import Advice, advise
 from mmpolicy.memory.explain import Explained, Wanted
 
-from .fakes import CONTROL, Clock, FakeTree, Run, read_named
-from .test_map import PID, START, process
+from .fakes import CONTROL, POINTS, Clock, FakeTree, Run, read_named
+from .test_map import PID, SMAPS, START, process
 
 __all__ = ["process"]
 
@@ -233,3 +233,44 @@ def test_a_process_without_memory_of_its_own(run: Run, traced: FakeTree) -> None
     assert lines[1].startswith("no policy was asked: mmpolicy set anon_order shadow=adaptive")
     result = run("explain", str(PID), "10")
     assert (result.code, f"process {PID} has no anonymous memory at 10" in result.err) == (2, True)
+    end = START + 64 * 4096
+    make_traced(traced)
+    traced.put(f"/proc/{PID}/smaps", SMAPS)
+    assert run("explain", str(PID), f"{end - 1:x}").code == 0
+    assert run("explain", str(PID), f"{end:x}").code == 2
+
+
+def test_how_long_it_looks_if_nobody_says(run: Run, traced: FakeTree, clock: Clock) -> None:
+    assert (run("explain", str(PID)).code, clock.now) == (0, 5)
+    assert "[default: 5.0]" in run("explain", "--help").out
+    assert "no process 1" in run("explain", "1").err
+    assert "no process" not in run("explain", "0").err
+
+
+def test_a_proposal_has_what_the_process_has(
+    run: Run, traced: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the default profile, only the point that it is about; without a cgroup it says so."""
+    largest: list[int] = []
+
+    def noted(whole: Explained, size: int) -> Advice | None:
+        largest.append(size)
+        return advise(whole, size)
+
+    monkeypatch.setattr("mmpolicy.verbs.explain.advise", noted)
+    traced.trace = "\n".join(line("order", START, 0, "alone") for _ in range(200))
+    run("profile", "create", "web")
+    compact = POINTS["compact"][-1]
+    for name in ("default", "web"):
+        run("set", "compact", compact, "--profile", name)
+    plain = run("recommend", str(PID), "--name", "mine").out
+    assert ("[profiles.mine.compact]" in plain, "no cgroup of its own" in plain) == (False, False)
+    run("bind", "--pid", str(PID), "web")
+    assert (
+        f'[profiles.mine.compact]\npolicy = "{compact}"'
+        in run("recommend", str(PID), "--name", "mine").out
+    )
+    traced.put(f"/proc/{PID}/cgroup", "0::/")
+    said = "# it has no cgroup of its own; mmpolicy bind --pid binds it"
+    assert said in run("recommend", str(PID), "--name", "mine").out.splitlines()
+    assert largest == [19 * 4096] * 3

@@ -200,3 +200,12 @@ def test_lease(run: Run, tree: FakeTree) -> None:
     assert run("lease", "0").code == 0
     tree.remove(f"{CONTROL}/lease_ms")
     assert run("lease", "1").code == 3
+
+
+@pytest.mark.parametrize("verb", [("bind", "default"), ("unbind",)])
+def test_one_thing_is_bound_at_a_time(run: Run, tree: FakeTree, verb: tuple[str, ...]) -> None:
+    tree.make_process(41)
+    for words in ((), ("--pid", "41", "--cgroup", "/"), ("--cgroup", "/", "--unit", "a")):
+        result = run(*verb, *words)
+        assert (result.code, "give one of --cgroup PATH" in result.err) == (2, True)
+    assert tree.writes == []
