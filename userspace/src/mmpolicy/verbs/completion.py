@@ -64,7 +64,7 @@ def _units(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
 
 
 def _owners(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
-    yield from tree.names(OWNERS) if tree.is_dir(OWNERS) else ()
+    yield from tree.names(OWNERS)
 
 
 def _pids(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
