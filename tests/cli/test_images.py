@@ -62,6 +62,25 @@ def test_members_of_structures() -> None:
     assert found.members("none") is None
 
 
+def test_the_first_type_is_one_like_others() -> None:
+    types = Types()
+    members(types, "first", [("wrong", 2, 0)])
+    word = types.number("int")
+    members(types, "s", [("x", word, 0), ("", word, 64)])
+    assert Btf(types.section()).members("s") == {"x": ("int", 0)}
+    types = Types()
+    types._add("", btf.CONST, 0, 2)
+    members(types, "", [("a", 3, 0)])
+    word = types.number("int")
+    members(types, "s", [("x", word, 0), ("", 1, 64)])
+    found = Btf(types.section())
+    assert found.members("s") == {"x": ("int", 0), "a": ("int", 64)}
+    assert found.text(1) == " const"
+    types = Types()
+    types._add("", btf.PTR, 0, 0)
+    assert Btf(types.section()).text(1) == "void*"
+
+
 def test_types_in_words() -> None:
     types = Types()
     types.function("f", "void(char const*, long*, int volatile)")
@@ -90,8 +109,10 @@ def test_kinds_of_types_are_passed_over() -> None:
         types._add("x", kind, 0, 0, bytes(rest))
     for kind, each in ((btf.ENUM, 8), (btf.DATASEC, 12), (btf.ENUM64, 12), (btf.UNION, 12)):
         types._add("x", kind, 2, 0, bytes(2 * each))
+    types._add("linked", btf.FUNC, 2, types._add("", btf.PROTO, 0, 0))  # its linkage, no members
     types.function("last", "void()")
-    assert Btf(types.section()).prototype("last") == "void()"
+    found = Btf(types.section())
+    assert [found.prototype(name) for name in ("linked", "last")] == ["void()"] * 2
 
 
 def test_types_that_are_damaged() -> None:

@@ -117,7 +117,12 @@ def test_watch_tells_of_the_experiment(run: Run, tree: FakeTree, clock: Clock) -
         run("profile", "create", name)
         tree.write(f"/sys/kernel/mmpolicy/experiment/{arm}", name)
     tree.write("/sys/kernel/mmpolicy/experiment/enabled", "1")
-    assert "experiment: b for 50 %, a for the others" in run("watch").out
+    lines = run("watch").out.splitlines()
+    assert lines[:2] == ["state: active", "experiment: b for 50 %, a for the others"]
+    assert "[default: 1.0; x>=0.1]" in " ".join(run("watch", "--help").out.split())
+    for verb in ("watch", "stats"):
+        assert run(verb, "--interval", "0.1").code == 0
+        assert run(verb, "--interval", "0.09").code == 2
 
 
 def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
