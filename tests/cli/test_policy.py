@@ -183,6 +183,8 @@ def test_unload(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     assert run("policy", "unload", "--all", "--json").json["unloaded"] == ["own"]
     assert not slots.exists(f"{PINS}/anon_order/own")
     put_slot(slots, 0, "own")
+    slots.put(f"{DEFAULT}/anon_order/policy", "stock adaptive fixed [own]")
+    assert run("policy", "unload", "own").code == 5
     assert run("policy", "unload", "own", "--force").out == "own: unloaded\n"
 
 

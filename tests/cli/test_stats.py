@@ -118,7 +118,7 @@ def test_watch_tells_of_the_experiment(run: Run, tree: FakeTree, clock: Clock) -
         tree.write(f"/sys/kernel/mmpolicy/experiment/{arm}", name)
     tree.write("/sys/kernel/mmpolicy/experiment/enabled", "1")
     lines = run("watch").out.splitlines()
-    assert lines[:2] == ["state: active", "experiment: b for 50 %, a for the others"]
+    assert lines[:2] == ["state: stock", "experiment: b for 50 %, a for the others"]
     assert "[default: 1.0; x>=0.1]" in " ".join(run("watch", "--help").out.split())
     for verb in ("watch", "stats"):
         assert run(verb, "--interval", "0.1").code == 0
