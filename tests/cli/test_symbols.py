@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import pytest
 
-from mmpolicy.kernel.symbols import DIGITS, _places, symbols
+from mmpolicy.kernel.symbols import DIGITS, _places, _tokens, symbols
 from mmpolicy.kernel.unpack import NotReadableError, unpacked
 
 from .kernels import kallsyms
@@ -92,3 +92,16 @@ def test_places_of_tokens_are_those_of_the_table() -> None:
     ):  # fmt: skip
         assert _places(data, 1 + len(table), digits) == ()
     assert _places(whole[1:], len(table), digits - 1) == ()
+
+
+@pytest.mark.parametrize("aligned", [4, 8])
+def test_tokens_are_found_wherever_they_lie(aligned: int) -> None:
+    """The places of tokens come at the next multiple of 4, or of 8, behind them."""
+    words = [b"%c" % at if at in range(48, 58) else b"t%d" % at for at in range(256)]
+    starts = [0, *accumulate(len(word) + 1 for word in words)]
+    table = b"".join(word + b"\0" for word in words)
+    for lead in range(1, 26):
+        data = bytes(lead) + table
+        data += bytes(-len(data) % aligned) + struct.pack("<256H", *starts[:-1])
+        assert _tokens(data) == (lead, words)
+        assert _tokens(data[:-1]) is None
