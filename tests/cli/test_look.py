@@ -68,6 +68,12 @@ def test_list_says_which_policies_cannot_be_had(run: Run, tree: FakeTree) -> Non
     assert point["unavailable_policies"] == {"never": "too late"}
 
 
+def test_a_point_without_other_policies(run: Run, tree: FakeTree) -> None:
+    tree.put(f"{DEFAULT}/bulk/policy", "[stock]")
+    (row,) = [line.split() for line in run("list").out.splitlines() if " bulk " in line]
+    assert row == ["default", "bulk", "stock", "-"]
+
+
 def test_list_hooks(run: Run, tree: FakeTree) -> None:
     assert run("list", "--hooks").out == "none: the kernel asks by itself\n"
     tree.put(f"{CONTROL}/hooked_functions", "anon_order first\ncompact second")
@@ -276,6 +282,8 @@ def test_unknown_abi_is_refused(run: Run, tree: FakeTree) -> None:
     result = run("set", "anon_order", "never")
     assert (result.code, tree.writes) == (3, [])
     assert "abi is 2, this tool knows 1" in result.err
+    for words in (["list"], ["list", "--hooks"], ["policy", "list"]):
+        assert (run(*words).code, "abi is 2" in run(*words).err) == (3, True)
 
 
 def test_policy_file_without_mark_is_an_error(run: Run, tree: FakeTree) -> None:
