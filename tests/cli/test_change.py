@@ -13,9 +13,9 @@ from .fakes import CONTROL, DEFAULT, MODULE_DIR, FakeTree, Run, read_named
 POINT = f"{DEFAULT}/anon_order"
 
 
-def test_set_writes_knobs_before_the_policy(run: Run, tree: FakeTree) -> None:
+def test_set_writes_knobs_before_the_policy(run: Run, tree: FakeTree, reloads: list[str]) -> None:
     result = run("set", "anon_order", "fixed", "max_order=6", "min_available_percent=20")
-    assert result.code == 0
+    assert (result.code, reloads) == (0, [])
     assert tree.writes == [
         (f"{POINT}/fixed/max_order", "6"),
         (f"{POINT}/min_available_percent", "20"),
