@@ -14,27 +14,24 @@ from typing import Any
 
 import pytest
 
-from mmpolicy.ab.design import Block
 from mmpolicy.ab.changes import Changes
+from mmpolicy.ab.design import Block
 from mmpolicy.ab.keeper import Keeper
 from mmpolicy.ab.knobs import Knobs
 from mmpolicy.ab.policy_arms import StoppedError
 from mmpolicy.ab.samples import load
-from mmpolicy.ab.watchdog import Message, Watchdog, _serve
-from mmpolicy.control.experiment import RECOVERY
-from mmpolicy.errors import Error, Exit
 from mmpolicy.ab.scope import Scope
-from mmpolicy.ab.watchdog import Message, Watchdog
+from mmpolicy.ab.watchdog import Message, Watchdog, _serve
 from mmpolicy.control.experiment import PROFILES, RECOVERY
-from mmpolicy.errors import Error
+from mmpolicy.errors import Error, Exit
 from mmpolicy.host.knobs import Values, read_knobs
 from mmpolicy.host.machine import Host
 from mmpolicy.verbs.ab_run import _check_alone, _has_policies
 
 from .ab_world import PGFAULT, SWITCHBACK, World
 from .fakes import CONTROL, SETTABLE, THP, VM, FakeTree, Run
-from .test_host import raised
 from .test_ab_sources import options
+from .test_host import raised
 
 LOCK = "/run/mmpolicy/ab.lock"
 SIZE = f"{THP}/hugepages-64kB/enabled"

@@ -178,6 +178,8 @@ def test_runs_of_pages() -> None:
     assert area(b"44..444s", b"\0\0\0\0\0\1\1").runs() == [
         (0, 2, "4", False), (4, 1, "4", False), (5, 2, "4", True), (7, 1, "s", False),
     ]  # fmt: skip
+
+
 def test_a_spot_ends_where_pagemap_does(tree: FakeTree) -> None:
     """Within an entry, too; without a page, there is no spot."""
     make_thp(tree)
@@ -663,6 +665,8 @@ def test_pressure_is_measured_from_the_beginning(tree: FakeTree, clock: Clock) -
     unknown = Pressure(host_of(tree, clock), 10)
     pressure(tree, 50)
     assert unknown.too_high() == ""
+
+
 class Pressed(Pressure):
     """Pressure that is looked at, and notes when."""
 
