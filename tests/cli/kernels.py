@@ -120,7 +120,7 @@ def elf(sections: Mapping[str, bytes]) -> bytes:
 
 def bzimage(kernel: bytes) -> bytes:
     """A vmlinuz of x86, compressed with gzip, whose last four bytes are the size."""
-    packed = gzip.compress(kernel)
+    packed = gzip.compress(kernel, mtime=0)
     head = bytearray(1024)
     head[0x1F1], head[0x202:0x206] = 1, b"HdrS"
     struct.pack_into("<H", head, 0x206, 0x020F)

@@ -181,7 +181,7 @@ def test_where_a_kernel_lies_in_a_vmlinuz() -> None:
         else:
             assert refused(Image, bytes(other)).startswith("it is no kernel of x86")
     assert refused(Image, image[:-1]) == "it ends in the middle of the kernel"
-    for length, said in ((0, "it ends"), (3, "it ends"), (4, "it ends"), (5, "it claims to hold")):
+    for length, said in ((0, "it ends"), (3, "it ends"), (4, "it ends"), (5, "its gzip")):
         short = bytearray(image)
         struct.pack_into("<I", short, 0x24C, length)
         assert refused(Image, bytes(short)).startswith(said)
