@@ -409,6 +409,9 @@ def test_units_of_arms() -> None:
     assert found.units() == (2, 4)
     counted = recorded(Lines("split", metrics=["arm.anon_order.n/s"]).pairs("ab", 3))
     assert counted.units() == (150, 153)
+    for window in counted.windows.values():
+        window[0].arms["control"]["units"] = window[1].arms["treatment"]["units"] = 1
+    assert counted.units() == (150, 153)  # as they are at the end of each block
     assert run_of(block(0, "ab", 0, "control")).units() == (0, 0)
     assert balance_of(counted).text() == "150 units in control, 153 in treatment (p = 0.86)"
 

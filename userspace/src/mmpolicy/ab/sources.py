@@ -125,7 +125,7 @@ class HostFile(Source):
         """Return the number out of those of its file."""
         value = sum_of_zones(numbers, self.key)
         if value is None:
-            close = get_close_matches(self.key, without_zones(numbers), n=1)
+            close = get_close_matches(self.key, without_zones(numbers))
             hint = f"did you mean {close[0]}?" if close else f"look into {self.place(tree)}"
             text = f"no number '{self.key}' in {tree.real(self.place(tree))}"
             raise Error(text, Exit.USAGE, hint)
@@ -201,7 +201,7 @@ class CgroupFile(HostFile):
         """Return the file where cgroup v2 is mounted, if there is such a cgroup."""
         mount, (cgroup, _, _) = cgroup_mount(tree), self.file.rpartition("/")
         if not tree.is_dir(f"{mount}{cgroup}"):
-            close = get_close_matches(cgroup, cgroup_list(tree), n=1)
+            close = get_close_matches(cgroup, cgroup_list(tree))
             hint = f"did you mean {close[0]}?" if close else f"look below {mount}"
             raise Error(f"no cgroup '{cgroup}' in {tree.real(mount)}", Exit.USAGE, hint)
         if not tree.exists(f"{mount}{self.file}"):

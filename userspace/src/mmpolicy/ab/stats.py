@@ -238,7 +238,7 @@ def left_over(y: Vector, first: NDArray[np.bool_], seed: int) -> tuple[float, fl
     """
     coins = np.random.default_rng(seed).integers(0, 2, (REDRAWS, len(first))) == 1
     blocks = _in_turns(first)
-    d = (y[1:] * (2 * blocks - 1)).reshape(-1, 2).sum(axis=1)
+    d = (y[1:] * (2 * blocks - 1)).reshape(len(first), 2).sum(axis=1)
     mean = float(np.nanmean(d))
     own, left = _regress(y, blocks)
     noise = y - np.concatenate([[0.0], blocks * mean])
@@ -254,8 +254,9 @@ def _slack(y: Vector) -> float:
 
 def _in_turns(first: NDArray[np.bool_]) -> Vector:
     """Return for each block if it has the treatment: 1 or 0."""
-    blocks = np.stack([first, ~first], axis=-1).astype(float)
-    return blocks.reshape(*first.shape[:-1], -1)
+    blocks = np.repeat(first, 2, axis=-1).astype(float)
+    blocks[..., 1::2] = 1 - blocks[..., 1::2]
+    return blocks
 
 
 def _regress(y: Vector, blocks: Vector) -> tuple[Any, Any]:
