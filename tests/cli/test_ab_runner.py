@@ -2,6 +2,7 @@
 """What a run does moment by moment, with all around it as plain as can be."""
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -254,6 +255,15 @@ def test_an_end_that_is_no_guard_has_no_place(trace: Trace) -> None:
     trace.at[2.0] = lost
     trace.runner(Length(1, 2)).run()
     assert (trace.lines[-1]["reason"], trace.lines[-1]["block"]) == ("it is gone", 0)
+
+
+def test_a_signal_ends_it_at_once(trace: Trace) -> None:
+    runner = trace.runner(Length(1, 2))
+    trace.at[5.2] = lambda: runner.caught.append(signal.SIGTERM)
+    runner.run()
+    end = trace.lines[-1]
+    assert (end["status"], end["reason"]) == ("interrupted", "by SIGTERM")
+    assert trace.calls[-1] == ("restore", 5.2)
 
 
 def test_what_nobody_expected_is_told_and_all_is_put_back(trace: Trace) -> None:

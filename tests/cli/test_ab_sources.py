@@ -473,6 +473,15 @@ def test_who_is_a_unit(tree: FakeTree) -> None:
     assert units_of(tree, "/d") == {}
 
 
+def test_two_units_are_enough(tree: FakeTree) -> None:
+    for name in ("a", "b"):
+        tree.make_cgroup(f"/s/{name}")
+        tree.put(f"/sys/fs/cgroup/s/{name}/cgroup.procs", "1")
+        tree.put(f"/sys/fs/cgroup/s/{name}/memory.current", "5")
+    own = Metric.parse("unit:memory.current")
+    assert list(check_units(scope_of(tree, "/s"), [own], "cgroup")) == []
+
+
 def test_too_few_units(tree: FakeTree) -> None:
     for number in range(20):
         tree.make_cgroup(f"/s/{number}")
