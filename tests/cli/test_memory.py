@@ -3,6 +3,7 @@
 
 from array import array
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from math import sqrt
 from random import Random
@@ -15,7 +16,7 @@ from mmpolicy.host.machine import Host
 from mmpolicy.host.tracing import Decision
 from mmpolicy.memory import trim
 from mmpolicy.memory.explain import all_of, explain_areas
-from mmpolicy.memory.findings import Finding, _wastes, find, name_of
+from mmpolicy.memory.findings import GAIN, Finding, _named, _sizes, _trim, _wastes, find, name_of
 from mmpolicy.memory.folios import (
     BULK,
     NO_FOLIO,
@@ -62,7 +63,7 @@ from mmpolicy.memory.survey import (
 from mmpolicy.memory.trim import Piece, Pressure, Splitter, _blocks, comes_back
 
 from .fakes import THP, Clock, FakeTree
-from .sparse import count, make_sparse, make_thp, pressure
+from .sparse import SHRINK, count, make_sparse, make_thp, pressure
 from .test_map import HEAD, PRESENT, START, SWAPPED, TAIL, ZERO, make_reservation, write_at
 
 
@@ -687,7 +688,7 @@ def test_steps_at_their_bounds(
     monkeypatch.setattr("mmpolicy.memory.trim.SHORT_S", 1 / 512)
     monkeypatch.setattr("mmpolicy.memory.trim.LONG_S", 1 / 16)
     monkeypatch.setattr("mmpolicy.memory.trim.LEAST", 8)
-    took = [1 / 1024, 1 / 512, 1 / 16, 1 / 8, 1 / 8, 1 / 8, 1 / 16]
+    took = [3 / 2048, 1 / 512, 1 / 16, 1 / 8, 1 / 8, 1 / 8, 1 / 16]
     tree.splits = lambda _value: setattr(clock, "now", clock.now + took.pop(0))
     clock.steps = [lambda: None] * 999
     host = host_of(tree, clock)
@@ -766,6 +767,17 @@ def test_waste_that_is_worth_a_line(waste: float, error: float, anon: int, much:
     assert _wastes(row(waste, error, anon)) == much
 
 
+def test_who_can_be_named_to_a_command(tree: FakeTree) -> None:
+    """Cgroups but the root, with its processes apart; without cgroup v2, processes alone."""
+    root = row(3, 0, 9, "/")
+    alone = replace(row(5, 0, 9, "x"), cgroup="/")
+    inside = replace(row(9, 0, 9, "y"), cgroup="/a")
+    group = row(4, 0, 9, "/a")
+    assert _named(tree, [root, group], [inside, alone]) == [alone, group]
+    tree.put("/proc/self/mounts", "")
+    assert _named(tree, [root, group], [inside, alone]) == [inside, alone]
+
+
 def test_names_and_lines() -> None:
     names = ["/system.slice/a.service", "/a.slice/b.scope", "/a b", "x"]
     assert [name_of(row(1, 1, 1, name)) for name in names] == [
@@ -793,6 +805,40 @@ def test_faults_that_are_worth_a_line(tree: FakeTree, faults: int, ticks: int, t
     assert [len(each) for each in stalls] == [0, 1]
 
 
+def test_what_is_to_be_done(tree: FakeTree) -> None:
+    make_thp(tree)
+    count(tree, 11, "web", 100)
+    survey = Survey(tree, 100.0, seed=1)
+    survey.turn(0.0, 10.0)
+    count(tree, 11, "web", 100, 5000, 20)
+    survey.turn(10.0, 10.0)
+    files = [f"{THP}/hugepages-{size}kB/enabled" for size in (64, 16)]
+    faults = "500 page faults a second"
+    assert find(tree, survey, {}, {}) == [
+        Finding("web", f"{faults}; the kernel's own sizes will do, no module is needed",
+                tuple(f"echo always >{file}" for file in files),
+                f"0 to 5 % more memory, gcc 15 %; {GAIN}"),
+    ]  # fmt: skip
+    assert list(_sizes(tree, survey, ["/a", "/b"])) == [
+        Finding("web", f"{faults}; a profile gives large folios to it alone",
+                ("mmpolicy doctor", "mmpolicy recommend 11"),
+                "a module; sysfs would give larger folios to /a, /b too"),
+    ]  # fmt: skip
+    for file in files:
+        tree.put(file, "[always] inherit madvise never")
+    assert find(tree, survey, {}, {}) == []
+    waste = "50 MiB (+- 5) of its 100 MiB are the empty part of large folios"
+    price = "it loses these huge pages; without --keep they may come back"
+    where = row(50, 5, 100)
+    assert _trim(tree, where) == (
+        "/a.service", waste, ("mmpolicy trim --unit a.service",), price,
+    )  # fmt: skip
+    tree.remove(SHRINK)
+    kept = "this kernel keeps the empty pages of a folio that it splits (Linux 6.12 frees them)"
+    hint = "restart the program, with smaller folios"
+    assert _trim(tree, where) == ("/a.service", f"{waste}; {kept}", (), hint)
+
+
 # Why
 
 
@@ -816,6 +862,7 @@ def test_areas_are_explained() -> None:
     assert next(found[1].lines()) == "  has     4 kB: all in single pages"
     assert (found[0].unused_share, found[1].unused_share) == (0.25, 0)
     whole = all_of(found)
+    assert (whole.start, whole.end, whole.name) == (0, 0, "all")
     assert (whole.pages, whole.large, whole.unused) == (19, {4: 16}, {4: 4})
     assert whole.wanted.as_data() == {"orders": {0: 2, 4: 2}, "reasons": {"run": 2, "alone": 2}}
     assert whole.shadow.as_data() == {"orders": {0: 1}, "reasons": {"odd": 1}}

@@ -196,7 +196,7 @@ class Survey:
         and the budget asks for a longer pause.
         """
         first = self._turn == -inf
-        self.budget.grant(seconds if first else now - self._turn)
+        self.budget.grant(now - self._turn)
         pids = self._list()
         floor = self.budget.floor(seconds)
         self._visit(pids, now, -inf if first else (self.budget.left() + floor) / 2)
