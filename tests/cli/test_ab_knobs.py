@@ -26,7 +26,7 @@ from mmpolicy.control.experiment import PROFILES, RECOVERY
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.knobs import Values, read_knobs
 from mmpolicy.host.machine import Host
-from mmpolicy.verbs.ab_run import _check_alone, _has_policies
+from mmpolicy.verbs.ab_run import _changes, _check_alone, _has_policies
 
 from .ab_world import PGFAULT, SWITCHBACK, World
 from .fakes import CONTROL, SETTABLE, THP, VM, FakeTree, Run
@@ -595,6 +595,17 @@ def test_where_the_module_takes_part(
     assert _has_policies(host, texts, knobs) == loaded
     tree.remove(CONTROL)
     assert _has_policies(host, texts, knobs) == unloaded
+
+
+def test_knobs_cannot_be_split(tree: FakeTree) -> None:
+    given = {"control": "stock", "treatment": LARGE[1], "lease": 2.5}
+    with pytest.raises(Error, match="knobs are of the whole host, where both arms run at once"):
+        _changes(Host(tree), options(**given, design="split"), False)
+    tree.make_unloaded()
+    found = _changes(Host(tree), options(**given), False)
+    assert (found.policies, found.lease_ms, found.knobs.arms["treatment"]) == (
+        None, 2500, {SIZE: "always"},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def change(
         try:
             done = carry_out(host.tree, writes, origin, caught, finish)
         except Error as err:
-            if begun and not err.half:
+            if not err.half:
                 keep_change(host, StateChange({}, {}), begun=begun)
             raise
         keep_change(host, done, begun=begun)
