@@ -199,6 +199,13 @@ def test_diff_says_by_its_code_if_anything_differs(run: Run, tree: FakeTree, for
     assert tree.real(APPLIED).stat().st_mode & 0o777 == 0o644
 
 
+def test_heal_binds_what_is_there_alone(run: Run, tree: FakeTree, tmp_path: Path) -> None:
+    tree.make_profile("web")
+    text = 'version = 1\n[profiles.web]\n[bindings]\n"/none" = "web"\n'
+    result = run("verify", "--heal", str(put(tmp_path / "m.toml", text)))
+    assert (result.code, result.err, tree.writes) == (6, "", [])
+
+
 def test_a_file_of_its_own_that_is_wrong_is_never_left_out(
     run: Run, tree: FakeTree, tmp_path: Path
 ) -> None:
