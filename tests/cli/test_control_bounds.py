@@ -13,6 +13,7 @@ import pytest
 from mmpolicy.control import bindings, counters, experiment, journal, labels, notices
 from mmpolicy.control.change import LOCK, StateChange, state_of
 from mmpolicy.control.keys import LEASE, CgroupBinding, ProcessBinding, State, UnitBinding
+from mmpolicy.control.manifest import Manifest
 from mmpolicy.control.model import check_loaded
 from mmpolicy.control.owners import Owned, lost
 from mmpolicy.control.programs import SLOTS, check_available
@@ -226,3 +227,16 @@ def test_everybody_may_read_what_binds_a_unit(tree: FakeTree) -> None:
     assert generate(folder, str(tree.root)) == 0
     file = tree.real(f"{folder}/web.service.d/50-mmpolicy.conf")
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
+
+
+def test_rates_have_one_digit() -> None:
+    assert counters.rates({"p": {"a": 0}}, {"p": {"a": 1}}, 3.0) == {"p": {"a": 0.3}}
+
+
+def test_a_manifest_without_a_profile() -> None:
+    assert Manifest("x", [("x", "version = 1\n[profiles]\n")]).profiles() == set()
+
+
+def test_the_metric_of_a_shadow_is_1(run: Run, tree: FakeTree) -> None:
+    assert run("set", "anon_order", "shadow=adaptive").code == 0
+    assert samples(tree)["shadow anon_order adaptive default"] == 1
