@@ -373,6 +373,11 @@ class Faults(ast.NodeVisitor):
             self.plant(node, ast.unparse(new))
         self.generic_visit(node)
 
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """Arguments by name; that zip() is strict only checks, as assert does."""
+        if node.arg != "strict":
+            self.visit(node.value)
+
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
         """Texts stay as they are, and what is in them."""
 
