@@ -13,6 +13,9 @@
 #include "../compact/compact.h"
 #include "ask.h"
 
+#define CREATE_TRACE_POINTS
+#include "told.h"
+
 struct mmp_bpf_slot mmp_bpf_slots[MMP_BPF_SLOTS];
 static struct mmp_knob slot_knobs[MMP_BPF_SLOTS][MMP_BPF_KNOBS];
 static_assert(MMP_BPF_SLOTS == 4);	/* as core.c lists them */
@@ -51,6 +54,13 @@ static noinline void bpf_count_cut(const struct mmp_bpf_ops *ops)
 			this_cpu_inc(mmp_bpf_clamped[nr]);
 }
 
+/* For those who look on, apart as well. */
+static noinline u32 bpf_show_order(const struct mmp_fault *fault, u32 answer)
+{
+	trace_mmpolicy_bpf_anon_order(fault, answer);
+	return answer;
+}
+
 /*
  * The functions for anon_order are their own, which the callbacks end in: they save no
  * registers for these.
@@ -59,10 +69,13 @@ static noinline struct mmp_decision bpf_order(const struct vm_fault *vmf, enum m
 					      const struct mmp_bpf_ops *ops, const u32 *knob)
 {
 	const struct mmp_fault fault = mmp_bpf_fault(vmf, site, ops, knob);
+	u32 answer = bpf_answer(ops->prog, &fault);
 	struct mmp_decision d;
 	bool cut;
 
-	d = mmp_bpf_decision(ops, bpf_answer(ops->prog, &fault), &cut);
+	if (trace_mmpolicy_bpf_anon_order_enabled())
+		answer = bpf_show_order(&fault, answer);
+	d = mmp_bpf_decision(ops, answer, &cut);
 	if (unlikely(cut))
 		bpf_count_cut(ops);
 	return d;
@@ -79,10 +92,8 @@ static noinline struct mmp_decision bpf_order_if_near(const struct vm_fault *vmf
 }
 
 /* The answer, if it is below @count, else 0, which is stock; that is counted. */
-static u32 bpf_choice(const struct mmp_bpf_ops *ops, const void *told, u32 count)
+static u32 bpf_choice(const struct mmp_bpf_ops *ops, u32 answer, u32 count)
 {
-	u32 answer = bpf_answer(ops->prog, told);
-
 	if (likely(answer < count))
 		return answer;
 	bpf_count_cut(ops);
@@ -108,8 +119,13 @@ static gfp_t bpf_effort(const struct vm_area_struct *vma, gfp_t stock, unsigned 
 		.stock = stock & __GFP_DIRECT_RECLAIM ? MMP_BPF_RELAXED : MMP_BPF_LIGHT,
 		.madvised = !!(vma->vm_flags & VM_HUGEPAGE),
 	};
-	u32 answer = ops ? bpf_choice(ops, &effort, MMP_BPF_EFFORTS) : MMP_BPF_STOCK;
+	u32 answer;
 
+	if (!ops)
+		return stock;
+	answer = bpf_answer(ops->prog, &effort);
+	trace_mmpolicy_bpf_thp_gfp(&effort, answer);
+	answer = bpf_choice(ops, answer, MMP_BPF_EFFORTS);
 	return answer == MMP_BPF_STOCK ? stock : efforts[answer]->thp_gfp(vma, stock, knob);
 }
 
@@ -140,7 +156,9 @@ static enum mm_policy_compact bpf_compact(const struct mmp_attempt *attempt, uns
 		return attempt->stock;
 	compaction = bpf_compaction(attempt, ops, knob);
 	compaction.stock = MMP_BPF_COMPACT(attempt->stock);
-	answer = bpf_choice(ops, &compaction, MMP_BPF_COMPACT(MM_POLICY_TRY_ALL) + 1);
+	answer = bpf_answer(ops->prog, &compaction);
+	trace_mmpolicy_bpf_compact(&compaction, answer);
+	answer = bpf_choice(ops, answer, MMP_BPF_COMPACT(MM_POLICY_TRY_ALL) + 1);
 	return answer == MMP_BPF_STOCK ? attempt->stock : answer - MMP_BPF_COMPACT(0);
 }
 
@@ -149,13 +167,15 @@ static void bpf_compact_done(const struct mmp_attempt *attempt, bool success,
 {
 	const struct mmp_bpf_ops *ops = rcu_dereference(mmp_bpf_slots[nr].ops);
 	struct mmp_compaction compaction;
+	u32 answer;
 
 	if (!ops)
 		return;
 	compaction = bpf_compaction(attempt, ops, knob);
 	compaction.when = success ? MMP_BPF_SUCCEEDED : MMP_BPF_FAILED;
 	compaction.scanned = scanned;
-	bpf_answer(ops->prog, &compaction);
+	answer = bpf_answer(ops->prog, &compaction);
+	trace_mmpolicy_bpf_compact(&compaction, answer);
 }
 
 /* What a point gets tells nothing of the slot, so each slot has functions of its own. */

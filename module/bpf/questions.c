@@ -10,9 +10,10 @@
 
 #include "../anon_order/entries.h"
 #include "bpf.h"
+#include "told.h"
 
 /* How many of so many pages are there (used: and were used)? What is outside the VMA is not. */
-static u32 bpf_count(const struct mmp_fault *fault, s64 first, u32 pages, bool used)
+static noinline u32 bpf_count(const struct mmp_fault *fault, s64 first, u32 pages, bool used)
 {
 	const struct mmp_place place = mmp_place(fault->vmf);
 	unsigned long addr = (place.addr & PAGE_MASK) + ((unsigned long)first << PAGE_SHIFT);
@@ -37,26 +38,8 @@ static u32 bpf_count(const struct mmp_fault *fault, s64 first, u32 pages, bool u
 	return count;
 }
 
-__bpf_kfunc_start_defs();
-
-/* How many of @pages pages are there and were used? The first is @first pages from the fault. */
-__bpf_kfunc u32 mmp_bpf_used(const struct mmp_fault *fault, s64 first, u32 pages)
-{
-	return bpf_count(fault, first, pages, true);
-}
-
-/* How many of them are there? */
-__bpf_kfunc u32 mmp_bpf_mapped(const struct mmp_fault *fault, s64 first, u32 pages)
-{
-	return bpf_count(fault, first, pages, false);
-}
-
-/*
- * Were @least of the 16 pages of a block used? The block is aligned, and @blocks from that of
- * the fault. Of three pages at least one was, if 14 of 16 were: most blocks that are not are
- * known by these.
- */
-__bpf_kfunc u32 mmp_bpf_full(const struct mmp_fault *fault, s64 blocks, u32 least)
+/* Of three pages at least one was used, if 14 of 16 were: most blocks fail by these. */
+static noinline u32 bpf_full(const struct mmp_fault *fault, s64 blocks, u32 least)
 {
 	const struct mmp_place place = mmp_place(fault->vmf);
 	unsigned long addr = (place.addr & -BLOCK_BYTES) + (unsigned long)blocks * BLOCK_BYTES;
@@ -73,6 +56,44 @@ __bpf_kfunc u32 mmp_bpf_full(const struct mmp_fault *fault, s64 blocks, u32 leas
 					    entry_bits(pte + 15)))
 		return 0;
 	return block_is_used(pte) || count_pages(pte, BLOCK).used >= least;
+}
+
+/* For those who look on. Questions of a fault are fast: they save no registers for this. */
+static noinline u32 bpf_show(const struct mmp_fault *fault, const char *question, s64 first,
+			     u32 second, u32 answer)
+{
+	trace_mmpolicy_bpf_question(&fault->told, question, first, second, answer);
+	return answer;
+}
+
+__bpf_kfunc_start_defs();
+
+/* How many of @pages pages are there and were used? The first is @first pages from the fault. */
+__bpf_kfunc u32 mmp_bpf_used(const struct mmp_fault *fault, s64 first, u32 pages)
+{
+	if (trace_mmpolicy_bpf_question_enabled())
+		return bpf_show(fault, "used", first, pages, bpf_count(fault, first, pages, true));
+	return bpf_count(fault, first, pages, true);
+}
+
+/* How many of them are there? */
+__bpf_kfunc u32 mmp_bpf_mapped(const struct mmp_fault *fault, s64 first, u32 pages)
+{
+	if (trace_mmpolicy_bpf_question_enabled())
+		return bpf_show(fault, "mapped", first, pages,
+				bpf_count(fault, first, pages, false));
+	return bpf_count(fault, first, pages, false);
+}
+
+/*
+ * Were @least of the 16 pages of a block used? The block is aligned, and @blocks from that of
+ * the fault.
+ */
+__bpf_kfunc u32 mmp_bpf_full(const struct mmp_fault *fault, s64 blocks, u32 least)
+{
+	if (trace_mmpolicy_bpf_question_enabled())
+		return bpf_show(fault, "full", blocks, least, bpf_full(fault, blocks, least));
+	return bpf_full(fault, blocks, least);
 }
 
 /* The program cannot go on: all that has it as its policy goes to stock. */

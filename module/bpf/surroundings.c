@@ -9,6 +9,7 @@
 #include <linux/topology.h>
 
 #include "bpf.h"
+#include "told.h"
 
 __bpf_kfunc_start_defs();
 
@@ -21,29 +22,35 @@ __bpf_kfunc u64 mmp_bpf_free(const struct mmp_told *told, u32 order)
 	for (int zone = 0; zone < MAX_NR_ZONES; zone++)
 		for (u32 i = order; i < NR_PAGE_ORDERS; i++)
 			blocks += (u64)READ_ONCE(zones[zone].free_area[i].nr_free) << (i - order);
+	trace_mmpolicy_bpf_question(told, "free", order, 0, blocks);
 	return blocks;
 }
 
 /* Pages of the cgroup of the process; 0 in the root cgroup, which the kernel does not count. */
 __bpf_kfunc u64 mmp_bpf_cgroup_pages(const struct mmp_told *told)
 {
+	u64 pages = 0;
+
 #ifdef CONFIG_MEMCG
-	return page_counter_read(&mem_cgroup_from_css(task_css(current, memory_cgrp_id))->memory);
-#else
-	return 0;
+	pages = page_counter_read(&mem_cgroup_from_css(task_css(current, memory_cgrp_id))->memory);
 #endif
+	trace_mmpolicy_bpf_question(told, "cgroup_pages", 0, 0, pages);
+	return pages;
 }
 
 /* The PSI of its cgroup for memory: "some" of the last 10 seconds, in percent; 0 in the root. */
 __bpf_kfunc u32 mmp_bpf_pressure(const struct mmp_told *told)
 {
+	u32 percent = 0;
+
 #if defined(CONFIG_PSI) && defined(CONFIG_CGROUPS)
 	const struct psi_group *psi = task_dfl_cgroup(current)->psi;
 
-	return psi ? LOAD_INT(READ_ONCE(psi->avg[PSI_MEM_SOME][0])) : 0;
-#else
-	return 0;
+	if (psi)
+		percent = LOAD_INT(READ_ONCE(psi->avg[PSI_MEM_SOME][0]));
 #endif
+	trace_mmpolicy_bpf_question(told, "pressure", 0, 0, percent);
+	return percent;
 }
 
 __bpf_kfunc_end_defs();

@@ -134,13 +134,17 @@ class FakeTree(Tree):
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        self.put(f"{TRACING}/trace", self.trace)
+        for name in ("trace", "trace_pipe"):
+            self.put(f"{TRACING}/{name}", self.trace)
         for name in ("buffer_size_kb", "options/event-fork", "set_event_pid"):
             self.put(f"{TRACING}/{name}", "")
-        for name in ("anon_order", "anon_shadow", "bulk"):
-            self.put(f"{TRACING}/events/mmpolicy/mmpolicy_{name}/enable", "0")
-        yield
-        self.remove(TRACING)
+        for name in ("anon_order", "anon_shadow", "bulk", "bpf_compact", "bpf_question"):
+            for file in ("enable", "filter"):
+                self.put(f"{TRACING}/events/mmpolicy/mmpolicy_{name}/{file}", "0")
+        try:
+            yield
+        finally:
+            self.remove(TRACING)
 
     def store(self, path: str, value: str) -> None:
         if path.startswith(TRACING):

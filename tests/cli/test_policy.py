@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`policy`: BPF programs as policies, on a model of the module and of the helper."""
 
+import json
+from collections.abc import Generator
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from mmpolicy.errors import Error
 from mmpolicy.host import bpf
 from mmpolicy.host.bpf import PINS, Done, why
-from mmpolicy.host.files import MODULE_DIR
+from mmpolicy.host.files import MODULE_DIR, TRACING
 
 from .fakes import CONTROL, DEFAULT, Clock, FakeTree, Run
 from .test_docs import TREE
@@ -81,6 +83,53 @@ def test_without_the_module(tree: FakeTree, run: Run, file: str) -> None:
         result = run("policy", *words)
         assert (result.code, "next: mmpolicy load\n" in result.err) == (3, True)
     assert run("policy", "unload", "--all").out == "no policy in BPF is loaded\n"
+
+
+EVENTS = f"{TRACING}/events/mmpolicy/mmpolicy_bpf"
+
+
+def told(event: str, facts: str) -> str:
+    """A line of the trace, of a process with an odd name."""
+    return f"  my app-2-77      [001] ..... 12.345678: mmpolicy_bpf_{event}: policy=own {facts}"
+
+
+def test_live(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line that comes, of this policy alone; the tracepoints are off again afterwards."""
+    put_slot(slots, 1, "own")
+    asked, answered = told("question", "question=full(-1,14) answer=1"), told("compact", "zone=2")
+    slots.trace = "\n".join([asked, answered, "CPU:1 [LOST 24 EVENTS]", "", answered, answered])
+    result = run("policy", "show", "own", "--live", "--count", "2")
+    assert (result.code, "mmpolicy set anon_order own" in result.err) == (0, True)
+    assert result.out.splitlines() == [
+        "my app-2-77: question=full(-1,14) answer=1",
+        "my app-2-77: zone=2",
+        "24 lines were too many to be kept",
+        "my app-2-77: zone=2",
+    ]
+    for event in "compact", "question":
+        assert (f"{EVENTS}_{event}/filter", 'policy == "own"') in slots.writes
+        enabled = [value for path, value in slots.writes if path == f"{EVENTS}_{event}/enable"]
+        assert enabled == ["1", "0"]
+    slots.put(f"{DEFAULT}/anon_order/policy", "stock adaptive fixed [own]")
+    result = run("policy", "show", "own", "--live", "--json")
+    assert result.err == ""
+    (first, _, lost, *_) = map(json.loads, result.out.splitlines())
+    facts = {"question": "full(-1,14)", "answer": "1"}
+    expected = {"task": "my app-2", "pid": 77, "event": "question", "facts": facts}
+    assert first == {"version": 1, "command": "policy show"} | expected
+    assert lost["lost"] == 24
+    slots.writes.clear()
+    monkeypatch.setattr(FakeTree, "follow", interrupted)
+    assert run("policy", "show", "own", "--live").code == 0
+    assert (f"{EVENTS}_compact/enable", "0") in slots.writes
+    assert not slots.exists(TRACING)
+    assert run("policy", "show", "own", "--count", "2").code == 2
+
+
+def interrupted(_tree: FakeTree, _path: str) -> Generator[str, None, None]:
+    """Ctrl-C while nothing comes."""
+    yield ""
+    raise KeyboardInterrupt
 
 
 def test_an_old_module(tree: FakeTree, run: Run, file: str) -> None:

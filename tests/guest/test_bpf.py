@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,40 @@ def test_shadow(guest: Guest) -> None:
     assert stats(guest)["shadow_wanted_order_4"] > 0
     must(guest, f"{UNLOAD}; until grep -q '.none.' {POINT}/shadow; do :; done")
     assert "[never]" in must(guest, f"cat {POINT}/policy")
+
+
+# What it is told
+
+INSTANCE = "/sys/kernel/tracing/instances/mmpolicy"
+WITH_CTRL_C = "env --default-signal=INT"  # which a shell makes what is in its background ignore
+WATCHED = f"{INSTANCE}/events/mmpolicy/mmpolicy_bpf_anon_order/enable"
+
+
+def test_live(guest: Guest) -> None:
+    """The command shows the answers that made the folios, and the questions before them.
+
+    Another program, which is asked too, is not shown.
+    """
+    must(guest, f"{load(example('block'))}; {load(answering('2'))}")
+    must(guest, f"echo answering >{POINT}/shadow")
+    switch(guest, "block")
+    job = guest.start(f"{WITH_CTRL_C} mmpolicy policy show block --live --json >/run/told")
+    must(guest, f"until grep -q 1 {WATCHED}; do sleep 0.1; done")
+    (found,) = folios(guest, DENSE)
+    must(guest, "sleep 1; pkill -INT -f 'policy show block'")
+    assert not job.wait().rc
+    assert guest.run(f"ls -d {INSTANCE}").rc
+    told = [json.loads(line) for line in must(guest, "cat /run/told").splitlines()]
+    assert not [each for each in told if "lost" in each]
+    orders = Counter[tuple[str, str]]()
+    for question, answer in pairwise(told):
+        facts = answer["facts"]
+        size = int(facts.get("end", "0"), 16) - int(facts.get("start", "0"), 16)
+        if size == 4096 << 12 and facts["site"] == "pte":
+            assert question["facts"]["question"].startswith("full("), question
+            orders[question["facts"]["answer"], facts["order"]] += 1
+    assert orders["1", "4"] << 4 == found[4] and found[4] >= 4096 - 32
+    assert set(orders) <= {("0", "0"), ("1", "4")}
 
 
 # What ends it

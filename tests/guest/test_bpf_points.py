@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,7 +87,15 @@ def set_policy(guest: Guest, point: str, name: str, **knobs: int) -> None:
     must(guest, f"echo {name} >{PROFILE}/{point}/policy")
 
 
-EVENT = "/sys/kernel/tracing/events/mmpolicy/mmpolicy_thp_gfp_try/enable"
+EVENTS = "/sys/kernel/tracing/events/mmpolicy"
+
+
+def told(guest: Guest, point: str) -> list[dict[str, str]]:
+    """What programs of a point were told and have answered."""
+    lines = re.findall(
+        rf"mmpolicy_bpf_{point}: policy=of_knob (.*)", must(guest, "cat /sys/kernel/tracing/trace")
+    )
+    return [dict(fact.split("=") for fact in line.split()) for line in lines]
 
 
 def effort_of(guest: Guest, answer: int) -> bool:
@@ -104,11 +113,14 @@ def test_efforts(guest: Guest) -> None:
     must(guest, loading(policy_object("of_knob", EFFORT)))
     assert must(guest, f"cat {SLOT}/point") == "thp_gfp\n"
     assert "of_knob" not in must(guest, f"cat {PROFILE}/anon_order/policy")
-    must(guest, f"echo 1 >{EVENT}")
+    must(guest, f"echo 1 >{EVENTS}/enable")
     assert not effort_of(guest, LIGHT)
-    must(guest, f"echo 0 >{EVENT}")
+    must(guest, f"echo 0 >{EVENTS}/enable")
     traced = must(guest, "cat /sys/kernel/tracing/trace")
     assert re.search(r"mmpolicy_thp_gfp_try: vma=\w+ stock=direct answer=$", traced, re.MULTILINE)
+    assert ("1", "relaxed", "light") in {
+        (each["madvised"], each["stock"], each["answer"]) for each in told(guest, "thp_gfp")
+    }
     assert effort_of(guest, RELAXED)
     assert must(guest, f"cat {SLOT}/clamped") == "0\n"
     assert effort_of(guest, NO_ANSWER)
@@ -139,7 +151,12 @@ def test_answers_of_compact(guest: Guest) -> None:
     must(guest, f"{IN_CRUMBS}; {loading(policy_object('of_knob', COMPACT))}")
     for answer in DEFER, TRY, 9:
         set_policy(guest, "compact", "of_knob", answer=answer)
+        must(guest, f"echo >/sys/kernel/tracing/trace; echo 1 >{EVENTS}/enable")
         counted = compaction_of(guest)
+        must(guest, f"echo 0 >{EVENTS}/enable")
+        found = Counter((each["when"], each["answer"]) for each in told(guest, "compact"))
+        assert found["before", "defer"] == counted["skipped"], found
+        assert found["before", "try"] == (counted["attempts"] if answer == TRY else 0), found
         assert (counted["skipped"] > 0) == (answer == DEFER), counted
         assert (counted["attempts"] > 0) == (answer != DEFER), counted
         assert (int(must(guest, f"cat {SLOT}/clamped")) > 0) == (answer == 9)

@@ -4,7 +4,7 @@
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import (
     EACCES,
@@ -150,6 +150,13 @@ class Tree:
     def reader(self, path: str) -> "Reader":
         """Return a file that is open until nobody has it any more, to read it in many places."""
         return Reader(f"{self._before}{path}")  # without a Path, which costs more than to open
+
+    def follow(self, path: str) -> Generator[str, None, None]:
+        """Yield the lines of a file as they come; its end may never come."""
+        with explained("read", self.real(path), READ_REMEDIES):
+            file = self.real(path).open(errors="replace")
+        with file:
+            yield from file
 
     def names(self, path: str) -> list[str]:
         """Return the sorted names in a directory."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The decisions that the module takes for a process, as its tracepoints tell them."""
+"""What the tracepoints of the module tell: decisions for a process, and of a program in BPF."""
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
@@ -17,6 +18,10 @@ LINE = re.compile(
     r": mmpolicy_anon_(order|shadow): addr=([0-9a-f]+) site=(\w+) order=(\d+) reason=(\w+)"
 )
 LOST = re.compile(r"entries-in-buffer/entries-written: (\d+)/(\d+)")
+# Of programs in BPF, as they come.
+TOLD = re.compile(r"\s*(.+)-(\d+)\s+\[\d+\] .*: mmpolicy_bpf_(\w+): policy=\S+ (.*)")
+LOST_JUST_NOW = re.compile(r"CPU:\d+ \[LOST (\d+) EVENTS\]")
+QUESTION = "question"
 
 
 class Decision(NamedTuple):
@@ -35,24 +40,65 @@ class Recorded(NamedTuple):
     lost: int
 
 
+class Told(NamedTuple):
+    """What a program was told and has answered, or what it has asked."""
+
+    task: str
+    pid: int
+    event: str  # the point, or QUESTION
+    facts: dict[str, str]
+
+
 def record(tree: Tree, pid: int, wait: Callable[[], None]) -> Recorded:
     """Return the decisions for a process and its threads until wait() has returned."""
     check_process(tree, pid)
-    with tree.locked(LOCK, f"mmpolicy, pid {os.getpid()}"), tree.tracing():
-        if not tree.is_dir(EVENTS):
-            raise Error(f"no {tree.real(EVENTS)}", Exit.LACKING, "mmpolicy load")
-        tree.write(f"{TRACING}/buffer_size_kb", BUFFER_KB)
+    with _instance(tree):
         tree.write(f"{TRACING}/options/event-fork", "1")
         tree.write(f"{TRACING}/set_event_pid", " ".join(tree.names(f"/proc/{pid}/task")))
-        events = [name for name in tree.dirs(EVENTS) if name.startswith("mmpolicy_anon_")]
-        try:
-            for name in events:
-                tree.write(f"{EVENTS}/{name}/enable", "1")
+        with _enabled(tree, _events(tree, "anon")):
             wait()
-        finally:
-            for name in events:
-                tree.write(f"{EVENTS}/{name}/enable", "0")
         return parse(tree.read(f"{TRACING}/trace"))
+
+
+def follow(tree: Tree, policy: str) -> Generator[Told | int, None, None]:
+    """Yield what the program of a policy is told, asks and answers; or how much of it was lost."""
+    with _instance(tree):
+        events = _events(tree, "bpf")
+        for name in events:
+            tree.write(f"{EVENTS}/{name}/filter", f'policy == "{policy}"')
+        with _enabled(tree, events), closing(tree.follow(f"{TRACING}/trace_pipe")) as lines:
+            for line in lines:
+                if found := TOLD.match(line):
+                    facts = dict(fact.split("=", 1) for fact in found[4].split())
+                    yield Told(found[1], int(found[2]), found[3], facts)
+                elif lost := LOST_JUST_NOW.match(line):
+                    yield int(lost[1])
+
+
+@contextmanager
+def _instance(tree: Tree) -> Iterator[None]:
+    with tree.locked(LOCK, f"mmpolicy, pid {os.getpid()}"), tree.tracing():
+        tree.write(f"{TRACING}/buffer_size_kb", BUFFER_KB)
+        yield
+
+
+def _events(tree: Tree, kind: str) -> list[str]:
+    names = tree.dirs(EVENTS) if tree.is_dir(EVENTS) else []
+    found = [name for name in names if name.startswith(f"{MODULE}_{kind}_")]
+    if not found:
+        raise Error(f"no {MODULE}_{kind}_* in {tree.real(EVENTS)}", Exit.LACKING, "mmpolicy load")
+    return found
+
+
+@contextmanager
+def _enabled(tree: Tree, events: list[str]) -> Iterator[None]:
+    try:
+        for name in events:
+            tree.write(f"{EVENTS}/{name}/enable", "1")
+        yield
+    finally:
+        for name in events:
+            tree.write(f"{EVENTS}/{name}/enable", "0")
 
 
 def parse(text: str) -> Recorded:

@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import closing, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from mmpolicy.host.disk import is_there, save_as
 from mmpolicy.host.files import MODULE_DIR, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.step import Step
-from mmpolicy.render import emit, table
+from mmpolicy.host.tracing import QUESTION, Told, follow
+from mmpolicy.render import as_json, emit, table
 from mmpolicy.verbs.commit import emit_plan
 from mmpolicy.verbs.options import (
     Seconds,
@@ -163,18 +165,49 @@ def _lines(found: list[dict[str, Any]]) -> list[str]:
 
 @policy.command("show")
 @name_argument
+@click.option(
+    "--live", is_flag=True, help="Print what it is told, asks and answers, as it comes, to Ctrl-C."
+)
+@click.option(
+    "--count", type=click.IntRange(min=1), metavar="N", help="With --live: end after N answers."
+)
 @json_option
 @pass_host
-def show_program(host: Host, name: str, want_json: bool) -> None:
+def show_program(host: Host, name: str, live: bool, count: int | None, want_json: bool) -> None:
     """Show a loaded policy: its program, answers that were cut, its error, who has it."""
+    if count and not live:
+        raise click.UsageError("--count needs --live")
     check_loaded(host.tree)
     program = _find(host.tree, name)
     data = _data(program, read_state(host.tree))
+    if live:
+        if not data["profiles"]:
+            click.echo(f"no profile has it: mmpolicy set {program.point} {name}", err=True)
+        _show_told(host.tree, name, count, want_json)
+        return
     data["pin"] = _pin(program) if host.tree.exists(_pin(program)) else None
     rows = [
         (key, " ".join(value) if isinstance(value, list) else value) for key, value in data.items()
     ]
     emit("policy show", want_json, data, lambda: table(("WHAT", "VALUE"), rows))
+
+
+def _show_told(tree: Tree, name: str, count: int | None, want_json: bool) -> None:
+    answers = 0
+    with suppress(KeyboardInterrupt), closing(follow(tree, name)) as found:
+        for each in found:
+            data = each._asdict() if isinstance(each, Told) else {"lost": each}
+            click.echo(as_json("policy show", data, indent=None) if want_json else _told(each))
+            answers += isinstance(each, Told) and each.event != QUESTION
+            if answers == count:
+                return
+
+
+def _told(each: Told | int) -> str:
+    if not isinstance(each, Told):
+        return f"{each} lines were too many to be kept"
+    facts = " ".join(f"{fact}={text}" for fact, text in each.facts.items())
+    return f"{each.task}-{each.pid}: {facts}"
 
 
 def _find(tree: Tree, name: str) -> Program:
