@@ -20,7 +20,7 @@ SECONDS = 20.0  # each test, about
 
 FORWARD, SPARSE = Case("forward", 64, 5), Case("every_64k", 64, 21)
 # Large, as there are few faults of 64 kB: on 64 MiB, one tick would be 17 instructions of each.
-LARGE = Case("forward", 256, 11)
+LARGE = Case("forward", 256, 5)
 ZERO = SOURCE.replace("hostile", "zero") % ("", "", "")
 ARMS = ("never", "zero", "fixed", "fixed64", "adaptive", "block")
 CASES = {"fixed": (LARGE,), "fixed64": (LARGE,)}

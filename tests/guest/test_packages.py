@@ -314,6 +314,7 @@ def with_program(guest: Guest, system: System, flavor: str) -> None:
         use_program(guest)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("with_program")
 def test_out(guest: Guest, before: set[str]) -> None:
     """By the commands of README.md the module and every file are gone."""

@@ -183,6 +183,7 @@ def test_kprobes_are_off(given: Guest) -> None:
     is_over(given)
 
 
+@pytest.mark.long
 def test_khugepaged_after_a_storm_of_writes(given: Guest) -> None:
     """Sizes are written while policies come and go: it runs as given in the end."""
     jobs = [given.start(f"while :; do {WRITES}; done") for _ in range(3)]
@@ -208,6 +209,7 @@ def hooked(guest: Guest) -> list[str]:
 LINES = "dmesg | grep -c ' mmpolicy: '; true"
 
 
+@pytest.mark.long
 def test_a_site_is_patched_away(on: Guest) -> None:
     """Whichever of our calls is not there any more: the sizes close, and the log says so once."""
     for function in hooked(on):
@@ -295,7 +297,8 @@ def functions(given: Guest, request: pytest.FixtureRequest) -> dict[str, str]:
     return functions_of(given, request.param)
 
 
-@pytest.mark.parametrize("other", (fentry, pytest.param(livepatch, marks=pytest.mark.long)))
+@pytest.mark.long
+@pytest.mark.parametrize("other", (fentry, livepatch))
 def test_others_came_first(given: Guest, functions: dict[str, str], other: type) -> None:
     """A point of which one function is taken is refused, with all as it was; later it works."""
     before = variables(given)
