@@ -113,9 +113,8 @@ def machine(results: dict[str, Any]) -> str:
     host = next(iter(results["programs"].values()))["host"]
     kind = "a virtual machine" if host["virtual"] else "hardware"
     large = results.get("large_percent")
-    free = f"\n{large} % of its free memory lay in blocks of 64 kB or more."
-    if large is None:
-        free = ""
+    share = f"\n{large} % of its free memory lay in blocks of 64 kB or more."
+    free = "" if large is None else share
     return (
         f"{results['about']}.\nIt is {kind}, {host['cpus']} CPUs ({host['cpu']}), "
         f"{host['memory'] / 2**30:.0f} GiB, Linux {host['kernel']}.{free}"

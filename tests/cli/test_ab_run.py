@@ -336,7 +336,7 @@ def test_the_file_is_named_by_a_time_that_comes_once(
 ) -> None:
     """In local time, an hour of autumn comes twice."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TZ", "XXX-14")
+    monkeypatch.setenv("TZ", "LMT-14")
     time.tzset()
     try:
         before = datetime.now(UTC).replace(microsecond=0)

@@ -409,7 +409,9 @@ def test_memory_that_nobody_touches(loaded: Guest) -> None:
     assert found[4] > 4096 - 64
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(60, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "rounds", [3, pytest.param(6, marks=pytest.mark.long), pytest.param(60, marks=pytest.mark.full)]
+)
 def test_load_switch_unload_while_others_fault(guest: Guest, rounds: int) -> None:
     """No page holds what nobody wrote, and the kernel logs nothing."""
     storm(guest, rounds, 1, 4, hog_mib=0)

@@ -74,8 +74,9 @@ def against(effect: Effect, lost: int, seed: int, anytime: bool) -> Effect:
 
     Where they outweigh it, that is no effect the other way.
     """
-    d = np.asarray(with_lost(effect.d.tolist(), lost))
-    p = p_against(effect.d.tolist(), lost) if anytime else p_value(d, seed)
+    shown = effect.d.tolist()
+    d = np.asarray(with_lost(shown, lost))
+    p = p_against(shown, lost) if anytime else p_value(d, seed)
     return replace(effect, p=p if d.sum() * effect.d.sum() > 0 else 1.0)
 
 
@@ -280,11 +281,12 @@ def left_in_units(y: Vector, treated: NDArray[np.bool_], seed: int) -> tuple[flo
     rng, arms = np.random.default_rng(seed), treated.astype(float)
     (now,) = _regress_units(y, arms)
     own, left = _regress_units(y[1:], arms[1:], arms[:-1])
+    least = left * np.sign(now) - _slack(y)
     noise, hits = y - now * arms, 0
     for coins in rng.integers(0, 2, (REDRAWS, len(y), 1)) == 1:
         tossed = np.where(coins, 1 - arms, arms)
         by_chance = _regress_units(noise[1:], tossed[1:], tossed[:-1])[1]
-        hits += by_chance * np.sign(now) >= left * np.sign(now) - _slack(y)
+        hits += by_chance * np.sign(now) >= least
     return float(left / own) if own else 0.0, (1 + hits) / (1 + REDRAWS)
 
 
