@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from lab.guest import Guest
 from lab.machine import cache_dir
-from lab.programs import must, workload
+from lab.programs import must, ran, workload
 from mmpolicy.ab.samples import Recording, load
 
 from .system import HOST
@@ -116,7 +116,7 @@ def check_looks(looks: list[Look]) -> None:
 
 def status_in_list(guest: Guest) -> str:
     """What `ab list` says of the one run."""
-    (run,) = json.loads(must(guest, "mmpolicy ab list --json"))["runs"]
+    (run,) = ran(guest, "mmpolicy ab list --json")["runs"]
     return str(run["status"])
 
 

@@ -16,7 +16,7 @@ import pytest
 from lab.guest import Guest
 from lab.policies import EXAMPLES, HEADERS, example, helper, policy_object
 from lab.policies import loading as load
-from lab.programs import workload
+from lab.programs import ran, workload
 from mmpolicy.host.bpf import PINS, Done, why
 
 from .conftest import Machines
@@ -484,10 +484,7 @@ def test_command(guest: Guest) -> None:
     """A session as docs/writing-a-policy.md has it."""
 
     def mmpolicy(words: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(
-            must(guest, f"PATH={helper().parent}:$PATH mmpolicy {words} --json")
-        )
-        return found
+        return ran(guest, f"PATH={helper().parent}:$PATH mmpolicy {words} --json")
 
     assert mmpolicy(f"policy load {example('fixed')}")["name"] == "fixed64"
     mmpolicy("set anon_order fixed64")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lab.guest import Guest
 from lab.machine import TREE
+from lab.programs import ran
 
 from .test_load import DENSE, cli
 from .tools import ROOT, SCRIPT, folios, histograms, must, ops_command
@@ -126,7 +127,7 @@ def test_the_log_of_the_system(loaded: Guest) -> None:
     change = "default/anon_order/fixed/max_order: 4 -> 3; default/anon_order/policy: stock -> fixed"
     assert re.search(rf"daemon.notice mmpolicy\[\d+\]: set by uid 0, sudo uid 1000: {change}", seen)
     assert re.search(r"mmpolicy\[\d+\]: reset by uid 0: .*policy: fixed -> stock", seen)
-    (first, second) = json.loads(cli(loaded, "log -n 2 --json"))["changes"]
+    (first, second) = ran(loaded, "mmpolicy log -n 2 --json")["changes"]
     assert (first["command"], second["command"]) == ("set", "reset")
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from lab.guest import Guest
+from lab.programs import ran
 from mmpolicy.host.files import TRACING
 
 from .tools import POINT, ROOT, must
@@ -54,8 +54,7 @@ def said(guest: Guest, verb: str, pid: int) -> dict[str, Any]:
     """What a verb says of a process that works meanwhile, as JSON."""
     begin = f"until [ -d {TRACING} ]; do sleep 0.1; done; sleep 1; touch /tmp/go"
     command = f"({begin}) & mmpolicy {verb} {pid} --seconds 6 --json"
-    found: dict[str, Any] = json.loads(must(guest, command))
-    return found
+    return ran(guest, command)
 
 
 def largest(found: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.guest import Guest, Splat, VmError, cache_dir
-from lab.programs import must, ran, workload
+from lab.programs import BenchError, must, ran, workload
 
 from .conftest import Machines
 
@@ -56,3 +56,10 @@ def test_a_log_that_warnings_do_not_reach(own: Guest, monkeypatch: pytest.Monkey
     with pytest.raises(VmError, match="has not arrived"):
         own.check()
     must(own, "echo 7 >/proc/sys/kernel/printk")
+
+
+def test_a_warning_beside_an_answer(own: Guest) -> None:
+    """It is no part of the answer, and it is shown where the command fails."""
+    assert ran(own, "echo beside >&2; echo '{}'") == {}
+    with pytest.raises(BenchError, match="beside"):
+        ran(own, "echo beside >&2; false")

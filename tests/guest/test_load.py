@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from lab.guest import Guest
-from lab.programs import workload
+from lab.programs import ran, workload
 
 from .conftest import Machines
 from .tools import POINT, ROOT, counters, folios, must, switch, touch
@@ -131,7 +129,7 @@ def test_commands(guest: Guest) -> None:
     assert folios(guest, DENSE) == [{4: 4096}]
     cli(guest, "set anon_order fixed max_order=3")
     assert folios(guest, DENSE) == [{3: 4096}]
-    listed = json.loads(cli(guest, "list --json"))
+    listed = ran(guest, "mmpolicy list --json")
     assert listed["version"] == 1
     assert "max_order" in cli(guest, "show anon_order")
     assert "got_order_3" in cli(guest, "stats anon_order")

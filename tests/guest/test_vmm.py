@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from bench import vmm
 from lab.guest import Guest, new_guest
+from lab.programs import ran
 
 from .conftest import Machines
 from .tools import POINT, THP, back_to_boot, must
@@ -53,7 +52,7 @@ def test_who_asks(guest: Guest, backend: str, asks: bool) -> None:
     kind = f"memory-backend-{backend}"
     must(guest, vmm.qemu(64, kind))
     try:
-        (machine,) = json.loads(must(guest, "mmpolicy host --vms --json"))["machines"]
+        (machine,) = ran(guest, "mmpolicy host --vms --json")["machines"]
         assert (machine["huge_percent"] > 50) == asks
     finally:
         must(guest, "kill $(cat /run/qemu.pid)")

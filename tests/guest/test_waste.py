@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lab.guest import Guest
-from lab.programs import workload
+from lab.programs import ran, workload
 
 from .conftest import Machines
 from .tools import KHUGEPAGED, SCRIPT, THP, back_to_boot, histograms, must, vmstat
@@ -71,9 +71,8 @@ def rss(guest: Guest, pid: int) -> int:
     return int(must(guest, f"sed -n 's/^Rss: *\\([0-9]*\\) kB/\\1/p' /proc/{pid}/smaps_rollup"))
 
 
-def ran(guest: Guest, words: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(must(guest, f"mmpolicy {words} --json"))
-    return found
+def mmpolicy(guest: Guest, words: str) -> dict[str, Any]:
+    return ran(guest, f"mmpolicy {words} --json")
 
 
 def test_top_names_it(counting: Guest) -> None:
@@ -97,11 +96,11 @@ def test_top_names_it(counting: Guest) -> None:
 def test_trim(counting: Guest) -> None:
     """Memory that is not used is free, the rest is what it was, and nobody stood still."""
     with wasteful(counting) as pid:
-        planned = ran(counting, "trim --cgroup /waste --dry-run")
+        planned = mmpolicy(counting, "trim --cgroup /waste --dry-run")
         assert rss(counting, pid) > MIB << 10
         (plan,) = planned["processes"]
         assert abs(plan["empty_kib"] - ((MIB << 10) - USED_KIB)) < 1024
-        done = ran(counting, "trim --cgroup /waste")
+        done = mmpolicy(counting, "trim --cgroup /waste")
         now = rss(counting, pid)
         (row,) = done["processes"]
         assert (row["pid"], row["before_kib"] > MIB << 10) == (pid, True)
@@ -110,7 +109,7 @@ def test_trim(counting: Guest) -> None:
         current = done["memory_current"]
         assert current["before_kib"] > MIB << 10 > 8 * current["after_kib"]
         assert done["stopped"] == "" and row["writes"] >= MIB // 32
-        again = ran(counting, "trim --cgroup /waste")["processes"]
+        again = mmpolicy(counting, "trim --cgroup /waste")["processes"]
         assert [each["writes"] for each in again] == [0]
     assert said(counting)["longest_us"] < STOP_US
 
@@ -118,9 +117,9 @@ def test_trim(counting: Guest) -> None:
 def test_what_was_asked_for_is_left_alone(counting: Guest) -> None:
     """Memory with MADV_HUGEPAGE is split on request alone."""
     with wasteful(counting, str(ADVISED)) as pid:
-        assert ran(counting, f"trim --pid {pid}")["processes"][0]["writes"] == 0
+        assert mmpolicy(counting, f"trim --pid {pid}")["processes"][0]["writes"] == 0
         assert rss(counting, pid) > MIB << 10
-        ran(counting, f"trim --pid {pid} --advised")
+        mmpolicy(counting, f"trim --pid {pid} --advised")
         assert rss(counting, pid) < USED_KIB * 1.05 + ALONE
     said(counting)
 
@@ -131,7 +130,7 @@ def test_it_does_not_come_back(counting: Guest) -> None:
     must(counting, "modprobe mmpolicy")
     with wasteful(counting) as pid:
         assert histograms(must(counting, f"({later})")) == [{9: 8192}]
-        assert ran(counting, "trim --cgroup /waste --keep")["profile"] == "trimmed"
+        assert mmpolicy(counting, "trim --cgroup /waste --keep")["profile"] == "trimmed"
         assert rss(counting, pid) < USED_KIB * 1.05 + ALONE
         assert histograms(must(counting, f"({later})")) == [{0: 512}]
         must(counting, "mmpolicy revert")
@@ -144,9 +143,9 @@ def test_coverage(counting: Guest) -> None:
     name = 'container_memory_anon_thp_bytes{id="/waste"}'
 
     def seen(pid: int) -> tuple[float, float, float]:
-        (machine,) = ran(counting, "host --vms")["machines"]
+        (machine,) = mmpolicy(counting, "host --vms")["machines"]
         assert machine["pid"] == pid
-        percent = ran(counting, "host --cgroup /waste")["cgroups"]["/waste"]["huge_percent"]
+        percent = mmpolicy(counting, "host --cgroup /waste")["cgroups"]["/waste"]["huge_percent"]
         lines = must(counting, "mmpolicy export 2>/dev/null").splitlines()
         (huge,) = (float(line.split()[1]) for line in lines if line.startswith(name))
         return machine["huge_percent"], percent, huge
@@ -154,7 +153,7 @@ def test_coverage(counting: Guest) -> None:
     with wasteful(counting, str(ADVISED), "qemu-system-x86") as pid:
         machine, percent, huge = seen(pid)
         assert machine > 95 and percent > 95 and huge >= MIB << 20
-        ran(counting, "trim --cgroup /waste --advised")
+        mmpolicy(counting, "trim --cgroup /waste --advised")
         assert seen(pid) == (0, 0, 0)
     said(counting)
 
@@ -162,14 +161,14 @@ def test_coverage(counting: Guest) -> None:
 def test_recommend(counting: Guest) -> None:
     """It names the service and the command, which does what it says."""
     with wasteful(counting) as pid:
-        found = ran(counting, "recommend --seconds 10")["findings"]
+        found = mmpolicy(counting, "recommend --seconds 10")["findings"]
         assert len(found) <= 5
         assert (found[0]["who"], found[0]["price"] != "") == ("/waste", True)
         (command,) = found[0]["commands"]
         assert command == "mmpolicy trim --cgroup /waste"
         must(counting, command)
         assert rss(counting, pid) < USED_KIB * 1.05 + ALONE
-        again = ran(counting, "recommend --seconds 10")["findings"]
+        again = mmpolicy(counting, "recommend --seconds 10")["findings"]
         assert "/waste" not in [each["who"] for each in again]
     said(counting)
 
@@ -182,7 +181,7 @@ def test_programs_that_forbid_it(counting: Guest) -> None:
     job = counting.start(f"exec /tmp/forbids -c {shlex.quote(code)}")
     try:
         must(counting, "until [ -e /tmp/ready ]; do sleep 0.1; done")
-        found = ran(counting, "recommend --seconds 10")["findings"]
+        found = mmpolicy(counting, "recommend --seconds 10")["findings"]
         assert "forbids" in [each["who"] for each in found if not each["commands"]]
     finally:
         job.stop()

@@ -46,6 +46,7 @@ def must(guest: Guest, command: str, timeout: float = 600) -> str:
 
 
 def ran(guest: Guest, command: str, timeout: float = 600) -> dict[str, Any]:
-    """The JSON object that a workload printed."""
-    found: dict[str, Any] = json.loads(must(guest, command, timeout))
+    """The JSON object that a command printed; a warning beside it is shown if it fails."""
+    apart = f"({command}\n) 2>/run/beside || {{ status=$?; cat /run/beside; exit $status; }}"
+    found: dict[str, Any] = json.loads(must(guest, apart, timeout))
     return found
