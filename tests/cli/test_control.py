@@ -39,7 +39,7 @@ from mmpolicy.control.manifest import Manifest, _word, save
 from mmpolicy.control.model import Control, active_of, check_abi, check_loaded, lacking
 from mmpolicy.control.notices import notice_lines
 from mmpolicy.control.owners import Owned, check_owner, keep_owned, lost, read_owned
-from mmpolicy.control.programs import programs, users_of
+from mmpolicy.control.programs import programs
 from mmpolicy.control.ready import check_bpf, check_permission, verdict
 from mmpolicy.control.shadow import shadow_of
 from mmpolicy.control.starts import RECORD, follow_services, read_starts
@@ -53,6 +53,7 @@ from mmpolicy.control.state import (
     plan,
     read_state,
     unbind,
+    users_of,
     without_gone,
 )
 from mmpolicy.control.units import service_of

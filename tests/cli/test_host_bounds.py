@@ -83,7 +83,7 @@ def test_why_a_policy_is_refused(
 
 
 def test_how_the_helper_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of the package goes before others; it has nothing to read, and its time is limited."""
+    """That of the package goes before others; it reads what we give it, in limited time."""
     for name in ("ours", "others"):
         script = tmp_path / name / bpf.HELPER
         script.parent.mkdir()
@@ -92,15 +92,15 @@ def test_how_the_helper_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PATH", f"{tmp_path}/others:/usr/bin:/bin")
     for place, name in (("ours", "ours"), ("none", "others")):
         monkeypatch.setattr(bpf, "PLACES", str(tmp_path / place))
-        assert bpf.run_helper(["a"], 60) == Done(3, f"{name} a \ufffd", "err\n")
+        assert bpf.run_helper(["a"], b"text ", 60) == Done(3, f"text {name} a \ufffd", "err\n")
     (tmp_path / "others" / bpf.HELPER).write_text("#!/bin/sh\nexec sleep 60\n")
-    assert bpf.run_helper([], 0.05) == Done(-9, "", "")
+    assert bpf.run_helper([], b"", 0.05) == Done(-9, "", "")
     (tmp_path / "others" / bpf.HELPER).write_bytes(b"\x7fELF")
-    told = raised(bpf.run_helper, [], 60)
+    told = raised(bpf.run_helper, [], b"", 60)
     assert told.message == f"cannot run {tmp_path}/others/{bpf.HELPER}: Exec format error"
     assert (told.exit_code, told.next_step) == (Exit.LACKING, "mmpolicy doctor")
     monkeypatch.setenv("PATH", "/none")
-    assert raised(bpf.run_helper, [], 60).exit_code == Exit.LACKING
+    assert raised(bpf.run_helper, [], b"", 60).exit_code == Exit.LACKING
 
 
 # Files

@@ -194,14 +194,14 @@ def test_load(
     helper.chmod(0o755)
     monkeypatch.setattr(bpf, "PLACES", str(tmp_path))
     assert "takes it" in run("policy", "load", "--dry-run", file).out
-    assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"verify {file} {PINS}\n"
+    assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"verify own {PINS}\n"
     put_slot(slots, 0, "own")
     assert run("policy", "load", file).out.splitlines() == [
         "own: loaded as program 31", "next: mmpolicy set anon_order own",
     ]  # fmt: skip
-    assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"load {file} {PINS}\n"
+    assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"load own {PINS}\n"
     assert run("policy", "replace", file, "--json").json["program"] == 31
-    assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"replace {file} {PINS}\n"
+    assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"replace own {PINS}\n"
     assert run("policy", "replace", file).out == "own: replaced as program 31\n"
     assert [line.partition(": own, program 31, from ")[0] for line in log] == [
         "policy load", "policy replace", "policy replace",

@@ -455,7 +455,7 @@ def author(*lines: str) -> str:
 @pytest.mark.full
 def test_an_author(guest: Guest) -> None:
     """What the page shows, typed by a new user, from nothing to a report; it has an effect."""
-    (first, look, (revert, *compare), replace) = readme("From nothing to a report", PAGE)
+    (first, look, (revert, *compare), replace, keep) = readme("From nothing to a report", PAGE)
     must(
         guest,
         f"""
@@ -477,7 +477,12 @@ def test_an_author(guest: Guest) -> None:
     must(guest, "touch /run/over")
     assert not job.wait().rc
     assert "verdict: " in result.out, result.out
-    must(guest, author("rm /run/over", *replace))
+    must(guest, "mkdir -p /etc/mmpolicy")
+    must(guest, author("rm /run/over", *replace, "mmpolicy set anon_order mine", *keep))
+    must(guest, author("mmpolicy reset", "mmpolicy policy unload --all", "rm mine.bpf.o"))
+    must(guest, author("mmpolicy apply /etc/mmpolicy/host.toml; rm -r /etc/mmpolicy"))
+    (found,) = folios(guest, DENSE)
+    assert found[4] >= 4096 - 64
 
 
 def test_command(guest: Guest) -> None:

@@ -8,7 +8,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from mmpolicy.host.bpf import PINS
+from mmpolicy.host.bpf import PINS, object_name
 
 from .machine import TREE, cache_dir
 from .programs import BenchError
@@ -57,4 +57,4 @@ def examples_of(function: str) -> list[str]:
 
 def loading(path: Path, verb: str = "load") -> str:
     """The words that load a policy, without the command, which takes longer."""
-    return f"{helper()} {verb} {path} {PINS}"
+    return f"{helper()} {verb} {object_name(path)} {PINS} <{path}"

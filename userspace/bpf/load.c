@@ -2,11 +2,13 @@
 /*
  * mmpolicy-bpf: loads a policy in BPF for the command mmpolicy, which knows what the errors mean.
  *
- * mmpolicy-bpf load FILE FOLDER	verify, register, pin as FOLDER/POINT/NAME
- * mmpolicy-bpf replace FILE FOLDER	the same in place of FOLDER/POINT/NAME
- * mmpolicy-bpf verify FILE FOLDER	verify alone
+ * mmpolicy-bpf load OBJECT FOLDER	verify, register, pin as FOLDER/POINT/NAME
+ * mmpolicy-bpf replace OBJECT FOLDER	the same in place of FOLDER/POINT/NAME
+ * mmpolicy-bpf verify OBJECT FOLDER	verify alone
  *
- * It prints the name. Where it fails, the last line of standard error is "refused STEP ERRNO",
+ * The object is the file that is its standard input; the names of its maps begin with OBJECT.
+ * With one more argument it has to have a policy of that name. It prints the name of the policy.
+ * Where it fails, the last line of standard error is "refused STEP ERRNO",
  * and what libbpf and the verifier say stands before that.
  */
 #include <errno.h>
@@ -125,8 +127,9 @@ static const struct verb *find_verb(const char *name)
 
 int main(int argc, char **argv)
 {
-	const struct verb *verb = argc == 4 ? find_verb(argv[1]) : NULL;
+	const struct verb *verb = argc == 4 || argc == 5 ? find_verb(argv[1]) : NULL;
 	char name[64], point[64], folder[512], pin[600];
+	LIBBPF_OPTS(bpf_object_open_opts, opts);
 	const struct btf_type *type;
 	struct bpf_object *object;
 	const struct btf *btf;
@@ -134,16 +137,18 @@ int main(int argc, char **argv)
 
 	libbpf_set_print(print);
 	if (!verb) {
-		fputs("usage: mmpolicy-bpf load|replace|verify FILE FOLDER\n", stderr);
+		fputs("usage: mmpolicy-bpf load|replace|verify OBJECT FOLDER [NAME] <FILE\n", stderr);
 		return 2;
 	}
-	object = bpf_object__open_file(argv[2], NULL);
+	opts.object_name = argv[2];
+	object = bpf_object__open_file("/proc/self/fd/0", &opts);
 	check(!!object, "open");
 	map = policy_of(object);
 	btf = bpf_object__btf(object);
 	type = btf__type_by_id(btf, bpf_map__btf_value_type_id(map));
 	point_of(btf, type, point);
 	snprintf(name, sizeof(name), "%s", name_of(btf, type, map));
+	check(argc == 4 || !strcmp(name, argv[4]), "wanted");
 	snprintf(folder, sizeof(folder), "%s/%s", argv[3], point);
 	snprintf(pin, sizeof(pin), "%s/%s", folder, name);
 	if (verb->act == load) {

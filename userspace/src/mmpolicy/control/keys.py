@@ -232,10 +232,26 @@ class AbsentCgroup:
         return "cgroups", self.given
 
 
+@dataclass(frozen=True)
+class LoadedPolicy:
+    """A policy in BPF that is loaded; its value is the SHA-256 of its object."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        """Refuse what the module would never call a policy."""
+        _check_words(self.name)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return what keys are sorted by."""
+        return "policies", self.name
+
+
 Binding = CgroupBinding | ProcessBinding
 Key = (
     Lease | ExperimentFile | Profile | Setting | CgroupBinding | ProcessBinding | UnitBinding
-    | AbsentCgroup
+    | AbsentCgroup | LoadedPolicy
 )  # fmt: skip
 State = dict[Key, str]
 
@@ -253,6 +269,7 @@ KINDS: dict[str, type[Key]] = {
     "cgroup": CgroupBinding,
     "process": ProcessBinding,
     "unit": UnitBinding,
+    "policy": LoadedPolicy,
 }
 NAMES = {kind: name for name, kind in KINDS.items()}
 

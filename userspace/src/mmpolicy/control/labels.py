@@ -7,6 +7,7 @@ from mmpolicy.control.keys import (
     AbsentCgroup,
     CgroupBinding,
     Key,
+    LoadedPolicy,
     ProcessBinding,
     Profile,
     Setting,
@@ -17,6 +18,8 @@ from mmpolicy.control.state import changed_keys
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import CONTROL, Tree
+
+DIGITS = 12  # of a SHA-256, for people
 
 
 def cgroups_of(tree: Tree, keys: Iterable[Key]) -> dict[str, str]:
@@ -48,6 +51,8 @@ def label_of(key: Key, paths: Mapping[str, str] | None = None) -> str:
             return f"unit {unit}"
         case Profile(name):
             return f"profile {name}"
+        case LoadedPolicy(name):
+            return f"policy {name}"
         case Setting():
             return f"{key.profile}/{key.inside}"
         case _:
@@ -56,14 +61,18 @@ def label_of(key: Key, paths: Mapping[str, str] | None = None) -> str:
 
 def json_label_of(key: Key, paths: Mapping[str, str]) -> str:
     """Return what JSON calls a key: its path, where it has one of its own."""
-    if isinstance(key, CgroupBinding | ProcessBinding | AbsentCgroup | Profile):
+    if isinstance(key, CgroupBinding | ProcessBinding | AbsentCgroup | Profile | LoadedPolicy):
         return label_of(key, paths)
     return key.path
 
 
 def shown(key: Key, value: str | None) -> str:
     """Return a value as people read it."""
-    return "-" if value is None else "exists" if isinstance(key, Profile) else value
+    if value is None:
+        return "-"
+    if isinstance(key, LoadedPolicy):
+        return value[:DIGITS]
+    return "exists" if isinstance(key, Profile) else value
 
 
 def telling_keys(before: State, after: State) -> list[Key]:

@@ -3,11 +3,12 @@
 
 What a manifest does not name is stock, off or not there. Three things stay as they are: knobs, as
 only the kernel knows their defaults, bindings of processes, which no file can name, and those of
-owners.
+owners. Policies in BPF that it does not name stay loaded.
 """
 
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +26,7 @@ from mmpolicy.control.keys import (
     ExperimentFile,
     Key,
     Lease,
+    LoadedPolicy,
     ProcessBinding,
     Profile,
     Setting,
@@ -33,6 +35,7 @@ from mmpolicy.control.keys import (
 )
 from mmpolicy.control.model import active_of
 from mmpolicy.control.owners import read_owned
+from mmpolicy.control.programs import Source, programs, source_of
 from mmpolicy.control.state import Write, profiles_of, settings_of
 from mmpolicy.control.toml import TomlKey, key_lines, leaves
 from mmpolicy.errors import Error, Exit, pick
@@ -43,6 +46,7 @@ from mmpolicy.host.files import Tree
 VERSION = "1"
 OFF: State = {LEASE: "0", ENABLED: "0", CONTROL_ARM: NO_ARM, TREATMENT_ARM: NO_ARM}
 WHOLE_HOST = "0"
+SHA256 = re.compile(r"[0-9a-f]{64}")
 HINT = "mmpolicy save shows what a manifest of this host looks like"
 
 
@@ -160,13 +164,16 @@ class Manifest:
         """
         if not self._entries:
             return dict(now)
-        kept = (ExperimentFile, ProcessBinding, UnitBinding)
+        kept = (ExperimentFile, LoadedPolicy, ProcessBinding, UnitBinding)
         owned = read_owned(tree)
         state: State = {
             key: value for key, value in now.items() if isinstance(key, kept) or key in owned
         }
         state |= {key: value for key, value in OFF.items() if key in now}
         state |= _left_alone(now, {DEFAULT, *self.profiles()})
+        sources = self.sources()
+        state |= {key: source.sha256 for key, source in sources.items()}
+        self._absent = {key.name for key in sources if key not in now}
         self._finder = Finder(tree)
         for key, value in self._entries.items():
             with self._at(key):
@@ -189,6 +196,28 @@ class Manifest:
         """Return the profiles that the files name."""
         return {key[1] for key in self._entries if key[0] == "profiles" and len(key) > 1}
 
+    def sources(self) -> dict[LoadedPolicy, Source]:
+        """Return the policies in BPF that are to be loaded, and the objects that they are in."""
+        names = sorted({key[1] for key in self._entries if key[0] == "policies" and len(key) > 1})
+        found = {}
+        for name in names:
+            with self._at(("policies", name)):
+                found[LoadedPolicy(name)] = self._source(name)
+        return found
+
+    def _source(self, name: str) -> Source:
+        facts = {key[2:]: value for key, value in self._entries.items()
+                 if key[:2] == ("policies", name)}  # fmt: skip
+        try:
+            (file, sha256) = (str(facts.pop((fact,))) for fact in Source._fields)
+        except KeyError as err:
+            text = f"the policy {name} has no {err.args[0][0]}"
+            raise Error(text, Exit.FAILED, HINT) from err
+        if facts or not file.startswith("/") or not SHA256.fullmatch(sha256):
+            text = f"the policy {name} takes a file, by its whole path, and its sha256"
+            raise Error(text, Exit.FAILED, HINT)
+        return Source(file, sha256)
+
     def _entry(self, tree: Tree, now: State, key: TomlKey, value: Any) -> State:
         """Return what one entry of the file means."""
         match key:
@@ -203,13 +232,16 @@ class Manifest:
                 profile = pick("profile", _word(value), {DEFAULT, *self.profiles()})
                 return {self._cgroup(cgroup): profile}
             case ("profiles", profile, point, *names) if names:
-                setting = _find_setting(tree, now, Profile(profile).name, point, names, value)
+                of_profile = Profile(profile).name
+                setting = _find_setting(tree, now, of_profile, point, names, value, self._absent)
                 return {Profile(profile): "", setting: _word(value)}
             case ("experiment", name) if ExperimentFile(name) in now:
                 return {ExperimentFile(name): self._scope(name, _word(value))}
-            case ("bindings" | "profiles" | "experiment",) if value == {}:
+            case ("bindings" | "profiles" | "experiment" | "policies",) if value == {}:
                 return {}
-        known = ["version", "bindings", "profiles", *map(_path_in_file, now)]
+            case ("policies", _, *_):  # sources() has judged it
+                return {}
+        known = ["version", "bindings", "policies", "profiles", *map(_path_in_file, now)]
         pick("entry of a manifest", ".".join(key), [each for each in known if each])
         raise Error(f"nothing can be set by {'.'.join(key)} alone", Exit.FAILED, HINT)
 
@@ -240,6 +272,8 @@ def _toml_key(key: Key) -> TomlKey:
             return "experiment", name
         case Profile(name):
             return "profiles", name
+        case LoadedPolicy(name):
+            return "policies", name
         case Setting(profile, point, policy, name):
             return ("profiles", profile, point, *filter(None, (policy, name)))
     return ()
@@ -261,15 +295,26 @@ def _left_alone(now: State, names: set[str]) -> State:
 
 
 def _find_setting(
-    tree: Tree, now: State, profile: str, point: str, names: list[str], value: Any
+    tree: Tree,
+    now: State,
+    profile: str,
+    point: str,
+    names: list[str],
+    value: Any,
+    absent: Container[str],
 ) -> Setting:
-    """Return a setting; refuse names that the kernel does not know. Values are its business."""
+    """Return a setting; refuse names that the kernel does not know. Values are its business.
+
+    Of policies in BPF that are still to be loaded it knows nothing.
+    """
     like = profile if Profile(profile) in now else DEFAULT
     known = list(settings_of(now, like))
     pick("point", point, {key.point for key in known})
+    if len(names) == 2 and names[0] in absent:
+        return Setting(profile, point, *names)
     of_point = {key.inside.removeprefix(f"{point}/"): key for key in known if key.point == point}
     setting = of_point[pick(f"setting of {point}", "/".join(names), of_point)]
-    if setting.is_choice:
+    if setting.is_choice and _word(value) not in absent:
         pick(f"policy of {point}", _word(value), active_of(tree, setting.path)[1])
     return setting.of(profile)
 
@@ -288,6 +333,7 @@ def save(tree: Tree, state: State) -> str:
     needed = scoped or any(isinstance(key, CgroupBinding) for key in state)
     paths = cgroup_paths(tree) if needed else {}
     data: dict[str, Any] = {"version": int(VERSION)}
+    loaded = {each.name: source_of(tree, each) for each in programs(tree)}
     for key, value in state.items():
         match key:
             case CgroupBinding(number) if str(number) in paths:
@@ -296,6 +342,8 @@ def save(tree: Tree, state: State) -> str:
                 _put(data, _toml_key(key), paths.get(value, int(WHOLE_HOST)))
             case ExperimentFile() | Setting() if value:
                 _put(data, _toml_key(key), int(value) if value.isdigit() else value)
+            case LoadedPolicy(name) if source := loaded.get(name):
+                _put(data, _toml_key(key), source._asdict())
             case Profile(name):
                 data.setdefault("profiles", {}).setdefault(name, {})
     return tomli_w.dumps(data)

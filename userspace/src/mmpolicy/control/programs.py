@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies that are BPF programs, as the module shows them: one in each slot."""
+"""Policies that are BPF programs, as the module shows them: one in each slot.
 
+The kernel does not know where a program comes from, so this is written down when it is loaded.
+"""
+
+import json
 from typing import NamedTuple
 
-from mmpolicy.control.keys import State
-from mmpolicy.control.state import profiles_of, settings_of
 from mmpolicy.errors import Error, Exit
+from mmpolicy.host.disk import read_given_bytes
 from mmpolicy.host.files import CONTROL, Tree
 
 SLOTS = f"{CONTROL}/bpf"
+RECORDS = "/run/mmpolicy/policies"  # they go at a reboot, as the programs do
+UNKNOWN = "unknown"  # the object of a program that something else has loaded
 UNLOAD_ALL = "mmpolicy policy unload --all"
 
 
@@ -20,6 +25,13 @@ class Program(NamedTuple):
     program: int  # its number, as bpftool shows it
     clamped: int  # answers that were cut
     error: str  # what it reported before it was given up
+
+
+class Source(NamedTuple):
+    """The object that a policy is loaded from."""
+
+    file: str
+    sha256: str
 
 
 def check_available(tree: Tree) -> None:
@@ -37,7 +49,8 @@ def programs(tree: Tree) -> list[Program]:
     if not tree.is_dir(SLOTS):
         return []
     found = []
-    for slot in tree.dirs(SLOTS):
+    taken = [slot for slot in tree.dirs(SLOTS) if tree.read(f"{SLOTS}/{slot}/name")]
+    for slot in taken:
         text = {name: tree.read(f"{SLOTS}/{slot}/{name}") for name in Program._fields}
         if text["name"]:
             numbers = int(text["program"]), int(text["clamped"])
@@ -45,13 +58,37 @@ def programs(tree: Tree) -> list[Program]:
     return sorted(found)
 
 
-def users_of(state: State, program: Program) -> list[str]:
-    """Return the profiles that have a policy, or have it as their shadow."""
-    return [
-        profile
-        for profile in profiles_of(state)
-        if any(
-            key.point == program.point and not key.policy and value == program.name
-            for key, value in settings_of(state, profile).items()
-        )
-    ]
+def digest(data: bytes) -> str:
+    """Return the SHA-256 of an object."""
+    from hashlib import sha256
+
+    return sha256(data).hexdigest()
+
+
+def keep_source(tree: Tree, program: Program, source: Source) -> None:
+    """Write down where a policy comes from. The caller has a lock."""
+    record = {"program": program.program, **source._asdict()}
+    tree.keep(f"{RECORDS}/{program.name}.json", json.dumps(record), 0o644)
+
+
+def source_of(tree: Tree, program: Program) -> Source | None:
+    """Return where a policy comes from, None if something else has loaded its program."""
+    path = f"{RECORDS}/{program.name}.json"
+    if not tree.exists(path):
+        return None
+    try:
+        record = json.loads(tree.read(path))
+        source = Source(str(record["file"]), str(record["sha256"]))
+        return source if record["program"] == program.program else None
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def read_source(source: Source) -> bytes:
+    """Return an object, if it is still the one that was written down."""
+    data = read_given_bytes(source.file)
+    if digest(data) != source.sha256:
+        text = f"{source.file} is not the object that was saved: it has another SHA-256"
+        hint = f"if it is meant: mmpolicy policy load {source.file}, mmpolicy save"
+        raise Error(text, Exit.REFUSED, hint)
+    return data

@@ -21,6 +21,7 @@ from mmpolicy.control.keys import (
     ExperimentFile,
     Key,
     Lease,
+    LoadedPolicy,
     ProcessBinding,
     Profile,
     Setting,
@@ -29,6 +30,7 @@ from mmpolicy.control.keys import (
 )
 from mmpolicy.control.model import Control, active_of
 from mmpolicy.control.own_units import put_unit, read_units
+from mmpolicy.control.programs import UNKNOWN, Program, programs, source_of
 from mmpolicy.errors import Error
 from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import Tree
@@ -67,7 +69,7 @@ def read_state(tree: Tree) -> State:
 
 def _read_all(control: Control, profiles: Iterable[str]) -> State:
     tree = control.tree
-    state: State = {}
+    state = _read_programs(tree)
     if tree.exists(LEASE.path):
         state[LEASE] = tree.read(LEASE.path)
     if tree.is_dir(EXPERIMENT):
@@ -76,6 +78,13 @@ def _read_all(control: Control, profiles: Iterable[str]) -> State:
     for profile in profiles:
         state |= read_profile(control, profile)
     return state | read_units(tree)
+
+
+def _read_programs(tree: Tree) -> State:
+    found = {each.name: source_of(tree, each) for each in programs(tree)}
+    return {
+        LoadedPolicy(name): source.sha256 if source else UNKNOWN for name, source in found.items()
+    }
 
 
 def read_profile(control: Control, name: str) -> State:
@@ -128,6 +137,18 @@ def settings_of(state: State, profile: str) -> dict[Setting, str]:
         for key, value in state.items()
         if isinstance(key, Setting) and key.profile == profile
     }
+
+
+def users_of(state: State, program: Program) -> list[str]:
+    """Return the profiles that have a policy, or have it as their shadow."""
+    return [
+        profile
+        for profile in profiles_of(state)
+        if any(
+            key.point == program.point and not key.policy and value == program.name
+            for key, value in settings_of(state, profile).items()
+        )
+    ]
 
 
 def bindings_of(state: State, profile: str) -> list[Binding]:

@@ -5,9 +5,11 @@ import errno
 import re
 import signal
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
+from mmpolicy.host.disk import in_memory
 
 HELPER = "mmpolicy-bpf"
 PLACES = "/usr/lib/mmpolicy"  # before those of PATH
@@ -49,6 +51,7 @@ STEPS = {
     "kind": "its struct_ops are not those of mmpolicy",
     "other": "it has programs that are no policies",
     "name": "its policy has no proper name",
+    "wanted": "its policy has another name",
 }
 
 
@@ -60,11 +63,19 @@ class Done(NamedTuple):
     err: str
 
 
-Helper = Callable[[Sequence[str], float], Done]
+Helper = Callable[[Sequence[str], bytes, float], Done]
 
 
-def run_helper(words: Sequence[str], seconds: float) -> Done:
-    """Run the helper, for so long at most: a program may keep the verifier busy for minutes."""
+def object_name(file: str | Path) -> str:
+    """Return what the names of an object's maps begin with."""
+    return Path(file).name.partition(".")[0]
+
+
+def run_helper(words: Sequence[str], data: bytes, seconds: float) -> Done:
+    """Run the helper with an object, so that it loads what we have read, and nothing else.
+
+    It has so long at most: a program may keep the verifier busy for minutes.
+    """
     import os
     import shutil
     import subprocess
@@ -74,10 +85,11 @@ def run_helper(words: Sequence[str], seconds: float) -> Done:
         hint = "./dev bpf in the source of mmpolicy builds it: docs/writing-a-policy.md"
         raise Error(f"no {HELPER}, which loads policies in BPF", Exit.LACKING, hint)
     try:
-        done = subprocess.run(
-            [path, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=seconds, check=False,
-        )  # fmt: skip
+        with in_memory(data) as file:
+            done = subprocess.run(
+                [path, *words], stdin=file, capture_output=True, text=True,
+                errors="replace", timeout=seconds, check=False,
+            )  # fmt: skip
     except subprocess.TimeoutExpired:
         return Done(-signal.SIGKILL, "", "")
     except OSError as err:

@@ -118,6 +118,18 @@ def read_given(name: str) -> str:
         raise Error(f"{name}: {err}", Exit.FAILED, "save it as UTF-8") from err
 
 
+@contextmanager
+def in_memory(data: bytes) -> Iterator[int]:
+    """Have an open file without a name that nobody else can change."""
+    file = os.memfd_create("data")
+    try:
+        write_all(file, data)
+        os.lseek(file, 0, os.SEEK_SET)
+        yield file
+    finally:
+        os.close(file)
+
+
 def files_of(name: str) -> list[str]:
     """Return the file that an operator has named, or each *.toml of a folder, by name."""
     return [str(path) for path in sorted(Path(name).glob("*.toml"))] if is_folder(name) else [name]

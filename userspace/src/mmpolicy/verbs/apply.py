@@ -10,17 +10,26 @@ import click
 
 from mmpolicy.control.experiment import declared
 from mmpolicy.control.journal import APPLIED
-from mmpolicy.control.keys import LEASE, AbsentCgroup, CgroupBinding, Profile, State
+from mmpolicy.control.keys import (
+    LEASE,
+    AbsentCgroup,
+    CgroupBinding,
+    LoadedPolicy,
+    Profile,
+    Setting,
+    State,
+)
 from mmpolicy.control.manifest import Manifest
 from mmpolicy.control.manifest import save as save_state
 from mmpolicy.control.model import check_loaded
-from mmpolicy.control.state import assign, bind, plan, read_state
+from mmpolicy.control.state import Write, assign, bind, plan, read_state
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.disk import is_folder, save_as
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
 from mmpolicy.verbs.commit import change, commit, difference_data, difference_rows, exclusive
+from mmpolicy.verbs.objects import load_again, not_to_be_loaded
 from mmpolicy.verbs.options import dry_run_option, force_option, json_option, pass_host
 
 Command = Callable[..., Any]
@@ -30,10 +39,10 @@ file_argument = click.argument("file", type=FILE, metavar="FILE")
 
 
 def missing_option(command: Command) -> Command:
-    """Add the option about cgroups that are not there."""
+    """Add the option about what is not there."""
     return click.option(
         "--missing", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
-        help="What to do about bindings of cgroups that are not there.",
+        help="What to do about cgroups that are not there, and policies that cannot be loaded.",
     )(command)  # fmt: skip
 
 
@@ -63,8 +72,9 @@ def apply(
 ) -> None:
     """Make the state match a manifest, all of it or nothing.
 
-    Everything that FILE does not name becomes stock, off or unbound, or is deleted. Only knobs and
-    bindings of processes stay as they are. If the kernel refuses a line, the old state is restored.
+    Everything that FILE does not name becomes stock, off or unbound, or is deleted. Only knobs,
+    bindings of processes and loaded policies in BPF stay as they are. Policies in BPF that FILE
+    names are loaded first, or replaced. If the kernel refuses a line, the old state is restored.
     A lease in FILE is renewed. FILE - is standard input. If FILE is a folder, all *.toml in it are
     one manifest. If several name an entry, the last one wins. If there are none, nothing changes.
     """
@@ -93,12 +103,56 @@ def _apply(host: Host, manifest: Manifest, missing: str, dry_run: bool, want_jso
     now = read_state(host.tree)
     target = manifest.target(host.tree, now)
     manifest.check_scope()
+    loads = _loads(manifest, now)
+    if loads and not dry_run:
+        _load(host, manifest, loads, missing)
+        now = read_state(host.tree)
+        target = _without_policies(now, manifest.target(host.tree, now))
     target = _leave_out(manifest, target, missing)
-    writes = plan(now, target)
+    writes = [*(loads if dry_run else []), *plan(now, target)]
     if target.get(LEASE, "0") == now.get(LEASE, "0") != "0":
         writes.insert(0, assign(LEASE, target[LEASE]))
     keep = partial(_keep_manifest, host.tree, manifest)
     commit(host, writes, dry_run, want_json, manifest.where, keep)
+
+
+def _loads(manifest: Manifest, now: State) -> list[Write]:
+    """Return what would load the policies in BPF that are not as they should be."""
+    return [
+        Write(source.file, "replace" if key in now else "load", key, source.sha256)
+        for key, source in manifest.sources().items()
+        if now.get(key) != source.sha256
+    ]
+
+
+def _load(host: Host, manifest: Manifest, loads: list[Write], missing: str) -> None:
+    """Load policies in BPF; nothing uses them yet, but those that take the place of others."""
+    sources = manifest.sources()
+    for write in loads:
+        assert isinstance(write.key, LoadedPolicy)
+        try:
+            load_again(host, write.value, write.key.name, sources[write.key])
+        except Error as err:
+            err.message = manifest.where(write) + err.message
+            if missing == "fail":
+                raise
+            click.echo(f"mmpolicy: {err.message}: left out", err=True)
+
+
+def _without_policies(now: State, target: State) -> State:
+    """Return what can be without the policies in BPF that could not be loaded: stock there."""
+    absent = {
+        key.name
+        for key, value in target.items()
+        if isinstance(key, LoadedPolicy) and now.get(key) != value
+    }
+    left: State = {}
+    for key, value in target.items():
+        if isinstance(key, Setting) and key.off and value in absent:
+            left[key] = key.off
+        elif not isinstance(key, Setting) or key.policy not in absent:
+            left[key] = value
+    return left
 
 
 def _keep_manifest(tree: Tree, manifest: Manifest) -> None:
@@ -115,10 +169,12 @@ def save(host: Host, file: str) -> None:
     """Print the whole state as a manifest, or write it to FILE.
 
     Leaves out bindings of processes, because processes end, and the lease, because nobody would
-    renew it after a boot.
+    renew it after a boot. Of loaded policies in BPF, it has the path of the object and its SHA-256.
     """
     state = read_state(host.tree)
     text = save_state(host.tree, state)
+    for line in not_to_be_loaded(host.tree):
+        click.echo(f"note: {line}", err=True)
     if state.get(LEASE, "0") != "0":
         left = int(state[LEASE]) / 1000
         note = f"note: the lease of {left:g} s is left out, as nobody would renew it after a boot"

@@ -12,17 +12,18 @@ import click
 
 from mmpolicy.control.keys import State
 from mmpolicy.control.model import check_loaded
-from mmpolicy.control.programs import Program, check_available, programs, users_of
-from mmpolicy.control.state import read_state
+from mmpolicy.control.programs import Program, Source, digest, programs, source_of
+from mmpolicy.control.state import read_state, users_of
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.host.bpf import PINS, verifier_log, why
-from mmpolicy.host.disk import is_there, save_as
+from mmpolicy.host.bpf import PINS
+from mmpolicy.host.disk import is_there, read_given_bytes, save_as
 from mmpolicy.host.files import MODULE_DIR, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.step import Step
 from mmpolicy.host.tracing import QUESTION, Told, follow
 from mmpolicy.render import as_json, emit, table
-from mmpolicy.verbs.commit import emit_plan
+from mmpolicy.verbs.commit import emit_plan, exclusive
+from mmpolicy.verbs.objects import TIMEOUT_S, loaded_as, run_object
 from mmpolicy.verbs.options import (
     Seconds,
     completer,
@@ -37,7 +38,7 @@ NEXT = re.compile(r"^ \* ((?:clang|sudo) .*)$", re.MULTILINE)  # lines of the sk
 PATIENCE_S, STEP_S = 5.0, 0.1  # for grace periods of the kernel
 name_argument = click.argument("name", shell_complete=completer("program"))
 timeout_option = click.option(
-    "--timeout", type=Seconds(), default="30s", show_default=True, metavar="TIME",
+    "--timeout", type=Seconds(), default=f"{TIMEOUT_S:g}s", show_default=True, metavar="TIME",
     help="Give up if the verifier takes longer.",
 )  # fmt: skip
 log_option = click.option(
@@ -59,7 +60,8 @@ def policy() -> None:
     """Load and unload policies that are BPF programs.
 
     A loaded policy is one more policy of its point: set, bind, ab and the others take its name.
-    It goes away at a reboot. While one is loaded, the kernel keeps the module in.
+    It goes away at a reboot, but mmpolicy save writes down what loads it again. While one is
+    loaded, the kernel keeps the module in.
     """
 
 
@@ -83,18 +85,6 @@ def new(name: str, want_json: bool) -> None:
     emit("policy new", want_json, {"name": name, "file": str(path)}, lines)
 
 
-def _run(host: Host, verb: str, file: Path, timeout: float, want_log: bool) -> str:
-    """Let the helper do it; return the name of the policy."""
-    check_loaded(host.tree)
-    check_available(host.tree)
-    done = host.bpf([verb, str(file), PINS], timeout)
-    if done.status:
-        if want_log:
-            click.echo(verifier_log(done.err), nl=False, err=True)
-        raise why(done, str(file), timeout)
-    return done.out.strip()
-
-
 def _data(program: Program, state: State) -> dict[str, Any]:
     return program._asdict() | {"profiles": users_of(state, program)}
 
@@ -108,13 +98,15 @@ def _change(
     dry_run: bool,
     want_json: bool,
 ) -> None:
-    name = _run(host, "verify" if dry_run else verb, file, timeout, want_log)
+    data = read_given_bytes(str(file))
+    words = ["verify" if dry_run else verb]
+    name = run_object(host, words, str(file), data, timeout, want_log)
     if dry_run:
         text = f"{name}: the verifier takes it; nothing is loaded"
         emit(f"policy {verb}", want_json, {"dry_run": True, "name": name}, [text])
         return
-    (found,) = [each for each in programs(host.tree) if each.name == name]
-    host.log(f"policy {verb}: {name}, program {found.program}, from {file}")
+    with exclusive(host, dry_run=False):
+        found = loaded_as(host, verb, name, Source(str(file.absolute()), digest(data)))
     done = f"{verb}ed" if verb == "load" else f"{verb}d"
     lines = [f"{name}: {done} as program {found.program}"]
     if verb == "load":
@@ -174,7 +166,7 @@ def _lines(found: list[dict[str, Any]]) -> list[str]:
 @json_option
 @pass_host
 def show_program(host: Host, name: str, live: bool, count: int | None, want_json: bool) -> None:
-    """Show a loaded policy: its program, answers that were cut, its error, who has it."""
+    """Show a loaded policy: program, object, cut answers, its error, who has it."""
     if count and not live:
         raise click.UsageError("--count needs --live")
     check_loaded(host.tree)
@@ -186,8 +178,11 @@ def show_program(host: Host, name: str, live: bool, count: int | None, want_json
         _show_told(host.tree, name, count, want_json)
         return
     data["pin"] = _pin(program) if host.tree.exists(_pin(program)) else None
+    source = source_of(host.tree, program)
+    data |= source._asdict() if source else dict.fromkeys(Source._fields)
     rows = [
-        (key, " ".join(value) if isinstance(value, list) else value) for key, value in data.items()
+        (key, " ".join(value) if isinstance(value, list) else "-" if value is None else value)
+        for key, value in data.items()
     ]
     emit("policy show", want_json, data, lambda: table(("WHAT", "VALUE"), rows))
 

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Objects of policies in BPF: the helper loads them, and where they come from is written down."""
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+from mmpolicy.control.model import check_loaded
+from mmpolicy.control.programs import (
+    Program,
+    Source,
+    check_available,
+    keep_source,
+    programs,
+    read_source,
+    source_of,
+)
+from mmpolicy.errors import Error
+from mmpolicy.host.bpf import PINS, object_name, verifier_log, why
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
+
+TIMEOUT_S = 30.0
+
+
+def run_object(
+    host: Host,
+    words: Sequence[str],
+    file: str,
+    data: bytes,
+    timeout: float = TIMEOUT_S,
+    want_log: bool = False,
+) -> str:
+    """Let the helper do something with an object; return the name of its policy.
+
+    The words are the verb, and maybe the name that the policy has to have.
+    """
+    check_loaded(host.tree)
+    check_available(host.tree)
+    verb, *name = words
+    done = host.bpf([verb, object_name(file), PINS, *name], data, timeout)
+    if done.status:
+        if want_log:
+            click.echo(verifier_log(done.err), nl=False, err=True)
+        raise why(done, file, timeout)
+    return done.out.strip()
+
+
+def loaded_as(host: Host, verb: str, name: str, source: Source) -> Program:
+    """Return a policy that has just been loaded, and write down where it comes from."""
+    (found,) = [each for each in programs(host.tree) if each.name == name]
+    try:
+        keep_source(host.tree, found, source)
+    except Error as err:
+        click.echo(f"mmpolicy: {err.message}; mmpolicy save will leave it out", err=True)
+    host.log(f"policy {verb}: {name}, program {found.program}, from {source.file}")
+    return found
+
+
+def load_again(host: Host, verb: str, name: str, source: Source) -> None:
+    """Load a policy from an object that was written down, or put it in place of another."""
+    data = read_source(source)
+    run_object(host, [verb, name], source.file, data)
+    loaded_as(host, verb, name, source)
+
+
+def not_to_be_loaded(tree: Tree) -> Iterator[str]:
+    """Yield a line for each loaded policy that a manifest of what is now would not bring back."""
+    for each in programs(tree):
+        source = source_of(tree, each)
+        if not source:
+            yield f"policy {each.name} is left out, as mmpolicy policy load has not loaded it"
+            continue
+        try:
+            read_source(source)
+        except Error as err:
+            yield f"policy {each.name} will not be there after a boot: {err.message}"
