@@ -13,6 +13,7 @@ import pytest
 from lab.guest import Guest, new_guest
 from lab.policies import example
 from lab.programs import must, workload
+from mmpolicy.host.bpf import PINS
 
 from .sessions import for_one_service, replay
 from .system import (
@@ -79,6 +80,10 @@ for file in {files}; do
         dpkg-deb -Znone -b /root/newer $file && rm -r /root/newer || exit
 done
 """
+# A policy in BPF is loaded from a file that stays, and is in a manifest.
+OWN, KEPT = "/root/own.bpf.o", "/etc/mmpolicy/60-own.toml"
+SAVE = f"cp {{}} {OWN} && mmpolicy policy replace {OWN} && mmpolicy save {KEPT}"
+GONE = f'until [ -z "$(cat {ROOT}/bpf/slot*/name 2>/dev/null | xargs)" ]; do sleep 0.1; done'
 REDIS = "[Service]\nPrivateUsers=no\n"  # the lean kernel has no namespaces of users
 YES = 'APT::Get::Assume-Yes "true";\n'
 IN_AND_OUT = "Install and remove"  # of README.md
@@ -253,22 +258,41 @@ def test_stop(guest: Guest) -> None:
     assert must(guest, f"cat {ROOT}/profiles/web/cgroups").split() == [group]
 
 
+@pytest.fixture
+def with_program(guest: Guest, system: System, flavor: str) -> Iterator[None]:
+    """On Debian's kernel a policy in BPF, which keeps the module in; the helper is in a package."""
+    if flavor == "cloud":
+        (package,) = (path for path in dev("package", "--bpf") if "-bpf_" in path.name)
+        must(guest, f"dpkg -i {system.add(package)}", timeout=600)
+        must(guest, f"mmpolicy policy load {HOST}{example('fixed')}")
+        must(guest, "mmpolicy set anon_order fixed64")
+        assert guest.run("rmmod mmpolicy").rc
+    yield
+    guest.run(f"rm -rf {PINS}; {GONE}")
+
+
+@pytest.mark.usefixtures("with_program")
 @pytest.mark.parametrize(
     "flavor",
     ["patched", pytest.param("cloud", marks=[pytest.mark.flavor("cloud"), pytest.mark.full])],
     indirect=True,
 )
-def test_upgrade(guest: Guest) -> None:
-    """With policies active: stock, the newer module, the same policies."""
-    must(guest, "dpkg -i /root/mmpolicy*_0.1.1_all.deb", timeout=600)
+def test_upgrade(guest: Guest, flavor: str) -> None:
+    """With policies active, one of them in BPF: stock, the newer module, the same policies."""
+    by_default = SMALL
+    if flavor == "cloud":
+        must(guest, SAVE.format(f"{HOST}{example('fixed')}"))
+        by_default = LARGE
+    assert started_again(guest, "free") == by_default
+    must(guest, "dpkg -i /root/mmpolicy*_0.1.1_all.deb", timeout=1200)
     assert must(guest, "cat /sys/module/mmpolicy/version; mmpolicy --version").split() == [
         "0.1.1", "mmpolicy,", "version", "0.1.1"
     ]  # fmt: skip
     assert "unloaded, the kernel is stock again" in must(guest, "mmpolicy log")
     must(guest, "systemctl is-active mmpolicy mmpolicy-verify.timer")
-    assert started_again(guest, "bound") == LARGE
+    assert (started_again(guest, "bound"), started_again(guest, "free")) == (LARGE, by_default)
     assert "installed" in must(guest, "dkms status mmpolicy/0.1.1")
-    must(guest, "[ ! -e /var/lib/dkms/mmpolicy/0.1.0 ]")
+    must(guest, f"rm -f {OWN} {KEPT}; [ ! -e /var/lib/dkms/mmpolicy/0.1.0 ]")
 
 
 @pytest.fixture
@@ -297,21 +321,6 @@ def as_printed(guest: Guest, commands: list[str]) -> str:
     watch = "cd /root; timeout -s INT 20 {}\ntrue"
     typed = ((watch if "--watch" in each else "cd /root; {}").format(each) for each in commands)
     return "".join(must(guest, each, timeout=900) for each in typed)
-
-
-def use_program(guest: Guest) -> None:
-    """Let a policy in BPF decide, which keeps the module in the kernel."""
-    must(guest, f"mmpolicy policy load {HOST}{example('fixed')}; mmpolicy set anon_order fixed64")
-    assert guest.run("rmmod mmpolicy").rc
-
-
-@pytest.fixture
-def with_program(guest: Guest, system: System, flavor: str) -> None:
-    """On Debian's kernel, such a policy; the helper is in a package."""
-    if flavor == "cloud":
-        (package,) = (path for path in dev("package", "--bpf") if "-bpf_" in path.name)
-        must(guest, f"dpkg -i {system.add(package)}", timeout=600)
-        use_program(guest)
 
 
 @pytest.mark.long
