@@ -31,12 +31,17 @@ PATTERNS = ("forward", "every_64k")
 CLOSE = 0.03  # to which figures repeat
 
 
-@pytest.fixture
-def guest(machines: Machines) -> Iterator[Guest]:
-    """With the module, and nothing that was loaded before."""
-    for guest in ready(machines, "cloud"):
+def with_module(machines: Machines, flavor: str) -> Iterator[Guest]:
+    """A guest with the module, and nothing that was loaded before."""
+    for guest in ready(machines, flavor):
         yield guest
         must(guest, f"echo 1 >{ROOT}/reset")
+
+
+@pytest.fixture
+def guest(machines: Machines) -> Iterator[Guest]:
+    """On Debian's kernel for clouds."""
+    yield from with_module(machines, "cloud")
 
 
 def with_knobs(name: str, *knobs: str, order: str = "fault->knob[0]") -> str:

@@ -71,13 +71,18 @@ MMP_POLICY_OF(compact, policy, .name = "of_knob", .compact = (void *)of_knob, .k
 """
 
 
-@pytest.fixture
-def guest(machines: Machines, stock: str) -> Iterator[Guest]:
+def with_nodes(machines: Machines, flavor: str, **needs: bool) -> Iterator[Guest]:
     """Two nodes, swap and the module, and nothing that was loaded before."""
-    guest = of_nodes(machines, stock, cpus=1, nodes=2, swap="1G")
+    guest = of_nodes(machines, flavor, cpus=1, nodes=2, swap="1G", **needs)
     must(guest, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf")
     yield guest
     must(guest, f"{UNLOAD}; until rmmod mmpolicy 2>/run/why; do sleep 0.1; done")
+
+
+@pytest.fixture
+def guest(machines: Machines, stock: str) -> Iterator[Guest]:
+    """On Debian's own kernels."""
+    yield from with_nodes(machines, stock)
 
 
 def set_policy(guest: Guest, point: str, name: str, **knobs: int) -> None:

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Policies in BPF on a kernel with the hooks: what holds on Debian's own holds here too.
+
+The tests are those of other files that take less than a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from inspect import signature
+
+import pytest
+
+from lab.guest import Guest
+from lab.programs import must
+
+from . import test_bpf, test_bpf_examples, test_bpf_points
+from .conftest import Machines
+from .tools import ROOT
+
+pytestmark = pytest.mark.flavor("btf")
+SECONDS = 20.0  # each test, about
+
+GUESTS = {
+    test_bpf.__name__: test_bpf.ready,
+    test_bpf_points.__name__: test_bpf_points.with_nodes,
+    test_bpf_examples.__name__: test_bpf_examples.with_module,
+}
+NOT_HERE = {"full", "long", "flavor"}  # marks of tests that take long, or are of one kernel
+
+
+@pytest.fixture
+def guest(machines: Machines, request: pytest.FixtureRequest) -> Iterator[Guest]:
+    """The guest of the file that a test is from."""
+    for guest in GUESTS[request.function.__module__](machines, "btf"):
+        assert must(guest, f"cat {ROOT}/provider") == "hooks\n"
+        yield guest
+
+
+for module in (test_bpf, test_bpf_points, test_bpf_examples):
+    for name, function in [*vars(module).items()]:
+        if not name.startswith("test_") or "guest" not in signature(function).parameters:
+            continue
+        if {mark.name for mark in getattr(function, "pytestmark", ())}.isdisjoint(NOT_HERE):
+            assert name not in globals(), name
+            globals()[name] = function
