@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.thp_gfp import MADVISED, SMALL_SIZES
+from bench.thp_gfp import MADVISED, SMALL_SIZES, pages
 from lab.counting import counters
 from lab.guest import Guest
-from lab.policies import example, loading, policy_object
+from lab.machine import TREE
+from lab.policies import example, examples_of, loading, policy_object
 
 from .conftest import Machines
 from .test_bpf import SLOT, UNLOAD, answering
@@ -83,6 +84,16 @@ def with_nodes(machines: Machines, flavor: str, **needs: bool) -> Iterator[Guest
 def guest(machines: Machines, stock: str) -> Iterator[Guest]:
     """On Debian's own kernels."""
     yield from with_nodes(machines, stock)
+
+
+@pytest.fixture
+def counting(machines: Machines) -> Iterator[Guest]:
+    """A fresh guest on that for clouds, whose time is made of instructions, so that it repeats.
+
+    A zone keeps what compaction has found there, and puts off what has failed.
+    """
+    machines.end()
+    yield from with_nodes(machines, "cloud", icount=True)
 
 
 def set_policy(guest: Guest, point: str, name: str, **knobs: int) -> None:
@@ -192,6 +203,43 @@ def test_backoff(guest: Guest) -> None:
         assert (counted["skipped_undeferred"] > 0) == (paid > 0), counted
         scanned[paid] = counted["migrate_scanned"] + counted["free_scanned"]
     assert scanned[10000] < scanned[0]
+
+
+# What they do to a host, beside the policies in C
+
+PAGE = (TREE / "docs/writing-a-policy.md").read_text()
+ROW = re.compile(r"^\| `(\w+)` \| `([\w.]+)` " + r"\| ([\d.,to ]+) " * 3 + r"\|$", re.MULTILINE)
+ROWS = [(point, policy, cells) for point, policy, *cells in ROW.findall(PAGE)]
+SETUP = {"thp_gfp": ":", "compact": IN_CRUMBS}
+LOAD = {"thp_gfp": SPARSE, "compact": CRUMBS}
+MACRO = {"thp_gfp": "MMP_EFFORT", "compact": "MMP_COMPACT"}
+CLOSE = 0.25  # what a figure may lie outside of what was seen
+
+
+def measured(guest: Guest, point: str, policy: str) -> list[float]:
+    """MB in large folios, and pages that were scanned to compact and to reclaim for them."""
+    set_policy(guest, point, policy)
+    found = touched(guest, LOAD[point])
+    compacted = sum(found.get(f"compact_{kind}_scanned", 0) for kind in ("migrate", "free"))
+    return [pages(found, least=2) / 256, compacted, found.get("pgscan_direct", 0)]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("point", "policy", "cells"), ROWS, ids=[row[1] for row in ROWS])
+def test_table(counting: Guest, point: str, policy: str, cells: list[str]) -> None:
+    """What docs/writing-a-policy.md says of the examples of these points, and of others."""
+    name, _, kind = policy.partition(".")
+    must(counting, f"{SETUP[point]}; {loading(example(name)) if kind else ':'}")
+    for here, cell in zip(measured(counting, point, name), cells, strict=True):
+        seen = [float(word) for word in cell.replace(",", "").split(" to ")]
+        assert seen[0] * (1 - CLOSE) <= here <= seen[-1] * (1 + CLOSE), (here, cell)
+
+
+def test_the_table_has_all_examples() -> None:
+    """Of both points."""
+    for point, macro in MACRO.items():
+        named = {policy for of, policy, _ in ROWS if of == point and "." in policy}
+        assert named == set(examples_of(macro))
 
 
 # All points
