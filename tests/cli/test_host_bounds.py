@@ -42,6 +42,18 @@ func#0 @0
 libbpf: failed to load object
 """
 
+# Linux 7.3
+LONG_LOG = LOG.replace(
+    "processed",
+    """
+Verification failed: Register Type Safety: Invalid dereference
+
+Suggestion:
+  reload and revalidate the pointer
+
+processed""",
+)
+
 
 @pytest.mark.parametrize(
     ("status", "err", "said", "code", "hint", "number"),
@@ -61,6 +73,8 @@ libbpf: failed to load object
         (1, "refused close 1", "f is refused: mmpolicy-bpf ended with status 1", Exit.REFUSED,
          WRITING, 1),
         (1, f"{LOG}refused load 13", "f is refused: R1 invalid mem access", Exit.REFUSED,
+         "--log prints all that the verifier says", 13),
+        (1, f"{LONG_LOG}refused load 13", "f is refused: R1 invalid mem access", Exit.REFUSED,
          "--log prints all that the verifier says", 13),
         (1, "libbpf: one\nlibbpf: two\nother", "f is refused: one", Exit.REFUSED, WRITING, 0),
         (1, "refused folder 13", f"cannot keep it in {PINS}: EACCES", Exit.LACKING, bpf.BPFFS, 13),

@@ -19,6 +19,7 @@ WRITING = "docs/writing-a-policy.md says what a policy may do"
 REFUSED = re.compile(r"^refused (\w+) (\d+)$", re.MULTILINE)
 # What lines of the verifier begin with that say where it is, and not what is wrong.
 ABOUT_STATE = (*"0123456789;", "processed ", "cur state", "old state", "func#")
+EXPLAINED = "\nVerification failed: "  # from Linux 7.3 on it says the same again, on many lines
 LOG = re.compile(r"-- BEGIN PROG LOAD LOG --\n(.*?)-- END PROG LOAD LOG --", re.DOTALL)
 
 # What the module refuses a policy for, by errno, see module/bpf/.
@@ -105,7 +106,7 @@ def verifier_log(text: str) -> str:
 
 def _reason(text: str) -> str:
     """Return the line of what libbpf and the verifier say that tells most."""
-    lines = verifier_log(text).splitlines()
+    lines = verifier_log(text).partition(EXPLAINED)[0].splitlines()
     told = [line for line in lines if line and not line.startswith(ABOUT_STATE)]
     others = [line.removeprefix("libbpf: ") for line in text.splitlines() if line[:6] == "libbpf"]
     return [*others[:1], *told[-1:]][-1] if told or others else ""
