@@ -57,7 +57,7 @@ __type(key, __u32); __type(value, struct mmp_fault); } values SEC(".maps");
 AT_ZERO = "__u32 zero = 0; struct mmp_fault *made = bpf_map_lookup_elem(&values, &zero);"
 UNSUPPORTED = "unsupported member order"
 NO_HELPER = "cannot use helper"
-POINTER = "must"
+POINTER = "STRUCT mmp_fault"  # "arg#0 pointer type ... must point" before Linux 7.3
 MANY = "#pragma clang loop unroll(disable)\nfor (volatile __u32 i = 0; i < 100000000; i++)"
 
 HOSTILE = {
