@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The collection for Ansible on three hosts with systemd, over ssh: in, and rolled out."""
+"""The collection for Ansible on three hosts with systemd, over ssh: in, rolled out, compared."""
 
 from __future__ import annotations
 
 import json
 import random
 import subprocess
+import sys
 import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -29,11 +31,12 @@ pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
 KEPT = "/etc/mmpolicy/web.toml"
 NEXT = MANIFEST.replace("max_order = 4", "max_order = 2")
 NEXT_FOLIOS = {"2": PAGES}
-# It writes to one page in 16, and says what memory that has taken.
-SPARSE = (
+# Each touches memory again and again, and says what that has taken: the first one page in 16.
+LOADS = {"sparse": "every_64k 8", "dense": "forward 8"}
+LOAD = (
     "[Service]\nExecStart=sh -c '"
-    f"while :; do {HOST}{workload('touch')} every_64k 8 >/run/said.new; "
-    "mv /run/said.new /run/said; sleep 1; done'\n"
+    f"while :; do {HOST}{workload('touch')} {{pattern}} >/run/{{name}}.new; "
+    "mv /run/{name}.new /run/{name}; sleep 1; done'\n"
 )
 WORSE = MANIFEST.replace("max_order = 4", "max_order = 3") + '"sparse.service" = "web"\n'
 
@@ -43,7 +46,8 @@ def fleet() -> Iterator[Fleet]:
     """Three hosts with services, and nothing of ours."""
     with folder_of_root("fleet") as path:
         system = host_system(path)
-        for name, text in (("bound", SERVICE), ("sparse", SPARSE)):
+        services = {name: LOAD.format(name=name, pattern=LOADS[name]) for name in LOADS}
+        for name, text in {**services, "bound": SERVICE}.items():
             system.put(f"etc/systemd/system/{name}.service", text)
         system.run("systemctl enable bound; systemctl disable redis-server")
         with booted(system) as fleet:
@@ -85,7 +89,7 @@ def test_from_nothing(fleet: Fleet) -> None:
 # From now on the command is there, and each test begins with MANIFEST for good.
 BEGIN = f"""
 command -v mmpolicy >/dev/null || {INSTALL}
-systemctl stop sparse; systemctl start mmpolicy; mkdir -p /etc/mmpolicy
+systemctl stop {" ".join(LOADS)}; systemctl start mmpolicy; mkdir -p /etc/mmpolicy
 cat >{KEPT} <<'END'
 {MANIFEST}END
 systemctl daemon-reload
@@ -131,11 +135,11 @@ def hosts(fleet: Fleet) -> dict[str, Host]:
 
 # Exit 8 if the service says that it has twice the memory that it writes to, or more. What it
 # said first was begun before.
-SAID = r"s/.*\"kb\": \([0-9]*\).*/\1/p"
+SAID = r"s/.*\"{}\": \([0-9]*\).*/\1/p"
 GATE = f"""
 ! systemctl -q is-active sparse || {{
-    for i in 1 2; do rm -f /run/said; until [ -s /run/said ]; do sleep 0.1; done; done
-    [ $(sed -n '{SAID}' /run/said) -lt 1024 ] || exit 8
+    for i in 1 2; do rm -f /run/sparse; until [ -s /run/sparse ]; do sleep 0.1; done; done
+    [ $(sed -n '{SAID.format("kb")}' /run/sparse) -lt 1024 ] || exit 8
 }}
 """
 SET = f"grep -rs . {ROOT}/profiles --include=policy --include=max_order --include=cgroups | sort"
@@ -220,3 +224,28 @@ def test_a_controller_that_dies(installed: Fleet, course: list[float], seed: int
     assert all(host in ENDS for host in found.values())
     # The second step begins when the first has passed.
     assert found["host0"] == PASSED or PASSED not in found.values()
+
+
+FIXED = ["--treatment", "anon_order=fixed,max_order=4"]
+SHORT = ["--design", "switchback", "--aa", "0", "--pairs", "6"]
+SHORT += ["--block", "15", "--washout", "5", "--interval", "5"]
+FAULTS = f"faults=cmd:sed -n '{SAID.format('faults')}' /run/dense lower"
+
+
+@pytest.mark.parametrize(("treatment", "verdict"), [(FIXED, "better"), ([], "inconclusive")])
+def test_an_experiment(
+    installed: Fleet, tmp_path: Path, treatment: list[str], verdict: str
+) -> None:
+    """Hosts under load are drawn, run by themselves, are pooled; equal arms differ in nothing."""
+    installed.each("systemctl start dense; until [ -s /run/dense ]; do sleep 0.1; done")
+    before = installed.each(f"{SET}; {NOW}")
+    code, out = installed.controller.play(
+        "experiment", experiment_name="faults", experiment_folder=str(tmp_path),
+        experiment_hosts=2, experiment_period=20,
+        experiment_pool_command=[sys.executable, "-m", "mmpolicy"],
+        experiment_options=[*treatment, "--metric", FAULTS, *SHORT],
+    )  # fmt: skip
+    assert code == 0 and f"verdict: {verdict}" in out, out
+    drawn = {path.stem for path in (tmp_path / "faults").iterdir()}
+    assert len(drawn) == 2 and drawn < set(installed.guests)
+    assert installed.each(f"systemctl is-active -q dense; {SET}; {NOW}") == before
