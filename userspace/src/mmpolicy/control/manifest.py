@@ -35,7 +35,7 @@ from mmpolicy.control.keys import (
 )
 from mmpolicy.control.model import active_of
 from mmpolicy.control.owners import read_owned
-from mmpolicy.control.programs import Source, programs, source_of
+from mmpolicy.control.programs import Source, sources
 from mmpolicy.control.state import Write, profiles_of, settings_of
 from mmpolicy.control.toml import TomlKey, key_lines, leaves
 from mmpolicy.errors import Error, Exit, pick
@@ -333,7 +333,7 @@ def save(tree: Tree, state: State) -> str:
     needed = scoped or any(isinstance(key, CgroupBinding) for key in state)
     paths = cgroup_paths(tree) if needed else {}
     data: dict[str, Any] = {"version": int(VERSION)}
-    loaded = {each.name: source_of(tree, each) for each in programs(tree)}
+    loaded = sources(tree)
     for key, value in state.items():
         match key:
             case CgroupBinding(number) if str(number) in paths:

@@ -49,12 +49,11 @@ def programs(tree: Tree) -> list[Program]:
     if not tree.is_dir(SLOTS):
         return []
     found = []
-    taken = [slot for slot in tree.dirs(SLOTS) if tree.read(f"{SLOTS}/{slot}/name")]
-    for slot in taken:
-        text = {name: tree.read(f"{SLOTS}/{slot}/{name}") for name in Program._fields}
-        if text["name"]:
+    for slot in tree.dirs(SLOTS):
+        if name := tree.read(f"{SLOTS}/{slot}/name"):
+            text = {fact: tree.read(f"{SLOTS}/{slot}/{fact}") for fact in Program._fields[1:]}
             numbers = int(text["program"]), int(text["clamped"])
-            found.append(Program(text["name"], text["point"], *numbers, text["error"]))
+            found.append(Program(name, text["point"], *numbers, text["error"]))
     return sorted(found)
 
 
@@ -82,6 +81,11 @@ def source_of(tree: Tree, program: Program) -> Source | None:
         return source if record["program"] == program.program else None
     except (ValueError, LookupError, TypeError):
         return None
+
+
+def sources(tree: Tree) -> dict[str, Source | None]:
+    """Return where each loaded policy comes from, by its name."""
+    return {each.name: source_of(tree, each) for each in programs(tree)}
 
 
 def read_source(source: Source) -> bytes:

@@ -30,7 +30,7 @@ from mmpolicy.control.keys import (
 )
 from mmpolicy.control.model import Control, active_of
 from mmpolicy.control.own_units import put_unit, read_units
-from mmpolicy.control.programs import UNKNOWN, Program, programs, source_of
+from mmpolicy.control.programs import UNKNOWN, Program, sources
 from mmpolicy.errors import Error
 from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import Tree
@@ -81,9 +81,9 @@ def _read_all(control: Control, profiles: Iterable[str]) -> State:
 
 
 def _read_programs(tree: Tree) -> State:
-    found = {each.name: source_of(tree, each) for each in programs(tree)}
     return {
-        LoadedPolicy(name): source.sha256 if source else UNKNOWN for name, source in found.items()
+        LoadedPolicy(name): source.sha256 if source else UNKNOWN
+        for name, source in sources(tree).items()
     }
 
 

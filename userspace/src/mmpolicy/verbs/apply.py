@@ -22,6 +22,7 @@ from mmpolicy.control.keys import (
 from mmpolicy.control.manifest import Manifest
 from mmpolicy.control.manifest import save as save_state
 from mmpolicy.control.model import check_loaded
+from mmpolicy.control.programs import Source
 from mmpolicy.control.state import Write, assign, bind, plan, read_state
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.disk import is_folder, save_as
@@ -127,11 +128,10 @@ def _loads(manifest: Manifest, now: State) -> list[Write]:
 
 def _load(host: Host, manifest: Manifest, loads: list[Write], missing: str) -> None:
     """Load policies in BPF; nothing uses them yet, but those that take the place of others."""
-    sources = manifest.sources()
     for write in loads:
-        assert isinstance(write.key, LoadedPolicy)
+        assert isinstance(write.key, LoadedPolicy) and write.result
         try:
-            load_again(host, write.value, write.key.name, sources[write.key])
+            load_again(host, write.value, write.key.name, Source(write.path, write.result))
         except Error as err:
             err.message = manifest.where(write) + err.message
             if missing == "fail":

@@ -13,7 +13,7 @@ from mmpolicy.control.programs import (
     keep_source,
     programs,
     read_source,
-    source_of,
+    sources,
 )
 from mmpolicy.errors import Error
 from mmpolicy.host.bpf import PINS, object_name, verifier_log, why
@@ -66,12 +66,11 @@ def load_again(host: Host, verb: str, name: str, source: Source) -> None:
 
 def not_to_be_loaded(tree: Tree) -> Iterator[str]:
     """Yield a line for each loaded policy that a manifest of what is now would not bring back."""
-    for each in programs(tree):
-        source = source_of(tree, each)
+    for name, source in sources(tree).items():
         if not source:
-            yield f"policy {each.name} is left out, as mmpolicy policy load has not loaded it"
+            yield f"policy {name} is left out, as mmpolicy policy load has not loaded it"
             continue
         try:
             read_source(source)
         except Error as err:
-            yield f"policy {each.name} will not be there after a boot: {err.message}"
+            yield f"policy {name} will not be there after a boot: {err.message}"
