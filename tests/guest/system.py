@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.guest import SERIES
 from lab.machine import TREE, Kernel, cache_dir
 
 # In the folder and in its guest, the host's files are below this.
@@ -116,7 +117,7 @@ def debian_kernels() -> dict[str, list[Path]]:
 def new_system(folder: Path, flavor: str) -> System:
     """A fresh one with a kernel: Debian's from its packages, or one of ours."""
     (base,) = dev("root")
-    kernel = Kernel.of_flavor(os.environ.get("MMPOLICY_SERIES") or "6.12", flavor)
+    kernel = Kernel.of_flavor(SERIES, flavor)
     assert kernel.modules
     source = (kernel.image.parent / "src").resolve()
     system = System(folder / "root", source, kernel.modules.name)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -14,14 +13,14 @@ import pytest
 
 from bench.thp_gfp import MADVISED, SMALL_SIZES, pages
 from lab.counting import counters
-from lab.guest import Guest
+from lab.guest import SERIES, Guest
 from lab.machine import TREE
 from lab.policies import example, examples_of, loading, policy_object
 
 from .conftest import Machines
 from .test_bpf import SLOT, UNLOAD, answering
 from .test_thp_gfp import SPARSE, for_large, of_nodes, reclaimed, touched
-from .tools import ROOT, must
+from .tools import ROOT, TRACING, must
 
 pytestmark = pytest.mark.flavor("cloud")
 SECONDS = 20.0  # each test, about
@@ -105,7 +104,6 @@ def set_policy(guest: Guest, point: str, name: str, **knobs: int) -> None:
     must(guest, f"echo {name} >{PROFILE}/{point}/policy")
 
 
-TRACING = "/sys/kernel/tracing"
 EVENTS = f"{TRACING}/events/mmpolicy"
 
 
@@ -227,7 +225,6 @@ def test_backoff(guest: Guest) -> None:
 
 # What they do to a host, beside the policies in C
 
-SERIES = os.environ.get("MMPOLICY_SERIES", "6.12")
 PAGE = (TREE / "docs/writing-a-policy.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| `([\w.]+)` " + r"\| ([\d.,to ]+) " * 3 + r"\|$", re.MULTILINE)
 ROWS = [(point, policy, cells) for point, policy, *cells in ROW.findall(PAGE)]

@@ -19,13 +19,12 @@ from lab.guest import Guest
 from lab.programs import workload
 
 from .conftest import Machines
-from .tools import ROOT, checkers, must
+from .tools import ROOT, TRACING, checkers, must
 
 pytestmark = pytest.mark.config("PAGE_POOL_STATS")
 SECONDS = 20.0  # each test, about
 MODULE = "mmpolicy_page_pool"
 RELEASED = re.compile(r"page_pool=(\w+) inflight=(-?\d+) hold=(\d+) release=(\d+)")
-TRACING = "/sys/kernel/tracing"
 EVENT = f"{TRACING}/events/page_pool/page_pool_release/enable"
 LISTS = "/proc/sys/vm/percpu_pagelist_high_fraction"
 MAX_LOST = 8 << 20  # bytes that a run may move for other reasons

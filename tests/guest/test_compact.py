@@ -14,10 +14,9 @@ from lab.guest import Guest
 from lab.programs import must, ran, workload
 
 from .conftest import Machines
-from .tools import THP, back_to_boot
+from .tools import THP, TRACING, back_to_boot
 
 SECONDS = 20.0  # each test, about
-TRACING = "/sys/kernel/tracing"
 EVENTS = (
     "compaction/mm_compaction_try_to_compact_pages",
     "mmpolicy/mmpolicy_compact_try",

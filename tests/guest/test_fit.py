@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from hashlib import sha256
 
 import pytest
 
+from lab.guest import SERIES
 from lab.machine import Kernel
 from mmpolicy.host.files import Tree
 from mmpolicy.kernel.image import Image
@@ -16,8 +16,7 @@ from mmpolicy.kernel.symbols import symbols
 from mmpolicy.verbs.fit import look_at, told
 
 from .conftest import Machines
-from .test_stock_kernel import TRACING
-from .tools import ROOT, must
+from .tools import ROOT, TRACING, must
 
 pytestmark = pytest.mark.flavor("cloud")
 SECONDS = 20.0  # each test, about
@@ -25,7 +24,7 @@ SECONDS = 20.0  # each test, about
 
 def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> None:
     """The same points, the same types and the same symbols; each hooked function can be traced."""
-    path = Kernel.of_flavor(os.environ.get("MMPOLICY_SERIES", "6.12"), stock).image
+    path = Kernel.of_flavor(SERIES, stock).image
     kernel, points = look_at(Tree(), str(path))
     guest = machines.get(stock, cpus=2)
     assert must(guest, "uname -r").strip() == kernel.release
@@ -47,7 +46,7 @@ def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> Non
 
 def test_types_and_symbols(machines: Machines, stock: str) -> None:
     """The types are those of /sys/kernel/btf, and the names those of /proc/kallsyms."""
-    image = Image(Kernel.of_flavor(os.environ.get("MMPOLICY_SERIES", "6.12"), stock)
+    image = Image(Kernel.of_flavor(SERIES, stock)
                   .image.read_bytes())  # fmt: skip
     guest = machines.get(stock, cpus=2)
     types = must(guest, "sha256sum </sys/kernel/btf/vmlinux").split()[0]

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import pytest
 
-from lab.guest import Guest
+from lab.guest import SERIES, Guest
 from lab.machine import cache_dir
 
 from .conftest import Machines
@@ -17,7 +16,6 @@ from .tools import POINT, THP, TURNS, back_to_boot, must, turn_policies
 
 pytestmark = pytest.mark.full
 
-SERIES = os.environ.get("MMPOLICY_SERIES", "6.12")
 BUILT = cache_dir() / "selftests" / SERIES
 # Those of 7.3 that 6.12 does not have.
 NEW = ("guard-regions", "merge", "prctl_thp_disable", "process_madv", "rmap", "uffd-wp-mremap")

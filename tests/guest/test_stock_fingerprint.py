@@ -14,8 +14,7 @@ from lab.guest import Guest
 from lab.machine import accelerator as usual
 
 from .conftest import Machines
-from .test_stock_kernel import TRACING
-from .tools import POINT, ROOT, Poke, must, poke, refused
+from .tools import POINT, ROOT, TRACING, Poke, must, poke, refused
 
 pytestmark = pytest.mark.flavor("cloud")
 

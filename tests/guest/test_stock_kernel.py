@@ -27,6 +27,7 @@ from .tools import (
     ROOT,
     SCRIPT,
     THP,
+    TRACING,
     Pages,
     Poke,
     back_to_boot,
@@ -46,7 +47,6 @@ DENSE = "map 4096 touch 0 4096 folios 0 4096"
 ASKED = "map 4096 madvise 0 4096 14 touch 0 4096 folios 0 4096"  # MADV_HUGEPAGE
 HOOKED = "cat /sys/kernel/tracing/enabled_functions"
 SIZES = f"grep . {THP}/enabled {THP}/hugepages-*/enabled"
-TRACING = "/sys/kernel/tracing"
 ASKS = "__thp_vma_allowable_orders"
 # Each size in another way; what is inherited is only for who asks.
 GIVEN = f"""

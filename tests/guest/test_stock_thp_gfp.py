@@ -23,12 +23,11 @@ from .test_thp_gfp import (
     switch,
     touched,
 )
-from .tools import ROOT, THP, must, ops_command
+from .tools import ROOT, THP, TRACING, must, ops_command
 
 pytestmark = pytest.mark.flavor("cloud")
 SECONDS = 20.0  # each test, about
 
-TRACING = "/sys/kernel/tracing"
 PROBES = f"{TRACING}/events/kprobes"
 guest = test_stock_kernel.guest
 two_nodes, enter = test_thp_gfp.two_nodes, test_thp_gfp.enter

@@ -25,6 +25,7 @@ ROOT = "/sys/kernel/mmpolicy"
 SCRIPT = f"PYTHONPATH={TREE}/userspace/src:{TREE}/tests PYTHONPYCACHEPREFIX={COMPILED} {PYTHON}"
 POKE = Path(__file__).with_name("poke.py")
 KHUGEPAGED = f"{THP}/khugepaged"
+TRACING = "/sys/kernel/tracing"
 VMSTAT = "/proc/vmstat"
 LRU_GEN = "/sys/kernel/mm/lru_gen/enabled"
 WITHOUT_LRU_GEN = f"if [ -e {LRU_GEN} ]; then echo n >{LRU_GEN}; fi"

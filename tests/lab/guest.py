@@ -55,6 +55,7 @@ PYTHON = cache_dir() / "venv/bin/python"  # runs the command, in guests too
 COMPILED = cache_dir() / "pyc"  # what Python has compiled, also for guests
 KEPT_LOGS = 40
 TIMED_OUT = 124  # exit status of a command that was killed, as timeout(1) has it
+SERIES = os.environ.get("MMPOLICY_SERIES") or "6.12"  # of the kernels, for all parts
 ONE_KERNEL = "MMPOLICY_KERNEL"  # the variable that names one for all parts
 MAX_COMMAND = 100_000  # Linux takes 128 KiB in one argument
 LOG_WAIT_S = 60.0  # for a line to get from the guest's kernel log into ours
@@ -499,7 +500,7 @@ def new_guest(flavor: str, **needs: Any) -> Guest:
     if flavor == "patched" and os.environ.get("KSRC"):
         flavor = "ksrc"
     flavor = os.environ.get(ONE_KERNEL) or flavor
-    return Guest(flavor=flavor, series=os.environ.get("MMPOLICY_SERIES") or "6.12", **needs)
+    return Guest(flavor=flavor, series=SERIES, **needs)
 
 
 def parse_options(argv: list[str]) -> argparse.Namespace:
