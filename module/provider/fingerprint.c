@@ -15,6 +15,7 @@
 #include <linux/siphash.h>
 #include <linux/static_call.h>
 #include <linux/string.h>
+#include <linux/utsname.h>
 #include <asm/insn.h>
 
 #include "code.h"
@@ -178,15 +179,19 @@ static void add_functions(void)
 
 int mmp_fingerprint_check(char *reason, size_t size)
 {
+	const char *release, *own = init_utsname()->release;
 	int i;
 
 	static_call_update(mmp_insn_decode, mmp_found(MMP_NEED_decode));
 	for (i = 0; i < ARRAY_SIZE(layouts); i++)
 		mmp_layout(layouts[i].structure, layouts[i].member, add_member);
 	add_functions();
-	for (i = 0; i < ARRAY_SIZE(mmp_tested_kernels); i++)
-		if (mmp_tested_kernels[i].fingerprint == mmp_fingerprint)
-			mmp_tested = mmp_tested_kernels[i].release;
+	for (i = 0; i < ARRAY_SIZE(mmp_tested_kernels); i++) {
+		release = mmp_tested_kernels[i].release;
+		if (mmp_tested_kernels[i].fingerprint == mmp_fingerprint &&
+		    (!mmp_tested || !strcmp(release, own)))
+			mmp_tested = release;
+	}
 	if (mmp_tested || untested)
 		return 0;
 	snprintf(reason, size, "not tried on this build (fingerprint %016llx); %s", mmp_fingerprint,

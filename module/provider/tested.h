@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The builds of the kernel that the point anon_order was tried on without the hooks, and
- * which of tests/guest were run there. How to add one: docs/testing.md, "Another kernel".
+ * which of tests/guest were run there. Builds may share a fingerprint. How to add one:
+ * docs/testing.md, "Another kernel".
  */
 #ifndef MMPOLICY_TESTED_H
 #define MMPOLICY_TESTED_H
@@ -16,12 +17,11 @@ static const struct {
 	{ 0x55dfc8b5ab903087, "6.12.117+deb12-cloud-amd64" },
 	/* test_stock_fingerprint.py; of test_stock_kernel.py, neighbours and each way of ending */
 	{ 0x5bf701817b307752, "6.12.117+deb12-amd64" },
-	/*
-	 * test_fit.py; of test_stock_fingerprint.py each machine, and changes of code and of types;
-	 * of test_stock_kernel.py sizes, neighbours, each way of ending, khugepaged, bindings,
-	 * experiments and a livepatch
-	 */
+	/* all of the default tests */
+	{ 0x042e4a271c95f6ce, "6.12.117+deb13-cloud-amd64" },
+	{ 0x5bfe8be4becaf505, "6.12.117+deb13-amd64" },
 	{ 0xa8267d99cd8c4a94, "7.2.12+deb13-cloud-amd64" },
+	{ 0xa8267d99cd8c4a94, "7.2.12+deb13-amd64" },
 	/* test_stock_fingerprint.py, and ftrace's sysctl of test_stock_closed.py */
 	{ 0x97f039e91f71a0fd, "7.3.4+deb13-cloud-amd64" },
 };

@@ -270,7 +270,7 @@ def test_khugepaged_leaves_small_what_was_left_small(loaded: Guest, policy: str,
 
 # Memory pressure
 
-FILL = "mkdir -p /fill && mount -t tmpfs -o size=90% fill /fill && head -c 1500M /dev/zero >/fill/f"
+FILL = "mkdir -p /fill && mount -t tmpfs -o size=90% fill /fill && head -c 1300M /dev/zero >/fill/f"
 
 
 @pytest.mark.parametrize("policy", ("fixed", "adaptive"))
