@@ -229,10 +229,8 @@ struct mmp_bpf_facts {
 
 void mmp_bpf_look(unsigned int slot, struct mmp_bpf_facts *facts);
 void mmp_bpf_fail(const void *ops, const char *text);
-int mmp_bpf_reg(enum mm_policy_point point, const struct mmp_bpf_ops *ops,
-		struct bpf_prog *(*take)(const void *ops));
-int mmp_bpf_replace(const struct mmp_bpf_ops *ops, const void *old,
-		    struct bpf_prog *(*take)(const void *ops));
+int mmp_bpf_reg(enum mm_policy_point point, const struct mmp_bpf_ops *ops, struct bpf_prog *given);
+int mmp_bpf_replace(const struct mmp_bpf_ops *ops, const void *old, struct bpf_prog *given);
 void mmp_bpf_unreg(const void *ops);
 void mmp_bpf_slots_init(const char *lacks);
 void mmp_bpf_slots_exit(void);

@@ -205,7 +205,7 @@ static int ops_init(struct btf *btf)
 /* Without a link, it would stay when nobody has it any more. */
 static int ops_reg(enum mm_policy_point point, const void *kdata, const struct bpf_link *link)
 {
-	return link ? mmp_bpf_reg(point, kdata, ops_take) : -ENOLINK;
+	return link ? mmp_bpf_reg(point, kdata, ops_take(kdata)) : -ENOLINK;
 }
 
 static void ops_unreg(void *kdata, struct bpf_link *link)
@@ -215,7 +215,7 @@ static void ops_unreg(void *kdata, struct bpf_link *link)
 
 static int ops_update(void *kdata, void *old, struct bpf_link *link)
 {
-	return mmp_bpf_replace(kdata, old, ops_take);
+	return mmp_bpf_replace(kdata, old, ops_take(kdata));
 }
 
 static u32 ops_stub_anon_order(const struct mmp_fault *fault)

@@ -122,6 +122,14 @@ void mmp_bpf_fail(const void *ops, const char *text)
 	spin_unlock(&slots_lock);
 }
 
+static void slot_give_back(struct bpf_prog *prog)
+{
+	if (prog)
+		bpf_prog_put(prog);
+}
+
+DEFINE_FREE(mmp_prog, struct bpf_prog *, slot_give_back(_T))
+
 static struct mmp_bpf_slot *slot_of(const void *owner)
 {
 	for (int i = 0; i < MMP_BPF_SLOTS; i++)
@@ -159,7 +167,9 @@ static bool slot_name_is_taken(enum mm_policy_point point, const char *name)
  * mmp_bpf_reg - make a policy of a program
  * @point: of which point
  * @ops: the program
- * @take: gives its reference
+ * @given: its reference, which is taken whatever is returned; NULL if there is none any more
+ *
+ * The reference is had before, as whoever changes policies may hold the locks for seconds.
  *
  * Context: may sleep.
  * Return: 0; -EBUSY after the lease has expired; -EEXIST if the name is taken; -ENOSPC
@@ -167,11 +177,14 @@ static bool slot_name_is_taken(enum mm_policy_point point, const char *name)
  *	-EOPNOTSUPP for a wrong maximum order or flags; -ENOMEM.
  */
 int mmp_bpf_reg(enum mm_policy_point point, const struct mmp_bpf_ops *ops,
-		struct bpf_prog *(*take)(const void *ops))
+		struct bpf_prog *given)
 {
+	struct bpf_prog *prog __free(mmp_prog) = given;
 	struct mmp_bpf_slot *slot;
-	struct bpf_prog *prog;
 	int err, cpu;
+
+	if (!prog)
+		return -ESTALE;
 
 	guard(mutex)(&mmp_files_lock);
 	guard(mutex)(&mmp_lock);
@@ -183,20 +196,17 @@ int mmp_bpf_reg(enum mm_policy_point point, const struct mmp_bpf_ops *ops,
 	slot = slot_free();
 	if (!slot)
 		return -ENOSPC;
-	prog = take(ops);
-	if (!prog)
-		return -ESTALE;
 	strscpy(slot->name, ops->name);
 	for_each_possible_cpu(cpu)
 		per_cpu(mmp_bpf_clamped[slot - mmp_bpf_slots], cpu) = 0;
-	slot->held = prog;
+	slot->held = no_free_ptr(prog);
 	slot_policy(slot)->point = point;
 	slot_set_knobs(slot, ops->knobs);
 	err = mmp_policy_files_add(slot_policy(slot));
 	if (err)
 		mod_delayed_work(mmp_unbound_wq, &tidying, 0);
 	else
-		slot_start(slot, ops, prog);
+		slot_start(slot, ops, given);
 	return err;
 }
 
@@ -204,18 +214,22 @@ int mmp_bpf_reg(enum mm_policy_point point, const struct mmp_bpf_ops *ops,
  * mmp_bpf_replace - another program in place of one; who has the policy keeps it
  * @ops: the new one, of the same name
  * @old: the old one
- * @take: gives the reference of the new one
+ * @given: the reference of the new one, which is taken whatever is returned; NULL if there is
+ *	none any more
  *
  * Context: may sleep.
  * Return: 0, -EBUSY, -ESTALE; -ENOENT if @old has no slot; -EINVAL for another name;
  *	-EXDEV for other knobs; -ERANGE, -EOPNOTSUPP.
  */
 int mmp_bpf_replace(const struct mmp_bpf_ops *ops, const void *old,
-		    struct bpf_prog *(*take)(const void *ops))
+		    struct bpf_prog *given)
 {
-	struct bpf_prog *prog, *before;
+	struct bpf_prog *prog __free(mmp_prog) = given, *before;
 	struct mmp_bpf_slot *slot;
 	int err;
+
+	if (!prog)
+		return -ESTALE;
 
 	guard(mutex)(&mmp_lock);
 	err = mmp_may_change(NULL);
@@ -231,11 +245,8 @@ int mmp_bpf_replace(const struct mmp_bpf_ops *ops, const void *old,
 		return err;
 	if (memcmp(slot->knobs, ops->knobs, sizeof(slot->knobs)))
 		return -EXDEV;
-	prog = take(ops);
-	if (!prog)
-		return -ESTALE;
 	before = slot->held;
-	slot_start(slot, ops, prog);
+	slot_start(slot, ops, no_free_ptr(prog));
 	mmp_profiles_switch();
 	synchronize_rcu();
 	bpf_prog_put(before);

@@ -17,7 +17,7 @@ from lab.guest import Guest
 from lab.policies import EXAMPLES, HEADERS, example, helper, policy_object
 from lab.policies import loading as load
 from lab.programs import ran, workload
-from mmpolicy.host.bpf import PINS, Done, why
+from mmpolicy.host.bpf import PINS, Done, object_name, why
 
 from .conftest import Machines
 from .hostile_bpf import HOSTILE, SOURCE, TAKES_LONG
