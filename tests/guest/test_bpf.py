@@ -344,34 +344,59 @@ def test_slots(guest: Guest) -> None:
 
 # All of it, again and again, while memory is touched
 
-ROUNDS, PIECES = 100, 10
+ROUNDS, PIECES = 50, 20
 GIVES_UP = 'static const char t[] = "x"; if (fault->address >> 12 & 1) mmp_bpf_error(fault, t);'
+HERE = "/run/storm"  # in memory, and of few parts: where all is checked, each small read takes ms
+BTF = "/sys/kernel/btf/vmlinux"
+
+
+def at_hand(guest: Guest, *objects: Path) -> None:
+    """Put what a round needs there; the types of the kernel, too, as sysfs gives them by pages."""
+    files = shlex.join(map(str, objects))
+    must(
+        guest,
+        f"""mkdir -p {HERE}; cp {files} {HERE}; cp {BTF} {HERE}/types
+        cp {helper()} {HERE}/helper; cp {workload("touch")} {HERE}/touch
+        objcopy --strip-debug "$(modinfo -n mmpolicy)" {HERE}/module.ko
+        mount --bind {HERE}/types {BTF}""",
+    )
 
 
 def storm(guest: Guest, rounds: int, processes: int) -> None:
     """No data is wrong, the kernel's log is clean, and the module goes each time."""
-    first, second = load(answering("4")), load(answering("2"), "replace")
-    third = load(answering("3", body=GIVES_UP), "replace")
-    busy = f"until [ -e /run/over ]; do {workload('touch')} forward 16 || exit; done"
+    objects = [answering("4"), answering("2"), answering("3", body=GIVES_UP), example("fixed")]
+    at_hand(guest, *objects)
+    first, second, third, fixed = (f"{object_name(each)} {PINS} <{each.name}" for each in objects)
+    busy = f"until [ -e {HERE}/over ]; do {HERE}/touch forward 16 || exit; done"
     jobs = [guest.start(busy) for _ in range(processes)]
     must(
         guest,
         f"""
+        cd {HERE}; exec /run/vm/busybox sh <<'END'
+        set -e
         for i in $(seq {rounds}); do
-            {first} && echo answering >{POINT}/policy && {load(example("fixed"))} || exit
-            echo fixed64 >{POINT}/shadow && {second} && {load(example("fixed"), "replace")} || exit
-            {third} || exit
-            [ $((i % 3)) = 0 ] || until grep -q '.stock.' {POINT}/policy; do :; done
-            [ $((i % 2)) = 0 ] || {second} || exit
-            {UNLOAD}
-            until rmmod mmpolicy 2>/run/why; do sleep 0.1; done
-            modprobe mmpolicy || exit
-        done""",
-        timeout=60 + 30 * rounds,
+            ./helper load {first}; echo answering >{POINT}/policy
+            if [ $((i % 4)) = 0 ]; then ./helper load {fixed}; echo fixed64 >{POINT}/shadow; fi
+            ./helper replace {second}
+            if [ $((i % 3)) = 0 ]; then
+                ./helper replace {third}
+                until read policies <{POINT}/policy && [ "${{policies%\\[stock]*}}" != "$policies" ]
+                do :; done
+                [ $((i % 2)) = 0 ] || ./helper replace {second}
+            fi
+            rm -rf /sys/fs/bpf/mmpolicy
+            for name in {ROOT}/bpf/slot*/name; do
+                while read loaded <$name && [ "$loaded" ]; do sleep 0.1; done
+            done
+            until rmmod mmpolicy 2>why; do sleep 0.1; done
+            insmod module.ko $(grep -o untested=1 /proc/cmdline)
+        done
+END""",
+        timeout=60 + 60 * rounds,
     )
-    must(guest, "touch /run/over")
+    must(guest, f"touch {HERE}/over")
     assert not any(job.wait().rc for job in jobs)
-    must(guest, "rm /run/over")
+    must(guest, f"umount {BTF}; rm -r {HERE}")
     guest.check()
 
 
