@@ -17,7 +17,7 @@ static const struct {
 	{ 0x55dfc8b5ab903087, "6.12.117+deb12-cloud-amd64" },
 	/* test_stock_fingerprint.py; of test_stock_kernel.py, neighbours and each way of ending */
 	{ 0x5bf701817b307752, "6.12.117+deb12-amd64" },
-	/* all of the default tests */
+	/* the default tests */
 	{ 0x042e4a271c95f6ce, "6.12.117+deb13-cloud-amd64" },
 	{ 0x5bfe8be4becaf505, "6.12.117+deb13-amd64" },
 	{ 0xa8267d99cd8c4a94, "7.2.12+deb13-cloud-amd64" },
