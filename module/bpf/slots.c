@@ -29,13 +29,11 @@ static void slot_stop(struct mmp_bpf_slot *slot, const char *lacks)
 	mod_delayed_work(mmp_unbound_wq, &tidying, 0);
 }
 
-/* Points ask @ops from now on. The caller holds mmp_lock. */
-static void slot_start(struct mmp_bpf_slot *slot, const struct mmp_bpf_ops *ops,
-		       struct bpf_prog *held)
+/* Points ask @ops from now on, whose program the slot holds. The caller holds mmp_lock. */
+static void slot_start(struct mmp_bpf_slot *slot, const struct mmp_bpf_ops *ops)
 {
 	struct mmp_policy *policy = slot_policy(slot);
 
-	slot->held = held;
 	policy->max_order = ops->max_order;
 	spin_lock(&slots_lock);
 	slot->owner = ops;
@@ -176,8 +174,7 @@ static bool slot_name_is_taken(enum mm_policy_point point, const char *name)
  *	without a free slot; -ESTALE if there is no reference any more; -ERANGE or
  *	-EOPNOTSUPP for a wrong maximum order or flags; -ENOMEM.
  */
-int mmp_bpf_reg(enum mm_policy_point point, const struct mmp_bpf_ops *ops,
-		struct bpf_prog *given)
+int mmp_bpf_reg(enum mm_policy_point point, const struct mmp_bpf_ops *ops, struct bpf_prog *given)
 {
 	struct bpf_prog *prog __free(mmp_prog) = given;
 	struct mmp_bpf_slot *slot;
@@ -206,7 +203,7 @@ int mmp_bpf_reg(enum mm_policy_point point, const struct mmp_bpf_ops *ops,
 	if (err)
 		mod_delayed_work(mmp_unbound_wq, &tidying, 0);
 	else
-		slot_start(slot, ops, given);
+		slot_start(slot, ops);
 	return err;
 }
 
@@ -221,8 +218,7 @@ int mmp_bpf_reg(enum mm_policy_point point, const struct mmp_bpf_ops *ops,
  * Return: 0, -EBUSY, -ESTALE; -ENOENT if @old has no slot; -EINVAL for another name;
  *	-EXDEV for other knobs; -ERANGE, -EOPNOTSUPP.
  */
-int mmp_bpf_replace(const struct mmp_bpf_ops *ops, const void *old,
-		    struct bpf_prog *given)
+int mmp_bpf_replace(const struct mmp_bpf_ops *ops, const void *old, struct bpf_prog *given)
 {
 	struct bpf_prog *prog __free(mmp_prog) = given, *before;
 	struct mmp_bpf_slot *slot;
@@ -246,7 +242,8 @@ int mmp_bpf_replace(const struct mmp_bpf_ops *ops, const void *old,
 	if (memcmp(slot->knobs, ops->knobs, sizeof(slot->knobs)))
 		return -EXDEV;
 	before = slot->held;
-	slot_start(slot, ops, no_free_ptr(prog));
+	slot->held = no_free_ptr(prog);
+	slot_start(slot, ops);
 	mmp_profiles_switch();
 	synchronize_rcu();
 	bpf_prog_put(before);

@@ -179,7 +179,7 @@ static void add_functions(void)
 
 int mmp_fingerprint_check(char *reason, size_t size)
 {
-	const char *release, *own = init_utsname()->release;
+	const char *release;
 	int i;
 
 	static_call_update(mmp_insn_decode, mmp_found(MMP_NEED_decode));
@@ -189,7 +189,7 @@ int mmp_fingerprint_check(char *reason, size_t size)
 	for (i = 0; i < ARRAY_SIZE(mmp_tested_kernels); i++) {
 		release = mmp_tested_kernels[i].release;
 		if (mmp_tested_kernels[i].fingerprint == mmp_fingerprint &&
-		    (!mmp_tested || !strcmp(release, own)))
+		    (!mmp_tested || !strcmp(release, init_utsname()->release)))
 			mmp_tested = release;
 	}
 	if (mmp_tested || untested)
