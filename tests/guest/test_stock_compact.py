@@ -45,7 +45,7 @@ def test_budget_stops_scanning(machines: Machines, stock: str) -> None:
 
 def test_last_priority_is_never_held_back(machines: Machines, stock: str) -> None:
     """As in test_compact."""
-    test_compact.check_last_priority(machines, stock, mem="800M")
+    test_compact.check_last_priority(machines, stock)
 
 
 def test_others_are_not_asked(loaded: Guest) -> None:
