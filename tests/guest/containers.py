@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""containers.py FOLDER PROGRAM CLIENT PLUGIN: in a guest, pods as Kubernetes runs them on a node.
+"""containers.py FOLDER RUNTIME PROGRAM CLIENT PLUGIN: in a guest, pods as Kubernetes runs them.
 
-FOLDER has containerd; PROGRAM is all that is in the image; CLIENT is tests/guest/cri, built.
+FOLDER has containerd, and in it RUNTIME, which is runc or crun; PROGRAM is all that is in the image; CLIENT is tests/guest/cri, built.
 Standard input is a JSON object: "words" for the program, "seed", and "pods", each with
 "annotations" and "containers", the profile of each by its name. Standard output is one too:
 "starts" with what each start printed, and whether the plugin was "there", "gone" or "killed";
@@ -41,7 +41,7 @@ state = "{place}/state"
 [grpc]
 address = "{place}/socket"
 [plugins."io.containerd.nri.v1.nri"]
-disable = false
+{enabled}
 plugin_registration_timeout = "5m"
 plugin_request_timeout = "5m"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -113,11 +113,16 @@ def image(program: bytes) -> bytes:
 class Node:
     """A runtime, its client, and the plugin."""
 
-    def __init__(self, folder: Path, program: Path, client: str, plugin: str) -> None:
+    def __init__(
+        self, folder: Path, runtime: str, program: Path, client: str, plugin: str
+    ) -> None:
         PLACE.mkdir()
         config = PLACE / "config.toml"
-        config.write_text(CONFIG.format(place=PLACE, image=IMAGE, binary=folder / "usr/sbin/runc"))
+        enabled = "disable = false" if folder.name == "containerd-1" else ""
+        words = {"place": PLACE, "image": IMAGE, "binary": folder / runtime, "enabled": enabled}
+        config.write_text(CONFIG.format(**words))
         os.environ["PATH"] += f":{folder}/usr/bin"
+        os.environ["LD_LIBRARY_PATH"] = f"{folder}/usr/lib/x86_64-linux-gnu"
         self.socket = PLACE / "socket"
         self.log = (PLACE / "log").open("wb")
         self.start_daemon("containerd", "--config", str(config))
@@ -317,10 +322,10 @@ class Run:
 
 def main() -> None:
     """What the file says at its top."""
-    folder, program, client, plugin = sys.argv[1:]
+    folder, runtime, program, client, plugin = sys.argv[1:]
     task = json.load(sys.stdin)
     (CGROUPS / "other").mkdir()
-    node = Node(Path(folder), Path(program), client, plugin)
+    node = Node(Path(folder), runtime, Path(program), client, plugin)
     until(node.connected, "the plugin")
     run = Run(node, task["words"], task["seed"])
     run.apply(MANIFEST)

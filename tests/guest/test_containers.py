@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Pods of Debian's containerd and runc, with the NRI plugin of deploy/kubernetes."""
+"""Pods of two releases of containerd, with runc and crun, and deploy/kubernetes' NRI plugin."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from .conftest import Machines
 
 SECONDS = 60.0
 KEY = "profile.mmpolicy.dev"
+# The first has NRI when it is told to, the other one has it as it comes.
+RUNTIMES = {"containerd-1": "usr/sbin/runc", "containerd-2": "usr/bin/crun"}
 PAGES = 256
 WORDS = f"map {PAGES} touch 0 {PAGES} folios 0 {PAGES} wait"
 ORDERS = {"": 0, "small": 2, "large": 4}
@@ -53,10 +55,15 @@ def expected(profile: str, plugin: str, found: dict[int, int]) -> bool:
 
 @pytest.mark.flavor("cloud")
 @pytest.mark.parametrize(
-    ("count", "containers"),
-    [pytest.param(1, 3, marks=pytest.mark.long), pytest.param(10, 10, marks=pytest.mark.full)],
+    ("count", "containers", "containerd"),
+    [
+        pytest.param(1, 3, "containerd-1", marks=pytest.mark.long),
+        pytest.param(1, 3, "containerd-2", marks=pytest.mark.full),
+        pytest.param(10, 10, "containerd-1", marks=pytest.mark.full),
+        pytest.param(10, 10, "containerd-2", marks=pytest.mark.full),
+    ],
 )
-def test_pods(machines: Machines, count: int, containers: int) -> None:
+def test_pods(machines: Machines, count: int, containers: int, containerd: str) -> None:
     """All containers are bound before their first instruction, and nothing is lost.
 
     Each is started, ended, and started anew; half of the ends are kills. The plugin is killed
@@ -66,8 +73,8 @@ def test_pods(machines: Machines, count: int, containers: int) -> None:
     guest = machines.get("cloud", mem="2G")
     must(guest, "modprobe mmpolicy")
     cache = cache_dir()
-    argv = [Path(__file__).with_name("containers.py"), cache / "containerd", workload("ops")]
-    argv += [cache / "go/cri", cache / "go/mmpolicy-nri"]
+    argv = [Path(__file__).with_name("containers.py"), cache / containerd, RUNTIMES[containerd]]
+    argv += [workload("ops"), cache / "go/cri", cache / "go/mmpolicy-nri"]
     asked = pods(count, containers)
     task = shlex.quote(json.dumps({"pods": asked, "words": WORDS.split(), "seed": count}))
     command = f"echo {task} | /usr/bin/python3 {shlex.join(map(str, argv))}"

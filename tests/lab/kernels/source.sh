@@ -5,7 +5,7 @@
 # Series that this machine's Debian does not have, and the release that does; likewise a later
 # DKMS, Go, and containerd.
 # A name with "+deb13" is Debian 13's build of what this Debian has too.
-declare -A LATER=([6.12+deb13]=trixie [7.2]=trixie-backports [7.3]=trixie-backports [dkms]=trixie [go]=trixie [containerd]=trixie)
+declare -A LATER=([6.12+deb13]=trixie [7.2]=trixie-backports [7.3]=trixie-backports [dkms]=trixie [go]=trixie [containerd-1]=trixie [containerd-2]=sid)
 
 # The series that there are hooks for, the oldest first.
 all_series() { printf '%s\n' "$TREE"/kernel-hooks/*/ | xargs -n 1 basename | sort -V; }
