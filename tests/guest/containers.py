@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """containers.py FOLDER RUNTIME PROGRAM CLIENT PLUGIN: in a guest, pods as Kubernetes runs them.
 
-FOLDER has containerd, and in it RUNTIME, which is runc or crun; PROGRAM is all that is in the image; CLIENT is tests/guest/cri, built.
-Standard input is a JSON object: "words" for the program, "seed", and "pods", each with
-"annotations" and "containers", the profile of each by its name. Standard output is one too:
-"starts" with what each start printed, and whether the plugin was "there", "gone" or "killed";
-"lost" with what was not bound as it ought to be; "kills" of the plugin; what is "left" at the end.
+FOLDER has containerd, runc and crun; RUNTIME is runc or crun; PROGRAM is all that is in the
+image; CLIENT is tests/guest/cri, built. Standard input is a JSON object: "words" for the program,
+"seed", and "pods", each with "annotations" and "containers", the profile of each by its name.
+Standard output is one too: "starts" with what each start printed, and whether the plugin was
+"there", "gone" or "killed"; "lost" with what was not bound as it ought to be; "kills" of the
+plugin; what is "left" at the end.
 """
 
 from __future__ import annotations
@@ -110,19 +111,26 @@ def image(program: bytes) -> bytes:
     return archive({"index.json": index, **blobs})
 
 
+def crun(folder: Path) -> Path:
+    """A command that starts it with the libraries of its own Debian."""
+    script, usr = PLACE / "crun", folder / "usr"
+    loader = f"{usr}/lib64/ld-linux-x86-64.so.2 --library-path {usr}/lib/x86_64-linux-gnu"
+    script.write_text(f'#!/bin/sh\nexec {loader} {usr}/bin/crun "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
 class Node:
     """A runtime, its client, and the plugin."""
 
-    def __init__(
-        self, folder: Path, runtime: str, program: Path, client: str, plugin: str
-    ) -> None:
+    def __init__(self, folder: Path, runtime: str, program: Path, client: str, plugin: str) -> None:
         PLACE.mkdir()
         config = PLACE / "config.toml"
         enabled = "disable = false" if folder.name == "containerd-1" else ""
-        words = {"place": PLACE, "image": IMAGE, "binary": folder / runtime, "enabled": enabled}
+        binary = folder / "usr/sbin/runc" if runtime == "runc" else crun(folder)
+        words = {"place": PLACE, "image": IMAGE, "binary": binary, "enabled": enabled}
         config.write_text(CONFIG.format(**words))
         os.environ["PATH"] += f":{folder}/usr/bin"
-        os.environ["LD_LIBRARY_PATH"] = f"{folder}/usr/lib/x86_64-linux-gnu"
         self.socket = PLACE / "socket"
         self.log = (PLACE / "log").open("wb")
         self.start_daemon("containerd", "--config", str(config))

@@ -17,8 +17,6 @@ from .conftest import Machines
 
 SECONDS = 60.0
 KEY = "profile.mmpolicy.dev"
-# The first has NRI when it is told to, the other one has it as it comes.
-RUNTIMES = {"containerd-1": "usr/sbin/runc", "containerd-2": "usr/bin/crun"}
 PAGES = 256
 WORDS = f"map {PAGES} touch 0 {PAGES} folios 0 {PAGES} wait"
 ORDERS = {"": 0, "small": 2, "large": 4}
@@ -55,25 +53,29 @@ def expected(profile: str, plugin: str, found: dict[int, int]) -> bool:
 
 @pytest.mark.flavor("cloud")
 @pytest.mark.parametrize(
-    ("count", "containers", "containerd"),
+    ("count", "containers", "containerd", "runtime"),
     [
-        pytest.param(1, 3, "containerd-1", marks=pytest.mark.long),
-        pytest.param(1, 3, "containerd-2", marks=pytest.mark.full),
-        pytest.param(10, 10, "containerd-1", marks=pytest.mark.full),
-        pytest.param(10, 10, "containerd-2", marks=pytest.mark.full),
+        pytest.param(1, 3, "containerd-1", "runc", marks=pytest.mark.long),
+        pytest.param(1, 3, "containerd-1", "crun", marks=pytest.mark.full),
+        pytest.param(1, 3, "containerd-2", "runc", marks=pytest.mark.full),
+        pytest.param(10, 10, "containerd-1", "runc", marks=pytest.mark.full),
+        pytest.param(10, 10, "containerd-2", "runc", marks=pytest.mark.full),
     ],
 )
-def test_pods(machines: Machines, count: int, containers: int, containerd: str) -> None:
+def test_pods(
+    machines: Machines, count: int, containers: int, containerd: str, runtime: str
+) -> None:
     """All containers are bound before their first instruction, and nothing is lost.
 
     Each is started, ended, and started anew; half of the ends are kills. The plugin is killed
     twice for each pod: while nothing happens, and while a container starts. Two manifests of
     the host are applied in turn, with the plugin and without. No call of the runtime is refused.
     """
+    machines.end()
     guest = machines.get("cloud", mem="2G")
     must(guest, "modprobe mmpolicy")
     cache = cache_dir()
-    argv = [Path(__file__).with_name("containers.py"), cache / containerd, RUNTIMES[containerd]]
+    argv = [Path(__file__).with_name("containers.py"), cache / containerd, runtime]
     argv += [workload("ops"), cache / "go/cri", cache / "go/mmpolicy-nri"]
     asked = pods(count, containers)
     task = shlex.quote(json.dumps({"pods": asked, "words": WORDS.split(), "seed": count}))
