@@ -10,6 +10,7 @@ import pytest
 from bench import anon_order
 from bench.anon_order import ARMS, BASE, CHANGE, LARGE, MALLOC, SMALL
 from lab.counting import Results
+from lab.guest import SERIES
 
 from .conftest import Machines
 from .limits import NOISE, Repeated
@@ -103,11 +104,12 @@ def test_dense_access(results: Repeated, pattern: str, cap: int, key: str, limit
 def test_sparse_access(results: Repeated, pattern: str, key: str) -> None:
     """Adaptive, as it is by default, is near order 0 of the unpatched kernel.
 
-    malloc has 64 faults in all, and moves by 0.03 from one kernel, or boot, to another.
+    malloc has 64 faults in all, and moves by 0.03 from one kernel, or boot, to another. A
+    question in random order takes 103 instructions on 7.2, and 80 on 6.12.
     """
     name, arm = case(pattern, 4), "adaptive-4"
-    short = 0.03 if pattern == MALLOC.pattern else 0
-    limit = (1.03 + short if key == "ticks" else 1.02) + NOISE
+    more = 0.03 if pattern == MALLOC.pattern else 0.004 if SERIES == "7.2" else 0
+    limit = (1.03 + more if key == "ticks" else 1.02) + NOISE
     results.hold(limit, lambda run: run.ratio(arm, BASE, name, key), f"{key} of {name}", BASE, arm)
 
 
