@@ -15,6 +15,7 @@ from processes import children
 
 TREE = Path(__file__).parents[1]
 CACHE = Path(os.environ.get("MMPOLICY_CACHE") or Path.home() / ".cache/mmpolicy")
+PLAYBOOK = CACHE / "ansible/bin/ansible-playbook"
 
 
 class Controller:
@@ -36,7 +37,7 @@ class Controller:
 
     def start(self, playbook: str, *options: str, **variables: Any) -> subprocess.Popen[str]:
         """Start a playbook of the collection."""
-        argv = [str(CACHE / "ansible/bin/ansible-playbook"), f"mmpolicy.host.{playbook}"]
+        argv = [str(PLAYBOOK), f"mmpolicy.host.{playbook}"]
         argv += ["-i", str(self.inventory), "--extra-vars", json.dumps(variables)]
         environment = {
             **os.environ,

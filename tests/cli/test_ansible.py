@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The collection for Ansible, on models of hosts; ./dev puts Ansible into the cache."""
+"""The collection for Ansible, on models of hosts; ./dev puts a new Ansible into the cache."""
 
 import json
 import random
@@ -9,10 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from controller import kill, recap
+import controller
+from controller import PLAYBOOK, kill, recap
 
 from .fakes import CONTROL, SETTABLE, THP, read_named
 from .fleet import NEW, Fleet
+
+
+@pytest.fixture(
+    autouse=True,
+    params=[
+        pytest.param(PLAYBOOK, id="new"),
+        pytest.param(Path("/usr/bin/ansible-playbook"), id="Debian", marks=pytest.mark.full),
+    ],
+)
+def ansible(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has the one of PyPI, and that of Debian 12."""
+    monkeypatch.setattr(controller, "PLAYBOOK", request.param)
 
 
 @pytest.fixture
