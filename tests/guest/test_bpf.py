@@ -373,7 +373,8 @@ def storm(guest: Guest, rounds: int) -> None:
         objects |= {f"{name}1": answering("4", name), f"{name}2": answering("2", name)}
         objects |= {f"{name}3": answering("3", name, GIVES_UP)}
     at_hand(guest, objects)
-    touching = guest.start(f"until [ -e {HERE}/over ]; do {HERE}/touch forward 16 || exit; done")
+    touch = f"{HERE}/touch forward 16 || exit; sleep 0.$((RANDOM % 10))"
+    touching = guest.start(f"until [ -e {HERE}/over ]; do {touch}; done")
     must(
         guest,
         f"""
