@@ -29,7 +29,8 @@ def storm(
     """
     must(guest, f"cp {workload('storm')} $(modinfo -n mmpolicy) {PLACE} && {ALWAYS}")
     words = [f"{PLACE}/mmpolicy.ko", rounds, processes, threads, hog_mib, *more]
-    found = ran(guest, " ".join(map(str, [f"exec {PLACE}/{workload('storm').name}", *words])), 1500)
+    command = " ".join(map(str, [f"exec {PLACE}/{workload('storm').name}", *words]))
+    found = ran(guest, command, max(1500, 40 * rounds))
     assert found["rounds"] == rounds
     assert found["status"] == found["mismatches"] == 0
     assert found["touched"] > 10_000 * AT_ONCE
