@@ -15,7 +15,7 @@ import pytest
 from bench import bulk
 from bench.bulk import POINT, SIZES, STATS, consume, fixed, parameters, redirect
 from lab.counting import Results
-from lab.guest import Guest
+from lab.guest import SERIES, Guest
 from lab.programs import workload
 
 from .conftest import Machines
@@ -149,7 +149,8 @@ def test_adaptive_without_any_page_left(results: Results) -> None:
     load = "starved -32"
     ratio = results.value("adaptive", load, "ticks") / bulk.best_fixed(results, load)
     assert ratio <= 1.05, bulk.report(results)
-    assert results.ratio("adaptive", bulk.BASE, load, "ticks") <= 1.005, bulk.report(results)
+    limit = 1.005 if SERIES == "7.2" else 1
+    assert results.ratio("adaptive", bulk.BASE, load, "ticks") <= limit, bulk.report(results)
 
 
 @pytest.mark.flavor("unpatched", "patched")

@@ -58,7 +58,7 @@ def test_a_pattern(results: Repeated, arm: str, case: str) -> None:
     results.hold(LIMIT, lambda run: beside(run, arm, OFF, case, "ticks"), case, OFF, arm)
 
 
-# With its own sizes a kernel takes twice as much for a pattern now and then.
+# With its own sizes a kernel takes twice as much for the first pattern, and seldom for another.
 @pytest.mark.parametrize("case", PATTERNS[1:])
 def test_beside_the_own_sizes(results: Repeated, case: str) -> None:
     """The policy `fixed` costs the same multiple of the kernel's own folios of 64 kB."""
