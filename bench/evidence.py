@@ -15,6 +15,7 @@ TREE = Path(__file__).resolve().parent.parent
 FILES = TREE / "bench/evidence"
 DOCUMENT = TREE / "docs/evidence.md"
 PAGE, FOLIO = 4 << 10, 64 << 10  # bytes
+APART = 0.05  # of two ratios
 
 HEAD = """\
 <!-- SPDX-License-Identifier: GPL-2.0; made by bench/evidence.py -->
@@ -24,7 +25,10 @@ CPU time of whole programs under folio sizes of the kernel itself, as a multiple
 program with all sizes off.
 `./dev bench time` measures it: each program under all arms in turn, in rounds of random
 order.
-A ratio is a mean over the rounds, in brackets its 95 % interval.
+A ratio is the median of the rounds, in brackets its 95 % interval: neighbours on the same
+CPU or cache slow down some runs for a while, which moves a mean, and not a median.
+If the ratio of the means is more than 0.05 away, it is there too: some runs of one of the
+two took much longer than most.
 "Off again" is the same setting as "off", and shows how far equal arms lie apart.
 "To 64" has all sizes from 16 to 64 kB, which is what the policy `fixed` does with
 `max_order=4`.
@@ -42,7 +46,7 @@ No policy decides here.
 What `adaptive` reaches of "to 64" in faults and memory is in
 [anon_order](policies/anon_order.md).
 To add a machine of your own:
-`./dev bench time --json bench/evidence/NAME.json --about 'what it is'`, then
+`./dev bench time --within 2 --json bench/evidence/NAME.json --about 'what it is'`, then
 `python3 -m bench.evidence`.
 `--fragmented` cuts the free memory into pieces below 64 kB first, `--cpus 1` keeps all on one
 CPU.
@@ -57,13 +61,19 @@ def load(path: Path | None, about: str) -> dict[str, Any]:
     return {"version": 1, "about": about, "programs": {}}
 
 
-def ratio(arm: dict[str, Any], metric: str) -> str:
-    """A ratio with its interval."""
+def ratio(arm: dict[str, Any], metric: str, mean: float) -> str:
+    """A ratio with its interval, and that of the means where it lies elsewhere.
+
+    mean: of the arm that it is compared with.
+    """
     found = arm["ratio"][metric]
     if not found or found["scale"] != "ratio":
         return "-"
     text = f"{found['estimate']:.2f}"
-    return text if found["low"] is None else f"{text} ({found['low']:.2f} .. {found['high']:.2f})"
+    if found["low"] is not None:
+        text += f" ({found['low']:.2f} .. {found['high']:.2f})"
+    of_means: float = arm["mean"][metric] / mean
+    return text + f", means {of_means:.2f}" * (abs(of_means - found["estimate"]) > APART)
 
 
 def table(results: dict[str, Any]) -> Iterator[str]:
@@ -78,7 +88,7 @@ def table(results: dict[str, Any]) -> Iterator[str]:
             arms = {arm["name"]: arm for arm in found["arms"]}
             mean = arms[first]["mean"][metric]
             base = f"{mean * 1000:.0f} ms" if metric == "cpu" else f"{mean / 2**20:.0f} MiB"
-            cells = [ratio(arms[name], metric) if name in arms else "" for name in others]
+            cells = [ratio(arms[name], metric, mean) if name in arms else "" for name in others]
             yield f"| {program} | {base} | {' | '.join(cells)} |"
         yield ""
 
@@ -128,7 +138,9 @@ def page() -> str:
         results = json.loads(path.read_text())
         rounds = sorted({each["rounds"] for each in results["programs"].values()})
         number = " to ".join(dict.fromkeys(map(str, (rounds[0], rounds[-1]))))
-        parts.append(f"## {path.stem}\n\n{machine(results)}\n{number} rounds.\n")
+        kinds = {each.get("statistic", "mean") for each in results["programs"].values()}
+        of = " Ratios are means." if "mean" in kinds else ""
+        parts.append(f"## {path.stem}\n\n{machine(results)}\n{number} rounds.{of}\n")
         parts.append("\n".join([*table(results), *faults(results)]))
     return "\n".join(parts).rstrip() + "\n"
 

@@ -92,6 +92,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--quick", action="store_true", help="fewer arms")
     parser.add_argument("--runs", default="12", help="of each program under each arm")
     parser.add_argument("--detect", metavar="PERCENT", help="as many as it takes to find so much")
+    parser.add_argument(
+        "--within", metavar="PERCENT", help="until the median of each ratio is known so closely"
+    )
     parser.add_argument("--cpus", type=int, metavar="N", help="run all on the first N CPUs")
     parser.add_argument("--fragmented", action="store_true", help="cut free memory in pieces first")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results in FILE")
@@ -106,7 +109,9 @@ def main(argv: list[str]) -> None:
         about += f", of which {chosen.cpus} CPU{'s' * (chosen.cpus > 1)} were used"
     results = evidence.load(chosen.json, about)
     results["calibration"] = json.loads(command("calibrate", "--json"))["faults"]
-    length = ["--detect", chosen.detect] if chosen.detect else ["--runs", chosen.runs]
+    given = {"--detect": chosen.detect, "--within": chosen.within}
+    length = [word for option, value in given.items() if value for word in (option, value)]
+    length = length or ["--runs", chosen.runs]
     with fragmented() if chosen.fragmented else contextlib.nullcontext():
         results["large_percent"] = round(large_percent())
         for program in [each for each in wanted if each.name not in results["programs"]]:

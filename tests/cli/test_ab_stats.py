@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from mmpolicy.ab.arithmetic import flatten
 from mmpolicy.ab.design import Design, least_pairs, suggest_pairs
@@ -16,12 +17,14 @@ from mmpolicy.ab.sources import Arm, CgroupFile, Command, Psi, Sample, Units, Vm
 from mmpolicy.ab.stats import (
     Vector,
     analyse,
+    analyse_median,
     detectable,
     growth_p,
     holm,
     imbalance,
     interval,
     left_over,
+    median_interval,
     p_value,
     totals,
 )  # fmt: skip
@@ -46,6 +49,30 @@ def test_interval_and_p_agree() -> None:
             d = rng.normal(0.6, 1, size)
             low, high = interval(d, 1)
             assert (low >= 0 or high <= 0) == (p_value(d, 1) <= 0.05)
+
+
+@pytest.mark.parametrize("size", [6, 7, 20, 61])
+def test_interval_of_the_median_is_that_of_the_sign_test(size: int) -> None:
+    """It holds all values that the test does not reject."""
+    d = np.sort(np.random.default_rng(size).normal(1, 0.3, size))
+    low, high = median_interval(d)
+    for value in (d[:-1] + d[1:]) / 2:
+        p = analyse_median([(1.0, float(np.exp(each - value))) for each in d], 1).p
+        assert p == pytest.approx(binomtest(int((d > value).sum()), size).pvalue)
+        assert (low < value < high) == (p >= 0.05)
+
+
+def test_a_median_is_not_moved_by_what_lies_far_out() -> None:
+    pairs = [(1.0, 1.1), (1.0, 0.8), *[(1.0, 0.9)] * 7]
+    near = analyse_median(pairs, 1)
+    assert (near.scale, near.estimate, near.p) == ("ratio", np.log(0.9), 2 * 10 / 2**9)
+    assert (near.low, near.high) == (np.log(0.9), np.log(0.9))
+    assert analyse_median([(1.0, 1e9), *pairs[1:]], 1).high == near.high
+    equal = analyse_median([(2.0, 2.0)] * 7, 1)
+    assert (equal.estimate, equal.low, equal.high, equal.p) == (0, 0, 0, 1)
+    assert median_interval([0.1] * 5) == (-np.inf, np.inf)
+    counts = [(0.0, 2.0), (1.0, 3.0)] * 4
+    assert analyse_median(counts, 1).p == analyse(counts, 1).p
 
 
 def test_interval_of_many_is_that_of_students_t() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from math import exp
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from processes import children
 from mmpolicy.ab.policy_arms import StoppedError
 from mmpolicy.bench import programs, starter
 from mmpolicy.bench.arms import Arm
+from mmpolicy.bench.programs import Values
 from mmpolicy.bench.result import Result as Found
 from mmpolicy.bench.rounds import MOST, PILOT, Length
 from mmpolicy.control.experiment import LOCK, RECOVERY
@@ -74,6 +76,17 @@ def test_knobs_take_turns(run: Run, tree: FakeTree, eats: list[str], tmp_path: P
     assert "64 kB: " in result.out and "less FAULTS than off" in result.out
     assert "<svg" in (tmp_path / "a.svg").read_text()
     assert "less FAULTS than off" in (tmp_path / "a.html").read_text()
+
+
+def test_until_medians_are_known(run: Run, eats: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    words = ["--arm", NEVER, "--arm", LARGE, "--within", "5", "--metric", "faults"]
+    result = run("bench", *words, "--out", str(out), *eats)
+    assert result.code == 0 and "medians of the ratios with their 95 % interval" in result.out
+    found = json.loads(out.read_text())
+    assert (found["statistic"], found["rounds"]) == ("median", PILOT)
+    faults = found["arms"][1]["ratio"]["faults"]
+    assert faults["estimate"] == pytest.approx(faults["median"]) and faults["high"] < 0.5
 
 
 def test_counters_of_perf(
@@ -135,6 +148,7 @@ def test_what_is_of_the_whole_host_is_refused(run: Run, eats: list[str]) -> None
         (["--arm", "vm/nothing=1"], "no"),
         (["--plot", "x.pdf"], ".svg or .png"),
         (["--runs", "0"], "0"),
+        (["--detect", "3", "--within", "2"], "choose one of --detect and --within"),
     ],
 )
 def test_bad_input(run: Run, tree: FakeTree, eats: list[str], words: list[str], said: str) -> None:
@@ -309,7 +323,7 @@ def runs_of(rng: np.random.Generator, rounds: int, effect: float, spread: float)
 
 
 def test_equal_arms_are_rarely_told_apart() -> None:
-    """At most 5 % of benches find something where there is nothing, fixed or by --detect."""
+    """At most 5 % of benches find something where there is nothing, whatever their length is by."""
     rng = np.random.default_rng(1)
     hits = {"fixed": 0, "detect": 0}
     times = 1000
@@ -322,6 +336,44 @@ def test_equal_arms_are_rarely_told_apart() -> None:
         hits["detect"] += Found((OFF, ON), runs[: length.rounds], "cpu", number).found(ON)
     for share in (count / times for count in hits.values()):
         assert 0.035 <= share <= 0.065
+
+
+def known_within(runs: list[dict[str, Values]], percent: float) -> Length:
+    """Return the length of a bench that goes on until medians are known so closely."""
+    length = Length(MOST, within=percent)
+    for done in range(1, MOST + 1):
+        length.stop(runs[:done], (OFF, ON))
+        if length.rounds == done:
+            break
+    return length
+
+
+def test_what_is_known_closely_is_so() -> None:
+    """The interval of --within holds the truth in 95 %, though its width ends the bench."""
+    rng = np.random.default_rng(5)
+    held = found = 0
+    times = 1000
+    for number in range(times):
+        runs = runs_of(rng, MOST, 0.1 * (number % 2), 0.05)
+        length = known_within(runs, 2.0)
+        assert PILOT < length.rounds < MOST and length.reached <= 2 and not length.note()
+        result = Found((OFF, ON), runs[: length.rounds], "cpu", number, by_median=True)
+        effect = result.compared["on"]["cpu"].effect
+        assert effect and exp(effect.high) - exp(effect.low) <= 0.04
+        held += effect.low <= np.log1p(0.1 * (number % 2)) <= effect.high
+        found += result.found(ON) and not number % 2
+    assert 0.93 <= held / times <= 0.97
+    assert found / (times / 2) <= 0.065
+
+
+def test_what_is_not_known_closely_is_told() -> None:
+    runs = runs_of(np.random.default_rng(6), MOST, 0.0, 0.05)
+    length = known_within(runs, 0.1)
+    assert length.rounds == MOST
+    said = (
+        f"after 400 rounds, cpu is known to {length.reached:.1f} %, not to 0.1 %: choose a quieter"
+    )
+    assert length.note().startswith(said)
 
 
 def test_what_it_is_to_find_is_found() -> None:

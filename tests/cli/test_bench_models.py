@@ -88,6 +88,8 @@ def test_rounds_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert [*model.bench(Length(1, 5.0)).rounds(0)] == learned
     assert [*Model(OFF).bench(Length(1, 5.0)).rounds(0)] == [(n, 8) for n in range(1, 9)]
+    known = [(done, 400) for done in range(1, 8)] + [(8, 8)]
+    assert [*model.bench(Length(1, within=5.0)).rounds(0)] == known
 
 
 def test_more_rounds_than_there_may_be_are_told() -> None:

@@ -102,4 +102,12 @@ def test_what_faults_explain() -> None:
 
 def test_a_ratio_of_few_rounds_has_no_interval() -> None:
     found = {"scale": "ratio", "estimate": 0.9, "low": None, "high": None}
-    assert evidence.ratio({"ratio": {"cpu": found}}, "cpu") == "0.90"
+    arm = {"ratio": {"cpu": found}, "mean": {"cpu": 0.09}}
+    assert evidence.ratio(arm, "cpu", 0.1) == "0.90"
+
+
+def test_means_that_lie_elsewhere_are_told() -> None:
+    found = {"scale": "ratio", "estimate": 0.9, "low": 0.89, "high": 0.92}
+    arm = {"ratio": {"cpu": found}, "mean": {"cpu": 0.096}}
+    assert evidence.ratio(arm, "cpu", 0.1) == "0.90 (0.89 .. 0.92), means 0.96"
+    assert evidence.ratio(arm, "cpu", 0.102) == "0.90 (0.89 .. 0.92)"

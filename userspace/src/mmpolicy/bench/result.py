@@ -8,7 +8,7 @@ from statistics import fmean, median
 from typing import Any
 
 from mmpolicy.ab.design import ALPHA, least_pairs
-from mmpolicy.ab.stats import Effect, analyse, holm
+from mmpolicy.ab.stats import Effect, analyse, analyse_median, holm
 from mmpolicy.bench.arms import Arm
 from mmpolicy.bench.programs import COUNTERS, Values
 from mmpolicy.bench.rounds import pairs_of
@@ -67,12 +67,18 @@ class Result:
     """All of it."""
 
     def __init__(
-        self, arms: Sequence[Arm], runs: Sequence[dict[str, Values]], metric: str, seed: int
+        self,
+        arms: Sequence[Arm],
+        runs: Sequence[dict[str, Values]],
+        metric: str,
+        seed: int,
+        by_median: bool = False,
     ) -> None:
         self.arms = arms
         self.runs = runs
         self.metric = metric
         self.seed = seed
+        self.by_median = by_median
         self.known = [
             name for name in METRICS if all(name in run for each in runs for run in each.values())
         ]
@@ -84,12 +90,13 @@ class Result:
 
     def _compare(self, arm: Arm) -> dict[str, Compared]:
         found: dict[str, Compared] = {}
+        effect_of = analyse_median if self.by_median else analyse
         for name in _to_compare(self.known):
             pairs = pairs_of(self.runs, self.arms[0], arm, name)
             enough = arm is not self.arms[0] and len(pairs) > 1
             ratios = [after / before for before, after in pairs if before > 0]
             found[name] = Compared(
-                analyse(pairs, self.seed) if enough else None,
+                effect_of(pairs, self.seed) if enough else None,
                 median(ratios) if enough and ratios else None,
             )
         return found
@@ -122,7 +129,8 @@ class Result:
         for head, rows in self.tables():
             yield from table(head, rows)
             yield ""
-        yield f"means of {len(self.runs)} runs each; ratios with their 95 % interval"
+        of = "medians of the ratios" if self.by_median else "ratios"
+        yield f"means of {len(self.runs)} runs each; {of} with their 95 % interval"
         yield from (self.sentence(arm) for arm in self.arms[1:])
 
     def found(self, arm: Arm) -> bool:
@@ -149,6 +157,7 @@ class Result:
         """Return it for JSON; sizes in bytes, times in seconds."""
         return {
             "metric": self.metric,
+            "statistic": "median" if self.by_median else "mean",
             "rounds": len(self.runs),
             "arms": [
                 {

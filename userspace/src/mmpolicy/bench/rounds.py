@@ -8,23 +8,29 @@ meets all arms alike, and the coins of the order alone make the test valid.
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import ceil, exp
 
 from mmpolicy.ab.design import differences, suggest_pairs
+from mmpolicy.ab.stats import median_interval
 from mmpolicy.bench.arms import Arm, Arms
 from mmpolicy.bench.programs import Programs, Values
 
 PILOT = 8  # rounds from which the noise is learned
 MOST = 400  # rounds, whatever the noise asks for
+LOOKS = 1.25  # as many rounds as at the look before
 
 
 @dataclass
 class Length:
-    """How many rounds; fixed beforehand, or learned from the first ones."""
+    """How many rounds; fixed beforehand, learned from the first ones, or until they tell enough."""
 
     rounds: int
     detect: float = 0.0  # percent to find in the metric
     metric: str = "cpu"
     needed: int = 0  # as learned, also if that is too many
+    within: float = 0.0  # percent: so close the medians of all ratios have to be known
+    reached: float = 0.0  # percent: so close they are
+    look: int = PILOT  # rounds after which to look if they are
 
     def settle(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
         """Learn it from the pilot.
@@ -42,8 +48,30 @@ class Length:
         self.needed = max([PILOT, *needs])
         self.rounds = min(self.needed, MOST)
 
+    def stop(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
+        """End it if all medians are known closely enough.
+
+        A fixed width as in Chow and Robbins (1965): when it ends depends on how far runs lie
+        apart, and hardly on which arm is better. With a look at each round it would end where
+        chance makes an interval narrow, which then holds the truth too seldom.
+        """
+        if len(runs) < self.look:
+            return
+        self.look = ceil(LOOKS * len(runs))
+        first, *others = arms
+        ends = [
+            median_interval(differences(pairs_of(runs, first, each, self.metric))[1])
+            for each in others
+        ]
+        self.reached = max((50 * (exp(high) - exp(low)) for low, high in ends), default=0.0)
+        if self.reached <= self.within:
+            self.rounds = len(runs)
+
     def note(self) -> str:
-        """Return what is to be told if the change would have taken more rounds than there were."""
+        """Return what is to be told if it would have taken more rounds than there were."""
+        if self.reached > self.within:
+            known = f"after {self.rounds} rounds, {self.metric} is known to {self.reached:.1f} %"
+            return f"{known}, not to {self.within:g} %: choose a quieter time, or a longer program"
         if self.needed <= MOST:
             return ""
         needs = f"{self.needed} rounds would find {self.detect:g} % of {self.metric}"
@@ -79,6 +107,8 @@ class Bench:
         rng = random.Random(self.seed)
         if self.length.detect:
             self.length.rounds = PILOT
+        elif self.length.within:
+            self.length.rounds = MOST
         for _ in range(warmup):
             self._round(self.arms.arms)
             yield 0, self.length.rounds
@@ -87,6 +117,8 @@ class Bench:
             self.runs.append(self._round(order))
             if self.length.detect and len(self.runs) == PILOT and len(self.arms.arms) > 1:
                 self.length.settle(self.runs, self.arms.arms)
+            elif self.length.within:
+                self.length.stop(self.runs, self.arms.arms)
             yield len(self.runs), self.length.rounds
 
     def _round(self, order: Sequence[Arm]) -> dict[str, Values]:

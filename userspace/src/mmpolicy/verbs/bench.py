@@ -94,6 +94,10 @@ def _check_outputs(plot: Path | None, html: Path | None) -> None:
     help="Instead of --runs, as many as find such a change with 80 % probability.",
 )  # fmt: skip
 @click.option(
+    "--within", type=click.FloatRange(min=0.1), metavar="PERCENT",
+    help="Instead of --runs, until the median of each ratio is known so closely.",
+)  # fmt: skip
+@click.option(
     "--metric", type=click.Choice(["cpu", "wall", "system", "faults", "peak_rss"]), default="cpu",
     show_default=True, help="What decides if a difference was found.",
 )  # fmt: skip
@@ -136,6 +140,8 @@ def bench(
     policy decides for COMMAND alone. Whatever ends this command, the settings are as before.
     """
     _check_outputs(options["plot"], options["html"])
+    if options["detect"] and options["within"]:
+        raise click.UsageError("choose one of --detect and --within")
     work = Work(command, options["server"], options["ready"], options["time_limit"])
     chosen = _arms(host, arms)
     if dry_run:
@@ -151,7 +157,12 @@ def _measure(
 ) -> list[dict[str, dict[str, float]]]:
     from mmpolicy.bench.rounds import Bench, Length
 
-    length = Length(options["runs"], options["detect"] or 0.0, options["metric"])
+    length = Length(
+        options["runs"],
+        options["detect"] or 0.0,
+        options["metric"],
+        within=options["within"] or 0.0,
+    )
     with noted() as caught:
 
         def tick() -> None:
@@ -189,7 +200,8 @@ def _tell(
 ) -> None:
     from mmpolicy.bench.result import Result
 
-    result, facts = Result(arms.arms, runs, options["metric"], seed), _facts(host, work, seed)
+    result = Result(arms.arms, runs, options["metric"], seed, bool(options["within"]))
+    facts = _facts(host, work, seed)
     data = {"dry_run": False, **facts, **result.data()}
     if options["out"]:
         save_as(options["out"], as_json("bench", data).encode() + b"\n")
