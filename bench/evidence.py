@@ -73,7 +73,8 @@ def ratio(arm: dict[str, Any], metric: str, mean: float) -> str:
     if found["low"] is not None:
         text += f" ({found['low']:.2f} .. {found['high']:.2f})"
     of_means: float = arm["mean"][metric] / mean
-    return text + f", means {of_means:.2f}" * (abs(of_means - found["estimate"]) > APART)
+    apart = abs(of_means - found["estimate"]) > APART
+    return f"{text}, means {of_means:.2f}" if apart else text
 
 
 def table(results: dict[str, Any]) -> Iterator[str]:
