@@ -21,7 +21,7 @@ class Machines:
     def get(self, flavor: str = "patched", **needs: Any) -> Guest:
         """The running guest if it has what is needed, else a new one."""
         wanted = {"flavor": flavor, **needs}
-        if self.guest is None or wanted != self.needs:
+        if self.guest is None or self.guest.spoiled or wanted != self.needs:
             self.end()
             guest = new_guest(**wanted)
             guest.__enter__()

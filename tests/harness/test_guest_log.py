@@ -162,3 +162,18 @@ def test_a_guest_that_cannot_be_tidied_up_is_not_used_again(
     with pytest.raises(BenchError, match="busy"):
         ours.tidy()
     assert planted.closed and ours.guest is None
+
+
+def test_a_guest_that_logged_a_bug_is_not_used_again(
+    planted: Planted, ours: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KASAN and lockdep tell of one bug for each boot; the test that met it has told."""
+    monkeypatch.setattr(tools, "back_to_boot", lambda _: None)
+    monkeypatch.setattr(Planted, "_boot", lambda _: None)
+    assert ours.get("patched") is planted
+    planted.run(f"echo '{BUG}' >/dev/kmsg")
+    with pytest.raises(Splat, match=BUG):
+        planted.check()
+    (planted.files / "next").mkdir()
+    ours.tidy()
+    assert ours.get("patched") is not planted and planted.closed

@@ -183,6 +183,7 @@ class Guest:
     def __post_init__(self) -> None:
         self.log = Path()
         self.checked = 0
+        self.spoiled = False  # its kernel logged a bug; KASAN and lockdep would not log another one
         self.numbers = itertools.count(1)
         self.processes: list[subprocess.Popen[bytes]] = []
         self.sockets: list[socket.socket] = []
@@ -316,6 +317,10 @@ class Guest:
             words += " systemd.mask=getty.target systemd.show_status=0"
         if self.icount:
             words += " init_on_alloc=0"
+        # identify_cpu() of 6.12 forgets for a moment that page tables have five levels. An
+        # interrupt then meets addresses that KASAN takes for wild ones.
+        if "kasan" in self.flavor:
+            words += " no5lvl"
         # Of a kernel that is built here, each compiler makes another one.
         if self.flavor.startswith("traced") or os.environ.get("MMPOLICY_UNTESTED"):
             words += " mmpolicy.untested=1"
@@ -444,6 +449,7 @@ class Guest:
         text = self.log_text()
         fresh, self.checked = text[self.checked :], len(text)
         if splat := find_splat(fresh):
+            self.spoiled = True
             name = self.kernel or self.flavor
             raise Splat(f"the kernel ({name}) logged:\n{splat}\nwhole log: {self.log}")
         if mark not in fresh:
