@@ -5,8 +5,8 @@
  *
  * The module calls the program itself, so it needs a reference. init_member() can get one, as
  * the number of the program's file is still there; but its map may end without being
- * registered, which nobody tells us. So the reference of the latest is kept for a moment, and
- * whoever registers takes it.
+ * registered, which nobody tells us. So the reference of the latest is kept, whoever registers
+ * takes it, and it is given back when it is the last one: then no map has the program.
  */
 #include <linux/bpf.h>
 #include <linux/bpf_verifier.h>
@@ -19,7 +19,7 @@
 #include "../control/control.h"
 #include "bpf.h"
 
-#define PATIENCE	(2 * HZ)	/* between filling a map and registering it */
+#define AGAIN	(2 * HZ)	/* until the next look if a map has ended */
 
 static DEFINE_MUTEX(latest_lock);
 static const void *latest_ops;		/* under latest_lock */
@@ -28,7 +28,7 @@ static struct btf *ops_btf;
 
 static void latest_set(const void *ops, struct bpf_prog *prog)
 {
-	guard(mutex)(&latest_lock);
+	lockdep_assert_held(&latest_lock);
 	if (latest_prog)
 		bpf_prog_put(latest_prog);
 	latest_ops = ops;
@@ -37,6 +37,13 @@ static void latest_set(const void *ops, struct bpf_prog *prog)
 
 static void ops_forget(struct work_struct *work)
 {
+	guard(mutex)(&latest_lock);
+	if (!latest_prog)
+		return;
+	if (atomic64_read(&latest_prog->aux->refcnt) > 1) {
+		mod_delayed_work(mmp_unbound_wq, to_delayed_work(work), AGAIN);
+		return;
+	}
 	latest_set(NULL, NULL);
 }
 
@@ -72,8 +79,9 @@ static int ops_keep(const struct btf_type *t, struct mmp_bpf_ops *to, int file)
 		return -EINVAL;
 	}
 	to->prog = prog;
-	latest_set(to, prog);
-	mod_delayed_work(mmp_unbound_wq, &forgetting, PATIENCE);
+	scoped_guard(mutex, &latest_lock)
+		latest_set(to, prog);
+	mod_delayed_work(mmp_unbound_wq, &forgetting, AGAIN);
 	return 0;
 }
 
@@ -269,5 +277,6 @@ int mmp_bpf_ops_init(void)
 void mmp_bpf_ops_exit(void)
 {
 	cancel_delayed_work_sync(&forgetting);
+	guard(mutex)(&latest_lock);
 	latest_set(NULL, NULL);
 }

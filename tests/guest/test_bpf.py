@@ -329,6 +329,25 @@ def test_replace(guest: Guest) -> None:
     assert folios(guest, DENSE) == [KB16]
 
 
+LINK_CREATE, LINK_UPDATE = 28, 29  # of the kernel's enum bpf_cmd
+
+
+def test_a_loader_that_is_stopped_for_seconds(guest: Guest) -> None:
+    """Between the map and its registration, as where others have the CPU; nothing is refused."""
+    late = f"{workload('late')} {{}} 5000 "
+    must(guest, late.format(LINK_CREATE) + load(answering("4")))
+    switch(guest, "answering")
+    must(guest, late.format(LINK_UPDATE) + load(answering("2"), "replace"))
+    assert folios(guest, DENSE) == [KB16]
+
+
+def test_a_loader_that_ends_before_it_registers(guest: Guest) -> None:
+    """Its program does not keep the module in for long."""
+    late = f"{workload('late')} {LINK_CREATE} 600000 {load(answering('4'))}"
+    must(guest, f"timeout -s KILL 3 {late}; until rmmod mmpolicy 2>/run/why; do sleep 0.1; done")
+    must(guest, "modprobe mmpolicy")
+
+
 @pytest.mark.full
 def test_slots(guest: Guest) -> None:
     """There are four; each name once."""
