@@ -370,6 +370,9 @@ def test_what_is_not_known_closely_is_told() -> None:
     runs = runs_of(np.random.default_rng(6), MOST, 0.0, 0.05)
     length = known_within(runs, 0.1)
     assert length.rounds == MOST
+    last = Length(MOST, within=0.1, look=MOST)
+    last.stop(runs, (OFF, ON))
+    assert length.reached == last.reached
     said = (
         f"after 400 rounds, cpu is known to {length.reached:.1f} %, not to 0.1 %: choose a quieter"
     )

@@ -55,7 +55,7 @@ class Length:
         apart, and hardly on which arm is better. With a look at each round it would end where
         chance makes an interval narrow, which then holds the truth too seldom.
         """
-        if len(runs) < self.look:
+        if len(runs) < min(self.look, MOST):
             return
         self.look = ceil(LOOKS * len(runs))
         first, *others = arms
