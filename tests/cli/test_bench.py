@@ -84,9 +84,10 @@ def test_until_medians_are_known(run: Run, eats: list[str], tmp_path: Path) -> N
     result = run("bench", *words, "--out", str(out), *eats)
     assert result.code == 0 and "medians of the ratios with their 95 % interval" in result.out
     found = json.loads(out.read_text())
-    assert (found["statistic"], found["rounds"]) == ("median", PILOT)
-    faults = found["arms"][1]["ratio"]["faults"]
-    assert faults["estimate"] == pytest.approx(faults["median"]) and faults["high"] < 0.5
+    assert found["statistic"] == "median" and PILOT <= found["rounds"] <= MOST
+    faults = found["arms"][1]["ratio"]["faults"]  # of even rounds, two lie in the middle
+    assert faults["estimate"] == pytest.approx(faults["median"], rel=0.05)
+    assert faults["high"] < 0.5
 
 
 def test_counters_of_perf(
