@@ -38,13 +38,10 @@ static void latest_set(const void *ops, struct bpf_prog *prog)
 static void ops_forget(struct work_struct *work)
 {
 	guard(mutex)(&latest_lock);
-	if (!latest_prog)
-		return;
-	if (atomic64_read(&latest_prog->aux->refcnt) > 1) {
+	if (latest_prog && atomic64_read(&latest_prog->aux->refcnt) > 1)
 		mod_delayed_work(mmp_unbound_wq, to_delayed_work(work), AGAIN);
-		return;
-	}
-	latest_set(NULL, NULL);
+	else
+		latest_set(NULL, NULL);
 }
 
 static DECLARE_DELAYED_WORK(forgetting, ops_forget);

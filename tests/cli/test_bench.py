@@ -81,13 +81,16 @@ def test_knobs_take_turns(run: Run, tree: FakeTree, eats: list[str], tmp_path: P
 def test_until_medians_are_known(run: Run, eats: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     words = ["--arm", NEVER, "--arm", LARGE, "--within", "5", "--metric", "faults"]
-    result = run("bench", *words, "--out", str(out), *eats)
+    pictures = ["--html", str(tmp_path / "a.html")]
+    result = run("bench", *words, "--out", str(out), *pictures, *eats)
     assert result.code == 0 and "medians of the ratios with their 95 % interval" in result.out
     found = json.loads(out.read_text())
     assert found["statistic"] == "median" and PILOT <= found["rounds"] <= MOST
     faults = found["arms"][1]["ratio"]["faults"]  # of even rounds, two lie in the middle
     assert faults["estimate"] == pytest.approx(faults["median"], rel=0.05)
     assert faults["high"] < 0.5
+    page = (tmp_path / "a.html").read_text()
+    assert "as the median over all rounds" in page and "mean of logarithms" not in page
 
 
 def test_counters_of_perf(

@@ -344,7 +344,13 @@ def test_a_loader_that_is_stopped_for_seconds(guest: Guest) -> None:
 def test_a_loader_that_ends_before_it_registers(guest: Guest) -> None:
     """Its program does not keep the module in for long."""
     late = f"{workload('late')} {LINK_CREATE} 600000 {load(answering('4'))}"
-    must(guest, f"timeout -s KILL 3 {late}; until rmmod mmpolicy 2>/run/why; do sleep 0.1; done")
+    must(
+        guest,
+        f"""{late} 2>/run/said & until grep -q stopped /run/said; do sleep 0.1; done
+        rmmod mmpolicy 2>/run/why && exit 1; kill -KILL $!
+        until rmmod mmpolicy 2>/run/why; do sleep 0.1; done""",
+        timeout=120,
+    )
     must(guest, "modprobe mmpolicy")
 
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * late BPF-COMMAND MS PROGRAM [ARGUMENT]...: runs a program that stops for so long before its first
- * bpf() of this command, as on a busy machine. Its status is the program's.
+ * bpf() of this command, as on a busy machine. It says so, and its status is the program's.
  */
 #include <signal.h>
 #include <sys/ptrace.h>
@@ -60,6 +60,7 @@ int main(int argc, char **argv)
 	while (waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
 		if (!late && WSTOPSIG(status) == (SIGTRAP | 0x80) &&
 		    is_it(pid, strtoul(argv[1], NULL, 0))) {
+			fputs("late: stopped\n", stderr);
 			usleep(strtoul(argv[2], NULL, 0) * 1000);
 			late = 1;
 		}

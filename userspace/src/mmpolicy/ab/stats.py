@@ -194,7 +194,7 @@ def analyse_median(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
         return analyse(pairs, seed)
     d = np.asarray(found)
     more, less = int((d > 0).sum()), int((d < 0).sum())
-    p = min(2 * float(stats.binom.cdf(min(more, less), more + less, 0.5)), 1.0)
+    p = min(2 * binomial_tail(max(more, less), more + less), 1.0)
     low, high = median_interval(d)
     return Effect(scale, len(d), float(np.median(d)), low, high, p, float(d.std(ddof=1)), d)
 

@@ -54,5 +54,5 @@ def page(result: Result, title: str, facts: list[tuple[str, str]]) -> str:
         picture = as_element(draw(result), "ratios of all arms with their intervals")
     return PAGES.get_template("bench.html").render(
         title=title, facts=facts, picture=picture, tables=result.tables(),
-        sentences=[result.sentence(arm) for arm in result.arms[1:]],
+        sentences=[result.sentence(arm) for arm in result.arms[1:]], by_median=result.by_median,
     )  # fmt: skip

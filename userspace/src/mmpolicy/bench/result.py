@@ -64,7 +64,7 @@ def _to_compare(names: Sequence[str]) -> list[str]:
 
 
 class Result:
-    """All of it."""
+    """All of it; by_median: ratios are medians, with the interval and the p of the sign test."""
 
     def __init__(
         self,
