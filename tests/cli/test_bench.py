@@ -196,13 +196,13 @@ def test_rounds_are_told_on_a_terminal(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In one line; those that warm up are the round 0."""
-    told: list[tuple[int, int]] = []
+    told: list[tuple[str, bool]] = []
     with monkeypatch.context() as patch:
         patch.setattr(verb, "_progress", lambda *round_: told.append(round_))
         result = run("bench", "--runs", "2", "--warmup", "1", "--seed", "0", "--json", "--", "true")
     assert (result.code, result.err, result.json["seed"]) == (0, "", 0)
     assert result.json["host"]["cpu"] == ""  # which this host does not tell
-    assert told == [(0, 2), (1, 2), (2, 2)]
+    assert told == [(f"round {done} of 2", done == 2) for done in range(3)]
     for is_terminal in (False, True):
         monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
         for each in told:
@@ -226,7 +226,7 @@ def test_either_picture_alone(
 
 
 def test_a_bench_that_is_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(_bench: object, _warmup: int) -> Iterator[tuple[int, int]]:
+    def stop(_bench: object, _warmup: int) -> Iterator[int]:
         raise StoppedError("lost", "somebody has set a knob")
 
     monkeypatch.setattr("mmpolicy.bench.rounds.Bench.rounds", stop)
@@ -374,13 +374,13 @@ def test_what_is_not_known_closely_is_told() -> None:
     runs = runs_of(np.random.default_rng(6), MOST, 0.0, 0.05)
     length = known_within(runs, 0.1)
     assert length.rounds == MOST
+    known = f"cpu is known to {length.reached:.1f} %"
+    assert length.progress(MOST) == f"round 400 of 400, {known}"
+    assert length.progress(90) == f"round 90 of at most 400, {known}"
     last = Length(MOST, within=0.1, look=MOST)
     last.stop(runs, (OFF, ON))
     assert length.reached == last.reached
-    said = (
-        f"after 400 rounds, cpu is known to {length.reached:.1f} %, not to 0.1 %: choose a quieter"
-    )
-    assert length.note().startswith(said)
+    assert length.note().startswith(f"after 400 rounds, {known}, not to 0.1 %: choose a quieter")
 
 
 def test_what_it_is_to_find_is_found() -> None:

@@ -67,6 +67,14 @@ class Length:
         if self.reached <= self.within:
             self.rounds = len(runs)
 
+    def progress(self, done: int) -> str:
+        """Return what is to be told after so many rounds."""
+        if not self.within:
+            return f"round {done} of {self.rounds}"
+        most = "at most " if done < self.rounds else ""
+        known = f", {self.metric} is known to {self.reached:.1f} %" if self.reached else ""
+        return f"round {done} of {most}{self.rounds}{known}"
+
     def note(self) -> str:
         """Return what is to be told if it would have taken more rounds than there were."""
         if self.reached > self.within:
@@ -102,8 +110,8 @@ class Bench:
     folios: Callable[[], dict[int, int]]  # so far: bytes of a size -> how many
     runs: list[dict[str, Values]] = field(default_factory=list)
 
-    def rounds(self, warmup: int) -> Iterator[tuple[int, int]]:
-        """Run them all; yield how many rounds are done and how many there will be."""
+    def rounds(self, warmup: int) -> Iterator[int]:
+        """Run them all; yield how many rounds are done."""
         rng = random.Random(self.seed)
         if self.length.detect:
             self.length.rounds = PILOT
@@ -111,7 +119,7 @@ class Bench:
             self.length.rounds = MOST
         for _ in range(warmup):
             self._round(self.arms.arms)
-            yield 0, self.length.rounds
+            yield 0
         while len(self.runs) < self.length.rounds:
             order = rng.sample(self.arms.arms, len(self.arms.arms))
             self.runs.append(self._round(order))
@@ -119,7 +127,7 @@ class Bench:
                 self.length.settle(self.runs, self.arms.arms)
             elif self.length.within:
                 self.length.stop(self.runs, self.arms.arms)
-            yield len(self.runs), self.length.rounds
+            yield len(self.runs)
 
     def _round(self, order: Sequence[Arm]) -> dict[str, Values]:
         return {arm.name: self._run(arm) for arm in order}

@@ -174,8 +174,8 @@ def _measure(
             try:
                 with in_force(host, arms, arms.changes_host):
                     bench = Bench(arms, programs, length, seed, lambda: folios_made(host.tree))
-                    for done, total in bench.rounds(options["warmup"]):
-                        _progress(done, total)
+                    for done in bench.rounds(options["warmup"]):
+                        _progress(length.progress(done), done == length.rounds)
                         tick()
             except StoppedError as err:
                 raise Error(err.reason, Exit.FAILED, "give the command again") from err
@@ -184,9 +184,9 @@ def _measure(
     return bench.runs
 
 
-def _progress(done: int, total: int) -> None:
+def _progress(text: str, is_last: bool) -> None:
     if sys.stderr.isatty():
-        click.echo(f"\rround {done} of {total} ", err=True, nl=done == total)
+        click.echo(f"\r{text} ", err=True, nl=is_last)
 
 
 def _tell(
