@@ -7,7 +7,7 @@ need_bpf() {
 	local SERIES=6.12 key
 	need "policies in BPF" clang make gcc libc6-dev libelf-dev zlib1g-dev xz-utils
 	need_series
-	key=$({ source_version; cat "$TREE/userspace/bpf/"*; sha256sum "${BASH_SOURCE[0]}"; } | hash_of)
+	key=$({ source_version; cat "$TREE/userspace/bpf/"* "${BASH_SOURCE[0]}"; } | hash_of)
 	BPF=$CACHE/bpf
 	[ "$(cat "$BPF/key" 2>/dev/null)" = "$key" ] ||
 		with_lock bpf step "libbpf and mmpolicy-bpf" bpf build_bpf "$key" "$BPF"

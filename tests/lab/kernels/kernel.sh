@@ -62,11 +62,12 @@ kernel_key() {
 }
 
 # make in a kernel tree: kmake TREE ARGUMENT...
+# The compiler writes what a file includes, so ccache need not preprocess each file first.
 kmake() {
 	local tree=$1
 	shift
 	CCACHE_DIR=$CACHE/ccache CCACHE_MAXSIZE=5G CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 \
-		KBUILD_BUILD_TIMESTAMP='1970-01-01 00:00:00 UTC' KBUILD_BUILD_VERSION=1 \
+		CCACHE_DEPEND=1 KBUILD_BUILD_TIMESTAMP='1970-01-01 00:00:00 UTC' KBUILD_BUILD_VERSION=1 \
 		KBUILD_BUILD_USER=mmpolicy KBUILD_BUILD_HOST=mmpolicy \
 		nice make -C "$tree" -j"$(nproc)" CC="ccache gcc" HOSTCC="ccache gcc" "$@"
 }
