@@ -95,7 +95,7 @@ def test_what_the_administrator_writes_stays(plain: Guest) -> None:
     """It ends the run, which says so, and all else is as before."""
     before = must(plain, KNOBS)
     words = "--design switchback --block 1 --washout 0.1 --interval 0.1 --aa 0 --pairs 500"
-    words += f" --lease 2s --treatment {ARM}"
+    words += f" --lease 1m --treatment {ARM}"
     command = ab_run(plain, words, "vmstat.pgfault/s").split(" ", 1)[1]
     job = plain.start(command)
     wait_for(plain, f"grep -q '.always' {THP}/hugepages-64kB/enabled && [ -e {RECOVERY} ]")

@@ -8,7 +8,9 @@
  * holds it until the round has been sent. Then all are read and compared. So a
  * pool has more pages in flight than it can take back, and refills.
  *
- * Prints what a packet took, as JSON. Fails if a packet is lost or wrong.
+ * Prints what a packet took, as JSON. Fails if a packet is lost or wrong, or comes
+ * twice. Their order is free: where the sender moves to another CPU, packets may
+ * overtake those that it sent before.
  */
 #include <arpa/inet.h>
 #include <err.h>
@@ -18,6 +20,7 @@
 #include <linux/ip.h>
 #include <linux/udp.h>
 #include <net/if.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,6 +35,8 @@
 #define PORT		9000
 #define FRAME		1514	/* the largest, so that each takes a page */
 #define NUMBERS		16	/* of it are told from those of other packets */
+#define KEY		2654435761u
+#define KEY_INVERSE	244002641u	/* KEY * KEY_INVERSE is 1 */
 #define BUFFER		(256 << 20)
 
 struct headers {
@@ -169,7 +174,7 @@ static void address(struct frame *frame, const char *end)
 
 static uint32_t number(uint32_t packet, unsigned int i)
 {
-	return packet * 2654435761u + i;
+	return packet * KEY + i;
 }
 
 static void send_one(int fd, struct frame *frame, uint32_t packet)
@@ -182,16 +187,28 @@ static void send_one(int fd, struct frame *frame, uint32_t packet)
 		err(1, "send");
 }
 
-static void receive_one(int fd, uint32_t packet)
+static void receive_round(int fd, uint32_t first, uint32_t packets)
 {
-	uint32_t numbers[PAYLOAD / sizeof(uint32_t) + 1];
+	uint32_t numbers[PAYLOAD / sizeof(uint32_t) + 1], got, packet;
+	bool *seen = calloc(packets, sizeof(*seen));
 	unsigned int i;
 
-	if (recv(fd, numbers, sizeof(numbers), 0) != PAYLOAD)
-		err(1, "packet %u is lost", packet);
-	for (i = 0; i < NUMBERS; i++)
-		if (numbers[i] != number(packet, i))
-			errx(1, "packet %u is wrong", packet);
+	if (!seen)
+		err(1, "calloc");
+	for (got = 0; got < packets; got++) {
+		if (recv(fd, numbers, sizeof(numbers), 0) != PAYLOAD)
+			err(1, "of the packets from %u on, only %u came", first, got);
+		packet = numbers[0] * KEY_INVERSE;
+		if (packet - first >= packets)
+			errx(1, "a packet of another round, or a wrong one: %u", packet);
+		if (seen[packet - first])
+			errx(1, "packet %u comes twice", packet);
+		seen[packet - first] = true;
+		for (i = 0; i < NUMBERS; i++)
+			if (numbers[i] != number(packet, i))
+				errx(1, "packet %u is wrong", packet);
+	}
+	free(seen);
 }
 
 int main(int argc, char **argv)
@@ -216,8 +233,7 @@ int main(int argc, char **argv)
 	for (round = 0; round < rounds; round++) {
 		for (i = 0; i < packets; i++)
 			send_one(in, &frame, round * packets + i);
-		for (i = 0; i < packets; i++)
-			receive_one(out, round * packets + i);
+		receive_round(out, round * packets, packets);
 	}
 	printf("{\"packets\": %u, \"ticks\": %llu}\n", rounds * packets,
 	       (unsigned long long)(__rdtsc() - begin));
