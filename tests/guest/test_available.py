@@ -164,7 +164,7 @@ def test_files_of_many_fill_a_limit(machines: Machines) -> None:
 
 @pytest.mark.flavor("cloud")
 def test_who_is_short_does_not_pay_for_it(machines: Machines) -> None:
-    """Three cgroups above each other are near their limits, so nearly all faults get a page.
+    """Three cgroups above each other are short from the first fault on, so all get a page.
 
     Counted instructions: they cost little more than under never, where sizes are closed. It is
     looked once a tick.
@@ -173,17 +173,19 @@ def test_who_is_short_does_not_pay_for_it(machines: Machines) -> None:
     must(guest, "modprobe mmpolicy; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     names = [CGROUP, f"{CGROUP}/b", f"{CGROUP}/b/c"]
     for name in names:
-        must(guest, f"mkdir {name}; echo 72M >{name}/memory.max")
+        must(guest, f"mkdir {name}; echo 84M >{name}/memory.max")
         must(guest, f"[ {name} = {names[-1]} ] || echo +memory >{name}/cgroup.subtree_control")
     must(guest, f"echo 90 >{POINT}/min_available_percent")
-    run = f"sh -c 'echo $$ >{names[-1]}/cgroup.procs; exec {workload('touch')} forward 64 5'"
+    taken = f"{workload('ops')} map 3072 touch 0 3072 sh"  # 12 MiB of 84: less than 90 % is left
+    touch = f"'{workload('touch')} forward 64 5'"
+    run = f'sh -c "echo \\$\\$ >{names[-1]}/cgroup.procs; exec {taken} {touch}"'
     found = {}
     for policy, order in ("never", 0), ("fixed", 2):
         switch(guest, policy, **({"max_order": order} if order else {}))
         found[policy] = min((ran(guest, run) for _ in range(3)), key=lambda each: each["ticks"])
     must(guest, f"rmdir {' '.join(reversed(names))}")
-    assert found["fixed"]["pages"]["0"] > 0.9 * found["never"]["pages"]["0"]
-    assert found["fixed"]["ticks"] <= 1.03 * found["never"]["ticks"]  # 1.024 to 1.027
+    assert found["fixed"]["pages"]["0"] > 0.98 * found["never"]["pages"]["0"]
+    assert found["fixed"]["ticks"] <= 1.07 * found["never"]["ticks"]  # 1.062 to 1.065
 
 
 @pytest.mark.flavor("cloud")

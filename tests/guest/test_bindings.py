@@ -13,10 +13,9 @@ from lab.counting import Results
 from lab.guest import Guest
 
 from .conftest import Machines
-from .tools import ROOT, Pages, Poke, folios, histograms, must, ops_command, poke, refused
+from .tools import ROOT, TOP, Pages, Poke, folios, histograms, must, ops_command, poke, refused
 
 PROFILES = f"{ROOT}/profiles"
-TOP = "/sys/fs/cgroup/t"
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 SMALL: Pages = {0: 4096}
 NEW_PROCESS = f"sh -c {shlex.quote(ops_command(DENSE))}"

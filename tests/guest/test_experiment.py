@@ -16,12 +16,11 @@ from lab.programs import ran, workload
 from mmpolicy.ab.design import MAX_SEED
 from mmpolicy.ab.units import arms_of, balanced
 
-from .tools import ROOT, Pages, Poke, histograms, must, ops_command, poke, refused
+from .tools import ROOT, TOP, Pages, Poke, histograms, must, ops_command, poke, refused
 
 PROFILES = f"{ROOT}/profiles"
 EXPERIMENT = f"{ROOT}/experiment"
 DEBUG = "/sys/kernel/debug/mmpolicy"
-TOP = "/sys/fs/cgroup/t"
 UNITS = 24
 DENSE = ops_command("map 64 touch 0 64 folios 0 64")
 CONTROL: Pages = {0: 64}

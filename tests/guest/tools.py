@@ -21,6 +21,7 @@ from lab.programs import must, ran, workload
 __all__ = ["POINT", "THP", "counters", "must"]
 
 ROOT = "/sys/kernel/mmpolicy"
+TOP = "/sys/fs/cgroup/t"  # the cgroups of tests are below it
 # Runs what imports the command or the laboratory, as the host has compiled it.
 SCRIPT = f"PYTHONPATH={TREE}/userspace/src:{TREE}/tests PYTHONPYCACHEPREFIX={COMPILED} {PYTHON}"
 POKE = Path(__file__).with_name("poke.py")
@@ -33,6 +34,7 @@ WITHOUT_LRU_GEN = f"if [ -e {LRU_GEN} ]; then echo n >{LRU_GEN}; fi"
 # The kernel's defaults of all that the tests change.
 BOOT = f"""
 [ ! -d {ROOT} ] || rmmod mmpolicy
+find {TOP} -depth -type d -exec rmdir {{}} + 2>/dev/null
 for file in {THP}/hugepages-*/enabled; do echo never >$file; done
 echo inherit >{THP}/hugepages-2048kB/enabled
 echo madvise >{THP}/enabled
@@ -58,7 +60,7 @@ Pages = dict[int, int]
 
 
 def back_to_boot(guest: Guest) -> None:
-    """No module, transparent huge pages as after boot."""
+    """No module, transparent huge pages as after boot, no cgroups of tests."""
     must(guest, BOOT)
 
 
