@@ -21,8 +21,8 @@ from mmpolicy.host.bpf import PINS, Done, why
 
 from .conftest import Machines
 from .hostile_bpf import HOSTILE, SOURCE, TAKES_LONG
-from .test_bindings import TOP, bind, inside
-from .tools import POINT, ROOT, folios, histograms, must, ops_command, readme, switch
+from .test_bindings import bind, inside
+from .tools import POINT, ROOT, TOP, folios, histograms, must, ops_command, readme, switch
 
 SECONDS = 20.0  # each test, about
 

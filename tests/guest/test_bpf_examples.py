@@ -17,9 +17,9 @@ from mmpolicy.host.bpf import Done, why
 
 from .conftest import Machines
 from .hostile_bpf import SOURCE
-from .test_bindings import TOP, inside
+from .test_bindings import inside
 from .test_bpf import DENSE, KB64, SINGLE, UNLOAD, ready
-from .tools import POINT, ROOT, folios, histograms, must, ops_command, switch
+from .tools import POINT, ROOT, TOP, folios, histograms, must, ops_command, switch
 
 SECONDS = 20.0  # each test, about
 pytestmark = pytest.mark.flavor("cloud")

@@ -20,8 +20,8 @@ from lab.guest import Guest, Job
 from lab.programs import workload
 
 from .conftest import Machines
-from .test_bindings import TOP, bind, inside
-from .tools import ROOT, THP, back_to_boot, folios, must, ops_command
+from .test_bindings import bind, inside
+from .tools import ROOT, THP, TOP, back_to_boot, folios, must, ops_command
 
 pytestmark = pytest.mark.flavor("cloud")
 SECONDS = 30.0  # each test, about

@@ -18,9 +18,9 @@ from lab.programs import must, ran, workload
 
 from .conftest import Machines
 from .limits import NOISE, Repeated
-from .test_bindings import TOP, bind
+from .test_bindings import bind
 from .test_stock_kernel import DENSE, POLICIES
-from .tools import POINT, ROOT, THP, back_to_boot
+from .tools import POINT, ROOT, THP, TOP, back_to_boot
 
 SECONDS = 20.0  # each test, about
 

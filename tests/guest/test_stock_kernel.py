@@ -20,13 +20,14 @@ from lab.programs import workload
 
 from . import test_anon_order, test_bindings, test_experiment, test_lease, test_profiles
 from .conftest import Machines
-from .test_bindings import TOP, bind, inside, is_large
+from .test_bindings import bind, inside, is_large
 from .test_storm import small, storm, storm_under_pressure
 from .tools import (
     POINT,
     ROOT,
     SCRIPT,
     THP,
+    TOP,
     TRACING,
     Pages,
     Poke,
