@@ -58,10 +58,9 @@ def test_a_pattern(results: Repeated, arm: str, case: str) -> None:
     results.hold(LIMIT, lambda run: beside(run, arm, OFF, case, "ticks"), case, OFF, arm)
 
 
-# With its own sizes a kernel takes twice as much for the first pattern, and seldom for another.
+# With its own sizes a kernel takes twice as much for the first pattern, and at times for another,
+# so `fixed` may look far cheaper than it is.
 @pytest.mark.parametrize("case", PATTERNS[1:])
 def test_beside_the_own_sizes(results: Repeated, case: str) -> None:
-    """The policy `fixed` costs the same multiple of the kernel's own folios of 64 kB."""
-    results.hold(
-        LIMIT, lambda run: apart(beside(run, FIXED, SIZES, case, "ticks")), case, FIXED, SIZES
-    )
+    """The policy `fixed` costs no larger a multiple of the kernel's own folios of 64 kB."""
+    results.hold(LIMIT, lambda run: beside(run, FIXED, SIZES, case, "ticks"), case, FIXED, SIZES)
