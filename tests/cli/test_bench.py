@@ -207,7 +207,9 @@ def test_rounds_are_told_on_a_terminal(
         monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
         for each in told:
             verb._progress(*each)
-    assert capsys.readouterr().err == "\rround 0 of 2 \rround 1 of 2 \rround 2 of 2 \n"
+    # Each clears the rest of the line, as the one before may have been longer.
+    lines = [f"\rround {done} of 2 \x1b[K" for done in range(3)]
+    assert capsys.readouterr().err == "".join(lines) + "\n"
 
 
 @pytest.mark.parametrize("kind", ["--plot", "--html"])

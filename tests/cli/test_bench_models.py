@@ -72,22 +72,29 @@ def test_a_run_is_in_its_arm() -> None:
     assert model.told == ["off", ("off", 41), False, "on", ("on", 41), True]
 
 
+def told(bench: Bench, warmup: int = 0) -> list[tuple[int, int]]:
+    """Run a bench; after each round, how many are done and how many there will be."""
+    return [(done, bench.length.rounds) for done in bench.rounds(warmup)]
+
+
 def test_rounds_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that warm up are none; after so many, the length is learned, if there is a choice."""
     model = Model(OFF, ON)
     bench = model.bench(Length(3))
-    assert [*bench.rounds(2)] == [0, 0, 1, 2, 3]
+    assert told(bench, 2) == [(0, 3), (0, 3), (1, 3), (2, 3), (3, 3)]
     assert len(bench.runs) == 3
     orders = [[each for each in model.told if isinstance(each, str)][at : at + 2]
               for at in range(0, 10, 2)]  # fmt: skip
     rng = random.Random(1)
     assert orders == [["off", "on"]] * 2 + [rng.sample(["off", "on"], 2) for _ in range(3)]
+    learned = [(done, 8) for done in range(1, 8)] + [(8, 10), (9, 10), (10, 10)]
     monkeypatch.setattr(
         Length, "settle", lambda self, runs, _arms: setattr(self, "rounds", len(runs) + 2)
     )
-    assert [*model.bench(Length(1, 5.0)).rounds(0)] == [*range(1, 11)]
-    assert [*Model(OFF).bench(Length(1, 5.0)).rounds(0)] == [*range(1, 9)]
-    assert [*model.bench(Length(1, within=5.0)).rounds(0)] == [*range(1, 9)]
+    assert told(model.bench(Length(1, 5.0))) == learned
+    assert told(Model(OFF).bench(Length(1, 5.0))) == [(n, 8) for n in range(1, 9)]
+    known = [(done, 400) for done in range(1, 8)] + [(8, 8)]
+    assert told(model.bench(Length(1, within=5.0))) == known
 
 
 def test_more_rounds_than_there_may_be_are_told() -> None:

@@ -177,8 +177,8 @@ def test_who_is_short_does_not_pay_for_it(machines: Machines) -> None:
         must(guest, f"[ {name} = {names[-1]} ] || echo +memory >{name}/cgroup.subtree_control")
     must(guest, f"echo 90 >{POINT}/min_available_percent")
     taken = f"{workload('ops')} map 3072 touch 0 3072 sh"  # 12 MiB of 84: less than 90 % is left
-    touch = f"'{workload('touch')} forward 64 5'"
-    run = f'sh -c "echo \\$\\$ >{names[-1]}/cgroup.procs; exec {taken} {touch}"'
+    touch = f'"{workload("touch")} forward 64 5"'
+    run = f"sh -c 'echo 0 >{names[-1]}/cgroup.procs; exec {taken} {touch}'"
     found = {}
     for policy, order in ("never", 0), ("fixed", 2):
         switch(guest, policy, **({"max_order": order} if order else {}))

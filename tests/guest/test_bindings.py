@@ -13,13 +13,24 @@ from lab.counting import Results
 from lab.guest import Guest
 
 from .conftest import Machines
-from .tools import ROOT, TOP, Pages, Poke, folios, histograms, must, ops_command, poke, refused
+from .tools import (
+    RMDIR,
+    ROOT,
+    TOP,
+    Pages,
+    Poke,
+    folios,
+    histograms,
+    must,
+    ops_command,
+    poke,
+    refused,
+)
 
 PROFILES = f"{ROOT}/profiles"
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 SMALL: Pages = {0: 4096}
 NEW_PROCESS = f"sh -c {shlex.quote(ops_command(DENSE))}"
-RMDIR = f"find {TOP} -depth -type d -exec rmdir {{}} +"
 
 
 @pytest.fixture

@@ -59,8 +59,13 @@ def test_a_pattern(results: Repeated, arm: str, case: str) -> None:
 
 
 # With its own sizes a kernel takes twice as much for the first pattern, and at times for another,
-# so `fixed` may look far cheaper than it is.
+# so `fixed` looks far cheaper than it is: then it may be so.
 @pytest.mark.parametrize("case", PATTERNS[1:])
 def test_beside_the_own_sizes(results: Repeated, case: str) -> None:
-    """The policy `fixed` costs no larger a multiple of the kernel's own folios of 64 kB."""
-    results.hold(LIMIT, lambda run: beside(run, FIXED, SIZES, case, "ticks"), case, FIXED, SIZES)
+    """The policy `fixed` costs the same multiple of the kernel's own folios of 64 kB."""
+
+    def figure(run: Results) -> float:
+        ratio = beside(run, FIXED, SIZES, case, "ticks")
+        return ratio if beside(run, SIZES, OFF, case, "ticks") > LIMIT else apart(ratio)
+
+    results.hold(LIMIT, figure, case, OFF, SIZES, FIXED)

@@ -22,6 +22,7 @@ __all__ = ["POINT", "THP", "counters", "must"]
 
 ROOT = "/sys/kernel/mmpolicy"
 TOP = "/sys/fs/cgroup/t"  # the cgroups of tests are below it
+RMDIR = f"find {TOP} -depth -type d -exec rmdir {{}} +"
 # Runs what imports the command or the laboratory, as the host has compiled it.
 SCRIPT = f"PYTHONPATH={TREE}/userspace/src:{TREE}/tests PYTHONPYCACHEPREFIX={COMPILED} {PYTHON}"
 POKE = Path(__file__).with_name("poke.py")
@@ -34,7 +35,7 @@ WITHOUT_LRU_GEN = f"if [ -e {LRU_GEN} ]; then echo n >{LRU_GEN}; fi"
 # The kernel's defaults of all that the tests change.
 BOOT = f"""
 [ ! -d {ROOT} ] || rmmod mmpolicy
-find {TOP} -depth -type d -exec rmdir {{}} + 2>/dev/null
+{RMDIR} 2>/dev/null
 for file in {THP}/hugepages-*/enabled; do echo never >$file; done
 echo inherit >{THP}/hugepages-2048kB/enabled
 echo madvise >{THP}/enabled

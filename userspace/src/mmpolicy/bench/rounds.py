@@ -69,16 +69,17 @@ class Length:
 
     def progress(self, done: int) -> str:
         """Return what is to be told after so many rounds."""
-        if not self.within:
-            return f"round {done} of {self.rounds}"
-        most = "at most " if done < self.rounds else ""
-        known = f", {self.metric} is known to {self.reached:.1f} %" if self.reached else ""
+        most = "at most " if self.within and done < self.rounds else ""
+        known = f", {self._known()}" if self.reached else ""
         return f"round {done} of {most}{self.rounds}{known}"
+
+    def _known(self) -> str:
+        return f"{self.metric} is known to {self.reached:.1f} %"
 
     def note(self) -> str:
         """Return what is to be told if it would have taken more rounds than there were."""
         if self.reached > self.within:
-            known = f"after {self.rounds} rounds, {self.metric} is known to {self.reached:.1f} %"
+            known = f"after {self.rounds} rounds, {self._known()}"
             return f"{known}, not to {self.within:g} %: choose a quieter time, or a longer program"
         if self.needed <= MOST:
             return ""

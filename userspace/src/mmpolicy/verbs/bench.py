@@ -186,7 +186,7 @@ def _measure(
 
 def _progress(text: str, is_last: bool) -> None:
     if sys.stderr.isatty():
-        click.echo(f"\r{text} ", err=True, nl=is_last)
+        click.echo(f"\r{text} \x1b[K", err=True, nl=is_last)
 
 
 def _tell(
