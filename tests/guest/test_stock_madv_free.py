@@ -111,23 +111,29 @@ def test_a_call_on_many_page_tables(machines: Machines, limit_mb: int) -> None:
     """Counted instructions: what cap adds to a call, in which preemption is off, is bounded.
 
     Of 8 GB with a page in each page table, or one page in 32; the second call finds the
-    tables empty. A millisecond of the guest is a million instructions. To free 65,536 pages takes
-    89 million, in one call of four 0.7 million less, and now and then one or two more. So medians
-    are compared: of seven rounds, or of 14 or 21 where those are beyond the limit.
+    tables empty. A millisecond of the guest is a million instructions. A call on 65,536 pages
+    takes 88.3 million with eager, 88.8 with cap, and with either something else interrupts it for
+    0.7 million each time: not at all, once or up to five times. So the calls that were
+    interrupted least are compared, of 7, 14 or 21 rounds, and medians have a bound of their own.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     policies = [madv_free.policy("eager"), madv_free.policy("cap", limit_mb=limit_mb)]
     for kilobytes in 2048, 128:
-        seen: tuple[list[list[float]], ...] = ([], [])
+        seen: list[list[list[float]]] = [[[], []], [[], []]]  # by policy, then by call
         for turn in range(21):
             for policy, calls in zip(policies, seen, strict=True):
                 must(guest, policy)
-                calls.append(ran(guest, cases(f"sparse 8192 {kilobytes}"))["ticks"])
-            usual = [[median(each) for each in zip(*calls, strict=True)] for calls in seen]
-            added = [b - a for a, b in zip(*usual, strict=True)]
-            if turn % 7 == 6 and max(added) < 1_000_000:
+                ticks = ran(guest, cases(f"sparse 8192 {kilobytes}"))["ticks"]
+                for call, tick in zip(calls, ticks, strict=True):
+                    call.append(tick)
+            least, usual = (
+                max(of(cap) - of(eager) for eager, cap in zip(*seen, strict=True))
+                for of in (min, median)
+            )
+            if turn % 7 == 6 and least < 1_000_000 and usual < 2_000_000:
                 break
-        assert max(added) < 1_000_000, f"one page in {kilobytes} kB: {added}"
+        assert least < 1_000_000, f"one page in {kilobytes} kB: {seen}"
+        assert usual < 2_000_000, f"one page in {kilobytes} kB: {seen}"
 
 
 SPARSE_LOOP = """
