@@ -42,14 +42,13 @@ def take_large(guest: Guest) -> Iterator[Sample]:
         yield sorted(runs, key=lambda each: each.values["ticks"])[TIMES // 2]
 
 
-@pytest.fixture(scope="module")
-def costs(all_machines: Machines, stock: str) -> Repeated:
+def costs_on(machines: Machines, flavor: str) -> Repeated:
     """Runs of all policies in turn, in one guest."""
 
     def take(_: frozenset[str]) -> Results:
-        all_machines.end()
+        machines.end()
         results = Results("bpf_cost")
-        with counting_guest(stock, "1G") as guest:
+        with counting_guest(flavor, "1G") as guest:
             back_to_boot(guest)
             paths = policy_object("zero", ZERO), example("fixed"), example("block")
             must(guest, "mount -t bpf bpf /sys/fs/bpf; modprobe mmpolicy")
@@ -64,6 +63,12 @@ def costs(all_machines: Machines, stock: str) -> Repeated:
         return results
 
     return Repeated(take)
+
+
+@pytest.fixture(scope="module")
+def costs(all_machines: Machines, stock: str) -> Repeated:
+    """Those on Debian's own kernels."""
+    return costs_on(all_machines, stock)
 
 
 @pytest.mark.parametrize(

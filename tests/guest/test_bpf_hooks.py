@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Policies in BPF on a kernel with the hooks: what holds on Debian's own holds here too.
 
-The tests are those of other files that take less than a minute.
+The tests are those of other files that take less than a minute, the short storm, and the cost.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import pytest
 from lab.guest import Guest
 from lab.programs import must
 
-from . import test_bpf, test_bpf_examples, test_bpf_points
+from . import test_bpf, test_bpf_cost, test_bpf_examples, test_bpf_points
 from .conftest import Machines
+from .limits import Repeated
 from .tools import ROOT
 
 pytestmark = pytest.mark.flavor("btf")
@@ -26,7 +27,8 @@ GUESTS = {
     test_bpf_points.__name__: test_bpf_points.with_nodes,
     test_bpf_examples.__name__: test_bpf_examples.with_module,
 }
-ELSEWHERE = {"full", "long", "flavor"}  # marks of tests that take long, or are of one kernel
+PLACES = {"guest", "costs"}  # where a test is given one of these, it can be of this kernel
+ELSEWHERE = {"full", "flavor"}  # marks of tests that take long, or are of one kernel
 # The lean kernel passes over blocks that were of no use, so that hardly an attempt scans any page.
 NOT_HERE = {"test_backoff"}
 
@@ -39,9 +41,15 @@ def guest(machines: Machines, request: pytest.FixtureRequest) -> Iterator[Guest]
         yield guest
 
 
-for module in (test_bpf, test_bpf_points, test_bpf_examples):
+@pytest.fixture(scope="module")
+def costs(all_machines: Machines) -> Repeated:
+    """Those on the kernel with the hooks."""
+    return test_bpf_cost.costs_on(all_machines, "btf")
+
+
+for module in (test_bpf, test_bpf_points, test_bpf_examples, test_bpf_cost):
     for name, function in [*vars(module).items()]:
-        if not name.startswith("test_") or "guest" not in signature(function).parameters:
+        if not name.startswith("test_") or not PLACES & signature(function).parameters.keys():
             continue
         marks = {mark.name for mark in getattr(function, "pytestmark", ())}
         if name not in NOT_HERE and marks.isdisjoint(ELSEWHERE):
