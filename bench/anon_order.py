@@ -120,9 +120,9 @@ def small(arms: Sequence[OrderArm]) -> list[OrderArm]:
     return [replace(arm, areas=(SMALL,)) for arm in arms if SMALL in arm.areas]
 
 
-def take_sample(guest: Guest, arm: str, case: Case) -> Iterator[Sample]:
-    """Run touch once; one sample, or one for each half."""
-    command = f"{workload('touch')} {case.pattern} {case.mib} {case.rounds}"
+def take_sample(guest: Guest, arm: str, case: Case, before: str = "") -> Iterator[Sample]:
+    """Run touch once; one sample, or one for each half. What stands before it is shell."""
+    command = f"{before}{workload('touch')} {case.pattern} {case.mib} {case.rounds}"
     found = ran(guest, command)
     halves = {"first_": ".1", "second_": ".2"} if "first_ticks" in found else {"": ""}
     for prefix, suffix in halves.items():
@@ -130,11 +130,11 @@ def take_sample(guest: Guest, arm: str, case: Case) -> Iterator[Sample]:
         yield Sample(arm, f"{case.pattern}{suffix} {case.mib}M", values)
 
 
-def take(guest: Guest, arm: Arm, chosen: Sequence[Case]) -> Iterator[Sample]:
+def take(guest: Guest, arm: Arm, chosen: Sequence[Case], before: str = "") -> Iterator[Sample]:
     """The samples of one arm, after a run that warms up the free lists."""
     must(guest, f"{workload('touch')} forward {max(case.mib for case in chosen)}")
     for case in chosen:
-        yield from take_sample(guest, arm.name, case)
+        yield from take_sample(guest, arm.name, case, before)
 
 
 def cases_of(arm: OrderArm, quick: bool) -> list[Case]:

@@ -110,6 +110,22 @@ def test_worst_memory_and_best_faults_are_told() -> None:
     assert f"up to {100 * (max(float(memory(ADAPTIVE, c)) for c in cases) - 1):.0f} % more" in text
 
 
+# Policies in BPF
+
+
+def test_examples_of_bpf() -> None:
+    """Each cell has the faults, then the memory, as multiples of those with sizes off."""
+    samples = json.loads((TREE / "docs/img/examples.json").read_text())["samples"]
+    values = {(each["arm"], each["case"]): each["values"] for each in samples}
+    arms = [arm for arm in dict.fromkeys(arm for arm, _ in values) if arm not in (OFF, "never")]
+    text = (TREE / "docs/writing-a-policy.md").read_text()
+    assert "\n| | " + " | ".join(f"`{arm}`" for arm in arms) + " |\n" in text
+    for case in dict.fromkeys(case for _, case in values):
+        off, cells = values[OFF, case], [values[arm, case] for arm in arms]
+        pairs = [f"{c['faults'] / off['faults']:.2f}, {c['kb'] / off['kb']:.2f}" for c in cells]
+        assert f"\n| {case} | {' | '.join(pairs)} |\n" in text
+
+
 # Access patterns
 
 VALUES = {

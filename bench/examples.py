@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the examples of policies in BPF do to patterns and programs, beside policies in C.
+
+The patterns are those of anon_order, and the programs those of the benchmark of that name. Each
+runs in a new cgroup, about which some of the examples ask, and once, after a run that warms up.
+So instructions are only known to about one percent, and those of Go and Java to five. With
+--json, what FILE has already is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bench import anon_order, programs
+from bench.anon_order import POINT, SMALL, Case, policy
+from lab import counting
+from lab.counting import THP, Arm, Results, Sample
+from lab.guest import Guest
+from lab.policies import example, examples_of, loading
+from lab.programs import BenchError, must
+
+GROUP = "/sys/fs/cgroup/examples"
+PID = f"{POINT}/per_process/pid"  # the knob of one of the examples
+NEW = f"{{ rmdir {GROUP} 2>/dev/null; mkdir {GROUP}; }}"
+INTO = f"""sh -c 'echo 0 >{GROUP}/cgroup.procs; [ ! -e {PID} ] || echo $$ >{PID}; exec "$0" "$@"'"""
+ROUNDS = 3  # of a pattern, at most
+SOURCES = (*programs.SOURCES, "examples/bpf", "userspace/bpf")
+IN_C = (
+    Arm(programs.BASE, "unpatched", f"echo never >{THP}/enabled"),
+    Arm("never", setup=policy("never")),
+    Arm("fixed", setup=policy("fixed", 4)),
+    Arm("adaptive", setup=policy("adaptive", 4)),
+)
+
+
+def arms() -> list[Arm]:
+    """Policies in C, then all examples of anon_order."""
+    mount = "mount -t bpf bpf /sys/fs/bpf && modprobe mmpolicy"
+    found = [*IN_C]
+    for name in examples_of("MMP_ORDER"):
+        load = loading(example(name.partition(".")[0]))
+        found.append(Arm(name, setup=f"{mount} && name=$({load}) && echo $name >{POINT}/policy"))
+    return found
+
+
+def patterns(quick: bool) -> list[Case]:
+    """A few, or all on small areas; the halves of a changing one are two cases of the results."""
+    found = anon_order.quick_cases() if quick else anon_order.cases(SMALL)
+    return [replace(case, rounds=min(case.rounds, ROUNDS)) for case in found]
+
+
+def take(guest: Guest, arm: Arm, done: set[str], quick: bool) -> Iterator[Sample]:
+    """The samples of an arm that are not there yet."""
+    must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
+    names = {re.sub(r"\.\d ", " ", name) for name in done}
+    if left := [case for case in patterns(quick) if case.name() not in names]:
+        yield from anon_order.take(guest, arm, left, f"{NEW} && {INTO} ")
+    for each in programs.PROGRAMS:
+        if each.name not in done and not quick:
+            before, command = f"{NEW} && {each.before}", f"{INTO} {each.command}"
+            inside = replace(each, before=before, command=command)
+            yield from programs.take(guest, arm, [inside], 1)
+
+
+def main(argv: list[str]) -> None:
+    """Entry point of ./dev bench examples."""
+    text = "Compare the examples of policies in BPF. What FILE of --json has already "
+    parser = counting.options("examples", f"{text}is not measured again.", plots=True)
+    chosen: argparse.Namespace = parser.parse_args(argv)
+    if chosen.hooks:
+        raise BenchError("policies in BPF need BTF, which the kernels of --hooks have not")
+    if chosen.plot:
+        counting.pyplot()  # fails now rather than after minutes
+    programs.build()
+    about = {"cpu": counting.CPU, "unit": "instructions", "sources": counting.hash_of(*SOURCES)}
+    results = Results.resume(chosen.json, "examples", about)
+    measured = counting.of_kernel(arms(), chosen.arm or ())
+
+    def take_rest(guest: Guest, arm: Arm) -> Iterator[Sample]:
+        done = {each.case for each in results.samples if each.arm == arm.name}
+        return take(guest, arm, done, chosen.quick)
+
+    counting.measure(results, measured, programs.MEM, take_rest, chosen.json)
+    shown = programs.only(results, [arm.name for arm in measured])
+    print(f"{counting.CPU}\nPath length, not speed.\n\n{programs.tables(shown)}")
+    if chosen.plot:
+        programs.plot(shown, chosen.plot)
