@@ -15,31 +15,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from bench import anon_order, programs
-from bench.anon_order import POINT, SMALL, Case, policy
+from bench.anon_order import POINT, SMALL, Case
 from lab import counting
-from lab.counting import THP, Arm, Results, Sample
+from lab.counting import Arm, Results, Sample
 from lab.guest import Guest
-from lab.policies import example, examples_of, loading
+from lab.policies import entering, example, examples_of, loading
 from lab.programs import BenchError, must
 
 GROUP = "/sys/fs/cgroup/examples"
-PID = f"{POINT}/per_process/pid"  # the knob of one of the examples
 NEW = f"{{ rmdir {GROUP} 2>/dev/null; mkdir {GROUP}; }}"
-INTO = f"""sh -c 'echo 0 >{GROUP}/cgroup.procs; [ ! -e {PID} ] || echo $$ >{PID}; exec "$0" "$@"'"""
+INTO = entering(GROUP)
 ROUNDS = 3  # of a pattern, at most
 SOURCES = (*programs.SOURCES, "examples/bpf", "userspace/bpf")
-IN_C = (
-    Arm(programs.BASE, "unpatched", f"echo never >{THP}/enabled"),
-    Arm("never", setup=policy("never")),
-    Arm("fixed", setup=policy("fixed", 4)),
-    Arm("adaptive", setup=policy("adaptive", 4)),
-)
+IN_C = (programs.BASE, "never", "fixed-4", "adaptive-4")
 
 
 def arms() -> list[Arm]:
     """Policies in C, then all examples of anon_order."""
     mount = "mount -t bpf bpf /sys/fs/bpf && modprobe mmpolicy"
-    found = [*IN_C]
+    found = counting.of_kernel(programs.ARMS, IN_C)
     for name in examples_of("MMP_ORDER"):
         load = loading(example(name.partition(".")[0]))
         found.append(Arm(name, setup=f"{mount} && name=$({load}) && echo $name >{POINT}/policy"))

@@ -11,7 +11,7 @@ import pytest
 
 from lab.guest import Guest
 from lab.machine import TREE
-from lab.policies import example, examples_of, loading, policy_object
+from lab.policies import entering, example, examples_of, loading, policy_object
 from lab.programs import ran, workload
 from mmpolicy.host.bpf import Done, why
 
@@ -192,12 +192,9 @@ ROW = re.compile(r"^\| `([\w.]+)` \|[^|]*" + r"\| ([\d.,]+) " * 4 + r"\|$", re.M
 def measured(guest: Guest, policy: str) -> list[float]:
     """Faults and MB of a dense and of a sparse walk over 64 MB, in a cgroup."""
     must(guest, f"echo {policy} >{POINT}/policy")
-    named = f"{POINT}/per_process/pid"
-    enter = f"echo 0 >{TOP}/a/cgroup.procs; [ ! -e {named} ] || echo $$ >{named}; exec"
     found = []
     for pattern in PATTERNS:
-        words = shlex.quote(f"{enter} {workload('touch')} {pattern} 64")
-        each = ran(guest, f"sh -c {words}")
+        each = ran(guest, f"{entering(f'{TOP}/a')} {workload('touch')} {pattern} 64")
         found += [each["faults"], each["kb"] / 1024]
     return found
 

@@ -58,3 +58,10 @@ def examples_of(function: str) -> list[str]:
 def loading(path: Path, verb: str = "load") -> str:
     """The words that load a policy, without the command, which takes longer."""
     return f"{helper()} {verb} {object_name(path)} {PINS} <{path}"
+
+
+def entering(group: str) -> str:
+    """The words that run a program in a cgroup, as the process that per_process is told."""
+    pid = "/sys/kernel/mmpolicy/profiles/default/anon_order/per_process/pid"
+    told = f"[ ! -e {pid} ] || echo $$ >{pid}"
+    return f"""sh -c 'echo 0 >{group}/cgroup.procs; {told}; exec "$0" "$@"'"""
