@@ -338,6 +338,7 @@ def test_programs_that_there_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyP
     starter.counters.clear()
     pid = begun(tmp_path, "true")
     os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     waited: list[tuple[int, int]] = []
     with monkeypatch.context() as patch:
         patch.setattr(os, "waitpid", lambda *words: waited.append(words))

@@ -5,6 +5,7 @@ It runs as a script of its own. The kernel counts the memory of whoever calls ex
 the program that begins there (ru_maxrss), and a large command would hide that of small programs.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -104,7 +105,8 @@ def go(pid: int, wait: bool) -> dict[str, Any]:
     """Let the program begin, and wait for its end or not."""
     gate, news = waiting.pop(pid)
     began = time.monotonic()
-    os.write(gate, b"1")
+    with contextlib.suppress(BrokenPipeError):  # of one that was killed, which tells nothing
+        os.write(gate, b"1")
     os.close(gate)
     text = b""
     while more := os.read(news, LARGEST):
