@@ -78,7 +78,7 @@ def told(bench: Bench, warmup: int = 0) -> list[tuple[int, int]]:
 
 
 def test_rounds_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that warm up are none; after so many, the length is learned, if there is a choice."""
+    """Those that warm up are none; from the eighth on, the length is learned if there are arms."""
     model = Model(OFF, ON)
     bench = model.bench(Length(3))
     assert told(bench, 2) == [(0, 3), (0, 3), (1, 3), (2, 3), (3, 3)]
@@ -87,9 +87,9 @@ def test_rounds_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
               for at in range(0, 10, 2)]  # fmt: skip
     rng = random.Random(1)
     assert orders == [["off", "on"]] * 2 + [rng.sample(["off", "on"], 2) for _ in range(3)]
-    learned = [(done, 8) for done in range(1, 8)] + [(8, 10), (9, 10), (10, 10)]
+    learned = [(done, 8) for done in range(1, 8)] + [(8, 12), (9, 11), (10, 10)]
     monkeypatch.setattr(
-        Length, "settle", lambda self, runs, _arms: setattr(self, "rounds", len(runs) + 2)
+        Length, "settle", lambda self, runs, _arms: setattr(self, "rounds", 20 - len(runs))
     )
     assert told(model.bench(Length(1, 5.0))) == learned
     assert told(Model(OFF).bench(Length(1, 5.0))) == [(n, 8) for n in range(1, 9)]

@@ -17,11 +17,11 @@ import pytest
 
 from mmpolicy.ab.design import ALPHA
 from mmpolicy.ab.stats import p_value
-from mmpolicy.bench.arms import Arm
-from mmpolicy.bench.rounds import MOST, PILOT, Length
+from mmpolicy.bench.rounds import MOST
 
 from .fakes import FakeTree, Run
 from .test_ab_rates import explained
+from .test_bench import learned
 
 PROGRAMS = {
     "python": ["/usr/bin/python3", "-I", "-S", "-c", "[str(i) for i in range(100000)]"],
@@ -31,7 +31,6 @@ PROGRAMS = {
 }
 TIMES, ROUNDS, DRAWN = 200, 8, 4000  # benches, their rounds, and benches that are drawn of these
 PERCENT = 3.0
-OFF, ON = Arm("off"), Arm("on")
 
 
 def once(run: Run, out: Path, command: list[str]) -> tuple[bool, list[float]]:
@@ -48,8 +47,7 @@ def planted(d: np.ndarray, rng: np.random.Generator) -> tuple[int, bool]:
     """Bench an arm that takes 3 % more as --detect 3 does; its length, and if that was found."""
     drawn = rng.choice(d, MOST) + np.log1p(PERCENT / 100)
     runs = [{"off": {"cpu": 1.0}, "on": {"cpu": exp(each)}} for each in drawn]
-    length = Length(PILOT, PERCENT)
-    length.settle(runs[:PILOT], (OFF, ON))
+    length = learned(runs, PERCENT)
     found = drawn[: length.rounds]
     return length.needed, bool(p_value(found, len(found)) < ALPHA and found.mean() > 0)
 

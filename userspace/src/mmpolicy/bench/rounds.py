@@ -15,14 +15,14 @@ from mmpolicy.ab.stats import median_interval
 from mmpolicy.bench.arms import Arm, Arms
 from mmpolicy.bench.programs import Programs, Values
 
-PILOT = 8  # rounds from which the noise is learned
+PILOT = 8  # rounds from which the noise can be learned
 MOST = 400  # rounds, whatever the noise asks for
 LOOKS = 1.25  # as many rounds as at the look before
 
 
 @dataclass
 class Length:
-    """How many rounds; fixed beforehand, learned from the first ones, or until they tell enough."""
+    """How many rounds; fixed beforehand, learned from those so far, or until they tell enough."""
 
     rounds: int
     detect: float = 0.0  # percent to find in the metric
@@ -33,10 +33,11 @@ class Length:
     look: int = PILOT  # rounds after which to look if they are
 
     def settle(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
-        """Learn it from the pilot.
+        """Learn it from the rounds so far, after each one: the first few may have met no stall.
 
         It looks at sizes of differences alone and not at their signs, which the coins decide. So
-        the number of rounds tells nothing about the effect, and the test stays exact.
+        the number of rounds tells nothing about the effect, and the test stays exact (blinded
+        re-estimation of the sample size, Gould and Shih 1992).
         """
         first, *others = arms
         needs = [
@@ -46,7 +47,7 @@ class Length:
             for each in others
         ]
         self.needed = max([PILOT, *needs])
-        self.rounds = min(self.needed, MOST)
+        self.rounds = min(max(self.needed, len(runs)), MOST)
 
     def stop(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
         """End it if all medians are known closely enough.
@@ -69,9 +70,9 @@ class Length:
 
     def progress(self, done: int) -> str:
         """Return what is to be told after so many rounds."""
-        most = "at most " if self.within and done < self.rounds else ""
+        so_far = "at most " if self.within else "about " if self.needed else ""
         known = f", {self._known()}" if self.reached else ""
-        return f"round {done} of {most}{self.rounds}{known}"
+        return f"round {done} of {so_far * (done < self.rounds)}{self.rounds}{known}"
 
     def _known(self) -> str:
         return f"{self.metric} is known to {self.reached:.1f} %"
@@ -124,7 +125,7 @@ class Bench:
         while len(self.runs) < self.length.rounds:
             order = rng.sample(self.arms.arms, len(self.arms.arms))
             self.runs.append(self._round(order))
-            if self.length.detect and len(self.runs) == PILOT and len(self.arms.arms) > 1:
+            if self.length.detect and len(self.runs) >= PILOT and len(self.arms.arms) > 1:
                 self.length.settle(self.runs, self.arms.arms)
             elif self.length.within:
                 self.length.stop(self.runs, self.arms.arms)
