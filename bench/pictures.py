@@ -3,7 +3,7 @@
 
 `./dev bench pictures` looks at a program in guests with Debian's own kernel, keeps what
 it saw in docs/img/map.json, and draws. The figures of the bars are those of
-`./dev bench anon_order`, in docs/img/anon_order.json.
+`./dev bench anon_order` on the same kernel, in docs/img/anon_order_stock.json.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def draw_demo(typed: str) -> str:
 
 def drawn() -> dict[Path, str]:
     """What the files of the pictures have to have."""
-    results = counting.Results.resume(IMAGES / "anon_order.json", "anon_order", {})
+    results = counting.Results.resume(IMAGES / "anon_order_stock.json", "anon_order", {})
     return {
         MAP: draw_map(json.loads(SEEN.read_text())),
         BARS: draw_bars(results),
