@@ -343,24 +343,23 @@ def test_equal_arms_are_rarely_told_apart() -> None:
         assert 0.035 <= share <= 0.065
 
 
-def learned(runs: list[dict[str, Values]], percent: float) -> Length:
-    """Return the length of a bench that goes on until it finds so much."""
-    length = Length(PILOT, percent)
-    for done in range(PILOT, len(runs) + 1):
-        length.settle(runs[:done], (OFF, ON))
+def ended(runs: list[dict[str, Values]], length: Length) -> Length:
+    """Return a length as it is when the bench ends, with the rounds that there would be."""
+    for done in range(1, len(runs) + 1):
+        length.look_at(runs[:done], (OFF, ON))
         if length.rounds == done:
             break
     return length
+
+
+def learned(runs: list[dict[str, Values]], percent: float) -> Length:
+    """Return the length of a bench that goes on until it finds so much."""
+    return ended(runs, Length(PILOT, percent))
 
 
 def known_within(runs: list[dict[str, Values]], percent: float) -> Length:
     """Return the length of a bench that goes on until medians are known so closely."""
-    length = Length(MOST, within=percent)
-    for done in range(1, MOST + 1):
-        length.stop(runs[:done], (OFF, ON))
-        if length.rounds == done:
-            break
-    return length
+    return ended(runs, Length(MOST, within=percent))
 
 
 def test_what_is_known_closely_is_so() -> None:

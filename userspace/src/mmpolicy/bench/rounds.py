@@ -32,6 +32,13 @@ class Length:
     reached: float = 0.0  # percent: so close they are
     look: int = PILOT  # rounds after which to look if they are
 
+    def look_at(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
+        """Learn from the rounds so far, after each one, if there is something to learn."""
+        if self.detect and len(runs) >= PILOT and len(arms) > 1:
+            self.settle(runs, arms)
+        elif self.within:
+            self.stop(runs, arms)
+
     def settle(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
         """Learn it from the rounds so far, after each one: the first few may have met no stall.
 
@@ -70,9 +77,9 @@ class Length:
 
     def progress(self, done: int) -> str:
         """Return what is to be told after so many rounds."""
-        so_far = "at most " if self.within else "about " if self.needed else ""
+        hedge = "at most " if self.within else "about " if self.needed else ""
         known = f", {self._known()}" if self.reached else ""
-        return f"round {done} of {so_far * (done < self.rounds)}{self.rounds}{known}"
+        return f"round {done} of {hedge * (done < self.rounds)}{self.rounds}{known}"
 
     def _known(self) -> str:
         return f"{self.metric} is known to {self.reached:.1f} %"
@@ -125,10 +132,7 @@ class Bench:
         while len(self.runs) < self.length.rounds:
             order = rng.sample(self.arms.arms, len(self.arms.arms))
             self.runs.append(self._round(order))
-            if self.length.detect and len(self.runs) >= PILOT and len(self.arms.arms) > 1:
-                self.length.settle(self.runs, self.arms.arms)
-            elif self.length.within:
-                self.length.stop(self.runs, self.arms.arms)
+            self.length.look_at(self.runs, self.arms.arms)
             yield len(self.runs)
 
     def _round(self, order: Sequence[Arm]) -> dict[str, Values]:
