@@ -113,14 +113,15 @@ def test_a_call_on_many_page_tables(machines: Machines, limit_mb: int) -> None:
     Of 8 GB with a page in each page table, or one page in 32; the second call finds the
     tables empty. A millisecond of the guest is a million instructions. A call on 65,536 pages
     takes 88.3 million with eager, 88.8 with cap, and with either something else interrupts it for
-    0.7 million each time: not at all, once or up to five times. So the calls that were
-    interrupted least are compared, of 7, 14 or 21 rounds, and medians have a bound of their own.
+    0.7 million each time: not at all, once or up to five times. One call in fifty is 0.7 million
+    below all others, so the calls that were interrupted least are compared, the third from below
+    of 7, 14 and up to 35 rounds, and medians have a bound of their own.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     policies = [madv_free.policy("eager"), madv_free.policy("cap", limit_mb=limit_mb)]
     for kilobytes in 2048, 128:
         seen: list[list[list[float]]] = [[[], []], [[], []]]  # by policy, then by call
-        for turn in range(21):
+        for turn in range(35):
             for policy, calls in zip(policies, seen, strict=True):
                 must(guest, policy)
                 ticks = ran(guest, cases(f"sparse 8192 {kilobytes}"))["ticks"]
@@ -128,7 +129,7 @@ def test_a_call_on_many_page_tables(machines: Machines, limit_mb: int) -> None:
                     call.append(tick)
             least, usual = (
                 max(of(cap) - of(eager) for eager, cap in zip(*seen, strict=True))
-                for of in (min, median)
+                for of in (lambda calls: sorted(calls)[:3][-1], median)
             )
             if turn % 7 == 6 and least < 1_000_000 and usual < 2_000_000:
                 break

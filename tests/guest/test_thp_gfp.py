@@ -208,7 +208,7 @@ def test_reclaim_in_a_cgroup_is_counted(
     """The same load with a policy that reclaims: that the test above can fail."""
     switch(two_nodes, "relaxed")
     found = in_full_cgroup()
-    assert found["pgscan_file"] + found["pgscan_anon"] > 10000
+    assert found["pgscan_file"] + found.get("pgscan_anon", 0) > 10000
     assert counters(two_nodes, bench.POINT)["memcg_reclaim_large"] > 0
 
 
