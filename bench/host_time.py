@@ -106,7 +106,7 @@ def main(argv: list[str]) -> None:
     about = chosen.about or platform.node()
     if chosen.cpus:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: chosen.cpus])
-        about += f", of which {chosen.cpus} CPU{'s' * (chosen.cpus > 1)} were used"
+        about += f", on {chosen.cpus} of its CPUs"
     results = evidence.load(chosen.json, about)
     results["calibration"] = json.loads(command("calibrate", "--json"))["faults"]
     given = {"--detect": chosen.detect, "--within": chosen.within}

@@ -101,7 +101,7 @@ def test_more_rounds_than_there_may_be_are_told() -> None:
     assert Length(1, 2.5, "wall", 400).note() == ""
     assert Length(1, 2.5, "wall", 401).note() == (
         "401 rounds would find 2.5 % of wall, and there were 400: "
-        "choose a quieter time, or a longer program"
+        "choose a quieter time, one CPU (taskset -c 0) or a longer program"
     )
     assert (Length(5).detect, Length(5).metric, Length(5).needed) == (0, "cpu", 0)
 
@@ -343,8 +343,8 @@ def test_a_setting_of_the_whole_host_is_none_of_one_command(tree: FakeTree) -> N
 def test_turns_end_where_the_error_is_small_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Below 1 %, or after 48 of them."""
     monkeypatch.setattr(calibrate, "_of_a_piece", lambda _size: (1000.0, True))
-    for error, turns in ((0.0099, 8), (0.01, 48)):
-        monkeypatch.setattr(calibrate, "_error", lambda _cost, _number, error=error: error)
+    for error, turns in ((0.0099, 24), (0.01, 48)):
+        monkeypatch.setattr(calibrate, "_error", lambda _pieces, error=error: error)
         sizes: list[int] = []
         assert calibrate.measure([PAGE], sizes.append) == [FaultCost(PAGE, 1000, 1000, 1000)]
         assert len(sizes) == turns

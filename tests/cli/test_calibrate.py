@@ -58,16 +58,20 @@ def test_without_root_only_pages(run: Run, tree: FakeTree, monkeypatch: pytest.M
     assert not tree.exists(FILE)
 
 
-@pytest.mark.parametrize(("spread", "turns"), [(0.0, 8), (0.05, 29), (1.0, 48)])
+@pytest.mark.parametrize(("spread", "turns"), [(0.0, 24), (0.05, 29), (0.9, 48)])
 def test_a_busy_host_takes_more_turns(
     monkeypatch: pytest.MonkeyPatch, spread: float, turns: int
 ) -> None:
-    """Until the median is exact to 1 %, if half of all pieces lie within so much of it."""
+    """Until the median is exact to 1 %, if half of all pieces lie within so much of it.
+
+    What counts are the fastest pieces: the others were slowed down by neighbours.
+    """
     entered: list[int] = []
     pieces = cycle([1000.0, 1000 * (1 + spread), 1000 * (1 - spread)])
     monkeypatch.setattr(calibrate, "_of_a_piece", lambda _size: (next(pieces), True))
     (cost,) = calibrate.measure([4096], entered.append)
-    assert (cost.size, cost.ns) == (4096, 1000)
+    fastest = 1000 * (1 - spread)
+    assert cost == FaultCost(4096, fastest, fastest, 1000)
     assert len(entered) == turns
 
 

@@ -5,7 +5,10 @@ Memory is written twice from one end to the other, and given back. The first tim
 a fault, the second time none does, so the difference is what the faults took: the way into the
 kernel and back, and the clearing of the memory. What it takes to give a folio back is added, as a
 program that has had the fault will do that, too. It is CPU time of this thread, so others only
-count by the caches that they use up. Sizes take turns, and of many short pieces the median counts.
+count by the caches and the parts of a core that they use up. On a virtual machine these are unseen
+neighbours who come and go within seconds, and make half of all pieces take half as much again. So
+sizes take turns, and the fastest twentieth of many short pieces counts (as minima do in lmbench,
+McVoy and Staelin 1996).
 """
 
 import ctypes
@@ -19,8 +22,9 @@ from mmpolicy.host.calibration import PAGE, FaultCost
 
 PIECE, FAULTS = 8 << 20, 16  # bytes that are written at once, and how many faults at the least
 PIECES = 3  # of each size, each time it has its turn
-LEAST, MOST = 8, 48  # so often it has its turn
+LEAST, MOST = 24, 48  # so often it has its turn
 EXACT = 0.01  # the standard error of a median at which there are turns enough, as a part of it
+FASTEST = 20  # one part of so many
 
 
 def _of_a_piece(size: int) -> tuple[float, bool]:
@@ -53,25 +57,25 @@ def measure(sizes: Sequence[int], enter: Callable[[int], None]) -> list[FaultCos
     A size that the kernel does not give is left out.
     """
     found: dict[int, list[float]] = {size: [] for size in sizes}
-    costs: list[FaultCost] = []
+    given: dict[int, list[float]] = {}
     for number in range(1, MOST + 1):
         for size in sizes:
             enter(size)
             _of_a_piece(size)  # warms up
             pieces = [_of_a_piece(size) for _ in range(PIECES)]
-            found[size] += [ns for ns, given in pieces if given]
-        taken = number * PIECES
-        costs = [_cost(size, each) for size, each in found.items() if len(each) > taken / 2]
-        if number >= LEAST and all(_error(each, taken) < EXACT for each in costs):
+            found[size] += [ns for ns, in_folios in pieces if in_folios]
+        given = {size: each for size, each in found.items() if len(each) > number * PIECES / 2}
+        if number >= LEAST and all(_error(each) < EXACT for each in given.values()):
             break
-    return costs
+    return [_cost(size, each) for size, each in given.items()]
 
 
-def _error(cost: FaultCost, number: int) -> float:
+def _error(pieces: Sequence[float]) -> float:
     """Return the standard error of a median as a part of it, as if pieces were normally spread."""
-    return float(0.93 * (cost.high - cost.low) / cost.ns / number**0.5)
+    low, middle, high = quantiles(pieces, n=4)
+    return float(0.93 * (high - low) / middle / len(pieces) ** 0.5)
 
 
 def _cost(size: int, pieces: Sequence[float]) -> FaultCost:
-    low, _, high = quantiles(pieces, n=4)
-    return FaultCost(size, median(pieces), low, high)
+    fast = quantiles(pieces, n=FASTEST, method="inclusive")[0]
+    return FaultCost(size, fast, min(pieces), median(pieces))

@@ -18,6 +18,7 @@ from mmpolicy.bench.programs import Programs, Values
 PILOT = 8  # rounds from which the noise can be learned
 MOST = 400  # rounds, whatever the noise asks for
 LOOKS = 1.25  # as many rounds as at the look before
+ADVICE = "choose a quieter time, one CPU (taskset -c 0) or a longer program"
 
 
 @dataclass
@@ -88,11 +89,11 @@ class Length:
         """Return what is to be told if it would have taken more rounds than there were."""
         if self.reached > self.within:
             known = f"after {self.rounds} rounds, {self._known()}"
-            return f"{known}, not to {self.within:g} %: choose a quieter time, or a longer program"
+            return f"{known}, not to {self.within:g} %: {ADVICE}"
         if self.needed <= MOST:
             return ""
         needs = f"{self.needed} rounds would find {self.detect:g} % of {self.metric}"
-        return f"{needs}, and there were {MOST}: choose a quieter time, or a longer program"
+        return f"{needs}, and there were {MOST}: {ADVICE}"
 
 
 def pairs_of(

@@ -45,7 +45,7 @@ def _measured(host: Host, now: Values, sizes: dict[int, str], writes: bool) -> l
 @json_option
 @pass_host
 def calibrate(host: Host, dry_run: bool, want_json: bool) -> None:
-    """Measure what a page fault costs on this host, in a second.
+    """Measure what a page fault costs on this host, in three seconds.
 
     One page, 16 kB, 64 kB and 2 MB are touched once, in turn, for up to ten seconds on a busy
     host. Meanwhile these sizes are given to programs that ask for large folios (MADV_HUGEPAGE), and
