@@ -29,6 +29,7 @@ A ratio is the median of the rounds, in brackets its 95 % interval: neighbours o
 CPU or cache slow down some runs for a while, which moves a mean, and not a median.
 If the ratio of the means is more than 0.05 away, it is there too: some runs of one of the
 two took much longer than most.
+An arm takes part in rounds until it is known within 2 %.
 "Off again" is the same setting as "off", and shows how far equal arms lie apart.
 "To 64" has all sizes from 16 to 64 kB, which is what the policy `fixed` does with
 `max_order=4`.
@@ -78,6 +79,12 @@ def ratio(arm: dict[str, Any], metric: str, mean: float) -> str:
     return f"{text}, means {of_means:.2f}" if apart else text
 
 
+def beside(arm: dict[str, Any], first: dict[str, Any]) -> dict[str, float]:
+    """The means of the first arm in those rounds that an arm took part in."""
+    found: dict[str, float] = arm.get("mean_of_first", first["mean"])
+    return found
+
+
 def table(results: dict[str, Any]) -> Iterator[str]:
     """The CPU time of all programs of a file, and their memory."""
     programs = results["programs"]
@@ -90,7 +97,12 @@ def table(results: dict[str, Any]) -> Iterator[str]:
             arms = {arm["name"]: arm for arm in found["arms"]}
             mean = arms[first]["mean"][metric]
             base = f"{mean * 1000:.0f} ms" if metric == "cpu" else f"{mean / 2**20:.0f} MiB"
-            cells = [ratio(arms[name], metric, mean) if name in arms else "" for name in others]
+            cells = [
+                ratio(arms[name], metric, beside(arms[name], arms[first])[metric])
+                if name in arms
+                else ""
+                for name in others
+            ]
             yield f"| {program} | {base} | {' | '.join(cells)} |"
         yield ""
 
@@ -109,10 +121,10 @@ def faults(results: dict[str, Any]) -> Iterator[str]:
     yield "| program | faults spared | CPU time saved | of it system | by calibrate |"
     yield "|---" * 5 + "|"
     for program, found in results["programs"].items():
-        arms = {arm["name"]: arm["mean"] for arm in found["arms"]}
+        arms = {arm["name"]: arm for arm in found["arms"]}
         if "to 64" not in arms:
             continue
-        first, other = next(iter(arms.values())), arms["to 64"]
+        first, other = beside(arms["to 64"], found["arms"][0]), arms["to 64"]["mean"]
         spared = first["faults"] - other["faults"]
         saved = [f"{1000 * (first[each] - other[each]):.1f} ms" for each in ("cpu", "system")]
         told = f"{spared * spared_ns / 1e6:.1f} ms"
@@ -138,9 +150,11 @@ def page() -> str:
     parts = [HEAD]
     for path in sorted(FILES.glob("*.json")):
         results = json.loads(path.read_text())
-        rounds = sorted({each["rounds"] for each in results["programs"].values()})
+        programs = results["programs"].values()
+        arms = [(arm, each) for each in programs for arm in each["arms"]]
+        rounds = sorted({arm.get("rounds", each["rounds"]) for arm, each in arms})
         number = " to ".join(dict.fromkeys(map(str, (rounds[0], rounds[-1]))))
-        kinds = {each.get("statistic", "mean") for each in results["programs"].values()}
+        kinds = {each.get("statistic", "mean") for each in programs}
         of = " Ratios are means." if "mean" in kinds else ""
         parts.append(f"## {path.stem}\n\n{machine(results)}\n{number} rounds.{of}\n")
         parts.append("\n".join([*table(results), *faults(results)]))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from math import exp, inf
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, call, patch
@@ -95,6 +96,30 @@ def test_rounds_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(Model(OFF).bench(Length(1, 5.0))) == [(n, 8) for n in range(1, 9)]
     known = [(done, 400) for done in range(1, 8)] + [(8, 8)]
     assert told(model.bench(Length(1, within=5.0))) == known
+
+
+def test_an_arm_that_is_known_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wild one goes on beside the first; means and the first's are of the same rounds."""
+    rng = random.Random(4)
+    spread = {"off": 0.01, "calm": 0.01, "wild": 0.1}
+    run = lambda _self, arm: {"cpu": exp(rng.gauss(0.0, spread[arm.name]))}  # noqa: E731
+    monkeypatch.setattr(Bench, "_run", run)
+    arms = (OFF, Arm("calm"), Arm("wild"))
+    bench = Model(*arms).bench(Length(1, within=2.0))
+    numbers = [number for number, _ in told(bench)]
+    taken = [sum(arm.name in each for each in bench.runs) for arm in arms]
+    assert taken[0] == taken[2] == len(numbers) > 50 > taken[1] >= 8
+    assert all("calm" in each for each in bench.runs[: taken[1]])
+    found = Found(arms, bench.runs, "cpu", 1, by_median=True)
+    assert f"means of {taken[1]} to {taken[0]} runs each; medians" in "\n".join(found.lines())
+    first, calm, wild = found.data()["arms"]
+    assert [arm["rounds"] for arm in (first, calm, wild)] == taken
+    assert len(calm["runs"]) == taken[1]
+    of_first = [each["cpu"] for each in first["runs"]]
+    assert wild["mean_of_first"] == first["mean"] == first["mean_of_first"]
+    assert calm["mean_of_first"]["cpu"] == pytest.approx(fmean(of_first[: taken[1]]))
+    effect = found.compared["calm"]["cpu"].effect
+    assert effect and effect.pairs == taken[1]
 
 
 def test_more_rounds_than_there_may_be_are_told() -> None:

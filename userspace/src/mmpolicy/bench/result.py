@@ -101,9 +101,13 @@ class Result:
             )
         return found
 
+    def rounds(self, arm: Arm) -> list[dict[str, Values]]:
+        """Return those in which an arm took part."""
+        return [each for each in self.runs if arm.name in each]
+
     def mean(self, arm: Arm, metric: str) -> float:
         """Return the mean of all runs of an arm."""
-        return fmean(each[arm.name][metric] for each in self.runs)
+        return fmean(each[arm.name][metric] for each in self.rounds(arm))
 
     def _cell(self, arm: Arm, metric: str) -> str:
         _, scale, digits, unit = METRICS[metric]
@@ -130,7 +134,9 @@ class Result:
             yield from table(head, rows)
             yield ""
         of = "medians of the ratios" if self.by_median else "ratios"
-        yield f"means of {len(self.runs)} runs each; {of} with their 95 % interval"
+        numbers = sorted({len(self.rounds(arm)) for arm in self.arms})
+        runs = " to ".join(str(each) for each in dict.fromkeys((numbers[0], numbers[-1])))
+        yield f"means of {runs} runs each; {of} with their 95 % interval"
         yield from (self.sentence(arm) for arm in self.arms[1:])
 
     def found(self, arm: Arm) -> bool:
@@ -142,8 +148,9 @@ class Result:
         title = METRICS[self.metric][0]
         effect = self.compared[arm.name][self.metric].effect
         need = least_pairs(len(self.arms) - 1)
-        if not effect or len(self.runs) < need:
-            return f"{arm.name}: {len(self.runs)} rounds can show nothing, take {need} or more"
+        rounds = len(self.rounds(arm))
+        if not effect or rounds < need:
+            return f"{arm.name}: {rounds} rounds can show nothing, take {need} or more"
         p = f"p = {self.corrected[arm.name]:.2g}"
         if not self.found(arm):
             return f"{arm.name}: no difference in {title} was found ({p})"
@@ -154,7 +161,11 @@ class Result:
         return f"{arm.name}: {abs(change):.1f} % {word} {title} than {self.arms[0].name} ({p})"
 
     def data(self) -> dict[str, Any]:
-        """Return it for JSON; sizes in bytes, times in seconds."""
+        """Return it for JSON; sizes in bytes, times in seconds.
+
+        mean_of_first: of the first arm, in the rounds of this arm.
+        """
+        first = self.arms[0].name
         return {
             "metric": self.metric,
             "statistic": "median" if self.by_median else "mean",
@@ -163,8 +174,12 @@ class Result:
                 {
                     "name": arm.name,
                     "settings": arm.told(),
-                    "runs": [each[arm.name] for each in self.runs],
+                    "rounds": len(rounds := self.rounds(arm)),
+                    "runs": [each[arm.name] for each in rounds],
                     "mean": {name: self.mean(arm, name) for name in self.known},
+                    "mean_of_first": {
+                        name: fmean(each[first][name] for each in rounds) for name in self.known
+                    },
                     "ratio": {name: each.data() for name, each in self.compared[arm.name].items()},
                     "p_corrected": self.corrected.get(arm.name),
                     "found": arm is not self.arms[0] and self.found(arm),

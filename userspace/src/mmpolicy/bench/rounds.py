@@ -2,13 +2,14 @@
 """The order of the runs, and how many there are.
 
 A round has one run of each arm, in a random order. So what drifts on the host, be it slow or fast,
-meets all arms alike, and the coins of the order alone make the test valid.
+meets all arms alike, and the coins of the order alone make the test valid. An arm that is known
+closely enough takes part no longer, so its runs are those of the first rounds.
 """
 
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import ceil, exp
+from math import ceil, exp, inf
 
 from mmpolicy.ab.design import differences, suggest_pairs
 from mmpolicy.ab.stats import median_interval
@@ -30,7 +31,7 @@ class Length:
     metric: str = "cpu"
     needed: int = 0  # as learned, also if that is too many
     within: float = 0.0  # percent: so close the medians of all ratios have to be known
-    reached: float = 0.0  # percent: so close they are
+    known: dict[str, float] = field(default_factory=dict)  # arm -> percent: so close its one is
     look: int = PILOT  # rounds after which to look if they are
 
     def look_at(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
@@ -58,7 +59,7 @@ class Length:
         self.rounds = min(max(self.needed, len(runs)), MOST)
 
     def stop(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
-        """End it if all medians are known closely enough.
+        """Let those arms rest whose medians are known closely enough, and end it with the last.
 
         A fixed width as in Chow and Robbins (1965): when it ends depends on how far runs lie
         apart, and hardly on which arm is better. With a look at each round it would end where
@@ -68,13 +69,21 @@ class Length:
             return
         self.look = ceil(LOOKS * len(runs))
         first, *others = arms
-        ends = [
-            median_interval(differences(pairs_of(runs, first, each, self.metric))[1])
-            for each in others
-        ]
-        self.reached = max((50 * (exp(high) - exp(low)) for low, high in ends), default=0.0)
-        if self.reached <= self.within:
+        for arm in self.awake(others):
+            d = differences(pairs_of(runs, first, arm, self.metric))[1]
+            low, high = median_interval(d)
+            self.known[arm.name] = 50 * (exp(high) - exp(low))
+        if not self.awake(others):
             self.rounds = len(runs)
+
+    def awake(self, arms: Sequence[Arm]) -> list[Arm]:
+        """Return those that take part in the next round."""
+        return [arm for arm in arms if self.known.get(arm.name, inf) > self.within]
+
+    @property
+    def reached(self) -> float:
+        """Percent: so close are the medians of all arms, or 0 before the first look."""
+        return max(self.known.values(), default=0.0)
 
     def progress(self, done: int) -> str:
         """Return what is to be told after so many rounds."""
@@ -99,8 +108,9 @@ class Length:
 def pairs_of(
     runs: Sequence[dict[str, Values]], first: Arm, other: Arm, metric: str
 ) -> list[tuple[float, float]]:
-    """Return the values of two arms, round by round."""
-    return [(each[first.name][metric], each[other.name][metric]) for each in runs]
+    """Return the values of two arms, round by round, as long as both took part."""
+    found = [each for each in runs if other.name in each]
+    return [(each[first.name][metric], each[other.name][metric]) for each in found]
 
 
 def _blind(pairs: Sequence[tuple[float, float]]) -> list[float]:
@@ -130,8 +140,10 @@ class Bench:
         for _ in range(warmup):
             self._round(self.arms.arms)
             yield 0
+        first, *others = self.arms.arms
         while len(self.runs) < self.length.rounds:
-            order = rng.sample(self.arms.arms, len(self.arms.arms))
+            arms = [first, *self.length.awake(others)]
+            order = rng.sample(arms, len(arms))
             self.runs.append(self._round(order))
             self.length.look_at(self.runs, self.arms.arms)
             yield len(self.runs)
