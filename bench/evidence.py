@@ -47,8 +47,8 @@ No policy decides here.
 What `adaptive` reaches of "to 64" in faults and memory is in
 [anon_order](policies/anon_order.md).
 To add a machine of your own:
-`./dev bench time --within 2 --cpus 1 --json bench/evidence/NAME.json --about 'what it is'`, then
-`python3 -m bench.evidence`.
+`./dev bench time --within 2 --cpus 1 --json bench/evidence/NAME.json --about 'what it is'`,
+then `python3 -m bench.evidence`.
 `--cpus 1` keeps all on one CPU: those of a virtual machine have different neighbours, so on all
 of them it takes several times as many rounds.
 `--fragmented` cuts the free memory into pieces below 64 kB first.
