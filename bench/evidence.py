@@ -29,7 +29,7 @@ A ratio is the median of the rounds, in brackets its 95 % interval: neighbours o
 CPU or cache slow down some runs for a while, which moves a mean, and not a median.
 If the ratio of the means is more than 0.05 away, it is there too: some runs of one of the
 two took much longer than most.
-An arm takes part in rounds until it is known within 2 %.
+With `--within`, an arm takes part in rounds until it is known so closely.
 "Off again" is the same setting as "off", and shows how far equal arms lie apart.
 "To 64" has all sizes from 16 to 64 kB, which is what the policy `fixed` does with
 `max_order=4`.
