@@ -6,9 +6,11 @@ python3 -m bench.evidence writes it.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 TREE = Path(__file__).resolve().parent.parent
@@ -35,8 +37,8 @@ With `--within`, an arm takes part in rounds until it is known so closely.
 `max_order=4`.
 
 The last table of a machine is about faults: how many "to 64" spares, what it saves, and what
-the [cost of a fault](bench.md#what-a-fault-costs) explains of that, if each folio spares 15
-faults.
+the [cost of a fault](bench.md#what-a-fault-costs), calibrated just before and after the
+program, explains of that, if each folio spares 15 faults.
 A shadow estimates in the same way, so its estimate is of the system time that faults take.
 The rest is what programs save in their own time, as they miss the TLB and caches less; on a
 virtual machine a miss walks two page tables.
@@ -63,10 +65,10 @@ def load(path: Path | None, about: str) -> dict[str, Any]:
     return {"version": 1, "about": about, "programs": {}}
 
 
-def ratio(arm: dict[str, Any], metric: str, mean: float) -> str:
+def ratio(arm: dict[str, Any], metric: str, of_first: float) -> str:
     """A ratio with its interval, and that of the means where it lies elsewhere.
 
-    mean: of the arm that it is compared with.
+    of_first: the mean of the arm that it is compared with.
     """
     found = arm["ratio"][metric]
     if not found or found["scale"] != "ratio":
@@ -74,7 +76,7 @@ def ratio(arm: dict[str, Any], metric: str, mean: float) -> str:
     text = f"{found['estimate']:.2f}"
     if found["low"] is not None:
         text += f" ({found['low']:.2f} .. {found['high']:.2f})"
-    of_means: float = arm["mean"][metric] / mean
+    of_means: float = arm["mean"][metric] / of_first
     apart = abs(of_means - found["estimate"]) > APART
     return f"{text}, means {of_means:.2f}" if apart else text
 
@@ -95,8 +97,8 @@ def table(results: dict[str, Any]) -> Iterator[str]:
         yield "|---" * (len(names) + 1) + "|"
         for program, found in programs.items():
             arms = {arm["name"]: arm for arm in found["arms"]}
-            mean = arms[first]["mean"][metric]
-            base = f"{mean * 1000:.0f} ms" if metric == "cpu" else f"{mean / 2**20:.0f} MiB"
+            of_first = arms[first]["mean"][metric]
+            base = f"{of_first * 1000:.0f} ms" if metric == "cpu" else f"{of_first / 2**20:.0f} MiB"
             cells = [
                 ratio(arms[name], metric, beside(arms[name], arms[first])[metric])
                 if name in arms
@@ -107,28 +109,30 @@ def table(results: dict[str, Any]) -> Iterator[str]:
         yield ""
 
 
+def fault_ns(calibrations: list[list[dict[str, Any]]]) -> dict[int, float]:
+    """What a fault of each size in bytes cost, in nanoseconds: the mean of all calibrations."""
+    found: dict[int, list[float]] = {}
+    for each in itertools.chain(*calibrations):
+        found.setdefault(each["size"], []).append(each["ns"])
+    return {size: mean(ns) for size, ns in found.items()}
+
+
 def faults(results: dict[str, Any]) -> Iterator[str]:
     """What "to 64" saves, beside what the cost of a fault on that machine explains of it."""
-    cost = {each["size"]: each["ns"] for each in results.get("calibration", [])}
-    if not {PAGE, FOLIO} <= cost.keys():
-        return
-    spared_ns = cost[PAGE] - (cost[FOLIO] - cost[PAGE]) / (FOLIO // PAGE - 1)
-    yield (
-        f"By `mmpolicy calibrate` a fault of one page takes {cost[PAGE] / 1000:.2f} µs there, "
-        f"and one of 64 kB {cost[FOLIO] / 1000:.2f} µs."
-    )
-    yield ""
-    yield "| program | faults spared | CPU time saved | of it system | by calibrate |"
-    yield "|---" * 5 + "|"
+    of_all = [results["calibration"]] if "calibration" in results else []
+    yield "| program | faults spared | CPU time saved | of it system | a fault | by calibrate |"
+    yield "|---" * 6 + "|"
     for program, found in results["programs"].items():
         arms = {arm["name"]: arm for arm in found["arms"]}
-        if "to 64" not in arms:
+        cost = fault_ns(found.get("calibrations", of_all))
+        if "to 64" not in arms or not {PAGE, FOLIO} <= cost.keys():
             continue
         first, other = beside(arms["to 64"], found["arms"][0]), arms["to 64"]["mean"]
         spared = first["faults"] - other["faults"]
         saved = [f"{1000 * (first[each] - other[each]):.1f} ms" for each in ("cpu", "system")]
-        told = f"{spared * spared_ns / 1e6:.1f} ms"
-        yield f"| {program} | {spared:.0f} | {' | '.join(saved)} | {told} |"
+        told = spared * (cost[PAGE] - (cost[FOLIO] - cost[PAGE]) / (FOLIO // PAGE - 1)) / 1e6
+        cells = [f"{spared:.0f}", *saved, f"{cost[PAGE] / 1000:.2f} µs", f"{told:.1f} ms"]
+        yield f"| {program} | {' | '.join(cells)} |"
     yield ""
 
 
@@ -156,7 +160,8 @@ def page() -> str:
         number = " to ".join(dict.fromkeys(map(str, (rounds[0], rounds[-1]))))
         kinds = {each.get("statistic", "mean") for each in programs}
         of = " Ratios are means." if "mean" in kinds else ""
-        parts.append(f"## {path.stem}\n\n{machine(results)}\n{number} rounds.{of}\n")
+        once = "\nFaults were calibrated once, before all." if "calibration" in results else ""
+        parts.append(f"## {path.stem}\n\n{machine(results)}\n{number} rounds.{of}{once}\n")
         parts.append("\n".join([*table(results), *faults(results)]))
     return "\n".join(parts).rstrip() + "\n"
 

@@ -71,18 +71,29 @@ def command(*argv: str) -> str:
     return done.stdout
 
 
+def fault_costs() -> list[dict[str, Any]]:
+    """What a fault of each size costs, as `mmpolicy calibrate` prints it."""
+    found: list[dict[str, Any]] = json.loads(command("calibrate", "--json"))["faults"]
+    return found
+
+
 def measure(program: Program, arms: Sequence[str], length: Sequence[str]) -> dict[str, Any]:
-    """Run one program under all arms; what `mmpolicy bench` found, without the single runs."""
+    """Run one program under all arms; what `mmpolicy bench` found, without the single runs.
+
+    Beside it is what a fault cost before and after: its neighbours may be others than an hour ago.
+    """
     if program.before != "true":
         subprocess.run(["sh", "-c", f"cd {LOADS} && {program.before}"], check=True)
     given = [word for name in arms for word in ("--arm", f"{name}: {ARMS[name]}")]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
+        before = fault_costs()
         command("bench", *given, *length, "--out", str(out), *words(program))
         result: dict[str, Any] = json.loads(out.read_text())
     for arm in result["arms"]:
         del arm["runs"]
-    return {key: result[key] for key in result if key not in ("command", "server")}
+    kept = {key: result[key] for key in result if key not in ("command", "server")}
+    return kept | {"calibrations": [before, fault_costs()]}
 
 
 def main(argv: list[str]) -> None:
@@ -108,7 +119,6 @@ def main(argv: list[str]) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: chosen.cpus])
         about += f", on {chosen.cpus} of its CPUs"
     results = evidence.load(chosen.json, about)
-    results["calibration"] = json.loads(command("calibrate", "--json"))["faults"]
     given = {"--detect": chosen.detect, "--within": chosen.within}
     length = [word for option, value in given.items() if value for word in (option, value)]
     length = length or ["--runs", chosen.runs]

@@ -24,6 +24,7 @@ from mmpolicy.bench.result import Result as Found
 from mmpolicy.bench.rounds import MOST, PILOT, Length
 from mmpolicy.control.experiment import LOCK, RECOVERY
 from mmpolicy.host.knobs import read_knobs
+from mmpolicy.render import progress_line
 from mmpolicy.verbs import bench as verb
 
 from .fakes import CONTROL, THP, FakeTree, Run
@@ -198,7 +199,7 @@ def test_rounds_are_told_on_a_terminal(
     """In one line; those that warm up are the round 0."""
     told: list[tuple[str, bool]] = []
     with monkeypatch.context() as patch:
-        patch.setattr(verb, "_progress", lambda *round_: told.append(round_))
+        patch.setattr(verb, "progress_line", lambda *round_: told.append(round_))
         result = run("bench", "--runs", "2", "--warmup", "1", "--seed", "0", "--json", "--", "true")
     assert (result.code, result.err, result.json["seed"]) == (0, "", 0)
     assert result.json["host"]["cpu"] == ""  # which this host does not tell
@@ -206,7 +207,7 @@ def test_rounds_are_told_on_a_terminal(
     for is_terminal in (False, True):
         monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
         for each in told:
-            verb._progress(*each)
+            progress_line(*each)
     # Each clears the rest of the line, as the one before may have been longer.
     lines = [f"\rround {done} of 2 \x1b[K" for done in range(3)]
     assert capsys.readouterr().err == "".join(lines) + "\n"

@@ -28,7 +28,7 @@ from mmpolicy.bench.rounds import Bench, Length
 from mmpolicy.control.keys import Profile, Setting, choice
 from mmpolicy.control.state import read_state
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.calibration import PAGE, FaultCost
+from mmpolicy.host.calibration import PAGE
 from mmpolicy.host.knobs import read_knobs
 
 from .fakes import THP, FakeTree
@@ -363,16 +363,6 @@ def test_a_setting_of_the_whole_host_is_none_of_one_command(tree: FakeTree) -> N
 
 
 # What a fault costs
-
-
-def test_turns_end_where_the_error_is_small_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below 1 %, or after 48 of them."""
-    monkeypatch.setattr(calibrate, "_of_a_piece", lambda _size: (1000.0, True))
-    for error, turns in ((0.0099, 24), (0.01, 48)):
-        monkeypatch.setattr(calibrate, "_error", lambda _pieces, error=error: error)
-        sizes: list[int] = []
-        assert calibrate.measure([PAGE], sizes.append) == [FaultCost(PAGE, 1000, 1000, 1000)]
-        assert len(sizes) == turns
 
 
 @pytest.mark.parametrize(

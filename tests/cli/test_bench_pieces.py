@@ -383,11 +383,13 @@ def test_what_is_said_of_a_program_that_failed(tmp_path: Path) -> None:
 
 
 def test_the_cost_of_a_size() -> None:
-    pieces = [100.0, 104.0, 96.0, 100.0, 108.0, 92.0, 100.0]
-    cost = calibrate._cost(4096, pieces)
-    assert (cost.size, cost.low, cost.high) == (PAGE, 92, 100)
-    assert cost.ns == pytest.approx(92 + 0.3 * 4)
-    assert calibrate._error(pieces) == pytest.approx(0.93 * 8 / 100 / 7**0.5)
+    """Of each of the three times by itself: an interruption the second time makes no fast piece."""
+    times = [100.0, 104.0, 96.0, 100.0, 108.0, 92.0, 100.0]
+    pieces = [calibrate.Piece(50 + ns, 60, 10) for ns in times]
+    for told in (pieces, [*pieces[:-1], pieces[-1]._replace(again=160.0)]):
+        cost = calibrate._cost(4096, told)
+        assert (cost.size, cost.low, cost.high) == (PAGE, 92, 100)
+        assert cost.ns == pytest.approx(92 + 6 / 50 * 4)
 
 
 @pytest.mark.parametrize(("given", "kept"), [(36, False), (37, True)])
@@ -397,15 +399,15 @@ def test_a_size_that_is_seldom_given_is_left_out(
     """More than half of the 72 pieces have to come in such folios; those that warm up are none."""
     sizes, pieces = list[int](), [0]
 
-    def piece(size: int) -> tuple[float, bool]:
+    def piece(size: int) -> tuple[calibrate.Piece, bool]:
         if size == PAGE:
-            return 1000.0, True
+            return calibrate.Piece(1000, 0, 0), True
         pieces[0] += 1
         turn, place = divmod(pieces[0] - 1, 4)
-        return 9000.0, place == 0 or 3 * turn + place <= given
+        return calibrate.Piece(9000, 0, 0), place == 0 or 3 * turn + place <= given
 
     monkeypatch.setattr(calibrate, "_of_a_piece", piece)
-    found = calibrate.measure([PAGE, 65536], sizes.append)
+    found = calibrate.measure([PAGE, 65536], sizes.append, lambda _seconds: None)
     assert [each.size for each in found] == [PAGE, 65536][: 1 + kept]
     assert sizes == [PAGE, 65536] * 24
 
@@ -426,7 +428,7 @@ def test_what_a_fault_takes_is_the_first_time_less_the_second(
 
     monkeypatch.setattr(calibrate, "_written", write)
     monkeypatch.setattr("mmpolicy.bench.calibrate.time.thread_time_ns", lambda: next(clock))
-    assert calibrate._of_a_piece(4096) == (650, given)
+    assert calibrate._of_a_piece(4096) == ((700, 100, 50), given)
     assert places == [(0, 8 << 20)] * 2
 
 

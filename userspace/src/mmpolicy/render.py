@@ -35,6 +35,12 @@ def columns() -> int:
         return WIDE
 
 
+def progress_line(text: str, is_last: bool) -> None:
+    """Show how far something is, in the place of what it said before; on a terminal only."""
+    if sys.stderr.isatty():
+        click.echo(f"\r{text} \x1b[K", err=True, nl=is_last)
+
+
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Return lines with the columns aligned."""
     return [line for block in blocks(header, rows) for line in block]

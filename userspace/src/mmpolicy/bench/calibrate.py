@@ -6,29 +6,42 @@ a fault, the second time none does, so the difference is what the faults took: t
 kernel and back, and the clearing of the memory. What it takes to give a folio back is added, as a
 program that has had the fault will do that, too. It is CPU time of this thread, so others only
 count by the caches and the parts of a core that they use up. On a virtual machine these are unseen
-neighbours who come and go within seconds, and make half of all pieces take half as much again. So
-sizes take turns, and the fastest twentieth of many short pieces counts (as minima do in lmbench,
-McVoy and Staelin 1996).
+neighbours: they make half of all pieces take half as much again, and stay for a second or for a
+minute, on one CPU more than on another. So sizes take turns on all CPUs that this process may use,
+and the fastest fiftieth of many short pieces counts (as minima do in lmbench, McVoy and Staelin
+1996).
 """
 
 import ctypes
 import mmap
+import os
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count, cycle
 from statistics import median, quantiles
+from typing import NamedTuple
 
 from mmpolicy.host.calibration import PAGE, FaultCost
 
 PIECE, FAULTS = 8 << 20, 16  # bytes that are written at once, and how many faults at the least
 PIECES = 3  # of each size, each time it has its turn
-LEAST, MOST = 24, 48  # so often it has its turn
-EXACT = 0.01  # the standard error of a median at which there are turns enough, as a part of it
-FASTEST = 20  # one part of so many
+LEAST, MOST_S = 24, 10.0  # so often it has its turn, and so long on a busy host
+FASTEST = 50  # one part of so many counts
+QUIET = 1.05  # a host is if the median of the pieces is at most so much of that
 
 
-def _of_a_piece(size: int) -> tuple[float, bool]:
-    """Return the nanoseconds of a fault of this size, and if the memory came in such folios."""
+class Piece(NamedTuple):
+    """What it took to write to a piece, again, and to give it back: nanoseconds by fault."""
+
+    first: float
+    again: float
+    back: float
+
+
+def _of_a_piece(size: int) -> tuple[Piece, bool]:
+    """Return the times of a piece of this size, and if the memory came in such folios."""
     piece = max(PIECE, FAULTS * size)
     area = mmap.mmap(-1, piece + size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     area.madvise(mmap.MADV_HUGEPAGE if size > PAGE else mmap.MADV_NOHUGEPAGE)
@@ -37,7 +50,7 @@ def _of_a_piece(size: int) -> tuple[float, bool]:
     begin = time.thread_time_ns()
     area.close()
     number, back = piece // size, time.thread_time_ns() - begin
-    return (first - again + back) / number, taken <= 1.2 * number + 8
+    return Piece(first / number, again / number, back / number), taken <= 1.2 * number + 8
 
 
 def _written(address: int, piece: int) -> tuple[int, int]:
@@ -51,31 +64,58 @@ def _faults() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
 
 
-def measure(sizes: Sequence[int], enter: Callable[[int], None]) -> list[FaultCost]:
+def measure(
+    sizes: Sequence[int], enter: Callable[[int], None], tell: Callable[[float], None]
+) -> list[FaultCost]:
     """Return the cost of each size; `enter` enables one for who asks, and all others not.
 
-    A size that the kernel does not give is left out.
+    A size that the kernel does not give is left out. `tell` learns how many seconds it has taken.
     """
-    found: dict[int, list[float]] = {size: [] for size in sizes}
-    given: dict[int, list[float]] = {}
-    for number in range(1, MOST + 1):
-        for size in sizes:
-            enter(size)
-            _of_a_piece(size)  # warms up
-            pieces = [_of_a_piece(size) for _ in range(PIECES)]
-            found[size] += [ns for ns, in_folios in pieces if in_folios]
-        given = {size: each for size, each in found.items() if len(each) > number * PIECES / 2}
-        if number >= LEAST and all(_error(each) < EXACT for each in given.values()):
-            break
-    return [_cost(size, each) for size, each in given.items()]
+    found: dict[int, list[Piece]] = {size: [] for size in sizes}
+    begin = time.monotonic()
+    with _cpus_in_turn() as move:
+        for number in count(1):
+            move()
+            for size in sizes:
+                enter(size)
+                _of_a_piece(size)  # warms up
+                pieces = [_of_a_piece(size) for _ in range(PIECES)]
+                found[size] += [piece for piece, in_folios in pieces if in_folios]
+            tell(taken := time.monotonic() - begin)
+            given = {size: each for size, each in found.items() if len(each) > number * PIECES / 2}
+            costs = [_cost(size, each) for size, each in given.items()]
+            is_quiet = all(each.high <= QUIET * each.ns for each in costs)
+            if number >= LEAST and (is_quiet or taken >= MOST_S):
+                break
+    return costs
 
 
-def _error(pieces: Sequence[float]) -> float:
-    """Return the standard error of a median as a part of it, as if pieces were normally spread."""
-    low, middle, high = quantiles(pieces, n=4)
-    return float(0.93 * (high - low) / middle / len(pieces) ** 0.5)
+@contextmanager
+def _cpus_in_turn() -> Iterator[Callable[[], None]]:
+    """Have what moves this thread to the next of its CPUs; afterwards it may use all again."""
+    cpus = os.sched_getaffinity(0)
+    turns = cycle(sorted(cpus))
+
+    def move() -> None:
+        with suppress(OSError):  # a CPU went offline
+            os.sched_setaffinity(0, {next(turns)})
+
+    try:
+        yield move
+    finally:
+        os.sched_setaffinity(0, cpus)
 
 
-def _cost(size: int, pieces: Sequence[float]) -> FaultCost:
-    fast = quantiles(pieces, n=FASTEST, method="inclusive")[0]
-    return FaultCost(size, fast, min(pieces), median(pieces))
+def _cost(size: int, pieces: Sequence[Piece]) -> FaultCost:
+    """Return the cost at the fastest fiftieth, and at the extremes that are told with it.
+
+    Of each of the three times by itself: a piece whose second time was interrupted is no fast one.
+    """
+    first, again, back = zip(*pieces, strict=True)
+    kinds: tuple[Callable[[Sequence[float]], float], ...] = (min, _fastest, median)
+    low, ns, high = sorted(of(first) - of(again) + of(back) for of in kinds)
+    return FaultCost(size, ns, low, high)
+
+
+def _fastest(times: Sequence[float]) -> float:
+    return quantiles(times, n=FASTEST, method="inclusive")[0]

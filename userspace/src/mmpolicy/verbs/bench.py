@@ -3,7 +3,6 @@
 
 import random
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from mmpolicy.host.knobs import names_of, read_knobs
 from mmpolicy.host.machine import Host, hardware_of
 from mmpolicy.host.signals import interrupted, noted
 from mmpolicy.host.step import Step
-from mmpolicy.render import as_json, emit
+from mmpolicy.render import as_json, emit, progress_line
 from mmpolicy.verbs.in_force import in_force
 from mmpolicy.verbs.options import FILE, Seconds, completer, dry_run_option, json_option, pass_host
 
@@ -175,18 +174,13 @@ def _measure(
                 with in_force(host, arms, arms.changes_host):
                     bench = Bench(arms, programs, length, seed, lambda: folios_made(host.tree))
                     for done in bench.rounds(options["warmup"]):
-                        _progress(length.progress(done), done == length.rounds)
+                        progress_line(length.progress(done), done == length.rounds)
                         tick()
             except StoppedError as err:
                 raise Error(err.reason, Exit.FAILED, "give the command again") from err
     if note := length.note():
         click.echo(f"warning: {note}", err=True)
     return bench.runs
-
-
-def _progress(text: str, is_last: bool) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r{text} \x1b[K", err=True, nl=is_last)
 
 
 def _tell(

@@ -4,14 +4,14 @@
 import click
 
 from mmpolicy.ab.knobs import Knobs
-from mmpolicy.bench.calibrate import measure
+from mmpolicy.bench.calibrate import MOST_S, measure
 from mmpolicy.host.calibration import FILE, PAGE, FaultCost, keep_calibration
 from mmpolicy.host.evidence import size_folders
 from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import Values, read_knobs
 from mmpolicy.host.machine import Host
 from mmpolicy.host.step import Step
-from mmpolicy.render import emit, table
+from mmpolicy.render import emit, progress_line, table
 from mmpolicy.verbs.commit import emit_plan
 from mmpolicy.verbs.in_force import in_force
 from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
@@ -37,7 +37,13 @@ def _measured(host: Host, now: Values, sizes: dict[int, str], writes: bool) -> l
     knobs = Knobs(host.tree, now, arms, LEASE_S, host.log)
     with in_force(host, knobs, writes):
         order = sorted(sizes) if writes else []
-        return measure([PAGE, *order], lambda size: knobs.take(str(size)))
+        costs = measure([PAGE, *order], lambda size: knobs.take(str(size)), _tell)
+    progress_line("done", is_last=True)
+    return costs
+
+
+def _tell(seconds: float) -> None:
+    progress_line(f"{seconds:.0f} s of {MOST_S:.0f} at the most", is_last=False)
 
 
 @click.command()
@@ -47,11 +53,11 @@ def _measured(host: Host, now: Values, sizes: dict[int, str], writes: bool) -> l
 def calibrate(host: Host, dry_run: bool, want_json: bool) -> None:
     """Measure what a page fault costs on this host, in three seconds.
 
-    One page, 16 kB, 64 kB and 2 MB are touched once, in turn, for up to ten seconds on a busy
-    host. Meanwhile these sizes are given to programs that ask for large folios (MADV_HUGEPAGE), and
-    afterwards all is as before. The result is kept in /var/lib/mmpolicy/calibration.json, and `top`
-    and `stats` tell by it how much CPU time faults take. Without root, only single pages are
-    measured, and nothing is kept.
+    One page, 16 kB, 64 kB and 2 MB are touched once, in turn, on each of the CPUs; for up to ten
+    seconds on a busy host. Meanwhile these sizes are given to programs that ask for large folios
+    (MADV_HUGEPAGE), and afterwards all is as before. The result is kept in
+    /var/lib/mmpolicy/calibration.json, and `top` and `stats` tell by it how much CPU time faults
+    take. Without root, only single pages are measured, and nothing is kept.
     """
     now = read_knobs(host.tree)
     sizes = _sizes(host.tree, now)
