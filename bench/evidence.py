@@ -120,8 +120,7 @@ def fault_ns(calibrations: list[list[dict[str, Any]]]) -> dict[int, float]:
 def faults(results: dict[str, Any]) -> Iterator[str]:
     """What "to 64" saves, beside what the cost of a fault on that machine explains of it."""
     of_all = [results["calibration"]] if "calibration" in results else []
-    yield "| program | faults spared | CPU time saved | of it system | a fault | by calibrate |"
-    yield "|---" * 6 + "|"
+    rows = []
     for program, found in results["programs"].items():
         arms = {arm["name"]: arm for arm in found["arms"]}
         cost = fault_ns(found.get("calibrations", of_all))
@@ -132,8 +131,11 @@ def faults(results: dict[str, Any]) -> Iterator[str]:
         saved = [f"{1000 * (first[each] - other[each]):.1f} ms" for each in ("cpu", "system")]
         told = spared * (cost[PAGE] - (cost[FOLIO] - cost[PAGE]) / (FOLIO // PAGE - 1)) / 1e6
         cells = [f"{spared:.0f}", *saved, f"{cost[PAGE] / 1000:.2f} µs", f"{told:.1f} ms"]
-        yield f"| {program} | {' | '.join(cells)} |"
-    yield ""
+        rows.append(f"| {program} | {' | '.join(cells)} |")
+    if rows:
+        yield "| program | faults spared | CPU time saved | of it system | a fault | by calibrate |"
+        yield "|---" * 6 + "|"
+        yield from [*rows, ""]
 
 
 def machine(results: dict[str, Any]) -> str:

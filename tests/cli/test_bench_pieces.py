@@ -107,7 +107,7 @@ def test_tables_of_what_each_run_has() -> None:
     assert found.tables()[0][1][1] == ["on", "5,000.0 ms", "5", "0.0 MiB"]
     alone = Found((OFF,), rounds((2.5,)), "cpu", 1)
     assert [head for head, _ in alone.tables()] == [["ARM", "CPU"]]
-    assert found.mean(ON, "cpu") == 5
+    assert (found.means(ON, ON)["cpu"], found.means(OFF, ON)["cpu"]) == (5, 2.5)
     compared = found.compared["on"]["cpu"]
     assert compared.median == 2
     assert found.compared["off"]["cpu"] == Compared(None, None)

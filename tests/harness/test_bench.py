@@ -73,11 +73,12 @@ def test_each_sample_is_kept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_arms_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only these, in the order of the benchmark; another name is told, with those there are."""
+    """Only these and the first, in the order of the benchmark; another name is told."""
     monkeypatch.delenv(ONE_KERNEL, raising=False)
     assert counting.of_kernel(ARMS) == ARMS
     assert counting.of_kernel(ARMS, ["fixed", "stock"]) == ARMS
-    assert counting.of_kernel(ARMS, ["fixed"]) == ARMS[1:]
+    more = counting.Arm("more", setup="x")
+    assert counting.of_kernel([*ARMS, more], ["more"]) == [ARMS[0], more]
     with pytest.raises(BenchError, match="no arm other; there are: stock fixed"):
         counting.of_kernel(ARMS, ["other", "fixed"])
 
@@ -95,9 +96,16 @@ def test_what_faults_explain() -> None:
     }
     arms = [{"name": name, "mean": mean} for name, mean in means.items()]
     costs = [{"size": 4096, "ns": 2000.0}, {"size": 65536, "ns": 6500.0}]
-    results = {"programs": {"a": {"arms": arms}}, "calibration": costs}
-    assert "| a | 150 | 10.0 ms | 5.0 ms | 0.3 ms |" in list(evidence.faults(results))
+    once = {"programs": {"a": {"arms": arms}}, "calibration": costs}
+    # Before and after that program; what an hour earlier did is nothing to it.
+    both = [[{**each, "ns": each["ns"] * part} for each in costs] for part in (0.8, 1.2)]
+    beside = {"arms": arms, "calibrations": both}
+    early = [{**each, "ns": each["ns"] * 3} for each in costs]
+    for results in (once, {"programs": {"a": beside}, "calibration": early}):
+        row = "| a | 150 | 10.0 ms | 5.0 ms | 2.00 µs | 0.3 ms |"
+        assert row in list(evidence.faults(results))
     assert not list(evidence.faults({"programs": {}}))
+    assert not list(evidence.faults({"programs": {"a": {"arms": arms}}}))
 
 
 def test_a_ratio_of_few_rounds_has_no_interval() -> None:

@@ -145,12 +145,13 @@ def has_hooks() -> bool:
 def of_kernel(arms: Sequence[SomeArm], names: Sequence[str] = ()) -> list[SomeArm]:
     """The arms that differ: where all have one kernel, that with the hooks alone is none.
 
-    With names, only those arms.
+    With names, only those arms, and the first one, of which the others are told as multiples.
     """
     found = [arm for arm in arms if has_hooks() or arm.setup or arm.flavor != "patched"]
     if unknown := set(names) - {arm.name for arm in arms}:
         raise BenchError(f"no arm {', '.join(sorted(unknown))}; there are: {names_of(found)}")
-    return [arm for arm in found if not names or arm.name in names]
+    wanted = {arms[0].name, *names} if names else {arm.name for arm in found}
+    return [arm for arm in found if arm.name in wanted]
 
 
 def names_of(arms: Sequence[Arm]) -> str:
@@ -214,7 +215,9 @@ def options(bench: str, text: str, plots: bool = False) -> argparse.ArgumentPars
     parser.add_argument("--quick", action="store_true", help="fewer arms and cases")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers to FILE")
     if plots:
-        parser.add_argument("--arm", action="append", help="only this one; may be repeated")
+        parser.add_argument(
+            "--arm", action="append", help="only this one, beside the first; may be repeated"
+        )
         parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw them into FILE")
     return parser
 

@@ -11,7 +11,7 @@ from mmpolicy.ab.design import ALPHA, least_pairs
 from mmpolicy.ab.stats import Effect, analyse, analyse_median, holm
 from mmpolicy.bench.arms import Arm
 from mmpolicy.bench.programs import COUNTERS, Values
-from mmpolicy.bench.rounds import pairs_of
+from mmpolicy.bench.rounds import pairs_of, rounds_of
 from mmpolicy.render import table
 
 # What is shown of a run: name, title, how much one unit of the number is, digits, unit.
@@ -101,17 +101,14 @@ class Result:
             )
         return found
 
-    def rounds(self, arm: Arm) -> list[dict[str, Values]]:
-        """Return those in which an arm took part."""
-        return [each for each in self.runs if arm.name in each]
-
-    def mean(self, arm: Arm, metric: str) -> float:
-        """Return the mean of all runs of an arm."""
-        return fmean(each[arm.name][metric] for each in self.rounds(arm))
+    def means(self, arm: Arm, other: Arm) -> dict[str, float]:
+        """Return the mean of all that is known of an arm, in the rounds of another or of itself."""
+        rounds = rounds_of(self.runs, other)
+        return {name: fmean(each[arm.name][name] for each in rounds) for name in self.known}
 
     def _cell(self, arm: Arm, metric: str) -> str:
         _, scale, digits, unit = METRICS[metric]
-        return f"{self.mean(arm, metric) / scale:,.{digits}f} {unit}".strip()
+        return f"{self.means(arm, arm)[metric] / scale:,.{digits}f} {unit}".strip()
 
     def tables(self) -> list[tuple[list[str], list[list[str]]]]:
         """Return head and rows of what was measured, and of the ratios; then of the counters."""
@@ -134,7 +131,7 @@ class Result:
             yield from table(head, rows)
             yield ""
         of = "medians of the ratios" if self.by_median else "ratios"
-        numbers = sorted({len(self.rounds(arm)) for arm in self.arms})
+        numbers = sorted({len(rounds_of(self.runs, arm)) for arm in self.arms})
         runs = " to ".join(str(each) for each in dict.fromkeys((numbers[0], numbers[-1])))
         yield f"means of {runs} runs each; {of} with their 95 % interval"
         yield from (self.sentence(arm) for arm in self.arms[1:])
@@ -148,7 +145,7 @@ class Result:
         title = METRICS[self.metric][0]
         effect = self.compared[arm.name][self.metric].effect
         need = least_pairs(len(self.arms) - 1)
-        rounds = len(self.rounds(arm))
+        rounds = len(rounds_of(self.runs, arm))
         if not effect or rounds < need:
             return f"{arm.name}: {rounds} rounds can show nothing, take {need} or more"
         p = f"p = {self.corrected[arm.name]:.2g}"
@@ -165,7 +162,6 @@ class Result:
 
         mean_of_first: of the first arm, in the rounds of this arm.
         """
-        first = self.arms[0].name
         return {
             "metric": self.metric,
             "statistic": "median" if self.by_median else "mean",
@@ -174,12 +170,10 @@ class Result:
                 {
                     "name": arm.name,
                     "settings": arm.told(),
-                    "rounds": len(rounds := self.rounds(arm)),
+                    "rounds": len(rounds := rounds_of(self.runs, arm)),
                     "runs": [each[arm.name] for each in rounds],
-                    "mean": {name: self.mean(arm, name) for name in self.known},
-                    "mean_of_first": {
-                        name: fmean(each[first][name] for each in rounds) for name in self.known
-                    },
+                    "mean": self.means(arm, arm),
+                    "mean_of_first": self.means(self.arms[0], arm),
                     "ratio": {name: each.data() for name, each in self.compared[arm.name].items()},
                     "p_corrected": self.corrected.get(arm.name),
                     "found": arm is not self.arms[0] and self.found(arm),

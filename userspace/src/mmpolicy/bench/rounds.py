@@ -109,8 +109,13 @@ def pairs_of(
     runs: Sequence[dict[str, Values]], first: Arm, other: Arm, metric: str
 ) -> list[tuple[float, float]]:
     """Return the values of two arms, round by round, as long as both took part."""
-    found = [each for each in runs if other.name in each]
-    return [(each[first.name][metric], each[other.name][metric]) for each in found]
+    both = rounds_of(runs, other)
+    return [(each[first.name][metric], each[other.name][metric]) for each in both]
+
+
+def rounds_of(runs: Sequence[dict[str, Values]], arm: Arm) -> list[dict[str, Values]]:
+    """Return those in which an arm took part."""
+    return [each for each in runs if arm.name in each]
 
 
 def _blind(pairs: Sequence[tuple[float, float]]) -> list[float]:
