@@ -51,11 +51,10 @@ STOCK = frozenset(debian_flavors())
 DURATIONS = cache_dir() / "durations-guest.json"
 
 
-def flavors_of(item: pytest.Item) -> set[str]:
-    """The kernels that a test needs, and "long" or "full" if it takes long."""
+def kernels_of(item: pytest.Item) -> set[str]:
+    """The kernels that a test needs."""
     marker = item.get_closest_marker("flavor")
-    kernels = set(marker.args) if marker else {"patched"}
-    return kernels | {name for name in ("long", "full") if item.get_closest_marker(name)}
+    return set(marker.args) if marker else {"patched"}
 
 
 @functools.cache
@@ -74,9 +73,10 @@ def missing_options(item: pytest.Item) -> set[str]:
 
 def is_wanted(item: pytest.Item, chosen: set[str]) -> bool:
     """Whether ./dev test was asked for a test; --hooks leaves out what runs without it."""
-    kernels = flavors_of(item)
-    done = "hooks" in chosen and kernels <= STOCK
-    return kernels <= chosen and not done and not missing_options(item)
+    kernels = kernels_of(item)
+    needs = kernels | {name for name in ("long", "full") if item.get_closest_marker(name)}
+    done = "hooks" in chosen and needs <= STOCK
+    return needs <= chosen and not done and not missing_options(item)
 
 
 def plan(item: pytest.Item, seconds: dict[str, float]) -> Planned:
@@ -87,7 +87,7 @@ def plan(item: pytest.Item, seconds: dict[str, float]) -> Planned:
     own = f"{item.nodeid.partition('::')[0]}"
     together = any(found[-1].scope == "module" and found[-1].baseid == own for found in fixtures)
     took = seconds.get(item.nodeid, unknown)
-    return Planned(item.nodeid, own, frozenset(flavors_of(item)), together, took)
+    return Planned(item.nodeid, own, frozenset(kernels_of(item)), together, took)
 
 
 @pytest.hookimpl(tryfirst=True)
