@@ -55,6 +55,17 @@ def watchdog_of(pid: int) -> int:
     return children(pid)[0]
 
 
+def stop_in_treatment(process: subprocess.Popen[str], tree: FakeTree, before: object) -> None:
+    """Stop the command where the knobs are not as before; its watchdog goes on."""
+    while True:
+        wait_until(lambda: read_knobs(tree) != before)
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        if read_knobs(tree) != before:
+            return
+        process.send_signal(signal.SIGCONT)
+
+
 def is_free(tree: FakeTree) -> bool:
     """Tell if nobody holds the lock."""
     try:
@@ -87,8 +98,7 @@ def test_sigkill_at_any_moment(begin: Begin, tree: FakeTree, run: Run) -> None:
 def test_a_command_that_hangs_loses_its_lease(begin: Begin, tree: FakeTree) -> None:
     before = read_knobs(tree)
     process = begin("--lease", "1s")
-    wait_until(lambda: read_knobs(tree) != before)
-    process.send_signal(signal.SIGSTOP)
+    stop_in_treatment(process, tree, before)
     wait_until(lambda: not tree.exists(RECOVERY), 10)
     assert read_knobs(tree) == before
     process.send_signal(signal.SIGCONT)
@@ -129,7 +139,7 @@ def test_both_are_killed(begin: Begin, tree: FakeTree, run: Run) -> None:
     for words in (["ab", "restore"], ["ab", "run", "--out", str(tree.real("/x")), "--treatment",
                                       "min_free_kbytes=lots", *SWITCHBACK]):  # fmt: skip
         process = begin("--lease", "5m", "--out", f"{len(words)}.jsonl")
-        wait_until(lambda: read_knobs(tree) != before)
+        stop_in_treatment(process, tree, before)  # or it would put all back before it is killed
         for pid in (watchdog_of(process.pid), process.pid):
             os.kill(pid, signal.SIGKILL)
         process.communicate()
