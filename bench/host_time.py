@@ -28,6 +28,7 @@ from lab.machine import TREE
 from lab.programs import BenchError
 
 NONE = "transparent_hugepage/enabled=never,hugepages-*/enabled=never"
+ENDING = TREE / "bench/ending.py"
 SIZES = (16, 32, 64, 128, 256, 1024)  # kB
 
 
@@ -57,7 +58,8 @@ def words(program: Program) -> list[str]:
     run = f"cd {LOADS} && exec {preload}{program.command}"
     if not program.client:
         return ["--", "sh", "-c", run]
-    load = f"cd {LOADS} && {program.client} && rm -f {SOCKET}"  # the next one is not ready yet
+    end = f"/usr/bin/python3 -I {ENDING} {SOCKET}"
+    load = f"cd {LOADS} && {program.client} && {end} && rm -f {SOCKET}"  # the next is not ready yet
     return ["--server", f"sh -c '{run}'", "--ready", f"[ -S {SOCKET} ]", "--", "sh", "-c", load]
 
 
