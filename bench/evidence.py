@@ -43,7 +43,8 @@ A shadow estimates in the same way, so its estimate is of the system time that f
 The rest is what programs save in their own time, as they miss the TLB and caches less; on a
 virtual machine a miss walks two page tables.
 That differs from program to program, and no calibration tells it: only `mmpolicy bench` does.
-System time is counted by ticks, so it is less exact than the sum.
+Both savings are by the ratios, with their intervals: system time is counted by ticks, so it is
+known less closely than the sum.
 
 No policy decides here.
 What `adaptive` reaches of "to 64" in faults and memory is in
@@ -117,6 +118,13 @@ def fault_ns(calibrations: list[list[dict[str, Any]]]) -> dict[int, float]:
     return {size: mean(ns) for size, ns in found.items()}
 
 
+def saved_ms(arm: dict[str, Any], first: dict[str, float], metric: str) -> str:
+    """What an arm saves of the mean of the first one, by its ratio, with the interval."""
+    found, mean_ms = arm["ratio"][metric], 1000 * first[metric]
+    low, saved, high = (mean_ms * (1 - found[each]) for each in ("high", "estimate", "low"))
+    return f"{saved:.1f} ms ({low:.1f} .. {high:.1f})"
+
+
 def faults(results: dict[str, Any]) -> Iterator[str]:
     """What "to 64" saves, beside what the cost of a fault on that machine explains of it."""
     of_all = [results["calibration"]] if "calibration" in results else []
@@ -126,9 +134,9 @@ def faults(results: dict[str, Any]) -> Iterator[str]:
         cost = fault_ns(found.get("calibrations", of_all))
         if "to 64" not in arms or not {PAGE, FOLIO} <= cost.keys():
             continue
-        first, other = beside(arms["to 64"], found["arms"][0]), arms["to 64"]["mean"]
-        spared = first["faults"] - other["faults"]
-        saved = [f"{1000 * (first[each] - other[each]):.1f} ms" for each in ("cpu", "system")]
+        first = beside(arms["to 64"], found["arms"][0])
+        spared = first["faults"] - arms["to 64"]["mean"]["faults"]
+        saved = [saved_ms(arms["to 64"], first, metric) for metric in ("cpu", "system")]
         told = spared * (cost[PAGE] - (cost[FOLIO] - cost[PAGE]) / (FOLIO // PAGE - 1)) / 1e6
         cells = [f"{spared:.0f}", *saved, f"{cost[PAGE] / 1000:.2f} µs", f"{told:.1f} ms"]
         rows.append(f"| {program} | {' | '.join(cells)} |")

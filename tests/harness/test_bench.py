@@ -94,7 +94,11 @@ def test_what_faults_explain() -> None:
         "off": {"cpu": 0.1, "system": 0.05, "faults": 200.0},
         "to 64": {"cpu": 0.09, "system": 0.045, "faults": 50.0},
     }
-    arms = [{"name": name, "mean": mean} for name, mean in means.items()]
+    ratio = {"estimate": 0.9, "low": 0.8, "high": 1.1}
+    arms = [
+        {"name": name, "mean": mean, "ratio": {"cpu": ratio, "system": ratio}}
+        for name, mean in means.items()
+    ]
     costs = [{"size": 4096, "ns": 2000.0}, {"size": 65536, "ns": 6500.0}]
     once = {"programs": {"a": {"arms": arms}}, "calibration": costs}
     # Before and after that program; what an hour earlier did is nothing to it.
@@ -102,7 +106,7 @@ def test_what_faults_explain() -> None:
     beside = {"arms": arms, "calibrations": both}
     early = [{**each, "ns": each["ns"] * 3} for each in costs]
     for results in (once, {"programs": {"a": beside}, "calibration": early}):
-        row = "| a | 150 | 10.0 ms | 5.0 ms | 2.00 µs | 0.3 ms |"
+        row = "| a | 150 | 10.0 ms (-10.0 .. 20.0) | 5.0 ms (-5.0 .. 10.0) | 2.00 µs | 0.3 ms |"
         assert row in list(evidence.faults(results))
     assert not list(evidence.faults({"programs": {}}))
     assert not list(evidence.faults({"programs": {"a": {"arms": arms}}}))
