@@ -119,8 +119,13 @@ def fault_ns(calibrations: list[list[dict[str, Any]]]) -> dict[int, float]:
 
 
 def saved_ms(arm: dict[str, Any], first: dict[str, float], metric: str) -> str:
-    """What an arm saves of the mean of the first one, by its ratio, with the interval."""
+    """What an arm saves of the mean of the first one, by its ratio, with the interval.
+
+    Without a ratio, as some runs took less than a tick, or without an interval: by the means.
+    """
     found, mean_ms = arm["ratio"][metric], 1000 * first[metric]
+    if not found or found["scale"] == "difference" or found["low"] is None:
+        return f"{mean_ms - 1000 * arm['mean'][metric]:.1f} ms"
     low, saved, high = (mean_ms * (1 - found[each]) for each in ("high", "estimate", "low"))
     return f"{saved:.1f} ms ({low:.1f} .. {high:.1f})"
 

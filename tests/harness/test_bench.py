@@ -94,7 +94,7 @@ def test_what_faults_explain() -> None:
         "off": {"cpu": 0.1, "system": 0.05, "faults": 200.0},
         "to 64": {"cpu": 0.09, "system": 0.045, "faults": 50.0},
     }
-    ratio = {"estimate": 0.9, "low": 0.8, "high": 1.1}
+    ratio = {"scale": "ratio", "estimate": 0.9, "low": 0.8, "high": 1.1}
     arms = [
         {"name": name, "mean": mean, "ratio": {"cpu": ratio, "system": ratio}}
         for name, mean in means.items()
@@ -110,6 +110,14 @@ def test_what_faults_explain() -> None:
         assert row in list(evidence.faults(results))
     assert not list(evidence.faults({"programs": {}}))
     assert not list(evidence.faults({"programs": {"a": {"arms": arms}}}))
+
+
+def test_what_is_saved_without_a_ratio() -> None:
+    """By the means: some runs took no tick of system time, or the rounds were few."""
+    few = {"scale": "ratio", "estimate": 0.9, "low": None, "high": None}
+    for found in (None, few, {"scale": "difference", "estimate": 0.1, "low": 0.0, "high": 0.2}):
+        arm = {"ratio": {"system": found}, "mean": {"system": 0.004}}
+        assert evidence.saved_ms(arm, {"system": 0.010}, "system") == "6.0 ms"
 
 
 def test_a_ratio_of_few_rounds_has_no_interval() -> None:
