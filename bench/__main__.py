@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lab import counting
 
-NO_BENCHMARKS = {"__init__", "__main__", "demo", "recordings", "evidence"}
+NO_BENCHMARKS = {"__init__", "__main__", "demo", "ending", "evidence", "fragments", "recordings"}
 
 
 def main(argv: list[str]) -> int:

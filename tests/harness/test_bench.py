@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from bench import __main__ as benchmarks
 from bench import evidence, programs
 from lab import counting
 from lab.guest import ONE_KERNEL, Guest
@@ -81,6 +82,15 @@ def test_arms_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counting.of_kernel([*ARMS, more], ["more"]) == [ARMS[0], more]
     with pytest.raises(BenchError, match="no arm other; there are: stock fixed"):
         counting.of_kernel(ARMS, ["other", "fixed"])
+
+
+def test_what_is_offered_is_a_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each file whose main() takes the words after its name, and no other."""
+    assert benchmarks.main([]) == 2
+    names = capsys.readouterr().err.partition("one of: ")[2].split()
+    main = "\ndef main(argv: list[str]) -> None:"
+    found = [path.stem for path in evidence.TREE.glob("bench/*.py") if main in path.read_text()]
+    assert sorted(names) == sorted(stem.removeprefix("host_") for stem in found)
 
 
 def test_the_page_is_what_the_results_say() -> None:
