@@ -66,13 +66,18 @@ def load(path: Path | None, about: str) -> dict[str, Any]:
     return {"version": 1, "about": about, "programs": {}}
 
 
+def is_ratio(found: dict[str, Any] | None) -> bool:
+    """Whether two arms were compared, and by a ratio: some metrics are 0 in some runs."""
+    return found is not None and found["scale"] != "difference"
+
+
 def ratio(arm: dict[str, Any], metric: str, of_first: float) -> str:
     """A ratio with its interval, and that of the means where it lies elsewhere.
 
     of_first: the mean of the arm that it is compared with.
     """
     found = arm["ratio"][metric]
-    if not found or found["scale"] != "ratio":
+    if not is_ratio(found):
         return "-"
     text = f"{found['estimate']:.2f}"
     if found["low"] is not None:
@@ -124,7 +129,7 @@ def saved_ms(arm: dict[str, Any], first: dict[str, float], metric: str) -> str:
     Without a ratio, as some runs took less than a tick, or without an interval: by the means.
     """
     found, mean_ms = arm["ratio"][metric], 1000 * first[metric]
-    if not found or found["scale"] == "difference" or found["low"] is None:
+    if not is_ratio(found) or found["low"] is None:
         return f"{mean_ms - 1000 * arm['mean'][metric]:.1f} ms"
     low, saved, high = (mean_ms * (1 - found[each]) for each in ("high", "estimate", "low"))
     return f"{saved:.1f} ms ({low:.1f} .. {high:.1f})"

@@ -82,10 +82,12 @@ def measure(
                 pieces = [_of_a_piece(size) for _ in range(PIECES)]
                 found[size] += [piece for piece, in_folios in pieces if in_folios]
             tell(taken := time.monotonic() - begin)
+            if number < LEAST:
+                continue
             given = {size: each for size, each in found.items() if len(each) > number * PIECES / 2}
             costs = [_cost(size, each) for size, each in given.items()]
             is_quiet = all(each.high <= QUIET * each.ns for each in costs)
-            if number >= LEAST and (is_quiet or taken >= MOST_S):
+            if is_quiet or taken >= MOST_S:
                 break
     return costs
 

@@ -59,6 +59,11 @@ class Compared:
                 "median": self.median, "p": self.effect.p}  # fmt: skip
 
 
+def _cell(metric: str, value: float) -> str:
+    _, scale, digits, unit = METRICS[metric]
+    return f"{value / scale:,.{digits}f} {unit}".strip()
+
+
 def _to_compare(names: Sequence[str]) -> list[str]:
     return [name for name in names if name != NOT_COMPARED]
 
@@ -106,17 +111,14 @@ class Result:
         rounds = rounds_of(self.runs, other)
         return {name: fmean(each[arm.name][name] for each in rounds) for name in self.known}
 
-    def _cell(self, arm: Arm, metric: str) -> str:
-        _, scale, digits, unit = METRICS[metric]
-        return f"{self.means(arm, arm)[metric] / scale:,.{digits}f} {unit}".strip()
-
     def tables(self) -> list[tuple[list[str], list[list[str]]]]:
         """Return head and rows of what was measured, and of the ratios; then of the counters."""
         groups = [[name for name in self.known if (name in COUNTERS) == last] for last in (0, 1)]
         return [each for names in groups if names for each in self._tables(names)]
 
     def _tables(self, names: Sequence[str]) -> Iterator[tuple[list[str], list[list[str]]]]:
-        rows = [[arm.name, *(self._cell(arm, name) for name in names)] for arm in self.arms]
+        means = {arm.name: self.means(arm, arm) for arm in self.arms}
+        rows = [[arm, *(_cell(name, mean[name]) for name in names)] for arm, mean in means.items()]
         yield ["ARM", *(METRICS[name][0] for name in names)], rows
         first, *others = self.arms
         both = _to_compare(names)
