@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from lab.machine import TREE, cache_dir
-from lint import names, rooms, sizes
+from lint import names, rooms, words
 
 CONFIG = TREE / "userspace/pyproject.toml"
 HOOK_LINES = 300  # at most, in the patches of a series
@@ -155,7 +155,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "Ansible": ansible,
     "size of the kernel hooks": hook_size,
     "rooms": lambda: nothing(rooms.check(TREE)),
-    "sizes of files and functions": lambda: nothing(sizes.check(TREE)),
+    "words, and lines of documents": lambda: nothing(words.check(TREE)),
     "functions that the documents name": lambda: nothing(names.check(TREE, source())),
 }
 
