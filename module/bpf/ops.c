@@ -146,23 +146,40 @@ static int ops_init_member(const struct btf_type *t, const struct btf_member *me
 }
 
 /*
+ * Is this an instruction that makes a program take long, whatever the verifier has counted?
+ * The errno tells the command which one, see REFUSED_MEMBER in userspace/src/mmpolicy/host/bpf.py.
+ */
+static int ops_check_insn(const struct bpf_insn *insn)
+{
+	/* may_goto ends a loop by a count of millions, or by the clock, and nests */
+	if (insn->code == (BPF_JMP | BPF_JCOND))
+		return -ELOOP;
+	/* functions of the kernel: iterators, workqueues, exceptions, locks */
+	if (insn->code == (BPF_JMP | BPF_CALL) && insn->src_reg == BPF_PSEUDO_KFUNC_CALL &&
+	    !insn->off)
+		return -EACCES;
+	/* an access to an arena may fault, and a process can change it meanwhile */
+	if (insn->code == (BPF_ALU64 | BPF_MOV | BPF_X) && insn->off == BPF_ADDR_SPACE_CAST)
+		return -EADDRNOTAVAIL;
+	return 0;
+}
+
+/*
  * A program is called with preemption off: it must not sleep, and it must not take long. The
- * verifier ends loops, but those by helpers and by iterators of the kernel may be very long, so
- * a program calls the few helpers below and the functions of modules alone.
+ * verifier walks through each turn of a loop of plain instructions, so these end soon. Loops by
+ * other means may be very long: helpers with callbacks, timers and tail calls are not among
+ * ops_helper(), and ops_check_insn() refuses the rest.
  */
 static int ops_check_member(const struct btf_type *t, const struct btf_member *member,
 			    const struct bpf_prog *prog)
 {
+	int err = 0;
+
 	if (prog->sleepable)
 		return -EINVAL;
-	for (u32 i = 0; i < prog->len; i++) {
-		const struct bpf_insn *insn = &prog->insnsi[i];
-
-		if (insn->code == (BPF_JMP | BPF_CALL) &&
-		    insn->src_reg == BPF_PSEUDO_KFUNC_CALL && !insn->off)
-			return -EACCES;
-	}
-	return 0;
+	for (u32 i = 0; i < prog->len && !err; i++)
+		err = ops_check_insn(&prog->insnsi[i]);
+	return err;
 }
 
 static const struct bpf_func_proto *ops_helper(enum bpf_func_id id, const struct bpf_prog *prog)

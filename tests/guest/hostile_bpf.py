@@ -55,9 +55,16 @@ struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1);
 __type(key, __u32); __type(value, struct mmp_fault); } values SEC(".maps");
 """
 AT_ZERO = "__u32 zero = 0; struct mmp_fault *made = bpf_map_lookup_elem(&values, &zero);"
-UNSUPPORTED = "unsupported member order"
+KERNEL_FUNCTION = "calls a function of the kernel"
 NO_HELPER = "cannot use helper"
 POINTER = "STRUCT mmp_fault"  # "arg#0 pointer type ... must point" before Linux 7.3
+# As in the kernel's own examples, where clang has no name for the instruction.
+MAY_GOTO = (
+    'asm volatile goto("1: .byte 0xe5; .byte 0; .long ((%l[out] - 1b - 8) / 8) & 0xffff; .short 0"'
+    " :::: out);"
+)
+# A pointer of a process becomes one of the kernel.
+CAST = 'asm volatile("r1 = %0; .byte 0xbf, 0x11; .short 1; .long 1; %0 = r1" : "+r"(at) :: "r1");'
 MANY = "#pragma clang loop unroll(disable)\nfor (volatile __u32 i = 0; i < 100000000; i++)"
 
 HOSTILE = {
@@ -103,12 +110,59 @@ HOSTILE = {
         before="static long turn(__u64 i, void *data) { return 0; }",
     ),
     "function_of_the_kernel": Hostile(
-        UNSUPPORTED,
+        KERNEL_FUNCTION,
         "bpf_rcu_read_lock(); bpf_rcu_read_unlock();",
         before="extern void bpf_rcu_read_lock(void) __ksym;\n"
         "extern void bpf_rcu_read_unlock(void) __ksym;",
     ),
-    "sleeps": Hostile(UNSUPPORTED, text=BARE % (".s", "0")),
+    # All that kernels have for loops that the verifier does not walk through turn by turn
+    "may_goto": Hostile(
+        "may_goto", f"__u32 n = 0;\nfor (;;) {{ {MAY_GOTO} n++; }}\nout:\nreturn n;"
+    ),
+    "may_goto_in_a_function": Hostile(
+        "may_goto",
+        "return turns(1);",
+        before="static __attribute__((noinline)) __u32 turns(__u32 n)\n"
+        f"{{\nfor (;;) {{ {MAY_GOTO} n++; }}\nout:\nreturn n;\n}}",
+    ),
+    "iterator_of_numbers": Hostile(
+        KERNEL_FUNCTION,
+        "struct bpf_iter_num it; bpf_iter_num_new(&it, 0, 1 << 23);\n"
+        "while (bpf_iter_num_next(&it))\n;\nbpf_iter_num_destroy(&it);",
+        before="struct bpf_iter_num { __u64 opaque; };",
+    ),
+    "callback_for_each_element": Hostile(
+        NO_HELPER,
+        "bpf_for_each_map_elem(&values, turn, 0, 0);",
+        before=f"{VALUE}static long turn(void *map, void *key, void *value, void *data)"
+        "{ return 0; }",
+    ),
+    "timer": Hostile(
+        NO_HELPER,
+        "__u32 zero = 0; struct bpf_timer *timer = bpf_map_lookup_elem(&timers, &zero);\n"
+        "if (timer) bpf_timer_init(timer, &timers, 1);",
+        before="struct bpf_timer { __u64 opaque[2]; };\n"
+        "struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1);"
+        '__type(key, __u32); __type(value, struct bpf_timer); } timers SEC(".maps");',
+    ),
+    "workqueue": Hostile(
+        KERNEL_FUNCTION,
+        "bpf_wq_start((void *)0, 0);",
+        before="struct bpf_wq { __u64 opaque[2]; };\n"
+        "extern int bpf_wq_start(struct bpf_wq *wq, unsigned int flags) __ksym;",
+    ),
+    "exception": Hostile(
+        KERNEL_FUNCTION,
+        "if (fault->address == 8) bpf_throw(0);",
+        before="extern void bpf_throw(__u64 cookie) __ksym;",
+    ),
+    "arena": Hostile(
+        "arena",
+        f"void *at = &arena;\n{CAST}\nreturn *(volatile __u32 *)at;",
+        before="struct { __uint(type, 33); __uint(map_flags, 1024); __uint(max_entries, 1); }"
+        ' arena SEC(".maps");',
+    ),
+    "sleeps": Hostile("sleeps", text=BARE % (".s", "0")),
     # Helpers
     "writes_to_user": Hostile(NO_HELPER, "bpf_probe_write_user((void *)8, &fault, 8);"),
     "reads_the_kernel": Hostile(

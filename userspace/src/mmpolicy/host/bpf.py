@@ -37,6 +37,14 @@ REGISTER = {
     errno.EBUSY: "the lease has expired",
     errno.ESTALE: "somebody else has loaded one at the same time",
 }
+# The same for a program, which the module looks at before the verifier does.
+UNSUPPORTED = "attach to unsupported member "
+REFUSED_MEMBER = {
+    errno.EINVAL: "it is a program that sleeps",
+    errno.ELOOP: "it has may_goto (the macro can_loop), a loop without a bound that is short",
+    errno.EACCES: "it calls a function of the kernel, such as an iterator, and not of mmpolicy",
+    errno.EADDRNOTAVAIL: "it uses an arena",
+}
 REGISTER_HINTS = {
     errno.ENOEXEC: "sysctl net.core.bpf_jit_enable=1",
     errno.EXDEV: "mmpolicy policy unload NAME, then load it",
@@ -132,5 +140,7 @@ def why(done: Done, file: str, seconds: float) -> Error:
         hint = "mmpolicy policy list; mmpolicy policy load loads a new one"
         return Error(f"{what}: no policy of its name is pinned in {PINS}", Exit.USAGE, hint, number)
     text = STEPS.get(step) or _reason(done.err) or f"{HELPER} ended with status {done.status}"
+    if text.startswith(UNSUPPORTED):
+        return Error(f"{what}: {REFUSED_MEMBER.get(number, text)}", Exit.REFUSED, WRITING, number)
     hint = "--log prints all that the verifier says" if verifier_log(done.err) else WRITING
     return Error(f"{what}: {text}", Exit.REFUSED, hint, number)
