@@ -154,6 +154,7 @@ def test_what_is_of_the_whole_host_is_refused(run: Run, eats: list[str]) -> None
         (["--plot", "x.pdf"], ".svg or .png"),
         (["--runs", "0"], "0"),
         (["--detect", "3", "--within", "2"], "choose one of --detect and --within"),
+        (["--rnus", "3"], "No such option: --rnus"),
     ],
 )
 def test_bad_input(run: Run, tree: FakeTree, eats: list[str], words: list[str], said: str) -> None:
@@ -175,9 +176,120 @@ def test_a_program_that_fails(
     run: Run, tree: FakeTree, eats: list[str], command: list[str], said: str
 ) -> None:
     before = read_knobs(tree)
-    result = run("bench", "--arm", LARGE, "--time-limit", "0.3", "--", *command)
+    result = run("bench", "--arm", LARGE, "--timeout", "0.3", "--", *command)
     assert result.code == 1 and said in result.err and read_knobs(tree) == before
     assert not tree.exists(RECOVERY)
+
+
+def counting(file: Path, failing: int = 0) -> list[str]:
+    """Return a program that counts its runs in a file, and fails in one of them."""
+    fails = f'[ "$(wc -l <{file})" != {failing} ] || {{ echo no luck >&2; exit 3; }}'
+    return ["--", "sh", "-c", f"echo >>{file}; {fails}"]
+
+
+@pytest.mark.parametrize(
+    ("failing", "place", "rounds"),
+    [(1, "warm-up, arm 'as-is'", 0), (4, "round 1, arm", 0), (15, "round 7, arm", 6)],
+)
+def test_a_later_run_that_fails_loses_no_round(
+    run: Run, eats: list[str], tmp_path: Path, failing: int, place: str, rounds: int
+) -> None:
+    """Two arms: run 15 is the first of round 7, after a round to warm up and six complete ones."""
+    out = tmp_path / "out.json"
+    words = ["--arm", "as-is", "--arm", "as-is", "--out", str(out)]
+    result = run("bench", *words, *counting(tmp_path / "runs", failing))
+    assert result.code == 1
+    assert f"mmpolicy: {place}" in result.err and "status 3: no luck" in result.err
+    assert len((tmp_path / "runs").read_text()) == failing  # it ended there
+    assert (f"means of {rounds} runs each" in result.out) == bool(rounds)
+    assert (f"; {rounds} complete rounds before it: see above" in result.err) == bool(rounds)
+    assert out.exists() == bool(rounds)
+    if rounds:
+        kept = json.loads(out.read_text())
+        assert (kept["rounds"], len(kept["arms"][0]["runs"])) == (rounds, rounds)
+        assert kept["failed"].startswith(place)
+
+
+def test_a_signal_loses_no_round(
+    run: Run, eats: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(line: str, _is_last: bool) -> None:
+        if line == "round 2 of 12":
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(verb, "progress_line", stop)
+    result = run("bench", *counting(tmp_path / "runs"))
+    assert result.code == 128 + signal.SIGINT
+    assert "means of 2 runs each" in result.out and "interrupted by SIGINT" in result.err
+
+
+@pytest.mark.parametrize("option", ["--out", "--html", "--plot"])
+@pytest.mark.parametrize("place", ["no/such/folder/a.svg", "link.svg"])
+def test_a_bad_path_is_refused_before_the_first_run(
+    run: Run, eats: list[str], tmp_path: Path, option: str, place: str
+) -> None:
+    (tmp_path / "link.svg").symlink_to(tmp_path / "else.svg")
+    before = sorted(tmp_path.iterdir())
+    result = run("bench", option, str(tmp_path / place), *counting(tmp_path / "runs"))
+    assert result.code == 1 and f"cannot write {tmp_path / place}" in result.err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("option", ["--out", "--html"])
+def test_a_full_disk_hides_nothing(run: Run, eats: list[str], tmp_path: Path, option: str) -> None:
+    """What was measured is printed, and the other files are written."""
+    words = ["--runs", "2", option, "/dev/full", "--plot", str(tmp_path / "a.svg")]
+    result = run("bench", *words, *counting(tmp_path / "runs"))
+    assert result.code == 1 and "cannot write /dev/full: ENOSPC" in result.err
+    assert "means of 2 runs each" in result.out
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arms", "rounds", "need"), [(2, 5, 6), (2, 6, 0), (3, 6, 7), (3, 7, 0), (1, 1, 0)]
+)
+def test_too_few_rounds_are_told_before_the_first(
+    run: Run, eats: list[str], tmp_path: Path, arms: int, rounds: int, need: int
+) -> None:
+    words = [
+        "--runs",
+        str(rounds),
+        "--timeout",
+        "5",
+        *["--arm", "as-is"] * (arms if arms > 1 else 0),
+    ]
+    result = run("bench", *words, *counting(tmp_path / "runs", failing=1))
+    said = f"warning: {rounds} rounds can show nothing with {arms} arms: it takes --runs {need}"
+    assert (said in result.err) == bool(need)
+    assert result.err.count("warning") == bool(need)  # the first run has failed
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("sleep 60 & sleep 0.1", ["sleep"]),
+        ("setsid sleep 3 & sleep 0.3", ["sleep"]),
+        ("(sleep 0.01 &); sleep 0.3", ["sleep"]),  # over before the program, with nobody waiting
+        ("sleep 0.01 & wait", []),
+        ("true", []),
+    ],
+)
+def test_what_outlives_a_run_is_told(
+    run: Run, eats: list[str], command: str, names: list[str]
+) -> None:
+    """And it is told of each run anew, but of none twice."""
+    result = run("bench", "--runs", "2", "--json", "--", "sh", "-c", command)
+    assert result.json["outlived"] == names
+    said = "sleep outlived the process that started it: its CPU time, faults and memory are not"
+    assert (result.err.count(said) == 1) == bool(names)
+
+
+@pytest.mark.parametrize(("command", "idle"), [("sleep 0.5", True), ("$BUSY", False)])
+def test_work_of_others_is_told(run: Run, eats: list[str], command: str, idle: bool) -> None:
+    busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
+    program = ["--", "sh", "-c", command.replace("$BUSY", busy)]
+    result = run("bench", "--runs", "1", "--warmup", "0", *program)
+    assert ("what other processes did for it" in result.err) == idle
 
 
 def test_dry_run(run: Run, tree: FakeTree, eats: list[str]) -> None:

@@ -22,6 +22,7 @@ from mmpolicy.ab.design import ALPHA, suggest_pairs
 from mmpolicy.ab.stats import Effect
 from mmpolicy.bench import calibrate, programs, starter
 from mmpolicy.bench.arms import Arm, Arms, arms_of, drop_profiles
+from mmpolicy.bench.programs import Programs, Work
 from mmpolicy.bench.result import METRICS, Compared
 from mmpolicy.bench.result import Result as Found
 from mmpolicy.bench.rounds import MOST, PILOT, Length, pairs_of
@@ -267,7 +268,7 @@ def test_the_starter_and_the_program_end_with_who_began_them(
     theirs.close()
     ours.send(b"")
     starter.main()
-    assert asked == [(1, signal.SIGKILL, 0, 0, 0)]
+    assert asked == [(1, signal.SIGKILL, 0, 0, 0), (36, 1, 0, 0, 0)]
     ours.close()
 
 
@@ -366,17 +367,18 @@ def test_programs_end_with_who_runs_them(tmp_path: Path, wait_until: Any) -> Non
 
 def test_what_is_said_of_a_program_that_failed(tmp_path: Path) -> None:
     output = tmp_path / "out"
+    checked = Programs(Work(["p"]), lambda: None)._checked
     output.write_text(" x" * 400 + "END \n")
-    told = raised(programs._checked, {"status": 3}, "prog", output)
+    told = raised(checked, {"status": 3, "outlived": []}, "prog", output)
     assert told.message.startswith("'prog': ended with status 3: ")
     assert told.message.endswith("END")
     assert len(told.message) < 500 + 40
     output.write_text("")
-    assert raised(programs._checked, {"status": -9}, "p", output).message == (
+    assert raised(checked, {"status": -9, "outlived": []}, "p", output).message == (
         "'p': ended with status -9"
     )
-    assert raised(programs._checked, {"error": "why"}, "p", output).message == "why"
-    assert programs._checked({"status": 0, "cpu": 1.5}, "p", output) == {"cpu": 1.5}
+    assert raised(checked, {"error": "why"}, "p", output).message == "why"
+    assert checked({"status": 0, "cpu": 1.5, "outlived": []}, "p", output) == {"cpu": 1.5}
 
 
 # What a fault costs

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The result as a picture and as a page; needs matplotlib and jinja2."""
 
+from io import BytesIO
 from math import exp, isfinite
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 
 from mmpolicy.ab.html import COLOURS, GREY, INLINE, PAGES, as_element
 from mmpolicy.bench.result import METRICS, Result
+from mmpolicy.host.disk import save_as
 
 SHOWN = ("cpu", "wall", "peak_rss")
 
@@ -44,8 +46,11 @@ def _bar(axes: Any, place: int, result: Result, arm: str, name: str) -> None:
 
 def save_picture(result: Result, path: Path) -> None:
     """Draw it into a file of a kind that matplotlib knows by its name."""
+    kind, drawn = path.suffix.removeprefix("."), BytesIO()
     with mpl.rc_context(INLINE):
-        draw(result).savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        metadata = {"Date": None} if kind == "svg" else None
+        draw(result).savefig(drawn, format=kind, metadata=metadata)
+    save_as(path, drawn.getvalue())
 
 
 def page(result: Result, title: str, facts: list[tuple[str, str]]) -> str:

@@ -52,6 +52,7 @@ class Programs:
     work: Work
     tick: Callable[[], None]
     wire: socket.socket = field(init=False)
+    outlived: set[str] = field(default_factory=set)  # processes that no figure has
 
     def __enter__(self) -> "Programs":
         """Begin the small process that starts them."""
@@ -81,7 +82,7 @@ class Programs:
     def _plain(self, output: Path, prepare: Prepare, no_thp: bool) -> Values:
         with self._started(self.work.command, output, prepare, no_thp) as pid:
             found = self._ask("go", self.work.limit_s, pid=pid, wait=True)
-        return _checked(found, self.work.command[0], output)
+        return self._checked(found, self.work.command[0], output)
 
     def _served(self, output: Path, prepare: Prepare, no_thp: bool) -> Values:
         """Run the load against the server. The time is that of the load, the rest the server's."""
@@ -93,10 +94,10 @@ class Programs:
             self._until_ready(pid, output)
             with self._started(self.work.command, output, lambda _: None, False) as load:
                 found = self._ask("go", self.work.limit_s, pid=load, wait=True)
-            wall = _checked(found, self.work.command[0], output)["wall"]
+            wall = self._checked(found, self.work.command[0], output)["wall"]
             os.kill(pid, signal.SIGTERM)
             took = self._ask("end", MANNERS_S, pid=pid, **begun)
-        return _values(took) | {"wall": wall}
+        return self._values(took) | {"wall": wall}
 
     def _until_ready(self, pid: int, output: Path) -> None:
         end = monotonic() + self.work.limit_s
@@ -144,22 +145,22 @@ class Programs:
                 self.tick()
                 if monotonic() > end:
                     text = f"'{self.work.command[0]}' did not end within {limit_s:g} s"
-                    raise Error(text, Exit.FAILED, "give --time-limit")
+                    raise Error(text, Exit.FAILED, "give a longer --timeout")
         except (OSError, ValueError) as err:
             text = "the process that starts the programs has ended"
             raise Error(text, Exit.FAILED, "give the command again") from err
 
+    def _checked(self, found: dict[str, Any], name: str, output: Path) -> Values:
+        if "error" in found:
+            raise Error(found["error"], Exit.FAILED, "give the path of the program, or install it")
+        values = self._values(found)
+        if found["status"]:
+            raise _failed(name, f"ended with status {found['status']}", output)
+        return values
 
-def _checked(found: dict[str, Any], name: str, output: Path) -> Values:
-    if "error" in found:
-        raise Error(found["error"], Exit.FAILED, "nothing was compared")
-    if found["status"]:
-        raise _failed(name, f"ended with status {found['status']}", output)
-    return _values(found)
-
-
-def _values(took: dict[str, Any]) -> Values:
-    return {key: took[key] for key in took if key != "status"}
+    def _values(self, took: dict[str, Any]) -> Values:
+        self.outlived |= set(took["outlived"])
+        return {key: took[key] for key in took if key not in ("status", "outlived")}
 
 
 def _failed(name: str, why: str, output: Path) -> Error:

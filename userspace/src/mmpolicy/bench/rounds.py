@@ -15,6 +15,7 @@ from mmpolicy.ab.design import differences, suggest_pairs
 from mmpolicy.ab.stats import median_interval
 from mmpolicy.bench.arms import Arm, Arms
 from mmpolicy.bench.programs import Programs, Values
+from mmpolicy.errors import Error
 
 PILOT = 8  # rounds from which the noise can be learned
 MOST = 400  # rounds, whatever the noise asks for
@@ -143,18 +144,26 @@ class Bench:
         elif self.length.within:
             self.length.rounds = MOST
         for _ in range(warmup):
-            self._round(self.arms.arms)
+            self._round(self.arms.arms, "warm-up")
             yield 0
         first, *others = self.arms.arms
         while len(self.runs) < self.length.rounds:
             arms = [first, *self.length.awake(others)]
             order = rng.sample(arms, len(arms))
-            self.runs.append(self._round(order))
+            place = f"round {len(self.runs) + 1}"
+            self.runs.append(self._round(order, place))
             self.length.look_at(self.runs, self.arms.arms)
             yield len(self.runs)
 
-    def _round(self, order: Sequence[Arm]) -> dict[str, Values]:
-        return {arm.name: self._run(arm) for arm in order}
+    def _round(self, order: Sequence[Arm], place: str) -> dict[str, Values]:
+        values = {}
+        for arm in order:
+            try:
+                values[arm.name] = self._run(arm)
+            except Error as err:
+                err.message = f"{place}, arm '{arm.name}': {err.message}"
+                raise
+        return values
 
     def _run(self, arm: Arm) -> Values:
         self.arms.enter(arm)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-SET_PDEATHSIG, SET_THP_DISABLE = 1, 41  # of prctl()
+SET_PDEATHSIG, SET_CHILD_SUBREAPER, SET_THP_DISABLE = 1, 36, 41  # of prctl()
 LARGEST = 1 << 16  # bytes of a message
 
 PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # system calls
@@ -28,6 +28,8 @@ WITH_CHILDREN_FROM_EXEC = 1 << 0 | 1 << 1 | 1 << 12  # disabled, inherit, enable
 LIBC = ctypes.CDLL(None, use_errno=True)
 waiting: dict[int, tuple[int, int]] = {}  # pid -> the end of a pipe that lets it go, and its news
 counters: dict[int, dict[str, list[int]]] = {}  # pid -> name -> files whose counts are one sum
+running: set[int] = set()  # programs that were started and not waited for
+reported: set[int] = set()  # processes that outlived a program, of which its end has told
 
 
 def _become(argv: Sequence[str], no_thp: bool, output: str, gate: int, news: int) -> None:
@@ -96,6 +98,7 @@ def start(
             os._exit(127)
     os.close(gate)
     os.close(news)
+    running.add(pid)
     waiting[pid] = our_gate, our_news
     counters[pid] = _count(pid, events)
     return {"pid": pid}
@@ -115,6 +118,7 @@ def go(pid: int, wait: bool) -> dict[str, Any]:
     told = [json.loads(line) for line in text.splitlines()]
     if not told or isinstance(told[-1], str):
         os.waitpid(pid, 0)
+        running.discard(pid)
         return {"error": told[-1] if told else "it was killed"}
     return end(pid, began, told[0]) if wait else {"began": began, "before": told[0]}
 
@@ -124,9 +128,41 @@ def is_over(pid: int) -> dict[str, Any]:
     return {"over": bool(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))}
 
 
+def _read(path: str) -> str:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, LARGEST).decode(errors="replace")
+    finally:
+        os.close(file)
+
+
+def _outlived() -> list[str]:
+    """Return the names of processes whose parent has ended without waiting for them.
+
+    The kernel makes them our children, and adds what they took to no program's usage.
+    """
+    names = []
+    try:
+        children = [int(word) for word in _read(f"/proc/self/task/{os.getpid()}/children").split()]
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
+        return []
+    for pid in children:
+        if pid not in running | reported:
+            with contextlib.suppress(OSError):
+                names.append(_read(f"/proc/{pid}/comm").strip())
+                reported.add(pid)
+    for pid in sorted(reported):
+        with contextlib.suppress(ChildProcessError):
+            if not os.waitpid(pid, os.WNOHANG)[0]:
+                continue
+        reported.discard(pid)
+    return names
+
+
 def end(pid: int, began: float, before: Sequence[float]) -> dict[str, Any]:
     """Wait for the end of a program; what it took, with its children that it has waited for."""
     _, status, used = os.wait4(pid, 0)
+    running.discard(pid)
     faults = used.ru_minflt - before[2]
     user, system = used.ru_utime - before[0], used.ru_stime - before[1]
     counts = {name: sum(map(_counted, files)) for name, files in counters.pop(pid).items()}
@@ -139,6 +175,7 @@ def end(pid: int, began: float, before: Sequence[float]) -> dict[str, Any]:
         "faults": faults,
         "major_faults": used.ru_majflt,
         "peak_rss": used.ru_maxrss << 10,
+        "outlived": _outlived(),
         **counts,
     }
 
@@ -154,6 +191,7 @@ DEEDS: dict[str, Callable[..., dict[str, Any]]] = {
 def main() -> None:
     """Do what is asked for, until whoever asks is gone."""
     LIBC.prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    LIBC.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wire = socket.socket(fileno=int(sys.argv[1]))
     while text := wire.recv(LARGEST):
         deed, fields = json.loads(text)

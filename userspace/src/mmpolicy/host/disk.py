@@ -145,6 +145,24 @@ def is_folder(name: str) -> bool:
     return Path(name).is_dir()
 
 
+def check_savable(path: Path) -> None:
+    """Refuse a file that save_as() could not write, before the work whose result it is to have."""
+    with explained("write", path, KEEP_REMEDIES):
+        if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+            if path.is_symlink():
+                raise OSError(ELOOP, os.strerror(ELOOP))
+            if not os.access(path, os.W_OK):
+                raise OSError(EACCES, os.strerror(EACCES))
+            return
+        new = _beside(path)
+        os.close(os.open(new, NEW, 0o600))
+        new.unlink()
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.new")
+
+
 def save_as(path: Path, data: bytes) -> None:
     """Write a file that an operator has named; a link is not followed.
 
@@ -160,4 +178,4 @@ def save_as(path: Path, data: bytes) -> None:
         os.umask(umask := os.umask(0))
         mode = stat.S_IMODE(old.st_mode) if old else 0o666 & ~umask
         owner = (old.st_uid, old.st_gid) if old else (os.geteuid(), os.getegid())
-        replace_file(path, path.with_name(f".{path.name}.{os.getpid()}.new"), data, mode, owner)
+        replace_file(path, _beside(path), data, mode, owner)

@@ -3,9 +3,8 @@
 
 import random
 import shlex
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +13,7 @@ from mmpolicy.ab.policy_arms import StoppedError
 from mmpolicy.bench.arms import AS_IS, NO_THP, Arm, Arms, arms_of
 from mmpolicy.bench.programs import Programs, Work
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.disk import save_as
+from mmpolicy.host.disk import check_savable, save_as
 from mmpolicy.host.evidence import folios_made
 from mmpolicy.host.knobs import names_of, read_knobs
 from mmpolicy.host.machine import Host, hardware_of
@@ -24,7 +23,12 @@ from mmpolicy.render import as_json, emit, progress_line
 from mmpolicy.verbs.in_force import in_force
 from mmpolicy.verbs.options import FILE, Seconds, completer, dry_run_option, json_option, pass_host
 
+if TYPE_CHECKING:
+    from mmpolicy.bench.result import Result
+    from mmpolicy.bench.rounds import Bench
+
 RUNS = 12  # rounds
+IDLE = 0.05  # of the time of a run: with less CPU time, maybe another process did the work
 
 
 def _arms(host: Host, given: tuple[str, ...]) -> Arms:
@@ -70,14 +74,28 @@ def _own(arm: Arm) -> Iterator[tuple[str, str]]:
         yield "prctl", "PR_SET_THP_DISABLE"
 
 
-def _check_outputs(plot: Path | None, html: Path | None) -> None:
+def _check_outputs(options: dict[str, Any]) -> None:
+    """Refuse now, and not after minutes, a file that cannot be written."""
+    plot, html = options["plot"], options["html"]
     if plot and plot.suffix not in (".svg", ".png"):
         raise click.UsageError(f"{plot}: the name has to end in .svg or .png")
     if plot or html:
-        import mmpolicy.bench.picture  # noqa: F401 (fails now rather than after minutes)
+        import mmpolicy.bench.picture  # noqa: F401 (fails now if a library is missing)
+    for path in filter(None, (options["out"], plot, html)):
+        check_savable(path)
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
+    """Say it before the first run if so few rounds can show nothing."""
+    from mmpolicy.ab.design import least_pairs
+
+    runs, need = options["runs"], least_pairs(max(arms - 1, 1))
+    if arms > 1 and runs < need and not (options["detect"] or options["within"]):
+        text = f"{runs} rounds can show nothing with {arms} arms: it takes --runs {need} or more"
+        click.echo(f"warning: {text}", err=True)
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "--arm", "arms", multiple=True, metavar="ARM", shell_complete=completer("arm"),
     help="As in `ab run`: knobs of the kernel, POINT=POLICY[,KNOB=VALUE ...] or a profile; "
@@ -111,7 +129,10 @@ def _check_outputs(plot: Path | None, html: Path | None) -> None:
 @click.option(
     "--ready", default="", metavar="COMMAND", help="Ends with 0 once the server can have its load."
 )
-@click.option("--time-limit", type=Seconds(), default="10m", show_default=True, help="For one run.")
+@click.option(
+    "--timeout", type=Seconds(), default="10m", show_default=True,
+    help="End the bench if one run takes longer.",
+)  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order of the runs.")
 @click.option("--out", type=FILE, metavar="FILE", help="Write all numbers to FILE, as JSON.")
 @click.option("--plot", type=FILE, metavar="FILE", help="Draw the ratios into FILE.svg or .png.")
@@ -137,23 +158,32 @@ def bench(
     Each round has one run of each arm, in a random order. Measured are CPU time, time, page faults
     and the peak of memory. Knobs of the kernel are set for the whole host while a run takes; a
     policy decides for COMMAND alone. Whatever ends this command, the settings are as before.
+
+    If a run fails or takes longer than --timeout, the bench ends, says which run of which arm it
+    was, and prints what the complete rounds before it show. Processes that outlive COMMAND are not
+    measured; it names them.
     """
-    _check_outputs(options["plot"], options["html"])
     if options["detect"] and options["within"]:
         raise click.UsageError("choose one of --detect and --within")
-    work = Work(command, options["server"], options["ready"], options["time_limit"])
+    work = Work(command, options["server"], options["ready"], options["timeout"])
     chosen = _arms(host, arms)
     if dry_run:
         _dry_run(chosen, want_json)
         return
+    _check_outputs(options)
+    _warn_of_few(len(chosen.arms), options)
     seed = options["seed"] if options["seed"] is not None else random.SystemRandom().getrandbits(62)
-    runs = _measure(host, chosen, work, seed, options)
-    _tell(host, chosen, work, seed, runs, want_json, options)
+    done, failure = _measure(host, chosen, work, seed, options)
+    if done.runs:
+        _tell(host, done, work, failure, want_json, options)
+    if failure:
+        raise failure
 
 
 def _measure(
     host: Host, arms: Arms, work: Work, seed: int, options: dict[str, Any]
-) -> list[dict[str, dict[str, float]]]:
+) -> "tuple[Bench, Error | None]":
+    """Return the rounds that are complete, and what ended the bench if that was no plan."""
     from mmpolicy.bench.rounds import Bench, Length
 
     length = Length(
@@ -170,42 +200,93 @@ def _measure(
 
         arms.knobs.look = tick
         with Programs(work, tick) as programs:
+            bench = Bench(arms, programs, length, seed, lambda: folios_made(host.tree))
             try:
                 with in_force(host, arms, arms.changes_host):
-                    bench = Bench(arms, programs, length, seed, lambda: folios_made(host.tree))
                     for done in bench.rounds(options["warmup"]):
                         progress_line(length.progress(done), done == length.rounds)
                         tick()
             except StoppedError as err:
-                raise Error(err.reason, Exit.FAILED, "give the command again") from err
+                return bench, Error(err.reason, Exit.FAILED, "give the command again")
+            except Error as err:
+                return bench, err
     if note := length.note():
         click.echo(f"warning: {note}", err=True)
-    return bench.runs
+    return bench, None
 
 
 def _tell(
     host: Host,
-    arms: Arms,
+    done: "Bench",
     work: Work,
-    seed: int,
-    runs: list[dict[str, dict[str, float]]],
+    failure: Error | None,
     want_json: bool,
     options: dict[str, Any],
 ) -> None:
+    """Print what the complete rounds show, and then write the files: a full disk hides nothing."""
     from mmpolicy.bench.result import Result
 
-    result = Result(arms.arms, runs, options["metric"], seed, bool(options["within"]))
-    facts = _facts(host, work, seed)
-    data = {"dry_run": False, **facts, **result.data()}
-    if options["out"]:
-        save_as(options["out"], as_json("bench", data).encode() + b"\n")
-    if options["plot"] or options["html"]:
+    result = Result(
+        done.arms.arms, done.runs, options["metric"], done.seed, bool(options["within"])
+    )
+    for note in _not_counted(done):
+        click.echo(f"warning: {note}", err=True)
+    facts = _facts(host, work, done.seed)
+    data = {
+        "dry_run": False, **facts, **result.data(),
+        "outlived": sorted(done.programs.outlived),
+        "failed": failure.message if failure else None,
+    }  # fmt: skip
+    emit("bench", want_json, data, result.lines)
+    if failure:
+        rounds = len(done.runs)
+        failure.message += f"; {rounds} complete round{'s' * (rounds > 1)} before it: see above"
+    _save(result, data, facts, shlex.join(work.command), options, failure)
+
+
+def _save(
+    result: "Result",
+    data: dict[str, Any],
+    facts: dict[str, Any],
+    title: str,
+    options: dict[str, Any],
+    failure: Error | None,
+) -> None:
+    """Write each file, also if another one cannot be written."""
+    out, plot, html = options["out"], options["plot"], options["html"]
+    deeds: list[Callable[[], None]] = []
+    if out:
+        deeds.append(lambda: save_as(out, as_json("bench", data).encode() + b"\n"))
+    if plot or html:
         from mmpolicy.bench.picture import page, save_picture
 
-        title = shlex.join(work.command)
         told = [(name, str(value)) for name, value in {**facts, **facts["host"]}.items()]
-        if options["plot"]:
-            save_picture(result, options["plot"])
-        if options["html"]:
-            save_as(options["html"], page(result, title, told).encode())
-    emit("bench", want_json, data, result.lines)
+        if plot:
+            deeds.append(lambda: save_picture(result, plot))
+        if html:
+            deeds.append(lambda: save_as(html, page(result, title, told).encode()))
+    for deed in deeds:
+        try:
+            deed()
+        except Error as err:
+            if failure:
+                err.show()
+            failure = failure or err
+    if failure:
+        raise failure
+
+
+def _not_counted(done: "Bench") -> Iterator[str]:
+    """Yield which work of the command is in no figure."""
+    if names := sorted(done.programs.outlived):
+        yield (
+            f"{', '.join(names)} outlived the process that started it: its CPU time, faults and "
+            "memory are not counted"
+        )
+    values = [each for run in done.runs for each in run.values()]
+    cpu, wall = (sum(each[name] for each in values) for name in ("cpu", "wall"))
+    if cpu < IDLE * wall and not done.programs.work.server:
+        yield (
+            f"the command used {cpu / wall:.1%} of a CPU: what other processes did for it, such as "
+            "a server or a container runtime, is not counted; --server measures a server"
+        )
