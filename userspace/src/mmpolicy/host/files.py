@@ -122,6 +122,13 @@ class Reader:
         except OSError as err:
             raise explain_file(err, "read", Path(self._path), READ_REMEDIES) from err
 
+    def ioctl(self, request: int, argument: bytearray) -> int:
+        """Ask the file for something, with an argument that is read and written."""
+        try:
+            return int(fcntl.ioctl(self._file, request, argument))
+        except OSError as err:
+            raise explain_file(err, "ask", Path(self._path), READ_REMEDIES) from err
+
 
 class Tree:
     """The files of a host: /sys, /proc, /boot and /lib/modules below a root."""

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The page tables of a process through its /proc/PID/pagemap.
+
+Two ways: `PAGEMAP_SCAN` (Linux 6.7), which walks a range and returns what is there, and the file
+itself with eight bytes a page. The kernel holds the mmap_lock of the process while it walks: for
+the file no longer than for 2 MB, for PAGEMAP_SCAN until it has found as many pages or regions as
+it was asked for, or has come to the end of the range.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from array import array
+from collections.abc import Iterator
+from errno import EINVAL, ENOSYS, ENOTTY
+from typing import NamedTuple
+
+from mmpolicy.errors import Error
+from mmpolicy.host.files import Tree
+
+PAGE = 4096
+SCAN = 0xC0606610  # _IOWR('f', 16, struct pm_scan_arg) of linux/fs.h
+ARGUMENT = struct.Struct("=12Q")
+REGIONS = 512  # the kernel drops the lock after so many
+PIECE = 4096  # entries of the file that are read together
+
+# Categories of PAGEMAP_SCAN
+FILE, PRESENT, SWAPPED, ZERO, HUGE, GUARD = 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 8
+ANY = PRESENT | SWAPPED
+KNOWN = FILE | PRESENT | SWAPPED | ZERO | HUGE
+
+# Bits of an entry of the file
+ENTRY_PRESENT, ENTRY_SWAPPED, ENTRY_FILE, ENTRY_GUARD = 1 << 63, 1 << 62, 1 << 61, 1 << 58
+ENTRY_EXCLUSIVE, FRAME = 1 << 56, (1 << 55) - 1
+RUNS = re.compile(rb"([\x01-\xff])\1*", re.DOTALL)
+
+
+def _class_of(high: int) -> int:
+    """Return the categories of an entry by its highest byte, one bit each; 0 if nothing is there.
+
+    GUARD is bit 7 here, as a byte has no bit 8.
+    """
+    if high & 0x80:
+        return PRESENT | (FILE if high & 0x20 else 0)
+    if high & 0x40:
+        return 0x80 if high & 0x04 else SWAPPED
+    return 0
+
+
+CLASSES = bytes(_class_of(high) for high in range(256))
+
+
+class Region(NamedTuple):
+    """Neighbouring pages of the same categories, from address to address."""
+
+    start: int
+    end: int
+    categories: int  # FILE, PRESENT, SWAPPED, ZERO, HUGE, GUARD
+
+    @property
+    def pages(self) -> int:
+        """Return how many pages it has."""
+        return (self.end - self.start) // PAGE
+
+
+class Pagemap:
+    """The page tables of one process."""
+
+    def __init__(self, tree: Tree, pid: int | str) -> None:
+        self._file = tree.reader(f"/proc/{pid}/pagemap")
+        self._out = array("Q", bytes(24 * REGIONS))
+        self.can_scan = True  # until the kernel says otherwise
+        self._guards = GUARD
+
+    def scan(self, start: int, end: int, most: int, wanted: int = ANY) -> tuple[list[Region], int]:
+        """Return what is in a range, and where the walk ended.
+
+        It ends early at so many pages, or at REGIONS regions. Where the kernel cannot scan,
+        can_scan is false afterwards, and nothing was looked at.
+        """
+        while True:
+            place = self._out.buffer_info()[0]
+            guards = self._guards
+            argument = bytearray(ARGUMENT.pack(
+                ARGUMENT.size, 0, start, end, 0, place, REGIONS, most, 0, 0,
+                wanted | (guards if wanted & SWAPPED else 0), KNOWN | guards,
+            ))  # fmt: skip
+            try:
+                number = self._file.ioctl(SCAN, argument)
+                break
+            except Error as err:
+                if err.errno == EINVAL and guards:
+                    self._guards = 0  # Linux before 6.16
+                elif err.errno in (ENOTTY, ENOSYS):
+                    self.can_scan = False
+                    return [], start
+                else:
+                    raise
+        out = self._out
+        found = [Region(*out[at : at + 3]) for at in range(0, 3 * number, 3)]
+        if not guards and any(each.categories & SWAPPED for each in found):
+            found = [part for each in found for part in self._without_guards(each)]
+        return found, ARGUMENT.unpack(argument)[4]
+
+    def _without_guards(self, region: Region) -> Iterator[Region]:
+        """Yield a region in which guards pass for swapped pages, with these told apart."""
+        if region.categories & SWAPPED:
+            yield from self.regions(region.start, region.end)
+        else:
+            yield region
+
+    def entries(self, start: int, pages: int) -> array[int]:
+        """Return the entries of some pages from an address; fewer at the end of the file."""
+        raw = self._file.read(pages * 8, start // PAGE * 8)
+        return array("Q", raw[: len(raw) // 8 * 8])
+
+    def regions(self, start: int, end: int) -> Iterator[Region]:
+        """Yield what is in a range, by the file alone: neither ZERO nor HUGE is told."""
+        for begin in range(start, end, PIECE * PAGE):
+            pages = min(PIECE, (end - begin) // PAGE)
+            raw = self._file.read(pages * 8, begin // PAGE * 8)
+            if raw.count(0) == len(raw):
+                continue
+            for run in RUNS.finditer(raw[7::8].translate(CLASSES)):
+                bits = run[1][0]
+                kind = GUARD if bits == 0x80 else bits
+                yield Region(begin + run.start() * PAGE, begin + run.end() * PAGE, kind)

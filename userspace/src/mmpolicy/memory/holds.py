@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-2.0
+"""How long one look may hold the mmap_lock of a process.
+
+While the kernel walks page tables for us, it holds that lock for reading, and an mmap(), munmap()
+or growing stack of the process waits, and every fault behind it. So a read is made only if its
+predicted hold is within a limit: what it has to walk, times the cost of one. The costs are
+measured on this host, on our own memory, and rise with what real reads take. How long reads took
+is kept, so that it can be told.
+
+A reader that loses its CPU in the middle of a read holds the lock until it gets it back, on a busy
+host for tens of milliseconds, under a CPU quota for longer. So these reads run under SCHED_FIFO
+where that is permitted (CAP_SYS_NICE), and only for as long as they take.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mmpolicy.errors import Error
+from mmpolicy.host.files import Tree
+from mmpolicy.host.pagemap import PAGE, Pagemap
+
+LIMIT_S = 0.002
+FIRST = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+SLOT_NS = 4.0  # an entry of a page table in which nothing is
+SCAN_NS, SMAPS_NS = 40.0, 150.0  # a page that is there, if it cannot be measured
+COLD = 2.0  # memory of others is not in our caches
+OWN = 1024  # pages of our own that are measured
+LEARN = 2048  # pages from which on a read tells what one costs
+
+
+class Holds:
+    """The limit for one read, what a page costs, and how long the longest read took."""
+
+    def __init__(self, tree: Tree, limit_s: float = LIMIT_S) -> None:
+        self._tree, self.limit_s = tree, limit_s
+        self.longest_s = 0.0
+        self._scan_ns = self._smaps_ns = 0.0
+        self._may_hurry, self._hurries = True, False
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Keep the CPU meanwhile; for a stretch of reads that is no longer than one may be."""
+        usual = self._hurry()
+        try:
+            yield
+        finally:
+            if usual is not None:
+                self._hurries = False
+                os.sched_setscheduler(0, usual, os.sched_param(0))
+
+    def _hurry(self) -> int | None:
+        """Return the scheduler to go back to, if it was changed."""
+        if self._hurries or not self._may_hurry:
+            return None
+        usual = os.sched_getscheduler(0)
+        if usual not in (os.SCHED_OTHER, os.SCHED_BATCH, os.SCHED_IDLE):
+            return None
+        try:
+            os.sched_setscheduler(0, FIRST, os.sched_param(1))
+        except OSError:
+            self._may_hurry = False
+            return None
+        self._hurries = True
+        return usual
+
+    @property
+    def scan_ns(self) -> float:
+        """Return what a page that is there costs in PAGEMAP_SCAN."""
+        self._scan_ns = self._scan_ns or COLD * self._measure_scan()
+        return self._scan_ns
+
+    @property
+    def smaps_ns(self) -> float:
+        """Return what a page that is there costs in smaps."""
+        self._smaps_ns = self._smaps_ns or COLD * self._measure_smaps()
+        return self._smaps_ns
+
+    def _measure_scan(self) -> float:
+        memory = mmap.mmap(-1, OWN * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            pagemap = Pagemap(self._tree, "self")
+            for page in range(OWN):
+                memory[page * PAGE] = 1
+            start = _address(memory)
+            costs = []
+            for _ in range(3):
+                begin = time.thread_time()
+                pagemap.scan(start, start + OWN * PAGE, 0)
+                costs.append((time.thread_time() - begin) / OWN * 1e9)
+            return min(costs) if pagemap.can_scan else SCAN_NS
+        except Error:
+            return SCAN_NS
+        finally:
+            memory.close()
+
+    def _measure_smaps(self) -> float:
+        try:
+            pages = int(self._tree.read("/proc/self/statm").split()[1])
+            begin = time.thread_time()
+            self._tree.read("/proc/self/smaps_rollup")
+            return max((time.thread_time() - begin) / pages * 1e9, SMAPS_NS / 10)
+        except (Error, ValueError, IndexError, ZeroDivisionError):
+            return SMAPS_NS
+
+    def pages(self) -> int:
+        """Return how many pages that are there a scan may find, by half of the limit."""
+        return max(int(self.limit_s / 2 * 1e9 / self.scan_ns), 1)
+
+    def span(self, slots: int) -> int:
+        """Return how many bytes a scan may walk, of a process with so many entries in its tables.
+
+        Where nothing is, there are entries all the same, once something was.
+        """
+        most = int(self.limit_s / 2 * 1e9 / SLOT_NS)
+        return 1 << 47 if slots <= most else max(most * PAGE >> 21 << 21, 1 << 21)
+
+    def allows_smaps(self, pages: int) -> bool:
+        """Tell if smaps may be read of areas with so many pages."""
+        return pages * self.smaps_ns / 1e9 <= self.limit_s
+
+    def took(self, elapsed_s: float) -> None:
+        """Note how long a read, or a write, took: it held the lock no longer."""
+        self.longest_s = max(self.longest_s, elapsed_s)
+
+    def learn_scan(self, cpu_s: float, pages: int) -> None:
+        """Raise the cost of a page if a scan of so many took more."""
+        if pages >= LEARN:
+            self._scan_ns = max(self.scan_ns, cpu_s / pages * 1e9)
+
+    def learn_smaps(self, cpu_s: float, pages: int) -> None:
+        """Raise the cost of a page if smaps took more."""
+        if pages >= LEARN:
+            self._smaps_ns = max(self.smaps_ns, cpu_s / pages * 1e9)
+
+
+def _address(memory: mmap.mmap) -> int:
+    """Return where a mapping of our own lies."""
+    from ctypes import addressof, c_char  # costs time, and is needed once
+
+    view = c_char.from_buffer(memory)
+    return addressof(view)

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The memory of a process: its areas, what is there, and what only smaps tells.
+
+Everything that reads the address space of another process does it through a Space, which keeps
+each hold of its mmap_lock within the limit of a Holds (see holds.py):
+
+    holds = Holds(tree)                     # one for a command; holds.longest_s is told at its end
+    space = Space(tree, pid, holds)         # Error with exit 2 if there is no such process
+    space.sizes()                           # Sizes, in kB, by counters: no lock
+    for area in space.areas():              # Vma: start, end, access, inode, name; in pieces
+        for region in space.regions(area.start, area.end):  # Region: start, end, categories
+            ...                             # PRESENT, SWAPPED, GUARD, FILE; HUGE and ZERO, where
+                                            # space.can_scan (6.7): else they are never set
+    for block in space.blocks():            # each aligned 2 MB of private anonymous memory in
+        ...                                 # which anything is: pages present, swapped, zero,
+                                            # guards, and those mapped by a huge entry
+    space.entries(start, pages)             # eight bytes a page as pagemap has them
+    space.details()                         # Details by (start, end) of an area: flags, LazyFree;
+                                            # None for one that smaps cannot tell within the limit
+
+Addresses and lengths are in bytes, counts in pages of 4 kB. The process goes on meanwhile, so two
+reads need not agree. A process that ends raises an Error with errno ESRCH or ENOENT, or shows
+no areas; one that may not be looked at raises an Error with exit 4 (DENIED). Frames, and so the
+sizes of folios, need CAP_SYS_ADMIN; regions do not.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mmpolicy.errors import Error
+from mmpolicy.host.files import Tree
+from mmpolicy.host.pagemap import (
+    ANY,
+    FILE,
+    GUARD,
+    HUGE,
+    PAGE,
+    PIECE,
+    PRESENT,
+    SWAPPED,
+    ZERO,
+    Pagemap,
+    Region,
+)
+from mmpolicy.host.processes import check_process
+from mmpolicy.memory.holds import Holds
+
+BLOCK = 512  # pages of a huge page
+TEXT = 4096  # bytes of maps and smaps that are read together; the kernel makes no more at once
+USER_END = 1 << 63  # [vsyscall] lies behind it
+AT_ONCE = 8  # areas that smaps shows in one read, at most
+LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ (\d+) *(.*)")
+LAZY = re.compile(rb"^LazyFree: +(\d+) kB", re.MULTILINE)
+FLAGS = re.compile(rb"^VmFlags:(.*)$", re.MULTILINE)
+COUNTS = re.compile(r"^(\w+):\s+(\d+)", re.MULTILINE)
+KERNELS = ("[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]")
+
+__all__ = [
+    "FILE", "GUARD", "HUGE", "PRESENT", "SWAPPED", "ZERO", "Block", "Details", "Region", "Sizes",
+    "Space", "Vma",
+]  # fmt: skip
+
+
+class Vma(NamedTuple):
+    """An area: a line of /proc/PID/maps."""
+
+    start: int
+    end: int
+    access: str  # such as rw-p
+    inode: int
+    name: str
+
+    @property
+    def private(self) -> bool:
+        """Tell if what is written there is the process' own."""
+        return self.access.endswith("p")
+
+    @property
+    def anonymous(self) -> bool:
+        """Tell if it is private and has no file behind it."""
+        return self.private and not self.inode and self.name not in KERNELS
+
+    @property
+    def usable(self) -> bool:
+        """Tell if it is more than reserved, and not the kernel's."""
+        return not self.access.startswith("---") and self.name not in KERNELS
+
+
+class Sizes(NamedTuple):
+    """What counters of the kernel tell of a process, in kB."""
+
+    rss: int
+    anon: int
+    file: int
+    shared: int  # shared memory and tmpfs
+    swap: int
+    hugetlb: int  # not in rss
+    locked: int
+    tables: int  # page tables
+    thp_enabled: bool  # by prctl; true as well where only memory that asks is excepted
+
+    @property
+    def slots(self) -> int:
+        """Return how many pages the page tables have room for."""
+        return (self.tables << 10) // 8
+
+
+NAMES = {
+    "rss": "VmRSS", "anon": "RssAnon", "file": "RssFile", "shared": "RssShmem", "swap": "VmSwap",
+    "hugetlb": "HugetlbPages", "locked": "VmLck", "tables": "VmPTE",
+}  # fmt: skip
+
+
+class Block(NamedTuple):
+    """An aligned 2 MB of private anonymous memory that lies within one area; counts in pages."""
+
+    start: int
+    present: int  # with zero and huge
+    swapped: int
+    zero: int  # the page of zeroes is mapped; 0 where the kernel cannot scan
+    guards: int
+    huge: int  # mapped by one huge entry: 512 or 0; 0 where the kernel cannot scan
+
+
+class Details(NamedTuple):
+    """What only smaps tells of an area."""
+
+    flags: frozenset[str]  # such as hg, nh, lo; proc.rst of the kernel has them
+    lazily_freed_kib: int
+
+
+@dataclass
+class _Counts:
+    present: int = 0
+    swapped: int = 0
+    zero: int = 0
+    guards: int = 0
+    huge: int = 0
+
+    def add(self, region: Region, pages: int) -> None:
+        bits = region.categories
+        self.present += pages if bits & PRESENT else 0
+        self.guards += pages if bits & GUARD else 0
+        self.swapped += pages if bits & SWAPPED and not bits & GUARD else 0
+        self.zero += pages if bits & ZERO else 0
+        self.huge += pages if bits & HUGE else 0
+
+    def block(self, start: int) -> Block:
+        return Block(start, self.present, self.swapped, self.zero, self.guards, self.huge)
+
+
+class Space:
+    """The memory of one process."""
+
+    def __init__(self, tree: Tree, pid: int, holds: Holds) -> None:
+        check_process(tree, pid)
+        self.tree, self.pid, self.holds = tree, pid, holds
+        self._pagemap: Pagemap | None = None
+        self._span = 0
+
+    @property
+    def can_scan(self) -> bool:
+        """Tell if this kernel has PAGEMAP_SCAN."""
+        if self._pagemap is None:
+            list(self.regions(0, PAGE))
+        return self._opened().can_scan
+
+    def _opened(self) -> Pagemap:
+        self._pagemap = self._pagemap or Pagemap(self.tree, self.pid)
+        return self._pagemap
+
+    def sizes(self) -> Sizes:
+        """Return what the kernel counts of the process."""
+        found = dict(COUNTS.findall(self.tree.read(f"/proc/{self.pid}/status")))
+        values = {field: int(found.get(name, 0)) for field, name in NAMES.items()}
+        return Sizes(**values, thp_enabled=found.get("THP_enabled") != "0")
+
+    def areas(self) -> list[Vma]:
+        """Return the areas, in order. One that changes meanwhile may be there as it was."""
+        found, last = list[Vma](), 0
+        for line in self._pieces("maps"):
+            head = LINE.fullmatch(line)
+            if head and int(head[1], 16) >= last:
+                last = int(head[2], 16)
+                access, name = head[3].decode(), head[5].decode(errors="replace")
+                found.append(Vma(int(head[1], 16), last, access, int(head[4]), name))
+        return found
+
+    def _pieces(self, file: str) -> Iterator[bytes]:
+        """Yield the lines of a file that the kernel makes piece by piece."""
+        reader, offset, rest = self.tree.reader(f"/proc/{self.pid}/{file}"), 0, b""
+        while True:
+            with self.holds.undisturbed():
+                begin = time.perf_counter()
+                piece = reader.read(TEXT, offset)
+                self.holds.took(time.perf_counter() - begin)
+            if not piece:
+                break
+            offset += len(piece)
+            *lines, rest = (rest + piece).split(b"\n")
+            yield from lines
+        if rest:
+            yield rest
+
+    def regions(self, start: int, end: int, wanted: int = ANY) -> Iterator[Region]:
+        """Yield what is in a range, in order; neighbours of the same categories are one."""
+        last: Region | None = None
+        for region in self._regions(start, end, wanted):
+            if last and last.end == region.start and last.categories == region.categories:
+                last = Region(last.start, region.end, last.categories)
+                continue
+            if last:
+                yield last
+            last = region
+        if last:
+            yield last
+
+    def _regions(self, start: int, end: int, wanted: int) -> Iterator[Region]:
+        pagemap = self._opened()
+        end = min(end, USER_END)
+        while start < end and pagemap.can_scan:
+            found, start = self.scan(start, end, self.holds.pages(), wanted)
+            yield from found
+        if start < end:
+            for begin in range(start, end, PIECE * PAGE):
+                for region in pagemap.regions(begin, min(begin + PIECE * PAGE, end)):
+                    if region.categories & (wanted | GUARD if wanted & SWAPPED else wanted):
+                        yield region
+
+    def scan(self, start: int, end: int, most: int, wanted: int = ANY) -> tuple[list[Region], int]:
+        """Return what one PAGEMAP_SCAN finds, up to so many pages, and where to go on."""
+        pagemap, holds = self._opened(), self.holds
+        if not self._span:
+            self._span = holds.span(self.sizes().slots)
+        with holds.undisturbed():
+            begin, cpu = time.perf_counter(), time.thread_time()
+            found, reached = pagemap.scan(start, min(start + self._span, end), most, wanted)
+            holds.took(time.perf_counter() - begin)
+        if found and pagemap.can_scan:
+            pages = sum(each.pages for each in found if not each.categories & HUGE)
+            holds.learn_scan(time.thread_time() - cpu, pages)
+        return found, max(reached, start + PAGE) if pagemap.can_scan else start
+
+    def entries(self, start: int, pages: int) -> array[int]:
+        """Return the entries of pagemap of some pages; the kernel holds the lock for 2 MB each."""
+        with self.holds.undisturbed():
+            begin = time.perf_counter()
+            found = self._opened().entries(start, pages)
+            self.holds.took((time.perf_counter() - begin) / max(pages // BLOCK, 1))
+        return found
+
+    def blocks(self, areas: Iterable[Vma] | None = None) -> Iterator[Block]:
+        """Yield each aligned 2 MB of private anonymous memory in which anything is."""
+        for area in self.areas() if areas is None else areas:
+            first, end = -(-area.start >> 21) << 21, area.end >> 21 << 21
+            if area.anonymous and first < end:
+                yield from self._blocks(first, end)
+
+    def _blocks(self, first: int, end: int) -> Iterator[Block]:
+        counts, start = _Counts(), -1
+        for region in self.regions(first, end):
+            at = region.start
+            while at < region.end:
+                here = at >> 21 << 21
+                if here != start:
+                    if start >= 0:
+                        yield counts.block(start)
+                    counts, start = _Counts(), here
+                until = min(region.end, here + (BLOCK * PAGE))
+                counts.add(region, (until - at) // PAGE)
+                at = until
+        if start >= 0:
+            yield counts.block(start)
+
+    def details(self, areas: list[Vma] | None = None) -> dict[tuple[int, int], Details | None]:
+        """Return what smaps tells of each area; None where it may not be asked.
+
+        The kernel shows smaps from its beginning, a few areas at a time, and walks all of an
+        area at once. So it is read up to the first areas that would take too long, and what is
+        behind them is not known either.
+        """
+        areas = self.areas() if areas is None else areas
+        costs = self._costs(areas)
+        end = next(
+            (
+                n
+                for n in range(len(areas))
+                if not self.holds.allows_smaps(sum(costs[n : n + AT_ONCE]))
+            ),
+            None,
+        )
+        if end is not None:  # the kernel makes as many as fit, so none of these may be too long
+            end = max(end - AT_ONCE, 0)
+        found = self._read_smaps(len(areas) if end is None else end, sum(costs))
+        return {(each.start, each.end): found.get((each.start, each.end)) for each in areas}
+
+    def _costs(self, areas: list[Vma]) -> list[int]:
+        """Return how many steps smaps takes in each area; all of the process if that is little."""
+        sizes = self.sizes()
+        whole = (sizes.rss + sizes.swap) // 4
+        if self.holds.allows_smaps(whole):
+            return [0] * len(areas)
+        return [
+            sum(
+                each.pages // BLOCK if each.categories & HUGE else each.pages
+                for each in self.regions(area.start, area.end)
+            )
+            for area in areas
+        ]
+
+    def _read_smaps(self, number: int, pages: int) -> dict[tuple[int, int], Details]:
+        """Return what smaps tells of so many areas from the first on."""
+        found: dict[tuple[int, int], Details] = {}
+        if not number:
+            return found
+        text = list[bytes]()
+        cpu, seen = time.thread_time(), 0
+        for line in self._pieces("smaps"):
+            if LINE.fullmatch(line):
+                if text:
+                    found.update([_details(text)])
+                if seen == number:
+                    break
+                text, seen = [], seen + 1
+            text.append(line)
+        else:
+            if text:
+                found.update([_details(text)])
+            self.holds.learn_smaps(time.thread_time() - cpu, pages)
+        return found
+
+
+def _details(lines: list[bytes]) -> tuple[tuple[int, int], Details]:
+    head, text = LINE.fullmatch(lines[0]), b"\n".join(lines)
+    lazy, flags = LAZY.search(text), FLAGS.search(text)
+    words = frozenset(flags[1].decode().split() if flags else ())
+    where = (int(head[1], 16), int(head[2], 16)) if head else (0, 0)
+    return where, Details(words, int(lazy[1]) if lazy else 0)
+
+
+def gone(err: Error) -> bool:
+    """Tell if an error means that the process has ended."""
+    from errno import ENOENT, ESRCH
+
+    return err.errno in (ENOENT, ESRCH)
