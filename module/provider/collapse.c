@@ -1,48 +1,75 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The point anon_order, khugepaged: a function is called for each range that it may make
- * a huge page of. Sizes that are asked for meanwhile (orders.c) are held to the answer.
+ * The point anon_order, khugepaged: a function is called for each range that it may make a
+ * huge page of. It drops mmap_lock and takes it again, for which a process may make it wait as
+ * long as it likes. So a range is refused here, or the answer is noted and the function runs as
+ * ever, with nothing of ours on its stack. Sizes that are asked for meanwhile (orders.c) are
+ * held to the note.
  */
+#include "../sense/whose.h"
 #include "direct.h"
-
-static DEFINE_PER_CPU(long, inside);
 
 struct mmp_call mmp_call_collapse = {
 	.entry = mmp_entry_collapse,
 	.need = { MMP_NEED_collapse },
-	.inside = &inside,
 };
-
-DEFINE_STATIC_CALL_NULL(mmp_collapse_original, mmp_replace_collapse);
 
 DEFINE_STATIC_CALL_NULL(mmp_collapse_enter, mmp_khugepaged_enter);
 
-/* Sizes that the policy allows in the range that khugepaged, of which there is one, is at. */
-unsigned long mmp_collapse_allowed = ~0UL;
+/*
+ * What the policy allows in the range that khugepaged, of which there is one, was last at. It is
+ * about this VMA alone, and never so little that the kernel would pass over the whole VMA.
+ */
+static struct {
+	const struct vm_area_struct *vma;
+	unsigned long epoch;
+	unsigned long orders;
+} noted;
 
-/* MADV_COLLAPSE is not asked about. */
-bool mmp_wants_collapse(unsigned long first, struct vm_area_struct *vma)
+/**
+ * mmp_collapse_allowed - sizes that the policy allows where khugepaged is
+ * @vma: that the kernel asks about
+ * Return: a bit for each order.
+ */
+unsigned long mmp_collapse_allowed(const struct vm_area_struct *vma)
 {
-	return (current->flags & PF_KTHREAD) && vma_is_anonymous(vma);
+	if (READ_ONCE(noted.vma) != vma || noted.epoch != READ_ONCE(mmp_epoch))
+		return ~0UL;
+	return noted.orders;
 }
 
-/* The arguments are those of the kernel's function; some kernels have one less. */
-int mmp_replace_collapse(unsigned long first, struct vm_area_struct *vma,
-			 unsigned long third, unsigned long fourth, unsigned long fifth)
+/* The administrator has changed sizes: what was noted before says nothing of them. */
+void mmp_collapse_forget(void)
+{
+	WRITE_ONCE(noted.vma, NULL);
+}
+
+/*
+ * Is the range to be left alone? MADV_COLLAPSE is not asked about. The arguments are those of
+ * the kernel's function.
+ */
+bool mmp_refuses_collapse(unsigned long first, struct vm_area_struct *vma, unsigned long third)
 {
 	unsigned long orders;
-	int result = 0;		/* SCAN_FAIL */
 
-	mmp_call_enter(inside);
+	if (!(current->flags & PF_KTHREAD) || !vma_is_anonymous(vma))
+		return false;
+	WRITE_ONCE(noted.vma, NULL);
+	noted.epoch = READ_ONCE(mmp_epoch);
 	orders = mmp_ask(MM_POLICY_ANON_ORDER, ~0UL, collapse_orders, vma,
 			 mmp_way(MMP_WAY_COLLAPSE_ADDRESS_FIRST) ? first : third);
-	if ((orders & BIT(PMD_ORDER)) || MMP_COLLAPSE_ASKS) {
-		WRITE_ONCE(mmp_collapse_allowed, orders);
-		result = static_call(mmp_collapse_original)(first, vma, third, fourth, fifth);
-		WRITE_ONCE(mmp_collapse_allowed, ~0UL);
-	}
-	mmp_call_leave(inside);
-	return result;
+	if (!mmp_sizes_admin(vma->vm_flags, orders) ||
+	    !((orders & BIT(PMD_ORDER)) || MMP_COLLAPSE_ASKS))
+		return true;
+	noted.orders = orders;
+	WRITE_ONCE(noted.vma, vma);
+	return false;
+}
+
+/* In place of the function where the range is refused: SCAN_FAIL. */
+int mmp_replace_collapse(void)
+{
+	return 0;
 }
 
 /**
@@ -59,6 +86,5 @@ void mmp_collapse_later(struct vm_area_struct *vma)
 /* Context: after mmp_needs_find() and mmp_call_find(). */
 void mmp_collapse_found(void)
 {
-	static_call_update(mmp_collapse_original, mmp_call_original(&mmp_call_collapse, 0));
 	static_call_update(mmp_collapse_enter, mmp_found(MMP_NEED_enter));
 }

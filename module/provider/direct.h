@@ -151,8 +151,9 @@ void mmp_orders_found(void);
 
 /* collapse.c: the point anon_order, khugepaged */
 extern struct mmp_call mmp_call_collapse;
-extern unsigned long mmp_collapse_allowed;
 void mmp_collapse_found(void);
+unsigned long mmp_collapse_allowed(const struct vm_area_struct *vma);
+void mmp_collapse_forget(void);
 void mmp_collapse_later(struct vm_area_struct *vma);
 
 /**
@@ -228,9 +229,8 @@ struct kobject *mmp_ask_thpsize(struct kobject *kobj);
 bool mmp_wants_khugepaged(void);
 int mmp_replace_khugepaged(void);
 void mmp_khugepaged_enter(struct vm_area_struct *vma, vm_flags_t flags);
-bool mmp_wants_collapse(unsigned long first, struct vm_area_struct *vma);
-int mmp_replace_collapse(unsigned long first, struct vm_area_struct *vma,
-			 unsigned long third, unsigned long fourth, unsigned long fifth);
+bool mmp_refuses_collapse(unsigned long first, struct vm_area_struct *vma, unsigned long third);
+int mmp_replace_collapse(void);
 bool mmp_wants_thp_gfp(struct vm_area_struct *vma);
 gfp_t mmp_replace_thp_gfp(struct vm_area_struct *vma);
 extern u32 mmp_only_compact;	/* the flag for compaction without reclaim */

@@ -118,7 +118,7 @@ MMP_ENTRY mmp_entry_thpsize, mmp_ask_thpsize, %rdi, rsi, rdx, rcx
 MMP_INSTEAD_WITH mmp_entry_fault_asked, mmp_wants_fault, mmp_replace_fault
 MMP_INSTEAD mmp_entry_huge, mmp_wants_huge, mmp_replace_huge, rdi
 MMP_INSTEAD mmp_entry_khugepaged, mmp_wants_khugepaged, mmp_replace_khugepaged, rdi
-MMP_INSTEAD mmp_entry_collapse, mmp_wants_collapse, mmp_replace_collapse, rdi, rsi, rdx, rcx, r8
+MMP_INSTEAD mmp_entry_collapse, mmp_refuses_collapse, mmp_replace_collapse, rdi, rsi, rdx, rcx, r8
 MMP_INSTEAD mmp_entry_thp_gfp, mmp_wants_thp_gfp, mmp_replace_thp_gfp, rdi
 MMP_INSTEAD_GFP mmp_entry_reclaim, edx, mmp_only_compact, mmp_replace_reclaim
 MMP_INSTEAD_GFP mmp_entry_node_reclaim, esi, mmp_only_compact, mmp_replace_node_reclaim

@@ -12,6 +12,7 @@
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/task_stack.h>
+#include <linux/userfaultfd_k.h>
 
 #include "../sense/fault_time.h"
 #include "../sense/whose.h"
@@ -153,7 +154,8 @@ static void question_note(const struct vm_fault *vmf, unsigned long answer)
 
 /*
  * A write to a page that is not there: the policy is asked, and its answer is kept for the
- * moment when the kernel asks. It is returned if there may be something to see afterwards.
+ * moment when the kernel asks. It is returned if there may be something to see afterwards:
+ * never where a userfaultfd may make the fault wait for as long as its owner likes.
  *
  * Context: from mmp_entry_fault, which has turned preemption off; on again afterwards.
  */
@@ -172,7 +174,7 @@ notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf)
 	if (unlikely(answer == MM_POLICY_STOCK) && anybody_is_asked())
 		decides(vmf->vma->vm_mm);
 	mmp_ask_end();
-	if (static_branch_unlikely(&mmp_timing))
+	if (static_branch_unlikely(&mmp_timing) && !userfaultfd_armed(vmf->vma))
 		return answer | MMP_TOLD;
 	return answer > MM_POLICY_STOCK ? answer : 0;
 }
@@ -319,9 +321,10 @@ vm_fault_t mmp_replace_fault(struct vm_fault *vmf, unsigned long answer)
 	return ret;
 }
 
+/* A fault that may wait for a userfaultfd has nothing of ours on its stack. */
 bool mmp_wants_huge(struct vm_fault *vmf)
 {
-	return mmp_policy_decides(vmf->vma->vm_mm);
+	return !userfaultfd_armed(vmf->vma) && mmp_policy_decides(vmf->vma->vm_mm);
 }
 
 /* May the fault get a PMD? If not, the kernel goes on as where that size is not enabled. */

@@ -11,6 +11,7 @@
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/task_stack.h>
+#include <linux/userfaultfd_k.h>
 
 #include "../sense/whose.h"
 #include "direct.h"
@@ -104,13 +105,14 @@ static unsigned long orders_elsewhere(struct vm_area_struct *vma, unsigned long 
 		return asked;
 	asked = mmp_sizes_admin(vm_flags, asked);
 	if (mmp_tva_collapse(why) && asked && (current->flags & PF_KTHREAD))
-		return asked & READ_ONCE(mmp_collapse_allowed);
+		return asked & mmp_collapse_allowed(vma);
 	return asked;
 }
 
 /*
  * What the kernel asks for, in place of @asked, where that takes more than a look. About PMD
- * size in a fault, a policy that decides is asked later, in do_huge_pmd_anonymous_page().
+ * size in a fault, a policy that decides is asked later, in do_huge_pmd_anonymous_page(); not
+ * where that may wait for a userfaultfd, which policies leave to the administrator anyway.
  */
 notrace __noendbr unsigned long mmp_ask_orders(struct vm_area_struct *vma,
 					       unsigned long vm_flags,
@@ -119,7 +121,8 @@ notrace __noendbr unsigned long mmp_ask_orders(struct vm_area_struct *vma,
 	if (unlikely(!mmp_tva_fault(why) || !vma_is_anonymous(vma)))
 		return orders_elsewhere(vma, vm_flags, why, asked);
 	if (asked == BIT(PMD_ORDER))
-		return mmp_policy_decides(vma->vm_mm) ? asked : mmp_sizes_admin(vm_flags, asked);
+		return !userfaultfd_armed(vma) && mmp_policy_decides(vma->vm_mm) ?
+		       asked : mmp_sizes_admin(vm_flags, asked);
 	return mmp_ask_swapin(vma, vm_flags, asked);
 }
 

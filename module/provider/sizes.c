@@ -141,6 +141,7 @@ static void given_renew(void)
 	given_by(enabled_kept, given);
 	WRITE_ONCE(mmp_admin_sizes[false], given[false]);
 	WRITE_ONCE(mmp_admin_sizes[true], given[true]);
+	mmp_collapse_forget();
 }
 
 /**
