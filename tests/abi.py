@@ -23,7 +23,7 @@ class Entry:
     default: str | None  # None: it cannot be read, or changes by itself
     unit: str | None
     errors: tuple[str, ...]  # names of errno that a bad write gives
-    counters: tuple[str, ...]  # with placeholders, such as wanted_order_<n>
+    counters: tuple[str, ...]  # with placeholders, such as requested_order_<n>
 
     @property
     def is_abi(self) -> bool:

@@ -13,8 +13,8 @@
 MMP_ORDER(order)
 {
 	if (!mmp_bpf_full(fault, -1, LEAST) && !mmp_bpf_full(fault, 1, LEAST))
-		return MMP_ANSWER(0, MMP_ALONE);
-	return MMP_ANSWER(4, MMP_RUN);
+		return MMP_ANSWER(0, MMP_NO_NEIGHBOUR);
+	return MMP_ANSWER(4, MMP_DENSE_NEIGHBOUR);
 }
 
 MMP_POLICY(block, .order = (void *)order, .max_order = 4, .flags = MMP_IF_NEAR);

@@ -27,14 +27,14 @@ MMP_ORDER(order)
 	if (!lead)
 		bpf_map_update_elem(&leads, &process, &none, 0);
 	if (!lead || !back)
-		return MMP_ANSWER(0, MMP_ALONE);
+		return MMP_ANSWER(0, MMP_NO_NEIGHBOUR);
 	if (mmp_bpf_full(fault, -back, LEAST))
 		*lead += *lead < MOST;
 	else if (mmp_bpf_mapped(fault, -16 * back - mmp_into(fault, 4), 16))
 		*lead = *lead > 0 ? *lead - GAPS : 0;
 	if (*lead < fault->knob[LEAD])
-		return MMP_ANSWER(0, MMP_ALONE);
-	return MMP_ANSWER(4, MMP_RUN);
+		return MMP_ANSWER(0, MMP_NO_NEIGHBOUR);
+	return MMP_ANSWER(4, MMP_DENSE_NEIGHBOUR);
 }
 
 MMP_POLICY(learn, .order = (void *)order, .max_order = 4, .knobs = {

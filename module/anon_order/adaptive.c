@@ -185,7 +185,7 @@ static noinline struct mmp_decision anon_order_stream_begins(const struct vm_fau
 	const struct mmp_place place = mmp_place(vmf);
 
 	if (!anon_order_fits(&place))
-		return anon_order_none(vmf, MMP_INSIDE);
+		return anon_order_none(vmf, MMP_NO_ROOM);
 	return anon_order_run(vmf, knob[MAX_ORDER]);
 }
 
@@ -194,7 +194,7 @@ static __always_inline struct mmp_decision anon_order_stream(const struct vm_fau
 {
 	if (mmp_many_small())
 		return anon_order_stream_begins(vmf, knob);
-	return (struct mmp_decision){ MMP_RUN, knob[MAX_ORDER] };
+	return (struct mmp_decision){ MMP_DENSE_NEIGHBOUR, knob[MAX_ORDER] };
 }
 
 /* ---- Stages for a fault in the middle of its page table, the last one first */
@@ -204,7 +204,7 @@ static noinline struct mmp_decision anon_order_look_at_samples(const struct vm_f
 							       const u32 *knob)
 {
 	if (!any_example(table, pte_index(vmf->address), samples))
-		return anon_order_none(vmf, MMP_ALONE);
+		return anon_order_none(vmf, MMP_NO_NEIGHBOUR);
 	return anon_order_judge(vmf, knob);
 }
 
@@ -217,9 +217,9 @@ static noinline struct mmp_decision anon_order_look_at_ends(const struct vm_faul
 	if (streams_down(vmf, block, knob) && !entry_bits(block - 1))
 		return anon_order_stream(vmf, knob);
 	if (group_has_page(table + (index & -GROUP)))
-		return anon_order_none(vmf, MMP_INSIDE);
+		return anon_order_none(vmf, MMP_NO_ROOM);
 	if (!any_example(table, index, both_ends))
-		return anon_order_none(vmf, MMP_ALONE);
+		return anon_order_none(vmf, MMP_NO_NEIGHBOUR);
 	return anon_order_look_at_samples(vmf, table, knob);
 }
 
@@ -258,7 +258,7 @@ static noinline struct mmp_decision anon_order_look_at_edge_ends(const struct vm
 	if (used_before(&place))
 		return anon_order_grown(vmf, &place, knob);
 	if (table && !any_example_at_edge(vmf, table, both_ends))
-		return anon_order_none(vmf, MMP_ALONE);
+		return anon_order_none(vmf, MMP_NO_NEIGHBOUR);
 	return anon_order_judge(vmf, knob);
 }
 
@@ -280,7 +280,7 @@ static noinline struct mmp_decision anon_order_edge(const struct vm_fault *vmf,
 	    streams_up(vmf, table + PTRS_PER_PTE - BLOCK, knob))
 		return anon_order_stream(vmf, knob);
 	if (!any_example_at_edge(vmf, table, last_page))
-		return anon_order_none(vmf, MMP_ALONE);
+		return anon_order_none(vmf, MMP_NO_NEIGHBOUR);
 	return anon_order_look_at_edge_ends(vmf, table, knob);
 }
 
@@ -301,7 +301,7 @@ static struct mmp_decision anon_order_adaptive(const struct vm_fault *vmf,
 		return anon_order_edge(vmf, site, knob);
 	table = mmp_table_at(bits);
 	if (likely(!any_example(table, vmf->address >> PAGE_SHIFT, last_page)))
-		return anon_order_none(vmf, MMP_ALONE);
+		return anon_order_none(vmf, MMP_NO_NEIGHBOUR);
 	return anon_order_look_at_streams(vmf, table + (pte_index(vmf->address) & -BLOCK), knob);
 }
 

@@ -20,10 +20,10 @@
 /**
  * enum mmp_reason - why a fault got its order
  * @MMP_CAP: the policy's plain limit
- * @MMP_RUN: memory nearby was used in full
- * @MMP_INSIDE: so it was, but no folio fits around the fault
- * @MMP_ALONE: no memory nearby was used in full
- * @MMP_UNUSED: more of it was allocated and not used
+ * @MMP_DENSE_NEIGHBOUR: memory nearby was used in full
+ * @MMP_NO_ROOM: memory nearby was used in full, but no folio fits around the fault
+ * @MMP_NO_NEIGHBOUR: no memory nearby was used in full
+ * @MMP_SPARSE_NEIGHBOUR: more memory nearby was allocated than was used
  * @MMP_PROBE: a PMD-sized block made of smaller folios, to see them used
  * @MMP_LOCKED: mlock() populates everything anyway
  * @MMP_DEFERRED: not looked at, as many faults before got order 0
@@ -31,10 +31,10 @@
  */
 enum mmp_reason {
 	MMP_CAP,
-	MMP_RUN,
-	MMP_INSIDE,
-	MMP_ALONE,
-	MMP_UNUSED,
+	MMP_DENSE_NEIGHBOUR,
+	MMP_NO_ROOM,
+	MMP_NO_NEIGHBOUR,
+	MMP_SPARSE_NEIGHBOUR,
 	MMP_PROBE,
 	MMP_LOCKED,
 	MMP_DEFERRED,

@@ -40,11 +40,11 @@ static noinline struct mmp_decision anon_order_written(const pte_t *table, unsig
 	u32 order = min(knob[MAX_ORDER], MMP_MAX_ORDER - 1U);
 
 	if (!written_beside(table, index, BLOCK_ORDER, knob[MIN_USED_PAGES]))
-		return anon_order_small(MMP_ALONE);
+		return anon_order_small(MMP_NO_NEIGHBOUR);
 	while (order > BLOCK_ORDER &&
 	       !written_beside(table, index, order, knob[MIN_USED_PAGES]))
 		order--;
-	return (struct mmp_decision){ MMP_RUN, order };
+	return (struct mmp_decision){ MMP_DENSE_NEIGHBOUR, order };
 }
 
 /* Two entries answer most writes: the page before the block, and the one behind it. */
@@ -56,11 +56,11 @@ noinline struct mmp_decision anon_order_copy(const struct vm_fault *vmf, const u
 	unsigned long bits;
 
 	if (!mmp_is_table(pmd))
-		return anon_order_small(MMP_ALONE);
+		return anon_order_small(MMP_NO_NEIGHBOUR);
 	table = mmp_table(pmd);
 	bits = entry_bits(table + (first ? first - 1 : BLOCK));
 	bits |= entry_bits(table + (first < PTRS_PER_PTE - BLOCK ? first + BLOCK : first - 1));
 	if (likely(!mmp_bits_writable(bits)))
-		return anon_order_small(MMP_ALONE);
+		return anon_order_small(MMP_NO_NEIGHBOUR);
 	return anon_order_written(table, first, knob);
 }

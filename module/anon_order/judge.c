@@ -144,7 +144,7 @@ noinline struct mmp_decision anon_order_huge(const struct vm_fault *vmf, const u
 
 	if (anon_order_share(vmf, knob) < MMP_MAX_ORDER ||
 	    !anon_order_beside(&place, MMP_MAX_ORDER, knob[MIN_USED_PAGES]))
-		return anon_order_small(MMP_ALONE);
+		return anon_order_small(MMP_NO_NEIGHBOUR);
 	/* Is this one of the blocks to be made of smaller folios? */
 	if (blocks && !((place.addr >> PMD_SHIFT) % blocks))
 		return (struct mmp_decision){ MMP_PROBE, MMP_MAX_ORDER - 1 };
@@ -160,13 +160,14 @@ noinline struct mmp_decision anon_order_judge(const struct vm_fault *vmf, const 
 
 	mmp_credit_begin(vmf->vma->vm_mm);
 	if (!anon_order_fits(&place))
-		return anon_order_none(vmf, MMP_INSIDE);
+		return anon_order_none(vmf, MMP_NO_ROOM);
 	blocks = anon_order_examples(&place, BLOCK_ORDER, least);
 	if (blocks > 0)
 		return anon_order_grown(vmf, &place, knob);
 	groups = anon_order_examples(&place, GROUP_ORDER, least);
 	if (groups <= 0 || !mmp_credit_left())
-		return anon_order_none(vmf, blocks || groups > 0 ? MMP_UNUSED : MMP_ALONE);
+		return anon_order_none(vmf, blocks || groups > 0 ? MMP_SPARSE_NEIGHBOUR :
+								   MMP_NO_NEIGHBOUR);
 	return anon_order_run(vmf, min(knob[MAX_ORDER],
 				       groups > 1 ? GROUP_ORDER + 1U : GROUP_ORDER));
 }

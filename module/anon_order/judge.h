@@ -28,7 +28,7 @@ static __always_inline struct mmp_decision anon_order_small(enum mmp_reason reas
 static __always_inline struct mmp_decision anon_order_none(const struct vm_fault *vmf,
 							   enum mmp_reason reason)
 {
-	mmp_defer_sooner(vmf->vma->vm_mm, reason == MMP_INSIDE);
+	mmp_defer_sooner(vmf->vma->vm_mm, reason == MMP_NO_ROOM);
 	return anon_order_small(reason);
 }
 
@@ -37,7 +37,7 @@ static __always_inline struct mmp_decision anon_order_run(const struct vm_fault 
 {
 	mmp_defer_later(order);
 	mmp_credit_earn(vmf->vma->vm_mm, order);
-	return (struct mmp_decision){ MMP_RUN, order };
+	return (struct mmp_decision){ MMP_DENSE_NEIGHBOUR, order };
 }
 
 bool anon_order_fits(const struct mmp_place *place);

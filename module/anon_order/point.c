@@ -68,7 +68,7 @@ static noinline unsigned long anon_order_large(const struct mmp_profile *profile
 	if (order != d.order)
 		this_cpu_inc(counter[LOWERED]);
 	this_cpu_inc(counter[REASON + d.reason]);
-	this_cpu_inc(counter[WANTED + order]);
+	this_cpu_inc(counter[REQUESTED + order]);
 	return anon_order_up_to(order);
 }
 
@@ -83,7 +83,7 @@ static __always_inline unsigned long anon_order_answer(const struct mmp_profile 
 	if (d.order)
 		return anon_order_large(profile, vmf, site, d);
 	this_cpu_inc(counter[REASON + d.reason]);
-	this_cpu_inc(counter[WANTED]);
+	this_cpu_inc(counter[REQUESTED]);
 	return 0;
 }
 
@@ -117,9 +117,9 @@ static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_p
 	if (fate == MMP_UNCOUNTED)
 		return;
 	this_cpu_add(counter[SHADOW_REASON + d.reason], SHADOW_WEIGHT);
-	this_cpu_add(counter[SHADOW_WANTED + order], SHADOW_WEIGHT);
+	this_cpu_add(counter[SHADOW_REQUESTED + order], SHADOW_WEIGHT);
 	if (fate == MMP_MADE)
-		this_cpu_add(counter[SHADOW_GOT + order], SHADOW_WEIGHT);
+		this_cpu_add(counter[SHADOW_ALLOCATED + order], SHADOW_WEIGHT);
 	trace_mmpolicy_anon_shadow(vmf->address, site, order, d.reason);
 }
 
@@ -248,7 +248,7 @@ static noinline bool anon_order_mapped(const struct vm_fault *vmf, int order)
 	if (!policy)
 		return false;
 	anon_order_count(profile, mmp_are_singles(vmf, order) ? SINGLES :
-						GOT + min(order, MMP_MAX_ORDER));
+						ALLOCATED + min(order, MMP_MAX_ORDER));
 	return policy->witness && (vmf->flags & FAULT_FLAG_USER);
 }
 

@@ -32,20 +32,20 @@ static const char *const counters[] = {
 	[base] = name "_order_0", name "_order_1", name "_order_2",	\
 	name "_order_3", name "_order_4", name "_order_5",		\
 	name "_order_6", name "_order_7", name "_order_8", name "_order_9"
-	PER_ORDER(WANTED, "wanted"),
-	PER_ORDER(GOT, "got"),
+	PER_ORDER(REQUESTED, "requested"),
+	PER_ORDER(ALLOCATED, "allocated"),
 #define PER_REASON(base, name)						\
 	[(base) + MMP_CAP] = name "_cap",				\
-	[(base) + MMP_RUN] = name "_run",				\
-	[(base) + MMP_INSIDE] = name "_inside",				\
-	[(base) + MMP_ALONE] = name "_alone",				\
-	[(base) + MMP_UNUSED] = name "_unused",				\
+	[(base) + MMP_DENSE_NEIGHBOUR] = name "_dense_neighbour",	\
+	[(base) + MMP_NO_ROOM] = name "_no_room",			\
+	[(base) + MMP_NO_NEIGHBOUR] = name "_no_neighbour",		\
+	[(base) + MMP_SPARSE_NEIGHBOUR] = name "_sparse_neighbour",	\
 	[(base) + MMP_PROBE] = name "_probe",				\
 	[(base) + MMP_LOCKED] = name "_locked",				\
 	[(base) + MMP_DEFERRED] = name "_deferred"
 	PER_REASON(REASON, "reason"),
-	PER_ORDER(SHADOW_WANTED, "shadow_wanted"),
-	PER_ORDER(SHADOW_GOT, "shadow_got"),
+	PER_ORDER(SHADOW_REQUESTED, "shadow_requested"),
+	PER_ORDER(SHADOW_ALLOCATED, "shadow_allocated"),
 	PER_REASON(SHADOW_REASON, "shadow_reason"),
 };
 

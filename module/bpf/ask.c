@@ -87,7 +87,7 @@ static noinline struct mmp_decision bpf_order_if_near(const struct vm_fault *vmf
 						      const u32 *knob)
 {
 	if (!mmp_anon_order_near(vmf))
-		return (struct mmp_decision){ .reason = MMP_ALONE };
+		return (struct mmp_decision){ .reason = MMP_NO_NEIGHBOUR };
 	return bpf_order(vmf, site, ops, knob);
 }
 

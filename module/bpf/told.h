@@ -48,10 +48,10 @@ MMP_BPF_TOLD(anon_order, mmp_fault, "address=%llx start=%llx end=%llx site=%s or
 	     __entry->answer & 0xffff,
 	     __print_symbolic(__entry->answer >> 16,
 			      { MMP_CAP, "cap" },
-			      { MMP_RUN, "run" },
-			      { MMP_INSIDE, "inside" },
-			      { MMP_ALONE, "alone" },
-			      { MMP_UNUSED, "unused" }));
+			      { MMP_DENSE_NEIGHBOUR, "dense_neighbour" },
+			      { MMP_NO_ROOM, "no_room" },
+			      { MMP_NO_NEIGHBOUR, "no_neighbour" },
+			      { MMP_SPARSE_NEIGHBOUR, "sparse_neighbour" }));
 
 #define mmp_bpf_effort(number)						\
 	__print_symbolic(number,					\

@@ -15,8 +15,8 @@ enum {
 	FAILED,
 	COST_TICKS,
 	COST_SAMPLES,
-	WANTED,
-	GOT = WANTED + 8,
+	REQUESTED,
+	ALLOCATED = REQUESTED + 8,
 };
 
 static const char *const counters[] = {
@@ -30,8 +30,8 @@ static const char *const counters[] = {
 	[base] = name "_pages_1", name "_pages_2", name "_pages_4",	\
 	name "_pages_8", name "_pages_16", name "_pages_32",		\
 	name "_pages_64", name "_pages_128"
-	PER_SIZE(WANTED, "wanted"),
-	PER_SIZE(GOT, "got"),
+	PER_SIZE(REQUESTED, "requested"),
+	PER_SIZE(ALLOCATED, "allocated"),
 };
 
 struct mmp_point mmp_point_bulk = {
@@ -107,9 +107,9 @@ void mmp_bulk_done(int nid, unsigned int want, unsigned int got)
 	bulk_end_timing(counter, nid, want, got);
 	this_cpu_inc(counter[REFILLS]);
 	this_cpu_add(counter[PAGES], got);
-	this_cpu_inc(counter[WANTED + ilog2(want)]);
+	this_cpu_inc(counter[REQUESTED + ilog2(want)]);
 	if (got)
-		this_cpu_inc(counter[GOT + ilog2(got)]);
+		this_cpu_inc(counter[ALLOCATED + ilog2(got)]);
 	else
 		this_cpu_inc(counter[FAILED]);
 	if (got < want)

@@ -6,7 +6,7 @@
 #include "../provider/provider.h"
 #include "control.h"
 
-#define MMP_ABI		1
+#define MMP_ABI		2
 
 struct kobject *mmp_sysfs_root;	/* /sys/kernel/mmpolicy */
 static struct kobject *experiment, *points;

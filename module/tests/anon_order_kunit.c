@@ -280,21 +280,21 @@ static void adaptive_on_real_entries(struct kunit *test)
 
 	for (i = 0; i < 16; i++)
 		area->tables[HERE][i] = pte_mkyoung(present(area));
-	expect_order(test, 16, 4, MMP_RUN);
-	expect_order(test, 64, 4, MMP_RUN);
+	expect_order(test, 16, 4, MMP_DENSE_NEIGHBOUR);
+	expect_order(test, 64, 4, MMP_DENSE_NEIGHBOUR);
 	area->tables[HERE][15] = pte_mkold(present(area));
-	expect_order(test, 64, 0, MMP_UNUSED);
+	expect_order(test, 64, 0, MMP_SPARSE_NEIGHBOUR);
 	area->tables[HERE][15] = __pte(0);
-	expect_order(test, 64, 0, MMP_ALONE);
+	expect_order(test, 64, 0, MMP_NO_NEIGHBOUR);
 	area->tables[HERE][0] = __pte(0);
-	expect_order(test, 2, 0, MMP_INSIDE);
+	expect_order(test, 2, 0, MMP_NO_ROOM);
 	for (i = 0; i < 16; i++)
 		area->tables[HERE][i] = __pte(0);
 	area->pmds[BEHIND] = pmd_mkyoung(huge(area));
-	expect_order(test, 0, MMP_MAX_ORDER - 1, MMP_RUN);
+	expect_order(test, 0, MMP_MAX_ORDER - 1, MMP_DENSE_NEIGHBOUR);
 	/* What is old as a whole may have been aged. */
 	area->pmds[AHEAD] = pmd_mkold(huge(area));
-	expect_order(test, PTRS_PER_PTE - 1, 0, MMP_ALONE);
+	expect_order(test, PTRS_PER_PTE - 1, 0, MMP_NO_NEIGHBOUR);
 }
 
 static struct kunit_case cases[] = {

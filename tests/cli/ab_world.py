@@ -11,7 +11,7 @@ SHORT = ["--block", "4", "--washout", "1", "--interval", "1"]
 SHORT += ["--aa", "2", "--pairs", "6", "--seed", "1"]
 PGFAULT = ["--metric", "vmstat.pgfault/s lower"]
 SWITCHBACK = ["--design", "switchback", *PGFAULT, *SHORT]
-SPLIT = ["--design", "split", "--metric", "arm.anon_order.got_order_4 / arm.units", *SHORT]
+SPLIT = ["--design", "split", "--metric", "arm.anon_order.allocated_order_4 / arm.units", *SHORT]
 FIXED = ["--treatment", "anon_order=fixed,max_order=3"]
 
 
@@ -36,7 +36,9 @@ class World(Clock):
         self.tree.put("/proc/pressure/memory", "full avg10=0.00 avg60=0.00 total=0")
         for arm, count in {"default": 0.0, **self.of_arms}.items():
             if self.tree.is_dir(f"{DEBUG}/{arm}"):
-                stats = f"got_order_4 {count * self.active:.0f}\nfault_ns {1200 * count:.0f}\n"
+                stats = (
+                    f"allocated_order_4 {count * self.active:.0f}\nfault_ns {1200 * count:.0f}\n"
+                )
                 stats += f"fault_ns_log2_10_1 {count:.0f}\n"
                 stats += f"fault_missed {count // 100:.0f}"
                 self.tree.put(f"{DEBUG}/{arm}/anon_order/stats", stats)

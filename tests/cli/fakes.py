@@ -344,7 +344,7 @@ class FakeTree(Tree):
 
     def make_loaded(self, options: str = "") -> None:
         """Make what appears when the module is loaded."""
-        self.put(f"{CONTROL}/abi", "1")
+        self.put(f"{CONTROL}/abi", "2")
         self.put(f"{CONTROL}/reset", "")
         self.put(f"{CONTROL}/provider", "hooks")
         for point, policies in POINTS.items():

@@ -175,8 +175,8 @@ def ab_pools(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 def ab_run(tree: FakeTree, clock: Clock, folder: Path) -> Words:
     """Experiments: what they would do, what they do, and what is found."""
     tree.put("/proc/meminfo", "MemTotal: 4000000 kB\n")
-    own = ["arm.anon_order.got_order_4 / arm.units higher"]
-    rest = [word for word in SPLIT if "got_order_4" not in word]
+    own = ["arm.anon_order.allocated_order_4 / arm.units higher"]
+    rest = [word for word in SPLIT if "allocated_order_4" not in word]
     rest[rest.index("--metric") + 1 : 1] = own
     runs = [
         [*SWITCHBACK, *FIXED, "--margin", "5"],
@@ -185,7 +185,7 @@ def ab_run(tree: FakeTree, clock: Clock, folder: Path) -> Words:
         [*SWITCHBACK, *FIXED, "--stop", "anytime"],
         [*SWITCHBACK, "--label", "a=b"],
         [*SWITCHBACK, *FIXED, "--guard", "vmstat.pgfault/s < 950"],
-        [*SWITCHBACK, *FIXED, "--pairs", "14", "--metric", "x=arm.anon_order.got_order_4/s"],
+        [*SWITCHBACK, *FIXED, "--pairs", "14", "--metric", "x=arm.anon_order.allocated_order_4/s"],
         [*SWITCHBACK, *FIXED, "--pairs", "15", "--rare", "20", "--lease", "5s"],
         [*SWITCHBACK, "--treatment", "hugepages-64kB/enabled=always,vm/min_free_kbytes=5000"],
     ]
@@ -228,9 +228,9 @@ def export(tree: FakeTree, clock: Clock, folder: Path) -> Words:
     for name, number in (("default", 3), ("web", 50), ("idle", 0)):
         counts = {
             "decisions": 7 * number,
-            "got_order_0": 2 * number,
-            "got_order_4": number,
-            "reason_run": number,
+            "allocated_order_0": 2 * number,
+            "allocated_order_4": number,
+            "reason_dense_neighbour": number,
             "fault_ns": 900 * number,
             "fault_ns_log2_10_1": number,
         }
@@ -240,7 +240,7 @@ def export(tree: FakeTree, clock: Clock, folder: Path) -> Words:
     for words in ("export", "stats", "stats --json", "stats anon_order --profile web", "host",
                   "host --json", "stats --profile idle", "watch --json"):  # fmt: skip
         clock.steps = [lambda: tree.put("/sys/kernel/debug/mmpolicy/web/anon_order/stats",
-                                        "decisions 990\ngot_order_4 70")]  # fmt: skip
+                                        "decisions 990\nallocated_order_4 70")]  # fmt: skip
         yield words.split()
 
 
@@ -293,7 +293,7 @@ def kernels(tree: FakeTree, clock: Clock, folder: Path) -> Words:
         yield words.split()
     for path in ("/sys/kernel/debug/mmpolicy", f"{MODULE_DIR}/srcversion", "/lib/modules"):
         tree.remove(path)
-    tree.put(f"{CONTROL}/abi", "2")
+    tree.put(f"{CONTROL}/abi", "3")
     yield ["doctor"]
     tree.make_unloaded()
     yield ["doctor"]

@@ -39,8 +39,12 @@ def cgroup(tree: FakeTree, path: str) -> str:
 @pytest.mark.parametrize(
     ("words", "text", "hint"),
     [
-        (["--metric", "arm.anon_order.got_ordr_4"], "no counter of anon_order", "got_order_4?"),
-        (["--metric", "arm.anon_ordr.got_order_4"], "no point 'anon_ordr'", "anon_order?"),
+        (
+            ["--metric", "arm.anon_order.allocated_ordr_4"],
+            "no counter of anon_order",
+            "allocated_order_4?",
+        ),
+        (["--metric", "arm.anon_ordr.allocated_order_4"], "no point 'anon_ordr'", "anon_order?"),
         (["--metric", "arm.compact.fault_ns"], "no counter of compact 'fault_ns'", "next:"),
         ([*PGFAULT, "--guard", "arm.anon_order.no_such < 1"], "no counter of anon_order", "next:"),
         ([*PGFAULT, "--guard", "vmstat.pgfalt/s < 1"], "no number 'pgfalt'", "pgfault?"),
@@ -184,10 +188,10 @@ def test_a_broken_guard_says_where(
 
 
 def test_a_guard_of_one_arm_of_split(ab: Run, run: Run, out: Path, clock: World) -> None:
-    rising = "arm.anon_order.got_order_4 < 1000000"
+    rising = "arm.anon_order.allocated_order_4 < 1000000"
     assert ab(*SPLIT, *FIXED, "--guard", rising).code == 0
     out.unlink()
-    assert ab(*SPLIT, *FIXED, "--guard", "arm.anon_order.got_order_4/s < 480").code == 1
+    assert ab(*SPLIT, *FIXED, "--guard", "arm.anon_order.allocated_order_4/s < 480").code == 1
     end = load(out).end
     assert (end["arm"], end["phase"]) == ("control", "aa")
 

@@ -298,7 +298,14 @@ def test_two_cgroups(ab: Run, run: Run, out: Path, clock: Cgroups) -> None:
     assert metric["found"], said.out
     assert "say most of all which units" not in result.err  # none of an arm is asked for
     out.unlink()
-    more = ["--metric", "arm.anon_order.got_order_4/s", "--pairs", "8", "--cgroup", "/web.slice"]
+    more = [
+        "--metric",
+        "arm.anon_order.allocated_order_4/s",
+        "--pairs",
+        "8",
+        "--cgroup",
+        "/web.slice",
+    ]
     assert "with 2 units, counters of an arm say most of all" in ab(*WORDS, *more).err
     assert "effects on neighbours" in told
     assert "makes the effect look smaller" not in told  # left in units is looked for

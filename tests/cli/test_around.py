@@ -139,8 +139,8 @@ def test_compaction(run: Run, host: FakeTree, clock: Clock) -> None:
 def test_a_shadow(run: Run, tree: FakeTree, clock: Clock) -> None:
     make_thp(tree)
     run("set", "anon_order", "shadow=adaptive")
-    counters = "decisions 900\nshadow_wanted_order_0 100\nshadow_wanted_order_4 800\n"
-    tree.put(f"{COUNTERS}/anon_order/stats", f"{counters}shadow_got_order_4 60")
+    counters = "decisions 900\nshadow_requested_order_0 100\nshadow_requested_order_4 800\n"
+    tree.put(f"{COUNTERS}/anon_order/stats", f"{counters}shadow_allocated_order_4 60")
     clock.steps = [lambda: None] * 9
     (line,) = said(run)
     assert line.startswith("profile default: its shadow says: of 900 faults it would have spared")
@@ -156,7 +156,7 @@ def test_a_shadow_that_says_nothing_new(run: Run, tree: FakeTree, clock: Clock, 
     """It is obeyed already, or is another policy."""
     make_thp(tree)
     assert run("set", "anon_order", *words.split()).code == 0
-    counters = "decisions 900\nshadow_wanted_order_4 800\nshadow_got_order_4 60"
+    counters = "decisions 900\nshadow_requested_order_4 800\nshadow_allocated_order_4 60"
     tree.put(f"{COUNTERS}/anon_order/stats", counters)
     clock.steps = [lambda: None] * 9
     assert said(run)[0].startswith("nothing to do")
@@ -177,7 +177,7 @@ def test_never_more_than_five_lines(run: Run, tree: FakeTree, clock: Clock) -> N
     make_sparse(tree, 11, "web", 2048, 1, "/web.service")
     make_sparse(tree, 12, "ruby", 2048, 1, "/ruby.service", forbids=True)
     run("set", "anon_order", "shadow=adaptive")
-    counters = "decisions 900\nshadow_wanted_order_4 800\nshadow_got_order_4 60"
+    counters = "decisions 900\nshadow_requested_order_4 800\nshadow_allocated_order_4 60"
     tree.put(f"{COUNTERS}/anon_order/stats", counters)
     busy(tree, clock)
     work = clock.steps[0]

@@ -15,7 +15,7 @@ JOURNAL = "/var/lib/mmpolicy/journal.jsonl"
 
 def other_abi(tree: FakeTree) -> None:
     """Let the module be newer than the command."""
-    tree.put(f"{CONTROL}/abi", "2")
+    tree.put(f"{CONTROL}/abi", "3")
 
 
 def half_a_profile(tree: FakeTree) -> None:

@@ -119,7 +119,7 @@ def test_sizes_between_lie_on_a_line() -> None:
 
 def test_a_shadow_tells_of_time() -> None:
     """160 faults in ten blocks: ten of 6,500 ns in place of 160 of 2,000, or what these may be."""
-    counters = {"shadow_wanted_order_4": 160, "shadow_got_order_4": 10}
+    counters = {"shadow_requested_order_4": 160, "shadow_allocated_order_4": 10}
     shadow = shadow_of(counters)
     assert shadow and "CPU time" not in shadow.text()
     assert "about 78 to 81 % of the CPU time of these faults" in shadow.text(Calibration(COSTS))
@@ -130,7 +130,7 @@ def test_a_shadow_tells_of_time() -> None:
 
 def test_stats_tell_of_it(run: Run, tree: FakeTree) -> None:
     path = "/sys/kernel/debug/mmpolicy/default/anon_order/stats"
-    tree.put(path, "shadow_wanted_order_4 160\nshadow_got_order_4 10\n")
+    tree.put(path, "shadow_requested_order_4 160\nshadow_allocated_order_4 10\n")
     assert "CPU time" not in run("stats").out
     keep(tree)
     assert "about 78 to 81 % of the CPU time of these faults" in run("stats").out

@@ -512,11 +512,11 @@ def test_a_file_that_marks_no_policy(tree: FakeTree, text: str) -> None:
 
 
 def test_states_of_the_module(tree: FakeTree) -> None:
-    assert (check_loaded(tree), check_abi(tree)) == ("stock", "1")
-    tree.put(f"{CONTROL}/abi", "2")
+    assert (check_loaded(tree), check_abi(tree)) == ("stock", "2")
+    tree.put(f"{CONTROL}/abi", "3")
     with pytest.raises(Error) as other:
         Control(tree)
-    assert other.value.message.endswith("/abi is 2, this tool knows 1")
+    assert other.value.message.endswith("/abi is 3, this tool knows 2")
     tree.remove(CONTROL)
     with pytest.raises(Error) as broken:
         check_loaded(tree)
@@ -622,8 +622,8 @@ def test_rates_of_counters() -> None:
 
 
 def test_what_a_shadow_would_save() -> None:
-    found = shadow_of({"shadow_wanted_order_0": 100, "shadow_wanted_order_4": 900,
-                       "shadow_got_order_4": 100, "shadow_reason_inside": 50})  # fmt: skip
+    found = shadow_of({"shadow_requested_order_0": 100, "shadow_requested_order_4": 900,
+                       "shadow_allocated_order_4": 100, "shadow_reason_no_room": 50})  # fmt: skip
     assert found
     assert (found.faults, found.spared_least, found.spared_most) == (1000, 800, 850)
     assert (found.pages_least, found.pages_most) == (650, 700)
@@ -634,7 +634,7 @@ def test_what_a_shadow_would_save() -> None:
     assert found.text(costs).endswith(
         "; that is about 50 to 55 % of the CPU time of these faults (0.0005 to 0.00055 s)"
     )
-    small = shadow_of({"shadow_wanted_order_2": 10, "shadow_got_order_0": 4})
+    small = shadow_of({"shadow_requested_order_2": 10, "shadow_allocated_order_0": 4})
     assert small
     assert (small.spared_least, small.pages_most) == (6, 0)
 

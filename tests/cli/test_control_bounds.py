@@ -182,7 +182,11 @@ def test_a_run_has_a_minute_to_go_back(tree: FakeTree, monkeypatch: pytest.Monke
 
 def test_what_is_said_of_shadows() -> None:
     assert shadow_lines({}) == shadow_lines({"bulk": {"decisions": 5}}) == []
-    values = {"shadow_wanted_order_0": 600, "shadow_wanted_order_2": 400, "shadow_got_order_2": 110}
+    values = {
+        "shadow_requested_order_0": 600,
+        "shadow_requested_order_2": 400,
+        "shadow_allocated_order_2": 110,
+    }
     plain = "of 1000 faults it would have spared 290 (29 %), and taken 40 pages more"
     assert shadow_lines({"bulk": {}, "anon_order": values}) == [
         "", f"shadow of anon_order: {plain}",

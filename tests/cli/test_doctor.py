@@ -155,7 +155,7 @@ def test_json(run: Run, tree: FakeTree) -> None:
         ("others", program, "warn", 0, "list --hooks"),
         ("build", lambda t, _: t.put(f"{MODULE_DIR}/srcversion", "F00"), "warn", 0, "unload"),
         ("build", lambda t, _: t.remove(f"{MODULE_DIR}/srcversion"), "warn", 0, "unload"),
-        ("abi", lambda t, _: t.put(f"{CONTROL}/abi", "2"), "fail", 3, "came with the module"),
+        ("abi", lambda t, _: t.put(f"{CONTROL}/abi", "3"), "fail", 3, "came with the module"),
         ("permission", denied, "fail", 4, "run it as root"),
         ("counters", no_debugfs, "warn", 0, "mount -t debugfs"),
         ("bpf", no_jit, "warn", 0, "sysctl net.core.bpf_jit_enable=1"),

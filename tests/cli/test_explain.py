@@ -29,9 +29,9 @@ def line(kind: str, address: int, order: int, reason: str, site: str = "pte") ->
 def make_traced(process: FakeTree) -> None:
     """Make the process fault: adaptive is asked, and fixed is the shadow."""
     lines = ["# entries-in-buffer/entries-written: 180/190   #P:2"]
-    lines += [line("order", START + 4096 * n, 4, "run") for n in range(60)]
-    lines += [line("order", START, 0, "alone") for _ in range(90)]
-    lines += [line("order", START, 0, "alone", "pmd"), line("order", 5, 0, "alone")]
+    lines += [line("order", START + 4096 * n, 4, "dense_neighbour") for n in range(60)]
+    lines += [line("order", START, 0, "no_neighbour") for _ in range(90)]
+    lines += [line("order", START, 0, "no_neighbour", "pmd"), line("order", 5, 0, "no_neighbour")]
     lines += [line("shadow", START, 4, "cap") for _ in range(30)]
     process.trace = "\n".join(lines)
     process.make_process(PID)
@@ -122,7 +122,7 @@ def test_an_unknown_reason_is_shown_by_its_name() -> None:
 
 
 def seen(run_: int = 0, alone: int = 0, cap: int = 0, unused: int = 0, order: int = 4) -> Explained:
-    reasons = Counter({"run": run_, "alone": alone, "cap": cap})
+    reasons = Counter({"dense_neighbour": run_, "no_neighbour": alone, "cap": cap})
     wanted = Wanted(Counter({order: run_ + cap, 0: alone}), +reasons)
     return Explained(0, 0, "all", 1000, Counter({order: 100}), Counter({order: unused}), wanted)
 
@@ -180,7 +180,7 @@ def test_recommend_is_applied_and_adds_one_profile(
     run("set", "anon_order", "never", "--profile", "other")
     run("set", "anon_order", "shadow=adaptive", "min_available_percent=33")
     before = read_named(traced)
-    traced.trace = "\n".join(line("shadow", START, 4, "run") for _ in range(200))
+    traced.trace = "\n".join(line("shadow", START, 4, "dense_neighbour") for _ in range(200))
     result = run("recommend", str(PID), "--seconds", "2")
     assert read_named(traced) == before
     head = [each for each in result.out.splitlines() if each.startswith("#")]
@@ -205,7 +205,7 @@ def test_recommend_is_applied_and_adds_one_profile(
 
 
 def test_recommend_json_and_names(run: Run, traced: FakeTree) -> None:
-    traced.trace = "\n".join(line("shadow", START, 0, "alone") for _ in range(200))
+    traced.trace = "\n".join(line("shadow", START, 0, "no_neighbour") for _ in range(200))
     traced.put(f"/proc/{PID}/cgroup", "0::/")
     data = run("recommend", str(PID), "--name", "mine", "--json").json
     assert (data["profile"], data["policy"], data["max_order"]) == ("mine", "stock", None)
@@ -258,7 +258,7 @@ def test_a_proposal_has_what_the_process_has(
         return advise(whole, size)
 
     monkeypatch.setattr("mmpolicy.verbs.explain.advise", noted)
-    traced.trace = "\n".join(line("order", START, 0, "alone") for _ in range(200))
+    traced.trace = "\n".join(line("order", START, 0, "no_neighbour") for _ in range(200))
     run("profile", "create", "web")
     compact = POINTS["compact"][-1]
     for name in ("default", "web"):

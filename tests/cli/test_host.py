@@ -486,15 +486,15 @@ def test_who_else_has_our_functions(tree: FakeTree) -> None:
 def test_decisions_of_a_trace() -> None:
     head = " x-7 [0] ..... 1.0: mmpolicy_anon_"
     lines = ["# entries-in-buffer/entries-written: 40/100   #P:2",
-             f"{head}order: addr=1000 site=pte order=4 reason=run",
-             f"{head}order: addr=2000 site=pmd order=4 reason=run",
+             f"{head}order: addr=1000 site=pte order=4 reason=dense_neighbour",
+             f"{head}order: addr=2000 site=pmd order=4 reason=dense_neighbour",
              f"{head}order: addr=2000 site=pmd order=9 reason=cap",
-             f"{head}shadow: addr=ff00 site=pte order=0 reason=alone",
-             " x-7 [0] ..... 1.0: other: addr=1 site=pte order=0 reason=alone"]  # fmt: skip
+             f"{head}shadow: addr=ff00 site=pte order=0 reason=no_neighbour",
+             " x-7 [0] ..... 1.0: other: addr=1 site=pte order=0 reason=no_neighbour"]  # fmt: skip
     found = tracing.parse("\n".join(lines))
     assert found.lost == 60
-    assert found.decisions == [(False, 0x1000, 4, "run"), (False, 0x2000, 9, "cap"),
-                               (True, 0xFF00, 0, "alone")]  # fmt: skip
+    assert found.decisions == [(False, 0x1000, 4, "dense_neighbour"), (False, 0x2000, 9, "cap"),
+                               (True, 0xFF00, 0, "no_neighbour")]  # fmt: skip
     assert tracing.parse("") == ([], 0)
 
 

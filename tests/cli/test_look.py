@@ -279,10 +279,10 @@ def test_module_without_control_tree(run: Run, tree: FakeTree) -> None:
 
 
 def test_unknown_abi_is_refused(run: Run, tree: FakeTree) -> None:
-    tree.put(f"{CONTROL}/abi", "2")
+    tree.put(f"{CONTROL}/abi", "3")
     result = run("set", "anon_order", "never")
     assert (result.code, tree.writes) == (3, [])
-    assert "abi is 2, this tool knows 1" in result.err
+    assert "abi is 3, this tool knows 2" in result.err
 
 
 def test_policy_file_without_mark_is_an_error(run: Run, tree: FakeTree) -> None:

@@ -847,10 +847,11 @@ def test_areas_are_explained() -> None:
     other = area(b"0", start=START + 18 * PAGE)
     end = START + 18 * PAGE
     decisions = [
-        Decision(False, START, 4, "run"), Decision(False, end - 1, 4, "run"),
-        Decision(False, end - 1, 0, "alone"), Decision(True, START, 0, "odd"),
-        Decision(False, end, 0, "alone"), Decision(False, START - 1, 9, "run"),
-        Decision(False, end + PAGE, 9, "run"),
+        Decision(False, START, 4, "dense_neighbour"),
+        Decision(False, end - 1, 4, "dense_neighbour"),
+        Decision(False, end - 1, 0, "no_neighbour"), Decision(True, START, 0, "odd"),
+        Decision(False, end, 0, "no_neighbour"), Decision(False, START - 1, 9, "dense_neighbour"),
+        Decision(False, end + PAGE, 9, "dense_neighbour"),
     ]  # fmt: skip
     found = explain_areas([one, other], decisions)
     assert list(found[0].lines()) == [
@@ -864,5 +865,8 @@ def test_areas_are_explained() -> None:
     whole = all_of(found)
     assert (whole.start, whole.end, whole.name) == (0, 0, "all")
     assert (whole.pages, whole.large, whole.unused) == (19, {4: 16}, {4: 4})
-    assert whole.wanted.as_data() == {"orders": {0: 2, 4: 2}, "reasons": {"run": 2, "alone": 2}}
+    assert whole.wanted.as_data() == {
+        "orders": {0: 2, 4: 2},
+        "reasons": {"dense_neighbour": 2, "no_neighbour": 2},
+    }
     assert whole.shadow.as_data() == {"orders": {0: 1}, "reasons": {"odd": 1}}

@@ -12,14 +12,14 @@ from .fakes import COMMON, CONTROL, COUNTERS, DEFAULT, FakeTree, Run, read_named
 FILE = f"{DEFAULT}/anon_order/shadow"
 STATS = f"{COUNTERS}/anon_order/stats"
 COUNTED = {
-    "wanted_order_0": 5,
-    "shadow_wanted_order_0": 100,
-    "shadow_wanted_order_2": 8,
-    "shadow_wanted_order_4": 892,
-    "shadow_got_order_2": 4,
-    "shadow_got_order_4": 96,
-    "shadow_reason_inside": 50,
-    "shadow_reason_run": 900,
+    "requested_order_0": 5,
+    "shadow_requested_order_0": 100,
+    "shadow_requested_order_2": 8,
+    "shadow_requested_order_4": 892,
+    "shadow_allocated_order_2": 4,
+    "shadow_allocated_order_4": 96,
+    "shadow_reason_no_room": 50,
+    "shadow_reason_dense_neighbour": 900,
 }
 TEXT = (
     "shadow of anon_order: of 1000 faults it would have spared 800 to 850 (80 to 85 %), "
@@ -80,8 +80,8 @@ def test_a_new_profile_has_none(run: Run, tree: FakeTree, tmp_path: Path) -> Non
 
 def test_what_it_would_have_done() -> None:
     assert shadow_of(COUNTED) == Shadow(1000, 800, 850, 602, 652)
-    assert shadow_of({"shadow_wanted_order_0": 0, "wanted_order_4": 7}) is None
-    fixed = {"shadow_wanted_order_4": 160, "shadow_got_order_4": 10}
+    assert shadow_of({"shadow_requested_order_0": 0, "requested_order_4": 7}) is None
+    fixed = {"shadow_requested_order_4": 160, "shadow_allocated_order_4": 10}
     found = shadow_of(fixed)
     assert found == Shadow(160, 150, 150, 0, 0)
     assert found.text() == "of 160 faults it would have spared 150 (94 %), and taken 0 pages more"
@@ -92,7 +92,7 @@ def test_stats(run: Run, tree: FakeTree) -> None:
     assert run("stats", "anon_order").out.splitlines()[-1] == TEXT
     data = run("stats", "--json").json["shadows"]
     assert data == {"anon_order": shadow_data_of(1000, 800, 850, 602, 652)}
-    tree.put(STATS, "wanted_order_4 7")
+    tree.put(STATS, "requested_order_4 7")
     assert "shadow" not in run("stats").out
     assert run("stats", "--json").json["shadows"] == {}
 
@@ -109,9 +109,9 @@ def test_export(run: Run) -> None:
     assert line in run("export").out
 
 
-@pytest.mark.parametrize("metric", ["arm.anon_order.shadow_got_order_4/s lower"])
+@pytest.mark.parametrize("metric", ["arm.anon_order.shadow_allocated_order_4/s lower"])
 def test_an_experiment_can_compare_them(ab: Run, tree: FakeTree, metric: str) -> None:
-    tree.put(STATS, "shadow_got_order_4 0")
+    tree.put(STATS, "shadow_allocated_order_4 0")
     words = ["--control", "anon_order=stock,shadow=fixed", "--metric", metric, "--dry-run"]
     planned = ab("--treatment", "anon_order=stock,shadow=adaptive", *words)
     assert planned.code == 0

@@ -148,7 +148,7 @@ def test_export(run: Run, tree: FakeTree) -> None:
     assert found["mmpolicy_policy", labels(**place, policy="adaptive")] == 1
     assert found["mmpolicy_knob", labels(**place, policy="fixed", knob="max_order")] == 4
     assert found["mmpolicy_events_total", labels(**place, event="decisions")] == 100
-    build = labels(abi="1", version=__version__, srcversion="ABC123")
+    build = labels(abi="2", version=__version__, srcversion="ABC123")
     assert found["mmpolicy_build_info", build] == 1
     assert found["mmpolicy_counters_up", labels()] == 1
     assert "# TYPE mmpolicy_events_total counter" in text

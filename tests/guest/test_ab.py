@@ -187,7 +187,7 @@ ENDLESS = "--block 0.3 --washout 0.1 --interval 0.1 --aa 2 --pairs 500"
 
 def begin(guest: Guest, design: str, lease: str = "1m", more: str = "") -> tuple[str, Job]:
     """Begin an experiment that would go on for long; return the id of its process."""
-    metric = "vmstat.pgfault/s" if design == "switchback" else "arm.anon_order.got_order_4"
+    metric = "vmstat.pgfault/s" if design == "switchback" else "arm.anon_order.allocated_order_4"
     words = f"--design {design} {ENDLESS} --lease {lease} --control {FIXED} --treatment {ADAPTIVE}"
     words += f" {more}"
     command = ab_run(guest, words, metric).split(" ", 1)[1]
@@ -293,7 +293,10 @@ def test_split(loaded: Guest, tmp_path: Path) -> None:
     job = loaded.start(f"while [ ! -e /run/enough ]; do {touch}; done")
     words = f"--design split --control {FIXED} --treatment {ADAPTIVE} --lease 60 --aa 2 --pairs 7"
     words += " --block 1.5 --washout 0.1 --interval 0.7"
-    metrics = ("large=arm.anon_order.got_order_4 / arm.units lower", "arm.anon_order.fault_ns")
+    metrics = (
+        "large=arm.anon_order.allocated_order_4 / arm.units lower",
+        "arm.anon_order.fault_ns",
+    )
     report = report_of(loaded, words, *metrics, folder=tmp_path)
     must(loaded, "touch /run/enough")
     job.wait()

@@ -23,15 +23,15 @@ def test_fixed_gives_its_order(loaded: Guest, order: int) -> None:
     """Every folio of a dense area is as large as the cap, none is larger."""
     switch(loaded, "fixed", max_order=order)
     assert folios(loaded, DENSE) == [{order: 4096}]
-    assert counters(loaded)[f"wanted_order_{order}"] >= 4096 >> order
+    assert counters(loaded)[f"requested_order_{order}"] >= 4096 >> order
 
 
 def test_what_was_mapped_is_counted(loaded: Guest) -> None:
     """By size; the program has other large folios too."""
     switch(loaded, "fixed", max_order=5)
-    before = counters(loaded)["got_order_5"]
+    before = counters(loaded)["allocated_order_5"]
     assert folios(loaded, DENSE) == [{5: 4096}]
-    assert counters(loaded)["got_order_5"] - before >= 4096 >> 5
+    assert counters(loaded)["allocated_order_5"] - before >= 4096 >> 5
 
 
 @pytest.mark.parametrize("cap", (0, 1))

@@ -93,7 +93,7 @@ def test_counters_are_of_the_profile(two: Guest) -> None:
     inside(two, "b")
     debug = "/sys/kernel/debug/mmpolicy"
     got = {
-        p: int(must(two, f"sed -n 's/^wanted_order_4 //p' {debug}/{p}/anon_order/stats"))
+        p: int(must(two, f"sed -n 's/^requested_order_4 //p' {debug}/{p}/anon_order/stats"))
         for p in "abc"
     }
     assert got["a"] >= 252

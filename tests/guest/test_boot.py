@@ -243,7 +243,7 @@ def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
         commands = readme("Install and remove")[0][1:]  # the packages are there
         slow = [each.replace("lease 600", "lease 2h") for each in commands]
         text = as_printed(guest, slow)
-        assert "policies can be switched (exit 0)" in text and "wanted_order_4" in text
+        assert "policies can be switched (exit 0)" in text and "requested_order_4" in text
         for_one_service(guest, tmp_path)
         keep_it(guest)
         kept = must(guest, f"tar -cf - {KEPT} 2>/dev/null | base64 -w 0", timeout=120)
@@ -257,7 +257,7 @@ def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
         fill = "redis-benchmark -q -t set -r 10000 -n 20000 -d 1000 -P 16"
         must(guest, fill, timeout=300)
         counted = must(guest, "cat /sys/kernel/debug/mmpolicy/try/anon_order/stats").split()
-        assert int(counted[counted.index("wanted_order_4") + 1]) > 100
+        assert int(counted[counted.index("requested_order_4") + 1]) > 100
         assert must(guest, "mmpolicy verify /etc/mmpolicy", timeout=120)
     plain.run(f"rm -rf {KEPT}; mkdir -p {KEPT}")
 

@@ -179,13 +179,13 @@ def test_wrong_answers(guest: Guest, answer: str, expected: dict[int, int]) -> N
 @pytest.mark.full
 def test_reasons_are_counted(guest: Guest) -> None:
     """By the counters that C has."""
-    must(guest, load(answering("MMP_ANSWER(4, MMP_RUN)")))
+    must(guest, load(answering("MMP_ANSWER(4, MMP_DENSE_NEIGHBOUR)")))
     switch(guest, "answering")
     before = stats(guest)
     folios(guest, DENSE)
     after = stats(guest)
-    assert after["reason_run"] - before["reason_run"] >= 256
-    assert after["got_order_4"] - before["got_order_4"] >= 256
+    assert after["reason_dense_neighbour"] - before["reason_dense_neighbour"] >= 256
+    assert after["allocated_order_4"] - before["allocated_order_4"] >= 256
 
 
 # Each with another program; a program as a shadow
@@ -214,7 +214,7 @@ def test_shadow(guest: Guest) -> None:
         guest, f"{load(example('fixed'))}; echo never >{POINT}/policy; echo fixed64 >{POINT}/shadow"
     )
     assert folios(guest, DENSE) == [SINGLE]
-    assert stats(guest)["shadow_wanted_order_4"] > 0
+    assert stats(guest)["shadow_requested_order_4"] > 0
     must(guest, f"{UNLOAD}; until grep -q '.none.' {POINT}/shadow; do :; done")
     assert "[never]" in must(guest, f"cat {POINT}/policy")
 
@@ -528,7 +528,7 @@ def test_an_author(guest: Guest) -> None:
     in_redis = f"echo 0 >{REDIS}/cgroup.procs; exec {ops_command(DENSE)}"
     (found,) = histograms(must(guest, f"sh -c {shlex.quote(in_redis)}"))
     assert found[4] >= 4096 - 64
-    assert "wanted_order_4" in must(guest, author(look[3]))
+    assert "requested_order_4" in must(guest, author(look[3]))
     touch = f"until [ -e /run/over ]; do {workload('touch')} forward 16; done"
     busy = shlex.quote(f"echo 0 >{REDIS}/cgroup.procs; {touch}")
     job = guest.start(f"sh -c {busy}")

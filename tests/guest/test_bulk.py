@@ -84,8 +84,8 @@ def test_adaptive_keeps_to_its_limit(pools: Guest) -> None:
     found = consume(pools, "bursty", 2000)
     counted = stats(pools)
     assert counted["refills"] == found["refills"]
-    assert not {f"wanted_pages_{pages}" for pages in (32, 64, 128)} & set(counted)
-    assert counted["wanted_pages_16"] > 0.9 * counted["refills"]
+    assert not {f"requested_pages_{pages}" for pages in (32, 64, 128)} & set(counted)
+    assert counted["requested_pages_16"] > 0.9 * counted["refills"]
 
 
 def test_counters_are_those_of_page_pool(pools: Guest) -> None:
@@ -98,8 +98,8 @@ def test_counters_are_those_of_page_pool(pools: Guest) -> None:
     assert stats(pools) == {
         "refills": 128,
         "pages": found["taken"],
-        "wanted_pages_32": 128,
-        "got_pages_32": 128,
+        "requested_pages_32": 128,
+        "allocated_pages_32": 128,
     }
 
 

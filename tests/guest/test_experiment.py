@@ -195,10 +195,10 @@ def test_counters_of_an_arm(arms: Guest, arm: str, percent: int) -> None:
     assert 1 <= rise["fault_ns"] / least_ns(rise) < 9 / 8  # the sum is of what the buckets have
     assert faults <= 2 * found["faults"] + 2
     if arm == "control":
-        assert rise["wanted_order_0"] >= faults
+        assert rise["requested_order_0"] >= faults
     else:
-        assert faults <= rise["got_order_4"] <= faults + 50
-    assert not timed(stats(arms, other)) and not stats(arms, other)["wanted_order_0"]
+        assert faults <= rise["allocated_order_4"] <= faults + 50
+    assert not timed(stats(arms, other)) and not stats(arms, other)["requested_order_0"]
     must(arms, f"echo 0 >{EXPERIMENT}/enabled")
     ran(arms, inside)
     assert timed(stats(arms, arm)) == timed(after)
@@ -208,7 +208,7 @@ def test_faults_are_timed_on_request_alone(arms: Guest) -> None:
     """Not by a running experiment as such, and with all points at stock as well."""
     enable(arms, unit="cgroup", percent=0, time_faults=0)
     ran(arms, f"{workload('touch')} forward 16 1")
-    assert stats(arms, "control")["wanted_order_0"] >= 4096
+    assert stats(arms, "control")["requested_order_0"] >= 4096
     assert not timed(stats(arms, "control"))
     must(arms, f"for file in {PROFILES}/*/anon_order/policy; do echo stock >$file || exit; done")
     enable(arms, time_faults=1)

@@ -39,7 +39,7 @@ def test_adaptive_from_the_start(guest: Guest) -> None:
     """The line that hosts would have in modprobe.d."""
     must(guest, "modprobe mmpolicy anon_order=adaptive")
     assert int(touch(guest, "forward")["pages"]["4"]) > 4000
-    assert counters(guest)["wanted_order_4"] > 200
+    assert counters(guest)["requested_order_4"] > 200
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -84,7 +84,7 @@ def test_unload_while_a_process_faults(guest: Guest) -> None:
     try:
         for _ in range(15):
             must(guest, "modprobe mmpolicy anon_order=adaptive && sleep 0.1")
-            assert counters(guest)["wanted_order_4"] > 0
+            assert counters(guest)["requested_order_4"] > 0
             must(guest, "rmmod mmpolicy")
     finally:
         must(guest, "touch /tmp/end")
@@ -132,7 +132,7 @@ def test_commands(guest: Guest) -> None:
     listed = ran(guest, "mmpolicy list --json")
     assert listed["version"] == 1
     assert "max_order" in cli(guest, "show anon_order")
-    assert "got_order_3" in cli(guest, "stats anon_order")
+    assert "allocated_order_3" in cli(guest, "stats anon_order")
     cli(guest, "set anon_order never")
     assert folios(guest, DENSE) == [{0: 4096}]
     cli(guest, "unload")

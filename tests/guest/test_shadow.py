@@ -80,10 +80,10 @@ def test_of_a_profile(loaded: Guest) -> None:
     must(loaded, f"echo try >{ROOT}/profiles/create; echo 5 >{profile}/anon_order/fixed/max_order")
     shadow(loaded, "fixed", f"{profile}/anon_order")
     stats = "/sys/kernel/debug/mmpolicy/try/anon_order/stats"
-    count = f"grep -E 'shadow_got_order_[45] ' {stats}"
+    count = f"grep -E 'shadow_allocated_order_[45] ' {stats}"
     dense = "map 32768 touch 0 32768 folios 0 32768"
     assert folios(loaded, dense) == [{0: 32768}]
-    assert must(loaded, count) == "shadow_got_order_4 0\nshadow_got_order_5 0\n"
+    assert must(loaded, count) == "shadow_allocated_order_4 0\nshadow_allocated_order_5 0\n"
     must(loaded, f"sh -c 'echo $$ >{profile}/pids && exec {ops_command(dense)}'")
     four, five = (int(line.split()[1]) for line in must(loaded, count).splitlines())
     assert four <= 36

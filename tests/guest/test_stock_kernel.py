@@ -310,7 +310,7 @@ CHANGES_OF_A = [
 ]
 EXPERIMENT = f"""ab run --design split --cgroup {TOP}/a --treatment anon_order=adaptive
 --lease 1s --block 0.3 --washout 0.1 --interval 0.1 --aa 0 --pairs 500 --out /run/killed.jsonl
---metric arm.anon_order.wanted_order_4""".split()
+--metric arm.anon_order.requested_order_4""".split()
 LEASE_ENDS = f"while grep -q active {ROOT}/state; do sleep 0.1; done"
 AFRESH = f"[ -e {ROOT}/profiles/a ] || echo a >{ROOT}/profiles/create"
 SEEN = f"{ops_command(DENSE)}; {ops_command(ASKED)}; {SIZES}"

@@ -59,7 +59,7 @@ static struct mmp_decision replayed(const struct vm_fault *vmf, enum mm_policy_s
 	bool cut;
 
 	if (failed || (mmp_replayed.flags & MMP_BPF_IF_NEAR && !mmp_anon_order_near(vmf)))
-		return (struct mmp_decision){ .reason = MMP_ALONE };
+		return (struct mmp_decision){ .reason = MMP_NO_NEIGHBOUR };
 	return mmp_bpf_decision(&mmp_replayed, order(args), &cut);
 }
 

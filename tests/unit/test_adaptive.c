@@ -99,21 +99,21 @@ static void check_rows(const struct row *rows, unsigned int nr, const u32 *knob,
 TEST(a_full_block_nearby)
 {
 	static const struct row rows[] = {
-		{ FULL_16 HERE_16, 4, MMP_RUN },
-		{ HERE_16 FULL_16, 4, MMP_RUN },
-		{ FULL_16 "........*.......", 4, MMP_RUN },
-		{ FULL_16 NONE_16 HERE_16, 0, MMP_ALONE },
-		{ HERE_16 NONE_16 FULL_16, 0, MMP_ALONE },
-		{ NONE_16 HERE_16 NONE_16, 0, MMP_ALONE },
+		{ FULL_16 HERE_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ HERE_16 FULL_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ FULL_16 "........*.......", 4, MMP_DENSE_NEIGHBOUR },
+		{ FULL_16 NONE_16 HERE_16, 0, MMP_NO_NEIGHBOUR },
+		{ HERE_16 NONE_16 FULL_16, 0, MMP_NO_NEIGHBOUR },
+		{ NONE_16 HERE_16 NONE_16, 0, MMP_NO_NEIGHBOUR },
 		/* What does not fit around the fault is left to the kernel. */
-		{ FULL_16 "uuuuuuuu*.......", 4, MMP_RUN },
-		{ FULL_16 "uu..*..........", 4, MMP_RUN },
+		{ FULL_16 "uuuuuuuu*.......", 4, MMP_DENSE_NEIGHBOUR },
+		{ FULL_16 "uu..*..........", 4, MMP_DENSE_NEIGHBOUR },
 	};
 	static const struct row far[] = {
-		{ FULL_16 NONE_48 HERE_16, 4, MMP_RUN },
-		{ FULL_16 NONE_48 NONE_16 HERE_16, 0, MMP_ALONE },
-		{ HERE_16 NONE_48 FULL_16, 4, MMP_RUN },
-		{ HERE_16 NONE_48 NONE_16 FULL_16, 0, MMP_ALONE },
+		{ FULL_16 NONE_48 HERE_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ FULL_16 NONE_48 NONE_16 HERE_16, 0, MMP_NO_NEIGHBOUR },
+		{ HERE_16 NONE_48 FULL_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ HERE_16 NONE_48 NONE_16 FULL_16, 0, MMP_NO_NEIGHBOUR },
 	};
 
 	CHECK(rows, DEFAULTS);
@@ -123,20 +123,20 @@ TEST(a_full_block_nearby)
 TEST(how_full_a_block_has_to_be)
 {
 	static const struct row rows[] = {
-		{ "u.uuuuu.uuuuuuuu" HERE_16, 4, MMP_RUN },
-		{ "u.uuuuu.uuu.uuuu" NONE_48 HERE_16, 0, MMP_ALONE },
-		{ ".uuuuuuuuuuuuuuu" NONE_48 HERE_16, 0, MMP_ALONE },
-		{ "uuuuuuuuuuuuuuu." NONE_48 HERE_16, 0, MMP_ALONE },
+		{ "u.uuuuu.uuuuuuuu" HERE_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ "u.uuuuu.uuu.uuuu" NONE_48 HERE_16, 0, MMP_NO_NEIGHBOUR },
+		{ ".uuuuuuuuuuuuuuu" NONE_48 HERE_16, 0, MMP_NO_NEIGHBOUR },
+		{ "uuuuuuuuuuuuuuu." NONE_48 HERE_16, 0, MMP_NO_NEIGHBOUR },
 	};
 	static const struct row strict[] = {
-		{ "u.uuuuuuuuuuuuuu" NONE_48 HERE_16, 0, MMP_ALONE },
-		{ FULL_16 NONE_48 HERE_16, 4, MMP_RUN },
+		{ "u.uuuuuuuuuuuuuu" NONE_48 HERE_16, 0, MMP_NO_NEIGHBOUR },
+		{ FULL_16 NONE_48 HERE_16, 4, MMP_DENSE_NEIGHBOUR },
 	};
 	static const struct row lax[] = {
-		{ "u.u.u.u.u.u.u.uu" NONE_48 HERE_16, 4, MMP_RUN },
-		{ "u.u.u.u.u.u...uu" NONE_48 HERE_16, 4, MMP_RUN },
-		{ "u.u.u.u.u.....uu" NONE_48 HERE_16, 0, MMP_ALONE },
-		{ "u.u.u.u.u.u.uu.u" NONE_48 HERE_16, 0, MMP_ALONE },	/* no neighbours at an end */
+		{ "u.u.u.u.u.u.u.uu" NONE_48 HERE_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ "u.u.u.u.u.u...uu" NONE_48 HERE_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ "u.u.u.u.u.....uu" NONE_48 HERE_16, 0, MMP_NO_NEIGHBOUR },
+		{ "u.u.u.u.u.u.uu.u" NONE_48 HERE_16, 0, MMP_NO_NEIGHBOUR },	/* no neighbours at an end */
 	};
 
 	CHECK_MIDDLE(rows, DEFAULTS);
@@ -147,22 +147,22 @@ TEST(how_full_a_block_has_to_be)
 TEST(groups_where_no_block_is_full)
 {
 	static const struct row rows[] = {
-		{ FULL_4 HERE_4 NONE_4 NONE_4, 2, MMP_RUN },
-		{ NONE_4 FULL_4 "...*....", 2, MMP_RUN },
-		{ NONE_4 HERE_4 FULL_4 NONE_4, 2, MMP_RUN },
-		{ FULL_4 NONE_4 HERE_4 NONE_4, 2, MMP_RUN },
-		{ FULL_4 FULL_4 HERE_4 NONE_4, 3, MMP_RUN },
-		{ FULL_4 NONE_4 NONE_4 HERE_4, 0, MMP_ALONE },
-		{ FULL_4 NONE_4 NONE_4 NONE_4 HERE_16, 2, MMP_RUN },
-		{ FULL_4 NONE_16 HERE_16, 0, MMP_ALONE },
-		{ "uuu." HERE_4 NONE_4 NONE_4, 0, MMP_ALONE },
-		{ "uuu." HERE_4 FULL_4 NONE_4, 2, MMP_RUN },
-		{ "uuu.u..." HERE_4 FULL_4, 0, MMP_ALONE },
-		{ UNUSED_16 HERE_16, 3, MMP_RUN },
+		{ FULL_4 HERE_4 NONE_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
+		{ NONE_4 FULL_4 "...*....", 2, MMP_DENSE_NEIGHBOUR },
+		{ NONE_4 HERE_4 FULL_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
+		{ FULL_4 NONE_4 HERE_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
+		{ FULL_4 FULL_4 HERE_4 NONE_4, 3, MMP_DENSE_NEIGHBOUR },
+		{ FULL_4 NONE_4 NONE_4 HERE_4, 0, MMP_NO_NEIGHBOUR },
+		{ FULL_4 NONE_4 NONE_4 NONE_4 HERE_16, 2, MMP_DENSE_NEIGHBOUR },
+		{ FULL_4 NONE_16 HERE_16, 0, MMP_NO_NEIGHBOUR },
+		{ "uuu." HERE_4 NONE_4 NONE_4, 0, MMP_NO_NEIGHBOUR },
+		{ "uuu." HERE_4 FULL_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
+		{ "uuu.u..." HERE_4 FULL_4, 0, MMP_NO_NEIGHBOUR },
+		{ UNUSED_16 HERE_16, 3, MMP_DENSE_NEIGHBOUR },
 	};
 	static const struct row beside[] = {
-		{ FULL_4 HERE_4 NONE_4 NONE_4, 2, MMP_RUN },
-		{ NONE_4 HERE_4 FULL_4 NONE_4, 2, MMP_RUN },
+		{ FULL_4 HERE_4 NONE_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
+		{ NONE_4 HERE_4 FULL_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
 	};
 
 	CHECK_MIDDLE(rows, DEFAULTS);
@@ -174,8 +174,8 @@ TEST(each_page_of_an_example_counts)
 {
 	static const u32 strict[KNOBS] = { 4, 16, 16, 32 };
 	char block[] = FULL_16 NONE_48 HERE_16, group[] = FULL_4 HERE_4 NONE_4 NONE_4;
-	const struct row blocks[] = { { block, 0, MMP_ALONE } };
-	const struct row groups[] = { { group, 0, MMP_ALONE } };
+	const struct row blocks[] = { { block, 0, MMP_NO_NEIGHBOUR } };
+	const struct row groups[] = { { group, 0, MMP_NO_NEIGHBOUR } };
 	unsigned int i;
 
 	for (i = 0; i < 16; i++) {
@@ -193,14 +193,14 @@ TEST(each_page_of_an_example_counts)
 TEST(no_folio_fits)
 {
 	static const struct row rows[] = {
-		{ "u*.............." FULL_16, 0, MMP_INSIDE },
-		{ "...*u..........." FULL_16, 4, MMP_RUN },
-		{ "..*m............" FULL_16, 0, MMP_INSIDE },
-		{ FULL_16 NONE_16 NONE_16 NONE_16 "*..", 0, MMP_INSIDE },
+		{ "u*.............." FULL_16, 0, MMP_NO_ROOM },
+		{ "...*u..........." FULL_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ "..*m............" FULL_16, 0, MMP_NO_ROOM },
+		{ FULL_16 NONE_16 NONE_16 NONE_16 "*..", 0, MMP_NO_ROOM },
 	};
 	static const struct row edge[] = {
-		{ "u*.............." FULL_16, 0, MMP_INSIDE },
-		{ "..*m............" FULL_16, 0, MMP_INSIDE },
+		{ "u*.............." FULL_16, 0, MMP_NO_ROOM },
+		{ "..*m............" FULL_16, 0, MMP_NO_ROOM },
 	};
 
 	CHECK_MIDDLE(rows, DEFAULTS);
@@ -210,20 +210,20 @@ TEST(no_folio_fits)
 TEST(folios_not_used_to_their_end)
 {
 	static const struct row rows[] = {
-		{ UNUSED_16 NONE_48 HERE_16, 0, MMP_UNUSED },
-		{ HERE_16 "m" FULL_4 FULL_4 FULL_4 "uuu", 0, MMP_UNUSED },
+		{ UNUSED_16 NONE_48 HERE_16, 0, MMP_SPARSE_NEIGHBOUR },
+		{ HERE_16 "m" FULL_4 FULL_4 FULL_4 "uuu", 0, MMP_SPARSE_NEIGHBOUR },
 		/* One that was used makes up for one that was not. */
-		{ FULL_16 NONE_16 NONE_16 UNUSED_16 HERE_16, 4, MMP_RUN },
-		{ UNUSED_16 HERE_16 FULL_16, 4, MMP_RUN },
-		{ UNUSED_16 UNUSED_16 NONE_48 HERE_16 FULL_16, 4, MMP_RUN },
-		{ UNUSED_16 NONE_16 UNUSED_16 NONE_48 HERE_16 NONE_16, 0, MMP_UNUSED },
+		{ FULL_16 NONE_16 NONE_16 UNUSED_16 HERE_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ UNUSED_16 HERE_16 FULL_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ UNUSED_16 UNUSED_16 NONE_48 HERE_16 FULL_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ UNUSED_16 NONE_16 UNUSED_16 NONE_48 HERE_16 NONE_16, 0, MMP_SPARSE_NEIGHBOUR },
 		/* A smaller folio inside of a block tells as well. */
-		{ FULL_4 "uuum" FULL_4 FULL_4 NONE_48 HERE_16, 0, MMP_UNUSED },
+		{ FULL_4 "uuum" FULL_4 FULL_4 NONE_48 HERE_16, 0, MMP_SPARSE_NEIGHBOUR },
 	};
 
 	/* In the first block of a table too: no stream downwards, so smaller pieces decide. */
 	static const struct row everywhere[] = {
-		{ UNUSED_16 NONE_16 NONE_16 UNUSED_16 HERE_16 FULL_16, 3, MMP_RUN },
+		{ UNUSED_16 NONE_16 NONE_16 UNUSED_16 HERE_16 FULL_16, 3, MMP_DENSE_NEIGHBOUR },
 	};
 
 	CHECK_MIDDLE(rows, DEFAULTS);
@@ -234,16 +234,16 @@ TEST(folios_not_used_to_their_end)
 TEST(aged_memory_nearby)
 {
 	static const struct row rows[] = {
-		{ AGED_16 HERE_16, 0, MMP_ALONE },
-		{ HERE_16 AGED_16, 0, MMP_ALONE },
-		{ AGED_16 NONE_16 NONE_16 AGED_16 HERE_16 FULL_16, 4, MMP_RUN },
-		{ "ummmmmmmmmmmmmuu" NONE_16 NONE_16 AGED_16 HERE_16 FULL_16, 4, MMP_RUN },
-		{ "mmmm" NONE_4 "mmmm" HERE_4 FULL_4 NONE_4 NONE_4 NONE_4, 2, MMP_RUN },
+		{ AGED_16 HERE_16, 0, MMP_NO_NEIGHBOUR },
+		{ HERE_16 AGED_16, 0, MMP_NO_NEIGHBOUR },
+		{ AGED_16 NONE_16 NONE_16 AGED_16 HERE_16 FULL_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ "ummmmmmmmmmmmmuu" NONE_16 NONE_16 AGED_16 HERE_16 FULL_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ "mmmm" NONE_4 "mmmm" HERE_4 FULL_4 NONE_4 NONE_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
 		/* Either inner page of 16 kB is enough to tell that somebody else has aged it. */
-		{ "umuu" NONE_4 "umuu" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 2, MMP_RUN },
-		{ "uumu" NONE_4 "uumu" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 2, MMP_RUN },
-		{ "muuu" NONE_4 "uuum" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 0, MMP_ALONE },
-		{ "ummuuuuuuuuuuuuu" NONE_48 HERE_16, 0, MMP_ALONE },
+		{ "umuu" NONE_4 "umuu" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
+		{ "uumu" NONE_4 "uumu" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
+		{ "muuu" NONE_4 "uuum" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 0, MMP_NO_NEIGHBOUR },
+		{ "ummuuuuuuuuuuuuu" NONE_48 HERE_16, 0, MMP_NO_NEIGHBOUR },
 	};
 
 	CHECK_MIDDLE(rows, DEFAULTS);
@@ -253,15 +253,15 @@ TEST(aged_memory_nearby)
 TEST(swap_entries_nearby)
 {
 	static const struct row rows[] = {
-		{ "ssssssssssssssss" HERE_16, 0, MMP_ALONE },
-		{ "ssss" HERE_4 NONE_4 NONE_4, 0, MMP_ALONE },
-		{ FULL_16 "..*s............", 4, MMP_RUN },
+		{ "ssssssssssssssss" HERE_16, 0, MMP_NO_NEIGHBOUR },
+		{ "ssss" HERE_4 NONE_4 NONE_4, 0, MMP_NO_NEIGHBOUR },
+		{ FULL_16 "..*s............", 4, MMP_DENSE_NEIGHBOUR },
 	};
 	static const struct row in[] = {
-		{ "ssssssssssssssss*sssssssssssssss", 0, MMP_ALONE },
-		{ FULL_16 "*sssssssssssssss", 4, MMP_RUN },
-		{ FULL_16 "*susssssssssssss", 0, MMP_INSIDE },
-		{ UNUSED_16 NONE_48 "*sssssssssssssss", 0, MMP_UNUSED },
+		{ "ssssssssssssssss*sssssssssssssss", 0, MMP_NO_NEIGHBOUR },
+		{ FULL_16 "*sssssssssssssss", 4, MMP_DENSE_NEIGHBOUR },
+		{ FULL_16 "*susssssssssssss", 0, MMP_NO_ROOM },
+		{ UNUSED_16 NONE_48 "*sssssssssssssss", 0, MMP_SPARSE_NEIGHBOUR },
 	};
 
 	CHECK_MIDDLE(rows, DEFAULTS);
@@ -274,25 +274,25 @@ TEST(swap_entries_nearby)
 TEST(the_cap_at_its_bounds)
 {
 	static const struct row least[] = {
-		{ FULL_16 HERE_16, 2, MMP_RUN },
-		{ FULL_4 FULL_4 HERE_4 NONE_4, 2, MMP_RUN },
-		{ UNUSED_16 NONE_48 HERE_16, 0, MMP_UNUSED },
-		{ HERE_4, 0, MMP_ALONE },
+		{ FULL_16 HERE_16, 2, MMP_DENSE_NEIGHBOUR },
+		{ FULL_4 FULL_4 HERE_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
+		{ UNUSED_16 NONE_48 HERE_16, 0, MMP_SPARSE_NEIGHBOUR },
+		{ HERE_4, 0, MMP_NO_NEIGHBOUR },
 	};
 	static const struct row more[] = {
-		{ NONE_16 FULL_16 HERE_16 NONE_16, 4, MMP_RUN },
-		{ FULL_32 HERE_16 NONE_16, 5, MMP_RUN },
-		{ HERE_16 NONE_16 FULL_32, 0, MMP_ALONE },
-		{ NONE_16 "*..............." FULL_32, 5, MMP_RUN },
-		{ NONE_32 FULL_32 HERE_16 NONE_16 NONE_32, 5, MMP_RUN },
-		{ FULL_32 FULL_32 HERE_16 NONE_16 NONE_32, 6, MMP_RUN },
+		{ NONE_16 FULL_16 HERE_16 NONE_16, 4, MMP_DENSE_NEIGHBOUR },
+		{ FULL_32 HERE_16 NONE_16, 5, MMP_DENSE_NEIGHBOUR },
+		{ HERE_16 NONE_16 FULL_32, 0, MMP_NO_NEIGHBOUR },
+		{ NONE_16 "*..............." FULL_32, 5, MMP_DENSE_NEIGHBOUR },
+		{ NONE_32 FULL_32 HERE_16 NONE_16 NONE_32, 5, MMP_DENSE_NEIGHBOUR },
+		{ FULL_32 FULL_32 HERE_16 NONE_16 NONE_32, 6, MMP_DENSE_NEIGHBOUR },
 		/* Of large examples not all pages are looked at, but the last is. */
-		{ FULL_16 UNUSED_16 FULL_32 HERE_16 NONE_16 NONE_32, 6, MMP_RUN },
-		{ FULL_32 FULL_16 UNUSED_16 HERE_16 FULL_16 NONE_32, 4, MMP_RUN },
+		{ FULL_16 UNUSED_16 FULL_32 HERE_16 NONE_16 NONE_32, 6, MMP_DENSE_NEIGHBOUR },
+		{ FULL_32 FULL_16 UNUSED_16 HERE_16 FULL_16 NONE_32, 4, MMP_DENSE_NEIGHBOUR },
 		/* Nor are all looked at there: those at a third from either end are. */
-		{ "uuuuuuuuuu.uuuuu" FULL_16 HERE_16 NONE_16 NONE_32, 4, MMP_RUN },
-		{ FULL_16 "uuuuu.uuuuuuuuuu" HERE_16 NONE_16 NONE_32, 4, MMP_RUN },
-		{ "uuuuuuuuuuu.uuuu" FULL_16 HERE_16 NONE_16 NONE_32, 5, MMP_RUN },
+		{ "uuuuuuuuuu.uuuuu" FULL_16 HERE_16 NONE_16 NONE_32, 4, MMP_DENSE_NEIGHBOUR },
+		{ FULL_16 "uuuuu.uuuuuuuuuu" HERE_16 NONE_16 NONE_32, 4, MMP_DENSE_NEIGHBOUR },
+		{ "uuuuuuuuuuu.uuuu" FULL_16 HERE_16 NONE_16 NONE_32, 5, MMP_DENSE_NEIGHBOUR },
 	};
 
 	CHECK_MIDDLE(least, ((const u32[KNOBS]){ 2, 14, 16, 32 }));
@@ -310,7 +310,7 @@ TEST(beside_2_mb_a_page_table_has_1_mb)
 	pages[SIM_TABLE] = '*';
 	d = drawn(pages, SIM_TABLE, (const u32[KNOBS]){ 9, 14, 16, 1 }, 0, false);
 	EXPECT(d.order, ==, 8);
-	EXPECT(d.reason, ==, MMP_RUN);
+	EXPECT(d.reason, ==, MMP_DENSE_NEIGHBOUR);
 }
 
 TEST(locked_areas_are_populated_anyway)
@@ -320,7 +320,7 @@ TEST(locked_areas_are_populated_anyway)
 		{ NONE_16 HERE_16, 4, MMP_LOCKED },
 	};
 	static const struct row on_fault[] = {
-		{ UNUSED_16 NONE_48 HERE_16, 0, MMP_UNUSED },
+		{ UNUSED_16 NONE_48 HERE_16, 0, MMP_SPARSE_NEIGHBOUR },
 	};
 
 	CHECK_FLAGS(rows, VM_LOCKED);
@@ -352,10 +352,10 @@ static void check_block(u32 probe_blocks, unsigned long block)
 
 	at("block %lu of %u", block, probe_blocks);
 	EXPECT(d.order, ==, probe ? MMP_MAX_ORDER - 1 : MMP_MAX_ORDER);
-	EXPECT(d.reason, ==, probe ? MMP_PROBE : MMP_RUN);
+	EXPECT(d.reason, ==, probe ? MMP_PROBE : MMP_DENSE_NEIGHBOUR);
 	d = behind_huge(probe_blocks, block, 0);
 	EXPECT(d.order, ==, 0);
-	EXPECT(d.reason, ==, MMP_ALONE);
+	EXPECT(d.reason, ==, MMP_NO_NEIGHBOUR);
 }
 
 /* What it will have is there at once, so min_folios bounds nothing. */

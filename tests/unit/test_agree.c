@@ -136,7 +136,7 @@ static void compare(struct sim *sim, unsigned long fault)
 	seen.edge += fast.order && (fault % SIM_TABLE < BLOCK || fault % SIM_TABLE >= 31 * BLOCK);
 	if (after.mm == &other)
 		EXPECT(after.left, ==, credit.left);
-	if (fast.order && rule.reason == MMP_INSIDE) {
+	if (fast.order && rule.reason == MMP_NO_ROOM) {
 		seen.unfit++;
 		EXPECT(fast.order, ==, order_if_it_fitted(sim, &vmf, fault));
 		return;
@@ -144,7 +144,7 @@ static void compare(struct sim *sim, unsigned long fault)
 	EXPECT(fast.order, ==, rule.order);
 	/* Who is asked only where something is near misses nothing, and little else is asked. */
 	near = mmp_anon_order_near(&vmf);
-	EXPECT(fast.reason == MMP_ALONE || near, ==, true);
+	EXPECT(fast.reason == MMP_NO_NEIGHBOUR || near, ==, true);
 	seen.far += !near;
 	if (!fast.order && after.mm != &other)
 		EXPECT(after.left, ==, mmp_credit.left);

@@ -27,7 +27,7 @@ static unsigned long begin(struct sim *sim, unsigned long faults)
 /* A table is asked about once more; that is not counted as a fault. */
 static unsigned long looked_at(const struct sim *sim)
 {
-	return sim->reasons[MMP_ALONE];
+	return sim->reasons[MMP_NO_NEIGHBOUR];
 }
 
 TEST(sparse_faults_are_deferred)
@@ -78,7 +78,7 @@ TEST(faults_within_memory_are_looked_at_more_often)
 		sim_touch(&sim, page + 6);
 	small = this_cpu_read(mmp_deferral.small);
 	next = this_cpu_read(mmp_deferral.next);
-	before = sim.reasons[MMP_INSIDE];
+	before = sim.reasons[MMP_NO_ROOM];
 	EXPECT(before, ==, 257);
 	for (fault = 0; fault < 250; fault++, page += 8) {
 		sim_touch(&sim, page + 6);
@@ -87,7 +87,7 @@ TEST(faults_within_memory_are_looked_at_more_often)
 		looks++;
 		next = small + (small % 8 ? 0 : min(small / 16, 64UL));
 	}
-	EXPECT(sim.reasons[MMP_INSIDE] - before, ==, looks);
+	EXPECT(sim.reasons[MMP_NO_ROOM] - before, ==, looks);
 	EXPECT(looks, <, 200);
 	sim_free(&sim);
 }

@@ -116,7 +116,7 @@ static struct mmp_decision shadowed(const struct vm_fault *vmf, enum mm_policy_s
 	if (fate != MMP_UNCOUNTED) {
 		wanted[d.order]++;
 		made[d.order] += fate == MMP_MADE;
-		inside += d.reason == MMP_INSIDE;
+		inside += d.reason == MMP_NO_ROOM;
 	}
 	return (struct mmp_decision){ MMP_CAP, 0 };
 }

@@ -95,7 +95,7 @@ TEST(waste_is_the_reason)
 		mmp_credit = (struct mmp_credit){ &sim.mm, -50 };
 		d = sim_ask(&sim, 160);
 		EXPECT(d.order, ==, 0);
-		EXPECT(d.reason, ==, groups ? MMP_UNUSED : MMP_ALONE);
+		EXPECT(d.reason, ==, groups ? MMP_SPARSE_NEIGHBOUR : MMP_NO_NEIGHBOUR);
 		mmp_credit = (struct mmp_credit){ &sim.mm, 50 };
 		d = sim_ask(&sim, 160);
 		EXPECT(d.order, ==, groups ? GROUP_ORDER + (groups > 1) : 0);

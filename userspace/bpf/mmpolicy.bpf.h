@@ -137,7 +137,7 @@ enum {
 };
 
 /* Reasons, which the counters of the point tell apart. */
-enum { MMP_CAP, MMP_RUN, MMP_INSIDE, MMP_ALONE, MMP_UNUSED };
+enum { MMP_CAP, MMP_DENSE_NEIGHBOUR, MMP_NO_ROOM, MMP_NO_NEIGHBOUR, MMP_SPARSE_NEIGHBOUR };
 
 /* An order of 0 to 9, 4 for 64 kB, and its reason. What is above max_order is cut and counted. */
 #define MMP_ANSWER(order, reason)	((__u32)(order) | (__u32)(reason) << 16)

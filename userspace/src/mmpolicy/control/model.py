@@ -10,7 +10,7 @@ from mmpolicy.host.files import CONTROL, MODULE_DIR, Tree
 from mmpolicy.host.knobs import chosen
 
 KNOBS = f"{CONTROL}/knobs"
-KNOWN_ABI = ("1",)
+KNOWN_ABI = ("2",)
 
 Knobs = dict[str, Setting]  # by name
 

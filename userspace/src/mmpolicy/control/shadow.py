@@ -9,8 +9,8 @@ from typing import Any
 from mmpolicy.control.counters import Counters
 from mmpolicy.host.calibration import Calibration
 
-COUNTER = re.compile(r"shadow_(wanted|got)_order_(\d+)")
-UNSURE = "shadow_reason_inside"  # no folio fits: maybe as another would be there already
+COUNTER = re.compile(r"shadow_(requested|allocated)_order_(\d+)")
+UNSURE = "shadow_reason_no_room"  # no folio fits: maybe as another would be there already
 
 
 @dataclass(frozen=True)
@@ -67,20 +67,20 @@ def shadow_of(counters: Mapping[str, int]) -> Shadow | None:
     A fault whose folio would have been there already would have been spared. Each folio that
     would have been made has its pages, of which those that had a fault are no more than now.
     """
-    found = {"wanted": {}, "got": {}}  # type: dict[str, dict[int, int]]
+    found = {"requested": {}, "allocated": {}}  # type: dict[str, dict[int, int]]
     for name, value in counters.items():
         match = COUNTER.fullmatch(name)
         if match:
             found[match[1]][int(match[2])] = value
-    wanted, got = found["wanted"], found["got"]
-    faults = sum(wanted.values())
+    requested, allocated = found["requested"], found["allocated"]
+    faults = sum(requested.values())
     if not faults:
         return None
-    large = sum(count for order, count in wanted.items() if order)
-    spared = large - sum(got.values())
-    pages = max(sum(count << order for order, count in got.items()) - large, 0)
+    large = sum(count for order, count in requested.items() if order)
+    spared = large - sum(allocated.values())
+    pages = max(sum(count << order for order, count in allocated.items()) - large, 0)
     unsure = counters.get(UNSURE, 0)
-    folios = {order: count for order, count in got.items() if order}
+    folios = {order: count for order, count in allocated.items() if order}
     return Shadow(faults, spared, spared + unsure, max(pages - unsure, 0), pages, folios)
 
 

@@ -30,7 +30,7 @@ def advise(whole: Explained, largest: int) -> Advice | None:
     """
     seen = max(whole.shadow, whole.wanted, key=_judged)
     judged = _judged(seen)
-    dense = seen.reasons["run"]
+    dense = seen.reasons["dense_neighbour"]
     told = [f"{whole.unused_share:.0%} of the pages in large folios were never used"]
     if judged < FEW:
         if whole.unused_share <= MUCH_UNUSED:

@@ -12,10 +12,10 @@ from mmpolicy.memory.folios import PAGE, Area, totals
 # What docs/policies/anon_order.md calls them; another one is shown by its name.
 WORDS = {
     "cap": "it is the limit of the policy",
-    "run": "memory nearby was used in full",
-    "inside": "no folio fits around the page",
-    "alone": "no memory nearby was used in full",
-    "unused": "more of it nearby was allocated and not used",
+    "dense_neighbour": "memory nearby was used in full",
+    "no_room": "no folio fits around the page",
+    "no_neighbour": "no memory nearby was used in full",
+    "sparse_neighbour": "more of it nearby was allocated and not used",
     "probe": "smaller folios, to see them used",
     "locked": "mlock() populates the area anyway",
     "deferred": "not looked at, as many faults before got small folios",

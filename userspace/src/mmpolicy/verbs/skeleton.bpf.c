@@ -10,8 +10,8 @@
 MMP_ORDER(order)
 {
 	if (mmp_bpf_full(fault, -1, 14))
-		return MMP_ANSWER(4, MMP_RUN);
-	return MMP_ANSWER(0, MMP_ALONE);
+		return MMP_ANSWER(4, MMP_DENSE_NEIGHBOUR);
+	return MMP_ANSWER(0, MMP_NO_NEIGHBOUR);
 }
 
 MMP_POLICY(policy, .name = "NAME", .order = (void *)order, .max_order = 4);
