@@ -4,6 +4,8 @@
 `host_time.py` is called time, as Python has a module of that name.
 """
 
+from __future__ import annotations
+
 import importlib
 import sys
 from pathlib import Path

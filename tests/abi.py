@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Read docs/sysfs-abi.txt, so that tests can compare it with the live files."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Processes of this machine."""
 
+from __future__ import annotations
+
 from contextlib import suppress
 from pathlib import Path
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What pyproject.toml cannot say: man pages and completions, made from the command itself."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Mapping
 from inspect import cleandoc

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Fill a memcached server with values of many sizes."""
 
+from __future__ import annotations
+
 import socket
 import sys
 

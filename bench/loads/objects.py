@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Records in a dict, half of them replaced: objects, strings and lists of several sizes."""
 
+from __future__ import annotations
+
 import sys
 
 

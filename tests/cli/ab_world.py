@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """A world in which experiments run: time, two arms at work, and the words to begin with."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 from .fakes import CONTROL, Clock, FakeTree, read_named

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """A host made of files, and the command that runs on it."""
 
+from __future__ import annotations
+
 import signal
 import time
 from collections.abc import Callable, Iterator

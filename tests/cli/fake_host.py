@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The command on the model of a host: python fake_host.py ROOT WORD..."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Models of the kernel's control tree, of libkmod and of time."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

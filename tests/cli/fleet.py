@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """A fleet of models of hosts, and Ansible, which reaches them by an ssh that is none."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 from pathlib import Path

@@ -4,6 +4,8 @@
 It needs nothing but the command, so that a guest can run it too, as root on a real tree.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import random

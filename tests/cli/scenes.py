@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Hosts that are known, and the commands that are given there."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

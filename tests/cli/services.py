@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Services of a host made of files, as systemd starts them."""
 
+from __future__ import annotations
+
 import subprocess
 from pathlib import Path
 

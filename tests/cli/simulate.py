@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Simulated runs of switchback: what `ab run` would have recorded in a world that is known."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Processes made of files, with large folios of which a part is empty."""
 
+from __future__ import annotations
+
 import re
 from array import array
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """When a run ends: by sizes alone, or at any look. Simulated, of which the truth is known."""
 
+from __future__ import annotations
+
 import json
 import signal
 from collections.abc import Callable

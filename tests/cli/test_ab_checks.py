@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`ab run`: experiments that cannot have an effect, and what is measured beside the metrics."""
 
+from __future__ import annotations
+
 import json
 import re
 from pathlib import Path

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Runs that go on without us: --detach, and who looks at them meanwhile."""
 
+from __future__ import annotations
+
 import json
 import socket
 import subprocess

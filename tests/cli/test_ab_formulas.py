@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The formulas of experiments at their bounds, against another way to compute the same."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable
 from functools import partial

@@ -7,6 +7,8 @@ of blocks that depend on each other in time, as ab run records them by default, 
 is what the report says of them. Seeds are fixed; a rate has to be one that chance explains.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterator
 from math import log

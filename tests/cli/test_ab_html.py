@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The figures of `ab report --html`: what is drawn, where, and how it stands out."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import replace
 from math import exp, inf, log

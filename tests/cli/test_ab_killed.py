@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Runs on knobs as real processes: killed, stopped, hung up, on a full disk, nobody to look."""
 
+from __future__ import annotations
+
 import os
 import random
 import signal

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Arms that are knobs of the kernel itself: no module, and the way back by a watchdog."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Blocks that were lost, loads with the period of a block, and guards that break by chance."""
 
+from __future__ import annotations
+
 from math import log
 from pathlib import Path
 from typing import Any

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a metric is: no moving average, no counter that fell, no clock that jumped."""
 
+from __future__ import annotations
+
 from math import log
 from typing import Any
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`ab pool`: one experiment on many hosts."""
 
+from __future__ import annotations
+
 import json
 import tracemalloc
 from collections.abc import Iterator

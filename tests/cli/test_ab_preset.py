@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Presets: files of which each makes a whole experiment for a service."""
 
+from __future__ import annotations
+
 import shlex
 from pathlib import Path
 from types import SimpleNamespace

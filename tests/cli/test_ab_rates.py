@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Test and intervals at their level, whatever the noise is like, and where effects differ."""
 
+from __future__ import annotations
+
 from math import log
 
 import numpy as np

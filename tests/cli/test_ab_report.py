@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`ab report`: what it finds, what it doubts, and what it never says."""
 
+from __future__ import annotations
+
 import itertools
 import json
 import random
@@ -59,7 +61,7 @@ class Lines:
         self.add("block", number=self.number, **place, began=began, ended=self.t)
         self.number += 1
 
-    def pairs(self, phase: str, number: int, effect: float = 0.0, noise: float = 0.02) -> "Lines":
+    def pairs(self, phase: str, number: int, effect: float = 0.0, noise: float = 0.02) -> Lines:
         """Add pairs with noise, and an effect in the treatment; so many were planned."""
         self.records[0]["pairs" if phase == "ab" else "aa_pairs"] = number
         for pair in range(number):
@@ -69,7 +71,7 @@ class Lines:
                 self.block(phase, pair, arm, rates, units=50)
         return self
 
-    def end(self, status: str = "done", reason: str = "", **fields: Any) -> "Lines":
+    def end(self, status: str = "done", reason: str = "", **fields: Any) -> Lines:
         """Add the last line."""
         self.add("end", status=status, reason=reason, **fields)
         return self

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a run is for, and what must not become worse: exit code 0 hides nothing."""
 
+from __future__ import annotations
+
 import json
 import re
 from datetime import datetime

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`ab run`: what it writes, what it samples, and that the way back is always taken."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal

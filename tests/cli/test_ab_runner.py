@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a run does moment by moment, with all around it as plain as can be."""
 
+from __future__ import annotations
+
 import json
 import signal
 from collections.abc import Callable

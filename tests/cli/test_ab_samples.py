@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What is taken from a file of samples, block by block, and which files are refused."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import replace
 from math import exp, inf, log, log1p, nan

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What an experiment reads, guards and asks for: the grammar, its bounds, and how long it takes."""
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import hmac

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`split` of a few cgroups: who is in which arm, and what a row for each unit and block shows."""
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The arithmetic of experiments, against what is known or can be counted."""
 
+from __future__ import annotations
+
 import itertools
 from collections import Counter
 from collections.abc import Mapping

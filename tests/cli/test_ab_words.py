@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What `ab report` says of a run, word for word and number for number."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from math import exp, expm1, inf, log
 from typing import Any

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The collection for Ansible, on models of hosts; ./dev puts a new Ansible into the cache."""
 
+from __future__ import annotations
+
 import json
 import random
 import sys

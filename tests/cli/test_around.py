@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`recommend` without a process: what it says of hosts made of files."""
 
+from __future__ import annotations
+
 import pytest
 
 from .fakes import COUNTERS, THP, Clock, FakeTree, Run, read_named

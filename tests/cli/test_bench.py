@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`bench`: programs under one setting after the other, as real processes on the files of a host."""
 
+from __future__ import annotations
+
 import json
 import os
 import random

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`bench` on models: rounds without programs, programs without a kernel, pictures without paper."""
 
+from __future__ import annotations
+
 import json
 import mmap
 import os

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`bench` and `calibrate`, piece by piece: order, lengths, arms, and what is said of numbers."""
 
+from __future__ import annotations
+
 import ctypes
 import mmap
 import os

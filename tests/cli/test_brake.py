@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`reset` is the emergency brake: it brakes whatever else is wrong."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import pytest

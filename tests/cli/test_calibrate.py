@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`calibrate`: what a fault costs, and what others tell by it."""
 
+from __future__ import annotations
+
 import json
 import os
 from itertools import count, cycle, islice

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`set` and `reset`."""
 
+from __future__ import annotations
+
 import threading
 from errno import EBUSY, EINVAL, EIO
 

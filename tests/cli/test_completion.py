@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Shell completion from the tree."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 from pathlib import Path

@@ -4,6 +4,8 @@
 What it starts from is made of Debian's packages here, and no registry is asked.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

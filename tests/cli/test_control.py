@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What states, changes and their records are made of, piece by piece."""
 
+from __future__ import annotations
+
 import json
 import os
 from dataclasses import replace

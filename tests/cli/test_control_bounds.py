@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What is kept, counted and told of the state, exactly: at bounds, and where something lacks."""
 
+from __future__ import annotations
+
 import errno
 import os
 import signal

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """A change that is interrupted at any of its writes: all of it, nothing of it, or told of."""
 
+from __future__ import annotations
+
 import os
 import signal
 from collections.abc import Callable

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The commands that the documents show are commands that there are."""
 
+from __future__ import annotations
+
 import re
 import shlex
 from collections.abc import Iterator

@@ -5,6 +5,8 @@ Each of them is typed: with --dry-run what would change something or run a progr
 only looks. Nothing of the host changes.
 """
 
+from __future__ import annotations
+
 import os
 import re
 import shlex

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`doctor` on hosts where one thing or another is missing."""
 
+from __future__ import annotations
+
 import gzip
 from collections.abc import Callable
 from pathlib import Path

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Errors of `--json` are JSON."""
 
+from __future__ import annotations
+
 import json
 import os
 from errno import EACCES, ENOSPC, EROFS

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`host`: what is shown without the module."""
 
+from __future__ import annotations
+
 import json
 
 import pytest

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`explain` and `recommend`: on a process made of files, and a trace made of lines."""
 
+from __future__ import annotations
+
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

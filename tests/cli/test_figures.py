@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Figures in documents are those of the benchmark's own files, or of the page with the table."""
 
+from __future__ import annotations
+
 import json
 import re
 from pathlib import Path

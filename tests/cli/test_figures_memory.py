@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Figures of `trim` and of virtual machines in documents are those of the benchmarks' own files."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 

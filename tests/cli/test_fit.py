@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`doctor --kernel`: what a kernel would have that does not run, by its image alone."""
 
+from __future__ import annotations
+
 import io
 import os
 import re

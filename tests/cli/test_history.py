@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`log`, the lines for the system's log, and `revert --to`."""
 
+from __future__ import annotations
+
 import json
 
 import pytest

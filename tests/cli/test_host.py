@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What is read and written on a host, piece by piece: bounds, errors, and who may what."""
 
+from __future__ import annotations
+
 import errno
 import os
 import socket

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a host says, exactly: words of errors, flags of calls, and figures at their bounds."""
 
+from __future__ import annotations
+
 import errno
 import fcntl
 import json

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Nothing but files of the control tree is ever written, whatever a name says."""
 
+from __future__ import annotations
+
 import json
 import random
 from pathlib import Path

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What is read out of images of kernels, byte by byte."""
 
+from __future__ import annotations
+
 import ctypes
 import gzip
 import lzma

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Files that are kept: a full disk, a crash or somebody else leave the old one or the new one."""
 
+from __future__ import annotations
+
 import errno
 import multiprocessing
 import os

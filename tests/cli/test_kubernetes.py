@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What deploy/kubernetes has beside the plugin, whose tests are in Go."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`list`, `show` and what all verbs have in common."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`apply`, `save`, `diff`, `verify` and `revert`."""
 
+from __future__ import annotations
+
 import json
 from errno import EIO
 from pathlib import Path

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """A host with many cgroups and services: what each command costs, in CPU time of its own."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import time

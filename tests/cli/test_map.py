@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`map`: on a process made of files."""
 
+from __future__ import annotations
+
 import sys
 import tracemalloc
 from array import array

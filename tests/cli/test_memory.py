@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What is told of the memory of processes: bounds, sums and words, one piece at a time."""
 
+from __future__ import annotations
+
 from array import array
 from collections import Counter
 from dataclasses import replace

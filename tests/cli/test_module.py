@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`load`, `unload` and the wrapper around libkmod."""
 
+from __future__ import annotations
+
 import subprocess
 from errno import EAGAIN, EINVAL, EKEYREJECTED, ENOENT, ENOEXEC, EOPNOTSUPP, EPERM
 from pathlib import Path

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The dashboard and the rules for alerts ask for metrics that there are."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Tables on a terminal that is too narrow for them."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import pty

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """A running experiment and those who change settings meanwhile."""
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Orders, bounds and ways back that only a planted fault in them would show."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Bindings of owners: the host's manifests and an agent do not undo each other."""
 
+from __future__ import annotations
+
 import random
 import re
 from pathlib import Path

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`policy`: BPF programs as policies, on a model of the module and of the helper."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Generator
 from functools import partial

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`profile`, `bind`, `unbind` and `lease`."""
 
+from __future__ import annotations
+
 import os
 
 import pytest

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What `ab run` and the live views show on a terminal."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import pty

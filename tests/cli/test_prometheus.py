@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What is exported, as Debian's Prometheus sees it; ./dev puts that into the cache."""
 
+from __future__ import annotations
+
 import json
 import os
 import socket

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Policies in BPF over a boot: `save` writes down their objects, and `apply` loads them again."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from hashlib import sha256

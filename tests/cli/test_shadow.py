@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Shadows: set, shown, kept in manifests, and what is told of what they would have done."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import pytest

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a verb imports: libraries only where they are needed, so that it starts at once."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

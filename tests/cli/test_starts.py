@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Services that were bound as they started: the log tells of them, and revert knows them."""
 
+from __future__ import annotations
+
 import pytest
 
 from .fakes import CONTROL, FakeTree, Run, read_named

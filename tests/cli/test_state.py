@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0
 """The state as a whole: reading it, and the way from any state to any other."""
 
+from __future__ import annotations
+
 import random
 from collections.abc import Callable
 
 import pytest
 
 from mmpolicy.control.keys import (
+    BINDINGS,
     CONTROL_ARM,
     DEFAULT,
     LEASE,
     PERCENT,
     TREATMENT_ARM,
-    Binding,
     CgroupBinding,
     Key,
     ProcessBinding,
@@ -118,7 +120,7 @@ def test_the_way_is_safe_at_every_step(busy: FakeTree) -> None:
         for key in settings - written:
             if isinstance(write.key, Setting) and write.key.is_choice and not key.is_choice:
                 assert (key.profile, key.point) != (write.key.profile, write.key.point)
-            assert not isinstance(write.key, Binding) or key.profile != "a"
+            assert not isinstance(write.key, BINDINGS) or key.profile != "a"
         written.add(write.key)
     assert knobs < written and ProcessBinding(100, 7) in written
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`stats`, once and again and again."""
 
+from __future__ import annotations
+
 import json
 import socket
 from pathlib import Path

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`status`, which is also what `mmpolicy` alone shows."""
 
+from __future__ import annotations
+
 from mmpolicy.control.experiment import RECOVERY
 
 from .fakes import COMMON, CONTROL, FakeTree, Run

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The names in a kernel, by tables that lie anywhere among other data."""
 
+from __future__ import annotations
+
 import random
 import struct
 from collections.abc import Callable

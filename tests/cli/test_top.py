@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`top`: on processes made of files."""
 
+from __future__ import annotations
+
 import json
 import random
 from collections.abc import Callable

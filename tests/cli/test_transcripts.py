@@ -5,6 +5,8 @@ Other tests say what has to be so, and why. This one notes that anything at all 
 MMPOLICY_TRANSCRIBE=1 it writes the files anew; read the difference before you commit it.
 """
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Callable

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`trim`: on processes made of files, and a model of what the kernel does."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from errno import EPERM, ESRCH

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The units of the package."""
 
+from __future__ import annotations
+
 import subprocess
 from pathlib import Path
 

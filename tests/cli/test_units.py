@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Services of systemd that are bound whenever they start, and a folder of manifests."""
 
+from __future__ import annotations
+
 import pytest
 
 from mmpolicy.control.units import generate, service_of

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What verbs take and what they say, piece by piece."""
 
+from __future__ import annotations
+
 import errno
 from collections import Counter
 from typing import Any

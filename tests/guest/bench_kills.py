@@ -6,6 +6,8 @@ have to be as before: by the watchdog, or, where a second killer has ended that 
 ab restore`. Standard output is a JSON object: how often each was so, and what was wrong.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import random

@@ -7,6 +7,8 @@ file that is kept has to be readable. Standard output is a JSON object: how ofte
 how often a change was cut off, and what was wrong.
 """
 
+from __future__ import annotations
+
 import contextlib
 import io
 import json
@@ -15,11 +17,11 @@ import random
 import signal
 import sys
 import time
-import tomllib
 from collections import Counter
 from pathlib import Path
 
 import click
+import tomllib
 
 from mmpolicy.cli import main
 from mmpolicy.control.experiment import LOCK, RECOVERY

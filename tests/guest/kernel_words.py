@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """kernel_words.py NAME...: in a guest, what variables of the kernel hold, in hexadecimal."""
 
+from __future__ import annotations
+
 import struct
 import sys
 from pathlib import Path

@@ -7,6 +7,8 @@ script is run. Standard output is a JSON list of what these printed. The child h
 modules already, so the moments are in what a command does, not in its start.
 """
 
+from __future__ import annotations
+
 import contextlib
 import io
 import json

@@ -6,6 +6,8 @@ written. Standard output is a JSON list of [name of errno or "", value before,
 value after]; a value is null where the file cannot be read.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import json

@@ -5,6 +5,8 @@ Prints one JSON object: microseconds of CPU that all of the cgroup took, its ano
 in kB before the first snapshot and at most, and how many there were. Runs in a guest.
 """
 
+from __future__ import annotations
+
 import json
 import random
 import socket

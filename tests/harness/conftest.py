@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What pytest has to know of the harness's own tests."""
 
+from __future__ import annotations
+
 import pytest
 
 

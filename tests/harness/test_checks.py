@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What ./dev counts of a run of tests: a run that ends early is a failure."""
 
+from __future__ import annotations
+
 import re
 import subprocess
 import sys

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The parts of the guest runner that need no guest."""
 
+from __future__ import annotations
+
 import os
 import socket
 import subprocess

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The `mmpolicy` command: its options, and the verbs it has."""
 
+from __future__ import annotations
+
 import os
 
 import click

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The one error users see: what failed, where, and what to do next."""
 
+from __future__ import annotations
+
 import difflib
 import errno
 import os

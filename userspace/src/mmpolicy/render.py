@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
 """Output: aligned plain text for people, versioned JSON for programs."""
 
+from __future__ import annotations
+
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Union
 
 import click
 
-Lines = Iterable[str] | Callable[[], Iterable[str]]
+Lines = Union[Iterable[str], Callable[[], Iterable[str]]]
 
 JSON_VERSION = 1
 WIDE = 10_000  # columns: what reads a pipe finds a row in a line
@@ -76,7 +78,7 @@ def _block(beside: list[str], below: list[str], widths: list[int]) -> list[str]:
 
 
 def _line(cells: list[str], widths: list[int]) -> str:
-    pairs = zip(cells, widths, strict=False)
+    pairs = zip(cells, widths)
     return GAP.join(_padded(text, width) for text, width in pairs).rstrip()
 
 

@@ -9,6 +9,8 @@ No distribution, no moments and no independence in time are needed. Its inverse 
 moment, and the effects that it does not reject are a confidence sequence.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, inf, log, log1p, sqrt
 from types import MappingProxyType

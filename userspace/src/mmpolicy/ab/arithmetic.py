@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Numbers out of the texts of the kernel, and one number out of many."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 
 from mmpolicy.control.counters import Bucket

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The two arms: settings that are given as a profile, or written out."""
 
+from __future__ import annotations
+
 import click
 
 from mmpolicy.control.keys import DEFAULT, Setting, State

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Were both arms treated alike? In number of units, or in time and readings."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
@@ -81,5 +83,5 @@ def _of_time(recording: Recording, header: dict[str, Any]) -> Balance:
 def _lateness(recording: Recording, moments: list[float]) -> Iterator[float]:
     """Yield by how many seconds each sample came after its moment."""
     for number, block in recording.blocks.items():
-        for sample, moment in zip(recording.windows.get(number, []), moments, strict=False):
+        for sample, moment in zip(recording.windows.get(number, []), moments):
             yield sample.t - block["began"] - moment

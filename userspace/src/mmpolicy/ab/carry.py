@@ -6,6 +6,8 @@ the effect. Two signs of it can be seen: some of the effect is still there in th
 (switchback), and the effect is smaller in the first half of the blocks than in the second.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import log1p

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """All that an experiment changes: policies of the module, knobs of the kernel, or both."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 from mmpolicy.ab.arms import Settings

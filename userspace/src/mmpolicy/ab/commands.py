@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Commands that an operator gives to an experiment, each within a time."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess
@@ -29,7 +31,7 @@ class Commands:
             begun = [stack.enter_context(self._begun(command)) for command in commands]
             return [
                 self._number(command, self._end(command, *each))
-                for command, each in zip(commands, begun, strict=True)
+                for command, each in zip(commands, begun)
             ]
 
     def _number(self, command: str, text: str) -> float:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Does a treatment treat? What the policies of each arm decided, and which faults were timed."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 
 from mmpolicy.ab.arms import Settings

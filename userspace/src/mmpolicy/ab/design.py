@@ -5,6 +5,8 @@ All of it is fixed before the first block with the treatment, so that what is se
 the way cannot decide when to stop.
 """
 
+from __future__ import annotations
+
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -131,7 +133,7 @@ def differences(pairs: Sequence[tuple[float, float]]) -> tuple[str, list[float]]
     ratio: of logarithms, where all values are above 0. totals: where some are 0, as shares of
     the mean of all values, which knows no arms. difference: where any value is below 0.
     """
-    sides = list(zip(*pairs, strict=True))
+    sides = list(zip(*pairs))
     if all(value > 0 for side in sides for value in side):
         return "ratio", [log(treatment) - log(control) for control, treatment in pairs]
     found = [treatment - control for control, treatment in pairs]
@@ -143,7 +145,7 @@ def differences(pairs: Sequence[tuple[float, float]]) -> tuple[str, list[float]]
 
 def log_of_ratio(pairs: Pairs) -> float:
     """Return the logarithm of the ratio of the totals of both arms."""
-    control, treatment = map(sum, zip(*pairs, strict=True))
+    control, treatment = map(sum, zip(*pairs))
     return log(treatment) - log(control)
 
 

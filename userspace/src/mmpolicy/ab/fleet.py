@@ -5,6 +5,8 @@ The answer of `ab pool` on hosts like these is a t test of the effects of hosts,
 variance is that between hosts and that of the pairs of one. Needs numpy and scipy.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log1p, sqrt

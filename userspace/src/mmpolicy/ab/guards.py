@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Guards: conditions that must hold while an experiment runs."""
 
+from __future__ import annotations
+
 import operator
 import re
 from collections import deque
@@ -27,7 +29,7 @@ class Guard:
     limit: float
 
     @classmethod
-    def parse(cls, text: str) -> "Guard":
+    def parse(cls, text: str) -> Guard:
         """Return the guard that the text describes, else a usage error."""
         found = re.fullmatch(r"(.+?)\s*(<=|>=|<|>)\s*(\S+)", text.strip())
         try:
@@ -46,7 +48,7 @@ class Guard:
     @property
     def of_arms(self) -> bool:
         """Tell if it looks at the arms, which are there only in a run."""
-        return any(isinstance(each, Arm | Units) for each in self.metric.sources())
+        return any(isinstance(each, (Arm, Units)) for each in self.metric.sources())
 
     @property
     def momentary(self) -> bool:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The report as one HTML file that needs nothing else; needs matplotlib and jinja2."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from html import escape
 from io import StringIO
@@ -93,7 +95,7 @@ def course(row: MetricResult) -> Markup:
     figure, axes = _figure(8, 2.6)
     pairs = [*row.aa_pairs, *row.pairs]
     places = range(1, len(pairs) + 1)
-    axes.vlines(places, *zip(*pairs, strict=True), color="#cccccc", linewidth=1)
+    axes.vlines(places, *zip(*pairs), color="#cccccc", linewidth=1)
     for side, arm in enumerate(ARMS):
         values = [pair[side] for pair in pairs]
         axes.plot(places, values, "o", color=COLOURS[arm], label=arm, markersize=4)

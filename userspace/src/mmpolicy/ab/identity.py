@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Which experiment a file is of, and which host: what files of many hosts are pooled by."""
 
+from __future__ import annotations
+
 import hashlib
 import hmac
 import json
@@ -47,9 +49,7 @@ def seed_here(tree: Tree, seed: int) -> int:
 def labels_of(texts: Sequence[str]) -> dict[str, str]:
     """Return labels that are given as KEY=VALUE."""
     pairs = [text.partition("=") for text in texts]
-    wrong = [
-        text for text, (key, _, value) in zip(texts, pairs, strict=True) if not key or not value
-    ]
+    wrong = [text for text, (key, _, value) in zip(texts, pairs) if not key or not value]
     if wrong:
         raise click.UsageError(f"'{wrong[0]}' is not of the form KEY=VALUE")
     return {key: value for key, _, value in pairs}

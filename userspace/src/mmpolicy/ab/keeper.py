@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Knobs of the kernel that are changed for a time: what they were, and the way back."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 
@@ -28,7 +30,7 @@ class Keeper:
         self.wanted: Values = {}  # what is about to be written
 
     @classmethod
-    def from_recovery_file(cls, tree: Tree) -> "Keeper":
+    def from_recovery_file(cls, tree: Tree) -> Keeper:
         """Return what somebody has left who was killed."""
         try:
             kept = json.loads(tree.read(RECOVERY))

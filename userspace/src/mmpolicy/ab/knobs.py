@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Arms that are knobs of the kernel itself: no module is needed, and the whole host takes turns."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 
 from mmpolicy.ab.design import Block

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Where a run is now, in a file for other commands; it is there as long as the run goes on."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """One metric of a report: its numbers, and what they say in plain words."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -136,7 +138,7 @@ class MetricResult:
         pairs = self.pairs or self.aa_pairs
         if not pairs:
             return None
-        control, treatment = (sum(side) / len(pairs) for side in zip(*pairs, strict=True))
+        control, treatment = (sum(side) / len(pairs) for side in zip(*pairs))
         return control, treatment
 
     # The totals, in which a few blocks may outweigh all others
@@ -205,7 +207,7 @@ class MetricResult:
 
     def worst(self) -> tuple[float, ...]:
         """Return how many times its mean the largest block of each arm has."""
-        sides = [np.asarray(side) for side in zip(*self.pairs, strict=True)]
+        sides = [np.asarray(side) for side in zip(*self.pairs)]
         return tuple(float(side.max() / side.mean()) for side in sides)
 
     # The margin
@@ -322,9 +324,9 @@ class MetricResult:
             data["margin"] = {"percent": self.margin, "p": self.margin_p, "shown": self.no_worse}
         if self.totals:
             names = ("estimate", "low", "high")
-            data["totals"] = dict(zip(names, map(self.shown, self.totals), strict=True))
+            data["totals"] = dict(zip(names, map(self.shown, self.totals)))
             data["totals"]["agree"] = not self.denied
-            data["largest_block"] = dict(zip(ARMS, self.worst(), strict=True))
+            data["largest_block"] = dict(zip(ARMS, self.worst()))
         if self.effect:
             data["detectable"] = self.shown(self.smallest)
         return data

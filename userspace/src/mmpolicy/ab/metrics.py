@@ -6,10 +6,11 @@ A metric is `[NAME=]SOURCE[/s] [/ SOURCE[/s]] [lower|higher [guard PERCENT%]]`, 
 max() or spread() around it, it is about the samples of a block and not about their mean.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil
 from statistics import stdev
 
@@ -98,7 +99,7 @@ class Metric:
     of: str  # the samples of a block: pNN, max, spread; else their mean
 
     @classmethod
-    def parse(cls, text: str) -> "Metric":
+    def parse(cls, text: str) -> Metric:
         """Return the metric that the text describes, else a usage error."""
         body, better = text.strip(), ""
         role = re.search(r" guard(?: +(\d+(?:\.\d+)?) ?%?)?$", body)
@@ -144,7 +145,7 @@ class Metric:
         """Return its value over a stretch of time; None where there is none."""
         if not self.of:
             return self._plain(window, arm)
-        parts = [[each] for each in window] if self.momentary else pairwise(window)
+        parts = [[each] for each in window] if self.momentary else zip(window, window[1:])
         values = [self._plain(part, arm) for part in parts]
         known = [value for value in values if value is not None]
         return of_samples(known, self.of) if len(known) == len(values) > 1 else None

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Does the treatment of others change what has no treatment? Blocks with few of them, and many."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +66,7 @@ def neighbours_of(recording: Recording) -> list[Neighbours]:
     corrected = holm([effect.p for effect in effects.values()]) if effects else []
     return [
         Neighbours(name, (levels[0], levels[1]), effect, p)
-        for (name, effect), p in zip(effects.items(), corrected, strict=True)
+        for (name, effect), p in zip(effects.items(), corrected)
     ]
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The file that a run writes: whole lines, of which the last one says how it ended."""
 
+from __future__ import annotations
+
 import json
 import os
 from errno import EEXIST

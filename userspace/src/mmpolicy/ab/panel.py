@@ -6,15 +6,17 @@ it, over all blocks, is taken out. That knows nothing of the coins. Within a blo
 could have changed places, so the test of pairs is as exact as for any others.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from mmpolicy.ab.sources import ARMS
 
 Values = Mapping[str, float]  # by unit
-Both = tuple[float, float] | None  # control and treatment; None if an arm has no unit
+Both = Optional[tuple[float, float]]  # control and treatment; None if an arm has no unit
 
 
 class Cell(NamedTuple):
@@ -59,7 +61,7 @@ def centred(blocks: Sequence[Values], ratio: bool, past: bool) -> list[Values]:
             for unit, value in block.items()
             if (unit in mean if ratio else mean.get(unit))
         }
-        for block, mean in zip(blocks, known if past else known[-1:] * len(blocks), strict=False)
+        for block, mean in zip(blocks, known if past else known[-1:] * len(blocks))
     ]
 
 
@@ -82,7 +84,7 @@ def pairs_of(blocks: Sequence[Cells], past: bool = False) -> list[Both]:
     level = usual(values)[-1]
     typical, shown = sum(level.values()) / max(len(level), 1), 1.0 if past else _shown(arms)
     found: list[Both] = []
-    for rest, of in zip(centred(values, ratio, past), arms, strict=True):
+    for rest, of in zip(centred(values, ratio, past), arms):
         both = sides(rest, of) if shown > 0 else None
         if both and ratio:
             both = exp(typical + both[0] / shown), exp(typical + both[1] / shown)
@@ -96,7 +98,7 @@ def pairs_of(blocks: Sequence[Cells], past: bool = False) -> list[Both]:
 def _shown(arms: Sequence[Mapping[str, str]]) -> float:
     """Return how much of an effect there is in the pairs, of which all means are taken out."""
     treated = [{unit: float(arm == ARMS[1]) for unit, arm in of.items()} for of in arms]
-    both = [sides(rest, of) for rest, of in zip(centred(treated, True, False), arms, strict=True)]
+    both = [sides(rest, of) for rest, of in zip(centred(treated, True, False), arms)]
     found = [treatment - control for control, treatment in filter(None, both)]
     return sum(found) / len(found) if found else 0.0
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What an experiment changes in the kernel, and the way back."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 from mmpolicy.ab.arms import Settings

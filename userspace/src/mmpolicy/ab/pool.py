@@ -7,10 +7,11 @@ effects, with the variance between hosts of Paule and Mandel (1982), the interva
 and Knapp (2001), and the prediction interval of Higgins, Thompson and Spiegelhalter (2009).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from math import log
 from typing import Any
 
@@ -168,7 +169,7 @@ class HostRun:
     stopped: bool
 
     @classmethod
-    def of(cls, path: str, recording: Recording) -> "HostRun":
+    def of(cls, path: str, recording: Recording) -> HostRun:
         """Return what a file says."""
         if not recording.header.get("digest"):
             text = f"{path} has version 1, and does not say which host it is of"
@@ -205,7 +206,7 @@ def _check_same(first: HostRun, other: HostRun) -> None:
 def _check_own(runs: Sequence[HostRun]) -> None:
     """Refuse two files with the same coins at the same time."""
     ordered = sorted(runs, key=lambda run: (run.seed, run.span))
-    for first, then in pairwise(ordered):
+    for first, then in zip(ordered, ordered[1:]):
         if first.seed == then.seed and then.span[0] <= first.span[1]:
             one, other = sorted((first.path, then.path))
             text = f"{one} and {other} have the same seed and overlap in time"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What can be known to be wrong before anything is changed."""
 
+from __future__ import annotations
+
 import re
 import subprocess
 from collections import Counter
@@ -63,13 +65,13 @@ def _check_meaning(source: Source, design: str) -> None:
         total = f"{source.text.rpartition('avg')[0]}total/s"
         text = f"'{source.text}' is a moving average, in which the blocks before are still there"
         raise click.UsageError(f"{text}: take {total}; a guard may have it")
-    if isinstance(source, CgroupFile | UnitFile) and source.counts and not source.rate:
+    if isinstance(source, (CgroupFile, UnitFile)) and source.counts and not source.rate:
         text = f"'{source.text}' only rises, so that its mean says nothing"
         raise click.UsageError(f"{text}: take {source.text}/s")
     if isinstance(source, UnitFile) and design != "split":
         text = f"'{source.text}' is of each unit of --design split"
         raise click.UsageError(f"{text}: take cgroup:PATH/FILE:KEY, or split with --unit cgroup")
-    if design == "split" and not isinstance(source, Arm | Units | UnitFile):
+    if design == "split" and not isinstance(source, (Arm, Units, UnitFile)):
         text = f"'{source.text}' is of the whole host, where both arms run at once"
         hint = "take arm.POINT.COUNTER, unit:FILE:KEY, or --design switchback"
         raise click.UsageError(f"{text}: {hint}")

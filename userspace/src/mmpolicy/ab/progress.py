@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What is told while a run goes on."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a recording says, in numbers and in plain words."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -65,12 +67,12 @@ def rows_of(recording: Recording, margin: float = 0.0) -> list[MetricResult]:
     for role in number:
         ps = {row.metric.name: row.effect.p if row.effect else 1.0
               for row in rows if row.metric.guard == role}  # fmt: skip
-        corrected |= dict(zip(ps, holm([*ps.values()]), strict=True))
+        corrected |= dict(zip(ps, holm([*ps.values()])))
     rows = _carry_corrected(rows)
     aa_corrected = holm([row.aa.p if row.aa else 1.0 for row in rows])
     return [
         replace(row, corrected=corrected[row.metric.name], aa_corrected=aa)
-        for row, aa in zip(rows, aa_corrected, strict=True)
+        for row, aa in zip(rows, aa_corrected)
     ]
 
 
@@ -80,7 +82,7 @@ def _carry_corrected(rows: list[MetricResult]) -> list[MetricResult]:
     halves = holm([row.carry.halves_p for row in rows])
     return [
         replace(row, carry=replace(row.carry, share_p=p, halves_p=other))
-        for row, p, other in zip(rows, left, halves, strict=True)
+        for row, p, other in zip(rows, left, halves)
     ]
 
 

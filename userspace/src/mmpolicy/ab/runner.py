@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """Running an experiment: blocks in their order, samples, guards, and the way back."""
 
+from __future__ import annotations
+
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from math import inf, isfinite
 from typing import Any
 
@@ -41,7 +43,7 @@ IDLE_PAIRS = 3  # after so many without a decision, it is said
 
 def utc_now() -> str:
     """Return the time of day, by which blocks of several hosts can be put side by side."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True)
@@ -256,7 +258,7 @@ class Runner:
         if not length.way and done < length.pairs:
             return length.pairs
         lost = {each.name: self.recording.lost_pairs(each, done) for each in self.metrics}
-        missing, against = (max(each) for each in zip(*lost.values(), strict=True))
+        missing, against = (max(each) for each in zip(*lost.values()))
         if length.anytime:
             pairs_of = {metric.name: self.recording.pairs(metric, "ab") for metric in self.metrics}
             bad = {name: each for name, (_, each) in lost.items()}
@@ -314,7 +316,7 @@ class Runner:
 
     def _sample(self, block: Block) -> None:
         numbers = self.commands.numbers([each.command for each in self.asked])
-        said: Numbers = {each.text: n for each, n in zip(self.asked, numbers, strict=True)}
+        said: Numbers = {each.text: n for each, n in zip(self.asked, numbers)}
         sample = self.reader.read(self.now(), said, self.changes.units)
         self._write("sample", {"block": block.number, **sample._asdict()})
 

@@ -6,10 +6,11 @@ one, `plan` when the number of pairs was settled, and `end`. What was read and i
 number is null, and a block that needs it has no value.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import isfinite, nan
 from pathlib import Path
 from statistics import median
@@ -53,7 +54,7 @@ def storable(data: Any) -> Any:
     """Return data with null for what is no finite number, as JSON has no word for those."""
     if isinstance(data, dict):
         return {key: storable(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
+    if isinstance(data, (list, tuple)):
         return [storable(value) for value in data]
     return None if isinstance(data, float) and not isfinite(data) else data
 
@@ -172,7 +173,7 @@ class Recording:
 
     def kept_time(self, window: Sequence[Sample]) -> bool:
         """Tell if the clock has not jumped in a block, nor the host stood still."""
-        if any(after.t < before.t for before, after in pairwise(window)):
+        if any(after.t < before.t for before, after in zip(window, window[1:])):
             return False
         usual = self.usual_s()
         span = window[-1].t - window[0].t if window else usual
@@ -221,7 +222,7 @@ class Recording:
             past = self.length == "anytime"
             before = [*self.cells(metric, "aa", part).values()] if past and phase == "ab" else []
             both = pairs_of([*before, *cells.values()], past)[len(before) :]
-            found = dict(zip(numbers.values(), both, strict=True))
+            found = dict(zip(numbers.values(), both))
         return {pair: each for pair, each in found.items() if each}
 
     def firsts(self) -> dict[int, bool]:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The cgroup that takes part in an experiment, and who else decides for what is in it."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -34,7 +36,7 @@ class Scope:
         """Tell if the cgroup was removed, or removed and made anew."""
         return self.now() != self.number
 
-    def again(self) -> "Scope":
+    def again(self) -> Scope:
         """Return what is at the path now."""
         return replace(self, number=self.now())
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """Where numbers come from, a class for each kind; and the samples that they are read into."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import pairwise
 from math import nan
 from re import fullmatch
 from typing import NamedTuple
@@ -28,7 +29,7 @@ UNITS_FILE = f"{COUNTERS}/experiment/units"
 
 def falls(values: Sequence[float]) -> bool:
     """Tell if a value is below the one before."""
-    return any(after < before for before, after in pairwise(values))
+    return any(after < before for before, after in zip(values, values[1:]))
 
 
 def only_rises(file: str, key: str) -> bool:
@@ -302,7 +303,7 @@ class Reader:
         self.files = [each for each in chosen if isinstance(each, HostFile)]
         self.of_units = [each for each in chosen if isinstance(each, UnitFile)]
         self.points = {each.point for each in chosen if isinstance(each, Arm)}
-        of_arms = any(isinstance(each, Arm | Units) for each in chosen)
+        of_arms = any(isinstance(each, (Arm, Units)) for each in chosen)
         self.arms = arms if of_arms else {}  # arm -> profile
 
     def read(self, t: float, commands: Numbers | None = None, units: Iterable[str] = ()) -> Sample:

@@ -7,6 +7,8 @@ difference of each pair could as well have had the other sign; that alone, and n
 distributions or independence in time, makes test and interval valid.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache

@@ -6,6 +6,8 @@ here, too. So a seed can be looked for that gives each arm half of the units: wi
 each of two units, every second block would have an arm without any.
 """
 
+from __future__ import annotations
+
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
@@ -25,7 +27,7 @@ MOST_HASHES = 5_000  # of the search for a block, which takes a fifth of a secon
 
 def siphash(first: int, second: int, key: tuple[int, int]) -> int:
     """Return SipHash-2-4 of two numbers of 64 bits, as siphash_2u64() of the kernel."""
-    a, b, c, d = (word ^ part for word, part in zip(START, key * 2, strict=True))
+    a, b, c, d = (word ^ part for word, part in zip(START, key * 2))
     for word, rounds in (first, 2), (second, 2), (16 << 56, 2), (0, 4):
         c ^= 0xFF if rounds == 4 else 0
         d ^= word

@@ -5,6 +5,8 @@ It hears from the command all the time. When that ends, is killed or hangs for l
 lease, the values from before come back.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import signal

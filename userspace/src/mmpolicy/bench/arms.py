@@ -5,6 +5,8 @@ Knobs of the kernel are set for the whole host while a run takes, by the watchdo
 A policy is in a profile of its own, to which only the command is bound.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field

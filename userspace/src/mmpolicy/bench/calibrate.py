@@ -12,6 +12,8 @@ and the fastest fiftieth of many short pieces counts (as minima do in lmbench, M
 1996).
 """
 
+from __future__ import annotations
+
 import ctypes
 import mmap
 import os
@@ -113,7 +115,7 @@ def _cost(size: int, pieces: Sequence[Piece]) -> FaultCost:
 
     Of each of the three times by itself: a piece whose second time was interrupted is no fast one.
     """
-    first, again, back = zip(*pieces, strict=True)
+    first, again, back = zip(*pieces)
     kinds: tuple[Callable[[Sequence[float]], float], ...] = (min, _fastest, median)
     low, ns, high = sorted(of(first) - of(again) + of(back) for of in kinds)
     return FaultCost(size, ns, low, high)

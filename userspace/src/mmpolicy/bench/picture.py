@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The result as a picture and as a page; needs matplotlib and jinja2."""
 
+from __future__ import annotations
+
 from io import BytesIO
 from math import exp, isfinite
 from pathlib import Path
@@ -20,9 +22,7 @@ def draw(result: Result) -> Figure:
     """Return the ratios of all arms, with their intervals, of time and memory."""
     arms = list(reversed(result.arms[1:]))
     figure = Figure(figsize=(9, 1.2 + 0.45 * len(arms)), layout="constrained")
-    for number, (name, axes) in enumerate(
-        zip(SHOWN, figure.subplots(1, len(SHOWN), sharey=True), strict=True)
-    ):
+    for number, (name, axes) in enumerate(zip(SHOWN, figure.subplots(1, len(SHOWN), sharey=True))):
         axes.spines[["top", "right"]].set_visible(False)
         axes.axvline(1, color="black", linewidth=0.8)
         axes.set_title(METRICS[name][0].lower() if number else "CPU time")

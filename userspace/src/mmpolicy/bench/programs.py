@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """One run of a program, and what it took."""
 
+from __future__ import annotations
+
 import json
 import os
 import signal
@@ -54,7 +56,7 @@ class Programs:
     wire: socket.socket = field(init=False)
     outlived: set[str] = field(default_factory=set)  # processes that no figure has
 
-    def __enter__(self) -> "Programs":
+    def __enter__(self) -> Programs:
         """Begin the small process that starts them."""
         self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = [sys.executable, "-I", "-S", starter.__file__, str(theirs.fileno())]

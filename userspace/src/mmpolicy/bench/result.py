@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What the runs say: each arm as a multiple of the first one."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, isfinite
@@ -55,7 +57,7 @@ class Compared:
         names = ("estimate", "low", "high")
         shown = [exp(each) if ratio else each for each in ends]
         numbers = shown if all(map(isfinite, ends)) else [shown[0], None, None]
-        return {"scale": self.effect.scale, **dict(zip(names, numbers, strict=True)),
+        return {"scale": self.effect.scale, **dict(zip(names, numbers)),
                 "median": self.median, "p": self.effect.p}  # fmt: skip
 
 
@@ -91,7 +93,7 @@ class Result:
         found = [self.compared[arm.name][metric].effect for arm in arms[1:]]
         corrected = holm([each.p if each else 1.0 for each in found]) if found else []
         names = [arm.name for arm in arms[1:]]
-        self.corrected = dict(zip(names, corrected, strict=True))
+        self.corrected = dict(zip(names, corrected))
 
     def _compare(self, arm: Arm) -> dict[str, Compared]:
         found: dict[str, Compared] = {}

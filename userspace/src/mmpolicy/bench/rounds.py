@@ -6,6 +6,8 @@ meets all arms alike, and the coins of the order alone make the test valid. An a
 closely enough takes part no longer, so its runs are those of the first rounds.
 """
 
+from __future__ import annotations
+
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -5,6 +5,8 @@ It runs as a script of its own. The kernel counts the memory of whoever calls ex
 the program that begins there (ru_maxrss), and a large command would hide that of small programs.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import json

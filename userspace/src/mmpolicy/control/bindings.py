@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What bindings mean for processes."""
 
+from __future__ import annotations
+
 from pathlib import PurePosixPath
 
 from mmpolicy.control.keys import DEFAULT, CgroupBinding, ProcessBinding, State

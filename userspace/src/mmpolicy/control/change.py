@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Changes: planned as a list of writes, made in order, taken back when one is refused."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
@@ -153,11 +155,11 @@ def _take(state: State, write: Write) -> None:
 
 def _read_back(tree: Tree, state: State, write: Write) -> None:
     """Change the state as the write has; what others have written meanwhile stays out of it."""
-    match write.key:
-        case Profile(name) if write.result is not None:
-            state |= read_profile(Control(tree), name)
-        case Lease() | ExperimentFile() | Setting() as key:
-            state[key] = read_value(tree, key)
+    key = write.key
+    if isinstance(key, Profile) and write.result is not None:
+        state |= read_profile(Control(tree), key.name)
+    elif isinstance(key, (Lease, ExperimentFile, Setting)):
+        state[key] = read_value(tree, key)
 
 
 def _is_of(key: Key, profile: str) -> bool:

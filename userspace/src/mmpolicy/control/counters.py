@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The counters of the module, in debugfs."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from errno import ENOENT

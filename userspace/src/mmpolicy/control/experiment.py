@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The experiment of `ab run`: who runs it, and what is its own meanwhile."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
@@ -26,13 +28,11 @@ PATIENCE_S, LOOK_AGAIN_S = 60.0, 0.1  # for its way back
 
 def is_ours(key: Key) -> bool:
     """Tell if nobody else has any business with it during a run."""
-    match key:
-        case Profile(name):
-            return name in PROFILES.values()
-        case Setting():
-            return key.profile in PROFILES.values()
-        case _:
-            return isinstance(key, ExperimentFile | Lease)
+    if isinstance(key, Profile):
+        return key.name in PROFILES.values()
+    if isinstance(key, Setting):
+        return key.profile in PROFILES.values()
+    return isinstance(key, (ExperimentFile, Lease))
 
 
 def running(tree: Tree) -> str:

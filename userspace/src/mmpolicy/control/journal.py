@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
 """What is kept on disk: every change, so that it can be told of and reverted."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from mmpolicy.control.change import StateChange
@@ -78,7 +80,7 @@ def _from_json(line: str) -> Entry:
     for change in changes:
         values = change.pop("before"), change.pop("after")
         key = from_record(change)
-        for state, value in zip((before, after), values, strict=True):
+        for state, value in zip((before, after), values):
             if value is not None:
                 state[key] = _text(value)
     return Entry(done=StateChange(before, after), **fields)
@@ -173,7 +175,7 @@ def record(
     if not keys and not note and not begun:
         return None
     parts = StateChange(*({key: state[key] for key in keys if key in state} for state in done))
-    time = datetime.now(UTC).isoformat(timespec="seconds")
+    time = datetime.now(timezone.utc).isoformat(timespec="seconds")
     boot, who = boot_of(tree), _who(tree)
 
     def entry_of(number: int) -> Entry:

@@ -4,10 +4,12 @@
 A name comes from an operator, a manifest or a journal. None becomes part of a path unchecked.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Union
 
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import CONTROL
@@ -146,7 +148,7 @@ class Setting:
         """Return what keys are sorted by."""
         return "profiles", self.profile, *filter(None, (self.point, self.policy, self.name))
 
-    def of(self, profile: str) -> "Setting":
+    def of(self, profile: str) -> Setting:
         """Return the same setting of another profile."""
         return replace(self, profile=profile)
 
@@ -248,11 +250,19 @@ class LoadedPolicy:
         return "policies", self.name
 
 
-Binding = CgroupBinding | ProcessBinding
-Key = (
-    Lease | ExperimentFile | Profile | Setting | CgroupBinding | ProcessBinding | UnitBinding
-    | AbsentCgroup | LoadedPolicy
-)  # fmt: skip
+BINDINGS = (CgroupBinding, ProcessBinding)
+Binding = Union[CgroupBinding, ProcessBinding]
+Key = Union[
+    Lease,
+    ExperimentFile,
+    Profile,
+    Setting,
+    CgroupBinding,
+    ProcessBinding,
+    UnitBinding,
+    AbsentCgroup,
+    LoadedPolicy,
+]
 State = dict[Key, str]
 
 LEASE = Lease()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """How people and programs are told of what a state is made of."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 
 from mmpolicy.control.keys import (
@@ -39,29 +41,27 @@ def cgroups_of(tree: Tree, keys: Iterable[Key]) -> dict[str, str]:
 
 def label_of(key: Key, paths: Mapping[str, str] | None = None) -> str:
     """Return what people call a key; paths are those of cgroups by id, if they are known."""
-    match key:
-        case CgroupBinding(number):
-            gone = f"{number} (gone)" if paths is not None else str(number)
-            return f"cgroup {(paths or {}).get(str(number), gone)}"
-        case AbsentCgroup(given):
-            return f"cgroup {given} (not there)"
-        case ProcessBinding(number):
-            return f"process {number}"
-        case UnitBinding(unit):
-            return f"unit {unit}"
-        case Profile(name):
-            return f"profile {name}"
-        case LoadedPolicy(name):
-            return f"policy {name}"
-        case Setting():
-            return f"{key.profile}/{key.inside}"
-        case _:
-            return key.path.removeprefix(f"{CONTROL}/")
+    if isinstance(key, CgroupBinding):
+        gone = f"{key.number} (gone)" if paths is not None else str(key.number)
+        return f"cgroup {(paths or {}).get(str(key.number), gone)}"
+    if isinstance(key, AbsentCgroup):
+        return f"cgroup {key.given} (not there)"
+    if isinstance(key, ProcessBinding):
+        return f"process {key.number}"
+    if isinstance(key, UnitBinding):
+        return f"unit {key.unit}"
+    if isinstance(key, Profile):
+        return f"profile {key.name}"
+    if isinstance(key, LoadedPolicy):
+        return f"policy {key.name}"
+    if isinstance(key, Setting):
+        return f"{key.profile}/{key.inside}"
+    return key.path.removeprefix(f"{CONTROL}/")
 
 
 def json_label_of(key: Key, paths: Mapping[str, str]) -> str:
     """Return what JSON calls a key: its path, where it has one of its own."""
-    if isinstance(key, CgroupBinding | ProcessBinding | AbsentCgroup | Profile | LoadedPolicy):
+    if isinstance(key, (CgroupBinding, ProcessBinding, AbsentCgroup, Profile, LoadedPolicy)):
         return label_of(key, paths)
     return key.path
 

@@ -6,12 +6,14 @@ only the kernel knows their defaults, bindings of processes, which no file can n
 owners. Policies in BPF that it does not name stay loaded.
 """
 
+from __future__ import annotations
+
 import re
-import tomllib
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from mmpolicy import tomllib
 from mmpolicy.control.journal import APPLIED
 from mmpolicy.control.keys import (
     CONTROL_ARM,
@@ -44,6 +46,7 @@ from mmpolicy.host.disk import files_of, read_given
 from mmpolicy.host.files import Tree
 
 VERSION = "1"
+TABLES = ("bindings", "experiment", "policies", "profiles")
 OFF: State = {LEASE: "0", ENABLED: "0", CONTROL_ARM: NO_ARM, TREATMENT_ARM: NO_ARM}
 WHOLE_HOST = "0"
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -51,7 +54,7 @@ HINT = "mmpolicy save shows what a manifest of this host looks like"
 
 
 def _word(value: Any) -> str:
-    if not isinstance(value, int | str):
+    if not isinstance(value, (int, str)):
         raise Error(f"{value!r} is neither a number nor a text", Exit.FAILED, HINT)
     return str(int(value)) if isinstance(value, bool) else str(value)
 
@@ -83,7 +86,7 @@ class Manifest:
         self._absent_scope = ""
 
     @classmethod
-    def read(cls, name: str, bad: Callable[[Error], None] | None = None) -> "Manifest":
+    def read(cls, name: str, bad: Callable[[Error], None] | None = None) -> Manifest:
         """Return what a file, or each *.toml of a folder, says.
 
         A file that cannot be read is left out if there is somebody to tell.
@@ -102,12 +105,12 @@ class Manifest:
         return cls("standard input" if name == "-" else name, files)
 
     @classmethod
-    def applied(cls, tree: Tree) -> "Manifest | None":
+    def applied(cls, tree: Tree) -> Manifest | None:
         """Return the last one that was applied, if one was."""
         name = str(tree.real(APPLIED))
         return cls(name, [(name, tree.read(APPLIED))]) if tree.exists(APPLIED) else None
 
-    def without(self, message: str) -> "Manifest | None":
+    def without(self, message: str) -> Manifest | None:
         """Return it without the file that an error is about, nothing if it is about none."""
         rest = [each for each in self.files if not message.startswith(f"{each[0]}:")]
         return Manifest(self.name, rest) if len(rest) < len(self.files) else None
@@ -140,11 +143,10 @@ class Manifest:
 
     def where(self, write: Write) -> str:
         """Return the line that a write comes from."""
-        match write.key:
-            case CgroupBinding(number):
-                return self._line(("bindings", self._cgroups.get(number, str(number))))
-            case key:
-                return self._line(_toml_key(key))
+        if isinstance(write.key, CgroupBinding):
+            number = write.key.number
+            return self._line(("bindings", self._cgroups.get(number, str(number))))
+        return self._line(_toml_key(write.key))
 
     @contextmanager
     def _at(self, key: TomlKey) -> Iterator[None]:
@@ -220,27 +222,28 @@ class Manifest:
 
     def _entry(self, tree: Tree, now: State, key: TomlKey, value: Any) -> State:
         """Return what one entry of the file means."""
-        match key:
-            case ("profiles", profile) if value == {}:  # a profile that is all stock
-                return {Profile(profile): ""}
-            case ("version",):
-                pick("version of a manifest", _word(value), [VERSION])
-                return {}
-            case ("lease_ms",) if LEASE in now:
-                return {LEASE: _word(value)}
-            case ("bindings", cgroup):
-                profile = pick("profile", _word(value), {DEFAULT, *self.profiles()})
-                return {self._cgroup(cgroup): profile}
-            case ("profiles", profile, point, *names) if names:
-                of_profile = Profile(profile).name
-                setting = _find_setting(tree, now, of_profile, point, names, value, self._absent)
-                return {Profile(profile): "", setting: _word(value)}
-            case ("experiment", name) if ExperimentFile(name) in now:
-                return {ExperimentFile(name): self._scope(name, _word(value))}
-            case ("bindings" | "profiles" | "experiment" | "policies",) if value == {}:
-                return {}
-            case ("policies", _, *_):  # sources() has judged it
-                return {}
+        table, *rest = key
+        if table == "profiles" and len(rest) == 1 and value == {}:  # a profile that is all stock
+            return {Profile(rest[0]): ""}
+        if key == ("version",):
+            pick("version of a manifest", _word(value), [VERSION])
+            return {}
+        if key == ("lease_ms",) and LEASE in now:
+            return {LEASE: _word(value)}
+        if table == "bindings" and len(rest) == 1:
+            profile = pick("profile", _word(value), {DEFAULT, *self.profiles()})
+            return {self._cgroup(rest[0]): profile}
+        if table == "profiles" and len(rest) > 2:
+            profile, point, *names = rest
+            of_profile = Profile(profile).name
+            setting = _find_setting(tree, now, of_profile, point, names, value, self._absent)
+            return {Profile(profile): "", setting: _word(value)}
+        if table == "experiment" and len(rest) == 1 and ExperimentFile(rest[0]) in now:
+            return {ExperimentFile(rest[0]): self._scope(rest[0], _word(value))}
+        if table in TABLES and not rest and value == {}:
+            return {}
+        if table == "policies" and rest:  # sources() has judged it
+            return {}
         known = ["version", "bindings", "policies", "profiles", *map(_path_in_file, now)]
         pick("entry of a manifest", ".".join(key), [each for each in known if each])
         raise Error(f"nothing can be set by {'.'.join(key)} alone", Exit.FAILED, HINT)
@@ -265,23 +268,22 @@ class Manifest:
 
 def _toml_key(key: Key) -> TomlKey:
     """Return where a manifest has a key, nowhere for one that it does not have."""
-    match key:
-        case Lease():
-            return ("lease_ms",)
-        case ExperimentFile(name):
-            return "experiment", name
-        case Profile(name):
-            return "profiles", name
-        case LoadedPolicy(name):
-            return "policies", name
-        case Setting(profile, point, policy, name):
-            return ("profiles", profile, point, *filter(None, (policy, name)))
+    if isinstance(key, Lease):
+        return ("lease_ms",)
+    if isinstance(key, ExperimentFile):
+        return "experiment", key.name
+    if isinstance(key, Profile):
+        return "profiles", key.name
+    if isinstance(key, LoadedPolicy):
+        return "policies", key.name
+    if isinstance(key, Setting):
+        return ("profiles", key.profile, key.point, *filter(None, (key.policy, key.name)))
     return ()
 
 
 def _path_in_file(key: Key) -> str:
     """Return what can be set beside profiles and bindings."""
-    return ".".join(_toml_key(key)) if isinstance(key, Lease | ExperimentFile) else ""
+    return ".".join(_toml_key(key)) if isinstance(key, (Lease, ExperimentFile)) else ""
 
 
 def _left_alone(now: State, names: set[str]) -> State:
@@ -335,17 +337,16 @@ def save(tree: Tree, state: State) -> str:
     data: dict[str, Any] = {"version": int(VERSION)}
     loaded = sources(tree)
     for key, value in state.items():
-        match key:
-            case CgroupBinding(number) if str(number) in paths:
-                _put(data, ("bindings", paths[str(number)]), value)
-            case ExperimentFile() if key == SCOPE:
-                _put(data, _toml_key(key), paths.get(value, int(WHOLE_HOST)))
-            case ExperimentFile() | Setting() if value:
-                _put(data, _toml_key(key), int(value) if value.isdigit() else value)
-            case LoadedPolicy(name) if source := loaded.get(name):
-                _put(data, _toml_key(key), source._asdict())
-            case Profile(name):
-                data.setdefault("profiles", {}).setdefault(name, {})
+        if isinstance(key, CgroupBinding) and str(key.number) in paths:
+            _put(data, ("bindings", paths[str(key.number)]), value)
+        elif key == SCOPE:
+            _put(data, _toml_key(key), paths.get(value, int(WHOLE_HOST)))
+        elif isinstance(key, (ExperimentFile, Setting)) and value:
+            _put(data, _toml_key(key), int(value) if value.isdigit() else value)
+        elif isinstance(key, LoadedPolicy) and (source := loaded.get(key.name)):
+            _put(data, _toml_key(key), source._asdict())
+        elif isinstance(key, Profile):
+            data.setdefault("profiles", {}).setdefault(key.name, {})
     return tomli_w.dumps(data)
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What the kernel offers: profiles, points, policies and knobs, all found in the tree."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import NamedTuple
 

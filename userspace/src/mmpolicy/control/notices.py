@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What an operator has to know of those who were here before: what they do, or have left."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from mmpolicy.control.change import LOCK

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The files that bind one service each, which this command writes and removes."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from mmpolicy.control.keys import MANIFESTS, State, UnitBinding
@@ -14,7 +16,7 @@ def read_units(tree: Tree) -> State:
     """Return the services that are bound by files of their own, readable ones."""
     if not tree.is_dir(MANIFESTS):
         return {}
-    import tomllib
+    from mmpolicy import tomllib
 
     state: State = {}
     for name in tree.names(MANIFESTS):

@@ -6,6 +6,8 @@ writes. `apply` leaves these as they are, unless a manifest names the cgroup its
 gone with the boot, as the ids are.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Collection
 from contextlib import suppress

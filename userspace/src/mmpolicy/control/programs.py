@@ -4,6 +4,8 @@
 The kernel does not know where a program comes from, so this is written down when it is loaded.
 """
 
+from __future__ import annotations
+
 import json
 from typing import NamedTuple
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """State and counters as metrics of Prometheus."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -271,7 +273,7 @@ def _add_times(
         octaves[2.0 ** frexp(start)[1]] += count
     totals = list(accumulate(octaves.values()))
     bounds = [str(end * NS) for end in [*octaves][:-1]]
-    family.add_metric(labels, list(zip([*bounds, "+Inf"], totals, strict=True)), total)
+    family.add_metric(labels, list(zip([*bounds, "+Inf"], totals)), total)
     if sum_ns is None:
-        names = dict(zip(("profile", "point"), labels, strict=True))
+        names = dict(zip(("profile", "point"), labels))
         family.add_sample(f"{family.name}_count", names, totals[-1])

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The checks of `mmpolicy doctor` of the control tree, and all checks in their order."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 from mmpolicy.control import model
@@ -74,7 +76,7 @@ def check_left(facts: Facts) -> Check:
     found = notices(facts.tree)
     if not found:
         return Check("left", "ok", "nothing is half made")
-    text, hint = ("; ".join(parts) for parts in zip(*(each[1:] for each in found), strict=True))
+    text, hint = ("; ".join(parts) for parts in zip(*(each[1:] for each in found)))
     return Check("left", "warn", text, hint)
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a shadow would have done, from what was counted of it."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -32,8 +34,7 @@ class Shadow:
         """Return the seconds of a CPU that it would have saved, and their part; least and most."""
         spared = (self.spared_least, self.spared_most)
         seconds = [
-            (bound.saved_s(each, self.folios), bound)
-            for each, bound in zip(spared, costs.bounds(), strict=True)
+            (bound.saved_s(each, self.folios), bound) for each, bound in zip(spared, costs.bounds())
         ]
         return [(each, each * 1e9 / (self.faults * bound.ns())) for each, bound in seconds]
 
@@ -51,7 +52,7 @@ class Shadow:
     def _time(self, costs: Calibration | None) -> str:
         if not costs:
             return ""
-        seconds, shares = zip(*self.saved(costs), strict=True)
+        seconds, shares = zip(*self.saved(costs))
         share = _between(*(f"{100 * each:.0f}" for each in shares))
         taken = _between(*(f"{each:.2g}" for each in seconds))
         return f"; that is about {share} % of the CPU time of these faults ({taken} s)"

@@ -5,6 +5,8 @@ The drop-in has no time for the journal, and its bindings are no change by anybo
 what a manifest of the host says. It leaves a line for each, which is gone with the boot.
 """
 
+from __future__ import annotations
+
 from contextlib import suppress
 from typing import NamedTuple
 

@@ -4,10 +4,13 @@
 A state is flat, a value for each key, so that comparing, merging and keeping states is plain.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mmpolicy.control.keys import (
+    BINDINGS,
     CONTROL_ARM,
     ENABLED,
     EXPERIMENT,
@@ -153,7 +156,7 @@ def users_of(state: State, program: Program) -> list[str]:
 
 def bindings_of(state: State, profile: str) -> list[Binding]:
     """Return what is bound to a profile."""
-    return [key for key, value in state.items() if isinstance(key, Binding) and value == profile]
+    return [key for key, value in state.items() if isinstance(key, BINDINGS) and value == profile]
 
 
 def experiment_of(state: State) -> dict[ExperimentFile, str]:
@@ -253,7 +256,7 @@ def _settings(old: State, new: State) -> Iterator[Write]:
 
 def _bind(old: State, new: State) -> Iterator[Write]:
     """Yield what binds, which also moves, and then what unbinds."""
-    bound = [key for key in old | new if isinstance(key, Binding)]
+    bound = [key for key in old | new if isinstance(key, BINDINGS)]
     for key in bound:
         if _differ(old, new, key):
             yield bind(key, new[key])

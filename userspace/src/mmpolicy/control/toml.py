@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """TOML: the line of each key in a file, which no library tells."""
 
-import tomllib
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from mmpolicy import tomllib
 
 TomlKey = tuple[str, ...]
 

@@ -5,6 +5,8 @@ Their names are in the manifests of the host alone. A generator of systemd makes
 each, at boot and at each daemon-reload, so nothing of it outlives the line in the manifest.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The helper that loads policies in BPF, and what its errors mean."""
 
+from __future__ import annotations
+
 import errno
 import re
 import signal

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """What `calibrate` has found out about this host: the CPU time of a page fault of each size."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from mmpolicy.errors import Error
@@ -33,7 +34,7 @@ class Calibration:
         size, costs = PAGE << order, self.costs
         if len(costs) == 1:
             return costs[0].ns * size / costs[0].size
-        pairs = list(pairwise(costs))
+        pairs = list(zip(costs, costs[1:]))
         below, above = next((pair for pair in pairs if size <= pair[1].size), pairs[-1])
         slope = (above.ns - below.ns) / (above.size - below.size)
         return below.ns + slope * (size - below.size)
@@ -49,7 +50,7 @@ class Calibration:
         part, error = self.percent(faults_per_second)
         return f"about {part:.2g} % of a CPU (+- {error:.2g})"
 
-    def bounds(self) -> tuple["Calibration", "Calibration"]:
+    def bounds(self) -> tuple[Calibration, Calibration]:
         """Return the costs under which large folios save the least, and the most."""
         page, *folios = self.costs
         least = [page._replace(ns=page.low), *(each._replace(ns=each.high) for each in folios)]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Cgroups as operators name them, and as the kernel does: by inode number."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Ordinary files: read, locked, written to the end, and replaced as a whole."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import stat

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The checks of `mmpolicy doctor`, in the order in which a host is made ready."""
 
+from __future__ import annotations
+
 import gzip
 from collections.abc import Callable
 from functools import cached_property

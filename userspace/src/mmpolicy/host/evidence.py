@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a kernel tells by itself of huge pages, events, pressure and cgroups."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatch

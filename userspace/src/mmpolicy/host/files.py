@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """All file access. Paths are absolute; the root in front of them can be changed."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import stat
@@ -154,7 +156,7 @@ class Tree:
         """Return up to size bytes of a file from an offset; less at its end."""
         return self.reader(path).read(size, offset)
 
-    def reader(self, path: str) -> "Reader":
+    def reader(self, path: str) -> Reader:
         """Return a file that is open until nobody has it any more, to read it in many places."""
         return Reader(f"{self._before}{path}")  # without a Path, which costs more than to open
 

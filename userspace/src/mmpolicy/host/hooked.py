@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The functions of the kernel that the module hooks, and who else is there."""
 
+from __future__ import annotations
+
 import re
 from contextlib import suppress
 from typing import NamedTuple

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """How much memory of cgroups and of virtual machines is in huge pages."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The few calls of libkmod that we need, through ctypes."""
 
+from __future__ import annotations
+
 import ctypes
 import errno
 from collections.abc import Iterator

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The knobs that the kernel has by itself, found below a few folders; no module is needed."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The host that a verb works on."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -92,7 +94,7 @@ class Host:
     def __init__(
         self,
         tree: Tree,
-        kmod: "Kmod | None" = None,
+        kmod: Kmod | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         log: Callable[[str], None] | None = None,
@@ -114,7 +116,7 @@ class Host:
         """Return the release of the running kernel."""
         return self.tree.read("/proc/sys/kernel/osrelease")
 
-    def kmod(self) -> "Kmod":
+    def kmod(self) -> Kmod:
         """Return libkmod for this host; ctypes costs time, so only now."""
         from mmpolicy.host.kmod import Kmod
 

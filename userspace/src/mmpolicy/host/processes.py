@@ -5,6 +5,8 @@ Pages freed by MADV_FREE stay in RSS until they are reused or memory is short. s
 counts both, see Documentation/filesystems/proc.rst in the kernel.
 """
 
+from __future__ import annotations
+
 import re
 from errno import ENOENT, ESRCH
 from typing import NamedTuple

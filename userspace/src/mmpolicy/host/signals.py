@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Signals that end a command: noted, so that it can end at a moment of its own choice."""
 
+from __future__ import annotations
+
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager

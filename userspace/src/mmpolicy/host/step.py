@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a dry run tells of a write."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 

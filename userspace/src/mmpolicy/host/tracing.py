@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What the tracepoints of the module tell: decisions for a process, and of a program in BPF."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Callable, Generator, Iterator

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The types of a kernel, by its section .BTF; what module/provider/prototype.c does in it."""
 
+from __future__ import annotations
+
 import struct
 from functools import cached_property
 
@@ -87,7 +89,7 @@ class Btf:
         number = self._found.get((STRUCT, structure))
         return None if number is None else dict(self._members(number, 0))
 
-    def _members(self, number: int, before: int) -> "list[tuple[str, tuple[str, int]]]":
+    def _members(self, number: int, before: int) -> list[tuple[str, tuple[str, int]]]:
         """Also those of structures without a name in it, as C has them."""
         _, _, count, _, at = self._types[number]
         flagged = struct.unpack_from("<I", self._data, at - 8)[0] >> 31

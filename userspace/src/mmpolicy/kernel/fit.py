@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Which points a kernel would have that does not run: as module/provider/find.c, on an image."""
 
+from __future__ import annotations
+
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 

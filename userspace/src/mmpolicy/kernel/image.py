@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The image of a kernel: a vmlinuz, an ELF file, or a Debian package with one of them."""
 
+from __future__ import annotations
+
 import io
 import re
 import struct

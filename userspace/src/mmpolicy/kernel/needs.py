@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What the module needs of a kernel: its own list, needs.h, and what it was tried on, tested.h."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files

@@ -5,6 +5,8 @@ Nothing in the image says where the tables are. But they follow each other, and 
 the digits as they are: numbers, names, marks, tokens, places of tokens.
 """
 
+from __future__ import annotations
+
 import struct
 from collections import Counter
 from collections.abc import Iterator

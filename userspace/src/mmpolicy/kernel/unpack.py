@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What kernels and packages are compressed with."""
 
+from __future__ import annotations
+
 import bz2
 import ctypes
 import lzma
@@ -37,7 +39,7 @@ def _zstd(data: bytes, size: int) -> bytes:
     return place.raw
 
 
-def _all_of(stream: "zlib._Decompress | bz2.BZ2Decompressor | lzma.LZMADecompressor", data: bytes,
+def _all_of(stream: zlib._Decompress | bz2.BZ2Decompressor | lzma.LZMADecompressor, data: bytes,
             size: int) -> bytes:  # fmt: skip
     return stream.decompress(data, size)
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Which policy suits a process, from what was seen of it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from mmpolicy.memory.explain import Explained, Wanted, size

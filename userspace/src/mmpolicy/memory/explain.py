@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What each area of a process got, what was wanted for it and why, and what a policy is worth."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What to do on a host, from what was seen of it: first what costs most memory."""
 
+from __future__ import annotations
+
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,6 +5,8 @@ Seen through smaps, pagemap and kpageflags; see Documentation/admin-guide/mm/pag
 kernel. Contents come from /proc/PID/mem, only of pages that are there: nothing is faulted in.
 """
 
+from __future__ import annotations
+
 import re
 from array import array
 from collections import Counter
@@ -85,7 +87,7 @@ class Area(NamedTuple):
         found: list[Run] = []
         for page, kinds in self.kinds.stretches():
             zeroes = self.zeroes.cut(page, page + len(kinds))
-            for (kind, zero), group in groupby(zip(kinds, zeroes, strict=True)):
+            for (kind, zero), group in groupby(zip(kinds, zeroes)):
                 pages = sum(1 for _ in group)
                 if kind != ABSENT:
                     _add(found, Run(page, pages, chr(kind), bool(zero)))
@@ -122,7 +124,7 @@ def read_mappings(tree: Tree, pid: int, file: str = "smaps") -> list[Mapping]:
     text, found = tree.read(f"/proc/{pid}/{file}"), list[Mapping]()
     heads = list(HEADER.finditer(text))
     ends = [*(head.start() for head in heads), len(text)][1:]
-    for head, end in zip(heads, ends, strict=True):
+    for head, end in zip(heads, ends):
         access, inode, name = head.groups()[2:]
         there = bool(RESIDENT.search(text, head.end(), end))
         if file == "maps":
@@ -211,7 +213,7 @@ def read_spot(
     return kinds, _find_zeroes(tree, pid, start, kinds)
 
 
-def _entries(tree: Tree, pid: int, start: int, pages: int) -> Iterator[tuple[int, "array[int]"]]:
+def _entries(tree: Tree, pid: int, start: int, pages: int) -> Iterator[tuple[int, array[int]]]:
     """Yield the entries of pagemap in stretches, without those in which nothing is."""
     for bulk in range(0, pages, BULK):
         size = min(BULK, pages - bulk) * 8
@@ -225,7 +227,7 @@ def _entries(tree: Tree, pid: int, start: int, pages: int) -> Iterator[tuple[int
 
 
 def _kinds(
-    frames: Frames, entries: "array[int]", folios: Counter[int], last: Folio
+    frames: Frames, entries: array[int], folios: Counter[int], last: Folio
 ) -> tuple[bytes, Folio]:
     """Return the kind of each page, and the last folio; count folios that were not the last."""
     kinds = bytearray(b".") * len(entries)

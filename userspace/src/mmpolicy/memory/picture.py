@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Pictures of the memory of a process: for a terminal, as SVG, and as PNG with matplotlib."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator
 from html import escape
@@ -19,7 +21,7 @@ COLOURS = {
     **dict(zip("0123456789", (
         "#c9d1d9", "#bfe3c8", "#9fd6b0", "#76c79c", "#45b38d", "#2f9aa0", "#3a7db8", "#4d5fb3",
         "#6a3fa0", "#8b1a89",
-    ), strict=True)),
+    ))),
     "s": "#e8a33d", "z": "#eeeeee", ".": "#ffffff", MOSTLY_ZERO: "#d9534f",
 }  # fmt: skip
 PAINTS = {"9": "magenta", "s": "yellow", MOSTLY_ZERO: "red"}

@@ -6,6 +6,8 @@ other, so the empty part of the spots stands for that of the whole, with an erro
 difference between the spots tells.
 """
 
+from __future__ import annotations
+
 from bisect import bisect
 from collections.abc import Sequence
 from itertools import accumulate

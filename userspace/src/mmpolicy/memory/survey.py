@@ -6,6 +6,8 @@ is not reached in one turn comes in the next: first those that nobody has looked
 largest of which least is known.
 """
 
+from __future__ import annotations
+
 import re
 import time
 from collections import defaultdict
@@ -305,7 +307,7 @@ def _row(name: str, is_cgroup: bool, some: list[Process]) -> Row:
     waste, error = together(
         [(each.waste_kib, each.anon_kib * each.sample.error) for each in sampled]
     )
-    rates = Rates(*(sum(column) for column in zip(*(each.rates for each in some), strict=True)))
+    rates = Rates(*(sum(column) for column in zip(*(each.rates for each in some))))
     sizes: dict[int, float] = {}
     for each in sampled if anon else ():
         for order, part in each.sample.sizes().items():

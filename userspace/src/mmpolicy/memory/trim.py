@@ -6,6 +6,8 @@ of zeroes, and is free. The kernel looks at it again while nobody can write to i
 matter what a program writes after we looked. A split to any other size gives nothing back.
 """
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`ab`: experiments."""
 
+from __future__ import annotations
+
 import click
 
 from mmpolicy.verbs.group import Group

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """`ab run --detach`, `ab status`, `ab stop` and `ab list`: experiments that go on without us."""
 
+from __future__ import annotations
+
 import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ def own_command() -> list[str]:
 
 def new_file(tree: Tree) -> Path:
     """Return a file for the samples of a run that has no terminal."""
-    return tree.real(FOLDER) / f"ab-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl"
+    return tree.real(FOLDER) / f"ab-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.jsonl"
 
 
 def run_as_unit(host: Host, ctx: click.Context, out: Path | None, want_json: bool) -> None:

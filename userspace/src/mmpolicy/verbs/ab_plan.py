@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What `ab run` is asked for: the design, and how long it takes."""
 
+from __future__ import annotations
+
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +64,7 @@ class RunOptions:
 
     def arms(self) -> dict[str, str]:
         """Return what each arm is given as."""
-        return dict(zip(PROFILES, (self.control, self.treatment or self.control), strict=True))
+        return dict(zip(PROFILES, (self.control, self.treatment or self.control)))
 
 
 def design_of(host: Host, given: RunOptions) -> Design:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`ab run --preset`: what a preset gives, and what is shown before it begins."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterator
 from typing import Any

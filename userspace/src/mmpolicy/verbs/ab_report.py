@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`ab report`, `ab pool` and `ab plan`: what the samples of experiments say."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +24,7 @@ def _lacking(err: ImportError) -> Error:
     return Error(f"a report needs scipy, matplotlib and jinja2: {err}", Exit.LACKING, hint)
 
 
-def _make(file: Path, detect: float, margin: float) -> "Report":
+def _make(file: Path, detect: float, margin: float) -> Report:
     recording = load(file)
     try:
         from mmpolicy.ab.report import Report
@@ -34,7 +36,7 @@ def _make(file: Path, detect: float, margin: float) -> "Report":
     return report
 
 
-def _write_html(report: "Report", path: Path) -> None:
+def _write_html(report: Report, path: Path) -> None:
     from mmpolicy.ab.html import page
 
     save_as(path, page(report).encode())

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`ab restore`: the way back of a run that can no longer go back by itself."""
 
+from __future__ import annotations
+
 import os
 from math import inf
 

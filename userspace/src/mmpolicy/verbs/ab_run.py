@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """`ab run`: experiments."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,7 +108,7 @@ def _header(
     header = {
         "version": VERSIONS[-1],
         "tool": __version__,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "design": design.kind,
         "block_s": design.block_s,
         "washout_s": design.washout_s,
@@ -308,7 +310,7 @@ def run(
 
         run_as_unit(ctx.obj, ctx, out, want_json)
     else:
-        file = out or Path(f"ab-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
+        file = out or Path(f"ab-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.jsonl")
         _finish(_run(ctx.obj, plan, file), file, want_json)
 
 
@@ -336,7 +338,7 @@ def _locked(
 ) -> AbstractContextManager[None]:  # fmt: skip
     """Hold the lock of experiments, which says until when; a moment is for the way back of one."""
     seconds = length.blocks(design) * design.block_s
-    until = (datetime.now(UTC) + timedelta(seconds=seconds)).astimezone()
+    until = (datetime.now(timezone.utc) + timedelta(seconds=seconds)).astimezone()
     who = f"{RUN}{os.getpid()}, until about {until:%Y-%m-%d %H:%M}, which writes {file.absolute()}"
     restoring = host.tree.holder(LOCK).startswith(RESTORE)
     return host.tree.locked(LOCK, who, PATIENCE_S if restoring else 0.5)
@@ -359,7 +361,7 @@ def _note(given: RunOptions) -> str:
 
 def _runs_before(host: Host, given: RunOptions) -> int:
     """Return how many runs with the same arms this host has had within a week."""
-    since = datetime.now(UTC) - timedelta(weeks=1)
+    since = datetime.now(timezone.utc) - timedelta(weeks=1)
     entries = read_journal(host.tree, whatever)
     notes = [entry.note for entry in entries if datetime.fromisoformat(entry.time) > since]
     return notes.count(_note(given))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`apply`, `save`, `diff` and `verify`: the state as a whole."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

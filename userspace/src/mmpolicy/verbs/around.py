@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`recommend` without a process: looks at the whole host for a while."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from mmpolicy.control.counters import counted_profiles, rates, read_counters

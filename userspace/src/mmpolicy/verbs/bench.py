@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`bench`: whole programs under one memory setting after the other."""
 
+from __future__ import annotations
+
 import random
 import shlex
 from collections.abc import Callable, Iterator
@@ -182,7 +184,7 @@ def bench(
 
 def _measure(
     host: Host, arms: Arms, work: Work, seed: int, options: dict[str, Any]
-) -> "tuple[Bench, Error | None]":
+) -> tuple[Bench, Error | None]:
     """Return the rounds that are complete, and what ended the bench if that was no plan."""
     from mmpolicy.bench.rounds import Bench, Length
 
@@ -217,7 +219,7 @@ def _measure(
 
 def _tell(
     host: Host,
-    done: "Bench",
+    done: Bench,
     work: Work,
     failure: Error | None,
     want_json: bool,
@@ -245,7 +247,7 @@ def _tell(
 
 
 def _save(
-    result: "Result",
+    result: Result,
     data: dict[str, Any],
     facts: dict[str, Any],
     title: str,
@@ -276,7 +278,7 @@ def _save(
         raise failure
 
 
-def _not_counted(done: "Bench") -> Iterator[str]:
+def _not_counted(done: Bench) -> Iterator[str]:
     """Yield which work of the command is in no figure."""
     if names := sorted(done.programs.outlived):
         yield (

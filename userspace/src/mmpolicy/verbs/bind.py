@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`bind` and `unbind`: which cgroups and processes a profile is for."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`calibrate`: what a page fault costs on this host."""
 
+from __future__ import annotations
+
 import click
 
 from mmpolicy.ab.knobs import Knobs

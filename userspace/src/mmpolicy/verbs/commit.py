@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What all verbs that change the state do: write, keep the way back, tell what became of it."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

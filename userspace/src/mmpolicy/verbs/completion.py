@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What a shell offers for a word; all of it is found on the host."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Callable, Iterator

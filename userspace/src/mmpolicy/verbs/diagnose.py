@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`doctor`: what is there, what is missing, and the next step."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 import click
@@ -22,7 +24,7 @@ RESULTS = {
 
 def _lines(checks: list[Check], result: Exit) -> Iterator[str]:
     rows = [(paint(each.status, COLOURS[each.status]), each.name, each.detail) for each in checks]
-    for lines, check in zip(blocks(("", "CHECK", "FOUND"), rows)[1:], checks, strict=True):
+    for lines, check in zip(blocks(("", "CHECK", "FOUND"), rows)[1:], checks):
         yield from lines
         if check.next_step:
             yield from wrapped(f"next: {check.next_step}", "      ")

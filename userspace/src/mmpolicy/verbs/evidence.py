@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`host`: what the kernel tells by itself; no module is needed."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

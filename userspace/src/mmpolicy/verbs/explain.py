@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`explain` and `recommend`: why the memory of a process is as it is, and what would suit it."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`export`: state and counters for a monitoring system."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import click

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`doctor --kernel`: which points a kernel would have that does not run."""
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Iterator
 

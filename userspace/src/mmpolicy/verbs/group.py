@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The command as a group of verbs, whose errors are JSON if that is wanted."""
 
+from __future__ import annotations
+
 import os
 import signal
 import sys

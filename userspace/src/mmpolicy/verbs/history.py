@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`revert` and `log`: what this command has changed, and the way back."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Settings that are in force while a command measures, and the way back whatever ends it."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

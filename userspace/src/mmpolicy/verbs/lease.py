@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`lease`: a time after which the kernel goes back to stock by itself."""
 
+from __future__ import annotations
+
 import click
 
 from mmpolicy.control.keys import LEASE

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`list` and `show`: what there is and how it is set."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from typing import Any
 

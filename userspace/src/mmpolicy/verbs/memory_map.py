@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`map`: a picture of the memory of a process."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`load` and `unload`: the kernel module."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from mmpolicy.host.kmod import Kmod
 
 
-def _check_options(kmod: "Kmod", options: Sequence[str]) -> None:
+def _check_options(kmod: Kmod, options: Sequence[str]) -> None:
     """Refuse what the kernel would only ignore: parameters that the module does not have.
 
     The stub for kernels without hooks has none; the kernel says more about it than we can.

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Objects of policies in BPF: the helper loads them, and where they come from is written down."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 
 import click

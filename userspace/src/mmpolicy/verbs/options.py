@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The options, arguments and completions that verbs share."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`policy`: policies that are BPF programs."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from contextlib import closing, suppress

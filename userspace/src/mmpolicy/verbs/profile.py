@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`profile`: named sets of policies, one for each kind of workload."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import click

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """What `ab run` shows: lines, or on a terminal a bar with the estimates below it."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +34,7 @@ class Lines:
 class Screen:
     """A bar that moves, and one line for each metric."""
 
-    def __init__(self, live: "Live") -> None:
+    def __init__(self, live: Live) -> None:
         self.live = live
         self.progress = Progress(0, 0, "aa", 0.0, [])
         self.left_s = -1

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`set` and `reset`: the verbs that write to the control tree."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import click

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`stats` and `watch`: the counters, once or again and again."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

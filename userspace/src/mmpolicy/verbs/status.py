@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`status`: what is not stock on this host, and for whom."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any

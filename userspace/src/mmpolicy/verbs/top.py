@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`top`: who wastes memory in large folios, and who pays for page faults; no module is needed."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial

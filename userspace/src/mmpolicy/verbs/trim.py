@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """`trim`: gives back the empty part of large folios, on a stock kernel; needs no module."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial

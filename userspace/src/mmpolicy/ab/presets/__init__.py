@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """Experiments that are written down, for a service. Each is a file."""
 
-import tomllib
+from __future__ import annotations
+
 from importlib.resources import files
 from typing import Any
+
+from mmpolicy import tomllib
 
 FOLDER = files(__name__)
 ABOUT = "about"

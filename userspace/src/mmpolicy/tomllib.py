@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The reader of TOML that Python has from 3.11 on, and the package tomli before."""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info >= (3, 11):
+    from tomllib import TOMLDecodeError, loads
+else:
+    from tomli import TOMLDecodeError, loads
+
+__all__ = ["TOMLDecodeError", "loads"]
