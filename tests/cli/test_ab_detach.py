@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -157,7 +158,7 @@ def test_a_run_of_which_nothing_is_known_yet(run: Run, tree: FakeTree) -> None:
 
 def test_files_that_are_listed(run: Run, tree: FakeTree) -> None:
     """What is no run is left out; one without an end was killed."""
-    assert run("ab", "list").out == f"no runs in {tree.real(FOLDER)}\n"
+    assert run("ab", "list").out == f"no runs in this folder or {tree.real(FOLDER)}\n"
     arms = {"control": {"given": "stock"}, "treatment": {"given": "x"}}
     header = json.dumps({"kind": "header", "started": "now", **arms})
     block, end = '{"kind": "block"}', '{"kind": "end", "status": "done"}'
@@ -195,6 +196,6 @@ def test_stop(
     result = run("ab", "stop")
     assert (result.code, f"mmpolicy ab report {out}" in result.out) == (0, True), result.err
     assert tree.read(SIZE) == "never"
-    assert process.wait() == 1
+    assert process.wait() == 128 + signal.SIGTERM
     assert json.loads(out.read_text().splitlines()[-1])["status"] == "interrupted"
     assert run("ab", "list", "--json").json["runs"][0]["status"] == "interrupted"

@@ -410,7 +410,7 @@ def test_signals_restore(ab: Run, tree: FakeTree, clock: Plain, number: int) -> 
     before = read_knobs(tree)
     clock.at = [(30.0, lambda: os.kill(os.getpid(), number))]
     result = ab(*LONG, *LARGE)
-    assert (result.code, read_knobs(tree)) == (1, before)
+    assert (result.code, read_knobs(tree)) == (128 + number, before)
     assert f"interrupted: by {signal.Signals(number).name}" in result.err
 
 

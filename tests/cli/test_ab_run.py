@@ -188,7 +188,7 @@ def test_signals_restore(ab: Run, out: Path, tree: FakeTree, clock: World, numbe
     before = read_named(tree)
     clock.at = [(21.0, lambda: os.kill(os.getpid(), number))]
     result = ab(*SWITCHBACK, *FIXED)
-    assert (result.code, read_named(tree)) == (1, before)
+    assert (result.code, read_named(tree)) == (128 + number, before)
     assert f"interrupted: by {signal.Signals(number).name}" in result.err
     assert load(out).end["status"] == "interrupted"
     assert tree.read(LOCK) == ""

@@ -40,6 +40,8 @@ TIMES = "fault_ns"
 
 # What else to take of the samples of a block than their mean.
 OF_SAMPLES = r"(p\d\d?|max|spread)\((.+)\)"
+# Between two sources; the names of two cgroups may have spaces around their slash.
+RATIO = r" / (?=\s*(?:vmstat\.|psi\.|thp\.|cgroup:|unit:|arm\.))"
 
 Make = Callable[[str, bool, re.Match[str]], Source]
 
@@ -47,7 +49,8 @@ Make = Callable[[str, bool, re.Match[str]], Source]
 GRAMMAR: tuple[tuple[str, Make], ...] = (
     (r"cmd:(.+)", lambda text, rate, m: Command(text, rate, m[1])),
     (
-        r"cgroup:(/[^:]+)(?::(.+))?",
+        # The last slash ends the path, so that a name in it may have colons, as containerd's do.
+        r"cgroup:((?:/[^/]+)*/[^/:]+)(?::([^/]+))?",
         lambda text, rate, m: CgroupFile(text, rate, m[2] or "", _checked(m[1])),
     ),
     (
@@ -115,8 +118,8 @@ class Metric:
             raise click.UsageError(f"'{text}': the margin of a guard is below 100 %")
         inside = re.fullmatch(OF_SAMPLES, body, re.DOTALL)
         of, body = (inside[1], inside[2]) if inside else ("", body)
-        top, slash, bottom = body.partition(" / ") if "cmd:" not in body else (body, "", "")
-        below = parse_source(bottom.strip()) if slash else None
+        top, *bottom = [body] if "cmd:" in body else re.split(RATIO, body, maxsplit=1)
+        below = parse_source(bottom[0].strip()) if bottom else None
         over = parse_source(top.strip())
         if below and isinstance(over, UnitFile) != isinstance(below, UnitFile):
             raise click.UsageError(f"'{text}': both are of each unit, or none is")

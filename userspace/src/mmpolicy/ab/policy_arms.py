@@ -25,7 +25,7 @@ from mmpolicy.control.keys import (
     Profile,
     State,
 )
-from mmpolicy.control.model import check_loaded
+from mmpolicy.control.model import check_loaded, is_as_created
 from mmpolicy.control.state import Write, plan, read_state, settings_of, without_gone
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import CONTROL, Tree
@@ -91,7 +91,11 @@ class PolicyArms:
         """Return the writes that begin the experiment."""
         state: State = self.foundation(unit) | {ENABLED: "1"}
         for arm, profile in PROFILES.items():
-            state |= {key.of(profile): value for key, value in self.arms[arm].items()}
+            state |= {
+                key.of(profile): value
+                for key, value in self.arms[arm].items()
+                if not is_as_created(self.tree, key, value)
+            }
         return steps_of(self.before, plan(self.before, state))
 
     def set_up(self, unit: str) -> None:

@@ -162,6 +162,8 @@ class Report:
 
     def _doubts_of(self, row: MetricResult) -> Iterator[str]:
         name = row.metric.name
+        if source := self.recording.climbing(row.metric):
+            yield f"{name} never falls: if it counts something, add /s: {source}/s"
         if self._lost(row) and row.too_many_lost:
             yield self._lost(row)
         elif row.metric.of_units and row.uneven_lost:

@@ -122,7 +122,7 @@ class Runner:
         self.began = self.renew_at = self.host.clock()
         self.block: Block | None = None
         self.restarting = False  # is the cgroup maybe made anew?
-        self.told = False  # of an arm that does nothing
+        self.told = False  # of an arm that does nothing, or a counter that was given as a level
         self.begun = 0  # blocks
         self.block_began = 0.0
         self.changes.knobs.look = self.look
@@ -308,11 +308,16 @@ class Runner:
 
     def _tell_of_idleness(self, block: Block) -> None:
         """Say it early if an arm does nothing; the report doubts it at the end."""
-        idle = self.recording.idle() if block.pair == IDLE_PAIRS and not self.told else []
-        if idle:
+        if self.told or block.pair != IDLE_PAIRS:
+            return
+        self.told = True
+        if idle := self.recording.idle():
             text = f"no decision yet in {' and '.join(idle)}, after {IDLE_PAIRS} pairs"
             self.display.say(f"warning: {text}: does anything in the scope fault?")
-            self.told = True
+        for metric in self.metrics:
+            if source := self.recording.climbing(metric):
+                text = f"{metric.name} has not fallen once: if it counts something, stop the run"
+                self.display.say(f"warning: {text} and add /s: {source}/s")
 
     def _sample(self, block: Block) -> None:
         numbers = self.commands.numbers([each.command for each in self.asked])

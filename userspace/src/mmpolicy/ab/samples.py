@@ -20,7 +20,7 @@ from mmpolicy.ab.arithmetic import Numbers
 from mmpolicy.ab.design import SATURATION, Pairs
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.panel import Cell, Cells, neighbours, pairs_of
-from mmpolicy.ab.sources import ARMS, Sample
+from mmpolicy.ab.sources import ARMS, Command, HostFile, Sample, falls
 from mmpolicy.errors import Error, Exit
 
 VERSIONS = (1, 2)  # of files that can be read; the last one is written
@@ -30,6 +30,7 @@ JUMP, JUMP_S = 0.1, 1.0  # of a block, and seconds, by which its time may be off
 MOST_SAMPLES = 1e6  # in a block
 COUNTED = ("decisions", "timed", "missed")  # what a block may have for each arm
 PHASES = ("aa", "ab", SATURATION)
+CLIMBS = 4  # blocks that show if a level only rises
 HINT = "give a file that mmpolicy ab run has written"
 NUMBER = (int, float)
 
@@ -309,6 +310,22 @@ class Recording:
         counts = self.counted("decisions")
         acts = [arm for arm in ARMS if any(value != "stock" for value in given[arm])]
         return [arm for arm in acts if counts.get(arm) == 0]
+
+    def climbing(self, metric: Metric) -> str:
+        """Return the source of a level that looks like a counter: it rises and never falls.
+
+        It has to rise in three quarters of the blocks, of which there are four or more.
+        """
+        windows = [self.windows[number] for number in sorted(self.windows)]
+        for source in metric.sources():
+            if not isinstance(source, (Command, HostFile)) or source.counts or not source.momentary:
+                continue
+            blocks = [[source.value(each, ARMS[0]) for each in window] for window in windows]
+            values = [value for block in blocks for value in block]
+            rise = sum(block[-1] > block[0] for block in blocks if block)
+            if len(blocks) >= CLIMBS and rise >= 0.75 * len(blocks) and not falls(values):
+                return source.text
+        return ""
 
     def units(self) -> tuple[int, int]:
         """Return how many units each arm has seen, over all blocks."""

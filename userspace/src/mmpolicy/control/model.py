@@ -42,6 +42,12 @@ def about(tree: Tree, knob: Setting) -> About | None:
     return About(low, high, default, **texts)
 
 
+def is_as_created(tree: Tree, key: Setting, value: str) -> bool:
+    """Tell if a setting of a new profile has this value without a write."""
+    told = about(tree, key)
+    return value == (str(told.default) if told else key.off)
+
+
 class Point(NamedTuple):
     """One decision in one profile: its policies and its knobs."""
 

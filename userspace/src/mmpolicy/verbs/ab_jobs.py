@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -120,37 +120,40 @@ def stop(host: Host, want_json: bool) -> None:
 @json_option
 @pass_host
 def list_runs(host: Host, want_json: bool) -> None:
-    """List the experiments whose samples are in /var/lib/mmpolicy/ab."""
+    """List the experiments whose samples are in this folder or in /var/lib/mmpolicy/ab."""
     found = list(_kept(host.tree))
     rows = [(each["file"], each["started"], each["status"], str(each["blocks"]),
              f"{each['control']} : {each['treatment']}") for each in found]  # fmt: skip
     head = ("FILE", "STARTED", "STATUS", "BLOCKS", "ARMS")
-    lines = table(head, rows) if rows else [f"no runs in {host.tree.real(FOLDER)}"]
+    lines = table(head, rows) if rows else [f"no runs in this folder or {host.tree.real(FOLDER)}"]
     emit("ab list", want_json, {"runs": found}, lines)
 
 
 def _kept(tree: Tree) -> Iterator[dict[str, Any]]:
     at_work = live(tree).get("file")
-    for name in sorted(tree.names(FOLDER)) if tree.is_dir(FOLDER) else []:
-        if name.endswith(".jsonl"):
-            path = str(tree.real(FOLDER) / name)
-            found = _summary(tree.read(f"{FOLDER}/{name}").splitlines())
-            if found:
-                ends = "running" if path == at_work else found["status"]
-                yield {"file": path, **found, "status": ends}
+    folders = dict.fromkeys(each.resolve() for each in (tree.real(FOLDER), Path.cwd()))
+    for path in [path for folder in folders for path in sorted(folder.glob("*.jsonl"))]:
+        if found := _summary(path):
+            ends = "running" if str(path) == at_work else found["status"]
+            yield {"file": str(path), **found, "status": ends}
 
 
-def _summary(lines: Sequence[str]) -> dict[str, Any]:
-    """Return what a file is about; of the samples, nothing is looked at."""
+def _summary(path: Path) -> dict[str, Any]:
+    """Return what a file is about, nothing if no run has written it; no sample is parsed."""
     try:
-        header = json.loads(lines[0])
-        last = json.loads(lines[-1]) if '"kind": "end"' in lines[-1] else {"status": "killed"}
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            header = json.loads(next(lines))
+            control, treatment = header["control"]["given"], header["treatment"]["given"]
+            blocks, last = 0, ""
+            for last in lines:
+                blocks += last.startswith('{"kind": "block"')
+        end = json.loads(last) if '"kind": "end"' in last else {"status": "killed"}
         return {
             "started": header.get("started", ""),
-            "status": last["status"],
-            "blocks": sum(line.startswith('{"kind": "block"') for line in lines),
-            "control": header["control"]["given"],
-            "treatment": header["treatment"]["given"],
+            "status": end["status"],
+            "blocks": blocks,
+            "control": control,
+            "treatment": treatment,
         }
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
         return {}

@@ -37,6 +37,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import CONTROL, PATIENCE_S
 from mmpolicy.host.knobs import read_knobs
 from mmpolicy.host.machine import Host
+from mmpolicy.host.signals import SHELL
 from mmpolicy.render import emit
 from mmpolicy.verbs.ab_plan import PAIRS, Plan, RunOptions, plan_of
 from mmpolicy.verbs.commit import emit_plan, keep_change
@@ -166,7 +167,9 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     if end["status"] != "done":
         text = f"{end['status']}: {end['reason']}; {back}"
         hint = f"mmpolicy ab report {file} says what there is so far"
-        raise Error(text, Exit.FAILED, hint if blocks else "give the command again")
+        by_signal = end["status"] == "interrupted"
+        code = SHELL + runner.caught[0] if by_signal else Exit.FAILED
+        raise Error(text, code, hint if blocks else "give the command again")
 
 
 @click.command()

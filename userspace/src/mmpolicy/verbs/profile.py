@@ -15,11 +15,10 @@ from mmpolicy.control.keys import (
     CgroupBinding,
     ProcessBinding,
     Profile,
-    Setting,
     State,
 )
 from mmpolicy.control.labels import cgroups_of
-from mmpolicy.control.model import about
+from mmpolicy.control.model import is_as_created
 from mmpolicy.control.state import bindings_of, delete, plan, profiles_of, read_state, settings_of
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import Tree
@@ -131,14 +130,9 @@ def create_profile(
             new |= {
                 key.of(name): value
                 for key, value in values.items()
-                if not _is_as_created(host.tree, key, value)
+                if not is_as_created(host.tree, key, value)
             }
         commit(host, plan(now, new), dry_run, want_json)
-
-
-def _is_as_created(tree: Tree, key: Setting, value: str) -> bool:
-    told = about(tree, key)
-    return value == (str(told.default) if told else key.off)
 
 
 @profile.command("delete")
