@@ -495,5 +495,5 @@ def test_without_the_extra(report: Run, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "scipy", None)
     result = report(usual(0.0))
     assert result.code == 3
-    assert "a report needs scipy, matplotlib and jinja2" in result.err
-    assert "venv VENV && VENV/bin/pip install './userspace[ab]'" in result.err
+    assert "this needs the Python library scipy, which is not installed" in result.err
+    assert f"next: {sys.prefix}/bin/pip install scipy\n" in result.err

@@ -124,14 +124,6 @@ def test_svg(run: Run, process: FakeTree, tmp_path: Path) -> None:
     assert "process 10 (redis <server>)" in [text.text for text in root.iter(f"{space}text")]
 
 
-def test_png_needs_matplotlib(
-    run: Run, process: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    result = run("map", str(PID), "-o", str(tmp_path / "map.png"))
-    assert (result.code, "python3-matplotlib" in result.err) == (1, True)
-
-
 def test_png_has_a_box_of_each_colour(run: Run, process: FakeTree, tmp_path: Path) -> None:
     from matplotlib.image import imread
 

@@ -40,13 +40,14 @@ COMMAND: Table = {
     "cli": "verbs host errors __init__",
     "verbs": "ab bench control host kernel memory render errors __init__",
     "bench": "ab control host render errors",
-    "ab": "control host render errors",
+    "ab": "control host render tomllib errors",
     "memory": "host render errors",
-    "control": "host errors __init__",
+    "control": "host tomllib errors __init__",
     "host": "render errors",
     "kernel": "",
     "render": "errors",
     "errors": "",
+    "tomllib": "",
     "__init__": "",
 }
 TESTS: Table = {

@@ -10,7 +10,6 @@ from io import BytesIO
 from itertools import groupby
 from typing import NamedTuple
 
-from mmpolicy.errors import Error, Exit
 from mmpolicy.memory.folios import PAGE, Area
 from mmpolicy.render import paint
 
@@ -155,11 +154,8 @@ def as_svg(drawing: Drawing) -> str:
 
 def as_png(drawing: Drawing) -> bytes:
     """Return a drawing as PNG."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as err:
-        hint = "install it (python3-matplotlib), or give a name that ends in .svg"
-        raise Error("PNG needs matplotlib, which is not installed", Exit.FAILED, hint) from err
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(drawing.width / 100, drawing.height / 100), dpi=200)
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, drawing.width), ylim=(drawing.height, 0))
     axes.set_axis_off()

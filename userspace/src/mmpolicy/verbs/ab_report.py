@@ -13,23 +13,16 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.disk import save_as
 from mmpolicy.render import emit
 from mmpolicy.verbs.ab_plan import UNJUDGED
-from mmpolicy.verbs.options import FILE, VENV, json_option, margin_option
+from mmpolicy.verbs.options import FILE, json_option, margin_option
 
 if TYPE_CHECKING:
     from mmpolicy.ab.report import Report
 
 
-def _lacking(err: ImportError) -> Error:
-    hint = f"{VENV}, here or on any machine that has the file"
-    return Error(f"a report needs scipy, matplotlib and jinja2: {err}", Exit.LACKING, hint)
-
-
 def _make(file: Path, detect: float, margin: float) -> Report:
+    from mmpolicy.ab.report import Report
+
     recording = load(file)
-    try:
-        from mmpolicy.ab.report import Report
-    except ImportError as err:
-        raise _lacking(err) from err
     report = Report(recording, detect, margin)
     if margin and not report.judged:
         raise click.UsageError(UNJUDGED)
@@ -55,10 +48,8 @@ def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
     """
     if len(set(files)) < 2:
         raise click.UsageError("one file is no pool: give those of two hosts or more")
-    try:
-        from mmpolicy.ab.pool import Pool
-    except ImportError as err:
-        raise _lacking(err) from err
+    from mmpolicy.ab.pool import Pool
+
     found = Pool((str(file), load(file)) for file in dict.fromkeys(files))
     emit("ab pool", want_json, found.data(), found.lines())
     ctx.exit(int(found.exit))
@@ -83,11 +74,9 @@ def plan(
 
     Each FILE has an A/A phase, or is of a run without --treatment. Needs what `ab report` needs.
     """
+    from mmpolicy.ab import fleet
+
     recordings = {str(file): load(file) for file in files}
-    try:
-        from mmpolicy.ab import fleet
-    except ImportError as err:
-        raise _lacking(err) from err
     apart = detect / 2 if differ is None else differ
     found = fleet.plan_fleet(recordings, hosts, detect, apart)
     if not found:
@@ -117,8 +106,8 @@ def report(
 ) -> None:
     """Say what the samples in FILE show.
 
-    Prints effect, interval and p of each metric, and a verdict. Needs scipy, matplotlib and
-    jinja2 (the extra `ab`), but neither the kernel nor the host of the run. Exits with 0 if an
+    Prints effect, interval and p of each metric, and a verdict. Needs numpy and scipy, and for
+    --html matplotlib and jinja2, but neither the kernel nor the host of the run. Exits with 0 if an
     effect was shown for the better, and each other metric that says what is better is shown to
     be no worse than its margin; with 8 if the treatment is worse, or was stopped for harm; else
     with 7.

@@ -18,6 +18,7 @@ from mmpolicy.errors import Error, Exit, as_data, explain, pick
 from mmpolicy.host.disk import KEEP_REMEDIES
 from mmpolicy.host.signals import SHELL
 from mmpolicy.render import emit_error
+from mmpolicy.verbs.libraries import lacking
 
 JSON = "--json"
 LONG = 1000  # letters, so that click does not end a sentence with "..."
@@ -106,6 +107,8 @@ class Verbs(Group):
             _print_no_more()
             what = f"use {err.filename}" if err.filename else "print"
             code = self._tell(words, explain(err.errno or 0, what, OUTPUT_REMEDIES))
+        except ModuleNotFoundError as err:
+            code = self._tell(words, lacking(err) or _internal(err))
         except Exception as err:  # the last resort: no user is to read a traceback
             code = self._tell(words, _internal(err))
         sys.exit(code if isinstance(code, int) else 0)

@@ -13,8 +13,6 @@ import click
 
 from mmpolicy.host.machine import Host
 
-# Names of an index that anybody may take are no hint for root.
-VENV = "in the source of mmpolicy: python3 -m venv VENV && VENV/bin/pip install './userspace[ab]'"
 FILE = click.Path(path_type=Path, dir_okay=False)
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Verbs on a host without numpy, scipy, matplotlib and jinja2, as a plain install is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mmpolicy.verbs.libraries import lacking
+
+PLAIN = """
+import sys
+sys.modules |= dict.fromkeys(("numpy", "scipy", "matplotlib", "jinja2"))
+from mmpolicy.cli import main
+main()
+"""
+
+
+def plain(words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run the command where no import of a library that only some verbs need is answered."""
+    argv = [sys.executable, "-c", PLAIN, *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "library", "package"),
+    [
+        (["bench", "--runs", "7", "--", "touch", "{}/ran"], "numpy", "scipy"),
+        (["bench", "--plot", "{}/x.svg", "--", "touch", "{}/ran"], "matplotlib", "matplotlib"),
+        (["bench", "--html", "{}/x.html", "--", "touch", "{}/ran"], "matplotlib", "matplotlib"),
+        (["ab", "report", "{}/samples"], "numpy", "scipy"),
+        (["ab", "pool", "{}/a", "{}/b"], "numpy", "scipy"),
+        (["ab", "plan", "{}/a", "--hosts", "2"], "numpy", "scipy"),
+        (["map", str(os.getpid()), "--no-content", "-o", "{}/x.png"], "matplotlib", "matplotlib"),
+    ],
+)
+def test_the_line_to_type(tmp_path: Path, words: list[str], library: str, package: str) -> None:
+    """Exit 3 before a program ran or a file was made, with the line that installs it here."""
+    done = plain([word.format(tmp_path) for word in words])
+    text = f"mmpolicy: this needs the Python library {library}, which is not installed\n"
+    line = f"next: {sys.prefix}/bin/pip install {package}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", text + line)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_what_needs_no_library_runs(tmp_path: Path) -> None:
+    done = plain(["bench", "--dry-run", "--", "true"])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("programs", "line"),
+    [
+        (("apt",), "apt install python3-scipy"),
+        (("dnf",), "dnf install python3-scipy"),
+        ((), f"{sys.executable} -m pip install --user scipy"),
+    ],
+)
+def test_the_line_is_that_of_the_host(
+    monkeypatch: pytest.MonkeyPatch, programs: tuple[str, ...], line: str
+) -> None:
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in programs else None)
+    found = lacking(ModuleNotFoundError("gone", name="scipy.stats"))
+    assert found and (found.exit_code, found.next_step) == (3, line)
+
+
+def test_a_fault_of_this_command_is_told_as_one() -> None:
+    assert lacking(ModuleNotFoundError("gone", name="mmpolicy.ab.gone")) is None
