@@ -319,6 +319,15 @@ class FakeTree(Tree):
         self.make_stock()
         self.put(f"{CONTROL}/state", "expired")
 
+    def mount(self, *mounts: str) -> None:
+        """Make these the mounts of the host: kind, place, options, and what of it is mounted."""
+        lines = []
+        for each in mounts:
+            kind, place, *more = each.split(" ")
+            options, root = (more + ["rw", "/"][len(more) :])[:2]
+            lines.append(f"31 23 0:28 {root} {place} rw shared:9 - {kind} none {options}")
+        self.put("/proc/self/mountinfo", "\n".join(lines))
+
     def make_cgroup(self, path: str) -> str:
         """Make a cgroup and return its id."""
         self.put(f"/sys/fs/cgroup{path}/cgroup.procs", "")
@@ -332,8 +341,8 @@ class FakeTree(Tree):
         """Make a host with a patched kernel on which the module is not loaded."""
         self.put("/proc/sys/kernel/osrelease", RELEASE)
         self.put("/proc/sys/kernel/random/boot_id", "6f1c")
-        mounts = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\nbpf /sys/fs/bpf bpf rw 0 0"
-        self.put("/proc/self/mounts", mounts)
+        self.put("/proc/self/mounts", "bpf /sys/fs/bpf bpf rw 0 0")
+        self.mount("cgroup2 /sys/fs/cgroup")
         self.put("/sys/fs/cgroup/cgroup.procs", "")
         self.put("/proc/kallsyms", "0000000000000000 T mm_policy_register")
         self.put(f"/boot/config-{RELEASE}", "CONFIG_MM=y\nCONFIG_MM_POLICY=y")

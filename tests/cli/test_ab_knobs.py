@@ -429,7 +429,7 @@ def test_metrics_of_cgroups_are_read_where_these_are_mounted(
     ab: Run, out: Path, tree: FakeTree, clock: Plain
 ) -> None:
     """As on a hybrid host, whose hierarchies of cgroup v1 are beside."""
-    tree.put("/proc/self/mounts", "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0")
+    tree.mount("cgroup2 /sys/fs/cgroup/unified")
     tree.put("/sys/fs/cgroup/unified/app.slice/memory.current", "4096")
     tree.put("/sys/fs/cgroup/app.slice/memory.current", "1")
     metric = "cgroup:/app.slice/memory.current"

@@ -121,7 +121,7 @@ def test_cgroups_are_looked_for_only_if_they_are_needed(
     state: State = {ProcessBinding(7, 7): "web"}
     rollup = "Rss: 100 kB\nLazyFree: 30 kB"
     tree.put("/proc/7/smaps_rollup", rollup)
-    tree.put(MOUNTS, "")
+    tree.mount()
     assert labels.cgroups_of(tree, state) == {}
     assert bindings.memory_of_bound(tree, state, "web") == [("process 7", 1, 100, 30, 70)]
     assert labels.cgroups_of(tree, [CgroupBinding(1)]) == {}

@@ -74,7 +74,7 @@ def no_jit(tree: FakeTree, lib: FakeLib) -> None:
 
 
 def no_bpffs(tree: FakeTree, lib: FakeLib) -> None:
-    tree.put("/proc/self/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0")
+    tree.put("/proc/self/mounts", "tmpfs /run tmpfs rw 0 0")
 
 
 def locked_down(tree: FakeTree, lib: FakeLib) -> None:

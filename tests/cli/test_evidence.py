@@ -57,7 +57,7 @@ def test_tables(run: Run) -> None:
 
 def test_cgroups_without_a_memory_controller_are_told(run: Run, tree: FakeTree) -> None:
     """As on a hybrid host, where the controller is in a hierarchy of cgroup v1."""
-    note = "note: cgroup v2 has no memory controller here"
+    note = "note: no cgroup accounts for memory here"
     assert note not in run("host").out
     for path in ("/a", "/a/b", "/a/b/c"):
         for name in ("current", "stat", "pressure"):
@@ -118,9 +118,11 @@ def test_a_host_that_has_little(run: Run, tree: FakeTree) -> None:
     """No huge pages, no pressure, no cgroup v2: what there is is shown."""
     for path in (THP, VM, "/proc/pressure"):
         tree.remove(path)
-    tree.put("/proc/self/mounts", "")
+    tree.mount()
     note, _, *shown = run("host").out.splitlines()
-    assert note.startswith("note: ") and note.endswith("has no cgroup v2 hierarchy")
+    assert note.startswith("note: ") and note.endswith(
+        "no hierarchy of cgroups that accounts for memory"
+    )
     assert rows("\n".join(shown)) == [["EVENT", "VALUE"], ["pgfault", "100"]]
     tree.remove("/proc/vmstat")
     assert run("host").code == 3

@@ -267,7 +267,7 @@ def test_a_machine_without_memory_has_none_in_huge_pages(tree: FakeTree) -> None
     tree.put("/proc/7/statm", "9 1024 0")
     tree.put("/proc/7/comm", "qemu")
     tree.put("/proc/7/smaps_rollup", "")
-    assert list(huge.machines(tree)) == [(7, "qemu", 0, 0, 0.0)]
+    assert huge.machines(tree).found == [(7, "qemu", 0, 0, 0.0)]
 
 
 def test_the_error_of_a_cost_is_the_larger_side() -> None:

@@ -217,7 +217,7 @@ def test_export_of_huge_pages(run: Run, tree: FakeTree) -> None:
         coverage = "mmpolicy_huge_coverage_ratio"
         assert found[coverage, vm] == 0.375
         assert (coverage, idle) not in found
-    tree.put("/proc/self/mounts", "")
+    tree.mount()
     assert not [name for name, _ in samples(run("export").out) if name.startswith("container")]
 
 

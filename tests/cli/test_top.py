@@ -148,7 +148,7 @@ def damage(tree: FakeTree) -> None:
 
 
 def version_1(tree: FakeTree) -> None:
-    tree.put("/proc/self/mounts", "cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0")
+    tree.mount("cgroup /sys/fs/cgroup/memory rw,memory")
     tree.put("/proc/10/cgroup", "12:cpu,cpuacct:/x\n7:memory:/redis.slice\n1:name=systemd:/y")
 
 

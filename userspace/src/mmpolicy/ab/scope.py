@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from mmpolicy.ab.units import units_of
 from mmpolicy.control.keys import CgroupBinding, State
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.cgroups import cgroup_mount, cgroup_paths, find_cgroup
+from mmpolicy.host.cgroups import cgroup_id, cgroup_paths, find_bindable
 from mmpolicy.host.files import Tree
 
 HOST = "/"
@@ -29,7 +29,7 @@ class Scope:
         """Return the id of what is at the path now."""
         if self.number == NOWHERE:
             return self.number
-        return str(self.tree.inode(cgroup_mount(self.tree), self.path.strip("/")))
+        return str(cgroup_id(self.tree, self.path))
 
     @property
     def gone(self) -> bool:
@@ -70,5 +70,5 @@ def scope_of(tree: Tree, given: str | None) -> Scope:
     """Return the scope that an operator has named; without a name, it is the host."""
     if not given:
         return Scope(tree)
-    number = find_cgroup(tree, given)
-    return Scope(tree, cgroup_paths(tree)[number], number)
+    found = find_bindable(tree, given)
+    return Scope(tree, found.name, str(found.number))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mmpolicy.ab.arithmetic import Numbers, flatten, sum_of_zones, time_of, without_zones
 from mmpolicy.control.counters import COUNTERS, Bucket, histograms, read_counters
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.cgroups import cgroup_list, cgroup_mount
+from mmpolicy.host.cgroups import cgroup_folder, cgroup_folders, cgroup_list, charging
 from mmpolicy.host.files import KNOB_FOLDERS, Tree
 
 ARMS = ("control", "treatment")
@@ -189,7 +189,7 @@ class HugePages(HostFile):
 
 @dataclass(frozen=True)
 class CgroupFile(HostFile):
-    """A number in a file of a cgroup."""
+    """A number in a file of a cgroup, in whichever hierarchy has both."""
 
     file: str
 
@@ -199,16 +199,19 @@ class CgroupFile(HostFile):
         return f"/sys/fs/cgroup{self.file}"
 
     def place(self, tree: Tree) -> str:
-        """Return the file where cgroup v2 is mounted, if there is such a cgroup."""
-        mount, (cgroup, _, _) = cgroup_mount(tree), self.file.rpartition("/")
-        if not tree.is_dir(f"{mount}{cgroup}"):
+        """Return the file where it is mounted, if there is such a cgroup."""
+        cgroup, _, file = self.file.rpartition("/")
+        folders = cgroup_folders(tree, cgroup or "/")
+        if not folders:
             close = get_close_matches(cgroup, cgroup_list(tree))
-            hint = f"did you mean {close[0]}?" if close else f"look below {mount}"
-            raise Error(f"no cgroup '{cgroup}' in {tree.real(mount)}", Exit.USAGE, hint)
-        if not tree.exists(f"{mount}{self.file}"):
-            hint = f"look into {mount}{cgroup}; its parent's cgroup.subtree_control turns files on"
-            raise Error(f"no file '{self.file}' in {tree.real(mount)}", Exit.USAGE, hint)
-        return f"{mount}{self.file}"
+            hint = f"did you mean {close[0]}?" if close else "mmpolicy host --cgroup / lists them"
+            places = ", ".join(str(tree.real(each.mount)) for each in charging(tree))
+            raise Error(f"no cgroup '{cgroup}' in {places}", Exit.USAGE, hint)
+        found = [f"{each}/{file}" for each in folders if tree.exists(f"{each}/{file}")]
+        if not found:
+            hint = f"look into {folders[0]}; its parent's cgroup.subtree_control turns files on"
+            raise Error(f"no file '{file}' in {', '.join(folders)}", Exit.USAGE, hint)
+        return found[0]
 
     @property
     def averaged(self) -> bool:
@@ -317,7 +320,7 @@ class Reader:
 
     def unit(self, unit: str) -> Numbers:
         """Return what a unit has; nothing of a file or a number that is not there."""
-        base = f"{cgroup_mount(self.tree)}{unit.rstrip('/')}"
+        base = cgroup_folder(self.tree, unit)
         texts: dict[str, Numbers] = {}
         found: Numbers = {}
         for each in self.of_units:

@@ -15,7 +15,7 @@ from math import inf
 from mmpolicy.ab.design import MAX_SEED
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.errors import Error
-from mmpolicy.host.cgroups import cgroup_mount, cgroup_paths
+from mmpolicy.host.cgroups import cgroup_folder, cgroup_paths
 from mmpolicy.host.files import Tree
 
 SALT = 0x6D6D706F6C696379  # second half of the key, as the kernel has it
@@ -94,6 +94,6 @@ def _below(path: str, top: str) -> bool:
 
 def _processes(tree: Tree, path: str) -> Iterator[str]:
     try:
-        yield from tree.read(f"{cgroup_mount(tree)}{path.rstrip('/')}/cgroup.procs").split()
+        yield from tree.read(f"{cgroup_folder(tree, path)}/cgroup.procs").split()
     except Error:  # it has just been removed, or holds threads alone
         return

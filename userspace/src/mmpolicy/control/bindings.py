@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from mmpolicy.control.keys import DEFAULT, CgroupBinding, ProcessBinding, State
 from mmpolicy.control.state import bindings_of, process_key
-from mmpolicy.host.cgroups import cgroup_mount, cgroup_paths
+from mmpolicy.host.cgroups import cgroup_id, cgroup_paths
 from mmpolicy.host.files import Tree
 from mmpolicy.host.processes import Memory, cgroup_of, memory_of_cgroup, memory_of_process
 
@@ -31,9 +31,8 @@ def profile_of_cgroup(tree: Tree, state: State, cgroup: str) -> str:
     """Return the profile of the nearest bound cgroup, from this one on, else the default."""
     if not _has_cgroups(state):
         return DEFAULT
-    path, mount = PurePosixPath(cgroup), cgroup_mount(tree)
-    above = (str(each).strip("/") for each in (path, *path.parents))
-    keys = (CgroupBinding(tree.inode(mount, each)) for each in above)
+    path = PurePosixPath(cgroup)
+    keys = (CgroupBinding(cgroup_id(tree, str(each))) for each in (path, *path.parents))
     return next((state[key] for key in keys if key in state), DEFAULT)
 
 

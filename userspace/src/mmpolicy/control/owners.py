@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mmpolicy.control.keys import PROFILE_NAME, CgroupBinding, State
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.cgroups import cgroup_mount
+from mmpolicy.host.cgroups import cgroup_id
 from mmpolicy.host.files import Tree
 
 OWNERS = "/run/mmpolicy/owners"
@@ -34,9 +34,9 @@ class Owned(NamedTuple):
         """Return its line in the file of the owner."""
         return f"{self.number} {self.profile} {self.path}\n"
 
-    def lives(self, tree: Tree, mount: str) -> bool:
+    def lives(self, tree: Tree) -> bool:
         """Tell if the cgroup is still there."""
-        return tree.inode(mount, self.path.strip("/")) == self.number
+        return cgroup_id(tree, self.path) == self.number
 
 
 def check_owner(name: str) -> str:
@@ -63,8 +63,7 @@ def read_owned(tree: Tree) -> dict[CgroupBinding, Owned]:
     found = [each for name in names if PROFILE_NAME.fullmatch(name) for each in _read(tree, name)]
     if not found:
         return {}
-    mount = cgroup_mount(tree)
-    return {CgroupBinding(each.number): each for each in found if each.lives(tree, mount)}
+    return {CgroupBinding(each.number): each for each in found if each.lives(tree)}
 
 
 def check_free(tree: Tree, key: CgroupBinding, owner: str | None) -> None:

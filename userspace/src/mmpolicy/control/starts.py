@@ -14,7 +14,7 @@ from mmpolicy.control.change import StateChange
 from mmpolicy.control.keys import CgroupBinding, Profile, State, UnitBinding
 from mmpolicy.control.state import changed_keys
 from mmpolicy.errors import Error
-from mmpolicy.host.cgroups import find_cgroup
+from mmpolicy.host.cgroups import find_bindable
 from mmpolicy.host.files import Tree
 
 RECORD = "/run/mmpolicy/bound"
@@ -64,6 +64,6 @@ def follow_services(tree: Tree, done: StateChange, now: State, target: State) ->
 
 def _cgroup_of(tree: Tree, key: UnitBinding) -> CgroupBinding | None:
     try:
-        return CgroupBinding(int(find_cgroup(tree, key.unit)))
+        return CgroupBinding(find_bindable(tree, key.unit).number)
     except Error:
         return None

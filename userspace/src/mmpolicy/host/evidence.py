@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 
 from mmpolicy.errors import Error
-from mmpolicy.host.cgroups import cgroup_mount
+from mmpolicy.host.cgroups import find_cgroup, name_of
 from mmpolicy.host.files import KNOB_FOLDERS, Tree
 from mmpolicy.host.huge import KINDS, huge_in, read_stat
 from mmpolicy.host.knobs import read_knob
@@ -17,7 +17,7 @@ THP = KNOB_FOLDERS[0]
 PRESSURE = "/proc/pressure"
 SIZE = re.compile(r"hugepages-(\d+)kB")
 USUAL = ("thp_*", "compact_*", "pgfault", "pgmajfault", "allocstall*", "pgmigrate*", "nr_anon*")
-OF_CGROUPS = [name for kind in KINDS for name in (kind, f"{kind}_thp")]  # of memory.stat, in bytes
+CURRENT = ("memory.current", "memory.usage_in_bytes")  # of cgroup v2 and v1
 
 Figures = dict[str, str]
 Pressure = dict[str, Figures]  # `memory some` -> avg10 and the like
@@ -100,22 +100,26 @@ def pressure(tree: Tree) -> Pressure:
 
 def cgroup_figures(tree: Tree, path: str) -> dict[str, float]:
     """Return memory in KiB and pressure of a cgroup, empty where nobody accounts for it."""
-    base = f"{cgroup_mount(tree)}{path.rstrip('/')}"
     try:
-        found = {"memory_kib": float(int(tree.read(f"{base}/memory.current")) >> 10)}
-        stat = read_stat(tree, f"{base}/memory.stat")
-        waits = pressure_in(tree, f"{base}/memory.pressure")
-    except Error:
+        base = find_cgroup(tree, path).folder
+        current = next(each for each in CURRENT if tree.exists(f"{base}/{each}"))
+        found = {"memory_kib": float(int(tree.read(f"{base}/{current}")) >> 10)}
+        stat = huge_in(read_stat(tree, f"{base}/memory.stat"))
+        file = f"{base}/memory.pressure"
+        waits = pressure_in(tree, file) if tree.exists(file) else {}  # not in version 1
+    except (Error, StopIteration):
         return {}
-    found |= {f"{name}_kib": float(int(stat.get(name, "0")) >> 10) for name in OF_CGROUPS}
-    coverage = huge_in(stat).coverage
+    for kind in KINDS:
+        found[f"{kind}_kib"] = float(stat.memory[kind] >> 10)
+        found[f"{kind}_thp_kib"] = float(stat.huge[kind] >> 10)
+    coverage = stat.coverage
     found |= {} if coverage is None else {"huge_percent": round(100 * coverage, 1)}
     return found | {f"{kind}_avg10": float(each["avg10"]) for kind, each in waits.items()}
 
 
 def cgroups(tree: Tree, path: str) -> dict[str, dict[str, float]]:
     """Return the figures of a cgroup and of those right below it."""
-    base = f"{cgroup_mount(tree)}{path.rstrip('/')}"
-    paths = [path, *(f"{path.rstrip('/')}/{name}" for name in tree.dirs(base))]
-    found = {each: cgroup_figures(tree, each) for each in paths}
+    top = find_cgroup(tree, path)
+    below = (name_of(f"{top.path.rstrip('/')}/{each}") for each in tree.dirs(top.folder))
+    found = {each: cgroup_figures(tree, each) for each in (top.name, *below)}
     return {each: figures for each, figures in found.items() if figures}

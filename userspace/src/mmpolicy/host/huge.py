@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.cgroups import cgroup_mount, is_text, walk
+from mmpolicy.host.cgroups import charging, walk
 from mmpolicy.host.files import Tree
 from mmpolicy.host.processes import printable
 
 KINDS = ("anon", "shmem", "file")  # of memory.stat, each with a line for its huge pages
+V1 = {  # what cgroup v1 calls them, together with those below
+    "total_rss": "anon", "total_rss_huge": "anon_thp",
+    "total_shmem": "shmem", "total_cache": "file",
+}  # fmt: skip
 VM, VMM = "anon_inode:kvm-vm", "qemu"  # what a program has open that runs a machine; its name
 SMALL = 1024  # pages: what has less is no machine
 ROLLUP = re.compile(r"^(Rss|AnonHugePages|ShmemPmdMapped|FilePmdMapped): +(\d+) kB$", re.MULTILINE)
@@ -44,6 +47,7 @@ class Machine(NamedTuple):
 def huge_in(stat: dict[str, str]) -> Huge:
     """Return what is in huge pages, of the lines of memory.stat."""
     found = {name: int(value) for name, value in stat.items() if value.isdigit()}
+    found = {V1.get(name, name): value for name, value in found.items()}
     return Huge(
         {kind: found.get(kind, 0) for kind in KINDS},
         {kind: found.get(f"{kind}_thp", 0) for kind in KINDS},
@@ -57,31 +61,48 @@ def read_stat(tree: Tree, path: str) -> dict[str, str]:
 
 
 def huge_of_cgroups(tree: Tree) -> dict[str, Huge]:
-    """Return it for each cgroup that accounts for memory, by its path."""
+    """Return it for each cgroup that accounts for memory, by its name."""
     found = {}
     try:
-        mount = cgroup_mount(tree)
+        hierarchy = charging(tree)[0]
     except Error:
         return {}
-    for path, _ in walk(tree):
-        file = f"{mount}{path.rstrip('/')}/memory.stat"
+    for each in walk(tree, hierarchy):
+        file = f"{each.folder}/memory.stat"
         try:
-            if is_text(path) and tree.exists(file):
-                found[path] = huge_in(read_stat(tree, file))
+            if tree.exists(file):
+                found[each.name] = huge_in(read_stat(tree, file))
         except Error:  # it has just been removed
             continue
     return found
 
 
-def machines(tree: Tree) -> Iterator[Machine]:
-    """Yield the virtual machines of the host. The kernel walks their page tables for it."""
-    for name in tree.inodes("/proc"):
+class Machines(NamedTuple):
+    """The virtual machines of a host, and which processes could not be looked at."""
+
+    found: list[Machine]
+    denied: list[Error]
+
+    def note(self) -> str:
+        """Return how many were not looked at and why, empty if all were."""
+        if not self.denied:
+            return ""
+        first = self.denied[0]
+        told = f"{len(self.denied)} processes could not be looked at: {first.message}"
+        return f"note: {told}; next: {first.next_step}"
+
+
+def machines(tree: Tree) -> Machines:
+    """Return the virtual machines of the host. The kernel walks their page tables for it."""
+    result = Machines([], [])
+    for name in filter(str.isdigit, tree.inodes("/proc")):
         try:
-            if name.isdigit() and _runs_machine(tree, name):
-                yield _machine(tree, int(name))
+            if _runs_machine(tree, name):
+                result.found.append(_machine(tree, int(name)))
         except Error as err:
             if err.exit_code == Exit.DENIED:
-                raise  # else it has just ended
+                result.denied.append(err)  # else it has just ended
+    return result
 
 
 def _runs_machine(tree: Tree, pid: str) -> bool:

@@ -7,12 +7,13 @@ counts both, see Documentation/filesystems/proc.rst in the kernel.
 
 from __future__ import annotations
 
+import os
 import re
 from errno import ENOENT, ESRCH
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.cgroups import cgroup_pids
+from mmpolicy.host.cgroups import cgroup_pids, hierarchies, name_of, unified_of
 from mmpolicy.host.files import Tree
 from mmpolicy.render import table
 
@@ -53,9 +54,11 @@ def start_of(tree: Tree, pid: int) -> int | None:
 
 
 def cgroup_of(tree: Tree, pid: int) -> str:
-    """Return the path, below the mount, of the cgroup of a process; empty without cgroup v2."""
-    lines = tree.read(f"/proc/{pid}/cgroup").splitlines()
-    return next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
+    """Return the name of the cgroup of a process that policies go by; empty without cgroup v2."""
+    lines = os.fsdecode(tree.read_bytes(f"/proc/{pid}/cgroup")).splitlines()
+    path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
+    found = unified_of(hierarchies(tree)) if path else None
+    return name_of(found.below(path) if found else path)
 
 
 def _sum(what: str, found: list[dict[str, str]]) -> Memory:

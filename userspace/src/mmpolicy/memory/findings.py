@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mmpolicy.errors import Error
 from mmpolicy.host import evidence
 from mmpolicy.host.calibration import read_calibration
-from mmpolicy.host.cgroups import HOSTS_OWN, cgroup_mount
+from mmpolicy.host.cgroups import HOSTS_OWN
 from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import Tree
 from mmpolicy.memory.survey import FIGURES, Process, Row, Survey
@@ -47,7 +47,7 @@ def find(
 ) -> list[Finding]:
     """Return what to do; rates are of events of the host, shadows what those of profiles told."""
     cgroups, processes = survey.most(FIGURES["waste"], LINES)
-    wasteful = [row for row in _named(tree, cgroups, processes) if _wastes(row)]
+    wasteful = [row for row in _named(cgroups, processes) if _wastes(row)]
     found = [_trim(tree, row) for row in wasteful[:2]]
     found += _sizes(tree, survey, [row.name for row in wasteful])
     found += _compaction(rates)
@@ -56,12 +56,8 @@ def find(
     return found[:LINES]
 
 
-def _named(tree: Tree, cgroups: Sequence[Row], processes: Sequence[Row]) -> list[Row]:
-    """Return the rows that can be named to a command: not the root, and not those of version 1."""
-    try:
-        cgroup_mount(tree)
-    except Error:
-        return list(processes)
+def _named(cgroups: Sequence[Row], processes: Sequence[Row]) -> list[Row]:
+    """Return the rows that can be named to a command: not the root, which is the whole host."""
     alone = [row for row in processes if row.cgroup == "/"]
     rows = [row for row in cgroups if row.name != "/"] + alone
     return sorted(rows, key=lambda row: -row.waste_kib)

@@ -20,7 +20,7 @@ from random import Random
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.cgroups import cgroup_pids
+from mmpolicy.host.cgroups import Charged, cgroup_pids
 from mmpolicy.host.files import Tree
 from mmpolicy.host.processes import printable
 from mmpolicy.memory.folios import PAGE, Frames
@@ -31,7 +31,6 @@ SMALL = 256  # pages: what has less is not sampled
 TICKS = 100  # a second, in what the kernel shows
 FIELDS = (7, 9, 11, 12, 19, 20, 21)  # those that are needed; 0 is the state
 STATUS = re.compile(r"^(RssAnon|THP_enabled):\s+(\d+)", re.MULTILINE)
-OF_MEMORY = re.compile(rb"^(?:0:|\d+:(?:[^:]*,)?memory(?:,[^:]*)?):(/.*)$", re.MULTILINE)
 
 
 class Budget:
@@ -161,15 +160,6 @@ def read_usage(tree: Tree, pid: int) -> tuple[str, Usage] | None:
     return name, Usage(start, minor + major, user, system, pages, not size)
 
 
-def cgroup_of_memory(tree: Tree, pid: int) -> str:
-    """Return the cgroup that accounts for the memory of a process, in version 2 or 1."""
-    try:
-        found = OF_MEMORY.search(tree.read_at(f"/proc/{pid}/cgroup", PAGE))
-    except Error:
-        return "/"
-    return printable(found[1].decode(errors="replace")) if found else "/"
-
-
 class Survey:
     """Looks at processes within a budget."""
 
@@ -185,6 +175,7 @@ class Survey:
         self.budget = Budget(share, cpu)
         self.processes: dict[int, Process] = {}
         self.blind = ""  # why contents cannot be looked at
+        self._charged = Charged(tree)
         self._ignored: set[int] = set()
         self._listed: set[int] = set()
         self._turn, self._born = -inf, set[int]()  # when it was, and who began since
@@ -237,8 +228,7 @@ class Survey:
     def _keep(self, pid: int, name: str, usage: Usage, now: float) -> None:
         known = self.processes.get(pid)
         if not known or known.usage.start != usage.start:
-            cgroup = cgroup_of_memory(self.tree, pid)
-            known = Process(pid, name, cgroup, usage, now)
+            known = Process(pid, name, self._charged.name(pid), usage, now)
             self.processes[pid] = known
             if pid not in self._born:
                 return

@@ -17,7 +17,7 @@ from mmpolicy.control.state import process_key, profiles_of, read_state
 from mmpolicy.control.state import unbind as unbind_write
 from mmpolicy.control.units import check_unit, find_unit
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
+from mmpolicy.host.cgroups import cgroup_paths, find_bindable
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.verbs.commit import commit, exclusive
@@ -70,7 +70,7 @@ def check_one(*given: object) -> None:
 def _find(tree: Tree, cgroup: str | None, pid: int | None, owner: str | None) -> Binding:
     """Return the key of what the options name; nobody else may own it."""
     if cgroup is not None:
-        group = CgroupBinding(int(find_cgroup(tree, cgroup)))
+        group = CgroupBinding(find_bindable(tree, cgroup).number)
         check_free(tree, group, owner and check_owner(owner))
         return group
     if owner:
@@ -134,7 +134,7 @@ def _cgroup_of(tree: Tree, unit: str) -> CgroupBinding | None:
     if not tree.exists(CONTROL):
         return None
     try:
-        return CgroupBinding(int(find_cgroup(tree, unit)))
+        return CgroupBinding(find_bindable(tree, unit).number)
     except Error:
         return None
 

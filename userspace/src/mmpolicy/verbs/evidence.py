@@ -13,7 +13,7 @@ from mmpolicy.control.counters import Counters, Rates
 from mmpolicy.control.notices import notice_lines
 from mmpolicy.errors import Error
 from mmpolicy.host import evidence
-from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
+from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.files import Tree
 from mmpolicy.host.huge import Machine, machines
 from mmpolicy.host.knobs import names_of, read_knobs
@@ -30,16 +30,18 @@ def _read(tree: Tree, cgroup: str | None, every: bool, vms: bool) -> dict[str, A
     data: dict[str, Any] = {"sizes": evidence.sizes(tree), "huge_pages": evidence.others(tree)}
     data["pressure"] = evidence.pressure(tree)
     data["notices"] = notice_lines(tree)
-    path = cgroup_paths(tree)[find_cgroup(tree, cgroup)] if cgroup else "/"
+    path = find_cgroup(tree, cgroup).name if cgroup else "/"
     try:
         data["cgroups"] = evidence.cgroups(tree, path)
         if not data["cgroups"]:
-            data["notices"].append("note: cgroup v2 has no memory controller here")
+            data["notices"].append("note: no cgroup accounts for memory here")
     except Error as err:
         data["cgroups"] = {}
         data["notices"].append(f"note: {err.message}")
     if vms:
-        data["machines"] = [each._asdict() for each in machines(tree)]
+        seen = machines(tree)
+        data["machines"] = [each._asdict() for each in seen.found]
+        data["notices"] += [seen.note()] * bool(seen.denied)
     if every:
         data["knobs"] = {names_of(path)[0]: value for path, value in read_knobs(tree).items()}
     return data

@@ -22,7 +22,7 @@ from mmpolicy.control.keys import (
 from mmpolicy.control.manifest import save
 from mmpolicy.control.state import profiles_of, read_state, settings_of
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.cgroups import find_cgroup
+from mmpolicy.host.cgroups import find_bindable
 from mmpolicy.host.machine import Host
 from mmpolicy.host.processes import cgroup_of
 from mmpolicy.host.tracing import record
@@ -199,4 +199,4 @@ def _with_profile(
     cgroup = cgroup_of(host.tree, pid)
     if cgroup in ("", "/"):
         return target, ""
-    return target | {CgroupBinding(int(find_cgroup(host.tree, cgroup))): name}, cgroup
+    return target | {CgroupBinding(find_bindable(host.tree, cgroup).number): name}, cgroup

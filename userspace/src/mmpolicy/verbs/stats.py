@@ -25,7 +25,7 @@ from mmpolicy.control.model import check_loaded, lease_of
 from mmpolicy.control.shadow import shadow_data, shadow_lines
 from mmpolicy.control.state import read_state
 from mmpolicy.host.calibration import Calibration, read_calibration
-from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
+from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.processes import Memory, memory_lines, memory_of_cgroup, memory_of_process
@@ -128,10 +128,7 @@ def _memory(tree: Tree, given: StatsOptions) -> list[Memory]:
     The kernel walks the page tables for it, which takes a while for large processes.
     """
     bound = memory_of_bound(tree, read_state(tree), given.profile) if given.memory else []
-    paths = cgroup_paths(tree) if given.cgroups else {}
-    found = bound + [
-        memory_of_cgroup(tree, paths[find_cgroup(tree, each)]) for each in given.cgroups
-    ]
+    found = bound + [memory_of_cgroup(tree, find_cgroup(tree, each).name) for each in given.cgroups]
     return found + [memory_of_process(tree, pid) for pid in given.pids]
 
 

@@ -15,7 +15,7 @@ from mmpolicy.control.keys import State
 from mmpolicy.control.state import read_state
 from mmpolicy.errors import Error
 from mmpolicy.host.calibration import Calibration, read_calibration
-from mmpolicy.host.cgroups import cgroup_mount, cgroup_paths, find_cgroup
+from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.evidence import pressure_in
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
@@ -50,7 +50,7 @@ def chosen_cgroup(tree: Tree, cgroup: str | None, unit: str | None) -> str:
     if cgroup and unit:
         raise click.UsageError("give one of --cgroup PATH and --unit NAME")
     given = cgroup or unit
-    path = cgroup_paths(tree)[find_cgroup(tree, given)] if given else ""
+    path = find_cgroup(tree, given).name if given else ""
     return "" if path == "/" else path
 
 
@@ -160,7 +160,7 @@ def _decides(state: State, find: Callable[[], str]) -> str:
 def _stall(tree: Tree, cgroup: str) -> float | None:
     """Return which part of the last ten seconds a cgroup has waited for memory."""
     try:
-        path = f"{cgroup_mount(tree)}{cgroup.rstrip('/')}/memory.pressure"
+        path = f"{find_cgroup(tree, cgroup).folder}/memory.pressure"
         return float(pressure_in(tree, path)["some"]["avg10"])
     except (Error, KeyError, ValueError):
         return None

@@ -22,11 +22,11 @@ from mmpolicy.control.keys import (
 )
 from mmpolicy.control.state import plan, process_key, profiles_of, read_state
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.cgroups import cgroup_paths, cgroup_pids, find_cgroup
+from mmpolicy.host.cgroups import Charged, cgroup_pids, find_bindable, find_cgroup
 from mmpolicy.host.evidence import cgroup_figures
 from mmpolicy.host.files import CONTROL, SPLIT, Tree, split_text
 from mmpolicy.host.machine import Host
-from mmpolicy.host.processes import cgroup_of, check_process, memory_of_process
+from mmpolicy.host.processes import check_process, memory_of_process
 from mmpolicy.memory.folios import PAGE
 from mmpolicy.memory.survey import read_usage
 from mmpolicy.memory.trim import (
@@ -116,8 +116,8 @@ def _find(tree: Tree, given: TrimOptions) -> tuple[str, list[int]]:
     """Return the cgroup that accounts for the memory, if it is known, and the processes."""
     if given.pid is not None:
         check_process(tree, given.pid)
-        return cgroup_of(tree, given.pid), [given.pid]
-    path = cgroup_paths(tree)[find_cgroup(tree, given.cgroup or given.unit or "")]
+        return Charged(tree).name(given.pid), [given.pid]
+    path = find_cgroup(tree, given.cgroup or given.unit or "").name
     return path, [int(pid) for pid in cgroup_pids(tree, path)]
 
 
@@ -244,7 +244,7 @@ def _keep(host: Host, given: TrimOptions, cgroup: str) -> str:
     if given.pid is not None:
         key = process_key(host.tree, given.pid)
     else:
-        key = CgroupBinding(int(find_cgroup(host.tree, cgroup)))
+        key = CgroupBinding(find_bindable(host.tree, cgroup).number)
     with exclusive(host, False):
         old = read_state(host.tree)
         new = dict(old)
