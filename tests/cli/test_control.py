@@ -427,7 +427,7 @@ def test_owners(tree: FakeTree) -> None:
     tree.put("/run/mmpolicy/owners/agent", f"bad\n{text}\nx y z\n")
     tree.put("/run/mmpolicy/owners/No", text)
     assert read_owned(tree) == {CgroupBinding(number): mine}
-    assert not Owned("agent", number + 1, "web", "/pod").lives(tree, "/sys/fs/cgroup")
+    assert not Owned("agent", number + 1, "web", "/pod").lives(tree)
     moved = Owned("agent", number, "x", "/pod")
     keep_owned(tree, "agent", CgroupBinding(number), moved)
     assert list(read_owned(tree).values()) == [moved]

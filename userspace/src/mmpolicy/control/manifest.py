@@ -250,7 +250,7 @@ class Manifest:
 
     def _cgroup(self, given: str) -> CgroupBinding | AbsentCgroup:
         try:
-            number = int(self._finder.find(given))
+            number = self._finder.find(given).number
         except Error:
             return AbsentCgroup(given)
         self._cgroups[number] = given
@@ -260,7 +260,7 @@ class Manifest:
         if name != SCOPE.name or word == WHOLE_HOST:
             return word
         try:
-            return self._finder.find(word)
+            return str(self._finder.find(word).number)
         except Error:
             self._absent_scope = word
             return word
