@@ -102,6 +102,31 @@ bool mmp_lazy_look_at(struct mmp_lazy *lazy, unsigned int index)
 	       lazy_count_anew(lazy, index);
 }
 
+/**
+ * mmp_lazy_recount - count areas anew, in their order
+ * @lazy: of which address space
+ * @index: where to begin
+ * @tables: so many page tables may be looked at; comes back as how many are left
+ *
+ * Context: what @lazy and the VMAs are protected by.
+ * Return: where to go on; %MMP_LAZY_AREAS when there is no other area.
+ */
+unsigned int mmp_lazy_recount(struct mmp_lazy *lazy, unsigned int index, unsigned int *tables)
+{
+	unsigned int set;
+
+	for (; *tables && index < MMP_LAZY_AREAS; index++) {
+		set = find_next_bit(lazy->sets, MMP_LAZY_SETS, index / MMP_LAZY_WAYS);
+		if (set != index / MMP_LAZY_WAYS)
+			index = set * MMP_LAZY_WAYS;
+		if (index < MMP_LAZY_AREAS && lazy->areas[index]) {
+			mmp_lazy_look_at(lazy, index);
+			--*tables;
+		}
+	}
+	return min(index, MMP_LAZY_AREAS + 0U);
+}
+
 /* Looks at an area for a call, which pays for it with its looks. */
 static bool lazy_pay_to_look_at(struct mmp_lazy *lazy, unsigned int index,
 				unsigned long *looks)

@@ -33,6 +33,8 @@
 #define MMP_LAZY_MAX_STEPS	2048
 /* The count of an area that could not be counted. */
 #define MMP_LAZY_UNKNOWN	(~0UL)
+/* Page tables that the keeper looks at in a pass, each quarter of a second. */
+#define MMP_KEEPER_TABLES	1024U
 /* Looks that a call pays for an area that it finds busy, and so does not count. */
 #define MMP_LAZY_BUSY_LOOKS	64
 
@@ -141,6 +143,7 @@ enum mmp_lazy_answer mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_c
 				  struct mmp_lazy_limit limit);
 void mmp_lazy_found(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages);
 bool mmp_lazy_look_at(struct mmp_lazy *lazy, unsigned int index);
+unsigned int mmp_lazy_recount(struct mmp_lazy *lazy, unsigned int index, unsigned int *tables);
 void mmp_lazy_move(struct mmp_lazy *lazy, atomic_long_t *group);
 
 /* tracked.c */

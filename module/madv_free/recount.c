@@ -11,19 +11,18 @@
 #include "recount.h"
 
 /* Page tables that are looked at before others get the locks. */
-#define TABLES_AT_ONCE	16
+#define TABLES_AT_ONCE	16U
 
 static bool stopping;
 
-/* Counts what was lazily freed in some areas more; under mmap_lock. */
-static void recount_some_new(struct tracked *t)
+/* Counts what was lazily freed in so many areas more; under mmap_lock. */
+static void recount_some_new(struct tracked *t, unsigned int tables)
 {
 	struct mm_struct *mm = t->lazy.mm;
 	unsigned long next, pages;
 	struct vm_area_struct *vma;
-	int i;
 
-	for (i = 0; i < TABLES_AT_ONCE; i++, t->counted_to = next) {
+	for (; tables; tables--, t->counted_to = next) {
 		vma = find_vma(mm, t->counted_to);
 		if (!vma) {
 			/* All memory of the process has been counted by now. */
@@ -51,60 +50,68 @@ static bool recount_goes_on(struct mm_struct *mm)
 
 /**
  * mmp_recount_new - count what was lazily freed before we knew a process
- * @t: which; @known afterwards, if its lock was to be had all the time
+ * @t: which; @known afterwards, if all was counted and its lock was to be had all the time
+ * @tables: so many page tables and holes may be looked at; comes back as how many are left
  *
+ * It goes on from where an earlier call has ended.
  * Context: may sleep; @t stays.
  */
-void mmp_recount_new(struct tracked *t)
+void mmp_recount_new(struct tracked *t, unsigned int *tables)
 {
 	struct mm_struct *mm = t->lazy.mm;
 
 	if (!mmget_not_zero(mm))
 		return;
-	while (!t->known && recount_goes_on(mm)) {
-		recount_some_new(t);
+	while (!t->known && *tables && recount_goes_on(mm)) {
+		unsigned int some = min(*tables, TABLES_AT_ONCE);
+
+		recount_some_new(t, some);
 		mmap_read_unlock(mm);
+		*tables -= some;
 		cond_resched();
 	}
 	mmput_async(mm);
 }
 
-/* Counts some areas anew, from the @i-th on; under mmap_lock. */
-static unsigned int recount_some(struct tracked *t, unsigned int i)
+/* Counts some areas anew, from the @index-th on; under mmap_lock. */
+static unsigned int recount_some(struct tracked *t, unsigned int index, unsigned int *tables)
 {
-	unsigned int left = TABLES_AT_ONCE;
+	unsigned int some = min(*tables, TABLES_AT_ONCE), left = some;
 
 	guard(rcu)();
 	spin_lock(&t->lock);
-	for (; left && i < MMP_LAZY_AREAS; i++) {
-		if (t->lazy.areas[i]) {
-			mmp_lazy_look_at(&t->lazy, i);
-			left--;
-		}
-	}
+	index = mmp_lazy_recount(&t->lazy, index, &left);
 	spin_unlock(&t->lock);
-	return i;
+	*tables -= some - left;
+	return index;
 }
 
 /**
- * mmp_recount_all - count all areas anew, as far as the lock is to be had
+ * mmp_recount - count areas anew, as far as the lock is to be had
  * @t: of which process
+ * @index: of the area to begin with
+ * @tables: so many page tables may be looked at; comes back as how many are left
  *
  * Context: may sleep; @t stays.
+ * Return: where to go on; %MMP_LAZY_AREAS when all was counted, or others have the lock.
  */
-void mmp_recount_all(struct tracked *t)
+unsigned int mmp_recount(struct tracked *t, unsigned int index, unsigned int *tables)
 {
 	struct mm_struct *mm = t->lazy.mm;
-	unsigned int i = 0;
 
 	if (!mmget_not_zero(mm))
-		return;
-	while (i < MMP_LAZY_AREAS && recount_goes_on(mm)) {
-		i = recount_some(t, i);
+		return MMP_LAZY_AREAS;
+	while (*tables && index < MMP_LAZY_AREAS) {
+		if (!recount_goes_on(mm)) {
+			index = MMP_LAZY_AREAS;
+			break;
+		}
+		index = recount_some(t, index, tables);
 		mmap_read_unlock(mm);
 		cond_resched();
 	}
 	mmput_async(mm);
+	return index;
 }
 
 /* With @stop, a count that is under way ends at once, and none begins until it is false. */

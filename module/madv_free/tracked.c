@@ -20,18 +20,26 @@
 
 #define TIDY_INTERVAL	(HZ / 4)
 #define RETRY_INTERVAL	(HZ / 50)
+/* Page tables of processes that are new, which are looked at once: so many each time. */
+#define NEW_TABLES	256U
 
 static DEFINE_HASHTABLE(all_tracked, 10);
 static LIST_HEAD(all_unknown);
-static DEFINE_SPINLOCK(all_tracked_lock);	/* for each change of both */
+static LIST_HEAD(all_known);			/* under keeping */
+static DEFINE_SPINLOCK(all_tracked_lock);	/* for each change of the other two */
 static DEFINE_MUTEX(keeping);		/* held by whoever goes through all, and removes some */
 
 /*
- * By mmp_memcg_slot(): what the processes in a cgroup have lazily freed, and
- * whether a call was refused there since they were counted anew.
+ * By mmp_memcg_slot(): what the processes in a cgroup have lazily freed, whether a call was
+ * refused there lately, and whether they are being counted anew for that.
+ *
+ * To count them anew is on nobody's bill, and a tenant decides how much it is. So a pass of
+ * the keeper looks at MMP_KEEPER_TABLES page tables at most, and the next one goes on from
+ * there. While that takes its time, the calls themselves pay for looks, as ever.
  */
 static atomic_long_t *sums;
 static DECLARE_BITMAP(refused, MMP_TRACKED_GROUPS);
+static DECLARE_BITMAP(recounted, MMP_TRACKED_GROUPS);	/* under keeping */
 
 /*
  * It never waits for a process: that may hold its mmap_lock for as long as it
@@ -109,7 +117,7 @@ static void tracked_forget(struct tracked *t)
 {
 	spin_lock(&all_tracked_lock);
 	hash_del_rcu(&t->node);
-	list_del(&t->unknown);
+	list_del(&t->listed);
 	spin_unlock(&all_tracked_lock);
 	tracked_free(t);
 }
@@ -145,7 +153,7 @@ static struct tracked *tracked_get(struct mm_struct *mm)
 	t = tracked_find(mm);
 	if (!t) {
 		hash_add_rcu(all_tracked, &new->node, (unsigned long)mm);
-		list_add_tail(&new->unknown, &all_unknown);
+		list_add_tail(&new->listed, &all_unknown);
 	}
 	spin_unlock(&all_tracked_lock);
 	if (t)
@@ -155,37 +163,86 @@ static struct tracked *tracked_get(struct mm_struct *mm)
 	return t ?: new;
 }
 
-/* Follows processes between cgroups, and counts anew where a call was refused. */
-static void tracked_tidy(struct tracked *t)
-{
-	tracked_regroup(t);
-	if (test_bit(t->lazy.group - sums, refused))
-		mmp_recount_all(t);
-}
-
-/* Counts those that are new. Return: is there one left that has its lock? */
+/* Counts those that are new, as far as the budget goes. Return: is there one left? */
 static bool tracked_count_unknown(void)
 {
+	unsigned int tables = NEW_TABLES;
 	LIST_HEAD(later);
 	struct tracked *t;
 	bool left;
 
 	spin_lock(&all_tracked_lock);
-	while ((t = list_first_entry_or_null(&all_unknown, struct tracked, unknown))) {
-		list_move(&t->unknown, &later);
+	while (tables && (t = list_first_entry_or_null(&all_unknown, struct tracked, listed))) {
+		list_move_tail(&t->listed, &later);
 		spin_unlock(&all_tracked_lock);
-		mmp_recount_new(t);
+		tables--;	/* to try takes a little, too */
+		mmp_recount_new(t, &tables);
 		spin_lock(&all_tracked_lock);
 		if (t->known)
-			list_del_init(&t->unknown);
+			list_move_tail(&t->listed, &all_known);
 	}
-	left = !list_empty(&later);
-	list_splice(&later, &all_unknown);
+	list_splice_tail(&later, &all_unknown);
+	left = !list_empty(&all_unknown);
 	spin_unlock(&all_tracked_lock);
 	return left;
 }
 
-/* Runs only now and then, as it goes through all processes that are tracked. */
+/* Begins to count anew where calls were refused, unless that is under way already. */
+static void tracked_begin_recount(void)
+{
+	unsigned long group;
+	struct tracked *t;
+
+	if (!bitmap_empty(recounted, MMP_TRACKED_GROUPS) ||
+	    bitmap_empty(refused, MMP_TRACKED_GROUPS))
+		return;
+	for_each_set_bit(group, refused, MMP_TRACKED_GROUPS) {
+		clear_bit(group, refused);
+		__set_bit(group, recounted);
+	}
+	list_for_each_entry(t, &all_known, listed)
+		t->recounted_to = 0;
+}
+
+/* Is @t to be counted anew, or to be gone on with? */
+static bool tracked_is_recounted(const struct tracked *t)
+{
+	return t->recounted_to < MMP_LAZY_AREAS && test_bit(t->lazy.group - sums, recounted);
+}
+
+/* Goes on to count anew. A process that the budget does not reach the end of comes last. */
+static void tracked_recount(void)
+{
+	unsigned int tables = MMP_KEEPER_TABLES;
+	struct tracked *t, *next;
+	LIST_HEAD(later);
+	bool all = true;
+
+	lockdep_assert_held(&keeping);
+	tracked_begin_recount();
+	list_for_each_entry_safe(t, next, &all_known, listed) {
+		if (!tracked_is_recounted(t))
+			continue;
+		if (!tables) {
+			all = false;
+			break;
+		}
+		tables--;	/* to try takes a little, too */
+		t->recounted_to = mmp_recount(t, t->recounted_to, &tables);
+		if (tracked_is_recounted(t)) {
+			all = false;
+			list_move_tail(&t->listed, &later);
+		}
+	}
+	list_splice_tail(&later, &all_known);
+	if (all)
+		bitmap_zero(recounted, MMP_TRACKED_GROUPS);
+}
+
+/*
+ * Follows processes between cgroups, and forgets those that have ended. Runs only now and
+ * then, as it goes through all processes that are tracked.
+ */
 static void tracked_tidy_all(void)
 {
 	struct hlist_node *next;
@@ -196,9 +253,9 @@ static void tracked_tidy_all(void)
 		if (READ_ONCE(t->stale) || !atomic_read(&t->lazy.mm->mm_users))
 			tracked_forget(t);
 		else
-			tracked_tidy(t);
+			tracked_regroup(t);
 	}
-	bitmap_zero(refused, MMP_TRACKED_GROUPS);
+	tracked_recount();
 	tidied = jiffies;
 }
 
@@ -246,6 +303,8 @@ void mmp_tracked_switched(bool on, void *scratch)
 
 	mmp_recount_stop(!on);
 	if (on) {
+		bitmap_zero(refused, MMP_TRACKED_GROUPS);
+		bitmap_zero(recounted, MMP_TRACKED_GROUPS);
 		sums = scratch;
 		tidied = jiffies;
 		return;
@@ -273,11 +332,13 @@ u64 mmp_tracked_lazy_pages(const struct mmp_profile *profile)
 
 	guard(mutex)(&keeping);
 	hash_for_each(all_tracked, i, t, node) {
+		unsigned int tables = MMP_LAZY_AREAS;
+
 		scoped_guard(rcu)
 			ours = mmp_profile_of(t->lazy.mm) == profile;
 		if (!ours)
 			continue;
-		mmp_recount_all(t);
+		mmp_recount(t, 0, &tables);
 		pages += READ_ONCE(t->lazy.pages);
 	}
 	return pages;

@@ -175,6 +175,43 @@ def test_neighbours_of_a_loop(machines: Machines, kilobytes: int) -> None:
     assert beside <= 1.02 * alone
 
 
+REFUSED = """
+import mmap, time
+TABLE = 2 << 20
+area = mmap.mmap(-1, 3001 * TABLE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+area.madvise(mmap.MADV_NOHUGEPAGE)
+area.madvise(mmap.MADV_FREE, 0, TABLE)
+time.sleep(1)  # for the keeper, which gets to know the process
+for at in range(0, 3000 * TABLE, TABLE):
+    area[at] = 1
+    area.madvise(mmap.MADV_FREE, at, 4096)
+print("begun", flush=True)
+while True:
+    for at in range(3000 * TABLE, 3000 * TABLE + 200 * 4096, 4096):
+        area[at] = 1
+    area.madvise(mmap.MADV_FREE, 3000 * TABLE, 200 * 4096)
+    time.sleep(0.05)
+"""
+TRACING = "/sys/kernel/tracing"
+TRACED = f"echo tracked_keep mmp_pages_lazy >{TRACING}/set_ftrace_filter"
+
+
+def test_the_keeper_has_a_budget(loaded: Guest) -> None:
+    """A tenant has calls refused: page tables in a pass, and all 3,001 are looked at."""
+    must(loaded, madv_free.policy("cap", limit_mb=12, per_cgroup=1))
+    job = loaded.start(f"exec python3 -c {shlex.quote(REFUSED)}")
+    must(loaded, f"until grep -qs begun {job.path}.out; do sleep 0.1; done")
+    must(loaded, f"{TRACED}; echo function >{TRACING}/current_tracer; sleep 5")
+    lines = must(loaded, f"cat {TRACING}/trace; echo nop >{TRACING}/current_tracer").splitlines()
+    must(loaded, f"echo >{TRACING}/set_ftrace_filter")
+    refused = test_madv_free.stats(loaded)["eager_limit"]
+    job.stop()
+    passes = sum("tracked_keep" in line for line in lines)
+    looked = sum("kworker" in line and "mmp_pages_lazy" in line for line in lines)
+    assert refused > 20
+    assert 3001 <= looked <= 1024 * (passes + 1), f"{looked} in {passes} passes"
+
+
 def test_who_is_told_of_removals(loaded: Guest) -> None:
     """With a userfaultfd for them, a range is freed lazily whatever the policy."""
     for policy in "stock", "eager":

@@ -727,6 +727,54 @@ TEST(lazyfree_knows_7_gb_of_areas)
 	EXPECT(n * MMP_AREA_SIZE, ==, 7UL << 30);
 }
 
+/* The keeper's budget: so many page tables, on from where it ended, each area once, to the end. */
+TEST(lazyfree_recount_in_pieces)
+{
+	static const unsigned int budgets[] = { 1, 7, 16, AREAS, AREAS + 1, MMP_LAZY_AREAS };
+	unsigned int i, index, left, calls;
+	unsigned long a;
+
+	for (i = 0; i < ARRAY_SIZE(budgets); i++) {
+		begin(&mm);
+		for (a = 0; a < AREAS; a++)
+			EXPECT(call(&mm, a * MMP_AREA_PAGES, 2, PAGES), ==, MMP_ANSWER_LAZY);
+		all_ended = true;
+		/* One of the two pages of each area is used again, which nobody is told. */
+		for (a = 0; a < AREAS; a++)
+			mm.page[a * MMP_AREA_PAGES] = DIRTY;
+		EXPECT(mm.lazy.pages, ==, 2 * AREAS);
+		mm.counted = 0;
+		at("%u at once", budgets[i]);
+		for (index = 0, calls = 0; index < MMP_LAZY_AREAS; calls++) {
+			unsigned long before = mm.counted;
+
+			left = budgets[i];
+			index = mmp_lazy_recount(&mm.lazy, index, &left);
+			EXPECT(mm.counted - before, ==, budgets[i] - left);
+			EXPECT(calls, <=, AREAS);
+		}
+		EXPECT(mm.counted, ==, AREAS);
+		EXPECT(mm.lazy.pages, ==, AREAS);
+		EXPECT(calls, <=, AREAS / budgets[i] + 1);
+	}
+}
+
+/* Nothing is looked at without a budget, nor where there is nothing. */
+TEST(lazyfree_recount_of_nothing)
+{
+	unsigned int left = 0;
+
+	begin(&mm);
+	EXPECT(call(&mm, 0, 1, PAGES), ==, MMP_ANSWER_LAZY);
+	mm.counted = 0;
+	EXPECT(mmp_lazy_recount(&mm.lazy, 3, &left), ==, 3);
+	begin(&mm);
+	left = 5;
+	EXPECT(mmp_lazy_recount(&mm.lazy, 0, &left), ==, MMP_LAZY_AREAS);
+	EXPECT(left, ==, 5);
+	EXPECT(mm.counted, ==, 0);
+}
+
 /* What the policies say, of a process about which nothing is to be said. */
 static struct mmp_lazy_limit asked;
 static unsigned int available;
