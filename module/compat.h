@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The one place for differences between kernels and architectures, named by what they are.
- * What headers show is found out when the module is built (features.c), what the running
- * kernel shows when it is loaded (provider/needs.h), and only the rest goes by the version.
+ * The build tests the headers (features.c), the module tests the running kernel when it is
+ * loaded (provider/needs.h), and only differences that neither test can see go by version.
  */
 #ifndef MMPOLICY_COMPAT_H
 #define MMPOLICY_COMPAT_H
@@ -14,7 +14,7 @@
 #include "features.h"
 
 /*
- * Versions, each with the reason why nothing else tells.
+ * Versions, each with the reason why no other test can tell.
  *
  * Since 6.17, madvise() may hold the lock of a VMA in place of that of the process. That is
  * inside mm/madvise.c, and no header, type or symbol of the kernels with the hooks shows it.
@@ -27,7 +27,7 @@
 #include <linux/swapops.h>
 #endif
 
-/* What the hooks ask; without them, what provider/ asks in their place. */
+/* Declarations of the hooks, or of provider/, which replaces them on a stock kernel. */
 #ifdef CONFIG_MM_POLICY
 #include <linux/mm_policy.h>
 #else
@@ -45,14 +45,14 @@
 	((void)(module), "this kernel has no BPF system call, no JIT for it or no BTF of modules")
 #endif
 
-/* Does the verifier take pointers for an argument that it does not trust, unless told? */
+/* Older verifiers pass untrusted pointers to a kfunc unless it has this flag. */
 #ifdef KF_TRUSTED_ARGS
 #define MMP_TRUSTED_ARGS	KF_TRUSTED_ARGS
 #else
 #define MMP_TRUSTED_ARGS	0
 #endif
 
-/* Sites that only large-folio-faults/ has. */
+/* Sites that only the series large-folio-faults/ adds. */
 #ifdef MM_POLICY_REUSE
 #define mmp_is_reuse(site)	unlikely((site) == MM_POLICY_REUSE)
 #else
@@ -76,7 +76,7 @@
 #define mmp_is_read(site)	((void)(site), false)
 #endif
 
-/* What only the hooks make possible: why a policy cannot be had without them. */
+/* The reason to refuse a policy that needs the hooks, on a kernel without them. */
 #ifdef CONFIG_MM_POLICY
 #define MMP_NEEDS_HOOKS(reason)	(0 ? (reason) : NULL)
 #else
@@ -103,9 +103,9 @@
 #endif
 
 /*
- * Is this entry a page table, and where is it? The generic way asks on x86 four
- * times whether the entry is huge. The bits that count here are the same under Xen,
- * so they are read without asking it, which takes a few instructions each time.
+ * Tests whether a PMD points to a page table, and returns the table. The generic helpers test
+ * four times on x86 whether the entry is huge. Xen PV does not change these bits, so the code
+ * reads the native entry and saves the instructions of a paravirt call.
  */
 #ifdef CONFIG_X86_64
 static inline bool mmp_is_table(pmd_t pmd)
@@ -118,7 +118,7 @@ static inline const pte_t *mmp_table(pmd_t pmd)
 	return __va(pmd_val(pmd) & PTE_PFN_MASK);
 }
 
-/* One number that says both: mmp_bits_table() asks whether, mmp_table_at() asks where. */
+/* Packs address and PRESENT/PSE of a PMD into one word, for mmp_bits_table() and mmp_table_at(). */
 static inline unsigned long mmp_table_bits(pmd_t pmd)
 {
 	return native_pmd_val(pmd) & (PTE_PFN_MASK | _PAGE_PRESENT | _PAGE_PSE);
@@ -126,7 +126,7 @@ static inline unsigned long mmp_table_bits(pmd_t pmd)
 
 static inline bool mmp_bits_table(unsigned long bits)
 {
-	/* The other bits of this byte have been masked. */
+	/* mmp_table_bits() has masked the other bits of this byte. */
 	return (u8)bits == _PAGE_PRESENT;
 }
 
@@ -135,7 +135,7 @@ static inline const pte_t *mmp_table_at(unsigned long bits)
 	return __va(bits - _PAGE_PRESENT);
 }
 
-/* The bits of an entry. Those of several can be combined, and then asked as below. */
+/* The bits of an entry. Callers may OR or AND several words, and test the result below. */
 static inline unsigned long mmp_bits(pte_t pte)
 {
 	return native_pte_val(pte);
@@ -156,13 +156,13 @@ static inline bool mmp_bits_writable(unsigned long bits)
 	return bits & _PAGE_RW;
 }
 
-/* What ptep_test_and_clear_young() does, which is not exported. */
+/* Clears the accessed bit; ptep_test_and_clear_young() is not exported. */
 static inline void mmp_make_old(pte_t *ptep)
 {
 	clear_bit(_PAGE_BIT_ACCESSED, (unsigned long *)&ptep->pte);
 }
 
-/* Do the bits say that a page is there and used? An entry with a NUMA hint never says so. */
+/* True for a present entry that is accessed; never for an entry with a NUMA hint. */
 static inline bool mmp_bits_used(unsigned long bits)
 {
 	return !(~bits & (_PAGE_PRESENT | _PAGE_ACCESSED));
@@ -221,8 +221,8 @@ static inline bool mmp_bits_used(unsigned long bits)
 #endif
 
 /*
- * The node that a fault in @vma is to have memory of, if there is one: that of the
- * CPU, or what the memory policy of the application prefers.
+ * The preferred node of a fault in @vma: the node of the CPU, or the one that the application's
+ * memory policy prefers. NUMA_NO_NODE if the policy prefers none.
  */
 #ifdef CONFIG_NUMA
 #define mmp_preferred_node(vma) ({					\
@@ -235,7 +235,7 @@ static inline bool mmp_bits_used(unsigned long bits)
 					 NUMA_NO_NODE;			\
 })
 
-/* The nodes whose memory @vma may have: others are not tried even if these are full. */
+/* The nodes that @vma may allocate from; the allocator tries no others, even if these are full. */
 #define mmp_allowed_nodes(vma) ({					\
 	const struct mempolicy *policy = (vma)->vm_policy;		\
 									\
@@ -251,67 +251,67 @@ static inline bool mmp_bits_used(unsigned long bits)
 #define mmp_vma_policy(vma)	((void)(vma), NULL)
 #endif
 
-/* A task of the process that @mm is of, or NULL; RCU read side. */
+/* The task that owns @mm, or NULL. Context: RCU read side. */
 #ifdef CONFIG_MEMCG
 #define mmp_mm_owner(mm)	rcu_dereference((mm)->owner)
 #else
 #define mmp_mm_owner(mm)	((mm) ? (struct task_struct *)NULL : NULL)
 #endif
 
-/* Has the process of @mm at most @pages anonymous pages? */
+/* True if @mm has at most @pages anonymous pages. */
 #define mmp_anon_pages_within(mm, pages)				\
 	(percpu_counter_compare(&(mm)->rss_stat[MM_ANONPAGES], pages) <= 0)
 
-/* Was a page of a process ever pinned? */
+/* True if a page of the process was ever pinned. */
 #if MMP_HAVE_MM_FLAGS
 #define mmp_has_pinned(mm)	mm_flags_test(MMF_HAS_PINNED, mm)
 #else
 #define mmp_has_pinned(mm)	test_bit(MMF_HAS_PINNED, &(mm)->flags)
 #endif
 
-/* Has prctl() or madvise() ruled large folios out? */
+/* True if prctl() or madvise() forbids large folios in the VMA. */
 #if MMP_HAVE_THP_DISABLED_FORCED
 #define mmp_thp_disabled(vma)	vma_thp_disabled(vma, (vma)->vm_flags, false)
 #else
 #define mmp_thp_disabled(vma)	vma_thp_disabled(vma, (vma)->vm_flags)
 #endif
 
-/* Flags of a folio that may go away any time, so without assertions. */
+/* Flags of a folio without a reference; the folio may be freed, so no assertion is made. */
 #if MMP_HAVE_FOLIO_FLAGS_IN_STRUCT
 #define mmp_folio_flags(folio)	READ_ONCE((folio)->flags.f)
 #else
 #define mmp_folio_flags(folio)	READ_ONCE((folio)->flags)
 #endif
 
-/* A number of a cgroup below 65,536. */
+/* The cgroup's id below 65,536. */
 #if MMP_HAVE_MEMCG_PRIVATE_ID
 #define mmp_memcg_slot(memcg)	mem_cgroup_private_id(memcg)
 #else
 #define mmp_memcg_slot(memcg)	mem_cgroup_id(memcg)
 #endif
 
-/* Is an entry that of a page on its way to another place? */
+/* True for a migration entry. */
 #if MMP_HAVE_SOFTLEAF
 #define mmp_is_moving(pte)	softleaf_is_migration(softleaf_from_pte(pte))
 #else
 #define mmp_is_moving(pte)	is_migration_entry(pte_to_swp_entry(pte))
 #endif
 
-/* A queue for work that may run on any CPU. */
+/* The unbound workqueue of the system. */
 #if MMP_HAVE_SYSTEM_DFL_WQ
 #define mmp_unbound_wq		system_dfl_wq
 #else
 #define mmp_unbound_wq		system_unbound_wq
 #endif
 
-/* What ftrace tells the owner of a call. */
+/* Arguments of ftrace_ops.ops_func(). */
 #if MMP_HAVE_FTRACE_OPS_FUNC_IP
 #define MMP_OPS_FUNC_ARGS	struct ftrace_ops *op, unsigned long ip, enum ftrace_ops_cmd cmd
 #else
 #define MMP_OPS_FUNC_ARGS	struct ftrace_ops *op, enum ftrace_ops_cmd cmd
 #endif
 
-/* Arguments of tracepoints, and of what reads and writes files of sysfs. */
+/* Arguments of tracepoint probes, and of callbacks of sysfs files. */
 #if MMP_HAVE_RECLAIM_GFP_FIRST
 #define MMP_RECLAIM_ARGS	gfp_t gfp, int order, struct mem_cgroup *memcg
 #else
@@ -329,8 +329,8 @@ static inline bool mmp_bits_used(unsigned long bits)
 #endif
 
 /*
- * Why a size is asked for: in a fault; for a collapse by the kernel itself; or for
- * whom it does not matter what sysfs enables.
+ * Why the kernel asks for allowable orders: in a fault; for khugepaged; or for a forced
+ * collapse (MADV_COLLAPSE), which ignores the settings in sysfs.
  */
 #if MMP_HAVE_TVA_TYPE
 #define MMP_TVA_FAULT		TVA_PAGEFAULT
@@ -344,8 +344,8 @@ static inline bool mmp_bits_used(unsigned long bits)
 #define mmp_tva_fault(why)	((u32)(why) == MMP_TVA_FAULT)
 
 /*
- * Sizes that khugepaged runs for; and whether what collapses a range asks for sizes itself,
- * and can do with none.
+ * Sizes for which khugepaged is started; and whether its scan of a range asks for allowable
+ * orders and accepts that there are none.
  */
 #if MMP_HAVE_COLLAPSE_TO_ALL_SIZES
 #define MMP_KHUGEPAGED_SIZES	THP_ORDERS_ALL_ANON
@@ -355,7 +355,7 @@ static inline bool mmp_bits_used(unsigned long bits)
 #define MMP_COLLAPSE_ASKS	false
 #endif
 
-/* Does an instruction say that indirect branches may come here? */
+/* True if the instruction is an ENDBR. */
 #if !MMP_HAVE_IS_ENDBR_AT_PLACE
 #define mmp_is_endbr(at)	is_endbr(*(u32 *)(at))
 #elif defined(CONFIG_X86_KERNEL_IBT)
@@ -365,8 +365,8 @@ static inline bool mmp_bits_used(unsigned long bits)
 #endif
 
 /*
- * In madvise(), may other VMAs than that of the call be looked at? Until
- * mmp_vmas_unlock(). Some kernels hold the lock of the VMA alone.
+ * Protects the other VMAs of the process inside madvise(), until mmp_vmas_unlock(). Newer
+ * kernels hold only the lock of the advised VMA there.
  */
 #if MMP_MADVISE_LOCKS_VMA
 #define mmp_vmas_trylock(mm)	mmap_read_trylock(mm)
@@ -376,7 +376,7 @@ static inline bool mmp_bits_used(unsigned long bits)
 #define mmp_vmas_unlock(mm)	((void)(mm))
 #endif
 
-/* For tests: the zero page, and a tracepoint that is called what its name is. */
+/* For tests: the zero page, and a macro that declares a tracepoint under its own name. */
 #if MMP_HAVE_ZERO_PFN_BY_ADDRESS
 #define mmp_zero_pfn(addr)	zero_pfn(addr)
 #else

@@ -2,7 +2,7 @@
 /*
  * mmpolicy: memory-management policies, switched at run time.
  *
- * Ties the parts together: what points and policies there are, load, unload.
+ * Lists the points and policies, and loads and unloads the module.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -100,8 +100,8 @@ static int core_parse_params(const struct mmp_policy **active)
 }
 
 /*
- * First no more writes, then the hooks off. What a callback follows is freed
- * after the last one has returned.
+ * Removes the files first, so that no write begins, and then the hooks. Memory that callbacks
+ * dereference is freed after the last callback has returned.
  */
 static void core_free_all(void)
 {
@@ -118,7 +118,7 @@ static int __init core_take_hooks(void)
 {
 	int err;
 
-	/* There a lock that listeners of tracepoints take would sleep. */
+	/* Probes of tracepoints take a spinlock, which sleeps on PREEMPT_RT. */
 	if (IS_ENABLED(CONFIG_PREEMPT_RT)) {
 		pr_err("kernels with PREEMPT_RT are not supported\n");
 		return -EOPNOTSUPP;
@@ -132,7 +132,7 @@ static int __init core_take_hooks(void)
 	return err;
 }
 
-/* What a parameter asks for has to be there. */
+/* Refuses to load with a parameter that names a policy this kernel cannot have. */
 static int __init core_check_active(const struct mmp_policy *const *active)
 {
 	int i;
@@ -161,7 +161,7 @@ static int __init mmp_init(void)
 	}
 	err = core_check_active(active) ?: mmp_bindings_init() ?: mmp_profiles_init(active);
 	if (!err) {
-		mmp_debugfs_init();	/* before anybody can make profiles */
+		mmp_debugfs_init();	/* before sysfs can create profiles */
 		err = mmp_sysfs_init() ?: mmp_bpf_init(mmp_sysfs_root);
 	}
 	if (err)

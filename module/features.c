@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What the kernel's headers have, by trying: never a part of the module. features.sh compiles
- * this once, and writes MMP_HAVE_<name> into features.h: 0 for a line with an error, else 1.
- * compat.h says what each is for.
+ * Probes of the kernel's headers; the module does not link this file. features.sh compiles it
+ * once and writes MMP_HAVE_<name> into features.h: 0 for a line with an error, else 1.
+ * compat.h uses the results.
  */
 #include <linux/bpf.h>
 #include <linux/ftrace.h>
@@ -31,7 +31,7 @@ ssize_t mmp_read(struct file *file, struct kobject *kobj, const struct bin_attri
 
 #define TRY(name, ...) static inline void try_##name(void) { __VA_ARGS__; }
 
-/* The first is always there and the second never: if not, trying does not work here. */
+/* ANYTHING must compile and NOTHING must not; otherwise the probe itself is broken. */
 TRY(ANYTHING, (void)0)
 TRY(NOTHING, mmp_nothing_has_this_name())
 

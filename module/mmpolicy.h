@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * mmpolicy: what the parts of the module share.
+ * mmpolicy: types shared by all parts of the module.
  *
  * A point is one decision the kernel lets us take, a policy one algorithm for
  * it, a knob a bounded number that tunes a policy, a profile one policy with
@@ -30,7 +30,7 @@ struct mmp_profile;
  * @max: largest value accepted
  * @def: value at load and after a reset
  * @unit: what the number counts
- * @meaning: what it is for, in a line
+ * @meaning: its purpose in one line, for the user
  * @slot: index into mmp_settings.values; set at load
  */
 struct mmp_knob {
@@ -52,35 +52,35 @@ struct mmp_knob {
 /**
  * struct mmp_policy - one algorithm for one point
  * @name: as in sysfs, unique in its point
- * @point: the point it serves; of a policy that is @loadable, while it is there
+ * @point: the point it serves; a @loadable policy has one only while it is loaded
  * @knobs: its knobs, or %NULL
  * @nr_knobs: how many
- * @max_knobs: of a policy that is @loadable: how many it can have
+ * @max_knobs: most knobs that a @loadable policy can have
  * @slot: index of its first knob; set at load
- * @lacks: why it cannot be had on this kernel, or %NULL
- * @loadable: it comes and goes while the module is loaded: shown only while nothing lacks
+ * @lacks: why this kernel cannot have the policy, or %NULL
+ * @loadable: loaded and unloaded at run time; sysfs lists it only while @lacks is %NULL
  * @witness: anon_order: see &mm_policy_ops.anon_mapped
  * @anon_order: anon_order: the largest order for a fault; context as for
  *	&mm_policy_ops.anon_orders. knob[i] is the value of @knobs[i]. Knob 0
  *	is the cap of all answers, unless it has no knobs or a @max_order.
- * @max_order: anon_order: the cap of all answers, whatever the knobs say
+ * @max_order: anon_order: the cap of all answers, whatever value the knobs have
  * @cap: anon_order: the cap of all answers in a VMA, or %NULL if that is knob 0
  * @bulk_pages: bulk: pages to ask for in a refill from node @nid, which may be
  *	%NUMA_NO_NODE. Preemption is off, softirqs may be on. Setting *@timed
  *	asks for @bulk_done.
- * @bulk_done: bulk: what a refill brought, in ticks of get_cycles(). Softirqs
- *	are off since @bulk_pages, on the same CPU. Not told of refills for
- *	tasks, which may sleep meanwhile.
+ * @bulk_done: bulk: the result of a refill; its duration is in ticks of get_cycles().
+ *	Softirqs have been off since @bulk_pages, on the same CPU. Refills for tasks,
+ *	which may sleep, do not call it.
  * @madv_free: madv_free: how to free a range of an anonymous VMA, and why;
  *	context as for &mm_policy_ops.madv_free_eager
  * @thp_gfp: thp_gfp: which of %MM_POLICY_GFP_MASK to allocate a large folio
- *	with, in place of @stock; context as for &mm_policy_ops.thp_gfp, with knobs
- *	as above. __GFP_THISNODE is taken out where no node is preferred, or where
- *	that node has no memory to give.
- * @compact_try: compact: is this attempt worth it? Context as for
- *	&mm_policy_ops.compact_try, with knobs as above.
- * @compact_done: compact: an attempt has scanned so many pages, for pages to
- *	move and for free ones together; or %NULL. Context as for
+ *	with, in place of @stock; context as for &mm_policy_ops.thp_gfp, knobs as for
+ *	@anon_order. The point drops __GFP_THISNODE if the fault prefers no node, or a
+ *	node without memory.
+ * @compact_try: compact: whether to make this attempt. Context as for
+ *	&mm_policy_ops.compact_try, knobs as for @anon_order.
+ * @compact_done: compact: the result of an attempt; @scanned sums the pages scanned by
+ *	the migrate scanner and by the free scanner. %NULL: not called. Context as for
  *	&mm_policy_ops.compact_done.
  */
 struct mmp_policy {
@@ -120,16 +120,16 @@ struct mmp_policy {
  * @counters: names of its counters
  * @nr_counters: how many
  * @first_counter: index of the first; set at load
- * @node_size: bytes that each profile has for each node, zero at first
- * @shadows: a policy can be asked and counted here without being obeyed
- * @host: decides for the whole host, so only the profile "default" has it
- * @scratch_size: bytes that it needs while any profile has a policy here
- * @scratch: these, zero at first; or %NULL, without memory. Allocated before a
- *	change begins, so that nobody else has to wait for memory too.
+ * @node_size: bytes of zeroed memory for each profile and node
+ * @shadows: the point can ask a shadow, a policy whose answers are counted and not applied
+ * @host: the point acts on the whole host, so only the profile "default" has it
+ * @scratch_size: bytes that the point needs while any profile has a policy here
+ * @scratch: @scratch_size zeroed bytes, or %NULL. The writer allocates them before it takes
+ *	mmp_lock, so that other writers do not wait for memory.
  * @switched: called with true before the first, with false after the last
  *	profile has a policy here, or %NULL; may sleep
- * @now: name of a file with a number that is true now, or %NULL
- * @read_now: that number, for a profile; may sleep
+ * @now: name of a sysfs file with a current measurement, or %NULL
+ * @read_now: the measurement for a profile; may sleep
  */
 struct mmp_point {
 	const char *name;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * All policies, in the order in which sysfs lists them; besides stock, which
- * every point has: no policy at all. Whoever includes this says what to make of
- * MMP_POLICY().
+ * All policies, in the order in which sysfs lists them. The word "stock" stands for no policy,
+ * so it has no line. A file that includes this list defines MMP_POLICY() first.
  */
 MMP_POLICY(anon_order, adaptive)
 MMP_POLICY(anon_order, fixed)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Stands in for the module where the kernel has neither the hooks nor what can do without. */
+/* Replaces the module on a kernel with neither the hooks nor the options for ftrace. */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/module.h>

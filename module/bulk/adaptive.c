@@ -2,17 +2,15 @@
 /*
  * bulk/adaptive: the size with the least cost per page, found by trial.
  *
- * Each CPU compares the size that it has settled on with the next smaller or
- * larger one, and goes where a page costs less: a hill climb. The two take turns
- * in blocks of about as many pages, in random order, because what a page costs
- * depends on when it is asked for: now and then the CPU's list of free pages is
- * empty, and whoever asks then pays for filling it. The differences are summed
- * up until the sum is more than chance can make of them: a t-test with a sum
- * that is normalised by itself (de la Pena, Lai and Shao, "Self-Normalized
- * Processes", 2009). It needs no idea of how large the noise is, and one wild
- * value, such as an interrupt, decides nothing.
+ * Each CPU climbs a hill: it compares its current size with the next smaller or larger one
+ * and moves to the size with the lower cost per page. The two sizes alternate in blocks of
+ * equal numbers of pages, in random order, because the cost of a page depends on the moment:
+ * at times the per-CPU free list is empty, and that refill pays for filling it. The CPU sums
+ * the differences of pairs of blocks until the sum exceeds noise, by a self-normalised t-test
+ * (de la Pena, Lai and Shao, "Self-Normalized Processes", 2009). The test needs no estimate of
+ * the noise, and a single outlier, such as an interrupt, cannot decide it.
  *
- * Where two sizes cost the same, the smaller one leaves fewer pages unused.
+ * Of two sizes with equal cost the smaller one wins, as it leaves fewer pages unused.
  */
 #include <linux/bits.h>
 #include <linux/minmax.h>
@@ -22,22 +20,22 @@
 
 #include "../mmpolicy.h"
 
-#define BLOCK_PAGES	128	/* a block ends with so many pages ... */
-#define BLOCK_REFILLS	16	/* ... or refills, where they bring little */
+#define BLOCK_PAGES	128	/* a block ends after this many pages ... */
+#define BLOCK_REFILLS	16	/* ... or refills, if they return few pages */
 #define NAP		256	/* refills in a row that are not timed, at rest */
 #define MIN_REST	1	/* blocks until the next comparison, a nap before each */
 #define MAX_REST	4
 #define SESSION_PAIRS	128	/* of blocks, until a rest */
-#define MIN_PAIRS	10	/* for a decision */
-#define MAX_PAIRS	256	/* then the older half counts less */
+#define MIN_PAIRS	10	/* no decision before */
+#define MAX_PAIRS	256	/* sums are halved here, so older pairs weigh less */
 #define SURE		9	/* the square of 3 standard errors */
-#define GAIN_SHIFT	7	/* less than 1/128 is as good as nothing */
+#define GAIN_SHIFT	7	/* a gain below 1/128 is ignored */
 #define COST_SHIFT	4	/* a cost is in 1/16 tick per page */
 #define MAX_COST	BIT_ULL(18)
 
 static const u8 sizes[] = { 1, 8, 16, 32, 64, 128 };
 
-#define START	4		/* 64 pages, as the kernel takes */
+#define START	4		/* 64 pages, the kernel's own size */
 
 enum { MAX_SIZE };
 
@@ -48,9 +46,9 @@ static struct mmp_knob knobs[] = {
 
 /**
  * struct trial - two neighbouring sizes, compared
- * @sum: of how much more a page of the larger size cost
- * @squares: of the same differences
- * @pairs: how many pairs of blocks that are
+ * @sum: sum over pairs: cost of a page at the larger size minus cost at the smaller
+ * @squares: sum of the squares of these differences
+ * @pairs: number of pairs
  */
 struct trial {
 	s64 sum;
@@ -59,9 +57,9 @@ struct trial {
 };
 
 /**
- * struct climb - what a CPU has learned, of one kind of memory
- * @size: the size it has settled on, index into sizes[]
- * @other: the size it is compared with; the same while there is a rest
+ * struct climb - state of the climb of one CPU, for near or for far memory
+ * @size: current size, index into sizes[]
+ * @other: the size under comparison; equal to @size during a rest
  * @trying: this block is of the other size
  * @second: this block is the second one of its pair
  * @up: the last comparison was with a larger size
@@ -74,7 +72,7 @@ struct trial {
  * @pages: pages that it brought
  * @seed: for coins
  * @ticks: of this block
- * @usual: about the median of what blocks of the settled size cost
+ * @usual: running estimate of the median cost of a block at @size
  * @first: cost of the first block of the pair
  * @trials: of each size and the next one
  */
@@ -88,7 +86,7 @@ struct climb {
 	struct trial trials[ARRAY_SIZE(sizes) - 1];
 };
 
-/* What is learned is kept apart for memory of this node and for that of others. */
+/* Index 0: memory of the local node; index 1: memory of remote nodes. */
 static DEFINE_PER_CPU(struct climb[2], climbs) = {
 	[0 ... 1] = { .size = START, .other = START, .rest = MIN_REST },
 };
@@ -133,7 +131,7 @@ static void bulk_take_rest(struct climb *c)
 	c->nap = NAP;
 }
 
-/* Forgets all that was learned, as the load is another one. */
+/* Drops all trials after a change of load. */
 static void bulk_forget(struct climb *c)
 {
 	memset(c->trials, 0, sizeof(c->trials));
@@ -148,7 +146,7 @@ static void bulk_settle(struct climb *c, s64 more)
 	bulk_compare(c, c->up);
 }
 
-/* Is it sure that there is a difference, or that it would be too small? */
+/* True if the difference exceeds noise, or noise is too small to hide a useful difference. */
 static bool bulk_is_sure(const struct trial *trial, s64 least)
 {
 	u64 chance = SURE * trial->squares;
@@ -212,7 +210,7 @@ static void bulk_pair_block(struct climb *c, s64 cost)
 
 static void bulk_rest_block(struct climb *c, s64 cost)
 {
-	/* The load may have changed: the rest ends sooner without naps. */
+	/* A cost off by a factor of 2 hints at a new load: skip the naps to end the rest sooner. */
 	bool odd = cost > 2 * c->usual || 2 * cost < c->usual;
 
 	c->nap = odd ? 0 : NAP;
@@ -225,8 +223,8 @@ static void bulk_rest_block(struct climb *c, s64 cost)
 }
 
 /*
- * So few pages are left that a bulk is refused and a page comes alone: no
- * larger size can be better, and a smaller one is no worse.
+ * The zone is near its watermark, so refills return single pages: a larger size cannot be
+ * better, and a smaller one is no worse.
  */
 static void bulk_short_block(struct climb *c)
 {
@@ -241,7 +239,7 @@ static void bulk_short_block(struct climb *c)
 		c->nap = 0;
 }
 
-/* Called in the midst of itself, as outside of softirq, it naps longer at worst. */
+/* A refill outside softirq may be interrupted by another one; the cost is a longer nap. */
 static unsigned int bulk_adaptive(int nid, const u32 *knob, bool *timed)
 {
 	struct climb *c = bulk_climb_of(nid);

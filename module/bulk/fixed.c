@@ -5,7 +5,7 @@
 enum { PAGES };
 
 static struct mmp_knob knobs[] = {
-	/* As many as a pool's cache holds, at most. */
+	/* The most that a pool's cache holds. */
 	[PAGES] = MMP_KNOB(pages, 1, 128, 64, "pages",
 			   "each refill asks for so many"),
 };

@@ -41,7 +41,7 @@ struct mmp_point mmp_point_bulk = {
 	.nr_counters = ARRAY_SIZE(counters),
 };
 
-/* The refill under way on this CPU: who asked for its time, and when it began. */
+/* The refill in progress on this CPU: the policy that times it, and its start. */
 struct refill {
 	const struct mmp_policy *policy;
 	cycles_t begin;
@@ -50,8 +50,8 @@ struct refill {
 static DEFINE_PER_CPU(struct refill, refill);
 
 /*
- * A refill in softirq, or with softirqs off, stays on its CPU and is alone
- * there. Only such a refill can be timed.
+ * A refill with softirqs off stays on its CPU, and no other refill interrupts it. Other
+ * refills are not timed.
  */
 static void bulk_begin_timing(const struct mmp_policy *policy)
 {
@@ -97,8 +97,8 @@ unsigned int mmp_bulk_pages(int nid, unsigned int def, unsigned int max)
 }
 
 /*
- * See &mm_policy_ops.bulk_done. Refills are counted here alone: one that was
- * under way at a switch has no first half.
+ * See &mm_policy_ops.bulk_done. All counters are raised here: a refill that began before the
+ * hook was attached has had no mmp_bulk_pages().
  */
 void mmp_bulk_done(int nid, unsigned int want, unsigned int got)
 {

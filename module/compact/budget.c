@@ -2,17 +2,17 @@
 /*
  * compact/budget: direct compaction as long as it pays for the pages it scans.
  *
- * A profile has an account for each order in each zone: the pages scanned there
- * that have brought nothing yet. An attempt adds what it scans, a success takes off what
- * it is worth, and time takes off something too. While the account is above a
- * limit the zone is left out. So how long that lasts depends on what attempts
- * have cost; deferral, which mm has by itself and which stays, only counts them.
+ * A profile has an account for each order in each zone: the pages scanned there without a
+ * result. An attempt adds its scanned pages, a success takes off scan_per_page for each page
+ * of the result, and time takes off scan_per_ms. While the account exceeds its limit, the zone
+ * is skipped. So the length of a pause follows the cost of the attempts; the deferral of mm
+ * itself, which stays in force, only counts attempts.
  *
- * When much memory has become free since the last attempt, what was learned does
- * not hold any more: the account is empty then, and a deferral is over.
+ * When much memory has become free since the last attempt, the account is stale: it is
+ * emptied, and a deferral ends.
  *
- * What other profiles scan is not on the accounts. So two of them, such as the
- * arms of an experiment, neither pay for each other nor wait because of it.
+ * Scans of other profiles are not on the account. So two profiles, such as the arms of an
+ * experiment, neither pay for each other nor wait for each other.
  */
 #include <linux/jiffies.h>
 #include <linux/minmax.h>
@@ -28,13 +28,13 @@ enum { SCAN_AHEAD_PERCENT, SCAN_PER_PAGE, SCAN_PER_MS, FORGET_FREED_PERCENT };
 static struct mmp_knob knobs[] = {
 	[SCAN_AHEAD_PERCENT] =
 		MMP_KNOB(scan_ahead_percent, 1, 1000, 100, ZONE,
-			 "how much may be scanned in vain"),
+			 "how much may be scanned without a result"),
 	[SCAN_PER_PAGE] =
 		MMP_KNOB(scan_per_page, 1, 10000, 64, "pages scanned per page",
-			 "what each page of a success is worth"),
+			 "credit for each page of a success"),
 	[SCAN_PER_MS] =
 		MMP_KNOB(scan_per_ms, 0, 10000, 20, "pages scanned per millisecond",
-			 "what time takes off the account; 0: nothing"),
+			 "credit for each millisecond; 0: none"),
 	[FORGET_FREED_PERCENT] =
 		MMP_KNOB(forget_freed_percent, 1, 100, 2, ZONE,
 			 "the account is emptied when so much became free; 100: never"),
@@ -50,7 +50,7 @@ static struct mmp_account *budget_account_of(const struct mmp_attempt *attempt)
 	return &node->of[zone_idx(attempt->zone)][attempt->order][movable];
 }
 
-/* What stands on the account, before time takes something off. */
+/* The account without the credit for the time since. */
 static u64 budget_booked(const struct mmp_account *account)
 {
 	bool is_old = READ_ONCE(account->era) != READ_ONCE(era);
@@ -63,7 +63,7 @@ static u64 budget_percent_of(struct zone *zone, u32 percent)
 	return (u64)zone_managed_pages(zone) * percent / 100;
 }
 
-/* Has so much memory become free that another attempt may do better? */
+/* True if enough memory became free for another attempt to do better. */
 static bool budget_has_changed(const struct mmp_account *account, struct zone *zone,
 			       const u32 *knob)
 {
@@ -78,7 +78,7 @@ static u64 budget_less(u64 pages, u64 by)
 	return pages - min(pages, by);
 }
 
-/* What is left on the account after some time. */
+/* The account less the credit for the time since. */
 static u64 budget_balance(const struct mmp_account *account, const u32 *knob)
 {
 	long passed = jiffies - READ_ONCE(account->when);
@@ -117,7 +117,7 @@ static void compact_budget_done(const struct mmp_attempt *attempt, bool success,
 }
 
 /**
- * mmp_compact_budget_forget - nothing is known yet, to any profile
+ * mmp_compact_budget_forget - empty the accounts of all profiles
  *
  * Context: calls are serialised by the caller.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the policies of the point compact share. */
+/* Types shared by the policies of the point compact. */
 #ifndef MMPOLICY_COMPACT_H
 #define MMPOLICY_COMPACT_H
 
@@ -9,14 +9,13 @@
 #include "../compat.h"
 
 /**
- * struct mmp_account - what compaction of a zone has cost in vain
- * @scanned: pages that have brought nothing yet
+ * struct mmp_account - cost of compaction of a zone without a result
+ * @scanned: pages scanned without a result
  * @free: free pages of the zone after the last attempt
- * @when: jiffies then
- * @era: of the accounts, then; what is from an earlier one is forgotten
+ * @when: jiffies at the last attempt
+ * @era: era of the accounts at the last attempt; an account of an earlier era counts as empty
  *
- * Written by whoever compacts, without a lock: of two attempts at a time one may
- * be forgotten.
+ * Tasks that compact write it without a lock: of two concurrent attempts one may be lost.
  */
 struct mmp_account {
 	u64 scanned;
@@ -27,19 +26,19 @@ struct mmp_account {
 
 /**
  * struct mmp_accounts - the accounts of a profile for a node
- * @of: by zone and order; for pages that stay where they are, and for others,
- *	which other blocks will do for
+ * @of: by zone, by order, and by whether the allocation is movable, as other blocks suit
+ *	movable pages
  */
 struct mmp_accounts {
 	struct mmp_account of[MAX_NR_ZONES][NR_PAGE_ORDERS][2];
 };
 
 /**
- * struct mmp_attempt - direct compaction, before it or afterwards
- * @zone: of what
- * @order: for what
- * @gfp: the same
- * @stock: what mm would do by itself; before it alone
+ * struct mmp_attempt - an attempt of direct compaction
+ * @zone: the zone to compact
+ * @order: order of the allocation that waits
+ * @gfp: flags of the allocation that waits
+ * @stock: decision of mm itself; valid before the attempt only
  * @nodes: the accounts of the profile that decides, by node
  */
 struct mmp_attempt {

@@ -2,11 +2,11 @@
 /*
  * compact/eager: direct compaction even where it has failed lately.
  *
- * When mm has deferred compaction for long, it forgets which blocks were of no
- * use and looks at all of them again. Attempts that do not wait would never come
- * to that point: they would pass over the same blocks for ever. So now and then
- * one of them looks at all: at random, as zones and modes of compaction take
- * turns, and a count would pick the same one each time.
+ * When mm has deferred compaction for long, it drops its skip hints and scans all blocks
+ * again. Attempts that ignore the deferral would never reach that point and would skip the
+ * same blocks for ever. So one attempt in restart_attempts scans all blocks. The choice is
+ * random, because zones and modes of compaction alternate and a counter would always pick the
+ * same one.
  */
 #include <linux/random.h>
 
@@ -18,7 +18,7 @@ enum { RESTART_ATTEMPTS };
 static struct mmp_knob knobs[] = {
 	[RESTART_ATTEMPTS] =
 		MMP_KNOB(restart_attempts, 1, 10000, 4, "attempts",
-			 "one in so many deferred ones looks at all blocks"),
+			 "one in this many deferred attempts scans all blocks"),
 };
 
 static enum mm_policy_compact compact_eager(const struct mmp_attempt *attempt,
@@ -33,7 +33,7 @@ static enum mm_policy_compact compact_eager(const struct mmp_attempt *attempt,
 struct mmp_policy mmp_policy_compact_eager = {
 	.name = "eager",
 	.point = MM_POLICY_COMPACT,
-	.lacks = MMP_NEEDS_HOOKS("the kernel does not ask about zones that it has put off"),
+	.lacks = MMP_NEEDS_HOOKS("the kernel does not ask about zones whose compaction it defers"),
 	.knobs = knobs,
 	.nr_knobs = ARRAY_SIZE(knobs),
 	.compact_try = compact_eager,

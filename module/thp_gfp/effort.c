@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What is done in the whole system to make large folios, or base pages: counted
- * and timed by tracepoints, as no hook tells of it.
+ * Counts and times direct compaction and reclaim of the whole system by tracepoints, as no hook
+ * reports them.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -21,7 +21,7 @@ struct compact_control;			/* for the next line */
 static const struct mmp_point *counted_at;
 static unsigned int first_counter;
 
-/* Only tasks of users count: kernel threads and interrupts make no faults. */
+/* Counts user tasks only: kernel threads and interrupts take no page faults. */
 static void effort_count_current(unsigned int counter, u64 n)
 {
 	if (!in_task() || current->flags & PF_KTHREAD)
@@ -31,8 +31,8 @@ static void effort_count_current(unsigned int counter, u64 n)
 }
 
 /*
- * For what is an effort made? Large folios in faults are asked for without access
- * to reserves and without a warning (GFP_TRANSHUGE_LIGHT), base pages are not.
+ * Tells large folios from base pages by the gfp flags: GFP_TRANSHUGE_LIGHT has no access to
+ * reserves and prints no warning.
  */
 static bool effort_for_large(gfp_t gfp)
 {
@@ -48,7 +48,7 @@ static void effort_count_reclaim(unsigned int counter, gfp_t gfp)
 
 struct mmp_stamps mmp_effort_stamps;
 
-/* khugepaged is a kernel thread, so it makes no attempt. */
+/* khugepaged is a kernel thread, so its efforts are not timed. */
 static void effort_begins(gfp_t gfp)
 {
 	if (effort_for_large(gfp) && !(current->flags & PF_KTHREAD))
@@ -67,7 +67,7 @@ static void effort_direct_reclaim_begins(void *unused, MMP_RECLAIM_ARGS)
 	effort_begins(gfp);
 }
 
-/* This tracepoint does not tell the order. */
+/* This tracepoint has no order. */
 static void effort_memcg_reclaim_begins(void *unused, MMP_RECLAIM_ARGS)
 {
 	effort_count_reclaim(MMP_EFFORT_MEMCG, gfp);
@@ -78,7 +78,7 @@ static void effort_kswapd_is_woken(void *unused, int nid, int zid, int order, gf
 	effort_count_reclaim(MMP_EFFORT_KSWAPD, order ? gfp : 0);
 }
 
-/* Counts compaction by tasks, whatever it is for. */
+/* Counts compaction by user tasks, for large folios and for base pages. */
 static void effort_migrate_scanned(void *unused, unsigned long start_pfn,
 				   unsigned long end_pfn, unsigned long nr_scanned,
 				   unsigned long nr_taken)
@@ -105,8 +105,8 @@ static struct mmp_event events[] = {
 };
 
 /**
- * mmp_effort_watch - begin or end to count and time efforts
- * @point: where they are counted, or %NULL to end
+ * mmp_effort_watch - register or unregister the probes that count and time efforts
+ * @point: the point with the counters, or %NULL to unregister
  * @first: index of the first of MMP_EFFORT_COUNTERS() there
  *
  * Context: as &mmp_point.switched.
@@ -127,7 +127,7 @@ void mmp_effort_watch(const struct mmp_point *point, unsigned int first)
 	}
 	counted_at = point;
 	first_counter = first;
-	/* Probes may have run on for a while after the point was off. */
+	/* Probes may have run for a while after the point was switched off. */
 	memset(&mmp_effort_stamps, 0, sizeof(mmp_effort_stamps));
 	err = mmp_listen(events);
 	if (err)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What is done in the whole system to make large folios, or base pages. */
+/* Efforts of the whole system: direct compaction, direct reclaim, wake-ups of kswapd. */
 #ifndef MMPOLICY_EFFORT_H
 #define MMPOLICY_EFFORT_H
 
@@ -26,14 +26,13 @@ enum {
 
 void mmp_effort_watch(const struct mmp_point *point, unsigned int first);
 
-/* When attempts made their first effort. */
+/* The start of the first effort of each attempt. */
 extern struct mmp_stamps mmp_effort_stamps;
 
 /**
- * mmp_effort_ends - current has made its attempt
+ * mmp_effort_ends - the attempt of current has ended
  *
- * Return: how long it took in ns from its first effort on, 0 if it made none or
- * that is not known.
+ * Return: ns since its first effort; 0 without an effort, or if the start is not known.
  */
 static inline u64 mmp_effort_ends(void)
 {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * thp_gfp/only_compact: the preferred node or none. Compact it once, reclaim
- * nothing, leave other nodes alone. That node is the one of the CPU, or what the
- * application prefers (MPOL_PREFERRED).
+ * thp_gfp/only_compact: compacts the preferred node once, reclaims nothing, and tries no other
+ * node. The preferred node is the node of the CPU, or the application's (MPOL_PREFERRED).
  *
  * "Option 1" of Andrea Arcangeli's "mm: thp: fix MADV_HUGEPAGE vs node reclaim",
  * 2018.

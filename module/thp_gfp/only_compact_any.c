@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * thp_gfp/only_compact_any: the preferred node first, while it has pages to spare,
- * then any that is allowed. Compact each once, the preferred one maybe twice, as it
- * is among all; reclaim nothing.
+ * thp_gfp/only_compact_any: tries the preferred node first, while it has pages to spare, then
+ * all allowed nodes. Compacts each once, the preferred node up to twice, as the second round
+ * includes it. Reclaims nothing.
  */
 #include <linux/gfp.h>
 

@@ -58,7 +58,7 @@ static void thp_gfp_switched(bool on)
 	mmp_effort_watch(on ? &mmp_point_thp_gfp : NULL, EFFORT);
 }
 
-/* Is one node preferred that this task may have memory of? Those without any are not. */
+/* True if the fault prefers one node and the task may allocate there. */
 static bool thp_gfp_node_is_preferred(const struct vm_area_struct *vma)
 {
 	int nid = mmp_preferred_node(vma);
@@ -77,7 +77,7 @@ gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 
 	if (static_branch_unlikely(&mmp_timing))
 		mmp_fault_asked(MM_POLICY_THP_GFP);
-	/* What MADV_COLLAPSE began is no attempt of a fault. */
+	/* An effort that MADV_COLLAPSE began is not part of a fault. */
 	mmp_effort_ends();
 	if (!policy) {
 		thp_gfp_count(profile, STOCK, 1);

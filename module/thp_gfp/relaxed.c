@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * thp_gfp/relaxed: any node, with compaction and reclaim, whatever "defrag" says.
- * Only who asked with MADV_HUGEPAGE tries more than once.
+ * thp_gfp/relaxed: any node, with compaction and reclaim, whatever "defrag" says. Only areas
+ * with MADV_HUGEPAGE try more than once.
  *
- * "Option 2" of the same discussion, 2018.
+ * "Option 2" of the discussion that only_compact.c names, 2018.
  */
 #include <linux/gfp.h>
 

@@ -270,7 +270,7 @@ TEST(budget_is_exact)
 	}
 }
 
-/* In the long run, what is scanned in vain is what time allows. */
+/* In the long run, the pages scanned without a result are those that time allows. */
 TEST(budget_keeps_to_its_rate)
 {
 	struct zone_sim sim;
@@ -317,7 +317,7 @@ TEST(budget_keeps_an_account_for_each_zone_order_and_kind)
 	EXPECT(answer_about(&sim, &other, ORDER, __GFP_MOVABLE, false), ==, MM_POLICY_TRY);
 }
 
-/* What one profile has scanned in vain does not hold another one back. */
+/* Scans of one profile without a result do not hold back another profile. */
 TEST(budget_keeps_the_accounts_of_profiles_apart)
 {
 	struct zone_sim one, other;
