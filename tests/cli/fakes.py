@@ -118,6 +118,7 @@ class FakeTree(Tree):
         self.writes: list[tuple[str, str]] = []
         self.refusals: dict[str, int] = {}  # path -> errno
         self.denied = False  # not root
+        self.read_only = False  # as /sys is in a container
         self.trace = ""  # what tracing sees
         self.splits: Callable[[str], None] = lambda _value: None  # what the kernel does then
         self.rounding: dict[str, str] = {}  # path -> what the kernel makes of any value
@@ -132,7 +133,7 @@ class FakeTree(Tree):
         return not self.denied
 
     def writable(self, path: str) -> bool:
-        return not self.denied and self.exists(path)
+        return not self.denied and not self.read_only and self.exists(path)
 
     @contextmanager
     def tracing(self) -> Iterator[None]:

@@ -301,6 +301,53 @@ def kernels(tree: FakeTree, clock: Clock, folder: Path) -> Words:
     yield ["doctor"]
 
 
+def hosts(tree: FakeTree, clock: Clock, folder: Path) -> Words:
+    """What a stranger types first, and what the host says, by what it has."""
+    looks: list[list[str] | str] = [[], ["doctor"]]
+    yield from ["The module is loaded.", *looks]
+    for line in ("enabled always [madvise] never", "defrag always [madvise] never",
+                 "shrink_underused 1", "hugepages-64kB/enabled [always] inherit never",
+                 "hugepages-2048kB/enabled always [inherit] never"):  # fmt: skip
+        name, _, text = line.partition(" ")
+        tree.put(f"/sys/kernel/mm/transparent_hugepage/{name}", text)
+    for path, huge in (("/system.slice/redis.service", 412), ("/user.slice/user-1.slice", 9)):
+        tree.make_cgroup(path)
+        text = f"anon {520 << 20}\nanon_thp {huge << 20}"
+        tree.put(f"/sys/fs/cgroup{path}/memory.stat", text)
+    tree.put("/sys/kernel/debug/split_huge_pages", "")
+    tree.make_unloaded()
+    yield from ["It is installed, and not loaded.", *looks, ["status"]]
+    tree.denied = True
+    yield from ["The same, without root.", *looks]
+    tree.denied = False
+    put_kernel(tree, Small(NEEDS).without("register_kprobe"))
+    yield from ["No module is possible.", *looks, ["status"], ["status", "--json"],
+                ["show", "madv_free"], ["doctor", "--all"]]  # fmt: skip
+    tree.put("/sys/kernel/security/lockdown", "none [integrity] confidentiality")
+    yield from ["Lockdown.", *looks]
+    for path in ("/sys/kernel/debug", "/sys/kernel/security"):
+        tree.remove(path)
+    yield from ["No debugfs.", *looks]
+    tree.read_only = True
+    tree.remove("/sys/fs/cgroup/system.slice")
+    yield from ["A container, with the same.", *looks]
+    tree.read_only = False
+    tree.put("/proc/cmdline", "root=/dev/sda1 thp_anon=64K:always")
+    tree.put("/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled", "always [never]")
+    tree.put("/sys/kernel/mm/ksm/run", "1")
+    tree.put("/sys/kernel/mm/ksm/pages_sharing", "4711")
+    yield from ["Settings that are not what they seem to be.", *looks]
+
+
+def put_kernel(tree: FakeTree, kernel: Small) -> None:
+    """Let a kernel run that has no hooks, and no module."""
+    tree.put("/proc/kallsyms", "".join(f"0000000000000000 T {name}\n" for name in kernel.names))
+    tree.put("/sys/kernel/btf/vmlinux", kernel.types())
+    tree.put("/proc/version", "Linux version 6.18.4")
+    tree.put("/proc/sys/kernel/osrelease", "6.18.4")
+    tree.remove("/boot")
+
+
 def profiles(tree: FakeTree, clock: Clock, folder: Path) -> Words:
     """What is bound, moved and given back, in the words of people and of programs."""
     for name in ("a.service", "b.service", "pod"):
@@ -409,6 +456,7 @@ def watched(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 
 
 ALL = [
+    hosts,
     profiles,
     refusals,
     watched,

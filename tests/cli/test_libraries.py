@@ -64,7 +64,8 @@ def test_what_needs_no_library_runs(tmp_path: Path) -> None:
 def test_the_line_is_that_of_the_host(
     monkeypatch: pytest.MonkeyPatch, programs: tuple[str, ...], line: str
 ) -> None:
-    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    for name in ("prefix", "base_prefix"):
+        monkeypatch.setattr(sys, name, "/usr" if programs else "/opt")
     monkeypatch.setattr(shutil, "which", lambda name: name if name in programs else None)
     found = lacking(ModuleNotFoundError("gone", name="scipy.stats"))
     assert found and (found.exit_code, found.next_step) == (3, line)

@@ -56,12 +56,12 @@ def test_commands_print_what_they_did(
         if isinstance(words, str):
             told += f"{words}\n"
             continue
-        if words[0] == "cat":
+        if words[:1] == ["cat"]:
             told += f"$ {' '.join(words)}\n{Path(words[1]).read_text()}\n"
             continue
         result = run(*words)
         end = f"(exit {result.code})\n" if result.code else ""
-        told += f"$ mmpolicy {' '.join(words)}\n{result.out}{result.err}{end}\n"
+        told += f"$ {' '.join(['mmpolicy', *words])}\n{result.out}{result.err}{end}\n"
     told, file = plain(told, tmp_path, tree), HERE / f"{scene.__name__}.txt"
     if "MMPOLICY_TRANSCRIBE" in os.environ:
         file.write_text(told)

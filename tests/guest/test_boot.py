@@ -243,7 +243,7 @@ def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
         commands = readme("Install and remove")[0][1:]  # the packages are there
         slow = [each.replace("lease 600", "lease 2h") for each in commands]
         text = as_printed(guest, slow)
-        assert "policies can be switched (exit 0)" in text and "requested_order_4" in text
+        assert "Policies can be switched (exit 0)" in text and "requested_order_4" in text
         for_one_service(guest, tmp_path)
         keep_it(guest)
         kept = must(guest, f"tar -cf - {KEPT} 2>/dev/null | base64 -w 0", timeout=120)

@@ -344,5 +344,5 @@ def test_readme(guest: Guest) -> None:
     commands = readme(IN_AND_OUT)[0]
     assert len(commands) == 5
     text = as_printed(guest, commands)
-    assert "policies can be switched (exit 0)" in text and "requested_order_4" in text
+    assert "Policies can be switched (exit 0)" in text and "requested_order_4" in text
     assert started_again(guest, "free").get("4", 0) > PAGES / 2

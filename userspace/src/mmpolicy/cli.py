@@ -8,7 +8,7 @@ import os
 import click
 
 from mmpolicy import __version__
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.verbs.group import Verbs
 
@@ -81,7 +81,8 @@ if "_MMPOLICY_COMPLETE" in os.environ:
 def main(ctx: click.Context, root: str) -> None:
     """Switch Linux memory-management policies at run time.
 
-    Without a verb it runs `mmpolicy status`.
+    Without a verb it shows this host: what is set, who has most huge pages, what works here, and
+    what to type next.
 
     Back to stock at once: `mmpolicy reset`. Where the command does not start:
 
@@ -98,6 +99,11 @@ def main(ctx: click.Context, root: str) -> None:
     if ctx.obj is None:
         ctx.obj = Host(Tree(root))
     if ctx.invoked_subcommand is None:
-        status = main.get_command(ctx, "status")
-        assert status
-        ctx.invoke(status)
+        if ctx.obj.tree.is_dir(CONTROL):
+            status = main.get_command(ctx, "status")
+            assert status
+            ctx.invoke(status)
+        from mmpolicy.verbs.overview import overview
+
+        for line in overview(ctx.obj):
+            click.echo(line)

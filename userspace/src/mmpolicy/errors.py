@@ -12,6 +12,8 @@ from typing import IO, Any
 
 import click
 
+LOAD = "mmpolicy load"  # the next step where the module is not loaded; group.py asks if it can be
+
 
 class Exit(IntEnum):
     """Exit codes, the same for every verb."""

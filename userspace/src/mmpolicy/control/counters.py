@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from errno import ENOENT
 
-from mmpolicy.errors import Error, pick
+from mmpolicy.errors import LOAD, Error, pick
 from mmpolicy.host.files import MODULE, MODULE_DIR, Tree
 
 DEBUGFS = "/sys/kernel/debug"
@@ -26,7 +26,7 @@ def counted_profiles(tree: Tree) -> list[str]:
         return tree.dirs(COUNTERS)
     except Error as err:
         if err.errno == ENOENT and not tree.exists(MODULE_DIR):
-            err.next_step = "mmpolicy load"
+            err.next_step = LOAD
         elif err.errno == ENOENT:
             err.next_step = f"mount -t debugfs none {DEBUGFS} (needs CONFIG_DEBUG_FS)"
         raise

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mmpolicy.control.keys import PROFILES, Setting, choice
-from mmpolicy.errors import Error, Exit, pick
+from mmpolicy.errors import LOAD, Error, Exit, pick
 from mmpolicy.host.files import CONTROL, MODULE_DIR, Tree
 from mmpolicy.host.knobs import chosen
 
@@ -114,7 +114,7 @@ def check_loaded(tree: Tree) -> str:
     text = (
         f"no {tree.real(CONTROL)}: the module is {'loaded, but broken' if loaded else 'not loaded'}"
     )
-    hint = "mmpolicy unload, mmpolicy load, then look at dmesg" if loaded else "mmpolicy load"
+    hint = "mmpolicy unload, mmpolicy load, then look at dmesg" if loaded else LOAD
     raise Error(text, Exit.LACKING, hint)
 
 

@@ -9,9 +9,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mmpolicy.errors import Error
+from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import CONTROL, MODULE, MODULE_DIR
 from mmpolicy.host.hooked import HOOKED, others
 from mmpolicy.host.machine import DOCTOR_KNOWS, Host
+from mmpolicy.host.traps import traps
 
 ENABLED = "CONFIG_MM_POLICY=y"
 HOOK = "mm_policy_register"
@@ -109,6 +111,9 @@ def check_hooks(facts: Facts) -> Check:
     works = facts.text(f"{CONTROL}/provider") == "ftrace"
     if works or all(f"CONFIG_{name}=y" in facts.config.splitlines() for name in FTRACE):
         return Check("hooks", "ok", f"{config}; ftrace instead: {ftrace_points(facts)}")
+    if symbols and not facts.config:
+        text = f"no {HOOK} in /proc/kallsyms, {config}: the line of the kernel tells more"
+        return Check("hooks", "-", text)
     where = "not in /proc/kallsyms" if symbols else "unknown, /proc/kallsyms not readable"
     return Check("hooks", "fail", f"{HOOK} {where}, {config}", ANOTHER_KERNEL)
 
@@ -139,12 +144,16 @@ def check_others(facts: Facts) -> Check:
 
 
 def check_thp(facts: Facts) -> Check:
-    """Can the kernel make huge pages at all?"""
-    path = "/sys/kernel/mm/transparent_hugepage"
-    if facts.tree.is_dir(path):
-        return Check("thp", "ok", f"enabled: {facts.text(f'{path}/enabled')}")
-    text = f"no {path}: policies for huge pages have nothing to decide"
-    return Check("thp", "warn", text, "boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y")
+    """Can the kernel make huge pages, and do the settings do what they seem to?"""
+    if not facts.tree.is_dir(THP):
+        text = f"no {THP}: policies for huge pages have nothing to decide"
+        return Check("thp", "warn", text, "boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y")
+    text = f"enabled: {facts.text(f'{THP}/enabled')}"
+    found = traps(facts.tree)
+    if not found:
+        return Check("thp", "ok", text)
+    texts = "; ".join([text, *(trap.text for trap in found)])
+    return Check("thp", "warn", texts, "; ".join(trap.next_step for trap in found))
 
 
 def check_headers(facts: Facts) -> Check:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from typing import NamedTuple
 
-from mmpolicy.errors import Error, Exit
+from mmpolicy.errors import LOAD, Error, Exit
 from mmpolicy.host.files import MODULE, TRACING, Tree
 from mmpolicy.host.processes import check_process
 
@@ -88,7 +88,7 @@ def _events(tree: Tree, kind: str) -> list[str]:
     names = tree.dirs(EVENTS) if tree.is_dir(EVENTS) else []
     found = [name for name in names if name.startswith(f"{MODULE}_{kind}_")]
     if not found:
-        raise Error(f"no {MODULE}_{kind}_* in {tree.real(EVENTS)}", Exit.LACKING, "mmpolicy load")
+        raise Error(f"no {MODULE}_{kind}_* in {tree.real(EVENTS)}", Exit.LACKING, LOAD)
     return found
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import click
 
@@ -12,23 +13,55 @@ from mmpolicy.errors import Exit
 from mmpolicy.host.doctor import Check, Facts
 from mmpolicy.host.machine import Host
 from mmpolicy.render import blocks, emit, paint, wrapped
+from mmpolicy.verbs.here import Verb, as_data, as_lines, verbs_here, without_module
 from mmpolicy.verbs.options import completer, json_option, pass_host
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red", "-": "white"}
 RESULTS = {
-    Exit.DONE: "policies can be switched",
-    Exit.LACKING: "policies cannot be switched",
-    Exit.DENIED: "policies cannot be switched by you",
+    Exit.DONE: "Policies can be switched",
+    Exit.LACKING: "Policies cannot be switched",
+    Exit.DENIED: "Policies cannot be switched by you",
 }
+WITHOUT_MODULE = ("kernel", "thp", "left")  # the checks that matter where no module can be
 
 
-def _lines(checks: list[Check], result: Exit) -> Iterator[str]:
-    rows = [(paint(each.status, COLOURS[each.status]), each.name, each.detail) for each in checks]
-    for lines, check in zip(blocks(("", "CHECK", "FOUND"), rows)[1:], checks):
-        yield from lines
-        if check.next_step:
-            yield from wrapped(f"next: {check.next_step}", "      ")
-    yield f"{RESULTS[result]} (exit {int(result)})"
+class Findings(NamedTuple):
+    """What doctor says: the verdict first, then only what matters here."""
+
+    verdict: str
+    result: Exit
+    works: list[Verb]
+    checks: list[Check]
+
+    def lines(self) -> Iterator[str]:
+        """Yield it for people."""
+        yield f"{self.verdict} (exit {int(self.result)})"
+        for line in as_lines(self.works) if self.result != Exit.DONE else ():
+            yield from wrapped(line, "  ")
+        yield ""
+        rows = [
+            (paint(each.status, COLOURS[each.status]), each.name, each.detail)
+            for each in self.checks
+        ]
+        for lines, check in zip(blocks(("", "CHECK", "FOUND"), rows)[1:], self.checks):
+            yield from lines
+            if check.next_step:
+                yield from wrapped(f"next: {check.next_step}", "      ")
+
+
+def look(host: Host, facts: Facts, everything: bool) -> Findings:
+    """Return what doctor has to say."""
+    from mmpolicy.verbs.fit import check_kernel
+
+    checks = [check(facts) for check in (check_kernel, *CHECKS)]
+    result = verdict(checks)
+    text = RESULTS[result]
+    if result == Exit.LACKING and not facts.loaded:
+        found = without_module(host)
+        text = found.text
+        if found.never and not everything:
+            checks = [check for check in checks if check.name in WITHOUT_MODULE]
+    return Findings(text, result, verbs_here(host), checks)
 
 
 @click.command()
@@ -43,15 +76,19 @@ def _lines(checks: list[Check], result: Exit) -> Iterator[str]:
     help="Tell which points this kernel would have, from its image; it need not run.",
 )
 @click.option("--brief", is_flag=True, help="With --kernel: one line.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Also the checks that do not matter on this kernel."
+)
 @json_option
 @pass_host
 def doctor(
-    host: Host, can_load: bool, image: str | None, brief: bool, want_json: bool
+    host: Host, can_load: bool, image: str | None, brief: bool, everything: bool, want_json: bool
 ) -> None:  # fmt: skip
     """Say what is there, what is missing, and what to do next.
 
-    Works on any machine. Exits with 0 only if policies can be switched now,
-    with 4 if only permission is missing, and with 3 otherwise.
+    Works on any machine. The first line says if policies can be switched, the next ones which
+    verbs work without that. Exits with 0 only if policies can be switched now, with 4 if only
+    permission is missing, and with 3 otherwise.
 
     With --kernel, it reads the image of an installed kernel, or a file: a vmlinuz, a vmlinux or a
     Debian package. It exits with 3 if no point can be had there.
@@ -63,11 +100,13 @@ def doctor(
     facts = Facts(host)
     if can_load:
         click.get_current_context().exit(int(check_can_load(facts)))
-    from mmpolicy.verbs.fit import check_kernel
-
-    checks = [check(facts) for check in (check_kernel, *CHECKS)]
-    result = verdict(checks)
-    details = [check._asdict() for check in checks]
-    data = {"ready": result == Exit.DONE, "exit": int(result), "checks": details}
-    emit("doctor", want_json, data, _lines(checks, result))
-    click.get_current_context().exit(int(result))
+    found = look(host, facts, everything or want_json)
+    data = {
+        "ready": found.result == Exit.DONE,
+        "exit": int(found.result),
+        "verdict": found.verdict,
+        **as_data(found.works),
+        "checks": [check._asdict() for check in found.checks],
+    }
+    emit("doctor", want_json, data, found.lines())
+    click.get_current_context().exit(int(found.result))

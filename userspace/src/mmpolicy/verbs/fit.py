@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import click
 
@@ -70,20 +71,38 @@ def told(kernel: Kernel, points: list[Fit]) -> str:
     return f"{' '.join(there) or 'no point'}{without}"
 
 
-def check_kernel(facts: Facts) -> Check:
-    """Which points could the running kernel have? A loaded module knows better."""
-    if facts.loaded:
-        return Check("kernel", "ok", facts.release)
+class Points(NamedTuple):
+    """What the running kernel can have, in words; why it can have none, empty if it can."""
+
+    text: str
+    reasons: str = ""
+    known: bool = True
+
+
+def points_here(facts: Facts) -> Points:
+    """Return which points the running kernel could have."""
     try:
         kernel = running_kernel(facts.release, facts.raw(VERSION), facts.symbols, facts.raw(TYPES))
         points = fit(kernel, needs(), tried())
     except (NotReadableError, *DAMAGED) as err:
-        return Check("kernel", "-", f"{facts.release}; what it can have is not known: {err}")
-    text = f"{facts.release} can have {told(kernel, points)}"
+        return Points(f"what it can have is not known: {err}", known=False)
     if any(each.status != "lacks" for each in points):
-        return Check("kernel", "ok", text)
+        return Points(told(kernel, points))
     reasons = "; ".join(dict.fromkeys(reason for each in points for reason in each.reasons))
-    return Check("kernel", "warn", f"{text}: {reasons}", ANOTHER_KERNEL)
+    return Points(told(kernel, points), reasons)
+
+
+def check_kernel(facts: Facts) -> Check:
+    """Which points could the running kernel have? A loaded module knows better."""
+    if facts.loaded:
+        return Check("kernel", "ok", facts.release)
+    points = points_here(facts)
+    if not points.known:
+        return Check("kernel", "-", f"{facts.release}; {points.text}")
+    text = f"{facts.release} can have {points.text}"
+    if points.reasons:
+        return Check("kernel", "warn", f"{text}: {points.reasons}", ANOTHER_KERNEL)
+    return Check("kernel", "ok", text)
 
 
 def show_fit(tree: Tree, image: str, brief: bool, want_json: bool) -> Exit:

@@ -14,11 +14,10 @@ from typing import Any
 
 import click
 
-from mmpolicy.errors import Error, Exit, as_data, explain, pick
+from mmpolicy.errors import LOAD, Error, Exit, as_data, explain, pick
 from mmpolicy.host.disk import KEEP_REMEDIES
 from mmpolicy.host.signals import SHELL
 from mmpolicy.render import emit_error
-from mmpolicy.verbs.libraries import lacking
 
 JSON = "--json"
 LONG = 1000  # letters, so that click does not end a sentence with "..."
@@ -85,6 +84,10 @@ class Verbs(Group):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
+        except Error as err:
+            if err.next_step == LOAD:
+                _say_what_can_be(ctx, err)
+            raise
         except BrokenPipeError:
             _print_no_more()
             ctx.exit(SIGPIPE)
@@ -108,6 +111,8 @@ class Verbs(Group):
             what = f"use {err.filename}" if err.filename else "print"
             code = self._tell(words, explain(err.errno or 0, what, OUTPUT_REMEDIES))
         except ModuleNotFoundError as err:
+            from mmpolicy.verbs.libraries import lacking
+
             code = self._tell(words, lacking(err) or _internal(err))
         except Exception as err:  # the last resort: no user is to read a traceback
             code = self._tell(words, _internal(err))
@@ -130,6 +135,16 @@ class Verbs(Group):
                 names.append(word)
                 group = found
         return " ".join(names)
+
+
+def _say_what_can_be(ctx: click.Context, err: Error) -> None:
+    """Let an error for want of the module say what can be done on this host."""
+    from mmpolicy.verbs.here import without_module
+
+    verdict = without_module(ctx.obj)
+    if verdict.next_step != LOAD:
+        err.message = f"{err.message}. {verdict.text}"
+        err.next_step = verdict.next_step
 
 
 def _print_no_more() -> None:

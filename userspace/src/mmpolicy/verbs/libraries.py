@@ -16,6 +16,7 @@ PACKAGES = {
     "jinja2": "jinja2",
     "markupsafe": "jinja2",
 }
+DISTRIBUTION = "/usr"  # where the Python is for which distributions have packages
 INSTALLERS = ("apt", "dnf", "zypper")
 
 
@@ -25,14 +26,15 @@ def lacking(err: ModuleNotFoundError) -> Error | None:
     if name not in PACKAGES:
         return None
     text = f"this needs the Python library {name}, which is not installed"
-    return Error(text, Exit.LACKING, _install(PACKAGES[name]))
+    return Error(text, Exit.LACKING, how_to_get(name))
 
 
-def _install(package: str) -> str:
+def how_to_get(library: str) -> str:
     """Return the line that installs a library for the Python that runs this command."""
+    package = PACKAGES[library]
     if sys.prefix != sys.base_prefix:
         return f"{sys.prefix}/bin/pip install {package}"
     found = next((each for each in INSTALLERS if shutil.which(each)), None)
-    if found:
+    if found and sys.prefix == DISTRIBUTION:
         return f"{found} install python3-{package}"
     return f"{sys.executable} -m pip install --user {package}"

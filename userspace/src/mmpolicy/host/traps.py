@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Settings of huge pages that do something else than they seem to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mmpolicy.errors import Error
+from mmpolicy.host.evidence import THP, size_folders
+from mmpolicy.host.files import Tree
+from mmpolicy.host.knobs import chosen
+from mmpolicy.host.machine import hardware_of
+
+BOOT_NEVER = 512 << 20  # with less memory the kernel boots with never
+PMD = f"{THP}/hugepages-2048kB/enabled"
+KSM = "/sys/kernel/mm/ksm"
+TUNED = "/etc/tuned/active_profile"
+TUNED_PLACES = ("/etc/tuned", "/etc/tuned/profiles", "/usr/lib/tuned", "/usr/lib/tuned/profiles")
+SETS = re.compile(r"^\s*transparent_hugepages?\s*=\s*(\w+)", re.MULTILINE)
+INCLUDES = re.compile(r"^\s*include\s*=\s*([\w-]+)", re.MULTILINE)
+DEEP = 5  # profiles of TuneD that include each other
+
+
+class Trap(NamedTuple):
+    """What is so, and what to do about it."""
+
+    text: str
+    next_step: str
+
+
+def traps(tree: Tree) -> list[Trap]:
+    """Return those of this host."""
+    return [*_command_line(tree), *_little_memory(tree), *_tuned(tree), *_ksm(tree)]
+
+
+def _read(tree: Tree, path: str) -> str:
+    try:
+        return tree.read(path) if tree.exists(path) else ""
+    except Error:
+        return ""
+
+
+def _enabled(tree: Tree) -> str:
+    return chosen(_read(tree, f"{THP}/enabled"))
+
+
+def _command_line(tree: Tree) -> Iterator[Trap]:
+    """Sizes that thp_anon= does not name become never, also 2 MB, which were inherit."""
+    words = [word for word in _read(tree, "/proc/cmdline").split() if word.startswith("thp_anon=")]
+    named = words and re.search("2M|2048K", words[-1])
+    if words and not named and chosen(_read(tree, PMD)) == "never" != _enabled(tree):
+        text = f"{words[-1]} on the command line of the kernel has set 2 MB to never, so"
+        text += f" {THP}/enabled decides nothing"
+        yield Trap(text, f"add 2M:inherit to it, or echo inherit >{PMD}")
+
+
+def _little_memory(tree: Tree) -> Iterator[Trap]:
+    memory = hardware_of(tree).memory
+    chose = "transparent_hugepage=" in _read(tree, "/proc/cmdline")
+    if memory and memory < BOOT_NEVER and _enabled(tree) == "never" and not chose:
+        text = f"the kernel boots with never below 512 MB of memory; there are {memory >> 20} MB"
+        yield Trap(text, f"echo madvise >{THP}/enabled, for programs that ask for 2 MB pages")
+
+
+def _tuned(tree: Tree) -> Iterator[Trap]:
+    """TuneD writes `enabled` and no size, so never leaves those on that are always."""
+    profile = _read(tree, TUNED)
+    word = next((found for name in profile.split() if (found := _sets(tree, name))), "")
+    modes = {size >> 10: chosen(_read(tree, f"{folder}/enabled"))
+             for size, folder in size_folders(tree).items()}  # fmt: skip
+    rest = [f"{size} kB" for size, mode in modes.items() if mode == "always"]
+    if word == "never" and rest:
+        text = f"the TuneD profile {profile} sets never, but {', '.join(rest)} are always"
+        yield Trap(text, f"echo inherit >{THP}/hugepages-SIZEkB/enabled, or leave them on purpose")
+
+
+def _sets(tree: Tree, profile: str, depth: int = DEEP) -> str:
+    """Return what a profile, or one that it includes, writes into `enabled`."""
+    files = [f"{place}/{profile}/tuned.conf" for place in TUNED_PLACES]
+    text = next(filter(None, (_read(tree, file) for file in files)), "")
+    if found := SETS.search(text):
+        return found[1]
+    included = INCLUDES.search(text)
+    return _sets(tree, included[1], depth - 1) if included and depth else ""
+
+
+def _ksm(tree: Tree) -> Iterator[Trap]:
+    merged = _read(tree, f"{KSM}/pages_sharing")
+    if _read(tree, f"{KSM}/run") == "1" and merged not in ("", "0"):
+        text = f"KSM has merged {merged} pages, and splits each large folio that has one of them"
+        yield Trap(text, f"echo 2 >{KSM}/run, where large folios matter more than merging")

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What this host can do: with policies, without them, and what to type next."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from mmpolicy.errors import LOAD, Error
+from mmpolicy.host.doctor import STUB, Facts
+from mmpolicy.host.evidence import THP
+from mmpolicy.host.machine import Host
+from mmpolicy.memory.trim import check_possible
+from mmpolicy.verbs.fit import points_here
+from mmpolicy.verbs.libraries import how_to_get
+
+LOOK = "mmpolicy top, or mmpolicy recommend; neither needs the module"
+INSTALL = "install mmpolicy-dkms and the headers of this kernel (README.md), then mmpolicy load"
+AS_ROOT = "run it as root"
+OUTSIDE = "run it on the host itself, not in a container"
+
+
+class Verdict(NamedTuple):
+    """Whether this kernel can have policies, and what to do next; sure is False if unknown."""
+
+    text: str
+    next_step: str
+    never: bool = False  # no module can be had for this kernel
+
+
+class Verb(NamedTuple):
+    """A verb that needs no module, and why it does not work here."""
+
+    name: str
+    why_not: str = ""
+    next_step: str = ""
+
+
+def without_module(host: Host) -> Verdict:
+    """Say what to do where the module is not loaded: by what the kernel has, not its number."""
+    facts = Facts(host)
+    points = points_here(facts)
+    if points.reasons:
+        return Verdict(f"This kernel cannot have policies: {points.reasons}", LOOK, never=True)
+    if facts.info.get("description", "").startswith(STUB):
+        text = "This kernel cannot have policies: DKMS could not build the module for it"
+        return Verdict(text, f"{LOOK}; /var/lib/dkms/mmpolicy has make.log", never=True)
+    if facts.info:
+        return Verdict("The module is not loaded", LOAD)
+    if points.known:
+        text = f"This kernel can have policies of {points.text}; the module is not installed"
+        return Verdict(text, INSTALL)
+    return Verdict(f"The module is not there; {points.text}", f"{LOOK}; mmpolicy doctor")
+
+
+def verbs_here(host: Host) -> list[Verb]:
+    """Return the verbs that need no module, in the order in which one looks."""
+    needs_root = () if host.tree.is_root() else ("needs root", AS_ROOT)
+    read_only = () if host.tree.writable(f"{THP}/enabled") else (f"{THP} is read-only", OUTSIDE)
+    library = next((each for each in ("numpy", "scipy") if not _is_there(each)), "")
+    lacks = (f"needs the Python library {library}", how_to_get(library)) if library else ()
+    return [
+        Verb("host"),
+        *(Verb(name, *needs_root) for name in ("top", "map", "recommend")),
+        Verb("trim", *(needs_root or _no_trim(host))),
+        Verb("bench", *lacks),
+        Verb("ab run", *(needs_root or read_only)),
+        Verb("ab report", *lacks),
+    ]
+
+
+def _is_there(library: str) -> bool:
+    try:
+        return find_spec(library) is not None
+    except ValueError:  # of a library that says it is not there
+        return False
+
+
+def _no_trim(host: Host) -> tuple[()] | tuple[str, str]:
+    """Return why nothing can be given back, and the first of what its error says to do."""
+    try:
+        check_possible(host.tree)
+    except Error as err:
+        return err.message, err.next_step.partition(";")[0]
+    return ()
+
+
+def as_lines(verbs: list[Verb]) -> list[str]:
+    """Return what works, and what does not, with the reason."""
+    works = ", ".join(each.name for each in verbs if not each.why_not)
+    found = [f"What works here without the module: {works}"]
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for each in verbs:
+        if each.why_not:
+            reasons.setdefault((each.why_not, each.next_step), []).append(each.name)
+    return found + [
+        f"Not: {', '.join(names)}: {why}; next: {hint}" for (why, hint), names in reasons.items()
+    ]
+
+
+def as_data(verbs: list[Verb]) -> dict[str, Any]:
+    """Return the same for programs."""
+    lacks = [each for each in verbs if each.why_not]
+    return {
+        "works": [each.name for each in verbs if not each.why_not],
+        "lacks": [{"verb": name, "why": why, "next_step": hint} for name, why, hint in lacks],
+    }

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`mmpolicy` without a verb: this host on one screen, in less than a second and for everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import nlargest
+
+from mmpolicy.control.notices import notice_lines
+from mmpolicy.errors import Error
+from mmpolicy.host.cgroups import cgroup_mount
+from mmpolicy.host.evidence import THP, sizes
+from mmpolicy.host.files import CONTROL, Tree
+from mmpolicy.host.huge import huge_in, read_stat
+from mmpolicy.host.knobs import read_knob
+from mmpolicy.host.machine import Host
+from mmpolicy.host.traps import traps
+from mmpolicy.render import wrapped
+from mmpolicy.verbs.here import as_lines, verbs_here, without_module
+
+MOST = 3  # cgroups that are named
+MANY = 500  # cgroups that are looked at: memory.stat of one takes up to a millisecond
+LITTLE = 32 << 20  # bytes in huge pages that are not worth a line
+MIB = 1 << 20
+
+
+def overview(host: Host) -> Iterator[str]:
+    """Yield what is set, who has huge pages, what works here, and what to type next."""
+    tree = host.tree
+    warnings = [f"warning: {trap.text}; next: {trap.next_step}" for trap in traps(tree)]
+    told = () if tree.is_dir(CONTROL) else notice_lines(tree)  # status has told them else
+    for line in (*told, *_settings(tree), *_users(tree), *warnings):
+        yield from wrapped(line, "")
+    if tree.is_dir(CONTROL):
+        yield "next: mmpolicy top, mmpolicy recommend, mmpolicy list"
+        return
+    verdict = without_module(host)
+    for line in (verdict.text, *as_lines(verbs_here(host)), f"next: {verdict.next_step}"):
+        yield from wrapped(line, "")
+
+
+def _settings(tree: Tree) -> Iterator[str]:
+    """Yield what huge pages are set to; sizes that are never are left out."""
+    if not tree.is_dir(THP):
+        yield "huge pages: this kernel makes none (no CONFIG_TRANSPARENT_HUGEPAGE)"
+        return
+    words = [f"{name}={read_knob(tree, f'{THP}/{name}')}" for name in ("enabled", "defrag")
+             if tree.exists(f"{THP}/{name}")]  # fmt: skip
+    modes = {size: each["set"].get("enabled", "never") for size, each in sizes(tree).items()}
+    on = [f"{size}={mode}" for size, mode in modes.items() if mode != "never"]
+    rest = "all other sizes never" if modes else "no other size, as before Linux 6.8"
+    yield f"huge pages: {', '.join([*words, *on, rest])}"
+
+
+def _users(tree: Tree) -> Iterator[str]:
+    """Yield who has most in huge pages, which is what can be empty at most."""
+    found = nlargest(MOST, _cgroups(tree))
+    named = [f"{path} {huge // MIB} of {memory // MIB} MiB" for huge, memory, path in found]
+    if named:
+        yield f"most in huge pages of 2 MB: {', '.join(named)}; mmpolicy top says what is empty"
+
+
+def _cgroups(tree: Tree) -> Iterator[tuple[int, int, str]]:
+    """Yield huge and all memory, in bytes, of services and of what else is two levels down."""
+    try:
+        mount = cgroup_mount(tree)
+        above = [f"/{name}" for name in tree.dirs(mount)]
+    except Error:
+        return
+    below = [f"{path}/{name}" for path in above for name in _names(tree, f"{mount}{path}")]
+    groups = {path for path in above if any(each.startswith(f"{path}/") for each in below)}
+    for path in [path for path in (*above, *below) if path not in groups][:MANY]:
+        try:
+            found = huge_in(read_stat(tree, f"{mount}{path}/memory.stat"))
+        except Error:  # removed meanwhile, or nobody accounts for its memory
+            continue
+        huge = found.huge["anon"] + found.huge["shmem"]
+        if huge >= LITTLE:
+            yield huge, found.memory["anon"] + found.memory["shmem"], path
+
+
+def _names(tree: Tree, path: str) -> list[str]:
+    try:
+        return tree.dirs(path)
+    except Error:
+        return []
