@@ -85,6 +85,8 @@ def run(
             runner = CliRunner()
         reload = partial(reloads.append, "reload")
         app = Host(tree, Kmod(lib=lib), clock.sleep, lambda: clock.now, log.append, reload)
+        if tree.advice:
+            app.advice = tree.advice
         app.start_unit = lambda argv: units.append([*argv])
         result = runner.invoke(main, args, obj=app)
         if result.exception and not isinstance(result.exception, SystemExit):

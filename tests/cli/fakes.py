@@ -16,6 +16,7 @@ import abi
 from mmpolicy.control.keys import CgroupBinding, Key, ProcessBinding, State
 from mmpolicy.control.model import About
 from mmpolicy.control.state import read_state
+from mmpolicy.host.advice import Advice
 from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import KNOB_FOLDERS, SPLIT, TRACING, Tree
 
@@ -121,6 +122,7 @@ class FakeTree(Tree):
         self.read_only = False  # as /sys is in a container
         self.trace = ""  # what tracing sees
         self.splits: Callable[[str], None] = lambda _value: None  # what the kernel does then
+        self.advice: Advice | None = None  # a model of process_madvise
         self.rounding: dict[str, str] = {}  # path -> what the kernel makes of any value
 
     def put(self, path: str, text: str | bytes) -> None:

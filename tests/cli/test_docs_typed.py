@@ -18,6 +18,7 @@ import pytest
 from mmpolicy.host.files import TRACING
 
 from .fakes import Clock, FakeTree, Run
+from .heaps import FakeAdvice
 from .kernels import Small, bzimage
 from .sparse import make_sparse, make_thp
 from .test_ab_pool import lines_of
@@ -36,7 +37,8 @@ NAMES = {
     "/var/lib/prometheus/node-exporter/mmpolicy.prom": "mmpolicy.prom", "DIR": "/",
 } | dict.fromkeys(("/etc/mmpolicy", "NEW.toml", "web.toml"), EXAMPLE)  # fmt: skip
 # In the text these name a verb, which wants more: it says what, and does nothing.
-NAMED = {f"mmpolicy {verb}" for verb in ("ab report", "ab run", "bench", "map", "trim")}
+VERBS = ("ab report", "ab run", "bench", "collapse", "map", "trim")
+NAMED = {f"mmpolicy {verb}" for verb in VERBS}
 ENDS = dict.fromkeys(NAMED, 2) | {"mmpolicy set anon_order fixed max_order=-1": 5}
 ENDS |= {"mmpolicy ab stop": 1}  # as nothing runs
 ENDS |= {"mmpolicy export --listen 9978": 130}  # by Ctrl-C
@@ -86,6 +88,7 @@ def host(
 ) -> Run:
     """Return the command on a host with the profiles, services and files of the documents."""
     make_services(tree)
+    tree.advice = FakeAdvice(tree)
     make_files(tree, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

@@ -32,6 +32,7 @@ GROUPS = {
         "top": "top",
         "map": "memory_map",
         "trim": "trim",
+        "collapse": "collapse",
     },
     "Change": {
         "set": "settings",

@@ -14,6 +14,7 @@ from mmpolicy.host.bpf import Helper, run_helper
 from mmpolicy.host.files import MODULE, Tree
 
 if TYPE_CHECKING:
+    from mmpolicy.host.advice import Advice
     from mmpolicy.host.kmod import Kmod
 
 
@@ -111,6 +112,19 @@ class Host:
         self.sleep = sleep
         self.clock = clock
         self._kmod = kmod
+        self._advice: Advice | None = None
+
+    @property
+    def advice(self) -> Advice:
+        """Return what advises the kernel about memory; ctypes costs time, so only now."""
+        from mmpolicy.host.advice import Advice
+
+        self._advice = self._advice or Advice()
+        return self._advice
+
+    @advice.setter
+    def advice(self, advice: Advice) -> None:
+        self._advice = advice
 
     def release(self) -> str:
         """Return the release of the running kernel."""

@@ -17,9 +17,16 @@ from mmpolicy.control.state import process_key, profiles_of, read_state
 from mmpolicy.control.state import unbind as unbind_write
 from mmpolicy.control.units import check_unit, find_unit
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.host.cgroups import cgroup_paths, find_bindable
+from mmpolicy.host.cgroups import (
+    Charged,
+    cgroup_paths,
+    cgroup_pids,
+    find_bindable,
+    find_cgroup,
+)
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
+from mmpolicy.host.processes import check_process
 from mmpolicy.verbs.commit import commit, exclusive
 from mmpolicy.verbs.options import (
     complete_cgroup,
@@ -65,6 +72,18 @@ def check_one(*given: object) -> None:
     """Fail if not exactly one of the options is given."""
     if sum(each is not None for each in given) != 1:
         raise click.UsageError("give one of --cgroup PATH, --pid N and --unit NAME")
+
+
+def find_processes(
+    tree: Tree, cgroup: str | None, pid: int | None, unit: str | None
+) -> tuple[str, list[int]]:
+    """Return the cgroup that accounts for the memory, if it is known, and the processes."""
+    check_one(cgroup, pid, unit)
+    if pid is not None:
+        check_process(tree, pid)
+        return Charged(tree).name(pid), [pid]
+    path = find_cgroup(tree, cgroup or unit or "").name
+    return path, [int(each) for each in cgroup_pids(tree, path)]
 
 
 def _find(tree: Tree, cgroup: str | None, pid: int | None, owner: str | None) -> Binding:

@@ -22,11 +22,11 @@ from mmpolicy.control.keys import (
 )
 from mmpolicy.control.state import plan, process_key, profiles_of, read_state
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.cgroups import Charged, cgroup_pids, find_bindable, find_cgroup
+from mmpolicy.host.cgroups import find_bindable
 from mmpolicy.host.evidence import cgroup_figures
 from mmpolicy.host.files import CONTROL, SPLIT, Tree, split_text
 from mmpolicy.host.machine import Host
-from mmpolicy.host.processes import check_process, memory_of_process
+from mmpolicy.host.processes import memory_of_process
 from mmpolicy.memory.folios import PAGE
 from mmpolicy.memory.survey import read_usage
 from mmpolicy.memory.trim import (
@@ -38,7 +38,7 @@ from mmpolicy.memory.trim import (
     find_pieces,
 )
 from mmpolicy.render import emit, table
-from mmpolicy.verbs.bind import check_one, target_options
+from mmpolicy.verbs.bind import check_one, find_processes, target_options
 from mmpolicy.verbs.commit import change, exclusive
 from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
 
@@ -104,21 +104,12 @@ def trim(host: Host, **options: Any) -> None:
     given = TrimOptions(**options)
     check_one(given.cgroup, given.pid, given.unit)
     check_possible(host.tree)
-    cgroup, pids = _find(host.tree, given)
+    cgroup, pids = find_processes(host.tree, given.cgroup, given.pid, given.unit)
     if given.dry_run:
         _plan(host, given, cgroup, pids)
         return
     profile = _keep(host, given, cgroup) if given.keep else None
     _trim(host, given, cgroup, pids, profile)
-
-
-def _find(tree: Tree, given: TrimOptions) -> tuple[str, list[int]]:
-    """Return the cgroup that accounts for the memory, if it is known, and the processes."""
-    if given.pid is not None:
-        check_process(tree, given.pid)
-        return Charged(tree).name(given.pid), [given.pid]
-    path = find_cgroup(tree, given.cgroup or given.unit or "").name
-    return path, [int(pid) for pid in cgroup_pids(tree, path)]
 
 
 def _before(tree: Tree, pid: int) -> Row | None:

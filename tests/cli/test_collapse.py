@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`collapse`: what is decided, and the verb on processes made of files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from errno import EACCES, EAGAIN, EBUSY, EINVAL, ENOMEM, EPERM, ESRCH
+
+import pytest
+
+from mmpolicy.host.advice import BLOCK
+from mmpolicy.host.room import limited_folders, node_of, read_zones, room_in
+from mmpolicy.memory import collapse
+from mmpolicy.memory.collapse import PAGES, judge
+from mmpolicy.memory.folios import PAGE
+
+from .fakes import THP, Clock, FakeTree, Run
+from .heaps import START, ZERO_FRAME, FakeAdvice, block, free_blocks, make_collapsible, make_heap
+from .sparse import pressure
+
+MIB = 1024  # KiB
+KINDS = ("full", "half", "huge", "swapped", "guard", "shared", "zero", "locked", "merged", "full")
+
+
+@pytest.fixture
+def advice(tree: FakeTree, clock: Clock) -> FakeAdvice:
+    """Return the kernel of a host with a process that has one 2 MB of each kind, and two full."""
+    clock.steps = [lambda: None] * 999
+    return make_collapsible(tree, KINDS)
+
+
+def address(number: int) -> int:
+    return START + number * BLOCK
+
+
+# ---- decisions
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "pages"),
+    [
+        ("full", "", 512), ("huge", collapse.HUGE, 512), ("empty", collapse.ABSENT, 0),
+        ("half", collapse.NOT_FULL, 256), ("hole", collapse.NOT_FULL, 511),
+        ("zero", collapse.NOT_FULL, 511), ("swapped", collapse.SWAP, 511),
+        ("guard", collapse.GUARDS, 511), ("shared", collapse.SHARED, 512),
+        ("tracked", collapse.WATCHED, 512),
+    ],
+)  # fmt: skip
+def test_what_is_left_alone(kind: str, cause: str, pages: int) -> None:
+    found = judge(block(kind, 3).tobytes(), 0, lambda frame: frame == ZERO_FRAME)
+    assert (found.cause, found.pages, found.missing) == (cause, pages, PAGES - pages)
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "cause"),
+    [
+        ("half", 256, ""), ("half", 255, collapse.NOT_FULL), ("zero", 1, ""), ("hole", 1, ""),
+        ("guard", 512, collapse.GUARDS), ("swapped", 512, collapse.SWAP),
+        ("shared", 512, collapse.SHARED), ("empty", 512, collapse.ABSENT),
+    ],
+)  # fmt: skip
+def test_how_much_may_be_missing(kind: str, most: int, cause: str) -> None:
+    """What is swapped, shared or guarded is left alone whatever may be missing."""
+    assert judge(block(kind, 3).tobytes(), most, lambda frame: frame == ZERO_FRAME).cause == cause
+
+
+def test_free_blocks_of_a_node(tree: FakeTree) -> None:
+    """Those above the watermark alone, as others are had by reclaim."""
+    free_blocks(tree, 101)
+    node = node_of(read_zones(tree), 1234)
+    assert node and (node.number, node.free_blocks, node.all_blocks) == (0, 101, 5120)
+    free_blocks(tree, 101, 20 + 3 * PAGES)
+    node = node_of(read_zones(tree), 1234)
+    assert node and node.free_blocks == 3
+    assert node_of(read_zones(tree), 1 << 40) is None
+    tree.remove("/proc/buddyinfo")
+    assert read_zones(tree) == []
+
+
+def test_room_below_limits(tree: FakeTree) -> None:
+    """Of the cgroup and of those above it, in version 2 and 1."""
+    make_heap(tree, ["full"], cgroup="/a.slice/db.service")
+    assert limited_folders(tree, 20) == ["/sys/fs/cgroup/a.slice/db.service"]
+    assert room_in(tree, "/sys/fs/cgroup/a.slice/db.service") is None
+    tree.put("/sys/fs/cgroup/a.slice/memory.current", str(5 * BLOCK))
+    tree.put("/sys/fs/cgroup/a.slice/memory.max", str(9 * BLOCK))
+    tree.put("/sys/fs/cgroup/a.slice/memory.high", str(7 * BLOCK))
+    folder = limited_folders(tree, 20)[1]
+    assert (folder, room_in(tree, folder)) == ("/sys/fs/cgroup/a.slice", 2 * BLOCK)
+    tree.put("/proc/self/mountinfo", "30 1 0:1 / /cg/memory rw - cgroup cgroup rw,memory")
+    tree.put("/proc/20/cgroup", "3:cpu:/x\n2:memory:/db")
+    tree.put("/cg/memory/db/memory.usage_in_bytes", "4096")
+    tree.put("/cg/memory/db/memory.limit_in_bytes", "8192")
+    assert limited_folders(tree, 20) == ["/cg/memory/db"]
+    assert room_in(tree, "/cg/memory/db") == 4096
+
+
+# ---- the verb
+
+
+@pytest.mark.parametrize("words", [("--unit", "db"), ("--cgroup", "/db.service"), ("--pid", "20")])
+def test_what_is_full_is_collapsed(run: Run, advice: FakeAdvice, words: tuple[str, ...]) -> None:
+    result = run("collapse", *words, "--json")
+    data = result.json
+    assert (result.code, advice.calls, data["made"]) == (0, [address(0), address(9)], 2)
+    (row,) = data["processes"]
+    assert (row["pid"], row["name"], row["made_kib"]) == (20, "postgres", 4 * MIB)
+    # Each of the other blocks lacks half of it, or no page or one.
+    assert row["before_kib"] == row["after_kib"] == 19 * MIB - 3 * 4
+    assert (row["before_huge_kib"], row["after_huge_kib"]) == (2 * MIB, 6 * MIB)
+    assert row["growth_kib"] == 0
+    assert data["skipped_kib"] == {
+        collapse.SHARED: 2048, collapse.LOCKED: 2048, collapse.MERGED: 2048,
+        collapse.SWAP: 2044, collapse.GUARDS: 2044, collapse.NOT_FULL: 1024 + 2044,
+    }  # fmt: skip
+    assert (data["stopped"], data["notes"]) == ("", [])
+    again = run("collapse", *words)
+    assert again.code == 0 and "nothing was collapsed" in again.out
+
+
+def test_what_it_prints(run: Run, advice: FakeAdvice, log: list[str]) -> None:
+    result = run("collapse", "--unit", "db")
+    lines = result.out.splitlines()
+    assert lines[1].split()[:6] == ["20", "postgres", "19444", "->", "19444", "10.5"]
+    assert lines[1].split()[6:] == ["%", "->", "31.6", "%", "4", "0"]
+    assert lines[-1].startswith("left alone: 3.0 MiB not full, 2.0 MiB ")
+    assert "2 ranges of 2 MB; a collapse takes 5.0 ms on this host" in result.err
+    assert "at 3 % of the time all take 0 s or more" in result.err
+    assert log == ["collapse db: 4 MiB in 2 MB pages"]
+
+
+def test_full_speed_is_told_of(run: Run, advice: FakeAdvice) -> None:
+    assert "a fraction of its speed" in run("collapse", "--pid", "20", "--cpu", "100").err
+    assert "a fraction of its speed" not in run("collapse", "--pid", "20", "--cpu", "10").err
+
+
+def test_a_dry_run_changes_nothing(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    result = run("collapse", "--unit", "db", "--dry-run")
+    assert (result.code, advice.calls, tree.writes) == (0, [], [])
+    assert result.out.startswith(f"20 {START:x}: 2 ranges of 2 MB")
+    data = run("collapse", "--unit", "db", "--dry-run", "--json").json
+    assert (data["dry_run"], data["one_collapse_ms"]) == (True, 5.0)
+    assert data["would_take_s"] == round(2 * 0.005 / 0.03, 1)
+    assert data["processes"][0]["made_kib"] == 4 * MIB
+
+
+def test_largest_areas_first(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    make_heap(tree, ["full"], pid=21, name="small")
+    make_heap(tree, ["full"] * 3, pid=22, name="large")
+    tree.put("/sys/fs/cgroup/db.service/cgroup.procs", "21\n22")
+    data = run("collapse", "--unit", "db", "--json").json
+    assert [row["made_kib"] for row in data["processes"]] == [2 * MIB, 6 * MIB]
+    assert advice.calls == [address(0), address(1), address(2), address(0)]
+
+
+def test_pages_full_of_zeroes_are_not_used(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    """One page in eight is looked at; one that begins with zeroes need not be full of them."""
+    make_heap(tree, ["full", "full"])
+    with tree.real("/proc/20/mem").open("r+b") as file:
+        for page, text in ((8, bytes(PAGE)), (PAGES + 8, bytes(PAGE - 1) + b"x")):
+            file.seek(START + page * PAGE)
+            file.write(text)
+    data = run("collapse", "--pid", "20", "--json").json
+    assert (advice.calls, data["skipped_kib"]) == ([address(1)], {collapse.NOT_FULL: 2048})
+    assert run("collapse", "--pid", "20", "--min-used", "99.8", "--json").json["made"] == 1
+
+
+def test_growth_is_bounded(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    """By each 2 MB, and in all."""
+    make_heap(tree, ["half", "half", "full", "full"])
+    assert run("collapse", "--pid", "20", "--min-used", "51", "--json").json["made"] == 2
+    make_heap(tree, ["half", "half", "full", "full"])
+    words = ("collapse", "--pid", "20", "--min-used", "50", "--json", "--max-growth")
+    data = run(*words, "20").json
+    assert (data["made"], data["skipped_kib"]) == (3, {collapse.GROWTH: 1024})
+    (row,) = data["processes"]
+    assert (row["growth_kib"], row["after_kib"] - row["before_kib"]) == (1024, 1024)
+    make_heap(tree, ["half", "half", "full", "full"])
+    assert run(*words, "34").json["made"] == 4
+
+
+def test_edges_and_small_areas(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    make_heap(tree, ["full", "full"], start=START + PAGE)
+    data = run("collapse", "--pid", "20", "--json").json
+    assert (advice.calls, data["skipped_kib"]) == ([address(1)], {collapse.EDGES: 2044})
+
+
+def test_what_the_program_forbids(run: Run, advice: FakeAdvice) -> None:
+    """By MADV_NOHUGEPAGE or prctl: the kernel refuses a range, and nothing else is tried."""
+    advice.forbidden.add(20)
+    data = run("collapse", "--pid", "20", "--json").json
+    assert (advice.calls, data["skipped_kib"][collapse.FORBIDDEN]) == ([], 4 * MIB)
+
+
+def test_budget(
+    run: Run, advice: FakeAdvice, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each collapse a pause, so long that it takes the given part of the time."""
+    advice.before = lambda: setattr(clock, "now", clock.now + 0.01)  # type: ignore[method-assign]
+    pauses: list[float] = []
+    monkeypatch.setattr(clock, "sleep", pauses.append)
+    data = run("collapse", "--pid", "20", "--cpu", "4", "--json").json
+    assert data["longest_ms"] == 10
+    assert pauses == [pytest.approx(0.24), pytest.approx(0.24)]
+
+
+def test_one_collapse_that_stops_for_too_long(run: Run, advice: FakeAdvice) -> None:
+    advice.one_s = 0.009
+    for more in ((), ("--dry-run",)):
+        result = run("collapse", "--pid", "20", "--max-stop", "8", *more)
+        assert (result.code, advice.calls) == (3, [])
+        assert "one collapse stops the program for 9.0 ms here; nothing was changed" in result.err
+        assert "--max-stop 8" in result.err
+    assert run("collapse", "--pid", "20", "--max-stop", "9.5").code == 0
+
+
+def test_it_ends_when_collapses_take_too_long(
+    run: Run, tree: FakeTree, advice: FakeAdvice, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six in a row, with longer and longer pauses."""
+    make_heap(tree, ["full"] * 12)
+    took = [0.03, 0.03, 0.01, *[0.03] * 9]
+    pauses: list[float] = []
+    monkeypatch.setattr(clock, "sleep", pauses.append)
+    advice.before = lambda: setattr(  # type: ignore[method-assign]
+        clock, "now", clock.now + took.pop(0)
+    )
+    result = run("collapse", "--pid", "20")
+    assert (result.code, len(advice.calls)) == (1, 9)
+    assert pauses == [1, 2, pytest.approx(0.01 * 97 / 3), 1, 2, 4, 8, 16, 32]
+    assert "6 collapses in a row took longer than 20 ms" in result.err
+
+
+def short_of_memory(tree: FakeTree) -> None:
+    pressure(tree, 50)
+
+
+def no_block(tree: FakeTree) -> None:
+    free_blocks(tree, 51)  # 1 % of 5120
+
+
+def no_room(tree: FakeTree) -> None:
+    tree.put("/sys/fs/cgroup/db.service/memory.max", str(len(KINDS) * BLOCK + 3 * MIB * 1024))
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "hint", "words"),
+    [
+        (short_of_memory, "tasks wait for memory 50 %", "raise --psi", ("--psi", "60")),
+        (no_block, "node 0 has 51 free blocks of 2 MB left, and --reserve keeps 51",
+         "compact_memory", ("--reserve", "0.5")),
+        (no_room, "/sys/fs/cgroup/db.service has room for 3072 KiB", "raise the limit", None),
+    ],
+)  # fmt: skip
+def test_it_stops_before_it_makes_others_pay(
+    run: Run, tree: FakeTree, advice: FakeAdvice, clock: Clock,
+    change: Callable[[FakeTree], None], text: str, hint: str, words: tuple[str, ...] | None,
+) -> None:  # fmt: skip
+    clock.now = 10.0
+    change(tree)
+    result = run("collapse", "--unit", "db", "--json")
+    assert (result.code, advice.calls) == (1, [])
+    assert text in result.json["stopped"] and hint in result.err
+    if words:
+        assert run("collapse", "--unit", "db", *words).code == 0
+
+
+def test_free_blocks_are_counted_down(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    """Also between two looks at the host."""
+    make_heap(tree, ["full"] * 8)
+    free_blocks(tree, 54)
+    assert run("collapse", "--pid", "20", "--cpu", "100").code == 1
+    assert len(advice.calls) == 3
+
+
+def test_what_the_kernel_refuses(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    """What is pinned is tried once more at the end; success may have made nothing."""
+    make_heap(tree, ["full"] * 5)
+    advice.refusals = {address(0): EAGAIN, address(1): EAGAIN, address(2): EINVAL}
+    advice.brief = {address(0)}
+    advice.silent = {address(3)}
+    data = run("collapse", "--pid", "20", "--json").json
+    assert advice.calls == [*map(address, range(5)), address(0), address(1)]
+    assert (data["made"], data["stopped"]) == (2, "")
+    assert data["skipped_kib"] == {collapse.REFUSED: 4096, collapse.PINNED: 2048}
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(ENOMEM, "no free 2 MB (ENOMEM)"), (EBUSY, "could not charge")]
+)
+def test_it_stops_where_the_kernel_would_reclaim(
+    run: Run, tree: FakeTree, advice: FakeAdvice, number: int, text: str
+) -> None:
+    make_heap(tree, ["full"] * 5)
+    advice.refusals = {address(1): number}
+    result = run("collapse", "--pid", "20", "--json")
+    assert (result.code, len(advice.calls), result.json["made"]) == (1, 2, 1)
+    assert text in result.json["stopped"]
+
+
+def test_memory_that_is_unmapped_meanwhile(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    """ENOMEM also means that there is no area any more; that ends nothing."""
+    make_heap(tree, ["full"] * 3)
+
+    def unmap() -> None:
+        if advice.calls == [address(0)]:
+            make_heap(tree, ["empty", "empty", "full"])
+
+    advice.before = unmap  # type: ignore[method-assign]
+    advice.refusals = {address(0): ENOMEM}
+    data = run("collapse", "--pid", "20", "--json").json
+    assert (data["stopped"], data["made"], advice.calls) == ("", 1, [address(0), address(2)])
+    assert data["skipped_kib"] == {collapse.GONE: 2048}
+
+
+def test_processes_that_end(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    make_heap(tree, ["full"] * 3, pid=22)
+    make_heap(tree, ["full"] * 2, pid=20)
+    tree.put("/sys/fs/cgroup/db.service/cgroup.procs", "20\n21\n22")
+    advice.refusals = {address(2): ESRCH}
+    data = run("collapse", "--unit", "db", "--json").json
+    rows = {row["pid"]: row for row in data["processes"]}
+    assert (rows[20]["made_kib"], rows[22]["made_kib"]) == (4 * MIB, 4 * MIB)
+    assert (rows[20]["after_kib"], rows[22]["after_kib"]) == (4 * MIB, None)
+
+
+@pytest.mark.parametrize("number", [EPERM, EACCES])
+def test_permission(run: Run, advice: FakeAdvice, number: int) -> None:
+    advice.denied = number
+    result = run("collapse", "--pid", "20")
+    assert result.code == 4
+    assert "CAP_SYS_NICE, CAP_SYS_PTRACE" in result.err
+
+
+def test_kernels_without_it(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    tree.remove(f"{THP}/hpage_pmd_size")
+    result = run("collapse", "--pid", "20")
+    assert (result.code, "CONFIG_TRANSPARENT_HUGEPAGE" in result.err) == (3, True)
+    tree.put(f"{THP}/hpage_pmd_size", str(32 << 20))
+    assert run("collapse", "--pid", "20").code == 3
+
+
+def test_a_profile_that_says_never(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    """It is not undone in silence."""
+    tree.make_loaded()
+    assert run("profile", "create", "none-large").code == 0
+    assert run("set", "anon_order", "never", "--profile", "none-large").code == 0
+    assert run("bind", "--cgroup", "/db.service", "none-large").code == 0
+    result = run("collapse", "--unit", "db")
+    assert (result.code, advice.calls) == (5, [])
+    assert "the profile 'none-large'" in result.err and "--override-never" in result.err
+    assert run("collapse", "--unit", "db", "--override-never").code == 0
+    assert len(advice.calls) == 2
+
+
+def test_without_pressure_files(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    tree.remove("/proc/pressure")
+    notes = run("collapse", "--pid", "20", "--json").json["notes"]
+    assert notes == ["note: the kernel has no PSI, so nothing would stop this"]
+
+
+def test_usage(run: Run, advice: FakeAdvice) -> None:
+    for words in ((), ("--pid", "20", "--unit", "db"), ("--pid", "99"), ("--unit", "none"),
+                  ("--pid", "20", "--min-used", "0"), ("--pid", "20", "--cpu", "0")):  # fmt: skip
+        assert run("collapse", *words).code == 2
+    assert advice.calls == []

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`collapse` on this machine's own kernel: what becomes of memory, never how long it takes."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from mmpolicy.cli import main
+from mmpolicy.errors import Error
+from mmpolicy.host.advice import BLOCK, Advice
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
+from mmpolicy.memory.collapse import Collapser, Done, Limits, Target
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.trim import Pressure
+
+BLOCKS = 12
+SOURCE = Path(__file__).parents[2] / "userspace/src"
+# A program that fills some pages of each 2 MB in random order, takes commands, and checks itself.
+PROGRAM = """
+import ctypes, mmap, os, random, sys
+blocks, layout = int(sys.argv[1]), sys.argv[2]
+block, page = 2 << 20, 4096
+memory = mmap.mmap(-1, (blocks + 1) * block, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+first = -start % block
+memory.madvise(15, 0, len(memory))
+def used(number, at):
+    half = layout == "half" or (layout == "mixture" and number % 2)
+    return at < 256 if half else at % 16 == 0 if layout == "sixteenth" else True
+pages = [n * 512 + at for n in range(blocks) for at in range(512) if used(n, at)]
+random.Random(1).shuffle(pages)
+def text(number):
+    return b"%016d" % (number * 7919) * 256
+for number in pages:
+    memory[first + number * page : first + (number + 1) * page] = text(number)
+if layout != "forbidden":
+    memory.madvise(14, 0, len(memory))
+libc = ctypes.CDLL(None, use_errno=True)
+if layout == "locked":
+    assert libc.mlock(ctypes.c_void_p(start + first), ctypes.c_size_t(blocks * block)) == 0
+child = 0
+if layout == "shared":
+    here, there = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(there)
+        os.read(here, 1)
+        os._exit(0)
+print(f"{start + first:x}", flush=True)
+for line in sys.stdin:
+    word = line.strip()
+    if word == "check":
+        bad = sum(memory[first + n * page : first + (n + 1) * page] != text(n) for n in pages)
+        print(bad, flush=True)
+    elif word == "exec":
+        os.execv(sys.executable, [sys.executable, "-c", "print('over', flush=True); input()"])
+"""
+
+
+def lacking() -> str:
+    """Return what this machine lacks to collapse the memory of others."""
+    if os.geteuid():
+        return "not root"
+    try:
+        Advice().time_collapses(1, Holds(Tree("/")).undisturbed)
+    except Error as err:
+        return err.message
+    return "" if os.access("/proc/kpageflags", os.R_OK) else "no /proc/kpageflags"
+
+
+pytestmark = pytest.mark.skipif(bool(lacking()), reason=lacking())
+
+
+class Program:
+    """A program with a heap."""
+
+    def __init__(self, process: subprocess.Popen[str], heap: int = 0) -> None:
+        self.process, self.pid, self.heap = process, process.pid, heap
+
+    def say(self, word: str) -> str:
+        """Give it a command, and return its answer."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def kib(self, name: str) -> int:
+        """Return a figure of smaps for its heap."""
+        inside = False
+        for line in Path(f"/proc/{self.pid}/smaps").read_text().splitlines():
+            if head := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+                inside = int(head[1], 16) <= self.heap < int(head[2], 16)
+            elif inside and line.startswith(f"{name}:"):
+                return int(line.split()[1])
+        return 0
+
+
+@contextmanager
+def program(layout: str, blocks: int = BLOCKS) -> Iterator[Program]:
+    """Start one, and wait until its heap is filled."""
+    words = [sys.executable, "-c", PROGRAM, str(blocks), layout]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as each:
+        try:
+            assert each.stdout
+            yield Program(each, int(each.stdout.readline(), 16))
+        finally:
+            each.kill()
+
+
+def collapsed(one: Program, *words: str) -> int:
+    """Run the verb without pauses, and return its exit code."""
+    free = ("--max-stop", "10000", "--psi", "100", "--cpu", "100", "--reserve", "0")
+    args = ["collapse", "--pid", str(one.pid), *free, *words]
+    return CliRunner().invoke(main, args, obj=Host(Tree("/"), log=lambda _line: None)).exit_code
+
+
+@pytest.mark.parametrize(
+    ("layout", "huge"),
+    [
+        ("full", BLOCKS), ("half", 0), ("sixteenth", 0), ("mixture", BLOCKS // 2),
+        ("forbidden", 0), ("locked", 0), ("shared", 0),
+    ],
+)  # fmt: skip
+def test_only_what_is_full(layout: str, huge: int) -> None:
+    """It gets 2 MB pages; nothing grows, and each page is as it was."""
+    with program(layout) as one:
+        before = one.kib("Rss")
+        assert collapsed(one) == 0
+        assert one.kib("AnonHugePages") == huge * BLOCK >> 10
+        assert one.kib("Rss") == before
+        assert one.say("check") == "0"
+
+
+def test_holes_are_filled_on_request() -> None:
+    with program("half", 2) as one:
+        before = one.kib("Rss")
+        assert collapsed(one, "--min-used", "50", "--max-growth", "100") == 0
+        assert one.kib("AnonHugePages") == 2 * BLOCK >> 10
+        assert one.kib("Rss") == before + (BLOCK >> 10)
+        assert one.say("check") == "0"
+
+
+def test_killed_at_any_moment() -> None:
+    """The program has all of its memory, and no priority or setting is left."""
+    rng = random.Random(4)
+    with program("full", 24) as one:
+        words = [sys.executable, "-m", "mmpolicy", "collapse", "--pid", str(one.pid)]
+        words += ["--cpu", "50", "--max-stop", "10000", "--psi", "100", "--reserve", "0"]
+        threads = [path.stat().st_ino for path in Path(f"/proc/{one.pid}/task").iterdir()]
+        for _ in range(6):
+            tool = subprocess.Popen(
+                words, env={**os.environ, "PYTHONPATH": str(SOURCE)},
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            time.sleep(rng.uniform(0.2, 0.8))
+            tool.send_signal(signal.SIGKILL)
+            tool.wait()
+            assert os.sched_getscheduler(one.pid) == os.SCHED_OTHER
+        assert one.say("check") == "0"
+        assert [path.stat().st_ino for path in Path(f"/proc/{one.pid}/task").iterdir()] == threads
+        assert collapsed(one) == 0
+        assert one.kib("AnonHugePages") == 24 * BLOCK >> 10
+        assert one.say("check") == "0"
+
+
+def ready(one: Program) -> tuple[Collapser, Iterator[int]]:
+    """Return a collapser that has looked at a program, and its steps."""
+    host = Host(Tree("/"), log=lambda _line: None)
+    target = Target(host, one.pid, Holds(host.tree), 0)
+    collapser = Collapser(host, Limits(1.0, 10.0, 1 << 30, 0.0), Pressure(host, 100))
+    return collapser, collapser.run({one.pid: target}, target.look().areas)
+
+
+def test_a_program_that_ends_meanwhile() -> None:
+    with program("full") as one:
+        collapser, steps = ready(one)
+        next(steps)
+        one.process.kill()
+        one.process.wait()
+        list(steps)
+    done: Done = collapser.done
+    assert (done.stopped, sum(done.made.values()), done.ended) == ("", 1, {one.pid})
+
+
+def test_another_program_at_the_same_addresses() -> None:
+    """After exec() nothing of the new one is touched."""
+    with program("full") as one:
+        collapser, steps = ready(one)
+        next(steps)
+        assert one.say("exec") == "over"
+        list(steps)
+        assert collapser.done.ended == {one.pid}
+        assert one.kib("AnonHugePages") == 0
+
+
+# Memory that is inherited, moved, unmapped and written while it is collapsed.
+RESTLESS = """
+import ctypes, mmap, os, random, sys, time
+block, blocks = 2 << 20, 8
+libc = ctypes.CDLL(None)
+libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
+def area(size):
+    return libc.mmap(None, ctypes.c_size_t(size), 3, 0x22, -1, ctypes.c_long(0))
+size = (blocks + 1) * block
+rng, bad, rounds = random.Random(int(sys.argv[1])), 0, 0
+print("ready", flush=True)
+end = time.monotonic() + 6
+while time.monotonic() < end:
+    rounds += 1
+    start = area(size)
+    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), 15)
+    for page in range(0, size, 4096):
+        ctypes.memset(start + page, page // 4096 % 251 + 1, 4096)
+    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), 14)
+    time.sleep(rng.uniform(0, 0.1))
+    if rng.random() < 0.5:
+        pid = os.fork()
+        if not pid:
+            time.sleep(0.02)
+            os._exit(0)
+        os.waitpid(pid, 0)
+    if rng.random() < 0.5:
+        start = libc.mremap(ctypes.c_void_p(start), ctypes.c_size_t(size), ctypes.c_size_t(size),
+                            3, ctypes.c_void_p(area(size)))
+    time.sleep(rng.uniform(0, 0.1))
+    for page in range(0, size, 4096):
+        want = bytes([page // 4096 % 251 + 1]) * 4096
+        bad += ctypes.string_at(start + page, 4096) != want
+    libc.munmap(ctypes.c_void_p(start), ctypes.c_size_t(size))
+print(bad, rounds, flush=True)
+"""
+
+
+def test_memory_that_is_moved_inherited_and_unmapped() -> None:
+    words = [sys.executable, "-c", RESTLESS, "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        one, made = Program(process), 0
+        while process.poll() is None:
+            with suppress(Error):  # it has just ended
+                collapser, steps = ready(one)
+                list(steps)
+                assert collapser.done.stopped == ""
+                made += sum(collapser.done.made.values())
+        bad, rounds = map(int, process.stdout.readline().split())
+    assert (bad, process.returncode) == (0, 0)
+    assert made and rounds > 1
+
+
+def test_own_memory_is_given_back() -> None:
+    """What one collapse takes is measured on memory that is unmapped again."""
+    before = len(Path("/proc/self/maps").read_text().splitlines())
+    times = Advice().time_collapses(3, Holds(Tree("/")).undisturbed)
+    assert len(times) == 3 and all(0 < each < 10 for each in times)
+    assert len(Path("/proc/self/maps").read_text().splitlines()) <= before + 1
+    assert mmap.PAGESIZE == 4096

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Advice to the kernel about the memory of another process: process_madvise(MADV_COLLAPSE).
+
+The process is held by a pidfd, so its number cannot come to mean another one. Nothing outlives
+this process: no setting of the kernel or of the target is changed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from errno import EACCES, EINVAL, ENOSYS, EPERM
+from typing import Any
+
+from mmpolicy.errors import Exit, Remedies, explain
+
+PIDFD_OPEN, PROCESS_MADVISE = 434, 440  # the same number on every architecture but Alpha
+MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_COLLAPSE = 14, 15, 25
+PR_SET_THP_DISABLE = 41
+PAGE, BLOCK = 4096, 2 << 20
+RANGES = 1024  # of one call (UIO_MAXIOV)
+CAPABLE = "run it as root; a unit needs CAP_SYS_NICE, CAP_SYS_PTRACE and CAP_SYS_ADMIN"
+KERNEL = "boot Linux 6.1 or newer, with CONFIG_TRANSPARENT_HUGEPAGE"
+REMEDIES: Remedies = {
+    EPERM: (Exit.DENIED, CAPABLE),
+    EACCES: (Exit.DENIED, CAPABLE),
+    ENOSYS: (Exit.LACKING, KERNEL),
+    EINVAL: (Exit.LACKING, KERNEL),
+}
+
+
+def _address(words: array[int]) -> ctypes.c_void_p:
+    """Return where an array lies, as a system call takes it: a struct iovec is two words."""
+    return ctypes.c_void_p(words.buffer_info()[0])
+
+
+def _libc() -> Any:
+    lib = ctypes.CDLL(None, use_errno=True)
+    lib.syscall.restype = ctypes.c_long
+    lib.process_vm_readv.restype = ctypes.c_ssize_t
+    return lib
+
+
+class ProcessMemory:
+    """The memory of another process."""
+
+    def __init__(self, pid: int) -> None:
+        self._libc, self._fd = _libc(), -1
+        self._pid = pid
+        self._fd = self._libc.syscall(PIDFD_OPEN, pid, 0)
+        if self._fd < 0:
+            raise explain(ctypes.get_errno(), f"open process {pid}", REMEDIES)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def permits(self, address: int) -> int:
+        """Return 0 if the area at an address may have 2 MB pages, else the errno.
+
+        A range of one page is checked as any other, but holds no 2 MB to collapse.
+        """
+        return self._advise(address, PAGE)
+
+    def collapse(self, address: int) -> int:
+        """Ask for one 2 MB page at an aligned address; return 0 or the errno."""
+        return self._advise(address, BLOCK)
+
+    def _advise(self, address: int, size: int) -> int:
+        where = array("Q", (address, size))
+        done = self._libc.syscall(
+            PROCESS_MADVISE, self._fd, _address(where), ctypes.c_ulong(1), MADV_COLLAPSE, 0
+        )
+        return ctypes.get_errno() if done < 0 else 0
+
+    def read(self, addresses: Sequence[int], size: int) -> bytes:
+        """Return so many bytes at each address; fewer if a page has gone meanwhile."""
+        found = b""
+        for first in range(0, len(addresses), RANGES):
+            some = addresses[first : first + RANGES]
+            into = ctypes.create_string_buffer(len(some) * size)
+            here = array("Q", (ctypes.addressof(into), len(into)))
+            there = array("Q", bytes(16 * len(some)))
+            there[::2], there[1::2] = array("Q", some), array("Q", [size]) * len(some)
+            got = self._libc.process_vm_readv(
+                self._pid, _address(here), ctypes.c_ulong(1),
+                _address(there), ctypes.c_ulong(len(some)), ctypes.c_ulong(0),
+            )  # fmt: skip
+            if got < 0:
+                return found
+            found += into.raw[:got]
+        return found
+
+
+class Advice:
+    """The entry to this module; tests replace it by a model."""
+
+    def open(self, pid: int) -> ProcessMemory:
+        """Return the memory of a process."""
+        return ProcessMemory(pid)
+
+    def time_collapses(
+        self, number: int, undisturbed: Callable[[], AbstractContextManager[None]]
+    ) -> list[float]:
+        """Return how long collapses of this command's own memory take here, in seconds."""
+        lib = _libc()
+        lib.prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0)  # systemd's MemoryTHP= may have set it
+        with mmap.mmap(-1, (number + 1) * BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+            anchor = ctypes.c_char.from_buffer(memory)
+            begin = ctypes.addressof(anchor)
+            del anchor  # it would keep the memory mapped
+            first = -begin % BLOCK
+            memory.madvise(MADV_NOHUGEPAGE)
+            for page in range(first, first + number * BLOCK, PAGE):
+                memory[page] = 1
+            memory.madvise(MADV_HUGEPAGE)
+            starts = range(begin + first, begin + first + number * BLOCK, BLOCK)
+            found = []
+            for start in starts:
+                with undisturbed():
+                    found.append(_time(lib, start))
+            return found
+
+
+def _time(lib: Any, start: int) -> float:
+    began = time.monotonic()
+    failed = lib.madvise(ctypes.c_void_p(start), ctypes.c_size_t(BLOCK), MADV_COLLAPSE)
+    took = time.monotonic() - began
+    if failed:
+        number = ctypes.get_errno()
+        raise explain(number, "collapse 2 MB of this command's own memory", REMEDIES)
+    return took

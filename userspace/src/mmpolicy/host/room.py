@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0
+"""How much room there is: free blocks of 2 MB on each node, and below the limits of cgroups."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from mmpolicy.errors import Error
+from mmpolicy.host.cgroups import Charged, cgroup_folders
+from mmpolicy.host.files import Tree
+
+ZONEINFO, BUDDYINFO = "/proc/zoneinfo", "/proc/buddyinfo"
+BLOCK_ORDER = 9
+ZONE = re.compile(r"^Node (\d+), zone +(\S+)", re.MULTILINE)
+FIGURE = re.compile(r"^ +(?:pages )?(free|high|spanned|managed|start_pfn:?) +(\d+)$", re.MULTILINE)
+LIMITS = {  # the file with what is in use, and those that bound it
+    "memory.current": ("memory.max", "memory.high"),
+    "memory.usage_in_bytes": ("memory.limit_in_bytes",),
+}
+
+
+class Node(NamedTuple):
+    """A node of memory, in blocks of 2 MB."""
+
+    number: int
+    free_blocks: int  # that can be had without reclaim
+    all_blocks: int
+
+
+class Zone(NamedTuple):
+    """A zone of a node, in pages."""
+
+    node: int
+    first: int  # page frame
+    spanned: int
+    managed: int
+    free: int
+    high: int  # watermark
+    blocks: int  # free ones of 2 MB
+
+
+def read_zones(tree: Tree) -> list[Zone]:
+    """Return the zones of a host; empty where the kernel does not tell."""
+    try:
+        zoneinfo, buddyinfo = tree.read(ZONEINFO), tree.read(BUDDYINFO)
+    except Error:
+        return []
+    blocks = {}
+    for line in buddyinfo.splitlines():
+        if head := ZONE.match(line):
+            counts = [int(each) for each in line[head.end() :].split()]
+            large = enumerate(counts[BLOCK_ORDER:])
+            blocks[head[1], head[2]] = sum(number << above for above, number in large)
+    parts = list(ZONE.finditer(zoneinfo))
+    ends = [*(each.start() for each in parts[1:]), len(zoneinfo)]
+    found = []
+    for number, head in enumerate(parts):
+        figures: dict[str, int] = {}
+        for name, value in FIGURE.findall(zoneinfo, head.end(), ends[number]):
+            figures.setdefault(name.rstrip(":"), int(value))  # those of a CPU's list come later
+        found.append(
+            Zone(
+                int(head[1]), figures.get("start_pfn", 0), figures.get("spanned", 0),
+                figures.get("managed", 0), figures.get("free", 0), figures.get("high", 0),
+                blocks.get((head[1], head[2]), 0),
+            )
+        )  # fmt: skip
+    return found
+
+
+def node_of(zones: list[Zone], frame: int) -> Node | None:
+    """Return the node that a page frame is on; None if no zone has it."""
+    number = next(
+        (each.node for each in zones if each.first <= frame < each.first + each.spanned), None
+    )
+    if number is None:
+        return None
+    own = [each for each in zones if each.node == number]
+    return Node(
+        number,
+        sum(min(each.blocks, max(each.free - each.high, 0) >> BLOCK_ORDER) for each in own),
+        sum(each.managed for each in own) >> BLOCK_ORDER,
+    )
+
+
+def limited_folders(tree: Tree, pid: int) -> list[str]:
+    """Return the folders of the cgroups that bound the memory of a process, the nearest first."""
+    try:
+        name = PurePosixPath(Charged(tree).name(pid))
+        names = [str(each) for each in (name, *name.parents)]
+        folders = [folder for each in names for folder in cgroup_folders(tree, each)]
+    except Error:  # no hierarchy is mounted
+        return []
+    return [each for each in folders if any(tree.exists(f"{each}/{file}") for file in LIMITS)]
+
+
+def room_in(tree: Tree, folder: str) -> int | None:
+    """Return how many bytes a cgroup may still be charged for, None without a limit."""
+    for current, limits in LIMITS.items():
+        try:
+            used = int(tree.read(f"{folder}/{current}"))
+            bounds = [tree.read(f"{folder}/{limit}") for limit in limits]
+        except (Error, ValueError):
+            continue
+        known = [int(each) for each in bounds if each.isdigit()]
+        return min(known) - used if known else None
+    return None

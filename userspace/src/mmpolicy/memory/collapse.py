@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Collapses memory that a process uses in full into 2 MB pages.
+
+The kernel copies 512 pages into one of 2 MB and holds the mmap_lock of the process for that time,
+so the process stops where it writes to this memory, maps or unmaps. MADV_COLLAPSE also fills
+holes, copies pages that are shared after fork() and swaps in. So each 2 MB is checked just before
+the call, and just after it, as the call may return success without having made anything.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from errno import EACCES, EAGAIN, EBUSY, EINVAL, ENODEV, ENOENT, ENOMEM, EPERM, ESRCH
+from math import inf
+from typing import NamedTuple
+
+from mmpolicy.errors import Error, Exit, explain
+from mmpolicy.host.advice import BLOCK, REMEDIES, ProcessMemory
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
+from mmpolicy.host.room import limited_folders, node_of, read_zones, room_in
+from mmpolicy.memory.folios import PAGE
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.space import Space
+from mmpolicy.memory.trim import Pressure
+
+PAGES = BLOCK // PAGE
+CHUNK = 16  # blocks whose entries are read together; the kernel drops the lock after each
+LOOK_S = 0.25  # between two looks at free memory and at the pressure
+MARGIN = 2 * BLOCK  # below a limit: the kernel charges in batches on each CPU
+SPOT = 64  # bytes of each page that are read first, to find those full of zeroes
+SAMPLE = 8  # pages of which one is read first
+PATIENCE = 6  # collapses in a row that take longer than the limit
+BACK_OFF_S = 1.0  # pause after one of them, doubled after each further one
+
+# The highest byte of an entry of pagemap
+PRESENT, SWAPPED, FILE, GUARD, TRACKED, EXCLUSIVE = 0x80, 0x40, 0x20, 0x04, 0x02, 0x01
+FRAME = (1 << 55) - 1
+FULL = bytes([PRESENT | EXCLUSIVE]) * PAGES
+THERE = bytes(mark >> 7 for mark in range(256))
+# Bits of kpageflags
+UNEVICTABLE, KSM, ZERO_PAGE = 1 << 18, 1 << 21, 1 << 24
+
+ABSENT, HUGE = "absent", "already 2 MB pages"
+NOT_FULL, EDGES, SWAP = "not full", "outside whole 2 MB of an area", "partly swapped"
+SHARED, GUARDS, WATCHED = "shared after fork", "with guard pages", "watched by userfaultfd"
+MERGED, LOCKED, FORBIDDEN = "merged by KSM", "locked", "forbidden by the program"
+PINNED, REFUSED, GROWTH = "pinned or in use", "refused by the kernel", "beyond --max-growth"
+GONE = "unmapped since"
+
+
+class Verdict(NamedTuple):
+    """The decision about one aligned 2 MB."""
+
+    cause: str  # why they are left alone; empty if they are not
+    pages: int  # that have memory of their own
+    missing: int  # that a collapse would add
+    frame: int = 0  # of some page
+
+
+class Candidates(NamedTuple):
+    """The blocks of one area that could become 2 MB pages."""
+
+    pid: int
+    starts: list[int]
+    missing: int  # pages, in all of them
+
+
+@dataclass
+class Seen:
+    """The memory of a process by its fate, in pages."""
+
+    pages: int = 0
+    huge: int = 0
+    areas: list[Candidates] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+class Flags:
+    """The flags of page frames."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._file = tree.reader("/proc/kpageflags")
+        self._zero: set[int] = set()
+
+    def of(self, frame: int) -> int:
+        """Return the flags of one frame."""
+        return int.from_bytes(self._file.read(8, frame * 8), "little")
+
+    def is_zero_page(self, frame: int) -> bool:
+        """Tell if it is the page that the kernel maps where a program has only read."""
+        if frame in self._zero:
+            return True
+        zero = bool(self.of(frame) & ZERO_PAGE)
+        if zero:
+            self._zero.add(frame)
+        return zero
+
+
+def is_huge(first: int, last: int) -> bool:
+    """Tell by the entries of its first and last page if an aligned 2 MB is in one folio."""
+    frame = first & FRAME
+    there = first & last & PRESENT << 56
+    return bool(there) and not frame % PAGES and last & FRAME == frame + PAGES - 1
+
+
+def judge(raw: bytes, most_missing: int, is_zero_page: Callable[[int], bool]) -> Verdict:
+    """Decide about the 512 entries of pagemap of an aligned 2 MB within one area."""
+    marks = raw[7::8]
+    first, last = (int.from_bytes(each, "little") for each in (raw[:8], raw[-8:]))
+    there = marks.translate(THERE).count(1)
+    if there == PAGES and is_huge(first, last):
+        return Verdict(HUGE, PAGES, 0, first & FRAME)
+    if marks == FULL:
+        return Verdict("", PAGES, 0, first & FRAME)
+    kinds = {mark: marks.count(mark) for mark in set(marks)}
+    # No bit for FILE or EXCLUSIVE: the page of zeroes, or one that a child has too.
+    common = [mark for mark in kinds if mark & PRESENT and not mark & EXCLUSIVE]
+    zeroes = sum(kinds[mark] for mark in common if mark & FILE)  # the huge page of zeroes
+    if any(not mark & FILE for mark in common):
+        entries = array("Q", raw)
+        zeroes += sum(
+            is_zero_page(entries[at] & FRAME)
+            for at, mark in enumerate(marks)
+            if mark & (PRESENT | EXCLUSIVE | FILE) == PRESENT
+        )
+    pages = there - zeroes
+    if not pages:
+        return Verdict(ABSENT, 0, PAGES)
+    causes = (
+        (GUARDS, any(mark & GUARD and not mark & PRESENT for mark in kinds)),
+        (SWAP, any(mark & SWAPPED and not mark & PRESENT for mark in kinds)),
+        (WATCHED, any(mark & TRACKED for mark in kinds)),
+        (SHARED, sum(kinds[mark] for mark in common) > zeroes),
+        (NOT_FULL, PAGES - pages > most_missing),
+    )
+    cause = next((name for name, found in causes if found), "")
+    return Verdict(cause, pages, PAGES - pages, _some_frame(raw, marks))
+
+
+def _some_frame(raw: bytes, marks: bytes) -> int:
+    at = next((n for n, mark in enumerate(marks) if mark & PRESENT and mark & EXCLUSIVE), 0)
+    return int.from_bytes(raw[at * 8 : at * 8 + 8], "little") & FRAME
+
+
+class Target:
+    """A process whose memory is looked at and collapsed.
+
+    Its page tables are held open, so after an exec() they are empty, and not those of another
+    program at the same addresses.
+    """
+
+    def __init__(self, host: Host, pid: int, holds: Holds, most_missing: int) -> None:
+        self.pid, self.holds = pid, holds
+        self.memory: ProcessMemory = host.advice.open(pid)
+        self._space, self._most = Space(host.tree, pid, holds), most_missing
+        self._flags = Flags(host.tree)
+        self.folders = limited_folders(host.tree, pid)
+
+    def look(self) -> Seen:
+        """Return the candidates, and the other pages by cause; contents are not read."""
+        seen = Seen()
+        for area in self._space.areas():
+            if area.anonymous:
+                self._look_at(area.start, area.end, seen)
+        seen.areas.sort(key=lambda each: -len(each.starts))
+        return seen
+
+    def _look_at(self, start: int, end: int, seen: Seen) -> None:
+        first, last = -(-start // BLOCK) * BLOCK, end // BLOCK * BLOCK
+        if first >= last:
+            self._edge(start, end, seen)
+            return
+        self._edge(start, first, seen)
+        self._edge(last, end, seen)
+        starts, missing, pages = list[int](), 0, 0
+        for begin in range(first, last, CHUNK * BLOCK):
+            raw = self._entries(begin, min(CHUNK, (last - begin) // BLOCK))
+            if raw.count(0) == len(raw):
+                continue
+            for at in range(0, len(raw), PAGES * 8):
+                verdict = self._judge(raw[at : at + PAGES * 8])
+                seen.pages += verdict.pages
+                if verdict.cause == HUGE:
+                    seen.huge += verdict.pages
+                elif verdict.cause:
+                    seen.skipped[verdict.cause] += verdict.pages
+                else:
+                    starts.append(begin + at // 8 * PAGE)
+                    missing, pages = missing + verdict.missing, pages + verdict.pages
+        if not starts:
+            return
+        number = self.memory.permits(starts[0])
+        if number in (EPERM, EACCES):
+            raise explain(number, f"advise process {self.pid}", REMEDIES)
+        if number:
+            seen.skipped[FORBIDDEN if number == EINVAL else GONE] += pages
+            return
+        seen.areas.append(Candidates(self.pid, starts, missing))
+
+    def _edge(self, start: int, end: int, seen: Seen) -> None:
+        for begin in range(start, end, BLOCK):
+            pages = (min(begin + BLOCK, end) - begin) // PAGE
+            marks = self._space.entries(begin, pages).tobytes()[7::8]
+            there = marks.translate(THERE).count(1)
+            seen.pages += there
+            seen.skipped[EDGES] += there
+
+    def _entries(self, start: int, blocks: int) -> bytes:
+        raw = self._space.entries(start, blocks * PAGES).tobytes()
+        return raw[: len(raw) // (PAGES * 8) * PAGES * 8]
+
+    def _judge(self, raw: bytes) -> Verdict:
+        verdict = judge(raw, self._most, self._flags.is_zero_page)
+        if verdict.cause:
+            return verdict
+        if not verdict.frame:
+            raise Error("pagemap shows no page frames", Exit.DENIED, "run it as root")
+        flags = self._flags.of(verdict.frame)
+        cause = MERGED if flags & KSM else LOCKED if flags & UNEVICTABLE else ""
+        return verdict._replace(cause=cause)
+
+    def verdict(self, start: int) -> Verdict | None:
+        """Decide about 2 MB anew, by contents as well; None if the process has ended."""
+        raw = self._entries(start, 1)
+        if not raw:
+            return None
+        verdict = self._judge(raw)
+        if verdict.cause or verdict.missing + self._zeroes(raw, start) <= self._most:
+            return verdict
+        return verdict._replace(cause=NOT_FULL)
+
+    def _zeroes(self, raw: bytes, start: int) -> int:
+        """Return how many pages are full of zeroes, as soon as these are too many.
+
+        One in SAMPLE is looked at first, as to read them all costs a tenth of a collapse or more.
+        """
+        there = [start + n * PAGE for n, mark in enumerate(raw[7::8]) if mark & EXCLUSIVE]
+        if not self._full_of_zeroes(there[::SAMPLE], 0):
+            return 0
+        return self._full_of_zeroes(there, self._most - (PAGES - len(there)))
+
+    def _full_of_zeroes(self, pages: list[int], most: int) -> int:
+        """Return how many of some pages are, or more than so many."""
+        spots, nothing, found = self.memory.read(pages, SPOT), bytes(SPOT), 0
+        at = spots.find(nothing)
+        while at >= 0 and found <= most:
+            if at % SPOT == 0:
+                found += self.memory.read([pages[at // SPOT]], PAGE) == bytes(PAGE)
+            at = spots.find(nothing, at - at % SPOT + SPOT)
+        return found
+
+    def collapse(self, start: int) -> int:
+        """Ask for one 2 MB page; return 0 or the errno.
+
+        The call holds the mmap_lock of the process. If it lost its CPU, the process would wait
+        until it gets it back.
+        """
+        with self.holds.undisturbed():
+            return self.memory.collapse(start)
+
+    def is_made(self, start: int) -> bool:
+        """Tell if 2 MB are one page now."""
+        last = start + BLOCK - PAGE
+        ends = [entry for at in (start, last) for entry in self._space.entries(at, 1)]
+        return len(ends) == 2 and is_huge(*ends)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a run."""
+
+    share: float  # of the time that it may spend with collapses
+    longest_s: float  # of one collapse
+    growth_pages: int  # in all
+    reserve: float  # part of a node's memory that stays free in 2 MB blocks
+
+
+@dataclass
+class Done:
+    """The result of a run."""
+
+    made: Counter[int] = field(default_factory=Counter)  # blocks by process
+    added: Counter[int] = field(default_factory=Counter)  # pages by process
+    skipped: Counter[str] = field(default_factory=Counter)  # pages by cause
+    ended: set[int] = field(default_factory=set)
+    longest_s: float = 0.0
+    cpu_s: float = 0.0
+    stopped: str = ""  # why, if it was before the end
+    next_step: str = ""
+    tried: int = 0
+
+
+class Collapser:
+    """Collapses one 2 MB after the other, with a pause after each that keeps to the budget."""
+
+    def __init__(self, host: Host, limits: Limits, pressure: Pressure) -> None:
+        self._host, self._limits, self._pressure = host, limits, pressure
+        self._zones = read_zones(host.tree)
+        self._looked = -inf
+        self._since = 0  # blocks taken since free memory was looked at
+        self._slow = 0  # collapses in a row that took too long
+        self.done = Done()
+
+    def run(self, targets: dict[int, Target], areas: list[Candidates]) -> Iterator[int]:
+        """Collapse all; yield after each 2 MB how many are left."""
+        again: list[tuple[Target, int]] = []
+        left = sum(len(area.starts) for area in areas)
+        for area in sorted(areas, key=lambda each: -len(each.starts)):
+            for start in area.starts:
+                if self._step(targets[area.pid], start) == EAGAIN:
+                    again.append((targets[area.pid], start))
+                left -= 1
+                yield left
+                if self.done.stopped:
+                    return
+        for target, start in again:  # pages that were in use for a moment
+            if self._step(target, start) == EAGAIN:
+                self.done.skipped[PINNED] += PAGES
+            yield 0
+            if self.done.stopped:
+                return
+
+    def _step(self, target: Target, start: int) -> int:
+        """Check 2 MB, collapse them, and pause; return the errno of the kernel."""
+        if target.pid in self.done.ended or self._must_stop():
+            return 0
+        began, cpu = self._host.clock(), time.thread_time()
+        try:
+            number = self._collapse(target, start)
+        except Error as err:
+            if err.errno not in (ENOENT, ESRCH, ENODEV):
+                raise
+            number = ESRCH
+        if number == ESRCH:
+            self.done.ended.add(target.pid)
+        took = self._host.clock() - began
+        self.done.cpu_s += time.thread_time() - cpu
+        pause = took * (1 / self._limits.share - 1)
+        if self._slow:
+            pause = max(pause, BACK_OFF_S * 2 ** (self._slow - 1))
+        self._host.sleep(pause)
+        return number
+
+    def _collapse(self, target: Target, start: int) -> int:
+        verdict = target.verdict(start)
+        if not verdict:
+            return ESRCH
+        if verdict.cause:
+            self.done.skipped[verdict.cause] += verdict.pages
+            return 0
+        if sum(self.done.added.values()) + verdict.missing > self._limits.growth_pages:
+            self.done.skipped[GROWTH] += verdict.pages
+            return 0
+        if not self._has_room(target, verdict.frame):
+            return 0
+        began = self._host.clock()
+        number = target.collapse(start)
+        self._time(self._host.clock() - began)
+        if target.is_made(start):
+            self._since += 1
+            self.done.made[target.pid] += 1
+            self.done.added[target.pid] += verdict.missing
+            return 0
+        self._note(target, number, start, verdict)
+        return number
+
+    def _note(self, target: Target, number: int, start: int, verdict: Verdict) -> None:
+        """Note why nothing was made."""
+        if number in (EPERM, EACCES):
+            raise explain(number, f"advise process {target.pid}", REMEDIES)
+        if number == ENOMEM and target.verdict(start) == verdict:  # it is also that of a hole
+            self._stop("the kernel found no free 2 MB (ENOMEM)", COMPACT)
+        elif number == EBUSY:
+            self._stop("the kernel could not charge 2 MB to the cgroup (EBUSY)", RAISE)
+        elif number not in (EAGAIN, ESRCH):
+            self.done.skipped[GONE if number == ENOMEM else REFUSED] += verdict.pages
+
+    def _time(self, took: float) -> None:
+        self.done.tried += 1
+        self.done.longest_s = max(self.done.longest_s, took)
+        self._slow = self._slow + 1 if took > self._limits.longest_s else 0
+        if self._slow >= PATIENCE:
+            longest = self._limits.longest_s * 1000
+            why = f"{PATIENCE} collapses in a row took longer than {longest:g} ms"
+            self._stop(why, "try again when the host is less busy, or raise --max-stop")
+
+    def _stop(self, why: str, then: str) -> None:
+        self.done.stopped, self.done.next_step = why, then
+
+    def _must_stop(self) -> bool:
+        if self._host.clock() - self._looked >= LOOK_S:
+            self._looked = self._host.clock()
+            self._zones, self._since = read_zones(self._host.tree), 0
+            if why := self._pressure.too_high():
+                self._stop(why, "look at /proc/pressure/memory; try again, or raise --psi")
+        return bool(self.done.stopped)
+
+    def _has_room(self, target: Target, frame: int) -> bool:
+        node = node_of(self._zones, frame)
+        free = node.free_blocks - self._since if node else 0
+        kept = int(node.all_blocks * self._limits.reserve) if node else 0
+        if node and free <= kept:
+            self._stop(
+                f"node {node.number} has {free} free blocks of 2 MB left, "
+                f"and --reserve keeps {kept}", COMPACT,
+            )  # fmt: skip
+        for folder in target.folders:
+            room = room_in(self._host.tree, folder)
+            if room is not None and room < MARGIN:
+                self._stop(
+                    f"{folder} has room for {max(room, 0) >> 10} KiB below its limit, and each "
+                    f"collapse needs {MARGIN >> 10}", RAISE,
+                )  # fmt: skip
+        return not self.done.stopped
+
+
+COMPACT = "echo 1 >/proc/sys/vm/compact_memory makes free blocks; or lower --reserve"
+RAISE = "raise the limit of the cgroup a little while this runs"

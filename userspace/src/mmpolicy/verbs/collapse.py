@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`collapse`: 2 MB pages for memory that is used in full, on a stock kernel; needs no module."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+import click
+
+from mmpolicy.control.bindings import profile_of
+from mmpolicy.control.keys import choice
+from mmpolicy.control.state import read_state
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.advice import BLOCK
+from mmpolicy.host.evidence import THP
+from mmpolicy.host.files import CONTROL, Tree
+from mmpolicy.host.machine import Host
+from mmpolicy.host.processes import printable
+from mmpolicy.host.signals import interrupted, noted
+from mmpolicy.memory.collapse import (
+    PAGES,
+    Candidates,
+    Collapser,
+    Done,
+    Limits,
+    Seen,
+    Target,
+)
+from mmpolicy.memory.folios import PAGE
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.space import gone
+from mmpolicy.memory.trim import Pressure
+from mmpolicy.render import emit, progress_line, table
+from mmpolicy.verbs.bind import find_processes, target_options
+from mmpolicy.verbs.options import json_option, pass_host
+
+TIMED = 5  # collapses of our own memory before any of the program's
+POINT, NEVER = "anon_order", "never"
+PMD_SIZE = f"{THP}/hpage_pmd_size"
+FAST = 0.5  # of the time: from here on the program is slowed down a lot
+SHOWN = 10  # areas of a dry run
+EVERY_S = 0.2  # between two updates of the progress
+
+
+@dataclass(frozen=True)
+class CollapseOptions:
+    """The options of `collapse`."""
+
+    cgroup: str | None
+    pid: int | None
+    unit: str | None
+    min_used: float
+    cpu: float
+    max_stop: float
+    max_growth: float
+    reserve: float
+    psi: float
+    override_never: bool
+    dry_run: bool
+    want_json: bool
+
+
+@dataclass
+class Row:
+    """A process before and after, of its private anonymous memory."""
+
+    pid: int
+    name: str
+    before_kib: int
+    before_huge_kib: int
+    after_kib: int | None = None
+    after_huge_kib: int | None = None
+    made_kib: int = 0
+    growth_kib: int = 0
+
+
+Percent = partial(click.FloatRange, max=100)
+
+
+@click.command()
+@partial(target_options, of_unit="A systemd unit that runs.")
+@click.option(
+    "--min-used", type=Percent(min=1), default=100.0, show_default=True, metavar="PERCENT",
+    help="Collapse 2 MB only if so many of their pages are there and not full of zeroes.",
+)  # fmt: skip
+@click.option(
+    "--cpu", type=Percent(min=0.1), default=3.0, show_default=True, metavar="PERCENT",
+    help="Spend at most so much of the time with collapses; 100: no pauses.",
+)  # fmt: skip
+@click.option(
+    "--max-stop", type=click.FloatRange(min=0, min_open=True), default=20.0, show_default=True,
+    metavar="MS", help="Do nothing if one collapse takes longer than that here.",
+)  # fmt: skip
+@click.option(
+    "--max-growth", type=Percent(min=0), default=10.0, show_default=True, metavar="PERCENT",
+    help="Let the memory grow by no more than that, which --min-used below 100 allows.",
+)  # fmt: skip
+@click.option(
+    "--reserve", type=Percent(min=0), default=1.0, show_default=True, metavar="PERCENT",
+    help="Keep that part of a node's memory in free blocks of 2 MB.",
+)  # fmt: skip
+@click.option(
+    "--psi", type=Percent(min=0), default=10.0, show_default=True,
+    metavar="PERCENT", help="Stop when tasks wait for memory longer than that.",
+)  # fmt: skip
+@click.option(
+    "--override-never", is_flag=True,
+    help="Collapse even if a profile with the policy 'never' decides.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print the plan and its cost; change nothing.")
+@json_option
+@pass_host
+def collapse(host: Host, **options: Any) -> None:
+    """Turn memory that is used in full into 2 MB pages, now; needs no module.
+
+    Looks for aligned 2 MB of private anonymous memory in which no page is missing, and asks the
+    kernel for one huge page after the other (MADV_COLLAPSE, Linux 6.1), the largest areas first.
+    Contents stay the same, and so does the memory in use. The price: each collapse stops the
+    program for a few milliseconds where it writes there, maps or unmaps.
+    """
+    given = CollapseOptions(**options)
+    _check_possible(host.tree)
+    cgroup, pids = find_processes(host.tree, given.cgroup, given.pid, given.unit)
+    _check_profiles(host.tree, given, pids)
+    holds = Holds(host.tree)
+    one_s = _time_one(host, holds, given)
+    most_missing = int(PAGES * (100 - given.min_used) / 100)
+    targets = _targets(host, pids, holds, most_missing)
+    before = {pid: target.look() for pid, target in targets.items()}
+    if given.dry_run:
+        _plan(host, given, cgroup, targets, before, one_s)
+    else:
+        _collapse(host, given, cgroup, targets, before, one_s)
+
+
+def _check_possible(tree: Tree) -> None:
+    if not tree.exists(PMD_SIZE):
+        text = "this kernel has no transparent huge pages"
+        raise Error(text, Exit.LACKING, "boot Linux 6.1 or newer with CONFIG_TRANSPARENT_HUGEPAGE")
+    if tree.read(PMD_SIZE) != str(BLOCK):
+        text = f"huge pages have {tree.read(PMD_SIZE)} bytes here, and only 2 MB ones are known"
+        raise Error(text, Exit.LACKING, "boot a kernel with pages of 4 kB")
+
+
+def _check_profiles(tree: Tree, given: CollapseOptions, pids: list[int]) -> None:
+    """Fail if a profile with the policy `never` decides for one of the processes."""
+    if given.override_never or not tree.exists(CONTROL):
+        return
+    state = read_state(tree)
+    for pid in pids:
+        try:
+            profile = profile_of(tree, state, pid)
+        except Error:  # it has just ended
+            continue
+        if state.get(choice(profile, POINT)) == NEVER:
+            text = f"the profile '{profile}' decides for process {pid}, with the policy '{NEVER}'"
+            hint = "bind another profile first, or give --override-never"
+            raise Error(f"{text}; collapse would undo that", Exit.REFUSED, hint)
+
+
+def _time_one(host: Host, holds: Holds, given: CollapseOptions) -> float:
+    """Return how long one collapse takes on this host; fail if that is too long."""
+    one_s = median(host.advice.time_collapses(TIMED, holds.undisturbed))
+    if one_s * 1000 > given.max_stop:
+        text = f"one collapse stops the program for {one_s * 1000:.1f} ms here"
+        hint = f"it is more than --max-stop {given.max_stop:g}: raise that, or wait for a calm hour"
+        raise Error(f"{text}; nothing was changed", Exit.LACKING, hint)
+    return one_s
+
+
+def _targets(host: Host, pids: list[int], holds: Holds, most_missing: int) -> dict[int, Target]:
+    found = {}
+    for pid in pids:
+        try:
+            if pid != os.getpid():
+                found[pid] = Target(host, pid, holds, most_missing)
+        except Error as err:
+            if not gone(err) and host.tree.is_dir(f"/proc/{pid}"):
+                raise
+    return found
+
+
+def _name(tree: Tree, pid: int) -> str:
+    try:
+        return printable(tree.read(f"/proc/{pid}/comm"))
+    except Error:
+        return "-"
+
+
+def _rows(host: Host, before: dict[int, Seen]) -> dict[int, Row]:
+    return {
+        pid: Row(pid, _name(host.tree, pid), _kib(seen.pages), _kib(seen.huge))
+        for pid, seen in before.items() if seen.pages
+    }  # fmt: skip
+
+
+def _kib(pages: int) -> int:
+    return pages * PAGE >> 10
+
+
+def _skipped(before: dict[int, Seen], more: Counter[str]) -> dict[str, int]:
+    """Return KiB by cause, the largest first."""
+    total = sum((seen.skipped for seen in before.values()), Counter[str]()) + more
+    return {cause: _kib(pages) for cause, pages in total.most_common()}
+
+
+def _cost(given: CollapseOptions, blocks: int, one_s: float) -> str:
+    """Return the cost, and its effect on the program, in words."""
+    seconds = blocks * one_s * 100 / given.cpu
+    text = (
+        f"{blocks} ranges of 2 MB; a collapse takes {one_s * 1000:.1f} ms on this host and stops "
+        f"the program for as long; at {given.cpu:g} % of the time all take "
+        f"{_duration(seconds)} or more"
+    )
+    if given.cpu >= 100 * FAST:
+        text += ", and the program may run at a fraction of its speed until then"
+    return text
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _plan(
+    host: Host, given: CollapseOptions, cgroup: str, targets: dict[int, Target],
+    before: dict[int, Seen], one_s: float,
+) -> None:  # fmt: skip
+    """Print the work that is to be done, and change nothing."""
+    rows, more, areas = _rows(host, before), Counter[str](), list[dict[str, Any]]()
+    for area in (area for seen in before.values() for area in seen.areas):
+        fit, missing = 0, 0
+        for start in area.starts:
+            verdict = targets[area.pid].verdict(start)
+            if verdict and not verdict.cause:
+                fit, missing = fit + 1, missing + verdict.missing
+            elif verdict:
+                more[verdict.cause] += verdict.pages
+        if fit:
+            rows[area.pid].made_kib += fit * BLOCK >> 10
+            rows[area.pid].growth_kib += _kib(missing)
+            areas.append({"pid": area.pid, "start": f"{area.starts[0]:x}", "blocks": fit,
+                          "growth_kib": _kib(missing)})  # fmt: skip
+    areas.sort(key=lambda each: -each["blocks"])
+    blocks = sum(each["blocks"] for each in areas)
+    skipped = _skipped(before, more)
+    data = {
+        "dry_run": True, "cgroup": cgroup, "processes": [_row_data(row) for row in rows.values()],
+        "areas": areas, "skipped_kib": skipped, "one_collapse_ms": round(one_s * 1000, 2),
+        "would_take_s": round(blocks * one_s * 100 / given.cpu, 1),
+    }  # fmt: skip
+
+    def lines() -> Iterator[str]:
+        for each in areas[:SHOWN]:
+            yield f"{each['pid']} {each['start']}: {each['blocks']} ranges of 2 MB"
+        if len(areas) > SHOWN:
+            yield f"and {len(areas) - SHOWN} more areas; --json has all"
+        yield from _table(list(rows.values()), "WOULD_MAKE_MIB")
+        yield _cost(given, blocks, one_s) if blocks else "nothing to collapse"
+        yield from _left(skipped)
+
+    emit("collapse", given.want_json, data, lines)
+
+
+def _row_data(row: Row) -> dict[str, Any]:
+    def percent(part: int | None, whole: int | None) -> float | None:
+        return round(100 * part / whole, 2) if part is not None and whole else None
+
+    return {
+        **vars(row),
+        "before_huge_percent": percent(row.before_huge_kib, row.before_kib),
+        "after_huge_percent": percent(row.after_huge_kib, row.after_kib),
+    }
+
+
+def _collapse(
+    host: Host, given: CollapseOptions, cgroup: str, targets: dict[int, Target],
+    before: dict[int, Seen], one_s: float,
+) -> None:  # fmt: skip
+    rows = _rows(host, before)
+    areas = [area for seen in before.values() for area in seen.areas]
+    pages = sum(seen.pages for seen in before.values())
+    limits = Limits(
+        given.cpu / 100, given.max_stop / 1000, int(pages * given.max_growth / 100),
+        given.reserve / 100,
+    )  # fmt: skip
+    pressure = Pressure(host, given.psi)
+    collapser = Collapser(host, limits, pressure)
+    blocks = sum(len(area.starts) for area in areas)
+    if blocks:
+        click.echo(_cost(given, blocks, one_s), err=True)
+    began = host.clock()
+    signal = _run(host, collapser, targets, areas, blocks)
+    took = host.clock() - began
+    done = collapser.done
+    _after(rows, targets, done)
+    notes = [] if pressure.known else ["note: the kernel has no PSI, so nothing would stop this"]
+    data = {
+        "dry_run": False, "cgroup": cgroup, "processes": [_row_data(row) for row in rows.values()],
+        "skipped_kib": _skipped(before, done.skipped), "one_collapse_ms": round(one_s * 1000, 2),
+        "longest_ms": round(done.longest_s * 1000, 2), "took_s": round(took, 2),
+        "cpu_s": round(done.cpu_s, 3), "made": sum(done.made.values()), "tried": done.tried,
+        "stopped": done.stopped, "notes": notes,
+    }  # fmt: skip
+    made_mib = sum(done.made.values()) * BLOCK >> 20
+    target = given.unit or given.cgroup or f"process {given.pid}"
+    host.log(f"collapse {target}: {made_mib} MiB in 2 MB pages")
+    emit("collapse", given.want_json, data, lambda: _lines(data, list(rows.values())))
+    if signal:
+        raise interrupted(signal)
+    if done.stopped:
+        raise Error(f"stopped before the end: {done.stopped}", Exit.FAILED, done.next_step)
+
+
+def _run(
+    host: Host, collapser: Collapser, targets: dict[int, Target], areas: list[Candidates],
+    blocks: int,
+) -> int:  # fmt: skip
+    """Collapse all; return the signal that ended it before, or 0."""
+    began = shown = host.clock()
+    with noted() as caught:
+        for left in collapser.run(targets, areas):
+            now = host.clock()
+            if now - shown >= EVERY_S or not left:
+                shown = now
+                ahead = (now - began) * left / max(blocks - left, 1)
+                text = f"{blocks - left} of {blocks} ranges of 2 MB, {_duration(ahead)} left"
+                progress_line(text, is_last=not left)
+            if caught:
+                return caught[0]
+    return 0
+
+
+def _after(rows: dict[int, Row], targets: dict[int, Target], done: Done) -> None:
+    """Read all processes again, and complete their rows."""
+    for pid, row in rows.items():
+        row.made_kib = done.made[pid] * BLOCK >> 10
+        row.growth_kib = _kib(done.added[pid])
+        try:
+            now = targets[pid].look()
+        except Error:  # it has ended
+            continue
+        if pid not in done.ended and now.pages:
+            row.after_kib, row.after_huge_kib = _kib(now.pages), _kib(now.huge)
+
+
+def _table(rows: list[Row], made: str) -> list[str]:
+    header = ("PID", "NAME", "ANON_KIB", "", "NOW_KIB", "IN_2MB", "", "NOW", made, "GROWTH_KIB")
+    return table(header, [
+        (row.pid, row.name, row.before_kib, "->", "-" if row.after_kib is None else row.after_kib,
+         _percent(row.before_huge_kib, row.before_kib), "->",
+         _percent(row.after_huge_kib, row.after_kib), row.made_kib >> 10, row.growth_kib)
+        for row in rows
+    ])  # fmt: skip
+
+
+def _percent(part: int | None, whole: int | None) -> str:
+    return f"{100 * part / whole:.1f} %" if part is not None and whole else "-"
+
+
+def _left(skipped: dict[str, int]) -> Iterator[str]:
+    """Yield the memory that was left alone, by cause."""
+    parts = [f"{kib / 1024:.1f} MiB {cause}" for cause, kib in skipped.items() if kib]
+    if parts:
+        yield f"left alone: {', '.join(parts)}"
+
+
+def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
+    yield from _table(rows, "MADE_MIB")
+    if data["tried"]:
+        yield (
+            f"took {data['took_s']:.1f} s and {data['cpu_s']:.2f} s of CPU; the longest collapse "
+            f"{data['longest_ms']:.1f} ms"
+        )
+    if not data["made"]:
+        yield "nothing was collapsed"
+    yield from _left(data["skipped_kib"])
+    yield from data["notes"]
