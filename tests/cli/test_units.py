@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from mmpolicy.control.units import generate, service_of
+from mmpolicy.control.manifest import service_of
+from mmpolicy.control.units import generate
 from mmpolicy.errors import Exit
 
 from .fakes import CONTROL, FakeTree, Run, read_named
@@ -107,7 +108,7 @@ def test_a_profile_that_would_not_be_there_after_a_boot(run: Run, host: FakeTree
     host.make_profile("fleeting")
     result = run("bind", "--unit", "redis-server", "fleeting")
     assert (result.code, "after a boot" in result.err) == (Exit.USAGE, True)
-    assert f"mmpolicy save {FOLDER}/host.toml" in result.err
+    assert f"mmpolicy save {FOLDER}/50-try.toml" in result.err
     assert not host.exists(OWN)
 
 

@@ -540,7 +540,7 @@ def test_an_author(guest: Guest) -> None:
     must(guest, "mkdir -p /etc/mmpolicy")
     must(guest, author("rm /run/over", *replace, "mmpolicy set anon_order mine", *keep))
     must(guest, author("mmpolicy reset", "mmpolicy policy unload --all", "rm mine.bpf.o"))
-    must(guest, author("mmpolicy apply /etc/mmpolicy/host.toml; rm -r /etc/mmpolicy"))
+    must(guest, author("mmpolicy apply /etc/mmpolicy/50-try.toml; rm -r /etc/mmpolicy"))
     (found,) = folios(guest, DENSE)
     assert found[4] >= 4096 - 64
 

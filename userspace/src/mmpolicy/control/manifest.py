@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from mmpolicy import tomllib
@@ -44,11 +45,15 @@ from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.cgroups import Finder, cgroup_paths
 from mmpolicy.host.disk import files_of, read_given
 from mmpolicy.host.files import Tree
+from mmpolicy.host.systemd import Units, is_template, unknown_unit
 
 VERSION = "1"
 TABLES = ("bindings", "experiment", "policies", "profiles")
 OFF: State = {LEASE: "0", ENABLED: "0", CONTROL_ARM: NO_ARM, TREATMENT_ARM: NO_ARM}
 WHOLE_HOST = "0"
+# A service, also by its path as `save` prints it; not one of a user, nor in a container.
+SERVICE = re.compile(r"(?:/(?:[\w:.\\-]+\.slice/)+)?([\w:.\\@-]+?)(?:\.service)?")
+OTHER = re.compile(r".*\.(slice|scope|socket|mount|swap|target|timer|device|path)")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 HINT = "mmpolicy save shows what a manifest of this host looks like"
 
@@ -177,7 +182,9 @@ class Manifest:
         state |= {key: source.sha256 for key, source in sources.items()}
         self._absent = {key.name for key in sources if key not in now}
         self._finder = Finder(tree)
-        for key, value in self._entries.items():
+        self._units = Units(tree, partial(cgroup_paths, tree))
+        # An instance that is named itself goes before its template, whatever their order.
+        for key, value in sorted(self._entries.items(), key=lambda each: not _of_template(each[0])):
             with self._at(key):
                 state |= self._entry(tree, now, key, value)
         return state
@@ -190,9 +197,16 @@ class Manifest:
 
     def no_cgroup(self, key: AbsentCgroup) -> Error:
         """Return what to say of a cgroup that is not there."""
-        text = f"{self._line(('bindings', key.given))}no cgroup '{key.given}'"
-        hint = "start what it is of, correct the path, or apply with --missing skip"
-        return Error(text, Exit.FAILED, hint)
+        line, unit = self._line(("bindings", key.given)), service_of(key.given)
+        skip = "or apply with --missing skip"
+        if not unit or not self._units.files:
+            text = f"{line}no cgroup '{key.given}'"
+            return Error(text, Exit.FAILED, f"start what it is of, correct the path, {skip}")
+        if self._units.knows(unit):
+            text = f"{line}{self._units.primary(unit)} does not run now"
+            return Error(text, Exit.FAILED, f"start it, {skip}: its next start binds it")
+        err = unknown_unit(self._units, unit)
+        return Error(f"{line}{err.message}", Exit.FAILED, f"{err.next_step}; {skip}")
 
     def profiles(self) -> set[str]:
         """Return the profiles that the files name."""
@@ -232,7 +246,7 @@ class Manifest:
             return {LEASE: _word(value)}
         if table == "bindings" and len(rest) == 1:
             profile = pick("profile", _word(value), {DEFAULT, *self.profiles()})
-            return {self._cgroup(rest[0]): profile}
+            return dict.fromkeys(self._cgroups_of(rest[0]), profile)
         if table == "profiles" and len(rest) > 2:
             profile, point, *names = rest
             of_profile = Profile(profile).name
@@ -248,13 +262,22 @@ class Manifest:
         pick("entry of a manifest", ".".join(key), [each for each in known if each])
         raise Error(f"nothing can be set by {'.'.join(key)} alone", Exit.FAILED, HINT)
 
-    def _cgroup(self, given: str) -> CgroupBinding | AbsentCgroup:
+    def _cgroups_of(self, given: str) -> list[CgroupBinding | AbsentCgroup]:
+        """Return the cgroups that a name is of: those of all instances, where it is a template.
+
+        A service is found by its name where its path has changed, and by an alias.
+        """
+        unit = service_of(given)
         try:
-            number = self._finder.find(given).number
+            numbers = [] if unit and is_template(unit) else [self._finder.find(given).number]
         except Error:
-            return AbsentCgroup(given)
-        self._cgroups[number] = given
-        return CgroupBinding(number)
+            numbers = []
+        if unit and not numbers:
+            numbers = list(self._units.running(self._units.primary(unit)).values())
+            if is_template(unit) and not numbers and self._units.knows(unit):
+                return []  # no instance runs now
+        self._cgroups |= dict.fromkeys(numbers, given)
+        return [*map(CgroupBinding, numbers)] or [AbsentCgroup(given)]
 
     def _scope(self, name: str, word: str) -> str:
         if name != SCOPE.name or word == WHOLE_HOST:
@@ -264,6 +287,17 @@ class Manifest:
         except Error:
             self._absent_scope = word
             return word
+
+
+def service_of(cgroup: str) -> str | None:
+    """Return the name of the service that a manifest means by a cgroup, if it means one."""
+    found = SERVICE.fullmatch(cgroup)
+    return f"{found[1]}.service" if found and not OTHER.fullmatch(cgroup) else None
+
+
+def _of_template(key: TomlKey) -> bool:
+    unit = service_of(key[1]) if key[0] == "bindings" and len(key) == 2 else None
+    return bool(unit and is_template(unit))
 
 
 def _toml_key(key: Key) -> TomlKey:

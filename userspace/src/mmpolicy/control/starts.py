@@ -13,8 +13,8 @@ from typing import NamedTuple
 from mmpolicy.control.change import StateChange
 from mmpolicy.control.keys import CgroupBinding, Profile, State, UnitBinding
 from mmpolicy.control.state import changed_keys
+from mmpolicy.control.units import units_of
 from mmpolicy.errors import Error
-from mmpolicy.host.cgroups import find_bindable
 from mmpolicy.host.files import Tree
 
 RECORD = "/run/mmpolicy/bound"
@@ -49,12 +49,12 @@ def follow_services(tree: Tree, done: StateChange, now: State, target: State) ->
     target = dict(target)
     for key in changed_keys(*done):
         before, after = (state.get(key) for state in done)
-        running = _cgroup_of(tree, key) if isinstance(key, UnitBinding) else None
-        if not running or running in done.before | done.after or now.get(running) != after:
-            continue
-        target.pop(running, None)
-        if before is not None:
-            target[running] = before
+        for running in _cgroups_of(tree, key) if isinstance(key, UnitBinding) else ():
+            if running in done.before | done.after or now.get(running) != after:
+                continue
+            target.pop(running, None)
+            if before is not None:
+                target[running] = before
     for start in read_starts(tree):
         key, profile = CgroupBinding(start.cgroup), now.get(CgroupBinding(start.cgroup))
         if profile == start.profile and Profile(profile) not in target:
@@ -62,8 +62,8 @@ def follow_services(tree: Tree, done: StateChange, now: State, target: State) ->
     return target
 
 
-def _cgroup_of(tree: Tree, key: UnitBinding) -> CgroupBinding | None:
+def _cgroups_of(tree: Tree, key: UnitBinding) -> list[CgroupBinding]:
     try:
-        return CgroupBinding(find_bindable(tree, key.unit).number)
+        return [*map(CgroupBinding, units_of(tree).running(key.unit).values())]
     except Error:
-        return None
+        return []

@@ -7,18 +7,17 @@ each, at boot and at each daemon-reload, so nothing of it outlives the line in t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from functools import partial
 
 from mmpolicy.control.keys import MANIFESTS, Profile, UnitBinding
-from mmpolicy.control.manifest import Manifest
+from mmpolicy.control.manifest import Manifest, service_of
 from mmpolicy.errors import Error, Exit
+from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import Tree
+from mmpolicy.host.systemd import Units, unknown_unit
 
 FOLDER = MANIFESTS
-# A service, also by its path as `save` prints it; not one of a user, nor in a container.
-SERVICE = re.compile(r"(?:/(?:[\w:.\\-]+\.slice/)+)?([\w:.\\@-]+?)(?:\.service)?")
-OTHER = re.compile(r".*\.(slice|scope|socket|mount|swap|target|timer|device|path)")
 # Whatever becomes of it, the unit starts. `+`: as root, outside of the unit's sandbox.
 DROP_IN = """\
 [Unit]
@@ -34,25 +33,20 @@ def host_manifest(tree: Tree, bad: Callable[[Error], None] | None = None) -> Man
     return Manifest.read(str(tree.real(FOLDER)), bad)
 
 
-def service_of(cgroup: str) -> str | None:
-    """Return the name of the service that a manifest means by a cgroup, if it means one."""
-    found = SERVICE.fullmatch(cgroup)
-    return f"{found[1]}.service" if found and not OTHER.fullmatch(cgroup) else None
-
-
 def generate(folder: str, root: str = "/") -> int:
     """Write a drop-in for each service that is bound, for systemd.
 
     What is wrong in a manifest holds no boot up, and costs what it is about alone.
     """
     tree, errors = Tree(root), list[Error]()
+    units = units_of(tree)
     for name, profile in host_manifest(tree, errors.append).bindings(errors.append).items():
         unit = service_of(name)
         if not unit:
             continue
         try:
             text = DROP_IN.format(profile=Profile(profile).name)
-            tree.keep(f"{folder}/{unit}.d/50-mmpolicy.conf", text, 0o644)
+            tree.keep(f"{folder}/{units.primary(unit)}.d/50-mmpolicy.conf", text, 0o644)
         except Error as err:
             errors.append(err)
     for each in errors:
@@ -60,22 +54,47 @@ def generate(folder: str, root: str = "/") -> int:
     return int(errors[0].exit_code) if errors else 0
 
 
-def check_unit(tree: Tree, given: str, profile: str) -> UnitBinding:
-    """Return the key of a unit that can be bound; its profile has to be there at boot."""
-    unit = service_of(given)
+def units_of(tree: Tree) -> Units:
+    """Return the units of a host."""
+    return Units(tree, partial(cgroup_paths, tree))
+
+
+def named_units(tree: Tree) -> dict[str, str]:
+    """Return the profile of each service and template that a manifest of the host names."""
+    found = host_manifest(tree, lambda _err: None).bindings(lambda _err: None)
+    named = {service_of(given): profile for given, profile in found.items()}
+    return {unit: profile for unit, profile in named.items() if unit}
+
+
+def check_unit(units: Units, given: str, profile: str, force: bool) -> UnitBinding:
+    """Return the key of a unit that can be bound; its profile has to be there at boot.
+
+    A name that systemd does not know has to be forced: it would be bound for ever, and never be.
+    """
+    tree, unit = units.tree, service_of(given)
+    if given.endswith(".slice"):
+        hint = f"mmpolicy bind --cgroup {given}, while it is there; a manifest can name it too"
+        raise Error(f"'{given}' is a slice, which starts no program", Exit.USAGE, hint)
     if not unit or "/" in given:
         raise Error(f"'{given}' is no service", Exit.USAGE, "systemctl list-units lists them")
+    unit = units.primary(unit)
+    if not units.knows(unit) and not force:
+        err = unknown_unit(units, unit)
+        err.next_step += "; --force binds it all the same"
+        raise err
     known = host_manifest(tree, lambda _err: None).profiles()
     if profile not in known:
-        hint = f"mmpolicy save {FOLDER}/host.toml keeps the profiles that there are now"
+        hint = f"mmpolicy save {FOLDER}/50-try.toml keeps the profiles that there are now"
         text = f"profile '{profile}' is in no manifest of {tree.real(FOLDER)}"
         raise Error(f"{text}, so it would not be there after a boot", Exit.USAGE, hint)
     return UnitBinding(unit)
 
 
-def find_unit(tree: Tree, given: str) -> UnitBinding:
+def find_unit(units: Units, given: str) -> UnitBinding:
     """Return the key of a service that is bound by a file of its own."""
-    key = UnitBinding(service_of(given) or given)
+    tree, key = units.tree, UnitBinding(service_of(given) or given)
+    if not tree.exists(key.path):
+        key = UnitBinding(units.primary(key.unit))
     if not tree.exists(key.path):
         text = f"{key.unit} was not bound with --unit: there is no {tree.real(key.path)}"
         hint = f"take its line out of the manifests in {FOLDER}, if one has it"

@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
+from mmpolicy.host.systemd import HOSTS_OWN, Units, missing_unit
 
 MOUNTS = "/proc/self/mountinfo"
-HOSTS_OWN = re.compile(r"(?:/[^/]+\.slice)*/[^/]+")
 ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 OCTAL = re.compile(r"\\([0-7]{3})")
 ROOT = "/"
@@ -294,7 +295,8 @@ class Finder:
         places = ", ".join(each.mount for each in among)
         hint = f"give a directory below {places}, or the name of a running systemd unit"
         where = ", ".join(str(self.tree.real(each.mount)) for each in among)
-        raise Error(f"no cgroup '{given}' in {where}", Exit.USAGE, hint)
+        err = Error(f"no cgroup '{given}' in {where}", Exit.USAGE, hint)
+        raise missing_unit(Units(self.tree, partial(cgroup_paths, self.tree)), given) or err
 
     def _at(self, hierarchy: Hierarchy, given: str) -> Cgroup | None:
         if not given:

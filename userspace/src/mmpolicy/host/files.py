@@ -184,6 +184,15 @@ class Tree:
                 entry.name: entry.inode() for entry in found if entry.is_dir(follow_symlinks=False)
             }
 
+    def targets(self, path: str) -> dict[str, str]:
+        """Return the names in a directory, with where a link leads; empty for what is no link."""
+        real = self.real(path)
+        with explained("list", real, READ_REMEDIES), os.scandir(real) as entries:
+            return {
+                entry.name: os.readlink(entry.path) if entry.is_symlink() else ""  # noqa: PTH115
+                for entry in entries
+            }
+
     def links(self, path: str) -> set[str]:
         """Return where the links in a directory lead; one that has just gone is left out."""
         real, found = self.real(path), set()

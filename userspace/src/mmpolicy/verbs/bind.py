@@ -3,19 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import click
 
-from mmpolicy.control.keys import Binding, CgroupBinding
+from mmpolicy.control.keys import Binding, CgroupBinding, UnitBinding
 from mmpolicy.control.owners import Owned, check_free, check_owner, keep_owned
+from mmpolicy.control.state import Write, process_key, profiles_of, read_state
 from mmpolicy.control.state import bind as bind_write
 from mmpolicy.control.state import bind_unit as bind_unit_write
-from mmpolicy.control.state import process_key, profiles_of, read_state
 from mmpolicy.control.state import unbind as unbind_write
-from mmpolicy.control.units import check_unit, find_unit
+from mmpolicy.control.units import check_unit, find_unit, named_units, units_of
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.cgroups import (
     Charged,
@@ -27,6 +27,7 @@ from mmpolicy.host.cgroups import (
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.processes import check_process
+from mmpolicy.host.systemd import Units, is_template, template_of
 from mmpolicy.verbs.commit import commit, exclusive
 from mmpolicy.verbs.options import (
     complete_cgroup,
@@ -105,6 +106,7 @@ def _find(tree: Tree, cgroup: str | None, pid: int | None, owner: str | None) ->
 @target_options
 @owner_option
 @click.argument("profile", shell_complete=complete_profile)
+@click.option("--force", is_flag=True, help="With --unit: bind a name that systemd does not know.")
 @dry_run_option
 @json_option
 @pass_host
@@ -115,6 +117,7 @@ def bind(
     unit: str | None,
     owner: str | None,
     profile: str,
+    force: bool,
     dry_run: bool,
     want_json: bool,
 ) -> None:
@@ -125,13 +128,15 @@ def bind(
     mapped already stays as it is.
 
     A unit is bound each time it starts, before it runs, also after a boot. A manifest in
-    /etc/mmpolicy must have its profile. A cgroup that is bound in the name of an owner is none of
-    the manifests' business: apply, save and verify leave it alone.
+    /etc/mmpolicy must have its profile. A template, such as worker@.service, stands for all of its
+    instances; one that is bound by its own name keeps that. An alias stands for its unit.
+
+    A cgroup that is bound in the name of an owner is left alone by apply, save and verify.
     """
     check_one(cgroup, pid, unit)
     with exclusive(host, dry_run):
         if unit is not None and not owner:
-            _bind_unit(host, unit, profile, dry_run, want_json)
+            _bind_unit(host, unit, profile, force, dry_run, want_json)
             return
         pick("profile", profile, profiles_of(read_state(host.tree)))
         key = _find(host.tree, cgroup, pid, owner)
@@ -148,39 +153,52 @@ def _keep(tree: Tree, owner: str | None, key: Binding, profile: str | None) -> C
     return partial(keep_owned, tree, owner, key, new)
 
 
-def _cgroup_of(tree: Tree, unit: str) -> CgroupBinding | None:
-    """Return the key of a unit that runs where the module is loaded."""
-    if not tree.exists(CONTROL):
-        return None
-    try:
-        return CgroupBinding(find_bindable(tree, unit).number)
-    except Error:
-        return None
+def _running(units: Units, key: UnitBinding) -> list[CgroupBinding]:
+    """Return the cgroups that a unit decides for now, where the module is loaded.
+
+    Of a template, these are its instances without those that a manifest names themselves.
+    """
+    if not units.tree.exists(CONTROL):
+        return []
+    named = named_units(units.tree) if is_template(key.unit) else {}
+    found = units.running(key.unit).items()
+    return [CgroupBinding(number) for unit, number in found if unit not in named]
 
 
-def _bind_unit(host: Host, unit: str, profile: str, dry_run: bool, want_json: bool) -> None:
-    key = check_unit(host.tree, unit, profile)
-    running, writes = _cgroup_of(host.tree, key.unit), [bind_unit_write(key, profile)]
+def _bind_unit(
+    host: Host, unit: str, profile: str, force: bool, dry_run: bool, want_json: bool
+) -> None:
+    units = units_of(host.tree)
+    key = check_unit(units, unit, profile, force)
+    running = _running(units, key)
     if running:
         pick("profile", profile, profiles_of(read_state(host.tree)))
-        writes.insert(0, bind_write(running, profile))
+    writes = [*(bind_write(each, profile) for each in running), bind_unit_write(key, profile)]
     commit(host, writes, dry_run, want_json)
     _tell_of_now(running, key.unit, want_json)
 
 
 def _unbind_unit(host: Host, unit: str, dry_run: bool, want_json: bool) -> None:
-    key = find_unit(host.tree, unit)
-    running, writes = _cgroup_of(host.tree, key.unit), [bind_unit_write(key, None)]
-    profile = read_state(host.tree).get(running) if running else None
-    if running and profile:
-        writes.insert(0, unbind_write(running, profile))
-    commit(host, writes, dry_run, want_json)
+    """Unbind a unit; an instance then has what its template is bound to."""
+    units = units_of(host.tree)
+    key = find_unit(units, unit)
+    running, writes = _running(units, key), list[Write]()
+    then = named_units(host.tree).get(template_of(key.unit))
+    state = read_state(host.tree) if running else {}
+    for each in running:
+        profile = state.get(each)
+        if profile and then:
+            writes.append(bind_write(each, then))
+        elif profile:
+            writes.append(unbind_write(each, profile))
+    commit(host, [*writes, bind_unit_write(key, None)], dry_run, want_json)
     _tell_of_now(running, key.unit, want_json)
 
 
-def _tell_of_now(running: CgroupBinding | None, unit: str, want_json: bool) -> None:
+def _tell_of_now(running: Sequence[CgroupBinding], unit: str, want_json: bool) -> None:
     if not running and not want_json:
-        click.echo(f"{unit} does not run now")
+        what = f"no instance of {unit} runs" if is_template(unit) else f"{unit} does not run"
+        click.echo(f"{what} now")
 
 
 @click.command()

@@ -25,6 +25,7 @@ from mmpolicy.host.cgroups import cgroup_list
 from mmpolicy.host.files import MODULE, Tree
 from mmpolicy.host.knobs import choices, names_of, read_knobs
 from mmpolicy.host.machine import Host
+from mmpolicy.host.systemd import template_of
 
 STOCK = "stock"
 Words = Iterator[str]
@@ -59,10 +60,11 @@ def _cgroups(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
 
 
 def _units(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
-    """Offer the services that run, which have a cgroup below the slices of the system."""
-    for path in cgroup_list(tree):
-        if re.fullmatch(r"(/[^/]+\.slice)*/[^/]+\.service", path):
-            yield path.rpartition("/")[2]
+    """Offer the services that run, below the slices of the system, and their templates."""
+    units = [path.rpartition("/")[2] for path in cgroup_list(tree)
+             if re.fullmatch(r"(/[^/]+\.slice)*/[^/]+\.service", path)]  # fmt: skip
+    yield from units
+    yield from sorted({template_of(unit) for unit in units} - {""})
 
 
 def _owners(tree: Tree, _given: dict[str, Any], _before: str) -> Words:

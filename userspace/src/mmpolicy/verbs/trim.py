@@ -187,7 +187,7 @@ def _trim(
     notes = [] if pressure.known else ["note: the kernel has no PSI, so nothing would stop this"]
     notes += [note for note in [comes_back(host.tree)] if note and not profile]
     if profile and given.unit:
-        save = f"mmpolicy save {MANIFESTS}/host.toml; mmpolicy bind --unit {given.unit} {profile}"
+        save = f"mmpolicy save {MANIFESTS}/50-try.toml; mmpolicy bind --unit {given.unit} {profile}"
         notes.append(f"note: for its next start: {save}")
     memory = {"before_kib": before, "after_kib": _current(host.tree, cgroup)}
     data = {

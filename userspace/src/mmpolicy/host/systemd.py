@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The units that systemd knows, by its files, and the cgroups of those that run.
+
+systemd.unit(5) has the rules: a template `worker@.service` has instances `worker@NAME.service`, a
+link to another unit's file is an alias of that unit, and a cgroup whose name could be taken for a
+file of the kernel has an underscore before it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from functools import cached_property
+
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.files import Tree
+
+# Where unit files are, those that win first; `systemd-analyze unit-paths` prints the list.
+FOLDERS = (
+    "/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient",
+    "/run/systemd/generator.early", "/etc/systemd/system", "/run/systemd/system",
+    "/run/systemd/generator", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
+    "/lib/systemd/system", "/run/systemd/generator.late",
+)  # fmt: skip
+USER_FOLDERS = (
+    "/etc/systemd/user", "/run/systemd/user", "/usr/local/lib/systemd/user",
+    "/usr/lib/systemd/user",
+)  # fmt: skip
+HOSTS_OWN = re.compile(r"(?:/[^/]+\.slice)*/[^/]+")  # a cgroup of no user's or container's manager
+KINDS = re.compile(r".+\.(service|slice|scope)")
+INSTANCE = re.compile(r"([^@]+@)([^/]+)(\.[a-z]+)")
+MOST_LINKS = 8  # from an alias to its unit
+# Names that a cgroup may not have, as the kernel has files of these names (cgroup-util.c).
+TAKEN = re.compile(r"(?:[_.].*|notify_on_release|release_agent|tasks|cgroup\..*)")
+CONTROLLERS = (
+    "cpu", "cpuacct", "cpuset", "io", "blkio", "memory", "devices", "pids", "hugetlb", "misc",
+    "rdma", "dmem", "freezer", "net_cls", "net_prio", "perf_event", "bpf-firewall", "bpf-devices",
+)  # fmt: skip
+
+
+def is_template(unit: str) -> bool:
+    """Tell if a name is that of a template, which does not run itself."""
+    return "@." in unit
+
+
+def template_of(unit: str) -> str:
+    """Return the template of an instance, empty for any other unit."""
+    found = INSTANCE.fullmatch(unit)
+    return f"{found[1]}{found[3]}" if found else ""
+
+
+def cgroup_name(unit: str) -> str:
+    """Return what systemd calls the cgroup of a unit."""
+    taken = TAKEN.fullmatch(unit) or unit.partition(".")[0] in CONTROLLERS
+    return f"_{unit}" if taken else unit
+
+
+class Units:
+    """The units of a host; files and cgroups are read once, when they are asked for."""
+
+    def __init__(self, tree: Tree, paths: Callable[[], Mapping[str, str]]) -> None:
+        self.tree = tree
+        self._paths = paths  # of all cgroups by id
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """Return the names of all unit files; of a link, with the name of the file it leads to."""
+        return dict(self._files(FOLDERS))
+
+    @cached_property
+    def user_files(self) -> set[str]:
+        """Return the units of the managers of users, which read no drop-in of the system."""
+        return set(dict(self._files(USER_FOLDERS))) - set(self.files)
+
+    def _files(self, folders: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+        for folder in reversed(folders):
+            if self.tree.is_dir(folder):
+                for name, target in self.tree.targets(folder).items():
+                    if KINDS.fullmatch(name):
+                        yield name, target.rpartition("/")[2]
+
+    @cached_property
+    def _cgroups(self) -> dict[str, list[int]]:
+        """Return the ids of the host's own cgroups by their last name."""
+        found = defaultdict[str, list[int]](list)
+        try:
+            paths = self._paths()
+        except Error:  # no hierarchy in which anything could be bound
+            return found
+        for number, path in paths.items():
+            if HOSTS_OWN.fullmatch(path):
+                found[path.rpartition("/")[2]].append(int(number))
+        return found
+
+    def primary(self, unit: str) -> str:
+        """Return the unit that a name means, which is another one if the name is an alias."""
+        for _ in range(MOST_LINKS):
+            file = unit if unit in self.files else template_of(unit)
+            target = self.files.get(file, "")
+            if target in ("", file) or target.rpartition(".")[2] != unit.rpartition(".")[2]:
+                return unit
+            found = INSTANCE.fullmatch(unit)
+            unit = target.replace("@.", f"@{found[2]}.") if found else target
+        return unit
+
+    def running(self, unit: str) -> dict[str, int]:
+        """Return the ids of the cgroups of a unit, or of all instances of a template, by unit."""
+        if not is_template(unit):
+            found = self._cgroups.get(cgroup_name(unit))
+            return {unit: found[0]} if found else {}
+        return {
+            name.removeprefix("_"): numbers[0]
+            for name, numbers in sorted(self._cgroups.items())
+            if unit in (template_of(name), template_of(name.removeprefix("_")))
+        }
+
+    def knows(self, unit: str) -> bool:
+        """Tell if a unit can start or runs; where no file of any unit can be seen, all can."""
+        return not self.files or bool(
+            {unit, template_of(unit)} & set(self.files) or self.running(unit)
+        )
+
+    def close(self, unit: str) -> str:
+        """Return the known unit whose name is most like this one, empty if none is."""
+        stem, _, kind = (template_of(unit) or unit).rpartition(".")
+        instances = {template_of(name) for name in self._cgroups} - {""}
+        known = [*self.files, *instances, *filter(KINDS.fullmatch, self._cgroups)]
+        stems = [name.rpartition(".")[0] for name in known if name.endswith(f".{kind}")]
+        begin = [each for each in stems if each.startswith((f"{stem}@", f"{stem}-"))]
+        found = get_close_matches(stem, stems, n=1) or sorted(begin, key=len)[:1]
+        instance = INSTANCE.fullmatch(unit)
+        if found and instance and found[0].endswith("@"):
+            return f"{found[0]}{instance[2]}.{kind}"
+        return f"{found[0]}.{kind}" if found else ""
+
+
+def unknown_unit(units: Units, unit: str) -> Error:
+    """Return the error for a unit that systemd does not know."""
+    if unit in units.user_files:
+        text = f"{unit} is a unit of users, whose managers do not ask the system's"
+        hint = (
+            "mmpolicy bind --cgroup PATH, while it runs; or --unit user@.service, for all of them"
+        )
+        return Error(text, Exit.USAGE, hint)
+    close = units.close(unit)
+    hint = f"did you mean {close}?" if close else "systemctl list-unit-files lists them"
+    return Error(f"systemd knows no {unit}", Exit.USAGE, hint)
+
+
+def missing_unit(units: Units, given: str) -> Error | None:
+    """Return why a unit has no cgroup: it is stopped, or wrong; nothing if this is no unit."""
+    unit = given if KINDS.fullmatch(given) else f"{given}.service"
+    if not given or "/" in given or not units.files:
+        return None
+    if not units.knows(unit):
+        found = unknown_unit(units, unit)
+        found.message = f"no cgroup '{given}', and {found.message}"
+        return found
+    if is_template(unit):
+        names = ", ".join(units.running(unit)) or "none runs now"
+        return Error(
+            f"{unit} is a template: name an instance ({names})", Exit.USAGE, "ps -e -o unit"
+        )
+    unit = units.primary(unit)
+    text = f"{unit} does not run now, so it has no cgroup"
+    return Error(text, Exit.USAGE, f"systemctl start {unit}")
