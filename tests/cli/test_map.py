@@ -36,6 +36,11 @@ Rss:                   4 kB
 """
 
 
+def maps_of(smaps: str) -> str:
+    """Return the lines of smaps that maps has as well."""
+    return "\n".join(line for line in smaps.splitlines() if " kB" not in line)
+
+
 def make_process(tree: FakeTree) -> None:
     """Make a process with one folio of order 4, half of it written, and pages of other kinds."""
     flags = [0] * 2048
@@ -51,6 +56,8 @@ def make_process(tree: FakeTree) -> None:
     entries[24] = SWAPPED
     tree.put(f"/proc/{PID}/comm", "redis <server>")
     tree.put(f"/proc/{PID}/smaps", SMAPS)
+    tree.put(f"/proc/{PID}/maps", maps_of(SMAPS))
+    tree.put(f"/proc/{PID}/status", "VmRSS:\t104 kB\nRssAnon:\t100 kB\nRssFile:\t4 kB")
     tree.put("/proc/kpageflags", array("Q", flags).tobytes())
     write_at(tree, f"/proc/{PID}/pagemap", START // PAGE * 8, entries.tobytes())
     file = array("Q", [PRESENT | 600]).tobytes()

@@ -260,6 +260,19 @@ def cgroup_pids(tree: Tree, name: str) -> Iterator[str]:
                 yield pid
 
 
+def bound_pids(tree: Tree, name: str) -> Iterator[str]:
+    """Yield the processes that a binding of a cgroup of version 2 is about."""
+    hierarchy = unified(tree)
+    for each in walk(tree, hierarchy, _number(tree, hierarchy, name)[1]):
+        try:
+            if is_threaded(tree, each.folder):
+                yield from _processes_of_threads(tree, each.folder)
+            else:
+                yield from tree.read(f"{each.folder}/cgroup.procs").split()
+        except Error:  # it has just been removed
+            continue
+
+
 def _processes_of_threads(tree: Tree, folder: str) -> Iterator[str]:
     """Yield the processes that have a thread in a threaded cgroup, each once."""
     found = dict[str, None]()

@@ -58,6 +58,7 @@ AT_ONCE = 8  # areas that smaps shows in one read, at most
 LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ (\d+) *(.*)")
 LAZY = re.compile(rb"^LazyFree: +(\d+) kB", re.MULTILINE)
 FLAGS = re.compile(rb"^VmFlags:(.*)$", re.MULTILINE)
+ELIGIBLE = re.compile(rb"^THPeligible: +(\d+)", re.MULTILINE)
 COUNTS = re.compile(r"^(\w+):\s+(\d+)", re.MULTILINE)
 KERNELS = ("[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]")
 
@@ -133,6 +134,7 @@ class Details(NamedTuple):
 
     flags: frozenset[str]  # such as hg, nh, lo; proc.rst of the kernel has them
     lazily_freed_kib: int
+    eligible: bool | None = None  # may the kernel's own settings give it large folios?
 
 
 @dataclass
@@ -341,7 +343,8 @@ def _details(lines: list[bytes]) -> tuple[tuple[int, int], Details]:
     lazy, flags = LAZY.search(text), FLAGS.search(text)
     words = frozenset(flags[1].decode().split() if flags else ())
     where = (int(head[1], 16), int(head[2], 16)) if head else (0, 0)
-    return where, Details(words, int(lazy[1]) if lazy else 0)
+    may = ELIGIBLE.search(text)
+    return where, Details(words, int(lazy[1]) if lazy else 0, None if not may else may[1] != b"0")
 
 
 def gone(err: Error) -> bool:

@@ -40,6 +40,7 @@ from mmpolicy.host.machine import Host
 from mmpolicy.host.signals import SHELL
 from mmpolicy.render import emit
 from mmpolicy.verbs.ab_plan import PAIRS, Plan, RunOptions, plan_of
+from mmpolicy.verbs.ab_reached import check_arms, check_knobs
 from mmpolicy.verbs.commit import emit_plan, keep_change
 from mmpolicy.verbs.options import (
     FILE,
@@ -65,6 +66,8 @@ def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
     if any(own.values()) and given.design == "split":
         text = "knobs are of the whole host, where both arms run at once"
         raise Error(text, Exit.USAGE, "take --design switchback")
+    metrics = [Metric.parse(text) for text in given.metric]
+    check_knobs(host.tree, [path for each in own.values() for path in each], metrics)
     knobs = Knobs(host.tree, now, own, given.lease, partial(_tell, host))
     if not _has_policies(host, texts, any(own.values())):
         _check_alone(given, timing)
@@ -91,6 +94,7 @@ def _policy_arms(host: Host, given: RunOptions, texts: dict[str, str], timing: b
     control, state = Control(host.tree), read_state(host.tree)
     arms = {arm: settings_of_arm(control, state, text or STOCK) for arm, text in texts.items()}
     scope = scope_of(host.tree, given.cgroup)
+    check_arms(host.tree, scope.path, arms.values())
     found = PolicyArms(host.tree, arms, int(given.lease * 1000), scope, timing)
     found.levels = given.saturation or found.levels
     for warning in scope.warnings(state):

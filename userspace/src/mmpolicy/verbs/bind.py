@@ -39,6 +39,7 @@ from mmpolicy.verbs.options import (
     json_option,
     pass_host,
 )
+from mmpolicy.verbs.reached import warn_of
 
 Command = Callable[..., Any]
 
@@ -136,12 +137,14 @@ def bind(
     check_one(cgroup, pid, unit)
     with exclusive(host, dry_run):
         if unit is not None and not owner:
-            _bind_unit(host, unit, profile, force, dry_run, want_json)
+            running = _bind_unit(host, unit, profile, force, dry_run, want_json)
+            warn_of(host.tree, running, profile)
             return
         pick("profile", profile, profiles_of(read_state(host.tree)))
         key = _find(host.tree, cgroup, pid, owner)
         then = _keep(host.tree, owner, key, profile)
         commit(host, [bind_write(key, profile)], dry_run, want_json, then=then)
+    warn_of(host.tree, [key], profile)
 
 
 def _keep(tree: Tree, owner: str | None, key: Binding, profile: str | None) -> Callable[[], None]:
@@ -167,7 +170,8 @@ def _running(units: Units, key: UnitBinding) -> list[CgroupBinding]:
 
 def _bind_unit(
     host: Host, unit: str, profile: str, force: bool, dry_run: bool, want_json: bool
-) -> None:
+) -> list[CgroupBinding]:
+    """Bind a service for each start, and return the keys of its cgroups that run now."""
     units = units_of(host.tree)
     key = check_unit(units, unit, profile, force)
     running = _running(units, key)
@@ -176,6 +180,7 @@ def _bind_unit(
     writes = [*(bind_write(each, profile) for each in running), bind_unit_write(key, profile)]
     commit(host, writes, dry_run, want_json)
     _tell_of_now(running, key.unit, want_json)
+    return running
 
 
 def _unbind_unit(host: Host, unit: str, dry_run: bool, want_json: bool) -> None:

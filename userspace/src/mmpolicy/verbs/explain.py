@@ -29,9 +29,11 @@ from mmpolicy.host.tracing import record
 from mmpolicy.memory.advice import Advice, advise
 from mmpolicy.memory.explain import Explained, all_of, explain_areas
 from mmpolicy.memory.folios import read_areas
+from mmpolicy.memory.reach import ALL, Reach, reach
 from mmpolicy.render import emit
 from mmpolicy.verbs.around import look_around
 from mmpolicy.verbs.options import Seconds, complete_pid, json_option, pass_host
+from mmpolicy.verbs.reached import overrides
 
 POINT = "anon_order"
 
@@ -57,6 +59,7 @@ class Seen(NamedTuple):
     shadow: str
     areas: list[Explained]
     lost: int
+    reach: Reach
 
 
 PROCESS_S, HOST_S = 5.0, 60.0
@@ -70,12 +73,13 @@ pid_argument = click.argument("pid", type=click.IntRange(min=1), shell_complete=
 def _look(host: Host, pid: int, seconds: float) -> tuple[State, Seen]:
     state = read_state(host.tree)
     profile = profile_of(host.tree, state, pid)
+    met = reach(host.tree, pid, override=overrides(state, profile))
     recorded = record(host.tree, pid, lambda: host.sleep(seconds))
     areas = read_areas(host.tree, pid, contents=True, files=False)
     found = explain_areas(areas, recorded.decisions)
     policy = state.get(choice(profile, POINT), "-")
     shadow = state.get(Setting(profile, POINT, "", "shadow"), "none")
-    return state, Seen(profile, policy, shadow, found, recorded.lost)
+    return state, Seen(profile, policy, shadow, found, recorded.lost, met)
 
 
 @click.command()
@@ -89,7 +93,7 @@ def explain(host: Host, pid: int, address: int | None, seconds: float, want_json
 
     Prints for each anonymous area, or the one at ADDRESS, the folios that it has, how much of the
     large ones was never used, and for the faults of some seconds what the policy wanted and why.
-    Does the same for a shadow. To find unused pages, it reads all resident pages, which marks
+    Does the same for a shadow. First come reasons for which no policy reaches memory. To find unused pages, it reads all resident pages, which marks
     them as accessed.
     """
     _, seen = _look(host, pid, seconds)
@@ -97,12 +101,15 @@ def explain(host: Host, pid: int, address: int | None, seconds: float, want_json
     if address is not None and not areas:
         text = f"process {pid} has no anonymous memory at {address:x}"
         raise Error(text, Exit.USAGE, f"mmpolicy explain {pid}")
-    data = {"pid": pid, **seen._asdict(), "areas": [each.as_data() for each in areas]}
+    data = {"pid": pid, **seen._asdict(), "areas": [each.as_data() for each in areas],
+            "reach": seen.reach.as_data()}  # fmt: skip
     emit("explain", want_json, data, lambda: _lines(seen, areas))
 
 
 def _lines(seen: Seen, areas: list[Explained]) -> Iterator[str]:
     yield f"profile: {seen.profile}, policy: {seen.policy}, shadow: {seen.shadow}"
+    yield from seen.reach.lines()
+    yield from (f"not known: {text}" for text in seen.reach.unknown)
     for each in areas:
         yield f"{each.start:x}-{each.end:x} {each.name or '(anonymous)'}"
         yield from each.lines()
@@ -141,7 +148,8 @@ def recommend(
 
     With PID it prints a manifest for apply: the present state with one more profile, to which the
     cgroup of the process is bound, and the evidence. The decisions of adaptive are the best
-    evidence: make it the shadow of the process's profile first. Exits with 7 if it saw too little.
+    evidence: make it the shadow of the process's profile first. Exits with 7 if it saw too little,
+    or if no policy reaches the process, and says why.
 
     Changes nothing.
     """
@@ -154,7 +162,11 @@ def recommend(
 
 
 def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: bool) -> None:
-    """Print a manifest with a profile for a process."""
+    """Print a manifest with a profile for a process, if a policy would reach it."""
+    met = reach(host.tree, pid, override=True)
+    if met.barred >= ALL:
+        text = next(met.lines()).removesuffix(f"; way out: {met.barriers[0].way_out}")
+        raise Error(text, Exit.INCONCLUSIVE, met.barriers[0].way_out)
     state, seen = _look(host, pid, seconds)
     largest = max((each.pages * 4096 for each in seen.areas), default=0)
     advice = advise(all_of(seen.areas), largest)
@@ -165,12 +177,14 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
     profile = name or _name_of(host.tree.read(f"/proc/{pid}/comm"), profiles_of(state))
     target, bound = _with_profile(host, state, seen.profile, profile, advice, pid)
     evidence = [f"process {pid}: {POINT} {advice.policy}", *advice.evidence]
+    evidence += [*seen.reach.lines(), *(f"not known: {text}" for text in seen.reach.unknown)]
     if not bound:
         evidence.append("it has no cgroup of its own; mmpolicy bind --pid binds it")
     manifest = save(host.tree, target)
     data = {
         "pid": pid, "profile": profile, "policy": advice.policy, "max_order": advice.max_order,
         "evidence": list(advice.evidence), "cgroup": bound, "manifest": manifest,
+        "reach": seen.reach.as_data(),
     }  # fmt: skip
     lines = [*(f"# {line}" for line in evidence), manifest.rstrip("\n")]
     emit("recommend", want_json, data, lines)

@@ -24,11 +24,15 @@ from mmpolicy.control.notices import notice_lines
 from mmpolicy.control.owners import read_owned
 from mmpolicy.control.state import bindings_of, profiles_of, read_state, settings_of
 from mmpolicy.errors import Error
+from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
+from mmpolicy.memory.reach import reach_of
 from mmpolicy.render import emit, paint, table
 from mmpolicy.verbs.options import json_option, pass_host
+from mmpolicy.verbs.reached import LARGEST, is_asked, pids_of
 
 MOST_NAMES = 3  # in one line
+LOOKED_AT = 256  # bound processes of which counters are read
 
 
 @click.command()
@@ -55,8 +59,20 @@ def status(host: Host, want_json: bool) -> None:
         "notices": told,
         "owners": Counter(each.owner for each in read_owned(host.tree).values()),
         "profiles": {name: _profile(state, name, paths) for name in profiles_of(state)},
+        "out_of_reach": _out_of_reach(host.tree, state),
     }
     emit("status", want_json, data, lambda: _lines(data))
+
+
+def _out_of_reach(tree: Tree, state: State) -> list[dict[str, Any]]:
+    """Return the bound processes that policies do not reach, as far as counters tell."""
+    asked = [name for name in profiles_of(state) if is_asked(state, name)]
+    bound = [key for name in asked for key in bindings_of(state, name)]
+    try:
+        found = reach_of(tree, pids_of(tree, bound)[:LOOKED_AT], LARGEST, deep=False)
+    except Error:  # without cgroup v2
+        return []
+    return [{**each.as_data(), "lines": [*each.lines()]} for each in found if each.barriers]
 
 
 def _experiment(state: State) -> dict[str, str] | None:
@@ -108,6 +124,10 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
         for point, found in profile["points"].items()
     ]
     yield from data["notices"]
+    told = [line for each in data["out_of_reach"] for line in each["lines"]]
+    yield from told[:MOST_NAMES]
+    if len(told) > MOST_NAMES:
+        yield f"and {len(told) - MOST_NAMES} more of this kind; --json has all"
     for owner, count in data["owners"].items():
         yield f"{owner} has bound {count} cgroups, which apply leaves alone"
     if rows:

@@ -1,0 +1,436 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Whether a policy for large folios can reach a process, and if not, why.
+
+A program can forbid large folios to itself, or ask for them in some of its memory, and then no
+policy decides there. Most users do not know that theirs does. So the memory that is out of reach
+is told with its share, the likely cause by name, and the way out. A cause is named only if
+something of it was seen in the process; small shares, which every program has (its code, the
+stacks of its threads), are not told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.evidence import THP, size_folders
+from mmpolicy.host.files import Tree
+from mmpolicy.host.knobs import chosen
+from mmpolicy.host.processes import cgroup_of, printable
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.space import Details, Sizes, Space, Vma
+
+ENABLED = f"{THP}/enabled"
+SHMEM = f"{THP}/shmem_enabled"
+MUCH, MUCH_KIB = 0.1, 32 << 10  # of a process, and so much: what is worth a line
+MOSTLY = 0.5  # files: every program has some
+ALL = 0.95  # of the memory of a process: then a policy changes nothing
+UNITS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/system",
+         "/etc/systemd/system")  # fmt: skip
+MEMORY_THP = re.compile(r"^MemoryTHP=(\w*)\s*$", re.MULTILINE)
+ASKED, REFUSED = "hg", "nh"  # VmFlags: by MADV_HUGEPAGE, by MADV_NOHUGEPAGE
+WATCHED = frozenset(("um", "uw"))  # by userfaultfd
+THP_ENABLED = re.compile(r"^THP_enabled:\s+0$", re.MULTILINE)
+PARENT = re.compile(r"^PPid:\s+(\d+)$", re.MULTILINE)
+
+
+class Barrier(NamedTuple):
+    """Memory of a process that no policy reaches."""
+
+    key: str
+    kib: int
+    share: float  # of what it has in RAM
+    what: str
+    likely: str  # the cause by name, empty if nothing of it was seen
+    way_out: str
+
+    @property
+    def text(self) -> str:
+        """Return it in words."""
+        how_much = f"{self.share:.0%} of its memory ({self.kib >> 10} MiB) "
+        cause = f"; cause: {self.likely}" if self.likely else ""
+        return f"{how_much}{self.what}{cause}; way out: {self.way_out}"
+
+
+class Reach(NamedTuple):
+    """What was seen of a process."""
+
+    pid: int
+    name: str
+    kib: int
+    barriers: tuple[Barrier, ...]
+    unknown: tuple[str, ...]  # what could not be found out
+
+    @property
+    def barred(self) -> float:
+        """Return which part of its memory is out of reach, as far as that is known."""
+        return min(sum(each.share for each in self.barriers), 1.0)
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each barrier."""
+        for each in self.barriers:
+            yield f"{self.name} ({self.pid}): no policy for large folios reaches {each.text}"
+
+    def as_data(self) -> dict[str, object]:
+        """Return it for JSON."""
+        barriers = [{**each._asdict(), "share": round(each.share, 3)} for each in self.barriers]
+        return {**self._asdict(), "barriers": barriers, "unknown": list(self.unknown)}
+
+
+class Clues:
+    """What a process is, read only if there is a reason to ask."""
+
+    def __init__(self, tree: Tree, pid: int, areas: Sequence[Vma]) -> None:
+        self._tree, self._pid, self._areas = tree, pid, areas
+        self.name = printable(self._text("comm"))
+
+    def _text(self, file: str) -> str:
+        try:
+            raw = self._tree.read_bytes(f"/proc/{self._pid}/{file}")
+        except Error:  # it is of somebody else, or has ended
+            return ""
+        return raw.decode(errors="replace").replace("\0", "\n").strip()
+
+    @cached_property
+    def environment(self) -> str:
+        """Return its environment as it was started, a variable a line."""
+        return self._text("environ")
+
+    @cached_property
+    def words(self) -> list[str]:
+        """Return its command line."""
+        return self._text("cmdline").splitlines()
+
+    @cached_property
+    def files(self) -> list[str]:
+        """Return what it has mapped."""
+        return list(dict.fromkeys(area.name for area in self._areas if area.name))
+
+    def has(self, variable: str) -> bool:
+        """Tell if a line of its environment matches."""
+        return bool(re.search(f"^(?:{variable})$", self.environment, re.MULTILINE))
+
+    def mapped(self, name: str) -> re.Match[str] | None:
+        """Return the first file that it has mapped with such a name."""
+        found = (re.search(f"(?:^|/){name}(?: \\(deleted\\))?$", each) for each in self.files)
+        return next(filter(None, found), None)
+
+    @cached_property
+    def unit(self) -> str:
+        """Return the service that it belongs to, empty without one."""
+        try:
+            parts = cgroup_of(self._tree, self._pid).split("/")
+        except Error:
+            return ""
+        return next((part for part in reversed(parts) if part.endswith(".service")), "")
+
+    @cached_property
+    def memory_thp(self) -> str:
+        """Return what the files of its unit say of MemoryTHP=, which came with systemd 260."""
+        found = ""
+        for folder in UNITS if self.unit else ():
+            for text in self._unit_texts(f"{folder}/{self.unit}"):
+                found = next((each[1] for each in reversed([*MEMORY_THP.finditer(text)])), found)
+        return found
+
+    def _unit_texts(self, path: str) -> Iterator[str]:
+        drop_ins = f"{path}.d"
+        files = [path] * self._tree.exists(path)
+        if self._tree.is_dir(drop_ins):
+            files += [f"{drop_ins}/{name}" for name in self._tree.names(drop_ins)]
+        for file in files:
+            try:
+                yield self._tree.read(file)
+            except Error:
+                continue
+
+    def forbidding_parent(self) -> str:
+        """Return the first of its ancestors that has forbidden it as well, empty if none has."""
+        found, pid = "", self._pid
+        for _ in range(64):
+            parent = PARENT.search(_status(self._tree, pid))
+            pid = int(parent[1]) if parent else 0
+            if not pid or not THP_ENABLED.search(_status(self._tree, pid)):
+                break
+            name = printable(Clues(self._tree, pid, ()).name)
+            found = f"{name} ({pid})"
+        return found
+
+
+def _status(tree: Tree, pid: int) -> str:
+    try:
+        return tree.read(f"/proc/{pid}/status")
+    except Error:
+        return ""
+
+
+Likely = Iterable[tuple[str, str]]  # causes with their ways out
+
+
+def _prctl(clues: Clues, tree: Tree) -> Iterator[tuple[str, str]]:
+    if clues.has("MIMALLOC_ALLOW_THP=0"):
+        yield "MIMALLOC_ALLOW_THP=0 in its environment (mimalloc 3)", "unset it and restart it"
+    if clues.memory_thp == "disable":
+        yield f"MemoryTHP=disable of {clues.unit}", f"systemctl edit {clues.unit}, and restart it"
+    if re.match("redis-server|valkey-server|keydb-server", clues.name):
+        config = "`disable-thp no` in its configuration"
+        why = f"`disable-thp yes`, the default of {clues.name.partition('-')[0]} (redis: from 6.2)"
+        if enabled(tree) == "always":
+            out = f"echo madvise >{ENABLED}, or {config}; then restart it"
+            yield f"{why}, under which it forbids them as {ENABLED} is `always`", out
+        else:
+            yield f"{why}; {ENABLED} was `always` when it started", f"restart it, or {config}"
+    if parent := clues.forbidding_parent():
+        yield f"inherited: {parent} has forbidden them too", "look at that one"
+
+
+def _refused(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
+    if clues.has("GODEBUG=(?:.*,)?disablethp=1(?:,.*)?"):
+        yield "GODEBUG=disablethp=1 in its environment (Go)", "take that out and restart it"
+    if clues.has(r"\w*MALLOC_CONF=.*thp:never.*"):
+        yield "thp:never in its environment (jemalloc)", "take that out and restart it"
+
+
+OVERRIDE = "override_madvise=1 of anon_order lets the policy decide there too"
+ASKING = {  # a variable of the environment by which memory is asked for, and whose it is
+    r"GLIBC_TUNABLES=.*glibc\.malloc\.hugetlb=1.*": "glibc.malloc.hugetlb=1 in GLIBC_TUNABLES",
+    r"\w*MALLOC_CONF=.*thp:always.*": "thp:always in its environment (jemalloc)",
+    "THP_MEM_ALLOC_ENABLE=1": "THP_MEM_ALLOC_ENABLE=1 in its environment (PyTorch)",
+}
+
+
+def _asked(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
+    for variable, cause in ASKING.items():
+        if clues.has(variable):
+            yield cause, f"take that out, or {OVERRIDE}"
+    if "-XX:+UseTransparentHugePages" in clues.words:
+        yield "-XX:+UseTransparentHugePages of the JVM", f"start it without, or {OVERRIDE}"
+    if clues.name.startswith("qemu"):
+        yield "QEMU asks for the memory of the guest", OVERRIDE
+    yield from ((cause, OVERRIDE) for cause in _mimalloc(clues))
+    if clues.mapped(r"_multiarray_umath[\w.-]*\.so"):
+        yield "numpy asks for arrays of 4 MB and more", f"NUMPY_MADVISE_HUGEPAGE=0, or {OVERRIDE}"
+
+
+def _mimalloc(clues: Clues) -> Iterator[str]:
+    """Yield who brings a mimalloc that asks: from 2.2.4 on, as far as the file tells."""
+    found = clues.mapped(r"libmimalloc[\w-]*\.so\.?([\d.]*)")
+    version = found[1].strip(".") if found else ""
+    if found and (not version or tuple(map(int, version.split("."))) >= (2, 2)):
+        yield f"mimalloc{version and ' '}{version} asks for its arenas (from 2.2.4 on)"
+    arrow = clues.mapped(r"libarrow\.so\.(\d+)(?:\.[\d.]+)?")
+    if arrow and int(arrow[1]) >= 2100:
+        yield f"pyarrow {int(arrow[1]) // 100}: its mimalloc asks for its arenas"
+    for name, file in OTHERS_WITH_MIMALLOC.items():
+        if clues.mapped(file):
+            yield f"{name}: its mimalloc asks for its arenas"
+
+
+OTHERS_WITH_MIMALLOC = {  # what was seen to ask, of those that bring their own
+    "@swc/core": r"swc\.[\w.-]*\.node",
+    "rolldown": r"rolldown[\w.-]*\.node",
+    "datafusion": r"datafusion/_internal\.abi3\.so",
+    "pylance": r"lance[\w.-]*\.abi3\.so",
+}
+
+
+def _shared(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
+    if clues.mapped("memfd:java_heap") or "-XX:+UseZGC" in clues.words:
+        out = f"another collector (-XX:+UseG1GC); or echo advise >{SHMEM}, with"
+        yield "ZGC has its heap in a memfd", f"{out} -XX:+UseTransparentHugePages"
+    if clues.name.startswith("postgres"):
+        yield "shared_buffers of PostgreSQL", "its own huge_pages=on, with vm.nr_hugepages"
+    if clues.name.startswith("qemu"):
+        yield "memory of the guest in a memfd or tmpfs", f"echo advise >{SHMEM}"
+
+
+def _hugetlb(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
+    fine = "none is needed: they are 2 MB or 1 GB already"
+    if "-XX:+UseLargePages" in clues.words:
+        yield "-XX:+UseLargePages of the JVM", fine
+    if clues.name.startswith("postgres"):
+        yield "huge_pages of PostgreSQL", fine
+
+
+def _none(_clues: Clues, _tree: Tree) -> Likely:
+    return ()
+
+
+class Kind(NamedTuple):
+    """A reason for which policies do not reach memory."""
+
+    what: str
+    likely: Callable[[Clues, Tree], Likely]
+    way_out: str  # if no cause is known
+
+
+KINDS = {
+    "prctl": Kind(
+        "as large folios are forbidden to all of it (prctl PR_SET_THP_DISABLE)", _prctl,
+        "find who calls it: the program, a library, MemoryTHP= of its unit, or a parent that it "
+        "inherits it from",
+    ),
+    "except_advised": Kind(
+        "as they are forbidden to what does not ask for them (PR_THP_DISABLE_EXCEPT_ADVISED)",
+        lambda clues, _: [(f"MemoryTHP=madvise of {clues.unit}",
+                           f"systemctl edit {clues.unit}, and restart it")]
+        if clues.memory_thp == "madvise" else (),
+        "MemoryTHP= of its unit (systemd 260), or a parent that it inherits it from",
+    ),
+    "nohugepage": Kind(
+        "as it refuses large folios there (MADV_NOHUGEPAGE)", _refused,
+        "an option of the program or of its allocator",
+    ),
+    "advised": Kind(
+        "as it asks for huge pages there (MADV_HUGEPAGE), which stays with the kernel", _asked,
+        OVERRIDE,
+    ),
+    "userfaultfd": Kind(
+        "as a userfaultfd serves its faults", _none,
+        "none before that ends: migration (postcopy), a snapshot, or a checkpoint that is restored",
+    ),
+    "hugetlb": Kind("as it is hugetlb", _hugetlb, "none is needed: these pages are large already"),
+    "shared": Kind(
+        "as it is shared memory, for which shmem_enabled decides", _shared,
+        f"echo advise >{SHMEM}, if it asks for huge pages there",
+    ),
+    "files": Kind("as it is of files", _none, "none: it is the page cache"),
+}  # fmt: skip
+
+
+def enabled(tree: Tree) -> str:
+    """Return what the host has for 2 MB, empty where the kernel has no huge pages."""
+    return chosen(tree.read(ENABLED)) if tree.exists(ENABLED) else ""
+
+
+def some_size_for_all(tree: Tree) -> int:
+    """Return the smallest size that the kernel gives to everybody, in bytes; 0 if there is none."""
+    top = enabled(tree)
+    for size, folder in size_folders(tree).items():
+        try:
+            mode = chosen(tree.read(f"{folder}/enabled"))
+        except Error:
+            continue
+        if mode == "always" or (mode == "inherit" and top == "always"):
+            return size
+    return 2 << 20 if top == "always" and not size_folders(tree) else 0
+
+
+def reach(
+    tree: Tree, pid: int, holds: Holds | None = None, *, override: bool = False,
+    own_sizes: bool = False, deep: bool = True,
+) -> Reach:  # fmt: skip
+    """Return which memory of a process policies do not reach.
+
+    `override`: the policy has override_madvise=1. `own_sizes`: the kernel's own sizes are asked
+    about, which reach memory that asks for them. Without `deep` only counters are read, so what
+    depends on advice is not found.
+    """
+    space = Space(tree, pid, holds or Holds(tree))
+    sizes = space.sizes()
+    areas = space.areas() if deep else []
+    clues = Clues(tree, pid, areas)
+    whole = sizes.rss + sizes.hugetlb
+    found, unknown = _counted(sizes), list[str]()
+    if sizes.thp_enabled and deep:
+        advised, unknown = _advised(tree, space, areas)
+        found |= advised
+    if override or own_sizes:
+        found.pop("advised", None)
+    barriers = [
+        _barrier(key, kib, whole, clues, tree)
+        for key, kib in found.items()
+        if _is_much(key, kib, whole)
+    ]
+    order = sorted(barriers, key=lambda each: -each.kib)
+    return Reach(pid, clues.name, whole, tuple(order), tuple(unknown))
+
+
+def _counted(sizes: Sizes) -> dict[str, int]:
+    """Return what counters tell, in kB."""
+    found = {"hugetlb": sizes.hugetlb, "shared": sizes.shared, "files": sizes.file}
+    return found if sizes.thp_enabled else found | {"prctl": sizes.anon}
+
+
+def _is_much(key: str, kib: int, whole: int) -> bool:
+    if key in ("prctl", "except_advised"):
+        return True
+    if key == "files":
+        return kib >= 2 * MUCH_KIB and kib >= whole * MOSTLY
+    return kib >= MUCH_KIB and kib >= whole * MUCH
+
+
+def _barrier(key: str, kib: int, whole: int, clues: Clues, tree: Tree) -> Barrier:
+    kind = KINDS[key]
+    causes = list(kind.likely(clues, tree))
+    likely = "; ".join(cause for cause, _ in causes)
+    out = "; ".join(dict.fromkeys(out for _, out in causes)) or kind.way_out
+    return Barrier(key, kib, kib / whole if whole else 1.0, kind.what, likely, out)
+
+
+def _advised(tree: Tree, space: Space, areas: list[Vma]) -> tuple[dict[str, int], list[str]]:
+    """Return in kB what advice and userfaultfd keep from policies, and what is not known of it."""
+    found: dict[str, int] = {}
+    details, size = space.details(areas), some_size_for_all(tree)
+    dark = excepted = 0
+    for area in (each for each in areas if each.anonymous and each.usable):
+        told = details[area.start, area.end]
+        if told is None:
+            dark += _resident(space, area)
+            continue
+        key = _key_of(told)
+        if key:
+            found[key] = found.get(key, 0) + _resident(space, area)
+        elif size and told.eligible is False and _could(area, size):
+            excepted += _resident(space, area)
+    if excepted:
+        found["except_advised"] = excepted
+    unknown = []
+    if dark >= MUCH_KIB:
+        text = f"what {dark >> 10} MiB of it are advised (madvise): a look at smaps would hold up"
+        unknown.append(f"{text} the program for more than {space.holds.limit_s * 1000:g} ms")
+    return found, unknown
+
+
+def _key_of(told: Details) -> str:
+    if told.flags & WATCHED:
+        return "userfaultfd"
+    return "nohugepage" if REFUSED in told.flags else "advised" if ASKED in told.flags else ""
+
+
+def _could(area: Vma, size: int) -> bool:
+    """Tell if a folio of a size fits into an area that is no stack."""
+    first = -(-area.start // size) * size
+    return first + size <= area.end and area.access.startswith("rw") and area.name != "[stack]"
+
+
+def _resident(space: Space, area: Vma) -> int:
+    """Return how much of an area is in RAM, in kB."""
+    from mmpolicy.memory.space import PRESENT
+
+    regions = space.regions(area.start, area.end, PRESENT)
+    return sum((each.end - each.start) >> 10 for each in regions if each.categories & PRESENT)
+
+
+def reach_of(
+    tree: Tree, pids: Iterable[int], most: int, *, override: bool = False,
+    own_sizes: bool = False, deep: bool = True,
+) -> list[Reach]:  # fmt: skip
+    """Return it for the largest of some processes, so many; who ends meanwhile is left out."""
+    holds, sizes = Holds(tree), dict[int, int]()
+    for pid in pids:
+        try:
+            sizes[pid] = int(tree.read(f"/proc/{pid}/statm").split()[1])
+        except (Error, IndexError, ValueError):
+            continue
+    found = []
+    for pid in sorted(sizes, key=lambda pid: -sizes[pid])[:most]:
+        try:
+            found.append(reach(tree, pid, holds, override=override, own_sizes=own_sizes, deep=deep))
+        except Error as err:
+            if err.exit_code == Exit.DENIED:
+                continue
+    return [each for each in found if each.kib]

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What `ab run` refuses to compare: arms that cannot differ where no policy reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mmpolicy.ab.arms import Settings
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.scope import HOST
+from mmpolicy.ab.sources import CgroupFile
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.evidence import THP
+from mmpolicy.host.files import Tree
+from mmpolicy.memory.reach import ALL, Reach
+from mmpolicy.verbs.reached import OVERRIDE, POINT, reach_in, warn
+
+
+def check_arms(tree: Tree, scope: str, arms: Iterable[Settings]) -> None:
+    """Refuse to compare arms that cannot differ, as no policy reaches a process of the scope.
+
+    Where some of them are reached, or only a part of their memory, warn. Arms that differ in
+    another point than anon_order may differ all the same, and a whole host always has somebody.
+    """
+    settings = list(arms)
+    if scope == HOST or settings[0] == settings[-1]:
+        return
+    if _differing(*settings) != {POINT}:
+        return
+    override = any(
+        value == "1" and key.name == OVERRIDE for each in settings for key, value in each.items()
+    )
+    _refuse([scope], reach_in(tree, [scope], override=override))
+
+
+def _differing(first: Settings, second: Settings) -> set[str]:
+    """Return the points in which two arms differ; knobs of a point that is stock do not count."""
+
+    def told(settings: Settings, point: str) -> dict[str, str]:
+        found = {key: value for key, value in settings.items() if key.point == point}
+        asked = (key.off not in (None, value) for key, value in found.items())
+        return {key.inside: value for key, value in found.items()} if any(asked) else {}
+
+    points = {key.point for each in (first, second) for key in each}
+    return {point for point in points if told(first, point) != told(second, point)}
+
+
+def check_knobs(tree: Tree, paths: Iterable[str], metrics: Iterable[Metric]) -> None:
+    """Refuse sizes of the kernel itself where all metrics are of cgroups that they do not reach."""
+    wanted = {path.rpartition("/")[2] for path in paths if path.startswith(f"{THP}/")}
+    sources = [source for metric in metrics for source in metric.sources()]
+    files = [each.file for each in sources if isinstance(each, CgroupFile)]
+    scopes = list(dict.fromkeys(each.rpartition("/")[0] or HOST for each in files))
+    if wanted != {"enabled"} or not scopes or HOST in scopes:
+        return
+    found = reach_in(tree, scopes, own_sizes=True)
+    if len(files) == len(sources):
+        _refuse(scopes, found)
+    else:
+        warn(found)
+
+
+def _refuse(scopes: Sequence[str], found: Sequence[Reach]) -> None:
+    if found and all(each.barred >= ALL for each in found):
+        first = found[0].barriers[0]
+        text = f"the arms cannot differ in {', '.join(scopes)}: {next(found[0].lines())}"
+        raise Error(text.removesuffix(f"; way out: {first.way_out}"), Exit.USAGE, first.way_out)
+    warn(found)
