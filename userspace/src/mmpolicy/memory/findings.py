@@ -12,9 +12,9 @@ from typing import NamedTuple
 from mmpolicy.errors import Error
 from mmpolicy.host import evidence
 from mmpolicy.host.calibration import read_calibration
-from mmpolicy.host.cgroups import HOSTS_OWN
 from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import Tree
+from mmpolicy.host.systemd import HOSTS_OWN
 from mmpolicy.memory.survey import FIGURES, Process, Row, Survey
 from mmpolicy.memory.trim import check_possible
 

@@ -93,8 +93,8 @@ def explain(host: Host, pid: int, address: int | None, seconds: float, want_json
 
     Prints for each anonymous area, or the one at ADDRESS, the folios that it has, how much of the
     large ones was never used, and for the faults of some seconds what the policy wanted and why.
-    Does the same for a shadow. First come reasons for which no policy reaches memory. To find unused pages, it reads all resident pages, which marks
-    them as accessed.
+    Does the same for a shadow. First come reasons for which no policy reaches memory. To find
+    unused pages, it reads all resident pages, which marks them as accessed.
     """
     _, seen = _look(host, pid, seconds)
     areas = [each for each in seen.areas if address is None or each.start <= address < each.end]
