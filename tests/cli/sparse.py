@@ -9,7 +9,7 @@ from array import array
 from mmpolicy.memory.folios import PAGE
 
 from .fakes import THP, FakeTree
-from .test_map import HEAD, PRESENT, START, TAIL, ZERO, write_at
+from .test_map import HEAD, OWN, PRESENT, START, TAIL, ZERO, write_at
 
 SPLIT = "/sys/kernel/debug/split_huge_pages"
 SHRINK = f"{THP}/shrink_underused"
@@ -36,6 +36,13 @@ def pressure(tree: FakeTree, avg10: float, total: int = 0) -> None:
     tree.put("/proc/pressure/memory", f"some {line}\nfull {line}")
 
 
+def sizes(tree: FakeTree, pid: int, pages: int, forbids: bool = False, more: str = "") -> None:
+    """Make the counters of a process with so much private memory."""
+    kib = f"{pages * 4:8} kB"
+    status = f"Name:\tx\nVmRSS:\t{kib}\nRssAnon:\t{kib}\nTHP_enabled:\t{int(not forbids)}\n{more}"
+    tree.put(f"/proc/{pid}/status", status)
+
+
 def count(tree: FakeTree, pid: int, name: str, pages: int, faults: int = 0, ticks: int = 0) -> None:
     """Make what the kernel counts of a process."""
     counts = f"1 1 1 0 -1 0 {faults} 0 0 0 {ticks} {ticks} 0 0 20 0 1 0 777 4096000 {pages}"
@@ -52,7 +59,7 @@ def make_sparse(
 ) -> None:  # fmt: skip
     """Make a process with 2 MB folios in which one page in so many is used."""
     first = len(tree.read_bytes("/proc/kpageflags")) // 8
-    blocks = array("Q", [HEAD, *[TAIL] * (BLOCK - 1)] * (pages // BLOCK))
+    blocks = array("Q", [HEAD | OWN, *[TAIL | OWN] * (BLOCK - 1)] * (pages // BLOCK))
     write_at(tree, "/proc/kpageflags", first * 8, blocks.tobytes())
     entries = array("Q", [PRESENT | (first + page) for page in range(pages)])
     write_at(tree, f"/proc/{pid}/pagemap", START // PAGE * 8, entries.tobytes())
@@ -64,8 +71,7 @@ def make_sparse(
     line = f"{START:x}-{START + pages * PAGE:x} rw-p 00000000 00:00 0"
     tree.put(f"/proc/{pid}/maps", line)
     tree.put(f"/proc/{pid}/smaps", f"{line}\nRss: {pages * 4} kB\nSwap: 0 kB\nVmFlags: {flags}")
-    status = f"Name:\t{name}\nRssAnon:\t{pages * 4:8} kB\nTHP_enabled:\t{int(not forbids)}"
-    tree.put(f"/proc/{pid}/status", status)
+    sizes(tree, pid, pages, forbids)
     tree.put(f"/proc/{pid}/cgroup", f"0::{cgroup}")
     tree.make_cgroup(cgroup)
     tree.put(f"/sys/fs/cgroup{cgroup}/cgroup.procs", str(pid))
@@ -93,7 +99,7 @@ def split(tree: FakeTree, value: str) -> None:
         entry = int.from_bytes(tree.read_at(f"/proc/{pid}/pagemap", 8, at), "little")
         if not entry & PRESENT:
             continue
-        write_at(tree, "/proc/kpageflags", (entry & ~PRESENT) * 8, bytes(8))
+        write_at(tree, "/proc/kpageflags", (entry & ~PRESENT) * 8, OWN.to_bytes(8, "little"))
         if tree.read_at(f"/proc/{pid}/mem", PAGE, address) == bytes(PAGE):
             zero = (PRESENT | ZERO_FRAME).to_bytes(8, "little")
             write_at(tree, f"/proc/{pid}/pagemap", at, zero)
@@ -102,3 +108,4 @@ def split(tree: FakeTree, value: str) -> None:
     cgroup = tree.read(f"/proc/{pid}/cgroup").removeprefix("0::")
     tree.put(f"/sys/fs/cgroup{cgroup}/memory.current", str(there * PAGE))
     count(tree, int(pid), tree.read(f"/proc/{pid}/comm"), there)
+    sizes(tree, int(pid), there)

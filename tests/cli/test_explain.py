@@ -229,7 +229,7 @@ def test_recommend_with_too_little(run: Run, traced: FakeTree) -> None:
 
 
 def test_a_process_without_memory_of_its_own(run: Run, traced: FakeTree) -> None:
-    traced.put(f"/proc/{PID}/smaps", "")
+    traced.put(f"/proc/{PID}/maps", "")
     lines = run("explain", str(PID)).out.splitlines()
     assert lines[0].startswith("profile: default, policy: stock")
     assert lines[1].startswith("no policy was asked: mmpolicy set anon_order shadow=adaptive")

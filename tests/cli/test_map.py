@@ -22,6 +22,7 @@ from mmpolicy.memory.picture import COLOURS, cell_pages, draw
 from .fakes import FakeTree, Run
 
 HEAD, TAIL, ZERO = 1 << 15, 1 << 16, 1 << 24
+OWN = 1 << 12 | 1 << 14  # anonymous, and backed by swap
 PRESENT, SWAPPED = 1 << 63, 1 << 62
 PID, START, PAGES = 10, 0x10000000, 64
 SMAPS = f"""\
@@ -170,7 +171,7 @@ def test_refusals(run: Run, process: FakeTree, tmp_path: Path) -> None:
 
 def test_a_process_that_has_just_ended(process: FakeTree) -> None:
     """The kernel shows none of its memory any more."""
-    process.put(f"/proc/{PID}/smaps", "")
+    process.put(f"/proc/{PID}/maps", "")
     assert list(read_areas(process, PID, contents=True, files=True)) == []
 
 
@@ -185,6 +186,8 @@ def make_reservation(tree: FakeTree, pid: int, pages: int, present: int) -> None
     tree.put(f"/proc/{pid}/comm", "go")
     smaps = f"{START:x}-{end:x} rw-p 00000000 00:00 0\nRss:  4 kB\nSwap:  0 kB\n"
     tree.put(f"/proc/{pid}/smaps", smaps)
+    tree.put(f"/proc/{pid}/maps", maps_of(smaps))
+    tree.put(f"/proc/{pid}/status", "VmRSS:\t4 kB\nRssAnon:\t4 kB")
     tree.put("/proc/kpageflags", bytes(8 * 2048))
     pagemap = f"/proc/{pid}/pagemap"
     tree.put(pagemap, b"")

@@ -21,22 +21,21 @@ from mmpolicy.memory import trim
 from mmpolicy.memory.explain import all_of, explain_areas
 from mmpolicy.memory.findings import GAIN, Finding, _named, _sizes, _trim, _wastes, find, name_of
 from mmpolicy.memory.folios import (
-    BULK,
     NO_FOLIO,
     PAGE,
     STRETCH,
     Area,
     Frames,
-    Mapping,
     Pages,
-    _entries,
+    Stretch,
     _kinds,
     read_areas,
-    read_mappings,
     read_spot,
     read_stretches,
     totals,
+    wanted_areas,
 )
+from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.picture import (
     MARGIN,
     WIDTH,
@@ -49,7 +48,8 @@ from mmpolicy.memory.picture import (
     draw,
     terminal,
 )
-from mmpolicy.memory.sample import Sample, take, together
+from mmpolicy.memory.sample import Layout, Looker, Places, Sample, together
+from mmpolicy.memory.space import Sizes, Space, Vma
 from mmpolicy.memory.survey import (
     FIGURES,
     Budget,
@@ -62,11 +62,29 @@ from mmpolicy.memory.survey import (
     _row,
     read_usage,
 )
-from mmpolicy.memory.trim import Piece, Pressure, Splitter, _blocks, comes_back
+from mmpolicy.memory.trim import (
+    Finder,
+    Piece,
+    Pressure,
+    Splitter,
+    _blocks,
+    comes_back,
+    modes,
+    only_advised,
+)
 
 from .fakes import THP, Clock, FakeTree
-from .sparse import SHRINK, count, make_sparse, make_thp, pressure
-from .test_map import HEAD, PRESENT, START, SWAPPED, TAIL, ZERO, make_reservation, write_at
+from .sparse import SHRINK, count, make_sparse, make_thp, pressure, sizes
+from .test_map import (
+    HEAD,
+    PRESENT,
+    START,
+    SWAPPED,
+    TAIL,
+    ZERO,
+    make_reservation,
+    write_at,
+)
 
 
 def area(kinds: bytes, zeroes: bytes = b"", start: int = START, name: str = "") -> Area:
@@ -82,25 +100,35 @@ def area(kinds: bytes, zeroes: bytes = b"", start: int = START, name: str = "") 
 # Folios
 
 
-def test_mappings_of_smaps_and_of_maps(tree: FakeTree) -> None:
-    tree.put("/proc/7/comm", "x")
+def space_of(tree: FakeTree, pid: int) -> Space:
+    """Return the memory of a process; files have no PAGEMAP_SCAN."""
+    return Space(tree, pid, Holds(tree))
+
+
+def test_areas_of_maps(tree: FakeTree) -> None:
+    """Which of them are private, shared, reserved, or the kernel's own."""
     lines = [
         "1000-3000 rw-p 00000000 00:00 0 [heap]", "3000-4000 ---p 00000000 00:00 0",
         "4000-5000 r--p 00001000 fe:00 77 /lib/a b", "5000-6000 r-xp 00000000 00:00 0 [vdso]",
+        "6000-7000 rw-s 00000000 00:01 9 /memfd:heap (deleted)",
+        "7000-8000 rw-s 00000000 00:01 9 /var/a",
     ]  # fmt: skip
     tree.put("/proc/7/maps", "\n".join(lines))
-    found = read_mappings(tree, 7, "maps")
+    found = space_of(tree, 7).areas()
     assert [(each.start, each.end, each.name) for each in found] == [
         (0x1000, 0x3000, "[heap]"), (0x3000, 0x4000, ""), (0x4000, 0x5000, "/lib/a b"),
-        (0x5000, 0x6000, "[vdso]"),
+        (0x5000, 0x6000, "[vdso]"), (0x6000, 0x7000, "/memfd:heap (deleted)"),
+        (0x7000, 0x8000, "/var/a"),
     ]  # fmt: skip
-    assert [each.anonymous for each in found] == [True, True, False, True]
-    assert [each.resident for each in found] == [True, False, True, True]
-    values = ["Rss: 0 kB\nSwap: 8 kB\nVmFlags: rd wr hg", "Rss: 0 kB\nSwap: 0 kB", "Rss: 12 kB", ""]
-    tree.put("/proc/7/smaps", "\n".join(f"{a}\n{b}" for a, b in zip(lines, values, strict=True)))
-    found = read_mappings(tree, 7)
-    assert [each.resident for each in found] == [True, False, True, False]
-    assert [each.flags for each in found] == [{"rd", "wr", "hg"}, set(), set(), set()]
+    assert [each.anonymous for each in found] == [True, True, False, False, False, False]
+    assert [each.usable for each in found] == [True, False, True, False, True, True]
+    assert [each.shared_memory for each in found] == [False] * 4 + [True, False]
+    for words, expected in (
+        ((False, False), ["[heap]"]),
+        ((True, False), ["[heap]", "/memfd:heap (deleted)"]),
+        ((False, True), ["[heap]", "/lib/a b", "/memfd:heap (deleted)", "/var/a"]),
+    ):
+        assert [each.name for each in wanted_areas(found, *words)] == expected
 
 
 @pytest.mark.parametrize("few", [False, True])
@@ -125,11 +153,11 @@ def test_other_bits_of_pagemap_are_no_frame(tree: FakeTree) -> None:
     """Soft-dirty, exclusive, userfaultfd and guard; all 55 bits below are the frame."""
     make_reservation(tree, 20, 4, 0)
     write_at(tree, "/proc/kpageflags", 515 * 8, ZERO.to_bytes(8, "little"))
-    entries = [PRESENT | 0xF << 55 | 515, SWAPPED | 1 << 55 | 7, 1 << 55]
+    entries = [PRESENT | 0xF << 55 | 515, SWAPPED | 1 << 55 | 7, 1 << 55, SWAPPED | 1 << 58]
     data = b"".join(each.to_bytes(8, "little") for each in entries)
     write_at(tree, "/proc/20/pagemap", START // PAGE * 8, data)
     (found,) = read_areas(tree, 20, contents=False, files=False)
-    assert found.kinds.cut(0, 4) == b"zs.."
+    assert found.kinds.cut(0, 4) == b"zs.g"
 
 
 def test_pages_and_the_folios_that_they_are_of(tree: FakeTree) -> None:
@@ -142,38 +170,22 @@ def test_pages_and_the_folios_that_they_are_of(tree: FakeTree) -> None:
     tree.put("/proc/kpageflags", "")
     folios = Counter[int]()
     entries = array("Q", [*(PRESENT | n for n in (1, 2, 4, 5, 512, 513, 1024)), SWAPPED | 7, 0])
-    assert _kinds(Known(tree), entries, folios, NO_FOLIO) == (b"100z999s.", (2, 9))
+    assert _kinds(Known(tree), entries, folios, NO_FOLIO, {}) == (b"100z999s.", (2, 9))
     assert +folios == {0: 2, 1: 1, 9: 2}
     folios.clear()
-    assert _kinds(Known(tree), array("Q", [PRESENT | 513]), folios, (1, 9)) == (b"9", (1, 9))
+    assert _kinds(Known(tree), array("Q", [PRESENT | 513]), folios, (1, 9), {}) == (b"9", (1, 9))
     assert not +folios
-
-
-def test_only_the_pages_of_a_mapping_are_asked_for(
-    tree: FakeTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads: list[tuple[str, int, int]] = []
-
-    def read(path: str, size: int, offset: int) -> bytes:
-        reads.append((path, size, offset))
-        return b""
-
-    monkeypatch.setattr(tree, "read_at", read)
-    assert list(_entries(tree, 7, 10, BULK + 5)) == []
-    path = "/proc/7/pagemap"
-    assert reads == [(path, BULK * 8, 80), (path, 40, (10 + BULK) * 8)]
 
 
 def test_contents_are_read_only_if_they_are_wanted(tree: FakeTree) -> None:
     make_thp(tree)
     make_sparse(tree, 10, pages=1024)
-    (mapping,) = read_mappings(tree, 10)
+    space = space_of(tree, 10)
+    (vma,) = space.areas()
     for contents in (True, False):
         folios = Counter[int]()
-        ((first, kinds, zeroes),) = read_stretches(
-            tree, 10, Frames(tree), mapping, contents, folios
-        )
-        assert (first, kinds, folios) == (0, b"9" * 1024, {9: 2})
+        ((first, kinds, zeroes, lost),) = read_stretches(space, Frames(tree), vma, contents, folios)
+        assert (first, kinds, folios, lost) == (0, b"9" * 1024, {9: 2}, {})
         assert zeroes == (b"\0" + b"\1" * 15) * (64 * contents)
 
 
@@ -189,9 +201,11 @@ def test_a_spot_ends_where_pagemap_does(tree: FakeTree) -> None:
     make_sparse(tree, 10, pages=512, step=2)
     with tree.real("/proc/10/pagemap").open("r+b") as file:
         file.truncate((START // PAGE + 2) * 8 + 4)
-    pagemap, frames = tree.reader("/proc/10/pagemap"), Frames(tree, few=True)
-    assert read_spot(tree, 10, pagemap, frames, START, 16) == (b"99", b"\0\1")
-    assert read_spot(tree, 10, pagemap, frames, START - 32 * PAGE, 16) is None
+    space, frames = space_of(tree, 10), Frames(tree, few=True)
+    spot = read_spot(space, frames, START, 16)
+    assert spot
+    assert spot[1:] == (b"99", b"\0\1")
+    assert read_spot(space, frames, START - 32 * PAGE, 16) is None
 
 
 def test_few_frames_cost_few_bytes(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,12 +248,12 @@ def test_shares_of_a_sample() -> None:
     # The ratio estimator: of spots with 4 and 2 pages, of which 2 and 0 are empty.
     rest = [2 - 4 / 3, 0 - 2 / 3]
     deviation = sqrt(sum(each**2 for each in rest) * 2) / 6
-    assert sample.error == pytest.approx(min(2 * deviation + 1 / 2, 1))
+    assert sample.error == pytest.approx(min(2 * deviation + 1 / 4, 1))
     for _ in range(30):
         sample.add(b"4444", b"\1\1\0\0")
     many = [2 - 4 * sample.share] * 31 + [-2 * sample.share]
     deviation = sqrt(sum(each**2 for each in many) * 32 / 31) / (31 * 4 + 2)
-    assert sample.error == pytest.approx(2 * deviation + 1 / 32)
+    assert sample.error == pytest.approx(2 * deviation + 1 / 64)
     unlike = Sample()
     unlike.add(b"4444", b"\1\1\1\1")
     unlike.add(b"4444", b"\0\0\0\0")
@@ -262,11 +276,19 @@ def test_a_sample_is_worth_half_after_30_seconds() -> None:
 def test_a_spot_has_the_pages_that_are_asked_for(tree: FakeTree) -> None:
     make_thp(tree)
     make_sparse(tree, 10, pages=512)
-    frames, pagemap = Frames(tree, few=True), tree.reader("/proc/10/pagemap")
+    frames, space = Frames(tree, few=True), space_of(tree, 10)
     for pages in (1, 8, 16):
-        spot = read_spot(tree, 10, pagemap, frames, START, pages)
+        spot = read_spot(space, frames, START, pages)
         assert spot
-        assert [len(each) for each in spot] == [pages, pages]
+        assert [len(each) for each in spot] == [pages] * 3
+
+
+def look(tree: FakeTree, pid: int, wanted: int, tries: int = 8) -> Sample:
+    """Return what is seen of so many spots of a process."""
+    space, layout, found = space_of(tree, pid), Layout(), Sample()
+    layout.refresh(space, space.sizes(), 0.0)
+    Looker(tree, Random(1)).take(space, layout.private, found, wanted, tries)
+    return found
 
 
 @pytest.mark.parametrize(("pages", "wanted"), [(512, 8), (1024, 32), (24, 32)])
@@ -277,39 +299,45 @@ def test_spots_that_are_taken(tree: FakeTree, pages: int, wanted: int) -> None:
     if pages < 512:
         line = f"{START:x}-{START + pages * PAGE:x} rw-p 00000000 00:00 0"
         tree.put("/proc/10/maps", line)
-        tree.put("/proc/10/smaps", f"{line}\nRss: {pages * 4} kB")
-    sample = Sample()
-    take(tree, 10, sample, Random(1), wanted)
+        sizes(tree, 10, pages)
+    sample = look(tree, 10, wanted)
     assert sample.share == pytest.approx(15 / 16, abs=0.04)
-    assert sample.spots == (wanted if pages >= 512 else 16)
+    assert sample.spots == (wanted if pages >= 512 else 8)
     assert sample.sizes() == {9: 1}
     tree.put("/proc/10/maps", "")
-    tree.put("/proc/10/smaps", "")
-    take(tree, 10, sample, Random(1), wanted)
+    assert look(tree, 10, wanted).spots == 0
 
 
-@pytest.mark.parametrize(("there", "asked"), [(5, [9]), (4, [9, 5]), (0, [9, 9])])
-def test_all_of_the_memory_is_read_where_few_spots_have_any(
-    tree: FakeTree, monkeypatch: pytest.MonkeyPatch, there: int, asked: list[int]
-) -> None:
-    """Where more than half of the spots are missing, /proc/PID/smaps says where to look."""
-    files, wants, found = list[str](), list[int](), Sample()
-    found.spots = 7.0
+def test_places_are_drawn_alike(tree: FakeTree) -> None:
+    """Each spot of each range, the last one of a range with fewer pages."""
+    places = Places([(0, 20 * PAGE), (100 * PAGE, 116 * PAGE), (7, 7)])
+    drawn = Counter(places.draw(Random(n)) for n in range(600))
+    assert set(drawn) == {(0, 16), (16 * PAGE, 4), (100 * PAGE, 16)}
+    assert min(drawn.values()) > 150
+    assert Places([]).spots == 0
 
-    def mappings(_tree: object, _pid: int, file: str = "smaps") -> list[Mapping]:
-        files.append(file)
-        return []
 
-    monkeypatch.setattr("mmpolicy.memory.sample.read_mappings", mappings)
+def test_where_areas_are_asked_for_what_is_there(tree: FakeTree) -> None:
+    """Of a reservation with a page in it, one piece is drawn from, and not all of it."""
+    make_reservation(tree, 20, 1 << 22, 12345)
+    layout, space = Layout(), space_of(tree, 20)
+    layout.refresh(space, space.sizes(), 0.0)
+    assert layout.private.spots == (4 << 20) // PAGE // 16  # of 16 GiB
+    start, pages = layout.private.draw(Random(1))
+    assert START <= start < START + (12345 + 1024) * PAGE
+    assert pages == 16
 
-    def look(_tree: object, _pid: int, _maps: object, into: Sample, _rng: object, n: int) -> None:
-        wants.append(n)
-        into.spots += there
 
-    monkeypatch.setattr("mmpolicy.memory.sample._take", look)
-    take(tree, 10, found, Random(1), 9)
-    assert wants == asked
-    assert files == ["maps", "smaps"][: len(asked)]
+def test_areas_are_read_again_when_they_are_old(tree: FakeTree) -> None:
+    make_thp(tree)
+    make_sparse(tree, 10, pages=512)
+    layout, space = Layout(), space_of(tree, 10)
+    layout.refresh(space, space.sizes(), 0.0)
+    tree.put("/proc/10/maps", "")
+    layout.refresh(space, space.sizes(), 29.0)
+    assert layout.private.spots == 32
+    layout.refresh(space, space.sizes()._replace(rss=4096), 29.0)  # it has grown
+    assert layout.private.spots == 0
 
 
 def test_a_spot_costs_little_where_pages_are_small(
@@ -317,17 +345,17 @@ def test_a_spot_costs_little_where_pages_are_small(
 ) -> None:
     """Of a small page, its own flags are read and not those of its whole block."""
     make_reservation(tree, 20, 8, 4)
-    tree.put("/proc/20/maps", tree.read("/proc/20/smaps"))
-    sizes, read = list[int](), Reader.read
+    write_at(tree, "/proc/kpageflags", 600 * 8, (1 << 12 | 1 << 14).to_bytes(8, "little"))
+    tree.put("/proc/20/maps", f"{START:x}-{START + 8 * PAGE:x} rw-p 00000000 00:00 0")
+    largest, read = [0], Reader.read
 
     def note(reader: Reader, size: int, offset: int) -> bytes:
-        sizes.append(size)
+        if "kpage" in reader._path:
+            largest[0] = max(largest[0], size)
         return read(reader, size, offset)
 
     monkeypatch.setattr(Reader, "read", note)
-    found = Sample()
-    take(tree, 20, found, Random(1), 1)
-    assert (found.pages, max(sizes)) == (1, 8 * 8)
+    assert (look(tree, 20, 1).pages, largest) == (1, [8])
 
 
 # The survey
@@ -399,6 +427,8 @@ def test_rows_of_a_survey(tree: FakeTree) -> None:
     make_thp(tree)
     make_sparse(tree, 10, "a", 1024, 16, "/s")
     make_sparse(tree, 11, "b", 3072, 2, "/s", forbids=True)
+    tree.put("/sys/fs/cgroup/s/memory.current", str(16 << 20))
+    tree.put("/sys/fs/cgroup/s/memory.stat", f"anon {16 << 20}")
     count(tree, 12, "small", 255)
     count(tree, 13, "kernel", 0)
     tree.put("/proc/13/stat", tree.read("/proc/13/stat").replace(" 4096000 ", " 0 "))
@@ -421,13 +451,12 @@ def test_rows_of_a_survey(tree: FakeTree) -> None:
     assert (small.rss_kib, small.anon_kib, small.seen, small.sizes) == (1020, 0, 0, {})
     count(tree, 12, "small", 256, faults=50, ticks=10)
     tree.put("/proc/12/maps", "")
-    tree.put("/proc/12/smaps", "")
-    tree.put("/proc/12/status", "")
+    sizes(tree, 12, 256)
     tree.put("/proc/12/pagemap", "")
     survey.turn(2.0, 1.0)
     (row,) = (row for row in survey.most(lambda each: -each.pid, 9)[1] if row.pids == (12,))
     assert (row.rates, row.anon_kib) == (Rates(25, 0.1, 0.05), 0)
-    assert survey.processes[12].anon_kib == 1024
+    assert (row.kinds["private"], row.unseen) == (1024, {"private": 1024})
 
 
 def test_a_process_that_began_since_has_paid_all_of_it(tree: FakeTree) -> None:
@@ -453,9 +482,9 @@ def test_a_survey_keeps_to_its_budget(tree: FakeTree, monkeypatch: pytest.Monkey
     assert len(survey.processes) == 4
     survey.processes[10].sample.spots = 3.0
     looked: list[int] = []
-    monkeypatch.setattr("mmpolicy.memory.survey.take", lambda _tree, pid, *_: looked.append(pid))
-    for pid in (10, 11, 12):
-        tree.put(f"/proc/{pid}/status", "")
+    monkeypatch.setattr(
+        Survey, "_look", lambda _survey, _looker, each, _now: looked.append(each.pid)
+    )
     survey._sample(0.0, 1.0)
     assert looked == []
     survey._sample(0.0, 0.75)
@@ -474,7 +503,7 @@ def test_figures_of_what_nobody_has_looked_into() -> None:
     assert _row("x", False, [idle]).sizes == {}
     idle.usage = idle.usage._replace(pages=5)
     assert FIGURES["waste"](idle) == 5 / 1e9
-    idle.anon_kib = 8
+    idle.sizes = Sizes(20, 8, 0, 0, 0, 0, 0, 0, True)
     assert FIGURES["waste"](idle) == 0
 
 
@@ -589,45 +618,53 @@ def test_an_svg_has_what_a_drawing_has() -> None:
 def test_folios_with_empty_pages() -> None:
     """Aligned ones; moved ones are cut in two."""
     zeroes = bytes([0, 1, 1, 1] + [1] * 4 + [0] * 4 + [1] * 4 + [0, 1])
-    assert list(_blocks(64, b"22222222" + b"0000" + b"2222" + b"11", zeroes)) == [
+    kinds = b"22222222" + b"0000" + b"2222" + b"11"
+    assert list(_blocks(64, Stretch(0, kinds, zeroes, {}))) == [
         (64, 68, 3), (68, 72, 4), (76, 80, 4), (80, 82, 1),
     ]  # fmt: skip
-    assert list(_blocks(66, b"2222", b"\0\1\1\1")) == [(66, 68, 1), (68, 70, 2)]
+    found = Stretch(0, b"2222", b"\0\1\1\1", {})
+    assert list(_blocks(66, found)) == [(66, 68, 1), (68, 70, 2)]
+    found = Stretch(0, b"2.22", b"\0\0\0\1", {0: 3, 2: 2})
+    assert list(_blocks(64, found)) == [(64, 65, 3), (66, 68, 3)]
 
 
-def test_pieces_of_mappings(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_of_areas(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neighbours are one piece; of a stretch without any, there is one of no length."""
-    make_thp(tree)
     first, other = START // PAGE, START // PAGE + STRETCH
     found = [
-        (0, b"111111..11", b"\1\0\1\1\0\0\0\0\1\0"),
-        (STRETCH, b"00..", bytes(4)),
-        (STRETCH + 64, b"2222", b"\1\1\1\0"),
+        Stretch(0, b"111111..11", b"\1\0\1\1\0\0\0\0\1\0", {}),
+        Stretch(STRETCH, b"00..", bytes(4), {}),
+        Stretch(STRETCH + 64, b"2222", b"\1\1\1\0", {}),
     ]
-    mapping = Mapping(START, START + 4 * STRETCH * PAGE, "", True, True)
-    others = [
-        mapping._replace(**change)
-        for change in ({"anonymous": False}, {"resident": False}, {"flags": frozenset(["lo"])})
+    plain = Vma(START, START + 4 * STRETCH * PAGE, "rw-p", 0, "")
+    asked = plain._replace(start=0, end=PAGE)
+    lines = [
+        f"{each.start:08x}-{each.end:08x} rw-p 00000000 00:00 0\nVmFlags: rd wr {flags}"
+        for each, flags in ((asked, "hg"), (plain, ""))
     ]
-    asked = mapping._replace(start=0, flags=frozenset(["hg"]))
-    monkeypatch.setattr(trim, "read_mappings", lambda _tree, _pid: [*others, mapping, asked])
+    tree.put("/proc/7/smaps", "\n".join(lines))
+    tree.put("/proc/7/maps", "\n".join(line.partition("\n")[0] for line in lines))
+    sizes(tree, 7, 10)
+    tree.put("/proc/kpageflags", b"")
     monkeypatch.setattr(
         trim, "read_stretches",
-        lambda _tree, _pid, _frames, each, contents, _folios: iter(found[: 3 * contents])
-        if each == mapping else iter([(0, b"11", b"\1\1")]),
+        lambda _space, _frames, each, contents, _folios: iter(found[: 3 * contents])
+        if each.start == START else iter([Stretch(0, b"11", b"\1\1", {})]),
     )  # fmt: skip
     pieces = [
         (first, first + 4, 3), (first + 8, first + 10, 1), (other, other, 0),
         (other + 64, other + 68, 3),
     ]  # fmt: skip
-    for least, by_advice, expected in (
-        (0.5, False, pieces),
-        (0.51, False, [(first + 2, first + 4, 2), *pieces[2:]]),
-        (0.5, True, [*pieces, (0, 2, 2)]),
+    for least, by_advice, expected, left in (
+        (0.5, False, [(0, 0, 0), *pieces], {"asked": 2}),
+        (0.51, False, [(0, 0, 0), (first + 2, first + 4, 2), *pieces[2:]], {"asked": 2, "few": 2}),
+        (0.5, True, [(0, 2, 2), *pieces], {}),
     ):
-        assert list(trim.find_pieces(tree, 7, least, by_advice)) == [
+        finder = Finder(space_of(tree, 7), least, by_advice)
+        assert list(finder.pieces()) == [
             (start * PAGE, end * PAGE, empty) for start, end, empty in expected
         ]
+        assert +finder.left == left
 
 
 def host_of(tree: FakeTree, clock: Clock) -> Host:
@@ -709,13 +746,13 @@ def test_steps_at_their_bounds(
 @pytest.mark.parametrize(
     ("took", "steps"),
     [
-        (0.0019, [512, 1024, 2048, 4096, 8192, 16384, 16384, 1360]),
-        (0.0021, [512] * 97 + [336]),
-        (0.0049, [512] * 97 + [336]),
+        (0.0009, [512, 1024, 2048, 4096, 8192, 16384, 16384, 1360]),
+        (0.0011, [512] * 97 + [336]),
+        (0.0019, [512] * 97 + [336]),
     ],
 )
 def test_steps(tree: FakeTree, clock: Clock, took: float, steps: list[int]) -> None:
-    """They grow below 2 ms, to 64 MiB at most; the pause is as long as the step."""
+    """They grow below 1 ms, to 64 MiB at most; the pause is as long as the step, or 1 ms."""
     make_thp(tree)
     pressure(tree, 0)
     tree.make_process(10)
@@ -727,28 +764,63 @@ def test_steps(tree: FakeTree, clock: Clock, took: float, steps: list[int]) -> N
     assert [end - start for start, end in ends] == steps
     assert (done.empty, done.writes, done.stopped, done.ended) == (7, len(steps), "", False)
     assert done.longest_s == pytest.approx(took)
-    assert clock.now == pytest.approx(2 * took * len(steps))
+    assert clock.now == pytest.approx((took + max(took, 0.001)) * len(steps))
+
+
+ALWAYS, ASKING, NEVER = (
+    "[always] inherit madvise never", "always inherit [madvise] never",
+    "always inherit madvise [never]",
+)  # fmt: skip
+INHERIT = "always [inherit] madvise never"
 
 
 @pytest.mark.parametrize(
-    ("enabled", "size", "most", "told"),
+    ("enabled", "size", "small", "most", "counts", "advised", "told"),
     [
-        ("[always] madvise never", None, 65, True),
-        ("[always] madvise never", None, 64, False),
-        ("always [madvise] never", "[always] inherit madvise never", 511, True),
-        ("always [madvise] never", "always [inherit] madvise never", 511, False),
-        ("[always] madvise never", None, None, False),
+        ("[always] madvise never", None, None, 65, False, False, "2 MB"),
+        ("[always] madvise never", None, None, 64, False, False, ""),
+        ("always [madvise] never", ALWAYS, None, 511, False, False, "2 MB"),
+        ("always [madvise] never", INHERIT, None, 511, False, False, ""),
+        ("always [madvise] never", INHERIT, None, 511, False, True, "2 MB"),
+        ("[always] madvise never", NEVER, None, 511, False, False, ""),  # 6.12 without 2 MB
+        ("[always] madvise never", NEVER, ALWAYS, 511, False, False, ""),
+        ("[always] madvise never", NEVER, ALWAYS, 511, True, False, "64 kB"),  # 7.3
+        ("[always] madvise never", NEVER, ALWAYS, 510, True, False, ""),
+        ("[always] madvise never", INHERIT, ALWAYS, 511, True, False, "64 kB, 2 MB"),
+        ("[always] madvise never", INHERIT, ASKING, 511, True, False, "2 MB"),
+        ("[always] madvise never", None, None, None, False, False, ""),
     ],
 )
 def test_what_khugepaged_would_fill(
-    tree: FakeTree, enabled: str, size: str | None, most: int | None, told: bool
-) -> None:
+    tree: FakeTree, enabled: str, size: str | None, small: str | None, most: int | None,
+    counts: bool, advised: bool, told: str,
+) -> None:  # fmt: skip
     tree.put(f"{THP}/enabled", enabled)
-    tree.remove(f"{THP}/hugepages-2048kB")
-    if size:
-        tree.put(f"{THP}/hugepages-2048kB/enabled", size)
+    for kib, mode in ((2048, size), (64, small), (16, None)):
+        tree.remove(f"{THP}/hugepages-{kib}kB")
+        if mode:
+            tree.put(f"{THP}/hugepages-{kib}kB/enabled", mode)
+    if counts:
+        tree.put(f"{THP}/hugepages-2048kB/stats/collapse_alloc", "0")
     tree.put(f"{THP}/khugepaged/max_ptes_none", "x" if most is None else str(most))
-    assert (f"takes up to {most} empty pages" in comes_back(tree)) == told
+    note = comes_back(tree, advised)
+    if told:
+        assert f"takes up to {most} empty pages of 512 into folios of {told};" in note
+    else:
+        assert note == ""
+
+
+def test_who_gets_large_folios(tree: FakeTree) -> None:
+    """Of sizes that inherit, what is set for all; where none is always, all were asked for."""
+    make_thp(tree)
+    tree.put(f"{THP}/enabled", "always [madvise] never")
+    tree.put(f"{THP}/hugepages-2048kB/enabled", INHERIT)
+    assert modes(tree) == {2048: "madvise", 64: "never", 16: "never"}
+    assert only_advised(tree)
+    tree.put(f"{THP}/hugepages-64kB/enabled", ALWAYS)
+    assert not only_advised(tree)
+    tree.remove(THP)
+    assert only_advised(tree)
 
 
 # Advice

@@ -318,7 +318,8 @@ def test_a_slow_host(
         return read(path)
 
     monkeypatch.setattr(host, "reader", partial(slow, 0.01, reader))
-    monkeypatch.setattr(host, "inodes", partial(slow, 0.2, inodes))
+    lists = partial(slow, 0.2, inodes)
+    monkeypatch.setattr(host, "inodes", lambda path: (lists if path == "/proc" else inodes)(path))
     monkeypatch.setattr("mmpolicy.verbs.top.Survey", partial(Survey, cpu=lambda: spent[0]))
     clock.steps = [lambda: waits.append((clock.now, spent[0]))] * 60
     clock.steps[0] = lambda: count(host, 11, "(a) b", 2048, 4000)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable
 from errno import EPERM, ESRCH
 
@@ -11,13 +12,23 @@ import pytest
 
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
-from mmpolicy.host.machine import Host
 from mmpolicy.memory.folios import PAGE
-from mmpolicy.memory.trim import Pressure, Splitter, find_pieces
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.space import Space
 
 from .fakes import CONTROL, THP, Clock, FakeTree, Run, read_named
-from .sparse import BLOCK, SHRINK, SPLIT, make_services, make_sparse, make_thp, pressure, split
-from .test_map import START
+from .sparse import (
+    BLOCK,
+    SHRINK,
+    SPLIT,
+    make_services,
+    make_sparse,
+    make_thp,
+    pressure,
+    sizes,
+    split,
+)
+from .test_map import PRESENT, START, write_at
 
 USED = 4096 * 4 // 16  # kB
 
@@ -77,7 +88,7 @@ def test_dry_run(run: Run, host: FakeTree) -> None:
 def test_steps_are_short_and_have_pauses(
     run: Run, host: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two milliseconds for 2 MB: a step stays at that; the pause is as long."""
+    """Ten milliseconds for 2 MB: a step stays at that; the pause is as long."""
     took = 0.01
 
     def slow(value: str) -> None:
@@ -99,26 +110,104 @@ def test_steps_grow_where_they_are_fast(run: Run, host: FakeTree) -> None:
 
 
 def test_steps_shrink_where_they_are_slow(run: Run, host: FakeTree, clock: Clock) -> None:
-    took = [0.0, 0.0, 0.01, 0.003, 0.01, *[0.003] * 6]
+    took = [0.0, 0.0, 0.01, 0.0015, 0.01, *[0.0015] * 6]
     host.splits = lambda _value: setattr(clock, "now", clock.now + took.pop(0))
     make_sparse(host, 15, "large", 8192)
-    assert run("trim", "--pid", "15").code == 0
+    result = run("trim", "--pid", "15", "--hold", "100")
+    assert "left alone: 30 MiB: the kernel did not split" in result.out  # as this model does not
     steps = [end - start for _, start, end in ranges(host)]
     assert steps == [512, 1024, 2048, 512, 1024, *[512] * 6]  # looked at in two halves
 
 
+def trim_of(run: Run, *words: str) -> tuple[int, int, dict[str, int]]:
+    """Return exit code, writes and what was left alone."""
+    result = run("trim", *words, "--json")
+    row = result.json["processes"][0]
+    return result.code, row["writes"], row["left_kib"]
+
+
 def test_what_is_left_alone(run: Run, host: FakeTree) -> None:
-    """What is used, what was asked for, and what is locked."""
-    assert run("trim", "--pid", "11", "--json").json["processes"][0]["writes"] == 0
+    """What is used, what was asked for, and what is locked: with MiB, cause and exit code."""
+    assert trim_of(run, "--pid", "11") == (0, 0, {})
     make_sparse(host, 12, "qemu", 1024, 16, "/vm.service", "rd wr hg")
     make_sparse(host, 13, "jvm", 1024, 16, "/jvm.service", "rd wr lo")
-    for pid in "12", "13":
-        assert run("trim", "--pid", pid, "--json").json["processes"][0]["writes"] == 0
-    assert run("trim", "--pid", "13", "--advised", "--json").json["processes"][0]["writes"] == 0
-    assert run("trim", "--pid", "12", "--advised", "--json").json["processes"][0]["writes"]
+    sizes(host, 13, 1024, more="VmLck:\t4096 kB")
+    assert trim_of(run, "--pid", "12") == (5, 0, {"asked": 3840})
+    assert trim_of(run, "--pid", "13") == (5, 0, {"locked": 3840})
+    assert trim_of(run, "--pid", "13", "--advised") == (5, 0, {"locked": 3840})
+    assert trim_of(run, "--pid", "12", "--advised") == (0, 2, {})
     make_sparse(host, 14, "half", 1024, 2, "/half.service")
-    assert run("trim", "--pid", "14", "--least", "60", "--json").json["processes"][0]["writes"] == 0
-    assert run("trim", "--pid", "14", "--least", "50", "--json").json["processes"][0]["writes"]
+    assert trim_of(run, "--pid", "14", "--least", "60") == (5, 0, {"few": 2048})
+    assert trim_of(run, "--pid", "14", "--least", "50")[1]
+
+
+def test_it_says_what_it_left_alone(run: Run, host: FakeTree) -> None:
+    """Not "nothing", but how to get at it, with the MiB; the same before and in earnest."""
+    make_sparse(host, 12, "qemu", 1024, 16, "/vm.service", "rd wr hg")
+    for words in ((), ("--dry-run",)):
+        result = run("trim", "--unit", "vm", *words)
+        assert (result.code, host.writes) == (5, [])
+        assert (
+            "left alone: 3 MiB: the program asked for these folios by MADV_HUGEPAGE" in result.out
+        )
+        assert "--advised" in result.out
+        assert "no large folio" not in result.out
+        assert "3 MiB" in result.err
+
+
+def test_what_would_take_too_long_to_find_out(run: Run, host: FakeTree) -> None:
+    """Whether it was asked for is only in smaps, which is not read where that takes too long."""
+    make_sparse(host, 12, "db", 8192, 16, "/db.service")
+    sizes(host, 12, 8 << 20)
+    smaps = "/proc/12/smaps"
+    host.remove(smaps)
+    assert trim_of(run, "--unit", "db", "--hold", "0.1") == (5, 0, {"unknown": 30720})
+    code, writes, left = trim_of(run, "--unit", "db", "--hold", "0.1", "--advised")
+    assert (code, writes > 0, left) == (0, True, {})
+
+
+def test_what_nobody_maps_any_more(run: Run, host: FakeTree) -> None:
+    """All but one page of each folio was unmapped: they are free once it is split."""
+    make_sparse(host, 12, "jvm", 1024, 1, "/jvm.service")
+    entries = array("Q", host.read_bytes("/proc/12/pagemap"))[START // PAGE :]
+    first = (entries[0] & ~PRESENT) % (1 << 55)
+    for page in range(1024):
+        if page % 512:
+            write_at(host, "/proc/12/pagemap", (START // PAGE + page) * 8, bytes(8))
+    host.put("/proc/kpagecount", b"")
+    for page in range(1024):
+        count_of = (page % 512 == 0).to_bytes(8, "little")
+        write_at(host, "/proc/kpagecount", (first + page) * 8, count_of)
+    result = run("trim", "--pid", "12", "--json")
+    row = result.json["processes"][0]
+    assert (result.code, row["empty_kib"], row["left_kib"]) == (0, 2 * 511 * 4, {})
+    assert [(first, last - first) for _, first, last in ranges(host)] == [(0, 1), (512, 1)]
+
+
+def test_what_is_pinned_stays(run: Run, host: FakeTree) -> None:
+    """The kernel splits nothing, and says nothing; we look again."""
+    host.splits = lambda _value: None
+    result = run("trim", "--unit", "redis")
+    assert (result.code, len(host.writes) > 0) == (5, True)
+    assert "left alone: 15 MiB: the kernel did not split these folios" in result.out
+
+
+def test_shared_memory_and_pools_are_told(run: Run, host: FakeTree) -> None:
+    sizes(host, 11, 2048, more="HugetlbPages:\t131072 kB")
+    result = run("trim", "--unit", "web")
+    assert (result.code, "left alone: 128 MiB: pages of a hugetlb pool" in result.out) == (5, True)
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_how_long_it_held_them_up_is_told(
+    run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """Of everything, not of writes alone; and no process is read as a whole."""
+    for pid in 10, 11:
+        host.put(f"/proc/{pid}/smaps_rollup", "none may be read")
+    monkeypatch.setattr(Holds, "took", lambda self, _s: setattr(self, "longest_s", 0.0123))
+    data = run("trim", "--unit", "redis", "--json", *words).json
+    assert data["processes"][0]["longest_ms"] == 12.3
 
 
 def test_it_stops_when_memory_is_short(run: Run, host: FakeTree, clock: Clock) -> None:
@@ -129,7 +218,8 @@ def test_it_stops_when_memory_is_short(run: Run, host: FakeTree, clock: Clock) -
     assert "stopped before the end: tasks wait for memory 50 % of the time" in result.err
     pressure(host, 0)
 
-    def wait(_value: str) -> None:
+    def wait(value: str) -> None:
+        split(host, value)
         clock.now += 0.5
         pressure(host, 0, 300_000)
 
@@ -207,10 +297,10 @@ def test_what_cannot_be_looked_at(
 ) -> None:
     """What has just ended is left out; what may not be looked at is an error."""
 
-    def refuse(_tree: Tree, pid: int) -> None:
-        raise Error(f"no look at {pid}", code, "do something")
+    def refuse(space: Space) -> None:
+        raise Error(f"no look at {space.pid}", code, "do something")
 
-    monkeypatch.setattr("mmpolicy.verbs.trim.memory_of_process", refuse)
+    monkeypatch.setattr(Space, "sizes", refuse)
     result = run("trim", "--pid", "10", "--json")
     if rows is None:
         assert (result.code, "no look at 10" in result.err) == (code, True)
@@ -235,12 +325,6 @@ def test_processes_that_end(run: Run, host: FakeTree) -> None:
     data = run("trim", "--unit", "redis", "--json").json
     assert data["processes"][0]["after_kib"] is None
     assert "no process 10" in run("trim", "--pid", "10").err
-
-
-def test_a_process_that_ended_before_the_look(host: FakeTree, clock: Clock) -> None:
-    app = Host(host, sleep=clock.sleep, clock=lambda: clock.now)
-    done = Splitter(app, Pressure(app, 10)).split(99, find_pieces(host, 99, 0.1, False))
-    assert (done.ended, done.writes) == (True, 0)
 
 
 def test_usage(run: Run, host: FakeTree) -> None:

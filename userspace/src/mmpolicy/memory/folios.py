@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Which folios back the memory of a process, and which of their pages are full of zeroes.
 
-Seen through smaps, pagemap and kpageflags; see Documentation/admin-guide/mm/pagemap.rst in the
-kernel. Contents come from /proc/PID/mem, only of pages that are there: nothing is faulted in.
+Seen through pagemap, kpageflags and kpagecount; see Documentation/admin-guide/mm/pagemap.rst in
+the kernel. What is there comes from a Space, so nobody waits for us. Contents come from
+/proc/PID/mem, only of pages that are there: nothing is faulted in, but they are marked as accessed.
 """
 
 from __future__ import annotations
@@ -10,28 +11,31 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.files import Reader, Tree
-from mmpolicy.host.processes import check_process
+from mmpolicy.host.files import Tree
+from mmpolicy.host.pagemap import ENTRY_PRESENT as PRESENT
+from mmpolicy.host.pagemap import FRAME
+from mmpolicy.host.pagemap import PAGE as PAGE
+from mmpolicy.memory import space as there
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.space import Region, Space, Vma
 
-PAGE = 4096
 STRETCH = 4096  # pages that are looked at together: 16 MiB of memory
-BULK = 64 * STRETCH  # pages that are read at once
 Folio = tuple[int, int]  # number and order
 NO_FOLIO: Folio = (-1, 0)
 BLOCK_BITS = 9  # folios up to a PMD lie within blocks of that many page frames
-PRESENT, SWAPPED, FRAME = 1 << 63, 1 << 62, (1 << 55) - 1
-ABSENT, SWAP, ZERO_PAGE = b".sz"  # kinds of a page beside "0" to "9", the order of its folio
+ABSENT, SWAP, ZERO_PAGE, GUARD, HUGETLB = b".szgh"  # kinds of a page beside "0" to "9", its order
 SMALL = bytes(ZERO_PAGE if mark & 4 else ord("0") for mark in range(256))  # by their marks
-HEADER = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ (\d+) *(.*)$", re.MULTILINE)
-RESIDENT = re.compile(r"^(?:Rss|Swap): +[1-9]", re.MULTILINE)
-FLAGS = re.compile(r"^VmFlags:(.*)$", re.MULTILINE)
 HEAD = re.compile(rb"\x01[\x02\x03]*|^[\x02\x03]+")
+LARGE = re.compile(rb"[1-9]{1,512}")
+
+# Bits of kpageflags
+KPF_DIRTY, KPF_ANON, KPF_SWAPBACKED, KPF_HUGETLB, KPF_UNEVICTABLE, KPF_KSM = 4, 12, 14, 17, 18, 21
 
 
 class Run(NamedTuple):
@@ -57,6 +61,11 @@ class Pages:
         """Set a stretch; it begins where one may begin."""
         self._stretches[first] = found
 
+    @property
+    def known(self) -> bool:
+        """Tell if anything is known."""
+        return bool(self._stretches)
+
     def stretches(self) -> Iterator[tuple[int, bytes]]:
         """Yield what is known, with its first page."""
         yield from self._stretches.items()
@@ -81,6 +90,7 @@ class Area(NamedTuple):
     kinds: Pages
     zeroes: Pages
     folios: Counter[int]  # by order
+    lost: int = 0  # pages of its folios that nobody maps
 
     def runs(self) -> list[Run]:
         """Return the area as runs, without pages that are not there."""
@@ -104,49 +114,20 @@ def _add(runs: list[Run], run: Run) -> None:
         runs.append(run)
 
 
-class Mapping(NamedTuple):
-    """A line of smaps."""
-
-    start: int
-    end: int
-    name: str
-    anonymous: bool
-    resident: bool
-    flags: frozenset[str] = frozenset()  # such as hg, as proc.rst of the kernel has them
-
-
-def read_mappings(tree: Tree, pid: int, file: str = "smaps") -> list[Mapping]:
-    """Return the mappings of a process.
-
-    The file `maps` costs less: there, all that can be accessed passes for resident.
-    """
-    check_process(tree, pid)
-    text, found = tree.read(f"/proc/{pid}/{file}"), list[Mapping]()
-    heads = list(HEADER.finditer(text))
-    ends = [*(head.start() for head in heads), len(text)][1:]
-    for head, end in zip(heads, ends):
-        access, inode, name = head.groups()[2:]
-        there = bool(RESIDENT.search(text, head.end(), end))
-        if file == "maps":
-            there = not access.startswith("---")
-        flags = FLAGS.search(text, head.end(), end)
-        words = frozenset(flags[1].split() if flags else ())
-        start, last = (int(part, 16) for part in head.groups()[:2])
-        found.append(Mapping(start, last, name, inode == "0", there, words))
-    return found
-
-
-def of_memory(mapping: Mapping) -> bool:
-    """Tell if a mapping may have anonymous memory."""
-    return mapping.anonymous and mapping.resident and mapping.name not in ("[vvar]", "[vdso]")
-
-
 class Frames:
     """The folios that page frames belong to; with few, only a few frames are asked for."""
 
     def __init__(self, tree: Tree, few: bool = False) -> None:
-        self._file, self._few = tree.reader("/proc/kpageflags"), few
+        self._tree, self._file, self._few = tree, tree.reader("/proc/kpageflags"), few
         self._block = lru_cache(maxsize=4096)(self._read_block)
+        self.lost = lru_cache(maxsize=4096)(self._lost)
+        self.told: set[int] = set()  # heads of folios whose lost pages were counted
+
+    def forget(self) -> None:
+        """Read everything anew: folios have come and gone."""
+        self._block.cache_clear()
+        self.lost.cache_clear()
+        self.told.clear()
 
     def kind(self, frame: int) -> int:
         """Return the kind of a page by its frame."""
@@ -156,6 +137,27 @@ class Frames:
                 return mark.translate(SMALL)[0] if mark else ord("0")
         block = self._block(frame >> BLOCK_BITS)
         return block[frame & ((1 << BLOCK_BITS) - 1)]
+
+    def flags(self, frame: int) -> int:
+        """Return the bits of kpageflags."""
+        return int.from_bytes(self._file.read(8, frame * 8), "little")
+
+    def is_hugetlb(self, frame: int) -> bool:
+        """Tell if a page is of a pool of huge pages."""
+        return bool(self.flags(frame) >> KPF_HUGETLB & 1)
+
+    def _lost(self, head: int, order: int) -> int:
+        """Return how many pages of a folio are mapped by nobody, though some are.
+
+        They are not in the RSS of anybody, and are not free either.
+        """
+        size = 8 << order
+        try:
+            counts = self._tree.read_at("/proc/kpagecount", size, head * 8)
+        except Error:
+            return 0
+        lost = sum(1 for at in range(0, len(counts), 8) if not any(counts[at : at + 8]))
+        return lost if len(counts) == size and lost < 1 << order else 0
 
     def _read_block(self, block: int) -> bytes:
         size = 8 << BLOCK_BITS
@@ -174,102 +176,181 @@ def _marks(raw: bytes) -> bytes:
     Its bit 0 is set for a head (15), bit 1 for a tail (16), bit 2 for the page of zeroes (24).
     """
     pages = len(raw) // 8
-    one = int.from_bytes(b"\1" * pages)
-    second, third, fourth = (int.from_bytes(raw[byte : pages * 8 : 8]) for byte in (1, 2, 3))
-    return (second >> 7 & one | (third & one) << 1 | (fourth & one) << 2).to_bytes(pages)
+    one = int.from_bytes(b"\1" * pages, "big")
+    second, third, fourth = (int.from_bytes(raw[byte : pages * 8 : 8], "big") for byte in (1, 2, 3))
+    return (second >> 7 & one | (third & one) << 1 | (fourth & one) << 2).to_bytes(pages, "big")
 
 
-def read_area(tree: Tree, pid: int, frames: Frames, mapping: Mapping, contents: bool) -> Area:
-    """Return which folios back a mapping, with contents also which of their pages are zero."""
-    pages = (mapping.end - mapping.start) // PAGE
-    area = Area(mapping.start, mapping.name, Pages(pages, b"."), Pages(pages, b"\0"), Counter())
-    for first, kinds, zeroes in read_stretches(tree, pid, frames, mapping, contents, area.folios):
-        area.kinds.put(first, kinds)
+class Stretch(NamedTuple):
+    """Neighbouring pages of an area, of which at least one is there."""
+
+    first: int  # counted from the start of the area
+    kinds: bytes
+    zeroes: bytes
+    lost: dict[int, int]  # pages that nobody maps any more, by the first page here of their folio
+
+
+def read_area(space: Space, frames: Frames, vma: Vma, contents: bool) -> Area:
+    """Return which folios back an area, with contents also which of their pages are zero."""
+    pages = (vma.end - vma.start) // PAGE
+    area = Area(vma.start, vma.name, Pages(pages, b"."), Pages(pages, b"\0"), Counter(), 0)
+    lost = 0
+    for each in read_stretches(space, frames, vma, contents, area.folios):
+        area.kinds.put(each.first, each.kinds)
+        lost += sum(each.lost.values())
         if contents:
-            area.zeroes.put(first, zeroes)
-    return area._replace(folios=+area.folios)
+            area.zeroes.put(each.first, each.zeroes)
+    return area._replace(folios=+area.folios, lost=lost)
 
 
 def read_stretches(
-    tree: Tree, pid: int, frames: Frames, mapping: Mapping, contents: bool, folios: Counter[int]
-) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield first page, kinds and zeroes of each stretch of a mapping, and count its folios."""
-    pages, last = (mapping.end - mapping.start) // PAGE, NO_FOLIO
-    for first, entries in _entries(tree, pid, mapping.start // PAGE, pages):
-        kinds, last = _kinds(frames, entries, folios, last)
-        begin = mapping.start + first * PAGE
-        yield first, kinds, _find_zeroes(tree, pid, begin, kinds) if contents else b""
+    space: Space, frames: Frames, vma: Vma, contents: bool, folios: Counter[int]
+) -> Iterator[Stretch]:
+    """Yield the stretches of an area in which anything is, and count its folios."""
+    last = NO_FOLIO
+    for first, regions in _by_stretch(vma, space.regions(vma.start, vma.end)):
+        pages = min(STRETCH, (vma.end - vma.start) // PAGE - first)
+        begin, kinds, lost = vma.start + first * PAGE, bytearray(b".") * pages, dict[int, int]()
+        for region in regions:
+            at = (region.start - begin) // PAGE
+            last = _put(space, frames, region, kinds, at, folios, last, lost)
+        zeroes = find_zeroes(space, begin, kinds) if contents else b""
+        yield Stretch(first, bytes(kinds), zeroes, lost)
 
 
-def read_spot(
-    tree: Tree, pid: int, pagemap: Reader, frames: Frames, start: int, pages: int
-) -> tuple[bytes, bytes] | None:
-    """Return kinds and zeroes of a few neighbouring pages; nothing if none is there."""
-    raw = pagemap.read(pages * 8, start // PAGE * 8)
-    entries = array("Q", raw[: len(raw) // 8 * 8])
-    if not any(entry & PRESENT for entry in entries):
-        return None
-    kinds, _ = _kinds(frames, entries, Counter(), NO_FOLIO)
-    return kinds, _find_zeroes(tree, pid, start, kinds)
+def _by_stretch(vma: Vma, regions: Iterable[Region]) -> Iterator[tuple[int, list[Region]]]:
+    """Yield regions by the first page of the stretch that they are in, cut at its borders."""
+    number, some = 0, list[Region]()
+    for region in regions:
+        at = region.start
+        while at < region.end:
+            here = (at - vma.start) // PAGE // STRETCH
+            if here != number and some:
+                yield number * STRETCH, some
+                some = []
+            number = here
+            end = min(region.end, vma.start + (here + 1) * STRETCH * PAGE)
+            some.append(Region(at, end, region.categories))
+            at = end
+    if some:
+        yield number * STRETCH, some
 
 
-def _entries(tree: Tree, pid: int, start: int, pages: int) -> Iterator[tuple[int, array[int]]]:
-    """Yield the entries of pagemap in stretches, without those in which nothing is."""
-    for bulk in range(0, pages, BULK):
-        size = min(BULK, pages - bulk) * 8
-        raw = tree.read_at(f"/proc/{pid}/pagemap", size, (start + bulk) * 8)
-        if raw.count(0) == len(raw):
-            continue
-        for at in range(0, len(raw), STRETCH * 8):
-            part = raw[at : at + STRETCH * 8]
-            if part.count(0) < len(part):
-                yield bulk + at // 8, array("Q", part[: len(part) // 8 * 8])
+def _put(
+    space: Space, frames: Frames, region: Region, kinds: bytearray, at: int,
+    folios: Counter[int], last: Folio, lost: dict[int, int],
+) -> Folio:  # fmt: skip
+    """Set the kinds of the pages of a region; return the last folio."""
+    pages, bits = region.pages, region.categories
+    if not bits & there.PRESENT:
+        kind = GUARD if bits & there.GUARD else SWAP
+        kinds[at : at + pages] = bytes([kind]) * pages
+        return last
+    if bits & there.HUGE:
+        entry = space.entries(region.start, 1)
+        frame = entry[0] & FRAME if entry else 0
+        if bits & there.ZERO or not frame:
+            kind = ZERO_PAGE if frame or bits & there.ZERO else _no_frames()
+        else:
+            kind = HUGETLB if frames.is_hugetlb(frame) else ord("9")
+        kinds[at : at + pages] = bytes([kind]) * pages
+        if kind == ord("9"):
+            folios[9] += (region.end - 1 >> 21) - (region.start - 1 >> 21)
+        return NO_FOLIO
+    entries = space.entries(region.start, pages)
+    found, last = _kinds(frames, entries, folios, last, lost, at)
+    kinds[at : at + len(found)] = found
+    return last
+
+
+def _no_frames() -> int:
+    raise Error("pagemap shows no page frames", Exit.DENIED, "run it as root")
 
 
 def _kinds(
-    frames: Frames, entries: array[int], folios: Counter[int], last: Folio
-) -> tuple[bytes, Folio]:
+    frames: Frames, entries: array[int], folios: Counter[int], last: Folio,
+    lost: dict[int, int], at: int = 0,
+) -> tuple[bytes, Folio]:  # fmt: skip
     """Return the kind of each page, and the last folio; count folios that were not the last."""
     kinds = bytearray(b".") * len(entries)
+    first = 0  # page of the folio that we are in
     for page, entry in enumerate(entries):
         if not entry & PRESENT:
-            kinds[page] = SWAP if entry & SWAPPED else ABSENT
+            kinds[page] = _absent(entry)
             continue
         frame = entry & FRAME
         if not frame:
-            raise Error("pagemap shows no page frames", Exit.DENIED, "run it as root")
+            _no_frames()
         kinds[page] = kind = frames.kind(frame)
         order = kind - ord("0")
         folio = (frame >> order, order)
-        folios[order] += order <= BLOCK_BITS and folio != last
+        if folio != last:
+            _count_lost(frames, last, page - first, lost, at + first)
+            first = page
+            folios[order] += order <= BLOCK_BITS
         last = folio
+    _count_lost(frames, last, len(entries) - first, lost, at + first)
     return bytes(kinds), last
 
 
-def _find_zeroes(tree: Tree, pid: int, start: int, kinds: bytes) -> bytes:
+def _absent(entry: int) -> int:
+    if not entry & there.ENTRY_SWAPPED:
+        return ABSENT
+    return GUARD if entry & there.ENTRY_GUARD else SWAP
+
+
+def _count_lost(frames: Frames, folio: Folio, pages: int, lost: dict[int, int], at: int) -> None:
+    """Note the lost pages of a folio of which not all pages are here; of each folio once."""
+    number, order = folio
+    head = number << order
+    if 0 < order <= BLOCK_BITS and pages < 1 << order and head not in frames.told:
+        missing = frames.lost(head, order)
+        if missing:
+            frames.told.add(head)
+            lost[at] = missing
+
+
+def find_zeroes(space: Space, start: int, kinds: bytes | bytearray) -> bytes:
     """Return a byte for each page: 1 if it is of a large folio and full of zeroes."""
     zeroes = bytearray(len(kinds))
-    for large in re.finditer(rb"[1-9]{1,512}", kinds):
+    nothing = bytes(PAGE)
+    for large in LARGE.finditer(kinds):
         first, end = large.span()
-        try:
-            data = tree.read_at(f"/proc/{pid}/mem", (end - first) * PAGE, start + first * PAGE)
-        except Error:  # it has gone meanwhile
-            continue
-        nothing = bytes(PAGE)
+        data = space.contents(start + first * PAGE, end - first)
         for page in range(len(data) // PAGE):
             zeroes[first + page] = data[page * PAGE : (page + 1) * PAGE] == nothing
     return bytes(zeroes)
 
 
-def read_areas(tree: Tree, pid: int, contents: bool, files: bool) -> list[Area]:
-    """Return the mappings of a process that have pages; those of files only if wanted."""
-    frames = Frames(tree)
-    chosen = [
+def read_spot(
+    space: Space, frames: Frames, start: int, pages: int
+) -> tuple[array[int], bytes, bytes] | None:
+    """Return entries, kinds and zeroes of a few neighbouring pages; nothing if none is there."""
+    entries = space.entries(start, pages)
+    if not any(entry & PRESENT for entry in entries):
+        return None
+    kinds, _ = _kinds(frames, entries, Counter(), NO_FOLIO, {})
+    return entries, kinds, find_zeroes(space, start, kinds)
+
+
+def wanted_areas(areas: Iterable[Vma], shared: bool, files: bool) -> list[Vma]:
+    """Return the private anonymous areas, and others if they are wanted."""
+    return [
         each
-        for each in read_mappings(tree, pid)
-        if of_memory(each._replace(anonymous=files or each.anonymous))
+        for each in areas
+        if each.usable and (files or each.anonymous or (shared and each.shared_memory))
     ]
-    return [read_area(tree, pid, frames, each, contents) for each in chosen]
+
+
+def read_areas(
+    tree: Tree, pid: int, contents: bool, files: bool = False, shared: bool = False,
+    holds: Holds | None = None,
+) -> list[Area]:  # fmt: skip
+    """Return the areas of a process that have pages: private anonymous ones, others if wanted."""
+    space, frames = Space(tree, pid, holds or Holds(tree)), Frames(tree)
+    found = wanted_areas(space.areas(), shared, files)
+    areas = (read_area(space, frames, each, contents) for each in found)
+    return [area for area in areas if area.kinds.known]
 
 
 class Total(NamedTuple):
@@ -280,12 +361,12 @@ class Total(NamedTuple):
     zero: int
 
 
-def totals(areas: list[Area]) -> dict[int, Total]:
+def totals(areas: Sequence[Area]) -> dict[int, Total]:
     """Return the totals by order."""
     result = {}
     for order in range(BLOCK_BITS + 1):
         kind = ord("0") + order
-        pages = sum(kinds.count(kind) for area in areas for _, kinds in area.kinds.stretches())
+        pages = count_of(areas, kind)
         zero = sum(
             run.pages
             for area in areas
@@ -296,3 +377,8 @@ def totals(areas: list[Area]) -> dict[int, Total]:
         if pages:
             result[order] = Total(folios, pages, zero)
     return result
+
+
+def count_of(areas: Iterable[Area], kind: int) -> int:
+    """Return how many pages are of a kind."""
+    return sum(kinds.count(kind) for area in areas for _, kinds in area.kinds.stretches())

@@ -1,34 +1,52 @@
 # SPDX-License-Identifier: GPL-2.0
 """How much of a process is empty, from a look at random spots of its memory.
 
-A spot is 64 kB of anonymous memory. Each page that is there is as likely to be in a spot as any
-other, so the empty part of the spots stands for that of the whole, with an error that the
-difference between the spots tells.
+A spot is 64 kB. Each page that is there is as likely to be in a spot as any other, so what was
+seen in the spots stands for the whole, with an error that the difference between the spots tells.
+Private and shared memory are sampled apart, as the kernel counts them apart.
+
+Of one page of each spot it is asked who maps it and to which cgroup it is charged, so that a
+cgroup has each page once, however many processes share it, and only those that are charged to it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect
 from collections.abc import Sequence
-from itertools import accumulate
-from math import sqrt
+from itertools import accumulate, islice
+from math import inf, sqrt
 from random import Random
 
-from mmpolicy.host.files import Tree
+from mmpolicy.errors import Error
+from mmpolicy.host.files import Reader, Tree
+from mmpolicy.host.pagemap import FRAME, PAGE
 from mmpolicy.memory.folios import (
     BLOCK_BITS,
-    PAGE,
+    KPF_ANON,
+    KPF_DIRTY,
+    KPF_HUGETLB,
+    KPF_KSM,
+    KPF_SWAPBACKED,
+    KPF_UNEVICTABLE,
     Frames,
-    Mapping,
-    of_memory,
-    read_mappings,
     read_spot,
 )
+from mmpolicy.memory.space import Sizes, Space, Vma
 
 SPOT = 16  # pages
 TRIES = 8  # for each spot that is wanted: areas have holes
+MORE_TRIES = 64  # where the kernel cannot tell where the holes are
 SURE = 2.0  # standard errors: 95 %
 HALF_LIFE_S = 30.0  # after so long, what was seen counts half
+STALE_S = 30.0  # after so long, areas are read again
+GRAINS = 8192  # pieces of memory that are asked for anything in them, at most
+WALKED = (
+    64 << 30
+)  # bytes that are asked so where the kernel cannot scan, which takes 8 bytes a page
+NO_CGROUP = -1  # of a page whose cgroup is not known
+DEVICES = ("/dev/", "anon_inode:", "socket:")
+SPARSE = 4  # times as many pages as are there: from then on it is asked where they are
 
 
 class Sample:
@@ -38,16 +56,23 @@ class Sample:
         self.spots = 0.0  # so many that had any page
         self.pages = self.empty = 0.0
         self.orders: dict[int, float] = {}  # pages in folios by order
+        self.others: dict[str, float] = {}  # pages by what else is known of them
+        self.owners: dict[int, tuple[float, float]] = {}  # pages, empty ones, by cgroup
         self._pages2 = self._empty2 = self._both = 0.0  # sums of squares and products
+        self._spots2 = 0.0
         self._when = 0.0
 
     def age(self, now: float) -> None:
         """Let what was seen before count less."""
         factor = self._worth(now)
         self._when = now
-        for name in ("spots", "pages", "empty", "_pages2", "_empty2", "_both"):
+        for name in ("spots", "pages", "empty"):
             setattr(self, name, getattr(self, name) * factor)
+        for name in ("_spots2", "_pages2", "_empty2", "_both"):
+            setattr(self, name, getattr(self, name) * factor**2)
         self.orders = {order: pages * factor for order, pages in self.orders.items()}
+        self.others = {name: pages * factor for name, pages in self.others.items()}
+        self.owners = {owner: (a * factor, b * factor) for owner, (a, b) in self.owners.items()}
 
     def weight(self, now: float) -> float:
         """Return how many spots it is worth now."""
@@ -56,13 +81,14 @@ class Sample:
     def _worth(self, now: float) -> float:
         return float(0.5 ** ((now - self._when) / HALF_LIFE_S))
 
-    def add(self, kinds: bytes, zeroes: bytes) -> None:
-        """Count a spot."""
+    def add(self, kinds: bytes, zeroes: bytes, owner: int = NO_CGROUP, maps: int = 1) -> int:
+        """Count a spot whose pages so many processes map; return how many of them are there."""
         orders = {order: kinds.count(ord("0") + order) for order in range(BLOCK_BITS + 1)}
         pages, empty = sum(orders.values()), zeroes.count(1)
         if not pages:
-            return
+            return 0
         self.spots += 1
+        self._spots2 += 1
         self.pages += pages
         self.empty += empty
         self._pages2 += pages * pages
@@ -71,54 +97,184 @@ class Sample:
         for order, number in orders.items():
             if number:
                 self.orders[order] = self.orders.get(order, 0.0) + number
+        charged, unused = self.owners.get(owner, (0.0, 0.0))
+        self.owners[owner] = charged + pages / maps, unused + empty / maps
+        return pages
+
+    def note(self, name: str, pages: float) -> None:
+        """Count pages of which something else is known."""
+        if pages:
+            self.others[name] = self.others.get(name, 0.0) + pages
 
     @property
     def share(self) -> float:
         """Return the part of the memory that is empty and in large folios."""
         return self.empty / self.pages if self.pages else 0.0
 
+    def part(self, name: str) -> float:
+        """Return the part of the memory of which something else is known."""
+        return self.others.get(name, 0.0) / self.pages if self.pages else 0.0
+
+    def charged(self, owner: int) -> tuple[float, float]:
+        """Return the parts of the memory that are charged to a cgroup, and empty as well."""
+        pages, empty = self.owners.get(owner, (0.0, 0.0))
+        return (pages / self.pages, empty / self.pages) if self.pages else (0.0, 0.0)
+
     @property
     def error(self) -> float:
-        """Return what that may be wrong by, in 95 of 100 cases; at least what one spot makes."""
+        """Return what the share may be wrong by, in 95 of 100 cases.
+
+        It comes in steps of a spot, so half of one more; where all spots were alike, a whole one.
+        """
         if self.spots < 2:
             return 1.0
+        number = self.spots**2 / self._spots2  # what they are worth together
         left = self._empty2 - 2 * self.share * self._both + self.share**2 * self._pages2
-        deviation = sqrt(max(left, 0.0) * self.spots / (self.spots - 1)) / self.pages
-        return min(SURE * deviation + 1 / self.spots, 1.0)
+        deviation = sqrt(max(left, 0.0) * number / max(number - 1, 0.5)) / self.pages
+        return min(max(SURE * deviation + 0.5 / self.spots, 1 / self.spots), 1.0)
 
     def sizes(self) -> dict[int, float]:
         """Return the part of the memory in folios of each order."""
         return {order: n / self.pages for order, n in self.orders.items()}
 
 
-def take(tree: Tree, pid: int, into: Sample, rng: Random, wanted: int) -> None:
-    """Add spots of a process to a sample; those of a process that ends raise an error."""
-    before = into.spots
-    _take(tree, pid, read_mappings(tree, pid, "maps"), into, rng, wanted)
-    missing = int(wanted - (into.spots - before))
-    if missing > wanted // 2:  # it has reserved far more than it uses
-        _take(tree, pid, read_mappings(tree, pid), into, rng, missing)
+class Places:
+    """Where the memory of a process is: ranges with their spots, of which one is drawn."""
+
+    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
+        self._ranges = [each for each in ranges if each[0] < each[1]]
+        self._spots = [-(-(end - start) // (SPOT * PAGE)) for start, end in self._ranges]
+        self._ends = list(accumulate(self._spots))
+
+    @property
+    def spots(self) -> int:
+        """Return how many spots there are."""
+        return self._ends[-1] if self._ends else 0
+
+    def draw(self, rng: Random) -> tuple[int, int]:
+        """Return address and pages of a spot."""
+        number = rng.randrange(self.spots)
+        place = bisect(self._ends, number)
+        first, end = self._ranges[place]
+        start = first + (number - self._ends[place] + self._spots[place]) * SPOT * PAGE
+        return start, min(SPOT, (end - start) // PAGE)
 
 
-def _take(
-    tree: Tree, pid: int, mappings: Sequence[Mapping], into: Sample, rng: Random, wanted: int
-) -> None:
-    areas = [each for each in mappings if of_memory(each)]
-    sizes = [-(-(each.end - each.start) // (SPOT * PAGE)) for each in areas]
-    ends, frames = list(accumulate(sizes)), Frames(tree, few=True)
-    pagemap = tree.reader(f"/proc/{pid}/pagemap")
-    if not ends:
-        return
-    enough = into.spots + wanted
-    for _ in range(min(wanted * TRIES, 4 * ends[-1])):
-        if into.spots >= enough:
-            break
-        number = rng.randrange(ends[-1])
-        place = bisect(ends, number)
-        start = areas[place].start + (number - ends[place] + sizes[place]) * SPOT * PAGE
-        pages = min(SPOT, (areas[place].end - start) // PAGE)
-        if spot := read_spot(tree, pid, pagemap, frames, start, pages):
-            into.add(*spot)
+class Layout:
+    """The areas of a process, as they were when they were read last."""
+
+    def __init__(self) -> None:
+        self.private, self.shared = Places(()), Places(())
+        self.can_scan = False
+        self._when, self._pages = -inf, 0
+
+    def refresh(self, space: Space, sizes: Sizes, now: float) -> None:
+        """Read the areas again, if they are old or the process has grown or shrunk."""
+        pages = sizes.rss // 4
+        if now - self._when < STALE_S and abs(pages - self._pages) * 10 <= self._pages:
+            return
+        areas = [each for each in space.areas() if each.usable]
+        self.can_scan = space.can_scan
+        self.private = _places(space, [each for each in areas if _own(each)], sizes.anon)
+        some = [each for each in areas if not each.private and not _of_device(each)]
+        self.shared = _places(space, some if sizes.shared else [], sizes.shared)
+        self._when, self._pages = now, pages
+
+
+def _own(area: Vma) -> bool:
+    return area.anonymous or (area.private and "w" in area.access)
+
+
+def _of_device(area: Vma) -> bool:
+    return area.name.startswith(DEVICES) and not area.shared_memory
+
+
+def _places(space: Space, areas: Sequence[Vma], kib: int) -> Places:
+    """Return where to look in some areas, of which so much is there."""
+    ranges = [(each.start, each.end) for each in areas]
+    room = sum(end - start for start, end in ranges)
+    if room <= SPARSE * (kib << 10) or (room > WALKED and not space.can_scan):
+        return Places(ranges)
+    grain = max(2 << 20, 1 << (room // GRAINS).bit_length())
+    return Places([part for each in ranges for part in _occupied(space, *each, grain)])
+
+
+def _occupied(space: Space, start: int, end: int, grain: int) -> list[tuple[int, int]]:
+    """Return the parts of a range in which anything is, in pieces of a size."""
+    found = list[tuple[int, int]]()
+    at = start
+    while at < end:
+        reached = min(at // grain * grain + grain, end)
+        if space.can_scan:
+            regions, reached = space.scan(at, end, 1)
+        else:
+            regions = [*islice(space.regions(at, reached), 1)]
+        if regions:
+            begin = max(regions[0].start // grain * grain, start)
+            reached = min(begin // grain * grain + grain, end)
+            if found and found[-1][1] == begin:
+                begin = found.pop()[0]
+            found.append((begin, reached))
+        at = reached
+    return found
+
+
+class Looker:
+    """Looks at spots of processes."""
+
+    def __init__(self, tree: Tree, rng: Random) -> None:
+        self._rng, self.frames = rng, Frames(tree, few=True)
+        self._cgroups = self._optional(tree, "/proc/kpagecgroup")
+        self._counts = self._optional(tree, "/proc/kpagecount")
+
+    @staticmethod
+    def _optional(tree: Tree, path: str) -> Reader | None:
+        with contextlib.suppress(Error):
+            return tree.reader(path)
+        return None
+
+    def take(self, space: Space, places: Places, into: Sample, wanted: int, tries: int) -> None:
+        """Add spots to a sample; those of a process that ends raise an error."""
+        enough = into.spots + wanted
+        for _ in range(min(tries * wanted, 4 * places.spots)):
+            if into.spots >= enough:
+                break
+            start, pages = places.draw(self._rng)
+            found = read_spot(space, self.frames, start, pages)
+            if found:
+                self._add(into, *found)
+
+    def _add(self, into: Sample, entries: Sequence[int], kinds: bytes, zeroes: bytes) -> None:
+        """Add a spot; one of its pages is asked for the rest."""
+        there = [n for n, kind in enumerate(kinds) if ord("0") <= kind <= ord("9")]
+        if not there:
+            return
+        page = self._rng.choice(there)
+        frame, order = entries[page] & FRAME, kinds[page] - ord("0")
+        flags = self.frames.flags(frame)
+        if flags >> KPF_HUGETLB & 1 or (
+            not flags >> KPF_SWAPBACKED & 1 and not flags >> KPF_ANON & 1
+        ):
+            return  # of a pool, or of a file: neither is in what the sample stands for
+        pages = into.add(kinds, zeroes, self._owner(frame), self._maps(frame))
+        if flags >> KPF_ANON & 1 and not flags >> KPF_SWAPBACKED & 1 and not flags >> KPF_DIRTY & 1:
+            into.note("lazily_freed", pages)
+        if flags >> KPF_UNEVICTABLE & 1:
+            into.note("locked", pages)
+        if flags >> KPF_KSM & 1:
+            into.note("ksm", pages)
+        if order:
+            size = 1 << order
+            lost = self.frames.lost(frame // size * size, order)
+            into.note("partly_unmapped", pages * lost / (size - lost))
+
+    def _owner(self, frame: int) -> int:
+        raw = self._cgroups.read(8, frame * 8) if self._cgroups else b""
+        return int.from_bytes(raw, "little") if raw else NO_CGROUP
+
+    def _maps(self, frame: int) -> int:
+        raw = self._counts.read(8, frame * 8) if self._counts else b""
+        return max(int.from_bytes(raw, "little"), 1)
 
 
 def together(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:

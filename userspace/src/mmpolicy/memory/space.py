@@ -34,9 +34,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mmpolicy.errors import Error
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import Reader, Tree
 from mmpolicy.host.pagemap import (
     ANY,
+    ENTRY_GUARD,
+    ENTRY_SWAPPED,
     FILE,
     GUARD,
     HUGE,
@@ -60,9 +62,12 @@ LAZY = re.compile(rb"^LazyFree: +(\d+) kB", re.MULTILINE)
 FLAGS = re.compile(rb"^VmFlags:(.*)$", re.MULTILINE)
 ELIGIBLE = re.compile(rb"^THPeligible: +(\d+)", re.MULTILINE)
 COUNTS = re.compile(r"^(\w+):\s+(\d+)", re.MULTILINE)
+SHARED = ("/memfd:", "/dev/zero", "/SYSV", "/dev/shm/", "[anon_shmem:")
 KERNELS = ("[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]")
 
 __all__ = [
+    "ENTRY_GUARD",
+    "ENTRY_SWAPPED",
     "FILE", "GUARD", "HUGE", "PRESENT", "SWAPPED", "ZERO", "Block", "Details", "Region", "Sizes",
     "Space", "Vma",
 ]  # fmt: skip
@@ -86,6 +91,11 @@ class Vma(NamedTuple):
     def anonymous(self) -> bool:
         """Tell if it is private and has no file behind it."""
         return self.private and not self.inode and self.name not in KERNELS
+
+    @property
+    def shared_memory(self) -> bool:
+        """Tell if it is memory that processes share, by its name: other files may be so, too."""
+        return not self.private and self.name.startswith(SHARED)
 
     @property
     def usable(self) -> bool:
@@ -164,6 +174,7 @@ class Space:
         check_process(tree, pid)
         self.tree, self.pid, self.holds = tree, pid, holds
         self._pagemap: Pagemap | None = None
+        self._memory: Reader | None = None
         self._span = 0
 
     @property
@@ -255,6 +266,22 @@ class Space:
             begin = time.perf_counter()
             found = self._opened().entries(start, pages)
             self.holds.took((time.perf_counter() - begin) / max(pages // BLOCK, 1))
+        return found
+
+    def contents(self, start: int, pages: int) -> bytes:
+        """Return contents of pages; the kernel holds the lock for each page, and marks it accessed.
+
+        Ask only for pages that are there, or they are faulted in. What has gone is not returned.
+        """
+        with self.holds.undisturbed():
+            begin = time.perf_counter()
+            try:
+                self._memory = self._memory or self.tree.reader(f"/proc/{self.pid}/mem")
+                found = self._memory.read(pages * PAGE, start)
+            except Error:
+                return b""
+            finally:
+                self.holds.took((time.perf_counter() - begin) / pages)
         return found
 
     def blocks(self, areas: Iterable[Vma] | None = None) -> Iterator[Block]:

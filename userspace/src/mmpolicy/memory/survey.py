@@ -3,34 +3,42 @@
 
 A look may cost a share of a CPU and no more, but for the first, which counts every process. What
 is not reached in one turn comes in the next: first those that nobody has looked at, then the
-largest of which least is known.
+largest of which least is known. No look holds up a process for longer than the limit of a Holds.
+
+A process has what its counters say; a cgroup has what the kernel charges it with, which is another
+sum: pages that several processes share are there once, and pages that were charged elsewhere, as
+a process was moved or another one touched them first, are where they are charged.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from math import inf
 from operator import itemgetter
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import Charged, cgroup_pids
 from mmpolicy.host.files import Tree
 from mmpolicy.host.processes import printable
-from mmpolicy.memory.folios import PAGE, Frames
-from mmpolicy.memory.sample import Sample, take, together
+from mmpolicy.memory.charged import Account, Owners, account_of
+from mmpolicy.memory.folios import PAGE
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.sample import MORE_TRIES, TRIES, Layout, Looker, Sample, together
+from mmpolicy.memory.space import Sizes, Space
 
-SPOTS = 32  # of a process in a turn
+KINDS = ("private", "shared")  # of memory that is looked into
+SPOTS = 32  # of a process in a turn, and more if there is time left
+OTHERS = ("lazily_freed", "locked", "ksm", "partly_unmapped")
+ENOUGH = 512  # spots of each process are worth, until then a turn goes on if there is time left
 SMALL = 256  # pages: what has less is not sampled
 TICKS = 100  # a second, in what the kernel shows
 FIELDS = (7, 9, 11, 12, 19, 20, 21)  # those that are needed; 0 is the state
-STATUS = re.compile(r"^(RssAnon|THP_enabled):\s+(\d+)", re.MULTILINE)
 
 
 class Budget:
@@ -91,9 +99,10 @@ class Process:
     usage: Usage
     looked: float
     rates: Rates = field(default_factory=Rates)
-    anon_kib: int = 0
-    forbids: bool = False  # large folios, by itself
-    sample: Sample = field(default_factory=Sample)
+    sizes: Sizes | None = None  # when it was looked into last
+    sample: Sample = field(default_factory=Sample)  # of its private memory
+    shared: Sample = field(default_factory=Sample)
+    layout: Layout = field(default_factory=Layout)
     first: tuple[Usage, float] | None = None  # the first look, and when that was
 
     @property
@@ -102,14 +111,68 @@ class Process:
         return _rates(*self.first, self.usage, self.looked) if self.first else Rates()
 
     @property
+    def rss_kib(self) -> int:
+        """Return how much is resident now."""
+        return self.usage.pages * PAGE >> 10
+
+    def _of_now(self, kib: int) -> float:
+        """Return what a size is now, if it has grown or shrunk with the rest since it was read."""
+        return kib * self.rss_kib / self.sizes.rss if self.sizes and self.sizes.rss else 0.0
+
+    @property
+    def anon_kib(self) -> float:
+        """Return how much private memory is resident; 0 before a look into it."""
+        return self._of_now(self.sizes.anon) if self.sizes else 0.0
+
+    @property
+    def shared_kib(self) -> float:
+        """Return how much shared memory is resident; 0 before a look into it."""
+        return self._of_now(self.sizes.shared) if self.sizes else 0.0
+
+    @property
+    def forbids(self) -> bool:
+        """Tell if it forbids large folios by itself."""
+        return bool(self.sizes and not self.sizes.thp_enabled)
+
+    @property
     def waste_kib(self) -> float:
-        """Return how much is empty."""
-        return self.anon_kib * self.sample.share
+        """Return how much is empty, of private and of shared memory."""
+        return self.anon_kib * self.sample.share + self.shared_kib * self.shared.share
+
+    @property
+    def parts(self) -> list[tuple[Sample, float]]:
+        """Return what was seen of each kind of memory, and how much there is of it."""
+        return [(self.sample, self.anon_kib), (self.shared, self.shared_kib)]
+
+    @property
+    def kinds(self) -> dict[str, float]:
+        """Return its memory in kB by kind; what is not known of it is not there."""
+        sizes = self.sizes
+        if not sizes:
+            return {}
+        found = {
+            "private": self.anon_kib, "shared": self.shared_kib, "file": self._of_now(sizes.file),
+            "swapped": float(sizes.swap), "hugetlb": float(sizes.hugetlb),
+        }  # fmt: skip
+        for name in OTHERS:
+            if any(sample.spots for sample, _ in self.parts):
+                found[name] = sum(sample.part(name) * kib for sample, kib in self.parts)
+        return found
+
+    @property
+    def unseen(self) -> dict[str, float]:
+        """Return what was not looked at, in kB by kind."""
+        if not self.sizes:
+            return {"any": float(self.rss_kib)}
+        found = {
+            name: kib for name, (sample, kib) in zip(KINDS, self.parts) if kib and not sample.spots
+        }
+        return found | ({"hugetlb": float(self.sizes.hugetlb)} if self.sizes.hugetlb else {})
 
 
 Figure = Callable[[Process], float]
 FIGURES: dict[str, Figure] = {
-    "waste": lambda each: each.waste_kib if each.anon_kib else each.usage.pages / 1e9,
+    "waste": lambda each: each.waste_kib if each.sizes else each.usage.pages / 1e9,
     "memory": lambda each: each.usage.pages,
     "faults": lambda each: each.rates.faults,
     "cpu": lambda each: each.rates.cpu,
@@ -118,20 +181,40 @@ FIGURES: dict[str, Figure] = {
 
 @dataclass(frozen=True)
 class Row:
-    """What a process, or the processes of a cgroup, have, pay and waste."""
+    """What a process has, pays and wastes, or the processes of a cgroup; sizes are in kB.
+
+    `kinds` has "private", "shared", "file", "swapped" and "hugetlb", and estimates of what is
+    "lazily_freed", "locked", "ksm", and "partly_unmapped", which is in no RSS. `unseen` is what
+    was not looked at: "private", "shared", "hugetlb", or "any". Of a cgroup, all but `kinds` and
+    `elsewhere_kib` is of the memory that it is charged with; without a controller, of its RSS.
+    """
 
     name: str  # of the program, or the path of the cgroup
     is_cgroup: bool
     pids: tuple[int, ...]
     cgroup: str
-    rss_kib: int
+    rss_kib: int  # of a cgroup: memory.current, if there is one
     anon_kib: int  # of those that were sampled
     seen: float  # part of the memory whose owner was sampled
     waste_kib: float
     error_kib: float
     rates: Rates
-    sizes: dict[int, float]  # part of the anonymous memory by order
+    sizes: dict[int, float]  # part of the sampled memory by order
     forbids: tuple[str, ...]  # programs that forbid large folios by themselves
+    waste_shared_kib: float = 0.0  # of the waste; the kernel gives none of it back
+    kinds: dict[str, float] = field(default_factory=dict)
+    unseen: dict[str, float] = field(default_factory=dict)
+    elsewhere_kib: float = 0.0  # that its processes use, and another cgroup is charged with
+
+
+class Charge(NamedTuple):
+    """What was seen of a process, of one kind, that one cgroup is charged with, in kB."""
+
+    process: Process
+    kind: str
+    kib: float
+    empty_kib: float
+    error_kib: float
 
 
 def _rates(old: Usage, then: float, new: Usage, now: float) -> Rates:
@@ -170,10 +253,13 @@ class Survey:
         within: str = "",
         cpu: Callable[[], float] = time.process_time,
         seed: int | None = None,
+        holds: Holds | None = None,
     ) -> None:
         self.tree, self.within = tree, within
+        self.holds = holds or Holds(tree)
         self.budget = Budget(share, cpu)
         self.processes: dict[int, Process] = {}
+        self._owners, self._looks = Owners(tree), cast("Looker | None", None)
         self.blind = ""  # why contents cannot be looked at
         self._charged = Charged(tree)
         self._ignored: set[int] = set()
@@ -238,49 +324,92 @@ class Survey:
         known.name, known.usage, known.looked = name, usage, now
 
     def _sample(self, now: float, reserve: float) -> None:
-        """Look into memory, the largest of which least is known first, until so much is left."""
+        """Look into memory, the largest of which least is known first, until so much is left.
+
+        Each process comes once, and again if there is time left and more is to be known of it.
+        """
         due = [each for each in self.processes.values() if each.usage.pages >= SMALL]
-        due.sort(key=lambda each: -each.usage.pages / (1 + each.sample.weight(now)))
-        denied = ""
-        for process in due if self._can_look() else ():
-            if self.budget.left() <= reserve:
-                break
-            try:
-                status = dict(STATUS.findall(self.tree.read(f"/proc/{process.pid}/status")))
-                process.sample.age(now)
-                take(self.tree, process.pid, process.sample, self._rng, SPOTS)
-            except Error as err:
-                if err.exit_code == Exit.DENIED:
-                    denied = f"{err.message}; next: {err.next_step}"
-                continue  # else it has just ended
-            process.anon_kib = int(status.get("RssAnon", process.usage.pages * PAGE >> 10))
-            process.forbids = status.get("THP_enabled") == "0"
+        looker, denied = self._looker(), ""
+        while looker and due:
+            due.sort(key=lambda each: -each.usage.pages / (1 + each.sample.weight(now)))
+            more = list[Process]()
+            for process in due:
+                if self.budget.left() <= reserve:
+                    more.clear()
+                    break
+                known = process.sample.spots + process.shared.spots
+                try:
+                    self._look(looker, process, now)
+                except Error as err:
+                    if err.exit_code == Exit.DENIED:
+                        denied = f"{err.message}; next: {err.next_step}"
+                    continue  # else it has just ended
+                if known < process.sample.spots + process.shared.spots < ENOUGH:
+                    more.append(process)
+            due = more
         if denied and not any(each.sample.spots for each in self.processes.values()):
             self.blind = denied
 
-    def _can_look(self) -> bool:
+    def _look(self, looker: Looker, process: Process, now: float) -> None:
+        space = Space(self.tree, process.pid, self.holds)
+        sizes = space.sizes()
+        if not sizes.rss:  # of counters that were added together while they changed
+            sizes = sizes._replace(rss=sizes.anon + sizes.file + sizes.shared)
+        for sample in process.sample, process.shared:
+            sample.age(now)
+        process.layout.refresh(space, sizes, now)
+        tries = TRIES if process.layout.can_scan else MORE_TRIES
+        some = max(sizes.anon + sizes.shared, 1)
+        for sample, places, kib in (
+            (process.sample, process.layout.private, sizes.anon),
+            (process.shared, process.layout.shared, sizes.shared),
+        ):
+            looker.take(space, places, sample, -(-SPOTS * kib // some), tries)
+        process.sizes = sizes
+
+    def _looker(self) -> Looker | None:
+        """Return who looks; nothing where frames of memory are not shown to us."""
         try:
-            Frames(self.tree).kind(0)
+            self._looks = self._looks or Looker(self.tree, self._rng)
+            self._looks.frames.kind(0)
         except Error as err:
             self.blind = f"{err.message}; next: {err.next_step}"
-            return False
+            return None
         self.blind = ""
-        return True
+        self._looks.frames.forget()
+        return self._looks
 
     def most(self, figure: Figure, number: int) -> tuple[list[Row], list[Row]]:
         """Return the cgroups and the processes of which a figure is largest, so many of each."""
         figures = [(figure(each), each) for each in self.processes.values()]
-        sums = defaultdict[str, float](float)
+        members, sums = defaultdict[str, list[Process]](list), defaultdict[str, float](float)
         for value, each in figures:
+            members[each.cgroup].append(each)
             sums[each.cgroup] += value
+        charges = self._charges()
+        for path, some in charges.items():
+            if path not in sums and not self.within:  # it has memory, and no process
+                sums[path] = sum(each.empty_kib for each in some)
         first = nlargest(number, sums, key=sums.__getitem__)
-        members: dict[str, list[Process]] = {path: [] for path in first}
-        for each in self.processes.values():
-            if each.cgroup in members:
-                members[each.cgroup].append(each)
         largest = nlargest(number, figures, key=itemgetter(0))
-        by_cgroup = [_row(path, True, some) for path, some in members.items()]
+        by_cgroup = [
+            _cgroup_row(path, members.get(path, []), charges, account_of(self.tree, path))
+            for path in first
+        ]
         return by_cgroup, [_row(each.name, False, [each]) for _, each in largest]
+
+    def _charges(self) -> dict[str, list[Charge]]:
+        """Return what was seen of all processes, by the cgroup that is charged with it."""
+        found = defaultdict[str, list[Charge]](list)
+        for each in self.processes.values():
+            for kind, (sample, kib) in zip(KINDS, each.parts):
+                for number in sample.owners:
+                    path = self._owners.name(number) if number > 0 else None
+                    pages, empty = sample.charged(number)
+                    error = kib * sample.error * min(pages, 1.0)
+                    charge = Charge(each, kind, kib * pages, kib * empty, error)
+                    found[path or each.cgroup].append(charge)
+        return found
 
     def seen(self) -> float:
         """Return which part of all memory belongs to who was sampled."""
@@ -290,32 +419,100 @@ class Survey:
 
 
 def _row(name: str, is_cgroup: bool, some: list[Process]) -> Row:
-    rss = sum(each.usage.pages for each in some) * PAGE >> 10
-    sampled = [each for each in some if each.sample.spots]
-    seen = sum(each.usage.pages for each in sampled) * PAGE >> 10
-    anon = sum(each.anon_kib for each in sampled)
-    waste, error = together(
-        [(each.waste_kib, each.anon_kib * each.sample.error) for each in sampled]
-    )
-    rates = Rates(*(sum(column) for column in zip(*(each.rates for each in some))))
+    """Return the sums over some processes."""
+    rss = sum(each.rss_kib for each in some)
+    sampled = [each for each in some if each.sample.spots or each.shared.spots]
+    parts = [part for each in sampled for part in each.parts if part[0].spots]
+    known = sum(kib for _, kib in parts)
+    waste, error = together([(kib * part.share, kib * part.error) for part, kib in parts])
     sizes: dict[int, float] = {}
-    for each in sampled if anon else ():
-        for order, part in each.sample.sizes().items():
-            sizes[order] = sizes.get(order, 0.0) + part * each.anon_kib / anon
-    pids = tuple(each.pid for each in some)
-    forbids = tuple(sorted({each.name for each in some if each.forbids}))
-    seen_part = seen / rss if rss else 1.0
+    for part, kib in parts if known else ():
+        for order, share in part.sizes().items():
+            sizes[order] = sizes.get(order, 0.0) + share * kib / known
+    paid = zip(*(each.rates for each in some))
     return Row(
-        name,
-        is_cgroup,
-        pids,
-        some[0].cgroup,
-        rss,
-        anon,
-        seen_part,
-        waste,
-        error,
-        rates,
-        sizes,
-        forbids,
+        name=name,
+        is_cgroup=is_cgroup,
+        pids=tuple(each.pid for each in some),
+        cgroup=some[0].cgroup if some else name,
+        rss_kib=rss,
+        anon_kib=round(sum(each.anon_kib for each in sampled)),
+        seen=sum(each.rss_kib for each in sampled) / rss if rss else 1.0,
+        waste_kib=waste,
+        error_kib=error,
+        rates=Rates(*(sum(column) for column in paid)),
+        sizes=sizes,
+        forbids=tuple(sorted({each.name for each in some if each.forbids})),
+        waste_shared_kib=sum(each.shared_kib * each.shared.share for each in sampled),
+        kinds=_added(each.kinds for each in some),
+        unseen=_added(each.unseen for each in some),
+    )
+
+
+def _added(some: Iterable[dict[str, float]]) -> dict[str, float]:
+    found = defaultdict[str, float](float)
+    for each in some:
+        for name, kib in each.items():
+            found[name] += kib
+    return dict(found)
+
+
+def _cgroup_row(
+    path: str, some: list[Process], charges: dict[str, list[Charge]], said: Account | None
+) -> Row:
+    """Return what a cgroup is charged with, by all processes that map it.
+
+    Where the samples of several processes add up to more than the kernel says of a kind, the part
+    that is empty is right and the sum is not: the figures are that part of the kernel's.
+    """
+    row, mine = _row(path, True, some), charges.get(path, [])
+    seen = {kind: sum(each.kib for each in mine if each.kind == kind) for kind in KINDS}
+    scale = dict.fromkeys(KINDS, 1.0)
+    if said:
+        there = {"private": said.private, "shared": said.shared}
+        scale = {kind: min(there[kind] / seen[kind], 1.0) if seen[kind] else 1.0 for kind in KINDS}
+    waste = {
+        kind: sum(each.empty_kib for each in mine if each.kind == kind) * scale[kind]
+        for kind in KINDS
+    }
+    _, error = together([(0.0, each.error_kib * scale[each.kind]) for each in mine])
+    members = {each.pid for each in some}
+    away = sum(
+        each.kib
+        for other, elsewhere in charges.items()
+        for each in elsewhere
+        if other != path and each.process.pid in members
+    )
+    row = replace(
+        row,
+        waste_kib=round(sum(waste.values()), 3),
+        waste_shared_kib=waste["shared"],
+        error_kib=error,
+        elsewhere_kib=away,
+    )
+    if not said:
+        return row
+    return _as_charged(row, said, {kind: seen[kind] * scale[kind] for kind in KINDS})
+
+
+def _as_charged(row: Row, said: Account, seen: dict[str, float]) -> Row:
+    """Return a row of a cgroup with what the kernel says of its memory."""
+    there = {"private": float(said.private), "shared": float(said.shared), "file": float(said.file)}
+    limits = dict.fromkeys(OTHERS, there["private"] + there["shared"])
+    limits["partly_unmapped"] = max(said.memory - sum(there.values()), 0.0)
+    kinds = {
+        name: min(kib, limits[name]) if name in limits else kib
+        for name, kib in row.kinds.items()
+        if name not in there
+    }
+    unseen = {kind: there[kind] - seen[kind] for kind in KINDS if there[kind] - seen[kind] >= 1}
+    unseen |= {name: kib for name, kib in row.unseen.items() if name == "hugetlb"}
+    whole = there["private"] + there["shared"]
+    return replace(
+        row,
+        rss_kib=said.memory,
+        anon_kib=round(seen["private"]),
+        kinds=there | kinds,
+        unseen=unseen,
+        seen=min(sum(seen.values()) / whole, 1.0) if whole else 1.0,
     )

@@ -4,45 +4,57 @@
 From Linux 6.12 on, a page of a split anonymous folio that holds zeroes alone is mapped to the page
 of zeroes, and is free. The kernel looks at it again while nobody can write to it, so it does not
 matter what a program writes after we looked. A split to any other size gives nothing back.
+
+A folio of which some pages are mapped by nobody any more keeps these pages, too, until it is
+split: they are in no RSS, but charged to the cgroup.
+
+What is left alone is counted by cause, so that it can be told.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from errno import EINVAL, ENOENT, ESRCH
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.evidence import PRESSURE, THP, pressure_in
+from mmpolicy.host.evidence import PRESSURE, SIZE, THP, pressure_in
 from mmpolicy.host.files import SPLIT, Tree
 from mmpolicy.host.knobs import chosen
 from mmpolicy.host.machine import Host
-from mmpolicy.memory.folios import (
-    PAGE,
-    Frames,
-    Mapping,
-    of_memory,
-    read_mappings,
-    read_stretches,
-)
+from mmpolicy.memory.folios import PAGE, Frames, Stretch, read_stretches, wanted_areas
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.space import HUGE, Details, Space, Vma
 
 FEATURE = f"{THP}/shrink_underused"  # came with the kernel that frees what is empty
 LOCKDOWN = "/sys/kernel/security/lockdown"
 ASKED, LOCKED = "hg", "lo"  # VmFlags: by MADV_HUGEPAGE; by mlock(), which keeps empty pages too
 LARGE = re.compile(rb"([1-9])\1*")
 LEAST, MOST = 512, 16384  # pages of a write
-SHORT_S, LONG_S = 0.002, 0.005  # a write holds up mmap() and munmap() of the program meanwhile
+SHORT_S, LONG_S = 0.001, 0.002  # a write holds up mmap() and munmap() of the program meanwhile
 LOOK_S = 0.25  # between two looks at the pressure
 KHUGEPAGED = f"{THP}/khugepaged/max_ptes_none"
-FILES = (f"{THP}/enabled", f"{THP}/hugepages-2048kB/enabled")
 FEW = 64  # pages of 512: more may be empty in what khugepaged makes, unless this is lowered
+ALL = 511  # pages: with any less khugepaged leaves holes alone, for folios below 2 MB
 REMAINS = (
     "restart the program; or let reclaim split 2 MB folios of which 80 % is empty: "
     f"echo 409 >{KHUGEPAGED}; echo SIZE >CGROUP/memory.reclaim, which also reclaims other memory"
 )
+# Why memory is left alone, though it is empty: by mark, in words, and the next step.
+CAUSES = {
+    "asked": "the program asked for these folios by MADV_HUGEPAGE: --advised gives them back, too",
+    "unknown": "whether the program asked for these folios would take too long to find out: "
+    "--advised gives them back in any case, a longer --hold asks",
+    "few": "less of each folio is empty than --least says",
+    "locked": "mlock() keeps empty pages, too",
+    "pinned": "the kernel did not split these folios: something has them pinned, such as a pipe, "
+    "io_uring, RDMA or VFIO",
+    "shared": "shared memory in 2 MB folios was not looked into: a split gives none of it back",
+    "hugetlb": "pages of a hugetlb pool belong to it",
+}
 
 
 class Piece(NamedTuple):
@@ -50,7 +62,7 @@ class Piece(NamedTuple):
 
     start: int
     end: int
-    empty: int  # pages
+    empty: int  # pages, with those that nobody maps
 
 
 @dataclass
@@ -62,6 +74,7 @@ class Trimmed:
     longest_s: float = 0.0
     stopped: str = ""  # why, if it was before the end
     ended: bool = False  # has the process?
+    left: Counter[str] = field(default_factory=Counter)  # pages that were left alone, by cause
 
 
 def check_possible(tree: Tree) -> None:
@@ -80,61 +93,139 @@ def check_possible(tree: Tree) -> None:
         raise Error(f"no {tree.real(SPLIT)}", Exit.LACKING, hint + REMAINS)
 
 
-def comes_back(tree: Tree) -> str:
-    """Tell how the kernel would fill again what was given back, empty if it would not."""
+def modes(tree: Tree) -> dict[int, str]:
+    """Return who gets folios of each size in kB: always, madvise or never, with what is inherited.
+
+    A kernel without sizes of its own has 2 MB alone.
+    """
+    usual = chosen(tree.read(f"{THP}/enabled")) if tree.exists(f"{THP}/enabled") else "never"
+    found = {}
+    for name in tree.dirs(THP) if tree.is_dir(THP) else ():
+        size = SIZE.fullmatch(name)
+        if size and tree.exists(f"{THP}/{name}/enabled"):
+            mode = chosen(tree.read(f"{THP}/{name}/enabled"))
+            found[int(size[1])] = usual if mode == "inherit" else mode
+    return {2048: usual} | found
+
+
+def only_advised(tree: Tree) -> bool:
+    """Tell if this kernel gives large folios to nobody who has not asked for them."""
+    return "always" not in modes(tree).values()
+
+
+def comes_back(tree: Tree, advised: bool = False) -> str:
+    """Tell how khugepaged would fill again what was given back, empty if it would not.
+
+    It makes 2 MB; from Linux 7.3 on, where it counts that by size, it makes all sizes that are
+    enabled.
+    """
     try:
-        modes = {chosen(tree.read(file)) for file in FILES if tree.exists(file)}
+        enabled = {"always", "madvise"} if advised else {"always"}
+        sizes = sorted(size for size, mode in modes(tree).items() if mode in enabled)
         most = int(tree.read(KHUGEPAGED))
     except (Error, ValueError):
         return ""
-    if most <= FEW or "always" not in modes:
+    all_sizes = any(name.startswith("collapse_") for name in _counters(tree))
+    fills = [size for size in sizes if (most > FEW if size == 2048 else all_sizes and most >= ALL)]
+    if not fills:
         return ""
+    what = ", ".join("2 MB" if size == 2048 else f"{size} kB" for size in fills)
     return (
-        f"note: khugepaged may fill it again, as it takes up to {most} empty pages into 2 MB; "
-        f"echo 0 >{KHUGEPAGED} stops that, for all programs"
+        f"note: khugepaged may fill it again, as it takes up to {most} empty pages of 512 into "
+        f"folios of {what}; echo 0 >{KHUGEPAGED} stops that, for all programs"
     )
 
 
-def find_pieces(tree: Tree, pid: int, least: float, asked: bool) -> Iterator[Piece]:
-    """Yield what can be given back, while it looks at the memory of a process.
-
-    A stretch of 16 MiB without anything yields a piece of no length, so that the caller can stop.
-    Folios of which less than a part is empty are left alone, and without `asked` those that the
-    program has asked for by MADV_HUGEPAGE.
-    """
-    for mapping in read_mappings(tree, pid):
-        unwanted = {LOCKED} if asked else {LOCKED, ASKED}
-        if of_memory(mapping) and not unwanted & mapping.flags:
-            yield from _pieces_of(tree, pid, mapping, least)
+def _counters(tree: Tree) -> list[str]:
+    folder = f"{THP}/hugepages-2048kB/stats"
+    return tree.names(folder) if tree.is_dir(folder) else []
 
 
-def _pieces_of(tree: Tree, pid: int, mapping: Mapping, least: float) -> Iterator[Piece]:
-    frames, folios = Frames(tree), Counter[int]()
-    for first, kinds, zeroes in read_stretches(tree, pid, frames, mapping, True, folios):
-        begin, last = mapping.start // PAGE + first, None
-        for page, end, empty in _blocks(begin, kinds, zeroes):
-            if empty < least * (end - page):
-                continue
-            if last and last.end == page * PAGE:
-                last = Piece(last.start, end * PAGE, last.empty + empty)
-                continue
-            if last:
-                yield last
-            last = Piece(page * PAGE, end * PAGE, empty)
-        yield last or Piece(begin * PAGE, begin * PAGE, 0)
+class Finder:
+    """Looks for what can be given back in a process, and counts what is left alone."""
+
+    def __init__(self, space: Space, least: float, advised: bool) -> None:
+        self.space, self._least, self._advised = space, least, advised
+        self.left = Counter[str]()  # pages that are empty, by cause; all of shared and hugetlb
+        self._frames = Frames(space.tree)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield what can be given back, while it looks.
+
+        A stretch of 16 MiB without anything yields a piece of no length, so that the caller can
+        stop. Folios of which less than a part is empty are left alone, and without `advised` those
+        that the program has asked for by MADV_HUGEPAGE, or may have.
+        """
+        sizes, areas = self.space.sizes(), self.space.areas()
+        needed = sizes.locked or not self._advised
+        details: Mapping[tuple[int, int], Details | None] = (
+            self.space.details(areas) if needed else {}
+        )
+        self.left.update(
+            shared=self._shared(areas) if sizes.shared else 0, hugetlb=sizes.hugetlb // 4
+        )
+        for area in wanted_areas(areas, shared=False, files=False):
+            flags = details.get((area.start, area.end))
+            yield from self._pieces_of(area, self._cause(flags, bool(sizes.locked)))
+
+    def _shared(self, areas: Iterable[Vma]) -> int:
+        """Return how many pages of shared memory are mapped as 2 MB."""
+        return sum(
+            region.pages
+            for area in areas
+            if area.shared_memory
+            for region in self.space.regions(area.start, area.end, HUGE)
+            if region.categories & HUGE
+        )
+
+    def _cause(self, details: Details | None, locks: bool) -> str:
+        """Return why an area is left alone, empty if it is not."""
+        if details and locks and LOCKED in details.flags:
+            return "locked"
+        if self._advised:
+            return ""
+        if details is None:
+            return "unknown"
+        return "asked" if ASKED in details.flags else ""
+
+    def _pieces_of(self, area: Vma, cause: str) -> Iterator[Piece]:
+        for each in read_stretches(self.space, self._frames, area, True, Counter()):
+            begin, last = area.start // PAGE + each.first, None
+            for page, end, empty in _blocks(begin, each):
+                if cause or empty < self._least * (end - page):
+                    self.left[cause or "few"] += empty
+                    continue
+                if last and last.end == page * PAGE:
+                    last = Piece(last.start, end * PAGE, last.empty + empty)
+                    continue
+                if last:
+                    yield last
+                last = Piece(page * PAGE, end * PAGE, empty)
+            yield last or Piece(begin * PAGE, begin * PAGE, 0)
+
+    def look_again(self, piece: Piece) -> None:
+        """Count what a write has not split."""
+        area = Vma(piece.start, piece.end, "rw-p", 0, "")
+        self._frames.forget()
+        for each in read_stretches(self.space, self._frames, area, True, Counter()):
+            for _, _, empty in _blocks(area.start // PAGE + each.first, each):
+                self.left["pinned"] += empty
 
 
-def _blocks(begin: int, kinds: bytes, zeroes: bytes) -> Iterator[tuple[int, int, int]]:
+def _blocks(begin: int, stretch: Stretch) -> Iterator[tuple[int, int, int]]:
     """Yield the folios of a stretch with empty pages: first page, end, and how many are empty.
 
     Folios are aligned, unless mremap() has moved them; then some are cut in two.
     """
+    _, kinds, zeroes, lost = stretch
     for run in LARGE.finditer(kinds):
         size = 1 << int(run[1])
         page, end = begin + run.start(), begin + run.end()
         while page < end:
             after = min((page // size + 1) * size, end)
             empty = zeroes.count(1, page - begin, after - begin)
+            if lost:
+                empty += sum(lost.get(at, 0) for at in range(page - begin, after - begin))
             if empty:
                 yield page, after, empty
             page = after
@@ -175,12 +266,13 @@ class Pressure:
 class Splitter:
     """Writes in steps that are short, with as long a pause after each."""
 
-    def __init__(self, host: Host, pressure: Pressure) -> None:
+    def __init__(self, host: Host, pressure: Pressure, holds: Holds | None = None) -> None:
         self._host, self._pressure = host, pressure
+        self._holds = holds or Holds(host.tree)
         self._pages = LEAST
         self._looked = -LOOK_S
 
-    def split(self, pid: int, pieces: Iterable[Piece]) -> Trimmed:
+    def split(self, pid: int, pieces: Iterable[Piece], finder: Finder | None = None) -> Trimmed:
         """Split all pieces of a process, unless it ends or memory is short."""
         done = Trimmed()
         try:
@@ -193,11 +285,15 @@ class Splitter:
                     end = min(start + self._pages * PAGE, piece.end)
                     self._step(done, pid, start, end)
                     start = end
+                if finder and piece.empty and start >= piece.end:
+                    finder.look_again(piece)
         except Error as err:
             gone = err.errno in (ENOENT, ESRCH, EINVAL)
             if not gone and self._host.tree.is_dir(f"/proc/{pid}"):
                 raise
             done.ended = True
+        if finder:
+            done.left = +finder.left
         return done
 
     def _must_stop(self, done: Trimmed) -> bool:
@@ -207,9 +303,11 @@ class Splitter:
         return bool(done.stopped)
 
     def _step(self, done: Trimmed, pid: int, start: int, end: int) -> None:
-        begin = self._host.clock()
-        self._host.tree.split(pid, start, end)
-        took = self._host.clock() - begin
+        with self._holds.undisturbed():
+            begin = self._host.clock()
+            self._host.tree.split(pid, start, end)
+            took = self._host.clock() - begin
+        self._holds.took(took)
         done.writes += 1
         done.longest_s = max(done.longest_s, took)
         if took > LONG_S:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from mmpolicy.host.machine import Host
+from mmpolicy.memory.holds import LIMIT_S
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -98,4 +99,10 @@ point_argument = click.argument("point", required=False, shell_complete=complete
 margin_option = click.option(
     "--margin", type=click.FloatRange(0, 100, min_open=True, max_open=True), metavar="PERCENT",
     help="Ask whether the run shows that the treatment is no worse than this.",
+)  # fmt: skip
+
+hold_option = click.option(
+    "--hold", "hold_ms", type=click.FloatRange(min=0.1), default=LIMIT_S * 1000,
+    show_default=True, metavar="MS",
+    help="How long one look may hold up mmap() and munmap() of a process.",
 )  # fmt: skip

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import click
@@ -26,25 +25,27 @@ from mmpolicy.host.cgroups import find_bindable
 from mmpolicy.host.evidence import cgroup_figures
 from mmpolicy.host.files import CONTROL, SPLIT, Tree, split_text
 from mmpolicy.host.machine import Host
-from mmpolicy.host.processes import memory_of_process
 from mmpolicy.memory.folios import PAGE
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.space import Space
 from mmpolicy.memory.survey import read_usage
 from mmpolicy.memory.trim import (
-    Piece,
+    CAUSES,
+    Finder,
     Pressure,
     Splitter,
     check_possible,
     comes_back,
-    find_pieces,
 )
 from mmpolicy.render import emit, table
 from mmpolicy.verbs.bind import check_one, find_processes, target_options
 from mmpolicy.verbs.commit import change, exclusive
-from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
+from mmpolicy.verbs.options import dry_run_option, hold_option, json_option, pass_host
 
 POINT, POLICY = "anon_order", "adaptive"
 KEPT = "trimmed"  # the profile of --keep
 SHOWN = 10  # writes of a dry run
+WORTH_KIB = 1024  # of what was left alone, to be told
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class TrimOptions:
     least: float
     advised: bool
     psi: float
+    hold_ms: float
     keep: bool
     dry_run: bool
     want_json: bool
@@ -72,7 +74,8 @@ class Row:
     before_kib: int
     after_kib: int | None = None
     writes: int = 0
-    longest_ms: float = 0.0
+    longest_ms: float = 0.0  # of all that held its mmap_lock, looks and writes
+    left_kib: dict[str, int] = field(default_factory=dict)  # what was left alone, by cause
 
 
 @click.command()
@@ -90,16 +93,19 @@ class Row:
     "--keep", is_flag=True,
     help=f"Bind it to the profile '{KEPT}' first, so that it does not come back; needs the module.",
 )  # fmt: skip
+@hold_option
 @dry_run_option
 @json_option
 @pass_host
 def trim(host: Host, **options: Any) -> None:
     """Give back the empty part of large folios, now; needs no module.
 
-    Splits the folios that have zero-filled pages; Linux 6.12 and newer free these pages then.
-    Contents stay the same. It works in short steps with pauses, and stops if memory gets short.
-    The price: what is split is no longer a huge page. Without --keep the memory may come back,
-    by faults in areas that are new, and by khugepaged.
+    Splits the folios that have zero-filled pages, or pages that nobody maps any more; Linux 6.12
+    and newer free these pages then. Contents stay the same. It works in short steps with pauses,
+    and stops if memory gets short. The price: what is split is no longer a huge page. Without
+    --keep the memory may come back, by faults in areas that are new, and by khugepaged.
+
+    Prints what it left alone, and why. Exits with 5 if it gave nothing back for that reason.
     """
     given = TrimOptions(**options)
     check_one(given.cgroup, given.pid, given.unit)
@@ -112,14 +118,26 @@ def trim(host: Host, **options: Any) -> None:
     _trim(host, given, cgroup, pids, profile)
 
 
-def _before(tree: Tree, pid: int) -> Row | None:
+def _before(host: Host, given: TrimOptions, holds: Holds, pid: int) -> tuple[Row, Finder] | None:
     """Return a process as it is; nothing if it has no memory, or ends just now."""
+    holds.longest_s = 0.0
     try:
-        memory, usage = memory_of_process(tree, pid), read_usage(tree, pid)
-        return Row(pid, usage[0], 0, memory.rss_kib) if memory.processes and usage else None
+        space, usage = Space(host.tree, pid, holds), read_usage(host.tree, pid)
+        sizes = space.sizes()
+        if not usage or not sizes.rss:
+            return None
+        return Row(pid, usage[0], 0, sizes.rss), Finder(space, given.least / 100, given.advised)
     except Error as err:
         if err.exit_code == Exit.DENIED:
             raise
+        return None
+
+
+def _now(finder: Finder) -> int | None:
+    """Return the resident memory of a process; nothing if it has ended."""
+    try:
+        return finder.space.sizes().rss or None
+    except Error:
         return None
 
 
@@ -132,60 +150,92 @@ def _current(tree: Tree, cgroup: str) -> int | None:
     return None if found is None else int(found)
 
 
-def _pieces(host: Host, given: TrimOptions, pid: int) -> Iterator[Piece]:
-    return find_pieces(host.tree, pid, given.least / 100, given.advised)
+def _note(row: Row, finder: Finder) -> None:
+    row.left_kib = {cause: pages * PAGE >> 10 for cause, pages in finder.left.items() if pages}
+    row.longest_ms = round(finder.space.holds.longest_s * 1000, 1)
 
 
 def _plan(host: Host, given: TrimOptions, cgroup: str, pids: list[int]) -> None:
     """Tell what would be given back, and change nothing."""
     rows, writes = [], list[dict[str, str]]()
+    holds = Holds(host.tree, given.hold_ms / 1000)
     for pid in pids:
-        row = _before(host.tree, pid)
-        if not row:
+        before = _before(host, given, holds, pid)
+        if not before:
             continue
-        for piece in filter(attrgetter("empty"), _pieces(host, given, pid)):
-            row.empty_kib += piece.empty * PAGE >> 10
-            row.writes += 1
-            writes.append({"path": SPLIT, "value": split_text(pid, piece.start, piece.end)})
+        row, finder = before
         rows.append(row)
+        try:
+            for piece in finder.pieces():
+                if piece.empty:
+                    row.empty_kib += piece.empty * PAGE >> 10
+                    row.writes += 1
+                    write = {"path": SPLIT, "value": split_text(pid, piece.start, piece.end)}
+                    writes.append(write)
+        except Error as err:
+            if err.exit_code == Exit.DENIED:
+                raise  # else it has just ended
+        _note(row, finder)
 
     def lines() -> Iterator[str]:
         yield from (f"{each['path']} <- {each['value']}" for each in writes[:SHOWN])
         if len(writes) > SHOWN:
             yield f"and {len(writes) - SHOWN} more of this kind; --json has all"
         yield ""
-        found = [(row.pid, row.name, row.empty_kib, row.before_kib) for row in rows]
-        yield from table(("PID", "NAME", "EMPTY_KIB", "RSS_KIB"), found)
+        found = [(row.pid, row.name, row.empty_kib, row.before_kib, row.longest_ms) for row in rows]
+        yield from table(("PID", "NAME", "EMPTY_KIB", "RSS_KIB", "LONGEST_MS"), found)
+        yield from _left_lines(rows)
 
     data = {
         "dry_run": True, "writes": writes, "cgroup": cgroup,
         "memory_current_kib": _current(host.tree, cgroup), "processes": [vars(row) for row in rows],
     }  # fmt: skip
     emit("trim", given.want_json, data, lines)
+    _check_done(sum(row.empty_kib for row in rows), rows)
+
+
+def _left(rows: list[Row]) -> dict[str, int]:
+    """Return what was left alone of all processes, in kB by cause, if it is worth a line."""
+    sums = {cause: sum(row.left_kib.get(cause, 0) for row in rows) for cause in CAUSES}
+    return {cause: kib for cause, kib in sums.items() if kib >= WORTH_KIB}
+
+
+def _left_lines(rows: list[Row]) -> Iterator[str]:
+    for cause, kib in _left(rows).items():
+        yield f"left alone: {kib >> 10} MiB: {CAUSES[cause]}"
+
+
+def _check_done(given_back_kib: int, rows: list[Row]) -> None:
+    """Fail if nothing was given back, and something was left alone."""
+    left = _left(rows)
+    if left and not given_back_kib:
+        text = f"nothing to give back but what was left alone, {sum(left.values()) >> 10} MiB"
+        raise Error(text, Exit.REFUSED, "the lines above say why, and what would give it back")
 
 
 def _trim(
     host: Host, given: TrimOptions, cgroup: str, pids: list[int], profile: str | None
 ) -> None:
     pressure = Pressure(host, given.psi)
-    splitter = Splitter(host, pressure)
     rows, stopped = [], ""
+    holds = Holds(host.tree, given.hold_ms / 1000)
+    splitter = Splitter(host, pressure, holds)
     before = _current(host.tree, cgroup)
     for pid in pids:
-        row = _before(host.tree, pid)
-        if not row:
+        found = _before(host, given, holds, pid)
+        if not found:
             continue
-        done = splitter.split(pid, _pieces(host, given, pid))
-        after = None if done.ended else _before(host.tree, pid)
+        row, finder = found
+        done = splitter.split(pid, finder.pieces(), finder)
         row.empty_kib, row.writes = done.empty * PAGE >> 10, done.writes
-        row.longest_ms = round(done.longest_s * 1000, 1)
-        row.after_kib = after.before_kib if after else None
+        row.after_kib = None if done.ended else _now(finder)
+        _note(row, finder)
         rows.append(row)
         stopped = done.stopped
         if stopped:
             break
     notes = [] if pressure.known else ["note: the kernel has no PSI, so nothing would stop this"]
-    notes += [note for note in [comes_back(host.tree)] if note and not profile]
+    notes += [note for note in [comes_back(host.tree, given.advised)] if note and not profile]
     if profile and given.unit:
         save = f"mmpolicy save {MANIFESTS}/50-try.toml; mmpolicy bind --unit {given.unit} {profile}"
         notes.append(f"note: for its next start: {save}")
@@ -200,6 +250,7 @@ def _trim(
     if stopped:
         text = f"stopped before the end: {stopped}"
         raise Error(text, Exit.FAILED, "look at /proc/pressure/memory; trim again, or raise --psi")
+    _check_done(sum(row.empty_kib - row.left_kib.get("pinned", 0) for row in rows), rows)
 
 
 def _target(given: TrimOptions) -> str:
@@ -217,7 +268,11 @@ def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
          "ended" if row.after_kib is None else row.after_kib, row.writes, row.longest_ms)
         for row in rows if row.writes
     ]  # fmt: skip
-    yield from table(header, found) if found else ["no large folio has enough empty pages"]
+    if found:
+        yield from table(header, found)
+    elif not _left(rows):
+        yield "no large folio has enough empty pages"
+    yield from _left_lines(rows)
     memory = data["memory_current"]
     if memory["before_kib"] is not None:
         yield f"cgroup {data['cgroup']}: {memory['before_kib']} KiB -> {memory['after_kib']} KiB"

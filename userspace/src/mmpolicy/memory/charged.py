@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What the kernel charges cgroups with, and which cgroup a page is charged to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mmpolicy.errors import Error
+from mmpolicy.host.cgroups import cgroup_folders, charging, walk
+from mmpolicy.host.files import Tree
+from mmpolicy.host.huge import read_stat
+
+
+class Account(NamedTuple):
+    """What a cgroup itself is charged with, without those below it, in kB."""
+
+    memory: int  # memory.current: more than the rest, as the kernel's own memory is in it
+    private: int
+    shared: int
+    file: int
+
+
+def _of_version_1(tree: Tree, folder: str) -> Account:
+    """Return what a cgroup is charged with; `memory` with those below it, the rest without."""
+    stat = _stat(tree, folder)
+    usage, shared = int(tree.read(f"{folder}/memory.usage_in_bytes")) >> 10, stat.get("shmem", 0)
+    return Account(usage, stat.get("rss", 0), shared, stat.get("cache", 0) - shared)
+
+
+def _of_version_2(tree: Tree, folder: str) -> Account:
+    """Return what a cgroup and those below it are charged with."""
+    stat = _stat(tree, folder)
+    known = stat.get("anon", 0) + stat.get("file", 0) + stat.get("kernel", 0)
+    current, shared = f"{folder}/memory.current", stat.get("shmem", 0)
+    # The root has no memory.current.
+    memory = int(tree.read(current)) >> 10 if tree.exists(current) else known
+    return Account(memory, stat.get("anon", 0), shared, stat.get("file", 0) - shared)
+
+
+def _stat(tree: Tree, folder: str) -> dict[str, int]:
+    lines = read_stat(tree, f"{folder}/memory.stat")
+    return {name: int(value) >> 10 for name, value in lines.items() if value.isdigit()}
+
+
+def account_of(tree: Tree, name: str) -> Account | None:
+    """Return what a cgroup itself is charged with; nothing where that is not counted."""
+    try:
+        read = _of_version_2 if charging(tree)[0].unified else _of_version_1
+        folder = cgroup_folders(tree, name)[0]
+        whole, below = read(tree, folder), tree.inodes(folder)
+    except (Error, ValueError, IndexError):
+        return None
+    children = []
+    for each in below:
+        try:
+            children.append(read(tree, f"{folder}/{each}"))
+        except (Error, ValueError):  # it has no controller, or has just been removed
+            continue
+    # Read one after another while they change, so a difference may come out below nothing.
+    alone = Account(*(max(mine - sum(theirs), 0) for mine, *theirs in zip(whole, *children)))
+    return alone if read is _of_version_2 else whole._replace(memory=alone.memory)
+
+
+class Owners:
+    """The names of cgroups by the numbers that the kernel shows for pages."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._names: dict[int, str] = {}
+        self._missing: set[int] = set()
+
+    def name(self, number: int) -> str | None:
+        """Return the name of a cgroup by its number; nothing if there is none any more."""
+        if number not in self._names and number not in self._missing:
+            try:
+                found = walk(self._tree, charging(self._tree)[0])
+                self._names = {each.number: each.name for each in found}
+            except Error:
+                pass
+            if number not in self._names:
+                self._missing.add(number)
+        return self._names.get(number)
