@@ -16,7 +16,7 @@ from mmpolicy.memory.advice import Advice, advise
 from mmpolicy.memory.explain import Explained, Wanted
 
 from .fakes import CONTROL, POINTS, Clock, FakeTree, Run, read_named
-from .test_map import PID, SMAPS, START, process
+from .test_map import PID, SMAPS, START, maps_of, process
 
 __all__ = ["process"]
 
@@ -237,7 +237,7 @@ def test_a_process_without_memory_of_its_own(run: Run, traced: FakeTree) -> None
     assert (result.code, f"process {PID} has no anonymous memory at 10" in result.err) == (2, True)
     end = START + 64 * 4096
     make_traced(traced)
-    traced.put(f"/proc/{PID}/smaps", SMAPS)
+    traced.put(f"/proc/{PID}/maps", maps_of(SMAPS))
     assert run("explain", str(PID), f"{end - 1:x}").code == 0
     assert run("explain", str(PID), f"{end:x}").code == 2
 

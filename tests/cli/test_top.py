@@ -220,7 +220,7 @@ def test_names_move_no_cursor(run: Run, host: FakeTree) -> None:
     host.put("/proc/12/cgroup", b"0::/x\033[2J\n")
     data = run("top", "-n", "1", "--json", *ALL).json
     assert "a) ?[2J?(b" in [row["name"] for row in data["processes"]]
-    assert "/x?[2J" in [row["cgroup"] for row in data["cgroups"]]
+    assert r"/x\x1b[2J" in [row["cgroup"] for row in data["cgroups"]]
     assert "\033" not in run("top", "-n", "1", *ALL).out
 
 

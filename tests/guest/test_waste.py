@@ -104,20 +104,23 @@ def test_trim(counting: Guest) -> None:
         now = rss(counting, pid)
         (row,) = done["processes"]
         assert (row["pid"], row["before_kib"] > MIB << 10) == (pid, True)
-        assert abs(row["after_kib"] - now) < 100
+        assert abs(row["after_kib"] - now) < 256  # the kernel's counters lag
         assert now < USED_KIB * 1.05 + ALONE
         current = done["memory_current"]
         assert current["before_kib"] > MIB << 10 > 8 * current["after_kib"]
         assert done["stopped"] == "" and row["writes"] >= MIB // 32
+        assert row["longest_ms"] < 5
         again = mmpolicy(counting, "trim --cgroup /waste")["processes"]
         assert [each["writes"] for each in again] == [0]
     assert said(counting)["longest_us"] < STOP_US
 
 
 def test_what_was_asked_for_is_left_alone(counting: Guest) -> None:
-    """Memory with MADV_HUGEPAGE is split on request alone."""
+    """Memory with MADV_HUGEPAGE is split on request alone; the refusal says so, with its MiB."""
     with wasteful(counting, str(ADVISED)) as pid:
-        assert mmpolicy(counting, f"trim --pid {pid}")["processes"][0]["writes"] == 0
+        refused = counting.run(f"mmpolicy trim --pid {pid}")
+        assert refused.rc == 5
+        assert f"left alone: {MIB - MIB // STEP} MiB: the program asked for" in refused.out
         assert rss(counting, pid) > MIB << 10
         mmpolicy(counting, f"trim --pid {pid} --advised")
         assert rss(counting, pid) < USED_KIB * 1.05 + ALONE

@@ -18,10 +18,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from mmpolicy.errors import Error
 from mmpolicy.host.cgroups import cgroup_pids
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.memory.trim import Piece, Pressure, Splitter, find_pieces
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.space import Space
+from mmpolicy.memory.trim import Finder, Piece, Pressure, Splitter
 
 
 def noted(pieces: Iterable[Piece], known: list[Piece]) -> Iterator[Piece]:
@@ -34,7 +37,7 @@ def noted(pieces: Iterable[Piece], known: list[Piece]) -> Iterator[Piece]:
 def main(cgroup: str, trims: int, times: int) -> None:
     """Trim one process after the other, whatever becomes of it meanwhile."""
     host, found, rng = Host(Tree("/")), Counter[str](), random.Random(1)
-    seen = set[int]()
+    seen, holds = set[int](), Holds(host.tree)
     os.nice(-10)  # the others have the other CPU
     end = time.monotonic() + 60  # without a process for so long, there will be none
     while found["writes"] < trims and time.monotonic() < end:
@@ -45,7 +48,11 @@ def main(cgroup: str, trims: int, times: int) -> None:
         pid = rng.choice(pids)
         seen.add(pid)
         known: list[Piece] = []
-        pieces: Iterable[Piece] = noted(find_pieces(host.tree, pid, 0.0, True), known)
+        try:
+            finder = Finder(Space(host.tree, pid, holds), 0.0, True)
+        except Error:  # it has just ended
+            continue
+        pieces: Iterable[Piece] = noted(finder.pieces(), known)
         for _ in range(times):
             done = Splitter(host, Pressure(host, 100)).split(pid, pieces)
             pieces = known

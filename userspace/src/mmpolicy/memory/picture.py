@@ -15,13 +15,17 @@ from mmpolicy.render import paint
 
 WIDTH = 64  # cells in a row
 MOSTLY_ZERO = "_"
-LEGEND = "0-9 order of the folio, _ mostly zero-filled in a large folio, s swapped, z zero page"
+LEGEND = (
+    "0-9 order of the folio, _ mostly zero-filled in a large folio, s swapped, z zero page, "
+    "g guard region, h hugetlb"
+)
 COLOURS = {
     **dict(zip("0123456789", (
         "#c9d1d9", "#bfe3c8", "#9fd6b0", "#76c79c", "#45b38d", "#2f9aa0", "#3a7db8", "#4d5fb3",
         "#6a3fa0", "#8b1a89",
     ))),
-    "s": "#e8a33d", "z": "#eeeeee", ".": "#ffffff", MOSTLY_ZERO: "#d9534f",
+    "s": "#e8a33d", "g": "#8c6d46", "h": "#2b2b6f", "z": "#eeeeee",
+    ".": "#ffffff", MOSTLY_ZERO: "#d9534f",
 }  # fmt: skip
 PAINTS = {"9": "magenta", "s": "yellow", MOSTLY_ZERO: "red"}
 

@@ -371,7 +371,7 @@ class Survey:
         """Return who looks; nothing where frames of memory are not shown to us."""
         try:
             self._looks = self._looks or Looker(self.tree, self._rng)
-            self._looks.frames.kind(0)
+            self.tree.reader("/proc/kpageflags").read(8, 0)
         except Error as err:
             self.blind = f"{err.message}; next: {err.next_step}"
             return None

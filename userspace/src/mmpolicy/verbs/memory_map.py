@@ -11,10 +11,14 @@ import click
 
 from mmpolicy.host.disk import save_as
 from mmpolicy.host.machine import Host
-from mmpolicy.memory.folios import PAGE, Area, read_areas, totals
+from mmpolicy.memory.folios import HUGETLB, PAGE, Area, count_of, read_areas, totals
+from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.picture import as_png, as_svg, draw, terminal
+from mmpolicy.memory.space import Sizes, Space
 from mmpolicy.render import emit, table
-from mmpolicy.verbs.options import complete_pid, json_option, pass_host
+from mmpolicy.verbs.options import complete_pid, hold_option, json_option, pass_host
+
+WORTH_KIB = 1024  # of what is not shown, to be told; counters of the kernel are no more exact
 
 
 def _summary(areas: list[Area]) -> list[str]:
@@ -26,6 +30,19 @@ def _summary(areas: list[Area]) -> list[str]:
     if not rows:
         return ["no page is resident"]
     return table(("ORDER", "FOLIO", "FOLIOS", "RESIDENT_KIB", "ZERO_KIB", "ZERO"), rows)
+
+
+def not_shown(areas: list[Area], sizes: Sizes, files: bool) -> dict[str, int]:
+    """Return what is there and was not shown, in kB by kind."""
+    resident = sum(total.pages for total in totals(areas).values()) * PAGE >> 10
+    pools = max(sizes.hugetlb - (count_of(areas, HUGETLB) * PAGE >> 10), 0)
+    wanted = sizes.anon + sizes.shared + (sizes.file if files else 0)
+    rest = {
+        "files": 0 if files else sizes.file,
+        "hugetlb": pools,
+        "other private or shared memory": max(wanted - resident, 0),
+    }
+    return {name: kib for name, kib in rest.items() if kib >= WORTH_KIB}
 
 
 def _data(areas: list[Area]) -> dict[str, Any]:
@@ -40,10 +57,21 @@ def _data(areas: list[Area]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lines(areas: list[Area]) -> Iterator[str]:
+def _lines(areas: list[Area], rest: dict[str, Any]) -> Iterator[str]:
     yield from terminal(areas)
     yield ""
     yield from _summary(areas)
+    yield from _rest(rest)
+
+
+def _rest(rest: dict[str, Any]) -> Iterator[str]:
+    if rest["not_shown_kib"]:
+        kinds = (f"{name} {kib >> 10} MiB" for name, kib in rest["not_shown_kib"].items())
+        yield f"not shown: {', '.join(kinds)}"
+    if rest["partly_unmapped_kib"] >= WORTH_KIB:
+        mib = rest["partly_unmapped_kib"] >> 10
+        yield f"in no RSS: {mib} MiB of these folios that nobody maps any more, see trim"
+    yield f"longest hold of its mmap_lock: {rest['longest_ms']} ms"
 
 
 def _draw(title: str, areas: list[Area], output: Path) -> None:
@@ -60,21 +88,31 @@ def _draw(title: str, areas: list[Area], output: Path) -> None:
     help="Draw into FILE.svg, or FILE.png (which needs matplotlib).",
 )  # fmt: skip
 @click.option("--no-content", is_flag=True, help="Do not read the memory to find zeroes.")
-@click.option("--files", is_flag=True, help="Also show mappings of files and shared memory.")
+@click.option("--files", is_flag=True, help="Also show mappings of files.")
+@hold_option
 @json_option
 @pass_host
 def map_memory(
-    host: Host, pid: int, output: Path | None, no_content: bool, files: bool, want_json: bool
-) -> None:
+    host: Host, pid: int, output: Path | None, no_content: bool, files: bool, hold_ms: float,
+    want_json: bool,
+) -> None:  # fmt: skip
     """Show which folio sizes back a process, and how much is empty.
 
     Zero-filled pages of large folios were most likely never written: smaller folios would have
     saved this memory. The command reads only resident pages, which marks them as accessed.
     """
-    areas = read_areas(host.tree, pid, contents=not no_content, files=files)
+    holds = Holds(host.tree, hold_ms / 1000)
+    sizes = Space(host.tree, pid, holds).sizes()
+    areas = read_areas(host.tree, pid, not no_content, files, shared=True, holds=holds)
+    rest: dict[str, Any] = {
+        "not_shown_kib": not_shown(areas, sizes, files),
+        "partly_unmapped_kib": sum(area.lost for area in areas) * PAGE >> 10,
+        "longest_ms": round(holds.longest_s * 1000, 1),
+    }
+    data = {"pid": pid, **_data(areas), **rest}
     if output:
         name = host.tree.read(f"/proc/{pid}/comm")
         _draw(f"process {pid} ({name})", areas, output)
-        emit("map", want_json, {"pid": pid, **_data(areas)}, _summary(areas))
+        emit("map", want_json, data, [*_summary(areas), *_rest(rest)])
         return
-    emit("map", want_json, {"pid": pid, **_data(areas)}, _lines(areas))
+    emit("map", want_json, data, lambda: _lines(areas, rest))
