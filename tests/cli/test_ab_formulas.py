@@ -384,13 +384,26 @@ def test_an_effect_has_its_deviation(rng: np.random.Generator) -> None:
 def test_blocks_that_are_normal_in_logarithms(rng: np.random.Generator) -> None:
     """Their mean is exp(m + s^2 / 2), so that of the ratio has half the variances' difference."""
     logs = rng.normal([0.0, 0.2], [0.1, 0.6], (20, 2))
-    mean, low, high = stats.totals_by_logs([tuple(each) for each in np.exp(logs)], 0.1)
-    control, treatment = np.var(logs, axis=0, ddof=1)
-    d = logs[:, 1] - logs[:, 0]
-    assert mean == pytest.approx(d.mean() + (treatment - control) / 2)
-    error = sqrt(np.var(d, ddof=1) / 20 + (treatment**2 + control**2) / 38)
-    half = known.t.ppf(0.95, 19) * error
-    assert (low, high) == pytest.approx((mean - half, mean + half))
+    d, sums = logs[:, 1] - logs[:, 0], logs.sum(axis=1)
+    control, treatment = np.var(logs, axis=0, ddof=1) / 2
+    rise, down, up = stats.rise_of_mean(d, sums, 0.05)
+    assert rise == pytest.approx(treatment - control)
+    least, most = (19 / known.chi2.ppf(p, 19) for p in (0.95, 0.05))
+    square = np.corrcoef(logs.T)[0, 1] ** 2
+    for off, first, second in (
+        (down, treatment * (1 - least), control * (most - 1)),
+        (up, treatment * (most - 1), control * (1 - least)),
+    ):
+        assert off**2 == pytest.approx(first**2 + second**2 - 2 * square * first * second)
+    mean, low, high = stats.means_by_logs(d, sums, 0.05)
+    error = known.t.ppf(0.95, 19) * d.std(ddof=1) / sqrt(20)
+    assert mean == pytest.approx(d.mean() + rise)
+    assert (mean - low, high - mean) == pytest.approx((np.hypot(error, down), np.hypot(error, up)))
+    drift = rng.normal(0, 5, 20)
+    shared = stats.rise_of_mean(d, sums + 2 * drift, 0.05)
+    alone = stats.rise_of_mean(d + rng.normal(0, 7, 20), sums + 2 * drift, 0.05)
+    assert shared[2] < alone[2] / 2
+    assert stats.rise_of_mean(np.zeros(5), np.zeros(5), 0.05) == (0, 0, 0)
 
 
 def test_small_formulas() -> None:
@@ -411,14 +424,15 @@ def test_small_formulas() -> None:
 
 def test_both_arms_vary_as_much(rng: np.random.Generator) -> None:
     logs = rng.normal(0, [0.1, 0.5], (12, 2))
-    less = stats.spread_p([(exp(a), exp(b)) for a, b in logs], 1)
+    pairs = [(exp(a), exp(b)) for a, b in logs]
+    more, less = (stats.spread_p(pairs, 1, way) for way in (True, False))
+    assert more < 0.01 < 0.99 < less
     some = rng.normal([0.0, 0.4], [0.1, 0.15], (9, 2))
     d, sums = some[:, 1] - some[:, 0], some.sum(axis=1)
     products = (d - d.mean()) * (sums - sums.mean())
-    found = stats.spread_p([(exp(a), exp(b)) for a, b in some], 1)
-    assert found == pytest.approx(np.mean(np.abs(signs_of(9) @ products) >= products.sum() - 1e-9))
-    assert less < 0.05 < stats.spread_p([(exp(a), exp(b)) for a, b in logs * [5, 1]], 1)
-    assert less == pytest.approx(stats.spread_p([(exp(b), exp(a)) for a, b in logs], 1))
+    found = stats.spread_p([(exp(a), exp(b)) for a, b in some], 1, True)
+    assert found == pytest.approx(np.mean(signs_of(9) @ products >= products.sum() - 1e-9))
+    assert more == pytest.approx(stats.spread_p([(exp(b), exp(a)) for a, b in logs], 1, False))
 
 
 def test_what_is_left_over_is_tossed_999_times(rng: np.random.Generator) -> None:
@@ -574,15 +588,19 @@ def test_the_ends_of_a_sequence(rng: np.random.Generator) -> None:
         scale, middle, low, high = anytime.sequence(pairs)
         d = differences(pairs)[1]
         spread = max(abs(each - (0.0 if scale == "totals" else middle)) for each in d)
+        first = pairs[0] == (0.5, 1.0)  # of logarithms; what follows is as large
+        unit = log(2) / 0.5 if first else 1.0
 
         def rest(
             effect: float, pairs: list[tuple[float, float]] = pairs, d: list[float] = d,
-            scale: str = scale,
+            scale: str = scale, first: bool = first, unit: float = unit,
         ) -> list[float]:  # fmt: skip
             if scale == "totals":
-                return [treatment - exp(effect) * control for control, treatment in pairs]
+                rest = [unit * (after - exp(effect) * before) for before, after in pairs]
+                return [log(2) - effect, *rest[1:]] if first else rest
             return [each - effect for each in d]
 
+        assert abs(sum(rest(middle))) < 1e-9
         ends = [bisected(rest, middle, way * 8 * spread) for way in (-1, 1)]
         assert [low, high] == pytest.approx(ends)
     for size in (0.01, 100.0):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats as known
 
+from mmpolicy.ab import metric_result
 from mmpolicy.ab.anytime import p_below_anytime
 from mmpolicy.ab.carry import Carry
 from mmpolicy.ab.design import suggest_pairs, with_lost
@@ -18,7 +19,7 @@ from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.neighbours import Neighbours, neighbours_of, unseen_by_split
 from mmpolicy.ab.report import HEAD
-from mmpolicy.ab.stats import Effect, analyse, floor, holm, totals, totals_by_logs
+from mmpolicy.ab.stats import Effect, analyse, floor, holm, means_by_logs, totals
 
 from .test_ab_samples import (
     BETTER,
@@ -61,8 +62,8 @@ def test_the_facts_of_a_run() -> None:
         ("guards", "a < 1, b < 2"), ("at switch", "x"), ("decisions", "5 in control"),
         ("timed faults", "2 in control"), ("faults missed", "0 in control"),
         ("to find 5 %", "vmstat.pgfault/s: 6 pairs, g: 6 pairs, vmstat.pgfault/s: 6 pairs"),
-        ("margin 3 % and 5 %", "chosen after the run; to show it, g: 5 pairs, vmstat.pgfault/s: 5 "
-         "pairs"),
+        ("margin 3 % and 5 %", "of the mean, chosen after the run; to show it, g: 5 pairs, "
+         "vmstat.pgfault/s: 5 pairs"),
         ("experiment", "e"), ("host", "kernel 6.12, cpus 4, rack r1"),
     ]  # fmt: skip
     assert dict(report_of(replace(BETTER, pairs=[])).facts())["not seen"] == "anything"
@@ -334,9 +335,9 @@ def test_totals_that_deny_what_was_found(
     """They have 0 in their interval, and lie beyond that of the pairs: 0.05 to 0.2."""
     ends = sorted((effect / 2, effect * 2))
     row = result(effect, ends[0], ends[1], 0.01, metric=UNSAID, **how)
-    assert told(row, totals=found, spread_p=0.5).denied == denied
+    assert told(row, totals=found, spread_p=(0.5, 0.5)).denied == denied
     row = result(effect, ends[0], ends[1], 0.06, metric=UNSAID, **how)
-    assert not told(row, totals=found, spread_p=0.5).denied
+    assert not told(row, totals=found, spread_p=(0.5, 0.5)).denied
 
 
 @pytest.mark.parametrize(
@@ -360,37 +361,57 @@ def test_totals_that_deny_a_margin(
 
 
 @pytest.mark.parametrize(
-    ("effect", "firm", "spread_p", "scale", "denied"),
+    ("effect", "ends", "spread_p", "scale", "denied"),
     [
-        (-0.1, (-0.1, -0.2, 0.0), 0.049, "ratio", True),
-        (-0.1, (-0.1, -0.2, -0.001), 0.049, "ratio", False),
-        (-0.1, (-0.1, -0.2, 0.0), 0.05, "ratio", False),
-        (-0.1, (-0.1, -0.2, 0.0), 0.01, "totals", False),
-        (0.1, (0.1, 0.0, 0.2), 0.01, "ratio", True),
-        (0.1, (0.1, 0.001, 0.2), 0.01, "ratio", False),
-        (0.0, (0.1, 0.05, 0.2), 0.01, "ratio", True),
+        (-0.1, (-0.2, 0.0), (0.19, 0.9), "ratio", True),
+        (-0.1, (-0.2, -0.001), (0.19, 0.9), "ratio", False),
+        (-0.1, (-0.2, 0.0), (0.2, 0.9), "ratio", False),
+        (-0.1, (-0.2, 0.0), (0.9, 0.01), "ratio", False),
+        (-0.1, (-0.2, 0.0), (0.01, 0.9), "totals", False),
+        (0.1, (0.0, 0.2), (0.9, 0.19), "ratio", True),
+        (0.1, (0.001, 0.2), (0.9, 0.19), "ratio", False),
+        (0.1, (0.0, 0.2), (0.01, 0.9), "ratio", False),
     ],
 )
-def test_blocks_that_vary_more_need_firmer_totals(
-    effect: float, firm: tuple[float, ...], spread_p: float, scale: str, denied: bool
-) -> None:
+@pytest.mark.parametrize("which", ["totals", "means_by_logs"])
+def test_blocks_that_vary_more_need_firmer_means(
+    monkeypatch: pytest.MonkeyPatch, which: str, effect: float, ends: tuple[float, float],
+    spread_p: tuple[float, float], scale: str, denied: bool,
+) -> None:  # fmt: skip
+    """What varies more has the lower logarithms, so only what is lower is in question."""
     row = result(effect, -0.3, 0.3, 0.01, metric=UNSAID, scale=scale)
-    known_already = {"firm_totals": firm, "totals": (effect, -0.3, 0.3), "spread_p": spread_p}
-    assert told(row, **known_already, _of_pairs=(-0.3, 0.3)).denied == denied
-    assert row.uneven == (spread_p < 0.05 and scale == "ratio")
-    assert not told(replace(row, corrected=0.05), **known_already).uneven
+    row = told(row, totals=(effect, -0.3, 0.3), spread_p=spread_p, _of_pairs=(-0.3, 0.3))
+    clear = (effect, min(effect, 0.0) - 0.5 * (effect < 0) + 0.01, -0.01 if effect < 0 else 0.5)
+    for name in ("totals", "means_by_logs"):
+        found = (effect, *ends) if name == which else clear
+        monkeypatch.setattr(metric_result, name, lambda *_, found=found: found)
+    assert row.denied == denied
 
 
-def test_firm_totals_are_the_weaker_of_two() -> None:
+def test_a_margin_is_of_the_mean() -> None:
+    """The treatment's mean is 10 % higher, but its logarithms are 2 % lower, as they vary more."""
+    rng = np.random.default_rng(8)
+    control, treatment = np.exp(rng.normal(0, 0.05, 40)), np.exp(rng.normal(-0.02, 0.5, 40))
+    pairs = [*zip(control.tolist(), treatment.tolist())]
+    row = replace(BETTER, pairs=pairs, effect=analyse(pairs, 1), margin=15.0, corrected=1.0)
+    assert row.margin_p is not None and row.margin_p < 0.05
+    assert not row.no_worse
+    assert "no worse than 15 %: not shown (p = " in row.verdict()
+    assert row.verdict().endswith("the arms vary differently, and the means may be farther apart)")
+    higher = replace(row, pairs=[(after, before) for before, after in pairs])
+    assert replace(higher, effect=analyse(higher.pairs, 1), margin=40.0).no_worse
+
+
+def test_the_interval_of_totals_is_the_wider_of_two_where_arms_vary_differently() -> None:
     rng = np.random.default_rng(5)
     for size in (0.05, 0.4):
         logs = rng.normal([0.0, -0.5], [size, 0.1], (12, 2))
         row = replace(BETTER, pairs=[(exp(a), exp(b)) for a, b in logs], seed=3)
-        both = [totals(row.pairs, 3, 0.02), totals_by_logs(row.pairs, 0.02)]
-        weaker = min(both, key=lambda found: -found[2])
-        assert told(replace(row), spread_p=0.01).firm_totals == weaker
-        even = told(replace(row), spread_p=0.9)
-        assert even.firm_totals == even.totals == totals(row.pairs, 3)
+        mean, low, high = totals(row.pairs, 3)
+        _, *ends = means_by_logs(logs[:, 1] - logs[:, 0], logs.sum(axis=1), 0.025)
+        wider = (mean, min(low, ends[0]), max(high, ends[1]))
+        assert told(replace(row), spread_p=(0.9, 0.024)).totals == pytest.approx(wider)
+        assert told(replace(row), spread_p=(0.9, 0.025)).totals == (mean, low, high)
     assert row.worst() == pytest.approx([max(side) / np.mean(side)
                                          for side in zip(*row.pairs, strict=True)])  # fmt: skip
     assert replace(row, effect=None).totals is None
@@ -444,22 +465,22 @@ def test_the_ends_of_words() -> None:
 
 def test_doubts_of_a_metric() -> None:
     found = report_of(BETTER)
-    few = told(replace(BETTER, pairs=[(10.0, 9.0)] * 9 + [(10.0, 19.0)]), spread_p=0.01,
-               firm_totals=(-0.1, -0.2, 0.0), totals=(-0.1, -0.2, 0.0))  # fmt: skip
-    assert [*found._doubts_of(few)] == [
+    few = told(replace(BETTER, pairs=[(10.0, 9.0)] * 9 + [(10.0, 19.0)]), spread_p=(0.01, 0.9),
+               totals=(-0.1, -0.2, 0.0))  # fmt: skip
+    assert [*found._doubts_of(few)] == [("totals",
         "vmstat.pgfault/s: a few blocks outweigh the others: -9.52 % by pairs, -9.52 % by totals "
         "(-18.1 % .. +0 %); the largest block has 1.9 times the mean in treatment, 1 times in "
-        "control"
-    ]
+        "control")
+    ]  # fmt: skip
     lost = replace(BETTER, planned=40, lost={"control": 20, "treatment": 13})
     missing = ("vmstat.pgfault/s has a value in 10 of 40 pairs; it is missing or no number in "
                "20 blocks of control, 13 blocks of treatment")  # fmt: skip
-    assert [*found._doubts_of(lost)] == [missing]
+    assert [*found._doubts_of(lost)] == [("", missing)]
     assert [*found._doubts_of(replace(lost, planned=10))] == []
     units = Metric.parse("u=unit:memory.current")
     gone = replace(BETTER, metric=units, lost={"control": 0, "treatment": 6})
     assert [*found._doubts_of(gone)] == [
-        "u: units have gone within their blocks, and not evenly: 0 in control, 6 in treatment"
+        ("", "u: units have gone within their blocks, and not evenly: 0 in control, 6 in treatment")
     ]
     assert [*found._doubts_of(replace(gone, lost={"control": 0, "treatment": 5}))] == []
     assert [*found._doubts_of(replace(gone, metric=FAULTS))] == []

@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from math import exp, inf, log, log1p, sqrt
 from types import MappingProxyType
 
-from mmpolicy.ab.design import ALPHA, Pairs, differences, excess, log_of_ratio, with_lost
+from mmpolicy.ab.design import ALPHA, Pairs, at_margin, differences, log_of_ratio, with_lost
 from mmpolicy.ab.metrics import Metric
 
 RATES = (0.15, 0.3, 0.6, 1.0, 1.6, 2.5)  # k, in units of the sizes so far; their mean counts
 STEPS = 12  # of a bisection
 FAR = 8.0  # times the spread of the pairs: no interval looks further
+MOST = 100.0  # an effect beyond that, as a logarithm, is looked for nowhere
+ROOT_STEPS = 60  # of a bisection, too
 HALF = log(2)
 
 
@@ -61,15 +63,37 @@ def p_below_anytime(d: Sequence[float]) -> float:
     return 1 / evidence(d, (-1,))
 
 
+def in_turn(pairs: Pairs, effect: float = 0.0) -> list[float]:
+    """Return the differences of pairs, less an effect, on one scale for the whole run.
+
+    They are of logarithms until a pair has no logarithm, and from then on the values themselves,
+    as large as the sizes until then make them. Neither knows what a coin will decide, so all of
+    them make one e-process: a change of scale is no second chance. effect: a logarithm.
+    """
+    logs = next((n for n, pair in enumerate(pairs) if min(pair) <= 0), len(pairs))
+    d = [log_of_ratio([pair]) for pair in pairs[:logs]]
+    squares = sum((treatment - control) ** 2 for control, treatment in pairs[:logs])
+    unit = sqrt(sum(each * each for each in d) / squares) if squares else 1.0
+    times = exp(min(effect, MOST))
+    rest = [(treatment - times * control) * unit for control, treatment in pairs[logs:]]
+    return [each - effect for each in d] + rest
+
+
+def excess_in_turn(pairs: Pairs, lower: bool, margin: float) -> list[float]:
+    """Return by how much the treatment of each pair is worse than a margin in percent allows."""
+    sign = 1 if lower else -1
+    return [sign * each for each in in_turn(pairs, log(at_margin(lower, margin)))]
+
+
 def sequence(pairs: Pairs, alpha: float = ALPHA) -> tuple[str, float, float, float]:
     """Return scale, estimate and interval; all such intervals of a run hold the truth at once."""
     scale, d = differences(pairs)
     if scale == "totals":
-        middle = log_of_ratio(pairs)
-        spread = max(abs(each) for each in d)
+        middle = _root(pairs)
+        spread = min(max(abs(each) for each in d), MOST / FAR)
 
         def rest(effect: float) -> list[float]:
-            return [treatment - exp(effect) * control for control, treatment in pairs]
+            return in_turn(pairs, effect)
     else:
         middle = sum(d) / len(d)
         spread = max(abs(each - middle) for each in d)
@@ -81,6 +105,17 @@ def sequence(pairs: Pairs, alpha: float = ALPHA) -> tuple[str, float, float, flo
         return scale, middle, *((middle, middle) if 2 ** len(d) * alpha >= 2 else (-inf, inf))
     low, high = (_end(rest, middle, way * FAR * spread, alpha) for way in (-1, 1))
     return scale, middle, low, high
+
+
+def _root(pairs: Pairs) -> float:
+    """Return the effect that leaves nothing over, in sum; without logarithms, that of totals."""
+    if all(min(pair) <= 0 for pair in pairs[:1]):
+        return log_of_ratio(pairs)
+    low, high = -MOST, MOST
+    for _ in range(ROOT_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sum(in_turn(pairs, middle)) > 0 else (low, middle)
+    return (low + high) / 2
 
 
 def answered(
@@ -97,12 +132,13 @@ def answered(
         pairs, allowed = pairs_of[metric.name], metric.margin or margin
         if not pairs:
             continue
-        against, d = lost.get(metric.name, 0), differences(pairs)[1]
+        against, d = lost.get(metric.name, 0), in_turn(pairs)
         if metric in wanted and p_against(d, against) * len(wanted) < ALPHA:
             found.add(metric)
         if not (allowed and metric.better):
             continue
-        over = with_lost(excess(pairs, metric.better == "lower", allowed), against, 1.0)
+        over = excess_in_turn(pairs, metric.better == "lower", allowed)
+        over = with_lost(over, against, 1.0)
         if p_below_anytime(over) < ALPHA:
             shown.add(metric)
     rest = {metric for metric in metrics if metric.better} - found - shown

@@ -8,11 +8,11 @@ the way cannot decide when to stop.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, expm1, log, log1p, log2, sqrt
 from statistics import NormalDist, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ALPHA = 0.05  # risk of a false finding, over all metrics
 POWER = 0.8  # chance of a finding where there is something to find
@@ -112,6 +112,11 @@ def with_lost(d: Sequence[float], against: int, sign: float = 0.0) -> list[float
     """
     worst = (sign or (-1 if sum(d) > 0 else 1)) * max(map(abs, d), default=0.0)
     return [worst] * against + list(d)
+
+
+def planned_so_far(end: Mapping[str, Any], planned: int, known: Iterable[int]) -> int:
+    """Return how many pairs a run should have by now; known: the numbers of those that it has."""
+    return planned if end.get("status") == "done" else max(known, default=-1) + 1
 
 
 def unseen(pairs: int) -> float:

@@ -5,29 +5,46 @@ On these hosts: nothing is assumed, the coins of all pairs of all hosts are toss
 host counts the same. On the next host: hosts differ, so their effects are a sample. Random
 effects, with the variance between hosts of Paule and Mandel (1982), the interval of Hartung
 and Knapp (2001), and the prediction interval of Higgins, Thompson and Spiegelhalter (2009).
+That takes hosts as independent. Few hosts that share a jump inside a pair may all lean the same
+way, by their coins. So the interval is never narrower than that of the coins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from math import log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize, special, stats
 
-from mmpolicy.ab.design import ALPHA, at_margin, differences, in_percent
+from mmpolicy.ab.design import (
+    ALPHA,
+    DIRTY,
+    at_margin,
+    differences,
+    in_percent,
+    planned_so_far,
+    with_lost,
+)
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.report import Report
+from mmpolicy.ab.pool_means import Means, sides_of, spread_of
+from mmpolicy.ab.report import AA, CARRY, OWN, Doubt, Report
 from mmpolicy.ab.samples import Recording
-from mmpolicy.ab.stats import Vector, without_place
+from mmpolicy.ab.stats import Vector, binomial_tail_of, ends_of, without_place
 from mmpolicy.errors import Error, Exit
 
 TOSSES = 9999  # of the coins of all hosts
 LEAST_PAIRS = 3  # of a host, to know its noise
 LEAST_NOISE = 1e-17  # a variance
+STANDS_OUT = 5.0  # times the median of its host: so large is a pair with a jump
+NAMED = 3  # hosts that a verdict names
+# Doubts that chance raises on one host in so many: they count where more hosts have them.
+BY_CHANCE = {AA: DIRTY, CARRY: ALPHA}
+NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -36,6 +53,13 @@ class HostEffect:
 
     name: str
     d: Vector
+    sums: Vector = field(default_factory=lambda: NOTHING)  # of the logarithms of both arms
+    moments: Vector = field(default_factory=lambda: NOTHING)  # seconds: when each pair began
+    against: int = 0  # lost pairs that count as against what hosts show
+
+    def opposed(self, sign: float) -> HostEffect:
+        """Return the host with its lost pairs, all of them of that sign."""
+        return replace(self, d=np.asarray(with_lost(self.d.tolist(), self.against, sign)))
 
     @property
     def mean(self) -> float:
@@ -101,7 +125,27 @@ def tau_squared(effects: Vector, variances: Vector) -> float:
 
 
 def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> Pooled:
-    """Return both answers of two hosts or more."""
+    """Return both answers of two hosts or more.
+
+    Lost pairs count as against what the others show, and the interval is as wide as whatever
+    they might have been makes it.
+    """
+    found = _pooled(hosts, seed, tosses)
+    if not any(host.against for host in hosts):
+        return found
+    ways = {sign: _pooled([host.opposed(sign) for host in hosts], seed, tosses)
+            for sign in (-1.0, 1.0)}  # fmt: skip
+    all_of = [found, *ways.values()]
+    here, mean = (ways[-1.0 if each > 0 else 1.0] for each in (found.here, found.mean))
+    return replace(
+        found,
+        p_here=max(here.p_here, found.p_here) if here.here * found.here > 0 else 1.0,
+        p=max(mean.p, found.p) if mean.mean * found.mean > 0 else 1.0,
+        low=min(each.low for each in all_of), high=max(each.high for each in all_of),
+    )  # fmt: skip
+
+
+def _pooled(hosts: Sequence[HostEffect], seed: int, tosses: int) -> Pooled:
     effects = np.asarray([host.mean for host in hosts])
     variances = variances_of(hosts)
     freedom = len(hosts) - 1
@@ -113,12 +157,13 @@ def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> 
     spread = float(stats.t.ppf(1 - ALPHA / 2, max(freedom - 1, 1))) * float(
         np.sqrt(tau2 + error**2)
     )
+    coins = Coins.of(hosts, seed, tosses)
     return Pooled(
         here=float(effects.mean()),
-        p_here=_p_of_coins(hosts, seed, tosses),
+        p_here=coins.p,
         mean=mean,
-        low=mean - t * error,
-        high=mean + t * error,
+        low=min(mean - t * error, coins.low),
+        high=max(mean + t * error, coins.high),
         p=float(2 * stats.t.sf(abs(mean) / error, freedom)),
         tau=float(np.sqrt(tau2)),
         heterogeneity_p=float(stats.chi2.sf(total, freedom)),
@@ -128,15 +173,69 @@ def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> 
     )
 
 
-def _p_of_coins(hosts: Sequence[HostEffect], seed: int, tosses: int) -> float:
-    """Return the p of the mean of these hosts, of which all coins are tossed anew."""
-    rng = np.random.default_rng(seed)
-    seen = abs(sum(host.mean for host in hosts))
-    sums = np.zeros(tosses)
+@dataclass(frozen=True)
+class Coins:
+    """What the coins of all pairs of these hosts say, tossed anew."""
+
+    p: float
+    low: float  # of all effects that they do not reject
+    high: float
+    total: float = 0.0  # the logarithm of the ratio of the totals, each host with the same mean
+    totals: tuple[float, float] = (0.0, 0.0)  # its interval
+
+    @classmethod
+    def of(
+        cls, hosts: Sequence[HostEffect], seed: int, tosses: int, with_totals: bool = False
+    ) -> Coins:
+        """Toss them: the mean of a random subset of pairs takes the place of that of all."""
+        rng = np.random.default_rng(seed)
+        seen = sum(host.mean for host in hosts)
+        turned, weight = np.zeros(tosses), np.zeros(tosses)
+        sides, sums = np.zeros((2, tosses)), np.zeros(2)
+        for host in hosts:
+            chosen = rng.integers(0, 2, (tosses, len(host.d)), np.int8)
+            turned += chosen @ (host.d / len(host.d))
+            weight += chosen.sum(axis=1) / len(host.d)
+            if with_totals:
+                both = np.stack(sides_of(host.d, host.sums))
+                sides += (chosen @ both.T).T
+                sums += both.sum(axis=1)
+        some = weight > 0
+        p = (1 + (np.abs(2 * turned - seen) >= abs(seen) * (1 - 1e-12)).sum()) / (1 + tosses)
+        low, high = ends_of(turned[some] / weight[some])
+        if not with_totals:
+            return cls(float(p), low, high)
+        treatment, control = np.log(sides[:, some])
+        total = float(np.log(sums[0]) - np.log(sums[1]))
+        return cls(float(p), low, high, total, ends_of(treatment - control))
+
+
+def means_of(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> Means:
+    """Return what the means of hosts are to bear out the effect by."""
+    known = [host for host in hosts if len(host.sums) == len(host.d)]
+    coins = Coins.of(known, seed, tosses, with_totals=True)
+    spread = spread_of([(host.d, host.sums) for host in known])
+    ends = (coins.low, coins.high)
+    return Means(**spread, pairs=ends, total=coins.total, totals=coins.totals)
+
+
+def shared_jump(hosts: Sequence[HostEffect]) -> list[str]:
+    """Return the hosts of which the pair that stands out began at the same time as another's.
+
+    Only sizes are looked at: signs are what the coins decided.
+    """
+    moments: list[tuple[float, float, str]] = []
     for host in hosts:
-        d = host.d / len(host.d)
-        sums += 2.0 * (rng.integers(0, 2, (tosses, len(d)), np.int8) @ d) - d.sum()
-    return float((1 + (np.abs(sums) >= seen * (1 - 1e-12)).sum()) / (1 + tosses))
+        sizes = np.abs(host.d)
+        if len(host.moments) == len(sizes) > 1:
+            place = int(sizes.argmax())
+            if sizes[place] > STANDS_OUT * max(float(np.median(sizes)), LEAST_NOISE):
+                length = float(np.median(np.diff(host.moments)))
+                moments.append((float(host.moments[place]), length, host.name))
+    return [
+        name for at, length, name in moments
+        if any(abs(at - then) < length and name != other for then, _, other in moments)
+    ]  # fmt: skip
 
 
 # Files
@@ -155,6 +254,12 @@ def label_of(path: str, recording: Recording) -> str:
     return f"{host.get('name') or path} {labels}".strip()
 
 
+class Left(NamedTuple):
+    """Why a host is left out."""
+
+    reason: str
+
+
 @dataclass(frozen=True)
 class HostRun:
     """What a pool keeps of a file: a fleet has thousands, and each has all samples of its run."""
@@ -164,9 +269,10 @@ class HostRun:
     seed: int
     span: tuple[str, str]
     label: str
-    effects: dict[str, HostEffect]  # by metric; one with too few pairs is left out
-    doubts: list[str]
+    effects: dict[str, HostEffect]  # by metric
+    doubts: list[Doubt]
     stopped: bool
+    left: dict[str, str] = field(default_factory=dict)  # metric -> why it has no effect here
 
     @classmethod
     def of(cls, path: str, recording: Recording) -> HostRun:
@@ -178,21 +284,41 @@ class HostRun:
         found = {each.name: _effect(label, recording, each) for each in recording.metrics()}
         return cls(
             path, recording.header["digest"], recording.header["seed"], _span(recording), label,
-            {name: effect for name, effect in found.items() if effect},
-            Report(recording).doubts, recording.stopped_in_treatment,
+            {name: each for name, each in found.items() if isinstance(each, HostEffect)},
+            Report(recording).reasons, recording.stopped_in_treatment,
+            {name: each.reason for name, each in found.items() if isinstance(each, Left)},
         )  # fmt: skip
 
 
-def _effect(label: str, recording: Recording, metric: Metric) -> HostEffect | None:
-    """Return the effect on a host, if it has enough pairs."""
+def _effect(label: str, recording: Recording, metric: Metric) -> HostEffect | Left:
+    """Return the effect on a host, or why there is none."""
     by_pair, firsts = recording.by_pair(metric, "ab"), recording.firsts()
-    scale, d = differences(list(by_pair.values()))
-    if scale != "ratio" or len(d) < LEAST_PAIRS:
-        return None
+    pairs = list(by_pair.values())
+    scale, d = differences(pairs)
+    if len(d) < LEAST_PAIRS:
+        return Left(f"{len(d)} pairs have a value, and it takes {LEAST_PAIRS}")
+    if scale != "ratio":
+        return Left("values of 0, or below, have no ratio")
     values = np.asarray(d)
     first = np.asarray([firsts[pair] for pair in by_pair if firsts], bool)
     rest = without_place(values, first) if len(set(first.tolist())) > 1 else None
-    return HostEffect(label, values if rest is None else rest)
+    _, lost = recording.lost_pairs(
+        metric, planned_so_far(recording.end, recording.planned, by_pair)
+    )
+    return HostEffect(
+        label, values if rest is None else rest, np.log(np.asarray(pairs)).sum(axis=1),
+        _moments(recording, by_pair), lost,
+    )  # fmt: skip
+
+
+def _moments(recording: Recording, pairs: Iterable[int]) -> Vector:
+    """Return when pairs began, in seconds; also by the time of day, where that is known."""
+    started = recording.header["started"]
+    start = datetime.fromisoformat(started).timestamp() if started else 0.0
+    began: dict[int, float] = {}
+    for number, pair, _ in recording.of_phase("ab"):
+        began.setdefault(pair, float(recording.blocks[number]["began"]))
+    return np.asarray([start + began[pair] for pair in pairs])
 
 
 def _check_same(first: HostRun, other: HostRun) -> None:
@@ -234,41 +360,86 @@ class Pool:
         self.results = {
             name: pooled(hosts) for name, hosts in self.effects.items() if len(hosts) > 1
         }
+        self.means = {name: means_of(self.effects[name]) for name in self.results}
+
+    # Why not to believe it
 
     def stopped(self) -> list[str]:
         """Return the hosts on which a guard broke in the treatment; they are never dropped."""
         return [run.label for run in self.runs if run.stopped]
 
-    def left_out(self, metric: Metric) -> int:
-        """Return how many hosts have too few pairs, or no ratio."""
-        return len(self.runs) - len(self.effects[metric.name])
+    @cached_property
+    def open_doubts(self) -> list[tuple[str, str]]:
+        """Return hosts with the doubts that count: whatever the others say, it is not shown.
+
+        Whether totals agree with pairs is asked of all hosts together, see Means.
+        """
+        kinds = {OWN}
+        for kind, rate in BY_CHANCE.items():
+            hosts = sum(any(each.kind == kind for each in run.doubts) for run in self.runs)
+            if binomial_tail_of(hosts, len(self.runs), rate) < DIRTY:
+                kinds.add(kind)
+        return [(run.label, doubt.text)
+                for run in self.runs for doubt in run.doubts if doubt.kind in kinds]  # fmt: skip
+
+    @property
+    def left_out(self) -> list[tuple[str, str]]:
+        """Return hosts that are in no answer about a metric, with the reason."""
+        return [(run.label, f"{name}: {reason}") for run in self.runs
+                for name, reason in run.left.items()]  # fmt: skip
+
+    # What came out
 
     @cached_property
     def exit(self) -> Exit:
-        """Return 0 if it is better on these hosts and the next, and no guard is open or broke."""
-        if len(self.results) < len(self.metrics):
-            return Exit.INCONCLUSIVE
-        wanted = [metric for metric in self.metrics if not metric.guard]
-        level = ALPHA / max(len(wanted), 1)
-        better = 0
-        for metric in self.metrics:
-            found = self.results[metric.name]
-            fell = found.mean < 0
-            shown = found.p < level and found.p_here < level
-            good = shown and (not metric.better or fell == (metric.better == "lower"))
-            if metric.better and not good and not self._within(metric, found):
-                return Exit.WORSE if shown else Exit.INCONCLUSIVE
-            better += good and not metric.guard
-        return Exit.DONE if better and not self.stopped() else Exit.INCONCLUSIVE
+        """Return 8 if any metric is worse, and 0 only for what each host could be told, too.
 
-    def _within(self, metric: Metric, found: Pooled) -> bool:
+        That is: it is better on these hosts and the next, and no guard is open or broke.
+        """
+        known = [metric for metric in self.metrics if metric.name in self.results]
+        if any(self._worse(metric) for metric in known):
+            return Exit.WORSE
+        if len(known) < len(self.metrics) or self.stopped() or self.open_doubts or self.left_out:
+            return Exit.INCONCLUSIVE
+        good = {metric for metric in known if self._good(metric)}
+        if any(each.better and each not in good and not self._within(each) for each in known):
+            return Exit.INCONCLUSIVE
+        better = any(not metric.guard for metric in good)
+        return Exit.DONE if better else Exit.INCONCLUSIVE
+
+    def _shown(self, metric: Metric) -> bool:
+        """Tell if there is an effect, also in the means."""
+        wanted = sum(not each.guard for each in self.metrics)
+        found, level = self.results[metric.name], ALPHA / max(wanted, 1)
+        lower = found.mean < 0
+        return found.p < level and found.p_here < level and self._bear(metric, lower, 0.0)
+
+    def _good(self, metric: Metric) -> bool:
+        lower = self.results[metric.name].mean < 0
+        wanted = not metric.better or lower == (metric.better == "lower")
+        return wanted and self._shown(metric)
+
+    def _worse(self, metric: Metric) -> bool:
+        """Tell if it is worse, and nobody has agreed to so much."""
+        if not metric.better or not self._shown(metric):
+            return False
+        return not self._good(metric) and not self._within(metric)
+
+    def _bear(self, metric: Metric, lower: bool, limit: float) -> bool:
+        """Tell if the means of all hosts are on that side of a limit, too."""
+        found = self.results[metric.name]
+        end = found.high if lower else found.low
+        return self.means[metric.name].bear(lower, limit, found.mean, end)
+
+    def _within(self, metric: Metric) -> bool:
         """Tell if the mean of all hosts is shown to be no worse than the margin."""
         margin = metric.margin or self.margin
         if not margin:
             return False
-        lower = metric.better == "lower"
+        lower, found = metric.better == "lower", self.results[metric.name]
         limit = log(at_margin(lower, margin))
-        return found.high < limit if lower else found.low > limit
+        shown = found.high < limit if lower else found.low > limit
+        return shown and self._bear(metric, lower, limit)
 
     def lines(self) -> list[str]:
         """Return it as text."""
@@ -289,19 +460,38 @@ class Pool:
                 f"hosts differ by {100 * found.tau:.2g} % (I2 {100 * found.i2:.0f} %, "
                 f"p = {found.heterogeneity_p:.2g})",
             ]
-            if self.left_out(metric):
-                lines.append(f"  {self.left_out(metric)} hosts have too few pairs, or values of 0")
+            lines += self._of_jump(hosts)
             lines.append("")
-        lines += [f"doubt: {run.label}: {doubt}" for run in self.runs for doubt in run.doubts]
+        lines += [f"left out: {host}: {why}" for host, why in self.left_out]
+        lines += self._doubt_lines()
         stopped = self.stopped()
         lines.append(f"stopped in the treatment by a guard: {', '.join(stopped) or 'none'}"
                      f" ({len(stopped)} of {len(self.runs)} hosts)")  # fmt: skip
         return [*lines, f"verdict: {self.verdict()}"]
 
+    def _doubt_lines(self) -> Iterator[str]:
+        for run in self.runs:
+            for doubt in run.doubts:
+                counts = (run.label, doubt.text) in self.open_doubts
+                yield f"{'doubt' if counts else 'note'}: {run.label}: {doubt.text}"
+
+    def _of_jump(self, hosts: Sequence[HostEffect]) -> Iterator[str]:
+        shared = shared_jump(hosts)
+        if shared:
+            yield (
+                f"  {_some(shared)} share a jump: hosts are then not independent, and the interval "
+                "is that of the coins where it is wider"
+            )
+
     def verdict(self) -> str:
         """Return the one sentence that counts."""
-        if self.stopped() and self.exit != Exit.WORSE:
-            return f"inconclusive: a guard broke in the treatment on {', '.join(self.stopped())}"
+        if self.exit == Exit.INCONCLUSIVE:
+            if self.stopped():
+                return f"inconclusive: a guard broke in the treatment on {_some(self.stopped())}"
+            if self.open_doubts:
+                return f"inconclusive: in doubt are {_some(_by_host(self.open_doubts))}"
+            if self.left_out:
+                return f"inconclusive: left out are {_some(_by_host(self.left_out))}"
         words = {Exit.DONE: "better on these hosts, and on hosts like these",
                  Exit.WORSE: "worse on these hosts, and on hosts like these"}  # fmt: skip
         return words.get(self.exit, "inconclusive: not shown for all metrics that have to be")
@@ -324,6 +514,20 @@ class Pool:
 
 def _percent(effect: float) -> str:
     return f"{in_percent(effect):+.3g} %"
+
+
+def _by_host(reasons: Sequence[tuple[str, str]]) -> list[str]:
+    """Return each host with its first reason."""
+    firsts: dict[str, str] = {}
+    for host, reason in reasons:
+        firsts.setdefault(host, reason)
+    return [f"{host} ({reason})" for host, reason in firsts.items()]
+
+
+def _some(texts: Sequence[str]) -> str:
+    """Return the first of them, and how many more there are."""
+    more = len(texts) - NAMED
+    return ", ".join(texts[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _forest(hosts: Sequence[HostEffect], width: int = 41) -> list[str]:

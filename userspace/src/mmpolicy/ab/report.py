@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmpolicy.ab.balance import balance_of
 from mmpolicy.ab.carry import carry_of
@@ -16,6 +16,7 @@ from mmpolicy.ab.design import (
     differences,
     least_pairs,
     pairs_to_see,
+    planned_so_far,
     suggest_pairs,
     unseen,
 )
@@ -27,6 +28,17 @@ from mmpolicy.ab.sources import ARMS
 from mmpolicy.ab.stats import against, analyse, analyse_anytime, holm
 from mmpolicy.errors import Exit
 from mmpolicy.render import table
+
+# Kinds of doubts: those that a pool of hosts judges by all of them, and all others.
+OWN, AA, CARRY, TOTALS = "", "A/A", "carry-over", "totals"
+
+
+class Doubt(NamedTuple):
+    """Why nothing should be concluded."""
+
+    kind: str
+    text: str
+
 
 HEAD = (
     "METRIC", "PAIRS", "CONTROL", "TREATMENT", "EFFECT", "95 % INTERVAL", "P", "P HOLM",
@@ -45,8 +57,7 @@ def _row(recording: Recording, metric: Metric, margin: float, metrics: int) -> M
         effect = analyse_anytime(pairs, seed)
     elif len(pairs) > 1:
         effect = analyse(pairs, seed, [firsts[pair] for pair in by_pair if firsts])
-    complete = recording.end.get("status") == "done"
-    planned = recording.planned if complete else max(by_pair, default=-1) + 1
+    planned = planned_so_far(recording.end, recording.planned, by_pair)
     _, lost = recording.lost_pairs(metric, planned)
     if effect and lost:
         effect = against(effect, lost, seed, way == "anytime")
@@ -101,8 +112,10 @@ class Report:
         self.rows = rows_of(recording, self.margin)
         self.balance = balance_of(recording)
         self.neighbours = neighbours_of(recording)
-        self.doubts = list(self._doubts())
-        self.doubts += [each.doubt() for each in self.neighbours if each.found]
+        self.reasons = [Doubt(OWN, text) for text in self._doubts()]
+        self.reasons += [each for row in self.rows for each in self._doubts_of(row)]
+        self.reasons += [Doubt(OWN, each.doubt()) for each in self.neighbours if each.found]
+        self.doubts = [each.text for each in self.reasons]
         self.judged = [row for row in self.rows if row.margin and row.metric.better]
 
     @property
@@ -154,31 +167,29 @@ class Report:
         if rare and any(len(row.pairs) < pairs_to_see(rare) for row in self.rows):
             text = f"{self._unseen()}; --rare {rare:g} takes {pairs_to_see(rare)} pairs"
             yield f"too few blocks to be sure of: {text}"
-        dirty = [row.metric.name for row in self.rows if row.aa_corrected < DIRTY]
-        if dirty:
-            yield f"equal arms differed in the A/A phase: {', '.join(dirty)}"
-        for row in self.rows:
-            yield from self._doubts_of(row)
 
-    def _doubts_of(self, row: MetricResult) -> Iterator[str]:
+    def _doubts_of(self, row: MetricResult) -> Iterator[Doubt]:
         name = row.metric.name
         if source := self.recording.climbing(row.metric):
-            yield f"{name} never falls: if it counts something, add /s: {source}/s"
+            text = f"{name} never falls: if it counts something, add /s: {source}/s"
+            yield Doubt(OWN, text)
+        if row.aa_corrected < DIRTY:
+            yield Doubt(AA, f"equal arms differed in the A/A phase: {name}")
         if self._lost(row) and row.too_many_lost:
-            yield self._lost(row)
+            yield Doubt(OWN, self._lost(row))
         elif row.metric.of_units and row.uneven_lost:
             lost = ", ".join(f"{count} in {arm}" for arm, count in row.lost.items())
-            yield f"{name}: units have gone within their blocks, and not evenly: {lost}"
-        if row.denied and (firm := row.firm_totals) and row.effect:
+            yield Doubt(OWN, f"{name}: units have gone within their blocks, and not evenly: {lost}")
+        if row.denied and row.totals and row.effect:
             control, treatment = row.worst()
-            yield (
+            yield Doubt(TOTALS, (
                 f"{name}: a few blocks outweigh the others: {row.text(row.effect.estimate)} by "
-                f"pairs, {row.text(firm[0])} by totals ({row.ends(*firm[1:])}); the "
+                f"pairs, {row.text(row.totals[0])} by totals ({row.ends(*row.totals[1:])}); the "
                 f"largest block has {treatment:.3g} times the mean in treatment, {control:.3g} "
                 "times in control"
-            )
+            ))  # fmt: skip
         if row.no_worse and row.carry.seen:
-            yield f"{name}: carry-over hides how much worse the treatment is"
+            yield Doubt(CARRY, f"{name}: carry-over hides how much worse the treatment is")
 
     def _lost(self, row: MetricResult) -> str:
         """Return what is said of pairs without a value; empty if there are none."""
@@ -346,7 +357,7 @@ class Report:
                 f"{each:g} %" for each in sorted({r.margin for r in self.judged})
             )
             when = "after the run" if after else "before the run"
-            facts.append((f"margin {margins}", f"chosen {when}; to show it, {need}"))
+            facts.append((f"margin {margins}", f"of the mean, chosen {when}; to show it, {need}"))
         if header.get("experiment"):
             facts.append(("experiment", header["experiment"]))
         about = {**header["host"], **header["host"].get("labels", {})}

@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from mmpolicy.ab.anytime import p_against, p_anytime, sequence
+from mmpolicy.ab.anytime import in_turn, p_against, p_anytime, sequence
 from mmpolicy.ab.design import ALPHA, POWER, differences, with_lost
 
 EXACT_PAIRS = 16  # up to here, all outcomes of the coins are looked at
 RESAMPLES = 9999  # beyond, so many of them; and so many samples of the bootstrap
 REDRAWS = 999  # of the coins, where that is more work
 PLACE = 4.0  # t of the place in the pair, from which on it is taken out
+SPARE = 1  # values that the sign test leaves on each side, as the interval decides on the length
 ROUNDING = 1e-12  # sums closer than this, relative to what is summed, are equal
 
 Vector = NDArray[np.float64]
@@ -67,8 +68,10 @@ def analyse(pairs: Sequence[tuple[float, float]], seed: int, first: Sequence[boo
 def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
     """Return the same with an interval and a p that hold at any look."""
     _, estimate, low, high = sequence(list(pairs))
-    p = p_anytime(differences(pairs)[1])
-    return replace(analyse(pairs, seed), estimate=estimate, low=low, high=high, p=p)
+    d = in_turn(list(pairs))
+    return replace(
+        analyse(pairs, seed), estimate=estimate, low=low, high=high, p=p_anytime(d), d=np.asarray(d)
+    )
 
 
 def against(effect: Effect, lost: int, seed: int, anytime: bool) -> Effect:
@@ -149,14 +152,14 @@ def interval(d: Vector, seed: int, differ: bool = True) -> tuple[float, float]:
     """
     sums, sizes = _subsets(d, seed)
     means = sums[sizes > 0] / sizes[sizes > 0]
-    low, high = _ends(means)
+    low, high = ends_of(means)
     lean = _lean(d) if differ else 0.0
     moved = max(_moved(abs(lean)), 2 / (len(means) + 1))
     if lean > 0 and np.isfinite(high):
-        far = _ends(means, moved)[1]
+        far = ends_of(means, moved)[1]
         high = min(far, 0.0) if high < 0 else far
     elif lean < 0 and np.isfinite(low):
-        far = _ends(means, moved)[0]
+        far = ends_of(means, moved)[0]
         low = max(far, 0.0) if low > 0 else far
     return low, high
 
@@ -177,7 +180,8 @@ def _moved(lean: float) -> float:
     return float(2 * stats.norm.sf(lean + z / (1 - lean * z)))
 
 
-def _ends(means: Vector, alpha: float = ALPHA) -> tuple[float, float]:
+def ends_of(means: Vector, alpha: float = ALPHA) -> tuple[float, float]:
+    """Return the order statistics of random means that cut off this share of them, at both ends."""
     place = int(alpha / 2 * (len(means) + 1))
     if place < 1:  # so few pairs that nothing can be rejected
         return -np.inf, np.inf
@@ -196,27 +200,36 @@ def analyse_median(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
         return analyse(pairs, seed)
     d = np.asarray(found)
     more, less = int((d > 0).sum()), int((d < 0).sum())
-    p = min(2 * binomial_tail(max(more, less), more + less), 1.0)
+    p = min(2 * binomial_tail(max(more, less) - SPARE, more + less), 1.0)
     low, high = median_interval(d)
     return Effect(scale, len(d), float(np.median(d)), low, high, p, float(d.std(ddof=1)), d)
 
 
 def median_interval(d: Sequence[float] | Vector) -> tuple[float, float]:
-    """Return the 95 % interval of the median: all values that the sign test does not reject."""
+    """Return the 95 % interval of the median: all values that the sign test does not reject.
+
+    It is for a length that its own width decides: that ends more often where chance makes the
+    interval narrow, so one value more is left on each side than a planned length needs.
+    """
     ordered = np.sort(d)
-    place = int(stats.binom.ppf(ALPHA / 2, len(ordered), 0.5))
-    return (float(ordered[place - 1]), float(ordered[-place])) if place else (-np.inf, np.inf)
+    place = int(stats.binom.ppf(ALPHA / 2, len(ordered), 0.5)) - SPARE
+    return (float(ordered[place - 1]), float(ordered[-place])) if place > 0 else (-np.inf, np.inf)
 
 
-def spread_p(pairs: Sequence[tuple[float, float]], seed: int) -> float:
-    """Return the p of: the logarithms of both arms vary as much.
+def spread_p(pairs: Sequence[tuple[float, float]], seed: int, more: bool) -> float:
+    """Return the one-sided p of: the logarithms of the treatment vary no more (no less).
 
-    If they do, the difference of a pair is not related to its sum (Pitman and Morgan 1939),
-    and could as well have the other sign.
+    If both arms vary as much, the difference of a pair is not related to its sum (Pitman and
+    Morgan 1939), and could as well have the other sign.
     """
     control, treatment = np.log(np.asarray(pairs, float).T)
-    d, sums = treatment - control, treatment + control
-    return p_value((d - d.mean()) * (sums - sums.mean()), seed)
+    return p_below(-apart(treatment - control, treatment + control) * (1 if more else -1), seed)
+
+
+def apart(d: Vector, sums: Vector) -> Vector:
+    """Return of each pair what it says of the treatment's variance: above 0 if that is larger."""
+    found: Vector = (d - d.mean()) * (sums - sums.mean())
+    return found
 
 
 def totals(
@@ -233,25 +246,43 @@ def totals(
     below, above = _subsets(control, seed)[0], _subsets(treatment, seed)[0]
     with np.errstate(divide="ignore"):
         known = (below > 0) | (above > 0)
-        low, high = _ends(np.log(above[known]) - np.log(below[known]), alpha)
+        low, high = ends_of(np.log(above[known]) - np.log(below[known]), alpha)
         return float(np.log(treatment.sum()) - np.log(control.sum())), low, high
 
 
-def totals_by_logs(
-    pairs: Sequence[tuple[float, float]], alpha: float
-) -> tuple[float, float, float]:
-    """Return the same for blocks whose logarithms are normal (Cox; Zhou and Gao 1997).
+def rise_of_mean(d: Vector, sums: Vector, alpha: float) -> tuple[float, float, float]:
+    """Return what variance adds to the logarithm of the ratio of means, and how far off that is.
 
-    The mean of such blocks rises with the variance of their logarithms. Few of them seldom have
-    one of the large ones that make it, so that their totals say too little of how unsure they are.
+    The mean of values whose logarithms are normal lies above their geometric mean by half the
+    variance. d, sums: difference and sum of the logarithms of both arms. How far off the estimate
+    may be, downward and upward, each with the risk alpha, is from the intervals of both variances
+    (MOVER, Zou, Huo and Taleban 2009). Both arms share what drifts, so they are related.
     """
-    logs = np.log(np.asarray(pairs, float))
-    control, treatment = logs.var(axis=0, ddof=1)
-    d = logs[:, 1] - logs[:, 0]
-    mean, freedom = float(d.mean() + (treatment - control) / 2), len(d) - 1
-    variance = d.var(ddof=1) / len(d) + (treatment**2 + control**2) / (2 * freedom)
-    half = float(stats.t.ppf(1 - alpha / 2, freedom) * np.sqrt(variance))
-    return mean, mean - half, mean + half
+    treatment, control = (sums + d) / 2, (sums - d) / 2
+    sizes = np.asarray([treatment.var(ddof=1), control.var(ddof=1)]) / 2
+    freedom = len(d) - 1
+    ends = freedom / stats.chi2.ppf([1 - alpha, alpha], freedom) - 1
+    below, above = -ends[0] * sizes, ends[1] * sizes
+    product = float(np.prod(sizes))
+    related = float(np.cov(treatment, control)[0, 1] / 2) ** 2 / product if product else 0.0
+
+    def off(first: float, second: float) -> float:
+        return float(np.sqrt(max(first**2 + second**2 - 2 * related * first * second, 0.0)))
+
+    rise = float(sizes[0] - sizes[1])
+    return rise, off(below[0], above[1]), off(above[0], below[1])
+
+
+def means_by_logs(d: Vector, sums: Vector, alpha: float) -> tuple[float, float, float]:
+    """Return the logarithm of the ratio of means, and its ends, each with the risk alpha.
+
+    That is for blocks whose logarithms are normal. Few of them seldom have one of the large
+    ones that make the mean, so that their totals say too little of how unsure they are.
+    """
+    rise, down, up = rise_of_mean(d, sums, alpha)
+    error = float(stats.t.ppf(1 - alpha, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d)))
+    mean = float(d.mean()) + rise
+    return mean, mean - float(np.hypot(error, down)), mean + float(np.hypot(error, up))
 
 
 def left_over(y: Vector, first: NDArray[np.bool_], seed: int) -> tuple[float, float]:
@@ -268,7 +299,11 @@ def left_over(y: Vector, first: NDArray[np.bool_], seed: int) -> tuple[float, fl
     mean = float(np.nanmean(d))
     own, left = _regress(y, blocks)
     noise = y - np.concatenate([[0.0], blocks * mean])
-    by_chance = _regress(noise, _in_turns(coins))[1] * np.sign(mean)
+    tossed = _in_turns(coins)
+    means = mean + np.nanmean(
+        (noise[1:] * (2 * tossed - 1)).reshape(REDRAWS, len(first), 2).sum(axis=2), axis=1
+    )
+    by_chance = _regress(noise, tossed)[1] * np.sign(means)
     hits = int((by_chance >= left * np.sign(mean) - _slack(y)).sum())
     return float(left / own) if own else 0.0, (1 + hits) / (1 + REDRAWS)
 
@@ -361,6 +396,11 @@ def floor(aa: Effect, pairs: int) -> float:
 def binomial_tail(hits: int, number: int) -> float:
     """Return the chance of so many hits or more of a fair coin."""
     return float(stats.binom.sf(hits - 1, number, 0.5)) if number else 1.0
+
+
+def binomial_tail_of(hits: int, number: int, rate: float) -> float:
+    """Return the chance of so many hits or more, each with this rate."""
+    return float(stats.binom.sf(hits - 1, number, rate))
 
 
 def imbalance(control: int, treatment: int) -> float:

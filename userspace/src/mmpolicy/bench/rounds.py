@@ -91,7 +91,7 @@ class Length:
     def progress(self, done: int) -> str:
         """Return what is to be told after so many rounds."""
         hedge = "at most " if self.within else "about " if self.needed else ""
-        known = f", {self._known()}" if self.reached else ""
+        known = f", {self._known()}" if 0 < self.reached < inf else ""
         return f"round {done} of {hedge * (done < self.rounds)}{self.rounds}{known}"
 
     def _known(self) -> str:

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Do the means of many hosts bear out what their pairs show? Needs numpy and scipy.
+
+The effect on a host is a mean of logarithms. That is lower where blocks vary more, though their
+mean is not, and a few blocks that take very much hardly count in it. Users pay the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import hypot, inf
+
+import numpy as np
+from scipy import stats
+
+from mmpolicy.ab.design import ALPHA
+from mmpolicy.ab.metric_result import UNEVEN
+from mmpolicy.ab.stats import Vector, apart, rise_of_mean
+
+Ends = tuple[float, float]
+Logs = tuple[Vector, Vector]  # difference and sum of the logarithms of both arms, by pair
+
+
+@dataclass(frozen=True)
+class Means:
+    """What variance adds to the mean of the effects, and the totals of all hosts; logarithms."""
+
+    more_p: float = 1.0  # of: the treatment's blocks vary no more
+    less_p: float = 1.0
+    rise: float = 0.0
+    down: float = 0.0  # so far off may that be
+    up: float = 0.0
+    pairs: Ends = (-inf, inf)  # interval of the effect by the coins
+    total: float = 0.0
+    totals: Ends = (0.0, 0.0)  # its interval by the coins
+
+    def bear(self, lower: bool, limit: float, mean: float, end: float) -> bool:
+        """Tell if the means are below (above) a limit, too, as the effect and its end are."""
+        if lower:
+            uneven, far = self.more_p < UNEVEN, mean + self.rise + hypot(end - mean, self.up)
+            denied = self.totals[1] >= limit and self.total > self.pairs[1]
+            return not denied and (not uneven or far < limit)
+        uneven, far = self.less_p < UNEVEN, mean + self.rise - hypot(mean - end, self.down)
+        denied = self.totals[0] <= limit and self.total < self.pairs[0]
+        return not denied and (not uneven or far > limit)
+
+
+def spread_of(hosts: Sequence[Logs]) -> dict[str, float]:
+    """Return what Means has of the variances; each host counts the same.
+
+    p is that of the coins, of which the sum of so many is normal.
+    """
+    signs = []
+    for d, sums in hosts:
+        size = d.std() * sums.std()
+        if size > 0:
+            signs.append(apart(d, sums) / size)
+    z = np.concatenate(signs) if signs else np.zeros(1)
+    score = float(z.sum() / np.sqrt((z * z).sum())) if z.any() else 0.0
+    rises = np.asarray([rise_of_mean(d, sums, ALPHA / 2) for d, sums in hosts])
+    down, up = np.sqrt((rises[:, 1:] ** 2).sum(axis=0)) / len(hosts)
+    return {
+        "more_p": float(stats.norm.sf(score)), "less_p": float(stats.norm.cdf(score)),
+        "rise": float(rises[:, 0].mean()), "down": float(down), "up": float(up),
+    }  # fmt: skip
+
+
+def sides_of(d: Vector, sums: Vector) -> tuple[Vector, Vector]:
+    """Return the values of treatment and control, of which the mean of a host is 1."""
+    treatment, control = np.exp((sums + d) / 2), np.exp((sums - d) / 2)
+    usual = (treatment.mean() + control.mean()) / 2
+    return treatment / usual / len(d), control / usual / len(d)
