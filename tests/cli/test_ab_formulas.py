@@ -385,7 +385,7 @@ def test_blocks_that_are_normal_in_logarithms(rng: np.random.Generator) -> None:
     """Their mean is exp(m + s^2 / 2), so that of the ratio has half the variances' difference."""
     logs = rng.normal([0.0, 0.2], [0.1, 0.6], (20, 2))
     d, sums = logs[:, 1] - logs[:, 0], logs.sum(axis=1)
-    control, treatment = np.var(logs, axis=0, ddof=1) / 2
+    control, treatment = (float(np.var(side, ddof=1)) / 2 for side in logs.T)
     rise, down, up = stats.rise_of_mean(d, sums, 0.05)
     assert rise == pytest.approx(treatment - control)
     least, most = (19 / known.chi2.ppf(p, 19) for p in (0.95, 0.05))
@@ -677,9 +677,17 @@ def test_the_sequence_of_equal_pairs() -> None:
 def test_without_both_orders_nothing_is_known_of_the_place(first: dict[int, bool]) -> None:
     """Then the differences of a host stay as they are."""
     pairs = {pair: (1.0, 1.5 + pair / 100) for pair in range(8)}
-    recording: Any = SimpleNamespace(by_pair=lambda *_: pairs, firsts=lambda: first)
+    recording: Any = SimpleNamespace(
+        by_pair=lambda *_: pairs, firsts=lambda: first, lost_pairs=lambda _, planned: (planned, 2),
+        end={"status": "done"}, planned=10, header={"started": "2026-01-01T00:00:10+00:00"},
+        of_phase=lambda _: [(n, n // 2, "") for n in range(16)],
+        blocks={n: {"began": 3.0 * n} for n in range(16)},
+    )  # fmt: skip
     found = pool._effect("a", recording, Metric.parse("vmstat.pgfault/s"))
-    assert found
+    assert isinstance(found, pool.HostEffect)
+    assert found.sums == pytest.approx(found.d)  # as the control is 1
+    assert found.moments == pytest.approx(1767225610 + 6.0 * np.arange(8))
+    assert found.against == 2
     assert found.d == pytest.approx([log(after) for _, after in pairs.values()])
 
 
@@ -706,7 +714,10 @@ def test_hosts_together(rng: np.random.Generator) -> None:
     error = sqrt((w * (effects - mean) ** 2).sum() / 2 / w.sum())
     fixed = (effects / v).sum() / (1 / v).sum()
     q = ((effects - fixed) ** 2 / v).sum()
-    found = pool.pooled(hosts, tosses=9)
+    found = pool.pooled(hosts, tosses=999)
+    coins = pool.Coins.of(hosts, 1, 999)
+    half = known.t.ppf(0.975, 2) * error
+    assert mean - half < coins.low < coins.high < mean + half
     assert (found.here, found.mean) == pytest.approx((effects.mean(), mean))
     assert (found.low, found.high) == pytest.approx(
         (mean - known.t.ppf(0.975, 2) * error, mean + known.t.ppf(0.975, 2) * error)

@@ -21,6 +21,7 @@ from mmpolicy.ab.fleet import _size
 from mmpolicy.ab.identity import seed_here
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.pool import (
+    Coins,
     HostEffect,
     HostRun,
     Left,
@@ -30,12 +31,14 @@ from mmpolicy.ab.pool import (
     _effect,
     _forest,
     _span,
+    means_of,
     pooled,
+    shared_jump,
     tau_squared,
     variances_of,
 )
 from mmpolicy.ab.pool_means import Means
-from mmpolicy.ab.report import OWN, TOTALS, Doubt
+from mmpolicy.ab.report import AA, CARRY, OWN, TOTALS, Doubt
 from mmpolicy.ab.samples import Recording, parse
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.errors import Exit
@@ -457,6 +460,126 @@ def test_hosts_with_enough_pairs(pairs: int, firsts: int, design: str, known_hos
         assert (found.name, len(found.d), len(found.sums)) == ("x", pairs, pairs)
     else:
         assert found == Left("2 pairs have a value, and it takes 3")
+
+
+def test_an_interval_is_never_narrower_than_that_of_the_coins() -> None:
+    """Three hosts whose coins agree about a jump; the coins alone know that it may be one."""
+    rng, jump = np.random.default_rng(4), np.zeros(12)
+    jump[6] = log(2)
+    hosts = [HostEffect(str(n), rng.normal(0, 0.04, 12) + jump) for n in range(3)]
+    found, coins = pooled(hosts), Coins.of(hosts, 1, 9999)
+    assert coins.low < 0 < coins.high
+    assert (found.low, found.high) == (coins.low, coins.high)
+    assert found.p < 0.05 < found.p_here
+
+
+def test_the_coins_of_few_pairs_can_be_counted() -> None:
+    """Of two hosts with 3 pairs, the interval has the means of all but the outermost subsets."""
+    hosts = [HostEffect("a", np.array([0.1, 0.2, 0.3])), HostEffect("b", np.array([1.0, 1.1, 1.2]))]
+    d = np.concatenate([host.d for host in hosts])
+    means = sorted(float(d[[bool(n >> at & 1) for at in range(6)]].mean()) for n in range(1, 64))
+    found = Coins.of(hosts, 3, 9999)
+    assert (found.low, found.high) == pytest.approx((means[1], means[-2]))
+
+
+def test_lost_pairs_count_against_what_hosts_show() -> None:
+    """One for each host: as clear as its clearest, and the interval has what they may be."""
+    rng = np.random.default_rng(5)
+    hosts = [HostEffect(str(n), rng.normal(-0.05, 0.03, 12)) for n in range(4)]
+    plain = pooled(hosts)
+    assert max(plain.p, plain.p_here) < 0.05
+    lossy = [HostEffect(host.name, host.d, against=1) for host in hosts]
+    found = pooled(lossy)
+    worse = [HostEffect(host.name, np.append(max(abs(host.d)), host.d)) for host in hosts]
+    better = [HostEffect(host.name, np.append(-max(abs(host.d)), host.d)) for host in hosts]
+    assert (found.p, found.here) == (pooled(worse).p, plain.here)
+    assert (found.low, found.high) == (pooled(better).low, pooled(worse).high)
+    many = [HostEffect(host.name, host.d, against=9) for host in hosts]
+    assert (pooled(many).p, pooled(many).p_here) == (1, 1)
+
+
+def test_a_jump_that_hosts_share_is_looked_for() -> None:
+    """At the same time, whatever the coins made of it; at another time, or alone, it is none."""
+    rng = np.random.default_rng(6)
+
+    def host(name: str, at: int, start: float, size: float = 1.0) -> HostEffect:
+        d = rng.normal(0, 0.03, 12)
+        d[at] = size
+        return HostEffect(name, d, np.zeros(12), np.asarray(start + 60.0 * np.arange(12)))
+
+    hosts = [host("a", 3, 0), host("b", 2, 70, -1.0), host("c", 3, 600), host("d", 3, 0, 0.05)]
+    assert shared_jump(hosts) == ["a", "b"]
+    assert shared_jump([hosts[0], *hosts[2:]]) == []
+    found = pool_of([LOWER], [seen()], effects=hosts)
+    assert "  a, b share a jump: hosts are then not independent, and the interval is that of the " \
+        "coins where it is wider" in found.lines()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("doubts", "hosts", "code"),
+    [
+        ([(OWN, 1)], 30, OPEN), ([(TOTALS, 9)], 30, GAIN), ([(AA, 1)], 30, GAIN),
+        ([(AA, 4)], 30, OPEN), ([(AA, 1)], 2, GAIN), ([(AA, 2)], 3, OPEN),
+        ([(CARRY, 4)], 30, GAIN), ([(CARRY, 6)], 30, OPEN), ([], 2, GAIN),
+    ],
+)  # fmt: skip
+def test_doubts_of_hosts_count(doubts: list[tuple[str, int]], hosts: int, code: Exit) -> None:
+    """Those that chance raises on one host in a hundred, or twenty, only if more have them."""
+    found = pool_of([LOWER], [seen()], runs=hosts)
+    for kind, number in doubts:
+        for run in found.runs[:number]:
+            run.doubts.append(Doubt(kind, "why"))
+    assert found.exit == code
+    assert (found.verdict() == "inconclusive: in doubt are host0 (why)") == (doubts == [(OWN, 1)])
+    if doubts == [(AA, 4)]:
+        told = "host0 (why), host1 (why), host2 (why) and 1 more"
+        assert found.verdict() == f"inconclusive: in doubt are {told}"
+
+
+def test_a_host_that_is_left_out_is_named() -> None:
+    found = pool_of([LOWER], [seen()])
+    found.runs[1].left["a"] = "values of 0, or below, have no ratio"
+    assert found.exit == OPEN
+    told = "host1 (a: values of 0, or below, have no ratio)"
+    assert found.verdict() == f"inconclusive: left out are {told}"
+    assert pool_of([LOWER, HIGHER], [seen(0.1), None]).exit == BAD  # whatever else is open
+
+
+def test_means_have_to_bear_it_out() -> None:
+    """What varies more has the lower logarithms; a few large blocks hardly count in those."""
+    calm = Means(0.5, 0.5, pairs=(-0.2, 0.0), total=-0.1, totals=(-0.2, 0.1))
+    assert calm.bear(True, 0.0, -0.1, -0.05) and calm.bear(False, -0.2, -0.1, -0.15)
+    more = Means(0.19, 0.81, 0.06, 0.01, 0.01, pairs=(-0.2, 0.0), total=-0.1, totals=(-0.2, 0.1))
+    assert not more.bear(True, 0.0, -0.1, -0.05)
+    assert more.bear(True, 0.02, -0.1, -0.05) and more.bear(False, -0.2, -0.1, -0.15)
+    less = Means(0.81, 0.19, -0.06, 0.01, 0.01, pairs=(-0.2, 0.0), total=-0.1, totals=(-0.2, 0.1))
+    assert less.bear(True, 0.0, -0.1, -0.05) and not less.bear(False, -0.2, -0.1, -0.15)
+    spiked = Means(pairs=(-0.2, -0.1), total=-0.09, totals=(-0.2, 0.0))
+    assert not spiked.bear(True, 0.0, -0.15, -0.05) and spiked.bear(True, 0.01, -0.15, -0.05)
+    sunk = Means(pairs=(0.1, 0.2), total=0.09, totals=(0.0, 0.2))
+    assert not sunk.bear(False, 0.0, 0.15, 0.05) and sunk.bear(False, -0.01, 0.15, 0.05)
+
+
+def test_the_means_of_hosts() -> None:
+    """The treatment varies fivefold; the totals of a host count as much as those of another."""
+    rng = np.random.default_rng(7)
+    hosts = []
+    for number in range(4):
+        control, treatment = rng.normal(number, 0.1, 12), rng.normal(number, 0.5, 12)
+        hosts.append(HostEffect(str(number), treatment - control, treatment + control))
+    found = means_of(hosts)
+    assert found.more_p < 0.001 and found.less_p == pytest.approx(1 - found.more_p)
+    halves = [(np.var((h.sums + h.d) / 2, ddof=1) - np.var((h.sums - h.d) / 2, ddof=1)) / 2
+              for h in hosts]  # fmt: skip
+    assert found.rise == pytest.approx(np.mean(halves))
+    sums = np.zeros(2)
+    for h in hosts:
+        both = np.stack([np.exp((h.sums + h.d) / 2), np.exp((h.sums - h.d) / 2)])
+        sums += both.mean(axis=1) / both.mean()
+    assert found.total == pytest.approx(log(sums[0] / sums[1]))
+    assert found.totals[0] < found.total < found.totals[1]
+    equal = means_of([HostEffect("x", np.zeros(5), np.ones(5))] * 2)
+    assert (equal.more_p, equal.rise, equal.total) == (0.5, 0, 0)
 
 
 def test_one_file_is_no_pool(pool: Any) -> None:

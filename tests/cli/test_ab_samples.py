@@ -750,7 +750,8 @@ def test_carry_over_is_told_of_what_was_found() -> None:
     hidden = "g: carry-over hides how much worse the treatment is"
     for row, doubted in ((replace(SHOWN, carry=LEFT), True), (SHOWN, False),
                          (replace(OPEN, carry=LEFT), False)):  # fmt: skip
-        assert (hidden in report_of(row)._doubts_of(row)) == doubted
+        found = [each.text for each in report_of(row)._doubts_of(row)]
+        assert (hidden in found) == doubted
 
 
 def test_carry_over_in_the_facts() -> None:
@@ -764,11 +765,11 @@ def test_carry_over_in_the_facts() -> None:
 @pytest.mark.parametrize(
     ("margin", "own", "given", "said"),
     [
-        (5.0, "", 5.0, "chosen before the run"),
-        (5.0, "", None, "chosen after the run"),
-        (5.0, "", 4.0, "chosen after the run"),
-        (5.0, " guard 5%", None, "chosen before the run"),
-        (4.0, " guard 5%", None, "chosen after the run"),
+        (5.0, "", 5.0, "of the mean, chosen before the run"),
+        (5.0, "", None, "of the mean, chosen after the run"),
+        (5.0, "", 4.0, "of the mean, chosen after the run"),
+        (5.0, " guard 5%", None, "of the mean, chosen before the run"),
+        (4.0, " guard 5%", None, "of the mean, chosen after the run"),
     ],
 )
 def test_when_a_margin_was_chosen(margin: float, own: str, given: float | None, said: str) -> None:

@@ -90,7 +90,7 @@ def long_memory(rng: Rng, n: int) -> Vector:
 
 
 def day(rng: Rng, n: int) -> Vector:
-    """Return noise on a daily wave, with a drift of 1 % a block and a lasting jump to the double."""
+    """Return noise on a daily wave, with a drift of 1 % a block and one jump to the double."""
     time = np.arange(n)
     wave = 0.4 * np.sin(2 * np.pi * (time / rng.uniform(12, 80) + rng.random()))
     return np.asarray(rng.normal(0, 0.05, n) + wave + 0.01 * time + log(2) * (time > 0.6 * n))
@@ -356,8 +356,9 @@ def margins() -> Iterator[World]:
     both = (normal(0.03), normal())
     yield report_world("first -20 %, guard 5 % is 5 % worse", two(-20, 5, both), None,
                        {"exit 0": ATMOST[5.4]}, metrics=GUARD, pairs=30)  # fmt: skip
+    texts: tuple[str, ...] = ("a=cmd:a lower", "b=cmd:b lower")
     yield report_world("first -10 %, second 3 % worse", two(-10, 3, (normal(), normal())), None,
-                       {"exit 0": ATMOST[1.0]}, metrics=("a=cmd:a lower", "b=cmd:b lower"))  # fmt: skip
+                       {"exit 0": ATMOST[1.0]}, metrics=texts)  # fmt: skip
     texts = ("a=cmd:a lower", *(f"g{n}=cmd:g{n} lower guard 1%" for n in range(5)))
     yield report_world("equal arms, one metric and 5 guards", several(6), None,
                        {"exit 0": ATMOST[2.5], "exit 8": ATMOST[5.4]}, metrics=texts)  # fmt: skip
@@ -419,19 +420,19 @@ def stopped(draw: Draw, pairs: int = 200) -> Callable[[Rng], Outcome]:
     def done(found: Any) -> bool:
         return anytime.answered(metrics, {"m": list(found)}, None)
 
-    class Unanswered(Exception):
+    class UnansweredError(Exception):
         """A run that has come to its end without an answer: its report would take long."""
 
     def until(values: dict[str, Vector], treated: Vector) -> int:
         found = paired(values["m"], treated)
         if not done(found):
-            raise Unanswered
+            raise UnansweredError
         return crossing(found, done)
 
     def once(rng: Rng) -> Outcome:
         try:
             run = recorded(rng, draw, pairs=pairs, until=until, length="anytime")
-        except Unanswered:
+        except UnansweredError:
             return {"exit 0": False, "exit 8": False, "found": False}
         return told(Report(run))
 
@@ -496,8 +497,9 @@ def sequential() -> Iterator[World]:
     for name in ("normal, 5 %", "Student's t, 2.5", "bursts of 3 blocks, x5"):
         noise = NOISES[name]
         most = 60 if "normal" not in name else 200
+        rates = {"found": (0.0, 6.5), "held": HELD}
         yield World("report --detect 5", f"equal arms, {name}",
-                    sized(plain(noise), 0.0, pairs=most), {"found": (0.0, 6.5), "held": HELD})  # fmt: skip
+                    sized(plain(noise), 0.0, pairs=most), rates)  # fmt: skip
         yield World("report --detect 5", f"guard 5 %, 5 % worse, {name}",
                     sized(plain(noise, 5), log(1.05), pairs=most, metrics=MARGIN),
                     {"exit 0": ATMOST[5.4]})  # fmt: skip
@@ -609,58 +611,62 @@ POOLED = {(3, -3): 10.0, (3, -10): 94.0, (6, -3): 60.0, (6, -10): 96.0, (12, -3)
 
 def pools() -> Iterator[World]:
     """Yield the worlds of `ab pool`."""
-    equal = {"exit 0": ATMOST[3.0], "exit 8": ATMOST[3.0], "held": (93.0, 99.0)}
-    for hosts in (3, 6, 12):
-        yield pool_world("equal arms, the slowest 10 % of the treatment lost", hosts,
-                         alike(hosts, worst_lost(0.1)), {"exit 0": ATMOST[2.5]})  # fmt: skip
-    yield pool_world("equal arms, the slowest 30 % of the treatment lost", 3,
-                     alike(3, worst_lost(0.3)), {"exit 0": ATMOST[2.5]})  # fmt: skip
-    higher = ("m=cmd:m higher",)
-    for hosts, percent in ((6, 10), (12, 5)):
-        yield pool_world(f"+{percent} %, one is at 0 in 30 % of the treatment's blocks", hosts,
-                         broken(hosts, percent), {"exit 0": ATMOST[0.5]}, None, metrics=higher)  # fmt: skip
+    yield from pools_of_equal_arms()
+    yield from pools_with_harm()
+    for (hosts, percent), least in POOLED.items():
+        rates = {"exit 0": (least, 100.0), "held": (93.0, 99.0)}
+        yield pool_world(f"{percent} %, normal, 5 %", hosts, alike(hosts, plain(normal(), percent)),
+                         rates, log1p(percent / 100))  # fmt: skip
+
+
+def pools_of_equal_arms() -> Iterator[World]:
+    """Yield those in which the treatment does nothing."""
+    rates = {"exit 0": ATMOST[3.0], "exit 8": ATMOST[3.0], "held": (93.0, 99.5)}
+    for hosts, share in ((3, 0.1), (6, 0.1), (12, 0.1), (3, 0.3)):
+        percent = f"{100 * share:.0f} %"
+        yield pool_world(f"equal arms, the slowest {percent} of the treatment lost", hosts,
+                         alike(hosts, worst_lost(share)),
+                         {"exit 0": ATMOST[2.5], "held": (93.0, 100.0)})  # fmt: skip
     for hosts in (2, 3, 4, 6):
         yield pool_world("equal arms, one jump inside a pair that all share", hosts,
-                         sharing(hosts, inside, 0.03), equal)  # fmt: skip
-        yield pool_world("equal arms, a day that all share", hosts, sharing(hosts, day), equal)
+                         sharing(hosts, inside, 0.03), rates)  # fmt: skip
+        yield pool_world("equal arms, a day that all share", hosts, sharing(hosts, day), rates)
     for hosts in (3, 6, 12):
-        yield pool_world("equal arms, normal", hosts, alike(hosts, plain(normal())), equal)
+        yield pool_world("equal arms, normal", hosts, alike(hosts, plain(normal())), rates)
     for hosts in (3, 6):
         yield pool_world("equal arms, Student's t, 2.5", hosts,
-                         alike(hosts, plain(NOISES["Student's t, 2.5"])), equal)  # fmt: skip
-        yield pool_world("that differ by 10 %, no mean effect", hosts, differing(hosts, 0.1), equal)
-    yield pool_world(
-        "equal arms, A/A phase of 8 pairs", 12, alike(12, plain(normal())), equal, aa=8
-    )
+                         alike(hosts, plain(NOISES["Student's t, 2.5"])), rates)  # fmt: skip
+        yield pool_world("that differ by 10 %, no mean effect", hosts, differing(hosts, 0.1), rates)
+    yield pool_world("equal arms, A/A phase of 8 pairs", 12, alike(12, plain(normal())), rates,
+                     aa=8)  # fmt: skip
+    yield World("pool", "6 hosts, each interrupted once it looks better", looked_at(6),
+                {"exit 0": ATMOST[2.5]})  # fmt: skip
+
+
+def pools_with_harm() -> Iterator[World]:
+    """Yield those in which a host, a metric or the mean is worse."""
+    for hosts, percent in ((6, 10), (12, 5)):
+        yield pool_world(f"+{percent} %, one is at 0 in 30 % of the treatment's blocks", hosts,
+                         broken(hosts, percent), {"exit 0": ATMOST[0.5]}, None,
+                         metrics=("m=cmd:m higher",))  # fmt: skip
     for order in ("ab", "ba"):
-        texts = [f"{name}=cmd:{name} lower" for name in order]
         yield pool_world(f"a equal, b 20 % worse, in the order {order}", 6,
-                         alike(6, two(0, 20, (normal(), normal()))), {"exit 8": (99.0, 100.0)}, None,
-                         metrics=texts)  # fmt: skip
-    for control, treatment, percent, pairs in (
-        (0.1, 0.5, 5, 12),
-        (0.1, 0.3, 5, 12),
-        (0.05, 0.05, 5, 12),
-    ):
+                         alike(6, two(0, 20, (normal(), normal()))), {"exit 8": (99.0, 100.0)},
+                         None, metrics=[f"{name}=cmd:{name} lower" for name in order])  # fmt: skip
+    for control, treatment in ((0.1, 0.5), (0.1, 0.3), (0.05, 0.05)):
         for hosts in (3, 6, 12):
-            yield pool_world(
-                f"gain, guard 5 % is {percent} % worse, deviation {control} and {treatment}", hosts,
-                alike(hosts, guarded(control, treatment, percent)), {"exit 0": ATMOST[5.4]}, None,
-                metrics=GUARD, pairs=pairs,
-            )  # fmt: skip
+            yield pool_world(f"gain, guard 5 % is 5 % worse, deviation {control} and {treatment}",
+                             hosts, alike(hosts, guarded(control, treatment, 5)),
+                             {"exit 0": ATMOST[5.4]}, None, metrics=GUARD)  # fmt: skip
     for deviations in ((0.3, 1.5), (0.25, 0.5)):
         for hosts in (3, 12):
             yield pool_world("equal means, deviation {} and {}".format(*deviations), hosts,
-                             alike(hosts, uneven(*deviations)), {"exit 0": ATMOST[5.0]}, None)  # fmt: skip
-    yield World("pool", "6 hosts, each interrupted once it looks better", looked_at(6),
-                {"exit 0": ATMOST[2.5]})  # fmt: skip
-    for (hosts, percent), least in POOLED.items():
-        yield pool_world(f"{percent} %, normal, 5 %", hosts, alike(hosts, plain(normal(), percent)),
-                         {"exit 0": (least, 100.0), "held": (93.0, 99.0)}, log1p(percent / 100))  # fmt: skip
+                             alike(hosts, uneven(*deviations)), {"exit 0": ATMOST[5.0]},
+                             None)  # fmt: skip
 
 
 def guarded(control: float, treatment: float, percent: float) -> Draw:
-    """Return a metric that gains a fifth, and a guard with such deviations that is so much worse."""
+    """Return a metric that gains a fifth, and a guard with such deviations that is worse."""
     other = uneven(control, treatment, percent)
 
     def draw(rng: Rng, treated: Vector) -> dict[str, Vector]:
@@ -752,8 +758,9 @@ def benches() -> Iterator[World]:
                 rates,
             )
         for percent, least in BENCHED[way].items():
-            yield World(way, f"{percent} %, normal, 3 %", benched(normal(0.03), [percent], **options),
-                        {"found": (least, 100.0), "held": (94.0, 100.0)})  # fmt: skip
+            rates = {"found": (least, 100.0), "held": (94.0, 100.0)}
+            yield World(way, f"{percent} %, normal, 3 %",
+                        benched(normal(0.03), [percent], **options), rates)  # fmt: skip
 
 
 BENCHED: dict[str, dict[float, float]] = {

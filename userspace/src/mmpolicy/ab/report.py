@@ -112,9 +112,7 @@ class Report:
         self.rows = rows_of(recording, self.margin)
         self.balance = balance_of(recording)
         self.neighbours = neighbours_of(recording)
-        self.reasons = [Doubt(OWN, text) for text in self._doubts()]
-        self.reasons += [each for row in self.rows for each in self._doubts_of(row)]
-        self.reasons += [Doubt(OWN, each.doubt()) for each in self.neighbours if each.found]
+        self.reasons = list(self._reasons())
         self.doubts = [each.text for each in self.reasons]
         self.judged = [row for row in self.rows if row.margin and row.metric.better]
 
@@ -140,8 +138,21 @@ class Report:
 
     # Why not to believe it
 
-    def _doubts(self) -> Iterator[str]:
+    def _reasons(self) -> Iterator[Doubt]:
         """Yield why nothing should be concluded, whatever the numbers are."""
+        for text in self._doubts():
+            yield Doubt(OWN, text)
+        dirty = [row.metric.name for row in self.rows if row.aa_corrected < DIRTY]
+        if dirty:
+            yield Doubt(AA, f"equal arms differed in the A/A phase: {', '.join(dirty)}")
+        for row in self.rows:
+            yield from self._doubts_of(row)
+        for each in self.neighbours:
+            if each.found:
+                yield Doubt(OWN, each.doubt())
+
+    def _doubts(self) -> Iterator[str]:
+        """Yield those of the run as a whole."""
         status = self.recording.end.get("status", "killed")
         if self._stopped_in_treatment and not self.harmed:
             yield (
@@ -173,8 +184,6 @@ class Report:
         if source := self.recording.climbing(row.metric):
             text = f"{name} never falls: if it counts something, add /s: {source}/s"
             yield Doubt(OWN, text)
-        if row.aa_corrected < DIRTY:
-            yield Doubt(AA, f"equal arms differed in the A/A phase: {name}")
         if self._lost(row) and row.too_many_lost:
             yield Doubt(OWN, self._lost(row))
         elif row.metric.of_units and row.uneven_lost:

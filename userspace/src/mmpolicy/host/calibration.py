@@ -19,7 +19,7 @@ class FaultCost(NamedTuple):
 
     size: int  # bytes
     ns: float
-    low: float  # half of all pieces lie between these
+    low: float  # the cost by the least times of all pieces; high: by the medians
     high: float
 
 
