@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from .fakes import COUNTERS, THP, Clock, FakeTree, Run, read_named
@@ -88,7 +90,8 @@ def test_the_kernels_own_sizes(run: Run, host: FakeTree, clock: Clock) -> None:
     """Where they would do, it says so, and gives the two lines."""
     busy(host, clock)
     (line,) = said(run)
-    assert line.startswith("web: 2000 page faults a second; the kernel's own sizes will do")
+    start = "web: 2000 page faults a second, at most 20 % of a CPU to gain (mmpolicy calibrate"
+    assert line.startswith(start) and "; the kernel's own sizes will do" in line
     paths = [f"{THP}/hugepages-{kb}kB/enabled" for kb in (64, 16)]
     assert f"do: echo always >{paths[0]} && echo always >{paths[1]};" in line
     assert "0 to 5 % more memory, gcc 15 %" in line
@@ -102,25 +105,28 @@ def test_faults_of_the_whole_time_count(run: Run, host: FakeTree, clock: Clock) 
     """Not those of the last seconds alone."""
     busy(host, clock)
     clock.steps[1] = lambda: None
-    assert said(run)[0].startswith("web: 1000 page faults a second; ")
+    assert said(run)[0].startswith("web: 1000 page faults a second, ")
 
 
 def test_what_faults_take(run: Run, host: FakeTree, clock: Clock) -> None:
-    """2,000 a second of 2,000 ns each, give or take 100."""
+    """2,000 ns each, of which 64 kB save 80 %: below 1 % of a CPU it is not worth it."""
     keep(host)
-    busy(host, clock)
-    assert said(run)[0].startswith(
-        "web: 2000 page faults a second, about 0.4 % of a CPU (+- 0.02); the kernel's own sizes"
-    )
+    for faults, told in (31_000, False), (32_000, True):
+        clock.steps = [lambda: None, partial(count, host, 11, "web", 2048, faults * 2, 200)]
+        count(host, 11, "web", 2048)
+        first, *others = said(run)
+        figure = f"web: {faults / 5:.0f} page faults a second, at most "
+        assert first.startswith(figure if told else "nothing to do: ")
+        assert told or others == [f"not worth it: {figure}0.99 % of a CPU to gain"]
 
 
 def test_sizes_for_one_service_alone(run: Run, host: FakeTree, clock: Clock) -> None:
-    """Somebody else would waste more with larger folios for everybody."""
+    """Another service would waste more with larger folios for all."""
+    host.put("/proc/meminfo", "MemTotal: 1048576 kB")
     make_sparse(host, 10, "redis", LARGE, 16, "/system.slice/redis.service")
     busy(host, clock)
     first, second = said(run)
     assert "trim" in first
-    assert "a profile gives large folios to it alone; do: mmpolicy doctor" in second
     assert "sysfs would give larger folios to /system.slice/redis.service too" in second
 
 
@@ -128,7 +134,9 @@ def test_who_forbids_them(run: Run, host: FakeTree, clock: Clock) -> None:
     make_sparse(host, 12, "ruby", 2048, 1, "/ruby.service", forbids=True)
     clock.steps = [lambda: count(host, 12, "ruby", 2048, 90_000, 400), lambda: None]
     (line,) = said(run)
-    assert line.startswith("ruby: forbid large folios by themselves")
+    assert line.startswith("ruby: 9000 page faults a second, at most 40 % of a CPU to gain")
+    assert "as large folios are forbidden to all of it (prctl PR_SET_THP_DISABLE)" in line
+    assert "; next: find who calls it" in line
 
 
 def test_compaction(run: Run, host: FakeTree, clock: Clock) -> None:
@@ -165,15 +173,16 @@ def test_a_shadow_that_says_nothing_new(run: Run, tree: FakeTree, clock: Clock, 
 
 
 def test_little_waste(run: Run, host: FakeTree) -> None:
-    """Less than 32 MiB is not worth a line, nor is less than a tenth."""
+    """Less than 32 MiB is not worth a line, nor is less than a twentieth."""
     make_sparse(host, 10, "redis", LARGE // 8, 16, "/redis.service")
     make_sparse(host, 12, "sparse", 11264, 16, "/large.service")  # 41 MiB
-    make_sparse(host, 13, "dense", 2 * LARGE, 1, "/large.service")
+    make_sparse(host, 13, "dense", 4 * LARGE, 1, "/large.service")
     assert said(run)[0].startswith("nothing to do")
 
 
 def test_never_more_than_five_lines(run: Run, tree: FakeTree, clock: Clock) -> None:
     make_thp(tree)
+    tree.put("/proc/meminfo", "MemTotal: 262144 kB")
     for number in range(4):
         make_sparse(tree, 20 + number, f"x{number}", LARGE // 4, 16, f"/x{number}.service")
     make_sparse(tree, 11, "web", 2048, 1, "/web.service")

@@ -178,8 +178,8 @@ def test_recommend(counting: Guest) -> None:
 
 def test_programs_that_forbid_it(counting: Guest) -> None:
     """Who has turned large folios off for itself is named."""
-    code = "import ctypes, time; x = bytearray(4 << 20); ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)"
-    code += "; open('/tmp/ready', 'w').close(); time.sleep(1000)"
+    code = "import ctypes; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); open('/tmp/ready', 'w').close()"
+    code += "\nwhile True: x = bytearray(4 << 20)"
     must(counting, "rm -f /tmp/ready; cp /usr/bin/python3 /tmp/forbids")
     job = counting.start(f"exec /tmp/forbids -c {shlex.quote(code)}")
     try:

@@ -1,59 +1,116 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What to do on a host, from what was seen of it: first what costs most memory."""
+"""Advice for a host, from a survey of it: first the finding that costs most.
+
+A cost is the part of a CPU that page faults take, by the figures of `calibrate`, or memory that is
+empty. Both are compared as parts of what the host has. Below 1 % of a CPU and 5 % of the memory of
+a service, a change is not worth its price, and the figures are told instead. Each command does
+what its line says if it is typed as it is printed; where none does, the line has no command.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import NamedTuple
 
 from mmpolicy.errors import Error
 from mmpolicy.host import evidence
-from mmpolicy.host.calibration import read_calibration
+from mmpolicy.host.calibration import PAGE, Calibration, read_calibration
+from mmpolicy.host.cgroups import find_bindable
 from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import hardware_of
 from mmpolicy.host.systemd import HOSTS_OWN
+from mmpolicy.memory.allocators import Allocator, allocator_of
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.reach import Clues, reach
+from mmpolicy.memory.space import Space
 from mmpolicy.memory.survey import FIGURES, Process, Row, Survey
 from mmpolicy.memory.trim import check_possible
 
 LINES = 5
-MUCH_KIB, MUCH = 32 << 10, 0.1  # of waste: so much, and such a part of the memory
-FAULTS, KERNEL = 500.0, 0.02  # a second, and of a CPU: from which on faults are worth a change
+LEAST_PERCENT = 1.0  # of a CPU
+LEAST_KIB, LEAST_SHARE = 32 << 10, 0.05  # of memory that is empty: so much, and of a service
 STALLS = 5.0  # direct compactions a second
 TWO_SIZES = ("64 kB", "16 kB")  # in the gaps where the first does not fit, the second may
+HUGE_ORDER, SIZE_ORDER = 9, 4
+CLEARING = 0.2  # so many of the faults of a process may be huge pages of the host
 GAIN = "17 programs that were measured took 4 to 20 % less CPU time"
 SERVICE = re.compile(r".*\.service")
+LARGE_KIB = 256 << 10  # of a service: from so much on a question after its memory is likely
 
 
 class Finding(NamedTuple):
-    """One line of advice."""
+    """One line of advice, with its cost."""
 
     who: str
     what: str
     commands: tuple[str, ...] = ()
     price: str = ""
+    next_step: str = ""  # words for a human, where no command does it
+    cpu_percent: float = 0.0
+    mib: float = 0.0
+    worth: bool = True
 
     def line(self) -> str:
         """Return it in words."""
+        if not self.worth:
+            return f"not worth it: {self.who}: {self.what}"
         command = f"; do: {' && '.join(self.commands)}" if self.commands else ""
         price = f"; price: {self.price}" if self.price else ""
-        return f"{self.who}: {self.what}{command}{price}"
+        step = f"; next: {self.next_step}" if self.next_step else ""
+        return f"{self.who}: {self.what}{command}{price}{step}"
 
 
-def find(
-    tree: Tree, survey: Survey, rates: Mapping[str, float], shadows: Mapping[str, str]
-) -> list[Finding]:
-    """Return what to do; rates are of events of the host, shadows what those of profiles told."""
-    cgroups, processes = survey.most(FIGURES["waste"], LINES)
-    wasteful = [row for row in _named(cgroups, processes) if _wastes(row)]
-    found = [_trim(tree, row) for row in wasteful[:2]]
-    found += _sizes(tree, survey, [row.name for row in wasteful])
-    found += _compaction(rates)
-    found += [Finding(f"profile {name}", *_obey(name, text)) for name, text in shadows.items()]
-    found += _forbidding(survey)
-    return found[:LINES]
+class Module(NamedTuple):
+    """Whether this host can have the module, and the step to it."""
+
+    possible: bool
+    commands: tuple[str, ...] = ()  # that load it; none if it is loaded
+    next_step: str = ""  # words, if no command loads it
+
+
+@dataclass
+class Evidence:
+    """What findings are made from."""
+
+    tree: Tree
+    survey: Survey
+    rates: Mapping[str, float]  # events of the host a second
+    made: Mapping[int, float]  # large folios made by faults a second, by size in bytes
+    module: Module
+    shadows: Mapping[str, str] = field(default_factory=dict)  # what those of profiles told
+
+    def __post_init__(self) -> None:
+        self.costs = read_calibration(self.tree)
+        self.hardware = hardware_of(self.tree)
+
+    def part(self, found: Finding) -> float:
+        """Return the larger part of the host that a finding is about, to compare two of them."""
+        memory = (self.hardware.memory or 0) >> 20
+        of_memory = found.mib / memory if memory else 0.0
+        return max(found.cpu_percent / 100 / (self.hardware.cpus or 1), of_memory)
+
+
+def find(host: Evidence) -> list[Finding]:
+    """Return what is worth doing, the largest cost first; and behind it what is not, with why."""
+    cgroups, processes = host.survey.most(FIGURES["waste"], LINES)
+    rows = _named(cgroups, processes)
+    wasteful = [row for row in rows if _wastes(row)]
+    found = [_trim(host.tree, row) for row in wasteful[:2]]
+    found += [_little(row) for row in rows[:1] if not wasteful and row.waste_kib >= 1024]
+    found += _sizes(host, wasteful)
+    found += _clearing(host)
+    found += _compaction(host.rates)
+    found += [Finding(f"profile {name}", *_obey(name, text)) for name, text in host.shadows.items()]
+    found += _forbidding(host)
+    worth = sorted((each for each in found if each.worth), key=lambda each: -host.part(each))
+    if not any(each.mib for each in worth):
+        worth += _written(host, rows)
+    return worth[:LINES] + [each for each in found if not each.worth]
 
 
 def _named(cgroups: Sequence[Row], processes: Sequence[Row]) -> list[Row]:
@@ -65,17 +122,20 @@ def _named(cgroups: Sequence[Row], processes: Sequence[Row]) -> list[Row]:
 
 def _wastes(row: Row) -> bool:
     sure = row.waste_kib - row.error_kib
-    return sure >= MUCH_KIB and row.waste_kib >= MUCH * row.anon_kib
+    return sure >= LEAST_KIB and row.waste_kib >= LEAST_SHARE * row.anon_kib
 
 
 def name_of(row: Row) -> str:
     """Return the options that name it to a command."""
-    if not row.is_cgroup:
-        return f"--pid {row.pids[0]}"
-    unit = row.name.rpartition("/")[2]
-    if HOSTS_OWN.fullmatch(row.name) and SERVICE.fullmatch(unit):
+    return f"--pid {row.pids[0]}" if not row.is_cgroup else option_of(row.name)
+
+
+def option_of(cgroup: str) -> str:
+    """Return the option that names a cgroup to a command."""
+    unit = cgroup.rpartition("/")[2]
+    if HOSTS_OWN.fullmatch(cgroup) and SERVICE.fullmatch(unit):
         return f"--unit {shlex.quote(unit)}"
-    return f"--cgroup {shlex.quote(row.name)}"
+    return f"--cgroup {shlex.quote(cgroup)}"
 
 
 def _trim(tree: Tree, row: Row) -> Finding:
@@ -84,36 +144,141 @@ def _trim(tree: Tree, row: Row) -> Finding:
     try:
         check_possible(tree)
     except Error as err:
-        return Finding(row.name, f"{what}; {err.message}", (), err.next_step)
+        return Finding(row.name, f"{what}; {err.message}", next_step=err.next_step, mib=waste)
     price = "it loses these huge pages; without --keep they may come back"
-    return Finding(row.name, what, (f"mmpolicy trim {name_of(row)}",), price)
+    asked = " --advised" if _all_advised(tree, row) else ""
+    return Finding(row.name, what, (f"mmpolicy trim {name_of(row)}{asked}",), price, mib=waste)
 
 
-def _sizes(tree: Tree, survey: Survey, wasteful: Sequence[str]) -> Iterator[Finding]:
-    """Yield what would save faults: the sizes of the kernel itself where nobody would waste."""
-    busy = [each for each in survey.processes.values() if _pays(each) and not each.forbids]
+def _all_advised(tree: Tree, row: Row) -> bool:
+    """Tell if the largest process has asked for most of its large folios, which trim spares."""
+    try:
+        largest = max(row.pids, key=lambda pid: _rss(tree, pid))
+        barriers = reach(tree, largest).barriers
+    except (Error, ValueError):
+        return False
+    return any(each.key == "advised" and each.share >= 0.5 for each in barriers)
+
+
+def _rss(tree: Tree, pid: int) -> int:
+    try:
+        return int(tree.read(f"/proc/{pid}/statm").split()[1])
+    except (Error, ValueError, IndexError):  # it has ended
+        return 0
+
+
+def _little(row: Row) -> Finding:
+    share = row.waste_kib / row.anon_kib if row.anon_kib else 0.0
+    what = f"{row.waste_kib / 1024:.0f} MiB (+- {row.error_kib / 1024:.0f}) are empty, {share:.0%}"
+    return Finding(row.name, f"{what} of its memory", worth=False)
+
+
+def _gain(host: Evidence, faults: float, kernel: float) -> float:
+    """Return how much of a CPU, in percent, folios of 64 kB would save at most.
+
+    Without figures of `calibrate`, that is no more than the time in the kernel.
+    """
+    if not host.costs:
+        return 100 * kernel
+    saved = host.costs.ns() - host.costs.ns(SIZE_ORDER) / (1 << SIZE_ORDER)
+    return min(faults * max(saved, 0.0) / 1e7, 100 * kernel)
+
+
+def _sizes(host: Evidence, wasteful: Sequence[Row]) -> Iterator[Finding]:
+    """Yield what would save faults: the sizes of the kernel itself where no service would waste."""
+    busy = [each for each in host.survey.processes.values() if each.mean.faults >= 1]
+    busy = [each for each in busy if not each.forbids and not _clears(host, each)]
     busy = nlargest(LINES, busy, key=lambda each: each.mean.faults)
-    known = evidence.sizes(tree)
+    known = evidence.sizes(host.tree)
     modes = {size: known.get(size, {}).get("set", {}).get("enabled") for size in TWO_SIZES}
     off = [size for size, mode in modes.items() if mode not in ("always", None)]
     if not busy or not off:
         return
     faults = sum(each.mean.faults for each in busy)
-    costs = read_calibration(tree)
-    what = f"{faults:.0f} page faults a second{f', {costs.of_a_cpu(faults)}' if costs else ''}"
+    gain = _gain(host, faults, sum(each.mean.kernel for each in busy))
     who = ", ".join(dict.fromkeys(each.name for each in busy))
-    if wasteful:
-        commands = ("mmpolicy doctor", f"mmpolicy recommend {busy[0].pid}")
-        price = f"a module; sysfs would give larger folios to {', '.join(wasteful)} too"
-        yield Finding(who, f"{what}; a profile gives large folios to it alone", commands, price)
-        return
+    what = f"{faults:.0f} page faults a second, {_of_a_cpu(host.costs, gain)}"
+    if gain < LEAST_PERCENT:
+        yield Finding(who, what, cpu_percent=gain, worth=False)
+    elif wasteful:
+        yield from _for_it_alone(host, busy[0], what, gain, [row.name for row in wasteful])
+    else:
+        yield _own_sizes(who, what, gain, off)
+
+
+def _of_a_cpu(costs: Calibration | None, percent: float) -> str:
+    figure = f"at most {percent:.2g} % of a CPU to gain"
+    return figure if costs else f"{figure} (mmpolicy calibrate says how much of it faults take)"
+
+
+def _own_sizes(who: str, what: str, gain: float, off: Sequence[str]) -> Finding:
     lines = tuple(f"echo always >{THP}/hugepages-{size.replace(' ', '')}/enabled" for size in off)
-    price = f"0 to 5 % more memory, gcc 15 %; {GAIN}"
-    yield Finding(who, f"{what}; the kernel's own sizes will do, no module is needed", lines, price)
+    text = f"{what}; the kernel's own sizes will do, no module is needed"
+    return Finding(who, text, lines, f"0 to 5 % more memory, gcc 15 %; {GAIN}", cpu_percent=gain)
 
 
-def _pays(process: Process) -> bool:
-    return process.mean.faults >= FAULTS and process.mean.kernel >= KERNEL
+def _for_it_alone(
+    host: Evidence, busy: Process, what: str, gain: float, wasteful: Sequence[str]
+) -> Iterator[Finding]:
+    """Yield how one service gets large folios where sysfs would give them to all."""
+    others = f"sysfs would give larger folios to {', '.join(wasteful)} too"
+    if host.module.possible:
+        shadow = "mmpolicy set anon_order shadow=adaptive"
+        commands = (*host.module.commands, shadow) if not host.module.next_step else ()
+        step = host.module.next_step or f"mmpolicy recommend {busy.pid} after a minute"
+        text = f"{what}; a profile would give large folios to it alone, a shadow tells which"
+        price = f"a module, at up to 1 % of the faults' time; {others}"
+        yield Finding(busy.name, text, commands, price, step, cpu_percent=gain)
+    elif _can_measure(host.tree, busy.cgroup):
+        command = f"mmpolicy ab run --preset thp-sizes --yes {option_of(busy.cgroup)}"
+        price = f"up to four hours; while it runs, {others}"
+        yield Finding(busy.name, f"{what}; measure 64 kB", (command,), price, cpu_percent=gain)
+    else:
+        yield Finding(busy.name, f"{what}; but {others}", cpu_percent=gain)
+
+
+def _can_measure(tree: Tree, cgroup: str) -> bool:
+    """Tell if the metrics of the presets can be read of a cgroup."""
+    try:
+        folder = find_bindable(tree, cgroup).folder
+    except Error:
+        return False
+    return cgroup != "/" and all(
+        tree.exists(f"{folder}/{file}") for file in ("memory.current", "memory.stat", "cpu.stat")
+    )
+
+
+def _clears(host: Evidence, process: Process) -> bool:
+    """Tell if a process spends its time in the kernel on huge pages: few faults, long ones."""
+    huge, faults = host.made.get(PAGE << HUGE_ORDER, 0.0), process.mean.faults
+    page = host.costs.ns() if host.costs else 2000.0
+    left = 100 * process.mean.kernel - faults * page / 1e7
+    return left >= LEAST_PERCENT and huge > 0 and min(huge, faults) >= CLEARING * faults > 0
+
+
+def _clearing(host: Evidence) -> Iterator[Finding]:
+    """Yield who has huge pages cleared again and again: it frees them, and touches new ones."""
+    slow = [each for each in host.survey.processes.values() if _clears(host, each)]
+    for each in nlargest(1, slow, key=lambda one: one.mean.kernel):
+        percent = 100 * each.mean.kernel
+        huge = min(host.made[PAGE << HUGE_ORDER], each.mean.faults)
+        by = huge * host.costs.ns(HUGE_ORDER) / 1e7 if host.costs else 0.0
+        cost = f", {by:.2g} % of a CPU by calibrate" if by else ""
+        what = (
+            f"{percent:.0f} % of a CPU in the kernel, at {each.mean.faults:.0f} page faults a "
+            f"second: {huge:.0f} huge pages a second are cleared{cost}, freed and cleared again"
+        )
+        known = _allocator(host.tree, each.pid)
+        how = f"let {known.name} keep what it frees: {known.keep}" if known else ""
+        step = f"{how}; then restart it" if how else "let its allocator keep what it frees"
+        yield Finding(each.name, what, next_step=step, cpu_percent=percent)
+
+
+def _allocator(tree: Tree, pid: int) -> Allocator | None:
+    try:
+        return allocator_of(Clues(tree, pid, Space(tree, pid, Holds(tree)).areas()))
+    except Error:  # it has ended, or may not be looked at
+        return None
 
 
 def _compaction(rates: Mapping[str, float]) -> Iterator[Finding]:
@@ -129,8 +294,29 @@ def _obey(profile: str, text: str) -> tuple[str, tuple[str, ...], str]:
     return f"its shadow says: {text}", (command,), "the pages that it says"
 
 
-def _forbidding(survey: Survey) -> Iterator[Finding]:
-    names = sorted({each.name for each in survey.processes.values() if each.forbids})
-    if names:
-        what = "forbid large folios by themselves (prctl), so no setting reaches them"
-        yield Finding(", ".join(names), what)
+def _forbidding(host: Evidence) -> Iterator[Finding]:
+    """Yield who forbids large folios and pays for faults, with the cause and the way out."""
+    for each in host.survey.processes.values():
+        gain = _gain(host, each.mean.faults, each.mean.kernel) if each.forbids else 0.0
+        if not each.forbids or gain < LEAST_PERCENT:
+            continue
+        try:
+            found = reach(host.tree, each.pid, deep=False).barriers[0]
+        except (Error, IndexError):  # it has ended
+            continue
+        what = f"{each.mean.faults:.0f} page faults a second, {_of_a_cpu(host.costs, gain)}, "
+        what += found.what + (f"; cause: {found.likely}" if found.likely else "")
+        yield Finding(each.name, what, next_step=found.way_out, cpu_percent=gain)
+
+
+def _written(host: Evidence, rows: Sequence[Row]) -> Iterator[Finding]:
+    """Yield of the largest service that its memory was written, and is not empty folios."""
+    large = [row for row in rows if row.anon_kib >= LARGE_KIB and row.seen >= 0.5]
+    for row in nlargest(1, large, key=lambda row: row.anon_kib):
+        known = _allocator(host.tree, max(row.pids, key=lambda pid: _rss(host.tree, pid)))
+        if known and row.waste_kib < LEAST_SHARE * row.anon_kib:
+            share = row.waste_kib / row.anon_kib
+            what = f"{row.anon_kib / 1024:.0f} MiB are not large folios: {share:.0%} are empty, "
+            what += "the rest was written"
+            step = f"if that is too much, ask {known.name}: {known.give_back}"
+            yield Finding(row.name, what, next_step=step)

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from mmpolicy.ab.presets import ABOUT, read
 from mmpolicy.ab.progress import clock
-from mmpolicy.ab.scope import scope_of
+from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.machine import Host
 from mmpolicy.verbs.ab_plan import UNITS, Plan
 
@@ -25,7 +25,7 @@ def resolve(
     where = service or options["cgroup"]
     if not where:
         raise click.UsageError(f"--preset {name} is for a service: give --unit, such as redis")
-    path = scope_of(host.tree, where).path
+    path = find_cgroup(host.tree, where).name
     given = read(name)
     given.pop(ABOUT)
     if service:

@@ -5,47 +5,92 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmpolicy.control.counters import counted_profiles, rates, read_counters
+from mmpolicy.control.counters import Counters, counted_profiles, rates, read_counters
 from mmpolicy.control.keys import Setting, choice
 from mmpolicy.control.shadow import shadows_of
 from mmpolicy.control.state import read_state
-from mmpolicy.errors import Error
+from mmpolicy.errors import LOAD, Error, Exit
 from mmpolicy.host import evidence
 from mmpolicy.host.calibration import read_calibration
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.memory.findings import find
+from mmpolicy.memory.findings import Evidence, Module, find
 from mmpolicy.memory.survey import Survey
-from mmpolicy.render import emit
+from mmpolicy.render import emit, progress_line
+from mmpolicy.verbs.here import without_module
 
 POINT, POLICY = "anon_order", "adaptive"
 SHARE = 0.05  # of a CPU, while it looks
 TURN_S = 5.0
 EVENTS = "vmstat"
+HUGE = 2 << 20
 
 
 def look_around(host: Host, seconds: float, want_json: bool) -> None:
     """Print what to do on this host, at most five lines; nothing is changed."""
-    turns = max(round(seconds / TURN_S), 1)
+    _check_may_look(host.tree)
     survey = Survey(host.tree, SHARE)
-    events, begin = {EVENTS: evidence.events(host.tree, False)}, host.clock()
-    for _ in range(turns):
-        survey.turn(host.clock(), seconds / turns)
-        host.sleep(seconds / turns)
-    survey.turn(host.clock(), seconds / turns)
-    new = {EVENTS: evidence.events(host.tree, False)}
-    rising = rates(events, new, host.clock() - begin)[EVENTS]
-    found = find(host.tree, survey, rising, _shadows(host.tree))
+    events, made, begin = _events(host.tree), evidence.folios_made(host.tree), host.clock()
+    _watch(host, survey, seconds)
+    passed = host.clock() - begin
+    rising = rates(events, _events(host.tree), passed)[EVENTS]
+    more = evidence.folios_made(host.tree)
+    sizes = {size: (more[size] - made.get(size, 0)) / passed for size in more}
+    sizes.setdefault(HUGE, rising.get("thp_fault_alloc", 0.0))  # of kernels without these files
+    known = find(Evidence(host.tree, survey, rising, sizes, module_here(host), _shadows(host.tree)))
+    found, small = ([each for each in known if each.worth is worth] for worth in (True, False))
     data: dict[str, Any] = {
         "seconds": seconds,
         "processes_seen": len(survey.processes),
         "memory_looked_at": round(survey.seen(), 3),
         "notes": [survey.blind] * bool(survey.blind),
         "findings": [{**each._asdict(), "line": each.line()} for each in found],
+        "not_worth_it": [{**each._asdict(), "line": each.line()} for each in small],
     }
     seen = f"{survey.seen():.0%} of the memory of {len(survey.processes)} processes"
     lines = [each.line() for each in found] or [f"nothing to do: {seen} was looked at"]
-    emit("recommend", want_json, data, [*data["notes"], *lines])
+    emit("recommend", want_json, data, [*data["notes"], *lines, *(each.line() for each in small)])
+    if survey.blind and not found and not survey.seen():
+        text = "no memory could be looked at"
+        raise Error(text, Exit.DENIED, survey.blind.rpartition("; next: ")[2])
+
+
+def _check_may_look(tree: Tree) -> None:
+    """Fail at once, not after a minute, for a user who may not see what frames are."""
+    try:
+        tree.read_at("/proc/kpageflags", 8)
+    except Error as err:
+        if err.exit_code == Exit.DENIED:
+            raise
+
+
+def _watch(host: Host, survey: Survey, seconds: float) -> None:
+    """Look for so long, and show how far that is."""
+    turns = max(round(seconds / TURN_S), 1)
+    for turn in range(turns):
+        survey.turn(host.clock(), seconds / turns)
+        left = seconds * (turns - turn) / turns
+        seen = f"{len(survey.processes)} processes, {survey.seen():.0%} of their memory looked at"
+        progress_line(f"{seen}; {left:.0f} s to go", is_last=False)
+        host.sleep(seconds / turns)
+    survey.turn(host.clock(), seconds / turns)
+    progress_line("", is_last=False)
+
+
+def _events(tree: Tree) -> Counters:
+    return {EVENTS: evidence.events(tree, False)}
+
+
+def module_here(host: Host) -> Module:
+    """Return whether this host can have the module, and the step to it, as doctor knows it."""
+    if host.tree.is_dir(CONTROL):
+        return Module(True)
+    verdict = without_module(host)
+    if verdict.never:
+        return Module(False)
+    if verdict.next_step == LOAD:
+        return Module(True, (LOAD,))
+    return Module(True, next_step=verdict.next_step)
 
 
 def _shadows(tree: Tree) -> dict[str, str]:

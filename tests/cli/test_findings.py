@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`recommend` on hosts with one cause each, and on hosts with none: each command is typed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from functools import partial
+from typing import Any
+
+import pytest
+
+from mmpolicy.memory.allocators import GLIBC, TCMALLOC, allocator_of
+from mmpolicy.memory.findings import Finding
+from mmpolicy.memory.reach import Clues
+from mmpolicy.memory.space import Vma
+
+from .fakes import THP, Clock, FakeTree, Run
+from .sparse import count, make_sparse, make_thp, split
+from .test_calibrate import keep
+from .test_map import START
+
+REDIS = "/system.slice/redis.service"
+DEFRAG = f"{THP}/defrag"
+MIB = 256  # pages
+
+
+@pytest.fixture
+def host(tree: FakeTree, clock: Clock) -> FakeTree:
+    """Return a host that was calibrated, on which nothing is wrong; no module can be had."""
+    tree.make_unloaded()
+    make_thp(tree)
+    keep(tree)
+    tree.put("/proc/kallsyms", "0000000000000000 T nothing")
+    tree.splits = partial(split, tree)
+    make_sparse(tree, 11, "web", 8 * MIB, 1, "/system.slice/web.service")
+    for name in "statm", "smaps_rollup":
+        tree.put(f"/proc/self/{name}", "99999 99999" if name == "statm" else "")
+    clock.steps = [lambda: None] * 999
+    return tree
+
+
+def recommended(run: Run, clock: Clock) -> list[dict[str, Any]]:
+    """Return what it says is worth doing."""
+    result = run("recommend", "--seconds", "10", "--json")
+    assert (result.code, result.err) == (0, "")
+    clock.steps = [lambda: None] * 999
+    found: list[dict[str, Any]] = result.json["findings"]
+    assert all("module" not in each["price"] + each["next_step"] for each in found)
+    return found
+
+
+def type_it(run: Run, host: FakeTree, command: str) -> None:
+    """Type a command that was printed, as it is."""
+    if echo := re.fullmatch(r"echo (\S+) >(\S+)", command):
+        host.tune(echo[2], echo[1])
+        return
+    words = shlex.split(command)
+    assert words[0] == "mmpolicy"
+    assert run(*words[1:]).code == 0
+
+
+def works(host: FakeTree, clock: Clock, pid: int, faults: int, kernel: float) -> None:
+    """Let a process fault so often a second, and spend such a part of a CPU in the kernel."""
+    pages = int(host.read(f"/proc/{pid}/statm").split()[1])
+    name = host.read(f"/proc/{pid}/comm")
+    clock.steps = [lambda: None, partial(count, host, pid, name, pages, faults * 10,
+                                         int(kernel * 1000))]  # fmt: skip
+
+
+def test_1_a_service_that_wastes_memory(run: Run, host: FakeTree, clock: Clock) -> None:
+    make_sparse(host, 10, "redis", 256 * MIB, 16, REDIS)
+    (found,) = recommended(run, clock)
+    assert (found["who"], found["mib"]) == (REDIS, 240)
+    assert found["commands"] == ["mmpolicy trim --unit redis.service"]
+    type_it(run, host, found["commands"][0])
+    assert host.read("/proc/10/statm").split()[1] == str(16 * MIB)
+    assert recommended(run, clock) == []
+
+
+def test_2_memory_that_was_asked_for(run: Run, host: FakeTree, clock: Clock) -> None:
+    """Under `madvise`, trim leaves alone what asked for it, so --advised is printed."""
+    make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS, flags="rd wr hg")
+    rss = f"VmRSS:\t{64 << 10} kB\nRssAnon:\t{64 << 10} kB\nTHP_enabled:\t1"
+    host.put("/proc/10/status", rss)
+    (found,) = recommended(run, clock)
+    assert found["commands"] == ["mmpolicy trim --unit redis.service --advised"]
+    type_it(run, host, found["commands"][0])
+    assert host.read("/proc/10/statm").split()[1] == str(4 * MIB)
+
+
+def test_3_faults(run: Run, host: FakeTree, clock: Clock) -> None:
+    works(host, clock, 11, 20_000, 0.1)
+    (found,) = recommended(run, clock)
+    assert (found["who"], round(found["cpu_percent"], 2)) == ("web", 3.19)
+    files = [f"{THP}/hugepages-{kb}kB/enabled" for kb in (64, 16)]
+    assert found["commands"] == [f"echo always >{file}" for file in files]
+    for command in found["commands"]:
+        type_it(run, host, command)
+    assert ["[always]" in host.read(file) for file in files] == [True, True]
+    works(host, clock, 11, 20_000, 0.1)
+    assert recommended(run, clock) == []
+
+
+def test_4_huge_pages_that_are_cleared_again_and_again(
+    run: Run, host: FakeTree, clock: Clock
+) -> None:
+    """Few faults, and 83 % of a CPU in the kernel: the time tells, not the number."""
+    works(host, clock, 11, 55, 0.83)
+    last = clock.steps[1]
+    events = partial(host.put, "/proc/vmstat", "pgfault 999\ncompact_stall 5\nthp_fault_alloc 550")
+    host.put("/proc/vmstat", "pgfault 100\ncompact_stall 5\nthp_fault_alloc 0")
+    clock.steps[1] = lambda: (last(), events())
+    (found,) = recommended(run, clock)
+    assert (found["who"], found["cpu_percent"], found["commands"]) == ("web", 83, [])
+    assert "83 % of a CPU in the kernel, at 55 page faults a second: 55 huge pages" in found["what"]
+    assert "0.71 % of a CPU by calibrate" in found["what"]
+    assert found["next_step"] == "let its allocator keep what it frees"
+    line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 99 /lib/x86_64-linux-gnu/libc.so.6"
+    host.put("/proc/11/maps", f"{host.read('/proc/11/maps')}\n{line}")
+    works(host, clock, 11, 55, 0.83)
+    clock.steps[1] = lambda: (last(), events())
+    count(host, 11, "web", 8 * MIB)
+    host.put("/proc/vmstat", "pgfault 100\ncompact_stall 5\nthp_fault_alloc 0")
+    (found,) = recommended(run, clock)
+    assert found["next_step"].startswith("let glibc keep what it frees: MALLOC_TRIM_THRESHOLD_=")
+
+
+def test_5_compaction(run: Run, host: FakeTree, clock: Clock) -> None:
+    clock.steps = [lambda: None, lambda: host.put("/proc/vmstat", "compact_stall 1005")]
+    (found,) = recommended(run, clock)
+    assert found["commands"] == [f"echo defer >{DEFRAG}"]
+    type_it(run, host, found["commands"][0])
+    assert "[defer]" in host.read(DEFRAG)
+
+
+def test_6_a_program_that_forbids_large_folios(run: Run, host: FakeTree, clock: Clock) -> None:
+    make_sparse(host, 12, "redis-server", 8 * MIB, 1, REDIS, forbids=True)
+    host.put(f"{THP}/enabled", "[always] madvise never")
+    works(host, clock, 12, 20_000, 0.1)
+    (found,) = recommended(run, clock)
+    assert found["commands"] == []
+    assert "`disable-thp yes`, the default of redis" in found["what"]
+    assert found["next_step"].startswith(f"echo madvise >{THP}/enabled, or `disable-thp no`")
+
+
+def test_7_nothing(run: Run, host: FakeTree, clock: Clock) -> None:
+    result = run("recommend", "--seconds", "10")
+    assert result.out == "nothing to do: 100% of the memory of 1 processes was looked at\n"
+
+
+def test_8_what_is_not_worth_it(run: Run, host: FakeTree, clock: Clock) -> None:
+    """A compiler at 517 faults a second, some empty pages, a program that forbids and idles."""
+    make_sparse(host, 10, "redis", 8 * MIB, 16, REDIS)
+    make_sparse(host, 12, "ruby", 8 * MIB, 1, "/ruby.service", forbids=True)
+    works(host, clock, 11, 517, 0.1)
+    result = run("recommend", "--seconds", "10")
+    lines = result.out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["nothing to do", *["not worth it"] * 2]
+    assert lines[1].startswith(f"not worth it: {REDIS}: 8 MiB (+- ")
+    assert lines[2] == (
+        "not worth it: web: 517 page faults a second, at most 0.082 % of a CPU to gain"
+    )
+
+
+def test_memory_that_was_written(run: Run, host: FakeTree, clock: Clock) -> None:
+    """It is not empty folios; how to ask the allocator is told if that was seen."""
+    make_sparse(host, 10, "redis-server", 512 * MIB, 1, REDIS)
+    assert recommended(run, clock) == []
+    line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 99 /usr/lib/libjemalloc.so.2"
+    host.put("/proc/10/maps", f"{host.read('/proc/10/maps')}\n{line}")
+    (found,) = recommended(run, clock)
+    assert (found["who"], found["commands"]) == (REDIS, [])
+    assert found["what"] == "512 MiB are not large folios: 0% are empty, the rest was written"
+    assert "ask jemalloc of redis: redis-cli MEMORY PURGE" in found["next_step"]
+
+
+@pytest.mark.parametrize(
+    ("comm", "files", "told"),
+    [
+        ("app", ["/lib/x86_64-linux-gnu/libc.so.6"], GLIBC),
+        ("app", ["/lib/libc-2.31.so"], GLIBC),
+        ("app", ["/lib/libc.so.6", "/usr/lib/libtcmalloc_minimal.so.4"], TCMALLOC),
+        ("app", ["/lib/libc.so.6", "/usr/lib/libmimalloc.so.2.1"], None),
+        ("java", ["/lib/libc.so.6"], None),
+        ("app", ["/lib/ld-musl-x86_64.so.1"], None),
+        ("app", [], None),
+    ],
+)
+def test_allocators(tree: FakeTree, comm: str, files: list[str], told: object) -> None:
+    tree.put("/proc/7/comm", comm)
+    areas = [Vma(START, START + 4096, "r-xp", 9, file) for file in files]
+    assert allocator_of(Clues(tree, 7, areas)) == told
+
+
+def wasteful_and_busy(host: FakeTree, clock: Clock) -> None:
+    """A service wastes memory, and another one would have large folios."""
+    make_sparse(host, 10, "redis", 256 * MIB, 16, REDIS)
+    works(host, clock, 11, 20_000, 0.1)
+
+
+def test_for_one_service_alone_without_a_module(run: Run, host: FakeTree, clock: Clock) -> None:
+    """Nothing is said of a module that cannot be had; the experiment measures the service."""
+    wasteful_and_busy(host, clock)
+    (busy,) = [each for each in recommended(run, clock) if each["who"] == "web"]
+    assert busy["commands"] == []
+    for name, text in ("cpu.stat", "usage_usec 7"), ("memory.stat", "anon 1\npgfault 2"):
+        host.put(f"/sys/fs/cgroup/system.slice/web.service/{name}", text)
+    wasteful_and_busy(host, clock)
+    count(host, 11, "web", 8 * MIB)
+    (busy,) = [each for each in recommended(run, clock) if each["who"] == "web"]
+    (command,) = busy["commands"]
+    assert command == "mmpolicy ab run --preset thp-sizes --yes --unit web.service"
+    assert run(*shlex.split(command)[1:], "--dry-run").code == 0
+
+
+def test_for_one_service_alone_with_the_module(run: Run, host: FakeTree, clock: Clock) -> None:
+    host.make_loaded()
+    wasteful_and_busy(host, clock)
+    found = run("recommend", "--seconds", "10", "--json").json["findings"]
+    (busy,) = [each for each in found if each["who"] == "web"]
+    assert busy["commands"] == ["mmpolicy set anon_order shadow=adaptive"]
+    assert busy["next_step"] == "mmpolicy recommend 11 after a minute"
+    type_it(run, host, busy["commands"][0])
+
+
+def test_the_order_is_that_of_the_costs(run: Run, host: FakeTree, clock: Clock) -> None:
+    """As parts of what the host has: 240 MiB of 1 GiB, or all of its memory."""
+    for kib, first in (1 << 20, REDIS), (1 << 32, "web"):
+        host.put("/proc/meminfo", f"MemTotal: {kib} kB")
+        wasteful_and_busy(host, clock)
+        works(host, clock, 11, 100_000, 0.9)
+        count(host, 11, "web", 8 * MIB)
+        assert recommended(run, clock)[0]["who"] == first
+
+
+def test_an_ordinary_user(run: Run, host: FakeTree, clock: Clock) -> None:
+    """It ends at once, with 4, and not after a minute that shows nothing."""
+    host.real("/proc/kpageflags").chmod(0)
+    host.denied = True
+    real = host.read_at
+
+    def refused(path: str, size: int, offset: int = 0) -> bytes:
+        if path == "/proc/kpageflags":
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, size, offset)
+
+    from mmpolicy.host.disk import explained
+    from mmpolicy.host.files import READ_REMEDIES
+
+    def read_at(path: str, size: int, offset: int = 0) -> bytes:
+        with explained("read", host.real(path), READ_REMEDIES):
+            return refused(path, size, offset)
+
+    host.read_at = read_at  # type: ignore[method-assign]
+    result = run("recommend")
+    assert (result.code, result.out, clock.now) == (4, "", 0)
+    assert "next: run it as root" in result.err
+
+
+def test_lines() -> None:
+    """The next step is one of its own, and no part of the price."""
+    assert Finding("a", "b", ("c",), "e", "f").line() == "a: b; do: c; price: e; next: f"
+    assert Finding("a", "b", next_step="f").line() == "a: b; next: f"
+    assert Finding("a", "b", worth=False).line() == "not worth it: a: b"
