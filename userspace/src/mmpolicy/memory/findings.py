@@ -121,8 +121,13 @@ def _named(cgroups: Sequence[Row], processes: Sequence[Row]) -> list[Row]:
 
 
 def _wastes(row: Row) -> bool:
-    sure = row.waste_kib - row.error_kib
-    return sure >= LEAST_KIB and row.waste_kib >= LEAST_SHARE * row.anon_kib
+    waste = _private(row)
+    return waste - row.error_kib >= LEAST_KIB and waste >= LEAST_SHARE * row.anon_kib
+
+
+def _private(row: Row) -> float:
+    """Return the waste that trim can give back: the kernel keeps empty pages of shared memory."""
+    return row.waste_kib - row.waste_shared_kib
 
 
 def name_of(row: Row) -> str:
@@ -139,7 +144,7 @@ def option_of(cgroup: str) -> str:
 
 
 def _trim(tree: Tree, row: Row) -> Finding:
-    waste, error, anon = (int(kib) >> 10 for kib in (row.waste_kib, row.error_kib, row.anon_kib))
+    waste, error, anon = (int(kib) >> 10 for kib in (_private(row), row.error_kib, row.anon_kib))
     what = f"{waste} MiB (+- {error}) of its {anon} MiB are the empty part of large folios"
     try:
         check_possible(tree)
