@@ -29,7 +29,8 @@ def put_v1(tree: FakeTree, path: str, pid: int = 10) -> None:
     """Make a cgroup of version 1 with a process."""
     tree.put(f"{V1}{path}/cgroup.procs", str(pid))
     tree.put(f"{V1}{path}/memory.usage_in_bytes", str(PAGES * 4096))
-    stat = f"rss {PAGES * 4096}\ntotal_rss {PAGES * 4096}\ntotal_rss_huge {PAGES * 4096}\ntotal_cache 0"
+    kinds = ("rss", "total_rss", "total_rss_huge")
+    stat = "\n".join(f"{kind} {PAGES * 4096}" for kind in kinds)
     tree.put(f"{V1}{path}/memory.stat", stat)
 
 
