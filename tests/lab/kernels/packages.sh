@@ -53,6 +53,74 @@ packages() {
 	[ -d "$PACKAGES" ] || with_lock packages step "packages" packages make_packages "$TREE" "$PACKAGES"
 }
 
+# The line that installs packages, wherever one types it: say_install PACKAGE...
+say_install() {
+	say "to install them, as root: apt install $*"
+}
+
+# ---- The command alone, for Python
+
+# What the pure parts of it need: wheels that any Python from 3.9 on takes, at the versions of the
+# tests where these have one.
+PURE=(click prometheus-client rich tomli tomli-w typing-extensions)
+# What is only needed before Python 3.11; pip asks the Python that runs it, not the one given.
+BEFORE_3_11=(importlib-resources tomli typing-extensions zipp)
+ANY_PYTHON=(--python-version 3.9 --implementation py --abi none --platform any --only-binary :all:)
+
+# Sets DIST to the folder of wheel, sdist and zipapp of this tree.
+python_packages() {
+	need_venv
+	DIST=$CACHE/packages/python-$({ packages_key; cat "$TREE/tests/requirements.txt"; } | hash_of)
+	[ -d "$DIST" ] || with_lock packages step "wheel, sdist and zipapp" python-packages \
+		make_python_packages "$DIST"
+}
+
+# The source is copied without links, as what it shares with the module has to be in the sdist.
+make_python_packages() {
+	local new=$CACHE/packages/new-python
+	rm -rf "$new" "$1"
+	mkdir -p "$new/dist"
+	cp -aL "$TREE/userspace" "$new/src"
+	rm -rf "$new/src/build"
+	cd "$new/src"
+	"$VENV/bin/python" -c 'from setuptools import build_meta as it; it.build_sdist("../dist")'
+	"$VENV/bin/python" -c 'from setuptools import build_meta as it; it.build_wheel("../dist")'
+	make_zipapp "$new"
+	mv "$new/dist" "$1"
+	rm -rf "$new"
+}
+
+# All of it in one file, which Python reads as it is: make_zipapp FOLDER
+make_zipapp() {
+	local pip=("$VENV/bin/pip" install --disable-pip-version-check --no-compile --quiet)
+	"${pip[@]}" --target "$1/app" "${ANY_PYTHON[@]}" -c "$TREE/tests/requirements.txt" "${PURE[@]}"
+	"${pip[@]}" --target "$1/app" --no-deps "$1"/dist/*.whl
+	rm -rf "$1/app/bin" "$1/app/share"
+	"$VENV/bin/python" -m zipapp --compress --python '/usr/bin/env python3' \
+		--main mmpolicy.cli:main --output "$1/dist/mmpolicy.pyz" "$1/app"
+}
+
+# The command with the oldest Python that it takes, as one installs it there: from the wheel, and as
+# one file. What API is too new for that Python, no check of the sources finds.
+oldest_python() {
+	local root=$CACHE/root/debian-11
+	need "a Debian 11" mmdebstrap
+	python_packages
+	mkdir -p "$CACHE/root"
+	[ -d "$root" ] || {
+		as_root mmdebstrap --variant=minbase --include=python3,python3-venv \
+			--aptopt='APT::Install-Recommends "false"' bullseye "$root.new"
+		mv "$root.new" "$root"
+	}
+	rm -rf "$root/srv/"*
+	cp "$DIST"/* "$TREE/tests/lab/oldest.sh" "$root/srv/"
+	"$VENV/bin/pip" download --disable-pip-version-check --quiet --dest "$root/srv/wheels" \
+		--python-version 3.9 --platform manylinux2014_x86_64 --only-binary :all: \
+		"$(echo "$DIST"/*.whl)[ab]" "${BEFORE_3_11[@]}"
+	as_root unshare --mount bash -c "mount --rbind /proc '$root/proc' &&
+		mount --rbind /sys '$root/sys' && exec chroot '$root' bash -e /srv/oldest.sh"
+}
+
 # Sets BPF_PACKAGE to the package with the helper for policies in BPF, which is built before.
 bpf_package() {
 	local folder

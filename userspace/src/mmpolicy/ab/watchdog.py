@@ -58,7 +58,7 @@ def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> N
                 wire.send(json.dumps({"note": keeper.back()}).encode())
                 return
             wire.send(json.dumps(_answer(keeper, request)).encode())
-    except TimeoutError:
+    except socket.timeout:  # TimeoutError from Python 3.10 on
         why = f"was not heard of for {lease_s:g} s"
     except OSError:
         pass
@@ -120,7 +120,7 @@ class Watchdog:
         while True:
             try:
                 return self.wire.recv(LARGEST)
-            except TimeoutError:
+            except socket.timeout:  # TimeoutError from Python 3.10 on
                 try:
                     if monotonic() > end:
                         text = f"the watchdog has not answered for {self.lease_s:g} s"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -59,7 +60,7 @@ class Programs:
     def __enter__(self) -> Programs:
         """Begin the small process that starts them."""
         self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        argv = [sys.executable, "-I", "-S", starter.__file__, str(theirs.fileno())]
+        argv = [sys.executable, "-I", "-S", *_starter(), str(theirs.fileno())]
         self._starter = subprocess.Popen(
             argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
         )
@@ -141,7 +142,7 @@ class Programs:
         try:
             self.wire.send(json.dumps([deed, fields]).encode())
             while True:
-                with suppress(TimeoutError):
+                with suppress(socket.timeout):  # TimeoutError from Python 3.10 on
                     answer: dict[str, Any] = json.loads(self.wire.recv(starter.LARGEST))
                     return answer
                 self.tick()
@@ -163,6 +164,12 @@ class Programs:
     def _values(self, took: dict[str, Any]) -> Values:
         self.outlived |= set(took["outlived"])
         return {key: took[key] for key in took if key not in ("status", "outlived")}
+
+
+def _starter() -> list[str]:
+    """Return the words by which Python runs the starter: its file, or its text in a zipapp."""
+    path = Path(starter.__file__)
+    return [str(path)] if path.exists() else ["-c", inspect.getsource(starter)]
 
 
 def _failed(name: str, why: str, output: Path) -> Error:

@@ -51,7 +51,7 @@ def advise(whole: Explained, largest: int) -> Advice | None:
 
 def _judged(seen: Wanted) -> int:
     """Return of how many faults it was told whether memory nearby was used."""
-    return seen.orders.total() - seen.reasons["cap"]
+    return sum(seen.orders.values()) - seen.reasons["cap"]
 
 
 def _order_in_use(whole: Explained) -> int:

@@ -42,7 +42,7 @@ class Wanted:
 
     def text(self) -> str:
         """Return it in words, the most frequent first."""
-        number = self.orders.total()
+        number = sum(self.orders.values())
         orders = ", ".join(f"{size(order)} {n}" for order, n in self.orders.most_common())
         reasons = "; ".join(
             f"{100 * n / number:.0f} %: {WORDS.get(name, name)}"
@@ -67,7 +67,7 @@ class Explained:
     @property
     def unused_share(self) -> float:
         """Return the part of the pages of large folios that was never used."""
-        return self.unused.total() / self.large.total() if self.large else 0.0
+        return sum(self.unused.values()) / sum(self.large.values()) if self.large else 0.0
 
     def as_data(self) -> dict[str, Any]:
         """Return it for JSON."""

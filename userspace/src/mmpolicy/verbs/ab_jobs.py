@@ -22,6 +22,7 @@ from mmpolicy.render import emit, table
 from mmpolicy.verbs.options import json_option, pass_host
 
 SERVICE = "mmpolicy-ab"
+ZIPAPP = ".pyz"  # the command as one file, which Python is given
 NEXT = "mmpolicy ab status; mmpolicy ab stop ends it and restores the state"
 HERE = ("detach", "out", "dry_run", "want_json", "yes", "preset")  # what is not for the run itself
 
@@ -41,6 +42,8 @@ def words_of(ctx: click.Context) -> Iterator[str]:
 def own_command() -> list[str]:
     """Return the words that start this command."""
     path = Path(sys.argv[0])
+    if path.suffix == ZIPAPP:
+        return [sys.executable, str(path.resolve())]
     return [str(path.resolve())] if path.name == "mmpolicy" else [sys.executable, "-m", "mmpolicy"]
 
 

@@ -100,7 +100,7 @@ class Verbs(Group):
         if not more.get("standalone_mode", True):
             return run(words, *rest, **more)
         try:
-            code = run(words, *rest, **more | {"standalone_mode": False})
+            code = run(words, *rest, **{"prog_name": "mmpolicy", **more, "standalone_mode": False})
         except click.ClickException as err:
             code = self._tell(words, err)
         except click.Abort:

@@ -17,6 +17,7 @@ PACKAGES = {
     "markupsafe": "jinja2",
 }
 DISTRIBUTION = "/usr"  # where the Python is for which distributions have packages
+NEW_ENOUGH = (3, 11)  # distributions with an older one have a scipy that is too old, too
 INSTALLERS = ("apt", "dnf", "zypper")
 
 
@@ -35,6 +36,6 @@ def how_to_get(library: str) -> str:
     if sys.prefix != sys.base_prefix:
         return f"{sys.prefix}/bin/pip install {package}"
     found = next((each for each in INSTALLERS if shutil.which(each)), None)
-    if found and sys.prefix == DISTRIBUTION:
+    if found and sys.prefix == DISTRIBUTION and sys.version_info >= NEW_ENOUGH:
         return f"{found} install python3-{package}"
     return f"{sys.executable} -m pip install --user {package}"

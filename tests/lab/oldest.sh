@@ -1,0 +1,40 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0
+# What a stranger types first, in a Debian 11 (tests/lab/kernels/packages.sh): as one file, then
+# from the wheel. A verb that is not there, or that is a fault of the command, ends this.
+set -euo pipefail
+cd /srv
+
+says() {
+	local text=$1 found
+	shift
+	found=$("$@" 2>&1) || true
+	[[ $found =~ $text ]] || {
+		echo "$* does not say '$text':"
+		echo "$found"
+		exit 1
+	}
+}
+
+looks() { # COMMAND...
+	"$@" >/dev/null
+	"$@" host >/dev/null
+	"$@" top -n 1 --interval 1 >/dev/null
+	says "one mark: 4 kB" "$@" map $$
+	says "FOLIO" "$@" map $$
+	says "What works here" "$@" doctor
+	says "EMPTY_KIB|debugfs|lockdown" "$@" trim --pid $$ --dry-run
+	"$@" ab run --dry-run --metric 'vmstat.pgfault/s lower' \
+		--treatment hugepages-64kB/enabled=always >/dev/null
+}
+
+python3 --version
+looks python3 mmpolicy.pyz
+says "this needs the Python library numpy" python3 mmpolicy.pyz bench -- true
+python3 -m venv v
+v/bin/pip install --quiet --quiet --quiet --no-index --find-links wheels "$(echo ./*.whl)[ab]"
+looks v/bin/mmpolicy
+# Longer than the time after which the bench looks whether it is to end.
+says "means of 3 runs" v/bin/mmpolicy bench --runs 3 --html bench.html -- sleep 0.3
+grep -q '<svg' bench.html
+says kernel/needs.h python3 -m tarfile -l mmpolicy-*.tar.gz
