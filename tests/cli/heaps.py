@@ -19,8 +19,8 @@ PAGES = BLOCK // PAGE
 START = 0x10000000
 PRESENT, SWAPPED, FILE, GUARD, TRACKED, EXCLUSIVE = (1 << bit for bit in (63, 62, 61, 58, 57, 56))
 OWN = PRESENT | EXCLUSIVE
-KSM, ZERO, MLOCKED = 1 << 21, 1 << 24, 1 << 18
-ZERO_FRAME, LOCKED_FRAME, KSM_FRAME = 8, 9, 10
+ZERO, MLOCKED = 1 << 24, 1 << 18
+ZERO_FRAME, LOCKED_FRAME = 8, 9
 SCATTERED, HUGE = 0x100000, 0x4000000  # page frames
 ZONEINFO = """\
 Node 0, zone   Normal
@@ -43,7 +43,7 @@ def block(kind: str, number: int) -> array[int]:
     """Return the entries of 2 MB: `full`, `empty`, or full but for what the kind says."""
     own = [OWN | (SCATTERED + number * PAGES + PAGES - 1 - page) for page in range(PAGES)]
     first = {
-        "full": own[0], "locked": OWN | LOCKED_FRAME, "merged": OWN | KSM_FRAME,
+        "full": own[0], "locked": OWN | LOCKED_FRAME,
         "swapped": SWAPPED | 5, "guard": SWAPPED | GUARD, "zero": PRESENT | ZERO_FRAME,
         "shared": PRESENT | SCATTERED, "tracked": own[0] | TRACKED, "hole": 0,
     }  # fmt: skip
@@ -143,7 +143,7 @@ def make_collapsible(tree: FakeTree, kinds: Sequence[str]) -> FakeAdvice:
     """Make a host without the module, with one process, and room for all of it."""
     tree.make_unloaded()
     flags = array("Q", [0] * 16)
-    flags[ZERO_FRAME], flags[LOCKED_FRAME], flags[KSM_FRAME] = ZERO, MLOCKED, KSM
+    flags[ZERO_FRAME], flags[LOCKED_FRAME] = ZERO, MLOCKED
     tree.put("/proc/kpageflags", flags.tobytes())
     pressure(tree, 0)
     free_blocks(tree, 1000)

@@ -19,7 +19,7 @@ from .heaps import START, ZERO_FRAME, FakeAdvice, block, free_blocks, make_colla
 from .sparse import pressure
 
 MIB = 1024  # KiB
-KINDS = ("full", "half", "huge", "swapped", "guard", "shared", "zero", "locked", "merged", "full")
+KINDS = ("full", "half", "huge", "swapped", "guard", "shared", "zero", "locked", "tracked", "full")
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_what_is_full_is_collapsed(run: Run, advice: FakeAdvice, words: tuple[st
     assert (row["before_huge_kib"], row["after_huge_kib"]) == (2 * MIB, 6 * MIB)
     assert row["growth_kib"] == 0
     assert data["skipped_kib"] == {
-        collapse.SHARED: 2048, collapse.LOCKED: 2048, collapse.MERGED: 2048,
+        collapse.SHARED: 2048, collapse.LOCKED: 2048, collapse.WATCHED: 2048,
         collapse.SWAP: 2044, collapse.GUARDS: 2044, collapse.NOT_FULL: 1024 + 2044,
     }  # fmt: skip
     assert (data["stopped"], data["notes"]) == ("", [])

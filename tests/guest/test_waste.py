@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`top`, `trim` and `recommend` on Debian's own kernel, without the module."""
+"""`top`, `trim`, `collapse` and `recommend` on Debian's own kernel, without the module."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def inside(command: str) -> str:
 
 
 @contextmanager
-def wasteful(guest: Guest, words: str = "", name: str = "stops") -> Iterator[int]:
+def wasteful(guest: Guest, words: str = "", name: str = "stops", step: int = STEP) -> Iterator[int]:
     """A process in a cgroup of its own that uses one page in 64 kB; it checks them at the end."""
     must(guest, f"mkdir {CGROUP}; rm -f /tmp/ready /tmp/over /tmp/said")
     must(guest, f"cp {workload('stops')} /tmp/{name}")
-    job = guest.start(inside(f"exec /tmp/{name} {MIB} {STEP} {words} >/tmp/said"))
+    job = guest.start(inside(f"exec /tmp/{name} {MIB} {step} {words} >/tmp/said"))
     try:
         must(guest, "until [ -e /tmp/ready ]; do sleep 0.1; done")
         yield int(must(guest, f"cat {CGROUP}/cgroup.procs").split()[0])
@@ -124,6 +124,73 @@ def test_what_was_asked_for_is_left_alone(counting: Guest) -> None:
         assert rss(counting, pid) > MIB << 10
         mmpolicy(counting, f"trim --pid {pid} --advised")
         assert rss(counting, pid) < USED_KIB * 1.05 + ALONE
+    said(counting)
+
+
+FAST = "--cpu 100 --max-stop 100"  # without pauses
+NOT_ADVISED = 15  # MADV_NOHUGEPAGE
+
+
+def huge(guest: Guest, pid: int) -> int:
+    """The memory in huge pages, in kB."""
+    field = "s/^AnonHugePages: *\\([0-9]*\\) kB/\\1/p"
+    return int(must(guest, f"sed -n '{field}' /proc/{pid}/smaps_rollup"))
+
+
+def test_collapse(counting: Guest) -> None:
+    """What is used in full gets huge pages, while huge pages are off; nothing grows or changes."""
+    must(counting, f"echo never >{THP}/enabled")
+    with wasteful(counting, step=1) as pid:
+        before = rss(counting, pid)
+        assert huge(counting, pid) == 0
+        planned = mmpolicy(counting, f"collapse --cgroup /waste --dry-run {FAST}")
+        assert (planned["processes"][0]["made_kib"], huge(counting, pid)) == (MIB << 10, 0)
+        done = mmpolicy(counting, f"collapse --cgroup /waste {FAST}")
+        assert (done["made"], done["stopped"]) == (MIB // 2, "")
+        assert huge(counting, pid) == MIB << 10
+        assert abs(rss(counting, pid) - before) < before // 1000
+        again = mmpolicy(counting, f"collapse --pid {pid} {FAST}")
+        assert (again["made"], again["tried"]) == (0, 0)
+    assert said(counting)["longest_us"] < STOP_US
+
+
+@pytest.mark.parametrize(
+    ("step", "words", "cause"),
+    [(2, "", "not full"), (1, str(NOT_ADVISED), "forbidden by the program")],
+)
+def test_collapse_leaves_alone(counting: Guest, step: int, words: str, cause: str) -> None:
+    """What is empty in part, and what the program advised against."""
+    must(counting, f"echo never >{THP}/enabled")
+    with wasteful(counting, words, step=step) as pid:
+        before = rss(counting, pid)
+        done = mmpolicy(counting, f"collapse --pid {pid} {FAST}")
+        assert (done["made"], done["skipped_kib"][cause]) == (0, (MIB << 10) // step)
+        assert (huge(counting, pid), rss(counting, pid)) == (0, before)
+    said(counting)
+
+
+def test_collapse_reclaims_nothing(counting: Guest) -> None:
+    """Close to memory.max it stops before the kernel reclaims."""
+    must(counting, f"echo never >{THP}/enabled")
+    with wasteful(counting, step=1) as pid:
+        room = f"$(($(cat {CGROUP}/memory.current) + (3 << 20)))"
+        must(counting, f"echo {room} >{CGROUP}/memory.max")
+        events = must(counting, f"cat {CGROUP}/memory.events")
+        stopped = counting.run(f"mmpolicy collapse --cgroup /waste {FAST}")
+        assert (stopped.rc, "KiB below its limit" in stopped.out) == (1, True), stopped.out
+        assert must(counting, f"cat {CGROUP}/memory.events") == events
+        assert huge(counting, pid) == 0
+    said(counting)
+
+
+def test_collapse_heeds_a_profile(counting: Guest) -> None:
+    """The policy `never` is not undone unless that is asked for."""
+    must(counting, f"echo never >{THP}/enabled; modprobe mmpolicy; mmpolicy set anon_order never")
+    with wasteful(counting, step=1) as pid:
+        refused = counting.run(f"mmpolicy collapse --cgroup /waste {FAST}")
+        assert (refused.rc, huge(counting, pid)) == (5, 0), refused.out
+        done = mmpolicy(counting, f"collapse --cgroup /waste {FAST} --override-never")
+        assert (done["made"], huge(counting, pid)) == (MIB // 2, MIB << 10)
     said(counting)
 
 
