@@ -10,6 +10,8 @@ from mmpolicy.host.cgroups import cgroup_folders, charging, walk
 from mmpolicy.host.files import Tree
 from mmpolicy.host.huge import read_stat
 
+UNKNOWN = -1  # the root has no memory.current
+
 
 class Account(NamedTuple):
     """What a cgroup itself is charged with, without those below it, in kB."""
@@ -30,10 +32,8 @@ def _of_version_1(tree: Tree, folder: str) -> Account:
 def _of_version_2(tree: Tree, folder: str) -> Account:
     """Return what a cgroup and those below it are charged with."""
     stat = _stat(tree, folder)
-    known = stat.get("anon", 0) + stat.get("file", 0) + stat.get("kernel", 0)
     current, shared = f"{folder}/memory.current", stat.get("shmem", 0)
-    # The root has no memory.current.
-    memory = int(tree.read(current)) >> 10 if tree.exists(current) else known
+    memory = int(tree.read(current)) >> 10 if tree.exists(current) else UNKNOWN
     return Account(memory, stat.get("anon", 0), shared, stat.get("file", 0) - shared)
 
 
@@ -58,6 +58,8 @@ def account_of(tree: Tree, name: str) -> Account | None:
             continue
     # Read one after another while they change, so a difference may come out below nothing.
     alone = Account(*(max(mine - sum(theirs), 0) for mine, *theirs in zip(whole, *children)))
+    if whole.memory == UNKNOWN:
+        alone = alone._replace(memory=alone.private + alone.shared + alone.file)
     return alone if read is _of_version_2 else whole._replace(memory=alone.memory)
 
 
