@@ -19,7 +19,7 @@ from mmpolicy.memory.survey import Rates, Row, Survey
 from mmpolicy.verbs.top import _cells, _data
 
 from .fakes import THP, Clock, FakeTree, Run
-from .sparse import count, make_services, make_sparse, make_thp, pressure
+from .sparse import count, make_services, make_sparse, make_thp, pressure, sizes
 from .test_calibrate import keep
 
 ALL = ("--cpu", "100")  # of a CPU: the model of a host is slow
@@ -44,6 +44,19 @@ def test_waste_is_estimated_and_named(run: Run, host: FakeTree) -> None:
     assert [row["cgroup"] for row in data["cgroups"]] == ["/redis.service", "/web.service"]
     assert worst["folios"] == {"2048 kB": 1.0}
     assert worst["decides"] == "kernel"
+
+
+def test_memory_by_kind(run: Run, host: FakeTree) -> None:
+    """Of a process and of its cgroup; what was not looked at is told, and how long a look took."""
+    sizes(host, 10, 4096, more="RssShmem:\t1024 kB\nHugetlbPages:\t2048 kB\nVmSwap:\t8 kB")
+    data = run("top", "-n", "1", "--json", *ALL).json
+    row = data["processes"][0]
+    kinds = {name: row["kinds_kib"][name] for name in ("private", "shared", "swapped", "hugetlb")}
+    assert kinds == {"private": 16384, "shared": 1024, "swapped": 8, "hugetlb": 2048}
+    assert row["not_looked_at_kib"] == {"shared": 1024, "hugetlb": 2048}
+    cgroup = data["cgroups"][0]
+    assert (cgroup["rss_kib"], cgroup["kinds_kib"]["private"]) == (16384, 16384)
+    assert 0 <= data["longest_hold_ms"] < 1000 * data["hold_limit_ms"]
 
 
 def test_table(run: Run, host: FakeTree) -> None:
@@ -342,7 +355,8 @@ def test_cells_of_a_row() -> None:
         Calibration((FaultCost(4096, 2000.0, 1900.0, 2100.0),)),
     )  # fmt: skip
     assert data == {
-        "processes": 1, "waste_kib": 333, "error_kib": 51, "rss_kib": 2050, "anon_kib": 1030,
+        "processes": 1, "waste_kib": 333, "error_kib": 51, "waste_shared_kib": 0, "kinds_kib": {},
+        "not_looked_at_kib": {}, "charged_elsewhere_kib": 0, "rss_kib": 2050, "anon_kib": 1030,
         "looked_at": 0.123, "faults_per_second": 800.0, "faults_percent": 0.16,
         "faults_error_percent": 0.01, "cpu_percent": 12.3, "kernel_percent": 5.7,
         "folios": {"4 kB": 0.012, "64 kB": 0.0, "2048 kB": 0.988}, "forbids_large_folios": ["y"],

@@ -127,6 +127,8 @@ def frame_of(tree: Tree, survey: Survey, sort: str, rows: int) -> dict[str, Any]
     return {
         "processes_seen": len(survey.processes),
         "memory_looked_at": round(survey.seen(), 3),
+        "longest_hold_ms": round(survey.holds.longest_s * 1000, 2),
+        "hold_limit_ms": survey.holds.limit_s * 1000,
         "notes": [survey.blind] * bool(survey.blind),
         "cgroups": [
             {"cgroup": row.name, **_data(row, costs), "stall_percent": _stall(tree, row.name),
@@ -172,6 +174,10 @@ def _data(row: Row, costs: Calibration | None) -> dict[str, Any]:
         "processes": len(row.pids),
         "waste_kib": round(row.waste_kib),
         "error_kib": round(row.error_kib),
+        "waste_shared_kib": round(row.waste_shared_kib),
+        "kinds_kib": {kind: round(kib) for kind, kib in row.kinds.items()},
+        "not_looked_at_kib": {kind: round(kib) for kind, kib in row.unseen.items()},
+        "charged_elsewhere_kib": round(row.elsewhere_kib),
         "rss_kib": row.rss_kib,
         "anon_kib": row.anon_kib,
         "looked_at": round(row.seen, 3),
