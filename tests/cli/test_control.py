@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mmpolicy.control import journal, prometheus
-from mmpolicy.control.bindings import memory_of_bound, profile_of, profile_of_cgroup
+from mmpolicy.control.bindings import profile_of, profile_of_cgroup
 from mmpolicy.control.change import StateChange, asked_for, check_values, steps_of, undo
 from mmpolicy.control.counters import histograms, rates
 from mmpolicy.control.experiment import BENCH, LIVE, LOCK, RUN, declared, is_ours, live, running
@@ -64,6 +64,7 @@ from mmpolicy.host.calibration import Calibration, FaultCost
 from mmpolicy.host.doctor import Check, Facts
 from mmpolicy.host.files import CONTROL
 from mmpolicy.host.machine import Host
+from mmpolicy.verbs.stats import memory_of_bound
 
 from .fakes import COUNTERS, DEFAULT, FakeTree, Run
 from .test_policy import put_slot

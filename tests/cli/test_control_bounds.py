@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mmpolicy.control import bindings, counters, experiment, journal, labels, notices
+from mmpolicy.control import counters, experiment, journal, labels, notices
 from mmpolicy.control.change import LOCK, StateChange, state_of
 from mmpolicy.control.keys import LEASE, CgroupBinding, ProcessBinding, State, UnitBinding
 from mmpolicy.control.manifest import Manifest
@@ -25,6 +25,7 @@ from mmpolicy.control.state import assign, bind_unit
 from mmpolicy.control.units import generate
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.calibration import Calibration, FaultCost
+from mmpolicy.verbs.stats import memory_of_bound
 
 from .fakes import CONTROL, FakeTree, Run
 from .test_control import samples
@@ -123,7 +124,7 @@ def test_cgroups_are_looked_for_only_if_they_are_needed(
     tree.put("/proc/7/smaps_rollup", rollup)
     tree.mount()
     assert labels.cgroups_of(tree, state) == {}
-    assert bindings.memory_of_bound(tree, state, "web") == [("process 7", 1, 100, 30, 70)]
+    assert memory_of_bound(tree, state, "web") == [("process 7", 1, 100, 30, 70, 0)]
     assert labels.cgroups_of(tree, [CgroupBinding(1)]) == {}
     tree.remove(MOUNTS)
     tree.put(f"{MOUNTS}/x", "")

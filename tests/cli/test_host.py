@@ -23,7 +23,8 @@ from mmpolicy.host.files import CONTROL, SPLIT, TRACING, Tree, parts_of, split_t
 from mmpolicy.host.hooked import others
 from mmpolicy.host.kmod import APPLY_BLACKLIST, Kmod
 from mmpolicy.host.knobs import check_value, choices, chosen, find_knobs, names_of, read_knobs
-from mmpolicy.host.processes import cgroup_of, memory_of_cgroup, memory_of_process, start_of
+from mmpolicy.host.processes import cgroup_of, start_of
+from mmpolicy.memory.lazily import memory_of_cgroup, memory_of_process
 from mmpolicy.render import GAP, blocks, table
 
 from .fakes import MODULE_DIR, THP, VM, FakeLib, FakeTree, Run
@@ -346,10 +347,10 @@ def test_processes_of_cgroups(tree: FakeTree) -> None:
     rollup = "Rss: {} kB\nPss: 7 kB\nLazyFree: {} kB"
     tree.put("/proc/1/smaps_rollup", rollup.format(100, 30))
     tree.put("/proc/3/smaps_rollup", rollup.format(50, 0))
-    assert memory_of_cgroup(tree, "/a") == ("cgroup /a", 2, 150, 30, 120)
-    assert memory_of_process(tree, 1) == ("process 1", 1, 100, 30, 70)
+    assert memory_of_cgroup(tree, "/a") == ("cgroup /a", 2, 150, 30, 120, 0)
+    assert memory_of_process(tree, 1) == ("process 1", 1, 100, 30, 70, 0)
     tree.put("/proc/2/stat", "")
-    assert memory_of_process(tree, 2) == ("process 2", 0, 0, 0, 0)
+    assert memory_of_process(tree, 2) == ("process 2", 0, 0, 0, 0, 0)
     assert raised(memory_of_process, tree, 9).message == "no process 9"
 
 

@@ -194,7 +194,7 @@ def test_show_pid(run: Run, tree: FakeTree) -> None:
     cgroup = make_lazy(tree)
     shown = run("show", "--pid", "41", "--json").json
     assert (shown["pid"], shown["profile"]) == (41, "default")
-    assert [list(each.values()) for each in shown["memory"]] == [
+    assert [list(each.values())[:5] for each in shown["memory"]] == [
         ["process 41", 1, 1000, 600, 400],
         ["cgroup /web/one", 2, 1050, 600, 450],
     ]
@@ -241,7 +241,7 @@ def test_stats_tells_the_memory_of_what_is_bound(run: Run, tree: FakeTree) -> No
     run("bind", "--pid", "42", "quiet")
     assert run("stats", "--profile", "quiet", "--json").json["memory"] == []
     found = run("stats", "--profile", "quiet", "--memory", "--json").json["memory"]
-    assert [list(each.values()) for each in found] == [
+    assert [list(each.values())[:5] for each in found] == [
         ["cgroup /web", 2, 1050, 600, 450],
         ["process 42", 1, 50, 0, 50],
     ]

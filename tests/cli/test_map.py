@@ -98,17 +98,17 @@ def test_kinds_and_zeroes(process: FakeTree) -> None:
 
 def test_terminal(run: Run, process: FakeTree) -> None:
     lines = run("map", str(PID)).out.splitlines()
-    assert lines[0] == f"{START:x} 256 kB [anon:my heap]"
-    assert lines[1] == f"  {START:012x} 44444444________....0z99s" + "." * 39
-    assert "one mark: 4 kB" in lines[2]
-    rows = [line.split() for line in lines[4:]]
+    at = lines.index(f"{START:x} 256 kB [anon:my heap]")
+    assert lines[at + 1] == f"  {START:012x} 44444444________....0z99s" + "." * 39
+    assert "one mark: 4 kB" in lines[at + 2]
+    rows = [line.split() for line in lines[:at]]
     assert ["4", "64", "kB", "1", "64", "32", "50%"] in rows
     assert ["0", "4", "kB", "1", "4", "0", "-"] in rows
 
 
 def test_without_contents_and_with_files(run: Run, process: FakeTree) -> None:
     process.remove(f"/proc/{PID}/mem")
-    assert "_" not in run("map", str(PID), "--no-content").out.splitlines()[1]
+    assert "4_" not in run("map", str(PID), "--no-content").out
     assert run("map", str(PID)).code == 0  # what cannot be read is not called zero
     assert "/usr/bin/a b" in run("map", str(PID), "--files").out
     assert "/usr/bin" not in run("map", str(PID)).out

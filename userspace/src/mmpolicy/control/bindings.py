@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from mmpolicy.control.keys import DEFAULT, CgroupBinding, ProcessBinding, State
-from mmpolicy.control.state import bindings_of, process_key
-from mmpolicy.host.cgroups import cgroup_id, cgroup_paths
+from mmpolicy.control.keys import DEFAULT, CgroupBinding, State
+from mmpolicy.control.state import process_key
+from mmpolicy.host.cgroups import cgroup_id
 from mmpolicy.host.files import Tree
-from mmpolicy.host.processes import Memory, cgroup_of, memory_of_cgroup, memory_of_process
+from mmpolicy.host.processes import cgroup_of
 
 
 def profile_of(tree: Tree, state: State, pid: int) -> str:
@@ -34,13 +34,3 @@ def profile_of_cgroup(tree: Tree, state: State, cgroup: str) -> str:
     path = PurePosixPath(cgroup)
     keys = (CgroupBinding(cgroup_id(tree, str(each))) for each in (path, *path.parents))
     return next((state[key] for key in keys if key in state), DEFAULT)
-
-
-def memory_of_bound(tree: Tree, state: State, profile: str) -> list[Memory]:
-    """Return the memory of each cgroup and process that is bound to a profile."""
-    bound = bindings_of(state, profile)
-    ids = [str(key.number) for key in bound if isinstance(key, CgroupBinding)]
-    paths = cgroup_paths(tree) if ids else {}
-    cgroups = [memory_of_cgroup(tree, paths[number]) for number in ids if number in paths]
-    pids = [key.number for key in bound if isinstance(key, ProcessBinding)]
-    return cgroups + [memory_of_process(tree, pid) for pid in pids]

@@ -1,39 +1,73 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Processes: when they began, their cgroup, and memory that can be trusted.
-
-Pages freed by MADV_FREE stay in RSS until they are reused or memory is short. smaps_rollup
-counts both, see Documentation/filesystems/proc.rst in the kernel.
-"""
+"""Processes: when they began, and their cgroup."""
 
 from __future__ import annotations
 
 import os
-import re
-from errno import ENOENT, ESRCH
-from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.cgroups import cgroup_pids, hierarchies, name_of, unified_of
+from mmpolicy.host.cgroups import (
+    cgroup_pids,
+    find_cgroup,
+    hierarchies,
+    name_of,
+    unified_of,
+)
 from mmpolicy.host.files import Tree
-from mmpolicy.render import table
 
-FIELDS = re.compile(r"^(Rss|LazyFree): +(\d+) kB$", re.MULTILINE)
-
-
-class Memory(NamedTuple):
-    """What of some processes is resident, and what of that is lazily freed."""
-
-    what: str
-    processes: int
-    rss_kib: int
-    lazily_freed_kib: int
-    rss_minus_lazily_freed_kib: int
+MOST_LISTED = 5
+NAME_BYTES = 15  # of /proc/PID/comm
 
 
 def check_process(tree: Tree, pid: int | str) -> None:
     """Fail if there is no such process."""
     if not tree.is_dir(f"/proc/{pid}"):
         raise Error(f"no process {pid}", Exit.USAGE, "ps lists processes")
+
+
+def find_process(tree: Tree, given: str) -> int:
+    """Return the process of a number, of the name of a program, or of a service with one process.
+
+    Of several, none is chosen: the error lists them, the largest first.
+    """
+    if given.isdigit() and int(given) > 0:
+        check_process(tree, given)
+        return int(given)
+    pids = [int(pid) for pid in tree.inodes("/proc") if pid.isdigit() and _name(tree, pid) == given]
+    if not pids:
+        try:
+            pids = [int(pid) for pid in cgroup_pids(tree, find_cgroup(tree, given).name)]
+        except Error as err:
+            text = f"no process and no service '{given}'"
+            raise Error(text, Exit.USAGE, "ps -e lists processes, mmpolicy top both") from err
+    if len(pids) == 1:
+        return pids[0]
+    if not pids:
+        raise Error(f"'{given}' has no process", Exit.USAGE, "systemctl status says if it runs")
+    first = sorted(pids, key=lambda pid: -_pages(tree, pid))[:MOST_LISTED]
+    listed = ", ".join(f"{pid} ({_pages(tree, pid) >> 8} MiB)" for pid in first)
+    rest = len(pids) - len(first)
+    more = f" and {rest} more" if rest else ""
+    raise Error(f"'{given}' has {len(pids)} processes: {listed}{more}", Exit.USAGE, "give a number")
+
+
+def _name(tree: Tree, pid: str) -> str:
+    """Return the name of a process; the kernel cuts it at 15 bytes, the command line does not."""
+    try:
+        name = tree.read(f"/proc/{pid}/comm")
+        if len(name) < NAME_BYTES:
+            return name
+        words = tree.read(f"/proc/{pid}/cmdline").split("\0")
+        return words[0].rpartition("/")[2] or name
+    except Error:  # it has just ended
+        return ""
+
+
+def _pages(tree: Tree, pid: int) -> int:
+    try:
+        return int(tree.read(f"/proc/{pid}/statm").split()[1])
+    except (Error, ValueError, IndexError):
+        return 0
 
 
 def printable(name: str) -> str:
@@ -59,38 +93,3 @@ def cgroup_of(tree: Tree, pid: int) -> str:
     path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
     found = unified_of(hierarchies(tree)) if path else None
     return name_of(found.below(path) if found else path)
-
-
-def _sum(what: str, found: list[dict[str, str]]) -> Memory:
-    rss, lazy = (sum(int(each[name]) for each in found) for name in ("Rss", "LazyFree"))
-    return Memory(what, len(found), rss, lazy, rss - lazy)
-
-
-def _fields(tree: Tree, pid: int | str) -> dict[str, str]:
-    """Return what smaps_rollup says, or nothing of a kernel thread or one that has ended."""
-    try:
-        return dict(FIELDS.findall(tree.read(f"/proc/{pid}/smaps_rollup")))
-    except Error as err:
-        if err.errno in (ENOENT, ESRCH):
-            return {}
-        raise
-
-
-def memory_of_process(tree: Tree, pid: int | str) -> Memory:
-    """Return the memory of a process."""
-    check_process(tree, pid)
-    return _sum(f"process {pid}", [found for found in [_fields(tree, pid)] if found])
-
-
-def memory_of_cgroup(tree: Tree, path: str) -> Memory:
-    """Return the sum over the processes of a cgroup and those below it.
-
-    A page that several of them map counts for each, as in any sum of RSS.
-    """
-    found = [fields for pid in cgroup_pids(tree, path) if (fields := _fields(tree, pid))]
-    return _sum(f"cgroup {path}", found)
-
-
-def memory_lines(memory: list[Memory]) -> list[str]:
-    """Return a table, nothing without any memory."""
-    return table([name.upper() for name in Memory._fields], memory) if memory else []

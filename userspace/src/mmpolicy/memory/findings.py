@@ -107,6 +107,7 @@ def find(host: Evidence) -> list[Finding]:
     found += _compaction(host.rates)
     found += [Finding(f"profile {name}", *_obey(name, text)) for name, text in host.shadows.items()]
     found += _forbidding(host)
+    found += _lazily(host)
     worth = sorted((each for each in found if each.worth), key=lambda each: -host.part(each))
     if not any(each.mib for each in worth):
         worth += _written(host, rows)
@@ -312,6 +313,24 @@ def _forbidding(host: Evidence) -> Iterator[Finding]:
         what = f"{each.mean.faults:.0f} page faults a second, {_of_a_cpu(host.costs, gain)}, "
         what += found.what + (f"; cause: {found.likely}" if found.likely else "")
         yield Finding(each.name, what, next_step=found.way_out, cpu_percent=gain)
+
+
+def _lazily(host: Evidence) -> Iterator[Finding]:
+    """Yield whose RSS has most that is freed already, and still there: that is no leak."""
+    cgroups, processes = host.survey.most(FIGURES["memory"], LINES)
+    for row in nlargest(1, _named(cgroups, processes), key=_freed):
+        kib = _freed(row)
+        if kib >= LEAST_KIB and kib >= LEAST_SHARE * row.anon_kib:
+            what = f"about {kib / 1024:.0f} MiB of its RSS are freed lazily (MADV_FREE): the "
+            what += "kernel takes them when memory is short"
+            step = f"mmpolicy show --pid {row.pids[0]} has the figure"
+            if host.module.possible:
+                step += "; the policies cap and eager of madv_free keep it small"
+            yield Finding(row.name, what, next_step=step)
+
+
+def _freed(row: Row) -> float:
+    return row.kinds.get("lazily_freed", 0.0)
 
 
 def _written(host: Evidence, rows: Sequence[Row]) -> Iterator[Finding]:

@@ -70,6 +70,13 @@ owner_option = click.option(
 )  # fmt: skip
 
 
+def refuse_bare(given: str | None, verb: str) -> None:
+    """Refuse a target that is given without its option, and say which option it takes."""
+    if given:
+        option = "--pid" if given.isdigit() else "--cgroup" if "/" in given else "--unit"
+        raise click.UsageError(f"did you mean mmpolicy {verb} {option} {given}?")
+
+
 def check_one(*given: object) -> None:
     """Fail if not exactly one of the options is given."""
     if sum(each is not None for each in given) != 1:

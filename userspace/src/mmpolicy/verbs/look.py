@@ -11,16 +11,12 @@ import click
 from mmpolicy.control.bindings import profile_of
 from mmpolicy.control.model import Control, Point, check_loaded, lacking, lacking_policies
 from mmpolicy.control.state import read_state
-from mmpolicy.host.files import Tree
+from mmpolicy.host.cgroups import Charged
+from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.hooked import hooked_functions
 from mmpolicy.host.machine import Host
-from mmpolicy.host.processes import (
-    Memory,
-    cgroup_of,
-    memory_lines,
-    memory_of_cgroup,
-    memory_of_process,
-)
+from mmpolicy.host.processes import cgroup_of
+from mmpolicy.memory.lazily import Memory, memory_lines, memory_of_cgroup, memory_of_process
 from mmpolicy.render import emit, paint, table
 from mmpolicy.verbs.options import (
     complete_pid,
@@ -30,6 +26,7 @@ from mmpolicy.verbs.options import (
     profile_option,
 )
 
+NOT_LOADED = "the module is not loaded, so no policy decides"
 KNOB_COLUMNS = ("POINT", "POLICY", "KNOB", "VALUE", "RANGE", "DEFAULT", "UNIT", "MEANING")
 
 
@@ -121,12 +118,17 @@ def _about(told: dict[str, Any] | None) -> tuple[object, ...]:
     return f"{told['min']}..{told['max']}", told["default"], told["unit"], told["meaning"]
 
 
+def _memory(tree: Tree, pid: int) -> list[Memory]:
+    """Return the memory of a process, and of the cgroup that it is charged to."""
+    memory, cgroup = [memory_of_process(tree, pid)], Charged(tree).name(pid)
+    if cgroup != "/" or cgroup_of(tree, pid):
+        memory.append(memory_of_cgroup(tree, cgroup))
+    return memory
+
+
 def _process(tree: Tree, pid: int) -> tuple[dict[str, Any], list[Memory]]:
     """Return which profile decides for a process, and the memory of it and of its cgroup."""
-    memory = [memory_of_process(tree, pid)]
-    cgroup = cgroup_of(tree, pid)
-    if cgroup:
-        memory.append(memory_of_cgroup(tree, cgroup))
+    memory = _memory(tree, pid)
     profile = profile_of(tree, read_state(tree), pid)
     data = {"pid": pid, "profile": profile, "memory": [each._asdict() for each in memory]}
     return data, memory
@@ -145,9 +147,14 @@ def show(host: Host, point: str | None, profile: str, pid: int | None, want_json
     """Show the knobs of each policy: value, range, default, unit and meaning.
 
     [Brackets] mark the active policy. With --pid also shows RSS, the lazily freed part of it, and
-    RSS without that part, for the process and for its cgroup. It ignores experiments, because
-    only the kernel knows the arm of a process.
+    RSS without that part, for the process and for its cgroup; this needs no module. It ignores
+    experiments, because only the kernel knows the arm of a process.
     """
+    if pid and not host.tree.is_dir(CONTROL):
+        found = _memory(host.tree, pid)
+        data = {"pid": pid, "memory": [each._asdict() for each in found]}
+        emit("show", want_json, data, lambda: [*memory_lines(found), "", NOT_LOADED])
+        return
     control = Control(host.tree)
     process, memory = _process(host.tree, pid) if pid else ({}, [])
     profile = process.get("profile", profile)

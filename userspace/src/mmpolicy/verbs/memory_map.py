@@ -11,6 +11,7 @@ import click
 
 from mmpolicy.host.disk import save_as
 from mmpolicy.host.machine import Host
+from mmpolicy.host.processes import find_process
 from mmpolicy.memory.folios import HUGETLB, PAGE, Area, count_of, read_areas, totals
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.picture import as_png, as_svg, draw, terminal
@@ -38,7 +39,7 @@ def not_shown(areas: list[Area], sizes: Sizes, files: bool) -> dict[str, int]:
     pools = max(sizes.hugetlb - (count_of(areas, HUGETLB) * PAGE >> 10), 0)
     wanted = sizes.anon + sizes.shared + (sizes.file if files else 0)
     rest = {
-        "files": 0 if files else sizes.file,
+        "files": 0 if files else sizes.file,  # which --files shows
         "hugetlb": pools,
         "other private or shared memory": max(wanted - resident, 0),
     }
@@ -57,17 +58,19 @@ def _data(areas: list[Area]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lines(areas: list[Area], rest: dict[str, Any]) -> Iterator[str]:
-    yield from terminal(areas)
-    yield ""
+def _lines(areas: list[Area], rest: dict[str, Any], summary: bool) -> Iterator[str]:
     yield from _summary(areas)
     yield from _rest(rest)
+    if not summary:
+        yield ""
+        yield from terminal(areas)
 
 
 def _rest(rest: dict[str, Any]) -> Iterator[str]:
     if rest["not_shown_kib"]:
         kinds = (f"{name} {kib >> 10} MiB" for name, kib in rest["not_shown_kib"].items())
-        yield f"not shown: {', '.join(kinds)}"
+        hint = "; --files shows them" * ("files" in rest["not_shown_kib"])
+        yield f"not shown: {', '.join(kinds)}{hint}"
     if rest["partly_unmapped_kib"] >= WORTH_KIB:
         mib = rest["partly_unmapped_kib"] >> 10
         yield f"in no RSS: {mib} MiB of these folios that nobody maps any more, see trim"
@@ -82,7 +85,8 @@ def _draw(title: str, areas: list[Area], output: Path) -> None:
 
 
 @click.command("map")
-@click.argument("pid", type=click.IntRange(min=1), shell_complete=complete_pid)
+@click.argument("given", metavar="PID|NAME|UNIT", shell_complete=complete_pid)
+@click.option("--summary", is_flag=True, help="Only the table, without the picture.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="Draw into FILE.svg, or FILE.png (which needs matplotlib).",
@@ -93,14 +97,17 @@ def _draw(title: str, areas: list[Area], output: Path) -> None:
 @json_option
 @pass_host
 def map_memory(
-    host: Host, pid: int, output: Path | None, no_content: bool, files: bool, hold_ms: float,
-    want_json: bool,
+    host: Host, given: str, summary: bool, output: Path | None, no_content: bool, files: bool,
+    hold_ms: float, want_json: bool,
 ) -> None:  # fmt: skip
     """Show which folio sizes back a process, and how much is empty.
 
+    The process is given by its number, its name, or the service that it is of, if that has only
+    one. The table comes first, then a picture of all areas, which --summary leaves out.
     Zero-filled pages of large folios were most likely never written: smaller folios would have
     saved this memory. The command reads only resident pages, which marks them as accessed.
     """
+    pid = find_process(host.tree, given)
     holds = Holds(host.tree, hold_ms / 1000)
     sizes = Space(host.tree, pid, holds).sizes()
     areas = read_areas(host.tree, pid, not no_content, files, shared=True, holds=holds)
@@ -115,4 +122,4 @@ def map_memory(
         _draw(f"process {pid} ({name})", areas, output)
         emit("map", want_json, data, [*_summary(areas), *_rest(rest)])
         return
-    emit("map", want_json, data, lambda: _lines(areas, rest))
+    emit("map", want_json, data, lambda: _lines(areas, rest, summary))

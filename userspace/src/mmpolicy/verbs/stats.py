@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from mmpolicy.ab.arithmetic import time_of
-from mmpolicy.control.bindings import memory_of_bound
 from mmpolicy.control.counters import (
     HISTOGRAM,
     Counters,
@@ -20,15 +19,24 @@ from mmpolicy.control.counters import (
     rates,
     read_counters,
 )
-from mmpolicy.control.keys import CONTROL_ARM, ENABLED, PERCENT, TREATMENT_ARM, Setting, State
+from mmpolicy.control.keys import (
+    CONTROL_ARM,
+    ENABLED,
+    PERCENT,
+    TREATMENT_ARM,
+    CgroupBinding,
+    ProcessBinding,
+    Setting,
+    State,
+)
 from mmpolicy.control.model import check_loaded, lease_of
 from mmpolicy.control.shadow import shadow_data, shadow_lines
-from mmpolicy.control.state import read_state
+from mmpolicy.control.state import bindings_of, read_state
 from mmpolicy.host.calibration import Calibration, read_calibration
-from mmpolicy.host.cgroups import find_cgroup
+from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.host.processes import Memory, memory_lines, memory_of_cgroup, memory_of_process
+from mmpolicy.memory.lazily import Memory, memory_lines, memory_of_cgroup, memory_of_process
 from mmpolicy.render import as_json, emit, show_live, table
 from mmpolicy.verbs.options import (
     complete_cgroup,
@@ -120,6 +128,16 @@ interval_option = click.option(
     "--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
     metavar="SECONDS", help="Time between two prints.",
 )  # fmt: skip
+
+
+def memory_of_bound(tree: Tree, state: State, profile: str) -> list[Memory]:
+    """Return the memory of each cgroup and process that is bound to a profile."""
+    bound = bindings_of(state, profile)
+    ids = [str(key.number) for key in bound if isinstance(key, CgroupBinding)]
+    paths = cgroup_paths(tree) if ids else {}
+    cgroups = [memory_of_cgroup(tree, paths[number]) for number in ids if number in paths]
+    pids = [key.number for key in bound if isinstance(key, ProcessBinding)]
+    return cgroups + [memory_of_process(tree, pid) for pid in pids]
 
 
 def _memory(tree: Tree, given: StatsOptions) -> list[Memory]:

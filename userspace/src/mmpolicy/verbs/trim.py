@@ -38,7 +38,7 @@ from mmpolicy.memory.trim import (
     comes_back,
 )
 from mmpolicy.render import emit, table
-from mmpolicy.verbs.bind import check_one, find_processes, target_options
+from mmpolicy.verbs.bind import check_one, find_processes, refuse_bare, target_options
 from mmpolicy.verbs.commit import change, exclusive
 from mmpolicy.verbs.options import dry_run_option, hold_option, json_option, pass_host
 
@@ -79,6 +79,7 @@ class Row:
 
 
 @click.command()
+@click.argument("bare", required=False, metavar="")
 @partial(target_options, of_unit="A systemd unit that runs.")
 @click.option(
     "--least", type=click.FloatRange(min=0, max=100), default=10.0, show_default=True,
@@ -107,6 +108,7 @@ def trim(host: Host, **options: Any) -> None:
 
     Prints what it left alone, and why. Exits with 5 if it gave nothing back for that reason.
     """
+    refuse_bare(options.pop("bare"), "trim")
     given = TrimOptions(**options)
     check_one(given.cgroup, given.pid, given.unit)
     check_possible(host.tree)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0
+"""RSS that is lazily freed, without the module; and processes by name, for `map` and `trim`."""
+
+from __future__ import annotations
+
+import pytest
+
+from mmpolicy.host.files import Tree
+from mmpolicy.host.processes import find_process
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.lazily import memory_lines, memory_of_cgroup, memory_of_process
+
+from .fakes import FakeTree, Run
+from .sparse import count, make_sparse, make_thp
+from .test_host import raised
+from .test_map import PID, process
+from .test_reach import MIB, start
+
+__all__ = ["process", "start"]
+
+
+@pytest.mark.parametrize("limit_s", [60.0, 1e-9])
+def test_what_is_lazily_freed(start, limit_s: float) -> None:  # type: ignore[no-untyped-def]
+    """A look that would hold up the process is not made, and the rest is said to be not known."""
+    pid = start("m = private(); m.madvise(8, 0, 16 << 20)")
+    found = memory_of_process(Tree(), pid, Holds(Tree(), limit_s))
+    assert found.rss_kib >= MIB << 10
+    if limit_s > 1:
+        assert 15 << 10 <= found.lazily_freed_kib <= 16 << 10  # the last ones are in a batch yet
+        assert found.not_known_kib == 0
+        assert found.rss_minus_lazily_freed_kib == found.rss_kib - found.lazily_freed_kib
+    else:
+        assert found.lazily_freed_kib == 0
+        assert found.not_known_kib >= MIB << 10
+        assert memory_lines([found])[0].endswith("NOT_KNOWN_KIB")
+
+
+def test_without_the_module(run: Run, tree: FakeTree) -> None:
+    """The first thing to type where RSS does not fall; it needs nothing but smaps_rollup."""
+    make_thp(tree)
+    make_sparse(tree, 10)
+    tree.put("/proc/10/smaps_rollup", "Rss: 16384 kB\nLazyFree: 10000 kB")
+    loaded = run("show", "madv_free", "--pid", "10").out.splitlines()
+    tree.make_unloaded()
+    result = run("show", "madv_free", "--pid", "10")
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[:3] == loaded[2:5]
+    assert lines[1].split() == ["process", "10", "1", "16384", "10000", "6384"]
+    assert lines[-1].startswith("the module is not loaded")
+    assert run("show", "--pid", "10", "--json").json["memory"][0]["lazily_freed_kib"] == 10000
+    assert run("show", "--pid", "99").code == 2
+    assert memory_of_cgroup(tree, "/redis.service")[:4] == (
+        "cgroup /redis.service",
+        1,
+        16384,
+        10000,
+    )
+
+
+def test_map_begins_with_the_table(run: Run, process: FakeTree) -> None:
+    lines = run("map", str(PID)).out.splitlines()
+    assert lines[0].split()[:3] == ["ORDER", "FOLIO", "FOLIOS"]
+    summary = run("map", str(PID), "--summary").out.splitlines()
+    assert lines[: len(summary)] == summary
+    assert lines[-1].startswith("one mark: ") and len(summary) < len(lines)
+    name = run("map", "redis <server>", "--summary")
+    assert (name.code, name.out.splitlines()[0]) == (0, summary[0])
+
+
+def test_processes_by_name(tree: FakeTree) -> None:
+    """By number, name or service; of several, the error lists them."""
+    make_thp(tree)
+    for pid, name, unit in (
+        (10, "redis-server", "redis"), (11, "nginx", "web"), (12, "nginx", "web"),
+        (13, "a-very-long-nam", "long"),
+    ):  # fmt: skip
+        make_sparse(tree, pid, name, 1024, 1, f"/system.slice/{unit}.service")
+    tree.put("/sys/fs/cgroup/system.slice/web.service/cgroup.procs", "11\n12")
+    tree.put("/sys/fs/cgroup/idle.service/cgroup.procs", "")
+    tree.put("/proc/13/cmdline", b"/usr/bin/a-very-long-name-of-a-program\0--x\0")
+    count(tree, 12, "nginx", 2048)
+    for given in "10", "redis-server", "redis.service", "redis", "/system.slice/redis.service":
+        assert find_process(tree, given) == 10
+    assert find_process(tree, "a-very-long-name-of-a-program") == 13
+    for given in "nginx", "web.service":
+        several = raised(find_process, tree, given)
+        assert several.message == f"'{given}' has 2 processes: 12 (8 MiB), 11 (4 MiB)"
+    assert raised(find_process, tree, "idle.service").message == "'idle.service' has no process"
+    for given in "none", "99", "0":
+        assert raised(find_process, tree, given).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "option"), [("123", "--pid"), ("redis", "--unit"), ("/a/b", "--cgroup")]
+)
+def test_trim_says_which_option_is_meant(run: Run, tree: FakeTree, given: str, option: str) -> None:
+    result = run("trim", given)
+    assert result.code == 2
+    assert f"did you mean mmpolicy trim {option} {given}?" in result.err
+    assert tree.writes == []

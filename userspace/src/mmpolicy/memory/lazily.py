@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0
+"""RSS that can be trusted: without pages that were freed lazily.
+
+Pages freed by MADV_FREE stay in RSS until they are reused or memory is short. Only smaps counts
+them, for which the kernel walks the page tables. Where that would hold up the process for too
+long, what is in the rest of the areas is said to be not known.
+"""
+
+from __future__ import annotations
+
+import re
+from errno import ENOENT, ESRCH
+from typing import NamedTuple
+
+from mmpolicy.errors import Error
+from mmpolicy.host.cgroups import cgroup_pids
+from mmpolicy.host.files import Tree
+from mmpolicy.host.processes import check_process
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.space import PRESENT, Space
+from mmpolicy.render import table
+
+FIELDS = re.compile(r"^(Rss|LazyFree): +(\d+) kB$", re.MULTILINE)
+
+
+class Memory(NamedTuple):
+    """The resident memory of some processes, and its lazily freed part."""
+
+    what: str
+    processes: int
+    rss_kib: int
+    lazily_freed_kib: int
+    rss_minus_lazily_freed_kib: int
+    not_known_kib: int = 0  # of RSS, that was not looked at
+
+
+class Figures(NamedTuple):
+    """Those of one process, in kB."""
+
+    rss: int
+    lazily_freed: int
+    not_known: int
+
+
+def _figures(tree: Tree, pid: int | str, holds: Holds) -> Figures | None:
+    """Return nothing of a kernel thread, or of a process that has ended."""
+    try:
+        space = Space(tree, int(pid), holds)
+        if holds.allows_smaps(_pages(space)):
+            found = dict(FIELDS.findall(tree.read(f"/proc/{pid}/smaps_rollup")))
+            return Figures(int(found["Rss"]), int(found["LazyFree"]), 0) if found else None
+        return _in_parts(space)
+    except Error as err:
+        if err.errno in (ENOENT, ESRCH) or not tree.is_dir(f"/proc/{pid}"):
+            return None
+        raise
+
+
+def _pages(space: Space) -> int:
+    try:
+        sizes = space.sizes()
+    except Error:  # it has just ended, which the next file tells
+        return 0
+    return (sizes.rss + sizes.swap) // 4
+
+
+def _in_parts(space: Space) -> Figures:
+    """Add up the areas that smaps may tell."""
+    areas = [area for area in space.areas() if area.anonymous]
+    details = space.details()
+    lazily = not_known = 0
+    for area in areas:
+        told = details.get((area.start, area.end))
+        if told:
+            lazily += told.lazily_freed_kib
+            continue
+        regions = space.regions(area.start, area.end, PRESENT)
+        not_known += sum((each.end - each.start) >> 10 for each in regions)
+    return Figures(space.sizes().rss, lazily, not_known)
+
+
+def _sum(what: str, found: list[Figures]) -> Memory:
+    rss, lazily, not_known = (sum(column) for column in zip(*found)) if found else (0, 0, 0)
+    return Memory(what, len(found), rss, lazily, rss - lazily, not_known)
+
+
+def memory_of_process(tree: Tree, pid: int | str, holds: Holds | None = None) -> Memory:
+    """Return the memory of a process."""
+    check_process(tree, pid)
+    found = _figures(tree, pid, holds or Holds(tree))
+    return _sum(f"process {pid}", [found] if found else [])
+
+
+def memory_of_cgroup(tree: Tree, name: str, holds: Holds | None = None) -> Memory:
+    """Return the sum over the processes of a cgroup and those below it.
+
+    A page that several of them map counts for each, as in any sum of RSS.
+    """
+    limit = holds or Holds(tree)
+    found = (_figures(tree, pid, limit) for pid in cgroup_pids(tree, name) if _is_there(tree, pid))
+    return _sum(f"cgroup {name}", [each for each in found if each])
+
+
+def _is_there(tree: Tree, pid: str) -> bool:
+    return tree.is_dir(f"/proc/{pid}")
+
+
+def memory_lines(memory: list[Memory]) -> list[str]:
+    """Return a table, nothing without any memory; the last column only if it is needed."""
+    if not memory:
+        return []
+    columns = len(Memory._fields) - (not any(each.not_known_kib for each in memory))
+    names = [name.upper() for name in Memory._fields[:columns]]
+    return table(names, [each[:columns] for each in memory])
