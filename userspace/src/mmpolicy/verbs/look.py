@@ -152,8 +152,8 @@ def show(host: Host, point: str | None, profile: str, pid: int | None, want_json
     """
     if pid and not host.tree.is_dir(CONTROL):
         found = _memory(host.tree, pid)
-        data = {"pid": pid, "memory": [each._asdict() for each in found]}
-        emit("show", want_json, data, lambda: [*memory_lines(found), "", NOT_LOADED])
+        told = {"pid": pid, "memory": [each._asdict() for each in found]}
+        emit("show", want_json, told, lambda: [*memory_lines(found), "", NOT_LOADED])
         return
     control = Control(host.tree)
     process, memory = _process(host.tree, pid) if pid else ({}, [])
