@@ -14,7 +14,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from cli.worlds import World, rates, worlds
+from cli.worlds import ANY, World, rates, worlds
 
 from lab import counting
 from lab.machine import TREE
@@ -32,8 +32,8 @@ HEAD = """\
 the table says, and counts what [`ab report`, `ab pool`](ab.md) and [`bench`](bench.md) make of it.
 The worlds are in `tests/cli/worlds.py`; `./dev test --full` runs them, too.
 A rate is followed by its Monte Carlo error, one standard error, and by what it should be.
-**Bold** is what is further from that than three such errors: it is not held, and what it means
-for you is said below.
+**Bold** is what is further from that than three such errors: it is not held.
+Worlds with "not held" in their name are those that a run of this length cannot judge, and why.
 
 - *exit 0*, *exit 8*: the exit code, of all that it looks at.
 - *found*: p is small enough; of a pool, both p are.
@@ -62,6 +62,8 @@ def cell(hits: int, runs: int, should: tuple[float, float]) -> str:
     """Return a rate with its error, and what it should be."""
     text = f"{100 * hits / runs:.1f} ± {error(hits, runs):.1f}"
     low, high = should
+    if (low, high) == ANY:
+        return text
     wanted = f"≥ {low:g}" if high >= 100 else f"≤ {high:g}" if not low else f"{low:g} to {high:g}"
     marked = text if within(hits, runs, should) else f"**{text}**"
     return f"{marked} ({wanted})"
@@ -71,7 +73,7 @@ def lines(kept: dict[str, Any]) -> Iterator[str]:
     """Yield the page."""
     yield HEAD
     known = worlds()
-    for verb in dict.fromkeys(world.verb for world in known.values()):
+    for verb in dict.fromkeys(world.verb for title, world in known.items() if title in kept):
         yield (
             f"## `{verb}`\n"
             if " " in verb or verb in ("bench", "pool", "report")
@@ -105,6 +107,8 @@ def run(world: World, found: dict[str, Any], runs: int) -> Iterator[dict[str, An
     while found["runs"] < runs:
         step = min(STEP, runs - found["runs"])
         for name, (hits, of) in rates(world, range(found["runs"], found["runs"] + step)).items():
+            if name not in world.should:
+                continue
             counts = found["outcomes"].setdefault(name, [0, 0])
             counts[0] += hits
             counts[1] += of
@@ -125,7 +129,7 @@ def main(argv: list[str]) -> int:
         for done in run(world, found, given.runs):
             save(kept)
             counting.progress(f"{number} of {len(chosen)}, {done['runs']} runs: {world.title}")
-    write(kept)
+    DOCUMENT.write_text(page(kept))
     return 0
 
 
@@ -138,9 +142,6 @@ def save(kept: dict[str, Any]) -> None:
     new.replace(KEPT)
 
 
-def write(kept: dict[str, Any]) -> None:
-    """Write the page."""
-    DOCUMENT.write_text("\n".join(lines(kept)).rstrip() + "\n" + TAIL)
-
-
-TAIL = ""
+def page(kept: dict[str, Any]) -> str:
+    """Return the page."""
+    return "\n".join(lines(kept)).rstrip() + "\n"

@@ -397,7 +397,8 @@ def test_a_pool_in_words() -> None:
         LOWER, *rows,
         "  on these 2 hosts: -8.61 % (p = 0.01, all coins tossed anew)",
         "  on hosts like these: -9.52 % (-18.1 % .. -4.88 %), p = 0.01",
-        "  on the next host: -25.9 % .. +10.5 %; hosts differ by 2 % (I2 45 %, p = 0.3)",
+        "  on the next host, as a rough guide: -25.9 % .. +10.5 %; hosts differ by 2 % (I2 45 %, "
+        "p = 0.3)",
         "", UNSAID, *rows, "  fewer than 2 hosts have enough pairs", "",
         "left out: host0: a: values of 0, or below, have no ratio",
         "doubt: host1: this", "note: host1: that",
@@ -414,7 +415,10 @@ def test_a_pool_in_words() -> None:
 
 def test_a_pool_for_programs() -> None:
     hosts = [HostEffect("a", np.array([-0.1, -0.2, -0.15])), HostEffect("b", np.zeros(4))]
-    found = pool_of([LOWER, UNSAID], [seen(), None], effects=hosts, stopped="1").data()
+    pool = pool_of([LOWER, UNSAID], [seen(), None], effects=hosts, stopped="1")
+    pool.runs[0].doubts.append(Doubt(OWN, "this"))
+    pool.runs[1].left["u"] = "why"
+    found = pool.data()
     of_hosts = [{"host": "a", "pairs": 3, "effect": pytest.approx(100 * expm1(-0.15))},
                 {"host": "b", "pairs": 4, "effect": 0}]  # fmt: skip
     effects = {"here": -0.09, "mean": -0.1, "low": -0.2, "high": -0.05, "next_low": -0.3,
@@ -425,7 +429,8 @@ def test_a_pool_for_programs() -> None:
         "verdict": "inconclusive: a guard broke in the treatment on host1", "exit": 7,
         "metrics": [{"metric": "a", "hosts": of_hosts, **numbers, **rest},
                     {"metric": "u", "hosts": of_hosts}],
-        "stopped": ["host1"],
+        "stopped": ["host1"], "in_doubt": [{"host": "host0", "reason": "this"}],
+        "left_out": [{"host": "host1", "reason": "u: why"}],
     }  # fmt: skip
 
 

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from bench import rates
 from mmpolicy.memory.findings import GAIN
+
+from .worlds import worlds
 
 TREE = Path(__file__).parents[2]
 FIGURES = TREE / "docs/measured.md"
@@ -144,6 +147,14 @@ def test_worst_memory_and_best_faults_are_told() -> None:
 
 
 # Policies in BPF
+
+
+def test_rates_of_experiments() -> None:
+    """The page is made of what ./dev bench rates has kept, and each of its worlds is there."""
+    kept = rates.read()
+    assert rates.DOCUMENT.read_text() == rates.page(kept)
+    assert set(kept) <= set(worlds())
+    assert min(found["runs"] for found in kept.values()) >= 100
 
 
 def test_examples_of_bpf() -> None:

@@ -146,7 +146,10 @@ def recorded(
     until: Callable[[dict[str, Vector], Vector], int] | None = None,
     end: Mapping[str, Any] | None = None, **more: Any,
 ) -> Recording:  # fmt: skip
-    """Return a run; a value that is nan is lost. until: with so many pairs it ends."""
+    """Return a run; a value that is nan is lost. until: with so many pairs it ends.
+
+    What decides on the end is what is in the file, so then the samples of a block are alike.
+    """
     seed = int(rng.integers(2**62))
     design = Design("switchback", BLOCK, 1.0, 1.0, seed)
     blocks = [*design.blocks("aa", aa), *design.blocks("ab", pairs, 2 * aa)]
@@ -154,7 +157,7 @@ def recorded(
     values = draw(rng, treated)
     done = until(values, treated) if until else pairs
     run = Recording(header(metrics, aa, pairs, seed, **more))
-    wiggle = np.exp(rng.normal(0, WIGGLE, (len(blocks), SAMPLES)))
+    wiggle = np.exp(rng.normal(0, 0 if until else WIGGLE, (len(blocks), SAMPLES)))
     for block in blocks[: 2 * (aa + done)]:
         began = BLOCK * block.number
         for place in range(SAMPLES):
@@ -270,14 +273,21 @@ def worst_lost(share: float, noise: Noise | None = None) -> Draw:
     return draw
 
 
-def stalling(times: float, share: float) -> Draw:
-    """Return a treatment of which so many blocks take so many times as much."""
+def stalling(times: float, share: float, percent: float = 0.0) -> Draw:
+    """Return a treatment of which so many blocks take so many times as much, and others less."""
 
     def draw(rng: Rng, treated: Vector) -> dict[str, Vector]:
         hit = (treated > 0) & (rng.random(len(treated)) < share)
-        return {"m": np.exp(rng.normal(0, 0.03, len(treated))) * np.where(hit, times, 1.0)}
+        usual = np.where(treated > 0, 1 + percent / 100, 1.0)
+        return {"m": np.exp(rng.normal(0, 0.03, len(treated))) * np.where(hit, times, usual)}
 
     return draw
+
+
+def lopsided(rng: Rng, treated: Vector) -> dict[str, Vector]:
+    """Return effects of which few are large, about a mean of 0."""
+    effects = 0.1 * (exp(0.5) - np.exp(rng.normal(0, 1, len(treated))))
+    return {"m": np.exp(rng.normal(0, 0.05, len(treated)) - effects * treated)}
 
 
 EQUAL = {"exit 0": ATMOST[3.0], "exit 8": ATMOST[3.0], "found": LEVEL, "held": HELD,
@@ -323,6 +333,14 @@ def reports() -> Iterator[World]:
             "equal means, deviation {} and {}".format(*deviations), uneven(*deviations), 0.0,
             {"exit 0": ATMOST[5.0], "totals held": (93.0, 100.0)},
         )  # fmt: skip
+    yield report_world(
+        "effects that differ between pairs as a lognormal, mean 0: not held, as most pairs have "
+        "less than the mean", lopsided, 0.0, {"exit 0": ANY, "held": ANY},
+    )  # fmt: skip
+    yield report_world(
+        "-30 %, but x12 in 6 % of the treatment's blocks: not held, as half of all runs have no "
+        "such block; see --rare", stalling(12, 0.06, -30), None, {"exit 0": ANY},
+    )  # fmt: skip
     for phase in ("normal, 5 %", "lognormal, 1", "day, drift and jump"):
         yield World("A/A phase", f"equal arms, {phase}", phased(NOISES[phase]),
                     {"doubted": ATMOST[1.0]})  # fmt: skip

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from mmpolicy.ab.design import ALPHA, differences, least_pairs
+from mmpolicy.ab.design import differences, least_pairs
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.panel import logarithms
 from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.ab.stats import growth_p, left_in_units, left_over
 
-SIGNS = 2  # each counts as seen at half of ALPHA
+SEEN = 0.021  # p of each sign: under a drift, both together then keep below ALPHA
 LEAST_UNITS = 2
 MATTERS = 0.05  # of the effect; what is less does no harm
 
@@ -41,13 +41,13 @@ class Carry:
     @property
     def left(self) -> bool:
         """Tell if some of the effect is still there in the block after."""
-        return self.share_p < ALPHA / SIGNS and self.share > MATTERS
+        return self.share_p < SEEN and self.share > MATTERS
 
     @property
     def grows(self) -> bool:
         """Tell if the effect builds up within the blocks."""
         more = abs(self.second) - abs(self.first)
-        return self.halves_p < ALPHA / SIGNS and more > MATTERS * abs(self.second)
+        return self.halves_p < SEEN and more > MATTERS * abs(self.second)
 
     @property
     def seen(self) -> bool:

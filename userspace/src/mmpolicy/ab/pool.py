@@ -456,7 +456,8 @@ class Pool:
                 "all coins tossed anew)",
                 f"  on hosts like these: {_percent(found.mean)} ({_percent(found.low)} .. "
                 f"{_percent(found.high)}), p = {found.p:.2g}",
-                f"  on the next host: {_percent(found.next_low)} .. {_percent(found.next_high)}; "
+                f"  on the next host, as a rough guide: {_percent(found.next_low)} .. "
+                f"{_percent(found.next_high)}; "
                 f"hosts differ by {100 * found.tau:.2g} % (I2 {100 * found.i2:.0f} %, "
                 f"p = {found.heterogeneity_p:.2g})",
             ]
@@ -508,8 +509,12 @@ class Pool:
                 if name in numbers:
                     numbers[name] = in_percent(numbers[name])
             metrics.append({"metric": metric.name, "hosts": hosts, **numbers})
+        named = {
+            name: [{"host": host, "reason": reason} for host, reason in reasons]
+            for name, reasons in (("in_doubt", self.open_doubts), ("left_out", self.left_out))
+        }
         return {"verdict": self.verdict(), "exit": int(self.exit), "metrics": metrics,
-                "stopped": self.stopped()}  # fmt: skip
+                "stopped": self.stopped(), **named}  # fmt: skip
 
 
 def _percent(effect: float) -> str:

@@ -43,8 +43,9 @@ def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
     """Say what the files of one experiment on many hosts show together.
 
     On these hosts (the coins of all are tossed anew), and on hosts like these (random
-    effects). Needs what `ab report` needs. Exits with 0 if a metric is better on both and each
-    other one is better or no worse than its margin, with 8 if one is worse, else with 7.
+    effects). Needs what `ab report` needs. Exits with 8 if any metric is worse; with 0 if one is
+    better on both, each other one is better or no worse than its margin, and no host is in doubt
+    or left out; else with 7.
     """
     if len(set(files)) < 2:
         raise click.UsageError("one file is no pool: give those of two hosts or more")
