@@ -123,7 +123,7 @@ def stop(host: Host, want_json: bool) -> None:
 @json_option
 @pass_host
 def list_runs(host: Host, want_json: bool) -> None:
-    """List the experiments whose samples are in this folder or in /var/lib/mmpolicy/ab."""
+    """List the experiments in this folder, and in /var/lib/mmpolicy/ab."""
     found = list(_kept(host.tree))
     rows = [(each["file"], each["started"], each["status"], str(each["blocks"]),
              f"{each['control']} : {each['treatment']}") for each in found]  # fmt: skip
