@@ -474,17 +474,21 @@ def test_doubts_of_a_metric() -> None:
     assert [*found._doubts_of(few)] == [("totals",
         "vmstat.pgfault/s: a few blocks outweigh the others: -9.52 % by pairs, -9.52 % by totals "
         "(-18.1 % .. +0 %); the largest block has 1.9 times the mean in treatment, 1 times in "
-        "control")
+        "control", "vmstat.pgfault/s")
     ]  # fmt: skip
     lost = replace(BETTER, planned=40, lost={"control": 20, "treatment": 13})
     missing = ("vmstat.pgfault/s has a value in 10 of 40 pairs; it is missing or no number in "
                "20 blocks of control, 13 blocks of treatment")  # fmt: skip
-    assert [*found._doubts_of(lost)] == [("", missing)]
+    assert [*found._doubts_of(lost)] == [("", missing, "vmstat.pgfault/s")]
     assert [*found._doubts_of(replace(lost, planned=10))] == []
     units = Metric.parse("u=unit:memory.current")
     gone = replace(BETTER, metric=units, lost={"control": 0, "treatment": 6})
     assert [*found._doubts_of(gone)] == [
-        ("", "u: units have gone within their blocks, and not evenly: 0 in control, 6 in treatment")
+        (
+            "",
+            "u: units have gone within their blocks, and not evenly: 0 in control, 6 in treatment",
+            "u",
+        )
     ]
     assert [*found._doubts_of(replace(gone, lost={"control": 0, "treatment": 5}))] == []
     assert [*found._doubts_of(replace(gone, metric=FAULTS))] == []

@@ -14,9 +14,10 @@ from scipy.stats import binom
 
 from mmpolicy.ab import anytime
 from mmpolicy.ab.pool import HostEffect, pooled, shared_jump
+from mmpolicy.ab.report import Report
 from mmpolicy.ab.stats import SPARE, median_interval
 
-from .worlds import World, rates, worlds
+from .worlds import Rng, Vector, World, normal, rates, recorded, two, worlds
 
 ALL = worlds()
 UNLIKELY = 1e-4
@@ -55,6 +56,25 @@ def test_worlds_that_were_wrong(title: str, runs: int) -> None:
 @pytest.mark.parametrize("title", ALL)
 def test_all_worlds(title: str) -> None:
     check(ALL[title], 2000)
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_what_is_worse_is_told_though_another_metric_is_in_doubt(order: str) -> None:
+    """The first has lost blocks of the treatment alone, and the second is 20 % worse."""
+    rng = np.random.default_rng(4)
+    values = two(0, 20, (normal(), normal()))
+
+    def draw(rng: Rng, treated: Vector) -> dict[str, Vector]:
+        found = values(rng, treated)
+        found["a"][np.flatnonzero(treated)[:6]] = np.nan
+        return found
+
+    report = Report(recorded(rng, draw, [f"{name}=cmd:{name} lower" for name in order]))
+    assert report.exit == 8
+    assert "b rose by" in report.verdict()
+    assert "; in doubt: a has a value in 6 of 12 pairs" in report.verdict()
+    alone = Report(recorded(rng, draw, ["a=cmd:a lower"]))
+    assert (alone.exit, alone.verdict().startswith("inconclusive: a has")) == (7, True)
 
 
 def test_a_change_of_scale_is_no_second_chance() -> None:

@@ -38,6 +38,7 @@ class Doubt(NamedTuple):
 
     kind: str
     text: str
+    metric: str = ""  # that alone; else all of them
 
 
 HEAD = (
@@ -183,22 +184,24 @@ class Report:
         name = row.metric.name
         if source := self.recording.climbing(row.metric):
             text = f"{name} never falls: if it counts something, add /s: {source}/s"
-            yield Doubt(OWN, text)
+            yield Doubt(OWN, text, name)
         if self._lost(row) and row.too_many_lost:
-            yield Doubt(OWN, self._lost(row))
+            yield Doubt(OWN, self._lost(row), name)
         elif row.metric.of_units and row.uneven_lost:
             lost = ", ".join(f"{count} in {arm}" for arm, count in row.lost.items())
-            yield Doubt(OWN, f"{name}: units have gone within their blocks, and not evenly: {lost}")
+            text = f"{name}: units have gone within their blocks, and not evenly: {lost}"
+            yield Doubt(OWN, text, name)
         if row.denied and row.totals and row.effect:
             control, treatment = row.worst()
-            yield Doubt(TOTALS, (
+            text = (
                 f"{name}: a few blocks outweigh the others: {row.text(row.effect.estimate)} by "
                 f"pairs, {row.text(row.totals[0])} by totals ({row.ends(*row.totals[1:])}); the "
                 f"largest block has {treatment:.3g} times the mean in treatment, {control:.3g} "
                 "times in control"
-            ))  # fmt: skip
+            )
+            yield Doubt(TOTALS, text, name)
         if row.no_worse and row.carry.seen:
-            yield Doubt(CARRY, f"{name}: carry-over hides how much worse the treatment is")
+            yield Doubt(CARRY, f"{name}: carry-over hides how much worse the treatment is", name)
 
     def _lost(self, row: MetricResult) -> str:
         """Return what is said of pairs without a value; empty if there are none."""
@@ -244,18 +247,25 @@ class Report:
     @property
     def exit(self) -> Exit:
         """Return the exit code: does the run answer, and is the answer that it is worse?"""
-        if self.harmed:
+        if self.harmed or self._worse:
             return Exit.WORSE
         if self.doubts:
             return Exit.INCONCLUSIVE
         if self.same:
             return Exit.DONE if any(row.found for row in self.rows) else Exit.INCONCLUSIVE
-        if any(row.worse and not row.no_worse for row in self.rows):
-            return Exit.WORSE
         if any(row.open for row in self.rows):
             return Exit.INCONCLUSIVE
         found = any(row.found for row in self.rows if not row.metric.guard)
         return Exit.DONE if found or self.only_margin else Exit.INCONCLUSIVE
+
+    @property
+    def _worse(self) -> list[MetricResult]:
+        """Return what is worse, of which nothing is in doubt; a doubt may be of another metric."""
+        doubted = {each.metric for each in self.reasons}
+        if self.same or "" in doubted:
+            return []
+        return [row for row in self.rows
+                if row.worse and not row.no_worse and row.metric.name not in doubted]  # fmt: skip
 
     @property
     def only_margin(self) -> bool:
@@ -272,9 +282,11 @@ class Report:
         """Return the one sentence that counts."""
         if self.harmed:
             return f"stopped for harm: {self.recording.end['reason']}"
-        if self.doubts:
+        if self.doubts and not self._worse:
             return f"inconclusive: {self.doubts[0]}"
-        found = [f"{row.metric.name} {row.finding()}" for row in self.rows if row.found]
+        doubted = {each.metric for each in self.reasons}
+        found = [f"{row.metric.name} {row.finding()}" for row in self.rows
+                 if row.found and row.metric.name not in doubted]  # fmt: skip
         if self.same:
             text = "both arms are the same, and "
             return text + ("yet: " + "; ".join(found) if found else "no difference was found")
@@ -287,6 +299,8 @@ class Report:
             return f"inconclusive: {said}"
         if self.exit == Exit.DONE:
             said += f"; {self._unseen()}"
+        if self.doubts:
+            said += f"; in doubt: {self.doubts[0]}"
         return f"with the treatment, {said}"
 
     def _of_margin(self) -> Iterator[str]:
