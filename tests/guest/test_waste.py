@@ -243,6 +243,24 @@ def test_recommend(counting: Guest) -> None:
     said(counting)
 
 
+def test_threaded_cgroups(counting: Guest) -> None:
+    """The memory is charged to the domain above, which recommend names; both can be looked at."""
+    child = f"{CGROUP}/threads"
+    with wasteful(counting) as pid:
+        must(counting, f"mkdir {child}; echo threaded >{child}/cgroup.type")
+        must(counting, f"echo {pid} >{child}/cgroup.procs")
+        try:
+            found = mmpolicy(counting, "recommend --seconds 10")["findings"]
+            assert found[0]["commands"] == ["mmpolicy trim --cgroup /waste"]
+            for name in "/waste", "/waste/threads":
+                seen = mmpolicy(counting, f"trim --cgroup {name} --dry-run")["processes"]
+                assert [each["pid"] for each in seen] == [pid]
+                assert mmpolicy(counting, f"top -n 1 --cgroup {name}")["processes_seen"] == 1
+        finally:
+            must(counting, f"echo {pid} >{CGROUP}/cgroup.procs; rmdir {child}")
+    said(counting)
+
+
 def test_programs_that_forbid_it(counting: Guest) -> None:
     """Who has turned large folios off for itself is named."""
     code = "import ctypes; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); open('/tmp/ready', 'w').close()"
