@@ -35,16 +35,33 @@ GLIBC = Allocator(
 )
 
 
-def allocator_of(clues: Clues) -> Allocator | None:
-    """Return the allocator of a process; nothing if none of those that are known was seen."""
-    if clues.mapped(r"libjemalloc[\w.-]*\.so[\d.]*"):
-        if re.match("redis-server|valkey-server", clues.name):
-            name = clues.name.partition("-")[0]
-            purge = f"{name}-cli MEMORY PURGE, or CONFIG SET activedefrag yes"
-            return JEMALLOC._replace(name=f"jemalloc of {name}", give_back=purge)
+REDIS = re.compile("(redis|valkey)-server")
+HEAP = 0.5  # of the private memory: then [heap], which glibc fills, is most of it
+
+
+def allocator_of(clues: Clues, anon_kib: float) -> Allocator | None:
+    """Return the allocator of a process with so much private memory; nothing if none was seen.
+
+    One that is linked into the program shows no library, so libc.so tells nothing by itself.
+    """
+    own = bool(clues.mapped(r"libjemalloc[\w.-]*\.so[\d.]*"))
+    if redis := REDIS.match(clues.name):
+        return _of_redis(redis[1], own)
+    if own:
         return JEMALLOC
     if clues.mapped(r"libtcmalloc[\w.-]*\.so[\d.]*"):
         return TCMALLOC
     if clues.mapped(r"libmimalloc[\w.-]*\.so[\d.]*") or "java" in clues.name:
-        return None  # they have a heap of their own beside that of glibc
-    return GLIBC if clues.mapped(r"libc[.-][\w.]*so[\d.]*") else None
+        return None
+    libc = clues.mapped(r"libc[.-][\w.]*so[\d.]*")
+    return GLIBC if libc and clues.heap_kib >= HEAP * anon_kib > 0 else None
+
+
+def _of_redis(name: str, of_the_system: bool) -> Allocator:
+    """Return that of redis; activedefrag needs the jemalloc that redis brings along."""
+    purge = f"{name}-cli MEMORY PURGE"
+    if of_the_system:
+        more = "if that frees little, restart it, as activedefrag needs a jemalloc of its own"
+    else:
+        more = f"{name}-cli CONFIG SET activedefrag yes, if it has the jemalloc that it ships"
+    return JEMALLOC._replace(name=f"the allocator of {name}", give_back=f"{purge}; {more}")

@@ -24,7 +24,7 @@ from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import hardware_of
 from mmpolicy.host.systemd import HOSTS_OWN
-from mmpolicy.memory.allocators import Allocator, allocator_of
+from mmpolicy.memory.allocators import GLIBC, Allocator, allocator_of
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.reach import Clues, reach
 from mmpolicy.memory.space import Space
@@ -275,14 +275,16 @@ def _clearing(host: Evidence) -> Iterator[Finding]:
             f"second: {huge:.0f} huge pages a second are cleared{cost}, freed and cleared again"
         )
         known = _allocator(host.tree, each.pid)
-        how = f"let {known.name} keep what it frees: {known.keep}" if known else ""
-        step = f"{how}; then restart it" if how else "let its allocator keep what it frees"
+        keep = f"let {known.name} keep what it frees: {known.keep}" if known else ""
+        other = f"let its allocator keep what it frees; for that of glibc, {GLIBC.keep}"
+        step = f"{keep or other}; then restart it"
         yield Finding(each.name, what, next_step=step, cpu_percent=percent)
 
 
 def _allocator(tree: Tree, pid: int) -> Allocator | None:
     try:
-        return allocator_of(Clues(tree, pid, Space(tree, pid, Holds(tree)).areas()))
+        space = Space(tree, pid, Holds(tree))
+        return allocator_of(Clues(tree, pid, space.areas()), space.sizes().anon)
     except Error:  # it has ended, or may not be looked at
         return None
 

@@ -109,6 +109,11 @@ class Clues:
         """Return what it has mapped."""
         return list(dict.fromkeys(area.name for area in self._areas if area.name))
 
+    @property
+    def heap_kib(self) -> int:
+        """Return how large [heap] is, which malloc() of glibc fills by brk()."""
+        return sum((each.end - each.start) >> 10 for each in self._areas if each.name == "[heap]")
+
     def has(self, variable: str) -> bool:
         """Tell if a line of its environment matches."""
         return bool(re.search(f"^(?:{variable})$", self.environment, re.MULTILINE))
