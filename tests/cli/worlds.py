@@ -591,7 +591,9 @@ def broken(hosts: int, percent: float) -> Callable[[Rng], Sequence[Draw]]:
 
     def down(rng: Rng, treated: Vector) -> dict[str, Vector]:
         values = plain(normal(), percent)(rng, treated)["m"]
-        return {"m": np.where((treated > 0) & (rng.random(len(treated)) < 0.3), 0.0, values)}
+        hit = (treated > 0) & (rng.random(len(treated)) < 0.3)
+        hit[np.flatnonzero(treated)[0]] = True  # without any, nobody could know
+        return {"m": np.where(hit, 0.0, values)}
 
     return lambda _rng: [down, *[plain(normal(), percent)] * (hosts - 1)]
 
