@@ -16,6 +16,7 @@ from mmpolicy.host import cgroups, huge
 from mmpolicy.host.cgroups import Charged, cgroup_pids, find_bindable, find_cgroup
 from mmpolicy.host.files import READ_REMEDIES
 from mmpolicy.host.processes import cgroup_of
+from mmpolicy.memory.space import huge_of
 
 from .fakes import Clock, FakeTree, Run
 from .sparse import make_sparse, make_thp
@@ -294,9 +295,11 @@ def test_one_process_that_cannot_be_looked_at(
 ) -> None:
     """The others are shown, and how many were left out."""
     for pid, name in (1, "systemd"), (20, "qemu-system-x86"):
-        host.put(f"/proc/{pid}/statm", "99999 65536 0")
+        host.put(f"/proc/{pid}/statm", "99999 4096 0")
         host.put(f"/proc/{pid}/comm", name if file != "smaps_rollup" else "qemu")
-        host.put(f"/proc/{pid}/smaps_rollup", "Rss: 262144 kB\nAnonHugePages: 0 kB")
+        host.put(f"/proc/{pid}/smaps_rollup", "Rss: 16384 kB\nAnonHugePages: 0 kB")
+        host.put(f"/proc/{pid}/status", "VmRSS: 16384 kB")
+        host.put(f"/proc/{pid}/pagemap", "")
         host.real(f"/proc/{pid}/fd").mkdir(parents=True)
     refuse(host, monkeypatch, f"/proc/1/{file}", 13)
     result = run("host", "--vms", "--json")
@@ -304,4 +307,4 @@ def test_one_process_that_cannot_be_looked_at(
     assert [each["pid"] for each in result.json["machines"]] == [20]
     (note,) = [each for each in result.json["notices"] if "could not be looked at" in each]
     assert note.startswith("note: 1 processes could not be looked at: cannot look at /proc/1/")
-    assert huge.machines(host).denied[0].errno == 13
+    assert huge.machines(host, huge_of).denied[0].errno == 13

@@ -86,15 +86,17 @@ def make_vm(tree: FakeTree, pid: int, name: str, pages: int, anon: int, shmem: i
     tree.put(f"/proc/{pid}/statm", f"{pages} {pages} 0 0 0 0 0")
     tree.put(f"/proc/{pid}/comm", name)
     tree.put(f"/proc/{pid}/smaps_rollup", ROLLUP.format(pages * 4, anon, shmem))
+    tree.put(f"/proc/{pid}/status", f"VmRSS:\t{pages * 4} kB")
+    tree.put(f"/proc/{pid}/pagemap", "")
     tree.real(f"/proc/{pid}/fd").mkdir()
 
 
 def test_virtual_machines(run: Run, tree: FakeTree) -> None:
     """Those that QEMU runs, and whoever has KVM open; with the part in huge pages."""
     assert "MACHINE" not in run("host").out and "machines" not in run("host", "--json").json
-    make_vm(tree, 20, "qemu-system-x86", 65536, 131072, 65536)
-    make_vm(tree, 21, "fc_vcpu", 65536, 0, 0)
-    make_vm(tree, 22, "firecracker", 65536, 0, 196608)
+    make_vm(tree, 20, "qemu-system-x86", 4096, 8192, 4096)
+    make_vm(tree, 21, "fc_vcpu", 4096, 0, 0)
+    make_vm(tree, 22, "firecracker", 4096, 0, 12288)
     make_vm(tree, 23, "qemu-img", 100, 0, 0)
     tree.real("/proc/22/fd/7").symlink_to("anon_inode:kvm-vm")
     tree.real("/proc/21/fd/7").symlink_to("anon_inode:kvm-vcpu:0")
@@ -102,8 +104,12 @@ def test_virtual_machines(run: Run, tree: FakeTree) -> None:
     found = run("host", "--vms", "--json").json["machines"]
     assert sorted(each["pid"] for each in found) == [20, 22]
     assert {each["pid"]: each["huge_percent"] for each in found} == {20: 75.0, 22: 75.0}
-    row = ["20", "qemu-system-x86", "262144", "196608", "75.0"]
+    row = ["20", "qemu-system-x86", "16384", "12288", "75.0"]
     assert row in rows(run("host", "--vms").out)
+    tree.put("/proc/20/status", f"VmRSS:\t{16 << 20} kB")  # finding out would stop it
+    found = run("host", "--vms", "--json").json["machines"]
+    assert {each["pid"]: each["huge_percent"] for each in found} == {20: None, 22: 75.0}
+    assert "not known" in run("host", "--vms").out
 
 
 def test_watch(run: Run, tree: FakeTree, clock: Clock) -> None:

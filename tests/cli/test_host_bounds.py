@@ -266,8 +266,9 @@ def test_figures_of_folders(tree: FakeTree) -> None:
 def test_a_machine_without_memory_has_none_in_huge_pages(tree: FakeTree) -> None:
     tree.put("/proc/7/statm", "9 1024 0")
     tree.put("/proc/7/comm", "qemu")
-    tree.put("/proc/7/smaps_rollup", "")
-    assert huge.machines(tree).found == [(7, "qemu", 0, 0, 0.0)]
+    assert huge.machines(tree, lambda _tree, _pid: (0, 0)).found == [(7, "qemu", 0, 0, 0.0)]
+    unknown = huge.machines(tree, lambda _tree, _pid: (8, None)).found
+    assert unknown == [(7, "qemu", 8, None, None)]
 
 
 def test_the_error_of_a_cost_is_the_larger_side() -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
@@ -18,7 +18,7 @@ V1 = {  # what cgroup v1 calls them, together with those below
 }  # fmt: skip
 VM, VMM = "anon_inode:kvm-vm", "qemu"  # what a program has open that runs a machine; its name
 SMALL = 1024  # pages: what has less is no machine
-ROLLUP = re.compile(r"^(Rss|AnonHugePages|ShmemPmdMapped|FilePmdMapped): +(\d+) kB$", re.MULTILINE)
+HugeOf = Callable[[Tree, int], "tuple[int, int | None]"]  # kB resident, and in huge pages
 
 
 class Huge(NamedTuple):
@@ -40,8 +40,8 @@ class Machine(NamedTuple):
     pid: int
     name: str
     rss_kib: int
-    huge_kib: int
-    huge_percent: float
+    huge_kib: int | None  # None where finding out would stop it for too long
+    huge_percent: float | None
 
 
 def huge_in(stat: dict[str, str]) -> Huge:
@@ -92,13 +92,13 @@ class Machines(NamedTuple):
         return f"note: {told}; next: {first.next_step}"
 
 
-def machines(tree: Tree) -> Machines:
-    """Return the virtual machines of the host. The kernel walks their page tables for it."""
+def machines(tree: Tree, huge_of: HugeOf) -> Machines:
+    """Return the virtual machines of the host; it is asked how much memory of each is huge."""
     result = Machines([], [])
     for name in filter(str.isdigit, tree.inodes("/proc")):
         try:
             if _runs_machine(tree, name):
-                result.found.append(_machine(tree, int(name)))
+                result.found.append(_machine(tree, int(name), huge_of))
         except Error as err:
             if err.exit_code == Exit.DENIED:
                 result.denied.append(err)  # else it has just ended
@@ -112,10 +112,7 @@ def _runs_machine(tree: Tree, pid: str) -> bool:
     return tree.read(f"/proc/{pid}/comm").startswith(VMM) or VM in tree.links(f"/proc/{pid}/fd")
 
 
-def _machine(tree: Tree, pid: int) -> Machine:
-    found = dict(ROLLUP.findall(tree.read(f"/proc/{pid}/smaps_rollup")))
-    sums = {name: int(value) for name, value in found.items()}
-    rss = sums.pop("Rss", 0)
-    percent = round(100 * sum(sums.values()) / rss, 1) if rss else 0.0
-    name = printable(tree.read(f"/proc/{pid}/comm"))
-    return Machine(pid, name, rss, sum(sums.values()), percent)
+def _machine(tree: Tree, pid: int, huge_of: HugeOf) -> Machine:
+    rss, huge = huge_of(tree, pid)
+    percent = None if huge is None else round(100 * huge / rss, 1) if rss else 0.0
+    return Machine(pid, printable(tree.read(f"/proc/{pid}/comm")), rss, huge, percent)

@@ -61,6 +61,7 @@ LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ (\d+) *(.*)")
 LAZY = re.compile(rb"^LazyFree: +(\d+) kB", re.MULTILINE)
 FLAGS = re.compile(rb"^VmFlags:(.*)$", re.MULTILINE)
 ELIGIBLE = re.compile(rb"^THPeligible: +(\d+)", re.MULTILINE)
+HUGE_FIELDS = re.compile(r"^(?:Anon|Shmem|File)(?:HugePages|PmdMapped): +(\d+) kB", re.MULTILINE)
 COUNTS = re.compile(r"^(\w+):\s+(\d+)", re.MULTILINE)
 SHARED = ("/memfd:", "/dev/zero", "/SYSV", "/dev/shm/", "[anon_shmem:")
 KERNELS = ("[vvar]", "[vvar_vclock]", "[vdso]", "[vsyscall]")
@@ -372,6 +373,24 @@ def _details(lines: list[bytes]) -> tuple[tuple[int, int], Details]:
     where = (int(head[1], 16), int(head[2], 16)) if head else (0, 0)
     may = ELIGIBLE.search(text)
     return where, Details(words, int(lazy[1]) if lazy else 0, None if not may else may[1] != b"0")
+
+
+def huge_of(tree: Tree, pid: int) -> tuple[int, int | None]:
+    """Return how many kB of a process are resident, and how many of these in huge pages.
+
+    Without PAGEMAP_SCAN, the latter is known only where smaps_rollup is short.
+    """
+    space = Space(tree, pid, Holds(tree))
+    rss = space.sizes().rss
+    if space.can_scan:
+        areas = [each for each in space.areas() if each.usable]
+        huge = (each for area in areas for each in space.regions(area.start, area.end, HUGE))
+        found = sum(each.pages for each in huge if each.categories & (HUGE | ZERO) == HUGE)
+        return rss, min(found * PAGE >> 10, rss)
+    if not space.holds.allows_smaps(rss // 4):
+        return rss, None
+    text = tree.read(f"/proc/{pid}/smaps_rollup")
+    return rss, sum(int(kib) for kib in HUGE_FIELDS.findall(text))
 
 
 def gone(err: Error) -> bool:

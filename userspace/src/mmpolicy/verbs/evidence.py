@@ -18,6 +18,7 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.huge import Machine, machines
 from mmpolicy.host.knobs import names_of, read_knobs
 from mmpolicy.host.machine import Host
+from mmpolicy.memory.space import huge_of
 from mmpolicy.render import as_json, emit, show_live, table
 from mmpolicy.verbs.options import complete_cgroup, json_option, pass_host
 from mmpolicy.verbs.stats import interval_option, print_json, readings
@@ -39,7 +40,7 @@ def _read(tree: Tree, cgroup: str | None, every: bool, vms: bool) -> dict[str, A
         data["cgroups"] = {}
         data["notices"].append(f"note: {err.message}")
     if vms:
-        seen = machines(tree)
+        seen = machines(tree, huge_of)
         data["machines"] = [each._asdict() for each in seen.found]
         data["notices"] += [seen.note()] * bool(seen.denied)
     if every:
@@ -53,7 +54,8 @@ def _tables(data: dict[str, Any], events: Counters, rates: Rates) -> Iterator[li
     yield table(("KNOB", "VALUE"), data.get("knobs", {}).items())
     yield _wide("PRESSURE", data["pressure"])
     yield _wide("CGROUP", data["cgroups"])
-    rows = [each.values() for each in data.get("machines", ())]
+    machines_found = data.get("machines", ())
+    rows = [["not known" if v is None else v for v in each.values()] for each in machines_found]
     yield table([name.upper() for name in Machine._fields], rows)
     found = [
         (name, value, *([rates[EVENTS][name]] if rates else []))
