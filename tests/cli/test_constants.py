@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Numbers that the command gives the kernel are those of the headers of glibc, musl and Linux.
+
+ctypes knows none of them, so they are written down; a wrong one would be another call.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mmpolicy.bench import programs, starter
+from mmpolicy.host import advice, pagemap
+
+# What a C compiler says of its headers: name there -> our number.
+LIBC = {
+    "SYS_pidfd_open": advice.PIDFD_OPEN,
+    "SYS_process_madvise": advice.PROCESS_MADVISE,
+    "SYS_perf_event_open": starter.PERF_EVENT_OPEN["x86_64"],
+    "MADV_HUGEPAGE": advice.MADV_HUGEPAGE,
+    "MADV_NOHUGEPAGE": advice.MADV_NOHUGEPAGE,
+    "MADV_COLLAPSE": advice.MADV_COLLAPSE,
+    "PR_SET_THP_DISABLE": advice.PR_SET_THP_DISABLE,
+    "PR_SET_PDEATHSIG": starter.SET_PDEATHSIG,
+    "PR_SET_CHILD_SUBREAPER": starter.SET_CHILD_SUBREAPER,
+    "(int) sizeof(struct iovec)": 2 * 8,  # two words, as process_madvise() is given them
+    "(int) sizeof(long)": 8,
+}
+LATER = ("MADV_COLLAPSE",)  # which neither library of Debian 12 names, but the kernel's headers
+GENERIC = {  # of arm64, which has the numbers that new architectures share
+    "__NR_pidfd_open": advice.PIDFD_OPEN,
+    "__NR_process_madvise": advice.PROCESS_MADVISE,
+    "__NR_perf_event_open": starter.PERF_EVENT_OPEN["aarch64"],
+}
+PERF = {
+    "PERF_ATTR_SIZE_VER0": 64,
+    "PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING": starter.TIMES_TOO,
+    "PERF_TYPE_HARDWARE": programs.HARDWARE,
+    "PERF_TYPE_HW_CACHE": programs.CACHE,
+    "PERF_COUNT_HW_INSTRUCTIONS": 1,
+    "PERF_COUNT_HW_CACHE_DTLB": programs.DTLB,
+    "PERF_COUNT_HW_CACHE_OP_WRITE << 8": programs.STORES,
+    "PERF_COUNT_HW_CACHE_RESULT_MISS << 16": programs.MISSES,
+    "FLAGS": starter.WITH_CHILDREN_FROM_EXEC,
+}
+HEADERS = "\n".join(
+    f"#include <{name}.h>" for name in ("sys/mman", "sys/prctl", "sys/syscall", "sys/uio")
+)
+# The bits of a structure are known once it is filled.
+OF_PERF = """
+#include <linux/perf_event.h>
+#include <string.h>
+static long flags(void)
+{
+	struct perf_event_attr attr = { .disabled = 1, .inherit = 1, .enable_on_exec = 1 };
+	unsigned long bits;
+
+	memcpy(&bits, (char *)&attr + 40, 8);	/* behind read_format */
+	return bits;
+}
+#define FLAGS flags()
+"""
+# struct pm_scan_arg of linux/fs.h, for headers that are older than Linux 6.7.
+OF_SCAN = """
+#include <linux/types.h>
+#include <linux/fs.h>
+#include <linux/ioctl.h>
+#ifndef PAGEMAP_SCAN
+struct pm_scan_arg {
+	__u64 size, flags, start, end, walk_end, vec, vec_len, max_pages, category_inverted;
+	__u64 category_mask, category_anyof_mask, return_mask;
+};
+#define PAGEMAP_SCAN _IOWR('f', 16, struct pm_scan_arg)
+#endif
+"""
+
+
+def numbers(folder: Path, compiler: str, headers: str, names: list[str]) -> list[int | None]:
+    """Return what the headers say of each name; None where they do not have it."""
+    lines = []
+    for name in names:
+        told = f'printf("%ld\\n", (long)({name}));'
+        known = f'#ifdef {name}\n{told}\n#else\nputs("-");\n#endif'
+        lines.append(known if name in LATER else told)
+    source, program = folder / "numbers.c", folder / "numbers"
+    body = "\n".join(lines)
+    source.write_text(f"#include <stdio.h>\n{headers}\nint main(void)\n{{\n{body}\nreturn 0;\n}}\n")
+    built = subprocess.run(
+        [compiler, "-std=gnu11", "-D_GNU_SOURCE", "-o", program, source],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    said = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
+    return [None if word == "-" else int(word) for word in said]
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "musl-gcc"])
+def test_numbers_of_the_library(tmp_path: Path, compiler: str) -> None:
+    assert shutil.which(compiler), "install gcc and musl-tools"
+    kernel = "\n#include <linux/mman.h>" if compiler == "gcc" else ""
+    found = numbers(tmp_path, compiler, HEADERS + kernel, [*LIBC])
+    for (name, ours), theirs in zip(LIBC.items(), found, strict=True):
+        assert theirs == ours or (theirs is None and compiler == "musl-gcc"), name
+
+
+def test_numbers_of_arm64(tmp_path: Path) -> None:
+    headers = "#include <asm-generic/unistd.h>"
+    assert numbers(tmp_path, "gcc", headers, [*GENERIC]) == [*GENERIC.values()]
+
+
+def test_numbers_of_counters(tmp_path: Path) -> None:
+    assert numbers(tmp_path, "gcc", OF_PERF, [*PERF]) == [*PERF.values()]
+
+
+def test_numbers_of_a_scan(tmp_path: Path) -> None:
+    names = ["PAGEMAP_SCAN", "sizeof(struct pm_scan_arg)"]
+    expected = [pagemap.SCAN, pagemap.ARGUMENT.size]
+    assert numbers(tmp_path, "gcc", OF_SCAN, names) == expected
