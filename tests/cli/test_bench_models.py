@@ -64,7 +64,7 @@ class Model:
     def bench(self, length: Length) -> Bench:
         """Return a bench of these."""
         both: Any = self
-        return Bench(both, both, length, 1, lambda: self.made)
+        return Bench(both, both, length, 1, lambda: self.made, lambda _pid: lambda: 0)
 
 
 def test_a_run_is_in_its_arm() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import random
@@ -259,6 +260,29 @@ def test_memory_that_is_moved_inherited_and_unmapped() -> None:
         bad, rounds = map(int, process.stdout.readline().split())
     assert (bad, process.returncode) == (0, 0)
     assert made and rounds > 1
+
+
+BRIEF = """
+import mmap, time
+memory = mmap.mmap(-1, 10 << 21, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(15)
+for page in range(0, len(memory), 4096):
+    memory[page] = 1
+memory.madvise(14)
+time.sleep(3)
+"""
+
+
+def test_bench_has_an_arm_for_it() -> None:
+    """The memory of the command is collapsed in that arm alone."""
+    words = ["bench", "--collapse", "--runs", "1", "--warmup", "0", "--json", "--"]
+    host = Host(Tree("/"), log=lambda _line: None)
+    result = CliRunner().invoke(main, [*words, sys.executable, "-c", BRIEF], obj=host)
+    assert result.exit_code == 0, result.output
+    as_is, arm = json.loads(result.output[result.output.index("{") :])["arms"]
+    assert (as_is["name"], as_is["mean"]["collapsed"]) == ("as-is", 0)
+    assert (arm["name"], arm["settings"]) == ("collapse", {"collapse": "2 MB"})
+    assert arm["mean"]["collapsed"] >= 9 * BLOCK
 
 
 def test_own_memory_is_given_back() -> None:

@@ -32,6 +32,7 @@ from mmpolicy.host.knobs import Values
 
 AS_IS = "as-is"
 NO_THP = "no-thp"
+COLLAPSE = "collapse"
 OUR_PROFILES = "bench-"  # and a number
 LEASE_S = 30.0  # the watchdog puts the knobs back if the command is silent for so long
 
@@ -45,11 +46,13 @@ class Arm:
     settings: Settings = field(default_factory=dict)
     profile: str = ""  # of the policies, if there are any
     no_thp: bool = False  # prctl(PR_SET_THP_DISABLE) for the command alone
+    collapse: bool = False  # the memory of the command that is used in full
 
     def told(self) -> dict[str, str]:
         """Return its settings, by name."""
         own = {key.inside: value for key, value in self.settings.items()}
-        return own | self.knobs | ({"prctl": "PR_SET_THP_DISABLE"} if self.no_thp else {})
+        prctl = {"prctl": "PR_SET_THP_DISABLE"} if self.no_thp else {}
+        return own | self.knobs | prctl | ({"collapse": "2 MB"} if self.collapse else {})
 
 
 def arms_of(tree: Tree, now: Values, texts: Sequence[str]) -> list[Arm]:
@@ -68,8 +71,8 @@ def arms_of(tree: Tree, now: Values, texts: Sequence[str]) -> list[Arm]:
 
 
 def _arm(tree: Tree, now: Values, text: str, name: str, number: int) -> Arm:
-    if text in (AS_IS, NO_THP):
-        return Arm(name, no_thp=text == NO_THP)
+    if text in (AS_IS, NO_THP, COLLAPSE):
+        return Arm(name, no_thp=text == NO_THP, collapse=text == COLLAPSE)
     rest, knobs = split_arm(tree, now, text)
     if not rest or (rest == STOCK and not tree.is_dir(CONTROL)):
         return Arm(name, knobs)

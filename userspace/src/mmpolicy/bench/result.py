@@ -25,11 +25,12 @@ METRICS = {
     "faults": ("FAULTS", 1, 0, ""),
     "peak_rss": ("PEAK RSS", 1 << 20, 1, "MiB"),
     "large_folios": ("IN LARGE FOLIOS", 1 << 20, 1, "MiB"),
+    "collapsed": ("COLLAPSED", 1 << 20, 1, "MiB"),
     "cycles": ("CYCLES", 1e6, 1, "M"),
     "instructions": ("INSTRUCTIONS", 1e6, 1, "M"),
     "tlb_misses": ("TLB MISSES", 1e3, 1, "k"),
 }
-NOT_COMPARED = "large_folios"  # those of the whole host
+NOT_COMPARED = ("large_folios", "collapsed")  # those of the whole host, and those of one arm
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def _cell(metric: str, value: float) -> str:
 
 
 def _to_compare(names: Sequence[str]) -> list[str]:
-    return [name for name in names if name != NOT_COMPARED]
+    return [name for name in names if name not in NOT_COMPARED]
 
 
 class Result:

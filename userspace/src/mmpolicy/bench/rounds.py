@@ -136,6 +136,7 @@ class Bench:
     length: Length
     seed: int
     folios: Callable[[], dict[int, int]]  # so far: bytes of a size -> how many
+    follow: Callable[[int], Callable[[], int]]  # collapse a session; the end returns the bytes
     runs: list[dict[str, Values]] = field(default_factory=list)
 
     def rounds(self, warmup: int) -> Iterator[int]:
@@ -169,8 +170,20 @@ class Bench:
 
     def _run(self, arm: Arm) -> Values:
         self.arms.enter(arm)
+        ends = list[Callable[[], int]]()
+
+        def prepare(pid: int) -> None:
+            self.arms.bind(arm, pid)
+            if arm.collapse:
+                ends.append(self.follow(pid))
+
         before = self.folios()
-        took = self.programs.run(lambda pid: self.arms.bind(arm, pid), arm.no_thp)
+        try:
+            took = self.programs.run(prepare, arm.no_thp)
+        finally:
+            collapsed = sum(end() for end in ends)
+        if any(each.collapse for each in self.arms.arms):
+            took["collapsed"] = float(collapsed)
         after = self.folios()
         large = sum((after[size] - before.get(size, 0)) * size for size in after)
         return took | {"large_folios": float(large)}

@@ -12,7 +12,7 @@ import click
 
 from mmpolicy import __version__
 from mmpolicy.ab.policy_arms import StoppedError
-from mmpolicy.bench.arms import AS_IS, NO_THP, Arm, Arms, arms_of
+from mmpolicy.bench.arms import AS_IS, COLLAPSE, NO_THP, Arm, Arms, arms_of
 from mmpolicy.bench.programs import Programs, Work
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.disk import check_savable, save_as
@@ -21,6 +21,7 @@ from mmpolicy.host.knobs import names_of, read_knobs
 from mmpolicy.host.machine import Host, hardware_of
 from mmpolicy.host.signals import interrupted, noted
 from mmpolicy.host.step import Step
+from mmpolicy.memory.follow import Follower
 from mmpolicy.render import as_json, emit, progress_line
 from mmpolicy.verbs.in_force import in_force
 from mmpolicy.verbs.options import FILE, Seconds, completer, dry_run_option, json_option, pass_host
@@ -74,6 +75,8 @@ def _own(arm: Arm) -> Iterator[tuple[str, str]]:
         yield f"{arm.profile}/{key.inside}", value
     if arm.no_thp:
         yield "prctl", "PR_SET_THP_DISABLE"
+    if arm.collapse:
+        yield "collapse", "2 MB"
 
 
 def _check_outputs(options: dict[str, Any]) -> None:
@@ -103,6 +106,11 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
     help="As in `ab run`: knobs of the kernel, POINT=POLICY[,KNOB=VALUE ...] or a profile; "
     f"or `{AS_IS}`, or `{NO_THP}` for the command alone. The first is what others are compared "
     f"with.  [default: {AS_IS}, also beside a single arm]",
+)  # fmt: skip
+@click.option(
+    "--collapse", is_flag=True,
+    help=f"The same as --arm {COLLAPSE}: turn memory that COMMAND uses in full into 2 MB pages, as "
+    "soon as it does, see `mmpolicy collapse`; needs root.",
 )  # fmt: skip
 @click.option(
     "--runs", type=click.IntRange(1, 1000), default=RUNS, show_default=True,
@@ -147,6 +155,7 @@ def bench(
     host: Host,
     arms: tuple[str, ...],
     command: tuple[str, ...],
+    collapse: bool,
     dry_run: bool,
     want_json: bool,
     **options: Any,
@@ -168,7 +177,7 @@ def bench(
     if options["detect"] and options["within"]:
         raise click.UsageError("choose one of --detect and --within")
     work = Work(command, options["server"], options["ready"], options["timeout"])
-    chosen = _arms(host, arms)
+    chosen = _arms(host, (*arms, *[COLLAPSE] * collapse))
     if dry_run:
         _dry_run(chosen, want_json)
         return
@@ -202,7 +211,10 @@ def _measure(
 
         arms.knobs.look = tick
         with Programs(work, tick) as programs:
-            bench = Bench(arms, programs, length, seed, lambda: folios_made(host.tree))
+            bench = Bench(
+                arms, programs, length, seed, lambda: folios_made(host.tree),
+                lambda pid: Follower(host, pid).end,
+            )  # fmt: skip
             try:
                 with in_force(host, arms, arms.changes_host):
                     for done in bench.rounds(options["warmup"]):
