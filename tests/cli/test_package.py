@@ -131,3 +131,16 @@ def test_man_can_read_them(files: dict[str, str], tmp_path: Path) -> None:
 def test_completions(files: dict[str, str], name: str) -> None:
     (text,) = [text for path, text in files.items() if path.endswith(f"/share/{name}")]
     assert "_MMPOLICY_COMPLETE" in text
+
+
+@pytest.mark.parametrize(("action", "told"), [("configure", True), ("abort-upgrade", False)])
+def test_a_module_that_was_not_built_is_told(tmp_path: Path, action: str, told: bool) -> None:
+    """Without headers DKMS says nothing, and apt ends well."""
+    (tmp_path / "uname").write_text("#!/bin/sh\necho 9.9-none\n")
+    (tmp_path / "uname").chmod(0o755)
+    done = subprocess.run(
+        ["sh", SOURCE.parent / "debian/mmpolicy-dkms.postinst", action], capture_output=True,
+        text=True, check=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )  # fmt: skip
+    assert ("no module was built for Linux 9.9-none" in done.stderr) == told
+    assert ("linux-headers-9.9-none" in done.stderr) == told
