@@ -266,8 +266,8 @@ def test_what_is_read_at_once(tree: FakeTree) -> None:
         ("vmstat.nr_fre", "no number 'nr_fre' in ", "did you mean nr_free?"),
         ("vmstat.zzz", "no number 'zzz' in ", "look into /proc/vmstat"),
         ("cgroup:/ab/memory.current", "no cgroup '/ab' in ", "did you mean /a?"),
-        ("cgroup:/zzzzz/memory.current", "no cgroup '/zzzzz' in ", "look below /sys/fs/cgroup"),
-        ("cgroup:/a/memory.no", "no file '/a/memory.no' in ", "look into /sys/fs/cgroup/a; its"),
+        ("cgroup:/zzzzz/memory.current", "no cgroup '/zzzzz' in ", "mmpolicy host --cgroup /"),
+        ("cgroup:/a/memory.no", "no file 'memory.no' in ", "look into /sys/fs/cgroup/a; its"),
     ],
 )
 def test_what_is_not_there(tree: FakeTree, text: str, said: str, hint: str) -> None:

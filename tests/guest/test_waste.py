@@ -263,8 +263,9 @@ def test_threaded_cgroups(counting: Guest) -> None:
 
 def test_programs_that_forbid_it(counting: Guest) -> None:
     """Who has turned large folios off for itself is named."""
-    code = "import ctypes; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); open('/tmp/ready', 'w').close()"
-    code += "\nwhile True: x = bytearray(4 << 20)"
+    code = "import ctypes, mmap; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)"
+    code += "; open('/tmp/ready', 'w').close()"
+    code += "\nwhile True: m = mmap.mmap(-1, 4 << 20, 34); m.write(bytes(4 << 20)); m.close()"
     must(counting, "rm -f /tmp/ready; cp /usr/bin/python3 /tmp/forbids")
     job = counting.start(f"exec /tmp/forbids -c {shlex.quote(code)}")
     try:

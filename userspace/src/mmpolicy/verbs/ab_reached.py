@@ -45,10 +45,10 @@ def _differing(first: Settings, second: Settings) -> set[str]:
     return {point for point in points if told(first, point) != told(second, point)}
 
 
-def check_knobs(tree: Tree, paths: Iterable[str], metrics: Iterable[Metric]) -> None:
+def check_knobs(tree: Tree, paths: Iterable[str], metrics: Iterable[str]) -> None:
     """Refuse sizes of the kernel itself where all metrics are of cgroups that they do not reach."""
     wanted = {path.rpartition("/")[2] for path in paths if path.startswith(f"{THP}/")}
-    sources = [source for metric in metrics for source in metric.sources()]
+    sources = [source for metric in metrics or () for source in Metric.parse(metric).sources()]
     files = [each.file for each in sources if isinstance(each, CgroupFile)]
     scopes = list(dict.fromkeys(each.rpartition("/")[0] or HOST for each in files))
     if wanted != {"enabled"} or not scopes or HOST in scopes:

@@ -66,8 +66,7 @@ def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
     if any(own.values()) and given.design == "split":
         text = "knobs are of the whole host, where both arms run at once"
         raise Error(text, Exit.USAGE, "take --design switchback")
-    metrics = [Metric.parse(text) for text in given.metric]
-    check_knobs(host.tree, [path for each in own.values() for path in each], metrics)
+    check_knobs(host.tree, [path for each in own.values() for path in each], given.metric)
     knobs = Knobs(host.tree, now, own, given.lease, partial(_tell, host))
     if not _has_policies(host, texts, any(own.values())):
         _check_alone(given, timing)
