@@ -124,12 +124,18 @@ class FakeTree(Tree):
         self.splits: Callable[[str], None] = lambda _value: None  # what the kernel does then
         self.advice: Advice | None = None  # a model of process_madvise
         self.rounding: dict[str, str] = {}  # path -> what the kernel makes of any value
+        self.under_way = ""  # a state that is told until this is empty
 
     def put(self, path: str, text: str | bytes) -> None:
         """Make a file."""
         self.real(path).parent.mkdir(parents=True, exist_ok=True)
         data = text if isinstance(text, bytes) else f"{text}\n".encode()
         self.real(path).write_bytes(data)
+
+    def read(self, path: str) -> str:
+        if self.under_way and path == f"{CONTROL}/state":
+            return self.under_way
+        return super().read(path)
 
     def is_root(self) -> bool:
         return not self.denied

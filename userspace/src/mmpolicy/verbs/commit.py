@@ -10,6 +10,14 @@ from typing import Any
 
 import click
 
+from mmpolicy.control.attach import (
+    LIMIT_S,
+    UNDER_WAY,
+    blockers,
+    describe,
+    point_error,
+    settle,
+)
 from mmpolicy.control.change import (
     LOCK,
     Origin,
@@ -109,10 +117,12 @@ def commit(
     want_json: bool,
     origin: Origin = no_origin,
     then: Callable[[], None] = lambda: None,
+    wait: bool | None = None,
 ) -> None:
     """Make the writes of a verb, all or none, and tell what they have changed.
 
-    `then` is what else has to be kept, before anything is told.
+    `then` is what else has to be kept, before anything is told. `wait` is whether to wait for the
+    kernel; without it, nobody asks what the kernel is still at.
     """
     if dry_run:
         check_values(host.tree, writes, origin)
@@ -120,6 +130,8 @@ def commit(
         emit_plan(command_name(), want_json, steps_of(before, writes))
         return
     done = change(host, writes, origin, then)
+    if wait is not None:
+        tell_settled(host, wait)
     asked = {write.key: write.result for write in writes}
     keys = [key for key in asked if key in done.before or key in done.after]
     keys += [key for key in telling_keys(*done) if key not in asked]
@@ -127,6 +139,21 @@ def commit(
     changes = [_change(key, done, asked.get(key), paths) for key in keys]
     data = {"dry_run": False, "changes": changes}
     emit(command_name(), want_json, data, lambda: _rows(keys, done, asked, paths))
+
+
+def tell_settled(host: Host, wait: bool) -> None:
+    """Wait for the kernel, and tell what it is still at, or why it has refused."""
+    state = settle(host, _tell, LIMIT_S if wait else 0)
+    if state in UNDER_WAY:
+        _tell(
+            f"note: {describe(state, blockers(host.tree))}; mmpolicy status shows when it is done"
+        )
+    if reason := point_error(host.tree):
+        _tell(f"warning: back at stock by itself: {reason}")
+
+
+def _tell(text: str) -> None:
+    click.echo(text, err=True)
 
 
 def change(

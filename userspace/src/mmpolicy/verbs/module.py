@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mmpolicy.control.attach import settle_to_unload
 from mmpolicy.control.change import StateChange
 from mmpolicy.control.experiment import PROFILES, end_it, in_the_way, running
 from mmpolicy.control.keys import Profile
+from mmpolicy.control.model import check_loaded
 from mmpolicy.control.programs import UNLOAD_ALL, programs
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.host.files import MODULE, MODULE_DIR
+from mmpolicy.host.files import CONTROL, MODULE, MODULE_DIR
 from mmpolicy.host.machine import Host
 from mmpolicy.host.step import Step
 from mmpolicy.render import emit
@@ -88,7 +90,9 @@ def load(host: Host, options: tuple[str, ...], dry_run: bool, want_json: bool) -
 def unload(host: Host, force: bool, dry_run: bool, want_json: bool) -> None:
     """Unload the kernel module; the kernel goes back to stock.
 
-    Policies in BPF keep it in: `mmpolicy policy unload --all` comes first.
+    Policies in BPF keep it in: `mmpolicy policy unload --all` comes first. So do functions of the
+    kernel that call it: this waits 30 s for them, and leaves the module loaded, with all at
+    stock, if a busy task holds that up longer.
     """
     loaded = host.tree.exists(MODULE_DIR)
     if names := [each.name for each in programs(host.tree)]:
@@ -103,6 +107,8 @@ def unload(host: Host, force: bool, dry_run: bool, want_json: bool) -> None:
             raise in_the_way(who)
         end_it(host.tree)
     if loaded:
+        if host.tree.is_dir(CONTROL) and check_loaded(host.tree) != "stock":
+            settle_to_unload(host, lambda text: click.echo(text, err=True))
         host.kmod().remove(MODULE)
         keep_change(host, StateChange({}, {}), "unloaded, the kernel is stock again")
     data = {"dry_run": dry_run, "loaded": host.tree.exists(MODULE_DIR)}

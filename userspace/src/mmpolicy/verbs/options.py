@@ -90,6 +90,10 @@ json_option = click.option("--json", "want_json", is_flag=True, help="Print JSON
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print the writes that would be made; change nothing."
 )
+wait_option = click.option(
+    "--wait/--no-wait", default=True, show_default=True,
+    help="Wait, 30 s at most, until the kernel has hooked or unhooked its functions.",
+)  # fmt: skip
 force_option = click.option("--force", is_flag=True, help="End an experiment that is in the way.")
 profile_option = click.option(
     "--profile", default="default", show_default=True, metavar="NAME", help="Use this profile.",

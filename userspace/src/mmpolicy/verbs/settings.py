@@ -17,7 +17,7 @@ from mmpolicy.host.files import CONTROL, MODULE, MODULE_DIR
 from mmpolicy.host.machine import Host
 from mmpolicy.host.step import Step
 from mmpolicy.render import emit
-from mmpolicy.verbs.commit import commit, emit_plan, exclusive, keep_change
+from mmpolicy.verbs.commit import commit, emit_plan, exclusive, keep_change, tell_settled
 from mmpolicy.verbs.look import emit_points
 from mmpolicy.verbs.options import (
     complete_point,
@@ -27,6 +27,7 @@ from mmpolicy.verbs.options import (
     json_option,
     pass_host,
     profile_option,
+    wait_option,
 )
 
 
@@ -59,6 +60,7 @@ def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
 )  # fmt: skip
 @profile_option
 @force_option
+@wait_option
 @dry_run_option
 @json_option
 @pass_host
@@ -68,6 +70,7 @@ def set_point(
     settings: tuple[str, ...],
     profile: str,
     force: bool,
+    wait: bool,
     dry_run: bool,
     want_json: bool,
 ) -> None:
@@ -79,14 +82,15 @@ def set_point(
     policy, knobs = _parse(settings)
     with exclusive(host, dry_run, force):
         target = Control(host.tree).point(profile, point)
-        commit(host, _plan(target, policy, knobs), dry_run, want_json)
+        commit(host, _plan(target, policy, knobs), dry_run, want_json, wait=wait)
 
 
 @click.command()
+@wait_option
 @dry_run_option
 @json_option
 @pass_host
-def reset(host: Host, dry_run: bool, want_json: bool) -> None:
+def reset(host: Host, wait: bool, dry_run: bool, want_json: bool) -> None:
     """Go back to stock, at once.
 
     The state is then as after load, without profiles and bindings. Acknowledges an expired
@@ -107,6 +111,7 @@ def reset(host: Host, dry_run: bool, want_json: bool) -> None:
         return
     host.tree.write(path, "1")  # before anything is looked at: whatever is wrong, this works
     try:
+        tell_settled(host, wait)
         now = read_state(host.tree)
         keep_change(host, StateChange(now | known_state(host.tree), now), "all is stock")
         names = [each.name for each in programs(host.tree)]

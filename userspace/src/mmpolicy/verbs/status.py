@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from mmpolicy.control.attach import blockers, describe, point_error
 from mmpolicy.control.keys import (
     CONTROL_ARM,
     DEFAULT,
@@ -54,6 +55,8 @@ def status(host: Host, want_json: bool) -> None:
     paths = cgroups_of(host.tree, state)
     data = {
         "state": check_loaded(host.tree),
+        "blockers": blockers(host.tree),
+        "point_error": point_error(host.tree),
         **lease_of(host.tree),
         "experiment": _experiment(state),
         "notices": told,
@@ -111,7 +114,9 @@ def _profile(state: State, name: str, paths: dict[str, str]) -> dict[str, Any]:
 
 def _lines(data: dict[str, Any]) -> Iterator[str]:
     left = f", back to stock in {data['lease_left_ms'] / 1000:g} s" if data.get("lease_ms") else ""
-    yield f"state: {data['state']}{left}"
+    yield f"state: {describe(data['state'], data['blockers'])}{left}"
+    if data["point_error"]:
+        yield f"back at stock by itself: {data['point_error']}"
     if data["state"] == "expired":
         yield "the lease has expired: mmpolicy reset acknowledges it"
     running = data["experiment"]

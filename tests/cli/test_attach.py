@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What `set`, `reset`, `unload` and `status` do while the kernel hooks its functions or lets go."""
+
+from __future__ import annotations
+
+import pytest
+
+from .fakes import CONTROL, Clock, FakeTree, Run
+
+BUSY = "held up by 412 dd"
+COMMANDS = {
+    "attaching": ("set", "anon_order", "fixed"),
+    "detaching": ("reset",),
+}
+
+
+@pytest.fixture
+def slow(tree: FakeTree, clock: Clock) -> FakeTree:
+    """A host on which a task keeps the kernel from what was written."""
+    tree.put(f"{CONTROL}/blockers", "412 dd")
+    tree.put(f"{CONTROL}/point_error", "")
+    clock.steps = [lambda: None] * 1000
+    return tree
+
+
+@pytest.mark.parametrize("state", COMMANDS)
+def test_it_waits_until_the_kernel_is_done(
+    run: Run, slow: FakeTree, clock: Clock, state: str
+) -> None:
+    """A short wait is silent, a longer one says what for."""
+    slow.under_way = state
+    clock.steps[4] = lambda: setattr(slow, "under_way", "")
+    assert run(*COMMANDS[state]).err == ""
+    slow.under_way, clock.steps[40] = state, lambda: setattr(slow, "under_way", "")
+    assert run(*COMMANDS[state]).err == f"waiting for the kernel: {state}, {BUSY}\n"
+
+
+@pytest.mark.parametrize("state", COMMANDS)
+def test_it_does_not_wait_for_ever(run: Run, slow: FakeTree, clock: Clock, state: str) -> None:
+    """Or not at all. What was asked for counts, so this is no failure."""
+    slow.under_way = state
+    note = f"note: {state}, {BUSY}; mmpolicy status shows when it is done"
+    result = run(*COMMANDS[state], "--no-wait")
+    assert (result.code, result.err.strip(), clock.now) == (0, note, 0)
+    result = run(*COMMANDS[state])
+    assert (result.code, result.err.splitlines()[-1]) == (0, note)
+    assert 30 <= clock.now < 31
+
+
+def test_an_error_that_comes_later(run: Run, slow: FakeTree) -> None:
+    """The kernel refuses after the write, and status says so too."""
+    reason = "anon_order: somebody else has one of its functions"
+    slow.put(f"{CONTROL}/point_error", reason)
+    assert run("set", "anon_order", "fixed").err == f"warning: back at stock by itself: {reason}\n"
+    assert f"back at stock by itself: {reason}" in run("status").out
+
+
+def test_status_says_who_holds_it_up(run: Run, slow: FakeTree) -> None:
+    """A few of them; without root, that they are there at all is not known."""
+    slow.under_way = "detaching"
+    assert run("status").out.splitlines()[0] == f"state: detaching, {BUSY}"
+    slow.put(f"{CONTROL}/blockers", "\n".join(f"{n} dd" for n in range(9)))
+    told = "state: detaching, held up by 0 dd, 1 dd, 2 dd, 3 dd, 4 dd and 4 more"
+    assert run("status").out.splitlines()[0] == told
+    assert run("status", "--json").json["blockers"][8] == "8 dd"
+    slow.remove(f"{CONTROL}/blockers")
+    assert run("status").out.splitlines()[0] == "state: detaching"
+
+
+def test_unload_while_a_task_holds_it_up(run: Run, slow: FakeTree) -> None:
+    """It does not ask the kernel to wait without an end: all is stock, and the module stays."""
+    run("set", "anon_order", "fixed")
+    slow.under_way = "detaching"
+    result = run("unload")
+    assert result.code == 5
+    assert f"the module stays loaded, all is stock: detaching, {BUSY}" in result.err
+    assert "next: mmpolicy status shows when it is done, then mmpolicy unload" in result.err
+    slow.under_way = ""
+    assert run("unload").out == "mmpolicy: unloaded, the kernel is stock again\n"

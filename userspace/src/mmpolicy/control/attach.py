@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Whether the kernel has done what was written, and which tasks it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mmpolicy.control.model import check_loaded
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.files import CONTROL, Tree
+from mmpolicy.host.machine import Host
+
+UNDER_WAY = ("attaching", "detaching")
+LIMIT_S = 30.0
+TELL_S = 1.0  # a shorter wait is nothing to tell
+LOOK_AGAIN_S = 0.1
+MOST_BLOCKERS = 5
+
+
+def blockers(tree: Tree) -> list[str]:
+    """Return the tasks that attaching or detaching waits for, such as `1234 dd`."""
+    if not tree.exists(f"{CONTROL}/blockers"):
+        return []
+    try:
+        return tree.read(f"{CONTROL}/blockers").splitlines()
+    except Error:  # only root may read it
+        return []
+
+
+def point_error(tree: Tree) -> str:
+    """Return why a point went back to stock by itself, or nothing."""
+    path = f"{CONTROL}/point_error"
+    return tree.read(path).strip() if tree.exists(path) else ""
+
+
+def describe(state: str, tasks: list[str]) -> str:
+    """Return one line about what the kernel is still at."""
+    shown = ", ".join(tasks[:MOST_BLOCKERS])
+    more = len(tasks) - MOST_BLOCKERS
+    held = f", held up by {shown}" + (f" and {more} more" if more > 0 else "") if tasks else ""
+    return f"{state}{held}"
+
+
+def settle(host: Host, tell: Callable[[str], None], limit_s: float = LIMIT_S) -> str:
+    """Wait until the kernel has done what was written, not longer than the limit.
+
+    Returns the state, which may still be one of those that are under way.
+    """
+    began, is_told = host.clock(), False
+    while (state := check_loaded(host.tree)) in UNDER_WAY:
+        took = host.clock() - began
+        if took >= limit_s:
+            break
+        if took >= TELL_S and not is_told:
+            tell(f"waiting for the kernel: {describe(state, blockers(host.tree))}")
+            is_told = True
+        host.sleep(LOOK_AGAIN_S)
+    return state
+
+
+def settle_to_unload(host: Host, tell: Callable[[str], None]) -> None:
+    """Reset, and wait until nothing in the kernel calls the module any more."""
+    host.tree.write(f"{CONTROL}/reset", "1")
+    state = settle(host, tell)
+    if state in UNDER_WAY:
+        text = f"the module stays loaded, all is stock: {describe(state, blockers(host.tree))}"
+        hint = "mmpolicy status shows when it is done, then mmpolicy unload"
+        raise Error(text, Exit.REFUSED, hint)
