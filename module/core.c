@@ -114,6 +114,11 @@ static void core_free_all(void)
 	mmp_settings_exit();
 }
 
+static const struct mmp_watcher core_watcher = {
+	.ready = mmp_point_ready,
+	.lost = mmp_reset_on_loss,
+};
+
 static int __init core_take_hooks(void)
 {
 	int err;
@@ -128,7 +133,7 @@ static int __init core_take_hooks(void)
 		pr_err("the kernel's hooks are taken, or of another ABI than %d\n",
 		       MM_POLICY_ABI);
 	else
-		mmp_provider_watch(mmp_reset_on_loss);
+		mmp_provider_watch(&core_watcher);
 	return err;
 }
 

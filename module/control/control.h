@@ -3,7 +3,8 @@
  * What can be changed and by whom. Each file here uses only what stands above it
  * in this list, and no point or policy needs any of it.
  *
- * Every change is made under mmp_lock, which the store of any file may take.
+ * Every change is made under mmp_lock, which the store of any file may take. Nobody waits under
+ * it for the provider, or for anything that user space can hold.
  * Files are removed without it, as removing one waits for its stores.
  */
 #ifndef MMPOLICY_CONTROL_H
@@ -50,7 +51,11 @@ const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 
 /* switches.c: which hooks ask us */
 const char *mmp_policy_lacks(const struct mmp_policy *policy);
-int mmp_switch_ready(const struct mmp_policy *policy);
+void mmp_switch_hooked(enum mm_policy_point point);
+int mmp_switch_ready(enum mm_policy_point point);
+void mmp_switch_release(enum mm_policy_point point);
+void mmp_switches_settle(void);
+void mmp_switch_orders(unsigned long orders);
 void mmp_switch_set(enum mm_policy_point point, bool on);
 void mmp_switch_shadow(bool on);
 void mmp_switch_hold(enum mm_policy_point point, bool on);
@@ -58,7 +63,7 @@ bool mmp_switch_is_on(enum mm_policy_point point);
 bool mmp_switch_is_held(enum mm_policy_point point);
 void mmp_switches_halt(void);
 void mmp_switches_resume(void);
-bool mmp_active(void);
+const char *mmp_switches_state(void);
 
 /* profile_memory.c */
 void *mmp_scratch_make(enum mm_policy_point point, const struct mmp_policy *policy);
@@ -147,6 +152,8 @@ void mmp_policy_files_remove(const struct mmp_policy *policy);
 
 /* reset.c */
 const char *mmp_state(void);
+ssize_t mmp_point_error(char *buf);
+void mmp_point_ready(enum mm_policy_point point);
 void mmp_reset(void);
 void mmp_reset_on_expiry(unsigned int ms);
 void mmp_reset_on_loss(enum mm_policy_point point, const char *why);

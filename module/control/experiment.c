@@ -17,7 +17,9 @@
 
 #define DEFAULTS	{ .percent = 50 }
 
-static struct mmp_experiment setup = DEFAULTS;	/* under mmp_lock */
+/* Changed under mmp_lock and setup_lock; readers take the latter, and wait for no writer. */
+static struct mmp_experiment setup = DEFAULTS;
+static DEFINE_MUTEX(setup_lock);
 
 static struct mmp_experiment *experiment_running(void)
 {
@@ -65,26 +67,19 @@ static void experiment_replace_units(struct mmp_units *new)
 {
 	struct mmp_units *old = setup.units;
 
-	setup.units = new;
+	scoped_guard(mutex, &setup_lock)
+		setup.units = new;
 	if (old) {
 		synchronize_rcu();
 		kvfree(old);
 	}
 }
 
-static int experiment_start(void)
+static int experiment_begin(void)
 {
-	struct mmp_units *units;
+	struct mmp_units *units = kvzalloc(sizeof(*units), GFP_KERNEL);
 	int err;
 
-	if (experiment_running())
-		return 0;
-	if (!setup.arm[MMP_CONTROL] || !setup.arm[MMP_TREATMENT])
-		return -EINVAL;
-	err = setup.time_faults ? mmp_provider_hook(MM_POLICY_ANON_ORDER) : 0;
-	if (err)
-		return err;
-	units = kvzalloc(sizeof(*units), GFP_KERNEL);
 	if (!units)
 		return -ENOMEM;
 	experiment_replace_units(units);
@@ -92,12 +87,25 @@ static int experiment_start(void)
 	if (err)
 		return err;
 	err = experiment_publish();
-	if (err) {
+	if (err)
 		mmp_scope_end();
-		return err;
-	}
-	experiment_time(setup.time_faults);
-	return 0;
+	return err;
+}
+
+static int experiment_start(void)
+{
+	int err;
+
+	if (experiment_running())
+		return 0;
+	if (!setup.arm[MMP_CONTROL] || !setup.arm[MMP_TREATMENT])
+		return -EINVAL;
+	if (setup.time_faults && mmp_provider_lacks(MM_POLICY_ANON_ORDER))
+		return -EOPNOTSUPP;
+	err = experiment_begin();
+	if (!err)
+		experiment_time(setup.time_faults);
+	return err;
 }
 
 static void experiment_set_arm(enum mmp_arm arm, struct mmp_profile *profile)
@@ -106,7 +114,8 @@ static void experiment_set_arm(enum mmp_arm arm, struct mmp_profile *profile)
 		atomic_dec(&setup.arm[arm]->users);
 	if (profile)
 		atomic_inc(&profile->users);
-	setup.arm[arm] = profile;
+	scoped_guard(mutex, &setup_lock)
+		setup.arm[arm] = profile;
 }
 
 /**
@@ -120,7 +129,8 @@ void mmp_experiment_clear(void)
 	experiment_replace_units(NULL);
 	experiment_set_arm(MMP_CONTROL, NULL);
 	experiment_set_arm(MMP_TREATMENT, NULL);
-	setup = (struct mmp_experiment)DEFAULTS;
+	scoped_guard(mutex, &setup_lock)
+		setup = (struct mmp_experiment)DEFAULTS;
 }
 
 /**
@@ -131,7 +141,7 @@ void mmp_experiment_units(struct seq_file *m)
 {
 	const struct mmp_units *units;
 
-	guard(mutex)(&mmp_lock);
+	guard(mutex)(&setup_lock);
 	units = setup.units;
 	seq_printf(m, "control %d\n", units ? atomic_read(&units->nr[MMP_CONTROL]) : 0);
 	seq_printf(m, "treatment %d\n", units ? atomic_read(&units->nr[MMP_TREATMENT]) : 0);
@@ -149,7 +159,7 @@ static int experiment_may_set_up(void)
 
 static ssize_t experiment_arm_show(enum mmp_arm arm, char *buf)
 {
-	guard(mutex)(&mmp_lock);
+	guard(mutex)(&setup_lock);
 	return sysfs_emit(buf, "%s\n",
 			  setup.arm[arm] ? setup.arm[arm]->name : "none");
 }
@@ -202,7 +212,7 @@ ARM_FILE(treatment, MMP_TREATMENT);
 static ssize_t experiment_unit_show(struct kobject *kobj, struct kobj_attribute *attr,
 				    char *buf)
 {
-	guard(mutex)(&mmp_lock);
+	guard(mutex)(&setup_lock);
 	return sysfs_emit(buf, "%s\n", setup.by_cgroup ? "process [cgroup]" :
 							 "[process] cgroup");
 }
@@ -217,9 +227,11 @@ static ssize_t experiment_unit_store(struct kobject *kobj, struct kobj_attribute
 		return -EINVAL;
 	guard(mutex)(&mmp_lock);
 	err = experiment_may_set_up();
-	if (!err)
-		setup.by_cgroup = by_cgroup;
-	return err ?: count;
+	if (err)
+		return err;
+	guard(mutex)(&setup_lock);
+	setup.by_cgroup = by_cgroup;
+	return count;
 }
 
 static struct kobj_attribute unit_attr =
@@ -229,19 +241,27 @@ static struct kobj_attribute unit_attr =
  * struct number_file - a file with a number
  * @attr: the file
  * @max: what it may be at most
- * @get: what it is; under mmp_lock
+ * @get: what it is; under setup_lock
  * @set: change it; under mmp_lock
+ * @ready: before that, and not under it; or %NULL
  */
 struct number_file {
 	struct kobj_attribute attr;
 	u64 max;
 	u64 (*get)(void);
 	int (*set)(u64 value);
+	int (*ready)(u64 value);
 };
 
 static u64 experiment_get_percent(void)
 {
 	return setup.percent;
+}
+
+static void experiment_put_percent(u32 percent)
+{
+	guard(mutex)(&setup_lock);
+	setup.percent = percent;
 }
 
 /* The percentage can be changed while the experiment runs. */
@@ -250,10 +270,10 @@ static int experiment_set_percent(u64 value)
 	u32 was = setup.percent;
 	int err;
 
-	setup.percent = value;
+	experiment_put_percent(value);
 	err = experiment_running() ? experiment_publish() : 0;
 	if (err)
-		setup.percent = was;
+		experiment_put_percent(was);
 	return err;
 }
 
@@ -266,7 +286,8 @@ static int experiment_set_seed(u64 value)
 {
 	if (experiment_running())
 		return -EBUSY;
-	setup.seed = value;
+	scoped_guard(mutex, &setup_lock)
+		setup.seed = value;
 	return 0;
 }
 
@@ -278,6 +299,7 @@ static u64 experiment_get_cgroup(void)
 static int experiment_set_cgroup(u64 value)
 {
 	struct cgroup *cgroup;
+	int level = setup.level;
 
 	if (experiment_running())
 		return -EBUSY;
@@ -285,9 +307,11 @@ static int experiment_set_cgroup(u64 value)
 		cgroup = cgroup_get_from_id(value);
 		if (IS_ERR(cgroup))
 			return -ENOENT;
-		setup.level = cgroup->level;
+		level = cgroup->level;
 		cgroup_put(cgroup);
 	}
+	guard(mutex)(&setup_lock);
+	setup.level = level;
 	setup.cgroup = value;
 	return 0;
 }
@@ -303,13 +327,14 @@ static int experiment_set_time_faults(u64 value)
 		return -EBUSY;
 	if (value && mmp_provider_lacks(MM_POLICY_ANON_PAGES))
 		return -EOPNOTSUPP;
-	setup.time_faults = value;
+	scoped_guard(mutex, &setup_lock)
+		setup.time_faults = value;
 	return 0;
 }
 
 static u64 experiment_get_enabled(void)
 {
-	return !!experiment_running();
+	return !!rcu_access_pointer(mmp_running);
 }
 
 static int experiment_set_enabled(u64 value)
@@ -320,12 +345,29 @@ static int experiment_set_enabled(u64 value)
 	return 0;
 }
 
+/* To time faults, all of them have to call us: the kernel may refuse that. */
+static int experiment_ready(u64 value)
+{
+	bool timed;
+
+	scoped_guard(mutex, &setup_lock)
+		timed = setup.time_faults;
+	return value && timed ? mmp_switch_ready(MM_POLICY_ANON_ORDER) : 0;
+}
+
+static void experiment_settle(void)
+{
+	scoped_guard(mutex, &mmp_lock)
+		mmp_switch_release(MM_POLICY_ANON_ORDER);
+	mmp_switches_settle();
+}
+
 static ssize_t experiment_number_show(struct kobject *kobj, struct kobj_attribute *attr,
 				      char *buf)
 {
 	const struct number_file *n = container_of(attr, struct number_file, attr);
 
-	guard(mutex)(&mmp_lock);
+	guard(mutex)(&setup_lock);
 	return sysfs_emit(buf, "%llu\n", n->get());
 }
 
@@ -338,25 +380,31 @@ static ssize_t experiment_number_store(struct kobject *kobj, struct kobj_attribu
 
 	if (err)
 		return err;
-	guard(mutex)(&mmp_lock);
-	err = mmp_may_change(NULL) ?: n->set(value);
+	err = n->ready ? n->ready(value) : 0;
+	if (err)
+		return err;
+	scoped_guard(mutex, &mmp_lock)
+		err = mmp_may_change(NULL) ?: n->set(value);
+	if (n->ready)
+		experiment_settle();
 	return err ?: count;
 }
 
-#define NUMBER_FILE(name, highest)					\
+#define NUMBER_FILE(name, highest, ...)					\
 static struct number_file name##_number = {					\
 	.attr = __ATTR(name, 0644, experiment_number_show,		\
 		       experiment_number_store),			\
 	.max = (highest),						\
 	.get = experiment_get_##name,					\
 	.set = experiment_set_##name,					\
+	__VA_ARGS__							\
 }
 
 NUMBER_FILE(percent, 100);
 NUMBER_FILE(seed, U64_MAX);
 NUMBER_FILE(cgroup, U64_MAX);
 NUMBER_FILE(time_faults, 1);
-NUMBER_FILE(enabled, 1);
+NUMBER_FILE(enabled, 1, .ready = experiment_ready);
 
 const struct attribute *const mmp_experiment_files[] = {
 	&control_attr.attr,

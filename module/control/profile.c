@@ -7,7 +7,6 @@
 #include <linux/slab.h>
 #include <linux/string.h>
 
-#include "../provider/provider.h"
 #include "../sense/fault_time.h"
 #include "control.h"
 
@@ -66,7 +65,7 @@ void mmp_profiles_switch(void)
 	bool shadows = false;
 	int i;
 
-	mmp_provider_orders(profile_all_orders());
+	mmp_switch_orders(profile_all_orders());
 
 	for (i = 0; i < MM_POLICY_POINTS; i++) {
 		bool shadow = profile_any_has(i, true);
@@ -100,6 +99,43 @@ static struct mmp_settings *profile_settings_to_change(struct mmp_profile *profi
 	return new ?: ERR_PTR(-ENOMEM);
 }
 
+/* Gets a point ready for a policy, and gives it back if that does not work in time. */
+static int profile_get_ready(const struct mmp_policy *policy)
+{
+	int err = mmp_policy_lacks(policy) ? -EOPNOTSUPP : mmp_switch_ready(policy->point);
+
+	if (err == -EINTR) {
+		guard(mutex)(&mmp_lock);
+		mmp_switch_release(policy->point);
+	}
+	return err;
+}
+
+/* Under mmp_lock; scratch memory that is not needed stays the caller's. */
+static int profile_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
+			      const struct mmp_policy *policy, bool shadow, void **scratch)
+{
+	struct mmp_settings *new = profile_settings_to_change(profile);
+	int err = 0;
+
+	if (IS_ERR(new))
+		return PTR_ERR(new);
+	if (policy)	/* one that is loadable may have gone, or become that of another point */
+		err = policy->point != point ? -EINVAL :
+		      mmp_policy_lacks(policy) ? -EOPNOTSUPP : 0;
+	if (err) {
+		kfree(new);
+		return err;
+	}
+	mmp_scratch_use(point, scratch);
+	if (shadow)
+		new->shadow[point] = policy;
+	else
+		new->active[point] = policy;
+	profile_publish(profile, new);
+	return 0;
+}
+
 /**
  * mmp_set_policy - switch a point of a profile
  * @profile: which profile
@@ -109,32 +145,25 @@ static struct mmp_settings *profile_settings_to_change(struct mmp_profile *profi
  *
  * Context: may sleep.
  * Return: 0, -ENOMEM, -EINVAL if the point has no such policy any more, or as
- *	mmp_may_change() and mmp_switch_ready(); on error nothing has changed.
+ *	mmp_may_change() and mmp_switch_ready(); on error nothing has changed. Where
+ *	that is not known in time, &mmp_watcher.lost may come later.
  */
 int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 		   const struct mmp_policy *policy, bool shadow)
 {
 	void *scratch __free(kvfree) = mmp_scratch_make(point, policy);
-	struct mmp_settings *new;
-	int err = 0;
+	int err = policy ? profile_get_ready(policy) : 0;
 
-	guard(mutex)(&mmp_lock);
-	new = profile_settings_to_change(profile);
-	if (IS_ERR(new))
-		return PTR_ERR(new);
-	if (policy)	/* one that is loadable may have become that of another point meanwhile */
-		err = policy->point == point ? mmp_switch_ready(policy) : -EINVAL;
-	if (err) {
-		kfree(new);
+	if (err)
 		return err;
+	scoped_guard(mutex, &mmp_lock) {
+		err = profile_set_policy(profile, point, policy, shadow, &scratch);
+		if (err && policy)
+			mmp_switch_release(policy->point);
 	}
-	mmp_scratch_use(point, &scratch);
-	if (shadow)
-		new->shadow[point] = policy;
-	else
-		new->active[point] = policy;
-	profile_publish(profile, new);
-	return 0;
+	if (!policy)
+		mmp_switches_settle();
+	return err;
 }
 
 /**
@@ -357,13 +386,13 @@ int mmp_profiles_init(const struct mmp_policy *const *active)
 	void *scratch;
 	int i, err = 0;
 
-	guard(mutex)(&mmp_lock);	/* nobody else is there yet */
 	if (mmp_profile_make_memory(&mmp_default))
 		return -ENOMEM;
 	for (i = 0; i < MM_POLICY_POINTS && !err; i++)
-		err = active[i] ? mmp_switch_ready(active[i]) : 0;
+		err = active[i] ? mmp_switch_ready(i) : 0;
 	if (err)
 		return err;
+	guard(mutex)(&mmp_lock);
 	new = mmp_settings_copy(mmp_stock);
 	if (!new)
 		return -ENOMEM;

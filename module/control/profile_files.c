@@ -319,6 +319,7 @@ static ssize_t files_delete_store(struct kobject *kobj, struct kobj_attribute *a
 	if (err)
 		return err;
 	mmp_profile_files_sweep();
+	mmp_switches_settle();
 	return count;
 }
 

@@ -16,18 +16,25 @@
 #include <linux/cleanup.h>
 #include <linux/printk.h>
 #include <linux/mutex.h>
+#include <linux/string.h>
+#include <linux/sysfs.h>
 #include <linux/workqueue.h>
 
 #include "control.h"
 
 static DEFINE_MUTEX(state_lock);
 static unsigned int resets;	/* that are under way; under state_lock */
-static const char *state_before;	/* the first of them; under state_lock */
+static const char *state_before;	/* shown until then; under state_lock */
 static bool expiry_to_do;
+
+static struct {
+	enum mm_policy_point point;
+	char text[96];	/* empty: none */
+} point_error;		/* under state_lock */
 
 static const char *state_now(void)
 {
-	return mmp_latched() ? "expired" : mmp_active() ? "active" : "stock";
+	return mmp_latched() ? "expired" : mmp_switches_state();
 }
 
 /**
@@ -42,12 +49,51 @@ const char *mmp_state(void)
 	return resets ? state_before : state_now();
 }
 
+/* Content of the file "point_error". Context: may sleep, but waits for no writer. */
+ssize_t mmp_point_error(char *buf)
+{
+	guard(mutex)(&state_lock);
+	if (!*point_error.text)
+		return sysfs_emit(buf, "\n");
+	return sysfs_emit(buf, "%s: %s\n", mmp_parts->points[point_error.point]->name,
+			  point_error.text);
+}
+
+static void point_error_set(enum mm_policy_point point, const char *text)
+{
+	guard(mutex)(&state_lock);
+	point_error.point = point;
+	strscpy(point_error.text, text);
+}
+
+/**
+ * mmp_point_ready - the kernel calls us at a point from now on
+ * @point: which
+ *
+ * Context: may sleep, but waits for nobody.
+ */
+void mmp_point_ready(enum mm_policy_point point)
+{
+	mmp_switch_hooked(point);
+	guard(mutex)(&state_lock);
+	if (point_error.point == point)
+		*point_error.text = '\0';
+}
+
+/* The state during a reset: no policy decides. */
+static const char *state_meanwhile(void)
+{
+	const char *now = state_now();
+
+	return *now == 'a' ? "detaching" : now;
+}
+
 /* First half of the way back: no hook asks any more, so all behaves as stock at once. */
 static void reset_begin(void)
 {
 	scoped_guard(mutex, &state_lock)
 		if (!resets++)
-			state_before = state_now();
+			state_before = state_meanwhile();
 	mmp_switches_halt();
 }
 
@@ -59,6 +105,7 @@ static void reset_all(void)
 	mmp_unbind_all();
 	mmp_lease_clear();
 	WRITE_ONCE(expiry_to_do, false);
+	point_error_set(0, "");
 }
 
 static void reset_end(void)
@@ -113,7 +160,7 @@ void mmp_reset_on_expiry(unsigned int ms)
 }
 
 /**
- * mmp_reset_on_loss - a point back to stock, as the kernel does not ask there any more
+ * mmp_reset_on_loss - a point back to stock, as the kernel does not ask there, or not any more
  * @point: which
  * @why: the reason, for the log
  *
@@ -132,6 +179,7 @@ void mmp_reset_on_loss(enum mm_policy_point point, const char *why)
 	}
 	if (more)
 		mmp_reset();
+	point_error_set(point, why);
 }
 
 /* First half of the way back when the module is unloaded: refuses all writes too. */

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Switches of the points: the static keys of the hooks. A hook is on while some profile has a
- * policy at its point, but none is on while the way back is under way.
+ * policy at its point and the kernel calls us there, but none is on while the way back is under
+ * way.
  */
 #include <linux/bitops.h>
 #include <linux/cleanup.h>
+#include <linux/moduleparam.h>
 #include <linux/slab.h>
 
 #include "../provider/provider.h"
@@ -17,9 +19,14 @@
  */
 static DEFINE_MUTEX(switches_lock);
 static unsigned long hooks_on;		/* a bit for each point; under switches_lock */
+static unsigned long hooks_wanted;	/* that are to be on; under switches_lock */
 static unsigned long hooks_held;	/* on without a policy too; under mmp_lock */
 static unsigned int halts;		/* ways back under way; under switches_lock */
 static unsigned long points_ready;	/* points that were told of a policy; under mmp_lock */
+
+static unsigned int wait_ms = 400;
+module_param(wait_ms, uint, 0644);
+MODULE_PARM_DESC(wait_ms, "longest time in ms that a write waits for the kernel to hook functions");
 
 static void key_set(enum mm_policy_point point, bool on)
 {
@@ -28,6 +35,23 @@ static void key_set(enum mm_policy_point point, bool on)
 		return;
 	mm_policy_enable(mmp_parts->ops, point, on);
 	__assign_bit(point, &hooks_on, on);
+}
+
+static void key_renew(enum mm_policy_point point)
+{
+	key_set(point, test_bit(point, &hooks_wanted) && !halts && mmp_provider_hooked(point));
+}
+
+/**
+ * mmp_switch_hooked - the kernel calls us at a point
+ * @point: which
+ *
+ * Context: from the provider's worker; may sleep, but waits for nobody.
+ */
+void mmp_switch_hooked(enum mm_policy_point point)
+{
+	guard(mutex)(&switches_lock);
+	key_renew(point);
 }
 
 /**
@@ -42,24 +66,55 @@ const char *mmp_policy_lacks(const struct mmp_policy *policy)
 }
 
 /**
- * mmp_switch_ready - get the hook of a point ready to be turned on
- * @policy: what for
+ * mmp_switches_settle - wait a while until the kernel has followed the last writes
  *
- * Context: under mmp_lock, before the policy is published; may sleep.
- * Return: 0 or an error, as mmp_provider_hook().
+ * Context: not under mmp_lock; may sleep.
  */
-int mmp_switch_ready(const struct mmp_policy *policy)
+void mmp_switches_settle(void)
+{
+	mmp_provider_wait(READ_ONCE(wait_ms));
+}
+
+/**
+ * mmp_switch_ready - get the hook of a point ready to be turned on
+ * @point: which
+ *
+ * Waits a while for the kernel to call us there, or to refuse.
+ * Context: not under mmp_lock; mmp_switch_set(), or mmp_switch_release(), afterwards; may sleep.
+ * Return: 0 or an error, as mmp_provider_wait_for().
+ */
+int mmp_switch_ready(enum mm_policy_point point)
+{
+	int err;
+
+	if (mmp_provider_lacks(point))
+		return -EOPNOTSUPP;
+	mmp_provider_hook(point);
+	err = mmp_provider_wait_for(point, READ_ONCE(wait_ms));
+	if (err)
+		mmp_switches_settle();	/* until other calls of the point have ended */
+	return err;
+}
+
+/**
+ * mmp_switch_release - after mmp_switch_ready(): the hook is not needed, unless by others
+ * @point: which
+ *
+ * Context: under mmp_lock.
+ */
+void mmp_switch_release(enum mm_policy_point point)
 {
 	lockdep_assert_held(&mmp_lock);
-	return mmp_policy_lacks(policy) ? -EOPNOTSUPP : mmp_provider_hook(policy->point);
+	if (!mmp_switch_is_on(point))
+		mmp_provider_unhook(point);
 }
 
 /**
  * mmp_switch_set - turn the hook of a point on while it has a policy, or off
  * @point: which
- * @on: on? If the hooks are halted, it stays off.
+ * @on: on? If the hooks are halted, or the kernel does not call us yet, it stays off.
  *
- * Context: under mmp_lock, to turn it on after mmp_switch_ready(); may sleep.
+ * Context: under mmp_lock; may sleep.
  */
 void mmp_switch_set(enum mm_policy_point point, bool on)
 {
@@ -70,8 +125,12 @@ void mmp_switch_set(enum mm_policy_point point, bool on)
 	lockdep_assert_held(&mmp_lock);
 	if (on && !was && switched)
 		switched(true);
-	scoped_guard(mutex, &switches_lock)
-		key_set(point, (on || test_bit(point, &hooks_held)) && !halts);
+	if (on)
+		mmp_provider_hook(point);
+	scoped_guard(mutex, &switches_lock) {
+		__assign_bit(point, &hooks_wanted, on || test_bit(point, &hooks_held));
+		key_renew(point);
+	}
 	if (!on && was && switched)
 		switched(false);
 	if (!on && was && !test_bit(point, &hooks_held))
@@ -81,6 +140,18 @@ void mmp_switch_set(enum mm_policy_point point, bool on)
 		p->scratch = NULL;
 	}
 	assign_bit(point, &points_ready, on);
+}
+
+/**
+ * mmp_switch_orders - which orders the policies of anon_order may answer
+ * @orders: a bit for each
+ *
+ * Context: under mmp_lock; may sleep.
+ */
+void mmp_switch_orders(unsigned long orders)
+{
+	guard(mutex)(&switches_lock);
+	mmp_provider_orders(halts ? 0 : orders);
 }
 
 /**
@@ -106,11 +177,13 @@ void mmp_switch_shadow(bool on)
  * @point: which
  * @on: on? If not, its policies alone decide again.
  *
- * Context: as mmp_switch_set(), after mmp_provider_hook() to have it on.
+ * Context: as mmp_switch_set().
  */
 void mmp_switch_hold(enum mm_policy_point point, bool on)
 {
 	assign_bit(point, &hooks_held, on);
+	if (on)
+		mmp_provider_hook(point);
 	mmp_switch_set(point, test_bit(point, &points_ready));
 	if (!on && !test_bit(point, &points_ready))
 		mmp_provider_unhook(point);
@@ -140,6 +213,7 @@ void mmp_switches_halt(void)
 
 	guard(mutex)(&switches_lock);
 	halts++;
+	mmp_provider_orders(0);
 	for (i = 0; i < MM_POLICY_POINTS; i++)
 		key_set(i, false);
 }
@@ -155,8 +229,20 @@ void mmp_switches_resume(void)
 	halts--;
 }
 
-/* Has any point a policy other than stock? */
-bool mmp_active(void)
+/**
+ * mmp_switches_state - is any point in the hands of a policy?
+ *
+ * Context: may sleep, but waits for nobody.
+ * Return: the word for it, as docs/sysfs-abi.txt has it for "state".
+ */
+const char *mmp_switches_state(void)
 {
-	return READ_ONCE(points_ready);
+	unsigned long ready = READ_ONCE(points_ready);
+
+	guard(mutex)(&switches_lock);
+	if (ready & hooks_wanted & ~hooks_on)
+		return "attaching";
+	if (ready)
+		return "active";
+	return mmp_provider_detaching() ? "detaching" : "stock";
 }

@@ -34,10 +34,28 @@ static ssize_t mmp_reset_store(struct kobject *kobj, struct kobj_attribute *attr
 	if (!sysfs_streq(buf, "1"))
 		return -EINVAL;
 	mmp_reset();
+	mmp_switches_settle();
 	return count;
 }
 
 static struct kobj_attribute reset_attr = __ATTR(reset, 0200, NULL, mmp_reset_store);
+
+static ssize_t mmp_blockers_show(struct kobject *kobj, struct kobj_attribute *attr,
+				 char *buf)
+{
+	return mmp_provider_blockers(buf);
+}
+
+static struct kobj_attribute blockers_attr = __ATTR(blockers, 0400, mmp_blockers_show, NULL);
+
+static ssize_t mmp_point_error_show(struct kobject *kobj, struct kobj_attribute *attr,
+				    char *buf)
+{
+	return mmp_point_error(buf);
+}
+
+static struct kobj_attribute point_error_attr =
+	__ATTR(point_error, 0444, mmp_point_error_show, NULL);
 
 static ssize_t mmp_provider_show(struct kobject *kobj, struct kobj_attribute *attr,
 				 char *buf)
@@ -179,6 +197,8 @@ static const struct attribute *const root_files[] = {
 	&kernel_fingerprint_attr.attr,
 	&kernel_tested_attr.attr,
 	&state_attr.attr,
+	&blockers_attr.attr,
+	&point_error_attr.attr,
 	&reset_attr.attr,
 	NULL
 };

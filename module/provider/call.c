@@ -45,6 +45,8 @@ int mmp_call_find(struct mmp_call *call, char *reason, size_t size)
 
 	for_each_function(call, i) {
 		call->at[i] = (unsigned long)mmp_found(call->need[i]);
+		if (call->back)
+			call->back[i] = (unsigned long)mmp_call_original(call, i);
 		if (!call_is_site(call_site(call, i))) {
 			snprintf(reason, size, "ftrace cannot call from %s",
 				 mmp_found_name(call->need[i]));
@@ -174,59 +176,50 @@ int mmp_call_begin(struct mmp_call *call)
 	return -EOPNOTSUPP;
 }
 
+DEFINE_PER_CPU(long, mmp_inside);
+
 /*
  * Nobody enters any more, so the sum only falls. Who leaves while it is taken may be
  * counted still, but nobody who is inside is missed.
  */
-static bool somebody_inside(const long __percpu *inside)
+static bool somebody_inside(void)
 {
 	long sum = 0;
 	int cpu;
 
 	for_each_possible_cpu(cpu)
-		sum += READ_ONCE(*per_cpu_ptr(inside, cpu));
+		sum += READ_ONCE(per_cpu(mmp_inside, cpu));
 	return sum;
 }
 
 /**
  * mmp_calls_wait - nobody is in the entries of calls that have ended when this returns
- * @calls: which; the last is %NULL
  *
- * Who was in an entry has entered, or gone on: ftrace has waited for that.
- * Context: may sleep.
+ * Who was in an entry has entered, or gone on: ftrace has waited for that. What is called there
+ * sleeps for memory at most, never for what user space holds.
+ * Context: the module goes; may sleep.
  */
-void mmp_calls_wait(struct mmp_call *const *calls)
+void mmp_calls_wait(void)
 {
-	bool sleeps = false;
-
-	for (; *calls; calls++) {
-		if (!(*calls)->inside || (*calls)->stuck)
-			continue;
-		sleeps = true;
-		while (somebody_inside((*calls)->inside))
-			msleep(20);
-	}
-	if (sleeps)
-		synchronize_rcu_tasks();	/* they are still to return from the entry */
+	while (somebody_inside())
+		msleep(20);
+	synchronize_rcu_tasks();	/* they are still to return from the entry */
 }
 
 /**
  * mmp_call_retry - end calls that could not be ended before
  * @call: which
  *
- * Context: may sleep; one call at a time, beside any other function here.
+ * Context: in the worker of attach.c, or when that has ended; may sleep.
  * Return: is nothing of it left?
  */
 bool mmp_call_retry(struct mmp_call *call)
 {
-	struct mmp_call *const calls[] = { call, NULL };
-
 	if (!READ_ONCE(call->stuck))
 		return true;
 	if (call_missing(call) || call_unregister(call))
 		return false;
 	WRITE_ONCE(call->stuck, false);
-	mmp_calls_wait(calls);
 	module_put(THIS_MODULE);
 	return true;
 }
@@ -236,7 +229,8 @@ bool mmp_call_retry(struct mmp_call *call)
  * @call: which; if it has begun
  *
  * If ftrace refuses, the module is pinned until mmp_call_retry() has succeeded.
- * Context: may sleep; mmp_calls_wait() afterwards.
+ * Waits for one grace period of RCU tasks: no task is on its way to the entry then.
+ * Context: may sleep for long. mmp_calls_wait() before the module goes.
  */
 void mmp_call_end(struct mmp_call *call)
 {

@@ -9,20 +9,17 @@
 #include "../sense/whose.h"
 #include "direct.h"
 
-struct mmp_call mmp_call_collapse = {
-	.entry = mmp_entry_collapse,
-	.need = { MMP_NEED_collapse },
-};
-
 DEFINE_STATIC_CALL_NULL(mmp_collapse_enter, mmp_khugepaged_enter);
 
 /*
  * What the policy allows in the range that khugepaged, of which there is one, was last at. It is
- * about this VMA alone, and never so little that the kernel would pass over the whole VMA.
+ * about this VMA alone, as long as neither policies nor the administrator's sizes change, and
+ * never so little that the kernel would pass over the whole VMA.
  */
 static struct {
 	const struct vm_area_struct *vma;
 	unsigned long epoch;
+	unsigned long given;
 	unsigned long orders;
 } noted;
 
@@ -33,15 +30,10 @@ static struct {
  */
 unsigned long mmp_collapse_allowed(const struct vm_area_struct *vma)
 {
-	if (READ_ONCE(noted.vma) != vma || noted.epoch != READ_ONCE(mmp_epoch))
+	if (noted.vma != vma || noted.epoch != READ_ONCE(mmp_epoch) ||
+	    noted.given != mmp_sizes_admin(vma->vm_flags, ~0UL))
 		return ~0UL;
 	return noted.orders;
-}
-
-/* The administrator has changed sizes: what was noted before says nothing of them. */
-void mmp_collapse_forget(void)
-{
-	WRITE_ONCE(noted.vma, NULL);
 }
 
 /*
@@ -54,15 +46,15 @@ bool mmp_refuses_collapse(unsigned long first, struct vm_area_struct *vma, unsig
 
 	if (!(current->flags & PF_KTHREAD) || !vma_is_anonymous(vma))
 		return false;
-	WRITE_ONCE(noted.vma, NULL);
+	noted.vma = NULL;
 	noted.epoch = READ_ONCE(mmp_epoch);
+	noted.given = mmp_sizes_admin(vma->vm_flags, ~0UL);
 	orders = mmp_ask(MM_POLICY_ANON_ORDER, ~0UL, collapse_orders, vma,
 			 mmp_way(MMP_WAY_COLLAPSE_ADDRESS_FIRST) ? first : third);
-	if (!mmp_sizes_admin(vma->vm_flags, orders) ||
-	    !((orders & BIT(PMD_ORDER)) || MMP_COLLAPSE_ASKS))
+	if (!(noted.given & orders) || !((orders & BIT(PMD_ORDER)) || MMP_COLLAPSE_ASKS))
 		return true;
 	noted.orders = orders;
-	WRITE_ONCE(noted.vma, vma);
+	noted.vma = vma;
 	return false;
 }
 

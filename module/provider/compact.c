@@ -5,12 +5,9 @@
  */
 #include "direct.h"
 
-static DEFINE_PER_CPU(long, inside);
-
 struct mmp_call mmp_call_compact = {
 	.entry = mmp_entry_compact,
 	.need = { MMP_NEED_compact },
-	.inside = &inside,
 };
 
 DEFINE_STATIC_CALL_NULL(mmp_compact_original, mmp_replace_compact);
@@ -52,9 +49,9 @@ enum compact_result mmp_replace_compact(struct compact_control *cc,
 {
 	enum compact_result result;
 
-	mmp_call_enter(inside);
+	mmp_call_enter();
 	result = compact_directly(cc, capture);
-	mmp_call_leave(inside);
+	mmp_call_leave();
 	return result;
 }
 

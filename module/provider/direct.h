@@ -66,11 +66,13 @@ const char *mmp_found_name(enum mmp_need need);
 extern int mmp_offset[MMP_NEEDS];	/* of members: how many bytes from the beginning */
 bool mmp_way(enum mmp_way way);
 
+#define MMP_FUNCTIONS	6
+
 /**
  * struct mmp_call - functions of the kernel that call an entry of the module
  * @entry: where to, in entry.S
  * @need: the functions
- * @inside: if what is called there may sleep: how many are in it, see mmp_call_enter()
+ * @back: if the entry has to tell them apart: where each goes on afterwards; or %NULL
  * @ops: ftrace's
  * @at: where the functions are; 0 for none
  * @on: do the functions call the entry? Set last and cleared first.
@@ -79,10 +81,10 @@ bool mmp_way(enum mmp_way way);
  */
 struct mmp_call {
 	void *entry;
-	enum mmp_need need[2];
-	long __percpu *inside;
+	enum mmp_need need[MMP_FUNCTIONS];
+	unsigned long *back;
 	struct ftrace_ops ops;
-	unsigned long at[2];
+	unsigned long at[MMP_FUNCTIONS];
 	bool on;
 	bool wanted;
 	bool stuck;
@@ -98,14 +100,15 @@ int mmp_call_begin(struct mmp_call *call);
 const char *mmp_call_missing(const struct mmp_call *call);
 void mmp_call_end(struct mmp_call *call);
 bool mmp_call_retry(struct mmp_call *call);
-void mmp_calls_wait(struct mmp_call *const *calls);
+void mmp_calls_wait(void);
 
 /*
- * Around all that sleeps; @inside is that of one struct mmp_call. SRCU would do as well,
- * for 27 instructions instead of two.
+ * Around all that sleeps: how many tasks are in it. SRCU would do as well, for 27 instructions
+ * instead of two.
  */
-#define mmp_call_enter(inside)	this_cpu_inc(inside)
-#define mmp_call_leave(inside)	this_cpu_dec(inside)
+DECLARE_PER_CPU(long, mmp_inside);
+#define mmp_call_enter()	this_cpu_inc(mmp_inside)
+#define mmp_call_leave()	this_cpu_dec(mmp_inside)
 
 /* ask.c: who is asked */
 extern const struct mm_policy_ops __rcu *mmp_asked[MM_POLICY_ANON_PAGES + 1];
@@ -133,14 +136,13 @@ DEFINE_LOCK_GUARD_0(mmp_ask, mmp_ask_begin(), mmp_ask_end())
 })
 
 /* sizes.c: what sysfs enables for anonymous memory */
-extern struct mmp_call mmp_call_files;
-extern struct mmp_call mmp_call_khugepaged;
 extern unsigned long mmp_admin_sizes[2];
 void mmp_sizes_found(void);
 void mmp_sizes_set_aside(void);
 void mmp_sizes_ready(void);
 void mmp_sizes_open(unsigned long orders);
 void mmp_sizes_close(void);
+void mmp_sizes_follow(void);
 void mmp_sizes_restore(void);
 unsigned long mmp_sizes_admin(unsigned long vm_flags, unsigned long orders);
 bool mmp_pmd_size_asked(const struct vm_area_struct *vma);
@@ -150,10 +152,8 @@ extern struct mmp_call mmp_call_orders;
 void mmp_orders_found(void);
 
 /* collapse.c: the point anon_order, khugepaged */
-extern struct mmp_call mmp_call_collapse;
 void mmp_collapse_found(void);
 unsigned long mmp_collapse_allowed(const struct vm_area_struct *vma);
-void mmp_collapse_forget(void);
 void mmp_collapse_later(struct vm_area_struct *vma);
 
 /**
@@ -175,8 +175,8 @@ struct mmp_question {
 /* fault.c: the point anon_order, faults as a whole */
 DECLARE_PER_CPU(struct mmp_question, mmp_question);
 extern struct mmp_call mmp_call_fault;
-extern struct mmp_call mmp_call_huge;
-extern struct mmp_call mmp_call_swapin;
+extern struct mmp_call mmp_call_rare;
+extern unsigned long mmp_back_rare[MMP_FUNCTIONS];
 void mmp_fault_found(void);
 bool mmp_policy_decides(const struct mm_struct *mm);
 unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
@@ -184,8 +184,7 @@ unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
 
 /* thp_gfp.c and so on: the points of these names */
 extern struct mmp_call mmp_call_thp_gfp;
-extern struct mmp_call mmp_call_reclaim;
-extern struct mmp_call mmp_call_node_reclaim;
+extern unsigned long mmp_back_thp_gfp[MMP_FUNCTIONS];
 extern struct mmp_call mmp_call_charge;
 extern struct mmp_call mmp_call_compact;
 extern struct mmp_call mmp_call_madv_free;
@@ -195,21 +194,44 @@ void mmp_madv_free_found(void);
 
 /* watch.c: do the functions still call their entries? */
 void mmp_watch_find(struct mmp_call *const *(*calls)(enum mm_policy_point point),
-		    void (*lost)(enum mm_policy_point point, const char *why));
+		    const struct mmp_watcher *watcher, void (*retry)(void));
 const char *mmp_watch_ftrace(void);
 void mmp_watch(bool on);
 void mmp_watch_exit(void);
+
+/* attach.c: calls begin and end in a worker */
+
+/**
+ * struct mmp_attach - how calls begin and end; all of it sleeps
+ * @begin: all calls of a point, or none; tells of an error by mmp_attach_failed() at once
+ * @end: all of them
+ * @retry: ends calls that ftrace has refused to end before
+ * @lacks: as mmp_provider_lacks()
+ */
+struct mmp_attach {
+	int (*begin)(enum mm_policy_point point);
+	void (*end)(enum mm_policy_point point);
+	bool (*retry)(void);
+	const char *(*lacks)(enum mm_policy_point point);
+};
+
+void mmp_attach_init(const struct mmp_attach *how, const struct mmp_watcher *watcher);
+void mmp_attach_failed(enum mm_policy_point point, int err);
+void mmp_attach_retry(void);
+void mmp_attach_exit(void);
 
 /* orders.c and fault.c: before anything of entry.S is needed */
 notrace __noendbr void mmp_entry_orders(void);
 notrace __noendbr void mmp_entry_fault(void);
 
 /* entry.S, and what it calls */
+void mmp_entry_rare(void);
 void mmp_entry_huge(void);
 void mmp_entry_swapin(void);
 void mmp_entry_thpsize(void);
 void mmp_entry_khugepaged(void);
 void mmp_entry_collapse(void);
+void mmp_entry_thp_gfp_any(void);
 void mmp_entry_thp_gfp(void);
 void mmp_entry_reclaim(void);
 void mmp_entry_node_reclaim(void);

@@ -111,6 +111,12 @@ SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 SYM_FUNC_END(\name)
 .endm
 
+/* @entry is that of the function that goes on at number @nr of @table. */
+.macro MMP_IF_FROM table, nr, entry
+	cmpq	\table+8*\nr(%rip), %rax
+	je	\entry
+.endm
+
 	.text
 MMP_ENTRY mmp_entry_orders_asked, mmp_ask_orders, %rcx, rdi, rsi, rdx
 MMP_ENTRY mmp_entry_swapin, mmp_note_swapin, %rdi, rsi
@@ -125,3 +131,30 @@ MMP_INSTEAD_GFP mmp_entry_node_reclaim, esi, mmp_only_compact, mmp_replace_node_
 MMP_INSTEAD_GFP mmp_entry_charge, esi, mmp_only_compact, mmp_replace_charge
 MMP_INSTEAD_IF mmp_entry_compact, mmp_compact_direct, mmp_replace_compact
 MMP_INSTEAD mmp_entry_madv_free, mmp_wants_madv_free, mmp_replace_madv_free, rdi, rsi, rdx, rcx
+
+/*
+ * For functions that are called less often, as ftrace waits for all tasks for each entry that
+ * it lets go of. The return address says which of them it is, in the order of the tables in C.
+ * A livepatch may have changed it; then nothing is done.
+ */
+SYM_START(mmp_entry_rare, SYM_L_GLOBAL, SYM_F_ALIGN)
+	ANNOTATE_NOENDBR
+	movq	(%rsp), %rax
+	MMP_IF_FROM mmp_back_rare, 0, mmp_entry_huge
+	MMP_IF_FROM mmp_back_rare, 1, mmp_entry_swapin
+	MMP_IF_FROM mmp_back_rare, 2, mmp_entry_collapse
+	MMP_IF_FROM mmp_back_rare, 3, mmp_entry_khugepaged
+	MMP_IF_FROM mmp_back_rare, 4, mmp_entry_thpsize
+	MMP_IF_FROM mmp_back_rare, 5, mmp_entry_thpsize
+	RET
+SYM_FUNC_END(mmp_entry_rare)
+
+SYM_START(mmp_entry_thp_gfp_any, SYM_L_GLOBAL, SYM_F_ALIGN)
+	ANNOTATE_NOENDBR
+	movq	(%rsp), %rax
+	MMP_IF_FROM mmp_back_thp_gfp, 0, mmp_entry_thp_gfp
+	MMP_IF_FROM mmp_back_thp_gfp, 1, mmp_entry_reclaim
+	MMP_IF_FROM mmp_back_thp_gfp, 2, mmp_entry_reclaim
+	MMP_IF_FROM mmp_back_thp_gfp, 3, mmp_entry_node_reclaim
+	RET
+SYM_FUNC_END(mmp_entry_thp_gfp_any)

@@ -18,23 +18,21 @@
 #include "../sense/whose.h"
 #include "direct.h"
 
-static DEFINE_PER_CPU(long, inside);
-
 struct mmp_call mmp_call_fault = {
 	.entry = mmp_entry_fault,
 	.need = { MMP_NEED_fault },
-	.inside = &inside,
 };
 
-struct mmp_call mmp_call_huge = {
-	.entry = mmp_entry_huge,
-	.need = { MMP_NEED_huge },
-	.inside = &inside,
-};
+unsigned long mmp_back_rare[MMP_FUNCTIONS];
 
-struct mmp_call mmp_call_swapin = {
-	.entry = mmp_entry_swapin,
-	.need = { MMP_NEED_swapin },
+/* All functions of the point but those of each fault; entry.S has the same order. */
+struct mmp_call mmp_call_rare = {
+	.entry = mmp_entry_rare,
+	.need = {
+		MMP_NEED_huge, MMP_NEED_swapin, MMP_NEED_collapse, MMP_NEED_start_stop,
+		MMP_NEED_show, MMP_NEED_store,
+	},
+	.back = mmp_back_rare,
 };
 
 DEFINE_STATIC_CALL_NULL(mmp_fault_original, mmp_replace_huge);
@@ -312,12 +310,12 @@ vm_fault_t mmp_replace_fault(struct vm_fault *vmf, unsigned long answer)
 	struct counted before = counted(vmf->vma->vm_mm);
 	vm_fault_t ret;
 
-	mmp_call_enter(inside);
+	mmp_call_enter();
 	fault_prepare(vmf, answer);
 	ret = static_call(mmp_fault_original)(vmf);
 	if (!ret && has_grown(before, vmf->vma->vm_mm))
 		fault_mapped(vmf);
-	mmp_call_leave(inside);
+	mmp_call_leave();
 	return ret;
 }
 
@@ -357,9 +355,9 @@ vm_fault_t mmp_replace_huge(struct vm_fault *vmf)
 {
 	vm_fault_t ret;
 
-	mmp_call_enter(inside);
+	mmp_call_enter();
 	ret = huge_if_wanted(vmf);
-	mmp_call_leave(inside);
+	mmp_call_leave();
 	return ret;
 }
 
@@ -369,5 +367,5 @@ void mmp_fault_found(void)
 	static_call_update(mmp_pte_alloc, mmp_found(MMP_NEED_pte_alloc));
 	static_call_update(mmp_anon_prepare, mmp_found(MMP_NEED_anon_prepare));
 	static_call_update(mmp_fault_original, mmp_call_original(&mmp_call_fault, 0));
-	static_call_update(mmp_huge_original, mmp_call_original(&mmp_call_huge, 0));
+	static_call_update(mmp_huge_original, mmp_call_original(&mmp_call_rare, 0));
 }

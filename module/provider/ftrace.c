@@ -15,12 +15,12 @@
 
 const char *const mmp_provider = "ftrace";
 
-#define CALLS	8	/* of a point, and a NULL */
+#define CALLS	4	/* of a point, and a NULL */
 
 /*
  * How a point is had: what is looked at beside needs.h; what is done when all is found; which
- * functions call the module, in the order in which they begin; what is done before the first
- * has begun, after the last has, before the last ends, and after the first has ended.
+ * functions call the module, in the order in which they begin and end; what is done before the
+ * first has begun, after the last has, and after the first has ended.
  */
 static const struct {
 	int (*check)(char *reason, size_t size);
@@ -28,29 +28,23 @@ static const struct {
 	struct mmp_call *call[CALLS];
 	void (*prepare)(void);
 	void (*begun)(void);
-	void (*ending)(void);
 	void (*ended)(void);
 } ways[MM_POLICY_POINTS] = {
 	[MM_POLICY_ANON_ORDER] = {
 		.check = mmp_fingerprint_check,
 		.found = mmp_orders_found,
-		.call = {
-			/* What is written to the files goes on by the call for khugepaged. */
-			&mmp_call_khugepaged, &mmp_call_files, &mmp_call_fault,
-			&mmp_call_huge, &mmp_call_swapin, &mmp_call_collapse,
-			&mmp_call_orders,
-		},
+		/*
+		 * Sizes have been closed, and __thp_vma_allowable_orders() calls us until each task
+		 * knows: so that comes last.
+		 */
+		.call = { &mmp_call_rare, &mmp_call_fault, &mmp_call_orders },
 		.prepare = mmp_sizes_set_aside,
 		.begun = mmp_sizes_ready,
-		.ending = mmp_sizes_close,
 		.ended = mmp_sizes_restore,
 	},
 	[MM_POLICY_THP_GFP] = {
 		.found = mmp_thp_gfp_found,
-		.call = {
-			&mmp_call_reclaim, &mmp_call_node_reclaim, &mmp_call_charge,
-			&mmp_call_thp_gfp,
-		},
+		.call = { &mmp_call_thp_gfp, &mmp_call_charge },
 	},
 	[MM_POLICY_COMPACT] = {
 		.found = mmp_compact_found,
@@ -63,7 +57,6 @@ static const struct {
 };
 
 static char lacks[MM_POLICY_POINTS][128];	/* the reason, or nothing */
-static unsigned long hooked;			/* a bit for each point */
 
 static struct mmp_call *const *calls_of(enum mm_policy_point point)
 {
@@ -149,91 +142,88 @@ int mm_policy_register(const struct mm_policy_ops *ops)
 	return 0;
 }
 
-void mmp_provider_watch(void (*lost)(enum mm_policy_point point, const char *why))
-{
-	mmp_watch_find(calls_of, lost);
-}
-
-/* Ends the calls that have begun, from the last to the first. */
+/*
+ * Ends the calls that have begun: a grace period for each. Sizes that were open have been
+ * closed, which all know after the first.
+ */
 static void end_calls(enum mm_policy_point point)
 {
-	int i;
+	struct mmp_call *const *call;
 
-	for (i = CALLS - 1; i >= 0; i--)
-		if (ways[point].call[i])
-			mmp_call_end(ways[point].call[i]);
-	mmp_calls_wait(ways[point].call);
-	if (ways[point].ended)
-		ways[point].ended();
+	for (call = ways[point].call; *call; call++) {
+		mmp_call_end(*call);
+		if (call == ways[point].call && ways[point].ended)
+			ways[point].ended();
+	}
 }
 
-int mmp_provider_hook(enum mm_policy_point point)
+static int begin_calls(enum mm_policy_point point)
 {
 	struct mmp_call *const *call;
 	int err = 0;
 
-	if (mmp_provider_lacks(point))
-		return -EOPNOTSUPP;
-	if (test_bit(point, &hooked))
-		return 0;
 	if (ways[point].prepare)
 		ways[point].prepare();
 	for (call = ways[point].call; *call && !err; call++)
 		err = mmp_call_begin(*call);
 	if (err) {
+		mmp_attach_failed(point, err);
 		end_calls(point);
-		return err;
-	}
-	if (ways[point].begun)
+	} else if (ways[point].begun) {
 		ways[point].begun();
-	__set_bit(point, &hooked);
-	mmp_watch(true);
-	return 0;
+	}
+	return err;
 }
 
-void mmp_provider_unhook(enum mm_policy_point point)
+/* Tries again to end calls that ftrace has refused to end. Is any of them left? */
+static bool retry_calls(void)
 {
-	if (!__test_and_clear_bit(point, &hooked))
-		return;
-	if (!hooked)
-		mmp_watch(false);
-	if (ways[point].ending)
-		ways[point].ending();
-	end_calls(point);
+	struct mmp_call *const *call;
+	bool left = false;
+	int point;
+
+	for (point = 0; point < MM_POLICY_POINTS; point++)
+		for (call = ways[point].call; *call; call++)
+			left |= !mmp_call_retry(*call);
+	return left;
 }
 
-void mmp_provider_orders(unsigned long orders)
+static const struct mmp_attach how = {
+	.begin = begin_calls,
+	.end = end_calls,
+	.retry = retry_calls,
+	.lacks = mmp_provider_lacks,
+};
+
+void mmp_provider_watch(const struct mmp_watcher *watcher)
 {
-	if (test_bit(MM_POLICY_ANON_ORDER, &hooked) &&
-	    !mmp_provider_lacks(MM_POLICY_ANON_ORDER))
-		mmp_sizes_open(orders);
+	mmp_watch_find(calls_of, watcher, mmp_attach_retry);
+	mmp_attach_init(&how, watcher);
 }
 
 /**
  * mm_policy_unregister - back to what mm does by itself
  * @ops: no callback of it runs once this has returned
  *
+ * This waits for ftrace, and for tasks that wait for memory in an entry.
+ *
  * Where ftrace refuses to end a call at this late moment, the text of the module is in use
  * for good: this does not return then.
  */
 void mm_policy_unregister(const struct mm_policy_ops *ops)
 {
-	struct mmp_call *const *call;
-	bool stuck = false;
 	int point;
 
-	mmp_watch(false);
-	mmp_watch_exit();
-	for (point = 0; point < MM_POLICY_POINTS; point++) {
+	for (point = 0; point < MM_POLICY_POINTS; point++)
 		mm_policy_enable(ops, point, false);
-		mmp_provider_unhook(point);
-		for (call = ways[point].call; *call; call++)
-			stuck |= !mmp_call_retry(*call);
+	mmp_attach_exit();
+	mmp_watch_exit();
+	mmp_attach_exit();	/* the last look may have asked for another attempt */
+	if (retry_calls()) {
+		pr_emerg("the module cannot be unloaded until a reboot\n");
+		for (;;)
+			schedule_timeout_idle(MAX_SCHEDULE_TIMEOUT);
 	}
+	mmp_calls_wait();
 	synchronize_rcu();
-	if (!stuck)
-		return;
-	pr_emerg("the module cannot be unloaded until a reboot\n");
-	for (;;)
-		schedule_timeout_idle(MAX_SCHEDULE_TIMEOUT);
 }

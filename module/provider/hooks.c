@@ -25,13 +25,36 @@ const struct mmp_function *mmp_provider_functions(int *nr)
 	return NULL;
 }
 
-int mmp_provider_hook(enum mm_policy_point point)
+void mmp_provider_hook(enum mm_policy_point point)
 {
-	return 0;
 }
 
 void mmp_provider_unhook(enum mm_policy_point point)
 {
+}
+
+bool mmp_provider_hooked(enum mm_policy_point point)
+{
+	return true;
+}
+
+bool mmp_provider_detaching(void)
+{
+	return false;
+}
+
+int mmp_provider_wait_for(enum mm_policy_point point, unsigned int ms)
+{
+	return 0;
+}
+
+void mmp_provider_wait(unsigned int ms)
+{
+}
+
+ssize_t mmp_provider_blockers(char *buf)
+{
+	return 0;
 }
 
 /* The hooks offer all orders, to the policy alone. */
@@ -39,6 +62,6 @@ void mmp_provider_orders(unsigned long orders)
 {
 }
 
-void mmp_provider_watch(void (*lost)(enum mm_policy_point point, const char *why))
+void mmp_provider_watch(const struct mmp_watcher *watcher)
 {
 }

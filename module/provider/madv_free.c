@@ -10,12 +10,9 @@
 
 #include "direct.h"
 
-static DEFINE_PER_CPU(long, inside);
-
 struct mmp_call mmp_call_madv_free = {
 	.entry = mmp_entry_madv_free,
 	.need = { MMP_NEED_madv_free },
-	.inside = &inside,
 };
 
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_original, mmp_replace_madv_free);
@@ -102,13 +99,13 @@ bool mmp_replace_madv_free(void *first, unsigned long start, unsigned long *end,
 	const struct madvise_call call = call_of(first, start, end, behavior);
 	bool valid;
 
-	mmp_call_enter(inside);
+	mmp_call_enter();
 	valid = static_call(mmp_madv_free_original)(first, start, end, behavior);
 	if (valid) {
 		zap(&call);
 		*call.end = call.start;
 	}
-	mmp_call_leave(inside);
+	mmp_call_leave();
 	return valid;
 }
 

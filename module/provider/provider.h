@@ -44,40 +44,72 @@ struct mmp_function {
 const struct mmp_function *mmp_provider_functions(int *nr);
 
 /**
- * mmp_provider_hook - get ready to have a point enabled
+ * mmp_provider_hook - a point is to be hooked
  * @point: which
  *
- * Context: one call at a time; may sleep.
- * Return: 0; -EOPNOTSUPP if it cannot be had; -EBUSY if somebody else has the place;
- *	-ENOMEM.
+ * That is done in a worker: &mmp_watcher.ready or &mmp_watcher.lost is called in the end. A point
+ * that is being unhooked is hooked again afterwards.
+ * Context: any; waits for nobody.
  */
-int mmp_provider_hook(enum mm_policy_point point);
+void mmp_provider_hook(enum mm_policy_point point);
 
 /**
- * mmp_provider_unhook - end mmp_provider_hook()
+ * mmp_provider_unhook - a point is not to be hooked any more
  * @point: which; disabled
  *
- * Context: as above.
+ * Sizes that nobody but a policy has asked for are closed at once, the rest is done in a worker.
+ * Context: any; waits for nobody.
  */
 void mmp_provider_unhook(enum mm_policy_point point);
+
+/* Is a point hooked, so that it can be enabled? Context: any. */
+bool mmp_provider_hooked(enum mm_policy_point point);
+
+/* Is any point still being unhooked? Context: any. */
+bool mmp_provider_detaching(void);
+
+/**
+ * mmp_provider_wait_for - wait until a point is hooked, or cannot be
+ * @point: which
+ * @ms: not longer
+ *
+ * Context: may sleep; under no lock that a &mmp_watcher takes.
+ * Return: 0 if it is hooked or nobody knows yet; -EBUSY if somebody else has the place;
+ *	-EOPNOTSUPP, -ENOMEM; -EINTR if the task is killed.
+ */
+int mmp_provider_wait_for(enum mm_policy_point point, unsigned int ms);
+
+/* Waits until all is as it was asked for, at most for @ms. Context: as above. */
+void mmp_provider_wait(unsigned int ms);
+
+/**
+ * mmp_provider_blockers - which tasks does hooking or unhooking wait for?
+ * @buf: of a page; a line for each
+ * Return: how many bytes.
+ */
+ssize_t mmp_provider_blockers(char *buf);
 
 /**
  * mmp_provider_orders - which orders the policies of anon_order may answer
  * @orders: a bit for each; more need not be asked for
  *
- * Context: as above; after the policies that answer more are gone, before those that do
+ * Context: waits for nobody; after the policies that answer more are gone, before those that do
  *	are waited for.
  */
 void mmp_provider_orders(unsigned long orders);
 
 /**
- * mmp_provider_watch - be told when a point is lost
- * @lost: called from a worker with the point and the reason, when the kernel does not ask
- *	there any more, or somebody else needs the place; has to see that the point is
- *	unhooked. May sleep.
- *
- * Context: once, after mm_policy_register().
+ * struct mmp_watcher - is told by a worker; both may sleep
+ * @ready: a point is hooked; by now that may be unwanted again
+ * @lost: a point and the reason: it cannot be hooked, the kernel does not ask there any more, or
+ *	somebody else needs the place. Has to see that the point is unhooked.
  */
-void mmp_provider_watch(void (*lost)(enum mm_policy_point point, const char *why));
+struct mmp_watcher {
+	void (*ready)(enum mm_policy_point point);
+	void (*lost)(enum mm_policy_point point, const char *why);
+};
+
+/* Before a point is hooked, after mm_policy_register(): @watcher stays valid. */
+void mmp_provider_watch(const struct mmp_watcher *watcher);
 
 #endif /* MMPOLICY_PROVIDER_H */

@@ -43,19 +43,6 @@ static struct thpsize kept_sizes[PMD_ORDER + 1];
  */
 unsigned long mmp_admin_sizes[2] __read_mostly = { ~0UL, ~0UL };
 
-static DEFINE_PER_CPU(long, inside_khugepaged);
-
-struct mmp_call mmp_call_files = {
-	.entry = mmp_entry_thpsize,
-	.need = { MMP_NEED_show, MMP_NEED_store },
-};
-
-struct mmp_call mmp_call_khugepaged = {
-	.entry = mmp_entry_khugepaged,
-	.need = { MMP_NEED_start_stop },
-	.inside = &inside_khugepaged,
-};
-
 DEFINE_STATIC_CALL_NULL(mmp_khugepaged_original, mmp_replace_khugepaged);
 DEFINE_STATIC_CALL_NULL(mmp_khugepaged_look, mmp_replace_khugepaged);
 
@@ -141,7 +128,6 @@ static void given_renew(void)
 	given_by(enabled_kept, given);
 	WRITE_ONCE(mmp_admin_sizes[false], given[false]);
 	WRITE_ONCE(mmp_admin_sizes[true], given[true]);
-	mmp_collapse_forget();
 }
 
 /**
@@ -198,11 +184,11 @@ int mmp_replace_khugepaged(void)
 {
 	int err;
 
-	mmp_call_enter(inside_khugepaged);
+	mmp_call_enter();
 	looking_begins();
 	err = static_call(mmp_khugepaged_original)();
 	looking_ends();
-	mmp_call_leave(inside_khugepaged);
+	mmp_call_leave();
 	return err;
 }
 
@@ -238,14 +224,14 @@ void mmp_sizes_found(void)
 	enabled_lock = mmp_found(MMP_NEED_sizes_lock);
 	global = mmp_found(MMP_NEED_thp_flags);
 	khugepaged = mmp_found(MMP_NEED_khugepaged);
-	static_call_update(mmp_khugepaged_original, mmp_call_original(&mmp_call_khugepaged, 0));
+	static_call_update(mmp_khugepaged_original, mmp_call_original(&mmp_call_rare, 3));
 	static_call_update(mmp_khugepaged_look, mmp_found(MMP_NEED_start_stop));
 }
 
 /**
  * mmp_sizes_set_aside - keep what is enabled in a second place, for the files
  *
- * Context: before mmp_call_files and mmp_call_khugepaged begin; may sleep.
+ * Context: before the files call us; may sleep.
  */
 void mmp_sizes_set_aside(void)
 {
@@ -253,7 +239,6 @@ void mmp_sizes_set_aside(void)
 
 	spin_lock(enabled_lock);
 	opened = 0;
-	looking = 0;
 	for (i = 0; i < MODES; i++) {
 		copied[i] = enabled_now(i);
 		enabled_keep(i, SIZES, copied[i]);
@@ -297,12 +282,16 @@ void mmp_sizes_open(unsigned long orders)
 /**
  * mmp_sizes_close - enable what the administrator has set, and no more
  *
- * Context: may sleep. Nobody believes that more is enabled any more when this returns.
+ * Until a grace period of RCU tasks is over, tasks may believe that more is enabled, so
+ * __thp_vma_allowable_orders() has to call us for as long.
+ * Context: takes a spinlock.
  */
 void mmp_sizes_close(void)
 {
 	int i;
 
+	if (!READ_ONCE(kept))
+		return;
 	spin_lock(enabled_lock);
 	if (kept) {
 		opened = 0;
@@ -311,14 +300,30 @@ void mmp_sizes_close(void)
 		enabled_apply();
 	}
 	spin_unlock(enabled_lock);
-	synchronize_rcu_tasks();
+}
+
+/**
+ * mmp_sizes_follow - take over what was written to files that do not call us any more
+ *
+ * Context: now and then while calls end; takes a spinlock.
+ */
+void mmp_sizes_follow(void)
+{
+	if (!READ_ONCE(kept))
+		return;
+	spin_lock(enabled_lock);
+	if (kept && !opened) {
+		enabled_sync();
+		given_renew();
+	}
+	spin_unlock(enabled_lock);
 }
 
 /**
  * mmp_sizes_restore - let the files have the kernel's variables again
  *
- * Context: after mmp_sizes_close(), when no call of the point is left or when ftrace
- *	does not end one; may sleep.
+ * Context: a grace period of RCU tasks after mmp_sizes_close(), when the files call us no
+ *	more, or when ftrace does not end that; may sleep.
  */
 void mmp_sizes_restore(void)
 {

@@ -13,27 +13,21 @@
 
 #include "direct.h"
 
+unsigned long mmp_back_thp_gfp[MMP_FUNCTIONS];
+
+/* All functions of the point but that of each charge; entry.S has the same order. */
 struct mmp_call mmp_call_thp_gfp = {
-	.entry = mmp_entry_thp_gfp,
-	.need = { MMP_NEED_thp_gfp },
+	.entry = mmp_entry_thp_gfp_any,
+	.need = {
+		MMP_NEED_thp_gfp, MMP_NEED_reclaim, MMP_NEED_reclaim_cgroup,
+		MMP_NEED_reclaim_node,
+	},
+	.back = mmp_back_thp_gfp,
 };
-
-struct mmp_call mmp_call_reclaim = {
-	.entry = mmp_entry_reclaim,
-	.need = { MMP_NEED_reclaim, MMP_NEED_reclaim_cgroup },
-};
-
-struct mmp_call mmp_call_node_reclaim = {
-	.entry = mmp_entry_node_reclaim,
-	.need = { MMP_NEED_reclaim_node },
-};
-
-static DEFINE_PER_CPU(long, inside);
 
 struct mmp_call mmp_call_charge = {
 	.entry = mmp_entry_charge,
 	.need = { MMP_NEED_charge },
-	.inside = &inside,
 };
 
 DEFINE_STATIC_CALL_NULL(mmp_charge_original, mmp_replace_charge);
@@ -67,10 +61,10 @@ int mmp_replace_charge(struct mem_cgroup *memcg, gfp_t gfp, unsigned int nr_page
 {
 	int err = -ENOMEM;
 
-	mmp_call_enter(inside);
+	mmp_call_enter();
 	if (!is_over_high(memcg, nr_pages))
 		err = static_call(mmp_charge_original)(memcg, gfp, nr_pages);
-	mmp_call_leave(inside);
+	mmp_call_leave();
 	return err;
 }
 

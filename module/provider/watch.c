@@ -23,20 +23,23 @@ static bool leaving;		/* the module goes */
 static int *ftrace_disabled;	/* the kernel's: set for good by a bug of anybody */
 static int *ftrace_on;		/* kernel.ftrace_enabled */
 static struct mmp_call *const *(*calls_of)(enum mm_policy_point point);
-static void (*on_loss)(enum mm_policy_point point, const char *why);
+static const struct mmp_watcher *watcher;
+static void (*retry_calls)(void);
 
 /**
  * mmp_watch_find - find what is needed
  * @calls: says which functions call the module for a point; the last is %NULL
- * @lost: told of a point that has to go back to stock, and why; may sleep
+ * @who: told of a point that has to go back to stock
+ * @retry: called while there are calls that ftrace has refused to end
  *
  * Context: before anything else here; may sleep.
  */
 void mmp_watch_find(struct mmp_call *const *(*calls)(enum mm_policy_point point),
-		    void (*lost)(enum mm_policy_point point, const char *why))
+		    const struct mmp_watcher *who, void (*retry)(void))
 {
 	calls_of = calls;
-	on_loss = lost;
+	watcher = who;
+	retry_calls = retry;
 	ftrace_disabled = mmp_symbol("ftrace_disabled");
 	ftrace_on = mmp_symbol("ftrace_enabled");
 }
@@ -80,32 +83,35 @@ static void watch_point(enum mm_policy_point point)
 		return;
 	if (point == MM_POLICY_ANON_ORDER)
 		mmp_sizes_close();
-	on_loss(point, why);
+	watcher->lost(point, why);
 }
 
-/* Tries again to end calls that could not be ended. Is any of them left? */
+/* Is there a call that could not be ended, and that can be tried again? */
 static bool watch_retry(enum mm_policy_point point)
 {
 	struct mmp_call *const *call;
-	bool left = false;
 
 	if (ftrace_disabled && READ_ONCE(*ftrace_disabled))
 		return false;	/* it stays disabled until a reboot */
 	for (call = calls_of(point); *call; call++)
-		left |= !mmp_call_retry(*call);
-	return left;
+		if (READ_ONCE((*call)->stuck))
+			return true;
+	return false;
 }
 
 static void watch_look(struct work_struct *work)
 {
-	bool again = READ_ONCE(watching);
+	bool again = READ_ONCE(watching), retry = false;
 	int point;
 
 	for (point = 0; point < MM_POLICY_POINTS; point++) {
 		watch_point(point);
-		again |= watch_retry(point);
+		retry |= watch_retry(point);
 	}
-	if (again && !READ_ONCE(leaving))
+	mmp_sizes_follow();
+	if (retry)
+		retry_calls();
+	if ((again || retry) && !READ_ONCE(leaving))
 		mod_delayed_work(mmp_unbound_wq, &watch, PERIOD);
 }
 
@@ -118,7 +124,7 @@ static void watch_look(struct work_struct *work)
 void mmp_watch(bool on)
 {
 	WRITE_ONCE(watching, on);
-	if (on)
+	if (on && !READ_ONCE(leaving))
 		mod_delayed_work(mmp_unbound_wq, &watch, PERIOD);
 }
 

@@ -202,7 +202,8 @@ def test_neighbours_get_what_is_given(given: Guest) -> None:
     (
         f"echo stock >{ROOT}/profiles/a/anon_order/policy",
         f"echo 1 >{ROOT}/reset",
-        f"echo 100 >{ROOT}/lease_ms; until grep -q expired {ROOT}/state; do sleep 0.1; done",
+        f"echo 100 >{ROOT}/lease_ms; until grep -q expired {ROOT}/state; do sleep 0.1; done; "
+        f"until ! {HOOKED} | grep -q mmp; do sleep 0.1; done",
         "rmmod mmpolicy",
     ),
     ids=("stock", "reset", "lease", "unload"),
@@ -311,7 +312,7 @@ CHANGES_OF_A = [
 EXPERIMENT = f"""ab run --design split --cgroup {TOP}/a --treatment anon_order=adaptive
 --lease 1s --block 0.3 --washout 0.1 --interval 0.1 --aa 0 --pairs 500 --out /run/killed.jsonl
 --metric arm.anon_order.requested_order_4""".split()
-LEASE_ENDS = f"while grep -q active {ROOT}/state; do sleep 0.1; done"
+LEASE_ENDS = f"while grep -qE 'active|taching' {ROOT}/state; do sleep 0.1; done"
 AFRESH = f"[ -e {ROOT}/profiles/a ] || echo a >{ROOT}/profiles/create"
 SEEN = f"{ops_command(DENSE)}; {ops_command(ASKED)}; {SIZES}"
 KILLED = Path(__file__).with_name("killed.py")

@@ -10,16 +10,21 @@ from contextlib import contextmanager
 import pytest
 
 from lab.guest import Guest
-from lab.programs import workload
+from lab.programs import ran, workload
 
 from .conftest import Machines
-from .tools import ROOT, back_to_boot, must
+from .test_stock_closed import fentry
+from .tools import ROOT, back_to_boot, folios, must
 
 pytestmark = pytest.mark.flavor("cloud")
 SECONDS = 20.0  # each test, about
 
 DEFAULT = f"{ROOT}/profiles/default"
 POLICY = f"{DEFAULT}/anon_order/policy"
+WAIT = "/sys/module/mmpolicy/parameters/wait_ms"
+STATS = "/sys/kernel/debug/mmpolicy/default/anon_order/stats"
+FILES = "state blockers point_error lease_ms lease_left_ms hooked_functions"
+LATEST_MS = 1500
 HOOKED = "cat /sys/kernel/tracing/enabled_functions"
 
 
@@ -29,6 +34,13 @@ def guest(machines: Machines, stock: str) -> Guest:
     guest = machines.get(stock, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
     return guest
+
+
+@pytest.fixture
+def quick(loaded: Guest) -> Guest:
+    """A write waits as long as it does for everybody, and not as long as in other tests."""
+    must(loaded, f"echo 400 >{WAIT}")
+    return loaded
 
 
 @contextmanager
@@ -57,43 +69,169 @@ def each_answers(guest: Guest) -> None:
 
     Ten seconds are for a busy host: what waits here waits until the process is killed.
     """
-    writes = [
-        "echo 5 >{0}/anon_order/min_available_percent",
-        "echo stock >{0}/anon_order/policy",
-    ]
+    writes = ["echo 5 >{0}/anon_order/min_available_percent", "echo stock >{0}/anon_order/policy"]
     for write in [
         *writes,
         f"cat {ROOT}/experiment/*",
         f"cat {ROOT}/bpf/*/*",
-        f"cat {ROOT}/state",
+        f"cd {ROOT} && cat {FILES}",
     ]:
         must(guest, f"timeout -s KILL 10 sh -c {shlex.quote(write.format(DEFAULT))}")
     must(guest, f"timeout -s KILL 10 sh -c 'echo 1 >{ROOT}/reset'")
 
 
-@pytest.mark.parametrize("time_faults", [False, True], ids=["policy", "time-faults"])
-@pytest.mark.parametrize("kind", ["huge", "small", "read", "wp", "minor", "fork"])
-def test_userfaultfd(loaded: Guest, kind: str, time_faults: bool) -> None:
+def becomes(guest: Guest, state: str, within: int = 60) -> None:
+    """The file says so, sooner or later."""
+    until = f"until grep -q {state} {ROOT}/state; do sleep 0.1; done"
+    must(guest, f"timeout -s KILL {within} sh -c {shlex.quote(until)}")
+
+
+def is_over(guest: Guest) -> None:
+    """Nothing of ours is left in the kernel, and the module can go."""
+    becomes(guest, "stock")
+    assert "mmp" not in must(guest, HOOKED)
+    must(guest, "timeout -s KILL 60 rmmod mmpolicy")
+
+
+KINDS = [(kind, False) for kind in ("huge", "small", "read", "wp", "minor", "fork")]
+
+
+@pytest.mark.parametrize(("kind", "time_faults"), [*KINDS, ("small", True)])
+def test_userfaultfd(quick: Guest, kind: str, time_faults: bool) -> None:
     """A fault that waits for a handler that is dead has nothing of ours on its stack."""
     if time_faults:
         must(
-            loaded,
+            quick,
             f"""cd {ROOT} && echo a >profiles/create && echo b >profiles/create || exit
             cd experiment && echo a >control && echo b >treatment && echo 1 >time_faults || exit
             echo 1 >enabled""",
         )
     else:
-        must(loaded, f"echo never >{POLICY}")
+        must(quick, f"echo never >{POLICY}")
+        becomes(quick, "active")
     program = workload("uffd")
     threads = 1 if kind == "fork" else 20
-    with held(loaded, f"{program} {kind} {threads}"):
-        found = stacks(loaded, program.name)
+    with held(quick, f"{program} {kind} {threads}"):
+        found = stacks(quick, program.name)
         assert found.count("handle_userfault") == threads
         assert "mmp" not in found
-        each_answers(loaded)
+        each_answers(quick)
+        is_over(quick)
+
+
+def test_a_thousand_userfaultfds(quick: Guest) -> None:
+    """How many wait makes no difference."""
+    must(quick, f"echo never >{POLICY}")
+    with held(quick, f"{workload('uffd')} small 300"):
+        each_answers(quick)
+        is_over(quick)
+
+
+STOPPED = {
+    "stopped": "kill -STOP $(cat /run/pid)",
+    "frozen": "mkdir -p /sys/fs/cgroup/w && cat /run/pid >/sys/fs/cgroup/w/cgroup.procs && "
+    "echo 1 >/sys/fs/cgroup/w/cgroup.freeze",
+    "throttled": "mkdir -p /sys/fs/cgroup/w && echo +cpu >/sys/fs/cgroup/cgroup.subtree_control; "
+    "echo '5000 100000' >/sys/fs/cgroup/w/cpu.max && "
+    "cat /run/pid >/sys/fs/cgroup/w/cgroup.procs",
+}
+
+
+@pytest.mark.parametrize("how", STOPPED)
+def test_processes_that_are_kept_from_running(quick: Guest, how: str) -> None:
+    """One that faults all the time, and is stopped where it is."""
+    must(quick, f"echo fixed >{POLICY}")
+    becomes(quick, "active")
+    faults = f"{workload('ops')} map 4096 touch 0 4096"
+    loop = f"echo held; echo $$ >/run/pid; while :; do {faults}; done"
+    try:
+        with held(quick, f"setsid sh -c {shlex.quote(loop)}"):
+            must(quick, f"sleep 1; {STOPPED[how]}; sleep 1")
+            each_answers(quick)
+            is_over(quick)
+    finally:
+        quick.run("kill -KILL -- -$(cat /run/pid)")
         must(
-            loaded,
-            f"timeout -s KILL 20 sh -c 'until grep -q stock {ROOT}/state; do sleep 0.1; done'",
+            quick,
+            """cd /sys/fs/cgroup; [ -d w ] || exit 0
+            echo 1 >w/cgroup.kill; until rmdir w; do sleep 0.1; done""",
+            60,
         )
-        assert "mmp" not in must(loaded, HOOKED)
-        must(loaded, "timeout -s KILL 20 rmmod mmpolicy")
+
+
+@pytest.fixture
+def busy(quick: Guest) -> Iterator[Guest]:
+    """A policy is on, and then a process stays in the kernel nearly all the time."""
+    hung = "/proc/sys/kernel/hung_task_timeout_secs"  # what waits for it is the kernel's own
+    must(quick, f"[ ! -e {hung} ] || {{ cat {hung} >/run/hung && echo 0 >{hung}; }}")
+    must(quick, f"echo fixed >{POLICY}")
+    becomes(quick, "active")
+    with held(quick, str(workload("busy"))):
+        yield quick
+    must(quick, f"[ ! -e {hung} ] || cat /run/hung >{hung}")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "state"),
+    [("lease_ms", "1000", "expired"), ("reset", "1", "detaching")],
+    ids=["lease", "reset"],
+)
+def test_a_process_that_stays_in_the_kernel(busy: Guest, file: str, text: str, state: str) -> None:
+    """All is stock at once, and the state says what is left to do and who holds it up."""
+    found = ran(busy, f"{workload('until_off')} {STATS} {ROOT}/{file} {text}")
+    assert found["on_ms"] <= LATEST_MS
+    becomes(busy, state, 10)
+    assert "[stock]" in must(busy, f"cat {POLICY}")
+    # Between two grace periods, there is nobody to name.
+    must(busy, f"until grep -q busy {ROOT}/blockers; do sleep 0.1; done", 30)
+    assert "mmp" in must(busy, HOOKED)
+    if state == "expired":
+        must(busy, f"timeout -s KILL 10 sh -c 'echo 1 >{ROOT}/reset'")
+        assert must(busy, f"cat {ROOT}/state").strip() in ("detaching", "stock")
+    each_answers(busy)
+
+
+def test_the_last_choice_counts(busy: Guest) -> None:
+    """Whatever is chosen meanwhile, and however often; the kernel follows when it can."""
+    for policy in ("stock", "never", "stock", "fixed", "stock", "fixed"):
+        must(busy, f"timeout -s KILL 10 sh -c 'echo {policy} >{POLICY}'")
+    assert "[fixed]" in must(busy, f"cat {POLICY}")
+    assert must(busy, f"cat {ROOT}/state").strip() in ("attaching", "active")
+    must(busy, f"kill $(pidof {workload('busy').name})")
+    becomes(busy, "active")
+    assert folios(busy, "map 4096 touch 0 4096 folios 0 4096") == [{4: 4096}]
+
+
+def test_sixteen_at_two_cpus(quick: Guest) -> None:
+    """An ordinary load delays a reset by no more than three grace periods, and no file."""
+    must(quick, f"echo fixed >{POLICY}")
+    becomes(quick, "active")
+    loop = f"while :; do {workload('ops')} map 20000 touch 0 20000; done"
+    load = f"for i in $(seq 16); do sh -c {shlex.quote(loop)} & done; echo held; wait"
+    tracing = "/sys/kernel/tracing"
+    try:
+        with held(quick, f"setsid sh -c {shlex.quote(f'echo $$ >/run/pid; {load}')}"):
+            must(quick, f"cd {tracing} && echo synchronize_rcu_tasks >set_ftrace_filter")
+            must(quick, f"cd {tracing} && echo function >current_tracer && echo >trace")
+            each_answers(quick)
+            becomes(quick, "stock")
+            waits = must(quick, f"grep -c synchronize_rcu_tasks {tracing}/trace || true")
+            assert 1 <= int(waits) <= 3
+    finally:
+        quick.run("kill -KILL -- -$(cat /run/pid)")
+        must(quick, f"cd {tracing} && echo nop >current_tracer && echo >set_ftrace_filter")
+
+
+def test_an_error_that_comes_later(quick: Guest) -> None:
+    """A write that waits for nothing; then somebody else has the function."""
+    must(quick, f"echo 0 >{WAIT}")
+    with fentry(quick, "do_anonymous_page") as there:
+        assert there
+        must(quick, f"echo fixed >{POLICY}")
+        until = f"until grep -q 'anon_order: somebody else' {ROOT}/point_error; do sleep 0.1; done"
+        must(quick, f"timeout -s KILL 20 sh -c {shlex.quote(until)}")
+        assert "[stock]" in must(quick, f"cat {POLICY}")
+        becomes(quick, "stock")
+    must(quick, f"echo fixed >{POLICY}")
+    becomes(quick, "active")
+    assert must(quick, f"cat {ROOT}/point_error") == "\n"

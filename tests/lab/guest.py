@@ -313,6 +313,8 @@ class Guest:
         # khugepaged copies under rcu_read_lock() at the lowest priority. Where kernels
         # preempt and the host is busy too, others keep it from that for over a minute.
         words += f" rcupdate.rcu_cpu_stall_timeout=300 {GUEST_WORDS}"
+        # Most tests write and look at once, so writes wait until functions are hooked.
+        words += " mmpolicy.wait_ms=60000"
         if self.root:  # nobody would tell systemd that the consoles are there
             words += " systemd.mask=getty.target systemd.show_status=0"
         if self.icount:

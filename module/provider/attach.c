@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Calls of a point begin and end in a worker: ftrace waits there until each task has slept or
+ * been in user mode, which a busy process in a long system call may delay as long as it likes.
+ * Nobody waits for that with a lock held, and whoever waits at all does so for a short time.
+ *
+ * What counts is what is wanted when the worker comes to a point. A point that is wanted again
+ * before that keeps its calls; one that is wanted again later gets them back.
+ */
+#include <linux/bitops.h>
+#include <linux/cleanup.h>
+#include <linux/jiffies.h>
+#include <linux/sched/signal.h>
+#include <linux/spinlock.h>
+#include <linux/sysfs.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+
+#include "direct.h"
+
+static void attach_work(struct work_struct *work);
+static DECLARE_WORK(worker, attach_work);
+static DECLARE_WAIT_QUEUE_HEAD(changed);
+
+static const struct mmp_attach *attach;
+static const struct mmp_watcher *watcher;
+
+static DEFINE_SPINLOCK(attach_lock);
+/* All of this is changed under attach_lock; a bit for each point. */
+static unsigned long wanted;		/* that is to call us */
+static unsigned long called;		/* that does, or did when the worker began to end it */
+static int at = -1;			/* the point that the worker is at */
+static bool busy;			/* is there anything to do? */
+static int failed[MM_POLICY_POINTS];	/* the error of the last attempt */
+static unsigned long opened;		/* sizes that may be asked for */
+
+static void attach_wake(void)
+{
+	lockdep_assert_held(&attach_lock);
+	busy = true;
+	queue_work(mmp_unbound_wq, &worker);
+}
+
+/* Does a point call us, so that policies can be asked there? */
+bool mmp_provider_hooked(enum mm_policy_point point)
+{
+	bool hooked;
+
+	spin_lock(&attach_lock);
+	hooked = test_bit(point, &called) && at != point;
+	spin_unlock(&attach_lock);
+	return hooked;
+}
+
+/* Are calls being ended? */
+bool mmp_provider_detaching(void)
+{
+	bool detaching;
+
+	spin_lock(&attach_lock);
+	detaching = (called & ~wanted) || (at >= 0 && !test_bit(at, &wanted));
+	spin_unlock(&attach_lock);
+	return detaching;
+}
+
+void mmp_provider_hook(enum mm_policy_point point)
+{
+	spin_lock(&attach_lock);
+	if (!test_bit(point, &wanted)) {
+		__set_bit(point, &wanted);
+		failed[point] = 0;
+		attach_wake();
+	}
+	spin_unlock(&attach_lock);
+}
+
+void mmp_provider_unhook(enum mm_policy_point point)
+{
+	spin_lock(&attach_lock);
+	if (test_bit(point, &wanted)) {
+		__clear_bit(point, &wanted);
+		if (point == MM_POLICY_ANON_ORDER)
+			mmp_sizes_close();
+		attach_wake();
+	}
+	spin_unlock(&attach_lock);
+}
+
+/* The caller holds attach_lock. */
+static void attach_open(void)
+{
+	if (test_bit(MM_POLICY_ANON_ORDER, &wanted) && test_bit(MM_POLICY_ANON_ORDER, &called) &&
+	    at != MM_POLICY_ANON_ORDER && !mmp_watch_ftrace())
+		mmp_sizes_open(opened);
+}
+
+void mmp_provider_orders(unsigned long orders)
+{
+	spin_lock(&attach_lock);
+	opened = orders;
+	attach_open();
+	spin_unlock(&attach_lock);
+}
+
+static bool attach_is_decided(enum mm_policy_point point)
+{
+	bool decided;
+
+	spin_lock(&attach_lock);
+	decided = !busy || !test_bit(point, &wanted) || (test_bit(point, &called) && at != point);
+	spin_unlock(&attach_lock);
+	return decided;
+}
+
+int mmp_provider_wait_for(enum mm_policy_point point, unsigned int ms)
+{
+	int err;
+
+	if (wait_event_killable_timeout(changed, attach_is_decided(point),
+					msecs_to_jiffies(ms)) < 0)
+		return -EINTR;
+	spin_lock(&attach_lock);
+	err = test_bit(point, &wanted) ? 0 : failed[point];
+	spin_unlock(&attach_lock);
+	return err;
+}
+
+void mmp_provider_wait(unsigned int ms)
+{
+	wait_event_killable_timeout(changed, !READ_ONCE(busy), msecs_to_jiffies(ms));
+}
+
+/* The next point to begin or end; -1: there is none. What was done last is seen from now on. */
+static int attach_next(void)
+{
+	int point, next = -1;
+
+	spin_lock(&attach_lock);
+	for (point = 0; point < MM_POLICY_POINTS && next < 0; point++)
+		if (test_bit(point, &wanted) != test_bit(point, &called))
+			next = point;
+	at = next;
+	busy = next >= 0;
+	spin_unlock(&attach_lock);
+	wake_up_all(&changed);
+	return next;
+}
+
+/* Calls have begun, with sizes that the policies want; or none has. */
+static void attach_done(enum mm_policy_point point, int err)
+{
+	char why[64];
+
+	spin_lock(&attach_lock);
+	at = -1;
+	if (!err)
+		__set_bit(point, &called);
+	if (point == MM_POLICY_ANON_ORDER)
+		attach_open();
+	spin_unlock(&attach_lock);
+	if (!err) {
+		watcher->ready(point);
+		return;
+	}
+	snprintf(why, sizeof(why), err == -EBUSY ?
+		 "somebody else has one of its functions" : "ftrace gives error %d", err);
+	watcher->lost(point, why);
+}
+
+/**
+ * mmp_attach_failed - the calls of a point cannot begin
+ * @point: which
+ * @err: why
+ *
+ * Context: in the worker, before what has begun is ended, so that nobody has to wait for that.
+ */
+void mmp_attach_failed(enum mm_policy_point point, int err)
+{
+	spin_lock(&attach_lock);
+	failed[point] = err;
+	__clear_bit(point, &wanted);
+	spin_unlock(&attach_lock);
+	wake_up_all(&changed);
+}
+
+static int attach_begin(enum mm_policy_point point)
+{
+	if (!attach->lacks(point))
+		return attach->begin(point);
+	mmp_attach_failed(point, -EOPNOTSUPP);
+	return -EOPNOTSUPP;
+}
+
+static void attach_turn(enum mm_policy_point point)
+{
+	if (!test_bit(point, &called)) {
+		mmp_watch(true);
+		attach_done(point, attach_begin(point));
+		return;
+	}
+	attach->end(point);
+	spin_lock(&attach_lock);
+	__clear_bit(point, &called);
+	spin_unlock(&attach_lock);
+}
+
+static void attach_work(struct work_struct *work)
+{
+	int point;
+
+	attach->retry();
+	while ((point = attach_next()) >= 0)
+		attach_turn(point);
+	mmp_watch(READ_ONCE(called));
+}
+
+/**
+ * mmp_attach_retry - calls that could not be ended are tried again
+ *
+ * Context: any.
+ */
+void mmp_attach_retry(void)
+{
+	queue_work(mmp_unbound_wq, &worker);
+}
+
+/**
+ * mmp_attach_init - get ready
+ * @how: begins and ends the calls of a point
+ * @who: told when a point has begun, or cannot
+ */
+void mmp_attach_init(const struct mmp_attach *how, const struct mmp_watcher *who)
+{
+	attach = how;
+	watcher = who;
+}
+
+/**
+ * mmp_attach_exit - end all calls, and wait for it
+ *
+ * Context: the module goes: nobody wants a point any more; may sleep for long.
+ */
+void mmp_attach_exit(void)
+{
+	int point;
+
+	for (point = 0; point < MM_POLICY_POINTS; point++)
+		mmp_provider_unhook(point);
+	flush_work(&worker);
+}
+
+#ifdef CONFIG_TASKS_RCU
+static bool holds_up(const struct task_struct *task)
+{
+	return READ_ONCE(task->rcu_tasks_holdout);
+}
+#else
+static bool holds_up(const struct task_struct *task)
+{
+	return false;
+}
+#endif
+
+ssize_t mmp_provider_blockers(char *buf)
+{
+	struct task_struct *process, *task;
+	ssize_t len = 0;
+
+	if (!READ_ONCE(busy))
+		return 0;
+	guard(rcu)();
+	for_each_process_thread(process, task) {
+		if (holds_up(task))
+			len += sysfs_emit_at(buf, len, "%d %s\n", task_pid_nr(task), task->comm);
+		if (len > PAGE_SIZE - 64)
+			break;
+	}
+	return len;
+}
