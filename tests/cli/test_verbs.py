@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import click
@@ -119,7 +120,9 @@ def seen(large: dict[int, int], unused: dict[int, int], **wanted: tuple[int, int
     """Return a process; of what was wanted: how many faults, beside full memory, and capped."""
     found = Explained(0, 0, "all", large=Counter(large), unused=Counter(unused))
     for what, (faults, run, cap) in wanted.items():
-        setattr(found, what, Wanted(Counter({4: faults}), Counter({"run": run, "cap": cap})))
+        setattr(
+            found, what, Wanted(Counter({4: faults}), Counter({"dense_neighbour": run, "cap": cap}))
+        )
     return found
 
 
@@ -210,8 +213,8 @@ BLOCK = '{"kind": "block", "number": 0}'
         ([HEADER], "killed", 0),
     ],
 )  # fmt: skip
-def test_what_a_file_is_about(lines: list[str], status: str, blocks: int) -> None:
-    assert _summary(lines) == {
+def test_what_a_file_is_about(tmp_path: Path, lines: list[str], status: str, blocks: int) -> None:
+    assert _summary(kept(tmp_path, lines)) == {
         "started": "S", "status": status, "blocks": blocks, "control": "c", "treatment": "t",
     }  # fmt: skip
 
@@ -219,8 +222,15 @@ def test_what_a_file_is_about(lines: list[str], status: str, blocks: int) -> Non
 @pytest.mark.parametrize(
     "lines", [[], ["{"], ["[]"], ["7"], ["{}"], [HEADER, '{"kind": "end"}'], ['{"control": 3}']]
 )
-def test_a_file_of_something_else_is_left_out(lines: list[str]) -> None:
-    assert _summary(lines) == {}
+def test_a_file_of_something_else_is_left_out(tmp_path: Path, lines: list[str]) -> None:
+    assert _summary(kept(tmp_path, lines)) == {}
+
+
+def kept(folder: Path, lines: list[str]) -> Path:
+    """Return a file with these lines."""
+    file = folder / "run.jsonl"
+    file.write_text("\n".join(lines))
+    return file
 
 
 def test_where_a_run_is() -> None:
