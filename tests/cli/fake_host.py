@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 sys.path[0] = str(Path(__file__).parents[1])  # as pytest has it
 
 from cli.fakes import FakeLib, FakeTree  # noqa: E402
+from cli.sparse import split  # noqa: E402
 from mmpolicy.cli import main  # noqa: E402
 from mmpolicy.host.kmod import Kmod  # noqa: E402
 from mmpolicy.host.machine import Host  # noqa: E402
@@ -29,6 +31,7 @@ def start_unit(words: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     tree = FakeTree(Path(sys.argv[1]))
+    tree.splits = partial(split, tree)
     os.environ["ROOT"] = sys.argv[1]  # for commands of an experiment, which are the same everywhere
     host = Host(tree, Kmod(lib=FakeLib(tree)), log=lambda _line: None, start_unit=start_unit)
     main(sys.argv[2:], prog_name="mmpolicy", obj=host)

@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ from mmpolicy.host.files import Tree
 from mmpolicy.memory.folios import PAGE
 from mmpolicy.memory.sample import Sample
 from mmpolicy.memory.survey import Rates, Row, Survey
-from mmpolicy.verbs.top import _cells, _data
+from mmpolicy.verbs.top import _data
+from mmpolicy.verbs.top_screen import COLUMNS
 
 from .fakes import THP, Clock, FakeTree, Run
 from .sparse import count, make_services, make_sparse, make_thp, pressure, sizes
@@ -347,6 +349,11 @@ def test_a_slow_host(
     assert (end - begin) / len(waits) < 60
 
 
+def cells_of(row: dict[str, Any]) -> list[str]:
+    """Return what all columns show of a row."""
+    return [column.cell(row) for column in COLUMNS]
+
+
 def test_cells_of_a_row() -> None:
     """MiB and percent with as many digits as help; what is not known is a mark."""
     data = _data(
@@ -361,15 +368,15 @@ def test_cells_of_a_row() -> None:
         "faults_error_percent": 0.01, "cpu_percent": 12.3, "kernel_percent": 5.7,
         "folios": {"4 kB": 0.012, "64 kB": 0.0, "2048 kB": 0.988}, "forbids_large_folios": ["y"],
     }  # fmt: skip
-    cells = _cells({**data, "decides": "web", "stall_percent": 0.0})
-    assert cells == ("0.3", "0.0", "2.0", "##########..", 800.0, "0.16 +-0.01", 12.3, 5.7, 0.0,
-                     "2048kB:99% 4kB:1%", "web")  # fmt: skip
+    cells = cells_of({**data, "decides": "web", "stall_percent": 0.0})
+    assert cells == ["0.3", "0.0", "2.0", "##########..", "800.0", "0.16 +-0.01", "12.3", "5.7",
+                     "0.0", "2048kB:99% 4kB:1%", "web"]  # fmt: skip
     unknown = {"looked_at": 0, "faults_percent": None, "folios": {"4 kB": 0.0}, "decides": "-"}
-    cells = _cells({**data, **unknown})
-    assert cells[:2] == ("?", "?")
+    cells = cells_of({**data, **unknown})
+    assert cells[:2] == ["?", "?"]
     assert (cells[5], cells[8], cells[9]) == ("-", "-", "-")
     none = {"faults_percent": 0.0, "faults_error_percent": 0.0, "decides": "-"}
-    assert _cells({**data, **none})[5] == "0.00 +-0.00"
+    assert cells_of({**data, **none})[5] == "0.00 +-0.00"
 
 
 @pytest.mark.parametrize(

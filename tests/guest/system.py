@@ -48,11 +48,13 @@ def folder_of_root(name: str) -> Iterator[Path]:
 
 
 def dev(*words: str, tree: Path = TREE) -> list[Path]:
-    """Run a command of ./dev; the paths on its last line."""
+    """Run a command of ./dev; the paths on the last line that has such, after a word."""
     argv = [str(tree / "dev"), *words]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    return [Path(word) for word in done.stdout.splitlines()[-1].split()[1:]]
+    found = [line.split()[1:] for line in done.stdout.splitlines()]
+    paths = [words for words in found if words and all(word.startswith("/") for word in words)]
+    return [Path(word) for word in paths[-1]]
 
 
 def packages(folder: Path, version: str) -> list[Path]:

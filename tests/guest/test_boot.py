@@ -40,6 +40,8 @@ NoNewPrivileges=yes
 [Install]
 WantedBy=multi-user.target
 """
+# Instances of a template, and a name that systemd does not give to a cgroup as it is.
+INSTANCE = SERVICE.replace("/run/many/%N", "/run/workers/%n")
 CROWD = f"""\
 [Unit]
 DefaultDependencies=no
@@ -48,7 +50,7 @@ Before=mmpolicy.service
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStart=sh -c 'mkdir -p /run/many /sys/fs/cgroup/crowd && cd /sys/fs/cgroup/crowd && \\
+ExecStart=sh -c 'mkdir -p /run/many /run/workers /sys/fs/cgroup/crowd; cd /sys/fs/cgroup/crowd && \\
     mkdir $(seq {CGROUPS - SERVICES})'
 
 [Install]
@@ -60,6 +62,7 @@ version = 1
 policy = "fixed"
 [profiles.web.anon_order.fixed]
 max_order = 4
+[profiles.small]
 """
 DAMAGED = "many07"
 # What the command keeps has a disk of its own, which is full.
@@ -112,8 +115,13 @@ def many(system: System) -> System:
         unit = f"{name}.service".replace("\\", "\\\\")
         text = f'version = 1\n\n[bindings]\n"{unit}" = "web"\n'
         system.put(f"etc/mmpolicy/90-{name}.service.toml", text)
+    for name in ("worker@", "memory"):
+        system.put(f"etc/systemd/system/{name}.service", INSTANCE)
     units = " ".join(f"'{name}'" for name in NAMES)
-    system.run(f"systemctl enable crowd {units}; systemctl disable redis-server")
+    system.run(
+        f"systemctl enable crowd {units}; systemctl disable redis-server; "
+        "ln -s worker@.service /etc/systemd/system/helper@.service"
+    )
     return system
 
 
@@ -150,6 +158,58 @@ def test_all_of_many_services(many: System) -> None:
         must(guest, "systemctl start mmpolicy-verify", timeout=300)
         assert group in must(guest, f"cat {ROOT}/profiles/web/cgroups").split()
         assert f"verify by uid 0: cgroup {group}: - -> web" in must(guest, "journalctl -t mmpolicy")
+        check_names_of_systemd(guest)
+        assert bound(guest) == SERVICES
+
+
+def check_names_of_systemd(guest: Guest) -> None:
+    """A template stands for its instances and an alias for its unit, whatever happens later."""
+
+    def start(unit: str, running: str = "") -> None:
+        must(guest, f"systemctl start '{unit}'", timeout=120)
+        group = must(guest, f"systemctl show -P ControlGroup '{unit}'").strip()
+        assert group.rpartition("/")[2].removeprefix("_") == f"{running or unit}.service"
+        groups[running or unit] = must(guest, f"stat -c %i '/sys/fs/cgroup{group}'").strip()
+
+    def made_of(unit: str) -> dict[str, int]:
+        file = f"'/run/workers/{unit}.service'"
+        must(guest, f"until [ -s {file} ]; do sleep 0.2; done", timeout=60)
+        found = json.loads(must(guest, f"head -n 1 {file}"))
+        return {order: count for order, count in found.items() if order != "none"}
+
+    def check() -> None:
+        of_web = set(must(guest, f"cat {ROOT}/profiles/web/cgroups").split())
+        of_small = set(must(guest, f"cat {ROOT}/profiles/small/cgroups").split())
+        own = {groups[unit] for unit in groups if unit == "worker@own"}
+        assert (set(groups.values()) - of_web, of_small) == (own, own)
+
+    groups: dict[str, str] = {}
+    refused = guest.run("mmpolicy bind --unit wroker@.service web")
+    assert (refused.rc, "did you mean worker@.service?" in refused.out) == (2, True)
+    start("worker@before")
+    assert made_of("worker@before") == SMALL
+    for unit, profile in (("worker@.service", "web"), ("worker@own", "small"), ("memory", "web")):
+        must(guest, f"mmpolicy bind --unit {unit} {profile}", timeout=120)
+    for unit, running in (
+        (r"worker@a\x2db", ""), ("worker@own", ""), ("helper@x", "worker@x"), ("memory", ""),
+    ):  # fmt: skip
+        start(unit, running)
+        assert made_of(running or unit) == (SMALL if unit == "worker@own" else LARGE)
+    check()
+    must(guest, "systemctl reload mmpolicy", timeout=300)
+    must(guest, "systemctl stop 'worker@before'; systemctl reload mmpolicy", timeout=300)
+    del groups["worker@before"]
+    check()
+    assert must(guest, "mmpolicy verify --missing skip /etc/mmpolicy", timeout=120)
+    metrics = must(guest, "mmpolicy export", timeout=120)
+    assert "mmpolicy_drift 0.0" in metrics and 'bindings_lost{owner="host"} 0.0' in metrics
+    must(guest, "mmpolicy unbind --unit worker@own", timeout=120)
+    assert groups.pop("worker@own") in must(guest, f"cat {ROOT}/profiles/web/cgroups").split()
+    names = " ".join(f"'{unit}'" for unit in groups)
+    for unit in ("worker@", "memory"):
+        must(guest, f"mmpolicy unbind --unit {unit}", timeout=120)
+    must(guest, f"systemctl stop worker@own {names}", timeout=120)
+    must(guest, "systemctl reload mmpolicy", timeout=300)
 
 
 @pytest.mark.long

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,18 +19,19 @@ from mmpolicy.errors import Error
 from mmpolicy.host.calibration import Calibration, read_calibration
 from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.evidence import pressure_in
-from mmpolicy.host.files import CONTROL, Tree
+from mmpolicy.host.files import CONTROL, SPLIT, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.explain import size
+from mmpolicy.memory.reach import reach_of
 from mmpolicy.memory.survey import FIGURES, Row, Survey
-from mmpolicy.render import as_json, emit, paint, show_live, table
-from mmpolicy.verbs.options import complete_cgroup, json_option, pass_host
+from mmpolicy.memory.trim import check_possible
+from mmpolicy.render import as_json, emit, show_live
+from mmpolicy.verbs.options import complete_cgroup, json_option
 from mmpolicy.verbs.stats import print_json
+from mmpolicy.verbs.top_screen import Terminal, View, as_tables, run_aside, size_of_screen
 
-BAR = 12  # cells
 CPU, CPU_ONCE = 1.0, 20.0  # percent of one
-HEADER = ("WASTE_MIB", "+-", "OF_MIB", "USED|EMPTY", "FAULTS/S", "FAULT_CPU%", "CPU%", "KERNEL%",
-          "STALL%", "FOLIOS", "DECIDES")  # fmt: skip
+LOOK_S = 1.0  # how often the size of the terminal is looked at
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class TopOptions:
     number: int | None
     interval: float
     cpu: float | None
+    read_only: bool
     want_json: bool
 
 
@@ -77,26 +81,33 @@ def chosen_cgroup(tree: Tree, cgroup: str | None, unit: str | None) -> str:
     "--cpu", type=click.FloatRange(min=0.1, max=100), metavar="PERCENT",
     help=f"How much of one CPU it may take; by default {CPU:g}, with -n 1 {CPU_ONCE:g}.",
 )  # fmt: skip
+@click.option("--read-only", is_flag=True, help="On the screen, do not offer to give memory back.")
 @json_option
-@pass_host
-def top(host: Host, **options: Any) -> None:
+@click.pass_context
+def top(ctx: click.Context, **options: Any) -> None:
     """Show which services and processes waste memory in large folios; needs no module.
 
     WASTE is the zero-filled part of large folios, estimated from random spots of anonymous
     memory, with its error (95 %). Also shows memory, page faults, CPU time and the part of it in
     the kernel, stalls on memory (PSI, 10 s), folio sizes, and who decides about them. What part
-    of a CPU page faults take is told after `mmpolicy calibrate`, for single pages. Changes
-    nothing. It looks at a few processes at a time, the largest of which least is known first.
+    of a CPU page faults take is told after `mmpolicy calibrate`, for single pages. It looks at a
+    few processes at a time, the largest of which least is known first.
+
+    On a terminal it has keys: ? tells them. It changes nothing, but for `t`, which runs `mmpolicy
+    trim` for what is chosen after it has asked.
     """
-    given = TopOptions(**options)
+    given, host = TopOptions(**options), ctx.ensure_object(Host)
+    if not (given.number or given.want_json) and sys.stdin.isatty() and sys.stdout.isatty():
+        _on_screen(ctx, host, given)
+        return
     frames = _frames(host, given)
     if given.number == 1:
         _, last = next(frames), next(frames)  # rates need two looks
-        emit("top", given.want_json, last, lambda: _lines(last))
+        emit("top", given.want_json, last, lambda: as_tables(last))
     elif given.want_json:
         print_json(as_json("top", frame, indent=None) for frame in _first(frames, given.number))
     else:
-        show_live(list(_lines(frame)) for frame in _first(frames, given.number))
+        show_live(list(as_tables(frame)) for frame in _first(frames, given.number))
 
 
 def _first(frames: Iterator[dict[str, Any]], number: int | None) -> Iterator[dict[str, Any]]:
@@ -108,21 +119,118 @@ def _first(frames: Iterator[dict[str, Any]], number: int | None) -> Iterator[dic
 
 def _frames(host: Host, given: TopOptions) -> Iterator[dict[str, Any]]:
     """Yield what is seen in each interval, for ever."""
-    within = chosen_cgroup(host.tree, given.cgroup, given.unit)
-    if not given.want_json:
-        table(HEADER, ())  # loads what draws it, before the time is counted
-    percent = given.cpu or (CPU_ONCE if given.number == 1 else CPU)
-    survey = Survey(host.tree, percent / 100, within)
+    survey = _survey(host, given)
     while True:
         survey.turn(host.clock(), given.interval)
         yield frame_of(host.tree, survey, given.sort, given.rows)
         host.sleep(survey.budget.pause(given.interval))
 
 
-def frame_of(tree: Tree, survey: Survey, sort: str, rows: int) -> dict[str, Any]:
-    """Return what a survey has seen, so many rows of it in order."""
+def _survey(host: Host, given: TopOptions) -> Survey:
+    within = chosen_cgroup(host.tree, given.cgroup, given.unit)
+    percent = given.cpu or (CPU_ONCE if given.number == 1 else CPU)
+    return Survey(host.tree, percent / 100, within)
+
+
+def _on_screen(ctx: click.Context, host: Host, given: TopOptions) -> None:
+    """Show frames until somebody quits."""
+    survey = _survey(host, given)
+    view = View(given.sort, _why_no_trim(host.tree, given))
+
+    def run(words: Sequence[str]) -> None:
+        """Run a verb, on no account of the survey."""
+        root = ctx.find_root().command
+        root.main(list(words), obj=host, standalone_mode=False)
+        survey.budget.forgive(given.interval)
+
+    with suppress(KeyboardInterrupt), Terminal() as terminal:
+        terminal.show(["looking at all processes"])
+        while _watch(terminal, host, survey, view, given.interval, run):
+            pass
+
+
+def _watch(
+    terminal: Terminal, host: Host, survey: Survey, view: View, interval: float,
+    run: Callable[[Sequence[str]], None],
+) -> bool:  # fmt: skip
+    """Take a turn and show it until the next one; return False to quit."""
+    survey.turn(host.clock(), interval)
+    until, shown = host.clock() + survey.budget.pause(interval), (0, 0)
+    details: dict[str, list[str]] = {}
+    while (left := until - host.clock()) > 0:
+        if shown != size_of_screen():
+            shown = size_of_screen()
+            frame = _frame_for(host.tree, survey, view)
+            view.take(frame)
+            if view.opened and view.details not in details:
+                details[view.details] = _details(host.tree, survey, view)
+            below = details[view.details] if view.opened else []
+            terminal.show(view.lines(frame, below, *shown))
+        for key in terminal.keys(min(left, LOOK_S)):
+            if key == "q" and not view.mode:
+                return False
+            if words := view.press(key):
+                run_aside(terminal, words, run)
+                return True
+            shown = (0, 0)
+    return True
+
+
+def _frame_for(tree: Tree, survey: Survey, view: View) -> dict[str, Any]:
+    frame = frame_of(tree, survey, view.sort, view.rows, view.only)
+    if view.expanded:
+        every = frame_of(tree, survey, view.sort, len(survey.processes), cgroups=0)
+        frame["members"] = {
+            path: [row for row in every["processes"] if row["cgroup"] == path]
+            for path in view.expanded
+        }
+    return frame
+
+
+def _details(tree: Tree, survey: Survey, view: View) -> list[str]:
+    """Return what there is to say of the row that was opened."""
+    item = view.current
+    if not item:
+        return []
+    row = item.row
+    inside = survey.processes.values()
+    pids = [row["pid"]] if "pid" in row else [e.pid for e in inside if e.cgroup == row["cgroup"]]
+    what = f"{len(pids)} processes in {row['cgroup']}" if "pid" not in row else item.label
+    found = [line for each in reach_of(tree, pids, 1) for line in each.lines()]
+    return [f"{what}: {row['looked_at']:.0%} of its memory was looked at", *found]
+
+
+def _why_no_trim(tree: Tree, given: TopOptions) -> str:
+    """Return why memory cannot be given back from here, empty if it can."""
+    if given.read_only:
+        return "not with --read-only"
+    try:
+        check_possible(tree)
+    except Error as err:
+        return f"{err.message}; next: {err.next_step}"
+    return "" if tree.writable(SPLIT) else f"no permission to write {SPLIT}"
+
+
+def _certain(row: Row) -> tuple[float, float]:
+    """Return what waste is sorted by: what is known to be empty goes before what may be."""
+    return max(row.waste_kib - row.error_kib, 0.0), row.waste_kib
+
+
+def _chosen_rows(found: list[Row], sort: str, rows: int, only: str) -> list[Row]:
+    if sort == "waste":
+        found = sorted(found, key=_certain, reverse=True)
+    return [each for each in found if only in each.name or only in each.cgroup][:rows]
+
+
+def frame_of(
+    tree: Tree, survey: Survey, sort: str, rows: int, only: str = "", cgroups: int | None = None
+) -> dict[str, Any]:
+    """Return what a survey has seen, so many rows of it in order, whose names have a text."""
     state = _state(tree)
-    cgroups, processes = survey.most(FIGURES[sort], rows)
+    many = len(survey.processes) if only else 2 * rows
+    of_cgroups, of_processes = survey.most(FIGURES[sort], many)
+    of_cgroups = _chosen_rows(of_cgroups, sort, rows if cgroups is None else cgroups, only)
+    of_processes = _chosen_rows(of_processes, sort, rows, only)
     costs = read_calibration(tree)
     return {
         "processes_seen": len(survey.processes),
@@ -133,13 +241,13 @@ def frame_of(tree: Tree, survey: Survey, sort: str, rows: int) -> dict[str, Any]
         "cgroups": [
             {"cgroup": row.name, **_data(row, costs), "stall_percent": _stall(tree, row.name),
              "decides": _decides(state, partial(profile_of_cgroup, tree, state, row.name))}
-            for row in cgroups
+            for row in of_cgroups
         ],
         "processes": [
             {"pid": row.pids[0], "name": row.name, "cgroup": row.cgroup, **_data(row, costs),
              "decides": "itself" if row.forbids else
              _decides(state, partial(profile_of, tree, state, row.pids[0]))}
-            for row in processes
+            for row in of_processes
         ],
     }  # fmt: skip
 
@@ -189,44 +297,3 @@ def _data(row: Row, costs: Calibration | None) -> dict[str, Any]:
         "folios": {size(order): round(part, 3) for order, part in sorted(row.sizes.items())},
         "forbids_large_folios": list(row.forbids),
     }
-
-
-def _lines(frame: dict[str, Any]) -> Iterator[str]:
-    yield from frame["notes"]
-    share = frame["memory_looked_at"]
-    yield f"{frame['processes_seen']} processes, {share:.0%} of their memory looked at so far"
-    yield ""
-    found = [(row["cgroup"], *_cells(row)) for row in frame["cgroups"]]
-    yield from table(("CGROUP", *HEADER), found)
-    yield ""
-    found = [(f"{row['pid']} {row['name']}", *_cells(row)) for row in frame["processes"]]
-    yield from table(("PROCESS", *HEADER), found)
-
-
-def _cells(row: dict[str, Any]) -> tuple[object, ...]:
-    stall = row.get("stall_percent")
-    known = bool(row["looked_at"])
-    waste, error = ((f"{row[key] / 1024:.1f}") for key in ("waste_kib", "error_kib"))
-    return (
-        waste if known else "?", error if known else "?", f"{row['rss_kib'] / 1024:.1f}",
-        _bar(row["waste_kib"], row["rss_kib"]), row["faults_per_second"],
-        _in_faults(row["faults_percent"], row["faults_error_percent"]), row["cpu_percent"],
-        row["kernel_percent"], "-" if stall is None else stall, _folios(row["folios"]),
-        row["decides"],
-    )  # fmt: skip
-
-
-def _in_faults(percent: float | None, error: float | None) -> str:
-    return "-" if percent is None else f"{percent:.2f} +-{error:.2f}"
-
-
-def _bar(waste: float, whole: float) -> str:
-    """Return how much of the memory is in use, and how much is empty."""
-    empty = min(round(BAR * waste / whole), BAR) if whole else 0
-    return "#" * (BAR - empty) + paint("." * empty, "red")
-
-
-def _folios(folios: dict[str, float]) -> str:
-    """Return the sizes that most of the memory is in."""
-    most = sorted(folios.items(), key=lambda each: -each[1])[:3]
-    return " ".join(f"{name.replace(' ', '')}:{part:.0%}" for name, part in most if part > 0) or "-"
