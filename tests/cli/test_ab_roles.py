@@ -64,7 +64,7 @@ def test_roles_are_written_down(ab: Run, run: Run, clock: World, tree: FakeTree)
     result = run("ab", "report", out)
     assert result.code == 0, result.out
     assert "which is better; no worse than 3 %: mapped" in result.out.splitlines()[-1]
-    assert re.search(r"margin 3 % +chosen before the run", result.out)
+    assert re.search(r"margin 3 % +of the mean, chosen before the run", result.out)
     found = run("ab", "report", out, "--json").json["metrics"]
     assert [each["role"] for each in found] == ["primary", "guard"]
 
