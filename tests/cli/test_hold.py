@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Nobody waits long for those who look: on a real process of this machine."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mmpolicy.host.files import Reader, Tree
+from mmpolicy.host.pagemap import PAGE, SCAN
+from mmpolicy.memory.folios import read_areas
+from mmpolicy.memory.holds import Holds, _address
+from mmpolicy.memory.lazily import memory_of_process
+from mmpolicy.memory.space import Space, huge_of
+from mmpolicy.memory.survey import FIGURES, Survey
+from mmpolicy.memory.trim import Finder
+
+PAGES = 96 << 8  # 96 MiB in single pages, in a reservation of 64 GiB
+PROGRAM = f"""
+import mmap, sys
+memory = mmap.mmap(-1, 64 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # NORESERVE
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+step = int(sys.argv[1])
+for page in range({PAGES}):
+    memory[page * step * {PAGE}] = 1
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module", params=["together", "spread"])
+def pid(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A process that uses little of what it has reserved."""
+    step = 1 if request.param == "together" else 512
+    argv = [sys.executable, "-c", PROGRAM, str(step)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout
+        assert job.stdout.readline() == "ready\n"
+        yield job.pid
+        assert job.stdin
+        job.stdin.close()
+
+
+class Watched(Tree):
+    """The files of this machine; notes what is read of a process, and how much at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_files: set[str] = set()
+        self.found: list[int] = []
+
+    def reader(self, path: str) -> Reader:
+        self.read_files.add(path)
+        return WatchedReader(self, path)
+
+    def read_bytes(self, path: str) -> bytes:
+        self.read_files.add(path)
+        return super().read_bytes(path)
+
+
+class WatchedReader(Reader):
+    """Notes how many pages a scan has found."""
+
+    def __init__(self, tree: Watched, path: str) -> None:
+        super().__init__(path)
+        self._tree = tree
+
+    def ioctl(self, request: int, argument: bytearray) -> int:
+        number = super().ioctl(request, argument)
+        if request == SCAN:
+            numbers = memoryview(argument).cast("Q")
+            place, most = numbers[5], numbers[7]
+            from ctypes import c_uint64
+
+            out = (c_uint64 * (3 * number)).from_address(place)
+            found = sum(out[n + 1] - out[n] for n in range(0, 3 * number, 3)) // PAGE
+            assert not most or found <= most
+            self._tree.found.append(found)
+        return number
+
+
+def of_survey(tree: Tree, pid: int) -> object:
+    survey = Survey(tree, 0.2, seed=1)
+    survey._list = lambda: [pid]  # type: ignore[method-assign]
+    survey.turn(1.0, 5.0)
+    survey.turn(6.0, 5.0)
+    _, (row,) = survey.most(FIGURES["waste"], 9)
+    assert row.seen == 1
+    assert survey.processes[pid].sample.spots > 50
+    return row
+
+
+LOOKS: dict[str, Callable[[Tree, int], object]] = {
+    "top, recommend": of_survey,
+    "map, explain": lambda tree, pid: read_areas(tree, pid, False, shared=True),
+    "trim": lambda tree, pid: [*Finder(Space(tree, pid, Holds(tree)), 0.1, False).pieces()],
+    "show": memory_of_process,
+    "host --vms": huge_of,
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_no_read_is_longer_than_it_may_be(name: str, pid: int) -> None:
+    """Neither smaps as a whole, nor more pages at once than the limit allows."""
+    tree = Watched()
+    LOOKS[name](tree, pid)
+    assert f"/proc/{pid}/smaps_rollup" not in tree.read_files
+    assert f"/proc/{pid}/numa_maps" not in tree.read_files
+    if tree.found:  # of a kernel that can scan
+        assert max(tree.found) <= Holds(Tree()).limit_s * 1e9 / 5
+
+
+def referenced(start: int) -> int:
+    """Return how many kB of an area of our own were accessed."""
+    text, seen = Path("/proc/self/smaps").read_text(), False
+    for line in text.splitlines():
+        first = line.split()[0]
+        if "-" in first:
+            begin, end = (int(each, 16) for each in first.split("-"))
+            seen = begin <= start < end
+        elif seen and first == "Referenced:":
+            return int(line.split()[1])
+    return 0
+
+
+def test_only_contents_are_marked_as_accessed() -> None:
+    """Referenced of smaps stays, but for pages of large folios whose contents are read."""
+    size = 4 << 20
+    with mmap.mmap(-1, 2 * size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        for page in range(2 * size // PAGE):
+            memory[page * PAGE] = 1
+        start = _address(memory)
+        Path("/proc/self/clear_refs").write_text("1")
+        before = referenced(start)
+        space = Space(Tree(), os.getpid(), Holds(Tree()))
+        assert sum(each.pages for each in space.regions(start, start + size)) == size // PAGE
+        assert all(space.entries(start, 512))
+        read_areas(Tree(), os.getpid(), contents=True)  # it has single pages alone
+        assert referenced(start) == before < size >> 10
+        assert space.contents(start, 16) != b""
+        assert referenced(start) >= before + 64
