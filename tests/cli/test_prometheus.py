@@ -214,5 +214,6 @@ def test_scraped(tree: FakeTree, tmp_path: Path) -> None:
     with running(*command), running(*server):
         states = query(web, "mmpolicy_state")
         found = query(web, "histogram_quantile(0.75, mmpolicy_fault_seconds_bucket)")
-    assert states == {"stock": 1, "active": 0, "expired": 0}
+    others = ("attaching", "active", "detaching", "expired")
+    assert states == {"stock": 1, **dict.fromkeys(others, 0)}
     assert found == {"default": pytest.approx(1.536e-6)}  # the middle of 1.024 to 2.048

@@ -40,7 +40,7 @@ from mmpolicy.errors import Error
 from mmpolicy.host.files import MODULE, MODULE_DIR, Tree
 from mmpolicy.host.huge import KINDS, huge_of_cgroups
 
-STATES = ("stock", "active", "expired")
+STATES = ("stock", "attaching", "active", "detaching", "expired")
 NS = 1e-9
 
 
