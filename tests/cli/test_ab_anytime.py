@@ -194,7 +194,7 @@ def test_a_run_that_was_cut_off_still_has_its_answer(
     """A guard that is open keeps it going; who looks at the file meanwhile has an answer, too."""
     more = ["--metric", "cost=vmstat.pgfault/s higher guard 1%", "--stop", "anytime"]
     clock.at = [(161.0, lambda: kill(getpid(), signal.SIGTERM))]
-    assert ab(*BACK, *FIXED, *more).code == 1
+    assert ab(*BACK, *FIXED, *more).code == 128 + signal.SIGTERM
     result = run("ab", "report", str(out), "--json")
     assert result.code == 8, result.out
     data = json.loads(result.out)
