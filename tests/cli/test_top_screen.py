@@ -175,6 +175,7 @@ def test_keys(screen: Open, host: FakeTree) -> None:
     (unit,) = [line for line in lines if line.startswith("> - ")]
     assert "/web.service" in unit
     assert "1 processes in /web.service: 100% of its memory was looked at" in "\n".join(lines)
+    assert "private 8.0 MiB" in lines[-2]
     top.press("Enter")
     top.until("    11 web", gone=True)
     top.press("?")
@@ -356,7 +357,7 @@ def test_what_is_chosen_stays_while_rows_move() -> None:
     def frame(*names: str) -> dict[str, Any]:
         rows = [row(0, 0, cgroup=name) for name in names]
         return {"cgroups": rows, "processes": [], "notes": [], "processes_seen": 1,
-                "memory_looked_at": 1.0}  # fmt: skip
+                "memory_looked_at": 1.0, "longest_hold_ms": 0.25, "hold_limit_ms": 2.0}  # fmt: skip
 
     view = View("waste")
     for names in (("/a", "/b", "/c"), ("/b", "/a", "/c")):
@@ -389,9 +390,23 @@ def test_tables_and_json_have_the_same_rows(run: Run, host: FakeTree, clock: Any
     text = run("top", "-n", "1", "--cpu", "100").out
     clock.steps = [lambda: None] * 9
     data = json.loads(run("top", "-n", "1", "--cpu", "100", "--json").out)
-    tables = text.split("\n\n")
+    *tables, hold = text.split("\n\n")
+    assert re.fullmatch(r"longest hold of an mmap_lock: \S+ ms \(limit 2 ms\)\n", hold)
     for part, rows, key in ((1, data["cgroups"], "cgroup"), (2, data["processes"], "pid")):
         head, *lines = tables[part].splitlines()
         assert head.split()[1:] == [each.title for each in top_screen.COLUMNS]
         assert [line.split()[0] for line in lines if line] == [str(each[key]) for each in rows]
     assert LONG in text
+
+
+def test_memory_by_kind() -> None:
+    data = row(
+        0, 0, kinds_kib={"private": 102400, "swapped": 0, "lazily_freed": 2048},
+        not_looked_at_kib={"hugetlb": 4096}, charged_elsewhere_kib=1024,
+    )  # fmt: skip
+    assert top_screen.memory_of(data) == (
+        "private 100.0 MiB, lazily freed 2.0 MiB; not looked at: hugetlb 4.0 MiB; "
+        "charged to other cgroups: 1.0 MiB"
+    )
+    none = row(0, 0, kinds_kib={}, not_looked_at_kib={}, charged_elsewhere_kib=0)
+    assert top_screen.memory_of(none) == ""

@@ -28,7 +28,14 @@ from mmpolicy.memory.trim import check_possible
 from mmpolicy.render import as_json, emit, show_live
 from mmpolicy.verbs.options import complete_cgroup, json_option
 from mmpolicy.verbs.stats import print_json
-from mmpolicy.verbs.top_screen import Terminal, View, as_tables, run_aside, size_of_screen
+from mmpolicy.verbs.top_screen import (
+    Terminal,
+    View,
+    as_tables,
+    memory_of,
+    run_aside,
+    size_of_screen,
+)
 
 CPU, CPU_ONCE = 1.0, 20.0  # percent of one
 LOOK_S = 1.0  # how often the size of the terminal is looked at
@@ -197,7 +204,8 @@ def _details(tree: Tree, survey: Survey, view: View) -> list[str]:
     pids = [row["pid"]] if "pid" in row else [e.pid for e in inside if e.cgroup == row["cgroup"]]
     what = f"{len(pids)} processes in {row['cgroup']}" if "pid" not in row else item.label
     found = [line for each in reach_of(tree, pids, 1) for line in each.lines()]
-    return [f"{what}: {row['looked_at']:.0%} of its memory was looked at", *found]
+    seen = f"{what}: {row['looked_at']:.0%} of its memory was looked at"
+    return [*filter(None, (seen, memory_of(row))), *found]
 
 
 def _why_no_trim(tree: Tree, given: TopOptions) -> str:

@@ -226,6 +226,29 @@ def as_tables(frame: Frame) -> Iterator[str]:
     ):
         yield ""
         yield from (line[MARGIN:] for line in table_of(title, items, width))
+    yield ""
+    yield hold_of(frame)
+
+
+def hold_of(frame: Frame) -> str:
+    """Return for how long a look has held up a process at most."""
+    longest, limit = frame["longest_hold_ms"], frame["hold_limit_ms"]
+    return f"longest hold of an mmap_lock: {longest:g} ms (limit {limit:g} ms)"
+
+
+def memory_of(row: RowData) -> str:
+    """Return the memory of a row by kind, and what of it was not looked at."""
+
+    def by_kind(sizes: dict[str, float]) -> str:
+        known = sorted(sizes.items(), key=lambda each: -each[1])
+        return ", ".join(f"{name.replace('_', ' ')} {_mib(kib)} MiB" for name, kib in known if kib)
+
+    parts = [by_kind(row["kinds_kib"])]
+    if unseen := by_kind(row["not_looked_at_kib"]):
+        parts.append(f"not looked at: {unseen}")
+    if row["charged_elsewhere_kib"]:
+        parts.append(f"charged to other cgroups: {_mib(row['charged_elsewhere_kib'])} MiB")
+    return "; ".join(filter(None, parts))
 
 
 def seen_of(frame: Frame) -> str:
@@ -398,6 +421,8 @@ class View:
             return [*lines[: height - 1], "any key goes back"]
         only = f", with '{self.only}'" if self.only else ""
         top = [cut_middle(f"{seen_of(frame)}, by {self.sort}{only}", width)]
+        if len(top[0]) + len(hold := hold_of(frame)) + 2 <= width:
+            top = [f"{top[0]}; {hold}"]
         top += [line for note in frame["notes"] for line in folded(note, width)]
         below = [line for text in (*details, *self.question()) for line in folded(text, width)]
         self.page = max(height - len(top) - len(below) - 2, 1)
