@@ -71,7 +71,7 @@ def test_alone_it_needs_neither_root_nor_the_module(bare: FakeTree, run: Run) ->
     assert result.code == 0
     assert "/system.slice/redis.service 412 of 520 MiB" in result.out
     assert "small.service" not in result.out
-    assert "Not: top, map, recommend, trim, ab run: needs root; next: run it as root" in result.out
+    assert "Not: top, map, recommend, trim, collapse, ab run: needs root; next: " in result.out
 
 
 def test_alone_it_shows_what_is_set_and_warns_only_if_there_is_a_reason(

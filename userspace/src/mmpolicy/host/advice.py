@@ -97,6 +97,11 @@ class ProcessMemory:
         return found
 
 
+def can_collapse() -> bool:
+    """Tell if the kernel knows MADV_COLLAPSE; that is asked for no memory at all."""
+    return bool(_libc().madvise(None, ctypes.c_size_t(0), MADV_COLLAPSE) == 0)
+
+
 class Advice:
     """The entry to this module; tests replace it by a model."""
 

@@ -63,6 +63,7 @@ def verbs_here(host: Host) -> list[Verb]:
         Verb("host"),
         *(Verb(name, *needs_root) for name in ("top", "map", "recommend")),
         Verb("trim", *(needs_root or _no_trim(host))),
+        Verb("collapse", *(needs_root or _no_collapse(host))),
         Verb("bench", *lacks),
         Verb("ab run", *(needs_root or read_only)),
         Verb("ab report", *lacks),
@@ -83,6 +84,14 @@ def _no_trim(host: Host) -> tuple[()] | tuple[str, str]:
     except Error as err:
         return err.message, err.next_step.partition(";")[0]
     return ()
+
+
+def _no_collapse(host: Host) -> tuple[()] | tuple[str, str]:
+    from mmpolicy.host.advice import KERNEL, can_collapse
+
+    if host.tree.is_dir(THP) and can_collapse():
+        return ()
+    return "this kernel has no MADV_COLLAPSE", KERNEL
 
 
 def as_lines(verbs: list[Verb]) -> list[str]:
