@@ -21,8 +21,8 @@ LIBRARIES = {
     "scipy",
     "matplotlib",
 }
-MOST = 150  # modules, of which Python and click are about 90
-SHARED = {f"mmpolicy.verbs.{name}" for name in ("group", "options", "commit")}
+MOST = 165  # modules, of which Python and click are about 95
+SHARED = {f"mmpolicy.verbs.{name}" for name in ("group", "options", "commit", "reached")}
 CODE = """
 import json, sys
 from mmpolicy.cli import main
@@ -65,4 +65,4 @@ def test_libraries(tree: FakeTree, words: list[str], needed: set[str]) -> None:
         assert len(found) < MOST
     if words != ["--help"]:
         verbs = {name for name in found if name.startswith("mmpolicy.verbs.")} - SHARED
-        assert len(verbs) <= 4  # the verb itself, what it is asked for and what it shows
+        assert len(verbs) <= 5  # the verb itself, what it is asked for and what it shows
