@@ -171,8 +171,8 @@ def bench(
     policy decides for COMMAND alone. Whatever ends this command, the settings are as before.
 
     If a run fails or takes longer than --timeout, the bench ends, says which run of which arm it
-    was, and prints what the complete rounds before it show. Processes that outlive COMMAND are not
-    measured; it names them.
+    was, and prints the result of the complete rounds before it. Processes that outlive COMMAND
+    are not measured; it names them.
     """
     if options["detect"] and options["within"]:
         raise click.UsageError("choose one of --detect and --within")
@@ -237,7 +237,7 @@ def _tell(
     want_json: bool,
     options: dict[str, Any],
 ) -> None:
-    """Print what the complete rounds show, and then write the files: a full disk hides nothing."""
+    """Print the result of the complete rounds, then write the files: a full disk hides nothing."""
     from mmpolicy.bench.result import Result
 
     result = Result(

@@ -101,7 +101,7 @@ def top(ctx: click.Context, **options: Any) -> None:
     few processes at a time, the largest of which least is known first.
 
     On a terminal it has keys: ? tells them. It changes nothing, but for `t`, which runs `mmpolicy
-    trim` for what is chosen after it has asked.
+    trim` for the selected row after a question.
     """
     given, host = TopOptions(**options), ctx.ensure_object(Host)
     if not (given.number or given.want_json) and sys.stdin.isatty() and sys.stdout.isatty():
@@ -125,7 +125,7 @@ def _first(frames: Iterator[dict[str, Any]], number: int | None) -> Iterator[dic
 
 
 def _frames(host: Host, given: TopOptions) -> Iterator[dict[str, Any]]:
-    """Yield what is seen in each interval, for ever."""
+    """Yield a frame for each interval, without end."""
     survey = _survey(host, given)
     while True:
         survey.turn(host.clock(), given.interval)
@@ -140,7 +140,7 @@ def _survey(host: Host, given: TopOptions) -> Survey:
 
 
 def _on_screen(ctx: click.Context, host: Host, given: TopOptions) -> None:
-    """Show frames until somebody quits."""
+    """Show frames until the user quits."""
     survey = _survey(host, given)
     view = View(given.sort, _why_no_trim(host.tree, given))
 
@@ -195,7 +195,7 @@ def _frame_for(tree: Tree, survey: Survey, view: View) -> dict[str, Any]:
 
 
 def _details(tree: Tree, survey: Survey, view: View) -> list[str]:
-    """Return what there is to say of the row that was opened."""
+    """Return the details of the opened row."""
     item = view.current
     if not item:
         return []
@@ -220,7 +220,7 @@ def _why_no_trim(tree: Tree, given: TopOptions) -> str:
 
 
 def _certain(row: Row) -> tuple[float, float]:
-    """Return what waste is sorted by: what is known to be empty goes before what may be."""
+    """Return the sort key of waste: the lower bound first, then the estimate."""
     return max(row.waste_kib - row.error_kib, 0.0), row.waste_kib
 
 
@@ -233,7 +233,7 @@ def _chosen_rows(found: list[Row], sort: str, rows: int, only: str) -> list[Row]
 def frame_of(
     tree: Tree, survey: Survey, sort: str, rows: int, only: str = "", cgroups: int | None = None
 ) -> dict[str, Any]:
-    """Return what a survey has seen, so many rows of it in order, whose names have a text."""
+    """Return a survey's findings: so many rows in order, whose names contain a text."""
     state = _state(tree)
     many = len(survey.processes) if only else 2 * rows
     of_cgroups, of_processes = survey.most(FIGURES[sort], many)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The screen of `top`: columns that fit, keys, and the question before `trim`.
 
-A View is what somebody has chosen to see; what it makes of a frame and of a key needs no terminal.
+A View holds the user's choices. It turns a frame and a key press into lines without a terminal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BAR = 12  # cells
 GAP = "  "
 NAME = 20  # columns that the name has at least
 MARGIN = 2  # columns before the name: the row that is chosen, and members of a unit
-WIDEST = 1000  # columns: what is wider is no terminal, but a pipe
+WIDEST = 1000  # columns: a pipe is wider than any terminal
 FOLD = 3  # lines of a note or a detail
 SORTS = {"w": "waste", "m": "memory", "f": "faults", "c": "cpu"}
 HELP = (
@@ -61,16 +61,16 @@ KEYS = {
 
 
 class Column(NamedTuple):
-    """What is shown of a row."""
+    """One column of the table."""
 
     title: str
     width: int  # at least
     cell: Callable[[RowData], str]
-    sort: str = ""  # what it is sorted by
+    sort: str = ""  # the sort order that the column stands for
     is_text: bool = False  # and no number
 
     def aligned(self, text: str, width: int) -> str:
-        """Return a text of that width, numbers at its right end."""
+        """Pad a text to a width; numbers are right-aligned."""
         rest = " " * (width - len(click.unstyle(text)))
         return f"{text}{rest}" if self.is_text else f"{rest}{text}"
 
@@ -81,7 +81,7 @@ def _mib(kib: float) -> str:
 
 
 def _waste(row: RowData) -> str:
-    """Return the waste; where its error is larger, only what it is less than is known."""
+    """Return the waste, or its upper bound where the error exceeds it."""
     if not row["looked_at"]:
         return "?"
     waste, error = row["waste_kib"], row["error_kib"]
@@ -133,13 +133,13 @@ COLUMNS = (
     Column("FOLIOS", 24, _folios, is_text=True),
     Column("DECIDES", 8, lambda row: str(row["decides"]), is_text=True),
 )
-# Where there is no room for all, the first of these are shown.
+# A narrow terminal shows the first of these.
 IMPORTANT = ("WASTE_MIB", "OF_MIB", "CPU%", "FAULTS/S", "+-", "USED|EMPTY", "KERNEL%", "STALL%",
              "DECIDES", "FOLIOS", "FAULT_CPU%")  # fmt: skip
 
 
 def columns_for(width: int) -> list[Column]:
-    """Return the columns that fit beside a name."""
+    """Return the columns that fit next to a name."""
     by_title, left = {each.title: each for each in COLUMNS}, width - NAME - MARGIN
     chosen = set[str]()
     for title in IMPORTANT:
@@ -151,7 +151,7 @@ def columns_for(width: int) -> list[Column]:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Return a text of that width at most: a name of a cgroup tells most at both of its ends."""
+    """Return a text of at most that width; both ends of a cgroup's name are kept."""
     if len(text) <= width:
         return text
     end = (width - 1) // 2
@@ -161,7 +161,7 @@ def cut_middle(text: str, width: int) -> str:
 class Item(NamedTuple):
     """A row of the screen."""
 
-    key: str  # what it is known by from frame to frame
+    key: str  # identifies the row in later frames
     label: str
     row: RowData
     depth: int = 0
@@ -237,7 +237,7 @@ def hold_of(frame: Frame) -> str:
 
 
 def memory_of(row: RowData) -> str:
-    """Return the memory of a row by kind, and what of it was not looked at."""
+    """Return the memory of a row by kind, and the part that was not looked at."""
 
     def by_kind(sizes: dict[str, float]) -> str:
         known = sorted(sizes.items(), key=lambda each: -each[1])
@@ -257,12 +257,12 @@ def seen_of(frame: Frame) -> str:
     return f"{frame['processes_seen']} processes, {share:.0%} of their memory looked at so far"
 
 
-# What is chosen, and what a key does
+# Choices and keys
 
 
 @dataclass
 class View:
-    """What somebody has chosen to see."""
+    """The user's choices: sort order, filter, selected row, open units."""
 
     sort: str
     trims: str = ""  # why `t` is not offered, empty if it is
@@ -270,7 +270,7 @@ class View:
     only: str = ""  # a text that names have
     mode: str = ""  # filter, trim, help, else rows
     chosen: str = ""  # the key of a row
-    moved: bool = False  # has somebody chosen it? Else it is the first one
+    moved: bool = False  # by the user; else the first row is selected
     first: int = 0  # row on the screen
     message: str = ""
     expanded: set[str] = field(default_factory=set)  # cgroups
@@ -289,7 +289,7 @@ class View:
         return next((each for each in self.items if each.key == self.chosen), None)
 
     def take(self, frame: Frame) -> None:
-        """Have the rows of a frame; what was chosen stays so, as long as it is there."""
+        """Take the rows of a frame; the selected row stays selected while it exists."""
         old = [each.key for each in self.items]
         if self.by_process:
             self.items = [process_item(row) for row in frame["processes"]]
@@ -310,7 +310,7 @@ class View:
                 yield process_item(each, 1)
 
     def press(self, key: str) -> list[str]:
-        """Do what a key is for; return the words of a verb that is to run, if one is."""
+        """Handle a key; return the command line of a verb that it starts, if any."""
         self.message = ""
         if self.mode == "filter":
             self._type(key)
@@ -392,7 +392,7 @@ class View:
             return ["trim", "--pid", str(item.row["pid"])]
         return ["trim", "--cgroup", item.row["cgroup"]]
 
-    # What it looks like
+    # Lines
 
     def legend(self) -> str:
         """Return the last line: the question, or which keys there are."""
