@@ -194,7 +194,8 @@ def check_names_of_systemd(guest: Guest) -> None:
         (r"worker@a\x2db", ""), ("worker@own", ""), ("helper@x", "worker@x"), ("memory", ""),
     ):  # fmt: skip
         start(unit, running)
-        assert made_of(running or unit) == (SMALL if unit == "worker@own" else LARGE)
+        if not running:  # what an alias writes has the name that it was started by
+            assert made_of(unit) == (SMALL if unit == "worker@own" else LARGE)
     check()
     must(guest, "systemctl reload mmpolicy", timeout=300)
     must(guest, "systemctl stop 'worker@before'; systemctl reload mmpolicy", timeout=300)
