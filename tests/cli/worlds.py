@@ -725,7 +725,8 @@ def benched(noise: Noise, effects: Sequence[float], **length: Any) -> Callable[[
 
     def once(rng: Rng) -> Outcome:
         most: Any = Named(names)
-        bench = Rounds(most, most, Length(12, **length), int(rng.integers(2**31)), dict)
+        seed = int(rng.integers(2**31))
+        bench = Rounds(most, most, Length(12, **length), seed, dict, lambda _pid: lambda: 0)
         bench.drawn(rng, noise, logs)
         for _ in bench.rounds(0):
             pass
