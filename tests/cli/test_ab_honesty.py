@@ -252,7 +252,10 @@ def test_an_effect_that_builds_up_within_the_blocks() -> None:
 @pytest.mark.parametrize("pairs", [8, DEFAULT_PAIRS, 40])
 @pytest.mark.parametrize("better", ["lower", "higher"])
 def test_no_worse_than_a_margin(better: str, pairs: int) -> None:
-    """Of treatments that are worse by just the margin, 4 to 6 % pass; of equal ones, most."""
+    """Of treatments that are worse by just the margin, 3.5 to 6 % pass; of equal ones, most.
+
+    Below 5 %, as the means have to be within it, too, where the arms seem to vary differently.
+    """
     runs, passed = 4000 if pairs < 40 else 2000, {0.05: 0, 0.0: 0}
     metric = Metric.parse(f"m=cmd:x {better}")
     rng = np.random.default_rng(pairs)
@@ -264,7 +267,7 @@ def test_no_worse_than_a_margin(better: str, pairs: int) -> None:
             row = MetricResult(metric, values, [], analyse(values, 1), None, 1, pairs, margin=5)
             passed[worse] += row.no_worse
     print(f"{better}, {pairs} pairs: {passed[0.05] / runs:.2%} of {runs} pass at the margin")
-    assert 0.04 <= passed[0.05] / runs <= 0.06
+    assert 0.035 <= passed[0.05] / runs <= 0.06
     assert passed[0.0] >= 48
 
 

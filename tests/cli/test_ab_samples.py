@@ -18,7 +18,7 @@ from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.neighbours import Neighbours
 from mmpolicy.ab.panel import Cell, centred, neighbours, pairs_of, sides, usual
-from mmpolicy.ab.report import Report
+from mmpolicy.ab.report import OWN, Doubt, Report
 from mmpolicy.ab.samples import Recording, line_of, parse
 from mmpolicy.ab.stats import Effect, growth_p, left_in_units, left_over
 from mmpolicy.errors import Error
@@ -684,6 +684,7 @@ def report_of(*rows: MetricResult, doubts: tuple[str, ...] = (), **header: Any) 
     """Return a report on such metrics."""
     found = Report(recorded(complete(0.0, **header)))
     found.rows, found.doubts = [*rows], [*doubts]
+    found.reasons = [Doubt(OWN, each) for each in doubts]
     found.judged = [row for row in rows if row.margin and row.metric.better]
     return found
 
