@@ -69,7 +69,7 @@ class Model:
 
 def test_a_run_is_in_its_arm() -> None:
     model = Model(OFF, Arm("on", no_thp=True))
-    found = model.bench(Length(1))._round(model.arms)
+    found = model.bench(Length(1))._round(model.arms, "round 1")
     took = {"cpu": 1.5, "large_folios": 3 * (64 << 10) + 2 * (2 << 20)}
     assert found == {"off": took, "on": took}
     assert model.told == ["off", ("off", 41), False, "on", ("on", 41), True]
@@ -229,7 +229,9 @@ def test_the_starter_is_there_as_long_as_it_is_needed() -> None:
 
 def test_what_a_program_said_last_is_told(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("y" + "x" * 500)
-    error = raised(programs._checked, {"status": 3}, "prog", tmp_path / "out")
+    with programs.Programs(programs.Work(["true"]), lambda: None) as runner:
+        answer = {"status": 3, "outlived": []}
+        error = raised(runner._checked, answer, "prog", tmp_path / "out")
     assert error.message == "'prog': ended with status 3: " + "x" * 500
 
 

@@ -37,7 +37,7 @@ from mmpolicy.control.keys import (
     to_record,
 )
 from mmpolicy.control.labels import json_label_of, label_of, shown, telling_keys
-from mmpolicy.control.manifest import Manifest, _word, save
+from mmpolicy.control.manifest import Manifest, _word, save, service_of
 from mmpolicy.control.model import Control, active_of, check_abi, check_loaded, lacking
 from mmpolicy.control.notices import notice_lines
 from mmpolicy.control.owners import Owned, check_owner, keep_owned, lost, read_owned
@@ -58,7 +58,6 @@ from mmpolicy.control.state import (
     users_of,
     without_gone,
 )
-from mmpolicy.control.units import service_of
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.calibration import Calibration, FaultCost
 from mmpolicy.host.doctor import Check, Facts

@@ -19,7 +19,7 @@ from mmpolicy.verbs.ab_preset import _filled
 from mmpolicy.verbs.explain import Address, _name_of
 from mmpolicy.verbs.options import Levels, Seconds
 from mmpolicy.verbs.status import _knobs, _whom
-from mmpolicy.verbs.top import _bar, _folios, _in_faults
+from mmpolicy.verbs.top_screen import _bar, _folios, _in_faults
 from mmpolicy.verbs.trim import Row, _saved
 
 from .fakes import Run
@@ -163,17 +163,25 @@ def test_what_suits_a_process(whole: Explained, largest: int, expected: Advice |
 # What is shown
 
 
+def of(waste: int, whole: int) -> dict[str, int]:
+    """Return what a row of `top` tells of waste, in KiB."""
+    return {"waste_kib": waste, "rss_kib": whole}
+
+
 def test_bars() -> None:
-    bars = [_bar(waste, 100) for waste in (0, 50, 100, 200)]
+    bars = [click.unstyle(_bar(of(waste, 100))) for waste in (0, 50, 100, 200)]
     assert bars == ["#" * 12, "######......", "." * 12, "." * 12]
-    assert _bar(5, 0) == _bar(1, 25) == "#" * 12
+    assert _bar(of(5, 0)) == _bar(of(1, 25)) == "#" * 12
 
 
 def test_sizes_that_most_is_in() -> None:
     sizes = {"4 kB": 0.1, "64 kB": 0.5, "2048 kB": 0.3, "16 kB": 0.1}
-    assert _folios(sizes) == "64kB:50% 2048kB:30% 4kB:10%"
-    assert _folios({}) == _folios({"4 kB": 0.0}) == "-"
-    assert (_in_faults(None, None), _in_faults(0.16, 0.01)) == ("-", "0.16 +-0.01")
+    assert _folios({"folios": sizes}) == "64kB:50% 2048kB:30% 4kB:10%"
+    assert _folios({"folios": {}}) == _folios({"folios": {"4 kB": 0.0}}) == "-"
+    faults = [
+        {"faults_percent": a, "faults_error_percent": b} for a, b in ((None, None), (0.16, 0.01))
+    ]
+    assert [_in_faults(row) for row in faults] == ["-", "0.16 +-0.01"]
 
 
 @pytest.mark.parametrize(
