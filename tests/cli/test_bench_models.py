@@ -195,8 +195,8 @@ def test_a_server_is_asked_to_end_after_its_load(
     found, told, _ = programs_of(monkeypatch, programs.Work(["load"], "serve", "", 5.0))
     begun = {"began": 1.0, "before": [0]}
     answers: Iterator[dict[str, Any]] = iter([
-        {"pid": 7}, begun, {"pid": 8}, {"status": 0, "wall": 3.0, "cpu": 4.0},
-        {"status": -15, "wall": 9.0, "cpu": 6.0},
+        {"pid": 7}, begun, {"pid": 8}, {"status": 0, "wall": 3.0, "cpu": 4.0, "outlived": []},
+        {"status": -15, "wall": 9.0, "cpu": 6.0, "outlived": ["child"]},
     ])  # fmt: skip
 
     def ask(deed: str, limit_s: float = 60.0, **fields: Any) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def test_a_server_is_asked_to_end_after_its_load(
     monkeypatch.setattr(os, "kill", lambda *words: told.append(words))
     monkeypatch.setattr(os, "killpg", lambda *words: told.append(("group", *words)))
     took = found._served(tmp_path / "out", lambda pid: told.append(f"bind {pid}"), True)
-    assert took == {"wall": 3.0, "cpu": 6.0}
+    assert (took, found.outlived) == ({"wall": 3.0, "cpu": 6.0}, {"child"})
     ends = [[("group", pid, signal.SIGKILL), (pid, signal.SIGKILL)] for pid in (7, 8)]
     assert told == [
         ("start", 60, ["/bin/sh", "-c", "exec serve"], True, None), "bind 7",
@@ -267,6 +267,7 @@ def test_what_a_program_took(monkeypatch: pytest.MonkeyPatch) -> None:
     assert starter.end(7, 10.0, [1.0, 0.5, 20]) == {
         "status": 3, "wall": 2.5, "cpu": 6.5, "user": 4.0, "system": 2.5, "faults": 50,
         "major_faults": 2, "peak_rss": 102400, "cycles": 3.0,
+        "outlived": [],
     }  # fmt: skip
     assert starter.counters == {}
 
@@ -443,4 +444,5 @@ def test_a_picture_has_time_and_memory_of_all_arms(
         file, drawn = tmp_path / f"a{suffix}", MagicMock()
         monkeypatch.setattr(picture, "draw", lambda _result, drawn=drawn: drawn)
         picture.save_picture(found, file)
-        assert drawn.mock_calls == [call.savefig(file, metadata=metadata)]
+        place = drawn.savefig.call_args.args[0]
+        assert drawn.mock_calls == [call.savefig(place, format=suffix[1:], metadata=metadata)]
