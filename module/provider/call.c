@@ -14,6 +14,18 @@
 
 #include "direct.h"
 
+unsigned long mmp_back_rare[MMP_FUNCTIONS];
+
+/* The functions of anon_order that single faults do not call; entry.S has the same order. */
+struct mmp_call mmp_call_rare = {
+	.entry = mmp_entry_rare,
+	.need = {
+		MMP_NEED_huge, MMP_NEED_swapin, MMP_NEED_collapse, MMP_NEED_start_stop,
+		MMP_NEED_show, MMP_NEED_store,
+	},
+	.back = mmp_back_rare,
+};
+
 /* Where ftrace patches a function: its first instruction, or the one behind its ENDBR. */
 static void *call_site(const struct mmp_call *call, int i)
 {

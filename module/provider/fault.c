@@ -23,18 +23,6 @@ struct mmp_call mmp_call_fault = {
 	.need = { MMP_NEED_fault },
 };
 
-unsigned long mmp_back_rare[MMP_FUNCTIONS];
-
-/* All functions of the point but those of each fault; entry.S has the same order. */
-struct mmp_call mmp_call_rare = {
-	.entry = mmp_entry_rare,
-	.need = {
-		MMP_NEED_huge, MMP_NEED_swapin, MMP_NEED_collapse, MMP_NEED_start_stop,
-		MMP_NEED_show, MMP_NEED_store,
-	},
-	.back = mmp_back_rare,
-};
-
 DEFINE_STATIC_CALL_NULL(mmp_fault_original, mmp_replace_huge);
 DEFINE_STATIC_CALL_NULL(mmp_huge_original, mmp_replace_huge);
 

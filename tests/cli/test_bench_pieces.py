@@ -128,7 +128,7 @@ def test_units_of_what_is_shown() -> None:
     assert dict(zip(found.known, cells, strict=True)) == {
         **dict.fromkeys(("cpu", "wall", "user", "system"), "10,000,000,000,000,000.0 ms"),
         "faults": "10,000,000,000,000",
-        **dict.fromkeys(("peak_rss", "large_folios"), "9,536,743.2 MiB"),
+        **dict.fromkeys(("peak_rss", "large_folios", "collapsed"), "9,536,743.2 MiB"),
         **dict.fromkeys(("cycles", "instructions"), "10,000,000.0 M"),
         "tlb_misses": "10,000,000,000.0 k",
     }

@@ -62,7 +62,10 @@ def test_map_begins_with_the_table(run: Run, process: FakeTree) -> None:
     lines = run("map", str(PID)).out.splitlines()
     assert lines[0].split()[:3] == ["ORDER", "FOLIO", "FOLIOS"]
     summary = run("map", str(PID), "--summary").out.splitlines()
-    assert lines[: len(summary)] == summary
+    timed = "longest hold"  # by the clock, so it differs
+    assert [line for line in lines[: len(summary)] if timed not in line] == [
+        line for line in summary if timed not in line
+    ]
     assert lines[-1].startswith("one mark: ") and len(summary) < len(lines)
     name = run("map", "redis <server>", "--summary")
     assert (name.code, name.out.splitlines()[0]) == (0, summary[0])

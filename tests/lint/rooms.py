@@ -58,8 +58,8 @@ TESTS: Table = {
     "lint": "lab",
     "plant": "",
     "site": "",
-    "bench": "lab",
-    "cli": "abi controller processes",
+    "bench": "lab cli",
+    "cli": "abi controller processes bench",
     "guest": "lab bench abi controller processes",
     "harness": "lab lint bench guest",
 }

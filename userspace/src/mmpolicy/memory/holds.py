@@ -92,7 +92,7 @@ class Holds:
                 begin = time.thread_time()
                 pagemap.scan(start, start + OWN * PAGE, 0)
                 costs.append((time.thread_time() - begin) / OWN * 1e9)
-            return min(costs) if pagemap.can_scan else SCAN_NS
+            return max(min(costs), 1.0) if pagemap.can_scan else SCAN_NS  # clocks may be coarse
         except Error:
             return SCAN_NS
         finally:
