@@ -116,7 +116,7 @@ def run(world: World, found: dict[str, Any], runs: int) -> Iterator[dict[str, An
         yield found
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str]) -> None:
     """Run what is missing, and write the page."""
     parser = argparse.ArgumentParser(prog="./dev bench rates", description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="of each world")
@@ -130,7 +130,6 @@ def main(argv: list[str]) -> int:
             save(kept)
             counting.progress(f"{number} of {len(chosen)}, {done['runs']} runs: {world.title}")
     DOCUMENT.write_text(page(kept))
-    return 0
 
 
 def save(kept: dict[str, Any]) -> None:

@@ -94,6 +94,8 @@ struct mmp_call {
 	for ((i) = 0; (i) < ARRAY_SIZE((call)->need) && (call)->need[i]; (i)++)
 
 /* call.c */
+extern struct mmp_call mmp_call_rare;
+extern unsigned long mmp_back_rare[MMP_FUNCTIONS];
 int mmp_call_find(struct mmp_call *call, char *reason, size_t size);
 void *mmp_call_original(const struct mmp_call *call, int i);
 int mmp_call_begin(struct mmp_call *call);
@@ -175,8 +177,6 @@ struct mmp_question {
 /* fault.c: the point anon_order, faults as a whole */
 DECLARE_PER_CPU(struct mmp_question, mmp_question);
 extern struct mmp_call mmp_call_fault;
-extern struct mmp_call mmp_call_rare;
-extern unsigned long mmp_back_rare[MMP_FUNCTIONS];
 void mmp_fault_found(void);
 bool mmp_policy_decides(const struct mm_struct *mm);
 unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,

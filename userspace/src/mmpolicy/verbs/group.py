@@ -100,7 +100,8 @@ class Verbs(Group):
         if not more.get("standalone_mode", True):
             return run(words, *rest, **more)
         try:
-            code = run(words, *rest, **{"prog_name": "mmpolicy", **more, "standalone_mode": False})
+            named = {} if rest else {"prog_name": "mmpolicy"}
+            code = run(words, *rest, **{**named, **more, "standalone_mode": False})
         except click.ClickException as err:
             code = self._tell(words, err)
         except click.Abort:
