@@ -28,8 +28,9 @@ HEAD = """\
 <!-- SPDX-License-Identifier: GPL-2.0; made by bench/rates.py -->
 # Rates: how often an experiment is wrong
 
-`./dev bench rates` makes this page: it runs each world, in which the truth is known, as often as
-the table says, and counts what [`ab report`, `ab pool`](ab.md) and [`bench`](bench.md) make of it.
+`./dev bench rates` makes this page: it runs each world, in which the truth is known, as often
+as the table says, and counts what [`ab report`, `ab pool`](ab.md) and [`bench`](bench.md) make
+of it.
 The worlds are in `tests/cli/worlds.py`; `./dev test --full` runs them, too.
 A rate is followed by its Monte Carlo error, one standard error, and by what it should be.
 **Bold** is what is further from that than three such errors: it is not held.
