@@ -63,6 +63,7 @@ from mmpolicy.host.calibration import Calibration, FaultCost
 from mmpolicy.host.doctor import Check, Facts
 from mmpolicy.host.files import CONTROL
 from mmpolicy.host.machine import Host
+from mmpolicy.memory.holds import Holds
 from mmpolicy.verbs.stats import memory_of_bound
 
 from .fakes import COUNTERS, DEFAULT, FakeTree, Run
@@ -555,7 +556,7 @@ def test_whose_profile_decides(tree: FakeTree) -> None:
     tree.put("/sys/fs/cgroup/a/cgroup.procs", "41")
     tree.put("/proc/41/smaps_rollup", "Rss: 8 kB\nLazyFree: 3 kB")
     bound: State = {group: "web", CgroupBinding(1): "web", start: "web", root: "x"}
-    assert [each[:4] for each in memory_of_bound(tree, bound, "web")] == [
+    assert [each[:4] for each in memory_of_bound(tree, bound, "web", Holds(tree))] == [
         ("cgroup /a", 1, 8, 3), ("process 41", 1, 8, 3),
     ]  # fmt: skip
 

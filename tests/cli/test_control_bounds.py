@@ -25,6 +25,7 @@ from mmpolicy.control.state import assign, bind_unit
 from mmpolicy.control.units import generate
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.calibration import Calibration, FaultCost
+from mmpolicy.memory.holds import Holds
 from mmpolicy.verbs.stats import memory_of_bound
 
 from .fakes import CONTROL, FakeTree, Run
@@ -124,7 +125,7 @@ def test_cgroups_are_looked_for_only_if_they_are_needed(
     tree.put("/proc/7/smaps_rollup", rollup)
     tree.mount()
     assert labels.cgroups_of(tree, state) == {}
-    assert memory_of_bound(tree, state, "web") == [("process 7", 1, 100, 30, 70, 0)]
+    assert memory_of_bound(tree, state, "web", Holds(tree)) == [("process 7", 1, 100, 30, 70, 0)]
     assert labels.cgroups_of(tree, [CgroupBinding(1)]) == {}
     tree.remove(MOUNTS)
     tree.put(f"{MOUNTS}/x", "")

@@ -100,7 +100,7 @@ LOOKS: dict[str, Callable[[Tree, int], object]] = {
     "top, recommend": of_survey,
     "map, explain": lambda tree, pid: read_areas(tree, pid, False, shared=True),
     "trim": lambda tree, pid: [*Finder(Space(tree, pid, Holds(tree)), 0.1, False).pieces()],
-    "show": memory_of_process,
+    "show": lambda tree, pid: memory_of_process(tree, pid, Holds(tree)),
     "host --vms": huge_of,
 }
 

@@ -24,6 +24,7 @@ from mmpolicy.host.hooked import others
 from mmpolicy.host.kmod import APPLY_BLACKLIST, Kmod
 from mmpolicy.host.knobs import check_value, choices, chosen, find_knobs, names_of, read_knobs
 from mmpolicy.host.processes import cgroup_of, start_of
+from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.lazily import memory_of_cgroup, memory_of_process
 from mmpolicy.render import GAP, blocks, table
 
@@ -347,11 +348,11 @@ def test_processes_of_cgroups(tree: FakeTree) -> None:
     rollup = "Rss: {} kB\nPss: 7 kB\nLazyFree: {} kB"
     tree.put("/proc/1/smaps_rollup", rollup.format(100, 30))
     tree.put("/proc/3/smaps_rollup", rollup.format(50, 0))
-    assert memory_of_cgroup(tree, "/a") == ("cgroup /a", 2, 150, 30, 120, 0)
-    assert memory_of_process(tree, 1) == ("process 1", 1, 100, 30, 70, 0)
+    assert memory_of_cgroup(tree, "/a", Holds(tree)) == ("cgroup /a", 2, 150, 30, 120, 0)
+    assert memory_of_process(tree, 1, Holds(tree)) == ("process 1", 1, 100, 30, 70, 0)
     tree.put("/proc/2/stat", "")
-    assert memory_of_process(tree, 2) == ("process 2", 0, 0, 0, 0, 0)
-    assert raised(memory_of_process, tree, 9).message == "no process 9"
+    assert memory_of_process(tree, 2, Holds(tree)) == ("process 2", 0, 0, 0, 0, 0)
+    assert raised(memory_of_process, tree, 9, Holds(tree)).message == "no process 9"
 
 
 @pytest.mark.parametrize("number", [errno.ESRCH, errno.ENOENT, errno.EACCES])
@@ -362,9 +363,9 @@ def test_a_process_that_ends_while_it_is_read(
     error = explain(number, "read /proc/1/smaps_rollup", {})
     monkeypatch.setattr(tree, "read", lambda _path: (_ for _ in ()).throw(error))
     if number == errno.EACCES:
-        assert raised(memory_of_process, tree, 1) is error
+        assert raised(memory_of_process, tree, 1, Holds(tree)) is error
     else:
-        assert memory_of_process(tree, 1).processes == 0
+        assert memory_of_process(tree, 1, Holds(tree)).processes == 0
 
 
 def test_when_a_process_began(tree: FakeTree) -> None:

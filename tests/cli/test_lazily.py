@@ -50,7 +50,7 @@ def test_without_the_module(run: Run, tree: FakeTree) -> None:
     assert lines[-1].startswith("the module is not loaded")
     assert run("show", "--pid", "10", "--json").json["memory"][0]["lazily_freed_kib"] == 10000
     assert run("show", "--pid", "99").code == 2
-    assert memory_of_cgroup(tree, "/redis.service")[:4] == (
+    assert memory_of_cgroup(tree, "/redis.service", Holds(tree))[:4] == (
         "cgroup /redis.service",
         1,
         16384,

@@ -143,7 +143,8 @@ TOLD = """
 {loop} >/dev/null & pid=$!
 sleep 1
 kill -STOP $pid; sleep 0.2
-echo [; mmpolicy show --pid $pid --json; echo ,; mmpolicy stats --cgroup {cgroup} --json; echo ]
+echo [; mmpolicy show --pid $pid --hold 1000 --json; echo ,
+mmpolicy stats --cgroup {cgroup} --hold 1000 --json; echo ]
 kill -KILL $pid; wait
 """
 

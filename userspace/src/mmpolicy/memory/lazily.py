@@ -84,20 +84,19 @@ def _sum(what: str, found: list[Figures]) -> Memory:
     return Memory(what, len(found), rss, lazily, rss - lazily, not_known)
 
 
-def memory_of_process(tree: Tree, pid: int | str, holds: Holds | None = None) -> Memory:
+def memory_of_process(tree: Tree, pid: int | str, holds: Holds) -> Memory:
     """Return the memory of a process."""
     check_process(tree, pid)
-    found = _figures(tree, pid, holds or Holds(tree))
+    found = _figures(tree, pid, holds)
     return _sum(f"process {pid}", [found] if found else [])
 
 
-def memory_of_cgroup(tree: Tree, name: str, holds: Holds | None = None) -> Memory:
+def memory_of_cgroup(tree: Tree, name: str, holds: Holds) -> Memory:
     """Return the sum over the processes of a cgroup and those below it.
 
     A page that several of them map counts for each, as in any sum of RSS.
     """
-    limit = holds or Holds(tree)
-    found = (_figures(tree, pid, limit) for pid in cgroup_pids(tree, name) if _is_there(tree, pid))
+    found = (_figures(tree, pid, holds) for pid in cgroup_pids(tree, name) if _is_there(tree, pid))
     return _sum(f"cgroup {name}", [each for each in found if each])
 
 

@@ -16,10 +16,12 @@ from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.hooked import hooked_functions
 from mmpolicy.host.machine import Host
 from mmpolicy.host.processes import cgroup_of
+from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.lazily import Memory, memory_lines, memory_of_cgroup, memory_of_process
 from mmpolicy.render import emit, paint, table
 from mmpolicy.verbs.options import (
     complete_pid,
+    hold_option,
     json_option,
     pass_host,
     point_argument,
@@ -118,17 +120,17 @@ def _about(told: dict[str, Any] | None) -> tuple[object, ...]:
     return f"{told['min']}..{told['max']}", told["default"], told["unit"], told["meaning"]
 
 
-def _memory(tree: Tree, pid: int) -> list[Memory]:
+def _memory(tree: Tree, pid: int, holds: Holds) -> list[Memory]:
     """Return the memory of a process, and of the cgroup that it is charged to."""
-    memory, cgroup = [memory_of_process(tree, pid)], Charged(tree).name(pid)
+    memory, cgroup = [memory_of_process(tree, pid, holds)], Charged(tree).name(pid)
     if cgroup != "/" or cgroup_of(tree, pid):
-        memory.append(memory_of_cgroup(tree, cgroup))
+        memory.append(memory_of_cgroup(tree, cgroup, holds))
     return memory
 
 
-def _process(tree: Tree, pid: int) -> tuple[dict[str, Any], list[Memory]]:
+def _process(tree: Tree, pid: int, holds: Holds) -> tuple[dict[str, Any], list[Memory]]:
     """Return which profile decides for a process, and the memory of it and of its cgroup."""
-    memory = _memory(tree, pid)
+    memory = _memory(tree, pid, holds)
     profile = profile_of(tree, read_state(tree), pid)
     data = {"pid": pid, "profile": profile, "memory": [each._asdict() for each in memory]}
     return data, memory
@@ -141,22 +143,26 @@ def _process(tree: Tree, pid: int) -> tuple[dict[str, Any], list[Memory]]:
     "--pid", type=click.IntRange(min=1), metavar="N", shell_complete=complete_pid,
     help="Show the profile that decides for this process, and its memory.",
 )  # fmt: skip
+@hold_option
 @json_option
 @pass_host
-def show(host: Host, point: str | None, profile: str, pid: int | None, want_json: bool) -> None:
+def show(
+    host: Host, point: str | None, profile: str, pid: int | None, hold_ms: float, want_json: bool
+) -> None:
     """Show the knobs of each policy: value, range, default, unit and meaning.
 
     [Brackets] mark the active policy. With --pid also shows RSS, the lazily freed part of it, and
     RSS without that part, for the process and for its cgroup; this needs no module. It ignores
     experiments, because only the kernel knows the arm of a process.
     """
+    holds = Holds(host.tree, hold_ms / 1000)
     if pid and not host.tree.is_dir(CONTROL):
-        found = _memory(host.tree, pid)
+        found = _memory(host.tree, pid, holds)
         told = {"pid": pid, "memory": [each._asdict() for each in found]}
         emit("show", want_json, told, lambda: [*memory_lines(found), "", NOT_LOADED])
         return
     control = Control(host.tree)
-    process, memory = _process(host.tree, pid) if pid else ({}, [])
+    process, memory = _process(host.tree, pid, holds) if pid else ({}, [])
     profile = process.get("profile", profile)
     points = [control.point(profile, point)] if point else control.points(profile)
     data = {each.name: _knob_data(control, each) for each in points}

@@ -36,11 +36,13 @@ from mmpolicy.host.calibration import Calibration, read_calibration
 from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
+from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.lazily import Memory, memory_lines, memory_of_cgroup, memory_of_process
 from mmpolicy.render import as_json, emit, show_live, table
 from mmpolicy.verbs.options import (
     complete_cgroup,
     complete_pid,
+    hold_option,
     json_option,
     pass_host,
     point_argument,
@@ -61,6 +63,7 @@ class StatsOptions:
     memory: bool
     watch: bool
     interval: float
+    hold_ms: float
     want_json: bool
 
 
@@ -130,24 +133,25 @@ interval_option = click.option(
 )  # fmt: skip
 
 
-def memory_of_bound(tree: Tree, state: State, profile: str) -> list[Memory]:
+def memory_of_bound(tree: Tree, state: State, profile: str, holds: Holds) -> list[Memory]:
     """Return the memory of each cgroup and process that is bound to a profile."""
     bound = bindings_of(state, profile)
     ids = [str(key.number) for key in bound if isinstance(key, CgroupBinding)]
     paths = cgroup_paths(tree) if ids else {}
-    cgroups = [memory_of_cgroup(tree, paths[number]) for number in ids if number in paths]
+    cgroups = [memory_of_cgroup(tree, paths[number], holds) for number in ids if number in paths]
     pids = [key.number for key in bound if isinstance(key, ProcessBinding)]
-    return cgroups + [memory_of_process(tree, pid) for pid in pids]
+    return cgroups + [memory_of_process(tree, pid, holds) for pid in pids]
 
 
-def _memory(tree: Tree, given: StatsOptions) -> list[Memory]:
+def _memory(tree: Tree, given: StatsOptions, holds: Holds) -> list[Memory]:
     """Return the memory of what is named, and if wanted of what is bound to the profile.
 
     The kernel walks the page tables for it, which takes a while for large processes.
     """
-    bound = memory_of_bound(tree, read_state(tree), given.profile) if given.memory else []
-    found = bound + [memory_of_cgroup(tree, find_cgroup(tree, each).name) for each in given.cgroups]
-    return found + [memory_of_process(tree, pid) for pid in given.pids]
+    bound = memory_of_bound(tree, read_state(tree), given.profile, holds) if given.memory else []
+    names = [find_cgroup(tree, each).name for each in given.cgroups]
+    found = bound + [memory_of_cgroup(tree, name, holds) for name in names]
+    return found + [memory_of_process(tree, pid, holds) for pid in given.pids]
 
 
 @click.command()
@@ -168,6 +172,7 @@ def _memory(tree: Tree, given: StatsOptions) -> list[Memory]:
     help="Also show the memory of everything that is bound to the profile.",
 )
 @click.option("--watch", is_flag=True, help="Print again and again, with rates, until Ctrl-C.")
+@hold_option
 @interval_option
 @json_option
 @pass_host
@@ -181,14 +186,15 @@ def stats(host: Host, **options: Any) -> None:
     JSON has all counters, and with --watch one object per line.
     """
     given = StatsOptions(**options)
+    holds = Holds(host.tree, given.hold_ms / 1000)
 
     def read() -> Counters:
         return read_counters(host.tree, given.profile, given.point)
 
     if given.watch:
-        _watch_stats(host, given, readings(read, host, given.interval))
+        _watch_stats(host, given, holds, readings(read, host, given.interval))
         return
-    counters, memory = read(), _memory(host.tree, given)
+    counters, memory = read(), _memory(host.tree, given, holds)
     costs = read_calibration(host.tree)
     data = _data(given.profile, counters, memory)
     emit(
@@ -212,12 +218,14 @@ def _elsewhere(tree: Tree, given: StatsOptions, counters: Counters) -> list[str]
     return [f"but not of: {', '.join(others)} (mmpolicy stats --profile NAME)"] * bool(others)
 
 
-def _watch_stats(host: Host, given: StatsOptions, readings: Iterator[Reading]) -> None:
+def _watch_stats(
+    host: Host, given: StatsOptions, holds: Holds, readings: Iterator[Reading]
+) -> None:
     if given.want_json:
         print_json(
             as_json(
                 "stats",
-                _data(given.profile, counters, _memory(host.tree, given))
+                _data(given.profile, counters, _memory(host.tree, given, holds))
                 | {"per_second": per_second},
                 indent=None,
             )
@@ -226,7 +234,7 @@ def _watch_stats(host: Host, given: StatsOptions, readings: Iterator[Reading]) -
         return
     costs = read_calibration(host.tree)
     show_live(
-        _lines(counters, costs, per_second) + _more(_memory(host.tree, given))
+        _lines(counters, costs, per_second) + _more(_memory(host.tree, given, holds))
         for counters, per_second in readings
     )
 
