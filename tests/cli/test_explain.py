@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +16,10 @@ from mmpolicy.host.files import TRACING
 from mmpolicy.host.tracing import parse
 from mmpolicy.memory.advice import Advice, advise
 from mmpolicy.memory.explain import Explained, Wanted
+from mmpolicy.memory.holds import Holds
 
 from .fakes import CONTROL, POINTS, Clock, FakeTree, Run, read_named
+from .sparse import make_services, make_sparse, sizes
 from .test_map import PID, SMAPS, START, maps_of, process
 
 __all__ = ["process"]
@@ -56,7 +60,9 @@ def test_explain(run: Run, traced: FakeTree, clock: Clock) -> None:
     traced.writes.clear()
     result = run("explain", str(PID), "--seconds", "3")
     assert (result.code, clock.now) == (0, 3.0)
-    assert result.out.splitlines() == [
+    *lines, hold = result.out.splitlines()
+    assert re.fullmatch(r"longest hold of its mmap_lock: [\d.]+ ms", hold)
+    assert lines == [
         "profile: default, policy: adaptive, shadow: fixed",
         f"{START:x}-{START + 64 * 4096:x} [anon:my heap]",
         "  has     76 kB: 64 kB in folios of 64 kB, 50% never used, "
@@ -90,11 +96,53 @@ def test_explain_an_address(run: Run, traced: FakeTree) -> None:
 
 def test_explain_says_what_is_missing(run: Run, traced: FakeTree) -> None:
     traced.trace = ""
-    last = run("explain", str(PID)).out.splitlines()[-1]
+    last = run("explain", str(PID)).out.splitlines()[-2]
     assert last.startswith("no policy was asked: mmpolicy set anon_order shadow=adaptive")
     run("set", "anon_order", "fixed")
-    last = run("explain", str(PID)).out.splitlines()[-1]
+    last = run("explain", str(PID)).out.splitlines()[-2]
     assert last == "no fault was decided in this time"
+
+
+def make_forbidding(host: FakeTree) -> None:
+    """Make a process in large folios that has forbidden them since."""
+    make_services(host, "web")
+    sizes(host, 10, 4096, forbids=True)
+
+
+def make_asking(host: FakeTree) -> None:
+    """Make a process that has asked for its large folios."""
+    make_services(host, "web")
+    make_sparse(host, 10, flags="rd wr hg", pages=16384)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda host: make_services(host, "web"), ""),
+        (make_forbidding, "PR_SET_THP_DISABLE"),
+        (make_asking, "MADV_HUGEPAGE"),
+    ],
+)
+def test_without_the_module(
+    run: Run, tree: FakeTree, make: Callable[[FakeTree], None], told: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """What does not depend on the module is told: folios, prctl and advice."""
+    monkeypatch.setattr(Holds, "allows_smaps", lambda _holds, _pages: True)
+    make(tree)
+    result = run("explain", "10")
+    assert result.code == 0
+    assert result.out.startswith("the module is not loaded: the kernel decides")
+    assert "in folios of 2048 kB, 94% never used" in result.out
+    assert (told in result.out) == ("no policy for large folios reaches" in result.out) or not told
+    assert run("explain", "10", "--json").json["loaded"] is False
+    asked = run("recommend", "10")
+    if told == "PR_SET_THP_DISABLE":
+        assert (asked.code, told in asked.err) == (7, True)
+        return
+    assert (asked.code, "there is no profile to propose" in asked.err) == (3, True)
+    assert "in folios of 2048 kB, 94% never used" in asked.out
+    assert told in asked.out
 
 
 def test_tracing_ends_with_an_interrupt(run: Run, traced: FakeTree, clock: Clock) -> None:

@@ -71,7 +71,10 @@ def test_alone_it_needs_neither_root_nor_the_module(bare: FakeTree, run: Run) ->
     assert result.code == 0
     assert "/system.slice/redis.service 412 of 520 MiB" in result.out
     assert "small.service" not in result.out
-    assert "Not: top, map, recommend, trim, collapse, ab run: needs root; next: " in result.out
+    assert (
+        "Not: top, map, explain, recommend, trim, collapse, ab run: needs root; next: "
+        in result.out
+    )
 
 
 def test_alone_it_shows_what_is_set_and_warns_only_if_there_is_a_reason(
@@ -161,7 +164,9 @@ def test_ksm(tree: FakeTree, run_: str, sharing: str, told: int) -> None:
 
 def test_doctor_names_what_works_for_programs_too(bare: FakeTree, run: Run) -> None:
     data = run("doctor", "--json").json
-    assert {"host", "top", "map", "recommend", "bench", "ab run", "ab report"} <= {*data["works"]}
+    assert {"host", "top", "map", "explain", "recommend", "bench", "ab run", "ab report"} <= {
+        *data["works"]
+    }
     (trim,) = data["lacks"]
     assert (trim["verb"], trim["next_step"]) == ("trim", "restart the program, with smaller folios")
     assert CONTROL not in data["verdict"]

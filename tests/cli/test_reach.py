@@ -18,6 +18,7 @@ from mmpolicy.memory.reach import (
     Reach,
     _could,
     enabled,
+    excepted,
     reach,
     reach_of,
     some_size_for_all,
@@ -250,6 +251,7 @@ def test_services_that_systemd_forbids_it_to(
     (barrier,) = reach(host, 10, Holds(host, limit_s=60.0)).barriers
     assert (barrier.key, barrier.likely) == (key, told)
     assert ("systemctl edit app.service" in barrier.way_out) == bool(told)
+    assert excepted(host, "/app.service") == (told.startswith("MemoryTHP=madvise"))
 
 
 def test_what_the_kernel_does_not_tell(host: FakeTree) -> None:

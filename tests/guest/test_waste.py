@@ -315,7 +315,7 @@ def test_top_takes_a_hundredth_of_a_cpu(counting: Guest) -> None:
     *ticks, begin, end = map(float, said)
     spent = (sum(ticks[2:]) - sum(ticks[:2])) / 100
     assert end - begin > 4 * INTERVALS
-    assert spent < 0.0105 * (end - begin)  # the kernel counts in ticks
+    assert spent < 0.01 * (end - begin)
     assert frames[-1]["processes_seen"] >= number  # and it has not just done nothing
     looked = [frame["memory_looked_at"] * frame["processes_seen"] for frame in frames]
     assert looked[-1] > 2 * looked[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property
 
@@ -29,6 +30,7 @@ USER_FOLDERS = (
     "/usr/lib/systemd/user",
 )  # fmt: skip
 HOSTS_OWN = re.compile(r"(?:/[^/]+\.slice)*/[^/]+")  # a cgroup of no user's or container's manager
+THP_SETTING = re.compile(r"^MemoryTHP=(\w*)\s*$", re.MULTILINE)
 KINDS = re.compile(r".+\.(service|slice|scope)")
 INSTANCE = re.compile(r"([^@]+@)([^/]+)(\.[a-z]+)")
 MOST_LINKS = 8  # from an alias to its unit
@@ -55,6 +57,36 @@ def cgroup_name(unit: str) -> str:
     """Return what systemd calls the cgroup of a unit."""
     taken = TAKEN.fullmatch(unit) or unit.partition(".")[0] in CONTROLLERS
     return f"_{unit}" if taken else unit
+
+
+def unit_of(cgroup: str) -> str:
+    """Return the service that a cgroup is of, or lies below; empty without one."""
+    parts = reversed(cgroup.split("/"))
+    return next((part for part in parts if part.endswith(".service")), "")
+
+
+def memory_thp(tree: Tree, unit: str) -> str:
+    """Return MemoryTHP= of the files of a service, which came with systemd 260; empty without it.
+
+    A service that runs may have been started with an older setting.
+    """
+    found = (THP_SETTING.findall(text) for text in _texts_of(tree, unit) if unit)
+    return next((some[-1] for some in reversed([*found]) if some), "")
+
+
+def _texts_of(tree: Tree, unit: str) -> Iterator[str]:
+    """Yield the unit file and its drop-ins, in the order in which systemd reads them."""
+    names = [name for name in (unit, template_of(unit)) if name]
+    whole = (f"{folder}/{name}" for name in names for folder in FOLDERS)
+    drop_ins = dict[str, str]()
+    for name in reversed([*names, unit.rpartition(".")[2]]):
+        for folder in reversed([f"{each}/{name}.d" for each in FOLDERS]):
+            if tree.is_dir(folder):
+                drop_ins |= {file: f"{folder}/{file}" for file in tree.names(folder)}
+    main = next(filter(tree.exists, whole), "")
+    for path in filter(None, [main, *(drop_ins[file] for file in sorted(drop_ins))]):
+        with suppress(Error):  # it may be no file, or has just gone
+            yield tree.read(path)
 
 
 class Units:

@@ -20,6 +20,7 @@ from mmpolicy.host.evidence import THP, size_folders
 from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import chosen
 from mmpolicy.host.processes import cgroup_of, printable
+from mmpolicy.host.systemd import memory_thp, unit_of
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import Details, Sizes, Space, Vma
 
@@ -28,9 +29,6 @@ SHMEM = f"{THP}/shmem_enabled"
 MUCH, MUCH_KIB = 0.1, 32 << 10  # of a process, and so much: what is worth a line
 MOSTLY = 0.5  # files: every program has some
 ALL = 0.95  # of the memory of a process: then a policy changes nothing
-UNITS = ("/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/system",
-         "/etc/systemd/system")  # fmt: skip
-MEMORY_THP = re.compile(r"^MemoryTHP=(\w*)\s*$", re.MULTILINE)
 ASKED, REFUSED = "hg", "nh"  # VmFlags: by MADV_HUGEPAGE, by MADV_NOHUGEPAGE
 WATCHED = frozenset(("um", "uw"))  # by userfaultfd
 THP_ENABLED = re.compile(r"^THP_enabled:\s+0$", re.MULTILINE)
@@ -127,30 +125,14 @@ class Clues:
     def unit(self) -> str:
         """Return the service that it belongs to, empty without one."""
         try:
-            parts = cgroup_of(self._tree, self._pid).split("/")
+            return unit_of(cgroup_of(self._tree, self._pid))
         except Error:
             return ""
-        return next((part for part in reversed(parts) if part.endswith(".service")), "")
 
     @cached_property
     def memory_thp(self) -> str:
-        """Return what the files of its unit say of MemoryTHP=, which came with systemd 260."""
-        found = ""
-        for folder in UNITS if self.unit else ():
-            for text in self._unit_texts(f"{folder}/{self.unit}"):
-                found = next((each[1] for each in reversed([*MEMORY_THP.finditer(text)])), found)
-        return found
-
-    def _unit_texts(self, path: str) -> Iterator[str]:
-        drop_ins = f"{path}.d"
-        files = [path] * self._tree.exists(path)
-        if self._tree.is_dir(drop_ins):
-            files += [f"{drop_ins}/{name}" for name in self._tree.names(drop_ins)]
-        for file in files:
-            try:
-                yield self._tree.read(file)
-            except Error:
-                continue
+        """Return MemoryTHP= of its unit, empty without one."""
+        return memory_thp(self._tree, self.unit)
 
     def forbidding_parent(self) -> str:
         """Return the first of its ancestors that has forbidden it as well, empty if none has."""
@@ -304,6 +286,14 @@ KINDS = {
     ),
     "files": Kind("as it is of files", _none, "none: it is the page cache"),
 }  # fmt: skip
+
+
+def excepted(tree: Tree, cgroup: str) -> bool:
+    """Tell if the unit of a cgroup keeps large folios from all memory that does not ask for them.
+
+    The prctl that does so shows in no file of the kernel: THP_enabled of status is 1 all the same.
+    """
+    return memory_thp(tree, unit_of(cgroup)) == "madvise"
 
 
 def enabled(tree: Tree) -> str:

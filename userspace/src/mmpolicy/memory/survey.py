@@ -38,6 +38,7 @@ OTHERS = ("lazily_freed", "locked", "ksm", "partly_unmapped")
 ENOUGH = 512  # spots of each process are worth, until then a turn goes on if there is time left
 SMALL = 256  # pages: what has less is not sampled
 TICKS = 100  # a second, in what the kernel shows
+PLANNED = 0.95  # of a share: the rest is for keys, the screen, and a debt that is never paid
 FIELDS = (7, 9, 11, 12, 19, 20, 21)  # those that are needed; 0 is the state
 
 
@@ -45,7 +46,7 @@ class Budget:
     """A share of a CPU, by our own CPU time. What a turn spends too much, the next one has less."""
 
     def __init__(self, share: float, cpu: Callable[[], float]) -> None:
-        self._share, self._cpu = share, cpu
+        self._share, self._cpu = share * PLANNED, cpu
         self._left, self._mark = 0.0, cpu()
 
     def grant(self, seconds: float) -> None:
@@ -402,6 +403,8 @@ class Survey:
         """Return what was seen of all processes, by the cgroup that is charged with it."""
         found = defaultdict[str, list[Charge]](list)
         for each in self.processes.values():
+            if not each.sizes:  # it was not looked into: with many processes, these are most
+                continue
             for kind, (sample, kib) in zip(KINDS, each.parts):
                 for number in sample.owners:
                     path = self._owners.name(number) if number > 0 else None

@@ -43,6 +43,7 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
         "seconds": seconds,
         "processes_seen": len(survey.processes),
         "memory_looked_at": round(survey.seen(), 3),
+        "longest_hold_ms": round(survey.holds.longest_s * 1000, 2),
         "notes": [survey.blind] * bool(survey.blind),
         "findings": [{**each._asdict(), "line": each.line()} for each in found],
         "not_worth_it": [{**each._asdict(), "line": each.line()} for each in small],

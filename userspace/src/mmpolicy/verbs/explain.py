@@ -23,12 +23,14 @@ from mmpolicy.control.manifest import save
 from mmpolicy.control.state import profiles_of, read_state, settings_of
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import find_bindable
+from mmpolicy.host.files import CONTROL
 from mmpolicy.host.machine import Host
 from mmpolicy.host.processes import cgroup_of
-from mmpolicy.host.tracing import record
+from mmpolicy.host.tracing import Recorded, record
 from mmpolicy.memory.advice import Advice, advise
 from mmpolicy.memory.explain import Explained, all_of, explain_areas
 from mmpolicy.memory.folios import read_areas
+from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.reach import ALL, Reach, reach
 from mmpolicy.render import emit
 from mmpolicy.verbs.around import look_around
@@ -36,6 +38,7 @@ from mmpolicy.verbs.options import Seconds, complete_pid, json_option, pass_host
 from mmpolicy.verbs.reached import overrides
 
 POINT = "anon_order"
+UNLOADED = "the module is not loaded"
 
 
 class Address(click.ParamType):
@@ -60,6 +63,8 @@ class Seen(NamedTuple):
     areas: list[Explained]
     lost: int
     reach: Reach
+    loaded: bool  # is the module?
+    longest_ms: float  # hold of its mmap_lock
 
 
 PROCESS_S, HOST_S = 5.0, 60.0
@@ -71,15 +76,22 @@ pid_argument = click.argument("pid", type=click.IntRange(min=1), shell_complete=
 
 
 def _look(host: Host, pid: int, seconds: float) -> tuple[State, Seen]:
-    state = read_state(host.tree)
-    profile = profile_of(host.tree, state, pid)
-    met = reach(host.tree, pid, override=overrides(state, profile))
-    recorded = record(host.tree, pid, lambda: host.sleep(seconds))
-    areas = read_areas(host.tree, pid, contents=True, files=False)
+    loaded = host.tree.exists(CONTROL)
+    state = read_state(host.tree) if loaded else {}
+    profile = profile_of(host.tree, state, pid) if loaded else "-"
+    holds = Holds(host.tree)
+    met = reach(host.tree, pid, holds, override=loaded and overrides(state, profile))
+    recorded = Recorded([], 0)
+    if loaded:
+        recorded = record(host.tree, pid, lambda: host.sleep(seconds))
+    areas = read_areas(host.tree, pid, contents=True, files=False, holds=holds)
     found = explain_areas(areas, recorded.decisions)
-    policy = state.get(choice(profile, POINT), "-")
-    shadow = state.get(Setting(profile, POINT, "", "shadow"), "none")
-    return state, Seen(profile, policy, shadow, found, recorded.lost, met)
+    policy, shadow = "-", "none"
+    if loaded:
+        policy = state.get(choice(profile, POINT), policy)
+        shadow = state.get(Setting(profile, POINT, "", "shadow"), shadow)
+    longest = round(holds.longest_s * 1000, 1)
+    return state, Seen(profile, policy, shadow, found, recorded.lost, met, loaded, longest)
 
 
 @click.command()
@@ -94,7 +106,8 @@ def explain(host: Host, pid: int, address: int | None, seconds: float, want_json
     Prints for each anonymous area, or the one at ADDRESS, the folios that it has, how much of the
     large ones was never used, and for the faults of some seconds what the policy wanted and why.
     Does the same for a shadow. First come reasons for which no policy reaches memory. To find
-    unused pages, it reads all resident pages, which marks them as accessed.
+    unused pages, it reads all resident pages, which marks them as accessed. Without the module
+    nothing decides, and the rest is told.
     """
     _, seen = _look(host, pid, seconds)
     areas = [each for each in seen.areas if address is None or each.start <= address < each.end]
@@ -107,16 +120,20 @@ def explain(host: Host, pid: int, address: int | None, seconds: float, want_json
 
 
 def _lines(seen: Seen, areas: list[Explained]) -> Iterator[str]:
-    yield f"profile: {seen.profile}, policy: {seen.policy}, shadow: {seen.shadow}"
+    if seen.loaded:
+        yield f"profile: {seen.profile}, policy: {seen.policy}, shadow: {seen.shadow}"
+    else:
+        yield f"{UNLOADED}: the kernel decides by its own settings"
     yield from seen.reach.lines()
     yield from (f"not known: {text}" for text in seen.reach.unknown)
     for each in areas:
         yield f"{each.start:x}-{each.end:x} {each.name or '(anonymous)'}"
         yield from each.lines()
-    if not any(each.wanted.orders or each.shadow.orders for each in areas):
+    if seen.loaded and not any(each.wanted.orders or each.shadow.orders for each in areas):
         yield _nothing_wanted(seen)
     if seen.lost:
         yield f"{seen.lost} decisions were too many to be kept"
+    yield f"longest hold of its mmap_lock: {seen.longest_ms} ms"
 
 
 def _nothing_wanted(seen: Seen) -> str:
@@ -150,7 +167,8 @@ def recommend(
     With PID it prints a manifest for apply: the present state with one more profile, to which the
     cgroup of the process is bound, and the evidence. The decisions of adaptive are the best
     evidence: make it the shadow of the process's profile first. Exits with 7 if it saw too little,
-    or if no policy reaches the process, and says why.
+    or if no policy reaches the process, and says why. Without the module it tells the folios of
+    the process and what no policy would reach, and exits with 3.
 
     Changes nothing.
     """
@@ -169,6 +187,8 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
         text = next(met.lines()).removesuffix(f"; way out: {met.barriers[0].way_out}")
         raise Error(text, Exit.INCONCLUSIVE, met.barriers[0].way_out)
     state, seen = _look(host, pid, seconds)
+    if not seen.loaded:
+        _tell_without_module(pid, seen, want_json)
     largest = max((each.pages * 4096 for each in seen.areas), default=0)
     advice = advise(all_of(seen.areas), largest)
     if not advice:
@@ -189,6 +209,18 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
     }  # fmt: skip
     lines = [*(f"# {line}" for line in evidence), manifest.rstrip("\n")]
     emit("recommend", want_json, data, lines)
+
+
+def _tell_without_module(pid: int, seen: Seen, want_json: bool) -> None:
+    """Print what is known of a process, and fail, as there is no state to add a profile to."""
+    whole = all_of(seen.areas)
+    lines = [*seen.reach.lines(), *(f"not known: {text}" for text in seen.reach.unknown)]
+    data = {"pid": pid, "reach": seen.reach.as_data(), "all": whole.as_data(),
+            "longest_ms": seen.longest_ms}  # fmt: skip
+    emit("recommend", want_json, data, [*lines, f"process {pid}", *whole.lines()])
+    text = f"{UNLOADED}, so there is no profile to propose"
+    hint = "mmpolicy doctor says if it can be; mmpolicy recommend looks at the host without it"
+    raise Error(text, Exit.LACKING, hint)
 
 
 def _name_of(comm: str, taken: list[str]) -> str:

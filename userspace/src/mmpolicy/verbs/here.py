@@ -61,7 +61,7 @@ def verbs_here(host: Host) -> list[Verb]:
     lacks = (f"needs the Python library {library}", how_to_get(library)) if library else ()
     return [
         Verb("host"),
-        *(Verb(name, *needs_root) for name in ("top", "map", "recommend")),
+        *(Verb(name, *needs_root) for name in ("top", "map", "explain", "recommend")),
         Verb("trim", *(needs_root or _no_trim(host))),
         Verb("collapse", *(needs_root or _no_collapse(host))),
         Verb("bench", *lacks),

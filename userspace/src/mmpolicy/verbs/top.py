@@ -22,7 +22,7 @@ from mmpolicy.host.evidence import pressure_in
 from mmpolicy.host.files import CONTROL, SPLIT, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.explain import size
-from mmpolicy.memory.reach import reach_of
+from mmpolicy.memory.reach import excepted, reach_of
 from mmpolicy.memory.survey import FIGURES, Row, Survey
 from mmpolicy.memory.trim import check_possible
 from mmpolicy.render import as_json, emit, show_live
@@ -248,12 +248,13 @@ def frame_of(
         "notes": [survey.blind] * bool(survey.blind),
         "cgroups": [
             {"cgroup": row.name, **_data(row, costs), "stall_percent": _stall(tree, row.name),
-             "decides": _decides(state, partial(profile_of_cgroup, tree, state, row.name))}
+             "decides": "unit" if excepted(tree, row.name) else
+             _decides(state, partial(profile_of_cgroup, tree, state, row.name))}
             for row in of_cgroups
         ],
         "processes": [
             {"pid": row.pids[0], "name": row.name, "cgroup": row.cgroup, **_data(row, costs),
-             "decides": "itself" if row.forbids else
+             "decides": "itself" if row.forbids else "unit" if excepted(tree, row.cgroup) else
              _decides(state, partial(profile_of, tree, state, row.pids[0]))}
             for row in of_processes
         ],

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0
+"""How long the verbs that look make the mmap() of a program wait, on this machine, in no guest.
+
+The program (tests/workloads/hold.c) reserves much, uses a part of it, and calls mmap() and
+munmap() each half millisecond under SCHED_FIFO. A run has for each verb some seconds without it,
+the control, and then some with it; where the control exceeds 1 ms, something else disturbs the
+program, and both are repeated. In the control a task under SCHED_FIFO that has no lock of anybody
+tells how long the machine stops such a task, as it stops a reader that holds the lock.
+
+Needs root, and memory for the program; --old TREE runs the verbs of another tree too. docs/cli.md
+has figures of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from lab import counting
+from lab.machine import TREE
+from lab.programs import BenchError, workload
+
+CONTROL_S, QUIET_US, TRIES = 4, 1000, 8
+VERBS = ("top --json", "map {pid}", "trim --pid {pid} --dry-run", "recommend --seconds 10",
+         "explain {pid}")  # fmt: skip
+
+
+class Waits(NamedTuple):
+    """The longest wait of the program in a run, in microseconds, and what the verb ended with."""
+
+    stall_us: float  # of a task that has no lock
+    control_us: float
+    with_us: float
+    status: str
+
+    def text(self) -> str:
+        """It in words."""
+        stall, control, verb = (each / 1000 for each in self[:3])
+        return f"{verb:.2f} ms, control {control:.2f}, stall {stall:.2f}; {self.status}"
+
+
+class Program:
+    """The program that waits; it prints the longest wait of each second."""
+
+    def __init__(self, job: subprocess.Popen[str]) -> None:
+        self._job, self.pid = job, job.pid
+
+    def second(self) -> float:
+        """The longest wait of the next second."""
+        assert self._job.stdout
+        line = self._job.stdout.readline()
+        if not line.strip():
+            raise BenchError("the program has ended: is there memory for it?")
+        return float(line)
+
+    def longest(self, seconds: int) -> tuple[float, float]:
+        """The longest stall of a task without a lock, and the longest wait, of some seconds."""
+        self.second()
+        argv = [str(workload("hold")), "0", "0", "spin", str(seconds)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as job:
+            longest = max(self.second() for _ in range(seconds + 1))
+            assert job.stdout
+            return max(map(float, job.stdout.read().split()[1:])), longest
+
+
+@contextmanager
+def program(mib: int, room: int, how: str) -> Iterator[Program]:
+    """The program, once it has its memory."""
+    argv = [str(workload("hold")), str(mib), str(room), how, "1000000"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as job:
+        try:
+            assert job.stdout
+            if job.stdout.readline() != "ready\n":
+                raise BenchError(f"no {mib} MiB for the program")
+            yield Program(job)
+        finally:
+            job.kill()
+
+
+def with_verb(waiting: Program, tree: Path, verb: str, seconds: int) -> tuple[float, str]:
+    """The longest wait while a verb runs, for so many seconds at most, and how it ended."""
+    words = verb.format(pid=waiting.pid).split()
+    env = {**os.environ, "PYTHONPATH": str(tree / "userspace/src")}
+    argv = [sys.executable, "-m", "mmpolicy", *words]
+    longest = 0.0
+    with subprocess.Popen(
+        argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as job:
+        for _ in range(seconds):
+            longest = max(longest, waiting.second())
+            if job.poll() is not None:
+                break
+        status = "goes on" if job.poll() is None else f"exit {job.returncode}"
+        job.terminate()
+    return max(longest, waiting.second()), status
+
+
+def run(waiting: Program, tree: Path, verb: str, seconds: int) -> Waits:
+    """A control and a verb, until the control is quiet."""
+    found = Waits(0, 0, 0, "")
+    for _ in range(TRIES):
+        found = Waits(*waiting.longest(CONTROL_S), *with_verb(waiting, tree, verb, seconds))
+        if found.control_us <= QUIET_US:
+            return found
+    return found._replace(status=f"{found.status}, control not quiet")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print for each build and verb a line a run."""
+    parser = argparse.ArgumentParser(prog="./dev bench hold", description=__doc__)
+    parser.add_argument("--mib", type=int, default=4096, help="memory of the program")
+    parser.add_argument("--room", type=int, default=1024, help="GiB that it reserves")
+    parser.add_argument("--how", default="together,spread", help="where its memory lies")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=20, help="of a verb, at most")
+    parser.add_argument("--old", type=Path, help="another tree, whose verbs run too")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    given = parser.parse_args(argv)
+    trees = {"new": TREE} | ({"old": given.old} if given.old else {})
+    found: dict[str, list[Waits]] = {}
+    for how in given.how.split(","):
+        with program(given.mib, given.room, how) as waiting:
+            for number in range(given.runs):
+                for build, tree in trees.items():
+                    for verb in VERBS:
+                        each = run(waiting, tree, verb, given.seconds)
+                        found.setdefault(f"{how}, {build}: {verb}", []).append(each)
+                        counting.progress(
+                            f"run {number + 1}, {how}, {build}: {verb}: {each.text()}"
+                        )
+    for name, waits in found.items():
+        print(name, *(each.text() for each in waits), sep="\n  ")
+    if given.json:
+        data = {name: [each._asdict() for each in waits] for name, waits in found.items()}
+        given.json.write_text(json.dumps(data, indent=1) + "\n")
+    return 0
