@@ -31,7 +31,7 @@ A ratio is the median of the rounds, in brackets its 95 % interval: neighbours o
 CPU or cache slow down some runs for a while, which moves a mean, and not a median.
 If the ratio of the means is more than 0.05 away, it is there too: some runs of one of the
 two took much longer than most.
-With `--within`, an arm takes part in rounds until it is known so closely.
+With `--precision`, an arm takes part in rounds until it is known so closely.
 "Off again" is the same setting as "off", and shows how far equal arms lie apart.
 "To 64" has all sizes from 16 to 64 kB, which is what the policy `fixed` does with
 `max_order=4`.
@@ -50,7 +50,7 @@ No policy decides here.
 What `adaptive` reaches of "to 64" in faults and memory is in
 [anon_order](policies/anon_order.md).
 To add a machine of your own:
-`./dev bench time --within 2 --cpus 1 --json bench/evidence/NAME.json --about 'what it is'`,
+`./dev bench time --precision 2 --cpus 1 --json bench/evidence/NAME.json --about 'what it is'`,
 then `python3 -m bench.evidence`.
 `--cpus 1` keeps all on one CPU: those of a virtual machine have different neighbours, so on all
 of them it takes several times as many rounds.

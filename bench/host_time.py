@@ -106,7 +106,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--runs", default="12", help="of each program under each arm")
     parser.add_argument("--detect", metavar="PERCENT", help="as many as it takes to find so much")
     parser.add_argument(
-        "--within", metavar="PERCENT", help="until the median of each ratio is known so closely"
+        "--precision", metavar="PERCENT", help="until the median of each ratio is known so closely"
     )
     parser.add_argument("--cpus", type=int, metavar="N", help="run all on the first N CPUs")
     parser.add_argument("--fragmented", action="store_true", help="cut free memory in pieces first")
@@ -121,7 +121,7 @@ def main(argv: list[str]) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: chosen.cpus])
         about += f", on {chosen.cpus} of its CPUs"
     results = evidence.load(chosen.json, about)
-    given = {"--detect": chosen.detect, "--within": chosen.within}
+    given = {"--detect": chosen.detect, "--precision": chosen.precision}
     length = [word for option, value in given.items() if value for word in (option, value)]
     length = length or ["--runs", chosen.runs]
     with fragmented() if chosen.fragmented else contextlib.nullcontext():

@@ -53,12 +53,12 @@ EXAMPLES = {
     "mmpolicy bind": "mmpolicy bind --cgroup redis-server.service web\nmmpolicy bind --pid 42 web\n"
     "mmpolicy bind --unit redis-server.service web",
     "mmpolicy lease": "mmpolicy lease 10m\nmmpolicy lease 0",
-    "mmpolicy apply": "mmpolicy save host.toml\nmmpolicy apply --missing skip host.toml",
+    "mmpolicy apply": "mmpolicy save host.toml\nmmpolicy apply --skip-missing host.toml",
     "mmpolicy revert": "mmpolicy log\nmmpolicy revert --to 3 --dry-run",
     "mmpolicy stats": "mmpolicy stats --watch\nmmpolicy stats --profile web --memory",
     "mmpolicy export": "mmpolicy export -o /var/lib/prometheus/node-exporter/mmpolicy.prom\n"
     "mmpolicy export --listen 9978",
-    "mmpolicy host": "mmpolicy host --cgroup system.slice --watch",
+    "mmpolicy thp": "mmpolicy thp --cgroup system.slice --watch",
     "mmpolicy ab run": "mmpolicy ab run --design switchback --metric 'vmstat.pgfault/s lower' "
     "--treatment hugepages-64kB/enabled=always",
     "mmpolicy map": "mmpolicy map 42 -o memory.svg",

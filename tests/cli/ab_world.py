@@ -10,7 +10,7 @@ from .fakes import CONTROL, Clock, FakeTree, read_named
 DEBUG = "/sys/kernel/debug/mmpolicy"
 ARMS = ("ab-control", "ab-treatment")
 SHORT = ["--block", "4", "--washout", "1", "--interval", "1"]
-SHORT += ["--aa", "2", "--pairs", "6", "--seed", "1"]
+SHORT += ["--aa-pairs", "2", "--pairs", "6", "--seed", "1"]
 PGFAULT = ["--metric", "vmstat.pgfault/s lower"]
 SWITCHBACK = ["--design", "switchback", *PGFAULT, *SHORT]
 SPLIT = ["--design", "split", "--metric", "arm.anon_order.allocated_order_4 / arm.units", *SHORT]

@@ -142,7 +142,7 @@ def attack(root: Path, number: int, rng: random.Random, targets: Sequence[str]) 
             run(root, commands(rng, name))
         elif turn % 3 == 1:
             file.write_bytes(manifest(rng, name).encode(errors="replace"))
-            run(root, ["apply", rng.choice(("--missing=skip", "--missing=fail")), str(file)])
+            run(root, ["apply", rng.choice(("--skip-missing", "--skip-invalid")), str(file)])
         else:
             past.write_text(journal(rng, name, boot))
             run(root, ["revert", *rng.choice(([], ["--force"], ["--to", "0"]))])

@@ -76,7 +76,7 @@ def state(tree: FakeTree, clock: Clock, folder: Path) -> Words:
     tree.put(f"{CONTROL}/lease_left_ms", "4500")
     for words in ("status", "status --json", "list", "list --json", "profile list", "lease",
                   "profile show web", "show anon_order", "show compact --json", "save", "log",
-                  "stats", "stats --json", "stats anon_order --profile web", "host", "watch",
+                  "stats", "stats --json", "stats anon_order --profile web", "thp", "watch",
                   "doctor", "doctor --brief", "unbind --pid 41", "revert --dry-run",
                   "profile delete web", "reset --dry-run", "reset", "status"):  # fmt: skip
         clock.steps = [lambda: None]
@@ -93,12 +93,12 @@ def manifests(tree: FakeTree, clock: Clock, folder: Path) -> Words:
         '"/gone" = "web"\n[profiles.web.anon_order]\npolicy = "adaptive"\n'
         "[profiles.web.anon_order.adaptive]\nmax_order = 5\n"
     )
-    for words in ("diff", "apply --dry-run", "apply", "apply --missing skip", "diff", "verify"):
+    for words in ("diff", "apply --dry-run", "apply", "apply --skip-missing", "diff", "verify"):
         verb, *rest = words.split()
         yield [verb, str(file), *rest]
     yield ["set", "anon_order", "max_order=6", "--profile", "web"]
     yield ["bind", "--cgroup", "/app.slice/b", "web"]
-    for words in ("verify", "verify --json", "diff", "apply --missing skip", "verify"):
+    for words in ("verify", "verify --json", "diff", "apply --skip-missing", "verify"):
         verb, *rest = words.split()
         yield [verb, str(file), *rest]
     yield ["save"]
@@ -188,7 +188,7 @@ def ab_run(tree: FakeTree, clock: Clock, folder: Path) -> Words:
         [*SWITCHBACK, "--label", "a=b"],
         [*SWITCHBACK, *FIXED, "--guard", "vmstat.pgfault/s < 950"],
         [*SWITCHBACK, *FIXED, "--pairs", "14", "--metric", "x=arm.anon_order.allocated_order_4/s"],
-        [*SWITCHBACK, *FIXED, "--pairs", "15", "--rare", "20", "--lease", "5s"],
+        [*SWITCHBACK, *FIXED, "--pairs", "15", "--detect-rare", "20", "--lease", "5s"],
         [*SWITCHBACK, "--treatment", "hugepages-64kB/enabled=always,vm/min_free_kbytes=5000"],
     ]
     assert isinstance(clock, World)
@@ -239,8 +239,8 @@ def export(tree: FakeTree, clock: Clock, folder: Path) -> Words:
         tree.put(f"/sys/kernel/debug/mmpolicy/{name}/anon_order/stats",
                  "\n".join(f"{key} {count}" for key, count in counts.items()))  # fmt: skip
     tree.put("/proc/vmstat", "pgfault 100\ncompact_stall 5\nthp_fault_alloc 3\nallocstall_normal 4")
-    for words in ("export", "stats", "stats --json", "stats anon_order --profile web", "host",
-                  "host --json", "stats --profile idle", "watch --json"):  # fmt: skip
+    for words in ("export", "stats", "stats --json", "stats anon_order --profile web", "thp",
+                  "thp --json", "stats --profile idle", "watch --json"):  # fmt: skip
         clock.steps = [lambda: tree.put("/sys/kernel/debug/mmpolicy/web/anon_order/stats",
                                         "decisions 990\nallocated_order_4 70")]  # fmt: skip
         yield words.split()
@@ -291,7 +291,7 @@ def kernels(tree: FakeTree, clock: Clock, folder: Path) -> Words:
     for words in ("policy list", "policy list --json", "policy show own", "policy show own --json",
                   "policy unload own", "policy unload --all --dry-run", "unload", "doctor", "reset",
                   "doctor --json", "calibrate --dry-run", "unload --dry-run", "load --dry-run",
-                  "host --json"):  # fmt: skip
+                  "thp --json"):  # fmt: skip
         yield words.split()
     for path in ("/sys/kernel/debug/mmpolicy", f"{MODULE_DIR}/srcversion", "/lib/modules"):
         tree.remove(path)
@@ -394,7 +394,7 @@ def refusals(tree: FakeTree, clock: Clock, folder: Path) -> Words:
                   "show x", "show anon_order --profile x", "stats x", "stats --pid 77",
                   "explain 77", "map 77",
                   "recommend --name x", "recommend 77", "trim", "trim --pid 77",
-                  "host --cgroup /x", "revert", "verify", f"apply {folder}/no",
+                  "thp --cgroup /x", "revert", "verify", f"apply {folder}/no",
                   f"save {folder}/no/x", "policy show x",
                   "policy unload", "policy unload x", "load anon_order=fixed", "load x=1",
                   "ab run", "ab run --metric x",
@@ -442,7 +442,7 @@ def watched(tree: FakeTree, clock: Clock, folder: Path) -> Words:
         tree.put("/proc/vmstat", "pgfault 160\ncompact_stall 5")
 
     for words in ("watch --interval 2", "watch --json", "stats --profile web --watch",
-                  "host --watch", "host --watch --json", "status",
+                  "thp --watch", "thp --watch --json", "status",
                   "profile delete idle"):  # fmt: skip
         tree.put(stats.format("web"), "decisions 70")
         tree.put("/proc/vmstat", "pgfault 100\ncompact_stall 5")

@@ -226,7 +226,7 @@ def test_both_rules_at_once_are_refused(ab: Run) -> None:
 
 def test_nothing_is_shown_before_it_can_mean_something(ab: Run) -> None:
     """With equal arms, an interval of the progress line excludes 0 in 5 % of runs at most."""
-    result = ab(*BACK, *FIXED, "--pairs", "12", "--aa", "0")
+    result = ab(*BACK, *FIXED, "--pairs", "12", "--aa-pairs", "0")
     lines = [line for line in result.err.splitlines() if line.startswith("block ")]
     shown = ["so far" in line for line in lines]
     assert shown == sorted(shown)

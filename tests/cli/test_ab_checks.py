@@ -299,7 +299,7 @@ def test_the_new_cgroup_takes_part_while_the_command_goes_on(
     folder, scope = tree.real("/sys/fs/cgroup/a"), tree.real(f"{CONTROL}/experiment/cgroup")
     command = f"mv {folder} {folder}-$(date +%s%N); sleep 0.5; mkdir {folder}; sleep 0.6; "
     command += f"stat -c %i {folder} >>{tmp_path}/made; cat {scope} >>{tmp_path}/seen"
-    words = ["--block", "2", "--aa", "0", "--pairs", "6"]
+    words = ["--block", "2", "--aa-pairs", "0", "--pairs", "6"]
     result = ab(*SWITCHBACK, *FIXED, *words, "--cgroup", "/a", "--at-switch", command)
     assert result.code == 0, result.err
     made, seen = ((tmp_path / name).read_text().split() for name in ("made", "seen"))

@@ -185,7 +185,7 @@ def test_stop(
     out = tree.real(FOLDER) / "ab-1.jsonl"
     out.parent.mkdir(parents=True)
     command = [sys.executable, "-m", "mmpolicy", "--root", str(tree.root), "ab", "run"]
-    command += ["--design", "switchback", "--metric", "vmstat.pgfault/s", "--aa", "0"]
+    command += ["--design", "switchback", "--metric", "vmstat.pgfault/s", "--aa-pairs", "0"]
     command += ["--pairs", "99", "--treatment", "hugepages-64kB/enabled=always"]
     process = subprocess.Popen(
         [*command, "--out", str(out)], cwd=tmp_path, stderr=subprocess.DEVNULL

@@ -177,7 +177,7 @@ def test_rare_stalls_are_never_better(pairs: int, runs: int) -> None:
     """x 0.7 in 94 % of the blocks, x 12 in the others: 42 % more in all.
 
     Where the run had no stall in it, nobody can know, and it says how many may be there. With
-    --rare, the run is so long that this is so in 5 % at most.
+    --detect-rare, the run is so long that this is so in 5 % at most.
     """
     world = World(effect=0.7, stalls=0.06, pairs=pairs)
     without = wrong = better = 0

@@ -36,7 +36,7 @@ def begin(tree: FakeTree, tmp_path: Path) -> Callable[..., subprocess.Popen[str]
     def begin(*words: str, start: list[str] | None = None) -> subprocess.Popen[str]:
         command = [*(start or [sys.executable]), "-m", "mmpolicy", "--root", str(tree.root)]
         command += ["ab", "run", "--design", "switchback", "--metric", "vmstat.pgfault/s"]
-        command += ["--block", "0.2", "--washout", "0.1", "--interval", "0.1", "--aa", "0"]
+        command += ["--block", "0.2", "--washout", "0.1", "--interval", "0.1", "--aa-pairs", "0"]
         command += ["--pairs", "500", "--treatment", KNOBS, *words]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes)  # type: ignore[call-overload, no-any-return]
@@ -242,7 +242,7 @@ def test_what_waits_for_the_end_of_a_run(begin: Begin, tree: FakeTree, run: Run)
     wait = [sys.executable, "-m", "mmpolicy", "--root", str(tree.root), "ab", "restore", "--wait"]
     unit = subprocess.Popen(wait, stdout=subprocess.PIPE, text=True)
     assert "mmpolicy_knobs_left 0.0" in run("export").out
-    assert f"experiment: ab run, pid {process.pid}, until about 20" in run("host").out
+    assert f"experiment: ab run, pid {process.pid}, until about 20" in run("thp").out
     with pytest.raises(subprocess.TimeoutExpired):
         unit.wait(1)
     for pid in (watchdog_of(process.pid), process.pid):
@@ -261,7 +261,7 @@ def test_until_then_everybody_is_told(begin: Begin, tree: FakeTree, run: Run) ->
     process.communicate()
     wait_until(lambda: is_free(tree))  # the watchdog, no child of ours, may still be ending
     tree.make_host()
-    for words in (["status"], ["host"], ["doctor"]):
+    for words in (["status"], ["thp"], ["doctor"]):
         told = run(*words).out
         assert "a killed experiment has left knobs of the kernel changed" in told
         assert "mmpolicy ab restore" in told
@@ -270,4 +270,4 @@ def test_until_then_everybody_is_told(begin: Begin, tree: FakeTree, run: Run) ->
     tree.put(SIZE, "[always] inherit madvise never")
     assert run("ab", "restore").code == 0
     assert read_knobs(tree) == before
-    assert "left knobs" not in run("host").out
+    assert "left knobs" not in run("thp").out

@@ -146,7 +146,7 @@ def test_what_cannot_be_made_good(
 
     times = [18.0] if words[0] == "--duration" else [2.0 + 4 * n for n in range(60)]
     clock.at = [(time, restart) for time in times]
-    base = ["--design", "switchback", *PGFAULT, "--block", "4", "--washout", "1", "--aa", "2"]
+    base = ["--design", "switchback", *PGFAULT, "--block", "4", "--washout", "1", "--aa-pairs", "2"]
     assert ab(*base, *FIXED, *words).code == 0
     assert (load(out).planned, len(load(out).blocks)) == (6, 16)
 
@@ -227,8 +227,8 @@ def test_it_says_what_may_not_have_been_seen() -> None:
 
 
 def test_what_is_rare_takes_many_pairs(ab: Run, run: Run, out: Path) -> None:
-    """With --rare 20, a run of 14 pairs sees it in 95 %; one that lost some of them may not."""
-    words = ["--design", "switchback", *PGFAULT, *SHORT, *FIXED, "--rare", "20"]
+    """With --detect-rare 20, a run of 14 pairs sees it in 95 %; one that lost some may not."""
+    words = ["--design", "switchback", *PGFAULT, *SHORT, *FIXED, "--detect-rare", "20"]
     result = ab(*words)
     assert (result.code, "6 pairs may have none of what comes in 20 %" in result.err) == (2, True)
     assert "it takes 14 pairs" in result.err
@@ -241,4 +241,6 @@ def test_what_is_rare_takes_many_pairs(ab: Run, run: Run, out: Path) -> None:
     out.write_text("\n".join(each for each in lines if '"block": 9,' not in each) + "\n")
     result = run("ab", "report", str(out))
     assert result.code == 7
-    assert "may be in none of these 13; --rare 20 takes 14 pairs" in result.out.splitlines()[-1]
+    assert (
+        "may be in none of these 13; --detect-rare 20 takes 14 pairs" in result.out.splitlines()[-1]
+    )

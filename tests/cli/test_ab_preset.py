@@ -17,7 +17,9 @@ from .ab_world import World
 from .fakes import CONTROL, FakeTree, Run, read_named
 
 REDIS = "/system.slice/redis.service"
-SHORT = shlex.split("--block 4 --washout 1 --interval 1 --pairs 6 --aa 0 --stop planned --seed 1")
+SHORT = shlex.split(
+    "--block 4 --washout 1 --interval 1 --pairs 6 --aa-pairs 0 --stop planned --seed 1"
+)
 
 
 class Service(World):

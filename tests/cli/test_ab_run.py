@@ -274,7 +274,7 @@ def test_the_aa_phase_can_show_that_equal_arms_differ(ab: Run, metrics: int, pai
     result = ab(*words)
     assert f"12 pairs after {pairs} of A/A" in result.out
     assert result.err == ""
-    short = ab(*words, "--aa", str(pairs - 1))
+    short = ab(*words, "--aa-pairs", str(pairs - 1))
     assert f"warning: {pairs - 1} pairs of A/A cannot show that equal arms differ" in short.err
 
 

@@ -266,7 +266,7 @@ def test_what_is_read_at_once(tree: FakeTree) -> None:
         ("vmstat.nr_fre", "no number 'nr_fre' in ", "did you mean nr_free?"),
         ("vmstat.zzz", "no number 'zzz' in ", "look into /proc/vmstat"),
         ("cgroup:/ab/memory.current", "no cgroup '/ab' in ", "did you mean /a?"),
-        ("cgroup:/zzzzz/memory.current", "no cgroup '/zzzzz' in ", "mmpolicy host --cgroup /"),
+        ("cgroup:/zzzzz/memory.current", "no cgroup '/zzzzz' in ", "mmpolicy thp --cgroup /"),
         ("cgroup:/a/memory.no", "no file 'memory.no' in ", "look into /sys/fs/cgroup/a; its"),
     ],
 )
@@ -635,8 +635,8 @@ def test_lengths(given: dict[str, Any], metrics: int, aa: int, pairs: int) -> No
         ({"pairs": 13, "rare": 20.0}, 1, "13 pairs may have none of what comes in 20 % of the bl"),
         ({"pairs": 9, "duration": 9.0}, 1, "--pairs and --duration both say how long"),
         ({"stop": "anytime", "detect": 1.0}, 1, "--detect and --stop anytime both say when"),
-        ({"rare": 5.0, "detect": 1.0}, 1, "--rare says how long"),
-        ({"rare": 5.0, "stop": "anytime"}, 1, "--rare says how long"),
+        ({"rare": 5.0, "detect": 1.0}, 1, "--detect-rare says how long"),
+        ({"rare": 5.0, "stop": "anytime"}, 1, "--detect-rare says how long"),
     ],
 )
 def test_lengths_that_show_nothing(given: dict[str, Any], metrics: int, said: str) -> None:
@@ -674,7 +674,7 @@ def test_designs(tree: FakeTree) -> None:
     host.tree = tree
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"washout": 30.0}, "the wash-out has to be shorter"),
-        ({"saturation": (1, 2)}, "--saturation is for --design split"),
+        ({"saturation": (1, 2)}, "--exposure is for --design split"),
     ]
     for given, said in wrong:
         with pytest.raises(click.UsageError) as refused:

@@ -284,7 +284,7 @@ def clock(tree: FakeTree) -> World:
 
 
 def test_two_cgroups(ab: Run, run: Run, out: Path, clock: Cgroups) -> None:
-    result = ab(*WORDS, "--pairs", "16", "--cgroup", "/web.slice", "--saturation", "10,90")
+    result = ab(*WORDS, "--pairs", "16", "--cgroup", "/web.slice", "--exposure", "10,90")
     assert result.code == 0, result.err
     recording = load(out)
     phases = Counter(block["phase"] for block in recording.blocks.values())
@@ -324,7 +324,7 @@ def test_what_few_units_cannot_be(ab: Run, tree: FakeTree, clock: World) -> None
         (["unit:memory.stat:no/s", "--unit", "cgroup"], "0 of 2 units have a number"),
         ([SOURCE, "--unit", "cgroup", "--cgroup", "/web.slice"], "only rises"),
         ([f"{SOURCE} / arm.units", "--unit", "cgroup"], "both are of each unit, or none is"),
-        (["arm.units", "--saturation", "90,10"], "not of the form FEW,MANY"),
+        (["arm.units", "--exposure", "90,10"], "not of the form FEW,MANY"),
     ]
     writes = list(tree.writes)
     for words, text in cases:

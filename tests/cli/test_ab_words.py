@@ -519,7 +519,7 @@ def test_few_lost_pairs_are_noted(against: int, said: str) -> None:
         (replace(BETTER, aa_corrected=0.01), {}, {}, []),
         (BETTER, {"rare": 26.0}, {}, []),  # 3 in 10 would be seen by 10 pairs, 2.5 by 11
         (BETTER, {"rare": 25.0}, {},
-         [f"too few blocks to be sure of: {RARE}; --rare 25 takes 11 pairs"]),
+         [f"too few blocks to be sure of: {RARE}; --detect-rare 25 takes 11 pairs"]),
         (replace(BETTER, metric=Metric.parse("a=psi.cpu.some.avg10")), {}, {},
          ["a moving average has the blocks before in it: a; take the total, such as "
           "psi.memory.full.total/s"]),

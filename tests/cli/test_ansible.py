@@ -170,7 +170,18 @@ def wait_for_a_moment(fleet: Fleet, dice: random.Random) -> None:
 
 
 ARMS = ["--treatment", "hugepages-64kB/enabled=always"]
-SHORT = ["--aa", "0", "--pairs", "6", "--block", "0.8", "--washout", "0.2", "--interval", "0.2"]
+SHORT = [
+    "--aa-pairs",
+    "0",
+    "--pairs",
+    "6",
+    "--block",
+    "0.8",
+    "--washout",
+    "0.2",
+    "--interval",
+    "0.2",
+]
 SIZE = f"{THP}/hugepages-64kB/enabled"
 TELL = "grep -q '[[]always' $ROOT{} && echo $(({} + RANDOM % 3)) || echo $((100 + RANDOM % 3))\n"
 

@@ -83,7 +83,7 @@ def test_knobs_take_turns(run: Run, tree: FakeTree, eats: list[str], tmp_path: P
 
 def test_until_medians_are_known(run: Run, eats: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    words = ["--arm", NEVER, "--arm", LARGE, "--within", "5", "--metric", "faults"]
+    words = ["--arm", NEVER, "--arm", LARGE, "--precision", "5", "--metric", "faults"]
     pictures = ["--html", str(tmp_path / "a.html")]
     result = run("bench", *words, "--out", str(out), *pictures, *eats)
     assert result.code == 0 and "medians of the ratios with their 95 % interval" in result.out
@@ -155,7 +155,7 @@ def test_what_is_of_the_whole_host_is_refused(run: Run, eats: list[str]) -> None
         (["--arm", "vm/nothing=1"], "no"),
         (["--plot", "x.pdf"], ".svg or .png"),
         (["--runs", "0"], "0"),
-        (["--detect", "3", "--within", "2"], "choose one of --detect and --within"),
+        (["--detect", "3", "--precision", "2"], "choose one of --detect and --precision"),
         (["--rnus", "3"], "No such option: --rnus"),
     ],
 )
@@ -478,7 +478,7 @@ def known_within(runs: list[dict[str, Values]], percent: float) -> Length:
 
 
 def test_what_is_known_closely_is_so() -> None:
-    """The interval of --within holds the truth in 95 % or more, though its width ends the bench."""
+    """The interval of --precision holds the truth in 95 %, though its width ends the bench."""
     rng = np.random.default_rng(5)
     held = found = 0
     times = 1000

@@ -160,7 +160,7 @@ def test_each_verb_takes_what_top_prints(
     assert (trim["cgroup"], [each["pid"] for each in trim["processes"]]) == (name, [10])
     if make not in (threaded, not_accounted):
         assert trim["memory_current_kib"] == PAGES * 4
-        assert run("host", "--cgroup", name, "--json").json["cgroups"][name]["memory_kib"]
+        assert run("thp", "--cgroup", name, "--json").json["cgroups"][name]["memory_kib"]
     host.make_loaded()
     (memory,) = run("stats", "--cgroup", name, "--json").json["memory"]
     assert memory["processes"] == 1
@@ -302,7 +302,7 @@ def test_one_process_that_cannot_be_looked_at(
         host.put(f"/proc/{pid}/pagemap", "")
         host.real(f"/proc/{pid}/fd").mkdir(parents=True)
     refuse(host, monkeypatch, f"/proc/1/{file}", 13)
-    result = run("host", "--vms", "--json")
+    result = run("thp", "--vms", "--json")
     assert result.code == 0
     assert [each["pid"] for each in result.json["machines"]] == [20]
     (note,) = [each for each in result.json["notices"] if "could not be looked at" in each]

@@ -246,7 +246,8 @@ def no_room(tree: FakeTree) -> None:
 @pytest.mark.parametrize(
     ("change", "text", "hint", "words"),
     [
-        (short_of_memory, "tasks wait for memory 50 %", "raise --psi", ("--psi", "60")),
+        (short_of_memory, "tasks wait for memory 50 %", "raise --max-pressure",
+         ("--max-pressure", "60")),
         (no_block, "node 0 has 51 free blocks of 2 MB left, and --reserve keeps 51",
          "compact_memory", ("--reserve", "0.5")),
         (no_room, "/sys/fs/cgroup/db.service has room for 3072 KiB", "raise the limit", None),

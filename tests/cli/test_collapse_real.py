@@ -124,7 +124,7 @@ def program(layout: str, blocks: int = BLOCKS) -> Iterator[Program]:
 
 def collapsed(one: Program, *words: str) -> int:
     """Run the verb without pauses, and return its exit code."""
-    free = ("--max-stop", "10000", "--psi", "100", "--cpu", "100", "--reserve", "0")
+    free = ("--max-stop", "10000", "--max-pressure", "100", "--cpu", "100", "--reserve", "0")
     args = ["collapse", "--pid", str(one.pid), *free, *words]
     return CliRunner().invoke(main, args, obj=Host(Tree("/"), log=lambda _line: None)).exit_code
 
@@ -160,7 +160,7 @@ def test_killed_at_any_moment() -> None:
     rng = random.Random(4)
     with program("full", 24) as one:
         words = [sys.executable, "-m", "mmpolicy", "collapse", "--pid", str(one.pid)]
-        words += ["--cpu", "50", "--max-stop", "10000", "--psi", "100", "--reserve", "0"]
+        words += ["--cpu", "50", "--max-stop", "10000", "--max-pressure", "100", "--reserve", "0"]
         threads = [path.stat().st_ino for path in Path(f"/proc/{one.pid}/task").iterdir()]
         for _ in range(6):
             tool = subprocess.Popen(

@@ -202,7 +202,7 @@ def used(tree: FakeTree, lib: FakeLib) -> None:
 
 
 LOAD = "mmpolicy load"
-WITHOUT = "see above; mmpolicy host, map and ab run work without the module"
+WITHOUT = "see above; mmpolicy thp, map and ab run work without the module"
 
 
 @pytest.mark.parametrize(

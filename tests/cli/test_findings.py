@@ -79,12 +79,12 @@ def test_1_a_service_that_wastes_memory(run: Run, host: FakeTree, clock: Clock) 
 
 
 def test_2_memory_that_was_asked_for(run: Run, host: FakeTree, clock: Clock) -> None:
-    """Under `madvise`, trim leaves alone what asked for it, so --advised is printed."""
+    """Under `madvise`, trim leaves alone what asked for it, so --include-madvised is printed."""
     make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS, flags="rd wr hg")
     rss = f"VmRSS:\t{64 << 10} kB\nRssAnon:\t{64 << 10} kB\nTHP_enabled:\t1"
     host.put("/proc/10/status", rss)
     (found,) = recommended(run, clock)
-    assert found["commands"] == ["mmpolicy trim --unit redis.service --advised"]
+    assert found["commands"] == ["mmpolicy trim --unit redis.service --include-madvised"]
     type_it(run, host, found["commands"][0])
     assert host.read("/proc/10/statm").split()[1] == str(4 * MIB)
 

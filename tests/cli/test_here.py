@@ -164,7 +164,7 @@ def test_ksm(tree: FakeTree, run_: str, sharing: str, told: int) -> None:
 
 def test_doctor_names_what_works_for_programs_too(bare: FakeTree, run: Run) -> None:
     data = run("doctor", "--json").json
-    assert {"host", "top", "map", "explain", "recommend", "bench", "ab run", "ab report"} <= {
+    assert {"thp", "top", "map", "explain", "recommend", "bench", "ab run", "ab report"} <= {
         *data["works"]
     }
     (trim,) = data["lacks"]

@@ -128,7 +128,7 @@ def test_the_journal_does_not_grow_for_ever(
 def test_a_run_of_an_experiment_is_told(run: Run, tree: FakeTree, log: list[str]) -> None:
     tree.put("/proc/vmstat", "pgfault 1")
     tree.refusals[f"{CONTROL}/experiment/enabled"] = 22
-    words = ["--design", "switchback", "--metric", "vmstat.pgfault/s", "--aa", "0"]
+    words = ["--design", "switchback", "--metric", "vmstat.pgfault/s", "--aa-pairs", "0"]
     assert run("ab", "run", *words, "--out", str(tree.real("/out"))).code == 5
     assert [line.partition(": ")[2].partition(",")[0] for line in log] == [
         "begins: default",

@@ -101,7 +101,7 @@ LOOKS: dict[str, Callable[[Tree, int], object]] = {
     "map, explain": lambda tree, pid: read_areas(tree, pid, False, shared=True),
     "trim": lambda tree, pid: [*Finder(Space(tree, pid, Holds(tree)), 0.1, False).pieces()],
     "show": lambda tree, pid: memory_of_process(tree, pid, Holds(tree)),
-    "host --vms": huge_of,
+    "thp --vms": huge_of,
 }
 
 

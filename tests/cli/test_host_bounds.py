@@ -315,7 +315,7 @@ def test_what_is_said_of_knobs(tree: FakeTree) -> None:
     found = [f"{THP}/enabled", f"{VM}/min_free_kbytes"]
     close = no_knob(found, "enable")
     assert (close.next_step, close.exit_code) == ("did you mean enabled?", Exit.USAGE)
-    assert no_knob(found, "qqq").next_step == "mmpolicy host --all lists them"
+    assert no_knob(found, "qqq").next_step == "mmpolicy thp --all lists them"
     assert choices(tree, f"{VM}/lowmem_reserve_ratio") == ["256\t256\t32"]
     assert checked(found) == found
     with pytest.raises(ValueError, match="'/sys/kernel/mm/transparent_hugepages' is no knob"):

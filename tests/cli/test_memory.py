@@ -890,7 +890,7 @@ def test_faults_that_are_worth_a_line(tree: FakeTree, faults: int, ticks: int, t
 def test_waste_that_the_kernel_keeps(tree: FakeTree) -> None:
     make_thp(tree)
     waste = "50 MiB (+- 5) of its 100 MiB are the empty part of large folios"
-    price = "it loses these huge pages; without --keep they may come back"
+    price = "it loses these huge pages; without --bind they may come back"
     where = row(50, 5, 100)
     found = _trim(tree, where)
     assert found[:4] == ("/a.service", waste, ("mmpolicy trim --unit a.service",), price)

@@ -92,7 +92,16 @@ def test_force_ends_it_and_it_goes_back_first(
     tree.put("/host.toml", MANIFEST)
     before = read_named(tree)
     command = [sys.executable, "-c", REAL, str(tree.root), "ab", "run", "--design", "switchback"]
-    command += ["--metric", "vmstat.pgfault/s", "--block", "0.3", "--washout", "0.1", "--aa", "0"]
+    command += [
+        "--metric",
+        "vmstat.pgfault/s",
+        "--block",
+        "0.3",
+        "--washout",
+        "0.1",
+        "--aa-pairs",
+        "0",
+    ]
     command += ["--interval", "0.1", "--pairs", "500", "--treatment", "anon_order=fixed"]
     tests = str(Path(__file__).parents[1])
     env = {**os.environ, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{tests}"}

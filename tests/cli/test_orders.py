@@ -200,7 +200,7 @@ def test_detect_keeps_to_its_upper_limit(ab: Run, run: Run, tree: FakeTree, cloc
         clock.at = [(clock.now + 2.3, noise)]
 
     clock.at = [(0.5, noise)]
-    words = [*SWITCHBACK, *FIXED, "--aa", "4", "--pairs", "6", "--detect", "0.01"]
+    words = [*SWITCHBACK, *FIXED, "--aa-pairs", "4", "--pairs", "6", "--detect", "0.01"]
     result = ab(*words, "--json")
     assert (result.code, result.json["pairs"], result.json["blocks"]) == (0, 6, 20)
 

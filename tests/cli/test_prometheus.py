@@ -187,7 +187,16 @@ def test_where_a_run_is(tree: FakeTree, tmp_path: Path) -> None:
     config = tmp_path / "prometheus.yml"
     config.write_text(CONFIG.format(port=port))
     program = [sys.executable, "-m", "mmpolicy", "--root", tree.root]
-    begin = ["ab", "run", "--design", "switchback", "--metric", "vmstat.pgfault/s", "--aa", "0"]
+    begin = [
+        "ab",
+        "run",
+        "--design",
+        "switchback",
+        "--metric",
+        "vmstat.pgfault/s",
+        "--aa-pairs",
+        "0",
+    ]
     begin += ["--pairs", "99", "--treatment", "hugepages-64kB/enabled=always"]
     begin += ["--block", "1000", "--guard", "vmstat.nr_mapped < 9", "--seed", "1"]
     server = [PROGRAMS / "prometheus", f"--config.file={config}"]

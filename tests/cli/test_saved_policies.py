@@ -150,7 +150,7 @@ def test_what_cannot_be_loaded(
     assert (result.code, f"{saved}:{line}: " in result.err, word in result.err) == (1, True, True)
     assert len(result.err.splitlines()) == 2
     assert read_named(host) == before
-    result = run("apply", "--missing", "skip", str(saved))
+    result = run("apply", "--skip-missing", str(saved))
     assert (result.code, len(result.err.splitlines())) == (0, 1)
     assert word in result.err and result.err.endswith(": left out\n")
     state = read_named(host)
@@ -158,7 +158,7 @@ def test_what_cannot_be_loaded(
     assert state["profiles/web/thp_gfp/policy"] == "light"
     assert asked(host) == []
     for _ in range(2):  # what the timer runs tells of it until it is there
-        result = run("verify", "--missing", "skip", str(saved))
+        result = run("verify", "--skip-missing", str(saved))
         rows = [line.split()[:3] for line in result.out.splitlines()]
         assert (result.code, ["policy", "own", "-"] in rows) == (6, True)
 
@@ -189,7 +189,7 @@ def test_another_object(host: FakeTree, run: Run, saved: Path, file: Path) -> No
     assert "[own]" in host.read(POLICY)
     put_object(file, more="best")
     saved.write_text(saved.read_text().replace(new, "0" * 64))
-    result = run("apply", "--missing", "skip", str(saved))
+    result = run("apply", "--skip-missing", str(saved))
     assert (result.code, "left out" in result.err) == (0, True)
     assert "[stock]" in host.read(POLICY)  # never a program that the manifest does not mean
 

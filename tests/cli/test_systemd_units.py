@@ -93,8 +93,8 @@ def test_what_reload_verify_and_export_make_of_a_template(run: Run, host: FakeTr
     assert len(before) == 4
     for _ in range(2):
         for words in (
-            ("apply", "--missing", "skip", folder), ("apply", folder),
-            ("verify", "--heal", "--missing", "skip", folder), ("verify", folder),
+            ("apply", "--skip-missing", folder), ("apply", folder),
+            ("verify", "--heal", "--skip-missing", folder), ("verify", folder),
         ):  # fmt: skip
             result = run(*words)
             assert (result.code, result.err, bound(host)) == (0, "", before)
@@ -106,13 +106,13 @@ def test_what_reload_verify_and_export_make_of_a_template(run: Run, host: FakeTr
 def test_an_instance_that_is_not_bound_is_drift_and_healed(run: Run, host: FakeTree) -> None:
     folder = str(host.real(FOLDER))
     assert run("bind", "--unit", "worker@.service", "web").code == 0
-    assert run("apply", "--missing", "skip", folder).code == 0
+    assert run("apply", "--skip-missing", folder).code == 0
     host.make_cgroup(f"{WORKERS}/worker@late.service")
     assert "\nmmpolicy_drift 1.0\n" in run("export").out
     assert 'mmpolicy_bindings_lost{owner="host"} 1.0' in run("export").out
-    result = run("verify", "--missing", "skip", folder)
+    result = run("verify", "--skip-missing", folder)
     assert (result.code, "worker@late.service" in result.out) == (Exit.DRIFT, True)
-    assert run("verify", "--heal", "--missing", "skip", folder).code == 0
+    assert run("verify", "--heal", "--skip-missing", folder).code == 0
     assert bound(host)["worker@late.service"] == "web"
 
 
@@ -182,7 +182,7 @@ def test_an_alias_in_a_manifest_is_not_unbound(run: Run, host: FakeTree) -> None
     start(host, "redis-server.service", "web", "/system.slice")
     start(host, "getty@tty1.service", "db", "/system.slice/system-getty.slice")
     folder = str(host.real(FOLDER))
-    for words in (("apply", "--missing", "skip", folder), ("apply", folder), ("verify", folder)):
+    for words in (("apply", "--skip-missing", folder), ("apply", folder), ("verify", folder)):
         assert (run(*words).code, run(*words).err) == (0, "")
         assert bound(host) == {"redis-server.service": "web", "getty@tty1.service": "db"}
     assert set(drop_ins(host)) == {"redis-server.service", "getty@.service"}
@@ -193,7 +193,7 @@ def test_a_service_that_has_moved_to_another_slice_is_not_unbound(run: Run, host
     line = '"/system.slice/nginx.service" = "web"\n'
     host.put(f"{FOLDER}/host.toml", f"version = 1\n[bindings]\n{line}")
     start(host, "nginx.service", "web", "/app.slice")
-    assert run("apply", "--missing", "skip", str(host.real(FOLDER))).code == 0
+    assert run("apply", "--skip-missing", str(host.real(FOLDER))).code == 0
     assert bound(host) == {"nginx.service": "web"}
 
 
@@ -215,7 +215,7 @@ def test_names_that_the_kernel_has_files_of(
     host.make_cgroup(f"/system.slice/{cgroup}")
     assert run("bind", "--force", "--unit", unit, "web").code == 0
     assert bound(host) == {cgroup: "web"}
-    assert run("apply", "--missing", "skip", str(host.real(FOLDER))).code == 0
+    assert run("apply", "--skip-missing", str(host.real(FOLDER))).code == 0
     assert bound(host) == {cgroup: "web"}
 
 
@@ -270,7 +270,7 @@ def test_a_wrong_name_can_be_forced(run: Run, host: FakeTree) -> None:
 def test_what_is_left_out_tells_a_stopped_unit_from_a_wrong_one(run: Run, host: FakeTree) -> None:
     lines = 'nginx = "web"\nngnix = "web"\n"/system.slice/redis-server.service" = "web"\n'
     host.put(f"{FOLDER}/host.toml", f"version = 1\n[bindings]\n{lines}")
-    result = run("apply", "--missing", "skip", str(host.real(FOLDER)))
+    result = run("apply", "--skip-missing", str(host.real(FOLDER)))
     assert result.code == 0
     told = [
         line.rpartition(": left out")[0].partition("toml:")[2] for line in result.err.splitlines()
@@ -280,7 +280,7 @@ def test_what_is_left_out_tells_a_stopped_unit_from_a_wrong_one(run: Run, host: 
         "5: redis-server.service does not run now",
     ]  # fmt: skip
     result = run("apply", str(host.real(FOLDER)))
-    assert (result.code, "start it, or apply with --missing skip" in result.err) == (1, True)
+    assert (result.code, "start it, or apply with --skip-missing" in result.err) == (1, True)
     host.put(f"{FOLDER}/host.toml", 'version = 1\n[bindings]\nngnix = "web"\n')
     result = run("apply", str(host.real(FOLDER)))
     assert (result.code, "did you mean nginx.service?" in result.err) == (1, True)

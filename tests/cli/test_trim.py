@@ -134,11 +134,11 @@ def test_what_is_left_alone(run: Run, host: FakeTree) -> None:
     sizes(host, 13, 1024, more="VmLck:\t4096 kB")
     assert trim_of(run, "--pid", "12") == (5, 0, {"asked": 3840})
     assert trim_of(run, "--pid", "13") == (5, 0, {"locked": 3840})
-    assert trim_of(run, "--pid", "13", "--advised") == (5, 0, {"locked": 3840})
-    assert trim_of(run, "--pid", "12", "--advised") == (0, 2, {})
+    assert trim_of(run, "--pid", "13", "--include-madvised") == (5, 0, {"locked": 3840})
+    assert trim_of(run, "--pid", "12", "--include-madvised") == (0, 2, {})
     make_sparse(host, 14, "half", 1024, 2, "/half.service")
-    assert trim_of(run, "--pid", "14", "--least", "60") == (5, 0, {"few": 2048})
-    assert trim_of(run, "--pid", "14", "--least", "50")[1]
+    assert trim_of(run, "--pid", "14", "--min-empty", "60") == (5, 0, {"few": 2048})
+    assert trim_of(run, "--pid", "14", "--min-empty", "50")[1]
 
 
 def test_it_says_what_it_left_alone(run: Run, host: FakeTree) -> None:
@@ -150,7 +150,7 @@ def test_it_says_what_it_left_alone(run: Run, host: FakeTree) -> None:
         assert (
             "left alone: 3 MiB: the program asked for these folios by MADV_HUGEPAGE" in result.out
         )
-        assert "--advised" in result.out
+        assert "--include-madvised" in result.out
         assert "no large folio" not in result.out
         assert "3 MiB" in result.err
 
@@ -162,7 +162,7 @@ def test_what_would_take_too_long_to_find_out(run: Run, host: FakeTree) -> None:
     smaps = "/proc/12/smaps"
     host.remove(smaps)
     assert trim_of(run, "--unit", "db", "--hold", "0.1") == (5, 0, {"unknown": 30720})
-    code, writes, left = trim_of(run, "--unit", "db", "--hold", "0.1", "--advised")
+    code, writes, left = trim_of(run, "--unit", "db", "--hold", "0.1", "--include-madvised")
     assert (code, writes > 0, left) == (0, True, {})
 
 
@@ -227,7 +227,7 @@ def test_it_stops_when_memory_is_short(run: Run, host: FakeTree, clock: Clock) -
     result = run("trim", "--pid", "10", "--json")
     assert (result.code, len(host.writes)) == (1, 1)
     assert result.json["stopped"].startswith("tasks wait for memory 30 %")
-    assert run("trim", "--pid", "10", "--psi", "70").code == 0
+    assert run("trim", "--pid", "10", "--max-pressure", "70").code == 0
 
 
 def test_it_stops_while_it_looks(run: Run, host: FakeTree) -> None:
@@ -355,19 +355,19 @@ def test_keep(run: Run, tree: FakeTree, clock: Clock, log: list[str]) -> None:
         split(tree, value)
 
     tree.splits = look
-    data = run("trim", "--unit", "redis", "--keep", "--json").json
+    data = run("trim", "--unit", "redis", "--bind", "--json").json
     assert (set(seen), data["profile"]) == ({"trimmed"}, "trimmed")
     assert read_named(tree)["profiles/trimmed/anon_order/policy"] == "adaptive"
     assert read_named(tree)["profiles/trimmed/anon_order/override_madvise"] == "0"
     assert [note[:30] for note in data["notes"]] == ["note: for its next start: mmpo"]
-    assert "its next start" not in run("trim", "--pid", "10", "--keep").out
+    assert "its next start" not in run("trim", "--pid", "10", "--bind").out
     assert run("revert", "--to", "0").code == 0
     assert bound not in read_named(tree)
-    assert run("trim", "--unit", "redis", "--keep", "--dry-run").code == 0
+    assert run("trim", "--unit", "redis", "--bind", "--dry-run").code == 0
     assert bound not in read_named(tree)
 
 
 def test_keep_without_the_module(run: Run, host: FakeTree) -> None:
-    result = run("trim", "--unit", "redis", "--keep")
+    result = run("trim", "--unit", "redis", "--bind")
     assert (result.code, host.writes, host.exists(CONTROL)) == (3, [], False)
     assert "next: mmpolicy load" in result.err

@@ -137,7 +137,7 @@ def test_a_name_with_an_escape_is_written_so_that_it_can_be_read(run: Run, host:
     unit = r"postgresql@16\x2dmain.service"
     host.make_cgroup(f"/system.slice/{unit}")
     assert run("bind", "--unit", unit, "web").code == 0
-    assert run("apply", "--missing", "skip", str(host.real(FOLDER))).code == 0
+    assert run("apply", "--skip-missing", str(host.real(FOLDER))).code == 0
     number = host.inode("/sys/fs/cgroup", f"system.slice/{unit}")
     assert read_named(host)[f"cgroups/{number}"] == "web"
     assert f"{unit}.d/50-mmpolicy.conf" in drop_ins(host)
@@ -156,9 +156,9 @@ def test_one_bad_file_costs_what_is_in_it_and_no_more(
     assert host.exists("/run/generator/redis-server.service.d/50-mmpolicy.conf")
     assert host.exists("/run/generator/nginx.service.d/50-mmpolicy.conf")
     capsys.readouterr()
-    words = ["--missing", "skip", folder]
+    words = ["--skip-missing", folder]
     assert (run("apply", *words).code, host.writes) == (1, [])
-    result = run("apply", "--broken", "skip", *words)
+    result = run("apply", "--skip-invalid", *words)
     assert (result.code, "50-bad.toml" in result.err, "left out" in result.err) == (0, True, True)
     number = host.inode("/sys/fs/cgroup", "system.slice/redis-server.service")
     assert read_named(host)[f"cgroups/{number}"] == "web"
@@ -176,19 +176,19 @@ def test_the_last_file_wins(run: Run, tree: FakeTree) -> None:
     tree.put(f"{FOLDER}/30-c.toml", 'version = 1\n[bindings]\nnginx = "web"\n')
     tree.put(f"{FOLDER}/notes.txt", "no manifest")
     tree.make_cgroup("/system.slice/nginx.service")
-    assert run("apply", "--missing", "skip", str(folder)).code == 0
+    assert run("apply", "--skip-missing", str(folder)).code == 0
     assert read_named(tree)["profiles/web/anon_order/policy"] == "fixed"
-    assert run("verify", "--missing", "skip", str(folder)).code == 0
-    assert run("verify", "--missing", "skip").code == 0  # what was kept is all of them
+    assert run("verify", "--skip-missing", str(folder)).code == 0
+    assert run("verify", "--skip-missing").code == 0  # what was kept is all of them
     assert run("verify", str(folder)).code == Exit.DRIFT  # three units do not run
     run("set", "anon_order", "never", "--profile", "web")
-    assert run("verify", "--missing", "skip", str(folder)).code == Exit.DRIFT
+    assert run("verify", "--skip-missing", str(folder)).code == Exit.DRIFT
 
 
 def test_an_error_names_the_file_of_the_folder(run: Run, tree: FakeTree) -> None:
     tree.put(f"{FOLDER}/10-a.toml", HOST)
     tree.put(f"{FOLDER}/20-b.toml", 'version = 1\n\n[profiles.web.anon_order]\npolicy = "x"\n')
-    result = run("apply", "--missing", "skip", str(tree.real(FOLDER)))
+    result = run("apply", "--skip-missing", str(tree.real(FOLDER)))
     assert (result.code, tree.writes) == (Exit.FAILED, [])
     assert f"{FOLDER}/20-b.toml:4: " in result.err
 

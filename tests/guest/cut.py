@@ -49,7 +49,7 @@ max_order = {order}
 "/cut{group}" = "db{extra}"
 """
 LEASE_S = 2
-AB = f"ab run --design switchback --metric vmstat.pgfault/s --block 0.3 --washout 0.1 --aa 0 \
+AB = f"ab run --design switchback --metric vmstat.pgfault/s --block 0.3 --washout 0.1 --aa-pairs 0 \
 --interval 0.1 --pairs 500 --lease {LEASE_S} --out /tmp/cut-ab.jsonl --treatment".split()
 
 

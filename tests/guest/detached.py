@@ -18,10 +18,12 @@ from .tools import ROOT, THP
 
 KNOB = f"{THP}/hugepages-64kB/enabled"
 FAULTS = "cgroup:/system.slice/load.service/memory.stat:pgfault/s"
-OPTIONS = f"--design switchback --block 20 --washout 7 --interval 5 --aa 1 --pairs 99 --lease 1h \
+OPTIONS = (
+    f"--design switchback --block 20 --washout 7 --interval 5 --aa-pairs 1 --pairs 99 --lease 1h \
     --treatment hugepages-64kB/enabled=always,anon_order=fixed,max_order=4 \
     --metric 'vmstat.pgfault/s lower' --metric '{FAULTS} lower' \
     --guard 'psi.memory.full.avg10 < 99'"
+)
 LOAD = f"while :; do {HOST}{workload('touch')} forward 8 >/dev/null; sleep 0.5; done"
 STATE = f"cd /; grep -rs . {ROOT}/experiment {ROOT}/profiles {ROOT}/state {ROOT}/lease_ms \
     {THP}/enabled {THP}/hugepages-*/enabled /proc/sys/vm/min_free_kbytes | sort"

@@ -23,7 +23,7 @@ IN_A_TEST = {
     "--block 6s --washout 2s --pairs 12": "--block 2s --washout 0.5s --pairs 7",
     "--lease 1m --cmd-timeout 30s": "--lease 5m --cmd-timeout 2m",
 }
-FEW_PAIRS = "--block 1s --washout 0.2s --pairs 6 --aa 1"
+FEW_PAIRS = "--block 1s --washout 0.2s --pairs 6 --aa-pairs 1"
 
 
 class Step(NamedTuple):

@@ -92,7 +92,7 @@ def seen_in_a_browser(data: dict[str, Any], page: Path) -> None:
 # What is there is found. Under icount, whose clock jumps while the guest waits: an idle second
 # takes no time, and a read from the host some. So blocks are long, and a jump is little of them.
 
-OPTIONS = "--design switchback --aa 2 --pairs 12 --lease 1h --cmd-timeout 1h"
+OPTIONS = "--design switchback --aa-pairs 2 --pairs 12 --lease 1h --cmd-timeout 1h"
 LONG_BLOCKS = f"{OPTIONS} --block 100 --washout 20 --interval 80"
 SHORT = f"{OPTIONS} --block 0.2 --washout 0.1 --interval 0.1"
 
@@ -182,7 +182,7 @@ def wait_for(guest: Guest, condition: str) -> None:
     )
 
 
-ENDLESS = "--block 0.3 --washout 0.1 --interval 0.1 --aa 2 --pairs 500"
+ENDLESS = "--block 0.3 --washout 0.1 --interval 0.1 --aa-pairs 2 --pairs 500"
 
 
 def begin(guest: Guest, design: str, lease: str = "1m", more: str = "") -> tuple[str, Job]:
@@ -273,7 +273,7 @@ def test_a_cgroup_that_is_made_anew(loaded: Guest, tmp_path: Path) -> None:
     inside = f"echo $$ >{folder}/cgroup.procs; exec {workload('touch')} every_64k 1"
     metric = f"kb=cmd:sh -c '{inside}' | grep -o '\"kb\": [0-9]*'"
     words = f"--design switchback --control stock --treatment {ADAPTIVE} --lease 60 --cgroup again"
-    words += " --block 0.4 --washout 0.1 --interval 0.1 --aa 2 --pairs 6"
+    words += " --block 0.4 --washout 0.1 --interval 0.1 --aa-pairs 2 --pairs 6"
     for compared, decided in ((metric, True), ("vmstat.pgfault/s", False)):
         out, command = ab_run(loaded, f"{words} {anew}", compared).split(" ", 1)
         must(loaded, command)
@@ -291,7 +291,9 @@ def test_split(loaded: Guest, tmp_path: Path) -> None:
     """Processes side by side: those in the treatment get no large folios for sparse access."""
     touch = f"{workload('touch')} every_64k 1 >/dev/null"
     job = loaded.start(f"while [ ! -e /run/enough ]; do {touch}; done")
-    words = f"--design split --control {FIXED} --treatment {ADAPTIVE} --lease 60 --aa 2 --pairs 7"
+    words = (
+        f"--design split --control {FIXED} --treatment {ADAPTIVE} --lease 60 --aa-pairs 2 --pairs 7"
+    )
     words += " --block 1.5 --washout 0.1 --interval 0.7"
     metrics = (
         "large=arm.anon_order.allocated_order_4 / arm.units lower",

@@ -47,7 +47,9 @@ def test_what_programs_get_changes_with_the_arm(plain: Guest) -> None:
     free = must(plain, f"cat {FREE}; echo 12345 >{FREE}")
     before = must(plain, KNOBS)
     assert folios(plain, DENSE) == SMALL
-    out, command = ab_run(plain, f"{SHORT} --aa 1 --pairs 6 --treatment {ARM}", LARGE).split(" ", 1)
+    out, command = ab_run(plain, f"{SHORT} --aa-pairs 1 --pairs 6 --treatment {ARM}", LARGE).split(
+        " ", 1
+    )
     assert "the state from before is back" in must(plain, command)
     assert must(plain, KNOBS) == before
     assert folios(plain, DENSE) == SMALL
@@ -65,7 +67,9 @@ def test_what_programs_get_changes_with_the_arm(plain: Guest) -> None:
 def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
     """Within the lease, all knobs are as before, and so is what programs get."""
     rng, before, in_force = random.Random(times), must(plain, KNOBS), 0
-    endless = "--design switchback --block 0.3 --washout 0.1 --interval 0.1 --aa 0 --pairs 500"
+    endless = (
+        "--design switchback --block 0.3 --washout 0.1 --interval 0.1 --aa-pairs 0 --pairs 500"
+    )
     knob = f"{THP}/hugepages-64kB/enabled"
     for number in range(times):
         mark = f"/run/pid-knobs-{number}"
@@ -94,7 +98,7 @@ def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
 def test_what_the_administrator_writes_stays(plain: Guest) -> None:
     """It ends the run, which says so, and all else is as before."""
     before = must(plain, KNOBS)
-    words = "--design switchback --block 1 --washout 0.1 --interval 0.1 --aa 0 --pairs 500"
+    words = "--design switchback --block 1 --washout 0.1 --interval 0.1 --aa-pairs 0 --pairs 500"
     words += f" --lease 1m --treatment {ARM}"
     command = ab_run(plain, words, "vmstat.pgfault/s").split(" ", 1)[1]
     job = plain.start(command)
@@ -116,7 +120,7 @@ def test_what_is_shown_without_the_module(plain: Guest) -> None:
         plain, "mkdir -p /sys/fs/cgroup/shown; echo +memory >/sys/fs/cgroup/cgroup.subtree_control"
     )
     must(plain, f"echo always >{THP}/hugepages-64kB/enabled")
-    show = "mmpolicy host --json --cgroup shown"
+    show = "mmpolicy thp --json --cgroup shown"
     inner = f"echo 0 >/sys/fs/cgroup/shown/cgroup.procs; exec {workload('ops')} {DENSE} sh"
     first = ran(plain, show)
     shown = must(plain, f"sh -c {json.dumps(f'{inner} {json.dumps(show)}')}")

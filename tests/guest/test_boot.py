@@ -201,7 +201,7 @@ def check_names_of_systemd(guest: Guest) -> None:
     must(guest, "systemctl stop 'worker@before'; systemctl reload mmpolicy", timeout=300)
     del groups["worker@before"]
     check()
-    assert must(guest, "mmpolicy verify --missing skip /etc/mmpolicy", timeout=120)
+    assert must(guest, "mmpolicy verify --skip-missing /etc/mmpolicy", timeout=120)
     metrics = must(guest, "mmpolicy export", timeout=120)
     assert "mmpolicy_drift 0.0" in metrics and 'bindings_lost{owner="host"} 0.0' in metrics
     must(guest, "mmpolicy unbind --unit worker@own", timeout=120)

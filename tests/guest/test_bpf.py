@@ -501,7 +501,7 @@ def test_kernel_without(machines: Machines) -> None:
 # The command
 
 PAGE = "docs/writing-a-policy.md"
-SHORT = "--block 1s --washout 0.2s --pairs 7 --aa 1"  # the least that two metrics take
+SHORT = "--block 1s --washout 0.2s --pairs 7 --aa-pairs 1"  # the least that two metrics take
 REDIS = "/sys/fs/cgroup/system.slice/redis-server.service"
 
 

@@ -89,7 +89,7 @@ def test_recommend(loaded: Guest, step: int) -> None:
     assert must(loaded, f"ls {ROOT}/profiles") == "create\ndefault\ndelete\n"
     with worker(loaded, step, pages) as pid:
         must(
-            loaded, f"printf %s {shlex.quote(found['manifest'])} | mmpolicy apply - --missing skip"
+            loaded, f"printf %s {shlex.quote(found['manifest'])} | mmpolicy apply - --skip-missing"
         )
         must(loaded, f"mmpolicy bind --cgroup /mmpolicy-explain {found['profile']}")
         area = largest(said(loaded, "explain", pid))

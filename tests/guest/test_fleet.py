@@ -94,7 +94,7 @@ cat >{KEPT} <<'END'
 {MANIFEST}END
 systemctl daemon-reload
 [ $(cat {ROOT}/state) != expired ] || mmpolicy reset
-mmpolicy apply --missing skip /etc/mmpolicy
+mmpolicy apply --skip-missing /etc/mmpolicy
 """
 
 
@@ -227,7 +227,7 @@ def test_a_controller_that_dies(installed: Fleet, course: list[float], seed: int
 
 
 FIXED = ["--treatment", "anon_order=fixed,max_order=4"]
-SHORT = ["--design", "switchback", "--aa", "0", "--pairs", "6"]
+SHORT = ["--design", "switchback", "--aa-pairs", "0", "--pairs", "6"]
 SHORT += ["--block", "15", "--washout", "5", "--interval", "5"]
 FAULTS = f"faults=cmd:sed -n '{SAID.format('faults')}' /run/dense lower"
 

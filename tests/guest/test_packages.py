@@ -222,8 +222,9 @@ def test_restart(guest: Guest) -> None:
 
 KNOB = "/sys/kernel/mm/transparent_hugepage/khugepaged/alloc_sleep_millisecs"
 RUN = f"""
-systemd-run -q --unit=run --working-directory=/root mmpolicy ab run --aa 0 --block 5 --washout 1 \\
-    --pairs 99 --treatment khugepaged/alloc_sleep_millisecs=60001 --metric 'vmstat.pgfault/s lower'
+systemd-run -q --unit=run --working-directory=/root mmpolicy ab run --block 5 --washout 1 \\
+    --aa-pairs 0 --pairs 99 --treatment khugepaged/alloc_sleep_millisecs=60001 \\
+    --metric 'vmstat.pgfault/s lower'
 until [ $(cat {KNOB}) = 60001 ]; do sleep 0.1; done
 systemctl kill -s KILL run
 until [ $(cat {KNOB}) = 60000 ] && [ ! -e /run/mmpolicy/knobs.json ]; do sleep 0.1; done

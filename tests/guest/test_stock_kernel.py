@@ -310,7 +310,7 @@ CHANGES_OF_A = [
     ["bind", "a", "--cgroup", f"{TOP}/a"],
 ]
 EXPERIMENT = f"""ab run --design split --cgroup {TOP}/a --treatment anon_order=adaptive
---lease 1s --block 0.3 --washout 0.1 --interval 0.1 --aa 0 --pairs 500 --out /run/killed.jsonl
+--lease 1s --block 0.3 --washout 0.1 --interval 0.1 --aa-pairs 0 --pairs 500 --out /run/killed.jsonl
 --metric arm.anon_order.requested_order_4""".split()
 LEASE_ENDS = f"while grep -qE 'active|taching' {ROOT}/state; do sleep 0.1; done"
 AFRESH = f"[ -e {ROOT}/profiles/a ] || echo a >{ROOT}/profiles/create"

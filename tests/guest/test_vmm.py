@@ -52,7 +52,7 @@ def test_who_asks(guest: Guest, backend: str, asks: bool) -> None:
     kind = f"memory-backend-{backend}"
     must(guest, vmm.qemu(64, kind))
     try:
-        (machine,) = ran(guest, "mmpolicy host --vms --json")["machines"]
+        (machine,) = ran(guest, "mmpolicy thp --vms --json")["machines"]
         assert (machine["huge_percent"] > 50) == asks
     finally:
         must(guest, "kill $(cat /run/qemu.pid)")

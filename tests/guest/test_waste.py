@@ -122,7 +122,7 @@ def test_what_was_asked_for_is_left_alone(counting: Guest) -> None:
         assert refused.rc == 5
         assert f"left alone: {MIB - MIB // STEP} MiB: the program asked for" in refused.out
         assert rss(counting, pid) > MIB << 10
-        mmpolicy(counting, f"trim --pid {pid} --advised")
+        mmpolicy(counting, f"trim --pid {pid} --include-madvised")
         assert rss(counting, pid) < USED_KIB * 1.05 + ALONE
     said(counting)
 
@@ -195,12 +195,12 @@ def test_collapse_heeds_a_profile(counting: Guest) -> None:
 
 
 def test_it_does_not_come_back(counting: Guest) -> None:
-    """With --keep, what the service maps later has no folio that it does not use."""
+    """With --bind, what the service maps later has no folio that it does not use."""
     later = inside(f"exec {workload('ops')} map 8192 every 0 8192 16 folios 0 8192")
     must(counting, "modprobe mmpolicy")
     with wasteful(counting) as pid:
         assert histograms(must(counting, f"({later})")) == [{9: 8192}]
-        assert mmpolicy(counting, "trim --cgroup /waste --keep")["profile"] == "trimmed"
+        assert mmpolicy(counting, "trim --cgroup /waste --bind")["profile"] == "trimmed"
         assert rss(counting, pid) < USED_KIB * 1.05 + ALONE
         assert histograms(must(counting, f"({later})")) == [{0: 512}]
         must(counting, "mmpolicy revert")
@@ -213,9 +213,9 @@ def test_coverage(counting: Guest) -> None:
     name = 'container_memory_anon_thp_bytes{id="/waste"}'
 
     def seen(pid: int) -> tuple[float, float, float]:
-        (machine,) = mmpolicy(counting, "host --vms")["machines"]
+        (machine,) = mmpolicy(counting, "thp --vms")["machines"]
         assert machine["pid"] == pid
-        percent = mmpolicy(counting, "host --cgroup /waste")["cgroups"]["/waste"]["huge_percent"]
+        percent = mmpolicy(counting, "thp --cgroup /waste")["cgroups"]["/waste"]["huge_percent"]
         lines = must(counting, "mmpolicy export 2>/dev/null").splitlines()
         (huge,) = (float(line.split()[1]) for line in lines if line.startswith(name))
         return machine["huge_percent"], percent, huge
@@ -223,7 +223,7 @@ def test_coverage(counting: Guest) -> None:
     with wasteful(counting, str(ADVISED), "qemu-system-x86") as pid:
         machine, percent, huge = seen(pid)
         assert machine > 95 and percent > 95 and huge >= MIB << 20
-        mmpolicy(counting, "trim --cgroup /waste --advised")
+        mmpolicy(counting, "trim --cgroup /waste --include-madvised")
         assert seen(pid) == (0, 0, 0)
     said(counting)
 

@@ -28,7 +28,7 @@ GROUPS = {
     },
     "Also without the module": {
         "doctor": "diagnose",
-        "host": "evidence",
+        "thp": "thp",
         "top": "top",
         "map": "memory_map",
         "trim": "trim",

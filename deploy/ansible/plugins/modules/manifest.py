@@ -131,7 +131,7 @@ class Manifests:
         if self.state() != "expired":
             return False
         self.run("reset", "--json")
-        self.run("apply", "--missing", "skip", "--json", str(self.folder))
+        self.run("apply", "--skip-missing", "--json", str(self.folder))
         return True
 
     def last(self) -> int:
@@ -171,7 +171,7 @@ class Manifests:
         self.put(self.stage, self.files)
         if not self.module.params["in_force"] or not any(self.stage.glob("*.toml")):
             return []
-        words = ("apply", "--dry-run", "--missing", "skip", "--json", str(self.stage))
+        words = ("apply", "--dry-run", "--skip-missing", "--json", str(self.stage))
         return list(self.run(*words)["writes"])
 
     # States
@@ -190,7 +190,7 @@ class Manifests:
         self.folder.mkdir(exist_ok=True)
         self.put(self.folder, changed)
         if self.module.params["in_force"]:
-            code, _, err = self.call("apply", "--missing", "skip", "--json", str(self.folder))
+            code, _, err = self.call("apply", "--skip-missing", "--json", str(self.folder))
             if code != DONE:
                 self.put(self.folder, before)
                 self.fail("apply", code, err)
@@ -210,13 +210,13 @@ class Manifests:
         if writes and not self.module.check_mode:
             lease = self.module.params["lease"]
             (self.stage / LEASE_FILE).write_text(f"version = 1\nlease_ms = {milliseconds(lease)}\n")
-            self.run("apply", "--missing", "skip", "--json", str(self.stage))
+            self.run("apply", "--skip-missing", "--json", str(self.stage))
         return {**self.result(bool(writes or changed), changed, writes), "number": number}
 
     def verify(self) -> None:
         """Refuse a host that is not as its own manifests say: nothing would lead back there."""
         heal = () if self.module.check_mode else ("--heal",)
-        code, out, err = self.call("verify", *heal, "--missing", "skip", "--json", str(self.folder))
+        code, out, err = self.call("verify", *heal, "--skip-missing", "--json", str(self.folder))
         if code == DRIFT:
             paths = [each["path"] for each in json.loads(out)["differences"]]
             text = f"this host is not as {self.folder} says: {', '.join(paths)}"
@@ -234,7 +234,7 @@ class Manifests:
             return {"changed": False, "writes": []}
         code, _, _ = self.call("revert", "--json", "--to", str(number))
         if code != DONE:  # somebody has changed it since
-            self.run("apply", "--missing", "skip", "--json", str(self.folder))
+            self.run("apply", "--skip-missing", "--json", str(self.folder))
         return {"changed": True, "writes": []}
 
     def result(

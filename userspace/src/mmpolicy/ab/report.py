@@ -177,7 +177,7 @@ class Report:
             yield f"no decision was taken in {' and '.join(idle)}: nothing was compared"
         rare = self.header.get("rare")
         if rare and any(len(row.pairs) < pairs_to_see(rare) for row in self.rows):
-            text = f"{self._unseen()}; --rare {rare:g} takes {pairs_to_see(rare)} pairs"
+            text = f"{self._unseen()}; --detect-rare {rare:g} takes {pairs_to_see(rare)} pairs"
             yield f"too few blocks to be sure of: {text}"
 
     def _doubts_of(self, row: MetricResult) -> Iterator[Doubt]:

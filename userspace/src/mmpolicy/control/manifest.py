@@ -198,7 +198,7 @@ class Manifest:
     def no_cgroup(self, key: AbsentCgroup) -> Error:
         """Return what to say of a cgroup that is not there."""
         line, unit = self._line(("bindings", key.given)), service_of(key.given)
-        skip = "or apply with --missing skip"
+        skip = "or apply with --skip-missing"
         if not unit or not self._units.files:
             text = f"{line}no cgroup '{key.given}'"
             return Error(text, Exit.FAILED, f"start what it is of, correct the path, {skip}")

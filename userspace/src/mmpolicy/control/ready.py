@@ -27,7 +27,7 @@ from mmpolicy.host.doctor import (
 )
 from mmpolicy.host.files import CONTROL
 
-WITHOUT = "see above; mmpolicy host, map and ab run work without the module"
+WITHOUT = "see above; mmpolicy thp, map and ab run work without the module"
 
 
 def check_can_load(facts: Facts) -> Exit:

@@ -76,7 +76,7 @@ def find_knobs(knobs: Iterable[str], given: str) -> list[str]:
 def no_knob(knobs: Iterable[str], given: str) -> Error:
     """Return the error for a name that means none."""
     close = get_close_matches(given, [name for path in knobs for name in names_of(path)], n=1)
-    hint = f"did you mean {close[0]}?" if close else "mmpolicy host --all lists them"
+    hint = f"did you mean {close[0]}?" if close else "mmpolicy thp --all lists them"
     return Error(f"the kernel has no knob '{given}' that can be read and written", Exit.USAGE, hint)
 
 

@@ -397,7 +397,7 @@ class Collapser:
             self._looked = self._host.clock()
             self._zones, self._since = read_zones(self._host.tree), 0
             if why := self._pressure.too_high():
-                self._stop(why, "look at /proc/pressure/memory; try again, or raise --psi")
+                self._stop(why, "look at /proc/pressure/memory; try again, or raise --max-pressure")
         return bool(self.done.stopped)
 
     def _has_room(self, target: Target, frame: int) -> bool:

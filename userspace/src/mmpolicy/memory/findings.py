@@ -151,8 +151,8 @@ def _trim(tree: Tree, row: Row) -> Finding:
         check_possible(tree)
     except Error as err:
         return Finding(row.name, f"{what}; {err.message}", next_step=err.next_step, mib=waste)
-    price = "it loses these huge pages; without --keep they may come back"
-    asked = " --advised" if _all_advised(tree, row) else ""
+    price = "it loses these huge pages; without --bind they may come back"
+    asked = " --include-madvised" if _all_advised(tree, row) else ""
     return Finding(row.name, what, (f"mmpolicy trim {name_of(row)}{asked}",), price, mib=waste)
 
 

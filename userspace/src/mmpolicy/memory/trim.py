@@ -45,10 +45,11 @@ REMAINS = (
 )
 # Why memory is left alone, though it is empty: by mark, in words, and the next step.
 CAUSES = {
-    "asked": "the program asked for these folios by MADV_HUGEPAGE: --advised gives them back, too",
+    "asked": "the program asked for these folios by MADV_HUGEPAGE: "
+    "--include-madvised gives them back, too",
     "unknown": "whether the program asked for these folios would take too long to find out: "
-    "--advised gives them back in any case, a longer --hold asks",
-    "few": "less of each folio is empty than --least says",
+    "--include-madvised gives them back in any case, a longer --hold asks",
+    "few": "less of each folio is empty than --min-empty says",
     "locked": "mlock() keeps empty pages, too",
     "pinned": "the kernel did not split these folios: something has them pinned, such as a pipe, "
     "io_uring, RDMA or VFIO",

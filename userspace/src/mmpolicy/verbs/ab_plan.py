@@ -72,7 +72,7 @@ def design_of(host: Host, given: RunOptions) -> Design:
     if given.washout >= given.block:
         raise click.UsageError("the wash-out has to be shorter than the block")
     if given.saturation and given.design != "split":
-        raise click.UsageError("--saturation is for --design split")
+        raise click.UsageError("--exposure is for --design split")
     seed = secrets.randbelow(MAX_SEED) if given.seed is None else seed_here(host.tree, given.seed)
     return Design(given.design, given.block, given.washout, given.interval, seed)
 
@@ -86,7 +86,9 @@ def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> L
     if anytime and given.detect:
         raise click.UsageError("--detect and --stop anytime both say when to end: give one")
     if given.rare and (given.detect or anytime):
-        raise click.UsageError("--rare says how long, as --detect and --stop anytime do: give one")
+        raise click.UsageError(
+            "--detect-rare says how long, as --detect and --stop anytime do: give one"
+        )
     rare = pairs_to_see(given.rare) if given.rare else 0
     pairs = given.pairs or (MOST_PAIRS if given.detect or anytime else max(PAIRS, rare))
     if given.duration:

@@ -42,6 +42,7 @@ from mmpolicy.render import emit
 from mmpolicy.verbs.ab_plan import PAIRS, Plan, RunOptions, plan_of
 from mmpolicy.verbs.ab_reached import check_arms, check_knobs
 from mmpolicy.verbs.commit import emit_plan, keep_change
+from mmpolicy.verbs.former import former_option
 from mmpolicy.verbs.options import (
     FILE,
     Levels,
@@ -213,7 +214,7 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     help="The unit that is assigned to an arm; with --preset, the service that it is about.",
 )  # fmt: skip
 @click.option(
-    "--saturation", type=Levels(), metavar="FEW,MANY",
+    "--exposure", "saturation", type=Levels(), metavar="FEW,MANY",
     help="Of split: also compare units without the treatment while few and while many have it, "
     "in percent; that shows effects on neighbours.",
 )  # fmt: skip
@@ -232,7 +233,7 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     "--interval", type=Seconds(), default="1s", show_default=True, help="Time between two samples."
 )
 @click.option(
-    "--aa", type=click.IntRange(min=0), metavar="PAIRS",
+    "--aa-pairs", "aa", type=click.IntRange(min=0), metavar="PAIRS",
     help="Number of pairs with equal arms at first, which show the noise.  "
     "[default: as many as can show that they differ; none with --detect and --stop anytime]",
 )  # fmt: skip
@@ -251,7 +252,7 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 )  # fmt: skip
 @margin_option
 @click.option(
-    "--rare", type=click.FloatRange(0.1, 50), metavar="PERCENT",
+    "--detect-rare", "rare", type=click.FloatRange(0.1, 50), metavar="PERCENT",
     help="Take so many pairs that what comes in so many of the blocks is seen, such as a stall.",
 )  # fmt: skip
 @click.option(
@@ -279,6 +280,9 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 @click.option(
     "--detach", is_flag=True, help="Let systemd run it; see mmpolicy ab status and ab stop."
 )
+@former_option("--aa-pairs", "--aa-pairs")
+@former_option("--detect-rare", "--detect-rare")
+@former_option("--exposure", "--exposure")
 @dry_run_option
 @json_option
 @click.pass_context

@@ -32,11 +32,13 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
 from mmpolicy.verbs.commit import change, commit, difference_data, difference_rows, exclusive
+from mmpolicy.verbs.former import former_option
 from mmpolicy.verbs.objects import load_again, not_to_be_loaded
 from mmpolicy.verbs.options import dry_run_option, force_option, json_option, pass_host
 
 Command = Callable[..., Any]
 
+FORMER = click.Choice(["fail", "skip"])
 FILE = click.Path(allow_dash=True)
 file_argument = click.argument("file", type=FILE, metavar="FILE")
 
@@ -44,15 +46,15 @@ file_argument = click.argument("file", type=FILE, metavar="FILE")
 def missing_option(command: Command) -> Command:
     """Add the option about what is not there."""
     return click.option(
-        "--missing", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
-        help="What to do about cgroups that are not there, and policies that cannot be loaded.",
-    )(command)  # fmt: skip
+        "--skip-missing", is_flag=True,
+        help="Leave out cgroups that do not exist, and policies that cannot be loaded.",
+    )(former_option("--missing", "--skip-missing", type=FORMER)(command))  # fmt: skip
 
 
-def _leave_out(manifest: Manifest, target: State, missing: str) -> State:
+def _leave_out(manifest: Manifest, target: State, skip_missing: bool) -> State:
     """Return what can be without the cgroups that are not there, if it may be left out."""
     for key in [key for key in target if isinstance(key, AbsentCgroup)]:
-        if missing == "fail":
+        if not skip_missing:
             raise manifest.no_cgroup(key)
         click.echo(f"mmpolicy: {manifest.no_cgroup(key).message}: left out", err=True)
         del target[key]
@@ -63,15 +65,22 @@ def _leave_out(manifest: Manifest, target: State, missing: str) -> State:
 @file_argument
 @missing_option
 @click.option(
-    "--broken", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
-    help="What to do about files of a folder that are wrong.",
+    "--skip-invalid", is_flag=True,
+    help="Leave out files of a folder that have errors.",
 )  # fmt: skip
+@former_option("--broken", "--skip-invalid", type=FORMER)
 @force_option
 @dry_run_option
 @json_option
 @pass_host
 def apply(
-    host: Host, file: str, missing: str, broken: str, force: bool, dry_run: bool, want_json: bool
+    host: Host,
+    file: str,
+    skip_missing: bool,
+    skip_invalid: bool,
+    force: bool,
+    dry_run: bool,
+    want_json: bool,
 ) -> None:
     """Make the state match a manifest, all of it or nothing.
 
@@ -81,12 +90,12 @@ def apply(
     A lease in FILE is renewed. FILE - is standard input. If FILE is a folder, all *.toml in it are
     one manifest. If several name an entry, the last one wins. If there are none, nothing changes.
     """
-    skip = is_folder(file) and broken == "skip"
+    skip = is_folder(file) and skip_invalid
     manifest = Manifest.read(file, _left_out if skip else None)
     with exclusive(host, dry_run, force):
         while True:
             try:
-                _apply(host, manifest, missing, dry_run, want_json)
+                _apply(host, manifest, skip_missing, dry_run, want_json)
                 return
             except Error as err:
                 rest = manifest.without(err.message) if skip else None
@@ -102,16 +111,18 @@ def _left_out(err: Error) -> None:
     click.echo(f"mmpolicy: {err.message}: the file is left out", err=True)
 
 
-def _apply(host: Host, manifest: Manifest, missing: str, dry_run: bool, want_json: bool) -> None:
+def _apply(
+    host: Host, manifest: Manifest, skip_missing: bool, dry_run: bool, want_json: bool
+) -> None:
     now = read_state(host.tree)
     target = manifest.target(host.tree, now)
     manifest.check_scope()
     loads = _loads(manifest, now)
     if loads and not dry_run:
-        _load(host, manifest, loads, missing)
+        _load(host, manifest, loads, skip_missing)
         now = read_state(host.tree)
         target = _without_policies(now, manifest.target(host.tree, now))
-    target = _leave_out(manifest, target, missing)
+    target = _leave_out(manifest, target, skip_missing)
     writes = [*(loads if dry_run else []), *plan(now, target)]
     if target.get(LEASE, "0") == now.get(LEASE, "0") != "0":
         writes.insert(0, assign(LEASE, target[LEASE]))
@@ -128,7 +139,7 @@ def _loads(manifest: Manifest, now: State) -> list[Write]:
     ]
 
 
-def _load(host: Host, manifest: Manifest, loads: list[Write], missing: str) -> None:
+def _load(host: Host, manifest: Manifest, loads: list[Write], skip_missing: bool) -> None:
     """Load policies in BPF; nothing uses them yet, but those that take the place of others."""
     for write in loads:
         assert isinstance(write.key, LoadedPolicy) and write.result
@@ -136,7 +147,7 @@ def _load(host: Host, manifest: Manifest, loads: list[Write], missing: str) -> N
             load_again(host, write.value, write.key.name, Source(write.path, write.result))
         except Error as err:
             err.message = manifest.where(write) + err.message
-            if missing == "fail":
+            if not skip_missing:
                 raise
             click.echo(f"mmpolicy: {err.message}: left out", err=True)
 
@@ -223,7 +234,7 @@ def diff(host: Host, file: str, exit_code: bool, want_json: bool) -> None:
 @click.option("--heal", is_flag=True, help="First bind what is to be bound, and is not.")
 @json_option
 @pass_host
-def verify(host: Host, file: str | None, missing: str, heal: bool, want_json: bool) -> None:
+def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_json: bool) -> None:
     """Find what differs from a manifest: exit 6 if anything does.
 
     Compares with FILE, or without it with the last one that was applied. A bound cgroup that does
@@ -242,8 +253,8 @@ def verify(host: Host, file: str | None, missing: str, heal: bool, want_json: bo
     if heal:
         _heal(host, manifest)
     now, target = _compare(host.tree, manifest)
-    if missing == "skip":
-        target = _leave_out(manifest, target, missing)
+    if skip_missing:
+        target = _leave_out(manifest, target, skip_missing)
     _emit("verify", want_json, host.tree, manifest, now, target)
     for err in bad:  # of the files that mmpolicy.service has left out
         raise err

@@ -23,6 +23,7 @@ from mmpolicy.host.signals import interrupted, noted
 from mmpolicy.host.step import Step
 from mmpolicy.memory.follow import Follower
 from mmpolicy.render import as_json, emit, progress_line
+from mmpolicy.verbs.former import former_option
 from mmpolicy.verbs.in_force import in_force
 from mmpolicy.verbs.options import FILE, Seconds, completer, dry_run_option, json_option, pass_host
 
@@ -121,7 +122,7 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
     help="Instead of --runs, as many as find such a change with 80 % probability.",
 )  # fmt: skip
 @click.option(
-    "--within", type=click.FloatRange(min=0.1), metavar="PERCENT",
+    "--precision", "within", type=click.FloatRange(min=0.1), metavar="PERCENT",
     help="Instead of --runs, until the median of each ratio is known so closely.",
 )  # fmt: skip
 @click.option(
@@ -149,6 +150,7 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
 @click.option("--html", type=FILE, metavar="FILE", help="Write a page.")
 @dry_run_option
 @json_option
+@former_option("--precision", "--precision")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @pass_host
 def bench(
@@ -175,7 +177,7 @@ def bench(
     are not measured; it names them.
     """
     if options["detect"] and options["within"]:
-        raise click.UsageError("choose one of --detect and --within")
+        raise click.UsageError("choose one of --detect and --precision")
     work = Work(command, options["server"], options["ready"], options["timeout"])
     chosen = _arms(host, (*arms, *[COLLAPSE] * collapse))
     if dry_run:

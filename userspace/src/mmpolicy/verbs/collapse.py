@@ -60,7 +60,7 @@ class CollapseOptions:
     max_stop: float
     max_growth: float
     reserve: float
-    psi: float
+    max_pressure: float
     override_never: bool
     dry_run: bool
     want_json: bool
@@ -106,7 +106,7 @@ Percent = partial(click.FloatRange, max=100)
     help="Keep that part of a node's memory in free blocks of 2 MB.",
 )  # fmt: skip
 @click.option(
-    "--psi", type=Percent(min=0), default=10.0, show_default=True,
+    "--max-pressure", type=Percent(min=0), default=10.0, show_default=True,
     metavar="PERCENT", help="Stop when tasks wait for memory longer than that.",
 )  # fmt: skip
 @click.option(
@@ -291,7 +291,7 @@ def _collapse(
         given.cpu / 100, given.max_stop / 1000, int(pages * given.max_growth / 100),
         given.reserve / 100,
     )  # fmt: skip
-    pressure = Pressure(host, given.psi)
+    pressure = Pressure(host, given.max_pressure)
     collapser = Collapser(host, limits, pressure)
     blocks = sum(len(area.starts) for area in areas)
     if blocks:

@@ -18,6 +18,7 @@ from mmpolicy.errors import LOAD, Error, Exit, as_data, explain, pick
 from mmpolicy.host.disk import KEEP_REMEDIES
 from mmpolicy.host.signals import SHELL
 from mmpolicy.render import emit_error
+from mmpolicy.verbs.former import FORMER_VERBS, say
 
 JSON = "--json"
 LONG = 1000  # letters, so that click does not end a sentence with "..."
@@ -71,6 +72,9 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the verb that is given, or say which one may be meant."""
+        if args[0] in FORMER_VERBS:
+            former, args = args[0], [FORMER_VERBS[args[0]], *args[1:]]
+            say(former, args[0])
         if not args[0].startswith("-") and args[0] not in self.verbs:
             pick("verb", args[0], self.verbs)
         return super().resolve_command(ctx, args)

@@ -60,7 +60,7 @@ def verbs_here(host: Host) -> list[Verb]:
     library = next((each for each in ("numpy", "scipy") if not _is_there(each)), "")
     lacks = (f"needs the Python library {library}", how_to_get(library)) if library else ()
     return [
-        Verb("host"),
+        Verb("thp"),
         *(Verb(name, *needs_root) for name in ("top", "map", "explain", "recommend")),
         Verb("trim", *(needs_root or _no_trim(host))),
         Verb("collapse", *(needs_root or _no_collapse(host))),

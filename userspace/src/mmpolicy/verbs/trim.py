@@ -40,10 +40,11 @@ from mmpolicy.memory.trim import (
 from mmpolicy.render import emit, table
 from mmpolicy.verbs.bind import check_one, find_processes, refuse_bare, target_options
 from mmpolicy.verbs.commit import change, exclusive
+from mmpolicy.verbs.former import former_option
 from mmpolicy.verbs.options import dry_run_option, hold_option, json_option, pass_host
 
 POINT, POLICY = "anon_order", "adaptive"
-KEPT = "trimmed"  # the profile of --keep
+TRIMMED = "trimmed"  # the profile of --bind
 SHOWN = 10  # writes of a dry run
 WORTH_KIB = 1024  # of what was left alone, to be told
 
@@ -55,11 +56,11 @@ class TrimOptions:
     cgroup: str | None
     pid: int | None
     unit: str | None
-    least: float
-    advised: bool
-    psi: float
+    min_empty: float
+    include_madvised: bool
+    max_pressure: float
     hold_ms: float
-    keep: bool
+    bind: bool
     dry_run: bool
     want_json: bool
 
@@ -82,18 +83,25 @@ class Row:
 @click.argument("bare", required=False, metavar="")
 @partial(target_options, of_unit="A systemd unit that runs.")
 @click.option(
-    "--least", type=click.FloatRange(min=0, max=100), default=10.0, show_default=True,
-    metavar="PERCENT", help="Leave a folio alone of which less is empty.",
+    "--min-empty", type=click.FloatRange(min=0, max=100), default=10.0, show_default=True,
+    metavar="PERCENT", help="Split only folios of which at least PERCENT is empty.",
 )  # fmt: skip
-@click.option("--advised", is_flag=True, help="Also split what the program got by MADV_HUGEPAGE.")
 @click.option(
-    "--psi", type=click.FloatRange(min=0, max=100), default=10.0, show_default=True,
+    "--include-madvised", is_flag=True,
+    help="Also split what the program got by MADV_HUGEPAGE.",
+)  # fmt: skip
+@click.option(
+    "--max-pressure", type=click.FloatRange(min=0, max=100), default=10.0, show_default=True,
     metavar="PERCENT", help="Stop when tasks wait for memory longer than that.",
 )  # fmt: skip
 @click.option(
-    "--keep", is_flag=True,
-    help=f"Bind it to the profile '{KEPT}' first, so that it does not come back; needs the module.",
+    "--bind", is_flag=True,
+    help=f"Bind it to the profile '{TRIMMED}' first, so that it stays away; needs the module.",
 )  # fmt: skip
+@former_option("--min-empty", "--min-empty")
+@former_option("--include-madvised", "--include-madvised", is_flag=True)
+@former_option("--max-pressure", "--max-pressure")
+@former_option("--bind", "--bind", is_flag=True)
 @hold_option
 @dry_run_option
 @json_option
@@ -104,7 +112,7 @@ def trim(host: Host, **options: Any) -> None:
     Splits the folios that have zero-filled pages, or pages that nobody maps any more; Linux 6.12
     and newer free these pages then. Contents stay the same. It works in short steps with pauses,
     and stops if memory gets short. The price: what is split is no longer a huge page. Without
-    --keep the memory may come back, by faults in areas that are new, and by khugepaged.
+    --bind the memory may come back, by faults in areas that are new, and by khugepaged.
 
     Prints what it left alone, and why. Exits with 5 if it gave nothing back for that reason.
     """
@@ -116,7 +124,7 @@ def trim(host: Host, **options: Any) -> None:
     if given.dry_run:
         _plan(host, given, cgroup, pids)
         return
-    profile = _keep(host, given, cgroup) if given.keep else None
+    profile = _bind(host, given, cgroup) if given.bind else None
     _trim(host, given, cgroup, pids, profile)
 
 
@@ -128,7 +136,9 @@ def _before(host: Host, given: TrimOptions, holds: Holds, pid: int) -> tuple[Row
         sizes = space.sizes()
         if not usage or not sizes.rss:
             return None
-        return Row(pid, usage[0], 0, sizes.rss), Finder(space, given.least / 100, given.advised)
+        return Row(pid, usage[0], 0, sizes.rss), Finder(
+            space, given.min_empty / 100, given.include_madvised
+        )
     except Error as err:
         if err.exit_code == Exit.DENIED:
             raise
@@ -218,7 +228,7 @@ def _check_done(given_back_kib: int, rows: list[Row]) -> None:
 def _trim(
     host: Host, given: TrimOptions, cgroup: str, pids: list[int], profile: str | None
 ) -> None:
-    pressure = Pressure(host, given.psi)
+    pressure = Pressure(host, given.max_pressure)
     rows, stopped = [], ""
     holds = Holds(host.tree, given.hold_ms / 1000)
     splitter = Splitter(host, pressure, holds)
@@ -237,7 +247,9 @@ def _trim(
         if stopped:
             break
     notes = [] if pressure.known else ["note: the kernel has no PSI, so nothing would stop this"]
-    notes += [note for note in [comes_back(host.tree, given.advised)] if note and not profile]
+    notes += [
+        note for note in [comes_back(host.tree, given.include_madvised)] if note and not profile
+    ]
     if profile and given.unit:
         save = f"mmpolicy save {MANIFESTS}/50-try.toml; mmpolicy bind --unit {given.unit} {profile}"
         notes.append(f"note: for its next start: {save}")
@@ -251,7 +263,9 @@ def _trim(
     emit("trim", given.want_json, data, lambda: _lines(data, rows))
     if stopped:
         text = f"stopped before the end: {stopped}"
-        raise Error(text, Exit.FAILED, "look at /proc/pressure/memory; trim again, or raise --psi")
+        raise Error(
+            text, Exit.FAILED, "look at /proc/pressure/memory; trim again, or raise --max-pressure"
+        )
     _check_done(sum(row.empty_kib - row.left_kib.get("pinned", 0) for row in rows), rows)
 
 
@@ -283,11 +297,11 @@ def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     yield from data["notes"]
 
 
-def _keep(host: Host, given: TrimOptions, cgroup: str) -> str:
+def _bind(host: Host, given: TrimOptions, cgroup: str) -> str:
     """Bind it to the profile, which is made if there is none; one change, as by bind."""
     if not host.tree.exists(CONTROL):
-        hint = "mmpolicy load; or without --keep, and MemoryTHP=disable in its unit (systemd 260)"
-        raise Error("--keep needs the module, which is not loaded", Exit.LACKING, hint)
+        hint = "mmpolicy load; or without --bind, and MemoryTHP=disable in its unit (systemd 260)"
+        raise Error("--bind needs the module, which is not loaded", Exit.LACKING, hint)
     key: Binding | None
     if given.pid is not None:
         key = process_key(host.tree, given.pid)
@@ -296,11 +310,11 @@ def _keep(host: Host, given: TrimOptions, cgroup: str) -> str:
     with exclusive(host, False):
         old = read_state(host.tree)
         new = dict(old)
-        if KEPT not in profiles_of(old):
-            new |= {Profile(KEPT): "", choice(KEPT, POINT): POLICY}
-            new[Setting(KEPT, POINT, "", "override_madvise")] = str(int(given.advised))
-            new[Setting(KEPT, POINT, "", "shadow")] = NO_SHADOW
+        if TRIMMED not in profiles_of(old):
+            new |= {Profile(TRIMMED): "", choice(TRIMMED, POINT): POLICY}
+            new[Setting(TRIMMED, POINT, "", "override_madvise")] = str(int(given.include_madvised))
+            new[Setting(TRIMMED, POINT, "", "shadow")] = NO_SHADOW
         if key:
-            new[key] = KEPT
+            new[key] = TRIMMED
         change(host, plan(old, new))
-    return KEPT
+    return TRIMMED

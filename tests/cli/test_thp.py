@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`host`: what is shown without the module."""
+"""`thp`: what the kernel reports without the module."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows(out: str) -> list[list[str]]:
 
 
 def test_tables(run: Run) -> None:
-    result = run("host")
+    result = run("thp")
     assert (result.code, result.err) == (0, "")
     found = rows(result.out)
     assert ["64", "kB", "enabled=never", "anon_fault_alloc=5"] in found
@@ -58,24 +58,24 @@ def test_tables(run: Run) -> None:
 def test_cgroups_without_a_memory_controller_are_told(run: Run, tree: FakeTree) -> None:
     """As on a hybrid host, where the controller is in a hierarchy of cgroup v1."""
     note = "note: no cgroup accounts for memory here"
-    assert note not in run("host").out
+    assert note not in run("thp").out
     for path in ("/a", "/a/b", "/a/b/c"):
         for name in ("current", "stat", "pressure"):
             tree.remove(f"/sys/fs/cgroup{path}/memory.{name}")
-    assert note in run("host").out.splitlines()
+    assert note in run("thp").out.splitlines()
 
 
 def test_below_a_cgroup(run: Run) -> None:
-    assert list(run("host", "--cgroup", "/a/b", "--json").json["cgroups"]) == ["/a/b", "/a/b/c"]
-    assert run("host", "--cgroup", "/none").code == 2
+    assert list(run("thp", "--cgroup", "/a/b", "--json").json["cgroups"]) == ["/a/b", "/a/b/c"]
+    assert run("thp", "--cgroup", "/none").code == 2
 
 
 def test_all(run: Run) -> None:
-    data = run("host", "--all", "--json").json
+    data = run("thp", "--all", "--json").json
     assert data["vmstat"] == {"pgfault": 100, "thp_fault_alloc": 0, "nr_mapped": 8}
     assert data["knobs"]["vm/compaction_proactiveness"] == "20"
     assert "vm/drop_caches" not in data["knobs"]
-    assert ["vm/min_free_kbytes", "4000"] in rows(run("host", "--all").out)
+    assert ["vm/min_free_kbytes", "4000"] in rows(run("thp", "--all").out)
 
 
 ROLLUP = "Rss: {} kB\nAnonHugePages: {} kB\nShmemPmdMapped: {} kB\nFilePmdMapped: 0 kB"
@@ -93,7 +93,7 @@ def make_vm(tree: FakeTree, pid: int, name: str, pages: int, anon: int, shmem: i
 
 def test_virtual_machines(run: Run, tree: FakeTree) -> None:
     """Those that QEMU runs, and whoever has KVM open; with the part in huge pages."""
-    assert "MACHINE" not in run("host").out and "machines" not in run("host", "--json").json
+    assert "MACHINE" not in run("thp").out and "machines" not in run("thp", "--json").json
     make_vm(tree, 20, "qemu-system-x86", 4096, 8192, 4096)
     make_vm(tree, 21, "fc_vcpu", 4096, 0, 0)
     make_vm(tree, 22, "firecracker", 4096, 0, 12288)
@@ -101,23 +101,23 @@ def test_virtual_machines(run: Run, tree: FakeTree) -> None:
     tree.real("/proc/22/fd/7").symlink_to("anon_inode:kvm-vm")
     tree.real("/proc/21/fd/7").symlink_to("anon_inode:kvm-vcpu:0")
     tree.put("/proc/24/statm", "")
-    found = run("host", "--vms", "--json").json["machines"]
+    found = run("thp", "--vms", "--json").json["machines"]
     assert sorted(each["pid"] for each in found) == [20, 22]
     assert {each["pid"]: each["huge_percent"] for each in found} == {20: 75.0, 22: 75.0}
     row = ["20", "qemu-system-x86", "16384", "12288", "75.0"]
-    assert row in rows(run("host", "--vms").out)
+    assert row in rows(run("thp", "--vms").out)
     tree.put("/proc/20/status", f"VmRSS:\t{16 << 20} kB")  # finding out would stop it
-    found = run("host", "--vms", "--json").json["machines"]
+    found = run("thp", "--vms", "--json").json["machines"]
     assert {each["pid"]: each["huge_percent"] for each in found} == {20: None, 22: 75.0}
-    assert "not known" in run("host", "--vms").out
+    assert "not known" in run("thp", "--vms").out
 
 
 def test_watch(run: Run, tree: FakeTree, clock: Clock) -> None:
     clock.steps = [lambda: tree.put("/proc/vmstat", "pgfault 150")]
-    first, second = map(json.loads, run("host", "--watch", "--json").out.splitlines())
+    first, second = map(json.loads, run("thp", "--watch", "--json").out.splitlines())
     assert (first["per_second"], second["per_second"]) == ({}, {"vmstat": {"pgfault": 50.0}})
     clock.steps = [lambda: tree.put("/proc/vmstat", "pgfault 190")]
-    assert ["pgfault", "190", "40.0"] in rows(run("host", "--watch").out)
+    assert ["pgfault", "190", "40.0"] in rows(run("thp", "--watch").out)
 
 
 def test_a_host_that_has_little(run: Run, tree: FakeTree) -> None:
@@ -125,10 +125,10 @@ def test_a_host_that_has_little(run: Run, tree: FakeTree) -> None:
     for path in (THP, VM, "/proc/pressure"):
         tree.remove(path)
     tree.mount()
-    note, _, *shown = run("host").out.splitlines()
+    note, _, *shown = run("thp").out.splitlines()
     assert note.startswith("note: ") and note.endswith(
         "no hierarchy of cgroups that accounts for memory"
     )
     assert rows("\n".join(shown)) == [["EVENT", "VALUE"], ["pgfault", "100"]]
     tree.remove("/proc/vmstat")
-    assert run("host").code == 3
+    assert run("thp").code == 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`host`: what the kernel tells by itself; no module is needed."""
+"""`thp`: what the kernel itself reports about huge pages; needs no module."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _lines(data: dict[str, Any], events: Counters, rates: Rates) -> list[str]:
     return [line for lines in shown for line in [*lines, ""]][:-1]
 
 
-@click.command("host")
+@click.command("thp")
 @click.option(
     "--cgroup", metavar="PATH", shell_complete=complete_cgroup,
     help="Show this cgroup and those below it, not those of the host.",
@@ -106,7 +106,7 @@ def _lines(data: dict[str, Any], events: Counters, rates: Rates) -> list[str]:
 @interval_option
 @json_option
 @pass_host
-def host_verb(
+def thp_verb(
     host: Host,
     cgroup: str | None,
     every: bool,
@@ -129,12 +129,12 @@ def host_verb(
 
     if not watch:
         now, data = events(), read()
-        emit("host", want_json, {**data, **now}, lambda: _lines(data, now, {}))
+        emit("thp", want_json, {**data, **now}, lambda: _lines(data, now, {}))
         return
     moments = readings(events, host, interval)
     if want_json:
         print_json(
-            as_json("host", {**read(), **now, "per_second": rises}, indent=None)
+            as_json("thp", {**read(), **now, "per_second": rises}, indent=None)
             for now, rises in moments
         )
         return
