@@ -22,7 +22,7 @@ LIBRARIES = {
     "matplotlib",
 }
 MOST = 165  # modules, of which Python and click are about 95
-SHARED = {f"mmpolicy.verbs.{name}" for name in ("group", "options", "commit", "reached")}
+SHARED = {f"mmpolicy.verbs.{name}" for name in ("group", "former", "options", "commit", "reached")}
 CODE = """
 import json, sys
 from mmpolicy.cli import main
