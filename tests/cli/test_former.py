@@ -14,17 +14,17 @@ NO_FILE = ("apply", "/no/such")
 @pytest.mark.parametrize(
     ("former", "current"),
     [
-        ("trim --pid 1 --min-empty 101", "trim --pid 1 --min-empty 101"),
-        ("trim --pid 1 --max-pressure x", "trim --pid 1 --max-pressure x"),
-        ("trim --pid 999 --include-madvised", "trim --pid 999 --include-madvised"),
-        ("trim --pid 999 --bind", "trim --pid 999 --bind"),
-        ("bench --precision 0 -- true", "bench --precision 0 -- true"),
-        ("ab run --aa-pairs -1", "ab run --aa-pairs -1"),
-        ("ab run --detect-rare 99", "ab run --detect-rare 99"),
-        ("ab run --exposure 7", "ab run --exposure 7"),
-        ("apply --skip-missing /no/such", "apply --skip-missing /no/such"),
-        ("apply --skip-invalid /no/such", "apply --skip-invalid /no/such"),
-        ("verify --skip-missing /no/such", "verify --skip-missing /no/such"),
+        ("trim --pid 1 --least 101", "trim --pid 1 --min-empty 101"),
+        ("trim --pid 1 --psi x", "trim --pid 1 --max-pressure x"),
+        ("trim --pid 999 --advised", "trim --pid 999 --include-madvised"),
+        ("trim --pid 999 --keep", "trim --pid 999 --bind"),
+        ("bench --within 0 -- true", "bench --precision 0 -- true"),
+        ("ab run --aa -1", "ab run --aa-pairs -1"),
+        ("ab run --rare 99", "ab run --detect-rare 99"),
+        ("ab run --saturation 7", "ab run --exposure 7"),
+        ("apply --missing skip /no/such", "apply --skip-missing /no/such"),
+        ("apply --broken=skip /no/such", "apply --skip-invalid /no/such"),
+        ("verify --missing=skip /no/such", "verify --skip-missing /no/such"),
     ],
 )
 def test_a_former_option_is_the_new_one(run: Run, former: str, current: str) -> None:
@@ -46,7 +46,7 @@ def test_the_default_of_a_former_choice(run: Run) -> None:
 
 def test_the_option_of_another_program(run: Run) -> None:
     """Words behind a command of bench are the command's."""
-    assert "--precision" not in run("bench", "--runs", "0", "true", "--precision", "3").err
+    assert "--precision" not in run("bench", "--runs", "0", "true", "--within", "3").err
 
 
 def test_the_former_verb(run: Run) -> None:
@@ -56,4 +56,4 @@ def test_the_former_verb(run: Run) -> None:
 
 def test_help_has_the_new_names_alone(run: Run) -> None:
     text = run("trim", "--help").out
-    assert "--min-empty" in text and "--min-empty" not in text
+    assert "--min-empty" in text and "--least" not in text

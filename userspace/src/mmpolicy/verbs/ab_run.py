@@ -280,9 +280,9 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 @click.option(
     "--detach", is_flag=True, help="Let systemd run it; see mmpolicy ab status and ab stop."
 )
-@former_option("--aa-pairs", "--aa-pairs")
-@former_option("--detect-rare", "--detect-rare")
-@former_option("--exposure", "--exposure")
+@former_option("--aa", "--aa-pairs")
+@former_option("--rare", "--detect-rare")
+@former_option("--saturation", "--exposure")
 @dry_run_option
 @json_option
 @click.pass_context

@@ -150,7 +150,7 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
 @click.option("--html", type=FILE, metavar="FILE", help="Write a page.")
 @dry_run_option
 @json_option
-@former_option("--precision", "--precision")
+@former_option("--within", "--precision")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @pass_host
 def bench(

@@ -98,10 +98,10 @@ class Row:
     "--bind", is_flag=True,
     help=f"Bind it to the profile '{TRIMMED}' first, so that it stays away; needs the module.",
 )  # fmt: skip
-@former_option("--min-empty", "--min-empty")
-@former_option("--include-madvised", "--include-madvised", is_flag=True)
-@former_option("--max-pressure", "--max-pressure")
-@former_option("--bind", "--bind", is_flag=True)
+@former_option("--least", "--min-empty")
+@former_option("--advised", "--include-madvised", is_flag=True)
+@former_option("--psi", "--max-pressure")
+@former_option("--keep", "--bind", is_flag=True)
 @hold_option
 @dry_run_option
 @json_option
