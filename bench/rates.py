@@ -3,15 +3,24 @@
 
 Runs the worlds of tests/cli/worlds.py, in which the truth is known, and counts what comes out.
 What bench/rates.json has already is not run again, so it can be stopped at any time.
+With --build, an older commit is asked for what it finds in the same worlds, with the same coins.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import sqrt
+from multiprocessing import Pool
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from cli.worlds import ANY, World, rates, worlds
@@ -20,9 +29,13 @@ from lab import counting
 from lab.machine import TREE
 
 KEPT = TREE / "bench/rates.json"
+BEFORE = TREE / "bench/rates-before.json"  # what an older build finds
 DOCUMENT = TREE / "docs/rates.md"
+OLD = "5248c87"  # the commit that `--build` is about
+SELDOM = 100_000  # objects, after which to look for cycles: there are hardly any
 STEP = 100  # runs between two times that it is kept
 Counts = dict[str, list[int]]  # hits, and runs in which they could be, by outcome
+Part = tuple[str, int, int]  # of a world: the first run, and the one after the last
 
 HEAD = """\
 <!-- SPDX-License-Identifier: GPL-2.0; made by bench/rates.py -->
@@ -70,11 +83,10 @@ def cell(hits: int, runs: int, should: tuple[float, float]) -> str:
     return f"{marked} ({wanted})"
 
 
-def lines(kept: dict[str, Any]) -> Iterator[str]:
-    """Yield the page."""
+def lines(kept: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the page, but for what it is compared with."""
     yield HEAD
-    known = worlds()
-    for verb in dict.fromkeys(world.verb for title, world in known.items() if title in kept):
+    for verb in dict.fromkeys(world.verb for title, world in known().items() if title in kept):
         yield (
             f"## `{verb}`\n"
             if " " in verb or verb in ("bench", "pool", "report")
@@ -82,39 +94,75 @@ def lines(kept: dict[str, Any]) -> Iterator[str]:
         )
         yield "| world | rates, % | runs |"
         yield "|---|---|---|"
-        for title, world in known.items():
+        for title, world in known().items():
             if world.verb == verb and title in kept:
                 yield row(world, kept[title])
         yield ""
 
 
-def row(world: World, found: dict[str, Any]) -> str:
+def row(world: World, found: Mapping[str, Any]) -> str:
     """Return the line of a world: the outcomes that should be somewhere."""
     told = []
     for name, should in world.should.items():
         hits, runs = found["outcomes"][name]
-        told.append(f"{name} {cell(hits, runs, should)}")
+        whole = name == "rounds"
+        told.append(f"{hits / runs:.1f} rounds" if whole else f"{name} {cell(hits, runs, should)}")
     return f"| {world.name} | {'; '.join(told)} | {found['runs']:,} |"
 
 
-def read() -> dict[str, Any]:
+def read(path: Path = KEPT) -> dict[str, Any]:
     """Return what is kept."""
-    found: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
 
 
-def run(world: World, found: dict[str, Any], runs: int) -> Iterator[dict[str, Any]]:
-    """Run a world until it has so many; yield what there is so far, to be kept."""
-    while found["runs"] < runs:
-        step = min(STEP, runs - found["runs"])
-        for name, (hits, of) in rates(world, range(found["runs"], found["runs"] + step)).items():
-            if name not in world.should:
-                continue
-            counts = found["outcomes"].setdefault(name, [0, 0])
-            counts[0] += hits
-            counts[1] += of
-        found["runs"] += step
-        yield found
+@lru_cache(maxsize=1)
+def known() -> Mapping[str, World]:
+    """Return all worlds, once in each process."""
+    return worlds()
+
+
+def measured(part: Part) -> tuple[Part, Counts, float]:
+    """Run a part of a world; return what came out, and how long it took."""
+    title, first, last = part
+    start = time.process_time()
+    found = rates(known()[title], range(first, last))
+    should = known()[title].should
+    return (
+        part,
+        {name: found[name] for name in should if name in found},
+        (time.process_time() - start),
+    )
+
+
+def parts_of(title: str, first: int, last: int) -> Iterator[Part]:
+    """Yield the parts of a world."""
+    for start in range(first, last, STEP):
+        yield title, start, min(start + STEP, last)
+
+
+def fill(path: Path, titles: Sequence[str], runs: int, jobs: int) -> None:
+    """Run what is missing: of each world a few first, then the others of those that are fast."""
+    kept, took = read(path), dict[str, float]()
+
+    def take(parts: Sequence[Part]) -> None:
+        for number, ((title, first, last), counts, seconds) in enumerate(
+            pool.imap(measured, parts), start=1
+        ):
+            took[title] = seconds / (last - first)
+            found = kept.setdefault(title, {"runs": 0, "outcomes": {}})
+            found["runs"] = last
+            for name, (hits, of) in counts.items():
+                both = found["outcomes"].setdefault(name, [0, 0])
+                found["outcomes"][name] = [both[0] + hits, both[1] + of]
+            save(path, kept)
+            counting.progress(f"{number} of {len(parts)}, {last} runs: {title}")
+
+    with Pool(jobs, gc.set_threshold, (SELDOM,)) as pool:
+        begun = {title: kept.get(title, {}).get("runs", 0) for title in titles}
+        take([next(parts_of(title, at, runs)) for title, at in begun.items() if at < runs])
+        rest = sorted(took, key=lambda title: took[title])
+        take([each for title in rest for each in parts_of(title, kept[title]["runs"], runs)])
 
 
 def main(argv: list[str]) -> None:
@@ -122,26 +170,86 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="./dev bench rates", description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="of each world")
     parser.add_argument("--only", default="", metavar="TEXT", help="worlds with this in their name")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--build", metavar="COMMIT", help=f"run an older one, such as {OLD}")
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    parser.add_argument("--before", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
-    kept = read()
-    chosen = [each for each in worlds().values() if given.only in each.title]
-    for number, world in enumerate(chosen, start=1):
-        found = kept.setdefault(world.title, {"runs": 0, "outcomes": {}})
-        for done in run(world, found, given.runs):
-            save(kept)
-            counting.progress(f"{number} of {len(chosen)}, {done['runs']} runs: {world.title}")
-    DOCUMENT.write_text(page(kept))
+    titles = [each.title for each in worlds().values() if given.only in each.title]
+    if given.build:
+        ask(given.build, [*argv, "--before"])
+    elif given.before:
+        fill(BEFORE, [each for each in titles if known()[each].power], given.runs, given.jobs)
+        return
+    elif not given.page:
+        fill(KEPT, titles, given.runs, given.jobs)
+    DOCUMENT.write_text(page(read(), read(BEFORE)))
 
 
-def save(kept: dict[str, Any]) -> None:
+def ask(commit: str, options: Sequence[str]) -> None:
+    """Run worlds with the command of an older commit."""
+    git = ["git", "-C", str(TREE), "worktree"]
+    with TemporaryDirectory() as folder:
+        old = f"{folder}/tree"
+        subprocess.run([*git, "add", "--quiet", "--detach", old, commit], check=True)
+        try:
+            path = f"{old}/userspace/src:{os.environ['PYTHONPATH']}"
+            command = [sys.executable, "-m", "bench", "rates", *options]
+            command = [each for each in command if each not in ("--build", commit)]
+            subprocess.run(command, check=True, cwd=TREE, env={**os.environ, "PYTHONPATH": path})
+        finally:
+            subprocess.run([*git, "remove", "--force", old], check=True)
+
+
+def save(path: Path, kept: Mapping[str, Any]) -> None:
     """Keep it; a file that is cut off is never there."""
-    order = [title for title in worlds() if kept.get(title, {}).get("runs")]
+    order = [title for title in known() if kept.get(title, {}).get("runs")]
     rows = ",\n".join(f"{json.dumps(title)}: {json.dumps(kept[title])}" for title in order)
-    new = Path(f"{KEPT}.new")
+    new = Path(f"{path}.new")
     new.write_text(f"{{\n{rows}\n}}\n")
-    new.replace(KEPT)
+    new.replace(path)
 
 
-def page(kept: dict[str, Any]) -> str:
+def page(kept: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     """Return the page."""
-    return "\n".join(lines(kept)).rstrip() + "\n"
+    return "\n".join([*lines(kept), *compared(kept, before)]).rstrip() + "\n"
+
+
+COMPARED = f"""\
+## What stricter decisions cost
+
+`./dev bench rates --build {OLD}` runs the worlds in which there is something to find with the
+command of that commit, before margins and pools kept to the mean, and pools to what each host
+could be told.
+Seeds, and so the values, are the same in both; of a rate, exit 0 where it has one.
+
+| world | {OLD}, % | now, % | points | runs |
+|---|---|---|---|---|"""
+
+
+def compared(kept: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was found before, and now, where there is something to find."""
+    both = [title for title in known() if title in kept and title in before]
+    if both:
+        yield COMPARED
+    for title in both:
+        sides = (before[title], kept[title])
+        for name in ("exit 0", "found", "rounds"):
+            if all(name in each["outcomes"] for each in sides):
+                yield difference(title if name != "rounds" else f"{title}: rounds", name, sides)
+    if both:
+        yield ""
+
+
+def difference(title: str, name: str, sides: Sequence[Mapping[str, Any]]) -> str:
+    """Return the line of a world of two builds."""
+    counts = [each["outcomes"][name] for each in sides]
+    runs = " and ".join(dict.fromkeys(f"{of:,}" for _, of in counts))
+    if name == "rounds":
+        then, now = (hits / of for hits, of in counts)
+        return f"| {title} | {then:.1f} | {now:.1f} | {100 * (now / then - 1):+.0f} % | {runs} |"
+    then, now = (100 * hits / of for hits, of in counts)
+    off = [error(hits, of) for hits, of in counts]
+    cells = " | ".join(f"{rate:.1f} ± {each:.1f}" for rate, each in zip((then, now), off))
+    points = f"{now - then:+.1f} ± {sqrt(off[0] ** 2 + off[1] ** 2):.1f}"
+    return f"| {title} | {cells} | {points} | {runs} |"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from mmpolicy.ab import stats
 from mmpolicy.ab.arithmetic import flatten
 from mmpolicy.ab.design import Design, least_pairs, suggest_pairs
 from mmpolicy.ab.metrics import Metric
@@ -250,3 +251,16 @@ def test_metrics_are_parsed() -> None:
     assert (mapped, mapped.level) == (Vmstat("vmstat.nr_mapped", False, "nr_mapped"), True)
     stalled = Metric.parse("psi.cpu.some.total/s").top
     assert (stalled, stalled.level) == (Psi("psi.cpu.some.total", True, "some.total", "cpu"), False)
+
+
+@pytest.mark.parametrize("at_once", [1, 7 * 5 * 12, 1 << 20])
+def test_tosses_of_units_are_looked_at_together(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many at once makes it faster, and no other p."""
+    rng = np.random.default_rng(8)
+    treated = np.stack([rng.permuted(np.arange(5)) < 2 for _ in range(12)])
+    y = rng.normal(0, 0.1, (12, 5)) - 0.3 * treated
+    known = stats.left_in_units(y, treated, 1)
+    monkeypatch.setattr(stats, "AT_ONCE", at_once)
+    assert stats.left_in_units(y, treated, 1) == pytest.approx(known)

@@ -150,10 +150,10 @@ def test_worst_memory_and_best_faults_are_told() -> None:
 
 def test_rates_of_experiments() -> None:
     """The page is made of what ./dev bench rates has kept, and each of its worlds is there."""
-    kept = rates.read()
-    assert rates.DOCUMENT.read_text() == rates.page(kept)
-    assert set(kept) <= set(worlds())
-    assert min(found["runs"] for found in kept.values()) >= 100
+    kept, before = rates.read(), rates.read(rates.BEFORE)
+    assert rates.DOCUMENT.read_text() == rates.page(kept, before)
+    assert set(before) | set(kept) <= set(worlds())
+    assert min(found["runs"] for found in [*kept.values(), *before.values()]) >= 100
 
 
 def test_examples_of_bpf() -> None:

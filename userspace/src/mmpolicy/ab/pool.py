@@ -193,9 +193,9 @@ class Coins:
         turned, weight = np.zeros(tosses), np.zeros(tosses)
         sides, sums = np.zeros((2, tosses)), np.zeros(2)
         for host in hosts:
-            chosen = rng.integers(0, 2, (tosses, len(host.d)), np.int8)
+            chosen = rng.integers(0, 2, (tosses, len(host.d)), np.int8).astype(float)
             turned += chosen @ (host.d / len(host.d))
-            weight += chosen.sum(axis=1) / len(host.d)
+            weight += chosen @ np.ones(len(host.d)) / len(host.d)
             if with_totals:
                 both = np.stack(sides_of(host.d, host.sums))
                 sides += (chosen @ both.T).T

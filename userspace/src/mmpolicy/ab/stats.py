@@ -24,6 +24,7 @@ from mmpolicy.ab.design import ALPHA, POWER, differences, with_lost
 EXACT_PAIRS = 16  # up to here, all outcomes of the coins are looked at
 RESAMPLES = 9999  # beyond, so many of them; and so many samples of the bootstrap
 REDRAWS = 999  # of the coins, where that is more work
+AT_ONCE = 1 << 16  # values of units that are looked at together
 PLACE = 4.0  # t of the place in the pair, from which on it is taken out
 SPARE = 1  # values that the sign test leaves on each side, as the interval decides on the length
 ROUNDING = 1e-12  # sums closer than this, relative to what is summed, are equal
@@ -343,22 +344,33 @@ def left_in_units(y: Vector, treated: NDArray[np.bool_], seed: int) -> tuple[flo
     own, left = _regress_units(y[1:], arms[1:], arms[:-1])
     least = left * np.sign(now) - _slack(y)
     noise, hits = y - now * arms, 0
-    for coins in rng.integers(0, 2, (REDRAWS, len(y), 1)) == 1:
+    tosses = rng.integers(0, 2, (REDRAWS, len(y), 1)) == 1
+    step = max(AT_ONCE // y.size, 1)
+    for place in range(0, REDRAWS, step):
+        coins = tosses[place : place + step]
         tossed = np.where(coins, 1 - arms, arms)
-        by_chance = _regress_units(noise[1:], tossed[1:], tossed[:-1])[1]
-        hits += by_chance * np.sign(now) >= least
+        by_chance = _regress_units(noise[1:], tossed[:, 1:], tossed[:, :-1])[..., 1]
+        hits += int((by_chance * np.sign(now) >= least).sum())
     return float(left / own) if own else 0.0, (1 + hits) / (1 + REDRAWS)
 
 
 def _regress_units(y: Vector, *causes: Vector) -> Vector:
-    """Return by least squares what each cause adds, with a level for each unit and each block."""
-    rest = [
-        (each - each.mean(axis=0) - each.mean(axis=1, keepdims=True) + each.mean()).ravel()
-        for each in (y, *causes)
-    ]
-    columns = np.stack(rest[1:], axis=1)
-    found: Vector = np.linalg.lstsq(columns.T @ columns, columns.T @ rest[0], rcond=1e-9)[0]
+    """Return by least squares what each cause adds, with a level for each unit and each block.
+
+    causes: a row for each block, by unit; or many such tables, of each of which it is returned.
+    """
+    rest = [_centred(each) for each in causes]
+    of_all = np.stack([each.reshape(*each.shape[:-2], -1) for each in rest], axis=-2)
+    both = np.linalg.pinv(of_all @ np.swapaxes(of_all, -1, -2), rcond=1e-9, hermitian=True)
+    found: Vector = (both @ (of_all @ _centred(y).ravel())[..., None])[..., 0]
     return found
+
+
+def _centred(values: Vector) -> Vector:
+    """Return values without what is usual for each unit, and in each block."""
+    by_block, by_unit = values.mean(axis=-1, keepdims=True), values.mean(axis=-2, keepdims=True)
+    centred: Vector = values - by_unit - by_block + by_block.mean(axis=-2, keepdims=True)
+    return centred
 
 
 def growth_p(first: Vector, second: Vector, seed: int) -> float:
