@@ -22,7 +22,7 @@ from mmpolicy.ab.anytime import in_turn, p_against, p_anytime, sequence
 from mmpolicy.ab.design import ALPHA, POWER, differences, with_lost
 
 EXACT_PAIRS = 16  # up to here, all outcomes of the coins are looked at
-RESAMPLES = 9999  # beyond, so many of them; and so many samples of the bootstrap
+RESAMPLES = 9999  # outcomes that are drawn where there are more pairs
 REDRAWS = 999  # of the coins, where that is more work
 AT_ONCE = 1 << 16  # values of units that are looked at together
 PLACE = 4.0  # t of the place in the pair, from which on it is taken out

@@ -87,7 +87,7 @@ def carry_out(
     """Make all writes or none, and read back what the kernel took.
 
     What others change meanwhile is no part of the result, so that nobody takes it back as ours.
-    `where` tells where a write comes from, such as `FILE:7: `; a refusal begins with it. A signal
+    `origin` tells where a write comes from, such as `FILE:7: `; a refusal begins with it. A signal
     among those that are caught ends it as a refusal does. `finish` is what has to follow the last
     write.
     """
