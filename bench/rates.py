@@ -42,11 +42,12 @@ HEAD = """\
 # Rates: how often an experiment is wrong
 
 `./dev bench rates` makes this page: it runs each world, in which the truth is known, as often
-as the table says, and counts what [`ab report`, `ab pool`](ab.md) and [`bench`](bench.md) make
-of it.
+as the table says, and counts the decisions of [`ab report`, `ab pool`](ab.md) and
+[`bench`](bench.md).
 The worlds are in `tests/cli/worlds.py`; `./dev test --full` runs them, too.
-A rate is followed by its Monte Carlo error, one standard error, and by what it should be.
-**Bold** is what is further from that than three such errors: it is not held.
+A rate is followed by its Monte Carlo error, one standard error, and by the rate that is
+promised.
+**Bold** rates are further from their promise than three such errors: they do not keep it.
 Worlds with "not held" in their name are those that a run of this length cannot judge, and why.
 
 - *exit 0*, *exit 8*: the exit code, of all that it looks at.
@@ -219,9 +220,9 @@ COMPARED = f"""\
 ## What stricter decisions cost
 
 `./dev bench rates --build {OLD}` runs the worlds in which there is something to find with the
-command of that commit, before margins and pools kept to the mean, and pools to what each host
-could be told.
-Seeds, and so the values, are the same in both; of a rate, exit 0 where it has one.
+command as it was in commit {OLD}.
+Margins and pools did not keep to the mean then, nor pools to what each host could be told.
+Both commands saw equal values, run by run; the rate is exit 0, or *found* of a bench.
 
 | world | {OLD}, % | now, % | points | runs |
 |---|---|---|---|---|"""
