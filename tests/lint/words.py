@@ -26,7 +26,7 @@ FEW = 300  # words: a directory with fewer has no rate
 RATES = {
     ".": 11.0,
     "bench": 22.0,
-    "docs": 9.5,
+    "docs": 6.5,
     "docs/policies": 5.5,
     "docs/workloads": 5.5,
     "kernel-hooks": 18.0,
