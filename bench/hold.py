@@ -18,7 +18,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -112,7 +112,7 @@ def run(waiting: Program, tree: Path, verb: str, seconds: int) -> Waits:
     return found._replace(status=f"{found.status}, control not quiet")
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: list[str]) -> None:
     """Print for each build and verb a line a run."""
     parser = argparse.ArgumentParser(prog="./dev bench hold", description=__doc__)
     parser.add_argument("--mib", type=int, default=4096, help="memory of the program")
@@ -140,4 +140,3 @@ def main(argv: Sequence[str]) -> int:
     if given.json:
         data = {name: [each._asdict() for each in waits] for name, waits in found.items()}
         given.json.write_text(json.dumps(data, indent=1) + "\n")
-    return 0
