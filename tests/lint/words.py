@@ -50,7 +50,6 @@ RATES = {
     "userspace/src/mmpolicy": 14.5,
     "userspace/src/mmpolicy/ab": 19.5,
     "userspace/src/mmpolicy/bench": 17.5,
-    "userspace/src/mmpolicy/control": 28.5,
     "userspace/src/mmpolicy/host": 19.5,
     "userspace/src/mmpolicy/kernel": 13.5,
     "userspace/src/mmpolicy/memory": 20.5,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The control tree of the module: what can be set, what is set, and changes to it."""
+"""The control tree of the module: possible settings, current settings, and changes."""

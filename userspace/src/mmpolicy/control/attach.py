@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Whether the kernel has done what was written, and which tasks it waits for."""
+"""Attaching and detaching of hooks after a write, and the tasks that delay it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def point_error(tree: Tree) -> str:
 
 
 def describe(state: str, tasks: list[str]) -> str:
-    """Return one line about what the kernel is still at."""
+    """Return one line about hooks that are still being attached or detached."""
     shown = ", ".join(tasks[:MOST_BLOCKERS])
     more = len(tasks) - MOST_BLOCKERS
     held = f", held up by {shown}" + (f" and {more} more" if more > 0 else "") if tasks else ""
@@ -42,9 +42,9 @@ def describe(state: str, tasks: list[str]) -> str:
 
 
 def settle(host: Host, tell: Callable[[str], None], limit_s: float = LIMIT_S) -> str:
-    """Wait until the kernel has done what was written, not longer than the limit.
+    """Wait until the hooks are attached or detached, not longer than the limit.
 
-    Returns the state, which may still be one of those that are under way.
+    Returns the state, which is still attaching or detaching if the limit was reached.
     """
     began, is_told = host.clock(), False
     while (state := check_loaded(host.tree)) in UNDER_WAY:
@@ -59,7 +59,7 @@ def settle(host: Host, tell: Callable[[str], None], limit_s: float = LIMIT_S) ->
 
 
 def settle_to_unload(host: Host, tell: Callable[[str], None]) -> None:
-    """Reset, and wait until nothing in the kernel calls the module any more."""
+    """Reset, and wait until all hooks are detached."""
     host.tree.write(f"{CONTROL}/reset", "1")
     state = settle(host, tell)
     if state in UNDER_WAY:

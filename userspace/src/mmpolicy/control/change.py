@@ -42,7 +42,7 @@ Origin = Callable[[Write], str]
 
 
 class StateChange(NamedTuple):
-    """What writes have made of the state, or of the part of it that they have changed."""
+    """The state before and after writes, or the part that they have changed."""
 
     before: State
     after: State
@@ -68,7 +68,7 @@ def asked_for(before: State, writes: Sequence[Write]) -> State:
 
 
 def steps_of(before: State, writes: Sequence[Write]) -> Iterator[Step]:
-    """Yield each write with what it is about: as that is then, and as it is asked for."""
+    """Yield each write with its entry: the value at that moment, and the requested one."""
     state = dict(before)
     for write in writes:
         off = write.key.off if isinstance(write.key, Setting) else None
@@ -84,11 +84,11 @@ def carry_out(
     caught: Collection[int] = (),
     finish: Callable[[], None] = lambda: None,
 ) -> StateChange:
-    """Make all writes or none, and read back what the kernel took.
+    """Make all writes or none, and read the state back.
 
-    What others change meanwhile is no part of the result, so that nobody takes it back as ours.
+    Changes by others in that time are no part of the result, so `revert` leaves them alone.
     `origin` tells where a write comes from, such as `FILE:7: `; a refusal begins with it. A signal
-    among those that are caught ends it as a refusal does. `finish` is what has to follow the last
+    among those that are caught ends it as a refusal does. `finish` is called after the last
     write.
     """
     before = state_of(tree, writes)
@@ -117,13 +117,13 @@ def _make(tree: Tree, ours: State, write: Write, origin: Origin) -> State:
             err.next_step = "mmpolicy reset, which acknowledges it"
         raise
     made = asked_for(ours, [write])
-    with suppress(Error):  # somebody else has just removed it
+    with suppress(Error):  # another process has just removed it
         _read_back(tree, made, write)
     return made
 
 
 def check_values(tree: Tree, writes: Sequence[Write], origin: Origin) -> None:
-    """Refuse what the kernel would refuse, as far as it tells the bounds; nothing is written."""
+    """Refuse values outside the bounds that the kernel reports; nothing is written."""
     for write in writes:
         told = about(tree, write.key) if isinstance(write.key, Setting) else None
         digits = re.fullmatch(r"-?\d+", write.value)
@@ -154,7 +154,7 @@ def _take(state: State, write: Write) -> None:
 
 
 def _read_back(tree: Tree, state: State, write: Write) -> None:
-    """Change the state as the write has; what others have written meanwhile stays out of it."""
+    """Apply a write to an in-memory state, without changes by others."""
     key = write.key
     if isinstance(key, Profile) and write.result is not None:
         state |= read_profile(Control(tree), key.name)
@@ -168,9 +168,9 @@ def _is_of(key: Key, profile: str) -> bool:
 
 
 def _put_back(tree: Tree, ours: StateChange, err: BaseException, writes: Sequence[Write]) -> None:
-    """Undo the writes that were made, and let the error say what became of it.
+    """Undo the writes that were made, and add the result to the error.
 
-    What somebody else has changed since stays.
+    Entries that others have changed since stay.
     """
     told = "; the writes before it were put back"
     try:
@@ -190,9 +190,9 @@ def _put_back(tree: Tree, ours: StateChange, err: BaseException, writes: Sequenc
 
 
 def undo(done: StateChange, now: State) -> tuple[State, list[Key]]:
-    """Return now without the change, and the keys that somebody has changed since.
+    """Return the current state without the change, and the keys that others changed since.
 
-    What the change did not touch stays as it is now, whoever set it.
+    Entries that the change did not touch stay as they are now.
     """
     target, conflicts = dict(now), []
     for key in changed_keys(*done):

@@ -17,7 +17,7 @@ Counters = dict[str, dict[str, int]]  # point -> counter -> value
 Rates = dict[str, dict[str, float]]
 Bucket = tuple[float, float]  # nanoseconds: from, and less than
 
-HISTOGRAM = re.compile(r"(.+_ns)_log2_(\d+)(?:_(\d))?")  # an octave of times, or an eighth of it
+HISTOGRAM = re.compile(r"(.+_ns)_log2_(\d+)(?:_(\d))?")  # an octave of times, or an eighth
 
 
 def counted_profiles(tree: Tree) -> list[str]:

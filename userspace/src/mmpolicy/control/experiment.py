@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The experiment of `ab run`: who runs it, and what is its own meanwhile."""
+"""The experiment of `ab run`: its process, and the settings reserved for it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 
 LOCK = "/run/mmpolicy/ab.lock"
-RECOVERY = "/run/mmpolicy/knobs.json"  # what has to be put back, should nobody be left to do it
+RECOVERY = "/run/mmpolicy/knobs.json"  # knobs to restore if the run is killed
 LIVE = "/run/mmpolicy/ab.json"  # where the run is now
 FOLDER = "/var/lib/mmpolicy/ab"  # samples of runs that have no terminal
 RESTORE = "ab restore, pid "
-RUN = "ab run, pid "  # what the holder of the lock begins with
+RUN = "ab run, pid "  # prefix of the text in the lock
 BENCH = "bench, pid "
 PROFILES = {"control": "ab-control", "treatment": "ab-treatment"}
 PATIENCE_S, LOOK_AGAIN_S = 60.0, 0.1  # for its way back
 
 
 def is_ours(key: Key) -> bool:
-    """Tell if nobody else has any business with it during a run."""
+    """Tell if a setting is reserved for the run."""
     if isinstance(key, Profile):
         return key.name in PROFILES.values()
     if isinstance(key, Setting):
@@ -36,13 +36,13 @@ def is_ours(key: Key) -> bool:
 
 
 def running(tree: Tree) -> str:
-    """Return who runs an experiment, in words; empty if nobody does."""
+    """Return the process that runs an experiment, in words; empty if there is none."""
     holder = tree.holder(LOCK)
     return holder if holder.startswith((RUN, BENCH)) else ""
 
 
 def live(tree: Tree) -> dict[str, Any]:
-    """Return where the run is now; nothing if none is at work, or is known of it."""
+    """Return the progress of the run; None if no run is in progress, or it is unknown."""
     if not running(tree).startswith(RUN):
         return {}
     try:

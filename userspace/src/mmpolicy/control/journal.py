@@ -24,13 +24,13 @@ APPLIED = f"{FOLDER}/applied.toml"
 VERSION = 2
 MOST_BYTES, KEPT = 4 << 20, 1000  # beyond so many bytes, only the last entries stay
 LOOKED_AT = 100  # so many lines at the end have the highest number
-UNSET = "4294967295"  # the login uid of what nobody has logged in for
+UNSET = "4294967295"  # the login uid of a process without a login
 HINT = "mmpolicy apply FILE, or set, goes to a state of your choice"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One change, of which only what it has changed is kept."""
+    """One change: the entries that it changed, before and after."""
 
     number: int
     time: str
@@ -39,7 +39,7 @@ class Entry:
     who: dict[str, int]
     done: StateChange
     note: str = ""
-    open: bool = False  # it has begun, and nobody has told its end; `done` is what was asked for
+    open: bool = False  # begun and not ended; `done` has the requested writes
 
     def line(self) -> str:
         """Return it for the log of the system."""
@@ -98,7 +98,7 @@ def boot_of(tree: Tree) -> str:
 
 
 def _who(tree: Tree) -> dict[str, int]:
-    """Return who acts: the user, and whom sudo and the login know."""
+    """Return the acting user, and the users by sudo and by login."""
     login = "/proc/self/loginuid"
     found = {
         "uid": str(os.getuid()),
@@ -170,7 +170,7 @@ def record(
     tree: Tree, command: str, done: StateChange, note: str = "", begun: Entry | None = None,
     is_open: bool = False,
 ) -> Entry | None:  # fmt: skip
-    """Keep a change, unless there is nothing to tell of it; or the end of one that has begun."""
+    """Record a change unless it is empty, or the end of one that has begun."""
     keys = changed_keys(*done)
     if not keys and not note and not begun:
         return None
@@ -198,7 +198,7 @@ def _last_number(text: str) -> int:
 
 
 def part_of(now: State, entry: Entry) -> StateChange:
-    """Return what a change that was cut off has made of the state."""
+    """Return the effect on the state of a change that was cut off."""
     new = {key.name for key in entry.done.after if isinstance(key, Profile)}
     keys = {*changed_keys(*entry.done)}
     keys |= {key for key in now if isinstance(key, Setting) and key.profile in new}
@@ -220,12 +220,12 @@ def known_state(tree: Tree) -> State:
 
 
 def cut_off(tree: Tree) -> Entry | None:
-    """Return the change that somebody has begun and that nobody has ended, if there is one."""
+    """Return the change that has begun and not ended, if there is one."""
     return next((entry for entry in reversed(_in_force(tree)) if entry.open), None)
 
 
 def last_changes(tree: Tree, after: int | None) -> tuple[list[Entry], StateChange]:
-    """Return the last change, or all after the one of that number, and what they did together."""
+    """Return the last change, or all after the one of that number, and their joint effect."""
     known = whole_journal(tree)
     if known and after not in (None, known[0].number - 1, *(each.number for each in known)):
         raise Error(f"no change {after} is known", Exit.USAGE, "mmpolicy log lists them")

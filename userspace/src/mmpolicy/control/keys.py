@@ -23,7 +23,7 @@ PROFILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")  # the kernel's own rule
 NO_PROFILES = (NO_ARM, "create", "delete", "experiment", "measure")
 MANIFESTS = "/etc/mmpolicy"  # what mmpolicy.service applies
 UNIT_NAME = re.compile(r"[\w:.\\@-]{1,240}\.service", re.ASCII)
-WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")  # what the module calls points, policies, knobs
+WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")  # names of points, policies and knobs
 
 
 def _check_profile(name: str) -> None:
@@ -64,7 +64,7 @@ class ExperimentFile:
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse what the module would never call a file."""
+        """Refuse a name that no file of the module has."""
         _check_words(self.name)
 
     @property
@@ -85,7 +85,7 @@ class Profile:
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse what the kernel refuses."""
+        """Refuse names that the kernel refuses."""
         _check_profile(self.name)
 
     @property
@@ -149,7 +149,7 @@ class Setting:
         return "profiles", self.profile, *filter(None, (self.point, self.policy, self.name))
 
     def of(self, profile: str) -> Setting:
-        """Return the same setting of another profile."""
+        """Return this setting in another profile."""
         return replace(self, profile=profile)
 
 
@@ -165,7 +165,7 @@ class CgroupBinding:
     number: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no id."""
+        """Refuse an invalid id."""
         _check_numbers(self.number)
 
     @property
@@ -186,7 +186,7 @@ class ProcessBinding:
     start: int  # in ticks since boot
 
     def __post_init__(self) -> None:
-        """Refuse what is no id."""
+        """Refuse an invalid id."""
         _check_numbers(self.number, self.start)
 
     @property
@@ -241,7 +241,7 @@ class LoadedPolicy:
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse what the module would never call a policy."""
+        """Refuse a name that no policy of the module has."""
         _check_words(self.name)
 
     @property

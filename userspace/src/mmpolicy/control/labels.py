@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How people and programs are told of what a state is made of."""
+"""Names of the entries of a state, for people and for programs."""
 
 from __future__ import annotations
 

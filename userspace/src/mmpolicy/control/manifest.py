@@ -65,7 +65,7 @@ def _word(value: Any) -> str:
 
 
 def _entries(name: str, text: str) -> dict[TomlKey, Any]:
-    """Return what a file says; raises Error if it is no TOML or has no version."""
+    """Return the content of a file; raises Error if it is no TOML or has no version."""
     try:
         found = dict(leaves(tomllib.loads(text)))
     except (tomllib.TOMLDecodeError, RecursionError) as err:
@@ -87,14 +87,14 @@ class Manifest:
         for file, text in files:
             self._entries |= _entries(file, text)
             self._places |= {key: (file, line) for key, line in key_lines(text).items()}
-        self._cgroups: dict[int, str] = {}  # id -> what the file calls it
+        self._cgroups: dict[int, str] = {}  # id -> its name in the file
         self._absent_scope = ""
 
     @classmethod
     def read(cls, name: str, bad: Callable[[Error], None] | None = None) -> Manifest:
-        """Return what a file, or each *.toml of a folder, says.
+        """Return the manifest in a file, or in all *.toml of a folder.
 
-        A file that cannot be read is left out if there is somebody to tell.
+        A file that cannot be read is left out if there is a callback for its error.
         """
         files = []
         for path in files_of(name):
@@ -121,7 +121,7 @@ class Manifest:
         return Manifest(self.name, rest) if len(rest) < len(self.files) else None
 
     def text(self) -> str:
-        """Return all of it as one file."""
+        """Return the manifest as one file."""
         import tomli_w
 
         data: dict[str, Any] = {}
@@ -130,7 +130,7 @@ class Manifest:
         return tomli_w.dumps(data)
 
     def bindings(self, bad: Callable[[Error], None]) -> dict[str, str]:
-        """Return the profile of each cgroup, as the files call it; what is none is told."""
+        """Return the profile of each cgroup by its name in the files; absent ones are reported."""
         found = {}
         for key in self._entries:
             if key[0] == "bindings" and len(key) == 2:
@@ -213,7 +213,7 @@ class Manifest:
         return {key[1] for key in self._entries if key[0] == "profiles" and len(key) > 1}
 
     def sources(self) -> dict[LoadedPolicy, Source]:
-        """Return the policies in BPF that are to be loaded, and the objects that they are in."""
+        """Return the policies in BPF to load, with their objects."""
         names = sorted({key[1] for key in self._entries if key[0] == "policies" and len(key) > 1})
         found = {}
         for name in names:
@@ -316,7 +316,7 @@ def _toml_key(key: Key) -> TomlKey:
 
 
 def _path_in_file(key: Key) -> str:
-    """Return what can be set beside profiles and bindings."""
+    """Return the settings other than profiles and bindings."""
     return ".".join(_toml_key(key)) if isinstance(key, (Lease, ExperimentFile)) else ""
 
 
@@ -358,7 +358,7 @@ def _find_setting(
 def save(tree: Tree, state: State) -> str:
     """Return the manifest of a state.
 
-    A lease is left out, as nobody would renew it after a boot, a cgroup that has no name, and what
+    A lease is left out, as no command renews it after a boot, a cgroup that has no name, and what
     an owner binds.
     """
     import tomli_w

@@ -33,7 +33,7 @@ class About(NamedTuple):
 
 
 def about(tree: Tree, knob: Setting) -> About | None:
-    """Return what the module tells of a knob; nothing if it is an old one, which does not."""
+    """Return the description of a knob by the module; empty for an old module without one."""
     path = f"{KNOBS}/{knob.inside}"
     if not tree.is_dir(path):
         return None
@@ -69,7 +69,7 @@ class Point(NamedTuple):
             yield from knobs.values()
 
     def about(self, tree: Tree) -> dict[str, About]:
-        """Return what the module tells of each knob, by its path below the point."""
+        """Return the module's description of each knob, by its path below the point."""
         found = {knob.below: about(tree, knob) for knob in self.settings()}
         return {name: told for name, told in found.items() if told}
 
@@ -95,7 +95,7 @@ def active_of(tree: Tree, path: str) -> tuple[str, tuple[str, ...]]:
 
 
 def lacking(tree: Tree, point: str, policy: str = "") -> str:
-    """Return why this kernel does not have a point, or a policy of it; empty if it does."""
+    """Return why this kernel lacks a point, or one of its policies; empty if it has it."""
     path = f"{CONTROL}/policies/{point}/{policy}" if policy else f"{CONTROL}/points/{point}"
     return tree.read(path).partition("unavailable: ")[2] if tree.exists(path) else ""
 
@@ -119,7 +119,7 @@ def check_loaded(tree: Tree) -> str:
 
 
 def lease_of(tree: Tree) -> dict[str, int]:
-    """Return the lease and what is left of it, in milliseconds; empty without such a thing."""
+    """Return length and remaining time of the lease in ms; empty without a lease."""
     names = ("lease_ms", "lease_left_ms") if tree.exists(f"{CONTROL}/lease_ms") else ()
     return {name: int(tree.read(f"{CONTROL}/{name}")) for name in names}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What an operator has to know of those who were here before: what they do, or have left."""
+"""Notices for an operator: changes and experiments of others, running or left unfinished."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmpolicy.host.files import Tree
 
 
 class Notice(NamedTuple):
-    """Something that is left to do, what it is about, and how."""
+    """An unfinished change or run, its subject, and the command that finishes it."""
 
     name: str
     text: str
@@ -26,10 +26,10 @@ class Notice(NamedTuple):
 
 
 def half_made(tree: Tree) -> Notice | None:
-    """Tell of a change that was killed, unless somebody is at work."""
+    """Return a notice of a change that was killed, unless its command still runs."""
     try:
         entry = None if tree.holder(LOCK) else cut_off(tree)
-    except Error:  # of an ordinary user, who may not read it
+    except Error:  # an ordinary user may not read it
         return None
     return told_of(entry) if entry else None
 
@@ -42,7 +42,7 @@ def told_of(entry: Entry, verb: str = "revert") -> Notice:
 
 
 def knobs_left(tree: Tree) -> Notice | None:
-    """Tell of knobs of the kernel that a run has left changed, and nobody is to put back."""
+    """Return a notice of kernel knobs that a killed run has left changed."""
     if not tree.exists(RECOVERY) or tree.holder(RUNS):
         return None
     text = "a killed experiment has left knobs of the kernel changed"

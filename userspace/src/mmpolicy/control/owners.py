@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Bindings of somebody else than the manifests of the host, such as an agent for containers.
+"""Bindings that other programs than the manifests make, such as an agent for containers.
 
 An owner keeps a file with a line for each cgroup that it binds, `ID PROFILE PATH`, which it alone
 writes. `apply` leaves these as they are, unless a manifest names the cgroup itself. The files are
@@ -19,11 +19,11 @@ from mmpolicy.host.cgroups import cgroup_id
 from mmpolicy.host.files import Tree
 
 OWNERS = "/run/mmpolicy/owners"
-HOST = "host"  # the owner of what the manifests bind
+HOST = "host"  # the owner of bindings by manifests
 
 
 class Owned(NamedTuple):
-    """A binding that somebody has made, and means to be there as long as the cgroup is."""
+    """A binding that its owner wants for as long as the cgroup exists."""
 
     owner: str
     number: int
@@ -40,7 +40,7 @@ class Owned(NamedTuple):
 
 
 def check_owner(name: str) -> str:
-    """Return the name of an owner; refuse what is no name."""
+    """Return the name of an owner; refuse an invalid name."""
     if not PROFILE_NAME.fullmatch(name) or name == HOST:
         hint = f"take a-z, 0-9, _ and -, at most 31; '{HOST}' are the manifests"
         raise Error(f"{name!r} is no name for an owner", Exit.USAGE, hint)
@@ -67,7 +67,7 @@ def read_owned(tree: Tree) -> dict[CgroupBinding, Owned]:
 
 
 def check_free(tree: Tree, key: CgroupBinding, owner: str | None) -> None:
-    """Refuse to change what is bound by another owner."""
+    """Refuse to change a binding of another owner."""
     found = read_owned(tree).get(key)
     if found and found.owner != owner:
         text = f"cgroup {found.path} is bound by the owner '{found.owner}'"

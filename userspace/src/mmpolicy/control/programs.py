@@ -26,7 +26,7 @@ class Program(NamedTuple):
     point: str
     program: int  # its number, as bpftool shows it
     clamped: int  # answers that were cut
-    error: str  # what it reported before it was given up
+    error: str  # its last report before it was stopped
 
 
 class Source(NamedTuple):

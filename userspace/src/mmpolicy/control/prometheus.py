@@ -86,7 +86,7 @@ def text(found: list[Metric]) -> str:
 
 
 def families_or_down(tree: Tree, tell: Callable[[Error], None] = lambda _err: None) -> list[Metric]:
-    """Return the metrics, or what there is where the module is not loaded."""
+    """Return all metrics; without the module, those that do not need it."""
     try:
         return families(tree)
     except Error as err:
@@ -99,7 +99,7 @@ def _up(value: int) -> Metric:
 
 
 def _left(tree: Tree) -> Iterator[Metric]:
-    """Yield what needs no module: who is at work, and what somebody has left."""
+    """Yield metrics that need no module: running and unfinished changes and experiments."""
     told = "1: mmpolicy ab run is at work."
     yield GaugeMetricFamily(f"{MODULE}_experiment_running", told, int(bool(running(tree))))
     yield from _experiment(live(tree))
@@ -167,7 +167,7 @@ def _build(tree: Tree) -> Metric:
 
 
 def _lease(tree: Tree) -> Iterator[Metric]:
-    """Yield the lease; what is left only where there is one."""
+    """Yield the lease, and its remaining time if there is one."""
     lease = lease_of(tree)
     if lease:
         told = "Length of the lease; 0: no lease."
@@ -215,9 +215,9 @@ def _bindings(state: State, paths: dict[str, str]) -> list[Metric]:
 
 
 def _drift(tree: Tree, now: State) -> Iterator[Metric]:
-    """Yield how far the host is from what was applied, and from what owners have bound.
+    """Yield the differences from the applied manifest, and from the bindings of owners.
 
-    What is to be bound and is not there is no drift. Where the manifest does not fit this kernel,
+    A binding of an absent cgroup is no drift. Where the manifest does not fit this kernel,
     `verify` tells.
     """
     target = now
@@ -266,7 +266,7 @@ def _add_times(
     counts: Mapping[Bucket, float],
     sum_ns: int | None,
 ) -> None:
-    """Add a histogram: 2^n to 2^(n+1) - 1 ns each, the last bucket also what is longer."""
+    """Add a histogram: 2^n to 2^(n+1) - 1 ns each; the last bucket has longer times, too."""
     total = None if sum_ns is None else sum_ns * NS
     octaves: dict[float, float] = defaultdict(float)  # by where they end
     for (start, _), count in sorted(counts.items()):

@@ -48,7 +48,7 @@ def check_loaded(facts: Facts) -> Check:
 
 
 def check_abi(facts: Facts) -> Check:
-    """Do module and tool speak the same language?"""
+    """Do module and command have one interface number?"""
     if not facts.tree.is_dir(CONTROL):
         return Check("abi", "-", "nothing to compare")
     return try_to("abi", "fail", lambda: model.check_abi(facts.tree))
@@ -72,7 +72,7 @@ def check_counters(facts: Facts) -> Check:
 
 
 def check_left(facts: Facts) -> Check:
-    """Has somebody left something half made?"""
+    """Is a change or a run left unfinished?"""
     found = notices(facts.tree)
     if not found:
         return Check("left", "ok", "nothing is half made")
@@ -81,7 +81,7 @@ def check_left(facts: Facts) -> Check:
 
 
 def check_bpf(facts: Facts) -> Check:
-    """Can policies in BPF be loaded? Nothing else needs what is checked here."""
+    """Can policies in BPF be loaded? Other features do not need these checks."""
     path = f"{SLOTS}/available"
     if not facts.loaded or not facts.tree.exists(path):
         return Check("bpf", "-", "the loaded module tells whether policies in BPF can be had")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a shadow would have done, from what was counted of it."""
+"""Decisions that a shadow would have made, from its counters."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _between(low: object, high: object) -> str:
 
 
 def shadow_of(counters: Mapping[str, int]) -> Shadow | None:
-    """Return what the counters of a point say of its shadow, nothing if it was not asked.
+    """Return the result of the shadow of a point by its counters, nothing if it was not asked.
 
     A fault whose folio would have been there already would have been spared. Each folio that
     would have been made has its pages, of which those that had a fault are no more than now.

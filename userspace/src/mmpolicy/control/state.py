@@ -47,7 +47,7 @@ class Write:
 
     path: str
     value: str
-    key: Key  # what it is about
+    key: Key  # the entry that it changes
     result: str | None  # the value of the key afterwards, None without the key
 
 
@@ -91,7 +91,7 @@ def _read_programs(tree: Tree) -> State:
 
 
 def read_profile(control: Control, name: str) -> State:
-    """Return what a profile is: that there is one, its settings, and what is bound to it."""
+    """Return the entries of a profile: its existence, its settings, and its bindings."""
     state: State = {Profile(name): ""}
     for point in control.points(name):
         state[point.choice] = point.active
@@ -155,7 +155,7 @@ def users_of(state: State, program: Program) -> list[str]:
 
 
 def bindings_of(state: State, profile: str) -> list[Binding]:
-    """Return what is bound to a profile."""
+    """Return the bindings to a profile."""
     return [key for key, value in state.items() if isinstance(key, BINDINGS) and value == profile]
 
 
@@ -267,7 +267,7 @@ def _bind(old: State, new: State) -> Iterator[Write]:
 
 def _experiment(old: State, new: State) -> Iterator[Write]:
     taken = old.get(TREATMENT_ARM, NO_ARM)
-    if taken != NO_ARM and taken == new.get(CONTROL_ARM):  # the arms may never be the same
+    if taken != NO_ARM and taken == new.get(CONTROL_ARM):  # the two arms must differ
         yield assign(TREATMENT_ARM, NO_ARM)
         old = old | {TREATMENT_ARM: NO_ARM}
     for key in [*_fixed_while_enabled(old, new), PERCENT]:
@@ -308,9 +308,9 @@ def without_gone(tree: Tree, now: State, state: State) -> State:
 
 
 def go_to(tree: Tree, state: State, now: State) -> None:
-    """Go to a state that was read before, from what is now.
+    """Go from the current state to one that was read before.
 
-    Bindings of what has ended meanwhile stay away: the kernel would have dropped them too.
+    Bindings of processes and cgroups that have ended since stay away, as in the kernel.
     Raises Error at the first write that the kernel refuses.
     """
     for write in plan(now, without_gone(tree, now, state)):

@@ -2,7 +2,7 @@
 """Units of systemd that are bound whenever they start, before they run.
 
 Their names are in the manifests of the host alone. A generator of systemd makes a drop-in for
-each, at boot and at each daemon-reload, so nothing of it outlives the line in the manifest.
+each, at boot and at each daemon-reload, so no drop-in outlives the line in the manifest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.systemd import Units, unknown_unit
 
 FOLDER = MANIFESTS
-# Whatever becomes of it, the unit starts. `+`: as root, outside of the unit's sandbox.
+# The unit starts even if the binding fails. `+`: as root, outside the unit's sandbox.
 DROP_IN = """\
 [Unit]
 After=mmpolicy.service
@@ -36,7 +36,7 @@ def host_manifest(tree: Tree, bad: Callable[[Error], None] | None = None) -> Man
 def generate(folder: str, root: str = "/") -> int:
     """Write a drop-in for each service that is bound, for systemd.
 
-    What is wrong in a manifest holds no boot up, and costs what it is about alone.
+    An error in a manifest does not delay the boot, and affects its own entry only.
     """
     tree, errors = Tree(root), list[Error]()
     units = units_of(tree)
