@@ -49,9 +49,6 @@ RATES = {
     "userspace/bpf": 14.5,
     "userspace/src/mmpolicy": 14.5,
     "userspace/src/mmpolicy/ab": 19.5,
-    "userspace/src/mmpolicy/bench": 17.5,
-    "userspace/src/mmpolicy/host": 19.5,
-    "userspace/src/mmpolicy/kernel": 13.5,
     "userspace/src/mmpolicy/memory": 20.5,
     "userspace/src/mmpolicy/verbs": 18.5,
 }

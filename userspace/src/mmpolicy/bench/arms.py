@@ -105,7 +105,7 @@ class Arms:
         return bool(self.with_policies) or any(arm.knobs for arm in self.arms)
 
     def set_up(self) -> None:
-        """Begin: the kernel refuses now what it does not take."""
+        """Create the profiles and write every setting once, so that a bad value fails now."""
         if self.changes_host:
             drop_profiles(self.tree)  # of a bench that was killed
         self.knobs.set_up()
@@ -132,7 +132,7 @@ class Arms:
             self.tree.write(f"{PROFILES}/{arm.profile}/pids", str(pid))
 
     def restore(self) -> str:
-        """Go back; return what is to be told about it, if anything is."""
+        """Restore everything; return messages about it."""
         note = self.knobs.restore()
         if self.with_policies:
             drop_profiles(self.tree)

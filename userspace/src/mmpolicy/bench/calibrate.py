@@ -2,7 +2,7 @@
 """What a page fault costs on this host, by the size of the folio that it gets.
 
 Memory is written twice from one end to the other, and given back. The first time each folio takes
-a fault, the second time none does, so the difference is what the faults took: the way into the
+a fault, the second time none does, so the difference is the cost of the faults: the way into the
 kernel and back, and the clearing of the memory. What it takes to give a folio back is added, as a
 program that has had the fault will do that, too. It is CPU time of this thread, so others only
 count by the caches and the parts of a core that they use up. On a virtual machine these are unseen
@@ -31,7 +31,7 @@ PIECE, FAULTS = 8 << 20, 16  # bytes that are written at once, and how many faul
 PIECES = 3  # of each size, each time it has its turn
 LEAST, MOST_S = 24, 10.0  # so often it has its turn, and so long on a busy host
 FASTEST = 50  # one part of so many counts
-QUIET = 1.05  # a host is if the median of the pieces is at most so much of that
+QUIET = 1.05  # limit of the median of the pieces on a quiet host, as a multiple of the fastest
 
 
 class Piece(NamedTuple):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""One run of a program, and what it took."""
+"""One run of a program, and its costs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typing import Any
 from mmpolicy.bench import starter
 from mmpolicy.errors import Error, Exit
 
-POLL_S = 0.1  # how often signals are looked at meanwhile
+POLL_S = 0.1  # interval between checks for signals
 MANNERS_S = 10.0  # for a server to end by itself
 PROMPT_S = 60.0  # for what takes no time, on a machine that is very busy
 HARDWARE, CACHE = 0, 3  # kinds of counters of perf
@@ -32,9 +32,9 @@ COUNTERS = {
     "instructions": [(HARDWARE, 1)],
     "tlb_misses": [(CACHE, DTLB | LOADS | MISSES), (CACHE, DTLB | STORES | MISSES)],
 }
-TAIL = 500  # characters of what a program printed that an error shows
+TAIL = 500  # characters of the output of a program in an error
 
-Values = dict[str, float]  # what a run took, by metric
+Values = dict[str, float]  # costs of a run, by metric
 Prepare = Callable[[int], None]  # gets the pid before the program begins
 
 
@@ -43,7 +43,7 @@ class Work:
     """What is run: a program, or a server with a load."""
 
     command: Sequence[str]
-    server: str = ""  # for the shell; what it takes is what counts
+    server: str = ""  # for the shell; its costs are measured
     ready: str = ""  # for the shell: ends with 0 once the server can have its load
     limit_s: float = 600.0
 
@@ -69,7 +69,7 @@ class Programs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it; what it has started ends with it."""
+        """End it with the processes that it has started."""
         self.wire.close()
         self._starter.kill()
         self._starter.wait()
@@ -123,7 +123,7 @@ class Programs:
     def _started(
         self, argv: Sequence[str], output: Path, prepare: Prepare, no_thp: bool
     ) -> Iterator[int]:
-        """Have a process that waits to begin; nothing of it and its session is left afterwards."""
+        """Start a process that waits to begin; at the end its whole session is killed."""
         fields: dict[str, Any] = {"argv": list(argv), "no_thp": no_thp, "events": COUNTERS}
         started = self._ask("start", output=str(output), **fields)
         pid: int = started["pid"]

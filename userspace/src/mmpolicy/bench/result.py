@@ -35,7 +35,7 @@ NOT_COMPARED = ("large_folios", "collapsed")  # those of the whole host, and tho
 
 @dataclass(frozen=True)
 class Compared:
-    """One metric of an arm beside the first arm."""
+    """One metric of an arm compared with the first arm."""
 
     effect: Effect | None  # None for the first arm, or with too few rounds
     median: float | None  # of the ratios of the rounds
@@ -50,7 +50,7 @@ class Compared:
         return f"{text} ({exp(self.effect.low):.3f} .. {exp(self.effect.high):.3f})"
 
     def data(self) -> dict[str, Any] | None:
-        """Return it for JSON; the ends of an interval that nobody knows are null."""
+        """Return it for JSON; unknown ends of an interval are null."""
         if not self.effect:
             return None
         ratio = self.effect.scale != "difference"
@@ -72,7 +72,7 @@ def _to_compare(names: Sequence[str]) -> list[str]:
 
 
 class Result:
-    """All of it; by_median: ratios are medians, with the interval and the p of the sign test."""
+    """The whole result; by_median: ratios are medians, with interval and p of the sign test."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Result:
         return {name: fmean(each[arm.name][name] for each in rounds) for name in self.known}
 
     def tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        """Return head and rows of what was measured, and of the ratios; then of the counters."""
+        """Return head and rows of the measurements, of the ratios, and of the counters."""
         groups = [[name for name in self.known if (name in COUNTERS) == last] for last in (0, 1)]
         return [each for names in groups if names for each in self._tables(names)]
 

@@ -89,7 +89,7 @@ class Length:
         return max(self.known.values(), default=0.0)
 
     def progress(self, done: int) -> str:
-        """Return what is to be told after so many rounds."""
+        """Return the message after so many rounds."""
         hedge = "at most " if self.within else "about " if self.needed else ""
         known = f", {self._known()}" if 0 < self.reached < inf else ""
         return f"round {done} of {hedge * (done < self.rounds)}{self.rounds}{known}"
@@ -98,7 +98,7 @@ class Length:
         return f"{self.metric} is known to {self.reached:.1f} %"
 
     def note(self) -> str:
-        """Return what is to be told if it would have taken more rounds than there were."""
+        """Return the message if more rounds were needed than there were."""
         if self.reached > self.within:
             known = f"after {self.rounds} rounds, {self._known()}"
             return f"{known}, not to {self.within:g} %: {ADVICE}"

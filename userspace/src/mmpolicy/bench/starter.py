@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Starts programs and waits for them, from a process that is as small as can be.
 
-It runs as a script of its own. The kernel counts the memory of whoever calls exec() in the peak of
+It runs as a script of its own. The kernel counts the memory of the caller of exec() in the peak of
 the program that begins there (ru_maxrss), and a large command would hide that of small programs.
 """
 
@@ -51,7 +51,7 @@ def _become(argv: Sequence[str], no_thp: bool, output: str, gate: int, news: int
 
 
 def _open_counter(pid: int, kind: int, config: int) -> int:
-    """Open a counter of perf for what a process will become; below 0 if there is none to have."""
+    """Open a perf counter for a process after its exec(); below 0 if none is available."""
     attr = struct.pack(
         "=IIQQQQQIIQ", kind, 64, config, 0, 0, TIMES_TOO, WITH_CHILDREN_FROM_EXEC, 0, 0, 0
     )
@@ -75,7 +75,7 @@ def _close(files: Sequence[int]) -> None:
 
 
 def _counted(file: int) -> float:
-    """Close a counter; return what it says of the whole time, of which it may have run a part."""
+    """Close a counter; return its value scaled to the whole time, if it ran for a part only."""
     value, wanted, ran = struct.unpack("=QQQ", os.read(file, 24))
     os.close(file)
     return float(value * wanted / ran) if ran else 0.0
@@ -162,7 +162,7 @@ def _outlived() -> list[str]:
 
 
 def end(pid: int, began: float, before: Sequence[float]) -> dict[str, Any]:
-    """Wait for the end of a program; what it took, with its children that it has waited for."""
+    """Wait for the end of a program; return its costs, with those of its reaped children."""
     _, status, used = os.wait4(pid, 0)
     running.discard(pid)
     faults = used.ru_minflt - before[2]
@@ -191,7 +191,7 @@ DEEDS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Do what is asked for, until whoever asks is gone."""
+    """Serve requests until their sender is gone."""
     LIBC.prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     LIBC.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wire = socket.socket(fileno=int(sys.argv[1]))

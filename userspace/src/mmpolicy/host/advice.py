@@ -19,7 +19,7 @@ from typing import Any
 
 from mmpolicy.errors import Exit, Remedies, explain
 
-PIDFD_OPEN, PROCESS_MADVISE = 434, 440  # the same number on every architecture but Alpha
+PIDFD_OPEN, PROCESS_MADVISE = 434, 440  # these numbers on every architecture but Alpha
 MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_COLLAPSE = 14, 15, 25
 PR_SET_THP_DISABLE = 41
 PAGE, BLOCK = 4096, 2 << 20
@@ -79,7 +79,7 @@ class ProcessMemory:
         return ctypes.get_errno() if done < 0 else 0
 
     def read(self, addresses: Sequence[int], size: int) -> bytes:
-        """Return so many bytes at each address; fewer if a page has gone meanwhile."""
+        """Return so many bytes at each address; fewer if a page has gone."""
         found = b""
         for first in range(0, len(addresses), RANGES):
             some = addresses[first : first + RANGES]

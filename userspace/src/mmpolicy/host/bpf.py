@@ -19,9 +19,9 @@ PINS = "/sys/fs/bpf/mmpolicy"  # with a folder for each point
 BPFFS = "mount -t bpf bpf /sys/fs/bpf"
 WRITING = "docs/writing-a-policy.md says what a policy may do"
 REFUSED = re.compile(r"^refused (\w+) (\d+)$", re.MULTILINE)
-# What lines of the verifier begin with that say where it is, and not what is wrong.
+# Prefixes of verifier lines that give a position and no error.
 ABOUT_STATE = (*"0123456789;", "processed ", "cur state", "old state", "func#")
-EXPLAINED = "\nVerification failed: "  # from Linux 7.3 on it says the same again, on many lines
+EXPLAINED = "\nVerification failed: "  # from Linux 7.3 on it repeats the error, on many lines
 LOG = re.compile(r"-- BEGIN PROG LOAD LOG --\n(.*?)-- END PROG LOAD LOG --", re.DOTALL)
 
 # What the module refuses a policy for, by errno, see module/bpf/.
@@ -78,7 +78,7 @@ Helper = Callable[[Sequence[str], bytes, float], Done]
 
 
 def object_name(file: str | Path) -> str:
-    """Return what the names of an object's maps begin with."""
+    """Return the prefix of the names of an object's maps."""
     return Path(file).name.partition(".")[0]
 
 
@@ -109,7 +109,7 @@ def run_helper(words: Sequence[str], data: bytes, seconds: float) -> Done:
 
 
 def verifier_log(text: str) -> str:
-    """Return what the verifier has said of a program, empty if nothing."""
+    """Return the log of the verifier for a program, empty if there is none."""
     found = LOG.search(text)
     return found[1] if found else ""
 

@@ -46,7 +46,7 @@ class Calibration:
         return faults_per_second * page.ns / 1e7, faults_per_second * error / 1e7
 
     def of_a_cpu(self, faults_per_second: float) -> str:
-        """Return the same in words."""
+        """Return the cost in words."""
         part, error = self.percent(faults_per_second)
         return f"about {part:.2g} % of a CPU (+- {error:.2g})"
 
@@ -68,7 +68,7 @@ class Calibration:
 
 
 def read_calibration(tree: Tree) -> Calibration | None:
-    """Return what was kept, if it is of this kernel; nothing else is believed."""
+    """Return the stored calibration if it is of this kernel."""
     try:
         kept = json.loads(tree.read(FILE))
         if kept["kernel"] != tree.read("/proc/sys/kernel/osrelease"):

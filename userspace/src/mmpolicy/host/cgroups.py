@@ -83,7 +83,7 @@ def path_of(name: str) -> str:
 
 
 def hierarchies(tree: Tree) -> list[Hierarchy]:
-    """Return all hierarchies that are mounted; a whole one goes before a part of it."""
+    """Return all mounted hierarchies; a whole one goes before a mounted part."""
     found = []
     for line in tree.read(MOUNTS).splitlines():
         before, _, after = line.partition(" - ")
@@ -122,7 +122,7 @@ def unified(tree: Tree) -> Hierarchy:
 
 
 def charging(tree: Tree) -> list[Hierarchy]:
-    """Return the hierarchies that name what has memory, or fail."""
+    """Return the hierarchies that account for memory, or fail."""
     found = charged_in(hierarchies(tree))
     if not found:
         text = f"{tree.real(MOUNTS)} has no hierarchy of cgroups that accounts for memory"
@@ -157,7 +157,7 @@ def cgroup_paths(tree: Tree) -> dict[str, str]:
 
 
 def cgroup_id(tree: Tree, name: str) -> int:
-    """Return the id of the cgroup of that name in cgroup v2, 0 where there is none."""
+    """Return the id of the cgroup with this name in cgroup v2, 0 if there is none."""
     return _number(tree, unified(tree), name)[0]
 
 
@@ -177,7 +177,7 @@ def cgroup_folders(tree: Tree, name: str) -> list[str]:
 
 
 def _number(tree: Tree, hierarchy: Hierarchy, name: str) -> tuple[int, str]:
-    """Return id and path of what has a name: as it is written, or with its bytes escaped."""
+    """Return id and path of a named cgroup: as written, or with its bytes escaped."""
     for path in dict.fromkeys((name, path_of(name))):
         number = tree.inode(hierarchy.mount, path.strip("/"))
         if number:

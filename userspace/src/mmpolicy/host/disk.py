@@ -70,19 +70,19 @@ def take_lock(file: int, path: Path, wait: float) -> None:
 
 
 def holder_of(file: int) -> str:
-    """Return what the holder of a lock has written into its open file."""
+    """Return the text that the holder of a lock has written into its open file."""
     return os.pread(file, 1000, 0).decode(errors="replace").strip() or "somebody"
 
 
 def write_all(file: int, data: bytes) -> None:
-    """Write all of it to the disk; a write may take less than it is given."""
+    """Write all bytes to the disk; one write may take fewer."""
     while data:
         data = data[os.write(file, data) :]
     os.fsync(file)
 
 
 def replace_file(path: Path, new: Path, data: bytes, mode: int, owner: tuple[int, int]) -> None:
-    """Write a file beside another one and let it take its place.
+    """Write a temporary file and rename it over another one.
 
     A crash or a full disk leaves the old file or the new one, complete.
     """
@@ -122,7 +122,7 @@ def read_given(name: str) -> str:
 
 @contextmanager
 def in_memory(data: bytes) -> Iterator[int]:
-    """Have an open file without a name that nobody else can change."""
+    """Open a file without a name, which no other process can change."""
     file = os.memfd_create("data")
     try:
         write_all(file, data)
@@ -148,7 +148,7 @@ def is_folder(name: str) -> bool:
 
 
 def check_savable(path: Path) -> None:
-    """Refuse a file that save_as() could not write, before the work whose result it is to have."""
+    """Refuse a file that save_as() could not write, before the work for its contents."""
     with explained("write", path, KEEP_REMEDIES):
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
             if path.is_symlink():

@@ -18,11 +18,11 @@ from mmpolicy.host.traps import traps
 ENABLED = "CONFIG_MM_POLICY=y"
 HOOK = "mm_policy_register"
 ANOTHER_KERNEL = f"boot a kernel of docs/kernels.md, such as Debian's 6.12, or one with {ENABLED}"
-FTRACE = (  # what the module needs where there are no hooks
+FTRACE = (  # the module needs these without hooks
     "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "KALLSYMS_ALL", "KPROBES", "DEBUG_INFO_BTF",
 )  # fmt: skip
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
-STUB = "Stub"  # what the description of module/stub.c begins with
+STUB = "Stub"  # the description of module/stub.c begins so
 SIG_ENFORCE = "/sys/module/module/parameters/sig_enforce"
 LOCKDOWN = "/sys/kernel/security/lockdown"
 
@@ -79,7 +79,7 @@ class Facts:
 
 
 def try_to(name: str, status: str, find: Callable[[], str]) -> Check:
-    """Return what was found, or the status with the error and its next step."""
+    """Return the result, or the status with the error and its next step."""
     try:
         return Check(name, "ok", find())
     except Error as err:
@@ -132,7 +132,7 @@ def check_tested(facts: Facts) -> Check:
 
 
 def check_others(facts: Facts) -> Check:
-    """Has somebody else the functions that the module hooks?"""
+    """Do others hook the functions that the module hooks?"""
     if not facts.tree.exists(HOOKED):
         return Check("others", "ok", "nothing is hooked")
     found = others(facts.tree)
@@ -144,7 +144,7 @@ def check_others(facts: Facts) -> Check:
 
 
 def check_thp(facts: Facts) -> Check:
-    """Can the kernel make huge pages, and do the settings do what they seem to?"""
+    """Can the kernel make huge pages, and do its settings have an effect?"""
     if not facts.tree.is_dir(THP):
         text = f"no {THP}: policies for huge pages have nothing to decide"
         return Check("thp", "warn", text, "boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y")

@@ -36,7 +36,7 @@ def _files(tree: Tree, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def figures_in(tree: Tree, folder: str) -> Figures:
-    """Return what the files of a folder tell."""
+    """Return the contents of the files of a folder."""
     return {name: value for name, value in _files(tree, folder) if value}
 
 
@@ -47,7 +47,7 @@ def size_folders(tree: Tree) -> dict[int, str]:
 
 
 def sizes(tree: Tree) -> dict[str, dict[str, Figures]]:
-    """Return of each size of folios, by name, what it is set to and what was counted."""
+    """Return setting and counters of each folio size, by name."""
     return {
         f"{size >> 10} kB": {
             "set": figures_in(tree, folder),
@@ -99,7 +99,7 @@ def pressure(tree: Tree) -> Pressure:
 
 
 def cgroup_figures(tree: Tree, path: str) -> dict[str, float]:
-    """Return memory in KiB and pressure of a cgroup, empty where nobody accounts for it."""
+    """Return memory in KiB and pressure of a cgroup, empty without accounting."""
     try:
         base = find_cgroup(tree, path).folder
         current = next(each for each in CURRENT if tree.exists(f"{base}/{each}"))
@@ -118,7 +118,7 @@ def cgroup_figures(tree: Tree, path: str) -> dict[str, float]:
 
 
 def cgroups(tree: Tree, path: str) -> dict[str, dict[str, float]]:
-    """Return the figures of a cgroup and of those right below it."""
+    """Return the figures of a cgroup and its direct children."""
     top = find_cgroup(tree, path)
     below = (name_of(f"{top.path.rstrip('/')}/{each}") for each in tree.dirs(top.folder))
     found = {each: cgroup_figures(tree, each) for each in (top.name, *below)}

@@ -72,7 +72,7 @@ LOCK_REMEDIES: Remedies = READ_REMEDIES | {
 STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 PRIVATE = 0o600
 KNOB = stat.S_IRUSR | stat.S_IWUSR
-PATIENCE_S = 10.0  # for somebody else who writes
+PATIENCE_S = 10.0  # for another writer
 
 
 def parts_of(path: str) -> list[str]:
@@ -157,7 +157,7 @@ class Tree:
         return self.reader(path).read(size, offset)
 
     def reader(self, path: str) -> Reader:
-        """Return a file that is open until nobody has it any more, to read it in many places."""
+        """Return an open file, closed with its last reference, to read it in many places."""
         return Reader(f"{self._before}{path}")  # without a Path, which costs more than to open
 
     def follow(self, path: str) -> Generator[str, None, None]:
@@ -185,7 +185,7 @@ class Tree:
             }
 
     def targets(self, path: str) -> dict[str, str]:
-        """Return the names in a directory, with where a link leads; empty for what is no link."""
+        """Return the names in a directory, with the target of each link; empty for other files."""
         real = self.real(path)
         with explained("list", real, READ_REMEDIES), os.scandir(real) as entries:
             return {
@@ -224,7 +224,7 @@ class Tree:
 
     @contextmanager
     def _opened(self, base: str, parts: Sequence[str], flags: int) -> Iterator[int]:
-        """Open what is below base name by name, so that no link leads out of it."""
+        """Open a path below base name by name, so that no link leads out."""
         file = os.open(self.real(base), os.O_PATH | os.O_DIRECTORY)
         try:
             for number, part in enumerate(parts, start=1):
@@ -282,9 +282,9 @@ class Tree:
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """Have an instance of tracing, which sees nothing of others, nor they of it.
+        """Make an instance of tracing, which is independent of others.
 
-        One that is there was left by somebody who was killed; the caller has a lock.
+        An existing one was left by a killed command; the caller has a lock.
         """
         with explained("make", self.real(TRACING), TRACING_REMEDIES):
             if self.is_dir(TRACING):
@@ -298,7 +298,7 @@ class Tree:
     def keep(self, path: str, text: str, mode: int = PRIVATE) -> None:
         """Write an ordinary file so that a crash leaves the old one or the new one.
 
-        The caller has a lock, so that nobody else writes it at the same time.
+        The caller has a lock, so that there is no second writer.
         """
         real = self.real(path)
         with explained("write", real, KEEP_REMEDIES):
@@ -337,7 +337,7 @@ class Tree:
         return text + line
 
     def _open_alone(self, real: Path) -> int:
-        """Open a file to append, and lock it; another one may take its place meanwhile."""
+        """Open a file to append, and lock it; another file may replace it before."""
         while True:
             file = os.open(real, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, PRIVATE)
             try:
@@ -352,7 +352,7 @@ class Tree:
             os.close(file)
 
     def holder(self, path: str) -> str:
-        """Return what the holder of a lock has written there, empty if nobody holds it."""
+        """Return the text of the holder of a lock, empty if it is free."""
         try:
             file = os.open(self.real(path), os.O_RDONLY | os.O_NOFOLLOW)
         except OSError:
@@ -367,7 +367,7 @@ class Tree:
 
     @contextmanager
     def locked(self, path: str, holder: str, wait: float = 0.0) -> Iterator[None]:
-        """Hold a lock file, which says who holds it; fail if somebody else does for so long.
+        """Hold a lock file, which names its holder; fail if another one holds it for so long.
 
         The kernel drops the lock when its holder dies, however that happens.
         """

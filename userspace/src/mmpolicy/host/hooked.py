@@ -40,7 +40,7 @@ def _livepatches(tree: Tree) -> dict[str, list[str]]:
 
 
 def others(tree: Tree) -> dict[str, list[str]]:
-    """Return the hooked functions that somebody else has: a livepatch, or a BPF program."""
+    """Return the hooked functions that a livepatch or a BPF program uses, too."""
     found = _livepatches(tree)
     with suppress(Error):  # without tracefs, or permission, livepatches alone are seen
         for function, entry in CALLS.findall(tree.read(TRACED)):

@@ -16,8 +16,8 @@ V1 = {  # what cgroup v1 calls them, together with those below
     "total_rss": "anon", "total_rss_huge": "anon_thp",
     "total_shmem": "shmem", "total_cache": "file",
 }  # fmt: skip
-VM, VMM = "anon_inode:kvm-vm", "qemu"  # what a program has open that runs a machine; its name
-SMALL = 1024  # pages: what has less is no machine
+VM, VMM = "anon_inode:kvm-vm", "qemu"  # an open file of a virtual machine monitor; part of its name
+SMALL = 1024  # pages: a process with less is no virtual machine
 HugeOf = Callable[[Tree, int], "tuple[int, int | None]"]  # kB resident, and in huge pages
 
 
@@ -29,7 +29,7 @@ class Huge(NamedTuple):
 
     @property
     def coverage(self) -> float | None:
-        """Return which part of what is not of files is in huge pages, if there is any."""
+        """Return the part of anonymous and shared memory in huge pages, if there is any."""
         memory = self.memory["anon"] + self.memory["shmem"]
         return (self.huge["anon"] + self.huge["shmem"]) / memory if memory else None
 
@@ -45,7 +45,7 @@ class Machine(NamedTuple):
 
 
 def huge_in(stat: dict[str, str]) -> Huge:
-    """Return what is in huge pages, of the lines of memory.stat."""
+    """Return the memory in huge pages, from the lines of memory.stat."""
     found = {name: int(value) for name, value in stat.items() if value.isdigit()}
     found = {V1.get(name, name): value for name, value in found.items()}
     return Huge(

@@ -125,7 +125,7 @@ class Kmod:
         return _text(key), _text(self._lib.kmod_module_info_get_value(entry))
 
     def insert(self, name: str, options: str) -> None:
-        """Load a module and what it depends on; modprobe.d adds its options."""
+        """Load a module and its dependencies; modprobe.d adds its options."""
         self._refuse_foreign()
         flags = APPLY_BLACKLIST | FAIL_ON_LOADED
         with self._module(name) as module:

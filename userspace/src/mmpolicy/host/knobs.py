@@ -23,12 +23,12 @@ def chosen(text: str) -> str:
 
 
 def read_knob(tree: Tree, path: str) -> str:
-    """Return what a knob has now, as it would be written."""
+    """Return the current value of a knob, in the form in which it is written."""
     return " ".join(chosen(tree.read(path)).split())
 
 
 def read_knobs(tree: Tree) -> Values:
-    """Return all knobs with what they have; what cannot be read could not be put back."""
+    """Return all readable knobs with their values; an unreadable one could not be restored."""
     found: Values = {}
     for path in (path for folder in KNOB_FOLDERS for path in _walk(tree, folder)):
         try:
@@ -50,7 +50,7 @@ def _walk(tree: Tree, folder: str) -> Iterator[str]:
 
 
 def names_of(path: str) -> list[str]:
-    """Return what a knob may be called, the usual name first.
+    """Return the possible names of a knob, the usual one first.
 
     That is `transparent_hugepage/defrag`, then its path, and `defrag`.
     """
@@ -81,7 +81,7 @@ def no_knob(knobs: Iterable[str], given: str) -> Error:
 
 
 def choices(tree: Tree, path: str) -> list[str]:
-    """Return what a knob takes: its words, or what it has now if it is no list of words."""
+    """Return the words that a knob accepts, or its current value if it has no list of words."""
     text = tree.read(path)
     return [word.strip("[]") for word in text.split()] if chosen(text) != text else [text]
 

@@ -76,7 +76,7 @@ class Hardware(NamedTuple):
 
 
 def hardware_of(tree: Tree) -> Hardware:
-    """Return what a host is made of."""
+    """Return the hardware and the kernel of a host."""
     known = {path: tree.read(path) for path in (CPUINFO, MEMINFO) if tree.exists(path)}
     models = [line.partition(":")[2].strip() for line in known.get(CPUINFO, "").splitlines()
               if line.startswith("model name")]  # fmt: skip

@@ -71,7 +71,7 @@ def _pages(tree: Tree, pid: int) -> int:
 
 
 def printable(name: str) -> str:
-    """Return a name that somebody has chosen, without what would move the cursor."""
+    """Return a name chosen by others, without characters that would move the cursor."""
     return "".join(each if each.isprintable() else "?" for each in name)
 
 

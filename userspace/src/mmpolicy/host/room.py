@@ -15,7 +15,7 @@ ZONEINFO, BUDDYINFO = "/proc/zoneinfo", "/proc/buddyinfo"
 BLOCK_ORDER = 9
 ZONE = re.compile(r"^Node (\d+), zone +(\S+)", re.MULTILINE)
 FIGURE = re.compile(r"^ +(?:pages )?(free|high|spanned|managed|start_pfn:?) +(\d+)$", re.MULTILINE)
-LIMITS = {  # the file with what is in use, and those that bound it
+LIMITS = {  # the file with the usage, and those with its limits
     "memory.current": ("memory.max", "memory.high"),
     "memory.usage_in_bytes": ("memory.limit_in_bytes",),
 }

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from mmpolicy.errors import Error
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SHELL = 128  # what a shell adds to the number of a signal, for the exit code
+SHELL = 128  # a shell adds this to the number of a signal, for the exit code
 
 
 @contextmanager
 def noted() -> Iterator[list[int]]:
-    """Note signals in a list instead of dying of them; what is ignored, as by nohup, stays so."""
+    """Note signals in a list instead of dying of them; ignored ones, as by nohup, stay ignored."""
     caught: list[int] = []
 
     def note(number: int, _frame: object) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Step(NamedTuple):
-    """A write that a dry run leaves out: what is there now, and what would be."""
+    """A write that a dry run leaves out: the current and the new value."""
 
     path: str
     value: str

@@ -43,7 +43,7 @@ class Recorded(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a program was told and has answered, or what it has asked."""
+    """A question to a program with its answer, or a question by it."""
 
     task: str
     pid: int
@@ -63,7 +63,7 @@ def record(tree: Tree, pid: int, wait: Callable[[], None]) -> Recorded:
 
 
 def follow(tree: Tree, policy: str) -> Generator[Told | int, None, None]:
-    """Yield what the program of a policy is told, asks and answers; or how much of it was lost."""
+    """Yield questions to the program of a policy, its own, its answers; or how many were lost."""
     with _instance(tree):
         events = _events(tree, "bpf")
         for name in events:

@@ -77,7 +77,7 @@ def _tuned(tree: Tree) -> Iterator[Trap]:
 
 
 def _sets(tree: Tree, profile: str, depth: int = DEEP) -> str:
-    """Return what a profile, or one that it includes, writes into `enabled`."""
+    """Return the value that a profile, or one that it includes, writes into `enabled`."""
     files = [f"{place}/{profile}/tuned.conf" for place in TUNED_PLACES]
     text = next(filter(None, (_read(tree, file) for file in files)), "")
     if found := SETS.search(text):

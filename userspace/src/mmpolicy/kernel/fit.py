@@ -14,7 +14,7 @@ from mmpolicy.kernel.unpack import NotReadableError
 
 BY_BUILD = "anon_order"  # also depends on the machine code (module/provider/fingerprint.c)
 HOOKS = "mm_policy_register"
-WITHOUT = {  # what the module is linked to, where it is not a stub
+WITHOUT = {  # symbols that the module is linked to, where it is not a stub
     "register_ftrace_direct": "needs CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
     "register_kprobe": "needs CONFIG_KPROBES",
 }
@@ -22,7 +22,7 @@ REAL_TIME = b"PREEMPT_RT"
 
 
 class Fit(NamedTuple):
-    """What can be had of a point, and what is in its way."""
+    """Whether a point is available, and the reasons against it."""
 
     point: str
     status: str  # tested, fits, lacks

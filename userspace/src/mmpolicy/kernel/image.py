@@ -102,7 +102,7 @@ class Image:
             raise NotReadableError(f"its ELF header is damaged: {err}") from err
 
     def section(self, name: str) -> bytes:
-        """Return a section, empty if there is none of that name."""
+        """Return a section by name, empty if there is none."""
         begin, length = self._sections.get(name, (0, 0))
         found = self.data[begin : begin + length]
         if len(found) != length:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the module needs of a kernel: its own list, needs.h, and what it was tried on, tested.h."""
+"""Requirements of the module: its own list, needs.h, and builds that it was tried on, tested.h."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class One(NamedTuple):
 
 
 class Need(NamedTuple):
-    """One of these has to be there, in kernels that do or do not go a way."""
+    """A requirement: one of its names must exist, in kernels with or without other functions."""
 
     row: str
     point: str
@@ -74,7 +74,7 @@ def read_needs(text: str) -> list[Need]:
 
 
 def needs() -> list[Need]:
-    """Return what the module of this version needs."""
+    """Return the requirements of the module of this version."""
     return read_needs((files(__package__) / "needs.h").read_text())
 
 

@@ -16,7 +16,7 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class NotReadableError(ValueError):
-    """Why something is not what it should be; the caller says of which file."""
+    """Why data is malformed; the caller adds the name of the file."""
 
 
 def _zstd(data: bytes, size: int) -> bytes:
@@ -54,7 +54,7 @@ UNPACK: dict[bytes, tuple[str, Callable[[bytes, int], bytes]]] = {
 
 
 def unpacked(data: bytes, size: int) -> bytes:
-    """Return what was compressed, which had that many bytes."""
+    """Return the decompressed data, of the given size in bytes."""
     if not 0 < size <= MOST:
         raise NotReadableError(f"it claims to hold {size} bytes")
     for magic, (name, unpack) in UNPACK.items():
