@@ -26,13 +26,13 @@ UNLIKELY = 1e-4
 MENDED = [
     ("pool: 12 hosts, equal arms, the slowest 10 % of the treatment lost", 30),
     ("pool: 6 hosts, +10 %, one is at 0 in 30 % of the treatment's blocks", 3),
-    ("pool: 3 hosts, equal arms, one jump inside a pair that all share", 60),
+    ("pool: 3 hosts, equal arms, one jump inside a pair that all share", 100),
     ("pool: 6 hosts, a equal, b 20 % worse, in the order ab", 3),
     ("pool: 6 hosts, a equal, b 20 % worse, in the order ba", 3),
     ("pool: 12 hosts, gain, guard 5 % is 5 % worse, deviation 0.1 and 0.5", 12),
     ("pool: 12 hosts, equal means, deviation 0.3 and 1.5", 12),
     ("report: guard 5 %, 5 % worse, deviation 0.1 and 0.5, 30 pairs", 100),
-    ("report: guard 5 %, 10 % worse, deviation 0.1 and 0.5, 30 pairs", 100),
+    ("report: guard 5 %, 10 % worse, deviation 0.1 and 0.5, 30 pairs", 250),
     ("report: equal means, deviation 0.3 and 1.5", 120),
 ]
 
@@ -51,7 +51,7 @@ def check(world: World, runs: int) -> None:
 
 @pytest.mark.parametrize(("title", "runs"), MENDED)
 def test_worlds_that_were_wrong(title: str, runs: int) -> None:
-    """Each failed, with as many runs, before the decision was mended."""
+    """Each failed, with as many runs, before the decision was mended; of the orders, one did."""
     check(ALL[title], runs)
 
 
