@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+from itertools import combinations
 from math import exp, inf, log
 from pathlib import Path
 from types import SimpleNamespace
@@ -157,23 +158,42 @@ def test_pairs_of_rounds() -> None:
 
 
 def test_a_length_is_learned_from_the_noise() -> None:
-    """Of the arm that takes the most rounds; never fewer than were made."""
+    """Of all arms together; never fewer than were made."""
     rng = random.Random(3)
     noise = [(1.0, exp(rng.gauss(0, 0.02)), exp(rng.gauss(0, 0.1))) for _ in range(PILOT)]
-    runs = rounds(*noise)
     length = Length(PILOT, 5.0)
-    length.settle(runs, (OFF, ON, AGAIN))
-    needs = []
-    for place in (1, 2):
-        sizes = sorted(abs(log(each[place])) for each in noise)
-        needs.append(suggest_pairs([size * (-1) ** n for n, size in enumerate(sizes)], 5.0, 2))
-    assert length.needed == max(needs) > min(needs)
-    assert length.rounds == min(max(length.needed, PILOT), MOST)
+    length.settle(rounds(*noise), (OFF, ON, AGAIN))
+    sizes = sorted(
+        (sum(log(one / other) ** 2 for one, other in combinations(each, 2)) / 3) ** 0.5
+        for each in noise
+    )
+    need = suggest_pairs([size * (-1) ** (n + 1) for n, size in enumerate(sizes)], 5.0, 2)
+    assert length.needed == need > PILOT
+    assert length.rounds == min(length.needed, MOST)
+    two = Length(PILOT, 5.0)
+    two.settle(rounds(*noise), (OFF, AGAIN))
+    sizes = sorted(abs(log(last)) for _, _, last in noise)
+    assert two.needed == suggest_pairs([s * (-1) ** n for n, s in enumerate(sizes)], 5.0)
     calm = Length(PILOT, 50.0)
     calm.settle(rounds(*[(1.0, 1.0001 + n / 1e6) for n in range(PILOT)]), (OFF, ON))
     assert calm.rounds == max(calm.needed, PILOT)
     fixed = Length(5)
     assert (fixed.rounds, fixed.note()) == (5, "")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_length_knows_no_arm(seed: int) -> None:
+    """Where two are equal, the coins may as well have changed their places in any round."""
+    rng = random.Random(seed)
+    noise = [[exp(rng.gauss(0, 0.03)), exp(rng.gauss(0, 0.03)), exp(rng.gauss(0.1, 0.03))]
+             for _ in range(PILOT)]  # fmt: skip
+    turned = [[b, a, c] if rng.random() < 0.5 else [a, b, c] for a, b, c in noise]
+    found = []
+    for each in (noise, turned):
+        length = Length(PILOT, 3.0)
+        length.settle(rounds(*[(a, b, c) for a, b, c in each]), (OFF, ON, AGAIN))
+        found.append(length.needed)
+    assert found[0] == found[1] > PILOT
 
 
 # Arms

@@ -11,7 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import ceil, exp, inf
+from itertools import combinations
+from math import ceil, exp, inf, sqrt
 
 from mmpolicy.ab.design import differences, suggest_pairs
 from mmpolicy.ab.stats import median_interval
@@ -49,16 +50,12 @@ class Length:
 
         It looks at sizes of differences alone and not at their signs, which the coins decide. So
         the number of rounds tells nothing about the effect, and the test stays exact (blinded
-        re-estimation of the sample size, Gould and Shih 1992).
+        re-estimation of the sample size, Gould and Shih 1992). With more arms than two, the size
+        of a round names none of them: two equal ones could change places in it, however far the
+        others lie from both.
         """
-        first, *others = arms
-        needs = [
-            suggest_pairs(
-                _blind(pairs_of(runs, first, each, self.metric)), self.detect, len(others)
-            )
-            for each in others
-        ]
-        self.needed = max([PILOT, *needs])
+        needs = suggest_pairs(_blind(_sizes(runs, arms, self.metric)), self.detect, len(arms) - 1)
+        self.needed = max(PILOT, needs)
         self.rounds = min(max(self.needed, len(runs)), MOST)
 
     def stop(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
@@ -121,10 +118,19 @@ def rounds_of(runs: Sequence[dict[str, Values]], arm: Arm) -> list[dict[str, Val
     return [each for each in runs if arm.name in each]
 
 
-def _blind(pairs: Sequence[tuple[float, float]]) -> list[float]:
-    """Return the differences with signs that are ours."""
-    sizes = sorted(abs(each) for each in differences(pairs)[1])
-    return [size if number % 2 else -size for number, size in enumerate(sizes)]
+def _sizes(runs: Sequence[dict[str, Values]], arms: Sequence[Arm], metric: str) -> list[float]:
+    """Return how far the arms of each round lie apart: the root mean square over pairs of them."""
+    pairs = [(each[one.name][metric], each[other.name][metric])
+             for each in runs for one, other in combinations(arms, 2)]  # fmt: skip
+    squares = [each * each for each in differences(pairs)[1]]
+    number = len(pairs) // len(runs)
+    return [sqrt(sum(squares[place : place + number]) / number)
+            for place in range(0, len(squares), number)]  # fmt: skip
+
+
+def _blind(sizes: Sequence[float]) -> list[float]:
+    """Return the sizes of differences with signs that are ours."""
+    return [size if number % 2 else -size for number, size in enumerate(sorted(sizes))]
 
 
 @dataclass
