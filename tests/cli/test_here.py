@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from mmpolicy.host.traps import BOOT_NEVER, TUNED, traps
+from mmpolicy.verbs.overview import MANY
 
 from .fakes import CONTROL, RELEASE, FakeLib, FakeTree, Run
 from .kernels import Small
@@ -170,3 +173,46 @@ def test_doctor_names_what_works_for_programs_too(bare: FakeTree, run: Run) -> N
     (trim,) = data["lacks"]
     assert (trim["verb"], trim["next_step"]) == ("trim", "restart the program, with smaller folios")
     assert CONTROL not in data["verdict"]
+
+
+def read_by(run: Run, root: str) -> tuple[list[str], list[str]]:
+    """What `mmpolicy` alone opens and lists below a root."""
+    opened: list[str] = []
+    listed: list[str] = []
+    on = [True]
+
+    def hook(event: str, words: tuple[object, ...]) -> None:
+        if on and event in ("open", "os.listdir", "os.scandir"):
+            path = str(words[0])
+            if path.startswith(root):
+                (opened if event == "open" else listed).append(path[len(root) :])
+
+    sys.addaudithook(hook)  # none can be taken away again, so it is turned off
+    try:
+        assert run().code == 0
+    finally:
+        on.clear()
+    return opened, listed
+
+
+def test_alone_it_scans_nothing(bare: FakeTree, run: Run) -> None:
+    """Reads are few, and no more of them on a host with hundreds of processes and cgroups.
+
+    Without root, too; of cgroups it looks at no more than it says.
+    """
+    root = str(bare.real("/")).rstrip("/")
+    bare.denied = True
+    few, _ = read_by(run, root)
+    for pid in range(1000, 1400):
+        for name in ("stat", "status", "smaps", "smaps_rollup", "comm"):
+            bare.put(f"/proc/{pid}/{name}", "")
+    some, listed = read_by(run, root)
+    assert len(some) == len(few) and not [path for path in listed if path.startswith("/proc")]
+    assert 10 < len(few) < 100, few
+    for number in range(MANY + 200):
+        path = f"/slice{number % 4}.slice/s{number}.service"
+        bare.make_cgroup(path)
+        bare.put(f"/sys/fs/cgroup{path}/memory.stat", "anon 0\nanon_thp 0")
+    many, _ = read_by(run, root)
+    stats = [path for path in many if path.endswith("/memory.stat")]
+    assert len(stats) == MANY and len(many) - MANY <= len(few)
