@@ -112,7 +112,7 @@ static gfp_t bpf_effort(const struct vm_area_struct *vma, gfp_t stock, unsigned 
 {
 	const struct mmp_bpf_ops *ops = rcu_dereference(mmp_bpf_slots[nr].ops);
 	const struct mmp_effort effort = {
-		.told = { ops },
+		.told = { ops, vma->vm_mm },
 		.start = vma->vm_start,
 		.end = vma->vm_end,
 		.knob = { knob[0], knob[1], knob[2], knob[3] },

@@ -26,6 +26,7 @@ struct kobject;
 /**
  * struct mmp_told - what all that a program is told begins with
  * @ops: the program, for mmp_bpf_error()
+ * @mm: the address space of the question; %NULL: the one of current
  *
  * The verifier takes a struct of plain numbers from a program's own stack for an argument of a
  * question. One with pointers has to be the module's own, so this is also what keeps a program
@@ -34,6 +35,7 @@ struct kobject;
  */
 struct mmp_told {
 	const void *ops;
+	const void *mm;
 };
 
 /**
@@ -190,7 +192,7 @@ static __always_inline struct mmp_fault mmp_bpf_fault(const struct vm_fault *vmf
 		.site = mmp_is_copy(site) ? MMP_BPF_COPY : site,
 		.knob = { knob[0], knob[1], knob[2], knob[3] },
 		.vmf = vmf,
-		.told = { ops },
+		.told = { ops, vmf->vma->vm_mm },
 	};
 }
 

@@ -8,6 +8,7 @@
 #include <linux/sched/loadavg.h>
 #include <linux/topology.h>
 
+#include "../compat.h"
 #include "bpf.h"
 #include "told.h"
 
@@ -26,13 +27,27 @@ __bpf_kfunc u64 mmp_bpf_free(const struct mmp_told *told, u32 order)
 	return blocks;
 }
 
+/*
+ * The owner of the memory, whose cgroup decides as with profiles; a debugger that writes to it
+ * does not count. NULL if the owner has ended.
+ */
+static struct task_struct *bpf_owner(const struct mmp_told *told)
+{
+	const struct mm_struct *mm = told->mm;
+
+	return mm && mm != current->mm ? mmp_mm_owner(mm) : current;
+}
+
 /* Pages of the cgroup of the process; 0 in the root cgroup, which the kernel does not count. */
 __bpf_kfunc u64 mmp_bpf_cgroup_pages(const struct mmp_told *told)
 {
 	u64 pages = 0;
 
 #ifdef CONFIG_MEMCG
-	pages = page_counter_read(&mem_cgroup_from_css(task_css(current, memory_cgrp_id))->memory);
+	struct task_struct *owner = bpf_owner(told);
+
+	if (owner)
+		pages = page_counter_read(&mem_cgroup_from_task(owner)->memory);
 #endif
 	trace_mmpolicy_bpf_question(told, "cgroup_pages", 0, 0, pages);
 	return pages;
@@ -44,7 +59,8 @@ __bpf_kfunc u32 mmp_bpf_pressure(const struct mmp_told *told)
 	u32 percent = 0;
 
 #if defined(CONFIG_PSI) && defined(CONFIG_CGROUPS)
-	const struct psi_group *psi = task_dfl_cgroup(current)->psi;
+	struct task_struct *owner = bpf_owner(told);
+	const struct psi_group *psi = owner ? task_dfl_cgroup(owner)->psi : NULL;
 
 	if (psi)
 		percent = LOAD_INT(READ_ONCE(psi->avg[PSI_MEM_SOME][0]));

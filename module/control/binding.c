@@ -121,7 +121,8 @@ static void binding_on_rmdir(void *unused, struct cgroup *cgroup, const char *pa
 
 /*
  * The child does not run yet, so no CPU has kept anything of it. Without memory it is
- * not bound: it gets stock.
+ * not bound: the binding above it decides. The entry is charged to its cgroup, unless that is at
+ * its limit: then each fork would lose the binding.
  */
 static void binding_on_fork(void *unused, struct task_struct *parent,
 			    struct task_struct *child)
@@ -133,7 +134,8 @@ static void binding_on_fork(void *unused, struct task_struct *parent,
 	guard(rcu)();
 	if (mmp_process_id(pid) == from || !mmp_binding_find(from))
 		return;
-	b = binding_new(mmp_process_id(pid), pid, GFP_ATOMIC | __GFP_NOWARN);
+	b = binding_new(mmp_process_id(pid), pid, GFP_NOWAIT | __GFP_NOWARN | __GFP_ACCOUNT) ?:
+	    binding_new(mmp_process_id(pid), pid, GFP_NOWAIT | __GFP_NOWARN);
 	if (!b)
 		return;
 	spin_lock(&mmp_bindings_lock);

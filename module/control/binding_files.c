@@ -48,6 +48,9 @@ static ssize_t binding_write(struct file *file, struct kobject *kobj,
 	return err ?: count;
 }
 
+/* Buckets per RCU section: a read may find many bound processes. */
+#define BUCKETS_AT_ONCE	64
+
 /* Prints lines from byte @skip on. Ends with a whole line, unless not even one fits. */
 static ssize_t binding_read(struct file *file, struct kobject *kobj,
 			    MMP_BIN_ATTRIBUTE *attr, char *buf, loff_t skip,
@@ -57,25 +60,31 @@ static ssize_t binding_read(struct file *file, struct kobject *kobj,
 	char line[LONGEST_LINE];
 	struct mmp_binding *b;
 	size_t len = 0, n;
-	int i;
 
 	guard(rcu)();
-	hash_for_each_rcu(mmp_bindings, i, b, node) {
-		u64 number = binding_file_of(attr)->shown(b);
-
-		if (!number || READ_ONCE(b->profile) != profile)
-			continue;
-		n = scnprintf(line, sizeof(line), "%llu\n", number);
-		if (skip >= n) {
-			skip -= n;
-			continue;
+	for (unsigned int i = 0; i < HASH_SIZE(mmp_bindings); i++) {
+		if (!(i % BUCKETS_AT_ONCE)) {
+			rcu_read_unlock();
+			cond_resched();
+			rcu_read_lock();
 		}
-		if (len && n > size - len)
-			break;
-		n = min(n - skip, size - len);
-		memcpy(buf + len, line + skip, n);
-		len += n;
-		skip = 0;
+		hlist_for_each_entry_rcu(b, &mmp_bindings[i], node) {
+			u64 number = binding_file_of(attr)->shown(b);
+
+			if (!number || READ_ONCE(b->profile) != profile)
+				continue;
+			n = scnprintf(line, sizeof(line), "%llu\n", number);
+			if (skip >= n) {
+				skip -= n;
+				continue;
+			}
+			if (len && n > size - len)
+				return len;
+			n = min(n - skip, size - len);
+			memcpy(buf + len, line + skip, n);
+			len += n;
+			skip = 0;
+		}
 	}
 	return len;
 }

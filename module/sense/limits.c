@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * File pages of cgroups that are near their limit: reclaim would take them first. Each
- * cgroup counts only its own, so a worker adds up those of all below, ten times a second.
- * A fault looks the sum up.
+ * cgroup counts only its own, so a worker adds up those of all below. It runs ten times a
+ * second, or less often if it would take more than a 32nd of a CPU. A fault looks the sum up.
  */
 #include <linux/cgroup.h>
+#include <linux/ktime.h>
 #include <linux/memcontrol.h>
 #include <linux/workqueue.h>
 #include <linux/xarray.h>
@@ -12,10 +13,6 @@
 #include "../mmpolicy.h"
 #include "limits.h"
 
-#define WALK_INTERVAL	(HZ / 10)
-/* A walk that takes long comes less often: it may take this part of a CPU. */
-#define WALK_SHARE	32
-#define MOST_INTERVAL	(HZ / 2)
 /* Cgroups farther below are not counted. */
 #define LEVELS		32
 /* Cgroups that are looked at before others get the CPU. */
@@ -26,7 +23,7 @@
 static void limits_walk(struct work_struct *work);
 static DECLARE_DELAYED_WORK(walker, limits_walk);
 static DEFINE_XARRAY(file_pages);	/* by mmp_memcg_slot() */
-static unsigned long walked;		/* when the last walk ended, in jiffies */
+static unsigned long good_until;	/* jiffies: when sums of the last walk expire */
 static unsigned int most_asked;		/* of what mmp_limits_asked() was told */
 
 /**
@@ -61,7 +58,7 @@ unsigned long mmp_limits_file_pages(struct mem_cgroup *memcg)
 {
 	void *entry;
 
-	if (jiffies - READ_ONCE(walked) > msecs_to_jiffies(MMP_STALE_MS))
+	if (time_after(jiffies, READ_ONCE(good_until)))
 		return 0;
 	entry = xa_load(&file_pages, mmp_memcg_slot(memcg));
 	return entry ? xa_to_value(entry) >> WALK_BITS : 0;
@@ -193,8 +190,9 @@ static void limits_forget_others(u8 number)
 
 static void limits_walk(struct work_struct *work)
 {
-	unsigned long begin = jiffies, interval;
 	struct cgroup_subsys_state *css;
+	u64 begin = ktime_get_ns(), took;
+	unsigned long pause;
 	static struct walk walk;
 	unsigned int n = 0;
 
@@ -209,9 +207,12 @@ static void limits_walk(struct work_struct *work)
 	}
 	rcu_read_unlock();
 	limits_forget_others(walk.number);
-	WRITE_ONCE(walked, jiffies);
-	interval = clamp((jiffies - begin) * WALK_SHARE, WALK_INTERVAL + 0UL, MOST_INTERVAL + 0UL);
-	queue_delayed_work(mmp_unbound_wq, &walker, interval);
+	took = ktime_get_ns() - begin;
+	pause = nsecs_to_jiffies(mmp_walk_pause(took));
+	/* Until the next walk has ended, should it take twice as long. */
+	WRITE_ONCE(good_until, jiffies + pause + nsecs_to_jiffies(2 * took) +
+		   msecs_to_jiffies(MMP_STALE_MS));
+	queue_delayed_work(mmp_unbound_wq, &walker, pause);
 }
 
 /**

@@ -18,6 +18,16 @@ static inline unsigned int mmp_share(unsigned long pages, unsigned long size)
 	return pages < size ? pages * 1000 / size : MMP_ALL;
 }
 
+/* A walk over all cgroups may take this part of a CPU, and comes ten times a second at most. */
+#define MMP_WALK_SHARE	32
+#define MMP_WALK_PAUSE	(100 * 1000 * 1000ULL)	/* in ns */
+
+/* How long to wait after a walk that took so long, in ns. */
+static inline u64 mmp_walk_pause(u64 took)
+{
+	return took > MMP_WALK_PAUSE / MMP_WALK_SHARE ? took * MMP_WALK_SHARE : MMP_WALK_PAUSE;
+}
+
 #ifdef CONFIG_MEMCG
 unsigned long mmp_limit_of(const struct mem_cgroup *memcg);
 unsigned long mmp_limits_file_pages(struct mem_cgroup *memcg);

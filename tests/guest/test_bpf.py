@@ -147,6 +147,43 @@ def test_questions(guest: Guest) -> None:
     assert slot(guest, "name") == "answering"
 
 
+WRITER = """
+import ctypes, mmap, os, sys
+area = mmap.mmap(-1, 8 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+there = ctypes.addressof(ctypes.c_char.from_buffer(area))
+owner = os.getpid()
+if not os.fork():
+    with open("/sys/fs/cgroup/t/b/cgroup.procs", "w") as procs:
+        procs.write(str(os.getpid()))
+    own = bytearray(b"x" * (100 << 20))  # makes its cgroup a large one
+    pair = ctypes.c_size_t * 2
+    here = ctypes.addressof(ctypes.c_char.from_buffer(own))
+    local, remote = pair(here, 8 << 20), pair(there, 8 << 20)
+    one, no_flags = ctypes.c_ulong(1), ctypes.c_ulong(0)
+    write = ctypes.CDLL(None).process_vm_writev
+    os._exit(write(owner, local, one, remote, one, no_flags) != 8 << 20)
+assert not os.wait()[1]
+"""
+
+
+def test_whose_cgroup_is_asked_about(guest: Guest) -> None:
+    """That of the owner of the memory, which is small, and not that of who writes to it."""
+    large = "mmp_bpf_cgroup_pages(fault) > 16384"
+    must(guest, load(answering(f"MMP_ANSWER({large} ? 4 : 0, MMP_CAP)", "by_size")))
+    must(guest, f"echo a >{ROOT}/profiles/create")
+    must(guest, f"echo by_size >{ROOT}/profiles/a/anon_order/policy; mkdir -p {TOP}")
+    must(guest, f"for up in {TOP}/.. {TOP}; do echo +memory >$up/cgroup.subtree_control; done")
+    must(guest, f"mkdir {TOP}/a {TOP}/b")
+    must(guest, bind("a", "a"))
+    inner = f"echo $$ >{TOP}/a/cgroup.procs; exec python3 -c {shlex.quote(WRITER)}"
+    must(guest, f"sh -c {shlex.quote(inner)}")
+    text = must(guest, "cat /sys/kernel/debug/mmpolicy/a/anon_order/stats")
+    found = {name: int(value) for name, value in map(str.split, text.splitlines())}
+    must(guest, f"echo a >{ROOT}/profiles/delete; rmdir {TOP}/a {TOP}/b")
+    assert found["requested_order_0"] >= 2048  # of 8 MB, and its own
+    assert found["requested_order_4"] == 0
+
+
 def test_another_version_of_the_header(guest: Guest) -> None:
     """Members are found by their names, wherever they stand in the header."""
     body = "return MMP_ANSWER(fault->site <= MMP_AT_COPY && !fault->knob[3] ? 4 : 0, MMP_CAP);"

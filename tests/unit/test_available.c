@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "sense/available.h"
+#include "sense/limits.h"
 
 TEST(available_is_a_share)
 {
@@ -61,4 +62,20 @@ TEST(plenty_is_not_looked_for_again)
 	jiffies++;
 	EXPECT(mmp_plenty(&vma, 50, 1), ==, false);
 	EXPECT(looks, ==, 4);
+}
+
+/* A walk over all cgroups takes a 32nd of a CPU at most, however long it is. */
+TEST(limits_walk_share)
+{
+	static const u64 took[] = { 0, 1000, 3124999, 3125000, 3125001, 16000000, 100000000,
+				    1000000000, 60000000000ULL };
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(took); i++) {
+		at("%llu ns", (unsigned long long)took[i]);
+		EXPECT(mmp_walk_pause(took[i]), >=, 100000000);
+		EXPECT(took[i] * 32, <=, mmp_walk_pause(took[i]));
+	}
+	EXPECT(mmp_walk_pause(1000000000), ==, 32000000000ULL);
+	EXPECT(mmp_walk_pause(1000), ==, 100000000);
 }
