@@ -29,7 +29,7 @@ static_assert(MM_POLICY_STOCK == 1 && MMP_SWAPIN_ASKS == 2);
  * In each fault of everybody, so each instruction counts. The sizes that the kernel asks
  * for are in %rcx, and the answer goes there. No register changes that is another argument.
  *
- *	if (why != fault || vma->vm_ops)
+ *	if (why != fault || vma->vm_ops || orders == BIT(PMD_ORDER))
  *		goto mmp_entry_orders_asked;
  *	vmf = this_cpu_read(mmp_question.vmf);
  *	if (!vmf || vmf is on another stack)
@@ -47,8 +47,6 @@ static_assert(MM_POLICY_STOCK == 1 && MMP_SWAPIN_ASKS == 2);
  *	orders &= answer;
  *	return;
  * given:
- *	if (orders == BIT(PMD_ORDER))
- *		goto mmp_entry_orders_asked;
  *	orders &= mmp_admin_sizes[!!(vm_flags & VM_HUGEPAGE)];
  *
  * The question is that of this very fault if its structure is on the stack of the current
@@ -61,10 +59,10 @@ __naked notrace __noendbr void mmp_entry_orders(void)
 	asm volatile(ANNOTATE_NOENDBR
 	"	cmpl	%[fault], %%edx; jne	8f\n"
 	"	cmpq	$0, %c[vm_ops](%%rdi); jne	8f\n"
+	"	cmpq	%[pmd], %%rcx; je	8f\n"	/* the question is of a fault before */
 	"	movq	" __percpu_arg([vmf]) ", %%r8\n"
 	"	testq	%%r8, %%r8; jne	2f\n"
-	"1:	cmpq	%[pmd], %%rcx; je	8f\n"		/* as sysfs has it */
-	"	testl	%[advised], %%esi; jne	4f\n"
+	"1:	testl	%[advised], %%esi; jne	4f\n"		/* as sysfs has it */
 	"	andq	%[given], %%rcx\n"
 	ASM_RET
 	"2:	movq	%%rsp, %%r9; xorq	%%r8, %%r9; shrq	%[shift], %%r9; jne	1b\n"
