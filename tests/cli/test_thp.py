@@ -81,6 +81,36 @@ def test_all(run: Run) -> None:
 ROLLUP = "Rss: {} kB\nAnonHugePages: {} kB\nShmemPmdMapped: {} kB\nFilePmdMapped: 0 kB"
 
 
+@pytest.mark.parametrize(
+    ("pools", "told"),
+    [
+        ({}, []),
+        ({2048: (0, 0)}, []),
+        ({2048: (100, 50)}, [["2048", "kB", "100", "50", "0", "0", "200"]]),
+        (
+            {2048: (100, 100), 1048576: (2, 0)},
+            [
+                ["1048576", "kB", "2", "0", "0", "0", "2048"],
+                ["2048", "kB", "100", "100", "0", "0", "200"],
+            ],
+        ),
+    ],
+)
+def test_pools_of_hugetlb(
+    run: Run, tree: FakeTree, pools: dict[int, tuple[int, int]], told: list[list[str]]
+) -> None:
+    """Memory in them is free for no other use, so pools that have pages are shown."""
+    for size, (pages, free) in pools.items():
+        for name, value in (("nr", pages), ("free", free), ("resv", 0), ("surplus", 0)):
+            tree.put(f"/sys/kernel/mm/hugepages/hugepages-{size}kB/{name}_hugepages", str(value))
+    found = run("thp").out.splitlines()
+    at = next((n for n, line in enumerate(found) if line.startswith("HUGETLB")), -1)
+    assert (at >= 0) == bool(told)
+    if told:
+        assert [line.split() for line in found[at + 1 : at + 1 + len(told)]] == told
+    assert len(run("thp", "--json").json["hugetlb"]) == len(told)
+
+
 def make_vm(tree: FakeTree, pid: int, name: str, pages: int, anon: int, shmem: int) -> None:
     """Make a process that may run a virtual machine."""
     tree.put(f"/proc/{pid}/statm", f"{pages} {pages} 0 0 0 0 0")

@@ -276,6 +276,166 @@ def test_programs_that_forbid_it(counting: Guest) -> None:
         job.stop()
 
 
+KINDS = Path(__file__).with_name("kinds.py")
+KINDS_MIB = 32
+WHOLE = KINDS_MIB << 10
+TOP = "top -n 1 --interval 1 --cpu 100 --cgroup /waste"
+
+
+@contextmanager
+def having(guest: Guest, kind: str, words: str = "") -> Iterator[int]:
+    """A process in the cgroup that has memory of one kind; it checks it at the end."""
+    must(guest, f"mkdir {CGROUP}; rm -f /tmp/ready /tmp/over")
+    job = guest.start(inside(f"exec /usr/bin/python3 {KINDS} {kind} {words}"))
+    try:
+        must(guest, "until [ -e /tmp/ready ]; do sleep 0.1; done")
+        yield int(must(guest, f"cat {CGROUP}/cgroup.procs").split()[0])
+    finally:
+        must(guest, "touch /tmp/over")
+        done = job.wait()
+        must(guest, f"until rmdir {CGROUP}; do sleep 0.1; done")
+    assert done.rc == 0, done.out
+
+
+def of_kind(guest: Guest, kind: str) -> tuple[float, dict[str, Any]]:
+    """How many kB `top` says that the process has of a kind, and its row."""
+    (row,) = mmpolicy(guest, TOP)["processes"]
+    return row["kinds_kib"][kind], row
+
+
+def left_alone(guest: Guest, pid: int, cause: str) -> int:
+    """How many kB `trim` left alone for a cause; it gave nothing back, and says so."""
+    done = guest.run(f"mmpolicy trim --pid {pid} --json 2>/dev/null")
+    (row,) = json.loads(done.out)["processes"]
+    assert done.rc == 5, done.out
+    found: int = row["left_kib"][cause]
+    return found
+
+
+EMPTY = WHOLE - WHOLE // STEP
+
+
+def test_pinned_folios(counting: Guest) -> None:
+    """A pipe has all, or each fourth, or io_uring has all; trim says so, and does the rest."""
+    with having(counting, "pinned", "all some io_uring") as pid:
+        before = rss(counting, pid)
+        (row,) = mmpolicy(counting, f"trim --pid {pid}")["processes"]
+        assert abs(row["left_kib"]["pinned"] - 2.25 * EMPTY) < 512
+        assert abs(before - rss(counting, pid) - 0.75 * EMPTY) < 1024
+        again = counting.run(f"mmpolicy trim --pid {pid} --json 2>/dev/null")
+        (row,) = json.loads(again.out)["processes"]
+        assert again.rc == 5 and sum(row["left_kib"].values()) >= 2.25 * EMPTY - 512
+
+
+def test_locked_folios(counting: Guest) -> None:
+    """mlock() keeps empty pages, too."""
+    with having(counting, "locked") as pid:
+        kib, _ = of_kind(counting, "locked")
+        assert abs(kib - WHOLE) < 0.1 * WHOLE
+        assert left_alone(counting, pid, "locked") == EMPTY
+
+
+def test_shared_memory_in_large_folios(counting: Guest) -> None:
+    """A memfd, a tmpfs, or what is inherited is looked into; a split would give none of it back."""
+    must(counting, f"echo always >{THP}/shmem_enabled; mount -t tmpfs -o huge=always x /dev/shm")
+    try:
+        with having(counting, "shared", "memfd anonymous tmpfs") as pid:
+            _, row = of_kind(counting, "shared")
+            least = 3 * (WHOLE - 2 * 2048)  # the ends of an area need not be aligned
+            assert least - row["error_kib"] <= row["waste_shared_kib"] <= 3 * WHOLE
+            assert row["folios"]["2048 kB"] > 0.7
+            assert left_alone(counting, pid, "shared") >= least
+            orders = mmpolicy(counting, f"map {pid} --summary")["orders"]
+            assert orders["9"]["zero"] * 4 >= least - 256
+    finally:
+        must(counting, f"umount /dev/shm; echo never >{THP}/shmem_enabled")
+
+
+def test_hugetlb(counting: Guest) -> None:
+    """What a process has of a pool, private or in a memfd, and what is free in it."""
+    must(counting, "echo 24 >/proc/sys/vm/nr_hugepages")
+    try:
+        with having(counting, "hugetlb", "private memfd") as pid:
+            kib, row = of_kind(counting, "hugetlb")
+            assert (kib, row["not_looked_at_kib"]["hugetlb"]) == (32 << 10, 32 << 10)
+            assert left_alone(counting, pid, "hugetlb") == 32 << 10
+            assert mmpolicy(counting, "thp")["hugetlb"] == {
+                "2048 kB": {"pages": 24, "free": 8, "reserved": 0, "surplus": 0, "mib": 48}
+            }
+    finally:
+        must(counting, "echo 0 >/proc/sys/vm/nr_hugepages")
+
+
+def test_ksm(counting: Guest) -> None:
+    """Pages that KSM has merged, all of an area or half of it, are told, and are no waste."""
+    ksm = "/sys/kernel/mm/ksm"
+    must(counting, f"echo 0 >{ksm}/sleep_millisecs; echo 20000 >{ksm}/pages_to_scan")
+    with having(counting, "ksm", "all half"):
+        scans = f"$(($(cat {ksm}/full_scans) + 3))"
+        merged = f"echo 1 >{ksm}/run; until [ $(cat {ksm}/full_scans) -ge $n ]; do sleep 0.1; done"
+        must(counting, f"n={scans}; {merged}; echo 0 >{ksm}/run")
+        kib, row = of_kind(counting, "ksm")
+        assert abs(kib - 1.5 * WHOLE) < 0.2 * WHOLE
+        assert row["waste_kib"] <= row["error_kib"] + ALONE
+        must(counting, f"echo 2 >{ksm}/run")
+    must(counting, f"echo 0 >{ksm}/run; echo 20 >{ksm}/sleep_millisecs")
+
+
+@pytest.mark.parametrize("words", ["dontneed munmap", "small"])
+def test_partly_unmapped(counting: Guest, words: str) -> None:
+    """One page of each folio is mapped: it is in no RSS, but charged, and trim gives it back."""
+    if words == "small":
+        must(counting, f"echo never >{THP}/hugepages-2048kB/enabled")
+        must(counting, f"echo always >{THP}/hugepages-64kB/enabled")
+    with having(counting, "partly", words):
+        lost = 15 * WHOLE // 16 if words == "small" else 2 * 511 * WHOLE // 512
+        kib, row = of_kind(counting, "partly_unmapped")
+        assert abs(kib - lost) < 0.2 * lost + ALONE
+        assert row["rss_kib"] < lost
+        current = mmpolicy(counting, "trim --cgroup /waste")["memory_current"]
+        assert current["before_kib"] - current["after_kib"] > 0.95 * lost
+
+
+def test_lazily_freed(counting: Guest) -> None:
+    """It is in the RSS, and free to be taken; the module is not needed to see it."""
+    with having(counting, "lazily", "all half") as pid:
+        kib, _ = of_kind(counting, "lazily_freed")
+        assert abs(kib - 1.5 * WHOLE) < 0.2 * WHOLE
+        told = mmpolicy(counting, f"show --pid {pid}")["memory"][0]
+        assert abs(told["lazily_freed_kib"] - 1.5 * WHOLE) < 2048
+
+
+def test_guards_are_not_swapped(counting: Guest) -> None:
+    """Guard pages (Linux 6.13) pass for swapped ones in pagemap; Linux 6.12 has none."""
+    if counting.series == "6.12":
+        return
+    with having(counting, "guards", "many few huge") as pid:
+        kib, _ = of_kind(counting, "swapped")
+        areas = mmpolicy(counting, f"map {pid}")["areas"]
+        kinds = [(run["kind"], run["pages"]) for area in areas for run in area["runs"]]
+        found = sum(pages for kind, pages in kinds if kind == "g")
+        assert found >= WHOLE // 8 + KINDS_MIB  # and those of stacks, where the libc makes them
+        assert (kib, "s" in dict(kinds)) == (0, False)
+
+
+def test_swapped(machines: Machines) -> None:
+    """What is in swap is told, is no waste, and stays there while it is looked at."""
+    guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
+    back_to_boot(guest)
+    must(guest, f"echo +memory >/sys/fs/cgroup/cgroup.subtree_control; echo always >{THP}/enabled")
+    with having(guest, "swapped", "all half single") as pid:
+        swap = f"sed -n 's/^VmSwap:[^0-9]*\\([0-9]*\\) kB/\\1/p' /proc/{pid}/status"
+        before = int(must(guest, swap))
+        assert abs(before - 2.5 * WHOLE) < 2048
+        kib, row = of_kind(guest, "swapped")
+        areas = mmpolicy(guest, f"map {pid}")["areas"]
+        runs = [run for area in areas for run in area["runs"] if run["kind"] == "s"]
+        assert abs(sum(run["pages"] for run in runs) * 4 - before) < 512
+        assert abs(kib - before) < 512 and row["waste_kib"] <= row["error_kib"] + ALONE
+        mmpolicy(guest, f"trim --pid {pid} --dry-run")
+        assert abs(int(must(guest, swap)) - before) < 512
+
+
 # Two thousand processes that wait; each has written to some memory.
 INTERVALS = 40
 CROWD = """

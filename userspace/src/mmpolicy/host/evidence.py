@@ -15,6 +15,8 @@ from mmpolicy.host.knobs import read_knob
 
 THP = KNOB_FOLDERS[0]
 PRESSURE = "/proc/pressure"
+POOLS = "/sys/kernel/mm/hugepages"  # of hugetlb
+POOL = {"pages": "nr", "free": "free", "reserved": "resv", "surplus": "surplus"}
 SIZE = re.compile(r"hugepages-(\d+)kB")
 USUAL = ("thp_*", "compact_*", "pgfault", "pgmajfault", "allocstall*", "pgmigrate*", "nr_anon*")
 CURRENT = ("memory.current", "memory.usage_in_bytes")  # of cgroup v2 and v1
@@ -70,6 +72,17 @@ def others(tree: Tree) -> Figures:
         if not SIZE.fullmatch(name):
             inner = figures_in(tree, f"{THP}/{name}")
             found |= {f"{name}/{file}": value for file, value in inner.items()}
+    return found
+
+
+def pools(tree: Tree) -> dict[str, dict[str, int]]:
+    """Return the pools of hugetlb that have pages, in pages, by size."""
+    found = {}
+    for name in tree.dirs(POOLS) if tree.is_dir(POOLS) else ():
+        size, files = SIZE.fullmatch(name), figures_in(tree, f"{POOLS}/{name}")
+        pages = {key: int(files.get(f"{file}_hugepages", 0)) for key, file in POOL.items()}
+        if size and pages["pages"]:
+            found[f"{size[1]} kB"] = pages | {"mib": pages["pages"] * int(size[1]) >> 10}
     return found
 
 

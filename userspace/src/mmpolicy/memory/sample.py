@@ -26,7 +26,6 @@ from mmpolicy.memory.folios import (
     KPF_ANON,
     KPF_DIRTY,
     KPF_HUGETLB,
-    KPF_KSM,
     KPF_SWAPBACKED,
     KPF_UNEVICTABLE,
     Frames,
@@ -261,8 +260,6 @@ class Looker:
             into.note("lazily_freed", pages)
         if flags >> KPF_UNEVICTABLE & 1:
             into.note("locked", pages)
-        if flags >> KPF_KSM & 1:
-            into.note("ksm", pages)
         if order:
             size = 1 << order
             lost = self.frames.lost(frame // size * size, order)

@@ -34,7 +34,7 @@ from mmpolicy.memory.space import Sizes, Space
 
 KINDS = ("private", "shared")  # of memory that is looked into
 SPOTS = 32  # of a process in a turn, and more if there is time left
-OTHERS = ("lazily_freed", "locked", "ksm", "partly_unmapped")
+OTHERS = ("lazily_freed", "locked", "partly_unmapped")
 ENOUGH = 512  # spots of each process are worth, until then a turn goes on if there is time left
 SMALL = 256  # pages: what has less is not sampled
 TICKS = 100  # a second, in what the kernel shows
@@ -101,6 +101,7 @@ class Process:
     looked: float
     rates: Rates = field(default_factory=Rates)
     sizes: Sizes | None = None  # when it was looked into last
+    ksm_kib: int = 0  # then, merged by KSM
     sample: Sample = field(default_factory=Sample)  # of its private memory
     shared: Sample = field(default_factory=Sample)
     layout: Layout = field(default_factory=Layout)
@@ -154,6 +155,7 @@ class Process:
         found = {
             "private": self.anon_kib, "shared": self.shared_kib, "file": self._of_now(sizes.file),
             "swapped": float(sizes.swap), "hugetlb": float(sizes.hugetlb),
+            "ksm": min(float(self.ksm_kib), self.anon_kib),
         }  # fmt: skip
         for name in OTHERS:
             if any(sample.spots for sample, _ in self.parts):
@@ -184,8 +186,8 @@ FIGURES: dict[str, Figure] = {
 class Row:
     """What a process has, pays and wastes, or the processes of a cgroup; sizes are in kB.
 
-    `kinds` has "private", "shared", "file", "swapped" and "hugetlb", and estimates of what is
-    "lazily_freed", "locked", "ksm", and "partly_unmapped", which is in no RSS. `unseen` is what
+    `kinds` has "private", "shared", "file", "swapped", "hugetlb" and "ksm", and estimates of what
+    is "lazily_freed", "locked", and "partly_unmapped", which is in no RSS. `unseen` is what
     was not looked at: "private", "shared", "hugetlb", or "any". Of a cgroup, all but `kinds` and
     `elsewhere_kib` is of the memory that it is charged with; without a controller, of its RSS.
     """
@@ -242,6 +244,17 @@ def read_usage(tree: Tree, pid: int) -> tuple[str, Usage] | None:
     minor, major, user, system, start, size, pages = map(int, needed)
     name = printable(head.partition(b"(")[2].decode(errors="replace"))
     return name, Usage(start, minor + major, user, system, pages, not size)
+
+
+def ksm_of(tree: Tree, pid: int) -> int:
+    """Return how much of a process KSM has merged, in kB.
+
+    The kernel counts it. Linux 6.12 sets the bit in kpageflags for all anonymous memory.
+    """
+    try:
+        return int(tree.read_at(f"/proc/{pid}/ksm_merging_pages", PAGE)) * PAGE >> 10
+    except (Error, ValueError):  # Linux before 5.19, no KSM, or the process has ended
+        return 0
 
 
 class Survey:
@@ -366,7 +379,7 @@ class Survey:
             (process.shared, process.layout.shared, sizes.shared),
         ):
             looker.take(space, places, sample, -(-SPOTS * kib // some), tries)
-        process.sizes = sizes
+        process.sizes, process.ksm_kib = sizes, ksm_of(self.tree, process.pid)
 
     def _looker(self) -> Looker | None:
         """Return who looks; nothing where frames of memory are not shown to us."""
@@ -501,7 +514,7 @@ def _cgroup_row(
 def _as_charged(row: Row, said: Account, seen: dict[str, float]) -> Row:
     """Return a row of a cgroup with what the kernel says of its memory."""
     there = {"private": float(said.private), "shared": float(said.shared), "file": float(said.file)}
-    limits = dict.fromkeys(OTHERS, there["private"] + there["shared"])
+    limits = dict.fromkeys((*OTHERS, "ksm"), there["private"] + there["shared"])
     limits["partly_unmapped"] = max(said.memory - sum(there.values()), 0.0)
     kinds = {
         name: min(kib, limits[name]) if name in limits else kib

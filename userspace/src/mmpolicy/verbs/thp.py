@@ -29,6 +29,7 @@ EVENTS = "vmstat"
 def _read(tree: Tree, cgroup: str | None, every: bool, vms: bool) -> dict[str, Any]:
     """Return all but the events."""
     data: dict[str, Any] = {"sizes": evidence.sizes(tree), "huge_pages": evidence.others(tree)}
+    data["hugetlb"] = evidence.pools(tree)
     data["pressure"] = evidence.pressure(tree)
     data["notices"] = notice_lines(tree)
     path = find_cgroup(tree, cgroup).name if cgroup else "/"
@@ -51,6 +52,7 @@ def _read(tree: Tree, cgroup: str | None, every: bool, vms: bool) -> dict[str, A
 def _tables(data: dict[str, Any], events: Counters, rates: Rates) -> Iterator[list[str]]:
     yield _sizes(data["sizes"])
     yield table(("HUGE_PAGES", "VALUE"), data["huge_pages"].items())
+    yield _wide("HUGETLB", data["hugetlb"])
     yield table(("KNOB", "VALUE"), data.get("knobs", {}).items())
     yield _wide("PRESSURE", data["pressure"])
     yield _wide("CGROUP", data["cgroups"])
@@ -117,10 +119,10 @@ def thp_verb(
 ) -> None:
     """Show what the kernel itself reports; needs no module.
 
-    Shows folio sizes and their counters, all settings of transparent huge pages, pressure, memory
-    of cgroups, and events. HUGE_PERCENT is the part of memory in huge pages; with --vms also that
-    of each virtual machine, for which the kernel walks its page tables. mmpolicy map shows the
-    folios of one process.
+    Shows folio sizes and their counters, all settings of transparent huge pages, pools of hugetlb,
+    pressure, memory of cgroups, and events. HUGE_PERCENT is the part of memory in huge pages; with
+    --vms also that of each virtual machine, for which the kernel walks its page tables. mmpolicy
+    map shows the folios of one process.
     """
     read = partial(_read, host.tree, cgroup, every, vms)
 

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: GPL-2.0
+"""kinds.py KIND [WORD...]: has memory of one kind until /tmp/over is there; checks it at the end.
+
+Makes /tmp/ready once it has it, or has failed. Needs nothing but Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PAGE, BLOCK, MIB = 4096, 2 << 20, 1 << 20
+SIZE = 32 * MIB
+HUGETLB = 0x40000
+DONTNEED, FREE, MERGEABLE, NOHUGEPAGE, COLD_OUT, GUARD = 4, 8, 12, 15, 21, 102
+SETUP, REGISTER = 425, 427  # io_uring
+KEPT: list[object] = []  # nothing is closed before the end
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def address(memory: mmap.mmap) -> int:
+    """Where a mapping lies."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def advise(start: int, size: int, advice: int) -> None:
+    """madvise() of any range."""
+    if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice):
+        sys.exit(f"madvise {advice}: errno {ctypes.get_errno()}")
+
+
+def private(size: int = SIZE, flags: int = 0) -> tuple[mmap.mmap, int]:
+    """Memory of our own, and where its first 2 MB begin; all of it is there to be touched."""
+    memory = mmap.mmap(-1, size + BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags)
+    return memory, -address(memory) % BLOCK
+
+
+def touched(memory: mmap.mmap, first: int, step: int, size: int = SIZE) -> Iterator[int]:
+    """Write to one page in each step; yield where."""
+    for at in range(first, first + size, step):
+        memory[at] = 7
+        yield at
+
+
+def pinned(word: str) -> None:
+    """A page of each folio, or of each fourth, is in a pipe, or in a buffer of io_uring."""
+    memory, first = private()
+    places = [*touched(memory, first, 64 << 10)][:: BLOCK >> 16]
+    start = address(memory)
+    if word == "io_uring":
+        ring = libc.syscall(SETUP, 1, ctypes.create_string_buffer(120))
+        vector = (ctypes.c_size_t * 2)(start + first, SIZE)
+        if ring < 0 or libc.syscall(REGISTER, ring, 0, vector, 1):
+            sys.exit(f"io_uring: errno {ctypes.get_errno()}")
+    for at in places[:: 4 if word == "some" else 1] if word != "io_uring" else ():
+        out, into = os.pipe()
+        vector = (ctypes.c_size_t * 2)(start + at, PAGE)
+        if libc.vmsplice(into, vector, 1, 0) != PAGE:
+            sys.exit(f"vmsplice: errno {ctypes.get_errno()}")
+        KEPT.append((out, into))
+    KEPT.append((memory, places))
+
+
+def locked(_word: str) -> None:
+    """One page in 64 kB is used, and all of it is locked after that."""
+    memory, first = private()
+    KEPT.append((memory, [*touched(memory, first, 64 << 10)]))
+    if libc.mlock(ctypes.c_void_p(address(memory) + first), ctypes.c_size_t(SIZE)):
+        sys.exit(f"mlock: errno {ctypes.get_errno()}")
+
+
+def shared(word: str) -> None:
+    """One page in 2 MB is used, of a memfd, of a tmpfs, or of memory that is inherited."""
+    if word == "anonymous":
+        memory = mmap.mmap(-1, SIZE)
+    else:
+        tmpfs = word == "tmpfs"
+        file = os.open("/dev/shm/x", os.O_RDWR | os.O_CREAT) if tmpfs else os.memfd_create("heap")
+        os.ftruncate(file, SIZE)
+        memory = mmap.mmap(file, SIZE)
+    first = -address(memory) % BLOCK
+    KEPT.append((memory, [*touched(memory, first, BLOCK, SIZE - BLOCK)]))
+
+
+def hugetlb(word: str) -> None:
+    """Eight pages of a pool, private or in a memfd."""
+    if word == "memfd":
+        file = os.memfd_create("pool", 4)
+        os.ftruncate(file, 8 * BLOCK)
+        memory = mmap.mmap(file, 8 * BLOCK)
+    else:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | HUGETLB
+        memory = mmap.mmap(-1, 8 * BLOCK, flags)
+    KEPT.append((memory, [*touched(memory, 0, BLOCK, 8 * BLOCK)]))
+
+
+def ksm(word: str) -> None:
+    """Pages that are alike, or half of them."""
+    memory, first = private()
+    advise(address(memory) + first, SIZE, NOHUGEPAGE)
+    for number, at in enumerate(range(first, first + SIZE, PAGE)):
+        different = word == "half" and number % 2
+        memory[at : at + 8] = (number if different else 7).to_bytes(8, "little")
+    advise(address(memory) + first, SIZE, MERGEABLE)
+    KEPT.append(memory)
+
+
+def partly(word: str) -> None:
+    """Folios of which but one page is given back: by madvise(), munmap(), or of 64 kB."""
+    memory, first = private()
+    size = 64 << 10 if word == "small" else BLOCK
+    start = address(memory) + first
+    for _ in touched(memory, first, PAGE):
+        pass
+    for at in range(0, SIZE, size):
+        if word == "munmap":
+            libc.munmap(ctypes.c_void_p(start + at + PAGE), ctypes.c_size_t(size - PAGE))
+        else:
+            advise(start + at + PAGE, size - PAGE, DONTNEED)
+    KEPT.append((memory, range(first, first + SIZE, size)))
+
+
+def lazily(word: str) -> None:
+    """Memory after MADV_FREE, all of it or half."""
+    memory, first = private()
+    for _ in touched(memory, first, PAGE):
+        pass
+    advise(address(memory) + first, SIZE // 2 if word == "half" else SIZE, FREE)
+    KEPT.append(memory)
+
+
+def swapped(word: str) -> None:
+    """Memory that is paged out, all of it or half."""
+    memory, first = private()
+    if word == "single":
+        advise(address(memory) + first, SIZE, NOHUGEPAGE)
+    for at in touched(memory, first, PAGE):
+        memory[at + 8 : at + 16] = at.to_bytes(8, "little")
+    advise(address(memory) + first, SIZE // 2 if word == "half" else SIZE, COLD_OUT)
+    KEPT.append((memory, range(first, first + SIZE, PAGE)))
+
+
+def guards(word: str) -> None:
+    """Every second page is a guard, or there are 16 of them, in single pages or in a huge one."""
+    memory, first = private()
+    start = address(memory) + first
+    if word != "huge":
+        advise(start, SIZE, NOHUGEPAGE)
+    for _ in touched(memory, first, PAGE):
+        pass
+    for at in range(PAGE, SIZE, 2 * PAGE if word == "many" else BLOCK):
+        advise(start + at, PAGE, GUARD)
+    KEPT.append((memory, range(first, first + SIZE, BLOCK)))
+
+
+KINDS: dict[str, Callable[[str], None]] = {
+    each.__name__: each
+    for each in (pinned, locked, shared, hugetlb, ksm, partly, lazily, swapped, guards)
+}
+
+
+def main(kind: str, *words: str) -> None:
+    """Have it, in each of some ways, wait, and look if it is what it was."""
+    try:
+        for word in words or [""]:
+            KINDS[kind](word)
+    finally:
+        Path("/tmp/ready").touch()
+    while not Path("/tmp/over").exists():
+        time.sleep(0.05)
+    for each in KEPT:
+        if isinstance(each, tuple) and isinstance(each[0], mmap.mmap):
+            memory, places = each
+            if any(memory[at] != 7 for at in places):
+                sys.exit("memory has changed")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
