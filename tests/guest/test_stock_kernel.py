@@ -129,34 +129,6 @@ def on(guest: Guest) -> str:
     return sizes
 
 
-# Touches one page, and then 4 MB at the same place, with nothing between.
-SAME_PLACE = """
-import ctypes, mmap
-libc = ctypes.CDLL(None)
-libc.mmap.restype = ctypes.c_void_p
-size = ctypes.c_size_t
-hole = libc.mmap(None, size(16 << 20), 0, 0x22, -1, size(0))
-at = ctypes.c_void_p((hole + (4 << 20)) & -(2 << 20))
-libc.munmap(ctypes.c_void_p(hole), size(16 << 20))
-def touch(length):
-    libc.mmap(at, length, 3, 0x32, -1, size(0))
-    ctypes.memset(at, 1, 1)
-    libc.munmap(at, length)
-for _ in range(64):
-    touch(size(4096))
-    touch(size(4 << 20))
-"""
-
-
-def test_an_answer_is_not_that_to_the_fault_before(loaded: Guest) -> None:
-    """A huge page at an address where the last fault was answered with a page."""
-    switch(loaded, "fixed", max_order=9)
-    count = "sed -n 's/^thp_fault_alloc //p' /proc/vmstat"
-    before = int(must(loaded, count))
-    must(loaded, f"python3 -c {shlex.quote(SAME_PLACE)}")
-    assert int(must(loaded, count)) - before >= 64
-
-
 # What there is
 
 
