@@ -92,6 +92,17 @@ def replay(guest: Guest, name: str, folder: Path, hooks: bool = True) -> None:
             assert shape(printed, measured) == shape(output, measured), f"{command}\n{printed}"
 
 
+def let_redis_have_them(guest: Guest) -> None:
+    """Type what README.md says where `enabled` is `always`, under which redis refuses."""
+    section = (TREE / "README.md").read_text().partition("\n## For one service\n")[2]
+    before = section.partition("\n```\n")[0]
+    commands = re.findall(r"^    (\S.*)$", before, re.MULTILINE)
+    (asked,) = re.findall(r"`(grep THP_enabled [^`]*)`", before)
+    assert must(guest, asked).split() == ["THP_enabled:", "0"]
+    must(guest, "\n".join(["set -e", *commands]), timeout=300)
+    assert must(guest, asked).split() == ["THP_enabled:", "1"]
+
+
 def for_one_service(guest: Guest, folder: Path) -> None:
     """Type what README.md says for one service, and see that it has an effect."""
     ((*commands, report), _) = readme("For one service")

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,9 +18,10 @@ from lab.guest import Guest, new_guest
 from lab.programs import must, workload
 
 from . import detached
-from .sessions import PLACE, for_one_service, keep_it, replay
-from .system import HOST, System, dev, folder_of_root, new_system
-from .test_packages import REDIS, YES, as_printed
+from .sessions import PLACE, for_one_service, keep_it, let_redis_have_them, replay
+from .shell import with_packages
+from .system import HOST, System, folder_of_root, new_system
+from .test_packages import YES, as_printed
 from .tools import KHUGEPAGED, ROOT, THP, readme
 
 SECONDS = 100.0  # each test, about
@@ -89,9 +93,8 @@ def system() -> Iterator[System]:
     """A Debian with the packages; what its guests write is theirs alone."""
     with folder_of_root("boot") as path:
         system = new_system(path, "cloud")
-        system.put("etc/systemd/system/redis-server.service.d/lean.conf", REDIS)
         system.put("etc/apt/apt.conf.d/90yes", YES)
-        system.run(f"dpkg -i {system.add(*dev('package'))}")
+        with_packages(system)
         yield system
 
 
@@ -272,6 +275,24 @@ def wasted(guest: Guest) -> int:
     return int(must(guest, f"sed -n 's/^Rss: *\\([0-9]*\\) kB/\\1/p' /proc/{pid}/smaps_rollup"))
 
 
+def at_a_terminal(guest: Guest, text: str) -> str:
+    """What somebody sees who types a text into the shell of a guest, to its end."""
+    child, terminal = pty.fork()
+    if not child:
+        sys.stdin = open(0)  # noqa: SIM115 (pytest has taken the usual one)
+        os._exit(guest.shell())
+    seen = b""
+    with suppress(OSError):  # as a terminal says that nobody has its other end open
+        while data := os.read(terminal, 4096):
+            seen += data
+            if text and b"# " in seen:  # earlier, it would not be read
+                os.write(terminal, text.encode())
+                text = ""
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, seen
+    return seen.decode(errors="replace")
+
+
 @pytest.mark.long
 def test_readme_look_first(plain: System) -> None:
     """What README.md says of looking: it shows the waste, and the command that gives it back."""
@@ -293,20 +314,34 @@ def test_readme_look_first(plain: System) -> None:
         assert wasted(guest) < before / 8 and must(guest, SETTINGS) == settings
         must(guest, "touch /tmp/over; while systemctl -q is-active wasteful; do sleep 1; done", 300)
         assert '"mismatches": 0' in must(guest, "journalctl -u wasteful -o cat")
+        # What ./dev shell --systemd hands over.
+        assert "mmpolicy, version" in at_a_terminal(guest, "mmpolicy --version\nexit\n")
+
+
+def filled(guest: Guest) -> int:
+    """How many folios of 64 kB redis has asked for, filled with keys."""
+    must(guest, "redis-benchmark -q -t set -r 10000 -n 20000 -d 1000 -P 16", timeout=300)
+    counted = must(guest, "cat /sys/kernel/debug/mmpolicy/try/anon_order/stats").split()
+    return int(counted[counted.index("requested_order_4") + 1])
 
 
 @pytest.mark.parametrize(
     "seconds", [pytest.param(1, marks=pytest.mark.long), pytest.param(610, marks=pytest.mark.full)]
 )
 def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
-    """What README.md says, typed on Debian's own kernel; after a boot the policies are on."""
-    with booted(plain) as guest:
+    """What README.md says, typed on Debian's own kernel with its own `always`.
+
+    After a boot, now with `madvise`, the policies are on.
+    """
+    with booted(plain, "always") as guest:
+        let_redis_have_them(guest)
         commands = readme("Install and remove")[0][1:]  # the packages are there
         slow = [each.replace("lease 600", "lease 2h") for each in commands]
         text = as_printed(guest, slow)
         assert "Policies can be switched (exit 0)" in text and "requested_order_4" in text
         for_one_service(guest, tmp_path)
         keep_it(guest)
+        assert filled(guest) > 100
         kept = must(guest, f"tar -cf - {KEPT} 2>/dev/null | base64 -w 0", timeout=120)
     plain.put("root/kept", kept)
     plain.run("base64 -d /root/kept | tar -C / -xf -")
@@ -315,10 +350,7 @@ def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
         assert must(guest, f"cat {ROOT}/state {ROOT}/lease_ms").split() == ["active", "0"]
         group = must(guest, "stat -c %i /sys/fs/cgroup/system.slice/redis-server.service").strip()
         assert must(guest, f"cat {ROOT}/profiles/try/cgroups").split() == [group]
-        fill = "redis-benchmark -q -t set -r 10000 -n 20000 -d 1000 -P 16"
-        must(guest, fill, timeout=300)
-        counted = must(guest, "cat /sys/kernel/debug/mmpolicy/try/anon_order/stats").split()
-        assert int(counted[counted.index("requested_order_4") + 1]) > 100
+        assert filled(guest) > 100
         assert must(guest, "mmpolicy verify /etc/mmpolicy", timeout=120)
     plain.run(f"rm -rf {KEPT}; mkdir -p {KEPT}")
 

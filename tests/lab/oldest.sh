@@ -18,7 +18,7 @@ says() {
 
 looks() { # COMMAND...
 	"$@" >/dev/null
-	"$@" host >/dev/null
+	"$@" thp >/dev/null
 	"$@" top -n 1 --interval 1 >/dev/null
 	says "one mark: 4 kB" "$@" map $$
 	says "FOLIO" "$@" map $$

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A shell in a Debian with systemd, redis and the packages, where README's steps can be typed."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from lab.guest import VmError, new_guest
+
+from .system import HOST, System, dev, folder_of_root, new_system
+from .test_packages import REDIS
+
+READY = """
+A Debian with its own kernel and defaults, redis, and mmpolicy's packages, which are
+also in /root. What you change is gone when you leave (exit). The host's files are in {host}.
+"""
+
+
+def with_packages(system: System) -> None:
+    """Install what README installs."""
+    system.put("etc/systemd/system/redis-server.service.d/lean.conf", REDIS)
+    system.run(f"dpkg -i {system.add(*dev('package'))}")
+
+
+def main() -> int:
+    """Boot it, and hand over the terminal."""
+    if os.geteuid():
+        raise VmError("a Debian of its own takes root to install and to serve to the guest")
+    if not sys.stdin.isatty():
+        raise VmError("a shell needs a terminal")
+    with folder_of_root("shell") as folder:
+        print("installing the packages", flush=True)
+        system = new_system(folder, "cloud")
+        with_packages(system)
+        print("booting: a minute or more where KVM is missing", flush=True)
+        with new_guest("cloud", mem="3G", cpus=2, root=system.folder, boot_timeout=900.0) as guest:
+            guest.run("systemctl is-system-running --wait", 900)
+            print(READY.format(host=HOST))
+            return guest.shell()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except VmError as error:
+        print(f"shell: {error}", file=sys.stderr)
+        sys.exit(99)
