@@ -82,3 +82,15 @@ def test_a_repository_grows(tmp_path: Path) -> None:
         "Version: 1", "Version: 2"
     ]  # fmt: skip
     assert " Packages.gz\n" in (tmp_path / "apt/Release").read_text()
+
+
+def test_the_line_that_installs_works_in_any_folder(tmp_path: Path) -> None:
+    """`apt install ./NAME.deb`, as README.md had it, found nothing: they are in the cache."""
+    script = f'. {KERNELS}/packages.sh; say() {{ echo "$*"; }}; say_install "$@"'
+    debs = [f"{tmp_path}/mmpolicy-dkms_0.1.0_all.deb", f"{tmp_path}/mmpolicy_0.1.0_all.deb"]
+    done = subprocess.run(
+        ["bash", "-euc", script, "test", *debs], capture_output=True, text=True, check=True, cwd="/"
+    )
+    assert done.stdout == f"to install them, as root: apt install {' '.join(debs)}\n"
+    calls = (TREE / "dev").read_text().count('say_install "$PACKAGES"/*.deb')
+    assert calls == 1 and "PACKAGES=$CACHE/" in (KERNELS / "packages.sh").read_text()
