@@ -29,6 +29,8 @@ LIBC = {
     "(int) sizeof(struct iovec)": 2 * 8,  # two words, as process_madvise() is given them
     "(int) sizeof(long)": 8,
 }
+OF_ARM64 = {"SYS_perf_event_open": starter.PERF_EVENT_OPEN["aarch64"]}
+ARM64, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
 LATER = ("MADV_COLLAPSE",)  # which neither library of Debian 12 names, but the kernel's headers
 GENERIC = {  # of arm64, which has the numbers that new architectures share
     "__NR_pidfd_open": advice.PIDFD_OPEN,
@@ -89,21 +91,23 @@ def numbers(folder: Path, compiler: str, headers: str, names: list[str]) -> list
     body = "\n".join(lines)
     source.write_text(f"#include <stdio.h>\n{headers}\nint main(void)\n{{\n{body}\nreturn 0;\n}}\n")
     built = subprocess.run(
-        [compiler, "-std=gnu11", "-D_GNU_SOURCE", "-o", program, source],
+        [compiler, "-static", "-std=gnu11", "-D_GNU_SOURCE", "-o", program, source],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
-    said = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
+    run = [EMULATOR, program] if compiler == ARM64 else [program]
+    said = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
     return [None if word == "-" else int(word) for word in said]
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "musl-gcc"])
+@pytest.mark.parametrize("compiler", ["gcc", "musl-gcc", ARM64])
 def test_numbers_of_the_library(tmp_path: Path, compiler: str) -> None:
-    assert shutil.which(compiler), "install gcc and musl-tools"
-    kernel = "\n#include <linux/mman.h>" if compiler == "gcc" else ""
-    found = numbers(tmp_path, compiler, HEADERS + kernel, [*LIBC])
-    for (name, ours), theirs in zip(LIBC.items(), found, strict=True):
-        assert theirs == ours or (theirs is None and compiler == "musl-gcc"), name
+    assert shutil.which(compiler), f"install gcc, musl-tools, libc6-dev-arm64-cross and {EMULATOR}"
+    kernel = "" if compiler == "musl-gcc" else "\n#include <linux/mman.h>"
+    ours = LIBC | OF_ARM64 if compiler == ARM64 else LIBC
+    found = numbers(tmp_path, compiler, HEADERS + kernel, [*ours])
+    for (name, number), theirs in zip(ours.items(), found, strict=True):
+        assert theirs == number or (theirs is None and compiler == "musl-gcc"), name
 
 
 def test_numbers_of_arm64(tmp_path: Path) -> None:
@@ -111,11 +115,13 @@ def test_numbers_of_arm64(tmp_path: Path) -> None:
     assert numbers(tmp_path, "gcc", headers, [*GENERIC]) == [*GENERIC.values()]
 
 
-def test_numbers_of_counters(tmp_path: Path) -> None:
-    assert numbers(tmp_path, "gcc", OF_PERF, [*PERF]) == [*PERF.values()]
+@pytest.mark.parametrize("compiler", ["gcc", ARM64])
+def test_numbers_of_counters(tmp_path: Path, compiler: str) -> None:
+    assert numbers(tmp_path, compiler, OF_PERF, [*PERF]) == [*PERF.values()]
 
 
-def test_numbers_of_a_scan(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiler", ["gcc", ARM64])
+def test_numbers_of_a_scan(tmp_path: Path, compiler: str) -> None:
     names = ["PAGEMAP_SCAN", "sizeof(struct pm_scan_arg)"]
     expected = [pagemap.SCAN, pagemap.ARGUMENT.size]
-    assert numbers(tmp_path, "gcc", OF_SCAN, names) == expected
+    assert numbers(tmp_path, compiler, OF_SCAN, names) == expected
