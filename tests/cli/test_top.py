@@ -61,6 +61,14 @@ def test_memory_by_kind(run: Run, host: FakeTree) -> None:
     assert 0 <= data["longest_hold_ms"] < 1000 * data["hold_limit_ms"]
 
 
+@pytest.mark.parametrize(("merged", "kib"), [("256", 1024), ("0", 0), ("", 0), ("999999", 16384)])
+def test_ksm_is_what_the_kernel_counts(run: Run, host: FakeTree, merged: str, kib: int) -> None:
+    """Not what kpageflags says: Linux 6.12 sets the bit for all anonymous memory."""
+    host.put("/proc/10/ksm_merging_pages", merged)
+    row = run("top", "-n", "1", "--json", *ALL).json["processes"][0]
+    assert (row["pid"], row["kinds_kib"]["ksm"]) == (10, kib)
+
+
 def test_table(run: Run, host: FakeTree) -> None:
     pressure(host, 12.5)
     make_sparse(host, 12, "jvm", 1024, 2, "/jvm.service")
