@@ -95,7 +95,7 @@ def numbers(folder: Path, compiler: str, headers: str, names: list[str]) -> list
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
-    run = [EMULATOR, program] if compiler == ARM64 else [program]
+    run = [*([EMULATOR] if compiler == ARM64 else []), str(program)]
     said = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
     return [None if word == "-" else int(word) for word in said]
 
