@@ -61,6 +61,7 @@ from mmpolicy.memory.sample import Layout, Looker, Places, Sample, together
 from mmpolicy.memory.space import Sizes, Space, Vma
 from mmpolicy.memory.survey import (
     FIGURES,
+    PLANNED,
     Budget,
     Process,
     Rates,
@@ -372,10 +373,10 @@ def test_a_spot_costs_little_where_pages_are_small(
 
 def test_a_budget() -> None:
     spent = [0.0]
-    budget = Budget(0.1, lambda: spent[0])
+    budget = Budget(0.1 / PLANNED, lambda: spent[0])
     assert budget.left() == 0
     budget.grant(10)
-    assert budget.left() == 1
+    assert budget.left() == pytest.approx(1)
     spent[0] = 0.4
     assert budget.left() == pytest.approx(0.6)
     assert budget.floor(10) == 0
@@ -483,11 +484,11 @@ def test_a_survey_keeps_to_its_budget(tree: FakeTree, monkeypatch: pytest.Monkey
     make_thp(tree)
     for pid, pages in ((10, 1000), (11, 300), (12, 256), (13, 255)):
         count(tree, pid, "x", pages)
-    survey = Survey(tree, 1.0, cpu=lambda: 0.0)
+    survey = Survey(tree, 1.0 / PLANNED, cpu=lambda: 0.0)
     survey.budget.grant(1.0)
     survey._visit([10, 11, 12, 13], 0.0, 1.25)
     assert not survey.processes
-    survey._visit([10, 11, 12, 13], 0.0, 1.0)
+    survey._visit([10, 11, 12, 13], 0.0, 0.99)
     assert len(survey.processes) == 4
     survey.processes[10].sample.spots = 3.0
     looked: list[int] = []
