@@ -48,6 +48,27 @@ def test_the_line_to_type(tmp_path: Path, words: list[str], library: str, packag
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_library_that_does_not_load(tmp_path: Path) -> None:
+    """As on a host where a package of the system that numpy is linked to was removed."""
+    for name in ("numpy", "scipy"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(
+            "try:\n    raise ImportError('libx.so.3: cannot open shared object file')\n"
+            "except ImportError as err:\n    raise ImportError('much advice\\nand more') from err\n"
+        )
+    argv = [sys.executable, "-m", "mmpolicy", "bench", "--runs", "7", "--", "true"]
+    path = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == (
+        "mmpolicy: this needs the Python library numpy, which is installed and does not load: "
+        "libx.so.3: cannot open shared object file\n"
+        f"next: {sys.prefix}/bin/pip install --force-reinstall scipy\n"
+    )
+
+
 def test_what_needs_no_library_runs(tmp_path: Path) -> None:
     done = plain(["bench", "--dry-run", "--", "true"])
     assert (done.returncode, done.stderr) == (0, "")

@@ -115,7 +115,7 @@ class Verbs(Group):
             _print_no_more()
             what = f"use {err.filename}" if err.filename else "print"
             code = self._tell(words, explain(err.errno or 0, what, OUTPUT_REMEDIES))
-        except ModuleNotFoundError as err:
+        except ImportError as err:
             from mmpolicy.verbs.libraries import lacking
 
             code = self._tell(words, lacking(err) or _internal(err))

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import shutil
 import sys
+import traceback
+from pathlib import Path
 
 from mmpolicy.errors import Error, Exit
 
@@ -18,24 +20,42 @@ PACKAGES = {
 }
 DISTRIBUTION = "/usr"  # where the Python is for which distributions have packages
 NEW_ENOUGH = (3, 11)  # distributions with an older one have a scipy that is too old, too
-INSTALLERS = ("apt", "dnf", "zypper")
+INSTALLERS = {"apt": "reinstall", "dnf": "reinstall", "zypper": "install --force"}
 
 
-def lacking(err: ModuleNotFoundError) -> Error | None:
-    """Return the error for a library that is not installed; None for a fault of this command."""
+def lacking(err: ImportError) -> Error | None:
+    """Return the error for a library that cannot be imported; None for a fault of this command."""
     name = (err.name or "").partition(".")[0]
-    if name not in PACKAGES:
+    if isinstance(err, ModuleNotFoundError) and name in PACKAGES:
+        text = f"this needs the Python library {name}, which is not installed"
+        return Error(text, Exit.LACKING, how_to_get(name))
+    name = _importing(err)
+    if not name:
         return None
-    text = f"this needs the Python library {name}, which is not installed"
-    return Error(text, Exit.LACKING, how_to_get(name))
+    cause: BaseException = err
+    while cause.__cause__:  # a library may wrap the error of the loader in a page of advice
+        cause = cause.__cause__
+    why = str(cause).strip().partition("\n")[0]
+    text = f"this needs the Python library {name}, which is installed and does not load: {why}"
+    return Error(text, Exit.LACKING, how_to_get(name, again=True))
 
 
-def how_to_get(library: str) -> str:
-    """Return the line that installs a library for the Python that runs this command."""
+def _importing(err: ImportError) -> str:
+    """Return the library in whose files the import failed, empty if in none of these."""
+    for frame in traceback.extract_tb(err.__traceback__):
+        for folder in Path(frame.filename).parts[:-1]:
+            if folder in PACKAGES:
+                return folder
+    return ""
+
+
+def how_to_get(library: str, again: bool = False) -> str:
+    """Return the line that installs a library (again) for the Python that runs this command."""
     package = PACKAGES[library]
+    force = "--force-reinstall " if again else ""
     if sys.prefix != sys.base_prefix:
-        return f"{sys.prefix}/bin/pip install {package}"
+        return f"{sys.prefix}/bin/pip install {force}{package}"
     found = next((each for each in INSTALLERS if shutil.which(each)), None)
     if found and sys.prefix == DISTRIBUTION and sys.version_info >= NEW_ENOUGH:
-        return f"{found} install python3-{package}"
-    return f"{sys.executable} -m pip install --user {package}"
+        return f"{found} {INSTALLERS[found] if again else 'install'} python3-{package}"
+    return f"{sys.executable} -m pip install --user {force}{package}"
