@@ -233,7 +233,8 @@ def test_writes_while_policies_come_and_go(given: Guest) -> None:
         for word, order in ("always", 6), ("never", 3), ("always", 6), ("madvise", 3):
             must(given, f"echo {word} >{THP}/hugepages-256kB/enabled")
             assert f"[{word}]" in must(given, f"cat {THP}/hugepages-256kB/enabled")
-            assert folios(given, DENSE) == [{order: 4096}]
+            made = folios(given, DENSE)
+            assert made == [{order: 4096}], must(given, f"grep . {THP}/hugepages-256kB/stats/anon*")
     finally:
         job.stop()
 
