@@ -255,6 +255,8 @@ void mmp_call_end(struct mmp_call *call)
 	smp_wmb();
 	/* Where somebody else has changed the code of a function, ftrace would find a bug. */
 	err = call_missing(call) ? -EFAULT : call_unregister(call);
-	if (err)
+	if (err) {
 		call_keep(call, err);
+		synchronize_rcu_tasks();
+	}
 }

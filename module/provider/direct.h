@@ -144,6 +144,7 @@ void mmp_sizes_set_aside(void);
 void mmp_sizes_ready(void);
 void mmp_sizes_open(unsigned long orders);
 void mmp_sizes_close(void);
+void mmp_sizes_closed(void);
 void mmp_sizes_follow(void);
 void mmp_sizes_restore(void);
 unsigned long mmp_sizes_admin(unsigned long vm_flags, unsigned long orders);

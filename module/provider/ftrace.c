@@ -20,26 +20,32 @@ const char *const mmp_provider = "ftrace";
 /*
  * How a point is had: what is looked at beside needs.h; what is done when all is found; which
  * functions call the module, in the order in which they begin and end; what is done before the
- * first has begun, after the last has, and after the first has ended.
+ * first has begun, after it has, and after the last has; what is done after the second has ended,
+ * which is before the first then, and after the first has ended.
  */
 static const struct {
 	int (*check)(char *reason, size_t size);
 	void (*found)(void);
 	struct mmp_call *call[CALLS];
 	void (*prepare)(void);
+	void (*first)(void);
 	void (*begun)(void);
+	void (*known)(void);
 	void (*ended)(void);
 } ways[MM_POLICY_POINTS] = {
 	[MM_POLICY_ANON_ORDER] = {
 		.check = mmp_fingerprint_check,
 		.found = mmp_orders_found,
 		/*
-		 * Sizes have been closed, and __thp_vma_allowable_orders() calls us until each task
-		 * knows: so that comes last.
+		 * Sizes have been closed. Each task knows when faults do not call us any more, and
+		 * until then the files do: what is written to them counts at once. A fault that has
+		 * an answer asks for it in __thp_vma_allowable_orders(), so that comes last.
 		 */
 		.call = { &mmp_call_rare, &mmp_call_fault, &mmp_call_orders },
 		.prepare = mmp_sizes_set_aside,
+		.first = mmp_sizes_follow,
 		.begun = mmp_sizes_ready,
+		.known = mmp_sizes_closed,
 		.ended = mmp_sizes_restore,
 	},
 	[MM_POLICY_THP_GFP] = {
@@ -142,19 +148,23 @@ int mm_policy_register(const struct mm_policy_ops *ops)
 	return 0;
 }
 
-/*
- * Ends the calls that have begun: a grace period for each. Sizes that were open have been
- * closed, which all know after the first.
- */
+static void end_call(struct mmp_call *call, void (*then)(void))
+{
+	if (call)
+		mmp_call_end(call);
+	if (then)
+		then();
+}
+
+/* Ends the calls that have begun: a grace period for each. */
 static void end_calls(enum mm_policy_point point)
 {
-	struct mmp_call *const *call;
+	struct mmp_call *const *call = ways[point].call;
+	bool second = ways[point].known;
 
-	for (call = ways[point].call; *call; call++) {
-		mmp_call_end(*call);
-		if (call == ways[point].call && ways[point].ended)
-			ways[point].ended();
-	}
+	end_call(call[second], ways[point].known);
+	end_call(call[!second], ways[point].ended);
+	end_call(call[2], NULL);
 }
 
 static int begin_calls(enum mm_policy_point point)
@@ -164,8 +174,11 @@ static int begin_calls(enum mm_policy_point point)
 
 	if (ways[point].prepare)
 		ways[point].prepare();
-	for (call = ways[point].call; *call && !err; call++)
+	for (call = ways[point].call; *call && !err; call++) {
 		err = mmp_call_begin(*call);
+		if (call == ways[point].call && ways[point].first && !err)
+			ways[point].first();
+	}
 	if (err) {
 		mmp_attach_failed(point, err);
 		end_calls(point);

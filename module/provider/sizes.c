@@ -33,6 +33,7 @@ static struct task_struct **khugepaged;	/* the thread, if it runs */
 static unsigned long copied[MODES];	/* the bits when both places last were the same */
 static unsigned long opened;		/* sizes that are open, a bit for each order */
 static bool kept;			/* are the upper bits what the administrator sets? */
+static bool closed;			/* does each task know that no size is open? */
 static unsigned int looking;		/* calls of start_stop_khugepaged() under way */
 
 static struct thpsize kept_sizes[PMD_ORDER + 1];
@@ -120,12 +121,16 @@ static void given_by(unsigned long (*of)(int mode), unsigned long given[2])
 		given[true] |= of(INHERIT);
 }
 
-/* Takes over what the administrator has set. Called at the end of each write to a file. */
+/*
+ * Takes over what the administrator has set. Called at the end of each write to a file. When
+ * each task knows that no size is open, the kernel's variables say it, at once.
+ */
 static void given_renew(void)
 {
-	unsigned long given[2];
+	unsigned long given[2] = { ~0UL, ~0UL };
 
-	given_by(enabled_kept, given);
+	if (!closed)
+		given_by(enabled_kept, given);
 	WRITE_ONCE(mmp_admin_sizes[false], given[false]);
 	WRITE_ONCE(mmp_admin_sizes[true], given[true]);
 }
@@ -239,6 +244,7 @@ void mmp_sizes_set_aside(void)
 
 	spin_lock(enabled_lock);
 	opened = 0;
+	closed = false;
 	for (i = 0; i < MODES; i++) {
 		copied[i] = enabled_now(i);
 		enabled_keep(i, SIZES, copied[i]);
@@ -303,9 +309,23 @@ void mmp_sizes_close(void)
 }
 
 /**
- * mmp_sizes_follow - take over what was written to files that do not call us any more
+ * mmp_sizes_closed - each task knows that no size is open
  *
- * Context: now and then while calls end; takes a spinlock.
+ * Context: a grace period of RCU tasks after mmp_sizes_close(); takes a spinlock.
+ */
+void mmp_sizes_closed(void)
+{
+	spin_lock(enabled_lock);
+	closed = true;
+	enabled_sync();
+	given_renew();
+	spin_unlock(enabled_lock);
+}
+
+/**
+ * mmp_sizes_follow - take over what was written to files while they did not call us
+ *
+ * Context: when they call us, and now and then while calls end; takes a spinlock.
  */
 void mmp_sizes_follow(void)
 {
