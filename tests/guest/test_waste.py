@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,10 @@ def inside(command: str) -> str:
 
 
 @contextmanager
-def wasteful(guest: Guest, words: str = "", name: str = "stops", step: int = STEP) -> Iterator[int]:
-    """A process in a cgroup of its own that uses one page in 64 kB; it checks them at the end."""
+def running(guest: Guest, command: str) -> Iterator[int]:
+    """A process in a cgroup of its own, once it has its memory; it checks it at the end."""
     must(guest, f"mkdir {CGROUP}; rm -f /tmp/ready /tmp/over /tmp/said")
-    must(guest, f"cp {workload('stops')} /tmp/{name}")
-    job = guest.start(inside(f"exec /tmp/{name} {MIB} {step} {words} >/tmp/said"))
+    job = guest.start(inside(f"exec {command}"))
     try:
         must(guest, "until [ -e /tmp/ready ]; do sleep 0.1; done")
         yield int(must(guest, f"cat {CGROUP}/cgroup.procs").split()[0])
@@ -58,6 +58,14 @@ def wasteful(guest: Guest, words: str = "", name: str = "stops", step: int = STE
         done = job.wait()
         must(guest, f"until rmdir {CGROUP}; do sleep 0.1; done")
     assert done.rc == 0, done.out
+
+
+@contextmanager
+def wasteful(guest: Guest, words: str = "", name: str = "stops", step: int = STEP) -> Iterator[int]:
+    """A process that uses one page in 64 kB."""
+    must(guest, f"cp {workload('stops')} /tmp/{name}")
+    with running(guest, f"/tmp/{name} {MIB} {step} {words} >/tmp/said") as pid:
+        yield pid
 
 
 def said(guest: Guest) -> dict[str, Any]:
@@ -276,25 +284,15 @@ def test_programs_that_forbid_it(counting: Guest) -> None:
         job.stop()
 
 
-KINDS = Path(__file__).with_name("kinds.py")
+WITH_KINDS = f"/usr/bin/python3 {Path(__file__).with_name('kinds.py')}"
 KINDS_MIB = 32
 WHOLE = KINDS_MIB << 10
 TOP = "top -n 1 --interval 1 --cpu 100 --cgroup /waste"
 
 
-@contextmanager
-def having(guest: Guest, kind: str, words: str = "") -> Iterator[int]:
-    """A process in the cgroup that has memory of one kind; it checks it at the end."""
-    must(guest, f"mkdir {CGROUP}; rm -f /tmp/ready /tmp/over")
-    job = guest.start(inside(f"exec /usr/bin/python3 {KINDS} {kind} {words}"))
-    try:
-        must(guest, "until [ -e /tmp/ready ]; do sleep 0.1; done")
-        yield int(must(guest, f"cat {CGROUP}/cgroup.procs").split()[0])
-    finally:
-        must(guest, "touch /tmp/over")
-        done = job.wait()
-        must(guest, f"until rmdir {CGROUP}; do sleep 0.1; done")
-    assert done.rc == 0, done.out
+def having(guest: Guest, kind: str, words: str = "") -> AbstractContextManager[int]:
+    """A process that has memory of one kind."""
+    return running(guest, f"{WITH_KINDS} {kind} {words}")
 
 
 def of_kind(guest: Guest, kind: str) -> tuple[float, dict[str, Any]]:
@@ -408,6 +406,8 @@ def test_lazily_freed(counting: Guest) -> None:
 def test_guards_are_not_swapped(counting: Guest) -> None:
     """Guard pages (Linux 6.13) pass for swapped ones in pagemap; Linux 6.12 has none."""
     if counting.series == "6.12":
+        refused = counting.run(f"{WITH_KINDS} guards many")
+        assert (refused.rc, refused.out.strip()) == (1, f"madvise 102: errno {errno.EINVAL}")
         return
     with having(counting, "guards", "many few huge") as pid:
         kib, _ = of_kind(counting, "swapped")
