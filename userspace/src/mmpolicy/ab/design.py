@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, expm1, fsum, log, log1p, log2, sqrt
-from statistics import NormalDist
+from math import ceil, expm1, log, log1p, log2, sqrt
+from statistics import NormalDist, stdev
 from typing import Any, NamedTuple
 
 ALPHA = 0.05  # risk of a false finding, over all metrics
@@ -195,15 +195,8 @@ def suggest_pairs(
     is put right for the t test by z**2 / 2 (Guenther 1981). risk: of an error to one side.
     """
     z, effect = NormalDist().inv_cdf(1 - risk / metrics), log1p(abs(percent) / 100)
-    far = _deviation(noise) * _caution(len(noise) - 1)
-    ratio = far * (z + NormalDist().inv_cdf(POWER)) / effect
+    ratio = stdev(noise) * _caution(len(noise) - 1) * (z + NormalDist().inv_cdf(POWER)) / effect
     return max(ceil(ratio**2 + z**2 / 2), least_pairs(metrics, 2 * risk))
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """Return what statistics.stdev() does, which takes ten times as long for its fractions."""
-    mean = fsum(values) / len(values)
-    return sqrt(fsum((each - mean) ** 2 for each in values) / (len(values) - 1))
 
 
 def _caution(freedom: int) -> float:

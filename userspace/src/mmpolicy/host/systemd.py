@@ -70,7 +70,9 @@ def memory_thp(tree: Tree, unit: str) -> str:
 
     A service that runs may have been started with an older setting.
     """
-    found = (THP_SETTING.findall(text) for text in _texts_of(tree, unit) if unit)
+    if not unit:
+        return ""
+    found = (THP_SETTING.findall(text) for text in _texts_of(tree, unit))
     return next((some[-1] for some in reversed([*found]) if some), "")
 
 

@@ -76,7 +76,7 @@ pid_argument = click.argument("pid", type=click.IntRange(min=1), shell_complete=
 
 
 def _look(host: Host, pid: int, seconds: float) -> tuple[State, Seen]:
-    loaded = host.tree.exists(CONTROL)
+    loaded = host.tree.is_dir(CONTROL)
     state = read_state(host.tree) if loaded else {}
     profile = profile_of(host.tree, state, pid) if loaded else "-"
     holds = Holds(host.tree)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import click
@@ -240,6 +240,7 @@ def frame_of(
     of_cgroups = _chosen_rows(of_cgroups, sort, rows if cgroups is None else cgroups, only)
     of_processes = _chosen_rows(of_processes, sort, rows, only)
     costs = read_calibration(tree)
+    by_unit = cache(partial(excepted, tree))  # reads unit files: once a frame for each cgroup
     return {
         "processes_seen": len(survey.processes),
         "memory_looked_at": round(survey.seen(), 3),
@@ -248,13 +249,13 @@ def frame_of(
         "notes": [survey.blind] * bool(survey.blind),
         "cgroups": [
             {"cgroup": row.name, **_data(row, costs), "stall_percent": _stall(tree, row.name),
-             "decides": "unit" if excepted(tree, row.name) else
+             "decides": "unit" if by_unit(row.name) else
              _decides(state, partial(profile_of_cgroup, tree, state, row.name))}
             for row in of_cgroups
         ],
         "processes": [
             {"pid": row.pids[0], "name": row.name, "cgroup": row.cgroup, **_data(row, costs),
-             "decides": "itself" if row.forbids else "unit" if excepted(tree, row.cgroup) else
+             "decides": "itself" if row.forbids else "unit" if by_unit(row.cgroup) else
              _decides(state, partial(profile_of, tree, state, row.pids[0]))}
             for row in of_processes
         ],
