@@ -257,6 +257,6 @@ void mmp_call_end(struct mmp_call *call)
 	err = call_missing(call) ? -EFAULT : call_unregister(call);
 	if (err) {
 		call_keep(call, err);
-		synchronize_rcu_tasks();
+		synchronize_rcu_tasks();	/* as without an error */
 	}
 }

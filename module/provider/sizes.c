@@ -262,10 +262,7 @@ void mmp_sizes_set_aside(void)
 void mmp_sizes_ready(void)
 {
 	synchronize_rcu_tasks();	/* for writes that have begun before */
-	spin_lock(enabled_lock);
-	enabled_sync();
-	given_renew();
-	spin_unlock(enabled_lock);
+	mmp_sizes_follow();
 	khugepaged_repair(enabled_kept);
 }
 
@@ -317,9 +314,8 @@ void mmp_sizes_closed(void)
 {
 	spin_lock(enabled_lock);
 	closed = true;
-	enabled_sync();
-	given_renew();
 	spin_unlock(enabled_lock);
+	mmp_sizes_follow();
 }
 
 /**
@@ -342,8 +338,8 @@ void mmp_sizes_follow(void)
 /**
  * mmp_sizes_restore - let the files have the kernel's variables again
  *
- * Context: a grace period of RCU tasks after mmp_sizes_close(), when the files call us no
- *	more, or when ftrace does not end that; may sleep.
+ * Context: after mmp_sizes_closed(), when the files call us no more, or when ftrace does not
+ *	end that; may sleep.
  */
 void mmp_sizes_restore(void)
 {
@@ -354,8 +350,6 @@ void mmp_sizes_restore(void)
 	WRITE_ONCE(kept, false);
 	for (i = 0; i < MODES; i++)
 		enabled_keep(i, SIZES, 0);
-	WRITE_ONCE(mmp_admin_sizes[false], ~0UL);
-	WRITE_ONCE(mmp_admin_sizes[true], ~0UL);
 	spin_unlock(enabled_lock);
 	khugepaged_repair(enabled_now);
 }
