@@ -120,6 +120,7 @@ class FakeTree(Tree):
         self.refusals: dict[str, int] = {}  # path -> errno
         self.denied = False  # not root
         self.read_only = False  # as /sys is in a container
+        self.installed = True  # is there a module for this kernel?
         self.trace = ""  # what tracing sees
         self.splits: Callable[[str], None] = lambda _value: None  # what the kernel does then
         self.advice: Advice | None = None  # a model of process_madvise
@@ -409,6 +410,7 @@ class FakeLib:
     """The calls of libkmod that the wrapper makes, with one module to know."""
 
     def __init__(self, tree: FakeTree) -> None:
+        self.tree = tree
         self.path: bytes | None = f"/lib/modules/{RELEASE}/updates/mmpolicy.ko".encode()
         self.options: bytes | None = None
         self.info = [(b"srcversion", b"ABC123")]
@@ -437,13 +439,13 @@ class FakeLib:
         self.open_modules -= 1
 
     def kmod_module_get_path(self, module: Any) -> bytes | None:
-        return self.path
+        return self.path if self.tree.installed else None
 
     def kmod_module_get_options(self, module: Any) -> bytes | None:
         return self.options
 
     def kmod_module_get_info(self, module: Any, out: Any) -> int:
-        if not self.path:
+        if not self.path or not self.tree.installed:
             return -ENOENT
         out._obj.value = 1 if self.info else None
         self.open_lists += 1

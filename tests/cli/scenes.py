@@ -320,6 +320,12 @@ def hosts(tree: FakeTree, clock: Clock, folder: Path) -> Words:
     tree.denied = True
     yield from ["The same, without root.", *looks]
     tree.denied = False
+    tree.put("/sys/kernel/security/lockdown", "none [integrity] confidentiality")
+    yield from ["The same, under lockdown.", *looks]
+    tree.remove("/sys/kernel/security")
+    tree.installed = False
+    put_kernel(tree, Small(NEEDS))
+    yield from ["A module is possible, and missing.", *looks, ["status"]]
     put_kernel(tree, Small(NEEDS).without("register_kprobe"))
     yield from ["No module is possible.", *looks, ["status"], ["status", "--json"],
                 ["show", "madv_free"], ["doctor", "--all"]]  # fmt: skip

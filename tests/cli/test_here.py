@@ -52,6 +52,20 @@ def test_where_it_can_be_it_is_said_how(bare: FakeTree, run: Run, lib: FakeLib) 
     assert run("status").err.splitlines()[-1] == "next: mmpolicy load"
 
 
+def test_a_module_that_the_kernel_would_refuse_is_not_to_be_loaded(
+    tree: FakeTree, run: Run
+) -> None:
+    """Under lockdown it was `mmpolicy load` all the same."""
+    tree.make_unloaded()
+    tree.put("/sys/kernel/security/lockdown", "[none] integrity confidentiality")
+    assert run("status").err.splitlines()[-1] == "next: mmpolicy load"
+    tree.put("/sys/kernel/security/lockdown", "none [integrity] confidentiality")
+    result = run("status")
+    assert "not loaded: the kernel wants a signed module, this is none\n" in result.err
+    assert result.err.splitlines()[-1].startswith("next: mokutil --import the certificate")
+    assert run().out.splitlines()[-1] == result.err.splitlines()[-1]
+
+
 def test_a_stub_is_no_module(bare: FakeTree, run: Run, lib: FakeLib) -> None:
     lib.path = f"/lib/modules/{RELEASE}/updates/mmpolicy.ko".encode()
     lib.info = [(b"description", b"Stub for a kernel that mmpolicy cannot be built for")]

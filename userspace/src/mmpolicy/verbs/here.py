@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from mmpolicy.errors import LOAD, Error
-from mmpolicy.host.doctor import STUB, Facts
+from mmpolicy.host.doctor import STUB, Facts, check_signature
 from mmpolicy.host.evidence import THP
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.trim import check_possible
@@ -46,7 +46,10 @@ def without_module(host: Host) -> Verdict:
         text = "This kernel cannot have policies: DKMS could not build the module for it"
         return Verdict(text, f"{LOOK}; /var/lib/dkms/mmpolicy has make.log", never=True)
     if facts.info:
-        return Verdict("The module is not loaded", LOAD)
+        signature = check_signature(facts)
+        if signature.status == "ok":
+            return Verdict("The module is not loaded", LOAD)
+        return Verdict(f"The module is not loaded: {signature.detail}", signature.next_step)
     if points.known:
         text = f"This kernel can have policies of {points.text}; the module is not installed"
         return Verdict(text, INSTALL)
