@@ -382,7 +382,7 @@ def test_only_folios_are_asked_for(monkeypatch: pytest.MonkeyPatch, size: int, a
 
     monkeypatch.setattr("mmpolicy.bench.calibrate.mmap.mmap", Area)
     monkeypatch.setattr(calibrate, "_written", lambda _address, _piece: (0, 0))
-    calibrate._of_a_piece(size)
+    calibrate.of_a_piece(size)
     ((area, length, asked),) = areas
     assert (area.closed, length, asked) == (True, (8 << 20) + size, advice)
 

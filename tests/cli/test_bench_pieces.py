@@ -430,7 +430,7 @@ def test_a_size_that_is_seldom_given_is_left_out(
         turn, place = divmod(pieces[0] - 1, 4)
         return calibrate.Piece(9000, 0, 0), place == 0 or 3 * turn + place <= given
 
-    monkeypatch.setattr(calibrate, "_of_a_piece", piece)
+    monkeypatch.setattr(calibrate, "of_a_piece", piece)
     found = calibrate.measure([PAGE, 65536], sizes.append, lambda _seconds: None)
     assert [each.size for each in found] == [PAGE, 65536][: 1 + kept]
     assert sizes == [PAGE, 65536] * 24
@@ -452,7 +452,7 @@ def test_what_a_fault_takes_is_the_first_time_less_the_second(
 
     monkeypatch.setattr(calibrate, "_written", write)
     monkeypatch.setattr("mmpolicy.bench.calibrate.time.thread_time_ns", lambda: next(clock))
-    assert calibrate._of_a_piece(4096) == ((700, 100, 50), given)
+    assert calibrate.of_a_piece(4096) == ((700, 100, 50), given)
     assert places == [(0, 8 << 20)] * 2
 
 
@@ -465,7 +465,7 @@ def test_large_sizes_have_sixteen_faults(monkeypatch: pytest.MonkeyPatch) -> Non
         return 0, 16
 
     monkeypatch.setattr(calibrate, "_written", write)
-    assert calibrate._of_a_piece(size)[1]
+    assert calibrate.of_a_piece(size)[1]
     assert pieces == [16 * size] * 2
 
 

@@ -9,16 +9,26 @@ import random
 from itertools import count, cycle, islice
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
-from mmpolicy.bench import calibrate
+from mmpolicy.bench import all_cpus, calibrate
 from mmpolicy.bench.calibrate import Piece
 from mmpolicy.control.shadow import shadow_of
-from mmpolicy.host.calibration import FILE, Calibration, FaultCost, read_calibration
+from mmpolicy.host.calibration import (
+    FILE,
+    Calibration,
+    FaultCost,
+    Together,
+    dear_in,
+    keep_calibration,
+    read_calibration,
+)
 from mmpolicy.host.knobs import read_knobs
+from mmpolicy.verbs import calibrate as verb
 
-from .fakes import RELEASE, FakeTree, Run
+from .fakes import RELEASE, Clock, FakeTree, Run
 
 TREE = Path(__file__).parents[2]
 COSTS = [FaultCost(4096, 2000.0, 1900.0, 2100.0), FaultCost(64 << 10, 6500.0, 6400.0, 6600.0)]
@@ -85,7 +95,7 @@ def test_a_busy_host_takes_more_turns(
     slow = Piece(1150.0 + slowed, 200, 50)
     pieces = cycle([Piece(1150.0, 200, 50), slow, slow])
     clock = count(step=0.375)  # seconds of a turn
-    monkeypatch.setattr(calibrate, "_of_a_piece", lambda _size: (next(pieces), True))
+    monkeypatch.setattr(calibrate, "of_a_piece", lambda _size: (next(pieces), True))
     monkeypatch.setattr("mmpolicy.bench.calibrate.time.monotonic", lambda: next(clock))
     told: list[float] = []
     (cost,) = calibrate.measure([4096], entered.append, told.append)
@@ -121,7 +131,7 @@ def test_all_cpus_are_used_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
         used.append(os.sched_getaffinity(0))
         return Piece(1150.0, 200, 50), True
 
-    monkeypatch.setattr(calibrate, "_of_a_piece", piece)
+    monkeypatch.setattr(calibrate, "of_a_piece", piece)
     calibrate.measure([4096], lambda _size: None, lambda _seconds: None)
     turns = cycle(sorted(before))
     assert used == [{cpu} for cpu in islice(turns, 24) for _ in range(4)]
@@ -160,3 +170,186 @@ def test_stats_tell_of_it(run: Run, tree: FakeTree) -> None:
     assert "CPU time" not in run("stats").out
     keep(tree)
     assert "about 78 to 81 % of the CPU time of these faults" in run("stats").out
+
+
+# All CPUs at once
+
+KIB = 1024
+SIZES = [4 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 2 << 20]
+
+
+def host_of(ns_for_64k: dict[int, list[float]]) -> list[Together]:
+    """Return the rows of a host; given is what 64 kB take in folios of each size, by CPUs."""
+    return [
+        Together(cpus, size, ns * size / (64 * KIB), ns * 0.98 * size / (64 * KIB), ns)
+        for cpus, costs in ns_for_64k.items() for size, ns in zip(SIZES, costs)
+    ]  # fmt: skip
+
+
+SIXTEEN = host_of({
+    1: [27_000, 11_700, 8500, 8500, 6000, 3900], 4: [28_000, 19_500, 14_500, 12_100, 9400, 7500],
+    8: [32_000, 28_600, 21_000, 16_300, 14_300, 12_500],
+    16: [41_000, 47_000, 24_000, 22_000, 16_000, 15_000],
+})  # fmt: skip
+SMALL_PAYS = host_of({1: [27_000, 12_000, 9000, 8000, 6000, 5000],
+                      4: [30_000, 15_000, 12_000, 10_000, 9000, 8000]})  # fmt: skip
+NOTHING_PAYS = host_of({1: [10_000, 10_500, 11_000, 12_000, 12_000, 13_000],
+                        2: [10_000, 11_500, 12_000, 14_000, 15_000, 20_000]})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (SIXTEEN, "more than single pages cost 16 kB where 16 CPUs fault at once: take 32 kB, "
+                  "64 kB, 128 kB, 2048 kB"),
+        (SMALL_PAYS, "each size costs less than single pages, on 1 to 4 CPUs at once"),
+        (NOTHING_PAYS, "no size costs less than single pages on 1 to 2 CPUs: leave them off"),
+    ],
+)  # fmt: skip
+def test_which_sizes_pay_on_all_cpus(rows: list[Together], told: str) -> None:
+    """The first is a host of 16 CPUs as it was measured; 16 kB are 2.3 times faster on one CPU."""
+    assert all_cpus.advice(rows) == told
+
+
+def test_costs_are_those_of_as_many_cpus_as_are_busy(tree: FakeTree) -> None:
+    keep_calibration(tree, RELEASE, COSTS, SIXTEEN)
+    found = []
+    for load in ("0.30", "1.90", "5.00", "15.99", "64.00"):
+        tree.put("/proc/loadavg", f"{load} 0.2 0.1 1/99 5")
+        costs = read_calibration(tree)
+        assert costs
+        found.append(round(costs.ns(2)))
+    assert found == [2900, 2900, 4875, 7150, 11750]  # a line between 4 and 64 kB; 4, 8, 16 CPUs
+    assert [dear_in(SIXTEEN, size) for size in SIZES[2:]] == [None] * 4
+
+
+def test_numbers_of_cpus() -> None:
+    assert [all_cpus.levels(number) for number in (1, 2, 3, 16, 24)] == [
+        [1], [1, 2], [1, 2, 3], [1, 2, 4, 8, 16], [1, 2, 4, 8, 16, 24],
+    ]  # fmt: skip
+    assert all_cpus.levels(200) == [1, 4, 16, 64, 200]
+    assert all_cpus.spread(range(8), 2) == [0, 4]
+    assert all_cpus.spread(range(6), 4) == [0, 1, 3, 4]
+
+
+class Model:
+    """CPUs of which a fault takes 1,000 ns for each that faults, in the turns that are disturbed
+    more."""
+
+    cpus = (0, 1)
+
+    def __init__(self, disturbed: float = 1.0, lacks: int = 0) -> None:
+        self.calls: list[tuple[int, int]] = []
+        self.disturbed, self.lacks = disturbed, lacks
+
+    def fault(self, size: int, number: int, seconds: float) -> list[all_cpus.Reply]:
+        """Return what each CPU measures."""
+        assert 0 < seconds <= all_cpus.WINDOW_S
+        again = self.calls.count((size, number)) % 2
+        self.calls.append((size, number))
+        ns = 1000.0 * number * (self.disturbed if again else 1)
+        return [all_cpus.Reply(None if size == self.lacks else ns)] * number
+
+
+@pytest.mark.parametrize(("disturbed", "quiet"), [(1.0, True), (1.09, True), (1.12, False)])
+def test_a_host_that_is_not_quiet(disturbed: float, quiet: bool) -> None:
+    """Every other turn is slower: by less than 10 % the median is kept, else nothing."""
+    entered: list[int] = []
+    shares: list[float] = []
+    model: Any = Model(disturbed, lacks=16 * KIB)
+    sizes = [4096, 16 * KIB, 64 * KIB]
+    turns = all_cpus.measure_together(model, sizes, entered.append, shares.append)
+    assert entered == sizes * 7
+    assert shares == pytest.approx([step / 21 for step in range(1, 22)])
+    assert (all_cpus.unquiet(turns) == "") == quiet
+    rows = all_cpus.rows_of(turns)
+    assert [(each.cpus, each.size) for each in rows] == [
+        (cpus, size) for cpus in (1, 2) for size in (4096, 64 * KIB)
+    ]
+    assert [each.low for each in rows] == [1000, 1000, 2000, 2000]
+
+
+@pytest.fixture
+def idle(tree: FakeTree, clock: Clock) -> FakeTree:
+    """Return a host with memory that is idle for as long as somebody looks."""
+    clock.steps += [lambda: None] * 4
+    tree.put("/proc/stat", "cpu  10 0 10 1000 0 0 0 0 0 0\n")
+    tree.put("/proc/meminfo", f"MemTotal: {1 << 30} kB\nMemAvailable: {1 << 30} kB\n")
+    return tree
+
+
+def test_all_cpus_are_measured_and_kept(
+    run: Run, idle: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With processes that fault; afterwards sizes are as before, and no process is left."""
+    monkeypatch.setattr(all_cpus, "AGREE", 1000.0)  # this machine has other work
+    before = read_knobs(idle)
+    keep_calibration(idle, RELEASE, COSTS)
+    result = run("calibrate", "--all-cpus", "--yes", "--json")
+    assert result.code == 0, result.err
+    assert read_knobs(idle) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    rows = result.json["together"]
+    cpus = len(os.sched_getaffinity(0))
+    assert [each["cpus"] for each in rows if each["size"] == 4096] == all_cpus.levels(cpus)
+    assert all(50 < each["low"] <= each["ns"] <= each["high"] for each in rows)
+    kept = read_calibration(idle, busy=0.0)
+    assert kept and kept.costs == COSTS and len(kept.together) == len(rows)
+    assert run("calibrate").code == 0  # one at a time: keeps the others
+    again = read_calibration(idle, busy=0.0)
+    assert again and again.together == kept.together
+
+
+def test_all_cpus_is_refused(
+    run: Run, idle: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is set, kept or started on a host with work, without memory, or unasked."""
+
+    def refused(code: int, text: str, *words: str) -> None:
+        result = run("calibrate", "--all-cpus", *words)
+        assert (result.code, idle.exists(FILE)) == (code, False)
+        assert text in result.err
+
+    monkeypatch.setattr(verb, "crew_of", None)  # would fail
+    refused(2, "nobody is there to be asked: give --yes")
+    assert "takes all" in run("calibrate", "--all-cpus").err
+    idle.put("/proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 65536 kB\n")
+    refused(5, "64 MiB of memory are available, it takes ", "--yes")
+    clock.steps[:] = [lambda: idle.put("/proc/stat", "cpu  30 0 16 1074 0 0 0 0")]
+    refused(5, "others use 26 % of the CPUs, more than 25 %", "--yes")
+    assert run("calibrate", "--yes").code == 2
+
+
+def test_not_quiet_keeps_nothing(run: Run, idle: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(all_cpus, "AGREE", 0.5)
+    before = read_knobs(idle)
+    result = run("calibrate", "--all-cpus", "--yes")
+    assert result.code == 4
+    assert "not quiet, nothing is kept: a fault of" in result.err
+    assert read_knobs(idle) == before and not idle.exists(FILE)
+
+
+def test_it_ends_where_tasks_wait_for_memory(
+    run: Run, idle: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle.put("/proc/pressure/memory", "some avg10=40.00 avg60=0.00 avg300=0.00 total=5\n")
+    result = run("calibrate", "--all-cpus", "--yes")
+    assert result.code == 5
+    assert "tasks wait for memory 40 % of the time, more than 10 %" in result.err
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_set_warns_of_a_size_that_is_slow_on_all_cpus(run: Run, tree: FakeTree) -> None:
+    """Of that size alone, and only on a host of which it is known; it is set all the same."""
+    words = ("set", "anon_order", "fixed")
+    assert run(*words, "max_order=2").err == ""
+    keep_calibration(tree, RELEASE, COSTS, SIXTEEN)
+    found = run(*words, "max_order=2")
+    assert (found.code, found.err) == (0, (
+        "warning: max_order=2: folios of 16 kB cost more than single pages where 16 CPUs fault at "
+        "once, by mmpolicy calibrate --all-cpus\n"
+    ))  # fmt: skip
+    assert run(*words, "max_order=4").err == ""
+    assert "warning: max_order=2" in run("set", "anon_order", "max_order=2", "--dry-run").err

@@ -41,8 +41,13 @@ class Piece(NamedTuple):
     again: float
     back: float
 
+    @property
+    def cost(self) -> float:
+        """Return what the fault cost, without the writing."""
+        return self.first - self.again + self.back
 
-def _of_a_piece(size: int) -> tuple[Piece, bool]:
+
+def of_a_piece(size: int) -> tuple[Piece, bool]:
     """Return the times of a piece of this size, and if the memory came in such folios."""
     piece = max(PIECE, FAULTS * size)
     area = mmap.mmap(-1, piece + size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -80,8 +85,8 @@ def measure(
             move()
             for size in sizes:
                 enter(size)
-                _of_a_piece(size)  # warms up
-                pieces = [_of_a_piece(size) for _ in range(PIECES)]
+                of_a_piece(size)  # warms up
+                pieces = [of_a_piece(size) for _ in range(PIECES)]
                 found[size] += [piece for piece, in_folios in pieces if in_folios]
             tell(taken := time.monotonic() - begin)
             if number < LEAST:

@@ -23,11 +23,37 @@ class FaultCost(NamedTuple):
     high: float
 
 
+class Together(NamedTuple):
+    """What a fault of one size takes while so many CPUs fault at once, in nanoseconds of each."""
+
+    cpus: int
+    size: int  # bytes
+    ns: float  # the median of the turns; low, high: their ends
+    low: float
+    high: float
+
+
+def dear_in(rows: Sequence[Together], size: int) -> Together | None:
+    """Return the row of the fewest CPUs on which a size costs more than the pages in its place."""
+    pages = {each.cpus: each.ns / PAGE for each in rows if each.size == PAGE}
+    found = (each for each in rows if each.size == size and each.ns > pages[each.cpus] * size)
+    return min(found, default=None)
+
+
 class Calibration:
     """The costs of all sizes that were measured; those between are taken to lie on a line."""
 
-    def __init__(self, costs: Sequence[FaultCost]) -> None:
+    def __init__(self, costs: Sequence[FaultCost], together: Sequence[Together] = ()) -> None:
         self.costs = sorted(costs)
+        self.together = sorted(together)
+
+    def at(self, busy: float) -> Calibration:
+        """Return the costs that were measured on the most CPUs that are no more than are busy."""
+        known = max((each.cpus for each in self.together if 1 < each.cpus <= busy), default=0)
+        if not known:
+            return self
+        rows = [FaultCost(*each[1:]) for each in self.together if each.cpus == known]
+        return Calibration(rows, self.together)
 
     def ns(self, order: int = 0) -> float:
         """Return the nanoseconds of a fault that gets a folio of an order."""
@@ -67,19 +93,38 @@ class Calibration:
         return (spared * self.ns() - more) / 1e9
 
 
-def read_calibration(tree: Tree) -> Calibration | None:
-    """Return the stored calibration if it is of this kernel."""
+def read_calibration(tree: Tree, busy: float | None = None) -> Calibration | None:
+    """Return the stored calibration if it is of this kernel.
+
+    busy: so many CPUs fault at once; else as many as the host's load says.
+    """
     try:
         kept = json.loads(tree.read(FILE))
         if kept["kernel"] != tree.read("/proc/sys/kernel/osrelease"):
             return None
         costs = [FaultCost(**each) for each in kept["faults"]]
+        together = [Together(**each) for each in kept.get("together", ())]
     except (Error, ValueError, LookupError, TypeError):
         return None
-    return Calibration(costs) if costs and costs[0].size == PAGE else None
+    if not costs or costs[0].size != PAGE:
+        return None
+    return Calibration(costs, together).at(_busy(tree) if busy is None else busy)
 
 
-def keep_calibration(tree: Tree, kernel: str, costs: Sequence[FaultCost]) -> None:
+def _busy(tree: Tree) -> float:
+    """Return how many CPUs were busy during the last minute."""
+    try:
+        return float(tree.read("/proc/loadavg").split()[0])
+    except (Error, ValueError, LookupError):
+        return 0.0
+
+
+def keep_calibration(
+    tree: Tree, kernel: str, costs: Sequence[FaultCost], together: Sequence[Together] = ()
+) -> None:
     """Keep it for this kernel."""
-    kept = {"version": 1, "kernel": kernel, "faults": [each._asdict() for each in costs]}
+    kept = {
+        "version": 1, "kernel": kernel, "faults": [each._asdict() for each in costs],
+        "together": [each._asdict() for each in together],
+    }  # fmt: skip
     tree.keep(FILE, json.dumps(kept, indent=1), 0o644)

@@ -3,29 +3,55 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
+
 import click
 
 from mmpolicy.ab.knobs import Knobs
+from mmpolicy.bench.all_cpus import (
+    CPU_S,
+    Crew,
+    advice,
+    crew_of,
+    measure_together,
+    rows_of,
+    unquiet,
+)
 from mmpolicy.bench.calibrate import MOST_S, measure
-from mmpolicy.host.calibration import FILE, PAGE, FaultCost, keep_calibration
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.calibration import (
+    FILE,
+    PAGE,
+    FaultCost,
+    Together,
+    keep_calibration,
+    read_calibration,
+)
 from mmpolicy.host.evidence import size_folders
 from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import Values, read_knobs
 from mmpolicy.host.machine import Host
 from mmpolicy.host.step import Step
+from mmpolicy.memory.trim import Pressure
 from mmpolicy.render import emit, progress_line, table
 from mmpolicy.verbs.commit import emit_plan
 from mmpolicy.verbs.in_force import in_force
 from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
 
 WANTED = (16 << 10, 64 << 10, 2 << 20)
+ALL_WANTED = (16 << 10, 32 << 10, 64 << 10, 128 << 10, 2 << 20)  # with all CPUs
 LEASE_S = 10.0
+MIB_CPU = 64  # that each CPU takes at the most
+LOAD, LOAD_S = 25.0, 0.5  # percent of all CPUs that others may use, and for how long to look
+WAITING = 10.0  # percent of the time that tasks may wait for memory
+NOT_QUIET = "wait until the host is quiet"
 
 
-def _sizes(tree: Tree, now: Values) -> dict[int, str]:
+def _sizes(tree: Tree, now: Values, wanted: Sequence[int] = WANTED) -> dict[int, str]:
     """Return the sizes to measure that this kernel has, with the files that enable them."""
     files = {size: f"{folder}/enabled" for size, folder in size_folders(tree).items()}
-    return {size: file for size, file in files.items() if size in WANTED and file in now}
+    return {size: file for size, file in files.items() if size in wanted and file in now}
 
 
 def _arms(sizes: dict[int, str]) -> dict[str, Values]:
@@ -48,11 +74,103 @@ def _tell(seconds: float) -> None:
     progress_line(f"{seconds:.0f} s of {MOST_S:.0f} at the most", is_last=False)
 
 
+def _load(host: Host) -> float:
+    """Return the percent of all CPUs that is in use."""
+    before = _times(host)
+    host.sleep(LOAD_S)
+    idle, everything = (late - early for early, late in zip(before, _times(host)))
+    return 100 * (1 - idle / everything) if everything else 0.0
+
+
+def _times(host: Host) -> tuple[int, int]:
+    """Return how long CPUs were idle, and in all, in ticks since boot."""
+    times = [int(word) for word in host.tree.read("/proc/stat").split()[1:9]]
+    return times[3] + times[4], sum(times)
+
+
+def _check(host: Host, cpus: int) -> None:
+    """Refuse to take all CPUs of a host that has work for them, or too little memory."""
+    load = _load(host)
+    if load > LOAD:
+        text = f"others use {load:.0f} % of the CPUs, more than {LOAD:g} %"
+        raise Error(text, Exit.REFUSED, NOT_QUIET)
+    available = host.tree.read("/proc/meminfo").partition("MemAvailable:")[2].split()
+    mib, need = int([*available, "0"][0]) >> 10, 2 * MIB_CPU * cpus
+    if mib < need:
+        text = f"{mib} MiB of memory are available, it takes {need}"
+        raise Error(text, Exit.REFUSED, "mmpolicy calibrate takes one CPU at a time")
+
+
+def _ask(cpus: int, agreed: bool) -> None:
+    click.echo(
+        f"takes all {cpus} CPUs for about {CPU_S:g} s, and {MIB_CPU} MiB for each of them; ends if "
+        "tasks wait for memory", err=True,
+    )  # fmt: skip
+    if not agreed:
+        if not click.get_text_stream("stdin").isatty():
+            raise click.UsageError("nobody is there to be asked: give --yes")
+        click.confirm("Begin?", abort=True, err=True)
+
+
+def _together(host: Host, now: Values, sizes: dict[int, str], crew: Crew) -> list[Together]:
+    knobs = Knobs(host.tree, now, _arms(sizes), LEASE_S, host.log)
+    pressure = Pressure(host, WAITING)
+
+    def tell(share: float) -> None:
+        progress_line(f"{100 * share:.0f} %", is_last=False)
+        if why := pressure.too_high():
+            raise Error(why, Exit.REFUSED, NOT_QUIET)
+
+    with in_force(host, knobs, alone=True):
+        sizes_in_turn = [PAGE, *sorted(sizes)]
+        turns = measure_together(crew, sizes_in_turn, lambda size: knobs.take(str(size)), tell)
+    progress_line("done", is_last=True)
+    if why := unquiet(turns):
+        raise Error(f"not quiet, nothing is kept: {why}", Exit.DENIED, NOT_QUIET)
+    return rows_of(turns)
+
+
+def _together_lines(rows: Sequence[Together]) -> Iterator[str]:
+    """Yield for each size what a single page in it costs, by the number of CPUs, and bars."""
+    most = max(each.ns * PAGE / each.size for each in rows)
+    cells = [
+        (f"{each.size >> 10} kB", each.cpus, f"{each.ns:,.0f} ns",
+         f"{each.low:,.0f} .. {each.high:,.0f}", f"{each.ns * PAGE / each.size:,.0f} ns",
+         "#" * max(round(BAR * each.ns * PAGE / each.size / most), 1))
+        for each in sorted(rows, key=lambda each: (each.size, each.cpus))
+    ]  # fmt: skip
+    yield from table(("FOLIO", "CPUS", "A FAULT", "TURNS", "A PAGE", ""), cells)
+    yield advice(rows)
+
+
+BAR = 30  # columns
+
+
+def _of_all_cpus(host: Host, now: Values, agreed: bool, want_json: bool) -> None:
+    sizes = _sizes(host.tree, now, ALL_WANTED)
+    cpus = sorted(os.sched_getaffinity(0))
+    if not all(host.tree.writable(path) for path in sizes.values()):
+        raise Error("--all-cpus sets sizes of the kernel", Exit.DENIED, "run it as root")
+    _check(host, len(cpus))
+    _ask(len(cpus), agreed)
+    with crew_of(cpus, host.tree.killed_first) as crew:
+        rows = _together(host, now, sizes, crew)
+    before = read_calibration(host.tree, busy=0.0)
+    costs = before.costs if before else [FaultCost(*each[1:]) for each in rows if each.cpus == 1]
+    keep_calibration(host.tree, host.release(), costs, rows)
+    data = {"together": [each._asdict() for each in rows], "advice": advice(rows), "kept": FILE}
+    emit("calibrate", want_json, data, list(_together_lines(rows)))
+
+
 @click.command()
+@click.option(
+    "--all-cpus", is_flag=True, help="While 1, 2, 4 and so on, and all CPUs fault at once."
+)
+@click.option("--yes", is_flag=True, help="With --all-cpus: begin without asking.")
 @dry_run_option
 @json_option
 @pass_host
-def calibrate(host: Host, dry_run: bool, want_json: bool) -> None:
+def calibrate(host: Host, all_cpus: bool, yes: bool, dry_run: bool, want_json: bool) -> None:
     """Measure what a page fault costs on this host, in three seconds.
 
     One page, 16 kB, 64 kB and 2 MB are touched once, in turn, on each of the CPUs; for up to ten
@@ -60,9 +178,20 @@ def calibrate(host: Host, dry_run: bool, want_json: bool) -> None:
     (MADV_HUGEPAGE), and afterwards all is as before. The result is kept in
     /var/lib/mmpolicy/calibration.json, and `top` and `stats` tell by it how much CPU time faults
     take. Without root, only single pages are measured, and nothing is kept.
+
+    With --all-cpus, each size is measured while 1, 2, 4 and so on, and all CPUs fault at once, as
+    a size that is fast on one CPU may be slow on all of them. That takes every CPU of the host for
+    about two seconds, and 64 MiB for each, so it asks before; it refuses where others use more than
+    25 % of the CPUs, and ends if tasks wait for memory. Exit code 4 tells that the host was not
+    quiet: then nothing is kept.
     """
     now = read_knobs(host.tree)
-    sizes = _sizes(host.tree, now)
+    if yes and not all_cpus:
+        raise click.UsageError("--yes is for --all-cpus")
+    if all_cpus and not dry_run:
+        _of_all_cpus(host, now, yes, want_json)
+        return
+    sizes = _sizes(host.tree, now, ALL_WANTED if all_cpus else WANTED)
     writes = bool(sizes) and all(host.tree.writable(path) for path in sizes.values())
     if dry_run:
         arms = _arms(sizes) if writes else {}
@@ -72,7 +201,8 @@ def calibrate(host: Host, dry_run: bool, want_json: bool) -> None:
         return
     costs = _measured(host, now, sizes, writes)
     if writes:
-        keep_calibration(host.tree, host.release(), costs)
+        before = read_calibration(host.tree, busy=0.0)
+        keep_calibration(host.tree, host.release(), costs, before.together if before else ())
     data = {"faults": [each._asdict() for each in costs], "kept": FILE if writes else None}
     rows = [
         (f"{each.size >> 10} kB", f"{each.ns:,.0f} ns", f"{each.low:,.0f} .. {each.high:,.0f}",

@@ -9,10 +9,11 @@ import click
 
 from mmpolicy.control.change import StateChange
 from mmpolicy.control.journal import known_state
-from mmpolicy.control.model import Control, Point, check_loaded
+from mmpolicy.control.model import Control, Point, about, check_loaded
 from mmpolicy.control.programs import UNLOAD_ALL, programs
 from mmpolicy.control.state import Write, assign, read_state
 from mmpolicy.errors import Error, pick
+from mmpolicy.host.calibration import PAGE, dear_in, read_calibration
 from mmpolicy.host.files import CONTROL, MODULE, MODULE_DIR
 from mmpolicy.host.machine import Host
 from mmpolicy.host.step import Step
@@ -52,6 +53,18 @@ def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
     return [*writes, assign(point.choice, policy)] if policy else writes
 
 
+def _warn_of_dear(host: Host, point: Point, policy: str, knobs: dict[str, str]) -> None:
+    """Warn of a size that costs more than single pages where many CPUs fault at once."""
+    costs = read_calibration(host.tree)
+    for name, value in knobs.items():
+        told = about(host.tree, point.find_knob(policy or point.active, name))
+        is_order = told and told.unit.startswith("order") and value.isdecimal()
+        if costs and is_order and (dear := dear_in(costs.together, PAGE << int(value))):
+            text = f"{name}={value}: folios of {dear.size >> 10} kB cost more than single pages"
+            text += f" where {dear.cpus} CPUs fault at once, by mmpolicy calibrate --all-cpus"
+            click.echo(f"warning: {text}", err=True)
+
+
 @click.command("set")
 @click.argument("point", shell_complete=complete_point)
 @click.argument(
@@ -82,7 +95,9 @@ def set_point(
     policy, knobs = _parse(settings)
     with exclusive(host, dry_run, force):
         target = Control(host.tree).point(profile, point)
-        commit(host, _plan(target, policy, knobs), dry_run, want_json, wait=wait)
+        plan = _plan(target, policy, knobs)
+        _warn_of_dear(host, target, policy, knobs)
+        commit(host, plan, dry_run, want_json, wait=wait)
 
 
 @click.command()

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Measures the cost of a page fault while many CPUs fault at once, for each size of folios.
+
+A size that is fast on one CPU may be slow on all of them: single pages come from a list of each
+CPU, and larger folios may take the lock of their zone for each. So the processes of 1, 2, 4, 8 and
+so on CPUs fault at the same moments, each in memory of its own, as `calibrate` does on one. Sizes
+and numbers of CPUs take turns, and the median of the turns counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from statistics import median
+from typing import NamedTuple
+
+from mmpolicy.bench.calibrate import Piece, of_a_piece
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.calibration import PAGE, Together, dear_in
+
+TURNS = 6  # of each size and number of CPUs; one more warms up
+MANY = 32  # CPUs: beyond, each step of their number is by 4, so that no CPU is taken for longer
+CPU_S = 2.0  # for so long each CPU is taken at the most, unless a single piece takes longer
+WINDOW_S = 0.05  # for so long CPUs fault at once, at the most
+AHEAD_S, AHEAD_CPU_S = 0.002, 0.0001  # until they begin: for a start, and for each CPU more
+AGREE = 1.1  # every other turn and the turns between differ by less on a quiet host
+NO_REPLY = "a process that measures was killed"
+
+
+class Reply(NamedTuple):
+    """The result of one CPU in one window: nanoseconds by fault, None without such folios."""
+
+    ns: float | None
+
+
+def levels(cpus: int) -> list[int]:
+    """Return the numbers of CPUs to measure: 1, 2, 4 and so on, and all."""
+    step = 1 if cpus <= MANY else 2
+    return [*(1 << power for power in range(0, (cpus - 1).bit_length(), step)), cpus]
+
+
+def spread(cpus: Sequence[int], number: int) -> list[int]:
+    """Return the places of a number of CPUs, as far apart as possible."""
+    return [place * len(cpus) // number for place in range(number)]
+
+
+class Crew:
+    """A process on each CPU, that faults when it is told to."""
+
+    def __init__(self, cpus: Sequence[int], ready: Callable[[], None]) -> None:
+        self.cpus = cpus
+        self._members: list[tuple[int, int, int]] = []  # pid, where it is told, where it replies
+        for cpu in cpus:
+            self._members.append(self._start(cpu, ready))
+
+    def _start(self, cpu: int, ready: Callable[[], None]) -> tuple[int, int, int]:
+        read, tell = os.pipe()
+        hear, write = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.close(read)
+            os.close(write)
+            return pid, tell, hear
+        try:
+            _member(cpu, read, write, ready)
+        finally:
+            os._exit(0)
+
+    def fault(self, size: int, number: int, seconds: float) -> list[Reply]:
+        """Let a number of CPUs fault at once for some time; return their results."""
+        begin = time.monotonic() + AHEAD_S + AHEAD_CPU_S * number
+        order = json.dumps([size, begin, begin + seconds]).encode() + b"\n"
+        members = [self._members[place] for place in spread(self.cpus, number)]
+        for _, tell, _ in members:
+            with suppress(BrokenPipeError):
+                os.write(tell, order)
+        replies = [os.read(hear, 4096) for _, _, hear in members]
+        if not all(replies):
+            raise Error(NO_REPLY, Exit.FAILED, "look at the end of dmesg")
+        return [Reply(*json.loads(reply)) for reply in replies]
+
+    def end(self) -> None:
+        """End all processes."""
+        for pid, tell, hear in self._members:
+            os.close(tell)
+            os.close(hear)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _member(cpu: int, read: int, write: int, ready: Callable[[], None]) -> None:
+    """Fault on request, until the parent is gone."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_DFL)
+    os.dup2(read, 0)
+    os.dup2(write, 1)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the ends of the others, too
+    ready()
+    os.sched_setaffinity(0, {cpu})
+    with os.fdopen(0, "rb", closefd=False) as orders:
+        for order in orders:
+            size, begin, end = json.loads(order)
+            os.write(1, json.dumps(_in_a_window(size, begin, end)).encode())
+
+
+def _in_a_window(size: int, begin: float, end: float) -> Reply:
+    time.sleep(max(begin - time.monotonic(), 0))
+    pieces: list[tuple[Piece, bool]] = []
+    while not pieces or time.monotonic() < end:
+        pieces.append(of_a_piece(size))
+    given = [piece.cost for piece, in_folios in pieces if in_folios]
+    return Reply(median(given) if 2 * len(given) > len(pieces) else None)
+
+
+@contextmanager
+def crew_of(cpus: Sequence[int], ready: Callable[[], None]) -> Iterator[Crew]:
+    """Have a process on each CPU; each calls ready() before its first work."""
+    crew = Crew(cpus, ready)
+    try:
+        yield crew
+    finally:
+        crew.end()
+
+
+Turns = Mapping[tuple[int, int], Sequence[float]]  # by CPUs and size: the cost in each turn
+
+
+def measure_together(
+    crew: Crew, sizes: Sequence[int], enter: Callable[[int], None], tell: Callable[[float], None]
+) -> Turns:
+    """Return the cost of each size for each number of CPUs; a size that the kernel lacks has none.
+
+    `enter` enables a size for programs that ask for large folios, and disables all others. `tell`
+    gets the share of the work that is done, and raises to end the measurement.
+    """
+    numbers = levels(len(crew.cpus))
+    window = min(WINDOW_S, CPU_S / len(sizes) / len(numbers) / (TURNS + 1))
+    found: dict[tuple[int, int], list[float]] = {}
+    for turn in range(TURNS + 1):
+        for done, size in enumerate(sizes, start=1):
+            enter(size)
+            for number in numbers:
+                costs = [each.ns for each in crew.fault(size, number, window)]
+                given = [cost for cost in costs if cost is not None]
+                if turn and len(given) == number:
+                    found.setdefault((number, size), []).append(sum(given) / number)
+            tell((turn + done / len(sizes)) / (TURNS + 1))
+    return {key: costs for key, costs in found.items() if len(costs) == TURNS}
+
+
+def rows_of(turns: Turns) -> list[Together]:
+    """Return the median of the turns, and the least and the most of them."""
+    return [Together(*key, median(costs), min(costs), max(costs))
+            for key, costs in sorted(turns.items())]  # fmt: skip
+
+
+def unquiet(turns: Turns) -> str:
+    """Return the largest difference between odd and even turns, if it is above 10 %."""
+    off = {key: [median(costs[::2]), median(costs[1::2])] for key, costs in turns.items()}
+    far = {key: max(both) / max(min(both), 1.0) for key, both in off.items()}
+    cpus, size = worst = max(far, key=lambda key: far[key])
+    if far[worst] <= AGREE:
+        return ""
+    times = f"{far[worst]:.2f} times as long in every other turn"
+    return f"a fault of {size >> 10} kB on {cpus} CPUs took {times}"
+
+
+def advice(rows: Sequence[Together]) -> str:
+    """Return in one line which sizes cost less than single pages on however many CPUs."""
+    most = max(each.cpus for each in rows)
+    sizes = sorted({each.size for each in rows} - {PAGE})
+    dear = {size: found for size in sizes if (found := dear_in(rows, size))}
+    good = [f"{size >> 10} kB" for size in sizes if size not in dear]
+    if not good:
+        return f"no size costs less than single pages on 1 to {most} CPUs: leave them off"
+    if not dear:
+        return f"each size costs less than single pages, on 1 to {most} CPUs at once"
+    told = [f"{size >> 10} kB where {each.cpus} CPUs fault at once" for size, each in dear.items()]
+    return f"more than single pages cost {', '.join(told)}: take {', '.join(good)}"
