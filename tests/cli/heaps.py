@@ -100,6 +100,9 @@ class FakeAdvice(Advice):
     def before(self) -> None:
         """Happens during each collapse."""
 
+    def can_collapse(self) -> bool:
+        return True
+
     def open(self, pid: int) -> FakeMemory:
         return FakeMemory(self, pid)
 
@@ -130,7 +133,7 @@ def make_heap(
     end = START + len(kinds) * BLOCK
     tree.put(f"/proc/{pid}/maps", f"{start:x}-{end:x} rw-p 00000000 00:00 0")
     tree.put(f"/proc/{pid}/comm", name)
-    tree.put(f"/proc/{pid}/stat", f"{pid} ({name}) S {'0 ' * 18}7 0")
+    tree.put(f"/proc/{pid}/stat", f"{pid} ({name}) S {'0 ' * 18}7 0 {len(entries)}")
     tree.put(f"/proc/{pid}/cgroup", f"0::{cgroup}")
     tree.make_cgroup(cgroup)
     tree.put(f"/sys/fs/cgroup{cgroup}/cgroup.procs", str(pid))

@@ -42,6 +42,7 @@ NAMED = {f"mmpolicy {verb}" for verb in VERBS}
 ENDS = dict.fromkeys(NAMED, 2) | {"mmpolicy set anon_order fixed max_order=-1": 5}
 ENDS |= {"mmpolicy ab stop": 1}  # as nothing runs
 ENDS |= {"mmpolicy export --listen 9978": 130}  # by Ctrl-C
+ENDS |= dict.fromkeys(("mmpolicy maintain", "mmpolicy maintain --unit yours.service"), 130)
 KERNEL = bzimage(Small(NEEDS).vmlinux())
 LACKING = 3  # what doctor says of a host of which something is missing
 

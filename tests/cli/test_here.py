@@ -89,7 +89,7 @@ def test_alone_it_needs_neither_root_nor_the_module(bare: FakeTree, run: Run) ->
     assert "/system.slice/redis.service 412 of 520 MiB" in result.out
     assert "small.service" not in result.out
     assert (
-        "Not: top, map, explain, recommend, trim, collapse, ab run: needs root; next: "
+        "Not: top, map, explain, recommend, trim, collapse, maintain, ab run: needs root; next: "
         in result.out
     )
 

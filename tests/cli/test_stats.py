@@ -228,7 +228,7 @@ def test_export_to_a_file(run: Run, tree: FakeTree, tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o644
     tree.make_unloaded()
     assert run("export", "-o", str(file)).code == 0  # an old state would be a wrong one
-    names = {"up", "experiment_running", "knobs_left", "cut_off"}
+    names = {"up", "experiment_running", "maintain_running", "knobs_left", "cut_off"}
     assert set(samples(file.read_text())) == {(f"mmpolicy_{name}", labels()) for name in names}
     printed = run("export")
     assert (printed.code, samples(printed.out)) == (0, samples(file.read_text()))
@@ -252,7 +252,7 @@ def test_export_over_http(run: Run, tree: FakeTree, clock: Clock) -> None:
     run("export", "--listen", str(port))
     up = ("mmpolicy_up", labels())
     assert [each[up] for each in found] == [1, 0]
-    assert len(found[1]) == 4
+    assert len(found[1]) == 5
     taken = run("export", "--listen", str(port))
     assert (taken.code, "cannot listen" in taken.err) == (1, True)
     assert run("export", "--listen", "nowhere").code == 2

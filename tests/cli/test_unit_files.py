@@ -36,7 +36,16 @@ def test_a_service_has_few_rights(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
 def test_a_service_ends_by_itself(path: Path) -> None:
-    """One that is run to its end has no limit of time, unless it says so."""
+    """One that is run to its end has no limit of time, unless it says so; one goes on for ever."""
     keys = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+    if path.stem == "mmpolicy-maintain":
+        assert (keys["Type"], keys["Restart"]) == ("exec", "on-failure")
+        return
     assert keys["Type"] == "oneshot"
     assert "TimeoutStartSec" in keys or "TimeoutSec" in keys
+
+
+def test_the_one_that_collapses_is_not_slowed_down() -> None:
+    """A program waits as long as who holds its mmap_lock: no quota, no nice, and real-time."""
+    unit = (Path(__file__).parents[2] / "debian/units/mmpolicy-maintain.service").read_text()
+    assert not any(key in unit for key in ("CPUQuota", "Nice=", "CPUWeight", "RestrictRealtime"))

@@ -33,6 +33,7 @@ GROUPS = {
         "map": "memory_map",
         "trim": "trim",
         "collapse": "collapse",
+        "maintain": "maintain",
     },
     "Change": {
         "set": "settings",

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from mmpolicy import tomllib
 from mmpolicy.control.journal import APPLIED
@@ -48,9 +48,10 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.systemd import Units, is_template, unknown_unit
 
 VERSION = "1"
-TABLES = ("bindings", "experiment", "policies", "profiles")
+TABLES = ("bindings", "experiment", "maintain", "policies", "profiles")
 OFF: State = {LEASE: "0", ENABLED: "0", CONTROL_ARM: NO_ARM, TREATMENT_ARM: NO_ARM}
 WHOLE_HOST = "0"
+LEAST_CPU, MOST_CPU = 0.1, 100.0  # percent of a CPU, for `maintain`
 # A service, also by its path as `save` prints it; not one of a user, nor in a container.
 SERVICE = re.compile(r"(?:/(?:[\w:.\\-]+\.slice/)+)?([\w:.\\@-]+?)(?:\.service)?")
 OTHER = re.compile(r".*\.(slice|scope|socket|mount|swap|target|timer|device|path)")
@@ -74,6 +75,13 @@ def _entries(name: str, text: str) -> dict[TomlKey, Any]:
         text = f"{name} has no version: is it a manifest, and complete?"
         raise Error(text, Exit.FAILED, f"begin it with `version = {VERSION}`")
     return found
+
+
+class Maintained(NamedTuple):
+    """What `maintain` works for."""
+
+    cpu: float | None  # percent
+    services: list[str]  # units and cgroups
 
 
 class Manifest:
@@ -212,6 +220,19 @@ class Manifest:
         """Return the profiles that the files name."""
         return {key[1] for key in self._entries if key[0] == "profiles" and len(key) > 1}
 
+    def maintained(self) -> Maintained:
+        """Return what `maintain` works for, and its budget."""
+        cpu, services = None, dict[str, bool]()
+        for key, value in self._entries.items():
+            if key[0] == "maintain" and len(key) > 1:
+                with self._at(key):
+                    name, wanted = _maintained([*key[1:]], value)
+                    if name:
+                        services[name] = bool(wanted)
+                    else:
+                        cpu = wanted
+        return Maintained(cpu, [name for name, wanted in services.items() if wanted])
+
     def sources(self) -> dict[LoadedPolicy, Source]:
         """Return the policies in BPF to load, with their objects."""
         names = sorted({key[1] for key in self._entries if key[0] == "policies" and len(key) > 1})
@@ -254,11 +275,14 @@ class Manifest:
             return {Profile(profile): "", setting: _word(value)}
         if table == "experiment" and len(rest) == 1 and ExperimentFile(rest[0]) in now:
             return {ExperimentFile(rest[0]): self._scope(rest[0], _word(value))}
+        if table == "maintain" and rest:  # of no concern to the kernel
+            _maintained(rest, value)
+            return {}
         if table in TABLES and not rest and value == {}:
             return {}
         if table == "policies" and rest:  # sources() has judged it
             return {}
-        known = ["version", "bindings", "policies", "profiles", *map(_path_in_file, now)]
+        known = ["version", *TABLES, *map(_path_in_file, now)]
         pick("entry of a manifest", ".".join(key), [each for each in known if each])
         raise Error(f"nothing can be set by {'.'.join(key)} alone", Exit.FAILED, HINT)
 
@@ -287,6 +311,20 @@ class Manifest:
         except Error:
             self._absent_scope = word
             return word
+
+
+def _maintained(key: list[str], value: Any) -> tuple[str, float]:
+    """Return a service, and if it is wanted; or no name, and the budget in percent."""
+    if key == ["cpu"] and not isinstance(value, bool) and isinstance(value, (int, float)):
+        if not LEAST_CPU <= value <= MOST_CPU:
+            text = f"a budget of {value:g} % of a CPU is not within {LEAST_CPU:g} to {MOST_CPU:g}"
+            raise Error(text, Exit.FAILED, "3 is the default")
+        return "", float(value)
+    if len(key) == 2 and key[0] == "services" and isinstance(value, bool):
+        return key[1], value
+    hint = '[maintain] has cpu = PERCENT, and [maintain.services] "NAME" = true or false'
+    raise Error(f"nothing can be set by {'.'.join(['maintain', *key])} = {value!r}",
+                Exit.FAILED, hint)  # fmt: skip
 
 
 def service_of(cgroup: str) -> str | None:

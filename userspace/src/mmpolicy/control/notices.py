@@ -9,6 +9,7 @@ from mmpolicy.control.change import LOCK
 from mmpolicy.control.experiment import LOCK as RUNS
 from mmpolicy.control.experiment import RECOVERY, running
 from mmpolicy.control.journal import Entry, cut_off
+from mmpolicy.control.maintained import line_of, live
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 
@@ -55,6 +56,7 @@ def notices(tree: Tree) -> list[Notice]:
 
 
 def notice_lines(tree: Tree) -> list[str]:
-    """Return a line for the experiment that runs, and one for each that is left to do."""
+    """Return a line for what runs, and one for each that is left to do."""
     who = running(tree)
-    return [f"experiment: {who}"] * bool(who) + [each.line() for each in notices(tree)]
+    at_work = [f"experiment: {who}"] * bool(who) + [line_of(each) for each in [live(tree)] if each]
+    return at_work + [each.line() for each in notices(tree)]

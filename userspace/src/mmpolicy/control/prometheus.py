@@ -31,6 +31,7 @@ from mmpolicy.control.counters import (
 from mmpolicy.control.experiment import declared, live, running
 from mmpolicy.control.keys import AbsentCgroup, CgroupBinding, Setting, State
 from mmpolicy.control.labels import cgroups_of
+from mmpolicy.control.maintained import live as maintained
 from mmpolicy.control.manifest import Manifest
 from mmpolicy.control.model import check_abi, check_loaded, lease_of
 from mmpolicy.control.notices import notices
@@ -103,6 +104,7 @@ def _left(tree: Tree) -> Iterator[Metric]:
     told = "1: mmpolicy ab run is at work."
     yield GaugeMetricFamily(f"{MODULE}_experiment_running", told, int(bool(running(tree))))
     yield from _experiment(live(tree))
+    yield from _maintain(maintained(tree))
     names = {each.name for each in notices(tree)}
     for name, told in (
         ("knobs_left", "1: a killed experiment has left knobs of the kernel changed."),
@@ -132,6 +134,31 @@ def _experiment(now: dict[str, Any]) -> Iterator[Metric]:
         if value is not None:
             guards.add_metric([text], value)
     yield guards
+
+
+def _maintain(now: dict[str, Any]) -> Iterator[Metric]:
+    """Yield the work of `maintain`, by service."""
+    start = f"{MODULE}_maintain"
+    yield GaugeMetricFamily(f"{start}_running", "1: mmpolicy maintain is at work.", int(bool(now)))
+    if not now:
+        return
+    told = "1: it waits, as memory is short or collapses are slow."
+    yield GaugeMetricFamily(f"{start}_waits", told, int(bool(now["waits"])))
+    yield CounterMetricFamily(f"{start}_cpu_seconds", "CPU time that it took.", now["cpu_s"])
+    for name, field, unit, told in (
+        ("collapsed_bytes", "collapsed_kib", 1024, "Memory that it turned into 2 MB pages."),
+        ("given_back_bytes", "given_back_kib", 1024, "Empty memory that it gave back."),
+        ("again", "again", 1, "How often it worked on 2 MB where it had worked before."),
+    ):
+        family = CounterMetricFamily(f"{start}_{name}", told, labels=["service"])
+        for each in now["services"]:
+            family.add_metric([each["name"]], each[field] * unit)
+        yield family
+    told = "Memory that is full, and not in 2 MB pages."
+    full = GaugeMetricFamily(f"{start}_full_bytes", told, labels=["service"])
+    for each in now["services"]:
+        full.add_metric([each["name"]], each["full_kib"] * 1024)
+    yield full
 
 
 def _huge(tree: Tree) -> Iterator[Metric]:

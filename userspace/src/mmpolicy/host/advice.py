@@ -105,6 +105,10 @@ def can_collapse() -> bool:
 class Advice:
     """The entry to this module; tests replace it by a model."""
 
+    def can_collapse(self) -> bool:
+        """Tell if the kernel knows MADV_COLLAPSE."""
+        return can_collapse()
+
     def open(self, pid: int) -> ProcessMemory:
         """Return the memory of a process."""
         return ProcessMemory(pid)

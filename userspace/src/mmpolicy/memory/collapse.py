@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from errno import EACCES, EAGAIN, EBUSY, EINVAL, ENODEV, ENOENT, ENOMEM, EPERM, ESRCH
 from math import inf
+from statistics import median
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit, explain
 from mmpolicy.host.advice import BLOCK, REMEDIES, ProcessMemory
+from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.room import limited_folders, node_of, read_zones, room_in
@@ -29,12 +31,14 @@ from mmpolicy.memory.space import Space
 from mmpolicy.memory.trim import Pressure
 
 PAGES = BLOCK // PAGE
+PMD_SIZE = f"{THP}/hpage_pmd_size"
 CHUNK = 16  # blocks whose entries are read together; the kernel drops the lock after each
 LOOK_S = 0.25  # between two looks at free memory and at the pressure
 MARGIN = 2 * BLOCK  # below a limit: the kernel charges in batches on each CPU
 SPOT = 64  # bytes of each page that are read first, to find those full of zeroes
 SAMPLE = 8  # pages of which one is read first
 PATIENCE = 6  # collapses in a row that take longer than the limit
+TIMED = 5  # collapses of our own memory before any of a program's
 BACK_OFF_S = 1.0  # pause after one of them, doubled after each further one
 
 # The highest byte of an entry of pagemap
@@ -44,6 +48,7 @@ FULL = bytes([PRESENT | EXCLUSIVE]) * PAGES
 THERE = bytes(mark >> 7 for mark in range(256))
 # Bits of kpageflags
 UNEVICTABLE, ZERO_PAGE = 1 << 18, 1 << 24
+COMPOUND = 1 << 15 | 1 << 16  # head or tail of a large folio
 
 ABSENT, HUGE = "absent", "already 2 MB pages"
 NOT_FULL, EDGES, SWAP = "not full", "outside whole 2 MB of an area", "partly swapped"
@@ -51,6 +56,16 @@ SHARED, GUARDS, WATCHED = "shared after fork", "with guard pages", "watched by u
 LOCKED, FORBIDDEN = "locked", "forbidden by the program"
 PINNED, REFUSED, GROWTH = "pinned or merged by KSM", "refused by the kernel", "beyond --max-growth"
 GONE = "unmapped since"
+
+
+def check_possible(tree: Tree) -> None:
+    """Fail where this kernel has no pages of 2 MB."""
+    if not tree.exists(PMD_SIZE):
+        text = "this kernel has no transparent huge pages"
+        raise Error(text, Exit.LACKING, "boot Linux 6.1 or newer with CONFIG_TRANSPARENT_HUGEPAGE")
+    if tree.read(PMD_SIZE) != str(BLOCK):
+        text = f"huge pages have {tree.read(PMD_SIZE)} bytes here, and only 2 MB ones are known"
+        raise Error(text, Exit.LACKING, "boot a kernel with pages of 4 kB")
 
 
 class Verdict(NamedTuple):
@@ -161,16 +176,21 @@ class Target:
         self._flags = Flags(host.tree)
         self.folders = limited_folders(host.tree, pid)
 
-    def look(self) -> Seen:
-        """Return the candidates, and the other pages by cause; contents are not read."""
+    def look(self, note: Callable[[int, Verdict], None] = lambda _start, _verdict: None) -> Seen:
+        """Return the candidates, and the other pages by cause; contents are not read.
+
+        Each aligned 2 MB in which anything is are noted with their verdict.
+        """
         seen = Seen()
         for area in self._space.areas():
             if area.anonymous:
-                self._look_at(area.start, area.end, seen)
+                self._look_at(area.start, area.end, seen, note)
         seen.areas.sort(key=lambda each: -len(each.starts))
         return seen
 
-    def _look_at(self, start: int, end: int, seen: Seen) -> None:
+    def _look_at(
+        self, start: int, end: int, seen: Seen, note: Callable[[int, Verdict], None]
+    ) -> None:
         first, last = -(-start // BLOCK) * BLOCK, end // BLOCK * BLOCK
         if first >= last:
             self._edge(start, end, seen)
@@ -184,6 +204,7 @@ class Target:
                 continue
             for at in range(0, len(raw), PAGES * 8):
                 verdict = self._judge(raw[at : at + PAGES * 8])
+                note(begin + at // 8 * PAGE, verdict)
                 seen.pages += verdict.pages
                 if verdict.cause == HUGE:
                     seen.huge += verdict.pages
@@ -254,6 +275,22 @@ class Target:
             at = spots.find(nothing, at - at % SPOT + SPOT)
         return found
 
+    def emptiness(self, start: int) -> float:
+        """Estimate which part of 2 MB is the empty part of large folios: 0 to 1.
+
+        By one page in SAMPLE. Pages that are not there count as empty, as those of a large folio
+        stay charged; 0 if the first page is of no large folio.
+        """
+        raw = self._entries(start, 1)
+        marks = raw[7::8]
+        if not raw or not self._flags.of(_some_frame(raw, marks)) & COMPOUND:
+            return 0.0
+        own = PRESENT | EXCLUSIVE
+        there = [start + n * PAGE for n, mark in enumerate(marks) if mark & own == own]
+        some = there[::SAMPLE]
+        used = 1 - self._full_of_zeroes(some, PAGES) / len(some) if some else 1.0
+        return 1 - used * len(there) / PAGES
+
     def collapse(self, start: int) -> int:
         """Ask for one 2 MB page; return 0 or the errno.
 
@@ -268,6 +305,11 @@ class Target:
         last = start + BLOCK - PAGE
         ends = [entry for at in (start, last) for entry in self._space.entries(at, 1)]
         return len(ends) == 2 and is_huge(*ends)
+
+
+def time_one(host: Host, holds: Holds) -> float:
+    """Return how long one collapse takes on this host, by memory of our own."""
+    return median(host.advice.time_collapses(TIMED, holds.undisturbed))
 
 
 @dataclass(frozen=True)
@@ -285,6 +327,7 @@ class Done:
     """The result of a run."""
 
     made: Counter[int] = field(default_factory=Counter)  # blocks by process
+    starts: set[int] = field(default_factory=set)  # of these blocks
     added: Counter[int] = field(default_factory=Counter)  # pages by process
     skipped: Counter[str] = field(default_factory=Counter)  # pages by cause
     ended: set[int] = field(default_factory=set)
@@ -364,6 +407,7 @@ class Collapser:
         if target.is_made(start):
             self._since += 1
             self.done.made[target.pid] += 1
+            self.done.starts.add(start)
             self.done.added[target.pid] += verdict.missing
             return 0
         self._note(target, number, start, verdict)

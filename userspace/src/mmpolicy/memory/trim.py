@@ -14,10 +14,12 @@ What is left alone is counted by cause, so that it can be told.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from errno import EINVAL, ENOENT, ESRCH
+from itertools import islice
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
@@ -35,6 +37,7 @@ ASKED, LOCKED = "hg", "lo"  # VmFlags: by MADV_HUGEPAGE; by mlock(), which keeps
 LARGE = re.compile(rb"([1-9])\1*")
 LEAST, MOST = 512, 16384  # pages of a write
 SHORT_S, LONG_S = 0.001, 0.002  # a write holds up mmap() and munmap() of the program meanwhile
+HALF = 0.5  # of the time that writes may take
 LOOK_S = 0.25  # between two looks at the pressure
 KHUGEPAGED = f"{THP}/khugepaged/max_ptes_none"
 FEW = 64  # pages of 512: more may be empty in what khugepaged makes, unless this is lowered
@@ -56,6 +59,9 @@ CAUSES = {
     "shared": "shared memory in 2 MB folios was not looked into: a split gives none of it back",
     "hugetlb": "pages of a hugetlb pool belong to it",
 }
+
+
+WHOLE = ((0, 1 << 63),)
 
 
 class Piece(NamedTuple):
@@ -150,14 +156,15 @@ class Finder:
         self.left = Counter[str]()  # pages that are empty, by cause; all of shared and hugetlb
         self._frames = Frames(space.tree)
 
-    def pieces(self) -> Iterator[Piece]:
-        """Yield what can be given back, while it looks.
+    def pieces(self, within: Sequence[tuple[int, int]] = WHOLE) -> Iterator[Piece]:
+        """Yield what can be given back, while it looks, in some ranges of addresses.
 
         A stretch of 16 MiB without anything yields a piece of no length, so that the caller can
         stop. Folios of which less than a part is empty are left alone, and without `advised` those
         that the program has asked for by MADV_HUGEPAGE, or may have.
         """
-        sizes, areas = self.space.sizes(), self.space.areas()
+        sizes = self.space.sizes()
+        areas = [each for each in self.space.areas() if any(parts_of(each, within))]
         needed = sizes.locked or not self._advised
         details: Mapping[tuple[int, int], Details | None] = (
             self.space.details(areas) if needed else {}
@@ -166,8 +173,9 @@ class Finder:
             shared=self._shared(areas) if sizes.shared else 0, hugetlb=sizes.hugetlb // 4
         )
         for area in wanted_areas(areas, shared=False, files=False):
-            flags = details.get((area.start, area.end))
-            yield from self._pieces_of(area, self._cause(flags, bool(sizes.locked)))
+            cause = self._cause(details.get((area.start, area.end)), bool(sizes.locked))
+            for part in parts_of(area, within):
+                yield from self._pieces_of(part, cause)
 
     def _shared(self, areas: Iterable[Vma]) -> int:
         """Return how many pages of shared memory are mapped as 2 MB."""
@@ -211,6 +219,16 @@ class Finder:
         for each in read_stretches(self.space, self._frames, area, True, Counter()):
             for _, _, empty in _blocks(area.start // PAGE + each.first, each):
                 self.left["pinned"] += empty
+
+
+def parts_of(area: Vma, within: Sequence[tuple[int, int]]) -> Iterator[Vma]:
+    """Yield the parts of an area that lie in some ranges, which are sorted and do not overlap."""
+    first = max(bisect_right(within, (area.start, area.end)) - 1, 0)
+    for start, end in islice(within, first, None):
+        if start >= area.end:
+            break
+        if end > area.start:
+            yield area._replace(start=max(start, area.start), end=min(end, area.end))
 
 
 def _blocks(begin: int, stretch: Stretch) -> Iterator[tuple[int, int, int]]:
@@ -265,12 +283,14 @@ class Pressure:
 
 
 class Splitter:
-    """Writes in steps that are short, with as long a pause after each."""
+    """Writes in steps that are short, with a pause after each that keeps to a share of the time."""
 
-    def __init__(self, host: Host, pressure: Pressure, holds: Holds | None = None) -> None:
+    def __init__(
+        self, host: Host, pressure: Pressure, holds: Holds | None = None, share: float = HALF
+    ) -> None:
         self._host, self._pressure = host, pressure
         self._holds = holds or Holds(host.tree)
-        self._pages = LEAST
+        self._pages, self._share = LEAST, share
         self._looked = -LOOK_S
 
     def split(self, pid: int, pieces: Iterable[Piece], finder: Finder | None = None) -> Trimmed:
@@ -315,4 +335,4 @@ class Splitter:
             self._pages = max(self._pages // 2, LEAST)
         elif took < SHORT_S:
             self._pages = min(self._pages * 2, MOST)
-        self._host.sleep(max(took, 0.001))
+        self._host.sleep(max(took * (1 / self._share - 1), 0.001))

@@ -8,17 +8,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 from typing import Any
 
 import click
 
 from mmpolicy.control.bindings import profile_of
-from mmpolicy.control.keys import choice
+from mmpolicy.control.keys import State, choice
 from mmpolicy.control.state import read_state
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.advice import BLOCK
-from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.processes import printable
@@ -31,6 +29,8 @@ from mmpolicy.memory.collapse import (
     Limits,
     Seen,
     Target,
+    check_possible,
+    time_one,
 )
 from mmpolicy.memory.folios import PAGE
 from mmpolicy.memory.holds import Holds
@@ -40,9 +40,7 @@ from mmpolicy.render import emit, progress_line, table
 from mmpolicy.verbs.bind import find_processes, target_options
 from mmpolicy.verbs.options import json_option, pass_host
 
-TIMED = 5  # collapses of our own memory before any of the program's
 POINT, NEVER = "anon_order", "never"
-PMD_SIZE = f"{THP}/hpage_pmd_size"
 FAST = 0.5  # of the time: from here on the program is slowed down a lot
 SHOWN = 10  # areas of a dry run
 EVERY_S = 0.2  # between two updates of the progress
@@ -125,7 +123,7 @@ def collapse(host: Host, **options: Any) -> None:
     program for a few milliseconds where it writes there, maps or unmaps.
     """
     given = CollapseOptions(**options)
-    _check_possible(host.tree)
+    check_possible(host.tree)
     cgroup, pids = find_processes(host.tree, given.cgroup, given.pid, given.unit)
     _check_profiles(host.tree, given, pids)
     holds = Holds(host.tree)
@@ -139,34 +137,31 @@ def collapse(host: Host, **options: Any) -> None:
         _collapse(host, given, cgroup, targets, before, one_s)
 
 
-def _check_possible(tree: Tree) -> None:
-    if not tree.exists(PMD_SIZE):
-        text = "this kernel has no transparent huge pages"
-        raise Error(text, Exit.LACKING, "boot Linux 6.1 or newer with CONFIG_TRANSPARENT_HUGEPAGE")
-    if tree.read(PMD_SIZE) != str(BLOCK):
-        text = f"huge pages have {tree.read(PMD_SIZE)} bytes here, and only 2 MB ones are known"
-        raise Error(text, Exit.LACKING, "boot a kernel with pages of 4 kB")
-
-
 def _check_profiles(tree: Tree, given: CollapseOptions, pids: list[int]) -> None:
     """Fail if a profile with the policy `never` decides for one of the processes."""
     if given.override_never or not tree.exists(CONTROL):
         return
     state = read_state(tree)
     for pid in pids:
-        try:
-            profile = profile_of(tree, state, pid)
-        except Error:  # it has just ended
-            continue
-        if state.get(choice(profile, POINT)) == NEVER:
+        profile = never_of(tree, state, pid)
+        if profile:
             text = f"the profile '{profile}' decides for process {pid}, with the policy '{NEVER}'"
             hint = "bind another profile first, or give --override-never"
             raise Error(f"{text}; collapse would undo that", Exit.REFUSED, hint)
 
 
+def never_of(tree: Tree, state: State, pid: int) -> str:
+    """Return the profile that decides for a process, if its policy is `never`; else empty."""
+    try:
+        profile = profile_of(tree, state, pid)
+    except Error:  # it has just ended
+        return ""
+    return profile if state.get(choice(profile, POINT)) == NEVER else ""
+
+
 def _time_one(host: Host, holds: Holds, given: CollapseOptions) -> float:
     """Return how long one collapse takes on this host; fail if that is too long."""
-    one_s = median(host.advice.time_collapses(TIMED, holds.undisturbed))
+    one_s = time_one(host, holds)
     if one_s * 1000 > given.max_stop:
         text = f"one collapse stops the program for {one_s * 1000:.1f} ms here"
         hint = f"it is more than --max-stop {given.max_stop:g}: raise that, or wait for a calm hour"

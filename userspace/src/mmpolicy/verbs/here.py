@@ -67,6 +67,7 @@ def verbs_here(host: Host) -> list[Verb]:
         *(Verb(name, *needs_root) for name in ("top", "map", "explain", "recommend")),
         Verb("trim", *(needs_root or _no_trim(host))),
         Verb("collapse", *(needs_root or _no_collapse(host))),
+        Verb("maintain", *(needs_root or _no_collapse(host))),
         Verb("bench", *lacks),
         Verb("ab run", *(needs_root or read_only)),
         Verb("ab report", *lacks),

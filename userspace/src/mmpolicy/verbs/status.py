@@ -20,6 +20,7 @@ from mmpolicy.control.keys import (
     State,
 )
 from mmpolicy.control.labels import cgroups_of
+from mmpolicy.control.maintained import live
 from mmpolicy.control.model import check_loaded, lease_of
 from mmpolicy.control.notices import notice_lines
 from mmpolicy.control.owners import read_owned
@@ -60,6 +61,7 @@ def status(host: Host, want_json: bool) -> None:
         **lease_of(host.tree),
         "experiment": _experiment(state),
         "notices": told,
+        "maintain": live(host.tree) or None,
         "owners": Counter(each.owner for each in read_owned(host.tree).values()),
         "profiles": {name: _profile(state, name, paths) for name in profiles_of(state)},
         "out_of_reach": _out_of_reach(host.tree, state),

@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`maintain` on processes made of files: what it works on, when, and what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from array import array
+from collections.abc import Callable
+from errno import EAGAIN, EPERM
+
+import pytest
+
+from mmpolicy.control.maintained import LIVE, LOCK, live
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.advice import BLOCK
+from mmpolicy.memory.folios import PAGE
+from mmpolicy.verbs import maintain
+
+from .fakes import Clock, FakeTree, Run
+from .heaps import START, FakeAdvice, block, free_blocks, make_collapsible, make_heap
+from .sparse import SPLIT, make_sparse, make_thp, pressure, split
+from .test_map import START as SPARSE
+
+MIB = 1024  # KiB
+MINUTE = 60.0
+PAGES = BLOCK // PAGE
+Events = dict[float, Callable[[], object]]
+Play = Callable[[float, Events], None]
+
+
+@pytest.fixture
+def play(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Return what lets things happen at some seconds, and ends the command at the last one."""
+
+    def play(end: float, events: Events) -> None:
+        ahead = sorted(events.items())
+
+        def sleep(seconds: float) -> None:
+            clock.now += seconds
+            while ahead and clock.now >= ahead[0][0]:
+                ahead.pop(0)[1]()
+            if clock.now >= end:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        monkeypatch.setattr(clock, "sleep", sleep)
+
+    return play
+
+
+@pytest.fixture
+def advice(tree: FakeTree) -> FakeAdvice:
+    """Return the kernel of a host with a process that is full in two of three 2 MB."""
+    return make_collapsible(tree, ["full", "half", "full"])
+
+
+def address(number: int) -> int:
+    return START + number * BLOCK
+
+
+def put_block(tree: FakeTree, number: int, kind: str, pid: int = 20) -> None:
+    """Change 2 MB of a process, and what the kernel counts of it."""
+    with tree.real(f"/proc/{pid}/pagemap").open("r+b") as file:
+        file.seek(address(number) // PAGE * 8)
+        file.write(block(kind, number).tobytes())
+    move(tree, pid)
+
+
+def move(tree: FakeTree, pid: int = 20) -> None:
+    """Let the counters of a process move, as after 2 MB of page faults."""
+    head, _, rest = tree.read(f"/proc/{pid}/stat").rpartition(")")
+    fields = rest.split()
+    fields[7] = str(int(fields[7]) + PAGES)
+    tree.put(f"/proc/{pid}/stat", f"{head}) {' '.join(fields)}")
+
+
+def last(out: str) -> dict[str, int]:
+    """Return the first service of the last object of --json."""
+    found: dict[str, int] = json.loads(out.splitlines()[-1])["services"][0]
+    return found
+
+
+@pytest.mark.parametrize("words", [("--unit", "db"), ("--cgroup", "/db.service"), ("--pid", "20")])
+def test_what_is_full_is_collapsed(
+    run: Run, play: Play, advice: FakeAdvice, words: tuple[str, ...]
+) -> None:
+    play(MINUTE, {})
+    result = run("maintain", *words, "--json")
+    service = last(result.out)
+    assert (result.code, advice.calls) == (0, [address(0), address(2)])
+    assert (service["collapsed_kib"], service["huge_kib"]) == (4 * MIB, 4 * MIB)
+    assert (service["again"], service["full_kib"]) == (0, 0)
+
+
+def test_what_it_prints(run: Run, play: Play, advice: FakeAdvice, log: list[str]) -> None:
+    play(MINUTE, {})
+    result = run("maintain", "--unit", "db")
+    lines = result.out.splitlines()
+    assert lines[0].startswith("nothing is given back here: this kernel keeps the empty pages")
+    assert lines[2].split() == ["db", "1", "5", "80.0", "%", "0", "4", "0", "0", "1", "0.0"]
+    assert lines[-1].startswith("0.") and lines[-1].endswith(" % of a CPU")
+    assert log == [log[0]]
+    assert log[0].startswith("maintain db: 4 MiB in 2 MB pages, 0 MiB given back, 0 times")
+    assert "maintain db: 4 MiB in 2 MB pages" in run("log").out
+
+
+def test_a_service_that_does_not_change_is_not_looked_at(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
+) -> None:
+    """One look in the settling time is enough; its counters are read without a lock."""
+    play(30 * MINUTE, {})
+    assert last(run("maintain", "--unit", "db", "--json").out)["looks"] <= 5
+    moves: Events = {60.0 * minute: lambda: move(tree) for minute in range(31, 60)}
+    play(60 * MINUTE, moves)
+    assert 6 <= last(run("maintain", "--unit", "db", "--json").out)["looks"] <= 16
+
+
+def test_what_grows_is_collapsed_soon(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
+) -> None:
+    seen: list[list[int]] = []
+    play(60.0, {20.0: lambda: put_block(tree, 1, "full"), 45.0: lambda: seen.append(advice.calls)})
+    run("maintain", "--unit", "db")
+    assert seen == [[address(0), address(2), address(1)]]
+
+
+def test_it_does_not_work_against_the_program(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
+) -> None:
+    """What a snapshot splits is made again after ten minutes, then after twenty."""
+    made: list[int] = []
+
+    def broken() -> None:
+        made.append(len(advice.calls))
+        put_block(tree, 0, "full")
+
+    events: Events = {
+        60.0: broken,
+        11 * MINUTE - 30: lambda: made.append(len(advice.calls)),
+        16 * MINUTE: broken,
+        33 * MINUTE: lambda: made.append(len(advice.calls)),
+    }
+    play(45 * MINUTE, events)
+    service = last(run("maintain", "--unit", "db", "--json").out)
+    assert made == [2, 2, 3, 3]
+    assert (len(advice.calls), service["again"]) == (4, 2)
+
+
+def test_what_is_full_for_a_moment_does_not_count(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
+) -> None:
+    """The settling time begins again when 2 MB were not full in between."""
+    events: Events = {
+        60.0: lambda: put_block(tree, 0, "full"),
+        8 * MINUTE: lambda: put_block(tree, 0, "half"),
+        9 * MINUTE: lambda: put_block(tree, 0, "full"),
+    }
+    play(18 * MINUTE, events)
+    run("maintain", "--unit", "db")
+    assert len(advice.calls) == 2
+
+
+def test_what_is_refused_is_tried_again_later(run: Run, play: Play, advice: FakeAdvice) -> None:
+    """Twice in the first round, as by `collapse`, and then after ten minutes."""
+    advice.refusals = {address(0): EAGAIN}
+    play(5 * MINUTE, {})
+    assert last(run("maintain", "--unit", "db", "--json").out)["collapsed_kib"] == 2 * MIB
+    assert advice.calls == [address(0), address(2), address(0)]
+
+
+def test_memory_of_others_is_left_alone(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
+) -> None:
+    """What is swapped, shared, guarded, locked or watched, and what the program forbids."""
+    make_heap(tree, ["swapped", "shared", "guard", "locked", "tracked", "zero"])
+    make_heap(tree, ["full"], pid=21)
+    tree.put("/sys/fs/cgroup/db.service/cgroup.procs", "20\n21")
+    advice.forbidden.add(21)
+    play(60 * MINUTE, {})
+    service = last(run("maintain", "--unit", "db", "--json").out)
+    assert (advice.calls, service["processes"]) == ([], 2)
+    assert len(service["left_kib"]) == 7  # type: ignore[arg-type]
+
+
+def test_it_waits_while_memory_is_short(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
+) -> None:
+    """Then nothing is looked at either; it goes on when there is room."""
+    free_blocks(tree, 51)  # 1 % of 5120
+    seen: list[str] = []
+    events: Events = {
+        30.0: lambda: seen.append(live(tree)["waits"]),
+        100.0: lambda: free_blocks(tree, 1000),
+        150.0: lambda: seen.append(str(len(advice.calls))),
+        600.0: lambda: seen.append(live(tree)["waits"]),
+    }
+    play(700.0, events)
+    result = run("maintain", "--unit", "db")
+    assert "waits: node 0 has 51 free blocks of 2 MB left" in result.out
+    assert (seen[0][:6], seen[1:], len(advice.calls)) == ("node 0", ["0", ""], 2)
+
+
+@pytest.mark.parametrize("what", ["pressure", "slow"])
+def test_it_waits_while_the_host_is_busy(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice, clock: Clock, what: str
+) -> None:
+    clock.now = 10.0
+    if what == "pressure":
+        pressure(tree, 50)
+    else:
+        advice.one_s = 0.03
+    play(40.0, {})
+    result = run("maintain", "--unit", "db")
+    assert (result.code, advice.calls) == (0, [])
+    told = {"pressure": "tasks wait for memory 50 %", "slow": "one collapse takes 30.0 ms"}
+    assert f"waits: {told[what]}" in result.out
+
+
+def test_budget(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice, clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """All CPU time that it takes counts, looks as well: 3 %, or what is given."""
+    cpu = [0.0]
+    monkeypatch.setattr("time.process_time", lambda: cpu[0])
+    pids = maintain.Keeper._pids
+
+    def costly(self: maintain.Keeper, name: str) -> list[int]:
+        cpu[0] += 1.5
+        return pids(self, name)
+
+    monkeypatch.setattr(maintain.Keeper, "_pids", costly)
+    for words, share in (((), 3), (("--cpu", "10"), 10)):
+        cpu[0], began = 0.0, clock.now
+        play(began + 3600, {})
+        assert run("maintain", "--unit", "db", *words).code == 0
+        assert share - 0.1 < 100 * cpu[0] / (clock.now - began) <= share
+
+
+def test_a_profile_never_is_heeded(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
+) -> None:
+    """It is told once, and full memory counts as left alone; with another profile it is made."""
+    tree.make_loaded()
+    run("set", "anon_order", "never")
+    never = "the profile 'default' has the policy 'never'"
+    play(30 * MINUTE, {})
+    result = run("maintain", "--unit", "db")
+    assert (result.code, advice.calls) == (0, [])
+    assert result.out.count(f"db: full memory is left alone: {never}") == 1
+    assert f"db: left alone: 4.0 MiB {never}" in result.out
+    run("set", "anon_order", "stock")
+    play(31 * MINUTE, {})
+    assert run("maintain", "--unit", "db").code == 0
+    assert len(advice.calls) == 2
+
+
+# ---- what is empty
+
+
+@pytest.fixture
+def sparse(tree: FakeTree) -> FakeTree:
+    """Return a host with a service whose 2 MB folios are empty but for one page in 16."""
+    tree.make_unloaded()
+    make_thp(tree)
+    free_blocks(tree, 1000)
+    make_sparse(tree, 10)
+    own(tree, 10)
+    tree.advice = FakeAdvice(tree)
+    tree.splits = lambda value: split(tree, value)
+    return tree
+
+
+def own(tree: FakeTree, pid: int) -> None:
+    """Mark the pages of a process as its own, as the kernel does."""
+    with tree.real(f"/proc/{pid}/pagemap").open("r+b") as file:
+        file.seek(SPARSE // PAGE * 8)
+        entries = array("Q", file.read())
+        file.seek(SPARSE // PAGE * 8)
+        file.write(array("Q", [entry | 1 << 56 for entry in entries]).tobytes())
+
+
+def splits(tree: FakeTree) -> int:
+    return sum(path == SPLIT for path, _ in tree.writes)
+
+
+def test_what_stays_empty_is_given_back(run: Run, sparse: FakeTree, play: Play) -> None:
+    """After ten minutes, as memory that was just faulted in is empty for a while."""
+    seen: list[int] = []
+    play(11 * MINUTE, {9.5 * MINUTE: lambda: seen.append(splits(sparse))})
+    service = last(run("maintain", "--unit", "redis", "--json").out)
+    assert (seen, splits(sparse) > 0) == ([0], True)
+    assert (service["given_back_kib"], service["again"]) == (15 * MIB, 0)
+    assert service["collapsed_kib"] == 0
+
+
+def test_what_is_used_in_time_is_not_split(run: Run, sparse: FakeTree, play: Play) -> None:
+    def fill() -> None:
+        sparse.put("/proc/10/mem", b"")
+        with sparse.real("/proc/10/mem").open("r+b") as memory:
+            for page in range(4096):
+                memory.seek(SPARSE + page * PAGE)
+                memory.write(b"x" * PAGE)
+        move(sparse, 10)
+
+    play(30 * MINUTE, {5 * MINUTE: fill})
+    service = last(run("maintain", "--unit", "redis", "--json").out)
+    assert (splits(sparse), service["given_back_kib"]) == (0, 0)
+
+
+def test_memory_that_was_asked_for_stays(
+    run: Run, tree: FakeTree, sparse: FakeTree, play: Play
+) -> None:
+    """By MADV_HUGEPAGE; it is looked into more and more seldom."""
+    make_sparse(tree, 10, flags="rd wr hg")
+    own(tree, 10)
+    play(60 * MINUTE, {})
+    service = last(run("maintain", "--unit", "redis", "--json").out)
+    assert (splits(tree), service["given_back_kib"]) == (0, 0)
+
+
+def test_a_kernel_that_does_not_split_for_us(run: Run, sparse: FakeTree, play: Play) -> None:
+    """It is told once; the rest goes on."""
+
+    def refuse(_value: str) -> None:
+        raise Error("no permission", Exit.DENIED, "", EPERM)
+
+    sparse.splits = refuse
+    play(60 * MINUTE, {})
+    result = run("maintain", "--unit", "redis")
+    assert result.code == 0
+    assert result.out.count("redis: nothing is given back here: ") == 1
+
+
+# ---- what others see
+
+
+def test_status_export_and_log(run: Run, tree: FakeTree, play: Play, advice: FakeAdvice) -> None:
+    """While it runs, and not afterwards; neither needs the module."""
+    seen: list[str] = []
+
+    def look() -> None:
+        seen.extend((run("status").out, run("export").out))
+
+    play(60.0, {40.0: look})
+    assert run("maintain", "--unit", "db").code == 0
+    status, export = seen
+    line = f"maintain: pid {os.getpid()}, 1 service: 4 MiB in 2 MB pages, 0 MiB given back"
+    assert line in status
+    assert "\nmmpolicy_maintain_running 1.0\n" in export
+    made = re.search(
+        r'^mmpolicy_maintain_collapsed_bytes_total\{service="db"\} (.*)$', export, re.M
+    )
+    assert made and float(made[1]) == 2 * BLOCK
+    assert "\nmmpolicy_maintain_cpu_seconds_total " in export
+    assert "maintain" not in run("status").out
+    assert "\nmmpolicy_maintain_running 0.0\n" in run("export").out
+    assert not tree.exists(LIVE)
+
+
+def test_one_that_was_killed_counts_for_nothing(
+    run: Run, tree: FakeTree, advice: FakeAdvice
+) -> None:
+    """Its record may be there, but not its lock."""
+    tree.put(LIVE, json.dumps({"pid": 1, "services": [], "waits": ""}))
+    tree.put(LOCK, "maintain, pid 1\n")
+    assert live(tree) == {}
+    assert "\nmmpolicy_maintain_running 0.0\n" in run("export").out
+
+
+def test_one_at_a_time(run: Run, tree: FakeTree, play: Play, advice: FakeAdvice) -> None:
+    others: list[str] = []
+    play(60.0, {30.0: lambda: others.append(run("maintain", "--unit", "db").err)})
+    assert run("maintain", "--unit", "db").code == 0
+    assert f"maintain, pid {os.getpid()}" in others[0]
+
+
+# ---- services that come and go
+
+
+def test_a_service_that_starts_again(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
+) -> None:
+    """Another process with that number is a new one, whose memory nobody has worked on."""
+
+    def restart() -> None:
+        make_heap(tree, ["full"])
+        head = tree.read("/proc/20/stat").rpartition(" 7 ")
+        tree.put("/proc/20/stat", f"{head[0]} 8 {head[2]}")
+
+    play(60.0, {30.0: restart})
+    service = last(run("maintain", "--unit", "db", "--json").out)
+    assert (len(advice.calls), service["again"]) == (3, 0)
+
+
+def test_a_unit_that_does_not_run_yet(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
+) -> None:
+    """It is waited for, if systemd knows it."""
+    tree.put("/usr/lib/systemd/system/late.service", "[Service]\n")
+    result = run("maintain", "--unit", "wrong")
+    assert result.code == 2 and "systemd knows no wrong.service" in result.err
+    start = lambda: make_heap(tree, ["full"], pid=22, cgroup="/late.service")  # noqa: E731
+    play(60.0, {30.0: start})
+    assert last(run("maintain", "--unit", "late", "--json").out)["collapsed_kib"] == 2 * MIB
+
+
+def test_processes_that_end(run: Run, tree: FakeTree, play: Play, advice: FakeAdvice) -> None:
+    play(60.0, {30.0: lambda: tree.remove("/proc/20")})
+    assert last(run("maintain", "--pid", "20", "--json").out)["processes"] == 0
+
+
+# ---- manifests
+
+
+def test_services_of_the_manifests(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read anew each minute; a file that is wrong is left out, and told of."""
+    path = "/etc/mmpolicy/60-maintain.toml"
+    seen: list[int] = []
+
+    def write(text: str) -> Callable[[], object]:
+        return lambda: tree.put(path, f"version = 1\n{text}")
+
+    monkeypatch.setattr(maintain, "CPU", 3.0)
+    events: Events = {
+        30.0: lambda: seen.append(len(advice.calls)),
+        40.0: write('[maintain]\ncpu = 4\n[maintain.services]\n"db.service" = true\n'),
+        110.0: lambda: seen.append(live(tree)["cpu_percent"]),
+        120.0: write('[maintain.services]\n"db.service" = 3\n'),
+        250.0: lambda: seen.append(len(live(tree)["services"])),
+        260.0: write('[maintain.services]\n"db.service" = false\n'),
+        400.0: lambda: seen.append(len(live(tree)["services"])),
+    }
+    play(410.0, events)
+    result = run("maintain")
+    assert result.code == 0, result.err
+    assert (seen, len(advice.calls)) == ([0, 4, 1, 0], 2)
+    assert "no service is named by [maintain] in /etc/mmpolicy; waits" in result.out
+    assert (
+        "60-maintain.toml:3: nothing can be set by maintain.services.db.service = 3" in result.out
+    )
+
+
+def test_apply_and_verify_take_it(run: Run, tree: FakeTree) -> None:
+    """It is no setting of the kernel, and no drift; what is wrong in it is told with its line."""
+    file = str(tree.real("/tmp/host.toml"))
+    tree.put("/tmp/host.toml", "version = 1\n[maintain]\ncpu = 2.5\n[maintain.services]\ndb = true")
+    assert run("apply", file).code == 0
+    assert run("verify").code == 0
+    for text, told in (
+        ("cpu = 0", "a budget of 0 % of a CPU is not within 0.1 to 100"),
+        ("cpu = true", "nothing can be set by maintain.cpu = True"),
+        ("share = 3", "nothing can be set by maintain.share = 3"),
+    ):
+        tree.put("/tmp/host.toml", f"version = 1\n[maintain]\n{text}\n")
+        result = run("apply", file)
+        assert result.code == 1 and f"host.toml:3: {told}" in result.err

@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Keeps the memory of services in shape: 2 MB pages where it is full, nothing where it is empty.
+
+A process is looked at when the counters of its memory have moved, and seldom otherwise. What is
+full is collapsed as `collapse` does it, and what is empty is split as `trim` does it.
+
+The rule that keeps it from working against itself, khugepaged and the program: 2 MB that it has
+once worked on are left alone until all looks of a settling time have found them full, or empty.
+That time doubles with each further piece of work on these 2 MB. Empty memory waits for the first
+time as well, as what has just been faulted in is empty.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.advice import BLOCK
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
+from mmpolicy.memory import collapse, trim
+from mmpolicy.memory.collapse import (
+    HUGE,
+    NOT_FULL,
+    PAGES,
+    Candidates,
+    Collapser,
+    Limits,
+    Seen,
+    Target,
+    Verdict,
+    time_one,
+)
+from mmpolicy.memory.folios import PAGE
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.space import Space, gone
+from mmpolicy.memory.trim import Finder, Piece, Pressure, Splitter
+
+FULL, GONE = "", "gone"  # kinds of 2 MB, with HUGE and NOT_FULL
+OFTEN = 60  # looks in a settling time, at most
+SELDOM = 2  # looks in that time, at least, of a process that changes
+DOUBLINGS = 6  # of the settling time of 2 MB, at most
+TURN_S = 30.0  # that one process may have before the others
+RESUME_S, LONGEST_S = 60.0, 600.0  # pause after memory was short, and after the last of several
+MOVED = PAGES  # pages that come, go or are faulted in before a look is worth it
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What it may cost, and what it leaves alone."""
+
+    share: float  # of the time of one CPU, in all
+    longest_s: float  # of one collapse
+    reserve: float  # part of a node's memory that stays free in 2 MB blocks
+    min_empty: float  # part of a folio
+    settle_s: float
+    hold_s: float  # of one look
+
+
+@dataclass
+class Block:
+    """An aligned 2 MB as the looks have found it."""
+
+    kind: str
+    pages: int
+    since: float  # it is of this kind
+    empty_since: float = inf
+    attempts: int = 0
+    last: float = -inf  # attempt
+    done: int = 0  # attempts that changed it
+
+    def see(self, kind: str, pages: int, now: float) -> None:
+        """Note what a look has found."""
+        if (kind, pages) != (self.kind, self.pages):
+            self.since = now
+        self.kind, self.pages = kind, pages
+
+    def due(self, since: float, settle_s: float) -> float:
+        """Return when it may be worked on, if it stays as it is since then."""
+        return max(since, self.last) + settle_s * (1 << min(max(self.attempts - 1, 0), DOUBLINGS))
+
+    def tried(self, now: float, was_done: bool) -> int:
+        """Note an attempt; return 1 if it did again what had been done, or undone, before."""
+        again = int(was_done and self.done > 0)
+        self.attempts, self.last, self.done = self.attempts + 1, now, self.done + was_done
+        return again
+
+
+class Counts(NamedTuple):
+    """What the kernel counts of a process; reading it takes no lock of the process."""
+
+    start: int  # since boot, which tells it from a later one
+    faults: int
+    pages: int  # resident
+
+    def moved_from(self, other: Counts) -> bool:
+        """Tell if a look is worth it."""
+        return max(abs(self.pages - other.pages), self.faults - other.faults) >= MOVED
+
+
+@dataclass
+class Watched:
+    """A process, and when it is looked at."""
+
+    pid: int
+    counts: Counts
+    blocks: dict[int, Block] = field(default_factory=dict)
+    pause_s: float = 0.0
+    earliest: float = -inf  # next look, if its counters move
+    latest: float = -inf  # and if they do not
+    pages: int = 0
+    huge: int = 0
+    full: int = 0  # pages that could become 2 MB pages
+    skipped: Counter[str] = field(default_factory=Counter)  # pages, by cause
+
+
+@dataclass
+class Work:
+    """What was done for a service since the start."""
+
+    name: str
+    processes: dict[int, Watched] = field(default_factory=dict)
+    made: int = 0  # 2 MB pages
+    freed: int = 0  # pages
+    again: int = 0  # of both, 2 MB that had been worked on before
+    looks: int = 0
+    longest_s: float = 0.0  # that a collapse took
+    told: set[str] = field(default_factory=set)
+
+    def left(self) -> Counter[str]:
+        """Return the pages that are left alone, by cause."""
+        return sum((each.skipped for each in self.processes.values()), Counter[str]())
+
+
+class Maintainer:
+    """Works for one process after the other, in turns."""
+
+    def __init__(
+        self, host: Host, rules: Rules, pressure: Pressure, tell: Callable[[str, str], None],
+        over: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self._host, self.rules, self._pressure = host, rules, pressure
+        self._tell, self._over = tell, over
+        self.holds = Holds(host.tree, rules.hold_s)
+        self._one_s, self._timed = 0.0, -inf
+        self.waits, self._resume, self._pause_s = "", -inf, RESUME_S
+        self.no_trim = _why_not(trim.check_possible, host.tree)
+        self.no_collapse = _why_not(collapse.check_possible, host.tree)
+        if not host.advice.can_collapse():
+            self.no_collapse = "this kernel has no MADV_COLLAPSE"
+
+    @property
+    def every_s(self) -> float:
+        """Return the time between two rounds."""
+        return self.rules.settle_s / OFTEN
+
+    def round(self, work: Work, pids: Sequence[int], forbids: Callable[[int], str]) -> None:
+        """Give each process of a service its turn; forbids() says why one is not collapsed."""
+        if self._host.clock() < self._resume:
+            return
+        for pid in list(work.processes):
+            if pid not in pids:
+                del work.processes[pid]
+        for pid in pids:
+            if pid == os.getpid() or self._over():
+                continue
+            try:
+                self._turn(work, pid, forbids)
+            except Error as err:
+                if err.exit_code == Exit.DENIED or not self._ended(pid, err):
+                    raise
+                work.processes.pop(pid, None)
+            if self._host.clock() < self._resume:
+                return
+        if self.waits:
+            self.waits, self._pause_s = "", RESUME_S
+
+    def _ended(self, pid: int, err: Error) -> bool:
+        return gone(err) or not self._host.tree.is_dir(f"/proc/{pid}")
+
+    def _turn(self, work: Work, pid: int, forbids: Callable[[int], str]) -> None:
+        counts = self._counts(pid)
+        each = work.processes.get(pid)
+        if not each or each.counts.start != counts.start:
+            small = counts.pages < MOVED
+            latest = self._host.clock() + self.rules.settle_s if small else -inf
+            each, moved = Watched(pid, counts, latest=latest), not small
+            work.processes[pid] = each
+        else:
+            moved = counts.moved_from(each.counts)
+        now = self._host.clock()
+        if now < each.earliest or not (moved or now >= each.latest):
+            return
+        each.counts = counts
+        target = Target(self._host, pid, self.holds, 0)
+        seen = self._look(each, target, now)
+        work.looks += 1
+        did = self._collapse(work, each, target, seen, forbids)
+        did += self._trim(work, each, target)
+        self._plan(each, did > 0)
+
+    def _counts(self, pid: int) -> Counts:
+        text = self._host.tree.read(f"/proc/{pid}/stat").rpartition(")")[2]
+        fields = text.split()
+        return Counts(int(fields[19]), int(fields[7]), int(fields[21]))
+
+    def _plan(self, each: Watched, did: bool) -> None:
+        """Set the next look: soon after work, later and later where there was none."""
+        settle_s, now = self.rules.settle_s, self._host.clock()
+        most = settle_s / SELDOM
+        each.pause_s = self.every_s if did else min(2 * each.pause_s or self.every_s, most)
+        due = min((at for block in each.blocks.values() for at in self._dues(block)), default=inf)
+        each.earliest = now + each.pause_s
+        each.latest = max(min(due, now + settle_s), each.earliest)
+
+    def _dues(self, block: Block) -> Iterator[float]:
+        if block.kind == FULL and block.empty_since == inf:
+            yield self._full_due(block)
+        if block.empty_since < inf:
+            yield block.due(block.empty_since, self.rules.settle_s)
+
+    def _full_due(self, block: Block) -> float:
+        return block.due(block.since, self.rules.settle_s) if block.attempts else block.since
+
+    def _look(self, each: Watched, target: Target, now: float) -> Seen:
+        """Look at all of a process, and note each 2 MB."""
+        found = set[int]()
+
+        def note(start: int, verdict: Verdict) -> None:
+            found.add(start)
+            block = each.blocks.setdefault(start, Block(verdict.cause, verdict.pages, now))
+            block.see(verdict.cause, verdict.pages, now)
+
+        seen = target.look(note)
+        for start in each.blocks.keys() - found:
+            block = each.blocks[start]
+            block.see(GONE, 0, now)
+            block.empty_since = inf
+            if not block.attempts or block.due(block.since, self.rules.settle_s) < now:
+                del each.blocks[start]
+        self._look_for_empty(each, target, now)
+        each.pages, each.huge, each.skipped = seen.pages, seen.huge, seen.skipped
+        each.full = sum(len(area.starts) for area in seen.areas) * PAGES
+        return seen
+
+    def _look_for_empty(self, each: Watched, target: Target, now: float) -> None:
+        for start, block in each.blocks.items():
+            looked = not self.no_trim and block.kind in (HUGE, FULL, NOT_FULL)
+            if not looked or target.emptiness(start) < self.rules.min_empty / 2:
+                block.empty_since = inf
+            else:
+                block.empty_since = min(block.empty_since, now)
+
+    def _collapse(
+        self, work: Work, each: Watched, target: Target, seen: Seen,
+        forbids: Callable[[int], str],
+    ) -> int:  # fmt: skip
+        """Collapse what is full, for one turn; return how many 2 MB pages were made."""
+        now = self._host.clock()
+
+        def may(block: Block) -> bool:
+            is_full = block.kind == FULL and block.empty_since == inf
+            return is_full and now >= self._full_due(block)
+
+        areas = [
+            Candidates(area.pid, [at for at in area.starts if may(each.blocks[at])], 0)
+            for area in seen.areas
+        ]
+        areas = [area for area in areas if area.starts]
+        why = self.no_collapse or (forbids(each.pid) if each.full else "")
+        if why:
+            each.skipped[why] += each.full
+            if areas and why not in work.told:
+                work.told.add(why)
+                self._tell(work.name, f"full memory is left alone: {why}")
+            return 0
+        if not areas or self._is_slow():
+            return 0
+        limits = Limits(self.rules.share, self.rules.longest_s, 0, self.rules.reserve)
+        collapser, began, number = Collapser(self._host, limits, self._pressure), now, 0
+        for _ in collapser.run({each.pid: target}, areas):
+            number += 1
+            if self._over() or self._host.clock() - began > TURN_S:
+                break
+        done = collapser.done
+        ordered = [at for area in sorted(areas, key=lambda one: -len(one.starts))
+                   for at in area.starts]  # fmt: skip
+        for start in ordered[: max(number - bool(done.stopped), 0)]:
+            is_made = start in done.starts
+            work.again += each.blocks[start].tried(self._host.clock(), is_made)
+            if is_made:
+                each.blocks[start].see(HUGE, PAGES, self._host.clock())
+        made = len(done.starts)
+        work.made, work.longest_s = work.made + made, max(work.longest_s, done.longest_s)
+        each.huge, each.full = each.huge + made * PAGES, each.full - made * PAGES
+        self._heed(done.stopped)
+        return made
+
+    def _is_slow(self) -> bool:
+        """Tell if one collapse takes too long here, as it may for a while on a busy host."""
+        now = self._host.clock()
+        if now - self._timed >= self.rules.settle_s:
+            self._one_s, self._timed = time_one(self._host, self.holds), now
+        if self._one_s <= self.rules.longest_s:
+            return False
+        self._timed = -inf
+        limit = self.rules.longest_s * 1000
+        self._heed(f"one collapse takes {self._one_s * 1000:.1f} ms, more than {limit:g} ms")
+        return True
+
+    def _trim(self, work: Work, each: Watched, target: Target) -> int:
+        """Give back what has been empty for long enough; return how many pages."""
+        now = self._host.clock()
+        starts = [
+            start for start, block in sorted(each.blocks.items())
+            if now >= block.due(block.empty_since, self.rules.settle_s)
+        ]  # fmt: skip
+        if not starts or self._over() or now < self._resume:
+            return 0
+        space = Space(self._host.tree, each.pid, self.holds)
+        finder = Finder(space, self.rules.min_empty, advised=False)
+        splitter = Splitter(self._host, self._pressure, self.holds, self.rules.share)
+        found = dict[int, int]()  # empty pages by start
+        pieces = _counted(finder.pieces(_ranges(starts)), found, self._over)
+        try:
+            done = splitter.split(each.pid, pieces, finder)
+        except Error as err:
+            if err.exit_code != Exit.DENIED:
+                raise
+            self.no_trim = err.message
+            self._tell(work.name, f"nothing is given back here: {self.no_trim}")
+            return 0
+        freed = max(done.empty - done.left["pinned"], 0)
+        for start in starts:
+            was_done = bool(freed and start in found)
+            work.again += each.blocks[start].tried(self._host.clock(), was_done)
+            each.blocks[start].empty_since = inf
+        for cause, pages in done.left.items():
+            each.skipped[f"empty, {cause}"] += pages
+        work.freed += freed
+        each.pages -= min(freed, each.pages)
+        self._heed(done.stopped)
+        return freed
+
+    def _heed(self, stopped: str) -> None:
+        """Rest for a while if something was in the way, longer each time in a row."""
+        if not stopped:
+            return
+        if stopped != self.waits:
+            self._tell("", f"waits: {stopped}")
+        self.waits, self._resume = stopped, self._host.clock() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LONGEST_S)
+
+
+def _why_not(check: Callable[[Tree], None], tree: Tree) -> str:
+    try:
+        check(tree)
+    except Error as err:
+        return err.message
+    return ""
+
+
+def _ranges(starts: Sequence[int]) -> list[tuple[int, int]]:
+    """Return some 2 MB, which are sorted, as ranges."""
+    found = list[tuple[int, int]]()
+    for start in starts:
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], start + BLOCK)
+        else:
+            found.append((start, start + BLOCK))
+    return found
+
+
+def _counted(
+    pieces: Iterator[Piece], found: dict[int, int], over: Callable[[], bool]
+) -> Iterator[Piece]:
+    """Yield pieces until it is over, and note the 2 MB that they are in."""
+    for piece in pieces:
+        if over():
+            return
+        if piece.empty:
+            for start in range(piece.start // BLOCK * BLOCK, piece.end, BLOCK):
+                found[start] = found.get(start, 0) + piece.empty
+        yield piece
+
+
+def kib(pages: int) -> int:
+    """Return pages in KiB."""
+    return pages * PAGE >> 10

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`maintain`: `collapse` and `trim` for services, for ever, within a budget; needs no module."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+from mmpolicy.control.change import StateChange
+from mmpolicy.control.journal import record
+from mmpolicy.control.keys import MANIFESTS
+from mmpolicy.control.maintained import HOLDER, LIVE, LOCK
+from mmpolicy.control.manifest import Maintained
+from mmpolicy.control.state import read_state
+from mmpolicy.control.units import host_manifest, units_of
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.cgroups import cgroup_pids, find_cgroup
+from mmpolicy.host.files import CONTROL
+from mmpolicy.host.machine import Host
+from mmpolicy.host.processes import check_process
+from mmpolicy.host.signals import noted
+from mmpolicy.memory.holds import LIMIT_S
+from mmpolicy.memory.maintain import Maintainer, Rules, Work, kib
+from mmpolicy.memory.trim import Pressure
+from mmpolicy.render import as_json, table
+from mmpolicy.verbs.collapse import NEVER, Percent, never_of
+from mmpolicy.verbs.options import (
+    Seconds,
+    complete_cgroup,
+    complete_pid,
+    complete_unit,
+    json_option,
+    pass_host,
+)
+
+CPU = 3.0  # percent
+PROCESS = "process "
+READ_S = 60.0  # between two looks at manifests
+TOLD_S = 3600.0  # between two lines in the system's log
+STEP_S = 1.0  # of a sleep, after which a signal is heeded
+WORTH_KIB = 1024  # of memory that was left alone, to be told
+
+
+@dataclass(frozen=True)
+class MaintainOptions:
+    """The options of `maintain`."""
+
+    units: tuple[str, ...]
+    cgroups: tuple[str, ...]
+    pids: tuple[int, ...]
+    cpu: float | None
+    settle: float
+    max_stop: float
+    min_empty: float
+    reserve: float
+    max_pressure: float
+    want_json: bool
+
+
+@click.command()
+@click.option(
+    "--unit", "units", multiple=True, metavar="NAME", shell_complete=complete_unit,
+    help="A systemd unit, also after it has started again; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--cgroup", "cgroups", multiple=True, metavar="PATH", shell_complete=complete_cgroup,
+    help="A cgroup with all below it; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--pid", "pids", type=click.IntRange(min=1), multiple=True, metavar="N",
+    shell_complete=complete_pid, help="A process, until it ends; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--cpu", type=Percent(min=0.1), metavar="PERCENT",
+    help=f"Take at most so much of one CPU, for all services together.  [default: {CPU:g}]",
+)  # fmt: skip
+@click.option(
+    "--settle", type=Seconds(1.0), default="10m", show_default=True, metavar="TIME",
+    help="Leave alone what was worked on until it has been full, or empty, for so long.",
+)  # fmt: skip
+@click.option(
+    "--max-stop", type=click.FloatRange(min=0, min_open=True), default=20.0, show_default=True,
+    metavar="MS", help="Collapse nothing while one collapse takes longer than that here.",
+)  # fmt: skip
+@click.option(
+    "--min-empty", type=Percent(min=0), default=10.0, show_default=True, metavar="PERCENT",
+    help="Split only folios of which at least PERCENT is empty.",
+)  # fmt: skip
+@click.option(
+    "--reserve", type=Percent(min=0), default=1.0, show_default=True, metavar="PERCENT",
+    help="Keep that part of a node's memory in free blocks of 2 MB.",
+)  # fmt: skip
+@click.option(
+    "--max-pressure", type=Percent(min=0), default=10.0, show_default=True,
+    metavar="PERCENT", help="Wait while tasks wait for memory longer than that.",
+)  # fmt: skip
+@json_option
+@pass_host
+def maintain(host: Host, **options: Any) -> None:
+    """Keep memory of services in 2 MB pages where full, and give back what is empty.
+
+    Works until a signal ends it, as `collapse` and `trim` would, within a budget of CPU time. A
+    service that does not change costs next to nothing. What it has worked on it leaves alone
+    until that has been full, or empty, for ten minutes, and twice as long each further time.
+
+    Without --unit, --cgroup and --pid, it works for the services that [maintain] of the manifests
+    in /etc/mmpolicy names, as mmpolicy-maintain.service does. No state of the host is changed; a
+    profile with the policy 'never' is heeded. `status`, `export` and `log` show its work.
+    """
+    given = MaintainOptions(**options)
+    if not host.tree.is_root():
+        raise Error("no permission to look at other processes", Exit.DENIED, "run it as root")
+    with host.tree.locked(LOCK, f"{HOLDER}{os.getpid()}"), noted() as caught:
+        keeper = Keeper(host, given, caught)
+        try:
+            keeper.run()
+        finally:
+            keeper.end()
+
+
+class Keeper:
+    """Runs the rounds, within the budget, and tells of them."""
+
+    def __init__(self, host: Host, given: MaintainOptions, caught: list[int]) -> None:
+        self._host, self._given, self._caught = host, given, caught
+        self._cpu = CPU
+        self._works: dict[str, Work] = {}
+        self._read_at, self._told_at = float("inf"), float("-inf")
+        self._broken = set[str]()
+        rules = Rules(
+            self._cpu / 100, given.max_stop / 1000, given.reserve / 100, given.min_empty / 100,
+            given.settle, LIMIT_S,
+        )  # fmt: skip
+        pressure = Pressure(host, given.max_pressure)
+        self._maintainer = Maintainer(host, rules, pressure, self._tell, lambda: bool(caught))
+        self._read()
+        self._began, self._cpu_s = host.clock(), time.process_time()
+        self._check()
+        if not pressure.known:
+            self._say("note: the kernel has no PSI, so nothing would stop this")
+
+    def _check(self) -> None:
+        """Fail if nothing can be done here, and tell of the half that cannot."""
+        no_trim, no_collapse = self._maintainer.no_trim, self._maintainer.no_collapse
+        if no_trim and no_collapse:
+            raise Error(f"{no_collapse}, and {no_trim}", Exit.LACKING, "mmpolicy doctor")
+        if no_trim:
+            self._say(f"nothing is given back here: {no_trim}")
+        if no_collapse:
+            self._say(f"nothing is collapsed here: {no_collapse}")
+
+    def _read(self) -> None:
+        """Read the names of the services, anew if they come from manifests."""
+        given = self._given
+        names = [*given.units, *given.cgroups, *(f"{PROCESS}{pid}" for pid in given.pids)]
+        cpu = given.cpu
+        if names and not self._works:
+            self._check_names()
+        elif not names:
+            self._read_at = self._host.clock()
+            cpu_there, names = self._of_manifests()
+            cpu = cpu or cpu_there
+        self._cpu = cpu or CPU
+        self._maintainer.rules = replace(self._maintainer.rules, share=self._cpu / 100)
+        self._works = {name: self._works.get(name) or Work(name) for name in names}
+
+    def _of_manifests(self) -> tuple[float | None, list[str]]:
+        """Return what the manifests of the host say; a file that is wrong is left out."""
+        broken = set[str]()
+        manifest = host_manifest(self._host.tree, lambda err: broken.add(err.message))
+        try:
+            wanted = manifest.maintained()
+        except Error as err:
+            broken.add(err.message)
+            wanted = Maintained(self._cpu, [*self._works])
+        for message in sorted(broken - self._broken):
+            self._say(f"{message}; left out until that is corrected")
+        self._broken = broken
+        if not wanted.services and not self._works:
+            self._say(f"no service is named by [maintain] in {MANIFESTS}; waits")
+        return wanted.cpu, wanted.services
+
+    def _check_names(self) -> None:
+        """Fail if a name can never be of a cgroup; one that does not run now may start."""
+        for pid in self._given.pids:
+            check_process(self._host.tree, pid)
+        for name in self._given.cgroups:
+            find_cgroup(self._host.tree, name)
+        units = units_of(self._host.tree)
+        for name in self._given.units:
+            unit = name if name.endswith((".service", ".slice", ".scope")) else f"{name}.service"
+            if not units.files or not units.knows(units.primary(unit)):
+                find_cgroup(self._host.tree, name)
+
+    def _pids(self, name: str) -> list[int]:
+        if name.startswith(PROCESS):
+            return [int(name.removeprefix(PROCESS))]
+        try:
+            path = find_cgroup(self._host.tree, name).name
+            return [int(pid) for pid in cgroup_pids(self._host.tree, path)]
+        except Error:  # it does not run now
+            return []
+
+    def _forbids(self) -> Callable[[int], str]:
+        """Return what says which profile forbids 2 MB pages to a process."""
+        tree = self._host.tree
+        states = [read_state(tree)] if tree.exists(CONTROL) else []
+
+        def forbids(pid: int) -> str:
+            profile = never_of(tree, states[0], pid) if states else ""
+            return f"the profile '{profile}' has the policy '{NEVER}'" if profile else ""
+
+        return forbids
+
+    def run(self) -> None:
+        """Go round until a signal comes."""
+        host = self._host
+        while not self._caught:
+            if host.clock() - self._read_at >= READ_S:
+                self._read()
+            works = self._works
+            before = [(each.made, each.freed) for each in works.values()]
+            forbids = self._forbids()
+            for name, work in works.items():
+                self._maintainer.round(work, self._pids(name), forbids)
+            self._keep()
+            if before != [(each.made, each.freed) for each in works.values()]:
+                self._show()
+            self._log()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Sleep until the next round, and until all CPU time that was taken is within budget."""
+        host = self._host
+        began = host.clock()
+        end = self._began + self._used() / (self._cpu / 100)
+        end = max(end, began + self._maintainer.every_s)
+        while not self._caught and host.clock() < end:
+            host.sleep(max(min(STEP_S, end - host.clock()), 0.001))
+
+    def _used(self) -> float:
+        return time.process_time() - self._cpu_s
+
+    def _data(self) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "seconds": round(self._host.clock() - self._began, 1),
+            "cpu_s": round(self._used(), 3),
+            "cpu_percent": self._cpu,
+            "waits": self._maintainer.waits,
+            "no_trim": self._maintainer.no_trim,
+            "no_collapse": self._maintainer.no_collapse,
+            "longest_look_ms": round(self._maintainer.holds.longest_s * 1000, 2),
+            "services": [_data_of(work) for work in self._works.values()],
+        }
+
+    def _keep(self) -> None:
+        self._host.tree.keep(LIVE, json.dumps(self._data()), 0o644)
+
+    def _say(self, line: str) -> None:
+        if self._given.want_json:
+            click.echo(line, err=True)
+        else:
+            click.echo(line)
+
+    def _tell(self, name: str, text: str) -> None:
+        """Print what happens once, and let the system's log have it."""
+        line = f"{name}: {text}" if name else text
+        self._say(line)
+        self._host.log(f"maintain: {line}")
+
+    def _show(self) -> None:
+        if self._given.want_json:
+            click.echo(as_json("maintain", self._data(), indent=None))
+            return
+        for line in _lines(self._data()):
+            click.echo(line)
+
+    def _log(self) -> None:
+        if self._host.clock() - self._told_at >= TOLD_S:
+            if self._told_at > float("-inf"):
+                self._host.log(self._sum())
+            self._told_at = self._host.clock()
+
+    def _sum(self) -> str:
+        works = self._works.values()
+        return (
+            f"maintain {', '.join(self._works) or 'nothing'}: "
+            f"{kib(sum(each.made for each in works) * 512) >> 10} MiB in 2 MB pages, "
+            f"{kib(sum(each.freed for each in works)) >> 10} MiB given back, "
+            f"{sum(each.again for each in works)} times 2 MB again, "
+            f"{self._used():.1f} s of CPU in {self._host.clock() - self._began:.0f} s"
+        )
+
+    def end(self) -> None:
+        """Tell of all, take the record away, and leave a line in the journal."""
+        self._show()
+        self._host.log(self._sum())
+        if self._host.tree.exists(LIVE):
+            self._host.tree.drop(LIVE)
+        if any(each.made or each.freed for each in self._works.values()):
+            record(self._host.tree, "maintain", StateChange({}, {}), note=self._sum())
+
+
+def _data_of(work: Work) -> dict[str, Any]:
+    watched = [each for each in work.processes.values() if each.pages]
+    left = {cause: kib(pages) for cause, pages in work.left().most_common()}
+    pages, huge, full = (sum(getattr(each, name) for each in watched)
+                         for name in ("pages", "huge", "full"))  # fmt: skip
+    return {
+        "name": work.name, "processes": len(work.processes), "anon_kib": kib(pages),
+        "huge_kib": kib(huge), "full_kib": kib(full), "collapsed_kib": kib(work.made * 512),
+        "given_back_kib": kib(work.freed), "again": work.again, "looks": work.looks,
+        "longest_ms": round(work.longest_s * 1000, 2),
+        "left_kib": {cause: size for cause, size in left.items() if size},
+    }  # fmt: skip
+
+
+def _lines(data: dict[str, Any]) -> Iterator[str]:
+    header = ("SERVICE", "PROCESSES", "ANON_MIB", "IN_2MB", "FULL_MIB", "MADE_MIB",
+              "GIVEN_BACK_MIB", "AGAIN", "LOOKS", "LONGEST_MS")  # fmt: skip
+    yield from table(header, [_row(each) for each in data["services"]])
+    for each in data["services"]:
+        parts = [f"{size / 1024:.1f} MiB {cause}" for cause, size in each["left_kib"].items()
+                 if size >= WORTH_KIB]  # fmt: skip
+        if parts:
+            yield f"{each['name']}: left alone: {', '.join(parts)}"
+    share = 100 * data["cpu_s"] / data["seconds"] if data["seconds"] else 0
+    yield f"{data['cpu_s']:.1f} s of CPU in {data['seconds']:.0f} s: {share:.1f} % of a CPU"
+
+
+def _row(each: dict[str, Any]) -> Sequence[object]:
+    huge = f"{100 * each['huge_kib'] / each['anon_kib']:.1f} %" if each["anon_kib"] else "-"
+    return (
+        each["name"], each["processes"], each["anon_kib"] >> 10, huge, each["full_kib"] >> 10,
+        each["collapsed_kib"] >> 10, each["given_back_kib"] >> 10, each["again"], each["looks"],
+        each["longest_ms"],
+    )  # fmt: skip
