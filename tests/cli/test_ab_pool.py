@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Iterator
-from math import exp, expm1, inf, log, log1p, sqrt
+from dataclasses import replace
+from math import exp, expm1, inf, log, log1p, nan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from mmpolicy.ab.pool import (
     variances_of,
 )
 from mmpolicy.ab.pool_means import Means
-from mmpolicy.ab.report import AA, CARRY, OWN, TOTALS, Doubt
+from mmpolicy.ab.report import AA, CARRY, LOST, OWN, TOTALS, Doubt, Report
 from mmpolicy.ab.samples import Recording, parse
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.errors import Exit
@@ -47,6 +48,7 @@ from .fakes import FakeTree, Result, Run
 from .simulate import DEFAULT_PAIRS, Rng, Vector
 from .test_ab_report import Lines
 from .test_host import raised
+from .worlds import normal, plain, recorded
 
 FULL = pytest.mark.full
 NOISE = 0.1
@@ -488,19 +490,59 @@ def test_the_coins_of_few_pairs_can_be_counted() -> None:
 
 
 def test_lost_pairs_count_against_what_hosts_show() -> None:
-    """One for each host: as clear as its clearest, and the interval has what they may be."""
+    """On these hosts as in a report, on hosts like these by as much as they may move the mean."""
     rng = np.random.default_rng(5)
     hosts = [HostEffect(str(n), rng.normal(-0.05, 0.03, 12)) for n in range(4)]
     plain = pooled(hosts)
     assert max(plain.p, plain.p_here) < 0.05
-    lossy = [HostEffect(host.name, host.d, against=1) for host in hosts]
-    found = pooled(lossy)
-    worse = [HostEffect(host.name, np.append(max(abs(host.d)), host.d)) for host in hosts]
-    better = [HostEffect(host.name, np.append(-max(abs(host.d)), host.d)) for host in hosts]
-    assert (found.p, found.here) == (pooled(worse).p, plain.here)
-    assert (found.low, found.high) == (pooled(better).low, pooled(worse).high)
-    many = [HostEffect(host.name, host.d, against=9) for host in hosts]
-    assert (pooled(many).p, pooled(many).p_here) == (1, 1)
+    found = pooled([replace(host, against=1) for host in hosts])
+    clearest = [replace(host, d=np.append(max(abs(host.d)), host.d)) for host in hosts]
+    assert (found.p_here, found.here) == (pooled(clearest).p_here, plain.here)
+    one = replace(hosts[0], against=2)
+    farthest = [one.mean + sign * max(abs(one.d - one.mean)) for sign in (-1, 1)]
+    moved = [np.append([end] * 2, one.d).mean() - one.mean for end in farthest]
+    assert moved == pytest.approx([-one.off, one.off])
+    assert found.low < plain.low < plain.high < found.high
+    assert found.high - plain.high == pytest.approx(plain.low - found.low)
+    assert plain.p < found.p
+    many = pooled([replace(host, against=30) for host in hosts])
+    assert many.p_here == 1
+
+
+def lost_doubt(rng: Rng, number: int) -> list[str]:
+    """Return the doubts of a run of 12 pairs that has lost so many, in either arm in turn."""
+
+    def draw(rng: Rng, treated: Vector) -> dict[str, Vector]:
+        values = plain(normal(0.01), -10)(rng, treated)["m"]
+        for pair in range(number):
+            values[np.flatnonzero((treated > 0) == pair % 2)[pair]] = nan
+        return {"m": values}
+
+    return [doubt.kind for doubt in Report(recorded(rng, draw)).reasons]
+
+
+def test_a_pool_judges_lost_pairs_of_a_host_by_all_hosts() -> None:
+    """Two of 12, by chance in either arm: the report of that host says nothing, the pool may."""
+    rng, usual = np.random.default_rng(3), plain(normal(0.01), -10)
+
+    def lossy(rng: Rng, treated: Vector) -> dict[str, Vector]:
+        values = usual(rng, treated)["m"]
+        for side, pair in ((treated == 0, 2), (treated > 0, 7)):
+            values[np.flatnonzero(side)[pair]] = nan
+        return {"m": values}
+
+    runs = [recorded(rng, draw) for draw in (lossy, usual, usual, usual)]
+    pool = Pool((f"h{number}", run) for number, run in enumerate(runs))
+    assert Report(runs[0]).exit == Exit.INCONCLUSIVE
+    assert [host.against for host in pool.effects["m"]] == [2, 0, 0, 0]
+    assert (pool.exit, pool.open_doubts) == (Exit.DONE, [])
+    name = pool.runs[0].label
+    assert f"  lost pairs count as against the others: {name} (2)" in pool.lines()
+    text = "m has a value in 10 of 12 pairs; it is missing or no number in 1 blocks of control, "
+    assert f"note: {name}: {text}1 blocks of treatment" in pool.lines()
+    assert [lost_doubt(rng, number) for number in (2, 4, 5)] == [[LOST], [LOST], [OWN]]
+    held_back = pool_of([LOWER], [EQUAL], effects=[replace(pool.effects["m"][0], name="h")])
+    assert held_back.verdict().endswith("have to be; lost pairs count as against it: h (2)")
 
 
 def test_a_jump_that_hosts_share_is_looked_for() -> None:
@@ -523,7 +565,8 @@ def test_a_jump_that_hosts_share_is_looked_for() -> None:
 @pytest.mark.parametrize(
     ("doubts", "hosts", "code"),
     [
-        ([(OWN, 1)], 30, OPEN), ([(TOTALS, 9)], 30, GAIN), ([(AA, 1)], 30, GAIN),
+        ([(OWN, 1)], 30, OPEN), ([(TOTALS, 9)], 30, GAIN), ([(LOST, 9)], 30, GAIN),
+        ([(AA, 1)], 30, GAIN),
         ([(AA, 4)], 30, OPEN), ([(AA, 1)], 2, GAIN), ([(AA, 2)], 3, OPEN),
         ([(CARRY, 4)], 30, GAIN), ([(CARRY, 6)], 30, OPEN), ([], 2, GAIN),
     ],

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import exp, inf, log, log1p
+from math import exp, inf, isnan, log, log1p
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,9 @@ def recorded(
     """Return a run; a value that is nan is lost. until: with so many pairs it ends.
 
     What decides on the end is what is in the file, so then the samples of a block are alike.
+    Metrics with /s are of counters; where the value is nan the counter starts again.
     """
+    counters = {text.split("=")[0]: 0.0 for text in metrics if "/s" in text}
     seed = int(rng.integers(2**62))
     design = Design("switchback", BLOCK, 1.0, 1.0, seed)
     blocks = [*design.blocks("aa", aa), *design.blocks("ab", pairs, 2 * aa)]
@@ -168,10 +170,14 @@ def recorded(
     for block in blocks[: 2 * (aa + done)]:
         began = BLOCK * block.number
         for place in range(SAMPLES):
-            host = {
-                f"cmd:{name}": float(each[block.number] * wiggle[block.number, place])
-                for name, each in values.items()
-            }
+            host = {}
+            for name, each in values.items():
+                value = float(each[block.number] * wiggle[block.number, place])
+                if name in counters:
+                    step = 1.0 if isnan(value) else value
+                    value = 0.0 if isnan(value) and place == 1 else counters[name] + step
+                    counters[name] = value
+                host[f"cmd:{name}"] = value
             run.add({"kind": "sample", "t": began + 1 + place, "block": block.number,
                      "host": host, "arms": {}})  # fmt: skip
         run.add({"kind": "block", **block._asdict(), "began": began, "ended": began + BLOCK})
@@ -323,6 +329,11 @@ def reports() -> Iterator[World]:
     for level in (3, 20):
         yield report_world(f"equal arms, rounded, level {level}", rounded(level), None, SELDOM)
     yield report_world("equal arms, 2 % of blocks lost", lossy(0.02, 0.02), None, SELDOM)
+    for more in (0.02, 0.1):
+        yield report_world(
+            f"equal arms, a counter starts again in 2 and {100 * more:.0f} % of blocks",
+            lossy(0.02, more), None, SELDOM, metrics=("m=cmd:m/s lower",),
+        )  # fmt: skip
     yield report_world("equal arms, 1 and 8 % lost", lossy(0.01, 0.08), None, SELDOM)
     for share in (0.1, 0.3):
         yield report_world(
@@ -648,9 +659,11 @@ def pools() -> Iterator[World]:
         rates = {"exit 0": (least, 100.0), "held": (93.0, 99.0)}
         yield pool_world(f"{percent} %, normal, 5 %", hosts, alike(hosts, plain(normal(), percent)),
                          rates, log1p(percent / 100))  # fmt: skip
-    for hosts in (3, 6):
+    for hosts, least in ((3, 94.1), (6, 97.0)):
         yield pool_world("-10 %, normal, 5 %, 2 % of blocks lost", hosts,
-                         alike(hosts, lossy(0.02, 0.02, -10)), {"exit 0": ANY}, None)  # fmt: skip
+                         alike(hosts, lossy(0.02, 0.02, -10)), {"exit 0": (least, 100.0)},
+                         None)  # fmt: skip
+    for hosts in (3, 6):
         yield pool_world("gain, guard 5 % is equal", hosts, alike(hosts, guarded(0.05, 0.05, 0)),
                          {"exit 0": ANY}, None, metrics=GUARD)  # fmt: skip
 

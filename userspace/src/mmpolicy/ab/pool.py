@@ -26,6 +26,7 @@ from mmpolicy.ab.design import (
     DIRTY,
     at_margin,
     differences,
+    few_lost,
     in_percent,
     planned_so_far,
     with_lost,
@@ -65,6 +66,14 @@ class HostEffect:
     def mean(self) -> float:
         """Return its effect."""
         return float(self.d.mean())
+
+    @property
+    def off(self) -> float:
+        """Return how much lost pairs may move it, each as far from it as the farthest pair."""
+        if not self.against:
+            return 0.0
+        farthest = float(np.abs(self.d - self.mean).max())
+        return farthest * self.against / (self.against + len(self.d))
 
     @property
     def noise(self) -> float:
@@ -127,25 +136,11 @@ def tau_squared(effects: Vector, variances: Vector) -> float:
 def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> Pooled:
     """Return both answers of two hosts or more.
 
-    Lost pairs count as against what the others show, and the interval is as wide as whatever
-    they might have been makes it.
+    Lost pairs count as against the others. On these hosts each is as clear as the clearest pair
+    of its host, as in a report. On hosts like these they may move the mean by what HostEffect.off
+    says, so the interval is that much wider at either end (bounds as of Horowitz and Manski,
+    1998).
     """
-    found = _pooled(hosts, seed, tosses)
-    if not any(host.against for host in hosts):
-        return found
-    ways = {sign: _pooled([host.opposed(sign) for host in hosts], seed, tosses)
-            for sign in (-1.0, 1.0)}  # fmt: skip
-    all_of = [found, *ways.values()]
-    here, mean = (ways[-1.0 if each > 0 else 1.0] for each in (found.here, found.mean))
-    return replace(
-        found,
-        p_here=max(here.p_here, found.p_here) if here.here * found.here > 0 else 1.0,
-        p=max(mean.p, found.p) if mean.mean * found.mean > 0 else 1.0,
-        low=min(each.low for each in all_of), high=max(each.high for each in all_of),
-    )  # fmt: skip
-
-
-def _pooled(hosts: Sequence[HostEffect], seed: int, tosses: int) -> Pooled:
     effects = np.asarray([host.mean for host in hosts])
     variances = variances_of(hosts)
     freedom = len(hosts) - 1
@@ -158,19 +153,31 @@ def _pooled(hosts: Sequence[HostEffect], seed: int, tosses: int) -> Pooled:
         np.sqrt(tau2 + error**2)
     )
     coins = Coins.of(hosts, seed, tosses)
+    offs = np.asarray([host.off for host in hosts])
+    off, off_here = weighted(offs, variances + tau2)[0], float(offs.mean())
     return Pooled(
         here=float(effects.mean()),
-        p_here=coins.p,
+        p_here=max(coins.p, _p_against(hosts, seed, tosses)),
         mean=mean,
-        low=min(mean - t * error, coins.low),
-        high=max(mean + t * error, coins.high),
-        p=float(2 * stats.t.sf(abs(mean) / error, freedom)),
+        low=min(mean - t * error - off, coins.low - off_here),
+        high=max(mean + t * error + off, coins.high + off_here),
+        p=float(2 * stats.t.sf(max(abs(mean) - off, 0.0) / error, freedom)),
         tau=float(np.sqrt(tau2)),
         heterogeneity_p=float(stats.chi2.sf(total, freedom)),
         i2=max(0.0, 1 - freedom / total) if total else 0.0,
-        next_low=mean - spread,
-        next_high=mean + spread,
+        next_low=mean - spread - off,
+        next_high=mean + spread + off,
     )
+
+
+def _p_against(hosts: Sequence[HostEffect], seed: int, tosses: int) -> float:
+    """Return the p of the coins with all lost pairs against what the others show."""
+    if not any(host.against for host in hosts):
+        return 0.0
+    sign = -1.0 if sum(host.mean for host in hosts) > 0 else 1.0
+    opposed = [host.opposed(sign) for host in hosts]
+    turned = sum(host.mean for host in opposed) * sign >= 0
+    return 1.0 if turned else Coins.of(opposed, seed, tosses).p
 
 
 @dataclass(frozen=True)
@@ -302,12 +309,11 @@ def _effect(label: str, recording: Recording, metric: Metric) -> HostEffect | Le
     values = np.asarray(d)
     first = np.asarray([firsts[pair] for pair in by_pair if firsts], bool)
     rest = without_place(values, first) if len(set(first.tolist())) > 1 else None
-    _, lost = recording.lost_pairs(
-        metric, planned_so_far(recording.end, recording.planned, by_pair)
-    )
+    planned = planned_so_far(recording.end, recording.planned, by_pair)
+    lost, against = recording.lost_pairs(metric, planned)
     return HostEffect(
         label, values if rest is None else rest, np.log(np.asarray(pairs)).sum(axis=1),
-        _moments(recording, by_pair), lost,
+        _moments(recording, by_pair), against if few_lost(lost, planned) else lost,
     )  # fmt: skip
 
 
@@ -462,6 +468,8 @@ class Pool:
                 f"p = {found.heterogeneity_p:.2g})",
             ]
             lines += self._of_jump(hosts)
+            if lost := _lost(hosts):
+                lines.append(f"  lost pairs count as against the others: {_some(lost)}")
             lines.append("")
         lines += [f"left out: {host}: {why}" for host, why in self.left_out]
         lines += self._doubt_lines()
@@ -493,9 +501,11 @@ class Pool:
                 return f"inconclusive: in doubt are {_some(_by_host(self.open_doubts))}"
             if self.left_out:
                 return f"inconclusive: left out are {_some(_by_host(self.left_out))}"
-        words = {Exit.DONE: "better on these hosts, and on hosts like these",
-                 Exit.WORSE: "worse on these hosts, and on hosts like these"}  # fmt: skip
-        return words.get(self.exit, "inconclusive: not shown for all metrics that have to be")
+            lost = _lost(host for hosts in self.effects.values() for host in hosts)
+            why = f"; lost pairs count as against it: {_some(lost)}" if lost else ""
+            return f"inconclusive: not shown for all metrics that have to be{why}"
+        word = "worse" if self.exit == Exit.WORSE else "better"
+        return f"{word} on these hosts, and on hosts like these"
 
     def data(self) -> dict[str, Any]:
         """Return it for JSON; effects in percent."""
@@ -527,6 +537,14 @@ def _by_host(reasons: Sequence[tuple[str, str]]) -> list[str]:
     for host, reason in reasons:
         firsts.setdefault(host, reason)
     return [f"{host} ({reason})" for host, reason in firsts.items()]
+
+
+def _lost(hosts: Iterable[HostEffect]) -> list[str]:
+    """Return each host with lost pairs that count, and how many they are at most."""
+    most: dict[str, int] = {}
+    for host in hosts:
+        most[host.name] = max(host.against, most.get(host.name, 0))
+    return [f"{name} ({number})" for name, number in most.items() if number]
 
 
 def _some(texts: Sequence[str]) -> str:

@@ -30,7 +30,8 @@ from mmpolicy.errors import Exit
 from mmpolicy.render import table
 
 # Kinds of doubts: those that a pool of hosts judges by all of them, and all others.
-OWN, AA, CARRY, TOTALS = "", "A/A", "carry-over", "totals"
+OWN, AA, CARRY, TOTALS, LOST = "", "A/A", "carry-over", "totals", "lost"
+LOST_OF_HOST = 1 / 3  # of its pairs: with more of them, a pool has no use for a host
 
 
 class Doubt(NamedTuple):
@@ -186,7 +187,8 @@ class Report:
             text = f"{name} never falls: if it counts something, add /s: {source}/s"
             yield Doubt(OWN, text, name)
         if self._lost(row) and row.too_many_lost:
-            yield Doubt(OWN, self._lost(row), name)
+            far = row.uneven_lost or row.planned - len(row.pairs) > LOST_OF_HOST * row.planned
+            yield Doubt(OWN if far else LOST, self._lost(row), name)
         elif row.metric.of_units and row.uneven_lost:
             lost = ", ".join(f"{count} in {arm}" for arm, count in row.lost.items())
             text = f"{name}: units have gone within their blocks, and not evenly: {lost}"
