@@ -14,7 +14,7 @@
 # 6.12.117 behaves otherwise, with 2 if something for the run is missing.
 set -euo pipefail
 kernel=linux-image-6.12.117+deb12-cloud-amd64=6.12.117-1~deb12u1
-busybox=busybox-static
+busybox="busybox-static=1:1.35.0-4+deb12u1+b1"
 for tool in apt-get dpkg-deb qemu-system-x86_64; do
 	command -v "$tool" >/dev/null || { echo "missing: $tool"; exit 2; }
 done
