@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +94,7 @@ def start() -> Iterator[Start]:
         each.communicate()
 
 
-def seen(pid: int, **more: bool) -> Reach:
+def seen(pid: int, **more: Any) -> Reach:
     """Return what is seen without a limit for one read, as these programs wait for nobody."""
     return reach(Tree(), pid, Holds(Tree(), limit_s=60.0), **more)
 
@@ -169,7 +170,7 @@ def test_who_else_decides_for_what_asks(start: Start) -> None:
     pid = start("m = private(mmap.MADV_HUGEPAGE)")
     assert [each.key for each in seen(pid).barriers] == ["advised"]
     assert seen(pid, override=True).barriers == seen(pid, own_sizes=True).barriers == ()
-    assert seen(pid, deep=False).barriers == ()
+    assert seen(pid, into_kib=0).barriers == ()
 
 
 def test_what_cannot_be_found_out_is_said_to_be_so(start: Start) -> None:
@@ -184,7 +185,7 @@ def test_what_cannot_be_found_out_is_said_to_be_so(start: Start) -> None:
 def test_many_processes(start: Start) -> None:
     """Of the largest, so many; one that has ended, and one of the kernel, are left out."""
     large, small = start("m = private(); n = private(); forbid()"), start("forbid()")
-    found = reach_of(Tree(), [2, 999_999_999, small, large], 1, deep=False)
+    found = reach_of(Tree(), [2, 999_999_999, small, large], 1, into_kib=0)
     assert [each.pid for each in found] == [large]
     assert [each.pid for each in reach_of(Tree(), [small, large], 9)] == [large, small]
 

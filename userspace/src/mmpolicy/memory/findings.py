@@ -309,7 +309,7 @@ def _forbidding(host: Evidence) -> Iterator[Finding]:
         if not each.forbids or gain < LEAST_PERCENT:
             continue
         try:
-            found = reach(host.tree, each.pid, deep=False).barriers[0]
+            found = reach(host.tree, each.pid, into_kib=0).barriers[0]
         except (Error, IndexError):  # it has ended
             continue
         what = f"{each.mean.faults:.0f} page faults a second, {_of_a_cpu(host.costs, gain)}, "

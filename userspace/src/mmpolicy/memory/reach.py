@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from math import inf
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
@@ -29,6 +30,7 @@ SHMEM = f"{THP}/shmem_enabled"
 MUCH, MUCH_KIB = 0.1, 32 << 10  # of a process, and so much: what is worth a line
 MOSTLY = 0.5  # files: every program has some
 ALL = 0.95  # of the memory of a process: then a policy changes nothing
+INTO_KIB = 4 << 20  # of a process: to look for advice in more takes too long to do it for many
 ASKED, REFUSED = "hg", "nh"  # VmFlags: by MADV_HUGEPAGE, by MADV_NOHUGEPAGE
 WATCHED = frozenset(("um", "uw"))  # by userfaultfd
 THP_ENABLED = re.compile(r"^THP_enabled:\s+0$", re.MULTILINE)
@@ -66,6 +68,12 @@ class Reach(NamedTuple):
     def barred(self) -> float:
         """Return which part of its memory is out of reach, as far as that is known."""
         return min(sum(each.share for each in self.barriers), 1.0)
+
+    @property
+    def decider(self) -> str:
+        """Return what decides for most of its memory, empty if policies and the kernel do."""
+        most = (KINDS[each.key].decider for each in self.barriers if each.share >= MOSTLY)
+        return next(most, "")
 
     def lines(self) -> Iterator[str]:
         """Yield a line for each barrier."""
@@ -252,24 +260,25 @@ class Kind(NamedTuple):
     what: str
     likely: Callable[[Clues, Tree], Likely]
     way_out: str  # if no cause is known
+    decider: str = ""  # in a word, if it is not the profile or the kernel
 
 
 KINDS = {
     "prctl": Kind(
         "as large folios are forbidden to all of it (prctl PR_SET_THP_DISABLE)", _prctl,
         "find who calls it: the program, a library, MemoryTHP= of its unit, or a parent that it "
-        "inherits it from",
+        "inherits it from", "itself",
     ),
     "except_advised": Kind(
         "as they are forbidden to what does not ask for them (PR_THP_DISABLE_EXCEPT_ADVISED)",
         lambda clues, _: [(f"MemoryTHP=madvise of {clues.unit}",
                            f"systemctl edit {clues.unit}, and restart it")]
         if clues.memory_thp == "madvise" else (),
-        "MemoryTHP= of its unit (systemd 260), or a parent that it inherits it from",
+        "MemoryTHP= of its unit (systemd 260), or a parent that it inherits it from", "unit",
     ),
     "nohugepage": Kind(
         "as it refuses large folios there (MADV_NOHUGEPAGE)", _refused,
-        "an option of the program or of its allocator",
+        "an option of the program or of its allocator", "itself",
     ),
     "advised": Kind(
         "as it asks for huge pages there (MADV_HUGEPAGE), which stays with the kernel", _asked,
@@ -278,13 +287,16 @@ KINDS = {
     "userfaultfd": Kind(
         "as a userfaultfd serves its faults", _none,
         "none before that ends: migration (postcopy), a snapshot, or a checkpoint that is restored",
+        "uffd",
     ),
-    "hugetlb": Kind("as it is hugetlb", _hugetlb, "none is needed: these pages are large already"),
+    "hugetlb": Kind(
+        "as it is hugetlb", _hugetlb, "none is needed: these pages are large already", "hugetlb"
+    ),
     "shared": Kind(
         "as it is shared memory, for which shmem_enabled decides", _shared,
-        f"echo advise >{SHMEM}, if it asks for huge pages there",
+        f"echo advise >{SHMEM}, if it asks for huge pages there", "shmem",
     ),
-    "files": Kind("as it is of files", _none, "none: it is the page cache"),
+    "files": Kind("as it is of files", _none, "none: it is the page cache", "files"),
 }  # fmt: skip
 
 
@@ -316,23 +328,26 @@ def some_size_for_all(tree: Tree) -> int:
 
 def reach(
     tree: Tree, pid: int, holds: Holds | None = None, *, override: bool = False,
-    own_sizes: bool = False, deep: bool = True,
+    own_sizes: bool = False, into_kib: float = inf,
 ) -> Reach:  # fmt: skip
     """Return which memory of a process policies do not reach.
 
     `override`: the policy has override_madvise=1. `own_sizes`: the kernel's own sizes are asked
-    about, which reach memory that asks for them. Without `deep` only counters are read, so what
-    depends on advice is not found.
+    about, which reach memory that asks for them. Of a process with more memory than `into_kib`
+    only counters are read, so advice is not found.
     """
     space = Space(tree, pid, holds or Holds(tree))
     sizes = space.sizes()
+    whole = sizes.rss + sizes.hugetlb
+    deep = whole <= into_kib
     areas = space.areas() if deep else []
     clues = Clues(tree, pid, areas)
-    whole = sizes.rss + sizes.hugetlb
     found, unknown = _counted(sizes), list[str]()
     if sizes.thp_enabled and deep:
         advised, unknown = _advised(tree, space, areas)
         found |= advised
+    elif sizes.thp_enabled:
+        unknown.append(f"what of it is advised (madvise); mmpolicy explain {pid} looks at that")
     if override or own_sizes:
         found.pop("advised", None)
     barriers = [
@@ -412,7 +427,7 @@ def _resident(space: Space, area: Vma) -> int:
 
 def reach_of(
     tree: Tree, pids: Iterable[int], most: int, *, override: bool = False,
-    own_sizes: bool = False, deep: bool = True,
+    own_sizes: bool = False, into_kib: float = inf,
 ) -> list[Reach]:  # fmt: skip
     """Return it for the largest of some processes, so many; who ends meanwhile is left out."""
     holds, sizes = Holds(tree), dict[int, int]()
@@ -424,7 +439,9 @@ def reach_of(
     found = []
     for pid in sorted(sizes, key=lambda pid: -sizes[pid])[:most]:
         try:
-            found.append(reach(tree, pid, holds, override=override, own_sizes=own_sizes, deep=deep))
+            found.append(
+                reach(tree, pid, holds, override=override, own_sizes=own_sizes, into_kib=into_kib)
+            )
         except Error as err:
             if err.exit_code == Exit.DENIED:
                 continue

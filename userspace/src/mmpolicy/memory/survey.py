@@ -29,6 +29,7 @@ from mmpolicy.host.processes import printable
 from mmpolicy.memory.charged import Account, Owners, account_of
 from mmpolicy.memory.folios import PAGE
 from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.reach import INTO_KIB, Reach, reach
 from mmpolicy.memory.sample import MORE_TRIES, TRIES, Layout, Looker, Sample, together
 from mmpolicy.memory.space import Sizes, Space
 
@@ -276,6 +277,7 @@ class Survey:
         self._owners, self._looks = Owners(tree), cast("Looker | None", None)
         self.blind = ""  # why contents cannot be looked at
         self._charged = Charged(tree)
+        self._reach: dict[tuple[int, int, int], Reach] = {}
         self._ignored: set[int] = set()
         self._listed: set[int] = set()
         self._turn, self._born = -inf, set[int]()  # when it was, and who began since
@@ -298,6 +300,17 @@ class Survey:
         self._sample(now, 0.0 if first else floor)
         self._turn = now
 
+    def reach(self, pid: int) -> Reach | None:
+        """Return what keeps policies from a process; asked again when its memory has doubled."""
+        each = self.processes[pid]
+        key = pid, each.usage.start, each.rss_kib.bit_length()
+        if key not in self._reach:
+            try:
+                self._reach[key] = reach(self.tree, pid, self.holds, into_kib=INTO_KIB)
+            except Error:  # it has ended, or is of somebody else
+                return None
+        return self._reach[key]
+
     def _list(self) -> list[int]:
         """Forget who has ended; return who is there, those that were not looked at first."""
         if self.within:
@@ -309,6 +322,7 @@ class Survey:
         self._listed = there
         self._ignored &= there
         self.processes = {pid: each for pid, each in self.processes.items() if pid in there}
+        self._reach = {key: each for key, each in self._reach.items() if key[0] in there}
         looked = {pid: each.looked for pid, each in self.processes.items()}
         return sorted(there - self._ignored, key=lambda pid: looked.get(pid, -inf))
 

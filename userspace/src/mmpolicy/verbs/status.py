@@ -28,10 +28,10 @@ from mmpolicy.control.state import bindings_of, profiles_of, read_state, setting
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.memory.reach import reach_of
+from mmpolicy.memory.reach import INTO_KIB, Reach, reach_of
 from mmpolicy.render import emit, paint, table
 from mmpolicy.verbs.options import json_option, pass_host
-from mmpolicy.verbs.reached import LARGEST, is_asked, pids_of
+from mmpolicy.verbs.reached import LARGEST, is_asked, overrides, pids_of
 
 MOST_NAMES = 3  # in one line
 LOOKED_AT = 256  # bound processes of which counters are read
@@ -70,14 +70,17 @@ def status(host: Host, want_json: bool) -> None:
 
 
 def _out_of_reach(tree: Tree, state: State) -> list[dict[str, Any]]:
-    """Return the bound processes that policies do not reach, as far as counters tell."""
-    asked = [name for name in profiles_of(state) if is_asked(state, name)]
-    bound = [key for name in asked for key in bindings_of(state, name)]
+    """Return the bound processes that policies do not reach, or of which that is not known."""
+    found = list[Reach]()
     try:
-        found = reach_of(tree, pids_of(tree, bound)[:LOOKED_AT], LARGEST, deep=False)
+        for name in (each for each in profiles_of(state) if is_asked(state, each)):
+            pids, override = pids_of(tree, bindings_of(state, name)), overrides(state, name)
+            pids = pids[:LOOKED_AT]
+            found += reach_of(tree, pids, LARGEST, override=override, into_kib=INTO_KIB)
     except Error:  # without cgroup v2
         return []
-    return [{**each.as_data(), "lines": [*each.lines()]} for each in found if each.barriers]
+    told = (each for each in found if each.barriers or each.unknown)
+    return [{**each.as_data(), "lines": [*each.lines()]} for each in told]
 
 
 def _experiment(state: State) -> dict[str, str] | None:

@@ -255,9 +255,11 @@ def frame_of(
         ],
         "processes": [
             {"pid": row.pids[0], "name": row.name, "cgroup": row.cgroup, **_data(row, costs),
-             "decides": "itself" if row.forbids else "unit" if by_unit(row.cgroup) else
-             _decides(state, partial(profile_of, tree, state, row.pids[0]))}
+             "barriers": found.as_data()["barriers"] if found else None,
+             "decides": (found and found.decider) or ("unit" if by_unit(row.cgroup) else
+             _decides(state, partial(profile_of, tree, state, row.pids[0])))}
             for row in of_processes
+            for found in [survey.reach(row.pids[0])]
         ],
     }  # fmt: skip
 

@@ -46,7 +46,7 @@ HELP = (
     ("OF_MIB", "the memory that is resident, which USED|EMPTY is about, too"),
     ("FAULT_CPU%", "what part of a CPU page faults take, after mmpolicy calibrate"),
     ("STALL%", "part of the last ten seconds in which a task waited for memory (PSI)"),
-    ("DECIDES", "the profile, the kernel, or the program itself"),
+    ("DECIDES", "the profile, the kernel, or why neither does for most of its memory"),
 )  # fmt: skip
 KEYS = {
     "\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b[5~": "pgup",
