@@ -18,7 +18,7 @@ from lab.guest import Guest, new_guest
 from lab.programs import must, workload
 
 from . import detached
-from .sessions import PLACE, for_one_service, keep_it, let_redis_have_them, replay
+from .sessions import for_one_service, keep_it, let_redis_have_them, replay
 from .shell import with_packages
 from .system import HOST, System, folder_of_root, new_system
 from .test_packages import YES, as_printed
@@ -357,10 +357,17 @@ def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
 
 @pytest.mark.full
 def test_tutorial(plain: System, tmp_path: Path) -> None:
-    """Each command of the tutorial works on Debian's own kernel, and prints what it shows there."""
-    with booted(plain) as guest:
-        must(guest, f"mkdir -p {PLACE}")
+    """Each command of the tutorial prints what it shows, on Debian's kernel with its `always`.
+
+    Its first lines let redis have large folios, and it gets some.
+    """
+    forbids = "grep -c 'THP_enabled:.*0' /proc/$(pidof redis-server)/status || true"
+    allocated = f"for kb in 16 32 64; do cat {THP}/hugepages-${{kb}}kB/stats/anon_fault_alloc; done"
+    with booted(plain, "always") as guest:
+        assert (must(guest, forbids), sum(map(int, must(guest, allocated).split()))) == ("1\n", 0)
         replay(guest, "tutorial", tmp_path, hooks=False)
+        assert must(guest, forbids) == "0\n"
+        assert sum(map(int, must(guest, allocated).split())) > 100
 
 
 @pytest.mark.full
