@@ -154,10 +154,10 @@ def test_largest_areas_first(run: Run, tree: FakeTree, advice: FakeAdvice) -> No
 
 
 def test_pages_full_of_zeroes_are_not_used(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
-    """One page in eight is looked at; one that begins with zeroes need not be full of them."""
+    """One page in 31 is looked at; one that begins with zeroes need not be full of them."""
     make_heap(tree, ["full", "full"])
     with tree.real("/proc/20/mem").open("r+b") as file:
-        for page, text in ((8, bytes(PAGE)), (PAGES + 8, bytes(PAGE - 1) + b"x")):
+        for page, text in ((31, bytes(PAGE)), (PAGES + 31, bytes(PAGE - 1) + b"x")):
             file.seek(START + page * PAGE)
             file.write(text)
     data = run("collapse", "--pid", "20", "--json").json

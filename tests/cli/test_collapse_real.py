@@ -12,14 +12,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 
 from mmpolicy.cli import main
+from mmpolicy.control.maintained import LIVE, live
 from mmpolicy.errors import Error
 from mmpolicy.host.advice import BLOCK, Advice
 from mmpolicy.host.files import Tree
@@ -175,6 +177,51 @@ def test_killed_at_any_moment() -> None:
         assert [path.stat().st_ino for path in Path(f"/proc/{one.pid}/task").iterdir()] == threads
         assert collapsed(one) == 0
         assert one.kib("AnonHugePages") == 24 * BLOCK >> 10
+        assert one.say("check") == "0"
+
+
+@contextmanager
+def kept(one: Program) -> Iterator[subprocess.Popen[str]]:
+    """Run `maintain` for it without pauses; it is killed at the end."""
+    words = [sys.executable, "-m", "mmpolicy", "maintain", "--pid", str(one.pid), "--settle", "2s"]
+    words += ["--cpu", "50", "--max-stop", "10000", "--max-pressure", "100", "--reserve", "0"]
+    with subprocess.Popen(
+        words, env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,
+    ) as tool:  # fmt: skip
+        try:
+            yield tool
+        finally:
+            tool.kill()
+            tool.wait()
+            Path(LIVE).unlink(missing_ok=True)
+
+
+def reached(tool: subprocess.Popen[str], test: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Return what it tells of the service once that is so."""
+    for _ in range(3000):
+        told = live(Tree("/"))
+        if told.get("pid") == tool.pid:
+            (service,) = told["services"]
+            if test(service):
+                return cast("dict[str, Any]", service)
+            assert told["waits"] == ""
+        assert tool.poll() is None
+        time.sleep(0.1)
+    raise AssertionError(told)
+
+
+def test_maintained() -> None:
+    """What is full is collapsed, and nothing else; once, as the program is left in peace then."""
+    with program("mixture") as one:
+        before = one.kib("Rss")
+        with kept(one) as tool:
+            made = reached(tool, lambda service: service["looks"] and not service["full_kib"])
+            assert (one.kib("AnonHugePages"), one.kib("Rss")) == (BLOCKS // 2 * BLOCK >> 10, before)
+            later = reached(tool, lambda service: service["looks"] >= made["looks"] + 2)
+            assert (later["collapsed_kib"], later["again"]) == (made["collapsed_kib"], 0)
+        assert live(Tree("/")) == {}
+        assert os.sched_getscheduler(one.pid) == os.SCHED_OTHER
         assert one.say("check") == "0"
 
 

@@ -9,12 +9,13 @@ import re
 import signal
 from array import array
 from collections.abc import Callable
-from errno import EAGAIN, EPERM
+from contextlib import AbstractContextManager
+from errno import EAGAIN, ENOMEM, EPERM
 
 import pytest
 
 from mmpolicy.control.maintained import LIVE, LOCK, live
-from mmpolicy.errors import Error, Exit
+from mmpolicy.errors import Error, Exit, explain
 from mmpolicy.host.advice import BLOCK
 from mmpolicy.memory.folios import PAGE
 from mmpolicy.verbs import maintain
@@ -218,6 +219,23 @@ def test_it_waits_while_the_host_is_busy(
     assert f"waits: {told[what]}" in result.out
 
 
+def test_it_waits_where_no_block_is_free(run: Run, play: Play, advice: FakeAdvice) -> None:
+    """Not even for the command itself."""
+    numbers = [ENOMEM]
+    timed = advice.time_collapses
+
+    def fail(number: int, undisturbed: Callable[[], AbstractContextManager[None]]) -> list[float]:
+        if numbers:
+            raise explain(numbers.pop(), "collapse 2 MB", {})
+        return timed(number, undisturbed)
+
+    advice.time_collapses = fail  # type: ignore[method-assign]
+    play(120.0, {})
+    result = run("maintain", "--unit", "db")
+    assert (result.code, len(advice.calls)) == (0, 2)
+    assert "waits: cannot collapse 2 MB: ENOMEM" in result.out
+
+
 def test_budget(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice, clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
@@ -268,6 +286,10 @@ def sparse(tree: FakeTree) -> FakeTree:
     free_blocks(tree, 1000)
     make_sparse(tree, 10)
     own(tree, 10)
+    for file in "maps", "smaps":  # what smaps tells of the first area is not of the heap
+        first = "1000-2000 rw-p 00000000 00:00 0\n"
+        more = "Rss: 0 kB\nVmFlags: rd wr hg\n" if file == "smaps" else ""
+        tree.put(f"/proc/10/{file}", first + more + tree.read(f"/proc/10/{file}"))
     tree.advice = FakeAdvice(tree)
     tree.splits = lambda value: split(tree, value)
     return tree

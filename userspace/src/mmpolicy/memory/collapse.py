@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from errno import EACCES, EAGAIN, EBUSY, EINVAL, ENODEV, ENOENT, ENOMEM, EPERM, ESRCH
 from math import inf
@@ -35,8 +35,11 @@ PMD_SIZE = f"{THP}/hpage_pmd_size"
 CHUNK = 16  # blocks whose entries are read together; the kernel drops the lock after each
 LOOK_S = 0.25  # between two looks at free memory and at the pressure
 MARGIN = 2 * BLOCK  # below a limit: the kernel charges in batches on each CPU
+NEAR = 128 << 20  # bytes below a limit, from which on it is looked at before each collapse
 SPOT = 64  # bytes of each page that are read first, to find those full of zeroes
-SAMPLE = 8  # pages of which one is read first
+# Pages of which one is read: before a collapse, and to estimate what is empty. Primes, so that
+# a program that uses each 16th page is not taken for one that uses all of them.
+SAMPLE, ESTIMATE = 31, 13
 PATIENCE = 6  # collapses in a row that take longer than the limit
 TIMED = 5  # collapses of our own memory before any of a program's
 BACK_OFF_S = 1.0  # pause after one of them, doubled after each further one
@@ -162,6 +165,14 @@ def _some_frame(raw: bytes, marks: bytes) -> int:
     return int.from_bytes(raw[at * 8 : at * 8 + 8], "little") & FRAME
 
 
+def _own_pages(start: int, marks: bytes) -> Sequence[int]:
+    """Return the addresses of the pages that are there, and are no other process' as well."""
+    if marks == FULL:
+        return range(start, start + BLOCK, PAGE)
+    own = PRESENT | EXCLUSIVE
+    return [start + n * PAGE for n, mark in enumerate(marks) if mark & own == own]
+
+
 class Target:
     """A process whose memory is looked at and collapsed.
 
@@ -258,14 +269,14 @@ class Target:
     def _zeroes(self, raw: bytes, start: int) -> int:
         """Return how many pages are full of zeroes, as soon as these are too many.
 
-        One in SAMPLE is looked at first, as to read them all costs a tenth of a collapse or more.
+        One in SAMPLE is looked at first, as to read them all costs as much as a collapse.
         """
-        there = [start + n * PAGE for n, mark in enumerate(raw[7::8]) if mark & EXCLUSIVE]
+        there = _own_pages(start, raw[7::8])
         if not self._full_of_zeroes(there[::SAMPLE], 0):
             return 0
         return self._full_of_zeroes(there, self._most - (PAGES - len(there)))
 
-    def _full_of_zeroes(self, pages: list[int], most: int) -> int:
+    def _full_of_zeroes(self, pages: Sequence[int], most: int) -> int:
         """Return how many of some pages are, or more than so many."""
         spots, nothing, found = self.memory.read(pages, SPOT), bytes(SPOT), 0
         at = spots.find(nothing)
@@ -278,16 +289,15 @@ class Target:
     def emptiness(self, start: int) -> float:
         """Estimate which part of 2 MB is the empty part of large folios: 0 to 1.
 
-        By one page in SAMPLE. Pages that are not there count as empty, as those of a large folio
+        By one page in ESTIMATE. Pages that are not there count as empty, as those of a large folio
         stay charged; 0 if the first page is of no large folio.
         """
         raw = self._entries(start, 1)
         marks = raw[7::8]
         if not raw or not self._flags.of(_some_frame(raw, marks)) & COMPOUND:
             return 0.0
-        own = PRESENT | EXCLUSIVE
-        there = [start + n * PAGE for n, mark in enumerate(marks) if mark & own == own]
-        some = there[::SAMPLE]
+        there = _own_pages(start, marks)
+        some = there[::ESTIMATE]
         used = 1 - self._full_of_zeroes(some, PAGES) / len(some) if some else 1.0
         return 1 - used * len(there) / PAGES
 
@@ -346,8 +356,16 @@ class Collapser:
         self._zones = read_zones(host.tree)
         self._looked = -inf
         self._since = 0  # blocks taken since free memory was looked at
+        self._rooms: dict[str, int | None] = {}  # below limits, by folder, as of then
         self._slow = 0  # collapses in a row that took too long
         self.done = Done()
+
+    def ready(self, target: Target, start: int) -> bool:
+        """Tell if pressure and free memory allow to collapse 2 MB now; if not, it has stopped."""
+        if self._must_stop():
+            return False
+        verdict = target.verdict(start)
+        return not verdict or bool(verdict.cause) or self._has_room(target, verdict.frame)
 
     def run(self, targets: dict[int, Target], areas: list[Candidates]) -> Iterator[int]:
         """Collapse all; yield after each 2 MB how many are left."""
@@ -374,7 +392,8 @@ class Collapser:
             return 0
         began, cpu = self._host.clock(), time.thread_time()
         try:
-            number = self._collapse(target, start)
+            with target.holds.undisturbed():  # once: it costs more than a look
+                number = self._collapse(target, start)
         except Error as err:
             if err.errno not in (ENOENT, ESRCH, ENODEV):
                 raise
@@ -440,6 +459,7 @@ class Collapser:
         if self._host.clock() - self._looked >= LOOK_S:
             self._looked = self._host.clock()
             self._zones, self._since = read_zones(self._host.tree), 0
+            self._rooms.clear()
             if why := self._pressure.too_high():
                 self._stop(why, "look at /proc/pressure/memory; try again, or raise --max-pressure")
         return bool(self.done.stopped)
@@ -454,13 +474,20 @@ class Collapser:
                 f"and --reserve keeps {kept}", COMPACT,
             )  # fmt: skip
         for folder in target.folders:
-            room = room_in(self._host.tree, folder)
+            room = self._room_in(folder)
             if room is not None and room < MARGIN:
                 self._stop(
                     f"{folder} has room for {max(room, 0) >> 10} KiB below its limit, and each "
                     f"collapse needs {MARGIN >> 10}", RAISE,
                 )  # fmt: skip
         return not self.done.stopped
+
+    def _room_in(self, folder: str) -> int | None:
+        """Return the room below the limit of a cgroup; the program may take some at any time."""
+        room = self._rooms.get(folder, 0)
+        if room is not None and room < NEAR:
+            room = self._rooms[folder] = room_in(self._host.tree, folder)
+        return room
 
 
 COMPACT = "echo 1 >/proc/sys/vm/compact_memory makes free blocks; or lower --reserve"

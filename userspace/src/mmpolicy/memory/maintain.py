@@ -163,25 +163,26 @@ class Maintainer:
         """Give each process of a service its turn; forbids() says why one is not collapsed."""
         if self._host.clock() < self._resume:
             return
-        for pid in list(work.processes):
-            if pid not in pids:
-                del work.processes[pid]
+        for pid in [each for each in work.processes if each not in pids]:
+            del work.processes[pid]
         for pid in pids:
-            if pid == os.getpid() or self._over():
-                continue
-            try:
-                self._turn(work, pid, forbids)
-            except Error as err:
-                if err.exit_code == Exit.DENIED or not self._ended(pid, err):
-                    raise
-                work.processes.pop(pid, None)
+            if pid != os.getpid() and not self._over():
+                self._try(work, pid, forbids)
             if self._host.clock() < self._resume:
                 return
         if self.waits:
             self.waits, self._pause_s = "", RESUME_S
 
-    def _ended(self, pid: int, err: Error) -> bool:
-        return gone(err) or not self._host.tree.is_dir(f"/proc/{pid}")
+    def _try(self, work: Work, pid: int, forbids: Callable[[int], str]) -> None:
+        try:
+            self._turn(work, pid, forbids)
+        except Error as err:
+            if err.exit_code == Exit.DENIED:
+                raise
+            if gone(err) or not self._host.tree.is_dir(f"/proc/{pid}"):
+                work.processes.pop(pid, None)
+            else:
+                self._heed(err.message)
 
     def _turn(self, work: Work, pid: int, forbids: Callable[[int], str]) -> None:
         counts = self._counts(pid)
@@ -279,10 +280,13 @@ class Maintainer:
                 work.told.add(why)
                 self._tell(work.name, f"full memory is left alone: {why}")
             return 0
-        if not areas or self._is_slow():
+        if not areas:
             return 0
         limits = Limits(self.rules.share, self.rules.longest_s, 0, self.rules.reserve)
         collapser, began, number = Collapser(self._host, limits, self._pressure), now, 0
+        if not collapser.ready(target, areas[0].starts[0]) or self._is_slow():
+            self._heed(collapser.done.stopped)
+            return 0
         for _ in collapser.run({each.pid: target}, areas):
             number += 1
             if self._over() or self._host.clock() - began > TURN_S:

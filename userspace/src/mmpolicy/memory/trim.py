@@ -163,8 +163,7 @@ class Finder:
         stop. Folios of which less than a part is empty are left alone, and without `advised` those
         that the program has asked for by MADV_HUGEPAGE, or may have.
         """
-        sizes = self.space.sizes()
-        areas = [each for each in self.space.areas() if any(parts_of(each, within))]
+        sizes, areas = self.space.sizes(), self.space.areas()
         needed = sizes.locked or not self._advised
         details: Mapping[tuple[int, int], Details | None] = (
             self.space.details(areas) if needed else {}

@@ -25,7 +25,6 @@ from mmpolicy.host.files import CONTROL
 from mmpolicy.host.machine import Host
 from mmpolicy.host.processes import check_process
 from mmpolicy.host.signals import noted
-from mmpolicy.memory.holds import LIMIT_S
 from mmpolicy.memory.maintain import Maintainer, Rules, Work, kib
 from mmpolicy.memory.trim import Pressure
 from mmpolicy.render import as_json, table
@@ -35,6 +34,7 @@ from mmpolicy.verbs.options import (
     complete_cgroup,
     complete_pid,
     complete_unit,
+    hold_option,
     json_option,
     pass_host,
 )
@@ -60,6 +60,7 @@ class MaintainOptions:
     min_empty: float
     reserve: float
     max_pressure: float
+    hold_ms: float
     want_json: bool
 
 
@@ -100,6 +101,7 @@ class MaintainOptions:
     "--max-pressure", type=Percent(min=0), default=10.0, show_default=True,
     metavar="PERCENT", help="Wait while tasks wait for memory longer than that.",
 )  # fmt: skip
+@hold_option
 @json_option
 @pass_host
 def maintain(host: Host, **options: Any) -> None:
@@ -135,7 +137,7 @@ class Keeper:
         self._broken = set[str]()
         rules = Rules(
             self._cpu / 100, given.max_stop / 1000, given.reserve / 100, given.min_empty / 100,
-            given.settle, LIMIT_S,
+            given.settle, given.hold_ms / 1000,
         )  # fmt: skip
         pressure = Pressure(host, given.max_pressure)
         self._maintainer = Maintainer(host, rules, pressure, self._tell, lambda: bool(caught))
