@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from inspect import cleandoc
 from pathlib import Path
 
-from click import Command, Context, Group
+from click import Command, Context, Group, Option
 from click.shell_completion import get_completion_class
 from click.utils import make_default_short_help
 from click_man.man import ManPage
@@ -113,7 +113,9 @@ def _page(ctx: Context, verbs: Mapping[str, Context]) -> Page:
     page.version = __version__
     page.short_help, page.description = _short(ctx.command), ctx.command.help
     page.synopsis = " ".join(ctx.command.collect_usage_pieces(ctx))
-    records = [param.get_help_record(ctx) for param in ctx.command.params]
+    # From click 8.5 on, arguments have a record too, an empty one where there is nothing to say.
+    options = [param for param in ctx.command.params if isinstance(param, Option)]
+    records = [param.get_help_record(ctx) for param in options]
     page.options = [record for record in records if record]
     page.commands = [(name, _short(verb.command)) for name, verb in verbs.items()]
     return page

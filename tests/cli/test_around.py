@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 import pytest
@@ -99,6 +100,20 @@ def test_the_kernels_own_sizes(run: Run, host: FakeTree, clock: Clock) -> None:
         host.put(path, "[always] inherit madvise never")
     busy(host, clock)
     assert said(run)[0].startswith("nothing to do")
+
+
+@pytest.mark.parametrize(("pid", "faults"), [(11, 10), (0, 10_000)])
+def test_a_host_at_rest(run: Run, host: FakeTree, clock: Clock, pid: int, faults: int) -> None:
+    """Two faults a second cannot take a CPU, and what the command itself does is no finding."""
+    looked_at = pid or os.getpid()
+    clock.steps = [
+        lambda: count(host, looked_at, "web", 2048, faults, 100),
+        lambda: count(host, looked_at, "web", 2048, 2 * faults, 200),
+    ]
+    count(host, looked_at, "web", 2048)
+    first, *others = said(run)
+    assert first.startswith("nothing to do")
+    assert [each[:32] for each in others] == (["not worth it: web: 2 page faults"] if pid else [])
 
 
 def test_faults_of_the_whole_time_count(run: Run, host: FakeTree, clock: Clock) -> None:

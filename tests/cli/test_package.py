@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -85,6 +86,14 @@ def test_each_verb_has_a_page_with_its_options(files: dict[str, str]) -> None:
     options = {name for param in params for name in param.opts}
     assert not [name for name in options if name.startswith("--") and name not in found]
     assert "drift" in pages(files)["mmpolicy"]
+
+
+def test_pages_list_options_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As click 8.5 would have it, arguments are listed too, some of them with no name."""
+    monkeypatch.setattr(click.Argument, "get_help_record", lambda *_: ("", ""))
+    setup = runpy.run_path(str(SOURCE / "setup.py"))
+    setup["make_pages"](tmp_path, click.Context(main, info_name="mmpolicy"))
+    assert r"\fB\fP" not in (tmp_path / "mmpolicy-trim.8").read_text()
 
 
 def test_pages_are_roff_with_a_name(files: dict[str, str]) -> None:

@@ -314,8 +314,10 @@ def test_readme_look_first(plain: System) -> None:
         assert wasted(guest) < before / 8 and must(guest, SETTINGS) == settings
         must(guest, "touch /tmp/over; while systemctl -q is-active wasteful; do sleep 1; done", 300)
         assert '"mismatches": 0' in must(guest, "journalctl -u wasteful -o cat")
-        # What ./dev shell --systemd hands over.
-        assert "mmpolicy, version" in at_a_terminal(guest, "mmpolicy --version\nexit\n")
+        # What ./dev shell --systemd hands over, where Ctrl-C ends what runs.
+        asks = "mmpolicy --version; python3 -c 'import signal; print(signal.getsignal(2))'"
+        seen = at_a_terminal(guest, f"{asks}\nexit\n")
+        assert "mmpolicy, version" in seen and "default_int_handler" in seen
 
 
 def filled(guest: Guest) -> int:

@@ -423,7 +423,9 @@ class Guest:
             raise VmError("a shell needs a terminal")
         columns, rows = shutil.get_terminal_size()
         command = "exec </dev/hvc0 >/dev/hvc0 2>&1\n"
-        command += f"stty sane rows {rows} cols {columns}\nexec bash -i"
+        # The agent runs it in the background, where a shell ignores Ctrl-C for all below it.
+        command += f"stty sane rows {rows} cols {columns}\n"
+        command += "exec env --default-signal=INT,QUIT bash -i"
         before = termios.tcgetattr(0)
         tty.setraw(0)
         try:

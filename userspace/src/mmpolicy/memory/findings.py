@@ -9,6 +9,7 @@ what its line says if it is typed as it is printed; where none does, the line ha
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from mmpolicy.memory.trim import check_possible
 
 LINES = 5
 LEAST_PERCENT = 1.0  # of a CPU
+LONGEST_FAULT_NS = 1e5  # of a page of 4 kB, also in a guest that is emulated
 LEAST_KIB, LEAST_SHARE = 32 << 10, 0.05  # of memory that is empty: so much, and of a service
 STALLS = 5.0  # direct compactions a second
 TWO_SIZES = ("64 kB", "16 kB")  # in the gaps where the first does not fit, the second may
@@ -182,17 +184,19 @@ def _little(row: Row) -> Finding:
 def _gain(host: Evidence, faults: float, kernel: float) -> float:
     """Return how much of a CPU, in percent, folios of 64 kB would save at most.
 
-    Without figures of `calibrate`, that is no more than the time in the kernel.
+    Without figures of `calibrate`, that is no more than the time in the kernel, nor than so many
+    faults take where they take longest.
     """
     if not host.costs:
-        return 100 * kernel
+        return min(faults * LONGEST_FAULT_NS / 1e7, 100 * kernel)
     saved = host.costs.ns() - host.costs.ns(SIZE_ORDER) / (1 << SIZE_ORDER)
     return min(faults * max(saved, 0.0) / 1e7, 100 * kernel)
 
 
 def _sizes(host: Evidence, wasteful: Sequence[Row]) -> Iterator[Finding]:
     """Yield what would save faults: the sizes of the kernel itself where no service would waste."""
-    busy = [each for each in host.survey.processes.values() if each.mean.faults >= 1]
+    others = (each for each in host.survey.processes.values() if each.pid != os.getpid())
+    busy = [each for each in others if each.mean.faults >= 1]
     busy = [each for each in busy if not each.forbids and not _clears(host, each)]
     busy = nlargest(LINES, busy, key=lambda each: each.mean.faults)
     known = evidence.sizes(host.tree)
