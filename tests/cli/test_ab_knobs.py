@@ -476,6 +476,17 @@ def test_wrong_usage_changes_nothing(
     assert (result.code, read_knobs(tree), out.exists()) == (code, before, False)
 
 
+def test_a_kernel_without_sizes(run: Run, ab: Run, tree: FakeTree, out: Path) -> None:
+    """Linux before 6.8; it was told to take other metrics, as if a policy were asked for."""
+    for folder in tree.real(THP).glob("hugepages-*"):
+        tree.remove(f"{THP}/{folder.name}")
+    for words in ([*LARGE, *PGFAULT], [*SWITCHBACK, *LARGE]):
+        result = ab(*words)
+        assert (result.code, out.exists()) == (3, False)
+        assert "no sizes of large folios but 2 MB, so no 'hugepages-64kB/enabled'" in result.err
+        assert "next: boot Linux 6.8 or newer" in result.err
+
+
 def test_without_rights_nothing_begins(ab: Run, out: Path, tree: FakeTree, clock: Plain) -> None:
     tree.denied = True
     result = ab(*SWITCHBACK, *LARGE)

@@ -365,3 +365,14 @@ def test_usage(run: Run, advice: FakeAdvice) -> None:
                   ("--pid", "20", "--min-used", "0"), ("--pid", "20", "--cpu", "0")):  # fmt: skip
         assert run("collapse", *words).code == 2
     assert advice.calls == []
+
+
+def test_a_kernel_that_cannot(
+    run: Run, advice: FakeAdvice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux before 6.1; it was said to fail on memory of the command's own."""
+    monkeypatch.setattr(advice, "can_collapse", lambda: False)
+    for words in (["--dry-run"], []):
+        result = run("collapse", "--pid", "20", *words)
+        assert (result.code, "this kernel has no MADV_COLLAPSE" in result.err) == (3, True)
+        assert "next: boot Linux 6.1 or newer" in result.err

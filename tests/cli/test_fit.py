@@ -40,7 +40,7 @@ def found(run: Run, folder: Path, kernel: Small) -> tuple[int, dict[str, tuple[s
     return result.code, {row["point"]: (row["status"], row["why"] or "") for row in rows}
 
 
-AS_IN_5_10 = "int(long unsigned int, long unsigned int)"
+AS_IN_5_10 = {"ftrace_ops": {"flags": "long unsigned int"}}
 
 
 def test_the_list_is_that_of_the_module() -> None:
@@ -135,10 +135,7 @@ def test_each_that_would_do(run: Run, tmp_path: Path) -> None:
     [
         (lambda k: k.names.discard("register_ftrace_direct"), "DIRECT_CALLS"),
         (lambda k: k.names.discard("register_kprobe"), "CONFIG_KPROBES"),
-        (
-            lambda k: k.functions.update(register_ftrace_direct=AS_IN_5_10),
-            "needs register_ftrace_direct() of Linux 6.4 and newer",
-        ),
+        (lambda k: k.structures.update(AS_IN_5_10), "register_ftrace_direct() of Linux 6.4"),
         (lambda k: setattr(k, "banner", k.banner.replace("SMP", "SMP PREEMPT_RT")), "PREEMPT_RT"),
     ],
 )

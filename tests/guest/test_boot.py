@@ -100,7 +100,10 @@ def system() -> Iterator[System]:
 
 @contextmanager
 def booted(system: System, enabled: str = "madvise") -> Iterator[Guest]:
-    """A guest that has booted it, and is looked at when it ends."""
+    """A guest that has booted it, and is looked at when it ends.
+
+    Debian's `always` gives 2 MB to everybody, so tests of who gets folios begin with `madvise`.
+    """
     words = f"transparent_hugepage={enabled}"
     with new_guest("cloud", mem="3G", cpus=2, root=system.folder, append=words) as guest:
         must(guest, "systemctl is-system-running --wait || true", timeout=900)

@@ -37,9 +37,11 @@ def split_arm(tree: Tree, knobs: Values, text: str) -> tuple[str, Values]:
 
 
 def _check_loaded_for(tree: Tree, knobs: Values, name: str) -> None:
-    """Refuse what is no knob of the kernel where there is no module to ask."""
+    """Refuse a size that the kernel lacks, and what is no knob where there is no module to ask."""
+    err = no_knob(knobs, name)
+    if err.exit_code == Exit.LACKING:
+        raise err
     if not tree.is_dir(CONTROL):
-        err = no_knob(knobs, name)
         text = f"{err.message}, and without the module there is nothing else"
         hint = f"mmpolicy load, if the module has it; else {err.next_step}"
         raise Error(text, Exit.LACKING, hint)

@@ -12,6 +12,7 @@ from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import KNOB_FOLDERS, Tree
 
 ACTIONS = ("stat_refresh",)  # which are done by reading
+SIZE = "hugepages-"  # begins the folder of a size
 
 Values = dict[str, str]  # by path
 
@@ -75,6 +76,9 @@ def find_knobs(knobs: Iterable[str], given: str) -> list[str]:
 
 def no_knob(knobs: Iterable[str], given: str) -> Error:
     """Return the error for a name that means none."""
+    if given.startswith(SIZE) and not find_knobs(knobs, f"{SIZE}*"):
+        text = f"this kernel has no sizes of large folios but 2 MB, so no '{given}'"
+        return Error(text, Exit.LACKING, "boot Linux 6.8 or newer; enabled=always is for 2 MB")
     close = get_close_matches(given, [name for path in knobs for name in names_of(path)], n=1)
     hint = f"did you mean {close[0]}?" if close else "mmpolicy thp --all lists them"
     return Error(f"the kernel has no knob '{given}' that can be read and written", Exit.USAGE, hint)

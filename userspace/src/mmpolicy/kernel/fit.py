@@ -18,7 +18,7 @@ WITHOUT = {  # symbols that the module is linked to, where it is not a stub
     "register_ftrace_direct": "needs CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
     "register_kprobe": "needs CONFIG_KPROBES",
 }
-DIRECT = "register_ftrace_direct", "int(ftrace_ops*, long unsigned int)"  # before 6.4 another one
+DIRECT = "ftrace_ops", "direct_call"  # from 6.4 on, where register_ftrace_direct() takes the former
 REAL_TIME = b"PREEMPT_RT"
 
 
@@ -109,9 +109,11 @@ def _ruled_out(kernel: Kernel) -> str:
     missing = (why for name, why in WITHOUT.items() if not kernel.has(name))
     if why := next(missing, "" if kernel.btf else "needs a kernel with BTF"):
         return why
-    name, prototype = DIRECT
-    found = kernel.btf and kernel.btf.prototype(name)
-    return f"needs {name}() of Linux 6.4 and newer" if found not in (None, prototype) else ""
+    structure, member = DIRECT
+    members = kernel.btf.members(structure) if kernel.btf else None
+    if members is not None and member not in members:
+        return "needs the register_ftrace_direct() of Linux 6.4 and newer"
+    return ""
 
 
 def fit(kernel: Kernel, needs: list[Need], tested: set[str]) -> list[Fit]:

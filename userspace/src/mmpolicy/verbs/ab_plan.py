@@ -125,7 +125,8 @@ def usual_design(host: Host, options: dict[str, Any]) -> str:
     words = f"{options['control']},{options['treatment'] or ''}".split(",")
     names = [word.partition("=")[0].strip() for word in words if "=" in word]
     knobs = read_knobs(host.tree) if names else {}
-    return "switchback" if any(find_knobs(knobs, name) for name in names) else "split"
+    found = any("/" in name or find_knobs(knobs, name) for name in names)
+    return "switchback" if found else "split"
 
 
 class Plan(NamedTuple):
