@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mmpolicy.ab.policy_arms import PolicyArms
 from mmpolicy.ab.samples import load
 
 from .ab_world import FIXED, PGFAULT, SHORT, SPLIT, SWITCHBACK, World
@@ -201,6 +202,22 @@ def test_lease_that_ran_out(ab: Run, out: Path, tree: FakeTree, clock: World) ->
     assert "mmpolicy reset acknowledges it" in result.err
     assert tree.read(f"{CONTROL}/state") == "expired"
     assert load(out).end["status"] == "lost"
+
+
+def test_a_lease_that_runs_out_on_the_way_back(
+    ab: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a host that is too busy to read the state in time; what was set before is gone."""
+    halt = PolicyArms.halt
+
+    def slowly(arms: PolicyArms) -> None:
+        halt(arms)
+        tree.expire()
+
+    monkeypatch.setattr(PolicyArms, "halt", slowly)
+    result = ab(*SWITCHBACK, *FIXED)
+    assert "everything is stock, as the lease expired on the way back" in result.out
+    assert "the state from before is back" not in result.out
 
 
 def test_a_reset_by_somebody_else_is_respected(ab: Run, tree: FakeTree, clock: World) -> None:

@@ -39,6 +39,7 @@ def plain(text: str, folder: Path, tree: FakeTree) -> str:
     """Return a text without what is of this run alone, and figures to five digits."""
     text = text.replace(str(tree.real("/")).rstrip("/"), "").replace(str(folder), "DIR")
     text = text.replace(os.uname().machine, "MACHINE")
+    text = text.replace(" --help' for help.", " -h' for help.")  # which click 8.5 names
     text = NUMBER.sub("NUMBER", TIME.sub("TIME", text))
     return LONG_NUMBER.sub(lambda found: f"{float(found[0]):.5g}", text)
 

@@ -210,4 +210,6 @@ class PolicyArms:
         except Error as err:
             self.tree.write(f"{CONTROL}/reset", "1")
             return f"everything is stock now, as the way back failed: {err.message}"
+        if check_loaded(self.tree) == "expired":
+            return "everything is stock, as the lease expired on the way back"
         return ""
