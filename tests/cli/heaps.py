@@ -51,8 +51,10 @@ def block(kind: str, number: int) -> array[int]:
         return array("Q", [first[kind], *own[1:]])
     if kind == "half":
         return array("Q", [*own[: PAGES // 2], *[0] * (PAGES // 2)])
-    if kind == "huge":
-        return array("Q", [OWN | (HUGE + number * PAGES + page) for page in range(PAGES)])
+    if kind in ("huge", "broken"):  # but for one page, which was written while a child was there
+        entries = array("Q", [OWN | (HUGE + number * PAGES + page) for page in range(PAGES)])
+        entries[100] = own[100] if kind == "broken" else entries[100]
+        return entries
     return array("Q", [0] * PAGES)
 
 

@@ -39,7 +39,8 @@ def address(number: int) -> int:
 @pytest.mark.parametrize(
     ("kind", "cause", "pages"),
     [
-        ("full", "", 512), ("huge", collapse.HUGE, 512), ("empty", collapse.ABSENT, 0),
+        ("full", "", 512), ("broken", "", 512),
+        ("huge", collapse.HUGE, 512), ("empty", collapse.ABSENT, 0),
         ("half", collapse.NOT_FULL, 256), ("hole", collapse.NOT_FULL, 511),
         ("zero", collapse.NOT_FULL, 511), ("swapped", collapse.SWAP, 511),
         ("guard", collapse.GUARDS, 511), ("shared", collapse.SHARED, 512),

@@ -69,6 +69,11 @@ for line in sys.stdin:
     if word == "check":
         bad = sum(memory[first + n * page : first + (n + 1) * page] != text(n) for n in pages)
         print(bad, flush=True)
+    elif word == "split":
+        for n in range(100, blocks * 512, 512):
+            memory.madvise(4, first + n * page, page)
+            memory[first + n * page : first + (n + 1) * page] = text(n)
+        print("done", flush=True)
     elif word == "exec":
         os.execv(sys.executable, [sys.executable, "-c", "print('over', flush=True); input()"])
 """
@@ -157,24 +162,33 @@ def test_holes_are_filled_on_request() -> None:
         assert one.say("check") == "0"
 
 
+KILLS = int(os.environ.get("MMPOLICY_KILLS", "10"))
+
+
 def test_killed_at_any_moment() -> None:
     """The program has all of its memory, and no priority or setting is left."""
-    rng = random.Random(4)
+    rng, states = random.Random(4), set[int]()
     with program("full", 24) as one:
         words = [sys.executable, "-m", "mmpolicy", "collapse", "--pid", str(one.pid)]
-        words += ["--cpu", "50", "--max-stop", "10000", "--max-pressure", "100", "--reserve", "0"]
+        words += ["--cpu", "20", "--max-stop", "10000", "--max-pressure", "100", "--reserve", "0"]
         threads = [path.stat().st_ino for path in Path(f"/proc/{one.pid}/task").iterdir()]
-        for _ in range(6):
+        for _ in range(KILLS):
+            assert one.say("split") == "done"
             tool = subprocess.Popen(
                 words, env={**os.environ, "PYTHONPATH": str(SOURCE)},
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             )  # fmt: skip
-            time.sleep(rng.uniform(0.2, 0.8))
+            assert tool.stderr and "ranges of 2 MB" in tool.stderr.readline()
+            time.sleep(rng.uniform(0, 0.5))
             tool.send_signal(signal.SIGKILL)
             tool.wait()
+            tool.stderr.close()
+            states.add(one.kib("AnonHugePages") * 1024 // BLOCK)
             assert os.sched_getscheduler(one.pid) == os.SCHED_OTHER
-        assert one.say("check") == "0"
+            assert one.say("check") == "0"
+        assert len(states) > 1 or KILLS == 10, states
         assert [path.stat().st_ino for path in Path(f"/proc/{one.pid}/task").iterdir()] == threads
+        assert one.say("split") == "done"
         assert collapsed(one) == 0
         assert one.kib("AnonHugePages") == 24 * BLOCK >> 10
         assert one.say("check") == "0"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`top`, `trim`, `collapse` and `recommend` on Debian's own kernel, without the module."""
+"""`top`, `trim`, `collapse`, `maintain` and `recommend` on Debian's own kernel, no module."""
 
 from __future__ import annotations
 
@@ -200,6 +200,61 @@ def test_collapse_heeds_a_profile(counting: Guest) -> None:
         done = mmpolicy(counting, f"collapse --cgroup /waste {FAST} --override-never")
         assert (done["made"], huge(counting, pid)) == (MIB // 2, MIB << 10)
     said(counting)
+
+
+HEAP = f"/usr/bin/python3 {Path(__file__).with_name('heap.py')}"
+KEEP = "mmpolicy maintain --settle 3s --cpu 50 --max-stop 100"
+SETTINGS = f"grep -rs . {THP} --exclude=full_scans --exclude=pages_collapsed --exclude-dir=stats"
+
+
+def ask(guest: Guest, word: str) -> None:
+    """Let the heap do something."""
+    must(guest, f"rm -f /tmp/answered; echo {word} >/tmp/new; mv /tmp/new /tmp/ask")
+    must(guest, "until [ -e /tmp/answered ]; do sleep 0.05; done")
+
+
+def until(guest: Guest, pid: int, field: str, test: str) -> None:
+    """Wait until a figure of the memory of a process is so, in kB; not for ever."""
+    value = f"$(sed -n 's/^{field}: *\\([0-9]*\\) kB/\\1/p' /proc/{pid}/smaps_rollup)"
+    must(guest, f"for n in $(seq 600); do [ {value} {test} ] && exit; sleep 0.1; done; exit 1")
+
+
+def test_maintain(counting: Guest) -> None:
+    """A heap that is full, grows, is emptied and filled again; it is killed; `never` is heeded."""
+    whole, own = 24 << 10, 4 << 10  # KiB: the heap after it has grown, and what Python has
+    must(counting, f"echo never >{THP}/enabled; rm -f /tmp/ask")
+    settings = must(counting, SETTINGS)
+    with running(counting, f"{HEAP} 16") as pid:
+        job = counting.start(f"exec {KEEP} --cgroup /waste >/tmp/kept 2>&1")
+        until(counting, pid, "AnonHugePages", f"-ge {16 << 10}")
+        ask(counting, "grow")
+        until(counting, pid, "AnonHugePages", f"-ge {whole}")
+        full = rss(counting, pid)
+        charged = int(must(counting, f"cat {CGROUP}/memory.current"))
+        ask(counting, "empty")
+        until(counting, pid, "Rss", f"-le {full - whole * 14 // 16}")
+        until(counting, pid, "AnonHugePages", f"-le {own}")
+        assert (
+            int(must(counting, f"cat {CGROUP}/memory.current")) < charged - whole * 13 // 16 * 1024
+        )
+        ask(counting, "fill")
+        until(counting, pid, "AnonHugePages", f"-ge {whole}")
+        told = json.loads(must(counting, "cat /run/mmpolicy/maintain.json"))
+        (service,) = told["services"]
+        assert service["collapsed_kib"] >= 2 * whole and service["again"] > 0
+        assert service["given_back_kib"] >= whole * 14 // 16 and told["waits"] == ""
+        must(counting, f"kill -KILL {told['pid']}")
+        job.wait()
+        assert must(counting, SETTINGS) == settings
+        assert "\nmmpolicy_maintain_running 0.0\n" in must(counting, "mmpolicy export 2>/dev/null")
+        must(counting, "modprobe mmpolicy; mmpolicy set anon_order never")
+        before = huge(counting, pid)
+        ask(counting, "grow")
+        ended = counting.run(f"timeout -s INT 5 {KEEP} --cgroup /waste")
+        assert (
+            "full memory is left alone: the profile 'default' has the policy 'never'" in ended.out
+        )
+        assert huge(counting, pid) <= before
 
 
 def test_it_does_not_come_back(counting: Guest) -> None:

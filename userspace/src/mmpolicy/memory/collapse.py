@@ -126,12 +126,17 @@ def is_huge(first: int, last: int) -> bool:
     return bool(there) and not frame % PAGES and last & FRAME == frame + PAGES - 1
 
 
+def _in_a_row(raw: bytes, first: int) -> bool:
+    """Tell if all entries are of one folio; a write while a child is there replaces a page."""
+    return array("Q", raw) == array("Q", range(first, first + PAGES))
+
+
 def judge(raw: bytes, most_missing: int, is_zero_page: Callable[[int], bool]) -> Verdict:
     """Decide about the 512 entries of pagemap of an aligned 2 MB within one area."""
     marks = raw[7::8]
     first, last = (int.from_bytes(each, "little") for each in (raw[:8], raw[-8:]))
     there = marks.translate(THERE).count(1)
-    if there == PAGES and is_huge(first, last):
+    if there == PAGES and is_huge(first, last) and _in_a_row(raw, first):
         return Verdict(HUGE, PAGES, 0, first & FRAME)
     if marks == FULL:
         return Verdict("", PAGES, 0, first & FRAME)

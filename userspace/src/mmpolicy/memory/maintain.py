@@ -342,8 +342,12 @@ class Maintainer:
         freed = max(done.empty - done.left["pinned"], 0)
         for start in starts:
             was_done = bool(freed and start in found)
-            work.again += each.blocks[start].tried(self._host.clock(), was_done)
-            each.blocks[start].empty_since = inf
+            block = each.blocks[start]
+            work.again += block.tried(self._host.clock(), was_done)
+            block.empty_since = inf
+            if was_done and block.kind == HUGE:
+                each.huge -= PAGES
+                block.see(NOT_FULL, 0, self._host.clock())
         for cause, pages in done.left.items():
             each.skipped[f"empty, {cause}"] += pages
         work.freed += freed
