@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from errno import ENOENT
 
-from mmpolicy.errors import LOAD, Error, pick
+from mmpolicy.control.model import check_loaded
+from mmpolicy.errors import Error, pick
 from mmpolicy.host.files import MODULE, MODULE_DIR, Tree
 
 DEBUGFS = "/sys/kernel/debug"
@@ -26,7 +27,7 @@ def counted_profiles(tree: Tree) -> list[str]:
         return tree.dirs(COUNTERS)
     except Error as err:
         if err.errno == ENOENT and not tree.exists(MODULE_DIR):
-            err.next_step = LOAD
+            check_loaded(tree)  # which says it in the words of all verbs
         elif err.errno == ENOENT:
             err.next_step = f"mount -t debugfs none {DEBUGFS} (needs CONFIG_DEBUG_FS)"
         raise
