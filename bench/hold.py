@@ -4,8 +4,11 @@
 The program (tests/workloads/hold.c) reserves much, uses a part of it, and calls mmap() and
 munmap() each half millisecond under SCHED_FIFO. A run has for each verb some seconds without it,
 the control, and then some with it; where the control exceeds 1 ms, something else disturbs the
-program, and both are repeated. In the control a task under SCHED_FIFO that has no lock of anybody
-tells how long the machine stops such a task, as it stops a reader that holds the lock.
+program, and both are repeated.
+
+A virtual machine stalls the program, or a reader that holds its lock, for milliseconds. A task on
+each CPU, which shares no lock with the program, notes when its CPU stalls. Of each wait only the
+part counts in which no CPU stalled; the output has the whole wait, too.
 
 Needs root, and memory for the program; --old TREE runs the verbs of another tree too. docs/cli.md
 has figures of it.
@@ -35,15 +38,31 @@ VERBS = ("top --json", "map {pid}", "trim --pid {pid} --dry-run", "recommend --s
 class Waits(NamedTuple):
     """The longest wait of the program in a run, in microseconds, and what the verb ended with."""
 
-    stall_us: float  # of a task that has no lock
     control_us: float
     with_us: float
+    whole_us: float  # with the verb, with the parts in which a CPU stalled
+    stall_us: float  # the longest, while the verb ran
     status: str
 
     def text(self) -> str:
-        """It in words."""
-        stall, control, verb = (each / 1000 for each in self[:3])
-        return f"{verb:.2f} ms, control {control:.2f}, stall {stall:.2f}; {self.status}"
+        """Return a line of output."""
+        control, verb, whole, stall = (each / 1000 for each in self[:4])
+        return (
+            f"{verb:.2f} ms, control {control:.2f}; {whole:.2f} with stalls of the machine, "
+            f"which were up to {stall:.2f}; {self.status}"
+        )
+
+
+class Second(NamedTuple):
+    """A line of the program: times of a second, in microseconds."""
+
+    whole_us: float = 0.0
+    alone_us: float = 0.0  # without stalls
+    stall_us: float = 0.0
+
+    def worse(self, other: Second) -> Second:
+        """Return the larger of each."""
+        return Second(*map(max, self, other))
 
 
 class Program:
@@ -52,22 +71,21 @@ class Program:
     def __init__(self, job: subprocess.Popen[str]) -> None:
         self._job, self.pid = job, job.pid
 
-    def second(self) -> float:
+    def second(self) -> Second:
         """The longest wait of the next second."""
         assert self._job.stdout
         line = self._job.stdout.readline()
         if not line.strip():
             raise BenchError("the program has ended: is there memory for it?")
-        return float(line)
+        return Second(*map(float, line.split()))
 
-    def longest(self, seconds: int) -> tuple[float, float]:
-        """The longest stall of a task without a lock, and the longest wait, of some seconds."""
+    def longest(self, seconds: int) -> Second:
+        """The longest wait of some seconds."""
         self.second()
-        argv = [str(workload("hold")), "0", "0", "spin", str(seconds)]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as job:
-            longest = max(self.second() for _ in range(seconds + 1))
-            assert job.stdout
-            return max(map(float, job.stdout.read().split()[1:])), longest
+        found = Second()
+        for _ in range(seconds):
+            found = found.worse(self.second())
+        return found
 
 
 @contextmanager
@@ -84,32 +102,33 @@ def program(mib: int, room: int, how: str) -> Iterator[Program]:
             job.kill()
 
 
-def with_verb(waiting: Program, tree: Path, verb: str, seconds: int) -> tuple[float, str]:
-    """The longest wait while a verb runs, for so many seconds at most, and how it ended."""
+def with_verb(waiting: Program, tree: Path, verb: str, seconds: int) -> tuple[Second, str]:
+    """Return the longest wait while a verb runs, and how the verb ended."""
     words = verb.format(pid=waiting.pid).split()
     env = {**os.environ, "PYTHONPATH": str(tree / "userspace/src")}
     argv = [sys.executable, "-m", "mmpolicy", *words]
-    longest = 0.0
+    longest = Second()
     with subprocess.Popen(
         argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as job:
         for _ in range(seconds):
-            longest = max(longest, waiting.second())
+            longest = longest.worse(waiting.second())
             if job.poll() is not None:
                 break
         status = "goes on" if job.poll() is None else f"exit {job.returncode}"
         job.terminate()
-    return max(longest, waiting.second()), status
+    return longest.worse(waiting.second()), status
 
 
 def run(waiting: Program, tree: Path, verb: str, seconds: int) -> Waits:
     """A control and a verb, until the control is quiet."""
-    found = Waits(0, 0, 0, "")
     for _ in range(TRIES):
-        found = Waits(*waiting.longest(CONTROL_S), *with_verb(waiting, tree, verb, seconds))
-        if found.control_us <= QUIET_US:
-            return found
-    return found._replace(status=f"{found.status}, control not quiet")
+        control = waiting.longest(CONTROL_S).alone_us
+        found, status = with_verb(waiting, tree, verb, seconds)
+        if control <= QUIET_US:
+            break
+        status += ", control not quiet"
+    return Waits(control, found.alone_us, found.whole_us, found.stall_us, status)
 
 
 def main(argv: list[str]) -> None:

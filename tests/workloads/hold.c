@@ -1,25 +1,48 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * hold MIB GIB together|spread|huge|spin SECONDS - how long others make mmap() of a program wait.
+ * hold MIB GIB together|spread|huge SECONDS - how long others make mmap() of a program wait.
  *
  * Reserves GIB of private memory and uses MIB of it: in single pages together at its beginning, in
  * single pages at equal distances, or in 2 MB folios of which every 16th page is used. Then calls
- * mmap() and munmap() each half millisecond, under SCHED_FIFO where that is allowed, and prints
- * each second the longest pair in microseconds. "ready" comes before the first of these lines.
+ * mmap() and munmap() each half millisecond, under SCHED_FIFO where that is allowed. "ready" comes
+ * before the first line of output; there is one each second, in microseconds: the longest pair,
+ * the longest without the parts in which the machine stalled, and the longest stall.
  *
- * With "spin" it has no memory, keeps the CPU for every second millisecond, and prints the longest
- * time for which it lost the CPU: for so long this machine stops a reader, whatever lock it has.
+ * A virtual machine stalls a task whatever locks there are: the program, or a reader that has its
+ * lock. So each CPU has a control: a process of its own, first on that CPU, that wakes up four
+ * times a millisecond and makes an mmap(), too. For as long as that is late, the CPU has stalled.
  */
 #define _GNU_SOURCE
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #define PAGE 4096UL
 #define STEP_NS 500000L
+#define CONTROL_NS 250000L
+#define LATE_US 200
+#define KEPT 1024
+#define PAIRS 4096
+#define CPUS 256
+
+struct span {
+	double begin, end;
+};
+
+/* What the control of a CPU has seen; the last ones are kept. */
+struct stalls {
+	unsigned long number;
+	struct span spans[KEPT];
+};
+
+static struct stalls *stalls[CPUS];
+static int controls;
 
 static double now_us(void)
 {
@@ -56,59 +79,159 @@ static void fill(char *memory, unsigned long pages, unsigned long room, const ch
 		memory[page * distance * PAGE] = 1;
 }
 
-static double longest_of_a_second(void)
+static void pair(void)
 {
-	struct timespec step = { .tv_nsec = STEP_NS };
-	double begin, end, longest = 0, until = now_us() + 1e6;
+	munmap(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), PAGE);
+}
 
-	do {
-		nanosleep(&step, NULL);
-		begin = now_us();
-		munmap(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), PAGE);
+static void go_first(int priority)
+{
+	struct sched_param first = { .sched_priority = priority };
+
+	if (sched_setscheduler(0, SCHED_FIFO, &first))
+		fprintf(stderr, "without SCHED_FIFO\n");
+}
+
+/* Never returns: notes each time at which this CPU was late. */
+static void control(int cpu, struct stalls *seen)
+{
+	struct timespec next;
+	cpu_set_t here;
+	double due, end;
+
+	CPU_ZERO(&here);
+	CPU_SET(cpu, &here);
+	sched_setaffinity(0, sizeof(here), &here);
+	go_first(2);
+	for (;;) {
+		clock_gettime(CLOCK_MONOTONIC, &next);
+		next.tv_nsec += CONTROL_NS;
+		if (next.tv_nsec >= 1000000000L) {
+			next.tv_sec++;
+			next.tv_nsec -= 1000000000L;
+		}
+		due = next.tv_sec * 1e6 + next.tv_nsec / 1e3;
+		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, NULL);
+		pair();
 		end = now_us();
-		if (end - begin > longest)
-			longest = end - begin;
-	} while (end < until);
+		if (end - due < LATE_US)
+			continue;
+		seen->spans[seen->number % KEPT] = (struct span){ due, end };
+		__atomic_add_fetch(&seen->number, 1, __ATOMIC_RELEASE);
+	}
+}
+
+static void start_controls(void)
+{
+	cpu_set_t allowed;
+	int cpu;
+
+	sched_getaffinity(0, sizeof(allowed), &allowed);
+	for (cpu = 0; cpu < CPUS; cpu++) {
+		if (!CPU_ISSET(cpu, &allowed))
+			continue;
+		stalls[controls] = mmap(NULL, sizeof(**stalls), PROT_READ | PROT_WRITE,
+					MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		if (!fork()) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			control(cpu, stalls[controls]);
+		}
+		controls++;
+	}
+}
+
+/* The stall that goes on at a time, or else the next one that begins before an end. */
+static struct span stall_at(double at, double end)
+{
+	struct span found = { end, end };
+	unsigned long number, all;
+	int n;
+
+	for (n = 0; n < controls; n++) {
+		all = __atomic_load_n(&stalls[n]->number, __ATOMIC_ACQUIRE);
+		for (number = all > KEPT ? all - KEPT : 0; number < all; number++) {
+			struct span each = stalls[n]->spans[number % KEPT];
+
+			if (each.end <= at || each.begin >= end)
+				continue;
+			if (each.begin < at)
+				each.begin = at;
+			if (each.begin < found.begin ||
+			    (each.begin == found.begin && each.end > found.end))
+				found = each;
+		}
+	}
+	return found;
+}
+
+/* How much of a time no CPU stalled. */
+static double without_stalls(struct span waited)
+{
+	double at = waited.begin, sum = 0;
+
+	while (at < waited.end) {
+		struct span stall = stall_at(at, waited.end);
+
+		sum += stall.begin - at;
+		at = stall.end;
+	}
+	return sum;
+}
+
+static double longest_stall(double begin, double end)
+{
+	double longest = 0;
+
+	while (begin < end) {
+		struct span stall = stall_at(begin, end);
+
+		if (stall.end - stall.begin > longest)
+			longest = stall.end - stall.begin;
+		begin = stall.end;
+	}
 	return longest;
 }
 
-static double longest_gap_of_a_second(void)
+static void a_second(void)
 {
-	struct timespec step = { .tv_nsec = 2 * STEP_NS };
-	double now, last, longest = 0, until = now_us() + 1e6, pause;
+	static struct span pairs[PAIRS];
+	struct timespec step = { .tv_nsec = STEP_NS }, controls_wake = { .tv_nsec = 4 * STEP_NS };
+	double longest = 0, alone = 0, began = now_us();
+	int number = 0, n;
 
 	do {
 		nanosleep(&step, NULL);
-		last = now_us();
-		for (pause = last + step.tv_nsec / 1e3; last < pause; last = now) {
-			now = now_us();
-			if (now - last > longest)
-				longest = now - last;
-		}
-	} while (last < until);
-	return longest;
+		pairs[number].begin = now_us();
+		pair();
+		pairs[number].end = now_us();
+	} while (pairs[number++].end < began + 1e6 && number < PAIRS);
+	nanosleep(&controls_wake, NULL);
+	for (n = 0; n < number; n++) {
+		double took = pairs[n].end - pairs[n].begin;
+
+		longest = took > longest ? took : longest;
+		if (took > alone && without_stalls(pairs[n]) > alone)
+			alone = without_stalls(pairs[n]);
+	}
+	printf("%.0f %.0f %.0f\n", longest, alone, longest_stall(began, pairs[number - 1].end));
+	fflush(stdout);
 }
 
 int main(int argc, char **argv)
 {
-	struct sched_param first = { .sched_priority = 1 };
 	unsigned long pages, room;
-	int second, spin;
+	int second;
 
 	if (argc != 5)
 		return 2;
 	pages = strtoul(argv[1], NULL, 0) << 8;
 	room = strtoul(argv[2], NULL, 0) << 18;
-	spin = !strcmp(argv[3], "spin");
-	if (!spin)
-		fill(reserve(room * PAGE), pages, room, argv[3]);
-	if (sched_setscheduler(0, SCHED_FIFO, &first))
-		fprintf(stderr, "without SCHED_FIFO\n");
+	start_controls();
+	fill(reserve(room * PAGE), pages, room, argv[3]);
+	go_first(1);
 	puts("ready");
 	fflush(stdout);
-	for (second = 0; second < atoi(argv[4]); second++) {
-		printf("%.0f\n", spin ? longest_gap_of_a_second() : longest_of_a_second());
-		fflush(stdout);
-	}
+	for (second = 0; second < atoi(argv[4]); second++)
+		a_second();
 	return 0;
 }
