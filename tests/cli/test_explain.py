@@ -128,7 +128,7 @@ def test_without_the_module(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """What does not depend on the module is told: folios, prctl and advice."""
-    monkeypatch.setattr(Holds, "allows_smaps", lambda _holds, _pages: True)
+    monkeypatch.setattr(Holds, "allows_smaps", lambda *_: True)
     make(tree)
     result = run("explain", "10")
     assert result.code == 0

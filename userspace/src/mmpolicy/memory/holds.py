@@ -14,6 +14,7 @@ where that is permitted (CAP_SYS_NICE), and only for as long as they take.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import time
@@ -26,10 +27,12 @@ from mmpolicy.host.pagemap import PAGE, Pagemap
 
 LIMIT_S = 0.002
 FIRST = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
-SLOT_NS = 4.0  # an entry of a page table in which nothing is
+SLOT_NS = 4.0  # an entry of a page table in which nothing is, at least
 SCAN_NS, SMAPS_NS = 40.0, 150.0  # a page that is there, if it cannot be measured
 COLD = 2.0  # memory of others is not in our caches
 OWN = 1024  # pages of our own that are measured
+OWN_TABLES = 16  # page tables of our own, with one page each
+TABLE = 512  # entries of a page table
 LEARN = 2048  # pages from which on a read tells what one costs
 
 
@@ -39,7 +42,7 @@ class Holds:
     def __init__(self, tree: Tree, limit_s: float = LIMIT_S) -> None:
         self._tree, self.limit_s = tree, limit_s
         self.longest_s = 0.0
-        self._scan_ns = self._smaps_ns = 0.0
+        self._scan_ns = self._slot_ns = self._smaps_ns = 0.0
         self._may_hurry, self._hurries = True, False
 
     @contextmanager
@@ -71,8 +74,16 @@ class Holds:
     @property
     def scan_ns(self) -> float:
         """Return what a page that is there costs in PAGEMAP_SCAN."""
-        self._scan_ns = self._scan_ns or COLD * self._measure_scan()
+        self._scan_ns = self._scan_ns or COLD * (self._measure_scan(OWN, 1) or SCAN_NS / COLD)
         return self._scan_ns
+
+    @property
+    def slot_ns(self) -> float:
+        """Return what an entry of a page table costs in which nothing is."""
+        if not self._slot_ns:
+            measured = self._measure_scan(OWN_TABLES * TABLE, TABLE)
+            self._slot_ns = max(COLD * measured, SLOT_NS)
+        return self._slot_ns
 
     @property
     def smaps_ns(self) -> float:
@@ -80,21 +91,28 @@ class Holds:
         self._smaps_ns = self._smaps_ns or COLD * self._measure_smaps()
         return self._smaps_ns
 
-    def _measure_scan(self) -> float:
-        memory = mmap.mmap(-1, OWN * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    def _measure_scan(self, pages: int, step: int) -> float:
+        """Return what a page of our own costs, of which each of a step is there; 0 if unknown.
+
+        They are single pages: of huge ones, a scan looks at one entry in place of 512.
+        """
+        size = pages * PAGE
+        memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         try:
+            with contextlib.suppress(OSError):  # a kernel without huge pages
+                memory.madvise(mmap.MADV_NOHUGEPAGE)
             pagemap = Pagemap(self._tree, "self")
-            for page in range(OWN):
+            for page in range(0, pages, step):
                 memory[page * PAGE] = 1
             start = _address(memory)
             costs = []
             for _ in range(3):
                 begin = time.thread_time()
-                pagemap.scan(start, start + OWN * PAGE, 0)
-                costs.append((time.thread_time() - begin) / OWN * 1e9)
-            return max(min(costs), 1.0) if pagemap.can_scan else SCAN_NS  # clocks may be coarse
+                pagemap.scan(start, start + size, 0)
+                costs.append((time.thread_time() - begin) / pages * 1e9)
+            return max(min(costs), 1.0) if pagemap.can_scan else 0.0  # clocks may be coarse
         except Error:
-            return SCAN_NS
+            return 0.0
         finally:
             memory.close()
 
@@ -116,12 +134,12 @@ class Holds:
 
         Where nothing is, there are entries all the same, once something was.
         """
-        most = int(self.limit_s / 2 * 1e9 / SLOT_NS)
+        most = int(self.limit_s / 2 * 1e9 / self.slot_ns)
         return 1 << 47 if slots <= most else max(most * PAGE >> 21 << 21, 1 << 21)
 
-    def allows_smaps(self, pages: int) -> bool:
-        """Tell if smaps may be read of areas with so many pages."""
-        return pages * self.smaps_ns / 1e9 <= self.limit_s
+    def allows_smaps(self, pages: int, slots: int = 0) -> bool:
+        """Tell if smaps may be read of areas with so many pages, and entries in their tables."""
+        return (pages * self.smaps_ns + slots * self.slot_ns) / 1e9 <= self.limit_s
 
     def took(self, elapsed_s: float) -> None:
         """Note how long a read, or a write, took: it held the lock no longer."""

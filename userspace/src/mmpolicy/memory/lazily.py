@@ -46,7 +46,7 @@ def _figures(tree: Tree, pid: int | str, holds: Holds) -> Figures | None:
     """Return nothing of a kernel thread, or of a process that has ended."""
     try:
         space = Space(tree, int(pid), holds)
-        if holds.allows_smaps(_pages(space)):
+        if holds.allows_smaps(*_walked(space)):
             found = dict(FIELDS.findall(tree.read(f"/proc/{pid}/smaps_rollup")))
             return Figures(int(found["Rss"]), int(found["LazyFree"]), 0) if found else None
         return _in_parts(space)
@@ -56,12 +56,13 @@ def _figures(tree: Tree, pid: int | str, holds: Holds) -> Figures | None:
         raise
 
 
-def _pages(space: Space) -> int:
+def _walked(space: Space) -> tuple[int, int]:
+    """Return the pages, and entries of page tables, that smaps walks."""
     try:
         sizes = space.sizes()
     except Error:  # it has just ended, which the next file tells
-        return 0
-    return (sizes.rss + sizes.swap) // 4
+        return 0, 0
+    return (sizes.rss + sizes.swap) // 4, sizes.slots
 
 
 def _in_parts(space: Space) -> Figures:

@@ -56,7 +56,8 @@ from mmpolicy.memory.holds import Holds
 BLOCK = 512  # pages of a huge page
 TEXT = 4096  # bytes of maps and smaps that are read together; the kernel makes no more at once
 USER_END = 1 << 63  # [vsyscall] lies behind it
-AT_ONCE = 8  # areas that smaps shows in one read, at most
+AT_ONCE = 8  # areas that smaps shows in one read of TEXT bytes, at most
+ONE = 256  # bytes of smaps: less than one area takes, so the kernel makes no second one
 LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ (\d+) *(.*)")
 LAZY = re.compile(rb"^LazyFree: +(\d+) kB", re.MULTILINE)
 FLAGS = re.compile(rb"^VmFlags:(.*)$", re.MULTILINE)
@@ -206,13 +207,13 @@ class Space:
                 found.append(Vma(int(head[1], 16), last, access, int(head[4]), name))
         return found
 
-    def _pieces(self, file: str) -> Iterator[bytes]:
+    def _pieces(self, file: str, size: int = TEXT) -> Iterator[bytes]:
         """Yield the lines of a file that the kernel makes piece by piece."""
         reader, offset, rest = self.tree.reader(f"/proc/{self.pid}/{file}"), 0, b""
         while True:
             with self.holds.undisturbed():
                 begin = time.perf_counter()
-                piece = reader.read(TEXT, offset)
+                piece = reader.read(size, offset)
                 self.holds.took(time.perf_counter() - begin)
             if not piece:
                 break
@@ -311,47 +312,47 @@ class Space:
     def details(self, areas: list[Vma] | None = None) -> dict[tuple[int, int], Details | None]:
         """Return what smaps tells of each area; None where it may not be asked.
 
-        The kernel shows smaps from its beginning, a few areas at a time, and walks all of an
-        area at once. So it is read up to the first areas that would take too long, and what is
-        behind them is not known either.
+        The kernel shows smaps from its beginning, and walks all of an area at once. So it is
+        read up to the first area that would take too long, without the one before, as a read to
+        the end of that goes on. What is behind is not known either.
         """
         areas = self.areas() if areas is None else areas
         costs = self._costs(areas)
-        end = next(
-            (
-                n
-                for n in range(len(areas))
-                if not self.holds.allows_smaps(sum(costs[n : n + AT_ONCE]))
-            ),
-            None,
-        )
-        if end is not None:  # the kernel makes as many as fit, so none of these may be too long
-            end = max(end - AT_ONCE, 0)
-        found = self._read_smaps(len(areas) if end is None else end, sum(costs))
+        allowed = [self.holds.allows_smaps(*each) for each in costs]
+        end = max(allowed.index(False) - 1, 0) if False in allowed else len(areas)
+        found = self._read_smaps(costs, end)
         return {(each.start, each.end): found.get((each.start, each.end)) for each in areas}
 
-    def _costs(self, areas: list[Vma]) -> list[int]:
-        """Return how many steps smaps takes in each area; all of the process if that is little."""
+    def _costs(self, areas: list[Vma]) -> list[tuple[int, int]]:
+        """Return how many pages and entries smaps walks in each area; nothing if all is little."""
         sizes = self.sizes()
         whole = (sizes.rss + sizes.swap) // 4
-        if self.holds.allows_smaps(whole):
-            return [0] * len(areas)
-        return [
-            sum(
-                each.pages // BLOCK if each.categories & HUGE else each.pages
-                for each in self.regions(area.start, area.end)
-            )
-            for area in areas
-        ]
+        if self.holds.allows_smaps(whole, sizes.slots):
+            return [(0, 0)] * len(areas)
+        found, spare = list[tuple[int, int]](), 0
+        for area in areas:
+            steps = huge = 0
+            for each in self.regions(area.start, area.end):
+                if each.categories & HUGE:
+                    huge += each.pages
+                    steps += each.pages // BLOCK
+                elif not each.categories & ZERO:  # that page is passed over, as what is not there
+                    steps += each.pages
+            spare += huge if area.private else 0
+            found.append((steps, (area.end - area.start) // PAGE - huge))
+        most = max(sizes.slots - spare, 0)  # the kernel keeps a table for each huge page
+        return [(steps, min(slots, most)) for steps, slots in found]
 
-    def _read_smaps(self, number: int, pages: int) -> dict[tuple[int, int], Details]:
+    def _read_smaps(
+        self, costs: list[tuple[int, int]], number: int
+    ) -> dict[tuple[int, int], Details]:
         """Return what smaps tells of so many areas from the first on."""
         found: dict[tuple[int, int], Details] = {}
         if not number:
             return found
         text = list[bytes]()
         cpu, seen = time.thread_time(), 0
-        for line in self._pieces("smaps"):
+        for line in self._pieces("smaps", self._piece(costs, number)):
             if LINE.fullmatch(line):
                 if text:
                     found.update([_details(text)])
@@ -362,8 +363,15 @@ class Space:
         else:
             if text:
                 found.update([_details(text)])
+            pages = sum(each for each, _ in costs)
             self.holds.learn_smaps(time.thread_time() - cpu, pages)
         return found
+
+    def _piece(self, costs: list[tuple[int, int]], number: int) -> int:
+        """Return how many bytes of smaps to read at once: for some areas, if that may be."""
+        some = (costs[at : at + AT_ONCE] for at in range(number))
+        allowed = (self.holds.allows_smaps(*map(sum, zip(*each))) for each in some)
+        return TEXT if all(allowed) else ONE
 
 
 def _details(lines: list[bytes]) -> tuple[tuple[int, int], Details]:
@@ -381,13 +389,14 @@ def huge_of(tree: Tree, pid: int) -> tuple[int, int | None]:
     Without PAGEMAP_SCAN, the latter is known only where smaps_rollup is short.
     """
     space = Space(tree, pid, Holds(tree))
-    rss = space.sizes().rss
+    sizes = space.sizes()
+    rss = sizes.rss
     if space.can_scan:
         areas = [each for each in space.areas() if each.usable]
         huge = (each for area in areas for each in space.regions(area.start, area.end, HUGE))
         found = sum(each.pages for each in huge if each.categories & (HUGE | ZERO) == HUGE)
         return rss, min(found * PAGE >> 10, rss)
-    if not space.holds.allows_smaps(rss // 4):
+    if not space.holds.allows_smaps(rss // 4, sizes.slots):
         return rss, None
     text = tree.read(f"/proc/{pid}/smaps_rollup")
     return rss, sum(int(kib) for kib in HUGE_FIELDS.findall(text))
