@@ -16,7 +16,8 @@ from pathlib import Path
 
 PAGE, BLOCK, MIB = 4096, 2 << 20, 1 << 20
 SIZE = 32 * MIB
-HUGETLB = 0x40000
+HUGETLB, LOCKED, ONFAULT = 0x40000, 0x2000, 1
+NORESERVE, ROOM = 0x4000, 64 << 30
 DONTNEED, FREE, MERGEABLE, NOHUGEPAGE, COLD_OUT, GUARD = 4, 8, 12, 15, 21, 102
 SETUP, REGISTER = 425, 427  # io_uring
 KEPT: list[object] = []  # nothing is closed before the end
@@ -66,11 +67,14 @@ def pinned(word: str) -> None:
     KEPT.append((memory, places))
 
 
-def locked(_word: str) -> None:
-    """One page in 64 kB is used, and all of it is locked after that."""
-    memory, first = private()
+def locked(word: str) -> None:
+    """One page in 64 kB is used; all is locked after that, by the mmap(), or as it is touched."""
+    memory, first = private(flags=LOCKED if word == "mapped" else 0)
+    where = ctypes.c_void_p(address(memory) + first), ctypes.c_size_t(SIZE)
+    if word == "onfault" and libc.mlock2(*where, ONFAULT):
+        sys.exit(f"mlock2: errno {ctypes.get_errno()}")
     KEPT.append((memory, [*touched(memory, first, 64 << 10)]))
-    if libc.mlock(ctypes.c_void_p(address(memory) + first), ctypes.c_size_t(SIZE)):
+    if word == "after" and libc.mlock(*where):
         sys.exit(f"mlock: errno {ctypes.get_errno()}")
 
 
@@ -88,24 +92,25 @@ def shared(word: str) -> None:
 
 
 def hugetlb(word: str) -> None:
-    """Eight pages of a pool, private or in a memfd."""
+    """Eight pages of a pool: private, shared, or in a memfd."""
     if word == "memfd":
         file = os.memfd_create("pool", 4)
         os.ftruncate(file, 8 * BLOCK)
         memory = mmap.mmap(file, 8 * BLOCK)
     else:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | HUGETLB
-        memory = mmap.mmap(-1, 8 * BLOCK, flags)
+        flags = mmap.MAP_SHARED if word == "shared" else mmap.MAP_PRIVATE
+        memory = mmap.mmap(-1, 8 * BLOCK, flags | mmap.MAP_ANONYMOUS | HUGETLB)
     KEPT.append((memory, [*touched(memory, 0, BLOCK, 8 * BLOCK)]))
 
 
 def ksm(word: str) -> None:
-    """Pages that are alike, or half of them."""
+    """Pages that are alike: all, half of them, or each with the next one alone."""
     memory, first = private()
     advise(address(memory) + first, SIZE, NOHUGEPAGE)
     for number, at in enumerate(range(first, first + SIZE, PAGE)):
-        different = word == "half" and number % 2
-        memory[at : at + 8] = (number if different else 7).to_bytes(8, "little")
+        content = 7 if word == "all" or (word == "half" and number % 2) else number
+        content = number // 2 + SIZE if word == "pairs" else content
+        memory[at : at + 8] = content.to_bytes(8, "little")
     advise(address(memory) + first, SIZE, MERGEABLE)
     KEPT.append(memory)
 
@@ -126,8 +131,10 @@ def partly(word: str) -> None:
 
 
 def lazily(word: str) -> None:
-    """Memory after MADV_FREE, all of it or half."""
+    """Memory after MADV_FREE: all of it, half, or in single pages."""
     memory, first = private()
+    if word == "single":
+        advise(address(memory) + first, SIZE, NOHUGEPAGE)
     for _ in touched(memory, first, PAGE):
         pass
     advise(address(memory) + first, SIZE // 2 if word == "half" else SIZE, FREE)
@@ -158,9 +165,17 @@ def guards(word: str) -> None:
     KEPT.append((memory, range(first, first + SIZE, BLOCK)))
 
 
+def reserved(word: str) -> None:
+    """Single pages in a room of 64 GiB: 96 MiB together, or 2,048 at equal distances."""
+    memory, first = private(ROOM, NORESERVE)
+    advise(address(memory) + first, ROOM, NOHUGEPAGE)
+    step, size = (32 << 20, ROOM) if word == "spread" else (PAGE, 96 << 20)
+    KEPT.append((memory, [*touched(memory, first, step, size)]))
+
+
 KINDS: dict[str, Callable[[str], None]] = {
     each.__name__: each
-    for each in (pinned, locked, shared, hugetlb, ksm, partly, lazily, swapped, guards)
+    for each in (pinned, locked, shared, hugetlb, ksm, partly, lazily, swapped, guards, reserved)
 }
 
 

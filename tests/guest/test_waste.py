@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from lab.guest import Guest
 from lab.programs import ran, workload
 
 from .conftest import Machines
-from .tools import KHUGEPAGED, SCRIPT, THP, back_to_boot, histograms, must, vmstat
+from .tools import KHUGEPAGED, SCRIPT, THP, TRACING, back_to_boot, histograms, must, vmstat
 
 pytestmark = pytest.mark.flavor("cloud")
 
@@ -377,15 +377,15 @@ def test_pinned_folios(counting: Guest) -> None:
         assert abs(before - rss(counting, pid) - 0.75 * EMPTY) < 1024
         again = counting.run(f"mmpolicy trim --pid {pid} --json 2>/dev/null")
         (row,) = json.loads(again.out)["processes"]
-        assert again.rc == 5 and sum(row["left_kib"].values()) >= 2.25 * EMPTY - 512
+        assert again.rc == 5 and abs(row["left_kib"]["pinned"] - 2.25 * EMPTY) < 512
 
 
 def test_locked_folios(counting: Guest) -> None:
-    """mlock() keeps empty pages, too."""
-    with having(counting, "locked") as pid:
+    """mlock() keeps empty pages, too, as do MAP_LOCKED and MLOCK_ONFAULT."""
+    with having(counting, "locked", "after mapped onfault") as pid:
         kib, _ = of_kind(counting, "locked")
-        assert abs(kib - WHOLE) < 0.1 * WHOLE
-        assert left_alone(counting, pid, "locked") == EMPTY
+        assert abs(kib - 3 * WHOLE) < 0.3 * WHOLE
+        assert 0 <= left_alone(counting, pid, "locked") - 3 * EMPTY <= 2048
 
 
 def test_shared_memory_in_large_folios(counting: Guest) -> None:
@@ -405,30 +405,30 @@ def test_shared_memory_in_large_folios(counting: Guest) -> None:
 
 
 def test_hugetlb(counting: Guest) -> None:
-    """What a process has of a pool, private or in a memfd, and what is free in it."""
-    must(counting, "echo 24 >/proc/sys/vm/nr_hugepages")
+    """What a process has of a pool, private, shared or in a memfd, and what is free in it."""
+    must(counting, "echo 32 >/proc/sys/vm/nr_hugepages")
     try:
-        with having(counting, "hugetlb", "private memfd") as pid:
+        with having(counting, "hugetlb", "private shared memfd") as pid:
             kib, row = of_kind(counting, "hugetlb")
-            assert (kib, row["not_looked_at_kib"]["hugetlb"]) == (32 << 10, 32 << 10)
-            assert left_alone(counting, pid, "hugetlb") == 32 << 10
+            assert (kib, row["not_looked_at_kib"]["hugetlb"]) == (48 << 10, 48 << 10)
+            assert left_alone(counting, pid, "hugetlb") == 48 << 10
             assert mmpolicy(counting, "thp")["hugetlb"] == {
-                "2048 kB": {"pages": 24, "free": 8, "reserved": 0, "surplus": 0, "mib": 48}
+                "2048 kB": {"pages": 32, "free": 8, "reserved": 0, "surplus": 0, "mib": 64}
             }
     finally:
         must(counting, "echo 0 >/proc/sys/vm/nr_hugepages")
 
 
 def test_ksm(counting: Guest) -> None:
-    """Pages that KSM has merged, all of an area or half of it, are told, and are no waste."""
+    """Pages that KSM has merged, all, half of them or in pairs, are told, and are no waste."""
     ksm = "/sys/kernel/mm/ksm"
     must(counting, f"echo 0 >{ksm}/sleep_millisecs; echo 20000 >{ksm}/pages_to_scan")
-    with having(counting, "ksm", "all half"):
+    with having(counting, "ksm", "all half pairs"):
         scans = f"$(($(cat {ksm}/full_scans) + 3))"
         merged = f"echo 1 >{ksm}/run; until [ $(cat {ksm}/full_scans) -ge $n ]; do sleep 0.1; done"
         must(counting, f"n={scans}; {merged}; echo 0 >{ksm}/run")
         kib, row = of_kind(counting, "ksm")
-        assert abs(kib - 1.5 * WHOLE) < 0.2 * WHOLE
+        assert abs(kib - 2.5 * WHOLE) < 0.3 * WHOLE
         assert row["waste_kib"] <= row["error_kib"] + ALONE
         must(counting, f"echo 2 >{ksm}/run")
     must(counting, f"echo 0 >{ksm}/run; echo 20 >{ksm}/sleep_millisecs")
@@ -451,11 +451,12 @@ def test_partly_unmapped(counting: Guest, words: str) -> None:
 
 def test_lazily_freed(counting: Guest) -> None:
     """It is in the RSS, and free to be taken; the module is not needed to see it."""
-    with having(counting, "lazily", "all half") as pid:
+    with having(counting, "lazily", "all half single") as pid:
         kib, _ = of_kind(counting, "lazily_freed")
-        assert abs(kib - 1.5 * WHOLE) < 0.2 * WHOLE
+        assert abs(kib - 2.5 * WHOLE) < 0.3 * WHOLE
         told = mmpolicy(counting, f"show --pid {pid}")["memory"][0]
-        assert abs(told["lazily_freed_kib"] - 1.5 * WHOLE) < 2048
+        least = told["lazily_freed_kib"]
+        assert least - 2048 <= 2.5 * WHOLE <= least + told["not_known_kib"] + 2048
 
 
 def test_guards_are_not_swapped(counting: Guest) -> None:
@@ -489,6 +490,47 @@ def test_swapped(machines: Machines) -> None:
         assert abs(kib - before) < 512 and row["waste_kib"] <= row["error_kib"] + ALONE
         mmpolicy(guest, f"trim --pid {pid} --dry-run")
         assert abs(int(must(guest, swap)) - before) < 512
+
+
+LOCKS = f"{TRACING}/events/mmap_lock"
+# The longest hold in microseconds, and the number of holds, of locks that are not of the program
+# itself, which takes its own for writing.
+HOLDS = """
+{ for (i = 1; i <= NF && $i !~ /^mmap_lock_/; i++); if (i > NF) next; now = $(i - 1) + 0
+  mm = $(i + 1) }
+$i ~ /acquire_returned/ { if (/write=true/) own[mm] = 1; began[mm] = now }
+$i ~ /released/ && mm in began { took = now - began[mm]; delete began[mm]; holds[mm]++
+  if (took > most[mm]) most[mm] = took }
+END { for (mm in holds) if (!(mm in own)) { sum += holds[mm]; if (most[mm] > all) all = most[mm] }
+  printf "%d %d\\n", all * 1e6, sum }
+"""
+HOLD_US = 2000  # of a command, if nothing else is asked for; the guest counts instructions
+LOOKS = ("trim --pid {pid} --dry-run", "map {pid} --summary", "top -n 1 --interval 1 --cpu 100")
+
+
+def longest_hold(guest: Guest, command: str) -> tuple[int, int]:
+    """How long a command has held a lock of another process at most, by the kernel's trace."""
+    traced = f"echo $$ >{TRACING}/set_event_pid; exec {command} >/dev/null 2>&1"
+    must(guest, f"echo >{TRACING}/trace; echo 1 >{LOCKS}/enable")
+    guest.run(f"sh -c {shlex.quote(traced)}", 300)
+    must(guest, f"echo 0 >{LOCKS}/enable; echo >{TRACING}/set_event_pid")
+    longest, holds = must(guest, f"awk {shlex.quote(HOLDS)} {TRACING}/trace").split()
+    return int(longest), int(holds)
+
+
+@pytest.mark.parametrize(("word", "looks"), [("together", LOOKS), ("spread", LOOKS[:1])])
+def test_how_long_looks_hold_a_lock(counting: Guest, word: str, looks: Sequence[str]) -> None:
+    """Of a program with 64 GiB reserved: within the limit, which smaps exceeds."""
+    must(counting, f"echo 16384 >{TRACING}/buffer_size_kb")
+    with having(counting, "reserved", word) as pid:
+        control, _ = longest_hold(counting, f"cat /proc/{pid}/smaps_rollup")
+        found = {}
+        for look in looks:
+            found[look] = longest_hold(counting, f"mmpolicy {look.format(pid=pid)}")
+    must(counting, f"echo 1408 >{TRACING}/buffer_size_kb")
+    print(f"{word}: {found}; smaps_rollup {control} us")
+    assert control > HOLD_US
+    assert all(holds > 10 and longest <= HOLD_US for longest, holds in found.values()), found
 
 
 # Two thousand processes that wait; each has written to some memory.
