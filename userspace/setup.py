@@ -150,6 +150,10 @@ def make_completions(folder: Path) -> None:
 
 def make_shared() -> list[tuple[str, list[str]]]:
     """Make what goes below /usr/share; return it by folder."""
+    # They lead to files outside this folder, which pip before 21.3 leaves behind.
+    lost = sorted(path for path in HERE.rglob("*.h") if not path.exists())
+    if lost:
+        sys.exit(f"{lost[0]} leads nowhere; next: pip install -U pip, then this again")
     sys.path.insert(0, str(HERE / "src"))
     from mmpolicy.cli import main
 

@@ -62,6 +62,16 @@ def test_one_version(file: str, pattern: str) -> None:
     assert list(newest) == [__version__]
 
 
+def test_what_an_old_pip_leaves_behind_is_told(tmp_path: Path) -> None:
+    """It copies this folder alone, and the command would lack what it shares with the module."""
+    folder = shutil.copytree(
+        SOURCE, tmp_path / "alone", symlinks=True, ignore=shutil.ignore_patterns("build")
+    )
+    command = [sys.executable, "setup.py", "--version"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 1 and "needs.h leads nowhere; next: pip install -U pip" in done.stderr
+
+
 def test_metadata(files: dict[str, str]) -> None:
     (text,) = [text for name, text in files.items() if name.endswith("/METADATA")]
     fields = message_from_string(text)
