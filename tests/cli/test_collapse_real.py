@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import mmap
 import os
@@ -11,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -196,9 +198,15 @@ def test_killed_at_any_moment() -> None:
 
 @contextmanager
 def kept(one: Program) -> Iterator[subprocess.Popen[str]]:
-    """Run `maintain` for it without pauses; it is killed at the end."""
+    """Run `maintain` for it, one on this machine at a time; it is killed at the end."""
     words = [sys.executable, "-m", "mmpolicy", "maintain", "--pid", str(one.pid), "--settle", "2s"]
     words += ["--cpu", "50", "--max-stop", "10000", "--max-pressure", "100", "--reserve", "0"]
+    with Path(tempfile.gettempdir(), "mmpolicy-test.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        yield from _kept(words)
+
+
+def _kept(words: list[str]) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         words, env={**os.environ, "PYTHONPATH": str(SOURCE)},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True,

@@ -24,7 +24,7 @@ from mmpolicy.host.advice import BLOCK, KERNEL, REMEDIES, ProcessMemory
 from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.host.room import limited_folders, node_of, read_zones, room_in
+from mmpolicy.host.room import Node, limited_folders, node_of, read_zones, room_in
 from mmpolicy.memory.folios import PAGE
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import Space
@@ -35,6 +35,7 @@ PMD_SIZE = f"{THP}/hpage_pmd_size"
 CHUNK = 16  # blocks whose entries are read together; the kernel drops the lock after each
 LOOK_S = 0.25  # between two looks at free memory and at the pressure
 MARGIN = 2 * BLOCK  # below a limit: the kernel charges in batches on each CPU
+SECTION = 1 << 15  # pages of memory that are on one node
 NEAR = 128 << 20  # bytes below a limit, from which on it is looked at before each collapse
 SPOT = 64  # bytes of each page that are read first, to find those full of zeroes
 # Pages of which one is read: before a collapse, and to estimate what is empty. Primes, so that
@@ -317,9 +318,8 @@ class Target:
 
     def is_made(self, start: int) -> bool:
         """Tell if 2 MB are one page now."""
-        last = start + BLOCK - PAGE
-        ends = [entry for at in (start, last) for entry in self._space.entries(at, 1)]
-        return len(ends) == 2 and is_huge(*ends)
+        entries = self._space.entries(start, PAGES)
+        return len(entries) == PAGES and is_huge(entries[0], entries[-1])
 
 
 def time_one(host: Host, holds: Holds) -> float:
@@ -363,6 +363,7 @@ class Collapser:
         self._zones = read_zones(host.tree)
         self._looked = -inf
         self._since = 0  # blocks taken since free memory was looked at
+        self._nodes: dict[int, Node | None] = {}  # by section, as of then
         self._rooms: dict[str, int | None] = {}  # below limits, by folder, as of then
         self._slow = 0  # collapses in a row that took too long
         self.done = Done()
@@ -467,12 +468,16 @@ class Collapser:
             self._looked = self._host.clock()
             self._zones, self._since = read_zones(self._host.tree), 0
             self._rooms.clear()
+            self._nodes.clear()
             if why := self._pressure.too_high():
                 self._stop(why, "look at /proc/pressure/memory; try again, or raise --max-pressure")
         return bool(self.done.stopped)
 
     def _has_room(self, target: Target, frame: int) -> bool:
-        node = node_of(self._zones, frame)
+        section = frame // SECTION
+        if section not in self._nodes:
+            self._nodes[section] = node_of(self._zones, frame)
+        node = self._nodes[section]
         free = node.free_blocks - self._since if node else 0
         kept = int(node.all_blocks * self._limits.reserve) if node else 0
         if node and free <= kept:

@@ -19,7 +19,7 @@ import mmap
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
@@ -33,6 +33,7 @@ COLD = 2.0  # memory of others is not in our caches
 OWN = 1024  # pages of our own that are measured
 OWN_TABLES = 16  # page tables of our own, with one page each
 TABLE = 512  # entries of a page table
+NOTHING = nullcontext()
 LEARN = 2048  # pages from which on a read tells what one costs
 
 
@@ -45,9 +46,12 @@ class Holds:
         self._scan_ns = self._slot_ns = self._smaps_ns = 0.0
         self._may_hurry, self._hurries = True, False
 
-    @contextmanager
-    def undisturbed(self) -> Iterator[None]:
+    def undisturbed(self) -> AbstractContextManager[None]:
         """Keep the CPU meanwhile; for a stretch of reads that is no longer than one may be."""
+        return NOTHING if self._hurries else self._undisturbed()
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
         usual = self._hurry()
         try:
             yield
