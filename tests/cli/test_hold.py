@@ -7,6 +7,7 @@ import mmap
 import os
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from mmpolicy.host.files import Reader, Tree
 from mmpolicy.host.pagemap import PAGE, SCAN
-from mmpolicy.memory.folios import read_areas
+from mmpolicy.memory.folios import Area, read_areas
 from mmpolicy.memory.holds import Holds, _address
 from mmpolicy.memory.lazily import memory_of_process
 from mmpolicy.memory.space import Space, huge_of
@@ -114,6 +115,26 @@ def test_no_read_is_longer_than_it_may_be(name: str, pid: int) -> None:
     assert f"/proc/{pid}/numa_maps" not in tree.read_files
     if tree.found:  # of a kernel that can scan
         assert max(tree.found) <= Holds(Tree()).limit_s * 1e9 / 5
+
+
+def test_neighbouring_entries_are_read_at_once(pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read for each of a million spread pages took minutes, most of it for the scheduler."""
+    reads, plain = list[int](), Space.entries
+
+    def entries(space: Space, start: int, pages: int) -> array[int]:
+        reads.append(pages)
+        return plain(space, start, pages)
+
+    monkeypatch.setattr(Space, "entries", entries)
+    areas = read_areas(Tree(), pid, False)
+    assert sum(len(part) - part.count(b".") for _, part in of_all(areas)) >= PAGES
+    assert len(reads) < PAGES // 8 + 500
+
+
+def of_all(areas: list[Area]) -> Iterator[tuple[int, bytes]]:
+    """Yield all stretches."""
+    for area in areas:
+        yield from area.kinds.stretches()
 
 
 def referenced(start: int) -> int:

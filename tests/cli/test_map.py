@@ -18,6 +18,7 @@ import pytest
 from mmpolicy.memory import folios
 from mmpolicy.memory.folios import PAGE, Pages, read_areas, totals
 from mmpolicy.memory.picture import COLOURS, cell_pages, draw
+from mmpolicy.verbs import memory_map
 
 from .fakes import FakeTree, Run
 
@@ -267,3 +268,18 @@ def test_a_picture_does_not_go_through_a_link(run: Run, process: FakeTree, tmp_p
     result = run("map", str(PID), "-o", str(tmp_path / "map.svg"))
     assert (result.code, "ELOOP" in result.err) == (1, True)
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_large_process_shows_how_far_it_is(
+    run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal, as looking at gigabytes in single pages takes seconds."""
+    shown = list[tuple[str, bool]]()
+    monkeypatch.setattr(memory_map, "progress_line", lambda *words: shown.append(words))
+    make_process(tree)
+    assert run("map", str(PID)).code == 0
+    assert shown == []
+    monkeypatch.setattr(memory_map, "LONG_KIB", 100)
+    assert run("map", str(PID)).code == 0
+    assert [is_last for _, is_last in shown] == [False, True]
+    assert shown[-1][0] == "looked at 100 % of 0 MiB"

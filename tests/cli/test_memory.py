@@ -174,7 +174,7 @@ def test_pages_and_the_folios_that_they_are_of(tree: FakeTree) -> None:
     """A folio that goes on is counted once; that of zeroes is none."""
 
     class Known(Frames):
-        def kind(self, frame: int) -> int:
+        def kind(self, frame: int, few: bool = False) -> int:
             return ord({1: "1", 2: "0", 4: "0", 5: "z"}.get(frame, "9"))
 
     tree.put("/proc/kpageflags", "")

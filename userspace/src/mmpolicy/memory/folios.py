@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import groupby
+from itertools import compress, groupby
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
@@ -27,15 +27,19 @@ from mmpolicy.memory.space import Region, Space, Vma
 
 STRETCH = 4096  # pages that are looked at together: 16 MiB of memory
 Folio = tuple[int, int]  # number and order
+FEW = 16  # neighbouring pages: of fewer, the flags are read one by one
 NO_FOLIO: Folio = (-1, 0)
 BLOCK_BITS = 9  # folios up to a PMD lie within blocks of that many page frames
 ABSENT, SWAP, ZERO_PAGE, GUARD, HUGETLB = b".szgh"  # kinds of a page beside "0" to "9", its order
 SMALL = bytes(ZERO_PAGE if mark & 4 else ord("0") for mark in range(256))  # by their marks
 HEAD = re.compile(rb"\x01[\x02\x03]*|^[\x02\x03]+")
 LARGE = re.compile(rb"[1-9]{1,512}")
+ALIKE = re.compile(rb"([^.])\1*", re.DOTALL)  # there is a "." for each page that is not there
 
 # Bits of kpageflags
 KPF_DIRTY, KPF_ANON, KPF_SWAPBACKED, KPF_HUGETLB, KPF_UNEVICTABLE = 4, 12, 14, 17, 18
+KPF_ZERO_PAGE = 24
+OF_FOLIO = 3 << 15  # head or tail
 
 
 class Run(NamedTuple):
@@ -95,13 +99,22 @@ class Area(NamedTuple):
     def runs(self) -> list[Run]:
         """Return the area as runs, without pages that are not there."""
         found: list[Run] = []
-        for page, kinds in self.kinds.stretches():
-            zeroes = self.zeroes.cut(page, page + len(kinds))
-            for (kind, zero), group in groupby(zip(kinds, zeroes)):
-                pages = sum(1 for _ in group)
-                if kind != ABSENT:
-                    _add(found, Run(page, pages, chr(kind), bool(zero)))
-                page += pages
+        for first, kinds in self.kinds.stretches():
+            zeroes = self.zeroes.cut(first, first + len(kinds))
+            for match in ALIKE.finditer(kinds):
+                page = first + match.start()
+                for zero, group in groupby(zeroes[match.start() : match.end()]):
+                    pages = sum(1 for _ in group)
+                    _add(found, Run(page, pages, chr(match[1][0]), bool(zero)))
+                    page += pages
+        return found
+
+    def empty(self) -> Counter[int]:
+        """Return how many pages of each kind are all zero."""
+        found = Counter[int]()
+        for first, zeroes in self.zeroes.stretches():
+            if zeroes.count(1):
+                found.update(compress(self.kinds.cut(first, first + len(zeroes)), zeroes))
         return found
 
 
@@ -129,12 +142,12 @@ class Frames:
         self.lost.cache_clear()
         self.told.clear()
 
-    def kind(self, frame: int) -> int:
-        """Return the kind of a page by its frame."""
-        if self._few:  # most small pages lie in blocks of their own
-            mark = _marks(self._file.read(8, frame * 8))
-            if not mark or not mark[0] & 3:
-                return mark.translate(SMALL)[0] if mark else ord("0")
+    def kind(self, frame: int, few: bool = False) -> int:
+        """Return the kind of a page by its frame; few if hardly any neighbour will be asked for."""
+        if few or self._few:  # most small pages lie in blocks of their own
+            flags = self.flags(frame)
+            if not flags & OF_FOLIO:
+                return ZERO_PAGE if flags >> KPF_ZERO_PAGE & 1 else ord("0")
         block = self._block(frame >> BLOCK_BITS)
         return block[frame & ((1 << BLOCK_BITS) - 1)]
 
@@ -190,7 +203,9 @@ class Stretch(NamedTuple):
     lost: dict[int, int]  # pages that nobody maps any more, by the first page here of their folio
 
 
-def read_area(space: Space, frames: Frames, vma: Vma, contents: bool) -> Area:
+def read_area(
+    space: Space, frames: Frames, vma: Vma, contents: bool, tell: Callable[[int], None]
+) -> Area:
     """Return which folios back an area, with contents also which of their pages are zero."""
     pages = (vma.end - vma.start) // PAGE
     area = Area(vma.start, vma.name, Pages(pages, b"."), Pages(pages, b"\0"), Counter(), 0)
@@ -198,6 +213,7 @@ def read_area(space: Space, frames: Frames, vma: Vma, contents: bool) -> Area:
     for each in read_stretches(space, frames, vma, contents, area.folios):
         area.kinds.put(each.first, each.kinds)
         lost += sum(each.lost.values())
+        tell(len(each.kinds) - each.kinds.count(ABSENT))
         if contents:
             area.zeroes.put(each.first, each.zeroes)
     return area._replace(folios=+area.folios, lost=lost)
@@ -300,7 +316,7 @@ def _kinds(
     lost: dict[int, int], at: int = 0,
 ) -> tuple[bytes, Folio]:  # fmt: skip
     """Return the kind of each page, and the last folio; count folios that were not the last."""
-    kinds = bytearray(b".") * len(entries)
+    kinds, few = bytearray(b".") * len(entries), len(entries) < FEW
     first = 0  # page of the folio that we are in
     for page, entry in enumerate(entries):
         if not entry & PRESENT:
@@ -309,7 +325,7 @@ def _kinds(
         frame = entry & FRAME
         if not frame:
             _no_frames()
-        kinds[page] = kind = frames.kind(frame)
+        kinds[page] = kind = frames.kind(frame, few)
         order = kind - ord("0")
         folio = (frame >> order, order)
         if folio != last:
@@ -372,12 +388,15 @@ def wanted_areas(areas: Iterable[Vma], shared: bool, files: bool) -> list[Vma]:
 
 def read_areas(
     tree: Tree, pid: int, contents: bool, files: bool = False, shared: bool = False,
-    holds: Holds | None = None,
+    holds: Holds | None = None, tell: Callable[[int], None] = lambda pages: None,
 ) -> list[Area]:  # fmt: skip
-    """Return the areas of a process that have pages: private anonymous ones, others if wanted."""
+    """Return the areas of a process that have pages: private anonymous ones, others if wanted.
+
+    Tells after each stretch how many pages it had.
+    """
     space, frames = Space(tree, pid, holds or Holds(tree)), Frames(tree)
     found = wanted_areas(space.areas(), shared, files)
-    areas = (read_area(space, frames, each, contents) for each in found)
+    areas = (read_area(space, frames, each, contents, tell) for each in found)
     return [area for area in areas if area.kinds.known]
 
 
@@ -391,16 +410,11 @@ class Total(NamedTuple):
 
 def totals(areas: Sequence[Area]) -> dict[int, Total]:
     """Return the totals by order."""
-    result = {}
+    result, empty = {}, [area.empty() for area in areas]
     for order in range(BLOCK_BITS + 1):
         kind = ord("0") + order
         pages = count_of(areas, kind)
-        zero = sum(
-            run.pages
-            for area in areas
-            for run in area.runs()
-            if run.zero and run.kind == str(order)
-        )
+        zero = sum(each[kind] for each in empty)
         folios = sum(area.folios[order] for area in areas)
         if pages:
             result[order] = Total(folios, pages, zero)

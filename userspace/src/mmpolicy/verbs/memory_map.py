@@ -16,9 +16,10 @@ from mmpolicy.memory.folios import HUGETLB, PAGE, Area, count_of, read_areas, to
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.picture import as_png, as_svg, draw, terminal
 from mmpolicy.memory.space import Sizes, Space
-from mmpolicy.render import emit, table
+from mmpolicy.render import emit, progress_line, table
 from mmpolicy.verbs.options import complete_pid, hold_option, json_option, pass_host
 
+LONG_KIB = 256 << 10  # from then on, looking may take seconds
 WORTH_KIB = 1024  # of what is not shown, to be told; counters of the kernel are no more exact
 
 
@@ -84,6 +85,30 @@ def _draw(title: str, areas: list[Area], output: Path) -> None:
     save_as(output, as_svg(drawing).encode() if output.suffix == ".svg" else as_png(drawing))
 
 
+class Progress:
+    """Shows on a terminal which part of a large process was looked at."""
+
+    def __init__(self, sizes: Sizes, files: bool) -> None:
+        self._kib = sizes.anon + sizes.shared + sizes.swap + (sizes.file if files else 0)
+        self._done_kib = self._percent = 0
+
+    def add(self, pages: int) -> None:
+        """Take note of pages that were looked at."""
+        self._done_kib += pages * PAGE >> 10
+        percent = min(100 * self._done_kib // max(self._kib, 1), 99)
+        if self._kib >= LONG_KIB and percent > self._percent:
+            self._percent = percent
+            self._show(percent)
+
+    def end(self) -> None:
+        """Take note that all was looked at."""
+        if self._percent:
+            self._show(100)
+
+    def _show(self, percent: int) -> None:
+        progress_line(f"looked at {percent} % of {self._kib >> 10} MiB", percent == 100)
+
+
 @click.command("map")
 @click.argument("given", metavar="PID|NAME|UNIT", shell_complete=complete_pid)
 @click.option("--summary", is_flag=True, help="Only the table, without the picture.")
@@ -110,7 +135,9 @@ def map_memory(
     pid = find_process(host.tree, given)
     holds = Holds(host.tree, hold_ms / 1000)
     sizes = Space(host.tree, pid, holds).sizes()
-    areas = read_areas(host.tree, pid, not no_content, files, shared=True, holds=holds)
+    progress = Progress(sizes, files)
+    areas = read_areas(host.tree, pid, not no_content, files, True, holds, progress.add)
+    progress.end()
     rest: dict[str, Any] = {
         "not_shown_kib": not_shown(areas, sizes, files),
         "partly_unmapped_kib": sum(area.lost for area in areas) * PAGE >> 10,
