@@ -45,6 +45,7 @@ class Holds:
         self.longest_s = 0.0
         self._scan_ns = self._slot_ns = self._smaps_ns = 0.0
         self._may_hurry, self._hurries = True, False
+        self._learned = False
 
     def undisturbed(self) -> AbstractContextManager[None]:
         """Keep the CPU meanwhile; for a stretch of reads that is no longer than one may be."""
@@ -130,8 +131,12 @@ class Holds:
             return SMAPS_NS
 
     def pages(self) -> int:
-        """Return how many pages that are there a scan may find, by half of the limit."""
-        return max(int(self.limit_s / 2 * 1e9 / self.scan_ns), 1)
+        """Return how many pages that are there a scan may find, by half of the limit.
+
+        The first ones are short, until a scan of another process has told what its pages cost.
+        """
+        most = max(int(self.limit_s / 2 * 1e9 / self.scan_ns), 1)
+        return most if self._learned else min(most, LEARN)
 
     def span(self, slots: int) -> int:
         """Return how many bytes a scan may walk, of a process with so many entries in its tables.
@@ -152,6 +157,7 @@ class Holds:
     def learn_scan(self, cpu_s: float, pages: int) -> None:
         """Raise the cost of a page if a scan of so many took more."""
         if pages >= LEARN:
+            self._learned = True
             self._scan_ns = max(self.scan_ns, cpu_s / pages * 1e9)
 
     def learn_smaps(self, cpu_s: float, pages: int) -> None:
