@@ -7,9 +7,9 @@
 # are shared, leaves all memory alone there. /sys/kernel/mm/ksm/pages_shared and the KSM line of
 # smaps are right.
 # Seen on Debian's 6.12.117 (linux-image-6.12.117+deb12-cloud-amd64), in QEMU 7.2:
-#   anonymous pages: 3, of these with KPF_KSM: 3; pages_shared 0, run 0
+#   anonymous pages: 3, with KPF_KSM: 3; pages_shared 0, run 0
 # Seen on Linux 6.18.44, where it is mended:
-#   anonymous pages: 3, of these with KPF_KSM: 0; pages_shared 0, run 0
+#   anonymous pages: 3, with KPF_KSM: 0; pages_shared 0, run 0
 # The kernel and busybox come from Debian, qemu-system-x86_64 has to be installed. Exits with 1 if
 # 6.12.117 behaves otherwise, with 2 if something for the run is missing.
 set -euo pipefail
@@ -53,7 +53,7 @@ done </proc/$$/maps
 read -r shared </sys/kernel/mm/ksm/pages_shared
 read -r run </sys/kernel/mm/ksm/run
 echo; echo "kernel: $($b uname -r)"
-echo "anonymous pages: $seen, of these with KPF_KSM: $merged; pages_shared $shared, run $run"
+echo "anonymous pages: $seen, with KPF_KSM: $merged; pages_shared $shared, run $run"
 $b poweroff -f
 INIT
 chmod 755 guest/init
@@ -61,4 +61,4 @@ chmod 755 guest/init
 timeout 300 qemu-system-x86_64 -m 512 -nographic -no-reboot -nodefaults -serial stdio \
 	-kernel root/boot/vmlinuz-* -initrd initrd -append "console=ttyS0 quiet panic=-1" |
 	tr -d '\r' | grep -aE '^(kernel|anonymous pages): ' | tee found
-grep -q '^anonymous pages: 3, of these with KPF_KSM: 3; pages_shared 0, run 0$' found
+grep -q '^anonymous pages: 3, with KPF_KSM: 3; pages_shared 0, run 0$' found
