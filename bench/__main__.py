@@ -12,7 +12,16 @@ from pathlib import Path
 
 from lab import counting
 
-NO_BENCHMARKS = {"__init__", "__main__", "demo", "ending", "evidence", "fragments", "recordings"}
+NO_BENCHMARKS = {
+    "__init__",
+    "__main__",
+    "demo",
+    "ending",
+    "evidence",
+    "fragments",
+    "recordings",
+    "typist",
+}
 
 
 def main(argv: list[str]) -> int:

@@ -7,9 +7,11 @@ import json
 import re
 from pathlib import Path
 
+import click
 import pytest
 
-from bench import rates
+from bench import rates, verbs
+from mmpolicy.cli import main
 from mmpolicy.memory.findings import GAIN
 
 from .worlds import worlds
@@ -154,6 +156,31 @@ def test_rates_of_experiments() -> None:
     assert rates.DOCUMENT.read_text() == rates.page(kept, before)
     assert set(before) | set(kept) <= set(worlds())
     assert min(found["runs"] for found in [*kept.values(), *before.values()]) >= 100
+
+
+def words_of(command: click.Command, words: str = "") -> list[str]:
+    """Return every verb, as it is typed."""
+    if not isinstance(command, click.Group):
+        return [words]
+    context = click.Context(command)
+    children = {name: command.get_command(context, name) for name in command.list_commands(context)}
+    return [
+        each
+        for name, child in children.items()
+        if child
+        for each in words_of(child, f"{words} {name}".strip())
+    ]
+
+
+def test_verbs_by_kernel() -> None:
+    """Each verb was typed on each kernel, and the table is made of what came of it."""
+    kept = verbs.read()
+    assert verbs.PAGE.read_text() == verbs.page(kept)
+    assert list(kept) == [series for series in verbs.SERIES if series in kept]
+    assert {tuple(found) for found in kept.values()} == {verbs.LINES}
+    typed = [f"{line} " for line in (*verbs.LINES, *verbs.FILES_ALONE)]
+    missing = [each for each in words_of(main) if not any(t.startswith(f"{each} ") for t in typed)]
+    assert missing == []
 
 
 def test_examples_of_bpf() -> None:

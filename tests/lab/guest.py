@@ -230,7 +230,7 @@ class Guest:
         kernel = Kernel(self.kernel) if self.kernel else Kernel.of_flavor(self.series, self.flavor)
         self.log = new_log("image" if self.kernel else self.flavor)
         self.folder = Path(tempfile.mkdtemp(prefix="mmpolicy-vm-"))
-        files = initramfs(env=self._environment(kernel), overlay=kernel.overlay())
+        files = initramfs(env=self._environment(kernel), **kernel.drivers())
         (self.folder / "initramfs").write_bytes(files)
         self._serve_files()
         self.console, console = socket.socketpair()  # port 0 in the guest

@@ -15,6 +15,7 @@ HERE = Path(__file__).resolve().parent
 TREE = HERE.parent.parent
 QEMU = "qemu-system-x86_64"
 BUSYBOX = "/bin/busybox"
+DRIVERS = ("virtio_pci", "virtio_console", "virtiofs", "overlay")
 
 
 class VmError(Exception):
@@ -57,7 +58,7 @@ def cpio(members: dict[str, tuple[int, bytes]]) -> bytes:
     return bytes(archive)
 
 
-def initramfs(init: Path = HERE / "init", **extra: str | bytes) -> bytes:
+def initramfs(init: Path = HERE / "init", /, **extra: str | bytes) -> bytes:
     """The first root file system: busybox, init, and the extra files."""
     members = {
         "bin": (0o040755, b""),
@@ -89,10 +90,19 @@ class Kernel:
         found = sorted((folder.resolve() / "root/lib/modules").glob("*"))
         return cls(image.resolve(), found[0] if found else None)
 
-    def overlay(self) -> bytes:
-        """The module of overlayfs, for kernels that do not have it built in."""
-        packed = (self.modules or Path()) / "kernel/fs/overlayfs/overlay.ko.xz"
-        return lzma.decompress(packed.read_bytes()) if packed.exists() else b""
+    def drivers(self) -> dict[str, bytes]:
+        """Modules that the guest needs to boot, each after its dependencies."""
+        listed = self.modules and self.modules / "modules.dep"
+        if not listed or not listed.exists():
+            return {}
+        rows = [line.replace(":", " ").split() for line in listed.read_text().splitlines()]
+        needs = {Path(path).name.partition(".")[0]: (path, *others) for path, *others in rows}
+        paths = [path for name in DRIVERS for path in reversed(needs.get(name, ()))]
+        found = {}
+        for number, path in enumerate(dict.fromkeys(paths)):
+            packed = (listed.parent / path).read_bytes()
+            found[f"driver{number:02}"] = lzma.decompress(packed) if path[-3:] == ".xz" else packed
+        return found
 
 
 def works_with_kvm(image: Path) -> bool:

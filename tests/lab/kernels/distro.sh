@@ -112,3 +112,28 @@ get_distro() {
 	step "kernel $release: unpack" "kernel-$SERIES-$flavor" unpack_distro "$home/$key" "$release"
 	make_current "$home" "$key"
 }
+
+# ---- Debian's kernels that no module is for
+
+# The kernel for clouds that a Debian has as its own, without headers.
+get_old() {
+	local home package
+	home=$(kernel_home cloud)
+	need "kernels of older Debians" kmod
+	need_series
+	package=$(series_apt apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: //p')
+	[ "$(readlink "$home/current")" != "$package" ] || return 0
+	with_lock "$SERIES" step "kernel $package: unpack" "kernel-$SERIES" unpack_old "$home/$package"
+	make_current "$home" "$package"
+}
+
+unpack_old() {
+	rm -rf "$1"
+	mkdir -p "$1"
+	cd "$1"
+	series_apt apt-get download "${1##*/}"
+	dpkg-deb -x ./*.deb root
+	rm ./*.deb
+	mv root/boot/vmlinuz-* bzImage
+	depmod -b root "${1##*/linux-image-}"
+}

@@ -3,9 +3,9 @@
 # shellcheck shell=bash
 
 # Series that this machine's Debian does not have, and the release that does; likewise a later
-# DKMS, Go, and containerd.
+# DKMS, Go, containerd, and kernels that no module is for.
 # A name with "+deb13" is Debian 13's build of what this Debian has too.
-declare -A LATER=([6.12+deb13]=trixie [7.2]=trixie-backports [7.3]=trixie-backports [dkms]=trixie [go]=trixie [containerd-1]=trixie [containerd-2]=sid)
+declare -A LATER=([6.12+deb13]=trixie [7.2]=trixie-backports [7.3]=trixie-backports [dkms]=trixie [go]=trixie [containerd-1]=trixie [containerd-2]=sid [linux-5.10]=bullseye [linux-6.1]=bookworm)
 
 # The series that there are hooks for, the oldest first.
 all_series() { printf '%s\n' "$TREE"/kernel-hooks/*/ | xargs -n 1 basename | sort -V; }

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Types lines of the command in a guest: ./dev bench verbs runs it there.
+
+Each line is a fork of a process that has imported what takes long where the CPU is emulated.
+Reads a list of [line, words] and prints an object for each: line, exit status, output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from importlib import import_module
+from pkgutil import walk_packages
+
+import mmpolicy
+from mmpolicy.cli import main
+from mmpolicy.host.doctor import Facts
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
+from mmpolicy.verbs import here
+from mmpolicy.verbs.fit import points_here
+
+ENDLESS = ("watch", "maintain")  # until Ctrl-C
+ENDLESS_S = 5
+
+
+def fork(words: list[str], output: int) -> int:
+    """Run the command in a process of its own; return its number."""
+    if pid := os.fork():
+        return pid
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.argv = ["mmpolicy", *words]
+    main(words, prog_name="mmpolicy")
+    os._exit(0)
+
+
+def type_line(words: list[str]) -> tuple[int, str]:
+    """Return the exit status of the command, and everything that it printed."""
+    with tempfile.TemporaryFile() as output:
+        pid = fork(words, output.fileno())
+        if words and words[0] in ENDLESS:
+            time.sleep(ENDLESS_S)
+            os.kill(pid, signal.SIGINT)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        output.seek(0)
+        return status, output.read().decode(errors="replace")
+
+
+if __name__ == "__main__":
+    lines = json.load(sys.stdin)
+    for module in walk_packages(mmpolicy.__path__, "mmpolicy."):
+        if module.name.split(".")[1] in ("control", "host", "memory", "kernel", "verbs"):
+            import_module(module.name)
+    points = points_here(Facts(Host(Tree())))  # which reads all types of the kernel
+    vars(here)["points_here"] = lambda _facts: points
+    for line, words in lines:
+        status, text = type_line(words)
+        print(json.dumps([line, status, text]), flush=True)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Type every verb on Debian's kernels from 5.10 to 7.3: the table of docs/kernels.md.
+
+Exit codes and reasons are kept in bench/verbs.json.
+The guest has Debian's defaults, and the module where there is one for its kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from lab import counting
+from lab.counting import THP
+from lab.guest import COMPILED, PYTHON, Guest
+from lab.machine import TREE
+from lab.policies import example, helper
+from lab.programs import BenchError, must, workload
+
+KEPT = TREE / "bench/verbs.json"
+PAGE = TREE / "docs/kernels.md"
+BEGIN, END = "<!-- verbs: made by ./dev bench verbs -->\n", "<!-- end of verbs -->"
+SERIES = {"5.10": "linux-5.10", "6.1": "linux-6.1", "6.12": "6.12", "7.2": "7.2", "7.3": "7.3"}
+LIMIT_S = 3600.0
+ANSWERED = (0, 6, 7, 8)  # drift and the verdict of an experiment are answers
+# By Ctrl-C; and answers of a host without the module, and without an experiment.
+ENDED = {"watch": 130, "maintain --pid SPARSE": 130, "doctor": 3, "ab stop": 1}
+GROUP, HERE = "/sys/fs/cgroup/t/group", "/run/verbs"
+# SPARSE has 2 MB folios of which four pages are used, FULL single pages that are all used.
+TOUCHES = " ".join(f"touch {page} {page + 1}" for page in range(0, 16384, 128))
+HOLDERS = {
+    "SPARSE": f"map 16384 {TOUCHES}",
+    "FULL": "map 4096 madvise 0 4096 15 touch 0 4096 madvise 0 4096 14",
+}
+SETUP = f"""
+echo always >{THP}/enabled; echo 600000 >{THP}/khugepaged/scan_sleep_millisecs
+mkdir -p {GROUP} /sys/fs/bpf
+mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf
+rm -rf /var/lib/mmpolicy {HERE}; mkdir {HERE}; cd {HERE}
+printf 'version = 1\\n[profiles.web]\\n' >host.toml
+hold() {{
+    setsid {workload("ops")} $2 sh "touch $1; exec sleep infinity" >$1.log 2>&1 &
+    echo $!
+    for i in $(seq 300); do [ ! -e $1 ] || break; sleep 0.1; done
+}}
+"""
+SETUP += "\n".join(f"hold {name} '{words}'" for name, words in HOLDERS.items())
+FAULTS = "--metric 'vmstat.pgfault/s lower'"
+# In this order; OBJECT is a compiled policy in BPF, backoff.
+LINES = (
+    "",
+    "doctor",
+    "thp",
+    "top -n 1",
+    "map SPARSE",
+    "explain SPARSE --seconds 1",
+    "recommend --seconds 3",
+    "recommend SPARSE --seconds 1",
+    "trim --pid SPARSE --dry-run",
+    "trim --pid SPARSE",
+    "collapse --pid FULL --max-stop 10000 --dry-run",
+    "collapse --pid FULL --max-stop 10000",
+    "maintain --pid SPARSE",
+    f"ab run --treatment hugepages-64kB/enabled=always {FAULTS} --dry-run",
+    "ab list",
+    "ab status",
+    "ab stop",
+    "ab restore",
+    "load",
+    "status",
+    "list",
+    "show anon_order",
+    "profile create web",
+    "set anon_order adaptive --profile web",
+    "profile list",
+    "profile show web",
+    "bind --cgroup /t/group web",
+    "stats anon_order",
+    "watch",
+    "export",
+    "save saved.toml",
+    "unbind --cgroup /t/group",
+    "diff host.toml",
+    "apply host.toml",
+    "verify host.toml",
+    "lease 600",
+    "revert",
+    "log",
+    "policy new mine",
+    "policy load OBJECT",
+    "policy list",
+    "policy show backoff",
+    "policy replace OBJECT",
+    "policy unload backoff",
+    "profile delete web",
+    "reset",
+    "unload",
+    "calibrate --dry-run",
+    "bench --dry-run --arm enabled=never -- true",
+    f"ab run --treatment enabled=never {FAULTS} --dry-run",
+)
+FILES_ALONE = ("ab report", "ab pool", "ab plan")  # these ask the kernel for nothing
+Answer = dict[str, Any]  # the exit code of a line, and the reason if it is a "no"
+
+
+def answer(status: int, line: str, output: str, names: dict[str, str]) -> Answer:
+    """Return what is kept of a line, with names in place of the words of this guest."""
+    if status in (*ANSWERED, ENDED.get(line)):
+        return {"exit": status}
+    reasons = re.findall(r"^(?:mmpolicy|Error): (.*)", output, re.MULTILINE)
+    reason = reasons[-1] if reasons else output[-1000:]
+    for word, name in names.items():
+        reason = reason.replace(word, name)
+    return {"exit": status, "reason": reason}
+
+
+def answers(
+    guest: Guest, lines: Sequence[str] = LINES, keep: Callable[[str, Answer], object] = print
+) -> dict[str, Answer]:
+    """Type each line; afterwards the guest differs in its settings of huge pages alone."""
+    sparse, full = must(guest, SETUP).split()
+    words = {"SPARSE": sparse, "FULL": full, "OBJECT": str(example("backoff"))}
+    names = {word: name for name, word in words.items()}
+    names[must(guest, "uname -r").strip()] = "RELEASE"
+    text = json.dumps([[line, [words.get(w, w) for w in shlex.split(line)]] for line in lines])
+    found, problems, rest = dict[str, Answer](), list[str](), b""
+
+    def take(data: bytes) -> None:
+        nonlocal rest
+        *whole, rest = (rest + data).split(b"\n")
+        for each in whole:
+            if not each.startswith(b"["):
+                problems.append(each.decode(errors="replace"))
+                continue
+            line, status, output = json.loads(each)
+            found[line] = answer(status, line, output, names)
+            keep(line, found[line])
+
+    path = f"PATH={helper().parent}:$PATH PYTHONPATH={TREE}/userspace/src"
+    program = f"{path} PYTHONPYCACHEPREFIX={COMPILED} {PYTHON} {TREE}/bench/typist.py"
+    try:
+        put = f"cat >{HERE}/lines <<'END'\n{text}\nEND\n"
+        result = guest.run(f"{put}cd {HERE} && {program} <lines", LIMIT_S, sink=take)
+    finally:
+        guest.run(f"kill -KILL -{sparse} -{full}; rm -r {HERE} /var/lib/mmpolicy")
+    if result.rc or problems:
+        text = "\n".join([*problems, result.out])
+        raise BenchError(f"exit status {result.rc} after {[*found][-1:]}:\n{text}")
+    return found
+
+
+def table(kept: dict[str, dict[str, Answer]]) -> Iterator[str]:
+    """Yield the table, and each "no" with its reason."""
+    reasons: dict[str, int] = {}
+    yield f"| verb | {' | '.join(kept)} |"
+    yield "|---" * (len(kept) + 1) + "|"
+    for line in LINES:
+        cells = []
+        for found in kept.values():
+            reason = found.get(line, {"reason": "not run"}).get("reason")
+            number = reason and reasons.setdefault(reason, len(reasons) + 1)
+            cells.append(f"no ({number})" if reason else "yes")
+        yield f"| {f'`{line}`' if line else 'alone'} | {' | '.join(cells)} |"
+    yield "\n| no | reason |\n|---|---|"
+    for reason, number in reasons.items():
+        yield f"| {number} | {reason.replace('|', chr(92) + '|')} |"
+
+
+def page(kept: dict[str, dict[str, Answer]]) -> str:
+    """Return docs/kernels.md with the table made anew."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    text = "\n".join(table(kept))
+    return f"{before}{BEGIN}\n{text}\n\n{END}{rest.partition(END)[2]}"
+
+
+def read() -> dict[str, dict[str, Answer]]:
+    """Return the answers that are kept, by series."""
+    found: dict[str, dict[str, Answer]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    return found
+
+
+def keep(series: str, line: str, found: Answer) -> None:
+    """Put an answer into the file."""
+    counting.progress(f"{found['exit']:4} {line} {found.get('reason', '')}")
+    kept = read()
+    by_line = {**kept.get(series, {}), line: found}
+    kept[series] = {each: by_line[each] for each in LINES if each in by_line}
+    text = json.dumps({name: kept[name] for name in SERIES if name in kept}, indent=1)
+    KEPT.write_text(f"{text}\n")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Ask the kernels that are named, or all."""
+    parser = argparse.ArgumentParser(prog="./dev bench verbs", description=__doc__)
+    parser.add_argument("--only", choices=SERIES, action="append", help="this kernel")
+    parser.add_argument("--line", choices=LINES, action="append", help="this line")
+    given = parser.parse_args(argv)
+    prefix = {**os.environ, "PYTHONPYCACHEPREFIX": str(COMPILED)}
+    compile_all = [str(PYTHON), "-m", "compileall", "-q", str(TREE / "userspace/src")]
+    subprocess.run(compile_all, env=prefix, check=True)
+    for series in given.only or SERIES:
+        with Guest(series=SERIES[series], flavor="cloud", mem="2G", cpus=2, swap="1G") as guest:
+            counting.progress(must(guest, "uname -r").strip())
+            answers(guest, given.line or LINES, partial(keep, series))
+        PAGE.write_text(page(read()))
+    return 0
