@@ -285,7 +285,7 @@ def test_which_cost_is_kept(tree: FakeTree) -> None:
     keep_calibration(tree, "6.12", [FaultCost(4096, 1.5, 1, 2)])
     assert json.loads(tree.read(FILE)) == {
         "version": 1, "kernel": "6.12",
-        "faults": [{"size": 4096, "ns": 1.5, "low": 1, "high": 2}],
+        "faults": [{"size": 4096, "ns": 1.5, "low": 1, "high": 2}], "together": [],
     }  # fmt: skip
     assert tree.read(FILE).splitlines()[1] == ' "version": 1,'
 
