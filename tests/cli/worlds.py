@@ -763,7 +763,7 @@ def benched(noise: Noise, effects: Sequence[float], **length: Any) -> Callable[[
         bench.drawn(rng, noise, logs)
         for _ in bench.rounds(0):
             pass
-        result = Result(most.arms, bench.runs, "cpu", 1, by_median=bool(length.get("within")))
+        result = Result(most.arms, bench.runs, "cpu", seed, by_median=bool(length.get("within")))
         compared = {arm.name: result.compared[arm.name]["cpu"].effect for arm in most.arms[1:]}
         equal = [arm for arm in most.arms[1:] if not logs[arm.name]]
         found: Outcome = {"false find": any(map(result.found, equal)) if equal else None}
