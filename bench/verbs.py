@@ -196,7 +196,7 @@ def keep(series: str, line: str, found: Answer) -> None:
     KEPT.write_text(f"{text}\n")
 
 
-def main(argv: Sequence[str]) -> int:
+def main(argv: list[str]) -> None:
     """Ask the kernels that are named, or all."""
     parser = argparse.ArgumentParser(prog="./dev bench verbs", description=__doc__)
     parser.add_argument("--only", choices=SERIES, action="append", help="this kernel")
@@ -210,4 +210,3 @@ def main(argv: Sequence[str]) -> int:
             counting.progress(must(guest, "uname -r").strip())
             answers(guest, given.line or LINES, partial(keep, series))
         PAGE.write_text(page(read()))
-    return 0
