@@ -250,10 +250,12 @@ def test_maintain(counting: Guest) -> None:
         must(counting, "modprobe mmpolicy; mmpolicy set anon_order never")
         before = huge(counting, pid)
         ask(counting, "grow")
-        ended = counting.run(f"timeout -s INT 5 {KEEP} --cgroup /waste")
-        assert (
-            "full memory is left alone: the profile 'default' has the policy 'never'" in ended.out
-        )
+        job = counting.start(f"exec {KEEP} --cgroup /waste >/tmp/kept 2>&1")
+        line = "full memory is left alone: the profile 'default' has the policy 'never'"
+        wait = f'for n in $(seq 600); do grep -q "{line}" /tmp/kept && exit; sleep 0.1; done'
+        must(counting, f"{wait}; cat /tmp/kept; exit 1")
+        must(counting, "pkill -TERM -f '^[^ ]*python[^ ]* .*mmpolicy maintain'")
+        job.wait()
         assert huge(counting, pid) <= before
 
 
