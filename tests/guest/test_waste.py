@@ -234,9 +234,8 @@ def test_maintain(counting: Guest) -> None:
         ask(counting, "empty")
         until(counting, pid, "Rss", f"-le {full - whole * 14 // 16}")
         until(counting, pid, "AnonHugePages", f"-le {own}")
-        assert (
-            int(must(counting, f"cat {CGROUP}/memory.current")) < charged - whole * 13 // 16 * 1024
-        )
+        now = int(must(counting, f"cat {CGROUP}/memory.current"))  # its page cache counts, too
+        assert now < charged - whole * 10 // 16 * 1024
         ask(counting, "fill")
         until(counting, pid, "AnonHugePages", f"-ge {whole}")
         told = json.loads(must(counting, "cat /run/mmpolicy/maintain.json"))
