@@ -85,7 +85,7 @@ def test_on_a_terminal_it_asks(
         return answer == "y"
 
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr("mmpolicy.verbs.ab_preset.sys", terminal)
+    monkeypatch.setattr("mmpolicy.verbs.options.sys", terminal)
     monkeypatch.setattr("click.confirm", confirm)
     writes = list(tree.writes)
     result = ab("--preset", "adaptive", "--unit", "redis", *SHORT)

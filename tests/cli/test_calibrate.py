@@ -248,7 +248,7 @@ class Model:
         again = self.calls.count((size, number)) % 2
         self.calls.append((size, number))
         ns = 1000.0 * number * (self.disturbed if again else 1)
-        return [all_cpus.Reply(None if size == self.lacks else ns)] * number
+        return [None if size == self.lacks else ns] * number
 
 
 @pytest.mark.parametrize(("disturbed", "quiet"), [(1.0, True), (1.09, True), (1.12, False)])

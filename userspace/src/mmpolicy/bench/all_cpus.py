@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from statistics import median
-from typing import NamedTuple
+from typing import Optional
 
 from mmpolicy.bench.calibrate import Piece, of_a_piece
 from mmpolicy.errors import Error, Exit
@@ -31,10 +31,7 @@ AGREE = 1.1  # every other turn and the turns between differ by less on a quiet 
 NO_REPLY = "a process that measures was killed"
 
 
-class Reply(NamedTuple):
-    """The result of one CPU in one window: nanoseconds by fault, None without such folios."""
-
-    ns: float | None
+Reply = Optional[float]  # of one CPU in one window: ns by fault, None without such folios
 
 
 def levels(cpus: int) -> list[int]:
@@ -81,7 +78,7 @@ class Crew:
         replies = [os.read(hear, 4096) for _, _, hear in members]
         if not all(replies):
             raise Error(NO_REPLY, Exit.FAILED, "look at the end of dmesg")
-        return [Reply(*json.loads(reply)) for reply in replies]
+        return [json.loads(reply) for reply in replies]
 
     def end(self) -> None:
         """End all processes."""
@@ -114,7 +111,7 @@ def _in_a_window(size: int, begin: float, end: float) -> Reply:
     while not pieces or time.monotonic() < end:
         pieces.append(of_a_piece(size))
     given = [piece.cost for piece, in_folios in pieces if in_folios]
-    return Reply(median(given) if 2 * len(given) > len(pieces) else None)
+    return median(given) if 2 * len(given) > len(pieces) else None
 
 
 @contextmanager
@@ -145,7 +142,7 @@ def measure_together(
         for done, size in enumerate(sizes, start=1):
             enter(size)
             for number in numbers:
-                costs = [each.ns for each in crew.fault(size, number, window)]
+                costs = crew.fault(size, number, window)
                 given = [cost for cost in costs if cost is not None]
                 if turn and len(given) == number:
                     found.setdefault((number, size), []).append(sum(given) / number)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -45,11 +44,7 @@ def live(tree: Tree) -> dict[str, Any]:
     """Return the progress of the run; None if no run is in progress, or it is unknown."""
     if not running(tree).startswith(RUN):
         return {}
-    try:
-        found = json.loads(tree.read(LIVE))
-    except (Error, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return tree.record(LIVE)
 
 
 def declared(tree: Tree, now: State, target: State) -> State:

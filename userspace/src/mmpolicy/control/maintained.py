@@ -7,10 +7,8 @@ happens, and a record without the lock counts for nothing.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 
 LOCK = "/run/mmpolicy/maintain.lock"
@@ -22,11 +20,7 @@ def live(tree: Tree) -> dict[str, Any]:
     """Return the record of the one that runs; empty if none does."""
     if not tree.holder(LOCK).startswith(HOLDER):
         return {}
-    try:
-        found = json.loads(tree.read(LIVE))
-    except (Error, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return tree.record(LIVE)
 
 
 def line_of(found: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ PR_SET_THP_DISABLE = 41
 PAGE, BLOCK = 4096, 2 << 20
 RANGES = 1024  # of one call (UIO_MAXIOV)
 CAPABLE = "run it as root; a unit needs CAP_SYS_NICE, CAP_SYS_PTRACE and CAP_SYS_ADMIN"
+NO_COLLAPSE = "this kernel has no MADV_COLLAPSE"
 KERNEL = "boot Linux 6.1 or newer, with CONFIG_TRANSPARENT_HUGEPAGE"
 REMEDIES: Remedies = {
     EPERM: (Exit.DENIED, CAPABLE),

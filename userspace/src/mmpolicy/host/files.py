@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -20,6 +21,7 @@ from errno import (
     EROFS,
 )
 from pathlib import Path
+from typing import Any
 
 from mmpolicy.errors import Error, Exit, Remedies
 from mmpolicy.host.disk import (
@@ -355,6 +357,14 @@ class Tree:
                 os.close(file)
                 raise
             os.close(file)
+
+    def record(self, path: str) -> dict[str, Any]:
+        """Return the JSON object in a file; empty if it cannot be read, or is none."""
+        try:
+            found = json.loads(self.read(path))
+        except (Error, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def holder(self, path: str) -> str:
         """Return the text of the holder of a lock, empty if it is free."""

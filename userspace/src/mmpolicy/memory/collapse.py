@@ -20,7 +20,7 @@ from statistics import median
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit, explain
-from mmpolicy.host.advice import BLOCK, KERNEL, REMEDIES, ProcessMemory
+from mmpolicy.host.advice import BLOCK, KERNEL, NO_COLLAPSE, REMEDIES, ProcessMemory
 from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
@@ -325,7 +325,7 @@ class Target:
 def time_one(host: Host, holds: Holds) -> float:
     """Return how long one collapse takes on this host, by memory of our own."""
     if not host.advice.can_collapse():
-        raise Error("this kernel has no MADV_COLLAPSE", Exit.LACKING, KERNEL)
+        raise Error(NO_COLLAPSE, Exit.LACKING, KERNEL)
     return median(host.advice.time_collapses(TIMED, holds.undisturbed))
 
 

@@ -20,7 +20,7 @@ from math import inf
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.advice import BLOCK
+from mmpolicy.host.advice import BLOCK, NO_COLLAPSE
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory import collapse, trim
@@ -152,7 +152,7 @@ class Maintainer:
         self.no_trim = _why_not(trim.check_possible, host.tree)
         self.no_collapse = _why_not(collapse.check_possible, host.tree)
         if not host.advice.can_collapse():
-            self.no_collapse = "this kernel has no MADV_COLLAPSE"
+            self.no_collapse = NO_COLLAPSE
 
     @property
     def every_s(self) -> float:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from mmpolicy.ab.progress import clock
 from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.machine import Host
 from mmpolicy.verbs.ab_plan import UNITS, Plan
+from mmpolicy.verbs.options import ask
 
 
 def resolve(
@@ -48,11 +48,7 @@ def show(name: str, plan: Plan, agreed: bool) -> None:
     """Print what is about to be done, and ask whether to begin."""
     for line in _told(name, plan):
         click.echo(line, err=True)
-    if agreed:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError("nobody is there to be asked: give --yes, or --dry-run to look")
-    click.confirm("Begin?", abort=True, err=True)
+    ask(agreed, ", or --dry-run to look")
 
 
 def _told(name: str, plan: Plan) -> Iterator[str]:

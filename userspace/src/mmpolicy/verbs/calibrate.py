@@ -37,7 +37,7 @@ from mmpolicy.memory.trim import Pressure
 from mmpolicy.render import emit, progress_line, table
 from mmpolicy.verbs.commit import emit_plan
 from mmpolicy.verbs.in_force import in_force
-from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
+from mmpolicy.verbs.options import ask, dry_run_option, json_option, pass_host
 
 WANTED = (16 << 10, 64 << 10, 2 << 20)
 ALL_WANTED = (16 << 10, 32 << 10, 64 << 10, 128 << 10, 2 << 20)  # with all CPUs
@@ -45,6 +45,7 @@ LEASE_S = 10.0
 MIB_CPU = 64  # that each CPU takes at the most
 LOAD, LOAD_S = 25.0, 0.5  # percent of all CPUs that others may use, and for how long to look
 WAITING = 10.0  # percent of the time that tasks may wait for memory
+BAR = 30  # columns
 NOT_QUIET = "wait until the host is quiet"
 
 
@@ -101,15 +102,12 @@ def _check(host: Host, cpus: int) -> None:
         raise Error(text, Exit.REFUSED, "mmpolicy calibrate takes one CPU at a time")
 
 
-def _ask(cpus: int, agreed: bool) -> None:
+def _ask_for(cpus: int, agreed: bool) -> None:
     click.echo(
         f"takes all {cpus} CPUs for about {CPU_S:g} s, and {MIB_CPU} MiB for each of them; ends if "
         "tasks wait for memory", err=True,
     )  # fmt: skip
-    if not agreed:
-        if not click.get_text_stream("stdin").isatty():
-            raise click.UsageError("nobody is there to be asked: give --yes")
-        click.confirm("Begin?", abort=True, err=True)
+    ask(agreed)
 
 
 def _together(host: Host, now: Values, sizes: dict[int, str], crew: Crew) -> list[Together]:
@@ -143,16 +141,13 @@ def _together_lines(rows: Sequence[Together]) -> Iterator[str]:
     yield advice(rows)
 
 
-BAR = 30  # columns
-
-
 def _of_all_cpus(host: Host, now: Values, agreed: bool, want_json: bool) -> None:
     sizes = _sizes(host.tree, now, ALL_WANTED)
     cpus = sorted(os.sched_getaffinity(0))
     if not all(host.tree.writable(path) for path in sizes.values()):
         raise Error("--all-cpus sets sizes of the kernel", Exit.DENIED, "run it as root")
     _check(host, len(cpus))
-    _ask(len(cpus), agreed)
+    _ask_for(len(cpus), agreed)
     with crew_of(cpus, host.tree.killed_first) as crew:
         rows = _together(host, now, sizes, crew)
     before = read_calibration(host.tree, busy=0.0)

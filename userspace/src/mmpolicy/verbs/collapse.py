@@ -38,7 +38,14 @@ from mmpolicy.memory.space import gone
 from mmpolicy.memory.trim import Pressure
 from mmpolicy.render import emit, progress_line, table
 from mmpolicy.verbs.bind import find_processes, target_options
-from mmpolicy.verbs.options import json_option, pass_host
+from mmpolicy.verbs.options import (
+    Percent,
+    json_option,
+    max_pressure_option,
+    max_stop_option,
+    pass_host,
+    reserve_option,
+)
 
 POINT, NEVER = "anon_order", "never"
 FAST = 0.5  # of the time: from here on the program is slowed down a lot
@@ -78,9 +85,6 @@ class Row:
     growth_kib: int = 0
 
 
-Percent = partial(click.FloatRange, max=100)
-
-
 @click.command()
 @partial(target_options, of_unit="A systemd unit that runs.")
 @click.option(
@@ -91,22 +95,13 @@ Percent = partial(click.FloatRange, max=100)
     "--cpu", type=Percent(min=0.1), default=3.0, show_default=True, metavar="PERCENT",
     help="Spend at most so much of the time with collapses; 100: no pauses.",
 )  # fmt: skip
-@click.option(
-    "--max-stop", type=click.FloatRange(min=0, min_open=True), default=20.0, show_default=True,
-    metavar="MS", help="Do nothing if one collapse takes longer than that here.",
-)  # fmt: skip
+@max_stop_option("Do nothing if")
 @click.option(
     "--max-growth", type=Percent(min=0), default=10.0, show_default=True, metavar="PERCENT",
     help="Let the memory grow by no more than that, which --min-used below 100 allows.",
 )  # fmt: skip
-@click.option(
-    "--reserve", type=Percent(min=0), default=1.0, show_default=True, metavar="PERCENT",
-    help="Keep that part of a node's memory in free blocks of 2 MB.",
-)  # fmt: skip
-@click.option(
-    "--max-pressure", type=Percent(min=0), default=10.0, show_default=True,
-    metavar="PERCENT", help="Stop when tasks wait for memory longer than that.",
-)  # fmt: skip
+@reserve_option
+@max_pressure_option("Stop when")
 @click.option(
     "--override-never", is_flag=True,
     help="Collapse even if a profile with the policy 'never' decides.",

@@ -91,11 +91,11 @@ def _no_trim(host: Host) -> tuple[()] | tuple[str, str]:
 
 
 def _no_collapse(host: Host) -> tuple[()] | tuple[str, str]:
-    from mmpolicy.host.advice import KERNEL, can_collapse
+    from mmpolicy.host.advice import KERNEL, NO_COLLAPSE, can_collapse
 
     if host.tree.is_dir(THP) and can_collapse():
         return ()
-    return "this kernel has no MADV_COLLAPSE", KERNEL
+    return NO_COLLAPSE, KERNEL
 
 
 def as_lines(verbs: list[Verb]) -> list[str]:

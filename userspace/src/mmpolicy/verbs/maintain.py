@@ -28,15 +28,20 @@ from mmpolicy.host.signals import noted
 from mmpolicy.memory.maintain import Maintainer, Rules, Work, kib
 from mmpolicy.memory.trim import Pressure
 from mmpolicy.render import as_json, table
-from mmpolicy.verbs.collapse import NEVER, Percent, never_of
+from mmpolicy.verbs.collapse import NEVER, never_of
 from mmpolicy.verbs.options import (
+    Percent,
     Seconds,
     complete_cgroup,
     complete_pid,
     complete_unit,
     hold_option,
     json_option,
+    max_pressure_option,
+    max_stop_option,
+    min_empty_option,
     pass_host,
+    reserve_option,
 )
 
 CPU = 3.0  # percent
@@ -85,22 +90,10 @@ class MaintainOptions:
     "--settle", type=Seconds(1.0), default="10m", show_default=True, metavar="TIME",
     help="Leave alone what was worked on until it has been full, or empty, for so long.",
 )  # fmt: skip
-@click.option(
-    "--max-stop", type=click.FloatRange(min=0, min_open=True), default=20.0, show_default=True,
-    metavar="MS", help="Collapse nothing while one collapse takes longer than that here.",
-)  # fmt: skip
-@click.option(
-    "--min-empty", type=Percent(min=0), default=10.0, show_default=True, metavar="PERCENT",
-    help="Split only folios of which at least PERCENT is empty.",
-)  # fmt: skip
-@click.option(
-    "--reserve", type=Percent(min=0), default=1.0, show_default=True, metavar="PERCENT",
-    help="Keep that part of a node's memory in free blocks of 2 MB.",
-)  # fmt: skip
-@click.option(
-    "--max-pressure", type=Percent(min=0), default=10.0, show_default=True,
-    metavar="PERCENT", help="Wait while tasks wait for memory longer than that.",
-)  # fmt: skip
+@max_stop_option("Collapse nothing while")
+@min_empty_option
+@reserve_option
+@max_pressure_option("Wait while")
 @hold_option
 @json_option
 @pass_host

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -15,6 +16,7 @@ from mmpolicy.host.machine import Host
 from mmpolicy.memory.holds import LIMIT_S
 
 FILE = click.Path(path_type=Path, dir_okay=False)
+F = TypeVar("F", bound=Callable[..., Any])
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
@@ -110,3 +112,39 @@ hold_option = click.option(
     show_default=True, metavar="MS",
     help="How long one look may hold up mmap() and munmap() of a process.",
 )  # fmt: skip
+
+Percent = partial(click.FloatRange, max=100)
+min_empty_option = click.option(
+    "--min-empty", type=Percent(min=0), default=10.0, show_default=True, metavar="PERCENT",
+    help="Split only folios of which at least PERCENT is empty.",
+)  # fmt: skip
+reserve_option = click.option(
+    "--reserve", type=Percent(min=0), default=1.0, show_default=True, metavar="PERCENT",
+    help="Keep that part of a node's memory in free blocks of 2 MB.",
+)  # fmt: skip
+
+
+def max_pressure_option(reaction: str) -> Callable[[F], F]:
+    """Return the option for the limit of PSI; reaction: begins its help, such as Stop when."""
+    return click.option(
+        "--max-pressure", type=Percent(min=0), default=10.0, show_default=True,
+        metavar="PERCENT", help=f"{reaction} tasks wait for memory longer than that.",
+    )  # fmt: skip
+
+
+def max_stop_option(reaction: str) -> Callable[[F], F]:
+    """Return the option for the limit of one collapse; reaction: begins its help."""
+    return click.option(
+        "--max-stop", type=click.FloatRange(min=0, min_open=True), default=20.0,
+        show_default=True, metavar="MS",
+        help=f"{reaction} one collapse takes longer than that here.",
+    )  # fmt: skip
+
+
+def ask(agreed: bool, other: str = "") -> None:
+    """Ask on the terminal whether to begin; other: the way on without one, besides --yes."""
+    if agreed:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"nobody is there to be asked: give --yes{other}")
+    click.confirm("Begin?", abort=True, err=True)

@@ -55,11 +55,12 @@ def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
 
 def _warn_of_dear(host: Host, point: Point, policy: str, knobs: dict[str, str]) -> None:
     """Warn of a size that costs more than single pages where many CPUs fault at once."""
-    costs = read_calibration(host.tree)
     for name, value in knobs.items():
         told = about(host.tree, point.find_knob(policy or point.active, name))
-        is_order = told and told.unit.startswith("order") and value.isdecimal()
-        if costs and is_order and (dear := dear_in(costs.together, PAGE << int(value))):
+        if not (told and told.unit.startswith("order") and value.isdecimal()):
+            continue
+        costs = read_calibration(host.tree, busy=0.0)
+        if costs and (dear := dear_in(costs.together, PAGE << int(value))):
             text = f"{name}={value}: folios of {dear.size >> 10} kB cost more than single pages"
             text += f" where {dear.cpus} CPUs fault at once, by mmpolicy calibrate --all-cpus"
             click.echo(f"warning: {text}", err=True)

@@ -41,7 +41,14 @@ from mmpolicy.render import emit, table
 from mmpolicy.verbs.bind import check_one, find_processes, refuse_bare, target_options
 from mmpolicy.verbs.commit import change, exclusive
 from mmpolicy.verbs.former import former_option
-from mmpolicy.verbs.options import dry_run_option, hold_option, json_option, pass_host
+from mmpolicy.verbs.options import (
+    dry_run_option,
+    hold_option,
+    json_option,
+    max_pressure_option,
+    min_empty_option,
+    pass_host,
+)
 
 POINT, POLICY = "anon_order", "adaptive"
 TRIMMED = "trimmed"  # the profile of --bind
@@ -82,18 +89,12 @@ class Row:
 @click.command()
 @click.argument("bare", required=False, metavar="")
 @partial(target_options, of_unit="A systemd unit that runs.")
-@click.option(
-    "--min-empty", type=click.FloatRange(min=0, max=100), default=10.0, show_default=True,
-    metavar="PERCENT", help="Split only folios of which at least PERCENT is empty.",
-)  # fmt: skip
+@min_empty_option
 @click.option(
     "--include-madvised", is_flag=True,
     help="Also split what the program got by MADV_HUGEPAGE.",
 )  # fmt: skip
-@click.option(
-    "--max-pressure", type=click.FloatRange(min=0, max=100), default=10.0, show_default=True,
-    metavar="PERCENT", help="Stop when tasks wait for memory longer than that.",
-)  # fmt: skip
+@max_pressure_option("Stop when")
 @click.option(
     "--bind", is_flag=True,
     help=f"Bind it to the profile '{TRIMMED}' first, so that it stays away; needs the module.",
