@@ -48,9 +48,17 @@ def ab_run(guest: Guest, words: str, *metrics: str) -> str:
 
 
 def report_of(
-    guest: Guest, words: str, *metrics: str, folder: Path, codes: Sequence[int] = (0,)
+    guest: Guest,
+    words: str,
+    *metrics: str,
+    folder: Path,
+    codes: Sequence[int] = (0,),
+    noisy: str = "no metric",
 ) -> dict[str, Any]:
-    """Run an experiment to its end, and make its report here, where that takes no time."""
+    """Run an experiment to its end, and make its report here, where that takes no time.
+
+    A metric may be noisy: times in an emulated guest whose host has other work.
+    """
     out, command = ab_run(guest, words, *metrics).split(" ", 1)
     before = must(guest, STATE)
     must(guest, command)
@@ -60,7 +68,9 @@ def report_of(
     argv = [sys.executable, "-m", "mmpolicy", "ab", "report", "--json", "--html", str(page)]
     report = subprocess.run([*argv, str(samples)], check=False, capture_output=True, text=True)
     data: dict[str, Any] = json.loads(report.stdout)
-    assert not data["doubts"]
+    assert not [doubt for doubt in data["doubts"] if not doubt.startswith(f"{noisy}:")]
+    if data["doubts"]:
+        codes = (*codes, INCONCLUSIVE)
     assert report.returncode in codes, data["verdict"]
     return data
 
@@ -299,7 +309,7 @@ def test_split(loaded: Guest, tmp_path: Path) -> None:
         "large=arm.anon_order.allocated_order_4 / arm.units lower",
         "arm.anon_order.fault_ns",
     )
-    report = report_of(loaded, words, *metrics, folder=tmp_path)
+    report = report_of(loaded, words, *metrics, folder=tmp_path, noisy=metrics[1])
     must(loaded, "touch /run/enough")
     job.wait()
     must(loaded, "rm /run/enough")
