@@ -20,7 +20,7 @@ from mmpolicy.memory.folios import PAGE, Pages, read_areas, totals
 from mmpolicy.memory.picture import COLOURS, cell_pages, draw
 from mmpolicy.verbs import memory_map
 
-from .fakes import FakeTree, Run
+from .fakes import Clock, FakeTree, Run
 
 HEAD, TAIL, ZERO = 1 << 15, 1 << 16, 1 << 24
 OWN = 1 << 12 | 1 << 14  # anonymous, and backed by swap
@@ -283,3 +283,30 @@ def test_a_large_process_shows_how_far_it_is(
     assert run("map", str(PID)).code == 0
     assert [is_last for _, is_last in shown] == [False, True]
     assert shown[-1][0] == "looked at 100 % of 0 MiB"
+
+
+def test_it_ends_after_a_time(
+    run: Run, tree: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that it has, how much is missing, and how to see all; what was seen is shown."""
+    pages, plain = 4 * 4096, folios._entries
+    make_reservation(tree, 23, pages, 0)
+    entries = array("Q", [PRESENT | 600] * pages).tobytes()
+    write_at(tree, "/proc/23/pagemap", START // PAGE * 8, entries)
+    tree.put("/proc/23/status", f"VmRSS:\t{pages * 4} kB\nRssAnon:\t{pages * 4} kB")
+
+    def slow(*words: Any) -> Any:
+        clock.now += 1
+        return plain(*words)
+
+    monkeypatch.setattr(folios, "_entries", slow)
+    data = run("map", "23", "--seconds", "2", "--json").json
+    assert data["stopped_after_s"] == 2
+    assert data["orders"]["0"]["pages"] == 2 * 4096
+    assert data["not_shown_kib"] == {"memory for which there was no time": 2 * 4096 * 4}
+    lines = run("map", "23", "--seconds", "2", "--summary").out.splitlines()
+    told = "stopped after 2 s: memory at higher addresses is missing; --seconds 0 looks at all"
+    assert told in lines
+    for seconds in "4", "0":
+        whole = run("map", "23", "--seconds", seconds, "--json").json
+        assert (whole["stopped_after_s"], whole["not_shown_kib"]) == (None, {})

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import compress, groupby
 from typing import NamedTuple
+from zlib import compress as pack
+from zlib import decompress as unpack
 
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
@@ -52,7 +54,10 @@ class Run(NamedTuple):
 
 
 class Pages:
-    """A byte for each page of an area; stretches of which nothing is known take no room."""
+    """A byte for each page of an area; stretches of which nothing is known take no room.
+
+    The others are packed: memory that is spread has many stretches with a few pages each.
+    """
 
     def __init__(self, pages: int, empty: bytes) -> None:
         self._pages, self._empty = pages, empty
@@ -63,7 +68,7 @@ class Pages:
 
     def put(self, first: int, found: bytes) -> None:
         """Set a stretch; it begins where one may begin."""
-        self._stretches[first] = found
+        self._stretches[first] = pack(found, 1)
 
     @property
     def known(self) -> bool:
@@ -72,15 +77,16 @@ class Pages:
 
     def stretches(self) -> Iterator[tuple[int, bytes]]:
         """Yield what is known, with its first page."""
-        yield from self._stretches.items()
+        for first, found in self._stretches.items():
+            yield first, unpack(found)
 
     def cut(self, first: int, end: int) -> bytes:
         """Return some pages, as they lie."""
         found = bytearray(self._empty * (min(end, self._pages) - first))
         for start in range(first // STRETCH * STRETCH, end, STRETCH):
-            known = self._stretches.get(start)
-            if known is not None:
-                part = known[max(first - start, 0) : end - start]
+            packed = self._stretches.get(start)
+            if packed is not None:
+                part = unpack(packed)[max(first - start, 0) : end - start]
                 at = max(start - first, 0)
                 found[at : at + len(part)] = part
         return bytes(found)
@@ -204,18 +210,22 @@ class Stretch(NamedTuple):
 
 
 def read_area(
-    space: Space, frames: Frames, vma: Vma, contents: bool, tell: Callable[[int], None]
+    space: Space, frames: Frames, vma: Vma, contents: bool, goes_on: Callable[[int], bool]
 ) -> Area:
-    """Return which folios back an area, with contents also which of their pages are zero."""
+    """Return which folios back an area, with contents also which of their pages are zero.
+
+    It ends before the area does if goes_on says so, which is asked after each stretch.
+    """
     pages = (vma.end - vma.start) // PAGE
     area = Area(vma.start, vma.name, Pages(pages, b"."), Pages(pages, b"\0"), Counter(), 0)
     lost = 0
     for each in read_stretches(space, frames, vma, contents, area.folios):
         area.kinds.put(each.first, each.kinds)
         lost += sum(each.lost.values())
-        tell(len(each.kinds) - each.kinds.count(ABSENT))
-        if contents:
+        if each.zeroes.count(1):
             area.zeroes.put(each.first, each.zeroes)
+        if not goes_on(len(each.kinds) - each.kinds.count(ABSENT)):
+            break
     return area._replace(folios=+area.folios, lost=lost)
 
 
@@ -388,15 +398,18 @@ def wanted_areas(areas: Iterable[Vma], shared: bool, files: bool) -> list[Vma]:
 
 def read_areas(
     tree: Tree, pid: int, contents: bool, files: bool = False, shared: bool = False,
-    holds: Holds | None = None, tell: Callable[[int], None] = lambda pages: None,
+    holds: Holds | None = None, goes_on: Callable[[int], bool] = lambda pages: True,
 ) -> list[Area]:  # fmt: skip
     """Return the areas of a process that have pages: private anonymous ones, others if wanted.
 
-    Tells after each stretch how many pages it had.
+    After each stretch, it asks with the number of its pages whether to go on.
     """
     space, frames = Space(tree, pid, holds or Holds(tree)), Frames(tree)
-    found = wanted_areas(space.areas(), shared, files)
-    areas = (read_area(space, frames, each, contents, tell) for each in found)
+    areas = list[Area]()
+    for each in wanted_areas(space.areas(), shared, files):
+        areas.append(read_area(space, frames, each, contents, goes_on))
+        if not goes_on(0):
+            break
     return [area for area in areas if area.kinds.known]
 
 

@@ -17,9 +17,17 @@ from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.picture import as_png, as_svg, draw, terminal
 from mmpolicy.memory.space import Sizes, Space
 from mmpolicy.render import emit, progress_line, table
-from mmpolicy.verbs.options import complete_pid, hold_option, json_option, pass_host
+from mmpolicy.verbs.options import (
+    Seconds,
+    complete_pid,
+    hold_option,
+    json_option,
+    pass_host,
+)
 
 LONG_KIB = 256 << 10  # from then on, looking may take seconds
+SECONDS = 60.0  # a heap of some hundred GiB, or one that is spread, takes longer
+LATE = "memory for which there was no time"
 WORTH_KIB = 1024  # of what is not shown, to be told; counters of the kernel are no more exact
 
 
@@ -34,7 +42,7 @@ def _summary(areas: list[Area]) -> list[str]:
     return table(("ORDER", "FOLIO", "FOLIOS", "RESIDENT_KIB", "ZERO_KIB", "ZERO"), rows)
 
 
-def not_shown(areas: list[Area], sizes: Sizes, files: bool) -> dict[str, int]:
+def not_shown(areas: list[Area], sizes: Sizes, files: bool, stopped: bool) -> dict[str, int]:
     """Return what is there and was not shown, in kB by kind."""
     resident = sum(total.pages for total in totals(areas).values()) * PAGE >> 10
     pools = max(sizes.hugetlb - (count_of(areas, HUGETLB) * PAGE >> 10), 0)
@@ -42,7 +50,7 @@ def not_shown(areas: list[Area], sizes: Sizes, files: bool) -> dict[str, int]:
     rest = {
         "files": 0 if files else sizes.file,  # which --files shows
         "hugetlb": pools,
-        "other private or shared memory": max(wanted - resident, 0),
+        LATE if stopped else "other private or shared memory": max(wanted - resident, 0),
     }
     return {name: kib for name, kib in rest.items() if kib >= WORTH_KIB}
 
@@ -70,8 +78,11 @@ def _lines(areas: list[Area], rest: dict[str, Any], summary: bool) -> Iterator[s
 def _rest(rest: dict[str, Any]) -> Iterator[str]:
     if rest["not_shown_kib"]:
         kinds = (f"{name} {kib >> 10} MiB" for name, kib in rest["not_shown_kib"].items())
-        hint = "; --files shows them" * ("files" in rest["not_shown_kib"])
+        hint = "; --files shows files" * ("files" in rest["not_shown_kib"])
         yield f"not shown: {', '.join(kinds)}{hint}"
+    if rest["stopped_after_s"] is not None:
+        after = f"stopped after {rest['stopped_after_s']:g} s"
+        yield f"{after}: memory at higher addresses is missing; --seconds 0 looks at all"
     if rest["partly_unmapped_kib"] >= WORTH_KIB:
         mib = rest["partly_unmapped_kib"] >> 10
         yield f"in no RSS: {mib} MiB of these folios that nobody maps any more, see trim"
@@ -86,27 +97,31 @@ def _draw(title: str, areas: list[Area], output: Path) -> None:
 
 
 class Progress:
-    """Shows on a terminal which part of a large process was looked at."""
+    """Shows on a terminal which part of a large process was looked at, and ends after a time."""
 
-    def __init__(self, sizes: Sizes, files: bool) -> None:
+    def __init__(self, host: Host, sizes: Sizes, files: bool, limit_s: float) -> None:
         self._kib = sizes.anon + sizes.shared + sizes.swap + (sizes.file if files else 0)
         self._done_kib = self._percent = 0
+        self._clock, self._limit_s = host.clock, limit_s
+        self._began, self.stopped = host.clock(), False
 
-    def add(self, pages: int) -> None:
-        """Take note of pages that were looked at."""
+    def goes_on(self, pages: int) -> bool:
+        """Take note of pages that were looked at; tell if there is time for more."""
         self._done_kib += pages * PAGE >> 10
         percent = min(100 * self._done_kib // max(self._kib, 1), 99)
         if self._kib >= LONG_KIB and percent > self._percent:
             self._percent = percent
             self._show(percent)
+        self.stopped = 0 < self._limit_s <= self._clock() - self._began
+        return not self.stopped
 
     def end(self) -> None:
-        """Take note that all was looked at."""
+        """Take note that this was all."""
         if self._percent:
-            self._show(100)
+            self._show(self._percent if self.stopped else 100, is_last=True)
 
-    def _show(self, percent: int) -> None:
-        progress_line(f"looked at {percent} % of {self._kib >> 10} MiB", percent == 100)
+    def _show(self, percent: int, is_last: bool = False) -> None:
+        progress_line(f"looked at {percent} % of {self._kib >> 10} MiB", is_last)
 
 
 @click.command("map")
@@ -118,12 +133,16 @@ class Progress:
 )  # fmt: skip
 @click.option("--no-content", is_flag=True, help="Do not read the memory to find zeroes.")
 @click.option("--files", is_flag=True, help="Also show mappings of files.")
+@click.option(
+    "--seconds", type=Seconds(least=0), default=SECONDS, show_default=True, metavar="TIME",
+    help="Look no longer than that, from the lowest address on; 0: look at all.",
+)  # fmt: skip
 @hold_option
 @json_option
 @pass_host
 def map_memory(
     host: Host, given: str, summary: bool, output: Path | None, no_content: bool, files: bool,
-    hold_ms: float, want_json: bool,
+    seconds: float, hold_ms: float, want_json: bool,
 ) -> None:  # fmt: skip
     """Show which folio sizes back a process, and how much is empty.
 
@@ -131,15 +150,18 @@ def map_memory(
     one. The table comes first, then a picture of all areas, which --summary leaves out.
     Zero-filled pages of large folios were most likely never written: smaller folios would have
     saved this memory. The command reads only resident pages, which marks them as accessed.
+    After --seconds it ends, and tells how much it has not looked at.
     """
     pid = find_process(host.tree, given)
     holds = Holds(host.tree, hold_ms / 1000)
     sizes = Space(host.tree, pid, holds).sizes()
-    progress = Progress(sizes, files)
-    areas = read_areas(host.tree, pid, not no_content, files, True, holds, progress.add)
+    progress = Progress(host, sizes, files, seconds)
+    areas = read_areas(host.tree, pid, not no_content, files, True, holds, progress.goes_on)
     progress.end()
+    missing = not_shown(areas, sizes, files, progress.stopped)
     rest: dict[str, Any] = {
-        "not_shown_kib": not_shown(areas, sizes, files),
+        "not_shown_kib": missing,
+        "stopped_after_s": seconds if LATE in missing else None,
         "partly_unmapped_kib": sum(area.lost for area in areas) * PAGE >> 10,
         "longest_ms": round(holds.longest_s * 1000, 1),
     }
