@@ -1,23 +1,34 @@
 # SPDX-License-Identifier: GPL-2.0
 """Hosts made by chance, in memory: cgroups, processes that share pages, and what a kernel says.
 
-A page is in a folio, which is charged to one cgroup, and is mapped by any number of processes. All
+A page is in a folio, which is charged to one cgroup, and is mapped by any number of processes, or
+by KSM several times by one. Beside it are pages that are swapped, guards, pages of files, of pools
+and of devices, and reservations with next to nothing in them; half of the kernels can scan. All
 that the kernel shows is made from this, so what is shown of it can be compared with the truth.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from ctypes import c_char
 from dataclasses import dataclass, field
 from random import Random
+from struct import Struct
 
 from mmpolicy.errors import Error
+from mmpolicy.host import pagemap
 from mmpolicy.host.files import Reader, Tree
 
 PAGE = 4096
-ANON, SWAPBACKED, HEAD, TAIL, UNEVICTABLE = 1 << 12, 1 << 14, 1 << 15, 1 << 16, 1 << 18
-PRESENT, FILE = 1 << 63, 1 << 61
+DIRTY, ANON, SWAPBACKED, HEAD, TAIL, POOL, UNEVICTABLE = (
+    1 << bit for bit in (4, 12, 14, 15, 16, 17, 18)
+)
+PRESENT, SWAPPED, FILE, GUARD = (1 << bit for bit in (63, 62, 61, 58))
+DEVICE = 1 << 40  # frames from here on are of no memory
+HUGETLB_KIB = 4096
+REGION = Struct("=3Q")
 BASE = 0x10000000
 ORDERS = (0, 0, 4, 4, 9)
 
@@ -36,6 +47,44 @@ class Bytes(Reader):
 
     def ioctl(self, request: int, argument: bytearray) -> int:
         raise Error("no ioctl", 1, "none", 25)
+
+
+class Scanned(Bytes):
+    """A pagemap for which the kernel has PAGEMAP_SCAN; it never tells huge entries."""
+
+    def ioctl(self, request: int, argument: bytearray) -> int:
+        assert request == pagemap.SCAN
+        _, _, start, end, _, place, room, most, _, _, any_of, told = pagemap.ARGUMENT.unpack(
+            argument
+        )
+        found, left, at = list[tuple[int, int, int]](), most or end, start
+        entries = array("Q", self.read((end - start) // PAGE * 8, start // PAGE * 8))
+        for number, entry in enumerate(entries):
+            at, kind = start + number * PAGE, categories(entry)
+            if not kind & any_of:
+                continue
+            goes_on = found and found[-1][1] == at and found[-1][2] == kind & told
+            if not left or (not goes_on and len(found) == room):
+                break
+            first = found.pop()[0] if goes_on else at
+            found.append((first, at + PAGE, kind & told))
+            left -= 1
+        else:
+            at = end
+        raw = b"".join(REGION.pack(*each) for each in found)
+        if raw:
+            (c_char * len(raw)).from_address(place).raw = raw
+        argument[32:40] = at.to_bytes(8, "little")
+        return len(found)
+
+
+def categories(entry: int) -> int:
+    """Return what PAGEMAP_SCAN says of an entry."""
+    if entry & PRESENT:
+        return pagemap.PRESENT | (pagemap.FILE if entry & FILE else 0)
+    if entry & SWAPPED:
+        return pagemap.GUARD if entry & GUARD else pagemap.SWAPPED
+    return 0
 
 
 class Memory(Tree):
@@ -97,6 +146,8 @@ class Folio:
     empty: set[int]
     mapped: set[int]  # the rest of its pages is mapped by nobody any more
     locked: bool = False
+    lazy: bool = False  # after MADV_FREE
+    ksm: bool = False
     users: int = 0
     frame: int = 0
 
@@ -111,12 +162,44 @@ class Proc:
 
     pid: int
     cgroup: str
-    folios: list[Folio] = field(default_factory=list)
+    folios: list[Folio] = field(default_factory=list)  # one that KSM merged may be there again
     file_pages: int = 0
     hugetlb_kib: int = 0
+    swapped: int = 0
+    guards: int = 0
+    reserved: int = 0  # pages, in which nothing is
 
     def pages(self, shared: bool) -> int:
         return sum(len(each.mapped) for each in self.folios if each.shared == shared)
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """What it has, in kB by kind."""
+        own = [each for each in self.folios if not each.shared]
+        pages = {
+            "private": self.pages(False),
+            "shared": self.pages(True),
+            "file": self.file_pages,
+            "swapped": self.swapped,
+            "ksm": sum(1 for each in own if each.ksm),
+            "lazily_freed": sum(len(each.mapped) for each in own if each.lazy),
+            "locked": sum(len(each.mapped) for each in self.folios if each.locked),
+            "partly_unmapped": sum(each.pages - len(each.mapped) for each in self.folios),
+        }
+        return {kind: 4 * number for kind, number in pages.items()} | {"hugetlb": self.hugetlb_kib}
+
+    def orders(self) -> dict[int, tuple[int, int]]:
+        """Return pages, and empty ones, by the order of their folio."""
+        pages, empty = Counter[int](), Counter[int]()
+        for each in self.folios:
+            pages[each.order] += len(each.mapped)
+            empty[each.order] += len(each.empty)
+        return {order: (number, empty[order]) for order, number in pages.items()}
+
+    def to_give_back(self) -> int:
+        """Return how many pages a split of all private folios gives back."""
+        large = (each for each in self.folios if each.order and not each.shared)
+        return sum(len(each.empty) + each.pages - len(each.mapped) for each in large)
 
 
 class World:
@@ -126,11 +209,13 @@ class World:
         self.rng = Random(seed)
         self.version = self.rng.choice((1, 2, 2))
         self.hybrid = self.version == 1 and self.rng.random() < 0.5
+        self.scans = self.rng.random() < 0.5
         self.tree = Memory()
         self.cgroups = self._cgroups()
         self.folios: list[Folio] = []
         self.processes = [self._process(10 + n) for n in range(self.rng.randint(1, 5))]
         self._share()
+        self._merge()
         self._show()
 
     @property
@@ -151,14 +236,17 @@ class World:
         if order and not shared and rng.random() < 0.1:
             mapped = set(rng.sample(pages, rng.randint(1, len(pages))))
         empty = {page for page in mapped if order and rng.random() < emptiness}
-        found = Folio(order, shared, cgroup, empty, mapped, rng.random() < 0.05)
+        lazy = not shared and rng.random() < 0.1
+        found = Folio(order, shared, cgroup, empty, mapped, rng.random() < 0.05, lazy)
         self.folios.append(found)
         return found
 
     def _process(self, pid: int) -> Proc:
         rng = self.rng
         cgroup = rng.choice(self.cgroups)
-        found = Proc(pid, cgroup, [], rng.randint(0, 150), rng.choice((0, 0, 4096)))
+        found = Proc(pid, cgroup, [], rng.randint(0, 150), rng.choice((0, 0, HUGETLB_KIB)))
+        found.swapped, found.guards = (rng.choice((0, 0, rng.randint(1, 300))) for _ in range(2))
+        found.reserved = rng.choice((0, 0, 0, 20_000))
         for shared, share in ((False, 1.0), (True, 0.4)):
             if rng.random() > share:
                 continue
@@ -179,20 +267,33 @@ class World:
                 taken = [folio for folio in other.folios if self.rng.random() < 0.8]
                 each.folios += taken
 
+    def _merge(self) -> None:
+        """Let KSM merge single private pages of some processes, to a page that one cgroup has."""
+        for number in range(self.rng.choice((0, 0, 1, 2))):
+            some = self.rng.sample(self.processes, self.rng.randint(1, len(self.processes)))
+            merged = Folio(0, False, some[0].cgroup, set(), {0}, ksm=True)
+            for each in some:
+                each.folios += [merged] * self.rng.randint(1, 200 * (number + 1))
+            self.folios.append(merged)
+
     def _show(self) -> None:
         """Make the files."""
-        frames = sum(max(each.pages, 512) for each in self.folios) + 1024
+        pool = 1024 * len(self.processes)
+        frames = sum(max(each.pages, 512) for each in self.folios) + 2048 + pool
         flags, counts, owners = (array("Q", [0] * frames) for _ in range(3))
         numbers = self._show_cgroups()
         for process in self.processes:
             for folio in process.folios:
                 folio.users += 1
-        at = 512
+        at = 512 + pool
+        for page in range(512, at):
+            flags[page] = POOL | (TAIL if page % 512 else HEAD)
         for folio in self.folios:
             at = -(-at // folio.pages) * folio.pages
             folio.frame = at
             for page in range(folio.pages):
-                mark = SWAPBACKED | (0 if folio.shared else ANON)
+                mark = 0 if folio.lazy else SWAPBACKED | self.rng.choice((0, DIRTY))
+                mark |= 0 if folio.shared else ANON
                 mark |= (TAIL if page else HEAD) if folio.order else 0
                 flags[at + page] = mark | (UNEVICTABLE if folio.locked else 0)
                 counts[at + page] = folio.users if page in folio.mapped else 0
@@ -200,38 +301,53 @@ class World:
             at += folio.pages
         for name, values in (("flags", flags), ("count", counts), ("cgroup", owners)):
             self.tree.put(f"/proc/kpage{name}", Bytes(values.tobytes()))
-        for process in self.processes:
-            self._show_process(process)
+        for number, process in enumerate(self.processes):
+            self._show_process(process, 512 + 1024 * number)
 
-    def _show_process(self, process: Proc) -> None:
-        entries, memory, maps = array("Q"), bytearray(), []
-        for shared in (False, True):
-            first = len(entries)
-            for folio in process.folios:
-                if folio.shared != shared:
-                    continue
-                for page in range(folio.pages):
-                    there = page in folio.mapped
-                    bits = PRESENT | (FILE if shared else 0)
-                    entries.append(bits | folio.frame + page if there else 0)
-                    memory += bytes(PAGE) if page in folio.empty or not there else b"x" * PAGE
-            gap = array("Q", [0] * 16)
-            if len(entries) > first:
-                where = [BASE + each * PAGE for each in (first, len(entries))]
-                kind = "rw-s 00000000 00:01 5 /memfd:x" if shared else "rw-p 00000000 00:00 0"
-                maps.append(f"{where[0]:x}-{where[1]:x} {kind}")
-            entries += gap
-            memory += bytes(16 * PAGE)
+    def _show_process(self, process: Proc, pool: int) -> None:
+        entries, memory, maps = array("Q"), bytearray(), list[str]()
+
+        def add(kind: str, some: Sequence[tuple[int, bytes]]) -> None:
+            """Add an area with these pages, and a gap behind it."""
+            if not some:
+                return
+            start, end = (BASE + (len(entries) + n) * PAGE for n in (0, len(some)))
+            maps.append(f"{start:x}-{end:x} {kind}")
+            entries.extend(entry for entry, _ in some)
+            memory.extend(b"".join(page for _, page in some))
+            entries.extend([0] * 16)
+            memory.extend(bytes(16 * PAGE))
+
+        nothing, used = bytes(PAGE), b"x" * PAGE
+        add("rw-p 00000000 00:00 0", [*_pages(process, False), (0, nothing)])
+        swapped = [(SWAPPED, nothing)] * process.swapped
+        add(
+            "rw-p 00000000 00:00 0 [stack]",
+            [*swapped, *[(SWAPPED | GUARD, nothing)] * process.guards],
+        )
+        add("rw-s 00000000 00:01 5 /memfd:x", [*_pages(process, True)])
+        add("rw-p 00000000 08:01 7 /lib/x.so", [(PRESENT | FILE | 5, used)] * process.file_pages)
+        huge = [(PRESENT | pool + page, used) for page in range(process.hugetlb_kib // 4)]
+        add("rw-p 00000000 00:0f 9 /anon_hugepage (deleted)", huge)
+        add("rw-s 00000000 00:15 8 /sys/devices/pci/resource0", [(PRESENT | DEVICE, used)] * 40)
+        if process.reserved:
+            add("rw-p 00000000 00:00 0 [anon:room]", [(0, nothing)] * process.reserved)
         path = f"/proc/{process.pid}"
-        self.tree.put(f"{path}/pagemap", Bytes(entries.tobytes(), BASE // PAGE * 8))
+        shown = (Scanned if self.scans else Bytes)(entries.tobytes(), BASE // PAGE * 8)
+        self.tree.put(f"{path}/pagemap", shown)
         self.tree.put(f"{path}/mem", Bytes(bytes(memory), BASE))
         self.tree.put(f"{path}/maps", "\n".join(maps))
-        anon, others = process.pages(False), process.pages(True)
-        rss = anon + others + process.file_pages
-        lines = {"VmRSS": rss, "RssAnon": anon, "RssShmem": others, "RssFile": process.file_pages}
-        text = "\n".join(f"{name}:\t{pages * 4} kB" for name, pages in lines.items())
-        self.tree.put(f"{path}/status", f"{text}\nHugetlbPages:\t{process.hugetlb_kib} kB")
-        counts = f"1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 777 4096000 {rss}"
+        kinds = process.kinds
+        lines = {
+            "VmRSS": kinds["private"] + kinds["shared"] + kinds["file"],
+            "RssAnon": kinds["private"], "RssShmem": kinds["shared"], "RssFile": kinds["file"],
+            "VmSwap": kinds["swapped"], "HugetlbPages": kinds["hugetlb"],
+        }  # fmt: skip
+        self.tree.put(
+            f"{path}/status", "\n".join(f"{name}:\t{kib} kB" for name, kib in lines.items())
+        )
+        self.tree.put(f"{path}/ksm_merging_pages", str(kinds["ksm"] // 4))
+        counts = f"1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 777 4096000 {lines['VmRSS'] // 4}"
         self.tree.put(f"{path}/stat", f"{process.pid} (p{process.pid}) S {counts} 0 0")
         line = f"4:memory:{process.cgroup}\n0::/" if self.version == 1 else f"0::{process.cgroup}"
         self.tree.put(f"{path}/cgroup", line)
@@ -278,3 +394,15 @@ class World:
     def waste_of(self, process: Proc) -> int:
         """Return how much of what a process maps is empty."""
         return 4 * sum(len(each.empty) for each in process.folios)
+
+
+def _pages(process: Proc, shared: bool) -> Iterator[tuple[int, bytes]]:
+    """Yield the entries of what a process has of a kind, with the contents."""
+    for folio in process.folios:
+        if folio.shared != shared:
+            continue
+        for page in range(folio.pages):
+            is_there = page in folio.mapped
+            entry = PRESENT | (FILE if shared else 0) | folio.frame + page
+            used = is_there and page not in folio.empty
+            yield entry if is_there else 0, b"x" * PAGE if used else bytes(PAGE)

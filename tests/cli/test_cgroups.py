@@ -121,6 +121,20 @@ def spaces(tree: FakeTree) -> str:
     return move(tree, "/a b/c  d")
 
 
+def quotes(tree: FakeTree) -> str:
+    return move(tree, """/it's "$HOME"/-x; #""")
+
+
+def deleted(tree: FakeTree) -> str:
+    """As the kernel names a cgroup that was removed, and here one is called so."""
+    return move(tree, "/a (deleted)")
+
+
+def printed_bytes(tree: FakeTree) -> str:
+    """Its name is the text that another name would be printed as."""
+    return move(tree, "/a\\xffb")
+
+
 def move(tree: FakeTree, path: str) -> str:
     """Put the process into another cgroup of version 2."""
     tree.remove(NOTHING)
@@ -133,7 +147,7 @@ def move(tree: FakeTree, path: str) -> str:
 
 HOSTS = [
     version_2, version_1, empty_version_2, hybrid, not_accounted, threaded, container, colons,
-    no_text, control_characters, escaped_by_systemd, spaces,
+    no_text, control_characters, escaped_by_systemd, spaces, quotes, deleted, printed_bytes,
 ]  # fmt: skip
 
 

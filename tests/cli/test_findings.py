@@ -12,6 +12,8 @@ import pytest
 
 from mmpolicy.memory.allocators import GLIBC, TCMALLOC, allocator_of
 from mmpolicy.memory.findings import Finding
+from mmpolicy.memory.folios import PAGE
+from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.reach import Clues
 from mmpolicy.memory.space import Vma
 
@@ -87,6 +89,120 @@ def test_2_memory_that_was_asked_for(run: Run, host: FakeTree, clock: Clock) -> 
     assert found["commands"] == ["mmpolicy trim --unit redis.service --include-madvised"]
     type_it(run, host, found["commands"][0])
     assert host.read("/proc/10/statm").split()[1] == str(4 * MIB)
+
+
+def waits(found: dict[str, Any]) -> str:
+    """Return the only command of a finding, without the verb."""
+    (command,) = found["commands"]
+    assert command.startswith("mmpolicy trim --unit redis.service")
+    return str(command.removeprefix("mmpolicy trim --unit redis.service").strip())
+
+
+def mode(chosen: str) -> str:
+    """Return what sysfs shows where this is chosen."""
+    words = ("always", "inherit", "madvise", "never")
+    return " ".join(f"[{word}]" if word == chosen else word for word in words)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize(
+    ("top", "of_64kb"),
+    [("always", "inherit"), ("madvise", "inherit"), ("never", "madvise"), ("never", "never")],
+)
+def test_2_whatever_the_host_gives_to_all(
+    run: Run, host: FakeTree, clock: Clock, top: str, of_64kb: str, asked: bool
+) -> None:
+    """The advice of the program decides, not what the host gives by now."""
+    host.put(f"{THP}/enabled", mode(top).replace("inherit ", ""))
+    host.put(f"{THP}/hugepages-64kB/enabled", mode(of_64kb))
+    make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS, flags="rd wr hg" if asked else "rd wr")
+    (found,) = recommended(run, clock)
+    assert waits(found) == ("--include-madvised" if asked else "")
+    type_it(run, host, found["commands"][0])
+    assert host.read("/proc/10/statm").split()[1] == str(4 * MIB)
+
+
+def test_2_where_only_a_small_process_asked(run: Run, host: FakeTree, clock: Clock) -> None:
+    """The largest process of the service has no empty page, and has asked for nothing."""
+    make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS, flags="rd wr hg")
+    make_sparse(host, 12, "redis", 128 * MIB, 1, REDIS)
+    host.put(f"/sys/fs/cgroup{REDIS}/cgroup.procs", "10\n12")
+    (found,) = recommended(run, clock)
+    assert waits(found) == "--include-madvised"
+    type_it(run, host, found["commands"][0])
+    assert host.read("/proc/10/statm").split()[1] == str(4 * MIB)
+    assert host.read("/proc/12/statm").split()[1] == str(128 * MIB)
+
+
+def test_2_where_most_was_asked_for_and_is_full(run: Run, host: FakeTree, clock: Clock) -> None:
+    """What counts is the empty part: the area that was asked for has none."""
+    make_sparse(host, 10, "redis", 128 * MIB, 16, REDIS)
+    half = START + 64 * MIB * PAGE
+    with host.real("/proc/10/mem").open("r+b") as memory:
+        for page in range(64 * MIB):
+            memory.seek(half + page * PAGE)
+            memory.write(b"x")
+    end = f"{START + 128 * MIB * PAGE:x}"
+    lines = [f"{START:x}-{half:x} rw-p 00000000 00:00 0", f"{half:x}-{end} rw-p 00000000 00:00 0"]
+    host.put("/proc/10/maps", "\n".join(lines))
+    flags = ("rd wr", "rd wr hg")
+    smaps = [f"{line}\nRss: 1 kB\nVmFlags: {each}" for line, each in zip(lines, flags)]
+    host.put("/proc/10/smaps", "\n".join(smaps))
+    (found,) = recommended(run, clock)
+    assert waits(found) == ""
+    type_it(run, host, found["commands"][0])
+    assert host.read("/proc/10/statm").split()[1] == str((64 + 4) * MIB)
+
+
+def test_2_where_a_look_would_take_too_long(
+    run: Run, host: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """trim leaves alone what may have been asked for, so it is told to take that as well."""
+    monkeypatch.setattr(Holds, "allows_smaps", lambda *words: False)
+    make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS)
+    (found,) = recommended(run, clock)
+    assert waits(found) == "--include-madvised"
+    assert found["what"].endswith("; whether it asked for them by madvise is not known")
+    type_it(run, host, found["commands"][0])
+    assert host.read("/proc/10/statm").split()[1] == str(4 * MIB)
+
+
+@pytest.mark.parametrize(("used", "option"), [(12, "--min-empty 4"), (8, "--min-empty 6")])
+def test_1_a_little_of_each_folio(
+    run: Run, host: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch, used: int, option: str
+) -> None:
+    """One page in so many is empty: less than trim splits a folio for, unless that is said."""
+    monkeypatch.setattr(Holds, "allows_smaps", lambda *words: True)
+    pages = 512 * MIB
+    make_sparse(host, 10, "redis", pages, 512, REDIS)
+    with host.real("/proc/10/mem").open("r+b") as memory:
+        for page in range(pages):
+            memory.seek(START + page * PAGE)
+            memory.write(b"x" if page % used else b"\0")
+    (found,) = recommended(run, clock)
+    assert waits(found) == option
+    command = shlex.split(found["commands"][0])[1:]
+    (row,) = run(*command, "--dry-run", "--json").json["processes"]
+    assert row["empty_kib"] > 0.95 * pages // used * 4
+
+
+@pytest.mark.parametrize(
+    ("counters", "flags"),
+    [("VmLck:\t{}", "rd wr lo"), ("VmLck:\t{}", "rd wr"), ("VmPin:\t{}", "rd wr")],
+    ids=["mlock", "VFIO", "RDMA"],
+)
+def test_1_memory_that_has_to_stay(
+    run: Run, host: FakeTree, clock: Clock, counters: str, flags: str
+) -> None:
+    """No command is given, as none gives it back."""
+    make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS, flags=flags)
+    status = host.read("/proc/10/status")
+    host.put("/proc/10/status", f"{status}\n{counters.format(f'{64 << 10} kB')}")
+    (found,) = recommended(run, clock)
+    assert (found["commands"], found["next_step"]) == ([], "restart it, with smaller folios")
+    assert found["what"].endswith(
+        "; they are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay"
+    )
 
 
 def test_3_faults(run: Run, host: FakeTree, clock: Clock) -> None:

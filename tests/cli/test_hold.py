@@ -24,22 +24,31 @@ from mmpolicy.memory.trim import Finder
 
 PAGES = 96 << 8  # 96 MiB in single pages, in a reservation of 64 GiB
 PROGRAM = f"""
-import mmap, sys
-memory = mmap.mmap(-1, 64 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # NORESERVE
+import ctypes, mmap, sys
+how = sys.argv[1]
+sharing = mmap.MAP_SHARED if how == "shared" else mmap.MAP_PRIVATE
+memory = mmap.mmap(-1, 64 << 30, sharing | mmap.MAP_ANONYMOUS | 0x4000)  # NORESERVE
 memory.madvise(mmap.MADV_NOHUGEPAGE)
-step = int(sys.argv[1])
+if how == "emptied":  # its page tables stay
+    for page in range(0, 512 * {PAGES}, 512):
+        memory[page * {PAGE}] = 1
+    memory.madvise(mmap.MADV_DONTNEED)
+step = 512 if how == "spread" else 1
 for page in range({PAGES}):
     memory[page * step * {PAGE}] = 1
+if how == "areas":  # almost as many as the kernel lets a process have
+    start, libc = ctypes.addressof(ctypes.c_char.from_buffer(memory)), ctypes.CDLL(None)
+    for page in range(0, min({PAGES}, 60_000), 2):
+        libc.mprotect(ctypes.c_void_p(start + page * {PAGE}), {PAGE}, 1)
 print("ready", flush=True)
 sys.stdin.read()
 """
 
 
-@pytest.fixture(scope="module", params=["together", "spread"])
+@pytest.fixture(scope="module", params=["together", "spread", "areas", "emptied", "shared"])
 def pid(request: pytest.FixtureRequest) -> Iterator[int]:
     """A process that uses little of what it has reserved."""
-    step = 1 if request.param == "together" else 512
-    argv = [sys.executable, "-c", PROGRAM, str(step)]
+    argv = [sys.executable, "-c", PROGRAM, request.param]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout
         assert job.stdout.readline() == "ready\n"
@@ -93,7 +102,7 @@ def of_survey(tree: Tree, pid: int) -> object:
     survey.turn(6.0, 5.0)
     _, (row,) = survey.most(FIGURES["waste"], 9)
     assert row.seen == 1
-    assert survey.processes[pid].sample.spots > 50
+    assert sum(sample.spots for sample, _ in survey.processes[pid].parts) > 50
     return row
 
 
@@ -126,9 +135,9 @@ def test_neighbouring_entries_are_read_at_once(pid: int, monkeypatch: pytest.Mon
         return plain(space, start, pages)
 
     monkeypatch.setattr(Space, "entries", entries)
-    areas = read_areas(Tree(), pid, False)
+    areas = read_areas(Tree(), pid, False, shared=True)
     assert sum(len(part) - part.count(b".") for _, part in of_all(areas)) >= PAGES
-    assert len(reads) < PAGES // 8 + 500
+    assert len(reads) < PAGES // 8 + 500 + len(Space(Tree(), pid, Holds(Tree())).areas())
 
 
 def of_all(areas: list[Area]) -> Iterator[tuple[int, bytes]]:

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mmpolicy.host.files import Tree
 from mmpolicy.host.processes import find_process
+from mmpolicy.memory.findings import Evidence, Finding, Module, _lazily
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.lazily import memory_lines, memory_of_cgroup, memory_of_process
+from mmpolicy.memory.survey import Survey
 
 from .fakes import FakeTree, Run
 from .sparse import count, make_sparse, make_thp
@@ -33,6 +37,38 @@ def test_what_is_lazily_freed(start, limit_s: float) -> None:  # type: ignore[no
         assert found.lazily_freed_kib == 0
         assert found.not_known_kib >= MIB << 10
         assert memory_lines([found])[0].endswith("NOT_KNOWN_KIB")
+
+
+def recommended(pid: int, limit_s: float) -> list[Finding]:
+    """Return what `recommend` says of lazily freed memory, of a process alone."""
+    survey = Survey(Tree(), 0.2, seed=1, holds=Holds(Tree(), limit_s))
+    survey._list = lambda: [pid]  # type: ignore[method-assign]
+    survey.turn(1.0, 5.0)
+    host = Evidence(Tree(), survey, {}, {}, Module(False))
+    assert survey.processes[pid].kinds["lazily_freed"] > 40 << 10
+    return list(_lazily(host))
+
+
+@pytest.mark.parametrize("again", ["", "most", "all"])
+def test_recommend_asks_smaps(start, again: str) -> None:  # type: ignore[no-untyped-def]
+    """What was written again after MADV_FREE looks free in kpageflags, and is not."""
+    pages = {"": 0, "most": 3 * MIB << 6, "all": MIB << 8}[again]
+    text = f"m = private(15); m.madvise(8); [m.__setitem__(n * 4096, 2) for n in range({pages})]"
+    found = recommended(start(text), 60.0)
+    assert len(found) == (again == "")
+    if found:
+        assert re.match(r"6\d MiB of the RSS of python\S* \(\d+\) are freed", found[0].what)
+        assert found[0].next_step == ""
+
+
+def test_recommend_says_what_it_does_not_know(start) -> None:  # type: ignore[no-untyped-def]
+    """Where smaps would hold up the program: a figure that is the most, and how to have it."""
+    (found,) = recommended(start("m = private(15); m.madvise(8); touch(m)"), 1e-4)
+    assert found.what.startswith("up to 6")
+    assert "or were so before they were written again" in found.what
+    show, _, price = found.next_step.partition(" has the figure, and holds up mmap() for ")
+    assert re.fullmatch(r"mmpolicy show --pid \d+ --hold \d+", show)
+    assert re.fullmatch(r"about \d+ ms", price)
 
 
 def test_without_the_module(run: Run, tree: FakeTree) -> None:

@@ -513,7 +513,7 @@ def test_figures_of_what_nobody_has_looked_into() -> None:
     assert _row("x", False, [idle]).sizes == {}
     idle.usage = idle.usage._replace(pages=5)
     assert FIGURES["waste"](idle) == 5 / 1e9
-    idle.sizes = Sizes(20, 8, 0, 0, 0, 0, 0, 0, True)
+    idle.sizes = Sizes(20, 8, 0, 0, 0, 0, 0, 0, 0, True)
     assert FIGURES["waste"](idle) == 0
 
 
@@ -893,11 +893,12 @@ def test_waste_that_the_kernel_keeps(tree: FakeTree) -> None:
     waste = "50 MiB (+- 5) of its 100 MiB are the empty part of large folios"
     price = "it loses these huge pages; without --bind they may come back"
     where = row(50, 5, 100)
-    found = _trim(tree, where)
+    survey = Survey(tree, 1.0)
+    found = _trim(survey, where)
     assert found[:4] == ("/a.service", waste, ("mmpolicy trim --unit a.service",), price)
     tree.remove(SHRINK)
     kept = "this kernel keeps the empty pages of a folio that it splits (Linux 6.12 frees them)"
-    found = _trim(tree, where)
+    found = _trim(survey, where)
     assert found[:4] == ("/a.service", f"{waste}; {kept}", (), "")
     assert found.next_step == "restart the program, with smaller folios"
 

@@ -405,7 +405,7 @@ def test_memory_by_kind() -> None:
         not_looked_at_kib={"hugetlb": 4096}, charged_elsewhere_kib=1024,
     )  # fmt: skip
     assert top_screen.memory_of(data) == (
-        "private 100.0 MiB, lazily freed 2.0 MiB; not looked at: hugetlb 4.0 MiB; "
+        "private 100.0 MiB, lazily freed up to 2.0 MiB; not looked at: hugetlb 4.0 MiB; "
         "charged to other cgroups: 1.0 MiB"
     )
     none = row(0, 0, kinds_kib={}, not_looked_at_kib={}, charged_elsewhere_kib=0)

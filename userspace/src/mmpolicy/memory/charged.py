@@ -20,6 +20,7 @@ class Account(NamedTuple):
     private: int
     shared: int
     file: int
+    zswapped: int = 0  # before it was compressed; compressed, it is in memory
 
 
 def _of_version_1(tree: Tree, folder: str) -> Account:
@@ -34,7 +35,8 @@ def _of_version_2(tree: Tree, folder: str) -> Account:
     stat = _stat(tree, folder)
     current, shared = f"{folder}/memory.current", stat.get("shmem", 0)
     memory = int(tree.read(current)) >> 10 if tree.exists(current) else UNKNOWN
-    return Account(memory, stat.get("anon", 0), shared, stat.get("file", 0) - shared)
+    file, zswapped = stat.get("file", 0) - shared, stat.get("zswapped", 0)
+    return Account(memory, stat.get("anon", 0), shared, file, zswapped)
 
 
 def _stat(tree: Tree, folder: str) -> dict[str, int]:

@@ -12,7 +12,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import NamedTuple
@@ -27,15 +30,18 @@ from mmpolicy.host.machine import hardware_of
 from mmpolicy.host.systemd import HOSTS_OWN
 from mmpolicy.memory.allocators import GLIBC, Allocator, allocator_of
 from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.lazily import memory_of_process
 from mmpolicy.memory.reach import Clues, reach
 from mmpolicy.memory.space import Space
 from mmpolicy.memory.survey import FIGURES, Process, Row, Survey
-from mmpolicy.memory.trim import check_possible
+from mmpolicy.memory.trim import LOCKED, cause_of, check_possible
 
 LINES = 5
 LEAST_PERCENT = 1.0  # of a CPU
 LONGEST_FAULT_NS = 1e5  # of a page of 4 kB, also in a guest that is emulated
 LEAST_KIB, LEAST_SHARE = 32 << 10, 0.05  # of memory that is empty: so much, and of a service
+MOST = 0.5  # of the waste: what decides how it can be given back
+EVEN = 0.15  # of the memory: if less is empty, it may be too little of each folio
 STALLS = 5.0  # direct compactions a second
 TWO_SIZES = ("64 kB", "16 kB")  # in the gaps where the first does not fit, the second may
 HUGE_ORDER, SIZE_ORDER = 9, 4
@@ -102,7 +108,7 @@ def find(host: Evidence) -> list[Finding]:
     cgroups, processes = host.survey.most(FIGURES["waste"], LINES)
     rows = _named(cgroups, processes)
     wasteful = [row for row in rows if _wastes(row)]
-    found = [_trim(host.tree, row) for row in wasteful[:2]]
+    found = [_trim(host.survey, row) for row in wasteful[:2]]
     found += [_little(row) for row in rows[:1] if not wasteful and row.waste_kib >= 1024]
     found += _sizes(host, wasteful)
     found += _clearing(host)
@@ -146,26 +152,59 @@ def option_of(cgroup: str) -> str:
     return f"--cgroup {shlex.quote(cgroup)}"
 
 
-def _trim(tree: Tree, row: Row) -> Finding:
+def _trim(survey: Survey, row: Row) -> Finding:
     waste, error, anon = (int(kib) >> 10 for kib in (_private(row), row.error_kib, row.anon_kib))
     what = f"{waste} MiB (+- {error}) of its {anon} MiB are the empty part of large folios"
     try:
-        check_possible(tree)
+        check_possible(survey.tree)
     except Error as err:
         return Finding(row.name, f"{what}; {err.message}", next_step=err.next_step, mib=waste)
+    left = _left_alone(survey, row)
+    if left["locked"] >= MOST:
+        what += "; they are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay"
+        return Finding(row.name, what, next_step="restart it, with smaller folios", mib=waste)
+    asked = ""
+    if left["asked"] + left["unknown"] >= MOST:
+        asked = " --include-madvised"
+        if left["unknown"] > left["asked"]:
+            what += "; whether it asked for them by madvise is not known"
+    # Folios with less than trim asks for are left alone, and their mean is not much more.
+    share = _private(row) / row.anon_kib
+    least = f" --min-empty {50 * share:.0f}" if share < EVEN else ""
     price = "it loses these huge pages; without --bind they may come back"
-    asked = " --include-madvised" if _all_advised(tree, row) else ""
-    return Finding(row.name, what, (f"mmpolicy trim {name_of(row)}{asked}",), price, mib=waste)
+    return Finding(
+        row.name, what, (f"mmpolicy trim {name_of(row)}{asked}{least}",), price, mib=waste
+    )
 
 
-def _all_advised(tree: Tree, row: Row) -> bool:
-    """Tell if the largest process has asked for most of its large folios, which trim spares."""
-    try:
-        largest = max(row.pids, key=lambda pid: _rss(tree, pid))
-        barriers = reach(tree, largest).barriers
-    except (Error, ValueError):
-        return False
-    return any(each.key == "advised" and each.share >= 0.5 for each in barriers)
+def _left_alone(survey: Survey, row: Row) -> Counter[str]:
+    """Return which part of its waste `trim` would leave alone, by cause, as far as was seen."""
+    found = Counter[str]()
+    there = [survey.processes[pid] for pid in row.pids if pid in survey.processes]
+    most = nlargest(LINES, there, key=lambda each: each.anon_kib * each.sample.share)
+    for each in most:
+        with suppress(Error):  # it has ended
+            found.update(_causes(survey, each))
+    whole = sum(found.values())
+    return Counter({cause: kib / whole for cause, kib in found.items()}) if whole else found
+
+
+def _causes(survey: Survey, process: Process) -> dict[str, float]:
+    """Return the waste of a process in kB by the cause for which it would be left alone."""
+    waste, empties = process.anon_kib * process.sample.share, process.sample.empties()
+    space = Space(survey.tree, process.pid, survey.holds)
+    sizes, areas = space.sizes(), space.areas()
+    details, starts = space.details(areas), [each.start for each in areas]
+    told = {where: each for where, each in details.items() if each and LOCKED in each.flags}
+    by_mlock = sum((end - start) >> 10 for start, end in told)
+    if sizes.pinned + max(sizes.locked - by_mlock, 0) >= MOST * sizes.anon:
+        return {"locked": waste}  # VFIO counts as locked what it has pinned, without mlock()
+    whole, found = sum(pages for _, pages in empties), defaultdict[str, float](float)
+    for start, pages in empties:
+        area = areas[max(bisect_right(starts, start) - 1, 0)]
+        cause = cause_of(details[area.start, area.end], bool(sizes.locked), advised=False)
+        found[cause] += waste * pages / whole
+    return found
 
 
 def _rss(tree: Tree, pid: int) -> int:
@@ -322,17 +361,41 @@ def _forbidding(host: Evidence) -> Iterator[Finding]:
 
 
 def _lazily(host: Evidence) -> Iterator[Finding]:
-    """Yield whose RSS has most that is freed already, and still there: that is no leak."""
+    """Yield whose RSS has most that is freed already, and still there: that is no leak.
+
+    What the survey has seen is the most: a page that was written again after MADV_FREE looks
+    alike until memory is short. Only smaps tells.
+    """
     cgroups, processes = host.survey.most(FIGURES["memory"], LINES)
     for row in nlargest(1, _named(cgroups, processes), key=_freed):
-        kib = _freed(row)
-        if kib >= LEAST_KIB and kib >= LEAST_SHARE * row.anon_kib:
-            what = f"about {kib / 1024:.0f} MiB of its RSS are freed lazily (MADV_FREE): the "
-            what += "kernel takes them when memory is short"
-            step = f"mmpolicy show --pid {row.pids[0]} has the figure"
-            if host.module.possible:
-                step += "; the policies cap and eager of madv_free keep it small"
-            yield Finding(row.name, what, next_step=step)
+        there = (host.survey.processes[pid] for pid in row.pids)
+        largest = max(there, key=lambda each: each.kinds.get("lazily_freed", 0.0), default=None)
+        if largest and _is_much(_freed(row), row.anon_kib):
+            with suppress(Error):  # it has ended
+                yield from _freed_lazily(host, row, largest)
+
+
+def _freed_lazily(host: Evidence, row: Row, largest: Process) -> Iterator[Finding]:
+    found = memory_of_process(host.tree, largest.pid, host.survey.holds)
+    unsure = min(found.not_known_kib, largest.kinds["lazily_freed"])
+    most = found.lazily_freed_kib + unsure
+    if not _is_much(most, found.rss_kib):
+        return
+    whose = f"of the RSS of {largest.name} ({largest.pid})"
+    what, steps = f"{most / 1024:.0f} MiB {whose} are freed lazily (MADV_FREE)", []
+    if unsure >= LEAST_KIB:
+        takes = found.not_known_kib // 4 * host.survey.holds.smaps_ns / 1e6
+        what = f"up to {what}, or were so before they were written again"
+        show = f"mmpolicy show --pid {largest.pid} --hold {2 * takes + 1:.0f}"
+        steps.append(f"{show} has the figure, and holds up mmap() for about {takes:.0f} ms")
+    if host.module.possible:
+        steps.append("the policies cap and eager of madv_free keep it small")
+    what += "; the kernel takes what is free when memory is short"
+    yield Finding(row.name, what, next_step="; ".join(steps))
+
+
+def _is_much(kib: float, whole_kib: float) -> bool:
+    return kib >= LEAST_KIB and kib >= LEAST_SHARE * whole_kib
 
 
 def _freed(row: Row) -> float:

@@ -12,6 +12,7 @@ cgroup has each page once, however many processes share it, and only those that 
 from __future__ import annotations
 
 import contextlib
+from array import array
 from bisect import bisect
 from collections.abc import Sequence
 from itertools import accumulate, islice
@@ -45,6 +46,7 @@ WALKED = (
 )  # bytes that are asked so where the kernel cannot scan, which takes 8 bytes a page
 NO_CGROUP = -1  # of a page whose cgroup is not known
 DEVICES = ("/dev/", "anon_inode:", "socket:")
+KEPT = 64  # spots with empty pages, by address
 SPARSE = 4  # times as many pages as are there: from then on it is asked where they are
 
 
@@ -57,6 +59,7 @@ class Sample:
         self.orders: dict[int, float] = {}  # pages in folios by order
         self.others: dict[str, float] = {}  # pages by what else is known of them
         self.owners: dict[int, tuple[float, float]] = {}  # pages, empty ones, by cgroup
+        self._empties = array("Q")  # the last spots with empty pages: address, and how many
         self._pages2 = self._empty2 = self._both = 0.0  # sums of squares and products
         self._spots2 = 0.0
         self._when = 0.0
@@ -104,6 +107,15 @@ class Sample:
         """Count pages of which something else is known."""
         if pages:
             self.others[name] = self.others.get(name, 0.0) + pages
+
+    def note_empty(self, start: int, pages: int) -> None:
+        """Remember a spot with so many empty pages."""
+        self._empties.append(start | pages)
+        del self._empties[:-KEPT]
+
+    def empties(self) -> list[tuple[int, int]]:
+        """Return the last spots with empty pages: address, and how many pages are empty."""
+        return [(each & -PAGE, each & PAGE - 1) for each in self._empties]
 
     @property
     def share(self) -> float:
@@ -241,9 +253,11 @@ class Looker:
             start, pages = places.draw(self._rng)
             found = read_spot(space, self.frames, start, pages)
             if found:
-                self._add(into, *found)
+                self._add(into, start, *found)
 
-    def _add(self, into: Sample, entries: Sequence[int], kinds: bytes, zeroes: bytes) -> None:
+    def _add(
+        self, into: Sample, start: int, entries: Sequence[int], kinds: bytes, zeroes: bytes
+    ) -> None:
         """Add a spot; one of its pages is asked for the rest."""
         there = [n for n, kind in enumerate(kinds) if ord("0") <= kind <= ord("9")]
         if not there:
@@ -256,6 +270,8 @@ class Looker:
         ):
             return  # of a pool, or of a file: neither is in what the sample stands for
         pages = into.add(kinds, zeroes, self._owner(frame), self._maps(frame))
+        if empty := zeroes.count(1):
+            into.note_empty(start, empty)
         if flags >> KPF_ANON & 1 and not flags >> KPF_SWAPBACKED & 1 and not flags >> KPF_DIRTY & 1:
             into.note("lazily_freed", pages)
         if flags >> KPF_UNEVICTABLE & 1:

@@ -115,6 +115,7 @@ class Sizes(NamedTuple):
     swap: int
     hugetlb: int  # not in rss
     locked: int
+    pinned: int  # for devices, such as RDMA, and by io_uring; VFIO counts it as locked
     tables: int  # page tables
     thp_enabled: bool  # by prctl; true as well where only memory that asks is excepted
 
@@ -126,7 +127,7 @@ class Sizes(NamedTuple):
 
 NAMES = {
     "rss": "VmRSS", "anon": "RssAnon", "file": "RssFile", "shared": "RssShmem", "swap": "VmSwap",
-    "hugetlb": "HugetlbPages", "locked": "VmLck", "tables": "VmPTE",
+    "hugetlb": "HugetlbPages", "locked": "VmLck", "pinned": "VmPin", "tables": "VmPTE",
 }  # fmt: skip
 
 

@@ -187,10 +187,11 @@ FIGURES: dict[str, Figure] = {
 class Row:
     """What a process has, pays and wastes, or the processes of a cgroup; sizes are in kB.
 
-    `kinds` has "private", "shared", "file", "swapped", "hugetlb" and "ksm", and estimates of what
-    is "lazily_freed", "locked", and "partly_unmapped", which is in no RSS. `unseen` is what
-    was not looked at: "private", "shared", "hugetlb", or "any". Of a cgroup, all but `kinds` and
-    `elsewhere_kib` is of the memory that it is charged with; without a controller, of its RSS.
+    `kinds` has "private", "shared", "file", "swapped", "hugetlb" and "ksm", of a cgroup the part
+    of the swapped memory that is "zswapped", and estimates of what is "lazily_freed" at most,
+    "locked", and "partly_unmapped", which is in no RSS. `unseen` is what was not looked at:
+    "private", "shared", "hugetlb", or "any". Of a cgroup, all but `kinds` and `elsewhere_kib` is
+    of the memory that it is charged with; without a controller, of its RSS.
     """
 
     name: str  # of the program, or the path of the cgroup
@@ -535,6 +536,8 @@ def _as_charged(row: Row, said: Account, seen: dict[str, float]) -> Row:
         for name, kib in row.kinds.items()
         if name not in there
     }
+    if said.zswapped:
+        kinds["zswapped"] = float(said.zswapped)
     unseen = {kind: there[kind] - seen[kind] for kind in KINDS if there[kind] - seen[kind] >= 1}
     unseen |= {name: kib for name, kib in row.unseen.items() if name == "hugetlb"}
     whole = there["private"] + there["shared"]

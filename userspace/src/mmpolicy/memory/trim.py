@@ -172,7 +172,8 @@ class Finder:
             shared=self._shared(areas) if sizes.shared else 0, hugetlb=sizes.hugetlb // 4
         )
         for area in wanted_areas(areas, shared=False, files=False):
-            cause = self._cause(details.get((area.start, area.end)), bool(sizes.locked))
+            told = details.get((area.start, area.end))
+            cause = cause_of(told, bool(sizes.locked), self._advised)
             for part in parts_of(area, within):
                 yield from self._pieces_of(part, cause)
 
@@ -185,16 +186,6 @@ class Finder:
             for region in self.space.regions(area.start, area.end, HUGE)
             if region.categories & HUGE
         )
-
-    def _cause(self, details: Details | None, locks: bool) -> str:
-        """Return why an area is left alone, empty if it is not."""
-        if details and locks and LOCKED in details.flags:
-            return "locked"
-        if self._advised:
-            return ""
-        if details is None:
-            return "unknown"
-        return "asked" if ASKED in details.flags else ""
 
     def _pieces_of(self, area: Vma, cause: str) -> Iterator[Piece]:
         for each in read_stretches(self.space, self._frames, area, True, Counter()):
@@ -218,6 +209,17 @@ class Finder:
         for each in read_stretches(self.space, self._frames, area, True, Counter()):
             for _, _, empty in _blocks(area.start // PAGE + each.first, each):
                 self.left["pinned"] += empty
+
+
+def cause_of(details: Details | None, locks: bool, advised: bool) -> str:
+    """Return why an area is left alone, empty if it is not."""
+    if details and locks and LOCKED in details.flags:
+        return "locked"
+    if advised:
+        return ""
+    if details is None:
+        return "unknown"
+    return "asked" if ASKED in details.flags else ""
 
 
 def parts_of(area: Vma, within: Sequence[tuple[int, int]]) -> Iterator[Vma]:

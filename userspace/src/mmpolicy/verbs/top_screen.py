@@ -32,6 +32,7 @@ GAP = "  "
 NAME = 20  # columns that the name has at least
 MARGIN = 2  # columns before the name: the row that is chosen, and members of a unit
 WIDEST = 1000  # columns: a pipe is wider than any terminal
+UP_TO = "lazily freed up to"  # pages that were written again look alike
 FOLD = 3  # lines of a note or a detail
 SORTS = {"w": "waste", "m": "memory", "f": "faults", "c": "cpu"}
 HELP = (
@@ -241,7 +242,8 @@ def memory_of(row: RowData) -> str:
 
     def by_kind(sizes: dict[str, float]) -> str:
         known = sorted(sizes.items(), key=lambda each: -each[1])
-        return ", ".join(f"{name.replace('_', ' ')} {_mib(kib)} MiB" for name, kib in known if kib)
+        names = {name: name.replace("_", " ") for name in sizes} | {"lazily_freed": UP_TO}
+        return ", ".join(f"{names[name]} {_mib(kib)} MiB" for name, kib in known if kib)
 
     parts = [by_kind(row["kinds_kib"])]
     if unseen := by_kind(row["not_looked_at_kib"]):
