@@ -53,7 +53,7 @@ EXAMPLES = {
     "mmpolicy bind": "mmpolicy bind --cgroup redis-server.service web\nmmpolicy bind --pid 42 web\n"
     "mmpolicy bind --unit redis-server.service web",
     "mmpolicy lease": "mmpolicy lease 10m\nmmpolicy lease 0",
-    "mmpolicy apply": "mmpolicy save host.toml\nmmpolicy apply --skip-missing host.toml",
+    "mmpolicy apply": "mmpolicy save now.toml\nmmpolicy apply --skip-missing now.toml",
     "mmpolicy revert": "mmpolicy log\nmmpolicy revert --to 3 --dry-run",
     "mmpolicy stats": "mmpolicy stats --watch\nmmpolicy stats --profile web --memory",
     "mmpolicy export": "mmpolicy export -o /var/lib/prometheus/node-exporter/mmpolicy.prom\n"
@@ -164,4 +164,4 @@ def make_shared() -> list[tuple[str, list[str]]]:
 
 
 if __name__ == "__main__":
-    setup(data_files=make_shared())
+    setup(data_files=make_shared(), license="GPL-2.0-only")

@@ -24,7 +24,7 @@ def make_thp(tree: FakeTree) -> None:
     tree.put(SHRINK, "1")
     tree.put(SPLIT, "")
     tree.put(f"{THP}/khugepaged/max_ptes_none", "0")
-    for kb in (16, 64):
+    for kb in (16, 32, 64):
         tree.put(f"{THP}/hugepages-{kb}kB/enabled", "always inherit madvise [never]")
     pressure(tree, 0)
     tree.put("/proc/vmstat", "pgfault 100\ncompact_stall 5")

@@ -88,13 +88,13 @@ def busy(tree: FakeTree, clock: Clock) -> None:
 
 
 def test_the_kernels_own_sizes(run: Run, host: FakeTree, clock: Clock) -> None:
-    """Where they would do, it says so, and gives the two lines."""
+    """Where they would do, it says so, and gives the lines."""
     busy(host, clock)
     (line,) = said(run)
     start = "web: 2000 page faults a second, at most 20 % of a CPU to gain (mmpolicy calibrate"
     assert line.startswith(start) and "; the kernel's own sizes will do" in line
-    paths = [f"{THP}/hugepages-{kb}kB/enabled" for kb in (64, 16)]
-    assert f"do: echo always >{paths[0]} && echo always >{paths[1]};" in line
+    paths = [f"{THP}/hugepages-{kb}kB/enabled" for kb in (16, 32, 64)]
+    assert f"do: {' && '.join(f'echo always >{path}' for path in paths)};" in line
     assert "0 to 5 % more memory, gcc 15 %" in line
     for path in paths:
         host.put(path, "[always] inherit madvise never")

@@ -155,6 +155,7 @@ def test_what_is_of_the_whole_host_is_refused(run: Run, eats: list[str]) -> None
         (["--arm", "vm/nothing=1"], "no"),
         (["--plot", "x.pdf"], ".svg or .png"),
         (["--runs", "0"], "0"),
+        (["--metric", "vmstat.pgfault"], "is not one of"),  # a counter that nobody could divide
         (["--detect", "3", "--precision", "2"], "choose one of --detect and --precision"),
         (["--rnus", "3"], "No such option: --rnus"),
     ],

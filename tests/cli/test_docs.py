@@ -6,13 +6,16 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import click
 import pytest
 from click import Context
 
+from mmpolicy.ab.presets import read
 from mmpolicy.cli import main
+from mmpolicy.memory.findings import OWN_SIZES
 
 from .fakes import Run
 
@@ -27,7 +30,7 @@ def commands(line: str) -> Iterator[str]:
     if line.count("'") % 2:  # the last line of a script in quotes
         line = line.removesuffix("'")
     words: list[str] = []
-    line = re.sub(r"\\\n(> )?", " ", line) + ";"
+    line = re.sub(r"\\\n(> )?", " ", line) + "\n;"  # behind a comment, too
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     for word in lexer:
@@ -87,6 +90,45 @@ def test_no_page_and_no_hint_takes_a_name_of_an_index() -> None:
     hints = [*PAGES, *(TREE / "userspace").rglob("*.py"), *(TREE / "debian").rglob("*.*")]
     named = re.compile(r"(pip|pipx|uv)3? install ([^\n]*\s)?['\"]?mmpolicy")
     assert [path for path in hints if path.is_file() and named.search(path.read_text())] == []
+
+
+def test_nothing_is_saved_over_a_file_of_the_package() -> None:
+    """An upgrade would ask about it; README.md once said so of /etc/mmpolicy/host.toml."""
+    shipped = {
+        f"/{folder}/{Path(file).name}"
+        for file, folder in re.findall(
+            r"^(\S+) (etc/mmpolicy)$", (TREE / "debian/mmpolicy.install").read_text(), re.M
+        )
+    }
+    saved = {shlex.split(each)[2] for each in FOUND if re.match(r"mmpolicy save [^-]", each)}
+    assert "/etc/mmpolicy/50-try.toml" in saved and "/etc/mmpolicy/host.toml" in shipped
+    assert not saved & shipped
+
+
+def test_rss_that_is_too_high_has_its_four_causes_first() -> None:
+    """Each with a command, what it prints, and a step that is on a page."""
+    text = (TREE / "docs/symptoms.md").read_text()
+    first = re.split(r"^## ", text, flags=re.MULTILINE)[1]
+    rows = re.findall(r"^\| ([a-z].*?) \| (.*?) \| (.*?) \| (.*?) \|$", first, re.MULTILINE)[1:]
+    assert first.startswith("RSS is too high\n") and len(rows) == 4
+    for word, (cause, command, prints, then) in zip(
+        ("large folios", "allocator", "fork", "freed"), rows
+    ):
+        assert word in cause and "`" in command and prints and then
+    assert "docs/symptoms.md" in (TREE / "README.md").read_text().partition("\n## ")[0]
+
+
+def test_readme_recommend_and_the_preset_have_the_same_sizes() -> None:
+    """Those of "to 64" in docs/evidence.md, which has the figures."""
+    text = (TREE / "README.md").read_text()
+    (line,) = re.findall(r"^echo always \| tee (.*)$", text, re.MULTILINE)
+    assert line.split() == [f"hugepages-{size.replace(' ', '')}/enabled" for size in OWN_SIZES]
+    assert "all sizes from 16 to 64 kB" in (TREE / "docs/evidence.md").read_text()
+    every = [f"hugepages-{4 << order}kB" for order in range(2, 10)]
+    short = "hugepages-??kB"
+    chosen = [f"{name}/enabled" for name in every if fnmatch(name, short)]
+    assert chosen == line.split() and f"{short}/enabled=always' -- python3 load.py" in text
+    assert read("thp-sizes")["treatment"] == f"{short}/enabled=always"
 
 
 TABLE = re.findall(

@@ -35,6 +35,8 @@ NAMES = {
     "N": "4242", "PID": "4242", "CGROUP": "/redis", "PATH": "/redis", "PROFILE": "try", "P": "try",
     "NAME": "redis-server.service", "NAME.service": "redis-server.service", "FILE": "redis.jsonl",
     "/var/lib/prometheus/node-exporter/mmpolicy.prom": "mmpolicy.prom", "DIR": "/",
+    "ab-*.jsonl": "redis.jsonl", "/etc/mmpolicy/50-try.toml": "50-try.toml",
+    "6.18.15+deb13-amd64": "VERSION", "./linux-image-….deb": "./image",
 } | dict.fromkeys(("/etc/mmpolicy", "NEW.toml", "web.toml"), EXAMPLE)  # fmt: skip
 # In the text these name a verb, which wants more: it says what, and does nothing.
 VERBS = ("ab report", "ab run", "bench", "collapse", "map", "trim")
@@ -79,6 +81,7 @@ def make_files(tree: FakeTree, folder: Path) -> None:
     for number, name in enumerate(RUNS):
         (folder / f"{name}.jsonl").write_text("".join(lines_of(number).end(status="done")))
     tree.put("/boot/vmlinuz-VERSION", KERNEL)
+    (folder / "image").write_bytes(KERNEL)
     own = "".join(f'\n[profiles.{name}.anon_order]\npolicy = "never"\n' for name in ("try", "web"))
     tree.put("/etc/mmpolicy/host.toml", Path(EXAMPLE).read_text() + own)
 
@@ -144,6 +147,6 @@ def test_what_reads(host: Run, tree: FakeTree, command: str) -> None:
     before = contents(tree.real("/"))
     result = host(*typed(command))
     assert result.code in ((0, LACKING) if "doctor" in command else (ENDS.get(command, 0),)), result
-    silent = re.search(r"\b(log|diff|verify|restore)\b", command)
+    silent = re.search(r"\b(log|diff|verify|restore|save)\b", command)
     assert result.out or result.err or silent or Path("mmpolicy.prom").read_text()
     assert contents(tree.real("/")) == before

@@ -409,6 +409,22 @@ def test_after_a_lease_has_expired(run: Run, tree: FakeTree, forty: Path) -> Non
     assert run("apply", str(forty)).code == 0
 
 
+@pytest.mark.parametrize("verb", ["apply", "apply --dry-run", "diff", "verify"])
+@pytest.mark.parametrize("lacks", ["module", "tree", "abi"])
+def test_what_the_kernel_lacks_is_no_fault_of_the_file(
+    run: Run, tree: FakeTree, forty: Path, verb: str, lacks: str
+) -> None:
+    """Exit 3 as other verbs, and not 1 as for a line that is wrong."""
+    if lacks == "module":
+        tree.make_unloaded()
+    elif lacks == "tree":
+        tree.remove(CONTROL)
+    else:
+        tree.put(f"{CONTROL}/abi", "3")
+    result = run(*verb.split(), str(forty))
+    assert (result.code, tree.writes) == (3, [])
+
+
 def test_no_permission(run: Run, tree: FakeTree, forty: Path) -> None:
     tree.denied = True
     assert run("apply", str(forty)).code == 4

@@ -11,6 +11,7 @@ import pytest
 from .fakes import Run
 
 UNITS = sorted((Path(__file__).parents[2] / "debian/units").iterdir())
+MMPOLICY = "/usr/bin/mmpolicy"
 SERVICES = [path for path in UNITS if path.suffix == ".service"]
 
 
@@ -43,6 +44,41 @@ def test_a_service_ends_by_itself(path: Path) -> None:
         return
     assert keys["Type"] == "oneshot"
     assert "TimeoutStartSec" in keys or "TimeoutSec" in keys
+
+
+def test_a_start_that_was_ended_too_early_is_tried_again() -> None:
+    """On a busy host a look took over 60 s; then a whole boot was without the policies."""
+    unit = (Path(__file__).parents[2] / "debian/units/mmpolicy.service").read_text()
+    keys = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line)
+    assert (keys["TimeoutStartSec"], keys["TimeoutStopSec"]) == ("90s", "60s")
+    assert (keys["Restart"], keys["RestartSec"]) == ("on-abnormal", "30s")
+    assert "StartLimitBurst" not in keys  # of which restarts by hand would take their part
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_systemd_finds_nothing_wrong(path: Path, tmp_path: Path) -> None:
+    """No key that it does not know, in a wrong section or with a value that it does not take."""
+    for each in UNITS:
+        (tmp_path / each.name).write_text(each.read_text().replace(MMPOLICY, "/bin/true"))
+    assert complaints(tmp_path / path.name) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["[Service]\nExecStart=/bin/true\nRestrat=no\n", "[Service]\nType=oneshot\nRestart=always\n"
+     "ExecStart=/bin/true\n", "[Service]\nExecStart=/no/such/command\n"],
+)  # fmt: skip
+def test_what_is_wrong_is_found(tmp_path: Path, wrong: str) -> None:
+    """That the test above can fail."""
+    (tmp_path / "wrong.service").write_text(wrong)
+    assert complaints(tmp_path / "wrong.service")
+
+
+def complaints(unit: Path) -> list[str]:
+    """Return what systemd says of a unit, not of those of this machine."""
+    command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [line for line in done.stderr.splitlines() if unit.name in line]
 
 
 def test_the_one_that_collapses_is_not_slowed_down() -> None:

@@ -70,7 +70,7 @@ def checked(paths: Iterable[str]) -> list[str]:
 
 
 def find_knobs(knobs: Iterable[str], given: str) -> list[str]:
-    """Return the paths of the knobs that a name means, which may have a `*`; empty without any."""
+    """Return the paths of the knobs of a name, in which `*` and `?` match; empty if none."""
     return [path for path in knobs if any(fnmatch(name, given) for name in names_of(path))]
 
 

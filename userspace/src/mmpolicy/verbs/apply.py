@@ -23,7 +23,7 @@ from mmpolicy.control.keys import (
 )
 from mmpolicy.control.manifest import Manifest
 from mmpolicy.control.manifest import save as save_state
-from mmpolicy.control.model import check_loaded
+from mmpolicy.control.model import check_abi, check_loaded
 from mmpolicy.control.programs import Source
 from mmpolicy.control.state import Write, assign, bind, plan, read_state
 from mmpolicy.errors import Error, Exit
@@ -92,6 +92,8 @@ def apply(
     """
     skip = is_folder(file) and skip_invalid
     manifest = Manifest.read(file, _left_out if skip else None)
+    check_loaded(host.tree)
+    check_abi(host.tree)
     with exclusive(host, dry_run, force):
         while True:
             try:
