@@ -22,6 +22,7 @@ MOUNTS = "/proc/self/mountinfo"
 ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 OCTAL = re.compile(r"\\([0-7]{3})")
 ROOT = "/"
+LONGEST = 1 << 16  # bytes of /proc/PID/cgroup
 
 
 class Hierarchy(NamedTuple):
@@ -204,7 +205,7 @@ class Charged:
         In version 2 a threaded cgroup has no memory of its own: it is charged to the domain above.
         """
         try:
-            text = os.fsdecode(self._tree.read_bytes(f"/proc/{pid}/cgroup"))
+            text = os.fsdecode(self._tree.read_at(f"/proc/{pid}/cgroup", LONGEST))
         except Error:
             return ROOT
         found = [line.split(":", 2) for line in text.splitlines() if line.count(":") > 1]

@@ -72,6 +72,8 @@ def _pages(tree: Tree, pid: int) -> int:
 
 def printable(name: str) -> str:
     """Return a name chosen by others, without characters that would move the cursor."""
+    if name.isprintable():
+        return name
     return "".join(each if each.isprintable() else "?" for each in name)
 
 

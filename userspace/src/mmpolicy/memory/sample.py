@@ -59,7 +59,7 @@ class Sample:
         self.orders: dict[int, float] = {}  # pages in folios by order
         self.others: dict[str, float] = {}  # pages by what else is known of them
         self.owners: dict[int, tuple[float, float]] = {}  # pages, empty ones, by cgroup
-        self._empties = array("Q")  # the last spots with empty pages: address, and how many
+        self._empties: array[int] | None = None  # spots with empty pages: address, and how many
         self._pages2 = self._empty2 = self._both = 0.0  # sums of squares and products
         self._spots2 = 0.0
         self._when = 0.0
@@ -110,12 +110,13 @@ class Sample:
 
     def note_empty(self, start: int, pages: int) -> None:
         """Remember a spot with so many empty pages."""
+        self._empties = self._empties or array("Q")
         self._empties.append(start | pages)
         del self._empties[:-KEPT]
 
     def empties(self) -> list[tuple[int, int]]:
         """Return the last spots with empty pages: address, and how many pages are empty."""
-        return [(each & -PAGE, each & PAGE - 1) for each in self._empties]
+        return [(each & -PAGE, each & PAGE - 1) for each in self._empties or ()]
 
     @property
     def share(self) -> float:
@@ -171,11 +172,14 @@ class Places:
         return start, min(SPOT, (end - start) // PAGE)
 
 
+NOWHERE = Places(())
+
+
 class Layout:
     """The areas of a process, as they were when they were read last."""
 
     def __init__(self) -> None:
-        self.private, self.shared = Places(()), Places(())
+        self.private = self.shared = NOWHERE
         self.can_scan = False
         self._when, self._pages = -inf, 0
 
