@@ -250,6 +250,21 @@ def test_5_compaction(run: Run, host: FakeTree, clock: Clock) -> None:
     assert "[defer]" in host.read(DEFRAG)
 
 
+@pytest.mark.parametrize("cause", ["faults", "compaction"])
+def test_what_a_container_may_not_write_is_for_the_host(
+    run: Run, host: FakeTree, clock: Clock, cause: str
+) -> None:
+    """Typed where /sys is read-only, the lines would end with "Read-only file system"."""
+    host.read_only = True
+    if cause == "faults":
+        works(host, clock, 11, 20_000, 0.1)
+    else:
+        clock.steps = [lambda: None, lambda: host.put("/proc/vmstat", "compact_stall 1005")]
+    (found,) = recommended(run, clock)
+    step = f"on the host itself, as {THP} is read-only here: echo "
+    assert found["commands"] == [] and found["next_step"].startswith(step)
+
+
 def test_6_a_program_that_forbids_large_folios(run: Run, host: FakeTree, clock: Clock) -> None:
     make_sparse(host, 12, "redis-server", 8 * MIB, 1, REDIS, forbids=True)
     host.put(f"{THP}/enabled", "[always] madvise never")

@@ -84,9 +84,11 @@ def test_alone_it_needs_neither_root_nor_the_module(bare: FakeTree, run: Run) ->
         bare.make_cgroup(path)
         bare.put(f"/sys/fs/cgroup{path}/memory.stat", f"anon {520 << 20}\nanon_thp {mib << 20}")
     bare.denied = True
+    put_kernel(bare, Small(NEEDS).without("register_kprobe"))
     result = run()
     assert result.code == 0
     assert "/system.slice/redis.service 412 of 520 MiB" in result.out
+    assert "next: as root: mmpolicy top, or mmpolicy recommend" in result.out
     assert "small.service" not in result.out
     assert (
         "Not: top, map, explain, recommend, trim, collapse, maintain, ab run: needs root; next: "

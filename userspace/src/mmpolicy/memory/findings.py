@@ -116,10 +116,20 @@ def find(host: Evidence) -> list[Finding]:
     found += [Finding(f"profile {name}", *_obey(name, text)) for name, text in host.shadows.items()]
     found += _forbidding(host)
     found += _lazily(host)
+    found = [_where_it_works(host.tree, each) for each in found]
     worth = sorted((each for each in found if each.worth), key=lambda each: -host.part(each))
     if not any(each.mib for each in worth):
         worth += _written(host, rows)
     return worth[:LINES] + [each for each in found if not each.worth]
+
+
+def _where_it_works(tree: Tree, found: Finding) -> Finding:
+    """Return it with words in place of commands that a container may not run."""
+    knobs = any(each.startswith(("echo ", "mmpolicy ab run ")) for each in found.commands)
+    if not knobs or tree.writable(f"{THP}/enabled"):
+        return found
+    step = f"on the host itself, as {THP} is read-only here: {' && '.join(found.commands)}"
+    return found._replace(commands=(), next_step=step)
 
 
 def _named(cgroups: Sequence[Row], processes: Sequence[Row]) -> list[Row]:

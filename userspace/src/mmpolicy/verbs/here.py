@@ -40,11 +40,12 @@ def without_module(host: Host) -> Verdict:
     """Say what to do where the module is not loaded: by what the kernel has, not its number."""
     facts = Facts(host)
     points = points_here(facts)
+    look = LOOK if host.tree.is_root() else f"as root: {LOOK}"
     if points.reasons:
-        return Verdict(f"This kernel cannot have policies: {points.reasons}", LOOK, never=True)
+        return Verdict(f"This kernel cannot have policies: {points.reasons}", look, never=True)
     if facts.info.get("description", "").startswith(STUB):
         text = "This kernel cannot have policies: DKMS could not build the module for it"
-        return Verdict(text, f"{LOOK}; /var/lib/dkms/mmpolicy has make.log", never=True)
+        return Verdict(text, f"{look}; /var/lib/dkms/mmpolicy has make.log", never=True)
     if facts.info:
         signature = check_signature(facts)
         if signature.status == "ok":
@@ -53,7 +54,7 @@ def without_module(host: Host) -> Verdict:
     if points.known:
         text = f"This kernel can have policies of {points.text}; the module is not installed"
         return Verdict(text, INSTALL)
-    return Verdict(f"The module is not there; {points.text}", f"{LOOK}; mmpolicy doctor")
+    return Verdict(f"The module is not there; {points.text}", f"{look}; mmpolicy doctor")
 
 
 def verbs_here(host: Host) -> list[Verb]:
