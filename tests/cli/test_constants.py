@@ -20,8 +20,6 @@ LIBC = {
     "SYS_pidfd_open": advice.PIDFD_OPEN,
     "SYS_process_madvise": advice.PROCESS_MADVISE,
     "SYS_perf_event_open": starter.PERF_EVENT_OPEN["x86_64"],
-    "MADV_HUGEPAGE": advice.MADV_HUGEPAGE,
-    "MADV_NOHUGEPAGE": advice.MADV_NOHUGEPAGE,
     "MADV_COLLAPSE": advice.MADV_COLLAPSE,
     "PR_SET_THP_DISABLE": advice.PR_SET_THP_DISABLE,
     "PR_SET_PDEATHSIG": starter.SET_PDEATHSIG,

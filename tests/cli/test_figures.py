@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench import rates, verbs
+from bench import callers, rates, verbs
 from mmpolicy.cli import main
 from mmpolicy.memory.findings import GAIN
 
@@ -148,6 +148,31 @@ def test_worst_memory_and_best_faults_are_told() -> None:
 
 
 # Policies in BPF
+
+
+def test_who_asks() -> None:
+    """The table is made of what ./dev bench callers has kept."""
+    text = callers.DOCUMENT.read_text()
+    assert callers.page(callers.read(), text) == text
+
+
+def test_areas_are_added_up() -> None:
+    """By their advice; shared memory has none that is anonymous."""
+    smaps = """\
+7f00-7f10 rw-p 00000000 00:00 0
+Anonymous:           100 kB
+AnonHugePages:        64 kB
+VmFlags: rd wr mr mw me hg
+7f20-7f30 rw-p 00000000 00:00 0
+Anonymous:            30 kB
+AnonHugePages:         0 kB
+VmFlags: rd wr mr mw me nh
+7f40-7f50 rw-s 00000000 00:01 5
+Anonymous:             0 kB
+AnonHugePages:         0 kB
+VmFlags: rd wr sh mr mw me hg
+"""
+    assert callers.areas(smaps) == {"anon": 130, "huge": 64, "asked": 100, "refused": 30}
 
 
 def test_rates_of_experiments() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from mmpolicy.errors import Exit, Remedies, explain
 
 PIDFD_OPEN, PROCESS_MADVISE = 434, 440  # these numbers on every architecture but Alpha
-MADV_HUGEPAGE, MADV_NOHUGEPAGE, MADV_COLLAPSE = 14, 15, 25
+MADV_COLLAPSE = 25
 PR_SET_THP_DISABLE = 41
 PAGE, BLOCK = 4096, 2 << 20
 RANGES = 1024  # of one call (UIO_MAXIOV)
@@ -117,18 +117,21 @@ class Advice:
     def time_collapses(
         self, number: int, undisturbed: Callable[[], AbstractContextManager[None]]
     ) -> list[float]:
-        """Return how long collapses of this command's own memory take here, in seconds."""
+        """Return how long collapses of this command's own memory take here, in seconds.
+
+        Huge pages are forbidden while it is touched, not by advice: to take that back would
+        wake khugepaged, which may be the first to collapse it.
+        """
         lib = _libc()
-        lib.prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0)  # systemd's MemoryTHP= may have set it
+        lib.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
         with mmap.mmap(-1, (number + 1) * BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
             anchor = ctypes.c_char.from_buffer(memory)
             begin = ctypes.addressof(anchor)
             del anchor  # it would keep the memory mapped
             first = -begin % BLOCK
-            memory.madvise(MADV_NOHUGEPAGE)
             for page in range(first, first + number * BLOCK, PAGE):
                 memory[page] = 1
-            memory.madvise(MADV_HUGEPAGE)
+            lib.prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0)  # systemd's MemoryTHP= may have set it
             starts = range(begin + first, begin + first + number * BLOCK, BLOCK)
             found = []
             for start in starts:
