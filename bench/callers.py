@@ -29,6 +29,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench import with_table
 from bench.programs import LOADS
 from lab import counting
 from lab.machine import TREE, cache_dir
@@ -36,7 +37,6 @@ from lab.programs import BenchError
 
 KEPT = TREE / "bench/callers.json"
 DOCUMENT = TREE / "docs/asks.md"
-BEGIN, END = "<!-- made by ./dev bench callers -->\n", "<!-- end -->\n"
 NONE = "transparent_hugepage/enabled=never,hugepages-*/enabled=never"
 ARMS = {
     "off": NONE,
@@ -236,8 +236,6 @@ def row(name: str, found: Mapping[str, Any]) -> str:
 
 def page(kept: Mapping[str, Any], text: str) -> str:
     """The document with the table anew."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
     rows = [row(name, found) for name, found in kept["programs"].items()]
     head = [
         f"Linux {kept['kernel']}, {kept['machine']}, `enabled` is `madvise`.",
@@ -249,7 +247,7 @@ def page(kept: Mapping[str, Any], text: str) -> str:
         "|---|---|---|---|---|---|",
         *rows,
     ]
-    return "\n".join([f"{before}{BEGIN.strip()}", *head, "", *table, f"{END}{after}"])
+    return with_table(text, "callers", [*head, "", *table])
 
 
 def check_setting() -> None:

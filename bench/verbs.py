@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from bench import with_table
 from lab import counting
 from lab.counting import THP
 from lab.guest import COMPILED, PYTHON, Guest
@@ -26,7 +27,6 @@ from lab.programs import BenchError, must, workload
 
 KEPT = TREE / "bench/verbs.json"
 PAGE = TREE / "docs/kernels.md"
-BEGIN, END = "<!-- verbs: made by ./dev bench verbs -->\n", "<!-- end of verbs -->"
 SERIES = {"5.10": "linux-5.10", "6.1": "linux-6.1", "6.12": "6.12", "7.2": "7.2", "7.3": "7.3"}
 LIMIT_S = 3600.0
 ANSWERED = (0, 6, 7, 8)  # drift and the verdict of an experiment are answers
@@ -175,9 +175,7 @@ def table(kept: dict[str, dict[str, Answer]]) -> Iterator[str]:
 
 def page(kept: dict[str, dict[str, Answer]]) -> str:
     """Return docs/kernels.md with the table made anew."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    text = "\n".join(table(kept))
-    return f"{before}{BEGIN}\n{text}\n\n{END}{rest.partition(END)[2]}"
+    return with_table(PAGE.read_text(), "verbs", table(kept))
 
 
 def read() -> dict[str, dict[str, Answer]]:

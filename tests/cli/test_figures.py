@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench import callers, rates, verbs
+from bench import callers, collapse, rates, verbs, with_table
 from mmpolicy.cli import main
 from mmpolicy.memory.findings import GAIN
 
@@ -154,6 +154,13 @@ def test_who_asks() -> None:
     """The table is made of what ./dev bench callers has kept."""
     text = callers.DOCUMENT.read_text()
     assert callers.page(callers.read(), text) == text
+
+
+def test_a_big_heap() -> None:
+    """The tables are made of what ./dev bench collapse has kept."""
+    text = collapse.PAGE.read_text()
+    kept = json.loads(collapse.KEPT.read_text())
+    assert with_table(text, "collapse", collapse.lines(kept)) == text
 
 
 def test_areas_are_added_up() -> None:

@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What `mmpolicy collapse` does to a big heap, on this machine, beside khugepaged.
+
+The program (tests/workloads/bigheap.c) touches its heap in random order and then reads and writes
+at random. Parts, each in one run of its own:
+
+reads       a heap that had 2 MB pages from the start, and one that was collapsed at the default
+            budget: time of an access before, in each third of the collapse, and after, in turn
+fast        the same heap without a budget: how long it takes, and what the program has meanwhile
+shapes      heaps that are half empty, or have one page in 16: nothing may be made of them
+khugepaged  CPU time for a GB and time until 95 % are in 2 MB, in turn with khugepaged that never
+            sleeps; then at the default budget, and khugepaged with its own defaults
+
+Sets the sizes of the whole host while it runs, and restores them; needs root, Linux 6.1, memory
+for two heaps and an idle machine. docs/workloads/big-heap.md has the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import Any, NamedTuple
+
+from bench import with_table
+from lab import counting
+from lab.machine import TREE
+from lab.programs import BenchError, workload
+
+THP = Path("/sys/kernel/mm/transparent_hugepage")
+NONE = {f"{file.parent.name}/enabled": "never" for file in sorted(THP.glob("hugepages-*/enabled"))}
+OFF = {**NONE, "enabled": "never"}
+ALWAYS = {**NONE, "hugepages-2048kB/enabled": "inherit", "enabled": "always"}
+ASKED = {**ALWAYS, "enabled": "madvise"}
+STOPPED = {**ASKED, "khugepaged/scan_sleep_millisecs": "4000000000"}
+FAST = {**ASKED, "khugepaged/scan_sleep_millisecs": "0", "khugepaged/alloc_sleep_millisecs": "0"}
+DEFAULT = {**ASKED, "khugepaged/scan_sleep_millisecs": "10000"}
+TURNS, TURN_S = 6, 4
+ENOUGH = 95  # percent in 2 MB
+KEPT = TREE / "bench/collapse.json"
+PAGE = TREE / "docs/workloads/big-heap.md"
+PARTS = ("reads", "fast", "shapes", "khugepaged")
+PATIENCE_S = 1800
+
+
+@contextlib.contextmanager
+def settings(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Write files below transparent_hugepage, and restore them."""
+
+    def write(values: Mapping[str, str]) -> None:
+        for name, value in values.items():
+            (THP / name).write_text(value)
+
+    before = {}
+    for name in wanted:
+        text = (THP / name).read_text()
+        before[name] = text.partition("[")[2].partition("]")[0] or text.strip()
+    try:
+        write(wanted)
+        yield
+    finally:
+        write(before)
+
+
+class Line(NamedTuple):
+    """What the program printed for a quarter of a second."""
+
+    at: float
+    ns: float
+    longest_us: float
+
+
+class Heap:
+    """The program, once it has its heap."""
+
+    def __init__(self, job: subprocess.Popen[str]) -> None:
+        self._job, self.pid = job, job.pid
+        self.lines: list[Line] = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._job.stdout
+        for line in self._job.stdout:
+            ns, longest = map(float, line.split())
+            self.lines.append(Line(time.monotonic(), ns, longest))
+
+    def between(self, begin: float, end: float) -> list[Line]:
+        """What it printed in a time."""
+        return [line for line in self.lines if begin < line.at <= end]
+
+    def turn(self, seconds: float) -> list[Line]:
+        """Let it run for a while."""
+        self.go_on()
+        time.sleep(0.5)  # the line that it was stopped in
+        begin = time.monotonic()
+        time.sleep(seconds)
+        return self.between(begin, time.monotonic())
+
+    def stop(self) -> None:
+        """Let it wait."""
+        self._job.send_signal(19)
+
+    def go_on(self) -> None:
+        """Let it run."""
+        self._job.send_signal(18)
+
+    def memory(self) -> tuple[int, int]:
+        """KiB of anonymous memory, and in 2 MB pages."""
+        if self._job.poll() is not None:
+            raise BenchError(f"the program ended with {self._job.returncode}")
+        rollup = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
+        found = {line.split()[0]: line.split()[1] for line in rollup.splitlines()[1:]}
+        return int(found["Anonymous:"]), int(found["AnonHugePages:"])
+
+    @property
+    def coverage(self) -> float:
+        """Percent of its memory in 2 MB pages."""
+        anon, huge = self.memory()
+        return 100 * huge / anon
+
+
+@contextlib.contextmanager
+def heap(mib: int, shape: str, sizes: Mapping[str, str], *more: str) -> Iterator[Heap]:
+    """The program, filled under these settings."""
+    argv = [str(workload("bigheap")), str(mib), shape, *more]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as job:
+        try:
+            with settings(sizes):
+                assert job.stdout
+                if job.stdout.readline() != "ready\n":
+                    raise BenchError(f"no {mib} MiB for the program")
+            yield Heap(job)
+        finally:
+            job.kill()
+
+
+class Done(NamedTuple):
+    """How a collapse went."""
+
+    seconds: float
+    cpu_s: float  # with the start of the command
+    told: dict[str, Any]
+
+
+def collapse(pid: int, *more: str) -> Done:
+    """Run the verb."""
+    env = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
+    argv = [sys.executable, "-m", "mmpolicy", "collapse", "--pid", str(pid), "--json", *more]
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    took, after = time.monotonic() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        raise BenchError(f"collapse: {done.stderr.strip()}")
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Done(took, used, json.loads(done.stdout))
+
+
+def speed(lines: Sequence[Line]) -> float:
+    """Nanoseconds of an access."""
+    return mean(line.ns for line in lines)
+
+
+def reads(mib: int) -> dict[str, Any]:
+    """Compare a collapsed heap with one that had 2 MB from the start."""
+    with heap(mib, "full", OFF) as small, settings(OFF):
+        begin = time.monotonic()
+        time.sleep(10)
+        before, anon = speed(small.between(begin, time.monotonic())), small.memory()[0]
+        begin = time.monotonic()
+        done = collapse(small.pid)
+        third = (time.monotonic() - begin) / 3
+        parts = [small.between(begin + third * n, begin + third * (n + 1)) for n in range(3)]
+        grown = small.memory()[0] / anon
+        small.stop()
+        with heap(mib, "full", ALWAYS) as huge:
+            huge.stop()
+            ratios, after = [], []
+            for _ in range(TURNS):
+                ours = speed(small.turn(TURN_S))
+                small.stop()
+                theirs = speed(huge.turn(TURN_S))
+                huge.stop()
+                ratios.append(ours / theirs)
+                after.append(ours)
+            found = {"from_the_start_percent": huge.coverage}
+        return {
+            "mib": mib, "before_ns": before, "after_ns": median(after),
+            "of_2mb_from_the_start": median(ratios), "turns": ratios,
+            "coverage_percent": small.coverage, **found, "memory_ratio": grown,
+            "seconds": done.seconds, "cpu_s": done.cpu_s,
+            "throughput_in_thirds": [before / speed(part) for part in parts],
+            "longest_us": max(line.longest_us for part in parts for line in part),
+            "longest_collapse_ms": done.told["longest_ms"], "told_ms": done.told["one_collapse_ms"],
+        }  # fmt: skip
+
+
+def fast(mib: int) -> dict[str, Any]:
+    """Collapse without a budget."""
+    with heap(mib, "full", OFF) as small, settings(OFF):
+        begin = time.monotonic()
+        time.sleep(5)
+        before = speed(small.between(begin, time.monotonic()))
+        begin = time.monotonic()
+        done = collapse(small.pid, "--cpu", "100")
+        lines = small.between(begin, time.monotonic())
+        return {
+            "mib": mib, "seconds": done.seconds, "cpu_s": done.cpu_s,
+            "coverage_percent": small.coverage, "throughput": before / speed(lines),
+            "longest_us": max(line.longest_us for line in lines),
+            "longest_collapse_ms": done.told["longest_ms"], "told_ms": done.told["one_collapse_ms"],
+        }  # fmt: skip
+
+
+def shapes(mib: int) -> dict[str, Any]:
+    """Try heaps with holes."""
+    found = {}
+    for shape in ("half", "sixteenth"):
+        with heap(mib, shape, OFF) as small, settings(OFF):
+            before = small.memory()[0]
+            done = collapse(small.pid, "--cpu", "100")
+            after, huge = small.memory()
+            found[shape] = {"made": done.told["made"], "kib": [before, after], "huge_kib": huge}
+    return found
+
+
+def khugepaged_s() -> float:
+    """CPU time of khugepaged until now."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (folder / "comm").read_text() == "khugepaged\n":
+                times = (folder / "stat").read_text().rpartition(") ")[2].split()
+                return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
+    raise BenchError("no khugepaged")
+
+
+def by_khugepaged(small: Heap, sizes: Mapping[str, str]) -> tuple[float, float]:
+    """Return seconds and CPU seconds until it has done enough."""
+    begin, used = time.monotonic(), khugepaged_s()
+    with settings(sizes):
+        while small.coverage < ENOUGH:
+            if time.monotonic() - begin > PATIENCE_S:
+                raise BenchError(f"khugepaged made {small.coverage:.0f} % in {PATIENCE_S} s")
+            time.sleep(0.2)
+        return time.monotonic() - begin, khugepaged_s() - used
+
+
+def interval(ratios: Sequence[float]) -> list[float]:
+    """Mean and an interval of 95 % for ten or more."""
+    half = 2.26 * stdev(ratios) / len(ratios) ** 0.5
+    return [mean(ratios), mean(ratios) - half, mean(ratios) + half]
+
+
+def khugepaged(mib: int, repeats: int) -> dict[str, Any]:
+    """Compare with khugepaged; the program has asked for huge pages, so it knows it."""
+    pairs = []
+    for number in range(repeats):
+        ours, theirs = 0.0, 0.0
+        times: dict[str, float] = {}
+        for who in ("collapse", "khugepaged")[:: 1 if number % 2 else -1]:
+            with settings(STOPPED), heap(mib, "full", STOPPED, "madvise") as small:
+                small.stop()
+                if who == "collapse":
+                    done = collapse(small.pid, "--cpu", "100")
+                    if small.coverage < ENOUGH:
+                        raise BenchError(f"collapse made {small.coverage:.0f} %")
+                    times[who], ours = done.seconds, done.cpu_s
+                else:
+                    times[who], theirs = by_khugepaged(small, FAST)
+        pairs.append({**times, "collapse_cpu_s": ours, "khugepaged_cpu_s": theirs})
+        counting.progress(f"khugepaged: {number + 1} of {repeats}: {ours:.2f} s, {theirs:.2f} s")
+    found: dict[str, Any] = {"mib": mib, "pairs": pairs}
+    ratios = [pair["collapse_cpu_s"] / pair["khugepaged_cpu_s"] for pair in pairs]
+    found["cpu_ratio"] = interval(ratios)
+    with settings(STOPPED), heap(mib, "full", STOPPED, "madvise") as small:
+        found["at_the_default_budget_s"] = collapse(small.pid).seconds
+    counting.progress("khugepaged: with its own defaults")
+    with settings(STOPPED), heap(mib, "full", STOPPED, "madvise") as small:
+        found["khugepaged_default_s"], _ = by_khugepaged(small, DEFAULT)
+    with settings(STOPPED), heap(mib, "half", STOPPED, "madvise") as small:
+        before = small.memory()[0]
+        by_khugepaged(small, FAST)
+        found["half_empty_grows"] = small.memory()[0] / before
+    return found
+
+
+def host() -> str:
+    """Return the kernel and the CPUs."""
+    model = [
+        line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    name = model[0].partition(": ")[2] if model else os.uname().machine
+    return f"Linux {os.uname().release.partition('-')[0]}, {os.cpu_count()} CPUs, {name}"
+
+
+def lines(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the tables of docs/workloads/big-heap.md."""
+    yield f"{results['host']}."
+    yield from [
+        "",
+        f"| a heap of {results['reads']['mib']:,} MB, touched in random order | |",
+        "|---|---|",
+    ]
+    yield from (f"| {name} | {value} |" for name, value in heap_rows(results))
+    yield from [
+        "",
+        "| beside khugepaged, which knows the program | `collapse` | khugepaged |",
+        "|---|---|---|",
+    ]
+    yield from (f"| {' | '.join(row)} |" for row in khugepaged_rows(results["khugepaged"]))
+
+
+def heap_rows(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what was measured of a heap, and the values."""
+    one, quick = results["reads"], results["fast"]
+    yield "in 2 MB pages before, after", f"0, {one['coverage_percent']:.1f} %"
+    yield "memory after, of before", f"{one['memory_ratio']:.3f}"
+    yield "a random access before, after", f"{one['before_ns']:.0f}, {one['after_ns']:.0f} ns"
+    name = "the same after, of a heap that had 2 MB pages from the start; median of"
+    yield f"{name} {len(one['turns'])} turns", f"{one['of_2mb_from_the_start']:.2f}"
+    yield "at the default budget of 3 %", f"{one['seconds']:.0f} s, {one['cpu_s']:.1f} s of CPU"
+    parts = (f"{part:.2f}" for part in one["throughput_in_thirds"])
+    yield "accesses in each third of that time, of before", ", ".join(parts)
+    longest = one["longest_us"] / 1000, one["longest_collapse_ms"]
+    yield (
+        "its longest 32 accesses in that time, the longest collapse",
+        "{:.0f}, {:.0f} ms".format(*longest),
+    )
+    yield "with `--cpu 100`", f"{quick['seconds']:.1f} s, {quick['cpu_s']:.1f} s of CPU"
+    yield "accesses in that time, of before", f"{quick['throughput']:.2f}"
+    names = {"half": "the first half of each 2 MB", "sixteenth": "one page in 16"}
+    for shape, touched in names.items():
+        found = results["shapes"][shape]
+        grown = found["kib"][1] / found["kib"][0]
+        yield f"where {touched} is touched: 2 MB pages, memory", f"{found['made']}, {grown:.3f}"
+
+
+def khugepaged_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield what was compared, ours and theirs."""
+    pairs, both = found["pairs"], ("collapse", "khugepaged")
+    took = [f"{median(pair[who] for pair in pairs):.1f} s" for who in both]
+    cpu = [f"{median(pair[f'{who}_cpu_s'] for pair in pairs):.2f} s" for who in both]
+    name = f"{found['mib']:,} MB without pauses (`scan_sleep_millisecs` 0)"
+    yield f"{name}, median of {len(pairs)} in turn", took[0], took[1]
+    yield "CPU time for it, with the start of the command", cpu[0], cpu[1]
+    ratio = "{:.2f} ({:.2f} to {:.2f})".format(*found["cpu_ratio"])
+    yield "mean ratio of CPU time (95 % interval)", ratio, "1"
+    times = found["at_the_default_budget_s"], found["khugepaged_default_s"]
+    yield f"{found['mib']:,} MB with the defaults of each", *(f"{each:.0f} s" for each in times)
+    yield "memory, where half of each 2 MB is touched", "1.00", f"{found['half_empty_grows']:.2f}"
+
+
+def main(argv: list[str]) -> None:
+    """Entry point of ./dev bench collapse."""
+    parser = argparse.ArgumentParser(prog="./dev bench collapse", description=__doc__)
+    parser.add_argument("--mib", type=int, default=4096, help="of the heap; khugepaged: an eighth")
+    parser.add_argument("--repeats", type=int, default=10, help="of each pair with khugepaged")
+    parser.add_argument("--page", action="store_true", help="only write the tables")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="only these")
+    given = parser.parse_args(argv)
+    ways = {
+        "reads": lambda: reads(given.mib),
+        "fast": lambda: fast(given.mib),
+        "shapes": lambda: shapes(given.mib),
+        "khugepaged": lambda: khugepaged(given.mib // 8, given.repeats),
+    }
+    results: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    for name in () if given.page else given.parts or PARTS:
+        counting.progress(f"collapse: {name}")
+        results |= {"host": host(), name: ways[name]()}
+        KEPT.write_text(json.dumps(results, indent=1) + "\n")
+    PAGE.write_text(with_table(PAGE.read_text(), "collapse", lines(results)))

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * bigheap MIB full|half|sixteenth [madvise] - random accesses to a heap, for the time they take.
+ *
+ * Touches pages in random order: all of them, the first half of each 2 MB, or one in 16. With
+ * madvise, it asks for huge pages once it has done so. Prints "ready", then a line four times a
+ * second: nanoseconds of an access to what it touched, and the longest 32 accesses in
+ * microseconds; one access in four is a write. A wrong word in a page ends it with 1.
+ */
+#define _GNU_SOURCE
+#include <stdbool.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "basics.h"
+
+#define HUGE 512UL /* pages */
+#define BATCH 32
+#define LINE_NS 250000000L
+
+static double now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1e9 + now.tv_nsec;
+}
+
+static bool wanted(size_t page, const char *how)
+{
+	if (!strcmp(how, "half"))
+		return page % HUGE < HUGE / 2;
+	return strcmp(how, "sixteenth") || !(page % 16);
+}
+
+/* The next page depends on this one. All words but the first may be written. */
+static uint64_t access_one(char *memory, size_t page, uint64_t *rng)
+{
+	uint64_t *words = (uint64_t *)(memory + page * PAGE);
+
+	if (words[0] != page + 1) {
+		fprintf(stderr, "page %zu has %lu\n", page, words[0]);
+		exit(1);
+	}
+	if (!(*rng & 3 << 20))
+		words[1 + (*rng >> 40) % 500] = *rng;
+	*rng ^= words[0] << 32;
+	return words[0];
+}
+
+int main(int argc, char **argv)
+{
+	size_t pages, kept = 0, page, other;
+	uint64_t rng = SEED, sum = 0;
+	uint32_t *order;
+	char *memory;
+
+	if (argc < 3)
+		return 2;
+	pages = strtoul(argv[1], NULL, 10) * (1 << 20) / PAGE;
+	memory = mmap(NULL, (pages + HUGE) * PAGE, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	order = mmap(NULL, pages * sizeof(*order), PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED || order == MAP_FAILED)
+		die("memory");
+	madvise(order, pages * sizeof(*order), MADV_NOHUGEPAGE);
+	memory += -(uintptr_t)memory % (HUGE * PAGE);
+	for (page = 0; page < pages; page++)
+		if (wanted(page, argv[2]))
+			order[kept++] = page;
+	for (page = kept - 1; page; page--) {
+		other = next_random(&rng, page + 1);
+		pages = order[page], order[page] = order[other], order[other] = pages;
+	}
+	for (page = 0; page < kept; page++)
+		*(uint64_t *)(memory + order[page] * PAGE) = order[page] + 1;
+	pages = strtoul(argv[1], NULL, 10) * (1 << 20) / PAGE;
+	if (argc > 3 && madvise(memory, pages * PAGE, MADV_HUGEPAGE))
+		die("madvise");
+	puts("ready");
+	fflush(stdout);
+	for (;;) {
+		double start = now_ns(), last = start, end, longest = 0;
+		size_t number = 0, n;
+
+		do {
+			for (n = 0; n < BATCH; n++)
+				sum += access_one(memory, order[next_random(&rng, kept)], &rng);
+			number += BATCH;
+			end = now_ns();
+			if (end - last > longest)
+				longest = end - last;
+			last = end;
+		} while (end - start < LINE_NS);
+		printf("%.2f %.1f\n", (end - start) / number, longest / 1e3);
+		fflush(stdout);
+		if (sum == 1)
+			return 1;
+	}
+}
