@@ -312,7 +312,7 @@ def lines(results: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"| {name} | {value} |" for name, value in heap_rows(results))
     yield from [
         "",
-        "| beside khugepaged, which knows the program | `collapse` | khugepaged |",
+        "| and khugepaged, which knows the program | `collapse` | khugepaged |",
         "|---|---|---|",
     ]
     yield from (f"| {' | '.join(row)} |" for row in khugepaged_rows(results["khugepaged"]))
@@ -324,7 +324,7 @@ def heap_rows(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "in 2 MB pages before, after", f"0, {one['coverage_percent']:.1f} %"
     yield "memory after, of before", f"{one['memory_ratio']:.3f}"
     yield "a random access before, after", f"{one['before_ns']:.0f}, {one['after_ns']:.0f} ns"
-    name = "the same after, of a heap that had 2 MB pages from the start; median of"
+    name = "after, of a heap that had 2 MB pages from the start; median of"
     yield f"{name} {len(one['turns'])} turns", f"{one['of_2mb_from_the_start']:.2f}"
     yield "at the default budget of 3 %", f"{one['seconds']:.0f} s, {one['cpu_s']:.1f} s of CPU"
     parts = (f"{part:.2f}" for part in one["throughput_in_thirds"])
@@ -335,7 +335,7 @@ def heap_rows(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "{:.0f}, {:.0f} ms".format(*longest),
     )
     yield "with `--cpu 100`", f"{quick['seconds']:.1f} s, {quick['cpu_s']:.1f} s of CPU"
-    yield "accesses in that time, of before", f"{quick['throughput']:.2f}"
+    yield "accesses with `--cpu 100`, of before", f"{quick['throughput']:.2f}"
     names = {"half": "the first half of each 2 MB", "sixteenth": "one page in 16"}
     for shape, touched in names.items():
         found = results["shapes"][shape]
