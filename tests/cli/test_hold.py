@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mmpolicy.host.files import Reader, Tree
-from mmpolicy.host.pagemap import PAGE, SCAN
+from mmpolicy.host.pagemap import ANY, PAGE, SCAN
 from mmpolicy.memory.folios import Area, read_areas
 from mmpolicy.memory.holds import Holds, _address
 from mmpolicy.memory.lazily import memory_of_process
@@ -86,6 +86,7 @@ class WatchedReader(Reader):
         if request == SCAN:
             numbers = memoryview(argument).cast("Q")
             place, most = numbers[5], numbers[7]
+            assert numbers[10] & ANY == ANY  # pages that are passed over count for no limit
             from ctypes import c_uint64
 
             out = (c_uint64 * (3 * number)).from_address(place)

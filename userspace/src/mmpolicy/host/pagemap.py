@@ -73,7 +73,7 @@ class Pagemap:
         self.can_scan = True  # until the kernel says otherwise
         self._guards = GUARD
 
-    def scan(self, start: int, end: int, most: int, wanted: int = ANY) -> tuple[list[Region], int]:
+    def scan(self, start: int, end: int, most: int) -> tuple[list[Region], int]:
         """Return what is in a range, and where the walk ended.
 
         It ends early at so many pages, or at REGIONS regions. Where the kernel cannot scan,
@@ -84,7 +84,7 @@ class Pagemap:
             guards = self._guards
             argument = bytearray(ARGUMENT.pack(
                 ARGUMENT.size, 0, start, end, 0, place, REGIONS, most, 0, 0,
-                wanted | (guards if wanted & SWAPPED else 0), KNOWN | guards,
+                ANY | guards, KNOWN | guards,
             ))  # fmt: skip
             try:
                 number = self._file.ioctl(SCAN, argument)

@@ -238,25 +238,29 @@ class Space:
             yield last
 
     def _regions(self, start: int, end: int, wanted: int) -> Iterator[Region]:
-        pagemap = self._opened()
+        pagemap, wanted = self._opened(), wanted | GUARD if wanted & SWAPPED else wanted
         end = min(end, USER_END)
         while start < end and pagemap.can_scan:
-            found, start = self.scan(start, end, self.holds.pages(), wanted)
-            yield from found
+            found, start = self.scan(start, end, self.holds.pages())
+            yield from (region for region in found if region.categories & wanted)
         if start < end:
             for begin in range(start, end, PIECE * PAGE):
                 for region in pagemap.regions(begin, min(begin + PIECE * PAGE, end)):
-                    if region.categories & (wanted | GUARD if wanted & SWAPPED else wanted):
+                    if region.categories & wanted:
                         yield region
 
-    def scan(self, start: int, end: int, most: int, wanted: int = ANY) -> tuple[list[Region], int]:
-        """Return what one PAGEMAP_SCAN finds, up to so many pages, and where to go on."""
+    def scan(self, start: int, end: int, most: int) -> tuple[list[Region], int]:
+        """Return what one PAGEMAP_SCAN finds, up to so many pages, and where to go on.
+
+        It asks for all that is there: what the kernel passes over takes as long, and counts for no
+        limit.
+        """
         pagemap, holds = self._opened(), self.holds
         if not self._span:
             self._span = holds.span(self.sizes().slots)
         with holds.undisturbed():
             begin, cpu = time.perf_counter(), time.thread_time()
-            found, reached = pagemap.scan(start, min(start + self._span, end), most, wanted)
+            found, reached = pagemap.scan(start, min(start + self._span, end), most)
             holds.took(time.perf_counter() - begin)
         if found and pagemap.can_scan:
             pages = sum(each.pages for each in found if not each.categories & HUGE)
