@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * hold MIB GIB together|spread|huge SECONDS - how long others make mmap() of a program wait.
+ * hold MIB GIB HOW SECONDS - how long others make mmap() of a program wait.
  *
- * Reserves GIB of private memory and uses MIB of it: in single pages together at its beginning, in
- * single pages at equal distances, or in 2 MB folios of which every 16th page is used. Then calls
+ * Reserves GIB of private memory and uses MIB of it, by HOW:
+ *   together  in single pages at its beginning
+ *   spread    in single pages at equal distances
+ *   huge      in 2 MB folios of which every 16th page is used
+ *   areas     together, and cut into 60,000 areas by mprotect()
+ *   emptied   together, after a page in each 2 MB was there: page tables stay
+ *   shared    together, in memory that a child would share
+ *   forked    together, and a child has it, too
+ * Then calls
  * mmap() and munmap() each half millisecond, under SCHED_FIFO where that is allowed. "ready" comes
  * before the first line of output; there is one each second, in microseconds: the longest pair,
  * the longest without the parts in which the machine stalled, and the longest stall.
@@ -30,6 +37,8 @@
 #define KEPT 1024
 #define PAIRS 4096
 #define CPUS 256
+#define AREAS 60000UL
+#define TABLE 512UL
 
 struct span {
 	double begin, end;
@@ -52,10 +61,10 @@ static double now_us(void)
 	return now.tv_sec * 1e6 + now.tv_nsec / 1e3;
 }
 
-static char *reserve(unsigned long bytes)
+static char *reserve(unsigned long bytes, int sharing)
 {
 	char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+			    sharing | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (memory == MAP_FAILED) {
 		perror("mmap");
@@ -75,8 +84,19 @@ static void fill(char *memory, unsigned long pages, unsigned long room, const ch
 		return;
 	}
 	madvise(memory, room * PAGE, MADV_NOHUGEPAGE);
+	if (!strcmp(how, "emptied")) {
+		for (page = 0; page < room; page += TABLE)
+			memory[page * PAGE] = 1;
+		madvise(memory, room * PAGE, MADV_DONTNEED);
+	}
 	for (page = 0; page < pages; page++)
 		memory[page * distance * PAGE] = 1;
+	for (page = 0; page < AREAS && !strcmp(how, "areas"); page += 2)
+		mprotect(memory + page * PAGE, PAGE, PROT_READ);
+	if (!strcmp(how, "forked") && !fork()) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		pause();
+	}
 }
 
 static void pair(void)
@@ -227,7 +247,8 @@ int main(int argc, char **argv)
 	pages = strtoul(argv[1], NULL, 0) << 8;
 	room = strtoul(argv[2], NULL, 0) << 18;
 	start_controls();
-	fill(reserve(room * PAGE), pages, room, argv[3]);
+	fill(reserve(room * PAGE, strcmp(argv[3], "shared") ? MAP_PRIVATE : MAP_SHARED), pages, room,
+	     argv[3]);
 	go_first(1);
 	puts("ready");
 	fflush(stdout);
