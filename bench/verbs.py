@@ -33,6 +33,7 @@ ANSWERED = (0, 6, 7, 8)  # drift and the verdict of an experiment are answers
 # By Ctrl-C; and answers of a host without the module, and without an experiment.
 ENDED = {"watch": 130, "maintain --pid SPARSE": 130, "doctor": 3, "ab stop": 1}
 GROUP, HERE = "/sys/fs/cgroup/t/group", "/run/verbs"
+TRIED = "/sys/fs/cgroup/t/tried"  # SPARSE runs here
 # SPARSE has 2 MB folios of which four pages are used, FULL single pages that are all used.
 TOUCHES = " ".join(f"touch {page} {page + 1}" for page in range(0, 16384, 128))
 HOLDERS = {
@@ -41,13 +42,14 @@ HOLDERS = {
 }
 SETUP = f"""
 echo always >{THP}/enabled; echo 600000 >{THP}/khugepaged/scan_sleep_millisecs
-mkdir -p {GROUP} /sys/fs/bpf
+mkdir -p {GROUP} {TRIED} /sys/fs/bpf
 mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf
 rm -rf /var/lib/mmpolicy {HERE}; mkdir {HERE}; cd {HERE}
 printf 'version = 1\\n[profiles.web]\\n' >host.toml
 hold() {{
     setsid {workload("ops")} $2 sh "touch $1; exec sleep infinity" >$1.log 2>&1 &
     echo $!
+    [ $1 != SPARSE ] || echo $! >{TRIED}/cgroup.procs
     for i in $(seq 300); do [ ! -e $1 ] || break; sleep 0.1; done
 }}
 """
@@ -63,6 +65,7 @@ LINES = (
     "explain SPARSE --seconds 1",
     "recommend --seconds 3",
     "recommend SPARSE --seconds 1",
+    "try --cgroup /t/tried --seconds 3",
     "trim --pid SPARSE --dry-run",
     "trim --pid SPARSE",
     "collapse --pid FULL --max-stop 10000 --dry-run",

@@ -61,6 +61,7 @@ EXAMPLES = {
     "mmpolicy thp": "mmpolicy thp --cgroup system.slice --watch",
     "mmpolicy ab run": "mmpolicy ab run --design switchback --metric 'vmstat.pgfault/s lower' "
     "--treatment hugepages-64kB/enabled=always",
+    "mmpolicy try": "mmpolicy try --unit redis-server.service",
     "mmpolicy map": "mmpolicy map 42 -o memory.svg",
     "mmpolicy ab report": "mmpolicy ab report ab.jsonl --html ab.html",
 }

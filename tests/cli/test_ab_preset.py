@@ -60,6 +60,15 @@ def test_each_preset_is_a_run(ab: Run, tree: FakeTree, clock: World, name: str, 
         assert metric in result.err
 
 
+def test_a_preset_of_knobs_for_a_cgroup(ab: Run, tree: FakeTree, clock: World, out: Path) -> None:
+    """Its knobs are of the whole host, so `--cgroup` says only whose figures are compared."""
+    words = ["--preset", "thp-sizes", "--cgroup", REDIS, "--yes", *SHORT]
+    result = ab(*words)
+    assert result.code == 0, result.err
+    header = load(out).header
+    assert (header["cgroup_path"], REDIS in header["metrics"][0]) == ("/", True)
+
+
 def test_the_plan_is_shown_and_nobody_is_asked_twice(ab: Run, tree: FakeTree, clock: World) -> None:
     """Without a terminal, only --yes begins."""
     writes = list(tree.writes)
@@ -107,7 +116,7 @@ def test_what_is_typed_takes_its_place(ab: Run, clock: World, out: Path) -> None
     [
         (["--preset", "adaptive"], "is for a service: give --unit"),
         (["--preset", "adaptive", "--unit", "nobody"], "no cgroup 'nobody'"),
-        (["--preset", "no"], "'no' is not one of 'adaptive', 'defrag', 'thp-sizes'"),
+        (["--preset", "no"], "'no' is not one of 'adaptive', 'defrag', 'madv-free', 'thp-gfp', 'thp-sizes'"),
         (["--unit", "redis", "--metric", "vmstat.pgfault/s"], "--unit redis is for --preset"),
         ([], "Missing option '--metric'"),
     ],

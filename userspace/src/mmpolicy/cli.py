@@ -60,6 +60,7 @@ GROUPS = {
         "policy": "policy",
     },
     "Compare settings": {
+        "try": "try_service",
         "ab": "ab",
         "bench": "bench",
         "calibrate": "calibrate",

@@ -65,6 +65,14 @@ class Calibration:
         slope = (above.ns - below.ns) / (above.size - below.size)
         return below.ns + slope * (size - below.size)
 
+    def saved_ns(self, order: int) -> float:
+        """Return the most that a folio of an order saves of each fault of a single page.
+
+        Where single pages alone were measured, that is all of the fault.
+        """
+        folio = self.ns(order) / (1 << order) if len(self.costs) > 1 else 0.0
+        return max(self.ns() - folio, 0.0)
+
     def percent(self, faults_per_second: float) -> tuple[float, float]:
         """Return the part of a CPU that faults of single pages take, and its error."""
         page = self.costs[0]

@@ -46,6 +46,7 @@ STALLS = 5.0  # direct compactions a second
 OWN_SIZES = ("16 kB", "32 kB", "64 kB")  # in gaps where one does not fit, the next may
 HUGE_ORDER, SIZE_ORDER = 9, 4
 CLEARING = 0.2  # so many of the faults of a process may be huge pages of the host
+SMALLER = "restart it, with smaller folios"
 GAIN = "17 programs that were measured took 4 to 20 % less CPU time"
 SERVICE = re.compile(r".*\.service")
 LARGE_KIB = 256 << 10  # of a service: from so much on a question after its memory is likely
@@ -140,8 +141,12 @@ def _named(cgroups: Sequence[Row], processes: Sequence[Row]) -> list[Row]:
 
 
 def _wastes(row: Row) -> bool:
-    waste = _private(row)
-    return waste - row.error_kib >= LEAST_KIB and waste >= LEAST_SHARE * row.anon_kib
+    return is_waste(_private(row), row.error_kib, row.anon_kib)
+
+
+def is_waste(waste_kib: float, error_kib: float, anon_kib: float) -> bool:
+    """Tell if so much empty memory is worth a change; only the part that is sure counts."""
+    return waste_kib - error_kib >= LEAST_KIB and waste_kib >= LEAST_SHARE * anon_kib
 
 
 def _private(row: Row) -> float:
@@ -169,22 +174,30 @@ def _trim(survey: Survey, row: Row) -> Finding:
         check_possible(survey.tree)
     except Error as err:
         return Finding(row.name, f"{what}; {err.message}", next_step=err.next_step, mib=waste)
+    options, stays, unsure = trim_options(survey, row)
+    if stays:
+        return Finding(row.name, f"{what}; {stays}", next_step=SMALLER, mib=waste)
+    what += f"; {unsure}" if unsure else ""
+    price = "it loses these huge pages; without --bind they may come back"
+    return Finding(
+        row.name, what, (f"mmpolicy trim {name_of(row)}{options}",), price, mib=waste
+    )
+
+
+def trim_options(survey: Survey, row: Row) -> tuple[str, str, str]:
+    """Return the options without which `trim` does nothing, or why the memory stays, and a doubt."""
     left = _left_alone(survey, row)
     if left["locked"] >= MOST:
-        what += "; they are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay"
-        return Finding(row.name, what, next_step="restart it, with smaller folios", mib=waste)
-    asked = ""
+        return "", "they are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay", ""
+    asked = unsure = ""
     if left["asked"] + left["unknown"] >= MOST:
         asked = " --include-madvised"
         if left["unknown"] > left["asked"]:
-            what += "; whether it asked for them by madvise is not known"
+            unsure = "whether it asked for them by madvise is not known"
     # Folios with less than trim asks for are left alone, and their mean is not much more.
     share = _private(row) / row.anon_kib
     least = f" --min-empty {50 * share:.0f}" if share < EVEN else ""
-    price = "it loses these huge pages; without --bind they may come back"
-    return Finding(
-        row.name, what, (f"mmpolicy trim {name_of(row)}{asked}{least}",), price, mib=waste
-    )
+    return asked + least, "", unsure
 
 
 def _left_alone(survey: Survey, row: Row) -> Counter[str]:
@@ -230,16 +243,14 @@ def _little(row: Row) -> Finding:
     return Finding(row.name, f"{what} of its memory", worth=False)
 
 
-def _gain(host: Evidence, faults: float, kernel: float) -> float:
+def gain_percent(costs: Calibration | None, faults: float, kernel: float) -> float:
     """Return how much of a CPU, in percent, folios of 64 kB would save at most.
 
-    Without figures of `calibrate`, that is no more than the time in the kernel, nor than so many
-    faults take where they take longest.
+    costs: without them, that is no more than so many faults take on the slowest of hosts. kernel:
+    the part of a CPU that is spent in the kernel, which the faults are a part of.
     """
-    if not host.costs:
-        return min(faults * LONGEST_FAULT_NS / 1e7, 100 * kernel)
-    saved = host.costs.ns() - host.costs.ns(SIZE_ORDER) / (1 << SIZE_ORDER)
-    return min(faults * max(saved, 0.0) / 1e7, 100 * kernel)
+    saved = costs.saved_ns(SIZE_ORDER) if costs else LONGEST_FAULT_NS
+    return min(faults * saved / 1e7, 100 * kernel)
 
 
 def _sizes(host: Evidence, wasteful: Sequence[Row]) -> Iterator[Finding]:
@@ -254,7 +265,7 @@ def _sizes(host: Evidence, wasteful: Sequence[Row]) -> Iterator[Finding]:
     if not busy or not off:
         return
     faults = sum(each.mean.faults for each in busy)
-    gain = _gain(host, faults, sum(each.mean.kernel for each in busy))
+    gain = gain_percent(host.costs, faults, sum(each.mean.kernel for each in busy))
     who = ", ".join(dict.fromkeys(each.name for each in busy))
     what = f"{faults:.0f} page faults a second, {_of_a_cpu(host.costs, gain)}"
     if gain < LEAST_PERCENT:
@@ -288,7 +299,7 @@ def _for_it_alone(
         text = f"{what}; a profile would give large folios to it alone, a shadow tells which"
         price = f"a module, at up to 1 % of the faults' time; {others}"
         yield Finding(busy.name, text, commands, price, step, cpu_percent=gain)
-    elif _can_measure(host.tree, busy.cgroup):
+    elif can_measure(host.tree, busy.cgroup):
         command = f"mmpolicy ab run --preset thp-sizes --yes {option_of(busy.cgroup)}"
         price = f"up to four hours; while it runs, {others}"
         text = f"{what}; measure 16 to 64 kB"
@@ -297,7 +308,7 @@ def _for_it_alone(
         yield Finding(busy.name, f"{what}; but {others}", cpu_percent=gain)
 
 
-def _can_measure(tree: Tree, cgroup: str) -> bool:
+def can_measure(tree: Tree, cgroup: str) -> bool:
     """Tell if the metrics of the presets can be read of a cgroup."""
     try:
         folder = find_bindable(tree, cgroup).folder
@@ -359,7 +370,8 @@ def _obey(profile: str, text: str) -> tuple[str, tuple[str, ...], str]:
 def _forbidding(host: Evidence) -> Iterator[Finding]:
     """Yield who forbids large folios and pays for faults, with the cause and the way out."""
     for each in host.survey.processes.values():
-        gain = _gain(host, each.mean.faults, each.mean.kernel) if each.forbids else 0.0
+        rates = each.mean
+        gain = gain_percent(host.costs, rates.faults, rates.kernel) if each.forbids else 0.0
         if not each.forbids or gain < LEAST_PERCENT:
             continue
         try:

@@ -30,6 +30,8 @@ def resolve(
     given.pop(ABOUT)
     if service:
         options["unit"] = UNITS[0]
+    if "cgroup" not in given:  # knobs are of the whole host; the metrics are of the service
+        options["cgroup"] = None
     for key, value in given.items():
         if ctx.get_parameter_source(key) != ParameterSource.COMMANDLINE:
             options[key] = _filled(value, path)

@@ -28,10 +28,10 @@ HUGE = 2 << 20
 
 def look_around(host: Host, seconds: float, want_json: bool) -> None:
     """Print what to do on this host, at most five lines; nothing is changed."""
-    _check_may_look(host.tree)
+    check_may_look(host.tree)
     survey = Survey(host.tree, SHARE)
     events, made, begin = _events(host.tree), evidence.folios_made(host.tree), host.clock()
-    _watch(host, survey, seconds)
+    watch(host, survey, seconds)
     passed = host.clock() - begin
     rising = rates(events, _events(host.tree), passed)[EVENTS]
     more = evidence.folios_made(host.tree)
@@ -56,7 +56,7 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
         raise Error(text, Exit.DENIED, survey.blind.rpartition("; next: ")[2])
 
 
-def _check_may_look(tree: Tree) -> None:
+def check_may_look(tree: Tree) -> None:
     """Fail at once, not after a minute, for a user who may not see what frames are."""
     try:
         tree.read_at("/proc/kpageflags", 8)
@@ -65,7 +65,7 @@ def _check_may_look(tree: Tree) -> None:
             raise
 
 
-def _watch(host: Host, survey: Survey, seconds: float) -> None:
+def watch(host: Host, survey: Survey, seconds: float) -> None:
     """Look for so long, and show how far that is."""
     turns = max(round(seconds / TURN_S), 1)
     for turn in range(turns):

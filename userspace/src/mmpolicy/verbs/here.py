@@ -65,7 +65,7 @@ def verbs_here(host: Host) -> list[Verb]:
     lacks = (f"needs the Python library {library}", how_to_get(library)) if library else ()
     return [
         Verb("thp"),
-        *(Verb(name, *needs_root) for name in ("top", "map", "explain", "recommend")),
+        *(Verb(name, *needs_root) for name in ("top", "map", "explain", "recommend", "try")),
         Verb("trim", *(needs_root or _no_trim(host))),
         Verb("collapse", *(needs_root or _no_collapse(host))),
         Verb("maintain", *(needs_root or _no_collapse(host))),

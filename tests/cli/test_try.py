@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`try`: whether a change can pay for a service, by plain figures and on hosts made of files."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from mmpolicy.ab.presets import names
+from mmpolicy.host.calibration import Calibration, FaultCost
+from mmpolicy.memory.worth import (
+    NOT_HERE,
+    NOT_NOW,
+    NOT_WORTH,
+    OUT_OF_REACH,
+    WORTH,
+    Here,
+    Seen,
+    Way,
+    hints,
+    judge,
+)
+from mmpolicy.verbs import try_look
+
+from .fakes import THP, Clock, FakeTree, Run
+from .sparse import SHRINK, count, make_sparse, make_thp, pressure
+from .test_calibrate import keep
+
+MIB = 1024
+REST = Seen(
+    seconds=60, processes=1, cpu=20, kernel=2, faults=100, fault_cpu=0.02, gain=0.02,
+    cost_from="mmpolicy calibrate", memory_kib=300 * MIB, private_kib=200 * MIB, waste_kib=0,
+    error_kib=0, freed_kib=0, huge=0, looked_at=1, barred=0, barriers=(), stalled=0,
+    compactions=0, short="",
+)  # fmt: skip
+HERE = Here(
+    target="--unit web.service", trim=Way(), maintain=Way(), own_sizes=Way(),
+    module=Way(commands=("mmpolicy load",)), loaded=False, advised=False, run_time="a while",
+)  # fmt: skip
+WASTE = {"waste_kib": 100 * MIB, "error_kib": 5 * MIB}
+BUSY = {"gain": 3.0, "fault_cpu": 4.0}
+LACKING = Way("it lacks something", "get it")
+
+
+def judged(here: Here = HERE, **figures: Any) -> tuple[str, list[str]]:
+    """Return the verdict, and the names of the candidates that this host can have."""
+    verdict, _, found = judge(replace(REST, **figures), here)
+    return verdict, [each.name for each in found if not each.why_not]
+
+
+@pytest.mark.parametrize(
+    ("figures", "verdict"),
+    [
+        ({}, NOT_WORTH),
+        ({"gain": 0.99}, NOT_WORTH),
+        ({"gain": 1.0}, WORTH),
+        ({"waste_kib": 33 * MIB, "error_kib": 2 * MIB}, NOT_WORTH),
+        ({"waste_kib": 33 * MIB, "error_kib": 1 * MIB}, WORTH),
+        ({"waste_kib": 33 * MIB, "private_kib": 700 * MIB}, NOT_WORTH),
+        ({"freed_kib": 33 * MIB}, WORTH),
+        ({"stalled": 2.0, "compactions": 4.0}, NOT_WORTH),
+        ({"stalled": 0.5, "compactions": 50.0}, NOT_WORTH),
+        ({"stalled": 2.0, "compactions": 50.0}, WORTH),
+        ({**BUSY, "short": "tasks wait for memory"}, NOT_NOW),
+        ({**BUSY, "barred": 1.0, "barriers": ("none reaches it",)}, OUT_OF_REACH),
+        ({"barred": 1.0, "barriers": ("none reaches it",)}, NOT_WORTH),
+        ({**WASTE, "barred": 1.0}, WORTH),
+    ],
+)
+def test_verdicts(figures: dict[str, Any], verdict: str) -> None:
+    assert judged(**figures)[0] == verdict
+
+
+def test_candidates_by_their_gain() -> None:
+    """The largest multiple of what counts comes first; then the cheaper of two."""
+    assert judged(**BUSY)[1] == ["thp-sizes", "adaptive"]
+    assert judged(replace(HERE, loaded=True), **BUSY)[1] == ["adaptive", "thp-sizes"]
+    assert judged(**BUSY, private_kib=300 * MIB)[1] == ["thp-sizes", "adaptive", "adaptive-2mb"]
+    assert judged(**WASTE)[1] == ["trim", "maintain"]
+    both = [*judged(**WASTE)[1], *judged(**BUSY)[1]]
+    assert judged(**WASTE, **BUSY)[1] == both
+    assert judged(**WASTE, **{**BUSY, "gain": 30.0})[1] == [*both[2:], *both[:2]]
+    stalls = {"stalled": 2.0, "compactions": 9.0}
+    assert judged(freed_kib=100 * MIB, **stalls)[1] == ["madv-free", "thp-gfp"]
+
+
+def test_a_host_that_cannot() -> None:
+    """A candidate that this host cannot have is told with the reason, behind all others."""
+    assert judged(replace(HERE, module=LACKING), **BUSY) == (WORTH, ["thp-sizes"])
+    nothing = replace(HERE, module=LACKING, own_sizes=LACKING)
+    assert judged(nothing, **BUSY) == (NOT_HERE, [])
+    _, why, found = judge(replace(REST, **BUSY), nothing)
+    assert why == "thp-sizes would pay: it lacks something"
+    assert {each.next_step for each in found} == {"get it"}
+    assert judged(replace(HERE, trim=LACKING), **WASTE) == (NOT_HERE, [])
+    assert judged(replace(HERE, maintain=LACKING), **WASTE) == (WORTH, ["trim"])
+
+
+def test_each_candidate_is_whole() -> None:
+    """It says what to type, how long, for how much, and how to undo and to prove it."""
+    figures = {**WASTE, **BUSY, "freed_kib": 99 * MIB, "stalled": 9.0, "compactions": 9.0,
+               "private_kib": 300 * MIB}  # fmt: skip
+    _, _, found = judge(replace(REST, **figures), HERE)
+    assert len({each.name for each in found}) == len(found) == 7
+    for each in found:
+        assert all((each.gain, each.commands, each.time, each.price, each.undo, each.proof))
+        words = shlex.split(each.commands[-1])
+        assert words[0] == "mmpolicy" and "web.service" in words
+        assert each.switchback == ("--preset" in words)
+        assert not each.switchback or words[words.index("--preset") + 1] in names()
+        assert (each.commands[0] == "mmpolicy load") == (each.switchback and not each.of_host)
+
+
+def test_hints() -> None:
+    assert [*hints(REST, "--unit x")] == []
+    (text,) = hints(replace(REST, cpu=0.1), "--unit x")
+    assert "look again under load" in text
+    (text,) = hints(replace(REST, private_kib=300 * MIB), "--unit x")
+    assert "mmpolicy collapse --unit x --dry-run" in text
+    assert [*hints(replace(REST, private_kib=300 * MIB, huge=0.6), "")] == []
+    (text,) = hints(replace(REST, looked_at=0.3), "")
+    assert "only 30% of its memory" in text
+
+
+def test_the_most_that_a_folio_saves() -> None:
+    """Where single pages alone were measured, it is all of a fault."""
+    costs = [FaultCost(4096, 1000.0, 900.0, 1100.0), FaultCost(1 << 16, 4000.0, 1.0, 1.0)]
+    assert Calibration(costs).saved_ns(4) == 750
+    assert Calibration(costs[:1]).saved_ns(4) == 1000
+
+
+# On a host
+
+
+@pytest.fixture
+def host(tree: FakeTree, clock: Clock) -> FakeTree:
+    """Return a calibrated host without the module, on which a service works."""
+    tree.make_unloaded()
+    tree.installed = False
+    make_thp(tree)
+    keep(tree)
+    make_sparse(tree, 11, "web", 2048, 1, "/system.slice/web.service")
+    clock.steps = [lambda: None] * 99
+    return tree
+
+
+@pytest.fixture
+def tried(run: Run, host: FakeTree) -> Callable[..., Any]:
+    """Return a function that gives the answer about a service; nothing is ever written."""
+
+    def tried(unit: str = "web", *more: str) -> Any:
+        writes = list(host.writes)
+        result = run("try", "--unit", unit, "--seconds", "10", "--json", *more)
+        assert (result.code, result.err) == (0, "")
+        assert host.writes == writes
+        return result.json
+
+    return tried
+
+
+def candidates(answer: Any) -> dict[str, Any]:
+    """Return the candidates that the host can have, by name."""
+    return {each["name"]: each for each in answer["candidates"] if not each["why_not"]}
+
+
+def test_not_worth_it(tried: Callable[..., Any], clock: Clock) -> None:
+    """The commonest answer comes with its figures, after the time that was asked for."""
+    answer = tried()
+    assert (answer["verdict"], answer["candidates"]) == (NOT_WORTH, [])
+    assert answer["why"].startswith("at most 0 % of a CPU to gain, and 0 MiB, 0 %")
+    assert answer["cgroup"] == "/system.slice/web.service"
+    assert clock.now == 10
+    assert answer["notes"] == ["the service used 0 % of a CPU: it may be at rest; look again "
+                               "under load"]  # fmt: skip
+
+
+def test_memory_that_is_empty(tried: Callable[..., Any], host: FakeTree) -> None:
+    make_sparse(host, 10, "redis", 65536, 16, "/system.slice/redis.service")
+    answer = tried("redis")
+    assert answer["verdict"] == WORTH
+    found = candidates(answer)
+    assert [*found] == ["trim", "maintain"]
+    assert found["trim"]["commands"] == ["mmpolicy trim --unit redis.service"]
+    assert not found["trim"]["switchback"]
+    assert 235 * MIB < answer["seen"]["waste_kib"] < 245 * MIB
+    assert tried()["verdict"] == NOT_WORTH  # the other service
+    host.remove(SHRINK)
+    assert tried("redis")["verdict"] == NOT_HERE
+
+
+def test_faults_that_cost(tried: Callable[..., Any], host: FakeTree, clock: Clock) -> None:
+    """2,000 ns each, of which 64 kB save 80 %; all of it is not more than the time in the kernel."""
+    for name in "cpu.stat", "memory.stat":
+        host.put(f"/sys/fs/cgroup/system.slice/web.service/{name}", "anon 1")
+    step = partial(count, host, 11, "web", 2048, 100_000, 200)
+    clock.steps = [step, *[lambda: None] * 9]
+    answer = tried()
+    seen = answer["seen"]
+    assert (seen["faults"], seen["kernel"], seen["fault_cpu"]) == (10_000, 20, 2.0)
+    assert round(seen["gain"], 2) == 1.6
+    assert answer["verdict"] == WORTH
+    assert candidates(answer)["thp-sizes"]["of_host"]
+    lacking = [each for each in answer["candidates"] if each["name"] == "adaptive"]
+    assert lacking[0]["why_not"] == "this host cannot load the module now"
+
+
+def test_processes_that_end_count_too(
+    tried: Callable[..., Any], host: FakeTree, clock: Clock
+) -> None:
+    """The counters of the cgroup have the faults of workers that come and go."""
+    folder = "/sys/fs/cgroup/system.slice/web.service"
+
+    def put(faults: int, microseconds: int) -> None:
+        host.put(f"{folder}/memory.stat", f"anon 8388608\nanon_thp 0\nfile 0\npgfault {faults}")
+        times = f"usage_usec {2 * microseconds}\nuser_usec 0\nsystem_usec {microseconds}"
+        host.put(f"{folder}/cpu.stat", times)
+
+    put(1000, 10**6)
+    clock.steps = [partial(put, 201_000, 3 * 10**6), *[lambda: None] * 9]
+    seen = tried()["seen"]
+    assert (seen["faults"], seen["cpu"], seen["kernel"]) == (20_000, 40, 20)
+
+
+def test_huge_faults_are_dear(tried: Callable[..., Any], host: FakeTree, clock: Clock) -> None:
+    """Few faults that clear 2 MB each cost much, and smaller folios save none of that."""
+    def work() -> None:
+        count(host, 11, "web", 2048, 1000, 300)
+        host.put("/proc/vmstat", "pgfault 1100\ncompact_stall 5\nthp_fault_alloc 1000")
+
+    host.put("/proc/vmstat", "pgfault 100\ncompact_stall 5\nthp_fault_alloc 0")
+    clock.steps = [work, *[lambda: None] * 9]
+    answer = tried()
+    assert answer["seen"]["fault_cpu"] > 1
+    assert (answer["seen"]["gain"], answer["verdict"]) == (0, NOT_WORTH)
+
+
+def test_who_forbids_large_folios(
+    tried: Callable[..., Any], host: FakeTree, clock: Clock
+) -> None:
+    make_sparse(host, 12, "ruby", 2048, 1, "/ruby.service", forbids=True)
+    step = partial(count, host, 12, "ruby", 2048, 900_000, 400)
+    clock.steps = [step, *[lambda: None] * 9]
+    answer = tried("ruby")
+    assert answer["verdict"] == OUT_OF_REACH
+    assert "prctl PR_SET_THP_DISABLE" in answer["why"]
+
+
+def test_short_of_memory(tried: Callable[..., Any], host: FakeTree) -> None:
+    """Nothing begins while tasks wait for memory; the plan is told all the same."""
+    make_sparse(host, 10, "redis", 65536, 16, "/system.slice/redis.service")
+    pressure(host, 40)
+    answer = tried("redis")
+    assert answer["verdict"] == NOT_NOW
+    assert answer["why"].startswith("tasks wait for memory 40 % of the time")
+    assert "trim" in candidates(answer)
+
+
+def test_a_host_that_was_never_calibrated(
+    tried: Callable[..., Any], host: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault is measured, and nothing is kept."""
+    host.remove("/var/lib/mmpolicy/calibration.json")
+    costs = [FaultCost(4096, 500.0, 400.0, 600.0)]
+    monkeypatch.setattr(try_look, "measure", lambda *_given: costs)
+    assert tried()["seen"]["cost_from"].startswith("single pages, measured now")
+    assert not host.exists("/var/lib/mmpolicy/calibration.json")
+
+
+def test_with_the_module(
+    run: Run, tree: FakeTree, clock: Clock
+) -> None:
+    """It offers policies for the service alone, unless another profile decides for it."""
+    make_thp(tree)
+    keep(tree)
+    make_sparse(tree, 11, "web", 2048, 1, "/system.slice/web.service")
+    folder = "/sys/fs/cgroup/system.slice/web.service"
+    tree.put(f"{folder}/cpu.stat", "usage_usec 1")
+    step = partial(count, tree, 11, "web", 2048, 100_000, 200)
+
+    def answer() -> Any:
+        count(tree, 11, "web", 2048)
+        clock.steps = [step, *[lambda: None] * 9]
+        return run("try", "--cgroup", folder, "--seconds", "10", "--json").json
+
+    assert [*candidates(answer())] == ["adaptive", "thp-sizes"]
+    assert candidates(answer())["adaptive"]["commands"] == [
+        "mmpolicy ab run --preset adaptive --unit web.service --yes"
+    ]
+    tree.put(f"{THP}/hugepages-64kB/enabled", "[always] inherit madvise never")
+    assert [*candidates(answer())] == ["adaptive"]
+    run("profile", "create", "web")
+    run("bind", "--cgroup", folder, "web")
+    assert answer()["verdict"] == NOT_HERE
+
+
+def test_what_is_printed(run: Run, host: FakeTree) -> None:
+    make_sparse(host, 10, "redis", 65536, 16, "/system.slice/redis.service")
+    lines = run("try", "--unit", "redis", "--seconds", "10").out.splitlines()
+    assert lines[0] == "/system.slice/redis.service: 1 processes, looked at for 10 s"
+    (verdict,) = [line for line in lines if line.startswith("verdict: ")]
+    assert verdict.startswith(f"verdict: {WORTH}: trim: gives back about 240 MiB")
+    begin = lines.index("   do: mmpolicy trim --unit redis.service")
+    words = ("do", "time", "price", "way back", "proof")
+    assert [each.strip().partition(":")[0] for each in lines[begin : begin + 5]] == [*words]
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "code"),
+    [
+        ([], "give one of --unit NAME and --cgroup PATH", 2),
+        (["--unit", "a", "--cgroup", "b"], "give one of --unit NAME and --cgroup PATH", 2),
+        (["--cgroup", "/"], "/ is the whole host", 2),
+        (["--unit", "nobody"], "no cgroup 'nobody'", 2),
+        (["--cgroup", "/empty"], "no process is in cgroup /empty", 1),
+    ],
+)
+def test_what_is_refused(run: Run, host: FakeTree, words: list[str], text: str, code: int) -> None:
+    host.make_cgroup("/empty")
+    result = run("try", *words)
+    assert (result.code, text in result.err) == (code, True), result.err
+
+
+def test_not_root(run: Run, host: FakeTree) -> None:
+    host.denied = True
+    assert run("try", "--unit", "web").code == 4

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Whether a change of memory policy can pay for a service, and which change: plain functions.
+
+The figures of a service go in, with the abilities of its host; a verdict and a list of candidates
+come out. Each candidate has the command that a person would type, its time, its price and the way
+back. A candidate counts if it may save 1 % of a CPU, or 32 MiB that are 5 % of the service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from mmpolicy.host.evidence import THP
+from mmpolicy.memory.findings import (
+    GAIN,
+    LEAST_KIB,
+    LEAST_PERCENT,
+    LEAST_SHARE,
+    STALLS,
+    is_waste,
+)
+from mmpolicy.memory.reach import ALL
+
+NOT_WORTH, WORTH = "not worth it", "worth trying"
+NOT_NOW, OUT_OF_REACH, NOT_HERE = "not now", "out of reach", "not here"
+IDLE_PERCENT = 1.0  # of a CPU: a service with less may be at rest
+BIG_KIB = 256 << 10  # of private memory: from here on a program may miss the TLB a lot
+HUGE_ENOUGH = 0.5  # of that in 2 MB pages: then it does not
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The figures of a service, over the time of a look; CPU is in percent of one CPU."""
+
+    seconds: float
+    processes: int
+    cpu: float
+    kernel: float
+    faults: float  # a second
+    fault_cpu: float  # that these faults cost at most
+    gain: float  # of that, the part that folios of 64 kB save at most
+    cost_from: str  # where the cost of a fault comes from
+    memory_kib: float
+    private_kib: float
+    waste_kib: float  # empty parts of large folios of private memory
+    error_kib: float
+    freed_kib: float  # lazily, and still there
+    huge: float  # part of the memory that is in 2 MB
+    looked_at: float  # part of the memory
+    barred: float  # part of the memory of its largest processes that no policy reaches
+    barriers: tuple[str, ...]  # that part in words
+    stalled: float  # percent of the time that its tasks wait for memory
+    compactions: float  # a second, by programs of the whole host
+    short: str  # why nothing may be changed now, as memory is short
+
+
+class Way(NamedTuple):
+    """Whether a host can do something; else the reason, and the next step."""
+
+    why_not: str = ""
+    next_step: str = ""
+    commands: tuple[str, ...] = ()  # to type first
+
+
+@dataclass(frozen=True)
+class Here:
+    """The abilities of a host, and the option that names the service to commands."""
+
+    target: str
+    trim: Way
+    maintain: Way
+    own_sizes: Way  # 64 kB of the kernel's own
+    module: Way  # and a service that no other profile decides for
+    loaded: bool
+    advised: bool  # has the service asked for most of its large folios?
+    run_time: str  # of a switchback
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A change that may pay."""
+
+    name: str
+    gain: str
+    score: float  # the gain as a multiple of the least that counts
+    commands: tuple[str, ...]
+    time: str
+    price: str
+    undo: str
+    switchback: bool  # can it be switched back block by block?
+    of_host: bool = False  # it acts on all programs of the host
+    why_not: str = ""
+    next_step: str = ""
+
+    @property
+    def proof(self) -> str:
+        """Return how its effect is shown."""
+        if self.switchback:
+            return "a switchback: blocks of time with it and without take turns"
+        return "memory before and after; it cannot be switched back block by block"
+
+
+def judge(seen: Seen, here: Here) -> tuple[str, str, list[Candidate]]:
+    """Return the verdict, its reason, and the candidates, the largest predicted gain first.
+
+    A candidate that this host cannot have stands behind all others, with the reason.
+    """
+    found = sorted(_candidates(seen, here), key=lambda each: (bool(each.why_not), -each.score))
+    if not found:
+        if seen.gain >= LEAST_PERCENT and seen.barred >= ALL:
+            return OUT_OF_REACH, seen.barriers[0], found
+        return NOT_WORTH, _too_little(seen), found
+    possible = [each for each in found if not each.why_not]
+    if not possible:
+        return NOT_HERE, f"{found[0].name} would pay: {found[0].why_not}", found
+    if seen.short:
+        return NOT_NOW, seen.short, found
+    return WORTH, f"{possible[0].name}: {possible[0].gain}", found
+
+
+def _too_little(seen: Seen) -> str:
+    share = 100 * seen.waste_kib / seen.private_kib if seen.private_kib else 0.0
+    return (
+        f"{_at_most(seen.gain)} to gain, and {seen.waste_kib / 1024:.0f} MiB, {share:.0f} % of "
+        f"its private memory, are empty; a change counts from {LEAST_PERCENT:g} % of a CPU, or "
+        f"{LEAST_KIB >> 10} MiB that are {100 * LEAST_SHARE:g} %"
+    )
+
+
+def _at_most(percent: float) -> str:
+    return f"at most {percent:.2g} % of a CPU"
+
+
+def hints(seen: Seen, target: str) -> Iterator[str]:
+    """Yield the limits of the look, and questions that it cannot answer."""
+    if seen.cpu < IDLE_PERCENT:
+        text = f"the service used {seen.cpu:.2g} % of a CPU: it may be at rest"
+        yield f"{text}; look again under load"
+    if seen.looked_at < HUGE_ENOUGH:
+        text = f"only {seen.looked_at:.0%} of its memory was looked at"
+        yield f"{text}; a longer --seconds looks at more"
+    if seen.private_kib >= BIG_KIB and seen.huge < HUGE_ENOUGH and seen.barred < ALL:
+        yield (
+            f"{seen.private_kib / 1024:.0f} MiB of private memory, {seen.huge:.0%} of it in 2 MB "
+            "pages: misses of the TLB, which huge pages save, are not measured here; mmpolicy "
+            f"collapse {target} --dry-run tells the memory that it would turn into 2 MB pages"
+        )
+
+
+def _candidates(seen: Seen, here: Here) -> Iterator[Candidate]:
+    """Yield all that may pay; of two with one score, the cheaper one first."""
+    if is_waste(seen.waste_kib, seen.error_kib, seen.private_kib):
+        yield from _of_waste(seen, here)
+    if is_waste(seen.freed_kib, 0.0, seen.private_kib):
+        yield _madv_free(seen, here)
+    if seen.barred < ALL:
+        if seen.gain >= LEAST_PERCENT:
+            ways = [_own_sizes(seen, here), *_adaptive(seen, here)]
+            yield from ways[1:] + ways[:1] if here.loaded else ways
+        if seen.compactions >= STALLS and seen.stalled >= LEAST_PERCENT:
+            yield _light(seen, here)
+
+
+def _of_waste(seen: Seen, here: Here) -> Iterator[Candidate]:
+    """Yield the ways to give back empty memory."""
+    mib = seen.waste_kib / 1024
+    score = seen.waste_kib / max(LEAST_KIB, LEAST_SHARE * seen.private_kib)
+    asked = " --include-madvised" if here.advised else ""
+    trim = Candidate(
+        "trim",
+        f"gives back about {mib:.0f} MiB (+- {seen.error_kib / 1024:.0f}) once",
+        score,
+        (f"mmpolicy trim {here.target}{asked}",),
+        f"about {max(mib / 100, 1):.0f} s",
+        "the split folios are no longer huge pages, so the program may miss the TLB more often",
+        "no command: the kernel makes huge pages again by itself, mmpolicy collapse where they "
+        "are used in full",
+        switchback=False,
+        why_not=here.trim.why_not,
+        next_step=here.trim.next_step,
+    )
+    yield trim
+    yield replace(
+        trim,
+        name="maintain",
+        gain=f"gives back about {mib:.0f} MiB (+- {seen.error_kib / 1024:.0f}), each time they "
+        "are empty for ten minutes, and makes 2 MB pages where memory is full",
+        commands=(f"mmpolicy maintain {here.target}",),
+        time="until a signal ends it",
+        price="3 % of a CPU at most; " + trim.price,
+        why_not=here.maintain.why_not or here.trim.why_not,
+        next_step=here.maintain.next_step or here.trim.next_step,
+    )
+
+
+def _experiment(words: str, here: Here) -> str:
+    return f"mmpolicy ab run {words} {here.target} --yes"
+
+
+def _own_sizes(seen: Seen, here: Here) -> Candidate:
+    return Candidate(
+        "thp-sizes",
+        f"saves {_at_most(seen.gain)}; {GAIN}",
+        seen.gain / LEAST_PERCENT,
+        (_experiment("--preset thp-sizes", here),),
+        here.run_time,
+        "0 to 5 % more memory, gcc 15 %; in the blocks of the treatment all programs of the host "
+        "get folios of 64 kB",
+        f"mmpolicy ab stop while it runs; to keep it: echo always >{THP}/hugepages-64kB/enabled",
+        switchback=True,
+        of_host=True,
+        why_not=here.own_sizes.why_not,
+        next_step=here.own_sizes.next_step,
+    )
+
+
+def _adaptive(seen: Seen, here: Here) -> Iterator[Candidate]:
+    """Yield `adaptive` with folios up to 64 kB, and up to 2 MB, which may take more memory."""
+    first = Candidate(
+        "adaptive",
+        f"saves {_at_most(seen.gain)}",
+        seen.gain / LEAST_PERCENT,
+        (*here.module.commands, _experiment("--preset adaptive", here)),
+        here.run_time,
+        "the module takes up to 1 % of the time of faults; memory may grow, by 5 % at most in a "
+        "run that says it pays",
+        "mmpolicy ab stop while it runs; to keep it: mmpolicy bind",
+        switchback=True,
+        why_not=here.module.why_not,
+        next_step=here.module.next_step,
+    )
+    yield first
+    if seen.private_kib >= BIG_KIB:
+        words = "--preset adaptive --treatment anon_order=adaptive,max_order=9"
+        yield replace(
+            first,
+            name="adaptive-2mb",
+            commands=(*here.module.commands, _experiment(words, here)),
+            price=f"more memory than with adaptive; {first.price}",
+        )
+
+
+def _madv_free(seen: Seen, here: Here) -> Candidate:
+    mib = seen.freed_kib / 1024
+    return Candidate(
+        "madv-free",
+        f"gives back most of about {mib:.0f} MiB that are freed lazily, and still there",
+        seen.freed_kib / max(LEAST_KIB, LEAST_SHARE * seen.private_kib),
+        (*here.module.commands, _experiment("--preset madv-free", here)),
+        here.run_time,
+        "a fault for each freed page that the program uses again",
+        "mmpolicy ab stop while it runs; to keep it: mmpolicy bind",
+        switchback=True,
+        why_not=here.module.why_not,
+        next_step=here.module.next_step,
+    )
+
+
+def _light(seen: Seen, here: Here) -> Candidate:
+    return Candidate(
+        "thp-gfp",
+        f"its tasks wait for memory {seen.stalled:.2g} % of the time, and programs of the host "
+        f"compact memory {seen.compactions:.0f} times a second: most of these waits go",
+        seen.stalled / LEAST_PERCENT,
+        (*here.module.commands, _experiment("--preset thp-gfp", here)),
+        here.run_time,
+        "fewer huge pages at first, khugepaged makes them later",
+        "mmpolicy ab stop while it runs; to keep it: mmpolicy bind",
+        switchback=True,
+        why_not=here.module.why_not,
+        next_step=here.module.next_step,
+    )

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The look of `try` at a service and its host; it changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import hypot
+
+from mmpolicy.ab.presets import read as read_preset
+from mmpolicy.bench.calibrate import measure
+from mmpolicy.control.bindings import profile_of_cgroup
+from mmpolicy.control.counters import rates
+from mmpolicy.control.keys import DEFAULT
+from mmpolicy.control.state import read_state
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host import evidence
+from mmpolicy.host.calibration import PAGE, Calibration, read_calibration
+from mmpolicy.host.cgroups import cgroup_folders, cgroup_pids
+from mmpolicy.host.evidence import THP
+from mmpolicy.host.files import CONTROL, Tree
+from mmpolicy.host.huge import read_stat
+from mmpolicy.host.machine import Host
+from mmpolicy.memory.findings import HUGE_ORDER, all_advised, can_measure, gain_percent
+from mmpolicy.memory.reach import Reach, enabled
+from mmpolicy.memory.survey import FIGURES, Row, Survey
+from mmpolicy.memory.trim import Pressure, check_possible
+from mmpolicy.memory.worth import Here, Seen, Way
+from mmpolicy.render import progress_line
+from mmpolicy.verbs.around import HUGE, SHARE, check_may_look, module_here, watch
+from mmpolicy.verbs.here import verbs_here
+from mmpolicy.verbs.reached import reach_in
+
+WAITING = 10.0  # percent of the time that tasks may wait for memory, as in the presets
+OWN_SIZE = f"{THP}/hugepages-64kB/enabled"
+NO_SIZE = "this kernel has no folios of 64 kB of its own (Linux 6.8)"
+COUNTERS = {  # of a cgroup: the file and the key
+    "cpu_us": ("cpu.stat", "usage_usec"),
+    "kernel_us": ("cpu.stat", "system_usec"),
+    "faults": ("memory.stat", "pgfault"),
+}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Counters at one moment: of the service, and of the host."""
+
+    at: float
+    service: dict[str, float]
+    events: dict[str, int]
+    made: dict[int, int]  # folios, by size
+
+    def since(self, old: Counted, name: str, default: float) -> float:
+        """Return how fast a counter of the service rises, the default where it has none."""
+        if name not in self.service or name not in old.service:
+            return default
+        return max(self.service[name] - old.service[name], 0.0) / max(self.at - old.at, 1e-9)
+
+
+def _count(host: Host, path: str) -> Counted:
+    """Read the counters of the cgroup, which also have processes that end within the look."""
+    tree, found = host.tree, dict[str, float]()
+    for folder in cgroup_folders(tree, path):
+        for name, (file, key) in COUNTERS.items():
+            if tree.exists(f"{folder}/{file}"):
+                value = read_stat(tree, f"{folder}/{file}").get(key, "")
+                if value.isdigit():
+                    found.setdefault(name, float(value))
+        pressure = f"{folder}/memory.pressure"
+        if tree.exists(pressure):
+            told = evidence.pressure_in(tree, pressure).get("some", {})
+            found.setdefault("stalled_us", float(told.get("total", 0)))
+    events = evidence.events(tree, every=False)
+    return Counted(host.clock(), found, events, evidence.folios_made(tree))
+
+
+def look(host: Host, path: str, seconds: float) -> Seen:
+    """Look at a service for some seconds, and return its figures."""
+    check_may_look(host.tree)
+    if not any(cgroup_pids(host.tree, path)):
+        hint = "start the service, and look while it works"
+        raise Error(f"no process is in cgroup {path}", Exit.FAILED, hint)
+    costs, cost_from = _costs(host)
+    survey, pressure = Survey(host.tree, SHARE, within=path), Pressure(host, WAITING)
+    before = _count(host, path)
+    watch(host, survey, seconds)
+    after = _count(host, path)
+    short = pressure.too_high()
+    rows = [row for row in survey.most(FIGURES["memory"], len(survey.processes) or 1)[0]
+            if f"{row.name}/".startswith(f"{path.rstrip('/')}/")]  # fmt: skip
+    processes = list(survey.processes.values())
+    faults = after.since(before, "faults", sum(each.mean.faults for each in processes))
+    cpu_us = after.since(before, "cpu_us", 1e6 * sum(each.mean.cpu for each in processes))
+    kernel_us = after.since(before, "kernel_us", 1e6 * sum(each.mean.kernel for each in processes))
+    kernel = kernel_us / 1e6
+    huge = _huge_faults(before, after, faults)
+    private = sum(row.anon_kib for row in rows)
+    reached = reach_in(host.tree, [path])
+    return Seen(
+        seconds=after.at - before.at,
+        processes=len(processes),
+        cpu=cpu_us / 1e4,
+        kernel=100 * kernel,
+        faults=faults,
+        fault_cpu=_fault_cpu(costs, faults - huge, huge, 100 * kernel),
+        gain=gain_percent(costs, faults - huge, kernel),
+        cost_from=cost_from,
+        memory_kib=sum(row.rss_kib for row in rows),
+        private_kib=private,
+        waste_kib=sum(row.waste_kib - row.waste_shared_kib for row in rows),
+        error_kib=hypot(*(row.error_kib for row in rows)),
+        freed_kib=sum(row.kinds.get("lazily_freed", 0.0) for row in rows),
+        huge=_mean_share(rows),
+        looked_at=survey.seen(),
+        barred=_barred(reached),
+        barriers=tuple(line for each in reached for line in each.lines()),
+        stalled=after.since(before, "stalled_us", 0.0) / 1e4,
+        compactions=_risen(before, after, "compact_stall"),
+        short=short,
+    )
+
+
+def _costs(host: Host) -> tuple[Calibration, str]:
+    """Return what a fault costs here: as `calibrate` has kept it, else measured for a second."""
+    kept = read_calibration(host.tree)
+    if kept:
+        return kept, "mmpolicy calibrate"
+    found = measure([PAGE], lambda _size: None, lambda seconds: progress_line(
+        f"measures the cost of a fault: {seconds:.0f} s", is_last=False))  # fmt: skip
+    return Calibration(found), "single pages, measured now; mmpolicy calibrate measures all sizes"
+
+
+def _risen(before: Counted, after: Counted, event: str) -> float:
+    passed = max(after.at - before.at, 1e-9)
+    return rates({"": before.events}, {"": after.events}, passed)[""].get(event, 0.0)
+
+
+def _huge_faults(before: Counted, after: Counted, faults: float) -> float:
+    """Return the faults a second that may have got 2 MB: no more than the host has made."""
+    passed = max(after.at - before.at, 1e-9)
+    made = (after.made.get(HUGE, 0) - before.made.get(HUGE, 0)) / passed
+    return min(max(made, _risen(before, after, "thp_fault_alloc"), 0.0), faults)
+
+
+def _fault_cpu(costs: Calibration, single: float, huge: float, kernel: float) -> float:
+    """Return the percent of a CPU that faults cost at most."""
+    return min((single * costs.ns() + huge * costs.ns(HUGE_ORDER)) / 1e7, kernel)
+
+
+def _mean_share(rows: list[Row]) -> float:
+    """Return the part of the memory that is in 2 MB folios."""
+    whole = sum(row.anon_kib for row in rows)
+    huge = sum(row.anon_kib * row.sizes.get(HUGE_ORDER, 0.0) for row in rows)
+    return huge / whole if whole else 0.0
+
+
+def _barred(reached: list[Reach]) -> float:
+    """Return the part of the memory of the largest processes that no policy reaches."""
+    whole = sum(each.kib for each in reached)
+    return sum(each.kib * each.barred for each in reached) / whole if whole else 0.0
+
+
+def abilities(host: Host, target: str, path: str, run_time: str) -> Here:
+    """Return what this host can do for a service, and why not the rest."""
+    verbs = {each.name: Way(each.why_not, each.next_step) for each in verbs_here(host)}
+    pids = [int(pid) for pid in cgroup_pids(host.tree, path)]
+    return Here(
+        target=target,
+        trim=_trim(host.tree),
+        maintain=verbs["maintain"],
+        own_sizes=_own_sizes(host.tree, path, verbs["ab run"]),
+        module=_module(host, path),
+        loaded=host.tree.is_dir(CONTROL),
+        advised=all_advised(host.tree, pids),
+        run_time=run_time,
+    )
+
+
+def _trim(tree: Tree) -> Way:
+    try:
+        check_possible(tree)
+    except Error as err:
+        return Way(err.message, err.next_step)
+    return Way()
+
+
+def _measurable(tree: Tree, path: str) -> Way:
+    if can_measure(tree, path):
+        return Way()
+    text = f"cgroup {path} has no memory.current, memory.stat or cpu.stat"
+    return Way(text, "let systemd account for it: MemoryAccounting=yes")
+
+
+def _own_sizes(tree: Tree, path: str, run: Way) -> Way:
+    if not tree.exists(OWN_SIZE):
+        return Way(NO_SIZE, "Linux 6.8 or newer")
+    mode = evidence.sizes(tree)["64 kB"]["set"].get("enabled", "")
+    if mode == "always" or (mode == "inherit" and enabled(tree) == "always"):
+        return Way("the host gives folios of 64 kB to all programs already", "none is needed")
+    return run if run.why_not else _measurable(tree, path)
+
+
+def _module(host: Host, path: str) -> Way:
+    found = module_here(host)
+    if not found.possible or found.next_step:
+        step = found.next_step or "mmpolicy doctor says what it lacks"
+        return Way("this host cannot load the module now", step)
+    if host.tree.is_dir(CONTROL):
+        profile = profile_of_cgroup(host.tree, read_state(host.tree), path)
+        if profile != DEFAULT:
+            text = f"the profile '{profile}' decides for it, and bindings win over experiments"
+            return Way(text, f"mmpolicy unbind --cgroup {path}")
+    return _measurable(host.tree, path)._replace(commands=found.commands)
+
+
+def run_time(preset: str) -> str:
+    """Return the longest time of a switchback by a preset, in words."""
+    given = read_preset(preset)
+    hours = 2 * given["pairs"] * given["block"] / 3600
+    return f"at most {hours:g} h, less if the answer is clear before"
