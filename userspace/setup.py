@@ -42,6 +42,7 @@ FILES = {
     "/sys/kernel/debug/mmpolicy": "Counters.",
     "/var/lib/mmpolicy/journal.jsonl": "Every change, for log and revert.",
     "/var/lib/mmpolicy/applied.toml": "The manifest that was applied last, for verify.",
+    "/var/lib/mmpolicy/try/*.json": "Trials of try: how far each came, and its page.",
     "/run/mmpolicy/change.lock": "Held while something is changed.",
 }
 ENVIRONMENT = {"NO_COLOR": "If set, output has no colours."}

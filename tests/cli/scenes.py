@@ -133,6 +133,27 @@ def memory(tree: FakeTree, clock: Clock, folder: Path) -> Words:
         yield words
 
 
+def try_plans(tree: FakeTree, clock: Clock, folder: Path) -> Words:
+    """A service for which nothing pays, and one that wastes memory."""
+    make_services(tree, "web")
+    keep(tree)
+    make_sparse(tree, 12, "cache", 65536, 16, "/system.slice/cache.service")
+
+    def work(ticks: int = 40) -> None:
+        count(tree, 11, "web", 2048, 75 * ticks * 10, ticks)
+        times = f"usage_usec {20_000 * ticks}\nsystem_usec {10_000 * ticks}"
+        tree.put("/sys/fs/cgroup/web.service/cpu.stat", times)
+
+    for words in (["--unit", "web"], ["--unit", "web", "--json"], ["--unit", "cache"],
+                  ["--unit", "cache", "--json"], ["--unit", "cache", "--without", "trim"],
+                  ["--cgroup", "/"], ["--list"], ["--status"], ["--stop"], ["--report"],
+                  ["--unit", "web", "--candidate", "adaptive"]):  # fmt: skip
+        work(0)
+        clock.steps = [work] * 9
+        looks = ["--seconds", "2"] if "--unit" in words else []
+        yield ["try", *words, *looks]
+
+
 def ab_reports(tree: FakeTree, clock: Clock, folder: Path) -> Words:
     """Runs of each kind, and what is found in them."""
     two = ["vmstat.pgfault/s lower", "f=vmstat.pgfault higher"]
@@ -471,6 +492,7 @@ ALL = [
     state,
     manifests,
     memory,
+    try_plans,
     ab_reports,
     ab_pools,
     ab_run,

@@ -116,7 +116,10 @@ def test_what_is_typed_takes_its_place(ab: Run, clock: World, out: Path) -> None
     [
         (["--preset", "adaptive"], "is for a service: give --unit"),
         (["--preset", "adaptive", "--unit", "nobody"], "no cgroup 'nobody'"),
-        (["--preset", "no"], "'no' is not one of 'adaptive', 'defrag', 'madv-free', 'thp-gfp', 'thp-sizes'"),
+        (
+            ["--preset", "no"],
+            "'no' is not one of 'adaptive', 'defrag', 'madv-free', 'thp-gfp', 'thp-sizes'",
+        ),
         (["--unit", "redis", "--metric", "vmstat.pgfault/s"], "--unit redis is for --preset"),
         ([], "Missing option '--metric'"),
     ],

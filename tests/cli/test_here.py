@@ -91,7 +91,7 @@ def test_alone_it_needs_neither_root_nor_the_module(bare: FakeTree, run: Run) ->
     assert "next: as root: mmpolicy top, or mmpolicy recommend" in result.out
     assert "small.service" not in result.out
     assert (
-        "Not: top, map, explain, recommend, trim, collapse, maintain, ab run: needs root; next: "
+        "Not: top, map, explain, recommend, try, trim, collapse, maintain, ab run: needs root; "
         in result.out
     )
 

@@ -14,10 +14,12 @@ import pytest
 from mmpolicy.ab.presets import names
 from mmpolicy.host.calibration import Calibration, FaultCost
 from mmpolicy.memory.worth import (
+    NAMES,
     NOT_HERE,
     NOT_NOW,
     NOT_WORTH,
     OUT_OF_REACH,
+    TRIED,
     WORTH,
     Here,
     Seen,
@@ -26,6 +28,7 @@ from mmpolicy.memory.worth import (
     judge,
 )
 from mmpolicy.verbs import try_look
+from mmpolicy.verbs.try_run import TRIES
 
 from .fakes import THP, Clock, FakeTree, Run
 from .sparse import SHRINK, count, make_sparse, make_thp, pressure
@@ -42,8 +45,8 @@ HERE = Here(
     target="--unit web.service", trim=Way(), maintain=Way(), own_sizes=Way(),
     module=Way(commands=("mmpolicy load",)), loaded=False, advised=False, run_time="a while",
 )  # fmt: skip
-WASTE = {"waste_kib": 100 * MIB, "error_kib": 5 * MIB}
-BUSY = {"gain": 3.0, "fault_cpu": 4.0}
+WASTE: dict[str, Any] = {"waste_kib": 100 * MIB, "error_kib": 5 * MIB}
+BUSY: dict[str, Any] = {"gain": 3.0, "fault_cpu": 4.0}
 LACKING = Way("it lacks something", "get it")
 
 
@@ -85,7 +88,7 @@ def test_candidates_by_their_gain() -> None:
     both = [*judged(**WASTE)[1], *judged(**BUSY)[1]]
     assert judged(**WASTE, **BUSY)[1] == both
     assert judged(**WASTE, **{**BUSY, "gain": 30.0})[1] == [*both[2:], *both[:2]]
-    stalls = {"stalled": 2.0, "compactions": 9.0}
+    stalls: dict[str, Any] = {"stalled": 2.0, "compactions": 9.0}
     assert judged(freed_kib=100 * MIB, **stalls)[1] == ["madv-free", "thp-gfp"]
 
 
@@ -95,7 +98,7 @@ def test_a_host_that_cannot() -> None:
     nothing = replace(HERE, module=LACKING, own_sizes=LACKING)
     assert judged(nothing, **BUSY) == (NOT_HERE, [])
     _, why, found = judge(replace(REST, **BUSY), nothing)
-    assert why == "thp-sizes would pay: it lacks something"
+    assert why == "thp-sizes may pay: it lacks something"
     assert {each.next_step for each in found} == {"get it"}
     assert judged(replace(HERE, trim=LACKING), **WASTE) == (NOT_HERE, [])
     assert judged(replace(HERE, maintain=LACKING), **WASTE) == (WORTH, ["trim"])
@@ -111,8 +114,21 @@ def test_each_candidate_is_whole() -> None:
         assert all((each.gain, each.commands, each.time, each.price, each.undo, each.proof))
         words = shlex.split(each.commands[-1])
         assert words[0] == "mmpolicy" and "web.service" in words
-        assert each.switchback == ("--preset" in words)
-        assert not each.switchback or words[words.index("--preset") + 1] in names()
+        assert each.switchback == bool({"--preset", "--candidate"} & {*words})
+        assert (words[1] == "try") == (each.name in TRIED)
+        assert each.name not in TRIED or TRIES[each.name].preset in names()
+    assert {each.name for each in found} == {*NAMES}
+    assert {*TRIES} == {*TRIED}
+    for name in NAMES:
+        _, _, others = judge(replace(REST, **figures), HERE, [name])
+        assert {each.name for each in others} == {*NAMES} - {name}
+    verdict, why, _ = judge(replace(REST, **figures), HERE, NAMES)
+    assert (verdict, why) == (NOT_WORTH, "all candidates that may pay are left out")
+
+
+def test_commands_that_begin_by_loading() -> None:
+    _, _, found = judge(replace(REST, **BUSY), HERE)
+    for each in found:
         assert (each.commands[0] == "mmpolicy load") == (each.switchback and not each.of_host)
 
 
@@ -155,7 +171,7 @@ def tried(run: Run, host: FakeTree) -> Callable[..., Any]:
 
     def tried(unit: str = "web", *more: str) -> Any:
         writes = list(host.writes)
-        result = run("try", "--unit", unit, "--seconds", "10", "--json", *more)
+        result = run("try", "--unit", unit, "--seconds", "10", "--json", "--dry-run", *more)
         assert (result.code, result.err) == (0, "")
         assert host.writes == writes
         return result.json
@@ -194,7 +210,7 @@ def test_memory_that_is_empty(tried: Callable[..., Any], host: FakeTree) -> None
 
 
 def test_faults_that_cost(tried: Callable[..., Any], host: FakeTree, clock: Clock) -> None:
-    """2,000 ns each, of which 64 kB save 80 %; all of it is not more than the time in the kernel."""
+    """2,000 ns each, of which 64 kB save 80 %, within the time in the kernel."""
     for name in "cpu.stat", "memory.stat":
         host.put(f"/sys/fs/cgroup/system.slice/web.service/{name}", "anon 1")
     step = partial(count, host, 11, "web", 2048, 100_000, 200)
@@ -202,7 +218,7 @@ def test_faults_that_cost(tried: Callable[..., Any], host: FakeTree, clock: Cloc
     answer = tried()
     seen = answer["seen"]
     assert (seen["faults"], seen["kernel"], seen["fault_cpu"]) == (10_000, 20, 2.0)
-    assert round(seen["gain"], 2) == 1.6
+    assert 1.5 < seen["gain"] <= 1.6
     assert answer["verdict"] == WORTH
     assert candidates(answer)["thp-sizes"]["of_host"]
     lacking = [each for each in answer["candidates"] if each["name"] == "adaptive"]
@@ -228,6 +244,7 @@ def test_processes_that_end_count_too(
 
 def test_huge_faults_are_dear(tried: Callable[..., Any], host: FakeTree, clock: Clock) -> None:
     """Few faults that clear 2 MB each cost much, and smaller folios save none of that."""
+
     def work() -> None:
         count(host, 11, "web", 2048, 1000, 300)
         host.put("/proc/vmstat", "pgfault 1100\ncompact_stall 5\nthp_fault_alloc 1000")
@@ -239,9 +256,7 @@ def test_huge_faults_are_dear(tried: Callable[..., Any], host: FakeTree, clock: 
     assert (answer["seen"]["gain"], answer["verdict"]) == (0, NOT_WORTH)
 
 
-def test_who_forbids_large_folios(
-    tried: Callable[..., Any], host: FakeTree, clock: Clock
-) -> None:
+def test_who_forbids_large_folios(tried: Callable[..., Any], host: FakeTree, clock: Clock) -> None:
     make_sparse(host, 12, "ruby", 2048, 1, "/ruby.service", forbids=True)
     step = partial(count, host, 12, "ruby", 2048, 900_000, 400)
     clock.steps = [step, *[lambda: None] * 9]
@@ -271,9 +286,7 @@ def test_a_host_that_was_never_calibrated(
     assert not host.exists("/var/lib/mmpolicy/calibration.json")
 
 
-def test_with_the_module(
-    run: Run, tree: FakeTree, clock: Clock
-) -> None:
+def test_with_the_module(run: Run, tree: FakeTree, clock: Clock) -> None:
     """It offers policies for the service alone, unless another profile decides for it."""
     make_thp(tree)
     keep(tree)
@@ -285,11 +298,11 @@ def test_with_the_module(
     def answer() -> Any:
         count(tree, 11, "web", 2048)
         clock.steps = [step, *[lambda: None] * 9]
-        return run("try", "--cgroup", folder, "--seconds", "10", "--json").json
+        return run("try", "--cgroup", folder, "--seconds", "10", "--json", "--dry-run").json
 
     assert [*candidates(answer())] == ["adaptive", "thp-sizes"]
     assert candidates(answer())["adaptive"]["commands"] == [
-        "mmpolicy ab run --preset adaptive --unit web.service --yes"
+        "mmpolicy try --unit web.service --candidate adaptive"
     ]
     tree.put(f"{THP}/hugepages-64kB/enabled", "[always] inherit madvise never")
     assert [*candidates(answer())] == ["adaptive"]
@@ -301,7 +314,7 @@ def test_with_the_module(
 def test_what_is_printed(run: Run, host: FakeTree) -> None:
     make_sparse(host, 10, "redis", 65536, 16, "/system.slice/redis.service")
     lines = run("try", "--unit", "redis", "--seconds", "10").out.splitlines()
-    assert lines[0] == "/system.slice/redis.service: 1 processes, looked at for 10 s"
+    assert lines[0] == "/system.slice/redis.service: 1 process, looked at for 10 s"
     (verdict,) = [line for line in lines if line.startswith("verdict: ")]
     assert verdict.startswith(f"verdict: {WORTH}: trim: gives back about 240 MiB")
     begin = lines.index("   do: mmpolicy trim --unit redis.service")
@@ -323,8 +336,3 @@ def test_what_is_refused(run: Run, host: FakeTree, words: list[str], text: str, 
     host.make_cgroup("/empty")
     result = run("try", *words)
     assert (result.code, text in result.err) == (code, True), result.err
-
-
-def test_not_root(run: Run, host: FakeTree) -> None:
-    host.denied = True
-    assert run("try", "--unit", "web").code == 4

@@ -14,9 +14,9 @@ import pytest
 from mmpolicy.errors import Error, as_data, explain, pick
 from mmpolicy.memory.advice import Advice, advise
 from mmpolicy.memory.explain import Explained, Wanted
-from mmpolicy.verbs.ab_jobs import _summary, _told
+from mmpolicy.verbs.ab_jobs import _summary, told_of_run
 from mmpolicy.verbs.ab_preset import _filled
-from mmpolicy.verbs.explain import Address, _name_of
+from mmpolicy.verbs.explain import Address, profile_name
 from mmpolicy.verbs.options import Levels, Seconds
 from mmpolicy.verbs.status import _knobs, _whom
 from mmpolicy.verbs.top_screen import _bar, _folios, _in_faults
@@ -81,7 +81,7 @@ def test_ports(run: Run, given: str) -> None:
     ],
 )  # fmt: skip
 def test_profiles_are_called_like_programs(program: str, taken: list[str], name: str) -> None:
-    assert _name_of(program, taken) == name
+    assert profile_name(program, taken) == name
 
 
 # Errors
@@ -245,14 +245,14 @@ def test_where_a_run_is() -> None:
     about = {"control": "c", "treatment": "t", "file": "f"}
     place = {"block": 3, "blocks": 9, "phase": "ab", "arm": "control", "left_s": 75.5}
     guards = {"g < 5": 1234567.0, "h < 1": None}
-    assert list(_told({**about, **place, "measured": False, "guards": guards})) == [
+    assert list(told_of_run({**about, **place, "measured": False, "guards": guards})) == [
         "c against t, into f",
         "block 3 of 9, phase ab, arm control, wash-out, 1:15 left",
         "guard g < 5: it is 1.23457e+06",
         "guard h < 1",
     ]
-    assert "measured, 1:15 left" in [*_told({**about, **place, "measured": True})][1]
-    assert list(_told({**about, "phase": "beginning"})) == [
+    assert "measured, 1:15 left" in [*told_of_run({**about, **place, "measured": True})][1]
+    assert list(told_of_run({**about, "phase": "beginning"})) == [
         "c against t, into f", "phase beginning",
     ]  # fmt: skip
 

@@ -41,7 +41,7 @@ TIMES = "fault_ns"
 # What else to take of the samples of a block than their mean.
 OF_SAMPLES = r"(p\d\d?|max|spread)\((.+)\)"
 # Between two sources; the names of two cgroups may have spaces around their slash.
-RATIO = r" / (?=\s*(?:vmstat\.|psi\.|thp\.|cgroup:|unit:|arm\.))"
+RATIO = r" / (?=\s*(?:vmstat\.|psi\.|thp\.|cgroup:|unit:|arm\.|cmd:))"
 
 Make = Callable[[str, bool, re.Match[str]], Source]
 
@@ -118,7 +118,7 @@ class Metric:
             raise click.UsageError(f"'{text}': the margin of a guard is below 100 %")
         inside = re.fullmatch(OF_SAMPLES, body, re.DOTALL)
         of, body = (inside[1], inside[2]) if inside else ("", body)
-        top, *bottom = [body] if "cmd:" in body else re.split(RATIO, body, maxsplit=1)
+        top, *bottom = [body] if body.startswith("cmd:") else re.split(RATIO, body, maxsplit=1)
         below = parse_source(bottom[0].strip()) if bottom else None
         over = parse_source(top.strip())
         if below and isinstance(over, UnitFile) != isinstance(below, UnitFile):

@@ -161,10 +161,14 @@ def name_of(row: Row) -> str:
 
 def option_of(cgroup: str) -> str:
     """Return the option that names a cgroup to a command."""
+    unit = own_service(cgroup)
+    return f"--unit {shlex.quote(unit)}" if unit else f"--cgroup {shlex.quote(cgroup)}"
+
+
+def own_service(cgroup: str) -> str:
+    """Return the service of the host itself that a cgroup is of; empty if it is of none."""
     unit = cgroup.rpartition("/")[2]
-    if HOSTS_OWN.fullmatch(cgroup) and SERVICE.fullmatch(unit):
-        return f"--unit {shlex.quote(unit)}"
-    return f"--cgroup {shlex.quote(cgroup)}"
+    return unit if HOSTS_OWN.fullmatch(cgroup) and SERVICE.fullmatch(unit) else ""
 
 
 def _trim(survey: Survey, row: Row) -> Finding:

@@ -8,7 +8,7 @@ back. A candidate counts if it may save 1 % of a CPU, or 32 MiB that are 5 % of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -25,8 +25,11 @@ from mmpolicy.memory.reach import ALL
 
 NOT_WORTH, WORTH = "not worth it", "worth trying"
 NOT_NOW, OUT_OF_REACH, NOT_HERE = "not now", "out of reach", "not here"
+TRIED = ("adaptive", "adaptive-2mb", "madv-free", "thp-gfp")  # candidates that `try` itself runs
+NAMES = ("trim", "maintain", "thp-sizes", *TRIED)
 IDLE_PERCENT = 1.0  # of a CPU: a service with less may be at rest
 BIG_KIB = 256 << 10  # of private memory: from here on a program may miss the TLB a lot
+BACK = "mmpolicy try --stop while it runs; its page has the commands that undo a kept one"
 HUGE_ENOUGH = 0.5  # of that in 2 MB pages: then it does not
 
 
@@ -102,19 +105,22 @@ class Candidate:
         return "memory before and after; it cannot be switched back block by block"
 
 
-def judge(seen: Seen, here: Here) -> tuple[str, str, list[Candidate]]:
+def judge(seen: Seen, here: Here, without: Sequence[str] = ()) -> tuple[str, str, list[Candidate]]:
     """Return the verdict, its reason, and the candidates, the largest predicted gain first.
 
     A candidate that this host cannot have stands behind all others, with the reason.
     """
-    found = sorted(_candidates(seen, here), key=lambda each: (bool(each.why_not), -each.score))
+    wanted = [each for each in _candidates(seen, here) if each.name not in without]
+    found = sorted(wanted, key=lambda each: (bool(each.why_not), -each.score))
     if not found:
+        if without and any(_candidates(seen, here)):
+            return NOT_WORTH, "all candidates that may pay are left out", found
         if seen.gain >= LEAST_PERCENT and seen.barred >= ALL:
             return OUT_OF_REACH, seen.barriers[0], found
         return NOT_WORTH, _too_little(seen), found
     possible = [each for each in found if not each.why_not]
     if not possible:
-        return NOT_HERE, f"{found[0].name} would pay: {found[0].why_not}", found
+        return NOT_HERE, f"{found[0].name} may pay: {found[0].why_not}", found
     if seen.short:
         return NOT_NOW, seen.short, found
     return WORTH, f"{possible[0].name}: {possible[0].gain}", found
@@ -195,8 +201,8 @@ def _of_waste(seen: Seen, here: Here) -> Iterator[Candidate]:
     )
 
 
-def _experiment(words: str, here: Here) -> str:
-    return f"mmpolicy ab run {words} {here.target} --yes"
+def _try(candidate: str, here: Here) -> tuple[str, ...]:
+    return *here.module.commands, f"mmpolicy try {here.target} --candidate {candidate}"
 
 
 def _own_sizes(seen: Seen, here: Here) -> Candidate:
@@ -204,7 +210,7 @@ def _own_sizes(seen: Seen, here: Here) -> Candidate:
         "thp-sizes",
         f"saves {_at_most(seen.gain)}; {GAIN}",
         seen.gain / LEAST_PERCENT,
-        (_experiment("--preset thp-sizes", here),),
+        (f"mmpolicy ab run --preset thp-sizes {here.target} --yes",),
         here.run_time,
         "0 to 5 % more memory, gcc 15 %; in the blocks of the treatment all programs of the host "
         "get folios of 64 kB",
@@ -222,22 +228,21 @@ def _adaptive(seen: Seen, here: Here) -> Iterator[Candidate]:
         "adaptive",
         f"saves {_at_most(seen.gain)}",
         seen.gain / LEAST_PERCENT,
-        (*here.module.commands, _experiment("--preset adaptive", here)),
+        _try("adaptive", here),
         here.run_time,
         "the module takes up to 1 % of the time of faults; memory may grow, by 5 % at most in a "
         "run that says it pays",
-        "mmpolicy ab stop while it runs; to keep it: mmpolicy bind",
+        BACK,
         switchback=True,
         why_not=here.module.why_not,
         next_step=here.module.next_step,
     )
     yield first
     if seen.private_kib >= BIG_KIB:
-        words = "--preset adaptive --treatment anon_order=adaptive,max_order=9"
         yield replace(
             first,
             name="adaptive-2mb",
-            commands=(*here.module.commands, _experiment(words, here)),
+            commands=_try("adaptive-2mb", here),
             price=f"more memory than with adaptive; {first.price}",
         )
 
@@ -248,10 +253,10 @@ def _madv_free(seen: Seen, here: Here) -> Candidate:
         "madv-free",
         f"gives back most of about {mib:.0f} MiB that are freed lazily, and still there",
         seen.freed_kib / max(LEAST_KIB, LEAST_SHARE * seen.private_kib),
-        (*here.module.commands, _experiment("--preset madv-free", here)),
+        _try("madv-free", here),
         here.run_time,
         "a fault for each freed page that the program uses again",
-        "mmpolicy ab stop while it runs; to keep it: mmpolicy bind",
+        BACK,
         switchback=True,
         why_not=here.module.why_not,
         next_step=here.module.next_step,
@@ -264,10 +269,10 @@ def _light(seen: Seen, here: Here) -> Candidate:
         f"its tasks wait for memory {seen.stalled:.2g} % of the time, and programs of the host "
         f"compact memory {seen.compactions:.0f} times a second: most of these waits go",
         seen.stalled / LEAST_PERCENT,
-        (*here.module.commands, _experiment("--preset thp-gfp", here)),
+        _try("thp-gfp", here),
         here.run_time,
         "fewer huge pages at first, khugepaged makes them later",
-        "mmpolicy ab stop while it runs; to keep it: mmpolicy bind",
+        BACK,
         switchback=True,
         why_not=here.module.why_not,
         next_step=here.module.next_step,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,19 @@ def new_file(tree: Tree) -> Path:
     return tree.real(FOLDER) / f"ab-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.jsonl"
 
 
+def start_own_unit(host: Host, unit: str, description: str, argv: Sequence[str]) -> None:
+    """Have systemd run this command with other words, and wait until it is at work.
+
+    Only the command itself hears of a stop, see run_as_unit().
+    """
+    words = ["--unit", unit, "--collect", "--quiet", "--description", description]
+    words += ["--property", "KillMode=process", "--property", "Type=notify"]
+    words += ["--working-directory", str(Path.cwd()), "--setenv", f"PATH={os.environ['PATH']}"]
+    root = ["--root", str(host.tree.root)] if str(host.tree.root) != "/" else []
+    own = [*own_command(), *root, *argv]
+    host.start_unit([*words, "--", *(word.replace("$", "$$") for word in own)])
+
+
 def run_as_unit(host: Host, ctx: click.Context, out: Path | None, want_json: bool) -> None:
     """Have systemd run it: no logout and no terminal ends it.
 
@@ -63,12 +76,8 @@ def run_as_unit(host: Host, ctx: click.Context, out: Path | None, want_json: boo
         raise in_the_way(who)
     file = out or new_file(host.tree)
     file.parent.mkdir(parents=True, exist_ok=True)
-    words = ["--unit", SERVICE, "--collect", "--quiet", "--description", "Experiment of mmpolicy"]
-    words += ["--property", "KillMode=process", "--property", "Type=notify"]
-    words += ["--working-directory", str(Path.cwd()), "--setenv", f"PATH={os.environ['PATH']}"]
-    root = ["--root", str(host.tree.root)] if str(host.tree.root) != "/" else []
-    argv = [*own_command(), *root, "ab", "run", *words_of(ctx), "--out", str(file.absolute())]
-    host.start_unit([*words, "--", *(word.replace("$", "$$") for word in argv)])
+    argv = ["ab", "run", *words_of(ctx), "--out", str(file.absolute())]
+    start_own_unit(host, SERVICE, "Experiment of mmpolicy", argv)
     data = {"dry_run": False, "unit": f"{SERVICE}.service", "file": str(file)}
     emit("ab run", want_json, data, [f"{SERVICE}.service runs it, into {file}", f"next: {NEXT}"])
 
@@ -87,10 +96,10 @@ def status(host: Host, want_json: bool) -> None:
         text = who and f"about to begin, or to end: {who}"
         emit("ab status", want_json, {"running": bool(who)}, [text or "no experiment runs"])
         return
-    emit("ab status", want_json, {"running": True, **now}, list(_told(now)))
+    emit("ab status", want_json, {"running": True, **now}, list(told_of_run(now)))
 
 
-def _told(now: dict[str, Any]) -> Iterator[str]:
+def told_of_run(now: dict[str, Any]) -> Iterator[str]:
     yield f"{now['control']} against {now['treatment']}, into {now['file']}"
     if "block" in now:
         part = "measured" if now["measured"] else "wash-out"

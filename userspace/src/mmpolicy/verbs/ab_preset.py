@@ -48,12 +48,13 @@ def _filled(value: Any, path: str) -> Any:
 
 def show(name: str, plan: Plan, agreed: bool) -> None:
     """Print what is about to be done, and ask whether to begin."""
-    for line in _told(name, plan):
+    for line in plan_lines(name, plan):
         click.echo(line, err=True)
     ask(agreed, ", or --dry-run to look")
 
 
-def _told(name: str, plan: Plan) -> Iterator[str]:
+def plan_lines(name: str, plan: Plan) -> Iterator[str]:
+    """Yield an experiment in words: arms, metrics with their roles, guards, and the time."""
     yield f"{name}: {read(name)[ABOUT]}"
     for arm, text in plan.given.arms().items():
         yield f"{arm}: {text}"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -56,6 +56,8 @@ from mmpolicy.verbs.options import (
     margin_option,
 )
 from mmpolicy.verbs.progress import display
+
+HERE = ("dry_run", "want_json", "out", "detach", "yes")  # options that are none of a run
 
 
 def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
@@ -303,14 +305,11 @@ def run(
     command is killed, the kernel goes back to stock when the lease expires. A watchdog restores
     knobs of the kernel itself at once.
     """
-    preset = options.pop("preset")
+    preset = options["preset"]
+    plan = _plan(ctx, options)
     if preset:
-        from mmpolicy.verbs.ab_preset import resolve, show
+        from mmpolicy.verbs.ab_preset import show
 
-        options = resolve(ctx.obj, ctx, preset, options)
-        ctx.params |= options
-    plan = plan_of(ctx.obj, options)
-    if preset:
         show(preset, plan, yes or dry_run)
     if dry_run:
         changes = _changes(ctx.obj, plan.given, plan.timing)
@@ -321,10 +320,29 @@ def run(
         run_as_unit(ctx.obj, ctx, out, want_json)
     else:
         file = out or Path(f"ab-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.jsonl")
-        _finish(_run(ctx.obj, plan, file), file, want_json)
+        _finish(run_planned(ctx.obj, plan, file), file, want_json)
 
 
-def _run(host: Host, plan: Plan, file: Path) -> Runner:
+def _plan(ctx: click.Context, options: dict[str, Any]) -> Plan:
+    """Return the experiment that the options ask for, with those of a preset."""
+    options = dict(options)
+    preset = options.pop("preset")
+    if preset:
+        from mmpolicy.verbs.ab_preset import resolve
+
+        options = resolve(ctx.obj, ctx, preset, options)
+        ctx.params |= options
+    return plan_of(ctx.obj, options)
+
+
+def planned(ctx: click.Context, words: Sequence[str]) -> Plan:
+    """Return the experiment of `ab run` with these words; refuse it as that verb does."""
+    with run.make_context("run", [*words], parent=ctx) as own:
+        options = {name: value for name, value in own.params.items() if name not in HERE}
+        return _plan(own, options)
+
+
+def run_planned(host: Host, plan: Plan, file: Path) -> Runner:
     """Run all of it, under the lock."""
     given, metrics, guards, design, length, timing = plan
     with _locked(host, design, length, file):

@@ -195,7 +195,7 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
         text = f"too little was seen of process {pid} to tell"
         hint = f"{_begin_shadow(seen)}, then again with more --seconds, while it works"
         raise Error(text, Exit.INCONCLUSIVE, hint)
-    profile = name or _name_of(host.tree.read(f"/proc/{pid}/comm"), profiles_of(state))
+    profile = name or profile_name(host.tree.read(f"/proc/{pid}/comm"), profiles_of(state))
     target, bound = _with_profile(host, state, seen.profile, profile, advice, pid)
     evidence = [f"process {pid}: {POINT} {advice.policy}", *advice.evidence]
     evidence += [*seen.reach.lines(), *(f"not known: {text}" for text in seen.reach.unknown)]
@@ -223,7 +223,7 @@ def _tell_without_module(pid: int, seen: Seen, want_json: bool) -> None:
     raise Error(text, Exit.LACKING, hint)
 
 
-def _name_of(comm: str, taken: list[str]) -> str:
+def profile_name(comm: str, taken: list[str]) -> str:
     """Return a name for a profile that is like that of a program."""
     name = re.sub("[^a-z0-9_-]", "-", comm.lower()).strip("-_") or "process"
     return f"{name[:27]}-2" if name in (*taken, *NO_PROFILES) else name[:31]

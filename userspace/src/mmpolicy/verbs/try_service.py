@@ -1,35 +1,83 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`try`: whether a change of memory policy can pay for a service, and which one."""
+"""`try`: from a look at a service to a setting that is kept, or to all as it was."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from mmpolicy.control.experiment import in_the_way
+from mmpolicy.control.experiment import running as experiment_of
+from mmpolicy.control.model import check_loaded
+from mmpolicy.control.trials import LOCK, RUN, running, standing
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import CONTROL
 from mmpolicy.host.machine import Host
-from mmpolicy.memory.findings import option_of
+from mmpolicy.memory.findings import option_of, own_service
 from mmpolicy.memory.reach import enabled
 from mmpolicy.memory.trim import modes
-from mmpolicy.memory.worth import Candidate, Seen, hints, judge
+from mmpolicy.memory.worth import NAMES, TRIED, WORTH, Candidate, Here, Seen, hints, judge
 from mmpolicy.render import emit
+from mmpolicy.verbs.ab_jobs import start_own_unit
 from mmpolicy.verbs.options import (
+    FILE,
     Seconds,
+    ask,
     complete_cgroup,
     complete_unit,
+    completer,
     json_option,
-    pass_host,
 )
 from mmpolicy.verbs.reached import SHOWN
 from mmpolicy.verbs.try_look import abilities, look, run_time
 
+if TYPE_CHECKING:
+    from mmpolicy.control.trials import Trial
+    from mmpolicy.verbs.ab_plan import Plan
+    from mmpolicy.verbs.try_run import Wish
+
 LOOK_S = 60.0
 PRESET = "adaptive"  # all presets take the same time
+SERVICE = "mmpolicy-try"
+JOBS = ("status", "stop", "report", "list")
+NEXT = "mmpolicy try --status; mmpolicy try --stop ends it, and all is as it was"
+
+
+@dataclass(frozen=True)
+class TryOptions:
+    """The options of `try`."""
+
+    unit: str | None
+    cgroup: str | None
+    seconds: float
+    candidate: str | None
+    without: tuple[str, ...]
+    work: str | None
+    block: float | None
+    pairs: int | None
+    yes: bool
+    foreground: bool
+    out: Path | None
+    dry_run: bool
+    want_json: bool
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to the first question: does it pay?"""
+
+    seen: Seen
+    here: Here
+    verdict: str
+    why: str
+    candidates: list[Candidate]
 
 
 @click.command("try")
@@ -44,46 +92,180 @@ PRESET = "adaptive"  # all presets take the same time
     "--seconds", type=Seconds(), default=LOOK_S, show_default=True, metavar="TIME",
     help="How long to look.",
 )  # fmt: skip
+@click.option(
+    "--candidate", type=click.Choice(TRIED), help="Try this one, without a look at the service."
+)
+@click.option(
+    "--without", multiple=True, type=click.Choice(NAMES), metavar="CANDIDATE",
+    help="Leave this one out; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--work", metavar="METRIC", shell_complete=completer("metric"),
+    help="The rate at which the service works, such as `cmd:COMMAND/s`: compare CPU time per unit "
+    "of it.",
+)  # fmt: skip
+@click.option(
+    "--block", type=Seconds(least=1), help="Length of a block, a third of it wash-out.  "
+    "[default: that of the preset, 2m]",
+)  # fmt: skip
+@click.option(
+    "--pairs", type=click.IntRange(min=1), help="The most pairs of blocks.  [default: 60]"
+)
+@click.option("--yes", is_flag=True, help="Begin without asking.")
+@click.option("--foreground", is_flag=True, help="Run it here, and not as a unit of systemd.")
+@click.option("--out", type=FILE, metavar="FILE", help="File for the samples.")
+@click.option("--dry-run", is_flag=True, help="Print the plan with its time, and end.")
+@click.option("--status", is_flag=True, help="Say where the last trial is, and what is in force.")
+@click.option("--stop", is_flag=True, help="End the trial that runs; all is as it was.")
+@click.option("--report", is_flag=True, help="Print the page about the last trial.")
+@click.option("--list", is_flag=True, help="List all trials of this host.")
 @json_option
-@pass_host
-def try_service(
-    host: Host, unit: str | None, cgroup: str | None, seconds: float, want_json: bool
-) -> None:
-    """Say if a change of memory policy can pay for a service, and which one; changes nothing.
+@click.pass_context
+def try_service(ctx: click.Context, **options: Any) -> None:
+    """Try if a change of memory policy pays for a service: keep it, or go back.
 
-    Looks at the service for a minute: the memory that it wastes, the most CPU time that its page
-    faults can cost, and whether policies reach it. Below 1 % of a CPU, and 32 MiB or 5 % of its
-    memory, the answer is "not worth it", with the figures. Else it prints the candidates that this
-    host can have, the largest predicted gain first: the commands, their time, their price, the way
-    back, and whether a switchback can prove them. It needs no module.
+    First looks at the service for a minute: the memory that it wastes, the most CPU time that its
+    page faults can cost, and whether policies reach it. Below 1 % of a CPU, and 32 MiB or 5 % of
+    its memory, the answer is "not worth it", with the figures. Else it prints the candidates that
+    this host can have, the largest predicted gain first: the commands, their time, their price,
+    the way back, and how they are proven. That changes nothing and needs no module.
 
-    Exits with 0 whatever the verdict is; --json has it.
+    If the best candidate acts on the service alone and can be switched back, it asks, and has
+    systemd run a switchback under a lease: blocks of time with it and without take turns. The
+    setting is kept if the gain is shown, and all other metrics are within their margins; else all
+    is as it was. --report then has the page about it. A candidate of another kind is a command
+    that you type.
+
+    \b
+    mmpolicy try --unit redis-server.service \\
+        --work "cmd:redis-cli info stats | sed -n 's/^total_commands_processed://p'/s"
+
+    Exits with 0 after a plan whatever the verdict is; a trial in the foreground, and --report,
+    with 0 if the setting was kept, 7 if the trial is inconclusive, and 8 if the setting is worse.
     """
-    if (unit is None) == (cgroup is None):
+    host: Host = ctx.obj
+    jobs = [name for name in JOBS if options.pop(name)]
+    given = TryOptions(**options)
+    if jobs:
+        _do_job(ctx, jobs, given)
+        return
+    if (given.unit is None) == (given.cgroup is None):
         raise click.UsageError("give one of --unit NAME and --cgroup PATH")
-    path = find_cgroup(host.tree, unit or cgroup or "").name
+    path = find_cgroup(host.tree, given.unit or given.cgroup or "").name
     if path == "/":
         raise Error("/ is the whole host, no service", Exit.USAGE, "mmpolicy recommend")
-    seen = look(host, path, seconds)
+    answer = None if given.candidate else _answer(host, path, given)
+    if answer and not given.want_json:
+        _print(_answer_lines(host, path, answer))
+    candidate = given.candidate or (_runnable(answer) if answer else "")
+    if candidate:
+        _try(ctx, given, path, candidate, answer)
+    elif given.want_json and answer:
+        emit("try", True, _data(path, answer), [])
+
+
+def _print(lines: Iterator[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _do_job(ctx: click.Context, jobs: Sequence[str], given: TryOptions) -> None:
+    from mmpolicy.verbs.try_jobs import end_trial, tell_list, tell_report, tell_status
+
+    if len(jobs) > 1 or given.unit or given.cgroup:
+        raise click.UsageError("give one of --status, --stop, --report and --list, and no service")
+    if jobs == ["report"]:
+        ctx.exit(tell_report(ctx.obj, given.want_json))
+    what = {"status": tell_status, "stop": end_trial, "list": tell_list}[jobs[0]]
+    what(ctx.obj, given.want_json)
+
+
+def _answer(host: Host, path: str, given: TryOptions) -> Answer:
+    """Look at the service, and judge; candidates that are not wanted are left out."""
+    seen = look(host, path, given.seconds)
     here = abilities(host, option_of(path), path, run_time(PRESET))
-    verdict, why, candidates = judge(seen, here)
-    data = {
-        "cgroup": path, "verdict": verdict, "why": why, "seen": asdict(seen),
-        "candidates": [{**asdict(each), "proof": each.proof} for each in candidates],
-        "notes": [*hints(seen, here.target)],
-    }  # fmt: skip
-    emit("try", want_json, data, lambda: [
-        *_seen_lines(host, path, seen),
-        f"verdict: {verdict}: {why}",
-        *_candidate_lines(candidates),
-        *(f"note: {text}" for text in hints(seen, here.target)),
-    ])  # fmt: skip
+    return Answer(seen, here, *judge(seen, here, given.without))
+
+
+def _data(path: str, answer: Answer) -> dict[str, Any]:
+    found = [{**asdict(each), "proof": each.proof} for each in answer.candidates]
+    return {"cgroup": path, "verdict": answer.verdict, "why": answer.why,
+            "seen": asdict(answer.seen), "candidates": found,
+            "notes": [*hints(answer.seen, answer.here.target)]}  # fmt: skip
+
+
+def _runnable(answer: Answer) -> str:
+    """Return the best candidate if `try` can run it here and now, else an empty text."""
+    best = answer.candidates[0] if answer.verdict == WORTH else None
+    return best.name if best and best.name in TRIED and answer.here.loaded else ""
+
+
+def _answer_lines(host: Host, path: str, answer: Answer) -> Iterator[str]:
+    yield from _seen_lines(host, path, answer.seen)
+    yield f"verdict: {answer.verdict}: {answer.why}"
+    yield from _candidate_lines(answer.candidates)
+    yield from (f"note: {text}" for text in hints(answer.seen, answer.here.target))
+    if answer.verdict == WORTH and not _runnable(answer):
+        yield "next: type the commands of one of them; try itself has changed nothing"
+
+
+def _try(
+    ctx: click.Context, given: TryOptions, path: str, candidate: str, answer: Answer | None
+) -> None:
+    """Say what a trial would do, ask, and run it: here, or by systemd."""
+    from mmpolicy.verbs.try_run import Wish, keeps, new_trial, plan_lines, planned_of
+
+    host: Host = ctx.obj
+    check_loaded(host.tree)
+    if who := running(host.tree) or experiment_of(host.tree):
+        raise in_the_way(who)
+    wish = Wish(candidate, path, own_service(path), given.work, given.block, given.pairs)
+    experiment = planned_of(ctx, wish)
+    lines = [*plan_lines(wish, experiment), f"if kept: {keeps(host.tree, wish)}"]
+    data = {**(_data(path, answer) if answer else {"cgroup": path}), "candidate": candidate,
+            "rule": wish.rule(), "plan": lines, "dry_run": given.dry_run}  # fmt: skip
+    if given.dry_run:
+        emit("try", given.want_json, data, lines)
+        return
+    for line in lines:
+        click.echo(line, err=True)
+    ask(given.yes, ", or --dry-run to look")
+    trial = new_trial(host.tree, wish, given.out)
+    if given.foreground:
+        _run_here(ctx, given, experiment, trial, wish)
+        return
+    start_own_unit(host, SERVICE, "Trial of mmpolicy", _words(given, path, candidate, trial.file))
+    told = [f"{SERVICE}.service runs it, into {trial.file}", f"next: {NEXT}"]
+    emit("try", given.want_json, {**data, "file": trial.file}, told)
+
+
+def _words(given: TryOptions, path: str, candidate: str, file: str) -> list[str]:
+    """Return the words of a trial in the foreground, for systemd."""
+    words = ["try", "--cgroup", path, "--candidate", candidate, "--yes", "--foreground"]
+    words += ["--work", given.work] if given.work else []
+    words += ["--block", f"{given.block:g}"] if given.block else []
+    words += ["--pairs", str(given.pairs)] if given.pairs else []
+    return [*words, "--out", file]
+
+
+def _run_here(
+    ctx: click.Context, given: TryOptions, experiment: Plan, trial: Trial, wish: Wish
+) -> None:
+    from mmpolicy.verbs.try_run import carry_out
+
+    host: Host = ctx.obj
+    with host.tree.locked(LOCK, f"{RUN}{os.getpid()}", 0.5):
+        trial = carry_out(host, wish, experiment, trial)
+    data = {"trial": asdict(trial), "standing": standing(host.tree, trial)}
+    emit("try", given.want_json, data, trial.page)
+    ctx.exit(trial.exit)
 
 
 def _seen_lines(host: Host, path: str, seen: Seen) -> Iterator[str]:
     mib = {name: getattr(seen, f"{name}_kib") / 1024
            for name in ("memory", "private", "waste", "error")}  # fmt: skip
-    yield f"{path}: {seen.processes} processes, looked at for {seen.seconds:.0f} s"
+    number = f"{seen.processes} process{'es' * (seen.processes != 1)}"
+    yield f"{path}: {number}, looked at for {seen.seconds:.0f} s"
     yield (
         f"  CPU      {seen.cpu:.2g} % of a CPU, {seen.kernel:.2g} % in the kernel; "
         f"{seen.faults:.0f} page faults a second"

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`try` from the question to the end: kept or as before, and what is told of it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmpolicy.ab.samples import load
+from mmpolicy.control.experiment import LOCK as AB_LOCK
+from mmpolicy.control.experiment import RUN as AB_RUN
+from mmpolicy.control.keys import MANIFESTS
+from mmpolicy.control.trials import (
+    CHANGED,
+    CUT_OFF,
+    FOLDER,
+    HALF_KEPT,
+    KEEPING,
+    KEPT,
+    LOCK,
+    RUN,
+    RUNNING,
+    Trial,
+    read_trials,
+    standing,
+)
+
+from .ab_world import World
+from .fakes import CONTROL, FakeTree, Result, Run, read_named
+
+WEB = "/system.slice/web.service"
+SHORT = ("--block", "4", "--yes", "--foreground")
+FILE = f"{MANIFESTS}/50-try-web.toml"
+WORK = "cmd:cat $ROOT/work"
+
+
+class Service(World):
+    """A host with a service whose CPU time and memory the treatment multiplies."""
+
+    cpu_times = memory_times = 1.0
+    cpu_us = 0.0
+
+    def treated(self) -> bool:
+        """Tell if the treatment is in force."""
+        on = self.tree.read(f"{CONTROL}/experiment/enabled") == "1"
+        return on and self.tree.read(f"{CONTROL}/experiment/percent") == "100"
+
+    def sleep(self, seconds: float) -> None:
+        self.cpu_us += 1e5 * seconds * (self.cpu_times if self.treated() else 1.0)
+        super().sleep(seconds)
+
+    def put(self) -> None:
+        super().put()
+        folder = f"/sys/fs/cgroup{WEB}"
+        memory = 1e9 * (self.memory_times if self.treated() else 1.0)
+        self.tree.put(f"{folder}/cgroup.procs", "17")
+        self.tree.put(f"{folder}/memory.stat", "anon_thp 4096")
+        self.tree.put(f"{folder}/memory.current", f"{memory:.0f}")
+        self.tree.put(f"{folder}/cpu.stat", f"usage_usec {self.cpu_us:.0f}")
+        self.tree.put(f"{folder}/memory.pressure", "some avg10=0.00 total=7")
+
+
+@pytest.fixture
+def clock(tree: FakeTree) -> Service:
+    """Return time in which the service works."""
+    return Service(tree)
+
+
+@pytest.fixture
+def tried(run: Run) -> Callable[..., Result]:
+    """Return a function that tries `adaptive`, in short blocks."""
+
+    def tried(*words: str) -> Result:
+        return run("try", "--unit", "web", "--candidate", "adaptive", *SHORT, *words)
+
+    return tried
+
+
+def last(tree: FakeTree) -> Trial:
+    """Return the last trial."""
+    return read_trials(tree)[-1]
+
+
+def test_a_gain_is_kept(
+    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service, reloads: list[str]
+) -> None:
+    """Now, after a boot and at each start; the page says so, and its last line undoes it."""
+    clock.cpu_times = 0.9
+    before = read_named(tree)
+    result = tried()
+    assert result.code == 0, result.err
+    number = tree.inode("/sys/fs/cgroup", WEB.strip("/"))
+    after = read_named(tree)
+    assert after[f"cgroups/{number}"] == "web"
+    assert after["profiles/web/anon_order/policy"] == "adaptive"
+    others = {name for name in after if name not in before and not name.startswith("profiles/web")}
+    assert others == {f"cgroups/{number}", f"{MANIFESTS}/90-web.service.toml"}
+    assert "max_order = 4" in tree.read(FILE)
+    assert reloads == ["reload"]
+    page = result.out.splitlines()
+    assert f"tried      adaptive (anon_order=adaptive,max_order=4) on {WEB}, against stock" in page
+    assert any(line.startswith("metric     cpu: -10 % (95 %: ") for line in page)
+    assert f"decision   kept: {WEB} is bound to the profile web" in page
+    assert standing(tree, last(tree)) == KEPT
+    report = run("try", "--report")
+    assert (report.code, report.out) == (0, result.out + "now        kept\n")
+    for command in page[-1].removeprefix("undo ").split("&&"):
+        words = shlex.split(command)
+        if words[0] == "rm":
+            tree.real(words[1]).unlink()
+        else:
+            assert run(*words[1:]).code == 0
+    assert read_named(tree) == before
+    assert standing(tree, last(tree)) == CHANGED
+    assert "the setting that was kept is no longer in force" in run("try", "--status").out
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "code"), [(1.0, 1.0, 7), (1.1, 1.0, 8), (0.9, 1.1, 8), (0.9, 1.06, 8)]
+)
+def test_all_else_is_as_before(
+    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service,
+    cpu: float, memory: float, code: int,
+) -> None:  # fmt: skip
+    """No effect, a loss, and a gain that costs more memory than its margin."""
+    clock.cpu_times, clock.memory_times = cpu, memory
+    before = read_named(tree)
+    result = tried("--pairs", "9")
+    assert result.code == code, result.err
+    assert read_named(tree) == before
+    assert not tree.exists(FILE)
+    assert "decision   back as it was: the trial does not show that it pays" in result.out
+    assert run("try", "--report").code == code
+    assert [each["standing"] for each in run("try", "--list", "--json").json["trials"]] == ["back"]
+
+
+def test_the_price_of_a_gain_is_within_its_margin(
+    tried: Callable[..., Result], tree: FakeTree, clock: Service
+) -> None:
+    clock.cpu_times, clock.memory_times = 0.9, 1.03
+    assert tried().code == 0
+
+
+def test_cpu_time_per_unit_of_work(
+    tried: Callable[..., Result], tree: FakeTree, clock: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that works less for a tenth less CPU time gains nothing."""
+    monkeypatch.setenv("ROOT", str(tree.root))
+    clock.cpu_times = 0.9
+
+    def work() -> None:
+        tree.put("/work", "90" if clock.treated() else "100")
+        clock.at = [(clock.now + 0.2, work)]
+
+    work()
+    result = tried("--work", WORK, "--pairs", "9")
+    assert result.code == 8, result.out
+    assert "metric     work: -10 %" in result.out
+    metrics = load(Path(last(tree).file)).header["metrics"]
+    assert metrics[0] == f"cpu=cgroup:{WEB}/cpu.stat:usage_usec/s / {WORK} lower"
+    assert metrics[2] == f"work={WORK} higher guard 5%"
+
+
+def test_what_was_applied_is_still_declared(
+    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service
+) -> None:
+    """`verify` finds no drift in a setting that was kept, and none after it was undone."""
+    tree.put(f"{MANIFESTS}/host.toml", 'version = 1\n[profiles.db.anon_order]\npolicy = "fixed"')
+    folder = str(tree.real(MANIFESTS))
+    assert run("apply", folder).code == run("verify").code == 0
+    clock.cpu_times = 0.9
+    assert tried().code == 0
+    assert run("verify").code == 0
+    assert run("diff", folder, "--exit-code").code == 0
+    assert last(tree).undo.endswith(f" && mmpolicy apply {MANIFESTS}")
+
+
+def test_a_name_that_is_taken(
+    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service
+) -> None:
+    clock.cpu_times = 0.9
+    run("profile", "create", "web")
+    assert tried().code == 0
+    assert last(tree).profile == "web-2"
+
+
+def test_a_cgroup_of_no_service(run: Run, tree: FakeTree, clock: Service) -> None:
+    """It is bound now, and in the manifest for the next boot."""
+    clock.cpu_times = 0.9
+    tree.make_cgroup("/pod/web")
+    for name in "cgroup.procs", "memory.stat", "memory.current", "cpu.stat", "memory.pressure":
+        link = tree.real("/sys/fs/cgroup/pod/web") / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(tree.real(f"/sys/fs/cgroup{WEB}/{name}"))
+    result = run("try", "--cgroup", "/pod/web", "--candidate", "adaptive", *SHORT)
+    assert result.code == 0, result.err
+    assert '"/pod/web" = "web"' in tree.read(FILE)
+    assert last(tree).undo.startswith("mmpolicy unbind --cgroup /pod/web && ")
+
+
+def test_a_guard_that_breaks(tried: Callable[..., Result], tree: FakeTree, clock: Service) -> None:
+    """Tasks that wait for memory end it at once; it is as before, and says why."""
+    before = read_named(tree)
+
+    def stall() -> None:
+        tree.put("/proc/pressure/memory", "full avg10=50.00 avg60=0.00 total=0")
+        clock.put = lambda: None  # type: ignore[method-assign]
+
+    clock.at = [(10.0, stall)]
+    result = tried()
+    assert result.code in (1, 8)
+    assert read_named(tree) == before
+    assert "back as it was: guard 'psi.memory.full.avg10 < 10': it is 50" in result.out
+
+
+def test_refused_before_it_begins(
+    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service
+) -> None:
+    """Nothing is changed, and there is no record of a trial."""
+    writes = list(tree.writes)
+    assert run("try", "--unit", "web", "--candidate", "adaptive").code == 2  # it asks
+    with tree.locked(LOCK, f"{RUN}99999999"):
+        assert tried().code == 9
+    with tree.locked(AB_LOCK, f"{AB_RUN}99999999"):
+        assert tried().code == 9
+    assert run("try", "--list", "--stop").code == 2
+    assert run("try", "--stop").code == run("try", "--status").code == 1
+    assert run("try", "--list").out == "no trial has run\n"
+    dry = tried("--dry-run", "--json").json
+    assert "metric cpu (what it is for)" in " ".join(dry["plan"])
+    assert tree.writes == writes
+    assert read_trials(tree) == []
+    tree.make_unloaded()
+    assert tried().code == 3
+
+
+def test_systemd_runs_the_same_trial(
+    run: Run, tree: FakeTree, clock: Service, units: list[list[str]]
+) -> None:
+    clock.cpu_times = 0.9
+    words = ["--block", "4", "--pairs", "20", "--work", WORK]
+    result = run("try", "--unit", "web", "--candidate", "adaptive", "--yes", *words, "--json")
+    assert result.code == 0, result.err
+    (unit,) = units
+    assert unit[:2] == ["--unit", "mmpolicy-try"]
+    own = [word.replace("$$", "$") for word in unit[unit.index("--") + 1 :]]
+    own = own[own.index("try") :]
+    assert own == ["try", "--cgroup", WEB, "--candidate", "adaptive", "--yes", "--foreground",
+                   "--work", WORK, "--block", "4", "--pairs", "20", "--out",
+                   result.json["file"]]  # fmt: skip
+    assert read_trials(tree) == []
+
+
+def test_status_and_stop_of_a_trial_that_runs(
+    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The trial hears of the stop as of any signal, and all is as before."""
+    before, seen = read_named(tree), list[Any]()
+    ended = list[str]()
+    monkeypatch.setattr("mmpolicy.verbs.try_jobs.end_it", lambda _tree: ended.append("end"))
+    monkeypatch.setattr("mmpolicy.verbs.try_jobs.PATIENCE_S", 0.0)
+
+    def look() -> None:
+        seen.append(run("try", "--status", "--json").json)
+        seen.append(run("try", "--status").out)
+        assert run("try", "--stop").code == 9  # as it does not end here
+        subprocess.run(["kill", "-TERM", str(os.getpid())], check=True)
+
+    clock.at = [(9.0, look)]
+    result = tried()
+    assert result.code == 143, result.err
+    assert read_named(tree) == before
+    status, text = seen
+    assert (status["running"], status["standing"]) == (True, RUNNING)
+    assert status["experiment"]["block"] == 3
+    assert text.startswith(f"running: adaptive on {WEB}, from ")
+    assert ended
+    assert run("try", "--status").out.endswith("back as it was: interrupted, by SIGTERM\n")
+
+
+def test_what_is_left_of_a_trial_that_was_killed(
+    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service
+) -> None:
+    """Its record and the state tell together what is in force."""
+    clock.cpu_times = 0.9
+    assert tried().code == 0
+    kept = last(tree)
+    for phase, stands in (RUNNING, CUT_OFF), (KEEPING, KEPT):
+        kept.keep(tree, phase=phase)
+        assert standing(tree, last(tree)) == stands
+    with tree.locked(LOCK, f"{RUN}1"):
+        assert standing(tree, last(tree)) == KEEPING
+    run("unbind", "--cgroup", WEB)
+    assert standing(tree, last(tree)) == HALF_KEPT
+    assert "mmpolicy revert undoes it" in run("try", "--status").out
+    kept.keep(tree, phase=KEPT)
+    assert standing(tree, last(tree)) == CHANGED
+    tree.make_unloaded()
+    assert standing(tree, last(tree)) == CHANGED
+    kept.keep(tree, phase=KEEPING)
+    assert standing(tree, last(tree)) == CUT_OFF
+    for text in "{}", "[", '{"version": 1, "name": "x"}':
+        tree.put(f"{FOLDER}/x.json", text)
+        assert len(read_trials(tree)) == 1

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`try --status`, `--stop`, `--report` and `--list`: trials that run, and those that ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from mmpolicy.control.experiment import PATIENCE_S, end_it, live
+from mmpolicy.control.experiment import running as experiment_of
+from mmpolicy.control.trials import (
+    CHANGED,
+    CUT_OFF,
+    FOLDER,
+    HALF_KEPT,
+    RUNNING,
+    Trial,
+    read_trials,
+    running,
+    standing,
+)
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
+from mmpolicy.render import emit, table
+from mmpolicy.verbs.ab_jobs import told_of_run
+
+LOOK_AGAIN_S = 0.1
+NEXT = {
+    CUT_OFF: "nothing was kept; the lease of the experiment has brought stock back. Try again",
+    HALF_KEPT: "a part of the change was made: mmpolicy log has it, mmpolicy revert undoes it",
+    CHANGED: "the setting that was kept is no longer in force: mmpolicy log tells who changed it",
+}
+
+
+def _last(tree: Tree) -> Trial:
+    trials = read_trials(tree)
+    if not trials:
+        text = f"no trial has run: there is no record in {tree.real(FOLDER)}"
+        raise Error(text, Exit.FAILED, "mmpolicy try --unit NAME")
+    return trials[-1]
+
+
+def _line(trial: Trial, stands: str) -> str:
+    return f"{stands}: {trial.candidate} on {trial.cgroup}, from {trial.started}"
+
+
+def tell_status(host: Host, want_json: bool) -> None:
+    """Say where the last trial is, and if its setting is in force."""
+    trial, now = _last(host.tree), live(host.tree)
+    stands = standing(host.tree, trial)
+
+    def lines() -> Iterator[str]:
+        yield _line(trial, stands)
+        if stands == RUNNING and now:
+            yield from told_of_run(now)
+        if stands in NEXT:
+            yield f"next: {NEXT[stands]}"
+        elif trial.page:
+            yield trial.page[-1]
+
+    data = {"running": bool(running(host.tree)), "standing": stands, "trial": asdict(trial),
+            "experiment": now if stands == RUNNING else {}}  # fmt: skip
+    emit("try", want_json, data, lines)
+
+
+def end_trial(host: Host, want_json: bool) -> None:
+    """End the trial that runs, and wait until all is as it was before."""
+    who = running(host.tree)
+    if not who:
+        raise Error("no trial runs", Exit.FAILED, "mmpolicy try --list shows those that ran")
+    end = host.clock() + PATIENCE_S
+    while running(host.tree) == who:
+        if experiment_of(host.tree):
+            end_it(host.tree)
+        if host.clock() > end:
+            raise Error(f"the trial does not end: {who}", Exit.EXPERIMENT, "mmpolicy try --status")
+        host.sleep(LOOK_AGAIN_S)
+    tell_status(host, want_json)
+
+
+def tell_report(host: Host, want_json: bool) -> int:
+    """Print the page about the last trial that has ended; return its exit code."""
+    done = [trial for trial in read_trials(host.tree) if trial.page]
+    trial = done[-1] if done else _last(host.tree)
+    stands = standing(host.tree, trial)
+    data = {"standing": stands, "trial": asdict(trial)}
+    emit("try", want_json, data, [*trial.page, f"now        {stands}"])
+    return trial.exit if trial.page else int(Exit.INCONCLUSIVE)
+
+
+def tell_list(host: Host, want_json: bool) -> None:
+    """List all trials of this host, with the state that they left."""
+    found = [(trial, standing(host.tree, trial)) for trial in read_trials(host.tree)]
+    data = {"trials": [{**asdict(trial), "standing": stands} for trial, stands in found]}
+    rows = [(trial.started, trial.cgroup, trial.candidate, stands, trial.exit)
+            for trial, stands in found]  # fmt: skip
+    head = ("STARTED", "CGROUP", "CANDIDATE", "NOW", "EXIT")
+    emit("try", want_json, data, table(head, rows) if rows else ["no trial has run"])

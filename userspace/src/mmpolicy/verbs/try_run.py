@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A trial: a switchback by `ab run`, the decision by its report, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from mmpolicy.ab.arms import settings_of_arm
+from mmpolicy.ab.presets import read as read_preset
+from mmpolicy.ab.samples import load
+from mmpolicy.control.experiment import FOLDER as SAMPLES
+from mmpolicy.control.journal import APPLIED
+from mmpolicy.control.keys import (
+    MANIFESTS,
+    CgroupBinding,
+    Profile,
+    State,
+    UnitBinding,
+)
+from mmpolicy.control.manifest import Manifest
+from mmpolicy.control.manifest import save as save_state
+from mmpolicy.control.model import Control
+from mmpolicy.control.state import bind_unit, changed_keys, plan, profiles_of, read_state
+from mmpolicy.control.trials import BACK, KEEPING, KEPT, Trial
+from mmpolicy.control.units import check_unit, units_of
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.cgroups import find_bindable
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host
+from mmpolicy.host.signals import SHELL
+from mmpolicy.verbs.ab_plan import Plan
+from mmpolicy.verbs.ab_preset import plan_lines as experiment_lines
+from mmpolicy.verbs.ab_run import planned, run_planned
+from mmpolicy.verbs.commit import change, exclusive
+from mmpolicy.verbs.explain import profile_name
+
+if TYPE_CHECKING:
+    from mmpolicy.ab.report import Report
+    from mmpolicy.ab.runner import Runner
+
+MEMORY, CPU, WORK = 5, 3, 5  # percent by which each may be worse
+WASHOUT = 1 / 3  # of a block
+
+
+class Try(NamedTuple):
+    """How a candidate is tried: the preset, an arm in place of the preset's, and the gain."""
+
+    preset: str
+    treatment: str
+    gains: str  # the metric that has to be found better
+
+
+TRIES = {
+    "adaptive": Try("adaptive", "", "cpu"),
+    "adaptive-2mb": Try("adaptive", "anon_order=adaptive,max_order=9", "cpu"),
+    "madv-free": Try("madv-free", "", "memory"),
+    "thp-gfp": Try("thp-gfp", "", "stalled"),
+}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a person asks `try` to do."""
+
+    candidate: str
+    cgroup: str  # the path
+    unit: str
+    work: str | None
+    block: float | None
+    pairs: int | None
+
+    @property
+    def words(self) -> list[str]:
+        """Return the options of `ab run`."""
+        how = TRIES[self.candidate]
+        words = ["--preset", how.preset, "--cgroup", self.cgroup]
+        words += ["--treatment", how.treatment] if how.treatment else []
+        for metric in self.metrics():
+            words += ["--metric", metric]
+        if self.block:
+            words += ["--block", f"{self.block:g}", "--washout", f"{self.block * WASHOUT:.3g}"]
+            words += ["--interval", f"{min(self.block / 24, 5):.3g}"]
+        return words + (["--pairs", str(self.pairs)] if self.pairs else [])
+
+    @property
+    def treatment(self) -> str:
+        """Return the arm that is tried."""
+        how = TRIES[self.candidate]
+        return how.treatment or str(read_preset(how.preset)["treatment"])
+
+    def metrics(self) -> Iterator[str]:
+        """Yield the metrics: the gain, and guards with the margins of all others."""
+        gains, at = TRIES[self.candidate].gains, f"cgroup:{self.cgroup}"
+        per_work = f" / {self.work}" if self.work else ""
+        found = {
+            "cpu": (f"{at}/cpu.stat:usage_usec/s{per_work} lower", CPU),
+            "memory": (f"{at}/memory.current lower", MEMORY),
+        }
+        if gains == "stalled":
+            found["stalled"] = (f"{at}/memory.pressure:some.total/s lower", 0)
+        if self.work:
+            found["work"] = (f"{self.work} higher", WORK)
+        for name, (text, margin) in found.items():
+            yield f"{name}={text}" + (f" guard {margin}%" if name != gains else "")
+
+    def rule(self) -> str:
+        """Return the rule of the decision, which is said before the first block."""
+        gains = TRIES[self.candidate].gains
+        margins = {"cpu": CPU, "memory": MEMORY} | ({"work": WORK} if self.work else {})
+        others = ", ".join(f"{name} {margin} %" for name, margin in margins.items()
+                           if name != gains)  # fmt: skip
+        return (
+            f"kept if {gains} is found to be better, and each other metric is shown to be better, "
+            f"or worse by less than its margin ({others}); else back as it was"
+        )
+
+
+def planned_of(ctx: click.Context, wish: Wish) -> Plan:
+    """Return the experiment; refuse one that cannot be, or must not begin now."""
+    import mmpolicy.ab.report  # noqa: F401 (its libraries are needed at the end)
+
+    return planned(ctx, wish.words)
+
+
+def plan_lines(wish: Wish, experiment: Plan) -> Iterator[str]:
+    """Yield the trial in words: the experiment, its time, and the rule of the decision."""
+    yield from experiment_lines(TRIES[wish.candidate].preset, experiment)
+    yield f"rule: {wish.rule()}"
+
+
+def keeps(tree: Tree, wish: Wish) -> str:
+    """Return what is done if the setting is kept, in words."""
+    name = _free_name(read_state(tree), wish)
+    start = f", also at each start of {wish.unit}" if wish.unit else ""
+    return (
+        f"profile {name} is bound to {wish.cgroup}{start}; {_file(name)} has it for the next boot"
+    )
+
+
+def _free_name(state: State, wish: Wish) -> str:
+    stem = wish.cgroup.rpartition("/")[2].rpartition(".")[0] or wish.cgroup.rpartition("/")[2]
+    return profile_name(stem, profiles_of(state))
+
+
+def _file(profile: str) -> str:
+    return f"{MANIFESTS}/50-try-{profile}.toml"
+
+
+def new_trial(tree: Tree, wish: Wish, file: Path | None) -> Trial:
+    """Return the record of a trial that is about to begin."""
+    name = f"try-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
+    samples = file or tree.real(f"{SAMPLES}/{name}.jsonl")
+    samples.parent.mkdir(parents=True, exist_ok=True)
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return Trial(name, started, wish.cgroup, wish.unit, wish.candidate, wish.treatment,
+                 str(samples.absolute()), wish.rule())  # fmt: skip
+
+
+def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
+    """Run the experiment, decide, and keep the setting or leave all as it was."""
+    trial = trial.keep(host.tree)
+    try:
+        runner = run_planned(host, experiment, Path(trial.file))
+    except BaseException:
+        host.tree.drop(trial.path)  # nothing has begun
+        raise
+    if runner.failure and not isinstance(runner.failure, Error):
+        raise runner.failure
+    report = _report(trial.file)
+    code = _exit(runner, report)
+    page = list(_page(trial, runner, report))
+    if code != Exit.DONE:
+        reason = _why_back(runner, report)
+        page.append(f"decision   back as it was: {reason}")
+        return trial.keep(host.tree, phase=BACK, exit=code, page=tuple(page))
+    profile = _free_name(read_state(host.tree), wish)
+    trial = trial.keep(host.tree, phase=KEEPING, profile=profile)
+    try:
+        undo = _keep(host, wish, profile)
+    except Error as err:
+        page.append(f"decision   not kept, as it was: {err.message}")
+        trial.keep(host.tree, phase=BACK, exit=int(err.exit_code), page=tuple(page))
+        raise
+    page.append(f"decision   kept: {wish.cgroup} is bound to the profile {profile}")
+    page.append(f"undo       {undo}")
+    return trial.keep(host.tree, phase=KEPT, exit=code, page=tuple(page), undo=undo)
+
+
+def _report(file: str) -> Report:
+    from mmpolicy.ab.report import Report
+
+    return Report(load(Path(file)))
+
+
+def _exit(runner: Runner, report: Report) -> int:
+    """Return the exit code, 0 alone if the setting is kept."""
+    if runner.end["status"] == "interrupted":
+        return SHELL + runner.caught[0]
+    if report.exit == Exit.WORSE:
+        return int(Exit.WORSE)
+    if runner.end["status"] != "done":
+        return int(Exit.FAILED)
+    return int(report.exit)
+
+
+def _why_back(runner: Runner, report: Report) -> str:
+    status, reason = runner.end["status"], runner.end["reason"]
+    if status != "done":
+        return str(reason) if status == "guard" else f"{status}, {reason}"
+    return "the trial does not show that it pays"
+
+
+def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
+    """Yield the page about a trial, without the decision."""
+    blocks = runner.recording.blocks
+    yield f"tried      {trial.candidate} ({trial.treatment}) on {trial.cgroup}, against stock"
+    yield f"rule       {trial.rule}"
+    yield f"ran        {len(blocks)} blocks of {runner.design.block_s:g} s, from {trial.started}"
+    for row in report.rows:
+        effect = "no effect known"
+        if row.effect:
+            ends = row.ends(row.effect.low, row.effect.high)
+            effect = f"{row.text(row.effect.estimate)} (95 %: {ends})"
+        yield f"metric     {row.metric.name}: {effect}; {row.verdict()}"
+    yield f"verdict    {report.verdict()}"
+    for note in report.notes():
+        yield f"note       {note}"
+    if not any(row.metric.name == "work" for row in report.rows):
+        yield (
+            "note       without --work, a service that does less takes less CPU time, too; the run "
+            "cannot tell"
+        )
+    yield f"samples    {trial.file}; mmpolicy ab report has all figures, and plots"
+    if runner.end["note"]:
+        yield f"state      {runner.end['note']}"
+
+
+def _keep(host: Host, wish: Wish, profile: str) -> str:
+    """Bind the service to a new profile, now and for good; return the commands that undo it."""
+    tree = host.tree
+    with exclusive(host, dry_run=False):
+        old = read_state(tree)
+        settings = settings_of_arm(Control(tree), old, wish.treatment)
+        cgroup = CgroupBinding(find_bindable(tree, wish.cgroup).number)
+        own: State = {Profile(profile): ""}
+        own |= {key.of(profile): value for key, value in settings.items()}
+        kept: State = dict(own) if wish.unit else {**own, cgroup: profile}
+        clean = _is_as_applied(tree, old)
+        tree.keep(_file(profile), save_state(tree, kept), 0o644)
+        try:
+            writes = plan(old, {**old, **own, cgroup: profile})
+            if wish.unit:
+                key = check_unit(units_of(tree), wish.unit, profile, force=False)
+                writes.append(bind_unit(key, profile))
+            change(host, writes)
+        except BaseException:
+            tree.drop(_file(profile))
+            raise
+        if clean:
+            _declare(tree, clean, wish, profile)
+    return _undo(wish, profile, bool(clean))
+
+
+def _is_as_applied(tree: Tree, now: State) -> Manifest | None:
+    """Return the manifest that was applied last, if all is as it says."""
+    try:
+        manifest = Manifest.applied(tree)
+        same = manifest and not changed_keys(now, manifest.target(tree, now))
+    except Error:
+        return None
+    return manifest if same else None
+
+
+def _declare(tree: Tree, manifest: Manifest, wish: Wish, profile: str) -> None:
+    """Add what is kept to the manifest that `verify` compares with."""
+    paths = [_file(profile)] + ([UnitBinding(wish.unit).path] if wish.unit else [])
+    files = [*manifest.files, *((path, tree.read(path)) for path in paths)]
+    tree.keep(APPLIED, Manifest(manifest.name, files).text(), 0o644)
+
+
+def _undo(wish: Wish, profile: str, applied: bool) -> str:
+    target = f"--unit {wish.unit}" if wish.unit else f"--cgroup {wish.cgroup}"
+    commands = [f"mmpolicy unbind {target}", f"mmpolicy profile delete {profile}",
+                f"rm {_file(profile)}"]  # fmt: skip
+    return " && ".join(commands + ["mmpolicy apply " + MANIFESTS] * applied)
