@@ -137,7 +137,7 @@ def try_plans(tree: FakeTree, clock: Clock, folder: Path) -> Words:
     """A service for which nothing pays, and one that wastes memory."""
     make_services(tree, "web")
     keep(tree)
-    make_sparse(tree, 12, "cache", 65536, 16, "/system.slice/cache.service")
+    make_sparse(tree, 12, "cache", 65536, 16, "/system.slice/cache.service", "rd wr hg")
 
     def work(ticks: int = 40) -> None:
         count(tree, 11, "web", 2048, 75 * ticks * 10, ticks)

@@ -28,7 +28,7 @@ from .test_fit import NEEDS
 PROFILES = ("try", "web", "go", "jvm", "redis", "postgres", "python", "vm", "trimmed")
 SERVICES = [f"/system.slice/{name}.service" for name in (
     "redis-server", "redis", "yours", "postgresql@15-main", "cache")]  # fmt: skip
-CGROUPS = ("/redis", "/cache", "/machine.slice", "/web.slice/a", "/web.slice/b", *SERVICES)
+CGROUPS = ("/redis", "/cache", "/demo", "/machine.slice", "/web.slice/a", "/web.slice/b", *SERVICES)
 RUNS = ("redis", "mine", "aa1", "aa2", "host1", "host2", "host3")  # experiments that were
 EXAMPLE = str(TREE / "debian/examples/workloads.toml")
 NAMES = {

@@ -38,12 +38,13 @@ MIB = 1024
 REST = Seen(
     seconds=60, processes=1, cpu=20, kernel=2, faults=100, fault_cpu=0.02, gain=0.02,
     cost_from="mmpolicy calibrate", memory_kib=300 * MIB, private_kib=200 * MIB, waste_kib=0,
-    error_kib=0, freed_kib=0, huge=0, looked_at=1, barred=0, barriers=(), stalled=0,
+    error_kib=0, trim_options="", stays="", freed_kib=0, huge=0,
+    looked_at=1, barred=0, barriers=(), stalled=0,
     compactions=0, short="",
 )  # fmt: skip
 HERE = Here(
     target="--unit web.service", trim=Way(), maintain=Way(), own_sizes=Way(),
-    module=Way(commands=("mmpolicy load",)), loaded=False, advised=False, run_time="a while",
+    module=Way(commands=("mmpolicy load",)), loaded=False, run_time="a while",
 )  # fmt: skip
 WASTE: dict[str, Any] = {"waste_kib": 100 * MIB, "error_kib": 5 * MIB}
 BUSY: dict[str, Any] = {"gain": 3.0, "fault_cpu": 4.0}
@@ -85,6 +86,7 @@ def test_candidates_by_their_gain() -> None:
     assert judged(replace(HERE, loaded=True), **BUSY)[1] == ["adaptive", "thp-sizes"]
     assert judged(**BUSY, private_kib=300 * MIB)[1] == ["thp-sizes", "adaptive", "adaptive-2mb"]
     assert judged(**WASTE)[1] == ["trim", "maintain"]
+    assert judged(**WASTE, trim_options=" --include-madvised")[1] == ["trim"]
     both = [*judged(**WASTE)[1], *judged(**BUSY)[1]]
     assert judged(**WASTE, **BUSY)[1] == both
     assert judged(**WASTE, **{**BUSY, "gain": 30.0})[1] == [*both[2:], *both[:2]]
@@ -102,6 +104,7 @@ def test_a_host_that_cannot() -> None:
     assert {each.next_step for each in found} == {"get it"}
     assert judged(replace(HERE, trim=LACKING), **WASTE) == (NOT_HERE, [])
     assert judged(replace(HERE, maintain=LACKING), **WASTE) == (WORTH, ["trim"])
+    assert judged(stays="it is locked", **WASTE) == (NOT_HERE, [])
 
 
 def test_each_candidate_is_whole() -> None:
@@ -200,8 +203,8 @@ def test_memory_that_is_empty(tried: Callable[..., Any], host: FakeTree) -> None
     answer = tried("redis")
     assert answer["verdict"] == WORTH
     found = candidates(answer)
-    assert [*found] == ["trim", "maintain"]
-    assert found["trim"]["commands"] == ["mmpolicy trim --unit redis.service"]
+    assert next(iter(found)) == "trim"
+    assert found["trim"]["commands"][0].startswith("mmpolicy trim --unit redis.service")
     assert not found["trim"]["switchback"]
     assert 235 * MIB < answer["seen"]["waste_kib"] < 245 * MIB
     assert tried()["verdict"] == NOT_WORTH  # the other service
@@ -304,7 +307,8 @@ def test_with_the_module(run: Run, tree: FakeTree, clock: Clock) -> None:
     assert candidates(answer())["adaptive"]["commands"] == [
         "mmpolicy try --unit web.service --candidate adaptive"
     ]
-    tree.put(f"{THP}/hugepages-64kB/enabled", "[always] inherit madvise never")
+    for size in 16, 32, 64:
+        tree.put(f"{THP}/hugepages-{size}kB/enabled", "[always] inherit madvise never")
     assert [*candidates(answer())] == ["adaptive"]
     run("profile", "create", "web")
     run("bind", "--cgroup", folder, "web")
@@ -317,7 +321,9 @@ def test_what_is_printed(run: Run, host: FakeTree) -> None:
     assert lines[0] == "/system.slice/redis.service: 1 process, looked at for 10 s"
     (verdict,) = [line for line in lines if line.startswith("verdict: ")]
     assert verdict.startswith(f"verdict: {WORTH}: trim: gives back about 240 MiB")
-    begin = lines.index("   do: mmpolicy trim --unit redis.service")
+    begin = lines.index(
+        next(line for line in lines if line.startswith("   do: mmpolicy trim --unit"))
+    )
     words = ("do", "time", "price", "way back", "proof")
     assert [each.strip().partition(":")[0] for each in lines[begin : begin + 5]] == [*words]
 

@@ -183,13 +183,11 @@ def _trim(survey: Survey, row: Row) -> Finding:
         return Finding(row.name, f"{what}; {stays}", next_step=SMALLER, mib=waste)
     what += f"; {unsure}" if unsure else ""
     price = "it loses these huge pages; without --bind they may come back"
-    return Finding(
-        row.name, what, (f"mmpolicy trim {name_of(row)}{options}",), price, mib=waste
-    )
+    return Finding(row.name, what, (f"mmpolicy trim {name_of(row)}{options}",), price, mib=waste)
 
 
 def trim_options(survey: Survey, row: Row) -> tuple[str, str, str]:
-    """Return the options without which `trim` does nothing, or why the memory stays, and a doubt."""
+    """Return options without which `trim` does nothing; why the memory stays; and a doubt."""
     left = _left_alone(survey, row)
     if left["locked"] >= MOST:
         return "", "they are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay", ""

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from mmpolicy.host.evidence import THP
 from mmpolicy.memory.findings import (
     GAIN,
     LEAST_KIB,
     LEAST_PERCENT,
     LEAST_SHARE,
+    SMALLER,
     STALLS,
     is_waste,
 )
@@ -49,6 +49,8 @@ class Seen:
     private_kib: float
     waste_kib: float  # empty parts of large folios of private memory
     error_kib: float
+    trim_options: str  # without which trim gives nothing back
+    stays: str  # why trim gives nothing back
     freed_kib: float  # lazily, and still there
     huge: float  # part of the memory that is in 2 MB
     looked_at: float  # part of the memory
@@ -74,10 +76,9 @@ class Here:
     target: str
     trim: Way
     maintain: Way
-    own_sizes: Way  # 64 kB of the kernel's own
+    own_sizes: Way  # 16 to 64 kB of the kernel's own
     module: Way  # and a service that no other profile decides for
     loaded: bool
-    advised: bool  # has the service asked for most of its large folios?
     run_time: str  # of a switchback
 
 
@@ -173,21 +174,24 @@ def _of_waste(seen: Seen, here: Here) -> Iterator[Candidate]:
     """Yield the ways to give back empty memory."""
     mib = seen.waste_kib / 1024
     score = seen.waste_kib / max(LEAST_KIB, LEAST_SHARE * seen.private_kib)
-    asked = " --include-madvised" if here.advised else ""
+    why_not = seen.stays or here.trim.why_not
+    next_step = SMALLER if seen.stays else here.trim.next_step
     trim = Candidate(
         "trim",
         f"gives back about {mib:.0f} MiB (+- {seen.error_kib / 1024:.0f}) once",
         score,
-        (f"mmpolicy trim {here.target}{asked}",),
+        (f"mmpolicy trim {here.target}{seen.trim_options}",),
         f"about {max(mib / 100, 1):.0f} s",
         "the split folios are no longer huge pages, so the program may miss the TLB more often",
         "no command: the kernel makes huge pages again by itself, mmpolicy collapse where they "
         "are used in full",
         switchback=False,
-        why_not=here.trim.why_not,
-        next_step=here.trim.next_step,
+        why_not=why_not,
+        next_step=next_step,
     )
     yield trim
+    if "--include-madvised" in seen.trim_options:
+        return  # maintain leaves alone memory that the program asked for by madvise
     yield replace(
         trim,
         name="maintain",
@@ -196,8 +200,8 @@ def _of_waste(seen: Seen, here: Here) -> Iterator[Candidate]:
         commands=(f"mmpolicy maintain {here.target}",),
         time="until a signal ends it",
         price="3 % of a CPU at most; " + trim.price,
-        why_not=here.maintain.why_not or here.trim.why_not,
-        next_step=here.maintain.next_step or here.trim.next_step,
+        why_not=here.maintain.why_not or why_not,
+        next_step=here.maintain.next_step or next_step,
     )
 
 
@@ -213,8 +217,8 @@ def _own_sizes(seen: Seen, here: Here) -> Candidate:
         (f"mmpolicy ab run --preset thp-sizes {here.target} --yes",),
         here.run_time,
         "0 to 5 % more memory, gcc 15 %; in the blocks of the treatment all programs of the host "
-        "get folios of 64 kB",
-        f"mmpolicy ab stop while it runs; to keep it: echo always >{THP}/hugepages-64kB/enabled",
+        "get folios of 16 to 64 kB",
+        "mmpolicy ab stop while it runs; to keep it afterwards, README.md has the lines",
         switchback=True,
         of_host=True,
         why_not=here.own_sizes.why_not,

@@ -16,14 +16,19 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host import evidence
 from mmpolicy.host.calibration import PAGE, Calibration, read_calibration
 from mmpolicy.host.cgroups import cgroup_folders, cgroup_pids
-from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.huge import read_stat
 from mmpolicy.host.machine import Host
-from mmpolicy.memory.findings import HUGE_ORDER, all_advised, can_measure, gain_percent
-from mmpolicy.memory.reach import Reach, enabled
+from mmpolicy.memory.findings import (
+    HUGE_ORDER,
+    OWN_SIZES,
+    can_measure,
+    gain_percent,
+    trim_options,
+)
+from mmpolicy.memory.reach import Reach
 from mmpolicy.memory.survey import FIGURES, Row, Survey
-from mmpolicy.memory.trim import Pressure, check_possible
+from mmpolicy.memory.trim import Pressure, check_possible, modes
 from mmpolicy.memory.worth import Here, Seen, Way
 from mmpolicy.render import progress_line
 from mmpolicy.verbs.around import HUGE, SHARE, check_may_look, module_here, watch
@@ -31,8 +36,7 @@ from mmpolicy.verbs.here import verbs_here
 from mmpolicy.verbs.reached import reach_in
 
 WAITING = 10.0  # percent of the time that tasks may wait for memory, as in the presets
-OWN_SIZE = f"{THP}/hugepages-64kB/enabled"
-NO_SIZE = "this kernel has no folios of 64 kB of its own (Linux 6.8)"
+NO_SIZE = "this kernel has no folios below 2 MB of its own (Linux 6.8)"
 COUNTERS = {  # of a cgroup: the file and the key
     "cpu_us": ("cpu.stat", "usage_usec"),
     "kernel_us": ("cpu.stat", "system_usec"),
@@ -94,6 +98,10 @@ def look(host: Host, path: str, seconds: float) -> Seen:
     kernel = kernel_us / 1e6
     huge = _huge_faults(before, after, faults)
     private = sum(row.anon_kib for row in rows)
+    wasteful = max(rows, key=lambda row: row.waste_kib, default=None)
+    options, stays, _ = (
+        trim_options(survey, wasteful) if wasteful and wasteful.anon_kib else ("", "", "")
+    )
     reached = reach_in(host.tree, [path])
     return Seen(
         seconds=after.at - before.at,
@@ -108,6 +116,8 @@ def look(host: Host, path: str, seconds: float) -> Seen:
         private_kib=private,
         waste_kib=sum(row.waste_kib - row.waste_shared_kib for row in rows),
         error_kib=hypot(*(row.error_kib for row in rows)),
+        trim_options=options,
+        stays=stays,
         freed_kib=sum(row.kinds.get("lazily_freed", 0.0) for row in rows),
         huge=_mean_share(rows),
         looked_at=survey.seen(),
@@ -162,7 +172,6 @@ def _barred(reached: list[Reach]) -> float:
 def abilities(host: Host, target: str, path: str, run_time: str) -> Here:
     """Return what this host can do for a service, and why not the rest."""
     verbs = {each.name: Way(each.why_not, each.next_step) for each in verbs_here(host)}
-    pids = [int(pid) for pid in cgroup_pids(host.tree, path)]
     return Here(
         target=target,
         trim=_trim(host.tree),
@@ -170,7 +179,6 @@ def abilities(host: Host, target: str, path: str, run_time: str) -> Here:
         own_sizes=_own_sizes(host.tree, path, verbs["ab run"]),
         module=_module(host, path),
         loaded=host.tree.is_dir(CONTROL),
-        advised=all_advised(host.tree, pids),
         run_time=run_time,
     )
 
@@ -191,11 +199,12 @@ def _measurable(tree: Tree, path: str) -> Way:
 
 
 def _own_sizes(tree: Tree, path: str, run: Way) -> Way:
-    if not tree.exists(OWN_SIZE):
+    found = modes(tree)
+    sizes = [int(name.split()[0]) for name in OWN_SIZES]
+    if not any(size in found for size in sizes):
         return Way(NO_SIZE, "Linux 6.8 or newer")
-    mode = evidence.sizes(tree)["64 kB"]["set"].get("enabled", "")
-    if mode == "always" or (mode == "inherit" and enabled(tree) == "always"):
-        return Way("the host gives folios of 64 kB to all programs already", "none is needed")
+    if all(found.get(size, "always") == "always" for size in sizes):
+        return Way("the host gives folios of 16 to 64 kB to all programs already", "none is needed")
     return run if run.why_not else _measurable(tree, path)
 
 
