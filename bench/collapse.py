@@ -22,6 +22,7 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -107,11 +108,11 @@ class Heap:
 
     def stop(self) -> None:
         """Let it wait."""
-        self._job.send_signal(19)
+        self._job.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         """Let it run."""
-        self._job.send_signal(18)
+        self._job.send_signal(signal.SIGCONT)
 
     def memory(self) -> tuple[int, int]:
         """KiB of anonymous memory, and in 2 MB pages."""
@@ -372,6 +373,8 @@ def main(argv: list[str]) -> None:
         "shapes": lambda: shapes(given.mib),
         "khugepaged": lambda: khugepaged(given.mib // 8, given.repeats),
     }
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's & has taken away
     results: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     for name in () if given.page else given.parts or PARTS:
         counting.progress(f"collapse: {name}")
