@@ -18,7 +18,7 @@ from mmpolicy.memory.reach import Clues
 from mmpolicy.memory.space import Vma
 
 from .fakes import THP, Clock, FakeTree, Run
-from .sparse import count, make_sparse, make_thp, split
+from .sparse import SPLIT, count, make_sparse, make_thp, split
 from .test_calibrate import keep
 from .test_map import START
 
@@ -203,6 +203,16 @@ def test_1_memory_that_has_to_stay(
     assert found["what"].endswith(
         "; they are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay"
     )
+
+
+def test_1_where_nobody_may_split(run: Run, host: FakeTree, clock: Clock) -> None:
+    """The kernel refuses at the open, and no file tells why: no command is given."""
+    make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS)
+    host.opens = lambda path: path != SPLIT  # type: ignore[method-assign]
+    (found,) = recommended(run, clock)
+    assert found["commands"] == []
+    assert "lets nobody write to /sys/kernel/debug/split_huge_pages" in found["what"]
+    assert found["next_step"].startswith("restart the program; or let reclaim split")
 
 
 def test_3_faults(run: Run, host: FakeTree, clock: Clock) -> None:

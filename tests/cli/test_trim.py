@@ -15,6 +15,7 @@ from mmpolicy.host.files import Tree
 from mmpolicy.memory.folios import PAGE
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import Space
+from mmpolicy.memory.trim import SEALED
 
 from .fakes import CONTROL, THP, Clock, FakeTree, Run, read_named
 from .sparse import (
@@ -267,6 +268,11 @@ def no_root(tree: FakeTree) -> None:
     tree.denied = True
 
 
+def silent_lockdown(tree: FakeTree) -> None:
+    """Lockdown, of which no securityfs tells, or a container."""
+    tree.opens = lambda path: path != SPLIT  # type: ignore[method-assign]
+
+
 def refused(tree: FakeTree) -> None:
     tree.refusals[SPLIT] = EPERM
 
@@ -278,6 +284,7 @@ def refused(tree: FakeTree) -> None:
         (old_kernel, 3, "Linux 6.12", "restart the program"),
         (no_debugfs, 3, "no /", "mount -t debugfs"),
         (no_root, 4, "no permission to write", "run it as root"),
+        (silent_lockdown, 4, "lets nobody write to", "memory.reclaim"),
         (refused, 4, "EPERM", "lockdown"),
     ],
 )
@@ -286,6 +293,9 @@ def test_where_it_is_forbidden(
 ) -> None:
     """It says so, and what remains."""
     change(host)
+    if change is silent_lockdown:
+        planned = run("trim", "--unit", "redis", "--dry-run")
+        assert (planned.code, planned.out.splitlines()[-1]) == (0, f"note: {SEALED}")
     result = run("trim", "--unit", "redis")
     assert (result.code, host.writes) == (code, [])
     assert text in result.err and remains in result.err.splitlines()[-1]

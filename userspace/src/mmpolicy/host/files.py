@@ -241,6 +241,14 @@ class Tree:
         """Tell if we may write the file."""
         return os.access(self.real(path), os.W_OK)
 
+    def opens(self, path: str) -> bool:
+        """Tell if the kernel lets us open a file to write to it, which writes nothing."""
+        try:
+            os.close(os.open(self.real(path), os.O_WRONLY))
+        except OSError:
+            return False
+        return True
+
     def is_knob(self, path: str) -> bool:
         """Tell if a file is made to be read and written by root; an action is not read."""
         with explained("look at", self.real(path), READ_REMEDIES):

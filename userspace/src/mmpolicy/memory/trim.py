@@ -42,6 +42,8 @@ LOOK_S = 0.25  # between two looks at the pressure
 KHUGEPAGED = f"{THP}/khugepaged/max_ptes_none"
 FEW = 64  # pages of 512: more may be empty in what khugepaged makes, unless this is lowered
 ALL = 511  # pages: with any less khugepaged leaves holes alone, for folios below 2 MB
+# Lockdown, where no securityfs tells of it
+SEALED = f"the kernel lets nobody write to {SPLIT}: lockdown (Secure Boot), or a container"
 REMAINS = (
     "restart the program; or let reclaim split 2 MB folios of which 80 % is empty: "
     f"echo 409 >{KHUGEPAGED}; echo SIZE >CGROUP/memory.reclaim, which also reclaims other memory"
@@ -84,7 +86,7 @@ class Trimmed:
     left: Counter[str] = field(default_factory=Counter)  # pages that were left alone, by cause
 
 
-def check_possible(tree: Tree) -> None:
+def check_possible(tree: Tree, writes: bool = True) -> None:
     """Fail where this kernel cannot do it, or is not allowed to."""
     if not tree.exists(FEATURE):
         text = "this kernel keeps the empty pages of a folio that it splits (Linux 6.12 frees them)"
@@ -98,6 +100,8 @@ def check_possible(tree: Tree) -> None:
             raise Error(f"no permission to write {SPLIT}", Exit.DENIED, "run it as root")
         hint = "mount -t debugfs none /sys/kernel/debug; where the kernel has none: "
         raise Error(f"no {tree.real(SPLIT)}", Exit.LACKING, hint + REMAINS)
+    if writes and tree.is_root() and not tree.opens(SPLIT):
+        raise Error(SEALED, Exit.DENIED, REMAINS)
 
 
 def modes(tree: Tree) -> dict[int, str]:

@@ -31,6 +31,7 @@ from mmpolicy.memory.space import Space
 from mmpolicy.memory.survey import read_usage
 from mmpolicy.memory.trim import (
     CAUSES,
+    SEALED,
     Finder,
     Pressure,
     Splitter,
@@ -120,7 +121,7 @@ def trim(host: Host, **options: Any) -> None:
     refuse_bare(options.pop("bare"), "trim")
     given = TrimOptions(**options)
     check_one(given.cgroup, given.pid, given.unit)
-    check_possible(host.tree)
+    check_possible(host.tree, writes=not given.dry_run)
     cgroup, pids = find_processes(host.tree, given.cgroup, given.pid, given.unit)
     if given.dry_run:
         _plan(host, given, cgroup, pids)
@@ -198,9 +199,11 @@ def _plan(host: Host, given: TrimOptions, cgroup: str, pids: list[int]) -> None:
         found = [(row.pid, row.name, row.empty_kib, row.before_kib, row.longest_ms) for row in rows]
         yield from table(("PID", "NAME", "EMPTY_KIB", "RSS_KIB", "LONGEST_MS"), found)
         yield from _left_lines(rows)
+        yield from notes
 
+    notes = [] if host.tree.opens(SPLIT) else [f"note: {SEALED}"]
     data = {
-        "dry_run": True, "writes": writes, "cgroup": cgroup,
+        "dry_run": True, "writes": writes, "cgroup": cgroup, "notes": notes,
         "memory_current_kib": _current(host.tree, cgroup), "processes": [vars(row) for row in rows],
     }  # fmt: skip
     emit("trim", given.want_json, data, lines)
