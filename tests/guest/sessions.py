@@ -121,3 +121,5 @@ def keep_it(guest: Guest) -> None:
     """Type what README.md says to keep the setting."""
     _, commands = readme("For one service")
     must(guest, "\n".join(["set -e", *commands]), timeout=300)
+    # What the package has put there is as it was: an upgrade asks nothing.
+    assert "5" not in must(guest, "dpkg --verify mmpolicy | grep /etc/ | cut -d' ' -f1 || true")

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
+from pathlib import Path
 
 from lab.guest import VmError, new_guest
 
-from .system import HOST, System, dev, folder_of_root, new_system
+from .system import HOST, System, dev_says, folder_of_root, new_system
 from .test_packages import REDIS
 
 READY = """
@@ -18,9 +21,16 @@ also in /root. What you change is gone when you leave (exit). The host's files a
 
 
 def with_packages(system: System) -> None:
-    """Install what README installs."""
+    """Install what README installs, by the line that `./dev package` prints, as it is printed."""
     system.put("etc/systemd/system/redis-server.service.d/lean.conf", REDIS)
-    system.run(f"dpkg -i {system.add(*dev('package'))}")
+    (line,) = re.findall("^to install them, as root: (apt install /.*)$", dev_says("package"), re.M)
+    debs = [Path(word) for word in line.split()[2:]]
+    system.add(*debs)
+    for deb in debs:
+        place = system.folder / deb.relative_to("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(deb, place)
+    system.run(f"cd / && {line}")
 
 
 def main() -> int:

@@ -47,12 +47,17 @@ def folder_of_root(name: str) -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-def dev(*words: str, tree: Path = TREE) -> list[Path]:
-    """Run a command of ./dev; the paths on the last line that has such, after a word."""
+def dev_says(*words: str, tree: Path = TREE) -> str:
+    """Run a command of ./dev; what it prints."""
     argv = [str(tree / "dev"), *words]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = [line.split()[1:] for line in done.stdout.splitlines()]
+    return done.stdout
+
+
+def dev(*words: str, tree: Path = TREE) -> list[Path]:
+    """Run a command of ./dev; the paths on the last line that has such, after a word."""
+    found = [line.split()[1:] for line in dev_says(*words, tree=tree).splitlines()]
     paths = [words for words in found if words and all(word.startswith("/") for word in words)]
     return [Path(word) for word in paths[-1]]
 

@@ -22,7 +22,7 @@ from .sessions import for_one_service, keep_it, let_redis_have_them, replay
 from .shell import with_packages
 from .system import HOST, System, folder_of_root, new_system
 from .test_packages import YES, as_printed
-from .tools import KHUGEPAGED, ROOT, THP, readme
+from .tools import KHUGEPAGED, ROOT, THP, histograms, readme
 
 SECONDS = 100.0  # each test, about
 SERVICES, CGROUPS, PAGES = 40, 1500, 64
@@ -296,6 +296,20 @@ def at_a_terminal(guest: Guest, text: str) -> str:
     return seen.decode(errors="replace")
 
 
+def check_two_lines(guest: Guest) -> None:
+    """The two lines of README.md that need no module, and the way back from them."""
+    touch = f"{HOST}{workload('ops')} map {PAGES} touch 0 {PAGES} folios 0 {PAGES}"
+    lines = readme("Less CPU time: two lines, no module")[0]
+    for typed, made in (
+        ([], SMALL),
+        (lines, LARGE),
+        ([lines[0], lines[1].replace("always", "never")], SMALL),
+    ):
+        must(guest, "\n".join(["set -e", *typed]))
+        (found,) = histograms(must(guest, touch))
+        assert {str(order): count for order, count in found.items()} == made
+
+
 @pytest.mark.long
 def test_readme_look_first(plain: System) -> None:
     """What README.md says of looking: it shows the waste, and the command that gives it back."""
@@ -317,6 +331,7 @@ def test_readme_look_first(plain: System) -> None:
         assert wasted(guest) < before / 8 and must(guest, SETTINGS) == settings
         must(guest, "touch /tmp/over; while systemctl -q is-active wasteful; do sleep 1; done", 300)
         assert '"mismatches": 0' in must(guest, "journalctl -u wasteful -o cat")
+        check_two_lines(guest)
         # What ./dev shell --systemd hands over, where Ctrl-C ends what runs.
         asks = "mmpolicy --version; python3 -c 'import signal; print(signal.getsignal(2))'"
         seen = at_a_terminal(guest, f"{asks}\nexit\n")
