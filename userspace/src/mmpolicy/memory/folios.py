@@ -33,6 +33,7 @@ FEW = 16  # neighbouring pages: of fewer, the flags are read one by one
 NO_FOLIO: Folio = (-1, 0)
 BLOCK_BITS = 9  # folios up to a PMD lie within blocks of that many page frames
 ABSENT, SWAP, ZERO_PAGE, GUARD, HUGETLB = b".szgh"  # kinds of a page beside "0" to "9", its order
+KINDS = b"0123456789szgh"
 SMALL = bytes(ZERO_PAGE if mark & 4 else ord("0") for mark in range(256))  # by their marks
 HEAD = re.compile(rb"\x01[\x02\x03]*|^[\x02\x03]+")
 LARGE = re.compile(rb"[1-9]{1,512}")
@@ -62,6 +63,7 @@ class Pages:
     def __init__(self, pages: int, empty: bytes) -> None:
         self._pages, self._empty = pages, empty
         self._stretches: dict[int, bytes] = {}  # by their first page
+        self._counts = Counter[int]()  # by kind
 
     def __len__(self) -> int:
         return self._pages
@@ -69,6 +71,12 @@ class Pages:
     def put(self, first: int, found: bytes) -> None:
         """Set a stretch; it begins where one may begin."""
         self._stretches[first] = pack(found, 1)
+        for kind in KINDS:
+            self._counts[kind] += found.count(kind)
+
+    def count(self, kind: int) -> int:
+        """Return how many pages are of a kind."""
+        return self._counts[kind]
 
     @property
     def known(self) -> bool:
@@ -436,4 +444,4 @@ def totals(areas: Sequence[Area]) -> dict[int, Total]:
 
 def count_of(areas: Iterable[Area], kind: int) -> int:
     """Return how many pages are of a kind."""
-    return sum(kinds.count(kind) for area in areas for _, kinds in area.kinds.stretches())
+    return sum(area.kinds.count(kind) for area in areas)
