@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Callable
@@ -265,6 +266,26 @@ def test_a_cgroup_that_goes_meanwhile(
     monkeypatch.setattr(cgroups.Finder, "find", lost)
     result = run(*verb.split(), "--cgroup", "gone")
     assert (result.code in (0, 2), "internal" in result.err) == (True, False)
+
+
+def test_a_cgroup_that_is_made_meanwhile(run: Run, host: FakeTree, clock: Clock) -> None:
+    """A process is moved into it, as container runtimes do, and another one begins in it."""
+
+    def make_it() -> None:
+        put = "/made.slice/app.service"
+        host.put(f"/sys/fs/cgroup{put}/cgroup.procs", "10\n12")
+        host.put("/proc/10/cgroup", f"0::{put}")
+        make_sparse(host, 12, "new", 4096, 16, put)
+
+    clock.steps = [make_it, lambda: None]
+    result = run("top", "-n", "2", "--cpu", "100", "--json")
+    first, second = map(json.loads, result.out.splitlines())
+    rows = [
+        [(row["cgroup"], row["processes"]) for row in each["cgroups"]] for each in (first, second)
+    ]
+    assert (result.code, result.err) == (0, "")
+    assert rows[0] == [("/system.slice/redis.service", 1)]
+    assert ("/made.slice/app.service", 2) in rows[1]
 
 
 def test_below_a_service_of_a_user(host: FakeTree) -> None:

@@ -395,6 +395,7 @@ class Survey:
         ):
             looker.take(space, places, sample, -(-SPOTS * kib // some), tries)
         process.sizes, process.ksm_kib = sizes, ksm_of(self.tree, process.pid)
+        process.cgroup = self._charged.name(process.pid)  # it may have been moved
 
     def _looker(self) -> Looker | None:
         """Return who looks; nothing where frames of memory are not shown to us."""
