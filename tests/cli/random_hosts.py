@@ -331,7 +331,7 @@ class World:
         add("rw-p 00000000 00:0f 9 /anon_hugepage (deleted)", huge)
         add("rw-s 00000000 00:15 8 /sys/devices/pci/resource0", [(PRESENT | DEVICE, used)] * 40)
         if process.reserved:
-            add("rw-p 00000000 00:00 0 [anon:room]", [(0, nothing)] * process.reserved)
+            add("rw-p 00000000 00:00 0 [anon:room]", [(0, b"")] * process.reserved)  # the last one
         path = f"/proc/{process.pid}"
         shown = (Scanned if self.scans else Bytes)(entries.tobytes(), BASE // PAGE * 8)
         self.tree.put(f"{path}/pagemap", shown)

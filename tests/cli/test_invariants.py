@@ -155,6 +155,7 @@ def faults_of(seed: int, sums: Sums, everything: bool) -> list[str]:
     names = {row.name for row in cgroups}
     owned = {process.cgroup for process in world.processes}
     found += [f"{name}: no row" for name in owned - names]
+    world.tree.files.clear()  # else they stay until the garbage is collected
     return found
 
 

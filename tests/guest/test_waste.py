@@ -313,8 +313,9 @@ def test_recommend(counting: Guest, size: str) -> None:
         assert command == f"mmpolicy trim --cgroup /waste{SIZES[size]}"
         must(counting, command)
         assert rss(counting, pid) < USED_KIB * 1.05 + ALONE
-        again = mmpolicy(counting, "recommend --seconds 10")["findings"]
-        assert "/waste" not in [each["who"] for each in again]
+        if not SIZES[size]:
+            again = mmpolicy(counting, "recommend --seconds 10")["findings"]
+            assert "/waste" not in [each["who"] for each in again]
     said(counting)
 
 
