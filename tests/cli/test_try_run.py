@@ -244,7 +244,7 @@ def test_systemd_runs_the_same_trial(
     run: Run, tree: FakeTree, clock: Service, units: list[list[str]]
 ) -> None:
     clock.cpu_times = 0.9
-    words = ["--block", "4", "--pairs", "20", "--work", WORK]
+    words = ["--block", "4", "--pairs", "20", "--work", WORK, "--lease", "1m"]
     result = run("try", "--unit", "web", "--candidate", "adaptive", "--yes", *words, "--json")
     assert result.code == 0, result.err
     (unit,) = units
@@ -252,7 +252,7 @@ def test_systemd_runs_the_same_trial(
     own = [word.replace("$$", "$") for word in unit[unit.index("--") + 1 :]]
     own = own[own.index("try") :]
     assert own == ["try", "--cgroup", WEB, "--candidate", "adaptive", "--yes", "--foreground",
-                   "--work", WORK, "--block", "4", "--pairs", "20", "--out",
+                   "--work", WORK, "--block", "4", "--pairs", "20", "--lease", "60", "--out",
                    result.json["file"]]  # fmt: skip
     assert read_trials(tree) == []
 

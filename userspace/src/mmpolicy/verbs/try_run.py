@@ -74,6 +74,7 @@ class Wish:
     work: str | None
     block: float | None
     pairs: int | None
+    lease: float | None
 
     @property
     def words(self) -> list[str]:
@@ -86,7 +87,8 @@ class Wish:
         if self.block:
             words += ["--block", f"{self.block:g}", "--washout", f"{self.block * WASHOUT:.3g}"]
             words += ["--interval", f"{min(self.block / 24, 5):.3g}"]
-        return words + (["--pairs", str(self.pairs)] if self.pairs else [])
+        words += ["--pairs", str(self.pairs)] if self.pairs else []
+        return words + (["--lease", f"{self.lease:g}"] if self.lease else [])
 
     @property
     def treatment(self) -> str:

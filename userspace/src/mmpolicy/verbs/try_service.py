@@ -62,6 +62,7 @@ class TryOptions:
     work: str | None
     block: float | None
     pairs: int | None
+    lease: float | None
     yes: bool
     foreground: bool
     out: Path | None
@@ -111,6 +112,10 @@ class Answer:
 @click.option(
     "--pairs", type=click.IntRange(min=1), help="The most pairs of blocks.  [default: 60]"
 )
+@click.option(
+    "--lease", type=Seconds(least=1), metavar="TIME",
+    help="The kernel goes back to stock if the trial is silent for so long.  [default: 10s]",
+)  # fmt: skip
 @click.option("--yes", is_flag=True, help="Begin without asking.")
 @click.option("--foreground", is_flag=True, help="Run it here, and not as a unit of systemd.")
 @click.option("--out", type=FILE, metavar="FILE", help="File for the samples.")
@@ -219,7 +224,9 @@ def _try(
     check_loaded(host.tree)
     if who := running(host.tree) or experiment_of(host.tree):
         raise in_the_way(who)
-    wish = Wish(candidate, path, own_service(path), given.work, given.block, given.pairs)
+    wish = Wish(
+        candidate, path, own_service(path), given.work, given.block, given.pairs, given.lease
+    )  # fmt: skip
     experiment = planned_of(ctx, wish)
     lines = [*plan_lines(wish, experiment), f"if kept: {keeps(host.tree, wish)}"]
     data = {**(_data(path, answer) if answer else {"cgroup": path}), "candidate": candidate,
@@ -245,6 +252,7 @@ def _words(given: TryOptions, path: str, candidate: str, file: str) -> list[str]
     words += ["--work", given.work] if given.work else []
     words += ["--block", f"{given.block:g}"] if given.block else []
     words += ["--pairs", str(given.pairs)] if given.pairs else []
+    words += ["--lease", f"{given.lease:g}"] if given.lease else []
     return [*words, "--out", file]
 
 

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`try` on Debian's own kernel: its answers, and the state after its end or its death."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from lab.guest import Guest
+from lab.programs import must, workload
+
+from .conftest import Machines
+from .tools import KHUGEPAGED, ROOT, THP, TOP, back_to_boot
+
+pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
+SECONDS = 100.0  # about
+GROUP = f"{TOP}/tried"
+STATE = f"cd {ROOT}; grep -rs . experiment profiles lease_ms | sort; ls /etc/mmpolicy"
+TRY = f"mmpolicy try --cgroup {GROUP}"
+TRIAL = f"{TRY} --candidate adaptive --yes --foreground --block 3 --pairs 8 --lease"
+RECORDS = "rm -rf /var/lib/mmpolicy/try /var/lib/mmpolicy/ab"
+
+
+@pytest.fixture
+def guest(machines: Machines) -> Guest:
+    """A guest with Debian's defaults, and a cgroup."""
+    guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
+    back_to_boot(guest)
+    must(guest, f"mkdir -p /etc/mmpolicy {GROUP}; echo always >{THP}/enabled; {RECORDS}")
+    must(guest, f"for up in {TOP}/.. {TOP}; do echo +memory +cpu >$up/cgroup.subtree_control; done")
+    must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")
+    return guest
+
+
+@contextmanager
+def working(guest: Guest, command: str, ready: str = "true") -> Iterator[None]:
+    """A program in the cgroup, until the end of the block."""
+    job = guest.start(f"exec sh -c {shlex.quote(f'echo $$ >{GROUP}/cgroup.procs; {command}')}")
+    try:
+        must(guest, f"until grep -q . {GROUP}/cgroup.procs && {ready}; do sleep 0.1; done")
+        yield
+    finally:
+        must(guest, f"echo 1 >{GROUP}/cgroup.kill")
+        job.wait()
+
+
+def answer(guest: Guest) -> Any:
+    """The answer about the program, which has changed nothing."""
+    return json.loads(must(guest, f"{TRY} --seconds 5 --dry-run --json 2>/dev/null"))
+
+
+def test_answers(guest: Guest) -> None:
+    """An idle program, one with empty huge pages, one that forbids them and faults."""
+    idle = f"{workload('ops')} map 1 touch 0 1 sh 'exec sleep infinity'"
+    with working(guest, idle):
+        found = answer(guest)
+        assert (found["verdict"], found["candidates"]) == ("not worth it", [])
+    touches = " ".join(f"touch {page} {page + 1}" for page in range(0, 16384, 128))
+    sparse = f"{workload('ops')} map 16384 {touches} sh 'touch /run/mapped; exec sleep infinity'"
+    must(guest, "rm -f /run/mapped")
+    with working(guest, sparse, "[ -e /run/mapped ]"):
+        found = answer(guest)
+        assert (found["verdict"], found["candidates"][0]["name"]) == ("worth trying", "trim")
+        assert 50 << 10 < found["seen"]["waste_kib"] <= 64 << 10
+        must(guest, found["candidates"][0]["commands"][0])
+        assert answer(guest)["verdict"] == "not worth it"
+
+
+def faults(guest: Guest) -> Any:
+    """A program that faults all the time, and what `try` says of it."""
+    return working(guest, f"while :; do {workload('touch')} forward 8 >/dev/null; sleep 0.1; done")
+
+
+def test_a_trial_ends_as_it_says(guest: Guest) -> None:
+    """Kept or as before, by the exit code; the commands of the page undo what was kept.
+
+    Whether CPU time in an emulated guest falls is nothing to rely on, so either end will do.
+    """
+    must(guest, "modprobe mmpolicy")
+    before = must(guest, STATE)
+    with faults(guest):
+        result = guest.run(f"{TRIAL} 1h", 600)
+    status = json.loads(must(guest, "mmpolicy try --status --json"))
+    kept = result.rc == 0
+    assert result.rc in (0, 7, 8), result.out
+    assert status["standing"] == ("kept" if kept else "back")
+    assert (must(guest, STATE) != before) == kept
+    if kept:
+        must(guest, status["trial"]["undo"])
+        assert must(guest, STATE) == before
+    must(guest, f"{RECORDS}; rmmod mmpolicy")
+
+
+def test_sigkill_ends_in_stock(guest: Guest) -> None:
+    """At any moment, within the lease; `--status` says that it was cut off."""
+    rng = random.Random(55)
+    must(guest, "modprobe mmpolicy")
+    before = must(guest, STATE)
+    with faults(guest):
+        for number in range(3):
+            job = guest.start(f"sh -c {shlex.quote(f'echo $$ >/run/pid; exec {TRIAL} 3s')} || exit")
+            must(guest, f"until grep -q 1 {ROOT}/experiment/enabled; do sleep 0.1; done")
+            moment = rng.uniform(0, 4)
+            must(guest, f"sleep {moment:.2f}; kill -KILL $(cat /run/pid) || true")
+            job.wait()
+            must(guest, f"until ! grep -q 1 {ROOT}/experiment/enabled; do sleep 0.5; done")
+            must(guest, f"echo 1 >{ROOT}/reset")
+            assert must(guest, STATE) == before, f"{number}: {moment:.2f} s"
+            status = json.loads(must(guest, "mmpolicy try --status --json"))
+            # A slow guest may lose its lease before.
+            assert status["standing"] in ("cut off", "back")
+    must(guest, f"{RECORDS}; rmmod mmpolicy")
