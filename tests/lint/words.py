@@ -38,19 +38,19 @@ RATES = {
     "module/sense": 17.5,
     "module/tests": 22.0,
     "tests": 20.0,
-    "tests/cli": 23.0,
+    "tests/cli": 22.5,
     "tests/guest": 24.5,
     "tests/harness": 21.0,
     "tests/lab": 16.0,
     "tests/lab/kernels": 12.0,
     "tests/lint": 21.5,
     "tests/unit": 22.5,
-    "tests/workloads": 21.0,
+    "tests/workloads": 20.5,
     "userspace/bpf": 14.5,
     "userspace/src/mmpolicy": 14.5,
     "userspace/src/mmpolicy/ab": 19.5,
-    "userspace/src/mmpolicy/memory": 19.5,
-    "userspace/src/mmpolicy/verbs": 18.0,
+    "userspace/src/mmpolicy/memory": 18.5,
+    "userspace/src/mmpolicy/verbs": 17.0,
 }
 
 HEADLESS = re.compile(

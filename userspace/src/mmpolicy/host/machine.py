@@ -55,7 +55,7 @@ def start_unit(words: Sequence[str]) -> None:
     """Let systemd run a command as a unit of its own."""
     import subprocess
 
-    unit = next(name for option, name in zip(words, words[1:]) if option == "--unit")
+    units = [f"-u {name}" for option, name in zip(words, words[1:]) if option == "--unit"]
     hint = "without systemd: nohup mmpolicy ... &, without --detach, or with --foreground"
     try:
         done = subprocess.run(["systemd-run", *words], capture_output=True, text=True, check=False)
@@ -63,7 +63,8 @@ def start_unit(words: Sequence[str]) -> None:
         raise Error(f"cannot start a unit: {err}", Exit.LACKING, hint) from err
     if done.returncode:
         why = done.stderr.strip() or "the log says why"
-        raise Error(f"systemd does not start it: {why}", Exit.FAILED, f"journalctl -u {unit}")
+        log = " ".join(["journalctl", *units])
+        raise Error(f"systemd does not start it: {why}", Exit.FAILED, log)
 
 
 class Hardware(NamedTuple):
