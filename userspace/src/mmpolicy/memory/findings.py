@@ -395,7 +395,7 @@ def _lazily(host: Evidence) -> Iterator[Finding]:
     for row in nlargest(1, _named(cgroups, processes), key=_freed):
         there = (host.survey.processes[pid] for pid in row.pids)
         largest = max(there, key=lambda each: each.kinds.get("lazily_freed", 0.0), default=None)
-        if largest and _is_much(_freed(row), row.anon_kib):
+        if largest and is_waste(_freed(row), 0.0, row.anon_kib):
             with suppress(Error):  # it has ended
                 yield from _freed_lazily(host, row, largest)
 
@@ -404,7 +404,7 @@ def _freed_lazily(host: Evidence, row: Row, largest: Process) -> Iterator[Findin
     found = memory_of_process(host.tree, largest.pid, host.survey.holds)
     unsure = min(found.not_known_kib, largest.kinds["lazily_freed"])
     most = found.lazily_freed_kib + unsure
-    if not _is_much(most, found.rss_kib):
+    if not is_waste(most, 0.0, found.rss_kib):
         return
     whose = f"of the RSS of {largest.name} ({largest.pid})"
     what, steps = f"{most / 1024:.0f} MiB {whose} are freed lazily (MADV_FREE)", []
@@ -417,10 +417,6 @@ def _freed_lazily(host: Evidence, row: Row, largest: Process) -> Iterator[Findin
         steps.append("the policies cap and eager of madv_free keep it small")
     what += "; the kernel takes what is free when memory is short"
     yield Finding(row.name, what, next_step="; ".join(steps))
-
-
-def _is_much(kib: float, whole_kib: float) -> bool:
-    return kib >= LEAST_KIB and kib >= LEAST_SHARE * whole_kib
 
 
 def _freed(row: Row) -> float:

@@ -226,58 +226,44 @@ def _own_sizes(seen: Seen, here: Here) -> Candidate:
     )
 
 
+def _by_module(here: Here, name: str, gain: str, score: float, price: str) -> Candidate:
+    """Return a candidate that `try` itself runs."""
+    return Candidate(
+        name, gain, score, _try(name, here), here.run_time, price, BACK, switchback=True,
+        why_not=here.module.why_not, next_step=here.module.next_step,
+    )  # fmt: skip
+
+
 def _adaptive(seen: Seen, here: Here) -> Iterator[Candidate]:
     """Yield `adaptive` with folios up to 64 kB, and up to 2 MB, which may take more memory."""
-    first = Candidate(
-        "adaptive",
-        f"saves {_at_most(seen.gain)}",
-        seen.gain / LEAST_PERCENT,
-        _try("adaptive", here),
-        here.run_time,
+    gain, score = f"saves {_at_most(seen.gain)}", seen.gain / LEAST_PERCENT
+    price = (
         "the module takes up to 1 % of the time of faults; memory may grow, by 5 % at most in a "
-        "run that says it pays",
-        BACK,
-        switchback=True,
-        why_not=here.module.why_not,
-        next_step=here.module.next_step,
+        "run that says it pays"
     )
-    yield first
+    yield _by_module(here, "adaptive", gain, score, price)
     if seen.private_kib >= BIG_KIB:
-        yield replace(
-            first,
-            name="adaptive-2mb",
-            commands=_try("adaptive-2mb", here),
-            price=f"more memory than with adaptive; {first.price}",
-        )
+        more = f"more memory than with adaptive; {price}"
+        yield _by_module(here, "adaptive-2mb", gain, score, more)
 
 
 def _madv_free(seen: Seen, here: Here) -> Candidate:
     mib = seen.freed_kib / 1024
-    return Candidate(
+    return _by_module(
+        here,
         "madv-free",
         f"gives back most of about {mib:.0f} MiB that are freed lazily, and still there",
         seen.freed_kib / max(LEAST_KIB, LEAST_SHARE * seen.private_kib),
-        _try("madv-free", here),
-        here.run_time,
         "a fault for each freed page that the program uses again",
-        BACK,
-        switchback=True,
-        why_not=here.module.why_not,
-        next_step=here.module.next_step,
     )
 
 
 def _light(seen: Seen, here: Here) -> Candidate:
-    return Candidate(
+    return _by_module(
+        here,
         "thp-gfp",
         f"its tasks wait for memory {seen.stalled:.2g} % of the time, and programs of the host "
         f"compact memory {seen.compactions:.0f} times a second: most of these waits go",
         seen.stalled / LEAST_PERCENT,
-        _try("thp-gfp", here),
-        here.run_time,
         "fewer huge pages at first, khugepaged makes them later",
-        BACK,
-        switchback=True,
-        why_not=here.module.why_not,
-        next_step=here.module.next_step,
     )
