@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+THP = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 def with_table(text: str, name: str, lines: Iterable[str]) -> str:
@@ -11,3 +15,22 @@ def with_table(text: str, name: str, lines: Iterable[str]) -> str:
     begin, end = f"<!-- {name}: made by ./dev bench {name} -->\n", f"<!-- end of {name} -->"
     before, _, rest = text.partition(begin)
     return "\n".join([f"{before}{begin}", *lines, "", f"{end}{rest.partition(end)[2]}"])
+
+
+@contextmanager
+def thp_settings(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Write files below transparent_hugepage of this machine, and restore them."""
+
+    def write(values: Mapping[str, str]) -> None:
+        for name, value in values.items():
+            (THP / name).write_text(value)
+
+    before = {}
+    for name in wanted:
+        text = (THP / name).read_text()
+        before[name] = text.partition("[")[2].partition("]")[0] or text.strip()
+    try:
+        write(wanted)
+        yield
+    finally:
+        write(before)

@@ -32,12 +32,11 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
-from bench import with_table
+from bench import THP, thp_settings, with_table
 from lab import counting
 from lab.machine import TREE
-from lab.programs import BenchError, workload
+from lab.programs import BenchError, started, workload
 
-THP = Path("/sys/kernel/mm/transparent_hugepage")
 NONE = {f"{file.parent.name}/enabled": "never" for file in sorted(THP.glob("hugepages-*/enabled"))}
 OFF = {**NONE, "enabled": "never"}
 ALWAYS = {**NONE, "hugepages-2048kB/enabled": "inherit", "enabled": "always"}
@@ -51,25 +50,6 @@ KEPT = TREE / "bench/collapse.json"
 PAGE = TREE / "docs/workloads/big-heap.md"
 PARTS = ("reads", "fast", "shapes", "khugepaged")
 PATIENCE_S = 1800
-
-
-@contextlib.contextmanager
-def settings(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Write files below transparent_hugepage, and restore them."""
-
-    def write(values: Mapping[str, str]) -> None:
-        for name, value in values.items():
-            (THP / name).write_text(value)
-
-    before = {}
-    for name in wanted:
-        text = (THP / name).read_text()
-        before[name] = text.partition("[")[2].partition("]")[0] or text.strip()
-    try:
-        write(wanted)
-        yield
-    finally:
-        write(before)
 
 
 class Line(NamedTuple):
@@ -133,15 +113,10 @@ class Heap:
 def heap(mib: int, shape: str, sizes: Mapping[str, str], *more: str) -> Iterator[Heap]:
     """The program, filled under these settings."""
     argv = [str(workload("bigheap")), str(mib), shape, *more]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as job:
-        try:
-            with settings(sizes):
-                assert job.stdout
-                if job.stdout.readline() != "ready\n":
-                    raise BenchError(f"no {mib} MiB for the program")
-            yield Heap(job)
-        finally:
-            job.kill()
+    with contextlib.ExitStack() as held:
+        with thp_settings(sizes):
+            job = held.enter_context(started(argv, mib))
+        yield Heap(job)
 
 
 class Done(NamedTuple):
@@ -172,7 +147,7 @@ def speed(lines: Sequence[Line]) -> float:
 
 def reads(mib: int) -> dict[str, Any]:
     """Compare a collapsed heap with one that had 2 MB from the start."""
-    with heap(mib, "full", OFF) as small, settings(OFF):
+    with heap(mib, "full", OFF) as small, thp_settings(OFF):
         begin = time.monotonic()
         time.sleep(10)
         before, anon = speed(small.between(begin, time.monotonic())), small.memory()[0]
@@ -206,7 +181,7 @@ def reads(mib: int) -> dict[str, Any]:
 
 def fast(mib: int) -> dict[str, Any]:
     """Collapse without a budget."""
-    with heap(mib, "full", OFF) as small, settings(OFF):
+    with heap(mib, "full", OFF) as small, thp_settings(OFF):
         begin = time.monotonic()
         time.sleep(5)
         before = speed(small.between(begin, time.monotonic()))
@@ -225,7 +200,7 @@ def shapes(mib: int) -> dict[str, Any]:
     """Try heaps with holes."""
     found = {}
     for shape in ("half", "sixteenth"):
-        with heap(mib, shape, OFF) as small, settings(OFF):
+        with heap(mib, shape, OFF) as small, thp_settings(OFF):
             before = small.memory()[0]
             done = collapse(small.pid, "--cpu", "100")
             after, huge = small.memory()
@@ -246,7 +221,7 @@ def khugepaged_s() -> float:
 def by_khugepaged(small: Heap, sizes: Mapping[str, str]) -> tuple[float, float]:
     """Return seconds and CPU seconds until it has done enough."""
     begin, used = time.monotonic(), khugepaged_s()
-    with settings(sizes):
+    with thp_settings(sizes):
         while small.coverage < ENOUGH:
             if time.monotonic() - begin > PATIENCE_S:
                 raise BenchError(f"khugepaged made {small.coverage:.0f} % in {PATIENCE_S} s")
@@ -267,7 +242,7 @@ def khugepaged(mib: int, repeats: int) -> dict[str, Any]:
         ours, theirs = 0.0, 0.0
         times: dict[str, float] = {}
         for who in ("collapse", "khugepaged")[:: 1 if number % 2 else -1]:
-            with settings(STOPPED), heap(mib, "full", STOPPED, "madvise") as small:
+            with thp_settings(STOPPED), heap(mib, "full", STOPPED, "madvise") as small:
                 small.stop()
                 if who == "collapse":
                     done = collapse(small.pid, "--cpu", "100")
@@ -281,12 +256,12 @@ def khugepaged(mib: int, repeats: int) -> dict[str, Any]:
     found: dict[str, Any] = {"mib": mib, "pairs": pairs}
     ratios = [pair["collapse_cpu_s"] / pair["khugepaged_cpu_s"] for pair in pairs]
     found["cpu_ratio"] = interval(ratios)
-    with settings(STOPPED), heap(mib, "full", STOPPED, "madvise") as small:
+    with thp_settings(STOPPED), heap(mib, "full", STOPPED, "madvise") as small:
         found["at_the_default_budget_s"] = collapse(small.pid).seconds
     counting.progress("khugepaged: with its own defaults")
-    with settings(STOPPED), heap(mib, "full", STOPPED, "madvise") as small:
+    with thp_settings(STOPPED), heap(mib, "full", STOPPED, "madvise") as small:
         found["khugepaged_default_s"], _ = by_khugepaged(small, DEFAULT)
-    with settings(STOPPED), heap(mib, "half", STOPPED, "madvise") as small:
+    with thp_settings(STOPPED), heap(mib, "half", STOPPED, "madvise") as small:
         before = small.memory()[0]
         by_khugepaged(small, FAST)
         found["half_empty_grows"] = small.memory()[0] / before

@@ -8,8 +8,9 @@ import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench import THP, thp_settings
+
 PAGE, LARGE_ORDER = mmap.PAGESIZE, 4
-SIZES = Path("/sys/kernel/mm/transparent_hugepage")
 # Others free memory meanwhile, so the blocks that are left are taken more than once.
 ENOUGH_PERCENT, TRIES = 2, 5
 KEPT = 8  # one page in so many stays in use
@@ -39,23 +40,16 @@ def memory(size: int, advice: int) -> mmap.mmap:
     return area
 
 
-@contextlib.contextmanager
-def only_64kb() -> Iterator[None]:
-    """Have MADV_HUGEPAGE mean folios of 64 kB, whatever it means on this host."""
-    files = list(SIZES.glob("hugepages-*/enabled"))
-    before = {file: file.read_text().partition("[")[2].partition("]")[0] for file in files}
-    try:
-        for file in files:
-            file.write_text("madvise" if file.parent.name == "hugepages-64kB" else "never")
-        yield
-    finally:
-        for file, word in before.items():
-            file.write_text(word)
-
-
 def take_large() -> mmap.mmap:
-    """Take the blocks of 64 kB or more that are free."""
-    with only_64kb():
+    """Take the blocks of 64 kB or more that are free.
+
+    For that, MADV_HUGEPAGE means folios of 64 kB, whatever it means on this host.
+    """
+    sizes = (file.parent.name for file in THP.glob("hugepages-*/enabled"))
+    words = {
+        f"{size}/enabled": "madvise" if size == "hugepages-64kB" else "never" for size in sizes
+    }
+    with thp_settings(words):
         return memory(free_blocks(LARGE_ORDER) * PAGE, mmap.MADV_HUGEPAGE)
 
 

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from lab import counting
 from lab.machine import TREE
-from lab.programs import BenchError, workload
+from lab.programs import BenchError, started, workload
 
 CONTROL_S, QUIET_US, TRIES = 4, 1000, 8
 VERBS = ("top --json", "map {pid}", "trim --pid {pid} --dry-run", "recommend --seconds 10",
@@ -92,14 +92,8 @@ class Program:
 def program(mib: int, room: int, how: str) -> Iterator[Program]:
     """The program, once it has its memory."""
     argv = [str(workload("hold")), str(mib), str(room), how, "1000000"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as job:
-        try:
-            assert job.stdout
-            if job.stdout.readline() != "ready\n":
-                raise BenchError(f"no {mib} MiB for the program")
-            yield Program(job)
-        finally:
-            job.kill()
+    with started(argv, mib) as job:
+        yield Program(job)
 
 
 def with_verb(waiting: Program, tree: Path, verb: str, seconds: int) -> tuple[Second, str]:

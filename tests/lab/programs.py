@@ -8,6 +8,8 @@ import hashlib
 import json
 import os
 import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,19 @@ def workload(name: str, linking: str = "-static") -> Path:
         subprocess.run([*COMPILE, linking, "-o", str(unfinished), str(sources[0])], check=True)
         unfinished.rename(program)
     return program
+
+
+@contextmanager
+def started(argv: Sequence[str], mib: int) -> Iterator[subprocess.Popen[str]]:
+    """A program on this machine that has said "ready", as it has its memory; it is killed."""
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as job:
+        try:
+            assert job.stdout
+            if job.stdout.readline() != "ready\n":
+                raise BenchError(f"no {mib} MiB for the program")
+            yield job
+        finally:
+            job.kill()
 
 
 def must(guest: Guest, command: str, timeout: float = 600) -> str:
