@@ -87,7 +87,12 @@ class Wish:
         if self.block:
             words += ["--block", f"{self.block:g}", "--washout", f"{self.block * WASHOUT:.3g}"]
             words += ["--interval", f"{min(self.block / 24, 5):.3g}"]
-        words += ["--pairs", str(self.pairs)] if self.pairs else []
+        return words + self.limits
+
+    @property
+    def limits(self) -> list[str]:
+        """Return the options that `ab run` and `try` share."""
+        words = ["--pairs", str(self.pairs)] if self.pairs else []
         return words + (["--lease", f"{self.lease:g}"] if self.lease else [])
 
     @property

@@ -241,19 +241,18 @@ def _try(
     if given.foreground:
         _run_here(ctx, given, experiment, trial, wish)
         return
-    start_own_unit(host, SERVICE, "Trial of mmpolicy", _words(given, path, candidate, trial.file))
+    start_own_unit(host, SERVICE, "Trial of mmpolicy", _words(wish, trial.file))
     told = [f"{SERVICE}.service runs it, into {trial.file}", f"next: {NEXT}"]
     emit("try", given.want_json, {**data, "file": trial.file}, told)
 
 
-def _words(given: TryOptions, path: str, candidate: str, file: str) -> list[str]:
+def _words(wish: Wish, file: str) -> list[str]:
     """Return the words of a trial in the foreground, for systemd."""
-    words = ["try", "--cgroup", path, "--candidate", candidate, "--yes", "--foreground"]
-    words += ["--work", given.work] if given.work else []
-    words += ["--block", f"{given.block:g}"] if given.block else []
-    words += ["--pairs", str(given.pairs)] if given.pairs else []
-    words += ["--lease", f"{given.lease:g}"] if given.lease else []
-    return [*words, "--out", file]
+    words = ["try", "--cgroup", wish.cgroup, "--candidate", wish.candidate]
+    words += ["--yes", "--foreground"]
+    words += ["--work", wish.work] if wish.work else []
+    words += ["--block", f"{wish.block:g}"] if wish.block else []
+    return [*words, *wish.limits, "--out", file]
 
 
 def _run_here(
