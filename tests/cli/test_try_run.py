@@ -88,8 +88,9 @@ def last(tree: FakeTree) -> Trial:
 
 
 def test_a_gain_is_kept(
-    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service, reloads: list[str]
-) -> None:
+    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service, reloads: list[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
     """Now, after a boot and at each start; the page says so, and its last line undoes it."""
     clock.cpu_times = 0.9
     before = read_named(tree)
@@ -110,6 +111,10 @@ def test_a_gain_is_kept(
     assert standing(tree, last(tree)) == KEPT
     report = run("try", "--report")
     assert (report.code, report.out) == (0, result.out + "now        kept\n")
+    html = tmp_path / "page.html"
+    assert run("try", "--report", "--html", str(html)).code == 0
+    assert f"decision   kept: {WEB} is bound" in html.read_text()
+    assert html.read_text().count("<svg ") == 1 + 2 * len(load(Path(last(tree).file)).metrics())
     for command in page[-1].removeprefix("undo ").split("&&"):
         words = shlex.split(command)
         if words[0] == "rm":
@@ -229,7 +234,7 @@ def test_refused_before_it_begins(
         assert tried().code == 9
     with tree.locked(AB_LOCK, f"{AB_RUN}99999999"):
         assert tried().code == 9
-    assert run("try", "--list", "--stop").code == 2
+    assert run("try", "--list", "--stop").code == run("try", "--list", "--html", "x").code == 2
     assert run("try", "--stop").code == run("try", "--status").code == 1
     assert run("try", "--list").out == "no trial has run\n"
     dry = tried("--dry-run", "--json").json

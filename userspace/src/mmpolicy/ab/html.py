@@ -134,8 +134,8 @@ def _details(rows: Sequence[MetricResult]) -> Iterator[dict[str, Any]]:
         yield {"name": row.metric.name, "verdict": row.verdict(), "plots": plots}
 
 
-def page(report: Report) -> str:
-    """Return the report as HTML."""
+def page(report: Report, trial: Sequence[str] = ()) -> str:
+    """Return the report as HTML, below the lines of the trial that it belongs to, if any."""
     head, lines = report.table()
     with mpl.rc_context(INLINE):
         plots = {"forest": forest(report.rows), "details": list(_details(report.rows))}
@@ -144,6 +144,7 @@ def page(report: Report) -> str:
         title="{treatment[given]} against {control[given]}".format(**report.header),
         outcome="shown" if report.exit == Exit.DONE else report.exit.name.lower(),
         report=report,
+        trial=trial,
         facts=report.facts(),
         head=head,
         lines=lines,

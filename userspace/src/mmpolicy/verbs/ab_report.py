@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,10 +30,11 @@ def _make(file: Path, detect: float, margin: float) -> Report:
     return report
 
 
-def _write_html(report: Report, path: Path) -> None:
+def write_html(report: Report, path: Path, trial: Sequence[str] = ()) -> None:
+    """Write a report as one HTML file, with the lines of the trial that it belongs to, if any."""
     from mmpolicy.ab.html import page
 
-    save_as(path, page(report).encode())
+    save_as(path, page(report, trial).encode())
 
 
 @click.command()
@@ -115,6 +117,6 @@ def report(
     """
     found = _make(file, detect, margin or 0.0)
     if html:
-        _write_html(found, html)
+        write_html(found, html)
     emit("ab report", want_json, found.data(), found.lines())
     ctx.exit(int(found.exit))

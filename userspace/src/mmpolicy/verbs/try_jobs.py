@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
+from mmpolicy.ab.samples import load
 from mmpolicy.control.experiment import PATIENCE_S, end_it, live
 from mmpolicy.control.experiment import running as experiment_of
 from mmpolicy.control.trials import (
@@ -79,13 +81,22 @@ def end_trial(host: Host, want_json: bool) -> None:
     tell_status(host, want_json)
 
 
-def tell_report(host: Host, want_json: bool) -> int:
-    """Print the page about the last trial that has ended; return its exit code."""
+def tell_report(host: Host, want_json: bool, html: Path | None = None) -> int:
+    """Print the page about the last trial that has ended; return its exit code.
+
+    As HTML, it has the figures and plots of `ab report` too.
+    """
     done = [trial for trial in read_trials(host.tree) if trial.page]
     trial = done[-1] if done else _last(host.tree)
     stands = standing(host.tree, trial)
     data = {"standing": stands, "trial": asdict(trial)}
-    emit("try", want_json, data, [*trial.page, f"now        {stands}"])
+    lines = [*trial.page, f"now        {stands}"]
+    if html:
+        from mmpolicy.ab.report import Report
+        from mmpolicy.verbs.ab_report import write_html
+
+        write_html(Report(load(Path(trial.file))), html, lines)
+    emit("try", want_json, data, lines)
     return trial.exit if trial.page else int(Exit.INCONCLUSIVE)
 
 

@@ -123,6 +123,7 @@ class Answer:
 @click.option("--status", is_flag=True, help="Say where the last trial is, and what is in force.")
 @click.option("--stop", is_flag=True, help="End the trial that runs; all is as it was.")
 @click.option("--report", is_flag=True, help="Print the page about the last trial.")
+@click.option("--html", type=FILE, metavar="FILE", help="With --report: also write it as HTML.")
 @click.option("--list", is_flag=True, help="List all trials of this host.")
 @json_option
 @click.pass_context
@@ -150,9 +151,12 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     """
     host: Host = ctx.obj
     jobs = [name for name in JOBS if options.pop(name)]
+    html = options.pop("html")
+    if html and jobs != ["report"]:
+        raise click.UsageError("--html is for --report")
     given = TryOptions(**options)
     if jobs:
-        _do_job(ctx, jobs, given)
+        _do_job(ctx, jobs, given, html)
         return
     if (given.unit is None) == (given.cgroup is None):
         raise click.UsageError("give one of --unit NAME and --cgroup PATH")
@@ -174,13 +178,15 @@ def _print(lines: Iterator[str]) -> None:
         click.echo(line)
 
 
-def _do_job(ctx: click.Context, jobs: Sequence[str], given: TryOptions) -> None:
+def _do_job(
+    ctx: click.Context, jobs: Sequence[str], given: TryOptions, html: Path | None
+) -> None:  # fmt: skip
     from mmpolicy.verbs.try_jobs import end_trial, tell_list, tell_report, tell_status
 
     if len(jobs) > 1 or given.unit or given.cgroup:
         raise click.UsageError("give one of --status, --stop, --report and --list, and no service")
     if jobs == ["report"]:
-        ctx.exit(tell_report(ctx.obj, given.want_json))
+        ctx.exit(tell_report(ctx.obj, given.want_json, html))
     what = {"status": tell_status, "stop": end_trial, "list": tell_list}[jobs[0]]
     what(ctx.obj, given.want_json)
 
