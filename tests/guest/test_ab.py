@@ -26,6 +26,7 @@ from .conftest import Machines
 from .tools import ROOT, must
 
 STATE = f"cd {ROOT}; grep -rs . experiment profiles lease_ms state | sort"
+OVER = f"until grep -qE '^(stock|expired)$' {ROOT}/state; do sleep 0.1; done"
 FIXED, ADAPTIVE = ("anon_order=fixed,max_order=4", "anon_order=adaptive,max_order=4")
 WIDTH, HEIGHT = 1000, 2400
 BROWSER = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
@@ -218,7 +219,7 @@ def test_sigkill_ends_in_stock(loaded: Guest, times: int) -> None:
         if number % 3 != 2:  # else any moment of its start
             wait_for(loaded, f"grep -q 1 {ROOT}/experiment/enabled")
         moment = rng.uniform(0, 2)
-        late = must(loaded, f"sleep {moment:.2f}; kill -KILL {pid}; sleep 4; {STATE}")
+        late = must(loaded, f"sleep {moment:.2f}; kill -KILL {pid}; sleep 4; {OVER}; {STATE}")
         job.wait()
         state = late.rpartition("state:")[2].strip()
         assert late.replace(f"state:{state}", "state:stock") == before, f"{number}: {moment:.2f} s"

@@ -85,8 +85,9 @@ def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
             moment += "do kill -CONT $p; sleep 0.1; done"
         else:  # any moment from its start
             moment = f"sleep {rng.uniform(0, 1):.2f}"
-        seen = must(plain, f"{moment}; cat {knob}; kill -KILL $(cat {mark}); sleep 3")
+        seen = must(plain, f"{moment}; cat {knob}; kill -KILL $(cat {mark})")
         job.wait()
+        wait_for(plain, f"[ ! -e {RECOVERY} ]")
         in_force += "[always]" in seen
         assert must(plain, KNOBS) == before, f"{number}: {moment}"
         assert folios(plain, DENSE) == SMALL

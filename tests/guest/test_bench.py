@@ -64,8 +64,8 @@ def test_killed_under_a_policy(guest: Guest) -> None:
     command = "mmpolicy bench --arm anon_order=fixed --runs 1000 -- sleep 5"
     for _ in range(3):
         must(guest, f"{command} & until pgrep -x sleep; do sleep 0.1; done; kill -KILL $!")
-        must(guest, "for i in $(seq 100); do pgrep -x sleep || exit 0; sleep 0.1; done; exit 1")
-        gone = f"for i in $(seq 100); do [ -e {ROOT}/profiles/bench-1 ] || exit 0; sleep 0.1; done"
+        must(guest, "for i in $(seq 600); do pgrep -x sleep || exit 0; sleep 0.1; done; exit 1")
+        gone = f"for i in $(seq 600); do [ -e {ROOT}/profiles/bench-1 ] || exit 0; sleep 0.1; done"
         must(guest, f"{gone}; exit 1")
         assert must(guest, STATE) == before
 

@@ -152,7 +152,7 @@ def guest(
 
 def folios(guest: Guest, unit: str) -> dict[str, int]:
     """How the memory of a service is made up."""
-    wait = f"for i in $(seq 100); do [ -s /run/{unit} ] && break; sleep 0.1; done"
+    wait = f"for i in $(seq 600); do [ -s /run/{unit} ] && break; sleep 0.1; done"
     found = json.loads(must(guest, f"{wait}; cat /run/{unit}"))
     return {order: count for order, count in found.items() if order != "none"}
 

@@ -325,7 +325,7 @@ def test_khugepaged(two_nodes: Guest) -> None:
     switch(two_nodes, "light")
     must(two_nodes, f"echo 0 >{THP}/khugepaged/scan_sleep_millisecs")
     done = "grep -q 'AnonHugePages: *16384' /proc/$PPID/smaps_rollup"
-    wait = shlex.quote(f"for i in $(seq 100); do {done} && exit; sleep 0.1; done; exit 1")
+    wait = shlex.quote(f"for i in $(seq 600); do {done} && exit; sleep 0.1; done; exit 1")
     words = f"map 16 {NO_ADVICE} write advise {MADVISED} sh {wait} touch 1"
     assert pages(touched(two_nodes, words), least=9) == 4096
     assert counters(two_nodes, bench.POINT)["attempts"] == 0
