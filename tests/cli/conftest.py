@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -72,11 +72,23 @@ def units() -> list[list[str]]:
 
 
 @pytest.fixture
+def shown() -> dict[str, dict[str, str]]:
+    """Return the properties of units that systemd shows; it knows of none at first."""
+    return {}
+
+
+@pytest.fixture
 def run(
     tree: FakeTree, lib: FakeLib, clock: Clock, log: list[str], reloads: list[str],
-    units: list[list[str]],
+    units: list[list[str]], shown: dict[str, dict[str, str]],
 ) -> Run:  # fmt: skip
     """Return a function that runs the command on the host."""
+
+    def show(words: Sequence[str]) -> str:
+        names = [word.partition("=")[2] for word in words if word.startswith("--property=")]
+        found = [{"Id": unit} | shown[unit] for unit in words if unit in shown]
+        lines = ([f"{name}={each[name]}" for name in names if name in each] for each in found)
+        return "\n\n".join("\n".join(each) for each in lines)
 
     def run(*args: str) -> Result:
         try:
@@ -88,6 +100,7 @@ def run(
         if tree.advice:
             app.advice = tree.advice
         app.start_unit = lambda argv: units.append([*argv])
+        app.show_units = show
         result = runner.invoke(main, args, obj=app)
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception

@@ -24,6 +24,7 @@ from mmpolicy.host.hooked import others
 from mmpolicy.host.kmod import APPLY_BLACKLIST, Kmod
 from mmpolicy.host.knobs import check_value, choices, chosen, find_knobs, names_of, read_knobs
 from mmpolicy.host.processes import cgroup_of, start_of
+from mmpolicy.host.service import show_units
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.lazily import memory_of_cgroup, memory_of_process
 from mmpolicy.render import GAP, blocks, table
@@ -631,6 +632,17 @@ def test_systemd_reads_units_and_runs_them(systemd: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", "/none")
     assert raised(machine.start_unit, ["x"]).exit_code == Exit.LACKING
     assert raised(machine.reload_units).exit_code == Exit.FAILED
+
+
+def test_systemd_shows_units(systemd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it does not answer, nothing is known."""
+    (systemd / "bin/systemctl").write_text('#!/bin/sh\necho "$@"\n')
+    assert show_units(["--property=Id", "--", "x"]) == "show --property=Id -- x\n"
+    (systemd / "bin/systemctl").write_text("#!/bin/sh\necho no\nexit 1\n")
+    assert show_units(["x"]) == ""
+    monkeypatch.setenv("PATH", "/none")
+    assert show_units(["x"]) == ""
+    assert machine.Host(Tree("/none")).show_units(["x"]) == ""
 
 
 def test_only_the_real_host_has_a_log(tree: FakeTree) -> None:

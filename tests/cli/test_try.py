@@ -40,7 +40,7 @@ REST = Seen(
     cost_from="mmpolicy calibrate", memory_kib=300 * MIB, private_kib=200 * MIB, waste_kib=0,
     error_kib=0, trim_options="", stays="", freed_kib=0, huge=0,
     looked_at=1, barred=0, barriers=(), stalled=0,
-    compactions=0, short="",
+    compactions=0, not_now="",
 )  # fmt: skip
 HERE = Here(
     target="--unit web.service", trim=Way(), maintain=Way(), own_sizes=Way(),
@@ -70,7 +70,7 @@ def judged(here: Here = HERE, **figures: Any) -> tuple[str, list[str]]:
         ({"stalled": 2.0, "compactions": 4.0}, NOT_WORTH),
         ({"stalled": 0.5, "compactions": 50.0}, NOT_WORTH),
         ({"stalled": 2.0, "compactions": 50.0}, WORTH),
-        ({**BUSY, "short": "tasks wait for memory"}, NOT_NOW),
+        ({**BUSY, "not_now": "tasks wait for memory"}, NOT_NOW),
         ({**BUSY, "barred": 1.0, "barriers": ("none reaches it",)}, OUT_OF_REACH),
         ({"barred": 1.0, "barriers": ("none reaches it",)}, NOT_WORTH),
         ({**WASTE, "barred": 1.0}, WORTH),
@@ -275,6 +275,17 @@ def test_short_of_memory(tried: Callable[..., Any], host: FakeTree) -> None:
     answer = tried("redis")
     assert answer["verdict"] == NOT_NOW
     assert answer["why"].startswith("tasks wait for memory 40 % of the time")
+    assert "trim" in candidates(answer)
+
+
+def test_in_the_midst_of_a_deploy(
+    tried: Callable[..., Any], host: FakeTree, shown: dict[str, dict[str, str]]
+) -> None:
+    """Nothing begins; what pays is told all the same."""
+    make_sparse(host, 10, "redis", 65536, 16, "/system.slice/redis.service")
+    shown["redis.service"] = {"ActiveState": "reloading"}
+    answer = tried("redis")
+    assert (answer["verdict"], answer["why"]) == (NOT_NOW, "redis.service is reloading")
     assert "trim" in candidates(answer)
 
 

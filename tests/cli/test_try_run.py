@@ -44,7 +44,7 @@ class Service(World):
     """A host with a service whose CPU time and memory the treatment multiplies."""
 
     cpu_times = memory_times = 1.0
-    cpu_us = 0.0
+    cpu_us = full = 0.0
 
     def treated(self) -> bool:
         """Tell if the treatment is in force."""
@@ -63,7 +63,8 @@ class Service(World):
         self.tree.put(f"{folder}/memory.stat", "anon_thp 4096")
         self.tree.put(f"{folder}/memory.current", f"{memory:.0f}")
         self.tree.put(f"{folder}/cpu.stat", f"usage_usec {self.cpu_us:.0f}")
-        self.tree.put(f"{folder}/memory.pressure", "some avg10=0.00 total=7")
+        pressure = f"some avg10=0.00 total=7\nfull avg10={self.full} total=0"
+        self.tree.put(f"{folder}/memory.pressure", pressure)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from math import inf, isfinite
@@ -103,6 +103,7 @@ class Runner:
     header: dict[str, Any]
     out: OutFile
     display: Display
+    also: Callable[[], str] = lambda: ""  # one more reason to end it, of who has asked for the run
     caught: list[int] = field(default_factory=list)  # signals
     failure: Exception | None = None
     end: dict[str, Any] = field(default_factory=dict)
@@ -156,6 +157,8 @@ class Runner:
         """End the run for a signal, or for a guard that is broken."""
         if self.caught:
             raise StoppedError("interrupted", f"by {signal.Signals(self.caught[0]).name}")
+        if why := self.also():
+            raise StoppedError("lost", why)
         if self.guards:
             broken = self.watch.look(self.guard_reader.read(self.now()))
             if broken:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.bpf import Helper, run_helper
 from mmpolicy.host.files import MODULE, Tree
+from mmpolicy.host.service import Show, show_units
 
 if TYPE_CHECKING:
     from mmpolicy.host.advice import Advice
@@ -104,12 +105,14 @@ class Host:
         reload: Callable[[], None] | None = None,
         start_unit: Callable[[Sequence[str]], None] = start_unit,
         bpf: Helper = run_helper,
+        show: Show | None = None,
     ) -> None:
         self.tree = tree
         real = str(tree.root) == "/"
         self.log = log or (tell_syslog if real else lambda _line: None)
         self.reload_units = reload or (reload_units if real else lambda: None)
         self.start_unit = start_unit
+        self.show_units = show or (show_units if real else lambda _words: "")
         self.bpf = bpf
         self.sleep = sleep
         self.clock = clock

@@ -58,7 +58,7 @@ class Seen:
     barriers: tuple[str, ...]  # that part in words
     stalled: float  # percent of the time that its tasks wait for memory
     compactions: float  # a second, by programs of the whole host
-    short: str  # why nothing may be changed now, as memory is short
+    not_now: str  # why nothing may be changed now: memory is short, or the service changes
 
 
 class Way(NamedTuple):
@@ -122,8 +122,8 @@ def judge(seen: Seen, here: Here, without: Sequence[str] = ()) -> tuple[str, str
     possible = [each for each in found if not each.why_not]
     if not possible:
         return NOT_HERE, f"{found[0].name} may pay: {found[0].why_not}", found
-    if seen.short:
-        return NOT_NOW, seen.short, found
+    if seen.not_now:
+        return NOT_NOW, seen.not_now, found
     return WORTH, f"{possible[0].name}: {possible[0].gain}", found
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -342,8 +342,8 @@ def planned(ctx: click.Context, words: Sequence[str]) -> Plan:
         return _plan(own, options)
 
 
-def run_planned(host: Host, plan: Plan, file: Path) -> Runner:
-    """Run all of it, under the lock."""
+def run_planned(host: Host, plan: Plan, file: Path, also: Callable[[], str] = lambda: "") -> Runner:
+    """Run all of it, under the lock; also() gives one more reason to end it."""
     given, metrics, guards, design, length, timing = plan
     with _locked(host, design, length, file):
         if note := put_back(host.tree):
@@ -351,7 +351,9 @@ def run_planned(host: Host, plan: Plan, file: Path) -> Runner:
         changes = _changes(host, given, timing)
         header = _header(host, given, design, length, changes)
         with _opened(file) as stream, display() as shown:
-            runner = Runner(host, design, length, metrics, guards, changes, header, stream, shown)
+            runner = Runner(
+                host, design, length, metrics, guards, changes, header, stream, shown, also
+            )
             _tell(host, _note(given))
             try:
                 runner.run()

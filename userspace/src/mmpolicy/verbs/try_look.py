@@ -24,6 +24,7 @@ from mmpolicy.memory.findings import (
     OWN_SIZES,
     can_measure,
     gain_percent,
+    own_service,
     trim_options,
 )
 from mmpolicy.memory.reach import Reach
@@ -34,8 +35,8 @@ from mmpolicy.render import progress_line
 from mmpolicy.verbs.around import HUGE, SHARE, check_may_look, module_here, watch
 from mmpolicy.verbs.here import verbs_here
 from mmpolicy.verbs.reached import reach_in
+from mmpolicy.verbs.try_now import WAITING, not_now, short_of_memory
 
-WAITING = 10.0  # percent of the time that tasks may wait for memory, as in the presets
 NO_SIZE = "this kernel has no folios below 2 MB of its own (Linux 6.8)"
 COUNTERS = {  # of a cgroup: the file and the key
     "cpu_us": ("cpu.stat", "usage_usec"),
@@ -88,7 +89,9 @@ def look(host: Host, path: str, seconds: float) -> Seen:
     before = _count(host, path)
     watch(host, survey, seconds)
     after = _count(host, path)
-    short = pressure.too_high()
+    compactions = _risen(before, after, "compact_stall")
+    stalled = after.since(before, "stalled_us", 0.0) / 1e4
+    short = pressure.too_high() or short_of_memory(stalled, compactions)
     rows = [row for row in survey.most(FIGURES["memory"], len(survey.processes) or 1)[0]
             if f"{row.name}/".startswith(f"{path.rstrip('/')}/")]  # fmt: skip
     processes = list(survey.processes.values())
@@ -123,9 +126,9 @@ def look(host: Host, path: str, seconds: float) -> Seen:
         looked_at=survey.seen(),
         barred=_barred(reached),
         barriers=tuple(line for each in reached for line in each.lines()),
-        stalled=after.since(before, "stalled_us", 0.0) / 1e4,
-        compactions=_risen(before, after, "compact_stall"),
-        short=short,
+        stalled=stalled,
+        compactions=compactions,
+        not_now=short or not_now(host, own_service(path)),
     )
 
 

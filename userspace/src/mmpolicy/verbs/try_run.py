@@ -30,15 +30,17 @@ from mmpolicy.control.state import bind_unit, changed_keys, plan, profiles_of, r
 from mmpolicy.control.trials import BACK, KEEPING, KEPT, Trial
 from mmpolicy.control.units import check_unit, units_of
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.cgroups import find_bindable
+from mmpolicy.host.cgroups import cgroup_folders, find_bindable
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
+from mmpolicy.host.service import Watch
 from mmpolicy.host.signals import SHELL
 from mmpolicy.verbs.ab_plan import Plan
 from mmpolicy.verbs.ab_preset import plan_lines as experiment_lines
 from mmpolicy.verbs.ab_run import planned, run_planned
 from mmpolicy.verbs.commit import change, exclusive
 from mmpolicy.verbs.explain import profile_name
+from mmpolicy.verbs.try_now import WAITING, not_now
 
 if TYPE_CHECKING:
     from mmpolicy.ab.report import Report
@@ -132,7 +134,21 @@ def planned_of(ctx: click.Context, wish: Wish) -> Plan:
     """Return the experiment; refuse one that cannot be, or must not begin now."""
     import mmpolicy.ab.report  # noqa: F401 (its libraries are needed at the end)
 
-    return planned(ctx, wish.words)
+    host: Host = ctx.obj
+    if why := not_now(host, wish.unit):
+        raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
+    return planned(ctx, [*wish.words, *_guards(host.tree, wish)])
+
+
+def _guards(tree: Tree, wish: Wish) -> Iterator[str]:
+    """Yield the guards: that of the preset, and the same for the tasks of the service."""
+    own = f"{wish.cgroup}/memory.pressure"
+    has_own = any(tree.exists(f"{folder}/memory.pressure")
+                  for folder in cgroup_folders(tree, wish.cgroup))  # fmt: skip
+    if has_own and TRIES[wish.candidate].gains != "stalled":
+        for guard in (*read_preset(TRIES[wish.candidate].preset)["guard"],
+                      f"cgroup:{own}:full.avg10 < {WAITING:g}"):  # fmt: skip
+            yield from ("--guard", guard)
 
 
 def plan_lines(wish: Wish, experiment: Plan) -> Iterator[str]:
@@ -173,7 +189,8 @@ def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
     """Run the experiment, decide, and keep the setting or leave all as it was."""
     trial = trial.keep(host.tree)
     try:
-        runner = run_planned(host, experiment, Path(trial.file))
+        also = Watch(host.show_units, host.clock, wish.unit)
+        runner = run_planned(host, experiment, Path(trial.file), also)
     except BaseException:
         host.tree.drop(trial.path)  # nothing has begun
         raise
@@ -218,6 +235,9 @@ def _exit(runner: Runner, report: Report) -> int:
 
 def _why_back(runner: Runner, report: Report) -> str:
     status, reason = runner.end["status"], runner.end["reason"]
+    if status == "lost":
+        own = str(reason).partition(";")[0]  # what follows is advice for ab run
+        return f"{own}; a new run, not a block of this one: give the command again"
     if status != "done":
         return str(reason) if status == "guard" else f"{status}, {reason}"
     return "the trial does not show that it pays"

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0
+"""A service as systemd has it: whether it is being changed, and marks by which a change shows.
+
+Where systemd does not answer, as in a container, nothing is known and nothing stands against a
+change.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+SETTLED_S = 30.0  # a main process that is younger may still be filling its memory
+LOOK_S = 5.0  # between two questions to systemd
+STEADY = ("active", "inactive", "failed")  # states between two jobs
+# A change of one of these is a restart, a reload, or a main process that was replaced.
+MARKS = ("InvocationID", "MainPID", "StateChangeTimestampMonotonic")
+DEPENDANTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "WantedBy")
+STATE = ("Id", "ActiveState", "SubState", "Job", "ExecMainStartTimestampMonotonic")
+ASKED = (*STATE, *MARKS, *DEPENDANTS)
+
+Show = Callable[[Sequence[str]], str]
+
+
+def show_units(words: Sequence[str]) -> str:
+    """Return the output of `systemctl show`; empty where systemd does not answer."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["systemctl", "show", *words], capture_output=True, text=True, check=False, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "" if done.returncode else done.stdout
+
+
+def _properties(show: Show, names: Sequence[str], units: Sequence[str]) -> list[dict[str, str]]:
+    """Return the properties of units; systemctl has an empty line between two of them."""
+    text = show([*(f"--property={name}" for name in names), "--", *units])
+    parts = (part.splitlines() for part in text.strip().split("\n\n"))
+    found = ({line.partition("=")[0]: line.partition("=")[2] for line in part} for part in parts)
+    return [each for each in found if each]
+
+
+@dataclass(frozen=True)
+class Service:
+    """What systemd says of a unit at one moment."""
+
+    unit: str
+    found: dict[str, str]
+
+    @classmethod
+    def ask(cls, show: Show, unit: str) -> Service:
+        """Ask systemd."""
+        answers = _properties(show, ASKED, [unit]) if unit else []
+        return cls(unit, answers[0] if answers else {})
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Return what differs after a restart, a reload or a change of the main process."""
+        return tuple(self.found.get(name, "") for name in MARKS)
+
+    def dependants(self) -> list[str]:
+        """Return the units that are there because of it, or that need it."""
+        return [unit for name in DEPENDANTS for unit in self.found.get(name, "").split()]
+
+    def changing(self) -> str:
+        """Return how it is being changed just now, in words; empty if it is not."""
+        state, job = self.found.get("ActiveState", STEADY[0]), self.found.get("Job", "")
+        if state not in STEADY:
+            return f"{self.unit} is {state}"
+        if job not in ("", "0"):
+            return f"a job of systemd waits for {self.unit}"
+        return ""
+
+
+def unsteady(show: Show, unit: str) -> Iterator[str]:
+    """Yield why a service must not be changed now: in the midst of a deploy, or ill."""
+    service = Service.ask(show, unit)
+    if why := service.changing():
+        yield why
+    began = service.found.get("ExecMainStartTimestampMonotonic", "")
+    age = time.clock_gettime(time.CLOCK_MONOTONIC) - int(began) / 1e6 if began.isdigit() else None
+    if age is not None and began != "0" and 0 <= age < SETTLED_S:
+        yield f"the main process of {unit} has run for {age:.0f} s, less than {SETTLED_S:.0f} s"
+    yield from failed_dependants(show, service)
+
+
+def failed_dependants(show: Show, service: Service) -> Iterator[str]:
+    """Yield each unit that depends on a service and has failed."""
+    units = service.dependants()
+    for found in _properties(show, STATE, units) if units else ():
+        if found.get("ActiveState") == "failed":
+            yield f"{found.get('Id')}, which depends on {service.unit}, has failed"
+
+
+class Watch:
+    """Tells when a service is no longer the one that it was at the beginning of a run."""
+
+    def __init__(self, show: Show, clock: Callable[[], float], unit: str) -> None:
+        self._show, self._clock, self._unit = show, clock, unit
+        self._first = Service.ask(show, unit)
+        self._due = clock() + LOOK_S
+
+    def __call__(self) -> str:
+        """Return the reason to end the run, empty if there is none."""
+        if not self._first.found or self._clock() < self._due:
+            return ""
+        self._due = self._clock() + LOOK_S
+        now = Service.ask(self._show, self._unit)
+        if not now.found:  # systemd itself may be restarting
+            return ""
+        return now.changing() or self._changed(now) or next(failed_dependants(self._show, now), "")
+
+    def _changed(self, now: Service) -> str:
+        """Return the change since the beginning, in words."""
+        words = ("was started anew", "has another main process", "was reloaded, or changed state")
+        for old, new, text in zip(self._first.marks, now.marks, words):
+            if old != new:
+                return f"{self._unit} {text}"
+        return ""
