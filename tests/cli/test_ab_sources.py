@@ -68,6 +68,7 @@ from .test_host import raised
     [
         ("vmstat.pgfault", "Vmstat", {"key": "pgfault", "path": "/proc/vmstat"}),
         ("vmstat.pgfault/s", "Vmstat", {"key": "pgfault", "rate": True}),
+        ("cpu.busy/s", "CpuTime", {"key": "busy", "path": "/proc/stat", "rate": True}),
         ("psi.memory.full.total", "Psi", {"resource": "memory", "key": "full.total",
                                           "path": "/proc/pressure/memory"}),
         ("thp.hugepages-64kB/stats/swpout", "HugePages",
@@ -97,8 +98,9 @@ def test_forms_of_sources(text: str, kind: str, facts: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["vmstat", "vmstat.", "psi.memory", "psi..x", "thp.", "cgroup:a/b", "cgroup:/../x", "unit:a/b",
-     "arm.p", "arm.p.fault_ns.p", "arm.p.fault_ns.p100", "arm.p.fault_ns.x", "cmd:", "other", "",
+    ["vmstat", "vmstat.", "cpu.", "cpu.a/b", "psi.memory", "psi..x", "thp.", "cgroup:a/b",
+     "cgroup:/../x", "unit:a/b", "arm.p", "arm.p.fault_ns.p", "arm.p.fault_ns.p100",
+     "arm.p.fault_ns.x", "cmd:", "other", "",
      "thp.../../x"],
 )  # fmt: skip
 def test_what_is_no_source(text: str) -> None:
@@ -110,6 +112,7 @@ def test_what_is_no_source(text: str) -> None:
     ("text", "level", "counts", "averaged"),
     [
         ("vmstat.nr_free", True, False, False), ("vmstat.pgnr_x", False, True, False),
+        ("cpu.busy", False, True, False),
         ("psi.cpu.some.total", False, True, False), ("psi.cpu.some.avg10", True, False, True),
         ("thp.stats/nr_anon", True, False, False), ("thp.nr_x/split", False, True, False),
         ("cgroup:/a/memory.current", True, False, False),
@@ -148,6 +151,20 @@ def test_levels_and_counters(text: str, level: bool, counts: bool, averaged: boo
 )  # fmt: skip
 def test_what_only_rises(file: str, key: str, rises: bool) -> None:
     assert only_rises(file, key) == rises
+
+
+def test_cpu_time_of_the_host(tree: FakeTree) -> None:
+    """Seconds; time in which CPUs wait, or in which another guest has them, is no work."""
+    tree.put("/proc/stat", "cpu  100 200 300 9000 50 1 2 70 40 30\ncpu0 1 1 1 1 1 1 1 1 1 1")
+    hertz = os.sysconf("SC_CLK_TCK")
+    metric = Metric.parse("cpu.busy/s / cpu.steal/s")
+    first = Reader(tree, metric.sources(), {}).read(0.0)
+    assert first.host == pytest.approx({"cpu.busy": 603 / hertz, "cpu.steal": 70 / hertz})
+    tree.put("/proc/stat", "cpu  150 200 300 9900 0 1 2 80")
+    second = Reader(tree, metric.sources(), {}).read(2.0)
+    assert metric.over([first, second], "") == pytest.approx(5)
+    wrong = raised(lambda: Reader(tree, [parse_source("cpu.busi/s")], {}).read(0.0))
+    assert (wrong.exit_code, wrong.next_step) == (Exit.USAGE, "did you mean busy?")
 
 
 def window(*values: float, key: str = "vmstat.nr_a", step: float = 2.0) -> list[Sample]:

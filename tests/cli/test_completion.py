@@ -75,7 +75,8 @@ from .fakes import RELEASE, FakeLib, FakeTree
         ),
         (["ab", "run", "--treatment"], "vm/swappi", ["vm/swappiness=60"]),
         (["ab", "run", "--metric"], "vmstat.pgfau", ["vmstat.pgfault"]),
-        (["ab", "run", "--metric"], "c", ["cgroup:", "cmd:"]),
+        (["ab", "run", "--metric"], "cpu.b", ["cpu.busy/s"]),
+        (["ab", "run", "--metric"], "cg", ["cgroup:"]),
         (["ab", "run", "--guard"], "psi.memory.full.avg1", ["psi.memory.full.avg10"]),
     ],
 )

@@ -21,6 +21,7 @@ from mmpolicy.ab.sources import (
     ArmTimes,
     CgroupFile,
     Command,
+    CpuTime,
     HugePages,
     Psi,
     Sample,
@@ -33,7 +34,7 @@ from mmpolicy.errors import Error
 from mmpolicy.host.files import parts_of
 
 FORMS = (
-    "vmstat.KEY, psi.RESOURCE.KEY, thp.FILE, cgroup:PATH/FILE[:KEY], unit:FILE[:KEY], "
+    "vmstat.KEY, cpu.KEY, psi.RESOURCE.KEY, thp.FILE, cgroup:PATH/FILE[:KEY], unit:FILE[:KEY], "
     "arm.POINT.COUNTER, cmd:COMMAND"
 )
 TIMES = "fault_ns"
@@ -41,7 +42,7 @@ TIMES = "fault_ns"
 # What else to take of the samples of a block than their mean.
 OF_SAMPLES = r"(p\d\d?|max|spread)\((.+)\)"
 # Between two sources; the names of two cgroups may have spaces around their slash.
-RATIO = r" / (?=\s*(?:vmstat\.|psi\.|thp\.|cgroup:|unit:|arm\.|cmd:))"
+RATIO = r" / (?=\s*(?:vmstat\.|cpu\.|psi\.|thp\.|cgroup:|unit:|arm\.|cmd:))"
 
 Make = Callable[[str, bool, re.Match[str]], Source]
 
@@ -59,6 +60,7 @@ GRAMMAR: tuple[tuple[str, Make], ...] = (
     ),
     (r"thp\.(.+)", lambda text, rate, m: HugePages(text, rate, "", _checked(m[1]))),
     (r"vmstat\.(.+)", lambda text, rate, m: Vmstat(text, rate, m[1])),
+    (r"cpu\.(\w+)", lambda text, rate, m: CpuTime(text, rate, m[1])),
     (r"psi\.([^.]+)\.(.+)", lambda text, rate, m: Psi(text, rate, m[2], m[1])),
     (r"arm\.units", lambda text, rate, _: Units(text, rate)),
     (

@@ -14,6 +14,7 @@ from mmpolicy.ab.arithmetic import Numbers, flatten, sum_of_zones, time_of, with
 from mmpolicy.control.counters import COUNTERS, Bucket, histograms, read_counters
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_folder, cgroup_folders, cgroup_list, charging
+from mmpolicy.host.evidence import STAT, cpu_times
 from mmpolicy.host.files import KNOB_FOLDERS, Tree
 
 ARMS = ("control", "treatment")
@@ -122,6 +123,10 @@ class HostFile(Source):
         """Return the file as this host has it."""
         return self.path
 
+    def numbers(self, text: str) -> Numbers:
+        """Return the numbers in the text of its file."""
+        return flatten(text)
+
     def find(self, tree: Tree, numbers: Numbers) -> float:
         """Return the number out of those of its file."""
         value = sum_of_zones(numbers, self.key)
@@ -146,6 +151,25 @@ class Vmstat(HostFile):
     def level(self) -> bool:
         """Tell if the number goes up and down."""
         return self.key.startswith("nr_")
+
+
+@dataclass(frozen=True)
+class CpuTime(HostFile):
+    """Seconds of CPU time of the whole host, which only rise."""
+
+    @property
+    def path(self) -> str:
+        """Return the file."""
+        return STAT
+
+    @property
+    def level(self) -> bool:
+        """Tell that it is a counter."""
+        return False
+
+    def numbers(self, text: str) -> Numbers:
+        """Return the numbers in the text of its file."""
+        return cpu_times(text)
 
 
 @dataclass(frozen=True)
@@ -312,7 +336,8 @@ class Reader:
     def read(self, t: float, commands: Numbers | None = None, units: Iterable[str] = ()) -> Sample:
         """Return a sample; commands is what those have said."""
         places = {each: each.place(self.tree) for each in self.files}
-        numbers = {path: flatten(self.tree.read(path)) for path in set(places.values())}
+        files = {path: each for each, path in places.items()}
+        numbers = {path: each.numbers(self.tree.read(path)) for path, each in files.items()}
         host = {each.text: each.find(self.tree, numbers[path]) for each, path in places.items()}
         arms = {arm: self._arm(arm, profile) for arm, profile in self.arms.items()}
         own = {unit: self.unit(unit) for unit in units} if self.of_units else {}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -15,6 +16,9 @@ from mmpolicy.host.knobs import read_knob
 
 THP = KNOB_FOLDERS[0]
 PRESSURE = "/proc/pressure"
+STAT = "/proc/stat"
+CPU_TIMES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")  # of STAT
+TICKS_S = os.sysconf("SC_CLK_TCK")
 POOLS = "/sys/kernel/mm/hugepages"  # of hugetlb
 POOL = {"pages": "nr", "free": "free", "reserved": "resv", "surplus": "surplus"}
 SIZE = re.compile(r"hugepages-(\d+)kB")
@@ -94,6 +98,17 @@ def events(tree: Tree, every: bool) -> dict[str, int]:
         for name, value in pairs
         if every or any(fnmatch(name, usual) for usual in USUAL)
     }
+
+
+def cpu_times(text: str) -> dict[str, float]:
+    """Return the seconds that all CPUs have spent since boot, by the text of /proc/stat.
+
+    `busy` is the time for programs and the kernel; stolen time is not in it.
+    """
+    ticks = (int(word) for word in text.split("\n", 1)[0].split()[1:])
+    found = {name: each / TICKS_S for name, each in zip(CPU_TIMES, ticks)}
+    idle = ("idle", "iowait", "steal")
+    return {**found, "busy": sum(found[name] for name in found if name not in idle)}
 
 
 def pressure_in(tree: Tree, path: str) -> Pressure:

@@ -28,7 +28,7 @@ from mmpolicy.host.calibration import (
     keep_calibration,
     read_calibration,
 )
-from mmpolicy.host.evidence import size_folders
+from mmpolicy.host.evidence import STAT, cpu_times, size_folders
 from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import Values, read_knobs
 from mmpolicy.host.machine import Host
@@ -83,10 +83,11 @@ def _load(host: Host) -> float:
     return 100 * (1 - idle / everything) if everything else 0.0
 
 
-def _times(host: Host) -> tuple[int, int]:
-    """Return how long CPUs were idle, and in all, in ticks since boot."""
-    times = [int(word) for word in host.tree.read("/proc/stat").split()[1:9]]
-    return times[3] + times[4], sum(times)
+def _times(host: Host) -> tuple[float, float]:
+    """Return how long CPUs were idle, and in all, in seconds since boot."""
+    times = cpu_times(host.tree.read(STAT))
+    idle = times["idle"] + times["iowait"]
+    return idle, idle + times["busy"] + times["steal"]
 
 
 def _check(host: Host, cpus: int) -> None:

@@ -22,6 +22,7 @@ from mmpolicy.control.owners import OWNERS
 from mmpolicy.control.programs import programs
 from mmpolicy.errors import Error
 from mmpolicy.host.cgroups import cgroup_list
+from mmpolicy.host.evidence import CPU_TIMES
 from mmpolicy.host.files import MODULE, Tree
 from mmpolicy.host.knobs import choices, names_of, read_knobs
 from mmpolicy.host.machine import Host
@@ -100,6 +101,7 @@ def _metrics(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
     yield from re.findall(r"(?:^|, )(\w+[.:])", FORMS)
     for line in tree.read("/proc/vmstat").splitlines():
         yield f"vmstat.{line.split()[0]}"
+    yield from (f"cpu.{name}/s" for name in ("busy", *CPU_TIMES))
     if tree.is_dir("/proc/pressure"):
         for resource in tree.names("/proc/pressure"):
             for line in tree.read(f"/proc/pressure/{resource}").splitlines():
