@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Bindings: which cgroups and which processes have a profile of their own.
+ * Bindings: cgroups and processes that have a profile of their own.
  *
- * A cgroup is known by its id, a process by its struct pid, on which a
- * reference is held. Neither is used again for another one. The kernel's
- * tracepoints tell when one of them ends, and when a bound process forks.
+ * A cgroup is identified by its id, a process by its struct pid, on which the binding holds a
+ * reference, so neither can be reused. Tracepoints report when a cgroup or a process ends,
+ * and when a bound process forks.
  */
 #include <linux/cgroup.h>
 #include <linux/cleanup.h>
@@ -23,7 +23,7 @@
 enum { CGROUPS, PROCESSES, KINDS };
 
 static unsigned int nr_bound[KINDS];	/* under mmp_bindings_lock */
-static bool scoped;			/* do we count in mmp_scoped? */
+static bool scoped;			/* is mmp_scoped incremented? */
 
 static unsigned int *binding_count_of(const struct mmp_binding *b)
 {
@@ -59,7 +59,7 @@ static void binding_remove(struct mmp_binding *b)
 	call_rcu(&b->rcu, binding_free);
 }
 
-/* A fault finds the old profile or the new one. */
+/* A concurrent fault sees either the old or the new profile. */
 static void binding_move(struct mmp_binding *b, struct mmp_profile *profile)
 {
 	lockdep_assert_held(&mmp_bindings_lock);
@@ -78,7 +78,7 @@ static struct mmp_binding *binding_new(u64 id, struct pid *pid, gfp_t gfp)
 	return b;
 }
 
-/* What the kernel tells */
+/* Tracepoint handlers */
 
 static void binding_settle_later(struct work_struct *work)
 {
@@ -88,7 +88,7 @@ static void binding_settle_later(struct work_struct *work)
 
 static DECLARE_WORK(settling, binding_settle_later);
 
-/* Nobody asks for the profile of this process any more, so what CPUs have kept may stay. */
+/* A process or cgroup that ended takes no more faults, so entries in the CPUs' caches may stay. */
 static void binding_ended(u64 id)
 {
 	const unsigned int *nr = NULL;
@@ -120,9 +120,10 @@ static void binding_on_rmdir(void *unused, struct cgroup *cgroup, const char *pa
 }
 
 /*
- * The child does not run yet, so no CPU has kept anything of it. Without memory it is
- * not bound: the binding above it decides. The entry is charged to its cgroup, unless that is at
- * its limit: then each fork would lose the binding.
+ * The child does not run yet, so no CPU has cached its profile. If the allocation fails, the
+ * child is not bound and the binding of its cgroup applies. The entry is charged to the
+ * cgroup; at the limit of the cgroup it is allocated uncharged, or each fork would lose the
+ * binding.
  */
 static void binding_on_fork(void *unused, struct task_struct *parent,
 			    struct task_struct *child)
@@ -157,7 +158,7 @@ static struct mmp_event events[] = {
 };
 
 /**
- * mmp_bindings_settle - listen and look up only as long as there is a need
+ * mmp_bindings_settle - unregister tracepoints and lookups that no binding needs
  *
  * Context: under mmp_lock; may sleep.
  */
@@ -191,7 +192,7 @@ static int binding_listen(void)
 	return err;
 }
 
-/* Binds, or moves the binding. The caller asks afterwards whether @id still lives. */
+/* Adds a binding, or moves the existing one. The caller then checks that @id still lives. */
 static int binding_put(struct mmp_profile *profile, u64 id, struct pid *pid)
 {
 	struct mmp_binding *new = binding_new(id, pid, GFP_KERNEL), *old;
@@ -219,9 +220,9 @@ free:
 }
 
 /**
- * mmp_bind_cgroup - let a profile decide for a cgroup and all below it
- * @profile: which
- * @id: of the cgroup
+ * mmp_bind_cgroup - bind a cgroup and its descendants to a profile
+ * @profile: the profile
+ * @id: id of the cgroup
  *
  * Context: under mmp_lock; may sleep; mmp_bindings_settle() afterwards.
  * Return: 0, or an error as docs/sysfs-abi.txt has it for "cgroups".
@@ -243,9 +244,9 @@ int mmp_bind_cgroup(struct mmp_profile *profile, u64 id)
 }
 
 /**
- * mmp_bind_process - let a profile decide for a process and those that it forks
- * @profile: which
- * @number: of the process, as the caller knows it
+ * mmp_bind_process - bind a process and its later children to a profile
+ * @profile: the profile
+ * @number: PID in the namespace of the caller
  *
  * Context: under mmp_lock; may sleep; mmp_bindings_settle() afterwards.
  * Return: 0, or an error as docs/sysfs-abi.txt has it for "pids".
@@ -288,8 +289,8 @@ static int binding_drop(const struct mmp_profile *profile, u64 id)
 
 /**
  * mmp_unbind_cgroup - end the binding of a cgroup
- * @profile: what it has to be bound to
- * @id: of the cgroup
+ * @profile: the profile that the cgroup must be bound to
+ * @id: id of the cgroup
  *
  * Context: under mmp_lock; mmp_bindings_settle() afterwards.
  * Return: 0 or -ENOENT.
@@ -301,8 +302,8 @@ int mmp_unbind_cgroup(const struct mmp_profile *profile, u64 id)
 
 /**
  * mmp_unbind_process - end the binding of a process
- * @profile: what it has to be bound to
- * @number: of the process, as the caller knows it
+ * @profile: the profile that the process must be bound to
+ * @number: PID in the namespace of the caller
  *
  * Context: under mmp_lock; mmp_bindings_settle() afterwards.
  * Return: 0 or -ENOENT.
@@ -336,7 +337,7 @@ void mmp_unbind_all(void)
 }
 
 /**
- * mmp_bindings_init - get ready for bindings
+ * mmp_bindings_init - allocate the hash table of bindings
  *
  * Return: 0 or -ENOMEM.
  */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The files "cgroups" and "pids" of a profile: what is bound to it. */
+/* The files "cgroups" and "pids" of a profile list its bindings. */
 #include <linux/cleanup.h>
 #include <linux/pid.h>
 #include <linux/string.h>
@@ -11,9 +11,9 @@
 /**
  * struct binding_file - a file with bindings
  * @attr: the file
- * @bind: what a number that is written does
- * @unbind: what it does after a minus
- * @shown: the number of a binding; 0 where it is not to be shown
+ * @bind: called for a number that is written
+ * @unbind: called for a number with a minus
+ * @shown: returns the number of a binding; 0 hides the binding
  */
 struct binding_file {
 	struct bin_attribute attr;
@@ -48,7 +48,7 @@ static ssize_t binding_write(struct file *file, struct kobject *kobj,
 	return err ?: count;
 }
 
-/* Buckets per RCU section: a read may find many bound processes. */
+/* Buckets walked per RCU read section, as one read may list many bound processes. */
 #define BUCKETS_AT_ONCE	64
 
 /* Prints lines from byte @skip on. Ends with a whole line, unless not even one fits. */
@@ -94,7 +94,7 @@ static u64 binding_shown_cgroup(const struct mmp_binding *b)
 	return b->pid ? 0 : b->id;
 }
 
-/* A process that is not in the reader's namespace is not shown. */
+/* A process outside the reader's PID namespace is hidden. */
 static u64 binding_shown_process(const struct mmp_binding *b)
 {
 	return b->pid ? pid_vnr(b->pid) : 0;
@@ -114,7 +114,7 @@ static struct binding_file pids_file = {
 	.shown = binding_shown_process,
 };
 
-/* Binary files, as a text file of sysfs ends after one page. */
+/* Binary attributes, because a text attribute of sysfs ends after one page. */
 const struct bin_attribute *const mmp_binding_files[] = {
 	&cgroups_file.attr,
 	&pids_file.attr,

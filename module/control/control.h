@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What can be changed and by whom. Each file here uses only what stands above it
- * in this list, and no point or policy needs any of it.
+ * Control plane: profiles, bindings, switches, and their files. Each file here calls only
+ * files above it in this list, and no point or policy calls any.
  *
- * Every change is made under mmp_lock, which the store of any file may take. Nobody waits under
- * it for the provider, or for anything that user space can hold.
- * Files are removed without it, as removing one waits for its stores.
+ * Every change is made under mmp_lock, which the store of any file may take. A holder of
+ * mmp_lock must not wait for the provider, or for a resource that user space can hold. Files
+ * are removed without mmp_lock, as removing a file waits for its stores.
  */
 #ifndef MMPOLICY_CONTROL_H
 #define MMPOLICY_CONTROL_H
@@ -18,17 +18,17 @@
 
 struct seq_file;
 
-/* change.c: what every write goes through */
+/* change.c: the lock and the check of every write */
 extern struct mutex mmp_lock;	/* serialises changes; readers have RCU */
 bool mmp_latched(void);
 void mmp_latch(bool on);
 int mmp_may_change(const struct mmp_profile *profile);
 
 /**
- * struct mmp_parts - what the module is made of; core.c knows
- * @ops: what the hooks call
- * @points: all of them
- * @policies: all of them; the last is %NULL
+ * struct mmp_parts - the points and policies of the module, filled in by core.c
+ * @ops: callbacks of the hooks
+ * @points: all points
+ * @policies: all policies; the last entry is %NULL
  */
 struct mmp_parts {
 	const struct mm_policy_ops *ops;
@@ -36,7 +36,7 @@ struct mmp_parts {
 	struct mmp_policy *const *policies;
 };
 
-/* settings.c: what there is to be set, and where it stands in a snapshot */
+/* settings.c: all settings, and their index in a snapshot */
 extern const struct mmp_parts *mmp_parts;
 extern struct mmp_settings *mmp_stock;
 int mmp_settings_init(const struct mmp_parts *parts);
@@ -49,7 +49,7 @@ const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 #define for_each_policy(policy, i)					\
 	for ((i) = 0; ((policy) = mmp_parts->policies[i]); (i)++)
 
-/* switches.c: which hooks ask us */
+/* switches.c: turns hooks on and off */
 const char *mmp_policy_lacks(const struct mmp_policy *policy);
 void mmp_switch_hooked(enum mm_policy_point point);
 int mmp_switch_ready(enum mm_policy_point point);
@@ -120,7 +120,7 @@ void mmp_debugfs_remove(struct mmp_profile *profile);
  * struct mmp_dir - the directory of a profile, a point, or one of its policies
  * @kobj: the directory
  * @node: in mmp_profile.dirs
- * @profile: whose it is
+ * @profile: the profile that the directory belongs to
  * @point: which point
  */
 struct mmp_dir {
@@ -142,7 +142,7 @@ void mmp_knob_files_remove(const struct mmp_policy *policy);
 void mmp_knob_files_exit(void);
 
 /* profile_files.c */
-extern struct mutex mmp_files_lock;	/* for making and removing files; before mmp_lock */
+extern struct mutex mmp_files_lock;	/* for making and removing files; taken before mmp_lock */
 int mmp_profile_files_init(struct kobject *parent);
 void mmp_profile_files_freeze(void);
 void mmp_profile_files_exit(void);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The experiment: two profiles as arms, and who takes part. Only what nothing is
- * bound to does. Which unit is in which arm, sense/arm.c says.
+ * The experiment: two profiles are its arms, and units without a binding take part.
+ * sense/arm.c assigns each unit to an arm.
  */
 #include <linux/atomic.h>
 #include <linux/cgroup.h>
@@ -17,7 +17,10 @@
 
 #define DEFAULTS	{ .percent = 50 }
 
-/* Changed under mmp_lock and setup_lock; readers take the latter, and wait for no writer. */
+/*
+ * Written under mmp_lock and setup_lock. Readers take setup_lock alone, so they wait for no
+ * writer.
+ */
 static struct mmp_experiment setup = DEFAULTS;
 static DEFINE_MUTEX(setup_lock);
 
@@ -26,7 +29,10 @@ static struct mmp_experiment *experiment_running(void)
 	return rcu_dereference_protected(mmp_running, lockdep_is_held(&mmp_lock));
 }
 
-/* Begins or ends to time faults, which needs all of them, whatever the policies are. */
+/*
+ * Starts or stops timing faults. All faults are timed, so the hooks stay on whatever the
+ * policies.
+ */
 static void experiment_time(bool on)
 {
 	if (!mmp_fault_time(on))
@@ -35,7 +41,7 @@ static void experiment_time(bool on)
 	mmp_switch_hold(MM_POLICY_ANON_ORDER, on);
 }
 
-/* Ends the experiment. The units that were seen can be read until the next start. */
+/* Ends the experiment. The counts of units stay readable until the next start. */
 static void experiment_stop(void)
 {
 	struct mmp_experiment *old = experiment_running();
@@ -119,7 +125,7 @@ static void experiment_set_arm(enum mmp_arm arm, struct mmp_profile *profile)
 }
 
 /**
- * mmp_experiment_clear - stop the experiment and forget all about it
+ * mmp_experiment_clear - stop the experiment and restore its default setup
  *
  * Context: under mmp_lock; may sleep.
  */
@@ -134,8 +140,8 @@ void mmp_experiment_clear(void)
 }
 
 /**
- * mmp_experiment_units - write how many units each arm has had
- * @m: where to
+ * mmp_experiment_units - print the number of units of each arm
+ * @m: output
  */
 void mmp_experiment_units(struct seq_file *m)
 {
@@ -240,10 +246,10 @@ static struct kobj_attribute unit_attr =
 /**
  * struct number_file - a file with a number
  * @attr: the file
- * @max: what it may be at most
- * @get: what it is; under setup_lock
- * @set: change it; under mmp_lock
- * @ready: before that, and not under it; or %NULL
+ * @max: largest value accepted
+ * @get: returns the value; called under setup_lock
+ * @set: changes the value; called under mmp_lock
+ * @ready: called before @set and without mmp_lock; or %NULL
  */
 struct number_file {
 	struct kobj_attribute attr;
@@ -345,7 +351,7 @@ static int experiment_set_enabled(u64 value)
 	return 0;
 }
 
-/* To time faults, all of them have to call us: the kernel may refuse that. */
+/* Timing needs a hook in every fault, which the kernel may refuse to attach. */
 static int experiment_ready(u64 value)
 {
 	bool timed;

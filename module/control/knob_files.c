@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The directory knobs: bounds, default and meaning of each knob, for all profiles. */
+/* The directory knobs: bounds, default and meaning of each knob, common to all profiles. */
 #include <linux/slab.h>
 
 #include "control.h"
 
-/* The directory of a point or of a policy; with @knob, that of the knob. */
+/* The directory of a point, of a policy or, if @knob is set, of a knob. */
 struct knob_dir {
 	struct kobject kobj;
 	struct list_head node;
@@ -61,7 +61,7 @@ static const struct kobj_type knob_dir_type = {
 	.release = knob_dir_release,
 };
 
-/* Without @knob, the directory stays empty. It goes with the others in any case. */
+/* Without @knob, the directory has no files. mmp_knob_files_exit() removes it on errors too. */
 static struct knob_dir *knob_files_add(struct kobject *parent, const char *name,
 				       const struct mmp_knob *knob)
 {
@@ -78,7 +78,7 @@ static struct knob_dir *knob_files_add(struct kobject *parent, const char *name,
 	return err ? ERR_PTR(err) : dir;
 }
 
-/* The directory of a point or a policy, with those of its knobs. */
+/* Makes the directory of a point or a policy, and those of its knobs. */
 static struct knob_dir *knob_files_add_all(struct kobject *parent, const char *name,
 					   const struct mmp_knob *knob, unsigned int nr)
 {
@@ -117,7 +117,7 @@ static int knob_files_add_point(struct kobject *parent, enum mm_policy_point poi
 	return err;
 }
 
-/* A directory in another one. */
+/* Finds a subdirectory by name. */
 static struct knob_dir *knob_files_find(const struct knob_dir *in, const char *name)
 {
 	struct knob_dir *dir;
@@ -134,13 +134,13 @@ static struct knob_dir *knob_files_point(enum mm_policy_point point)
 			       mmp_parts->points[point]->name);
 }
 
-/* A policy comes. Under mmp_files_lock; mmp_knob_files_remove() cleans up in any case. */
+/* Adds the knobs of a policy. Under mmp_files_lock; mmp_knob_files_remove() cleans up on errors. */
 int mmp_knob_files_add(const struct mmp_policy *policy)
 {
 	return knob_files_add_policy(knob_files_point(policy->point), policy);
 }
 
-/* A policy goes. Under mmp_files_lock. */
+/* Removes the knobs of a policy. Under mmp_files_lock. */
 void mmp_knob_files_remove(const struct mmp_policy *policy)
 {
 	struct knob_dir *top = knob_files_find(knob_files_point(policy->point), policy->name);
@@ -157,8 +157,8 @@ void mmp_knob_files_remove(const struct mmp_policy *policy)
 }
 
 /**
- * mmp_knob_files_init - tell what knobs there are
- * @parent: where
+ * mmp_knob_files_init - make the directory "knobs"
+ * @parent: its parent directory
  *
  * Return: 0 or an error. mmp_knob_files_exit() cleans up in either case.
  */
@@ -172,7 +172,7 @@ int mmp_knob_files_init(struct kobject *parent)
 	return err;
 }
 
-/* Removes all of it. Reading these files waits for nothing, so neither does this. */
+/* Removes all files of knobs. Their readers take no lock, so this waits for no writer. */
 void mmp_knob_files_exit(void)
 {
 	struct knob_dir *dir, *next;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The lease: without a renewal in time the kernel itself goes back to stock. What
- * that takes, reset.c knows.
+ * The lease: unless user space renews it in time, the kernel returns to stock by itself. See
+ * reset.c for how everything returns to stock.
  */
 #include <linux/cleanup.h>
 #include <linux/jiffies.h>
@@ -13,15 +13,15 @@
 #define MIN_MS		100
 #define MAX_MS		(24 * 60 * 60 * 1000)
 
-/* This queue has a thread of its own, as there may be no memory for another one. */
+/* The queue has a rescuer thread, as there may be no memory for a new worker. */
 static struct workqueue_struct *queue;
 static void (*lease_on_expiry)(unsigned int ms);
 
-static DEFINE_MUTEX(lease_lock);	/* a renewal waits for no other writer */
+static DEFINE_MUTEX(lease_lock);	/* not mmp_lock, so a renewal waits for no other writer */
 static unsigned int lease_ms;		/* under lease_lock */
 static u64 deadline;			/* in jiffies; under lease_lock */
 
-/* A renewal may have come while this waited for the lock. */
+/* A renewal may have extended the lease while this worker waited for the lock. */
 static void lease_expire(struct work_struct *work)
 {
 	unsigned int ms;
@@ -34,12 +34,12 @@ static void lease_expire(struct work_struct *work)
 	lease_on_expiry(ms);
 }
 
-/* Not deferrable: an idle CPU has to wake up for it. */
+/* Not deferrable: an expiry must wake up an idle CPU. */
 static DECLARE_DELAYED_WORK(expiry, lease_expire);
 
 /**
- * mmp_lease_init - get ready for a lease
- * @on_expiry: called when the time is over, with its length; it refuses writes
+ * mmp_lease_init - create the workqueue of the lease
+ * @on_expiry: called on expiry with the length of the lease in ms; must refuse later writes
  *
  * Return: 0 or -ENOMEM.
  */
@@ -59,7 +59,7 @@ void mmp_lease_exit(void)
 	destroy_workqueue(queue);
 }
 
-/* The lease lasts @ms from now on; 0: there is none. The caller holds lease_lock. */
+/* Starts a lease of @ms milliseconds; 0 ends the lease. The caller holds lease_lock. */
 static void lease_set(unsigned int ms)
 {
 	WRITE_ONCE(lease_ms, ms);
@@ -70,7 +70,7 @@ static void lease_set(unsigned int ms)
 		cancel_delayed_work(&expiry);
 }
 
-/* Ends the lease: nothing expires from now on. */
+/* Ends the lease without an expiry. */
 void mmp_lease_clear(void)
 {
 	guard(mutex)(&lease_lock);

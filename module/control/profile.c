@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Profiles: settings published as a whole, and the hooks they need. Who uses a
- * profile counts in it; who that is, is not known here.
+ * Profiles: settings published as a whole under RCU, and the hooks they need. Each user of a
+ * profile, such as a binding or an arm, holds a count in it.
  */
 #include <linux/cleanup.h>
 #include <linux/slab.h>
@@ -13,7 +13,7 @@
 #define MAX_PROFILES	128
 
 LIST_HEAD(mmp_profiles);
-static LIST_HEAD(gone);	/* deleted ones that still have files */
+static LIST_HEAD(gone);	/* deleted profiles whose files are not removed yet */
 
 static struct mmp_settings *profile_settings(const struct mmp_profile *profile)
 {
@@ -35,8 +35,8 @@ static bool profile_any_has(enum mm_policy_point point, bool shadow)
 }
 
 /*
- * The largest order that a policy of anon_order may answer: its first knob is the cap of all
- * its answers, unless it has no knobs or a fixed one.
+ * The largest order that the policy of anon_order may request. The first knob of a policy
+ * caps its answers, unless the policy has no knobs or a fixed max_order.
  */
 static unsigned int profile_max_order(const struct mmp_settings *settings)
 {
@@ -59,7 +59,7 @@ static unsigned long profile_all_orders(void)
 	return (2UL << most) - 1;
 }
 
-/* The hooks and sizes that all profiles need together. Under mmp_lock; may sleep. */
+/* Turns on the hooks and folio sizes that any profile needs. Under mmp_lock; may sleep. */
 void mmp_profiles_switch(void)
 {
 	bool shadows = false;
@@ -87,7 +87,7 @@ static void profile_publish(struct mmp_profile *profile, struct mmp_settings *ne
 		kfree_rcu(old, rcu);
 }
 
-/* A copy of the settings of a profile, to be changed and then published. */
+/* Copies the settings of a profile. The caller changes the copy, then publishes it. */
 static struct mmp_settings *profile_settings_to_change(struct mmp_profile *profile)
 {
 	struct mmp_settings *new;
@@ -99,7 +99,7 @@ static struct mmp_settings *profile_settings_to_change(struct mmp_profile *profi
 	return new ?: ERR_PTR(-ENOMEM);
 }
 
-/* Gets a point ready for a policy, and gives it back if that does not work in time. */
+/* Attaches the hooks of a policy's point. Releases them if a signal ends the wait. */
 static int profile_get_ready(const struct mmp_policy *policy)
 {
 	int err = mmp_policy_lacks(policy) ? -EOPNOTSUPP : mmp_switch_ready(policy->point);
@@ -111,7 +111,7 @@ static int profile_get_ready(const struct mmp_policy *policy)
 	return err;
 }
 
-/* Under mmp_lock; scratch memory that is not needed stays the caller's. */
+/* Under mmp_lock; the caller frees *@scratch if it was not used. */
 static int profile_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 			      const struct mmp_policy *policy, bool shadow, void **scratch)
 {
@@ -120,7 +120,7 @@ static int profile_set_policy(struct mmp_profile *profile, enum mm_policy_point 
 
 	if (IS_ERR(new))
 		return PTR_ERR(new);
-	if (policy)	/* one that is loadable may have gone, or become that of another point */
+	if (policy)	/* a loadable policy may be gone, or of another point */
 		err = policy->point != point ? -EINVAL :
 		      mmp_policy_lacks(policy) ? -EOPNOTSUPP : 0;
 	if (err) {
@@ -141,12 +141,13 @@ static int profile_set_policy(struct mmp_profile *profile, enum mm_policy_point 
  * @profile: which profile
  * @point: which point
  * @policy: the policy, or %NULL for stock
- * @shadow: it is asked and counted, not obeyed; %NULL for none
+ * @shadow: set the shadow policy, which is asked and counted but not obeyed; %NULL @policy
+ *	for none
  *
  * Context: may sleep.
- * Return: 0, -ENOMEM, -EINVAL if the point has no such policy any more, or as
- *	mmp_may_change() and mmp_switch_ready(); on error nothing has changed. Where
- *	that is not known in time, &mmp_watcher.lost may come later.
+ * Return: 0, -ENOMEM, -EINVAL if the point no longer has this policy, or as mmp_may_change()
+ *	and mmp_switch_ready(); on error nothing has changed. A kernel that does not decide in
+ *	time may refuse the hooks later, by &mmp_watcher.lost.
  */
 int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 		   const struct mmp_policy *policy, bool shadow)
@@ -170,7 +171,7 @@ int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
  * mmp_set_knob - set a knob of a profile
  * @profile: which profile
  * @knob: which knob
- * @value: within its bounds
+ * @value: within the bounds of the knob
  *
  * Context: may sleep.
  * Return: 0, -ENOMEM or as mmp_may_change(); on error nothing has changed.
@@ -189,7 +190,7 @@ int mmp_set_knob(struct mmp_profile *profile, const struct mmp_knob *knob,
 	return 0;
 }
 
-/* Takes a profile off the list. Whoever has made its files removes them. */
+/* Moves a profile to the list "gone". mmp_profile_files_sweep() removes its files later. */
 static void profile_put_away(struct mmp_profile *profile)
 {
 	profile->gone = true;
@@ -197,11 +198,12 @@ static void profile_put_away(struct mmp_profile *profile)
 }
 
 /**
- * mmp_profiles_to_stock - nothing but "default" with all stock, as after load
+ * mmp_profiles_to_stock - delete all profiles but "default" and put it to stock, as after
+ * load
  *
- * The way back must not fail, so it needs no memory.
- * Context: under mmp_lock; may sleep. Who uses a profile lets go of it after
- *	this, and then the files of those that are gone are removed.
+ * The way back must not fail, so this allocates no memory.
+ * Context: under mmp_lock; may sleep. The caller afterwards drops all bindings and the arms
+ *	of the experiment, and then the files of the deleted profiles are removed.
  */
 void mmp_profiles_to_stock(void)
 {
@@ -215,9 +217,10 @@ void mmp_profiles_to_stock(void)
 }
 
 /**
- * mmp_point_to_stock - no profile has a policy at a point any more
- * @point: which
- * @policy: only this one, which nobody can choose now; %NULL for any
+ * mmp_point_to_stock - put a point to stock in all profiles
+ * @point: which point
+ * @policy: only profiles with this policy, which must not be available for selection; %NULL
+ *	for all
  *
  * Context: under mmp_lock; may sleep.
  * Return: 0, or -ENOMEM with some profiles changed.
@@ -246,7 +249,7 @@ int mmp_point_to_stock(enum mm_policy_point point, const struct mmp_policy *poli
 }
 
 /**
- * mmp_profile_find - look a profile up
+ * mmp_profile_find - find a profile by name
  * @name: its name
  *
  * Context: under mmp_lock.
@@ -264,7 +267,7 @@ struct mmp_profile *mmp_profile_find(const char *name)
 }
 
 /**
- * mmp_profile_new - make a profile that nothing can be bound to yet
+ * mmp_profile_new - allocate a profile that cannot be used before mmp_profile_link()
  * @text: its name; one newline may follow
  *
  * Context: may sleep.
@@ -295,15 +298,15 @@ struct mmp_profile *mmp_profile_new(const char *text)
 		return ERR_PTR(-ENOMEM);
 	}
 	strscpy(profile->name, name);
-	profile->gone = true;	/* to all writes, until it is linked */
+	profile->gone = true;	/* all writes fail until it is linked */
 	INIT_LIST_HEAD(&profile->dirs);
 	RCU_INIT_POINTER(profile->settings, mmp_stock);
 	return profile;
 }
 
 /**
- * mmp_profile_link - let a new profile be used
- * @profile: with all its files
+ * mmp_profile_link - add a new profile to the list of profiles
+ * @profile: the profile, whose files all exist
  *
  * Return: 0 or -EBUSY.
  */
@@ -321,10 +324,10 @@ int mmp_profile_link(struct mmp_profile *profile)
 }
 
 /**
- * mmp_profile_delete - delete a profile that nothing uses
+ * mmp_profile_delete - delete a profile without users
  * @name: its name; one newline may follow
  *
- * Return: 0, with its files to be removed; or an error as
+ * Return: 0, and the caller removes the files by mmp_profile_files_sweep(); or an error as
  *	docs/sysfs-abi.txt has it for "delete".
  */
 int mmp_profile_delete(const char *name)
@@ -343,14 +346,14 @@ int mmp_profile_delete(const char *name)
 		return -EBUSY;
 	profile_put_away(profile);
 	mmp_profiles_switch();
-	/* CPUs may have kept the profile for processes that have ended. */
+	/* CPUs may have cached the profile for processes that have ended. */
 	mmp_whose_outdate_tasks();
 	return 0;
 }
 
 /**
- * mmp_profiles_gone - the profiles whose files are to be removed
- * @list: they are moved there
+ * mmp_profiles_gone - take over the deleted profiles, to remove their files
+ * @list: receives the profiles
  */
 void mmp_profiles_gone(struct list_head *list)
 {
@@ -360,7 +363,7 @@ void mmp_profiles_gone(struct list_head *list)
 
 /**
  * mmp_profile_free - free a profile
- * @profile: it has no file, and all that could have found it has ended
+ * @profile: a profile without files, after a grace period for its last readers
  */
 void mmp_profile_free(struct mmp_profile *profile)
 {
@@ -408,7 +411,7 @@ int mmp_profiles_init(const struct mmp_policy *const *active)
 }
 
 /**
- * mmp_profiles_exit - free what is left: the profile "default"
+ * mmp_profiles_exit - turn the hooks off and free the profile "default"
  *
  * Context: no callback runs, no file is left.
  */

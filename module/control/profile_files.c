@@ -7,7 +7,7 @@
 
 static struct kobject *profiles;
 
-DEFINE_MUTEX(mmp_files_lock);	/* see control.h */
+DEFINE_MUTEX(mmp_files_lock);	/* lock order: see control.h */
 
 static struct attribute policy_attr = { .name = "policy", .mode = 0644 };
 static struct attribute shadow_attr = { .name = "shadow", .mode = 0644 };
@@ -113,7 +113,7 @@ static const struct kobj_type dir_type = {
 	.release = files_dir_release,
 };
 
-/* A directory with knobs; it belongs to the profile in any case but NULL. */
+/* Makes a directory with knobs. @profile owns the directory even if adding files failed. */
 static struct mmp_dir *files_add_dir(struct mmp_profile *profile, struct kobject *parent,
 				     enum mm_policy_point point, const char *name,
 				     const struct mmp_knob *knob, unsigned int nr_knobs)
@@ -188,7 +188,7 @@ static int files_add_profile(struct mmp_profile *profile)
 	return err;
 }
 
-/* Removing a file waits for those who write to it, and they want mmp_lock. */
+/* Called without mmp_lock: removing a file waits for its writers, and they take mmp_lock. */
 static void files_sweep(void)
 {
 	struct mmp_profile *profile, *next;
@@ -208,8 +208,7 @@ static void files_sweep(void)
 }
 
 /**
- * mmp_profile_files_sweep - remove the files of profiles that are deleted, and
- * free them
+ * mmp_profile_files_sweep - remove the files of deleted profiles, and free the profiles
  *
  * Context: not in a write to a file of such a profile; not under mmp_lock.
  */
@@ -219,7 +218,7 @@ void mmp_profile_files_sweep(void)
 	files_sweep();
 }
 
-/* A directory in that of another one, or in that of the profile; %NULL if there is none. */
+/* Finds a subdirectory of @in, or of the profile's own directory; %NULL if there is none. */
 static struct mmp_dir *files_find(const struct mmp_profile *profile, const struct mmp_dir *in,
 				  const char *name)
 {
@@ -233,8 +232,8 @@ static struct mmp_dir *files_find(const struct mmp_profile *profile, const struc
 }
 
 /**
- * mmp_policy_files_add - a policy comes: its knobs, at their defaults, in all profiles
- * @policy: which; nobody can have it yet
+ * mmp_policy_files_add - add the knobs of a policy, at their defaults, to all profiles
+ * @policy: the policy; no profile can have it before this returns
  *
  * Context: under mmp_files_lock and mmp_lock.
  * Return: 0 or an error. mmp_policy_files_remove() cleans up in either case.
@@ -258,8 +257,8 @@ int mmp_policy_files_add(const struct mmp_policy *policy)
 }
 
 /**
- * mmp_policy_files_remove - a policy goes: its knobs, in all profiles
- * @policy: which; nobody has it
+ * mmp_policy_files_remove - remove the knobs of a policy from all profiles
+ * @policy: the policy; no profile has it
  *
  * Context: under mmp_files_lock; not under mmp_lock.
  */
@@ -334,7 +333,7 @@ static const struct attribute *const create_files[] = {
 
 /**
  * mmp_profile_files_init - make the directory of all profiles, and "default" in it
- * @parent: where
+ * @parent: parent directory
  *
  * Return: 0 or an error. mmp_profile_files_exit() cleans up in either case.
  */
@@ -348,14 +347,14 @@ int mmp_profile_files_init(struct kobject *parent)
 	       sysfs_create_files(profiles, create_files);
 }
 
-/* No profile can be made or deleted any more. */
+/* Removes the files "create" and "delete", so no profile is made or deleted after this. */
 void mmp_profile_files_freeze(void)
 {
 	if (profiles)
 		sysfs_remove_files(profiles, create_files);
 }
 
-/* All profiles but "default" are gone. */
+/* All profiles but "default" have been deleted before. */
 void mmp_profile_files_exit(void)
 {
 	files_remove_profile(&mmp_default);

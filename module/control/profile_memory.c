@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What profiles need memory for: counters, and what points keep while they have a policy. */
+/* Memory of profiles: counters, state per node, and scratch memory of points with a policy. */
 #include <linux/percpu.h>
 #include <linux/slab.h>
 
@@ -7,8 +7,8 @@
 #include "control.h"
 
 /*
- * Memory that the point needs with @policy. It is allocated before mmp_lock is taken, so that
- * reclaim holds up no other writer.
+ * Allocates the scratch memory that a point needs with @policy. The caller does not hold
+ * mmp_lock yet, so that reclaim delays no other writer.
  */
 void *mmp_scratch_make(enum mm_policy_point point, const struct mmp_policy *policy)
 {
@@ -17,14 +17,14 @@ void *mmp_scratch_make(enum mm_policy_point point, const struct mmp_policy *poli
 	return size ? kvzalloc(size, GFP_KERNEL | __GFP_NOWARN) : NULL;
 }
 
-/* Keeps *@scratch for the point if that has none yet; else it stays the caller's, to be freed. */
+/* Gives *@scratch to the point unless it has scratch memory; else the caller frees *@scratch. */
 void mmp_scratch_use(enum mm_policy_point point, void **scratch)
 {
 	if (!mmp_parts->points[point]->scratch)
 		swap(mmp_parts->points[point]->scratch, *scratch);
 }
 
-/* Nothing uses @profile any more, or nothing has yet. */
+/* @profile is not used yet, or not after this. */
 void mmp_profile_free_memory(struct mmp_profile *profile)
 {
 	int i;
@@ -34,7 +34,7 @@ void mmp_profile_free_memory(struct mmp_profile *profile)
 	free_percpu(profile->counters);
 }
 
-/* Counters, and what points keep for each node. With -ENOMEM, free it all the same. */
+/* Allocates the counters and the state per node. After -ENOMEM the caller frees both too. */
 int mmp_profile_make_memory(struct mmp_profile *profile)
 {
 	size_t nr = mmp_nr_counters + MMP_FAULT_POINTS * MMP_FAULT_COUNTERS;

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The way back: all to what is after load, when somebody asks for it, when the
- * lease expires, or when the module goes.
+ * The way back: a reset by the user, an expiry of the lease, or unload restores the state
+ * after load.
  *
- * It waits for nobody: first all hooks are turned off, which needs neither memory
- * nor mmp_lock. What they asked is tidied up afterwards, when the last writer has
- * let go of it.
+ * The first half turns all hooks off at once. It allocates no memory and takes no mmp_lock.
+ * The second half restores settings and drops bindings in a worker, when the last writer has
+ * released mmp_lock.
  *
- * After an expiry the tree is latched: whoever let the lease expire may still be
- * writing, or start anew without knowing, so all writes but the acknowledgment
- * fail.
+ * An expiry latches the tree: the process that missed its lease may still be writing, or may
+ * restart without noticing, so all writes but the acknowledgment fail.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -23,8 +22,8 @@
 #include "control.h"
 
 static DEFINE_MUTEX(state_lock);
-static unsigned int resets;	/* that are under way; under state_lock */
-static const char *state_before;	/* shown until then; under state_lock */
+static unsigned int resets;	/* resets under way; under state_lock */
+static const char *state_before;	/* shown during a reset; under state_lock */
 static bool expiry_to_do;
 
 static struct {
@@ -38,10 +37,11 @@ static const char *state_now(void)
 }
 
 /**
- * mmp_state - what the file "state" shows
+ * mmp_state - the word for the file "state"
  *
- * A reset or an expiry is over when it is seen here, also for the files of
- * profiles. Context: may sleep, but waits for no writer.
+ * A reset or an expiry that is over here is over for the files of profiles too.
+ * Context: may sleep, but waits for no writer.
+ * Return: a word as docs/sysfs-abi.txt has it for "state".
  */
 const char *mmp_state(void)
 {
@@ -49,7 +49,7 @@ const char *mmp_state(void)
 	return resets ? state_before : state_now();
 }
 
-/* Content of the file "point_error". Context: may sleep, but waits for no writer. */
+/* Prints the file "point_error". Context: may sleep, but waits for no writer. */
 ssize_t mmp_point_error(char *buf)
 {
 	guard(mutex)(&state_lock);
@@ -67,10 +67,10 @@ static void point_error_set(enum mm_policy_point point, const char *text)
 }
 
 /**
- * mmp_point_ready - the kernel calls us at a point from now on
- * @point: which
+ * mmp_point_ready - the provider has attached the hooks of a point
+ * @point: which point
  *
- * Context: may sleep, but waits for nobody.
+ * Context: may sleep, but never takes mmp_lock.
  */
 void mmp_point_ready(enum mm_policy_point point)
 {
@@ -80,7 +80,7 @@ void mmp_point_ready(enum mm_policy_point point)
 		*point_error.text = '\0';
 }
 
-/* The state during a reset: no policy decides. */
+/* The state shown during a reset, when no policy decides. */
 static const char *state_meanwhile(void)
 {
 	const char *now = state_now();
@@ -88,7 +88,7 @@ static const char *state_meanwhile(void)
 	return *now == 'a' ? "detaching" : now;
 }
 
-/* First half of the way back: no hook asks any more, so all behaves as stock at once. */
+/* First half of the way back: turns all hooks off, so the kernel behaves as stock at once. */
 static void reset_begin(void)
 {
 	scoped_guard(mutex, &state_lock)
@@ -97,7 +97,7 @@ static void reset_begin(void)
 	mmp_switches_halt();
 }
 
-/* Puts all points to stock, and then all else back. The caller holds mmp_lock. */
+/* Puts all points to stock, then drops the experiment, bindings and lease. Under mmp_lock. */
 static void reset_all(void)
 {
 	mmp_profiles_to_stock();
@@ -116,7 +116,7 @@ static void reset_end(void)
 }
 
 /**
- * mmp_reset - back to what is after load
+ * mmp_reset - restore the state after load
  *
  * Context: may sleep; not in a write to a file of a profile.
  */
@@ -131,7 +131,10 @@ void mmp_reset(void)
 	reset_end();
 }
 
-/* Second half of the way back, in a worker: it may wait for mmp_lock, the expiry must not. */
+/*
+ * Second half of the way back. In a worker, as it waits for mmp_lock, and an expiry must not
+ * wait.
+ */
 static void reset_tidy(struct work_struct *work)
 {
 	scoped_guard(mutex, &mmp_lock) {
@@ -145,10 +148,10 @@ static void reset_tidy(struct work_struct *work)
 static DECLARE_WORK(tidying, reset_tidy);
 
 /**
- * mmp_reset_on_expiry - back to what is after load, as the lease has run out
- * @ms: how long it was
+ * mmp_reset_on_expiry - restore the state after load, as the lease has expired
+ * @ms: length of the lease in ms
  *
- * Context: may sleep, but waits for nobody.
+ * Context: may sleep, but never takes mmp_lock.
  */
 void mmp_reset_on_expiry(unsigned int ms)
 {
@@ -160,11 +163,12 @@ void mmp_reset_on_expiry(unsigned int ms)
 }
 
 /**
- * mmp_reset_on_loss - a point back to stock, as the kernel does not ask there, or not any more
- * @point: which
+ * mmp_reset_on_loss - put a point to stock, as its hooks were refused or lost
+ * @point: which point
  * @why: the reason, for the log
  *
- * An experiment that times faults needs the point, whatever its arms have there.
+ * An experiment that times faults needs the point even without a policy there, so it ends
+ * too.
  * Context: may sleep; waits for writers.
  */
 void mmp_reset_on_loss(enum mm_policy_point point, const char *why)
@@ -189,7 +193,7 @@ void mmp_reset_for_good(void)
 	reset_begin();
 }
 
-/* The second half, when nobody can write any more and there is no lease. */
+/* The second half at unload, when no writer is left and there is no lease. */
 void mmp_reset_exit(void)
 {
 	flush_work(&tidying);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What there is to be set, and where it stands in a snapshot of settings. */
+/* All settings of the module, and the index of each in a snapshot of settings. */
 #include <linux/overflow.h>
 #include <linux/slab.h>
 #include <linux/string.h>
@@ -8,7 +8,7 @@
 #include "control.h"
 
 const struct mmp_parts *mmp_parts;
-/* All stock, all knobs at their defaults. Profiles share it; it is freed at unload alone. */
+/* All points at stock, all knobs at their defaults. Profiles share it; unload frees it. */
 struct mmp_settings *mmp_stock;
 static unsigned int nr_slots;
 
@@ -24,7 +24,7 @@ static void settings_place_all(void)
 	struct mmp_policy *policy;
 	int i;
 
-	/* The counters of point 0 come first; it relies on that. */
+	/* The counters of point 0 come first; point 0 relies on this order. */
 	for (i = 0; i < MM_POLICY_POINTS; i++) {
 		struct mmp_point *point = mmp_parts->points[i];
 
@@ -46,9 +46,9 @@ static void settings_default_knobs(struct mmp_settings *settings, const struct m
 }
 
 /**
- * mmp_settings_default - give the knobs of a policy their defaults
- * @settings: may be published, while nobody has the policy and its knobs have no files
- * @policy: which
+ * mmp_settings_default - set the knobs of a policy to their defaults
+ * @settings: may be published, while no profile has the policy and its knobs have no files
+ * @policy: the policy
  */
 void mmp_settings_default(struct mmp_settings *settings, const struct mmp_policy *policy)
 {
@@ -68,8 +68,8 @@ static void settings_default_all(void)
 }
 
 /**
- * mmp_settings_init - learn what there is
- * @parts: stays valid
+ * mmp_settings_init - number all knobs and counters, and build the stock settings
+ * @parts: points and policies; stays valid
  *
  * Return: 0 or -ENOMEM.
  */
@@ -84,15 +84,15 @@ int mmp_settings_init(const struct mmp_parts *parts)
 	return 0;
 }
 
-/* Frees the settings at stock at unload, when no profile has settings any more. */
+/* Frees the stock settings at unload, when no profile uses them. */
 void mmp_settings_exit(void)
 {
 	kfree(mmp_stock);
 }
 
 /**
- * mmp_settings_copy - settings to be changed and published
- * @old: what to begin with
+ * mmp_settings_copy - copy settings, to change the copy and publish it
+ * @old: the original
  *
  * Return: the copy, or %NULL.
  */
@@ -102,7 +102,7 @@ struct mmp_settings *mmp_settings_copy(const struct mmp_settings *old)
 }
 
 /**
- * mmp_policy_find - look a policy up
+ * mmp_policy_find - find a policy by name
  * @point: its point
  * @name: its name; not "stock", which is %NULL
  *

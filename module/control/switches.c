@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Switches of the points: the static keys of the hooks. A hook is on while some profile has a
- * policy at its point and the kernel calls us there, but none is on while the way back is under
- * way.
+ * policy at its point and the kernel calls the module there. While the way back is under way,
+ * all hooks are off.
  */
 #include <linux/bitops.h>
 #include <linux/cleanup.h>
@@ -14,15 +14,15 @@
 #include "control.h"
 
 /*
- * Nobody waits for memory or for another writer while holding this, so that the
- * hooks can be turned off at any time.
+ * A holder must not allocate memory or wait for another writer, so that the hooks can be
+ * turned off at any time.
  */
 static DEFINE_MUTEX(switches_lock);
 static unsigned long hooks_on;		/* a bit for each point; under switches_lock */
-static unsigned long hooks_wanted;	/* that are to be on; under switches_lock */
+static unsigned long hooks_wanted;	/* hooks to turn on; under switches_lock */
 static unsigned long hooks_held;	/* on without a policy too; under mmp_lock */
-static unsigned int halts;		/* ways back under way; under switches_lock */
-static unsigned long points_ready;	/* points that were told of a policy; under mmp_lock */
+static unsigned int halts;		/* number of ways back under way; under switches_lock */
+static unsigned long points_ready;	/* points whose switched(true) was called; under mmp_lock */
 
 static unsigned int wait_ms = 400;
 module_param(wait_ms, uint, 0644);
@@ -43,10 +43,10 @@ static void key_renew(enum mm_policy_point point)
 }
 
 /**
- * mmp_switch_hooked - the kernel calls us at a point
- * @point: which
+ * mmp_switch_hooked - the provider has attached the hooks of a point
+ * @point: which point
  *
- * Context: from the provider's worker; may sleep, but waits for nobody.
+ * Context: from the provider's worker; may sleep, but never takes mmp_lock.
  */
 void mmp_switch_hooked(enum mm_policy_point point)
 {
@@ -55,10 +55,10 @@ void mmp_switch_hooked(enum mm_policy_point point)
 }
 
 /**
- * mmp_policy_lacks - why a policy cannot be had on this kernel
- * @policy: which
+ * mmp_policy_lacks - why a policy is unavailable on this kernel
+ * @policy: the policy
  *
- * Return: the reason, or %NULL if it can be had.
+ * Return: the reason, or %NULL if the policy is available.
  */
 const char *mmp_policy_lacks(const struct mmp_policy *policy)
 {
@@ -66,7 +66,7 @@ const char *mmp_policy_lacks(const struct mmp_policy *policy)
 }
 
 /**
- * mmp_switches_settle - wait a while until the kernel has followed the last writes
+ * mmp_switches_settle - wait up to wait_ms until the kernel has followed the last writes
  *
  * Context: not under mmp_lock; may sleep.
  */
@@ -76,11 +76,12 @@ void mmp_switches_settle(void)
 }
 
 /**
- * mmp_switch_ready - get the hook of a point ready to be turned on
- * @point: which
+ * mmp_switch_ready - attach the hooks of a point, so that it can be turned on
+ * @point: which point
  *
- * Waits a while for the kernel to call us there, or to refuse.
- * Context: not under mmp_lock; mmp_switch_set(), or mmp_switch_release(), afterwards; may sleep.
+ * Waits up to wait_ms for the kernel to attach the hooks, or to refuse.
+ * Context: not under mmp_lock; mmp_switch_set(), or mmp_switch_release(), afterwards; may
+ *	sleep.
  * Return: 0 or an error, as mmp_provider_wait_for().
  */
 int mmp_switch_ready(enum mm_policy_point point)
@@ -92,13 +93,13 @@ int mmp_switch_ready(enum mm_policy_point point)
 	mmp_provider_hook(point);
 	err = mmp_provider_wait_for(point, READ_ONCE(wait_ms));
 	if (err)
-		mmp_switches_settle();	/* until other calls of the point have ended */
+		mmp_switches_settle();	/* until other hooks of the point are detached */
 	return err;
 }
 
 /**
- * mmp_switch_release - after mmp_switch_ready(): the hook is not needed, unless by others
- * @point: which
+ * mmp_switch_release - undo mmp_switch_ready(), unless the hook is used otherwise
+ * @point: which point
  *
  * Context: under mmp_lock.
  */
@@ -111,8 +112,8 @@ void mmp_switch_release(enum mm_policy_point point)
 
 /**
  * mmp_switch_set - turn the hook of a point on while it has a policy, or off
- * @point: which
- * @on: on? If the hooks are halted, or the kernel does not call us yet, it stays off.
+ * @point: which point
+ * @on: on? While hooks are halted or not attached yet, it stays off.
  *
  * Context: under mmp_lock; may sleep.
  */
@@ -143,8 +144,8 @@ void mmp_switch_set(enum mm_policy_point point, bool on)
 }
 
 /**
- * mmp_switch_orders - which orders the policies of anon_order may answer
- * @orders: a bit for each
+ * mmp_switch_orders - set the orders that policies of anon_order may request
+ * @orders: bitmap of orders
  *
  * Context: under mmp_lock; may sleep.
  */
@@ -155,8 +156,8 @@ void mmp_switch_orders(unsigned long orders)
 }
 
 /**
- * mmp_switch_shadow - let points ask shadows while there are any
- * @on: are there?
+ * mmp_switch_shadow - let points ask shadow policies
+ * @on: does any profile have a shadow policy?
  *
  * Context: under mmp_lock; may sleep.
  */
@@ -173,9 +174,9 @@ void mmp_switch_shadow(bool on)
 }
 
 /**
- * mmp_switch_hold - have the hook of a point on without a policy too
- * @point: which
- * @on: on? If not, its policies alone decide again.
+ * mmp_switch_hold - keep the hook of a point on without a policy
+ * @point: which point
+ * @on: on? If not, the hook is on only while some profile has a policy.
  *
  * Context: as mmp_switch_set().
  */
@@ -189,13 +190,13 @@ void mmp_switch_hold(enum mm_policy_point point, bool on)
 		mmp_provider_unhook(point);
 }
 
-/* Is the hook of a point in use? Under mmp_lock. */
+/* Does the hook of a point have a policy or a holder? Under mmp_lock. */
 bool mmp_switch_is_on(enum mm_policy_point point)
 {
 	return test_bit(point, &points_ready) || test_bit(point, &hooks_held);
 }
 
-/* Is the hook on for something else than a policy, such as timing faults? */
+/* Is the hook on for another purpose than a policy, such as timing faults? */
 bool mmp_switch_is_held(enum mm_policy_point point)
 {
 	return test_bit(point, &hooks_held);
@@ -204,7 +205,7 @@ bool mmp_switch_is_held(enum mm_policy_point point)
 /**
  * mmp_switches_halt - turn all hooks off, and keep them off
  *
- * Needs no memory, and no lock that anybody holds for long.
+ * Allocates no memory, and takes only locks that are held briefly.
  * Context: may sleep; mmp_switches_resume() afterwards.
  */
 void mmp_switches_halt(void)
@@ -230,9 +231,9 @@ void mmp_switches_resume(void)
 }
 
 /**
- * mmp_switches_state - is any point in the hands of a policy?
+ * mmp_switches_state - does any point have a policy?
  *
- * Context: may sleep, but waits for nobody.
+ * Context: may sleep, but never takes mmp_lock.
  * Return: the word for it, as docs/sysfs-abi.txt has it for "state".
  */
 const char *mmp_switches_state(void)

@@ -228,9 +228,9 @@ int mmp_sysfs_init(void)
 }
 
 /*
- * The hooks go off before anybody is waited for. Then first those files whose
- * writes could make other files, or a lease that would remove them. Each removal
- * returns after the last reader and writer. No file is left in the end.
+ * The hooks are turned off before any wait. The files "create" and "delete" and the lease go
+ * first, as they could make or remove other files. Each removal waits for the readers and
+ * writers of its file. No file is left at the end.
  */
 void mmp_sysfs_exit(void)
 {

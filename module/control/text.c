@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What a text that is written means: a number, a binding, a name. */
+/* Parses text that is written to files: a number, a binding, a name. */
 #include <linux/ctype.h>
 #include <linux/errno.h>
 #include <linux/kstrtox.h>
@@ -8,12 +8,12 @@
 #include "text.h"
 
 /**
- * mmp_parse - read a number
+ * mmp_parse - parse a number
  * @buf: one newline may follow
- * @count: length of what was written
+ * @count: length of @buf
  * @min: smallest value accepted
  * @max: largest value accepted
- * @value: where to
+ * @value: receives the number
  *
  * Return: 0, -EINVAL or -ERANGE.
  */
@@ -33,11 +33,11 @@ int mmp_parse(const char *buf, size_t count, u64 min, u64 max, u64 *value)
 }
 
 /**
- * mmp_parse_binding - read what is to be bound, or not any more
+ * mmp_parse_binding - parse a number to bind, or with a minus to unbind
  * @buf: a number, perhaps with a minus; one newline may follow
- * @count: length of what was written
- * @off: is it a minus?
- * @number: where to
+ * @count: length of @buf
+ * @off: receives whether there is a minus
+ * @number: receives the number
  *
  * Return: 0, -EINVAL or -ERANGE.
  */
@@ -50,16 +50,16 @@ int mmp_parse_binding(const char *buf, size_t count, bool *off, u64 *number)
 }
 
 /**
- * mmp_parse_name - read the name of a new profile
+ * mmp_parse_name - parse the name of a new profile
  * @buf: one newline may follow
- * @name: where to
- * @size: of that
+ * @name: receives the name
+ * @size: size of @name in bytes
  *
  * Return: 0 or -EINVAL.
  */
 int mmp_parse_name(const char *buf, char *name, size_t size)
 {
-	/* No arm is "none", and the others are files beside the profiles. */
+	/* "none" stands for no arm; the others are files in the directory of profiles. */
 	static const char *const taken[] = {
 		"none", "create", "delete", "experiment", "measure"
 	};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What a text that is written means. Plain C of plain values, also for userland. */
+/* Parses text that is written to files. Plain C, which also runs in user space. */
 #ifndef MMPOLICY_TEXT_H
 #define MMPOLICY_TEXT_H
 

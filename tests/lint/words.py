@@ -32,7 +32,7 @@ RATES = {
     "kernel-hooks": 18.0,
     "module/anon_order": 13.5,
     "module/bpf": 27.0,
-    "module/control": 21.5,
+    "module/control": 1.3,
     "module/madv_free": 19.0,
     "module/provider": 22.0,
     "module/sense": 17.5,
