@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Slots for programs, each a policy of one point while it has one, and how the points ask them.
+ * Slots for BPF programs. A slot with a program is a policy of one point; this file calls its
+ * program.
  *
- * The module calls the program itself, not by the trampoline of struct_ops, which takes more
- * instructions than all else here. So the slot has a reference of its own to the program.
- * Without a program, the answer is that of stock.
+ * The module calls the program directly, because the trampoline of struct_ops takes more
+ * instructions than everything else here. So each slot holds its own reference to the program.
+ * A slot without a program answers stock.
  */
 #include <linux/filter.h>
 #include <linux/mmzone.h>
@@ -18,16 +19,19 @@
 
 struct mmp_bpf_slot mmp_bpf_slots[MMP_BPF_SLOTS];
 static struct mmp_knob slot_knobs[MMP_BPF_SLOTS][MMP_BPF_KNOBS];
-static_assert(MMP_BPF_SLOTS == 4);	/* as core.c lists them */
+static_assert(MMP_BPF_SLOTS == 4);	/* core.c lists four policies */
 DEFINE_PER_CPU(u64, mmp_bpf_clamped[MMP_BPF_SLOTS]);
 
-/* As below, where the kernel counts the time of programs: apart, as it saves more registers. */
+/*
+ * Runs a program while the kernel counts the time of programs. Not inlined, as it saves more
+ * registers than the fast path.
+ */
 static noinline u32 bpf_timed_answer(const struct bpf_prog *prog, const u64 *arg)
 {
 	return bpf_prog_run(prog, arg);
 }
 
-/* Context: RCU read side, which keeps the program; it must stay on a CPU, for its maps. */
+/* Context: RCU read section, which keeps the program. Preemption is off for its per-CPU maps. */
 static __always_inline u32 bpf_answer(const struct bpf_prog *prog, const void *told)
 {
 	const u64 arg = (unsigned long)told;
@@ -44,7 +48,10 @@ static __always_inline u32 bpf_answer(const struct bpf_prog *prog, const void *t
 	return answer;
 }
 
-/* Counts an answer that was cut, or taken for stock: seldom, so its slot is looked for here. */
+/*
+ * Counts an answer that was clamped or replaced by stock. This is rare, so it searches for the
+ * slot.
+ */
 static noinline void bpf_count_cut(const struct mmp_bpf_ops *ops)
 {
 	unsigned int nr;
@@ -54,7 +61,7 @@ static noinline void bpf_count_cut(const struct mmp_bpf_ops *ops)
 			this_cpu_inc(mmp_bpf_clamped[nr]);
 }
 
-/* For those who look on, apart as well. */
+/* Not inlined, so that only a traced call saves the registers for it. */
 static noinline u32 bpf_show_order(const struct mmp_fault *fault, u32 answer)
 {
 	trace_mmpolicy_bpf_anon_order(fault, answer);
@@ -62,8 +69,8 @@ static noinline u32 bpf_show_order(const struct mmp_fault *fault, u32 answer)
 }
 
 /*
- * The functions for anon_order are their own, which the callbacks end in: they save no
- * registers for these.
+ * Functions of anon_order alone, which the callbacks tail-call, so the callbacks save no
+ * registers.
  */
 static noinline struct mmp_decision bpf_order(const struct vm_fault *vmf, enum mm_policy_site site,
 					      const struct mmp_bpf_ops *ops, const u32 *knob)
@@ -91,7 +98,7 @@ static noinline struct mmp_decision bpf_order_if_near(const struct vm_fault *vmf
 	return bpf_order(vmf, site, ops, knob);
 }
 
-/* The answer, if it is below @count, else 0, which is stock; that is counted. */
+/* Returns @answer if it is below @count, else 0 (stock), and counts the latter as clamped. */
 static u32 bpf_choice(const struct mmp_bpf_ops *ops, u32 answer, u32 count)
 {
 	if (likely(answer < count))
@@ -178,7 +185,7 @@ static void bpf_compact_done(const struct mmp_attempt *attempt, bool success,
 	trace_mmpolicy_bpf_compact(&compaction, answer);
 }
 
-/* What a point gets tells nothing of the slot, so each slot has functions of its own. */
+/* The arguments of a callback do not identify the slot, so each slot has its own callbacks. */
 #define BPF_CALLBACKS(nr)							\
 static struct mmp_decision bpf_order_##nr(const struct vm_fault *vmf,		\
 					  enum mm_policy_site site, const u32 *knob) \
@@ -217,7 +224,7 @@ BPF_CALLBACKS(1)
 BPF_CALLBACKS(2)
 BPF_CALLBACKS(3)
 
-/* The point is set when a program comes. */
+/* The point is set when a program is registered. */
 #define BPF_POLICY(nr) {							\
 	.name = mmp_bpf_slots[nr].name, .lacks = MMP_BPF_NOBODY, .loadable = true, \
 	.knobs = slot_knobs[nr], .max_knobs = MMP_BPF_KNOBS,			\

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The slots, for those who put programs into them. */
+/* The slots of BPF programs, shared by ask.c and slots.c. */
 #ifndef MMPOLICY_BPF_ASK_H
 #define MMPOLICY_BPF_ASK_H
 
@@ -10,14 +10,14 @@
 #define MMP_BPF_NOBODY	"no program is loaded"
 
 /**
- * struct mmp_bpf_slot - a place for a program
+ * struct mmp_bpf_slot - holds one BPF program
  * @ops: the program; %NULL answers stock
- * @owner: what is registered; under a lock of slots.c
- * @held: our reference to its program, until nobody can be in it; %NULL in a free slot. Under
- *	mmp_lock.
- * @name: of the policy; empty in a free slot
- * @knobs: what its knobs are
- * @error: what the program itself has reported
+ * @owner: the registered struct_ops; under slots_lock
+ * @held: reference to the program, kept until no CPU can be running it; %NULL in a free slot.
+ *	Under mmp_lock.
+ * @name: name of the policy; empty in a free slot
+ * @knobs: knobs of the policy
+ * @error: error reported by the program
  */
 struct mmp_bpf_slot {
 	const struct mmp_bpf_ops __rcu *ops;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Policies that are BPF programs: what a program is told, may ask and may answer, as
- * userspace/bpf/mmpolicy.bpf.h has it for authors. Members, questions and flags may be added;
- * none changes its meaning.
+ * Policies that are BPF programs: their context structs, kfuncs and answers. Authors of
+ * programs use userspace/bpf/mmpolicy.bpf.h. Later versions may add members, kfuncs and flags,
+ * but never change the meaning of one.
  */
 #ifndef MMPOLICY_BPF_H
 #define MMPOLICY_BPF_H
@@ -13,25 +13,25 @@ struct bpf_prog;
 struct kobject;
 
 #define MMP_BPF_VERSION	1
-#define MMP_BPF_SLOTS	4	/* so many programs can be loaded at a time */
-#define MMP_BPF_NAME	16	/* with the end of the text */
-#define MMP_BPF_KNOBS	4	/* so many can a policy have */
-#define MMP_BPF_ERROR	96	/* so long is what it reports */
-#define MMP_BPF_PAGES	64	/* the most that one question is about */
+#define MMP_BPF_SLOTS	4	/* programs that can be loaded at a time */
+#define MMP_BPF_NAME	16	/* bytes, with the terminating NUL */
+#define MMP_BPF_KNOBS	4	/* knobs of one policy, at most */
+#define MMP_BPF_ERROR	96	/* bytes of a reported error */
+#define MMP_BPF_PAGES	64	/* pages that one kfunc call examines, at most */
 #define MMP_BPF_IF_NEAR	1	/* flag: ask only where a page nearby may have been used */
 
-/* mmp_fault.site: as enum mm_policy_site, and a write to shared memory. */
+/* mmp_fault.site: values of enum mm_policy_site, and this one for a write to shared memory. */
 #define MMP_BPF_COPY	3
 
 /**
- * struct mmp_told - what all that a program is told begins with
+ * struct mmp_told - first member of each context struct
  * @ops: the program, for mmp_bpf_error()
- * @mm: the address space of the question; %NULL: the one of current
+ * @mm: address space in question; %NULL for the address space of current
  *
- * The verifier takes a struct of plain numbers from a program's own stack for an argument of a
- * question. One with pointers has to be the module's own, so this is also what keeps a program
- * from making one up. And it takes a struct for its first member: questions that all points
- * have are about this one.
+ * The verifier accepts a struct of plain numbers on the program's own stack as an argument of a
+ * kfunc. A struct with pointers must come from the module, so these pointers also keep a
+ * program from forging one. The verifier accepts a pointer to an enclosing struct for its first
+ * member, so the kfuncs common to all points take struct mmp_told.
  */
 struct mmp_told {
 	const void *ops;
@@ -39,14 +39,15 @@ struct mmp_told {
 };
 
 /**
- * struct mmp_fault - anon_order: what a program is told of a fault
+ * struct mmp_fault - anon_order: context of a page fault
  * @told: the program
- * @address: of the fault
- * @start: of its VMA
- * @end: of its VMA
- * @knob: values of its knobs in the profile of the process; where two are copied at a time
- * @site: where in the fault it is asked
- * @vmf: the fault, for the questions
+ * @address: address of the fault
+ * @start: start of its VMA
+ * @end: end of its VMA
+ * @knob: values of the policy's knobs in the profile of the process; aligned, so that two are
+ *	copied at a time
+ * @site: place in the fault path that asks
+ * @vmf: the fault, for the kfuncs
  */
 struct mmp_fault {
 	struct mmp_told told;
@@ -58,7 +59,7 @@ struct mmp_fault {
 	const void *vmf;
 };
 
-/* thp_gfp: what a program may answer: the kernel's own choice, or as the policies in C. */
+/* thp_gfp: answers of a program: the kernel's own choice, or a policy in C. */
 enum mmp_bpf_effort {
 	MMP_BPF_STOCK,
 	MMP_BPF_LIGHT,
@@ -69,14 +70,14 @@ enum mmp_bpf_effort {
 };
 
 /**
- * struct mmp_effort - thp_gfp: what a program is told of a large folio that a fault needs
+ * struct mmp_effort - thp_gfp: context of the allocation of a large folio in a fault
  * @told: the program
- * @start: of the VMA
- * @end: of the VMA
- * @knob: values of its knobs in the profile of the process
- * @stock: what the kernel does by itself: %MMP_BPF_RELAXED if it compacts and reclaims, else
+ * @start: start of the VMA
+ * @end: end of the VMA
+ * @knob: values of the policy's knobs in the profile of the process
+ * @stock: the kernel's own choice: %MMP_BPF_RELAXED if it compacts and reclaims, else
  *	%MMP_BPF_LIGHT
- * @madvised: was it asked for by MADV_HUGEPAGE?
+ * @madvised: does the VMA have MADV_HUGEPAGE?
  */
 struct mmp_effort {
 	struct mmp_told told;
@@ -87,24 +88,25 @@ struct mmp_effort {
 	u32 madvised;
 };
 
-/* compact: what a program may answer: 0 for the kernel's own choice, or one of these. */
+/* compact: answers of a program: 0 for the kernel's own choice, or one of these. */
 #define MMP_BPF_COMPACT(answer)	((answer) + 1)
 
-/* When it is asked, or told. */
+/* Whether a program is asked before an attempt, or notified of its result. */
 enum mmp_bpf_when { MMP_BPF_BEFORE, MMP_BPF_FAILED, MMP_BPF_SUCCEEDED };
 
 /**
- * struct mmp_compaction - compact: what a program is told of an attempt to compact a zone
+ * struct mmp_compaction - compact: context of an attempt to compact a zone
  * @told: the program
- * @pages: of the zone
- * @free: of these
+ * @pages: managed pages of the zone
+ * @free: free pages of the zone
  * @scanned: pages that the attempt has scanned; 0 before it
- * @knob: values of its knobs in the profile of the process
- * @when: before it, or what came of it; what is answered then counts for nothing
- * @zone: a number for the zone, below 65,536
- * @order: of the folio that it is for
- * @movable: is that folio movable? It has other blocks than one that is not.
- * @stock: what the kernel would do by itself, as an answer; before it alone
+ * @knob: values of the policy's knobs in the profile of the process
+ * @when: before the attempt, or its result; after the attempt the answer is ignored
+ * @zone: number of the zone, below 65,536
+ * @order: requested order
+ * @movable: is the requested folio movable? Movable and unmovable folios use different
+ *	pageblocks.
+ * @stock: the kernel's own choice, as an answer; set before the attempt only
  */
 struct mmp_compaction {
 	struct mmp_told told;
@@ -120,10 +122,10 @@ struct mmp_compaction {
 };
 
 /**
- * struct mmp_bpf_knob - what a program says of a knob
- * @name: as in sysfs; empty if there is none
- * @unit: what the number counts
- * @meaning: what it is for, in a line
+ * struct mmp_bpf_knob - knob declared by a program
+ * @name: name in sysfs; empty if there is none
+ * @unit: unit of the value
+ * @meaning: purpose of the knob, in one line
  * @min: smallest value accepted
  * @max: largest value accepted
  * @def: value at load and after a reset
@@ -138,10 +140,11 @@ struct mmp_bpf_knob {
 };
 
 /*
- * What a program of any point says of itself, behind its function, which has another name in
- * each: the name of the policy, %MMP_BPF_VERSION, of anon_order alone the most that it answers,
- * and that khugepaged makes, and %MMP_BPF_IF_NEAR or 0; its knobs, those that have a name first.
- * @prog is the function; it is the module's own.
+ * Members that the struct_ops of all points share. They follow the function of the program,
+ * whose name differs per point. @name is the name of the policy; @version is %MMP_BPF_VERSION.
+ * For anon_order alone, @max_order is the largest order that the program may request and that
+ * khugepaged collapses to, and @flags is %MMP_BPF_IF_NEAR or 0. @knobs starts with the knobs
+ * that have a name. The module sets @prog, the loaded function.
  */
 #define MMP_BPF_OPS							\
 	char name[MMP_BPF_NAME];					\
@@ -151,35 +154,35 @@ struct mmp_bpf_knob {
 	struct mmp_bpf_knob knobs[MMP_BPF_KNOBS];			\
 	struct bpf_prog *prog
 
-/* A program of whichever point. */
+/* The struct_ops of a program, whatever its point. */
 struct mmp_bpf_ops {
 	u32 (*ask)(const void *told);
 
 	MMP_BPF_OPS;
 };
 
-/* It answers the order, and the reason << 16. */
+/* The program returns the requested order | reason << 16. */
 struct mmp_anon_order_ops {
 	u32 (*order)(const struct mmp_fault *fault);
 
 	MMP_BPF_OPS;
 };
 
-/* It answers one of enum mmp_bpf_effort. */
+/* The program returns one of enum mmp_bpf_effort. */
 struct mmp_thp_gfp_ops {
 	u32 (*effort)(const struct mmp_effort *effort);
 
 	MMP_BPF_OPS;
 };
 
-/* It answers 0 or MMP_BPF_COMPACT(). */
+/* The program returns 0 or MMP_BPF_COMPACT(). */
 struct mmp_compact_ops {
 	u32 (*compact)(const struct mmp_compaction *compaction);
 
 	MMP_BPF_OPS;
 };
 
-/* What a program is told of a fault. Inline, as it is in each fault. */
+/* Builds the context of a fault. Inline, as each fault builds one. */
 static __always_inline struct mmp_fault mmp_bpf_fault(const struct vm_fault *vmf,
 						      enum mm_policy_site site,
 						      const struct mmp_bpf_ops *ops,
@@ -196,7 +199,7 @@ static __always_inline struct mmp_fault mmp_bpf_fault(const struct vm_fault *vmf
 	};
 }
 
-/* What an answer stands for; it is cut where it is more than may be answered. */
+/* Decodes an answer, and clamps an order above max_order or an unknown reason. */
 static __always_inline struct mmp_decision mmp_bpf_decision(const struct mmp_bpf_ops *ops,
 							    u32 answer, bool *cut)
 {
@@ -214,12 +217,12 @@ extern struct mmp_policy mmp_bpf_policies[MMP_BPF_SLOTS];
 /* slots.c */
 
 /**
- * struct mmp_bpf_facts - what is to be told of a slot
- * @name: of its policy
- * @point: of its policy
- * @error: what the program has reported
- * @program: its number
- * @clamped: answers that were cut
+ * struct mmp_bpf_facts - copy of a slot's state for sysfs
+ * @name: name of its policy
+ * @point: point of its policy
+ * @error: error reported by the program
+ * @program: id of the program
+ * @clamped: number of clamped answers
  */
 struct mmp_bpf_facts {
 	char name[MMP_BPF_NAME];

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The directory bpf: can programs be loaded, and which are; load and unload of this room. */
+/*
+ * The directory bpf: whether programs can be loaded, and the loaded ones. Loads and unloads
+ * module/bpf.
+ */
 #include <linux/kobject.h>
 #include <linux/module.h>
 #include <linux/sysfs.h>
@@ -62,11 +65,11 @@ static int files_add_slot(unsigned int nr)
 }
 
 /**
- * mmp_bpf_init - let programs be loaded
- * @parent: where the directory bpf comes
+ * mmp_bpf_init - register struct_ops and kfuncs, so that programs can be loaded
+ * @parent: parent of the directory bpf
  *
- * Return: 0, also where the kernel has no programs; or an error. mmp_bpf_exit() cleans up in
- *	either case.
+ * Return: 0, also on a kernel without BPF; or an error. mmp_bpf_exit() cleans up in either
+ *	case.
  */
 int mmp_bpf_init(struct kobject *parent)
 {
@@ -85,7 +88,7 @@ int mmp_bpf_init(struct kobject *parent)
 	return mmp_bpf_questions_init() ?: mmp_bpf_ops_init();
 }
 
-/* No program is there, as each would keep the module in. */
+/* No program is loaded here, as each holds a reference to the module. */
 void mmp_bpf_exit(void)
 {
 	for (int i = 0; i < MMP_BPF_SLOTS; i++)

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The struct_ops of a program that is a policy: what the verifier is told, and how the program
- * comes and goes.
+ * The struct_ops of programs that are policies: rules for the verifier, registration and
+ * removal.
  *
- * The module calls the program itself, so it needs a reference. init_member() can get one, as
- * the number of the program's file is still there; but its map may end without being
- * registered, which nobody tells us. So the reference of the latest is kept, whoever registers
- * takes it, and it is given back when it is the last one: then no map has the program.
+ * The module calls the program directly, so it needs a reference. init_member() can take one,
+ * as the program's fd is still known then. But a map may be freed without registration, and no
+ * callback reports that. So latest_prog keeps the reference of the latest program. Registration
+ * takes it over. Otherwise a worker drops it once it is the only reference left, as no map has
+ * the program then.
  */
 #include <linux/bpf.h>
 #include <linux/bpf_verifier.h>
@@ -19,7 +20,7 @@
 #include "../control/control.h"
 #include "bpf.h"
 
-#define AGAIN	(2 * HZ)	/* until the next look if a map has ended */
+#define AGAIN	(2 * HZ)	/* until the next check whether a map was freed */
 
 static DEFINE_MUTEX(latest_lock);
 static const void *latest_ops;		/* under latest_lock */
@@ -59,7 +60,10 @@ static struct bpf_prog *ops_take(const void *ops)
 	return prog;
 }
 
-/* A program by its file. Another thread may have changed what the number means meanwhile. */
+/*
+ * Takes a reference to the program behind an fd. Another thread may have reused the fd, so its
+ * type is checked again.
+ */
 static int ops_keep(const struct btf_type *t, struct mmp_bpf_ops *to, int file)
 {
 	struct bpf_prog *prog = bpf_prog_get_type_dev(file, BPF_PROG_TYPE_STRUCT_OPS, false);
@@ -119,7 +123,10 @@ static int ops_copy_knobs(struct mmp_bpf_knob *to, const struct mmp_bpf_knob *fr
 	return 1;
 }
 
-/* Takes members with a text or a number. Each error is of one member: mmpolicy tells them. */
+/*
+ * Copies members with a text or a number. Each error code belongs to one member, so that
+ * mmpolicy can name the member.
+ */
 static int ops_init_member(const struct btf_type *t, const struct btf_member *member,
 			   void *kdata, const void *udata)
 {
@@ -146,29 +153,29 @@ static int ops_init_member(const struct btf_type *t, const struct btf_member *me
 }
 
 /*
- * Is this an instruction that makes a program take long, whatever the verifier has counted?
- * The errno tells the command which one, see REFUSED_MEMBER in userspace/src/mmpolicy/host/bpf.py.
+ * Can this instruction run for long, beyond what the verifier has counted? The errno tells the
+ * command which instruction it is, see REFUSED_MEMBER in userspace/src/mmpolicy/host/bpf.py.
  */
 static int ops_check_insn(const struct bpf_insn *insn)
 {
-	/* may_goto ends a loop by a count of millions, or by the clock, and nests */
+	/* may_goto bounds a loop by a count of millions, or by time, and can be nested */
 	if (insn->code == (BPF_JMP | BPF_JCOND))
 		return -ELOOP;
-	/* functions of the kernel: iterators, workqueues, exceptions, locks */
+	/* kfuncs of the kernel: iterators, workqueues, exceptions, locks */
 	if (insn->code == (BPF_JMP | BPF_CALL) && insn->src_reg == BPF_PSEUDO_KFUNC_CALL &&
 	    !insn->off)
 		return -EACCES;
-	/* an access to an arena may fault, and a process can change it meanwhile */
+	/* an access to an arena may fault, and a process can change the arena concurrently */
 	if (insn->code == (BPF_ALU64 | BPF_MOV | BPF_X) && insn->off == BPF_ADDR_SPACE_CAST)
 		return -EADDRNOTAVAIL;
 	return 0;
 }
 
 /*
- * A program is called with preemption off: it must not sleep, and it must not take long. The
- * verifier walks through each turn of a loop of plain instructions, so these end soon. Loops by
- * other means may be very long: helpers with callbacks, timers and tail calls are not among
- * ops_helper(), and ops_check_insn() refuses the rest.
+ * A program runs with preemption off: it must not sleep, and it must not take long. The
+ * verifier walks through each iteration of a plain loop, so plain loops end soon. Other loops
+ * can be very long: ops_helper() lacks helpers with callbacks, timers and tail calls, and
+ * ops_check_insn() refuses the rest.
  */
 static int ops_check_member(const struct btf_type *t, const struct btf_member *member,
 			    const struct bpf_prog *prog)
@@ -224,7 +231,7 @@ static int ops_init(struct btf *btf)
 	return 0;
 }
 
-/* Without a link, it would stay when nobody has it any more. */
+/* A program without a link would stay registered after its last user has gone. */
 static int ops_reg(enum mm_policy_point point, const void *kdata, const struct bpf_link *link)
 {
 	return link ? mmp_bpf_reg(point, kdata, ops_take(kdata)) : -ENOLINK;
@@ -255,7 +262,7 @@ static u32 ops_stub_compact(const struct mmp_compaction *compaction)
 	return 0;
 }
 
-/* Programs of a point: @function is the member that is theirs. */
+/* Defines the struct_ops of a point; @function is the program's function in it. */
 #define OPS(point, id, function)						\
 static int ops_reg_##point(void *kdata, struct bpf_link *link)			\
 {										\
@@ -280,7 +287,7 @@ OPS(anon_order, MM_POLICY_ANON_ORDER, order);
 OPS(thp_gfp, MM_POLICY_THP_GFP, effort);
 OPS(compact, MM_POLICY_COMPACT, compact);
 
-/* Nothing takes this back: it goes with the module. */
+/* There is no unregister call: unloading the module removes the struct_ops. */
 int mmp_bpf_ops_init(void)
 {
 	return register_bpf_struct_ops(&ops_anon_order, mmp_anon_order_ops) ?:

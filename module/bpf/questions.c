@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What a program may ask of page tables; surroundings.c has the rest. A question has an answer,
- * never an address or an entry of a page table, and takes a bounded time.
+ * Kfuncs about page tables; surroundings.c has the others. A kfunc returns a count or a truth
+ * value, never an address or a page table entry, and takes bounded time.
  *
- * The verifier lets a program ask only about the fault that it was given: see struct mmp_fault.
+ * The verifier accepts only the fault that the program was given: see struct mmp_fault.
  */
 #include <linux/btf.h>
 #include <linux/btf_ids.h>
@@ -12,7 +12,10 @@
 #include "bpf.h"
 #include "told.h"
 
-/* How many of so many pages are there (used: and were used)? What is outside the VMA is not. */
+/*
+ * Counts present pages (@used: present and used pages) among @pages. Pages outside the VMA do
+ * not count.
+ */
 static noinline u32 bpf_count(const struct mmp_fault *fault, s64 first, u32 pages, bool used)
 {
 	const struct mmp_place place = mmp_place(fault->vmf);
@@ -38,7 +41,10 @@ static noinline u32 bpf_count(const struct mmp_fault *fault, s64 first, u32 page
 	return count;
 }
 
-/* Of three pages at least one was used, if 14 of 16 were: most blocks fail by these. */
+/*
+ * Whether a block has @least used pages. If 14 of 16 pages are used, at least one of pages 5,
+ * 10 and 15 is present, so testing these three rejects most blocks quickly.
+ */
 static noinline u32 bpf_full(const struct mmp_fault *fault, s64 blocks, u32 least)
 {
 	const struct mmp_place place = mmp_place(fault->vmf);
@@ -58,7 +64,7 @@ static noinline u32 bpf_full(const struct mmp_fault *fault, s64 blocks, u32 leas
 	return block_is_used(pte) || count_pages(pte, BLOCK).used >= least;
 }
 
-/* For those who look on. Questions of a fault are fast: they save no registers for this. */
+/* Not inlined, so that only a traced kfunc saves the registers for it. */
 static noinline u32 bpf_show(const struct mmp_fault *fault, const char *question, s64 first,
 			     u32 second, u32 answer)
 {
@@ -68,7 +74,7 @@ static noinline u32 bpf_show(const struct mmp_fault *fault, const char *question
 
 __bpf_kfunc_start_defs();
 
-/* How many of @pages pages are there and were used? The first is @first pages from the fault. */
+/* Counts present and used pages among @pages, starting @first pages from the fault. */
 __bpf_kfunc u32 mmp_bpf_used(const struct mmp_fault *fault, s64 first, u32 pages)
 {
 	if (trace_mmpolicy_bpf_question_enabled())
@@ -76,7 +82,7 @@ __bpf_kfunc u32 mmp_bpf_used(const struct mmp_fault *fault, s64 first, u32 pages
 	return bpf_count(fault, first, pages, true);
 }
 
-/* How many of them are there? */
+/* Counts present pages among @pages, starting @first pages from the fault. */
 __bpf_kfunc u32 mmp_bpf_mapped(const struct mmp_fault *fault, s64 first, u32 pages)
 {
 	if (trace_mmpolicy_bpf_question_enabled())
@@ -86,8 +92,8 @@ __bpf_kfunc u32 mmp_bpf_mapped(const struct mmp_fault *fault, s64 first, u32 pag
 }
 
 /*
- * Were @least of the 16 pages of a block used? The block is aligned, and @blocks from that of
- * the fault.
+ * Does a block of 16 pages have @least used pages? The block is aligned, and @blocks from the
+ * block of the fault.
  */
 __bpf_kfunc u32 mmp_bpf_full(const struct mmp_fault *fault, s64 blocks, u32 least)
 {
@@ -96,7 +102,7 @@ __bpf_kfunc u32 mmp_bpf_full(const struct mmp_fault *fault, s64 blocks, u32 leas
 	return bpf_full(fault, blocks, least);
 }
 
-/* The program cannot go on: all that has it as its policy goes to stock. */
+/* The program reports an error: every profile with this policy falls back to stock. */
 __bpf_kfunc void mmp_bpf_error(const struct mmp_told *told, const char *text__str)
 {
 	mmp_bpf_fail(told->ops, text__str);
@@ -114,7 +120,7 @@ BTF_ID_FLAGS(func, mmp_bpf_pressure, MMP_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, mmp_bpf_error, MMP_TRUSTED_ARGS)
 BTF_KFUNCS_END(bpf_questions)
 
-/* Any struct_ops may name them, but only ours are given what they are asked with. */
+/* Any struct_ops may call these kfuncs, but only the module hands out their arguments. */
 static const struct btf_kfunc_id_set bpf_question_set = {
 	.owner = THIS_MODULE,
 	.set = &bpf_questions,

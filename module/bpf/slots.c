@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * How programs come into slots, and go.
+ * Assigns programs to slots, and removes them.
  *
- * A program may go at any time: its link is detached, or its loader has ended. Then the next
- * question is answered as at stock, which takes neither memory nor a lock of writers. A worker
- * puts the profiles to stock afterwards.
+ * A program may disappear at any time: its link is detached, or its loader has exited. From
+ * then on the slot answers stock, which needs neither memory nor mmp_lock. A worker puts the
+ * profiles to stock afterwards.
  */
 #include <linux/cleanup.h>
 #include <linux/filter.h>
@@ -21,7 +21,7 @@ static DEFINE_SPINLOCK(slots_lock);	/* taken inside mmp_lock, and in faults */
 static void bpf_tidy(struct work_struct *work);
 static DECLARE_DELAYED_WORK(tidying, bpf_tidy);
 
-/* Nobody asks the program any more. The caller holds slots_lock. */
+/* Stops calling the program of a slot. The caller holds slots_lock. */
 static void slot_stop(struct mmp_bpf_slot *slot, const char *lacks)
 {
 	RCU_INIT_POINTER(slot->ops, NULL);
@@ -29,7 +29,7 @@ static void slot_stop(struct mmp_bpf_slot *slot, const char *lacks)
 	mod_delayed_work(mmp_unbound_wq, &tidying, 0);
 }
 
-/* Points ask @ops from now on, whose program the slot holds. The caller holds mmp_lock. */
+/* Starts calling @ops, whose program the slot holds. The caller holds mmp_lock. */
 static void slot_start(struct mmp_bpf_slot *slot, const struct mmp_bpf_ops *ops)
 {
 	struct mmp_policy *policy = slot_policy(slot);
@@ -63,7 +63,7 @@ static void slot_set_knobs(struct mmp_bpf_slot *slot, const struct mmp_bpf_knob 
 	policy->nr_knobs = nr;
 }
 
-/* Puts the profiles of a slot without a program to stock, and makes it free. */
+/* Puts the profiles of a slot without a program to stock, and frees the slot. */
 static int slot_tidy(struct mmp_bpf_slot *slot)
 {
 	struct mmp_policy *policy = slot_policy(slot);
@@ -87,7 +87,7 @@ static int slot_tidy(struct mmp_bpf_slot *slot)
 	return 0;
 }
 
-/* Without memory all is as at stock all the same; it is tried again later. */
+/* If memory is short, the slot still answers stock, and the work is retried after a second. */
 static void bpf_tidy(struct work_struct *work)
 {
 	int err = 0;
@@ -99,11 +99,11 @@ static void bpf_tidy(struct work_struct *work)
 }
 
 /**
- * mmp_bpf_fail - a program has reported an error: it is not asked any more
- * @ops: which; nothing happens if another one has replaced it meanwhile
- * @text: for the one who loaded it
+ * mmp_bpf_fail - stop calling a program that has reported an error
+ * @ops: the program; ignored if another program has replaced it
+ * @text: reason, for the loader of the program
  *
- * Context: anywhere in a question.
+ * Context: any, in a call of the program.
  */
 void mmp_bpf_fail(const void *ops, const char *text)
 {
@@ -144,7 +144,7 @@ static struct mmp_bpf_slot *slot_free(void)
 	return NULL;
 }
 
-/* What anon_order alone has. */
+/* Checks max_order and flags, which only anon_order has. */
 static int slot_check(enum mm_policy_point point, const struct mmp_bpf_ops *ops)
 {
 	if (point != MM_POLICY_ANON_ORDER)
@@ -152,7 +152,10 @@ static int slot_check(enum mm_policy_point point, const struct mmp_bpf_ops *ops)
 	return ops->max_order >= MMP_MIN_ORDER && ops->max_order <= MMP_MAX_ORDER ? 0 : -ERANGE;
 }
 
-/* A name that no policy of the point has, and no other program, as its users name it alone. */
+/*
+ * Is the name used by a policy of the point, or by any other program? Users name a program by
+ * its name alone.
+ */
 static bool slot_name_is_taken(enum mm_policy_point point, const char *name)
 {
 	for (int i = 0; i < MMP_BPF_SLOTS; i++)
@@ -162,17 +165,17 @@ static bool slot_name_is_taken(enum mm_policy_point point, const char *name)
 }
 
 /**
- * mmp_bpf_reg - make a policy of a program
- * @point: of which point
+ * mmp_bpf_reg - register a program as a policy
+ * @point: the point of the policy
  * @ops: the program
- * @given: its reference, which is taken whatever is returned; NULL if there is none any more
+ * @given: reference to the program, consumed even on error; NULL if it was dropped before
  *
- * The reference is had before, as whoever changes policies may hold the locks for seconds.
+ * The caller takes the reference first, as a writer may hold the locks for seconds.
  *
  * Context: may sleep.
- * Return: 0; -EBUSY after the lease has expired; -EEXIST if the name is taken; -ENOSPC
- *	without a free slot; -ESTALE if there is no reference any more; -ERANGE or
- *	-EOPNOTSUPP for a wrong maximum order or flags; -ENOMEM.
+ * Return: 0; -EBUSY after the lease has expired; -EEXIST if the name is taken; -ENOSPC without
+ *	a free slot; -ESTALE if @given is NULL; -ERANGE or -EOPNOTSUPP for a wrong maximum order or
+ *	flags; -ENOMEM.
  */
 int mmp_bpf_reg(enum mm_policy_point point, const struct mmp_bpf_ops *ops, struct bpf_prog *given)
 {
@@ -208,15 +211,14 @@ int mmp_bpf_reg(enum mm_policy_point point, const struct mmp_bpf_ops *ops, struc
 }
 
 /**
- * mmp_bpf_replace - another program in place of one; who has the policy keeps it
- * @ops: the new one, of the same name
- * @old: the old one
- * @given: the reference of the new one, which is taken whatever is returned; NULL if there is
- *	none any more
+ * mmp_bpf_replace - replace a program; profiles keep the policy
+ * @ops: the new program, with the policy name of the old one
+ * @old: the old program
+ * @given: reference to the new program, consumed even on error; NULL if it was dropped before
  *
  * Context: may sleep.
- * Return: 0, -EBUSY, -ESTALE; -ENOENT if @old has no slot; -EINVAL for another name;
- *	-EXDEV for other knobs; -ERANGE, -EOPNOTSUPP.
+ * Return: 0, -EBUSY, -ESTALE; -ENOENT if @old has no slot; -EINVAL for another name; -EXDEV for
+ *	other knobs; -ERANGE, -EOPNOTSUPP.
  */
 int mmp_bpf_replace(const struct mmp_bpf_ops *ops, const void *old, struct bpf_prog *given)
 {
@@ -251,10 +253,10 @@ int mmp_bpf_replace(const struct mmp_bpf_ops *ops, const void *old, struct bpf_p
 }
 
 /**
- * mmp_bpf_unreg - a program goes
- * @ops: which
+ * mmp_bpf_unreg - stop calling a program that is detached
+ * @ops: the program
  *
- * Waits for nobody. The kernel keeps @ops for a grace period after this.
+ * Context: never waits. The kernel keeps @ops for a grace period after this.
  */
 void mmp_bpf_unreg(const void *ops)
 {
@@ -270,9 +272,9 @@ void mmp_bpf_unreg(const void *ops)
 }
 
 /**
- * mmp_bpf_look - what a slot has
+ * mmp_bpf_look - copy the state of a slot
  * @nr: which slot
- * @facts: where to; without a program, all zero
+ * @facts: receives the state; all zero for a slot without a program
  *
  * Context: may sleep.
  */
@@ -295,14 +297,14 @@ void mmp_bpf_look(unsigned int nr, struct mmp_bpf_facts *facts)
 	spin_unlock(&slots_lock);
 }
 
-/* Why no program can be loaded on this kernel, if so. */
+/* Sets the reason why this kernel cannot load programs, if there is one. */
 void mmp_bpf_slots_init(const char *lacks)
 {
 	for (int i = 0; i < MMP_BPF_SLOTS && lacks; i++)
 		mmp_bpf_policies[i].lacks = lacks;
 }
 
-/* No program is there any more, but the last one may have gone just now. */
+/* All programs are gone, but the worker may still have to free the slot of the last one. */
 void mmp_bpf_slots_exit(void)
 {
 	flush_delayed_work(&tidying);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What a program may ask of the node and of the cgroup. The answers are hints, a moment old. */
+/* Kfuncs about the node and the cgroup. Their answers are hints, which may be slightly stale. */
 #include <linux/btf.h>
 #include <linux/cgroup.h>
 #include <linux/memcontrol.h>
@@ -14,7 +14,7 @@
 
 __bpf_kfunc_start_defs();
 
-/* Free blocks of 2^@order pages, larger ones counted by their parts, on the node of this CPU. */
+/* Free blocks of 2^@order pages on the node of this CPU; a larger free block counts as several. */
 __bpf_kfunc u64 mmp_bpf_free(const struct mmp_told *told, u32 order)
 {
 	const struct zone *zones = NODE_DATA(numa_mem_id())->node_zones;
@@ -28,8 +28,8 @@ __bpf_kfunc u64 mmp_bpf_free(const struct mmp_told *told, u32 order)
 }
 
 /*
- * The owner of the memory, whose cgroup decides as with profiles; a debugger that writes to it
- * does not count. NULL if the owner has ended.
+ * The owner of the address space, whose cgroup also selects the profile. A debugger that writes
+ * to the memory is not the owner. NULL if the owner has exited.
  */
 static struct task_struct *bpf_owner(const struct mmp_told *told)
 {
@@ -38,7 +38,10 @@ static struct task_struct *bpf_owner(const struct mmp_told *told)
 	return mm && mm != current->mm ? mmp_mm_owner(mm) : current;
 }
 
-/* Pages of the cgroup of the process; 0 in the root cgroup, which the kernel does not count. */
+/*
+ * Pages charged to the cgroup of the process; 0 in the root cgroup, where the kernel counts
+ * none.
+ */
 __bpf_kfunc u64 mmp_bpf_cgroup_pages(const struct mmp_told *told)
 {
 	u64 pages = 0;
@@ -53,7 +56,10 @@ __bpf_kfunc u64 mmp_bpf_cgroup_pages(const struct mmp_told *told)
 	return pages;
 }
 
-/* The PSI of its cgroup for memory: "some" of the last 10 seconds, in percent; 0 in the root. */
+/*
+ * PSI memory pressure of the cgroup: "some" over the last 10 seconds, in percent; 0 in the root
+ * cgroup.
+ */
 __bpf_kfunc u32 mmp_bpf_pressure(const struct mmp_told *told)
 {
 	u32 percent = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Tracepoints for authors: all that a program is told, asks and answers. */
+/* Tracepoints for authors of programs: each context, kfunc call and answer. */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM mmpolicy
 
@@ -12,7 +12,7 @@
 
 #define mmp_bpf_name(told)	(((const struct mmp_bpf_ops *)(told)->ops)->name)
 
-/* A program of one point: what it is told has @type, and is shown by @format and the rest. */
+/* Tracepoint of one point: the context struct has @type, and @format and the rest print it. */
 #undef MMP_BPF_TOLD
 #define MMP_BPF_TOLD(point, type, format, ...)				\
 TRACE_EVENT(mmpolicy_bpf_##point,					\
@@ -83,7 +83,7 @@ MMP_BPF_TOLD(compact, mmp_compaction,
 	     __entry->told.scanned, mmp_bpf_compact(__entry->told.stock),
 	     mmp_bpf_compact(__entry->answer));
 
-/* A question without these numbers has 0 for them. */
+/* A kfunc without these arguments records 0. */
 TRACE_EVENT(mmpolicy_bpf_question,
 
 	TP_PROTO(const struct mmp_told *told, const char *question, s64 first, u32 second,

@@ -31,7 +31,7 @@ RATES = {
     "docs/workloads": 5.5,
     "kernel-hooks": 18.0,
     "module/anon_order": 13.5,
-    "module/bpf": 27.0,
+    "module/bpf": 1.9,
     "module/control": 1.3,
     "module/madv_free": 19.0,
     "module/provider": 22.0,
