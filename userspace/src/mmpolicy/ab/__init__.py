@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Experiments. Running one needs no more than the command; a report needs the extra `ab`."""
+"""Experiments. A run needs only the command's own dependencies; a report needs the extra `ab`."""

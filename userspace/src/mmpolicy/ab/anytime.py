@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What holds at any look: the e-process of the coins, and how long to go on by sizes alone.
+"""Inference that is valid at any look: an e-process over the coin tosses, and a stopping rule.
 
-Of each pair, a coin decided the sign of its difference d. If the treatment does nothing, the
-signs are fair coins whatever the sizes |d| are, so exp(k d) / cosh(k d) has the mean 1, also
-for a k that is chosen by the sizes. The product over all pairs is then a martingale: that it
-ever reaches 1 / alpha has a chance of alpha at most (Ville 1939), however often one looks.
-No distribution, no moments and no independence in time are needed. Its inverse is a p for any
-moment, and the effects that it does not reject are a confidence sequence.
+In each pair, a coin decided the sign of the difference d. If the treatment has no effect, the signs
+are fair coins whatever the sizes |d|, so exp(k d) / cosh(k d) has mean 1, even if k is chosen from
+the sizes. The product over all pairs is then a martingale: the probability that it ever reaches 1 /
+alpha is at most alpha (Ville 1939), however often one looks. This needs no distribution, no moments
+and no independence in time. The inverse is a p-value for any moment, and the effects that it does
+not reject form a confidence sequence.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from types import MappingProxyType
 from mmpolicy.ab.design import ALPHA, Pairs, at_margin, differences, log_of_ratio, with_lost
 from mmpolicy.ab.metrics import Metric
 
-RATES = (0.15, 0.3, 0.6, 1.0, 1.6, 2.5)  # k, in units of the sizes so far; their mean counts
-STEPS = 12  # of a bisection
-FAR = 8.0  # times the spread of the pairs: no interval looks further
-MOST = 100.0  # an effect beyond that, as a logarithm, is looked for nowhere
-ROOT_STEPS = 60  # of a bisection, too
+RATES = (0.15, 0.3, 0.6, 1.0, 1.6, 2.5)  # k, in units of the root mean square so far; averaged
+STEPS = 12  # bisection steps of _end()
+FAR = 8.0  # times the spread of the pairs: the search for an interval stops here
+MOST = 100.0  # largest effect searched for, as a logarithm
+ROOT_STEPS = 60  # bisection steps of _root()
 HALF = log(2)
 
 
 def evidence(d: Sequence[float], signs: Sequence[int] = (1, -1)) -> float:
-    """Return the most that the e-process has ever reached; signs: of the effects looked for."""
+    """Return the maximum that the e-process has reached; signs: the directions of effect tested."""
     most, squares = 1.0, 0.0
     sums = [0.0] * (len(RATES) * len(signs))
     ways = [rate * sign for sign in signs for rate in RATES]
@@ -44,14 +44,14 @@ def evidence(d: Sequence[float], signs: Sequence[int] = (1, -1)) -> float:
 
 
 def p_anytime(d: Sequence[float]) -> float:
-    """Return the two-sided p that holds at any look."""
+    """Return the two-sided p-value, valid at any look."""
     return 1 / evidence(d)
 
 
 def p_against(d: Sequence[float], lost: int) -> float:
-    """Return that p if so many lost pairs are against what d shows.
+    """Return the two-sided p-value if `lost` pairs contradict the sign of sum(d).
 
-    They come first, and are evidence for nothing themselves: only what is for the side of d counts.
+    The lost pairs are inserted first and give no evidence themselves: only the side of d is tested.
     """
     if not lost:
         return p_anytime(d)
@@ -59,16 +59,16 @@ def p_against(d: Sequence[float], lost: int) -> float:
 
 
 def p_below_anytime(d: Sequence[float]) -> float:
-    """Return the one-sided p: small if the mean is shown to be below 0."""
+    """Return the one-sided p-value, small if the mean is below 0."""
     return 1 / evidence(d, (-1,))
 
 
 def in_turn(pairs: Pairs, effect: float = 0.0) -> list[float]:
     """Return the differences of pairs, less an effect, on one scale for the whole run.
 
-    They are of logarithms until a pair has no logarithm, and from then on the values themselves,
-    as large as the sizes until then make them. Neither knows what a coin will decide, so all of
-    them make one e-process: a change of scale is no second chance. effect: a logarithm.
+    They are differences of logarithms until a pair has a value of 0 or below, and from then on
+    differences of values, rescaled by the sizes seen until then. Neither depends on a future coin,
+    so all of them form one e-process: the change of scale adds no second test. effect: a logarithm.
     """
     logs = next((n for n, pair in enumerate(pairs) if min(pair) <= 0), len(pairs))
     d = [log_of_ratio([pair]) for pair in pairs[:logs]]
@@ -80,13 +80,13 @@ def in_turn(pairs: Pairs, effect: float = 0.0) -> list[float]:
 
 
 def excess_in_turn(pairs: Pairs, lower: bool, margin: float) -> list[float]:
-    """Return by how much the treatment of each pair is worse than a margin in percent allows."""
+    """Return for each pair by how much the treatment exceeds a margin in percent."""
     sign = 1 if lower else -1
     return [sign * each for each in in_turn(pairs, log(at_margin(lower, margin)))]
 
 
 def sequence(pairs: Pairs, alpha: float = ALPHA) -> tuple[str, float, float, float]:
-    """Return scale, estimate and interval; all such intervals of a run hold the truth at once."""
+    """Return scale, estimate and interval. All intervals of one run cover the truth at once."""
     scale, d = differences(pairs)
     if scale == "totals":
         middle = _root(pairs)
@@ -108,7 +108,10 @@ def sequence(pairs: Pairs, alpha: float = ALPHA) -> tuple[str, float, float, flo
 
 
 def _root(pairs: Pairs) -> float:
-    """Return the effect that leaves nothing over, in sum; without logarithms, that of totals."""
+    """Return the effect for which the remaining differences sum to 0.
+
+    If the first pair has no logarithm, return the logarithm of the ratio of totals.
+    """
     if all(min(pair) <= 0 for pair in pairs[:1]):
         return log_of_ratio(pairs)
     low, high = -MOST, MOST
@@ -122,9 +125,9 @@ def answered(
     metrics: Sequence[Metric], pairs_of: Mapping[str, Pairs], margin: float | None,
     lost: Mapping[str, int] = MappingProxyType({}),
 ) -> bool:  # fmt: skip
-    """Tell if a run has its answer: something was found, and all else is no worse.
+    """Tell if the run may stop: an effect was found, and every other metric is no worse.
 
-    lost: of each metric, how many lost pairs count as against it.
+    lost: for each metric, the number of lost pairs that count against it.
     """
     wanted = [metric for metric in metrics if not metric.guard]
     found, shown = set(), set()
@@ -146,7 +149,7 @@ def answered(
 
 
 def _end(rest: Callable[[float], list[float]], middle: float, far: float, alpha: float) -> float:
-    """Return the effect nearest to the middle that is rejected, on one side of it."""
+    """Return the rejected effect nearest to the middle, on one side."""
     if evidence(rest(middle + far)) < 1 / alpha:
         return inf if far > 0 else -inf
     near = 0.0

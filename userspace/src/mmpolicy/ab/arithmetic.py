@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Numbers out of the texts of the kernel, and one number out of many."""
+"""Parse numbers from files of the kernel, and reduce histograms to one number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def flatten(text: str) -> Numbers:
 
 
 def sum_of_zones(numbers: Numbers, key: str) -> float | None:
-    """Return a number by key; one that the kernel keeps for each zone is the sum of them."""
+    """Return a number by key; a key that the kernel keeps per zone is summed over the zones."""
     if key in numbers:
         return numbers[key]
     zones = [numbers[f"{key}_{zone}"] for zone in ZONES if f"{key}_{zone}" in numbers]
@@ -37,7 +37,7 @@ def sum_of_zones(numbers: Numbers, key: str) -> float | None:
 
 
 def without_zones(names: Iterable[str]) -> list[str]:
-    """Return names as sum_of_zones() knows them."""
+    """Return names, and those of per-zone keys without the zone, as sum_of_zones() accepts them."""
     found = list(names)
     return found + [name.rpartition("_")[0] for name in found if name.rpartition("_")[2] in ZONES]
 
@@ -45,9 +45,9 @@ def without_zones(names: Iterable[str]) -> list[str]:
 def time_of(
     counts: Mapping[Bucket, float], percentile: float | None, spent: float = 0.0
 ) -> float | None:
-    """Return mean or percentile of counts; within a bucket, values spread evenly.
+    """Return mean or percentile of a histogram, assuming values spread evenly within a bucket.
 
-    spent: the sum of all values, where it is known; modules before it had none.
+    spent: the sum of all values, or 0 if the module is too old to report it.
     """
     buckets = sorted((bucket, count) for bucket, count in counts.items() if count > 0)
     total = sum(count for _, count in buckets)
@@ -61,4 +61,4 @@ def time_of(
         if left <= count:
             return low + (high - low) * left / count
         left -= count
-    return high  # all of them, but for rounding
+    return high  # rounding left a remainder beyond the last bucket

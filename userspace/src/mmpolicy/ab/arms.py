@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The two arms: settings that are given as a profile, or written out."""
+"""The settings of both arms, given as a profile name or written out."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mmpolicy.host.knobs import Values, check_value, find_knobs, no_knob
 
 STOCK = "stock"
 
-Settings = dict[Setting, str]  # as if they were of the default profile
+Settings = dict[Setting, str]  # keys refer to the default profile
 
 
 def split_arm(tree: Tree, knobs: Values, text: str) -> tuple[str, Values]:
-    """Return what of an arm is for policies, and the knobs of the kernel with their values.
+    """Split the text of an arm into settings of policies and knobs of the kernel with their values.
 
-    A knob is `NAME=VALUE`. Where names mean the same knob, the last one counts.
+    A knob is `NAME=VALUE`. If two names mean one knob, the last one counts.
     """
     if "=" not in text:
         return text, {}
@@ -37,7 +37,7 @@ def split_arm(tree: Tree, knobs: Values, text: str) -> tuple[str, Values]:
 
 
 def _check_loaded_for(tree: Tree, knobs: Values, name: str) -> None:
-    """Refuse a size that the kernel lacks, and what is no knob where there is no module to ask."""
+    """Refuse a folio size that the kernel lacks, and unknown names if the module is not loaded."""
     err = no_knob(knobs, name)
     if err.exit_code == Exit.LACKING:
         raise err
@@ -48,11 +48,11 @@ def _check_loaded_for(tree: Tree, knobs: Values, name: str) -> None:
 
 
 def settings_of_arm(control: Control, state: State, text: str) -> Settings:
-    """Return the settings that the text describes, else a usage error.
+    """Return the settings that the text describes, else raise a usage error.
 
-    It is `stock`, the name of a profile, or `POINT=POLICY[,KNOB=VALUE ...]`, where a further
-    POINT=POLICY begins the next point. A profile is taken as it is now: who changes it
-    during the run does not change the experiment.
+    The text is `stock`, the name of a profile, or `POINT=POLICY[,KNOB=VALUE ...]`, where a further
+    POINT=POLICY begins the next point. A profile is copied now, so a change to it during the run
+    does not change the experiment.
     """
     if "=" in text:
         return _written_out(control, text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Were both arms treated alike? In number of units, or in time and readings."""
+"""Compare how both arms were treated: numbers of units, or time measured and late samples."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.ab.stats import imbalance, p_value
 
-SUSPICIOUS = 0.001  # p below which something is wrong
-MATTERS = 0.01  # of the planned length; a difference below it is of no importance
-LATE = 0.1  # of the planned length, too
+SUSPICIOUS = 0.001  # p-value below which chance is ruled out
+MATTERS = 0.01  # share of the planned length; a smaller difference is ignored
+LATE = 0.1  # share of the planned length by which blocks may run over
 
 
 @dataclass(frozen=True)
 class Balance:
-    """What was counted in each arm, and the p of numbers so uneven.
+    """A count of each arm, and the p-value of a difference this large.
 
-    Of split, units: a sample-ratio mismatch. Of switchback, the mean seconds that a block was
-    measured for, against those planned: an arm that is measured for longer counts more.
+    In split, counts are units, and a small p is a sample-ratio mismatch. In switchback, they are
+    mean seconds measured per block: an arm that is measured for longer counts more.
     """
 
-    of: str  # units or seconds
+    of: str  # "units" or "seconds"
     control: float
     treatment: float
     p: float
     planned: float = 0.0  # seconds
-    late: float = 0.0  # seconds by which the latest sample was
+    late: float = 0.0  # seconds, of the latest sample
 
     def text(self) -> str:
-        """Return it in words."""
+        """Return the balance in words."""
         if self.of == "units":
             text = f"{self.control} units in control, {self.treatment} in treatment"
             return f"{text} (p = {self.p:.2g})"
@@ -47,19 +47,18 @@ class Balance:
 
     @property
     def broken(self) -> bool:
-        """Tell if chance does not explain it."""
+        """Tell if chance does not explain the imbalance."""
         apart = abs(self.control - self.treatment)
         return self.p < SUSPICIOUS and apart > MATTERS * self.planned
 
     @property
     def strained(self) -> bool:
-        """Tell if the plan was not kept, in both arms alike or not."""
+        """Tell if blocks took longer than planned, in one arm or both."""
         longest = max(self.control, self.treatment)
         return self.of == "seconds" and longest > self.planned * (1 + LATE)
 
 
 def balance_of(recording: Recording) -> Balance:
-    """Return the balance of a run."""
     if recording.header["design"] == "split" and any(recording.units()):
         return Balance("units", *recording.units(), imbalance(*recording.units()))
     return _of_time(recording, recording.header)
@@ -81,7 +80,7 @@ def _of_time(recording: Recording, header: dict[str, Any]) -> Balance:
 
 
 def _lateness(recording: Recording, moments: list[float]) -> Iterator[float]:
-    """Yield by how many seconds each sample came after its moment."""
+    """Yield for each sample the seconds by which it came after its planned time."""
     for number, block in recording.blocks.items():
         for sample, moment in zip(recording.windows.get(number, []), moments):
             yield sample.t - block["began"] - moment

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Carry-over: does what one arm left behind still act in the blocks of the other?
+"""Carry-over: test if one arm's leftovers still act in the blocks of the other arm.
 
-If it does, the effect is underestimated, and its interval is about something that is less than
-the effect. Two signs of it can be seen: some of the effect is still there in the block after
-(switchback), and the effect is smaller in the first half of the blocks than in the second.
+Carry-over makes the run underestimate the effect, and its interval covers a smaller value. It has
+two signs: part of the effect persists in the next block (switchback), and the effect is smaller in
+the first half of the blocks than in the second.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.ab.stats import growth_p, left_in_units, left_over
 
-SEEN = 0.021  # p of each sign: under a drift, both together then keep below ALPHA
+SEEN = 0.021  # p of each sign: under drift, both together stay below ALPHA
 LEAST_UNITS = 2
-MATTERS = 0.05  # of the effect; what is less does no harm
+MATTERS = 0.05  # share of the effect; less carry-over does no harm
 
 
 @dataclass(frozen=True)
 class Carry:
-    """Both signs with their p, which are 1 where a run cannot tell."""
+    """Both signs with their p-values, which are 1 if the run cannot tell."""
 
     tested: bool = False
-    share: float = 0.0  # of the effect, which is still there in the block after
+    share: float = 0.0  # share of the effect that persists in the next block
     share_p: float = 1.0
-    first: float = 0.0  # the effect in the first half of the blocks
+    first: float = 0.0  # effect in the first half of the blocks
     second: float = 0.0
     halves_p: float = 1.0
 
     @property
     def left(self) -> bool:
-        """Tell if some of the effect is still there in the block after."""
+        """Tell if part of the effect persists in the next block."""
         return self.share_p < SEEN and self.share > MATTERS
 
     @property
@@ -51,11 +51,11 @@ class Carry:
 
     @property
     def seen(self) -> bool:
-        """Tell if there is carry-over."""
+        """Tell if either sign was found."""
         return self.left or self.grows
 
     def words(self, text: Callable[[float], str]) -> Iterator[str]:
-        """Yield what was seen."""
+        """Yield a sentence for each sign found."""
         if self.left:
             share = f"{100 * self.share:.0f} % of the effect was left in the block after"
             yield f"{share} (p = {self.share_p:.2g})"
@@ -64,14 +64,14 @@ class Carry:
             yield f"{halves} in the second (p = {self.halves_p:.2g})"
 
     def data(self, shown: Callable[[float], float]) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return both signs for JSON."""
         halves = {"first": shown(self.first), "second": shown(self.second), "p": self.halves_p}
         left = {"share": self.share, "p": self.share_p}
         return {"tested": self.tested, "seen": self.seen, "left": left, "halves": halves}
 
 
 def carry_of(recording: Recording, metric: Metric, scale: str, seed: int) -> Carry:
-    """Look for both signs in effects of that scale."""
+    """Test for both signs in effects of this scale."""
     left, halves = _left(recording, metric, scale, seed), _halves(recording, metric, scale, seed)
     return Carry(bool(left or halves), *(left or (0.0, 1.0)), *(halves or (0.0, 0.0, 1.0)))
 
@@ -79,7 +79,7 @@ def carry_of(recording: Recording, metric: Metric, scale: str, seed: int) -> Car
 def _left(
     recording: Recording, metric: Metric, scale: str, seed: int
 ) -> tuple[float, float] | None:
-    """Return the share that is left over with its p."""
+    """Return the share that persists in the next block, and its p-value."""
     if recording.header["design"] == "split":
         return _left_in_units(recording, metric, seed) if metric.of_units else None
     if len(recording.by_pair(metric, "ab")) < least_pairs(1):
@@ -92,7 +92,7 @@ def _left(
 
 
 def _left_in_units(recording: Recording, metric: Metric, seed: int) -> tuple[float, float] | None:
-    """Return the same of units of which each block has a value: the coins of each are known."""
+    """Return the share and its p-value for units with a value and an arm in every block."""
     blocks = [*recording.cells(metric, "ab").values()]
     units = sorted(set.intersection(*map(set, blocks))) if blocks else []
     if len(blocks) < least_pairs(1) or len(units) < LEAST_UNITS:
@@ -106,7 +106,7 @@ def _left_in_units(recording: Recording, metric: Metric, seed: int) -> tuple[flo
 def _halves(
     recording: Recording, metric: Metric, scale: str, seed: int
 ) -> tuple[float, float, float] | None:
-    """Return the effects in both halves of the blocks, and the p of their difference."""
+    """Return the effects in both halves of the blocks, and the p-value of their difference."""
     halves = [recording.by_pair(metric, "ab", half) for half in ("first", "second")]
     both = sorted(set(halves[0]) & set(halves[1]))
     if len(both) < least_pairs(1):

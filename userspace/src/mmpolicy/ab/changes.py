@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""All that an experiment changes: policies of the module, knobs of the kernel, or both."""
+"""Everything that an experiment changes: policies of the module, knobs of the kernel, or both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mmpolicy.host.step import Step
 
 
 class Changes:
-    """What a run needs of both."""
+    """One interface to the policies and the knobs of a run."""
 
     def __init__(self, policies: PolicyArms | None, knobs: Knobs) -> None:
         self.policies = policies
@@ -27,12 +27,12 @@ class Changes:
 
     @property
     def arms(self) -> dict[str, Settings]:
-        """Return policies and their knobs, of each arm."""
+        """Return the policies of each arm with their settings."""
         return self.policies.arms if self.policies else {}
 
     @property
     def units(self) -> dict[str, str]:
-        """Return the arm of each cgroup that is a unit, in a block of split."""
+        """Return the arm of each cgroup, in a block of split with cgroups as units."""
         return self.policies.units if self.policies else {}
 
     @property
@@ -42,11 +42,11 @@ class Changes:
 
     @property
     def scope(self) -> Scope:
-        """Return what takes part."""
+        """Return the cgroup that takes part, or the host."""
         return self.policies.scope if self.policies else Scope(self.knobs.tree)
 
     def settings(self, arm: str) -> dict[str, str]:
-        """Return all of an arm, by name."""
+        """Return all settings of an arm, by name."""
         of_policies = {key.inside: value for key, value in self.arms.get(arm, {}).items()}
         of_kernel = self.knobs.arms[arm].items()
         return of_policies | {names_of(path)[0]: value for path, value in of_kernel}
@@ -57,34 +57,33 @@ class Changes:
         yield from self.knobs.rehearsal()
 
     def set_up(self, unit: str) -> None:
-        """Make the arms."""
+        """Create the arms."""
         if self.policies:
             self.policies.set_up(unit)
         self.knobs.set_up()
 
     def equip(self, phase: str) -> None:
-        """Give each arm its settings; in the A/A phase, both those of the control."""
+        """Write the settings of each arm; in the A/A phase, both arms get those of the control."""
         if self.policies:
             self.policies.equip(phase)
 
     def enter(self, block: Block) -> None:
-        """Begin a block."""
         self.knobs.enter(block)
         if self.policies:
             self.policies.enter(block)
 
     def renew(self) -> None:
-        """Renew the lease, if it is still ours to renew."""
+        """Renew the leases; raise StoppedError if another process has taken over."""
         self.knobs.renew()
         if self.policies:
             self.policies.renew()
 
     def look_after(self, restarting: bool) -> None:
-        """End the run if what takes part is gone."""
+        """Raise StoppedError if the cgroup under test is gone."""
         if self.policies:
             self.policies.look_after(restarting)
 
     def restore(self) -> str:
-        """Go back; return what is to be told about it, if anything is."""
+        """Restore the state from before. Return a warning for the user, "" if all went well."""
         notes = [self.knobs.restore(), self.policies.restore() if self.policies else ""]
         return "; ".join(filter(None, notes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Commands that an operator gives to an experiment, each within a time."""
+"""Run the operator's commands for an experiment, each with a time limit."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import TextIO
 
 from mmpolicy.ab.policy_arms import StoppedError
 
-POLL_S = 0.2  # what goes on meanwhile is looked at this often
+POLL_S = 0.2  # interval of polling while a command runs
 
 
 @dataclass(frozen=True)
 class Commands:
-    """Runs commands. Where one fails or takes too long, the experiment ends."""
+    """Runs commands. A command that fails or exceeds the limit ends the experiment."""
 
     limit_s: float
-    tick: Callable[[], None]  # lease and guards go on meanwhile
+    tick: Callable[[], None]  # renews the lease and checks guards while a command runs
 
     def numbers(self, commands: Sequence[str]) -> list[float]:
-        """Return the number that each command prints last; all of them run at once."""
+        """Run all commands at once; return the last number that each prints."""
         with ExitStack() as stack:
             begun = [stack.enter_context(self._begun(command)) for command in commands]
             return [
@@ -43,7 +43,7 @@ class Commands:
             raise StoppedError("failed", text) from None
 
     def run(self, command: str) -> str:
-        """Return what a command prints."""
+        """Run a command, and return its output."""
         with self._begun(command) as begun:
             return self._end(command, *begun)
 

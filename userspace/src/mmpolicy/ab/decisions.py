@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Does a treatment treat? What the policies of each arm decided, and which faults were timed."""
+"""Count the decisions of each arm's policies and the timed faults, to detect an idle treatment."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mmpolicy.control.keys import DEFAULT
 from mmpolicy.host.files import Tree
 
 Counts = dict[str, dict[str, int]]  # decisions, timed, missed -> arm -> number
-LEFT_ALONE = "stock"  # the counter of what was left to the kernel
+LEFT_ALONE = "stock"  # the counter of decisions left to the kernel
 NOT_DECISIONS = ("fault_", "cost_", "shadow_")
-MISSED = "fault_missed"  # beside the times of all faults, at one of the points
+MISSED = "fault_missed"  # counts faults without a time, at the point that has the times of faults
 
 
 class Decisions:
-    """Counts since the module was loaded. Without debugfs, nothing is known."""
+    """Counters since the module was loaded. Without debugfs they are unknown."""
 
     def __init__(self, tree: Tree, arms: Mapping[str, Settings], timing: bool) -> None:
         self.tree = tree
@@ -30,7 +30,7 @@ class Decisions:
         }
 
     def read(self) -> Counts:
-        """Return what was counted so far in each arm."""
+        """Return the current counts of each arm."""
         if not self.tree.is_dir(COUNTERS):
             return {}
         found: Counts = {"decisions": {}}
@@ -45,7 +45,7 @@ class Decisions:
         return found
 
     def _decided(self, arm: str) -> Iterator[int]:
-        """Yield the decisions of the points that the arm sets; of the host, they are in default."""
+        """Yield the decisions of the arm's points; the default profile counts host-wide points."""
         for point in sorted(self.points[arm]):
             own = self.tree.is_dir(f"{COUNTERS}/{PROFILES[arm]}/{point}")
             profile = PROFILES[arm] if own else DEFAULT
@@ -53,7 +53,7 @@ class Decisions:
             yield from (count for name, count in counters.items() if _is_decision(name))
 
     def _times(self, profile: str) -> tuple[int, int]:
-        """Return how many faults were timed, and of how many that failed."""
+        """Return how many faults were timed, and how many could not be."""
         for counters in read_counters(self.tree, profile, None).values():
             if MISSED in counters:
                 start = f"{TIMES}_log2_"
@@ -71,7 +71,7 @@ def _is_decision(name: str) -> bool:
 
 
 def risen(before: Counts, now: Counts) -> Counts:
-    """Return what was counted in between."""
+    """Return the differences between two readings."""
     return {
         what: {arm: count - before.get(what, {}).get(arm, 0) for arm, count in counts.items()}
         for what, counts in now.items()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The design of an experiment: what is compared, in which order, and for how long.
+"""The design of an experiment: arms, order of blocks, and length.
 
-All of it is fixed before the first block with the treatment, so that what is seen on
-the way cannot decide when to stop.
+All of it is fixed before the first block with the treatment, so that no intermediate result can
+decide when to stop.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from statistics import NormalDist, stdev
 from typing import Any, NamedTuple
 
 ALPHA = 0.05  # risk of a false finding, over all metrics
-POWER = 0.8  # chance of a finding where there is something to find
-DIRTY = 0.01  # p, corrected for all metrics, below which the A/A phase counts as not equal
-MOST_LOST = 0.05  # of the blocks, each in a pair of its own
-OUTWEIGH = 1.5  # times the root of the pairs: so many more, for one that counts against them
-STRETCH = 4  # times its pairs is the most that a run has because some are lost
+POWER = 0.8  # probability of finding an effect that exists
+DIRTY = 0.01  # p-value, corrected for all metrics, below which the A/A phase counts as unequal
+MOST_LOST = 0.05  # share of blocks, each in a different pair
+OUTWEIGH = 1.5  # extra pairs for each contradicting lost pair, in units of sqrt(pairs)
+STRETCH = 4  # a run with lost pairs has at most this many times its planned pairs
 MAX_SEED = 2**63
-SATURATION = "saturation"  # blocks with few units treated and with many, for what the rest have
+SATURATION = "saturation"  # phase of blocks with few and many units treated: effects on the rest
 
 Pairs = list[tuple[float, float]]  # (control, treatment)
 
@@ -31,14 +31,14 @@ class Block(NamedTuple):
 
     number: int
     phase: str  # aa: both arms are the control; ab; saturation
-    pair: int  # within the phase
-    arm: str  # of switchback; split has both at once: ""; of saturation: few treated, or many
-    seed: int  # of the assignment, for split
+    pair: int  # number within the phase
+    arm: str  # switchback: its arm; split: "", as both run at once; saturation: few or many treated
+    seed: int  # seed of the assignment, for split
 
 
 @dataclass(frozen=True)
 class Design:
-    """How blocks are laid out."""
+    """The layout of blocks."""
 
     kind: str  # split or switchback
     block_s: float
@@ -48,15 +48,15 @@ class Design:
 
     @property
     def blocks_of_pair(self) -> int:
-        """Return how many blocks one control value and one treatment value take."""
+        """Return how many blocks yield one control value and one treatment value."""
         return 1 if self.kind == "split" else 2
 
     def seconds(self, pairs: int) -> float:
-        """Return the time that pairs take."""
+        """Return the duration of this many pairs."""
         return pairs * self.blocks_of_pair * self.block_s
 
     def moments(self) -> list[float]:
-        """Return when samples are taken, in seconds since the block began."""
+        """Return the sampling times, in seconds since the block began."""
         measured = self.block_s - self.washout_s
         steps = max(1, round(measured / self.interval_s))
         return [self.washout_s + measured * step / steps for step in range(steps + 1)]
@@ -64,10 +64,9 @@ class Design:
     def blocks(self, phase: str, pairs: int, first: int = 0) -> Iterator[Block]:
         """Yield the blocks of a phase in random order.
 
-        In switchback a coin is tossed for each pair: which arm goes first. In split each
-        block assigns all units anew; arms with equal shares could as well be the other way
-        round, which is the coin there. Of saturation, it is whether few units are treated first,
-        or many.
+        In switchback, a coin per pair decides which arm goes first. In split, each block assigns
+        all units anew; arms with equal shares could be swapped, which is the coin. In saturation,
+        the coin decides whether few or many units are treated first.
         """
         rng = random.Random(f"{self.seed} {phase}")
         turns = self.kind != "split" or phase == SATURATION
@@ -80,24 +79,25 @@ class Design:
 
 
 def least_pairs(metrics: int, level: float = ALPHA) -> int:
-    """Return the fewest pairs with which anything can be found at all.
+    """Return the fewest pairs that can show anything at all.
 
-    The randomisation test of n pairs knows 2**n outcomes; the clearest of them, either
-    way, has p = 2 / 2**n, which the correction for the number of metrics multiplies.
+    The randomisation test of n pairs has 2**n outcomes; the most extreme, two-sided, has p = 2 /
+    2**n, which the correction for the number of metrics multiplies.
     """
     return ceil(1 - log2(level / metrics))
 
 
 def few_lost(lost: int, pairs: int) -> bool:
-    """Tell if so few pairs are lost that the others may speak for them."""
+    """Tell if the share of lost pairs is small enough to draw conclusions from the others."""
     return lost <= max(1.0, 2 * MOST_LOST * pairs)
 
 
 def pairs_for_lost(pairs: int, lost: int, against: int, most: int) -> int:
-    """Return how many pairs a run has that would have had `pairs`, if some of them are lost.
+    """Return the number of pairs needed if some of the planned `pairs` are lost.
 
-    There is a new one for each, more to outweigh those that count as against the others, and so
-    many that what is lost is little. Where that is more than the most, nothing can help it.
+    Each lost pair is replaced, pairs that contradict the others are outweighed by extra ones, and
+    pairs are added until the lost share is small. If that exceeds `most`, return `pairs`: more of
+    them would not help.
     """
     need = pairs + lost + against * ceil(OUTWEIGH * sqrt(pairs))
     while not few_lost(lost, need):
@@ -106,37 +106,37 @@ def pairs_for_lost(pairs: int, lost: int, against: int, most: int) -> int:
 
 
 def with_lost(d: Sequence[float], against: int, sign: float = 0.0) -> list[float]:
-    """Return d and so many lost pairs, as clear as the clearest one, and against what d shows.
+    """Return d with `against` lost pairs, as large as the largest |d| and of the opposite sign.
 
-    sign: of what is against it, if not that of -d.
+    sign: the sign of the lost pairs, if not opposite to sum(d).
     """
     worst = (sign or (-1 if sum(d) > 0 else 1)) * max(map(abs, d), default=0.0)
     return [worst] * against + list(d)
 
 
 def planned_so_far(end: Mapping[str, Any], planned: int, known: Iterable[int]) -> int:
-    """Return how many pairs a run should have by now; known: the numbers of those that it has."""
+    """Return how many pairs a run should have by now; known: the numbers of its pairs."""
     return planned if end.get("status") == "done" else max(known, default=-1) + 1
 
 
 def unseen(pairs: int) -> float:
-    """Return the percent of blocks that may be bad though so many have none that is.
+    """Return the upper 95 % bound, in percent, of bad blocks when none of `pairs` was bad.
 
-    Where more are, a run like this sees one in 95 % (the rule of three).
+    This is the rule of three: with a larger share, 95 % of runs would see one.
     """
     return 100 * float(1 - ALPHA ** (1 / pairs))
 
 
 def pairs_to_see(percent: float) -> int:
-    """Return how many pairs have a bad block in 95 %, if so many percent of blocks are bad."""
+    """Return how many pairs show a bad block with 95 % probability, at this percentage of them."""
     return ceil(log(ALPHA) / log1p(-percent / 100))
 
 
 def differences(pairs: Sequence[tuple[float, float]]) -> tuple[str, list[float]]:
-    """Return scale and treatment - control of each pair.
+    """Return the scale and treatment - control of each pair.
 
-    ratio: of logarithms, where all values are above 0. totals: where some are 0, as shares of
-    the mean of all values, which knows no arms. difference: where any value is below 0.
+    ratio: differences of logarithms, if all values are above 0. totals: shares of the mean of all
+    values, regardless of the arm, if some are 0. difference: plain differences, if any is below 0.
     """
     sides = list(zip(*pairs))
     if all(value > 0 for side in sides for value in side):
@@ -149,18 +149,18 @@ def differences(pairs: Sequence[tuple[float, float]]) -> tuple[str, list[float]]
 
 
 def log_of_ratio(pairs: Pairs) -> float:
-    """Return the logarithm of the ratio of the totals of both arms."""
+    """Return the logarithm of the ratio of the arms' totals."""
     control, treatment = map(sum, zip(*pairs))
     return log(treatment) - log(control)
 
 
 def at_margin(lower: bool, margin: float) -> float:
-    """Return how many times the control the treatment may be, for a margin in percent."""
+    """Return the largest permitted ratio of treatment to control, for a margin in percent."""
     return 1 + (margin if lower else -margin) / 100
 
 
 def excess(pairs: Pairs, lower: bool, margin: float) -> list[float]:
-    """Return by how much the treatment of each pair is worse than a margin in percent allows."""
+    """Return for each pair by how much the treatment exceeds a margin in percent."""
     sign, allowed = 1 if lower else -1, at_margin(lower, margin)
     scale, d = differences(pairs)
     if scale == "ratio":
@@ -169,10 +169,10 @@ def excess(pairs: Pairs, lower: bool, margin: float) -> list[float]:
 
 
 def pairs_by_size(d: Sequence[float], percent: float, metrics: int = 1) -> int:
-    """Return how many pairs find a change by percent with 80 % probability, by |d| alone.
+    """Return how many pairs find a change by percent with 80 % probability, from |d| alone.
 
-    The test tosses the signs of d anew and keeps the sizes, so whoever looks at sizes alone
-    may decide on them when to end, and the test stays exact. d: of pairs so far, relative.
+    The test redraws the signs of d and keeps the sizes, so a stopping rule that uses sizes alone
+    leaves the test exact. d: relative differences of the pairs so far.
     """
     z, effect = NormalDist().inv_cdf(1 - ALPHA / 2 / metrics), log1p(percent / 100)
     size = sqrt(sum(each * each for each in d) / len(d))
@@ -190,9 +190,9 @@ def suggest_pairs(
 ) -> int:
     """Return the number of pairs that finds a change by percent with 80 % probability.
 
-    noise: differences of logarithms between equal arms. As the spread of few of them may
-    be small by luck, its upper 80 % limit counts (Browne 1995). The normal approximation
-    is put right for the t test by z**2 / 2 (Guenther 1981). risk: of an error to one side.
+    noise: differences of logarithms between equal arms. Because few of them may underestimate the
+    spread, its upper 80 % limit is used (Browne 1995). z**2 / 2 corrects the normal approximation
+    for the t test (Guenther 1981). risk: of an error to one side.
     """
     z, effect = NormalDist().inv_cdf(1 - risk / metrics), log1p(abs(percent) / 100)
     ratio = stdev(noise) * _caution(len(noise) - 1) * (z + NormalDist().inv_cdf(POWER)) / effect
@@ -200,7 +200,7 @@ def suggest_pairs(
 
 
 def _caution(freedom: int) -> float:
-    """Return upper 80 % limit of a deviation / its estimate (Wilson and Hilferty 1931)."""
+    """Return the upper 80 % limit of a deviation / its estimate (Wilson and Hilferty 1931)."""
     part = 2 / (9 * freedom)
     low = freedom * (1 - part + NormalDist().inv_cdf(1 - POWER) * sqrt(part)) ** 3
     return sqrt(freedom / low)

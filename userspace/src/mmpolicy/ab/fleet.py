@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How many pairs on how many hosts find a change, by the noise of runs of equal arms.
+"""Plan an experiment on many hosts: pairs and hosts needed, from the noise of runs of equal arms.
 
-The answer of `ab pool` on hosts like these is a t test of the effects of hosts, of which the
-variance is that between hosts and that of the pairs of one. Needs numpy and scipy.
+`ab pool` runs a t test on the effects of hosts, whose variance is that between hosts plus that of
+the pairs of one host. Needs numpy and scipy.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ LEAST_HOSTS = 2
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """What it takes for a metric; None where nothing is enough."""
+    """The pairs and hosts that a metric needs; None if no number is enough."""
 
     metric: str
-    noise: float  # deviation of the differences of pairs, of logarithms
+    noise: float  # standard deviation of the differences of pairs, in logarithms
     files: int
-    pairs: int | None  # on each host
-    hosts: int | None  # that it takes at least, however long
+    pairs: int | None  # per host
+    hosts: int | None  # fewest hosts, with any number of pairs
 
     def text(self, hosts: int, percent: float) -> str:
-        """Return it in words."""
+        """Return the plan in words."""
         noise = f"noise of a pair {100 * self.noise:.3g} % in {self.files} files"
         if self.pairs:
             return f"{self.metric}: {self.pairs} pairs on each of {hosts} hosts ({noise})"
@@ -43,17 +43,17 @@ class FleetPlan:
 
 
 def power(hosts: int, error: float, effect: float, metrics: int) -> float:
-    """Return the chance that hosts, each with such an error, show an effect."""
+    """Return the probability that `hosts`, each with this standard error, show an effect."""
     freedom = hosts - 1
     limit = stats.t.ppf(1 - ALPHA / metrics / 2, freedom)
     away = effect / error * sqrt(hosts) if error else inf
-    if away > 2 * limit + 40:  # where the distribution cannot be computed
+    if away > 2 * limit + 40:  # beyond this, scipy cannot compute the distribution
         return 1.0
     return float(stats.nct.sf(limit, freedom, away))
 
 
 def noise_of(recordings: Mapping[str, Recording], metric: Metric) -> list[float]:
-    """Return the variance of the differences of equal arms in each file that has enough."""
+    """Return the variance of the differences of equal arms in each file with enough pairs."""
     found = []
     for recording in recordings.values():
         same = recording.header["control"]["settings"] == recording.header["treatment"]["settings"]
@@ -67,7 +67,7 @@ def noise_of(recordings: Mapping[str, Recording], metric: Metric) -> list[float]
 def plan_fleet(
     recordings: Mapping[str, Recording], hosts: int, percent: float, differ: float
 ) -> list[FleetPlan]:
-    """Return what it takes for each metric; differ: deviation between hosts, in percent."""
+    """Return the plan of each metric; differ: standard deviation between hosts, in percent."""
     metrics = next(iter(recordings.values())).metrics()
     wanted = sum(not metric.guard for metric in metrics) or 1
     plans = []
@@ -83,7 +83,7 @@ def plan_fleet(
 def _size(
     hosts: int, noise: float, effect: float, tau: float, metrics: int
 ) -> tuple[int | None, int | None]:
-    """Return the least number of pairs on so many hosts, or else of hosts."""
+    """Return the fewest pairs for this number of hosts, else the fewest hosts."""
 
     def enough(number: int, pairs: float) -> bool:
         return power(number, sqrt(tau**2 + noise**2 / pairs), effect, metrics) >= POWER
@@ -94,7 +94,7 @@ def _size(
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Return the first number for which it holds; from there on, it holds for all."""
+    """Return the first number that satisfies a monotonic condition, by bisection."""
     if not holds(high):
         return None
     while low < high:
@@ -104,7 +104,7 @@ def _first(holds: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def lines(plans: Sequence[FleetPlan], hosts: int, percent: float, differ: float) -> list[str]:
-    """Return it as text."""
+    """Return the plans as text."""
     head = f"to find {percent:g} % with 80 % probability, if hosts differ by {differ:g} %:"
     known = [plan.pairs for plan in plans if plan.pairs]
     found = [head, *(plan.text(hosts, percent) for plan in plans)]

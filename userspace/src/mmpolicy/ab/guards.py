@@ -16,7 +16,7 @@ from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.sources import ARMS, Arm, Command, Sample, Units
 
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-WINDOW_S = 1.0  # over which a rate is taken
+WINDOW_S = 1.0  # period over which a rate is taken
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Guard:
 
     @classmethod
     def parse(cls, text: str) -> Guard:
-        """Return the guard that the text describes, else a usage error."""
+        """Return the guard that the text describes, else raise a usage error."""
         found = re.fullmatch(r"(.+?)\s*(<=|>=|<|>)\s*(\S+)", text.strip())
         try:
             limit = float(found[3]) if found else nan
@@ -47,18 +47,18 @@ class Guard:
 
     @property
     def of_arms(self) -> bool:
-        """Tell if it looks at the arms, which are there only in a run."""
+        """Tell if it reads counters of the arms, which exist only during a run."""
         return any(isinstance(each, (Arm, Units)) for each in self.metric.sources())
 
     @property
     def momentary(self) -> bool:
-        """Tell if one sample is enough."""
+        """Tell if one sample is enough to evaluate it."""
         return all(each.momentary for each in self.metric.sources())
 
     def values(self, window: deque[Sample]) -> list[tuple[float, str]]:
-        """Return what it looks at, and the arm if it is of one.
+        """Return the guarded values, each with its arm, or "" if it is of the host.
 
-        A level is looked at now, all else over the last second.
+        A level is read from the latest sample, anything else over the last second.
         """
         samples = [window[-1]] if self.momentary else list(window)
         found = [(self.metric.over(samples, arm), arm) for arm in ARMS]
@@ -66,20 +66,19 @@ class Guard:
         return [(value, arm) for value, arm in found if value is not None]
 
     def holds(self, value: float) -> bool:
-        """Tell if it is true of a value."""
         return bool(OPERATORS[self.sign](value, self.limit))
 
 
 class Watch:
-    """The last second of what guards look at."""
+    """The last second of samples for a set of guards."""
 
     def __init__(self, guards: Iterable[Guard]) -> None:
         self.guards = list(guards)
         self.window: deque[Sample] = deque()
-        self.last: dict[str, float] = {}  # what each has seen last
+        self.last: dict[str, float] = {}  # guard -> its latest value
 
     def look(self, sample: Sample) -> tuple[str, str] | None:
-        """Take a sample; return what is wrong, if anything is, and in which arm."""
+        """Add a sample; return the reason and the arm if a guard is broken, else None."""
         self.window.append(sample)
         while self.window[0] is not sample and sample.t - self.window[1].t >= WINDOW_S:
             self.window.popleft()

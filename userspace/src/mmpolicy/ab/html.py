@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The report as one HTML file that needs nothing else; needs matplotlib and jinja2."""
+"""The report as one self-contained HTML file; needs matplotlib and jinja2."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INLINE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "mmpolicy",
     "font.family": "sans-serif",
-    "text.parse_math": False,  # a name may have dollars in it
+    "text.parse_math": False,  # a name may contain dollars
 }
 
 PAGES = Environment(loader=PackageLoader("mmpolicy", "ab"), autoescape=True)
@@ -41,7 +41,7 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
 
 
 def as_element(figure: Figure, text: str) -> Markup:
-    """Return the figure as an element of HTML that says to all what it shows."""
+    """Return the figure as an HTML element with a label for screen readers."""
     out = StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
     svg = out.getvalue()
@@ -54,7 +54,7 @@ def _labelled(text: str) -> str:
 
 
 def forest(rows: Sequence[MetricResult]) -> Markup | None:
-    """Return effects and intervals of all metrics that are ratios, below each other."""
+    """Return a forest plot: effects and intervals of all metrics that are ratios."""
     shown = [row for row in rows if row.effect and row.relative]
     if not shown:
         return None
@@ -70,7 +70,7 @@ def forest(rows: Sequence[MetricResult]) -> Markup | None:
 
 
 def _limits(rows: Sequence[MetricResult]) -> tuple[float, float]:
-    """Return the ends of the axis: all intervals and 0, but not a floor that dwarfs them."""
+    """Return the ends of the axis: all intervals and 0, but not an A/A floor that dwarfs them."""
     effects = [row.effect for row in rows if row.effect]
     ends = [end for each in effects for end in (each.low, each.estimate, each.high)]
     shown = [0.0, *(rows[0].shown(end) for end in ends if isfinite(end))]
@@ -91,7 +91,7 @@ def _bar(axes: Any, place: int, row: MetricResult) -> None:
 
 
 def course(row: MetricResult) -> Markup:
-    """Return the values of both arms, pair by pair, first those of the A/A phase."""
+    """Return the values of both arms, pair by pair, the A/A phase first."""
     figure, axes = _figure(8, 2.6)
     pairs = [*row.aa_pairs, *row.pairs]
     places = range(1, len(pairs) + 1)

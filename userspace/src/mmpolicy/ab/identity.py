@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Which experiment a file is of, and which host: what files of many hosts are pooled by."""
+"""Identify the experiment and the host of a file, so that files of many hosts can be pooled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mmpolicy.host.machine import Host, hardware_of
 MACHINE = "/etc/machine-id"
 KEY = b"mmpolicy ab"
 NODES = "/sys/devices/system/node"
-# What has to be the same in files that are pooled.
+# Fields of the header that must be equal in pooled files.
 EQUAL = (
     "design", "block_s", "washout_s", "interval_s", "metrics", "margin", "length", "detect",
     "unit", "cgroup_path", "at_switch", "saturation",
@@ -30,24 +30,24 @@ EQUAL = (
 
 
 def _keyed(tree: Tree, text: str) -> bytes:
-    """Return a number of this machine for a text; nobody can find the machine-id by it."""
+    """Return a keyed hash for a text, from which the machine-id cannot be recovered."""
     return hmac.new(tree.read(MACHINE).encode(), KEY + text.encode(), hashlib.sha256).digest()
 
 
 def host_id(tree: Tree) -> str:
-    """Return what this host is known by in files; empty where there is no machine-id."""
+    """Return the id of this host in files; "" if it has no machine-id."""
     return _keyed(tree, "")[:16].hex() if tree.exists(MACHINE) else ""
 
 
 def seed_here(tree: Tree, seed: int) -> int:
-    """Return a seed for this machine: hosts with the same --seed must not toss the same coins."""
+    """Return a seed for this machine: hosts given one --seed must toss different coins."""
     if not tree.exists(MACHINE):
         return seed
     return int.from_bytes(_keyed(tree, str(seed))[:8], "little") % MAX_SEED
 
 
 def labels_of(texts: Sequence[str]) -> dict[str, str]:
-    """Return labels that are given as KEY=VALUE."""
+    """Parse labels given as KEY=VALUE."""
     pairs = [text.partition("=") for text in texts]
     wrong = [text for text, (key, _, value) in zip(texts, pairs) if not key or not value]
     if wrong:
@@ -56,7 +56,7 @@ def labels_of(texts: Sequence[str]) -> dict[str, str]:
 
 
 def about_host(host: Host, labels: dict[str, str]) -> dict[str, Any]:
-    """Return what a host is, so that effects can be compared by it."""
+    """Return the facts about a host by which effects can be compared."""
     tree, made_of = host.tree, hardware_of(host.tree)
     facts: dict[str, Any] = {"kernel": host.release(), "machine": made_of.machine}
     facts |= {"cpus": made_of.cpus, "name": platform.node(), "boot": boot_of(tree)}
@@ -69,14 +69,14 @@ def about_host(host: Host, labels: dict[str, str]) -> dict[str, Any]:
 
 
 def digest_of(header: dict[str, Any]) -> str:
-    """Return a digest of all that has to be equal in files that are pooled."""
+    """Return a digest of the fields that must be equal in pooled files."""
     equal = {name: header.get(name) for name in EQUAL if name != "saturation" or header.get(name)}
     equal |= {arm: header[arm]["settings"] for arm in ("control", "treatment")}
     return hashlib.sha256(json.dumps(equal, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def roles_of(metrics: Sequence[Metric], margin: float | None) -> dict[str, Any]:
-    """Return of each metric what it is for, and what it may cost."""
+    """Return the role and the margin of each metric."""
     return {
         each.name: {
             "role": "guard" if each.guard else "primary",

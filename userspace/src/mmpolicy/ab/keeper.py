@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Knobs of the kernel that are changed for a time: what they were, and the way back."""
+"""Change knobs of the kernel for a time: save their values, and restore them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import Values, checked, names_of, read_knob, read_knobs
 from mmpolicy.host.step import Step
 
-ROUNDS = 3  # a knob may change another one, which is then written again
+ROUNDS = 3  # passes of writing, as one knob may change another, which is then written again
 
 
 class Keeper:
-    """Changes knobs, and knows what they were.
+    """Changes knobs, and remembers their former values.
 
-    The kernel may change others along with a knob, such as min_free_kbytes with the size of huge
-    pages. To learn which, all knobs are looked at before and after; those belong to the change.
+    The kernel may change further knobs along with one, such as min_free_kbytes with the size of
+    huge pages. To find these, all knobs are read before and after; they belong to the change.
     """
 
     def __init__(self, tree: Tree, before: Values) -> None:
         self.tree = tree
-        self.before = dict(before)  # of what we answer for
-        self.ours = dict(before)  # what they are, as far as we know
-        self.wanted: Values = {}  # what is about to be written
+        self.before = dict(before)  # values to restore
+        self.ours = dict(before)  # the values last seen, to detect writes of other programs
+        self.wanted: Values = {}  # values about to be written
 
     @classmethod
     def from_recovery_file(cls, tree: Tree) -> Keeper:
-        """Return what somebody has left who was killed."""
+        """Return the knobs that a killed run has left in the recovery file."""
         try:
             kept = json.loads(tree.read(RECOVERY))
             keeper = cls(tree, {each: kept["before"][each] for each in checked(kept["before"])})
@@ -47,7 +47,7 @@ class Keeper:
         self.tree.keep(RECOVERY, json.dumps(kept))
 
     def rehearsal(self) -> Iterator[Step]:
-        """Yield the writes that put knobs back."""
+        """Yield the writes that restore the knobs."""
         now = self._now()
         for path, value in self.before.items():
             yield Step(path, value, now[path], value)
@@ -56,13 +56,13 @@ class Keeper:
         return {path: read_knob(self.tree, path) for path in sorted(self.before)}
 
     def check(self) -> None:
-        """Raise StoppedError if somebody else has changed what we answer for."""
+        """Raise StoppedError if another program has changed one of these knobs."""
         others = {path: now for path, now in self._now().items() if now != self.ours[path]}
         if others:
             raise StoppedError("lost", f"somebody else has set {told(others)}")
 
     def learn(self, wanted: Values) -> None:
-        """Give knobs their values, and find out which others the kernel changes along with them."""
+        """Write knobs, and record which others the kernel changes along with them."""
         before = read_knobs(self.tree)
         try:
             self.go(wanted)
@@ -74,7 +74,7 @@ class Keeper:
             self._write_recovery_file()
 
     def go(self, wanted: Values) -> None:
-        """Give knobs their values."""
+        """Write knobs, with the recovery file updated before and after."""
         self.check()
         self.wanted = wanted
         self._write_recovery_file()
@@ -88,9 +88,9 @@ class Keeper:
             raise failed[0]
 
     def _settle(self, wanted: Values) -> tuple[list[Error], Values]:
-        """Write what differs until nothing does.
+        """Write the knobs that differ until none does.
 
-        Return what was refused at last, and what somebody else has set, which stays.
+        Return the errors of the last pass, and the knobs that other programs have set, which stay.
         """
         for _ in range(ROUNDS):
             failed: list[Error] = []
@@ -103,7 +103,10 @@ class Keeper:
         return failed, others
 
     def _set(self, path: str, value: str) -> Values:
-        """Write a knob; what changes along with it is ours. Return it if it is somebody else's."""
+        """Write a knob, and adopt the knobs that change with it.
+
+        If another program has set the knob, return its value and write nothing.
+        """
         before = self._now()
         if before[path] == value:
             return {}
@@ -116,7 +119,7 @@ class Keeper:
         return {}
 
     def back(self) -> str:
-        """Put back what is still ours; return what is to be told, empty if all is as before."""
+        """Restore the knobs that no other program has changed. Return a warning, or ""."""
         failed, others = self._settle(self.before)
         said = [err.message for err in failed]
         if others:
@@ -127,17 +130,17 @@ class Keeper:
 
 
 def told(knobs: Values) -> str:
-    """Return knobs with their values as people read them."""
+    """Return knobs with their values as the user reads them."""
     return ", ".join(f"{names_of(path)[0]}={value}" for path, value in knobs.items())
 
 
 def left_behind(tree: Tree) -> Keeper | None:
-    """Return what nobody was left to put back. The caller has the lock of experiments."""
+    """Return the knobs left by a killed run. The caller holds the lock of experiments."""
     return Keeper.from_recovery_file(tree) if tree.exists(RECOVERY) else None
 
 
 def put_back(tree: Tree) -> str | None:
-    """Put that back, if there is any; return what is to be told of it."""
+    """Restore knobs left by a killed run. Return a warning for the user, or None."""
     keeper = left_behind(tree)
     if not keeper:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Arms that are knobs of the kernel itself: no module is needed, and the whole host takes turns."""
+"""Arms that are knobs of the kernel: they need no module, and apply to the whole host by turns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mmpolicy.host.step import Step
 
 
 class Knobs:
-    """The knobs of an experiment, under the eyes of a watchdog."""
+    """The knobs of an experiment, changed by a watchdog process."""
 
     def __init__(
         self, tree: Tree, before: Values, arms: dict[str, Values], lease_s: float, tell: Tell,
@@ -25,8 +25,8 @@ class Knobs:
         self.before = before
         self.lease_s = lease_s
         self.tell = tell
-        self.guarded = guarded  # is there a watchdog without any knob, too?
-        self.look: Callable[[], None] = lambda: None  # raises where the run is to end
+        self.guarded = guarded  # start a watchdog even without knobs
+        self.look: Callable[[], None] = lambda: None  # raises if the run must end
         taken = sorted({path for each in arms.values() for path in each})
         self.taken = {path: before[path] for path in taken}
         self.arms = {arm: self.taken | each for arm, each in arms.items()}
@@ -37,7 +37,7 @@ class Knobs:
                 raise Error(text, Exit.DENIED, "run it as root, not in a container")
 
     def rehearsal(self) -> Iterator[Step]:
-        """Yield the writes of each arm, where it differs from what is now."""
+        """Yield the writes of each arm that change a value."""
         now = dict(self.before)
         for number, arm in enumerate(self.arms.values()):
             for path, value in arm.items():
@@ -46,7 +46,7 @@ class Knobs:
                 now[path] = value
 
     def set_up(self) -> None:
-        """Begin. Take each value once: the kernel refuses now what it does not take."""
+        """Start the watchdog and write each value once, so a bad value fails before any block."""
         if self.guarded or self.taken:
             keeper = Keeper(self.tree, self.taken)
             self.watchdog = Watchdog(keeper, self.lease_s, self.tell, self.look)
@@ -56,21 +56,20 @@ class Knobs:
                 self.watchdog.ask({"learn": values})
 
     def enter(self, block: Block) -> None:
-        """Begin a block."""
         self.take(next(iter(self.arms)) if block.phase == "aa" else block.arm)
 
     def take(self, arm: str) -> None:
-        """Have the knobs of an arm."""
+        """Write the knobs of an arm."""
         if self.watchdog:
             self.watchdog.ask({"go": self.arms[arm]})
 
     def renew(self) -> None:
-        """Tell the watchdog that we are there; find out if somebody else has set a knob."""
+        """Renew the watchdog's lease, which also checks that no other program has set a knob."""
         if self.watchdog:
             self.watchdog.ask({})
 
     def restore(self) -> str:
-        """Go back to the values before; return what is to be told about it, if anything is."""
+        """Restore the former values. Return a warning for the user, "" if there is none."""
         if not self.watchdog:
             return ""
         watchdog, self.watchdog = self.watchdog, None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Where a run is now, in a file for other commands; it is there as long as the run goes on."""
+"""Publish the state of a run in a file for other commands, for as long as the run lasts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READABLE = 0o644
 
 
 class Live:
-    """Writes the file: at each change, and once a second."""
+    """Writes the file at each change, and once a second."""
 
     def __init__(self, tree: Tree, about: Mapping[str, Any]) -> None:
         self.tree = tree
@@ -28,7 +28,10 @@ class Live:
         self.next = 0.0
 
     def tell(self, now: float, **what: Any) -> None:
-        """Take what has changed, and write it if it is more than the time that passes."""
+        """Update the state.
+
+        Write the file after a second, or if more than the remaining time changed.
+        """
         changed = any(self.told.get(name) != value for name, value in what.items()
                       if name not in ("left_s", "guards"))  # fmt: skip
         self.told |= what
@@ -36,16 +39,15 @@ class Live:
             self.next = now + EVERY_S
             try:
                 self.tree.keep(LIVE, json.dumps(storable(self.about | self.told)), READABLE)
-            except Error:  # a run does not end because nobody can look at it
+            except Error:  # the run goes on even if its state cannot be published
                 return
 
     def end(self) -> None:
-        """Remove it."""
         if self.tree.exists(LIVE):
             self.tree.drop(LIVE)
 
 
 def place_of(block: Block) -> dict[str, Any]:
-    """Return what is told of a block. In the A/A phase, all is control."""
+    """Return the position of a block. In the A/A phase, every block is of the control."""
     arm = ARMS[0] if block.phase == "aa" else block.arm or "both"
     return {"phase": block.phase, "pair": block.pair, "arm": arm, "block": block.number + 1}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""One metric of a report: its numbers, and what they say in plain words."""
+"""One metric of a report: its numbers, and its verdict in words."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from mmpolicy.ab.stats import (
     totals,
 )
 
-# Of a margin, where the sizes of the differences decided on the length: they are larger where
-# the treatment is worse by the margin, which makes 5 % of 3.5 %.
+# Risk of a margin test if the sizes of the differences decided on the length: the sizes are larger
+# if the treatment is worse by the margin, which turns 3.5 % into 5 %.
 ALPHA_BY_SIZE = 0.035
-# One-sided p of arms that vary differently, below which the means have to bear out what the pairs
-# show. It is a lenient one: variances that differ twofold are missed in most runs at 5 %.
+# One-sided p-value of unequal variances, below which the means must confirm the result of the
+# pairs. It is lenient: at 5 %, most runs miss variances that differ twofold.
 UNEVEN = 0.2
-# The means then have this part of the risk: their intervals are a little too narrow.
+# Share of the risk for the means, whose intervals are slightly too narrow.
 OF_MEANS = 0.8
-BIG = 700  # logarithms above this are of no number
+BIG = 700  # exp() overflows beyond this
 
 
 @dataclass(frozen=True)
 class MetricResult:
-    """One metric of a report."""
+    """The analysis of one metric."""
 
     metric: Metric
     pairs: Pairs
@@ -59,15 +59,15 @@ class MetricResult:
     effect: Effect | None  # None with too few pairs
     aa: Effect | None
     seed: int
-    planned: int  # pairs
+    planned: int  # number of pairs
     lost: Mapping[str, int] = field(default_factory=dict)  # arm -> blocks without a value
     carry: Carry = field(default_factory=Carry)
-    margin: float = 0.0  # percent by which it may be worse
-    corrected: float = 1.0  # p, for the number of metrics
+    margin: float = 0.0  # percent by which the treatment may be worse
+    corrected: float = 1.0  # p-value, corrected for the number of metrics
     aa_corrected: float = 1.0
     metrics: int = 1
-    against: int = 0  # lost pairs that count as against what the others show
-    length: str = ""  # how it was settled: by `size`, `anytime`, else beforehand
+    against: int = 0  # lost pairs that count against the others
+    length: str = ""  # rule of the length: `size`, `anytime`, or "" for fixed in advance
 
     @property
     def found(self) -> bool:
@@ -76,18 +76,18 @@ class MetricResult:
 
     @property
     def uneven_lost(self) -> bool:
-        """Tell if what is lost is more often of one arm than chance does it."""
+        """Tell if one arm lost more blocks than chance explains."""
         lost = sorted(self.lost.get(arm, 0) for arm in ARMS)
         return 2 * binomial_tail(lost[1], sum(lost)) < ALPHA
 
     @property
     def too_many_lost(self) -> bool:
-        """Tell if too many pairs are lost, or blocks of one arm more often than chance does it."""
+        """Tell if too many pairs are lost, or more blocks of one arm than chance explains."""
         return self.uneven_lost or not few_lost(self.planned - len(self.pairs), self.planned)
 
     @property
     def good(self) -> bool | None:
-        """Tell if the effect is for the better; None if nobody said what is."""
+        """Tell if the effect is for the better; None if the metric has no direction."""
         if not self.effect or not self.metric.better:
             return None
         return (self.effect.estimate < 0) == (self.metric.better == "lower")
@@ -98,7 +98,7 @@ class MetricResult:
         return self.found and self.good is False
 
     def shown(self, effect: float) -> float:
-        """Return a number of the effect as people read it: percent, or the metric's unit."""
+        """Return an effect as the user reads it: percent, or the metric's unit."""
         return in_percent(effect) if self.relative and isfinite(effect) else effect
 
     @property
@@ -113,14 +113,14 @@ class MetricResult:
         return self.scale != "difference"
 
     def text(self, effect: float, sign: str = "+") -> str:
-        """Return a number of the effect with its unit."""
+        """Return an effect with its unit."""
         value = self.shown(effect)
         if not self.relative:
             return f"{value:{sign}.4g}"
         return f"{value:{sign}{'.0f' if abs(value) >= 1000 else '.3g'}} %"
 
     def ends(self, low: float, high: float) -> str:
-        """Return an interval."""
+        """Return an interval as text."""
         return f"{self.text(low)} .. {self.text(high)}" if isfinite(low) else "any"
 
     @cached_property
@@ -144,13 +144,14 @@ class MetricResult:
         control, treatment = (sum(side) / len(pairs) for side in zip(*pairs))
         return control, treatment
 
-    # The totals, in which a few blocks may outweigh all others
+    # Totals, in which a few blocks may outweigh all others
 
     @cached_property
     def totals(self) -> tuple[float, float, float] | None:
-        """Return the ratio of totals with its interval, where the effect is a ratio, too.
+        """Return the ratio of totals with its interval, if the effect is a ratio too.
 
-        Where the arms vary differently, the totals alone are too sure, see means_by_logs().
+        If the arms vary differently, the interval of the totals is too narrow, so it is widened;
+        see means_by_logs().
         """
         if not self.effect or not self.relative:
             return None
@@ -167,10 +168,11 @@ class MetricResult:
         return treatment - control, treatment + control
 
     def _mean_bears(self, lower: bool, limit: float, alpha: float) -> bool:
-        """Tell if the means are below (above) a limit, too, where that is in question.
+        """Tell if the means are below (above) a limit too, where the variances put that in doubt.
 
-        The mean of logarithms is lower where they vary more, though the mean is not. So a claim
-        that the treatment is lower needs that if its blocks vary more.
+        The mean of logarithms is lower in an arm that varies more, even if its mean is not. So if
+        the treatment's blocks vary more, a claim that the treatment is lower needs the means as
+        well.
         """
         if self.scale != "ratio" or self.spread_p[not lower] >= UNEVEN:
             return True
@@ -179,9 +181,10 @@ class MetricResult:
         return all((high < limit) if lower else (low > limit) for _, low, high in ends)
 
     def _denied(self, lower: bool, limit: float) -> bool:
-        """Tell if the totals do not bear out that the effect is below (above) a limit.
+        """Tell if the totals contradict an effect below (above) a limit.
 
-        Their interval has the limit in it, and they lie outside of that of the pairs.
+        They do if their interval contains the limit and their ratio lies outside the interval of
+        the pairs.
         """
         if not self.totals:
             return False
@@ -192,7 +195,7 @@ class MetricResult:
 
     @cached_property
     def _of_pairs(self) -> tuple[float, float]:
-        """Return the interval of the pairs if the effect is the same in all of them."""
+        """Return the interval of the pairs, assuming that all have an equal effect."""
         assert self.effect
         if self.scale == "ratio" and self.length != "anytime":
             return interval(self.effect.d, self.seed, differ=False)
@@ -200,7 +203,7 @@ class MetricResult:
 
     @cached_property
     def denied(self) -> bool:
-        """Tell if pairs and totals, or means, disagree about what was found."""
+        """Tell if totals or means contradict the finding of the pairs."""
         if self.no_worse and self._denied(self.metric.better == "lower", self._limit):
             return True
         if not self.found or not self.effect:
@@ -210,12 +213,12 @@ class MetricResult:
 
     @cached_property
     def spread_p(self) -> tuple[float, float]:
-        """Return the p of: the treatment's blocks vary no more than the control's, and no less."""
+        """Return the p-values of: the treatment's blocks vary no more, and no less."""
         more, less = (spread_p(self.pairs, self.seed, way) for way in (True, False))
         return more, less
 
     def worst(self) -> tuple[float, ...]:
-        """Return how many times its mean the largest block of each arm has."""
+        """Return the largest block of each arm, divided by the arm's mean."""
         sides = [np.asarray(side) for side in zip(*self.pairs)]
         return tuple(float(side.max() / side.mean()) for side in sides)
 
@@ -223,16 +226,19 @@ class MetricResult:
 
     @property
     def _limit(self) -> float:
-        """Return the effect that is worse by just the margin."""
+        """Return the effect that is worse by exactly the margin."""
         return log(at_margin(self.metric.better == "lower", self.margin))
 
     @cached_property
     def margin_p(self) -> float | None:
-        """Return the p of: it is worse by the margin or more. None if nobody asks, or can say."""
+        """Return the p-value of: the treatment is worse by the margin or more.
+
+        None if there is no margin, no direction or no effect.
+        """
         if not (self.margin and self.metric.better and self.effect):
             return None
         if self.scale != "ratio" and (self.means() or (0.0,))[0] <= 0:
-            return 1.0  # there is no percent of nothing
+            return 1.0  # a percentage of 0 is undefined
         lower = self.metric.better == "lower"
         if self.length == "anytime":
             over = excess_in_turn(self.pairs, lower, self.margin)
@@ -242,7 +248,7 @@ class MetricResult:
 
     @property
     def open(self) -> bool:
-        """Tell if it may be worse than anybody has agreed to."""
+        """Tell if the treatment may be worse than the margin permits."""
         return bool(self.metric.better) and not self.no_worse and not (self.found and self.good)
 
     @property
@@ -251,19 +257,19 @@ class MetricResult:
 
     @cached_property
     def no_worse(self) -> bool:
-        """Tell if it is shown that the treatment is worse by less than the margin, in the mean."""
+        """Tell if the treatment is shown to be worse by less than the margin, in the mean."""
         shown = self.margin_p is not None and self.margin_p < self._margin_alpha
         return shown and self._mean_allows
 
     @cached_property
     def _mean_allows(self) -> bool:
-        """Tell if the means are within the margin, too, where that is in question."""
+        """Tell if the means are within the margin too, if the variances call that into question."""
         return self._mean_bears(self.metric.better == "lower", self._limit, self._margin_alpha)
 
     # Words
 
     def verdict(self) -> str:
-        """Return what is to be said about it."""
+        """Return the verdict on this metric."""
         if not self.margin or not self.metric.better:
             return self._verdict()
         word = "shown" if self.no_worse else "not shown"
@@ -298,7 +304,7 @@ class MetricResult:
         )
 
     def finding(self) -> str:
-        """Return the effect that was found."""
+        """Return the effect that was found, in words."""
         assert self.effect
         estimate, good = self.effect.estimate, self.good
         judged = "" if good is None else ", which is better" if good else ", which is worse"
@@ -310,7 +316,7 @@ class MetricResult:
         return f"{'fell' if estimate < 0 else 'rose'} {size}{judged}"
 
     def cells(self) -> Sequence[str]:
-        """Return its line of the table."""
+        """Return its row of the table."""
         means = [f"{value:.5g}" for value in self.means() or ()] or ["-", "-"]
         noise = "-" if self.noise is None else f"±{self.text(self.noise, '')}"
         name, pairs = self.metric.name, f"{len(self.pairs)} of {self.planned}"
@@ -324,7 +330,7 @@ class MetricResult:
         return (name, pairs, *means, *numbers, *chances, noise)
 
     def data(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the analysis for JSON."""
         means = self.means() or (None, None)
         data: dict[str, Any] = {
             "metric": self.metric.name,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is measured: the grammar of metrics.
+"""The grammar of metrics.
 
 A metric is `[NAME=]SOURCE[/s] [/ SOURCE[/s]] [lower|higher [guard PERCENT%]]`, for instance
-`vmstat.pgfault/s lower` or `rss=cmd:redis-rss / cgroup:/redis/pids.current`. With p99(),
-max() or spread() around it, it is about the samples of a block and not about their mean.
+`vmstat.pgfault/s lower` or `rss=cmd:redis-rss / cgroup:/redis/pids.current`. With p99(), max() or
+spread() around it, it is that statistic of the samples of a block instead of their mean.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ FORMS = (
 )
 TIMES = "fault_ns"
 
-# What else to take of the samples of a block than their mean.
+# Statistics of the samples of a block, other than their mean.
 OF_SAMPLES = r"(p\d\d?|max|spread)\((.+)\)"
-# Between two sources; the names of two cgroups may have spaces around their slash.
+# The slash between two sources; the names of two cgroups may have spaces around theirs.
 RATIO = r" / (?=\s*(?:vmstat\.|cpu\.|psi\.|thp\.|cgroup:|unit:|arm\.|cmd:))"
 
 Make = Callable[[str, bool, re.Match[str]], Source]
 
-# The first form that fits counts.
+# The first form that matches counts.
 GRAMMAR: tuple[tuple[str, Make], ...] = (
     (r"cmd:(.+)", lambda text, rate, m: Command(text, rate, m[1])),
     (
@@ -72,7 +72,7 @@ GRAMMAR: tuple[tuple[str, Make], ...] = (
 
 
 def _checked(path: str) -> str:
-    """Return a path that leads to what is below, else a usage error."""
+    """Return a path without `..` or empty parts, else raise a usage error."""
     try:
         parts_of(path.strip("/"))
     except Error as err:
@@ -81,7 +81,7 @@ def _checked(path: str) -> str:
 
 
 def parse_source(text: str) -> Source:
-    """Return the source that the text describes, else a usage error."""
+    """Return the source that the text describes, else raise a usage error."""
     body = text.removesuffix("/s")
     for form, make in GRAMMAR:
         found = re.fullmatch(form, body, re.DOTALL)
@@ -92,20 +92,20 @@ def parse_source(text: str) -> Source:
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that the arms are compared by: a source, or the ratio of two."""
+    """A number by which the arms are compared: a source, or the ratio of two."""
 
     text: str
     name: str
     top: Source
     bottom: Source | None
-    better: str  # lower, higher or not said
-    margin: float  # percent by which a guard may be worse; 0: that of the run
-    guard: bool  # is it only to be no worse? Else it is what the run is for
-    of: str  # the samples of a block: pNN, max, spread; else their mean
+    better: str  # lower, higher or "" if not stated
+    margin: float  # percent by which a guard may be worse; 0: the margin of the run
+    guard: bool  # the metric must only be no worse; else the run is to improve it
+    of: str  # statistic of the samples of a block: pNN, max, spread; "": mean
 
     @classmethod
     def parse(cls, text: str) -> Metric:
-        """Return the metric that the text describes, else a usage error."""
+        """Return the metric that the text describes, else raise a usage error."""
         body, better = text.strip(), ""
         role = re.search(r" guard(?: +(\d+(?:\.\d+)?) ?%?)?$", body)
         margin = float(role[1]) if role and role[1] else 0.0
@@ -128,7 +128,6 @@ class Metric:
         return cls(text.strip(), name, over, below, better, margin, bool(role), of)
 
     def sources(self) -> tuple[Source, ...]:
-        """Return its one or two sources."""
         return (self.top, self.bottom) if self.bottom else (self.top,)
 
     @property
@@ -138,16 +137,16 @@ class Metric:
 
     @property
     def averaged(self) -> bool:
-        """Tell if a source of it is a moving average."""
+        """Tell if one of its sources is a moving average."""
         return any(each.averaged for each in self.sources())
 
     @property
     def momentary(self) -> bool:
-        """Tell if one sample is enough to know it, so that a longer block changes nothing."""
+        """Tell if one sample is enough, so that a longer block changes nothing."""
         return all(each.momentary for each in self.sources())
 
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
-        """Return its value over a stretch of time; None where there is none."""
+        """Return the value over a window of samples; None if it has none."""
         if not self.of:
             return self._plain(window, arm)
         parts = [[each] for each in window] if self.momentary else zip(window, window[1:])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Does the treatment of others change what has no treatment? Blocks with few of them, and many."""
+"""Test if treated units affect untreated ones, by blocks with few and with many units treated."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from mmpolicy.ab.stats import Effect, analyse, holm
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A metric of the units without the treatment, by the share of the others that have it."""
+    """A metric of the untreated units, compared between a low and a high share of treated ones."""
 
     metric: str
     levels: tuple[int, int]  # percent
     effect: Effect
-    corrected: float  # p, for the number of metrics
+    corrected: float  # p-value, corrected for the number of metrics
 
     @property
     def found(self) -> bool:
-        """Tell if it depends on that share."""
+        """Tell if the metric depends on the share of treated units."""
         return self.corrected < ALPHA
 
     def _shown(self, effect: float) -> float:
         return effect if self.effect.scale == "difference" else in_percent(effect)
 
     def text(self) -> str:
-        """Return it in words."""
+        """Return the effect in words."""
         few, many = self.levels
         unit = "" if self.effect.scale == "difference" else " %"
         ends = [f"{self._shown(end):+.3g}{unit}" for end in (self.effect.low, self.effect.high)]
@@ -42,11 +42,11 @@ class Neighbours:
         )
 
     def doubt(self) -> str:
-        """Return why split cannot answer then."""
+        """Return the reason that the result of split is invalid."""
         return f"what has no treatment changes: {self.text()}; take switchback"
 
     def data(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the effect for JSON."""
         ends = {"estimate": self.effect.estimate, "low": self.effect.low, "high": self.effect.high}
         numbers = {name: self._shown(end) for name, end in ends.items()}
         about = {"metric": self.metric, "percent": list(self.levels), "scale": self.effect.scale}
@@ -54,7 +54,7 @@ class Neighbours:
 
 
 def neighbours_of(recording: Recording) -> list[Neighbours]:
-    """Return it of each metric that has at least two such pairs."""
+    """Return the effect on untreated units, for each metric with at least two such pairs."""
     levels = recording.header.get("saturation")
     if not levels:
         return []
@@ -71,7 +71,7 @@ def neighbours_of(recording: Recording) -> list[Neighbours]:
 
 
 def unseen_by_split(metrics: Sequence[Metric]) -> Iterator[str]:
-    """Yield what split does not see, whatever its numbers are."""
+    """Yield the effects that split cannot see, whatever its numbers are."""
     yield (
         "split sees what a unit's own memory costs it; effects on neighbours (free lists, "
         "compaction, reclaim) are not in it, so take switchback before you roll out"

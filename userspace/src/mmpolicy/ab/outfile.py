@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The file that a run writes: whole lines, of which the last one says how it ended."""
+"""The output file of a run: whole lines, the last of which says how the run ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmpolicy.host.disk import KEEP_REMEDIES
 
 
 def is_empty(path: Path) -> bool:
-    """Tell if a run has ended before its first sample, so that there is nothing to lose."""
+    """Tell if a run ended before its first sample, so that the file may be replaced."""
     try:
         return [json.loads(line)["kind"] for line in path.open()] == ["header", "end"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -21,7 +21,7 @@ def is_empty(path: Path) -> bool:
 
 
 class OutFile:
-    """A new file; a line for which the disk has no room is not begun."""
+    """A new file. If the disk has no room for a line, the file is truncated to the line before."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,10 +32,10 @@ class OutFile:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except OSError as err:
             raise explain(err.errno or 0, f"write {path}", remedies, str(path)) from err
-        self._starts: list[int] = []  # of lines
+        self._starts: list[int] = []  # offsets of lines
 
     def write(self, line: str) -> None:
-        """Add a line."""
+        """Append a line."""
         start = os.lseek(self._file, 0, os.SEEK_END)
         data = line.encode()
         try:
@@ -47,7 +47,7 @@ class OutFile:
         self._starts.append(start)
 
     def write_last(self, line: str) -> None:
-        """Add the last line, for which others give way where there is no room."""
+        """Append the last line; if the disk has no room, drop earlier lines to make some."""
         while True:
             try:
                 self.write(line)
@@ -58,5 +58,4 @@ class OutFile:
                 os.ftruncate(self._file, self._starts.pop())
 
     def close(self) -> None:
-        """Close it."""
         os.close(self._file)

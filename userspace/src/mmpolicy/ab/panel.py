@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A value for each unit and block of split, as one pair for each block.
+"""Reduce a value per unit and block of split to one pair per block.
 
-Units differ far more than any policy does, so each is compared with itself: what is usual for
-it, over all blocks, is taken out. That knows nothing of the coins. Within a block, both arms
-could have changed places, so the test of pairs is as exact as for any others.
+Units differ far more than any policy changes them, so each is compared with itself: its mean over
+all blocks is subtracted. The mean does not depend on the coins, and within a block both arms could
+have been swapped, so the test of these pairs is as exact as of any others.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Cell(NamedTuple):
     value: float
 
 
-Cells = Mapping[str, Cell]  # of a block, by unit
+Cells = Mapping[str, Cell]  # the units of a block
 
 
 def logarithms(blocks: Sequence[Cells]) -> tuple[bool, list[Values]]:
-    """Return the logarithms of all values; where one is 0 or below, the values as they are."""
+    """Return the logarithms of all values; if any is 0 or below, the values unchanged."""
     ratio = all(cell.value > 0 for block in blocks for cell in block.values())
     return ratio, [
         {unit: log(cell.value) if ratio else cell.value for unit, cell in block.items()}
@@ -39,7 +39,7 @@ def logarithms(blocks: Sequence[Cells]) -> tuple[bool, list[Values]]:
 
 
 def usual(blocks: Iterable[Values]) -> list[Values]:
-    """Return what is usual for each unit before each block, and at last after all of them."""
+    """Return the mean of each unit over the blocks before each block, and last over all blocks."""
     sums, counts, found = dict[str, float](), Counter[str](), list[Values]()
     for block in [*blocks, {}]:
         found.append({unit: sums[unit] / counts[unit] for unit in counts})
@@ -50,9 +50,9 @@ def usual(blocks: Iterable[Values]) -> list[Values]:
 
 
 def centred(blocks: Sequence[Values], ratio: bool, past: bool) -> list[Values]:
-    """Return the values less what is usual for each unit; no logarithms, as shares of that.
+    """Return the values less the mean of each unit; without logarithms, relative to that mean.
 
-    past: what was usual until then. A unit of which nothing is known is left out.
+    past: use only blocks before. A unit without a known mean is left out.
     """
     known = usual(blocks)
     return [
@@ -74,10 +74,10 @@ def sides(values: Values, arms: Mapping[str, str]) -> Both:
 
 
 def pairs_of(blocks: Sequence[Cells], past: bool = False) -> list[Both]:
-    """Return control and treatment of each block, about what is usual for all units.
+    """Return control and treatment of each block, around the mean of all units.
 
-    past: with what was usual until then, as what is to hold at any look cannot know what comes.
-    Else, what is usual for a unit has its share of the effect, which is put right.
+    past: subtract only the mean of earlier blocks, as a result that is valid at any look cannot use
+    later ones. Otherwise each unit's mean contains part of the effect, which is corrected for.
     """
     ratio, values = logarithms(blocks)
     arms = [{unit: cell.arm for unit, cell in block.items()} for block in blocks]
@@ -96,7 +96,7 @@ def pairs_of(blocks: Sequence[Cells], past: bool = False) -> list[Both]:
 
 
 def _shown(arms: Sequence[Mapping[str, str]]) -> float:
-    """Return how much of an effect there is in the pairs, of which all means are taken out."""
+    """Return the share of an effect that remains after the mean of each unit is subtracted."""
     treated = [{unit: float(arm == ARMS[1]) for unit, arm in of.items()} for of in arms]
     both = [sides(rest, of) for rest, of in zip(centred(treated, True, False), arms)]
     found = [treatment - control for control, treatment in filter(None, both)]
@@ -104,7 +104,7 @@ def _shown(arms: Sequence[Mapping[str, str]]) -> float:
 
 
 def neighbours(low: Cells, high: Cells) -> Both:
-    """Return the mean of the units that are in the control of both blocks, in each of them."""
+    """Return the means, in each of two blocks, of the units that are in the control of both."""
     units = [unit for unit in low if unit in high
              if low[unit].arm == high[unit].arm == ARMS[0]]  # fmt: skip
     if not units:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What an experiment changes in the kernel, and the way back."""
+"""The changes of an experiment to the module's state, and their rollback."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.step import Step
 
-SHARES = {"": "50", "control": "0", "treatment": "100"}  # of units in treatment, in percent
+SHARES = {"": "50", "control": "0", "treatment": "100"}  # block's arm -> percent treated
 
 
 class StoppedError(Exception):
-    """The run ends before its time: status is guard, interrupted, lost or failed."""
+    """The run ends early; status is guard, interrupted, lost or failed."""
 
     def __init__(self, status: str, reason: str, arm: str = "") -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
-        self.arm = arm  # where it happened, if that was in one of them
+        self.arm = arm  # "" if the reason concerns neither arm
 
 
 class PolicyArms:
-    """The experiment in the kernel. Every step is a way from one state to the next."""
+    """The experiment in the module. Each step plans the writes from one state to the next."""
 
     def __init__(
         self, tree: Tree, arms: dict[str, Settings], lease_ms: int, scope: Scope, timing: bool
@@ -54,16 +54,16 @@ class PolicyArms:
         self.arms = arms
         self.lease_ms = lease_ms
         self.scope = scope
-        self.timing = timing  # is the time of faults asked for?
+        self.timing = timing  # measure the time of faults
         self.before = self.state = read_state(tree)
-        self.fresh: Settings = {}  # a new profile
+        self.fresh: Settings = {}  # settings of a newly created profile
         self.units: dict[str, str] = {}  # cgroup -> arm, in a block of split
-        self.drawn: dict[int, int] = {}  # the seed that was found for that of a pair
+        self.drawn: dict[int, int] = {}  # seed of a pair -> seed that divides the units evenly
         self.levels = (10, 90)  # percent of the units that are treated in the phase of saturation
         self._check()
 
     def _check(self) -> None:
-        """Refuse to begin where something is in the way."""
+        """Refuse to begin after an expired lease, with an old module, or with leftovers of runs."""
         if check_loaded(self.tree) == "expired":
             hint = "mmpolicy reset, which acknowledges it"
             raise Error("a lease has expired, everything is stock", Exit.FAILED, hint)
@@ -99,14 +99,14 @@ class PolicyArms:
         return steps_of(self.before, plan(self.before, state))
 
     def set_up(self, unit: str) -> None:
-        """Make the arms."""
+        """Create the profiles of both arms."""
         self.go(self.foundation(unit))
         self.state = read_state(self.tree)
         fresh = settings_of(self.state, PROFILES["control"])
         self.fresh = {key.of(DEFAULT): value for key, value in fresh.items()}
 
     def go(self, state: State) -> None:
-        """Go to a state; where a write is refused, be certain of where we are."""
+        """Write a state; if a write is refused, read the state back before raising the error."""
         try:
             for write in plan(self.state, state):
                 self.tree.write(write.path, write.value)
@@ -116,14 +116,14 @@ class PolicyArms:
         self.state = state
 
     def host_settings(self, arm: str) -> State:
-        """Return what an arm has for points of the whole host, which only default has."""
+        """Return an arm's settings for host-wide points, which only the default profile has."""
         keys = {key for each in self.arms.values() for key in each} - set(self.fresh)
         return {
             key: self.arms[arm].get(key, self.before[key]) for key in keys if key in self.before
         }
 
     def equip(self, phase: str) -> None:
-        """Give each arm its settings; in the A/A phase, both those of the control."""
+        """Write the settings of each arm; in the A/A phase, both arms get those of the control."""
         state = dict(self.state)
         for arm, profile in PROFILES.items():
             settings = self.arms["control" if phase == "aa" else arm]
@@ -133,7 +133,7 @@ class PolicyArms:
         self.go(state)
 
     def enter(self, block: Block) -> None:
-        """Begin a block."""
+        """Set the share of units in treatment, or the host-wide settings, for a block."""
         state: State = self.state | {PERCENT: SHARES[block.arm], ENABLED: "1"}
         if block.phase == SATURATION or not block.arm:
             self._draw(block, state)
@@ -143,7 +143,11 @@ class PolicyArms:
         self.go(state)
 
     def _draw(self, block: Block, state: State) -> None:
-        """Assign the units. What few are treated is also among the many: only the share differs."""
+        """Assign the units to arms.
+
+        In saturation, the few treated units are also among the many, so that only the share
+        differs.
+        """
         if self.host_settings("control") != self.host_settings("treatment"):
             text = "the arms differ in a point of the whole host, where both run at once"
             raise Error(text, Exit.USAGE, "take --design switchback")
@@ -160,7 +164,7 @@ class PolicyArms:
         state |= {SEED: str(seed), PERCENT: str(share)}
 
     def renew(self) -> None:
-        """Renew the lease, if it is still ours to renew."""
+        """Renew the lease; raise StoppedError if it expired or another process ended the run."""
         if check_loaded(self.tree) == "expired":
             text = "the lease has expired, everything is stock; mmpolicy reset acknowledges it"
             raise StoppedError("lost", text)
@@ -169,7 +173,7 @@ class PolicyArms:
         self.tree.write(LEASE.path, str(self.lease_ms))
 
     def look_after(self, restarting: bool) -> None:
-        """End the run if the cgroup is gone; if it was to be made anew, follow to the new one."""
+        """Raise StoppedError if the cgroup is gone; during a restart, follow to its successor."""
         if not self.scope.gone:
             return
         if not restarting:
@@ -181,14 +185,14 @@ class PolicyArms:
             self.go(self.state | {SCOPE: again.number})
 
     def halt(self) -> None:
-        """Take the arms out of force, before anything is looked at."""
+        """Disable both arms, before the rollback reads the state."""
         host = settings_of(self.before, DEFAULT)
         if self.state[ENABLED] == "1":
             self.go(self.state | host | {ENABLED: "0"})
-            self.tree.write(LEASE.path, str(self.lease_ms))  # time to tidy up
+            self.tree.write(LEASE.path, str(self.lease_ms))  # time for the rollback
 
     def way_back(self) -> list[Write]:
-        """Return the writes that undo what was done; what others have changed stays."""
+        """Return the writes that undo the experiment; changes of other processes stay."""
         now = read_state(self.tree)
         target, conflicts = undo(StateChange(self.before, self.state), now)
         for key in conflicts:
@@ -197,10 +201,7 @@ class PolicyArms:
         return plan(now, without_gone(self.tree, now, target))
 
     def restore(self) -> str:
-        """Go back to the state before; return what is to be told about it, if anything is.
-
-        Where that fails, stock is the way out.
-        """
+        """Restore the state from before; if that fails, reset to stock. Return a warning, or ""."""
         if check_loaded(self.tree) == "expired":
             return "everything is stock"
         try:

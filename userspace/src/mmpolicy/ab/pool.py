@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""One experiment on many hosts: on these, and on the next one. Needs numpy and scipy.
+"""Pool one experiment over many hosts: the effect on these, and on the next. Needs numpy and scipy.
 
-On these hosts: nothing is assumed, the coins of all pairs of all hosts are tossed anew. Each
-host counts the same. On the next host: hosts differ, so their effects are a sample. Random
-effects, with the variance between hosts of Paule and Mandel (1982), the interval of Hartung
-and Knapp (2001), and the prediction interval of Higgins, Thompson and Spiegelhalter (2009).
-That takes hosts as independent. Few hosts that share a jump inside a pair may all lean the same
-way, by their coins. So the interval is never narrower than that of the coins.
+On these hosts, nothing is assumed: the coins of all pairs of all hosts are redrawn, and each host
+counts equally. On the next host, the effects of hosts are a sample: random effects, with the
+variance between hosts of Paule and Mandel (1982), the interval of Hartung and Knapp (2001), and the
+prediction interval of Higgins, Thompson and Spiegelhalter (2009). These methods assume independent
+hosts. If few hosts share a jump inside a pair, their coins may by chance push all effects in one
+direction, so the interval is never narrower than that of the coins.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.stats import Vector, binomial_tail_of, ends_of, without_place
 from mmpolicy.errors import Error, Exit
 
-TOSSES = 9999  # of the coins of all hosts
-LEAST_PAIRS = 3  # of a host, to know its noise
-LEAST_NOISE = 1e-17  # a variance
-STANDS_OUT = 5.0  # times the median of its host: so large is a pair with a jump
-NAMED = 3  # hosts that a verdict names
-# Doubts that chance raises on one host in so many: they count where more hosts have them.
+TOSSES = 9999  # redraws of the coins of all hosts
+LEAST_PAIRS = 3  # pairs of a host, to estimate its noise
+LEAST_NOISE = 1e-17  # lower bound of a variance
+STANDS_OUT = 5.0  # a pair with a jump exceeds the median of its host by this factor
+NAMED = 3  # hosts named in a verdict
+# Doubts that chance raises on this share of hosts: they count if more hosts have them.
 BY_CHANCE = {AA: DIRTY, CARRY: ALPHA}
 NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True)
 class HostEffect:
-    """The differences of the pairs of a host, of logarithms."""
+    """The differences of the pairs of a host, in logarithms."""
 
     name: str
     d: Vector
-    sums: Vector = field(default_factory=lambda: NOTHING)  # of the logarithms of both arms
-    moments: Vector = field(default_factory=lambda: NOTHING)  # seconds: when each pair began
-    against: int = 0  # lost pairs that count as against what hosts show
+    sums: Vector = field(default_factory=lambda: NOTHING)  # sum of the arms' logarithms, by pair
+    moments: Vector = field(default_factory=lambda: NOTHING)  # start of each pair, in seconds
+    against: int = 0  # lost pairs that count against the other pairs
 
     def opposed(self, sign: float) -> HostEffect:
-        """Return the host with its lost pairs, all of them of that sign."""
+        """Return the host with its lost pairs, all of this sign."""
         return replace(self, d=np.asarray(with_lost(self.d.tolist(), self.against, sign)))
 
     @property
     def mean(self) -> float:
-        """Return its effect."""
+        """Return the mean difference."""
         return float(self.d.mean())
 
     @property
     def off(self) -> float:
-        """Return how much lost pairs may move it, each as far from it as the farthest pair."""
+        """Return how far lost pairs may move the mean, each as far off as the farthest pair."""
         if not self.against:
             return 0.0
         farthest = float(np.abs(self.d - self.mean).max())
@@ -77,24 +77,24 @@ class HostEffect:
 
     @property
     def noise(self) -> float:
-        """Return the variance of its pairs."""
+        """Return the variance of the pairs."""
         return max(float(self.d.var(ddof=1)), LEAST_NOISE)
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """What hosts say together; effects are logarithms."""
+    """The pooled effects, as logarithms."""
 
     here: float  # mean of these hosts
     p_here: float
-    mean: float  # of all hosts that there may be
+    mean: float  # mean of the population of hosts
     low: float
     high: float
     p: float
-    tau: float  # deviation between hosts
+    tau: float  # standard deviation between hosts
     heterogeneity_p: float
-    i2: float  # share of the variance that is due to hosts
-    next_low: float  # where the effect on the next host is, in 95 %
+    i2: float  # share of the variance that is between hosts
+    next_low: float  # 95 % prediction interval for the next host
     next_high: float
 
 
@@ -108,8 +108,8 @@ def weighted(effects: Vector, variances: Vector) -> tuple[float, float, float]:
 def variances_of(hosts: Sequence[HostEffect]) -> Vector:
     """Return the variance of the effect of each host.
 
-    Few pairs know the noise of their host badly. Its logarithm is moved towards the mean of
-    all hosts, by the part of what they differ by that chance explains.
+    Few pairs estimate the noise of a host badly. So its logarithm is shrunk towards the mean of all
+    hosts, by the part of their differences that chance explains.
     """
     pairs = np.asarray([len(host.d) for host in hosts])
     freedom = (pairs - 1) / 2
@@ -122,24 +122,23 @@ def variances_of(hosts: Sequence[HostEffect]) -> Vector:
 
 
 def tau_squared(effects: Vector, variances: Vector) -> float:
-    """Return the variance between hosts by Paule and Mandel: it makes Q what is expected."""
+    """Return the variance between hosts by Paule and Mandel: Q then equals its expectation."""
 
     def excess(tau2: float) -> float:
         return weighted(effects, variances + tau2)[1] - (len(effects) - 1)
 
     if excess(0.0) <= 0:
         return 0.0
-    far = float(np.ptp(effects) ** 2)  # there, Q is a fourth of the number of hosts at most
+    far = float(np.ptp(effects) ** 2)  # here, Q is at most a fourth of the number of hosts
     return float(optimize.brentq(excess, 0.0, far, xtol=1e-15))
 
 
 def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> Pooled:
-    """Return both answers of two hosts or more.
+    """Return the effects on these hosts and on the population, for two hosts or more.
 
-    Lost pairs count as against the others. On these hosts each is as clear as the clearest pair
-    of its host, as in a report. On hosts like these they may move the mean by what HostEffect.off
-    says, so the interval is that much wider at either end (bounds as of Horowitz and Manski,
-    1998).
+    Lost pairs count against the others. For these hosts, each is as large as the largest pair of
+    its host, as in a report. For the population, they may move the mean by HostEffect.off, so the
+    interval is wider by that at both ends (bounds of Horowitz and Manski, 1998).
     """
     effects = np.asarray([host.mean for host in hosts])
     variances = variances_of(hosts)
@@ -171,7 +170,7 @@ def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> 
 
 
 def _p_against(hosts: Sequence[HostEffect], seed: int, tosses: int) -> float:
-    """Return the p of the coins with all lost pairs against what the others show."""
+    """Return the p-value of the coins with all lost pairs against the other pairs."""
     if not any(host.against for host in hosts):
         return 0.0
     sign = -1.0 if sum(host.mean for host in hosts) > 0 else 1.0
@@ -182,19 +181,19 @@ def _p_against(hosts: Sequence[HostEffect], seed: int, tosses: int) -> float:
 
 @dataclass(frozen=True)
 class Coins:
-    """What the coins of all pairs of these hosts say, tossed anew."""
+    """Randomisation inference over the coins of all pairs of these hosts."""
 
     p: float
-    low: float  # of all effects that they do not reject
+    low: float  # interval of the effects that the coins do not reject
     high: float
-    total: float = 0.0  # the logarithm of the ratio of the totals, each host with the same mean
-    totals: tuple[float, float] = (0.0, 0.0)  # its interval
+    total: float = 0.0  # logarithm of the ratio of totals, each host scaled to an equal mean
+    totals: tuple[float, float] = (0.0, 0.0)  # interval of `total`
 
     @classmethod
     def of(
         cls, hosts: Sequence[HostEffect], seed: int, tosses: int, with_totals: bool = False
     ) -> Coins:
-        """Toss them: the mean of a random subset of pairs takes the place of that of all."""
+        """Redraw the coins: the mean of a random subset of pairs replaces that of all pairs."""
         rng = np.random.default_rng(seed)
         seen = sum(host.mean for host in hosts)
         turned, weight = np.zeros(tosses), np.zeros(tosses)
@@ -218,7 +217,7 @@ class Coins:
 
 
 def means_of(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> Means:
-    """Return what the means of hosts are to bear out the effect by."""
+    """Return the means by which the effect of the pairs is confirmed."""
     known = [host for host in hosts if len(host.sums) == len(host.d)]
     coins = Coins.of(known, seed, tosses, with_totals=True)
     spread = spread_of([(host.d, host.sums) for host in known])
@@ -227,9 +226,9 @@ def means_of(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -
 
 
 def shared_jump(hosts: Sequence[HostEffect]) -> list[str]:
-    """Return the hosts of which the pair that stands out began at the same time as another's.
+    """Return the hosts whose outlying pair began at about one time with another host's.
 
-    Only sizes are looked at: signs are what the coins decided.
+    Only sizes are compared, as the coins decided the signs.
     """
     moments: list[tuple[float, float, str]] = []
     for host in hosts:
@@ -249,27 +248,27 @@ def shared_jump(hosts: Sequence[HostEffect]) -> list[str]:
 
 
 def _span(recording: Recording) -> tuple[str, str]:
-    """Return when a run began and ended, as text that can be compared (UTC)."""
+    """Return when a run began and ended, as text that sorts by time (UTC)."""
     start: str = recording.header["started"]
     return start, max([start, *(each["at"] for each in recording.blocks.values() if "at" in each)])
 
 
 def label_of(path: str, recording: Recording) -> str:
-    """Return what a host is called in the table."""
+    """Return the name of a host in the table."""
     host = recording.header["host"]
     labels = " ".join(f"{key}={value}" for key, value in host.get("labels", {}).items())
     return f"{host.get('name') or path} {labels}".strip()
 
 
 class Left(NamedTuple):
-    """Why a host is left out."""
+    """The reason that a host is left out."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class HostRun:
-    """What a pool keeps of a file: a fleet has thousands, and each has all samples of its run."""
+    """The part of a file that a pool keeps: a fleet has thousands, each with all its samples."""
 
     path: str
     digest: str
@@ -279,11 +278,11 @@ class HostRun:
     effects: dict[str, HostEffect]  # by metric
     doubts: list[Doubt]
     stopped: bool
-    left: dict[str, str] = field(default_factory=dict)  # metric -> why it has no effect here
+    left: dict[str, str] = field(default_factory=dict)  # metric -> the reason for no effect
 
     @classmethod
     def of(cls, path: str, recording: Recording) -> HostRun:
-        """Return what a file says."""
+        """Analyse a recording, and keep the result."""
         if not recording.header.get("digest"):
             text = f"{path} has version 1, and does not say which host it is of"
             raise Error(text, Exit.USAGE, "run it again with this version")
@@ -298,7 +297,7 @@ class HostRun:
 
 
 def _effect(label: str, recording: Recording, metric: Metric) -> HostEffect | Left:
-    """Return the effect on a host, or why there is none."""
+    """Return the effect on a host, or the reason that it has none."""
     by_pair, firsts = recording.by_pair(metric, "ab"), recording.firsts()
     pairs = list(by_pair.values())
     scale, d = differences(pairs)
@@ -318,7 +317,7 @@ def _effect(label: str, recording: Recording, metric: Metric) -> HostEffect | Le
 
 
 def _moments(recording: Recording, pairs: Iterable[int]) -> Vector:
-    """Return when pairs began, in seconds; also by the time of day, where that is known."""
+    """Return the start of each pair in seconds, by the time of day if the header has it."""
     started = recording.header["started"]
     start = datetime.fromisoformat(started).timestamp() if started else 0.0
     began: dict[int, float] = {}
@@ -336,7 +335,7 @@ def _check_same(first: HostRun, other: HostRun) -> None:
 
 
 def _check_own(runs: Sequence[HostRun]) -> None:
-    """Refuse two files with the same coins at the same time."""
+    """Refuse two files with equal seeds that overlap in time."""
     ordered = sorted(runs, key=lambda run: (run.seed, run.span))
     for first, then in zip(ordered, ordered[1:]):
         if first.seed == then.seed and then.span[0] <= first.span[1]:
@@ -351,7 +350,7 @@ class Pool:
 
     def __init__(self, recordings: Iterable[tuple[str, Recording]]) -> None:
         self.runs: list[HostRun] = []
-        for path, recording in recordings:  # one at a time
+        for path, recording in recordings:  # one in memory at a time
             if not self.runs:
                 self.metrics = recording.metrics()
                 self.margin = recording.header.get("margin") or 0.0
@@ -368,7 +367,7 @@ class Pool:
         }
         self.means = {name: means_of(self.effects[name]) for name in self.results}
 
-    # Why not to believe it
+    # Reasons for doubt
 
     def stopped(self) -> list[str]:
         """Return the hosts on which a guard broke in the treatment; they are never dropped."""
@@ -376,9 +375,9 @@ class Pool:
 
     @cached_property
     def open_doubts(self) -> list[tuple[str, str]]:
-        """Return hosts with the doubts that count: whatever the others say, it is not shown.
+        """Return hosts with the doubts that count: they make the result inconclusive.
 
-        Whether totals agree with pairs is asked of all hosts together, see Means.
+        Whether totals agree with pairs is tested over all hosts together, see Means.
         """
         kinds = {OWN}
         for kind, rate in BY_CHANCE.items():
@@ -390,17 +389,17 @@ class Pool:
 
     @property
     def left_out(self) -> list[tuple[str, str]]:
-        """Return hosts that are in no answer about a metric, with the reason."""
+        """Return hosts that are left out of the answer about a metric, with the reason."""
         return [(run.label, f"{name}: {reason}") for run in self.runs
                 for name, reason in run.left.items()]  # fmt: skip
 
-    # What came out
+    # The result
 
     @cached_property
     def exit(self) -> Exit:
-        """Return 8 if any metric is worse, and 0 only for what each host could be told, too.
+        """Return 8 if any metric is worse, and 0 only for a result that holds for each host too.
 
-        That is: it is better on these hosts and the next, and no guard is open or broke.
+        For 0, a metric is better on these hosts and the next, and no guard is open or broke.
         """
         known = [metric for metric in self.metrics if metric.name in self.results]
         if any(self._worse(metric) for metric in known):
@@ -414,7 +413,7 @@ class Pool:
         return Exit.DONE if better else Exit.INCONCLUSIVE
 
     def _shown(self, metric: Metric) -> bool:
-        """Tell if there is an effect, also in the means."""
+        """Tell if there is an effect, in the means too."""
         wanted = sum(not each.guard for each in self.metrics)
         found, level = self.results[metric.name], ALPHA / max(wanted, 1)
         lower = found.mean < 0
@@ -426,13 +425,13 @@ class Pool:
         return wanted and self._shown(metric)
 
     def _worse(self, metric: Metric) -> bool:
-        """Tell if it is worse, and nobody has agreed to so much."""
+        """Tell if a metric is worse by more than its margin permits."""
         if not metric.better or not self._shown(metric):
             return False
         return not self._good(metric) and not self._within(metric)
 
     def _bear(self, metric: Metric, lower: bool, limit: float) -> bool:
-        """Tell if the means of all hosts are on that side of a limit, too."""
+        """Tell if the means of all hosts are on this side of a limit too."""
         found = self.results[metric.name]
         end = found.high if lower else found.low
         return self.means[metric.name].bear(lower, limit, found.mean, end)
@@ -448,7 +447,7 @@ class Pool:
         return shown and self._bear(metric, lower, limit)
 
     def lines(self) -> list[str]:
-        """Return it as text."""
+        """Return the result as text."""
         lines = []
         for metric in self.metrics:
             hosts = self.effects[metric.name]
@@ -493,7 +492,7 @@ class Pool:
             )
 
     def verdict(self) -> str:
-        """Return the one sentence that counts."""
+        """Return the verdict, in one sentence."""
         if self.exit == Exit.INCONCLUSIVE:
             if self.stopped():
                 return f"inconclusive: a guard broke in the treatment on {_some(self.stopped())}"
@@ -508,7 +507,7 @@ class Pool:
         return f"{word} on these hosts, and on hosts like these"
 
     def data(self) -> dict[str, Any]:
-        """Return it for JSON; effects in percent."""
+        """Return the result for JSON; effects in percent."""
         metrics = []
         for metric in self.metrics:
             hosts = [{"host": host.name, "pairs": len(host.d), "effect": in_percent(host.mean)}
@@ -540,7 +539,7 @@ def _by_host(reasons: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _lost(hosts: Iterable[HostEffect]) -> list[str]:
-    """Return each host with lost pairs that count, and how many they are at most."""
+    """Return each host with lost pairs that count, and their largest number over its metrics."""
     most: dict[str, int] = {}
     for host in hosts:
         most[host.name] = max(host.against, most.get(host.name, 0))
@@ -548,7 +547,7 @@ def _lost(hosts: Iterable[HostEffect]) -> list[str]:
 
 
 def _some(texts: Sequence[str]) -> str:
-    """Return the first of them, and how many more there are."""
+    """Return the first few texts, and the number of further ones."""
     more = len(texts) - NAMED
     return ", ".join(texts[:NAMED]) + (f" and {more} more" if more > 0 else "")
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Do the means of many hosts bear out what their pairs show? Needs numpy and scipy.
+"""Check the effect of pairs against the means of many hosts. Needs numpy and scipy.
 
-The effect on a host is a mean of logarithms. That is lower where blocks vary more, though their
-mean is not, and a few blocks that take very much hardly count in it. Users pay the mean.
+The effect on a host is a mean of logarithms. It is lower where blocks vary more, even if their mean
+is not, and a few very long blocks hardly count in it. Users, however, pay the mean.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Logs = tuple[Vector, Vector]  # difference and sum of the logarithms of both arm
 
 @dataclass(frozen=True)
 class Means:
-    """What variance adds to the mean of the effects, and the totals of all hosts; logarithms."""
+    """The effect of variances on the mean, and the totals of all hosts; logarithms."""
 
-    more_p: float = 1.0  # of: the treatment's blocks vary no more
+    more_p: float = 1.0  # p-value of: the treatment's blocks vary no more
     less_p: float = 1.0
     rise: float = 0.0
-    down: float = 0.0  # so far off may that be
+    down: float = 0.0  # error of `rise`, downward and upward
     up: float = 0.0
     pairs: Ends = (-inf, inf)  # interval of the effect by the coins
     total: float = 0.0
-    totals: Ends = (0.0, 0.0)  # its interval by the coins
+    totals: Ends = (0.0, 0.0)  # interval of `total` by the coins
 
     def bear(self, lower: bool, limit: float, mean: float, end: float) -> bool:
-        """Tell if the means are below (above) a limit, too, as the effect and its end are."""
+        """Tell if the means are below (above) a limit too, as the effect and its interval are."""
         if lower:
             uneven, far = self.more_p < UNEVEN, mean + self.rise + hypot(end - mean, self.up)
             denied = self.totals[1] >= limit and self.total > self.pairs[1]
@@ -47,9 +47,9 @@ class Means:
 
 
 def spread_of(hosts: Sequence[Logs]) -> dict[str, float]:
-    """Return what Means has of the variances; each host counts the same.
+    """Return the fields of Means about variances; each host counts equally.
 
-    p is that of the coins, of which the sum of so many is normal.
+    p is that of the coins, by the normal approximation of their sum.
     """
     signs = []
     for d, sums in hosts:
@@ -67,7 +67,7 @@ def spread_of(hosts: Sequence[Logs]) -> dict[str, float]:
 
 
 def sides_of(d: Vector, sums: Vector) -> tuple[Vector, Vector]:
-    """Return the values of treatment and control, of which the mean of a host is 1."""
+    """Return the values of treatment and control, scaled so that the mean of a host is 1."""
     treatment, control = np.exp((sums + d) / 2), np.exp((sums - d) / 2)
     usual = (treatment.mean() + control.mean()) / 2
     return treatment / usual / len(d), control / usual / len(d)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is told while a run goes on."""
+"""Progress of a run, and the interface of displays for it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Protocol
 
 
 def clock(seconds: float) -> str:
-    """Return a time as people read it."""
+    """Return a duration as M:SS."""
     return f"{int(seconds // 60)}:{int(seconds % 60):02}"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is after a block."""
+    """The position of a run after a block."""
 
     done: int  # blocks
     total: int
@@ -23,19 +23,19 @@ class Progress:
     estimates: list[str]  # one for each metric
 
     def line(self) -> str:
-        """Return it as one line."""
+        """Return the position as one line."""
         where = f"block {self.done} of {self.total} ({self.phase}), {clock(self.left_s)} left"
         return "; ".join([where, *self.estimates])
 
 
 class Display(Protocol):
-    """What shows it."""
+    """Shows the progress of a run."""
 
     def say(self, line: str) -> None:
-        """Tell something once."""
+        """Show a line once."""
 
     def report(self, progress: Progress) -> None:
-        """Tell where the run is."""
+        """Show the position of the run."""
 
     def tick(self, left_s: float) -> None:
-        """Tell of the time that is left; this comes several times a second."""
+        """Show the remaining time; called several times a second."""

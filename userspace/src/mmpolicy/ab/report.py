@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a recording says, in numbers and in plain words."""
+"""The report on a recording, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from mmpolicy.ab.stats import against, analyse, analyse_anytime, holm
 from mmpolicy.errors import Exit
 from mmpolicy.render import table
 
-# Kinds of doubts: those that a pool of hosts judges by all of them, and all others.
+# Kinds of doubts. A pool judges A/A, CARRY, TOTALS and LOST over all its hosts.
 OWN, AA, CARRY, TOTALS, LOST = "", "A/A", "carry-over", "totals", "lost"
-LOST_OF_HOST = 1 / 3  # of its pairs: with more of them, a pool has no use for a host
+LOST_OF_HOST = 1 / 3  # share of lost pairs beyond which a pool leaves a host out
 
 
 class Doubt(NamedTuple):
-    """Why nothing should be concluded."""
+    """A reason to conclude nothing."""
 
     kind: str
     text: str
-    metric: str = ""  # that alone; else all of them
+    metric: str = ""  # "" if it concerns all metrics
 
 
 HEAD = (
@@ -49,7 +49,7 @@ HEAD = (
 
 
 def _row(recording: Recording, metric: Metric, margin: float, metrics: int) -> MetricResult:
-    """Return the analysis of a metric for itself."""
+    """Return the analysis of one metric, without correction for the others."""
     seed = recording.header["seed"]
     by_pair, aa_pairs = recording.by_pair(metric, "ab"), recording.pairs(metric, "aa")
     pairs, firsts = list(by_pair.values()), recording.firsts()
@@ -72,7 +72,7 @@ def _row(recording: Recording, metric: Metric, margin: float, metrics: int) -> M
 
 
 def rows_of(recording: Recording, margin: float = 0.0) -> list[MetricResult]:
-    """Return the analysis of each metric, corrected for the number of those with its role."""
+    """Return the analysis of each metric, corrected for the number of metrics with its role."""
     metrics = recording.metrics()
     number = Counter(metric.guard for metric in metrics)
     rows = [_row(recording, metric, margin, number[metric.guard]) for metric in metrics]
@@ -90,7 +90,7 @@ def rows_of(recording: Recording, margin: float = 0.0) -> list[MetricResult]:
 
 
 def _carry_corrected(rows: list[MetricResult]) -> list[MetricResult]:
-    """Return rows of which the p of both signs of carry-over are corrected for their number."""
+    """Return rows with the p-values of both signs of carry-over corrected for their number."""
     left = holm([row.carry.share_p for row in rows])
     halves = holm([row.carry.halves_p for row in rows])
     return [
@@ -104,11 +104,11 @@ def _told(lengths: Iterable[tuple[str, int]]) -> str:
 
 
 class Report:
-    """The whole of it."""
+    """The analysis of a recording: metrics, balance, doubts, verdict."""
 
     def __init__(self, recording: Recording, detect: float = 5.0, margin: float = 0.0) -> None:
         self.recording = recording
-        self.detect = detect  # percent, of which the length is told
+        self.detect = detect  # percent, for the number of pairs to find it
         self.header = recording.header
         self.margin = margin or self.header.get("margin") or 0.0  # percent
         self.rows = rows_of(recording, self.margin)
@@ -120,7 +120,7 @@ class Report:
 
     @property
     def same(self) -> bool:
-        """Tell if both arms have the same settings: a run to see the noise."""
+        """Tell if both arms have equal settings, as in a run that measures noise."""
         return bool(self.header["control"]["settings"] == self.header["treatment"]["settings"])
 
     @property
@@ -134,14 +134,14 @@ class Report:
 
     @property
     def _by_chance(self) -> float:
-        """Return the chance that what breaks as often in both arms breaks in the treatment."""
+        """Return the probability of the treatment, if guards break equally often in both arms."""
         control, treatment = self.recording.exposure()
         return float(treatment / (control + treatment))
 
-    # Why not to believe it
+    # Reasons for doubt
 
     def _reasons(self) -> Iterator[Doubt]:
-        """Yield why nothing should be concluded, whatever the numbers are."""
+        """Yield the reasons to conclude nothing, whatever the numbers are."""
         for text in self._doubts():
             yield Doubt(OWN, text)
         dirty = [row.metric.name for row in self.rows if row.aa_corrected < DIRTY]
@@ -154,7 +154,7 @@ class Report:
                 yield Doubt(OWN, each.doubt())
 
     def _doubts(self) -> Iterator[str]:
-        """Yield those of the run as a whole."""
+        """Yield the reasons that concern the run as a whole."""
         status = self.recording.end.get("status", "killed")
         if self._stopped_in_treatment and not self.harmed:
             yield (
@@ -206,7 +206,7 @@ class Report:
             yield Doubt(CARRY, f"{name}: carry-over hides how much worse the treatment is", name)
 
     def _lost(self, row: MetricResult) -> str:
-        """Return what is said of pairs without a value; empty if there are none."""
+        """Return a sentence on pairs without a value; "" if there are none."""
         if self.recording.end.get("status") != "done" or len(row.pairs) == row.planned:
             return ""
         lost = ", ".join(f"{count} blocks of {arm}" for arm, count in row.lost.items())
@@ -214,7 +214,7 @@ class Report:
         return f"{text}; it is missing or no number in {lost}"
 
     def notes(self) -> Iterator[str]:
-        """Yield what to bear in mind; it does not change the verdict."""
+        """Yield caveats, which do not change the verdict."""
         pairs, need = self.header["aa_pairs"], least_pairs(len(self.rows), DIRTY)
         if self.recording.length == "anytime" and self.recording.end.get("status") != "done":
             yield "the run was cut off; what it had shown by then holds at any look"
@@ -244,11 +244,11 @@ class Report:
             text = f"run {self.header['runs_this_week']} with these arms within a week, here"
             yield f"{text}: the more runs, the likelier one of them finds something by chance"
 
-    # What came out
+    # The result
 
     @property
     def exit(self) -> Exit:
-        """Return the exit code: does the run answer, and is the answer that it is worse?"""
+        """Return the exit code: worse, inconclusive or done."""
         if self.harmed or self._worse:
             return Exit.WORSE
         if self.doubts:
@@ -262,7 +262,7 @@ class Report:
 
     @property
     def _worse(self) -> list[MetricResult]:
-        """Return what is worse, of which nothing is in doubt; a doubt may be of another metric."""
+        """Return the metrics that are worse, without those in doubt."""
         doubted = {each.metric for each in self.reasons}
         if self.same or "" in doubted:
             return []
@@ -271,7 +271,7 @@ class Report:
 
     @property
     def only_margin(self) -> bool:
-        """Tell if all that is asked is whether it is no worse."""
+        """Tell if the run only asks whether the treatment is no worse."""
         guards = [row.metric.guard for row in self.rows]
         return all(guards) or bool(self.margin and not any(guards))
 
@@ -281,7 +281,7 @@ class Report:
         return not self.doubts and self.exit != Exit.INCONCLUSIVE
 
     def verdict(self) -> str:
-        """Return the one sentence that counts."""
+        """Return the verdict, in one sentence."""
         if self.harmed:
             return f"stopped for harm: {self.recording.end['reason']}"
         if self.doubts and not self._worse:
@@ -306,7 +306,10 @@ class Report:
         return f"with the treatment, {said}"
 
     def _of_margin(self) -> Iterator[str]:
-        """Yield what is shown to be no worse, and what is not; without a margin, nothing is."""
+        """Yield which metrics are shown to be no worse, and which are not.
+
+        Without a margin, none is shown.
+        """
         for shown in (True, False):
             for margin in sorted({row.margin for row in self.rows}):
                 rows = [row for row in self.rows if row.margin == margin and row.metric.better]
@@ -317,12 +320,12 @@ class Report:
                     yield f"{'' if shown else 'not shown to be '}no worse {than}: {names}"
 
     def lengths(self) -> Iterator[tuple[str, int]]:
-        """Yield for each metric how many pairs it takes to find the effect asked about."""
+        """Yield for each metric the number of pairs that finds an effect of `detect` percent."""
         for row, noise in self._noises():
             yield row.metric.name, suggest_pairs(noise, self.detect, row.metrics)
 
     def margin_lengths(self) -> Iterator[tuple[str, int]]:
-        """Yield how many it takes to show that equal arms are no worse than the margin."""
+        """Yield the number of pairs that shows that equal arms are no worse than the margin."""
         for row, noise in self._noises():
             if row in self.judged:
                 yield row.metric.name, suggest_pairs(noise, row.margin, risk=ALPHA)
@@ -336,7 +339,7 @@ class Report:
     # For programs and for people
 
     def data(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the report for JSON."""
         balance = self.balance
         data = {
             "verdict": self.verdict(),
@@ -358,7 +361,7 @@ class Report:
         return found
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return what there is to know beside the metrics."""
+        """Return the facts about the run other than its metrics."""
         header = self.header
         timing = f"blocks of {header['block_s']:g} s, {header['washout_s']:g} s of them wash-out"
         facts = [
@@ -391,7 +394,7 @@ class Report:
         return [*facts, ("host", host)]
 
     def _extras(self) -> Iterator[tuple[str, str]]:
-        """Yield what not every run has."""
+        """Yield facts that only some runs have."""
         if self.header.get("at_switch"):
             yield "at switch", self.header["at_switch"]
         names = {"decisions": "decisions", "timed": "timed faults", "missed": "faults missed"}
@@ -401,7 +404,7 @@ class Report:
                 yield name, ", ".join(f"{count} in {arm}" for arm, count in counts.items())
 
     def _unseen(self) -> str:
-        """Return what may be there although no block of the treatment has it."""
+        """Return how frequent bad blocks may be although the treatment had none."""
         pairs = min((len(row.pairs) for row in self.rows), default=0)
         if not pairs:
             return "anything"
@@ -417,11 +420,11 @@ class Report:
         return ", ".join(seen) or ("not seen" if tested else "not tested: too few pairs or samples")
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Return head and lines of the table of metrics."""
+        """Return head and rows of the table of metrics."""
         return HEAD, [row.cells() for row in self.rows]
 
     def lines(self) -> list[str]:
-        """Return it as text."""
+        """Return the report as text."""
         width = max(len(name) for name, _ in self.facts())
         lines = [f"{name:{width}}  {value}" for name, value in self.facts()]
         lines += ["", *table(*self.table()), ""]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Running an experiment: blocks in their order, samples, guards, and the way back."""
+"""Run an experiment: blocks in their order, samples, guards, and rollback."""
 
 from __future__ import annotations
 
@@ -38,43 +38,43 @@ from mmpolicy.errors import Error
 from mmpolicy.host.machine import Host, tell_ready
 from mmpolicy.host.signals import noted
 
-IDLE_PAIRS = 3  # after so many without a decision, it is said
+IDLE_PAIRS = 3  # pairs without a decision before a warning
 
 
 def utc_now() -> str:
-    """Return the time of day, by which blocks of several hosts can be put side by side."""
+    """Return the time of day, to align the blocks of several hosts."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True)
 class Length:
-    """How long to go on; fixed before the first block with the treatment."""
+    """The length of a run, fixed before the first block with the treatment."""
 
     aa_pairs: int
-    pairs: int  # at most, if it ends earlier
-    detect: float = 0.0  # percent to find; the sizes of the differences tell how long that takes
-    anytime: bool = False  # end as soon as there is an answer that holds at any look
+    pairs: int  # maximum, if the run may end earlier
+    detect: float = 0.0  # percent to find; the sizes of the differences decide on the pairs
+    anytime: bool = False  # end at the first answer that is valid at any look
     saturation: tuple[int, int] | None = None  # percent treated, few and many, in as many pairs
-    stretches: bool = True  # are there more pairs if some are lost?
+    stretches: bool = True  # add pairs if some are lost
 
     @property
     def way(self) -> str:
-        """Return how it is settled, as the header has it."""
+        """Return the rule of the length, as in the header."""
         return "anytime" if self.anytime else "size" if self.detect else ""
 
     @property
     def most(self) -> int:
-        """Return how many pairs there may be if some are lost."""
+        """Return the maximum number of pairs if some are lost."""
         return self.pairs * (STRETCH if self.stretches and not self.way else 1)
 
     def blocks(self, design: Design, pairs: int = 0) -> int:
-        """Return how many blocks there will be, at most; or with so many pairs."""
+        """Return the maximum number of blocks, or the number with this many pairs."""
         pairs = pairs or self.pairs
         more = 2 * pairs if self.saturation else 0
         return (self.aa_pairs + pairs) * design.blocks_of_pair + more
 
     def rule(self) -> str:
-        """Return it in words."""
+        """Return the rule in words."""
         if self.saturation:
             few, many = self.saturation
             rest = f"then as many pairs of blocks with {few} and {many} % of the units treated"
@@ -92,7 +92,7 @@ class Length:
 
 @dataclass
 class Runner:
-    """One run."""
+    """One run of an experiment."""
 
     host: Host
     design: Design
@@ -103,7 +103,7 @@ class Runner:
     header: dict[str, Any]
     out: OutFile
     display: Display
-    also: Callable[[], str] = lambda: ""  # one more reason to end it, of who has asked for the run
+    also: Callable[[], str] = lambda: ""  # the caller's own reason to end the run, "" for none
     caught: list[int] = field(default_factory=list)  # signals
     failure: Exception | None = None
     end: dict[str, Any] = field(default_factory=dict)
@@ -122,9 +122,9 @@ class Runner:
         self.pairs = self.length.pairs
         self.began = self.renew_at = self.host.clock()
         self.block: Block | None = None
-        self.restarting = False  # is the cgroup maybe made anew?
-        self.told = False  # of an arm that does nothing, or a counter that was given as a level
-        self.begun = 0  # blocks
+        self.restarting = False  # the command at a switch may be recreating the cgroup
+        self.told = False  # warned of an idle arm or of a counter without /s
+        self.begun = 0  # number of blocks
         self.block_began = 0.0
         self.changes.knobs.look = self.look
         about = {arm: self.header[arm]["given"] for arm in ARMS}
@@ -137,7 +137,7 @@ class Runner:
         return self.host.clock() - self.began
 
     def tick(self) -> None:
-        """Do what has to be done all the time: lease, guards, signals, the time that is left."""
+        """Poll: renew the lease, check guards and signals, show the remaining time."""
         if self.host.clock() >= self.renew_at:
             self.changes.renew()
             self.renew_at = self.host.clock() + self.changes.lease_ms / 4000
@@ -147,14 +147,14 @@ class Runner:
         self._tell_others()
 
     def _tell_others(self) -> None:
-        """Write down where the run is."""
+        """Publish the position of the run."""
         if self.block:
             measured = self.now() - self.block_began >= self.design.washout_s
             told = {**place_of(self.block), "blocks": self.blocks(), "measured": measured}
             self.live.tell(self.now(), **told, left_s=self.left(), guards=dict(self.watch.last))
 
     def look(self) -> None:
-        """End the run for a signal, or for a guard that is broken."""
+        """Raise StoppedError after a signal, a reason of the caller, or a broken guard."""
         if self.caught:
             raise StoppedError("interrupted", f"by {signal.Signals(self.caught[0]).name}")
         if why := self.also():
@@ -165,17 +165,17 @@ class Runner:
                 raise StoppedError("guard", *broken)
 
     def left(self) -> float:
-        """Return the seconds that are left."""
+        """Return the remaining seconds."""
         rest = (self.blocks() - self.begun) * self.design.block_s
         here = self.block_began + self.design.block_s - self.now() if self.begun else 0.0
         return rest + max(here, 0.0)
 
     def blocks(self) -> int:
-        """Return how many blocks there will be."""
+        """Return the expected number of blocks."""
         return self.length.blocks(self.design, self.pairs)
 
     def pause(self, until: float) -> None:
-        """Wait for a time since the run began."""
+        """Wait until a time since the run began."""
         self.tick()
         while (left := until - self.now()) > 0:
             self.host.sleep(min(left, POLL_S))
@@ -184,7 +184,7 @@ class Runner:
     # Blocks
 
     def run(self) -> None:
-        """Run all of it and go back."""
+        """Run all phases, then restore the state from before."""
         end: dict[str, Any] = {"status": "done", "reason": "all pairs are complete"}
         self._write("header", self.header)
         with noted() as self.caught:
@@ -195,7 +195,7 @@ class Runner:
                 place = f", in {where['arm'] or 'both arms'}, block {where['block']}"
                 reason = err.reason + place * (err.status == "guard")
                 end = {"status": err.status, "reason": reason, **where}
-            except Exception as err:  # whatever it is, all is put back before it is told
+            except Exception as err:  # any exception: restore first, report later
                 reason = err.message if isinstance(err, Error) else f"{type(err).__name__}: {err}"
                 end, self.failure = {"status": "failed", "reason": reason}, err
             finally:
@@ -204,7 +204,7 @@ class Runner:
                 self.out.write_last(line_of("end", end))
 
     def _where(self, arm: str) -> dict[str, Any]:
-        """Return block and arm in which something happened. In the A/A phase, all is control."""
+        """Return the current block and arm. In the A/A phase, every block is of the control."""
         if not self.block:
             return {"block": None, "phase": "", "arm": ""}
         arm = ARMS[0] if self.block.phase == "aa" else self.block.arm or arm
@@ -243,7 +243,7 @@ class Runner:
                 self._block(block)
 
     def _is_last(self, block: Block) -> bool:
-        """Tell if this is the end; after each pair, the rule decides."""
+        """Tell if this block is the last; the rule is evaluated after each pair."""
         number = block.number - self.length.aa_pairs * self.design.blocks_of_pair + 1
         done, rest = divmod(number, self.design.blocks_of_pair)
         need = inf if rest else self._needed(done)
@@ -256,7 +256,7 @@ class Runner:
         return True
 
     def _needed(self, done: int) -> float:
-        """Return how many pairs it takes, by what there is after so many."""
+        """Return the number of pairs that the rule demands after `done` pairs."""
         length = self.length
         if not length.way and done < length.pairs:
             return length.pairs
@@ -277,7 +277,7 @@ class Runner:
         return need
 
     def _by_size(self) -> float:
-        """Return how many pairs find what is to be found, by the sizes of the differences."""
+        """Return how many pairs find an effect of `detect`, by the sizes of the differences."""
         wanted = [metric for metric in self.metrics if not metric.guard]
         found = [differences(self.recording.pairs(metric, "ab")) for metric in wanted]
         sizes = [d for scale, d in found if d and scale != "difference"]
@@ -302,7 +302,7 @@ class Runner:
         self.display.report(self.progress(block))
 
     def _switch(self) -> None:
-        """Do what the operator wants to be done at the beginning of a block."""
+        """Run the operator's command at the beginning of a block."""
         if self.header["at_switch"]:
             self.restarting = True
             self.commands.run(self.header["at_switch"])
@@ -310,7 +310,7 @@ class Runner:
             self.restarting = False
 
     def _tell_of_idleness(self, block: Block) -> None:
-        """Say it early if an arm does nothing; the report doubts it at the end."""
+        """Warn early of an idle arm or of a counter without /s, which the report doubts."""
         if self.told or block.pair != IDLE_PAIRS:
             return
         self.told = True
@@ -333,10 +333,10 @@ class Runner:
             self.recording.add({"kind": kind, **record})
         self.out.write(line_of(kind, record))
 
-    # What the user sees
+    # Display
 
     def progress(self, block: Block) -> Progress:
-        """Return where we are, the time left, and the estimates so far."""
+        """Return the position, the remaining time, and the estimates so far."""
         done, total = len(self.recording.blocks), self.blocks()
         left = (total - done) * self.design.block_s
         shown = [self._estimate(metric, block.phase) for metric in self.metrics]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The file of samples: JSON lines, from which a report can be made again and again.
+"""The file of samples: JSON lines, from which a report can be made repeatedly.
 
-The first line is the header. Then come `sample` with raw readings, `block` at the end of
-one, `plan` when the number of pairs was settled, and `end`. What was read and is no finite
-number is null, and a block that needs it has no value.
+The first line is the header. Then come `sample` with raw readings, `block` at the end of each
+block, `plan` when the number of pairs was settled, and `end`. A reading that is no finite number is
+null, and a block that needs it has no value.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from mmpolicy.ab.panel import Cell, Cells, neighbours, pairs_of
 from mmpolicy.ab.sources import ARMS, Command, HostFile, Sample, falls
 from mmpolicy.errors import Error, Exit
 
-VERSIONS = (1, 2)  # of files that can be read; the last one is written
-HUGE = 1e150  # more than this is no result either: its square is no number
+VERSIONS = (1, 2)  # readable versions of files; the last one is written
+HUGE = 1e150  # larger values are dropped, as their square overflows
 PERCENT = 100
-JUMP, JUMP_S = 0.1, 1.0  # of a block, and seconds, by which its time may be off those of others
-MOST_SAMPLES = 1e6  # in a block
-COUNTED = ("decisions", "timed", "missed")  # what a block may have for each arm
+JUMP, JUMP_S = 0.1, 1.0  # share of a block, and seconds, by which its duration may be off
+MOST_SAMPLES = 1e6  # per block
+COUNTED = ("decisions", "timed", "missed")  # optional fields of a block, with a number per arm
 PHASES = ("aa", "ab", SATURATION)
-CLIMBS = 4  # blocks that show if a level only rises
+CLIMBS = 4  # blocks needed to see that a level only rises
 HINT = "give a file that mmpolicy ab run has written"
 NUMBER = (int, float)
 
-# What each kind of line must have, and of which type.
+# The required fields of each kind of line, with their types.
 FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "header": {
         "version": int, "design": str, "block_s": NUMBER, "washout_s": NUMBER,
@@ -52,7 +52,7 @@ FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
 
 
 def storable(data: Any) -> Any:
-    """Return data with null for what is no finite number, as JSON has no word for those."""
+    """Return data with null for numbers that are not finite, which JSON lacks."""
     if isinstance(data, dict):
         return {key: storable(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
@@ -61,7 +61,7 @@ def storable(data: Any) -> Any:
 
 
 def line_of(kind: str, record: dict[str, Any]) -> str:
-    """Return a line of the file."""
+    """Return a record as a line of the file."""
     return json.dumps(storable({"kind": kind, **record}), allow_nan=False) + "\n"
 
 
@@ -93,7 +93,7 @@ def _check_counts(block: dict[str, Any]) -> None:
 
 
 def check(record: dict[str, Any], kind: str) -> None:
-    """Raise a ValueError unless the line has what its kind must have."""
+    """Raise a ValueError unless the line has the required fields of its kind."""
     for name, kinds in FIELDS[kind].items():
         if name not in record:
             raise ValueError(f"{kind} without '{name}'")
@@ -103,17 +103,17 @@ def check(record: dict[str, Any], kind: str) -> None:
 
 @dataclass
 class Recording:
-    """What a run has written, as far as it got."""
+    """The contents of a file, as far as the run got."""
 
     header: dict[str, Any]
-    blocks: dict[int, dict[str, Any]] = field(default_factory=dict)  # complete ones
+    blocks: dict[int, dict[str, Any]] = field(default_factory=dict)  # complete blocks
     windows: dict[int, list[Sample]] = field(default_factory=dict)  # block -> samples
     plan: dict[str, Any] = field(default_factory=dict)
     end: dict[str, Any] = field(default_factory=dict)
-    _usual_s = 0.0  # 0: not known
+    _usual_s = 0.0  # cache of usual_s(); 0: not computed
 
     def add(self, record: dict[str, Any]) -> None:
-        """Take one line."""
+        """Add one line."""
         kind, self._usual_s = record["kind"], 0.0
         if kind in FIELDS:
             check(record, kind)
@@ -130,21 +130,21 @@ class Recording:
             setattr(self, kind, record)
 
     def metrics(self) -> list[Metric]:
-        """Return what was to be compared."""
+        """Return the metrics of the header."""
         return [Metric.parse(text) for text in self.header["metrics"]]
 
     @property
     def length(self) -> str:
-        """Return how the length was settled: by `size`, `anytime`, else beforehand."""
+        """Return the rule of the length: `size`, `anytime`, or "" for fixed in advance."""
         return str(self.header.get("length", ""))
 
     @property
     def planned(self) -> int:
-        """Return how many pairs there are to be."""
+        """Return the planned number of pairs."""
         return int((self.plan or self.header)["pairs"])
 
     def of_phase(self, phase: str) -> Iterator[tuple[int, int, str]]:
-        """Yield number, pair and arm of the blocks of a phase; of split, each with both arms."""
+        """Yield number, pair and arm of a phase's blocks; in split, each block once per arm."""
         for number, block in sorted(self.blocks.items()):
             if block["phase"] == phase:
                 for arm in [block["arm"]] if block["arm"] else ARMS:
@@ -165,7 +165,7 @@ class Recording:
         return value if value is not None and abs(value) < HUGE else None
 
     def usual_s(self) -> float:
-        """Return how long a block is measured for: as planned, or as most are."""
+        """Return the usual time measured per block: the plan, or the median if that is longer."""
         if not self._usual_s:
             spans = [each[-1].t - each[0].t for each in self.windows.values()]
             planned = self.header["block_s"] - self.header["washout_s"]
@@ -173,7 +173,7 @@ class Recording:
         return self._usual_s
 
     def kept_time(self, window: Sequence[Sample]) -> bool:
-        """Tell if the clock has not jumped in a block, nor the host stood still."""
+        """Tell if the clock did not jump during a block, and the host did not stall."""
         if any(after.t < before.t for before, after in zip(window, window[1:])):
             return False
         usual = self.usual_s()
@@ -181,10 +181,10 @@ class Recording:
         return bool(abs(span - usual) <= max(JUMP * self.header["block_s"], JUMP_S))
 
     def by_pair(self, metric: Metric, phase: str, part: str = "") -> dict[int, tuple[float, float]]:
-        """Return the values of all pairs of which both are there, by the number of the pair.
+        """Return the values of all complete pairs, by the number of the pair.
 
-        In the phase of saturation, they are those of what has no treatment, with few and with many
-        that have it.
+        In the phase of saturation, they are values of untreated units, with few and with many
+        others treated.
         """
         if metric.of_units:
             return self._of_units(metric, phase, part)
@@ -227,7 +227,7 @@ class Recording:
         return {pair: each for pair, each in found.items() if each}
 
     def firsts(self) -> dict[int, bool]:
-        """Return of each pair of switchback if its first block has the treatment."""
+        """Return for each pair of switchback if its first block has the treatment."""
         found: dict[int, bool] = {}
         for _, pair, arm in self.of_phase("ab") if self.header["design"] == "switchback" else ():
             found.setdefault(pair, arm == ARMS[1])
@@ -239,7 +239,7 @@ class Recording:
         return self.end.get("status") == "guard" and self.end.get("arm") == ARMS[1]
 
     def exposure(self) -> tuple[float, float]:
-        """Return the seconds without and with the treatment, also of the block that was cut off."""
+        """Return the seconds without and with the treatment, including a block that was cut off."""
         control = treatment = 0.0
         for block in self.blocks.values():
             seconds, both = block["ended"] - block["began"], block["phase"] == SATURATION
@@ -252,13 +252,13 @@ class Recording:
         return control, treatment
 
     def pairs(self, metric: Metric, phase: str) -> Pairs:
-        """Return the values of all pairs of which both are there."""
+        """Return the values of all complete pairs."""
         return list(self.by_pair(metric, phase).values())
 
     def lost(self, metric: Metric) -> dict[str, int]:
-        """Return for each arm in how many blocks with the treatment it has no value.
+        """Return for each arm the number of its A/B blocks without a value.
 
-        With units, in how many of the rows that each of them has there.
+        If the metric is of units, count units of blocks instead.
         """
         counts = dict.fromkeys(ARMS, 0)
         if metric.of_units:
@@ -271,19 +271,19 @@ class Recording:
         return counts
 
     def lost_pairs(self, metric: Metric, pairs: int) -> tuple[int, int]:
-        """Return how many of so many pairs have no value, and of these, how many count as bad.
+        """Return how many of `pairs` pairs have no value, and how many of these count as bad.
 
-        Where both arms lose blocks, that has to do with neither: it is what one loses more. Of
-        units, it is all.
+        If both arms lose blocks, the treatment is not the cause, so only the excess of one arm
+        counts. For units, all count.
         """
         missing = pairs - len(self.by_pair(metric, "ab"))
         control, treatment = self.lost(metric).values()
         return missing, missing if metric.of_units else min(missing, abs(treatment - control))
 
     def course(self, metric: Metric) -> tuple[list[float | None], list[bool]]:
-        """Return of switchback the value of each block, from the last without the treatment on.
+        """Return for switchback the values of all blocks, after the last one of the A/A phase.
 
-        And of each pair, if its first block has the treatment.
+        The second list says for each pair if its first block has the treatment.
         """
         blocks = [(number, arm) for number, _, arm in self.of_phase("ab")]
         blocks = blocks[: len(blocks) // 2 * 2]
@@ -293,7 +293,7 @@ class Recording:
         return start + values, [arm == ARMS[1] for _, arm in blocks[::2]]
 
     def counted(self, what: str) -> dict[str, int]:
-        """Return decisions, or faults timed or missed, of each arm over its blocks with it."""
+        """Return decisions, or faults timed or missed, of each arm over its blocks."""
         found: dict[str, int] = {}
         for number, _, arm in self.of_phase("ab"):
             counts = self.blocks[number].get(what, {})
@@ -302,7 +302,7 @@ class Recording:
         return {arm: found[arm] for arm in ARMS if arm in found}
 
     def idle(self) -> list[str]:
-        """Return the arms with a policy that has decided nothing, where that is known."""
+        """Return the arms whose policy has decided nothing, if decisions were counted."""
         given = {
             arm: [value for key, value in self.header[arm]["settings"].items() if _chooses(key)]
             for arm in ARMS
@@ -314,7 +314,7 @@ class Recording:
     def climbing(self, metric: Metric) -> str:
         """Return the source of a level that looks like a counter: it rises and never falls.
 
-        It has to rise in three quarters of the blocks, of which there are four or more.
+        It must rise in three quarters of the blocks, of which there must be four or more.
         """
         windows = [self.windows[number] for number in sorted(self.windows)]
         for source in metric.sources():
@@ -328,7 +328,7 @@ class Recording:
         return ""
 
     def units(self) -> tuple[int, int]:
-        """Return how many units each arm has seen, over all blocks."""
+        """Return how many units each arm has had, over all blocks."""
         drawn = [arm for block in self.blocks.values() if block["phase"] != SATURATION
                  for arm in block.get("units", {}).values()]  # fmt: skip
         if drawn:

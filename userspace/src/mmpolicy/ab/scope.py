@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The cgroup that takes part in an experiment, and who else decides for what is in it."""
+"""The cgroup under test, and bindings that override the experiment in it."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from mmpolicy.host.cgroups import cgroup_id, cgroup_paths, find_bindable
 from mmpolicy.host.files import Tree
 
 HOST = "/"
-NOWHERE = "0"  # the id of no cgroup; for the kernel, the whole host
+NOWHERE = "0"  # the id 0, which for the kernel means the whole host
 
 
 @dataclass(frozen=True)
 class Scope:
-    """A cgroup by its path below the mount, and by the id that it had at first."""
+    """A cgroup by its path below the mount, and by its id when the run began."""
 
     tree: Tree
     path: str = HOST
     number: str = NOWHERE
 
     def now(self) -> str:
-        """Return the id of what is at the path now."""
+        """Return the id of the cgroup that is at the path now."""
         if self.number == NOWHERE:
             return self.number
         return str(cgroup_id(self.tree, self.path))
 
     @property
     def gone(self) -> bool:
-        """Tell if the cgroup was removed, or removed and made anew."""
+        """Tell if the cgroup was removed, or removed and recreated."""
         return self.now() != self.number
 
     def again(self) -> Scope:
-        """Return what is at the path now."""
+        """Return the scope with the id of the cgroup that is at the path now."""
         return replace(self, number=self.now())
 
     def units(self, state: State) -> dict[str, int]:
@@ -45,7 +45,7 @@ class Scope:
         return units_of(self.tree, self.path, [path for path, _ in self._bound(state)])
 
     def refuse_bound(self, state: State) -> None:
-        """Refuse a cgroup that is bound, or is in one that is: bindings win over experiments."""
+        """Refuse a cgroup that is bound, or inside a bound one: bindings win over experiments."""
         for path, profile in self._bound(state):
             if PurePosixPath(self.path).is_relative_to(path):
                 text = f"cgroup {path} is bound to {profile}, and bindings win over experiments"
@@ -53,7 +53,7 @@ class Scope:
                 raise Error(f"{text}: no arm would decide for {self.path}", Exit.USAGE, hint)
 
     def warnings(self, state: State) -> Iterator[str]:
-        """Yield which part of it takes no part."""
+        """Yield the bound cgroups in the scope, which take no part."""
         for path, profile in self._bound(state):
             if PurePosixPath(path).is_relative_to(self.path):
                 yield f"cgroup {path} takes no part, as it is bound to {profile}"
@@ -67,7 +67,7 @@ class Scope:
 
 
 def scope_of(tree: Tree, given: str | None) -> Scope:
-    """Return the scope that an operator has named; without a name, it is the host."""
+    """Return the scope that an operator has named; without a name, the host."""
     if not given:
         return Scope(tree)
     found = find_bindable(tree, given)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Where numbers come from, a class for each kind; and the samples that they are read into."""
+"""Sources of numbers, a class for each kind, and the samples that hold their readings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmpolicy.host.evidence import STAT, cpu_times
 from mmpolicy.host.files import KNOB_FOLDERS, Tree
 
 ARMS = ("control", "treatment")
-# Files of a cgroup, and the keys in them that only rise.
+# Files of a cgroup, and their keys that are counters.
 COUNTERS_OF = (
     (r"memory\.(numa_)?stat", r"(pg|thp_|numa_|workingset_|z?swpin|z?swpout|zswpwb).*"),
     (r"(?!cgroup\.).+\.events(\.local)?", r".+"),
@@ -29,12 +29,12 @@ UNITS_FILE = f"{COUNTERS}/experiment/units"
 
 
 def falls(values: Sequence[float]) -> bool:
-    """Tell if a value is below the one before."""
+    """Tell if a value is below its predecessor."""
     return any(after < before for before, after in zip(values, values[1:]))
 
 
 def only_rises(file: str, key: str) -> bool:
-    """Tell if a number in a file of a cgroup only rises."""
+    """Tell if a number in a file of a cgroup is a counter."""
     return any(fullmatch(name, file) and fullmatch(keys, key) for name, keys in COUNTERS_OF)
 
 
@@ -49,24 +49,24 @@ class Sample(NamedTuple):
     t: float  # seconds since the run began
     host: Numbers
     arms: dict[str, Numbers]
-    units: Mapping[str, Numbers] = {}  # of each cgroup that is one, by source
+    units: Mapping[str, Numbers] = {}  # unit's cgroup -> its numbers, by source
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where one number comes from, as it was written; and whether it is wanted per second."""
+    """The source of one number, as written, and whether to take it per second."""
 
     text: str
     rate: bool
 
     @property
     def averaged(self) -> bool:
-        """Tell if it is a moving average, in which the blocks before are still there."""
+        """Tell if it is a moving average, which still contains earlier blocks."""
         return False
 
     @property
     def level(self) -> bool:
-        """Tell if the number goes up and down; else it is a counter, of which the rise counts."""
+        """Tell if the number is a level; else it is a counter, whose rise is the value."""
         return True
 
     @property
@@ -76,15 +76,14 @@ class Source:
 
     @property
     def counts(self) -> bool:
-        """Tell if it only rises, so that one that falls has begun anew and says nothing."""
+        """Tell if it only rises: a fall means that the counter restarted, so there is no value."""
         return not self.level
 
     def value(self, sample: Sample, _arm: str) -> float:
-        """Return the number in a sample."""
         return sample.host[self.text]
 
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
-        """Return the number over a stretch of time: mean, rise, or rise per second."""
+        """Return the value over a window of samples: mean, rise, or rise per second."""
         if not window:
             return None
         values = [self.value(sample, arm) for sample in window]
@@ -98,13 +97,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Command(Source):
-    """What a command prints last."""
+    """The last number that a command prints."""
 
     command: str
 
     @property
     def counts(self) -> bool:
-        """Tell if it only rises: a rate is asked for of counters."""
+        """Tell if it only rises: /s is written for counters."""
         return self.rate
 
 
@@ -114,21 +113,21 @@ class HostFile(Source):
 
     @property
     def path(self) -> str:
-        """Return the file."""
+        """Return the path of the file."""
         raise NotImplementedError
 
     key: str
 
     def place(self, _tree: Tree) -> str:
-        """Return the file as this host has it."""
+        """Return the path of the file on this host."""
         return self.path
 
     def numbers(self, text: str) -> Numbers:
-        """Return the numbers in the text of its file."""
+        """Parse the text of the file."""
         return flatten(text)
 
     def find(self, tree: Tree, numbers: Numbers) -> float:
-        """Return the number out of those of its file."""
+        """Return the number with the key of this source."""
         value = sum_of_zones(numbers, self.key)
         if value is None:
             close = get_close_matches(self.key, without_zones(numbers))
@@ -144,31 +143,27 @@ class Vmstat(HostFile):
 
     @property
     def path(self) -> str:
-        """Return the file."""
         return "/proc/vmstat"
 
     @property
     def level(self) -> bool:
-        """Tell if the number goes up and down."""
         return self.key.startswith("nr_")
 
 
 @dataclass(frozen=True)
 class CpuTime(HostFile):
-    """Seconds of CPU time of the whole host, which only rise."""
+    """Seconds of CPU time of the whole host, a counter."""
 
     @property
     def path(self) -> str:
-        """Return the file."""
         return STAT
 
     @property
     def level(self) -> bool:
-        """Tell that it is a counter."""
         return False
 
     def numbers(self, text: str) -> Numbers:
-        """Return the numbers in the text of its file."""
+        """Parse the text of the file."""
         return cpu_times(text)
 
 
@@ -180,17 +175,15 @@ class Psi(HostFile):
 
     @property
     def averaged(self) -> bool:
-        """Tell if it is a moving average, in which the blocks before are still there."""
+        """Tell if it is a moving average, which still contains earlier blocks."""
         return is_average(self.key)
 
     @property
     def path(self) -> str:
-        """Return the file."""
         return f"/proc/pressure/{self.resource}"
 
     @property
     def level(self) -> bool:
-        """Tell if the number goes up and down."""
         return not self.key.endswith("total")
 
 
@@ -202,28 +195,26 @@ class HugePages(HostFile):
 
     @property
     def path(self) -> str:
-        """Return the file."""
         return f"{KNOB_FOLDERS[0]}/{self.file}"
 
     @property
     def level(self) -> bool:
-        """Tell if the number goes up and down."""
         return self.file.rpartition("/")[2].startswith("nr_")
 
 
 @dataclass(frozen=True)
 class CgroupFile(HostFile):
-    """A number in a file of a cgroup, in whichever hierarchy has both."""
+    """A number in a file of a cgroup, in the hierarchy that has both."""
 
     file: str
 
     @property
     def path(self) -> str:
-        """Return the file."""
+        """Return the path of the file below a unified mount."""
         return f"/sys/fs/cgroup{self.file}"
 
     def place(self, tree: Tree) -> str:
-        """Return the file where it is mounted, if there is such a cgroup."""
+        """Return the path of the file where its hierarchy is mounted, else raise an error."""
         cgroup, _, file = self.file.rpartition("/")
         folders = cgroup_folders(tree, cgroup or "/")
         if not folders:
@@ -239,47 +230,46 @@ class CgroupFile(HostFile):
 
     @property
     def averaged(self) -> bool:
-        """Tell if it is a moving average, in which the blocks before are still there."""
+        """Tell if it is a moving average, which still contains earlier blocks."""
         return self.file.endswith(".pressure") and is_average(self.key)
 
     @property
     def counts(self) -> bool:
-        """Tell if it only rises, so that its mean says nothing."""
+        """Tell if it is a counter, so that its mean says nothing."""
         return only_rises(self.file.rpartition("/")[2], self.key)
 
 
 @dataclass(frozen=True)
 class UnitFile(Source):
-    """A number in a file of each cgroup that is a unit of split; what decides here is the unit."""
+    """A number in a file of each unit of split; `arm` is the path of the unit here."""
 
     file: str
     key: str
 
     def value(self, sample: Sample, unit: str) -> float:
-        """Return the number of a unit in a sample; one that has gone has none."""
+        """Return the number of a unit in a sample; nan if the unit has gone."""
         return sample.units.get(unit, {}).get(self.text, nan)
 
     @property
     def averaged(self) -> bool:
-        """Tell if it is a moving average, in which the blocks before are still there."""
+        """Tell if it is a moving average, which still contains earlier blocks."""
         return self.file.endswith(".pressure") and is_average(self.key)
 
     @property
     def counts(self) -> bool:
-        """Tell if it only rises, so that its mean says nothing."""
+        """Tell if it is a counter, so that its mean says nothing."""
         return only_rises(self.file, self.key)
 
 
 @dataclass(frozen=True)
 class Units(Source):
-    """How many units an arm has had."""
+    """The number of units that an arm has had."""
 
     def value(self, sample: Sample, arm: str) -> float:
-        """Return the number in a sample."""
         return sample.arms[arm]["units"]
 
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
-        """Return the number at the end: the kernel counts them anew in each block."""
+        """Return the number at the end of the window: the kernel restarts it in each block."""
         return self.value(window[-1], arm) if window else None
 
 
@@ -292,22 +282,21 @@ class Arm(Source):
 
     @property
     def level(self) -> bool:
-        """Tell that it is a counter."""
         return False
 
     def value(self, sample: Sample, arm: str) -> float:
-        """Return the number in a sample; counters that are 0 are left out there."""
+        """Return the counter in a sample, which omits counters of 0."""
         return sample.arms[arm].get(f"{self.point}.{self.counter}", 0.0)
 
 
 @dataclass(frozen=True)
 class ArmTimes(Arm):
-    """Mean or percentile of times, of which the kernel has the sum and a histogram."""
+    """Mean or percentile of times, from the kernel's sum and histogram."""
 
     percentile: float | None
 
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
-        """Return the time over a stretch of time."""
+        """Return the mean or percentile over a window of samples."""
         if not window:
             return None
         first, last = (self._counts(sample.arms[arm]) for sample in (window[0], window[-1]))
@@ -322,7 +311,7 @@ class ArmTimes(Arm):
 
 
 class Reader:
-    """Reads all sources but commands at once, each file once."""
+    """Reads all sources except commands at once, and each file once."""
 
     def __init__(self, tree: Tree, sources: Iterable[Source], arms: dict[str, str]) -> None:
         self.tree = tree
@@ -334,7 +323,7 @@ class Reader:
         self.arms = arms if of_arms else {}  # arm -> profile
 
     def read(self, t: float, commands: Numbers | None = None, units: Iterable[str] = ()) -> Sample:
-        """Return a sample; commands is what those have said."""
+        """Return a sample; commands: the numbers that commands have printed."""
         places = {each: each.place(self.tree) for each in self.files}
         files = {path: each for each, path in places.items()}
         numbers = {path: each.numbers(self.tree.read(path)) for path, each in files.items()}
@@ -344,7 +333,7 @@ class Reader:
         return Sample(t, host | (commands or {}), arms, own)
 
     def unit(self, unit: str) -> Numbers:
-        """Return what a unit has; nothing of a file or a number that is not there."""
+        """Return the numbers of a unit, without those whose file or key is missing."""
         base = cgroup_folder(self.tree, unit)
         texts: dict[str, Numbers] = {}
         found: Numbers = {}

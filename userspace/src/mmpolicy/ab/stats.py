@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """The statistics of a report; needs numpy and scipy.
 
-The unit of analysis is the pair: two adjacent blocks of switchback, or the two arms of one
-block of split. A coin decided which of the two got the treatment. If it had no effect, the
-difference of each pair could as well have had the other sign; that alone, and nothing about
-distributions or independence in time, makes test and interval valid.
+The unit of analysis is the pair: two adjacent blocks of switchback, or the two arms of one block of
+split. A coin decided which of the two got the treatment. Without an effect, the difference of each
+pair could equally have had the other sign; test and interval rest on this alone, and on nothing
+about distributions or independence in time.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from scipy import stats
 from mmpolicy.ab.anytime import in_turn, p_against, p_anytime, sequence
 from mmpolicy.ab.design import ALPHA, POWER, differences, with_lost
 
-EXACT_PAIRS = 16  # up to here, all outcomes of the coins are looked at
-RESAMPLES = 9999  # outcomes that are drawn where there are more pairs
-REDRAWS = 999  # of the coins, where that is more work
-AT_ONCE = 1 << 16  # values of units that are looked at together
-PLACE = 4.0  # t of the place in the pair, from which on it is taken out
-SPARE = 1  # values that the sign test leaves on each side, as the interval decides on the length
-ROUNDING = 1e-12  # sums closer than this, relative to what is summed, are equal
+EXACT_PAIRS = 16  # up to here, all outcomes of the coins are enumerated
+RESAMPLES = 9999  # random outcomes for more pairs
+REDRAWS = 999  # random outcomes, for tests with more work per outcome
+AT_ONCE = 1 << 16  # values of units processed together
+PLACE = 4.0  # t of the order within pairs, from which on its effect is subtracted
+SPARE = 1  # extra order statistics on each side, as the interval itself decides on the length
+ROUNDING = 1e-12  # sums closer than this, relative to the summands, are equal
 
 Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What the pairs say about one metric. Unless its scale is difference, in logarithms."""
+    """The effect on one metric. Unless its scale is difference, numbers are logarithms."""
 
-    scale: str  # as of differences()
+    scale: str  # see differences()
     pairs: int
     estimate: float
     low: float  # of the 95 % interval
     high: float
     p: float
-    deviation: float  # of the differences of pairs
-    d: Vector = field(default_factory=lambda: np.zeros(0))  # these differences
+    deviation: float  # standard deviation of the differences of pairs
+    d: Vector = field(default_factory=lambda: np.zeros(0))  # the differences of pairs
 
 
 def analyse(pairs: Sequence[tuple[float, float]], seed: int, first: Sequence[bool] = ()) -> Effect:
     """Return estimate, 95 % interval and p of at least two pairs (control, treatment).
 
-    first: of switchback, if the first block of each pair has the treatment.
+    first: for switchback, if the first block of each pair has the treatment.
     """
     scale, found = differences(pairs)
     d = np.asarray(found)
@@ -67,7 +67,7 @@ def analyse(pairs: Sequence[tuple[float, float]], seed: int, first: Sequence[boo
 
 
 def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
-    """Return the same with an interval and a p that hold at any look."""
+    """Return the effect with an interval and a p-value that are valid at any look."""
     _, estimate, low, high = sequence(list(pairs))
     d = in_turn(list(pairs))
     return replace(
@@ -76,9 +76,9 @@ def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
 
 
 def against(effect: Effect, lost: int, seed: int, anytime: bool) -> Effect:
-    """Return the effect with the p that it has if so many lost pairs are against it.
+    """Return the effect with its p-value if `lost` pairs contradict it.
 
-    Where they outweigh it, that is no effect the other way.
+    If they outweigh it, p is 1: that shows no effect in the other direction.
     """
     shown = effect.d.tolist()
     d = np.asarray(with_lost(shown, lost))
@@ -88,13 +88,13 @@ def against(effect: Effect, lost: int, seed: int, anytime: bool) -> Effect:
 
 @lru_cache(maxsize=4)
 def _tosses(octets: int, seed: int) -> Vector:
-    """Return rows of 0 and 1, eight of them for each octet."""
+    """Return rows of random 0 and 1, eight for each octet."""
     drawn = np.frombuffer(np.random.default_rng(seed).bytes(RESAMPLES * octets), np.uint8)
     return np.unpackbits(drawn).reshape(RESAMPLES, -1).astype(float)
 
 
 def _subsets(d: Vector, seed: int) -> tuple[Vector, Vector]:
-    """Return sums and sizes of subsets of d: of all where they are few, else of random ones."""
+    """Return sums and sizes of subsets of d: of all subsets if few, else of random ones."""
     if len(d) > EXACT_PAIRS:
         chosen = _tosses(-(-len(d) // 8), seed)[:, : len(d)]
         return chosen @ d, chosen.sum(axis=1)
@@ -105,26 +105,26 @@ def _subsets(d: Vector, seed: int) -> tuple[Vector, Vector]:
 
 
 def _share(hits: NDArray[np.bool_], pairs: int) -> float:
-    """Return the share of hits; of random outcomes, what was seen is one more."""
+    """Return the share of hits; among random outcomes, the observed one counts as one more."""
     more = int(pairs > EXACT_PAIRS)
     return float((hits.sum() + more) / (len(hits) + more))
 
 
 def p_value(d: Vector, seed: int) -> float:
-    """Return the two-sided p of the randomisation test: signs of pairs are tossed anew.
+    """Return the two-sided p-value of the randomisation test, which redraws the signs of pairs.
 
-    Exact for up to 16 pairs; beyond, from 9,999 random tosses.
+    Exact for up to 16 pairs; beyond, from 9,999 random draws.
     """
     total, slack = d.sum(), ROUNDING * np.abs(d).sum()
     return _share(np.abs(total - 2 * _subsets(d, seed)[0]) >= abs(total) - slack, len(d))
 
 
 def without_place(d: Vector, first: NDArray[np.bool_]) -> Vector | None:
-    """Return d without what is due to the place in the pair; None where that is little.
+    """Return d without the effect of the order within pairs; None if that effect is small.
 
-    first: had the first block the treatment? The second block less the first one knows
-    nothing of the coins, so to look at it leaves the test exact. Its mean is what the load
-    does with the period of a pair. The coins are tossed over what is left.
+    first: if the first block had the treatment. The difference second - first block does not depend
+    on the coins, so inspecting it leaves the test exact. Its mean shows a load with the period of a
+    pair. The coins are redrawn over the remainder.
     """
     signs = np.where(first, -1.0, 1.0)
     later = d * signs
@@ -136,7 +136,7 @@ def without_place(d: Vector, first: NDArray[np.bool_]) -> Vector | None:
 
 
 def p_below(d: Vector, seed: int) -> float:
-    """Return the one-sided p of the same test: small if the mean is shown to be below 0."""
+    """Return the one-sided p-value of the randomisation test, small if the mean is below 0."""
     total, slack = d.sum(), ROUNDING * np.abs(d).sum()
     return _share(total - 2 * _subsets(d, seed)[0] <= total + slack, len(d))
 
@@ -144,12 +144,11 @@ def p_below(d: Vector, seed: int) -> float:
 def interval(d: Vector, seed: int, differ: bool = True) -> tuple[float, float]:
     """Return the 95 % interval: all effects that the randomisation test does not reject.
 
-    Its ends are order statistics of the means of subsets of pairs (Hartigan 1969): of all
-    subsets where p is exact, else of random ones. That takes an effect to be the same in all
-    pairs. If some have far more of it than others, the end on that side lies too near, so it is
-    moved outward as in BCa (Efron 1987), but not past 0: whether there is an effect, p says.
-
-    differ: may effects differ between pairs?
+    Its ends are order statistics of the means of subsets of pairs (Hartigan 1969): of all subsets
+    if p is exact, else of random ones. That assumes an equal effect in all pairs. If some have a
+    far larger one, the end on their side is too near, so it is moved outward as in BCa (Efron
+    1987), but not past 0: p alone decides whether there is an effect. differ: allow for effects
+    that differ between pairs.
     """
     sums, sizes = _subsets(d, seed)
     means = sums[sizes > 0] / sizes[sizes > 0]
@@ -166,7 +165,7 @@ def interval(d: Vector, seed: int, differ: bool = True) -> tuple[float, float]:
 
 
 def _lean(d: Vector) -> float:
-    """Return a sixth of the skewness of the mean of d: above 0 with a long tail upwards."""
+    """Return a sixth of the skewness of the mean of d: above 0 with a long upper tail."""
     rest = d - d.mean()
     most = float(np.abs(rest).max())
     if not most:
@@ -176,15 +175,15 @@ def _lean(d: Vector) -> float:
 
 
 def _moved(lean: float) -> float:
-    """Return the level, of both ends, at which BCa has the end that it moves outward."""
+    """Return the two-sided level of the end that BCa moves outward."""
     z = lean + stats.norm.isf(ALPHA / 2)
     return float(2 * stats.norm.sf(lean + z / (1 - lean * z)))
 
 
 def ends_of(means: Vector, alpha: float = ALPHA) -> tuple[float, float]:
-    """Return the order statistics of random means that cut off this share of them, at both ends."""
+    """Return the order statistics of random means that cut off alpha / 2 of them at each end."""
     place = int(alpha / 2 * (len(means) + 1))
-    if place < 1:  # so few pairs that nothing can be rejected
+    if place < 1:  # too few pairs to reject anything
         return -np.inf, np.inf
     ends = np.partition(means, [place - 1, len(means) - place])
     return float(ends[place - 1]), float(ends[-place])
@@ -193,8 +192,8 @@ def ends_of(means: Vector, alpha: float = ALPHA) -> tuple[float, float]:
 def analyse_median(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
     """Return the median of the ratios, with interval and p of the sign test.
 
-    The same coins make it valid, and no pair that lies far out moves it. Where there are no
-    ratios, return what analyse() says.
+    It is valid by the coins as well, and robust against outlying pairs. If there are no ratios,
+    return the result of analyse().
     """
     scale, found = differences(pairs)
     if scale != "ratio":
@@ -209,8 +208,8 @@ def analyse_median(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
 def median_interval(d: Sequence[float] | Vector) -> tuple[float, float]:
     """Return the 95 % interval of the median: all values that the sign test does not reject.
 
-    It is for a length that its own width decides: that ends more often where chance makes the
-    interval narrow, so one value more is left on each side than a planned length needs.
+    It serves runs that stop by the width of this interval. They stop more often when chance makes
+    it narrow, so one value more is left on each side than for a fixed length.
     """
     ordered = np.sort(d)
     place = int(stats.binom.ppf(ALPHA / 2, len(ordered), 0.5)) - SPARE
@@ -218,17 +217,17 @@ def median_interval(d: Sequence[float] | Vector) -> tuple[float, float]:
 
 
 def spread_p(pairs: Sequence[tuple[float, float]], seed: int, more: bool) -> float:
-    """Return the one-sided p of: the logarithms of the treatment vary no more (no less).
+    """Return the one-sided p-value of: the treatment's logarithms vary no more (no less).
 
-    If both arms vary as much, the difference of a pair is not related to its sum (Pitman and
-    Morgan 1939), and could as well have the other sign.
+    If both arms vary equally, the difference of a pair is unrelated to its sum (Pitman and Morgan
+    1939), and could equally have the other sign.
     """
     control, treatment = np.log(np.asarray(pairs, float).T)
     return p_below(-apart(treatment - control, treatment + control) * (1 if more else -1), seed)
 
 
 def apart(d: Vector, sums: Vector) -> Vector:
-    """Return of each pair what it says of the treatment's variance: above 0 if that is larger."""
+    """Return the evidence of each pair that the treatment varies more; negative for less."""
     found: Vector = (d - d.mean()) * (sums - sums.mean())
     return found
 
@@ -236,12 +235,12 @@ def apart(d: Vector, sums: Vector) -> Vector:
 def totals(
     pairs: Sequence[tuple[float, float]], seed: int, alpha: float = ALPHA
 ) -> tuple[float, float, float]:
-    """Return the logarithm of the ratio of the totals of both arms, and its interval.
+    """Return the logarithm of the ratio of the arms' totals, and its interval.
 
-    A stall in few blocks weighs here what it weighs for the user; in the mean of the
-    differences of logarithms it is one pair among others. The interval has all ratios r for
-    which treatment and r * control could have changed places: the same subsets, of which the
-    ratio of the totals takes the place of the mean.
+    A stall in few blocks weighs here as it does for the user; in the mean of the differences of
+    logarithms it is one pair among others. The interval contains each ratio r for which treatment
+    and r * control could have been swapped: it uses the subsets of interval(), with the ratio of
+    totals instead of the mean.
     """
     control, treatment = np.asarray(pairs, float).T / np.max(pairs)
     below, above = _subsets(control, seed)[0], _subsets(treatment, seed)[0]
@@ -252,12 +251,12 @@ def totals(
 
 
 def rise_of_mean(d: Vector, sums: Vector, alpha: float) -> tuple[float, float, float]:
-    """Return what variance adds to the logarithm of the ratio of means, and how far off that is.
+    """Return the effect of variances on the logarithm of the ratio of means, and its error.
 
-    The mean of values whose logarithms are normal lies above their geometric mean by half the
-    variance. d, sums: difference and sum of the logarithms of both arms. How far off the estimate
-    may be, downward and upward, each with the risk alpha, is from the intervals of both variances
-    (MOVER, Zou, Huo and Taleban 2009). Both arms share what drifts, so they are related.
+    The mean of lognormal values exceeds their geometric mean by half the variance of the
+    logarithms. d, sums: difference and sum of the logarithms of both arms. The errors, downward and
+    upward, each with the risk alpha, derive from the intervals of both variances (MOVER, Zou, Huo
+    and Taleban 2009). Shared drift correlates the arms.
     """
     treatment, control = (sums + d) / 2, (sums - d) / 2
     sizes = np.asarray([treatment.var(ddof=1), control.var(ddof=1)]) / 2
@@ -277,8 +276,8 @@ def rise_of_mean(d: Vector, sums: Vector, alpha: float) -> tuple[float, float, f
 def means_by_logs(d: Vector, sums: Vector, alpha: float) -> tuple[float, float, float]:
     """Return the logarithm of the ratio of means, and its ends, each with the risk alpha.
 
-    That is for blocks whose logarithms are normal. Few of them seldom have one of the large
-    ones that make the mean, so that their totals say too little of how unsure they are.
+    This assumes lognormal blocks. A short run rarely contains one of the large blocks that dominate
+    the mean, so its totals understate their own error.
     """
     rise, down, up = rise_of_mean(d, sums, alpha)
     error = float(stats.t.ppf(1 - alpha, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d)))
@@ -287,12 +286,11 @@ def means_by_logs(d: Vector, sums: Vector, alpha: float) -> tuple[float, float, 
 
 
 def left_over(y: Vector, first: NDArray[np.bool_], seed: int) -> tuple[float, float]:
-    """Return the share of the effect that is still there in the block after, and its p.
+    """Return the share of the effect that persists in the next block, and its p-value.
 
-    y: the values of all blocks in their order, and before them that of a block without the
-    treatment; nan where there is none. first: had the first block of a pair the treatment?
-    Whatever drifts is left out by looking at differences of adjacent blocks alone. The coins
-    are tossed anew over what is noise if nothing is left over.
+    y: the values of all blocks in order, preceded by one block without the treatment; nan for
+    missing ones. first: if the first block of a pair had the treatment. Differences of adjacent
+    blocks remove drift. The coins are redrawn over the noise that remains if nothing persists.
     """
     coins = np.random.default_rng(seed).integers(0, 2, (REDRAWS, len(first))) == 1
     blocks = _in_turns(first)
@@ -310,19 +308,19 @@ def left_over(y: Vector, first: NDArray[np.bool_], seed: int) -> tuple[float, fl
 
 
 def _slack(y: Vector) -> float:
-    """Return by how much a sum of values may be off: the coins as they fell are no rarer for it."""
+    """Return the rounding tolerance, so that the observed outcome counts as extreme as itself."""
     return ROUNDING * float(np.nanmax(np.abs(y)))
 
 
 def _in_turns(first: NDArray[np.bool_]) -> Vector:
-    """Return for each block if it has the treatment: 1 or 0."""
+    """Return 1 for each block with the treatment, else 0."""
     blocks = np.repeat(first, 2, axis=-1).astype(float)
     blocks[..., 1::2] = 1 - blocks[..., 1::2]
     return blocks
 
 
 def _regress(y: Vector, blocks: Vector) -> tuple[Any, Any]:
-    """Return by least squares what the arm of a block adds to y, and that of the one before."""
+    """Return by least squares the effects on y of a block's arm, and of the arm before it."""
     rises = np.diff(y)
     known = np.isfinite(rises)
     now = np.diff(blocks, axis=-1, prepend=0.0)
@@ -334,10 +332,10 @@ def _regress(y: Vector, blocks: Vector) -> tuple[Any, Any]:
 
 
 def left_in_units(y: Vector, treated: NDArray[np.bool_], seed: int) -> tuple[float, float]:
-    """Return the same share of split, with its p; y, treated: a row for each block, by unit.
+    """Return left_over() for split; y, treated: a row per block, a column per unit.
 
-    What is usual for each unit and in each block is taken out. Tossed anew are the coins of the
-    blocks: which of the two groups of units that were drawn has the treatment.
+    Means of units and of blocks are subtracted. The coins of the blocks are redrawn: they decide
+    which of the two groups of units has the treatment.
     """
     rng, arms = np.random.default_rng(seed), treated.astype(float)
     (now,) = _regress_units(y, arms)
@@ -355,9 +353,10 @@ def left_in_units(y: Vector, treated: NDArray[np.bool_], seed: int) -> tuple[flo
 
 
 def _regress_units(y: Vector, *causes: Vector) -> Vector:
-    """Return by least squares what each cause adds, with a level for each unit and each block.
+    """Return by least squares the effect of each cause, with a level for each unit and each block.
 
-    causes: a row for each block, by unit; or many such tables, of each of which it is returned.
+    causes: tables with a row per block and a column per unit; or stacks of tables, with a result
+    for each.
     """
     rest = [_centred(each) for each in causes]
     of_all = np.stack([each.reshape(*each.shape[:-2], -1) for each in rest], axis=-2)
@@ -367,22 +366,22 @@ def _regress_units(y: Vector, *causes: Vector) -> Vector:
 
 
 def _centred(values: Vector) -> Vector:
-    """Return values without what is usual for each unit, and in each block."""
+    """Return values without the means of units and of blocks."""
     by_block, by_unit = values.mean(axis=-1, keepdims=True), values.mean(axis=-2, keepdims=True)
     centred: Vector = values - by_unit - by_block + by_block.mean(axis=-2, keepdims=True)
     return centred
 
 
 def growth_p(first: Vector, second: Vector, seed: int) -> float:
-    """Return the p of effects that are larger in the second half of the blocks than in the first.
+    """Return the p-value of effects that are larger in the second half of the blocks.
 
-    An effect that is there at once differs by noise alone, whose sign is that of the coin.
+    An immediate effect differs between the halves by noise alone, whose sign the coin decides.
     """
     return p_below((first - second) * np.sign((first + second).sum()), seed)
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Return p corrected for their number (Holm 1979)."""
+    """Return p-values corrected for their number (Holm 1979)."""
     order = np.argsort(p)
     scaled = np.asarray(p)[order] * np.arange(len(p), 0, -1)
     result = np.empty(len(p))
@@ -391,30 +390,30 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def detectable(deviation: float, pairs: int, metrics: int) -> float:
-    """Return the smallest effect that so many pairs find with 80 % probability."""
+    """Return the smallest effect that this many pairs find with 80 % probability."""
     t = stats.t(pairs - 1)
     return float((t.ppf(1 - ALPHA / metrics / 2) + t.ppf(POWER)) * deviation / pairs**0.5)
 
 
 def floor(aa: Effect, pairs: int) -> float:
-    """Return how far apart so many pairs of equal arms may lie, by the A/A phase.
+    """Return how far apart this many pairs of equal arms may lie, by the A/A phase.
 
-    That is what they differed by there, and the spread about it that 95 % of runs keep.
+    The result is their difference in that phase, plus the spread about it that 95 % of runs keep.
     """
     spread = stats.t(aa.pairs - 1).ppf(1 - ALPHA / 2) * aa.deviation / pairs**0.5
     return abs(aa.estimate) + float(spread)
 
 
 def binomial_tail(hits: int, number: int) -> float:
-    """Return the chance of so many hits or more of a fair coin."""
+    """Return the probability of this many hits or more from a fair coin."""
     return float(stats.binom.sf(hits - 1, number, 0.5)) if number else 1.0
 
 
 def binomial_tail_of(hits: int, number: int, rate: float) -> float:
-    """Return the chance of so many hits or more, each with this rate."""
+    """Return the probability of this many hits or more, at this rate."""
     return float(stats.binom.sf(hits - 1, number, rate))
 
 
 def imbalance(control: int, treatment: int) -> float:
-    """Return the p of so uneven numbers where the shares should be equal (chi-square)."""
+    """Return the p-value of unequal numbers, for equal shares (chi-square)."""
     return float(stats.chisquare([control, treatment]).pvalue) if control + treatment else 1.0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Cgroups as the units of split: which there are, and which arm the kernel has each of them in.
+"""Cgroups as the units of split, and the arm that the kernel assigns to each.
 
-The kernel decides by a keyed hash, SipHash-2-4 (https://131002.net/siphash/), which is computed
-here, too. So a seed can be looked for that gives each arm half of the units: with a coin for
-each of two units, every second block would have an arm without any.
+The kernel assigns by a keyed hash, SipHash-2-4 (https://131002.net/siphash/), which is also
+computed here to search for a seed that gives each arm half of the units: with a coin for each of
+two units, every second block would have an empty arm.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from mmpolicy.errors import Error
 from mmpolicy.host.cgroups import cgroup_folder, cgroup_paths
 from mmpolicy.host.files import Tree
 
-SALT = 0x6D6D706F6C696379  # second half of the key, as the kernel has it
+SALT = 0x6D6D706F6C696379  # second half of the key, as in the kernel
 MASK = 2**64 - 1
 START = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
-SHARES = 10_000  # what the hash is taken modulo of
-MOST_HASHES = 5_000  # of the search for a block, which takes a fifth of a second
+SHARES = 10_000  # modulus of the hash
+MOST_HASHES = 5_000  # hashes in the search for a block's seed, which takes a fifth of a second
 
 
 def siphash(first: int, second: int, key: tuple[int, int]) -> int:
-    """Return SipHash-2-4 of two numbers of 64 bits, as siphash_2u64() of the kernel."""
+    """Return SipHash-2-4 of two 64-bit numbers, as the kernel's siphash_2u64()."""
     a, b, c, d = (word ^ part for word, part in zip(START, key * 2))
     for word, rounds in (first, 2), (second, 2), (16 << 56, 2), (0, 4):
         c ^= 0xFF if rounds == 4 else 0
@@ -59,10 +59,10 @@ def arms_of(units: Mapping[str, int], seed: int, percent: int = 50) -> dict[str,
 
 
 def balanced(units: Mapping[str, int], seed: int, percent: int = 50) -> int:
-    """Return a seed that treats such a share of the units.
+    """Return a seed that treats this share of the units.
 
-    It is the first good one that a random row has, or the best where there are many units. Half
-    of them: had the arms changed places, it would have been as good, and that is the coin.
+    It is the first exact one in a random sequence, or the best if there are many units. With half
+    of the units treated, the swapped arms would be equally good, and that is the coin.
     """
     rng, best = random.Random(seed), (inf, seed)
     for _ in range(max(1, MOST_HASHES // max(len(units), 1))):
@@ -78,7 +78,7 @@ def balanced(units: Mapping[str, int], seed: int, percent: int = 50) -> int:
 
 
 def units_of(tree: Tree, scope: str, bound: Iterable[str] = ()) -> dict[str, int]:
-    """Return path and id of each cgroup with processes at or below one; those bound have none."""
+    """Return path and id of each cgroup with processes at or below `scope`, without bound ones."""
     without = tuple(bound)
     return {
         path: int(number)
@@ -95,5 +95,5 @@ def _below(path: str, top: str) -> bool:
 def _processes(tree: Tree, path: str) -> Iterator[str]:
     try:
         yield from tree.read(f"{cgroup_folder(tree, path)}/cgroup.procs").split()
-    except Error:  # it has just been removed, or holds threads alone
+    except Error:  # it was just removed, or contains threads only
         return

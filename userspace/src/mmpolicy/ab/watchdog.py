@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The process that changes knobs for an experiment, and puts them back whatever becomes of it.
+"""The process that changes knobs for an experiment, and restores them even if the command dies.
 
-It hears from the command all the time. When that ends, is killed or hangs for longer than the
-lease, the values from before come back.
+The command sends messages all the time. If it ends, is killed, or hangs for longer than the lease,
+the watchdog restores the former values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mmpolicy.errors import Error, Exit
 
 LARGEST = 1 << 17  # bytes of a message
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
-POLL_S = 0.2  # while it is busy, other things are looked at this often
+POLL_S = 0.2  # polling interval while the watchdog is busy
 GONE = "the watchdog has ended, as the lease was over or somebody has killed it"
 
 Message = dict[str, Any]
@@ -31,7 +31,7 @@ Look = Callable[[], None]
 
 
 def _answer(keeper: Keeper, request: Message) -> Message:
-    """Do what is asked for; return what came of it."""
+    """Execute a request; return the result."""
     try:
         if "learn" in request:
             keeper.learn(request["learn"])
@@ -48,7 +48,7 @@ def _answer(keeper: Keeper, request: Message) -> Message:
 
 
 def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> None:
-    """Answer until the end, or until nothing is heard for so long."""
+    """Answer requests until the end, or until none has arrived for lease_s."""
     wire.settimeout(lease_s)
     why = "was killed"
     try:
@@ -66,7 +66,7 @@ def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> N
 
 
 def _live(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> NoReturn:
-    """Be the watchdog: nothing that ends the command or its terminal ends this process."""
+    """Be the watchdog: no signal to the command or its terminal ends this process."""
     try:
         os.setsid()
         for number in IGNORED:
@@ -81,14 +81,14 @@ def _live(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> No
 
 
 class Watchdog:
-    """What the command knows of it. It has a copy of the lock, and so keeps others away."""
+    """The command's handle. The process inherits the lock, and so keeps other experiments away."""
 
     def __init__(
         self, keeper: Keeper, lease_s: float, tell: Tell, look: Callable[[], None]
     ) -> None:
         self.tree = keeper.tree
         self.lease_s = lease_s
-        self.look = look  # signals and guards, which wait for nobody
+        self.look = look  # checks signals and guards during a wait
         self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid = os.fork()
         if not self.pid:
@@ -98,7 +98,7 @@ class Watchdog:
         self.wire.settimeout(POLL_S)
 
     def ask(self, request: Message) -> Message:
-        """Have something done; raises what it raised there."""
+        """Execute a request in the watchdog; raise its errors here."""
         try:
             self.wire.send(json.dumps(request).encode())
             text = self._answer()
@@ -115,7 +115,7 @@ class Watchdog:
         return answer
 
     def _answer(self) -> bytes:
-        """Wait for an answer; a watchdog that is stopped, or long busy with a write, is ended."""
+        """Wait for an answer; kill a watchdog that is stopped or stuck in a write."""
         end = monotonic() + self.lease_s
         while True:
             try:
@@ -136,7 +136,7 @@ class Watchdog:
         self.wire.close()
 
     def end(self) -> str:
-        """Have the values put back; return what is to be told of it."""
+        """Have the values restored. Return a warning, "" if there is none."""
         try:
             note: str = self.ask({"end": True})["note"]
         except StoppedError:

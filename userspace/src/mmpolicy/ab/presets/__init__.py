@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Experiments that are written down, for a service. Each is a file."""
+"""Experiments prepared for common questions, one TOML file each."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def names() -> list[str]:
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return what a preset says."""
+    """Return the contents of a preset."""
     return tomllib.loads((FOLDER / f"{name}.toml").read_text())
