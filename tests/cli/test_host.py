@@ -634,6 +634,17 @@ def test_systemd_reads_units_and_runs_them(systemd: Path, monkeypatch: pytest.Mo
     assert raised(machine.reload_units).exit_code == Exit.FAILED
 
 
+def test_systemd_waits_for_a_file(systemd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the unit that is installed; by one of its own where there is none."""
+    machine.start_path_unit("a", ["x"])
+    assert (systemd / "said").read_text() == "systemctl start a.path\n"
+    (systemd / "bin/systemctl").write_text("#!/bin/sh\nexit 5\n")
+    machine.start_path_unit("a", ["x"])
+    assert (systemd / "said").read_text() == "systemctl start a.path\nsystemd-run x\n"
+    monkeypatch.setenv("PATH", "/none")
+    assert raised(machine.start_path_unit, "a", ["x"]).exit_code == Exit.LACKING
+
+
 def test_systemd_shows_units(systemd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it does not answer, nothing is known."""
     (systemd / "bin/systemctl").write_text('#!/bin/sh\necho "$@"\n')

@@ -44,7 +44,7 @@ REST = Seen(
 )  # fmt: skip
 HERE = Here(
     target="--unit web.service", trim=Way(), maintain=Way(), own_sizes=Way(),
-    module=Way(commands=("mmpolicy load",)), loaded=False, run_time="a while",
+    module=Way(commands=("mmpolicy load",)), loaded=False, systemd=True, run_time="a while",
 )  # fmt: skip
 WASTE: dict[str, Any] = {"waste_kib": 100 * MIB, "error_kib": 5 * MIB}
 BUSY: dict[str, Any] = {"gain": 3.0, "fault_cpu": 4.0}
@@ -342,8 +342,8 @@ def test_what_is_printed(run: Run, host: FakeTree) -> None:
 @pytest.mark.parametrize(
     ("words", "text", "code"),
     [
-        ([], "give one of --unit NAME and --cgroup PATH", 2),
-        (["--unit", "a", "--cgroup", "b"], "give one of --unit NAME and --cgroup PATH", 2),
+        ([], "give one of --unit NAME, --cgroup PATH and --host", 2),
+        (["--unit", "a", "--cgroup", "b"], "give one of --unit NAME, --cgroup PATH and --host", 2),
         (["--cgroup", "/"], "/ is the whole host", 2),
         (["--unit", "nobody"], "no cgroup 'nobody'", 2),
         (["--cgroup", "/empty"], "no process is in cgroup /empty", 1),

@@ -106,7 +106,8 @@ def main(ctx: click.Context, root: str) -> None:
             status = main.get_command(ctx, "status")
             assert status
             ctx.invoke(status)
-        from mmpolicy.verbs.overview import overview
+        from mmpolicy.verbs.overview import exit_of, overview
 
         for line in overview(ctx.obj):
             click.echo(line)
+        ctx.exit(exit_of(ctx.obj))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from mmpolicy.ab.policy_arms import StoppedError
 from mmpolicy.control.experiment import RECOVERY
+from mmpolicy.control.trials import withdraw
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import Values, checked, names_of, read_knob, read_knobs
@@ -145,4 +146,5 @@ def put_back(tree: Tree) -> str | None:
     if not keeper:
         return None
     note = f"put back what a killed experiment had set: {told(keeper.before)}"
+    withdraw(tree)
     return "; ".join(filter(None, [note, keeper.back()]))

@@ -8,21 +8,26 @@ that was killed leaves its last record behind, and the lock tells that no proces
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mmpolicy.control.keys import CgroupBinding, Profile, UnitBinding
+from mmpolicy.control.notices import Notice, knobs_left
 from mmpolicy.control.state import read_state
-from mmpolicy.errors import Error
+from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_id
 from mmpolicy.host.files import Tree
+from mmpolicy.host.knobs import Values, read_knob
 
 FOLDER = "/var/lib/mmpolicy/try"
 LOCK = "/run/mmpolicy/try.lock"
+SYSTEMD = "/run/systemd/system"  # is there where systemd runs the host
+BOOT_FILE = "/etc/tmpfiles.d/mmpolicy-sizes.conf"  # sets the sizes that are kept
 RUN = "try, pid "  # prefix of the text in the lock
 VERSION = 1
 RUNNING, KEEPING, KEPT, BACK = "running", "keeping", "kept", "back"  # phases
 CUT_OFF, HALF_KEPT, CHANGED = "cut off", "half kept", "changed since"
+LEFT = "not put back"
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,7 @@ class Trial:
     exit: int = 0
     page: tuple[str, ...] = ()
     undo: str = ""
+    sizes: Values = field(default_factory=dict)  # of the kernel's own that are kept
 
     @property
     def path(self) -> str:
@@ -81,6 +87,8 @@ def standing(tree: Tree, trial: Trial) -> str:
         return BACK
     if trial.phase in (RUNNING, KEEPING) and running(tree):
         return trial.phase
+    if trial.phase in (RUNNING, KEEPING) and knobs_left(tree):
+        return LEFT
     if trial.phase == RUNNING:
         return CUT_OFF
     parts = _parts_kept(tree, trial)
@@ -93,6 +101,10 @@ def standing(tree: Tree, trial: Trial) -> str:
 
 def _parts_kept(tree: Tree, trial: Trial) -> list[bool]:
     """Tell of each part of a setting that was to be kept if it is there."""
+    if trial.sizes:
+        values = (tree.exists(path) and read_knob(tree, path) == value
+                  for path, value in trial.sizes.items())  # fmt: skip
+        return [tree.exists(BOOT_FILE), *values]
     try:
         state = read_state(tree)
     except Error:  # the module is not loaded
@@ -104,3 +116,25 @@ def _parts_kept(tree: Tree, trial: Trial) -> list[bool]:
     if number:  # else the service does not run now
         parts.append(state.get(CgroupBinding(number)) == trial.profile)
     return parts
+
+
+def drifted(tree: Tree) -> Notice | None:
+    """Return a notice if sizes of the kernel are neither as before the last trial, nor as kept."""
+    if left := knobs_left(tree):
+        return left
+    for trial in read_trials(tree)[-1:]:
+        parts = _parts_kept(tree, trial) if trial.sizes else []
+        if any(parts) and not all(parts) and not running(tree):
+            text = f"sizes of folios that {trial.name} keeps are no longer all in force"
+            return Notice("sizes_drifted", text, trial.undo or "mmpolicy try --status")
+    return None
+
+
+def withdraw(tree: Tree) -> None:
+    """Take a trial back that was killed while it kept its sizes, which have been restored."""
+    for trial in read_trials(tree)[-1:]:
+        if trial.sizes and trial.phase == KEEPING:
+            if tree.exists(BOOT_FILE):
+                tree.drop(BOOT_FILE)
+            page = (*trial.page, "decision   back as it was: it was killed while it kept the sizes")
+            trial.keep(tree, phase=BACK, page=page, exit=int(Exit.FAILED))

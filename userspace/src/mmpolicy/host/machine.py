@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 CPUINFO, MEMINFO = "/proc/cpuinfo", "/proc/meminfo"
+NO_SYSTEMD = "mmpolicy bench, or ab run in the foreground, which a watchdog of their own restores"
 DOCTOR_KNOWS = "; mmpolicy doctor says if it can be built"
 
 
@@ -68,6 +69,20 @@ def start_unit(words: Sequence[str]) -> None:
         raise Error(f"systemd does not start it: {why}", Exit.FAILED, log)
 
 
+def start_path_unit(unit: str, words: Sequence[str]) -> None:
+    """Let systemd wait for a file: by the unit that is installed, else by one of these words."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["systemctl", "start", f"{unit}.path"], capture_output=True, check=False
+        )
+    except OSError as err:
+        raise Error(f"cannot start {unit}.path: {err}", Exit.LACKING, NO_SYSTEMD) from err
+    if done.returncode:
+        start_unit(words)
+
+
 class Hardware(NamedTuple):
     """What figures of a host depend on; None where its files do not tell."""
 
@@ -112,6 +127,7 @@ class Host:
         self.log = log or (tell_syslog if real else lambda _line: None)
         self.reload_units = reload or (reload_units if real else lambda: None)
         self.start_unit = start_unit
+        self.start_path_unit = start_path_unit
         self.show_units = show or (show_units if real else lambda _words: "")
         self.bpf = bpf
         self.sleep = sleep

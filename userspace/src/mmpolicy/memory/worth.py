@@ -25,8 +25,10 @@ from mmpolicy.memory.reach import ALL
 
 NOT_WORTH, WORTH = "not worth it", "worth trying"
 NOT_NOW, OUT_OF_REACH, NOT_HERE = "not now", "out of reach", "not here"
-TRIED = ("adaptive", "adaptive-2mb", "madv-free", "thp-gfp")  # candidates that `try` itself runs
-NAMES = ("trim", "maintain", "thp-sizes", *TRIED)
+SIZES = "thp-sizes"  # the kernel's own, for the whole host
+BY_MODULE = ("adaptive", "adaptive-2mb", "madv-free", "thp-gfp")
+TRIED = (SIZES, *BY_MODULE)  # candidates that `try` itself runs
+NAMES = ("trim", "maintain", *TRIED)
 IDLE_PERCENT = 1.0  # of a CPU: a service with less may be at rest
 BIG_KIB = 256 << 10  # of private memory: from here on a program may miss the TLB a lot
 BACK = "mmpolicy try --stop while it runs; its page has the commands that undo a kept one"
@@ -79,6 +81,7 @@ class Here:
     own_sizes: Way  # 16 to 64 kB of the kernel's own
     module: Way  # and a service that no other profile decides for
     loaded: bool
+    systemd: bool  # which restores the sizes of the kernel if all else is killed
     run_time: str  # of a switchback
 
 
@@ -98,6 +101,10 @@ class Candidate:
     why_not: str = ""
     next_step: str = ""
 
+    def runs(self, here: Here) -> bool:
+        """Tell if `try` itself can run it on this host as it is."""
+        return here.systemd if self.name == SIZES else self.name in TRIED and here.loaded
+
     @property
     def proof(self) -> str:
         """Return how its effect is shown."""
@@ -106,12 +113,16 @@ class Candidate:
         return "memory before and after; it cannot be switched back block by block"
 
 
-def judge(seen: Seen, here: Here, without: Sequence[str] = ()) -> tuple[str, str, list[Candidate]]:
+def judge(
+    seen: Seen, here: Here, without: Sequence[str] = (), whole_host: bool = False
+) -> tuple[str, str, list[Candidate]]:
     """Return the verdict, its reason, and the candidates, the largest predicted gain first.
 
-    A candidate that this host cannot have stands behind all others, with the reason.
+    A candidate that this host cannot have stands behind all others, with the reason. The whole
+    host can only have one that acts on all programs.
     """
-    wanted = [each for each in _candidates(seen, here) if each.name not in without]
+    wanted = [each for each in _candidates(seen, here)
+              if each.name not in without and each.of_host >= whole_host]  # fmt: skip
     found = sorted(wanted, key=lambda each: (bool(each.why_not), -each.score))
     if not found:
         if without and any(_candidates(seen, here)):
@@ -210,15 +221,19 @@ def _try(candidate: str, here: Here) -> tuple[str, ...]:
 
 
 def _own_sizes(seen: Seen, here: Here) -> Candidate:
+    run, undo = f"mmpolicy try {here.target} --candidate {SIZES}", BACK
+    if not here.systemd:
+        run = f"mmpolicy ab run --preset {SIZES} {here.target} --yes"
+        undo = "mmpolicy ab stop while it runs; to keep it afterwards, README.md has the lines"
     return Candidate(
-        "thp-sizes",
+        SIZES,
         f"saves {_at_most(seen.gain)}; {GAIN}",
         seen.gain / LEAST_PERCENT,
-        (f"mmpolicy ab run --preset thp-sizes {here.target} --yes",),
+        (run,),
         here.run_time,
         "0 to 5 % more memory, gcc 15 %; in the blocks of the treatment all programs of the host "
         "get folios of 16 to 64 kB",
-        "mmpolicy ab stop while it runs; to keep it afterwards, README.md has the lines",
+        undo,
         switchback=True,
         of_host=True,
         why_not=here.own_sizes.why_not,

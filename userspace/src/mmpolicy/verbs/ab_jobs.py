@@ -57,12 +57,19 @@ def start_own_unit(host: Host, unit: str, description: str, argv: Sequence[str])
 
     Only the command itself hears of a stop, see run_as_unit().
     """
-    words = ["--unit", unit, "--collect", "--quiet", "--description", description]
-    words += ["--property", "KillMode=process", "--property", "Type=notify"]
+    how = ["--collect", "--property", "KillMode=process", "--property", "Type=notify"]
+    host.start_unit(own_unit(host, unit, description, how, argv))
+
+
+def own_unit(
+    host: Host, unit: str, description: str, how: Sequence[str], argv: Sequence[str]
+) -> list[str]:
+    """Return the words with which systemd runs this command with other words."""
+    words = ["--unit", unit, "--quiet", "--description", description, *how]
     words += ["--working-directory", str(Path.cwd()), "--setenv", f"PATH={os.environ['PATH']}"]
     root = ["--root", str(host.tree.root)] if str(host.tree.root) != "/" else []
     own = [*own_command(), *root, *argv]
-    host.start_unit([*words, "--", *(word.replace("$", "$$") for word in own)])
+    return [*words, "--", *(word.replace("$", "$$") for word in own)]
 
 
 def run_as_unit(host: Host, ctx: click.Context, out: Path | None, want_json: bool) -> None:

@@ -26,6 +26,7 @@ from mmpolicy.control.manifest import save as save_state
 from mmpolicy.control.model import check_abi, check_loaded
 from mmpolicy.control.programs import Source
 from mmpolicy.control.state import Write, assign, bind, plan, read_state
+from mmpolicy.control.trials import drifted
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.disk import is_folder, save_as
 from mmpolicy.host.files import Tree
@@ -241,7 +242,12 @@ def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_js
 
     Compares with FILE, or without it with the last one that was applied. A bound cgroup that does
     not exist is a difference, unless you skip it. What a run of ab run has set is none.
+
+    Also without the module, knobs that a killed run has left changed, and sizes of folios that
+    `try` keeps and that are not in force, are a difference.
     """
+    if drift := drifted(host.tree):
+        raise Error(drift.text, Exit.DRIFT, drift.next_step)
     check_loaded(host.tree)
     bad: list[Error] = []
     manifest = (

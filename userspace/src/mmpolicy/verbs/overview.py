@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import nlargest
 
-from mmpolicy.control.notices import notice_lines
-from mmpolicy.errors import Error
+from mmpolicy.control.notices import notice_lines, notices
+from mmpolicy.control.trials import drifted
+from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_mount
 from mmpolicy.host.evidence import THP, sizes
 from mmpolicy.host.files import CONTROL, Tree
@@ -28,7 +29,10 @@ def overview(host: Host) -> Iterator[str]:
     """Yield what is set, who has huge pages, what works here, and what to type next."""
     tree = host.tree
     warnings = [f"warning: {trap.text}; next: {trap.next_step}" for trap in traps(tree)]
-    told = () if tree.is_dir(CONTROL) else notice_lines(tree)  # status has told them else
+    told = [] if tree.is_dir(CONTROL) else notice_lines(tree)  # status has told them else
+    drift = drifted(tree)
+    if drift and drift not in notices(tree):
+        told.append(drift.line())
     for line in (*told, *_settings(tree), *_users(tree), *warnings):
         yield from wrapped(line, "")
     if tree.is_dir(CONTROL):
@@ -37,6 +41,11 @@ def overview(host: Host) -> Iterator[str]:
     verdict = without_module(host)
     for line in (verdict.text, *as_lines(verbs_here(host)), f"next: {verdict.next_step}"):
         yield from wrapped(line, "")
+
+
+def exit_of(host: Host) -> int:
+    """Return the exit code: of drift where knobs are neither as before a run, nor as it keeps."""
+    return int(Exit.DRIFT if drifted(host.tree) else Exit.DONE)
 
 
 def _settings(tree: Tree) -> Iterator[str]:

@@ -15,6 +15,7 @@ from mmpolicy.control.trials import (
     CUT_OFF,
     FOLDER,
     HALF_KEPT,
+    LEFT,
     RUNNING,
     Trial,
     read_trials,
@@ -29,7 +30,8 @@ from mmpolicy.verbs.ab_jobs import told_of_run
 
 LOOK_AGAIN_S = 0.1
 NEXT = {
-    CUT_OFF: "nothing was kept; the lease of the experiment has brought stock back. Try again",
+    CUT_OFF: "nothing was kept, and all is as it was, as its lease has ended. Try again",
+    LEFT: "mmpolicy ab restore puts the sizes back that the trial has left changed",
     HALF_KEPT: "a part of the change was made: mmpolicy log has it, mmpolicy revert undoes it",
     CHANGED: "the setting that was kept is no longer in force: mmpolicy log tells who changed it",
 }
@@ -47,8 +49,8 @@ def _line(trial: Trial, stands: str) -> str:
     return f"{stands}: {trial.candidate} on {trial.cgroup}, from {trial.started}"
 
 
-def tell_status(host: Host, want_json: bool) -> None:
-    """Say where the last trial is, and if its setting is in force."""
+def tell_status(host: Host, want_json: bool) -> int:
+    """Say where the last trial is, and if its setting is in force; return the exit code."""
     trial, now = _last(host.tree), live(host.tree)
     stands = standing(host.tree, trial)
 
@@ -64,6 +66,7 @@ def tell_status(host: Host, want_json: bool) -> None:
     data = {"running": bool(running(host.tree)), "standing": stands, "trial": asdict(trial),
             "experiment": now if stands == RUNNING else {}}  # fmt: skip
     emit("try", want_json, data, lines)
+    return int(Exit.DRIFT if stands in (LEFT, HALF_KEPT) else Exit.DONE)
 
 
 def end_trial(host: Host, want_json: bool) -> None:

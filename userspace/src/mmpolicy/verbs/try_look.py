@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from math import hypot
 
 from mmpolicy.ab.presets import read as read_preset
+from mmpolicy.ab.scope import HOST
 from mmpolicy.bench.calibrate import measure
 from mmpolicy.control.bindings import profile_of_cgroup
 from mmpolicy.control.counters import rates
 from mmpolicy.control.keys import DEFAULT
 from mmpolicy.control.state import read_state
+from mmpolicy.control.trials import SYSTEMD
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host import evidence
 from mmpolicy.host.calibration import PAGE, Calibration, read_calibration
@@ -62,8 +64,23 @@ class Counted:
 
 
 def _count(host: Host, path: str) -> Counted:
-    """Read the counters of the cgroup, which also have processes that end within the look."""
-    tree, found = host.tree, dict[str, float]()
+    """Read the counters, which also have processes that end within the look."""
+    events = evidence.events(host.tree, every=False)
+    found = _of_host(host.tree, events) if path == HOST else _of_cgroup(host.tree, path)
+    return Counted(host.clock(), found, events, evidence.folios_made(host.tree))
+
+
+def _of_host(tree: Tree, events: dict[str, int]) -> dict[str, float]:
+    times = evidence.cpu_times(tree.read(evidence.STAT))
+    kernel = sum(times[name] for name in ("system", "irq", "softirq"))
+    some = evidence.pressure(tree).get("memory some", {})
+    return {"cpu_us": 1e6 * times["busy"], "kernel_us": 1e6 * kernel,
+            "faults": float(events.get("pgfault", 0)),
+            "stalled_us": float(some.get("total", 0))}  # fmt: skip
+
+
+def _of_cgroup(tree: Tree, path: str) -> dict[str, float]:
+    found = dict[str, float]()
     for folder in cgroup_folders(tree, path):
         for name, (file, key) in COUNTERS.items():
             if tree.exists(f"{folder}/{file}"):
@@ -74,8 +91,7 @@ def _count(host: Host, path: str) -> Counted:
         if tree.exists(pressure):
             told = evidence.pressure_in(tree, pressure).get("some", {})
             found.setdefault("stalled_us", float(told.get("total", 0)))
-    events = evidence.events(tree, every=False)
-    return Counted(host.clock(), found, events, evidence.folios_made(tree))
+    return found
 
 
 def look(host: Host, path: str, seconds: float) -> Seen:
@@ -179,9 +195,10 @@ def abilities(host: Host, target: str, path: str, run_time: str) -> Here:
         target=target,
         trim=_trim(host.tree),
         maintain=verbs["maintain"],
-        own_sizes=_own_sizes(host.tree, path, verbs["ab run"]),
+        own_sizes=own_sizes(host.tree, path, verbs["ab run"]),
         module=_module(host, path),
         loaded=host.tree.is_dir(CONTROL),
+        systemd=host.tree.is_dir(SYSTEMD),
         run_time=run_time,
     )
 
@@ -201,14 +218,15 @@ def _measurable(tree: Tree, path: str) -> Way:
     return Way(text, "let systemd account for it: MemoryAccounting=yes")
 
 
-def _own_sizes(tree: Tree, path: str, run: Way) -> Way:
+def own_sizes(tree: Tree, path: str, run: Way) -> Way:
+    """Return whether the host can have sizes of 16 to 64 kB, and does not have them already."""
     found = modes(tree)
     sizes = [int(name.split()[0]) for name in OWN_SIZES]
     if not any(size in found for size in sizes):
         return Way(NO_SIZE, "Linux 6.8 or newer")
     if all(found.get(size, "always") == "always" for size in sizes):
         return Way("the host gives folios of 16 to 64 kB to all programs already", "none is needed")
-    return run if run.why_not else _measurable(tree, path)
+    return run if run.why_not or path == HOST else _measurable(tree, path)
 
 
 def _module(host: Host, path: str) -> Way:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from mmpolicy.ab.arms import settings_of_arm
+from mmpolicy.ab.keeper import told
 from mmpolicy.ab.presets import read as read_preset
 from mmpolicy.ab.samples import load
+from mmpolicy.ab.scope import HOST
 from mmpolicy.control.experiment import FOLDER as SAMPLES
 from mmpolicy.control.journal import APPLIED
 from mmpolicy.control.keys import (
@@ -35,11 +37,13 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.service import Watch
 from mmpolicy.host.signals import SHELL
+from mmpolicy.memory.worth import SIZES
 from mmpolicy.verbs.ab_plan import Plan
 from mmpolicy.verbs.ab_preset import plan_lines as experiment_lines
 from mmpolicy.verbs.ab_run import planned, run_planned
 from mmpolicy.verbs.commit import change, exclusive
 from mmpolicy.verbs.explain import profile_name
+from mmpolicy.verbs.try_host import change_of, keep_sizes, keeps_sizes
 from mmpolicy.verbs.try_now import WAITING, not_now
 
 if TYPE_CHECKING:
@@ -59,6 +63,7 @@ class Try(NamedTuple):
 
 
 TRIES = {
+    SIZES: Try(SIZES, "", "cpu"),
     "adaptive": Try("adaptive", "", "cpu"),
     "adaptive-2mb": Try("adaptive", "anon_order=adaptive,max_order=9", "cpu"),
     "madv-free": Try("madv-free", "", "memory"),
@@ -107,9 +112,12 @@ class Wish:
         """Yield the metrics: the gain, and guards with the margins of all others."""
         gains, at = TRIES[self.candidate].gains, f"cgroup:{self.cgroup}"
         per_work = f" / {self.work}" if self.work else ""
+        cpu, memory = f"{at}/cpu.stat:usage_usec/s", f"{at}/memory.current"
+        if self.cgroup == HOST:
+            cpu, memory = "cpu.busy/s", "vmstat.nr_anon_pages"
         found = {
-            "cpu": (f"{at}/cpu.stat:usage_usec/s{per_work} lower", CPU),
-            "memory": (f"{at}/memory.current lower", MEMORY),
+            "cpu": (f"{cpu}{per_work} lower", CPU),
+            "memory": (f"{memory} lower", MEMORY),
         }
         if gains == "stalled":
             found["stalled"] = (f"{at}/memory.pressure:some.total/s lower", 0)
@@ -143,7 +151,7 @@ def planned_of(ctx: click.Context, wish: Wish) -> Plan:
 def _guards(tree: Tree, wish: Wish) -> Iterator[str]:
     """Yield the guards: that of the preset, and the same for the tasks of the service."""
     own = f"{wish.cgroup}/memory.pressure"
-    has_own = any(tree.exists(f"{folder}/memory.pressure")
+    has_own = wish.cgroup != HOST and any(tree.exists(f"{folder}/memory.pressure")
                   for folder in cgroup_folders(tree, wish.cgroup))  # fmt: skip
     if has_own and TRIES[wish.candidate].gains != "stalled":
         for guard in (*read_preset(TRIES[wish.candidate].preset)["guard"],
@@ -154,11 +162,15 @@ def _guards(tree: Tree, wish: Wish) -> Iterator[str]:
 def plan_lines(wish: Wish, experiment: Plan) -> Iterator[str]:
     """Yield the trial in words: the experiment, its time, and the rule of the decision."""
     yield from experiment_lines(TRIES[wish.candidate].preset, experiment)
+    if wish.candidate == SIZES:
+        yield "acts on all programs of the host, in the blocks of the treatment"
     yield f"rule: {wish.rule()}"
 
 
 def keeps(tree: Tree, wish: Wish) -> str:
     """Return what is done if the setting is kept, in words."""
+    if wish.candidate == SIZES:
+        return keeps_sizes(tree, wish.treatment)
     name = _free_name(read_state(tree), wish)
     start = f", also at each start of {wish.unit}" if wish.unit else ""
     return (
@@ -203,15 +215,21 @@ def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
         reason = _why_back(runner, report)
         page.append(f"decision   back as it was: {reason}")
         return trial.keep(host.tree, phase=BACK, exit=code, page=tuple(page))
-    profile = _free_name(read_state(host.tree), wish)
-    trial = trial.keep(host.tree, phase=KEEPING, profile=profile)
     try:
-        undo = _keep(host, wish, profile)
+        if wish.candidate == SIZES:
+            before, sizes = change_of(host.tree, wish.treatment)
+            trial = trial.keep(host.tree, phase=KEEPING, sizes=sizes, page=tuple(page))
+            undo, kept = keep_sizes(host, trial, before), f"{told(sizes)} for the whole host"
+        else:
+            profile = _free_name(read_state(host.tree), wish)
+            trial = trial.keep(host.tree, phase=KEEPING, profile=profile)
+            undo = _keep(host, wish, profile)
+            kept = f"{wish.cgroup} is bound to the profile {profile}"
     except Error as err:
         page.append(f"decision   not kept, as it was: {err.message}")
         trial.keep(host.tree, phase=BACK, exit=int(err.exit_code), page=tuple(page))
         raise
-    page.append(f"decision   kept: {wish.cgroup} is bound to the profile {profile}")
+    page.append(f"decision   kept: {kept}")
     page.append(f"undo       {undo}")
     return trial.keep(host.tree, phase=KEPT, exit=code, page=tuple(page), undo=undo)
 
@@ -246,7 +264,8 @@ def _why_back(runner: Runner, report: Report) -> str:
 def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
     """Yield the page about a trial, without the decision."""
     blocks = runner.recording.blocks
-    yield f"tried      {trial.candidate} ({trial.treatment}) on {trial.cgroup}, against stock"
+    against = "the sizes of before" if trial.candidate == SIZES else "stock"
+    yield f"tried      {trial.candidate} ({trial.treatment}) on {trial.cgroup}, against {against}"
     yield f"rule       {trial.rule}"
     yield f"ran        {len(blocks)} blocks of {runner.design.block_s:g} s, from {trial.started}"
     for row in report.rows:

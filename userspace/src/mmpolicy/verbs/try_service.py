@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mmpolicy.ab.scope import HOST
 from mmpolicy.control.experiment import in_the_way
 from mmpolicy.control.experiment import running as experiment_of
 from mmpolicy.control.model import check_loaded
@@ -23,7 +24,19 @@ from mmpolicy.host.machine import Host
 from mmpolicy.memory.findings import option_of, own_service
 from mmpolicy.memory.reach import enabled
 from mmpolicy.memory.trim import modes
-from mmpolicy.memory.worth import NAMES, TRIED, WORTH, Candidate, Here, Seen, hints, judge
+from mmpolicy.memory.worth import (
+    NAMES,
+    NOT_HERE,
+    SIZES,
+    TRIED,
+    WORTH,
+    Candidate,
+    Here,
+    Seen,
+    Way,
+    hints,
+    judge,
+)
 from mmpolicy.render import emit
 from mmpolicy.verbs.ab_jobs import start_own_unit
 from mmpolicy.verbs.options import (
@@ -36,7 +49,8 @@ from mmpolicy.verbs.options import (
     json_option,
 )
 from mmpolicy.verbs.reached import SHOWN
-from mmpolicy.verbs.try_look import abilities, look, run_time
+from mmpolicy.verbs.try_host import arm, check_systemd
+from mmpolicy.verbs.try_look import abilities, look, own_sizes, run_time
 
 if TYPE_CHECKING:
     from mmpolicy.control.trials import Trial
@@ -56,6 +70,7 @@ class TryOptions:
 
     unit: str | None
     cgroup: str | None
+    whole_host: bool
     seconds: float
     candidate: str | None
     without: tuple[str, ...]
@@ -89,6 +104,12 @@ class Answer:
     "--cgroup", metavar="PATH", shell_complete=complete_cgroup,
     help="A cgroup: its directory, or its path below /sys/fs/cgroup.",
 )  # fmt: skip
+@click.option(
+    "--host",
+    "whole_host",
+    is_flag=True,
+    help="The whole host: try the kernel's own sizes of 16 to 64 kB, which need no module.",
+)
 @click.option(
     "--seconds", type=Seconds(), default=LOOK_S, show_default=True, metavar="TIME",
     help="How long to look.",
@@ -136,11 +157,13 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     this host can have, the largest predicted gain first: the commands, their time, their price,
     the way back, and how they are proven. That changes nothing and needs no module.
 
-    If the best candidate acts on the service alone and can be switched back, it asks, and has
-    systemd run a switchback under a lease: blocks of time with it and without take turns. The
-    setting is kept if the gain is shown, and all other metrics are within their margins; else all
-    is as it was. --report then has the page about it. A candidate of another kind is a command
-    that you type.
+    If the best candidate can be switched back, it asks, and has systemd run a switchback under a
+    lease: blocks of time with it and without take turns. The setting is kept if the gain is shown,
+    and all other metrics are within their margins; else all is as it was. --report then has the
+    page about it. A candidate of another kind is a command that you type.
+
+    --host looks at the whole host, and tries the kernel's own folios of 16 to 64 kB for all
+    programs, without the module. It needs systemd, which restores the sizes if all else is killed.
 
     \b
     mmpolicy try --unit redis-server.service \\
@@ -158,11 +181,16 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     if jobs:
         _do_job(ctx, jobs, given, html)
         return
-    if (given.unit is None) == (given.cgroup is None):
-        raise click.UsageError("give one of --unit NAME and --cgroup PATH")
-    path = find_cgroup(host.tree, given.unit or given.cgroup or "").name
-    if path == "/":
-        raise Error("/ is the whole host, no service", Exit.USAGE, "mmpolicy recommend")
+    path = _path(host, given)
+    if given.whole_host:
+        way = own_sizes(host.tree, path, Way())
+        if way.why_not:
+            lines = [f"verdict: {NOT_HERE}: {way.why_not}", f"next: {way.next_step}"]
+            data = {"cgroup": path, "verdict": NOT_HERE, "why": way.why_not, "candidates": []}
+            emit("try", given.want_json, data, lines)
+            return
+        if not given.dry_run:
+            check_systemd(host.tree)
     answer = None if given.candidate else _answer(host, path, given)
     if answer and not given.want_json:
         _print(_answer_lines(host, path, answer))
@@ -171,6 +199,20 @@ def try_service(ctx: click.Context, **options: Any) -> None:
         _try(ctx, given, path, candidate, answer)
     elif given.want_json and answer:
         emit("try", True, _data(path, answer), [])
+
+
+def _path(host: Host, given: TryOptions) -> str:
+    """Return the cgroup that the options name."""
+    if sum([given.unit is not None, given.cgroup is not None, given.whole_host]) != 1:
+        raise click.UsageError("give one of --unit NAME, --cgroup PATH and --host")
+    if given.whole_host:
+        if given.candidate not in (None, SIZES):
+            raise click.UsageError(f"{given.candidate} is for a service; --host tries {SIZES}")
+        return HOST
+    path = find_cgroup(host.tree, given.unit or given.cgroup or "").name
+    if path == HOST:
+        raise Error("/ is the whole host, no service", Exit.USAGE, "mmpolicy try --host")
+    return path
 
 
 def _print(lines: Iterator[str]) -> None:
@@ -183,41 +225,51 @@ def _do_job(
 ) -> None:  # fmt: skip
     from mmpolicy.verbs.try_jobs import end_trial, tell_list, tell_report, tell_status
 
-    if len(jobs) > 1 or given.unit or given.cgroup:
+    if len(jobs) > 1 or given.unit or given.cgroup or given.whole_host:
         raise click.UsageError("give one of --status, --stop, --report and --list, and no service")
     if jobs == ["report"]:
         ctx.exit(tell_report(ctx.obj, given.want_json, html))
-    what = {"status": tell_status, "stop": end_trial, "list": tell_list}[jobs[0]]
+    if jobs == ["status"]:
+        ctx.exit(tell_status(ctx.obj, given.want_json))
+    what = {"stop": end_trial, "list": tell_list}[jobs[0]]
     what(ctx.obj, given.want_json)
 
 
 def _answer(host: Host, path: str, given: TryOptions) -> Answer:
     """Look at the service, and judge; candidates that are not wanted are left out."""
     seen = look(host, path, given.seconds)
-    here = abilities(host, option_of(path), path, run_time(PRESET))
-    return Answer(seen, here, *judge(seen, here, given.without))
+    target = "--host" if given.whole_host else option_of(path)
+    here = abilities(host, target, path, run_time(PRESET))
+    return Answer(seen, here, *judge(seen, here, given.without, given.whole_host))
 
 
 def _data(path: str, answer: Answer) -> dict[str, Any]:
     found = [{**asdict(each), "proof": each.proof} for each in answer.candidates]
     return {"cgroup": path, "verdict": answer.verdict, "why": answer.why,
             "seen": asdict(answer.seen), "candidates": found,
-            "notes": [*hints(answer.seen, answer.here.target)]}  # fmt: skip
+            "notes": [*_notes(path, answer)]}  # fmt: skip
 
 
 def _runnable(answer: Answer) -> str:
     """Return the best candidate if `try` can run it here and now, else an empty text."""
     best = answer.candidates[0] if answer.verdict == WORTH else None
-    return best.name if best and best.name in TRIED and answer.here.loaded else ""
+    return best.name if best and best.runs(answer.here) else ""
 
 
 def _answer_lines(host: Host, path: str, answer: Answer) -> Iterator[str]:
     yield from _seen_lines(host, path, answer.seen)
     yield f"verdict: {answer.verdict}: {answer.why}"
     yield from _candidate_lines(answer.candidates)
-    yield from (f"note: {text}" for text in hints(answer.seen, answer.here.target))
+    yield from (f"note: {text}" for text in _notes(path, answer))
     if answer.verdict == WORTH and not _runnable(answer):
         yield "next: type the commands of one of them; try itself has changed nothing"
+
+
+def _notes(path: str, answer: Answer) -> Iterator[str]:
+    if path == HOST:
+        yield "mmpolicy recommend looks for what pays for each service by itself"
+    else:
+        yield from hints(answer.seen, answer.here.target)
 
 
 def _try(
@@ -227,7 +279,10 @@ def _try(
     from mmpolicy.verbs.try_run import Wish, keeps, new_trial, plan_lines, planned_of
 
     host: Host = ctx.obj
-    check_loaded(host.tree)
+    if candidate != SIZES:
+        check_loaded(host.tree)
+    elif not given.dry_run:
+        check_systemd(host.tree)
     if who := running(host.tree) or experiment_of(host.tree):
         raise in_the_way(who)
     wish = Wish(
@@ -254,7 +309,8 @@ def _try(
 
 def _words(wish: Wish, file: str) -> list[str]:
     """Return the words of a trial in the foreground, for systemd."""
-    words = ["try", "--cgroup", wish.cgroup, "--candidate", wish.candidate]
+    words = ["try", *(["--host"] if wish.cgroup == HOST else ["--cgroup", wish.cgroup])]
+    words += ["--candidate", wish.candidate]
     words += ["--yes", "--foreground"]
     words += ["--work", wish.work] if wish.work else []
     words += ["--block", f"{wish.block:g}"] if wish.block else []
@@ -267,6 +323,8 @@ def _run_here(
     from mmpolicy.verbs.try_run import carry_out
 
     host: Host = ctx.obj
+    if wish.candidate == SIZES:
+        arm(host)
     with host.tree.locked(LOCK, f"{RUN}{os.getpid()}", 0.5):
         trial = carry_out(host, wish, experiment, trial)
     data = {"trial": asdict(trial), "standing": standing(host.tree, trial)}

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The kernel's own folio sizes in `try`: the way back without the module, and the sizes it keeps.
+
+No lease of the kernel ends such a trial. The watchdog of `ab run` restores the sizes, and a path
+unit of systemd, which waits for the recovery file of a run that was killed together with its
+watchdog. A boot restores them, too: the kernel keeps no setting over it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from mmpolicy.ab.arms import split_arm
+from mmpolicy.ab.keeper import Keeper, told
+from mmpolicy.ab.policy_arms import StoppedError
+from mmpolicy.control.change import StateChange
+from mmpolicy.control.experiment import LOCK, RECOVERY, RUN
+from mmpolicy.control.trials import BOOT_FILE, SYSTEMD, Trial
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.evidence import THP
+from mmpolicy.host.files import PATIENCE_S, Tree
+from mmpolicy.host.knobs import Values, read_knobs
+from mmpolicy.host.machine import NO_SYSTEMD, Host
+from mmpolicy.verbs.ab_jobs import own_unit
+from mmpolicy.verbs.commit import keep_change
+
+RESTORE = "mmpolicy-restore"  # as the unit of the package
+
+
+def check_systemd(tree: Tree) -> None:
+    """Refuse a trial of these sizes where nothing restores them if all of it is killed."""
+    if not tree.is_dir(SYSTEMD):
+        text = "this host has no systemd, which restores the sizes if the trial is killed"
+        raise Error(text, Exit.LACKING, NO_SYSTEMD)
+
+
+def arm(host: Host) -> None:
+    """Have systemd wait for a run that leaves its knobs behind, from before the first change."""
+    check_systemd(host.tree)
+    how = ["--path-property", f"PathExists={host.tree.real(RECOVERY)}"]
+    description = "Restore the knobs of an experiment that was killed"
+    words = own_unit(host, RESTORE, description, how, ["ab", "restore", "--wait"])
+    host.start_path_unit(RESTORE, words)
+
+
+def change_of(tree: Tree, treatment: str) -> tuple[Values, Values]:
+    """Return the sizes that the treatment changes, as they are and as they will be."""
+    now = read_knobs(tree)
+    wanted = split_arm(tree, now, treatment)[1]
+    changed = {path: value for path, value in wanted.items() if now[path] != value}
+    return {path: now[path] for path in changed}, changed
+
+
+def keeps_sizes(tree: Tree, treatment: str) -> str:
+    """Return the sizes that are kept, in words."""
+    return f"{told(change_of(tree, treatment)[1])} for the whole host, and {BOOT_FILE} at each boot"
+
+
+def keep_sizes(host: Host, trial: Trial, before: Values) -> str:
+    """Set the sizes of a trial, now and at each boot, or neither; return the commands that undo it.
+
+    Until both are done, the recovery file lets systemd restore the sizes of before, and
+    put_back() then removes the file for the boot.
+    """
+    tree = host.tree
+    who = f"{RUN}{os.getpid()}, which keeps {trial.candidate}"
+    with tree.locked(LOCK, who, PATIENCE_S):
+        keeper = Keeper(tree, before)
+        try:
+            keeper.learn(trial.sizes)
+            tree.keep(BOOT_FILE, "\n".join(_boot_lines(trial)), 0o644)
+        except (Error, StoppedError) as err:
+            note = keeper.back()
+            if isinstance(err, Error):
+                raise
+            raise Error(
+                "; ".join(filter(None, [str(err), note])), Exit.FAILED, "try again"
+            ) from err
+        tree.drop(RECOVERY)
+    keep_change(host, StateChange({}, {}), f"keeps {told(trial.sizes)}")
+    return _undo(before)
+
+
+def _boot_lines(trial: Trial) -> Iterator[str]:
+    yield f"# Kept by mmpolicy try, {trial.name}: mmpolicy try --report says why."
+    for path, value in sorted(trial.sizes.items()):
+        yield f"w! {path} - - - - {value}"
+    yield ""
+
+
+def _undo(before: Values) -> str:
+    commands = [f"cd {THP}"]
+    for value in dict.fromkeys(before.values()):
+        files = (path.removeprefix(f"{THP}/") for path in sorted(before) if before[path] == value)
+        commands.append(f"echo {value} | tee {' '.join(files)}")
+    return " && ".join([*commands, f"rm {BOOT_FILE}"])
