@@ -48,7 +48,6 @@ RATES = {
     "tests/workloads": 20.5,
     "userspace/bpf": 14.5,
     "userspace/src/mmpolicy": 14.5,
-    "userspace/src/mmpolicy/memory": 18.5,
     "userspace/src/mmpolicy/verbs": 17.0,
 }
 

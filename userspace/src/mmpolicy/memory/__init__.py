@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The memory of a process, and pictures of it."""
+"""The memory of processes: survey, advice, collapse, trim, and pictures."""

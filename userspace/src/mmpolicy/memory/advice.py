@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Which policy suits a process, from what was seen of it."""
+"""Recommend a policy for a process, from its folios and decisions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from mmpolicy.memory.explain import Explained, Wanted, size
 
-FEW = 100  # faults of which a shadow, or adaptive, has to be asked about
-MUCH_UNUSED = 0.1  # of the pages of large folios
-DENSE = 0.2  # of the faults: where so many would get large folios, that pays
+FEW = 100  # faults with a decision of a shadow or of adaptive
+MUCH_UNUSED = 0.1  # share of the pages in large folios
+DENSE = 0.2  # share of the faults: with this many dense neighbours, large folios pay
 HUGE = 64 << 20  # bytes of the largest area from which on 2 MB folios pay
 STOCK, ADAPTIVE = "stock", "adaptive"
 USUAL, LARGEST, SMALLEST = 4, 9, 2
@@ -25,10 +25,11 @@ class Advice:
 
 
 def advise(whole: Explained, largest: int) -> Advice | None:
-    """Return what suits a process whose largest area has so many bytes; nothing if unknown.
+    """Return the recommendation for a process; largest: bytes of its largest area. None if unknown.
 
-    The decisions of adaptive tell, whether it is obeyed or a shadow; other policies want large
-    folios everywhere. What they made tells as well, if much of it is unused.
+    The decisions of adaptive are the evidence, whether it is active or a shadow; other policies
+    want large folios everywhere. Without enough decisions, a high share of unused pages is evidence
+    too.
     """
     seen = max(whole.shadow, whole.wanted, key=_judged)
     judged = _judged(seen)
@@ -50,11 +51,11 @@ def advise(whole: Explained, largest: int) -> Advice | None:
 
 
 def _judged(seen: Wanted) -> int:
-    """Return of how many faults it was told whether memory nearby was used."""
+    """Return the number of faults for which the use of nearby memory was known."""
     return sum(seen.orders.values()) - seen.reasons["cap"]
 
 
 def _order_in_use(whole: Explained) -> int:
-    """Return the largest order of which little is unused."""
+    """Return the largest order with few unused pages."""
     good = [order for order, n in whole.large.items() if whole.unused[order] <= MUCH_UNUSED * n]
     return max([SMALLEST, *(order for order in good if order <= USUAL)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Which allocator a process has, by the libraries that it has mapped, and how to ask it."""
+"""Recognise a process's allocator by its mapped libraries, and the settings for its memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmpolicy.memory.reach import Clues
 
 
 class Allocator(NamedTuple):
-    """An allocator, how it gives back freed memory, and how it keeps it."""
+    """An allocator, with the settings to return freed memory, and to keep it."""
 
     name: str
     give_back: str
@@ -36,13 +36,13 @@ GLIBC = Allocator(
 
 
 REDIS = re.compile("(redis|valkey)-server")
-HEAP = 0.5  # of the private memory: then [heap], which glibc fills, is most of it
+HEAP = 0.5  # [heap], which glibc fills, has most of the private memory from this share on
 
 
 def allocator_of(clues: Clues, anon_kib: float) -> Allocator | None:
-    """Return the allocator of a process with so much private memory; nothing if none was seen.
+    """Return the allocator of a process with this much private memory; None if not recognised.
 
-    One that is linked into the program shows no library, so libc.so tells nothing by itself.
+    A statically linked allocator shows no library, so libc.so alone is no evidence of glibc malloc.
     """
     own = bool(clues.mapped(r"libjemalloc[\w.-]*\.so[\d.]*"))
     if redis := REDIS.match(clues.name):
@@ -58,7 +58,7 @@ def allocator_of(clues: Clues, anon_kib: float) -> Allocator | None:
 
 
 def _of_redis(name: str, of_the_system: bool) -> Allocator:
-    """Return that of redis; activedefrag needs the jemalloc that redis brings along."""
+    """Return the allocator of redis; activedefrag needs the jemalloc bundled with redis."""
     purge = f"{name}-cli MEMORY PURGE"
     if of_the_system:
         more = "if that frees little, restart it, as activedefrag needs a jemalloc of its own"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the kernel charges cgroups with, and which cgroup a page is charged to."""
+"""Memory charged to cgroups, and the cgroup that a page is charged to."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ UNKNOWN = -1  # the root has no memory.current
 
 
 class Account(NamedTuple):
-    """What a cgroup itself is charged with, without those below it, in kB."""
+    """The memory charged to a cgroup itself, without its descendants, in kB."""
 
-    memory: int  # memory.current: more than the rest, as the kernel's own memory is in it
+    memory: int  # memory.current: more than the sum, as it includes kernel memory
     private: int
     shared: int
     file: int
-    zswapped: int = 0  # before it was compressed; compressed, it is in memory
+    zswapped: int = 0  # size before compression; the compressed size is part of memory
 
 
 def _of_version_1(tree: Tree, folder: str) -> Account:
-    """Return what a cgroup is charged with; `memory` with those below it, the rest without."""
+    """Return the account of a v1 cgroup; only `memory` includes its descendants."""
     stat = _stat(tree, folder)
     usage, shared = int(tree.read(f"{folder}/memory.usage_in_bytes")) >> 10, stat.get("shmem", 0)
     return Account(usage, stat.get("rss", 0), shared, stat.get("cache", 0) - shared)
 
 
 def _of_version_2(tree: Tree, folder: str) -> Account:
-    """Return what a cgroup and those below it are charged with."""
+    """Return the account of a v2 cgroup with its descendants."""
     stat = _stat(tree, folder)
     current, shared = f"{folder}/memory.current", stat.get("shmem", 0)
     memory = int(tree.read(current)) >> 10 if tree.exists(current) else UNKNOWN
@@ -45,7 +45,7 @@ def _stat(tree: Tree, folder: str) -> dict[str, int]:
 
 
 def account_of(tree: Tree, name: str) -> Account | None:
-    """Return what a cgroup itself is charged with; nothing where that is not counted."""
+    """Return the memory charged to a cgroup itself; None if it has no memory controller."""
     try:
         read = _of_version_2 if charging(tree)[0].unified else _of_version_1
         folder = cgroup_folders(tree, name)[0]
@@ -56,9 +56,9 @@ def account_of(tree: Tree, name: str) -> Account | None:
     for each in below:
         try:
             children.append(read(tree, f"{folder}/{each}"))
-        except (Error, ValueError):  # it has no controller, or has just been removed
+        except (Error, ValueError):  # it has no controller, or was just removed
             continue
-    # Read one after another while they change, so a difference may come out below nothing.
+    # The files are read one after another while they change, so a difference may be negative.
     alone = Account(*(max(mine - sum(theirs), 0) for mine, *theirs in zip(whole, *children)))
     if whole.memory == UNKNOWN:
         alone = alone._replace(memory=alone.private + alone.shared + alone.file)
@@ -66,7 +66,7 @@ def account_of(tree: Tree, name: str) -> Account | None:
 
 
 class Owners:
-    """The names of cgroups by the numbers that the kernel shows for pages."""
+    """Maps the cgroup numbers in /proc/kpagecgroup to names."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -74,7 +74,7 @@ class Owners:
         self._missing: set[int] = set()
 
     def name(self, number: int) -> str | None:
-        """Return the name of a cgroup by its number; nothing if there is none any more."""
+        """Return the name of a cgroup by its number; None if it no longer exists."""
         if number not in self._names and number not in self._missing:
             try:
                 found = walk(self._tree, charging(self._tree)[0])

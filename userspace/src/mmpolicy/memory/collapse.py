@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Collapses memory that a process uses in full into 2 MB pages.
+"""Collapse fully used memory of a process into 2 MB pages.
 
 The kernel copies 512 pages into one of 2 MB and holds the mmap_lock of the process for that time,
-so the process stops where it writes to this memory, maps or unmaps. MADV_COLLAPSE also fills
-holes, copies pages that are shared after fork() and swaps in. So each 2 MB is checked just before
-the call, and just after it, as the call may return success without having made anything.
+so the process stops if it writes to this memory, maps or unmaps. MADV_COLLAPSE also fills holes,
+copies pages that are shared after fork() and swaps in. So each 2 MB is checked just before the
+call, and just after it, as the call may return success without a collapse.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from mmpolicy.memory.trim import Pressure
 PAGES = BLOCK // PAGE
 PMD_SIZE = f"{THP}/hpage_pmd_size"
 CHUNK = 16  # blocks whose entries are read together; the kernel drops the lock after each
-LOOK_S = 0.25  # between two looks at free memory and at the pressure
-MARGIN = 2 * BLOCK  # below a limit: the kernel charges in batches on each CPU
+LOOK_S = 0.25  # interval between checks of free memory and pressure
+MARGIN = 2 * BLOCK  # distance to a limit: the kernel charges in batches on each CPU
 SECTION = 1 << 15  # pages of memory that are on one node
-NEAR = 128 << 20  # bytes below a limit, from which on it is looked at before each collapse
-SPOT = 64  # bytes of each page that are read first, to find those full of zeroes
-# Pages of which one is read: before a collapse, and to estimate what is empty. Primes, so that
-# a program that uses each 16th page is not taken for one that uses all of them.
+NEAR = 128 << 20  # bytes below a limit, within which it is read before each collapse
+SPOT = 64  # bytes of each page that are read first, to find pages full of zeroes
+# One page in SAMPLE is read before a collapse, one in ESTIMATE to estimate the empty part. Both are
+# prime, so that a program that uses each 16th page does not look like one that uses all of them.
 SAMPLE, ESTIMATE = 31, 13
 PATIENCE = 6  # collapses in a row that take longer than the limit
 TIMED = 5  # collapses of our own memory before any of a program's
-BACK_OFF_S = 1.0  # pause after one of them, doubled after each further one
+BACK_OFF_S = 1.0  # pause after one slow collapse, doubled after each further one
 
 # The highest byte of an entry of pagemap
 PRESENT, SWAPPED, FILE, GUARD, TRACKED, EXCLUSIVE = 0x80, 0x40, 0x20, 0x04, 0x02, 0x01
@@ -63,7 +63,7 @@ GONE = "unmapped since"
 
 
 def check_possible(tree: Tree) -> None:
-    """Fail where this kernel has no pages of 2 MB."""
+    """Raise an error if this kernel has no pages of 2 MB."""
     if not tree.exists(PMD_SIZE):
         text = "this kernel has no transparent huge pages"
         raise Error(text, Exit.LACKING, "boot Linux 6.1 or newer with CONFIG_TRANSPARENT_HUGEPAGE")
@@ -75,9 +75,9 @@ def check_possible(tree: Tree) -> None:
 class Verdict(NamedTuple):
     """The decision about one aligned 2 MB."""
 
-    cause: str  # why they are left alone; empty if they are not
-    pages: int  # that have memory of their own
-    missing: int  # that a collapse would add
+    cause: str  # reason to leave it alone, "" to collapse it
+    pages: int  # pages with memory of their own
+    missing: int  # pages that a collapse would add
     frame: int = 0  # of some page
 
 
@@ -91,7 +91,7 @@ class Candidates(NamedTuple):
 
 @dataclass
 class Seen:
-    """The memory of a process by its fate, in pages."""
+    """The memory of a process by verdict, in pages."""
 
     pages: int = 0
     huge: int = 0
@@ -100,18 +100,17 @@ class Seen:
 
 
 class Flags:
-    """The flags of page frames."""
+    """Reads the flags of page frames."""
 
     def __init__(self, tree: Tree) -> None:
         self._file = tree.reader("/proc/kpageflags")
         self._zero: set[int] = set()
 
     def of(self, frame: int) -> int:
-        """Return the flags of one frame."""
         return int.from_bytes(self._file.read(8, frame * 8), "little")
 
     def is_zero_page(self, frame: int) -> bool:
-        """Tell if it is the page that the kernel maps where a program has only read."""
+        """Tell if it is the zero page, which the kernel maps where a program has only read."""
         if frame in self._zero:
             return True
         zero = bool(self.of(frame) & ZERO_PAGE)
@@ -121,14 +120,14 @@ class Flags:
 
 
 def is_huge(first: int, last: int) -> bool:
-    """Tell by the entries of its first and last page if an aligned 2 MB is in one folio."""
+    """Tell, by the entries of its first and last page, if an aligned 2 MB is in one folio."""
     frame = first & FRAME
     there = first & last & PRESENT << 56
     return bool(there) and not frame % PAGES and last & FRAME == frame + PAGES - 1
 
 
 def _in_a_row(raw: bytes, first: int) -> bool:
-    """Tell if all entries are of one folio; a write while a child is there replaces a page."""
+    """Tell if all entries are of one folio; a write during a child's lifetime replaces a page."""
     return array("Q", raw) == array("Q", range(first, first + PAGES))
 
 
@@ -142,9 +141,9 @@ def judge(raw: bytes, most_missing: int, is_zero_page: Callable[[int], bool]) ->
     if marks == FULL:
         return Verdict("", PAGES, 0, first & FRAME)
     kinds = {mark: marks.count(mark) for mark in set(marks)}
-    # No bit for FILE or EXCLUSIVE: the page of zeroes, or one that a child has too.
+    # Neither FILE nor EXCLUSIVE: the zero page, or a page shared with a child.
     common = [mark for mark in kinds if mark & PRESENT and not mark & EXCLUSIVE]
-    zeroes = sum(kinds[mark] for mark in common if mark & FILE)  # the huge page of zeroes
+    zeroes = sum(kinds[mark] for mark in common if mark & FILE)  # the huge zero page
     if any(not mark & FILE for mark in common):
         entries = array("Q", raw)
         zeroes += sum(
@@ -172,7 +171,7 @@ def _some_frame(raw: bytes, marks: bytes) -> int:
 
 
 def _own_pages(start: int, marks: bytes) -> Sequence[int]:
-    """Return the addresses of the pages that are there, and are no other process' as well."""
+    """Return the addresses of the present pages that no other process shares."""
     if marks == FULL:
         return range(start, start + BLOCK, PAGE)
     own = PRESENT | EXCLUSIVE
@@ -180,10 +179,10 @@ def _own_pages(start: int, marks: bytes) -> Sequence[int]:
 
 
 class Target:
-    """A process whose memory is looked at and collapsed.
+    """A process whose memory is checked and collapsed.
 
     Its page tables are held open, so after an exec() they are empty, and not those of another
-    program at the same addresses.
+    program at equal addresses.
     """
 
     def __init__(self, host: Host, pid: int, holds: Holds, most_missing: int) -> None:
@@ -196,7 +195,7 @@ class Target:
     def look(self, note: Callable[[int, Verdict], None] = lambda _start, _verdict: None) -> Seen:
         """Return the candidates, and the other pages by cause; contents are not read.
 
-        Each aligned 2 MB in which anything is are noted with their verdict.
+        note() is called with the verdict on each aligned 2 MB that has any page.
         """
         seen = Seen()
         for area in self._space.areas():
@@ -263,7 +262,7 @@ class Target:
         return verdict._replace(cause=LOCKED if locked else "")
 
     def verdict(self, start: int) -> Verdict | None:
-        """Decide about 2 MB anew, by contents as well; None if the process has ended."""
+        """Decide about 2 MB again, now by contents too; None if the process has ended."""
         raw = self._entries(start, 1)
         if not raw:
             return None
@@ -273,9 +272,9 @@ class Target:
         return verdict._replace(cause=NOT_FULL)
 
     def _zeroes(self, raw: bytes, start: int) -> int:
-        """Return how many pages are full of zeroes, as soon as these are too many.
+        """Return how many pages are full of zeroes; stop counting once there are too many.
 
-        One in SAMPLE is looked at first, as to read them all costs as much as a collapse.
+        One page in SAMPLE is read first, as reading all of them costs as much as a collapse.
         """
         there = _own_pages(start, raw[7::8])
         if not self._full_of_zeroes(there[::SAMPLE], 0):
@@ -283,7 +282,7 @@ class Target:
         return self._full_of_zeroes(there, self._most - (PAGES - len(there)))
 
     def _full_of_zeroes(self, pages: Sequence[int], most: int) -> int:
-        """Return how many of some pages are, or more than so many."""
+        """Return how many of some pages are full of zeroes, at most one more than `most`."""
         spots, nothing, found = self.memory.read(pages, SPOT), bytes(SPOT), 0
         at = spots.find(nothing)
         while at >= 0 and found <= most:
@@ -293,10 +292,10 @@ class Target:
         return found
 
     def emptiness(self, start: int) -> float:
-        """Estimate which part of 2 MB is the empty part of large folios: 0 to 1.
+        """Estimate the share of 2 MB that is the empty part of large folios: 0 to 1.
 
-        By one page in ESTIMATE. Pages that are not there count as empty, as those of a large folio
-        stay charged; 0 if the first page is of no large folio.
+        One page in ESTIMATE is read. Absent pages count as empty, as those of a large folio stay
+        charged. The result is 0 if the first page is not in a large folio.
         """
         raw = self._entries(start, 1)
         marks = raw[7::8]
@@ -308,10 +307,10 @@ class Target:
         return 1 - used * len(there) / PAGES
 
     def collapse(self, start: int) -> int:
-        """Ask for one 2 MB page; return 0 or the errno.
+        """Collapse 2 MB into one page; return 0 or the errno.
 
-        The call holds the mmap_lock of the process. If it lost its CPU, the process would wait
-        until it gets it back.
+        The call holds the mmap_lock of the process. If it were preempted, the process would wait
+        until it runs again.
         """
         with self.holds.undisturbed():
             return self.memory.collapse(start)
@@ -323,7 +322,7 @@ class Target:
 
 
 def time_one(host: Host, holds: Holds) -> float:
-    """Return how long one collapse takes on this host, by memory of our own."""
+    """Measure how long one collapse takes on this host, on memory of our own."""
     if not host.advice.can_collapse():
         raise Error(NO_COLLAPSE, Exit.LACKING, KERNEL)
     return median(host.advice.time_collapses(TIMED, holds.undisturbed))
@@ -333,10 +332,10 @@ def time_one(host: Host, holds: Holds) -> float:
 class Limits:
     """The limits of a run."""
 
-    share: float  # of the time that it may spend with collapses
-    longest_s: float  # of one collapse
-    growth_pages: int  # in all
-    reserve: float  # part of a node's memory that stays free in 2 MB blocks
+    share: float  # share of the run's time spent in collapses
+    longest_s: float  # limit for one collapse
+    growth_pages: int  # limit for the whole run
+    reserve: float  # share of a node's memory that stays free in 2 MB blocks
 
 
 @dataclass
@@ -344,39 +343,39 @@ class Done:
     """The result of a run."""
 
     made: Counter[int] = field(default_factory=Counter)  # blocks by process
-    starts: set[int] = field(default_factory=set)  # of these blocks
+    starts: set[int] = field(default_factory=set)  # addresses of the collapsed blocks
     added: Counter[int] = field(default_factory=Counter)  # pages by process
     skipped: Counter[str] = field(default_factory=Counter)  # pages by cause
     ended: set[int] = field(default_factory=set)
     longest_s: float = 0.0
     cpu_s: float = 0.0
-    stopped: str = ""  # why, if it was before the end
+    stopped: str = ""  # the reason, if the run ended early
     next_step: str = ""
     tried: int = 0
 
 
 class Collapser:
-    """Collapses one 2 MB after the other, with a pause after each that keeps to the budget."""
+    """Collapses one 2 MB after another, and pauses after each to keep to the budget."""
 
     def __init__(self, host: Host, limits: Limits, pressure: Pressure) -> None:
         self._host, self._limits, self._pressure = host, limits, pressure
         self._zones = read_zones(host.tree)
         self._looked = -inf
-        self._since = 0  # blocks taken since free memory was looked at
-        self._nodes: dict[int, Node | None] = {}  # by section, as of then
-        self._rooms: dict[str, int | None] = {}  # below limits, by folder, as of then
-        self._slow = 0  # collapses in a row that took too long
+        self._since = 0  # blocks taken since free memory was read
+        self._nodes: dict[int, Node | None] = {}  # by section, from the last reading
+        self._rooms: dict[str, int | None] = {}  # room below limits, by folder, when last read
+        self._slow = 0  # slow collapses in a row
         self.done = Done()
 
     def ready(self, target: Target, start: int) -> bool:
-        """Tell if pressure and free memory allow to collapse 2 MB now; if not, it has stopped."""
+        """Tell if pressure and free memory permit a collapse of 2 MB now; if not, stop the run."""
         if self._must_stop():
             return False
         verdict = target.verdict(start)
         return not verdict or bool(verdict.cause) or self._has_room(target, verdict.frame)
 
     def run(self, targets: dict[int, Target], areas: list[Candidates]) -> Iterator[int]:
-        """Collapse all; yield after each 2 MB how many are left."""
+        """Collapse all areas; yield after each 2 MB how many remain."""
         again: list[tuple[Target, int]] = []
         left = sum(len(area.starts) for area in areas)
         for area in sorted(areas, key=lambda each: -len(each.starts)):
@@ -387,7 +386,7 @@ class Collapser:
                 yield left
                 if self.done.stopped:
                     return
-        for target, start in again:  # pages that were in use for a moment
+        for target, start in again:  # second attempt for pages that were briefly in use
             if self._step(target, start) == EAGAIN:
                 self.done.skipped[PINNED] += PAGES
             yield 0
@@ -400,7 +399,7 @@ class Collapser:
             return 0
         began, cpu = self._host.clock(), time.thread_time()
         try:
-            with target.holds.undisturbed():  # once: it costs more than a look
+            with target.holds.undisturbed():  # once per step: a switch costs more than a check
                 number = self._collapse(target, start)
         except Error as err:
             if err.errno not in (ENOENT, ESRCH, ENODEV):
@@ -441,10 +440,10 @@ class Collapser:
         return number
 
     def _note(self, target: Target, number: int, start: int, verdict: Verdict) -> None:
-        """Note why nothing was made."""
+        """Record why a collapse made no huge page."""
         if number in (EPERM, EACCES):
             raise explain(number, f"advise process {target.pid}", REMEDIES)
-        if number == ENOMEM and target.verdict(start) == verdict:  # it is also that of a hole
+        if number == ENOMEM and target.verdict(start) == verdict:  # the area may have a hole
             self._stop("the kernel found no free 2 MB (ENOMEM)", COMPACT)
         elif number == EBUSY:
             self._stop("the kernel could not charge 2 MB to the cgroup (EBUSY)", RAISE)

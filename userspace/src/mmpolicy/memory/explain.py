@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What each area of a process got, what was wanted for it and why, and what a policy is worth."""
+"""Explain each area of a process: its folios, the orders wanted and why, and the waste of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from mmpolicy.host.tracing import Decision
 from mmpolicy.memory.folios import PAGE, Area, totals
 
-# What docs/policies/anon_order.md calls them; another one is shown by its name.
+# The words of docs/policies/anon_order.md; other reasons are shown by name.
 WORDS = {
     "cap": "it is the limit of the policy",
     "dense_neighbour": "memory nearby was used in full",
@@ -26,7 +26,7 @@ WORDS = {
 
 @dataclass
 class Wanted:
-    """What a policy wanted."""
+    """The orders that a policy wanted, and its reasons."""
 
     orders: Counter[int] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -37,11 +37,11 @@ class Wanted:
         self.reasons[decision.reason] += 1
 
     def as_data(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the counts for JSON."""
         return {"orders": dict(sorted(self.orders.items())), "reasons": dict(self.reasons)}
 
     def text(self) -> str:
-        """Return it in words, the most frequent first."""
+        """Return the counts in words, the most frequent first."""
         number = sum(self.orders.values())
         orders = ", ".join(f"{size(order)} {n}" for order, n in self.orders.most_common())
         reasons = "; ".join(
@@ -53,24 +53,24 @@ class Wanted:
 
 @dataclass
 class Explained:
-    """An area, or all of them together."""
+    """An area, or the sum of all areas."""
 
     start: int
     end: int
     name: str
     pages: int = 0
     large: Counter[int] = field(default_factory=Counter)  # pages in folios by order, above 0
-    unused: Counter[int] = field(default_factory=Counter)  # of these, those full of zeroes
+    unused: Counter[int] = field(default_factory=Counter)  # of these, pages full of zeroes
     wanted: Wanted = field(default_factory=Wanted)
     shadow: Wanted = field(default_factory=Wanted)
 
     @property
     def unused_share(self) -> float:
-        """Return the part of the pages of large folios that was never used."""
+        """Return the share of the pages of large folios that were never used."""
         return sum(self.unused.values()) / sum(self.large.values()) if self.large else 0.0
 
     def as_data(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the area for JSON."""
         return {
             "start": self.start, "end": self.end, "name": self.name, "pages": self.pages,
             "large_pages": dict(self.large), "unused_pages": dict(self.unused),
@@ -78,7 +78,7 @@ class Explained:
         }  # fmt: skip
 
     def lines(self) -> Iterator[str]:
-        """Yield it in words."""
+        """Yield the area in words."""
         kept = [
             f"{n * PAGE >> 10} kB in folios of {size(order)}, "
             f"{self.unused[order] / n:.0%} never used"
@@ -91,12 +91,12 @@ class Explained:
 
 
 def size(order: int) -> str:
-    """Return how large a folio is."""
+    """Return the size of a folio of this order."""
     return f"{PAGE << order >> 10} kB"
 
 
 def explain_areas(areas: Iterable[Area], decisions: Iterable[Decision]) -> list[Explained]:
-    """Return the areas that have memory, with what was wanted in each."""
+    """Return the areas that have memory, with the decisions in each."""
     found = []
     for area in areas:
         each = Explained(area.start, area.start + len(area.kinds) * PAGE, area.name)

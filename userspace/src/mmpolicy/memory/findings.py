@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Advice for a host, from a survey of it: first the finding that costs most.
+"""Advice for a host, from a survey of its processes: the most expensive finding comes first.
 
-A cost is the part of a CPU that page faults take, by the figures of `calibrate`, or memory that is
-empty. Both are compared as parts of what the host has. Below 1 % of a CPU and 5 % of the memory of
-a service, a change is not worth its price, and the figures are told instead. Each command does
-what its line says if it is typed as it is printed; where none does, the line has no command.
+A cost is the share of a CPU that page faults take, by the figures of `calibrate`, or memory that is
+empty. Both are compared as shares of the host. Below 1 % of a CPU and 5 % of the memory of a
+service, a change is not worth its price, and only the figures are reported. Each command does what
+its line says if typed as printed; a line without such a command names a next step.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from mmpolicy.memory.trim import LOCKED, cause_of, check_possible
 
 LINES = 5
 LEAST_PERCENT = 1.0  # of a CPU
-LONGEST_FAULT_NS = 1e5  # of a page of 4 kB, also in a guest that is emulated
-LEAST_KIB, LEAST_SHARE = 32 << 10, 0.05  # of memory that is empty: so much, and of a service
-MOST = 0.5  # of the waste: what decides how it can be given back
-EVEN = 0.15  # of the memory: if less is empty, it may be too little of each folio
+LONGEST_FAULT_NS = 1e5  # for a page of 4 kB, even in an emulated guest
+LEAST_KIB, LEAST_SHARE = 32 << 10, 0.05  # empty memory worth a change: size, and share of a service
+MOST = 0.5  # share of the waste with one cause, which then decides on the remedy
+EVEN = 0.15  # share of the memory: below it, each folio may have too little empty to be split
 STALLS = 5.0  # direct compactions a second
-OWN_SIZES = ("16 kB", "32 kB", "64 kB")  # in gaps where one does not fit, the next may
+OWN_SIZES = ("16 kB", "32 kB", "64 kB")  # if one size does not fit into a gap, a smaller one may
 HUGE_ORDER, SIZE_ORDER = 9, 4
-CLEARING = 0.2  # so many of the faults of a process may be huge pages of the host
+CLEARING = 0.2  # share of a process's faults that may be huge pages of the host
 SMALLER = "restart it, with smaller folios"
 GAIN = "17 programs that were measured took 4 to 20 % less CPU time"
 SERVICE = re.compile(r".*\.service")
-LARGE_KIB = 256 << 10  # of a service: from so much on a question after its memory is likely
+LARGE_KIB = 256 << 10  # of a service: from this size on, users ask about its memory
 
 
 class Finding(NamedTuple):
@@ -59,13 +59,13 @@ class Finding(NamedTuple):
     what: str
     commands: tuple[str, ...] = ()
     price: str = ""
-    next_step: str = ""  # words for a human, where no command does it
+    next_step: str = ""  # words for a human, if no command does it
     cpu_percent: float = 0.0
     mib: float = 0.0
     worth: bool = True
 
     def line(self) -> str:
-        """Return it in words."""
+        """Return the line in words."""
         if not self.worth:
             return f"not worth it: {self.who}: {self.what}"
         command = f"; do: {' && '.join(self.commands)}" if self.commands else ""
@@ -75,37 +75,37 @@ class Finding(NamedTuple):
 
 
 class Module(NamedTuple):
-    """Whether this host can have the module, and the step to it."""
+    """Whether this host can have the module, and the step to load it."""
 
     possible: bool
-    commands: tuple[str, ...] = ()  # that load it; none if it is loaded
+    commands: tuple[str, ...] = ()  # load it; none if it is loaded
     next_step: str = ""  # words, if no command loads it
 
 
 @dataclass
 class Evidence:
-    """What findings are made from."""
+    """The measurements from which findings are made."""
 
     tree: Tree
     survey: Survey
     rates: Mapping[str, float]  # events of the host a second
     made: Mapping[int, float]  # large folios made by faults a second, by size in bytes
     module: Module
-    shadows: Mapping[str, str] = field(default_factory=dict)  # what those of profiles told
+    shadows: Mapping[str, str] = field(default_factory=dict)  # profile -> its shadow's finding
 
     def __post_init__(self) -> None:
         self.costs = read_calibration(self.tree)
         self.hardware = hardware_of(self.tree)
 
     def part(self, found: Finding) -> float:
-        """Return the larger part of the host that a finding is about, to compare two of them."""
+        """Return the larger share of the host that a finding concerns, to rank findings."""
         memory = (self.hardware.memory or 0) >> 20
         of_memory = found.mib / memory if memory else 0.0
         return max(found.cpu_percent / 100 / (self.hardware.cpus or 1), of_memory)
 
 
 def find(host: Evidence) -> list[Finding]:
-    """Return what is worth doing, the largest cost first; and behind it what is not, with why."""
+    """Return the findings worth a change by descending cost, then the others with the reason."""
     cgroups, processes = host.survey.most(FIGURES["waste"], LINES)
     rows = _named(cgroups, processes)
     wasteful = [row for row in rows if _wastes(row)]
@@ -125,7 +125,7 @@ def find(host: Evidence) -> list[Finding]:
 
 
 def _where_it_works(tree: Tree, found: Finding) -> Finding:
-    """Return it with words in place of commands that a container may not run."""
+    """Return the finding, with words instead of commands that a container may not run."""
     knobs = any(each.startswith(("echo ", "mmpolicy ab run ")) for each in found.commands)
     if not knobs or tree.writable(f"{THP}/enabled"):
         return found
@@ -134,7 +134,7 @@ def _where_it_works(tree: Tree, found: Finding) -> Finding:
 
 
 def _named(cgroups: Sequence[Row], processes: Sequence[Row]) -> list[Row]:
-    """Return the rows that can be named to a command: not the root, which is the whole host."""
+    """Return the rows that a command can name: not the root, which is the whole host."""
     alone = [row for row in processes if row.cgroup == "/"]
     rows = [row for row in cgroups if row.name != "/"] + alone
     return sorted(rows, key=lambda row: -row.waste_kib)
@@ -145,7 +145,7 @@ def _wastes(row: Row) -> bool:
 
 
 def is_waste(waste_kib: float, error_kib: float, anon_kib: float) -> bool:
-    """Tell if so much empty memory is worth a change; only the part that is sure counts."""
+    """Tell if this much empty memory is worth a change; only the certain part counts."""
     return waste_kib - error_kib >= LEAST_KIB and waste_kib >= LEAST_SHARE * anon_kib
 
 
@@ -155,7 +155,7 @@ def _private(row: Row) -> float:
 
 
 def name_of(row: Row) -> str:
-    """Return the options that name it to a command."""
+    """Return the options that name the row to a command."""
     return f"--pid {row.pids[0]}" if not row.is_cgroup else option_of(row.name)
 
 
@@ -166,7 +166,7 @@ def option_of(cgroup: str) -> str:
 
 
 def own_service(cgroup: str) -> str:
-    """Return the service of the host itself that a cgroup is of; empty if it is of none."""
+    """Return the host's own service that a cgroup belongs to; "" if it belongs to none."""
     unit = cgroup.rpartition("/")[2]
     return unit if HOSTS_OWN.fullmatch(cgroup) and SERVICE.fullmatch(unit) else ""
 
@@ -187,7 +187,7 @@ def _trim(survey: Survey, row: Row) -> Finding:
 
 
 def trim_options(survey: Survey, row: Row) -> tuple[str, str, str]:
-    """Return options without which `trim` does nothing; why the memory stays; and a doubt."""
+    """Return the options that `trim` needs; the reason if the memory stays; and a caveat."""
     left = _left_alone(survey, row)
     if left["locked"] >= MOST:
         return "", "they are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay", ""
@@ -196,14 +196,14 @@ def trim_options(survey: Survey, row: Row) -> tuple[str, str, str]:
         asked = " --include-madvised"
         if left["unknown"] > left["asked"]:
             unsure = "whether it asked for them by madvise is not known"
-    # Folios with less than trim asks for are left alone, and their mean is not much more.
+    # trim leaves folios alone below --min-empty, and the mean is not far above it.
     share = _private(row) / row.anon_kib
     least = f" --min-empty {50 * share:.0f}" if share < EVEN else ""
     return asked + least, "", unsure
 
 
 def _left_alone(survey: Survey, row: Row) -> Counter[str]:
-    """Return which part of its waste `trim` would leave alone, by cause, as far as was seen."""
+    """Return the shares of a row's waste that `trim` would leave alone, by cause."""
     found = Counter[str]()
     there = [survey.processes[pid] for pid in row.pids if pid in survey.processes]
     most = nlargest(LINES, there, key=lambda each: each.anon_kib * each.sample.share)
@@ -215,7 +215,7 @@ def _left_alone(survey: Survey, row: Row) -> Counter[str]:
 
 
 def _causes(survey: Survey, process: Process) -> dict[str, float]:
-    """Return the waste of a process in kB by the cause for which it would be left alone."""
+    """Return the waste of a process in kB, by the cause for which `trim` would leave it alone."""
     waste, empties = process.anon_kib * process.sample.share, process.sample.empties()
     space = Space(survey.tree, process.pid, survey.holds)
     sizes, areas = space.sizes(), space.areas()
@@ -223,7 +223,7 @@ def _causes(survey: Survey, process: Process) -> dict[str, float]:
     told = {where: each for where, each in details.items() if each and LOCKED in each.flags}
     by_mlock = sum((end - start) >> 10 for start, end in told)
     if sizes.pinned + max(sizes.locked - by_mlock, 0) >= MOST * sizes.anon:
-        return {"locked": waste}  # VFIO counts as locked what it has pinned, without mlock()
+        return {"locked": waste}  # VFIO counts as locked its pinned memory, without mlock()
     whole, found = sum(pages for _, pages in empties), defaultdict[str, float](float)
     for start, pages in empties:
         area = areas[max(bisect_right(starts, start) - 1, 0)]
@@ -246,17 +246,17 @@ def _little(row: Row) -> Finding:
 
 
 def gain_percent(costs: Calibration | None, faults: float, kernel: float) -> float:
-    """Return how much of a CPU, in percent, folios of 64 kB would save at most.
+    """Return the largest saving of 64 kB folios, in percent of a CPU.
 
-    costs: without them, that is no more than so many faults take on the slowest of hosts. kernel:
-    the part of a CPU that is spent in the kernel, which the faults are a part of.
+    costs: if unknown, the figures of the slowest host are the bound. kernel: the share of a CPU
+    spent in the kernel, which includes the faults.
     """
     saved = costs.saved_ns(SIZE_ORDER) if costs else LONGEST_FAULT_NS
     return min(faults * saved / 1e7, 100 * kernel)
 
 
 def _sizes(host: Evidence, wasteful: Sequence[Row]) -> Iterator[Finding]:
-    """Yield what would save faults: the sizes of the kernel itself where no service would waste."""
+    """Yield the saving of faults by the kernel's own sizes, if no service would waste them."""
     others = (each for each in host.survey.processes.values() if each.pid != os.getpid())
     busy = [each for each in others if each.mean.faults >= 1]
     busy = [each for each in busy if not each.forbids and not _clears(host, each)]
@@ -292,7 +292,7 @@ def _own_sizes(who: str, what: str, gain: float, off: Sequence[str]) -> Finding:
 def _for_it_alone(
     host: Evidence, busy: Process, what: str, gain: float, wasteful: Sequence[str]
 ) -> Iterator[Finding]:
-    """Yield how one service gets large folios where sysfs would give them to all."""
+    """Yield how one service gets large folios if sysfs would give them to wasteful ones too."""
     others = f"sysfs would give larger folios to {', '.join(wasteful)} too"
     if host.module.possible:
         shadow = "mmpolicy set anon_order shadow=adaptive"
@@ -311,7 +311,7 @@ def _for_it_alone(
 
 
 def can_measure(tree: Tree, cgroup: str) -> bool:
-    """Tell if the metrics of the presets can be read of a cgroup."""
+    """Tell if the metrics of the presets can be read from a cgroup."""
     try:
         folder = find_bindable(tree, cgroup).folder
     except Error:
@@ -322,7 +322,7 @@ def can_measure(tree: Tree, cgroup: str) -> bool:
 
 
 def _clears(host: Evidence, process: Process) -> bool:
-    """Tell if a process spends its time in the kernel on huge pages: few faults, long ones."""
+    """Tell if a process spends its kernel time clearing huge pages: few faults, long ones."""
     huge, faults = host.made.get(PAGE << HUGE_ORDER, 0.0), process.mean.faults
     page = host.costs.ns() if host.costs else 2000.0
     left = 100 * process.mean.kernel - faults * page / 1e7
@@ -330,7 +330,7 @@ def _clears(host: Evidence, process: Process) -> bool:
 
 
 def _clearing(host: Evidence) -> Iterator[Finding]:
-    """Yield who has huge pages cleared again and again: it frees them, and touches new ones."""
+    """Yield the process whose huge pages are cleared repeatedly, as it frees and reuses them."""
     slow = [each for each in host.survey.processes.values() if _clears(host, each)]
     for each in nlargest(1, slow, key=lambda one: one.mean.kernel):
         percent = 100 * each.mean.kernel
@@ -352,7 +352,7 @@ def _allocator(tree: Tree, pid: int) -> Allocator | None:
     try:
         space = Space(tree, pid, Holds(tree))
         return allocator_of(Clues(tree, pid, space.areas()), space.sizes().anon)
-    except Error:  # it has ended, or may not be looked at
+    except Error:  # it has ended, or access is denied
         return None
 
 
@@ -370,7 +370,7 @@ def _obey(profile: str, text: str) -> tuple[str, tuple[str, ...], str]:
 
 
 def _forbidding(host: Evidence) -> Iterator[Finding]:
-    """Yield who forbids large folios and pays for faults, with the cause and the way out."""
+    """Yield processes that forbid large folios and pay for faults, with cause and remedy."""
     for each in host.survey.processes.values():
         rates = each.mean
         gain = gain_percent(host.costs, rates.faults, rates.kernel) if each.forbids else 0.0
@@ -386,10 +386,10 @@ def _forbidding(host: Evidence) -> Iterator[Finding]:
 
 
 def _lazily(host: Evidence) -> Iterator[Finding]:
-    """Yield whose RSS has most that is freed already, and still there: that is no leak.
+    """Yield the process with the largest lazily freed RSS, which is no leak.
 
-    What the survey has seen is the most: a page that was written again after MADV_FREE looks
-    alike until memory is short. Only smaps tells.
+    The survey has an upper bound: a page that was written again after MADV_FREE looks alike until
+    memory is short. Only smaps has the figure.
     """
     cgroups, processes = host.survey.most(FIGURES["memory"], LINES)
     for row in nlargest(1, _named(cgroups, processes), key=_freed):
@@ -424,7 +424,7 @@ def _freed(row: Row) -> float:
 
 
 def _written(host: Evidence, rows: Sequence[Row]) -> Iterator[Finding]:
-    """Yield of the largest service that its memory was written, and is not empty folios."""
+    """Yield for the largest service that its memory was written, and is not empty folios."""
     large = [row for row in rows if row.anon_kib >= LARGE_KIB and row.seen >= 0.5]
     for row in nlargest(1, large, key=lambda row: row.anon_kib):
         known = _allocator(host.tree, max(row.pids, key=lambda pid: _rss(host.tree, pid)))

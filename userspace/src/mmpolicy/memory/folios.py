@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Which folios back the memory of a process, and which of their pages are full of zeroes.
+"""The folios that back the memory of a process, and which of their pages are full of zeroes.
 
-Seen through pagemap, kpageflags and kpagecount; see Documentation/admin-guide/mm/pagemap.rst in
-the kernel. What is there comes from a Space, so nobody waits for us. Contents come from
-/proc/PID/mem, only of pages that are there: nothing is faulted in, but they are marked as accessed.
+They are read through pagemap, kpageflags and kpagecount; see
+Documentation/admin-guide/mm/pagemap.rst in the kernel. Ranges come from a Space, which keeps lock
+holds short. Contents come from /proc/PID/mem, and only for present pages: this faults nothing in,
+but marks pages as accessed.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from mmpolicy.memory import space as there
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import Region, Space, Vma
 
-STRETCH = 4096  # pages that are looked at together: 16 MiB of memory
+STRETCH = 4096  # pages that are processed together: 16 MiB of memory
 Folio = tuple[int, int]  # number and order
-FEW = 16  # neighbouring pages: of fewer, the flags are read one by one
+FEW = 16  # neighbouring pages: for fewer, the flags are read one by one
 NO_FOLIO: Folio = (-1, 0)
-BLOCK_BITS = 9  # folios up to a PMD lie within blocks of that many page frames
-ABSENT, SWAP, ZERO_PAGE, GUARD, HUGETLB = b".szgh"  # kinds of a page beside "0" to "9", its order
+BLOCK_BITS = 9  # folios up to a PMD lie within blocks of 2**9 page frames
+ABSENT, SWAP, ZERO_PAGE, GUARD, HUGETLB = b".szgh"  # kinds of a page, or its order as "0" to "9"
 KINDS = b"0123456789szgh"
 SMALL = bytes(ZERO_PAGE if mark & 4 else ord("0") for mark in range(256))  # by their marks
 HEAD = re.compile(rb"\x01[\x02\x03]*|^[\x02\x03]+")
 LARGE = re.compile(rb"[1-9]{1,512}")
-ALIKE = re.compile(rb"([^.])\1*", re.DOTALL)  # there is a "." for each page that is not there
+ALIKE = re.compile(rb"([^.])\1*", re.DOTALL)  # a "." stands for a page that is absent
 
 # Bits of kpageflags
 KPF_DIRTY, KPF_ANON, KPF_SWAPBACKED, KPF_HUGETLB, KPF_UNEVICTABLE = 4, 12, 14, 17, 18
@@ -55,9 +56,9 @@ class Run(NamedTuple):
 
 
 class Pages:
-    """A byte for each page of an area; stretches of which nothing is known take no room.
+    """A byte for each page of an area; stretches without information take no room.
 
-    The others are packed: memory that is spread has many stretches with a few pages each.
+    The others are packed: sparse memory has many stretches with a few pages each.
     """
 
     def __init__(self, pages: int, empty: bytes) -> None:
@@ -69,7 +70,7 @@ class Pages:
         return self._pages
 
     def put(self, first: int, found: bytes) -> None:
-        """Set a stretch; it begins where one may begin."""
+        """Set a stretch; `first` must be a multiple of STRETCH."""
         self._stretches[first] = pack(found, 1)
         for kind in KINDS:
             self._counts[kind] += found.count(kind)
@@ -80,16 +81,16 @@ class Pages:
 
     @property
     def known(self) -> bool:
-        """Tell if anything is known."""
+        """Tell if any stretch is set."""
         return bool(self._stretches)
 
     def stretches(self) -> Iterator[tuple[int, bytes]]:
-        """Yield what is known, with its first page."""
+        """Yield the stretches that are set, with their first page."""
         for first, found in self._stretches.items():
             yield first, unpack(found)
 
     def cut(self, first: int, end: int) -> bytes:
-        """Return some pages, as they lie."""
+        """Return the bytes of the pages first to end."""
         found = bytearray(self._empty * (min(end, self._pages) - first))
         for start in range(first // STRETCH * STRETCH, end, STRETCH):
             packed = self._stretches.get(start)
@@ -101,17 +102,17 @@ class Pages:
 
 
 class Area(NamedTuple):
-    """One mapping: a byte for each page with its kind, and one that is 1 if it is all zero."""
+    """One mapping: for each page a byte with its kind, and a byte that is 1 if it is all zero."""
 
     start: int
     name: str
     kinds: Pages
     zeroes: Pages
     folios: Counter[int]  # by order
-    lost: int = 0  # pages of its folios that nobody maps
+    lost: int = 0  # pages of its folios that no process maps
 
     def runs(self) -> list[Run]:
-        """Return the area as runs, without pages that are not there."""
+        """Return the area as runs, without absent pages."""
         found: list[Run] = []
         for first, kinds in self.kinds.stretches():
             zeroes = self.zeroes.cut(first, first + len(kinds))
@@ -133,7 +134,7 @@ class Area(NamedTuple):
 
 
 def _add(runs: list[Run], run: Run) -> None:
-    """Add a run, to the last one if that goes on in it."""
+    """Append a run, merged with the last one if that continues in it."""
     last = runs[-1] if runs else None
     if last and last.page + last.pages == run.page and last[2:] == run[2:]:
         runs[-1] = last._replace(pages=last.pages + run.pages)
@@ -142,7 +143,7 @@ def _add(runs: list[Run], run: Run) -> None:
 
 
 class Frames:
-    """The folios that page frames belong to; with few, only a few frames are asked for."""
+    """Finds the folio of a page frame; with few, most lookups read a single entry."""
 
     def __init__(self, tree: Tree, few: bool = False) -> None:
         self._tree, self._file, self._few = tree, tree.reader("/proc/kpageflags"), few
@@ -151,13 +152,13 @@ class Frames:
         self.told: set[int] = set()  # heads of folios whose lost pages were counted
 
     def forget(self) -> None:
-        """Read everything anew: folios have come and gone."""
+        """Clear the caches, as folios come and go."""
         self._block.cache_clear()
         self.lost.cache_clear()
         self.told.clear()
 
     def kind(self, frame: int, few: bool = False) -> int:
-        """Return the kind of a page by its frame; few if hardly any neighbour will be asked for."""
+        """Return the kind of a page by its frame; few: hardly any neighbour will be looked up."""
         if few or self._few:  # most small pages lie in blocks of their own
             flags = self.flags(frame)
             if not flags & OF_FOLIO:
@@ -170,13 +171,13 @@ class Frames:
         return int.from_bytes(self._file.read(8, frame * 8), "little")
 
     def is_hugetlb(self, frame: int) -> bool:
-        """Tell if a page is of a pool of huge pages."""
+        """Tell if a page belongs to a hugetlb pool."""
         return bool(self.flags(frame) >> KPF_HUGETLB & 1)
 
     def _lost(self, head: int, order: int) -> int:
-        """Return how many pages of a folio are mapped by nobody, though some are.
+        """Return how many pages of a folio no process maps, though other pages are mapped.
 
-        They are not in the RSS of anybody, and are not free either.
+        They are in no process's RSS, but are not free either.
         """
         size = 8 << order
         try:
@@ -192,15 +193,15 @@ class Frames:
         kinds = bytearray(marks.translate(SMALL))
         for match in HEAD.finditer(marks):
             pages = match.end() - match.start()
-            # A block of tails alone is inside of a folio larger than a PMD.
+            # A block of tails alone lies inside a folio larger than a PMD.
             kinds[match.start() : match.end()] = b"%d" % (pages.bit_length() - 1) * pages
         return bytes(kinds.ljust(1 << BLOCK_BITS, b"0"))
 
 
 def _marks(raw: bytes) -> bytes:
-    """Return a byte for each flags of a page, made for all of them at once.
+    """Return a byte for the flags of each page, computed for all pages at once.
 
-    Its bit 0 is set for a head (15), bit 1 for a tail (16), bit 2 for the page of zeroes (24).
+    Bit 0 is set for a head (15), bit 1 for a tail (16), bit 2 for the zero page (24).
     """
     pages = len(raw) // 8
     one = int.from_bytes(b"\1" * pages, "big")
@@ -209,20 +210,20 @@ def _marks(raw: bytes) -> bytes:
 
 
 class Stretch(NamedTuple):
-    """Neighbouring pages of an area, of which at least one is there."""
+    """Neighbouring pages of an area, at least one of them present."""
 
     first: int  # counted from the start of the area
     kinds: bytes
     zeroes: bytes
-    lost: dict[int, int]  # pages that nobody maps any more, by the first page here of their folio
+    lost: dict[int, int]  # pages that no process maps, by the first page here of their folio
 
 
 def read_area(
     space: Space, frames: Frames, vma: Vma, contents: bool, goes_on: Callable[[int], bool]
 ) -> Area:
-    """Return which folios back an area, with contents also which of their pages are zero.
+    """Return the folios that back an area, and with `contents` their zero pages.
 
-    It ends before the area does if goes_on says so, which is asked after each stretch.
+    goes_on is called after each stretch, and ends the area early if it returns False.
     """
     pages = (vma.end - vma.start) // PAGE
     area = Area(vma.start, vma.name, Pages(pages, b"."), Pages(pages, b"\0"), Counter(), 0)
@@ -240,7 +241,7 @@ def read_area(
 def read_stretches(
     space: Space, frames: Frames, vma: Vma, contents: bool, folios: Counter[int]
 ) -> Iterator[Stretch]:
-    """Yield the stretches of an area in which anything is, and count its folios."""
+    """Yield the stretches of an area that have any page, and count its folios."""
     last = NO_FOLIO
     for first, regions in _by_stretch(vma, space.regions(vma.start, vma.end)):
         pages = min(STRETCH, (vma.end - vma.start) // PAGE - first)
@@ -254,7 +255,7 @@ def read_stretches(
 
 
 def _by_stretch(vma: Vma, regions: Iterable[Region]) -> Iterator[tuple[int, list[Region]]]:
-    """Yield regions by the first page of the stretch that they are in, cut at its borders."""
+    """Yield regions by the first page of their stretch, cut at stretch boundaries."""
     number, some = 0, list[Region]()
     for region in regions:
         at = region.start
@@ -278,15 +279,15 @@ class _Entries(NamedTuple):
     found: array[int]
 
     def of(self, region: Region) -> array[int]:
-        """Return those of a region."""
+        """Return the entries of a region."""
         at = (region.start - self.start) // PAGE
         return self.found[at : at + region.pages]
 
 
 def _entries(space: Space, regions: Sequence[Region]) -> _Entries:
-    """Read the entries of a stretch, where it has single ones, at once.
+    """Read the entries of the stretch's small pages at once.
 
-    What lies between two regions costs less than a read for each.
+    Entries between two regions cost less than a separate read for each region.
     """
     single = [each for each in regions if _has_entries(each)]
     if not single:
@@ -333,9 +334,9 @@ def _kinds(
     frames: Frames, entries: array[int], folios: Counter[int], last: Folio,
     lost: dict[int, int], at: int = 0,
 ) -> tuple[bytes, Folio]:  # fmt: skip
-    """Return the kind of each page, and the last folio; count folios that were not the last."""
+    """Return the kind of each page, and the last folio; count folios that differ from `last`."""
     kinds, few = bytearray(b".") * len(entries), len(entries) < FEW
-    first = 0  # page of the folio that we are in
+    first = 0  # first page here of the current folio
     for page, entry in enumerate(entries):
         if not entry & PRESENT:
             kinds[page] = _absent(entry)
@@ -362,7 +363,7 @@ def _absent(entry: int) -> int:
 
 
 def _count_lost(frames: Frames, folio: Folio, pages: int, lost: dict[int, int], at: int) -> None:
-    """Note the lost pages of a folio of which not all pages are here; of each folio once."""
+    """Record the lost pages of a folio with pages missing here, once per folio."""
     number, order = folio
     head = number << order
     if 0 < order <= BLOCK_BITS and pages < 1 << order and head not in frames.told:
@@ -373,7 +374,7 @@ def _count_lost(frames: Frames, folio: Folio, pages: int, lost: dict[int, int], 
 
 
 def find_zeroes(space: Space, start: int, kinds: bytes | bytearray) -> bytes:
-    """Return a byte for each page: 1 if it is of a large folio and full of zeroes."""
+    """Return a byte for each page: 1 if it is in a large folio and full of zeroes."""
     zeroes = bytearray(len(kinds))
     nothing = bytes(PAGE)
     for large in LARGE.finditer(kinds):
@@ -387,7 +388,7 @@ def find_zeroes(space: Space, start: int, kinds: bytes | bytearray) -> bytes:
 def read_spot(
     space: Space, frames: Frames, start: int, pages: int
 ) -> tuple[array[int], bytes, bytes] | None:
-    """Return entries, kinds and zeroes of a few neighbouring pages; nothing if none is there."""
+    """Return entries, kinds and zeroes of a few neighbouring pages; None if all are absent."""
     entries = space.entries(start, pages)
     if not any(entry & PRESENT for entry in entries):
         return None
@@ -396,7 +397,7 @@ def read_spot(
 
 
 def wanted_areas(areas: Iterable[Vma], shared: bool, files: bool) -> list[Vma]:
-    """Return the private anonymous areas, and others if they are wanted."""
+    """Return the private anonymous areas, and shared memory and files if asked for."""
     return [
         each
         for each in areas
@@ -408,9 +409,9 @@ def read_areas(
     tree: Tree, pid: int, contents: bool, files: bool = False, shared: bool = False,
     holds: Holds | None = None, goes_on: Callable[[int], bool] = lambda pages: True,
 ) -> list[Area]:  # fmt: skip
-    """Return the areas of a process that have pages: private anonymous ones, others if wanted.
+    """Return the areas of a process that have pages: private anonymous ones, others if asked for.
 
-    After each stretch, it asks with the number of its pages whether to go on.
+    goes_on is called after each stretch with the number of its pages, and may end the reading.
     """
     space, frames = Space(tree, pid, holds or Holds(tree)), Frames(tree)
     areas = list[Area]()
@@ -422,7 +423,7 @@ def read_areas(
 
 
 class Total(NamedTuple):
-    """What folios of one order hold, in pages."""
+    """The contents of the folios of one order, in pages."""
 
     folios: int
     pages: int

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Collapses the memory of a program and its children for as long as they run, without pauses.
+"""Collapse the memory of a program and its children for as long as they run, without pauses.
 
-A thread does it, so the CPU time that it takes is not the program's.
+A separate thread does it, so its CPU time is not the program's.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from mmpolicy.memory.collapse import Collapser, Limits, Target
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.trim import Pressure
 
-EVERY_S = 0.1  # between two looks at the program
+EVERY_S = 0.1  # interval between looks at the program
 LIMITS = Limits(share=1.0, longest_s=float("inf"), growth_pages=0, reserve=0.01)
 
 
 class Follower:
-    """Follows the processes of one session."""
+    """Collapses the memory of all processes of one session."""
 
     def __init__(self, host: Host, session: int) -> None:
         self._host, self._session = host, session

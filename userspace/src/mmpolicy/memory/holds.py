@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How long one look may hold the mmap_lock of a process.
+"""Limit how long one read may hold the mmap_lock of a process.
 
-While the kernel walks page tables for us, it holds that lock for reading, and an mmap(), munmap()
-or growing stack of the process waits, and every fault behind it. So a read is made only if its
-predicted hold is within a limit: what it has to walk, times the cost of one. The costs are
-measured on this host, on our own memory, and rise with what real reads take. How long reads took
-is kept, so that it can be told.
+While the kernel walks page tables for a read, it holds that lock for reading, and an mmap(),
+munmap() or growing stack of the process waits, and every fault behind it. So a read is made only if
+its predicted hold is within a limit: the entries to walk, times the cost of one. The costs are
+measured on this host, on our own memory, and rise with the duration of real reads. The longest
+duration is kept for the report.
 
-A reader that loses its CPU in the middle of a read holds the lock until it gets it back, on a busy
-host for tens of milliseconds, under a CPU quota for longer. So these reads run under SCHED_FIFO
-where that is permitted (CAP_SYS_NICE), and only for as long as they take.
+A reader that loses its CPU in the middle of a read holds the lock until it runs again: on a busy
+host after tens of milliseconds, under a CPU quota after longer. So these reads run under SCHED_FIFO
+where that is permitted (CAP_SYS_NICE), and only while they last.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from mmpolicy.host.pagemap import PAGE, Pagemap
 
 LIMIT_S = 0.002
 FIRST = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
-SLOT_NS = 4.0  # an entry of a page table in which nothing is, at least
-SCAN_NS, SMAPS_NS = 40.0, 150.0  # a page that is there, if it cannot be measured
-COLD = 2.0  # memory of others is not in our caches
+SLOT_NS = 4.0  # lower bound for an empty entry of a page table
+SCAN_NS, SMAPS_NS = 40.0, 150.0  # cost of a present page, if it cannot be measured
+COLD = 2.0  # factor for the memory of other processes, which is not in our caches
 OWN = 1024  # pages of our own that are measured
 OWN_TABLES = 16  # page tables of our own, with one page each
 TABLE = 512  # entries of a page table
 NOTHING = nullcontext()
-LEARN = 2048  # pages from which on a read tells what one costs
+LEARN = 2048  # pages from which on a read updates the cost
 
 
 class Holds:
-    """The limit for one read, what a page costs, and how long the longest read took."""
+    """The limit for one read, the cost of a page, and the duration of the longest read."""
 
     def __init__(self, tree: Tree, limit_s: float = LIMIT_S) -> None:
         self._tree, self.limit_s = tree, limit_s
@@ -48,7 +48,7 @@ class Holds:
         self._learned = False
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """Keep the CPU meanwhile; for a stretch of reads that is no longer than one may be."""
+        """Keep the CPU during a block of reads, which must be no longer than one read may be."""
         return NOTHING if self._hurries else self._undisturbed()
 
     @contextmanager
@@ -62,7 +62,7 @@ class Holds:
                 os.sched_setscheduler(0, usual, os.sched_param(0))
 
     def _hurry(self) -> int | None:
-        """Return the scheduler to go back to, if it was changed."""
+        """Switch to SCHED_FIFO; return the scheduler to restore, or None if nothing was changed."""
         if self._hurries or not self._may_hurry:
             return None
         usual = os.sched_getscheduler(0)
@@ -78,13 +78,13 @@ class Holds:
 
     @property
     def scan_ns(self) -> float:
-        """Return what a page that is there costs in PAGEMAP_SCAN."""
+        """Return the cost of a present page in PAGEMAP_SCAN."""
         self._scan_ns = self._scan_ns or COLD * (self._measure_scan(OWN, 1) or SCAN_NS / COLD)
         return self._scan_ns
 
     @property
     def slot_ns(self) -> float:
-        """Return what an entry of a page table costs in which nothing is."""
+        """Return the cost of an empty entry of a page table."""
         if not self._slot_ns:
             measured = self._measure_scan(OWN_TABLES * TABLE, TABLE)
             self._slot_ns = max(COLD * measured, SLOT_NS)
@@ -92,14 +92,14 @@ class Holds:
 
     @property
     def smaps_ns(self) -> float:
-        """Return what a page that is there costs in smaps."""
+        """Return the cost of a present page in smaps."""
         self._smaps_ns = self._smaps_ns or COLD * self._measure_smaps()
         return self._smaps_ns
 
     def _measure_scan(self, pages: int, step: int) -> float:
-        """Return what a page of our own costs, of which each of a step is there; 0 if unknown.
+        """Return the cost of a page of our own, if one page in `step` is present; 0 if unknown.
 
-        They are single pages: of huge ones, a scan looks at one entry in place of 512.
+        The pages are small: for a huge page, a scan reads one entry instead of 512.
         """
         size = pages * PAGE
         memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -131,44 +131,44 @@ class Holds:
             return SMAPS_NS
 
     def pages(self) -> int:
-        """Return how many pages that are there a scan may find, by half of the limit.
+        """Return how many present pages a scan may return, within half of the limit.
 
-        The first ones are short, until a scan of another process has told what its pages cost.
+        The first scans are short, until a scan of another process has shown the cost of its pages.
         """
         most = max(int(self.limit_s / 2 * 1e9 / self.scan_ns), 1)
         return most if self._learned else min(most, LEARN)
 
     def span(self, slots: int) -> int:
-        """Return how many bytes a scan may walk, of a process with so many entries in its tables.
+        """Return how many bytes a scan may walk, in a process with this many entries in its tables.
 
-        Where nothing is, there are entries all the same, once something was.
+        Empty ranges have entries too, once any page was there.
         """
         most = int(self.limit_s / 2 * 1e9 / self.slot_ns)
         return 1 << 47 if slots <= most else max(most * PAGE >> 21 << 21, 1 << 21)
 
     def allows_smaps(self, pages: int, slots: int = 0) -> bool:
-        """Tell if smaps may be read of areas with so many pages, and entries in their tables."""
+        """Tell if smaps may be read for areas with this many pages and page table entries."""
         return (pages * self.smaps_ns + slots * self.slot_ns) / 1e9 <= self.limit_s
 
     def took(self, elapsed_s: float) -> None:
-        """Note how long a read, or a write, took: it held the lock no longer."""
+        """Record the duration of a read or write, an upper bound of its hold."""
         self.longest_s = max(self.longest_s, elapsed_s)
 
     def learn_scan(self, cpu_s: float, pages: int) -> None:
-        """Raise the cost of a page if a scan of so many took more."""
+        """Raise the cost of a page if a scan of this many pages took longer."""
         if pages >= LEARN:
             self._learned = True
             self._scan_ns = max(self.scan_ns, cpu_s / pages * 1e9)
 
     def learn_smaps(self, cpu_s: float, pages: int) -> None:
-        """Raise the cost of a page if smaps took more."""
+        """Raise the cost of a page if smaps took longer."""
         if pages >= LEARN:
             self._smaps_ns = max(self.smaps_ns, cpu_s / pages * 1e9)
 
 
 def _address(memory: mmap.mmap) -> int:
-    """Return where a mapping of our own lies."""
-    from ctypes import addressof, c_char  # costs time, and is needed once
+    """Return the address of a mapping of our own."""
+    from ctypes import addressof, c_char  # importing takes time, and is needed once
 
     view = c_char.from_buffer(memory)
     return addressof(view)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""RSS that can be trusted: without pages that were freed lazily.
+"""RSS without lazily freed pages.
 
 Pages freed by MADV_FREE stay in RSS until they are reused or memory is short. Only smaps counts
-them, for which the kernel walks the page tables. Where that would hold up the process for too
-long, what is in the rest of the areas is said to be not known.
+them, for which the kernel walks the page tables. If that would hold up the process for too long,
+the remaining areas are reported as not known.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Memory(NamedTuple):
     rss_kib: int
     lazily_freed_kib: int
     rss_minus_lazily_freed_kib: int
-    not_known_kib: int = 0  # of RSS, that was not looked at
+    not_known_kib: int = 0  # part of RSS that was not read
 
 
 class Figures(NamedTuple):
-    """Those of one process, in kB."""
+    """The figures of one process, in kB."""
 
     rss: int
     lazily_freed: int
@@ -43,7 +43,7 @@ class Figures(NamedTuple):
 
 
 def _figures(tree: Tree, pid: int | str, holds: Holds) -> Figures | None:
-    """Return nothing of a kernel thread, or of a process that has ended."""
+    """Return the figures; None for a kernel thread or a process that has ended."""
     try:
         space = Space(tree, int(pid), holds)
         if holds.allows_smaps(*_walked(space)):
@@ -57,16 +57,16 @@ def _figures(tree: Tree, pid: int | str, holds: Holds) -> Figures | None:
 
 
 def _walked(space: Space) -> tuple[int, int]:
-    """Return the pages, and entries of page tables, that smaps walks."""
+    """Return the pages and page table entries that smaps walks."""
     try:
         sizes = space.sizes()
-    except Error:  # it has just ended, which the next file tells
+    except Error:  # it has just ended, as the next read will find
         return 0, 0
     return (sizes.rss + sizes.swap) // 4, sizes.slots
 
 
 def _in_parts(space: Space) -> Figures:
-    """Add up the areas that smaps may tell."""
+    """Sum the areas for which smaps may be read."""
     areas = [area for area in space.areas() if area.anonymous]
     details = space.details()
     lazily = not_known = 0
@@ -93,7 +93,7 @@ def memory_of_process(tree: Tree, pid: int | str, holds: Holds) -> Memory:
 
 
 def memory_of_cgroup(tree: Tree, name: str, holds: Holds) -> Memory:
-    """Return the sum over the processes of a cgroup and those below it.
+    """Return the sum over the processes of a cgroup and its descendants.
 
     A page that several of them map counts for each, as in any sum of RSS.
     """
@@ -106,7 +106,7 @@ def _is_there(tree: Tree, pid: str) -> bool:
 
 
 def memory_lines(memory: list[Memory]) -> list[str]:
-    """Return a table, nothing without any memory; the last column only if it is needed."""
+    """Return a table, empty without any memory; the last column only if it has a figure."""
     if not memory:
         return []
     columns = len(Memory._fields) - (not any(each.not_known_kib for each in memory))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Keeps the memory of services in shape: 2 MB pages where it is full, nothing where it is empty.
+"""Keep the memory of services in shape: 2 MB pages where it is full, none where it is empty.
 
-A process is looked at when the counters of its memory have moved, and seldom otherwise. What is
-full is collapsed as `collapse` does it, and what is empty is split as `trim` does it.
+A process is checked when the counters of its memory have moved, and rarely otherwise. Full memory
+is collapsed as by `collapse`, and empty memory is split as by `trim`.
 
-The rule that keeps it from working against itself, khugepaged and the program: 2 MB that it has
-once worked on are left alone until all looks of a settling time have found them full, or empty.
-That time doubles with each further piece of work on these 2 MB. Empty memory waits for the first
-time as well, as what has just been faulted in is empty.
+One rule prevents fights with its own work, khugepaged and the program: after work on 2 MB, these
+are left alone until all checks of a settling time have found them full, or empty. That time doubles
+with each further work on these 2 MB. Empty memory waits for the settling time at first too, as
+memory that was just faulted in is empty.
 """
 
 from __future__ import annotations
@@ -42,77 +42,77 @@ from mmpolicy.memory.space import Space, gone
 from mmpolicy.memory.trim import Finder, Piece, Pressure, Splitter
 
 FULL, GONE = "", "gone"  # kinds of 2 MB, with HUGE and NOT_FULL
-OFTEN = 60  # looks in a settling time, at most
-SELDOM = 2  # looks in that time, at least, of a process that changes
-DOUBLINGS = 6  # of the settling time of 2 MB, at most
-TURN_S = 30.0  # that one process may have before the others
-RESUME_S, LONGEST_S = 60.0, 600.0  # pause after memory was short, and after the last of several
-MOVED = PAGES  # pages that come, go or are faulted in before a look is worth it
+OFTEN = 60  # maximum checks in a settling time
+SELDOM = 2  # minimum checks in that time, of a process that changes
+DOUBLINGS = 6  # maximum doublings of the settling time of 2 MB
+TURN_S = 30.0  # maximum turn of one process before the others
+RESUME_S, LONGEST_S = 60.0, 600.0  # pause after memory was short, and the longest in a row
+MOVED = PAGES  # pages that come, go or are faulted in before a check is worth it
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What it may cost, and what it leaves alone."""
+    """The budget, and the limits of the work."""
 
-    share: float  # of the time of one CPU, in all
-    longest_s: float  # of one collapse
-    reserve: float  # part of a node's memory that stays free in 2 MB blocks
-    min_empty: float  # part of a folio
+    share: float  # share of one CPU's time, in total
+    longest_s: float  # limit for one collapse
+    reserve: float  # share of a node's memory that stays free in 2 MB blocks
+    min_empty: float  # share of a folio
     settle_s: float
-    hold_s: float  # of one look
+    hold_s: float  # limit for one read
 
 
 @dataclass
 class Block:
-    """An aligned 2 MB as the looks have found it."""
+    """An aligned 2 MB, with the findings of the checks."""
 
     kind: str
     pages: int
-    since: float  # it is of this kind
+    since: float  # time since which it is of this kind
     empty_since: float = inf
     attempts: int = 0
-    last: float = -inf  # attempt
+    last: float = -inf  # time of the last attempt
     done: int = 0  # attempts that changed it
 
     def see(self, kind: str, pages: int, now: float) -> None:
-        """Note what a look has found."""
+        """Record the finding of a check."""
         if (kind, pages) != (self.kind, self.pages):
             self.since = now
         self.kind, self.pages = kind, pages
 
     def due(self, since: float, settle_s: float) -> float:
-        """Return when it may be worked on, if it stays as it is since then."""
+        """Return when it may be worked on, if it has not changed since then."""
         return max(since, self.last) + settle_s * (1 << min(max(self.attempts - 1, 0), DOUBLINGS))
 
     def tried(self, now: float, was_done: bool) -> int:
-        """Note an attempt; return 1 if it did again what had been done, or undone, before."""
+        """Record an attempt; return 1 if it repeated work that had been done, or undone, before."""
         again = int(was_done and self.done > 0)
         self.attempts, self.last, self.done = self.attempts + 1, now, self.done + was_done
         return again
 
 
 class Counts(NamedTuple):
-    """What the kernel counts of a process; reading it takes no lock of the process."""
+    """The kernel's counters of a process; reading them takes none of its locks."""
 
-    start: int  # since boot, which tells it from a later one
+    start: int  # since boot; identifies the process if its pid is reused
     faults: int
     pages: int  # resident
 
     def moved_from(self, other: Counts) -> bool:
-        """Tell if a look is worth it."""
+        """Tell if a check is worth it."""
         return max(abs(self.pages - other.pages), self.faults - other.faults) >= MOVED
 
 
 @dataclass
 class Watched:
-    """A process, and when it is looked at."""
+    """A process, with the schedule of its checks."""
 
     pid: int
     counts: Counts
     blocks: dict[int, Block] = field(default_factory=dict)
     pause_s: float = 0.0
-    earliest: float = -inf  # next look, if its counters move
-    latest: float = -inf  # and if they do not
+    earliest: float = -inf  # next check, if its counters move
+    latest: float = -inf  # next check, if they do not
     pages: int = 0
     huge: int = 0
     full: int = 0  # pages that could become 2 MB pages
@@ -121,15 +121,15 @@ class Watched:
 
 @dataclass
 class Work:
-    """What was done for a service since the start."""
+    """The work for a service since the start."""
 
     name: str
     processes: dict[int, Watched] = field(default_factory=dict)
     made: int = 0  # 2 MB pages
     freed: int = 0  # pages
-    again: int = 0  # of both, 2 MB that had been worked on before
+    again: int = 0  # repeated collapses and splits of 2 MB
     looks: int = 0
-    longest_s: float = 0.0  # that a collapse took
+    longest_s: float = 0.0  # the longest collapse
     told: set[str] = field(default_factory=set)
 
     def left(self) -> Counter[str]:
@@ -138,7 +138,7 @@ class Work:
 
 
 class Maintainer:
-    """Works for one process after the other, in turns."""
+    """Works on one process after another, in turns."""
 
     def __init__(
         self, host: Host, rules: Rules, pressure: Pressure, tell: Callable[[str, str], None],
@@ -156,11 +156,11 @@ class Maintainer:
 
     @property
     def every_s(self) -> float:
-        """Return the time between two rounds."""
+        """Return the interval between rounds."""
         return self.rules.settle_s / OFTEN
 
     def round(self, work: Work, pids: Sequence[int], forbids: Callable[[int], str]) -> None:
-        """Give each process of a service its turn; forbids() says why one is not collapsed."""
+        """Give each process of a service its turn; forbids() returns why one is not collapsed."""
         if self._host.clock() < self._resume:
             return
         for pid in [each for each in work.processes if each not in pids]:
@@ -211,7 +211,7 @@ class Maintainer:
         return Counts(int(fields[19]), int(fields[7]), int(fields[21]))
 
     def _plan(self, each: Watched, did: bool) -> None:
-        """Set the next look: soon after work, later and later where there was none."""
+        """Schedule the next check: soon after work, at growing intervals without any."""
         settle_s, now = self.rules.settle_s, self._host.clock()
         most = settle_s / SELDOM
         each.pause_s = self.every_s if did else min(2 * each.pause_s or self.every_s, most)
@@ -229,7 +229,7 @@ class Maintainer:
         return block.due(block.since, self.rules.settle_s) if block.attempts else block.since
 
     def _look(self, each: Watched, target: Target, now: float) -> Seen:
-        """Look at all of a process, and note each 2 MB."""
+        """Check all memory of a process, and update each 2 MB."""
         found = set[int]()
 
         def note(start: int, verdict: Verdict) -> None:
@@ -261,7 +261,7 @@ class Maintainer:
         self, work: Work, each: Watched, target: Target, seen: Seen,
         forbids: Callable[[int], str],
     ) -> int:  # fmt: skip
-        """Collapse what is full, for one turn; return how many 2 MB pages were made."""
+        """Collapse full memory, for one turn; return how many 2 MB pages were made."""
         now = self._host.clock()
 
         def may(block: Block) -> bool:
@@ -306,7 +306,7 @@ class Maintainer:
         return made
 
     def _is_slow(self) -> bool:
-        """Tell if one collapse takes too long here, as it may for a while on a busy host."""
+        """Tell if one collapse takes too long, as it may for a while on a busy host."""
         now = self._host.clock()
         if now - self._timed >= self.rules.settle_s:
             self._one_s, self._timed = time_one(self._host, self.holds), now
@@ -318,7 +318,7 @@ class Maintainer:
         return True
 
     def _trim(self, work: Work, each: Watched, target: Target) -> int:
-        """Give back what has been empty for long enough; return how many pages."""
+        """Give back memory that has been empty for long enough; return how many pages."""
         now = self._host.clock()
         starts = [
             start for start, block in sorted(each.blocks.items())
@@ -356,7 +356,7 @@ class Maintainer:
         return freed
 
     def _heed(self, stopped: str) -> None:
-        """Rest for a while if something was in the way, longer each time in a row."""
+        """Rest for a while if the work was stopped, longer each time in a row."""
         if not stopped:
             return
         if stopped != self.waits:
@@ -374,7 +374,7 @@ def _why_not(check: Callable[[Tree], None], tree: Tree) -> str:
 
 
 def _ranges(starts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return some 2 MB, which are sorted, as ranges."""
+    """Return sorted blocks of 2 MB as ranges."""
     found = list[tuple[int, int]]()
     for start in starts:
         if found and found[-1][1] == start:
@@ -387,7 +387,7 @@ def _ranges(starts: Sequence[int]) -> list[tuple[int, int]]:
 def _counted(
     pieces: Iterator[Piece], found: dict[int, int], over: Callable[[], bool]
 ) -> Iterator[Piece]:
-    """Yield pieces until it is over, and note the 2 MB that they are in."""
+    """Yield pieces until over() returns True, and count the empty pages of their 2 MB blocks."""
     for piece in pieces:
         if over():
             return
@@ -398,5 +398,4 @@ def _counted(
 
 
 def kib(pages: int) -> int:
-    """Return pages in KiB."""
     return pages * PAGE >> 10

@@ -31,7 +31,7 @@ PAINTS = {"9": "magenta", "s": "yellow", MOSTLY_ZERO: "red"}
 
 
 def cell_pages(areas: list[Area], cells: int) -> int:
-    """Return how many pages a cell stands for, a power of 2, so that about that many do."""
+    """Return the pages per cell, a power of 2, so that at most `cells` cells cover all areas."""
     pages = 1
     while sum(len(area.kinds) for area in areas) > pages * cells:
         pages *= 2
@@ -39,7 +39,7 @@ def cell_pages(areas: list[Area], cells: int) -> int:
 
 
 def _cell(kinds: bytes, zeroes: bytes) -> str:
-    """Return the mark of a cell: what most of its pages are, of those that are there."""
+    """Return the mark of a cell: the most frequent kind of its present pages."""
     there = kinds.replace(b".", b"")
     if not there:
         return "."
@@ -50,7 +50,7 @@ def _cell(kinds: bytes, zeroes: bytes) -> str:
 
 
 def _rows(area: Area, pages: int) -> Iterator[tuple[int, str]]:
-    """Yield the address and the marks of each row in which anything is; rows are aligned."""
+    """Yield address and marks of each row that has any page; rows are aligned."""
     row = pages * WIDTH
     first = area.start // PAGE
     for begin in range(first // row * row, first + len(area.kinds), row):
@@ -82,7 +82,7 @@ def _size(pages: int) -> str:
 
 
 class Box(NamedTuple):
-    """A rectangle of a drawing, with its mark and what it shows."""
+    """A rectangle of a drawing, with its mark and its tooltip."""
 
     x: int
     y: int
@@ -142,7 +142,6 @@ def _boxes(y: int, address: int, marks: str, pages: int) -> Iterator[Box]:
 
 
 def as_svg(drawing: Drawing) -> str:
-    """Return a drawing as SVG."""
     width, height, boxes, texts = drawing
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -157,7 +156,6 @@ def as_svg(drawing: Drawing) -> str:
 
 
 def as_png(drawing: Drawing) -> bytes:
-    """Return a drawing as PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(drawing.width / 100, drawing.height / 100), dpi=200)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Whether a policy for large folios can reach a process, and if not, why.
+"""Find memory of a process that a policy for large folios cannot reach, with the reason.
 
 A program can forbid large folios to itself, or ask for them in some of its memory, and then no
-policy decides there. Most users do not know that theirs does. So the memory that is out of reach
-is told with its share, the likely cause by name, and the way out. A cause is named only if
-something of it was seen in the process; small shares, which every program has (its code, the
-stacks of its threads), are not told.
+policy decides there. Most users do not know that their program does. So memory out of reach is
+reported with its share, the likely cause by name, and the remedy. A cause is named only if the
+process shows a sign; small shares, which every program has (its code, the stacks of its threads),
+are not reported.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from mmpolicy.memory.space import Details, Sizes, Space, Vma
 
 ENABLED = f"{THP}/enabled"
 SHMEM = f"{THP}/shmem_enabled"
-MUCH, MUCH_KIB = 0.1, 32 << 10  # of a process, and so much: what is worth a line
+MUCH, MUCH_KIB = 0.1, 32 << 10  # share of a process, and size: both are needed for a line
 MOSTLY = 0.5  # files: every program has some
-ALL = 0.95  # of the memory of a process: then a policy changes nothing
-INTO_KIB = 4 << 20  # of a process: to look for advice in more takes too long to do it for many
+ALL = 0.95  # share of a process's memory: beyond it, a policy changes nothing
+INTO_KIB = 4 << 20  # of a process: a search for advice in more takes too long to repeat for many
 ASKED, REFUSED = "hg", "nh"  # VmFlags: by MADV_HUGEPAGE, by MADV_NOHUGEPAGE
 WATCHED = frozenset(("um", "uw"))  # by userfaultfd
 THP_ENABLED = re.compile(r"^THP_enabled:\s+0$", re.MULTILINE)
@@ -42,36 +42,36 @@ class Barrier(NamedTuple):
 
     key: str
     kib: int
-    share: float  # of what it has in RAM
+    share: float  # of its resident memory
     what: str
-    likely: str  # the cause by name, empty if nothing of it was seen
+    likely: str  # the cause by name, "" if the process shows no sign
     way_out: str
 
     @property
     def text(self) -> str:
-        """Return it in words."""
+        """Return the barrier in words."""
         how_much = f"{self.share:.0%} of its memory ({self.kib >> 10} MiB) "
         cause = f"; cause: {self.likely}" if self.likely else ""
         return f"{how_much}{self.what}{cause}; way out: {self.way_out}"
 
 
 class Reach(NamedTuple):
-    """What was seen of a process."""
+    """The barriers found in a process."""
 
     pid: int
     name: str
     kib: int
     barriers: tuple[Barrier, ...]
-    unknown: tuple[str, ...]  # what could not be found out
+    unknown: tuple[str, ...]  # questions that could not be answered
 
     @property
     def barred(self) -> float:
-        """Return which part of its memory is out of reach, as far as that is known."""
+        """Return the share of its memory that is known to be out of reach."""
         return min(sum(each.share for each in self.barriers), 1.0)
 
     @property
     def decider(self) -> str:
-        """Return what decides for most of its memory, empty if policies and the kernel do."""
+        """Return the mechanism that decides for most of its memory; "": a policy or the kernel."""
         most = (KINDS[each.key].decider for each in self.barriers if each.share >= MOSTLY)
         return next(most, "")
 
@@ -81,13 +81,13 @@ class Reach(NamedTuple):
             yield f"{self.name} ({self.pid}): no policy for large folios reaches {each.text}"
 
     def as_data(self) -> dict[str, object]:
-        """Return it for JSON."""
+        """Return the barriers for JSON."""
         barriers = [{**each._asdict(), "share": round(each.share, 3)} for each in self.barriers]
         return {**self._asdict(), "barriers": barriers, "unknown": list(self.unknown)}
 
 
 class Clues:
-    """What a process is, read only if there is a reason to ask."""
+    """Facts about a process that point to causes, read on first use."""
 
     def __init__(self, tree: Tree, pid: int, areas: Sequence[Vma]) -> None:
         self._tree, self._pid, self._areas = tree, pid, areas
@@ -96,13 +96,13 @@ class Clues:
     def _text(self, file: str) -> str:
         try:
             raw = self._tree.read_bytes(f"/proc/{self._pid}/{file}")
-        except Error:  # it is of somebody else, or has ended
+        except Error:  # it belongs to another user, or has ended
             return ""
         return raw.decode(errors="replace").replace("\0", "\n").strip()
 
     @cached_property
     def environment(self) -> str:
-        """Return its environment as it was started, a variable a line."""
+        """Return its environment at the start, one variable per line."""
         return self._text("environ")
 
     @cached_property
@@ -112,12 +112,12 @@ class Clues:
 
     @cached_property
     def files(self) -> list[str]:
-        """Return what it has mapped."""
+        """Return the names of its mappings."""
         return list(dict.fromkeys(area.name for area in self._areas if area.name))
 
     @property
     def heap_kib(self) -> int:
-        """Return how large [heap] is, which malloc() of glibc fills by brk()."""
+        """Return the size of [heap], which malloc() of glibc fills by brk()."""
         return sum((each.end - each.start) >> 10 for each in self._areas if each.name == "[heap]")
 
     def has(self, variable: str) -> bool:
@@ -125,13 +125,13 @@ class Clues:
         return bool(re.search(f"^(?:{variable})$", self.environment, re.MULTILINE))
 
     def mapped(self, name: str) -> re.Match[str] | None:
-        """Return the first file that it has mapped with such a name."""
+        """Return the match of the first mapped file with such a name."""
         found = (re.search(f"(?:^|/){name}(?: \\(deleted\\))?$", each) for each in self.files)
         return next(filter(None, found), None)
 
     @cached_property
     def unit(self) -> str:
-        """Return the service that it belongs to, empty without one."""
+        """Return the service that it belongs to, or ""."""
         try:
             return unit_of(cgroup_of(self._tree, self._pid))
         except Error:
@@ -139,11 +139,11 @@ class Clues:
 
     @cached_property
     def memory_thp(self) -> str:
-        """Return MemoryTHP= of its unit, empty without one."""
+        """Return MemoryTHP= of its unit, or ""."""
         return memory_thp(self._tree, self.unit)
 
     def forbidding_parent(self) -> str:
-        """Return the first of its ancestors that has forbidden it as well, empty if none has."""
+        """Return the highest of its ancestors that all forbid large folios too, or ""."""
         found, pid = "", self._pid
         for _ in range(64):
             parent = PARENT.search(_status(self._tree, pid))
@@ -162,7 +162,7 @@ def _status(tree: Tree, pid: int) -> str:
         return ""
 
 
-Likely = Iterable[tuple[str, str]]  # causes with their ways out
+Likely = Iterable[tuple[str, str]]  # causes with their remedies
 
 
 def _prctl(clues: Clues, tree: Tree) -> Iterator[tuple[str, str]]:
@@ -190,7 +190,7 @@ def _refused(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 OVERRIDE = "override_madvise=1 of anon_order lets the policy decide there too"
-ASKING = {  # a variable of the environment by which memory is asked for, and whose it is
+ASKING = {  # variable of the environment that asks for huge pages -> words for it
     r"GLIBC_TUNABLES=.*glibc\.malloc\.hugetlb=1.*": "glibc.malloc.hugetlb=1 in GLIBC_TUNABLES",
     r"\w*MALLOC_CONF=.*thp:always.*": "thp:always in its environment (jemalloc)",
     "THP_MEM_ALLOC_ENABLE=1": "THP_MEM_ALLOC_ENABLE=1 in its environment (PyTorch)",
@@ -211,7 +211,7 @@ def _asked(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 def _mimalloc(clues: Clues) -> Iterator[str]:
-    """Yield who brings a mimalloc that asks: from 2.2.4 on, as far as the file tells."""
+    """Yield components whose mimalloc asks for huge pages: from 2.2.4 on, by its file name."""
     found = clues.mapped(r"libmimalloc[\w-]*\.so\.?([\d.]*)")
     version = found[1].strip(".") if found else ""
     if found and (not version or tuple(map(int, version.split("."))) >= (2, 2)):
@@ -224,7 +224,7 @@ def _mimalloc(clues: Clues) -> Iterator[str]:
             yield f"{name}: its mimalloc asks for its arenas"
 
 
-OTHERS_WITH_MIMALLOC = {  # what was seen to ask, of those that bring their own
+OTHERS_WITH_MIMALLOC = {  # programs seen to ask through a bundled mimalloc
     "@swc/core": r"swc\.[\w.-]*\.node",
     "rolldown": r"rolldown[\w.-]*\.node",
     "datafusion": r"datafusion/_internal\.abi3\.so",
@@ -260,7 +260,7 @@ class Kind(NamedTuple):
     what: str
     likely: Callable[[Clues, Tree], Likely]
     way_out: str  # if no cause is known
-    decider: str = ""  # in a word, if it is not the profile or the kernel
+    decider: str = ""  # in a word, if neither the profile nor the kernel decides
 
 
 KINDS = {
@@ -301,20 +301,20 @@ KINDS = {
 
 
 def excepted(tree: Tree, cgroup: str) -> bool:
-    """Tell if the unit of a cgroup keeps large folios from all memory that does not ask for them.
+    """Tell if the unit of a cgroup forbids large folios in memory that does not ask for them.
 
-    The prctl that does so shows in no file of the kernel: THP_enabled of status is 1 all the same.
+    The prctl behind it shows in no file of the kernel: THP_enabled of status is 1 all the same.
     """
     return memory_thp(tree, unit_of(cgroup)) == "madvise"
 
 
 def enabled(tree: Tree) -> str:
-    """Return what the host has for 2 MB, empty where the kernel has no huge pages."""
+    """Return the host's setting for 2 MB, "" if the kernel has no huge pages."""
     return chosen(tree.read(ENABLED)) if tree.exists(ENABLED) else ""
 
 
 def some_size_for_all(tree: Tree) -> int:
-    """Return the smallest size that the kernel gives to everybody, in bytes; 0 if there is none."""
+    """Return the smallest size that the kernel gives to all memory, in bytes; 0 if it has none."""
     top = enabled(tree)
     for size, folder in size_folders(tree).items():
         try:
@@ -330,11 +330,11 @@ def reach(
     tree: Tree, pid: int, holds: Holds | None = None, *, override: bool = False,
     own_sizes: bool = False, into_kib: float = inf,
 ) -> Reach:  # fmt: skip
-    """Return which memory of a process policies do not reach.
+    """Return the memory of a process that policies do not reach.
 
-    `override`: the policy has override_madvise=1. `own_sizes`: the kernel's own sizes are asked
-    about, which reach memory that asks for them. Of a process with more memory than `into_kib`
-    only counters are read, so advice is not found.
+    `override`: the policy has override_madvise=1. `own_sizes`: the question is about the kernel's
+    own sizes, which reach memory that asks for them. For a process with more memory than
+    `into_kib`, only counters are read, so advice is not found.
     """
     space = Space(tree, pid, holds or Holds(tree))
     sizes = space.sizes()
@@ -360,7 +360,7 @@ def reach(
 
 
 def _counted(sizes: Sizes) -> dict[str, int]:
-    """Return what counters tell, in kB."""
+    """Return the memory out of reach by counters, in kB."""
     found = {"hugetlb": sizes.hugetlb, "shared": sizes.shared, "files": sizes.file}
     return found if sizes.thp_enabled else found | {"prctl": sizes.anon}
 
@@ -382,7 +382,7 @@ def _barrier(key: str, kib: int, whole: int, clues: Clues, tree: Tree) -> Barrie
 
 
 def _advised(tree: Tree, space: Space, areas: list[Vma]) -> tuple[dict[str, int], list[str]]:
-    """Return in kB what advice and userfaultfd keep from policies, and what is not known of it."""
+    """Return the memory barred by advice and userfaultfd, in kB, and the questions left open."""
     found: dict[str, int] = {}
     details, size = space.details(areas), some_size_for_all(tree)
     dark = excepted = 0
@@ -412,13 +412,13 @@ def _key_of(told: Details) -> str:
 
 
 def _could(area: Vma, size: int) -> bool:
-    """Tell if a folio of a size fits into an area that is no stack."""
+    """Tell if an area that is no stack has room for an aligned folio of this size."""
     first = -(-area.start // size) * size
     return first + size <= area.end and area.access.startswith("rw") and area.name != "[stack]"
 
 
 def _resident(space: Space, area: Vma) -> int:
-    """Return how much of an area is in RAM, in kB."""
+    """Return the resident size of an area, in kB."""
     from mmpolicy.memory.space import PRESENT
 
     regions = space.regions(area.start, area.end, PRESENT)
@@ -429,7 +429,7 @@ def reach_of(
     tree: Tree, pids: Iterable[int], most: int, *, override: bool = False,
     own_sizes: bool = False, into_kib: float = inf,
 ) -> list[Reach]:  # fmt: skip
-    """Return it for the largest of some processes, so many; who ends meanwhile is left out."""
+    """Return the reach of the largest processes; skip those that end during the search."""
     holds, sizes = Holds(tree), dict[int, int]()
     for pid in pids:
         try:

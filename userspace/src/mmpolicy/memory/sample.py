@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How much of a process is empty, from a look at random spots of its memory.
+"""Estimate the empty part of a process's memory from random spots.
 
-A spot is 64 kB. Each page that is there is as likely to be in a spot as any other, so what was
-seen in the spots stands for the whole, with an error that the difference between the spots tells.
-Private and shared memory are sampled apart, as the kernel counts them apart.
+A spot is 64 kB. Each present page is equally likely to be in a spot, so the spots stand for the
+whole, with an error that follows from their variance. Private and shared memory are sampled
+separately, as the kernel counts them separately.
 
-Of one page of each spot it is asked who maps it and to which cgroup it is charged, so that a
-cgroup has each page once, however many processes share it, and only those that are charged to it.
+For one page of each spot, the number of its mappings and its cgroup are read, so that a cgroup has
+each page once, however many processes share it, and only pages charged to it.
 """
 
 from __future__ import annotations
@@ -35,37 +35,35 @@ from mmpolicy.memory.folios import (
 from mmpolicy.memory.space import Sizes, Space, Vma
 
 SPOT = 16  # pages
-TRIES = 8  # for each spot that is wanted: areas have holes
-MORE_TRIES = 64  # where the kernel cannot tell where the holes are
+TRIES = 8  # per wanted spot: areas have holes
+MORE_TRIES = 64  # if the kernel cannot show the holes
 SURE = 2.0  # standard errors: 95 %
-HALF_LIFE_S = 30.0  # after so long, what was seen counts half
-STALE_S = 30.0  # after so long, areas are read again
-GRAINS = 8192  # pieces of memory that are asked for anything in them, at most
-WALKED = (
-    64 << 30
-)  # bytes that are asked so where the kernel cannot scan, which takes 8 bytes a page
-NO_CGROUP = -1  # of a page whose cgroup is not known
+HALF_LIFE_S = 30.0  # observations lose half of their weight in this time
+STALE_S = 30.0  # areas are read again after this time
+GRAINS = 8192  # pieces of memory that are searched for pages, at most
+WALKED = 64 << 30  # bytes searched so if the kernel cannot scan, which takes 8 bytes a page
+NO_CGROUP = -1  # cgroup of a page is unknown
 DEVICES = ("/dev/", "anon_inode:", "socket:")
 KEPT = 64  # spots with empty pages, by address
-SPARSE = 4  # times as many pages as are there: from then on it is asked where they are
+SPARSE = 4  # ratio of mapped to present pages from which on the holes are located first
 
 
 class Sample:
-    """Sums over the spots that were seen; the older ones count less."""
+    """Weighted sums over the spots seen; older spots have less weight."""
 
     def __init__(self) -> None:
-        self.spots = 0.0  # so many that had any page
+        self.spots = 0.0  # spots with any page
         self.pages = self.empty = 0.0
         self.orders: dict[int, float] = {}  # pages in folios by order
-        self.others: dict[str, float] = {}  # pages by what else is known of them
+        self.others: dict[str, float] = {}  # pages by other properties
         self.owners: dict[int, tuple[float, float]] = {}  # pages, empty ones, by cgroup
-        self._empties: array[int] | None = None  # spots with empty pages: address, and how many
+        self._empties: array[int] | None = None  # spots with empty pages: address | number
         self._pages2 = self._empty2 = self._both = 0.0  # sums of squares and products
         self._spots2 = 0.0
         self._when = 0.0
 
     def age(self, now: float) -> None:
-        """Let what was seen before count less."""
+        """Reduce the weight of earlier spots."""
         factor = self._worth(now)
         self._when = now
         for name in ("spots", "pages", "empty"):
@@ -77,14 +75,14 @@ class Sample:
         self.owners = {owner: (a * factor, b * factor) for owner, (a, b) in self.owners.items()}
 
     def weight(self, now: float) -> float:
-        """Return how many spots it is worth now."""
+        """Return the weight of the spots now."""
         return self.spots * self._worth(now)
 
     def _worth(self, now: float) -> float:
         return float(0.5 ** ((now - self._when) / HALF_LIFE_S))
 
     def add(self, kinds: bytes, zeroes: bytes, owner: int = NO_CGROUP, maps: int = 1) -> int:
-        """Count a spot whose pages so many processes map; return how many of them are there."""
+        """Add a spot whose pages `maps` processes map; return how many are present."""
         orders = {order: kinds.count(ord("0") + order) for order in range(BLOCK_BITS + 1)}
         pages, empty = sum(orders.values()), zeroes.count(1)
         if not pages:
@@ -104,54 +102,55 @@ class Sample:
         return pages
 
     def note(self, name: str, pages: float) -> None:
-        """Count pages of which something else is known."""
+        """Count pages with another property."""
         if pages:
             self.others[name] = self.others.get(name, 0.0) + pages
 
     def note_empty(self, start: int, pages: int) -> None:
-        """Remember a spot with so many empty pages."""
+        """Remember a spot with this many empty pages."""
         self._empties = self._empties or array("Q")
         self._empties.append(start | pages)
         del self._empties[:-KEPT]
 
     def empties(self) -> list[tuple[int, int]]:
-        """Return the last spots with empty pages: address, and how many pages are empty."""
+        """Return the latest spots with empty pages: address, and number of empty pages."""
         return [(each & -PAGE, each & PAGE - 1) for each in self._empties or ()]
 
     @property
     def share(self) -> float:
-        """Return the part of the memory that is empty and in large folios."""
+        """Return the share of the memory that is empty and in large folios."""
         return self.empty / self.pages if self.pages else 0.0
 
     def part(self, name: str) -> float:
-        """Return the part of the memory of which something else is known."""
+        """Return the share of the memory with this property."""
         return self.others.get(name, 0.0) / self.pages if self.pages else 0.0
 
     def charged(self, owner: int) -> tuple[float, float]:
-        """Return the parts of the memory that are charged to a cgroup, and empty as well."""
+        """Return the shares of the memory charged to a cgroup: all of its pages, and empty ones."""
         pages, empty = self.owners.get(owner, (0.0, 0.0))
         return (pages / self.pages, empty / self.pages) if self.pages else (0.0, 0.0)
 
     @property
     def error(self) -> float:
-        """Return what the share may be wrong by, in 95 of 100 cases.
+        """Return the error of the share, at 95 % confidence.
 
-        It comes in steps of a spot, so half of one more; where all spots were alike, a whole one.
+        The share has steps of one spot, so half a spot is added; if all spots were alike, the error
+        is a whole one.
         """
         if self.spots < 2:
             return 1.0
-        number = self.spots**2 / self._spots2  # what they are worth together
+        number = self.spots**2 / self._spots2  # effective number of spots
         left = self._empty2 - 2 * self.share * self._both + self.share**2 * self._pages2
         deviation = sqrt(max(left, 0.0) * number / max(number - 1, 0.5)) / self.pages
         return min(max(SURE * deviation + 0.5 / self.spots, 1 / self.spots), 1.0)
 
     def sizes(self) -> dict[int, float]:
-        """Return the part of the memory in folios of each order."""
+        """Return the share of the memory in folios of each order."""
         return {order: n / self.pages for order, n in self.orders.items()}
 
 
 class Places:
-    """Where the memory of a process is: ranges with their spots, of which one is drawn."""
+    """The ranges of a process's memory, from which random spots are drawn."""
 
     def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
         self._ranges = [each for each in ranges if each[0] < each[1]]
@@ -160,11 +159,11 @@ class Places:
 
     @property
     def spots(self) -> int:
-        """Return how many spots there are."""
+        """Return the number of spots."""
         return self._ends[-1] if self._ends else 0
 
     def draw(self, rng: Random) -> tuple[int, int]:
-        """Return address and pages of a spot."""
+        """Return address and pages of a random spot."""
         number = rng.randrange(self.spots)
         place = bisect(self._ends, number)
         first, end = self._ranges[place]
@@ -176,7 +175,7 @@ NOWHERE = Places(())
 
 
 class Layout:
-    """The areas of a process, as they were when they were read last."""
+    """The areas of a process at the time of the last reading."""
 
     def __init__(self) -> None:
         self.private = self.shared = NOWHERE
@@ -184,7 +183,7 @@ class Layout:
         self._when, self._pages = -inf, 0
 
     def refresh(self, space: Space, sizes: Sizes, now: float) -> None:
-        """Read the areas again, if they are old or the process has grown or shrunk."""
+        """Read the areas again if they are old, or if the process has grown or shrunk."""
         pages = sizes.rss // 4
         if now - self._when < STALE_S and abs(pages - self._pages) * 10 <= self._pages:
             return
@@ -205,7 +204,7 @@ def _of_device(area: Vma) -> bool:
 
 
 def _places(space: Space, areas: Sequence[Vma], kib: int) -> Places:
-    """Return where to look in some areas, of which so much is there."""
+    """Return the places to sample in some areas, of which `kib` are present."""
     ranges = [(each.start, each.end) for each in areas]
     room = sum(end - start for start, end in ranges)
     if room <= SPARSE * (kib << 10) or (room > WALKED and not space.can_scan):
@@ -215,7 +214,7 @@ def _places(space: Space, areas: Sequence[Vma], kib: int) -> Places:
 
 
 def _occupied(space: Space, start: int, end: int, grain: int) -> list[tuple[int, int]]:
-    """Return the parts of a range in which anything is, in pieces of a size."""
+    """Return the parts of a range that have any page, in pieces of `grain` bytes."""
     found = list[tuple[int, int]]()
     at = start
     while at < end:
@@ -235,7 +234,7 @@ def _occupied(space: Space, start: int, end: int, grain: int) -> list[tuple[int,
 
 
 class Looker:
-    """Looks at spots of processes."""
+    """Samples spots of processes."""
 
     def __init__(self, tree: Tree, rng: Random) -> None:
         self._rng, self.frames = rng, Frames(tree, few=True)
@@ -249,7 +248,7 @@ class Looker:
         return None
 
     def take(self, space: Space, places: Places, into: Sample, wanted: int, tries: int) -> None:
-        """Add spots to a sample; those of a process that ends raise an error."""
+        """Add spots to a sample. Raise an error if the process ends."""
         enough = into.spots + wanted
         for _ in range(min(tries * wanted, 4 * places.spots)):
             if into.spots >= enough:
@@ -262,7 +261,7 @@ class Looker:
     def _add(
         self, into: Sample, start: int, entries: Sequence[int], kinds: bytes, zeroes: bytes
     ) -> None:
-        """Add a spot; one of its pages is asked for the rest."""
+        """Add a spot; read further properties from one of its pages."""
         there = [n for n, kind in enumerate(kinds) if ord("0") <= kind <= ord("9")]
         if not there:
             return
@@ -272,7 +271,7 @@ class Looker:
         if flags >> KPF_HUGETLB & 1 or (
             not flags >> KPF_SWAPBACKED & 1 and not flags >> KPF_ANON & 1
         ):
-            return  # of a pool, or of a file: neither is in what the sample stands for
+            return  # of a pool or of a file, neither of which the sample covers
         pages = into.add(kinds, zeroes, self._owner(frame), self._maps(frame))
         if empty := zeroes.count(1):
             into.note_empty(start, empty)

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The memory of a process: its areas, what is there, and what only smaps tells.
+"""The memory of a process: its areas, the pages present, and details from smaps.
 
-Everything that reads the address space of another process does it through a Space, which keeps
-each hold of its mmap_lock within the limit of a Holds (see holds.py):
+Everything that reads the address space of another process does it through a Space, which keeps each
+hold of its mmap_lock within the limit of a Holds (see holds.py):
 
-    holds = Holds(tree)                     # one for a command; holds.longest_s is told at its end
+    holds = Holds(tree)                     # one for a command, which reports holds.longest_s
     space = Space(tree, pid, holds)         # Error with exit 2 if there is no such process
     space.sizes()                           # Sizes, in kB, by counters: no lock
     for area in space.areas():              # Vma: start, end, access, inode, name; in pieces
         for region in space.regions(area.start, area.end):  # Region: start, end, categories
-            ...                             # PRESENT, SWAPPED, GUARD, FILE; HUGE and ZERO, where
+            ...                             # PRESENT, SWAPPED, GUARD, FILE; HUGE and ZERO, if
                                             # space.can_scan (6.7): else they are never set
-    for block in space.blocks():            # each aligned 2 MB of private anonymous memory in
-        ...                                 # which anything is: pages present, swapped, zero,
-                                            # guards, and those mapped by a huge entry
+    for block in space.blocks():            # each aligned 2 MB of private anonymous memory with
+        ...                                 # any page: pages present, swapped, zero, guards, and
+                                            # those mapped by a huge entry
     space.entries(start, pages)             # eight bytes a page as pagemap has them
     space.details()                         # Details by (start, end) of an area: flags, LazyFree;
-                                            # None for one that smaps cannot tell within the limit
+                                            # None for one that smaps cannot show within the limit
 
-Addresses and lengths are in bytes, counts in pages of 4 kB. The process goes on meanwhile, so two
-reads need not agree. A process that ends raises an Error with errno ESRCH or ENOENT, or shows
-no areas; one that may not be looked at raises an Error with exit 4 (DENIED). Frames, and so the
-sizes of folios, need CAP_SYS_ADMIN; regions do not.
+Addresses and lengths are in bytes, counts in pages of 4 kB. The process keeps running, so two reads
+may disagree. A process that ends raises an Error with errno ESRCH or ENOENT, or shows no areas; one
+that denies access raises an Error with exit 4 (DENIED). Frames, and so the sizes of folios, need
+CAP_SYS_ADMIN; regions do not.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from mmpolicy.host.processes import check_process
 from mmpolicy.memory.holds import Holds
 
 BLOCK = 512  # pages of a huge page
-TEXT = 4096  # bytes of maps and smaps that are read together; the kernel makes no more at once
-USER_END = 1 << 63  # [vsyscall] lies behind it
-AT_ONCE = 8  # areas that smaps shows in one read of TEXT bytes, at most
-ONE = 256  # bytes of smaps: less than one area takes, so the kernel makes no second one
+TEXT = 4096  # bytes of maps and smaps per read; the kernel returns no more at once
+USER_END = 1 << 63  # [vsyscall] lies above it
+AT_ONCE = 8  # maximum number of areas that smaps shows in one read of TEXT bytes
+ONE = 256  # bytes of smaps: less than one area takes, so the kernel walks no second one
 LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ (\d+) *(.*)")
 LAZY = re.compile(rb"^LazyFree: +(\d+) kB", re.MULTILINE)
 FLAGS = re.compile(rb"^VmFlags:(.*)$", re.MULTILINE)
@@ -86,27 +86,27 @@ class Vma(NamedTuple):
 
     @property
     def private(self) -> bool:
-        """Tell if what is written there is the process' own."""
+        """Tell if writes to it are private to the process."""
         return self.access.endswith("p")
 
     @property
     def anonymous(self) -> bool:
-        """Tell if it is private and has no file behind it."""
+        """Tell if it is private and not backed by a file."""
         return self.private and not self.inode and self.name not in KERNELS
 
     @property
     def shared_memory(self) -> bool:
-        """Tell if it is memory that processes share, by its name: other files may be so, too."""
+        """Tell by its name if it is shared memory; other files may be shared memory as well."""
         return not self.private and self.name.startswith(SHARED)
 
     @property
     def usable(self) -> bool:
-        """Tell if it is more than reserved, and not the kernel's."""
+        """Tell if it is more than a reservation, and not the kernel's."""
         return not self.access.startswith("---") and self.name not in KERNELS
 
 
 class Sizes(NamedTuple):
-    """What counters of the kernel tell of a process, in kB."""
+    """Counters of a process, in kB."""
 
     rss: int
     anon: int
@@ -117,7 +117,7 @@ class Sizes(NamedTuple):
     locked: int
     pinned: int  # for devices, such as RDMA, and by io_uring; VFIO counts it as locked
     tables: int  # page tables
-    thp_enabled: bool  # by prctl; true as well where only memory that asks is excepted
+    thp_enabled: bool  # by prctl; true even if memory without madvise is excepted
 
     @property
     def slots(self) -> int:
@@ -135,19 +135,19 @@ class Block(NamedTuple):
     """An aligned 2 MB of private anonymous memory that lies within one area; counts in pages."""
 
     start: int
-    present: int  # with zero and huge
+    present: int  # includes zero and huge
     swapped: int
-    zero: int  # the page of zeroes is mapped; 0 where the kernel cannot scan
+    zero: int  # the zero page is mapped; 0 if the kernel cannot scan
     guards: int
-    huge: int  # mapped by one huge entry: 512 or 0; 0 where the kernel cannot scan
+    huge: int  # mapped by one huge entry: 512 or 0; 0 if the kernel cannot scan
 
 
 class Details(NamedTuple):
-    """What only smaps tells of an area."""
+    """Details of an area that only smaps has."""
 
-    flags: frozenset[str]  # such as hg, nh, lo; proc.rst of the kernel has them
+    flags: frozenset[str]  # such as hg, nh, lo; see proc.rst of the kernel
     lazily_freed_kib: int
-    eligible: bool | None = None  # may the kernel's own settings give it large folios?
+    eligible: bool | None = None  # the kernel's own settings may give it large folios
 
 
 @dataclass
@@ -192,13 +192,16 @@ class Space:
         return self._pagemap
 
     def sizes(self) -> Sizes:
-        """Return what the kernel counts of the process."""
+        """Return the kernel's counters of the process."""
         found = dict(COUNTS.findall(self.tree.read(f"/proc/{self.pid}/status")))
         values = {field: int(found.get(name, 0)) for field, name in NAMES.items()}
         return Sizes(**values, thp_enabled=found.get("THP_enabled") != "0")
 
     def areas(self) -> list[Vma]:
-        """Return the areas, in order. One that changes meanwhile may be there as it was."""
+        """Return the areas, in order.
+
+        One that changes during the read may appear in its old state.
+        """
         found, last = list[Vma](), 0
         for line in self._pieces("maps"):
             head = LINE.fullmatch(line)
@@ -225,7 +228,7 @@ class Space:
             yield rest
 
     def regions(self, start: int, end: int, wanted: int = ANY) -> Iterator[Region]:
-        """Yield what is in a range, in order; neighbours of the same categories are one."""
+        """Yield the regions of a range, in order; neighbours with equal categories are merged."""
         last: Region | None = None
         for region in self._regions(start, end, wanted):
             if last and last.end == region.start and last.categories == region.categories:
@@ -250,9 +253,9 @@ class Space:
                         yield region
 
     def scan(self, start: int, end: int, most: int) -> tuple[list[Region], int]:
-        """Return what one PAGEMAP_SCAN finds, up to so many pages, and where to go on.
+        """Return the result of one PAGEMAP_SCAN, up to `most` pages, and where to continue.
 
-        It asks for all that is there: what the kernel passes over takes as long, and counts for no
+        It asks for all present pages: pages that the kernel skips take as long, and count for no
         limit.
         """
         pagemap, holds = self._opened(), self.holds
@@ -278,7 +281,7 @@ class Space:
     def contents(self, start: int, pages: int) -> bytes:
         """Return contents of pages; the kernel holds the lock for each page, and marks it accessed.
 
-        Ask only for pages that are there, or they are faulted in. What has gone is not returned.
+        Ask only for present pages, or others are faulted in. Pages that have gone are not returned.
         """
         with self.holds.undisturbed():
             begin = time.perf_counter()
@@ -292,7 +295,7 @@ class Space:
         return found
 
     def blocks(self, areas: Iterable[Vma] | None = None) -> Iterator[Block]:
-        """Yield each aligned 2 MB of private anonymous memory in which anything is."""
+        """Yield each aligned 2 MB of private anonymous memory that has any page."""
         for area in self.areas() if areas is None else areas:
             first, end = -(-area.start >> 21) << 21, area.end >> 21 << 21
             if area.anonymous and first < end:
@@ -315,11 +318,11 @@ class Space:
             yield counts.block(start)
 
     def details(self, areas: list[Vma] | None = None) -> dict[tuple[int, int], Details | None]:
-        """Return what smaps tells of each area; None where it may not be asked.
+        """Return the details of each area from smaps; None if reading it would take too long.
 
-        The kernel shows smaps from its beginning, and walks all of an area at once. So it is
-        read up to the first area that would take too long, without the one before, as a read to
-        the end of that goes on. What is behind is not known either.
+        The kernel makes smaps from its beginning, and walks each area as a whole. So it is read up
+        to the first area that would take too long, without the area before, as a read to its end
+        would continue into the next. Areas after that are not known either.
         """
         areas = self.areas() if areas is None else areas
         costs = self._costs(areas)
@@ -329,7 +332,7 @@ class Space:
         return {(each.start, each.end): found.get((each.start, each.end)) for each in areas}
 
     def _costs(self, areas: list[Vma]) -> list[tuple[int, int]]:
-        """Return how many pages and entries smaps walks in each area; nothing if all is little."""
+        """Return how many pages and entries smaps walks in each area; zeroes if smaps is fast."""
         sizes = self.sizes()
         whole = (sizes.rss + sizes.swap) // 4
         if self.holds.allows_smaps(whole, sizes.slots):
@@ -341,7 +344,7 @@ class Space:
                 if each.categories & HUGE:
                     huge += each.pages
                     steps += each.pages // BLOCK
-                elif not each.categories & ZERO:  # that page is passed over, as what is not there
+                elif not each.categories & ZERO:  # the zero page is skipped, like absent pages
                     steps += each.pages
             spare += huge if area.private else 0
             found.append((steps, (area.end - area.start) // PAGE - huge))
@@ -351,7 +354,7 @@ class Space:
     def _read_smaps(
         self, costs: list[tuple[int, int]], number: int
     ) -> dict[tuple[int, int], Details]:
-        """Return what smaps tells of so many areas from the first on."""
+        """Return the details of the first `number` areas."""
         found: dict[tuple[int, int], Details] = {}
         if not number:
             return found
@@ -373,7 +376,7 @@ class Space:
         return found
 
     def _piece(self, costs: list[tuple[int, int]], number: int) -> int:
-        """Return how many bytes of smaps to read at once: for some areas, if that may be."""
+        """Return how many bytes of smaps to read at once: several areas, if the limit permits."""
         some = (costs[at : at + AT_ONCE] for at in range(number))
         allowed = (self.holds.allows_smaps(*map(sum, zip(*each))) for each in some)
         return TEXT if all(allowed) else ONE
@@ -389,9 +392,9 @@ def _details(lines: list[bytes]) -> tuple[tuple[int, int], Details]:
 
 
 def huge_of(tree: Tree, pid: int) -> tuple[int, int | None]:
-    """Return how many kB of a process are resident, and how many of these in huge pages.
+    """Return how many kB of a process are resident, and how many of them in huge pages.
 
-    Without PAGEMAP_SCAN, the latter is known only where smaps_rollup is short.
+    Without PAGEMAP_SCAN, the latter is known only if smaps_rollup is fast to read.
     """
     space = Space(tree, pid, Holds(tree))
     sizes = space.sizes()

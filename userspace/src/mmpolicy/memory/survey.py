@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
-"""All processes of a host, looked at a few at a time: what they have, pay and waste.
+"""Survey all processes of a host, a few at a time: their memory, costs and waste.
 
-A look may cost a share of a CPU and no more, but for the first, which counts every process. What
-is not reached in one turn comes in the next: first those that nobody has looked at, then the
-largest of which least is known. No look holds up a process for longer than the limit of a Holds.
+A turn may take a share of a CPU and no more, except the first, which reads the counters of every
+process. Processes that one turn does not reach come in the next: first those never visited, then
+the largest with the least information. No read holds up a process for longer than the limit of a
+Holds.
 
-A process has what its counters say; a cgroup has what the kernel charges it with, which is another
-sum: pages that several processes share are there once, and pages that were charged elsewhere, as
-a process was moved or another one touched them first, are where they are charged.
+The memory of a process is that of its counters; the memory of a cgroup is that charged by the
+kernel, which is another sum: it has pages shared by several processes once, and pages charged
+elsewhere, because a process was moved or another one touched them first, count where they are
+charged.
 """
 
 from __future__ import annotations
@@ -33,47 +35,47 @@ from mmpolicy.memory.reach import INTO_KIB, Reach, reach
 from mmpolicy.memory.sample import MORE_TRIES, TRIES, Layout, Looker, Sample, together
 from mmpolicy.memory.space import Sizes, Space
 
-KINDS = ("private", "shared")  # of memory that is looked into
-SPOTS = 32  # of a process in a turn, and more if there is time left
+KINDS = ("private", "shared")  # of memory that is sampled
+SPOTS = 32  # of a process in a turn, and more if time is left
 OTHERS = ("lazily_freed", "locked", "partly_unmapped")
-ENOUGH = 512  # spots of each process are worth, until then a turn goes on if there is time left
-SMALL = 256  # pages: what has less is not sampled
-TICKS = 100  # a second, in what the kernel shows
-PLANNED = 0.95  # of a share: the rest is for keys, the screen, and a debt that is never paid
-FIELDS = (7, 9, 11, 12, 19, 20, 21)  # those that are needed; 0 is the state
+ENOUGH = 512  # weight of a process's spots up to which a turn continues if time is left
+SMALL = 256  # pages: smaller processes are not sampled
+TICKS = 100  # per second, in the files of the kernel
+PLANNED = 0.95  # part of the share: the rest is for keys, the screen, and a debt that is never paid
+FIELDS = (7, 9, 11, 12, 19, 20, 21)  # the fields that are needed; 0 is the state
 
 
 class Budget:
-    """A share of a CPU, by our own CPU time. What a turn spends too much, the next one has less."""
+    """A share of a CPU, in our own CPU time. A turn's overspending is subtracted from the next."""
 
     def __init__(self, share: float, cpu: Callable[[], float]) -> None:
         self._share, self._cpu = share * PLANNED, cpu
         self._left, self._mark = 0.0, cpu()
 
     def grant(self, seconds: float) -> None:
-        """Begin a turn; what the last one has not spent is gone."""
+        """Start a turn; time that the last one has not spent is lost."""
         self._left = min(self.left(), 0.0) + self._share * seconds
         self._mark = self._cpu()
 
     def forgive(self, seconds: float) -> None:
-        """Begin a turn that owes nothing, whatever was spent."""
+        """Start a turn with a full budget, forgetting any overrun."""
         self._left, self._mark = self._share * seconds, self._cpu()
 
     def left(self) -> float:
-        """Return what is left of the turn."""
+        """Return the rest of the turn."""
         return self._left - (self._cpu() - self._mark)
 
     def floor(self, seconds: float) -> float:
-        """Return where to stop: at half of a turn from here, even if nothing is left."""
+        """Return the level at which to stop: half a turn from here, even if nothing remains."""
         return min(self.left() - self._share * seconds / 2, 0.0)
 
     def pause(self, seconds: float) -> float:
-        """Return how long to wait; longer if a whole turn would not pay half of what is owed."""
+        """Return the pause before the next turn; longer if it would not pay half of the debt."""
         return seconds + max(-self.left() / self._share - seconds / 2, 0.0)
 
 
 class Usage(NamedTuple):
-    """What stat counts of a process since it began."""
+    """The counters of a process in stat, since it began."""
 
     start: int
     faults: int
@@ -84,16 +86,16 @@ class Usage(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What a process, or some of them, pay."""
+    """The costs of a process, or of several."""
 
-    faults: float = 0.0  # a second
+    faults: float = 0.0  # per second
     cpu: float = 0.0  # of one CPU
-    kernel: float = 0.0  # of one CPU, in the kernel, which the faults are a part of
+    kernel: float = 0.0  # of one CPU, in the kernel, including the faults
 
 
 @dataclass
 class Process:
-    """What is known of a process."""
+    """The knowledge about a process."""
 
     pid: int
     name: str
@@ -101,35 +103,35 @@ class Process:
     usage: Usage
     looked: float
     rates: Rates = field(default_factory=Rates)
-    sizes: Sizes | None = None  # when it was looked into last
-    ksm_kib: int = 0  # then, merged by KSM
+    sizes: Sizes | None = None  # at the last sampling
+    ksm_kib: int = 0  # at the last sampling, merged by KSM
     sample: Sample = field(default_factory=Sample)  # of its private memory
     shared: Sample = field(default_factory=Sample)
     layout: Layout = field(default_factory=Layout)
-    first: tuple[Usage, float] | None = None  # the first look, and when that was
+    first: tuple[Usage, float] | None = None  # the first visit, and its time
 
     @property
     def mean(self) -> Rates:
-        """Return what it has paid since the first look."""
+        """Return its rates since the first visit."""
         return _rates(*self.first, self.usage, self.looked) if self.first else Rates()
 
     @property
     def rss_kib(self) -> int:
-        """Return how much is resident now."""
+        """Return the resident size now."""
         return self.usage.pages * PAGE >> 10
 
     def _of_now(self, kib: int) -> float:
-        """Return what a size is now, if it has grown or shrunk with the rest since it was read."""
+        """Return a size now, assuming that it changed in proportion to RSS since it was read."""
         return kib * self.rss_kib / self.sizes.rss if self.sizes and self.sizes.rss else 0.0
 
     @property
     def anon_kib(self) -> float:
-        """Return how much private memory is resident; 0 before a look into it."""
+        """Return the resident private memory; 0 before the first sampling."""
         return self._of_now(self.sizes.anon) if self.sizes else 0.0
 
     @property
     def shared_kib(self) -> float:
-        """Return how much shared memory is resident; 0 before a look into it."""
+        """Return the resident shared memory; 0 before the first sampling."""
         return self._of_now(self.sizes.shared) if self.sizes else 0.0
 
     @property
@@ -139,17 +141,17 @@ class Process:
 
     @property
     def waste_kib(self) -> float:
-        """Return how much is empty, of private and of shared memory."""
+        """Return the empty part of its private and shared memory."""
         return self.anon_kib * self.sample.share + self.shared_kib * self.shared.share
 
     @property
     def parts(self) -> list[tuple[Sample, float]]:
-        """Return what was seen of each kind of memory, and how much there is of it."""
+        """Return the sample and the size of each kind of memory."""
         return [(self.sample, self.anon_kib), (self.shared, self.shared_kib)]
 
     @property
     def kinds(self) -> dict[str, float]:
-        """Return its memory in kB by kind; what is not known of it is not there."""
+        """Return its memory in kB by kind, without unknown kinds."""
         sizes = self.sizes
         if not sizes:
             return {}
@@ -165,7 +167,7 @@ class Process:
 
     @property
     def unseen(self) -> dict[str, float]:
-        """Return what was not looked at, in kB by kind."""
+        """Return the memory that was not sampled, in kB by kind."""
         if not self.sizes:
             return {"any": float(self.rss_kib)}
         found = {
@@ -185,35 +187,35 @@ FIGURES: dict[str, Figure] = {
 
 @dataclass(frozen=True)
 class Row:
-    """What a process has, pays and wastes, or the processes of a cgroup; sizes are in kB.
+    """The memory, costs and waste of a process, or of the processes of a cgroup; sizes are in kB.
 
-    `kinds` has "private", "shared", "file", "swapped", "hugetlb" and "ksm", of a cgroup the part
-    of the swapped memory that is "zswapped", and estimates of what is "lazily_freed" at most,
-    "locked", and "partly_unmapped", which is in no RSS. `unseen` is what was not looked at:
-    "private", "shared", "hugetlb", or "any". Of a cgroup, all but `kinds` and `elsewhere_kib` is
-    of the memory that it is charged with; without a controller, of its RSS.
+    `kinds` has "private", "shared", "file", "swapped", "hugetlb" and "ksm", for a cgroup the part
+    of the swapped memory that is "zswapped", and estimates of "lazily_freed" (an upper bound),
+    "locked", and "partly_unmapped", which is in no RSS. `unseen` is the memory that was not
+    sampled: "private", "shared", "hugetlb", or "any". For a cgroup, all fields but `kinds` and
+    `elsewhere_kib` refer to the memory charged to it; without a controller, to its RSS.
     """
 
     name: str  # of the program, or the path of the cgroup
     is_cgroup: bool
     pids: tuple[int, ...]
     cgroup: str
-    rss_kib: int  # of a cgroup: memory.current, if there is one
-    anon_kib: int  # of those that were sampled
-    seen: float  # part of the memory whose owner was sampled
+    rss_kib: int  # of a cgroup: memory.current, if it has one
+    anon_kib: int  # of sampled processes
+    seen: float  # share of the memory whose owner was sampled
     waste_kib: float
     error_kib: float
     rates: Rates
-    sizes: dict[int, float]  # part of the sampled memory by order
+    sizes: dict[int, float]  # share of the sampled memory, by order
     forbids: tuple[str, ...]  # programs that forbid large folios by themselves
-    waste_shared_kib: float = 0.0  # of the waste; the kernel gives none of it back
+    waste_shared_kib: float = 0.0  # part of the waste; the kernel gives none of it back
     kinds: dict[str, float] = field(default_factory=dict)
     unseen: dict[str, float] = field(default_factory=dict)
-    elsewhere_kib: float = 0.0  # that its processes use, and another cgroup is charged with
+    elsewhere_kib: float = 0.0  # used by its processes, but charged to another cgroup
 
 
 class Charge(NamedTuple):
-    """What was seen of a process, of one kind, that one cgroup is charged with, in kB."""
+    """The sampled memory of a process, of one kind, charged to one cgroup, in kB."""
 
     process: Process
     kind: str
@@ -223,7 +225,7 @@ class Charge(NamedTuple):
 
 
 def _rates(old: Usage, then: float, new: Usage, now: float) -> Rates:
-    """Return what was paid between two looks."""
+    """Return the rates between two visits."""
     if now <= then:
         return Rates()
     user, system = new.user - old.user, new.system - old.system
@@ -232,12 +234,12 @@ def _rates(old: Usage, then: float, new: Usage, now: float) -> Rates:
 
 
 def read_usage(tree: Tree, pid: int) -> tuple[str, Usage] | None:
-    """Return name and counts of a process; nothing if it has ended, or its file is no such one."""
+    """Return name and counters of a process; None if it has ended, or its file cannot be parsed."""
     try:
         text = tree.read_at(f"/proc/{pid}/stat", PAGE)
     except Error:
         return None
-    # The name, which is in parentheses, may have spaces and parentheses itself.
+    # The name, in parentheses, may contain spaces and parentheses.
     head, _, rest = text.rpartition(b")")
     fields = rest.split(None, FIELDS[-1] + 1)
     needed = [fields[n] for n in FIELDS if n < len(fields)]
@@ -260,7 +262,7 @@ def ksm_of(tree: Tree, pid: int) -> int:
 
 
 class Survey:
-    """Looks at processes within a budget."""
+    """Visits and samples processes within a budget."""
 
     def __init__(
         self,
@@ -276,20 +278,20 @@ class Survey:
         self.budget = Budget(share, cpu)
         self.processes: dict[int, Process] = {}
         self._owners, self._looks = Owners(tree), cast("Looker | None", None)
-        self.blind = ""  # why contents cannot be looked at
+        self.blind = ""  # the reason that contents cannot be read
         self._charged = Charged(tree)
         self._reach: dict[tuple[int, int, int], Reach] = {}
         self._ignored: set[int] = set()
         self._listed: set[int] = set()
-        self._turn, self._born = -inf, set[int]()  # when it was, and who began since
+        self._turn, self._born = -inf, set[int]()  # time of the last turn; processes begun since
         self._rng = Random(seed)
 
     def turn(self, now: float, seconds: float) -> None:
-        """Look at as much as there is time for; a turn is wanted every so many seconds.
+        """Visit as many processes as the budget permits; turns come every `seconds` seconds.
 
-        The first time each process is counted, whatever that takes, so that nobody sees an empty
-        list. Where the list of processes alone takes what was granted, there are still some looks,
-        and the budget asks for a longer pause.
+        The first turn visits each process, however long that takes, so that no user sees an empty
+        list. If the list of processes alone takes the granted time, some processes are still
+        visited, and the budget asks for a longer pause.
         """
         first = self._turn == -inf
         self.budget.grant(now - self._turn)
@@ -302,18 +304,18 @@ class Survey:
         self._turn = now
 
     def reach(self, pid: int) -> Reach | None:
-        """Return what keeps policies from a process; asked again when its memory has doubled."""
+        """Return the barriers of a process; they are searched again when its memory has doubled."""
         each = self.processes[pid]
         key = pid, each.usage.start, each.rss_kib.bit_length()
         if key not in self._reach:
             try:
                 self._reach[key] = reach(self.tree, pid, self.holds, into_kib=INTO_KIB)
-            except Error:  # it has ended, or is of somebody else
+            except Error:  # it has ended, or belongs to another user
                 return None
         return self._reach[key]
 
     def _list(self) -> list[int]:
-        """Forget who has ended; return who is there, those that were not looked at first."""
+        """Forget processes that have ended; return the others, those never visited first."""
         if self.within:
             names: Iterable[str] = cgroup_pids(self.tree, self.within)
         else:
@@ -328,7 +330,7 @@ class Survey:
         return sorted(there - self._ignored, key=lambda pid: looked.get(pid, -inf))
 
     def _visit(self, pids: list[int], now: float, reserve: float) -> None:
-        """Read what a process has used, until so much of the budget is left."""
+        """Read the counters of processes, until the budget falls to `reserve`."""
         for pid in pids:
             if self.budget.left() < reserve:
                 return
@@ -353,9 +355,9 @@ class Survey:
         known.name, known.usage, known.looked = name, usage, now
 
     def _sample(self, now: float, reserve: float) -> None:
-        """Look into memory, the largest of which least is known first, until so much is left.
+        """Sample memory until the budget falls to `reserve`, the largest and least known first.
 
-        Each process comes once, and again if there is time left and more is to be known of it.
+        Each process comes once, and again if time is left and its sample is small.
         """
         due = [each for each in self.processes.values() if each.usage.pages >= SMALL]
         looker, denied = self._looker(), ""
@@ -382,7 +384,7 @@ class Survey:
     def _look(self, looker: Looker, process: Process, now: float) -> None:
         space = Space(self.tree, process.pid, self.holds)
         sizes = space.sizes()
-        if not sizes.rss:  # of counters that were added together while they changed
+        if not sizes.rss:  # RSS is derived from counters that were summed while they changed
             sizes = sizes._replace(rss=sizes.anon + sizes.file + sizes.shared)
         for sample in process.sample, process.shared:
             sample.age(now)
@@ -398,7 +400,7 @@ class Survey:
         process.cgroup = self._charged.name(process.pid)  # it may have been moved
 
     def _looker(self) -> Looker | None:
-        """Return who looks; nothing where frames of memory are not shown to us."""
+        """Return the sampler; None if we may not read page frames."""
         try:
             self._looks = self._looks or Looker(self.tree, self._rng)
             self.tree.reader("/proc/kpageflags").read(8, 0)
@@ -410,7 +412,7 @@ class Survey:
         return self._looks
 
     def most(self, figure: Figure, number: int) -> tuple[list[Row], list[Row]]:
-        """Return the cgroups and the processes of which a figure is largest, so many of each."""
+        """Return the cgroups and the processes with the largest figure, `number` of each."""
         figures = [(figure(each), each) for each in self.processes.values()]
         members, sums = defaultdict[str, list[Process]](list), defaultdict[str, float](float)
         for value, each in figures:
@@ -418,7 +420,7 @@ class Survey:
             sums[each.cgroup] += value
         charges = self._charges()
         for path, some in charges.items():
-            if path not in sums and not self.within:  # it has memory, and no process
+            if path not in sums and not self.within:  # it has memory, but no process
                 sums[path] = sum(each.empty_kib for each in some)
         first = nlargest(number, sums, key=sums.__getitem__)
         largest = nlargest(number, figures, key=itemgetter(0))
@@ -429,10 +431,10 @@ class Survey:
         return by_cgroup, [_row(each.name, False, [each]) for _, each in largest]
 
     def _charges(self) -> dict[str, list[Charge]]:
-        """Return what was seen of all processes, by the cgroup that is charged with it."""
+        """Return the sampled memory of all processes, by the cgroup that is charged with it."""
         found = defaultdict[str, list[Charge]](list)
         for each in self.processes.values():
-            if not each.sizes:  # it was not looked into: with many processes, these are most
+            if not each.sizes:  # not sampled; with many processes, most are not
                 continue
             for kind, (sample, kib) in zip(KINDS, each.parts):
                 for number in sample.owners:
@@ -444,7 +446,7 @@ class Survey:
         return found
 
     def seen(self) -> float:
-        """Return which part of all memory belongs to who was sampled."""
+        """Return the share of all memory that belongs to sampled processes."""
         pages = sum(each.usage.pages for each in self.processes.values())
         sampled = sum(e.usage.pages for e in self.processes.values() if e.sample.spots)
         return sampled / pages if pages else 1.0
@@ -492,10 +494,10 @@ def _added(some: Iterable[dict[str, float]]) -> dict[str, float]:
 def _cgroup_row(
     path: str, some: list[Process], charges: dict[str, list[Charge]], said: Account | None
 ) -> Row:
-    """Return what a cgroup is charged with, by all processes that map it.
+    """Return the memory charged to a cgroup, by all processes that map it.
 
-    Where the samples of several processes add up to more than the kernel says of a kind, the part
-    that is empty is right and the sum is not: the figures are that part of the kernel's.
+    If the samples of several processes add up to more than the kernel's figure for a kind, their
+    empty share is right and their sum is not: the result is that share of the kernel's figure.
     """
     row, mine = _row(path, True, some), charges.get(path, [])
     seen = {kind: sum(each.kib for each in mine if each.kind == kind) for kind in KINDS}
@@ -528,7 +530,7 @@ def _cgroup_row(
 
 
 def _as_charged(row: Row, said: Account, seen: dict[str, float]) -> Row:
-    """Return a row of a cgroup with what the kernel says of its memory."""
+    """Return a row of a cgroup with the kernel's figures for its memory."""
     there = {"private": float(said.private), "shared": float(said.shared), "file": float(said.file)}
     limits = dict.fromkeys((*OTHERS, "ksm"), there["private"] + there["shared"])
     limits["partly_unmapped"] = max(said.memory - sum(there.values()), 0.0)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Gives back the empty part of large folios: lets the kernel split them.
+"""Give back the empty part of large folios by letting the kernel split them.
 
-From Linux 6.12 on, a page of a split anonymous folio that holds zeroes alone is mapped to the page
-of zeroes, and is free. The kernel looks at it again while nobody can write to it, so it does not
-matter what a program writes after we looked. A split to any other size gives nothing back.
+From Linux 6.12 on, a page of a split anonymous folio that holds only zeroes is mapped to the zero
+page, and is freed. The kernel checks it again while it is write-protected, so writes of the program
+after our check are safe. A split to any order other than 0 gives nothing back.
 
-A folio of which some pages are mapped by nobody any more keeps these pages, too, until it is
-split: they are in no RSS, but charged to the cgroup.
+A folio with some pages that no process maps keeps these pages until it is split, too: they are in
+no RSS, but are charged to the cgroup.
 
-What is left alone is counted by cause, so that it can be told.
+Memory that is left alone is counted by cause, for the report.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from mmpolicy.memory.folios import PAGE, Frames, Stretch, read_stretches, wanted
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import HUGE, Details, Space, Vma
 
-FEATURE = f"{THP}/shrink_underused"  # came with the kernel that frees what is empty
+FEATURE = f"{THP}/shrink_underused"  # exists in kernels that free the empty pages of split folios
 LOCKDOWN = "/sys/kernel/security/lockdown"
 ASKED, LOCKED = "hg", "lo"  # VmFlags: by MADV_HUGEPAGE; by mlock(), which keeps empty pages too
 LARGE = re.compile(rb"([1-9])\1*")
 LEAST, MOST = 512, 16384  # pages of a write
-SHORT_S, LONG_S = 0.001, 0.002  # a write holds up mmap() and munmap() of the program meanwhile
-HALF = 0.5  # of the time that writes may take
-LOOK_S = 0.25  # between two looks at the pressure
+SHORT_S, LONG_S = 0.001, 0.002  # a write holds up mmap() and munmap() of the program for this time
+HALF = 0.5  # share of the time that writes may take
+LOOK_S = 0.25  # interval between checks of the pressure
 KHUGEPAGED = f"{THP}/khugepaged/max_ptes_none"
-FEW = 64  # pages of 512: more may be empty in what khugepaged makes, unless this is lowered
-ALL = 511  # pages: with any less khugepaged leaves holes alone, for folios below 2 MB
-# Lockdown, where no securityfs tells of it
+FEW = 64  # pages of 512: khugepaged may collapse more empty pages, unless this is lowered
+ALL = 511  # pages: with a lower limit, khugepaged fills no holes for folios below 2 MB
+# Lockdown, on hosts without a securityfs to report it
 SEALED = f"the kernel lets nobody write to {SPLIT}: lockdown (Secure Boot), or a container"
 REMAINS = (
     "restart the program; or let reclaim split 2 MB folios of which 80 % is empty: "
     f"echo 409 >{KHUGEPAGED}; echo SIZE >CGROUP/memory.reclaim, which also reclaims other memory"
 )
-# Why memory is left alone, though it is empty: by mark, in words, and the next step.
+# Why empty memory is left alone: by mark, in words, with the next step.
 CAUSES = {
     "asked": "the program asked for these folios by MADV_HUGEPAGE: "
     "--include-madvised gives them back, too",
@@ -71,23 +71,23 @@ class Piece(NamedTuple):
 
     start: int
     end: int
-    empty: int  # pages, with those that nobody maps
+    empty: int  # pages, including those that no process maps
 
 
 @dataclass
 class Trimmed:
-    """What was done to a process."""
+    """The result for one process."""
 
     empty: int = 0  # pages that were seen
     writes: int = 0
     longest_s: float = 0.0
-    stopped: str = ""  # why, if it was before the end
-    ended: bool = False  # has the process?
+    stopped: str = ""  # the reason, if the run ended early
+    ended: bool = False  # the process has ended
     left: Counter[str] = field(default_factory=Counter)  # pages that were left alone, by cause
 
 
 def check_possible(tree: Tree, writes: bool = True) -> None:
-    """Fail where this kernel cannot do it, or is not allowed to."""
+    """Raise an error if this kernel cannot do it, or denies it."""
     if not tree.exists(FEATURE):
         text = "this kernel keeps the empty pages of a folio that it splits (Linux 6.12 frees them)"
         raise Error(text, Exit.LACKING, "restart the program, with smaller folios")
@@ -105,9 +105,9 @@ def check_possible(tree: Tree, writes: bool = True) -> None:
 
 
 def modes(tree: Tree) -> dict[int, str]:
-    """Return who gets folios of each size in kB: always, madvise or never, with what is inherited.
+    """Return the mode of each size in kB: always, madvise or never, with inherited modes resolved.
 
-    A kernel without sizes of its own has 2 MB alone.
+    A kernel without sizes of its own has only 2 MB.
     """
     usual = chosen(tree.read(f"{THP}/enabled")) if tree.exists(f"{THP}/enabled") else "never"
     found = {}
@@ -120,15 +120,14 @@ def modes(tree: Tree) -> dict[int, str]:
 
 
 def only_advised(tree: Tree) -> bool:
-    """Tell if this kernel gives large folios to nobody who has not asked for them."""
+    """Tell if this kernel gives large folios only to memory that has asked for them."""
     return "always" not in modes(tree).values()
 
 
 def comes_back(tree: Tree, advised: bool = False) -> str:
-    """Tell how khugepaged would fill again what was given back, empty if it would not.
+    """Return a note on how khugepaged would refill the memory given back, "" if it would not.
 
-    It makes 2 MB; from Linux 7.3 on, where it counts that by size, it makes all sizes that are
-    enabled.
+    It makes 2 MB folios; from Linux 7.3 on, whose statistics have it by size, all enabled sizes.
     """
     try:
         enabled = {"always", "madvise"} if advised else {"always"}
@@ -153,19 +152,19 @@ def _counters(tree: Tree) -> list[str]:
 
 
 class Finder:
-    """Looks for what can be given back in a process, and counts what is left alone."""
+    """Finds empty memory of a process that can be given back, and counts the rest by cause."""
 
     def __init__(self, space: Space, least: float, advised: bool) -> None:
         self.space, self._least, self._advised = space, least, advised
-        self.left = Counter[str]()  # pages that are empty, by cause; all of shared and hugetlb
+        self.left = Counter[str]()  # empty pages, by cause; for shared and hugetlb, all pages
         self._frames = Frames(space.tree)
 
     def pieces(self, within: Sequence[tuple[int, int]] = WHOLE) -> Iterator[Piece]:
-        """Yield what can be given back, while it looks, in some ranges of addresses.
+        """Yield memory to give back, in some ranges of addresses, during the search.
 
-        A stretch of 16 MiB without anything yields a piece of no length, so that the caller can
-        stop. Folios of which less than a part is empty are left alone, and without `advised` those
-        that the program has asked for by MADV_HUGEPAGE, or may have.
+        A stretch of 16 MiB without any yields an empty piece, so that the caller can stop. Folios
+        whose empty share is below the minimum are left alone, and without `advised` those that the
+        program has asked for by MADV_HUGEPAGE, or may have.
         """
         sizes, areas = self.space.sizes(), self.space.areas()
         needed = sizes.locked or not self._advised
@@ -207,7 +206,7 @@ class Finder:
             yield last or Piece(begin * PAGE, begin * PAGE, 0)
 
     def look_again(self, piece: Piece) -> None:
-        """Count what a write has not split."""
+        """Count empty pages that a write has not split off."""
         area = Vma(piece.start, piece.end, "rw-p", 0, "")
         self._frames.forget()
         for each in read_stretches(self.space, self._frames, area, True, Counter()):
@@ -216,7 +215,7 @@ class Finder:
 
 
 def cause_of(details: Details | None, locks: bool, advised: bool) -> str:
-    """Return why an area is left alone, empty if it is not."""
+    """Return the reason that an area is left alone, or ""."""
     if details and locks and LOCKED in details.flags:
         return "locked"
     if advised:
@@ -237,7 +236,7 @@ def parts_of(area: Vma, within: Sequence[tuple[int, int]]) -> Iterator[Vma]:
 
 
 def _blocks(begin: int, stretch: Stretch) -> Iterator[tuple[int, int, int]]:
-    """Yield the folios of a stretch with empty pages: first page, end, and how many are empty.
+    """Yield the folios of a stretch with empty pages: first page, end, and number of empty pages.
 
     Folios are aligned, unless mremap() has moved them; then some are cut in two.
     """
@@ -256,7 +255,7 @@ def _blocks(begin: int, stretch: Stretch) -> Iterator[tuple[int, int, int]]:
 
 
 class Pressure:
-    """Tells when the host is short of memory."""
+    """Tells if the host is short of memory."""
 
     def __init__(self, host: Host, limit: float) -> None:
         self._host, self._limit = host, limit
@@ -266,7 +265,7 @@ class Pressure:
         self._when = host.clock()
 
     def _read(self) -> tuple[float, float] | None:
-        """Return how long tasks have waited, in seconds, and the share of the last ten."""
+        """Return how long tasks have waited, in seconds, and the share of the last ten seconds."""
         try:
             some = pressure_in(self._host.tree, self._path)["some"]
             return int(some["total"]) / 1e6, float(some["avg10"])
@@ -274,7 +273,7 @@ class Pressure:
             return None
 
     def too_high(self) -> str:
-        """Return why to stop, empty if there is no reason."""
+        """Return the reason to stop, or ""."""
         now, seconds = self._read(), self._host.clock() - self._when
         if not now or not self._last:
             return ""
@@ -288,7 +287,7 @@ class Pressure:
 
 
 class Splitter:
-    """Writes in steps that are short, with a pause after each that keeps to a share of the time."""
+    """Splits folios in short writes, and pauses after each to keep to a share of the time."""
 
     def __init__(
         self, host: Host, pressure: Pressure, holds: Holds | None = None, share: float = HALF
