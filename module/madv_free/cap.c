@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * madv_free/cap: lazily while what is lazily freed stays under a limit, of the
- * process or of its cgroup, and memory is not short; at once beyond.
+ * madv_free/cap: frees lazily while the lazily freed pages of the process, or of its cgroup,
+ * stay below a limit and memory is not short; beyond the limit it frees at once.
  */
 #include "../mmpolicy.h"
 #include "../sense/available.h"

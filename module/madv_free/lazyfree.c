@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * How many pages are lazily freed: an upper bound, kept per area.
+ * An upper bound of the lazily freed pages, kept per area.
  *
- * A call adds the pages of its range to their areas. Reuse is not told, but
- * shows in the page table. So when the sum reaches the limit, areas are counted
- * anew in turn, as a clock does. What that costs is held to a few looks for
- * each page freed. An area that a call is in may not be counted: the call has
- * been added, but does not show yet.
+ * A call adds the pages of its range to their areas. No callback reports reuse, but the page
+ * table shows it. So when the sum reaches the limit, areas are recounted in turn, as by a clock
+ * hand. The cost of recounts is bounded by 16 page table entries for each page freed. An area
+ * in the range of a running call must not be recounted: the call has been added, but its pages
+ * are not in the page table as lazily freed yet.
  *
- * Nobody holds the lock while it counts. A count is of no use if the area was
- * changed meanwhile, so each change has a number, and an area that of its last one.
+ * The lock is dropped during a recount. The result is discarded if the area was changed in
+ * between, so changes are numbered, and each area stores the number of its last one.
  */
 #include <linux/bits.h>
 #include <linux/minmax.h>
 
 #include "lazyfree.h"
 
-/* The bits of an entry of &mmp_lazy.areas: the address, a change, the pages. */
+/* Layout of an entry of &mmp_lazy.areas: address, number of the last change, pages. */
 #define AREA_MASK	(~(MMP_AREA_SIZE - 1UL))
 #define CHANGE_SHIFT	10
 #define COUNT_MASK	(BIT(CHANGE_SHIFT) - 1)
 
-/* A process without a group has been forgotten meanwhile. */
+/* A process without a group has been forgotten since. */
 static void lazy_account(struct mmp_lazy *lazy, long pages)
 {
 	lazy->pages += pages;
@@ -29,7 +29,7 @@ static void lazy_account(struct mmp_lazy *lazy, long pages)
 		atomic_long_add(pages, lazy->group);
 }
 
-/* The place of @task's last call, which has ended, as it makes another one. */
+/* The slot of @task's last call, which has ended, as the task makes another one; or a free slot. */
 static struct mmp_lazy_call *lazy_place_for_call(struct mmp_lazy *lazy, u32 task)
 {
 	struct mmp_lazy_call *free = NULL;
@@ -46,7 +46,7 @@ static struct mmp_lazy_call *lazy_place_for_call(struct mmp_lazy *lazy, u32 task
 	return free;
 }
 
-/* May a call of madvise() be at work in an area? */
+/* May a running madvise() call overlap an area? */
 static bool lazy_is_busy(struct mmp_lazy *lazy, unsigned long area)
 {
 	struct mmp_lazy_call *call;
@@ -58,7 +58,10 @@ static bool lazy_is_busy(struct mmp_lazy *lazy, unsigned long area)
 	return false;
 }
 
-/* An area without lazily freed pages goes, and with the last one its set. */
+/*
+ * Removes an area without lazily freed pages, and clears the bit of its set if that is empty
+ * now.
+ */
 static void lazy_clear_area(struct mmp_lazy *lazy, unsigned int index)
 {
 	unsigned int set = index / MMP_LAZY_WAYS, i;
@@ -70,7 +73,7 @@ static void lazy_clear_area(struct mmp_lazy *lazy, unsigned int index)
 	__clear_bit(set, lazy->sets);
 }
 
-/* Looks at an area, without the lock. Counts nothing if others change the area meanwhile. */
+/* Recounts an area without the lock. Discards the count if another task changed the area. */
 static bool lazy_count_anew(struct mmp_lazy *lazy, unsigned int index)
 {
 	u64 entry = lazy->areas[index];
@@ -89,12 +92,12 @@ static bool lazy_count_anew(struct mmp_lazy *lazy, unsigned int index)
 }
 
 /**
- * mmp_lazy_look_at - count an area anew
- * @lazy: of which address space
- * @index: of the area
+ * mmp_lazy_look_at - recount an area, unless a call overlaps it
+ * @lazy: counts of an address space
+ * @index: index of the area
  *
- * Context: what @lazy and the VMAs are protected by.
- * Return: whether it could be counted.
+ * Context: under the lock of @lazy and the lock of the VMAs.
+ * Return: whether the area was counted.
  */
 bool mmp_lazy_look_at(struct mmp_lazy *lazy, unsigned int index)
 {
@@ -103,13 +106,13 @@ bool mmp_lazy_look_at(struct mmp_lazy *lazy, unsigned int index)
 }
 
 /**
- * mmp_lazy_recount - count areas anew, in their order
- * @lazy: of which address space
- * @index: where to begin
- * @tables: so many page tables may be looked at; comes back as how many are left
+ * mmp_lazy_recount - recount areas in their order
+ * @lazy: counts of an address space
+ * @index: area to begin with
+ * @tables: number of page tables to examine at most; returns the number left
  *
- * Context: what @lazy and the VMAs are protected by.
- * Return: where to go on; %MMP_LAZY_AREAS when there is no other area.
+ * Context: under the lock of @lazy and the lock of the VMAs.
+ * Return: area to continue with; %MMP_LAZY_AREAS when no other area is left.
  */
 unsigned int mmp_lazy_recount(struct mmp_lazy *lazy, unsigned int index, unsigned int *tables)
 {
@@ -127,7 +130,7 @@ unsigned int mmp_lazy_recount(struct mmp_lazy *lazy, unsigned int index, unsigne
 	return min(index, MMP_LAZY_AREAS + 0U);
 }
 
-/* Looks at an area for a call, which pays for it with its looks. */
+/* Recounts an area on behalf of a call, and deducts the cost from @looks. */
 static bool lazy_pay_to_look_at(struct mmp_lazy *lazy, unsigned int index,
 				unsigned long *looks)
 {
@@ -144,7 +147,7 @@ static bool lazy_can_pay(unsigned long looks)
 	return looks > MMP_AREA_PAGES;
 }
 
-/* Counts the next area of the process anew, in turn. */
+/* Recounts the next area of the process, in turn. */
 static bool lazy_look_on(struct mmp_lazy *lazy, unsigned long *looks)
 {
 	unsigned long set;
@@ -172,7 +175,7 @@ static unsigned int lazy_set_of(unsigned long area)
 	return (number ^ number >> 9 ^ number >> 18) % MMP_LAZY_SETS * MMP_LAZY_WAYS;
 }
 
-/* The index of an area, or one that is free for it; -1 if there is none. */
+/* The index of an area, or a free index in its set; -1 if the set is full. */
 static int lazy_find(const struct mmp_lazy *lazy, unsigned long area)
 {
 	int set = lazy_set_of(area), free = -1, i;
@@ -186,7 +189,7 @@ static int lazy_find(const struct mmp_lazy *lazy, unsigned long area)
 	return free;
 }
 
-/* lazy_find(), after looks at the areas of a full set, one of which may have become empty. */
+/* lazy_find(), but recounts the areas of a full set until one of them becomes empty. */
 static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area, unsigned long *looks)
 {
 	int set = lazy_set_of(area), index = lazy_find(lazy, area), i;
@@ -198,7 +201,7 @@ static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area, unsigned lon
 	return index;
 }
 
-/* Adds pages that are accounted; what is in the area twice is taken back. */
+/* Adds pages that are accounted; uncharges those that the area counted before. */
 static bool lazy_add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages,
 		     unsigned long *looks)
 {
@@ -218,16 +221,13 @@ static bool lazy_add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pa
 	return true;
 }
 
-/* The number of the area of @addr in the range of a call, from 0. */
+/* Index of the area of @addr in the range of a call, from 0. */
 static unsigned long lazy_nr(const struct mmp_lazy_call *call, unsigned long addr)
 {
 	return addr / MMP_AREA_SIZE - call->start / MMP_AREA_SIZE;
 }
 
-/*
- * Adds the pages of a range, which are accounted. What is not there any more is
- * taken back.
- */
+/* Adds the pages of a range, which are accounted. Uncharges pages that are no longer mapped. */
 static bool lazy_add_call(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 			  const struct mmp_lazy_count *count, unsigned long *looks)
 {
@@ -276,12 +276,12 @@ static bool lazy_reserve(struct mmp_lazy *lazy, unsigned long pages,
 }
 
 /**
- * mmp_lazy_count - how many pages a call would free, at most
- * @lazy: of which address space
+ * mmp_lazy_count - upper bound of the pages that a call would free
+ * @lazy: counts of an address space
  * @call: the range
- * @most: how many are of interest
- * @count: the answer; more pages than @most, where it is or would take too long to
- *	tell. Behind the first areas, each page table counts as full.
+ * @most: largest number of interest
+ * @count: the result; more than @most pages if there are more, or if counting would take too
+ *	long. Beyond the first %MMP_LAZY_COUNTED areas, each page table counts as full.
  *
  * Context: mmap_lock is held; RCU read side.
  */
@@ -306,7 +306,7 @@ void mmp_lazy_count(const struct mmp_lazy *lazy, const struct mmp_lazy_call *cal
 	}
 }
 
-/* mmp_lazy_ask() for a call that has a place in @lazy, and looks to pay with. */
+/* mmp_lazy_ask() for a call with a slot in @lazy and a budget of @looks. */
 static enum mmp_lazy_answer lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 				     struct mmp_lazy_call *place,
 				     const struct mmp_lazy_count *count,
@@ -314,7 +314,7 @@ static enum mmp_lazy_answer lazy_ask(struct mmp_lazy *lazy, const struct mmp_laz
 {
 	if (!lazy_reserve(lazy, count->pages, limit, looks))
 		return MMP_ANSWER_LIMIT;
-	/* The call is in its place before it is added, as others may look meanwhile. */
+	/* Stored before its pages are added, as other tasks may recount areas in between. */
 	*place = *call;
 	if (lazy_add_call(lazy, call, count, looks))
 		return MMP_ANSWER_LAZY;
@@ -324,16 +324,16 @@ static enum mmp_lazy_answer lazy_ask(struct mmp_lazy *lazy, const struct mmp_laz
 
 /**
  * mmp_lazy_ask - may a range be freed lazily?
- * @lazy: what is known of the address space
- * @call: the range and who asks; earlier calls of this task have ended
- * @count: how many pages are mapped in the range, see mmp_lazy_count()
- * @limit: what to hold to
+ * @lazy: counts of the address space
+ * @call: the range and the calling task; earlier calls of this task have ended
+ * @count: mapped pages in the range, see mmp_lazy_count()
+ * @limit: the limit to apply
  *
- * Others may ask while this one looks at areas, so it takes what was saved for itself
- * and gives back what is left.
- * Context: what @lazy is protected by; mmap_lock is held.
- * Return: lazily, or why not. If lazily, @call is taken to be going on until
- * the task asks again.
+ * Other tasks may call this while areas are recounted, so this call takes the whole saved
+ * budget of looks, and returns the rest.
+ * Context: under the lock of @lazy; mmap_lock is held.
+ * Return: lazily, or the reason why not. If lazily, @call counts as running until the task asks
+ *	again.
  */
 enum mmp_lazy_answer mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 				  const struct mmp_lazy_count *count,
@@ -355,13 +355,13 @@ enum mmp_lazy_answer mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_c
 }
 
 /**
- * mmp_lazy_found - add what is lazily freed already
- * @lazy: of which address space
- * @addr: in which area
- * @pages: how many
+ * mmp_lazy_found - add pages that are lazily freed already
+ * @lazy: counts of an address space
+ * @addr: an address in the area
+ * @pages: number of pages
  *
- * What finds no room stays in the sum for good.
- * Context: what @lazy is protected by; mmap_lock is held.
+ * Pages whose set is full stay in the sum for good.
+ * Context: under the lock of @lazy; mmap_lock is held.
  */
 void mmp_lazy_found(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages)
 {
@@ -372,11 +372,11 @@ void mmp_lazy_found(struct mmp_lazy *lazy, unsigned long addr, unsigned long pag
 }
 
 /**
- * mmp_lazy_move - let another group hold the sum
- * @lazy: of which address space
- * @group: of the new group, or %NULL for none
+ * mmp_lazy_move - charge the sum to another group
+ * @lazy: counts of an address space
+ * @group: sum of the new group, or %NULL for none
  *
- * Context: what @lazy is protected by.
+ * Context: under the lock of @lazy.
  */
 void mmp_lazy_move(struct mmp_lazy *lazy, atomic_long_t *group)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * How many pages an address space has freed lazily and neither reused nor lost:
- * no less than there are, with no callback for reuse. Not known is what mremap()
- * has moved, and what was mapped between the question and the call. Plain logic,
- * also compiled in userland; what it does not know it asks &struct mmp_lazy_ops.
+ * Counts the pages that an address space has freed lazily and neither reused nor lost. The
+ * count is an upper bound, as no callback reports reuse. It misses pages that mremap() has
+ * moved, and pages mapped between mmp_lazy_count() and the call. Plain logic, also compiled in
+ * user space; it reads page tables and tasks through &struct mmp_lazy_ops.
  */
 #ifndef MMPOLICY_LAZYFREE_H
 #define MMPOLICY_LAZYFREE_H
@@ -13,41 +13,41 @@
 #include <linux/mm.h>
 #include <linux/pgtable.h>
 
-/* An area is what one page table maps. */
+/* An area is the range that one page table maps. */
 #define MMP_AREA_SIZE	PMD_SIZE
 #define MMP_AREA_PAGES	PTRS_PER_PTE
 
-/* Together 32 kB; enough for 7 GB of areas that have lazily freed pages. */
+/* Takes 32 kB; enough for 7 GB of areas with lazily freed pages. */
 #define MMP_LAZY_SETS	448
 #define MMP_LAZY_WAYS	8
 #define MMP_LAZY_AREAS	(MMP_LAZY_SETS * MMP_LAZY_WAYS)
 #define MMP_LAZY_CALLS	64
 
-/* Page table entries that may be looked at for each page that is freed. */
+/* Budget of page table entries to examine for each page freed. */
 #define MMP_LAZY_LOOKS		16
-/* Page table entries that one call may look at, at most: those of 20 areas. */
+/* Page table entries that one call may examine at most: those of 20 areas. */
 #define MMP_LAZY_MAX_LOOKS	(20 * MMP_AREA_PAGES)
-/* Areas of its own range in which a call counts what is mapped. */
+/* A call counts mapped pages in the first 20 areas of its range only. */
 #define MMP_LAZY_COUNTED	20
-/* Areas and holes that a call may go through; with more it is not lazy. */
+/* Areas and holes that a call may step through; a longer call is not lazy. */
 #define MMP_LAZY_MAX_STEPS	2048
-/* The count of an area that could not be counted. */
+/* Count of an area that could not be counted. */
 #define MMP_LAZY_UNKNOWN	(~0UL)
-/* Page tables that the keeper looks at in a pass, each quarter of a second. */
+/* Page tables that the keeper examines in a pass, each quarter of a second. */
 #define MMP_KEEPER_TABLES	1024U
-/* Looks that a call pays for an area that it finds busy, and so does not count. */
+/* Looks deducted for an area that a running call overlaps, and that is not counted therefore. */
 #define MMP_LAZY_BUSY_LOOKS	64
 
 struct mmp_profile;
 
 /**
- * enum mmp_lazy_answer - how MADV_FREE frees, and why
+ * enum mmp_lazy_answer - whether MADV_FREE frees lazily, and the reason
  * @MMP_ANSWER_LAZY: lazily
  * @MMP_ANSWER_EAGER: at once, as the policy always does
- * @MMP_ANSWER_LIMIT: at once: too much is lazily freed
+ * @MMP_ANSWER_LIMIT: at once: the limit of lazily freed pages is reached
  * @MMP_ANSWER_MEMORY: at once: memory is short
- * @MMP_ANSWER_UNKNOWN: at once: what is lazily freed is not known
- * @MMP_LAZY_ANSWERS: how many there are
+ * @MMP_ANSWER_UNKNOWN: at once: the number of lazily freed pages is unknown
+ * @MMP_LAZY_ANSWERS: number of answers
  */
 enum mmp_lazy_answer {
 	MMP_ANSWER_LAZY,
@@ -59,10 +59,10 @@ enum mmp_lazy_answer {
 };
 
 /**
- * struct mmp_lazy_call - a lazy madvise() call that may still go on
- * @start: of its range
- * @end: of its range
- * @task: who called; 0 for nobody
+ * struct mmp_lazy_call - a lazy madvise() call that may still run
+ * @start: start of its range
+ * @end: end of its range
+ * @task: PID of the caller; 0 for a free slot
  */
 struct mmp_lazy_call {
 	unsigned long start;
@@ -71,9 +71,9 @@ struct mmp_lazy_call {
 };
 
 /**
- * struct mmp_lazy_count - how many pages a call would free, at most
- * @pages: how many in all
- * @in: how many in each of the first areas
+ * struct mmp_lazy_count - upper bound of the pages that a call would free
+ * @pages: pages in all areas
+ * @in: pages in each of the first areas
  */
 struct mmp_lazy_count {
 	unsigned long pages;
@@ -83,14 +83,14 @@ struct mmp_lazy_count {
 struct mmp_lazy;
 
 /**
- * struct mmp_lazy_ops - what the logic cannot know
- * @pages: how many pages are mapped from @addr on, up to the end of the area or
- *	of a hole, but not beyond *@end; *@end comes back as how far that is.
- *	Without @look at the entries of a page table, all that it can map.
- * @lazy: how many pages of the area at @start are lazily freed now, rather too
- *	many than too few; %MMP_LAZY_UNKNOWN if that cannot be told now. Others may
- *	change @lazy meanwhile: the lock is not held while entries are read.
- * @ended: has a task that has called madvise() left it for certain?
+ * struct mmp_lazy_ops - access to page tables and tasks
+ * @pages: returns the number of mapped pages from @addr on, up to the end of the area or of a
+ *	hole, but not beyond *@end; sets *@end to the address reached. Without @look, reads no
+ *	entries, and counts each page table as full.
+ * @lazy: returns the lazily freed pages of the area at @start, rather too many than too few;
+ *	%MMP_LAZY_UNKNOWN if they cannot be counted now. Drops the lock while entries are read, so
+ *	other tasks may change @lazy.
+ * @ended: has a task left its madvise() call for certain?
  */
 struct mmp_lazy_ops {
 	unsigned long (*pages)(struct mm_struct *mm, unsigned long addr,
@@ -100,18 +100,18 @@ struct mmp_lazy_ops {
 };
 
 /**
- * struct mmp_lazy - what is known of an address space
- * @ops: what to ask
+ * struct mmp_lazy - lazily freed pages of an address space
+ * @ops: access to page tables and tasks
  * @mm: the address space
- * @group: the sum over all that share a limit; %NULL once nobody asks any more
- * @pages: lazily freed at most; the sum over @areas, and what found no room
- * @looks: page table entries that calls have paid for and not looked at
- * @hand: the area that was looked at last
- * @changes: how often pages were added to an area
- * @calls: the last call of each task; as long as it is here it may go on
- * @areas: address of an area, the number of its last change, and how many of its
- *	pages are lazily freed at most; 0 for none. An area has its place in one set.
- * @sets: those that are not empty
+ * @group: sum over all address spaces that share a limit; %NULL once forgotten
+ * @pages: upper bound of lazily freed pages; the sum over @areas, and pages whose set was full
+ * @looks: page table entries that calls have paid for and not examined
+ * @hand: the area that was recounted last
+ * @changes: number of additions to an area so far
+ * @calls: the last call of each task, which may run as long as it stands here
+ * @areas: address of an area, the number of its last change, and its lazily freed pages at
+ *	most; 0 for none. An area hashes to one set of MMP_LAZY_WAYS entries.
+ * @sets: bitmap of the sets that are not empty
  */
 struct mmp_lazy {
 	const struct mmp_lazy_ops *ops;
@@ -127,9 +127,9 @@ struct mmp_lazy {
 };
 
 /**
- * struct mmp_lazy_limit - what a call is held to
- * @pages: how many may be lazily freed
- * @shared: by the whole group, not by this address space
+ * struct mmp_lazy_limit - limit for a call
+ * @pages: lazily freed pages allowed
+ * @shared: does the limit apply to the whole group, or to this address space?
  */
 struct mmp_lazy_limit {
 	unsigned long pages;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What page tables say: how many pages are mapped, and how many lazily freed. */
+/* Counts mapped and lazily freed pages in page tables. */
 #include <linux/mm.h>
 #include <linux/swap.h>
 
@@ -9,8 +9,8 @@
 #include "pages.h"
 
 /*
- * Is a page that its entry says is clean lazily freed? It need not be on the
- * list of those yet, but what came from swap is still in swap, or dirty.
+ * Is a page with a clean entry lazily freed? It may not be on the kernel's lazyfree list yet.
+ * Pages from swap are excluded, as they are still in the swap cache, or dirty.
  */
 static bool pages_is_lazy(const struct page *page)
 {
@@ -20,13 +20,13 @@ static bool pages_is_lazy(const struct page *page)
 	       !(mmp_folio_flags(folio) & (BIT(PG_dirty) | BIT(PG_swapcache)));
 }
 
-/* Is the page on its way to another place? It may be clean. */
+/* Is the entry a migration entry? Its page may be clean. */
 static noinline bool pages_is_moving(pte_t pte)
 {
 	return !pte_none(pte) && mmp_is_moving(pte);
 }
 
-/* Which pages count: all that are mapped, or only some of them. */
+/* Pages to count: all mapped pages, or only some of them. */
 enum pages { MAPPED, LAZY, PINNED };
 
 static __always_inline bool pages_counts_page(const struct page *page, bool dirty,
@@ -37,7 +37,7 @@ static __always_inline bool pages_counts_page(const struct page *page, bool dirt
 	return which == MAPPED || folio_maybe_dma_pinned((struct folio *)page_folio(page));
 }
 
-/* A page on its way to another place is not pinned. */
+/* A page under migration is not pinned. */
 static __always_inline bool pages_counts(pte_t pte, enum pages which)
 {
 	if (!pte_present(pte))
@@ -53,9 +53,8 @@ static bool pages_counts_huge(pmd_t pmd, enum pages which)
 }
 
 /*
- * How many pages of a range count, up to the end of the
- * page table, or of a hole above it; *@end comes back as that. Without @look, all
- * that a page table can map.
+ * Counts pages of a range up to the end of the page table, or of a hole above it; sets *@end to
+ * the address reached. Without @look, returns the pages that the page table can map.
  */
 static __always_inline unsigned long pages_count(struct mm_struct *mm, unsigned long addr,
 						 unsigned long *end, enum pages which,
@@ -76,14 +75,14 @@ static __always_inline unsigned long pages_count(struct mm_struct *mm, unsigned 
 }
 
 /**
- * mmp_pages_mapped - how many pages of a VMA are mapped from an address on
+ * mmp_pages_mapped - count mapped pages of a VMA from an address on
  * @mm: its address space
- * @addr: where
- * @end: where to end; comes back as the end of the page table, or of a hole, if
- *	that comes first
- * @look: at entries? Without, all pages of a page table are taken to be mapped.
+ * @addr: start
+ * @end: limit; set to the end of the page table, or of a hole, if that comes first
+ * @look: read entries? If not, all pages of a page table count as mapped.
  *
  * Context: as for &mm_policy_ops.madv_free_eager.
+ * Return: the number of pages.
  */
 unsigned long mmp_pages_mapped(struct mm_struct *mm, unsigned long addr,
 			       unsigned long *end, bool look)
@@ -92,13 +91,14 @@ unsigned long mmp_pages_mapped(struct mm_struct *mm, unsigned long addr,
 }
 
 /**
- * mmp_pages_lazy_at - how many pages are lazily freed from an address on
- * @vma: where
- * @addr: in it
- * @end: where to end, at most at the end of @vma; comes back as the end of the
- *	page table, or of a hole, if that comes first
+ * mmp_pages_lazy_at - count lazily freed pages from an address on
+ * @vma: VMA with the range
+ * @addr: start
+ * @end: limit, at most the end of @vma; set to the end of the page table, or of a hole, if that
+ *	comes first
  *
  * Context: mmap_lock is held; RCU read side.
+ * Return: the number of pages.
  */
 unsigned long mmp_pages_lazy_at(struct vm_area_struct *vma, unsigned long addr,
 				unsigned long *end)
@@ -111,11 +111,11 @@ unsigned long mmp_pages_lazy_at(struct vm_area_struct *vma, unsigned long addr,
 /**
  * mmp_pages_pinned - is a page of a range pinned?
  * @mm: its address space
- * @addr: where the range begins
- * @end: where it ends
+ * @addr: start of the range
+ * @end: end of the range
  *
  * Context: as for &mm_policy_ops.madv_free_eager.
- * Return: yes also where it would take too long to tell.
+ * Return: true also if the check would take too long.
  */
 bool mmp_pages_pinned(struct mm_struct *mm, unsigned long addr, unsigned long end)
 {
@@ -131,13 +131,13 @@ bool mmp_pages_pinned(struct mm_struct *mm, unsigned long addr, unsigned long en
 }
 
 /**
- * mmp_pages_lazy - how many pages of an area are lazily freed, of whatever VMAs
+ * mmp_pages_lazy - count lazily freed pages of an area, over all its VMAs
  * @mm: the address space
- * @start: of a range within what one page table maps
- * @end: of the range
+ * @start: start of a range that one page table maps
+ * @end: end of the range
  *
  * Context: as for &mm_policy_ops.madv_free_eager, or with mmap_lock; RCU read side.
- * Return: how many; %MMP_LAZY_UNKNOWN where somebody holds the locks of the VMAs.
+ * Return: the number of pages; %MMP_LAZY_UNKNOWN if another task holds a lock of the VMAs.
  */
 unsigned long mmp_pages_lazy(struct mm_struct *mm, unsigned long start,
 			     unsigned long end)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What page tables say: how many pages are mapped, and how many lazily freed. */
+/* Counts mapped and lazily freed pages in page tables. */
 #ifndef MMPOLICY_PAGES_H
 #define MMPOLICY_PAGES_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The point madv_free: MADV_FREE lazily or at once. */
+/* The point madv_free: does MADV_FREE free lazily or at once? */
 #include "../sense/available.h"
 #include "../sense/whose.h"
 #include "../trace.h"
@@ -37,8 +37,9 @@ struct mmp_point mmp_point_madv_free = {
 };
 
 /*
- * The kernel does not take a lazily freed page that is pinned, so a buffer that is known
- * to a device stays, and may be used again. Freed at once, it would be another one.
+ * The kernel does not reclaim a lazily freed page that is pinned, so a buffer registered with a
+ * device stays, and may be used again. If it were freed at once, the process would get another
+ * page.
  */
 static noinline bool madv_free_keeps(struct vm_area_struct *vma, unsigned long start,
 				     unsigned long end)

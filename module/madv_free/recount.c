@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What a process has lazily freed, counted by a worker. It only tries the lock of the
- * process, and lets others have it after a few page tables.
+ * Recounts the lazily freed pages of a process in a worker. The worker only tries mmap_lock,
+ * and drops it after a few page tables.
  */
 #include <linux/cleanup.h>
 #include <linux/mm.h>
@@ -10,12 +10,12 @@
 #include "pages.h"
 #include "recount.h"
 
-/* Page tables that are looked at before others get the locks. */
+/* Page tables that are examined before the locks are dropped. */
 #define TABLES_AT_ONCE	16U
 
 static bool stopping;
 
-/* Counts what was lazily freed in so many areas more; under mmap_lock. */
+/* Adds the lazily freed pages of the next @tables areas; under mmap_lock. */
 static void recount_some_new(struct tracked *t, unsigned int tables)
 {
 	struct mm_struct *mm = t->lazy.mm;
@@ -25,7 +25,7 @@ static void recount_some_new(struct tracked *t, unsigned int tables)
 	for (; tables; tables--, t->counted_to = next) {
 		vma = find_vma(mm, t->counted_to);
 		if (!vma) {
-			/* All memory of the process has been counted by now. */
+			/* All memory of the process has been counted. */
 			smp_store_release(&t->known, true);
 			return;
 		}
@@ -40,8 +40,8 @@ static void recount_some_new(struct tracked *t, unsigned int tables)
 }
 
 /*
- * Others need not wait for a process to end: it has no other user than this then, and
- * gives its memory back when this lets go of it.
+ * No task waits for the exit of a process here: once this worker is its last user, the count
+ * stops, and mmput_async() frees the memory.
  */
 static bool recount_goes_on(struct mm_struct *mm)
 {
@@ -49,11 +49,11 @@ static bool recount_goes_on(struct mm_struct *mm)
 }
 
 /**
- * mmp_recount_new - count what was lazily freed before we knew a process
- * @t: which; @known afterwards, if all was counted and its lock was to be had all the time
- * @tables: so many page tables and holes may be looked at; comes back as how many are left
+ * mmp_recount_new - count pages that were lazily freed before the process was tracked
+ * @t: the process; sets @known, if all was counted and every trylock succeeded
+ * @tables: number of page tables and holes to examine at most; returns the number left
  *
- * It goes on from where an earlier call has ended.
+ * Continues where an earlier call has stopped.
  * Context: may sleep; @t stays.
  */
 void mmp_recount_new(struct tracked *t, unsigned int *tables)
@@ -73,7 +73,7 @@ void mmp_recount_new(struct tracked *t, unsigned int *tables)
 	mmput_async(mm);
 }
 
-/* Counts some areas anew, from the @index-th on; under mmap_lock. */
+/* Recounts some areas from @index on; under mmap_lock. */
 static unsigned int recount_some(struct tracked *t, unsigned int index, unsigned int *tables)
 {
 	unsigned int some = min(*tables, TABLES_AT_ONCE), left = some;
@@ -87,13 +87,14 @@ static unsigned int recount_some(struct tracked *t, unsigned int index, unsigned
 }
 
 /**
- * mmp_recount - count areas anew, as far as the lock is to be had
- * @t: of which process
- * @index: of the area to begin with
- * @tables: so many page tables may be looked at; comes back as how many are left
+ * mmp_recount - recount areas while mmap_lock can be taken
+ * @t: the process
+ * @index: area to begin with
+ * @tables: number of page tables to examine at most; returns the number left
  *
  * Context: may sleep; @t stays.
- * Return: where to go on; %MMP_LAZY_AREAS when all was counted, or others have the lock.
+ * Return: area to continue with; %MMP_LAZY_AREAS when all was counted, or another task has the
+ *	lock.
  */
 unsigned int mmp_recount(struct tracked *t, unsigned int index, unsigned int *tables)
 {
@@ -114,7 +115,7 @@ unsigned int mmp_recount(struct tracked *t, unsigned int index, unsigned int *ta
 	return index;
 }
 
-/* With @stop, a count that is under way ends at once, and none begins until it is false. */
+/* With @stop, a running count stops at once, and none begins until a call with false. */
 void mmp_recount_stop(bool stop)
 {
 	WRITE_ONCE(stopping, stop);

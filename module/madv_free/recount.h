@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* An address space that tracked.c knows, and how it is counted. */
+/* An address space tracked by tracked.c, and the progress of its counts. */
 #ifndef MMPOLICY_RECOUNT_H
 #define MMPOLICY_RECOUNT_H
 
@@ -10,25 +10,25 @@
 #include "lazyfree.h"
 
 /**
- * struct tracked - an address space that we know
- * @node: in the table of all
- * @listed: among those that have not been counted, or those that have
+ * struct tracked - a tracked address space
+ * @node: in the table of all tracked address spaces
+ * @listed: in the list of those not counted yet, or of those counted
  * @rcu: frees it after the last reader
- * @lock: held for what is done with @lazy
- * @known: has been counted, so we know what was lazily freed before
- * @stale: others than us have freed lazily since
- * @counted_to: up to which address it was counted
- * @recounted_to: before which area it was counted anew, see tracked.c
- * @lazy: what is lazily freed
+ * @lock: protects @lazy
+ * @known: counted once, so pages lazily freed before are included
+ * @stale: the kernel has freed pages lazily that are not counted
+ * @counted_to: address up to which the first count has come
+ * @recounted_to: area up to which the recount has come, see tracked.c
+ * @lazy: counts of lazily freed pages
  *
- * Made by the first call, then moved and removed by the keeper; mm_struct is kept,
- * its memory not.
+ * Created by the first call, then moved and removed by the keeper. Holds a reference to
+ * mm_struct, but not to its memory.
  */
 struct tracked {
 	struct hlist_node node;
 	struct list_head listed;
 	struct rcu_head rcu;
-	spinlock_t lock;	/* of lazy */
+	spinlock_t lock;	/* protects lazy */
 	bool known;
 	bool stale;
 	unsigned long counted_to;

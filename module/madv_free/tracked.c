@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/*
- * The address spaces of which lazyfree.c keeps the sums: getting to know them
- * and forgetting them, and the cgroups that they are in.
- */
+/* Tracks the address spaces that lazyfree.c counts, and the cgroups that they are in. */
 #include <linux/cleanup.h>
 #include <linux/hashtable.h>
 #include <linux/memcontrol.h>
@@ -20,41 +17,38 @@
 
 #define TIDY_INTERVAL	(HZ / 4)
 #define RETRY_INTERVAL	(HZ / 50)
-/* Page tables of processes that are new, which are looked at once: so many each time. */
+/* Page tables of new processes that the keeper examines in one pass. */
 #define NEW_TABLES	256U
 
 static DEFINE_HASHTABLE(all_tracked, 10);
 static LIST_HEAD(all_unknown);
 static LIST_HEAD(all_known);			/* under keeping */
 static DEFINE_SPINLOCK(all_tracked_lock);	/* for each change of the other two */
-static DEFINE_MUTEX(keeping);		/* held by whoever goes through all, and removes some */
+static DEFINE_MUTEX(keeping);		/* held to walk all_tracked, and to remove from it */
 
 /*
- * By mmp_memcg_slot(): what the processes in a cgroup have lazily freed, whether a call was
- * refused there lately, and whether they are being counted anew for that.
+ * Indexed by mmp_memcg_slot(): lazily freed pages of the processes in a cgroup, whether a call
+ * was refused there lately, and whether these processes are being recounted for that.
  *
- * To count them anew is on nobody's bill, and a tenant decides how much it is. So a pass of
- * the keeper looks at MMP_KEEPER_TABLES page tables at most, and the next one goes on from
- * there. While that takes its time, the calls themselves pay for looks, as ever.
+ * No task is charged for a recount by the keeper, and a tenant decides how long it is. So a
+ * pass of the keeper examines MMP_KEEPER_TABLES page tables at most, and the next pass
+ * continues there. In the time until then, calls still pay for recounts of their own.
  */
 static atomic_long_t *sums;
 static DECLARE_BITMAP(refused, MMP_TRACKED_GROUPS);
 static DECLARE_BITMAP(recounted, MMP_TRACKED_GROUPS);	/* under keeping */
 
 /*
- * It never waits for a process: that may hold its mmap_lock for as long as it
- * likes, and whoever goes back to stock waits for the keeper. So the lock is
- * tried, and the memory of a process that ends meanwhile freed by others. Not
- * deferrable, as it gives back what it keeps of processes that are gone.
+ * The keeper never waits for a process, which may hold its mmap_lock for any time, and the way
+ * back waits for the keeper. So the keeper only tries the lock, and leaves freeing the memory
+ * of an exiting process to mmput_async(). Not deferrable, as it frees the state of processes
+ * that have exited.
  */
 static void tracked_keep(struct work_struct *work);
 static DECLARE_DELAYED_WORK(keeper, tracked_keep);
 static unsigned long tidied;	/* in jiffies */
 
-/*
- * A task that waits for an event, or is no more, is not in madvise(), which
- * waits for nothing but locks.
- */
+/* A task in interruptible sleep, or gone, is not in madvise(), which sleeps only for locks. */
 static bool tracked_call_ended(u32 pid)
 {
 	struct task_struct *task = pid_task(find_pid_ns(pid, &init_pid_ns), PIDTYPE_PID);
@@ -62,7 +56,7 @@ static bool tracked_call_ended(u32 pid)
 	return !task || (READ_ONCE(task->__state) & TASK_INTERRUPTIBLE);
 }
 
-/* Page tables are read without the lock: others of the process want it as well. */
+/* Reads page tables without the lock, as other tasks of the process need it. */
 static unsigned long tracked_lazy(struct mmp_lazy *lazy, unsigned long start)
 {
 	struct tracked *t = container_of(lazy, struct tracked, lazy);
@@ -90,7 +84,7 @@ static struct tracked *tracked_find(const struct mm_struct *mm)
 	return NULL;
 }
 
-/* Counts @t where its process is now. Pages that it took along count there. */
+/* Charges @t to the current cgroup of its process. Pages move along with the process. */
 static void tracked_regroup(struct tracked *t)
 {
 	struct mem_cgroup *memcg = get_mem_cgroup_from_mm(t->lazy.mm);
@@ -139,7 +133,7 @@ static struct tracked *tracked_new(struct mm_struct *mm)
 	return t;
 }
 
-/* What we know of @mm; NULL without memory for it. The process pays. */
+/* The state of @mm, allocated and charged to the process if need be; NULL without memory. */
 static struct tracked *tracked_get(struct mm_struct *mm)
 {
 	struct tracked *t = tracked_find(mm), *new;
@@ -163,7 +157,7 @@ static struct tracked *tracked_get(struct mm_struct *mm)
 	return t ?: new;
 }
 
-/* Counts those that are new, as far as the budget goes. Return: is there one left? */
+/* Counts new processes within a budget. Returns whether an uncounted one is left. */
 static bool tracked_count_unknown(void)
 {
 	unsigned int tables = NEW_TABLES;
@@ -175,7 +169,7 @@ static bool tracked_count_unknown(void)
 	while (tables && (t = list_first_entry_or_null(&all_unknown, struct tracked, listed))) {
 		list_move_tail(&t->listed, &later);
 		spin_unlock(&all_tracked_lock);
-		tables--;	/* to try takes a little, too */
+		tables--;	/* a failed trylock has a cost, too */
 		mmp_recount_new(t, &tables);
 		spin_lock(&all_tracked_lock);
 		if (t->known)
@@ -187,7 +181,7 @@ static bool tracked_count_unknown(void)
 	return left;
 }
 
-/* Begins to count anew where calls were refused, unless that is under way already. */
+/* Starts a recount of the cgroups where calls were refused, unless one is under way. */
 static void tracked_begin_recount(void)
 {
 	unsigned long group;
@@ -204,13 +198,13 @@ static void tracked_begin_recount(void)
 		t->recounted_to = 0;
 }
 
-/* Is @t to be counted anew, or to be gone on with? */
+/* Does @t still have areas to recount? */
 static bool tracked_is_recounted(const struct tracked *t)
 {
 	return t->recounted_to < MMP_LAZY_AREAS && test_bit(t->lazy.group - sums, recounted);
 }
 
-/* Goes on to count anew. A process that the budget does not reach the end of comes last. */
+/* Continues the recount. Processes that the budget did not cover are moved to the end. */
 static void tracked_recount(void)
 {
 	unsigned int tables = MMP_KEEPER_TABLES;
@@ -227,7 +221,7 @@ static void tracked_recount(void)
 			all = false;
 			break;
 		}
-		tables--;	/* to try takes a little, too */
+		tables--;	/* a failed trylock has a cost, too */
 		t->recounted_to = mmp_recount(t, t->recounted_to, &tables);
 		if (tracked_is_recounted(t)) {
 			all = false;
@@ -240,8 +234,8 @@ static void tracked_recount(void)
 }
 
 /*
- * Follows processes between cgroups, and forgets those that have ended. Runs only now and
- * then, as it goes through all processes that are tracked.
+ * Follows processes between cgroups, and forgets those that have exited. Runs once per
+ * TIDY_INTERVAL only, as it walks through all tracked processes.
  */
 static void tracked_tidy_all(void)
 {
@@ -273,8 +267,8 @@ static void tracked_keep(struct work_struct *work)
 }
 
 /**
- * mmp_tracked_leave - a range is freed lazily without us
- * @mm: of which address space, which is not known any more
+ * mmp_tracked_leave - the kernel frees a range lazily, and the range is not counted
+ * @mm: the address space, whose counts are invalid from now on
  *
  * Context: RCU read side.
  */
@@ -287,13 +281,13 @@ void mmp_tracked_leave(const struct mm_struct *mm)
 }
 
 /**
- * mmp_tracked_switched - begin to get to know address spaces, or forget all
- * @on: begin?
- * @scratch: %MMP_TRACKED_SCRATCH bytes of zeroes until it ends; with %NULL, all answers
- *	are %MMP_ANSWER_UNKNOWN
+ * mmp_tracked_switched - start tracking address spaces, or forget all
+ * @on: start?
+ * @scratch: %MMP_TRACKED_SCRATCH bytes of zeroes, in use until tracking stops; with %NULL, all
+ *	answers are %MMP_ANSWER_UNKNOWN
  *
- * Context: as &mmp_point.switched; nobody is asked at this point before or after.
- * Waits for the keeper, but not for what others do.
+ * Context: as &mmp_point.switched; no call is in this point before or after. Waits for the
+ *	keeper, but for no other task.
  */
 void mmp_tracked_switched(bool on, void *scratch)
 {
@@ -318,10 +312,11 @@ void mmp_tracked_switched(bool on, void *scratch)
 }
 
 /**
- * mmp_tracked_lazy_pages - how many pages are lazily freed now, at most
- * @profile: in the processes that this one decides for, as far as they are known
+ * mmp_tracked_lazy_pages - upper bound of lazily freed pages of a profile
+ * @profile: counts the tracked processes of this profile
  *
  * Context: may sleep.
+ * Return: the number of pages.
  */
 u64 mmp_tracked_lazy_pages(const struct mmp_profile *profile)
 {
@@ -354,7 +349,7 @@ static enum mmp_lazy_answer tracked_ask(struct tracked *t,
 	mmp_lazy_count(&t->lazy, call, limit.pages, &count);
 	spin_lock(&t->lock);
 	answer = mmp_lazy_ask(&t->lazy, call, &count, limit);
-	if (!t->lazy.group)	/* it has been forgotten meanwhile */
+	if (!t->lazy.group)	/* it has been forgotten since */
 		answer = MMP_ANSWER_UNKNOWN;
 	if (answer == MMP_ANSWER_LIMIT && limit.shared)
 		set_bit(t->lazy.group - sums, refused);
@@ -363,25 +358,25 @@ static enum mmp_lazy_answer tracked_ask(struct tracked *t,
 }
 
 /*
- * What is lazily freed is part of the anonymous memory. So where there is no
- * more of that, no more is lazily freed, whatever we know.
+ * Lazily freed pages are anonymous pages. So a process with fewer anonymous pages than the
+ * limit is below the limit, even if its lazily freed pages are unknown.
  */
 static bool tracked_may_ask(struct tracked *t, struct mmp_lazy_limit limit)
 {
-	/* Before what was counted is read, see recount_some_new(). */
+	/* Pairs with the store in recount_some_new(): read before the counts. */
 	return smp_load_acquire(&t->known) ||
 	       (!limit.shared && mmp_anon_pages_within(t->lazy.mm, limit.pages));
 }
 
 /**
  * mmp_tracked_ask - may a range be freed lazily?
- * @vma: anonymous
- * @start: of the range
- * @end: of the range
- * @limit: what to hold to
+ * @vma: an anonymous VMA
+ * @start: start of the range
+ * @end: end of the range
+ * @limit: the limit to apply
  *
  * Context: as for &mm_policy_ops.madv_free_eager.
- * Return: lazily, or why not.
+ * Return: lazily, or the reason why not.
  */
 enum mmp_lazy_answer mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
 				     unsigned long end, struct mmp_lazy_limit limit)

@@ -33,7 +33,7 @@ RATES = {
     "module/anon_order": 13.5,
     "module/bpf": 1.9,
     "module/control": 1.3,
-    "module/madv_free": 19.0,
+    "module/madv_free": 1.7,
     "module/provider": 22.0,
     "module/sense": 17.5,
     "module/tests": 22.0,
