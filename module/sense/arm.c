@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Which arm of the running experiment a unit is in, and which units there were. */
+/* Assigns units to the arms of the running experiment, and counts the units seen. */
 #include <linux/cgroup.h>
 #include <linux/sched/signal.h>
 
 #include "arm.h"
 
-#define MAX_PROBES	32	/* for a place in the set of units */
+#define MAX_PROBES	32	/* slots tried in the set of units */
 
 struct mmp_experiment __rcu *mmp_running;
 
@@ -26,7 +26,7 @@ static u64 arm_hash_of(const struct mmp_experiment *e, const struct task_struct 
 			     READ_ONCE(task->group_leader)->start_boottime);
 }
 
-/* Puts a unit into the set if it is not there. Usually one read finds it there. */
+/* Adds a unit to the set unless it is there. Usually the first read finds it. */
 static void arm_note_unit(struct mmp_units *units, u64 hash, enum mmp_arm arm)
 {
 	u64 mark = (hash << 2) | 2 | arm;
@@ -48,11 +48,11 @@ static void arm_note_unit(struct mmp_units *units, u64 hash, enum mmp_arm arm)
 }
 
 /**
- * mmp_arm_of - the profile of a task that nothing is bound to
- * @task: which
+ * mmp_arm_of - the profile of a task without a binding
+ * @task: which task
  *
  * Context: RCU read side.
- * Return: its arm, or %NULL if it takes no part.
+ * Return: the profile of its arm, or %NULL if it takes no part in an experiment.
  */
 struct mmp_profile *mmp_arm_of(struct task_struct *task)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which arm of the running experiment a unit is in.
+ * Assigns units to the arms of the running experiment.
  *
- * A keyed hash of what the unit is, so that nothing has to be stored, no unit
- * ever changes its arm, and experiments with different seeds know nothing of
- * each other. SipHash: https://131002.net/siphash/
+ * The arm is computed from a keyed hash of the unit, so no assignment is stored, a unit never
+ * changes its arm, and experiments with different seeds are independent. SipHash:
+ * https://131002.net/siphash/
  */
 #ifndef MMPOLICY_ARM_H
 #define MMPOLICY_ARM_H
@@ -23,10 +23,10 @@ struct task_struct;
 enum mmp_arm { MMP_CONTROL, MMP_TREATMENT, MMP_ARMS };
 
 /**
- * struct mmp_units - which units have been seen
- * @nr: by arm
- * @full: a unit came that @seen had no slot for
- * @seen: hashes of units, of which the last bit is the arm; 0 is a free slot
+ * struct mmp_units - units seen in an experiment
+ * @nr: number of units by arm
+ * @full: was a unit not recorded, as @seen had no slot for it?
+ * @seen: hashes of units, whose last bit is the arm; 0 is a free slot
  */
 struct mmp_units {
 	atomic_t nr[MMP_ARMS];
@@ -35,16 +35,16 @@ struct mmp_units {
 };
 
 /**
- * struct mmp_experiment - the experiment that runs, published as a whole
+ * struct mmp_experiment - the running experiment, published as a whole
  * @rcu: frees it after the last reader
- * @arm: the profiles, or %NULL
- * @seed: of the assignment
- * @cgroup: only processes at or below it take part; 0 for all
- * @level: of that cgroup in the hierarchy
- * @percent: of the units are treated
+ * @arm: profiles of the arms, or %NULL
+ * @seed: seed of the assignment
+ * @cgroup: only processes in or below this cgroup take part; 0 for all
+ * @level: level of @cgroup in the hierarchy
+ * @percent: percentage of units in the arm "treatment"
  * @by_cgroup: units are cgroups, not processes
- * @time_faults: count how long faults take
- * @units: what has been seen
+ * @time_faults: are the times of faults counted?
+ * @units: units seen
  */
 struct mmp_experiment {
 	struct rcu_head rcu;
@@ -58,16 +58,18 @@ struct mmp_experiment {
 	struct mmp_units *units;
 };
 
-/* The one that runs, or NULL. Changed by control/experiment.c alone. */
+/* The running experiment, or NULL. Only control/experiment.c changes it. */
 extern struct mmp_experiment __rcu *mmp_running;
 
 struct mmp_profile *mmp_arm_of(struct task_struct *task);
 
 /**
- * mmp_unit_hash - the number that decides about a unit
- * @seed: of the experiment
- * @number: of the process or the cgroup
- * @birth: when the process began, so that a later one with its number differs
+ * mmp_unit_hash - hash that decides the arm of a unit
+ * @seed: seed of the experiment
+ * @number: PID of the process, or id of the cgroup
+ * @birth: start time of the process, so that a later process with its PID differs
+ *
+ * Return: the hash.
  */
 static inline u64 mmp_unit_hash(u64 seed, u64 number, u64 birth)
 {
@@ -79,7 +81,9 @@ static inline u64 mmp_unit_hash(u64 seed, u64 number, u64 birth)
 /**
  * mmp_is_treated - is a unit in the arm "treatment"?
  * @hash: mmp_unit_hash()
- * @percent: of all units that are; with more, none leaves it
+ * @percent: percentage of units in this arm; raising it moves no unit out
+ *
+ * Return: true if the unit is in "treatment".
  */
 static inline bool mmp_is_treated(u64 hash, unsigned int percent)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * How much memory is left: of each node, looked at ten times a second, and of
- * cgroups with a limit, looked at when it is asked for.
+ * Memory available on each node, sampled ten times a second, and in cgroups with a limit, read
+ * on demand.
  */
 #include <linux/cpuset.h>
 #include <linux/memcontrol.h>
@@ -15,9 +15,15 @@
 #include "limits.h"
 
 #define SAMPLE_INTERVAL	(HZ / 10)
-/* A CPU may give away this part of the memory that could be spared, or that of all CPUs. */
+/*
+ * A CPU may hand out this part of the spare memory before it checks again: 1/64, or
+ * 1/nr_cpu_ids.
+ */
 #define SPARE_SHARE	64U
-/* Or of what little is left, where so many pages are no harm, as single ones are had anyway. */
+/*
+ * A cached answer of little memory holds for 1/8 of the pages left, but for at least 16,
+ * because order-0 pages are allocated in any case.
+ */
 #define TOLD_SHARE	8U
 #define TOLD_LEAST	16UL
 
@@ -25,10 +31,9 @@ static struct mmp_sample samples[MAX_NUMNODES];
 DEFINE_PER_CPU(struct mmp_spare, mmp_spare);
 
 /*
- * Available are free pages above the high watermarks, and the file pages that
- * reclaim would take first: half of them, as si_mem_available() has it. Processes
- * can have what is free, on lists of reclaim or in slabs. What is reserved, such
- * as for hugetlb, is as if it were not there.
+ * Available pages are the free pages above the high watermarks, and half of the file pages, as
+ * in si_mem_available(): reclaim takes them first. The total counts pages that processes can
+ * get: free, on LRU lists, or in slabs. Reserved pages, such as those of hugetlb, are excluded.
  */
 static unsigned int available_on_node(struct pglist_data *node)
 {
@@ -46,12 +51,12 @@ static unsigned int available_on_node(struct pglist_data *node)
 		size += free;
 		pages += free - min(free, high_wmark_pages(zone));
 	}
-	/* CPUs of a node without memory take it from others. */
+	/* A node without memory counts as ample, as its CPUs allocate from other nodes. */
 	return mmp_share(pages, size);
 }
 
 static void available_sample(struct timer_list *timer);
-/* Not deferrable: what others use up an idle CPU has to tell as well. */
+/* Not deferrable: an idle CPU must also report memory that other CPUs use up. */
 static DEFINE_TIMER(sampler, available_sample);
 
 static void available_sample(struct timer_list *timer)
@@ -66,8 +71,8 @@ static void available_sample(struct timer_list *timer)
 }
 
 /**
- * mmp_available_watch - start or stop looking at memory, for one point
- * @on: start? Each start is to be followed by a stop.
+ * mmp_available_watch - start or stop sampling memory, for one point
+ * @on: start? Each start needs a stop.
  *
  * Context: may sleep; as &mmp_point.switched, one at a time.
  */
@@ -84,7 +89,10 @@ void mmp_available_watch(bool on)
 	}
 }
 
-/* The node of this CPU, if @vma may have memory of it, else the best of those it may. */
+/*
+ * The share of this CPU's node if @vma may use it and it has enough, else the highest of the
+ * allowed nodes.
+ */
 static unsigned int available_on_nodes(const struct vm_area_struct *vma, unsigned int enough)
 {
 	const nodemask_t *allowed = mmp_allowed_nodes(vma);
@@ -95,21 +103,21 @@ static unsigned int available_on_nodes(const struct vm_area_struct *vma, unsigne
 		most = mmp_sample_share(&samples[nid], jiffies);
 	if (likely(most >= enough))
 		return most;
-	/* The kernel goes on to other nodes before it reclaims. */
+	/* The page allocator falls back to other nodes before it reclaims. */
 	for_each_node_mask(nid, *allowed)
 		most = max(most, mmp_sample_share(&samples[nid], jiffies));
 	return most;
 }
 
 #ifdef CONFIG_MEMCG
-/* What is left up to a limit, plus half of the file pages, which reclaim would take first. */
+/* Pages below a limit, plus half of the file pages, which reclaim takes first. */
 static unsigned long available_below(struct mem_cgroup *memcg, unsigned long limit)
 {
 	return limit - min(page_counter_read(&memcg->memory), limit) +
 	       mmp_limits_file_pages(memcg) / 2;
 }
 
-/* Of the cgroup of @mm, and of all above it, the least. */
+/* The lowest share among the cgroup of @mm and its ancestors. */
 static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned long *pages)
 {
 	struct mem_cgroup *memcg = mem_cgroup_from_task(mmp_mm_owner(mm));
@@ -127,7 +135,7 @@ static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned lon
 	return least;
 }
 
-/* What the cgroup of @mm and those above it could spare. */
+/* Pages that the cgroup of @mm and its ancestors can spare. */
 static unsigned long available_spare(const struct mm_struct *mm, unsigned int enough)
 {
 	struct mem_cgroup *memcg = mem_cgroup_from_task(mmp_mm_owner(mm));
@@ -156,10 +164,10 @@ static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned lon
 #endif
 
 /*
- * What a CPU was told last: where memory is short, each fault asks. It holds until the tick
- * is over, or until the CPU has taken much of it.
- * @left: pages that cgroups allow
- * @until: how many may be left then
+ * Per-CPU cache of the last answer of mmp_available(), as each fault asks while memory is
+ * short. Valid until the tick ends, or until the CPU has taken a part of the memory.
+ * @left: pages that the limits of cgroups allow
+ * @until: value of @left at which the answer expires
  */
 static DEFINE_PER_CPU(struct {
 	struct mmp_looked by;
@@ -197,14 +205,14 @@ static noinline void available_tell(const struct vm_area_struct *vma, unsigned i
 }
 
 /**
- * mmp_available - memory that a VMA can have without much reclaim
- * @vma: which
- * @enough: how much there should be, in 1/1000; 0 for any
- * @pages: how many are wanted; comes back as no more than cgroups allow
+ * mmp_available - memory that a VMA can get without much reclaim
+ * @vma: the VMA
+ * @enough: share that should be available, in 1/1000; 0 for no check
+ * @pages: requested pages; reduced to the pages that cgroups allow
  *
  * Context: RCU read side, while mmp_available_watch() is on.
- * Return: in 1/1000 of the node that the memory would come from, as of the last look,
- * or of the limit of a cgroup, whatever is less; at most a tick old.
+ * Return: 1/1000 of the node that the memory would come from, as last sampled, or of the limit
+ *	of a cgroup, whichever is less; at most a tick old.
  */
 unsigned int mmp_available(const struct vm_area_struct *vma, unsigned int enough,
 			   unsigned long *pages)
@@ -218,17 +226,18 @@ unsigned int mmp_available(const struct vm_area_struct *vma, unsigned int enough
 }
 
 /**
- * mmp_available_take - who was told by mmp_available() takes memory
- * @pages: how many
+ * mmp_available_take - deduct memory taken after mmp_available()
+ * @pages: number of pages
  *
- * Context: as for mmp_available(). A task that is moved meanwhile takes of another CPU's.
+ * Context: as for mmp_available(). If the task has migrated, the pages are deducted on the new
+ *	CPU.
  */
 void mmp_available_take(unsigned long pages)
 {
 	this_cpu_sub(told.left, pages);
 }
 
-/* mmp_plenty(), with a look. Of little that could be spared, nothing is kept for later. */
+/* Slow path of mmp_plenty(). With little spare memory, no part of it is cached. */
 bool mmp_plenty_look(const struct vm_area_struct *vma, unsigned int enough,
 		     unsigned long pages)
 {

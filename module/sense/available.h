@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* How much memory is left, of each node and of cgroups with a limit. */
+/* Memory available on each node and in cgroups with a limit. */
 #ifndef MMPOLICY_AVAILABLE_H
 #define MMPOLICY_AVAILABLE_H
 
@@ -12,16 +12,16 @@
 #include "limits.h"
 
 /**
- * struct mmp_sample - what a look at a node found
- * @share: available, in 1/1000 of what processes can have there
- * @taken: when, in jiffies
+ * struct mmp_sample - memory available on a node
+ * @share: in 1/1000 of the memory that processes can get there
+ * @taken: time of the sample, in jiffies
  */
 struct mmp_sample {
 	unsigned int share;
 	unsigned long taken;
 };
 
-/* What a sample is worth at @now. */
+/* The share of a sample, or 0 if it is stale at @now. */
 static inline unsigned int mmp_sample_share(const struct mmp_sample *sample,
 					    unsigned long now)
 {
@@ -31,10 +31,10 @@ static inline unsigned int mmp_sample_share(const struct mmp_sample *sample,
 }
 
 /**
- * struct mmp_looked - for whom a CPU has looked last; others look for themselves
+ * struct mmp_looked - key of an answer cached by a CPU
  * @whom: see mmp_looked_whom()
- * @enough: how much there should be, in 1/1000
- * @when: until this tick is over, in jiffies
+ * @enough: share that should be available, in 1/1000
+ * @when: jiffies at the time of the answer, which expires after this tick
  */
 struct mmp_looked {
 	unsigned long whom;
@@ -43,9 +43,9 @@ struct mmp_looked {
 };
 
 /**
- * struct mmp_spare - memory that a CPU may give away before it looks again
- * @by: for whom; this is left then
- * @pages: how many
+ * struct mmp_spare - memory that a CPU may hand out before it checks again
+ * @by: the requester; with this memory gone, its share is still available
+ * @pages: number of pages
  */
 struct mmp_spare {
 	struct mmp_looked by;
@@ -57,13 +57,13 @@ DECLARE_PER_CPU(struct mmp_spare, mmp_spare);
 bool mmp_plenty_look(const struct vm_area_struct *vma, unsigned int enough,
 		     unsigned long pages);
 
-/* Stands for a process, or for its VMAs that have one memory policy; it is only compared. */
+/* Identifies a process and memory policy, for comparison only. */
 static inline unsigned long mmp_looked_whom(const struct vm_area_struct *vma)
 {
 	return (unsigned long)vma->vm_mm ^ (unsigned long)mmp_vma_policy(vma);
 }
 
-/* Does what this CPU has found hold for @vma and @enough? */
+/* Is the cached answer of this CPU valid for @vma and @enough? */
 static __always_inline bool mmp_looked_for(struct mmp_looked __percpu *looked,
 					   const struct vm_area_struct *vma,
 					   unsigned int enough)
@@ -74,14 +74,14 @@ static __always_inline bool mmp_looked_for(struct mmp_looked __percpu *looked,
 }
 
 /**
- * mmp_plenty - is there so much memory that mmp_available() need not be asked?
- * @vma: who wants it
- * @enough: how much there should be left, in 1/1000
- * @pages: how many are wanted
+ * mmp_plenty - is memory so ample that mmp_available() need not be called?
+ * @vma: the requesting VMA
+ * @enough: share that should stay available, in 1/1000
+ * @pages: requested pages
  *
- * A task that is moved meanwhile may take of the spare memory of two CPUs, which
- * is little.
+ * A task that migrates in between may take spare memory of two CPUs, which is little.
  * Context: as for mmp_available().
+ * Return: true if memory is ample.
  */
 static inline bool mmp_plenty(const struct vm_area_struct *vma, unsigned int enough,
 			      unsigned long pages)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* A random sample of many events: each CPU draws which of the events that it sees are taken. */
+/* Random sampling of frequent events: each CPU draws which of its events are sampled. */
 #ifndef MMPOLICY_DRAW_H
 #define MMPOLICY_DRAW_H
 
 #include <linux/percpu.h>
 
 /**
- * struct mmp_draw - the draws of one CPU
- * @to_pass: how many events pass until the next one that is looked at
- * @state: of the generator of random numbers
+ * struct mmp_draw - sampling state of one CPU
+ * @to_pass: events to skip until the next sampled one
+ * @state: state of the random number generator
  */
 struct mmp_draw {
 	int to_pass;
@@ -24,8 +24,10 @@ static noinline void mmp_draw_again(struct mmp_draw __percpu *draw, u32 most)
 }
 
 /**
- * mmp_draw_due - is this event looked at? If so, mmp_draw_again() has to follow
- * @draw: of this CPU
+ * mmp_draw_due - is this event sampled? If so, the caller must call mmp_draw_again()
+ * @draw: state of this CPU
+ *
+ * Return: true if it is.
  */
 static __always_inline bool mmp_draw_due(struct mmp_draw __percpu *draw)
 {

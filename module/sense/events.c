@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Tracepoints of the kernel that parts of the module listen to. */
+/* Attaches probes to tracepoints of the kernel. */
 #include <linux/string.h>
 #include <linux/tracepoint.h>
 
@@ -26,11 +26,11 @@ static int event_attach(struct mmp_event *event)
 }
 
 /**
- * mmp_listen - attach probes to tracepoints, if they are not
- * @events: all or none of them
+ * mmp_listen - attach probes to tracepoints, unless they are attached
+ * @events: array of tracepoints; either all or none are attached
  *
- * Context: may sleep; calls for the same array are serialised by the caller.
- * Return: 0; -EOPNOTSUPP where the kernel has no such tracepoint; -ENOMEM.
+ * Context: may sleep; the caller serialises calls with one array.
+ * Return: 0; -EOPNOTSUPP if the kernel lacks a tracepoint; -ENOMEM.
  */
 int mmp_listen(struct mmp_event *events)
 {

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Tracepoints of the kernel that parts of the module listen to. */
+/* Attaches probes to tracepoints of the kernel. */
 #ifndef MMPOLICY_EVENTS_H
 #define MMPOLICY_EVENTS_H
 
 struct tracepoint;
 
 /**
- * struct mmp_event - a tracepoint and who is told
- * @name: of the tracepoint; %NULL ends an array
- * @probe: of its type; the first argument is not used
+ * struct mmp_event - a tracepoint and its probe
+ * @name: name of the tracepoint; %NULL ends an array
+ * @probe: function of the tracepoint's type; its first argument is not used
  * @tp: the tracepoint, once found
  * @on: is @probe attached?
  */

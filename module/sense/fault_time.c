@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * How long faults take, while an experiment asks for it: first touches of anonymous
- * memory, from the question for their order to the moment before they are mapped.
+ * Times faults while an experiment asks for it: first touches of anonymous memory, from the
+ * request for an order until just before the folio is mapped.
  *
- * One in about sixteen is timed. Which one is for each CPU to draw, whoever faults
- * and whatever its arm. The clock is read for those alone.
+ * About one fault in sixteen is timed. Each CPU draws it at random, whatever the task and its
+ * arm. The clock is read for the timed faults only.
  */
 #include <linux/mm.h>
 #include <linux/percpu.h>
@@ -19,12 +19,12 @@
 DEFINE_STATIC_KEY_FALSE(mmp_timing);
 
 /**
- * mmp_fault_counters - how long the faults of a profile took
- * @profile: whose faults
- * @point: that were decided at this point too, one of the first %MMP_FAULT_POINTS
+ * mmp_fault_counters - counters of the fault times of a profile
+ * @profile: profile of the faults
+ * @point: one of the first %MMP_FAULT_POINTS; counts faults that this point decided too
  *
  * Return: %MMP_BUCKETS counters, by mmp_bucket() of the time; then the sum of the times in ns;
- *	then how many were not timed that should have been.
+ *	then the number of drawn faults whose time is unknown.
  */
 u64 __percpu *mmp_fault_counters(const struct mmp_profile *profile,
 				 enum mm_policy_point point)
@@ -32,7 +32,7 @@ u64 __percpu *mmp_fault_counters(const struct mmp_profile *profile,
 	return profile->counters + mmp_nr_counters + point * MMP_FAULT_COUNTERS;
 }
 
-static struct mmp_stamps faults;	/* faults that have begun, by their address */
+static struct mmp_stamps faults;	/* faults under way, by their address */
 DEFINE_PER_CPU(struct mmp_draw, mmp_fault_draw);
 
 static void fault_missed(const struct vm_fault *vmf)
@@ -49,7 +49,7 @@ static noinline void fault_stamp(const struct vm_fault *vmf)
 	/* In an empty PMD the policy is asked twice. */
 	if (mine && mine->what == vmf->address)
 		return;
-	/* What has begun and did not end here has failed, or came too late. */
+	/* A stamp that is left over belongs to a fault that failed, or was mapped too late. */
 	if (mine)
 		fault_missed(vmf);
 	if (!mmp_stamp_begin(&faults, vmf->address))
@@ -57,9 +57,9 @@ static noinline void fault_stamp(const struct vm_fault *vmf)
 }
 
 /**
- * mmp_fault_begins - the policy is asked about a fault that was drawn
+ * mmp_fault_begins - start timing a fault that was drawn
  * @vmf: the fault
- * @site: where; swapping in is not timed
+ * @site: place in the fault path; swap-in is not timed
  */
 void mmp_fault_begins(const struct vm_fault *vmf, enum mm_policy_site site)
 {
@@ -69,8 +69,8 @@ void mmp_fault_begins(const struct vm_fault *vmf, enum mm_policy_site site)
 }
 
 /**
- * mmp_fault_asked - the fault that the task is in was decided about
- * @point: where
+ * mmp_fault_asked - note that a point has decided in the current fault
+ * @point: which point
  */
 void mmp_fault_asked(enum mm_policy_point point)
 {
@@ -102,7 +102,7 @@ static noinline void fault_count(const struct vm_fault *vmf, struct mmp_stamp *m
 }
 
 /**
- * mmp_fault_ends - a fault is about to be mapped
+ * mmp_fault_ends - stop timing a fault, just before its folio is mapped
  * @vmf: the fault
  */
 void mmp_fault_ends(const struct vm_fault *vmf)
@@ -114,11 +114,11 @@ void mmp_fault_ends(const struct vm_fault *vmf)
 }
 
 /**
- * mmp_fault_time - time faults, or stop it
- * @on: which
+ * mmp_fault_time - start or stop timing faults
+ * @on: start?
  *
  * Context: under mmp_lock; may sleep.
- * Return: is that a change?
+ * Return: whether this changed the state.
  */
 bool mmp_fault_time(bool on)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* How long faults take, counted by profile and point; see fault_time.c. */
+/* Times of faults, counted by profile and point; see fault_time.c. */
 #ifndef MMPOLICY_FAULT_TIME_H
 #define MMPOLICY_FAULT_TIME_H
 
@@ -11,15 +11,15 @@
 
 struct mmp_draw;
 
-/* After MMP_BUCKETS of times, for each of the first MMP_FAULT_POINTS points. */
-#define MMP_FAULT_SUM		MMP_BUCKETS		/* ns of all that were timed */
+/* Follow the MMP_BUCKETS of times, for each of the first MMP_FAULT_POINTS points. */
+#define MMP_FAULT_SUM		MMP_BUCKETS		/* sum of all times in ns */
 #define MMP_FAULT_MISSED	(MMP_BUCKETS + 1)
 #define MMP_FAULT_COUNTERS	(MMP_BUCKETS + 2)
-#define MMP_FAULT_POINTS	(MM_POLICY_COMPACT + 1)	/* those that are asked in a fault */
+#define MMP_FAULT_POINTS	(MM_POLICY_COMPACT + 1)	/* the points that are asked in faults */
 
 DECLARE_STATIC_KEY_FALSE(mmp_timing);
 
-/* Which faults are timed; once one is due, mmp_fault_begins() has to follow. */
+/* Draws the faults to time; if mmp_draw_due(), the caller must call mmp_fault_begins(). */
 DECLARE_PER_CPU(struct mmp_draw, mmp_fault_draw);
 
 bool mmp_fault_time(bool on);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * File pages of cgroups that are near their limit: reclaim would take them first. Each
- * cgroup counts only its own, so a worker adds up those of all below. It runs ten times a
- * second, or less often if it would take more than a 32nd of a CPU. A fault looks the sum up.
+ * File pages of cgroups near their limit, which reclaim would take first. The kernel counts
+ * file pages per cgroup without its descendants, so a worker sums them up. It runs ten times a
+ * second, or less often if it would take more than 1/32 of a CPU. Faults read the stored sums.
  */
 #include <linux/cgroup.h>
 #include <linux/ktime.h>
@@ -13,24 +13,25 @@
 #include "../mmpolicy.h"
 #include "limits.h"
 
-/* Cgroups farther below are not counted. */
+/* Cgroups below this depth are not counted. */
 #define LEVELS		32
-/* Cgroups that are looked at before others get the CPU. */
+/* Cgroups visited before the worker yields the CPU. */
 #define AT_ONCE		64
-/* In an entry of @file_pages, below the number of pages: of which walk it is. */
+/* Low bits of an entry of @file_pages: number of the walk. The pages stand above them. */
 #define WALK_BITS	8
 
 static void limits_walk(struct work_struct *work);
 static DECLARE_DELAYED_WORK(walker, limits_walk);
-static DEFINE_XARRAY(file_pages);	/* by mmp_memcg_slot() */
+static DEFINE_XARRAY(file_pages);	/* indexed by mmp_memcg_slot() */
 static unsigned long good_until;	/* jiffies: when sums of the last walk expire */
-static unsigned int most_asked;		/* of what mmp_limits_asked() was told */
+static unsigned int most_asked;		/* highest value passed to mmp_limits_asked() */
 
 /**
- * mmp_limit_of - how many pages a cgroup may have
- * @memcg: which
+ * mmp_limit_of - limit of a cgroup
+ * @memcg: the cgroup
  *
- * Return: the number; %PAGE_COUNTER_MAX without a limit.
+ * Return: pages up to memory.max or memory.high, whichever is lower; %PAGE_COUNTER_MAX without
+ *	a limit.
  */
 unsigned long mmp_limit_of(const struct mem_cgroup *memcg)
 {
@@ -38,8 +39,8 @@ unsigned long mmp_limit_of(const struct mem_cgroup *memcg)
 }
 
 /**
- * mmp_limits_asked - what comes to be asked of cgroups
- * @enough: memory is short where less is available, in 1/1000
+ * mmp_limits_asked - note the share of memory that a policy requires
+ * @enough: memory is short if less than this is available, in 1/1000
  */
 void mmp_limits_asked(unsigned int enough)
 {
@@ -48,11 +49,12 @@ void mmp_limits_asked(unsigned int enough)
 }
 
 /**
- * mmp_limits_file_pages - file pages in a cgroup and all below it
- * @memcg: which
+ * mmp_limits_file_pages - file pages in a cgroup and its descendants
+ * @memcg: the cgroup
  *
  * Context: RCU read side.
- * Return: as of the last walk; 0 where that is too long ago, or the limit far away.
+ * Return: pages as of the last walk; 0 if that is too long ago, or if the cgroup is far from
+ *	its limit.
  */
 unsigned long mmp_limits_file_pages(struct mem_cgroup *memcg)
 {
@@ -64,7 +66,7 @@ unsigned long mmp_limits_file_pages(struct mem_cgroup *memcg)
 	return entry ? xa_to_value(entry) >> WALK_BITS : 0;
 }
 
-/* With generations (MGLRU), lru_zone_size does not change; what is counted may lag behind. */
+/* MGLRU does not update lru_zone_size, but counts by generation; its counts may lag behind. */
 static unsigned long limits_generations(const struct mem_cgroup_per_node *node, int zone)
 {
 	unsigned long pages = 0;
@@ -77,7 +79,7 @@ static unsigned long limits_generations(const struct mem_cgroup_per_node *node, 
 	return pages;
 }
 
-/* The file pages of a cgroup without those below. */
+/* File pages of a cgroup without its descendants. */
 static unsigned long limits_own_pages(const struct mem_cgroup *memcg)
 {
 	unsigned long pages = 0;
@@ -94,7 +96,7 @@ static unsigned long limits_own_pages(const struct mem_cgroup *memcg)
 	return pages;
 }
 
-/* Is so little left that file pages count, or soon will? */
+/* Is the cgroup so close to its limit that its file pages matter, or soon will? */
 static bool limits_is_near(struct mem_cgroup *memcg)
 {
 	unsigned long limit = mmp_limit_of(memcg), used = page_counter_read(&memcg->memory);
@@ -104,11 +106,11 @@ static bool limits_is_near(struct mem_cgroup *memcg)
 }
 
 /**
- * struct walk - where a walk is
- * @level: of the cgroup, from 0
- * @near: a bit for each level above, and for this one, that is near its limit
- * @number: of the walk
- * @pages: at each level, file pages so far
+ * struct walk - state of a walk over cgroups
+ * @level: level of the cgroup, from 0
+ * @near: bitmap of the levels down to this one whose cgroup is near its limit
+ * @number: number of the walk
+ * @pages: file pages summed up so far, for each level
  */
 struct walk {
 	unsigned int level;
@@ -126,7 +128,7 @@ static void limits_enter(struct walk *walk, struct cgroup_subsys_state *css)
 	walk->pages[walk->level] = walk->near ? limits_own_pages(memcg) : 0;
 }
 
-/* Stores the file pages of a cgroup. Without memory for the entry, they count as none. */
+/* Stores the file pages of a cgroup. If the entry cannot be allocated, they count as 0. */
 static void limits_leave(struct walk *walk, struct cgroup_subsys_state *css)
 {
 	unsigned long pages = walk->pages[walk->level];
@@ -140,7 +142,7 @@ static void limits_leave(struct walk *walk, struct cgroup_subsys_state *css)
 		walk->pages[--walk->level] += pages;
 }
 
-/* The next cgroup, parents before children; NULL after the last one. */
+/* The next cgroup in preorder; NULL after the last one. */
 static struct cgroup_subsys_state *limits_next(struct walk *walk,
 					       struct cgroup_subsys_state *css)
 {
@@ -166,7 +168,7 @@ static struct cgroup_subsys_state *limits_next(struct walk *walk,
 	return NULL;
 }
 
-/* Lets others have the CPU. One that ends meanwhile stays in its list. */
+/* Yields the CPU. A cgroup that is removed in between stays linked in its list. */
 static void limits_rest(struct cgroup_subsys_state *css)
 {
 	if (!css_tryget(css))
@@ -177,7 +179,10 @@ static void limits_rest(struct cgroup_subsys_state *css)
 	css_put(css);
 }
 
-/* Drops the entries that walk @number has not stored: their cgroup is gone, or has more left. */
+/*
+ * Drops entries that walk @number has not stored: the cgroup was removed, or is far from its
+ * limit.
+ */
 static void limits_forget_others(u8 number)
 {
 	unsigned long slot;
@@ -198,7 +203,7 @@ static void limits_walk(struct work_struct *work)
 
 	walk = (struct walk){ .number = walk.number + 1 };
 	rcu_read_lock();
-	/* A worker is in no cgroup but the root. */
+	/* A kernel worker always runs in the root cgroup. */
 	css = task_css(current, memory_cgrp_id);
 	for (; css; css = limits_next(&walk, css)) {
 		limits_enter(&walk, css);
@@ -209,14 +214,14 @@ static void limits_walk(struct work_struct *work)
 	limits_forget_others(walk.number);
 	took = ktime_get_ns() - begin;
 	pause = nsecs_to_jiffies(mmp_walk_pause(took));
-	/* Until the next walk has ended, should it take twice as long. */
+	/* Valid until the next walk ends, even if that takes twice as long. */
 	WRITE_ONCE(good_until, jiffies + pause + nsecs_to_jiffies(2 * took) +
 		   msecs_to_jiffies(MMP_STALE_MS));
 	queue_delayed_work(mmp_unbound_wq, &walker, pause);
 }
 
 /**
- * mmp_limits_watch - start or stop looking at cgroups
+ * mmp_limits_watch - start or stop walking over cgroups
  * @on: start?
  *
  * Context: may sleep; one at a time.

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Limits of cgroups, and the file pages of those near their limit. */
+/* Limits of cgroups, and file pages of cgroups near their limit. */
 #ifndef MMPOLICY_LIMITS_H
 #define MMPOLICY_LIMITS_H
 
 #include <linux/types.h>
 
-/* A share of 1000/1000: what a cgroup without a limit has left. */
+/* The whole, in 1/1000: the share left in a cgroup without a limit. */
 #define MMP_ALL		1000
-/* A cgroup that was not looked at for so long is taken to be short of memory. */
+/* A sample older than this counts as memory being short. */
 #define MMP_STALE_MS	1000
 
 struct mem_cgroup;
 
-/* In 1/1000 of @size. */
+/* The share of @size, in 1/1000. */
 static inline unsigned int mmp_share(unsigned long pages, unsigned long size)
 {
 	return pages < size ? pages * 1000 / size : MMP_ALL;
 }
 
-/* A walk over all cgroups may take this part of a CPU, and comes ten times a second at most. */
+/* A walk over all cgroups takes 1/32 of a CPU at most, and runs ten times a second at most. */
 #define MMP_WALK_SHARE	32
 #define MMP_WALK_PAUSE	(100 * 1000 * 1000ULL)	/* in ns */
 
-/* How long to wait after a walk that took so long, in ns. */
+/* Pause in ns after a walk that took @took ns. */
 static inline u64 mmp_walk_pause(u64 took)
 {
 	return took > MMP_WALK_PAUSE / MMP_WALK_SHARE ? took * MMP_WALK_SHARE : MMP_WALK_PAUSE;

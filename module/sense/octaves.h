@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A histogram of times: eight buckets of equal width an octave, so that what is counted is
- * known to an eighth.
+ * A histogram of times: eight buckets of equal width per octave, so a time is known to within
+ * 1/8.
  */
 #ifndef MMPOLICY_OCTAVES_H
 #define MMPOLICY_OCTAVES_H
@@ -10,14 +10,14 @@
 #include <linux/log2.h>
 #include <linux/minmax.h>
 
-#define MMP_FIRST_OCTAVE	7	/* log2 of ns; its first bucket also has what is shorter */
-#define MMP_LAST_OCTAVE		31	/* its last bucket also has what is longer */
-#define MMP_OCTAVE_BITS		3	/* log2 of the buckets in an octave */
+#define MMP_FIRST_OCTAVE	7	/* log2 of ns; its first bucket also counts shorter times */
+#define MMP_LAST_OCTAVE		31	/* its last bucket also counts longer times */
+#define MMP_OCTAVE_BITS		3	/* log2 of the buckets per octave */
 #define MMP_OCTAVE		BIT(MMP_OCTAVE_BITS)
 #define MMP_BUCKETS		((MMP_LAST_OCTAVE - MMP_FIRST_OCTAVE + 1) * MMP_OCTAVE)
 
 /**
- * mmp_bucket - where a time is counted
+ * mmp_bucket - bucket of a time
  * @ns: the time
  *
  * Return: a number below %MMP_BUCKETS.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The PMD entry of an address, for code that is not in a fault at that address. */
+/* Reads the PMD entry of an address outside of a fault at that address. */
 #ifndef MMPOLICY_PMD_H
 #define MMPOLICY_PMD_H
 
@@ -7,14 +7,14 @@
 #include <linux/pgtable.h>
 
 /**
- * mmp_pmd_at - the entry of the PMD of an address
+ * mmp_pmd_at - read the PMD entry of an address
  * @mm: its address space
  * @addr: the address
- * @end: where to end; comes back as the end of what the entry, or an empty entry above
- *	it, maps, if that comes first
+ * @end: limit; set to the end of the range of the entry, or of an empty entry at a higher
+ *	level, if that comes first
  *
- * Context: a lock that keeps the VMA of @addr; RCU read side, as not every kernel keeps
- * tables that map nothing.
+ * Context: under a lock that keeps the VMA of @addr; RCU read side, as some kernels free empty
+ *	page tables.
  * Return: the entry; an empty one in a hole, and where a larger page is mapped.
  */
 static inline pmd_t mmp_pmd_at(struct mm_struct *mm, unsigned long addr, unsigned long *end)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The profile "default", and the static keys of those who observe decisions. */
+/* The profile "default", and the static keys for observers of decisions. */
 #include "observe.h"
 #include "profile.h"
 
@@ -15,8 +15,8 @@ DEFINE_STATIC_KEY_FALSE(mmp_watched);
 DEFINE_STATIC_KEY_FALSE(mmp_looked_at);
 
 /**
- * mmp_look_at - begin or end to look at each decision (its cost, its trace)
- * @on: true adds a reason to look, false takes one away
+ * mmp_look_at - add or drop an observer of all decisions (their cost, their trace)
+ * @on: true adds an observer, false drops one
  *
  * Context: may sleep.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What a profile is: settings under a name, and counters of what they did. */
+/* Profiles: named settings, and their counters. */
 #ifndef MMPOLICY_PROFILE_H
 #define MMPOLICY_PROFILE_H
 
@@ -10,16 +10,16 @@
 
 #include "../mmpolicy.h"
 
-#define MMP_NAME_SIZE	32	/* of the name of a profile, with the NUL */
+#define MMP_NAME_SIZE	32	/* bytes of the name of a profile, with the NUL */
 
 struct dentry;
 
 /**
- * struct mmp_settings - what a profile says, published as a whole
+ * struct mmp_settings - settings of a profile, published as a whole
  * @rcu: frees it after the last reader
  * @active: the policy of each point
- * @shadow: the policy that is asked there too, and not obeyed
- * @values: of all knobs, by slot
+ * @shadow: the shadow policy of each point, which is asked but not obeyed
+ * @values: values of all knobs, by slot
  */
 struct mmp_settings {
 	struct rcu_head rcu;
@@ -29,9 +29,9 @@ struct mmp_settings {
 };
 
 /**
- * struct mmp_stats - what a file with counters shows
- * @profile: whose
- * @point: of which point
+ * struct mmp_stats - identifies a file with counters
+ * @profile: profile of the counters
+ * @point: point of the counters
  */
 struct mmp_stats {
 	struct mmp_profile *profile;
@@ -39,18 +39,17 @@ struct mmp_stats {
 };
 
 /**
- * struct mmp_profile - a name for settings
- * @name: as in sysfs and debugfs
+ * struct mmp_profile - named settings
+ * @name: name in sysfs and debugfs
  * @node: in the list of all profiles; once deleted, in the list of those to be freed
- * @users: bindings and arms of the experiment that name it
- * @gone: refuses writes: some of its files are still missing, or it is deleted; under
- *	mmp_lock
+ * @users: number of bindings and of arms of the experiment that use it
+ * @gone: refuses writes: some of its files are still missing, or it is deleted; under mmp_lock
  * @dirs: its sysfs directories, parents first
  * @debugfs: its debugfs directory
- * @stats: what the files there show
+ * @stats: identify the files there
  * @settings: immutable; replaced as a whole
  * @nodes: for each point, memory of its &mmp_point.node_size for each NUMA node
- * @counters: of all points, one after the other, and then how long faults took
+ * @counters: counters of all points in turn, followed by the fault times
  */
 struct mmp_profile {
 	char name[MMP_NAME_SIZE];
@@ -67,7 +66,7 @@ struct mmp_profile {
 
 extern struct mmp_profile mmp_default;
 
-/* How many counters all points have together; set at load. Those of faults follow. */
+/* Number of counters of all points, set at load. The counters of fault times follow them. */
 extern unsigned int mmp_nr_counters;
 
 /* The counters of a point. */
@@ -77,14 +76,14 @@ static inline u64 __percpu *mmp_counters(const struct mmp_profile *profile,
 	return profile->counters + point->first_counter;
 }
 
-#define MMP_STOCK	0	/* counter of points that count what no policy decides */
+#define MMP_STOCK	0	/* counter of decisions at stock, in points that count them */
 
 /**
  * mmp_count - add to a counter of a point
- * @profile: who decided
+ * @profile: profile that decided
  * @point: the point
  * @counter: index into its counters
- * @n: how much
+ * @n: amount to add
  */
 static inline void mmp_count(const struct mmp_profile *profile,
 			     const struct mmp_point *point,

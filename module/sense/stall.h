@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* How long tasks are held up: counted as a sum and a histogram. */
+/* Times that tasks stall, counted as a sum and a histogram. */
 #ifndef MMPOLICY_STALL_H
 #define MMPOLICY_STALL_H
 
@@ -9,8 +9,8 @@
 #include "stamp.h"
 #include "profile.h"
 
-#define MMP_MIN_STALL	12	/* log2 of ns: what took less than 8 us */
-#define MMP_MAX_STALL	31	/* and what took more than 2 s */
+#define MMP_MIN_STALL	12	/* log2 of ns: counts times below 8 us */
+#define MMP_MAX_STALL	31	/* counts times above 2 s */
 
 /* Names of these counters, for a table of counters from index @first on. */
 #define MMP_STALL_COUNTERS(first)					\
@@ -25,8 +25,8 @@
 
 /**
  * mmp_count_stall - count a time
- * @profile: whose
- * @point: where
+ * @profile: profile of the task
+ * @point: point of the counters
  * @first: index of the first of MMP_STALL_COUNTERS()
  * @ns: the time
  */
@@ -41,8 +41,8 @@ static inline void mmp_count_stall(const struct mmp_profile *profile,
 }
 
 /**
- * mmp_stall_begins - current begins to stall, if it does not already
- * @stamps: where this is kept
+ * mmp_stall_begins - current starts to stall, unless it has started already
+ * @stamps: table of stamps
  */
 static inline void mmp_stall_begins(struct mmp_stamps *stamps)
 {
@@ -51,10 +51,10 @@ static inline void mmp_stall_begins(struct mmp_stamps *stamps)
 }
 
 /**
- * mmp_stall_ends - current goes on
- * @stamps: where it is kept when it began
+ * mmp_stall_ends - current stops stalling
+ * @stamps: the table of mmp_stall_begins()
  *
- * Return: how long it took in ns, 0 if it did not stall or that is not known.
+ * Return: length of the stall in ns; 0 if there was none, or its start is unknown.
  */
 static inline u64 mmp_stall_ends(struct mmp_stamps *stamps)
 {

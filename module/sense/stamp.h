@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * When a task began something that it has not ended yet.
+ * Start times of operations that a task has not finished.
  *
- * A task may sleep meanwhile, and continue on another CPU, so its stamp is in a small table,
- * at a slot that is chosen by the task. If another task has the slot, the time is not
- * taken. A task that fails or exits never ends what it began, so after MMP_STAMP_NS
- * any task may take its slot.
+ * A task may sleep in between and continue on another CPU, so its stamp is in a small table, in
+ * a slot hashed from the task. If another task has the slot, the operation is not timed. A task
+ * that fails or exits never clears its stamp, so after MMP_STAMP_NS any task may take the slot.
  */
 #ifndef MMPOLICY_STAMP_H
 #define MMPOLICY_STAMP_H
@@ -17,14 +16,15 @@
 #include <linux/log2.h>
 #include <linux/sched.h>
 
-#define MMP_STAMP_NS	(10 * NSEC_PER_SEC)	/* after which a slot can be taken */
+#define MMP_STAMP_NS	(10 * NSEC_PER_SEC)	/* age after which a slot can be taken */
 
 /**
- * struct mmp_stamp - a task has begun something
- * @since: when, in ns; 0 if the slot is free. Whoever changes it may write the other members
- * @task: which task
- * @what: any number that the task has chosen
- * @seen: any number that the task notes until it ends
+ * struct mmp_stamp - start of an operation
+ * @since: start time in ns; 0 if the slot is free. The task that changes it may write the other
+ *	members.
+ * @task: the task
+ * @what: a number chosen by the task
+ * @seen: a number that the task may update until the end
  */
 struct mmp_stamp {
 	u64 since;
@@ -43,8 +43,8 @@ static inline struct mmp_stamp *mmp_stamp_slot(struct mmp_stamps *stamps)
 }
 
 /**
- * mmp_stamp_mine - what current has begun
- * @stamps: where this is kept
+ * mmp_stamp_mine - the operation that current has started
+ * @stamps: table of stamps
  *
  * Return: its stamp, or %NULL.
  */
@@ -56,9 +56,9 @@ static inline struct mmp_stamp *mmp_stamp_mine(struct mmp_stamps *stamps)
 }
 
 /**
- * mmp_stamp_begin - current begins something, now and anew
- * @stamps: where this is kept
- * @what: what
+ * mmp_stamp_begin - start an operation of current, replacing an earlier one
+ * @stamps: table of stamps
+ * @what: a number to store
  *
  * Return: false if another task has the slot.
  */
@@ -78,17 +78,17 @@ static inline bool mmp_stamp_begin(struct mmp_stamps *stamps, unsigned long what
 }
 
 /**
- * mmp_stamp_end - current has done with it
+ * mmp_stamp_end - end an operation of current
  * @stamp: mmp_stamp_mine()
  *
- * Return: how long it took, in ns.
+ * Return: its length in ns.
  */
 static inline u64 mmp_stamp_end(struct mmp_stamp *stamp)
 {
 	u64 ns = ktime_get_ns() - stamp->since;
 
 	WRITE_ONCE(stamp->task, NULL);
-	/* Only now may others write there. */
+	/* From here on other tasks may write to the slot. */
 	smp_store_release(&stamp->since, 0);
 	return ns;
 }

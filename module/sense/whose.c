@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Whose profile decides for a fault.
+ * Finds the profile that decides for a fault.
  *
- * A fault does not walk the hierarchy of cgroups. Each CPU keeps what it found
- * for a cgroup, tagged with a generation that rises with every change, so that
- * one store outdates the caches of all CPUs. It also keeps what it found for the
- * task that faulted last, be that by a binding or as an arm of the experiment; a
- * tracepoint tells when a task moves to another cgroup.
+ * A fault does not walk the hierarchy of cgroups. Each CPU caches the profile of a cgroup,
+ * tagged with a generation that is incremented by every change, so one store invalidates the
+ * caches of all CPUs. A CPU also caches the profile of the task that faulted last, from a
+ * binding or from an arm of the experiment. A tracepoint reports tasks that move to another
+ * cgroup.
  */
 #include <linux/cgroup.h>
 #include <linux/cleanup.h>
@@ -19,10 +19,10 @@
 #include "whose.h"
 
 /**
- * struct cached_profile - the profile found for a cgroup
- * @cgroup: its id, which no other one will ever have
- * @generation: of the table when it was looked up
- * @profile: of it or of the nearest one above that has one, or %NULL
+ * struct cached_profile - cached profile of a cgroup
+ * @cgroup: id of the cgroup, which is never reused
+ * @generation: &generation before the lookup
+ * @profile: profile of the cgroup or of its nearest ancestor with a binding, or %NULL
  */
 struct cached_profile {
 	u64 cgroup;
@@ -37,16 +37,17 @@ DEFINE_STATIC_KEY_FALSE(mmp_processes_bound);
 
 DEFINE_HASHTABLE(mmp_bindings, MMP_BINDINGS_BITS);
 DEFINE_SPINLOCK(mmp_bindings_lock);
-static unsigned long generation = 1;	/* rises after a change of a cgroup */
-unsigned long mmp_epoch = 1;		/* 0 is that of a CPU that has kept nothing */
+static unsigned long generation = 1;	/* incremented by a change of bindings of cgroups */
+unsigned long mmp_epoch = 1;		/* 0 marks the empty cache of a CPU */
 DEFINE_PER_CPU(struct mmp_latest, mmp_latest);
 static struct cached_profile __percpu *cache;
 
 /**
  * mmp_binding_find - find the binding of a cgroup or a process
- * @id: of the cgroup, or mmp_process_id()
+ * @id: id of the cgroup, or mmp_process_id()
  *
  * Context: RCU read side, or under mmp_bindings_lock.
+ * Return: the binding, or %NULL.
  */
 struct mmp_binding *mmp_binding_find(u64 id)
 {
@@ -75,7 +76,7 @@ static noinline struct mmp_profile *whose_nearest(struct cgroup *cgroup)
 	return profile;
 }
 
-/* The generation is read first, so that what is found is never older than it. */
+/* Reads the generation first, so the cached profile is never older than its generation. */
 static __always_inline struct mmp_profile *
 whose_cgroup(const struct task_struct *task)
 {
@@ -105,7 +106,10 @@ static __always_inline struct mmp_profile *whose_task(struct task_struct *task)
 	return profile ?: &mmp_default;
 }
 
-/* @mm is not that of current (khugepaged, ptrace, kernel threads): its owner decides. */
+/*
+ * @mm is not the address space of current (khugepaged, ptrace, kernel threads): its owner
+ * decides.
+ */
 static noinline struct mmp_profile *whose_mm(const struct mm_struct *mm)
 {
 	struct task_struct *owner = mm ? mmp_mm_owner(mm) : NULL;
@@ -114,15 +118,15 @@ static noinline struct mmp_profile *whose_mm(const struct mm_struct *mm)
 }
 
 /**
- * mmp_keep - let this CPU keep the profile that was found for current
- * @latest: where it is kept
- * @mm: what the task works on
+ * mmp_keep - cache the profile of current on this CPU
+ * @latest: the cache
+ * @mm: address space that the task works on
  * @epoch: &mmp_epoch from before the profile was looked up
- * @profile: what was found
+ * @profile: the profile
  *
  * Context: RCU read side.
- * Return: was it kept? A fault that somebody else causes in @mm is not kept, as the owner of
- * @mm decides about it and not the task.
+ * Return: whether it was cached. A fault in @mm by another process is not cached, as the owner
+ *	of @mm selects the profile.
  */
 bool mmp_keep(struct mmp_latest __percpu *latest, const struct mm_struct *mm,
 	      unsigned long epoch, struct mmp_profile *profile)
@@ -137,10 +141,12 @@ bool mmp_keep(struct mmp_latest __percpu *latest, const struct mm_struct *mm,
 }
 
 /**
- * mmp_profile_look - as mmp_profile_of(), where a CPU has not kept the answer
+ * mmp_profile_look - slow path of mmp_profile_of(), on a miss of the cache
  * @mm: the address space
  *
- * The epoch is read first, so that what is kept is never older than it.
+ * The epoch is read first, so the cached profile is never older than its epoch.
+ *
+ * Return: the profile.
  */
 struct mmp_profile *mmp_profile_look(const struct mm_struct *mm)
 {
@@ -156,8 +162,8 @@ struct mmp_profile *mmp_profile_look(const struct mm_struct *mm)
 }
 
 /**
- * mmp_whose_outdate - no CPU believes any more what it has kept for tasks
- * @cgroups: nor what it has kept for cgroups
+ * mmp_whose_outdate - invalidate the caches of tasks on all CPUs
+ * @cgroups: invalidate the caches of cgroups, too?
  *
  * Context: under mmp_bindings_lock, after a change.
  */
@@ -172,7 +178,7 @@ void mmp_whose_outdate(bool cgroups)
 	smp_store_release(&mmp_epoch, mmp_epoch + 1);
 }
 
-/* Makes every CPU look up the profiles of tasks anew. */
+/* Makes every CPU look up the profiles of tasks again. */
 void mmp_whose_outdate_tasks(void)
 {
 	spin_lock(&mmp_bindings_lock);
@@ -192,9 +198,9 @@ static struct mmp_event events[] = {
 };
 
 /**
- * mmp_scope_begin - from now on profiles other than "default" may decide
+ * mmp_scope_begin - let profiles other than "default" decide from now on
  *
- * Each call that succeeds is to be followed by mmp_scope_end().
+ * Each successful call needs a call of mmp_scope_end().
  * Context: under mmp_lock; may sleep.
  * Return: 0, or an error of mmp_listen().
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Whose profile decides for a fault. */
+/* Finds the profile that decides for a fault. */
 #ifndef MMPOLICY_WHOSE_H
 #define MMPOLICY_WHOSE_H
 
@@ -14,14 +14,14 @@
 
 #include "profile.h"
 
-/* May a profile other than "default" decide? Counted: bindings, the experiment. */
+/* On while a profile other than "default" may decide. Counts: bindings, the experiment. */
 DECLARE_STATIC_KEY_FALSE(mmp_scoped);
 
 /**
- * struct mmp_latest - the profile that a CPU found for the task it was last asked about
- * @task: mmp_task_number() of that task
+ * struct mmp_latest - profile that a CPU has cached for its last task
+ * @task: mmp_task_number() of the task
  * @epoch: &mmp_epoch from before the profile was looked up
- * @profile: that profile
+ * @profile: the profile
  */
 struct mmp_latest {
 	u64 task;
@@ -30,7 +30,7 @@ struct mmp_latest {
 };
 
 DECLARE_PER_CPU(struct mmp_latest, mmp_latest);
-/* Rises with all that may give a task another profile, or a profile other settings. */
+/* Incremented by each change that may give a task another profile, or a profile other settings. */
 extern unsigned long mmp_epoch;
 
 struct mmp_profile *mmp_profile_look(const struct mm_struct *mm);
@@ -38,16 +38,16 @@ bool mmp_keep(struct mmp_latest __percpu *latest, const struct mm_struct *mm,
 	      unsigned long epoch, struct mmp_profile *profile);
 
 /*
- * Current, working on @mm, in one number: with its birth, as a later task may have its
- * address space's place. Two with the same number are not to be expected; they would
- * share a profile until a CPU looks anew.
+ * Cache key of (current, @mm). Includes the start time of the task, since the address of an
+ * mm_struct can be reused. Two tasks with equal keys are not expected; they would share a
+ * profile until the next lookup.
  */
 static __always_inline u64 mmp_task_number(const struct mm_struct *mm)
 {
 	return (unsigned long)mm ^ current->start_boottime;
 }
 
-/* Is what this CPU has kept that of current, working on @mm, and still valid? */
+/* Is the profile cached by this CPU valid for current, working on @mm? */
 static __always_inline bool mmp_is_kept(struct mmp_latest __percpu *latest,
 					const struct mm_struct *mm)
 {
@@ -58,7 +58,7 @@ static __always_inline bool mmp_is_kept(struct mmp_latest __percpu *latest,
 		      __this_cpu_read(latest->epoch) == now);
 }
 
-/* Is *@profile, what this CPU has kept, the profile of @mm? */
+/* Sets *@profile to the profile cached by this CPU. Is it valid for @mm? */
 static __always_inline bool mmp_profile_kept(const struct mm_struct *mm,
 					     struct mmp_profile **profile)
 {
@@ -67,7 +67,7 @@ static __always_inline bool mmp_profile_kept(const struct mm_struct *mm,
 	return mmp_is_kept(&mmp_latest, mm);
 }
 
-/* mmp_profile_of() when it may be another than "default". */
+/* mmp_profile_of() while a profile other than "default" may decide. */
 static __always_inline struct mmp_profile *mmp_profile_scoped(const struct mm_struct *mm)
 {
 	struct mmp_profile *profile;
@@ -76,13 +76,14 @@ static __always_inline struct mmp_profile *mmp_profile_scoped(const struct mm_st
 }
 
 /**
- * mmp_profile_of - which profile decides for an address space
- * @mm: the address space; %NULL has none of its own and gets "default"
+ * mmp_profile_of - find the profile that decides for an address space
+ * @mm: the address space; %NULL, without an owner, gets "default"
  *
- * The profile that the process is bound to, else its cgroup or the nearest one
- * above that is bound, else its arm of the running experiment, else "default".
- * Context: RCU read side; the profile stays until its end. A task, no interrupt:
- * one in the middle of a lookup would find what a CPU keeps half written.
+ * The first of: the binding of the process; the binding of its cgroup or of the nearest
+ * ancestor that is bound; its arm of the running experiment; "default".
+ * Context: RCU read side, until whose end the profile stays valid. Task context only: an
+ *	interrupt during a lookup would read a cache entry that is half written.
+ * Return: the profile.
  */
 static inline struct mmp_profile *mmp_profile_of(const struct mm_struct *mm)
 {
@@ -91,15 +92,15 @@ static inline struct mmp_profile *mmp_profile_of(const struct mm_struct *mm)
 	return &mmp_default;
 }
 
-/* What follows is for control/, the only one to change it. */
+/* The following is for control/ alone, which manages bindings. */
 
 /**
- * struct mmp_binding - a cgroup or a process that has a profile
+ * struct mmp_binding - binds a cgroup or a process to a profile
  * @node: in the table
  * @rcu: frees it after the last reader
- * @id: of the cgroup, or the address of @pid
- * @pid: of the process; %NULL for a cgroup
- * @profile: which
+ * @id: id of the cgroup, or the address of @pid
+ * @pid: the process; %NULL for a cgroup
+ * @profile: the profile
  */
 struct mmp_binding {
 	struct hlist_node node;
@@ -109,11 +110,11 @@ struct mmp_binding {
 	struct mmp_profile *profile;
 };
 
-/* With 10,000 bound processes, a bucket has some three, and a fault looks at one bucket. */
+/* With 10,000 bound processes a bucket has about three entries, and a fault searches one bucket. */
 #define MMP_BINDINGS_BITS	12
 
 extern DECLARE_HASHTABLE(mmp_bindings, MMP_BINDINGS_BITS);
-extern spinlock_t mmp_bindings_lock;	/* for changes; readers have RCU */
+extern spinlock_t mmp_bindings_lock;	/* for changes; readers use RCU */
 DECLARE_STATIC_KEY_FALSE(mmp_processes_bound);
 
 static inline u64 mmp_process_id(const struct pid *pid)

@@ -35,7 +35,7 @@ RATES = {
     "module/control": 1.3,
     "module/madv_free": 1.7,
     "module/provider": 22.0,
-    "module/sense": 17.5,
+    "module/sense": 2.2,
     "module/tests": 22.0,
     "tests": 20.0,
     "tests/cli": 22.5,
