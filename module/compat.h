@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The one place for differences between kernels and architectures, named by what they are.
- * The build tests the headers (features.c), the module tests the running kernel when it is
- * loaded (provider/needs.h), and only differences that neither test can see go by version.
+ * All differences between kernels and between architectures, named by the feature. The build
+ * tests the headers (features.c), the module tests the running kernel when it is loaded
+ * (provider/needs.h), and only differences that neither test can see go by version.
  */
 #ifndef MMPOLICY_COMPAT_H
 #define MMPOLICY_COMPAT_H
@@ -16,8 +16,8 @@
 /*
  * Versions, each with the reason why no other test can tell.
  *
- * Since 6.17, madvise() may hold the lock of a VMA in place of that of the process. That is
- * inside mm/madvise.c, and no header, type or symbol of the kernels with the hooks shows it.
+ * Since 6.17, madvise() may hold the VMA lock instead of mmap_lock. This is inside
+ * mm/madvise.c, and no header, type or symbol of the kernels with the hooks shows it.
  */
 #define MMP_MADVISE_LOCKS_VMA	(LINUX_VERSION_CODE >= KERNEL_VERSION(6, 17, 0))
 

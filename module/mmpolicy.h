@@ -29,7 +29,7 @@ struct mmp_profile;
  * @min: smallest value accepted
  * @max: largest value accepted
  * @def: value at load and after a reset
- * @unit: what the number counts
+ * @unit: unit of the number
  * @meaning: its purpose in one line, for the user
  * @slot: index into mmp_settings.values; set at load
  */

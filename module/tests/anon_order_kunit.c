@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * anon_order on real page tables: what tests/unit cannot tell is whether this
- * architecture's entries mean what the policies take them for.
+ * anon_order on real page tables. Tests in tests/unit cannot check that page table entries of
+ * this architecture mean what the policies assume.
  */
 #include <kunit/test.h>
 #include <linux/gfp.h>
@@ -16,18 +16,18 @@
 #include "../anon_order/judge.c"
 #include "../anon_order/waste.c"
 
-#define AREA	BIT(40)	/* any address at the start of a page of PMDs */
-#define BEHIND	8		/* the PMD before the one that faults */
+#define AREA	BIT(40)	/* any address at the start of a table of PMDs */
+#define BEHIND	8		/* the PMD before the faulting one */
 #define HERE	9
 #define AHEAD	10
 
 /**
- * struct area - three page tables in the middle of a page of PMDs
- * @pmds: the page of PMDs
- * @tables: the page table below each
- * @page: something to map
- * @vma: larger than what that page maps
- * @mm: the process, of which nothing but its size is known
+ * struct area - three page tables in the middle of a table of PMDs
+ * @pmds: the table of PMDs
+ * @tables: the page table below each PMD
+ * @page: a page to map
+ * @vma: larger than the range of @pmds
+ * @mm: the process, of which only the size is set
  */
 struct area {
 	pmd_t *pmds;
@@ -39,7 +39,7 @@ struct area {
 
 static void *new_page(struct kunit *test)
 {
-	/* Freed with the test; a power of two is aligned to itself. */
+	/* Freed with the test; an allocation of a power of two bytes is aligned to its size. */
 	void *page = kunit_kzalloc(test, PAGE_SIZE, GFP_KERNEL);
 
 	KUNIT_ASSERT_NOT_NULL(test, page);
@@ -109,7 +109,7 @@ static pte_t swapped(void)
 	return swp_entry_to_pte(swp_entry(1, 0x1234));
 }
 
-/* In this table, in the one before and in the one after. */
+/* Checks the entry in this page table, in the one before and in the one after. */
 static void expect_pte(struct kunit *test, pte_t pte, enum mmp_page page)
 {
 	struct area *area = test->priv;
@@ -137,7 +137,7 @@ static void present_entries(struct kunit *test)
 	expect_pte(test, pte_wrprotect(pte_mkold(pte)), MMP_MAPPED);
 }
 
-/* NUMA balancing and PROT_NONE take away access, not the page. */
+/* NUMA balancing and PROT_NONE take away access, but the page stays mapped. */
 static void inaccessible_entries(struct kunit *test)
 {
 	pte_t pte = pte_modify(present(test->priv), PAGE_NONE);
@@ -160,7 +160,7 @@ static void swap_entries(struct kunit *test)
 	expect_pte(test, make_pte_marker(PTE_MARKER_POISONED), MMP_EMPTY);
 }
 
-/* Neither leads to a table, whatever lies in the place that it names. */
+/* The PMD leads to no page table, whatever memory its address bits point to. */
 static void expect_no_table(struct kunit *test, pmd_t pmd, enum mmp_page there)
 {
 	struct area *area = test->priv;
@@ -193,7 +193,7 @@ static void huge_pmds(struct kunit *test)
 	expect_no_table(test, pmd_mkold(pmd_modify(pmd, PAGE_NONE)), MMP_MAPPED);
 }
 
-/* As a huge page is while it is being split. */
+/* A huge PMD is invalid like this while it is split. */
 static void invalid_pmds(struct kunit *test)
 {
 	pmd_t pmd = huge(test->priv);
@@ -221,7 +221,7 @@ static void a_table_is_followed(struct kunit *test)
 			    (const pte_t *)area->tables[HERE]);
 }
 
-/* A fault in an empty PMD sees its neighbours, and no table of its own. */
+/* A fault in an empty PMD sees its neighbours, but has no page table of its own. */
 static void no_table_here(struct kunit *test)
 {
 	struct area *area = test->priv;
@@ -232,7 +232,7 @@ static void no_table_here(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, look(test, 1, -1), MMP_EMPTY);
 }
 
-/* The memory next to a page of PMDs holds something else. */
+/* The memory next to a table of PMDs has other contents, so it must not be read. */
 static void the_page_of_pmds_is_not_left(struct kunit *test)
 {
 	struct area *area = test->priv;
@@ -272,7 +272,7 @@ static void expect_order(struct kunit *test, unsigned int page,
 	KUNIT_EXPECT_EQ(test, d.reason, reason);
 }
 
-/* Whole decisions: examples in this table and across its edges. */
+/* Whole decisions: neighbours in this page table and across its edges. */
 static void adaptive_on_real_entries(struct kunit *test)
 {
 	struct area *area = test->priv;
@@ -292,7 +292,7 @@ static void adaptive_on_real_entries(struct kunit *test)
 		area->tables[HERE][i] = __pte(0);
 	area->pmds[BEHIND] = pmd_mkyoung(huge(area));
 	expect_order(test, 0, MMP_MAX_ORDER - 1, MMP_DENSE_NEIGHBOUR);
-	/* What is old as a whole may have been aged. */
+	/* A huge page with an old PMD may have been aged. */
 	area->pmds[AHEAD] = pmd_mkold(huge(area));
 	expect_order(test, PTRS_PER_PTE - 1, 0, MMP_NO_NEIGHBOUR);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * For tests: a livepatch by which nobody may have any large folio. With function=NAME, one
- * of that function, which does what the function did.
+ * For tests: a livepatch that forbids large folios everywhere. With function=NAME, it patches
+ * that function with one that behaves identically.
  */
 #include <linux/init.h>
 #include <linux/kprobes.h>
@@ -20,7 +20,7 @@ static unsigned long no_orders(struct vm_area_struct *vma, unsigned long vm_flag
 	return 0;
 }
 
-/* Any arguments and any result: it jumps to what comes behind the call of ftrace. */
+/* Accepts any arguments and any result: jumps to the code behind the ftrace call. */
 static void nothing(void)
 {
 }
@@ -30,7 +30,7 @@ DEFINE_STATIC_CALL(livepatch_rest, nothing);
 static __naked notrace void livepatch_same(void)
 {
 	asm volatile(ANNOTATE_NOENDBR
-		     "	testl	%esp, %esp; je	1f\n"	/* never: the compiler adds an end */
+		     "	testl	%esp, %esp; je	1f\n"	/* never: the compiler adds an epilogue */
 		     "	jmp	" STATIC_CALL_TRAMP_STR(livepatch_rest) "\n"
 		     "1:\n");
 }
@@ -41,7 +41,7 @@ static struct klp_func functions[] = {
 };
 
 static struct klp_object objects[] = {
-	{ .funcs = functions },		/* of the kernel itself */
+	{ .funcs = functions },		/* functions of vmlinux */
 	{}
 };
 
@@ -55,7 +55,7 @@ static int __init livepatch_init(void)
 	struct kprobe probe = { .symbol_name = function, .flags = KPROBE_FLAG_DISABLED };
 
 	if (function) {
-		/* A kprobe of a function is where ftrace's call is. */
+		/* A kprobe on a function is placed at its ftrace call. */
 		if (!register_kprobe(&probe))
 			unregister_kprobe(&probe);
 		if (!probe.addr)

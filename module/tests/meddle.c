@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * For tests alone: what bugs of others do to ftrace. With kill=1, ftrace turns itself off,
- * as it does where it finds that something is wrong. With unpatch=FUNCTION, a NOP stands
- * where the function calls others, until this module goes; meanwhile nobody may patch it.
- * With change=FUNCTION, its next instruction is another one so long; nobody may call it.
- * With rename=NAME, the last letter of this name in the kernel's BTF is another one so long.
- * With newer=1, the kind of its first type is one that does not exist.
+ * For tests alone: simulates bugs of other code that affect ftrace. With kill=1, ftrace turns
+ * itself off, as after an internal error. With unpatch=FUNCTION, a NOP replaces the call that
+ * ftrace patches in, until this module is unloaded; the function must not be patched until
+ * then. With change=FUNCTION, the next instruction is replaced for as long; the function must
+ * not be called until then. With rename=NAME, the last letter of this name in the kernel's BTF
+ * is changed for as long. With newer=1, the first type in BTF has a kind that does not exist.
  */
 #include <linux/io.h>
 #include <linux/kprobes.h>
@@ -34,9 +34,9 @@ module_param(newer, bool, 0);
 
 static const u8 nop[MCOUNT_INSN_SIZE] = { BYTES_NOP5 };
 static u8 was[MCOUNT_INSN_SIZE + 1], is[MCOUNT_INSN_SIZE + 1];
-static u8 *site;	/* where the function calls others; in a page that can be written */
-static char *byte;	/* of the kernel's BTF, likewise */
-static char flip = 1;	/* what becomes another bit there */
+static u8 *site;	/* writable alias of the ftrace call */
+static char *byte;	/* writable alias in the kernel's BTF */
+static char flip = 1;	/* bits to flip there */
 
 static void nothing(void)
 {
@@ -53,7 +53,7 @@ static void *meddle_find(const char *name)
 	return probe.addr;
 }
 
-/* A place in the kernel that cannot be written, by another address. */
+/* Maps a read-only place of the kernel at a writable address. */
 static void *meddle_writable(const void *at)
 {
 	unsigned long address = (unsigned long)at;
@@ -79,7 +79,7 @@ static const char *meddle_byte(const char *name)
 
 	if (!btf || btf->magic != BTF_MAGIC)
 		return NULL;
-	if (newer) {	/* the highest byte has the kind */
+	if (newer) {	/* the highest byte holds the kind */
 		const struct btf_type *first = (const void *)btf + btf->hdr_len + btf->type_off;
 
 		flip = 0x1f;
@@ -101,7 +101,7 @@ static int __init meddle_btf(void)
 	return 0;
 }
 
-/* A kprobe of a function is already behind ENDBR, so there the call is. */
+/* A kprobe on a function is already behind ENDBR, so the ftrace call is there. */
 static int __init meddle_init(void)
 {
 	void *found = meddle_find("ftrace_kill");

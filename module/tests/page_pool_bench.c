@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A consumer of page_pool to test and measure refills with, modelled on the
- * idea of tools/testing/selftests/net/bench/page_pool of later kernels.
+ * A consumer of page_pool that tests and measures refills, modelled on the idea of
+ * tools/testing/selftests/net/bench/page_pool of later kernels.
  *
- * Reading /sys/kernel/debug/mmpolicy_bench runs a load and gives what it took,
- * as JSON. Each reader has a pool of its own. The parameters of the module say
- * which load. None of its pages is recycled in the pool, so each of them comes
- * from a refill.
+ * Reading /sys/kernel/debug/mmpolicy_bench runs a load and prints its cost as JSON. Each reader
+ * has its own pool. The module's parameters select the load. No page is recycled in the pool,
+ * so each page comes from a refill.
  */
 #include <linux/debugfs.h>
 #include <linux/module.h>
@@ -15,9 +14,9 @@
 #include <linux/timex.h>
 #include <net/page_pool/helpers.h>
 
-#define MOST	192	/* pages held at once */
+#define MOST	192	/* pages held at a time */
 
-/* Pages of a burst: always as a NAPI poll takes them, or very different. */
+/* Pages per burst: constant, as in a NAPI poll, or varying widely. */
 static const u16 steady[] = { 64 };
 static const u16 bursty[] = { 16, 150, 1, 64, 192, 8, 128, 33 };
 
@@ -48,17 +47,17 @@ static int left = 40;
 module_param(left, int, 0644);
 MODULE_PARM_DESC(left, "starved: pages above the low watermark of the zone, up to 15 more");
 
-#define CHUNK	4	/* order of what is taken to starve: not from CPUs' lists */
+#define CHUNK	4	/* order of the pages that starve a zone; too large for the per-CPU lists */
 
 /**
  * struct run - one reading of the file
- * @pool: where the pages come from
+ * @pool: source of the pages
  * @held: pages of a burst
- * @hog: what was taken out of the zones to starve them
- * @pages: how many the bursts got
- * @failed: how many they did not get
- * @ticks: of getting them
- * @all_ticks: of getting them and giving them back
+ * @hog: pages allocated to starve the zones
+ * @pages: pages that the bursts got
+ * @failed: pages that the bursts did not get
+ * @ticks: ticks of allocating them
+ * @all_ticks: ticks of allocating and freeing them
  */
 struct run {
 	struct page_pool *pool;
@@ -77,7 +76,7 @@ static struct page *get_one(const struct run *run)
 	return page_pool_dev_alloc_pages(run->pool);
 }
 
-/* As if a socket still held the page: the pool lets go of it. */
+/* As if a socket still held the page: the pool releases it. */
 static void put_one(const struct run *run, struct page *page)
 {
 	if (!single) {
@@ -107,7 +106,7 @@ static void burst(struct run *run, unsigned int pages)
 	run->failed += pages - got;
 }
 
-/* Which pages are from this zone, if it has any? */
+/* Flags that select pages of this zone, if the kernel has it. */
 static gfp_t zone_gfp(enum zone_type type)
 {
 	switch (type) {
@@ -142,7 +141,7 @@ static void unhog_one(struct run *run)
 	__free_pages(page, CHUNK);
 }
 
-/* Takes pages until so many above the low watermark are free, or gives some back. */
+/* Allocates pages until @pages are free above the low watermark, or frees some. */
 static void starve(struct run *run, struct zone *zone, long pages)
 {
 	pages += low_wmark_pages(zone) + zone->lowmem_reserve[ZONE_NORMAL];
@@ -153,7 +152,7 @@ static void starve(struct run *run, struct zone *zone, long pages)
 		unhog_one(run);
 }
 
-/* All zones that a pool's page may come from; only the first has something left. */
+/* Starves all zones that may supply the pool; only the first keeps free pages. */
 static void starve_node(struct run *run)
 {
 	struct zone *zones = NODE_DATA(numa_mem_id())->node_zones;
@@ -196,7 +195,7 @@ static struct page_pool *make_pool(void)
 	return page_pool_create(&params);
 }
 
-/* In flight: neither given back nor in the pool's cache. */
+/* In flight are the pages that are neither freed nor in the pool's cache. */
 static void show(struct seq_file *m, const struct run *run)
 {
 	const struct page_pool *pool = run->pool;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * For tests alone: two threads that count in the same place without a lock, until it
- * is unloaded. KCSAN has to find them.
+ * For tests alone: two threads increment one counter without a lock until the module is
+ * unloaded. KCSAN must report them.
  */
 #include <linux/kthread.h>
 #include <linux/module.h>

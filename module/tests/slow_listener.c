@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * For tests alone: loading it keeps everybody waiting who begins or ceases to
- * listen to a tracepoint, as a lack of memory could.
+ * For tests alone: while it is loaded, each task that attaches or detaches a probe of a
+ * tracepoint waits, as it might when memory is short.
  */
 #include <linux/delay.h>
 #include <linux/module.h>
@@ -15,7 +15,7 @@ MODULE_PARM_DESC(ms, "for how long");
 
 MMP_DECLARE_TRACE(mmpolicy_slow, TP_PROTO(int unused), TP_ARGS(unused));
 
-/* Under the lock of all tracepoints. */
+/* Called under the lock of all tracepoints. */
 static int slow_begin(void)
 {
 	msleep(ms);

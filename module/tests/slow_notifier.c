@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * For tests alone: whoever loads it sleeps in its first MADV_DONTNEED of a MiB or more,
- * as one does whose memory a device or a guest has to let go of.
+ * For tests alone: the process that loads it sleeps in its first MADV_DONTNEED of at least 1
+ * MiB, like a process whose memory a device or a guest must release first.
  */
 #include <linux/delay.h>
 #include <linux/mmu_notifier.h>

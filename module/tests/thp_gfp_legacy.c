@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The other side of comparisons at thp_gfp, for tests alone: huge pages from the
- * preferred node or not at all, with reclaim, as kernels of 2018 did with
- * MADV_HUGEPAGE. It takes the slot of the hooks in place of mmpolicy.
+ * Baseline for comparisons at thp_gfp, for tests alone: huge pages from the preferred node or
+ * not at all, with reclaim, as kernels of 2018 did with MADV_HUGEPAGE. It registers for the
+ * hooks in place of mmpolicy.
  */
 #include <linux/gfp.h>
 #include <linux/mm_policy.h>
@@ -21,7 +21,7 @@ static void legacy_done(struct vm_area_struct *vma, int order, struct folio *fol
 {
 }
 
-/* In place of those whose points are never on. */
+/* Callback of the points that are never turned on. */
 static void legacy_never(void)
 {
 }
@@ -50,7 +50,7 @@ static int __init legacy_init(void)
 	if (!err)
 		mm_policy_enable(&ops, MM_POLICY_THP_GFP, true);
 	else
-		mm_policy_unregister(&ops);	/* leaves whoever has the slot alone */
+		mm_policy_unregister(&ops);	/* does nothing if another module is registered */
 	return err;
 }
 module_init(legacy_init);

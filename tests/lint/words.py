@@ -36,7 +36,6 @@ RATES = {
     "module/madv_free": 1.7,
     "module/provider": 22.0,
     "module/sense": 2.2,
-    "module/tests": 22.0,
     "tests": 20.0,
     "tests/cli": 22.5,
     "tests/guest": 24.5,
