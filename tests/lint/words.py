@@ -47,7 +47,7 @@ RATES = {
     "tests/workloads": 20.5,
     "userspace/bpf": 14.5,
     "userspace/src/mmpolicy": 14.5,
-    "userspace/src/mmpolicy/verbs": 17.0,
+    "userspace/src/mmpolicy/verbs": 6.0,
 }
 
 HEADLESS = re.compile(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab run --detach`, `ab status`, `ab stop` and `ab list`: experiments that go on without us."""
+"""`ab run --detach`, `ab status`, `ab stop` and `ab list`: experiments without a terminal."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mmpolicy.render import emit, table
 from mmpolicy.verbs.options import json_option, pass_host
 
 SERVICE = "mmpolicy-ab"
-ZIPAPP = ".pyz"  # the command as one file, which Python is given
+ZIPAPP = ".pyz"  # suffix of the command as one file, which needs Python as its interpreter
 NEXT = "mmpolicy ab status; mmpolicy ab stop ends it and restores the state"
-HERE = ("detach", "out", "dry_run", "want_json", "yes", "preset")  # what is not for the run itself
+HERE = ("detach", "out", "dry_run", "want_json", "yes", "preset")  # options that are not passed on
 
 
 def words_of(ctx: click.Context) -> Iterator[str]:
-    """Yield the words that give a run the same options again."""
+    """Yield the words that give a run these options again."""
     for param in ctx.command.params:
         value = ctx.params.get(param.name or "")
         if param.name in HERE or value is None or value is False or value == ():
@@ -48,14 +48,14 @@ def own_command() -> list[str]:
 
 
 def new_file(tree: Tree) -> Path:
-    """Return a file for the samples of a run that has no terminal."""
+    """Return a file for the samples of a detached run."""
     return tree.real(FOLDER) / f"ab-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.jsonl"
 
 
 def start_own_unit(host: Host, unit: str, description: str, argv: Sequence[str]) -> None:
-    """Have systemd run this command with other words, and wait until it is at work.
+    """Start this command as a systemd unit, and wait until it is at work.
 
-    Only the command itself hears of a stop, see run_as_unit().
+    A stop of the unit signals only the main process, see run_as_unit().
     """
     how = ["--collect", "--property", "KillMode=process", "--property", "Type=notify"]
     host.start_unit(own_unit(host, unit, description, how, argv))
@@ -73,11 +73,11 @@ def own_unit(
 
 
 def run_as_unit(host: Host, ctx: click.Context, out: Path | None, want_json: bool) -> None:
-    """Have systemd run it: no logout and no terminal ends it.
+    """Start the run as a systemd unit, so that no logout and no terminal ends it.
 
-    Only the command itself hears of a stop. It ends its commands and its watchdog, which would
-    otherwise take the end of a command for a failure. This waits until the run is at work, so
-    that what it is refused for is told here.
+    A stop signals only the main process. That process ends its commands and its watchdog, which
+    would otherwise take the end of a command for a failure. This function waits until the run is at
+    work, so that an early refusal is reported here.
     """
     if who := running(host.tree):
         raise in_the_way(who)
@@ -158,7 +158,7 @@ def _kept(tree: Tree) -> Iterator[dict[str, Any]]:
 
 
 def _summary(path: Path) -> dict[str, Any]:
-    """Return what a file is about, nothing if no run has written it; no sample is parsed."""
+    """Return a summary of a file, empty if it is not of a run; samples are not parsed."""
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:
             header = json.loads(next(lines))

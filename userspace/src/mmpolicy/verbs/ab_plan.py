@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `ab run` is asked for: the design, and how long it takes."""
+"""The plan of `ab run`: options, design and length."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNJUDGED = "--margin needs a metric that says what is better, `lower` or `higher
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What `ab run` is asked for; times are in seconds."""
+    """The options of `ab run`; times are in seconds."""
 
     design: str
     control: str
@@ -63,12 +63,12 @@ class RunOptions:
     rare: float | None
 
     def arms(self) -> dict[str, str]:
-        """Return what each arm is given as."""
+        """Return the text of each arm."""
         return dict(zip(PROFILES, (self.control, self.treatment or self.control)))
 
 
 def design_of(host: Host, given: RunOptions) -> Design:
-    """Return the design that is asked for."""
+    """Return the design that the options describe."""
     if given.washout >= given.block:
         raise click.UsageError("the wash-out has to be shorter than the block")
     if given.saturation and given.design != "split":
@@ -78,7 +78,7 @@ def design_of(host: Host, given: RunOptions) -> Design:
 
 
 def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> Length:
-    """Return how long to go on, or say that so short a run can show nothing."""
+    """Return the length of the run; refuse a run that is too short to show anything."""
     if given.pairs and given.duration:
         raise click.UsageError("--pairs and --duration both say how long: give one")
     aa = _aa_pairs(given, len(metrics))
@@ -110,7 +110,7 @@ def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> L
 
 
 def _aa_pairs(given: RunOptions, metrics: int) -> int:
-    """Return how many pairs of A/A there are; warn of too few to be of use."""
+    """Return the number of A/A pairs; warn if too few to be useful."""
     need = least_pairs(metrics, DIRTY)
     if given.aa is None:
         return 0 if given.detect or given.stop == "anytime" else need
@@ -121,7 +121,7 @@ def _aa_pairs(given: RunOptions, metrics: int) -> int:
 
 
 def usual_design(host: Host, options: dict[str, Any]) -> str:
-    """Return the design where none is given: knobs can only take turns."""
+    """Return the default design: switchback if an arm sets knobs, as knobs are host-wide."""
     words = f"{options['control']},{options['treatment'] or ''}".split(",")
     names = [word.partition("=")[0].strip() for word in words if "=" in word]
     knobs = read_knobs(host.tree) if names else {}
@@ -130,7 +130,7 @@ def usual_design(host: Host, options: dict[str, Any]) -> str:
 
 
 class Plan(NamedTuple):
-    """All that a run is to be; that there is one says that nothing is known to be wrong with it."""
+    """A checked plan of a run: all known obstacles have been ruled out."""
 
     given: RunOptions
     metrics: list[Metric]
@@ -141,7 +141,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(host: Host, options: dict[str, Any]) -> Plan:
-    """Return what is asked for; refuse what cannot be, or what must not begin now."""
+    """Return the plan of the options; refuse an invalid one, and one that must not begin now."""
     if (unit := options["unit"]) not in UNITS:
         text = f"--unit {unit} is for --preset; else it is process or cgroup"
         raise click.UsageError(f"{text}, and --cgroup {unit} says who takes part")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab run --preset`: what a preset gives, and what is shown before it begins."""
+"""`ab run --preset`: the options of a preset, and the plan shown before the run begins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mmpolicy.verbs.options import ask
 def resolve(
     host: Host, ctx: click.Context, name: str, options: dict[str, Any]
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the options of a run, of which a preset gives those that nobody has typed."""
+    """Return the options of a run; a preset fills in those that were not typed."""
     service = options["unit"] if options["unit"] not in UNITS else None
     where = service or options["cgroup"]
     if not where:
@@ -30,7 +30,7 @@ def resolve(
     given.pop(ABOUT)
     if service:
         options["unit"] = UNITS[0]
-    if "cgroup" not in given:  # knobs are of the whole host; the metrics are of the service
+    if "cgroup" not in given:  # knobs are host-wide; the metrics are of the service
         options["cgroup"] = None
     for key, value in given.items():
         if ctx.get_parameter_source(key) != ParameterSource.COMMANDLINE:
@@ -47,7 +47,7 @@ def _filled(value: Any, path: str) -> Any:
 
 
 def show(name: str, plan: Plan, agreed: bool) -> None:
-    """Print what is about to be done, and ask whether to begin."""
+    """Print the plan, and ask whether to begin."""
     for line in plan_lines(name, plan):
         click.echo(line, err=True)
     ask(agreed, ", or --dry-run to look")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `ab run` refuses to compare: arms that cannot differ where no policy reaches."""
+"""Refuse to compare arms that cannot differ, because no policy reaches the processes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mmpolicy.verbs.reached import OVERRIDE, POINT, reach_in, warn
 
 
 def check_arms(tree: Tree, scope: str, arms: Iterable[Settings]) -> None:
-    """Refuse to compare arms that cannot differ, as no policy reaches a process of the scope.
+    """Refuse arms that cannot differ, as no policy reaches a process of the scope.
 
-    Where some of them are reached, or only a part of their memory, warn. Arms that differ in
-    another point than anon_order may differ all the same, and a whole host always has somebody.
+    If only some processes or parts of their memory are reached, warn. Arms that differ in a point
+    other than anon_order may still differ, and a whole host always has reachable processes.
     """
     settings = list(arms)
     if scope == HOST or settings[0] == settings[-1]:
@@ -46,7 +46,7 @@ def _differing(first: Settings, second: Settings) -> set[str]:
 
 
 def check_knobs(tree: Tree, paths: Iterable[str], metrics: Iterable[str]) -> None:
-    """Refuse sizes of the kernel itself where all metrics are of cgroups that they do not reach."""
+    """Refuse the kernel's own sizes if all metrics are of cgroups that they do not reach."""
     wanted = {path.rpartition("/")[2] for path in paths if path.startswith(f"{THP}/")}
     sources = [source for metric in metrics or () for source in Metric.parse(metric).sources()]
     files = [each.file for each in sources if isinstance(each, CgroupFile)]

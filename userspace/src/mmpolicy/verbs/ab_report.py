@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab report`, `ab pool` and `ab plan`: what the samples of experiments say."""
+"""`ab report`, `ab pool` and `ab plan`: analysis of the samples of experiments."""
 
 from __future__ import annotations
 

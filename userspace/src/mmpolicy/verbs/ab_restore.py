@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab restore`: the way back of a run that can no longer go back by itself."""
+"""`ab restore`: rollback for a run that can no longer do it."""
 
 from __future__ import annotations
 

@@ -57,11 +57,11 @@ from mmpolicy.verbs.options import (
 )
 from mmpolicy.verbs.progress import display
 
-HERE = ("dry_run", "want_json", "out", "detach", "yes")  # options that are none of a run
+HERE = ("dry_run", "want_json", "out", "detach", "yes")  # options that do not describe the run
 
 
 def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
-    """Return what the arms are made of; refuse what cannot be."""
+    """Return the changes that the arms make; refuse impossible ones."""
     now = read_knobs(host.tree)
     parts = {arm: split_arm(host.tree, now, text) for arm, text in given.arms().items()}
     own = {arm: knobs for arm, (_, knobs) in parts.items()}
@@ -78,14 +78,14 @@ def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
 
 
 def _has_policies(host: Host, texts: dict[str, str], has_knobs: bool) -> bool:
-    """Tell if the module takes part; knobs alone leave it as it is."""
+    """Tell if the module takes part; arms of knobs alone leave it unchanged."""
     loaded = host.tree.is_dir(CONTROL)
     as_it_is = ("", DEFAULT) if loaded else ("", DEFAULT, STOCK)
     return not set(texts.values()) <= set(as_it_is) or (loaded and not has_knobs)
 
 
 def _check_alone(given: RunOptions, timing: bool) -> None:
-    """Refuse what only policies have."""
+    """Refuse options that need arms with policies."""
     if given.design == "split" or given.cgroup or timing:
         what = "--cgroup" if given.cgroup else "fault_ns" if timing else "--design split"
         text = f"{what} is for arms with policies, of a module that is loaded"
@@ -107,7 +107,7 @@ def _policy_arms(host: Host, given: RunOptions, texts: dict[str, str], timing: b
 def _header(
     host: Host, given: RunOptions, design: Design, length: Length, changes: Changes
 ) -> dict[str, Any]:
-    """Return all that a report has to know beside the samples."""
+    """Return all that a report needs to know in addition to the samples."""
     arms = {
         arm: {"given": text, "settings": changes.settings(arm)}
         for arm, text in given.arms().items()
@@ -324,7 +324,7 @@ def run(
 
 
 def _plan(ctx: click.Context, options: dict[str, Any]) -> Plan:
-    """Return the experiment that the options ask for, with those of a preset."""
+    """Return the plan of the options, completed by a preset if one is given."""
     options = dict(options)
     preset = options.pop("preset")
     if preset:
@@ -336,14 +336,14 @@ def _plan(ctx: click.Context, options: dict[str, Any]) -> Plan:
 
 
 def planned(ctx: click.Context, words: Sequence[str]) -> Plan:
-    """Return the experiment of `ab run` with these words; refuse it as that verb does."""
+    """Return the plan of `ab run` with these words; raise that verb's errors."""
     with run.make_context("run", [*words], parent=ctx) as own:
         options = {name: value for name, value in own.params.items() if name not in HERE}
         return _plan(own, options)
 
 
 def run_planned(host: Host, plan: Plan, file: Path, also: Callable[[], str] = lambda: "") -> Runner:
-    """Run all of it, under the lock; also() gives one more reason to end it."""
+    """Run a plan, under the lock; also() may return a further reason to end it."""
     given, metrics, guards, design, length, timing = plan
     with _locked(host, design, length, file):
         if note := put_back(host.tree):
@@ -366,7 +366,7 @@ def run_planned(host: Host, plan: Plan, file: Path, also: Callable[[], str] = la
 def _locked(
     host: Host, design: Design, length: Length, file: Path
 ) -> AbstractContextManager[None]:  # fmt: skip
-    """Hold the lock of experiments, which says until when; a moment is for the way back of one."""
+    """Hold the lock of experiments, with the expected end; wait briefly for a rollback."""
     seconds = length.blocks(design) * design.block_s
     until = (datetime.now(timezone.utc) + timedelta(seconds=seconds)).astimezone()
     who = f"{RUN}{os.getpid()}, until about {until:%Y-%m-%d %H:%M}, which writes {file.absolute()}"
@@ -385,12 +385,12 @@ def _opened(file: Path) -> Iterator[OutFile]:
 
 
 def _note(given: RunOptions) -> str:
-    """Return what the journal says of a run."""
+    """Return the journal's note on a run."""
     return f"begins: {', '.join(given.arms().values())}"
 
 
 def _runs_before(host: Host, given: RunOptions) -> int:
-    """Return how many runs with the same arms this host has had within a week."""
+    """Return the number of runs with equal arms on this host within a week."""
     since = datetime.now(timezone.utc) - timedelta(weeks=1)
     entries = read_journal(host.tree, whatever)
     notes = [entry.note for entry in entries if datetime.fromisoformat(entry.time) > since]

@@ -45,7 +45,7 @@ file_argument = click.argument("file", type=FILE, metavar="FILE")
 
 
 def missing_option(command: Command) -> Command:
-    """Add the option about what is not there."""
+    """Add the option about missing cgroups and policies."""
     return click.option(
         "--skip-missing", is_flag=True,
         help="Leave out cgroups that do not exist, and policies that cannot be loaded.",
@@ -53,7 +53,7 @@ def missing_option(command: Command) -> Command:
 
 
 def _leave_out(manifest: Manifest, target: State, skip_missing: bool) -> State:
-    """Return what can be without the cgroups that are not there, if it may be left out."""
+    """Return the state without missing cgroups, if they may be left out."""
     for key in [key for key in target if isinstance(key, AbsentCgroup)]:
         if not skip_missing:
             raise manifest.no_cgroup(key)
@@ -134,7 +134,7 @@ def _apply(
 
 
 def _loads(manifest: Manifest, now: State) -> list[Write]:
-    """Return what would load the policies in BPF that are not as they should be."""
+    """Return the steps that load the BPF policies that are missing or outdated."""
     return [
         Write(source.file, "replace" if key in now else "load", key, source.sha256)
         for key, source in manifest.sources().items()
@@ -143,7 +143,7 @@ def _loads(manifest: Manifest, now: State) -> list[Write]:
 
 
 def _load(host: Host, manifest: Manifest, loads: list[Write], skip_missing: bool) -> None:
-    """Load policies in BPF; nothing uses them yet, but those that take the place of others."""
+    """Load BPF policies; they are not in use yet, except those that replace others."""
     for write in loads:
         assert isinstance(write.key, LoadedPolicy) and write.result
         try:
@@ -156,7 +156,7 @@ def _load(host: Host, manifest: Manifest, loads: list[Write], skip_missing: bool
 
 
 def _without_policies(now: State, target: State) -> State:
-    """Return what can be without the policies in BPF that could not be loaded: stock there."""
+    """Return the state without BPF policies that could not be loaded: stock instead."""
     absent = {
         key.name
         for key, value in target.items()
@@ -271,7 +271,7 @@ def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_js
 
 
 def _heal(host: Host, manifest: Manifest) -> None:
-    """Bind cgroups that are to be bound and are not, as where a service could not wait."""
+    """Bind cgroups that should be bound and are not, for instance as a service could not wait."""
     with exclusive(host, dry_run=False):
         now, target = _compare(host.tree, manifest)
         missed = [key for key in target if isinstance(key, CgroupBinding) and key not in now]

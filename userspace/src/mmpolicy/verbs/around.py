@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`recommend` without a process: looks at the whole host for a while."""
+"""`recommend` without a process: watch the whole host for a while."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mmpolicy.render import emit, progress_line
 from mmpolicy.verbs.here import without_module
 
 POINT, POLICY = "anon_order", "adaptive"
-SHARE = 0.05  # of a CPU, while it looks
+SHARE = 0.05  # of a CPU, while it watches
 TURN_S = 5.0
 EVENTS = "vmstat"
 HUGE = 2 << 20
 
 
 def look_around(host: Host, seconds: float, want_json: bool) -> None:
-    """Print what to do on this host, at most five lines; nothing is changed."""
+    """Print advice for this host, at most five lines; change nothing."""
     check_may_look(host.tree)
     survey = Survey(host.tree, SHARE)
     events, made, begin = _events(host.tree), evidence.folios_made(host.tree), host.clock()
@@ -36,7 +36,7 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
     rising = rates(events, _events(host.tree), passed)[EVENTS]
     more = evidence.folios_made(host.tree)
     sizes = {size: (more[size] - made.get(size, 0)) / passed for size in more}
-    sizes.setdefault(HUGE, rising.get("thp_fault_alloc", 0.0))  # of kernels without these files
+    sizes.setdefault(HUGE, rising.get("thp_fault_alloc", 0.0))  # for kernels without these files
     known = find(Evidence(host.tree, survey, rising, sizes, module_here(host), _shadows(host.tree)))
     found, small = ([each for each in known if each.worth is worth] for worth in (True, False))
     data: dict[str, Any] = {
@@ -57,7 +57,7 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
 
 
 def check_may_look(tree: Tree) -> None:
-    """Fail at once, not after a minute, for a user who may not see what frames are."""
+    """Raise an error at once, not after a minute, if the user may not read page frames."""
     try:
         tree.read_at("/proc/kpageflags", 8)
     except Error as err:
@@ -66,7 +66,7 @@ def check_may_look(tree: Tree) -> None:
 
 
 def watch(host: Host, survey: Survey, seconds: float) -> None:
-    """Look for so long, and show how far that is."""
+    """Survey the host for this many seconds, and show the progress."""
     turns = max(round(seconds / TURN_S), 1)
     for turn in range(turns):
         survey.turn(host.clock(), seconds / turns)
@@ -83,7 +83,7 @@ def _events(tree: Tree) -> Counters:
 
 
 def module_here(host: Host) -> Module:
-    """Return whether this host can have the module, and the step to it, as doctor knows it."""
+    """Return whether this host can have the module, and the step to it, as doctor reports it."""
     if host.tree.is_dir(CONTROL):
         return Module(True)
     verdict = without_module(host)
@@ -95,7 +95,7 @@ def module_here(host: Host) -> Module:
 
 
 def _shadows(tree: Tree) -> dict[str, str]:
-    """Return what the shadow `adaptive` says, of each profile that does not obey it."""
+    """Return the findings of the shadow `adaptive`, for each profile with another policy."""
     if not tree.is_dir(CONTROL):
         return {}
     try:
@@ -107,6 +107,6 @@ def _shadows(tree: Tree) -> dict[str, str]:
             said = shadows_of(read_counters(tree, name, POINT)).get(POINT)
             if said and said.spared_least * 2 > said.faults:
                 found[name] = said.text(read_calibration(tree))
-    except Error:  # it is for root, or was unloaded meanwhile
+    except Error:  # only root may read it, or the module was just unloaded
         return {}
     return found

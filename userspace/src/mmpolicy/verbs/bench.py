@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`bench`: whole programs under one memory setting after the other."""
+"""`bench`: run whole programs under one memory setting after another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mmpolicy.bench.rounds import Bench
 
 RUNS = 12  # rounds
-IDLE = 0.05  # of the time of a run: with less CPU time, maybe another process did the work
+IDLE = 0.05  # share of a run's time; with less CPU time, another process may have done the work
 
 
 def _arms(host: Host, given: tuple[str, ...]) -> Arms:
@@ -41,7 +41,7 @@ def _arms(host: Host, given: tuple[str, ...]) -> Arms:
 
 
 def _facts(host: Host, work: Work, seed: int) -> dict[str, Any]:
-    """Return where and how this was measured."""
+    """Return the facts about host and tool."""
     made_of = hardware_of(host.tree)
     return {
         "command": list(work.command),
@@ -71,7 +71,7 @@ def _dry_run(arms: Arms, want_json: bool) -> None:
 
 
 def _own(arm: Arm) -> Iterator[tuple[str, str]]:
-    """Yield what an arm changes for the command alone."""
+    """Yield the settings of an arm that apply to the command alone."""
     for key, value in arm.settings.items():
         yield f"{arm.profile}/{key.inside}", value
     if arm.no_thp:
@@ -81,7 +81,7 @@ def _own(arm: Arm) -> Iterator[tuple[str, str]]:
 
 
 def _check_outputs(options: dict[str, Any]) -> None:
-    """Refuse now, and not after minutes, a file that cannot be written."""
+    """Refuse an output file that cannot be written now, and not after minutes."""
     plot, html = options["plot"], options["html"]
     if plot and plot.suffix not in (".svg", ".png"):
         raise click.UsageError(f"{plot}: the name has to end in .svg or .png")
@@ -92,7 +92,7 @@ def _check_outputs(options: dict[str, Any]) -> None:
 
 
 def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
-    """Say it before the first run if so few rounds can show nothing."""
+    """Warn before the first run if there are too few rounds to show anything."""
     from mmpolicy.ab.design import least_pairs
 
     runs, need = options["runs"], least_pairs(max(arms - 1, 1))
@@ -196,7 +196,7 @@ def bench(
 def _measure(
     host: Host, arms: Arms, work: Work, seed: int, options: dict[str, Any]
 ) -> tuple[Bench, Error | None]:
-    """Return the rounds that are complete, and what ended the bench if that was no plan."""
+    """Return the complete rounds, and the error that ended the bench early, if any."""
     from mmpolicy.bench.rounds import Bench, Length
 
     length = Length(
@@ -239,7 +239,7 @@ def _tell(
     want_json: bool,
     options: dict[str, Any],
 ) -> None:
-    """Print the result of the complete rounds, then write the files: a full disk hides nothing."""
+    """Print the result of the complete rounds, then write the files, so a full disk hides none."""
     from mmpolicy.bench.result import Result
 
     result = Result(
@@ -268,7 +268,7 @@ def _save(
     options: dict[str, Any],
     failure: Error | None,
 ) -> None:
-    """Write each file, also if another one cannot be written."""
+    """Write each file, even if another one cannot be written."""
     out, plot, html = options["out"], options["plot"], options["html"]
     deeds: list[Callable[[], None]] = []
     if out:
@@ -293,7 +293,7 @@ def _save(
 
 
 def _not_counted(done: Bench) -> Iterator[str]:
-    """Yield which work of the command is in no figure."""
+    """Yield warnings of work of the command that is in no figure."""
     if names := sorted(done.programs.outlived):
         yield (
             f"{', '.join(names)} outlived the process that started it: its CPU time, faults and "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`bind` and `unbind`: which cgroups and processes a profile is for."""
+"""`bind` and `unbind`: the cgroups and processes of a profile."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ owner_option = click.option(
 
 
 def refuse_bare(given: str | None, verb: str) -> None:
-    """Refuse a target that is given without its option, and say which option it takes."""
+    """Refuse a target without its option, and suggest the option."""
     if given:
         option = "--pid" if given.isdigit() else "--cgroup" if "/" in given else "--unit"
         raise click.UsageError(f"did you mean mmpolicy {verb} {option} {given}?")
 
 
 def check_one(*given: object) -> None:
-    """Fail if not exactly one of the options is given."""
+    """Raise an error unless exactly one of the options is given."""
     if sum(each is not None for each in given) != 1:
         raise click.UsageError("give one of --cgroup PATH, --pid N and --unit NAME")
 
@@ -86,7 +86,7 @@ def check_one(*given: object) -> None:
 def find_processes(
     tree: Tree, cgroup: str | None, pid: int | None, unit: str | None
 ) -> tuple[str, list[int]]:
-    """Return the cgroup that accounts for the memory, if it is known, and the processes."""
+    """Return the cgroup that accounts for the memory, if known, and the processes."""
     check_one(cgroup, pid, unit)
     if pid is not None:
         check_process(tree, pid)
@@ -96,7 +96,7 @@ def find_processes(
 
 
 def _find(tree: Tree, cgroup: str | None, pid: int | None, owner: str | None) -> Binding:
-    """Return the key of what the options name; nobody else may own it."""
+    """Return the key of the named target; refuse a target with another owner."""
     if cgroup is not None:
         group = CgroupBinding(find_bindable(tree, cgroup).number)
         check_free(tree, group, owner and check_owner(owner))
@@ -155,7 +155,7 @@ def bind(
 
 
 def _keep(tree: Tree, owner: str | None, key: Binding, profile: str | None) -> Callable[[], None]:
-    """Return what writes down whose binding it is; nothing to do without an owner."""
+    """Return a function that records the owner of a binding; it does nothing without an owner."""
     if not owner or not isinstance(key, CgroupBinding):
         return lambda: None
     path = cgroup_paths(tree).get(str(key.number), "")
@@ -164,9 +164,9 @@ def _keep(tree: Tree, owner: str | None, key: Binding, profile: str | None) -> C
 
 
 def _running(units: Units, key: UnitBinding) -> list[CgroupBinding]:
-    """Return the cgroups that a unit decides for now, where the module is loaded.
+    """Return the running cgroups of a unit, if the module is loaded.
 
-    Of a template, these are its instances without those that a manifest names themselves.
+    For a template, these are its instances except those that a manifest names themselves.
     """
     if not units.tree.exists(CONTROL):
         return []
@@ -178,7 +178,7 @@ def _running(units: Units, key: UnitBinding) -> list[CgroupBinding]:
 def _bind_unit(
     host: Host, unit: str, profile: str, force: bool, dry_run: bool, want_json: bool
 ) -> list[CgroupBinding]:
-    """Bind a service for each start, and return the keys of its cgroups that run now."""
+    """Bind a service for each start; return the keys of its running cgroups."""
     units = units_of(host.tree)
     key = check_unit(units, unit, profile, force)
     running = _running(units, key)
@@ -191,7 +191,7 @@ def _bind_unit(
 
 
 def _unbind_unit(host: Host, unit: str, dry_run: bool, want_json: bool) -> None:
-    """Unbind a unit; an instance then has what its template is bound to."""
+    """Unbind a unit; an instance then follows the binding of its template."""
     units = units_of(host.tree)
     key = find_unit(units, unit)
     running, writes = _running(units, key), list[Write]()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`calibrate`: what a page fault costs on this host."""
+"""`calibrate`: measure the cost of a page fault on this host."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from mmpolicy.verbs.options import ask, dry_run_option, json_option, pass_host
 WANTED = (16 << 10, 64 << 10, 2 << 20)
 ALL_WANTED = (16 << 10, 32 << 10, 64 << 10, 128 << 10, 2 << 20)  # with all CPUs
 LEASE_S = 10.0
-MIB_CPU = 64  # that each CPU takes at the most
-LOAD, LOAD_S = 25.0, 0.5  # percent of all CPUs that others may use, and for how long to look
+MIB_CPU = 64  # maximum for each CPU
+LOAD, LOAD_S = 25.0, 0.5  # maximum load by other processes in percent of all CPUs; time to measure
 WAITING = 10.0  # percent of the time that tasks may wait for memory
 BAR = 30  # columns
 NOT_QUIET = "wait until the host is quiet"
@@ -56,7 +56,7 @@ def _sizes(tree: Tree, now: Values, wanted: Sequence[int] = WANTED) -> dict[int,
 
 
 def _arms(sizes: dict[int, str]) -> dict[str, Values]:
-    """Return for each size what gives it to who asks, and nobody any other of these."""
+    """Return for each size the knobs that give it, and no other size, to memory with madvise."""
     off = dict.fromkeys(sizes.values(), "never")
     return {str(size): off | {path: "madvise"} for size, path in sizes.items()} | {str(PAGE): off}
 
@@ -76,7 +76,7 @@ def _tell(seconds: float) -> None:
 
 
 def _load(host: Host) -> float:
-    """Return the percent of all CPUs that is in use."""
+    """Return the load of all CPUs in percent."""
     before = _times(host)
     host.sleep(LOAD_S)
     idle, everything = (late - early for early, late in zip(before, _times(host)))
@@ -84,14 +84,14 @@ def _load(host: Host) -> float:
 
 
 def _times(host: Host) -> tuple[float, float]:
-    """Return how long CPUs were idle, and in all, in seconds since boot."""
+    """Return the idle time and the total time of CPUs, in seconds since boot."""
     times = cpu_times(host.tree.read(STAT))
     idle = times["idle"] + times["iowait"]
     return idle, idle + times["busy"] + times["steal"]
 
 
 def _check(host: Host, cpus: int) -> None:
-    """Refuse to take all CPUs of a host that has work for them, or too little memory."""
+    """Refuse a host with too much load, or too little memory."""
     load = _load(host)
     if load > LOAD:
         text = f"others use {load:.0f} % of the CPUs, more than {LOAD:g} %"
@@ -130,7 +130,7 @@ def _together(host: Host, now: Values, sizes: dict[int, str], crew: Crew) -> lis
 
 
 def _together_lines(rows: Sequence[Together]) -> Iterator[str]:
-    """Yield for each size what a single page in it costs, by the number of CPUs, and bars."""
+    """Yield for each size the cost of one page in it, by the number of CPUs, with bars."""
     most = max(each.ns * PAGE / each.size for each in rows)
     cells = [
         (f"{each.size >> 10} kB", each.cpus, f"{each.ns:,.0f} ns",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`collapse`: 2 MB pages for memory that is used in full, on a stock kernel; needs no module."""
+"""`collapse`: 2 MB pages for fully used memory, on a stock kernel; needs no module."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ from mmpolicy.verbs.options import (
 )
 
 POINT, NEVER = "anon_order", "never"
-FAST = 0.5  # of the time: from here on the program is slowed down a lot
+FAST = 0.5  # share of the time from which on the program is slowed down a lot
 SHOWN = 10  # areas of a dry run
-EVERY_S = 0.2  # between two updates of the progress
+EVERY_S = 0.2  # interval between updates of the progress
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class CollapseOptions:
 
 @dataclass
 class Row:
-    """A process before and after, of its private anonymous memory."""
+    """A process before and after, with its private anonymous memory."""
 
     pid: int
     name: str
@@ -133,7 +133,7 @@ def collapse(host: Host, **options: Any) -> None:
 
 
 def _check_profiles(tree: Tree, given: CollapseOptions, pids: list[int]) -> None:
-    """Fail if a profile with the policy `never` decides for one of the processes."""
+    """Raise an error if a profile with the policy `never` decides for one of the processes."""
     if given.override_never or not tree.exists(CONTROL):
         return
     state = read_state(tree)
@@ -146,7 +146,7 @@ def _check_profiles(tree: Tree, given: CollapseOptions, pids: list[int]) -> None
 
 
 def never_of(tree: Tree, state: State, pid: int) -> str:
-    """Return the profile that decides for a process, if its policy is `never`; else empty."""
+    """Return the profile that decides for a process if its policy is `never`, else ""."""
     try:
         profile = profile_of(tree, state, pid)
     except Error:  # it has just ended
@@ -155,7 +155,7 @@ def never_of(tree: Tree, state: State, pid: int) -> str:
 
 
 def _time_one(host: Host, holds: Holds, given: CollapseOptions) -> float:
-    """Return how long one collapse takes on this host; fail if that is too long."""
+    """Measure how long one collapse takes on this host; raise an error if that is too long."""
     one_s = time_one(host, holds)
     if one_s * 1000 > given.max_stop:
         text = f"one collapse stops the program for {one_s * 1000:.1f} ms here"
@@ -223,7 +223,7 @@ def _plan(
     host: Host, given: CollapseOptions, cgroup: str, targets: dict[int, Target],
     before: dict[int, Seen], one_s: float,
 ) -> None:  # fmt: skip
-    """Print the work that is to be done, and change nothing."""
+    """Print the planned work, and change nothing."""
     rows, more, areas = _rows(host, before), Counter[str](), list[dict[str, Any]]()
     for area in (area for seen in before.values() for area in seen.areas):
         fit, missing = 0, 0
@@ -313,7 +313,7 @@ def _run(
     host: Host, collapser: Collapser, targets: dict[int, Target], areas: list[Candidates],
     blocks: int,
 ) -> int:  # fmt: skip
-    """Collapse all; return the signal that ended it before, or 0."""
+    """Collapse all areas; return the signal that ended it early, or 0."""
     began = shown = host.clock()
     with noted() as caught:
         for left in collapser.run(targets, areas):
@@ -329,7 +329,7 @@ def _run(
 
 
 def _after(rows: dict[int, Row], targets: dict[int, Target], done: Done) -> None:
-    """Read all processes again, and complete their rows."""
+    """Check all processes again, and complete their rows."""
     for pid, row in rows.items():
         row.made_kib = done.made[pid] * BLOCK >> 10
         row.growth_kib = _kib(done.added[pid])

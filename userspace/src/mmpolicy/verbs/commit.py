@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What all verbs that change the state do: write, keep the way back, tell what became of it."""
+"""Shared by verbs that change the state: lock, journal, apply or roll back, print."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ from mmpolicy.render import emit, paint, table
 
 
 def command_name() -> str:
-    """Return the words of the verb that runs, such as `profile create`."""
+    """Return the name of the running verb, such as `profile create`."""
     return click.get_current_context().command_path.partition(" ")[2]
 
 
 @contextmanager
 def exclusive(host: Host, dry_run: bool, force: bool = False) -> Iterator[Entry | None]:
-    """Keep other changes by this command away, from the first look to the record of the change.
+    """Lock out other changes by this command, from the first read to the record of the change.
 
-    A change before it that was cut off is told of, and returned with what it has done. With force,
-    an experiment ends first.
+    If an earlier change was cut off, print a warning, and yield its entry with the part that was
+    done. With force, an experiment ends first.
     """
     if dry_run:
         yield None
@@ -66,14 +66,14 @@ def exclusive(host: Host, dry_run: bool, force: bool = False) -> Iterator[Entry 
 
 
 def _settle(host: Host) -> Entry | None:
-    """Tell of a change that was cut off, and write down what it has made of the state."""
+    """Report a change that was cut off, and record the part that was done."""
     try:
         entry = cut_off(host.tree)
         if not entry:
             return None
         done = part_of(state_of(host.tree, ()), entry)
         settled = record(host.tree, entry.command, done, "was cut off", entry)
-    except Error:  # another verb will tell
+    except Error:  # another verb will report it
         return None
     verb = f"revert --to {entry.number - 1}"
     click.echo(f"warning: {told_of(entry, verb).line()}", err=True)
@@ -81,7 +81,7 @@ def _settle(host: Host) -> Entry | None:
 
 
 def keep_change(host: Host, done: StateChange, note: str = "", begun: Entry | None = None) -> None:
-    """Keep the way back; a change that has been made is good without it too."""
+    """Record a change for revert; if that fails, the change itself still stands."""
     try:
         entry = record(host.tree, command_name(), done, note, begun)
     except Error as err:
@@ -92,18 +92,18 @@ def keep_change(host: Host, done: StateChange, note: str = "", begun: Entry | No
 
 
 def _begin(host: Host, writes: Sequence[Write]) -> Entry | None:
-    """Write down what is about to be done, for those who come after a crash."""
+    """Record the planned change first, so that a crash leaves a trace."""
     before = state_of(host.tree, writes)
     try:
         return record(
             host.tree, command_name(), StateChange(before, asked_for(before, writes)), is_open=True
         )
-    except Error:  # keep_change() will tell
+    except Error:  # keep_change() will report it
         return None
 
 
 def emit_plan(command: str, want_json: bool, plan: Iterable[Step], **more: Any) -> None:
-    """Print the writes that a dry run leaves out, and what else there is to say of them."""
+    """Print the writes of a dry run, with further facts about them."""
     steps = list(plan)
     data = {"dry_run": True, "writes": [each._asdict() for each in steps], **more}
     lines = [each.line() for each in steps]
@@ -119,10 +119,10 @@ def commit(
     then: Callable[[], None] = lambda: None,
     wait: bool | None = None,
 ) -> None:
-    """Make the writes of a verb, all or none, and tell what they have changed.
+    """Make the writes of a verb, all or none, and print the changes.
 
-    `then` is what else has to be kept, before anything is told. `wait` is whether to wait for the
-    kernel; without it, nobody asks what the kernel is still at.
+    `then` records further facts, before anything is printed. `wait`: whether to wait for the kernel
+    to settle; None: do not ask about it.
     """
     if dry_run:
         check_values(host.tree, writes, origin)
@@ -142,7 +142,7 @@ def commit(
 
 
 def tell_settled(host: Host, wait: bool) -> None:
-    """Wait for the kernel, and tell what it is still at, or why it has refused."""
+    """Wait for the kernel to settle; report unfinished work, or the reason of a refusal."""
     state = settle(host, _tell, LIMIT_S if wait else 0)
     if state in UNDER_WAY:
         _tell(
@@ -162,7 +162,7 @@ def change(
     origin: Origin = no_origin,
     then: Callable[[], None] = lambda: None,
 ) -> StateChange:
-    """Make writes, all or none, and keep the way back."""
+    """Make writes, all or none, and record them for revert."""
     _mind_experiment(host, writes)
     of_units = any(isinstance(write.key, UnitBinding) for write in writes)
     finish = host.reload_units if of_units else lambda: None
@@ -180,7 +180,7 @@ def change(
 
 
 def _mind_experiment(host: Host, writes: Sequence[Write]) -> None:
-    """Refuse writes that would end the experiment of somebody else."""
+    """Refuse writes that would end another user's experiment."""
     who = running(host.tree) if any(is_ours(write.key) for write in writes) else ""
     if who and has_arms(read_state(host.tree)):
         raise in_the_way(who)
@@ -206,7 +206,7 @@ def _rows(
 
 
 def difference_data(tree: Tree, now: State, target: State) -> list[dict[str, str | None]]:
-    """Return for JSON what differs between what is and what should be."""
+    """Return for JSON the differences between two states."""
     keys = changed_keys(now, target)
     paths = cgroups_of(tree, keys)
     return [
@@ -216,7 +216,7 @@ def difference_data(tree: Tree, now: State, target: State) -> list[dict[str, str
 
 
 def difference_rows(tree: Tree, now: State, target: State) -> list[str]:
-    """Return a table of what differs between what is and what should be, empty without."""
+    """Return a table of the differences between two states, empty if there are none."""
     keys = changed_keys(now, target)
     paths = cgroups_of(tree, keys)
     rows = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a shell offers for a word; all of it is found on the host."""
+"""Shell completions, which are all read from the host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mmpolicy.host.systemd import template_of
 
 STOCK = "stock"
 Words = Iterator[str]
-Offer = Callable[[Tree, dict[str, Any], str], Words]  # the words so far; the part that is done
+Offer = Callable[[Tree, dict[str, Any], str], Words]  # parameters, and the word so far -> words
 
 
 def _points(tree: Tree, given: dict[str, Any], _before: str) -> Words:
@@ -38,7 +38,7 @@ def _points(tree: Tree, given: dict[str, Any], _before: str) -> Words:
 
 
 def _settings(tree: Tree, given: dict[str, Any], _before: str) -> Words:
-    """Offer the policies of the point until one is given, and the knobs as they are now."""
+    """Offer the policies of the point until one is given, and the knobs with their values."""
     control = Control(tree)
     point = control.point(given["profile"], given["point"])
     chosen = [word for word in given.get("settings") or () if "=" not in word]
@@ -48,7 +48,7 @@ def _settings(tree: Tree, given: dict[str, Any], _before: str) -> Words:
 
 
 def _programs(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
-    """Offer the policies in BPF that are loaded."""
+    """Offer the loaded BPF policies."""
     yield from (each.name for each in programs(tree))
 
 
@@ -61,7 +61,7 @@ def _cgroups(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
 
 
 def _units(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
-    """Offer the services that run, below the slices of the system, and their templates."""
+    """Offer the running services below the slices of the system, and their templates."""
     units = [path.rpartition("/")[2] for path in cgroup_list(tree)
              if re.fullmatch(r"(/[^/]+\.slice)*/[^/]+\.service", path)]  # fmt: skip
     yield from units
@@ -77,7 +77,7 @@ def _pids(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
 
 
 def _arms(tree: Tree, _given: dict[str, Any], before: str) -> Words:
-    """Offer profiles and policies, the knobs of a policy that is given, and those of the kernel."""
+    """Offer profiles and policies, the knobs of a given policy, and those of the kernel."""
     if not before:
         yield STOCK
     words = [word.partition("=") for word in before.split(",") if word]
@@ -97,7 +97,7 @@ def _arms(tree: Tree, _given: dict[str, Any], before: str) -> Words:
 
 
 def _metrics(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
-    """Offer the forms of a source, and the keys of those whose file has them all."""
+    """Offer the forms of a source, and the keys of sources with a single file."""
     yield from re.findall(r"(?:^|, )(\w+[.:])", FORMS)
     for line in tree.read("/proc/vmstat").splitlines():
         yield f"vmstat.{line.split()[0]}"
@@ -110,7 +110,7 @@ def _metrics(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
 
 
 def _kernels(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
-    """Offer the releases that are installed."""
+    """Offer the installed releases."""
     yield from tree.names("/lib/modules")
 
 
@@ -138,7 +138,7 @@ OFFERS: dict[str, Offer] = {
 
 
 def words_for(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
-    """Return the words of a kind that begin as typed; of an arm, its last part is completed."""
+    """Return the words of a kind with this prefix; in an arm, only its last part is completed."""
     tree = Tree(ctx.find_root().params["root"])
     done = incomplete[: incomplete.rfind(",") + 1] if kind == "arm" else ""
     try:
@@ -149,10 +149,10 @@ def words_for(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
 
 
 class Bash(BashComplete):
-    """Completion for bash, which takes `=` and `:` for words of their own."""
+    """Completion for bash, which splits words at `=` and `:`."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words so far, and the one to complete, both as they were typed."""
+        """Return the words so far, and the one to complete, both as typed."""
         typed = os.environ["COMP_WORDS"].split("\n")[1 : int(os.environ["COMP_CWORD"]) + 1]
         words: list[str] = []
         goes_on = False
@@ -167,7 +167,7 @@ class Bash(BashComplete):
         return [word.strip("'\"") for word in args], incomplete.lstrip("'\"")
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return what goes into the place of the last word that bash sees."""
+        """Return the completions without the part that bash takes for earlier words."""
         items = super().get_completions(args, incomplete)
         begun = re.match(r".*[=:]", incomplete)
         for item in items:

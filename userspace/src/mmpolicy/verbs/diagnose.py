@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`doctor`: what is there, what is missing, and the next step."""
+"""`doctor`: present and missing components, and the next step."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ RESULTS = {
     Exit.LACKING: "Policies cannot be switched",
     Exit.DENIED: "Policies cannot be switched by you",
 }
-WITHOUT_MODULE = ("kernel", "thp", "left")  # the checks that matter where no module can be
+WITHOUT_MODULE = ("kernel", "thp", "left")  # the checks that matter on a kernel without the module
 
 
 class Findings(NamedTuple):
-    """What doctor says: the verdict first, then only what matters here."""
+    """The findings of doctor: the verdict first, then only the checks that matter here."""
 
     verdict: str
     result: Exit
@@ -34,7 +34,7 @@ class Findings(NamedTuple):
     checks: list[Check]
 
     def lines(self) -> Iterator[str]:
-        """Yield it for people."""
+        """Yield the findings for people."""
         yield f"{self.verdict} (exit {int(self.result)})"
         for line in as_lines(self.works) if self.result != Exit.DONE else ():
             yield from wrapped(line, "  ")
@@ -50,7 +50,7 @@ class Findings(NamedTuple):
 
 
 def look(host: Host, facts: Facts, everything: bool) -> Findings:
-    """Return what doctor has to say."""
+    """Return the findings of doctor."""
     from mmpolicy.verbs.fit import check_kernel
 
     checks = [check(facts) for check in (check_kernel, *CHECKS)]

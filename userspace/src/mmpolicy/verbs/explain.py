@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`explain` and `recommend`: why the memory of a process is as it is, and what would suit it."""
+"""`explain` and `recommend`: why a process has its folios, and which policy suits it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ class Address(click.ParamType):
     name = "address"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number."""
         try:
             return value if isinstance(value, int) else int(value, 16)
         except ValueError:
@@ -55,7 +54,7 @@ class Address(click.ParamType):
 
 
 class Seen(NamedTuple):
-    """What was seen of a process."""
+    """The findings about a process."""
 
     profile: str
     policy: str
@@ -63,7 +62,7 @@ class Seen(NamedTuple):
     areas: list[Explained]
     lost: int
     reach: Reach
-    loaded: bool  # is the module?
+    loaded: bool  # the module is loaded
     longest_ms: float  # hold of its mmap_lock
 
 
@@ -212,7 +211,7 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
 
 
 def _tell_without_module(pid: int, seen: Seen, want_json: bool) -> None:
-    """Print what is known of a process, and fail, as there is no state to add a profile to."""
+    """Print the findings about a process, then fail, as no profile can be added."""
     whole = all_of(seen.areas)
     lines = [*seen.reach.lines(), *(f"not known: {text}" for text in seen.reach.unknown)]
     data = {"pid": pid, "reach": seen.reach.as_data(), "all": whole.as_data(),
@@ -224,7 +223,7 @@ def _tell_without_module(pid: int, seen: Seen, want_json: bool) -> None:
 
 
 def profile_name(comm: str, taken: list[str]) -> str:
-    """Return a name for a profile that is like that of a program."""
+    """Return a name for a profile, similar to that of a program."""
     name = re.sub("[^a-z0-9_-]", "-", comm.lower()).strip("-_") or "process"
     return f"{name[:27]}-2" if name in (*taken, *NO_PROFILES) else name[:31]
 
@@ -232,7 +231,7 @@ def profile_name(comm: str, taken: list[str]) -> str:
 def _with_profile(
     host: Host, state: State, old: str, name: str, advice: Advice, pid: int
 ) -> tuple[State, str]:
-    """Return the state with the profile, and the cgroup that is bound to it, if there is one."""
+    """Return the state with the profile, and the cgroup bound to it, or ""."""
     settings: State = {
         key.of(name): value
         for key, value in settings_of(state, old).items()

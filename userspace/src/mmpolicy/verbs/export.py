@@ -18,7 +18,7 @@ LONG_S = 3600.0
 
 
 def _listen(host: Host, given: str) -> None:
-    """Answer whoever scrapes, until somebody ends it."""
+    """Serve Prometheus over HTTP until the process ends."""
     from prometheus_client import start_http_server
 
     from mmpolicy.control.prometheus import families_or_down, registry

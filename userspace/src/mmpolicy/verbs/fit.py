@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`doctor --kernel`: which points a kernel would have that does not run."""
+"""`doctor --kernel`: the points of a kernel that does not run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmpolicy.kernel.needs import needs, tried
 from mmpolicy.kernel.unpack import NotReadableError
 from mmpolicy.render import emit, table
 
-PLACES = ("/boot/vmlinuz-{}", "/lib/modules/{}/vmlinuz")  # where kernels are, by their release
+PLACES = ("/boot/vmlinuz-{}", "/lib/modules/{}/vmlinuz")  # images of kernels, by their release
 VERSION, TYPES = "/proc/version", "/sys/kernel/btf/vmlinux"
 DAMAGED = (struct.error, IndexError, ValueError, OverflowError, RecursionError)
 UNTRIED = "not tried on this build, so the module wants untested=1"
@@ -26,7 +26,7 @@ NEXT = "give the release of an installed kernel, a vmlinuz, a vmlinux or a Debia
 
 
 def _read(tree: Tree, image: str) -> tuple[str, bytes]:
-    """Return the file of a release or a name, and what is in it."""
+    """Return the path and the contents of the image of a release, or of a named file."""
     places = [place.format(image) for place in PLACES] if "/" not in image else []
     found = [place for place in places if tree.exists(place)]
     if found:
@@ -38,7 +38,7 @@ def _read(tree: Tree, image: str) -> tuple[str, bytes]:
 
 
 def look_at(tree: Tree, image: str) -> tuple[Kernel, list[Fit]]:
-    """Return a kernel and what each point would be there."""
+    """Return a kernel, and the fit of each point in it."""
     path, data = _read(tree, image)
     try:
         kernel = kernel_of(data)
@@ -72,7 +72,7 @@ def told(kernel: Kernel, points: list[Fit]) -> str:
 
 
 class Points(NamedTuple):
-    """What the running kernel can have, in words; why it can have none, empty if it can."""
+    """The points of the running kernel, in words; the reasons if it can have none, else ""."""
 
     text: str
     reasons: str = ""
@@ -80,7 +80,7 @@ class Points(NamedTuple):
 
 
 def points_here(facts: Facts) -> Points:
-    """Return which points the running kernel could have."""
+    """Return the points that the running kernel could have."""
     try:
         kernel = running_kernel(facts.release, facts.raw(VERSION), facts.symbols, facts.raw(TYPES))
         points = fit(kernel, needs(), tried())
@@ -93,7 +93,7 @@ def points_here(facts: Facts) -> Points:
 
 
 def check_kernel(facts: Facts) -> Check:
-    """Which points could the running kernel have? A loaded module knows better."""
+    """Check which points the running kernel could have; a loaded module knows better."""
     if facts.loaded:
         return Check("kernel", "ok", facts.release)
     points = points_here(facts)
@@ -106,7 +106,7 @@ def check_kernel(facts: Facts) -> Check:
 
 
 def show_fit(tree: Tree, image: str, brief: bool, want_json: bool) -> Exit:
-    """Print what a kernel would have; return DONE if that is anything."""
+    """Print the points of a kernel; return DONE if it has any."""
     kernel, points = look_at(tree, image)
     result = Exit.DONE if any(each.status != "lacks" for each in points) else Exit.LACKING
     if brief and not want_json:

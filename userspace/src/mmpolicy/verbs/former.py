@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Options and verbs under their former names: they work in this version, with a line on stderr."""
+"""Former names of options and verbs, which work in this version, with a line on stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def say(former: str, name: str) -> None:
 
 
 class _Former(click.Option):
-    """A hidden option that hands its value to the option that took its place."""
+    """A hidden option that passes its value to its replacement."""
 
     def __init__(self, *args: Any, current: str, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -28,7 +28,7 @@ class _Former(click.Option):
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
-        """Move the value to where the new option looks for its own: it is eager, so comes first."""
+        """Store the value under the new option's name; is_eager makes this come first."""
         values, mine = cast("dict[str, Any]", opts), str(self.name)
         if mine in values:
             say(self.opts[0], self.current)
@@ -41,9 +41,9 @@ class _Former(click.Option):
 
 
 def former_option(former: str, current: str, **attributes: Any) -> Callable[[Command], Command]:
-    """Let a command take an option by its former name, too.
+    """Let a command accept an option by its former name too.
 
-    attributes: is_flag, or the type, if its value is not handed on as it is.
+    attributes: is_flag, or the type, if the value is not passed on unchanged.
     """
     hidden = {"hidden": True, "expose_value": False, "is_eager": True}
     name = "former_" + former.strip("-").replace("-", "_")

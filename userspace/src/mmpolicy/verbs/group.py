@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The command as a group of verbs, whose errors are JSON if that is wanted."""
+"""The command as a group of verbs; with --json, errors are JSON too."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ OUTPUT_REMEDIES = KEEP_REMEDIES | {
 
 
 class Group(click.Group):
-    """Verbs by what they are for.
+    """Verbs in titled sections.
 
-    A verb is imported when it is asked for: most of the time to start goes into imports.
+    A verb is imported on first use, as imports take most of the start-up time.
     """
 
     def __init__(
@@ -43,11 +43,10 @@ class Group(click.Group):
         self.verbs = {name: file for verbs in groups.values() for name, file in verbs.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all verbs."""
         return sorted(self.verbs)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return a verb, None if there is no such one."""
+        """Return a verb, or None if it does not exist."""
         if name in self.verbs and name not in self.commands:
             module = import_module(f"mmpolicy.verbs.{self.verbs[name]}")
             commands = [each for each in vars(module).values() if isinstance(each, click.Command)]
@@ -55,7 +54,7 @@ class Group(click.Group):
         return self.commands.get(name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs by what they are for, each with the whole of its first sentence."""
+        """Write the verbs by section, each with its whole first sentence."""
         width = max(map(len, self.verbs))
         for title, verbs in self.groups.items():
             found = [(name, self.get_command(ctx, name)) for name in verbs]
@@ -71,7 +70,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the verb that is given, or say which one may be meant."""
+        """Return the given verb, or suggest a similar one."""
         if args[0] in FORMER_VERBS:
             former, args = args[0], [FORMER_VERBS[args[0]], *args[1:]]
             say(former, args[0])
@@ -84,7 +83,7 @@ class Verbs(Group):
     """The command; with --json, its errors are JSON too."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb, and find out here if what it prints cannot be printed."""
+        """Run the verb, and flush its output here, to catch errors of printing."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -98,7 +97,7 @@ class Verbs(Group):
         return result
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> Any:
-        """Run it as click does; whatever goes wrong is told in a line or two, or in JSON."""
+        """Run as click does, but report any error in a line or two, or in JSON."""
         words = list(sys.argv[1:] if args is None else args)
         run: Callable[..., Any] = super().main
         if not more.get("standalone_mode", True):
@@ -119,7 +118,7 @@ class Verbs(Group):
             from mmpolicy.verbs.libraries import lacking
 
             code = self._tell(words, lacking(err) or _internal(err))
-        except Exception as err:  # the last resort: no user is to read a traceback
+        except Exception as err:  # last resort: users should not see a traceback
             code = self._tell(words, _internal(err))
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -131,7 +130,7 @@ class Verbs(Group):
         return err.exit_code
 
     def _name_of(self, words: Sequence[str]) -> str:
-        """Return the words of the verb, such as `profile create`."""
+        """Return the name of the verb, such as `profile create`."""
         names: list[str] = []
         group: click.Command = self
         for word in words:
@@ -143,7 +142,7 @@ class Verbs(Group):
 
 
 def _say_what_can_be(ctx: click.Context, err: Error) -> None:
-    """Let an error for want of the module say what can be done on this host."""
+    """Extend an error about the missing module by the options of this host."""
     from mmpolicy.verbs.here import without_module
 
     verdict = without_module(ctx.obj)
@@ -153,14 +152,14 @@ def _say_what_can_be(ctx: click.Context, err: Error) -> None:
 
 
 def _print_no_more() -> None:
-    """Let what is still to be printed go nowhere."""
+    """Discard further output."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.__stdout__.fileno() if sys.__stdout__ else 1)
     os.close(null)
 
 
 def _internal(err: Exception) -> Error:
-    """Return the error for a fault of this command, with its place."""
+    """Return the error for a bug in this command, with its place."""
     place = traceback.extract_tb(err.__traceback__)[-1]
     text = f"internal error: {type(err).__name__}: {err} (in {place.filename}:{place.lineno})"
     return Error(text, Exit.INTERNAL, "mmpolicy status shows what is set; report this line")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What this host can do: with policies, without them, and what to type next."""
+"""The abilities of this host, with and without policies, and the next step."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ OUTSIDE = "run it on the host itself, not in a container"
 
 
 class Verdict(NamedTuple):
-    """Whether this kernel can have policies, and what to do next; sure is False if unknown."""
+    """Whether this kernel can have policies, and the next step."""
 
     text: str
     next_step: str
-    never: bool = False  # no module can be had for this kernel
+    never: bool = False  # this kernel can never have the module
 
 
 class Verb(NamedTuple):
-    """A verb that needs no module, and why it does not work here."""
+    """A verb that needs no module, and the reason if it does not work here."""
 
     name: str
     why_not: str = ""
@@ -37,7 +37,7 @@ class Verb(NamedTuple):
 
 
 def without_module(host: Host) -> Verdict:
-    """Say what to do where the module is not loaded: by what the kernel has, not its number."""
+    """Return the next step without a loaded module, by features of the kernel, not its version."""
     facts = Facts(host)
     points = points_here(facts)
     look = LOOK if host.tree.is_root() else f"as root: {LOOK}"
@@ -58,7 +58,7 @@ def without_module(host: Host) -> Verdict:
 
 
 def verbs_here(host: Host) -> list[Verb]:
-    """Return the verbs that need no module, in the order in which one looks."""
+    """Return the verbs that need no module, in the order of a typical session."""
     needs_root = () if host.tree.is_root() else ("needs root", AS_ROOT)
     read_only = () if host.tree.writable(f"{THP}/enabled") else (f"{THP} is read-only", OUTSIDE)
     library = next((each for each in ("numpy", "scipy") if not _is_there(each)), "")
@@ -78,12 +78,12 @@ def verbs_here(host: Host) -> list[Verb]:
 def _is_there(library: str) -> bool:
     try:
         return find_spec(library) is not None
-    except ValueError:  # of a library that says it is not there
+    except ValueError:  # find_spec() of a library that is blocked
         return False
 
 
 def _no_trim(host: Host) -> tuple[()] | tuple[str, str]:
-    """Return why nothing can be given back, and the first of what its error says to do."""
+    """Return why trim is impossible, and the first step that its error suggests; () if possible."""
     try:
         check_possible(host.tree)
     except Error as err:
@@ -100,7 +100,7 @@ def _no_collapse(host: Host) -> tuple[()] | tuple[str, str]:
 
 
 def as_lines(verbs: list[Verb]) -> list[str]:
-    """Return what works, and what does not, with the reason."""
+    """Return the verbs that work, and the others with the reason."""
     works = ", ".join(each.name for each in verbs if not each.why_not)
     found = [f"What works here without the module: {works}"]
     reasons: dict[tuple[str, str], list[str]] = {}
@@ -113,7 +113,7 @@ def as_lines(verbs: list[Verb]) -> list[str]:
 
 
 def as_data(verbs: list[Verb]) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return the verbs for JSON."""
     lacks = [each for each in verbs if each.why_not]
     return {
         "works": [each.name for each in verbs if not each.why_not],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`revert` and `log`: what this command has changed, and the way back."""
+"""`revert` and `log`: the changes made by this command, and their rollback."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def revert(host: Host, force: bool, to: int | None, dry_run: bool, want_json: bo
     setting since, nothing happens without --force.
     """
     with exclusive(host, dry_run, force) as cut_off:
-        if cut_off and to is None:  # that one, also if it has done nothing
+        if cut_off and to is None:  # the one that was cut off, even if it has done nothing
             entry, done = cut_off, cut_off.done
         else:
             (*_, entry), done = last_changes(host.tree, to)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Settings that are in force while a command measures, and the way back whatever ends it."""
+"""Apply settings while a command measures, and restore them whatever ends it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from mmpolicy.ab.keeper import put_back
 from mmpolicy.control.experiment import BENCH, LOCK
 from mmpolicy.host.machine import Host
 
-PATIENCE_S = 0.5  # for somebody else who is about to end
+PATIENCE_S = 0.5  # wait for another process that is about to end
 
 
 class Settings(Protocol):
-    """What can be begun, and taken back."""
+    """Settings that can be applied and restored."""
 
     def set_up(self) -> None:
-        """Begin."""
+        """Apply the settings."""
 
     def restore(self) -> str:
-        """Go back; return what is to be told about it, if anything is."""
+        """Restore the former settings. Return a warning, or ""."""
 
 
 @contextmanager
 def in_force(host: Host, settings: Settings, alone: bool) -> Iterator[None]:
-    """Have settings; `alone`, as they are of the whole host, with nobody else who changes it."""
+    """Apply settings for a time; `alone`: under the lock, as they are host-wide."""
     holder = f"{BENCH}{os.getpid()}"
     with host.tree.locked(LOCK, holder, PATIENCE_S) if alone else nullcontext():
         if alone:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The libraries that only some verbs need, and how to get one that is missing."""
+"""Libraries that only some verbs need, and how to install a missing one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mmpolicy.errors import Error, Exit
 
-# What an import wants, and what to install for it: scipy brings numpy with it.
+# Imported module -> package to install; scipy includes numpy.
 PACKAGES = {
     "numpy": "scipy",
     "scipy": "scipy",
@@ -18,13 +18,13 @@ PACKAGES = {
     "jinja2": "jinja2",
     "markupsafe": "jinja2",
 }
-DISTRIBUTION = "/usr"  # where the Python is for which distributions have packages
-NEW_ENOUGH = (3, 11)  # distributions with an older one have a scipy that is too old, too
+DISTRIBUTION = "/usr"  # prefix of the Python for which distributions have packages
+NEW_ENOUGH = (3, 11)  # distributions with an older Python have too old a scipy as well
 INSTALLERS = {"apt": "reinstall", "dnf": "reinstall", "zypper": "install --force"}
 
 
 def lacking(err: ImportError) -> Error | None:
-    """Return the error for a library that cannot be imported; None for a fault of this command."""
+    """Return the error for a library that cannot be imported; None for a bug of this command."""
     name = (err.name or "").partition(".")[0]
     if isinstance(err, ModuleNotFoundError) and name in PACKAGES:
         text = f"this needs the Python library {name}, which is not installed"
@@ -33,7 +33,7 @@ def lacking(err: ImportError) -> Error | None:
     if not name:
         return None
     cause: BaseException = err
-    while cause.__cause__:  # a library may wrap the error of the loader in a page of advice
+    while cause.__cause__:  # a library may wrap the loader's error in a page of advice
         cause = cause.__cause__
     why = str(cause).strip().partition("\n")[0]
     text = f"this needs the Python library {name}, which is installed and does not load: {why}"
@@ -41,7 +41,7 @@ def lacking(err: ImportError) -> Error | None:
 
 
 def _importing(err: ImportError) -> str:
-    """Return the library in whose files the import failed, empty if in none of these."""
+    """Return the library in whose files the import failed, or ""."""
     for frame in traceback.extract_tb(err.__traceback__):
         for folder in Path(frame.filename).parts[:-1]:
             if folder in PACKAGES:
@@ -50,7 +50,7 @@ def _importing(err: ImportError) -> str:
 
 
 def how_to_get(library: str, again: bool = False) -> str:
-    """Return the line that installs a library (again) for the Python that runs this command."""
+    """Return the command that installs a library (again) for the running Python."""
     package = PACKAGES[library]
     force = "--force-reinstall " if again else ""
     if sys.prefix != sys.base_prefix:

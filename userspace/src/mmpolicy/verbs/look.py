@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`list` and `show`: what there is and how it is set."""
+"""`list` and `show`: points, policies and knobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KNOB_COLUMNS = ("POINT", "POLICY", "KNOB", "VALUE", "RANGE", "DEFAULT", "UNIT", 
 
 
 def _reasons(lacks: dict[str, str]) -> str:
-    """Return which policies there are not, those with the same reason together."""
+    """Return the missing policies, grouped by reason."""
     names: dict[str, list[str]] = {}
     for name, reason in lacks.items():
         names.setdefault(reason, []).append(name)
@@ -129,7 +129,7 @@ def _memory(tree: Tree, pid: int, holds: Holds) -> list[Memory]:
 
 
 def _process(tree: Tree, pid: int, holds: Holds) -> tuple[dict[str, Any], list[Memory]]:
-    """Return which profile decides for a process, and the memory of it and of its cgroup."""
+    """Return the profile that decides for a process, and the memory of process and cgroup."""
     memory = _memory(tree, pid, holds)
     profile = profile_of(tree, read_state(tree), pid)
     data = {"pid": pid, "profile": profile, "memory": [each._asdict() for each in memory]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`maintain`: `collapse` and `trim` for services, for ever, within a budget; needs no module."""
+"""`maintain`: `collapse` and `trim` for services, continuously and within a budget."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from mmpolicy.verbs.options import (
 
 CPU = 3.0  # percent
 PROCESS = "process "
-READ_S = 60.0  # between two looks at manifests
-TOLD_S = 3600.0  # between two lines in the system's log
-STEP_S = 1.0  # of a sleep, after which a signal is heeded
-WORTH_KIB = 1024  # of memory that was left alone, to be told
+READ_S = 60.0  # interval between reads of manifests
+TOLD_S = 3600.0  # interval between lines in the system's log
+STEP_S = 1.0  # part of a sleep, after which signals are checked
+WORTH_KIB = 1024  # less memory that was left alone is not reported
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def maintain(host: Host, **options: Any) -> None:
 
 
 class Keeper:
-    """Runs the rounds, within the budget, and tells of them."""
+    """Runs the rounds within the budget, and reports on them."""
 
     def __init__(self, host: Host, given: MaintainOptions, caught: list[int]) -> None:
         self._host, self._given, self._caught = host, given, caught
@@ -141,7 +141,7 @@ class Keeper:
             self._say("note: the kernel has no PSI, so nothing would stop this")
 
     def _check(self) -> None:
-        """Fail if nothing can be done here, and tell of the half that cannot."""
+        """Raise an error if neither half can work here; report the one that cannot."""
         no_trim, no_collapse = self._maintainer.no_trim, self._maintainer.no_collapse
         if no_trim and no_collapse:
             raise Error(f"{no_collapse}, and {no_trim}", Exit.LACKING, "mmpolicy doctor")
@@ -151,7 +151,7 @@ class Keeper:
             self._say(f"nothing is collapsed here: {no_collapse}")
 
     def _read(self) -> None:
-        """Read the names of the services, anew if they come from manifests."""
+        """Read the names of the services; repeatedly if they come from manifests."""
         given = self._given
         names = [*given.units, *given.cgroups, *(f"{PROCESS}{pid}" for pid in given.pids)]
         cpu = given.cpu
@@ -166,7 +166,7 @@ class Keeper:
         self._works = {name: self._works.get(name) or Work(name) for name in names}
 
     def _of_manifests(self) -> tuple[float | None, list[str]]:
-        """Return what the manifests of the host say; a file that is wrong is left out."""
+        """Return the settings in the host's manifests; invalid files are left out."""
         broken = set[str]()
         manifest = host_manifest(self._host.tree, lambda err: broken.add(err.message))
         try:
@@ -182,7 +182,7 @@ class Keeper:
         return wanted.cpu, wanted.services
 
     def _check_names(self) -> None:
-        """Fail if a name can never be of a cgroup; one that does not run now may start."""
+        """Raise an error if a name can never be of a cgroup; a stopped service may start later."""
         for pid in self._given.pids:
             check_process(self._host.tree, pid)
         for name in self._given.cgroups:
@@ -203,7 +203,7 @@ class Keeper:
             return []
 
     def _forbids(self) -> Callable[[int], str]:
-        """Return what says which profile forbids 2 MB pages to a process."""
+        """Return a function that says which profile forbids 2 MB pages to a process."""
         tree = self._host.tree
         states = [read_state(tree)] if tree.exists(CONTROL) else []
 
@@ -214,7 +214,7 @@ class Keeper:
         return forbids
 
     def run(self) -> None:
-        """Go round until a signal comes."""
+        """Repeat rounds until a signal comes."""
         host = self._host
         while not self._caught:
             if host.clock() - self._read_at >= READ_S:
@@ -231,7 +231,7 @@ class Keeper:
             self._rest()
 
     def _rest(self) -> None:
-        """Sleep until the next round, and until all CPU time that was taken is within budget."""
+        """Sleep until the next round, and until the CPU time is within the budget."""
         host = self._host
         began = host.clock()
         end = self._began + self._used() / (self._cpu / 100)
@@ -265,7 +265,7 @@ class Keeper:
             click.echo(line)
 
     def _tell(self, name: str, text: str) -> None:
-        """Print what happens once, and let the system's log have it."""
+        """Print an event, and write it to the system's log."""
         line = f"{name}: {text}" if name else text
         self._say(line)
         self._host.log(f"maintain: {line}")
@@ -294,7 +294,7 @@ class Keeper:
         )
 
     def end(self) -> None:
-        """Tell of all, take the record away, and leave a line in the journal."""
+        """Report the totals, remove the live record, and add a line to the journal."""
         self._show()
         self._host.log(self._sum())
         if self._host.tree.exists(LIVE):

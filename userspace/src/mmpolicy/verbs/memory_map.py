@@ -25,10 +25,10 @@ from mmpolicy.verbs.options import (
     pass_host,
 )
 
-LONG_KIB = 256 << 10  # from then on, looking may take seconds
-SECONDS = 60.0  # a heap of some hundred GiB, or one that is spread, takes longer
+LONG_KIB = 256 << 10  # from this size on, reading may take seconds
+SECONDS = 60.0  # a heap of some hundred GiB, or a sparse one, takes longer
 LATE = "memory for which there was no time"
-WORTH_KIB = 1024  # of what is not shown, to be told; counters of the kernel are no more exact
+WORTH_KIB = 1024  # less hidden memory is not reported; counters of the kernel are no more exact
 
 
 def _summary(areas: list[Area]) -> list[str]:
@@ -43,7 +43,7 @@ def _summary(areas: list[Area]) -> list[str]:
 
 
 def not_shown(areas: list[Area], sizes: Sizes, files: bool, stopped: bool) -> dict[str, int]:
-    """Return what is there and was not shown, in kB by kind."""
+    """Return the memory that was not shown, in kB by kind."""
     resident = sum(total.pages for total in totals(areas).values()) * PAGE >> 10
     pools = max(sizes.hugetlb - (count_of(areas, HUGETLB) * PAGE >> 10), 0)
     wanted = sizes.anon + sizes.shared + (sizes.file if files else 0)
@@ -97,7 +97,7 @@ def _draw(title: str, areas: list[Area], output: Path) -> None:
 
 
 class Progress:
-    """Shows on a terminal which part of a large process was looked at, and ends after a time."""
+    """Shows the progress for a large process, and enforces the time limit."""
 
     def __init__(self, host: Host, sizes: Sizes, files: bool, limit_s: float) -> None:
         self._kib = sizes.anon + sizes.shared + sizes.swap + (sizes.file if files else 0)
@@ -106,7 +106,7 @@ class Progress:
         self._began, self.stopped = host.clock(), False
 
     def goes_on(self, pages: int) -> bool:
-        """Take note of pages that were looked at; tell if there is time for more."""
+        """Record pages that were read; tell if time is left."""
         self._done_kib += pages * PAGE >> 10
         percent = min(100 * self._done_kib // max(self._kib, 1), 99)
         if self._kib >= LONG_KIB and percent > self._percent:
@@ -116,7 +116,7 @@ class Progress:
         return not self.stopped
 
     def end(self) -> None:
-        """Take note that this was all."""
+        """Finish the progress line."""
         if self._percent:
             self._show(self._percent if self.stopped else 100, is_last=True)
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 def _check_options(kmod: Kmod, options: Sequence[str]) -> None:
-    """Refuse what the kernel would only ignore: parameters that the module does not have.
+    """Refuse parameters that the module lacks, which the kernel would silently ignore.
 
-    The stub for kernels without hooks has none; the kernel says more about it than we can.
+    The stub for kernels without hooks has none; the kernel's own error is clearer there.
     """
     info = kmod.info(MODULE)
     known = {value.partition(":")[0] for key, value in info if key in ("parm", "parmtype")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Objects of policies in BPF: the helper loads them, and where they come from is written down."""
+"""Load objects of BPF policies through the helper, and record where they came from."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def run_object(
     timeout: float = TIMEOUT_S,
     want_log: bool = False,
 ) -> str:
-    """Let the helper do something with an object; return the name of its policy.
+    """Run the helper on an object; return the name of its policy.
 
-    The words are the verb, and maybe the name that the policy has to have.
+    words: the helper's verb, and optionally the name that the policy must have.
     """
     check_loaded(host.tree)
     check_available(host.tree)
@@ -49,7 +49,7 @@ def run_object(
 
 
 def loaded_as(host: Host, verb: str, name: str, source: Source) -> Program:
-    """Return a policy that has just been loaded, and write down where it comes from."""
+    """Return a policy that was just loaded, and record its object file."""
     (found,) = [each for each in programs(host.tree) if each.name == name]
     try:
         keep_source(host.tree, found, source)
@@ -60,14 +60,14 @@ def loaded_as(host: Host, verb: str, name: str, source: Source) -> Program:
 
 
 def load_again(host: Host, verb: str, name: str, source: Source) -> None:
-    """Load a policy from an object that was written down, or put it in place of another."""
+    """Load a policy from a recorded object, or replace the loaded one."""
     data = read_source(source)
     run_object(host, [verb, name], source.file, data)
     loaded_as(host, verb, name, source)
 
 
 def not_to_be_loaded(tree: Tree) -> Iterator[str]:
-    """Yield a line for each loaded policy that a manifest of what is now would not bring back."""
+    """Yield a line for each loaded policy that a manifest of the current state would not reload."""
     for name, source in sources(tree).items():
         if not source:
             yield f"policy {name} is left out, as mmpolicy policy load has not loaded it"

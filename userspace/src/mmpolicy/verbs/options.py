@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The options, arguments and completions that verbs share."""
+"""Options, arguments and completions shared by verbs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def completer(kind: str) -> Completer:
-    """Return the completion of a kind of words; what it takes is imported when a shell asks."""
+    """Return the completion for a kind of word; its imports happen when a shell asks."""
 
     def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
         from mmpolicy.verbs.completion import words_for
@@ -38,14 +38,13 @@ complete_owner = completer("owner")
 
 
 class Levels(click.ParamType):
-    """Two shares in percent, of which the second is larger."""
+    """Two shares in percent, the second larger than the first."""
 
     name = "levels"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, int]:
-        """Return them as numbers."""
         few, _, many = str(value).partition(",")
         if not (few.isdigit() and many.isdigit() and int(few) < int(many) < 100):
             self.fail(f"'{value}' is not of the form FEW,MANY, such as 10,90", param, ctx)
@@ -53,7 +52,7 @@ class Levels(click.ParamType):
 
 
 class Preset(click.Choice):
-    """The name of a preset; their folder is read when a name is given or help is asked for."""
+    """The name of a preset; their folder is read for a given name or for help only."""
 
     case_sensitive = True
 
@@ -62,7 +61,6 @@ class Preset(click.Choice):
 
     @cached_property
     def choices(self) -> Sequence[str]:  # type: ignore[override]
-        """Return the names of all presets."""
         from mmpolicy.ab.presets import names
 
         return names()
@@ -79,7 +77,6 @@ class Seconds(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return seconds."""
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
         seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else -1
         if seconds < self.least:
@@ -125,7 +122,7 @@ reserve_option = click.option(
 
 
 def max_pressure_option(reaction: str) -> Callable[[F], F]:
-    """Return the option for the limit of PSI; reaction: begins its help, such as Stop when."""
+    """Return the option for the limit of PSI; reaction begins its help, such as "Stop when"."""
     return click.option(
         "--max-pressure", type=Percent(min=0), default=10.0, show_default=True,
         metavar="PERCENT", help=f"{reaction} tasks wait for memory longer than that.",
@@ -133,7 +130,7 @@ def max_pressure_option(reaction: str) -> Callable[[F], F]:
 
 
 def max_stop_option(reaction: str) -> Callable[[F], F]:
-    """Return the option for the limit of one collapse; reaction: begins its help."""
+    """Return the option for the limit of one collapse; reaction begins its help."""
     return click.option(
         "--max-stop", type=click.FloatRange(min=0, min_open=True), default=20.0,
         show_default=True, metavar="MS",
@@ -142,7 +139,7 @@ def max_stop_option(reaction: str) -> Callable[[F], F]:
 
 
 def ask(agreed: bool, other: str = "") -> None:
-    """Ask on the terminal whether to begin; other: the way on without one, besides --yes."""
+    """Ask on the terminal whether to begin; other: the alternative to --yes without one."""
     if agreed:
         return
     if not sys.stdin.isatty():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`mmpolicy` without a verb: this host on one screen, in less than a second and for everybody."""
+"""`mmpolicy` without a verb: this host on one screen, within a second and without root."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from mmpolicy.render import wrapped
 from mmpolicy.verbs.here import as_lines, verbs_here, without_module
 
 MOST = 3  # cgroups that are named
-MANY = 500  # cgroups that are looked at: memory.stat of one takes up to a millisecond
-LITTLE = 32 << 20  # bytes in huge pages that are not worth a line
+MANY = 500  # cgroups that are read: memory.stat of one takes up to a millisecond
+LITTLE = 32 << 20  # bytes in huge pages below which a cgroup is not worth a line
 MIB = 1 << 20
 
 
 def overview(host: Host) -> Iterator[str]:
-    """Yield what is set, who has huge pages, what works here, and what to type next."""
+    """Yield the settings, the largest users of huge pages, working verbs, and the next step."""
     tree = host.tree
     warnings = [f"warning: {trap.text}; next: {trap.next_step}" for trap in traps(tree)]
-    told = [] if tree.is_dir(CONTROL) else notice_lines(tree)  # status has told them else
+    told = [] if tree.is_dir(CONTROL) else notice_lines(tree)  # else status has printed them
     drift = drifted(tree)
     if drift and drift not in notices(tree):
         told.append(drift.line())
@@ -49,7 +49,7 @@ def exit_of(host: Host) -> int:
 
 
 def _settings(tree: Tree) -> Iterator[str]:
-    """Yield what huge pages are set to; sizes that are never are left out."""
+    """Yield the settings of huge pages, without sizes set to never."""
     if not tree.is_dir(THP):
         yield "huge pages: this kernel makes none (no CONFIG_TRANSPARENT_HUGEPAGE)"
         return
@@ -62,7 +62,7 @@ def _settings(tree: Tree) -> Iterator[str]:
 
 
 def _users(tree: Tree) -> Iterator[str]:
-    """Yield who has most in huge pages, which is what can be empty at most."""
+    """Yield the cgroups with most memory in huge pages, an upper bound of the empty part."""
     found = nlargest(MOST, _cgroups(tree))
     named = [f"{path} {huge // MIB} of {memory // MIB} MiB" for huge, memory, path in found]
     if named:
@@ -70,7 +70,7 @@ def _users(tree: Tree) -> Iterator[str]:
 
 
 def _cgroups(tree: Tree) -> Iterator[tuple[int, int, str]]:
-    """Yield huge and all memory, in bytes, of services and of what else is two levels down."""
+    """Yield huge and total memory, in bytes, of services and other cgroups two levels down."""
     try:
         mount = cgroup_mount(tree)
         above = [f"/{name}" for name in tree.dirs(mount)]
@@ -81,7 +81,7 @@ def _cgroups(tree: Tree) -> Iterator[tuple[int, int, str]]:
     for path in [path for path in (*above, *below) if path not in groups][:MANY]:
         try:
             found = huge_in(read_stat(tree, f"{mount}{path}/memory.stat"))
-        except Error:  # removed meanwhile, or nobody accounts for its memory
+        except Error:  # just removed, or without a memory controller
             continue
         huge = found.huge["anon"] + found.huge["shmem"]
         if huge >= LITTLE:

@@ -51,7 +51,7 @@ verify_option = click.option("--dry-run", is_flag=True, help="Only let the verif
 
 
 def takes_object(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the file of a policy, and how to load it."""
+    """Add the argument for the file of a policy, and the options to load it."""
     for option in (pass_host, json_option, verify_option, log_option, timeout_option):
         command = option(command)
     return click.argument("file", type=OBJECT)(command)
@@ -250,7 +250,7 @@ def unload(
 
 
 def _which(tree: Tree, name: str | None) -> list[Program]:
-    """Return what is to be unloaded: one, or all that are loaded."""
+    """Return the policies to unload: one, or all that are loaded."""
     if not name:
         return programs(tree)
     check_loaded(tree)
@@ -272,13 +272,13 @@ def _check_unload(tree: Tree, program: Program, users: list[str]) -> None:
 
 
 def _keeps_module(tree: Tree) -> bool:
-    """Tell if the last of them is gone, and the kernel still keeps the module for it."""
+    """Tell if the last BPF policy is gone, but the kernel still holds the module for it."""
     path = f"{MODULE_DIR}/refcnt"
     return not programs(tree) and tree.exists(path) and tree.read(path) != "0"
 
 
 def _wait(host: Host, names: list[str]) -> None:
-    """Wait until the kernel has let go of them, and of the module if no others are loaded."""
+    """Wait until the kernel has freed the policies, and the module after the last one."""
     end = host.clock() + PATIENCE_S
     while True:
         left = [each.name for each in programs(host.tree) if each.name in names]

@@ -50,7 +50,7 @@ def policies_of(state: State, name: str) -> dict[str, str]:
 
 
 def bound_to(state: State, name: str, paths: dict[str, str]) -> dict[str, list[Any]]:
-    """Return cgroups, by path, and processes that are bound to a profile."""
+    """Return the cgroups, by path, and the processes bound to a profile."""
     bound = bindings_of(state, name)
     ids = [str(key.number) for key in bound if isinstance(key, CgroupBinding)]
     pids = sorted(key.number for key in bound if isinstance(key, ProcessBinding))
@@ -154,7 +154,7 @@ def delete_profile(host: Host, name: str, force: bool, dry_run: bool, want_json:
 
 
 def _refuse_used(tree: Tree, state: State, name: str) -> None:
-    """Say what uses the profile; the kernel would only say EBUSY."""
+    """Raise an error that names the users of a profile; the kernel only returns EBUSY."""
     bound = bound_to(state, name, cgroups_of(tree, state))
     users = [f"--cgroup {path}" for path in bound["cgroups"]]
     users += [f"--pid {pid}" for pid in bound["pids"]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `ab run` shows: lines, or on a terminal a bar with the estimates below it."""
+"""The progress of `ab run`: lines, or on a terminal a bar with the estimates below."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ if TYPE_CHECKING:
 
 
 class Lines:
-    """A line for each thing that is told."""
+    """Prints each message as a line."""
 
     def say(self, line: str) -> None:
-        """Print it."""
         click.echo(line, err=True)
 
     def report(self, progress: Progress) -> None:
-        """Print where the run is."""
+        """Print the position of the run."""
         self.say(progress.line())
 
     def tick(self, left_s: float) -> None:
-        """Print nothing: lines are for blocks."""
+        """Print nothing: a line is printed per block."""
 
 
 class Screen:
-    """A bar that moves, and one line for each metric."""
+    """A moving bar, and one line for each metric."""
 
     def __init__(self, live: Live) -> None:
         self.live = live
@@ -40,16 +39,16 @@ class Screen:
         self.left_s = -1
 
     def say(self, line: str) -> None:
-        """Print it above the bar."""
+        """Print a line above the bar."""
         self.live.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def report(self, progress: Progress) -> None:
-        """Show where the run is."""
+        """Show the position of the run."""
         self.progress = progress
         self._show(int(progress.left_s))
 
     def tick(self, left_s: float) -> None:
-        """Show the time that is left, once a second."""
+        """Show the remaining time, once a second."""
         if int(left_s) != self.left_s:
             self._show(int(left_s))
 
@@ -70,7 +69,7 @@ class Screen:
 
 
 class Quiet:
-    """Shows by another display, until nobody is there to look: the run goes on without."""
+    """Forwards to another display until its output closes; the run continues without it."""
 
     def __init__(self, shown: Display) -> None:
         self.shown: Display | None = shown
@@ -83,19 +82,19 @@ class Quiet:
             self.shown = None
 
     def say(self, line: str) -> None:
-        """Tell something once."""
+        """Show a line once."""
         with self._shown() as shown:
             if shown:
                 shown.say(line)
 
     def report(self, progress: Progress) -> None:
-        """Tell where the run is."""
+        """Show the position of the run."""
         with self._shown() as shown:
             if shown:
                 shown.report(progress)
 
     def tick(self, left_s: float) -> None:
-        """Tell of the time that is left."""
+        """Show the remaining time."""
         with self._shown() as shown:
             if shown:
                 shown.tick(left_s)
@@ -103,7 +102,7 @@ class Quiet:
 
 @contextmanager
 def display() -> Iterator[Display]:
-    """Return what shows the progress, on standard error."""
+    """Yield the display for standard error."""
     if not sys.stderr.isatty():
         yield Quiet(Lines())
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is told of processes that no policy reaches, by the verbs that bind or compare."""
+"""Warnings about processes that no policy reaches, for the verbs that bind or compare."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mmpolicy.host.files import Tree
 from mmpolicy.memory.reach import Reach, reach_of
 
 POINT, OVERRIDE = "anon_order", "override_madvise"
-LARGEST, SHOWN = 16, 3  # processes that are looked at, and lines that are printed
+LARGEST, SHOWN = 16, 3  # processes that are checked, and lines that are printed
 
 
 def overrides(state: State, profile: str) -> bool:
-    """Tell if the policy of a profile decides for memory that asks for huge pages too."""
+    """Tell if the policy of a profile also decides for memory that asks for huge pages."""
     return state.get(Setting(profile, POINT, "", OVERRIDE)) == "1"
 
 
@@ -33,7 +33,7 @@ def is_asked(state: State, profile: str) -> bool:
 
 
 def pids_of(tree: Tree, keys: Iterable[Binding]) -> list[int]:
-    """Return the processes that some bindings are about."""
+    """Return the processes of some bindings."""
     found, paths = list[int](), dict[str, str]()
     for key in keys:
         if not isinstance(key, CgroupBinding):
@@ -46,7 +46,7 @@ def pids_of(tree: Tree, keys: Iterable[Binding]) -> list[int]:
 
 
 def lines_of(found: Iterable[Reach], most: int = SHOWN) -> list[str]:
-    """Return a line for each barrier, the largest processes first, and how many there are more."""
+    """Return a line for each barrier, the largest processes first, and a count of the rest."""
     lines = [line for each in found for line in each.lines()]
     rest = len(lines) - most
     more = f"and {rest} more of this kind; mmpolicy explain PID says it of one"
@@ -54,30 +54,30 @@ def lines_of(found: Iterable[Reach], most: int = SHOWN) -> list[str]:
 
 
 def warn_of(tree: Tree, keys: Sequence[Binding], profile: str) -> None:
-    """Warn of processes that were bound now, if a policy for large folios does not reach them."""
+    """Warn of processes just bound that a policy for large folios does not reach."""
     try:
         state = read_state(tree) if keys else {}
         if not is_asked(state, profile):
             return
         override = overrides(state, profile)
         found = reach_of(tree, pids_of(tree, keys), LARGEST, override=override)
-    except Error:  # what was bound has ended
+    except Error:  # the target of the binding has ended
         return
     warn(found)
 
 
 def reach_in(tree: Tree, scopes: Iterable[str], **more: bool) -> list[Reach]:
-    """Return what is seen of the largest processes of some cgroups."""
+    """Return the barriers in the largest processes of some cgroups."""
     pids: list[int] = []
     try:
         for scope in scopes:
             pids += [int(pid) for pid in cgroup_pids(tree, scope)]
-    except Error:  # others say what is wrong with the name
+    except Error:  # an invalid name is reported elsewhere
         return []
     return reach_of(tree, pids, LARGEST, **more)
 
 
 def warn(found: Iterable[Reach]) -> None:
-    """Print what is out of reach, as warnings."""
+    """Print barriers as warnings."""
     for line in lines_of(found):
         click.echo(f"warning: {line}", err=True)

@@ -33,7 +33,7 @@ from mmpolicy.verbs.options import (
 
 
 def _parse(settings: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Split `POLICY KNOB=VALUE ...` into the policy, maybe empty, and the knobs."""
+    """Split `POLICY KNOB=VALUE ...` into the policy, or "", and the knobs."""
     policies = [word for word in settings if "=" not in word]
     pairs = [word.split("=", 1) for word in settings if "=" in word]
     knobs = dict(pairs)
@@ -54,7 +54,7 @@ def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
 
 
 def _warn_of_dear(host: Host, point: Point, policy: str, knobs: dict[str, str]) -> None:
-    """Warn of a size that costs more than single pages where many CPUs fault at once."""
+    """Warn of a size that costs more than single pages if many CPUs fault at once."""
     for name, value in knobs.items():
         told = about(host.tree, point.find_knob(policy or point.active, name))
         if not (told and told.unit.startswith("order") and value.isdecimal()):
@@ -125,7 +125,7 @@ def reset(host: Host, wait: bool, dry_run: bool, want_json: bool) -> None:
         step = Step(path, "1", check_loaded(host.tree), "stock")
         emit_plan("reset", want_json, [step])
         return
-    host.tree.write(path, "1")  # before anything is looked at: whatever is wrong, this works
+    host.tree.write(path, "1")  # before any read, so that it works whatever is wrong
     try:
         tell_settled(host, wait)
         now = read_state(host.tree)

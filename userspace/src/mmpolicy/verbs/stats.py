@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`stats` and `watch`: the counters, once or again and again."""
+"""`stats` and `watch`: counters, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from mmpolicy.verbs.options import (
     profile_option,
 )
 
-Reading = tuple[Counters, Rates]  # the counters of one moment, and how fast they rose before
+Reading = tuple[Counters, Rates]  # the counters of one moment, and their rates before it
 
 
 @dataclass(frozen=True)
 class StatsOptions:
-    """What `stats` is asked for."""
+    """The options of `stats`."""
 
     point: str | None
     profile: str
@@ -70,7 +70,7 @@ class StatsOptions:
 def _lines(counters: Counters, costs: Calibration | None, *watched: Rates) -> list[str]:
     """Return the table of counters that are not 0, with a column for each set of rates.
 
-    The counters of a histogram of times make one line below it.
+    The counters of a histogram of times are summarised in one line below.
     """
     rows = [
         (point, name, value, *(rate.get(point, {}).get(name, "-") for rate in watched))
@@ -85,7 +85,7 @@ def _lines(counters: Counters, costs: Calibration | None, *watched: Rates) -> li
 
 
 def _times(counters: Counters) -> Iterator[str]:
-    """Yield a line for each histogram of times that has any."""
+    """Yield a line for each histogram of times that is not empty."""
     for point, values in counters.items():
         for name, counts in histograms(values).items():
             mean = time_of(counts, None, values.get(name, 0))
@@ -107,7 +107,7 @@ def _more(memory: list[Memory]) -> list[str]:
 
 
 def readings(read: Callable[[], Counters], host: Host, interval: float) -> Iterator[Reading]:
-    """Yield counters and their rates for ever; the first ones have no rates."""
+    """Yield counters and their rates without end; the first ones have no rates."""
     counters, last = read(), host.clock()
     per_second: Rates = {}
     while True:
@@ -119,7 +119,7 @@ def readings(read: Callable[[], Counters], host: Host, interval: float) -> Itera
 
 
 def print_json(lines: Iterator[str]) -> None:
-    """Print one object a line until Ctrl-C."""
+    """Print one object per line until Ctrl-C."""
     try:
         for line in lines:
             click.echo(line)
@@ -144,7 +144,7 @@ def memory_of_bound(tree: Tree, state: State, profile: str, holds: Holds) -> lis
 
 
 def _memory(tree: Tree, given: StatsOptions, holds: Holds) -> list[Memory]:
-    """Return the memory of what is named, and if wanted of what is bound to the profile.
+    """Return the memory of the named targets, and if asked for, of the profile's bindings.
 
     The kernel walks the page tables for it, which takes a while for large processes.
     """
@@ -206,7 +206,7 @@ def stats(host: Host, **options: Any) -> None:
 
 
 def _elsewhere(tree: Tree, given: StatsOptions, counters: Counters) -> list[str]:
-    """Return which other profiles have counted, where this one has not."""
+    """Return a line that names other profiles with counts, if this one has none."""
     if any(value for values in counters.values() for value in values.values()):
         return []
     others = [

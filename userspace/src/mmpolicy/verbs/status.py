@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`status`: what is not stock on this host, and for whom."""
+"""`status`: the settings that are not stock, and the cgroups and processes they apply to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mmpolicy.verbs.options import json_option, pass_host
 from mmpolicy.verbs.reached import LARGEST, is_asked, overrides, pids_of
 
 MOST_NAMES = 3  # in one line
-LOOKED_AT = 256  # bound processes of which counters are read
+LOOKED_AT = 256  # bound processes whose counters are read
 
 
 @click.command()
@@ -50,7 +50,7 @@ def status(host: Host, want_json: bool) -> None:
     try:
         state = read_state(host.tree)
     except Error:
-        for line in told if not want_json else ():  # which need no module
+        for line in told if not want_json else ():  # notices need no module
             click.echo(line)
         raise
     paths = cgroups_of(host.tree, state)
@@ -70,7 +70,7 @@ def status(host: Host, want_json: bool) -> None:
 
 
 def _out_of_reach(tree: Tree, state: State) -> list[dict[str, Any]]:
-    """Return the bound processes that policies do not reach, or of which that is not known."""
+    """Return the bound processes that policies do not reach, or with an unknown reach."""
     found = list[Reach]()
     try:
         for name in (each for each in profiles_of(state) if is_asked(state, each)):
@@ -84,14 +84,14 @@ def _out_of_reach(tree: Tree, state: State) -> list[dict[str, Any]]:
 
 
 def _experiment(state: State) -> dict[str, str] | None:
-    """Return what runs, nothing without an experiment."""
+    """Return the running experiment, or None."""
     if state.get(ENABLED) != "1":
         return None
     return {key.name: state[key] for key in (CONTROL_ARM, TREATMENT_ARM, PERCENT)}
 
 
 def _profile(state: State, name: str, paths: dict[str, str]) -> dict[str, Any]:
-    """Return the policies of a profile that are not stock, with their knobs, and for whom."""
+    """Return the policies of a profile that are not stock, with their knobs and bindings."""
     settings = settings_of(state, name)
     shadowed = {key.point for key, value in settings.items() if key.is_shadow and value != key.off}
     points = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`thp`: what the kernel itself reports about huge pages; needs no module."""
+"""`thp`: the kernel's own reports on huge pages; needs no module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVENTS = "vmstat"
 
 
 def _read(tree: Tree, cgroup: str | None, every: bool, vms: bool) -> dict[str, Any]:
-    """Return all but the events."""
+    """Return all data except the events."""
     data: dict[str, Any] = {"sizes": evidence.sizes(tree), "huge_pages": evidence.others(tree)}
     data["hugetlb"] = evidence.pools(tree)
     data["pressure"] = evidence.pressure(tree)
@@ -88,7 +88,7 @@ def _short(value: str | float | None) -> str:
 
 
 def _lines(data: dict[str, Any], events: Counters, rates: Rates) -> list[str]:
-    """Return the tables that have any line, with an empty line between them."""
+    """Return the tables that have any row, separated by empty lines."""
     tables = [lines for lines in _tables(data, events, rates) if len(lines) > 1]
     shown = [data["notices"]] * bool(data["notices"]) + tables
     return [line for lines in shown for line in [*lines, ""]][:-1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`top`: who wastes memory in large folios, and who pays for page faults; no module is needed."""
+"""`top`: waste in large folios and cost of page faults, by service and process."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from mmpolicy.verbs.top_screen import (
 )
 
 CPU, CPU_ONCE = 1.0, 20.0  # percent of one
-LOOK_S = 1.0  # how often the size of the terminal is looked at
+LOOK_S = 1.0  # interval between checks of the terminal's size
 
 
 @dataclass(frozen=True)
 class TopOptions:
-    """What `top` is asked for."""
+    """The options of `top`."""
 
     cgroup: str | None
     unit: str | None
@@ -57,7 +57,7 @@ class TopOptions:
 
 
 def chosen_cgroup(tree: Tree, cgroup: str | None, unit: str | None) -> str:
-    """Return the path of the cgroup that the options name, empty for the whole host."""
+    """Return the path of the cgroup that the options name, "" for the whole host."""
     if cgroup and unit:
         raise click.UsageError("give one of --cgroup PATH and --unit NAME")
     given = cgroup or unit
@@ -109,7 +109,7 @@ def top(ctx: click.Context, **options: Any) -> None:
         return
     frames = _frames(host, given)
     if given.number == 1:
-        _, last = next(frames), next(frames)  # rates need two looks
+        _, last = next(frames), next(frames)  # rates need two turns
         emit("top", given.want_json, last, lambda: as_tables(last))
     elif given.want_json:
         print_json(as_json("top", frame, indent=None) for frame in _first(frames, given.number))
@@ -145,7 +145,7 @@ def _on_screen(ctx: click.Context, host: Host, given: TopOptions) -> None:
     view = View(given.sort, _why_no_trim(host.tree, given))
 
     def run(words: Sequence[str]) -> None:
-        """Run a verb, on no account of the survey."""
+        """Run a verb, without charging its CPU time to the survey."""
         root = ctx.find_root().command
         root.main(list(words), obj=host, standalone_mode=False)
         survey.budget.forgive(given.interval)
@@ -209,7 +209,7 @@ def _details(tree: Tree, survey: Survey, view: View) -> list[str]:
 
 
 def _why_no_trim(tree: Tree, given: TopOptions) -> str:
-    """Return why memory cannot be given back from here, empty if it can."""
+    """Return why memory cannot be given back from here, or ""."""
     if given.read_only:
         return "not with --read-only"
     try:
@@ -233,14 +233,14 @@ def _chosen_rows(found: list[Row], sort: str, rows: int, only: str) -> list[Row]
 def frame_of(
     tree: Tree, survey: Survey, sort: str, rows: int, only: str = "", cgroups: int | None = None
 ) -> dict[str, Any]:
-    """Return a survey's findings: so many rows in order, whose names contain a text."""
+    """Return a survey's findings: the first `rows` rows whose names contain `only`."""
     state = _state(tree)
     many = len(survey.processes) if only else 2 * rows
     of_cgroups, of_processes = survey.most(FIGURES[sort], many)
     of_cgroups = _chosen_rows(of_cgroups, sort, rows if cgroups is None else cgroups, only)
     of_processes = _chosen_rows(of_processes, sort, rows, only)
     costs = read_calibration(tree)
-    by_unit = cache(partial(excepted, tree))  # reads unit files: once a frame for each cgroup
+    by_unit = cache(partial(excepted, tree))  # reads unit files: once per frame and cgroup
     return {
         "processes_seen": len(survey.processes),
         "memory_looked_at": round(survey.seen(), 3),
@@ -265,7 +265,7 @@ def frame_of(
 
 
 def _state(tree: Tree) -> State:
-    """Return the state of the module, empty where it is not loaded, or may not be seen."""
+    """Return the state of the module, empty if it is not loaded or not readable."""
     try:
         return read_state(tree) if tree.is_dir(CONTROL) else {}
     except Error:
@@ -280,7 +280,7 @@ def _decides(state: State, find: Callable[[], str]) -> str:
 
 
 def _stall(tree: Tree, cgroup: str) -> float | None:
-    """Return which part of the last ten seconds a cgroup has waited for memory."""
+    """Return the share of the last ten seconds in which a cgroup waited for memory."""
     try:
         path = f"{find_cgroup(tree, cgroup).folder}/memory.pressure"
         return float(pressure_in(tree, path)["some"]["avg10"])

@@ -29,10 +29,10 @@ Frame = dict[str, Any]
 RowData = dict[str, Any]
 BAR = 12  # cells
 GAP = "  "
-NAME = 20  # columns that the name has at least
-MARGIN = 2  # columns before the name: the row that is chosen, and members of a unit
+NAME = 20  # minimum columns of the name
+MARGIN = 2  # columns before the name: the mark of the selected row, and the indent of members
 WIDEST = 1000  # columns: a pipe is wider than any terminal
-UP_TO = "lazily freed up to"  # pages that were written again look alike
+UP_TO = "lazily freed up to"  # an upper bound, as pages that were written again look alike
 FOLD = 3  # lines of a note or a detail
 SORTS = {"w": "waste", "m": "memory", "f": "faults", "c": "cpu"}
 HELP = (
@@ -65,10 +65,10 @@ class Column(NamedTuple):
     """One column of the table."""
 
     title: str
-    width: int  # at least
+    width: int  # minimum
     cell: Callable[[RowData], str]
     sort: str = ""  # the sort order that the column stands for
-    is_text: bool = False  # and no number
+    is_text: bool = False  # text instead of numbers
 
     def aligned(self, text: str, width: int) -> str:
         """Pad a text to a width; numbers are right-aligned."""
@@ -82,7 +82,7 @@ def _mib(kib: float) -> str:
 
 
 def _waste(row: RowData) -> str:
-    """Return the waste, or its upper bound where the error exceeds it."""
+    """Return the waste, or its upper bound if the error exceeds it."""
     if not row["looked_at"]:
         return "?"
     waste, error = row["waste_kib"], row["error_kib"]
@@ -99,7 +99,7 @@ def _error(row: RowData) -> str:
 
 
 def _bar(row: RowData) -> str:
-    """Return how much of the memory is in use, and how much is empty."""
+    """Return a bar of the used and the empty part of the memory."""
     waste, whole = row["waste_kib"], row["rss_kib"]
     empty = min(round(BAR * waste / whole), BAR) if whole else 0
     return "#" * (BAR - empty) + paint("." * empty, "red")
@@ -116,7 +116,7 @@ def _stall(row: RowData) -> str:
 
 
 def _folios(row: RowData) -> str:
-    """Return the sizes that most of the memory is in."""
+    """Return the folio sizes with most of the memory."""
     most = sorted(row["folios"].items(), key=lambda each: -float(each[1]))[:3]
     return " ".join(f"{name.replace(' ', '')}:{part:.0%}" for name, part in most if part > 0) or "-"
 
@@ -134,7 +134,7 @@ COLUMNS = (
     Column("FOLIOS", 24, _folios, is_text=True),
     Column("DECIDES", 8, lambda row: str(row["decides"]), is_text=True),
 )
-# A narrow terminal shows the first of these.
+# In order of importance; a narrow terminal shows the first few.
 IMPORTANT = ("WASTE_MIB", "OF_MIB", "CPU%", "FAULTS/S", "+-", "USED|EMPTY", "KERNEL%", "STALL%",
              "DECIDES", "FOLIOS", "FAULT_CPU%")  # fmt: skip
 
@@ -152,7 +152,7 @@ def columns_for(width: int) -> list[Column]:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Return a text of at most that width; both ends of a cgroup's name are kept."""
+    """Shorten a text to a width; both ends of a cgroup's name are kept."""
     if len(text) <= width:
         return text
     end = (width - 1) // 2
@@ -166,16 +166,14 @@ class Item(NamedTuple):
     label: str
     row: RowData
     depth: int = 0
-    mark: str = ""  # before the label: a unit that is expanded, or can be
+    mark: str = ""  # before the label: the unit is expanded, or can be
 
 
 def unit_item(row: RowData, mark: str = "") -> Item:
-    """Return the row of a cgroup."""
     return Item(f"cgroup {row['cgroup']}", row["cgroup"], row, 0, mark)
 
 
 def process_item(row: RowData, depth: int = 0) -> Item:
-    """Return the row of a process."""
     return Item(f"pid {row['pid']}", f"{row['pid']} {row['name']}", row, depth)
 
 
@@ -184,8 +182,8 @@ def table_of(
 ) -> list[str]:
     """Return header and rows with the columns that fit.
 
-    On a terminal the columns have their places whatever the names are, and a name that is too long
-    is cut.
+    On a terminal the columns have fixed positions whatever the names are, and long names are
+    shortened.
     """
     shown, is_pipe = columns_for(width), width > WIDEST
     titles = [f"{each.title}{'*' * (sort != '' and each.sort == sort)}" for each in shown]
@@ -217,7 +215,7 @@ def _width(text: str) -> int:
 
 
 def as_tables(frame: Frame) -> Iterator[str]:
-    """Yield a frame as lines: as wide as the terminal, and whole where there is none."""
+    """Yield a frame as lines: as wide as the terminal, in full without one."""
     width = columns()
     yield from frame["notes"]
     yield seen_of(frame)
@@ -232,13 +230,13 @@ def as_tables(frame: Frame) -> Iterator[str]:
 
 
 def hold_of(frame: Frame) -> str:
-    """Return for how long a look has held up a process at most."""
+    """Return the longest hold of an mmap_lock, with its limit."""
     longest, limit = frame["longest_hold_ms"], frame["hold_limit_ms"]
     return f"longest hold of an mmap_lock: {longest:g} ms (limit {limit:g} ms)"
 
 
 def memory_of(row: RowData) -> str:
-    """Return the memory of a row by kind, and the part that was not looked at."""
+    """Return the memory of a row by kind, and the part that was not sampled."""
 
     def by_kind(sizes: dict[str, float]) -> str:
         known = sorted(sizes.items(), key=lambda each: -each[1])
@@ -254,7 +252,7 @@ def memory_of(row: RowData) -> str:
 
 
 def seen_of(frame: Frame) -> str:
-    """Return how much was looked at."""
+    """Return how much memory was sampled."""
     share = frame["memory_looked_at"]
     return f"{frame['processes_seen']} processes, {share:.0%} of their memory looked at so far"
 
@@ -267,27 +265,27 @@ class View:
     """The user's choices: sort order, filter, selected row, open units."""
 
     sort: str
-    trims: str = ""  # why `t` is not offered, empty if it is
+    trims: str = ""  # why `t` is not offered, "" if it is
     by_process: bool = False
-    only: str = ""  # a text that names have
-    mode: str = ""  # filter, trim, help, else rows
-    chosen: str = ""  # the key of a row
+    only: str = ""  # filter: a part of names
+    mode: str = ""  # filter, trim, help, "" for rows
+    chosen: str = ""  # key of the selected row
     moved: bool = False  # by the user; else the first row is selected
-    first: int = 0  # row on the screen
+    first: int = 0  # first row on the screen
     message: str = ""
     expanded: set[str] = field(default_factory=set)  # cgroups
-    details: str = ""  # the key of the row that details are about
+    details: str = ""  # key of the row with details
     page: int = 10  # rows on the screen
     items: list[Item] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
-        """Return how many rows a frame needs to have."""
+        """Return how many rows a frame must have."""
         return self.first + 2 * self.page + 1
 
     @property
     def current(self) -> Item | None:
-        """Return the row that is chosen."""
+        """Return the selected row."""
         return next((each for each in self.items if each.key == self.chosen), None)
 
     def take(self, frame: Frame) -> None:
@@ -350,7 +348,7 @@ class View:
             self.only, self.details = "", ""
 
     def _open(self) -> None:
-        """Show more of the row that is chosen, or again less."""
+        """Expand or collapse the selected row."""
         item = self.current
         if not item:
             return
@@ -362,7 +360,7 @@ class View:
 
     @property
     def opened(self) -> bool:
-        """Tell if there are details to show: they go with the row that they are about."""
+        """Tell if the selected row shows details."""
         return bool(self.details) and self.details == self.chosen
 
     def _type(self, key: str) -> None:
@@ -385,7 +383,7 @@ class View:
             self.mode = "trim"
 
     def _answer(self, key: str) -> list[str]:
-        """Do it for y alone: Enter may have been meant for something else."""
+        """Accept only y: Enter may have been meant for something else."""
         self.mode, item = "", self.current
         if key != "y" or not item:
             self.message = "nothing was changed"
@@ -397,7 +395,7 @@ class View:
     # Lines
 
     def legend(self) -> str:
-        """Return the last line: the question, or which keys there are."""
+        """Return the last line: the answers to a question, or the keys."""
         if self.mode == "filter":
             return f"/{self.only}_   Enter: keep it, Esc: show all"
         if self.mode == "trim":
@@ -409,7 +407,7 @@ class View:
         return " ".join(keys + ["t trim"] * (not self.trims))
 
     def question(self) -> list[str]:
-        """Return the line above the answers, where something is asked."""
+        """Return the line of the question, if one is asked."""
         item = self.current
         if self.mode != "trim" or not item:
             return []
@@ -440,7 +438,7 @@ class View:
 
 
 def empty_kib(row: RowData) -> float:
-    """Return what `trim` may give back; of shared memory, the kernel gives nothing back."""
+    """Return the memory that `trim` may give back; the kernel gives no shared memory back."""
     waste = float(row["waste_kib"] - row.get("waste_shared_kib", 0))
     return waste if row["looked_at"] and row["error_kib"] < row["waste_kib"] else 0.0
 
@@ -454,17 +452,17 @@ def folded(text: str, width: int) -> list[str]:
 
 
 class Terminal:
-    """Keys one by one, and the whole screen; both are as before at the end."""
+    """Single keys and the whole screen; both are restored at the end."""
 
     def __init__(self) -> None:
         self.file = sys.stdin.fileno()
         self.stopped = False
 
     def __enter__(self) -> Terminal:
-        """Begin."""
+        """Take the terminal."""
         from rich.live import Live
 
-        # With its own standard output, which is a terminal: that of Live tells that it is none.
+        # keeps standard output as it is: the one of Live claims not to be a terminal
         self.live = Live(
             screen=True, auto_refresh=False, vertical_overflow="crop",
             redirect_stdout=False, redirect_stderr=False,
@@ -478,7 +476,7 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave it as it was."""
+        """Restore the terminal."""
         self._give()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
@@ -499,7 +497,7 @@ class Terminal:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Have the plain terminal for something else."""
+        """Restore the plain terminal for another program."""
         self._give()
         try:
             yield
@@ -507,7 +505,7 @@ class Terminal:
             self._take()
 
     def show(self, lines: Sequence[str]) -> None:
-        """Show all lines."""
+        """Draw the screen."""
         from rich.console import ConsoleDimensions
         from rich.text import Text
 
@@ -516,7 +514,7 @@ class Terminal:
         self.live.update(text, refresh=True)
 
     def keys(self, seconds: float) -> list[str]:
-        """Wait so long for keys; return those that were pressed."""
+        """Wait for keys; return those that were pressed."""
         if self.stopped:  # by Ctrl-Z
             self.stopped = False
             with self.aside():
@@ -527,7 +525,7 @@ class Terminal:
 
 
 def split_keys(text: str) -> list[str]:
-    """Return the keys that make a text; several may come at once."""
+    """Split input into keys; several may arrive at once."""
     found = []
     while text:
         size = next((n for n in (4, 3) if text[:n] in KEYS), 1)
@@ -544,7 +542,7 @@ def size_of_screen() -> tuple[int, int]:
 def run_aside(
     terminal: Terminal, words: Sequence[str], run: Callable[[Sequence[str]], None]
 ) -> None:
-    """Run a verb on the plain terminal, and wait for a key before the screen comes back."""
+    """Run a verb on the plain terminal, and wait for a key before the screen returns."""
     with terminal.aside():
         click.echo(f"$ mmpolicy {' '.join(words)}")
         try:

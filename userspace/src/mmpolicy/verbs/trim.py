@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`trim`: gives back the empty part of large folios, on a stock kernel; needs no module."""
+"""`trim`: give back the empty part of large folios, on a stock kernel; needs no module."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ from mmpolicy.verbs.options import (
 POINT, POLICY = "anon_order", "adaptive"
 TRIMMED = "trimmed"  # the profile of --bind
 SHOWN = 10  # writes of a dry run
-WORTH_KIB = 1024  # of what was left alone, to be told
+WORTH_KIB = 1024  # less memory that was left alone is not reported
 
 
 @dataclass(frozen=True)
 class TrimOptions:
-    """What `trim` is asked for."""
+    """The options of `trim`."""
 
     cgroup: str | None
     pid: int | None
@@ -83,8 +83,8 @@ class Row:
     before_kib: int
     after_kib: int | None = None
     writes: int = 0
-    longest_ms: float = 0.0  # of all that held its mmap_lock, looks and writes
-    left_kib: dict[str, int] = field(default_factory=dict)  # what was left alone, by cause
+    longest_ms: float = 0.0  # longest hold of its mmap_lock, by reads and writes
+    left_kib: dict[str, int] = field(default_factory=dict)  # memory that was left alone, by cause
 
 
 @click.command()
@@ -131,7 +131,7 @@ def trim(host: Host, **options: Any) -> None:
 
 
 def _before(host: Host, given: TrimOptions, holds: Holds, pid: int) -> tuple[Row, Finder] | None:
-    """Return a process as it is; nothing if it has no memory, or ends just now."""
+    """Return a process in its present state; None if it has no memory, or has just ended."""
     holds.longest_s = 0.0
     try:
         space, usage = Space(host.tree, pid, holds), read_usage(host.tree, pid)
@@ -148,7 +148,7 @@ def _before(host: Host, given: TrimOptions, holds: Holds, pid: int) -> tuple[Row
 
 
 def _now(finder: Finder) -> int | None:
-    """Return the resident memory of a process; nothing if it has ended."""
+    """Return the resident memory of a process; None if it has ended."""
     try:
         return finder.space.sizes().rss or None
     except Error:
@@ -156,7 +156,7 @@ def _now(finder: Finder) -> int | None:
 
 
 def _current(tree: Tree, cgroup: str) -> int | None:
-    """Return memory.current, where there is one."""
+    """Return memory.current, or None if the cgroup has none."""
     try:
         found = cgroup_figures(tree, cgroup).get("memory_kib") if cgroup else None
     except Error:
@@ -170,7 +170,7 @@ def _note(row: Row, finder: Finder) -> None:
 
 
 def _plan(host: Host, given: TrimOptions, cgroup: str, pids: list[int]) -> None:
-    """Tell what would be given back, and change nothing."""
+    """Print the memory that would be given back, and change nothing."""
     rows, writes = [], list[dict[str, str]]()
     holds = Holds(host.tree, given.hold_ms / 1000)
     for pid in pids:
@@ -211,7 +211,7 @@ def _plan(host: Host, given: TrimOptions, cgroup: str, pids: list[int]) -> None:
 
 
 def _left(rows: list[Row]) -> dict[str, int]:
-    """Return what was left alone of all processes, in kB by cause, if it is worth a line."""
+    """Return the memory that was left alone in all processes, in kB by cause, if worth a line."""
     sums = {cause: sum(row.left_kib.get(cause, 0) for row in rows) for cause in CAUSES}
     return {cause: kib for cause, kib in sums.items() if kib >= WORTH_KIB}
 
@@ -222,7 +222,7 @@ def _left_lines(rows: list[Row]) -> Iterator[str]:
 
 
 def _check_done(given_back_kib: int, rows: list[Row]) -> None:
-    """Fail if nothing was given back, and something was left alone."""
+    """Raise an error if no memory was given back, and some was left alone."""
     left = _left(rows)
     if left and not given_back_kib:
         text = f"nothing to give back but what was left alone, {sum(left.values()) >> 10} MiB"
@@ -302,7 +302,7 @@ def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
 
 
 def _bind(host: Host, given: TrimOptions, cgroup: str) -> str:
-    """Bind it to the profile, which is made if there is none; one change, as by bind."""
+    """Bind the target to the profile, created if necessary; one change, as by bind."""
     if not host.tree.exists(CONTROL):
         hint = "mmpolicy load; or without --bind, and MemoryTHP=disable in its unit (systemd 260)"
         raise Error("--bind needs the module, which is not loaded", Exit.LACKING, hint)
