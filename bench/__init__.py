@@ -11,7 +11,7 @@ THP = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 def with_table(text: str, name: str, lines: Iterable[str]) -> str:
-    """Return a document with the lines of a benchmark between its two marks."""
+    """Return a document with the output of a benchmark between its two marks."""
     begin, end = f"<!-- {name}: made by ./dev bench {name} -->\n", f"<!-- end of {name} -->"
     before, _, rest = text.partition(begin)
     return "\n".join([f"{before}{begin}", *lines, "", f"{end}{rest.partition(end)[2]}"])
@@ -19,7 +19,7 @@ def with_table(text: str, name: str, lines: Iterable[str]) -> str:
 
 @contextmanager
 def thp_settings(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Write files below transparent_hugepage of this machine, and restore them."""
+    """Write files below transparent_hugepage on this machine, and restore them."""
 
     def write(values: Mapping[str, str]) -> None:
         for name, value in values.items():

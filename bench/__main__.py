@@ -25,7 +25,7 @@ NO_BENCHMARKS = {
 
 
 def main(argv: list[str]) -> int:
-    """Hand over to the benchmark that the first word names."""
+    """Run the benchmark that the first word names."""
     files = {path.stem for path in Path(__file__).parent.glob("*.py")} - NO_BENCHMARKS
     names = {stem.removeprefix("host_"): stem for stem in sorted(files)}
     if not argv or argv[0] not in names:

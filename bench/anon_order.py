@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the policies of anon_order cost and save, against the stock kernel.
+"""Cost and savings of the policies of anon_order, compared with the stock kernel.
 
-Each arm touches fresh memory in several patterns (tests/workloads/touch.c) in
-a guest of its own. Caps up to 64 kB are measured on 64 MiB. Caps of 1 MiB and
-2 MiB are measured on 1 GiB: a stream takes about ten faults until its folios
-are that large, which would be most of its faults on 64 MiB. Changes of pattern
-are measured on 256 MiB: noticing one wastes a folio.
+Each arm touches fresh memory in several patterns (tests/workloads/touch.c) in a guest of its own.
+Caps up to 64 kB are measured on 64 MiB. Caps of 1 MiB and 2 MiB are measured on 1 GiB: a stream
+takes about ten faults until its folios are that large, which would be most of its faults on 64 MiB.
+Changes of pattern are measured on 256 MiB: noticing one wastes a folio.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ SMALL, LARGE, CHANGE = 64, 1024, 256
 
 DENSE = ("forward", "backward", "streams", "threads", "brk", "stack")
 SPARSE = {"every_32k": 61, "every_64k": 121, "every_128k": 241, "random_quarter": 31}  # rounds
-LESS_SPARSE = {"3_of_8": 11, "random_all": 5}  # the same, only on the small area
+LESS_SPARSE = {"3_of_8": 11, "random_all": 5}  # rounds, only on the small area
 CHANGING = ("sparse_dense", "dense_sparse")
 MIXED = {"random_32k": 5, "in_turn": 5, "clusters": 5, "even_odd": 11, "skewed": 11}  # on 128 MiB
 
 
 @dataclass(frozen=True)
 class OrderArm(Arm):
-    """An arm, the areas it is measured on, in MiB, and the patterns: all if none is named."""
+    """An arm, the areas it is measured on, in MiB, and the patterns; no pattern means all."""
 
     areas: tuple[int, ...] = (SMALL,)
     patterns: tuple[str, ...] = ()
@@ -52,7 +51,7 @@ class Case:
     rounds: int
 
     def name(self) -> str:
-        """As in the tables."""
+        """Return the name in the tables."""
         return f"{self.pattern} {self.mib}M"
 
 
@@ -60,13 +59,13 @@ MALLOC = Case("malloc", 128, 11)
 
 
 def policy(name: str, cap: int | None = None) -> str:
-    """Shell commands that load the module and switch to a policy."""
+    """Return shell commands that load the module and select a policy."""
     knob = "" if cap is None else f"echo {cap} >{POINT}/{name}/max_order && "
     return f"modprobe mmpolicy && {knob}echo {name} >{POINT}/policy"
 
 
 def stock_size(kb: int) -> str:
-    """A shell command that lets everybody use a folio size."""
+    """Return a shell command that enables a folio size for all memory."""
     return f"echo always >{THP}/hugepages-{kb}kB/enabled"
 
 
@@ -95,9 +94,9 @@ QUICK_ARMS = (BASE, "stock-64k", "patched", "fixed-4", "adaptive-4")
 
 
 def cases(mib: int) -> list[Case]:
-    """All cases on an area. More rounds where they are cheap: less noise.
+    """Return all cases on an area. Cheap ones have more rounds, to reduce noise.
 
-    There is no room for a large stack below the first page of one.
+    A large stack does not fit below the first page of one.
     """
     dense = 11 if mib == SMALL else 3
     return [
@@ -111,17 +110,17 @@ def cases(mib: int) -> list[Case]:
 
 
 def quick_cases() -> list[Case]:
-    """A few cases, on the small area."""
+    """Return a few cases, on the small area."""
     return [Case(pattern, SMALL, 5) for pattern in ("forward", "every_64k", "sparse_dense")]
 
 
 def small(arms: Sequence[OrderArm]) -> list[OrderArm]:
-    """The arms of the small area, on that alone."""
+    """Return the arms of the small area, restricted to it."""
     return [replace(arm, areas=(SMALL,)) for arm in arms if SMALL in arm.areas]
 
 
 def take_sample(guest: Guest, arm: str, case: Case, before: str = "") -> Iterator[Sample]:
-    """Run touch once; one sample, or one for each half. What stands before it is shell."""
+    """Run touch once; yield one sample, or one per half. `before`: a shell prefix."""
     command = f"{before}{workload('touch')} {case.pattern} {case.mib} {case.rounds}"
     found = ran(guest, command)
     halves = {"first_": ".1", "second_": ".2"} if "first_ticks" in found else {"": ""}
@@ -131,14 +130,14 @@ def take_sample(guest: Guest, arm: str, case: Case, before: str = "") -> Iterato
 
 
 def take(guest: Guest, arm: Arm, chosen: Sequence[Case], before: str = "") -> Iterator[Sample]:
-    """The samples of one arm, after a run that warms up the free lists."""
+    """Yield the samples of one arm, after a run that warms up the free lists."""
     must(guest, f"{workload('touch')} forward {max(case.mib for case in chosen)}")
     for case in chosen:
         yield from take_sample(guest, arm.name, case, before)
 
 
 def cases_of(arm: OrderArm, quick: bool) -> list[Case]:
-    """What to measure in an arm."""
+    """Return the cases to measure in an arm."""
     if quick:
         return quick_cases()
     chosen = dict.fromkeys(case for mib in arm.areas for case in cases(mib))
@@ -153,7 +152,7 @@ def run(arms: Sequence[OrderArm], quick: bool = False) -> Results:
     return results
 
 
-# What one decision costs
+# Cost of one decision
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ class Cost:
     constant: float
 
     def text(self) -> str:
-        """One line."""
+        """Return the cost in one line."""
         return (
             f"{self.case}: {self.per_fault:.1f} instructions a fault, {self.per_page:.2f} a page"
             f" (without the {self.constant:.1f} that measuring itself takes)"
@@ -174,12 +173,11 @@ class Cost:
 
 
 def counters(guest: Guest) -> dict[str, int]:
-    """The counters of the point."""
     return counting.counters(guest, "anon_order")
 
 
 def counted(guest: Guest, case: Case) -> tuple[int, int, float]:
-    """Ticks and samples of one run, and its faults."""
+    """Return ticks and samples of one run, and its faults."""
     before = counters(guest)
     samples = list(take_sample(guest, "", case))
     after = counters(guest)
@@ -188,7 +186,7 @@ def counted(guest: Guest, case: Case) -> tuple[int, int, float]:
 
 
 def decision_costs() -> list[Cost]:
-    """Instructions in adaptive, on dense access; `never` tells what measuring takes."""
+    """Measure instructions in adaptive, on dense access; `never` shows the cost of measuring."""
     found = []
     with counting.counting_guest("patched", MEM) as guest:
         must(guest, f"{policy('never')} && echo 1 >{MEASURE}")
@@ -212,7 +210,7 @@ def decision_costs() -> list[Cost]:
 
 
 def cell(results: Results, key: str, arm: str, case: str) -> str:
-    """A number of the base as it is; of others, faults as they are, else the ratio."""
+    """Format a number: absolute for the base and for faults, else the ratio."""
     value = results.find(arm, case, key)
     if value is None:
         return "-"
@@ -224,7 +222,7 @@ def cell(results: Results, key: str, arm: str, case: str) -> str:
 
 
 def part(results: Results, mib: int) -> Results:
-    """What was measured on an area, by the arms that are meant for it."""
+    """Return the results on an area, for the arms that are meant for it."""
     arms = {arm.name for arm in ARMS if mib in arm.areas}
     suffixes = tuple(f" {case.mib}M" for case in cases(mib))
     chosen = [s for s in results.samples if s.arm in arms and s.case.endswith(suffixes)]
@@ -232,7 +230,7 @@ def part(results: Results, mib: int) -> Results:
 
 
 def tables(results: Results) -> str:
-    """Instructions, faults and memory, for each area."""
+    """Return tables of instructions, faults and memory, for each area."""
     titles = {
         "ticks": f"instructions; of others as a multiple of {BASE}",
         "faults": "faults",
@@ -254,7 +252,7 @@ PLOTTED = {
 
 
 def plot(results: Results, path: Path) -> None:
-    """Instructions and memory of each pattern, as multiples of the base."""
+    """Plot instructions and memory of each pattern, as multiples of the base."""
     plt = counting.pyplot()
     drawn = {mib: part(results, mib) for mib in PLOTTED}
     parts = {mib: some for mib, some in drawn.items() if {*PLOTTED[mib]} & {*some.arms()}}
@@ -270,7 +268,7 @@ def plot(results: Results, path: Path) -> None:
 
 
 def bars(axis: Any, results: Results, arms: Sequence[str], key: str) -> None:
-    """One group of bars a case."""
+    """Draw one group of bars per case."""
     cases = results.cases()
     arms = [arm for arm in arms if arm in results.arms()]
     width = 0.8 / len(arms)
@@ -286,7 +284,6 @@ def bars(axis: Any, results: Results, arms: Sequence[str], key: str) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point of ./dev bench anon_order."""
     text = "Compare the policies of anon_order with stock kernels."
     parser = counting.options("anon_order", text, plots=True)
     parser.add_argument("--small", action="store_true", help="without areas of 1 GiB")

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What it costs a fault to find its profile: by binding, depth and number of cgroups.
+"""Cost of the profile lookup in a fault: by binding, depth and number of cgroups.
 
-All arms run the policy never, in the same cgroup of the same guest. So they
-differ in the lookup alone. No controller is enabled for the cgroups, as the
-memory controller has costs of its own for depth.
+All arms run the policy never, in one cgroup of one guest, so they differ in the lookup alone. No
+controller is enabled for the cgroups, as the memory controller has costs of its own for depth.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ echo never >{ROOT}/profiles/p/anon_order/policy
 
 
 def bind(path: str) -> str:
-    """Shell commands that bind a cgroup."""
+    """Return shell commands that bind a cgroup."""
     return f"stat -c %i {CGROUPS}/{path} >{ROOT}/profiles/p/cgroups\n"
 
 
@@ -59,7 +58,7 @@ PLACES = {"its parent": "top/1", "three levels up": "top/1/2/3"}
 
 
 def command(arm: Arm, rounds: int) -> str:
-    """Run touch at its place in the hierarchy, as a bound process if the arm says so."""
+    """Return the command that runs touch in its cgroup, or as a bound process."""
     place = PLACES.get(arm.name, "a")
     words = f"echo $$ >{CGROUPS}/{place}/cgroup.procs; "
     if arm.name == "one process":
@@ -68,14 +67,14 @@ def command(arm: Arm, rounds: int) -> str:
 
 
 def take(guest: Guest, arm: Arm, rounds: int) -> Sample:
-    """Instructions of a fault."""
+    """Measure the instructions of a fault."""
     must(guest, f"echo 1 >{ROOT}/reset\n{arm.setup}")
     found = ran(guest, command(arm, rounds))
     return Sample(arm.name, CASE, {"ticks": found["ticks"] / found["faults"]})
 
 
 def run(quick: bool = False) -> Results:
-    """Measure all arms, one after the other, after a run that warms up the free lists."""
+    """Measure all arms, one after another, after a run that warms up the free lists."""
     results = Results("bindings", {"cpu": counting.CPU, "unit": "instructions"})
     rounds, arms = (3, [arm for arm in ARMS if arm.name in QUICK]) if quick else (21, ARMS)
     with counting.counting_guest("patched", MEM) as guest:
@@ -88,7 +87,7 @@ def run(quick: bool = False) -> Results:
 
 
 def report(results: Results) -> str:
-    """Instructions of a fault, and as a multiple of those arms that others are held against."""
+    """Return the instructions of a fault, and as multiples of the base arms."""
     rows = [
         [
             sample.arm,
@@ -101,7 +100,6 @@ def report(results: Results) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point of ./dev bench bindings."""
     parser = counting.options("bindings", "Tell what it costs a fault to find its profile.")
     chosen: argparse.Namespace = parser.parse_args(argv)
     results = run(chosen.quick)

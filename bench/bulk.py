@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the policies of bulk cost and save, against the stock refill of 64 pages.
+"""Cost and savings of the policies of bulk, compared with the stock refill of 64 pages.
 
-The loads are those of module/tests/page_pool_bench.c: bursts of 64 pages, bursts
-of 1 to 192, and bursts of 64 from a zone that is out of pages. None of the pages
-comes back to the pool. The load redirect is a whole path: packets through two
-pairs of veth with XDP_REDIRECT into a socket (tests/workloads/redirect.c).
+The loads are those of module/tests/page_pool_bench.c: bursts of 64 pages, bursts of 1 to 192, and
+bursts of 64 from a zone that is out of pages. No page returns to the pool. The load redirect is a
+whole path: packets through two pairs of veth with XDP_REDIRECT into a socket
+(tests/workloads/redirect.c).
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ BASE = "stock"
 SINGLE = "single pages"
 SIZES = (1, 8, 16, 32, 64, 128)
 LOADS = {"steady": 1000, "bursty": 1000, "starved 40": 1000, "starved -32": 500}  # bursts
-LEARNING = 4  # times more bursts, as it counts what learning takes
+LEARNING = 4  # factor on bursts, so that learning is part of the result
 REDIRECT = "redirect"
 ROUNDS, PACKETS = 5, 1000
 
-# With longer lists of free pages on the CPU the bursts stay within them. How the
-# zone's own lists are filled and emptied depends on all that ran before, and would
-# move a load with larger bursts by 10 %.
+# With longer lists of free pages on the CPU, the bursts stay within them. The state of the zone's
+# own lists depends on everything that ran before, and would move a load with larger bursts by 10 %.
 SETUP = """
 echo 100 >/proc/sys/vm/percpu_pagelist_high_fraction && modprobe mmpolicy_page_pool || exit
 """
@@ -50,14 +49,14 @@ NO_PAIRS = "busybox ip link del in && busybox ip link del out"
 
 @dataclass(frozen=True)
 class BulkArm(Arm):
-    """An arm; all arms of a kernel share a guest, one after the other."""
+    """An arm; all arms of a kernel share a guest, one after another."""
 
     parameters: str = "single=0"
     times: int = 1
 
 
 def fixed(pages: int) -> str:
-    """Shell commands that switch to a fixed size."""
+    """Return shell commands that select a fixed size."""
     return f"echo {pages} >{POINT}/fixed/pages && echo fixed >{POINT}/policy"
 
 
@@ -78,7 +77,7 @@ KERNELS = {
 
 
 def parameters(words: str) -> str:
-    """Shell commands that set parameters, such as "load=steady rounds=3", of the consumer."""
+    """Return shell commands that set parameters of the consumer, such as "load=steady rounds=3"."""
     pairs = (word.split("=") for word in words.split())
     return " && ".join(f"echo {value} >{PARAMETERS}/{name}" for name, value in pairs)
 
@@ -91,13 +90,13 @@ def consume(guest: Guest, load: str, rounds: int) -> dict[str, int]:
 
 
 def redirect(guest: Guest, rounds: int = ROUNDS, packets: int = PACKETS) -> dict[str, int]:
-    """Send packets through interfaces that PAIRS has made; it fails where data is wrong."""
+    """Send packets through the interfaces of PAIRS; wrong data makes the workload fail."""
     command = f"{workload('redirect')} in mid out end {rounds} {packets}"
     return ran(guest, command)
 
 
 def take(guest: Guest, arms: Sequence[BulkArm]) -> Iterator[Sample]:
-    """The samples of all arms of a kernel."""
+    """Yield the samples of all arms of a kernel."""
     must(guest, SETUP + PAIRS)
     consume(guest, "bursty", 1000)
     redirect(guest)
@@ -113,7 +112,7 @@ def take(guest: Guest, arms: Sequence[BulkArm]) -> Iterator[Sample]:
 
 
 def run() -> Results:
-    """Measure all arms; a guest a kernel."""
+    """Measure all arms, with one guest per kernel."""
     results = Results("bulk", {"cpu": counting.CPU, "unit": "instructions per page or packet"})
     guests = [Arm(flavor, flavor) for flavor in KERNELS]
     counting.measure(results, guests, MEM, lambda guest, arm: take(guest, KERNELS[arm.name]))
@@ -121,12 +120,12 @@ def run() -> Results:
 
 
 def best_fixed(results: Results, load: str) -> float:
-    """The least that a fixed size took."""
+    """Return the cost of the best fixed size."""
     return min(results.value(f"fixed-{pages}", load, "ticks") for pages in SIZES)
 
 
 def report(results: Results) -> str:
-    """Instructions per page and arm; each also as a multiple of stock."""
+    """Return instructions per page and arm; each also as a multiple of stock."""
 
     def cell(arm: str, load: str) -> str:
         ticks = results.find(arm, load, "ticks")
@@ -142,7 +141,6 @@ def report(results: Results) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Command line."""
     args = counting.options("bulk", __doc__ or "").parse_args(argv)
     results = run()
     print(f"Instructions per page (per packet: {REDIRECT}), and as a multiple of {BASE}.\n")

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Which programs ask for huge pages or refuse them, and what that makes of their memory.
+"""Programs that ask for huge pages or refuse them, and the effect on their memory.
 
-Each program runs once under strace, which counts its calls, and once without, when /proc tells
-which part of its anonymous memory lies in areas with advice. Then `mmpolicy bench` runs it under
-three settings of the kernel, for the peak of its memory. That sets sizes of the whole host for a
-moment and needs root; --no-settings leaves it out. Libraries are installed from wheels of pinned
-versions into the cache. What bench/callers.json has already is not run again; docs/asks.md has
-the table.
+Each program runs once under strace, which counts its calls, and once without, when /proc shows how
+much of its anonymous memory lies in areas with advice. Then `mmpolicy bench` runs it under three
+settings of the kernel, for its peak memory. That sets sizes of the whole host for a moment and
+needs root; --no-settings leaves it out. Libraries are installed from wheels of pinned versions into
+the cache. Programs in bench/callers.json are not run again; docs/asks.md has the table.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class Caller:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def words(self, holds: bool) -> list[str]:
-        """The command; for a run that is to end by itself, without the wait."""
+        """Return the command; without the wait for a run that must end by itself."""
         python = str(environment(self.wheels) / "bin/python3") if self.wheels else "python3"
         seconds = HOLD_S if holds else 0
         hold = f"import time; time.sleep({seconds})"
@@ -84,7 +83,7 @@ class Caller:
 
 
 def of_wheels(name: str, code: str, *wheels: str, **env: str) -> Caller:
-    """A program in Python with libraries."""
+    """Return a program in Python with libraries."""
     return Caller(name, ("{python}", "-c", f"{code}; {{hold}}"), wheels=wheels, env=env)
 
 
@@ -109,7 +108,7 @@ CALLERS = (
 
 
 def environment(wheels: Sequence[str]) -> Path:
-    """A virtual environment with wheels of these versions."""
+    """Return a virtual environment with wheels of these versions."""
     folder = cache_dir() / "callers" / "-".join(wheels)
     if not (folder / "done").exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -122,7 +121,7 @@ def environment(wheels: Sequence[str]) -> Path:
 
 @contextmanager
 def running(words: Sequence[str], env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A program, until the end of the block."""
+    """Run a program, and kill it at the end of the block."""
     with subprocess.Popen(
         words, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         start_new_session=True,
@@ -134,7 +133,7 @@ def running(words: Sequence[str], env: Mapping[str, str]) -> Iterator[subprocess
 
 
 def calls(caller: Caller) -> dict[str, Any]:
-    """Count the calls of a program in its first seconds, and the bytes that they are about."""
+    """Count the calls of a program in its first seconds, and the bytes that they cover."""
     number, size = Counter[str](), Counter[str]()
     refused = False
     with tempfile.TemporaryDirectory() as folder:
@@ -152,7 +151,7 @@ def calls(caller: Caller) -> dict[str, Any]:
 
 
 def shares(caller: Caller) -> dict[str, dict[str, int]]:
-    """Return how much anonymous memory there is, and in areas with advice, in KiB, at each look."""
+    """Return anonymous memory in total and in areas with advice, in KiB, at each look."""
     found = {}
     with running(caller.words(holds=True), caller.env) as process:
         start = time.monotonic()
@@ -165,7 +164,7 @@ def shares(caller: Caller) -> dict[str, dict[str, int]]:
 
 
 def areas(smaps: str) -> dict[str, int]:
-    """Add up the anonymous memory of a process, by the advice for its areas, in KiB."""
+    """Sum the anonymous memory of a process in KiB, by the advice for its areas."""
     total, anonymous = Counter[str](), 0
     for line in smaps.splitlines():
         name, _, rest = line.partition(":")
@@ -182,7 +181,7 @@ def areas(smaps: str) -> dict[str, int]:
 
 
 def peaks(caller: Caller) -> dict[str, int]:
-    """Return the median of the peak of its memory under each setting, in KiB."""
+    """Return the median peak memory under each setting, in KiB."""
     arms = [word for name, arm in ARMS.items() for word in ("--arm", f"{name}: {arm}")]
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/out.json"
@@ -198,13 +197,13 @@ def peaks(caller: Caller) -> dict[str, int]:
 
 
 def read_peaks(kept: Mapping[str, Any]) -> dict[str, int]:
-    """Return the median of the peak under each arm, in KiB."""
+    """Return the median peak under each arm, in KiB."""
     return {arm["name"]: int(median(run["peak_rss"] for run in arm["runs"])) >> 10
             for arm in kept["arms"]}  # fmt: skip
 
 
 def version(caller: Caller) -> str:
-    """The name and version of what calls."""
+    """Return the name and version of the calling library or runtime."""
     if caller.wheels:
         return caller.wheels[0].replace("==", " ")
     told = subprocess.run(caller.version, capture_output=True, text=True, check=True).stdout
@@ -213,17 +212,17 @@ def version(caller: Caller) -> str:
 
 
 def title(caller: Caller) -> str:
-    """What it is kept as."""
+    """Return the key of a program in the results."""
     return f"{version(caller)}: {caller.name}"
 
 
 def amount(kib: int) -> str:
-    """Return it in the unit that fits."""
+    """Format an amount of memory in a suitable unit."""
     return f"{kib / 1024:,.0f} MiB" if kib >= 10240 else f"{kib:,} kB"
 
 
 def row(name: str, found: Mapping[str, Any]) -> str:
-    """The line of the table."""
+    """Return the row of the table."""
     made = [f"`{advice}` {number:,} x, {amount(kib)}"
             for advice, (number, kib) in found["advice"].items()]  # fmt: skip
     made += ["`prctl`"] * found["forbids"]
@@ -235,7 +234,7 @@ def row(name: str, found: Mapping[str, Any]) -> str:
 
 
 def page(kept: Mapping[str, Any], text: str) -> str:
-    """The document with the table anew."""
+    """Return the document with a new table."""
     rows = [row(name, found) for name, found in kept["programs"].items()]
     head = [
         f"Linux {kept['kernel']}, {kept['machine']}, `enabled` is `madvise`.",
@@ -251,20 +250,20 @@ def page(kept: Mapping[str, Any], text: str) -> str:
 
 
 def check_setting() -> None:
-    """Fail where programs do not see what the table says: some look before they ask."""
+    """Raise an error if THP is not at `madvise`: some programs read the setting before they ask."""
     path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if "[madvise]" not in path.read_text():
         raise BenchError(f"echo madvise >{path}, and keep it while this runs")
 
 
 def read() -> dict[str, Any]:
-    """Return what is kept."""
+    """Return the kept results."""
     found: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     return found
 
 
 def main(argv: list[str]) -> None:
-    """Run what is missing, and write the table."""
+    """Run missing programs, and write the table."""
     parser = argparse.ArgumentParser(prog="./dev bench callers", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="programs with this in the name")
     parser.add_argument("--no-settings", action="store_true", help="set nothing on the host")

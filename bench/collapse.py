@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `mmpolicy collapse` does to a big heap, on this machine, beside khugepaged.
+"""Effect of `mmpolicy collapse` on a big heap, on this machine, compared with khugepaged.
 
 The program (tests/workloads/bigheap.c) touches its heap in random order and then reads and writes
-at random. Parts, each in one run of its own:
+at random. Parts, each in a run of its own:
 
 reads       a heap that had 2 MB pages from the start, and one that was collapsed at the default
             budget: time of an access before, in each third of the collapse, and after, in turn
-fast        the same heap without a budget: how long it takes, and what the program has meanwhile
-shapes      heaps that are half empty, or have one page in 16: nothing may be made of them
+fast        an equal heap without a budget: duration, and throughput of the program in that time
+shapes      heaps that are half empty, or have one page in 16: none of it may be collapsed
 khugepaged  CPU time for a GB and time until 95 % are in 2 MB, in turn with khugepaged that never
             sleeps; then at the default budget, and khugepaged with its own defaults
 
-Sets the sizes of the whole host while it runs, and restores them; needs root, Linux 6.1, memory
-for two heaps and an idle machine. docs/workloads/big-heap.md has the figures.
+The benchmark sets the sizes of the whole host while it runs, and restores them; it needs root,
+Linux 6.1, memory for two heaps and an idle machine. docs/workloads/big-heap.md has the figures.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PATIENCE_S = 1800
 
 
 class Line(NamedTuple):
-    """What the program printed for a quarter of a second."""
+    """The program's output for a quarter of a second."""
 
     at: float
     ns: float
@@ -75,27 +75,25 @@ class Heap:
             self.lines.append(Line(time.monotonic(), ns, longest))
 
     def between(self, begin: float, end: float) -> list[Line]:
-        """What it printed in a time."""
+        """Return the output of a period."""
         return [line for line in self.lines if begin < line.at <= end]
 
     def turn(self, seconds: float) -> list[Line]:
-        """Let it run for a while."""
+        """Let the program run for a while, and return the output."""
         self.go_on()
-        time.sleep(0.5)  # the line that it was stopped in
+        time.sleep(0.5)  # skip the line in which it was stopped
         begin = time.monotonic()
         time.sleep(seconds)
         return self.between(begin, time.monotonic())
 
     def stop(self) -> None:
-        """Let it wait."""
         self._job.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Let it run."""
         self._job.send_signal(signal.SIGCONT)
 
     def memory(self) -> tuple[int, int]:
-        """KiB of anonymous memory, and in 2 MB pages."""
+        """Return KiB of anonymous memory, and of 2 MB pages."""
         if self._job.poll() is not None:
             raise BenchError(f"the program ended with {self._job.returncode}")
         rollup = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
@@ -104,14 +102,14 @@ class Heap:
 
     @property
     def coverage(self) -> float:
-        """Percent of its memory in 2 MB pages."""
+        """Return the percentage of its memory in 2 MB pages."""
         anon, huge = self.memory()
         return 100 * huge / anon
 
 
 @contextlib.contextmanager
 def heap(mib: int, shape: str, sizes: Mapping[str, str], *more: str) -> Iterator[Heap]:
-    """The program, filled under these settings."""
+    """Start the program, with its heap filled under these settings."""
     argv = [str(workload("bigheap")), str(mib), shape, *more]
     with contextlib.ExitStack() as held:
         with thp_settings(sizes):
@@ -120,10 +118,10 @@ def heap(mib: int, shape: str, sizes: Mapping[str, str], *more: str) -> Iterator
 
 
 class Done(NamedTuple):
-    """How a collapse went."""
+    """The result of a collapse."""
 
     seconds: float
-    cpu_s: float  # with the start of the command
+    cpu_s: float  # includes the start of the command
     told: dict[str, Any]
 
 
@@ -141,12 +139,12 @@ def collapse(pid: int, *more: str) -> Done:
 
 
 def speed(lines: Sequence[Line]) -> float:
-    """Nanoseconds of an access."""
+    """Return nanoseconds per access."""
     return mean(line.ns for line in lines)
 
 
 def reads(mib: int) -> dict[str, Any]:
-    """Compare a collapsed heap with one that had 2 MB from the start."""
+    """Compare a collapsed heap with one that had 2 MB pages from the start."""
     with heap(mib, "full", OFF) as small, thp_settings(OFF):
         begin = time.monotonic()
         time.sleep(10)
@@ -209,7 +207,7 @@ def shapes(mib: int) -> dict[str, Any]:
 
 
 def khugepaged_s() -> float:
-    """CPU time of khugepaged until now."""
+    """Return the CPU time of khugepaged until now."""
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if (folder / "comm").read_text() == "khugepaged\n":
@@ -219,7 +217,7 @@ def khugepaged_s() -> float:
 
 
 def by_khugepaged(small: Heap, sizes: Mapping[str, str]) -> tuple[float, float]:
-    """Return seconds and CPU seconds until it has done enough."""
+    """Return seconds and CPU seconds until khugepaged has collapsed enough."""
     begin, used = time.monotonic(), khugepaged_s()
     with thp_settings(sizes):
         while small.coverage < ENOUGH:
@@ -230,13 +228,13 @@ def by_khugepaged(small: Heap, sizes: Mapping[str, str]) -> tuple[float, float]:
 
 
 def interval(ratios: Sequence[float]) -> list[float]:
-    """Mean and an interval of 95 % for ten or more."""
+    """Return the mean and its 95 % interval, for ten ratios or more."""
     half = 2.26 * stdev(ratios) / len(ratios) ** 0.5
     return [mean(ratios), mean(ratios) - half, mean(ratios) + half]
 
 
 def khugepaged(mib: int, repeats: int) -> dict[str, Any]:
-    """Compare with khugepaged; the program has asked for huge pages, so it knows it."""
+    """Compare with khugepaged, which scans the program because it has asked for huge pages."""
     pairs = []
     for number in range(repeats):
         ours, theirs = 0.0, 0.0
@@ -295,7 +293,7 @@ def lines(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def heap_rows(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what was measured of a heap, and the values."""
+    """Yield names and values of the measurements of a heap."""
     one, quick = results["reads"], results["fast"]
     yield "in 2 MB pages before, after", f"0, {one['coverage_percent']:.1f} %"
     yield "memory after, of before", f"{one['memory_ratio']:.3f}"
@@ -320,7 +318,7 @@ def heap_rows(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def khugepaged_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield what was compared, ours and theirs."""
+    """Yield the rows of the comparison: name, collapse, khugepaged."""
     pairs, both = found["pairs"], ("collapse", "khugepaged")
     took = [f"{median(pair[who] for pair in pairs):.1f} s" for who in both]
     cpu = [f"{median(pair[f'{who}_cpu_s'] for pair in pairs):.2f} s" for who in both]
@@ -335,7 +333,6 @@ def khugepaged_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point of ./dev bench collapse."""
     parser = argparse.ArgumentParser(prog="./dev bench collapse", description=__doc__)
     parser.add_argument("--mib", type=int, default=4096, help="of the heap; khugepaged: an eighth")
     parser.add_argument("--repeats", type=int, default=10, help="of each pair with khugepaged")
@@ -349,7 +346,7 @@ def main(argv: list[str]) -> None:
         "khugepaged": lambda: khugepaged(given.mib // 8, given.repeats),
     }
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's & has taken away
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's & has disabled
     results: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     for name in () if given.page else given.parts or PARTS:
         counting.progress(f"collapse: {name}")

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the policies of compact cost and bring, after mmtests' stress-highalloc.
+"""Cost and benefit of the policies of compact, after mmtests' stress-highalloc.
 
-A guest with two nodes is filled with small pages. Some are pinned, some are given
-back so that free memory is in holes, and then large folios are asked for
-(tests/workloads/highalloc.c). Each arm, case and seed has a guest of its own.
-Pages scanned, isolated and the like are those of /proc/vmstat in that time;
-what kcompactd scanned is counted apart.
+A guest with two nodes is filled with small pages. Some are pinned, some are freed so that free
+memory has holes, and then large folios are requested (tests/workloads/highalloc.c). Each arm, case
+and seed has a guest of its own. Pages scanned, isolated and so on are those of /proc/vmstat in that
+time; pages scanned by kcompactd are counted separately.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ NODES = 2
 FILLED_MIB = 850
 BASE = "stock"
 
-# Also the stock arm has the module: loading it makes some memory unmovable.
+# The stock arm has the module too: loading it makes some memory unmovable.
 ARMS = [Arm(name, setup=f"modprobe mmpolicy compact={name}") for name in (BASE, *POLICIES)]
 
 
@@ -46,7 +45,7 @@ class Case:
     file: str = ""
 
     def command(self, seed: int) -> str:
-        """What to run in the guest."""
+        """Return the command for the guest."""
         return (
             f"{workload('highalloc')} {FILLED_MIB} {self.free_percent} {self.pinned_percent}"
             f" {self.order} {self.tries} {self.rounds} {self.churners} {seed} {self.file}"
@@ -68,14 +67,14 @@ QUICK_CASES = ("hopeless", "movable")
 
 
 def policy(name: str, knobs: str = "") -> str:
-    """Shell commands that set knobs of a policy, then switch to it."""
+    """Return shell commands that set knobs of a policy, then select it."""
     pairs = [knob.partition("=") for knob in knobs.split()]
     writes = [f"echo {value} >{POINT}/{name}/{knob} || exit" for knob, _, value in pairs]
     return "\n".join([*writes, f"echo {name} >{POINT}/policy"])
 
 
 def values_of(found: dict[str, int]) -> dict[str, float]:
-    """The numbers of one run; what the daemon did is taken off."""
+    """Return the numbers of one run, without the work of kcompactd."""
     values = {key: float(value) for key, value in found.items()}
     for kind in ("migrate", "free"):
         values[f"{kind}_scanned"] = (
@@ -89,12 +88,12 @@ def values_of(found: dict[str, int]) -> dict[str, float]:
 
 
 def mean(all_values: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The mean of each number."""
+    """Return the mean of each number."""
     return {key: sum(v[key] for v in all_values) / len(all_values) for key in all_values[0]}
 
 
 def run_once(guest: Guest, arm: Arm, case: Case, seed: int) -> dict[str, float]:
-    """Fill, fragment and ask in a fresh guest, where nobody compacts unasked."""
+    """Fill, fragment and allocate in a fresh guest, without proactive compaction."""
     must(guest, f"echo 0 >/proc/sys/vm/compaction_proactiveness && {arm.setup}")
     disk = f"/sys/block/{Path(ZRAM).name}"
     must(guest, f"[ -e {disk} ] || modprobe zram; echo 1G >{disk}/disksize")
@@ -102,7 +101,7 @@ def run_once(guest: Guest, arm: Arm, case: Case, seed: int) -> dict[str, float]:
 
 
 def take(arm: Arm, case: Case, seeds: int) -> Sample:
-    """The mean of some guests."""
+    """Return the mean over some guests."""
     found = []
     for seed in range(1, seeds + 1):
         with counting.counting_guest(arm.flavor, MEM, nodes=NODES) as guest:
@@ -116,7 +115,7 @@ def take(arm: Arm, case: Case, seeds: int) -> Sample:
 
 
 def samples(arms: Sequence[Arm], cases: Sequence[Case], seeds: int) -> Iterator[Sample]:
-    """All of them."""
+    """Yield a sample per arm and case."""
     for case in cases:
         for arm in arms:
             yield take(arm, case, seeds)
@@ -142,14 +141,14 @@ COLUMNS = {
 
 
 def cell(results: Results, case: str, arm: str, key: str) -> str:
-    """A number of the table of a case."""
+    """Format a number of the table of a case."""
     if key in COLUMNS:
         return COLUMNS[key][1].format(results.value(arm, case, key))
     return f"{results.ratio(arm, BASE, case, key.removeprefix('x ')):.3f}"
 
 
 def table(results: Results, case: str) -> str:
-    """All numbers of a case, a line each, and the two ratios that count."""
+    """Return a table of all numbers of a case, a row each, and the two ratios that count."""
     arms = results.arms()
     ratios = {"x large": "large folios / stock", "x scanned": "pages scanned / stock"}
     titles = {key: title for key, (title, _) in COLUMNS.items()} | ratios
@@ -162,7 +161,6 @@ def table(results: Results, case: str) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point of ./dev bench compact."""
     parser = counting.options("compact", "Compare the policies of compact with the stock kernel.")
     parser.add_argument("--case", choices=[case.name for case in CASES], help="only this one")
     parser.add_argument("--seeds", type=int, default=3, help="guests for each (default: 3)")

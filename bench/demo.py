@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""./dev demo: a tour in a guest. What is typed there is shown with its output."""
+"""./dev demo: a tour in a guest. Each command is shown with its output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.guest import Guest
 from lab.programs import BenchError, must
 
 DENSE, SPARSE = Case("forward", 64, 3), Case("every_64k", 64, 3)
-MISSING = 3  # exit status of doctor where something is missing
+MISSING = 3  # exit status of doctor if a component is missing
 KERNELS = {
     "cloud": "Debian's own kernel for clouds, as its package has it",
     "patched": "the patched kernel",
@@ -27,17 +27,17 @@ ARMS = {
 }
 
 
-SHOWN: list[str] = []  # what the picture has
+SHOWN: list[str] = []  # the text of the picture
 
 
 def say(text: str) -> None:
-    """Show a text, also in the picture."""
+    """Print a text, and add it to the picture."""
     print(text, flush=True)
     SHOWN.append(text)
 
 
 def type_in(guest: Guest, command: str, expect: int = 0, pictured: bool = True) -> None:
-    """Show a command and what it says; end if its exit status is another."""
+    """Print a command and its output; raise an error at an unexpected exit status."""
     show = say if pictured else print
     show(f"\n# {command}")
     result = guest.run(command, 120)
@@ -59,12 +59,12 @@ def compare(guest: Guest) -> Results:
 
 
 def number(value: float) -> str:
-    """With three digits."""
+    """Format with three digits."""
     return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
 
 
 def show(results: Results) -> None:
-    """The table, and what it says."""
+    """Print the table and its conclusion."""
     rows = [
         (f"{title}, {unit}", case.name(), key, scale)
         for title, case in (("dense", DENSE), ("1 page in 64 kB", SPARSE))
@@ -91,7 +91,7 @@ def show(results: Results) -> None:
 
 
 def main() -> None:
-    """The tour."""
+    """Run the tour."""
     parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__)
     parser.add_argument("kernel", choices=KERNELS)
     parser.add_argument("--draw", action="store_true", help="also write the picture of README")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""End the server behind a socket, and wake it to see that: memcached sleeps for up to a second."""
+"""End the server behind a socket, and wake it to notice: memcached sleeps for up to a second."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UCRED = struct.Struct("3i")  # pid, uid, gid: see unix(7)
 
 
 def connected() -> socket.socket:
-    """A connection to the server."""
+    """Return a connection to the server."""
     found = socket.socket(socket.AF_UNIX)
     found.connect(sys.argv[1])
     return found
@@ -24,6 +24,6 @@ def connected() -> socket.socket:
 with connected() as wire:
     raw = wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size)
 os.kill(UCRED.unpack(raw)[0], signal.SIGTERM)
-time.sleep(0.01)  # it has seen the signal
+time.sleep(0.01)  # it has received the signal
 with contextlib.suppress(OSError):  # it has ended
     connected().close()

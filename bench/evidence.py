@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Results of ./dev bench time as a document: docs/evidence.md is made of bench/evidence/*.json.
+"""Results of ./dev bench time as a document: bench/evidence/*.json become docs/evidence.md.
 
 python3 -m bench.evidence writes it.
 """
@@ -17,7 +17,7 @@ TREE = Path(__file__).resolve().parent.parent
 FILES = TREE / "bench/evidence"
 DOCUMENT = TREE / "docs/evidence.md"
 PAGE, FOLIO = 4 << 10, 64 << 10  # bytes
-APART = 0.05  # of two ratios
+APART = 0.05  # difference of two ratios
 
 HEAD = """\
 <!-- SPDX-License-Identifier: GPL-2.0; made by bench/evidence.py -->
@@ -59,7 +59,7 @@ of them it takes several times as many rounds.
 
 
 def load(path: Path | None, about: str) -> dict[str, Any]:
-    """What a file has already."""
+    """Return the contents of a file, or an empty result."""
     if path and path.exists():
         found: dict[str, Any] = json.loads(path.read_text())
         return found
@@ -67,12 +67,12 @@ def load(path: Path | None, about: str) -> dict[str, Any]:
 
 
 def is_ratio(found: dict[str, Any] | None) -> bool:
-    """Whether two arms were compared, and by a ratio: some metrics are 0 in some runs."""
+    """Tell if two arms were compared by a ratio: some metrics are 0 in some runs."""
     return found is not None and found["scale"] != "difference"
 
 
 def ratio(arm: dict[str, Any], metric: str, of_first: float) -> str:
-    """A ratio with its interval, and that of the means where it lies elsewhere.
+    """Format a ratio with its interval, and the ratio of means if that differs.
 
     of_first: the mean of the arm that it is compared with.
     """
@@ -88,13 +88,13 @@ def ratio(arm: dict[str, Any], metric: str, of_first: float) -> str:
 
 
 def beside(arm: dict[str, Any], first: dict[str, Any]) -> dict[str, float]:
-    """The means of the first arm in those rounds that an arm took part in."""
+    """Return the means of the first arm in the rounds that an arm took part in."""
     found: dict[str, float] = arm.get("mean_of_first", first["mean"])
     return found
 
 
 def table(results: dict[str, Any]) -> Iterator[str]:
-    """The CPU time of all programs of a file, and their memory."""
+    """Yield the CPU time of all programs of a file, and their memory."""
     programs = results["programs"]
     names = list(dict.fromkeys(arm["name"] for each in programs.values() for arm in each["arms"]))
     first, *others = names
@@ -116,7 +116,7 @@ def table(results: dict[str, Any]) -> Iterator[str]:
 
 
 def fault_ns(calibrations: list[list[dict[str, Any]]]) -> dict[int, float]:
-    """What a fault of each size in bytes cost, in nanoseconds: the mean of all calibrations."""
+    """Return the cost of a fault by size in bytes, in nanoseconds: the mean of all calibrations."""
     found: dict[int, list[float]] = {}
     for each in itertools.chain(*calibrations):
         found.setdefault(each["size"], []).append(each["ns"])
@@ -124,9 +124,9 @@ def fault_ns(calibrations: list[list[dict[str, Any]]]) -> dict[int, float]:
 
 
 def saved_ms(arm: dict[str, Any], first: dict[str, float], metric: str) -> str:
-    """What an arm saves of the mean of the first one, by its ratio, with the interval.
+    """Return the saving of an arm relative to the first one, by its ratio, with the interval.
 
-    Without a ratio, as some runs took less than a tick, or without an interval: by the means.
+    By the means if a ratio is missing, as some runs took less than a tick, or its interval.
     """
     found, mean_ms = arm["ratio"][metric], 1000 * first[metric]
     if not is_ratio(found) or found["low"] is None:
@@ -136,7 +136,7 @@ def saved_ms(arm: dict[str, Any], first: dict[str, float], metric: str) -> str:
 
 
 def faults(results: dict[str, Any]) -> Iterator[str]:
-    """What "to 64" saves, beside what the cost of a fault on that machine explains of it."""
+    """Yield the savings of "to 64", and their part that the cost of a fault there explains."""
     of_all = [results["calibration"]] if "calibration" in results else []
     rows = []
     for program, found in results["programs"].items():
@@ -157,7 +157,7 @@ def faults(results: dict[str, Any]) -> Iterator[str]:
 
 
 def machine(results: dict[str, Any]) -> str:
-    """Where a file is from, in two sentences."""
+    """Describe the machine of a file in two sentences."""
     host = next(iter(results["programs"].values()))["host"]
     kind = "a virtual machine" if host["virtual"] else "hardware"
     large = results.get("large_percent")
@@ -170,7 +170,7 @@ def machine(results: dict[str, Any]) -> str:
 
 
 def page() -> str:
-    """The document."""
+    """Return the document."""
     parts = [HEAD]
     for path in sorted(FILES.glob("*.json")):
         results = json.loads(path.read_text())

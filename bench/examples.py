@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the examples of policies in BPF do to patterns and programs, beside policies in C.
+"""Effect of the example policies in BPF on patterns and programs, compared with policies in C.
 
 The patterns are those of anon_order, and the programs those of the benchmark of that name. Each
-runs in a new cgroup, about which some of the examples ask, and once, after a run that warms up.
-So instructions are only known to about one percent, and those of Go and Java to five. With
---json, what FILE has already is not measured again.
+runs in a new cgroup, which some of the examples read, and once, after a run that warms up. So
+instructions are only known to about one percent, and those of Go and Java to five. With --json,
+results in FILE are not measured again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from lab.programs import BenchError, must
 GROUP = "/sys/fs/cgroup/examples"
 NEW = f"{{ rmdir {GROUP} 2>/dev/null; mkdir {GROUP}; }}"
 INTO = entering(GROUP)
-ROUNDS = 3  # of a pattern, at most
+ROUNDS = 3  # maximum for a pattern
 SOURCES = (*programs.SOURCES, "examples/bpf", "userspace/bpf")
 IN_C = (programs.BASE, "never", "fixed-4", "adaptive-4")
 
 
 def arms() -> list[Arm]:
-    """Policies in C, then all examples of anon_order."""
+    """Return policies in C, then all examples of anon_order."""
     mount = "mount -t bpf bpf /sys/fs/bpf && modprobe mmpolicy"
     found = counting.of_kernel(programs.ARMS, IN_C)
     for name in examples_of("MMP_ORDER"):
@@ -41,13 +41,13 @@ def arms() -> list[Arm]:
 
 
 def patterns(quick: bool) -> list[Case]:
-    """A few, or all on small areas; the halves of a changing one are two cases of the results."""
+    """Return a few patterns, or all on small areas; halves of a changing one are separate cases."""
     found = anon_order.quick_cases() if quick else anon_order.cases(SMALL)
     return [replace(case, rounds=min(case.rounds, ROUNDS)) for case in found]
 
 
 def take(guest: Guest, arm: Arm, done: set[str], quick: bool) -> Iterator[Sample]:
-    """The samples of an arm that are not there yet."""
+    """Yield the missing samples of an arm."""
     must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     names = {re.sub(r"\.\d ", " ", name) for name in done}
     if left := [case for case in patterns(quick) if case.name() not in names]:
@@ -60,7 +60,6 @@ def take(guest: Guest, arm: Arm, done: set[str], quick: bool) -> Iterator[Sample
 
 
 def main(argv: list[str]) -> None:
-    """Entry point of ./dev bench examples."""
     text = "Compare the examples of policies in BPF. What FILE of --json has already "
     parser = counting.options("examples", f"{text}is not measured again.", plots=True)
     chosen: argparse.Namespace = parser.parse_args(argv)

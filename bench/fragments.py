@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A host whose free memory lies in pieces below 64 kB, for as long as a measurement takes."""
+"""Fragment the free memory of a host into pieces below 64 kB, for the time of a measurement."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 from bench import THP, thp_settings
 
 PAGE, LARGE_ORDER = mmap.PAGESIZE, 4
-# Others free memory meanwhile, so the blocks that are left are taken more than once.
+# Other processes free memory in the process, so remaining blocks are taken more than once.
 ENOUGH_PERCENT, TRIES = 2, 5
-KEPT = 8  # one page in so many stays in use
+KEPT = 8  # one page in this many stays in use
 LEFT = 512 << 20  # bytes of free memory, so that the kernel does not have to reclaim
 MADV_POPULATE_WRITE = 23  # of linux/mman.h; Python 3.11 has no name for it
 
 
 def free_blocks(least: int) -> int:
-    """Pages in free blocks of at least this order, on all nodes and in all zones."""
+    """Return the pages in free blocks of at least this order, on all nodes and in all zones."""
     pages = 0
     for line in Path("/proc/buddyinfo").read_text().splitlines():
         counts = line.split()[4:]
@@ -28,12 +28,12 @@ def free_blocks(least: int) -> int:
 
 
 def large_percent() -> float:
-    """How much of the free memory is in blocks of 64 kB or more."""
+    """Return the share of the free memory in blocks of 64 kB or more."""
     return 100 * free_blocks(LARGE_ORDER) / free_blocks(0)
 
 
 def memory(size: int, advice: int) -> mmap.mmap:
-    """Private memory, all of it touched after an advice about folios."""
+    """Return private memory, populated after an advice about folios."""
     area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     area.madvise(advice)
     area.madvise(MADV_POPULATE_WRITE)
@@ -41,9 +41,9 @@ def memory(size: int, advice: int) -> mmap.mmap:
 
 
 def take_large() -> mmap.mmap:
-    """Take the blocks of 64 kB or more that are free.
+    """Allocate the free blocks of 64 kB or more.
 
-    For that, MADV_HUGEPAGE means folios of 64 kB, whatever it means on this host.
+    For this, MADV_HUGEPAGE gives folios of 64 kB, whatever it gives otherwise on this host.
     """
     sizes = (file.parent.name for file in THP.glob("hugepages-*/enabled"))
     words = {
@@ -55,9 +55,9 @@ def take_large() -> mmap.mmap:
 
 @contextlib.contextmanager
 def fragmented() -> Iterator[None]:
-    """Keep one page in eight of the memory that is free.
+    """Keep one page in eight of the free memory.
 
-    What is kept may be moved, so the kernel can compact, as on a host that has run for long.
+    The kept pages are movable, so the kernel can compact, as on a host that has run for long.
     """
     with contextlib.ExitStack() as held:
         size = max(free_blocks(0) * PAGE - LEFT, KEPT * PAGE)

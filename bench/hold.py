@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How long the verbs that look make the mmap() of a program wait, on this machine, in no guest.
+"""How long verbs that read memory block the mmap() of a program, on this machine, without a guest.
 
-The program (tests/workloads/hold.c) reserves much, uses a part of it, and calls mmap() and
+The program (tests/workloads/hold.c) reserves much memory, uses a part, and calls mmap() and
 munmap() each half millisecond under SCHED_FIFO. A run has for each verb some seconds without it,
-the control, and then some with it; where the control exceeds 1 ms, something else disturbs the
+the control, and then some with it; if the control exceeds 1 ms, something else disturbs the
 program, and both are repeated.
 
 A virtual machine stalls the program, or a reader that holds its lock, for milliseconds. A task on
-each CPU, which shares no lock with the program, notes when its CPU stalls. Of each wait only the
-part counts in which no CPU stalled; the output has the whole wait, too.
+each CPU, which shares no lock with the program, records when its CPU stalls. Only the part of a
+wait in which no CPU stalled counts; the output has the whole wait, too.
 
 Needs root, and memory for the program; --old TREE runs the verbs of another tree too. docs/cli.md
-has figures of it.
+has the figures.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ VERBS = ("top --json", "map {pid}", "trim --pid {pid} --dry-run", "recommend --s
 
 
 class Waits(NamedTuple):
-    """The longest wait of the program in a run, in microseconds, and what the verb ended with."""
+    """The longest waits of the program in a run, in microseconds, and the verb's exit status."""
 
     control_us: float
     with_us: float
-    whole_us: float  # with the verb, with the parts in which a CPU stalled
+    whole_us: float  # with the verb, including times in which a CPU stalled
     stall_us: float  # the longest, while the verb ran
     status: str
 
@@ -54,25 +54,25 @@ class Waits(NamedTuple):
 
 
 class Second(NamedTuple):
-    """A line of the program: times of a second, in microseconds."""
+    """A line of the program's output: times of a second, in microseconds."""
 
     whole_us: float = 0.0
     alone_us: float = 0.0  # without stalls
     stall_us: float = 0.0
 
     def worse(self, other: Second) -> Second:
-        """Return the larger of each."""
+        """Return the maximum of each time."""
         return Second(*map(max, self, other))
 
 
 class Program:
-    """The program that waits; it prints the longest wait of each second."""
+    """The waiting program, which prints the longest wait of each second."""
 
     def __init__(self, job: subprocess.Popen[str]) -> None:
         self._job, self.pid = job, job.pid
 
     def second(self) -> Second:
-        """The longest wait of the next second."""
+        """Return the longest wait of the next second."""
         assert self._job.stdout
         line = self._job.stdout.readline()
         if not line.strip():
@@ -80,7 +80,7 @@ class Program:
         return Second(*map(float, line.split()))
 
     def longest(self, seconds: int) -> Second:
-        """The longest wait of some seconds."""
+        """Return the longest wait of some seconds."""
         self.second()
         found = Second()
         for _ in range(seconds):
@@ -90,7 +90,7 @@ class Program:
 
 @contextmanager
 def program(mib: int, room: int, how: str) -> Iterator[Program]:
-    """The program, once it has its memory."""
+    """Start the program, and wait until it has its memory."""
     argv = [str(workload("hold")), str(mib), str(room), how, "1000000"]
     with started(argv, mib) as job:
         yield Program(job)
@@ -115,7 +115,7 @@ def with_verb(waiting: Program, tree: Path, verb: str, seconds: int) -> tuple[Se
 
 
 def run(waiting: Program, tree: Path, verb: str, seconds: int) -> Waits:
-    """A control and a verb, until the control is quiet."""
+    """Run a control and a verb, until the control is quiet."""
     for _ in range(TRIES):
         control = waiting.longest(CONTROL_S).alone_us
         found, status = with_verb(waiting, tree, verb, seconds)
@@ -126,7 +126,7 @@ def run(waiting: Program, tree: Path, verb: str, seconds: int) -> Waits:
 
 
 def main(argv: list[str]) -> None:
-    """Print for each build and verb a line a run."""
+    """Print for each build and verb a line per run."""
     parser = argparse.ArgumentParser(prog="./dev bench hold", description=__doc__)
     parser.add_argument("--mib", type=int, default=4096, help="memory of the program")
     parser.add_argument("--room", type=int, default=1024, help="GiB that it reserves")

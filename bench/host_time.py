@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What folio sizes cost or save whole programs in time, on this machine and in no guest.
+"""Time that folio sizes cost or save whole programs, on this machine and in no guest.
 
-The programs of ./dev bench programs run under `mmpolicy bench`, with sizes of the kernel itself as
-arms, in turn. So this needs a kernel from 6.8 on, root, and a machine that is not too busy. What
-FILE of --json has already is not measured again. docs/evidence.md is made of such files.
+The programs of ./dev bench programs run under `mmpolicy bench`, with the kernel's own sizes as
+arms, in turn. So this needs Linux 6.8, root, and a machine that is not too busy. Results in FILE of
+--json are not measured again. docs/evidence.md is made from such files.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SIZES = (16, 32, 64, 128, 256, 1024)  # kB
 
 
 def one(*sizes: int) -> str:
-    """The sizes that are on, as an arm."""
+    """Return an arm with these sizes on."""
     return ",".join([NONE, *(f"hugepages-{kb}kB/enabled=always" for kb in sizes)])
 
 
 def up_to(most: int) -> str:
-    """All sizes from 16 kB to this one."""
+    """Return an arm with all sizes from 16 kB to this one."""
     return one(*(kb for kb in SIZES if kb <= most))
 
 
@@ -53,7 +53,7 @@ QUICK = ("off", "off again", "to 64", "2 MB")
 
 
 def words(program: Program) -> list[str]:
-    """The options and the command of `mmpolicy bench` for a program."""
+    """Return the options and the command of `mmpolicy bench` for a program."""
     preload = f"env LD_PRELOAD={program.preload} " if program.preload else ""
     run = f"cd {LOADS} && exec {preload}{program.command}"
     if not program.client:
@@ -64,7 +64,7 @@ def words(program: Program) -> list[str]:
 
 
 def command(*argv: str) -> str:
-    """Run mmpolicy, which ends when we do; what it prints."""
+    """Run mmpolicy, which ends with this process; return its output."""
     found = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
     line = ["setpriv", "--pdeathsig", "TERM", sys.executable, "-m", "mmpolicy", *argv]
     done = subprocess.run(line, env=found, capture_output=True, text=True)
@@ -74,15 +74,16 @@ def command(*argv: str) -> str:
 
 
 def fault_costs() -> list[dict[str, Any]]:
-    """What a fault of each size costs, as `mmpolicy calibrate` prints it."""
+    """Return the cost of a fault of each size, as `mmpolicy calibrate` prints it."""
     found: list[dict[str, Any]] = json.loads(command("calibrate", "--json"))["faults"]
     return found
 
 
 def measure(program: Program, arms: Sequence[str], length: Sequence[str]) -> dict[str, Any]:
-    """Run one program under all arms; what `mmpolicy bench` found, without the single runs.
+    """Run one program under all arms; return the result of `mmpolicy bench`, without single runs.
 
-    Beside it is what a fault cost before and after: its neighbours may be others than an hour ago.
+    The costs of a fault before and after are included, as the neighbours of a virtual machine may
+    change within an hour.
     """
     if program.before != "true":
         subprocess.run(["sh", "-c", f"cd {LOADS} && {program.before}"], check=True)
@@ -99,7 +100,6 @@ def measure(program: Program, arms: Sequence[str], length: Sequence[str]) -> dic
 
 
 def main(argv: list[str]) -> None:
-    """Entry point of ./dev bench time."""
     text = "Measure what folio sizes cost or save programs in time, on this machine."
     parser = argparse.ArgumentParser(prog="./dev bench time", description=text)
     parser.add_argument("--quick", action="store_true", help="fewer arms")

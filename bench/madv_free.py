@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What lazy freeing brings over MADV_DONTNEED, and what the policies of madv_free keep of it.
+"""Gain of lazy freeing over MADV_DONTNEED, and the part that the policies of madv_free keep.
 
-Each arm runs an allocator loop (tests/workloads/lazy.c) in a guest of its own:
-threads that take a free chunk, write to each page of it, and free another one.
-Half of the chunks are free at any time. The limit of cap is given as a multiple
-of what they are together.
+Each arm runs an allocator loop (tests/workloads/lazy.c) in a guest of its own: threads that take a
+free chunk, write to each page, and free another one. Half of the chunks are free at any time. The
+limit of cap is given as a multiple of their total size.
 
-The same loop in bursts with Debian's jemalloc, whose background thread gives
-back in the pauses what has been free for dirty_decay_ms: with MADV_DONTNEED in
-the arm of that name, with MADV_FREE in the others, which goes on after
-muzzy_decay_ms. Instructions of the process alone count then.
+The loop also runs in bursts with Debian's jemalloc, whose background thread returns memory that has
+been free for dirty_decay_ms in the pauses: with MADV_DONTNEED in the arm of that name, with
+MADV_FREE in the others, until muzzy_decay_ms has passed. Only instructions of the process count
+then.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ JEMALLOC = "LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=background_thread:true,dirty
 
 
 def policy(name: str, **knobs: int) -> str:
-    """Shell commands that load the module and switch to a policy."""
+    """Return shell commands that load the module and select a policy."""
     writes = [f"echo {value} >{POINT}/{name}/{knob}" for knob, value in knobs.items()]
     return " && ".join(["modprobe mmpolicy", *writes, f"echo {name} >{POINT}/policy"])
 
 
 def loop(advice: str, *numbers: int) -> str:
-    """A command for the workload lazy."""
+    """Return a command for the workload lazy."""
     program = workload("lazy", "-pie")  # not static, for LD_PRELOAD
     return " ".join([str(program), advice, *map(str, numbers)])
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run of the loop, half of whose chunks are free; idle ones stay so.
+    """One run of the loop, with half of its chunks free; idle ones stay free.
 
-    With muzzy, in ms, chunks are jemalloc's, and that is its muzzy_decay_ms; -1 is never.
+    With muzzy, in ms, chunks are jemalloc's, and muzzy is its muzzy_decay_ms; -1 is never.
     """
 
     threads: int
@@ -58,17 +57,17 @@ class Case:
     muzzy: int | None = None
 
     def name(self) -> str:
-        """As in the tables."""
+        """Return the name in the tables."""
         idle = f", {self.idle} idle" if self.idle else ""
         muzzy = "" if self.muzzy is None else f", jemalloc {self.muzzy}"
         return f"{self.threads} x {self.chunks} of {self.chunk_kb} kB{idle}{muzzy}"
 
     def free_mb(self) -> float:
-        """What is free at any time."""
+        """Return MB that are free at any time."""
         return self.threads * self.chunk_kb * self.chunks / 2 / 1024
 
     def command(self, advice: str) -> str:
-        """How to run it."""
+        """Return the command that runs it."""
         numbers = (self.threads, self.rounds, self.chunk_kb, self.chunks, 50, self.idle)
         if self.muzzy is None:
             return loop(advice, *numbers)
@@ -76,13 +75,13 @@ class Case:
         return f"{JEMALLOC},muzzy_decay_ms:{muzzy} {loop('malloc', *numbers)}"
 
     def sample_us(self) -> int:
-        """How often to look at its memory: jemalloc's pauses make it long."""
+        """Return the sampling interval of its memory: longer for jemalloc with its pauses."""
         return SAMPLE_US if self.muzzy is None else 20 * SAMPLE_US
 
 
 @dataclass(frozen=True)
 class FreeArm(Arm):
-    """An arm, how its program frees, and the limit of cap as a multiple of what is free."""
+    """An arm, its way of freeing, and the limit of cap as a multiple of the free memory."""
 
     advice: str = "free"
     limit: float = 0
@@ -104,7 +103,7 @@ CASES = (
     Case(1, 1024, 16, 200),
     Case(1, rounds=40, muzzy=-1),
     Case(4, rounds=40, muzzy=-1),
-    Case(1, rounds=40, muzzy=1000),  # with more threads its timing decides
+    Case(1, rounds=40, muzzy=1000),  # with more threads the result depends on timing
 )
 QUICK_CASES = (
     Case(1, rounds=400),
@@ -114,7 +113,7 @@ QUICK_CASES = (
 
 
 def take_sample(guest: Guest, arm: FreeArm, case: Case) -> Sample:
-    """Run the loop twice: alone for the instructions, then sampled for the memory."""
+    """Run the loop twice: unobserved for the instructions, then sampled for the memory."""
     if arm.limit:
         must(guest, f"echo {round(arm.limit * case.free_mb())} >{POINT}/cap/limit_mb")
     timed = ran(guest, case.command(arm.advice))
@@ -125,7 +124,7 @@ def take_sample(guest: Guest, arm: FreeArm, case: Case) -> Sample:
 
 
 def take(guest: Guest, arm: Arm, chosen: Sequence[Case]) -> Iterator[Sample]:
-    """The samples of one arm, after a run that warms up the free lists."""
+    """Yield the samples of one arm, after a run that warms up the free lists."""
     assert isinstance(arm, FreeArm)
     must(guest, Case(1).command("dontneed"))
     for case in chosen:
@@ -143,13 +142,13 @@ def run(arms: Sequence[FreeArm], chosen: Sequence[Case]) -> Results:
 
 
 def gain(results: Results, arm: str, case: str) -> float:
-    """Which part of the gain of lazy over MADV_DONTNEED an arm keeps."""
+    """Return the share of lazy's gain over MADV_DONTNEED that an arm keeps."""
     dontneed, lazy, taken = (results.value(a, case, "ticks") for a in ("dontneed", "lazy", arm))
     return (dontneed - taken) / (dontneed - lazy)
 
 
 def cell(results: Results, key: str, arm: str, case: str) -> str:
-    """A number as a table shows it."""
+    """Format a number of a table."""
     value = results.find(arm, case, key if key != "gain" else "ticks")
     if value is None:
         return "-"
@@ -172,7 +171,7 @@ TITLES = {
 
 
 def tables(results: Results) -> str:
-    """All of it."""
+    """Return all tables."""
     return "\n\n".join(
         f"{title}\n{counting.by_arm(results, results.cases(), partial(cell, results, key))}"
         for key, title in TITLES.items()
@@ -180,7 +179,6 @@ def tables(results: Results) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point of ./dev bench madv_free."""
     parser = counting.options("madv_free", "Compare the policies of madv_free.")
     chosen: argparse.Namespace = parser.parse_args(argv)
     results = run(QUICK_ARMS if chosen.quick else ARMS, QUICK_CASES if chosen.quick else CASES)

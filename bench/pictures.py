@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The pictures of README: what a program has of its memory, and what that costs.
+"""The pictures of README: the memory of a program, and its cost.
 
-`./dev bench pictures` looks at a program in guests with Debian's own kernel, keeps what
-it saw in docs/img/map.json, and draws. The figures of the bars are those of
-`./dev bench anon_order` on the same kernel, in docs/img/anon_order_stock.json.
+`./dev bench pictures` maps a program in guests with Debian's own kernel, keeps the result in
+docs/img/map.json, and draws. The figures of the bars are those of `./dev bench anon_order` on that
+kernel, in docs/img/anon_order_stock.json.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ARMS = {
 
 
 def look(setup: str) -> list[dict[str, Any]]:
-    """What `map` sees of the program: its runs of pages that are alike."""
+    """Return the program's runs of similar pages, as `map` reports them."""
     words = [f"map {PART * PARTS}"]
     for begin in range(0, PART * PARTS, 2 * PART):
         words += [f"touch {begin} {begin + PART}"]
@@ -53,7 +53,7 @@ def look(setup: str) -> list[dict[str, Any]]:
 
 
 def blocks(runs: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    """How many pages of each 64 kB are used, and how many are there but empty."""
+    """Return the used and the empty pages of each 64 kB."""
     found = [[0, 0] for _ in range(PART * PARTS // STEP)]
     for run in runs:
         if run["kind"] != ".":
@@ -62,7 +62,7 @@ def blocks(runs: list[dict[str, Any]]) -> list[tuple[int, int]]:
     return [(used, empty) for used, empty in found]
 
 
-# Drawing. A reader may be on a phone, so letters are large: 720 units are 360 px there.
+# Drawing. Letters are large for readers on a phone: 720 units are 360 px there.
 
 WIDTH, COLUMNS, CELL, LETTER = 720, 64, 11, 28
 STYLE = """<style>
@@ -75,23 +75,21 @@ text { fill: #e6edf3 } .back { fill: #30363d } .used { fill: #3fb950 } .empty { 
 
 
 def picture(height: int, title: str, parts: list[str]) -> str:
-    """An SVG with a title for those who do not see it."""
+    """Return an SVG with a title for screen readers."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">'
     return "\n".join([head, f"<title>{title}</title>", STYLE, *parts, "</svg>", ""])
 
 
 def text(x: float, y: float, words: str, size: int = LETTER, more: str = "") -> str:
-    """A line of text."""
     return f'<text x="{x:g}" y="{y:g}" font-size="{size}"{more}>{words}</text>'
 
 
 def box(x: float, y: float, width: float, height: float, kind: str) -> str:
-    """A rectangle."""
     return f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"/>'
 
 
 def strip(y: int, found: list[tuple[int, int]]) -> Iterator[str]:
-    """A cell for each 64 kB, filled from below with what is used, then with what is empty."""
+    """Yield a cell for each 64 kB: used pages at the bottom, empty ones above."""
     for row in range(len(found) // COLUMNS):
         top, left = y + row * (STEP + 2), 8
         for (used, empty), alike in groupby(found[row * COLUMNS : (row + 1) * COLUMNS]):
@@ -103,7 +101,7 @@ def strip(y: int, found: list[tuple[int, int]]) -> Iterator[str]:
 
 
 def draw_map(seen: dict[str, list[dict[str, Any]]]) -> str:
-    """Three strips, one below the other."""
+    """Draw three strips, one below the other."""
     parts, y = [], 0
     for name, runs in seen.items():
         found = blocks(runs)
@@ -125,7 +123,7 @@ def draw_map(seen: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def draw_bars(results: counting.Results) -> str:
-    """Instructions of dense access and memory of sparse access, three bars each."""
+    """Draw instructions of dense access and memory of sparse access, three bars each."""
     arms = {"4 kB": "stock-4k", "64 kB for all": "stock-64k", "adaptive": "adaptive-4"}
     parts, y = [], LETTER + 8
     waste = results.ratio("stock-64k", "stock-4k", "every_64k 64M", "kb")
@@ -150,7 +148,7 @@ def draw_bars(results: counting.Results) -> str:
 
 
 def draw_demo(typed: str) -> str:
-    """A terminal after the demo; what was typed stands out. Columns are those of the text."""
+    """Draw a terminal after the demo, commands in bold. Columns are those of the text."""
     size, parts = 18, []
     lines = typed.splitlines()
     for number, line in enumerate(lines, start=1):
@@ -162,7 +160,7 @@ def draw_demo(typed: str) -> str:
 
 
 def drawn() -> dict[Path, str]:
-    """What the files of the pictures have to have."""
+    """Return the contents of all picture files."""
     results = counting.Results.resume(IMAGES / "anon_order_stock.json", "anon_order", {})
     return {
         MAP: draw_map(json.loads(SEEN.read_text())),
@@ -172,7 +170,6 @@ def drawn() -> dict[Path, str]:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point of ./dev bench pictures."""
     parser = argparse.ArgumentParser(prog="./dev bench pictures", description=__doc__)
     parser.add_argument("--draw", action="store_true", help="only draw what was seen before")
     if not parser.parse_args(argv).draw:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the policies of anon_order cost and save whole programs, against stock kernels.
+"""Cost and savings of the policies of anon_order for whole programs, compared with stock kernels.
 
-Each arm runs the programs in a guest of its own. Counted is the CPU time of the
-program, system time included: under icount these are instructions. Memory is
-the largest RSS. Programs are run until the interval of 95 % of their instructions is
-0.3 % to each side. With --json, what FILE has already is not measured again, so
-that programs can be added one by one.
+Each arm runs the programs in a guest of its own. The measure is the CPU time of the program,
+including system time: under icount these are instructions. Memory is the largest RSS. Programs are
+repeated until the 95 % interval of their instructions is 0.3 % to each side. With --json, results
+in FILE are not measured again, so that programs can be added one by one.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ LOADS = TREE / "bench/loads"
 BUILT = cache_dir() / "programs"
 OLD_GO = "/usr/lib/go-1.19/bin/go"
 SOCKET = "/run/server"
-SOURCES = ("module", "kernel-hooks", "bench/loads")  # what the figures depend on
+SOURCES = ("module", "kernel-hooks", "bench/loads")  # the figures depend on these
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program with its load; for a server the client that fills it, what to do first."""
+    """A program with its load; for a server the client that fills it, and a preparing command."""
 
     name: str
     command: str
@@ -48,7 +47,7 @@ class Program:
     before: str = "true"
 
     def line(self) -> str:
-        """The shell command that runs it and prints what it took."""
+        """Return the shell command that runs it and prints its cost."""
         wait = f"while [ ! -S {SOCKET} ]; do sleep 0.1; done"
         client = f"-c '{wait}; {self.client} >&2' " if self.client else ""
         preload = f"env LD_PRELOAD={self.preload} " if self.preload else ""
@@ -60,7 +59,7 @@ class Program:
 PYTHON = "/usr/bin/python3 -I -S objects.py"
 PERL = "perl objects.pl 25000"
 JAVA = f"java -Xmx512m -cp {BUILT}"
-# PostgreSQL does not run as root, and wants a database. One backend alone sorts.
+# PostgreSQL does not run as root, and needs a database. A single backend sorts.
 POSTGRES = "/usr/lib/postgresql/15/bin"
 NOBODY = "setpriv --reuid 65534 --regid 65534 --clear-groups"
 TABLES = "/run/postgres/data"
@@ -101,7 +100,7 @@ PROGRAMS = (
 
 
 def build() -> None:
-    """Compile the loads that need it: Go by Debian's compiler, and by a newer one if there is."""
+    """Compile the loads that need it: Go by Debian's compiler, and by a newer one if present."""
     BUILT.mkdir(parents=True, exist_ok=True)
     for name, go in (("go-1.19", OLD_GO), ("go", shutil.which("go") or OLD_GO)):
         command = [go, "build", "-o", str(BUILT / name), str(LOADS / "objects.go")]
@@ -133,12 +132,12 @@ TITLES = {
 
 
 def missing(results: Results, arm: Arm, programs: Sequence[Program]) -> list[Program]:
-    """The programs that have not run in an arm yet."""
+    """Return the programs that have not run in an arm yet."""
     return [each for each in programs if results.find(arm.name, each.name, "ticks") is None]
 
 
 def only(results: Results, arms: Sequence[str]) -> Results:
-    """The samples of these arms, in their order, of the programs that have run in all of them."""
+    """Return the samples of these arms, in order, of programs that have run in all of them."""
     cases = results.complete(arms)
     samples = [
         sample
@@ -151,7 +150,7 @@ def only(results: Results, arms: Sequence[str]) -> Results:
 
 
 def half_interval(values: Sequence[float]) -> float:
-    """Half of the interval of 95 % around their mean, as a part of it."""
+    """Return half of the 95 % interval of the mean, relative to the mean."""
     of_mean = statistics.stdev(values) / math.sqrt(len(values))
     return float(stats.t.ppf(0.975, len(values) - 1)) * of_mean / statistics.mean(values)
 
@@ -159,9 +158,9 @@ def half_interval(values: Sequence[float]) -> float:
 def take(
     guest: Guest, arm: Arm, programs: Sequence[Program], most: int, interval: float = 0.003
 ) -> Iterator[Sample]:
-    """The mean of as many runs as the interval of the instructions needs, from 3 to MOST.
+    """Yield the mean of as many runs as the interval of the instructions needs, from 3 to `most`.
 
-    Before them one that reads the files of the program from the host.
+    A preceding run reads the files of the program from the host.
     """
     for program in programs:
         must(guest, program.line(), 1200)
@@ -175,7 +174,7 @@ def take(
 
 
 def cell(results: Results, key: str, arm: str, case: str) -> str:
-    """A number of the base as it is; of others, faults as they are, else the ratio."""
+    """Format a number: absolute for the base and for faults, else the ratio."""
     value = results.value(arm, case, key)
     if key == "faults":
         return f"{value:.0f}"
@@ -185,7 +184,7 @@ def cell(results: Results, key: str, arm: str, case: str) -> str:
 
 
 def tables(results: Results) -> str:
-    """Instructions, faults and memory."""
+    """Return tables of instructions, faults and memory."""
     return "\n\n".join(
         f"{title}\n{counting.by_arm(results, results.cases(), partial(cell, results, key))}"
         for key, title in TITLES.items()
@@ -193,7 +192,7 @@ def tables(results: Results) -> str:
 
 
 def plot(results: Results, path: Path) -> None:
-    """Instructions and memory of each program, as multiples of the base."""
+    """Plot instructions and memory of each program, as multiples of the base."""
     plt = counting.pyplot()
     figure, axes = plt.subplots(2, 1, figsize=(13, 9))
     arms = [arm for arm in results.arms() if arm != BASE]
@@ -214,14 +213,13 @@ def plot(results: Results, path: Path) -> None:
 
 
 def chosen_programs(names: Sequence[str]) -> list[Program]:
-    """Those of these names, or all."""
+    """Return the programs with these names, or all."""
     if unknown := set(names) - {program.name for program in PROGRAMS}:
         raise BenchError(f"no program {', '.join(sorted(unknown))}; see {Path(__file__).name}")
     return [program for program in PROGRAMS if not names or program.name in names]
 
 
 def main(argv: list[str]) -> None:
-    """Entry point of ./dev bench programs."""
     text = "Compare the policies of anon_order on whole programs. What FILE of --json has already "
     parser = counting.options("programs", text + "is not measured again.", plots=True)
     parser.add_argument(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How often `ab report`, `ab pool` and `bench` are wrong, and what they find: docs/rates.md.
+"""Error rates and power of `ab report`, `ab pool` and `bench`: docs/rates.md.
 
-Runs the worlds of tests/cli/worlds.py, in which the truth is known, and counts what comes out.
-What bench/rates.json has already is not run again, so it can be stopped at any time.
-With --build, an older commit is asked for what it finds in the same worlds, with the same coins.
+It runs the worlds of tests/cli/worlds.py, in which the truth is known, and counts the outcomes.
+Results in bench/rates.json are not computed again, so it can be stopped at any time. With --build,
+an older commit judges the worlds, with equal coins.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from lab import counting
 from lab.machine import TREE
 
 KEPT = TREE / "bench/rates.json"
-BEFORE = TREE / "bench/rates-before.json"  # what an older build finds
+BEFORE = TREE / "bench/rates-before.json"  # findings of an older build
 DOCUMENT = TREE / "docs/rates.md"
-OLD = "5248c87"  # the commit that `--build` is about
-SELDOM = 100_000  # objects, after which to look for cycles: there are hardly any
-STEP = 100  # runs between two times that it is kept
-Counts = dict[str, list[int]]  # hits, and runs in which they could be, by outcome
-Part = tuple[str, int, int]  # of a world: the first run, and the one after the last
+OLD = "5248c87"  # the commit that `--build` compares with
+SELDOM = 100_000  # objects between collections of cycles, which hardly occur
+STEP = 100  # runs between two saves
+Counts = dict[str, list[int]]  # outcome -> hits, and runs in which it was possible
+Part = tuple[str, int, int]  # world: first run, and end
 
 HEAD = """\
 <!-- SPDX-License-Identifier: GPL-2.0; made by bench/rates.py -->
@@ -62,19 +62,19 @@ Without another word a run has 12 pairs and noise of 5 % in a block, and the tre
 
 
 def error(hits: int, runs: int) -> float:
-    """Return the standard error of a rate, in percent; that of one hit where there is none."""
+    """Return the standard error of a rate, in percent; for 0 hits, that of one hit."""
     share = min(max(hits, 1), runs - 1) / runs if runs > 1 else 0.5
     return 100 * sqrt(share * (1 - share) / runs)
 
 
 def within(hits: int, runs: int, should: tuple[float, float]) -> bool:
-    """Tell if a rate is where it should be, or no further away than three standard errors."""
+    """Tell if a rate is within its target, or at most three standard errors away."""
     rate, slack = 100 * hits / runs, 3 * error(hits, runs)
     return should[0] - slack <= rate <= should[1] + slack
 
 
 def cell(hits: int, runs: int, should: tuple[float, float]) -> str:
-    """Return a rate with its error, and what it should be."""
+    """Format a rate with its error and its target."""
     text = f"{100 * hits / runs:.1f} ± {error(hits, runs):.1f}"
     low, high = should
     if (low, high) == ANY:
@@ -85,7 +85,7 @@ def cell(hits: int, runs: int, should: tuple[float, float]) -> str:
 
 
 def lines(kept: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the page, but for what it is compared with."""
+    """Yield the page, without the comparison with an older build."""
     yield HEAD
     for verb in dict.fromkeys(world.verb for title, world in known().items() if title in kept):
         yield (
@@ -102,7 +102,7 @@ def lines(kept: Mapping[str, Any]) -> Iterator[str]:
 
 
 def row(world: World, found: Mapping[str, Any]) -> str:
-    """Return the line of a world: the outcomes that should be somewhere."""
+    """Return the row of a world: the outcomes with a target."""
     told = []
     for name, should in world.should.items():
         hits, runs = found["outcomes"][name]
@@ -112,19 +112,19 @@ def row(world: World, found: Mapping[str, Any]) -> str:
 
 
 def read(path: Path = KEPT) -> dict[str, Any]:
-    """Return what is kept."""
+    """Return the kept results."""
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
 
 
 @lru_cache(maxsize=1)
 def known() -> Mapping[str, World]:
-    """Return all worlds, once in each process."""
+    """Return all worlds, cached per process."""
     return worlds()
 
 
 def measured(part: Part) -> tuple[Part, Counts, float]:
-    """Run a part of a world; return what came out, and how long it took."""
+    """Run a part of a world; return the outcomes, and the time it took."""
     title, first, last = part
     start = time.process_time()
     found = rates(known()[title], range(first, last))
@@ -143,7 +143,7 @@ def parts_of(title: str, first: int, last: int) -> Iterator[Part]:
 
 
 def fill(path: Path, titles: Sequence[str], runs: int, jobs: int) -> None:
-    """Run what is missing: of each world a few first, then the others of those that are fast."""
+    """Run missing parts: a few of each world first, then the rest, fast worlds first."""
     kept, took = read(path), dict[str, float]()
 
     def take(parts: Sequence[Part]) -> None:
@@ -167,7 +167,7 @@ def fill(path: Path, titles: Sequence[str], runs: int, jobs: int) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Run what is missing, and write the page."""
+    """Run missing parts, and write the page."""
     parser = argparse.ArgumentParser(prog="./dev bench rates", description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="of each world")
     parser.add_argument("--only", default="", metavar="TEXT", help="worlds with this in their name")
@@ -203,7 +203,7 @@ def ask(commit: str, options: Sequence[str]) -> None:
 
 
 def save(path: Path, kept: Mapping[str, Any]) -> None:
-    """Keep it; a file that is cut off is never there."""
+    """Save the results atomically."""
     order = [title for title in known() if kept.get(title, {}).get("runs")]
     rows = ",\n".join(f"{json.dumps(title)}: {json.dumps(kept[title])}" for title in order)
     new = Path(f"{path}.new")
@@ -229,7 +229,7 @@ Both commands saw equal values, run by run; the rate is exit 0, or *found* of a 
 
 
 def compared(kept: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what was found before, and now, where there is something to find."""
+    """Yield the findings of both builds, for worlds with an effect."""
     both = [title for title in known() if title in kept and title in before]
     if both:
         yield COMPARED
@@ -243,7 +243,7 @@ def compared(kept: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str
 
 
 def difference(title: str, name: str, sides: Sequence[Mapping[str, Any]]) -> str:
-    """Return the line of a world of two builds."""
+    """Return the row of a world in both builds."""
     counts = [each["outcomes"][name] for each in sides]
     runs = " and ".join(dict.fromkeys(f"{of:,}" for _, of in counts))
     if name == "rounds":

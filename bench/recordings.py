@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Records in which order programs touch their memory first, for tests/unit.
+"""Record the order in which programs first touch their memory, for tests/unit.
 
-Under the policy never each page has a fault of its own that asks the policy, so
-probes see all that a policy would be asked about. A recording is the address
-space with the most faults. Its lines, in pages:
+Under the policy never each page has a fault of its own that asks the policy, so probes see every
+question that a policy would get. A recording is the address space with the most faults. Its lines,
+in pages:
 
     N           touch the page that is N further than the last one
     v START N   the touches to come are in the VMA of N pages from START on
     u START N   give back N pages
     m FROM TO N move N pages
 
-Regions of 1 GiB that are not used are left out of the numbers.
+Unused regions of 1 GiB are left out of the numbers.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ REGION = 1 << 18  # pages that one page of PMDs maps
 
 @dataclass
 class Touches:
-    """What one address space did, in pages: kind and three numbers."""
+    """The events of one address space, in pages: kind and three numbers."""
 
     events: list[tuple[str, int, int, int]] = field(default_factory=list)
 
     def faults(self) -> int:
-        """How many there are."""
+        """Return the number of faults."""
         return sum(kind == "fault" for kind, *_ in self.events)
 
     def regions(self) -> dict[int, int]:
-        """The number that each used region gets."""
+        """Return the number assigned to each used region."""
         used = {a // REGION for kind, a, _, _ in self.events if kind == "fault"}
         return {region: number for number, region in enumerate(sorted(used))}
 
 
 def largest(text: str) -> Touches:
-    """The address space with the most faults. After its end its number means another."""
+    """Return the address space with the most faults. An mm address may be reused after its end."""
     running: dict[str, Touches] = {}
     found = []
     for kind, mm, *numbers in EVENT.findall(text):
@@ -71,7 +71,7 @@ def largest(text: str) -> Touches:
 
 
 class Lines:
-    """The lines of a recording, as they come."""
+    """Yields the lines of a recording."""
 
     def __init__(self, regions: dict[int, int]) -> None:
         self.regions = regions
@@ -79,19 +79,19 @@ class Lines:
         self.page = 0
 
     def renumber(self, page: int) -> int:
-        """The page in the numbers of the recording."""
+        """Return the page in the numbers of the recording."""
         region = page // REGION
         return page + (self.regions[region] - region) * REGION
 
     def parts(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """What lies in used regions, a region at a time."""
+        """Yield the parts of a range in used regions, one region at a time."""
         for region in self.regions:
             first, last = max(start, region * REGION), min(end, (region + 1) * REGION)
             if first < last:
                 yield first, last
 
     def clipped(self, start: int, end: int, page: int) -> tuple[int, int]:
-        """A VMA, up to the next region that is not used."""
+        """Return a VMA, clipped to the adjacent used regions."""
         first = last = page // REGION
         while first - 1 in self.regions:
             first -= 1
@@ -100,7 +100,7 @@ class Lines:
         return max(start, first * REGION), min(end, (last + 1) * REGION)
 
     def fault(self, page: int, start: int, end: int) -> Iterator[str]:
-        """A touch; a fault that asked twice is one."""
+        """Yield a touch; a fault that asked twice counts once."""
         start, end = self.clipped(start, end, page)
         vma = self.renumber(start), end - start
         if vma != self.vma:
@@ -110,18 +110,18 @@ class Lines:
         self.vma, self.page = vma, here
 
     def unmap(self, start: int, end: int, _: int) -> Iterator[str]:
-        """Pages go, if there ever were any."""
+        """Yield the unmapping of pages in used regions."""
         for first, last in self.parts(start, end):
             yield f"u {self.renumber(first)} {last - first}"
 
     def move(self, start: int, to: int, size: int) -> Iterator[str]:
-        """Pages go elsewhere."""
+        """Yield the move of pages."""
         if start // REGION in self.regions and to // REGION in self.regions:
             yield f"m {self.renumber(start)} {self.renumber(to)} {size}"
 
 
 def recording(touches: Touches) -> str:
-    """The text of a recording."""
+    """Return the text of a recording."""
     lines = Lines(touches.regions())
     write: dict[str, Callable[[int, int, int], Iterator[str]]] = {
         "fault": lines.fault,
@@ -132,7 +132,7 @@ def recording(touches: Touches) -> str:
 
 
 def start_tracing(guest: Guest) -> None:
-    """Set the probes up."""
+    """Set up the probes."""
     probes = "\n".join(f"echo 'p:mmp/{probe}' >>kprobe_events" for probe in PROBES)
     must(guest, f"{policy('never')}; mountpoint -q {TRACING} || mount -t tracefs t {TRACING}")
     must(
@@ -142,7 +142,7 @@ def start_tracing(guest: Guest) -> None:
 
 
 def traced(guest: Guest, command: str) -> str:
-    """What the probes saw of a command."""
+    """Return the trace of a command."""
     must(guest, f"echo 0 >{TRACING}/tracing_on; echo >{TRACING}/trace")
     must(guest, f"echo 1 >{TRACING}/tracing_on; {command}", 1200)
     return must(guest, f"echo 0 >{TRACING}/tracing_on; cat {TRACING}/trace", 1200)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the policies of thp_gfp cost and save, on two NUMA nodes.
+"""Cost and savings of the policies of thp_gfp, on two NUMA nodes.
 
-Each arm of each case runs in a guest of its own: nodes are filled, then memory is
-mapped and touched (tests/workloads/nodes.c). The arm "off" maps the same without
-large folios, for what the load itself reclaims. "legacy" is what kernels of 2018
-did with MADV_HUGEPAGE: huge pages of the preferred node, with reclaim.
+Each arm of each case runs in a guest of its own: nodes are filled, then memory is mapped and
+touched (tests/workloads/nodes.c). The arm "off" maps without large folios, to show how much the
+load itself reclaims. "legacy" does as kernels of 2018 did with MADV_HUGEPAGE: huge pages of the
+preferred node, with reclaim.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ USUAL = ("off", "stock", *POLICIES)
 
 @dataclass(frozen=True)
 class Case:
-    """A load: words for the program nodes, with ADVICE in place of a number."""
+    """A load: words for the program nodes, with ADVICE as a placeholder for the number."""
 
     name: str
     mem: str
@@ -50,7 +50,7 @@ class Case:
     arms: tuple[str, ...] = USUAL
 
 
-# More is mapped, and pinned as it is faulted, than the first node has left.
+# It maps more than the first node has left, and pins it as it is faulted.
 PINNED = Case(
     "pinned",
     "2G",
@@ -103,12 +103,12 @@ CASES = (
 
 
 def nodes(guest: Guest, words: str, timeout: float = 600) -> dict[str, int]:
-    """Run the program nodes, up to one touch; what it printed."""
+    """Run the program nodes, up to one touch; return its output."""
     return ran(guest, f"{workload('nodes')} {words}", timeout)
 
 
 def pages(found: dict[str, int], node: int | None = None, least: int = 0) -> int:
-    """Pages on a node, or on all, in folios of this order or larger."""
+    """Return the pages on a node, or on all, in folios of this order or larger."""
     prefix = "node" if node is None else f"node{node}_"
     orders = {key: key.partition("_order")[2] for key in found if "_order" in key}
     return sum(
@@ -119,7 +119,7 @@ def pages(found: dict[str, int], node: int | None = None, least: int = 0) -> int
 
 
 def summary(found: dict[str, int]) -> dict[str, float]:
-    """The numbers of interest, of what nodes printed."""
+    """Return the numbers of interest from the output of nodes."""
 
     def total(*starts: str) -> int:
         return sum(n for key, n in found.items() if key.startswith(starts))
@@ -138,7 +138,7 @@ def summary(found: dict[str, int]) -> dict[str, float]:
 
 
 def take(case: Case, arm: str) -> Sample:
-    """One arm of one case, in a fresh guest. A load that the kernel kills has no ticks."""
+    """Run one arm of one case in a fresh guest. A load that the kernel kills has no ticks."""
     advice = NO_HUGE if arm == "off" else case.advice
     with counting.counting_guest("patched", case.mem, **NEEDS) as guest:
         must(guest, f"{case.setup} && {SETUP[arm]}")
@@ -162,7 +162,7 @@ def take(case: Case, arm: str) -> Sample:
 
 
 def run(cases: Sequence[Case], arms: Sequence[str] | None = None) -> Results:
-    """All arms of the cases, or those named."""
+    """Run all arms of the cases, or those named."""
     results = Results(POINT, {"cpu": counting.CPU})
     for case in cases:
         for arm in case.arms:
@@ -173,7 +173,7 @@ def run(cases: Sequence[Case], arms: Sequence[str] | None = None) -> Results:
 
 
 def cell(results: Results, case: str, arm: str, key: str) -> str:
-    """One number, or none."""
+    """Format one number."""
     value = results.find(arm, case, key)
     if value is None:
         return "-"
@@ -181,7 +181,7 @@ def cell(results: Results, case: str, arm: str, key: str) -> str:
 
 
 def tables(results: Results) -> str:
-    """A table a case, a line a number, a column an arm."""
+    """Return a table per case, with a row per number and a column per arm."""
     parts = []
     for case in results.cases():
         some = [sample for sample in results.samples if sample.case == case]
@@ -193,7 +193,6 @@ def tables(results: Results) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point of ./dev bench thp_gfp."""
     parser = counting.options("thp_gfp", "Compare the policies of thp_gfp, on two nodes.")
     parser.add_argument("--case", action="append", help="only this one; may be repeated")
     chosen: argparse.Namespace = parser.parse_args(argv)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `mmpolicy trim` gives back after a burst, of redis, of Go and of a JVM.
+"""Memory that `mmpolicy trim` gives back after a burst, for redis, Go and a JVM.
 
-A program has many values, and drops all but one in a hundred. Under THP `always` khugepaged
-fills the holes that the program gives back with zeroes, in huge pages. A guest with Debian's
-own kernel and without the module sees how much memory the program has right after the burst,
-ten minutes after the values are gone, after `trim`, and ten minutes later.
+A program holds many values, and drops all but one in a hundred. Under THP `always` khugepaged fills
+the holes with zeroes, in huge pages. A guest with Debian's own kernel and without the module
+measures the program's memory right after the burst, ten minutes after the values are gone, after
+`trim`, and ten minutes later.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from lab.programs import BenchError, must, ran
 MEM = "2G"
 CGROUP = "/sys/fs/cgroup/burst"
 FOLDER = "/run/burst"
-VALUES, KEPT = 160_000, 100  # values of 100 to 1,099 bytes; one of how many stays
+VALUES, KEPT = 160_000, 100  # values of 100 to 1,099 bytes; one in KEPT stays
 LATER_S = 600
 KHUGEPAGED = f"{THP}/khugepaged"
 
 
 def ask(word: str) -> str:
-    """What makes a program of bench/loads do something, and prints its answer."""
+    """Return a command that sends a request to a program of bench/loads, and prints its answer."""
     path = f"{FOLDER}/{word}"
     return f"rm -f {path}.done; touch {path}; until [ -s {path}.done ]; do sleep 0.1; done; " + (
         f"cat {path}.done"
@@ -40,7 +40,7 @@ def ask(word: str) -> str:
 
 @dataclass(frozen=True)
 class Program:
-    """A program, and the shell commands that make it grow, shrink, and say what it has."""
+    """A program, and the shell commands that make it grow, shrink, and report its values."""
 
     name: str
     command: str
@@ -51,7 +51,7 @@ class Program:
 
 SOCKET = f"{FOLDER}/socket"
 CLIENT = f"until [ -S {SOCKET} ]; do sleep 0.1; done; redis-cli -s {SOCKET}"
-# By itself redis turns huge pages off, if they are on for all.
+# By default redis disables huge pages for itself if they are on for all.
 REDIS = f"redis-server --port 0 --save '' --unixsocket {SOCKET} --enable-debug-command local "
 DELETE = "for i = 0, ARGV[1] - 1 do if i % ARGV[2] > 0 then redis.call('del', 'key:' .. i) end end"
 PROGRAMS = (
@@ -76,7 +76,7 @@ def build() -> None:
 
 
 def memory(guest: Guest) -> dict[str, float]:
-    """MiB that the program has, that its cgroup is charged with, and that huge pages hold."""
+    """Return MiB of RSS, MiB charged to the cgroup, and MiB in huge pages."""
     rollup = f"cat /proc/$(head -n 1 {CGROUP}/cgroup.procs)/smaps_rollup"
     fields = {
         line.split()[0]: int(line.split()[1]) for line in must(guest, rollup).splitlines()[1:]
@@ -90,14 +90,14 @@ def memory(guest: Guest) -> dict[str, float]:
 
 
 def trim(guest: Guest) -> dict[str, float]:
-    """What the command says of the process."""
-    must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")  # as its note says
+    """Return the verb's figures for the process."""
+    must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")  # as advised by its note
     (row,) = ran(guest, "mmpolicy trim --cgroup /burst --json 2>/dev/null")["processes"]
     return {key: float(row[key]) for key in ("empty_kib", "writes", "longest_ms") if key in row}
 
 
 def stages(guest: Guest, program: Program) -> Iterator[Sample]:
-    """The memory at each stage; the values have to be the same at the end."""
+    """Yield the memory at each stage; the values must be unchanged at the end."""
     must(guest, program.burst)
     yield Sample("burst", program.name, memory(guest))
     must(guest, f"{program.drop}; sleep {LATER_S}")
@@ -112,7 +112,7 @@ def stages(guest: Guest, program: Program) -> Iterator[Sample]:
 
 
 def take(program: Program) -> list[Sample]:
-    """All stages of a program, in a guest of its own."""
+    """Run all stages of a program, in a guest of its own."""
     begin = f"exec sh -c 'echo $$ >{CGROUP}/cgroup.procs; cd {FOLDER};"
     with counting.counting_guest("cloud", MEM) as guest:
         must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
@@ -126,12 +126,12 @@ def take(program: Program) -> list[Sample]:
 
 
 def cell(results: Results, key: str, stage: str, name: str) -> str:
-    """MiB of a program at a stage."""
+    """Format MiB of a program at a stage."""
     return f"{results.value(stage, name, key):.1f}"
 
 
 def tables(results: Results) -> str:
-    """MiB, a line a program and a column a stage."""
+    """Return MiB, with a row per program and a column per stage."""
     return "\n\n".join(
         f"{key}, MiB\n{counting.by_arm(results, results.cases(), partial(cell, results, key))}"
         for key in ("rss", "charged", "huge")
@@ -139,7 +139,6 @@ def tables(results: Results) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point of ./dev bench trim."""
     parser = counting.options("trim", "What trim gives back after a burst.")
     parser.add_argument("names", nargs="*", metavar="PROGRAM", help="only these programs")
     chosen: argparse.Namespace = parser.parse_args(argv)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Types lines of the command in a guest: ./dev bench verbs runs it there.
+"""Run lines of the command in a guest, for ./dev bench verbs.
 
-Each line is a fork of a process that has imported what takes long where the CPU is emulated.
-Reads a list of [line, words] and prints an object for each: line, exit status, output.
+Each line is a fork of a process that has done the imports, which are slow on an emulated CPU. Reads
+a list of [line, words] and prints an object for each: line, exit status, output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ENDLESS_S = 5
 
 
 def fork(words: list[str], output: int) -> int:
-    """Run the command in a process of its own; return its number."""
+    """Run the command in a process of its own; return its pid."""
     if pid := os.fork():
         return pid
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
@@ -42,7 +42,7 @@ def fork(words: list[str], output: int) -> int:
 
 
 def type_line(words: list[str]) -> tuple[int, str]:
-    """Return the exit status of the command, and everything that it printed."""
+    """Return the exit status of the command, and its output."""
     with tempfile.TemporaryFile() as output:
         pid = fork(words, output.fileno())
         if words and words[0] in ENDLESS:

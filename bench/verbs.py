@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Type every verb on Debian's kernels from 5.10 to 7.3: the table of docs/kernels.md.
+"""Run every verb on Debian's kernels from 5.10 to 7.3: the table of docs/kernels.md.
 
-Exit codes and reasons are kept in bench/verbs.json.
-The guest has Debian's defaults, and the module where there is one for its kernel.
+Exit codes and reasons are kept in bench/verbs.json. The guest has Debian's defaults, and the module
+if there is one for its kernel.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ PAGE = TREE / "docs/kernels.md"
 SERIES = {"5.10": "linux-5.10", "6.1": "linux-6.1", "6.12": "6.12", "7.2": "7.2", "7.3": "7.3"}
 LIMIT_S = 3600.0
 ANSWERED = (0, 6, 7, 8)  # drift and the verdict of an experiment are answers
-# By Ctrl-C; and answers of a host without the module, and without an experiment.
+# Exit codes after Ctrl-C, and on a host without module or experiment.
 ENDED = {"watch": 130, "maintain --pid SPARSE": 130, "doctor": 3, "ab stop": 1}
 GROUP, HERE = "/sys/fs/cgroup/t/group", "/run/verbs"
 TRIED = "/sys/fs/cgroup/t/tried"  # SPARSE runs here
-# SPARSE has 2 MB folios of which four pages are used, FULL single pages that are all used.
+# SPARSE has 2 MB folios with four used pages, FULL has single pages that are all used.
 TOUCHES = " ".join(f"touch {page} {page + 1}" for page in range(0, 16384, 128))
 HOLDERS = {
     "SPARSE": f"map 16384 {TOUCHES}",
@@ -109,12 +109,12 @@ LINES = (
     "bench --dry-run --arm enabled=never -- true",
     f"ab run --treatment enabled=never {FAULTS} --dry-run",
 )
-FILES_ALONE = ("ab report", "ab pool", "ab plan")  # these ask the kernel for nothing
+FILES_ALONE = ("ab report", "ab pool", "ab plan")  # these do not depend on the kernel
 Answer = dict[str, Any]  # the exit code of a line, and the reason if it is a "no"
 
 
 def answer(status: int, line: str, output: str, names: dict[str, str]) -> Answer:
-    """Return what is kept of a line, with names in place of the words of this guest."""
+    """Return the kept part of a line's result, with names instead of values of this guest."""
     if status in (*ANSWERED, ENDED.get(line)):
         return {"exit": status}
     reasons = re.findall(r"^(?:mmpolicy|Error): (.*)", output, re.MULTILINE)
@@ -127,7 +127,7 @@ def answer(status: int, line: str, output: str, names: dict[str, str]) -> Answer
 def answers(
     guest: Guest, lines: Sequence[str] = LINES, keep: Callable[[str, Answer], object] = print
 ) -> dict[str, Answer]:
-    """Type each line; afterwards the guest differs in its settings of huge pages alone."""
+    """Run each line; afterwards the guest differs only in its settings of huge pages."""
     sparse, full = must(guest, SETUP).split()
     words = {"SPARSE": sparse, "FULL": full, "OBJECT": str(example("backoff"))}
     names = {word: name for name, word in words.items()}
@@ -177,18 +177,18 @@ def table(kept: dict[str, dict[str, Answer]]) -> Iterator[str]:
 
 
 def page(kept: dict[str, dict[str, Answer]]) -> str:
-    """Return docs/kernels.md with the table made anew."""
+    """Return docs/kernels.md with a new table."""
     return with_table(PAGE.read_text(), "verbs", table(kept))
 
 
 def read() -> dict[str, dict[str, Answer]]:
-    """Return the answers that are kept, by series."""
+    """Return the kept answers, by series."""
     found: dict[str, dict[str, Answer]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     return found
 
 
 def keep(series: str, line: str, found: Answer) -> None:
-    """Put an answer into the file."""
+    """Save an answer in the file."""
     counting.progress(f"{found['exit']:4} {line} {found.get('reason', '')}")
     kept = read()
     by_line = {**kept.get(series, {}), line: found}
@@ -198,7 +198,7 @@ def keep(series: str, line: str, found: Answer) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Ask the kernels that are named, or all."""
+    """Ask the named kernels, or all."""
     parser = argparse.ArgumentParser(prog="./dev bench verbs", description=__doc__)
     parser.add_argument("--only", choices=SERIES, action="append", help="this kernel")
     parser.add_argument("--line", choices=LINES, action="append", help="this line")

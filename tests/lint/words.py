@@ -25,7 +25,6 @@ FEW = 300  # words: a directory with fewer has no rate
 # figure, or delete the row, in the commit that rewrites the words.
 RATES = {
     ".": 11.0,
-    "bench": 21.0,
     "docs": 6.5,
     "docs/policies": 5.5,
     "docs/workloads": 5.5,
@@ -46,7 +45,6 @@ RATES = {
     "tests/unit": 22.5,
     "tests/workloads": 20.5,
     "userspace/bpf": 14.5,
-    "userspace/src/mmpolicy": 14.5,
     "userspace/src/mmpolicy/verbs": 6.0,
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Let `python -m mmpolicy` do what `mmpolicy` does."""
+"""Entry point of `python -m mmpolicy`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The `mmpolicy` command: its options, and the verbs it has."""
+"""The `mmpolicy` command: its options and verbs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.verbs.group import Verbs
 
-# Verbs by what they are for. Each has the file in verbs/ that has it, which is imported when the
-# verb is asked for.
+# Verbs by section -> module in verbs/, which is imported when the verb is used.
 GROUPS = {
     "Look": {
         "status": "status",

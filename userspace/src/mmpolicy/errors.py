@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The one error users see: what failed, where, and what to do next."""
+"""The error class that users see: failure, place, and next step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import IO, Any
 
 import click
 
-LOAD = "mmpolicy load"  # the next step where the module is not loaded; group.py asks if it can be
+LOAD = "mmpolicy load"  # next step if the module is not loaded; group.py checks if it can be
 
 
 class Exit(IntEnum):
-    """Exit codes, the same for every verb."""
+    """Exit codes, shared by all verbs."""
 
     DONE = 0
     FAILED = 1
@@ -24,17 +24,17 @@ class Exit(IntEnum):
     LACKING = 3  # the kernel lacks the module, a hook or a feature
     DENIED = 4
     REFUSED = 5  # the kernel refused the value
-    DRIFT = 6  # verify: the state is not what the manifest says
-    INCONCLUSIVE = 7  # the samples of an experiment tell neither one nor the other
-    WORSE = 8  # the treatment of an experiment was found to be worse, or was stopped for harm
-    EXPERIMENT = 9  # an experiment runs, which the change would end
-    INTERNAL = 70  # a fault of this command
+    DRIFT = 6  # verify: the state differs from the manifest
+    INCONCLUSIVE = 7  # the samples of an experiment show neither
+    WORSE = 8  # the treatment of an experiment is worse, or was stopped for harm
+    EXPERIMENT = 9  # an experiment is running, which the change would end
+    INTERNAL = 70  # a bug in this command
 
 
 class Error(click.ClickException):
     """A failure with its exit code and the next step for the user."""
 
-    half = False  # is some of the change still there?
+    half = False  # part of the change was made and not rolled back
 
     def __init__(
         self, message: str, code: int, next_step: str, number: int = 0, path: str = ""
@@ -62,7 +62,7 @@ def explain(number: int, action: str, remedies: Remedies, path: str = "") -> Err
 
 
 def as_data(err: click.ClickException) -> dict[str, Any]:
-    """Return an error for JSON; what is not known of it is null."""
+    """Return an error for JSON, with null for unknown fields."""
     ours = err if isinstance(err, Error) else None
     return {
         "message": err.format_message(),
@@ -74,7 +74,7 @@ def as_data(err: click.ClickException) -> dict[str, Any]:
 
 
 def pick(kind: str, name: str, names: Iterable[str]) -> str:
-    """Return name if it is one of names, else fail with the closest one and the list."""
+    """Return name if it is one of names, else raise an error with the closest name and the list."""
     known = sorted(names)
     if name in known:
         return name

@@ -14,23 +14,23 @@ import click
 Lines = Union[Iterable[str], Callable[[], Iterable[str]]]
 
 JSON_VERSION = 1
-WIDE = 10_000  # columns: what reads a pipe finds a row in a line
+WIDE = 10_000  # columns: readers of a pipe find a row on one line
 GAP = "  "  # between columns
-LEAST = 30  # columns for a text that goes on in its place
+LEAST = 30  # minimum columns for a column with wrapped text
 
 
 def coloured() -> bool:
-    """Tell if output may have colours: on a terminal only and never against NO_COLOR."""
+    """Tell if output may be coloured: on a terminal only, and never with NO_COLOR."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def paint(text: str, colour: str) -> str:
-    """Colour text, where output may have colours."""
+    """Colour text if output may be coloured."""
     return click.style(text, fg=colour) if coloured() else text
 
 
 def columns() -> int:
-    """Return how wide a line may be: as the terminal is, and of any width without one."""
+    """Return the width of a line: that of the terminal, or unlimited without one."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or WIDE
     except OSError:  # a pipe, a file
@@ -38,22 +38,21 @@ def columns() -> int:
 
 
 def progress_line(text: str, is_last: bool) -> None:
-    """Show how far something is, in the place of what it said before; on a terminal only."""
+    """Overwrite the progress line; on a terminal only."""
     if sys.stderr.isatty():
         click.echo(f"\r{text} \x1b[K", err=True, nl=is_last)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Return lines with the columns aligned."""
+    """Return a table as lines, with the columns aligned."""
     return [line for block in blocks(header, rows) for line in block]
 
 
 def blocks(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[list[str]]:
     """Return the lines of the header and of each row, with the columns aligned.
 
-    Where the terminal is too narrow, the last column goes on in its place, broken between words.
-    If there is too little room for that, the last columns stand below their row. No text is left
-    out.
+    If the terminal is too narrow, the last column is wrapped within its width. If that leaves too
+    little room, the last columns are placed below their row. No text is lost.
     """
     texts = [list(header), *([str(cell) for cell in row] for row in rows)]
     widths = [max(_width(row[at]) for row in texts) for at in range(len(header))]
@@ -91,7 +90,7 @@ def _width(text: str) -> int:
 
 
 def wrapped(text: str, indent: str = "    ", hanging: str = "  ") -> list[str]:
-    """Return text in lines that fit, broken between words, and indented."""
+    """Return text wrapped to the line width, and indented."""
     import textwrap
 
     return textwrap.wrap(
@@ -101,7 +100,7 @@ def wrapped(text: str, indent: str = "    ", hanging: str = "  ") -> list[str]:
 
 
 def show_live(frames: Iterator[list[str]]) -> None:
-    """Print frames until there are no more, or Ctrl-C; on a terminal, each over the last one."""
+    """Print frames to their end or to Ctrl-C; on a terminal, each overwrites the last one."""
     try:
         if sys.stdout.isatty():
             _show_on_terminal(frames)
@@ -127,7 +126,7 @@ def as_json(command: str, data: dict[str, Any], indent: int | None = 2) -> str:
 
 
 def emit(command: str, want_json: bool, data: dict[str, Any], lines: Lines) -> None:
-    """Print either the data as JSON or the lines; those may be made only if they are wanted."""
+    """Print either the data as JSON or the lines, which may be computed on demand."""
     if want_json:
         click.echo(as_json(command, data))
         return

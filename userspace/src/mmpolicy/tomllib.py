@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The reader of TOML that Python has from 3.11 on, and the package tomli before."""
+"""The TOML parser: Python's own from 3.11 on, else the package tomli."""
 
 from __future__ import annotations
 
