@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""bench_kills.py SEED TIMES: kill benches at random moments, and their watchdogs too.
+"""bench_kills.py SEED TIMES: kill benches at random moments, and sometimes their watchdogs too.
 
-Each bench has an arm of knobs and, where the module is, an arm of a policy. Afterwards the knobs
-have to be as before: by the watchdog, or, where a second killer has ended that too, by `mmpolicy
-ab restore`. Standard output is a JSON object: how often each was so, and what was wrong.
+Each bench has an arm of knobs and, if the module is loaded, an arm of a policy. Afterwards the
+knobs must have their old values: the watchdog restores them or, if a second kill has ended the
+watchdog, `mmpolicy ab restore`. Standard output is a JSON object: how often each happened, and the
+faults found.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ PROGRAM = ["--", "sleep", "0.05"]
 
 
 def bench(rounds: int) -> tuple[int, str]:
-    """A bench from its begin to its end."""
+    """Run a bench to its end."""
     return run("bench", "--runs", str(rounds), *WORDS, *PROGRAM)
 
 
 def state() -> State:
-    """The state of the module, empty where it is not loaded."""
+    """The state of the module, empty if it is not loaded."""
     return read_state(TREE) if TREE.is_dir(CONTROL) else {}
 
 
 def begin() -> int:
-    """Begin a bench in a session of its own."""
+    """Start a bench in a session of its own."""
     pid = os.fork()
     if not pid:
         os.setsid()
@@ -58,7 +59,7 @@ def begin() -> int:
 
 
 def kill(moments: dict[str, float]) -> None:
-    """Kill a bench, and perhaps its children, each at its moment after the begin."""
+    """Kill a bench, and perhaps its children, each at its moment after the start."""
     start, pid = time.monotonic(), begin()
     known: set[int] = set()
     for who, moment in sorted(moments.items(), key=lambda each: each[1]):
@@ -72,7 +73,7 @@ def kill(moments: dict[str, float]) -> None:
 
 
 def what_is_wrong(knobs: dict[str, str], counts: Counter[str]) -> list[str]:
-    """The knobs are as before, within the lease of the watchdog."""
+    """The knobs have their old values within the lease of the watchdog."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         if not TREE.holder(LOCK):
@@ -88,16 +89,16 @@ def what_is_wrong(knobs: dict[str, str], counts: Counter[str]) -> list[str]:
 
 
 def main(seed: int, times: int) -> dict[str, object]:
-    """Kill so many; a bench that ends by itself takes away what is left of the policies."""
+    """Kill TIMES benches; a bench that ends by itself removes policies left by earlier ones."""
     rng, counts, wrong = random.Random(seed), Counter[str](), []
     knobs, before = read_knobs(TREE), state()
-    bench(1)  # reads all that it needs
+    bench(1)  # loads all modules that it needs
     start = time.monotonic()
     bench(1)
     most = 1.5 * (time.monotonic() - start)
     for number in range(times):
         moments = {"bench": rng.uniform(0, most)}
-        if rng.random() < 0.7:  # at another moment, or at the same one
+        if rng.random() < 0.7:  # at different moments, or both at once
             moments["children"] = rng.choice([rng.uniform(0, most), moments["bench"]])
         kill(moments)
         counts["with its watchdog" if len(moments) > 1 else "alone"] += 1

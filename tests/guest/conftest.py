@@ -24,7 +24,7 @@ __all__ = ["Machines"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what the markers mean."""
+    """Document the markers."""
     config.addinivalue_line(
         "markers", "flavor(name, ...): kernels that a test needs; without it, the patched one"
     )
@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def compile_command() -> None:
-    """Compile all that the command imports, once here instead of slowly in each guest."""
+    """Compile all modules that the command imports, once here instead of slowly in each guest."""
     names = "pkgutil.walk_packages(mmpolicy.__path__, 'mmpolicy.')"
     imports = f"import importlib, pkgutil, mmpolicy\nfor module in {names}:"
     imports += "\n    module.name.endswith('__main__') or importlib.import_module(module.name)"
@@ -59,20 +59,20 @@ def kernels_of(item: pytest.Item) -> set[str]:
 
 @functools.cache
 def options(tree: str) -> set[str]:
-    """What a kernel's configuration turns on."""
+    """The options that a kernel's configuration turns on."""
     text = Path(tree, ".config").read_text()
     return set(re.findall(r"^CONFIG_(\w+)=[ym]$", text, re.MULTILINE))
 
 
 def missing_options(item: pytest.Item) -> set[str]:
-    """Options that a test needs, and that the user's own kernel is built without."""
+    """Options that a test needs and that the user's own kernel lacks."""
     marker = item.get_closest_marker("config")
     tree = os.environ.get("KSRC")
     return set(marker.args) - options(tree) if marker and tree else set()
 
 
 def is_wanted(item: pytest.Item, chosen: set[str]) -> bool:
-    """Whether ./dev test was asked for a test; --hooks leaves out what runs without it."""
+    """Whether ./dev test selects a test; --hooks leaves out tests that run without hooks."""
     kernels = kernels_of(item)
     needs = kernels | {name for name in ("long", "full") if item.get_closest_marker(name)}
     done = "hooks" in chosen and needs <= STOCK
@@ -80,7 +80,7 @@ def is_wanted(item: pytest.Item, chosen: set[str]) -> bool:
 
 
 def plan(item: pytest.Item, seconds: dict[str, float]) -> Planned:
-    """What the schedule has to know of a test."""
+    """The needs and the duration of a test, for the schedule."""
     module = getattr(item, "module", None)
     unknown = getattr(module, "SECONDS", UNKNOWN_S)
     fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
@@ -92,7 +92,7 @@ def plan(item: pytest.Item, seconds: dict[str, float]) -> Planned:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what ./dev test was not asked for, and say what one worker takes at a time."""
+    """Drop tests that ./dev test did not select, and group those that one worker runs in a row."""
     chosen = set(os.environ.get("MMPOLICY_FLAVORS", "").replace("ksrc", "patched").split())
     if chosen & {"hooks", "full"}:
         chosen.add("long")
@@ -111,14 +111,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Workers of pytest-xdist take pieces."""
+    """Workers of pytest-xdist take groups of tests."""
     from lab.workers import Scheduling
 
     return Scheduling(config, log)
 
 
 class Stopwatch:
-    """Keeps how long each test took, for the next schedule."""
+    """Records how long each test took, for the next schedule."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -129,14 +129,14 @@ class Stopwatch:
         self.seconds[report.nodeid] = round(before + report.duration, 1)
 
     def pytest_sessionfinish(self) -> None:
-        """Write it."""
+        """Write the durations."""
         write_json(DURATIONS, recorded(DURATIONS) | self.seconds)
         Path(os.environ.pop(PIECES)).unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session")
 def all_machines() -> Iterator[Machines]:
-    """For the session; use machines instead."""
+    """For the session; tests use the fixture machines."""
     machines = Machines()
     yield machines
     machines.end()
@@ -144,7 +144,7 @@ def all_machines() -> Iterator[Machines]:
 
 @pytest.fixture
 def machines(all_machines: Machines) -> Iterator[Machines]:
-    """Guests of one's own choice; checked and tidied up after the test."""
+    """Guests booted on request; checked and tidied up after the test."""
     yield all_machines
     all_machines.tidy()
 

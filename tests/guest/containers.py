@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""containers.py FOLDER RUNTIME PROGRAM CLIENT PLUGIN: in a guest, pods as Kubernetes runs them.
+"""containers.py FOLDER RUNTIME PROGRAM CLIENT PLUGIN: in a guest, run pods as Kubernetes does.
 
-FOLDER has containerd, runc and crun; RUNTIME is runc or crun; PROGRAM is all that is in the
+FOLDER has containerd, runc and crun; RUNTIME is runc or crun; PROGRAM is the only file in the
 image; CLIENT is tests/guest/cri, built. Standard input is a JSON object: "words" for the program,
 "seed", and "pods", each with "annotations" and "containers", the profile of each by its name.
-Standard output is one too: "starts" with what each start printed, and whether the plugin was
-"there", "gone" or "killed"; "lost" with what was not bound as it ought to be; "kills" of the
-plugin; what is "left" at the end.
+Standard output is a JSON object too: "starts" with the output of each start, and whether the plugin
+was "there", "gone" or "killed"; "lost" with the bindings that were missing or wrong; "kills" of the
+plugin; and the cgroups and bindings "left" at the end.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-PLACE = Path("/run/containers")  # in memory, as the layers of containers have to be
+PLACE = Path("/run/containers")  # in memory, as overlayfs needs for the layers
 CGROUPS = Path("/sys/fs/cgroup")
 PROFILES = Path("/sys/kernel/mmpolicy/profiles")
 IMAGE = "localhost/program:1"
 METRICS = "http://127.0.0.1:9464"
 PATIENCE_S = 300
-NAMESPACES = {"network": 2, "pid": 1}  # of the host, and of each container
+NAMESPACES = {"network": 2, "pid": 1}  # of the CRI: the host's network, a PID namespace each
 CONFIG = """
 version = 2
 root = "{place}/root"
@@ -51,7 +51,7 @@ sandbox_image = "{image}"
 runtime_type = "io.containerd.runc.v2"
 options = {{ BinaryName = "{binary}" }}
 """
-# Two manifests of the host, the second with what follows; neither knows of the containers.
+# Two manifests of the host, the second an extension of the first; neither names the containers.
 MANIFEST = """
 version = 1
 [profiles.small.anon_order]
@@ -67,7 +67,7 @@ OTHER = '[profiles.other]\n[bindings]\n"/other" = "other"\n'
 
 
 def until(true: Callable[[], object], what: str) -> None:
-    """Wait for something."""
+    """Wait until a condition holds."""
     end = time.monotonic() + PATIENCE_S
     while not true():
         if time.monotonic() > end:
@@ -76,7 +76,7 @@ def until(true: Callable[[], object], what: str) -> None:
 
 
 def archive(files: dict[str, bytes]) -> bytes:
-    """A tar of programs."""
+    """A tar archive of programs."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for name, data in files.items():
@@ -87,7 +87,7 @@ def archive(files: dict[str, bytes]) -> bytes:
 
 
 def image(program: bytes) -> bytes:
-    """One program, which waits unless it is told what to do, as an archive of OCI."""
+    """An OCI archive with one program, which sleeps unless it gets words."""
     blobs = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
 
     def blob(kind: str, data: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def image(program: bytes) -> bytes:
 
 
 def crun(folder: Path) -> Path:
-    """A command that starts it with the libraries of its own Debian."""
+    """A command that starts crun with the libraries of its own Debian."""
     script, usr = PLACE / "crun", folder / "usr"
     loader = f"{usr}/lib64/ld-linux-x86-64.so.2 --library-path {usr}/lib/x86_64-linux-gnu"
     script.write_text(f'#!/bin/sh\nexec {loader} {usr}/bin/crun "$@"\n')
@@ -144,11 +144,11 @@ class Node:
         self.plug()
 
     def start_daemon(self, *argv: str) -> subprocess.Popen[bytes]:
-        """Its words go to the log."""
+        """Start a daemon whose output goes to the log."""
         return subprocess.Popen(argv, stdout=self.log, stderr=self.log)
 
     def call(self, method: str, **request: Any) -> dict[str, Any]:
-        """One call of the CRI; none is refused."""
+        """One call of the CRI, which must succeed."""
         assert self.client.stdin and self.client.stdout
         self.client.stdin.write(f"{method} {json.dumps(request)}\n")
         self.client.stdin.flush()
@@ -162,7 +162,7 @@ class Node:
         self.plugin = self.start_daemon(self.command)
 
     def connected(self) -> bool:
-        """Whether the runtime has the plugin."""
+        """Whether the runtime is connected to the plugin."""
         try:
             with urllib.request.urlopen(METRICS) as answer:
                 return "mmpolicy_nri_connected 1" in answer.read().decode().splitlines()
@@ -177,7 +177,7 @@ class Node:
 
 
 class Pod:
-    """A pod, and those of its containers that run, by the profile they want."""
+    """A pod and its running containers, by the profile that they request."""
 
     def __init__(self, node: Node, name: str, wanted: dict[str, Any]) -> None:
         self.node, self.name, self.profiles = node, name, wanted["containers"]
@@ -196,12 +196,12 @@ class Pod:
         self.attempts: dict[str, int] = dict.fromkeys(self.profiles, 0)
 
     def start(self, name: str, words: list[str]) -> Path:
-        """Start one, anew if it has run before; the file of what it prints."""
+        """Start a container, or restart it; return the file of its output."""
         self.attempts[name] += 1
         log = f"{name}-{self.attempts[name]}"
         security = {
             "namespace_options": NAMESPACES,
-            "capabilities": {"add_capabilities": ["SYS_ADMIN"]},  # to see its folios
+            "capabilities": {"add_capabilities": ["SYS_ADMIN"]},  # to read its folios
         }
         config = {
             "metadata": {"name": name, "attempt": self.attempts[name]},
@@ -218,11 +218,11 @@ class Pod:
         return PLACE / self.name / log
 
     def cgroup(self, name: str) -> Path:
-        """Of a container that runs."""
+        """The cgroup of a running container."""
         return CGROUPS / self.name / self.running[name]
 
     def end(self, name: str, kill: bool) -> None:
-        """Have the runtime stop one, or kill it behind the back of the runtime."""
+        """Let the runtime stop a container, or kill it without the runtime."""
         if kill:
             for pid in (self.cgroup(name) / "cgroup.procs").read_text().split():
                 os.kill(int(pid), signal.SIGKILL)
@@ -232,7 +232,7 @@ class Pod:
         self.node.call("RemoveContainer", container_id=self.running.pop(name))
 
     def state(self, name: str) -> int:
-        """Of a container; 2 is the end."""
+        """The state of a container; 2 means that it has exited."""
         answer = self.node.call("ContainerStatus", container_id=self.running[name])
         return int(answer["status"].get("state", 0))
 
@@ -243,23 +243,23 @@ def is_printed(log: Path) -> bool:
 
 
 def bindings() -> dict[int, str]:
-    """Profiles of all cgroups that are bound, as the module has them."""
+    """Profiles of all bound cgroups, as listed by the module."""
     files = PROFILES.glob("*/cgroups")
     return {int(word): file.parent.name for file in files for word in file.read_text().split()}
 
 
 class Run:
-    """Pods come one after the other; all of them run until the end."""
+    """Pods start one after the other, and all run until the end."""
 
     def __init__(self, node: Node, words: list[str], seed: int) -> None:
         self.node, self.words, self.random = node, words, random.Random(seed)
         self.pods: list[Pod] = []
         self.starts: list[dict[str, Any]] = []
         self.lost: list[str] = []
-        self.seconds = 0.0  # which the last start took
+        self.seconds = 0.0  # duration of the last start
 
     def start(self, pod: Pod, names: list[str], plugin: str = "there") -> None:
-        """Start containers, and keep what they print."""
+        """Start containers, and record their output."""
         for name in names:
             begin = time.monotonic()
             log = pod.start(name, self.words)
@@ -269,7 +269,7 @@ class Run:
             self.starts.append({"pod": pod.name, "name": name, "folios": found, "plugin": plugin})
 
     def finish(self) -> None:
-        """Remove all pods, and see what they leave."""
+        """Remove all pods, and record the cgroups and bindings that are left."""
         for pod in self.pods:
             self.node.call("StopPodSandbox", pod_sandbox_id=pod.id)
             self.node.call("RemovePodSandbox", pod_sandbox_id=pod.id)
@@ -277,7 +277,7 @@ class Run:
         self.left += Path("/run/mmpolicy/owners/nri").read_text().splitlines()
 
     def look(self, when: str) -> None:
-        """Each container that runs is bound to its profile, and no other cgroup is."""
+        """Check that each running container is bound to its profile, and no other cgroup is."""
         Path("/dev/kmsg").write_text(f"containers: {when}\n")
         wanted = {
             pod.cgroup(name).stat().st_ino: pod.profiles[name]
@@ -288,12 +288,12 @@ class Run:
             self.lost.append(f"{when}: {sorted(found.items())}, not {sorted(wanted.items())}")
 
     def apply(self, manifest: str) -> None:
-        """Put a manifest of the host in force."""
+        """Apply a manifest of the host."""
         (PLACE / "host.toml").write_text(manifest)
         subprocess.run(["mmpolicy", "apply", str(PLACE / "host.toml")], check=True, stdout=-1)
 
     def pod(self, name: str, wanted: dict[str, Any]) -> None:
-        """One more pod; the plugin is killed while nothing starts, and while containers start."""
+        """Add a pod; the plugin is killed while nothing starts, and while containers start."""
         pod = Pod(self.node, name, wanted)
         self.pods.append(pod)
         names = list(pod.profiles)
@@ -329,7 +329,7 @@ class Run:
 
 
 def main() -> None:
-    """What the file says at its top."""
+    """Run the pods; see the text at the top of this file."""
     folder, runtime, program, client, plugin = sys.argv[1:]
     task = json.load(sys.stdin)
     (CGROUPS / "other").mkdir()

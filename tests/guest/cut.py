@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """cut.py SEED TIMES: in a guest, kill changes and experiments at random moments.
 
-After each, the state has to be the one from before, or the one that the journal tells; or else
-`status` and `doctor` say that a change was cut off, and `revert` brings the one from before. Each
-file that is kept has to be readable. Standard output is a JSON object: how often each was killed,
-how often a change was cut off, and what was wrong.
+After each kill, the state must be the old one, or the one recorded in the journal; otherwise
+`status` and `doctor` must report an interrupted change, and `revert` must restore the old state.
+Each stored file must be readable. Standard output is a JSON object: how often each was killed, how
+often a change was interrupted, and the faults found.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ AB = f"ab run --design switchback --metric vmstat.pgfault/s --block 0.3 --washou
 
 
 def run(*words: str) -> tuple[int, str]:
-    """Run the command in this process; its exit code, and what it printed."""
+    """Run the command in this process; return its exit code and output."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
@@ -68,7 +68,7 @@ def run(*words: str) -> tuple[int, str]:
 
 
 def change(rng: random.Random) -> list[str]:
-    """The words of a random change."""
+    """Words of a random change."""
     kinds = ["apply", "apply", "apply", "set", "set", "bind", "unit", "revert", "revert"]
     kind = rng.choice([*kinds, "ab", "knobs"])
     if kind == "apply":
@@ -89,15 +89,15 @@ def change(rng: random.Random) -> list[str]:
 
 
 def journal_size() -> int:
-    """How long the journal is."""
+    """Length of the journal."""
     path = Path(JOURNAL)
     return path.stat().st_size if path.exists() else 0
 
 
 def kill(words: list[str], seconds: float, at_work: bool) -> bool:
-    """Begin a command and kill it; tell if it was still there.
+    """Start a command and kill it; return whether it was still running.
 
-    The time is from its begin, or from the moment on that the journal has its first line.
+    The time counts from its start, or from the first line that it writes to the journal.
     """
     size, end = journal_size(), time.monotonic() + 5
     pid = os.fork()
@@ -131,7 +131,7 @@ def unreadable() -> list[str]:
 
 
 def after_experiment(before: State, knobs: dict[str, str], counts: Counter[str]) -> list[str]:
-    """Within the lease all is as before, or stock; knobs are as before, or it is told how."""
+    """Within the lease the state is old or stock, and knobs are old or the command names them."""
     end = time.monotonic() + 60
     wrong = ["not asked"]
     while wrong and time.monotonic() < end:
@@ -142,7 +142,7 @@ def after_experiment(before: State, knobs: dict[str, str], counts: Counter[str])
             read_knobs(TREE) != knobs
         )
         wrong += ["the lock is held"] * bool(TREE.holder(LOCK))
-        if TREE.exists(RECOVERY) and not TREE.holder(LOCK):  # its watchdog was ended, too
+        if TREE.exists(RECOVERY) and not TREE.holder(LOCK):  # its watchdog was killed, too
             counts["knobs left"] += 1
             told = [run(verb)[1] for verb in ("status", "doctor", "host", "export")]
             wrong += [f"not told: {text}" for text in told if "knobs" not in text]
@@ -155,7 +155,7 @@ def after_experiment(before: State, knobs: dict[str, str], counts: Counter[str])
 
 
 def after_change(before: State, known: int, counts: Counter[str]) -> list[str]:
-    """The state from before, or the one that the journal tells; or it is told and reverted."""
+    """The state is old, or as in the journal; otherwise it is reported and reverted."""
     entries = read_journal(TREE, lambda _line, _why: None)
     last = entries[-1] if entries and entries[-1].number > known else None
     if last and last.open:
@@ -177,7 +177,7 @@ def after_change(before: State, known: int, counts: Counter[str]) -> list[str]:
 
 
 def main_loop(seed: int, times: int) -> dict[str, object]:
-    """Kill so many."""
+    """Kill TIMES commands."""
     rng, counts, wrong = random.Random(seed), Counter[str](), []
     Path("/tmp/first.toml").write_text(MANIFEST.format(policy="fixed", order=4, extra=0, group=0))
     run("apply", "/tmp/first.toml")

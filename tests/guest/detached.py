@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""An experiment that systemd runs: its session ends, it is looked at, scraped and stopped."""
+"""An experiment run by systemd: its session ends, and it is watched, scraped and stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPTIONS = (
 LOAD = f"while :; do {HOST}{workload('touch')} forward 8 >/dev/null; sleep 0.5; done"
 STATE = f"cd /; grep -rs . {ROOT}/experiment {ROOT}/profiles {ROOT}/state {ROOT}/lease_ms \
     {THP}/enabled {THP}/hugepages-*/enabled /proc/sys/vm/min_free_kbytes | sort"
-# A login on a terminal. What logind does at its end, systemctl does here: it ends the scope.
+# A login on a terminal. At its end systemctl stops the scope, as logind does.
 LOGIN = f"""
 cat >/run/login <<'END'
 nohup sleep infinity >/run/nohup 2>&1 &
@@ -43,7 +43,7 @@ cat /run/begun || {{ cat /run/session /run/typescript; exit 1; }}
 LOGOUT = """
 kill -0 $(cat /run/left) && systemctl stop session-1.scope && ! kill -0 $(cat /run/left) 2>/dev/null
 """
-# From the moment in which somebody types it; `ab status` says how long such a command takes here.
+# Timed from the moment a user types it; `ab status` shows how long a command takes here.
 STOP = f"""
 now() {{ cut -d ' ' -f 1 /proc/uptime; }}
 now; mmpolicy ab status >/dev/null; now
@@ -51,7 +51,7 @@ mmpolicy ab stop >/run/stopped 2>&1 &
 while grep -q '\\[always\\]' {KNOB} || [ -d {ROOT}/profiles/ab-treatment ]; do sleep 0.02; done
 now; wait $!; echo $?; now
 """
-# Debian's, which ./dev puts into the cache.
+# Prometheus of Debian, which ./dev puts into the cache.
 PROMETHEUS = f"{HOST}{cache_dir()}/prometheus/usr/bin/prometheus"
 SCRAPE = f"""
 cat >/run/prometheus.yml <<'END'
@@ -70,19 +70,19 @@ PLACES = {("aa", "control"), ("ab", "control"), ("ab", "treatment")}
 
 
 class Look(NamedTuple):
-    """What the command says, and the knob just after that."""
+    """One look: the output of the command, and the knob read just after it."""
 
     status: dict[str, Any]
     knob: str
 
     @property
     def place(self) -> tuple[str, str]:
-        """Phase and arm; of no run, nothing."""
+        """Phase and arm; empty without a run."""
         return self.status.get("phase", ""), self.status.get("arm", "")
 
 
 def begin(guest: Guest) -> str:
-    """Begin it in a session, under load and with Prometheus there; the file of its samples."""
+    """Start it in a session, under load and with Prometheus; return the file of its samples."""
     must(guest, SCRAPE)
     must(guest, f'systemd-run -q --unit=load sh -c "{LOAD}"')
     return str(json.loads(must(guest, LOGIN))["file"])
@@ -95,7 +95,7 @@ def look(guest: Guest) -> Look:
 
 
 def look_until(guest: Guest, place: tuple[str, str], block: int = 1) -> list[Look]:
-    """Look until the run is at a place, in that block or a later one."""
+    """Look until the run is in the given phase and arm, in that block or a later one."""
     looks = [look(guest)]
     while looks[-1].place != place or looks[-1].status["block"] < block:
         assert looks[-1].status["running"] and len(looks) < 300, looks
@@ -104,7 +104,7 @@ def look_until(guest: Guest, place: tuple[str, str], block: int = 1) -> list[Loo
 
 
 def check_looks(looks: list[Look]) -> None:
-    """The knob is that of the arm, wherever the same block was told before and after."""
+    """The knob has the value of the arm, if the looks before and after show one block."""
     assert {each.place for each in looks} >= PLACES
     assert {each.status.get("measured") for each in looks} >= {True, False}
     compared = 0
@@ -117,23 +117,23 @@ def check_looks(looks: list[Look]) -> None:
 
 
 def status_in_list(guest: Guest) -> str:
-    """What `ab list` says of the one run."""
+    """The state of the run in `ab list`."""
     (run,) = ran(guest, "mmpolicy ab list --json")["runs"]
     return str(run["status"])
 
 
 def file_of(guest: Guest, path: str, folder: Path) -> Recording:
-    """What it has written."""
+    """The file of samples that the run has written."""
     copy = folder / "samples.jsonl"
     copy.write_text(must(guest, f"cat {path}"))
     return load(copy)
 
 
 def stop(guest: Guest) -> None:
-    """End it, and see how long that takes, by what the kernel has.
+    """Stop it, and check by the kernel's knobs how long that takes.
 
-    The guest is emulated, so a second is no measure. The start of a command is: it takes no
-    longer than ten of them.
+    The guest is emulated, so seconds mean little. Stopping must take no longer than starting ten
+    commands.
     """
     began, typed, restored, status, ended = map(float, must(guest, STOP).split())
     command, took = typed - began, restored - typed
@@ -144,7 +144,7 @@ def stop(guest: Guest) -> None:
 
 
 def check_file(recording: Recording) -> None:
-    """It says how it ended, and the load in the cgroup has fewer faults with the treatment."""
+    """The file names the reason of the end, and the load has fewer faults in the treatment."""
     end = recording.end
     print(f"restored in {end['restore_s']:.2f} s")
     assert (end["status"], end["restored"]) == ("interrupted", True)
@@ -154,7 +154,7 @@ def check_file(recording: Recording) -> None:
 
 
 def scraped(guest: Guest) -> Scrapes:
-    """What Prometheus has kept of the run, by the time of each scrape."""
+    """Samples of the run in Prometheus, by the time of each scrape."""
     found: Scrapes = {}
     for name in ("phase", "arm", "block", "measured", "guard"):
         asked = ASK.format(f"mmpolicy_experiment_{name}%5B2h%5D")
@@ -165,7 +165,7 @@ def scraped(guest: Guest) -> Scrapes:
 
 
 def check_scrapes(scrapes: Scrapes, recording: Recording) -> None:
-    """At each time, the arm and the phase of the block are those of the file."""
+    """At each scrape, arm and phase agree with the block in the file."""
     places = set()
     for scrape in scrapes.values():
         block = recording.blocks.get(int(scrape["block"]) - 1)

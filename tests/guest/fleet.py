@@ -22,7 +22,7 @@ from .system import System, debian_kernels, dev
 HOSTS = 3
 # The guest has no udev.
 NETWORK = "modprobe virtio_net && /run/vm/busybox ifconfig eth0 10.0.2.15"
-# A key is made for each test, and a slow host is no lost one.
+# Each test makes its own key, and a slow host must not count as lost.
 SSH = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ServerAliveInterval=30"
 PATIENCE_S = 120
 
@@ -34,7 +34,7 @@ INSTALL = f"apt-get install -y --no-install-recommends {' '.join(PACKAGES)}"
 
 
 def host_system(folder: Path) -> System:
-    """A Debian with its kernel; ours is in a repository of packages alone."""
+    """A Debian with its kernel; mmpolicy is in a package repository only."""
     (base,) = dev("root", "--fleet")
     kernel = Kernel.of_flavor("6.12", "cloud")
     assert kernel.modules
@@ -51,7 +51,7 @@ def host_system(folder: Path) -> System:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody has."""
+    """Free TCP ports of this machine."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in held]
     for each in held:
@@ -80,20 +80,20 @@ class Fleet:
         self.controller = Controller(folder, hosts)
 
     def each(self, command: str, timeout: float = 600) -> dict[str, str]:
-        """Run a command on all hosts at once; what it says on each."""
+        """Run a command on all hosts at once; return the output of each."""
         said = self.pool.map(lambda guest: must(guest, command, timeout), self.guests.values())
         return dict(zip(self.guests, said, strict=True))
 
     def disconnect(self) -> None:
-        """End what ssh keeps connected."""
+        """Close the persistent connections of ssh."""
         for path in self.connections.glob("*"):
             argv = ["ssh", "-S", str(path), "-O", "exit", "host"]
             subprocess.run(argv, capture_output=True, check=False)
 
 
 def boot(system: System, port: int) -> Guest:
-    """A host that can be reached."""
-    words = "transparent_hugepage=madvise"  # Debian's kernel has always, which decides for all
+    """Boot a host that ssh can reach."""
+    words = "transparent_hugepage=madvise"  # Debian's kernel defaults to always, for all programs
     guest = new_guest("cloud", mem="1536M", root=system.folder, append=words, ssh=port)
     guest.__enter__()
     return guest
@@ -101,12 +101,12 @@ def boot(system: System, port: int) -> Guest:
 
 @contextmanager
 def booted(system: System) -> Iterator[Fleet]:
-    """Hosts that have booted it; what each of them writes is its own."""
-    folder = Path(tempfile.mkdtemp(prefix="fleet-"))  # short, as the path of a socket has to be
+    """Booted hosts; each has its own writable layer."""
+    folder = Path(tempfile.mkdtemp(prefix="fleet-"))  # short, as the path of a socket is limited
     make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")]
     subprocess.run(make, check=True)
     system.put("root/.ssh/authorized_keys", (folder / "key.pub").read_text())
-    # A guest ends with the thread that has started it.
+    # QEMU is killed when the thread that started it ends, so the pool stays open.
     with ThreadPoolExecutor(HOSTS) as pool:
         begun = [pool.submit(boot, system, port) for port in free_ports(HOSTS)]
         try:
@@ -125,7 +125,7 @@ def booted(system: System) -> Iterator[Fleet]:
 
 
 def changed_tasks(out: str) -> set[tuple[str, str]]:
-    """Which task has changed which host, or would do so."""
+    """Pairs of task and host that Ansible has changed, or would change."""
     found, task = set(), ""
     for line in out.splitlines():
         if line.startswith("TASK ["):
@@ -136,6 +136,6 @@ def changed_tasks(out: str) -> set[tuple[str, str]]:
 
 
 def written(out: str) -> set[str]:
-    """What a play with --diff says that files and the kernel get or lose."""
+    """Lines that a play with --diff adds to or removes from files and kernel settings."""
     lines = (line for line in out.splitlines() if line[:1] in ("+", "-"))
     return {line for line in lines if not line.startswith(("+++ ", "--- "))}

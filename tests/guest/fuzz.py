@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""./dev fuzz: random writes to all files of the module, in a guest, and a model of them."""
+"""./dev fuzz: random writes to all files of the module in a guest, checked against a model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lab.guest import Guest, new_guest
 from lab.programs import must, ran, workload
 
 WORKERS = 3
-PER_SECOND = 40  # writes, on the slowest kernel and a busy machine
+PER_SECOND = 40  # writes per second, on the slowest kernel and a busy machine
 
 
 def fuzz(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
-    """What was done; it fails by itself where a file is not as the model has it."""
+    """Return the counts of writes; the script fails if a file differs from the model."""
     print(f"seed {seed}, {writes} writes", flush=True)
     module = must(guest, "modinfo -n mmpolicy").strip()
     words = f"{module} {seed} {writes} {WORKERS}"
@@ -25,7 +25,7 @@ def fuzz(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
 
 
 def run() -> None:
-    """One seed."""
+    """Fuzz with one seed."""
     parser = argparse.ArgumentParser(prog="./dev fuzz", description=__doc__)
     parser.add_argument("--flavor", default="patched", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="(default: random)")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""heap.py MIB: a heap that grows, is emptied and is filled as /tmp/ask says, until /tmp/over.
+"""heap.py MIB: a heap that grows, is emptied and refilled on request in /tmp/ask, until /tmp/over.
 
-It makes /tmp/ready when it is full for the first time, and /tmp/answered after each word: `grow`
+It creates /tmp/ready when it is full for the first time, and /tmp/answered after each word: `grow`
 by half of MIB, `empty` (of each 64 kB one page stays; the others are zeroed in one half of the
 heap, and unmapped in the other), or `fill`. At its end it checks each page.
 """
@@ -18,12 +18,12 @@ DONTNEED = 4
 
 
 def text(number: int) -> bytes:
-    """What a page holds."""
+    """The content of a page."""
     return (number * 7919 + 1).to_bytes(8, "little") * (PAGE // 8)
 
 
 class Heap:
-    """Memory of which each page is known."""
+    """Memory with known content in each page."""
 
     def __init__(self, size: int) -> None:
         self.memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -40,7 +40,7 @@ class Heap:
             self.put(number, 1)
 
     def empty(self) -> None:
-        """Leave one page in STEP."""
+        """Keep one page in STEP."""
         half = len(self.used) // 2
         for number in range(0, len(self.used), STEP):
             if number < half:
@@ -51,7 +51,7 @@ class Heap:
                 self.memory.madvise(DONTNEED, (number + 1) * PAGE, (STEP - 1) * PAGE)
 
     def bad(self) -> int:
-        """How many pages hold anything else."""
+        """Number of pages with wrong content."""
         return sum(
             self.memory[number * PAGE : (number + 1) * PAGE]
             != (text(number) if is_used else bytes(PAGE))
@@ -60,7 +60,7 @@ class Heap:
 
 
 def main(mib: int) -> int:
-    """Do as asked."""
+    """Serve requests."""
     heaps = [Heap((mib << 20) + BLOCK)]
     heaps[0].fill()
     Path("/tmp/ready").touch()

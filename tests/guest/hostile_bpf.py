@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies in BPF that have to be refused, and a word of the line that says why."""
+"""Policies in BPF that must be refused, each with a word of its error message."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 
 class Hostile(NamedTuple):
-    """A policy that nobody is to be able to load."""
+    """A policy that must not be loadable."""
 
-    why: str  # is in the one line that the user reads
+    why: str  # in the one line that the user reads
     body: str = ""
     before: str = ""
-    more: str = ""  # of the policy
-    text: str = ""  # in place of all that
+    more: str = ""  # further members of the policy
+    text: str = ""  # replaces the whole source
 
     def source(self) -> str:
-        """The whole of it."""
+        """The complete source."""
         return self.text or SOURCE % (self.before, self.body, self.more)
 
 
@@ -30,7 +30,7 @@ MMP_ORDER(order)
 }
 MMP_POLICY(hostile, .order = (void *)order, .max_order = 4%s);
 """
-# Without MMP_ORDER().
+# A policy without MMP_ORDER().
 BARE = """
 #include "mmpolicy.bpf.h"
 SEC("struct_ops%s/order")
@@ -40,7 +40,7 @@ __u32 order(unsigned long long *ctx)
 }
 MMP_POLICY(hostile, .order = (void *)order, .max_order = 4);
 """
-# Of another point: its function, and what that is told.
+# A policy of another point, with the function and context of that point.
 ELSEWHERE = """
 #include "mmpolicy.bpf.h"
 MMP_%s(hostile)
@@ -58,23 +58,23 @@ AT_ZERO = "__u32 zero = 0; struct mmp_fault *made = bpf_map_lookup_elem(&values,
 KERNEL_FUNCTION = "calls a function of the kernel"
 NO_HELPER = "cannot use helper"
 POINTER = "STRUCT mmp_fault"  # "arg#0 pointer type ... must point" before Linux 7.3
-# As in the kernel's own examples, where clang has no name for the instruction.
+# As in the kernel's own examples, since clang has no name for the instruction.
 MAY_GOTO = (
     'asm volatile goto("1: .byte 0xe5; .byte 0; .long ((%l[out] - 1b - 8) / 8) & 0xffff; .short 0"'
     " :::: out);"
 )
-# A pointer of a process becomes one of the kernel.
+# Casts a pointer of a process to a pointer of the kernel.
 CAST = 'asm volatile("r1 = %0; .byte 0xbf, 0x11; .short 1; .long 1; %0 = r1" : "+r"(at) :: "r1");'
 MANY = "#pragma clang loop unroll(disable)\nfor (volatile __u32 i = 0; i < 100000000; i++)"
 
 HOSTILE = {
-    # What a program may touch
+    # Memory that a program may access
     "writes_fault": Hostile("only read", "((struct mmp_fault *)fault)->address = 1;"),
     "reads_beyond_fault": Hostile("beyond", "return *(volatile __u64 *)((char *)fault + 4096);"),
     "follows_a_number": Hostile("invalid mem", "return *(volatile __u64 *)fault->address;"),
     "reads_beyond_arguments": Hostile("invalid bpf_context", text=BARE % ("", "ctx[1]")),
     "reads_address_zero": Hostile("invalid mem", "return *(volatile __u64 *)8;"),
-    # The fault of a question has to be that of the module
+    # The fault passed to a kfunc must come from the module
     "fault_on_own_stack": Hostile(
         POINTER, "struct mmp_fault made = { .address = 8 }; mmp_bpf_used(&made, 0, 1);"
     ),
@@ -115,7 +115,7 @@ HOSTILE = {
         before="extern void bpf_rcu_read_lock(void) __ksym;\n"
         "extern void bpf_rcu_read_unlock(void) __ksym;",
     ),
-    # All that kernels have for loops that the verifier does not walk through turn by turn
+    # All means of kernels for loops that the verifier does not walk through iteration by iteration
     "may_goto": Hostile(
         "may_goto", f"__u32 n = 0;\nfor (;;) {{ {MAY_GOTO} n++; }}\nout:\nreturn n;"
     ),
@@ -188,7 +188,7 @@ HOSTILE = {
     "max_order_high": Hostile("max_order", more=", .max_order = 10"),
     "flags_unknown": Hostile("flags", more=", .flags = 2"),
     "no_order": Hostile("isn't referenced", more=", .order = (void *)0"),
-    # What another point has, and what a later header may have
+    # Members of another point, and of a later version of the header
     "pages_of_effort": Hostile(
         "expected pointer", text=ELSEWHERE % ("EFFORT", "effort", "thp_gfp", "effort")
     ),
@@ -226,5 +226,5 @@ HOSTILE = {
         'SEC(".struct_ops.link") struct tcp_congestion_ops other = { .name = "other" };\n',
     ),
 }  # fmt: skip
-# The verifier is not done with it in the time that it gets.
+# The verifier does not finish it within its limit.
 TAKES_LONG = Hostile("not done", f"__u32 n = 0;\n{MANY} n += mmp_bpf_used(fault, i, 1);\nreturn n;")

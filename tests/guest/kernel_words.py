@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""kernel_words.py NAME...: in a guest, what variables of the kernel hold, in hexadecimal."""
+"""kernel_words.py NAME...: in a guest, print the values of kernel variables in hexadecimal."""
 
 from __future__ import annotations
 

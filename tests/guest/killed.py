@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """killed.py: in a guest, kill commands of mmpolicy at given moments.
 
-Standard input is a JSON list of [shell, [argv, ...], seconds, shell]: after the first
-script, a child has the commands one after another, until it is killed; then the second
-script is run. Standard output is a JSON list of what these printed. The child has all
-modules already, so the moments are in what a command does, not in its start.
+Standard input is a JSON list of [shell, [argv, ...], seconds, shell]: after the first script, a
+child runs the commands one after another until it is killed; then the second script runs. Standard
+output is a JSON list of the output of the second scripts. The child has imported all modules
+before, so a kill hits the work of a command, and not its start.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from mmpolicy.cli import main
 
 
 def run(argv: list[str]) -> None:
-    """What the command would do; how it ends does not matter."""
+    """Run a command in this process and ignore its result."""
     with contextlib.suppress(click.ClickException, SystemExit):
         main(argv, prog_name="mmpolicy", standalone_mode=False)
 
 
 def shell(script: str) -> str:
-    """Its output."""
+    """Output of a shell script."""
     return subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True).stdout
 
 
 def kill(before: str, commands: list[list[str]], seconds: float, after: str) -> str:
-    """One child."""
+    """Run and kill one child."""
     shell(before)
     pid = os.fork()
     if not pid:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""kinds.py KIND [WORD...]: has memory of one kind until /tmp/over is there; checks it at the end.
+"""kinds.py KIND [WORD...]: hold memory of one kind until /tmp/over exists; check it at the end.
 
-Makes /tmp/ready once it has it, or has failed. Needs nothing but Python.
+Creates /tmp/ready once it has the memory, or has failed. Needs only Python.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ SIZE = 32 * MIB
 HUGETLB, LOCKED, ONFAULT = 0x40000, 0x2000, 1
 NORESERVE, ROOM = 0x4000, 64 << 30
 DONTNEED, FREE, MERGEABLE, NOHUGEPAGE, COLD_OUT, GUARD = 4, 8, 12, 15, 21, 102
-SETUP, REGISTER = 425, 427  # io_uring
-KEPT: list[object] = []  # nothing is closed before the end
+SETUP, REGISTER = 425, 427  # system calls of io_uring
+KEPT: list[object] = []  # keeps objects open until the end
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def address(memory: mmap.mmap) -> int:
-    """Where a mapping lies."""
+    """Address of a mapping."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
@@ -36,20 +36,20 @@ def advise(start: int, size: int, advice: int) -> None:
 
 
 def private(size: int = SIZE, flags: int = 0) -> tuple[mmap.mmap, int]:
-    """Memory of our own, and where its first 2 MB begin; all of it is there to be touched."""
+    """Private memory, and the address of its first aligned 2 MB; all of it may be touched."""
     memory = mmap.mmap(-1, size + BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags)
     return memory, -address(memory) % BLOCK
 
 
 def touched(memory: mmap.mmap, first: int, step: int, size: int = SIZE) -> Iterator[int]:
-    """Write to one page in each step; yield where."""
+    """Write to one page in each step; yield its address."""
     for at in range(first, first + size, step):
         memory[at] = 7
         yield at
 
 
 def pinned(word: str) -> None:
-    """A page of each folio, or of each fourth, is in a pipe, or in a buffer of io_uring."""
+    """One page of each folio, or of each fourth, is pinned by a pipe or a buffer of io_uring."""
     memory, first = private()
     places = [*touched(memory, first, 64 << 10)][:: BLOCK >> 16]
     start = address(memory)
@@ -68,7 +68,7 @@ def pinned(word: str) -> None:
 
 
 def locked(word: str) -> None:
-    """One page in 64 kB is used; all is locked after that, by the mmap(), or as it is touched."""
+    """One page in 64 kB is used; all is locked after that, by mmap(), or as it is touched."""
     memory, first = private(flags=LOCKED if word == "mapped" else 0)
     where = ctypes.c_void_p(address(memory) + first), ctypes.c_size_t(SIZE)
     if word == "onfault" and libc.mlock2(*where, ONFAULT):
@@ -79,7 +79,7 @@ def locked(word: str) -> None:
 
 
 def shared(word: str) -> None:
-    """One page in 2 MB is used, of a memfd, of a tmpfs, or of memory that is inherited."""
+    """One page in 2 MB is used, of a memfd, of a tmpfs, or of inherited memory."""
     if word == "anonymous":
         memory = mmap.mmap(-1, SIZE)
     else:
@@ -104,7 +104,7 @@ def hugetlb(word: str) -> None:
 
 
 def ksm(word: str) -> None:
-    """Pages that are alike: all, half of them, or each with the next one alone."""
+    """Pages with equal content: all, half of them, or neighbours in pairs."""
     memory, first = private()
     advise(address(memory) + first, SIZE, NOHUGEPAGE)
     for number, at in enumerate(range(first, first + SIZE, PAGE)):
@@ -116,7 +116,7 @@ def ksm(word: str) -> None:
 
 
 def partly(word: str) -> None:
-    """Folios of which but one page is given back: by madvise(), munmap(), or of 64 kB."""
+    """Folios of which all but one page are freed: by madvise(), munmap(), or in 64 kB folios."""
     memory, first = private()
     size = 64 << 10 if word == "small" else BLOCK
     start = address(memory) + first
@@ -131,7 +131,7 @@ def partly(word: str) -> None:
 
 
 def lazily(word: str) -> None:
-    """Memory after MADV_FREE: all of it, half, or in single pages."""
+    """Memory after MADV_FREE: all pages, half of them, or every second one."""
     memory, first = private()
     if word == "single":
         advise(address(memory) + first, SIZE, NOHUGEPAGE)
@@ -142,7 +142,7 @@ def lazily(word: str) -> None:
 
 
 def swapped(word: str) -> None:
-    """Memory that is paged out, all of it or half."""
+    """Memory that is paged out, completely or half of it."""
     memory, first = private()
     if word == "single":
         advise(address(memory) + first, SIZE, NOHUGEPAGE)
@@ -153,7 +153,7 @@ def swapped(word: str) -> None:
 
 
 def guards(word: str) -> None:
-    """Every second page is a guard, or there are 16 of them, in single pages or in a huge one."""
+    """Every second page is a guard page, or 16 of them, in single pages or in a huge page."""
     memory, first = private()
     start = address(memory) + first
     if word != "huge":
@@ -166,7 +166,10 @@ def guards(word: str) -> None:
 
 
 def reserved(word: str) -> None:
-    """Single pages in a room of 64 GiB: 96 MiB together, or 2,048 at equal distances."""
+    """Single pages in 64 GiB of reserved address space:
+
+    96 MiB in a row, or 2,048 equally spaced.
+    """
     memory, first = private(ROOM, NORESERVE)
     advise(address(memory) + first, ROOM, NOHUGEPAGE)
     step, size = (32 << 20, ROOM) if word == "spread" else (PAGE, 96 << 20)
@@ -180,7 +183,7 @@ KINDS: dict[str, Callable[[str], None]] = {
 
 
 def main(kind: str, *words: str) -> None:
-    """Have it, in each of some ways, wait, and look if it is what it was."""
+    """Hold memory of each word, wait, and check that its content is unchanged."""
     try:
         for word in words or [""]:
             KINDS[kind](word)

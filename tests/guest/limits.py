@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Which runs decide: about a limit on what was counted, and about tests that fail at times."""
+"""Repeats runs: to hold a measured figure to a limit, and to judge tests that sometimes fail."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from scipy.stats import fisher_exact
 
 from lab.counting import Results
 
-NOISE = 0.0005  # to which a measurement of many faults repeats
-RUNS = 6  # of a program, with and without the module, where a test of it fails at first
+NOISE = 0.0005  # relative error of a measurement over many faults
+RUNS = 6  # runs of a program, with and without the module, after a test of it has failed
 
 Figure = Callable[[Results], float]
-Passed = frozenset[str]  # names of tests
+Passed = frozenset[str]  # names of tests that passed
 
 
 @dataclass
 class Repeated:
-    """Runs of one measurement, in guests of their own, taken when they are asked for."""
+    """Runs of one measurement, each in a guest of its own, taken on demand."""
 
-    take: Callable[[frozenset[str]], Results]  # all arms, or those that are named
+    take: Callable[[frozenset[str]], Results]  # all arms, or the given ones
     runs: dict[tuple[int, frozenset[str]], Results] = field(default_factory=dict)
 
     def run(self, number: int = 0, arms: frozenset[str] = frozenset()) -> Results:
-        """One of them."""
+        """One run."""
         key = (number, arms)
         if key not in self.runs:
             self.runs[key] = self.take(arms)
@@ -37,9 +37,8 @@ class Repeated:
     def hold(self, limit: float, figure: Figure, what: str, *arms: str) -> None:
         """Fail if a figure is beyond its limit, in the first run and in the median of three.
 
-        The others need these arms only, or all. Now and then the free lists of a guest are
-        in a state where each round of a short case takes 0.003 more or less, and seldom one
-        in which it takes twice as much.
+        The other runs need these arms only, or all. Sometimes the free lists of a guest make each
+        round of a short case cost 0.003 more or less, and rarely twice as much.
         """
         __tracebackhide__ = True
         figures = [figure(self.run())]
@@ -50,19 +49,19 @@ class Repeated:
 
 
 def rarer(ours: int, stock: int) -> bool:
-    """Whether ours of RUNS are fewer than stock's, beyond chance (Fisher's exact test).
+    """Whether a test passes less often than at stock, beyond chance (Fisher's exact test).
 
-    Where all 6 pass at stock, 3 are too few; where 5 do, 1 is.
+    If it passes 6 times of RUNS at stock, 3 are too few; for 5 times, 1 is.
     """
     table = [[ours, RUNS - ours], [stock, RUNS - stock]]
     return float(fisher_exact(table, alternative="less").pvalue) < 0.1
 
 
 def lost(wanted: Passed, ours: Callable[[], Passed], stock: Callable[[], Passed]) -> list[str]:
-    """What passes less often than at stock, of a program that is run again and again.
+    """Tests that pass less often than at stock, in a program that is run repeatedly.
 
-    Some tests depend on how long things take. If one fails in the first run, it is run as
-    often here as at stock.
+    Some tests depend on timing. If one fails in the first run, the program runs equally often with
+    the module and at stock.
     """
     first = ours()
     missed = wanted - first

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The guests of a worker, one at a time; tests with the same needs share it."""
+"""The guests of a worker, one at a time; tests with equal needs share a guest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Machines:
         self.needs: dict[str, Any] = {}
 
     def get(self, flavor: str = "patched", **needs: Any) -> Guest:
-        """The running guest if it has what is needed, else a new one."""
+        """The running guest if it meets the needs, else a new one."""
         wanted = {"flavor": flavor, **needs}
         if self.guest is None or self.guest.spoiled or wanted != self.needs:
             self.end()
@@ -30,7 +30,7 @@ class Machines:
         return self.guest
 
     def end(self) -> None:
-        """End the running guest, if any, and fail if its kernel logged a bug."""
+        """End the running guest, if any, and fail if its kernel has logged a bug."""
         guest, self.guest = self.guest, None
         if guest is None:
             return
@@ -40,7 +40,7 @@ class Machines:
             guest.close()
 
     def tidy(self) -> None:
-        """Leave things as after boot, and fail if the kernel logged a bug."""
+        """Restore the state after boot, and fail if the kernel has logged a bug."""
         guest = self.guest
         if guest is None:
             return

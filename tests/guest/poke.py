@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""poke.py UID: in a guest, write texts to files and report what happens.
+"""poke.py UID: in a guest, write texts to files and report the results.
 
-Standard input is a JSON list of [path, text, times]: text times times is to be
-written. Standard output is a JSON list of [name of errno or "", value before,
-value after]; a value is null where the file cannot be read.
+Standard input is a JSON list of [path, text, times]: text times times is written. Standard output
+is a JSON list of [name of errno or "", value before, value after]; a value is null if the file is
+unreadable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def value(path: str) -> str | None:
-    """What the file holds."""
+    """The content of a file."""
     with contextlib.suppress(OSError):
         return Path(path).read_text(encoding="utf-8").strip()
     return None

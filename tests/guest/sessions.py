@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The commands that documents show, and what they print."""
+"""The commands shown in documents, and their output."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lab.machine import TREE
 from .test_ab import INCONCLUSIVE, WORSE
 from .tools import ROOT, must, readme
 
-PLACE = "/tmp/session"  # where they are typed
-# What is measured differs from run to run: the first line of it is enough.
+PLACE = "/tmp/session"  # working folder of the commands
+# Measured output differs between runs, so only its first line is compared.
 MEASURED = re.compile(r"mmpolicy (stats|map|ab run (?!--dry-run)|ab report)")
-# A test has less time, and may have a slower machine.
+# Shorter durations for tests, which may run on a slower machine.
 IN_A_TEST = {
     "--block 6s --washout 2s --pairs 12": "--block 2s --washout 0.5s --pairs 7",
     "--lease 1m --cmd-timeout 30s": "--lease 5m --cmd-timeout 2m",
@@ -27,7 +27,7 @@ FEW_PAIRS = "--block 1s --washout 0.2s --pairs 6 --aa-pairs 1"
 
 
 class Step(NamedTuple):
-    """A command, whether it is for the host with the policies, and what is shown of its output."""
+    """A command, whether it runs on the host with the policies, and its output in the document."""
 
     command: str
     here: bool
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 
 def steps(text: str) -> list[Step]:
-    """All commands of the console blocks of a document."""
+    """All commands in the console blocks of a document."""
     blocks = re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     pattern = re.compile(r"^([#$]) (.*\n(?:> .*\n)*)((?:(?![#$] ).*\n)*)", re.MULTILINE)
     return [
@@ -46,7 +46,7 @@ def steps(text: str) -> list[Step]:
 
 
 def shape(output: str, measured: bool) -> list[str]:
-    """Lines without what differs from host to host: numbers, hashes, compression, columns."""
+    """Lines without parts that differ between hosts: numbers, hashes, compression, columns."""
     number = r"\b[0-9A-F]{20,}\b|\d[\d.:]*"
     output = re.sub(r"\.ko\.(xz|gz|zst)\b", ".ko", output)
     lines = [" ".join(re.sub(number, "N", line).split()) for line in output.splitlines()]
@@ -54,7 +54,7 @@ def shape(output: str, measured: bool) -> list[str]:
 
 
 def on_the_host(guest: Guest, command: str) -> str:
-    """Run a command in the guest, which ends well or says why not."""
+    """Run a command in the guest, which must succeed or state why not."""
     result = guest.run(command, 1200, cwd=PLACE)
     assert result.rc == 0 or result.out.startswith("mmpolicy: cannot "), result.out
     return result.out
@@ -70,15 +70,15 @@ def at_the_desk(command: str, folder: Path) -> str:
     return done.stdout
 
 
-# What differs on a kernel without the hooks: it has fewer policies, and says why.
+# Output that differs on a kernel without the hooks: fewer policies, with the reason.
 OF_HOOKS = re.compile(r"mmpolicy (doctor|list|reset)\b")
 
 
 def replay(guest: Guest, name: str, folder: Path, hooks: bool = True) -> None:
-    """Type the session of a document; each command prints what is shown there."""
+    """Type the session of a document; each command must print the output shown there."""
     must(guest, f"mkdir -p {PLACE}")
     for command, here, output in steps((TREE / f"docs/{name}.md").read_text()):
-        print(f"# {command}", flush=True)  # so that a failure says where it was
+        print(f"# {command}", flush=True)  # so that a failure shows its place
         typed = command
         for shown, instead in IN_A_TEST.items():
             typed = typed.replace(shown, instead)
@@ -93,7 +93,7 @@ def replay(guest: Guest, name: str, folder: Path, hooks: bool = True) -> None:
 
 
 def let_redis_have_them(guest: Guest) -> None:
-    """Type what README.md says where `enabled` is `always`, under which redis refuses."""
+    """Type README.md's command for hosts where `enabled` is `always`, under which redis refuses."""
     section = (TREE / "README.md").read_text().partition("\n## For one service\n")[2]
     before = section.partition("\n```\n")[0]
     commands = re.findall(r"^    (\S.*)$", before, re.MULTILINE)
@@ -104,7 +104,7 @@ def let_redis_have_them(guest: Guest) -> None:
 
 
 def for_one_service(guest: Guest, folder: Path) -> None:
-    """Type what README.md says for one service, and see that it has an effect."""
+    """Type README.md's commands for one service, and check their effect."""
     ((*commands, report), _) = readme("For one service")
     lines = [each.replace("pgfault/s lower'", f"pgfault/s lower' {FEW_PAIRS}") for each in commands]
     must(guest, f"mkdir -p {PLACE}")
@@ -118,8 +118,8 @@ def for_one_service(guest: Guest, folder: Path) -> None:
 
 
 def keep_it(guest: Guest) -> None:
-    """Type what README.md says to keep the setting."""
+    """Type README.md's commands that keep the setting."""
     _, commands = readme("For one service")
     must(guest, "\n".join(["set -e", *commands]), timeout=300)
-    # What the package has put there is as it was: an upgrade asks nothing.
+    # The files of the package are unmodified: an upgrade asks no question.
     assert "5" not in must(guest, "dpkg --verify mmpolicy | grep /etc/ | cut -d' ' -f1 || true")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A shell in a Debian with systemd, redis and the packages, where README's steps can be typed."""
+"""A shell in a Debian with systemd, redis and the packages, for typing README's steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ also in /root. What you change is gone when you leave (exit). The host's files a
 
 
 def with_packages(system: System) -> None:
-    """Install what README installs, by the line that `./dev package` prints, as it is printed."""
+    """Install as README does, by the line that `./dev package` prints, exactly as printed."""
     system.put("etc/systemd/system/redis-server.service.d/lean.conf", REDIS)
     (line,) = re.findall("^to install them, as root: (apt install /.*)$", dev_says("package"), re.M)
     debs = [Path(word) for word in line.split()[2:]]

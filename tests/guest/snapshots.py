@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """snapshots.py SOCKET CGROUP WRITES: write to redis at random, and let it save itself.
 
-Prints one JSON object: microseconds of CPU that all of the cgroup took, its anonymous memory
-in kB before the first snapshot and at most, and how many there were. Runs in a guest.
+Prints one JSON object: CPU microseconds of the whole cgroup, its anonymous memory in kB before the
+first snapshot and at its peak, and the number of snapshots. Runs in a guest.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 KEYS = 100_000
 SIZE = 200
 BATCH = 100
-SAVE_EVERY = 50_000  # writes, which take about a second of the guest
+SAVE_EVERY = 50_000  # writes per snapshot, about a second in the guest
 
 
 def of_cgroup(cgroup: str, file: str, key: str) -> int:
-    """A number of a file with one in a line."""
+    """One number of a file with a key and a number per line."""
     lines = Path(cgroup, file).read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{key} "))
 
 
 class Server:
-    """A connection."""
+    """A connection to redis."""
 
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -34,7 +34,7 @@ class Server:
         self.lines = self.socket.makefile("rb")
 
     def ask(self, commands: list[list[bytes]]) -> list[bytes]:
-        """The first line of the answer to each."""
+        """The first line of the answer to each command."""
         text = b"".join(
             b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
             for words in commands
@@ -43,7 +43,7 @@ class Server:
         return [self.lines.readline() for _ in commands]
 
     def write(self, keys: list[int], round_: int) -> None:
-        """Give these keys another value."""
+        """Overwrite these keys."""
         value = (b"%d" % round_ * SIZE)[:SIZE]
         for answer in self.ask([[b"SET", b"key:%d" % key, value] for key in keys]):
             if answer != b"+OK\r\n":
@@ -51,7 +51,7 @@ class Server:
 
 
 def main(path: str, cgroup: str, writes: int) -> None:
-    """Fill it, then measure."""
+    """Fill redis, then measure."""
     server = Server(path)
     for first in range(0, KEYS, BATCH):
         server.write(list(range(first, first + BATCH)), 1)

@@ -18,15 +18,15 @@ import pytest
 from lab.guest import SERIES
 from lab.machine import TREE, Kernel, cache_dir
 
-# In the folder and in its guest, the host's files are below this.
+# Path of the host's files, in the folder and in its guest.
 HOST = "/run/vm/host"
-# A mount space of its own: what is mounted is gone at the end, whatever happens.
+# A mount namespace of its own: its mounts are gone at the end, whatever happens.
 ENTER = """
 mkdir -p "$1$3/$2" && mount --bind "$2" "$1$3/$2" && mount -t proc proc "$1/proc" || exit
 exec chroot "$1" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin \
     DEBIAN_FRONTEND=noninteractive sh -c "$4"
 """
-# What differs from boot to boot or is written at midnight, or belongs to dpkg and to the tests.
+# Paths that differ between boots, are written at midnight, or belong to dpkg or to the tests.
 NOISE = re.compile(
     r"/(proc|sys|dev|run|tmp|root|var/(log|cache|tmp|backups|lib/(dpkg|systemd|apt|redis|logrotate))"
     r"|etc/machine-id"
@@ -37,7 +37,7 @@ NOISE = re.compile(
 
 @contextmanager
 def folder_of_root(name: str) -> Iterator[Path]:
-    """A folder for a system, whose files are root's; it is gone at the end."""
+    """A folder for a system, with files owned by root; removed at the end."""
     if os.geteuid():
         pytest.skip("a Debian of its own takes root to install and to serve to the guest")
     path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=cache_dir()))
@@ -48,7 +48,7 @@ def folder_of_root(name: str) -> Iterator[Path]:
 
 
 def dev_says(*words: str, tree: Path = TREE) -> str:
-    """Run a command of ./dev; what it prints."""
+    """Run a command of ./dev; return its output."""
     argv = [str(tree / "dev"), *words]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -56,14 +56,14 @@ def dev_says(*words: str, tree: Path = TREE) -> str:
 
 
 def dev(*words: str, tree: Path = TREE) -> list[Path]:
-    """Run a command of ./dev; the paths on the last line that has such, after a word."""
+    """Run a command of ./dev; return the paths on the last line that lists some after a word."""
     found = [line.split()[1:] for line in dev_says(*words, tree=tree).splitlines()]
     paths = [words for words in found if words and all(word.startswith("/") for word in words)]
     return [Path(word) for word in paths[-1]]
 
 
 def packages(folder: Path, version: str) -> list[Path]:
-    """The packages of this tree, as if it had that version."""
+    """Packages of this tree, built with the given version."""
     copy = folder / f"tree-{version}"
     left_out = {"tests", "bench", "docs", "kernel-hooks", "__pycache__"}
 
@@ -89,7 +89,7 @@ class System:
     release: str
 
     def run(self, command: str) -> str:
-        """Run a command in the folder, on this machine; it has to succeed."""
+        """Run a command in the folder, on this machine; it must succeed."""
         argv = ["unshare", "--mount", "sh", "-c", ENTER, "enter"]
         argv += [str(self.folder), str(self.source), HOST, command]
         done = subprocess.run(
@@ -101,20 +101,20 @@ class System:
         return text
 
     def put(self, path: str, text: str) -> None:
-        """Make a file in it."""
+        """Create a file in the system."""
         file = self.folder / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
     def add(self, *files: Path) -> str:
-        """Copy files into it; the words that name them there."""
+        """Copy files into the system; return their paths there, as words."""
         for file in files:
             shutil.copy(file, self.folder / "root")
         return " ".join(f"/root/{file.name}" for file in files)
 
 
 def debian_kernels() -> dict[str, list[Path]]:
-    """The packages of two of Debian's kernels, by release; the newer one is last."""
+    """Packages of two of Debian's kernels, by release; the newer one is last."""
     found: dict[str, list[Path]] = {}
     for package in dev("package", "--distro", "cloud"):
         found.setdefault(package.parent.name, []).append(package)
@@ -122,7 +122,7 @@ def debian_kernels() -> dict[str, list[Path]]:
 
 
 def new_system(folder: Path, flavor: str) -> System:
-    """A fresh one with a kernel: Debian's from its packages, or one of ours."""
+    """A fresh system with a kernel: Debian's from its packages, or one built by ./dev."""
     (base,) = dev("root")
     kernel = Kernel.of_flavor(SERIES, flavor)
     assert kernel.modules
@@ -138,7 +138,7 @@ def new_system(folder: Path, flavor: str) -> System:
 
 
 def put_kernel(system: System, modules: Path) -> None:
-    """The modules of a kernel of ours, its configuration, and its built source as headers."""
+    """Install the modules of a kernel built by ./dev, its configuration, and its source."""
     folder = system.folder / "lib/modules" / system.release
     shutil.copytree(modules, folder, ignore=shutil.ignore_patterns("updates", "build"))
     (folder / "build").symlink_to(f"{HOST}{system.source}")
@@ -147,11 +147,12 @@ def put_kernel(system: System, modules: Path) -> None:
 
 
 def listing(text: str) -> set[str]:
-    """The lines of LIST without noise."""
+    """Lines of LIST without noise."""
     return {line for line in text.splitlines() if not NOISE.fullmatch(line.split("\t")[0])}
 
 
-# Each path with its kind; of a file whether it was written. Headers are many, and not ours.
+# Each path with its kind, and for files whether they were written. Headers are left out, as they
+# are many and belong to the kernel.
 LIST = r"""
 find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path '/usr/src/linux-headers-*' \) \
     -prune -o -type f -printf '%p\t%m %s %T@\n' -o -printf '%p\t%y%l\n'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab run` on a real kernel: it finds what is there, and always goes back."""
+"""`ab run` on a real kernel: it finds true effects, and always restores the state."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ INCONCLUSIVE, WORSE = 7, 8
 
 
 def says(pattern: str, key: str) -> str:
-    """A metric: what a run of the workload touch says about itself."""
+    """A metric: a figure that a run of the workload touch prints about itself."""
     return f"{key}=cmd:{workload('touch')} {pattern} | grep -o '\"{key}\": [0-9]*'"
 
 
 def ab_run(guest: Guest, words: str, *metrics: str) -> str:
-    """A command that runs an experiment, and what it writes is in FILE, its first word."""
+    """A command that runs an experiment and writes FILE, its first word."""
     out = f"/run/ab-{next(NUMBERS)}.jsonl"
     options = " ".join(f"--metric {shlex.quote(metric)}" for metric in metrics)
     return f"{out} mmpolicy ab run --out {out} {words} {options}"
@@ -56,7 +56,7 @@ def report_of(
     codes: Sequence[int] = (0,),
     noisy: str = "no metric",
 ) -> dict[str, Any]:
-    """Run an experiment to its end, and make its report here, where that takes no time.
+    """Run an experiment to its end, and make its report on this host, which takes little time.
 
     A metric may be noisy: times in an emulated guest whose host has other work.
     """
@@ -77,7 +77,7 @@ def report_of(
 
 
 def effects(data: dict[str, Any]) -> dict[str, Any]:
-    """What was found, by metric."""
+    """Effects of a report, by metric."""
     return {each["metric"]: each for each in data["metrics"]}
 
 
@@ -100,8 +100,9 @@ def seen_in_a_browser(data: dict[str, Any], page: Path) -> None:
         assert (pixels == [round(255 * part) for part in to_rgb(colour)]).all(axis=2).sum() > 50
 
 
-# What is there is found. Under icount, whose clock jumps while the guest waits: an idle second
-# takes no time, and a read from the host some. So blocks are long, and a jump is little of them.
+# True effects are found, under icount, whose clock jumps while the guest waits: an idle second
+# takes no time, and a read from the host takes some. So blocks are long, and a jump is a small part
+# of them.
 
 OPTIONS = "--design switchback --aa-pairs 2 --pairs 12 --lease 1h --cmd-timeout 1h"
 LONG_BLOCKS = f"{OPTIONS} --block 100 --washout 20 --interval 80"
@@ -110,14 +111,14 @@ SHORT = f"{OPTIONS} --block 0.2 --washout 0.1 --interval 0.1"
 
 @pytest.fixture
 def counting(machines: Machines) -> Guest:
-    """A guest whose time is instructions, with the module loaded."""
+    """A guest whose clock counts instructions, with the module loaded."""
     guest = machines.get(mem="2G", icount=True)
     must(guest, "modprobe mmpolicy && mmpolicy ab run --help >/dev/null")
     return guest
 
 
 def test_equal_arms(counting: Guest, tmp_path: Path) -> None:
-    """An A/A run finds nothing."""
+    """An A/A run finds no effect."""
     metrics = says("every_64k 4", "kb"), says("forward 4", "faults")
     words = f"{LONG_BLOCKS} --control {FIXED}"
     report = report_of(counting, words, *metrics, folder=tmp_path, codes=[INCONCLUSIVE])
@@ -143,9 +144,9 @@ def test_sparse_memory(counting: Guest, tmp_path: Path) -> None:
 def test_dense_speed(counting: Guest, tmp_path: Path, pattern: str, key: str) -> None:
     """Dense access: adaptive takes less than half the instructions of stock with 4 kB.
 
-    Each run has one metric, as commands of a sample run at once and each would count the other.
-    The interval of twelve pairs is wide where an interrupt of the guest fell into one of them,
-    so the estimate is held to the half, and all of the interval to a gain.
+    Each run has one metric, as commands of a sample run at once and each would count the other. The
+    interval of twelve pairs is wide if an interrupt of the guest falls into one of them, so the
+    estimate is held to the half, and the whole interval to a gain.
     """
     words = f"{LONG_BLOCKS} --control stock --treatment {ADAPTIVE}"
     found = effects(report_of(counting, words, f"{says(pattern, key)} lower", folder=tmp_path))
@@ -155,9 +156,9 @@ def test_dense_speed(counting: Guest, tmp_path: Path, pattern: str, key: str) ->
 
 
 def test_guard_restores_within_a_second(counting: Guest) -> None:
-    """From the moment in which it breaks, as seen by others."""
+    """Timed from the breach of the guard, as seen by another process."""
     guest = counting
-    never_idle = guest.start("exec chrt -i 0 sh -c 'while :; do :; done'")  # so no clock jumps
+    never_idle = guest.start("exec chrt -i 0 sh -c 'while :; do :; done'")  # no clock jumps
     must(guest, "mkdir -p /sys/fs/cgroup/guarded")
     before = must(guest, STATE)
     words = f"{SHORT} --control {FIXED} --treatment {ADAPTIVE} --pairs 200"
@@ -183,7 +184,7 @@ def test_guard_restores_within_a_second(counting: Guest) -> None:
     assert stopped - broken <= restored - broken <= 1
 
 
-# Where leases run out, the clock must not jump.
+# Under leases, the clock must not jump.
 
 
 def wait_for(guest: Guest, condition: str) -> None:
@@ -197,7 +198,7 @@ ENDLESS = "--block 0.3 --washout 0.1 --interval 0.1 --aa-pairs 2 --pairs 500"
 
 
 def begin(guest: Guest, design: str, lease: str = "1m", more: str = "") -> tuple[str, Job]:
-    """Begin an experiment that would go on for long; return the id of its process."""
+    """Start a long experiment; return the PID of its process."""
     metric = "vmstat.pgfault/s" if design == "switchback" else "arm.anon_order.allocated_order_4"
     words = f"--design {design} {ENDLESS} --lease {lease} --control {FIXED} --treatment {ADAPTIVE}"
     words += f" {more}"
@@ -210,13 +211,13 @@ def begin(guest: Guest, design: str, lease: str = "1m", more: str = "") -> tuple
 
 @pytest.mark.parametrize("times", [pytest.param(3), pytest.param(20, marks=pytest.mark.full)])
 def test_sigkill_ends_in_stock(loaded: Guest, times: int) -> None:
-    """At any moment, within the lease, and nothing is left behind."""
+    """At any moment, within the lease, and no file is left."""
     rng = random.Random(times)
     before = must(loaded, STATE)
     expired = 0
     for number in range(times):
         pid, job = begin(loaded, ("switchback", "split")[number % 2], lease="3s")
-        if number % 3 != 2:  # else any moment of its start
+        if number % 3 != 2:  # otherwise at any moment of its start
             wait_for(loaded, f"grep -q 1 {ROOT}/experiment/enabled")
         moment = rng.uniform(0, 2)
         late = must(loaded, f"sleep {moment:.2f}; kill -KILL {pid}; sleep 4; {OVER}; {STATE}")
@@ -232,9 +233,9 @@ def test_sigkill_ends_in_stock(loaded: Guest, times: int) -> None:
 
 
 def test_two_at_once(loaded: Guest) -> None:
-    """The second is refused and names the first; SIGHUP and SIGTERM go back.
+    """The second run is refused and names the first; SIGHUP and SIGTERM restore the state.
 
-    A job in the background ignores SIGINT, and so does what it starts.
+    A background job of the shell ignores SIGINT, and so do its children.
     """
     before = must(loaded, STATE)
     for signal, status in (("HUP", 129), ("TERM", 143)):
@@ -245,13 +246,13 @@ def test_two_at_once(loaded: Guest) -> None:
         assert f"is held by ab run, pid {pid}, until about " in second.out
         must(loaded, f"kill -{signal} {pid}")
         first = job.wait()
-        assert first.rc == status  # 128 and the number of the signal
+        assert first.rc == status  # 128 plus the number of the signal
         assert f"interrupted: by SIG{signal}; the state from before is back" in first.out
         assert must(loaded, STATE) == before
 
 
 def test_a_cgroup_that_cannot_take_part(loaded: Guest) -> None:
-    """One that is bound is refused, with those in it; one that is removed ends the run."""
+    """A bound cgroup is refused, as are its processes; removing a cgroup ends the run."""
     inner = "/sys/fs/cgroup/scope/inner"
     must(loaded, f"mkdir -p {inner}; mmpolicy profile create own")
     must(loaded, "mmpolicy bind --cgroup scope own")
@@ -277,7 +278,10 @@ def test_a_cgroup_that_cannot_take_part(loaded: Guest) -> None:
 
 
 def test_a_cgroup_that_is_made_anew(loaded: Guest, tmp_path: Path) -> None:
-    """The policy decides for who is in the new cgroup. Nobody is: a doubt."""
+    """If the cgroup is created again, the policy decides for its processes.
+
+    With none in it, the report has a doubt.
+    """
     folder = "/sys/fs/cgroup/again"
     must(loaded, f"mkdir {folder}")
     anew = f"--at-switch 'rmdir {folder}; mkdir {folder}'"

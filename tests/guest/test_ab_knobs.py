@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Knobs of an unpatched kernel as arms, without the module: by what programs get."""
+"""Knobs of an unpatched kernel as arms, without the module, measured by the folios of programs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.flavor("unpatched")
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 # Whether a program gets folios of 64 kB.
 LARGE = f"large=cmd:{workload('ops')} {DENSE} | grep -c '\"4\"' || true"
-# Turning huge pages off also makes the kernel choose another min_free_kbytes.
+# Turning huge pages off also makes the kernel change min_free_kbytes.
 ARM = "hugepages-64kB/enabled=always,transparent_hugepage/enabled=never"
 ARM += ",compaction_proactiveness=0,khugepaged/pages_to_scan=1"
 KNOBS = f"cd / && find {THP} /proc/sys/vm -type f -perm -600 ! -name stat_refresh | sort"
 KNOBS += " | xargs grep -s ."
-# What the kernel thinks of killing the child of a process where memory is short.
+# The oom_score_adj of a process's child.
 SPARED = (
     'cd /proc; cat $(grep -ls "^PPid:.$(cat {mark})$" [0-9]*/status | sed s/status/oom_score_adj/)'
 )
@@ -43,7 +43,7 @@ def plain(machines: Machines) -> Guest:
 
 
 def test_what_programs_get_changes_with_the_arm(plain: Guest) -> None:
-    """Folios of 64 kB with the treatment alone, and all knobs as before at the end."""
+    """Folios of 64 kB with the treatment alone, and all knobs have their old values at the end."""
     free = must(plain, f"cat {FREE}; echo 12345 >{FREE}")
     before = must(plain, KNOBS)
     assert folios(plain, DENSE) == SMALL
@@ -65,7 +65,7 @@ def test_what_programs_get_changes_with_the_arm(plain: Guest) -> None:
 
 @pytest.mark.parametrize("times", [pytest.param(3), pytest.param(20, marks=pytest.mark.full)])
 def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
-    """Within the lease, all knobs are as before, and so is what programs get."""
+    """Within the lease, all knobs and the folios of programs are as before."""
     rng, before, in_force = random.Random(times), must(plain, KNOBS), 0
     endless = (
         "--design switchback --block 0.3 --washout 0.1 --interval 0.1 --aa-pairs 0 --pairs 500"
@@ -77,10 +77,10 @@ def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
         command = ab_run(plain, words, "vmstat.pgfault/s").split(" ", 1)[1]
         job = plain.start(f"sh -c 'echo $$ >{mark}; exec {command}' || exit")
         wait_for(plain, f"[ -s {mark} ] && [ -e {RECOVERY} ]")
-        if number % 2:  # with the knobs in force
+        if number % 2:  # while the knobs are in force
             wait_for(plain, f"grep -q '.always' {knob}")
             assert must(plain, SPARED.format(mark=mark)) == "-1000\n"
-            # A program that is stopped does not end its arm before the kill.
+            # A stopped process does not end its arm before the kill.
             moment = f"p=$(cat {mark}); until kill -STOP $p; grep -q '.always' {knob}; "
             moment += "do kill -CONT $p; sleep 0.1; done"
         else:  # any moment from its start
@@ -97,14 +97,14 @@ def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
 
 
 def test_what_the_administrator_writes_stays(plain: Guest) -> None:
-    """It ends the run, which says so, and all else is as before."""
+    """An administrator's write ends the run, which reports it; the other knobs are restored."""
     before = must(plain, KNOBS)
     words = "--design switchback --block 1 --washout 0.1 --interval 0.1 --aa-pairs 0 --pairs 500"
     words += f" --lease 1m --treatment {ARM}"
     command = ab_run(plain, words, "vmstat.pgfault/s").split(" ", 1)[1]
     job = plain.start(command)
     wait_for(plain, f"grep -q '.always' {THP}/hugepages-64kB/enabled && [ -e {RECOVERY} ]")
-    # A write that comes just as the run writes is lost, so it is made until it is seen.
+    # A write at the moment of a write by the run is lost, so it is repeated until the run sees it.
     file, ends = f"{THP}/hugepages-64kB/enabled", f"[ ! -e {RECOVERY} ]"
     must(plain, f"until {ends}; do echo madvise >{file}; sleep 0.3; done", 60)
     result = job.wait()
@@ -116,7 +116,7 @@ def test_what_the_administrator_writes_stays(plain: Guest) -> None:
 
 
 def test_what_is_shown_without_the_module(plain: Guest) -> None:
-    """Sizes and their counters, cgroups: by what a program does."""
+    """Sizes, their counters and cgroups appear as a program uses them."""
     must(
         plain, "mkdir -p /sys/fs/cgroup/shown; echo +memory >/sys/fs/cgroup/cgroup.subtree_control"
     )

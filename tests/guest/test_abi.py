@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""docs/sysfs-abi.txt against the live files, both ways, and what they refuse."""
+"""docs/sysfs-abi.txt against the live files, both ways, and the writes that they refuse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDERS = f"{ROOT} /sys/kernel/debug/mmpolicy /sys/module/mmpolicy/parameters"
 NOBODY = 65534
 
 
-# What is accepted depends on what else there is: test_profiles.py and others test these.
+# These depend on other state: test_profiles.py and others test them.
 OWN_TESTS = {"ENOENT", "EEXIST", "ENOSPC", "ESRCH", "EBUSY"}
 
 ENDS = ("", "\n")
@@ -32,7 +32,7 @@ def live(guest: Guest) -> dict[str, int]:
 
 
 def entry_of(path: str) -> Entry:
-    """What the document says of a file; one entry."""
+    """The one entry of the document for a file."""
     (found,) = [entry for entry in ENTRIES if entry.matches(path)]
     return found
 
@@ -44,7 +44,7 @@ def files(guest: Guest) -> list[tuple[str, Entry]]:
 
 
 def plain_files(guest: Guest) -> list[tuple[str, Entry]]:
-    """Those that take any number of a range, or any of some words."""
+    """Files that take any number of a range, or one of some words."""
     pairs = [pair for pair in files(guest) if not {"ENOENT", "ESRCH"} & {*pair[1].errors}]
     return [(p, e) for p, e in pairs if (e.range or e.values) and not p.endswith("/enabled")]
 
@@ -71,12 +71,12 @@ def test_every_entry_is_live(loaded: Guest) -> None:
 
 
 def test_files_belong_to_root(loaded: Guest) -> None:
-    """So that the mode says who may write."""
+    """So the mode decides on write access."""
     assert must(loaded, f"find {FOLDERS} ! -user root -o ! -group root") == ""
 
 
 def test_defaults(loaded: Guest) -> None:
-    """What a read gives after load."""
+    """The values after load."""
     for path, entry in files(loaded):
         if entry.default is not None:
             text = read(loaded, path)
@@ -93,7 +93,7 @@ def test_policies(loaded: Guest) -> None:
 
 
 def test_knobs_are_told_of(loaded: Guest) -> None:
-    """What the module tells of each knob is what the document says, and nothing else."""
+    """The files of each knob agree with the document, and there are no others."""
     folder, profile = f"{ROOT}/knobs", f"{ROOT}/profiles/default/"
     told: dict[str, dict[str, str]] = {}
     for line in must(loaded, f"cd {folder} && grep -r .").splitlines():
@@ -112,7 +112,7 @@ def test_knobs_are_told_of(loaded: Guest) -> None:
 
 
 def test_counters(loaded: Guest) -> None:
-    """The lines of a stats file are the documented counters, and numbers."""
+    """The lines of a stats file are the documented counters, with numbers."""
     for path in live(loaded):
         if path.endswith("/stats"):
             pairs = [line.split() for line in read(loaded, path).splitlines()]
@@ -124,11 +124,11 @@ def test_counters(loaded: Guest) -> None:
 
 
 def entry_counts(pattern: str, name: str) -> bool:
-    """Whether a live counter is of a documented kind."""
+    """Whether a live counter is documented."""
     return Entry("", "", 0, None, (), None, None, (), (pattern,)).counts(name)
 
 
-# Writes that are taken
+# Accepted writes
 
 
 def test_bounds_are_accepted(loaded: Guest) -> None:
@@ -154,7 +154,7 @@ def test_words_are_accepted(loaded: Guest) -> None:
 
 
 def test_reset_restores_every_default(loaded: Guest) -> None:
-    """Whatever was set before."""
+    """Reset restores the defaults after any write."""
     pokes = []
     for path, entry in plain_files(loaded):
         if entry.mode == 0o644:
@@ -167,7 +167,7 @@ def test_reset_restores_every_default(loaded: Guest) -> None:
     assert read(loaded, f"{ROOT}/state") == "stock"
 
 
-# Writes that are refused
+# Refused writes
 
 
 def number_pokes(path: str, entry: Entry) -> list[Poke]:
@@ -195,7 +195,7 @@ def word_pokes(path: str, entry: Entry) -> list[Poke]:
 
 
 def test_bad_writes_are_refused(loaded: Guest) -> None:
-    """With the documented errno, and nothing has changed."""
+    """With the documented errno, and no value changes."""
     pokes = []
     for path, entry in files(loaded):
         if entry.mode & 0o200 and (entry.range or entry.values):
@@ -216,12 +216,12 @@ def test_read_only_files(loaded: Guest, text: str) -> None:
 
 
 def test_reset_cannot_be_read(loaded: Guest) -> None:
-    """It is an act, not a value."""
+    """The file is write-only."""
     assert loaded.run(f"cat {ROOT}/reset").rc
 
 
 def test_only_root_writes(loaded: Guest) -> None:
-    """Others get EACCES, and may read what the mode says."""
+    """Other users get EACCES, and may read as the mode permits."""
     pokes = []
     for path, entry in files(loaded):
         text = str(entry.range[1]) if entry.range else "stock" if "policy" in path else "1"

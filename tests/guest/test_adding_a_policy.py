@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""docs/adding-a-policy.md to the letter, in a copy of the tree, up to the folios it brings."""
+"""Follows docs/adding-a-policy.md literally in a copy of the tree, up to the policy's folios."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POLICIES = re.compile(
 
 
 class Block(NamedTuple):
-    """A block of the document, and the file that the paragraph before it names last."""
+    """A block of the document, and the last file named in the paragraph before it."""
 
     path: str
     kind: str
@@ -47,14 +47,14 @@ def blocks() -> list[Block]:
 
 
 def below_its_kind(text: str, line: str) -> str:
-    """A text with a line more, below the last one that begins like it."""
+    """Insert a line below the last line of its kind, in a text."""
     kind = re.split(r"[/,]", line)[0]
     at = text.rindex("\n", 0, text.index("\n", text.rindex(f"\n{kind}") + 1) + 1) + 1
     return text[:at] + line + text[at:]
 
 
 def follow(tree: Path) -> list[str]:
-    """Do what the document says; the lines that were added to files of the module."""
+    """Apply the document; return the lines added to files of the module."""
     added = []
     listed = 0
     for block in blocks():
@@ -72,7 +72,7 @@ def follow(tree: Path) -> list[str]:
 
 
 def build(tree: Path, guest: Guest) -> Path:
-    """The module for the kernel of a guest, without a warning."""
+    """Build the module for the kernel of a guest, without a warning."""
     source = Kernel.of_flavor(guest.series, guest.flavor).image.parent / "src"
     argv = ["make", "-C", str(source.resolve()), f"M={tree}", "W=1", "modules"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -96,19 +96,19 @@ def tree() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def module(tree: Path, all_machines: Any) -> Path:
-    """The module that comes of it."""
+    """The module built from this copy."""
     return build(tree, all_machines.get(mem="2G", cpus=2, swap="1G"))
 
 
 @pytest.fixture
 def known(guest: Guest, module: Path) -> Guest:
-    """A guest with that module loaded."""
+    """A guest with this module loaded."""
     must(guest, f"insmod {module}")
     return guest
 
 
 def test_unit_tests(tree: Path) -> None:
-    """Those of the document, and those that are about every policy."""
+    """The tests of the document, and those that run for every policy."""
     environment = {key: value for key, value in os.environ.items() if key != "MMPOLICY_CACHE"}
     done = subprocess.run(
         [tree / "tests/unit/run", "first_page", "policies", "knobs", "no_policy"],
@@ -131,7 +131,7 @@ def test_in_a_guest(known: Guest) -> None:
 
 
 def test_files(known: Guest, tree: Path) -> None:
-    """They are what its document says."""
+    """The files agree with the document."""
     entries = {entry.pattern: entry for entry in parse(tree / "docs/sysfs-abi.txt")}
     profile = f"{ROOT}/profiles/<profile>/anon_order"
     words = must(known, f"cat {POINT}/policy").split()
@@ -151,7 +151,7 @@ def check_knob(guest: Guest, entry: Entry, path: str) -> None:
 
 
 def test_set(known: Guest) -> None:
-    """The last of its pages first: no folio could begin there."""
+    """Touches the last page first, where no folio could begin."""
     assert folios(known, DENSE) == [{0: 4096}]
     must(known, f"echo 2 >{POINT}/first_page/max_order && echo first_page >{POINT}/policy")
     assert folios(known, DENSE) == [{2: 4096}]
@@ -159,7 +159,7 @@ def test_set(known: Guest) -> None:
 
 
 def test_bound(known: Guest) -> None:
-    """For one process alone."""
+    """Binding one process sets the policy for it alone."""
     profile = f"{ROOT}/profiles/try"
     must(known, f"echo try >{ROOT}/profiles/create")
     must(known, f"echo first_page >{profile}/anon_order/policy")
@@ -169,7 +169,7 @@ def test_bound(known: Guest) -> None:
 
 
 def test_reset(known: Guest) -> None:
-    """All of it is as after load."""
+    """All state is as after load."""
     must(known, f"echo 2 >{POINT}/first_page/max_order && echo first_page >{POINT}/policy")
     must(known, f"echo 1 >{ROOT}/reset")
     assert must(known, f"cat {ROOT}/state {POINT}/first_page/max_order") == "stock\n4\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""adaptive beside who clears accessed bits: what fills memory densely keeps its large folios."""
+"""adaptive with a tool that clears accessed bits: dense memory keeps its large folios."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .tools import folios, must, switch
 pytestmark = pytest.mark.flavor("cloud")
 SECONDS = 30.0  # each test, about
 
-PART, PARTS = 4096, 12  # pages that are touched before memory is aged, and how often
+PART, PARTS = 4096, 12  # pages touched before each ageing, and number of ageings
 
-# Each runs as a child of the program, with some time for what works by itself.
+# Each runs as a child of the program, or waits for kernel threads to age.
 AGES = {
     "nobody": "true",
     "clear_refs": "echo 1 >/proc/$PPID/clear_refs",
-    # Of the root cgroup: a new generation, for which all page tables are walked.
+    # Creates a generation in the root cgroup, which walks all page tables.
     "mglru": """
         f=/sys/kernel/debug/lru_gen
         max=$(awk '$1 == "memcg" { on = $3 == "/" } on && /^ +[0-9]/ { g = $1 } END { print g }' $f)
@@ -43,7 +43,7 @@ AGES = {
 
 
 def faults(guest: Guest, touch: str, age: str) -> float:
-    """How many folios a program has that is aged again and again: as many as it took faults."""
+    """Number of folios of a program that is aged repeatedly, measured by its faults."""
     parts = [f"{touch} {i * PART} {i * PART + PART} sh" for i in range(PARTS)]
     words = f"map {PART * PARTS} {' '.join(parts)} folios 0 {PART * PARTS} verify"
     (shown,) = folios(guest, words, *[age] * PARTS)
@@ -52,7 +52,7 @@ def faults(guest: Guest, touch: str, age: str) -> float:
 
 @pytest.mark.parametrize("who", [who for who in AGES if who != "nobody"])
 def test_aged_while_it_fills(machines: Machines, who: str) -> None:
-    """Upwards and downwards: at most a tenth more faults than if nobody clears a bit."""
+    """Upwards and downwards: at most a tenth more faults than without ageing."""
     guest = machines.get("cloud", mem="2G", cpus=2)
     must(guest, "modprobe mmpolicy; echo y >/sys/kernel/mm/lru_gen/enabled")
     switch(guest, "adaptive", max_order=4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point anon_order: which folios a process really gets, and that its data is right."""
+"""The point anon_order: the folios that a process really gets, and that its data is right."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_fixed_without_large_orders(loaded: Guest, cap: int) -> None:
 
 
 def test_fixed_takes_what_fits(loaded: Guest) -> None:
-    """Where the cap does not fit into the VMA, the next smaller order does."""
+    """If the cap does not fit into the VMA, the next smaller order is used."""
     switch(loaded, "fixed", max_order=9)
     assert folios(loaded, "map 788 touch 0 788 folios 0 788") == [{9: 512, 8: 256, 4: 16, 2: 4}]
 
 
 def test_fixed_maps_pmds(loaded: Guest) -> None:
-    """Order 9 is one entry of the page directory, not 512 of a table."""
+    """Order 9 is one PMD entry, not 512 entries of a page table."""
     switch(loaded, "fixed", max_order=9)
     before = int(must(loaded, "sed -n 's/^thp_fault_alloc //p' /proc/vmstat"))
     assert folios(loaded, DENSE) == [{9: 4096}]
@@ -56,7 +56,7 @@ def test_fixed_maps_pmds(loaded: Guest) -> None:
 
 
 def test_never_overrules_sysfs(loaded: Guest) -> None:
-    """Order 0, even where sysfs allows all sizes to everybody."""
+    """Order 0, even if sysfs enables all sizes for all processes."""
     must(loaded, ALL_SIZES)
     assert folios(loaded, DENSE) == [{9: 4096}]
     switch(loaded, "never")
@@ -66,7 +66,7 @@ def test_never_overrules_sysfs(loaded: Guest) -> None:
 def test_a_write_to_the_huge_zero_page(loaded: Guest) -> None:
     """A read maps 2 MB of zeroes at once; under never a write there gets a page.
 
-    Stock gives a page too on 6.12, and later a huge page. Who has no hooks is not asked there.
+    Stock gives a page too on 6.12, and later a huge page. Without hooks, no policy is asked there.
     """
     must(loaded, f"echo always >{THP}/enabled; echo 1 >{THP}/use_zero_page")
     count = "sed -n 's/^thp_zero_page_alloc //p' /proc/vmstat"
@@ -83,14 +83,14 @@ def test_a_write_to_the_huge_zero_page(loaded: Guest) -> None:
 
 
 def test_stock_obeys_sysfs(loaded: Guest) -> None:
-    """A loaded module with all policies stock changes nothing."""
+    """A loaded module with all policies at stock changes no folio."""
     assert folios(loaded, DENSE) == [{0: 4096}]
     must(loaded, f"echo always >{THP}/hugepages-64kB/enabled")
     assert folios(loaded, DENSE) == [{4: 4096}]
 
 
 def test_nothing_is_offered_after_unload(loaded: Guest) -> None:
-    """Unloading withdraws the sizes, whatever policy is active."""
+    """Unloading disables the sizes, whatever policy is active."""
     switch(loaded, "fixed", max_order=4)
     assert folios(loaded, DENSE) == [{4: 4096}]
     must(loaded, "rmmod mmpolicy")
@@ -110,7 +110,7 @@ def test_change_in_mid_run(loaded: Guest) -> None:
     assert found == [{4: 512}, {0: 512}, {3: 3072}]
 
 
-# Who wins over a policy
+# Settings that override a policy
 
 
 @pytest.mark.parametrize("policy", ("fixed", "adaptive"))
@@ -124,7 +124,7 @@ def test_vetoes_win(loaded: Guest, policy: str, veto: str) -> None:
 
 
 def test_madv_hugepage_stays_stock(loaded: Guest) -> None:
-    """Where the application asked itself, a policy decides only if told to."""
+    """In areas with MADV_HUGEPAGE a policy decides only if configured to."""
     asked = f"map 4096 madvise 0 4096 {MADV_HUGEPAGE} touch 0 4096 folios 0 4096 verify"
     switch(loaded, "never")
     assert folios(loaded, asked) == [{9: 4096}]
@@ -136,7 +136,7 @@ def test_madv_hugepage_stays_stock(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("policy", ("never", "fixed"))
 def test_madv_collapse_works(loaded: Guest, policy: str) -> None:
-    """MADV_COLLAPSE is the application's own wish."""
+    """MADV_COLLAPSE is requested by the application, so no policy forbids it."""
     switch(loaded, policy)
     words = f"map 1024 touch 0 1024 madvise 0 1024 {MADV_COLLAPSE} folios 0 1024 verify"
     assert folios(loaded, words) == [{9: 1024}]
@@ -160,9 +160,9 @@ def test_vma_size(loaded: Guest) -> None:
 def test_adaptive_on_dense_access(loaded: Guest, pattern: str, cap: int) -> None:
     """Most of the memory is in folios of the cap, none is larger.
 
-    In the first round the stack grows page by page, so that nothing fits. Where
-    the kernel keeps its page tables, later rounds get no PMD mapping. A heap grows
-    by too little at a time as well.
+    In the first round the stack grows page by page, so that no large folio fits. If the kernel
+    keeps its page tables, later rounds get no PMD mapping. A heap also grows in steps that are too
+    small.
     """
     switch(loaded, "adaptive", max_order=cap, min_folios=1)
     pages = touch(loaded, pattern, 64, rounds=2)["pages"]
@@ -173,7 +173,7 @@ def test_adaptive_on_dense_access(loaded: Guest, pattern: str, cap: int) -> None
 
 
 def test_adaptive_grows_with_the_process(loaded: Guest) -> None:
-    """A folio beyond 64 kB is but a part of the memory that there was before it."""
+    """A folio above 64 kB is only a fraction of the memory that the process had before."""
     switch(loaded, "adaptive", max_order=9, min_folios=32)
     pages = touch(loaded, "forward", 128)["pages"]
     assert all(pages[str(order)] >= 30 << order for order in range(4, 9))
@@ -182,7 +182,7 @@ def test_adaptive_grows_with_the_process(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("pattern", ("every_32k", "every_64k", "every_128k"))
 def test_adaptive_on_sparse_access(loaded: Guest, pattern: str) -> None:
-    """No page is allocated that was not touched."""
+    """Only touched pages are allocated."""
     switch(loaded, "adaptive", max_order=9)
     found = touch(loaded, pattern, 64)
     assert found["pages"].keys() == {"0", "none"}
@@ -190,7 +190,7 @@ def test_adaptive_on_sparse_access(loaded: Guest, pattern: str) -> None:
 
 
 def test_adaptive_probes_huge_blocks(loaded: Guest) -> None:
-    """Every n-th block of 2 MiB is made of smaller folios, which show whether they are used."""
+    """Every n-th block of 2 MiB gets smaller folios, which show whether they are used."""
     blocks = {}
     for every in (0, 2, 16):
         switch(loaded, "adaptive", max_order=9, min_folios=1, probe_blocks=every)
@@ -212,9 +212,9 @@ until [ $(cat {THP}/khugepaged/full_scans) -ge $end ]; do sleep 0.05; done
 
 @pytest.mark.parametrize("policy", ("never", "fixed"))
 def test_khugepaged_obeys(loaded: Guest, policy: str) -> None:
-    """What a fault would not get, khugepaged does not make; under stock it does.
+    """khugepaged makes no folio that a fault would not get; under stock it does.
 
-    The first area is there to get khugepaged interested in the process.
+    The first area makes khugepaged scan the process.
     """
     must(loaded, FAST)
     words = "map 512 touch 0 512 sh map 4096 touch 0 4096 sh folios 0 4096 sh folios 0 4096 verify"
@@ -234,7 +234,7 @@ def test_khugepaged_collapses_what_was_used(loaded: Guest) -> None:
     """Under adaptive, with 64 kB at most: a range in which each page was used, and no other.
 
     In the second half of the area, the last page of a range was not touched, or a page was only
-    read, so that it is no memory. Under stock khugepaged collapses these too.
+    read and so maps the zero page. Under stock khugepaged collapses these too.
     """
     must(loaded, f"{FAST}; echo 511 >{THP}/khugepaged/max_ptes_none")
     switch(loaded, "adaptive", max_order=4)
@@ -251,7 +251,7 @@ def test_khugepaged_collapses_what_was_used(loaded: Guest) -> None:
 
 @pytest.mark.parametrize(("policy", "cap"), (("never", 0), ("fixed", 2), ("adaptive", 9)))
 def test_khugepaged_leaves_small_what_was_left_small(loaded: Guest, policy: str, cap: int) -> None:
-    """One page in 64 kB, all sizes enabled, as many holes allowed as there are.
+    """One page in 64 kB, all sizes enabled, max_ptes_none at its maximum.
 
     Under stock each of these pages would be enough for a folio of PMD size.
     """
@@ -275,7 +275,7 @@ FILL = "mkdir -p /fill && mount -t tmpfs -o size=90% fill /fill && head -c 1300M
 
 @pytest.mark.parametrize("policy", ("fixed", "adaptive"))
 def test_pressure_lowers_the_order(loaded: Guest, policy: str) -> None:
-    """Where little memory is available, folios are smaller, and again large afterwards."""
+    """If little memory is available, folios are smaller, and large again afterwards."""
     # adaptive gives huge pages to processes that have 64 MB
     words = "map 32768 touch 0 32768 folios 0 32768"
     must(loaded, f"echo 50 >{POINT}/min_available_percent")
@@ -293,7 +293,7 @@ def test_pressure_lowers_the_order(loaded: Guest, policy: str) -> None:
 
 
 def test_no_pressure_limit(loaded: Guest) -> None:
-    """With the limit at 0 nothing is ever lowered."""
+    """With the limit at 0 no order is lowered."""
     must(loaded, f"echo 0 >{POINT}/min_available_percent")
     switch(loaded, "fixed", max_order=9)
     try:
@@ -311,10 +311,10 @@ OUT = f"madvise 0 4096 {MADV_PAGEOUT}"
 
 @pytest.mark.parametrize("order", (2, 4, 8))
 def test_swap_in_obeys_the_cap(loaded: Guest, order: int) -> None:
-    """Pages come back from zram in folios of the cap, and hold what they held.
+    """Pages come back from zram in folios of the cap, with their content.
 
-    Their places in swap are in a row, whatever folios they went out in. They begin where a
-    larger folio may as well, as nobody has used this swap before.
+    Their swap slots are contiguous, whatever folios they went out in. The slots are aligned for a
+    larger folio, as this swap area was not used before.
     """
     must(loaded, "swapoff /dev/zram0 && swapon /dev/zram0")
     switch(loaded, "fixed", max_order=4)
@@ -326,14 +326,14 @@ def test_swap_in_obeys_the_cap(loaded: Guest, order: int) -> None:
 
 
 def test_never_swaps_in_single_pages(loaded: Guest) -> None:
-    """Even what went out in large folios, and where sysfs allows large ones."""
+    """Even pages swapped out in large folios, and with large sizes enabled in sysfs."""
     must(loaded, ALL_SIZES)
     switch(loaded, "fixed", max_order=4)
     words = f"map 4096 touch 0 4096 {OUT} sh verify folios 0 4096"
     assert folios(loaded, words, f"echo never >{POINT}/policy") == [{0: 4096}]
 
 
-# Everything that moves, shares, splits or drops pages
+# All operations that move, share, split or drop pages
 
 SCENES = {
     "fork": "map 2048 touch 0 2048 fork verify every 0 2048 3 fork verify",
@@ -356,7 +356,7 @@ SETTINGS = (("fixed", 2), ("fixed", 9), ("adaptive", 4), ("adaptive", 9), ("vma_
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 def test_data_survives(loaded: Guest, scene: str) -> None:
-    """Every page holds what was written to it, under each policy."""
+    """Every page holds the data written to it, under each policy."""
     for policy, cap in SETTINGS:
         switch(loaded, policy, max_order=cap)
         folios(loaded, scene)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Memory that is short lowers orders: on whatever CPU that is seen, and for whom it is short."""
+"""Short memory lowers orders: whichever CPU detects it, and whichever node or cgroup is short."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SMALL = "map 1024 touch 0 1024 folios 0 1024"
 LIMIT_MB = 32
 FILES = "/usr/bin/qemu-system-x86_64 /usr/lib/x86_64-linux-gnu/*.so.*"
 LARGE_FILES = "/usr/bin/qemu-system-x86_64 /usr/lib/gcc/x86_64-linux-gnu/*/cc1"
-PLACES = 560  # one page of each 64 kB; as large folios more than the limit
+PLACES = 560  # one page of each 64 kB; as large folios they would exceed the limit
 SPARSE = f"map {16 * PLACES} every 0 {16 * PLACES} 16 folios 0 {16 * PLACES}"
 CGROUP = "/sys/fs/cgroup/mmpolicy-available"
 
 
 @contextmanager
 def filled(guest: Guest, mib: int, command: str = "") -> Iterator[None]:
-    """So much of the memory is in a file in memory, written by a command that begins so."""
+    """Fill mib MiB with a file in tmpfs, written by a command that begins with command."""
     must(guest, "mkdir -p /fill && mount -t tmpfs -o size=95% fill /fill")
     must(guest, f"{command} head -c {mib}M /dev/zero >/fill/f; sleep 0.3")
     try:
@@ -38,7 +38,7 @@ def filled(guest: Guest, mib: int, command: str = "") -> Iterator[None]:
 
 
 def test_while_a_cpu_idles(machines: Machines) -> None:
-    """The CPU on which the looking began has nothing to do; another one uses memory up."""
+    """The CPU that started the sampling is idle; another one uses memory up."""
     guest = machines.get(mem="1G", cpus=4, append="isolcpus=3 tsc=reliable")
     must(guest, "modprobe mmpolicy; for irq in /proc/irq/*/smp_affinity; do echo 1 >$irq; done; :")
     must(guest, f"taskset 8 sh -c 'echo fixed >{POINT}/policy'; sleep 1")
@@ -50,7 +50,7 @@ def test_while_a_cpu_idles(machines: Machines) -> None:
 
 
 def test_huge_pages_of_others_are_not_missed(machines: Machines) -> None:
-    """What hugetlb has taken out of a node is not short in it."""
+    """Pages that hugetlb has taken out of a node do not count as short."""
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy; echo 3 >/proc/sys/vm/drop_caches")
     must(guest, "echo 880 >/proc/sys/vm/nr_hugepages; grep -q 880 /proc/sys/vm/nr_hugepages")
@@ -65,7 +65,7 @@ def test_huge_pages_of_others_are_not_missed(machines: Machines) -> None:
 
 @contextmanager
 def cgroups(guest: Guest, limit: str) -> Iterator[str]:
-    """A cgroup with two below it, and a limit; the beginning of commands in the first."""
+    """A cgroup with two children, and a limit; prefixes of commands in the first child."""
     must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"mkdir {CGROUP} && echo +memory >{CGROUP}/cgroup.subtree_control")
     must(guest, f"mkdir {CGROUP}/one {CGROUP}/two && echo {LIMIT_MB}M >{CGROUP}/{limit}")
@@ -77,7 +77,7 @@ def cgroups(guest: Guest, limit: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("limit", ("memory.max", "one/memory.max", "memory.high"))
 def test_near_a_limit_folios_are_small(loaded: Guest, limit: str) -> None:
-    """Where large ones would make the cgroup reclaim, or one above, there are small ones.
+    """If large folios would make the cgroup or an ancestor reclaim, folios are small.
 
     On one CPU: each keeps up to 256 kB that it has charged in advance.
     """
@@ -94,15 +94,15 @@ def test_near_a_limit_folios_are_small(loaded: Guest, limit: str) -> None:
 
 @pytest.mark.parametrize(("limit", "reader"), [("one/memory.max", "one"), ("memory.max", "two")])
 def test_files_fill_a_limit(loaded: Guest, limit: str, reader: str) -> None:
-    """A cgroup that is full of pages of files is not short, whichever below it has them."""
+    """A cgroup full of file pages is not short, whichever child has them."""
     must(loaded, "echo 3 >/proc/sys/vm/drop_caches")
     switch(loaded, "fixed", max_order=4)
     with cgroups(loaded, limit) as begin:
         read = begin.replace("one", reader)
         full = f"[ $(cat {CGROUP}/memory.current) -gt {int(LIMIT_MB * 0.97 * 2**20)} ]"
         fill = f"for i in $(seq 9); do sh -c '{read} cat {FILES}' >/dev/null; {full} && break; done"
-        must(loaded, fill)  # reclaim frees more than it has to, now and then
-        must(loaded, f"{full} && sleep 1")  # until the worker has looked
+        must(loaded, fill)  # reclaim sometimes frees more than needed
+        must(loaded, f"{full} && sleep 1")  # until the worker has walked over the cgroups
         before = counters(loaded)["lowered"]
         (shown,) = histograms(must(loaded, f"sh -c '{begin} {ops_command(SMALL)}'"))
         assert counters(loaded)["lowered"] == before
@@ -124,7 +124,7 @@ for i in range(children // 2):
 
 @contextmanager
 def full_of_files(guest: Guest, children: int) -> Iterator[None]:
-    """Cgroups below CGROUP; each of the newer half has read another part of large files."""
+    """Children of CGROUP; each of the newer half has read another part of large files."""
     names = f"$(seq 0 {children - 1})"
     must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"mkdir {CGROUP} && echo +memory >{CGROUP}/cgroup.subtree_control")
@@ -139,9 +139,9 @@ def full_of_files(guest: Guest, children: int) -> Iterator[None]:
 
 @pytest.mark.flavor("cloud")
 def test_files_of_many_fill_a_limit(machines: Machines) -> None:
-    """A cgroup near its limit by files of 200 below it is not short, and that costs nothing.
+    """A cgroup near its limit by files of 200 children is not short, at no cost to faults.
 
-    Nobody reclaims here. Counted instructions: of a fault with the limit, and without.
+    The kernel does not reclaim here. Counted instructions: of a fault with the limit, and without.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     must(guest, "modprobe mmpolicy")
@@ -164,10 +164,10 @@ def test_files_of_many_fill_a_limit(machines: Machines) -> None:
 
 @pytest.mark.flavor("cloud")
 def test_who_is_short_does_not_pay_for_it(machines: Machines) -> None:
-    """Three cgroups above each other are short from the first fault on, so all get a page.
+    """Three nested cgroups are short from the first fault on, so all get a page.
 
-    Counted instructions: they cost little more than under never, where sizes are closed. It is
-    looked once a tick.
+    Counted instructions: faults cost little more than under never, which disables sizes. Memory is
+    checked once a tick.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     must(guest, "modprobe mmpolicy; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
@@ -203,7 +203,7 @@ def test_a_process_outgrows_its_node(machines: Machines) -> None:
 
 @pytest.mark.flavor("cloud")
 def test_who_is_bound_to_a_full_node(machines: Machines) -> None:
-    """Folios are small if the only node that is allowed is full, whatever the CPU's has."""
+    """Folios are small if the only allowed node is full, whatever the CPU's node has."""
     guest = machines.get("cloud", mem="1536M", cpus=2, nodes=2)
     must(guest, "modprobe mmpolicy; echo 3 >/proc/sys/vm/drop_caches")
     switch(guest, "fixed", max_order=4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`bench` on Debian's own kernel: a policy for one command, knobs, and the way back of both."""
+"""`bench` on Debian's own kernel: a policy for one command, knobs, and restoring both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def guest(machines: Machines) -> Guest:
 
 
 def bench(guest: Guest, *arms: str) -> list[dict[str, Any]]:
-    """Compare the faults of a dense program under arms; what was found of each."""
+    """Compare the faults of a dense program under arms; return the figures of each arm."""
     words = " ".join(f"--arm '{arm}'" for arm in arms)
     command = f"mmpolicy bench --metric faults --runs 7 --out /run/bench.json {words} -- {DENSE}"
     must(guest, f"rm -f /run/bench.json; {command}")
@@ -53,13 +53,13 @@ def test_a_policy_decides_for_the_command_alone(guest: Guest) -> None:
     assert fixed["ratio"]["faults"]["high"] < 0.2 and fixed["found"]
     assert knobs["ratio"]["faults"]["high"] < 0.2 and knobs["found"]
     assert fixed["mean"]["large_folios"] > 15 << 20 > off["mean"]["large_folios"]
-    assert sizes <= {'{"0": 4096, "none": 0}', '{"4": 4096, "none": 0}'}  # of the policy's none
+    assert sizes <= {'{"0": 4096, "none": 0}', '{"4": 4096, "none": 0}'}  # counters of the policy
     assert must(guest, STATE) == before
 
 
 @pytest.mark.long
 def test_killed_under_a_policy(guest: Guest) -> None:
-    """The program dies, the policy goes, and nothing of it stays."""
+    """The program dies, the policy is removed, and no setting is left."""
     before = must(guest, STATE)
     command = "mmpolicy bench --arm anon_order=fixed --runs 1000 -- sleep 5"
     for _ in range(3):
@@ -72,7 +72,7 @@ def test_killed_under_a_policy(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_killed_at_random_moments(guest: Guest) -> None:
-    """The knobs are as before each time, also if the watchdog is killed at another moment."""
+    """The knobs are restored each time, also if the watchdog is killed at another moment."""
     before = must(guest, STATE)
     script = Path(__file__).with_name("bench_kills.py")
     found = json.loads(must(guest, f"{SCRIPT} {script} 1 100", timeout=3600))

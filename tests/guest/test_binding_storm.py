@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Profiles, bindings, cgroups and experiments come and go under processes that fault and end."""
+"""Profiles, bindings, cgroups and experiments come and go under processes that fault and exit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEASURES = (
 
 @checkers("seconds", 20, 600, kasan=600, kcsan=300)
 def test_binding_storm(machines: Machines, flavor: str, seconds: int) -> None:
-    """No page holds what nobody wrote, nothing is left, the kernel's checkers see nothing."""
+    """No page holds foreign data, no binding is left, and the kernel's checkers report no bug."""
     guest = machines.get(flavor, mem="2G", cpus=2)
     must(guest, "modprobe mmpolicy")
     found = ran(guest, f"{workload('bindstorm')} {seconds}", timeout=seconds * 2 + 300)

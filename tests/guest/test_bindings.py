@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Bindings of cgroups and processes, by the folios that their programs get; and what they cost."""
+"""Bindings of cgroups and processes, checked by the folios of programs; and their cost."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def inside(guest: Guest, cgroup: str, words: str = DENSE, *shell: str) -> list[P
 
 
 def is_large(found: Pages) -> bool:
-    """As adaptive leaves a dense area: nearly all of it in 64 kB."""
+    """Whether folios look as under adaptive in a dense area: nearly all of it in 64 kB."""
     return found.get(4, 0) >= 4096 - 64 and sum(found.values()) == 4096
 
 
@@ -75,19 +75,19 @@ def bound(guest: Guest, profile: str, kind: str) -> set[int]:
 
 
 def test_two_cgroups(two: Guest) -> None:
-    """The same program gets what its cgroup is bound to; elsewhere all is stock."""
+    """A program in a bound cgroup gets folios of that profile; elsewhere all is stock."""
     must(two, bind("a", "a") + " && " + bind("b", "b"))
     for _ in range(2):
         assert is_large(inside(two, "a")[0])
         assert inside(two, "b") == [SMALL]
         assert folios(two, DENSE) == [SMALL]
-    must(two, bind("c", "b"))  # bound anew, from one profile to another
+    must(two, bind("c", "b"))  # rebound from one profile to another
     assert inside(two, "b") == [{4: 4096}]
     assert not bound(two, "b", "cgroups")
 
 
 def test_counters_are_of_the_profile(two: Guest) -> None:
-    """Decisions are counted where they were made."""
+    """Decisions are counted in the profile that made them."""
     must(two, bind("a", "a") + " && " + bind("c", "b"))
     inside(two, "a")
     inside(two, "b")
@@ -102,7 +102,7 @@ def test_counters_are_of_the_profile(two: Guest) -> None:
 
 
 def test_a_task_that_moves(two: Guest) -> None:
-    """It follows at once, there and back, with its threads' faults to come."""
+    """The new cgroup decides at once, there and back, also for faults of its other threads."""
     must(two, bind("c", "a") + " && " + bind("b", "b"))
     words = f"{DENSE} sh {DENSE} sh {DENSE}"
     moves = [enter(cgroup, "$PPID") for cgroup in ("b", "a")]
@@ -110,7 +110,7 @@ def test_a_task_that_moves(two: Guest) -> None:
 
 
 def test_the_nearest_bound_ancestor_decides(two: Guest) -> None:
-    """Children inherit, those too that are made later, until one is bound itself."""
+    """Children inherit, also those created later, until they are bound themselves."""
     must(two, f"mkdir -p {TOP}/a/x/y && {bind('c', 'a')}")
     assert inside(two, "a/x/y") == [{4: 4096}]
     must(two, f"mkdir {TOP}/a/later")
@@ -125,7 +125,7 @@ def test_the_nearest_bound_ancestor_decides(two: Guest) -> None:
 
 
 def test_a_removed_cgroup_is_forgotten(two: Guest) -> None:
-    """Its binding ends with it, and one of the same name is another."""
+    """A binding ends with its cgroup; a new cgroup of that name is not bound."""
     must(two, bind("c", "a"))
     must(two, f"rmdir {TOP}/a && mkdir {TOP}/a")
     assert not bound(two, "c", "cgroups")
@@ -134,7 +134,7 @@ def test_a_removed_cgroup_is_forgotten(two: Guest) -> None:
 
 
 def test_many_cgroups(two: Guest) -> None:
-    """A thousand, all listed; each is told from its neighbour."""
+    """A thousand, all listed; each is distinguished from its neighbour."""
     make = f"cd {TOP}/a && mkdir $(seq 1000) && stat -c %i $(seq 1000)"
     ids = must(two, make).split()
     halves = {"c": ids[:500], "b": ids[500:]}
@@ -169,7 +169,7 @@ def test_a_process(two: Guest) -> None:
 
 
 def test_children_of_a_process(two: Guest) -> None:
-    """They are bound as their parent was when they were born, and outlive it."""
+    """A child gets the binding that its parent had at the fork, and outlives the parent."""
     start = f"echo $$ >{PROFILES}/c/pids; sleep 100 & sh -c 'sleep 100 & exit'; sleep 100 & exit"
     must(two, f"sh -c {shlex.quote(start)}")
     assert len(bound(two, "c", "pids")) == 3
@@ -180,7 +180,7 @@ def test_children_of_a_process(two: Guest) -> None:
 
 
 def test_refused_bindings(two: Guest) -> None:
-    """Nothing that is not there, no thread of the kernel; nothing changes."""
+    """Unknown ids and kernel threads are refused; no binding changes."""
     must(two, bind("c", "a"))
     pokes = [
         Poke(f"{PROFILES}/c/cgroups", "999999999", 1, ("ENOENT",)),
@@ -200,18 +200,18 @@ def test_refused_bindings(two: Guest) -> None:
     refused(poke(two, pokes))
 
 
-# What it costs
+# Cost
 
 
 @pytest.fixture(scope="module")
 def results(all_machines: Machines) -> Results:
-    """Instructions of a fault, by where the task and what is bound."""
+    """Instructions of a fault, by the place of the task and the bindings."""
     all_machines.end()
     return bindings.run(quick=True)
 
 
 def test_depth_costs_nothing(results: Results) -> None:
-    """A task three levels below what is bound, against one level."""
+    """A task three levels below the bound cgroup, against one level."""
     ratio = results.ratio("three levels up", "its parent", bindings.CASE, "ticks")
     assert ratio <= 1.005, bindings.report(results)
 
@@ -224,13 +224,13 @@ def test_number_costs_nothing(results: Results) -> None:
 
 @pytest.mark.parametrize("arm", ("one cgroup", "its parent"))
 def test_a_binding_is_cheap(results: Results, arm: str) -> None:
-    """Against the same policy in the profile default."""
+    """Against an unbound process whose profile default has that policy."""
     ratio = results.ratio(arm, bindings.BASE, bindings.CASE, "ticks")
     assert ratio <= 1.008, bindings.report(results)
 
 
 @pytest.mark.parametrize(("arm", "limit"), [("experiment", 1.012), ("timed", 1.035)])
 def test_an_experiment_is_cheap(results: Results, arm: str, limit: float) -> None:
-    """Whose arm it is; then also how long some faults take."""
+    """For a unit in an arm; then also with timed faults."""
     ratio = results.ratio(arm, bindings.BASE, bindings.CASE, "ticks")
     assert ratio <= limit, bindings.report(results)

@@ -26,9 +26,9 @@ from .tools import KHUGEPAGED, ROOT, THP, histograms, readme
 
 SECONDS = 100.0  # each test, about
 SERVICES, CGROUPS, PAGES = 40, 1500, 64
-ODD = r"postgresql@16\x2dmain"  # as systemd-escape makes names
+ODD = r"postgresql@16\x2dmain"  # a name made by systemd-escape
 NAMES = [*(f"many{number:02}" for number in range(SERVICES - 1)), ODD]
-# The first instruction that is the service's own maps memory; what of, it tells by its folios.
+# The first instruction of the service maps memory, and its folios show its policy.
 SERVICE = f"""\
 [Unit]
 After=crowd.service
@@ -44,7 +44,7 @@ NoNewPrivileges=yes
 [Install]
 WantedBy=multi-user.target
 """
-# Instances of a template, and a name that systemd does not give to a cgroup as it is.
+# Instances of a template, and a name that systemd escapes in the path of the cgroup.
 INSTANCE = SERVICE.replace("/run/many/%N", "/run/workers/%n")
 CROWD = f"""\
 [Unit]
@@ -69,7 +69,7 @@ max_order = 4
 [profiles.small]
 """
 DAMAGED = "many07"
-# What the command keeps has a disk of its own, which is full.
+# The command's state is on a separate file system, which is full.
 FULL = "tmpfs /var/lib/mmpolicy tmpfs size=16k 0 0\n"
 FILL = """\
 [Unit]
@@ -90,7 +90,7 @@ pytestmark = pytest.mark.flavor("cloud")
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[System]:
-    """A Debian with the packages; what its guests write is theirs alone."""
+    """A Debian with the packages; each guest has its own writable layer."""
     with folder_of_root("boot") as path:
         system = new_system(path, "cloud")
         system.put("etc/apt/apt.conf.d/90yes", YES)
@@ -100,9 +100,10 @@ def system() -> Iterator[System]:
 
 @contextmanager
 def booted(system: System, enabled: str = "madvise") -> Iterator[Guest]:
-    """A guest that has booted it, and is looked at when it ends.
+    """A booted guest, which is checked when it ends.
 
-    Debian's `always` gives 2 MB to everybody, so tests of who gets folios begin with `madvise`.
+    Debian's `always` gives 2 MB folios to all processes, so tests that compare processes begin with
+    `madvise`.
     """
     words = f"transparent_hugepage={enabled}"
     with new_guest("cloud", mem="3G", cpus=2, root=system.folder, append=words) as guest:
@@ -113,7 +114,7 @@ def booted(system: System, enabled: str = "madvise") -> Iterator[Guest]:
 
 @pytest.fixture(scope="module")
 def many(system: System) -> System:
-    """The same with many services, each bound by a file of its own."""
+    """This system with many services, each bound by a file of its own."""
     system.put("etc/systemd/system/crowd.service", CROWD)
     system.put("etc/mmpolicy/host.toml", PROFILE)
     for name in NAMES:
@@ -132,7 +133,7 @@ def many(system: System) -> System:
 
 
 def folios(guest: Guest) -> dict[str, dict[str, int]]:
-    """How the memory of each service is made up, as it was at its start."""
+    """Folios of each service at its start."""
     must(guest, f"for i in $(seq 300); do [ $(find /run/many -size +0 | wc -l) -ge {SERVICES} ] &&"
          " break; sleep 1; done", timeout=400)  # fmt: skip
     lines = must(guest, 'cd /run/many; for each in *; do echo "$each $(head -n 1 $each)"; done')
@@ -144,13 +145,13 @@ def folios(guest: Guest) -> dict[str, dict[str, int]]:
 
 
 def bound(guest: Guest) -> int:
-    """How many cgroups the kernel has bound to the profile."""
+    """Number of cgroups that the kernel has bound to the profile."""
     return len(must(guest, f"cat {ROOT}/profiles/web/cgroups").split())
 
 
 @pytest.mark.long
 def test_all_of_many_services(many: System) -> None:
-    """Each is in its profile before its first instruction, and nothing failed."""
+    """Each is in its profile before its first instruction, and no unit failed."""
     with booted(many) as guest:
         assert folios(guest) == dict.fromkeys(NAMES, LARGE)
         assert (bound(guest), must(guest, "systemctl is-active mmpolicy")) == (SERVICES, "active\n")
@@ -158,7 +159,7 @@ def test_all_of_many_services(many: System) -> None:
         assert must(guest, "journalctl -q -b -t mmpolicy -p err") == ""
         cgroups = "find /sys/fs/cgroup -type d | wc -l"
         assert int(must(guest, cgroups)) >= CGROUPS
-        # What was missed is healed, and told.
+        # A lost binding is restored and reported.
         group = must(guest, "stat -c %i /sys/fs/cgroup/system.slice/many03.service").strip()
         must(guest, f"echo -{group} >{ROOT}/profiles/web/cgroups")
         must(guest, "systemctl start mmpolicy-verify", timeout=300)
@@ -169,7 +170,7 @@ def test_all_of_many_services(many: System) -> None:
 
 
 def check_names_of_systemd(guest: Guest) -> None:
-    """A template stands for its instances and an alias for its unit, whatever happens later."""
+    """A template covers its instances and an alias its unit, also after a rename or restart."""
 
     def start(unit: str, running: str = "") -> None:
         must(guest, f"systemctl start '{unit}'", timeout=120)
@@ -200,7 +201,7 @@ def check_names_of_systemd(guest: Guest) -> None:
         (r"worker@a\x2db", ""), ("worker@own", ""), ("helper@x", "worker@x"), ("memory", ""),
     ):  # fmt: skip
         start(unit, running)
-        if not running:  # what an alias writes has the name that it was started by
+        if not running:  # the drop-in of an alias has the name under which it was started
             assert made_of(unit) == (SMALL if unit == "worker@own" else LARGE)
     check()
     must(guest, "systemctl reload mmpolicy", timeout=300)
@@ -221,7 +222,7 @@ def check_names_of_systemd(guest: Guest) -> None:
 
 @pytest.mark.long
 def test_one_file_is_damaged(many: System) -> None:
-    """It costs its own service the profile, and no other; what compares says so."""
+    """Only its own service loses the profile, and verbs that compare report it."""
     path = f"etc/mmpolicy/90-{DAMAGED}.service.toml"
     whole = (many.folder / path).read_text()
     many.put(path, whole[:-9])
@@ -241,7 +242,7 @@ def test_one_file_is_damaged(many: System) -> None:
 
 @pytest.mark.long
 def test_the_disk_is_full(many: System) -> None:
-    """All are bound, and the command says what it could not keep."""
+    """All services are bound, and the command reports the state that it could not store."""
     before = (many.folder / "etc/fstab").read_text() if (many.folder / "etc/fstab").exists() else ""
     many.put("etc/fstab", before + FULL)
     many.put("etc/systemd/system/fill.service", FILL)
@@ -260,35 +261,35 @@ def test_the_disk_is_full(many: System) -> None:
 
 @pytest.fixture(scope="module")
 def plain(system: System) -> System:
-    """The Debian without those services."""
+    """This Debian without those services."""
     units = " ".join(f"'{name}'" for name in NAMES)
     system.run(f"systemctl disable -q crowd {units} 2>/dev/null; rm -rf /etc/mmpolicy/90-*; true")
     system.run("systemctl enable redis-server; rm -f /etc/mmpolicy/host.toml")
     return system
 
 
-# What a look must not change: the host's settings, and the state of the module.
+# State that read-only verbs must not change: settings of the host, and of the module.
 SETTINGS = f"grep -rs . {THP} --exclude=full_scans --exclude=pages_collapsed --exclude-dir=stats"
 SETTINGS += f"; cat {ROOT}/state {ROOT}/profiles/default/*/policy"
 
 
 def wasted(guest: Guest) -> int:
-    """KiB that the wasteful service has."""
+    """KiB of memory of the wasteful service."""
     pid = "$(systemctl show -P MainPID wasteful)"
     return int(must(guest, f"sed -n 's/^Rss: *\\([0-9]*\\) kB/\\1/p' /proc/{pid}/smaps_rollup"))
 
 
 def at_a_terminal(guest: Guest, text: str) -> str:
-    """What somebody sees who types a text into the shell of a guest, to its end."""
+    """Type a text into a shell of a guest; return the screen at its end."""
     child, terminal = pty.fork()
     if not child:
         sys.stdin = open(0)  # noqa: SIM115 (pytest has taken the usual one)
         os._exit(guest.shell())
     seen = b""
-    with suppress(OSError):  # as a terminal says that nobody has its other end open
+    with suppress(OSError):  # a terminal reports that its other end is closed
         while data := os.read(terminal, 4096):
             seen += data
-            if text and b"# " in seen:  # earlier, it would not be read
+            if text and b"# " in seen:  # typed earlier, it would not be read
                 os.write(terminal, text.encode())
                 text = ""
     os.close(terminal)
@@ -297,7 +298,7 @@ def at_a_terminal(guest: Guest, text: str) -> str:
 
 
 def check_two_lines(guest: Guest) -> None:
-    """The two lines of README.md that need no module, and the way back from them."""
+    """The two lines of README.md that need no module, and the two that undo them."""
     touch = f"{HOST}{workload('ops')} map {PAGES} touch 0 {PAGES} folios 0 {PAGES}"
     lines = readme("Less CPU time: two lines, no module")[0]
     for typed, made in (
@@ -312,15 +313,15 @@ def check_two_lines(guest: Guest) -> None:
 
 @pytest.mark.long
 def test_readme_look_first(plain: System) -> None:
-    """What README.md says of looking: it shows the waste, and the command that gives it back."""
+    """README.md's first look: it shows the waste, and the command that frees it."""
     with booted(plain, "always") as guest:
         must(guest, f"systemd-run --unit=wasteful {HOST}{workload('stops')} 128 16")
         must(guest, "until [ -e /tmp/ready ]; do sleep 1; done", timeout=300)
-        must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")  # or it comes back, as trim says
+        must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")  # keeps khugepaged from undoing it
         before, settings = wasted(guest), must(guest, SETTINGS)
         pid = must(guest, "systemctl show -P MainPID wasteful").strip()
         commands = readme("Look first, change nothing")[0]
-        # The guest is emulated: a hundredth of its CPU, as usual, shows nobody in two turns.
+        # The guest is emulated: with the usual 1 % of its CPU, two turns reach no process.
         ends = "top --cpu 100 -n 2 "
         once = [each.replace("top ", ends).replace("PID", pid) for each in commands]
         _, top, _, picture, found = (as_printed(guest, [command]) for command in once)
@@ -332,14 +333,14 @@ def test_readme_look_first(plain: System) -> None:
         must(guest, "touch /tmp/over; while systemctl -q is-active wasteful; do sleep 1; done", 300)
         assert '"mismatches": 0' in must(guest, "journalctl -u wasteful -o cat")
         check_two_lines(guest)
-        # What ./dev shell --systemd hands over, where Ctrl-C ends what runs.
+        # The shell of ./dev shell --systemd, where Ctrl-C stops a command.
         asks = "mmpolicy --version; python3 -c 'import signal; print(signal.getsignal(2))'"
         seen = at_a_terminal(guest, f"{asks}\nexit\n")
         assert "mmpolicy, version" in seen and "default_int_handler" in seen
 
 
 def filled(guest: Guest) -> int:
-    """How many folios of 64 kB redis has asked for, filled with keys."""
+    """Number of 64 kB folios that redis has requested, filled with keys."""
     must(guest, "redis-benchmark -q -t set -r 10000 -n 20000 -d 1000 -P 16", timeout=300)
     counted = must(guest, "cat /sys/kernel/debug/mmpolicy/try/anon_order/stats").split()
     return int(counted[counted.index("requested_order_4") + 1])
@@ -349,13 +350,13 @@ def filled(guest: Guest) -> int:
     "seconds", [pytest.param(1, marks=pytest.mark.long), pytest.param(610, marks=pytest.mark.full)]
 )
 def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
-    """What README.md says, typed on Debian's own kernel with its own `always`.
+    """README.md's steps, typed on Debian's own kernel with its own `always`.
 
     After a boot, now with `madvise`, the policies are on.
     """
     with booted(plain, "always") as guest:
         let_redis_have_them(guest)
-        commands = readme("Install and remove")[0][1:]  # the packages are there
+        commands = readme("Install and remove")[0][1:]  # the packages are installed
         slow = [each.replace("lease 600", "lease 2h") for each in commands]
         text = as_printed(guest, slow)
         assert "Policies can be switched (exit 0)" in text and "requested_order_4" in text
@@ -377,7 +378,7 @@ def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
 
 @pytest.mark.full
 def test_tutorial(plain: System, tmp_path: Path) -> None:
-    """Each command of the tutorial prints what it shows, on Debian's kernel with its `always`.
+    """Each command of the tutorial prints the output shown, on Debian's kernel with its `always`.
 
     Its first lines let redis have large folios, and it gets some.
     """
@@ -392,7 +393,7 @@ def test_tutorial(plain: System, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_an_experiment_outlives_its_session(plain: System, tmp_path: Path) -> None:
-    """What it says of itself is what the kernel has, in each phase; its end leaves no trace."""
+    """Its status agrees with the kernel in each phase; after its end no trace is left."""
     with booted(plain) as guest:
         before = must(guest, detached.STATE)
         assert must(guest, "mmpolicy ab status") == "no experiment runs\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How much memory the module takes: many profiles, many bindings, many switches."""
+"""Memory of the module: many profiles, many bindings, many switches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .tools import ROOT, must
 
 PROFILES = 100
 BINDINGS = 1000
-PROFILE_KB, BINDING_KB = 20, 0.1  # each, at most, as docs/security.md has it
-NOISE_KB = 1000  # of what the kernel itself keeps and gives back
+PROFILE_KB, BINDING_KB = 20, 0.1  # each, at most, as in docs/security.md
+NOISE_KB = 1000  # memory that the kernel itself allocates and frees
 CGROUPS = "/sys/fs/cgroup/many"
-# What waits for its end is given time; slabs that are empty are given back.
+# Waits for deferred frees, and shrinks empty slabs.
 USED = """
 sleep 0.3; sync; echo 3 >/proc/sys/vm/drop_caches; sleep 0.3
 for slab in /sys/kernel/slab/*; do echo 1 >$slab/shrink 2>&-; done
@@ -50,9 +50,9 @@ def used(guest: Guest) -> int:
     "seconds", (0, pytest.param(3600, marks=[pytest.mark.full, pytest.mark.flavor("patched")]))
 )
 def test_memory(loaded: Guest, seconds: int) -> None:
-    """It grows with what there is, not with what is done, and all of it is given back."""
+    """Memory grows with the number of objects, not with switches, and all of it is freed."""
     must(loaded, f"mkdir -p {CGROUPS} && cd {CGROUPS} && mkdir $(seq {BINDINGS})")
-    must(loaded, ALL_AND_BACK)  # so that slabs are there
+    must(loaded, ALL_AND_BACK)  # so that the slabs exist
     at_first = used(loaded)
     must(loaded, CREATE)
     with_profiles = used(loaded)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a policy in BPF costs, against the same in C: counted instructions on Debian's kernel."""
+"""Cost of a policy in BPF against its equal in C: counted instructions on Debian's kernel."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ pytestmark = pytest.mark.flavor("cloud")
 SECONDS = 20.0  # each test, about
 
 FORWARD, SPARSE = Case("forward", 64, 5), Case("every_64k", 64, 21)
-# Large, as there are few faults of 64 kB: on 64 MiB, one tick would be 17 instructions of each.
+# Large, as there are few faults of 64 kB: on 64 MiB, one tick would add 17 instructions to each.
 LARGE = Case("forward", 256, 5)
 ZERO = SOURCE.replace("hostile", "zero") % ("", "", "")
 ARMS = ("never", "zero", "adaptive", "block")
 ARMS_OF_LARGE, TIMES = ("fixed", "fixed64"), 5
-# A profile that nobody has: sizes up to 64 kB are open for never too, as they are for the others.
+# An unused profile that enables sizes up to 64 kB for never too, as for the other policies.
 OPEN = f"echo open >{ROOT}/profiles/create; echo fixed >{ROOT}/profiles/open/anon_order/policy"
 
 
 def take_large(guest: Guest) -> Iterator[Sample]:
-    """The median run of each arm; from run to run, 64 kB differ by more than a question costs."""
+    """The median run of each arm; for 64 kB, runs differ by more than the cost of a call."""
     taken: dict[str, list[Sample]] = {arm: [] for arm in ARMS_OF_LARGE}
     for _ in range(TIMES):
         for arm, runs in taken.items():
@@ -67,7 +67,7 @@ def costs_on(machines: Machines, flavor: str) -> Repeated:
 
 @pytest.fixture(scope="module")
 def costs(all_machines: Machines, stock: str) -> Repeated:
-    """Those on Debian's own kernels."""
+    """Costs on Debian's own kernels."""
     return costs_on(all_machines, stock)
 
 
@@ -75,7 +75,7 @@ def costs(all_machines: Machines, stock: str) -> Repeated:
     ("policy", "in_c", "case"), [("zero", "never", FORWARD), ("fixed64", "fixed", LARGE)]
 )
 def test_what_a_question_costs(costs: Repeated, policy: str, in_c: str, case: Case) -> None:
-    """Instructions of a fault more than those of the same answer in C."""
+    """Extra instructions of a fault, compared with an equal answer in C."""
 
     def beyond(run: Results) -> float:
         ours, theirs = (
@@ -84,13 +84,13 @@ def test_what_a_question_costs(costs: Repeated, policy: str, in_c: str, case: Ca
         )
         return ours - theirs
 
-    assert beyond(costs.run()) > 20  # a program was asked
+    assert beyond(costs.run()) > 20  # the program was called
     costs.hold(85, beyond, f"instructions of a fault, {policy}")
 
 
 @pytest.mark.parametrize(("case", "noise"), [(FORWARD, NOISE), (SPARSE, 0.005)])
 def test_what_block_costs(costs: Repeated, case: Case, noise: float) -> None:
-    """A rule by use, with MMP_IF_NEAR, against adaptive; both with the same memory."""
+    """A rule by use, with MMP_IF_NEAR, against adaptive; both with equal memory."""
 
     def ratio(key: str, run: Results) -> float:
         return run.ratio("block", "adaptive", case.name(), key)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Knobs of policies in BPF, and the examples: what each does, and the table of their figures."""
+"""Knobs of policies in BPF, and the effects of the examples and the table of their figures."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SPARSE = "map 4096 " + " ".join(f"touch {at} {at + 1}" for at in range(0, 4096, 
 HUGE = {9: 4096}
 PROFILES, KNOBS = f"{ROOT}/profiles", f"{ROOT}/knobs/anon_order"
 PATTERNS = ("forward", "every_64k")
-CLOSE = 0.03  # to which figures repeat
+CLOSE = 0.03  # relative error of the figures
 
 
 def with_module(machines: Machines, flavor: str) -> Iterator[Guest]:
-    """A guest with the module, and nothing that was loaded before."""
+    """A guest with the module, and no program from an earlier test."""
     for guest in ready(machines, flavor):
         yield guest
         must(guest, f"echo 1 >{ROOT}/reset")
@@ -45,14 +45,14 @@ def guest(machines: Machines) -> Iterator[Guest]:
 
 
 def with_knobs(name: str, *knobs: str, order: str = "fault->knob[0]") -> str:
-    """The words that load a policy that answers a knob."""
+    """Words that load a policy whose answer is a knob."""
     more = f", .knobs = {{ {', '.join(knobs)} }}"
     source = SOURCE.replace("hostile", name) % ("", f"return MMP_ANSWER({order}, MMP_CAP);", more)
     return loading(policy_object(name, source))
 
 
 def knob(name: str, text: str = "0, 9, 2") -> str:
-    """A knob."""
+    """C source of a knob."""
     return f'{{ "{name}", "order", "the order of all", {text} }}'
 
 
@@ -60,7 +60,7 @@ def knob(name: str, text: str = "0, 9, 2") -> str:
 
 
 def test_knobs(guest: Guest) -> None:
-    """They are in each profile, old and new, and hold for who has it; they go with the policy."""
+    """Knobs are in each profile, old and new, act on its processes, and go with the policy."""
     must(guest, f"echo old >{PROFILES}/create; {with_knobs('sized', knob('size'), knob('more'))}")
     must(guest, f"echo new >{PROFILES}/create")
     found = must(guest, f"cd {KNOBS}/sized/size && cat min max default unit meaning")
@@ -83,7 +83,7 @@ def test_knobs(guest: Guest) -> None:
 
 
 def test_the_command_knows_knobs(guest: Guest) -> None:
-    """It finds, sets, resets and takes back them as those of other policies."""
+    """The command finds, sets, resets and reverts them as knobs of other policies."""
     must(guest, with_knobs("sized", knob("size")))
     must(guest, "mmpolicy set anon_order sized size=4")
     assert folios(guest, DENSE) == [KB64]
@@ -105,7 +105,7 @@ WRONG = {
 
 
 def test_wrong_knobs(guest: Guest) -> None:
-    """Each is refused, with a line that says what it is about; a replacement has the same."""
+    """Each is refused with a line that names the fault; a replacement must have equal knobs."""
     for what, knobs in WRONG.items():
         result = guest.run(with_knobs("wrong", knobs))
         assert "a knob of it" in why(Done(result.rc, "", result.out), "x", 30).message, what
@@ -122,7 +122,7 @@ def test_wrong_knobs(guest: Guest) -> None:
 
 
 def test_per_process(guest: Guest) -> None:
-    """Huge pages for the one that is named, and nothing else for the others."""
+    """Huge pages for the named process, and no large folio for the others."""
     must(guest, loading(example("per_process")))
     switch(guest, "per_process")
     assert folios(guest, DENSE) == [SINGLE]
@@ -131,7 +131,7 @@ def test_per_process(guest: Guest) -> None:
 
 
 def test_small_cgroups(guest: Guest) -> None:
-    """Pages until the cgroup has so much; pages again where it waits for memory."""
+    """Pages until the cgroup has a given size; pages again while it stalls on memory."""
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control")
     must(guest, loading(example("small_cgroups")))
@@ -145,7 +145,7 @@ def test_small_cgroups(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_pressure(guest: Guest) -> None:
-    """A cgroup that is over its limit waits for memory, and has pages then."""
+    """A cgroup over its limit stalls on memory, and gets pages then."""
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control; echo 8M >{TOP}/a/memory.high")
     must(guest, loading(example("small_cgroups")))
@@ -179,9 +179,9 @@ def test_learn(guest: Guest) -> None:
     must(guest, loading(example("learn")))
     switch(guest, "learn")
     (dense,) = folios(guest, DENSE)
-    assert dense[4] >= 4096 - 2 * 256 - 256, dense  # a part of 16 has pages, and the first ones
+    assert dense[4] >= 4096 - 2 * 256 - 256, dense  # 1/16 and the first ones are pages
     (found,) = folios(guest, f"{SPARSE} folios 0 4096")
-    assert sum(found.values()) <= 64 + 4 * 15, found  # what the shell before it has taught
+    assert sum(found.values()) <= 64 + 4 * 15, found  # learned from the shell before
 
 
 # The table
@@ -201,7 +201,7 @@ def measured(guest: Guest, policy: str) -> list[float]:
 
 @pytest.mark.full
 def test_table(guest: Guest) -> None:
-    """What docs/writing-a-policy.md says of each example, and of the policies in C."""
+    """The figures of docs/writing-a-policy.md for each example, and for the policies in C."""
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control")
     rows = ROW.findall((TREE / "docs/writing-a-policy.md").read_text())

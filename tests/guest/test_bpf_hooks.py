@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies in BPF on a kernel with the hooks: what holds on Debian's own holds here too.
+"""Policies in BPF on a kernel with the hooks: tests for Debian's own kernel pass here too.
 
-The tests are those of other files that take less than a minute, the short storm, and the cost.
+These are the tests of other files that take less than a minute, the short storm, and the cost.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ GUESTS = {
     test_bpf_points.__name__: test_bpf_points.with_nodes,
     test_bpf_examples.__name__: test_bpf_examples.with_module,
 }
-PLACES = {"guest", "costs"}  # where a test is given one of these, it can be of this kernel
-ELSEWHERE = {"full", "flavor"}  # marks of tests that take long, or are of one kernel
-# The lean kernel passes over blocks that were of no use, so that hardly an attempt scans any page.
+PLACES = {"guest", "costs"}  # fixtures whose tests can run on this kernel
+ELSEWHERE = {"full", "flavor"}  # marks of long tests, or of tests for one kernel
+# The lean kernel skips useless blocks, so that hardly any attempt scans a page.
 NOT_HERE = {"test_backoff"}
 
 
@@ -43,7 +43,7 @@ def guest(machines: Machines, request: pytest.FixtureRequest) -> Iterator[Guest]
 
 @pytest.fixture(scope="module")
 def costs(all_machines: Machines) -> Repeated:
-    """Those on the kernel with the hooks."""
+    """Costs on the kernel with the hooks."""
     return test_bpf_cost.costs_on(all_machines, "btf")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies in BPF of thp_gfp and compact, on Debian's own kernel: what their answers do."""
+"""Effects of policies in BPF for thp_gfp and compact, on Debian's own kernel."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.flavor("cloud")
 SECONDS = 20.0  # each test, about
 
 PROFILE = f"{ROOT}/profiles/default"
-# Free memory is in holes of three pages between pinned ones: a zone is scanned in vain. What would
-# reclaim for a small folio too would end in the OOM killer.
+# Free memory is in holes of three pages between pinned ones, so compaction of a zone fails. Where
+# reclaim would run for a small folio too, the OOM killer would follow.
 CRUMBS = f"crumbs -10 0 4 crumbs -10 1 4 map {{}} {MADVISED} touch 1"
 IN_CRUMBS = f"{SMALL_SIZES}; echo only_compact_any >{PROFILE}/thp_gfp/policy"
 LIGHT, RELAXED, NO_ANSWER = 1, 4, 5  # efforts
 DEFER, TRY = 1, 2  # answers of compact
 
-# What is to be told of MADV_HUGEPAGE in this guest is; where it is not, the kernel reclaims.
+# Checks the context of MADV_HUGEPAGE in this guest; if it is right, the kernel reclaims.
 EFFORT = """
 #include "mmpolicy.bpf.h"
 MMP_EFFORT(of_knob)
@@ -52,7 +52,7 @@ MMP_POLICY_OF(thp_gfp, policy, .name = "of_knob", .effort = (void *)of_knob, .kn
 	{ "error", "switch", "report an error", 0, 1, 0 },
 });
 """
-# It gives up if it is told something that cannot be.
+# Gives up if its context is impossible.
 COMPACT = """
 #include "mmpolicy.bpf.h"
 MMP_COMPACT(of_knob)
@@ -74,7 +74,7 @@ MMP_POLICY_OF(compact, policy, .name = "of_knob", .compact = (void *)of_knob, .k
 
 
 def with_nodes(machines: Machines, flavor: str, **needs: bool) -> Iterator[Guest]:
-    """Two nodes, swap and the module, and nothing that was loaded before."""
+    """Two nodes, swap and the module, and no program from an earlier test."""
     guest = of_nodes(machines, flavor, cpus=1, nodes=2, swap="1G", **needs)
     must(guest, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf")
     yield guest
@@ -89,16 +89,16 @@ def guest(machines: Machines, stock: str) -> Iterator[Guest]:
 
 @pytest.fixture
 def counting(machines: Machines) -> Iterator[Guest]:
-    """A fresh guest on that for clouds, whose time is made of instructions, so that it repeats.
+    """A fresh guest on the kernel for clouds, whose clock counts instructions, so that it repeats.
 
-    A zone keeps what compaction has found there, and puts off what has failed.
+    A zone keeps the results of compaction, and defers it after failures.
     """
     machines.end()
     yield from with_nodes(machines, "cloud", icount=True)
 
 
 def set_policy(guest: Guest, point: str, name: str, **knobs: int) -> None:
-    """Knobs of a policy, then the policy."""
+    """Set knobs of a policy, then the policy."""
     for knob, value in knobs.items():
         must(guest, f"echo {value} >{PROFILE}/{point}/{name}/{knob}")
     must(guest, f"echo {name} >{PROFILE}/{point}/policy")
@@ -109,7 +109,7 @@ EVENTS = f"{TRACING}/events/mmpolicy"
 
 @contextmanager
 def traced(guest: Guest) -> Iterator[None]:
-    """Keep what happens meanwhile, with the time in which programs live."""
+    """Record the tracepoints, with timestamps of the clock that programs use."""
     must(guest, f"cd {TRACING}; echo mono >trace_clock; echo 8192 >buffer_size_kb; echo >trace")
     must(guest, f"echo 1 >{EVENTS}/enable")
     yield
@@ -117,7 +117,7 @@ def traced(guest: Guest) -> Iterator[None]:
 
 
 def told(guest: Guest, point: str) -> list[dict[str, str]]:
-    """What programs of a point were told and have answered, and "at" which second."""
+    """Contexts and answers of the programs of a point, and "at" which second."""
     lines = re.findall(
         rf" (\d+\.\d+): mmpolicy_bpf_{point}: (.*)", must(guest, f"cat {TRACING}/trace")
     )
@@ -135,7 +135,7 @@ def effort_of(guest: Guest, answer: int) -> bool:
 
 
 def test_efforts(guest: Guest) -> None:
-    """Each answer is the effort of its name; what is none is stock, and counted."""
+    """Each answer has the effort of its name; an invalid answer means stock, and is counted."""
     must(guest, loading(policy_object("of_knob", EFFORT)))
     assert must(guest, f"cat {SLOT}/point") == "thp_gfp\n"
     assert "of_knob" not in must(guest, f"cat {PROFILE}/anon_order/policy")
@@ -153,7 +153,7 @@ def test_efforts(guest: Guest) -> None:
 
 
 def test_effort_gives_up(guest: Guest) -> None:
-    """Then the point is at stock, and the reason is kept."""
+    """The point is at stock then, and the reason is kept."""
     must(guest, loading(policy_object("of_knob", EFFORT)))
     set_policy(guest, "thp_gfp", "of_knob", error=1)
     touched(guest, f"map 4 {MADVISED} touch 1")
@@ -162,7 +162,7 @@ def test_effort_gives_up(guest: Guest) -> None:
 
 
 def compaction_of(guest: Guest) -> dict[str, int]:
-    """What the point counts while huge pages are asked for in crumbs."""
+    """Counters of the point after a request for huge pages in crumbs."""
     before = counters(guest, "compact")
     found = touched(guest, CRUMBS.format(56))
     after = counters(guest, "compact")
@@ -172,7 +172,7 @@ def compaction_of(guest: Guest) -> dict[str, int]:
 
 
 def test_answers_of_compact(guest: Guest) -> None:
-    """A zone is left out, or is scanned; what is no answer is stock, and counted."""
+    """A zone is skipped or scanned; an invalid answer means stock, and is counted."""
     must(guest, f"{IN_CRUMBS}; {loading(policy_object('of_knob', COMPACT))}")
     for answer in DEFER, TRY, 9:
         set_policy(guest, "compact", "of_knob", answer=answer)
@@ -191,7 +191,7 @@ def test_answers_of_compact(guest: Guest) -> None:
 
 
 def test_calm(guest: Guest) -> None:
-    """Nothing is reclaimed for huge pages that were asked for; stock does so here."""
+    """No page is reclaimed for requested huge pages; stock does so here."""
     must(guest, loading(example("calm")))
     set_policy(guest, "thp_gfp", "calm")
     assert "pgscan_direct" not in reclaimed(touched(guest, SPARSE))
@@ -204,7 +204,7 @@ CLOSE_S = 0.1  # the host may stop the guest between an answer and its event
 
 
 def test_backoff(guest: Guest) -> None:
-    """After a failure the zone is left alone, for as long as what was scanned says."""
+    """After a failure the zone is skipped, for a time that grows with the pages scanned."""
     must(guest, f"{IN_CRUMBS}; {loading(example('backoff'))}")
     for paid in 0, 1000:
         set_policy(guest, "compact", "backoff", us_per_page=paid)
@@ -223,7 +223,7 @@ def test_backoff(guest: Guest) -> None:
                 until[key] = at + paid * cost / 1e6
 
 
-# What they do to a host, beside the policies in C
+# Their effect on a host, compared with the policies in C
 
 PAGE = (TREE / "docs/writing-a-policy.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| `([\w.]+)` " + r"\| ([\d.,to ]+) " * 3 + r"\|$", re.MULTILINE)
@@ -231,11 +231,11 @@ ROWS = [(point, policy, cells) for point, policy, *cells in ROW.findall(PAGE)]
 SETUP = {"thp_gfp": ":", "compact": IN_CRUMBS}
 LOAD = {"thp_gfp": SPARSE, "compact": CRUMBS.format(40)}
 MACRO = {"thp_gfp": "MMP_EFFORT", "compact": "MMP_COMPACT"}
-CLOSE = 0.25  # what a figure may lie outside of what was seen
+CLOSE = 0.25  # relative deviation allowed between a figure and the range measured
 
 
 def measured(guest: Guest, point: str, policy: str) -> list[float]:
-    """MB in large folios, and pages that were scanned to compact and to reclaim for them."""
+    """MB in large folios, and pages scanned to compact and to reclaim for them."""
     set_policy(guest, point, policy)
     found = touched(guest, LOAD[point])
     compacted = sum(found.get(f"compact_{kind}_scanned", 0) for kind in ("migrate", "free"))
@@ -246,7 +246,7 @@ def measured(guest: Guest, point: str, policy: str) -> list[float]:
 @pytest.mark.skipif(SERIES != "6.12", reason="the table is of Linux 6.12")
 @pytest.mark.parametrize(("point", "policy", "cells"), ROWS, ids=[row[1] for row in ROWS])
 def test_table(counting: Guest, point: str, policy: str, cells: list[str]) -> None:
-    """What docs/writing-a-policy.md says of the examples of these points, and of others."""
+    """The figures of docs/writing-a-policy.md for the examples of these points, and for others."""
     name, _, kind = policy.partition(".")
     must(counting, f"{SETUP[point]}; {loading(example(name)) if kind else ':'}")
     for here, cell in zip(measured(counting, point, name), cells, strict=True):
@@ -255,7 +255,7 @@ def test_table(counting: Guest, point: str, policy: str, cells: list[str]) -> No
 
 
 def test_the_table_has_all_examples() -> None:
-    """Of both points."""
+    """For both points."""
     for point, macro in MACRO.items():
         named = {policy for of, policy, _ in ROWS if of == point and "." in policy}
         assert named == set(examples_of(macro))
@@ -265,7 +265,7 @@ def test_the_table_has_all_examples() -> None:
 
 
 def test_one_name(guest: Guest) -> None:
-    """A name is that of one program, whatever its point; the command tells the points."""
+    """A name belongs to one program, whatever its point; the command shows the point."""
     must(guest, loading(policy_object("of_knob", EFFORT)))
     assert "refused register 17" in guest.run(loading(policy_object("of_knob_2", COMPACT))).out
     must(guest, f"mmpolicy set thp_gfp of_knob effort=4; {loading(example('fixed'))}")
@@ -278,7 +278,7 @@ def test_one_name(guest: Guest) -> None:
 
 
 def test_slots_serve_all_points(guest: Guest, tmp_path: Path) -> None:
-    """A slot that a policy of one point has left takes one of another."""
+    """A slot freed by a policy of one point takes a policy of another."""
     for _ in range(2):
         for path in example("fixed"), policy_object("of_knob", EFFORT), example("backoff"):
             must(guest, f"{loading(path)}; {UNLOAD}; sleep 0.5")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Refills of page pools: their sizes, what a page costs, and real packets while policies change.
+"""Refills of page pools: their sizes, the cost of a page, and packets while policies change.
 
-How many pages a refill brings comes from the counts that page_pool itself keeps,
-and whether all have come back from its tracepoint, which is hit when a pool ends.
+The size of refills comes from the counters of page_pool itself, and the return of all pages from
+its tracepoint, which is hit when a pool is destroyed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODULE = "mmpolicy_page_pool"
 RELEASED = re.compile(r"page_pool=(\w+) inflight=(-?\d+) hold=(\d+) release=(\d+)")
 EVENT = f"{TRACING}/events/page_pool/page_pool_release/enable"
 LISTS = "/proc/sys/vm/percpu_pagelist_high_fraction"
-MAX_LOST = 8 << 20  # bytes that a run may move for other reasons
+MAX_LOST = 8 << 20  # bytes that a run may differ for other reasons
 NEAR = 1.02  # docs/measured.md has 1.00 to 1.03, of all five loads
 
 
@@ -40,7 +40,7 @@ def pools(loaded: Guest) -> Iterator[Guest]:
 
 
 def per_refill(guest: Guest, load: str = "steady") -> int:
-    """Pages of each refill, as page_pool has counted them; all of one size."""
+    """Pages of each refill, as counted by page_pool; all of one size."""
     found = consume(guest, load, 128)
     assert found["failed"] == found["inflight"] == 0
     assert found["pages"] <= found["taken"]
@@ -49,7 +49,7 @@ def per_refill(guest: Guest, load: str = "steady") -> int:
 
 
 def stats(guest: Guest) -> dict[str, int]:
-    """The counters of the point that are not 0."""
+    """Counters of the point that are not 0."""
     pairs = (line.split() for line in must(guest, f"cat {STATS}").splitlines())
     return {name: int(value) for name, value in pairs if value != "0"}
 
@@ -71,7 +71,7 @@ def test_refills_follow_the_setting(pools: Guest) -> None:
 
 
 def test_a_refused_size_changes_nothing(pools: Guest) -> None:
-    """0, 129 and nonsense."""
+    """0, 129 and text that is no number."""
     must(pools, fixed(16))
     for text in ("0", "129", "-1", "4294967297", "x", ""):
         assert pools.run(f"echo '{text}' >{POINT}/fixed/pages").rc
@@ -89,7 +89,7 @@ def test_adaptive_keeps_to_its_limit(pools: Guest) -> None:
 
 
 def test_counters_are_those_of_page_pool(pools: Guest) -> None:
-    """Refills, pages, and both histograms; nothing is counted in stock."""
+    """Refills, pages, and both histograms; no counter moves in stock."""
     consume(pools, "steady", 64)
     assert not stats(pools)
     must(pools, fixed(32))
@@ -115,7 +115,7 @@ def test_cost_is_counted_on_request(pools: Guest) -> None:
     assert stats(pools)["cost_samples"] == 128
 
 
-# What a page costs
+# Cost of a page
 
 
 @pytest.fixture(scope="module")
@@ -138,14 +138,14 @@ def test_larger_refills_are_cheaper(results: Results) -> None:
 @pytest.mark.flavor("unpatched", "patched")
 @pytest.mark.parametrize("load", ("steady", "bursty", "starved 40"))
 def test_adaptive_is_near_the_best_size(results: Results, load: str) -> None:
-    """Learning included."""
+    """Including the time to learn it."""
     ratio = results.value("adaptive", load, "ticks") / bulk.best_fixed(results, load)
     assert ratio <= NEAR, bulk.report(results)
 
 
 @pytest.mark.flavor("unpatched", "patched")
 def test_adaptive_without_any_page_left(results: Results) -> None:
-    """Each page comes alone then, so what it costs to watch shows: 0.990 on 6.12, 1.003 on 7.2."""
+    """Each page comes alone then, so the cost of watching shows: 0.990 on 6.12, 1.003 on 7.2."""
     load = "starved -32"
     ratio = results.value("adaptive", load, "ticks") / bulk.best_fixed(results, load)
     assert ratio <= 1.05, bulk.report(results)
@@ -165,7 +165,7 @@ def test_off_costs_nothing(results: Results, arm: str) -> None:
 
 
 def in_flight(guest: Guest) -> tuple[int, int]:
-    """How many pages pools had taken, and how many are still out."""
+    """Number of pages that pools have taken, and number still out."""
     last: dict[str, tuple[int, int]] = {}
     taken = 0
     for pool, inflight, hold, _ in RELEASED.findall(must(guest, f"cat {TRACING}/trace")):
@@ -176,19 +176,19 @@ def in_flight(guest: Guest) -> tuple[int, int]:
 
 
 def free_bytes(guest: Guest) -> int:
-    """Memory that is free or in slabs, where KASAN keeps for a while what was freed; no cache."""
+    """Free memory and slabs, where KASAN keeps freed objects; without the page cache."""
     drop = "sync; echo 3 >/proc/sys/vm/drop_caches"
     words = must(guest, f"{drop}; grep -E '^(MemFree|Slab):' /proc/meminfo").split()
     return sum(int(word) << 10 for word in words if word.isdigit())
 
 
 def watch(guest: Guest) -> None:
-    """Make the two veths, and trace the end of pools."""
+    """Create the two veths, and trace the destruction of pools."""
     must(guest, f"{bulk.PAIRS}\necho >{TRACING}/trace && echo 1 >{EVENT}")
 
 
 def unwatch(guest: Guest) -> None:
-    """Undo that; a pool with pages in flight ends a second later."""
+    """Remove them; a pool with pages in flight ends a second later."""
     must(guest, f"{bulk.NO_PAIRS} && sleep 2 && echo 0 >{EVENT}", 120)
 
 
@@ -207,11 +207,11 @@ def test_packets_arrive(pools: Guest, policy: str) -> None:
 
 @checkers("rounds", 6, 60, kasan=3, kcsan=20)
 def test_switching_under_load(machines: Machines, flavor: str, rounds: int) -> None:
-    """Packets and bursts while policies change and the module goes and comes: no page is lost."""
+    """Packets and bursts while policies change and the module is reloaded: no page is lost."""
     guest = machines.get(flavor, mem="2G", cpus=2)
     must(guest, f"modprobe mmpolicy && modprobe {MODULE} && {parameters('single=0 rounds=100')}")
     watch(guest)
-    must(guest, f"echo 1000 >{LISTS}")  # what CPUs keep on lists of their own is not free
+    must(guest, f"echo 1000 >{LISTS}")  # pages on the CPUs' own lists do not count as free
     before = free_bytes(guest)
     packets = f"{workload('redirect')} in mid out end 2 500"
     jobs = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The command and the state as a whole: by effect, on a real kernel."""
+"""The command and the state as a whole, on a real kernel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VICTIMS = [
 
 
 def in_group(guest: Guest, words: str, *shell: str) -> str:
-    """Run ops in the cgroup; what it printed."""
+    """Run ops in the cgroup; return its output."""
     return must(guest, f"echo 0 >{GROUP}/cgroup.procs && exec {ops_command(words, *shell)}")
 
 
@@ -38,7 +38,7 @@ def put(guest: Guest, text: str) -> None:
 
 
 def forty(bad: int, value: str) -> str:
-    """A manifest of forty lines, with a setting of ours on line bad."""
+    """A manifest of forty lines, with the given setting on line bad."""
     lines = ["version = 1", "lease_ms = 600000", "[bindings]", '"web.service" = "old"']
     for number in range(9):
         lines += [f"[profiles.p{number}.anon_order]", 'policy = "fixed"']
@@ -49,7 +49,7 @@ def forty(bad: int, value: str) -> str:
 
 
 def test_profiles_and_bindings(loaded: Guest) -> None:
-    """A profile decides for the cgroup that it is bound to, and for nothing else."""
+    """A profile decides for the cgroup that is bound to it, and for no other."""
     must(loaded, f"mkdir -p {GROUP}")
     cli(loaded, "profile create web")
     cli(loaded, "set anon_order fixed max_order=3 --profile web")
@@ -62,12 +62,12 @@ def test_profiles_and_bindings(loaded: Guest) -> None:
     assert len(refused.splitlines()) == 2
     raw = loaded.run(f"echo web >{ROOT}/profiles/delete")
     assert raw.rc and must(loaded, SEEN) == before
-    cli(loaded, "revert")  # the binding, which was the last change
+    cli(loaded, "revert")  # undoes the binding, the last change
     assert histograms(in_group(loaded, DENSE)) == [{0: 4096}]
 
 
 def test_one_bad_line_of_forty(loaded: Guest) -> None:
-    """The line is named, and every file is what it was, byte by byte."""
+    """The error names the line, and every file is unchanged, byte by byte."""
     must(loaded, f"mkdir -p {GROUP}")
     old = f"{ROOT}/profiles/old"
     must(loaded, f"echo old >{ROOT}/profiles/create && stat -c %i {GROUP} >{old}/cgroups")
@@ -81,7 +81,7 @@ def test_one_bad_line_of_forty(loaded: Guest) -> None:
 
 
 def test_manifest_there_and_back(loaded: Guest) -> None:
-    """save, reset and apply lead back to the same files; verify finds what somebody changed."""
+    """save, reset and apply restore the files; verify detects a change by hand."""
     must(loaded, f"mkdir -p {GROUP}")
     put(loaded, forty(4, '"web.service" = "p1"'))
     cli(loaded, f"apply {FILE}")
@@ -117,7 +117,7 @@ def test_hostile_names(loaded: Guest) -> None:
 
 
 def test_the_log_of_the_system(loaded: Guest) -> None:
-    """Each change is there, with who, what was and what is."""
+    """Each change is logged, with the user, the old and the new value."""
     log = "/run/messages"
     must(loaded, f"busybox syslogd -n -O {log} >/dev/null 2>&1 & echo $! >/run/syslogd")
     must(loaded, "n=0; until [ -S /dev/log ]; do sleep 0.1; n=$((n + 1)); [ $n -lt 100 ]; done")
@@ -132,7 +132,7 @@ def test_the_log_of_the_system(loaded: Guest) -> None:
 
 
 def test_map_sees_what_the_process_has(loaded: Guest) -> None:
-    """The same folios as the process itself finds, and as many zeroes as it left."""
+    """It finds the folios that the process itself finds, and all zero-filled pages."""
     cli(loaded, "set anon_order fixed max_order=4")
     look = "exec mmpolicy map --json $PPID"
     output = must(loaded, ops_command("map 1024 every 0 512 16 folios 0 1024 sh", look))

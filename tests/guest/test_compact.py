@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The policies of compact on fragmented memory: what is scanned, and what comes of it."""
+"""Policies of compact on fragmented memory: the pages scanned, and the huge pages gained."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ CASES = {case.name: case for case in bench.CASES}
 
 # Attempts of the last priority
 
-# Free memory of the second node is in holes of three pages between pinned ones, some of
-# them filled with what can be swapped out. What is touched there is pinned, so nothing
-# that is reclaimed makes a block. Folios of 32 kB are not a costly order: the kernel
-# tries harder and harder, until it kills.
+# Free memory of the second node is in holes of three pages between pinned ones, some filled with
+# swappable pages. Pages touched there are pinned, so reclaim frees no whole block. Folios of 32 kB
+# are not a costly order: the kernel retries at lower priorities, and finally calls the OOM killer.
 SCATTERED = f"crumbs -10 1 4 hold 30 1 map 300 {MADVISED} mbind 2 2 touch_pinned"
 SIZES = f"{THP}/hugepages"
 SMALL_FOLIOS = f"echo never >{SIZES}-2048kB/enabled; echo madvise >{SIZES}-32kB/enabled"
-# After one attempt that brings nothing, all accounts are overdrawn for ever.
+# After one failed attempt, all budgets are overdrawn for ever.
 SPENT = "scan_ahead_percent=1 scan_per_ms=0 forget_freed_percent=100"
 
 
 def trace(guest: Guest, command: str) -> list[tuple[str, dict[str, str]]]:
-    """What happened meanwhile: names of events, and what they say."""
+    """Trace a command: names and fields of the events."""
     switch = "".join(f"echo {{0}} >{TRACING}/events/{event}/enable\n" for event in EVENTS)
     must(
         guest,
@@ -52,7 +51,7 @@ def trace(guest: Guest, command: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def asked(guest: Guest, command: str) -> dict[str, list[dict[str, str]]]:
-    """What was said at the last priority of compaction, and before it."""
+    """Answers at the last priority of compaction, and before it."""
     seen: dict[str, list[dict[str, str]]] = {"last": [], "earlier": []}
     when = "earlier"
     for name, said in trace(guest, command):
@@ -64,9 +63,9 @@ def asked(guest: Guest, command: str) -> dict[str, list[dict[str, str]]]:
 
 
 def check_last_priority(machines: Machines, *flavor: str) -> None:
-    """Overdrawn, budget says no; but about the last attempt it is not asked.
+    """With an overdrawn budget, the policy refuses; but it is not asked about the last attempt.
 
-    Where a zone was put off by the kernel already, budget has nothing to say: not in each round.
+    If the kernel itself has deferred a zone, the policy is not asked either, so not in each round.
     """
     machines.end()
     guest = machines.get(*flavor, mem="800M", cpus=1, nodes=2, swap="1G")
@@ -88,7 +87,7 @@ def test_last_priority_is_never_held_back(machines: Machines) -> None:
 
 
 def deferrals(machines: Machines, policy: str) -> int:
-    """How often a zone was put off, or for longer, where hardly anything can be compacted."""
+    """How often a zone was deferred, or for longer, where compaction hardly succeeds."""
     machines.end()
     guest = machines.get(mem=bench.MEM, cpus=1, nodes=bench.NODES)
     must(guest, "echo 0 >/proc/sys/vm/compaction_proactiveness")
@@ -100,7 +99,7 @@ def deferrals(machines: Machines, policy: str) -> int:
 
 
 def test_eager_does_not_defer_others(machines: Machines) -> None:
-    """Of its attempts, only those that stock would have made too put the zone off."""
+    """Of its failed attempts, only those that stock would have made too defer the zone."""
     stock = deferrals(machines, "stock")
     assert stock > 5
     assert deferrals(machines, "eager") <= stock * 1.2
@@ -116,7 +115,7 @@ def compare(machines: Machines, name: str, arms: tuple[str, ...], seeds: int = 1
 
 
 def test_hopeless(machines: Machines) -> None:
-    """Where hardly anything can be compacted, budget soon stops trying, and eager never does."""
+    """Where compaction hardly succeeds, budget soon stops trying, and eager never does."""
     results = compare(machines, "hopeless", ("stock", *bench.POLICIES))
     assert results.value("stock", "hopeless", "scanned") > 1_000_000
     assert results.ratio("budget", "stock", "hopeless", "scanned") <= 0.07
@@ -127,19 +126,19 @@ def test_hopeless(machines: Machines) -> None:
 
 
 def test_eager_does_not_wait(machines: Machines) -> None:
-    """Asked for as much as is free, it gets more of that than stock, which puts attempts off."""
+    """If all free memory is requested, it gets more of it than stock, which defers attempts."""
     results = compare(machines, "idle, short", ("stock", "eager"), seeds=2)
     assert results.ratio("eager", "stock", "idle, short", "large") >= 1.06
 
 
-# How many large folios a guest gets differs by 2 % from the next one, if it is busy by 3 %.
-# So the mean of 8 guests as a ratio to that of 8 others differs by 1 to 1.5 %.
+# The number of large folios differs by 2 % between guests, on a busy host by 3 %. So the ratio of
+# two means of 8 guests each differs by 1 to 1.5 %.
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["idle", "busy"])
 def test_asked_for_too_much_in_full(machines: Machines, name: str) -> None:
-    """Nobody gets more than there is: both policies get it too, and budget scans less."""
+    """No arm gets more than exists: both policies get it too, and budget scans less."""
     results = compare(machines, name, ("stock", *bench.POLICIES), seeds=8)
     assert results.value("stock", name, "large") > 200
     assert results.ratio("budget", "stock", name, "scanned") <= 0.5
@@ -150,7 +149,7 @@ def test_asked_for_too_much_in_full(machines: Machines, name: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["idle, short", "busy, short"])
 def test_asked_for_what_is_free_in_full(machines: Machines, name: str) -> None:
-    """Eager gets more than stock, budget as much."""
+    """Eager gets more than stock, budget equally many."""
     results = compare(machines, name, ("stock", *bench.POLICIES), seeds=8)
     assert results.ratio("budget", "stock", name, "large") >= 0.96
     assert results.ratio("eager", "stock", name, "large") >= 1.06
@@ -172,7 +171,7 @@ done
 @pytest.mark.full
 @pytest.mark.flavor("debug")
 def test_switching_under_load(machines: Machines) -> None:
-    """Four processes fault, free and compact: no checker complains, nothing is damaged."""
+    """Four processes fault, free and compact: no checker reports a bug, and all data is intact."""
     guest = machines.get("debug", mem="1G", cpus=2, nodes=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     switching = guest.start(f"rm -f /run/stop; {SWITCHES.format(point=bench.POINT)}")

@@ -20,7 +20,7 @@ KEY = "profile.mmpolicy.dev"
 PAGES = 256
 WORDS = f"map {PAGES} touch 0 {PAGES} folios 0 {PAGES} wait"
 ORDERS = {"": 0, "small": 2, "large": 4}
-# What a pod says, the profile of its first container, and of its others.
+# Annotations of a pod, the profile of its first container, and of the others.
 WAYS = (
     ({f"{KEY}/container.c0": "small", f"{KEY}/pod": "large"}, "small", "large"),
     ({f"{KEY}/container.c0": "large", "example.org/pod": "small"}, "large", ""),
@@ -30,7 +30,7 @@ WAYS = (
 
 
 def pods(count: int, containers: int) -> dict[str, Any]:
-    """Each asks in another way."""
+    """Each pod uses other annotations."""
     found = {}
     for number in range(count):
         annotations, first, others = WAYS[number % len(WAYS)]
@@ -40,10 +40,10 @@ def pods(count: int, containers: int) -> dict[str, Any]:
 
 
 def expected(profile: str, plugin: str, found: dict[int, int]) -> bool:
-    """Whether a program got what its profile gives from its first instruction on.
+    """Whether a program's folios match its profile from its first instruction on.
 
-    Without the plugin that is nothing. Where the plugin was killed meanwhile, its successor
-    may have come in the middle.
+    Without the plugin the profile has no effect. If the plugin was killed, its successor may have
+    started in between.
     """
     order = 0 if plugin == "gone" else ORDERS[profile]
     if plugin == "killed":
@@ -65,11 +65,11 @@ def expected(profile: str, plugin: str, found: dict[int, int]) -> bool:
 def test_pods(
     machines: Machines, count: int, containers: int, containerd: str, runtime: str
 ) -> None:
-    """All containers are bound before their first instruction, and nothing is lost.
+    """All containers are bound before their first instruction, and no binding is lost.
 
-    Each is started, ended, and started anew; half of the ends are kills. The plugin is killed
-    twice for each pod: while nothing happens, and while a container starts. Two manifests of
-    the host are applied in turn, with the plugin and without. No call of the runtime is refused.
+    Each is started, ended, and restarted; half of the ends are kills. The plugin is killed twice
+    for each pod: while idle, and while a container starts. Two manifests of the host are applied in
+    turn, with the plugin and without. The runtime refuses no call.
     """
     machines.end()
     guest = machines.get("cloud", mem="2G")

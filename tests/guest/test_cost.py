@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The promises about cost, measured by bench/anon_order.py: counted instructions, no clock."""
+"""The promised costs, measured by bench/anon_order.py: counted instructions, no clock."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.flavor("unpatched", "patched")
 
 SECONDS = 20.0  # each test, about
 AREAS = {4: SMALL, 8: LARGE}
-MANY = 16_000  # faults, from which on a measurement repeats to NOISE
+MANY = 16_000  # faults for a measurement that repeats to NOISE
 DENSE = ("forward", "backward", "streams", "threads", "brk")
 SPARSE = (*anon_order.SPARSE, *anon_order.LESS_SPARSE, MALLOC.pattern)
 CHANGING = ("sparse_dense.1", "sparse_dense.2", "dense_sparse.1", "dense_sparse.2")
-# As docs/measured.md has them, within NOISE.
+# Figures of docs/measured.md, within NOISE.
 OFF = {"patched": 1.0013, "loaded": 1.0014, "unloaded": 1.0013}
-# What is asserted of each arm: the area, and the patterns if these are not all. ./dev bench
-# measures the rest too.
+# Asserted cases of each arm: the area, and the patterns unless all are. ./dev bench measures the
+# others too.
 EACH = (*anon_order.DENSE, *SPARSE, *anon_order.CHANGING)
 NEEDED: dict[str, tuple[int, tuple[str, ...]]] = {
     **dict.fromkeys((BASE, *OFF, "adaptive-4"), (SMALL, EACH)),
@@ -56,20 +56,20 @@ def results(all_machines: Machines) -> Repeated:
 
 
 def case(pattern: str, cap: int) -> str:
-    """The case of a pattern on the area that is meant for a cap."""
+    """The case of a pattern on the area for a cap."""
     return MALLOC.name() if pattern == MALLOC.pattern else f"{pattern} {AREAS[cap]}M"
 
 
 def best_fixed(results: Results, name: str, key: str, cap: int) -> float:
-    """The least that a fixed order up to a cap took."""
+    """The lowest cost of a fixed order up to a cap."""
     found = [results.find(f"fixed-{order}", name, key) for order in AREAS if order <= cap]
     return min(value for value in found if value is not None)
 
 
 def dearest(results: Results, arm: str) -> float:
-    """Where an arm takes most, as a multiple of BASE, of the cases with most faults.
+    """Highest cost of an arm as a multiple of BASE, over the cases with most faults.
 
-    While nothing is on, faults are the same in all cases; the others are too short.
+    While all is off, a fault costs equally much in all cases; the other cases are too short.
     """
     names = (name for name in results.cases() if name.endswith((f" {SMALL}M", f" {CHANGE}M")))
     many = [name for name in names if results.value(BASE, name, "faults") >= MANY]
@@ -86,7 +86,7 @@ def test_off_costs_nothing(results: Repeated, arm: str) -> None:
 @pytest.mark.parametrize("pattern", DENSE)
 @pytest.mark.parametrize(("key", "limit"), [("ticks", 1.03 + NOISE), ("faults", 1.10)])
 def test_dense_access(results: Repeated, pattern: str, cap: int, key: str, limit: float) -> None:
-    """Adaptive is near the best fixed order under the same cap.
+    """Adaptive is near the best fixed order under an equal cap.
 
     Each larger size takes some 32 folios of the one before (min_folios).
     """
@@ -102,11 +102,10 @@ def test_dense_access(results: Repeated, pattern: str, cap: int, key: str, limit
 @pytest.mark.parametrize("pattern", SPARSE)
 @pytest.mark.parametrize("key", ["ticks", "kb"])
 def test_sparse_access(results: Repeated, pattern: str, key: str) -> None:
-    """Adaptive, as it is by default, is near order 0 of the unpatched kernel.
+    """Adaptive with default knobs is near order 0 of the unpatched kernel.
 
-    malloc has 64 faults in all, and moves by 0.03 from one kernel, or boot, to another. A
-    question in random order takes 80 instructions on 6.12, and 103 on 7.2, which counts
-    sections that must not be preempted.
+    malloc has 64 faults in all, and differs by 0.03 between kernels, or boots. A decision in random
+    order takes 80 instructions on 6.12, and 103 on 7.2, which counts sections with preemption off.
     """
     name, arm = case(pattern, 4), "adaptive-4"
     more = 0.03 if pattern == MALLOC.pattern else 0.004 if SERIES == "7.2" else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Changes and experiments that are killed at random moments, on Debian's own kernel."""
+"""Changes and experiments killed at random moments, on Debian's own kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.flavor("cloud")
 SECONDS = 150.0  # each test, about
 
 CUT = Path(__file__).with_name("cut.py")
-# As a host has it: three cgroups, and a systemd that reads its units again at once.
+# Three cgroups, as on a host, and a systemd that reloads its units quickly.
 HOST = """
 rm -rf /etc/mmpolicy /var/lib/mmpolicy /run/mmpolicy
 mkdir -p /run/bin /sys/fs/cgroup/cut0 /sys/fs/cgroup/cut1 /sys/fs/cgroup/cut2
@@ -28,7 +28,7 @@ modprobe mmpolicy
     "times", [pytest.param(20, marks=pytest.mark.long), pytest.param(500, marks=pytest.mark.full)]
 )
 def test_sigkill(machines: Machines, times: int) -> None:
-    """Never a half state that nobody is told of, never a file that cannot be read."""
+    """No partial change goes unreported, and no file is unreadable."""
     guest = machines.get("cloud", mem="2G", cpus=2)
     must(guest, HOST)
     command = f"cd /tmp && PATH=/run/bin:$PATH {SCRIPT} {CUT} {times} {times}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """DKMS: the module for a kernel with the hooks, the stub for one without.
 
-DKMS runs on the host, in folders of its own; what it built is loaded in a guest.
+DKMS runs on the host, in folders of its own; a guest loads the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .conftest import Machines
 from .tools import ROOT, must
 
 AS_ROOT = [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
-LATER = cache_dir() / "dkms/usr/sbin/dkms"  # where ./dev puts that of a later Debian
+LATER = cache_dir() / "dkms/usr/sbin/dkms"  # where ./dev puts the DKMS of a later Debian
 SOURCES = ("Kbuild", "dkms.conf", "module")
 
 
@@ -37,7 +37,7 @@ class Dkms:
     release: str
 
     def run(self, verb: str) -> str:
-        """Run one verb; it has to succeed."""
+        """Run one verb; it must succeed."""
         argv = [*AS_ROOT, self.program, verb, "mmpolicy/0.1.0", "-k", self.release]
         argv += ["--kernelsourcedir", str(self.source), "--no-depmod"]
         for option in ("dkmstree", "sourcetree", "installtree"):
@@ -60,13 +60,13 @@ def tree_of(guest: Guest) -> tuple[Path, str]:
 
 @pytest.fixture(params=["dkms", pytest.param(str(LATER), marks=pytest.mark.full, id="later")])
 def program(request: pytest.FixtureRequest) -> str:
-    """That of this Debian, and a later one."""
+    """DKMS of this Debian, and a later one."""
     return str(request.param)
 
 
 @pytest.fixture
 def dkms(request: pytest.FixtureRequest, program: str) -> Iterator[Dkms]:
-    """A copy of this tree where DKMS looks for it."""
+    """A copy of this tree where DKMS finds it."""
     source, release = tree_of(new_guest(request.param))
     folder = Path(tempfile.mkdtemp(prefix="dkms-", dir=cache_dir()))
     copy = folder / "sourcetree/mmpolicy-0.1.0"
@@ -80,7 +80,7 @@ def dkms(request: pytest.FixtureRequest, program: str) -> Iterator[Dkms]:
 
 
 def build_and_install(dkms: Dkms) -> Path:
-    """Each verb once; the module that came of it."""
+    """Run each verb once; return the module that they install."""
     dkms.run("add")
     dkms.run("build")
     dkms.run("install")
@@ -103,7 +103,7 @@ def test_module(dkms: Dkms, machines: Machines) -> None:
 
 @pytest.mark.parametrize("dkms", ["patched"], indirect=True)
 def test_a_module_that_cannot_be_built(dkms: Dkms, machines: Machines) -> None:
-    """The installation of a kernel goes on, and the load says where to look."""
+    """The installation of a kernel continues, and the error of the load names the log."""
     with (dkms.folder / "sourcetree/mmpolicy-0.1.0/module/core.c").open("a") as core:
         core.write("#error this kernel is too new\n")
     module = build_and_install(dkms)
@@ -117,7 +117,7 @@ def test_a_module_that_cannot_be_built(dkms: Dkms, machines: Machines) -> None:
 @pytest.mark.flavor("unpatched")
 @pytest.mark.parametrize("dkms", ["unpatched"], indirect=True)
 def test_stub(dkms: Dkms, machines: Machines) -> None:
-    """Without the hooks the build works as well, and the load says what is missing."""
+    """Without the hooks the build works as well, and the error of the load names the reason."""
     guest = machines.get("unpatched", mem="1G")
     module = build_and_install(dkms)
     assert guest.run(f"insmod {module}").rc

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The console session of the command's document, and what somebody on call types first.
+"""The console session of docs/cli.md, and the commands for on-call engineers.
 
 The session of the tutorial needs packages.
 """
@@ -23,25 +23,25 @@ SECONDS = 60.0  # each test, about
 
 @pytest.fixture
 def host(guest: Guest, all_machines: Machines) -> Iterator[Guest]:
-    """A guest that ends with the session, as its journal is not for others."""
+    """A guest for the session alone, so its journal starts empty."""
     yield guest
     guest.check()
     all_machines.end()
 
 
 def test_session(host: Guest, tmp_path: Path) -> None:
-    """Each command prints what the document shows."""
+    """Each command prints the output shown in the document."""
     replay(host, "cli", tmp_path)
 
 
 @pytest.mark.flavor("cloud")
 def test_on_call(machines: Machines) -> None:
-    """On Debian's own kernel it is seen that a policy is on, and each way to end it does."""
+    """On Debian's own kernel the commands detect an active policy, and each way to end it works."""
     guest = machines.get("cloud", mem="2G", cpus=2)
     back_to_boot(guest)
     (looks,), (ways,) = readme("Is it on?", PAGE), readme("Off, now", PAGE)
     must(guest, "modprobe mmpolicy")
-    for way in ways:  # each of which also takes the profiles away
+    for way in ways:  # each of which also removes the profiles
         must(guest, "mmpolicy profile create web && mmpolicy set anon_order fixed --profile web")
         seen = must(guest, "\n".join(looks))
         assert seen.startswith("active\n")

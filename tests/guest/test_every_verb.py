@@ -11,7 +11,7 @@ from .conftest import Machines
 
 pytestmark = pytest.mark.flavor("cloud")
 SECONDS = 60.0  # about
-FEW = verbs.LINES[: verbs.LINES.index("load")]  # other tests have the verbs of the module
+FEW = verbs.LINES[: verbs.LINES.index("load")]  # other tests cover the verbs of the module
 
 
 @pytest.mark.parametrize(

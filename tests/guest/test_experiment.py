@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Experiments: which unit is in which arm, by the folios that it gets; and what is counted."""
+"""Experiments: the arm of each unit, seen by its folios; and the counters."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def arms(loaded: Guest) -> Iterator[Guest]:
 
 
 def enable(guest: Guest, **files: object) -> None:
-    """Set files of the experiment, then enable it anew."""
+    """Set files of the experiment, then disable and enable it."""
     lines = [f"echo {value} >{EXPERIMENT}/{name}" for name, value in files.items()]
     switch = f"echo 0 >{EXPERIMENT}/enabled", *lines, f"echo 1 >{EXPERIMENT}/enabled"
     must(guest, " && ".join(switch))
 
 
 def run_in_each_cgroup(guest: Guest) -> set[int]:
-    """Which of the cgroups are treated; each is in one of the arms."""
+    """Ids of the treated cgroups; each cgroup is in one of the arms."""
     body = f"echo $$ >{TOP}/$1/cgroup.procs && exec {DENSE}"
     found = must(
         guest, f"for i in $(seq {UNITS}); do sh -c {shlex.quote(body)} sh $i || exit; done"
@@ -64,7 +64,7 @@ def run_in_each_cgroup(guest: Guest) -> set[int]:
 
 
 def units(guest: Guest) -> dict[str, int]:
-    """How many units each arm has had."""
+    """Number of units of each arm."""
     lines = must(guest, f"cat {DEBUG}/experiment/units").splitlines()
     return {name: int(value) for name, value in (line.split() for line in lines)}
 
@@ -81,13 +81,13 @@ def timed(counters: dict[str, int], octave: str = "") -> int:
 
 
 def least_ns(counters: dict[str, int]) -> float:
-    """What these faults took at least, by the lower bounds of their buckets."""
+    """Minimum duration of these faults, by the lower bounds of their buckets."""
     names = (re.fullmatch(r"fault_ns_log2_(\d+)_(\d)", name) for name in counters)
     return sum(counters[m[0]] * 2.0 ** int(m[1]) * (8 + int(m[2])) / 8 for m in names if m)
 
 
 def test_cgroups_as_units(arms: Guest) -> None:
-    """A cgroup keeps its arm; more percent only add to the treatment; a seed is a new draw."""
+    """A cgroup keeps its arm; a higher percent only adds to the treatment; a seed draws again."""
     enable(arms, unit="cgroup", percent=30, seed=1)
     some = run_in_each_cgroup(arms)
     assert 0 < len(some) < UNITS
@@ -106,7 +106,7 @@ def test_cgroups_as_units(arms: Guest) -> None:
 
 @pytest.mark.parametrize(("seed", "percent"), [(1, 50), (2**40 + 7, 40), (MAX_SEED - 1, 50)])
 def test_the_command_knows_the_arm_of_a_cgroup(arms: Guest, seed: int, percent: int) -> None:
-    """`ab run` draws seeds that treat half of the units by the hash that the kernel decides by."""
+    """`ab run` draws seeds that treat half of the units, computing the kernel's hash itself."""
     ids = must(arms, f"cd {TOP} && stat -c %i $(seq {UNITS})").split()
     units = {str(unit): int(number) for unit, number in enumerate(ids)}
     found = arms_of(units, seed, percent)
@@ -134,14 +134,14 @@ def test_processes_as_units(arms: Guest) -> None:
 
 
 def test_only_a_part_of_the_hierarchy(arms: Guest) -> None:
-    """What is outside of the experiment's cgroup has the profile default."""
+    """Processes outside the experiment's cgroup have the profile default."""
     enable(arms, unit="cgroup", percent=100, cgroup=f"$(stat -c %i {TOP}/7)")
     assert run_in_each_cgroup(arms) == {6}
     assert units(arms) == {"control": 0, "treatment": 1, "full": 0}
 
 
 def test_bindings_win(arms: Guest) -> None:
-    """What is bound takes no part, until it is not bound any more."""
+    """A bound unit takes no part until it is unbound."""
     enable(arms, unit="cgroup", percent=100, cgroup=f"$(stat -c %i {TOP})")
     number = must(arms, f"stat -c %i {TOP}/3").strip()
     must(arms, f"echo {number} >{PROFILES}/control/cgroups")
@@ -152,7 +152,7 @@ def test_bindings_win(arms: Guest) -> None:
 
 
 def test_what_may_not_change_meanwhile(arms: Guest) -> None:
-    """Arms, unit, seed, cgroup and the profiles stay; by effect too."""
+    """Arms, unit, seed, cgroup and the profiles are fixed; also by their effect."""
     enable(arms, unit="cgroup", percent=50, seed=4)
     before = run_in_each_cgroup(arms)
     values = {"control": "none", "treatment": "none", "unit": "process", "seed": "5", "cgroup": "1"}
@@ -181,7 +181,7 @@ def test_nothing_runs_without_two_arms(arms: Guest) -> None:
 
 @pytest.mark.parametrize(("arm", "percent"), [("control", 0), ("treatment", 100)])
 def test_counters_of_an_arm(arms: Guest, arm: str, percent: int) -> None:
-    """Decisions, folios and the time of some faults are counted in the arm that they were in."""
+    """Decisions, folios and fault times are counted in the arm of the process."""
     enable(arms, unit="cgroup", percent=percent, time_faults=1, cgroup=f"$(stat -c %i {TOP}/1)")
     other = ARMS[arm == "control"]
     inside = f"sh -c 'echo $$ >{TOP}/1/cgroup.procs && exec {workload('touch')} forward 16 2'"
@@ -192,7 +192,7 @@ def test_counters_of_an_arm(arms: Guest, arm: str, percent: int) -> None:
     faults = 2 * 4096 if arm == "control" else 2 * 256
     assert faults / 16.5 / 1.5 <= timed(rise) + rise["fault_missed"] <= (faults + 300) / 16.5 * 1.5
     assert rise["fault_missed"] <= 1 + timed(rise) / 10
-    assert 1 <= rise["fault_ns"] / least_ns(rise) < 9 / 8  # the sum is of what the buckets have
+    assert 1 <= rise["fault_ns"] / least_ns(rise) < 9 / 8  # the sum agrees with the buckets
     assert faults <= 2 * found["faults"] + 2
     if arm == "control":
         assert rise["requested_order_0"] >= faults
@@ -205,7 +205,7 @@ def test_counters_of_an_arm(arms: Guest, arm: str, percent: int) -> None:
 
 
 def test_faults_are_timed_on_request_alone(arms: Guest) -> None:
-    """Not by a running experiment as such, and with all points at stock as well."""
+    """Not by an experiment alone, and also with all points at stock."""
     enable(arms, unit="cgroup", percent=0, time_faults=0)
     ran(arms, f"{workload('touch')} forward 16 1")
     assert stats(arms, "control")["requested_order_0"] >= 4096
@@ -217,7 +217,7 @@ def test_faults_are_timed_on_request_alone(arms: Guest) -> None:
     assert timed(after) > 4096 / 16.5 / 1.5
     assert after["stock"] >= 4096
     must(arms, f"echo 0 >{EXPERIMENT}/enabled")
-    after = stats(arms, "control")  # with the faults of other processes until here
+    after = stats(arms, "control")  # with the faults of other processes up to here
     ran(arms, f"{workload('touch')} forward 16 1")
     assert stats(arms, "control") == after
 
@@ -232,7 +232,7 @@ scrape_configs:
 
 
 def test_prometheus_knows_how_long_faults_take(arms: Guest) -> None:
-    """Debian's Prometheus scrapes the command; a quantile lies where the module has counted it."""
+    """Debian's Prometheus scrapes the command; a quantile agrees with the module's counters."""
     enable(arms, unit="cgroup", percent=0, time_faults=1)
     ran(arms, f"{workload('touch')} forward 16 9")
     must(arms, f"echo 0 >{EXPERIMENT}/enabled; echo {shlex.quote(SCRAPE)} >/run/scrape.yml")

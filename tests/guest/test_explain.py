@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`explain` and `recommend` on real processes, up to what the recommended profile does."""
+"""`explain` and `recommend` on real processes, up to the effect of the recommended profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .tools import POINT, ROOT, must
 
 PAGES = 8192
 CGROUP = "/sys/fs/cgroup/mmpolicy-explain"
-# Fills an area in order, or with gaps, when it is told to; the first page tells where it is.
+# Fills an area in order, or with gaps, when it gets a signal; the first page holds its address.
 WORKER = """
 import mmap, os, sys, time
 area = mmap.mmap(-1, {pages} * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -35,7 +35,7 @@ time.sleep(1000)
 
 @contextmanager
 def worker(guest: Guest, step: int, pages: int = PAGES) -> Iterator[int]:
-    """A process in a cgroup of its own, which begins when /tmp/go is there; its number."""
+    """A process in a cgroup of its own, which starts when /tmp/go exists; its PID."""
     must(guest, f"mkdir -p {CGROUP}; rm -f /tmp/go /tmp/ready")
     code = shlex.quote(WORKER.format(pages=pages, step=step))
     job = guest.start(
@@ -51,7 +51,7 @@ def worker(guest: Guest, step: int, pages: int = PAGES) -> Iterator[int]:
 
 
 def said(guest: Guest, verb: str, pid: int) -> dict[str, Any]:
-    """What a verb says of a process that works meanwhile, as JSON."""
+    """JSON output of a verb about a running process."""
     begin = f"until [ -d {TRACING} ]; do sleep 0.1; done; sleep 1; touch /tmp/go"
     command = f"({begin}) & mmpolicy {verb} {pid} --seconds 6 --json"
     return ran(guest, command)
@@ -65,7 +65,7 @@ def largest(found: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("step", (1, 16))
 def test_explain(loaded: Guest, step: int) -> None:
-    """It knows which folios an area has, what of them is unused, and what was wanted."""
+    """It reports the folios of an area, the unused part, and the requested orders."""
     must(loaded, f"echo fixed >{POINT}/policy; echo adaptive >{POINT}/shadow")
     with worker(loaded, step) as pid:
         area = largest(said(loaded, "explain", pid))
@@ -80,8 +80,8 @@ def test_explain(loaded: Guest, step: int) -> None:
 
 @pytest.mark.parametrize("step", (1, 16))
 def test_recommend(loaded: Guest, step: int) -> None:
-    """Large folios to who uses them, once the manifest is applied; to others none."""
-    pages = PAGES * (1 if step == 1 else 4)  # of the faults, one in twelve is asked
+    """Once the manifest is applied, dense processes get large folios, and others none."""
+    pages = PAGES * (1 if step == 1 else 4)  # one fault in twelve is sampled
     must(loaded, f"echo adaptive >{POINT}/shadow")
     with worker(loaded, step, pages) as pid:
         found = said(loaded, "recommend", pid)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `doctor --kernel` says of an image is what the kernel is found to have when it runs."""
+"""`doctor --kernel` predicts from an image the properties of the running kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS = 20.0  # each test, about
 
 
 def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> None:
-    """The same points, the same types and the same symbols; each hooked function can be traced."""
+    """Points, types and symbols agree; each hooked function can be traced."""
     path = Kernel.of_flavor(SERIES, stock).image
     kernel, points = look_at(Tree(), str(path))
     guest = machines.get(stock, cpus=2)
@@ -45,7 +45,7 @@ def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> Non
 
 
 def test_types_and_symbols(machines: Machines, stock: str) -> None:
-    """The types are those of /sys/kernel/btf, and the names those of /proc/kallsyms."""
+    """Types agree with /sys/kernel/btf, and names with /proc/kallsyms."""
     image = Image(Kernel.of_flavor(SERIES, stock)
                   .image.read_bytes())  # fmt: skip
     guest = machines.get(stock, cpus=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `doctor --kernel` says of Debian's images that there are no headers for, and no modules."""
+"""`doctor --kernel` on Debian's images for which there are no headers, and no modules."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
 
 INIT = Path(__file__).with_name("look.sh")
 FUNCTIONS = ("HOOK", "CALL")
-PATIENT = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300"  # where the host is busy
+PATIENT = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300"  # for a busy host
 
 
 def found_by(image: Path, folder: Path, functions: set[str]) -> dict[str, set[str]]:
-    """Boot an image alone, and return what the kernel says of itself."""
+    """Boot an image alone, and return the properties of the running kernel."""
     (folder / "initrd").write_bytes(initramfs(INIT, functions="\n".join(functions) + "\n"))
     words = f"{QEMU} -M q35 -m 512M -nodefaults -display none -no-reboot"
     words += f" {accelerator('auto', False, 1, image, False)}"
@@ -46,7 +46,7 @@ def found_by(image: Path, folder: Path, functions: set[str]) -> dict[str, set[st
 
 
 def plain(prototype: str) -> tuple[str, str]:
-    """The name of a function, and its prototype as needs.h has it, of what pfunct prints."""
+    """The name of a function, and its prototype as in needs.h, from the output of pfunct."""
     text = re.sub(r"\b(struct|union|enum) ", "", prototype.rstrip(";"))
     text = re.sub(r"\bconst (\w+)", r"\1 const", text)
     text = re.sub(r"\s*\*\s*", "*", text).replace("*const", "* const")
@@ -58,7 +58,7 @@ def plain(prototype: str) -> tuple[str, str]:
 
 
 def prototypes(types: bytes, folder: Path, functions: set[str]) -> dict[str, str]:
-    """As another reader of BTF has them."""
+    """Prototypes found by another reader of BTF."""
     (folder / "types").write_bytes(types)
     argv = ["pfunct", "-F", "btf", "-P", str(folder / "types")]
     lines = subprocess.run(argv, capture_output=True, check=True, text=True).stdout.splitlines()
@@ -68,7 +68,7 @@ def prototypes(types: bytes, folder: Path, functions: set[str]) -> dict[str, str
 
 
 def taken(rows: list[Need], found: dict[str, str]) -> Iterator[tuple[Need, One]]:
-    """What a point takes, by the prototypes that another reader has found."""
+    """The variant that a point takes, by the prototypes of the other reader."""
     ways: set[str] = set()
     for need in rows:
         if ways >= need.when and ways.isdisjoint(need.unless) and need.row in FUNCTIONS:
@@ -80,7 +80,7 @@ def taken(rows: list[Need], found: dict[str, str]) -> Iterator[tuple[Need, One]]
 
 @pytest.mark.parametrize("series", ("6.16", "6.17", "6.18", "6.19", "7.0", "7.1"))
 def test_each_function_that_is_named(series: str, tmp_path: Path) -> None:
-    """Types and symbols are those of the running kernel; what is hooked can be traced there."""
+    """Types and symbols agree with the running kernel, where hooked functions can be traced."""
     package = fits.fetched(fits.newest()[series, "cloud-amd64"])
     image, (kernel, points) = Image(package.read_bytes()), look_at(Tree(), str(package))
     names = {one.name for need in needs() if need.row in FUNCTIONS for one in need.ones}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The collection for Ansible on three hosts with systemd, over ssh: in, rolled out, compared."""
+"""The Ansible collection on three hosts with systemd, over ssh: install, roll out, compare."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
 KEPT = "/etc/mmpolicy/web.toml"
 NEXT = MANIFEST.replace("max_order = 4", "max_order = 2")
 NEXT_FOLIOS = {"2": PAGES}
-# Each touches memory again and again, and says what that has taken: the first one page in 16.
+# Each touches memory repeatedly, and prints the cost: the first one touches one page in 16.
 LOADS = {"sparse": "every_64k 8", "dense": "forward 8"}
 LOAD = (
     "[Service]\nExecStart=sh -c '"
@@ -43,7 +43,7 @@ WORSE = MANIFEST.replace("max_order = 4", "max_order = 3") + '"sparse.service" =
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    """Three hosts with services, and nothing of ours."""
+    """Three hosts with services, without mmpolicy."""
     with folder_of_root("fleet") as path:
         system = host_system(path)
         services = {name: LOAD.format(name=name, pattern=LOADS[name]) for name in LOADS}
@@ -62,7 +62,7 @@ LEFT = "ls -d /var/cache/mmpolicy /etc/mmpolicy /usr/bin/mmpolicy 2>/dev/null ||
 
 
 def folios(fleet: Fleet) -> dict[str, dict[str, int]]:
-    """What the memory of the service is made of on each host, when it starts again."""
+    """Folios of the service on each host after a restart."""
     return {
         name: {order: count for order, count in json.loads(text).items() if order != "none"}
         for name, text in fleet.each(RESTARTED).items()
@@ -70,7 +70,7 @@ def folios(fleet: Fleet) -> dict[str, dict[str, int]]:
 
 
 def test_from_nothing(fleet: Fleet) -> None:
-    """One play leads to a bound service, as its check says before; the second changes nothing."""
+    """One play leads to a bound service, as check mode predicts; a second run changes nothing."""
     play = fleet.controller.play
     told = {"mmpolicy_packages": PACKAGES, "mmpolicy_manifests": {"web.toml": MANIFEST}}
     assert folios(fleet) == dict.fromkeys(fleet.guests, SMALL)
@@ -86,7 +86,7 @@ def test_from_nothing(fleet: Fleet) -> None:
     assert code == 0 and {each["changed"] for each in recap(out).values()} == {0}, out
 
 
-# From now on the command is there, and each test begins with MANIFEST for good.
+# From here on the command is installed, and each test begins with MANIFEST made permanent.
 BEGIN = f"""
 command -v mmpolicy >/dev/null || {INSTALL}
 systemctl stop {" ".join(LOADS)}; systemctl start mmpolicy; mkdir -p /etc/mmpolicy
@@ -100,7 +100,7 @@ mmpolicy apply --skip-missing /etc/mmpolicy
 
 @pytest.fixture
 def installed(fleet: Fleet) -> Fleet:
-    """The hosts with MANIFEST for good, whatever the tests before have done."""
+    """The hosts with MANIFEST made permanent, whatever the tests before have done."""
     fleet.each(BEGIN)
     return fleet
 
@@ -113,7 +113,7 @@ def roll(fleet: Fleet, text: str, lease_s: int, **variables: Any) -> subprocess.
 
 
 class Host(NamedTuple):
-    """What a host has."""
+    """State of a host."""
 
     state: str
     lease: str
@@ -125,7 +125,7 @@ NOW = f"cat {ROOT}/state {ROOT}/lease_ms {KEPT}"
 
 
 def hosts(fleet: Fleet) -> dict[str, Host]:
-    """What each of them has, and gives to the service when that starts again."""
+    """State of each host, with the folios that its service gets after a restart."""
     found = {}
     for name, made_of in folios(fleet).items():
         state, lease, kept = must(fleet.guests[name], NOW).split("\n", 2)
@@ -133,8 +133,8 @@ def hosts(fleet: Fleet) -> dict[str, Host]:
     return found
 
 
-# Exit 8 if the service says that it has twice the memory that it writes to, or more. What it
-# said first was begun before.
+# Exits with 8 if the service reports twice the memory that it writes to, or more. Its first report
+# may cover the time before.
 SAID = r"s/.*\"{}\": \([0-9]*\).*/\1/p"
 GATE = f"""
 ! systemctl -q is-active sparse || {{
@@ -148,7 +148,7 @@ TASK = "TASK [mmpolicy.host.rollout : "
 
 
 def test_a_planted_regression(installed: Fleet) -> None:
-    """The first look at its host finds it; the step goes back, and the one before stays."""
+    """The first check of its host finds it; the step is rolled back, and the one before stays."""
     bad = installed.guests["host2"]
     must(bad, f"systemctl start sparse; {GATE}")
     before = installed.each(f"{SET}; {NOW}")
@@ -165,7 +165,7 @@ def test_a_planted_regression(installed: Fleet) -> None:
 
 
 def begins(process: subprocess.Popen[str]) -> Iterator[float]:
-    """When each task of a play begins, in seconds from the first one; at last, when all ends."""
+    """Start times of the tasks of a play, in seconds after the first one; and its end."""
     assert process.stdout
     start = None
     for line in process.stdout:
@@ -177,7 +177,7 @@ def begins(process: subprocess.Popen[str]) -> Iterator[float]:
 
 @pytest.fixture(scope="module")
 def course(fleet: Fleet) -> list[float]:
-    """When each task of a roll-out of NEXT begins, if nothing disturbs it."""
+    """Start times of the tasks of an undisturbed roll-out of NEXT."""
     fleet.each(BEGIN)
     process = roll(fleet, NEXT, PATIENT_S)
     found = list(begins(process))
@@ -189,7 +189,7 @@ def course(fleet: Fleet) -> list[float]:
 PASSED = Host("active", "0", NEXT, NEXT_FOLIOS)
 BEFORE = Host("active", "0", MANIFEST, LARGE)
 ENDS = [PASSED, BEFORE, *(Host("expired", "0", text, SMALL) for text in (MANIFEST, NEXT))]
-# What the controller has begun on a host ends with its connections, or later.
+# Processes of the controller on a host end with its connections, or later.
 SETTLED = """
 while cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -qE '{}'; do sleep 0.2; done
 """
@@ -199,7 +199,7 @@ LEASE_ENDS = f"""
 
 
 def settle(fleet: Fleet) -> None:
-    """Let what the controller has begun on the hosts end, and then its connections."""
+    """Wait until the controller's processes on the hosts have ended, then close its connections."""
     fleet.each(SETTLED.format("pytho[n]3"))
     fleet.disconnect()
     fleet.each(SETTLED.format("pytho[n]3|s[s]hd: root@"))
@@ -207,7 +207,7 @@ def settle(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_controller_that_dies(installed: Fleet, course: list[float], seed: int) -> None:
-    """At a random moment: a host has what was passed, or what it had; or a lease ends in stock."""
+    """At a random moment: a host has the new manifest or the old one; or a lease ends in stock."""
     moment = random.Random(seed).random() * course[-1]
     number = bisect_right(course, moment)
     process = roll(installed, NEXT, round(course[-1] / 2))
@@ -236,7 +236,7 @@ FAULTS = f"faults=cmd:sed -n '{SAID.format('faults')}' /run/dense lower"
 def test_an_experiment(
     installed: Fleet, tmp_path: Path, treatment: list[str], verdict: str
 ) -> None:
-    """Hosts under load are drawn, run by themselves, are pooled; equal arms differ in nothing."""
+    """Hosts under load are drawn, run by themselves and are pooled; equal arms do not differ."""
     installed.each("systemctl start dense; until [ -s /run/dense ]; do sleep 0.1; done")
     before = installed.each(f"{SET}; {NOW}")
     code, out = installed.controller.play(

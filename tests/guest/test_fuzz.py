@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Random writes by several processes at once: each answer and each file as a model has them."""
+"""Random writes by several processes at once: answers and files agree with a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 20.0  # each test, about
 
 
 def clean(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
-    """As the model has it, and the kernel's checkers see nothing."""
+    """No difference from the model, and the kernel's checkers report no bug."""
     found = fuzz(guest, seed, writes)
     print(found)
     assert found["writes"] >= writes
@@ -30,7 +30,7 @@ def clean(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", (1, None))
 def test_fuzz(machines: Machines, seed: int | None) -> None:
-    """Always the same writes, and some that nobody has tried."""
+    """A fixed seed for repeatable writes, and a new one."""
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     clean(guest, secrets.randbits(32) if seed is None else seed, 4000)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Each allocation of the module fails in turn: an error, all as before, and nothing is lost."""
+"""Each allocation of the module fails in turn: an error, the old state, and no leak."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .conftest import Machines
 from .tools import ROOT, THP, must
 
 PROFILES, EXPERIMENT = f"{ROOT}/profiles", f"{ROOT}/experiment"
-# Stock gives 64 kB; a profile is there that gives single pages.
+# Stock gives 64 kB; a profile with single pages exists.
 SET_UP = f"""
 echo always >{THP}/hugepages-64kB/enabled
 modprobe mmpolicy
@@ -22,7 +22,7 @@ done
 """
 ARMS = f"echo a >{EXPERIMENT}/control && echo b >{EXPERIMENT}/treatment"
 CGROUP = "mkdir -p /sys/fs/cgroup/nth && id=$(stat -c %i /sys/fs/cgroup/nth)"
-# In a shell that becomes the process: before, what is done, how it is undone.
+# For a shell that becomes the process: setup, the change, how it is undone.
 CASES = {
     "load": ("rmmod mmpolicy", "load anon_order=never", "unload -"),
     "unload": (
@@ -66,7 +66,7 @@ CASES = {
     ),
     "lease": (":", f"write {ROOT}/lease_ms=86400000", f"write {ROOT}/lease_ms=0"),
 }
-# What must not fail, however little memory there is.
+# Changes that must not fail, however short memory is.
 ALWAYS_WORKS = {"unload", "fork", "choose an arm", "lease", "delete"}
 
 
@@ -77,7 +77,7 @@ ALWAYS_WORKS = {"unload", "fork", "choose an arm", "lease", "delete"}
     ]
 )
 def watched(request: pytest.FixtureRequest, machines: Machines) -> Guest:
-    """A guest that knows which memory nobody points to any more."""
+    """A guest with kmemleak, which detects leaks."""
     guest = machines.get(request.param, mem="1G", cpus=1, append="kmemleak=on")
     must(guest, "[ -e /sys/kernel/debug/kmemleak ] && echo scan=off >/sys/kernel/debug/kmemleak")
     must(guest, SET_UP)
@@ -85,14 +85,14 @@ def watched(request: pytest.FixtureRequest, machines: Machines) -> Guest:
 
 
 def each_fails(guest: Guest, step: int, before: str, act: str, undo: str) -> dict[str, int]:
-    """How many made it fail, and how many did not; it fails where that shows afterwards."""
+    """Make each allocation fail; return how many failures were errors and how many were not."""
     words = " ".join(f'{what.partition(" ")[0]} "{what.partition(" ")[2]}"' for what in (act, undo))
     command = f"{before}\nexec {workload('nth')} $(modinfo -n mmpolicy) {step} {words}"
     return ran(guest, command, timeout=7200)
 
 
 def case(guest: Guest, name: str, step: int = 1) -> dict[str, int]:
-    """One of them; then all is as before."""
+    """Run one case; then the state is as before."""
     found = each_fails(guest, step, *CASES[name])
     must(guest, f"[ ! -d {ROOT} ] || rmmod mmpolicy\n{SET_UP}")
     print(name, found)
@@ -102,13 +102,13 @@ def case(guest: Guest, name: str, step: int = 1) -> dict[str, int]:
 
 
 def nothing_is_lost(guest: Guest) -> None:
-    """The kernel's checkers have seen nothing."""
+    """The kernel's checkers report no bug and no leak."""
     guest.check()
     guest.scan_leaks()
 
 
 def test_some_allocations_fail(watched: Guest) -> None:
-    """Where there are many, one in so many."""
+    """In cases with many allocations, one in step."""
     case(watched, "bind a process")
     case(watched, "fork")
     case(watched, "start")
@@ -119,7 +119,7 @@ def test_some_allocations_fail(watched: Guest) -> None:
 
 @pytest.mark.full
 def test_each_allocation_fails(watched: Guest) -> None:
-    """Of each change that there is."""
+    """Of each change that exists."""
     found = {name: case(watched, name) for name in CASES}
     assert found["load"]["failed"] > 50 and found["create"]["failed"] > 50
     nothing_is_lost(watched)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The optional series large-folio-faults/: writes to memory that is there already."""
+"""The optional series large-folio-faults/: writes to memory that is mapped already."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ Found = dict[str, dict[str, dict[str, Any]]]
 
 
 def rewrite(guest: Guest, case: str) -> dict[str, Any]:
-    """Run the workload rewrite; it fails by itself where data is wrong."""
+    """Run the workload rewrite, which fails if data is wrong."""
     return ran(guest, f"{workload('rewrite')} {case} {MIB} {CASES[case]}")
 
 
 def larger(guest: Guest, case: str) -> dict[str, Any]:
-    """Of two runs that with more ticks: some cases take 1.2 % less now and then."""
+    """The run with more ticks of two, as some cases sometimes take 1.2 % less."""
     return max((rewrite(guest, case) for _ in range(2)), key=lambda run: run["ticks"])
 
 
 @pytest.fixture(scope="module")
 def found(all_machines: Machines) -> Found:
-    """What each case takes in each arm, all of it in one guest; "stock" has no module."""
+    """Cost of each case in each arm, all in one guest; "stock" has no module."""
     all_machines.end()
     with counting_guest("large", "2G") as guest:
         rewrite(guest, "fresh")  # warms up the free lists
@@ -69,7 +69,7 @@ def found(all_machines: Machines) -> Found:
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_parent_keeps_its_folios(found: Found, arm: str) -> None:
-    """After the child has gone, no policy costs more than order 0 does."""
+    """After the child has exited, no policy costs more than order 0 does."""
     stock, taken = (found[name]["parent"]["ticks"] for name in ("stock", arm))
     assert taken <= 1.02 * stock, f"{taken / stock:.3f}"
 
@@ -85,7 +85,7 @@ def test_parent_takes_a_fault_for_each_folio(found: Found, arm: str) -> None:
 @pytest.mark.parametrize("case", ["child", "read"])
 @pytest.mark.parametrize("arm", LARGE)
 def test_blocks_are_copied(found: Found, arm: str, case: str) -> None:
-    """A child that writes everything, or who has read first, gets 64 kB a fault by default."""
+    """A child that writes all of it, or a reader before a write, gets 64 kB a fault by default."""
     stock, taken = (found[name][case] for name in ("stock", arm))
     assert PAGES / 16 <= taken["faults"] <= PAGES / 8
     assert taken["ticks"] <= 0.5 * stock["ticks"], f"{taken['ticks'] / stock['ticks']:.3f}"
@@ -101,7 +101,7 @@ def test_a_read_before_costs_little(found: Found) -> None:
 
 @pytest.mark.parametrize("case", ["sparse", "few"])
 def test_adaptive_copies_what_is_written(found: Found, case: str) -> None:
-    """It sees that no block is written in full, and copies single pages."""
+    """It detects that no block is written in full, and copies single pages."""
     stock, taken = (found[name][case] for name in ("stock", "adaptive-4"))
     for key in ("ticks", "kb"):
         assert taken[key] <= 1.05 * stock[key], f"{key}: {taken[key] / stock[key]:.3f}"
@@ -116,13 +116,13 @@ def test_a_read_gets_memory(machines: Machines) -> None:
         must(guest, f"echo {wanted} >{POINT}/memory_on_read")
         taken = rewrite(guest, "read")
         assert (taken["faults"] < 32) == wanted, taken
-    # The knob is on, but this is not a read of the program.
+    # The knob is on, but this is not a read by the program.
     (shown,) = folios(guest, f"map 1024 madvise 0 1024 {POPULATE_READ} folios 0 1024")
     assert 4 not in shown
 
 
 def test_a_knob_caps_what_is_copied(machines: Machines) -> None:
-    """Below what the policy would give; 0 is a page, and 256 kB are more than the default."""
+    """The cap may be below the policy's order; 0 is a page, and 256 kB exceed the default."""
     guest = machines.get("large", mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     switch(guest, "fixed", max_order=8)
@@ -133,7 +133,7 @@ def test_a_knob_caps_what_is_copied(machines: Machines) -> None:
 
 @pytest.mark.flavor("patched")
 def test_stock_costs_nothing(found: Found, all_machines: Machines) -> None:
-    """With all policies at stock, forks and faults take what they take without the series."""
+    """With all policies at stock, forks and faults cost as much as without the series."""
     all_machines.end()
     with counting_guest("patched", "2G") as guest:
         rewrite(guest, "fresh")
@@ -143,7 +143,7 @@ def test_stock_costs_nothing(found: Found, all_machines: Machines) -> None:
 
 
 def test_a_small_rest_is_given_back(machines: Machines) -> None:
-    """A folio is kept only if at least half of it is there."""
+    """A folio is kept only if at least half of it is mapped."""
     guest = machines.get("large", mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     switch(guest, "fixed", max_order=4)
@@ -155,7 +155,7 @@ def test_a_small_rest_is_given_back(machines: Machines) -> None:
 
 @pytest.mark.parametrize("advice", [MADV_DONTNEED, MADV_FREE])
 def test_many_ranges_are_freed_with_one_flush(machines: Machines, advice: int) -> None:
-    """Each other CPU, which runs a thread, flushes its TLB once for 1,000 ranges."""
+    """Each other CPU that runs a thread flushes its TLB once for 1,000 ranges."""
     guest = machines.get("large", mem="1G", cpus=4)
     result = ran(guest, f"{workload('vector')} {advice}")
     assert result["cpus"] == 4
@@ -164,7 +164,7 @@ def test_many_ranges_are_freed_with_one_flush(machines: Machines, advice: int) -
         assert result[way][gone] >= RANGES - 64  # a CPU marks 31 pages at a time as lazy
         assert result[way][kept] == 0
     assert result["each"]["flushed"] >= RANGES
-    assert result["all"]["flushed"] <= 12  # three, if nothing else happens
+    assert result["all"]["flushed"] <= 12  # three, if the guest is otherwise idle
 
 
 # A program
@@ -177,7 +177,7 @@ WRITES = 200_000
 
 @pytest.fixture(scope="module")
 def redis(all_machines: Machines) -> dict[str, dict[str, Any]]:
-    """What redis takes while it is written to and saves itself, in a guest of its own each."""
+    """Cost of redis while it is written to and saves itself, each in a guest of its own."""
     all_machines.end()
     found = {}
     for arm in ("stock", "fixed-4", "adaptive-4"):
@@ -198,7 +198,7 @@ def redis(all_machines: Machines) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("arm", ["fixed-4", "adaptive-4"])
 def test_snapshots_of_redis_cost_no_more(redis: dict[str, dict[str, Any]], arm: str) -> None:
-    """In instructions of the server and of what it forks."""
+    """In instructions of the server and its children."""
     stock, taken = redis["stock"], redis[arm]
     assert stock["saved"] == taken["saved"] == 4
     assert taken["usec"] <= stock["usec"], f"{taken['usec'] / stock['usec']:.4f}"
@@ -215,7 +215,7 @@ def test_snapshots_of_redis_take_no_more_memory(redis: dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def crumbled(all_machines: Machines) -> dict[str, dict[str, Any]]:
-    """What patterns take by arm, in a guest without free memory in blocks of four pages."""
+    """Cost of patterns by arm, in a guest without free blocks of four pages."""
     all_machines.end()
     with counting_guest("large", "512M") as guest:
         must(guest, "modprobe mmpolicy; echo 0 >/proc/sys/vm/compaction_proactiveness")
@@ -239,7 +239,7 @@ def crumbled(all_machines: Machines) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("arm", ["fixed-4", "adaptive-4"])
 def test_single_pages_save_faults(crumbled: dict[str, dict[str, Any]], arm: str) -> None:
-    """Sixteen pages a fault where no folio of four pages is to be had, and no more memory."""
+    """Sixteen pages a fault where no block of four pages is free, and no more memory."""
     small, taken = (crumbled[name]["forward"] for name in ("never", arm))
     assert small["faults"] >= PAGES
     assert taken["faults"] <= PAGES / 14
@@ -249,7 +249,7 @@ def test_single_pages_save_faults(crumbled: dict[str, dict[str, Any]], arm: str)
 
 
 def test_sparse_use_takes_no_more_pages(crumbled: dict[str, dict[str, Any]]) -> None:
-    """Where adaptive wants no folios, it wants no single pages either."""
+    """If adaptive requests no large folios, it maps no additional single pages either."""
     small, taken = (crumbled[name]["every_64k"] for name in ("never", "adaptive-4"))
     assert crumbled["never"]["singles"] == 0
     for key in ("ticks", "kb"):
@@ -266,8 +266,8 @@ echo /dev/$disk
 """
 POLICIES = ("adaptive", "fixed")
 
-# One large folio in three is not to be had, where the kernel can be told so. What may wait, such
-# as memory for a stack, is.
+# One allocation of a large folio in three fails, if the kernel supports that. Allocations that may
+# wait, such as memory for a stack, fail too.
 FAIL_LARGE = """
 cd /sys/kernel/debug/fail_page_alloc 2>/run/said || exit 0
 echo N >ignore-gfp-highmem
@@ -280,7 +280,7 @@ echo -1 >times
 
 
 def scramble(guest: Guest, disk: str, seed: int, operations: int) -> None:
-    """Run the workload scramble; it fails by itself where a byte is wrong."""
+    """Run the workload scramble, which fails if a byte is wrong."""
     command = f"{workload('scramble')} {seed} {operations} {disk}"
     result = ran(guest, command, timeout=operations / 2 + 600)
     assert result["operations"] >= operations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The lease: everything goes back to stock although nobody acts."""
+"""The lease: everything returns to stock without any action of user space."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DENSE = "map 4096 touch 0 4096 folios 0 4096"
 PROFILES = f"{ROOT}/profiles"
 ARMS = ("control", "treatment")
 
-# All that can be set, with an experiment that runs.
+# Sets all settings, with a running experiment.
 EVERYTHING = f"""
 for name in a b c; do echo $name >{PROFILES}/create || exit; done
 for name in default a b c; do
@@ -33,7 +33,7 @@ SEEN += " | xargs grep ''"
 
 
 def state(guest: Guest) -> str:
-    """As the file says."""
+    """Content of the file "state"."""
     return must(guest, f"cat {ROOT}/state").strip()
 
 
@@ -62,7 +62,7 @@ def test_everything_is_stock_after_expiry(loaded: Guest) -> None:
     ids=["lease", "reset"],
 )
 def test_nothing_in_between_is_seen(loaded: Guest, start: str, after: str) -> None:
-    """Who sees that it is complete finds everything stock, and no profile left."""
+    """Once the state says that the expiry is complete, all is stock, and no profile is left."""
     body = f"""
 	{EVERYTHING}
 	cd {PROFILES}
@@ -77,7 +77,7 @@ def test_nothing_in_between_is_seen(loaded: Guest, start: str, after: str) -> No
 
 
 def test_expiry_is_latched(loaded: Guest) -> None:
-    """Every file but reset refuses, whatever is written; then all goes on."""
+    """Every file but reset refuses all writes; then all goes on."""
     must(loaded, f"echo 100 >{ROOT}/lease_ms; until grep -q expired {ROOT}/state; do :; done")
     paths = must(loaded, f"find {ROOT} -type f -perm /200 ! -name reset").split()
     good = {"policy": "stock", "unit": "process", "create": "x", "delete": "x", "cgroups": "1"}
@@ -93,7 +93,7 @@ def test_expiry_is_latched(loaded: Guest) -> None:
 
 
 def test_renewal(loaded: Guest) -> None:
-    """As long as somebody writes, nothing happens; what is left is told."""
+    """While user space renews it, the lease does not expire; the time left is shown."""
     must(loaded, f"echo fixed >{PROFILES}/default/anon_order/policy")
     must(loaded, f"for i in 1 2 3 4; do echo 8000 >{ROOT}/lease_ms; sleep 2.5; done")
     assert state(loaded) == "active"
@@ -116,12 +116,12 @@ def test_reset_ends_the_lease(loaded: Guest) -> None:
 
 
 def test_short_leases_are_refused(loaded: Guest) -> None:
-    """Nobody can renew them in time."""
+    """No process could renew them in time."""
     refused(poke(loaded, [Poke(f"{ROOT}/lease_ms", n, 1, ("ERANGE",)) for n in ("1", "99")]))
 
 
 def test_expiry_while_somebody_writes(loaded: Guest) -> None:
-    """Profiles come, change and are bound to in every moment that the kernel may choose."""
+    """Profiles are created, changed and bound to while the lease expires."""
     body = f"""
 	while [ $(cat {ROOT}/state) != expired ]; do
 		echo w$1 >{PROFILES}/create
@@ -140,7 +140,7 @@ def test_expiry_while_somebody_writes(loaded: Guest) -> None:
 
 
 def test_unload_with_a_lease(loaded: Guest) -> None:
-    """Whatever is under way, unloading ends it."""
+    """Unloading ends the lease, an expiry and a reset under way."""
     must(loaded, f"{EVERYTHING}\necho 100 >{ROOT}/lease_ms; rmmod mmpolicy; sleep 0.3")
     for delay in ("0.08", "0.09", "0.1"):
         must(loaded, "modprobe mmpolicy")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Which runs decide; no guest is booted here."""
+"""Repeated runs and their limits; no guest is booted here."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def repeated(*figures: float) -> Repeated:
 
 
 def figure(run: Results) -> float:
-    """What is held."""
+    """The figure held to the limit."""
     return run.value("a", "c", "x")
 
 
 @pytest.mark.parametrize("figures", [(1.0,), (3.0, 1.0, 1.0)])
 def test_within(figures: tuple[float, ...]) -> None:
-    """One run is enough; else the median of three decides, of runs that are kept."""
+    """One run is enough; else the median of three decides, and runs are cached."""
     runs = repeated(*figures)
     for _ in range(2):
         runs.hold(2, figure, "x", "a")
@@ -44,7 +44,7 @@ def test_beyond(figures: tuple[float, ...]) -> None:
 
 
 class Program:
-    """A program of two tests: "good" always passes, "bad" as often as said."""
+    """A program of two tests: "good" always passes, "bad" as often as given."""
 
     def __init__(self, *passes: bool) -> None:
         self.left = list(passes)
@@ -58,7 +58,7 @@ BOTH = frozenset({"good", "bad"})
 
 
 def test_what_passes_at_once_is_run_once() -> None:
-    """Stock is not asked."""
+    """Stock is not run."""
     assert lost(BOTH, Program(True), Program()) == []
 
 

@@ -17,7 +17,7 @@ LOG = "dmesg | tail -n 20"
 
 
 def cli(guest: Guest, words: str, expected: int = 0) -> str:
-    """Output of the command; its exit code has to be the expected one."""
+    """Output of the command, whose exit code must be the expected one."""
     result = guest.run(f"mmpolicy {words}", 120)
     assert result.rc == expected, result.out
     return result.out
@@ -44,7 +44,7 @@ def test_adaptive_from_the_start(guest: Guest) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_stock_is_a_parameter_too(guest: Guest, point: str) -> None:
-    """Every point takes stock."""
+    """Every point accepts stock."""
     must(guest, f"modprobe mmpolicy {point}=stock")
     assert must(guest, f"cat {ROOT}/state") == "stock\n"
     assert must(guest, f"cat /sys/module/mmpolicy/parameters/{point}") == "stock\n"
@@ -52,7 +52,7 @@ def test_stock_is_a_parameter_too(guest: Guest, point: str) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_wrong_parameter_fails(guest: Guest, point: str) -> None:
-    """The log lists the right ones; nothing is left behind."""
+    """The log lists the valid ones; the module is not loaded."""
     must(guest, "modprobe mmpolicy")
     active = must(guest, f"cat {ROOT}/profiles/default/{point}/policy")
     must(guest, "rmmod mmpolicy")
@@ -65,20 +65,20 @@ def test_wrong_parameter_fails(guest: Guest, point: str) -> None:
 
 
 def test_wrong_parameter_takes_nothing(guest: Guest) -> None:
-    """A right parameter beside a wrong one has no effect."""
+    """With a wrong parameter, a valid one has no effect."""
     assert guest.run("modprobe mmpolicy anon_order=fixed compact=nonsense").rc
     assert folios(guest, DENSE) == [{0: 4096}]
 
 
 def test_load_and_unload_again(guest: Guest) -> None:
-    """As often as one likes, with policies active at the end."""
+    """Repeatedly, with policies active at the end."""
     for policy in ("fixed", "adaptive", "never", "vma_size", "stock") * 4:
         must(guest, f"modprobe mmpolicy anon_order={policy} && sleep 0.1 && rmmod mmpolicy")
     assert folios(guest, DENSE) == [{0: 4096}]
 
 
 def test_unload_while_a_process_faults(guest: Guest) -> None:
-    """The process goes on, its data is right, and no fault sees half a module."""
+    """The process goes on, its data is right, and no fault runs freed code."""
     program = f"{workload('touch')} threads 16 40"
     job = guest.start(f"until [ -e /tmp/end ]; do {program} >/dev/null || exit; done")
     try:
@@ -94,7 +94,7 @@ def test_unload_while_a_process_faults(guest: Guest) -> None:
 
 
 def test_unload_while_files_are_open(guest: Guest) -> None:
-    """An open file of a module that is gone gives an error, nothing worse."""
+    """An open file of an unloaded module only gives an error."""
     must(guest, "modprobe mmpolicy")
     script = f"exec 3<>{POINT}/policy; rmmod mmpolicy; echo never >&3; cat <&3"
     result = guest.run(script, 60)
@@ -106,7 +106,7 @@ def test_unload_while_files_are_open(guest: Guest) -> None:
 
 
 def test_doctor(guest: Guest) -> None:
-    """It tells a host that lacks the loaded module from one that is ready."""
+    """It distinguishes a host without the loaded module from one that is ready."""
     assert "next: " in cli(guest, "doctor", 3)
     cli(guest, "load")
     cli(guest, "doctor", 0)
@@ -116,7 +116,7 @@ def test_doctor(guest: Guest) -> None:
 
 @pytest.mark.flavor("unpatched")
 def test_doctor_names_missing_hooks(machines: Machines) -> None:
-    """On a stock kernel it says so, and does not fail otherwise."""
+    """On a stock kernel it reports them, and does not fail otherwise."""
     guest = machines.get("unpatched", mem="1G")
     result = guest.run("mmpolicy doctor", 120)
     assert result.rc == 3
@@ -153,7 +153,7 @@ def test_command_fails_with_a_reason(guest: Guest) -> None:
 
 
 def test_dry_run_changes_nothing(loaded: Guest) -> None:
-    """It prints the writes instead."""
+    """It only prints the writes."""
     assert f"{POINT}/policy <- never" in cli(loaded, "set anon_order never --dry-run")
     assert "[stock]" in must(loaded, f"cat {POINT}/policy")
     cli(loaded, "unload --dry-run")
@@ -161,7 +161,7 @@ def test_dry_run_changes_nothing(loaded: Guest) -> None:
 
 
 def test_reset_restores_stock(loaded: Guest) -> None:
-    """By effect: the next fault gets what sysfs says, and knobs start anew."""
+    """By effect: the next fault gets the sizes of sysfs, and knobs have their defaults."""
     switch(loaded, "fixed", max_order=6)
     must(loaded, f"echo 1 >{POINT}/override_madvise")
     assert folios(loaded, DENSE) == [{6: 4096}]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point madv_free: what is freed when, what is never lost, and what it costs."""
+"""The point madv_free: when pages are freed, that no data is lost, and its cost."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def cases(words: str, before: str = "") -> str:
 
 
 def in_cgroup(command: str, *settings: str, profile: str = "") -> str:
-    """A command that runs in a cgroup of its own, with files of it set to values.
+    """A command that runs in a cgroup of its own, with values for files of the cgroup.
 
-    With a profile, the cgroup is bound to that.
+    With a profile, the cgroup is bound to it.
     """
     group = CGROUP + profile
     lines = [f"echo +memory >{CGROUP.rpartition('/')[0]}/cgroup.subtree_control"]
@@ -50,12 +50,12 @@ def in_cgroup(command: str, *settings: str, profile: str = "") -> str:
     return "; ".join([*lines, f"sh -c {inner}; rc=$?; rmdir {group}; exit $rc"])
 
 
-# What is freed when
+# When pages are freed
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_range(loaded: Guest, name: str) -> None:
-    """Pagemap tells: eager takes the pages away at once, the others leave them."""
+    """By pagemap: eager unmaps the pages at once, the others leave them."""
     must(loaded, policy(name))
     found = ran(loaded, cases("range 16"))
     assert found["after_call"]["there"] == (0 if name == "eager" else found["pages"])
@@ -84,7 +84,7 @@ def test_cap_is_eager_beyond(loaded: Guest) -> None:
     ],
 )
 def test_cap_does_not_know_yet(loaded: Guest, knobs: dict[str, int], lazy: bool) -> None:
-    """The only call of a process is lazy where all of its memory is below the limit."""
+    """The only call of a process is lazy if all of its memory is below the limit."""
     must(loaded, policy("cap", **knobs))
     found = ran(loaded, cases("once 16"))
     assert found["after_call"]["there"] == (found["pages"] if lazy else 0)
@@ -92,7 +92,7 @@ def test_cap_does_not_know_yet(loaded: Guest, knobs: dict[str, int], lazy: bool)
 
 
 def test_cap_is_eager_when_memory_is_short(loaded: Guest) -> None:
-    """Short is what min_available_percent says."""
+    """Memory is short below min_available_percent."""
     must(loaded, policy("cap", min_available_percent=90))
     must(loaded, "fallocate -l 400M /dev/shm/much; sleep 0.5")
     found = ran(loaded, cases("range 16"))
@@ -103,7 +103,7 @@ def test_cap_is_eager_when_memory_is_short(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("threads", (1, 4))
 def test_cap_holds(loaded: Guest, threads: int) -> None:
-    """What is lazily freed is never more than the limit; without one it is far more."""
+    """Lazily freed memory never exceeds the limit; without one it is far more."""
     idle = 64  # chunks of 128 kB that stay free: 8 MB a thread, and as much comes and goes
     must(loaded, policy("cap", limit_mb=10 * threads))
     found = ran(loaded, f"SAMPLE_US=1000 {loop('free', threads, 400, 128, 128, 50, idle)}")
@@ -116,8 +116,8 @@ def test_cap_holds(loaded: Guest, threads: int) -> None:
     assert found["lazy_kb"] > 15000 * threads
 
 
-# Two processes that free 48 MB each and keep that; the sum while they are stopped, after
-# each has taken all its chunks, and some again.
+# Two processes that free 48 MB each and keep them; the sum while they are stopped, after each has
+# taken all its chunks, and some again.
 TWO = """
 {loop} & a=$!; {loop} & b=$!
 for pid in $a $b; do
@@ -131,14 +131,14 @@ kill -KILL $a $b; wait
 
 @pytest.mark.parametrize(("per_cgroup", "limit_kb"), ((0, 2 * 32 << 10), (1, 32 << 10)))
 def test_cap_of_a_cgroup(loaded: Guest, per_cgroup: int, limit_kb: int) -> None:
-    """The limit is for each process, or for all of a cgroup together."""
+    """The limit applies to each process, or to a cgroup as a whole."""
     must(loaded, policy("cap", limit_mb=32, per_cgroup=per_cgroup))
     two = TWO.format(loop=loop("free", 1, 10**9, 128, 128, 50, 320) + " >/dev/null")
     lazy = int(loaded.run(in_cgroup(two)).out.split()[0])
     assert limit_kb * 3 // 4 < lazy <= limit_kb
 
 
-# A process that has freed 16 MB and stands still: what the command says of it and its cgroup.
+# A process that has freed 16 MB and is stopped: output of the command for it and its cgroup.
 TOLD = """
 {loop} >/dev/null & pid=$!
 sleep 1
@@ -150,7 +150,7 @@ kill -KILL $pid; wait
 
 
 def test_rss_that_can_be_trusted(loaded: Guest) -> None:
-    """RSS, what of it is lazily freed, and RSS without that, of a process and of its cgroup."""
+    """RSS, its lazily freed part, and RSS without it, of a process and of its cgroup."""
     told = TOLD.format(loop=loop("free", 1, 10**9, 128, 2, 50, 128), cgroup=CGROUP)
     output = loaded.run(in_cgroup(told)).out
     shown, counted = json.loads(output[: output.rindex("]") + 1])
@@ -163,12 +163,12 @@ def test_rss_that_can_be_trusted(loaded: Guest) -> None:
         assert found["rss_minus_lazily_freed_kib"] > process["rss_minus_lazily_freed_kib"]
 
 
-# A process that has freed 16 MB and then takes half of it again.
+# A process that has freed 16 MB and then reuses half of it.
 FREES = "map 4096 touch 0 4096 madvise 0 4096 8 sh touch 0 2048 sh"
 
 
 def test_what_is_lazily_freed_now(loaded: Guest) -> None:
-    """All processes of the profile together, and what is taken again is not lazily freed."""
+    """Sums up all processes of the profile, without pages that were reused."""
     must(loaded, policy("cap"))
     show = f"cat {STATS.replace('stats', 'lazily_freed_pages')}"
     before = int(must(loaded, show))
@@ -180,7 +180,7 @@ def test_what_is_lazily_freed_now(loaded: Guest) -> None:
 
 
 def test_trace(loaded: Guest) -> None:
-    """The tracepoint tells the single decision."""
+    """The tracepoint shows each decision."""
     must(loaded, policy("eager"))
     trace = "/sys/kernel/tracing"
     must(loaded, f"echo 1 >{trace}/events/mmpolicy/mmpolicy_madv_free/enable")
@@ -190,12 +190,12 @@ def test_trace(loaded: Guest) -> None:
     assert [line.split("pages=")[1] for line in lines] == ["1 answer=eager", "256 answer=eager"]
 
 
-# What stays as in stock
+# Behaviour that stays as in stock
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_errno(loaded: Guest, name: str) -> None:
-    """Where stock refuses, every policy does, and the data is intact."""
+    """If stock refuses, every policy does, and the data is intact."""
     must(loaded, f"{policy(name)}; echo 4 >/proc/sys/vm/nr_hugepages")
     found = ran(loaded, cases("errno"))
     must(loaded, "echo 0 >/proc/sys/vm/nr_hugepages")
@@ -207,7 +207,7 @@ def test_errno(loaded: Guest, name: str) -> None:
 
 @pytest.mark.parametrize("name", ("stock", "cap"))
 def test_pressure_discards(loaded: Guest, name: str) -> None:
-    """A cgroup at its limit drops what is lazily freed, and swaps nothing of it out."""
+    """A cgroup at its limit drops lazily freed pages, and swaps none of them out."""
     must(loaded, policy(name))
     words = "range 64 64"
     found = ran(loaded, in_cgroup(f"{workload('freecases')} {words}", "96M=memory.max"))
@@ -218,7 +218,7 @@ def test_pressure_discards(loaded: Guest, name: str) -> None:
     assert hog["at_end"]["swapped"] > hog["pages"] // 8
 
 
-# What is written after MADV_FREE stays
+# Data written after MADV_FREE stays
 
 
 SWITCHING = """
@@ -241,7 +241,7 @@ def keep(seconds: int, threads: int, profile: str = "") -> str:
 
 
 def kept(result: Result) -> None:
-    """What the verifier says has to be good, and it has to have done something."""
+    """The verifier must report good data, and some work."""
     assert result.rc == 0, result.out
     found = json.loads(result.out)
     assert found["mismatches"] == 0
@@ -250,7 +250,7 @@ def kept(result: Result) -> None:
 
 @contextmanager
 def switching(guest: Guest, seconds: int, point: str = POINT, reload: int = 50) -> Iterator[None]:
-    """Policies, knobs and every so often the module itself come and go meanwhile."""
+    """Policies and knobs change, and every so often the module itself is reloaded."""
     must(guest, "touch /run/switching")
     switcher = guest.start(SWITCHING.format(point=point, reload=reload))
     try:
@@ -259,12 +259,12 @@ def switching(guest: Guest, seconds: int, point: str = POINT, reload: int = 50) 
         must(guest, "rm /run/switching")
         done = switcher.wait(120)
     assert done.rc == 0, done.out
-    assert int(done.out) > seconds / 40  # of four switches; a guest that swaps is slow
+    assert int(done.out) > seconds / 40  # out of four switches a second; a guest that swaps is slow
 
 
 @pytest.mark.parametrize("name", ("eager", "cap"))
 def test_nothing_is_lost(loaded: Guest, name: str) -> None:
-    """Threads, children, swap: a page that was written again holds that."""
+    """Threads, children, swap: a page that was rewritten keeps its data."""
     must(loaded, policy(name, **({"limit_mb": 8} if name == "cap" else {})))
     kept(loaded.run(keep(4, 4), 120))
     assert must(loaded, f"cat {ROOT}/state").strip() == "active"
@@ -272,7 +272,7 @@ def test_nothing_is_lost(loaded: Guest, name: str) -> None:
 
 @checkers("seconds", 8, kasan=15, kcsan=60)
 def test_nothing_is_lost_while_switching(machines: Machines, flavor: str, seconds: int) -> None:
-    """Lockdep is silent, and nothing leaks: what cap knows of processes goes with them."""
+    """Lockdep is silent, and no memory leaks: cap's state of processes is freed with them."""
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     with switching(guest, seconds):
@@ -281,7 +281,7 @@ def test_nothing_is_lost_while_switching(machines: Machines, flavor: str, second
     guest.scan_leaks()
 
 
-# Cgroups that come and go, each with a process in it for every hundredth; the last one's number.
+# Cgroups that come and go, each hundredth with a process in it; prints the id of the last one.
 CROWD = f"""
 import os, subprocess
 for i in range({{crowd}}):
@@ -299,9 +299,9 @@ print(number)
 @pytest.mark.full
 @checkers("crowd", 2500, kasan=66_000)
 def test_sums_of_many_cgroups(machines: Machines, flavor: str, crowd: int) -> None:
-    """Cgroups whose numbers take more than 16 bits come and go: sums stay in their array.
+    """Cgroups whose ids take more than 16 bits come and go: sums stay in their array.
 
-    Where there are very many, KASAN is the only checker that is on; they take hours with all.
+    With very many cgroups, KASAN is the only checker, as all of them would take hours.
     """
     many = {"append": "kmemleak=off no_debug_objects"} if crowd > 1 << 16 else {}
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G", **many)
@@ -344,7 +344,7 @@ def test_nothing_is_lost_in_ten_minutes(loaded: Guest) -> None:
 
 
 def took(guest: Guest, command: str) -> float:
-    """Seconds of the guest that a command takes; what opens files of the host takes any."""
+    """Guest seconds that a command takes; files opened from the host take any time."""
     timed = f"read a _ </proc/uptime; {command} || exit; read b _ </proc/uptime; echo $a $b"
     begin, end = map(float, must(guest, timed, timeout=60).split())
     return end - begin
@@ -352,7 +352,7 @@ def took(guest: Guest, command: str) -> float:
 
 @pytest.mark.parametrize("who", ("known", "unknown"))
 def test_nobody_waits_for_a_process(machines: Machines, who: str) -> None:
-    """One that sits in a fault with its mmap_lock held and a writer queued, for ever."""
+    """The process is stuck in a fault with its mmap_lock held and a writer queued."""
     guest = machines.get(mem="1G", icount=True)
     must(guest, policy("cap", limit_mb=0, per_cgroup=1))
     job = guest.start(f"exec {workload('stuck')} {who}")
@@ -365,7 +365,7 @@ def test_nobody_waits_for_a_process(machines: Machines, who: str) -> None:
     job.stop()
 
 
-# What it costs
+# Cost
 
 
 def test_wide_ranges_cost_what_is_there(machines: Machines) -> None:
@@ -383,7 +383,7 @@ def test_wide_ranges_cost_what_is_there(machines: Machines) -> None:
 def test_cost(all_machines: Machines) -> None:
     """Counted instructions: lazy brings a gain, cap keeps it, eager costs no more than stock.
 
-    Eager's are compared for the same number of faults: with jemalloc, time decides how many.
+    Eager is compared for equal numbers of faults: with jemalloc, timing decides that number.
     """
     all_machines.end()
     results = madv_free.run(madv_free.QUICK_ARMS, madv_free.QUICK_CASES)
@@ -400,7 +400,7 @@ def test_cost(all_machines: Machines) -> None:
 
 
 def test_memory_is_found_before_others_have_to_wait(loaded: Guest) -> None:
-    """The half megabyte of cap is allocated before a change begins, which keeps out others."""
+    """cap allocates its half megabyte before a change takes the lock, so no writer waits for it."""
     trace = "/sys/kernel/tracing"
     events = [
         "p:cap/room __kvmalloc_node_noprof size=%di:u64",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The packages on a Debian with systemd: in, boot, restart, upgrade, and out again."""
+"""The packages on a Debian with systemd: install, boot, restart, upgrade, and remove."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .tools import ROOT, readme
 SECONDS = 60.0  # each test, about
 FULL = "full" in os.environ.get("MMPOLICY_FLAVORS", "full").split()
 PAGES = 2048
-# As services are: their own view of /proc and /sys. What maps their memory is told to a file.
+# A typical service: its own view of /proc and /sys. It writes the map of its memory to a file.
 SERVICE = f"""\
 [Service]
 ExecStart={HOST}{workload("ops")} map {PAGES} touch 0 {PAGES} folios 0 {PAGES} sh "sleep infinity"
@@ -57,16 +57,15 @@ max_order = 4
 "bound.service" = "web"
 "absent.service" = "web"
 """
-# Where the package looks for modules that were built elsewhere: compilers take
-# minutes in an emulated guest.
+# Folder of modules that were built elsewhere, as compilers take minutes in an emulated guest.
 BUILT = "/usr/share/mmpolicy-dkms"
-# Packages of a kernel of a later Debian want more of that Debian.
+# Kernel packages of a later Debian depend on packages of that Debian.
 KERNELS = ("patched", "cloud") if SERIES == "6.12" else ("patched",)
 KEEP_BUILT = """
 dkms mktarball mmpolicy/{0} -k $(ls /lib/modules) --archive=mmpolicy-{0}.dkms.tar.gz
 mv /var/lib/dkms/mmpolicy/{0}/tarball/* /root
 """
-# A key of one's own, and a user who answers yes.
+# A key of the host's own, and a user who answers yes.
 KEY = "mok_signing_key=/root/key.priv\nmok_certificate=/root/key.der\n"
 NEW_KEY = (
     "openssl req -new -x509 -nodes -newkey rsa:2048 -subj '/CN=mmpolicy test/' -days 9 "
@@ -74,7 +73,7 @@ NEW_KEY = (
 )
 # depmod reads all modules, which takes a minute in an emulated guest.
 FEWER_DRIVERS = "rm -rf /lib/modules/*/kernel/drivers /lib/modules/*/kernel/net && depmod -a {}"
-# The same packages with a newer version.
+# These packages with a newer version.
 NEWER = r"""
 for file in {files}; do
     version=$(dpkg-deb -f $file Version)
@@ -82,11 +81,11 @@ for file in {files}; do
         dpkg-deb -Znone -b /root/newer $file && rm -r /root/newer || exit
 done
 """
-# A policy in BPF is loaded from a file that stays, and is in a manifest.
+# A policy in BPF is loaded from a permanent file, and is in a manifest.
 OWN, KEPT = "/root/own.bpf.o", "/etc/mmpolicy/60-own.toml"
 SAVE = f"cp {{}} {OWN} && mmpolicy policy replace {OWN} && mmpolicy save {KEPT}"
 GONE = f'until [ -z "$(cat {ROOT}/bpf/slot*/name 2>/dev/null | xargs)" ]; do sleep 0.1; done'
-REDIS = "[Service]\nPrivateUsers=no\n"  # the lean kernel has no namespaces of users
+REDIS = "[Service]\nPrivateUsers=no\n"  # the lean kernel has no user namespaces
 YES = 'APT::Get::Assume-Yes "true";\n'
 IN_AND_OUT = "Install and remove"  # of README.md
 
@@ -96,20 +95,20 @@ IN_AND_OUT = "Install and remove"  # of README.md
     params=[pytest.param(name, marks=pytest.mark.flavor(name)) for name in KERNELS],
 )
 def flavor(request: pytest.FixtureRequest) -> str:
-    """A kernel with the hooks, and the own one of the Debian that is installed here."""
+    """A kernel with the hooks, and the kernel of the Debian that is installed here."""
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def folder(flavor: str) -> Iterator[Path]:
-    """Where the system is; it has files of root."""
+    """Folder of the system; it has files owned by root."""
     with folder_of_root("system") as path:
         yield path
 
 
 @pytest.fixture(scope="module")
 def system(folder: Path, flavor: str) -> System:
-    """A Debian with two services, and nothing of ours."""
+    """A Debian with two services, without mmpolicy."""
     system = new_system(folder, flavor)
     for name in ("bound", "free"):
         system.put(f"etc/systemd/system/{name}.service", SERVICE)
@@ -122,13 +121,13 @@ def system(folder: Path, flavor: str) -> System:
 
 @pytest.fixture(scope="module")
 def before(system: System) -> set[str]:
-    """All files of it."""
+    """All files of that Debian."""
     return listing(system.run(LIST))
 
 
 @pytest.fixture(scope="module")
 def installed(system: System, before: set[str], folder: Path) -> System:
-    """The same with packages, which are newer than those that will come."""
+    """The Debian with packages, which are newer than the later ones."""
     system.run(f"dpkg -i {system.add(*packages(folder, '0.1.1'))} && {KEEP_BUILT.format('0.1.1')}")
     return system
 
@@ -137,21 +136,21 @@ def installed(system: System, before: set[str], folder: Path) -> System:
 def guest(
     request: pytest.FixtureRequest, system: System, before: set[str], flavor: str
 ) -> Iterator[Guest]:
-    """A guest that has booted it with the packages, and has newer ones beside if they are used."""
+    """A guest that has booted it with the packages, with newer ones at hand if they are used."""
     if flavor == "patched" or FULL:
         request.getfixturevalue("installed").run("apt-get purge -q mmpolicy mmpolicy-dkms")
-        assert listing(system.run(LIST)) == before  # also where nothing runs
+        assert listing(system.run(LIST)) == before  # also without a running system
     system.run(f"dpkg -i {system.add(*dev('package'))} && {KEEP_BUILT.format('0.1.0')}")
     system.run(f"mkdir {BUILT} && mv /root/*.dkms.tar.gz {BUILT}")
     system.put("etc/mmpolicy/50-web.toml", MANIFEST)
-    words = "transparent_hugepage=madvise"  # Debian's kernel has always, which decides for all
+    words = "transparent_hugepage=madvise"  # Debian's kernel defaults to always, for all programs
     with new_guest(flavor, mem="3G", cpus=2, root=system.folder, append=words) as guest:
         must(guest, "systemctl is-system-running --wait", timeout=600)
         yield guest
 
 
 def folios(guest: Guest, unit: str) -> dict[str, int]:
-    """How the memory of a service is made up."""
+    """Folios of a service."""
     wait = f"for i in $(seq 600); do [ -s /run/{unit} ] && break; sleep 0.1; done"
     found = json.loads(must(guest, f"{wait}; cat /run/{unit}"))
     return {order: count for order, count in found.items() if order != "none"}
@@ -161,13 +160,13 @@ SMALL, LARGE = {"0": PAGES}, {"4": PAGES}
 
 
 def started_again(guest: Guest, unit: str) -> dict[str, int]:
-    """The same after a restart."""
+    """Folios of a service after a restart."""
     must(guest, f"rm /run/{unit}; systemctl restart {unit}")
     return folios(guest, unit)
 
 
 def module_of(system: System, release: str) -> list[str]:
-    """For which kernel the module is that it would load, and who signed that."""
+    """The kernel version of the module that would be loaded, and its signer."""
     fields = (f"modinfo -k {release} -F {field} mmpolicy" for field in ("vermagic", "signer"))
     text = system.run("; ".join(fields))
     return [text.split()[0], text.splitlines()[-1]]
@@ -177,7 +176,7 @@ def module_of(system: System, release: str) -> list[str]:
 @pytest.mark.parametrize("flavor", ["cloud"], indirect=True)
 @pytest.mark.flavor("cloud")
 def test_another_kernel(installed: System) -> None:
-    """Another kernel of Debian's comes, is upgraded and goes; each has its module, signed."""
+    """Another kernel of Debian is installed, upgraded and removed; each has its signed module."""
     other, ours = debian_kernels()
     assert ours == installed.release
     files = installed.add(*debian_kernels()[other])
@@ -194,7 +193,7 @@ def test_another_kernel(installed: System) -> None:
 
 
 def test_boot(guest: Guest) -> None:
-    """The service is active, and its policy decides for the service that is bound, alone."""
+    """The service is active, and its policy decides for the bound service alone."""
     assert must(guest, "systemctl is-active mmpolicy mmpolicy-verify.timer") == "active\n" * 2
     assert must(guest, "systemctl --failed --plain --no-legend") == ""
     assert must(guest, "cat /sys/module/mmpolicy/version") == "0.1.0\n"
@@ -202,9 +201,9 @@ def test_boot(guest: Guest) -> None:
 
 
 def test_restart(guest: Guest) -> None:
-    """A new cgroup, and the policy again from the first page on; `bind --unit` does the same.
+    """A new cgroup, and the policy again from the first page on; `bind --unit` does this too.
 
-    The log tells of it, and `revert` knows the new cgroup.
+    The log has an entry, and `revert` knows the new cgroup.
     """
     assert started_again(guest, "bound") == LARGE
     must(guest, "mmpolicy bind --unit free web")
@@ -232,7 +231,7 @@ until [ $(cat {KNOB}) = 60000 ] && [ ! -e /run/mmpolicy/knobs.json ]; do sleep 0
 
 
 def test_an_experiment_that_is_killed_as_a_whole(guest: Guest) -> None:
-    """The command and its watchdog; a unit of the package restores the knob of the kernel."""
+    """The command and its watchdog are killed; a unit of the package restores the kernel's knob."""
     assert must(guest, f"cat {KNOB}") == "60000\n"
     must(guest, RUN, timeout=300)
     must(guest, "until systemctl show -p ActiveState mmpolicy-restore | grep inactive; do :; done")
@@ -242,7 +241,7 @@ def test_an_experiment_that_is_killed_as_a_whole(guest: Guest) -> None:
 
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_drift(guest: Guest) -> None:
-    """What the timer runs fails where the state is another one, until it is applied again."""
+    """The timer's check fails while the state differs, until the manifest is applied again."""
     must(guest, "systemctl start mmpolicy-verify")
     must(guest, "mmpolicy set anon_order never")
     assert guest.run("systemctl start mmpolicy-verify").rc
@@ -252,7 +251,7 @@ def test_drift(guest: Guest) -> None:
 
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_stop(guest: Guest) -> None:
-    """All is stock, services start all the same, and are bound again when it is back."""
+    """All is stock, services still start, and are bound again after the next start."""
     must(guest, "systemctl stop mmpolicy && [ ! -e /sys/module/mmpolicy ]")
     assert guest.run("systemctl is-active mmpolicy-verify.timer").out == "inactive\n"
     assert started_again(guest, "bound") == SMALL
@@ -263,7 +262,7 @@ def test_stop(guest: Guest) -> None:
 
 @pytest.fixture
 def with_program(guest: Guest, system: System, flavor: str) -> Iterator[None]:
-    """On Debian's kernel a policy in BPF, which keeps the module in; the helper is in a package."""
+    """On Debian's kernel a policy in BPF, which pins the module; the helper is in a package."""
     if flavor == "cloud":
         (package,) = (path for path in dev("package", "--bpf") if "-bpf_" in path.name)
         must(guest, f"dpkg -i {system.add(package)}", timeout=600)
@@ -281,7 +280,10 @@ def with_program(guest: Guest, system: System, flavor: str) -> Iterator[None]:
     indirect=True,
 )
 def test_upgrade(guest: Guest, flavor: str) -> None:
-    """With policies active, one of them in BPF: stock, the newer module, the same policies."""
+    """With policies active, one of them in BPF:
+
+    stock, the newer module, and these policies again.
+    """
     by_default = SMALL
     if flavor == "cloud":
         must(guest, SAVE.format(f"{HOST}{example('fixed')}"))
@@ -300,7 +302,7 @@ def test_upgrade(guest: Guest, flavor: str) -> None:
 
 @pytest.fixture
 def tidy(guest: Guest) -> Iterator[Guest]:
-    """The guest as the packages leave a host, and so again afterwards."""
+    """The guest in the state after installation, which is restored at the end."""
     must(guest, "rm -f /etc/mmpolicy/50-web.toml; systemctl restart mmpolicy redis-server")
     yield guest
     must(guest, "systemctl -q stop load; mmpolicy reset")
@@ -308,19 +310,19 @@ def tidy(guest: Guest) -> Iterator[Guest]:
 
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_readme_for_one_service(tidy: Guest, tmp_path: Path) -> None:
-    """What README.md says for redis, with the one that Debian has."""
+    """README.md's steps for redis, with the redis of Debian."""
     for_one_service(tidy, tmp_path)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_tutorial(tidy: Guest, tmp_path: Path) -> None:
-    """Each command of it prints what it shows, as a new user types it after the installation."""
+    """Each command prints the output shown, as typed by a new user after the installation."""
     replay(tidy, "tutorial", tmp_path)
 
 
 def as_printed(guest: Guest, commands: list[str]) -> str:
-    """Run commands as somebody types them, who ends what goes on for ever."""
+    """Run commands as a user types them, and stop those that run for ever."""
     watch = "cd /root; timeout -s INT 20 {}\ntrue"
     typed = ((watch if "--watch" in each else "cd /root; {}").format(each) for each in commands)
     return "".join(must(guest, each, timeout=900) for each in typed)
@@ -329,7 +331,7 @@ def as_printed(guest: Guest, commands: list[str]) -> str:
 @pytest.mark.long
 @pytest.mark.usefixtures("with_program")
 def test_out(guest: Guest, before: set[str]) -> None:
-    """By the commands of README.md the module and every file are gone."""
+    """By the commands of README.md the module and every file are removed."""
     as_printed(guest, readme(IN_AND_OUT)[1])
     assert guest.run(f"ls -d {ROOT} /sys/module/mmpolicy /run/mmpolicy").rc
     assert started_again(guest, "bound") == SMALL
@@ -341,7 +343,7 @@ def test_out(guest: Guest, before: set[str]) -> None:
 @pytest.mark.parametrize("flavor", ["cloud"], indirect=True)
 @pytest.mark.flavor("cloud")
 def test_readme(guest: Guest) -> None:
-    """In by five commands on Debian's kernel, and they have an effect."""
+    """Installed by five commands on Debian's kernel, with an effect."""
     commands = readme(IN_AND_OUT)[0]
     assert len(commands) == 5
     text = as_printed(guest, commands)

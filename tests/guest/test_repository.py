@@ -23,14 +23,14 @@ pytestmark = pytest.mark.flavor("cloud")
 
 SECONDS = 250.0  # each test, about
 PAGES = 2048
-PLACE = "srv/mmpolicy"  # of the repository, in the system
+PLACE = "srv/mmpolicy"  # path of the repository in the system
 YES = 'APT::Get::Assume-Yes "true";\n'
 BARE = """
 apt-get purge -q -y --autoremove dkms pahole gcc-12 cpp-12 make binutils || exit
 rm -rf /etc/apt/sources.list* && mkdir /etc/apt/sources.list.d
 for each in gcc cc make ld dkms; do ! command -v $each || exit; done
 """
-# What is left of ours beside what was put there by hand.
+# Files of mmpolicy left in the system, without those put there by hand.
 LEFT = r"""
 find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /srv -o -path /root -o -path /tmp \
     -o -path /etc/apt -o -path /usr/share/keyrings -o -path '/var/l*' -o -path /var/cache \
@@ -38,12 +38,12 @@ find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /srv -o -path /
 """
 GPG = "gpg --batch --passphrase= --quick-generate-key"
 WHO = "modules@mmpolicy.example"
-KERNEL = "linux-image-cloud-amd64"  # as Debian has it: what depends on the kernel of the day
+KERNEL = "linux-image-cloud-amd64"  # Debian's metapackage, which depends on the current kernel
 
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the system and the keys are."""
+    """Folder of the system and the keys."""
     with folder_of_root("repository") as path:
         gpg = path / "gpg"
         gpg.mkdir(mode=0o700)
@@ -55,7 +55,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def system(folder: Path) -> System:
-    """A Debian without a compiler, without sources of packages, and without a kernel."""
+    """A Debian without a compiler, without source packages, and without a kernel."""
     (base,) = dev("root")
     kernel = Kernel.of_flavor("6.12", "cloud")
     assert kernel.modules
@@ -67,7 +67,7 @@ def system(folder: Path) -> System:
 
 
 def publish(system: System, folder: Path, *releases: str) -> Path:
-    """Modules for these kernels, signed, in the system's repository; the certificate."""
+    """Publish signed modules for these kernels in the system's repository, with the certificate."""
     private, certificate = folder / "module.priv", folder / "module.der"
     if not certificate.exists():
         private, certificate = key(folder, "module")
@@ -82,7 +82,7 @@ def image(release: str) -> Path:
 
 
 def signer(system: System, release: str) -> str:
-    """Who signed the module that a kernel would load."""
+    """Signer of the module that a kernel would load."""
     return system.run(f"modinfo -k {release} -F signer mmpolicy").strip()
 
 
@@ -90,9 +90,9 @@ def signer(system: System, release: str) -> str:
     "before", [pytest.param(4, marks=pytest.mark.long), pytest.param(0, marks=pytest.mark.full)]
 )
 def test_five_commands(system: System, folder: Path, before: int) -> None:
-    """As docs/host.md says: signed, under Secure Boot, with an effect; and nothing stays of it.
+    """As in docs/host.md: signed, under Secure Boot, with an effect; and removed without a trace.
 
-    So many of the commands are typed before it boots, as apt is slow in an emulated guest.
+    Most commands are typed before the boot, as apt is slow in an emulated guest.
     """
     certificate = publish(system, folder, system.release)
     system.run(f"dpkg -i {system.add(image(system.release))}")
@@ -100,7 +100,7 @@ def test_five_commands(system: System, folder: Path, before: int) -> None:
     assert len(commands) == 5
     for command in commands[:before]:
         system.run(command)
-    words = "transparent_hugepage=madvise"  # Debian's kernel has always, which decides for all
+    words = "transparent_hugepage=madvise"  # Debian's kernel defaults to always, for all programs
     with new_guest("cloud", mem="2G", root=system.folder, key=certificate, append=words) as guest:
         must(guest, "systemctl is-system-running --wait", timeout=600)
         for command in commands[before:]:
@@ -116,7 +116,7 @@ def test_five_commands(system: System, folder: Path, before: int) -> None:
 
 @pytest.mark.full
 def test_kernel_and_module_come_together(system: System, folder: Path) -> None:
-    """One upgrade brings a kernel and its module; a kernel without one keeps apt's peace."""
+    """One upgrade brings a kernel and its module; a kernel without a module does not break apt."""
     old, new = debian_kernels()
     place = system.folder / PLACE
     place.mkdir(parents=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The kernel's own tests of mm and of cgroups: what passes at stock passes under each policy."""
+"""The kernel's own tests of mm and of cgroups: those that pass at stock pass under each policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tools import POINT, THP, TURNS, back_to_boot, must, turn_policies
 pytestmark = pytest.mark.full
 
 BUILT = cache_dir() / "selftests" / SERIES
-# Those of 7.3 that 6.12 does not have.
+# Tests of 7.3 that 6.12 does not have.
 NEW = ("guard-regions", "merge", "prctl_thp_disable", "process_madv", "rmap", "uffd-wp-mremap")
 MM = (
     "compaction_test",
@@ -27,7 +27,7 @@ MM = (
     "gup_test -a",
     "gup_test -ct -F 0x1 0 19 0x1000",
     "hugetlb-madvise",
-    "khugepaged madvise:anon",  # khugepaged:anon takes it that faults map small pages
+    "khugepaged madvise:anon",  # khugepaged:anon assumes that faults map small pages
     "ksm_functional_tests",
     "ksm_tests -M -p 10",
     "ksm_tests -U",
@@ -62,7 +62,7 @@ CGROUP = (
 )
 # Needs soft-dirty bits, which only this kernel has.
 SOFT_DIRTY = ("cow", "mkdirty", "pagemap_ioctl", "soft-dirty")
-# Kernels with soft-dirty bits all have the hooks.
+# All kernels with soft-dirty bits have the hooks.
 CASES = [
     pytest.param(stock, flavor, folder, command, marks=pytest.mark.flavor(stock, flavor))
     for stock, flavor, folder, commands in (
@@ -75,18 +75,18 @@ CASES = [
 ]
 SIZES = "[136]*kB"  # 16, 32, 64, 128 and 1024
 
-# Without figures that one of pagemap_ioctl's has in its name, and that differ each time.
+# Without the figures in one test name of pagemap_ioctl, which differ each time.
 TAP = re.compile(r"^(not ok|ok) \d+ (?:- )?(.*?)(?: \d+ \([\d.]+%\).*)?$")
 UFFD = re.compile(r"^Testing (.*)\.\.\. (done|failed|skipped)")
 KHUGEPAGED = re.compile(r"^Run test: (.*)$")
 VERDICT = re.compile(r"\.\.\. (OK|Fail)$")
 COLOURS = re.compile(r"\x1b\[\d+m")
-# These want to see what sysfs says mapped, which is for anon_order to decide.
+# These expect folios as sysfs says, which anon_order decides instead.
 DECIDED = re.compile(r"^prctl_thp_disable_.*\.always\.|size=(?!4096,).*, private=true")
 
 
 def passed(output: str) -> Passed:
-    """The names of what passed: not what was skipped, nor a name that failed once."""
+    """Names of tests that passed: without skipped tests, and without names that failed once."""
     good: dict[str, bool] = {}
     test = ""
     for line in COLOURS.sub("", output).splitlines():
@@ -102,7 +102,7 @@ def passed(output: str) -> Passed:
 
 
 def run(guest: Guest, folder: str, command: str) -> Passed:
-    """What passes; of a program that names no tests, to end with status 0."""
+    """Tests that pass; for a program that names no tests, its exit with status 0."""
     must(guest, "echo 32 >/proc/sys/vm/nr_hugepages")
     result = guest.run(f"cd {BUILT / folder} && ./{command} 2>/run/said", 900)
     guest.check()
@@ -111,7 +111,7 @@ def run(guest: Guest, folder: str, command: str) -> Passed:
 
 
 def stock_results(guest: Guest, program: tuple[str, str]) -> tuple[Passed, Passed]:
-    """What passes with all sizes off, and what of it also with the kernel's own on."""
+    """Tests that pass with all sizes off, and those that also pass with default sizes."""
     small = run(guest, *program)
     assert small, "nothing passes at stock"
     must(guest, f"for file in {THP}/hugepages-{SIZES}/enabled; do echo always >$file; done")
@@ -124,9 +124,9 @@ def stock_results(guest: Guest, program: tuple[str, str]) -> tuple[Passed, Passe
 def test_results_are_those_of_stock(
     machines: Machines, stock: str, flavor: str, folder: str, command: str
 ) -> None:
-    """What passes without the hooks passes with them, without the module and under each policy.
+    """Tests that pass without the hooks pass with them, without the module and under each policy.
 
-    Under never that is with all sizes off, else with the kernel's own on as well: KSM, for
+    Never is compared with all sizes off, the others also with the kernel's default sizes: KSM, for
     one, merges large folios only in part.
     """
     program = folder, command

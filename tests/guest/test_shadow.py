@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A shadow is asked and counted, and changes nothing."""
+"""A shadow policy is asked and counted, and changes no folio."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SPARSE = "map 4096 every 0 4096 16 folios 0 4096"
 POLICIES = ("adaptive", "fixed", "never", "vma_size")
 MORE = 60  # instructions
 MIB, ROUNDS = 64, 8
-SAMPLES = 0.06  # one fault in twelve is asked
+SAMPLES = 0.06  # one fault in twelve is sampled
 
 
 def shadow(guest: Guest, policy: str, folder: str = POINT) -> None:
-    """Name a shadow."""
+    """Name a shadow policy."""
     must(guest, f"echo {policy} >{folder}/shadow")
 
 
@@ -33,7 +33,7 @@ def asked(guest: Guest) -> int:
 
 
 def told(guest: Guest, pattern: str) -> tuple[Shadow, dict[str, float]]:
-    """What a shadow says of a run of touch, for each round, and what that was without it."""
+    """Counters of a shadow for a run of touch, per round, and the figures of the run itself."""
     before = counters(guest)
     found = touch(guest, pattern, MIB, ROUNDS)
     after = counters(guest)
@@ -46,7 +46,7 @@ def told(guest: Guest, pattern: str) -> tuple[Shadow, dict[str, float]]:
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize(("active", "order"), [("stock", 0), ("never", 0), ("fixed", 3)])
 def test_no_folio_changes(loaded: Guest, name: str, active: str, order: int) -> None:
-    """Pagemap shows the folios of what is active, whatever the shadow wants."""
+    """Pagemap shows the folios of the active policy, whatever the shadow answers."""
     must(loaded, f"echo 3 >{POINT}/fixed/max_order; echo {active} >{POINT}/policy")
     must(loaded, f"echo 9 >{POINT}/adaptive/max_order; echo 9 >{POINT}/vma_size/max_order")
     without = [folios(loaded, words) for words in (DENSE, SPARSE)]
@@ -59,7 +59,7 @@ def test_no_folio_changes(loaded: Guest, name: str, active: str, order: int) -> 
 @pytest.mark.parametrize("pattern", ("forward", "backward", "every_64k", "random_quarter"))
 @pytest.mark.parametrize("name", ("fixed", "adaptive"))
 def test_it_tells_what_would_be(loaded: Guest, name: str, pattern: str) -> None:
-    """Faults and memory are those of a run in which it is obeyed."""
+    """Predicted faults and memory agree with a run in which the policy is active."""
     must(loaded, f"echo 0 >{POINT}/min_available_percent")
     shadow(loaded, name)
     estimate, before = told(loaded, pattern)
@@ -75,7 +75,7 @@ def test_it_tells_what_would_be(loaded: Guest, name: str, pattern: str) -> None:
 
 
 def test_of_a_profile(loaded: Guest) -> None:
-    """It is asked about the processes of its profile alone, with the knobs of that."""
+    """It is asked for the processes of its profile alone, with the knobs of that profile."""
     profile = f"{ROOT}/profiles/try"
     must(loaded, f"echo try >{ROOT}/profiles/create; echo 5 >{profile}/anon_order/fixed/max_order")
     shadow(loaded, "fixed", f"{profile}/anon_order")
@@ -87,7 +87,7 @@ def test_of_a_profile(loaded: Guest) -> None:
     must(loaded, f"sh -c 'echo $$ >{profile}/pids && exec {ops_command(dense)}'")
     four, five = (int(line.split()[1]) for line in must(loaded, count).splitlines())
     assert four <= 36
-    assert 480 < five < 1568  # 1,024 are told with a standard deviation of 106
+    assert 480 < five < 1568  # 1,024 are expected, with a standard deviation of 106
     assert asked(loaded) == 0
     must(loaded, f"echo try >{ROOT}/profiles/delete")
     assert must(loaded, f"cat {ROOT}/state") == "stock\n"
@@ -109,14 +109,14 @@ def test_ends(loaded: Guest, end: str) -> None:
 
 
 def test_unload(loaded: Guest) -> None:
-    """With a shadow the module can go, while it is asked."""
+    """The module can be unloaded while a shadow is asked."""
     shadow(loaded, "adaptive")
     must(loaded, f"{ops_command(DENSE)} >/dev/null & rmmod mmpolicy; wait $!")
     assert folios(loaded, DENSE) == [{0: 4096}]
 
 
 def test_trace(loaded: Guest) -> None:
-    """The tracepoint tells each decision."""
+    """The tracepoint shows each decision."""
     shadow(loaded, "fixed")
     event = "/sys/kernel/tracing/events/mmpolicy/mmpolicy_anon_shadow"
     must(loaded, f"echo 1 >{event}/enable; {ops_command(DENSE)}; echo 0 >{event}/enable")
@@ -126,7 +126,7 @@ def test_trace(loaded: Guest) -> None:
 
 
 def test_cost(all_machines: Machines) -> None:
-    """At most so many instructions a fault more than never, wherever the faults are."""
+    """At most MORE instructions a fault more than never, whatever the pattern."""
     all_machines.end()
     cases = [Case("forward", 64, 5), Case("every_64k", 64, 61), Case("random_quarter", 64, 15)]
     arms = [("never", "none"), *((a, s) for a in ("stock", "never") for s in ("adaptive", "fixed"))]

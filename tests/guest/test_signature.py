@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Signed modules, on Debian's kernel under Secure Boot, with a key that is enrolled."""
+"""Signed modules, on Debian's kernel under Secure Boot, with an enrolled key."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def key(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def sign(kernel: Kernel, folder: Path, name: str) -> tuple[Path, Path]:
-    """The module, signed with a new key, and the certificate of that."""
+    """The module, signed with a new key, and the certificate of this key."""
     assert kernel.modules
     signed = folder / f"{name}.ko"
     (tool,) = kernel.image.parent.glob("root/usr/lib/linux-kbuild-*/scripts/sign-file")
@@ -45,14 +45,14 @@ def sign(kernel: Kernel, folder: Path, name: str) -> tuple[Path, Path]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Where a guest sees files."""
+    """A folder that guests can read."""
     path = Path(tempfile.mkdtemp(prefix="keys-", dir=cache_dir()))
     yield path
     shutil.rmtree(path)
 
 
 def refused(guest: Guest, why: str) -> None:
-    """The kernel does not take the module, and doctor knows that and what to do."""
+    """The kernel refuses the module, and doctor names the reason and the remedy."""
     assert guest.run("mmpolicy load").rc
     text = guest.run("mmpolicy doctor").out
     assert f"warn  signature   {why}\n      next: mokutil --import" in text
@@ -60,7 +60,7 @@ def refused(guest: Guest, why: str) -> None:
 
 @pytest.mark.long
 def test_who_has_signed(machines: Machines, folder: Path) -> None:
-    """A module without a signature or of an unknown key is refused; with the right one it works."""
+    """A module without a signature or with an unknown key is refused; the right one works."""
     kernel = Kernel.of_flavor("6.12", "cloud")
     known, certificate = sign(kernel, folder, "enrolled")
     unknown, _ = sign(kernel, folder, "stranger")

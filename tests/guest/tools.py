@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the guest tests do again and again."""
+"""Steps that many guest tests share."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lab.programs import must, ran, workload
 __all__ = ["POINT", "THP", "counters", "must"]
 
 ROOT = "/sys/kernel/mmpolicy"
-TOP = "/sys/fs/cgroup/t"  # the cgroups of tests are below it
+TOP = "/sys/fs/cgroup/t"  # parent of the cgroups of tests
 RMDIR = f"find {TOP} -depth -type d -exec rmdir {{}} +"
-# Runs what imports the command or the laboratory, as the host has compiled it.
+# Runs scripts that import the command or tests/lab, with the bytecode compiled on the host.
 SCRIPT = f"PYTHONPATH={TREE}/userspace/src:{TREE}/tests PYTHONPYCACHEPREFIX={COMPILED} {PYTHON}"
 POKE = Path(__file__).with_name("poke.py")
 KHUGEPAGED = f"{THP}/khugepaged"
@@ -32,9 +32,9 @@ VMSTAT = "/proc/vmstat"
 LRU_GEN = "/sys/kernel/mm/lru_gen/enabled"
 WITHOUT_LRU_GEN = f"if [ -e {LRU_GEN} ]; then echo n >{LRU_GEN}; fi"
 
-# The kernel's defaults of all that the tests change. Debian's differs in `enabled`: under its
-# `always` everybody gets 2 MB, so a test could not tell whom a policy has reached. Tests of
-# README.md, of the tutorial and of verbs have `always`.
+# The kernel's defaults of all settings that the tests change. Debian's kernel differs in `enabled`:
+# under its `always` every process gets 2 MB folios, so a test could not tell which processes a
+# policy has reached. Tests of README.md, of the tutorial and of verbs use `always`.
 BOOT = f"""
 [ ! -d {ROOT} ] || rmmod mmpolicy
 {RMDIR} 2>/dev/null
@@ -47,7 +47,7 @@ echo 4096 >{KHUGEPAGED}/pages_to_scan
 echo 511 >{KHUGEPAGED}/max_ptes_none
 """
 
-# In so many turns, each policy of each point is on once; points do not disturb each other.
+# Number of turns in which each policy of each point is on once; points do not affect each other.
 TURNS = 4
 TURN = """
 modprobe mmpolicy || exit
@@ -63,7 +63,7 @@ Pages = dict[int, int]
 
 
 def back_to_boot(guest: Guest) -> None:
-    """No module, transparent huge pages as after boot, no cgroups of tests."""
+    """Unload the module, restore the settings of huge pages, and remove cgroups of tests."""
     must(guest, BOOT)
 
 
@@ -74,12 +74,12 @@ def switch(guest: Guest, policy: str, **knobs: int) -> None:
 
 
 def turn_policies(guest: Guest, turn: int) -> None:
-    """Load the module and switch to a policy of each point."""
+    """Load the module and switch each point to a policy."""
     must(guest, TURN.format(root=ROOT, turns=TURNS, turn=turn))
 
 
 def touch(guest: Guest, pattern: str, mib: int = 16, rounds: int = 1) -> dict[str, Any]:
-    """Run the workload touch; it fails by itself where data is wrong."""
+    """Run the workload touch, which fails if data is wrong."""
     return ran(guest, f"{workload('touch')} {pattern} {mib} {rounds}")
 
 
@@ -91,7 +91,7 @@ def readme(heading: str, page: str = "README.md") -> list[list[str]]:
 
 
 def ops_command(words: str, *shell: str) -> str:
-    """A command for the workload ops; each "sh" in words takes one of shell."""
+    """A command for the workload ops; each "sh" in words takes one item of shell."""
     commands = iter(shell)
     argv = []
     for word in words.split():
@@ -100,13 +100,13 @@ def ops_command(words: str, *shell: str) -> str:
 
 
 def histograms(output: str) -> list[Pages]:
-    """What each "folios" of ops printed: pages by order; those not there left out."""
+    """Output of each "folios" of ops: pages by order, without pages that are not mapped."""
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return [{int(key): n for key, n in line.items() if key != "none"} for line in lines]
 
 
 def folios(guest: Guest, words: str, *shell: str) -> list[Pages]:
-    """Run ops; it fails by itself where data is wrong."""
+    """Run ops, which fails if data is wrong."""
     return histograms(must(guest, ops_command(words, *shell)))
 
 
@@ -119,7 +119,7 @@ def vmstat(guest: Guest, key: str) -> int:
 
 
 class Poke(NamedTuple):
-    """A write that is to fail in one of some ways."""
+    """A write that must fail with one of some errors."""
 
     path: str
     text: str
@@ -128,7 +128,7 @@ class Poke(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What poke.py found."""
+    """Result of a write, from poke.py."""
 
     error: str
     before: str | None
@@ -136,7 +136,7 @@ class Outcome(NamedTuple):
 
 
 def poke(guest: Guest, pokes: Iterable[Poke], uid: int = 0) -> list[tuple[Poke, Outcome]]:
-    """Write all of them; the outcomes in the same order. One command has room for some."""
+    """Write all of them; return the outcomes in their order. One command holds a limited number."""
     rest = list(pokes)
     done: list[tuple[Poke, Outcome]] = []
     while rest:
@@ -148,7 +148,7 @@ def poke(guest: Guest, pokes: Iterable[Poke], uid: int = 0) -> list[tuple[Poke, 
 
 
 def refused(outcomes: list[tuple[Poke, Outcome]]) -> None:
-    """Each failed as it had to, and changed nothing."""
+    """Each write failed with its error, and changed nothing."""
     assert outcomes
     wrong = [
         f"{task.path} <- {task.text!r} * {task.times}: {outcome}, not {task.errors}"
@@ -159,10 +159,10 @@ def refused(outcomes: list[tuple[Poke, Outcome]]) -> None:
 
 
 def checkers(name: str, *debug: int, kasan: int, kcsan: int = 0) -> pytest.MarkDecorator:
-    """A test on the kernels with checkers, for so many rounds or seconds, as name says.
+    """Mark a test for the kernels with checkers, with rounds or seconds for each.
 
-    The debug kernel has lockdep, PROVE_RCU and DEBUG_ATOMIC_SLEEP, the second one also KASAN
-    and kmemleak, the third one KCSAN. All but the first of debug are left to ./dev test --full.
+    The debug kernel has lockdep, PROVE_RCU and DEBUG_ATOMIC_SLEEP, the second one also KASAN and
+    kmemleak, the third one KCSAN. All but the first of debug are left to ./dev test --full.
     """
     short, *long = [*(("debug", n) for n in debug), ("kasan", kasan)]
     long += [("kcsan", kcsan)] if kcsan else []

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Runs in a guest: gives back what is empty in the processes of a cgroup, again and again.
+"""Runs in a guest: repeatedly trims empty pages of the processes in a cgroup.
 
-trimmer.py CGROUP TRIMS TIMES: as `mmpolicy trim --cgroup` does, without starting Python each time.
-A trim is one write to split_huge_pages, of a range with empty pages. What was seen of a process
-is trimmed so many times, as a look takes longer than all else.
-Prints how often it split something, how many empty pages it saw, how many processes there were,
-and how many of them ended while they were trimmed.
+trimmer.py CGROUP TRIMS TIMES: works as `mmpolicy trim --cgroup`, without starting Python each time.
+A trim is one write to split_huge_pages, of a range with empty pages. The ranges found in a process
+are trimmed TIMES times, as finding them takes longer than trimming. Prints the number of splits, of
+empty pages found, of processes, and of processes that ended during a trim.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from mmpolicy.memory.trim import Finder, Piece, Pressure, Splitter
 
 
 def noted(pieces: Iterable[Piece], known: list[Piece]) -> Iterator[Piece]:
-    """Yield pieces, and keep them."""
+    """Yield pieces, and record them."""
     for piece in pieces:
         known.append(piece)
         yield piece
 
 
 def main(cgroup: str, trims: int, times: int) -> None:
-    """Trim one process after the other, whatever becomes of it meanwhile."""
+    """Trim one process after the other, even if it exits."""
     host, found, rng = Host(Tree("/")), Counter[str](), random.Random(1)
     seen, holds = set[int](), Holds(host.tree)
-    os.nice(-10)  # the others have the other CPU
-    end = time.monotonic() + 60  # without a process for so long, there will be none
+    os.nice(-10)  # the processes have the other CPU
+    end = time.monotonic() + 60  # gives up after 60 s without a process
     while found["writes"] < trims and time.monotonic() < end:
         pids = [int(pid) for pid in cgroup_pids(host.tree, cgroup)]
         if not pids:
@@ -50,7 +49,7 @@ def main(cgroup: str, trims: int, times: int) -> None:
         known: list[Piece] = []
         try:
             finder = Finder(Space(host.tree, pid, holds), 0.0, True)
-        except Error:  # it has just ended
+        except Error:  # it has just exited
             continue
         pieces: Iterable[Piece] = noted(finder.pieces(), known)
         for _ in range(times):
