@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""On Debian's own kernels: whatever others do to ftrace, nobody gets a size that was not given.
+"""On Debian's own kernels: whatever happens to ftrace, no process gets a size that is not enabled.
 
-In each test the administrator gives no size at all, and a cgroup has a policy. Then
-something happens. From 0.2 seconds after it on, a process that nobody bound touches 64 MB
-and gets single pages alone.
+In each test the administrator enables no size at all, and a cgroup has a policy. Then an event
+disturbs ftrace. From 0.2 seconds after it on, an unbound process touches 64 MB and must get single
+pages only.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def guest(machines: Machines, stock: str) -> Guest:
 
 @pytest.fixture
 def given(loaded: Guest) -> Iterator[Guest]:
-    """No size is given. The cgroup "a" is bound to the profile "a", which has no policy yet."""
+    """No size is enabled. The cgroup "a" is bound to the profile "a", which has no policy yet."""
     must(loaded, f"{NOTHING_GIVEN}\nmkdir -p {TOP}/a && echo a >{ROOT}/profiles/create")
     must(loaded, bind("a", "a"))
     assert folios(loaded, DENSE) == CLOSED
     yield loaded
-    if loaded.processes:  # else it ended with the test
+    if loaded.processes:  # otherwise it ended with the test
         must(
             loaded,
             f"[ ! -d {ROOT} ] || echo 1 >{ROOT}/reset; find {TOP} -depth -type d -delete",
@@ -71,28 +71,28 @@ def given(loaded: Guest) -> Iterator[Guest]:
 
 @pytest.fixture
 def on(given: Guest) -> Guest:
-    """The same, and "a" has a policy that gives it 64 kB."""
+    """This guest, where "a" has a policy that gives it 64 kB."""
     must(given, ON)
     assert is_on(given)
     return given
 
 
 def is_on(guest: Guest) -> bool:
-    """Does "a" get what its policy says? Else it has to get what everybody gets."""
+    """Does "a" get folios of its policy? If not, it must get those of an unbound process."""
     found = inside(guest, "a", DENSE)
     assert found in (CLOSED, [{4: 16384}])
     return found != CLOSED
 
 
 def closed(guest: Guest, event: str = ":") -> int:
-    """Something happens, and then who is not bound gets nothing. The event's exit status."""
+    """Trigger an event; then an unbound process must get single pages. Returns the exit status."""
     found = guest.run(f"{event}\nstatus=$?; {SETTLED}; {ops_command(DENSE)} || exit; exit $status")
     assert '{"0": 16384, "none": 0}' in found.out, found.out
     return found.rc
 
 
 def is_over(guest: Guest) -> None:
-    """Nothing calls us, and the policy can be had again."""
+    """No function is hooked, and the policy can be chosen again."""
     must(guest, ALL_OFF)
     assert closed(guest) == 0
     assert "mmp" not in must(guest, f"cat {ENABLED}")
@@ -105,7 +105,7 @@ def is_over(guest: Guest) -> None:
 
 
 def test_ftrace_is_off_before(given: Guest) -> None:
-    """The policy is refused, and the reason can be read; or the kernel does not turn it off."""
+    """The policy is refused, and its reason can be read; or ftrace cannot be turned off."""
     off = given.run(f"echo 0 >{FTRACE_ENABLED}").rc == 0
     try:
         refused = closed(given, ON)
@@ -120,7 +120,7 @@ def test_ftrace_is_off_before(given: Guest) -> None:
 
 
 def test_ftrace_is_turned_off_meanwhile(on: Guest) -> None:
-    """That is refused, as long as a policy is on; or the policy ends."""
+    """Turning it off is refused while a policy is on; or the policy ends."""
     refused = closed(on, f"echo 0 >{FTRACE_ENABLED}")
     try:
         assert is_on(on) == bool(refused)
@@ -132,7 +132,7 @@ def test_ftrace_is_turned_off_meanwhile(on: Guest) -> None:
 
 @pytest.fixture
 def dying(machines: Machines, on: Guest) -> Iterator[Guest]:
-    """A guest in which ftrace cannot be had again, so it ends with the test."""
+    """A guest in which ftrace stays broken, so it ends with the test."""
     yield on
     machines.end()
 
@@ -144,14 +144,14 @@ LOADS = "for i in 1 2 3; do modprobe loop && modprobe -r loop || exit; done"
 
 @pytest.mark.parametrize("end", (f"echo 1 >{ROOT}/reset", OFF, "rmmod mmpolicy"))
 def test_ftrace_dies_meanwhile(dying: Guest, end: str) -> None:
-    """The sizes close. What the kernel still calls stays, or nothing calls it any more."""
+    """The sizes close. Calls that the kernel still makes stay, or no function is hooked."""
     assert closed(dying, "modprobe mmpolicy_meddle kill=1") == 0
     for job in [
         dying.start(end),
         dying.start("sleep 1; rmmod mmpolicy"),
-    ]:  # for ever, maybe
+    ]:  # possibly for ever
         assert closed(dying, "sleep 2") == 0
-        must(dying, LOADS)  # where the module was, if it is gone
+        must(dying, LOADS)  # loads the module again if it is gone
         assert closed(dying) == 0
         must(dying, f"! {LEFT} || {THERE}")
         job.stop()
@@ -160,14 +160,14 @@ def test_ftrace_dies_meanwhile(dying: Guest, end: str) -> None:
     dying.check()
 
 
-# khugepaged, which is started and stopped by the sizes
+# khugepaged, which the kernel starts and stops by the sizes
 
 RUNNING = "pgrep -xc khugepaged; cat /proc/sys/vm/min_free_kbytes"
 WRITES = f"for mode in madvise never; do echo $mode >{THP}/hugepages-2048kB/enabled; done"
 
 
 def test_kprobes_are_off(given: Guest) -> None:
-    """As that is not how we see khugepaged start, it runs as given, then and later."""
+    """The module does not use kprobes to see khugepaged start, so it runs as sysfs says."""
     must(given, WRITES)
     before = given.run(RUNNING).out
     assert before.startswith("0\n")
@@ -185,7 +185,7 @@ def test_kprobes_are_off(given: Guest) -> None:
 
 @pytest.mark.long
 def test_khugepaged_after_a_storm_of_writes(given: Guest) -> None:
-    """Sizes are written while policies come and go: it runs as given in the end."""
+    """Sizes are written while policies come and go: in the end it runs as sysfs says."""
     jobs = [given.start(f"while :; do {WRITES}; done") for _ in range(3)]
     try:
         must(given, f"for i in $(seq 8); do {ON}; {OFF}; done", 120)
@@ -201,7 +201,7 @@ def test_khugepaged_after_a_storm_of_writes(given: Guest) -> None:
 
 
 def hooked(guest: Guest) -> list[str]:
-    """The functions that call us now."""
+    """The functions that are hooked now."""
     text = must(guest, f"cat {ENABLED}")
     return re.findall(r"^(\S+) .*\n\s+direct-->mmp", text, re.MULTILINE)
 
@@ -211,7 +211,7 @@ LINES = "dmesg | grep -c ' mmpolicy: '; true"
 
 @pytest.mark.long
 def test_a_site_is_patched_away(on: Guest) -> None:
-    """Whichever of our calls is not there any more: the sizes close, and the log says so once."""
+    """Whichever hook is missing: the sizes close, and the log reports it once."""
     for function in hooked(on):
         before = int(must(on, LINES))
         try:
@@ -220,16 +220,16 @@ def test_a_site_is_patched_away(on: Guest) -> None:
         finally:
             must(on, "rmmod mmpolicy_meddle")
         assert closed(on) == 0
-        must(on, f"until ! grep -q mmp {ENABLED}; do sleep 0.1; done", 60)  # also what was stuck
+        must(on, f"until ! grep -q mmp {ENABLED}; do sleep 0.1; done", 60)  # also the stuck writers
         is_over(on)
 
 
-# Others at the same functions
+# Other users of the hooked functions
 
 
 @contextmanager
 def fentry(guest: Guest, function: str) -> Iterator[Job | None]:
-    """A BPF program at a function, if it is let in."""
+    """A BPF program attached to a function, if the kernel allows it."""
     job = guest.start(f"exec {workload('fentry')} {function}")
     must(guest, f"until [ -s {job.path}.out ]; do sleep 0.02; done")
     said = must(guest, f"cat {job.path}.out")
@@ -241,7 +241,7 @@ def fentry(guest: Guest, function: str) -> Iterator[Job | None]:
 
 @contextmanager
 def livepatch(guest: Guest, function: str) -> Iterator[bool | None]:
-    """A livepatch of a function, if it is let in."""
+    """A livepatch of a function, if the kernel allows it."""
     found = guest.run(f"modprobe mmpolicy_livepatch function={function}")
     assert not found.rc or "busy" in found.out.lower()
     there = f"[ ! -e {LIVEPATCH} ] || [ $(cat {LIVEPATCH}/transition) = 0 ]"
@@ -253,18 +253,18 @@ def livepatch(guest: Guest, function: str) -> Iterator[bool | None]:
 
 
 def variables(guest: Guest) -> str:
-    """The kernel's words that say which sizes are enabled."""
+    """The kernel's variables that hold the enabled sizes."""
     return must(guest, f"/usr/bin/python3 {WORDS} {' '.join(ORDERS)}")
 
 
 def opened(guest: Guest) -> set[int]:
-    """The orders that the kernel would ask for now; the administrator has set none."""
+    """The orders that the kernel would request now; the administrator has enabled none."""
     word = int(variables(guest).split()[1], 16)
     return {order for order in range(32) if word >> order & 1}
 
 
 def test_only_what_a_policy_may_answer_is_open(given: Guest) -> None:
-    """Whatever happens to our calls, nobody gets more; with caps below it, no PMD size."""
+    """Whatever happens to the hooks, no further size opens; with caps below it, no PMD size."""
     assert opened(given) == set()
     for policy, cap in ("fixed", 4), ("adaptive", 9), ("vma_size", 2):
         knob = f"{ROOT}/profiles/a/anon_order/{policy}/max_order"
@@ -280,7 +280,7 @@ def choose(guest: Guest, point: str) -> bool:
 
 
 def functions_of(guest: Guest, every: bool) -> dict[str, str]:
-    """Each function that is hooked, or the last of each point, and the point for it."""
+    """Each hooked function, or the last of each point, with its point."""
     found: dict[str, str] = {}
     for point in AT_POINTS:
         assert not choose(guest, point)
@@ -300,7 +300,7 @@ def functions(given: Guest, request: pytest.FixtureRequest) -> dict[str, str]:
 @pytest.mark.long
 @pytest.mark.parametrize("other", (fentry, livepatch))
 def test_others_came_first(given: Guest, functions: dict[str, str], other: type) -> None:
-    """A point of which one function is taken is refused, with all as it was; later it works."""
+    """A point with an occupied function is refused, and its state is unchanged; later it works."""
     before = variables(given)
     for function, point in functions.items():
         with other(given, function) as there:
@@ -317,11 +317,11 @@ def test_others_came_first(given: Guest, functions: dict[str, str], other: type)
 
 @pytest.mark.parametrize("other", (fentry, pytest.param(livepatch, marks=pytest.mark.long)))
 def test_others_come_second(given: Guest, functions: dict[str, str], other: type) -> None:
-    """Refused while the policy is on, or let in for the policy's end; never both."""
+    """Refused while the policy is on, or accepted and the policy ends; never both."""
     for function, point in functions.items():
         assert not choose(given, point)
         with other(given, function) as there:
-            if there:  # the calls of a point end one after the other
+            if there:  # hooks of a point are detached one after the other
                 must(given, f"until ! grep -q mmp {ENABLED}; do sleep 0.1; done", 30)
             assert bool(there) != (function in hooked(given)), function
             assert closed(given) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point compact on Debian's own kernel, by ftrace: who is asked, and what is counted."""
+"""The point compact on Debian's own kernel, by ftrace: the callers asked, and the counters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ guest = test_stock_kernel.guest
 
 
 def test_budget_stops_scanning(machines: Machines, stock: str) -> None:
-    """Where it is of no use; and what is counted is what the kernel counted."""
+    """It stops where scanning is useless; and the counters agree with the kernel's."""
     command = test_compact.CASES["hopeless"].command(1)
     scanned = {}
     for policy in "stock", "budget":
@@ -38,7 +38,7 @@ def test_budget_stops_scanning(machines: Machines, stock: str) -> None:
     for kind in "migrate_scanned", "free_scanned":
         assert counted[kind] == found[kind]
     assert scanned["stock"] > 500_000
-    # With the time that this takes, what budget may scan grows; test_compact counts instructions.
+    # The budget grows with the time that this takes; test_compact counts instructions.
     assert scanned["budget"] < scanned["stock"] / 3
     machines.end()
 
@@ -49,7 +49,7 @@ def test_last_priority_is_never_held_back(machines: Machines, stock: str) -> Non
 
 
 def test_others_are_not_asked(loaded: Guest) -> None:
-    """Nor is the administrator, who compacts as ever; nothing is counted."""
+    """Neither is the administrator, whose compaction works as ever; no counter moves."""
     must(loaded, f"echo budget >{compact.POINT}/policy")
     before = vmstat(loaded, "compact_free_scanned")
     must(loaded, "echo 1 >/proc/sys/vm/compact_memory")
@@ -63,5 +63,5 @@ def test_others_are_not_asked(loaded: Guest) -> None:
 def test_load_switch_unload_while_others_compact(
     machines: Machines, stock: str, rounds: int
 ) -> None:
-    """The module waits for those who compact in a call of its own."""
+    """Unloading waits for tasks that compact inside a hooked call."""
     storm_under_pressure(small(machines, stock), rounds)

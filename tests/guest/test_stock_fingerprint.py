@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A build of Debian's kernel is known on each machine; another one is not taken for it."""
+"""A build of Debian's kernel is recognised on each machine, and another build is not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MACHINES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(params=MACHINES)
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What a guest needs. Its CPU is of another model."""
+    """Needs of a guest with another CPU model."""
     model, needs = MACHINES[request.param]
 
     def accelerator(*args: Any) -> str:
@@ -59,7 +59,7 @@ def known(guest: Guest) -> None:
 
 
 def test_each_machine(machines: Machines, stock: str, machine: dict[str, Any]) -> None:
-    """Whatever the kernel makes of its code at boot, and while others trace it."""
+    """However the kernel patches its code at boot, and while it is traced."""
     machines.end()  # the running one may have another CPU
     guest = machines.get(stock, accel="tcg", **machine)
     must(guest, "modprobe mmpolicy")
@@ -88,13 +88,13 @@ def alone(machines: Machines, stock: str) -> Iterator[Guest]:
 
 @pytest.fixture
 def changed(alone: Guest) -> Guest:
-    """One instruction of one function is another one; nobody calls it here."""
+    """A kernel with one instruction changed in one function, which is not called here."""
     must(alone, "modprobe mmpolicy_meddle change=madvise_collapse")
     return alone
 
 
 def test_a_function_that_is_another_one(changed: Guest) -> None:
-    """Then anon_order is refused, in all that says so, unless it is asked for."""
+    """anon_order is refused then, and every report says so, unless it is forced."""
     must(changed, "modprobe mmpolicy")
     fingerprint = must(changed, FINGERPRINT).strip()
     assert must(changed, f"cat {ROOT}/kernel_tested") == "no\n"
@@ -129,13 +129,13 @@ RENAMED = {
 }
 
 
-# The kernel would miss the name in the module's own types, and refuse all of it.
+# A module without types: with the changed name, the kernel would reject its types, and it.
 PLAIN = "/run/plain/mmpolicy.ko"
 MAKE_PLAIN = f"mkdir /run/plain; objcopy -R .BTF -R .BTF.base $(modinfo -n mmpolicy) {PLAIN}"
 
 
 def test_a_prototype_or_a_member_that_is_another_one(alone: Guest) -> None:
-    """Of a name in the kernel's types a letter is another one: one point is refused, and why."""
+    """With a letter changed in a name of the kernel's types, one point is refused, and why."""
     files = f"grep . {ROOT}/points/*"
     must(alone, f"{MAKE_PLAIN}; modprobe mmpolicy")
     before = must(alone, files).splitlines()
@@ -153,7 +153,7 @@ def test_a_prototype_or_a_member_that_is_another_one(alone: Guest) -> None:
 
 
 def test_types_of_a_newer_kind(machines: Machines, stock: str) -> None:
-    """What stands behind them cannot be told, so all points are refused, and why."""
+    """Types behind an unknown kind cannot be read, so all points are refused with the reason."""
     guest = machines.get(stock, cpus=2)
     must(guest, "modprobe mmpolicy_meddle newer=1; modprobe mmpolicy")
     points = must(guest, f"grep -h . {ROOT}/points/*").splitlines()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The module on Debian's own kernels, which have no hooks: what is had by ftrace.
+"""The module on Debian's own kernels, which have no hooks: points that work by ftrace.
 
 Tests of other files that hold here too are imported, so that they run in this guest.
 """
@@ -49,20 +49,20 @@ ASKED = "map 4096 madvise 0 4096 14 touch 0 4096 folios 0 4096"  # MADV_HUGEPAGE
 HOOKED = "cat /sys/kernel/tracing/enabled_functions"
 SIZES = f"grep . {THP}/enabled {THP}/hugepages-*/enabled"
 ASKS = "__thp_vma_allowable_orders"
-# Each size in another way; what is inherited is only for who asks.
+# Each size has another setting; inherited sizes are only for areas with MADV_HUGEPAGE.
 GIVEN = f"""
 echo always >{THP}/hugepages-32kB/enabled
 echo madvise >{THP}/hugepages-128kB/enabled
 echo inherit >{THP}/hugepages-512kB/enabled
 """
-STOCK: list[Pages] = [{3: 4096}, {9: 4096}]  # inherit is what hugepages-2048kB has after boot
+STOCK: list[Pages] = [{3: 4096}, {9: 4096}]  # inherit is the default of hugepages-2048kB after boot
 
 
 @pytest.fixture
 def guest(machines: Machines, stock: str) -> Guest:
     """Debian's kernel with two CPUs and zram swap; the module is not loaded.
 
-    It boots with huge pages for everybody, which is not what the tests begin with.
+    It boots with huge pages always enabled, and the tests begin with another setting.
     """
     guest = machines.get(stock, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
@@ -83,13 +83,13 @@ two, arms = test_bindings.two, test_experiment.arms
 
 
 def both(guest: Guest) -> list[Pages]:
-    """What a process without a policy gets, and one that asks for huge pages."""
+    """Folios of a process without a policy, and of one that requests huge pages."""
     return [*folios(guest, DENSE), *folios(guest, ASKED)]
 
 
 @contextmanager
 def neighbours(guest: Guest) -> Iterator[None]:
-    """Meanwhile both run again and again, and each time get what they got before."""
+    """Both run repeatedly in the background, and each time get the folios that they got before."""
     both_again = f"{ops_command(DENSE)} && {ops_command(ASKED)}"
     job = guest.start(f"rm -f /run/over; until [ -e /run/over ]; do {both_again} || exit; done")
     try:
@@ -103,7 +103,7 @@ def neighbours(guest: Guest) -> Iterator[None]:
 
 
 def is_over(guest: Guest, sizes: str) -> None:
-    """Nothing calls us, sysfs says what it said, and everybody gets that."""
+    """No function is hooked, sysfs has its old text, and every process gets folios accordingly."""
     assert "mmp" not in must(guest, HOOKED)
     assert must(guest, SIZES) == sizes
     assert both(guest) == STOCK
@@ -111,7 +111,7 @@ def is_over(guest: Guest, sizes: str) -> None:
 
 @pytest.fixture
 def given(loaded: Guest) -> Iterator[Guest]:
-    """A guest with some sizes given, a cgroup "a" and a profile for it."""
+    """A guest with some sizes enabled, a cgroup "a" and a profile for it."""
     must(loaded, f"{GIVEN}\nmkdir -p {TOP}/a && echo a >{ROOT}/profiles/create")
     assert both(loaded) == STOCK
     yield loaded
@@ -122,18 +122,18 @@ ON = f"echo adaptive >{ROOT}/profiles/a/anon_order/policy && {bind('a', 'a')}"
 
 
 def on(guest: Guest) -> str:
-    """The cgroup "a" has adaptive; what sysfs says of the sizes."""
+    """Switch the cgroup "a" to adaptive; return the sizes in sysfs."""
     sizes = must(guest, SIZES)
     must(guest, ON)
     assert is_large(inside(guest, "a")[0])
     return sizes
 
 
-# What there is
+# Available points
 
 
 def test_what_can_be_had(loaded: Guest) -> None:
-    """Files say which points there are and why not; what there is not is refused."""
+    """Files show the available points, and reasons for the others, whose policies are refused."""
     assert must(loaded, f"cat {ROOT}/provider") == "ftrace\n"
     text = must(loaded, f"cd {ROOT}/points && grep . *")
     points = dict(line.split(":", 1) for line in text.splitlines())
@@ -148,7 +148,7 @@ def test_what_can_be_had(loaded: Guest) -> None:
 
 
 def test_a_parameter_that_cannot_be_had(guest: Guest) -> None:
-    """The load fails, and the log says why."""
+    """The load fails, and the log has the reason."""
     assert guest.run("modprobe mmpolicy anon_order=fixed compact=eager").rc
     assert "compact=eager: the kernel does not ask" in must(guest, "dmesg")
     assert guest.run(f"test -e {ROOT}").rc
@@ -169,7 +169,7 @@ POLICIES = "; ".join(
 
 
 def test_nothing_is_hooked_while_all_is_stock(loaded: Guest) -> None:
-    """Only a policy hooks functions, and the last one to go unhooks them."""
+    """Only a policy hooks functions, and ending the last one unhooks them."""
     assert "mmp" not in must(loaded, HOOKED)
     for point, (policy, function) in AT_POINTS.items():
         file = f"{ROOT}/profiles/default/{point}/policy"
@@ -188,7 +188,7 @@ def test_nothing_is_hooked_while_all_is_stock(loaded: Guest) -> None:
 
 
 def test_neighbours_get_what_is_given(given: Guest) -> None:
-    """Who has no policy gets the same folios as before, and sysfs says the same."""
+    """A process without a policy gets the folios that it got before, and sysfs is unchanged."""
     eligible = f"{workload('ops')} map 4096 touch 0 1 sh 'grep -h THPeligible /proc/$PPID/smaps' "
     before = must(given, eligible)
     sizes = on(given)
@@ -209,7 +209,7 @@ def test_neighbours_get_what_is_given(given: Guest) -> None:
     ids=("stock", "reset", "lease", "unload"),
 )
 def test_each_way_of_ending(given: Guest, end: str) -> None:
-    """Sizes are what they were, for everybody, at once; neighbours never had others."""
+    """All sizes are restored at once; neighbours never had others."""
     with neighbours(given):
         sizes = on(given)
         must(given, end)
@@ -227,7 +227,7 @@ done
 
 
 def test_writes_while_policies_come_and_go(given: Guest) -> None:
-    """What the administrator writes is read back, and what others get, at once."""
+    """An administrator's write can be read back, and decides for unbound processes at once."""
     job = given.start(COME_AND_GO)
     try:
         for word, order in ("always", 6), ("never", 3), ("always", 6), ("madvise", 3):
@@ -240,7 +240,7 @@ def test_writes_while_policies_come_and_go(given: Guest) -> None:
 
 
 def test_neighbours_while_policies_come_and_go(given: Guest) -> None:
-    """Not one folio that was not given, while sizes open and close."""
+    """Every folio of a neighbour has an enabled size, while sizes open and close."""
     job = given.start(COME_AND_GO)
     program = f"for i in $(seq 10); do {workload('ops')} {DENSE}; cat {THP}/*/enabled; done"
     try:
@@ -257,7 +257,7 @@ def test_neighbours_while_policies_come_and_go(given: Guest) -> None:
 
 
 def test_the_administrator_writes_meanwhile(given: Guest) -> None:
-    """What is written holds for others at once, is read back, and stays."""
+    """An administrator's write takes effect for unbound processes at once, and stays."""
     on(given)
     must(given, f"echo never >{THP}/hugepages-32kB/enabled")
     must(given, f"echo always >{THP}/hugepages-256kB/enabled")
@@ -278,7 +278,7 @@ def test_the_administrator_writes_meanwhile(given: Guest) -> None:
 
 
 def khugepaged_after(guest: Guest, *writes: str) -> list[list[str]]:
-    """Its number and what the kernel reserves for it, after each write to the file of a size."""
+    """Its PID and the memory that the kernel reserves for it, after each write to a size's file."""
     found = []
     for write in writes:
         mode, kb = write.split()
@@ -293,7 +293,7 @@ def test_khugepaged_runs_as_given(loaded: Guest) -> None:
 
     On 6.12 the kernel also reserves as much; later see docs/without-hooks.md, "What is lost".
     """
-    khugepaged_after(loaded, "always 2048", "never 2048")  # what is reserved at boot is less
+    khugepaged_after(loaded, "always 2048", "never 2048")  # at boot the kernel reserves less
     writes = "never 2048", "always 64", "never 64", "always 2048", "never 2048"
     stock = khugepaged_after(loaded, *writes)
     assert stock[0][0] == "0" and stock[3][0] == "1"
@@ -320,7 +320,7 @@ KILLED = Path(__file__).with_name("killed.py")
 
 
 def kills(rng: random.Random, times: int) -> Iterator[list[object]]:
-    """For killed.py, in turn: changes of what "a" has, and an experiment in "a"."""
+    """For killed.py, in turn: changes of the policy of "a", and an experiment in "a"."""
     for number in range(times):
         start, commands, end = f"{AFRESH}; {ON}", rng.sample(CHANGES_OF_A, 4), ":"
         if number % 2:
@@ -331,7 +331,7 @@ def kills(rng: random.Random, times: int) -> Iterator[list[object]]:
 
 @pytest.mark.parametrize("times", [pytest.param(8), pytest.param(100, marks=pytest.mark.full)])
 def test_sigkill_at_any_moment(given: Guest, times: int) -> None:
-    """Neighbours have what is given, whoever is killed; the lease or a reset ends all."""
+    """Neighbours get the enabled sizes, whatever is killed; the lease or a reset ends all."""
     before, states = must(given, f"{SEEN}; {SEEN}; {HOOKED}"), list[str]()
     tasks = [*kills(random.Random(times), 4 * times)]
     # On a busy host a command may not have come far enough when it is killed.
@@ -346,7 +346,7 @@ def test_sigkill_at_any_moment(given: Guest, times: int) -> None:
     assert states.count("active") > times / 4
 
 
-# Others who are at the same function
+# Other users of a hooked function
 
 PROBE = f"echo p:mine {ASKS} >{TRACING}/kprobe_events && echo 1 >{TRACING}/events/kprobes/enable"
 NO_PROBE = f"echo 0 >{TRACING}/events/kprobes/enable; echo >{TRACING}/kprobe_events"
@@ -357,7 +357,7 @@ NO_TRACE = f"echo nop >{TRACING}/current_tracer; echo >{TRACING}/set_ftrace_filt
 @pytest.mark.parametrize(("begin", "end"), [(PROBE, NO_PROBE), (TRACE, NO_TRACE)])
 @pytest.mark.parametrize("first", (True, False))
 def test_who_traces_the_same_function(loaded: Guest, begin: str, end: str, first: bool) -> None:
-    """Before or after us: both work, and each goes without harm to the other."""
+    """Before or after the module: both work, and each detaches without harm to the other."""
     must(loaded, f"echo >{TRACING}/trace")
     if first:
         must(loaded, begin)
@@ -416,7 +416,7 @@ def test_memory_that_nobody_touches(loaded: Guest) -> None:
     "rounds", [3, pytest.param(6, marks=pytest.mark.long), pytest.param(60, marks=pytest.mark.full)]
 )
 def test_load_switch_unload_while_others_fault(guest: Guest, rounds: int) -> None:
-    """No page holds what nobody wrote, and the kernel logs nothing."""
+    """No page holds foreign data, and the kernel logs no bug."""
     storm(guest, rounds, 1, 4, hog_mib=0)
 
 
@@ -433,9 +433,9 @@ echo 20 >scan_sleep_millisecs; echo 20 >alloc_sleep_millisecs; echo 4096 >pages_
     [pytest.param(name, marks=pytest.mark.flavor(name)) for name in ("cloud", "traced-kasan")],
 )
 def test_a_thousand_rounds(machines: Machines, flavor: str, hundred: int) -> None:
-    """One policy in each round, beside faults, swap, reclaim and a khugepaged without rest.
+    """One policy in each round, under faults, swap, reclaim and a khugepaged without pauses.
 
-    Most of a round is waiting for the kernel, so the time of this guest jumps.
+    Most of a round is waiting for the kernel, so the clock of this guest jumps.
     """
     guest = small(machines, flavor, accel="jumps")
     must(guest, KHUGEPAGED)

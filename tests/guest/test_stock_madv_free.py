@@ -35,7 +35,7 @@ NOT_HERE = {
     "test_cost",
     "test_rss_that_can_be_trusted",
 }
-# Its own memory notifier sleeps for 5 s in a call of madvise(), which 313 has loaded.
+# Its own memory notifier sleeps for 5 s in a call of madvise(); it is loaded by syscall 313.
 SLEEPER = """
 import ctypes, mmap, sys
 area = mmap.mmap(-1, 4 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -68,7 +68,7 @@ def test_a_process_pays_for_what_is_kept_of_it(loaded: Guest) -> None:
     must(loaded, f"echo cap >{POINT}/policy; mkdir -p {group}; mkfifo /run/go")
     inside = f"echo $$ >{group}/cgroup.procs; exec python3 -c {shlex.quote(KNOWN)} <>/run/go"
     job = loaded.start(f"exec sh -c {shlex.quote(inside)}")
-    # What a CPU has counted is added up every two seconds.
+    # A CPU's counts are summed up every two seconds.
     kernel = f"until grep -qs {{}} {job.path}.out; do sleep 0.1; done; sleep 3; "
     kernel += f"awk '$1 == \"kernel\" {{{{ print $2 }}}}' {group}/memory.stat"
     before = int(must(loaded, kernel.format("begun")))
@@ -98,7 +98,7 @@ print([area[8 * mmap.PAGESIZE] for area in areas])
 
 @pytest.mark.parametrize("name", ("eager", "cap"))
 def test_a_buffer_that_is_pinned_stays(loaded: Guest, name: str) -> None:
-    """What is registered with io_uring is freed lazily, as in stock; the rest is not."""
+    """Pages registered with io_uring are freed lazily, as in stock; the others are not."""
     must(loaded, madv_free.policy(name, **({"limit_mb": 0} if name == "cap" else {})))
     out = must(loaded, f"python3 -c {shlex.quote(PINNED)}")
     assert out.strip() == str([ord("x"), 0])
@@ -108,14 +108,14 @@ def test_a_buffer_that_is_pinned_stays(loaded: Guest, name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("limit_mb", (256, 1 << 20))
 def test_a_call_on_many_page_tables(machines: Machines, limit_mb: int) -> None:
-    """Counted instructions: what cap adds to a call, in which preemption is off, is bounded.
+    """Counted instructions: cap adds a bounded amount to a call, in which preemption is off.
 
-    Of 8 GB with a page in each page table, or one page in 32; the second call finds the
-    tables empty. A millisecond of the guest is a million instructions. A call on 65,536 pages
-    takes 88.3 million with eager, 88.8 with cap, and with either something else interrupts it for
-    0.7 million each time: not at all, once or up to five times. One call in fifty is 0.7 million
-    below all others, so the calls that were interrupted least are compared, the third from below
-    of 7, 14 and up to 35 rounds, and medians have a bound of their own.
+    Of 8 GB with a page in each page table, or one page in 32; the second call finds the tables
+    empty. A millisecond of the guest is a million instructions. A call on 65,536 pages takes 88.3
+    million with eager, 88.8 with cap, and with either, interrupts add 0.7 million each: not at all,
+    once or up to five times. One call in fifty is 0.7 million below all others, so the calls with
+    the fewest interrupts are compared, the third from below of 7, 14 and up to 35 rounds, and
+    medians have a bound of their own.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     policies = [madv_free.policy("eager"), madv_free.policy("cap", limit_mb=limit_mb)]
@@ -151,7 +151,7 @@ while True:
 
 
 def least_ticks(guest: Guest, neighbour: str) -> float:
-    """The least of three runs, each so long that a few interrupts are below a percent of it."""
+    """The minimum of three runs, each so long that a few interrupts are below a percent of it."""
     runs = [ran(guest, neighbour) for _ in range(3)]
     assert min(run["faults"] for run in runs) > 64000
     return float(min(run["ticks"] for run in runs))
@@ -160,7 +160,7 @@ def least_ticks(guest: Guest, neighbour: str) -> float:
 @pytest.mark.long
 @pytest.mark.parametrize("kilobytes", (2048, 128))
 def test_neighbours_of_a_loop(machines: Machines, kilobytes: int) -> None:
-    """Counted CPU time of a program that maps and frees, beside such calls without end."""
+    """Counted CPU time of a program that maps and frees, next to such calls without end."""
     guest = machines.get("cloud", mem="2G", icount=True)
     must(guest, madv_free.policy("cap"))
     neighbour = madv_free.loop("malloc", 1, 8, 4096, 32)
@@ -197,7 +197,7 @@ TRACED = f"echo tracked_keep mmp_pages_lazy >{TRACING}/set_ftrace_filter"
 
 
 def test_the_keeper_has_a_budget(loaded: Guest) -> None:
-    """A tenant has calls refused: page tables in a pass, and all 3,001 are looked at."""
+    """A tenant has calls refused: page tables in a pass, and all 3,001 are examined."""
     must(loaded, madv_free.policy("cap", limit_mb=12, per_cgroup=1))
     job = loaded.start(f"exec python3 -c {shlex.quote(REFUSED)}")
     must(loaded, f"until grep -qs begun {job.path}.out; do sleep 0.1; done")
@@ -213,7 +213,7 @@ def test_the_keeper_has_a_budget(loaded: Guest) -> None:
 
 
 def test_who_is_told_of_removals(loaded: Guest) -> None:
-    """With a userfaultfd for them, a range is freed lazily whatever the policy."""
+    """With a userfaultfd for remove events, a range is freed lazily whatever the policy."""
     for policy in "stock", "eager":
         must(loaded, f"echo {policy} >{POINT}/policy")
         found = ran(loaded, f"{workload('freecases')} told 4")
@@ -221,7 +221,7 @@ def test_who_is_told_of_removals(loaded: Guest) -> None:
 
 
 def test_unload_waits_for_who_sleeps(guest: Guest) -> None:
-    """In a call of ours, while its memory is freed; its way back is still there."""
+    """In a hooked call, while its memory is freed; its return path is still there."""
     must(guest, f"rmmod mmpolicy 2>/dev/null; modprobe mmpolicy; echo eager >{POINT}/policy")
     module = must(guest, "modinfo -n mmpolicy_slow_notifier").strip()
     job = guest.start(f"exec /usr/bin/python3 -c {shlex.quote(SLEEPER)} {module}")

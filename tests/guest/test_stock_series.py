@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What access patterns cost and save on each of Debian's kernels is what they do on 6.12."""
+"""Costs and savings of access patterns on each of Debian's kernels agree with those on 6.12."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT = 1.03
 
 @pytest.fixture(scope="module")
 def results(all_machines: Machines, stock: str) -> Repeated:
-    """The same arms on the kernel at hand."""
+    """These arms on the kernel under test."""
 
     def take(names: frozenset[str]) -> Results:
         all_machines.end()
@@ -37,32 +37,32 @@ def results(all_machines: Machines, stock: str) -> Repeated:
 
 
 def beside(run: Results, arm: str, base: str, case: str, key: str) -> float:
-    """What an arm takes as a multiple of another, beside what it is on 6.12."""
+    """Cost of an arm as a multiple of another, and that multiple on 6.12."""
     return run.ratio(arm, base, case, key) / FIGURES.ratio(arm, base, case, key)
 
 
 def apart(ratio: float) -> float:
-    """How far that is from being the same, in either direction."""
+    """Deviation of a ratio from 1, in either direction."""
     return max(ratio, 1 / ratio)
 
 
 @pytest.mark.parametrize("case", PATTERNS)
 @pytest.mark.parametrize("arm", POLICIES)
 def test_a_pattern(results: Repeated, arm: str, case: str) -> None:
-    """Faults and memory are the same multiples of those with all sizes off; no more is executed.
+    """Faults and memory relative to those with all sizes off agree; instructions are not above.
 
-    A fault of one page costs other kernels more, so that all larger ones look cheaper there.
+    A fault of one page costs more on other kernels, so that all larger ones look cheaper there.
     """
     for key in ("faults", "kb"):
         assert apart(beside(results.run(), arm, OFF, case, key)) <= LIMIT
     results.hold(LIMIT, lambda run: beside(run, arm, OFF, case, "ticks"), case, OFF, arm)
 
 
-# With its own sizes a kernel takes twice as much for the first pattern, and at times for another,
-# so `fixed` looks far cheaper than it is: then it may be so.
+# With its own sizes a kernel takes twice as much for the first pattern, and sometimes for another,
+# so `fixed` looks far cheaper than it is: then this is allowed.
 @pytest.mark.parametrize("case", PATTERNS[1:])
 def test_beside_the_own_sizes(results: Repeated, case: str) -> None:
-    """The policy `fixed` costs the same multiple of the kernel's own folios of 64 kB."""
+    """The policy `fixed` costs an equal multiple of the kernel's own folios of 64 kB."""
 
     def figure(run: Results) -> float:
         ratio = beside(run, FIXED, SIZES, case, "ticks")

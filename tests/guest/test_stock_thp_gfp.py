@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point thp_gfp on Debian's own kernel, by ftrace: with which flags, and what these do."""
+"""The point thp_gfp on Debian's own kernel, by ftrace: the flags used, and their effect."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def kernel(stock: str) -> str:
     return stock
 
 
-# There is no slot. Others count instructions in guests of their own, or are below.
+# The kernel has no slot. Others count instructions in guests of their own, or are below.
 NOT_HERE = {
     "test_missing_callback_is_refused",
     "test_slot_of_another_is_left_alone",
@@ -56,10 +56,10 @@ globals().update({name: vars(test_thp_gfp)[name] for name in names})
 
 @pytest.mark.full
 def test_a_pinned_node(all_machines: Machines, stock: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with the hooks: nothing is reclaimed, nearly all is had, and any node costs as stock.
+    """As with the hooks: no reclaim, nearly all huge pages, and any node costs as much as stock.
 
-    Measured 1.0014 of stock, as the question is a call here. There is no legacy to compare
-    with, which needs the hooks.
+    Measured 1.0014 of stock, as the hook is a call here. The arm legacy needs the hooks, so it is
+    missing.
     """
     all_machines.end()
     monkeypatch.setenv(ONE_KERNEL, stock)
@@ -74,14 +74,14 @@ SIZES = f"echo always >{THP}/enabled; echo always >{THP}/hugepages-64kB/enabled"
 
 
 def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
-    """That test_light_reclaims_nothing can fail."""
+    """Proves that test_light_reclaims_nothing can fail."""
     switch(two_nodes, "relaxed")
     assert reclaimed(touched(two_nodes, SPARSE))
     assert for_large(two_nodes) > 0
 
 
 def flags(guest: Guest, defrag: str, advice: int = -1) -> dict[int, set[int]]:
-    """With which flags folios of each size are asked for in faults; MADV_HUGEPAGE is 14."""
+    """GFP flags of folios of each size in faults; MADV_HUGEPAGE is 14."""
     program = f"map 1024 madvise 0 1024 {advice}" if advice > 0 else "map 1024"
     must(guest, f"echo {defrag} >{THP}/defrag; echo '{ASKED_WITH}' >{TRACING}/kprobe_events")
     must(guest, f"echo 'order > 0' >{PROBES}/asked/filter; echo 1 >{PROBES}/enable")
@@ -111,4 +111,4 @@ def test_flags_are_those_of_defrag(loaded: Guest) -> None:
     assert flags(loaded, "always", MADVISED)[9] == asking[9] != always[9]
     must(loaded, "echo a >/sys/kernel/mmpolicy/profiles/create")
     must(loaded, f"echo relaxed >{ROOT}/profiles/a/thp_gfp/policy")
-    assert flags(loaded, "never") == never  # of a neighbour
+    assert flags(loaded, "never") == never  # of an unbound process

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""On Debian's own kernels: whatever a process holds, it holds up neither a file nor the reset."""
+"""On Debian's own kernels: a process that blocks delays neither a file nor the reset."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def guest(machines: Machines, stock: str) -> Guest:
 
 @pytest.fixture
 def quick(loaded: Guest) -> Guest:
-    """A write waits as long as it does for everybody, and not as long as in other tests."""
+    """A write waits for its default time, and not as long as in other tests."""
     must(loaded, f"echo 400 >{WAIT}")
     return loaded
 
 
 @contextmanager
 def held(guest: Guest, command: str, ready: str = "held") -> Iterator[None]:
-    """Meanwhile a program is held by user space, from when it says that it is."""
+    """Run a program that user space blocks, from the moment that it reports it."""
     must(guest, "rm -f /run/held")  # before the job starts, or the one of the last test counts
     job = guest.start(f"exec {command} >/run/held")
     try:
@@ -59,16 +59,16 @@ def held(guest: Guest, command: str, ready: str = "held") -> Iterator[None]:
 
 
 def stacks(guest: Guest, name: str) -> str:
-    """What the kernel has on the stacks of all threads of a program."""
+    """Kernel stacks of all threads of a program."""
     found = must(guest, f"for pid in $(pidof {name}); do cat /proc/$pid/task/*/stack; done")
     assert found
     return found
 
 
 def each_answers(guest: Guest) -> None:
-    """No write and no read waits for a process that user space holds.
+    """No write and no read waits for a process that user space blocks.
 
-    Ten seconds are for a busy host: what waits here waits until the process is killed.
+    Ten seconds are for a busy host: a file that waits here waits until the process is killed.
     """
     writes = ["echo 5 >{0}/anon_order/min_available_percent", "echo stock >{0}/anon_order/policy"]
     for write in [
@@ -82,13 +82,13 @@ def each_answers(guest: Guest) -> None:
 
 
 def becomes(guest: Guest, state: str, within: int = 60) -> None:
-    """The file says so, sooner or later."""
+    """Wait until the file "state" has this text."""
     until = f"until grep -q {state} {ROOT}/state; do sleep 0.1; done"
     must(guest, f"timeout -s KILL {within} sh -c {shlex.quote(until)}")
 
 
 def is_over(guest: Guest) -> None:
-    """Nothing of ours is left in the kernel, and the module can go."""
+    """No hook is left in the kernel, and the module can be unloaded."""
     becomes(guest, "stock")
     assert "mmp" not in must(guest, HOOKED)
     must(guest, "timeout -s KILL 60 rmmod mmpolicy")
@@ -99,7 +99,7 @@ KINDS = [(kind, False) for kind in ("huge", "small", "read", "wp", "minor", "for
 
 @pytest.mark.parametrize(("kind", "time_faults"), [*KINDS, ("small", True)])
 def test_userfaultfd(quick: Guest, kind: str, time_faults: bool) -> None:
-    """A fault that waits for a handler that is dead has nothing of ours on its stack."""
+    """A fault that waits for a dead handler has no function of the module on its stack."""
     if time_faults:
         must(
             quick,
@@ -121,7 +121,7 @@ def test_userfaultfd(quick: Guest, kind: str, time_faults: bool) -> None:
 
 
 def test_a_thousand_userfaultfds(quick: Guest) -> None:
-    """How many wait makes no difference."""
+    """The number of waiters makes no difference."""
     must(quick, f"echo never >{POLICY}")
     with held(quick, f"{workload('uffd')} small 300"):
         each_answers(quick)
@@ -140,7 +140,7 @@ STOPPED = {
 
 @pytest.mark.parametrize("how", STOPPED)
 def test_processes_that_are_kept_from_running(quick: Guest, how: str) -> None:
-    """One that faults all the time, and is stopped where it is."""
+    """One process faults all the time, and is stopped wherever it is."""
     must(quick, f"echo fixed >{POLICY}")
     becomes(quick, "active")
     faults = f"{workload('ops')} map 4096 touch 0 4096"
@@ -163,7 +163,7 @@ def test_processes_that_are_kept_from_running(quick: Guest, how: str) -> None:
 @pytest.fixture
 def busy(quick: Guest) -> Iterator[Guest]:
     """A policy is on, and then a process stays in the kernel nearly all the time."""
-    hung = "/proc/sys/kernel/hung_task_timeout_secs"  # what waits for it is the kernel's own
+    hung = "/proc/sys/kernel/hung_task_timeout_secs"  # the kernel itself waits, too
     must(quick, f"[ ! -e {hung} ] || {{ cat {hung} >/run/hung && echo 0 >{hung}; }}")
     must(quick, f"echo fixed >{POLICY}")
     becomes(quick, "active")
@@ -178,12 +178,12 @@ def busy(quick: Guest) -> Iterator[Guest]:
     ids=["lease", "reset"],
 )
 def test_a_process_that_stays_in_the_kernel(busy: Guest, file: str, text: str, state: str) -> None:
-    """All is stock at once, and the state says what is left to do and who holds it up."""
+    """All is stock at once, and the state shows the work left and the process that delays it."""
     found = ran(busy, f"{workload('until_off')} {STATS} {ROOT}/{file} {text}")
     assert found["on_ms"] <= LATEST_MS
     becomes(busy, state, 10)
     assert "[stock]" in must(busy, f"cat {POLICY}")
-    # Between two grace periods, there is nobody to name; the last of them waits without a hook.
+    # Between two grace periods, no process delays it; the last grace period waits without a hook.
     must(busy, f"until grep -q busy {ROOT}/blockers; do sleep 0.1; done", 30)
     if state == "expired":
         must(busy, f"timeout -s KILL 10 sh -c 'echo 1 >{ROOT}/reset'")
@@ -192,7 +192,7 @@ def test_a_process_that_stays_in_the_kernel(busy: Guest, file: str, text: str, s
 
 
 def test_the_last_choice_counts(busy: Guest) -> None:
-    """Whatever is chosen meanwhile, and however often; the kernel follows when it can."""
+    """However often the choice changes in between; the kernel follows when it can."""
     for policy in ("stock", "never", "stock", "fixed", "stock", "fixed"):
         must(busy, f"timeout -s KILL 10 sh -c 'echo {policy} >{POLICY}'")
     assert "[fixed]" in must(busy, f"cat {POLICY}")
@@ -223,7 +223,7 @@ def test_sixteen_at_two_cpus(quick: Guest) -> None:
 
 
 def test_an_error_that_comes_later(quick: Guest) -> None:
-    """A write that waits for nothing; then somebody else has the function."""
+    """A write that waits for no hook; then another user takes the function."""
     must(quick, f"echo 0 >{WAIT}")
     with fentry(quick, "do_anonymous_page") as there:
         assert there

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Faulting threads while the module comes, switches everything, and goes, again and again."""
+"""Faulting threads while the module is loaded, switches everything, and is unloaded, repeatedly."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .tools import checkers, must
 SECONDS = 20.0  # each test, about
 AT_ONCE = 4
 TRIES = 4
-PLACE = "/run"  # in memory: where time jumps, each wait for a file of the host is long
+PLACE = "/run"  # in memory: where the clock jumps, each wait for a file of the host is long
 PRESSED = ("pswpout", "pgscan_direct", "compact_stall")
 
 
 def storm(
     guest: Guest, rounds: int, processes: int, threads: int, hog_mib: int, *more: str
 ) -> dict[str, int]:
-    """No page holds what nobody wrote, and the kernel's checkers see nothing.
+    """No page holds foreign data, and the kernel's checkers report no bug.
 
-    Returns in how many rounds something happened.
+    Returns the number of rounds with an event.
     """
     must(guest, f"cp {workload('storm')} $(modinfo -n mmpolicy) {PLACE} && {ALWAYS}")
     words = [f"{PLACE}/mmpolicy.ko", rounds, processes, threads, hog_mib, *more]
@@ -55,7 +55,7 @@ def small(machines: Machines, flavor: str, **needs: str) -> Guest:
 def storm_under_pressure(guest: Guest, rounds: int, *more: str) -> dict[str, int]:
     """Processes on two nodes, with less memory than they use: swap, compaction, reclaim.
 
-    Where kswapd keeps up for so short a time, nobody else has to reclaim: then again.
+    In a short storm kswapd may keep up, so that no process reclaims: then the storm is repeated.
     """
     free = int(must(guest, "sed -n 's/^MemAvailable: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo"))
     seen: dict[str, int] = {}
@@ -76,7 +76,7 @@ def test_storm_under_pressure(machines: Machines, flavor: str, rounds: int) -> N
 @pytest.mark.full
 @pytest.mark.flavor("kcsan")
 def test_planted_race(machines: Machines) -> None:
-    """KCSAN sees what two threads of a module do to each other, or the storms show nothing."""
+    """KCSAN reports a race of two threads of a module; if not, the storms prove little."""
     guest = machines.get("kcsan", mem="2G", cpus=2)
     must(guest, "modprobe mmpolicy_race; sleep 20; rmmod mmpolicy_race")
     with pytest.raises(Splat, match=r"KCSAN: data-race in race_count \[mmpolicy_race\]"):
@@ -86,7 +86,7 @@ def test_planted_race(machines: Machines) -> None:
 @pytest.mark.full
 @pytest.mark.config("PAGE_POOL_STATS")
 def test_a_thousand_loads(machines: Machines) -> None:
-    """With refills of page pools all the time, faults and frees, swap, compaction, reclaim."""
+    """With constant refills of page pools, faults and frees, swap, compaction, reclaim."""
     guest = small(machines, "patched")
     must(guest, f"modprobe mmpolicy_page_pool && {bulk.parameters('single=0 rounds=20')}")
     refill = f"cat {bulk.RUN} || exit; sleep 0.2"

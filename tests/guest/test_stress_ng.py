@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""stress-ng uses memory in every way and verifies what it holds, under each policy."""
+"""stress-ng uses memory in every way and verifies its content, under each policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from .conftest import Machines
 from .tools import TURNS, must, turn_policies
 
-# How often, so that it takes some seconds each.
+# Number of operations, so that each takes some seconds.
 OPERATIONS = {
     "vm": 20_000,
     "madvise": 10,
@@ -22,7 +22,7 @@ OPERATIONS = {
 SMALL = "--vm-bytes 16M --mremap-bytes 16M --userfaultfd-bytes 16M"
 
 
-# On the kernel with lockdep only the first: adaptive, and what else comes first by name.
+# On the kernel with lockdep only the first turn: adaptive, and the first policies by name.
 RUNS = [("patched", turn) for turn in range(TURNS)] + [("debug", 0)]
 
 
@@ -32,7 +32,7 @@ RUNS = [("patched", turn) for turn in range(TURNS)] + [("debug", 0)]
     [pytest.param(*run, marks=pytest.mark.flavor(run[0])) for run in RUNS],
 )
 def test_stress(machines: Machines, flavor: str, turn: int) -> None:
-    """Two of each, all at once: nothing that they verify is wrong."""
+    """Two of each, all at once: all verifications succeed."""
     guest = machines.get(flavor, mem="1G", cpus=2, nodes=2, swap="1G")
     turn_policies(guest, turn)
     words = [f"--{name} 2 --{name}-ops {number}" for name, number in OPERATIONS.items()]

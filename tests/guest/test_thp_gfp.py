@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The policies of thp_gfp, on two NUMA nodes: where memory comes from, and what it costs others."""
+"""The policies of thp_gfp, on two NUMA nodes:
+
+the nodes that memory comes from, and side effects.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ MPOL_PREFERRED, MPOL_BIND, MPOL_INTERLEAVE, MPOL_PREFERRED_MANY = 1, 2, 3, 5
 NO_ADVICE = -1
 REMOTE = 1  # the CPU is on node 0
 
-# Little is left on both nodes, the rest could be swapped out; one page in 2 MiB is touched.
+# Little is left on both nodes, the rest is swappable; one page in 2 MiB is touched.
 LITTLE = 39 + 29
 SPARSE = f"hold -39 0 hold -29 1 map 100 {MADVISED} touch 512"
 # Free memory is in holes of three pages between pinned ones, but for the reserves.
@@ -48,8 +51,8 @@ def kernel() -> str:
 def of_nodes(machines: Machines, kernel: str, **needs: Any) -> Guest:
     """A guest with two nodes and swap; the module is loaded, all stock.
 
-    No CPU keeps more than a few free pages for itself, so that what is left is known,
-    and nobody compacts or reclaims unasked. A distribution's kernel itself takes more.
+    No CPU keeps more than a few free pages for itself, so that free memory is known, and no
+    background compaction or reclaim runs. A distribution's kernel itself takes more.
     """
     guest = machines.get(kernel, mem="640M" if kernel == "patched" else "800M", **needs)
     back_to_boot(guest)
@@ -64,7 +67,7 @@ def two_nodes(machines: Machines, kernel: str) -> Guest:
 
 
 def outcomes(guest: Guest) -> dict[str, int] | None:
-    """The module's counters, if the kernel tells what came of attempts. Only the hooks do."""
+    """The module's counters of results of attempts, which need the hooks; otherwise None."""
     counted = counters(guest, bench.POINT)
     if must(guest, f"cat {ROOT}/provider") == "hooks\n":
         return counted
@@ -81,7 +84,7 @@ def switch(guest: Guest, policy: str) -> None:
 
 
 def touched(guest: Guest, words: str, before: str = ":") -> dict[str, int]:
-    """Run nodes; each page holds what was written."""
+    """Run nodes; each page holds the data written."""
     command = f"{before} && exec {workload('nodes')} {words}"
     found = ran(guest, f"sh -c {shlex.quote(command)}")
     assert found["mismatches"] == 0
@@ -89,28 +92,28 @@ def touched(guest: Guest, words: str, before: str = ":") -> dict[str, int]:
 
 
 def reclaimed(found: dict[str, int]) -> dict[str, int]:
-    """All that says of memory taken from others: nothing, if it is empty."""
+    """All signs of memory taken from others: empty if there are none."""
     starts = ("pgscan_", "pgsteal_", "pswpout", "allocstall", "oom_kill")
     return {key: n for key, n in found.items() if key.startswith(starts)}
 
 
 def for_large(guest: Guest) -> int:
-    """How often large folios caused reclaim, as the module counted."""
+    """How often large folios caused reclaim, as counted by the module."""
     return sum(n for key, n in counters(guest, bench.POINT).items() if key.endswith("_large"))
 
 
-# Nothing is reclaimed for a large folio
+# No reclaim for a large folio
 
 
 @pytest.mark.parametrize("policy", (*COMPACT_ONLY, "light"))
 def test_no_reclaim_for_huge_pages(two_nodes: Guest, policy: str) -> None:
-    """Not by tasks, not by kswapd; what is free above the watermarks is used."""
+    """Not by tasks, not by kswapd; free memory above the watermarks is used."""
     switch(two_nodes, policy)
     found = touched(two_nodes, SPARSE)
     counted = counters(two_nodes, bench.POINT)
     taken = reclaimed(found)
-    # A CPU takes two huge pages from a node at a time, whatever the watermark. So base
-    # pages may wake kswapd, where they find no other node.
+    # A CPU takes two huge pages from a node at a time, whatever the watermark. So base pages may
+    # wake kswapd, where they find no other node.
     assert taken == {} or (policy == "only_compact_any" and counted["kswapd_base"] > 0)
     assert "pgscan_direct" not in taken
     assert pages(found, least=9) > 0
@@ -128,7 +131,7 @@ def test_no_reclaim_for_huge_pages(two_nodes: Guest, policy: str) -> None:
 
 
 def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
-    """The same load with a policy that reclaims: that the test above can fail."""
+    """This load with a policy that reclaims: proves that the test above can fail."""
     switch(two_nodes, "relaxed")
     found = touched(two_nodes, SPARSE)
     assert reclaimed(found)["pgscan_direct"] > 0
@@ -138,7 +141,7 @@ def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_no_reclaim_for_small_sizes(two_nodes: Guest, policy: str) -> None:
-    """Orders 2 to 4 where there are single pages alone: base pages, and nobody is killed."""
+    """Orders 2 to 4 where only single pages are free: base pages, and no OOM kill."""
     must(two_nodes, SMALL_SIZES)
     switch(two_nodes, policy)
     found = touched(two_nodes, CRUMBS)
@@ -153,7 +156,7 @@ def test_no_reclaim_for_small_sizes(two_nodes: Guest, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_small_sizes_are_had(two_nodes: Guest, policy: str) -> None:
-    """Where there is room, all is in folios of the largest size, of the local node."""
+    """With free memory, all is in folios of the largest size, of the local node."""
     must(two_nodes, SMALL_SIZES)
     switch(two_nodes, policy)
     found = touched(two_nodes, f"map 16 {MADVISED} touch 1")
@@ -176,7 +179,7 @@ def enter(two_nodes: Guest) -> Iterator[str]:
 def in_full_cgroup(two_nodes: Guest, enter: str) -> Iterator[Callable[[], dict[str, int]]]:
     """Run a load in a cgroup that has little room, with page cache of an empty device.
 
-    khugepaged does not collapse what the load touches here and there.
+    khugepaged does not collapse the sparse memory of the load.
     """
     must(two_nodes, f"echo 0 >{KHUGEPAGED}/max_ptes_none")
     must(two_nodes, f"echo 100M >{CGROUP}/memory.max")
@@ -205,7 +208,7 @@ def test_cgroup_at_its_limit(
 def test_reclaim_in_a_cgroup_is_counted(
     two_nodes: Guest, in_full_cgroup: Callable[[], dict[str, int]]
 ) -> None:
-    """The same load with a policy that reclaims: that the test above can fail."""
+    """This load with a policy that reclaims: proves that the test above can fail."""
     switch(two_nodes, "relaxed")
     found = in_full_cgroup()
     assert found["pgscan_file"] + found.get("pgscan_anon", 0) > 10000
@@ -215,7 +218,7 @@ def test_reclaim_in_a_cgroup_is_counted(
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 @pytest.mark.parametrize("order", [9, 4])
 def test_memory_high(two_nodes: Guest, enter: str, policy: str, order: int) -> None:
-    """No large folio passes memory.high of a cgroup above: nothing is scanned or swapped for it."""
+    """No large folio exceeds memory.high of an ancestor: no page is scanned or swapped for it."""
     must(two_nodes, f"{SMALL_SIZES}" if order < 9 else ":")
     must(two_nodes, f"echo 40M >{CGROUP}/memory.high; mkdir {CGROUP}/below")
     switch(two_nodes, policy)
@@ -247,7 +250,7 @@ def test_base_pages_pass_memory_high(two_nodes: Guest, enter: str, policy: str) 
 
 @pytest.mark.parametrize("policy", ("stock", *POLICIES))
 def test_memory_policies_win(two_nodes: Guest, policy: str) -> None:
-    """What is bound to the other node is there, in huge pages; interleaving alternates."""
+    """Memory bound to the other node is there, in huge pages; interleaving alternates."""
     switch(two_nodes, policy)
     for words in (
         f"mbind {MPOL_BIND} 2",
@@ -264,7 +267,7 @@ def test_memory_policies_win(two_nodes: Guest, policy: str) -> None:
 
 @pytest.mark.parametrize("how", ["mbind", "set_mempolicy"])
 def test_preferred_node_or_none(two_nodes: Guest, how: str) -> None:
-    """only_compact takes the node that the application prefers, be it full, for that of the CPU."""
+    """only_compact allocates from the node that the application prefers, be it full."""
     switch(two_nodes, "only_compact")
     words = f"crumbs -10 1 4 map 100 {MADVISED} {how} {MPOL_PREFERRED} 2 touch 1"
     found = touched(two_nodes, words)
@@ -276,7 +279,7 @@ def test_preferred_node_or_none(two_nodes: Guest, how: str) -> None:
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_cpu_of_a_node_without_memory(machines: Machines, kernel: str, policy: str) -> None:
-    """It prefers nothing that there is, so huge pages come from where there is memory."""
+    """The preferred node has no memory, so huge pages come from another one."""
     guest = of_nodes(machines, kernel, cpus=2, swap="1G", nodes=2, bare=1)
     assert must(guest, "cat /sys/devices/system/node/has_memory").strip() == "0"
     switch(guest, policy)
@@ -286,7 +289,7 @@ def test_cpu_of_a_node_without_memory(machines: Machines, kernel: str, policy: s
 
 @pytest.mark.parametrize("policy", ("stock", *COMPACT_ONLY, "relaxed"))
 def test_cpuset_of_the_other_node(two_nodes: Guest, enter: str, policy: str) -> None:
-    """Huge pages of the node that the cpuset allows, though it is not the CPU's."""
+    """Huge pages come from the node that the cpuset allows, though it is not the CPU's."""
     must(two_nodes, f"echo {REMOTE} >{CGROUP}/cpuset.mems")
     switch(two_nodes, policy)
     found = touched(two_nodes, f"map 16 {MADVISED} touch 1", enter)
@@ -295,7 +298,7 @@ def test_cpuset_of_the_other_node(two_nodes: Guest, enter: str, policy: str) -> 
 
 @pytest.mark.parametrize("policy", ("stock", *COMPACT_ONLY, "light"))
 def test_full_node_that_is_bound_to(two_nodes: Guest, policy: str) -> None:
-    """Base pages of that node then, none of the other one."""
+    """Base pages of this node then, none of the other one."""
     switch(two_nodes, policy)
     words = f"crumbs -10 1 4 map 100 {MADVISED} mbind {MPOL_BIND} 2 touch 1"
     found = touched(two_nodes, words)
@@ -304,12 +307,12 @@ def test_full_node_that_is_bound_to(two_nodes: Guest, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_areas_without_huge_pages(two_nodes: Guest, policy: str) -> None:
-    """MADV_NOHUGEPAGE stays what it is."""
+    """MADV_NOHUGEPAGE keeps its meaning."""
     switch(two_nodes, policy)
     assert pages(touched(two_nodes, f"map 16 {NO_HUGE} touch 1"), least=1) == 0
 
 
-# Who is not asked
+# Allocations without a policy
 
 
 def test_collapse_on_request(two_nodes: Guest) -> None:
@@ -321,7 +324,7 @@ def test_collapse_on_request(two_nodes: Guest) -> None:
 
 
 def test_khugepaged(two_nodes: Guest) -> None:
-    """It collapses as without a policy."""
+    """khugepaged collapses as without a policy."""
     switch(two_nodes, "light")
     must(two_nodes, f"echo 0 >{THP}/khugepaged/scan_sleep_millisecs")
     done = "grep -q 'AnonHugePages: *16384' /proc/$PPID/smaps_rollup"
@@ -342,18 +345,18 @@ def test_shmem(two_nodes: Guest) -> None:
     assert counters(two_nodes, bench.POINT)["attempts"] == 0
 
 
-# Who may register
+# Registration
 
 
 def test_missing_callback_is_refused(two_nodes: Guest) -> None:
-    """The kernel takes all callbacks or none, so a point can be turned on without a look."""
+    """The kernel accepts all callbacks or none, so a hook need not check for missing ones."""
     refused = two_nodes.run("rmmod mmpolicy; modprobe thp_gfp_legacy incomplete=1")
     assert refused.rc != 0 and "Invalid argument" in refused.out
     must(two_nodes, "modprobe mmpolicy")
 
 
 def test_slot_of_another_is_left_alone(two_nodes: Guest) -> None:
-    """Who is refused gives nothing back that is not his: mmpolicy is asked as before."""
+    """A refused module unregisters no other one: mmpolicy is still asked."""
     switch(two_nodes, "light")
     refused = two_nodes.run("modprobe thp_gfp_legacy")
     assert refused.rc != 0 and "busy" in refused.out
@@ -361,14 +364,14 @@ def test_slot_of_another_is_left_alone(two_nodes: Guest) -> None:
     assert counters(two_nodes, bench.POINT)["attempts"] >= 8
 
 
-# What it costs: fresh guests that count instructions
+# Cost: fresh guests that count instructions
 
 
 def any_to_stock(results: Results, case: bench.Case) -> float:
     """Instructions of only_compact_any, as a multiple of stock's.
 
-    Guests repeat to 0.0006. But where the host is busy, one in some eighty counts up to 0.04
-    less than the others, never more. So both run twice, and the larger number counts.
+    Guests repeat to 0.0006. But where the host is busy, one in some eighty counts up to 0.04 less
+    than the others, never more. So both run twice, and the larger number counts.
     """
     ours, stock = (
         max(bench.take(case, arm).values["ticks"], results.value(arm, case.name, "ticks"))
@@ -378,7 +381,7 @@ def any_to_stock(results: Results, case: bench.Case) -> float:
 
 
 def check_had(results: Results, case: bench.Case) -> None:
-    """Nothing is reclaimed, and nearly all is had that can be: of the node, and of both."""
+    """No reclaim, and nearly all possible huge pages: of the node, and of both."""
     assert results.value("only_compact_any", case.name, "huge") >= 0.95
     for policy in COMPACT_ONLY:
         for what in ("scanned by tasks", "scanned by kswapd", "swapped out"):
@@ -389,9 +392,9 @@ def check_had(results: Results, case: bench.Case) -> None:
 
 
 def check_pinned(case: bench.Case, limit: float) -> None:
-    """Local alone: it looks for folios in vain, and does not reclaim. Any node: as stock.
+    """Local alone: it searches for folios without success or reclaim. Any node: as stock.
 
-    It is held to stock, which takes the other node at once. What legacy takes is no measure:
+    The limit is relative to stock, which takes the other node at once. Legacy is no reference:
     without MGLRU it reclaims, but how much depends on when kswapd runs.
     """
     case = replace(case, setup=f"{WITHOUT_LRU_GEN}; {case.setup}")
@@ -403,13 +406,13 @@ def check_pinned(case: bench.Case, limit: float) -> None:
 
 
 def test_pinned_node(all_machines: Machines) -> None:
-    """More is mapped than a small node full of pinned memory has left; defrag=always."""
+    """Maps more than a small node full of pinned memory has left; defrag=always."""
     all_machines.end()
     check_pinned(bench.SMALL_PINNED, 3.2)
 
 
 def test_node_full_of_pinned_memory(all_machines: Machines) -> None:
-    """Nearly all has to come from the other node, and does not first ask this one in vain."""
+    """Nearly all must come from the other node, without useless attempts on this one."""
     all_machines.end()
     case = bench.FULL_OF_PINNED
     results = bench.run([case], ("stock", "only_compact_any"))
@@ -419,7 +422,7 @@ def test_node_full_of_pinned_memory(all_machines: Machines) -> None:
 
 @pytest.mark.full
 def test_larger_pinned_node(all_machines: Machines) -> None:
-    """The same on a larger node, with MADV_HUGEPAGE."""
+    """On a larger node, with MADV_HUGEPAGE."""
     all_machines.end()
     check_pinned(bench.PINNED, 4.5)
 
@@ -427,7 +430,7 @@ def test_larger_pinned_node(all_machines: Machines) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_overload_in_full(all_machines: Machines, policy: str) -> None:
-    """Where base pages have to reclaim anyway, large folios add nothing to it."""
+    """Where base pages reclaim anyway, large folios add no reclaim."""
     all_machines.end()
     results = bench.run([bench.TOO_MUCH], ("off", policy))
     off, ours = (
@@ -438,7 +441,7 @@ def test_overload_in_full(all_machines: Machines, policy: str) -> None:
         for arm in ("off", policy)
     )
     assert off > 100_000
-    assert ours <= 1.1 * off  # kswapd stops at one place or the other
+    assert ours <= 1.1 * off  # kswapd may stop at one place or the other
     swapped = [results.value(arm, bench.TOO_MUCH.name, "swapped out") for arm in ("off", policy)]
     assert swapped[1] <= 1.05 * swapped[0]
     for kind in ("reclaim", "memcg_reclaim", "kswapd"):

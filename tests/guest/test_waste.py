@@ -26,13 +26,13 @@ USED_KIB = (MIB << 10) // STEP
 CGROUP = "/sys/fs/cgroup/waste"
 ADVISED = 14  # MADV_HUGEPAGE
 TRIMMER = Path(__file__).with_name("trimmer.py")
-ALONE = 2 << 10  # KiB: what the program has beside its area, at most
+ALONE = 2 << 10  # KiB: the program's memory outside its area, at most
 STOP_US = 40_000  # with turns of the scheduler on one CPU; all at once takes more than 100 ms
 
 
 @pytest.fixture
 def counting(machines: Machines) -> Guest:
-    """A guest whose time is instructions, so that it has the speed of a small host."""
+    """A guest whose clock counts instructions, so that it has the speed of a small host."""
     guest = machines.get("cloud", mem="2G", icount=True)
     back_to_boot(guest)
     must(guest, f"echo +memory >/sys/fs/cgroup/cgroup.subtree_control; echo always >{THP}/enabled")
@@ -69,7 +69,7 @@ def wasteful(guest: Guest, words: str = "", name: str = "stops", step: int = STE
 
 
 def said(guest: Guest) -> dict[str, Any]:
-    """What the process has found at its end."""
+    """Report of the process at its end."""
     found: dict[str, Any] = json.loads(must(guest, "cat /tmp/said"))
     assert found["mismatches"] == 0
     return found
@@ -84,7 +84,7 @@ def mmpolicy(guest: Guest, words: str) -> dict[str, Any]:
 
 
 def test_top_names_it(counting: Guest) -> None:
-    """Within two intervals, and within 5 % of what is empty."""
+    """Within two intervals, and within 5 % of the empty memory."""
     waste = (MIB << 10) - USED_KIB
     with wasteful(counting) as pid:
         must(counting, "mmpolicy top -n 2 --json >/tmp/top")
@@ -102,7 +102,7 @@ def test_top_names_it(counting: Guest) -> None:
 
 
 def test_trim(counting: Guest) -> None:
-    """Memory that is not used is free, the rest is what it was, and nobody stood still."""
+    """Unused memory is free, the content of the rest is unchanged, and no thread stalled."""
     with wasteful(counting) as pid:
         planned = mmpolicy(counting, "trim --cgroup /waste --dry-run")
         assert rss(counting, pid) > MIB << 10
@@ -126,7 +126,7 @@ def test_trim(counting: Guest) -> None:
 def test_what_was_asked_for_is_left_alone(counting: Guest) -> None:
     """Memory with MADV_HUGEPAGE is split on request alone; the refusal says so, with its MiB.
 
-    recommend gives the request at once.
+    recommend names the option at once.
     """
     must(counting, f"echo madvise >{THP}/enabled")
     with wasteful(counting, str(ADVISED)) as pid:
@@ -146,13 +146,13 @@ NOT_ADVISED = 15  # MADV_NOHUGEPAGE
 
 
 def huge(guest: Guest, pid: int) -> int:
-    """The memory in huge pages, in kB."""
+    """Memory in huge pages, in kB."""
     field = "s/^AnonHugePages: *\\([0-9]*\\) kB/\\1/p"
     return int(must(guest, f"sed -n '{field}' /proc/{pid}/smaps_rollup"))
 
 
 def test_collapse(counting: Guest) -> None:
-    """What is used in full gets huge pages, while huge pages are off; nothing grows or changes."""
+    """Fully used memory gets huge pages, while huge pages are off; its size and data stay."""
     must(counting, f"echo never >{THP}/enabled")
     with wasteful(counting, step=1) as pid:
         before = rss(counting, pid)
@@ -173,7 +173,7 @@ def test_collapse(counting: Guest) -> None:
     [(2, "", "not full"), (1, str(NOT_ADVISED), "forbidden by the program")],
 )
 def test_collapse_leaves_alone(counting: Guest, step: int, words: str, cause: str) -> None:
-    """What is empty in part, and what the program advised against."""
+    """Partly empty memory, and memory with MADV_NOHUGEPAGE."""
     must(counting, f"echo never >{THP}/enabled")
     with wasteful(counting, words, step=step) as pid:
         before = rss(counting, pid)
@@ -198,7 +198,7 @@ def test_collapse_reclaims_nothing(counting: Guest) -> None:
 
 
 def test_collapse_heeds_a_profile(counting: Guest) -> None:
-    """The policy `never` is not undone unless that is asked for."""
+    """The policy `never` is undone only on request."""
     must(counting, f"echo never >{THP}/enabled; modprobe mmpolicy; mmpolicy set anon_order never")
     with wasteful(counting, step=1) as pid:
         refused = counting.run(f"mmpolicy collapse --cgroup /waste {FAST}")
@@ -209,26 +209,26 @@ def test_collapse_heeds_a_profile(counting: Guest) -> None:
 
 
 HEAP = f"/usr/bin/python3 {Path(__file__).with_name('heap.py')}"
-ANON = f"sed -n 's/^anon //p' {CGROUP}/memory.stat"  # without page cache, which comes and goes
+ANON = f"sed -n 's/^anon //p' {CGROUP}/memory.stat"  # without page cache, which varies
 KEEP = "mmpolicy maintain --settle 3s --cpu 50 --max-stop 100"
 SETTINGS = f"grep -rs . {THP} --exclude=full_scans --exclude=pages_collapsed --exclude-dir=stats"
 
 
 def ask(guest: Guest, word: str) -> None:
-    """Let the heap do something."""
+    """Send a request to the heap."""
     must(guest, f"rm -f /tmp/answered; echo {word} >/tmp/new; mv /tmp/new /tmp/ask")
     must(guest, "until [ -e /tmp/answered ]; do sleep 0.05; done")
 
 
 def until(guest: Guest, pid: int, field: str, test: str) -> None:
-    """Wait until a figure of the memory of a process is so, in kB; not for ever."""
+    """Wait, with a limit, until a memory figure of a process in kB passes the test."""
     value = f"$(sed -n 's/^{field}: *\\([0-9]*\\) kB/\\1/p' /proc/{pid}/smaps_rollup)"
     must(guest, f"for n in $(seq 600); do [ {value} {test} ] && exit; sleep 0.1; done; exit 1")
 
 
 def test_maintain(counting: Guest) -> None:
-    """A heap that is full, grows, is emptied and filled again; it is killed; `never` is heeded."""
-    whole, own = 24 << 10, 4 << 10  # KiB: the heap after it has grown, and what Python has
+    """A heap is filled, grows, is emptied and refilled; one run is killed; `never` is heeded."""
+    whole, own = 24 << 10, 4 << 10  # KiB: the heap after it has grown, and Python's memory
     must(counting, f"echo never >{THP}/enabled; rm -f /tmp/ask")
     settings = must(counting, SETTINGS)
     with running(counting, f"{HEAP} 16") as pid:
@@ -265,7 +265,7 @@ def test_maintain(counting: Guest) -> None:
 
 
 def test_it_does_not_come_back(counting: Guest) -> None:
-    """With --bind, what the service maps later has no folio that it does not use."""
+    """With --bind, memory mapped later by the service has no unused folio."""
     later = inside(f"exec {workload('ops')} map 8192 every 0 8192 16 folios 0 8192")
     must(counting, "modprobe mmpolicy")
     with wasteful(counting) as pid:
@@ -279,7 +279,7 @@ def test_it_does_not_come_back(counting: Guest) -> None:
 
 
 def test_coverage(counting: Guest) -> None:
-    """Of a cgroup, and of what looks like a virtual machine: with huge pages, and after them."""
+    """For a cgroup, and for a process like a virtual machine: with huge pages, and after them."""
     name = 'container_memory_anon_thp_bytes{id="/waste"}'
 
     def seen(pid: int) -> tuple[float, float, float]:
@@ -303,7 +303,7 @@ SIZES = {"2048": "", "64": " --include-madvised"}  # in 64 kB, smaps would take 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_recommend(counting: Guest, size: str) -> None:
-    """It names the service and the command, which does what it says."""
+    """It names the service and the command, which has the announced effect."""
     must(counting, f"echo never >{THP}/enabled; echo always >{THP}/hugepages-{size}kB/enabled")
     with wasteful(counting) as pid:
         found = mmpolicy(counting, "recommend --seconds 10")["findings"]
@@ -320,7 +320,7 @@ def test_recommend(counting: Guest, size: str) -> None:
 
 
 def test_threaded_cgroups(counting: Guest) -> None:
-    """The memory is charged to the domain above, which recommend names; both can be looked at."""
+    """Memory is charged to the threaded domain, which recommend names; both can be examined."""
     child = f"{CGROUP}/threads"
     with wasteful(counting) as pid:
         must(counting, f"mkdir {child}; echo threaded >{child}/cgroup.type")
@@ -338,7 +338,7 @@ def test_threaded_cgroups(counting: Guest) -> None:
 
 
 def test_programs_that_forbid_it(counting: Guest) -> None:
-    """Who has turned large folios off for itself is named."""
+    """A program that has disabled large folios for itself is named."""
     code = "import ctypes, mmap; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)"
     code += "; open('/tmp/ready', 'w').close()"
     code += "\nwhile True: m = mmap.mmap(-1, 4 << 20, 34); m.write(bytes(4 << 20)); m.close()"
@@ -364,13 +364,13 @@ def having(guest: Guest, kind: str, words: str = "") -> AbstractContextManager[i
 
 
 def of_kind(guest: Guest, kind: str) -> tuple[float, dict[str, Any]]:
-    """How many kB `top` says that the process has of a kind, and its row."""
+    """Memory of a kind that `top` reports for the process, in kB, and its row."""
     (row,) = mmpolicy(guest, TOP)["processes"]
     return row["kinds_kib"][kind], row
 
 
 def left_alone(guest: Guest, pid: int, cause: str) -> int:
-    """How many kB `trim` left alone for a cause; it gave nothing back, and says so."""
+    """Memory in kB that `trim` left alone for a cause; it freed none, and says so."""
     done = guest.run(f"mmpolicy trim --pid {pid} --json 2>/dev/null")
     (row,) = json.loads(done.out)["processes"]
     assert done.rc == 5, done.out
@@ -382,7 +382,7 @@ EMPTY = WHOLE - WHOLE // STEP
 
 
 def test_pinned_folios(counting: Guest) -> None:
-    """A pipe has all, or each fourth, or io_uring has all; trim says so, and does the rest."""
+    """A pipe pins all, or each fourth, or io_uring pins all; trim reports it, and does the rest."""
     with having(counting, "pinned", "all some io_uring") as pid:
         before = rss(counting, pid)
         (row,) = mmpolicy(counting, f"trim --pid {pid}")["processes"]
@@ -402,7 +402,7 @@ def test_locked_folios(counting: Guest) -> None:
 
 
 def test_shared_memory_in_large_folios(counting: Guest) -> None:
-    """A memfd, a tmpfs, or what is inherited is looked into; a split would give none of it back."""
+    """A memfd, a tmpfs and inherited memory are examined; a split would free none of it."""
     must(counting, f"echo always >{THP}/shmem_enabled; mount -t tmpfs -o huge=always x /dev/shm")
     try:
         with having(counting, "shared", "memfd anonymous tmpfs") as pid:
@@ -418,7 +418,7 @@ def test_shared_memory_in_large_folios(counting: Guest) -> None:
 
 
 def test_hugetlb(counting: Guest) -> None:
-    """What a process has of a pool, private, shared or in a memfd, and what is free in it."""
+    """Pages of a pool that a process uses, private, shared or in a memfd, and free ones."""
     must(counting, "echo 32 >/proc/sys/vm/nr_hugepages")
     try:
         with having(counting, "hugetlb", "private shared memfd") as pid:
@@ -433,7 +433,7 @@ def test_hugetlb(counting: Guest) -> None:
 
 
 def test_ksm(counting: Guest) -> None:
-    """Pages that KSM has merged, all, half of them or in pairs, are told, and are no waste."""
+    """Pages merged by KSM, all, half of them or in pairs, are reported, and are no waste."""
     ksm = "/sys/kernel/mm/ksm"
     must(counting, f"echo 0 >{ksm}/sleep_millisecs; echo 20000 >{ksm}/pages_to_scan")
     with having(counting, "ksm", "all half pairs"):
@@ -449,7 +449,7 @@ def test_ksm(counting: Guest) -> None:
 
 @pytest.mark.parametrize("words", ["dontneed munmap", "small"])
 def test_partly_unmapped(counting: Guest, words: str) -> None:
-    """One page of each folio is mapped: it is in no RSS, but charged, and trim gives it back."""
+    """One page of each folio is mapped: the rest is in no RSS, but charged, and trim frees it."""
     if words == "small":
         must(counting, f"echo never >{THP}/hugepages-2048kB/enabled")
         must(counting, f"echo always >{THP}/hugepages-64kB/enabled")
@@ -463,7 +463,7 @@ def test_partly_unmapped(counting: Guest, words: str) -> None:
 
 
 def test_lazily_freed(counting: Guest) -> None:
-    """It is in the RSS, and free to be taken; the module is not needed to see it."""
+    """It is part of the RSS, and reclaimable; reporting it needs no module."""
     with having(counting, "lazily", "all half single") as pid:
         kib, _ = of_kind(counting, "lazily_freed")
         assert abs(kib - 2.5 * WHOLE) < 0.3 * WHOLE
@@ -473,7 +473,7 @@ def test_lazily_freed(counting: Guest) -> None:
 
 
 def test_guards_are_not_swapped(counting: Guest) -> None:
-    """Guard pages (Linux 6.13) pass for swapped ones in pagemap; Linux 6.12 has none."""
+    """Guard pages (Linux 6.13) look like swapped pages in pagemap; Linux 6.12 has none."""
     if counting.series == "6.12":
         refused = counting.run(f"{WITH_KINDS} guards many")
         assert (refused.rc, refused.out.strip()) == (1, f"madvise 102: errno {errno.EINVAL}")
@@ -483,7 +483,7 @@ def test_guards_are_not_swapped(counting: Guest) -> None:
         areas = mmpolicy(counting, f"map {pid}")["areas"]
         kinds = [(run["kind"], run["pages"]) for area in areas for run in area["runs"]]
         found = sum(pages for kind, pages in kinds if kind == "g")
-        assert found >= WHOLE // 8 + KINDS_MIB  # and those of stacks, where the libc makes them
+        assert found >= WHOLE // 8 + KINDS_MIB  # and guard pages of stacks, if the libc makes them
         assert (kib, "s" in dict(kinds)) == (0, False)
 
 
@@ -492,7 +492,7 @@ ZSWAP = "/sys/module/zswap/parameters/enabled"
 
 @pytest.mark.parametrize("zswap", ["N", "Y"])
 def test_swapped(machines: Machines, zswap: str) -> None:
-    """What is in swap or zswap is told, is no waste, and stays there while it is looked at."""
+    """Memory in swap or zswap is reported, is no waste, and stays there during a look."""
     guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
     if zswap == "Y" and guest.series == "6.12":  # Debian's has none
         assert guest.run(f"[ -e {ZSWAP} ]").rc == 1
@@ -521,8 +521,8 @@ def test_swapped(machines: Machines, zswap: str) -> None:
 
 
 LOCKS = f"{TRACING}/events/mmap_lock"
-# The longest hold in microseconds, and the number of holds, of locks that are not of the program
-# itself, which takes its own for writing.
+# The longest hold in microseconds, and the number of holds, of locks of other processes than the
+# program itself, which takes its own for writing.
 HOLDS = """
 { for (i = 1; i <= NF && $i !~ /^mmap_lock_/; i++); if (i > NF) next; now = $(i - 1) + 0
   mm = $(i + 1) }
@@ -532,12 +532,12 @@ $i ~ /released/ && mm in began { took = now - began[mm]; delete began[mm]; holds
 END { for (mm in holds) if (!(mm in own)) { sum += holds[mm]; if (most[mm] > all) all = most[mm] }
   printf "%d %d\\n", all * 1e6, sum }
 """
-HOLD_US = 2000  # of a command, if nothing else is asked for; the guest counts instructions
+HOLD_US = 2000  # limit of a command by default; the guest counts instructions
 LOOKS = ("trim --pid {pid} --dry-run", "map {pid} --summary", "top -n 1 --interval 1 --cpu 100")
 
 
 def longest_hold(guest: Guest, command: str) -> tuple[int, int]:
-    """How long a command has held a lock of another process at most, by the kernel's trace."""
+    """Longest hold of another process's lock by a command, by the kernel's trace."""
     traced = f"echo $$ >{TRACING}/set_event_pid; exec {command} >/dev/null 2>&1"
     must(guest, f"echo >{TRACING}/trace; echo 1 >{LOCKS}/enable")
     guest.run(f"sh -c {shlex.quote(traced)}", 300)
@@ -548,7 +548,7 @@ def longest_hold(guest: Guest, command: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("word", "looks"), [("together", LOOKS), ("spread", LOOKS[:1])])
 def test_how_long_looks_hold_a_lock(counting: Guest, word: str, looks: Sequence[str]) -> None:
-    """Of a program with 64 GiB reserved: within the limit, which smaps exceeds."""
+    """For a program with 64 GiB reserved: within the limit, which smaps exceeds."""
     must(counting, f"echo 16384 >{TRACING}/buffer_size_kb")
     with having(counting, "reserved", word) as pid:
         control, _ = longest_hold(counting, f"cat /proc/{pid}/smaps_rollup")
@@ -561,7 +561,7 @@ def test_how_long_looks_hold_a_lock(counting: Guest, word: str, looks: Sequence[
     assert all(holds > 10 and longest <= HOLD_US for longest, holds in found.values()), found
 
 
-# Two thousand processes that wait; each has written to some memory.
+# Two thousand sleeping processes; each has written to some memory.
 INTERVALS = 40
 CROWD = """
 import os, signal, time
@@ -601,7 +601,7 @@ def test_top_takes_a_hundredth_of_a_cpu(counting: Guest) -> None:
     spent = (sum(ticks[2:]) - sum(ticks[:2])) / 100
     assert end - begin > 4 * INTERVALS
     assert spent < 0.01 * (end - begin)
-    assert frames[-1]["processes_seen"] >= number  # and it has not just done nothing
+    assert frames[-1]["processes_seen"] >= number  # and it has done its work
     looked = [frame["memory_looked_at"] * frame["processes_seen"] for frame in frames]
     assert looked[-1] > 2 * looked[0]
 
@@ -609,7 +609,7 @@ def test_top_takes_a_hundredth_of_a_cpu(counting: Guest) -> None:
 KASAN = [pytest.mark.flavor("traced-kasan"), pytest.mark.full]  # Debian's code, without hooks
 
 
-# A huge page and some smaller folios: inherited, moved, written, swapped out, freed in part.
+# A huge page and some smaller folios: inherited, moved, written, swapped out, partly freed.
 MOVE = "map 640 every 0 640 16 fork move 7 verify every 3 640 32 madvise 0 640 21 verify"
 MOVE += " munmap 100 300 fill 100 300 every 100 300 5 verify munmap 0 640"
 MOVES = f"{{ops}} {' '.join([MOVE] * 3)}"
@@ -618,7 +618,7 @@ HAPPENS = ("thp_split_page", "pswpout", "pswpin")
 
 
 def again_and_again(command: str) -> str:
-    """A program in the cgroup until all is over; prints a line each time it has ended well."""
+    """A program in the cgroup that is restarted until the end; prints a line for each success."""
     program = command.format(ops=workload("ops"), keep=workload("keep"))
     once = f"(echo 0 >{CGROUP}/cgroup.procs; exec {program})"
     return f"until [ -e /tmp/over ]; do {once} || exit 1; echo; done"
@@ -633,7 +633,7 @@ def again_and_again(command: str) -> str:
     ),
 )
 def test_nothing_is_lost(machines: Machines, flavor: str, trims: int, times: int) -> None:
-    """While it is trimmed, memory is written, freed, swapped out, inherited, moved, and ends."""
+    """Memory is written, freed, swapped out, inherited, moved and unmapped during trims."""
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
     must(guest, f"mkdir -p {CGROUP}; echo always >{THP}/enabled; rm -f /tmp/over")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The way back to stock waits for nobody: not for memory, not for a writer, not for a tenant."""
+"""The way back to stock never waits: not for memory, not for a writer, not for a tenant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATEST_MS = 1500
 LATEST_ONCE_MS = 5000  # of three, where the host may be busy for a while
 STATS = "/sys/kernel/debug/mmpolicy/default/anon_order/stats"
 DEFAULT = f"{ROOT}/profiles/default"
-# A writer that has to wait for 6 s, and keeps others waiting as long.
+# A writer that sleeps for 6 s, and delays other writers as long.
 STUCK = f"""
 echo a >{ROOT}/profiles/create
 rmmod mmpolicy_slow_listener 2>/dev/null
@@ -47,7 +47,7 @@ while True:
 
 @contextmanager
 def going_on(guest: Guest, *commands: str) -> Iterator[None]:
-    """Meanwhile these run."""
+    """Run these commands in the background."""
     with ExitStack() as stack:
         for command in commands:
             stack.callback(guest.start(command).stop)
@@ -56,14 +56,14 @@ def going_on(guest: Guest, *commands: str) -> Iterator[None]:
 
 
 def stays_on(guest: Guest, file: str, text: str) -> int:
-    """For how many ms the hook is still on after a write."""
+    """Time in ms for which the hook stays on after a write."""
     found = ran(guest, f"{workload('until_off')} {STATS} {ROOT}/{file} {text}")
     assert found["off_ms"] >= found["on_ms"]
     return int(found["on_ms"])
 
 
 def everything_on(guest: Guest) -> None:
-    """A policy that shows in faults, and one that has a worker."""
+    """A policy that is visible in faults, and one that has a worker."""
     must(guest, f"echo fixed >{DEFAULT}/anon_order/policy; echo cap >{DEFAULT}/madv_free/policy")
 
 
@@ -76,7 +76,7 @@ WAYS = pytest.mark.parametrize(
 
 @WAYS
 def test_while_a_writer_is_stuck(loaded: Guest, file: str, text: str, state: str) -> None:
-    """The lock that it holds is not needed; what it asked for does not come back."""
+    """A reset does not need the lock of the writer; the writer's change is not applied later."""
     everything_on(loaded)
     start = "" if file == "reset" else f"while grep -q '^0' {ROOT}/lease_ms; do :; done"
     with going_on(loaded, f"{start}{STUCK}"):
@@ -88,7 +88,7 @@ def test_while_a_writer_is_stuck(loaded: Guest, file: str, text: str, state: str
 
 
 def test_expiry_while_memory_is_fought_for(machines: Machines) -> None:
-    """What others leave is enough, each time; two of three times it is as quick as ever."""
+    """Succeeds each time with little free memory; two of three times in the usual time."""
     guest = machines.get(mem="1G", cpus=2, swap="512M")
     must(guest, "modprobe mmpolicy")
     hog = f"while :; do {workload('ops')} map 200000 touch 0 200000; done"

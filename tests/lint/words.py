@@ -37,7 +37,6 @@ RATES = {
     "module/sense": 2.2,
     "tests": 20.0,
     "tests/cli": 22.5,
-    "tests/guest": 10.5,
     "tests/harness": 21.0,
     "tests/lab": 16.0,
     "tests/lab/kernels": 12.0,
