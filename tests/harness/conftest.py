@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What pytest has to know of the harness's own tests."""
+"""Configuration of pytest for the harness's own tests."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what the marker means."""
+    """Register the marker."""
     config.addinivalue_line("markers", "full: takes long; only for ./dev test --full")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""./dev waits for others who use apt, such as unattended upgrades of a fresh host."""
+"""./dev waits for other users of apt, such as unattended upgrades of a fresh host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 DEV = Path(__file__).parents[2] / "dev"
 FUNCTIONS = ("apt_install", "apt_update", "as_root", "say")
-# Twice there is no lock to be had; then there is.
+# The lock is busy $BUSY times, then free.
 APT = """#!/bin/sh
 echo "$*" >>"$0.calls"
 [ "$1" != update ] || [ "$(grep -c update "$0.calls")" -gt "$BUSY" ] ||
@@ -18,7 +18,7 @@ echo "$*" >>"$0.calls"
 
 
 def call(tmp_path: Path, words: str, busy: int, patience: int = 60) -> tuple[int, list[str]]:
-    """Call a function of ./dev with an apt of ours; its status, and what apt was called with."""
+    """Call a function of ./dev with a fake apt; return its status, and the calls of apt."""
     text = DEV.read_text()
     whole = r"^{}\(\) (?:\{{ [^\n]* \}}|\{{\n.*?^\}})$"
     parts = [re.search(whole.format(name), text, re.M | re.S) for name in FUNCTIONS]

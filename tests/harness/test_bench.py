@@ -20,12 +20,11 @@ ARMS = [counting.Arm("stock"), counting.Arm("fixed")]
 
 
 def sample(arm: str, case: str, ticks: float = 1.0) -> counting.Sample:
-    """What one arm did."""
     return counting.Sample(arm, case, {"ticks": ticks})
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
-    """A run that was broken off goes on where it was; only whole cases are shown."""
+    """An interrupted run continues where it stopped; only whole cases are shown."""
     path = tmp_path / "results.json"
     results = counting.Results.resume(path, "programs", ABOUT)
     for each in sample("stock", "a", 7), sample("stock", "b"), sample("fixed", "a"):
@@ -42,7 +41,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
 
 
 def test_figures_of_other_sources_are_not_mixed(tmp_path: Path) -> None:
-    """Nor with those of another benchmark."""
+    """Results of another benchmark or of other sources are refused."""
     path = tmp_path / "results.json"
     counting.Results.resume(path, "programs", ABOUT).save(path)
     for bench, about in ("bulk", ABOUT), ("programs", {**ABOUT, "sources": "abd"}):
@@ -51,7 +50,7 @@ def test_figures_of_other_sources_are_not_mixed(tmp_path: Path) -> None:
 
 
 def test_each_sample_is_kept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when the next one fails."""
+    """A sample is saved even if the next one fails."""
     path = tmp_path / "results.json"
 
     class Fake:
@@ -74,7 +73,7 @@ def test_each_sample_is_kept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_arms_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only these and the first, in the order of the benchmark; another name is told."""
+    """Only the named arms and the first run, in the benchmark's order; a wrong name is an error."""
     monkeypatch.delenv(ONE_KERNEL, raising=False)
     assert counting.of_kernel(ARMS) == ARMS
     assert counting.of_kernel(ARMS, ["fixed", "stock"]) == ARMS
@@ -85,7 +84,7 @@ def test_arms_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_offered_is_a_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each file whose main() takes the words after its name, and no other."""
+    """A benchmark is each file whose main() takes the words after its name, and no other."""
     assert benchmarks.main([]) == 2
     names = capsys.readouterr().err.partition("one of: ")[2].split()
     main = "\ndef main(argv: list[str]) -> None:"
@@ -94,12 +93,12 @@ def test_what_is_offered_is_a_benchmark(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_page_is_what_the_results_say() -> None:
-    """python3 -m bench.evidence makes it anew."""
+    """python3 -m bench.evidence writes the page."""
     assert evidence.DOCUMENT.read_text() == evidence.page()
 
 
 def test_what_faults_explain() -> None:
-    """150 spared of 2,000 ns each, and ten folios that take 4,500 ns more than a page."""
+    """150 faults spared at 2,000 ns each, less ten folios that take 4,500 ns more than a page."""
     means = {
         "off": {"cpu": 0.1, "system": 0.05, "faults": 200.0},
         "to 64": {"cpu": 0.09, "system": 0.045, "faults": 50.0},
@@ -111,7 +110,7 @@ def test_what_faults_explain() -> None:
     ]
     costs = [{"size": 4096, "ns": 2000.0}, {"size": 65536, "ns": 6500.0}]
     once = {"programs": {"a": {"arms": arms}}, "calibration": costs}
-    # Before and after that program; what an hour earlier did is nothing to it.
+    # Calibrations right before and after a program replace one made an hour earlier.
     both = [[{**each, "ns": each["ns"] * part} for each in costs] for part in (0.8, 1.2)]
     beside = {"arms": arms, "calibrations": both}
     early = [{**each, "ns": each["ns"] * 3} for each in costs]
@@ -123,7 +122,7 @@ def test_what_faults_explain() -> None:
 
 
 def test_what_is_saved_without_a_ratio() -> None:
-    """By the means: some runs took no tick of system time, or the rounds were few."""
+    """The means are used if some runs took no tick of system time, or the rounds were few."""
     few = {"scale": "ratio", "estimate": 0.9, "low": None, "high": None}
     for found in (None, few, {"scale": "difference", "estimate": 0.1, "low": 0.0, "high": 0.2}):
         arm = {"ratio": {"system": found}, "mean": {"system": 0.004}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What ./dev counts of a run of tests: a run that ends early is a failure."""
+"""The totals of ./dev for a run of tests: a run that ends early is a failure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ finish
 
 
 def finish(tree: Path, command: str) -> tuple[str, int]:
-    """The closing line and the status after a command of checks.sh in a tree of our own."""
+    """Return the closing line and the status after a command of checks.sh in a temporary tree."""
     checks = TREE / "tests/lab/checks.sh"
     script = CHECKS.format(tree=tree, venv=sys.prefix, checks=checks, command=command)
     ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
@@ -40,7 +40,7 @@ def finish(tree: Path, command: str) -> tuple[str, int]:
 
 
 def session(tree: Path, text: str, options: str = "-q") -> tuple[str, int]:
-    """The closing line and the status after a session of pytest."""
+    """Return the closing line and the status after a session of pytest."""
     test = tree / "tests/planted/test_planted.py"
     test.parent.mkdir(parents=True)
     test.write_text(text)
@@ -64,7 +64,7 @@ def test_sessions_that_end_by_themselves(tmp_path: Path) -> None:
     ],
 )
 def test_a_session_that_ends_early(tmp_path: Path, end: str) -> None:
-    """The third test, which fails, is never run; the run must not pass."""
+    """The third test, which fails, never runs; the run must not pass."""
     line, status = session(tmp_path, PASSES + ENDS.format(end) + FAILS)
     assert status == 1 and ", 1 failed," in line
 
@@ -89,7 +89,7 @@ def test_third(): assert {1}
     [("-q", "os._exit(1)"), ("-q -n1", "time.sleep(1); os.kill(os.getppid(), 9)")],
 )
 def test_a_run_that_was_stopped_goes_on(tmp_path: Path, options: str, end: str) -> None:
-    """What has passed is not run again, but counted; a complete run begins anew."""
+    """Tests that have passed do not run again, but count; a complete run begins afresh."""
     tree, count = tmp_path / "tree", Path(f"{tmp_path}/tree.count")
     assert session(tree, STOPPED.format(tree, True, end), options)[1] == 1
     for times in ("x", "xx"):
@@ -98,7 +98,7 @@ def test_a_run_that_was_stopped_goes_on(tmp_path: Path, options: str, end: str) 
 
 
 def test_other_sources_begin_anew(tmp_path: Path) -> None:
-    """And what fails is never left out."""
+    """Changed sources restart the run, and a failed test always runs again."""
     tree, count = tmp_path / "tree", Path(f"{tmp_path}/tree.count")
     session(tree, STOPPED.format(tree, False, "os._exit(1)"))
     test = tree / "tests/planted/test_planted.py"
@@ -109,14 +109,14 @@ def test_other_sources_begin_anew(tmp_path: Path) -> None:
 
 
 def test_a_session_whose_workers_die(tmp_path: Path) -> None:
-    """pytest-xdist gives up; the tests that were left are not run."""
+    """pytest-xdist gives up; the remaining tests do not run."""
     text = ENDS.format("os._exit(1)") + PASSES + FAILS
     line, status = session(tmp_path, text, "-q -n1 --max-worker-restart=0")
     assert status == 1 and ", 0 failed," not in line
 
 
 def test_a_session_without_a_test(tmp_path: Path) -> None:
-    """Nothing was proved."""
+    """A run of no test proves nothing, so it fails."""
     assert session(tmp_path, "X = 1\n")[1] == 1
 
 
@@ -130,7 +130,7 @@ def test_a_session_without_a_test(tmp_path: Path) -> None:
     ],
 )
 def test_unit_tests(tmp_path: Path, says: str, status: int, failed: int) -> None:
-    """A program that ends badly has failed, whatever it printed before."""
+    """A program that ends with an error has failed, whatever it printed before."""
     run = tmp_path / "tests/unit/run"
     run.parent.mkdir(parents=True)
     run.write_text(f"#!/bin/sh\necho '{says}'\nexit {status}\n")
@@ -140,7 +140,7 @@ def test_unit_tests(tmp_path: Path, says: str, status: int, failed: int) -> None
 
 
 def kernels(kind: str, series: str) -> set[str]:
-    """On which kernels ./dev test runs guest tests."""
+    """Return the kernels on which ./dev test runs guest tests."""
     script = f"TREE={TREE} SERIES={series}\nsource {TREE}/tests/lab/kernels/kernel.sh\n"
     script += f"tested_by {kind}"
     return set(subprocess.check_output(["bash", "-euc", script], text=True).split())
@@ -148,7 +148,7 @@ def kernels(kind: str, series: str) -> set[str]:
 
 @pytest.mark.parametrize("series", ["6.12", "7.2", "7.3"])
 def test_kernels_that_are_built(series: str) -> None:
-    """None for ./dev test; and --full has all kernels of the others."""
+    """./dev test builds none, and --full has all kernels of the other runs."""
     assert kernels("default", series) == {"cloud"}
     hooks = kernels("hooks", series)
     assert {"unpatched", "patched"} <= hooks
@@ -156,13 +156,13 @@ def test_kernels_that_are_built(series: str) -> None:
 
 
 def test_kernels_of_a_series_without_hooks() -> None:
-    """Debian's own alone."""
+    """Such a series is tested on Debian's own kernels only."""
     found = [kernels(kind, "6.12+deb13") for kind in ("default", "hooks", "full")]
     assert found == [{"cloud"}, set(), {*debian_flavors()}]
 
 
 def test_one_table_of_flavors() -> None:
-    """The help has each kernel and each series; what Debian has is not built."""
+    """The help lists each kernel and each series; Debian's kernels are not built."""
     rows = (TREE / "tests/lab/kernels/flavors").read_text().splitlines()
     names = {row.split("|")[0].strip() for row in rows if not row.startswith("#")}
     text = subprocess.check_output([TREE / "dev", "kernel", "--help"], text=True)
@@ -172,14 +172,14 @@ def test_one_table_of_flavors() -> None:
     assert told == names - {*debian_flavors()}
     series = {folder.name for folder in (TREE / "kernel-hooks").glob("*/")}
     (listed,) = re.findall(r"--series ([^]]+)\]", text)
-    assert {*listed.split("|")} == series | {"6.12+deb13"}  # which has Debian's alone
+    assert {*listed.split("|")} == series | {"6.12+deb13"}  # which has only Debian's kernel
     for name in names:
         assert kernels("full", "6.12") >= {name}
 
 
 @pytest.mark.parametrize("failing", ["", "test", "test --hooks"])
 def test_ci_runs_both_and_fails_with_either(tmp_path: Path, failing: str) -> None:
-    """What comes second runs whatever became of the first; its sums are the last line."""
+    """The second run happens whatever the first returned, and its totals are the last line."""
     (tmp_path / ".ci").mkdir()
     (tmp_path / ".ci/run").write_bytes((TREE / ".ci/run").read_bytes())
     dev = tmp_path / "dev"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Whose kernel log cannot be read to its end has not passed. Guests are played by the host."""
+"""A guest whose kernel log cannot be read to its end has not passed. The host plays the guests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ON = "kmemleak: Kernel memory leak detector initialized (mem pool available: 157
 
 
 class Planted(Guest):
-    """A guest whose commands run on the host, with files in a folder in place of the kernel's."""
+    """A guest whose commands run on the host, on files in a folder instead of the kernel's."""
 
     def __init__(self, files: Path, log: str = "") -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Planted(Guest):
         (files / "kmemleak").touch()
 
     def run(self, command: str, timeout: float | None = 60, **_: Any) -> Result:
-        """Run it without waiting for kmemleak; what is said to the kernel goes to the log."""
+        """Run a command without waiting for kmemleak; writes to the kernel log go to the file."""
         for path in "/dev/kmsg", "/sys/kernel/debug/kmemleak":
             command = command.replace(f">{path}", f">>{path}").replace(
                 path, str(self.files / Path(path).name)
@@ -41,19 +41,19 @@ class Planted(Guest):
         return Result(ended.returncode, ended.stdout)
 
     def close(self) -> None:
-        """Remember that it is over."""
+        """Record the call."""
         self.closed = True
 
 
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planted:
-    """A healthy guest; nobody waits a minute for a log that does not come."""
+    """Return a healthy guest, with a short wait for lines of the log."""
     monkeypatch.setattr(vm, "LOG_WAIT_S", 0.1)
     return Planted(tmp_path)
 
 
 def no_longer(planted: Planted, file: str) -> None:
-    """From now on, writes to a file fail."""
+    """Make writes to a file fail from now on."""
     (planted.files / file).unlink()
     (planted.files / file).symlink_to("/dev/full")
 
@@ -62,7 +62,7 @@ def no_longer(planted: Planted, file: str) -> None:
 
 
 def test_a_healthy_guest_passes(planted: Planted) -> None:
-    """As often as it is looked at, and each bug is told once."""
+    """Repeated checks pass, and each bug is reported once."""
     planted.check()
     planted.run(f"echo '{BUG}' >/dev/kmsg")
     with pytest.raises(Splat, match=BUG):
@@ -71,14 +71,14 @@ def test_a_healthy_guest_passes(planted: Planted) -> None:
 
 
 def test_a_guest_that_cannot_write_to_its_log(planted: Planted) -> None:
-    """Its command fails, and that is told."""
+    """The write fails, and the check reports that."""
     no_longer(planted, "kmsg")
     with pytest.raises(VmError, match=r"(?s)written with status [12].*echo: "):
         planted.check()
 
 
 def test_a_guest_whose_log_stands_still(planted: Planted) -> None:
-    """The command succeeds, but its line gets nowhere."""
+    """The write succeeds, but its line gets nowhere."""
     (planted.files / "kmsg").unlink()
     (planted.files / "kmsg").symlink_to("/dev/null")
     with pytest.raises(VmError, match="has not arrived"):
@@ -96,7 +96,7 @@ def test_a_guest_that_answers_too_late(planted: Planted, monkeypatch: pytest.Mon
 
 
 def test_a_kernel_without_kmemleak_has_nothing_to_scan(planted: Planted) -> None:
-    """Nor one in which it was off from the beginning."""
+    """A kernel in which kmemleak was off from the beginning has nothing to scan either."""
     no_longer(planted, "kmemleak")
     planted.scan_leaks()
     planted.log.write_text("kmemleak: Kernel memory leak detector disabled\n")
@@ -105,7 +105,7 @@ def test_a_kernel_without_kmemleak_has_nothing_to_scan(planted: Planted) -> None
 
 @pytest.mark.parametrize("said", [ON, "kmemleak: Memory pool empty, consider increasing it"])
 def test_kmemleak_that_has_turned_itself_off(planted: Planted, said: str) -> None:
-    """It was meant to look for leaks: a leak would not be seen."""
+    """kmemleak was meant to look for leaks, and now would miss one."""
     planted.log.write_text(f"[    1.2] {said}\n")
     no_longer(planted, "kmemleak")
     with pytest.raises(VmError, match="does not scan any more"):
@@ -113,9 +113,9 @@ def test_kmemleak_that_has_turned_itself_off(planted: Planted, said: str) -> Non
 
 
 def test_leaks(planted: Planted) -> None:
-    """What kmemleak lists fails."""
+    """A leak that kmemleak lists makes the check fail."""
     planted.log.write_text(f"{ON}\n")
-    with pytest.raises(Splat, match="scan"):  # the file gives back what was written to it
+    with pytest.raises(Splat, match="scan"):  # the file returns the text written to it
         planted.scan_leaks()
 
 
@@ -124,7 +124,7 @@ def test_leaks(planted: Planted) -> None:
 
 @pytest.fixture
 def ours(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> Machines:
-    """With the guest that they would boot."""
+    """Return machines with a fake guest, which also boot fake guests."""
     monkeypatch.setattr(machines, "new_guest", lambda **_: Planted(planted.files / "next"))
     ours = Machines()
     ours.guest, ours.needs = planted, {"flavor": "patched"}
@@ -132,7 +132,7 @@ def ours(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> Machines:
 
 
 def test_a_guest_is_looked_at_before_it_is_closed(planted: Planted, ours: Machines) -> None:
-    """A test that ends it by itself cannot leave a bug behind in its log."""
+    """A test that ends its guest cannot hide a bug in its log."""
     planted.run(f"echo '{BUG}' >/dev/kmsg")
     with pytest.raises(Splat, match=BUG):
         ours.end()
@@ -143,7 +143,7 @@ def test_a_guest_is_looked_at_before_it_is_closed(planted: Planted, ours: Machin
 def test_a_guest_is_looked_at_before_another_takes_its_place(
     planted: Planted, ours: Machines
 ) -> None:
-    """Also where the log does not come any more."""
+    """This holds even if the log no longer arrives."""
     no_longer(planted, "kmsg")
     with pytest.raises(VmError, match="has not arrived"):
         ours.get("debug")
@@ -153,7 +153,7 @@ def test_a_guest_is_looked_at_before_another_takes_its_place(
 def test_a_guest_that_cannot_be_tidied_up_is_not_used_again(
     planted: Planted, ours: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next test boots one."""
+    """The next test boots a new one."""
 
     def fails(_: Guest) -> None:
         raise BenchError("rmmod: busy")
@@ -167,7 +167,7 @@ def test_a_guest_that_cannot_be_tidied_up_is_not_used_again(
 def test_a_guest_that_logged_a_bug_is_not_used_again(
     planted: Planted, ours: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KASAN and lockdep tell of one bug for each boot; the test that met it has told."""
+    """KASAN and lockdep report one bug per boot, and the test that met it has reported it."""
     monkeypatch.setattr(tools, "back_to_boot", lambda _: None)
     monkeypatch.setattr(Planted, "_boot", lambda _: None)
     assert ours.get("patched") is planted

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The check of names in documents finds what is defined, and what is not."""
+"""The check of names in documents finds defined and undefined ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lint.names import TREE, check, defined
 
 
 def tree(folder: Path, doc: str, **sources: str) -> Path:
-    """A tree with a document, and sources in module/."""
+    """Return a tree with a document, and sources in module/."""
     (folder / "module").mkdir()
     (folder / "docs").mkdir()
     (folder / "docs/a.md").write_text(doc)
@@ -21,7 +21,7 @@ def tree(folder: Path, doc: str, **sources: str) -> Path:
 
 
 def test_what_is_gone_is_told(tmp_path: Path) -> None:
-    """With file and line; a call or a declaration defines nothing."""
+    """The finding has file and line; a call or a declaration defines nothing."""
     text = "int gone(void);\n\tgone();\nstatic int\n\there(int a)\n"
     found = check(tree(tmp_path, "one\n`gone()` and more\n", a_c=text), tmp_path)
     assert found == [f"{tmp_path}/docs/a.md:2: gone() is not defined"]
@@ -39,12 +39,12 @@ def test_what_is_gone_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_definitions(tmp_path: Path, name: str, text: str) -> None:
-    """In each language of the tree."""
+    """Definitions are found in each language of the tree."""
     (tmp_path / name).write_text(text)
     assert "name" in defined([tmp_path])
 
 
 def test_own_names_in_our_documents() -> None:
-    """What begins as ours do is looked for in this tree alone."""
+    """Names with our prefix must be defined in this tree."""
     wrong = [line for line in check(TREE, Path("/nonexistent")) if ": mmp_" in line.lower()]
     assert wrong == []

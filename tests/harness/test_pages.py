@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The pages of the site as a browser shows them: nothing sticks out, all text can be read."""
+"""The pages of the site in a browser: nothing sticks out, all text is readable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOK = Path(__file__).with_name("look.js")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, as ./dev docs makes it."""
+    """Build the site, as ./dev docs does."""
     folder = tmp_path_factory.mktemp("site")
     words = [*MKDOCS, "--config-file", str(TREE / "mkdocs.yml"), "--site-dir", str(folder)]
     subprocess.run(words, check=True, timeout=300)
@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def seen(folder: Path) -> list[dict[str, Any]]:
-    """What the browser finds on each page, in each width and scheme."""
+    """Return the browser's findings on each page, in each width and scheme."""
     pages = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html"))
     frames = [
         f'<iframe name="{page}" src="{page}" width="{width}" height="900"></iframe>'
@@ -52,7 +52,7 @@ def seen(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_every_page(site: Path) -> None:
-    """None is wider than its window, and text has the contrast that WCAG wants (4.5)."""
+    """No page is wider than its window, and text has the contrast that WCAG demands (4.5)."""
     looked = seen(site)
     assert all(each["seen"] > 20 for each in looked if not each["page"].startswith("404"))
     assert [each for each in looked if each["found"]] == []
@@ -60,7 +60,7 @@ def test_every_page(site: Path) -> None:
 
 
 def test_a_bad_page_is_found(site: Path, tmp_path: Path) -> None:
-    """That the test above can fail."""
+    """The test above can fail."""
     (tmp_path / "bad.html").write_text(
         '<body><article><p style="color: #999">pale</p><p style="width: 2000px">wide</p></article>'
     )

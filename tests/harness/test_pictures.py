@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The pictures of README are those of the figures, fit their frame, and can be read."""
+"""The pictures of README match the figures, fit their frame, and are readable."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ BACKGROUND = {"light": "#ffffff", "dark": "#0d1117"}
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance, as WCAG 2.1 defines it."""
+    """Return the relative luminance, as WCAG 2.1 defines it."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(one: str, other: str) -> float:
-    """From 1 to 21; WCAG wants 4.5 of text, and 3 of what is drawn."""
+    """Return a contrast from 1 to 21; WCAG demands 4.5 for text, and 3 for graphics."""
     dark, light = sorted(map(luminance, (one, other)))
     return (light + 0.05) / (dark + 0.05)
 
 
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: str(path.name))
 def test_the_file_is_what_is_drawn(path: Path) -> None:
-    """After a new measurement, `./dev bench pictures --draw` writes them."""
+    """After a new measurement, `./dev bench pictures --draw` writes the files."""
     assert path.read_text() == DRAWN[path]
 
 
@@ -38,7 +38,7 @@ def test_the_file_is_what_is_drawn(path: Path) -> None:
 def test_nothing_sticks_out(path: Path) -> None:
     """Letters are at most 0.6 em wide on average, and at least 13 pixels high on a phone.
 
-    The demo is a terminal of 65 columns, so there they have 9.
+    The demo is a terminal of 65 columns, so its letters have 9 pixels.
     """
     svg = DRAWN[path]
     width, height = map(int, re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg)[0])
@@ -56,7 +56,7 @@ def test_nothing_sticks_out(path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", BACKGROUND)
 def test_contrast(scheme: str) -> None:
-    """Of text, and of what is used and what is empty against what is not there."""
+    """Text contrasts with the background, and used and empty cells with absent ones."""
     light, dark = pictures.STYLE.split("@media")
     colours = dict(re.findall(r"\.?(\w+) \{[^}]*fill: (#\w+)", light))
     if scheme == "dark":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""./dev port: do the hooks fit a kernel's source?"""
+"""./dev port: the hooks fit a kernel's source, or the misfit is named."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SERIES = "6.12"
 
 
 def touched() -> set[str]:
-    """The files that the patches of the series change."""
+    """Return the files that the patches of the series change."""
     patches = (TREE / "kernel-hooks" / SERIES).glob("*.patch")
     lines = [line for patch in patches for line in patch.read_text().splitlines()]
     return {line[6:] for line in lines if line.startswith("+++ b/")}
@@ -24,7 +24,7 @@ def touched() -> set[str]:
 
 @pytest.fixture
 def kernel(tmp_path: Path) -> Path:
-    """As much of a kernel's source as is looked at."""
+    """Return the part of a kernel's source that the script reads."""
     (source,) = (cache_dir() / "src").glob(f"{SERIES}-*")
     for name in {"Makefile", *touched()}:
         if (source / name).exists():
@@ -34,14 +34,13 @@ def kernel(tmp_path: Path) -> Path:
 
 
 def port(kernel: Path) -> subprocess.CompletedProcess[str]:
-    """Try it."""
     return subprocess.run(
         [TREE / "dev", "port", kernel], capture_output=True, text=True, check=False
     )
 
 
 def test_its_own_kernel_fits_and_stays_as_it_is(kernel: Path) -> None:
-    """All patches, without a change of the tree."""
+    """All patches apply, and the tree stays unchanged."""
     before = {path: path.read_bytes() for path in kernel.rglob("*") if path.is_file()}
     result = port(kernel)
     assert result.returncode == 0, result.stderr
@@ -50,7 +49,7 @@ def test_its_own_kernel_fits_and_stays_as_it_is(kernel: Path) -> None:
 
 
 def test_a_hunk_that_does_not_fit_is_named(kernel: Path) -> None:
-    """Its file and its place, and where to read on."""
+    """The output names its file and line, and where to read on."""
     madvise = kernel / "mm/madvise.c"
     madvise.write_text(madvise.read_text().replace("VM_WARN_ON(start > end);", "", 1))
     result = port(kernel)
@@ -62,7 +61,7 @@ def test_a_hunk_that_does_not_fit_is_named(kernel: Path) -> None:
 
 
 def test_a_file_that_is_gone_is_named(kernel: Path) -> None:
-    """It counts as one that does not fit."""
+    """A missing file counts as a misfit."""
     (kernel / "mm/madvise.c").unlink()
     result = port(kernel)
     assert result.returncode == 1
@@ -70,7 +69,7 @@ def test_a_file_that_is_gone_is_named(kernel: Path) -> None:
 
 
 def test_another_kernel_gets_the_nearest_series(kernel: Path) -> None:
-    """By its version."""
+    """The version of the kernel decides."""
     makefile = kernel / "Makefile"
     makefile.write_text(makefile.read_text().replace("PATCHLEVEL = 12", "PATCHLEVEL = 14"))
     assert "Linux 6.14, hooks for 6.12:" in port(kernel).stdout
@@ -79,14 +78,14 @@ def test_another_kernel_gets_the_nearest_series(kernel: Path) -> None:
 
 
 def test_no_kernel_tree_is_told(tmp_path: Path) -> None:
-    """One clear error."""
+    """The script prints one clear error."""
     result = port(tmp_path)
     assert result.returncode == 1
     assert "is no kernel tree" in result.stderr
 
 
 def new_files(series: Path, folder: Path) -> dict[str, str]:
-    """What the patches of a series add as files of their own."""
+    """Return the new files that the patches of a series add."""
     names = ("include/linux/mm_policy.h", "mm/mm_policy.c")
     folder.mkdir()
     for patch in sorted(series.glob("*.patch")):
@@ -100,7 +99,7 @@ def new_files(series: Path, folder: Path) -> dict[str, str]:
 
 
 def test_all_series_have_the_same_interface(tmp_path: Path) -> None:
-    """The header and the slot, to the letter: one module for all kernels."""
+    """Header and slot are identical in all series, as one module serves all kernels."""
     first, *others = (
         new_files(series, tmp_path / series.name)
         for series in sorted((TREE / "kernel-hooks").glob("*/"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""./dev package --modules: what it is given, and the repository that it makes."""
+"""./dev package --modules: its arguments, and the repository that it makes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KERNELS = TREE / "tests/lab/kernels"
 
 
 def package(*words: str) -> subprocess.CompletedProcess[str]:
-    """Call it with words that it refuses before it builds anything."""
+    """Call it with arguments that it refuses before it builds anything."""
     argv = [str(TREE / "dev"), "package", *words]
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 
@@ -32,7 +32,7 @@ def package(*words: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_wrong_words(words: list[str], error: str) -> None:
-    """One clear error, and nothing is built."""
+    """The script prints one clear error, and builds nothing."""
     result = package(*words)
     assert result.returncode
     assert error in result.stderr
@@ -49,7 +49,7 @@ def test_wrong_words(words: list[str], error: str) -> None:
     ],
 )
 def test_whose_kernel_it_is(release: str, series: str) -> None:
-    """By the release: where ./dev looks for its headers, and whose compiler builds for it."""
+    """The release decides where ./dev looks for its headers, and which compiler builds for it."""
     script = f". {KERNELS}/source.sh; . {KERNELS}/packages.sh; series_of {release}"
     environment = {"PATH": "/usr/bin:/bin", "TREE": str(TREE)}
     found = subprocess.check_output(["bash", "-euc", script], text=True, env=environment)
@@ -57,7 +57,7 @@ def test_whose_kernel_it_is(release: str, series: str) -> None:
 
 
 def test_two_who_make_a_root_at_once(tmp_path: Path) -> None:
-    """The one that waited for the lock finds it made, and does not put a second one into it."""
+    """The second process, after waiting for the lock, finds the root made, and leaves it alone."""
     script = f". {KERNELS}/packages.sh; as_root() {{ mkdir $DEST.new; }}; debian_sources() {{ :; }}"
     script += "; make_root $DEST; make_root $DEST; ls -A $DEST"
     environment = {"PATH": "/usr/bin:/bin", "DEST": str(tmp_path / "root")}
@@ -67,7 +67,7 @@ def test_two_who_make_a_root_at_once(tmp_path: Path) -> None:
 
 
 def test_a_repository_grows(tmp_path: Path) -> None:
-    """What is added later comes to what is there, and both are listed."""
+    """Later packages are added to earlier ones, and all are listed."""
     for version in ("1", "2"):
         meta = tmp_path / version
         (meta / "DEBIAN").mkdir(parents=True)
@@ -85,7 +85,7 @@ def test_a_repository_grows(tmp_path: Path) -> None:
 
 
 def test_the_line_that_installs_works_in_any_folder(tmp_path: Path) -> None:
-    """`apt install ./NAME.deb`, as README.md had it, found nothing: they are in the cache."""
+    """`apt install ./NAME.deb`, as README.md had it, found nothing: packages are in the cache."""
     script = f'. {KERNELS}/packages.sh; say() {{ echo "$*"; }}; say_install "$@"'
     debs = [f"{tmp_path}/mmpolicy-dkms_0.1.0_all.deb", f"{tmp_path}/mmpolicy_0.1.0_all.deb"]
     done = subprocess.run(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""./dev replay: what a policy in BPF makes of recorded programs, without a kernel."""
+"""./dev replay: a policy in BPF on recorded programs, without a kernel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MMP_POLICY(gives_up, .order = (void *)order, .max_order = 4);
 
 
 def replay(path: Path, *programs: str) -> tuple[int, dict[str, tuple[int, float]], str]:
-    """Exit status, faults and MB by policy, and what it says else."""
+    """Return exit status, faults and MB by policy, and standard error."""
     done = subprocess.run(
         [TREE / "dev", "replay", path, *programs], capture_output=True, text=True, check=False
     )
@@ -39,7 +39,7 @@ def replay(path: Path, *programs: str) -> tuple[int, dict[str, tuple[int, float]
              for name in EXAMPLES]
 )  # fmt: skip
 def test_examples(name: str) -> None:
-    """Each runs, and what it costs is between pages for all and large folios for all."""
+    """Each example runs, and its cost lies between that of pages only and of large folios only."""
     status, found, said = replay(TREE / "examples/bpf" / name, "redis")
     assert status == 0, said
     *_, (faults, memory) = found.values()
@@ -53,7 +53,7 @@ def test_examples(name: str) -> None:
 
 @pytest.mark.full
 def test_one_that_gives_up(tmp_path: Path) -> None:
-    """It is as with pages from then on, and the reason is shown."""
+    """It acts like pages from then on, and the reason is shown."""
     path = tmp_path / "gives_up.bpf.c"
     path.write_text(GIVES_UP)
     status, found, said = replay(path, "redis")
@@ -62,7 +62,7 @@ def test_one_that_gives_up(tmp_path: Path) -> None:
 
 
 def test_no_source() -> None:
-    """It is said; so it is for a policy of another point."""
+    """The error says so, as it does for a policy of another point."""
     status, _, said = replay(TREE / "README.md")
     assert status == 1 and "FILE.bpf.c" in said
     status, _, said = replay(TREE / "examples/bpf/calm.bpf.c", "redis")

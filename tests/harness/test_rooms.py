@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The check of rooms finds what is planted, one thing of each kind, and nothing else."""
+"""The check of rooms finds one planted violation of each kind, and nothing else."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ COMMAND = "userspace/src/mmpolicy"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of all that is checked."""
+    """Return a copy of all checked folders."""
     for folder in ("module", COMMAND, "tests", "bench"):
         shutil.copytree(TREE / folder, tmp_path / folder)
     return tmp_path
 
 
 def plant(tree: Path, path: str, text: str) -> None:
-    """Add lines to the end of a file."""
+    """Append lines to a file."""
     with (tree / path).open("a") as file:
         file.write(f"\n{text}\n")
 
 
 @functools.cache
 def here() -> list[str]:
-    """What is wrong in the project."""
+    """Return the violations in the project."""
     return check(TREE)
 
 
 def found(tree: Path) -> list[str]:
-    """What is wrong there, besides what is wrong in the project."""
+    """Return the violations in a tree, without those of the project itself."""
     return [line for line in check(tree) if line not in here()]
 
 
 def test_nothing_is_wrong_here() -> None:
-    """In the project itself."""
+    """The project itself has no violation."""
     assert here() == []
 
 
@@ -97,14 +97,14 @@ def test_nothing_is_wrong_here() -> None:
     ],
 )
 def test_forbidden_use(tree: Path, path: str, text: str, wrong: str) -> None:
-    """It names the file and what it uses."""
+    """The finding names the file and the forbidden use."""
     (tree / path).parent.mkdir(exist_ok=True)
     plant(tree, path, text)
     assert found(tree) == [wrong]
 
 
 def test_circle_in_c(tree: Path) -> None:
-    """A profile that asks the lease, which asks for a change like everybody."""
+    """A profile calls the lease, which calls change.c as other users do."""
     plant(tree, PROFILE, "void late(void)\n{\n\tmmp_lease_clear();\n}")
     plant(tree, "module/control/lease.c", "int early(void)\n{\n\treturn late();\n}")
     assert found(tree) == [
@@ -114,7 +114,7 @@ def test_circle_in_c(tree: Path) -> None:
 
 
 def test_circle_in_python(tree: Path) -> None:
-    """By way of a third module."""
+    """The circle passes through a third module."""
     plant(tree, f"{COMMAND}/host/one.py", "from .two import x")
     plant(tree, f"{COMMAND}/host/two.py", "from . import three")
     plant(tree, f"{COMMAND}/host/three.py", "from mmpolicy.host.one import y")
@@ -135,13 +135,13 @@ def test_circle_in_python(tree: Path) -> None:
     ],
 )
 def test_no_use(tree: Path, text: str) -> None:
-    """Comments, strings and declarations are none."""
+    """Comments, strings and declarations are no use."""
     plant(tree, POLICY, text)
     assert found(tree) == []
 
 
 def test_what_a_file_defines() -> None:
-    """For other files, that is: nothing static, no type, no declaration."""
+    """A file defines names for other files only: nothing static, no type, no declaration."""
     source = read_c(
         "struct type { int a; };\n"
         "struct aligned { int a; } __aligned(8);\n"

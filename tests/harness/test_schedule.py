@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Pieces of tests for workers: cut where they can be, and the long ones first."""
+"""Pieces of tests for workers: cut where possible, long ones first."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ CLOUD, HOOKS = frozenset({"cloud"}), frozenset({"patched"})
 def of_file(
     file: str, *seconds: float, kernels: frozenset[str] = CLOUD, together: bool = False
 ) -> list[Planned]:
-    """Tests that take so long."""
+    """Return tests with these durations."""
     return [Planned(f"{file}::{n}", file, kernels, together, s) for n, s in enumerate(seconds)]
 
 
 def names(found: list[list[Planned]]) -> list[list[str]]:
-    """What is in the pieces."""
+    """Return the names in the pieces."""
     return [[test.name for test in piece] for piece in found]
 
 
 def test_each_test_is_in_one_piece() -> None:
-    """A long file is cut, in its order; a test that is longer than a piece is one of its own."""
+    """A long file is cut, in order; a test longer than a piece is a piece of its own."""
     planned = of_file("a", 50, 40, 50, 200, 1)
     assert names(pieces(planned)) == [["a::3"], ["a::0", "a::1"], ["a::2"], ["a::4"]]
 
 
 def test_what_is_set_up_once_stays_together() -> None:
-    """However long it is."""
+    """Tests with a shared setup are never cut, however long they are."""
     planned = of_file("a", 100, 100, together=True) + of_file("a", 70, 70)
     assert names(pieces(planned))[0] == ["a::0", "a::1"]
     assert len(pieces(planned)) == 3
@@ -43,7 +43,7 @@ def test_kernels_and_files_are_not_mixed() -> None:
 
 
 def test_durations_are_kept(tmp_path: Path) -> None:
-    """A damaged file is as none."""
+    """A damaged file counts as missing."""
     path = tmp_path / "new/durations.json"
     assert recorded(path) == {}
     write_json(path, {"a": 1.0, "b": 2.0})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Links of a page lead to where the site has the other file."""
+"""Links between pages are changed to the paths of the site."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ spec.loader.exec_module(site)
     ],
 )
 def test_links(source: str, link: str, expected: str) -> None:
-    """From each place of the tree."""
+    """Links work from each folder of the tree."""
     assert site.for_the_site(f"b {link} c", source) == f"b {expected} c"

@@ -63,7 +63,7 @@ def test_splats(line: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_reply_in_pieces(size: int) -> None:
-    """The end is found wherever the pieces are cut, and NULs pass through."""
+    """The end is found wherever the data is cut, and NULs pass through."""
     reply = Reply("0123456789abcdef", None)
     output = b"a\0b\0012345" * 20
     sent = output + reply.mark + b"42\n"
@@ -101,7 +101,7 @@ def test_initramfs_archive() -> None:
 
 
 def test_relay(tmp_path: Path) -> None:
-    """Messages and files pass both ways; the answer about features says one more."""
+    """Messages and files pass in both directions; the reply about features has one more."""
     with listen(tmp_path / "server") as server, socket.socket(socket.AF_UNIX) as qemu:
         relay = Relay(tmp_path / "relay", tmp_path / "server")
         qemu.connect(str(tmp_path / "relay"))

@@ -13,7 +13,7 @@ RIDDLE = "what is there is nobody to be told of that "  # three matches in ten w
 
 
 def test_no_bound_is_loose() -> None:
-    """A bound stands at most one above the rate, so a directory that improves stays so."""
+    """A bound is at most one above the rate, so a directory that improves stays so."""
     found = rates(TREE)
     assert not [name for name, bound in RATES.items() if bound > found[name][0] + 1]
 
@@ -30,7 +30,7 @@ def test_no_bound_is_loose() -> None:
     ],
 )
 def test_prose_counts(tmp_path: Path, name: str, text: str) -> None:
-    """Whatever the language, a directory above the bound is named with its rate."""
+    """In each language, a directory above the bound is named with its rate."""
     (tmp_path / "new").mkdir()
     path = tmp_path / "new" / name
     path.write_text(text.format(RIDDLE * FEW))
@@ -49,13 +49,13 @@ def test_prose_counts(tmp_path: Path, name: str, text: str) -> None:
     ],
 )
 def test_code_and_output_do_not_count(tmp_path: Path, name: str, text: str) -> None:
-    """Strings, output of commands and the license line are no prose."""
+    """Strings, output of commands and the license line are not prose."""
     (tmp_path / name).write_text(text.format(RIDDLE * FEW))
     assert all(rate <= LIMIT for rate, _words in rates(tmp_path).values())
 
 
 def test_documents_are_wrapped(tmp_path: Path) -> None:
-    """A sentence is wrapped; headings, tables and output cannot be."""
+    """Sentences must be wrapped; headings, tables and output cannot be."""
     path, long = tmp_path / "a.md", "x" * (LINE + 1)
     path.write_text(f"# {long}\n| {long} |\n```\n{long}\n```\n{'x' * LINE}\n")
     assert list(not_wrapped(path)) == []

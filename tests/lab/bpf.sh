@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# Part of ./dev: policies in BPF, the helper that loads them, and what both need.
+# Part of ./dev: policies in BPF, the helper that loads them, and their dependencies.
 # shellcheck shell=bash
 
 # The kernel's source has a libbpf that knows struct_ops of modules; Debian 12's does not.
@@ -13,7 +13,7 @@ need_bpf() {
 		with_lock bpf step "libbpf and mmpolicy-bpf" bpf build_bpf "$key" "$BPF"
 }
 
-# build_bpf KEY DEST: libbpf with its headers, and the helper, which has libbpf in it
+# build_bpf KEY DEST: libbpf with its headers, and the helper, with libbpf linked in
 build_bpf() {
 	local key=$1 dest=$2 top
 	rm -rf "$dest" "$dest.new"
@@ -36,7 +36,7 @@ compile_bpf() {
 	clang @"$TREE/userspace/bpf/flags" -Werror -I"$TREE/userspace/bpf" -I"$BPF/include" -c "$1" -o "$2"
 }
 
-# Compiles policies, those of the examples if none is given.
+# Compiles policies, the examples if none is given.
 cmd_bpf() {
 	local source
 	take_options "$@"
@@ -51,7 +51,7 @@ cmd_bpf() {
 	say "helper: $BPF/mmpolicy-bpf"
 }
 
-# What a policy makes of programs whose first touches were recorded, without a kernel.
+# Replays recorded first touches of programs under a policy, without a kernel.
 cmd_replay() {
 	local recorded=("$TREE"/tests/unit/recorded/*.xz)
 	take_options "$@"

@@ -2,7 +2,7 @@
 # Part of ./dev: the checks of the sources and the tests, and their count.
 # shellcheck shell=bash
 
-# Each kind of test adds to these; one last line says the sums.
+# Each kind of test adds to these; the last line of the run prints the totals.
 
 PASSED=0 FAILED=0 SKIPPED=0
 
@@ -42,7 +42,7 @@ lint() {
 		-o console_output_style=classic
 }
 
-# unit tests of the policies in userland
+# unit tests of the policies, in userspace
 unit() {
 	local log=$LOG/unit.log counts status=0
 	[ -x "$TREE/tests/unit/run" ] || { fail "unit: tests/unit/run is missing" && return; }
@@ -57,7 +57,8 @@ unit() {
 	fi
 }
 
-# libFuzzer looks for texts that mean something else than tests/unit/test_text.c has it.
+# libFuzzer searches for texts that the parser reads differently than the model of
+# tests/unit/test_text.c.
 fuzz_texts() {
 	local here=$TREE/tests/unit program=$CACHE/fuzz-texts
 	clang -std=gnu11 -fwrapv -Wall -Werror -O1 -g -fsanitize=fuzzer,address,undefined \
@@ -67,14 +68,14 @@ fuzz_texts() {
 	"$program" -max_len=100 -max_total_time=20
 }
 
-# Go as need_go() has put it into the cache: with_go COMMAND...
+# Runs a command with the Go that need_go() put into the cache: with_go COMMAND...
 with_go() {
 	PATH=$CACHE/go/usr/lib/go-1.24/bin:$PATH CGO_ENABLED=0 GOTOOLCHAIN=local \
 		GOFLAGS="-mod=readonly -modcacherw -buildvcs=false" \
 		GOMODCACHE=$CACHE/go/mod GOCACHE=$CACHE/go/build "$@"
 }
 
-# Checks and builds a program in Go, one file that needs no other: go_program FOLDER NAME
+# Checks and builds a Go program of a single file: go_program FOLDER NAME
 go_program() {
 	cd "$TREE/$1"
 	[ -z "$(with_go gofmt -d . | tee /dev/stderr)" ]
@@ -84,8 +85,8 @@ go_program() {
 	! readelf --program-headers "$CACHE/go/$2" | grep -q INTERP
 }
 
-# The file of what has passed of a kind of test, on these sources and kernels, in a run that
-# was stopped: resume_file KIND
+# Prints the file with the tests of a kind that passed in an interrupted run, on these sources
+# and kernels: resume_file KIND
 resume_file() {
 	local flavor kernels=
 	for flavor in "${FLAVORS[@]}"; do
@@ -98,7 +99,7 @@ resume_file() {
 	} | hash_of)"
 }
 
-# What has passed before, with what passed in the run that was stopped last; says how many.
+# Merges the tests that passed before with those of the last interrupted run; prints the number.
 resume() {
 	mkdir -p "${1%/*}"
 	find "${1%/*}" -type f -mtime +1 -delete
@@ -107,7 +108,7 @@ resume() {
 	[ ! -s "$1" ] || wc -l <"$1"
 }
 
-# run_pytest KIND ARGUMENT...: the tests in tests/KIND
+# run_pytest KIND ARGUMENT...: runs the tests in tests/KIND
 run_pytest() {
 	local kind=$1 report=$LOG/pytest-$1.xml counts status=0 file before
 	shift
@@ -128,14 +129,14 @@ run_pytest() {
 		fail "$kind: pytest counted no test (report: $report)"
 	fi
 	[ -z "$before" ] || add_counts "$before" 0 0
-	# pytest ends with 0 where all passed and with 1 where some failed, which are counted
-	# above. With any other status it has not run all tests.
+	# pytest exits with 0 if all passed and with 1 if some failed, which are counted above.
+	# With any other status it has not run all tests.
 	if [ "$status" -gt 1 ] || [ "$status" = 1 ] && [ $((${counts[0]-0} + ${counts[1]-0})) = 0 ]; then
 		fail "$kind: pytest ended early, with status $status"
 	fi
 }
 
-# Kernels and modules of the flavors, then the tests that need them: guest_tests KIND
+# Builds kernels and modules of the flavors, then runs their tests: guest_tests KIND
 guest_tests() {
 	local flavor
 	"$TREE/dev" kernel --series "$SERIES" "${FLAVORS[@]/#/--}" || { fail "kernels" && return; }

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the benchmarks share: guests that count instructions, results, tables.
+"""Shared by the benchmarks: guests that count instructions, results, tables.
 
-A guest under icount runs one instruction per nanosecond of its clock, so the
-time stamp counter counts instructions: path length, not speed. Whatever else
-the host does, many rounds repeat to 0.05 %, with two precautions. Free
-lists are warmed up by a run that is thrown away. And the lists of free pages
-that each CPU has get a fixed size: by default they grow and shrink with what
-ran before, which moves a sparse pattern by up to 7 %.
+A guest under icount runs one instruction per nanosecond of its clock, so the time stamp counter
+counts instructions: path length, not speed. Whatever else the host does, many rounds repeat to 0.05
+%, with two precautions. Free lists are warmed up by a run that is thrown away. And the lists of
+free pages of each CPU get a fixed size: by default they grow and shrink with earlier load, which
+moves a sparse pattern by up to 7 %.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ SomeArm = TypeVar("SomeArm", bound=Arm)
 
 @dataclass(frozen=True)
 class Sample:
-    """What one arm did in one case."""
+    """The result of one arm in one case."""
 
     arm: str
     case: str
@@ -63,33 +62,33 @@ class Results:
     samples: list[Sample] = field(default_factory=list)
 
     def arms(self) -> list[str]:
-        """Names, in the order they were measured."""
+        """Return the names of the arms, in the order of measurement."""
         return list(dict.fromkeys(sample.arm for sample in self.samples))
 
     def cases(self) -> list[str]:
-        """Names, in the order they were measured."""
+        """Return the names of the cases, in the order of measurement."""
         return list(dict.fromkeys(sample.case for sample in self.samples))
 
     def find(self, arm: str, case: str, key: str) -> float | None:
-        """One number, or None if it was not measured."""
+        """Return one number, or None if it was not measured."""
         for sample in self.samples:
             if (sample.arm, sample.case) == (arm, case):
                 return sample.values.get(key)
         return None
 
     def value(self, arm: str, case: str, key: str) -> float:
-        """One number."""
+        """Return one number; raise an error if it was not measured."""
         found = self.find(arm, case, key)
         if found is None:
             raise BenchError(f"{self.bench}: no {key} of {case} in {arm}")
         return found
 
     def ratio(self, arm: str, base: str, case: str, key: str) -> float:
-        """One number as a multiple of another arm's."""
+        """Return one number as a multiple of another arm's."""
         return self.value(arm, case, key) / self.value(base, case, key)
 
     def complete(self, arms: Sequence[str]) -> list[str]:
-        """The cases that all of these arms have."""
+        """Return the cases that every one of these arms has."""
         return [
             case
             for case in self.cases()
@@ -97,14 +96,14 @@ class Results:
         ]
 
     def save(self, path: Path) -> None:
-        """Write everything as JSON."""
-        new = path.with_name(f"{path.name}.new")  # the end of the run leaves all or nothing
+        """Write all results as JSON."""
+        new = path.with_name(f"{path.name}.new")  # an interrupted run leaves all or nothing
         new.write_text(json.dumps({"version": 1, **asdict(self)}, indent=1) + "\n")
         new.replace(path)
 
     @classmethod
     def resume(cls, path: Path | None, bench: str, about: dict[str, str]) -> Results:
-        """What a file has already; it has to be about the same."""
+        """Return the results in a file, which must have equal facts."""
         if not path or not path.exists():
             return cls(bench, about)
         found = json.loads(path.read_text())
@@ -116,36 +115,36 @@ class Results:
 
 
 def hash_of(*folders: str) -> str:
-    """What the files of folders of the tree are told by."""
+    """Return a hash of the files in folders of the tree."""
     paths = (path for folder in folders for path in sorted((TREE / folder).rglob("*")))
     texts = (path.read_bytes() for path in paths if path.is_file())
     return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
 
 
 def progress(text: str) -> None:
-    """Tell the user, on standard error."""
+    """Print a line for the user, on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def counting_guest(flavor: str, mem: str, **needs: Any) -> Iterator[Guest]:
-    """A fresh guest that counts instructions."""
+    """Boot a fresh guest that counts instructions."""
     with new_guest(flavor, mem=mem, icount=True, **needs) as guest:
         must(guest, "echo 1000 >/proc/sys/vm/percpu_pagelist_high_fraction")
-        if not has_hooks():  # Debian's has always
+        if not has_hooks():  # Debian's kernels always have it
             must(guest, f"echo madvise >{THP}/enabled")
         yield guest
 
 
 def has_hooks() -> bool:
-    """Is a kernel with the hooks measured?"""
+    """Tell if a kernel with the hooks is measured."""
     return not os.environ.get(ONE_KERNEL)
 
 
 def of_kernel(arms: Sequence[SomeArm], names: Sequence[str] = ()) -> list[SomeArm]:
-    """The arms that differ: where all have one kernel, that with the hooks alone is none.
+    """Return the arms that differ: with one kernel for all, the arm with only the hooks is dropped.
 
-    With names, only those arms, and the first one, of which the others are told as multiples.
+    With names, return those arms and the first one, which is the base of the ratios.
     """
     found = [arm for arm in arms if has_hooks() or arm.setup or arm.flavor != "patched"]
     if unknown := set(names) - {arm.name for arm in arms}:
@@ -155,7 +154,7 @@ def of_kernel(arms: Sequence[SomeArm], names: Sequence[str] = ()) -> list[SomeAr
 
 
 def names_of(arms: Sequence[Arm]) -> str:
-    """The names of arms, in their order."""
+    """Return the names of arms, in order."""
     return " ".join(arm.name for arm in arms)
 
 
@@ -166,9 +165,9 @@ def measure(
     take: Callable[[Guest, Arm], Iterator[Sample]],
     path: Path | None = None,
 ) -> None:
-    """Take the samples of each arm, in a fresh guest each: state does not carry over.
+    """Take the samples of each arm, each in a fresh guest: no state carries over.
 
-    With a path, each is saved as soon as it is there.
+    With a path, results are saved after each sample.
     """
     for number, arm in enumerate(arms, start=1):
         begin = time.monotonic()
@@ -184,13 +183,13 @@ def measure(
 
 
 def counters(guest: Guest, point: str) -> dict[str, int]:
-    """The counters of a point, in the profile default."""
+    """Return the counters of a point, in the profile default."""
     text = must(guest, f"cat /sys/kernel/debug/mmpolicy/default/{point}/stats")
     return {key: int(value) for key, value in map(str.split, text.splitlines())}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Text in columns; all but the first to the right."""
+    """Return text in columns, right-aligned except the first."""
     lines = [head, *rows]
     width = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join(
@@ -202,14 +201,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def by_arm(results: Results, cases: Sequence[str], cell: Callable[[str, str], str]) -> str:
-    """A table with a line a case and a column an arm that has any of them."""
+    """Return a table with a row per case and a column per arm with samples."""
     having = {sample.arm for sample in results.samples if sample.case in cases}
     arms = [arm for arm in results.arms() if arm in having]
     return table(["", *arms], [[case, *(cell(arm, case) for arm in arms)] for case in cases])
 
 
 def options(bench: str, text: str, plots: bool = False) -> argparse.ArgumentParser:
-    """The options that every benchmark has; --plot and --arm are for those that draw."""
+    """Return the parser with the options of every benchmark; --plot and --arm only with plots."""
     parser = argparse.ArgumentParser(prog=f"./dev bench {bench}", description=text)
     parser.add_argument("--hooks", action="store_true", help="on a kernel built with the hooks")
     parser.add_argument("--quick", action="store_true", help="fewer arms and cases")
@@ -223,18 +222,18 @@ def options(bench: str, text: str, plots: bool = False) -> argparse.ArgumentPars
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot, which is an extra."""
+    """Return matplotlib.pyplot, which is an extra."""
     try:
         matplotlib = importlib.import_module("matplotlib")
     except ImportError:
         raise BenchError(f"--plot needs matplotlib: {PYTHON} -m pip install matplotlib") from None
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "mmpolicy"  # the same numbers, the same file
+    matplotlib.rcParams["svg.hashsalt"] = "mmpolicy"  # equal numbers make an equal file
     return importlib.import_module("matplotlib.pyplot")
 
 
 def main(run: Callable[[], None]) -> int:
-    """Run a benchmark; errors that a user can act on come without a traceback."""
+    """Run a benchmark; errors that a user can act on are printed without a traceback."""
     try:
         run()
     except (BenchError, VmError, subprocess.CalledProcessError) as error:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """The host's file system in the guest: virtiofsd, and a relay between it and QEMU.
 
-virtiofsd writes what it reads to the guest's memory, past QEMU. An emulating QEMU goes on
-to run the code that it has translated from there before. So the relay offers the guest
-VIRTIO_F_ACCESS_PLATFORM, on behalf of virtiofsd: with swiotlb=force on its command line
-the guest has files read to a buffer, and copies from there itself, which QEMU sees.
+virtiofsd writes the contents of files to the guest's memory directly, past QEMU. An emulating QEMU
+would then continue to run code that it had translated from that memory before. So the relay offers
+the guest VIRTIO_F_ACCESS_PLATFORM, on behalf of virtiofsd: with swiotlb=force on its command line
+the guest has files read to a buffer, and copies from there itself, which QEMU notices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BOUNCE_SLOTS = 4096  # of 2 KiB, in the guest's memory
 GUEST_WORDS = f"swiotlb={BOUNCE_SLOTS},force"
 DEVICE = "vhost-user-fs-pci,tag=host,queue-size=1024,iommu_platform=on"
 
-HEADER = struct.Struct("=III")  # request, flags, size of what follows
+HEADER = struct.Struct("=III")  # request, flags, size of the payload
 FEATURES = struct.Struct("=Q")
 GET_FEATURES = 1
 ACCESS_PLATFORM = 1 << 33
@@ -29,7 +29,7 @@ MAX_FILES = 8  # with one message
 
 
 class Relay(threading.Thread):
-    """Passes the messages of vhost-user on; the data goes past it."""
+    """Relays the messages of vhost-user; the data does not pass through it."""
 
     def __init__(self, path: Path, server: Path) -> None:
         super().__init__(daemon=True)
@@ -40,7 +40,7 @@ class Relay(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """From the first message to the end of either side."""
+        """Relay messages until either side closes."""
         with self.listener, self.server, suppress(OSError):
             self.qemu, _ = self.listener.accept()
             with self.qemu:
@@ -57,7 +57,7 @@ class Relay(threading.Thread):
         self.join()
 
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
-        """All messages of one direction."""
+        """Relay all messages in one direction."""
         with suppress(OSError):
             while message := receive(source):
                 text, files = message
@@ -69,7 +69,7 @@ class Relay(threading.Thread):
 
 
 def listen(path: Path) -> socket.socket:
-    """A socket at a path."""
+    """Return a listening socket at a path."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen(1)
@@ -77,7 +77,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def receive(source: socket.socket) -> tuple[bytes, list[int]] | None:
-    """One message with the files that come with it; None at the end."""
+    """Return one message with its files; None at the end."""
     header, files, _, _ = socket.recv_fds(source, HEADER.size, MAX_FILES)
     if len(header) < HEADER.size:
         return None
@@ -86,7 +86,7 @@ def receive(source: socket.socket) -> tuple[bytes, list[int]] | None:
 
 
 def offer_more(text: bytes) -> bytes:
-    """The message, with a feature more if it says which ones virtiofsd has."""
+    """Add the feature to a message with virtiofsd's features; return others unchanged."""
     request, _, size = HEADER.unpack_from(text)
     if request != GET_FEATURES or size != FEATURES.size:
         return text

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The table of docs/kernels.md of what would fit: Debian's last image of each series, by its BTF.
+"""The table of points in docs/kernels.md: Debian's last image of each series, by its BTF.
 
-``./dev fit --debian`` runs this, and has the index of the suite that has them.
+``./dev fit --debian`` runs this, with the package index of the suite that has them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ FLAVORS = ("cloud-amd64", "amd64")
 
 
 def apt(*words: str, cwd: Path | None = None) -> str:
-    """What a command of apt prints, of the suite that has all series."""
+    """Return the output of a command of apt, for the suite that has all series."""
     (config,) = cache_dir().glob("apt/*-backports/apt.conf")
     environment = {**os.environ, "APT_CONFIG": str(config)}
     return subprocess.check_output(words, env=environment, text=True, cwd=cwd)
 
 
 def newest() -> dict[tuple[str, str], str]:
-    """The package that has the image, of each series and flavor: the last one of it."""
+    """Return the newest package with an image, for each series and flavor."""
     known = apt("apt-cache", "pkgnames", "linux-")
     found: dict[tuple[str, str], tuple[int, str, str]] = {}
     for match in filter(None, map(PACKAGE.fullmatch, known.split())):
@@ -44,7 +44,7 @@ def newest() -> dict[tuple[str, str], str]:
 
 
 def fetched(package: str) -> Path:
-    """The file of a package, which stays in the cache."""
+    """Return the file of a package, from the cache or by a download."""
     folder = cache_dir() / "fits"
     folder.mkdir(parents=True, exist_ok=True)
     if not any(folder.glob(f"{package}_*.deb")):
@@ -53,7 +53,7 @@ def fetched(package: str) -> Path:
 
 
 def rows() -> Iterator[str]:
-    """A header, and a row for each kernel."""
+    """Yield a header, and a row for each kernel."""
     found = newest()
     points: list[str] = []
     for series, flavor in sorted(found, key=lambda k: ([*map(int, k[0].split("."))], k[1])):
@@ -67,7 +67,7 @@ def rows() -> Iterator[str]:
 
 
 def main() -> None:
-    """Put the table into its place."""
+    """Replace the table in the document."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     table = "\n".join(rows())

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """Run commands in a QEMU guest that boots one of this project's kernels.
 
-The guest sees the whole host file system; what it writes stays in its memory.
+The guest sees the whole host file system; its writes stay in its memory.
 
     with Guest(flavor="patched", mem="1G") as guest:
         result = guest.run("cat /proc/version")
         print(result.rc, result.out)
 
-The end of the block fails with Splat if the kernel log shows a bug.
+The end of the block raises Splat if the kernel log shows a bug.
 """
 
 from __future__ import annotations
@@ -52,16 +52,17 @@ __all__ = ["COMPILED", "PYTHON", "Guest", "Job", "Result", "Splat", "VmError", "
 
 GUEST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PYTHON = cache_dir() / "venv/bin/python"  # runs the command, in guests too
-COMPILED = cache_dir() / "pyc"  # what Python has compiled, also for guests
+COMPILED = cache_dir() / "pyc"  # compiled Python files, also for guests
 KEPT_LOGS = 40
-TIMED_OUT = 124  # exit status of a command that was killed, as timeout(1) has it
-SERIES = os.environ.get("MMPOLICY_SERIES") or "6.12"  # of the kernels, for all parts
-ONE_KERNEL = "MMPOLICY_KERNEL"  # the variable that names one for all parts
+TIMED_OUT = 124  # exit status of a command that was killed, as in timeout(1)
+SERIES = os.environ.get("MMPOLICY_SERIES") or "6.12"  # of the kernels, for all flavors
+ONE_KERNEL = "MMPOLICY_KERNEL"  # the variable that names one kernel for all flavors
 MAX_COMMAND = 100_000  # Linux takes 128 KiB in one argument
 LOG_WAIT_S = 60.0  # for a line to get from the guest's kernel log into ours
 
-# What a healthy kernel never logs.
-# KCSAN finds data races everywhere in Linux; those of the module and the hooks count.
+# Lines that a healthy kernel never logs.
+#
+# KCSAN finds data races everywhere in Linux; only those of the module and the hooks count.
 SPLAT = re.compile(
     r"\bBUG:(?! KCSAN: )|BUG: KCSAN: .*(?:\[mmpolicy|\bmm_policy_)"
     r"|kernel BUG at|\bWARNING:|KASAN: |UBSAN: |\bOops\b"
@@ -72,7 +73,7 @@ SPLAT = re.compile(
     r"|suspected memory leak|unreferenced object 0x|Kernel panic"
 )
 
-# What a kernel logs whose kmemleak is on when it boots, and what it logs if that ends early.
+# Lines of a kernel that boots with kmemleak on, or whose kmemleak ends early.
 KMEMLEAK = re.compile(
     r"kmemleak: (?:Kernel memory leak detector initialized|Memory pool empty|Cannot allocate)"
 )
@@ -84,7 +85,7 @@ class Splat(VmError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Result:
-    """What a command in the guest left behind."""
+    """The result of a command in the guest."""
 
     rc: int
     data: bytes
@@ -92,18 +93,18 @@ class Result:
 
     @property
     def out(self) -> str:
-        """Standard output and standard error, as text."""
+        """Return standard output and standard error, as text."""
         return self.data.decode(errors="replace")
 
 
 def tail(path: Path, lines: int = 40) -> str:
-    """The last lines of a log."""
+    """Return the last lines of a log."""
     text = path.read_text(errors="replace") if path.exists() else ""
     return "\n".join(text.splitlines()[-lines:])
 
 
 def find_splat(text: str) -> str | None:
-    """The part of a kernel log that shows a bug, if any does."""
+    """Return the part of a kernel log that shows a bug, or None."""
     lines = text.splitlines()
     for number, line in enumerate(lines):
         if SPLAT.search(line):
@@ -112,10 +113,10 @@ def find_splat(text: str) -> str | None:
 
 
 def new_log(name: str) -> Path:
-    """A fresh log file; the oldest ones go."""
+    """Return a fresh log file; remove the oldest ones."""
     folder = cache_dir() / "log"
     folder.mkdir(parents=True, exist_ok=True)
-    # The name tells the time; the file may be gone meanwhile, as other guests do the same.
+    # The name has the time; another guest may just have removed a file.
     logs = sorted(folder.glob("guest-*.log"), key=lambda log: log.name.split("-")[-3:])
     for old in logs[:-KEPT_LOGS]:
         old.unlink(missing_ok=True)
@@ -124,7 +125,7 @@ def new_log(name: str) -> Path:
 
 
 class Reply:
-    """Splits what the command port sends into output and exit status."""
+    """Splits data from the command port into output and exit status."""
 
     def __init__(self, token: str, sink: Callable[[bytes], None] | None) -> None:
         self.token = token
@@ -134,7 +135,7 @@ class Reply:
         self.rest = b""
 
     def feed(self, data: bytes) -> int | None:
-        """Take bytes; return the exit status once it has come."""
+        """Take bytes; return the exit status once it has arrived."""
         self.rest += data
         output, mark, end = self.rest.partition(self.mark)
         status, newline, _ = end.partition(b"\n")
@@ -148,7 +149,7 @@ class Reply:
         return None
 
     def _held(self) -> int:
-        """How many of the last bytes may be the beginning of the mark."""
+        """Return how many trailing bytes may be the beginning of the mark."""
         start = self.rest.rfind(b"\0")
         begun = start >= 0 and self.mark.startswith(self.rest[start:])
         return len(self.rest) - start if begun else 0
@@ -166,16 +167,16 @@ class Guest:
 
     flavor: str = "patched"
     series: str = "6.12"
-    kernel: Path | None = None  # an image of one's own instead of a flavor
+    kernel: Path | None = None  # an image instead of a flavor
     mem: str = "1G"
     cpus: int = 1
     nodes: int = 1
-    bare: int = 0  # so many of the nodes have CPUs alone
+    bare: int = 0  # number of nodes that have only CPUs
     swap: str | None = None
     icount: bool = False  # time counts instructions, but jumps whenever the guest waits
     append: str = ""
-    root: Path | None = None  # a folder with a system of its own, which systemd boots
-    ssh: int = 0  # the port of this machine at which the guest's port 22 is
+    root: Path | None = None  # a folder with a system, which systemd boots
+    ssh: int = 0  # the port of this machine that is forwarded to the guest's port 22
     key: Path | None = None  # a certificate that is enrolled in a UEFI firmware with Secure Boot
     accel: str = "auto"  # or "kvm", "tcg"; "jumps": time jumps while all CPUs wait
     boot_timeout: float = 240.0
@@ -188,7 +189,7 @@ class Guest:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.sockets: list[socket.socket] = []
 
-    # Life and death
+    # Start and end
 
     def __enter__(self) -> Guest:
         try:
@@ -211,7 +212,7 @@ class Guest:
             self.close()
 
     def close(self) -> None:
-        """End the guest, at once."""
+        """Kill the guest at once."""
         for process in self.processes:
             process.kill()
             process.wait()
@@ -262,7 +263,7 @@ class Guest:
 
     def _serve_files(self) -> None:
         listener = listen(self.folder / "virtiofsd")
-        # Without root, root of a name space of its own is enough.
+        # Without root, root of a separate user namespace is enough.
         argv = [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
         argv += [VIRTIOFSD, f"--fd={listener.fileno()}", "-o", "source=/", "-o", "cache=always"]
         argv += ["-o", "sandbox=chroot", "-o", "log_level=warn"]
@@ -270,7 +271,7 @@ class Guest:
         self.relay = Relay(self.folder / "fs", self.folder / "virtiofsd")
 
     def _environment(self, kernel: Kernel) -> str:
-        """The file of MM_ variables that the guest's init reads."""
+        """Return the file of MM_ variables that the guest's init reads."""
         keep = {TREE, cache_dir().resolve(), Path.cwd()} - {Path("/tmp")}
         modules = kernel.modules
         variables = {
@@ -307,23 +308,23 @@ class Guest:
         return [*words.split(), *boot, "-append", self._command_line()]
 
     def _command_line(self) -> str:
-        # TCG keeps the code of a program for each place where it was mapped, and walks
-        # all of that when such a page is written later: minutes, with random places.
+        # TCG keeps the code of a program for each address where it was mapped, and walks all copies
+        # when such a page is written later: minutes, with random addresses.
         words = "console=ttyS0,115200 panic=-1 printk.devkmsg=on no_timer_check norandmaps"
-        # khugepaged copies under rcu_read_lock() at the lowest priority. Where kernels
-        # preempt and the host is busy too, others keep it from that for over a minute.
+        # khugepaged copies under rcu_read_lock() at the lowest priority. On preemptible kernels and
+        # a busy host, other tasks keep it from finishing for over a minute.
         words += f" rcupdate.rcu_cpu_stall_timeout=300 {GUEST_WORDS}"
-        # Most tests write and look at once, so writes wait until functions are hooked.
+        # Most tests write and read at once, so writes wait until functions are hooked.
         words += " mmpolicy.wait_ms=60000"
-        if self.root:  # nobody would tell systemd that the consoles are there
+        if self.root:  # systemd is never told that the consoles exist
             words += " systemd.mask=getty.target systemd.show_status=0"
         if self.icount:
             words += " init_on_alloc=0"
         # identify_cpu() of 6.12 forgets for a moment that page tables have five levels. An
-        # interrupt then meets addresses that KASAN takes for wild ones.
+        # interrupt then meets addresses that look wild to KASAN.
         if "kasan" in self.flavor:
             words += " no5lvl"
-        # Of a kernel that is built here, each compiler makes another one.
+        # Each compiler builds a different kernel, which the module has not been tested on.
         if self.flavor.startswith("traced") or os.environ.get("MMPOLICY_UNTESTED"):
             words += " mmpolicy.untested=1"
         return f"{words} {self.append}".rstrip()
@@ -369,8 +370,8 @@ class Guest:
     ) -> Result:
         """Run a shell command, in the caller's folder unless told otherwise.
 
-        A sink gets the output as it comes. A command that takes longer than
-        timeout seconds is killed with its session; the guest lives on.
+        A sink gets the output as it arrives. A command that takes longer than timeout seconds is
+        killed with its session; the guest lives on.
         """
         reply = Reply(secrets.token_hex(8), sink)
         folder = "/" if self.root else Path.cwd()
@@ -389,7 +390,7 @@ class Guest:
         return Result(TIMED_OUT, b"".join([*reply.chunks, note]), timed_out=True)
 
     def _pump(self, reply: Reply, timeout: float | None, terminal: bool) -> int | None:
-        """Pass data on until the command ends; None when the time is over."""
+        """Pass data on until the command ends; None if the time is over."""
         deadline = time.monotonic() + timeout if timeout else None
         screen = [self.console, sys.stdin] if terminal else []
         while True:
@@ -418,12 +419,12 @@ class Guest:
         return job
 
     def shell(self) -> int:
-        """An interactive shell on the caller's terminal."""
+        """Run an interactive shell on the caller's terminal."""
         if not sys.stdin.isatty():
             raise VmError("a shell needs a terminal")
         columns, rows = shutil.get_terminal_size()
         command = "exec </dev/hvc0 >/dev/hvc0 2>&1\n"
-        # The agent runs it in the background, where a shell ignores Ctrl-C for all below it.
+        # The agent runs it in the background, where a shell ignores Ctrl-C for all its children.
         command += f"stty sane rows {rows} cols {columns}\n"
         command += "exec env --default-signal=INT,QUIT bash -i"
         before = termios.tcgetattr(0)
@@ -436,14 +437,14 @@ class Guest:
     # The kernel log
 
     def log_text(self) -> str:
-        """The kernel log so far."""
+        """Return the kernel log so far."""
         return self.log.read_text(errors="replace") if self.log.is_file() else ""
 
     def check(self) -> None:
-        """Fail if the kernel log shows a bug that no earlier check reported.
+        """Raise Splat if the kernel log shows a bug that no earlier check reported.
 
-        Fail as well if a line that the guest writes now does not arrive in the log: a bug
-        would not arrive there either.
+        Raise VmError if a line that the guest writes now does not arrive in the log: a bug would
+        not arrive there either.
         """
         mark = f"vm-check-{next(self.numbers)}"
         written = self.run(f"echo {mark} >/dev/kmsg", cwd="/")
@@ -463,10 +464,9 @@ class Guest:
             )
 
     def scan_leaks(self) -> None:
-        """Fail if kmemleak finds anything, or if it was on at boot and is off now.
+        """Raise an error if kmemleak finds a leak, or if it was on at boot and is off now.
 
-        kmemleak turns itself off when it gets no memory. There is nothing to do in a kernel
-        without it.
+        kmemleak turns itself off when it gets no memory. A kernel without it has nothing to scan.
         """
         if not KMEMLEAK.search(self.log_text()):
             return
@@ -487,7 +487,7 @@ class Job:
     path: str
 
     def wait(self, timeout: float = 60) -> Result:
-        """Wait for the end; kills the command when the time is over."""
+        """Wait for the end; kill the command if the time is over."""
         waited = self.guest.run(f"until [ -e {self.path}.rc ]; do sleep 0.05; done", timeout)
         if waited.timed_out:
             self.stop()
@@ -502,10 +502,10 @@ class Job:
 
 
 def new_guest(flavor: str, **needs: Any) -> Guest:
-    """A guest, not yet booted, with the kernel that plays the part of flavor.
+    """Return a guest, not yet booted, with the kernel for a flavor.
 
-    MMPOLICY_SERIES names the series. With KSRC, the user's own kernel takes
-    the place of the patched one. MMPOLICY_KERNEL names one that takes all places.
+    MMPOLICY_SERIES names the series. With KSRC, the user's own kernel replaces the patched one.
+    MMPOLICY_KERNEL names one that replaces all.
     """
     if flavor == "patched" and os.environ.get("KSRC"):
         flavor = "ksrc"
@@ -514,7 +514,7 @@ def new_guest(flavor: str, **needs: Any) -> Guest:
 
 
 def parse_options(argv: list[str]) -> argparse.Namespace:
-    """The options of `./dev vm` and `./dev shell`."""
+    """Parse the options of `./dev vm` and `./dev shell`."""
     parser = argparse.ArgumentParser(prog="./dev vm", description="Run a command in a guest.")
     parser.add_argument("--series", default="6.12", help="kernel series (default: %(default)s)")
     parser.add_argument("--flavor", default="patched", help="kernel (default: %(default)s)")
@@ -544,7 +544,7 @@ def on_signal(number: int, _frame: FrameType | None) -> None:
 
 
 def print_bytes(data: bytes) -> None:
-    """Pass output through as it comes."""
+    """Pass output through as it arrives."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 

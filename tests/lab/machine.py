@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the guest's machine is made of: kernel, initramfs, CPUs and memory."""
+"""The parts of the guest's machine: kernel, initramfs, CPUs and memory."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ DRIVERS = ("virtio_pci", "virtio_console", "virtiofs", "overlay")
 
 
 class VmError(Exception):
-    """The guest cannot be used (any more)."""
+    """The guest cannot be used, or no longer."""
 
 
 def cache_dir() -> Path:
-    """The folder of everything that is built or kept outside the tree."""
+    """Return the folder of everything that is built or kept outside the tree."""
     if named := os.environ.get("MMPOLICY_CACHE"):
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmpolicy"
 
 
 def debian_flavors() -> list[str]:
-    """The flavors that are Debian's own kernels, as the table of all flavors has them."""
+    """Return the flavors that are Debian's own kernels, from the table of flavors."""
     rows = [line.split("|") for line in (HERE / "kernels/flavors").read_text().splitlines()]
     return [row[0].strip() for row in rows if row[3:] and row[3].strip() == "debian"]
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as 512M or 2G."""
+    """Return the bytes of a size such as 512M or 2G."""
     match = re.fullmatch(r"(\d+)([KMGkmg]?)", text)
     if not match:
         raise VmError(f"bad size {text!r}: give a number with K, M or G, such as 512M")
@@ -44,7 +44,7 @@ def parse_size(text: str) -> int:
 
 
 def cpio(members: dict[str, tuple[int, bytes]]) -> bytes:
-    """An initramfs archive of the named (mode, content) members."""
+    """Return an initramfs archive of the named (mode, content) members."""
     archive = bytearray()
     for inode, (name, (mode, content)) in enumerate(
         [*members.items(), ("TRAILER!!!", (0, b""))], start=1
@@ -59,7 +59,7 @@ def cpio(members: dict[str, tuple[int, bytes]]) -> bytes:
 
 
 def initramfs(init: Path = HERE / "init", /, **extra: str | bytes) -> bytes:
-    """The first root file system: busybox, init, and the extra files."""
+    """Return the first root file system: busybox, init, and the extra files."""
     members = {
         "bin": (0o040755, b""),
         "bin/busybox": (0o100755, Path(BUSYBOX).read_bytes()),
@@ -72,16 +72,16 @@ def initramfs(init: Path = HERE / "init", /, **extra: str | bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One built kernel: its image and, if there are any, its modules."""
+    """A built kernel: its image, and its modules if it has any."""
 
     image: Path
     modules: Path | None = None
 
     @classmethod
     def of_flavor(cls, series: str, flavor: str) -> Kernel:
-        """The kernel that `./dev kernel` left in the cache."""
+        """Return the kernel that `./dev kernel` left in the cache."""
         if os.environ.get("KSRC"):
-            flavor = "ksrc"  # the user's own kernel stands in for every flavor
+            flavor = "ksrc"  # the user's own kernel replaces every flavor
         folder = cache_dir() / "kernel" / f"{series}-{flavor}" / "current"
         image = folder / "bzImage"
         if not image.exists():
@@ -91,7 +91,7 @@ class Kernel:
         return cls(image.resolve(), found[0] if found else None)
 
     def drivers(self) -> dict[str, bytes]:
-        """Modules that the guest needs to boot, each after its dependencies."""
+        """Return the modules that the guest needs to boot, each after its dependencies."""
         listed = self.modules and self.modules / "modules.dep"
         if not listed or not listed.exists():
             return {}
@@ -106,7 +106,7 @@ class Kernel:
 
 
 def works_with_kvm(image: Path) -> bool:
-    """Whether a guest boots under KVM; tried once for each boot of the host."""
+    """Tell if a guest boots under KVM; tried once per boot of the host."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return False
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -137,25 +137,28 @@ def try_kvm(image: Path) -> bool:
     return b"vm-trial-works" in done.stdout
 
 
-# QEMU takes a byte at a time in the fast string instructions, and counts one instruction.
+# QEMU copies a byte at a time in the fast string instructions, and counts one instruction.
 CPU = "-cpu max,-erms,-fsrm"
 
 
 def accelerator(wanted: str, icount: bool, cpus: int, image: Path, fixed_code: bool) -> str:
-    """The options that choose how the guest's CPUs are run."""
+    """Return the options that choose how the guest's CPUs run."""
     if icount and cpus != 1:
         raise VmError("icount counts the instructions of one CPU: use cpus=1")
     if icount or wanted == "jumps":
         return f"-accel tcg,thread=single -icount shift=0,sleep=off {CPU}"
     if wanted == "kvm" or (wanted == "auto" and works_with_kvm(image)):
         return "-accel kvm -cpu host"
-    # With a thread per CPU, QEMU before 8.1 may go on to run code that another CPU
-    # has patched meanwhile: stale breakpoints of static keys end in an Oops.
+    # With a thread per CPU, QEMU before 8.1 may run stale code that another CPU has just patched:
+    # stale breakpoints of static keys end in an Oops.
     return f"-accel tcg,thread={'multi' if fixed_code else 'single'} {CPU}"
 
 
 def memory(total: str, nodes: int, cpus: int, bare: int = 0) -> str:
-    """Shared memory, as virtiofs needs it, split evenly among the nodes; the last may be bare."""
+    """Return options for shared memory, which virtiofs needs, split evenly among the nodes.
+
+    The last `bare` nodes get none.
+    """
     size = parse_size(total) // (nodes - bare) >> 20
     words = [f"-m {size * (nodes - bare)}M"]
     for node in range(nodes):

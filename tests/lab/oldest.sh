@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# What a stranger types first, in a Debian 11 (tests/lab/kernels/packages.sh): as one file, then
-# from the wheel. A verb that is not there, or that is a fault of the command, ends this.
+# The first commands of a new user, in a Debian 11 (tests/lab/kernels/packages.sh): as one file,
+# then from the wheel. A missing verb, or an internal error of the command, makes it fail.
 set -euo pipefail
 cd /srv
 
@@ -34,7 +34,7 @@ says "this needs the Python library numpy" python3 mmpolicy.pyz bench -- true
 python3 -m venv v
 v/bin/pip install --quiet --quiet --quiet --no-index --find-links wheels "$(echo ./*.whl)[ab]"
 looks v/bin/mmpolicy
-# Longer than the time after which the bench looks whether it is to end.
+# Longer than the interval at which the bench checks for its end.
 says "means of 3 runs" v/bin/mmpolicy bench --runs 3 --html bench.html -- sleep 0.3
 grep -q '<svg' bench.html
 says kernel/needs.h python3 -m tarfile -l mmpolicy-*.tar.gz

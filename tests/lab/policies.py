@@ -19,7 +19,7 @@ FLAGS = [f"@{HEADERS}/flags", "-Wno-uninitialized"]
 
 
 def helper() -> Path:
-    """The helper, in the folder that has to be in PATH."""
+    """Return the helper, whose folder must be in PATH."""
     found = cache_dir() / "bpf/mmpolicy-bpf"
     if not found.exists():
         raise BenchError(f"no {found}: ./dev bpf builds it")
@@ -27,7 +27,7 @@ def helper() -> Path:
 
 
 def policy_object(name: str, source: str) -> Path:
-    """The object of a policy; compiled when it has changed."""
+    """Return the object of a policy; compile it if it has changed."""
     include = helper().parent / "include"
     texts = [source, (HEADERS / "mmpolicy.bpf.h").read_text(), *FLAGS]
     key = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
@@ -46,22 +46,22 @@ def policy_object(name: str, source: str) -> Path:
 
 
 def example(name: str) -> Path:
-    """The object of examples/bpf/NAME.bpf.c."""
+    """Return the object of examples/bpf/NAME.bpf.c."""
     return policy_object(name, (EXAMPLES / f"{name}.bpf.c").read_text())
 
 
 def examples_of(function: str) -> list[str]:
-    """The examples of a point, by the macro of their function."""
+    """Return the examples of a point, by the macro of their function."""
     return sorted(path.name for path in EXAMPLES.iterdir() if f"{function}(" in path.read_text())
 
 
 def loading(path: Path, verb: str = "load") -> str:
-    """The words that load a policy, without the command, which takes longer."""
+    """Return shell words that load a policy through the helper, faster than the command."""
     return f"{helper()} {verb} {object_name(path)} {PINS} <{path}"
 
 
 def entering(group: str) -> str:
-    """The words that run a program in a cgroup, as the process that per_process is told."""
+    """Return shell words that run a program in a cgroup, and register it with per_process."""
     pid = "/sys/kernel/mmpolicy/profiles/default/anon_order/per_process/pid"
     told = f"[ ! -e {pid} ] || echo $$ >{pid}"
     return f"""sh -c 'echo 0 >{group}/cgroup.procs; {told}; exec "$0" "$@"'"""

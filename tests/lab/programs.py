@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What runs in a guest: programs of tests/workloads, and commands that have to succeed."""
+"""Programs of tests/workloads, and commands in a guest that must succeed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BenchError(Exception):
 
 @functools.cache
 def workload(name: str, linking: str = "-static") -> Path:
-    """The program made of tests/workloads/NAME.c; compiled when it has changed."""
+    """Return the program made from tests/workloads/NAME.c; compile it if it has changed."""
     sources = [WORKLOADS / f"{name}.c", *sorted(WORKLOADS.glob("*.h"))]
     texts = [linking.encode(), *(path.read_bytes() for path in sources)]
     key = hashlib.sha256(b"".join(texts)).hexdigest()[:12]
@@ -41,7 +41,7 @@ def workload(name: str, linking: str = "-static") -> Path:
 
 @contextmanager
 def started(argv: Sequence[str], mib: int) -> Iterator[subprocess.Popen[str]]:
-    """A program on this machine that has said "ready", as it has its memory; it is killed."""
+    """Start a program on this machine; wait for its "ready"; kill it at the end of the block."""
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as job:
         try:
             assert job.stdout
@@ -53,7 +53,7 @@ def started(argv: Sequence[str], mib: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def must(guest: Guest, command: str, timeout: float = 600) -> str:
-    """Output of a command that has to succeed."""
+    """Return the output of a command that must succeed."""
     result = guest.run(command, timeout)
     if result.rc:
         raise BenchError(f"in the guest, exit status {result.rc}: {command[:500]}\n{result.out}")
@@ -61,7 +61,7 @@ def must(guest: Guest, command: str, timeout: float = 600) -> str:
 
 
 def ran(guest: Guest, command: str, timeout: float = 600) -> dict[str, Any]:
-    """The JSON object that a command printed; a warning beside it is shown if it fails."""
+    """Return the JSON object that a command prints; its stderr is shown only if it fails."""
     apart = f"({command}\n) 2>/run/beside || {{ status=$?; cat /run/beside; exit $status; }}"
     found: dict[str, Any] = json.loads(must(guest, apart, timeout))
     return found

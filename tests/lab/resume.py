@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A plugin of pytest: a run that was stopped goes on where it was.
+"""A plugin of pytest: an interrupted run continues where it stopped.
 
-MMPOLICY_RESUME names a file with the tests that have passed before, which are left out. Beside
-it, FILE.now gets those that pass now. The end of a complete run removes both.
+MMPOLICY_RESUME names a file with the tests that have passed before, which are left out. FILE.now
+gets those that pass now. The end of a complete run removes both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 
 class LeftOut:
-    """Leaves out what has passed; in workers of pytest-xdist too."""
+    """Leaves out tests that have passed; in workers of pytest-xdist too."""
 
     def __init__(self, path: Path) -> None:
         self.passed = set(path.read_text().splitlines()) if path.exists() else set()
@@ -23,21 +23,21 @@ class LeftOut:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Before others look at them."""
+        """Deselect passed tests, before other plugins run."""
         done = [item for item in items if item.nodeid in self.passed]
         config.hook.pytest_deselected(items=done)
         items[:] = [item for item in items if item not in done]
 
 
 class Kept:
-    """Keeps what passes, while the run goes on."""
+    """Records tests as they pass."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.now = path, path.with_name(f"{path.name}.now")
         self.others: set[str] = set()  # failed or skipped
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A test has passed when its teardown has."""
+        """Record a test as passed when its teardown has passed."""
         name = report.nodeid
         if report.outcome != "passed":
             self.others.add(name)
@@ -46,7 +46,7 @@ class Kept:
                 file.write(f"{name}\n")
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Forget all of it if no test was left over."""
+        """Remove the files if no test remains."""
         ends = (
             pytest.ExitCode.OK,
             pytest.ExitCode.TESTS_FAILED,
@@ -58,7 +58,7 @@ class Kept:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The session that starts workers hears of all results."""
+    """Only the session that starts workers receives all results."""
     if path := os.environ.get("MMPOLICY_RESUME"):
         config.pluginmanager.register(LeftOut(Path(path)))
         if not hasattr(config, "workerinput"):

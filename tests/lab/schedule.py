@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""In which pieces, and in which order, workers take the tests.
+"""Cut tests into pieces for workers, and order the pieces.
 
-A worker takes a piece at a time, and keeps its guest for the next one if that has the same needs.
-The long pieces come first: one at the end would leave the other workers idle.
+A worker takes a piece at a time, and keeps its guest for the next one if that has equal needs. Long
+pieces come first: one at the end would leave the other workers idle.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MOST_S = 90.0  # of a piece that can be cut
-PIECES = "MMPOLICY_PIECES"  # names the file by which workers tell what they have cut
-UNKNOWN_S = 5.0  # of a test that has never run here, if its file does not say more
+PIECES = "MMPOLICY_PIECES"  # names the file in which workers record the pieces
+UNKNOWN_S = 5.0  # of a test that has never run here, unless its file says more
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A test: where it is, what it needs, and how long it took."""
+    """A test: its file, its needs, and its duration."""
 
     name: str
     file: str
     kernels: frozenset[str]
-    together: bool  # with the others of its file that use what the file measures or sets up once
+    together: bool  # in one piece with the tests that share a costly setup in its file
     seconds: float
 
 
@@ -43,7 +43,7 @@ def pieces(tests: Iterable[Planned]) -> list[list[Planned]]:
 
 
 def recorded(path: Path) -> dict[str, float]:
-    """How long tests took when they last ran; nothing if none did."""
+    """Return the durations of the last runs, {} if there were none."""
     try:
         found: dict[str, float] = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -52,7 +52,7 @@ def recorded(path: Path) -> dict[str, float]:
 
 
 def write_json(path: Path, what: object) -> None:
-    """All of a file, or nothing."""
+    """Write a file atomically."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
     new.write_text(json.dumps(what, indent=0, sort_keys=True))

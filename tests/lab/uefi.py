@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""UEFI firmware under Secure Boot for a guest, to which the owner of the machine has added a key.
+"""UEFI firmware under Secure Boot for a guest, with a key added by the owner of the machine.
 
-The firmware boots what the list db has a key of: that of the owner, and Debian's, as its kernel is
-signed with it. Linux takes keys from the list of shim (MOK) and from db. Either way a key ends up
+The firmware boots programs signed by a key in the list db: that of the owner, and Debian's, which
+signs its kernel. Linux takes keys from the list of shim (MOK) and from db. Either way a key ends up
 in its keyring .platform.
 """
 
@@ -21,14 +21,14 @@ EMPTY = Path("/usr/share/OVMF/OVMF_VARS_4M.fd")
 DATABASE = uuid.UUID("d719b2cb-3d3a-4596-a3bc-dad00e67656f")
 GLOBAL = uuid.UUID("8be4df61-93ca-11d2-aa0d-00e098032b8c")
 X509 = uuid.UUID("a5c059a1-94e4-4aa7-87b5-ab155c2bf072")
-FIRST = 0x64  # where the first variable is: a header of the volume and one of the store go before
+FIRST = 0x64  # offset of the first variable, after the headers of the volume and of the store
 START, ADDED = 0x55AA, 0x3F
-ATTRIBUTES = 0x27  # kept, seen at boot and at run time, and written by who may
+ATTRIBUTES = 0x27  # persistent, visible at boot and at run time, written with authentication
 HEADER = struct.Struct("<HBxI8x16x4xII16s")
 
 
 def signers(image: bytes) -> list[bytes]:
-    """The certificates in the signature of an EFI program, such as a kernel's image."""
+    """Return the certificates in the signature of an EFI program, such as a kernel's image."""
     optional = struct.unpack_from("<I", image, 0x3C)[0] + 24
     place, size = struct.unpack_from("<II", image, optional + 144)  # the fifth of its directories
     argv = ["openssl", "pkcs7", "-inform", "DER", "-print_certs"]
@@ -38,14 +38,14 @@ def signers(image: bytes) -> list[bytes]:
 
 
 def signature_list(certificate: bytes) -> bytes:
-    """A list of one certificate, which is its own owner's."""
+    """Return a list of one certificate, which owns itself."""
     size = 16 + len(certificate)
     head = X509.bytes_le + struct.pack("<III", 28 + size, 0, size)
     return head + DATABASE.bytes_le + certificate
 
 
 def variable(name: str, vendor: uuid.UUID, *certificates: bytes) -> bytes:
-    """A variable of certificates, up to where the next one begins."""
+    """Return a variable of certificates, padded to the start of the next one."""
     words = f"{name}\0".encode("utf-16-le")
     data = b"".join(map(signature_list, certificates))
     header = HEADER.pack(START, ADDED, ATTRIBUTES, len(words), len(data), vendor.bytes_le)
@@ -53,7 +53,7 @@ def variable(name: str, vendor: uuid.UUID, *certificates: bytes) -> bytes:
 
 
 def variables(certificate: bytes, image: bytes) -> bytes:
-    """What the firmware keeps. Secure Boot is on, as there is a key of the platform (PK)."""
+    """Return the firmware's variables. A platform key (PK) turns Secure Boot on."""
     kept = variable("PK", GLOBAL, certificate) + variable("KEK", GLOBAL, certificate)
     kept += variable("db", DATABASE, certificate, *signers(image))
     store = bytearray(EMPTY.read_bytes())
@@ -62,7 +62,7 @@ def variables(certificate: bytes, image: bytes) -> bytes:
 
 
 def drives(kept: Path) -> list[str]:
-    """The options that let it boot the kernel."""
+    """Return the options with which QEMU boots this firmware."""
     return [
         *("-drive", f"if=pflash,format=raw,readonly=on,file={CODE}"),
         *("-drive", f"if=pflash,format=raw,file={kept}"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How pytest-xdist hands out the guest tests: by the pieces of schedule.py."""
+"""Distribution of guest tests by pytest-xdist, in the pieces of schedule.py."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .schedule import PIECES
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Workers collect the tests, all the same ones, and have written what belongs together."""
+    """Assigns pieces; each worker collects all tests, and one has written the pieces."""
 
     @cached_property
     def pieces(self) -> dict[str, str]:
-        """The piece of each test."""
+        """Return the piece of each test."""
         found: dict[str, str] = json.loads(Path(os.environ[PIECES]).read_text())
         return found
 

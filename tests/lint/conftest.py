@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Each check is told by a line as ./dev has them."""
+"""Print a line per check, in the format of ./dev."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import pytest
 
 
 class Lines:
-    """In the place of a letter for each test."""
+    """Replaces pytest's letter per test."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """The letter is left out."""
+        """Suppress the letter."""
         return (report.outcome, "", "") if report.when == "call" else None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """The line."""
+        """Print the line."""
         if report.when == "call":
             check = report.nodeid.partition("[")[2].rstrip("]")
             word = "ok   " if report.passed else "FAIL "
@@ -28,6 +28,6 @@ class Lines:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In the session that starts workers, which hears of all results."""
+    """Register only in the session that starts workers, which receives all results."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Lines(config))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Each name() in the documents is defined: in this tree, in the kernel's source, or by others."""
+"""Each name() in the documents is defined: in this tree, in the kernel's source, or elsewhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFINED = re.compile(
 
 
 def defined(folders: list[Path]) -> set[str]:
-    """What the sources in some folders define; in patches, also what they change."""
+    """Return the names defined in some folders; in patches, also those of changed functions."""
     names: set[str] = set()
     for folder in folders:
         for path in folder.rglob("*"):
@@ -43,7 +43,7 @@ def defined(folders: list[Path]) -> set[str]:
 
 
 def called(tree: Path) -> Iterator[tuple[str, str]]:
-    """Where the documents of a tree name what, as file:line and name."""
+    """Yield each use of a name in the documents, as file:line and name."""
     for pattern in DOCS:
         for path in sorted(tree.glob(pattern)):
             for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -52,6 +52,6 @@ def called(tree: Path) -> Iterator[tuple[str, str]]:
 
 
 def check(tree: Path, source: Path) -> list[str]:
-    """What the documents name and nobody defines."""
+    """Return a line for each name in the documents without a definition."""
     known = defined([tree / name for name in OURS] + [source / name for name in KERNEL]) | OTHERS
     return [f"{at}: {name}() is not defined" for at, name in called(tree) if name not in known]

@@ -2,7 +2,7 @@
 """Which room may use which: in module/, in the command, and in tests/ with bench/.
 
 A use is an include or an import, and in C also a name that another file defines. Comments and
-strings count for nothing.
+strings do not count.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TREE = Path(__file__).parents[2]
 Table = Mapping[str, str]
 Modules = Mapping[tuple[str, ...], Path]
 
-# A room is a folder, or a file beside the folders. Each may use itself and what is listed.
+# A room is a folder, or a file at the top level. Each may use itself and the listed rooms.
 POINTS = "anon_order thp_gfp compact bulk madv_free"
 MODULE: Table = {
     "core": f"control bpf {POINTS} provider policies trace",
@@ -74,7 +74,7 @@ class Use(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A file in C, as the compiler sees it: without comments and strings."""
+    """A C file as the compiler sees it: without comments and strings."""
 
     includes: list[str]
     macros: dict[str, set[str]]
@@ -83,7 +83,7 @@ class Source(NamedTuple):
 
 
 def room(path: str) -> str:
-    """The room that a file is in."""
+    """Return the room of a file."""
     folder, slash, _ = path.partition("/")
     return folder if slash else Path(path).stem
 
@@ -100,7 +100,7 @@ VARIABLE = re.compile(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$")
 
 
 def top_level(code: str) -> Iterator[tuple[str, str]]:
-    """Each declaration of a file: what stands before its braces or its value, and these."""
+    """Yield each declaration of a file: the part before its braces or value, and the rest."""
     head = body = ""
     depth, valued = 0, False
     for token in re.findall(r"[{}();=]|[^{}();=]+", code):
@@ -118,7 +118,7 @@ def top_level(code: str) -> Iterator[tuple[str, str]]:
 
 
 def defines(head: str, body: str) -> str | None:
-    """The name that a declaration defines for other files, if it does."""
+    """Return the name that a declaration defines for other files, or None."""
     words = WORD.findall(head)
     if not words or words[0] in ("static", "extern", "typedef") or head.startswith("DECLARE"):
         return None
@@ -133,7 +133,7 @@ def defines(head: str, body: str) -> str | None:
 
 
 def read_c(text: str) -> Source:
-    """What a file in C includes, defines and names."""
+    """Return the includes, definitions and names of a C file."""
     includes = re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.MULTILINE)
     text = NOISE.sub(" ", text).replace("\\\n", " ")
     macros = {
@@ -146,18 +146,18 @@ def read_c(text: str) -> Source:
         if name := defines(head, body):
             defined.add(name)
         names |= set(WORD.findall(body))
-        if re.match(r"(?!DECLARE|DEFINE)[A-Z_]+\(", head):  # a macro that makes something
+        if re.match(r"(?!DECLARE|DEFINE)[A-Z_]+\(", head):  # a macro that defines something
             names |= set(WORD.findall(head))
     return Source(includes, macros, defined, names)
 
 
 def unit(path: str) -> str:
-    """A file in C and its header are one."""
+    """Return the unit of a file: a C file and its header are one."""
     return path.rsplit(".", 1)[0]
 
 
 def expanded(names: set[str], macros: Mapping[str, set[str]]) -> set[str]:
-    """Names, and those in the macros among them."""
+    """Return names, with those in the macros among them."""
     done: set[str] = set()
     while names:
         done |= names
@@ -166,7 +166,7 @@ def expanded(names: set[str], macros: Mapping[str, set[str]]) -> set[str]:
 
 
 def uses_in_c(root: Path) -> list[Use]:
-    """All uses between the files of a folder."""
+    """Return all uses between the files of a folder."""
     paths = [path for path in sorted(root.rglob("*.[ch]")) if "tests" not in path.parts]
     sources = {path.relative_to(root).as_posix(): read_c(path.read_text()) for path in paths}
     macros = {name: words for source in sources.values() for name, words in source.macros.items()}
@@ -191,7 +191,7 @@ def uses_in_c(root: Path) -> list[Use]:
 
 
 def imported(tree: ast.Module, package: list[str]) -> Iterator[tuple[list[str], str]]:
-    """Each import of a module: where from, and the name that is taken, if any."""
+    """Yield each import of a module: its origin, and the imported name, if any."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((name.name.split("."), "") for name in node.names)
@@ -202,13 +202,13 @@ def imported(tree: ast.Module, package: list[str]) -> Iterator[tuple[list[str], 
 
 
 def modules(root: Path) -> Modules:
-    """The modules of a folder, by what imports call them; the folder is one itself."""
+    """Return the modules of a folder, by their import path; the folder itself is one."""
     paths = [path.relative_to(root.parent) for path in root.rglob("*.py")]
     return {path.with_suffix("").parts: root.parent / path for path in paths}
 
 
 def test_modules(tree: Path) -> Modules:
-    """The modules of tests/, where each folder is a package or none, and of bench/."""
+    """Return the modules of tests/, whose folders may be packages, and of bench/."""
     found: dict[tuple[str, ...], Path] = {
         (path.stem,): path for path in (tree / "tests").glob("*.py")
     }
@@ -218,7 +218,7 @@ def test_modules(tree: Path) -> Modules:
 
 
 def uses_in_python(files: Modules, rooms_below: int = 0) -> list[Use]:
-    """All uses between modules, whose names are told without the folders above the rooms."""
+    """Return all uses between modules, named without the folders above the rooms."""
     uses = set()
     for parts, path in files.items():
         for origin, name in imported(ast.parse(path.read_text()), [*parts[:-1]]):
@@ -236,7 +236,7 @@ def uses_in_python(files: Modules, rooms_below: int = 0) -> list[Use]:
 
 
 def forbidden(uses: Iterable[Use], table: Table, suffix: str = "") -> Iterator[str]:
-    """A line for each use that the table does not have."""
+    """Yield a line for each use that the table does not permit."""
     for use in uses:
         user, used = room(use.user), room(use.used)
         if user not in table:
@@ -246,7 +246,7 @@ def forbidden(uses: Iterable[Use], table: Table, suffix: str = "") -> Iterator[s
 
 
 def circles(uses: Iterable[Use]) -> Iterator[str]:
-    """A line for each circle of files, with what ties it."""
+    """Yield a line for each circle of files, with the names that cause it."""
     ties: dict[str, dict[str, str]] = {}
     for use in uses:
         ties.setdefault(use.user, {})[use.used] = use.name
@@ -267,7 +267,7 @@ def circles(uses: Iterable[Use]) -> Iterator[str]:
 
 
 def reachable(start: str, ties: Mapping[str, Mapping[str, str]]) -> set[str]:
-    """All files that one uses, also by way of others."""
+    """Return all files that one uses, directly or indirectly."""
     found: set[str] = set()
     new = set(ties[start])
     while new:
@@ -277,7 +277,7 @@ def reachable(start: str, ties: Mapping[str, Mapping[str, str]]) -> set[str]:
 
 
 def check(tree: Path) -> list[str]:
-    """What is wrong in a tree of the project."""
+    """Return the violations in a tree of the project."""
     in_c = uses_in_c(tree / "module")
     in_python = uses_in_python(modules(tree / "userspace/src/mmpolicy"), rooms_below=1)
     in_tests = uses_in_python(test_modules(tree))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What ./dev lint checks. MMPOLICY_SOURCE is the kernel's source, whose checkpatch.pl is used."""
+"""The checks of ./dev lint. MMPOLICY_SOURCE is the kernel's source, for its checkpatch.pl."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lint import names, rooms, words
 
 CONFIG = TREE / "userspace/pyproject.toml"
 HOOK_LINES = 300  # at most, in the patches of a series
-# What the checker of 7.3 wants, and 6.12 does not have.
+# Checks of 7.3's checkpatch for interfaces that 6.12 lacks.
 LATER = "CONST_STRUCT,ALLOC_WITH_SIZEOF,ALLOC_WITH_MULTIPLY"
 TRACE_STYLE = "OPEN_ENDED_LINE,PARENTHESIS_ALIGNMENT"
-# Versions are for compat.h alone. checkpatch does not know a macro that makes declarations of a
-# list, nor the style of trace events, nor code that is never more than tried.
+# Only compat.h may test versions. checkpatch knows neither macros that declare from a list, nor the
+# style of trace events, nor code that is only compiled.
 STYLES = {
     "compat.h": f"LINUX_VERSION_CODE,CONSTANT_COMPARISON,MACRO_ARG_REUSE,{LATER}",
     "features.c": "SPACING,AVOID_EXTERNS",
@@ -34,12 +34,12 @@ STYLE = f"MACRO_ARG_REUSE,MACRO_ARG_UNUSED,TRAILING_SEMICOLON,{LATER}"
 
 
 def source() -> Path:
-    """The kernel's source."""
+    """Return the kernel's source."""
     return Path(os.environ["MMPOLICY_SOURCE"])
 
 
 def silent(*argv: str | Path, **more: str) -> None:
-    """A command that has to succeed."""
+    """Run a command that must succeed."""
     ended = subprocess.run(
         argv, cwd=TREE, env=os.environ | more, stdout=-1, stderr=subprocess.STDOUT, text=True
     )
@@ -48,14 +48,14 @@ def silent(*argv: str | Path, **more: str) -> None:
 
 
 def files() -> Iterator[Path]:
-    """Those of the tree; what is hidden is not ours."""
+    """Yield the files of the tree, without hidden ones."""
     for folder, folders, found in os.walk(TREE):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(folder, name) for name in sorted(found) if not name.startswith("."))
 
 
 def scripts(interpreter: str) -> list[Path]:
-    """Files whose first line names an interpreter."""
+    """Return the files whose first line names an interpreter."""
 
     def first(path: Path) -> bytes:
         with path.open("rb") as file:
@@ -65,25 +65,24 @@ def scripts(interpreter: str) -> list[Path]:
 
 
 def python_files() -> list[Path]:
-    """Modules and scripts."""
+    """Return modules and scripts."""
     return [path for path in files() if path.suffix == ".py"] + [
         path for path in scripts("python3?") if path.suffix != ".py"
     ]
 
 
 def shellcheck() -> None:
-    """What is sourced is followed."""
+    """Sourced files are followed."""
     silent("shellcheck", "-x", "-a", "-P", TREE, *scripts("sh"), TREE / ".ci/run")
 
 
 def ruff(*words: str) -> None:
-    """Its cache is not in the tree."""
+    """Run ruff, with a cache outside the tree."""
     tool = Path(sys.prefix, "bin/ruff")
     silent(tool, *words, "--config", CONFIG, *python_files(), RUFF_CACHE_DIR=f"{cache_dir()}/ruff")
 
 
 def mypy() -> None:
-    """Strictly."""
     words: list[str | Path] = [f"{sys.prefix}/bin/mypy", "--strict", "--scripts-are-modules"]
     words += [f"--cache-dir={cache_dir()}/mypy", f"--config-file={CONFIG}", *python_files()]
     roots = (TREE / "userspace/src", TREE / "tests", TREE)
@@ -91,7 +90,7 @@ def mypy() -> None:
 
 
 def checkpatch(found: list[Path], *words: str) -> None:
-    """It says nothing of what is clean."""
+    """Run checkpatch, which prints nothing about clean files."""
     assert found, "nothing to check"
     script = source() / "scripts/checkpatch.pl"
     options = ["--strict", "--no-summary", "--terse", "--quiet", f"--root={source()}"]
@@ -99,12 +98,12 @@ def checkpatch(found: list[Path], *words: str) -> None:
 
 
 def hook_style() -> None:
-    """Of all patches."""
+    """Check all patches."""
     checkpatch(sorted((TREE / "kernel-hooks").rglob("*.patch")))
 
 
 def module_style() -> None:
-    """Of all files in C."""
+    """Check all C files."""
     module = TREE / "module"
     found = set(module.rglob("*.[ch]")) - {module / name for name in STYLES}
     checkpatch(sorted(found), *style(STYLE))
@@ -113,12 +112,12 @@ def module_style() -> None:
 
 
 def style(left_out: str) -> list[str]:
-    """The options for files that are no patches."""
+    """Return the options for files that are no patches."""
     return ["--no-tree", "--ignore", left_out, "-f"]
 
 
 def hook_size() -> None:
-    """Of each series."""
+    """Check the size of each series."""
     for folder in (TREE / "kernel-hooks").glob("*/"):
         text = "\n".join(path.read_text() for path in folder.glob("*.patch"))
         lines = len(re.findall(r"^\+(?!\+)", text, re.MULTILINE))
@@ -126,7 +125,7 @@ def hook_size() -> None:
 
 
 def ansible() -> None:
-    """Without the network; it finds the collection by its name, and nothing of anybody else."""
+    """Run ansible-lint offline, with only our collection in its path."""
     home, folder = cache_dir() / "ansible", TREE / "deploy/ansible"
     words = ("--offline", "--strict", "--nocolor", f"--config-file={folder}/.ansible-lint")
     with TemporaryDirectory() as place:
@@ -140,7 +139,7 @@ def ansible() -> None:
 
 
 def nothing(wrong: list[str]) -> None:
-    """The lines say what is wrong."""
+    """Fail with the lines of the findings."""
     if wrong:
         pytest.fail("\n".join(wrong), pytrace=False)
 
@@ -162,5 +161,5 @@ CHECKS: dict[str, Callable[[], None]] = {
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_lint(check: str) -> None:
-    """Nothing is found."""
+    """The check has no finding."""
     CHECKS[check]()
