@@ -66,6 +66,7 @@ LINES = (
     "recommend --seconds 3",
     "recommend SPARSE --seconds 1",
     "try --cgroup /t/tried --seconds 3",
+    "try --host --candidate thp-sizes --dry-run",
     "trim --pid SPARSE --dry-run",
     "trim --pid SPARSE",
     "collapse --pid FULL --max-stop 10000 --dry-run",

@@ -225,6 +225,8 @@ def test_a_kernel_without_sizes(run: Run, tree: FakeTree, clock: Plain) -> None:
     result = run("try", "--host", "--json")
     assert (result.code, result.json["verdict"]) == (0, NOT_HERE)
     assert result.json["why"] == "this kernel has no folios below 2 MB of its own (Linux 6.8)"
+    named = run("try", "--host", "--candidate", "thp-sizes", "--dry-run")
+    assert (named.code, result.json["why"] in named.err) == (3, True)
     assert (clock.now, run("try", "--host").out.endswith("next: Linux 6.8 or newer\n")) == (0, True)
 
 

@@ -184,6 +184,8 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     path = _path(host, given)
     if given.whole_host:
         way = own_sizes(host.tree, path, Way())
+        if way.why_not and given.candidate:
+            raise Error(way.why_not, Exit.LACKING, way.next_step)
         if way.why_not:
             lines = [f"verdict: {NOT_HERE}: {way.why_not}", f"next: {way.next_step}"]
             data = {"cgroup": path, "verdict": NOT_HERE, "why": way.why_not, "candidates": []}
