@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A world in which experiments run: time, two arms at work, and the words to begin with."""
+"""A world in which experiments run: simulated time, two working arms, and default options."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class World(Clock):
         self.put()
 
     def put(self) -> None:
-        """Write what the kernel would show."""
+        """Write the files that the kernel would show."""
         self.tree.put(
             "/proc/vmstat", f"pgfault {self.faults:.0f}\nallocstall_normal 0\nnr_mapped 7"
         )

@@ -19,7 +19,7 @@ from mmpolicy.host.machine import Host
 
 from .fakes import Clock, FakeLib, FakeTree, Result, Run
 
-# A job in the background, or under nohup, ignores signals, and so would all that it starts.
+# A background job, or one under nohup, ignores signals, and so would all its children.
 for number in signal.SIGINT, signal.SIGHUP:
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
@@ -61,13 +61,13 @@ def log() -> list[str]:
 
 @pytest.fixture
 def reloads() -> list[str]:
-    """Return a word for each time that systemd was to read its units again."""
+    """Return a word for each reload of units that was requested from systemd."""
     return []
 
 
 @pytest.fixture
 def units() -> list[list[str]]:
-    """Return the words of each unit that systemd was to run."""
+    """Return the words of each unit that systemd was told to run."""
     return []
 
 
@@ -112,7 +112,7 @@ def run(
 
 @pytest.fixture
 def wait_until() -> Callable[[Callable[[], object]], None]:
-    """Return a function that waits for something to be so."""
+    """Return a function that waits until a condition holds."""
 
     def wait_until(condition: Callable[[], object]) -> None:
         end = time.monotonic() + 20
@@ -125,7 +125,7 @@ def wait_until() -> Callable[[Callable[[], object]], None]:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """Return where the samples of an experiment go."""
+    """Return the path for the samples of an experiment."""
     return tmp_path / "samples.jsonl"
 
 

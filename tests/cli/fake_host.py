@@ -20,7 +20,7 @@ from mmpolicy.host.machine import Host  # noqa: E402
 
 
 def start_unit(words: Sequence[str]) -> None:
-    """Run what systemd would, on the same host."""
+    """Run the words of a unit on this host, as systemd would."""
     own = [word.replace("$$", "$") for word in words[words.index("--") + 1 :]]
     argv = [sys.executable, __file__, sys.argv[1], *own[own.index("ab") :]]
     subprocess.Popen(
@@ -32,6 +32,6 @@ def start_unit(words: Sequence[str]) -> None:
 if __name__ == "__main__":
     tree = FakeTree(Path(sys.argv[1]))
     tree.splits = partial(split, tree)
-    os.environ["ROOT"] = sys.argv[1]  # for commands of an experiment, which are the same everywhere
+    os.environ["ROOT"] = sys.argv[1]  # for commands of an experiment, equal on all hosts
     host = Host(tree, Kmod(lib=FakeLib(tree)), log=lambda _line: None, start_unit=start_unit)
     main(sys.argv[2:], prog_name="mmpolicy", obj=host)

@@ -37,7 +37,7 @@ SETTABLE = {
     f"{VM}/lowmem_reserve_ratio": "256\t256\t32",
 }
 
-# The module is as its document has it.
+# Entries of the module's files, from its document.
 ENTRIES = {
     entry.pattern.removeprefix(f"{CONTROL}/"): entry
     for entry in abi.parse(Path(__file__).parents[2] / "docs/sysfs-abi.txt")
@@ -63,14 +63,14 @@ HOST_POINTS = [
     for point in POINTS
     if "in the profile default alone" in BELOW_PROFILE[f"{point}/policy"].description
 ]
-# The knobs that anon_order has whatever its policy, as status shows them.
+# Knobs of anon_order that all its policies share, as status shows them.
 COMMON = "max_copy_order=4 memory_on_read=0 min_available_percent=5 override_madvise=0"
 CREATE = " ".join(ENTRIES["profiles/create"].description.split())
 NO_NAMES = re.findall(r'"([a-z]+)"', CREATE.partition("are no names")[0])
 MOST_PROFILES = int(CREATE.partition("there are ")[2].split()[0])
 
 RESET = f"{CONTROL}/reset"
-MODULE = 2  # what libkmod knows the module by
+MODULE = 2  # handle of the module in libkmod
 ARMS = ("control", "treatment")
 EXPERIMENT = {
     path.removeprefix("experiment/"): entry
@@ -112,7 +112,7 @@ def _judge_number(value: str, lowest: int, highest: int) -> int:
 
 
 class FakeTree(Tree):
-    """A tree on disk whose writes are taken or refused as the kernel would."""
+    """A tree on disk whose writes are accepted or refused as by the kernel."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
@@ -121,11 +121,11 @@ class FakeTree(Tree):
         self.denied = False  # not root
         self.read_only = False  # as /sys is in a container
         self.installed = True  # is there a module for this kernel?
-        self.trace = ""  # what tracing sees
-        self.splits: Callable[[str], None] = lambda _value: None  # what the kernel does then
+        self.trace = ""  # content of the trace
+        self.splits: Callable[[str], None] = lambda _value: None  # the kernel's reaction to a split
         self.advice: Advice | None = None  # a model of process_madvise
-        self.rounding: dict[str, str] = {}  # path -> what the kernel makes of any value
-        self.under_way = ""  # a state that is told until this is empty
+        self.rounding: dict[str, str] = {}  # path -> value that the kernel stores instead
+        self.under_way = ""  # reported state until this is empty
 
     def put(self, path: str, text: str | bytes) -> None:
         """Make a file."""
@@ -181,14 +181,14 @@ class FakeTree(Tree):
         self._take(path, value)
 
     def _tune(self, path: str, value: str) -> None:
-        """Do what the kernel does with knobs of its own."""
+        """Apply a write to a knob of the kernel itself."""
         words = self.read(path).replace("[", "").replace("]", "").split()
         number = words[0].isdigit()
         if not (value.isdigit() if number else value in words):
             raise OSError(EINVAL, os.strerror(EINVAL))
         marked = [f"[{word}]" if word == value else word for word in words]
         self.put(path, value if number else " ".join(marked))
-        if path == f"{THP}/enabled":  # as khugepaged does it
+        if path == f"{THP}/enabled":  # khugepaged changes it too
             self.put(f"{VM}/min_free_kbytes", "1000" if value == "never" else "4000")
 
     def _judge(self, path: str, value: str) -> int:
@@ -249,7 +249,7 @@ class FakeTree(Tree):
         return _judge_number(value, *entry.range) if entry.range else 0
 
     def _take(self, path: str, value: str) -> None:
-        """Do what the kernel does with a good write."""
+        """Apply a valid write as the kernel does."""
         name = Path(path).name
         if path == RESET:
             self.make_stock()
@@ -330,7 +330,7 @@ class FakeTree(Tree):
         self.put(f"{CONTROL}/state", "expired")
 
     def mount(self, *mounts: str) -> None:
-        """Make these the mounts of the host: kind, place, options, and what of it is mounted."""
+        """Set the mounts of the host: kind, place, options, and root of the mount."""
         lines = []
         for each in mounts:
             kind, place, *more = each.split(" ")
@@ -344,7 +344,7 @@ class FakeTree(Tree):
         return str(self.inode("/sys/fs/cgroup", path.strip("/")))
 
     def make_process(self, pid: int, start: int = 7) -> None:
-        """Make a process that began at that time."""
+        """Make a process that started at the given time."""
         self.put(f"/proc/{pid}/stat", f"{pid} (a (b) c) S {'0 ' * 18}{start} 0")
 
     def make_host(self) -> None:
@@ -364,7 +364,7 @@ class FakeTree(Tree):
         self.put(f"/lib/modules/{RELEASE}/build/Makefile", "")
 
     def make_loaded(self, options: str = "") -> None:
-        """Make what appears when the module is loaded."""
+        """Make the files that appear when the module is loaded."""
         self.put(f"{CONTROL}/abi", "2")
         self.put(f"{CONTROL}/reset", "")
         self.put(f"{CONTROL}/provider", "hooks")
@@ -401,13 +401,13 @@ class FakeTree(Tree):
             real.unlink(missing_ok=True)
 
     def make_unloaded(self) -> None:
-        """Take away what unloading takes away."""
+        """Remove the files that disappear when the module is unloaded."""
         for path in (CONTROL, MODULE_DIR, "/sys/kernel/debug/mmpolicy"):
             self.remove(path)
 
 
 class FakeLib:
-    """The calls of libkmod that the wrapper makes, with one module to know."""
+    """The calls of libkmod that the wrapper makes, with one known module."""
 
     def __init__(self, tree: FakeTree) -> None:
         self.tree = tree
@@ -485,7 +485,7 @@ class FakeLib:
 
 
 class Clock:
-    """Time that passes only when somebody sleeps; Ctrl-C comes after the last step."""
+    """Time that passes only in sleep(); Ctrl-C comes after the last step."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -499,7 +499,7 @@ class Clock:
 
 
 class Result(NamedTuple):
-    """What a run of the command gave."""
+    """Result of a run of the command."""
 
     code: int
     out: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A fleet of models of hosts, and Ansible, which reaches them by an ssh that is none."""
+"""A fleet of model hosts, and Ansible, which reaches them by a fake ssh."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from controller import TREE, Controller
 
 from .fakes import CONTROL, FakeTree, read_named
 
-# The last word is what to run there. A host is lost once the file is there.
+# Runs its last word as a command. A host is unreachable while the file exists.
 SSH = """\
 #!/bin/bash
 [ ! -e {root}/lost ] || exit 255
@@ -23,7 +23,7 @@ NEW = 'version = 1\n[profiles.default.anon_order]\npolicy = "fixed"\nfixed.max_o
 
 
 class Fleet(Controller):
-    """So many hosts, each with a manifest in force."""
+    """Hosts with a manifest in force on each."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class Fleet(Controller):
         }
 
     def kept(self) -> dict[str, str]:
-        """What each host has after its next boot: old or new."""
+        """The manifest of each host after its next boot: old or new."""
         names = {OLD: "old", NEW: "new"}
         return {
             name: names[tree.real("/etc/mmpolicy/host.toml").read_text()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Processes made of files, with memory that could become 2 MB pages, and a kernel that makes it."""
+"""Processes made of files, with memory to collapse to 2 MB pages, and a model of the kernel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Node 0, zone   Normal
 
 
 def block(kind: str, number: int) -> array[int]:
-    """Return the entries of 2 MB: `full`, `empty`, or full but for what the kind says."""
+    """Return the entries of 2 MB: `full`, `empty`, or full with the exception named by the kind."""
     own = [OWN | (SCATTERED + number * PAGES + PAGES - 1 - page) for page in range(PAGES)]
     first = {
         "full": own[0], "locked": OWN | LOCKED_FRAME,
@@ -51,7 +51,7 @@ def block(kind: str, number: int) -> array[int]:
         return array("Q", [first[kind], *own[1:]])
     if kind == "half":
         return array("Q", [*own[: PAGES // 2], *[0] * (PAGES // 2)])
-    if kind in ("huge", "broken"):  # but for one page, which was written while a child was there
+    if kind in ("huge", "broken"):  # but for one page, which was written while a child shared it
         entries = array("Q", [OWN | (HUGE + number * PAGES + page) for page in range(PAGES)])
         entries[100] = own[100] if kind == "broken" else entries[100]
         return entries
@@ -87,20 +87,20 @@ class FakeMemory(ProcessMemory):
 
 
 class FakeAdvice(Advice):
-    """A kernel that collapses what is not refused."""
+    """A model of the kernel that collapses memory unless told to refuse."""
 
     def __init__(self, tree: FakeTree) -> None:
         self.tree: Tree = tree
         self.calls: list[int] = []
         self.refusals: dict[int, int] = {}  # by address
         self.brief: set[int] = set()  # refused once
-        self.silent: set[int] = set()  # success that makes nothing
+        self.silent: set[int] = set()  # collapses that succeed without effect
         self.forbidden: set[int] = set()  # processes, by prctl
         self.denied = 0
         self.one_s = 0.005
 
     def before(self) -> None:
-        """Happens during each collapse."""
+        """Called during each collapse."""
 
     def can_collapse(self) -> bool:
         return True
@@ -118,7 +118,7 @@ def make_heap(
     tree: FakeTree, kinds: Sequence[str], pid: int = 20, cgroup: str = "/db.service",
     start: int = START, name: str = "postgres",
 ) -> None:  # fmt: skip
-    """Make a process with one area, of blocks of these kinds."""
+    """Make a process with one area of blocks of these kinds."""
     entries = array("Q")
     for number, kind in enumerate(kinds):
         entries += block(kind, number)
@@ -145,7 +145,7 @@ def make_heap(
 
 
 def make_collapsible(tree: FakeTree, kinds: Sequence[str]) -> FakeAdvice:
-    """Make a host without the module, with one process, and room for all of it."""
+    """Make a host without the module, with one process and enough free memory to collapse it."""
     tree.make_unloaded()
     flags = array("Q", [0] * 16)
     flags[ZERO_FRAME], flags[LOCKED_FRAME] = ZERO, MLOCKED
@@ -160,7 +160,7 @@ def make_collapsible(tree: FakeTree, kinds: Sequence[str]) -> FakeAdvice:
 
 
 def free_blocks(tree: FakeTree, blocks: int, free: int = 1 << 20) -> None:
-    """Make so many free blocks of 2 MB, and so many free pages in all."""
+    """Set the numbers of free 2 MB blocks, and of free pages."""
     tree.put("/proc/zoneinfo", ZONEINFO.format(free=free))
     counts = " ".join(["7"] * 9)
     tree.put("/proc/buddyinfo", f"Node 0, zone   Normal {counts} {blocks % 2} {blocks // 2}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Names, manifests and journals that try to be written elsewhere; and what may not change.
+"""Names, manifests and journals that try to write elsewhere; and files that must not change.
 
-It needs nothing but the command, so that a guest can run it too, as root on a real tree.
+Needs only the command, so a guest can run it too, as root on a real tree.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def snapshot(root: Path, allowed: Sequence[Path]) -> Snapshot:
 
 
 def names(rng: random.Random, targets: Sequence[str]) -> Iterator[str]:
-    """Yield names for ever: paths to the targets, words that mean something, and noise."""
+    """Yield names for ever: paths to the targets, keywords, and noise."""
     while True:
         up = rng.choice(("../", "..//", "./../", "x/../../", "default/../../"))
         target = rng.choice(targets)
@@ -80,12 +80,12 @@ def names(rng: random.Random, targets: Sequence[str]) -> Iterator[str]:
 
 
 def manifest(rng: random.Random, name: str) -> str:
-    """Return a manifest with a name in a place of its own."""
+    """Return a manifest with a name in one of its places."""
     return HEADER + rng.choice(ENTRIES).format(json.dumps(name))
 
 
 def journal(rng: random.Random, name: str, boot: str) -> str:
-    """Return a journal with a name in a place of its own."""
+    """Return a journal with a name in one of its places."""
     change = dict(rng.choice(CHANGES))
     place = rng.choice(list(change))
     change[place] = rng.choice((name, [name], 3)) if place != "kind" else change[place]
@@ -98,7 +98,7 @@ def journal(rng: random.Random, name: str, boot: str) -> str:
 
 
 def commands(rng: random.Random, name: str) -> list[str]:
-    """Return a command with a name in a place of its own."""
+    """Return a command with a name in one of its places."""
     word = name.replace("\0", "") if rng.randrange(2) else name
     return rng.choice([
         ["profile", "create", "--", word],
@@ -122,7 +122,7 @@ def commands(rng: random.Random, name: str) -> list[str]:
 
 
 def run(root: Path, words: Sequence[str]) -> str:
-    """Run a command on a real tree; what it printed. It fails with an error of ours or not."""
+    """Run a command on a real tree; return its output. Internal errors are raised."""
     out = StringIO()
     with redirect_stdout(out), redirect_stderr(out), suppress(SystemExit):
         main(["--root", str(root), *words], prog_name="mmpolicy")
@@ -130,7 +130,7 @@ def run(root: Path, words: Sequence[str]) -> str:
 
 
 def attack(root: Path, number: int, rng: random.Random, targets: Sequence[str]) -> None:
-    """Run so many commands, a third each with a hostile name, manifest and journal."""
+    """Run number commands, a third each with a hostile name, manifest and journal."""
     source = names(rng, targets)
     boot = (root / "proc/sys/kernel/random/boot_id").read_text().strip()
     file = root / "var/lib/mmpolicy/hostile.toml"
@@ -150,7 +150,7 @@ def attack(root: Path, number: int, rng: random.Random, targets: Sequence[str]) 
 
 
 def write_raw(tree: Tree, number: int, rng: random.Random, targets: Sequence[str]) -> int:
-    """Try to write paths made of hostile names, past all that checks names; how many got in."""
+    """Try to write paths made of hostile names without the check of names; count successes."""
     written = 0
     for name, _ in zip(names(rng, targets), range(number), strict=False):
         base = rng.choice((f"{CONTROL}/profiles/", f"{CONTROL}/", f"{CONTROL}", "", "/"))

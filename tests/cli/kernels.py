@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Small kernels: an image with the types and symbols that a list of needs asks for, and no code."""
+"""Small kernels: images without code, with the types and symbols of a list of needs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Types:
         self._add(name, btf.STRUCT, len(members), 8 * len(members), rest)
 
     def section(self) -> bytes:
-        """All of it, as in an image."""
+        """The whole section, as in an image."""
         lengths = (0, len(self.types), len(self.types), len(self.strings))
         return struct.pack("<HBBIIIII", btf.MAGIC, 1, 0, 24, *lengths) + self.types + self.strings
 
@@ -73,7 +73,7 @@ class Types:
 def kallsyms(
     names: Iterable[str], fillers: int = 600, aligned: int = 8, pairs: tuple[str, ...] = ()
 ) -> bytes:
-    """The tables, in which each letter is a token of its own, and some pairs are too."""
+    """The tables, in which each letter is a token, and some pairs of letters are too."""
     letters = [chr(at) if chr(at).isprintable() else "?" for at in range(128)]
     letters += ["?"] * (128 - len(pairs)) + list(pairs)
     texts = [f"t{name}" for name in names] + [f"tfiller_{at}" for at in range(fillers)]
@@ -92,7 +92,7 @@ def kallsyms(
 
 
 def _as_tokens(text: str, letters: list[str]) -> bytes:
-    """A name behind its length, of which a long one has two bytes."""
+    """A name preceded by its length, which takes two bytes for a long name."""
     tokens = bytearray()
     while text:
         token = letters.index(text[:2]) if text[:2] in letters else ord(text[0])
@@ -119,7 +119,7 @@ def elf(sections: Mapping[str, bytes]) -> bytes:
 
 
 def bzimage(kernel: bytes) -> bytes:
-    """A vmlinuz of x86, compressed with gzip, whose last four bytes are the size."""
+    """A vmlinuz of x86, compressed with gzip, whose last four bytes are its size."""
     packed = gzip.compress(kernel, mtime=0)
     head = bytearray(1024)
     head[0x1F1], head[0x202:0x206] = 1, b"HdrS"
@@ -129,13 +129,13 @@ def bzimage(kernel: bytes) -> bytes:
 
 
 class Small:
-    """A kernel that has what is needed; a test takes something away."""
+    """A kernel that meets all needs; a test removes one."""
 
     def __init__(self, needs: Iterable[Need], release: str = RELEASE) -> None:
         self.banner = BANNER.format(release)
         self.functions: dict[str, str] = {}
         self.names: set[str] = set(LINKED)
-        self.again: list[str] = []  # names that something else has, too
+        self.again: list[str] = []  # names that another symbol has, too
         self.structures: dict[str, dict[str, str]] = {}
         ways: frozenset[str] = frozenset()
         for need in needs:
@@ -150,7 +150,7 @@ class Small:
                 self.functions |= {one.name: one.kind} if one.kind else {}
 
     def without(self, name: str) -> Self:
-        """Take a function or a variable away."""
+        """Remove a function or a variable."""
         self.names.discard(name)
         self.functions.pop(name, None)
         return self

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Hosts made by chance, in memory: cgroups, processes that share pages, and what a kernel says.
+"""Random hosts in memory: cgroups, processes that share pages, and the files of the kernel.
 
 A page is in a folio, which is charged to one cgroup, and is mapped by any number of processes, or
-by KSM several times by one. Beside it are pages that are swapped, guards, pages of files, of pools
-and of devices, and reservations with next to nothing in them; half of the kernels can scan. All
-that the kernel shows is made from this, so what is shown of it can be compared with the truth.
+by KSM several times by one. There are also swapped pages, guard pages, pages of files, of pools and
+of devices, and nearly empty reservations; half of the kernels can scan. All files of the kernel are
+generated from this, so output of the command can be compared with the truth.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DIRTY, ANON, SWAPBACKED, HEAD, TAIL, POOL, UNEVICTABLE = (
     1 << bit for bit in (4, 12, 14, 15, 16, 17, 18)
 )
 PRESENT, SWAPPED, FILE, GUARD = (1 << bit for bit in (63, 62, 61, 58))
-DEVICE = 1 << 40  # frames from here on are of no memory
+DEVICE = 1 << 40  # frames from here on are no RAM
 HUGETLB_KIB = 4096
 REGION = Struct("=3Q")
 BASE = 0x10000000
@@ -34,7 +34,7 @@ ORDERS = (0, 0, 4, 4, 9)
 
 
 class Bytes(Reader):
-    """A file of which only the part from an offset on is kept."""
+    """A file that is stored only from an offset on."""
 
     def __init__(self, data: bytes, base: int = 0) -> None:
         self._data, self._base, self._file = data, base, -1
@@ -50,7 +50,7 @@ class Bytes(Reader):
 
 
 class Scanned(Bytes):
-    """A pagemap for which the kernel has PAGEMAP_SCAN; it never tells huge entries."""
+    """A pagemap with PAGEMAP_SCAN, which never reports huge entries."""
 
     def ioctl(self, request: int, argument: bytearray) -> int:
         assert request == pagemap.SCAN
@@ -79,7 +79,7 @@ class Scanned(Bytes):
 
 
 def categories(entry: int) -> int:
-    """Return what PAGEMAP_SCAN says of an entry."""
+    """Return the PAGEMAP_SCAN categories of an entry."""
     if entry & PRESENT:
         return pagemap.PRESENT | (pagemap.FILE if entry & FILE else 0)
     if entry & SWAPPED:
@@ -138,13 +138,13 @@ class Memory(Tree):
 
 @dataclass
 class Folio:
-    """Pages that the kernel has together."""
+    """Pages that the kernel allocated together."""
 
     order: int
-    shared: bool  # memory of processes that share it, and not of one alone
-    cgroup: str  # that is charged with it
+    shared: bool  # shared by processes
+    cgroup: str  # cgroup that is charged
     empty: set[int]
-    mapped: set[int]  # the rest of its pages is mapped by nobody any more
+    mapped: set[int]  # mapped pages; the rest of its pages is unmapped
     locked: bool = False
     lazy: bool = False  # after MADV_FREE
     ksm: bool = False
@@ -162,19 +162,19 @@ class Proc:
 
     pid: int
     cgroup: str
-    folios: list[Folio] = field(default_factory=list)  # one that KSM merged may be there again
+    folios: list[Folio] = field(default_factory=list)  # may repeat if KSM merged it
     file_pages: int = 0
     hugetlb_kib: int = 0
     swapped: int = 0
     guards: int = 0
-    reserved: int = 0  # pages, in which nothing is
+    reserved: int = 0  # pages that are reserved and empty
 
     def pages(self, shared: bool) -> int:
         return sum(len(each.mapped) for each in self.folios if each.shared == shared)
 
     @property
     def kinds(self) -> dict[str, int]:
-        """What it has, in kB by kind."""
+        """Memory of the process by kind, in kB."""
         own = [each for each in self.folios if not each.shared]
         pages = {
             "private": self.pages(False),
@@ -197,13 +197,13 @@ class Proc:
         return {order: (number, empty[order]) for order, number in pages.items()}
 
     def to_give_back(self) -> int:
-        """Return how many pages a split of all private folios gives back."""
+        """Return the number of pages that a split of all private folios frees."""
         large = (each for each in self.folios if each.order and not each.shared)
         return sum(len(each.empty) + each.pages - len(each.mapped) for each in large)
 
 
 class World:
-    """A host: what there is, and the files that show it."""
+    """A host: the true state, and the files generated from it."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
@@ -252,7 +252,7 @@ class World:
                 continue
             small, emptiness = rng.random() < 0.25, rng.random()
             room = rng.randint(4, 60) if small else rng.randint(100, 1500)
-            # It was moved, or another one touched it first.
+            # The process was moved, or another one touched the page first.
             charged = cgroup if rng.random() < 0.8 else rng.choice(self.cgroups)
             while room > 0:
                 found.folios.append(self._folio(shared, charged, emptiness))
@@ -260,7 +260,7 @@ class World:
         return found
 
     def _share(self) -> None:
-        """Let processes map what others have: shared memory, or the memory of a parent."""
+        """Let processes map memory of others: shared memory, or the memory of a parent."""
         for each in self.processes[1:]:
             if self.rng.random() < 0.4:
                 other = self.rng.choice(self.processes[: self.processes.index(each)])
@@ -268,7 +268,7 @@ class World:
                 each.folios += taken
 
     def _merge(self) -> None:
-        """Let KSM merge single private pages of some processes, to a page that one cgroup has."""
+        """Let KSM merge single private pages of processes, into a page charged to one cgroup."""
         for number in range(self.rng.choice((0, 0, 1, 2))):
             some = self.rng.sample(self.processes, self.rng.randint(1, len(self.processes)))
             merged = Folio(0, False, some[0].cgroup, set(), {0}, ksm=True)
@@ -277,7 +277,7 @@ class World:
             self.folios.append(merged)
 
     def _show(self) -> None:
-        """Make the files."""
+        """Generate the files."""
         pool = 1024 * len(self.processes)
         frames = sum(max(each.pages, 512) for each in self.folios) + 2048 + pool
         flags, counts, owners = (array("Q", [0] * frames) for _ in range(3))
@@ -388,16 +388,16 @@ class World:
         return sum(each.pages for each in some), private, shared
 
     def waste_kib(self, name: str) -> int:
-        """Return how much of what a cgroup is charged with is empty and mapped."""
+        """Return how much of the memory charged to a cgroup is empty and mapped."""
         return 4 * sum(len(each.empty) for each in self.folios if each.cgroup == name)
 
     def waste_of(self, process: Proc) -> int:
-        """Return how much of what a process maps is empty."""
+        """Return how much of the memory that a process maps is empty."""
         return 4 * sum(len(each.empty) for each in process.folios)
 
 
 def _pages(process: Proc, shared: bool) -> Iterator[tuple[int, bytes]]:
-    """Yield the entries of what a process has of a kind, with the contents."""
+    """Yield the entries of one kind of a process, with the contents."""
     for folio in process.folios:
         if folio.shared != shared:
             continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Hosts that are known, and the commands that are given there."""
+"""Known hosts, and the commands typed on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .test_fit import NEEDS
 from .test_map import make_process
 from .test_policy import put_slot
 
-Words = Iterator[list[str] | str]  # commands, or what was found otherwise
+Words = Iterator[list[str] | str]  # commands, or other output
 ALL_CPU = ("--cpu", "100")
 
 
@@ -41,7 +41,7 @@ def shown(values: Iterable[Any]) -> str:
 
 
 def seen(figure: Any, title: str = "") -> str:
-    """What a figure shows, in words."""
+    """The content of a figure, in words."""
     lines = [title, f"size {shown(figure.get_size_inches())} {figure.get_supxlabel()}"]
     for axes in figure.axes:
         labels = axes.get_title(), axes.get_xlabel(), axes.get_ylabel()
@@ -61,7 +61,7 @@ def seen(figure: Any, title: str = "") -> str:
 
 
 def state(tree: FakeTree, clock: Clock, folder: Path) -> Words:
-    """Profiles, bindings, a lease and an experiment, and all that shows them."""
+    """Profiles, bindings, a lease and an experiment, and all verbs that show them."""
     tree.make_process(41)
     for name in "abcde":
         tree.make_cgroup(f"/app.slice/{name}")
@@ -84,7 +84,7 @@ def state(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 
 
 def manifests(tree: FakeTree, clock: Clock, folder: Path) -> Words:
-    """A manifest that is applied, and what differs from it."""
+    """A manifest that is applied, and the differences from it."""
     tree.make_cgroup("/app.slice/a")
     tree.make_cgroup("/app.slice/b")
     file = folder / "m.toml"
@@ -113,7 +113,7 @@ def manifests(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 
 
 def memory(tree: FakeTree, clock: Clock, folder: Path) -> Words:
-    """Services that waste memory, what says so and what gives it back."""
+    """Services that waste memory, and the verbs that report and free it."""
     make_services(tree, "web")
     make_sparse(tree, 12, "jvm", 1024, 2, "/jvm.service")
     pressure(tree, 12.5)
@@ -134,7 +134,7 @@ def memory(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 
 
 def try_plans(tree: FakeTree, clock: Clock, folder: Path) -> Words:
-    """A service for which nothing pays, and one that wastes memory."""
+    """A service for which no change pays, and one that wastes memory."""
     make_services(tree, "web")
     keep(tree)
     make_sparse(tree, 12, "cache", 65536, 16, "/system.slice/cache.service", "rd wr hg")
@@ -155,7 +155,7 @@ def try_plans(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 
 
 def ab_reports(tree: FakeTree, clock: Clock, folder: Path) -> Words:
-    """Runs of each kind, and what is found in them."""
+    """Runs of each kind, and their reports."""
     two = ["vmstat.pgfault/s lower", "f=vmstat.pgfault higher"]
     split: dict[str, Any] = {"design": "split", "metrics": ["arm.anon_order.n/s lower"]}
     stopped: dict[str, Any] = {"status": "guard", "reason": "g", "arm": "treatment", "block": 30}
@@ -196,7 +196,7 @@ def ab_pools(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 
 
 def ab_run(tree: FakeTree, clock: Clock, folder: Path) -> Words:
-    """Experiments: what they would do, what they do, and what is found."""
+    """Experiments: plans, runs and reports."""
     tree.put("/proc/meminfo", "MemTotal: 4000000 kB\n")
     own = ["arm.anon_order.allocated_order_4 / arm.units higher"]
     rest = [word for word in SPLIT if "allocated_order_4" not in word]
@@ -231,7 +231,7 @@ def ab_run(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 
 
 def process(tree: FakeTree, clock: Clock, folder: Path) -> Words:
-    """A process of a few folios: which it has, which it would have, and why."""
+    """A process with a few folios: their sizes, the sizes under a policy, and the reasons."""
     make_process(tree)
     make_traced(tree)
     picture = folder / "map.svg"
@@ -268,7 +268,7 @@ def export(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 
 
 def bench(tree: FakeTree, clock: Clock, folder: Path) -> Words:
-    """What is said and drawn of three arms, of many rounds and of few."""
+    """Tables and pictures of three arms, of many rounds and of few."""
     rng = np.random.default_rng(7)
     arms = [Arm("off"), Arm("on"), Arm("again")]
     names = ("cpu", "wall", "user", "system", "faults", "peak_rss", "large_folios", "cycles")
@@ -293,7 +293,7 @@ def bench(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 
 
 def kernels(tree: FakeTree, clock: Clock, folder: Path) -> Words:
-    """What kernels would have of which one thing is otherwise, and what this one has."""
+    """Kernels that each differ in one property, and the running one."""
     file = folder / "vmlinuz"
     changes: list[Callable[[Small], object]] = [
         lambda kernel: None, lambda kernel: kernel.names.discard("register_kprobe"),
@@ -323,7 +323,7 @@ def kernels(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 
 
 def hosts(tree: FakeTree, clock: Clock, folder: Path) -> Words:
-    """What a stranger types first, and what the host says, by what it has."""
+    """A new user's first commands on various hosts."""
     looks: list[list[str] | str] = [[], ["doctor"]]
     yield from ["The module is loaded.", *looks]
     for line in ("enabled always [madvise] never", "defrag always [madvise] never",
@@ -367,7 +367,7 @@ def hosts(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 
 
 def put_kernel(tree: FakeTree, kernel: Small) -> None:
-    """Let a kernel run that has no hooks, and no module."""
+    """Run a kernel without hooks and without the module."""
     tree.put("/proc/kallsyms", "".join(f"0000000000000000 T {name}\n" for name in kernel.names))
     tree.put("/sys/kernel/btf/vmlinux", kernel.types())
     tree.put("/proc/version", "Linux version 6.18.4")
@@ -376,7 +376,7 @@ def put_kernel(tree: FakeTree, kernel: Small) -> None:
 
 
 def profiles(tree: FakeTree, clock: Clock, folder: Path) -> Words:
-    """What is bound, moved and given back, in the words of people and of programs."""
+    """Bindings, moves and resets, as text and as JSON."""
     for name in ("a.service", "b.service", "pod"):
         tree.make_cgroup(f"/system.slice/{name}")
     for pid in (41, 42):
@@ -405,7 +405,7 @@ def profiles(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 
 
 def refusals(tree: FakeTree, clock: Clock, folder: Path) -> Words:
-    """What is not done, and why not."""
+    """Refusals, with their reasons."""
     file = folder / "m.toml"
     file.write_text("version = 1\n")
     for words in ("sett", "set anon_order", "set anon_ordr fixed", "set anon_order fixd",
@@ -444,7 +444,7 @@ def refusals(tree: FakeTree, clock: Clock, folder: Path) -> Words:
 
 
 def watched(tree: FakeTree, clock: Clock, folder: Path) -> Words:
-    """Counters of profiles that have something, and of those that have nothing."""
+    """Counters of profiles with activity, and of those without."""
     stats = "/sys/kernel/debug/mmpolicy/{}/anon_order/stats"
     make_process(tree)
     make_traced(tree)

@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[2] / "debian/bind-service"
 def start_service(
     host: FakeTree, name: str, profile: str = "web"
 ) -> subprocess.CompletedProcess[str]:
-    """Run what systemd runs before a service, as if in its cgroup."""
+    """Run the commands that systemd runs before a service, as if in its cgroup."""
     host.real("/run/mmpolicy").mkdir(parents=True, exist_ok=True)
     script = SCRIPT.read_text().replace("/sys/", f"{host.root}/sys/")
     script = script.replace("=/run/", f"={host.root}/run/")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Simulated runs of switchback: what `ab run` would have recorded in a world that is known."""
+"""Simulated runs of switchback: recordings of `ab run` in a world with a known truth."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ARMS = ("control", "treatment")
 
 
 def dependent(rng: Rng, blocks: int, deviation: float = 0.1, phi: float = 0.7) -> Vector:
-    """Return noise that depends on that of the block before (AR(1)), in logarithms."""
+    """Return AR(1) noise, which depends on the block before, in logarithms."""
     steps = rng.normal(0, deviation * (1 - phi**2) ** 0.5, blocks)
     noise = np.zeros(blocks)
     noise[0] = rng.normal(0, deviation)
@@ -35,11 +35,11 @@ def dependent(rng: Rng, blocks: int, deviation: float = 0.1, phi: float = 0.7) -
 
 @dataclass
 class World:
-    """What is true. The values of blocks are those of equal arms times the effect."""
+    """The truth. Values of blocks are those of equal arms times the effect."""
 
-    effect: float = 1.0  # the treatment takes so many times the control
-    carry: float = 0.0  # the share of the state of the block before that is left
-    stalls: float = 0.0  # the share of blocks of the treatment that take 12 times the control
+    effect: float = 1.0  # ratio of the treatment to the control
+    carry: float = 0.0  # share of the state that is carried over from the block before
+    stalls: float = 0.0  # share of blocks of the treatment that take 12 times the control
     aa: int = DEFAULT_AA
     pairs: int = DEFAULT_PAIRS
     better: str = "lower"
@@ -50,7 +50,7 @@ class World:
         return 2 * (self.aa + self.pairs)
 
     def run(self, rng: Rng, noise: Vector) -> Recording:
-        """Return a run, of which the coins and the noise decide."""
+        """Return a run, determined by the random coins and the noise."""
         texts = [f"m={NUMBER} {self.better}".strip()]
         run = Recording(header(texts, self.aa, self.pairs, int(rng.integers(2**32))))
         state, number = 0.0, 0
@@ -69,7 +69,7 @@ class World:
         return run
 
     def report(self, rng: Rng, noise: Vector | None = None, margin: float = 0.0) -> Report:
-        """Return the report on a run; without noise given, it is dependent noise."""
+        """Return the report on a run; noise defaults to AR(1)."""
         if noise is None:
             noise = dependent(rng, self.blocks)
         return Report(self.run(rng, noise), margin=margin)

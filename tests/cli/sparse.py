@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Processes made of files, with large folios of which a part is empty."""
+"""Processes made of files, with partly empty large folios."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = 512
 
 
 def make_thp(tree: FakeTree) -> None:
-    """Make the files of a kernel that can give back what is empty."""
+    """Make the files of a kernel that can split huge pages and free their empty pages."""
     tree.put("/proc/kpageflags", array("Q", [0] * BLOCK).tobytes())
     write_at(tree, "/proc/kpageflags", ZERO_FRAME * 8, (ZERO | HEAD).to_bytes(8, "little"))
     tree.put(SHRINK, "1")
@@ -31,20 +31,20 @@ def make_thp(tree: FakeTree) -> None:
 
 
 def pressure(tree: FakeTree, avg10: float, total: int = 0) -> None:
-    """Make tasks wait for memory."""
+    """Set the memory pressure."""
     line = f"avg10={avg10} avg60=0.00 avg300=0.00 total={total}"
     tree.put("/proc/pressure/memory", f"some {line}\nfull {line}")
 
 
 def sizes(tree: FakeTree, pid: int, pages: int, forbids: bool = False, more: str = "") -> None:
-    """Make the counters of a process with so much private memory."""
+    """Make the counters of a process with pages of private memory."""
     kib = f"{pages * 4:8} kB"
     status = f"Name:\tx\nVmRSS:\t{kib}\nRssAnon:\t{kib}\nTHP_enabled:\t{int(not forbids)}\n{more}"
     tree.put(f"/proc/{pid}/status", status)
 
 
 def count(tree: FakeTree, pid: int, name: str, pages: int, faults: int = 0, ticks: int = 0) -> None:
-    """Make what the kernel counts of a process."""
+    """Set a counter of a process."""
     counts = f"1 1 1 0 -1 0 {faults} 0 0 0 {ticks} {ticks} 0 0 20 0 1 0 777 4096000 {pages}"
     tree.put(f"/proc/{pid}/stat", f"{pid} ({name}) S {counts} 18446744073709551615 0")
     tree.put(f"/proc/{pid}/statm", f"{2 * pages} {pages} 0 0 0 0 0")
@@ -57,7 +57,7 @@ def make_sparse(
     tree: FakeTree, pid: int, name: str = "redis", pages: int = 4096, step: int = 16,
     cgroup: str = "/redis.service", flags: str = "rd wr", forbids: bool = False,
 ) -> None:  # fmt: skip
-    """Make a process with 2 MB folios in which one page in so many is used."""
+    """Make a process with 2 MB folios in which one page of step pages is used."""
     first = len(tree.read_bytes("/proc/kpageflags")) // 8
     blocks = array("Q", [HEAD | OWN, *[TAIL | OWN] * (BLOCK - 1)] * (pages // BLOCK))
     write_at(tree, "/proc/kpageflags", first * 8, blocks.tobytes())
@@ -90,7 +90,7 @@ def make_services(tree: FakeTree, other: str) -> None:
 
 
 def split(tree: FakeTree, value: str) -> None:
-    """Do what the kernel does: map each page of the range that is empty to that of zeroes."""
+    """Model a split by the kernel: empty pages of the range are mapped to the zero page."""
     found = re.fullmatch(r"(\d+),0x([0-9a-f]+),0x([0-9a-f]+),0", value)
     assert found
     pid, start, end = found.groups()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""When a run ends: by sizes alone, or at any look. Simulated, of which the truth is known."""
+"""The end of a run: by sizes alone, or at any look. Simulated, with a known truth."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def between(blocks: Vector) -> Vector:
 
 
 def stalls(rng: Rng, pairs: int) -> Vector:
-    """Return noise of which 6 % of the blocks, in either arm, are twelvefold."""
+    """Return noise in which 6 % of the blocks, in either arm, are twelvefold."""
     hits = rng.random(2 * pairs) < 0.06
     return between(rng.normal(0, 0.1, 2 * pairs) + log(12) * hits)
 
@@ -52,7 +52,7 @@ NOISES: dict[str, Noise] = {  # of pairs: second - first block
 
 
 def explained(hits: int, runs: int, rate: float, side: str) -> bool:
-    """Tell if chance explains so many hits at that rate."""
+    """Return whether chance explains this number of hits at that rate."""
     print(f"{hits} of {runs}, {hits / runs:.2%}; {rate:.1%} should be the limit")
     return bool(binomtest(hits, runs, rate, alternative=side).pvalue > 0.001)
 
@@ -71,7 +71,7 @@ def test_looks_after_each_of_200_pairs(noise: str, runs: int) -> None:
 @pytest.mark.parametrize("runs", [60, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize(("effect", "fixed"), [(0.3, 90), (0.5, 34), (1.0, 10), (2.0, 8)])
 def test_power_at_twice_the_fixed_length(effect: float, fixed: int, runs: int) -> None:
-    """effect: in units of the noise of a pair; fixed: what finds it with 80 % if planned."""
+    """effect: in units of the noise of a pair; fixed: planned pairs that find it with 80 %."""
     rng, found = np.random.default_rng(12), 0
     for _ in range(runs):
         found += evidence(rng.normal(effect, 1, 2 * fixed).tolist()) >= 20
@@ -104,11 +104,11 @@ def test_a_margin_at_any_look(runs: int) -> None:
 
 
 def changing(before: float, after: float) -> Noise:
-    """Return noise that is another one after 16 blocks."""
+    """Return noise whose deviation changes after 16 blocks."""
     return lambda rng, n: rng.normal(0, 1, n) * np.where(np.arange(n) < 16, before, after)
 
 
-# Noise of blocks, what --pairs allows, and how many pairs there should be at most, on average.
+# Noise of blocks, the limit of --pairs, and the largest mean number of pairs allowed.
 WORLDS: dict[str, tuple[Noise, int, float]] = {
     "iid 5 %": (lambda rng, n: rng.normal(0, 0.05, n), MOST, 29),
     "AR(1) 0.7, 10 %": (lambda rng, n: dependent(rng, n, 0.1, 0.7), MOST, 32),
@@ -124,7 +124,7 @@ WORLDS: dict[str, tuple[Noise, int, float]] = {
 
 
 def by_size(d: Vector) -> Vector:
-    """Return the pairs that a run of --detect 5 has of all these."""
+    """Return the pairs after which a run of --detect 5 ends."""
     pairs = 1
     while pairs < len(d) and pairs < pairs_by_size(d[:pairs].tolist(), 5):
         pairs += 1
@@ -169,7 +169,7 @@ def test_a_margin_where_sizes_decide(deviation: float, runs: int) -> None:
 
 @pytest.fixture
 def clock(tree: FakeTree) -> World:
-    """Return time in which things happen."""
+    """Return time in which scheduled events happen."""
     return World(tree)
 
 
@@ -191,7 +191,7 @@ def test_a_run_that_ends_with_its_answer(ab: Run, run: Run, out: Path) -> None:
 def test_a_run_that_was_cut_off_still_has_its_answer(
     ab: Run, run: Run, out: Path, clock: World, tree: FakeTree
 ) -> None:
-    """A guard that is open keeps it going; who looks at the file meanwhile has an answer, too."""
+    """An open guard keeps the run going; an interim report has an answer, too."""
     more = ["--metric", "cost=vmstat.pgfault/s higher guard 1%", "--stop", "anytime"]
     clock.at = [(161.0, lambda: kill(getpid(), signal.SIGTERM))]
     assert ab(*BACK, *FIXED, *more).code == 128 + signal.SIGTERM

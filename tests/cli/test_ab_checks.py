@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab run`: experiments that cannot have an effect, and what is measured beside the metrics."""
+"""`ab run`: experiments that cannot have an effect, and measurements besides the metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BACK = ["--design", "switchback", *SHORT]
 
 @pytest.fixture
 def clock(tree: FakeTree) -> World:
-    """Return time in which things happen."""
+    """Return time in which scheduled events happen."""
     return World(tree)
 
 
@@ -35,7 +35,7 @@ def cgroup(tree: FakeTree, path: str) -> str:
     return number
 
 
-# What is mistyped
+# Mistyped options
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_mean_of_what_only_rises_is_refused(ab: Run, tree: FakeTree, key: str)
     assert ab(*SWITCHBACK, *guard, "--dry-run").code == 0
 
 
-# Who takes part
+# Cgroups that take part
 
 
 @pytest.mark.parametrize("bound", ["/a", "/a/b"])
@@ -115,7 +115,7 @@ def test_a_cgroup_that_vanishes_ends_the_run(
 
     def restart() -> None:
         tree.remove("/sys/fs/cgroup/a")
-        for number in range(3 * anew):  # so that the id is not the same by chance
+        for number in range(3 * anew):  # so that ids do not agree by chance
             tree.make_cgroup(f"/other{number}")
         if anew:
             cgroup(tree, "/a")
@@ -163,7 +163,7 @@ def test_without_counters_decisions_are_not_known(
     assert "decision" not in report
 
 
-# Where and when a guard broke
+# Time and arm of a guard's breach
 
 
 @pytest.mark.parametrize("moment", [10.0, 16.3, 18.5, 22.5])
@@ -183,7 +183,7 @@ def test_a_broken_guard_says_where(
     assert (end["block"], end["arm"]) == (number, arm)
     assert f"in {arm}, block {number}" in end["reason"]
     report = run("ab", "report", str(out))
-    at_once = moment == 16.3  # after 16 s without the treatment, and in the first of it
+    at_once = moment == 16.3  # after 16 s without the treatment, at its first second
     assert report.code == (8 if at_once else 7)
     assert ("stopped for harm: guard" in report.out) == at_once
     assert ("stopped in the treatment: guard" in report.out) == (arm == "treatment" and not at_once)
@@ -277,7 +277,7 @@ def test_at_switch_runs_at_the_beginning_of_each_block(
 def test_at_switch_may_make_the_cgroup_anew(ab: Run, out: Path, tree: FakeTree) -> None:
     cgroup(tree, "/a")
     folder = tree.real("/sys/fs/cgroup/a")
-    # The other directory is there so that the new one does not get the id of the old one.
+    # The other directory prevents the new one from reusing the inode of the old one.
     command = f"mv {folder} {folder}-$(date +%s%N); mkdir {folder}; touch {folder}/cgroup.procs"
     before = read_named(tree)
     result = ab(*SWITCHBACK, *FIXED, "--cgroup", "/a", "--at-switch", command)
@@ -294,7 +294,7 @@ def test_at_switch_may_make_the_cgroup_anew(ab: Run, out: Path, tree: FakeTree) 
 def test_the_new_cgroup_takes_part_while_the_command_goes_on(
     ab: Run, out: Path, tree: FakeTree, tmp_path: Path
 ) -> None:
-    """What is started in it maps its memory under the arm, all but the first moments."""
+    """A program started in it maps its memory under the arm, but for the first moments."""
     cgroup(tree, "/a")
     folder, scope = tree.real("/sys/fs/cgroup/a"), tree.real(f"{CONTROL}/experiment/cgroup")
     command = f"mv {folder} {folder}-$(date +%s%N); sleep 0.5; mkdir {folder}; sleep 0.6; "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Runs that go on without us: --detach, and who looks at them meanwhile."""
+"""Detached runs: --detach, and the verbs that watch a run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ODD = "n=cmd:echo $((5 % 3)) '$x'; echo 5 / cmd:echo 1"
 
 @pytest.fixture
 def clock(tree: FakeTree) -> World:
-    """Return time in which things happen."""
+    """Return time in which scheduled events happen."""
     return World(tree)
 
 
 def own_words(unit: list[str]) -> list[str]:
-    """Return the words of the run itself, as systemd gives them to it."""
+    """Return the words of the run itself, as passed on by systemd."""
     words = [word.replace("$$", "$") for word in unit[unit.index("--") + 1 :]]
     return words[words.index("ab") :]
 
@@ -42,7 +42,7 @@ def own_words(unit: list[str]) -> list[str]:
 def test_a_unit_gets_the_same_run(
     run: Run, tree: FakeTree, units: list[list[str]], words: list[str], out: Path
 ) -> None:
-    """What systemd is to run is what was asked for, into a file of its own."""
+    """The unit has the words of the user, and a file of its own."""
     before = list(tree.writes)
     options = [*words, *FIXED, "--guard", "psi.memory.full.avg10 < 5", "--label", "a=b"]
     result = run("ab", "run", *options, "--detach", "--json")
@@ -66,7 +66,7 @@ def test_a_unit_gets_the_same_run(
 
 
 def test_a_unit_runs_this_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Wherever it is; as a module of Python, if it was begun as one."""
+    """From any folder; as a Python module, if it was started as one."""
     monkeypatch.chdir(tmp_path)
     as_module = [sys.executable, "-m", "mmpolicy"]
     for program, words in (
@@ -87,7 +87,7 @@ def test_words_of_a_shell_stay_as_they_are(run: Run, units: list[list[str]]) -> 
 def test_systemd_hears_when_it_is_at_work(
     ab: Run, run: Run, clock: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, before the first block, and never of a run that is refused."""
+    """Once, before the first block, and never for a refused run."""
     heard: list[dict[str, Any]] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as wire:
         wire.bind(str(tmp_path / "notify"))
@@ -116,7 +116,7 @@ def test_nothing_is_begun_beside_another(run: Run, tree: FakeTree, units: list[l
 def test_status_and_gauges_in_each_phase(
     ab: Run, run: Run, tree: FakeTree, clock: World, out: Path
 ) -> None:
-    """They say what the kernel has at that moment; before and after, that nothing runs."""
+    """They show the kernel's current state; before and after, that no run is active."""
     seen: list[dict[str, Any]] = []
 
     def look() -> None:
@@ -157,7 +157,7 @@ def test_a_run_of_which_nothing_is_known_yet(run: Run, tree: FakeTree) -> None:
 
 
 def test_files_that_are_listed(run: Run, tree: FakeTree) -> None:
-    """What is no run is left out; one without an end was killed."""
+    """Other files are left out; a run without an end was killed."""
     assert run("ab", "list").out == f"no runs in this folder or {tree.real(FOLDER)}\n"
     arms = {"control": {"given": "stock"}, "treatment": {"given": "x"}}
     header = json.dumps({"kind": "header", "started": "now", **arms})
@@ -177,7 +177,7 @@ def test_files_that_are_listed(run: Run, tree: FakeTree) -> None:
 def test_stop(
     run: Run, tree: FakeTree, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:  # fmt: skip
-    """It waits until the state is back; without a run, it says so."""
+    """It waits until the state is restored; without a run, it says so."""
     tree.make_unloaded()
     tree.put("/proc/vmstat", "pgfault 0")
     result = run("ab", "stop")

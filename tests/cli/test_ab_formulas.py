@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The formulas of experiments at their bounds, against another way to compute the same."""
+"""The formulas of experiments at their bounds, against a second derivation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from mmpolicy.ab.metrics import Metric
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    """Return the same numbers for each test."""
+    """Return a random generator with a fixed seed."""
     return np.random.default_rng(5)
 
 
@@ -85,7 +85,7 @@ def test_moments_of_samples(
 
 
 def test_what_is_unseen() -> None:
-    """A share p of bad blocks is missed by n pairs with (1 - p)^n = 5 %."""
+    """n pairs miss a share p of bad blocks with a probability of (1 - p)^n = 5 %."""
     for pairs in (1, 12, 59):
         assert (1 - unseen(pairs) / 100) ** pairs == pytest.approx(0.05)
     assert [pairs_to_see(percent) for percent in (1, 5, 20, 50)] == [299, 59, 14, 5]
@@ -109,7 +109,7 @@ def test_scales(pairs: list[tuple[float, float]], scale: str, found: list[float]
 
 
 def test_excess_over_a_margin() -> None:
-    """What is above 0 is worse than allowed, whichever way is better."""
+    """Values above 0 are worse than allowed, whichever direction is better."""
     assert (at_margin(True, 5), at_margin(False, 5)) == (1.05, 0.95)
     ratios = [(10.0, 10.5), (10.0, 9.5), (10.0, 12.0)]
     assert excess(ratios, True, 5) == pytest.approx([0, log(9.5 / 10.5), log(12 / 10.5)])
@@ -128,7 +128,7 @@ def test_percent() -> None:
 
 
 def planned(size: float, percent: float, risk: float) -> float:
-    """Return the pairs of a t test that finds percent (Guenther), of a noise that is known."""
+    """Return the pairs of a t test that finds percent (Guenther), with known noise."""
     z = known.norm.ppf(1 - risk)
     return float((size * (z + known.norm.ppf(0.8)) / log1p(percent / 100)) ** 2 + z * z / 2)
 
@@ -136,7 +136,7 @@ def planned(size: float, percent: float, risk: float) -> float:
 @pytest.mark.parametrize("metrics", [1, 3])
 @pytest.mark.parametrize("percent", [2.0, 5.0])
 def test_lengths_by_noise(percent: float, metrics: int, rng: np.random.Generator) -> None:
-    """The noise is taken at its upper 80 % limit, as the chi-square distribution has it."""
+    """The noise is taken at its upper 80 % limit, from the chi-square distribution."""
     for number in (4, 9, 30):
         noise = list(rng.normal(0, 0.1, number))
         caution = sqrt((number - 1) / known.chi2.ppf(0.2, number - 1))
@@ -159,7 +159,7 @@ def test_lengths_by_noise(percent: float, metrics: int, rng: np.random.Generator
 
 
 def signs_of(number: int) -> np.ndarray:
-    """Return all outcomes of so many coins."""
+    """Return all outcomes of a number of coins."""
     return np.array(list(itertools.product((-1, 1), repeat=number)))
 
 
@@ -173,7 +173,7 @@ def test_one_sided_p_is_exact(size: int, rng: np.random.Generator) -> None:
 
 
 def test_random_tosses_are_never_sure() -> None:
-    """Of 9,999 tosses, what was seen is one more; up to 16 pairs nothing is tossed."""
+    """The observed outcome adds one to 9,999 tosses; up to 16 pairs no coin is tossed."""
     assert stats.p_value(np.ones(40), 1) == stats.p_below(-np.ones(40), 1) == 1e-4
     assert stats.p_value(np.ones(16), 1) == 2 / 2**16
     assert stats.p_below(np.ones(40), 1) == 1
@@ -181,7 +181,7 @@ def test_random_tosses_are_never_sure() -> None:
 
 @pytest.mark.parametrize("size", [17, 24])
 def test_coins_are_the_bits_of_random_octets(size: int, rng: np.random.Generator) -> None:
-    """So that a report is the same whenever it is made: 9,999 rows of three octets each."""
+    """So a report is reproducible: 9,999 rows of three octets each."""
     d = rng.normal(0.3, 1, size)
     octets = np.frombuffer(np.random.default_rng(7).bytes(9999 * 3), np.uint8)
     sums = np.unpackbits(octets).reshape(9999, 24)[:, :size] @ d
@@ -237,7 +237,7 @@ def test_the_totals_of_subsets_with_zeros(
 
 @pytest.mark.parametrize("way", [1, -1])
 def test_the_farthest_an_end_moves(way: int) -> None:
-    """Where one pair has nearly all, it is the mean of that pair alone."""
+    """If one pair has nearly all weight, it is the mean of that pair alone."""
     d = way * np.array([1.0, 1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3, 7e-3])
     means = sorted(float(d[chosen].mean()) for chosen in signs_of(8) > 0 if chosen.any())
     near, far = (means[5], means[-1]) if way > 0 else (means[-6], means[0])
@@ -247,7 +247,7 @@ def test_the_farthest_an_end_moves(way: int) -> None:
 
 @pytest.mark.parametrize("way", [1, -1])
 def test_an_end_moves_outward_where_pairs_differ(rng: np.random.Generator, way: int) -> None:
-    """It is the end on the side of the long tail, moved as BCa moves it, and not past 0."""
+    """It is the end on the side of the long tail, moved by BCa, and not past 0."""
     d = way * rng.exponential(1, 12)
     subsets = signs_of(12) > 0
     means = sorted(float(d[chosen].mean()) for chosen in subsets if chosen.any())
@@ -293,7 +293,7 @@ def test_p_with_lost_pairs_against_it(anytimes: bool) -> None:
 def test_lost_pairs_are_no_finding_themselves(
     anytimes: bool, way: int, rng: np.random.Generator
 ) -> None:
-    """Where they outweigh noise, nothing is found the other way, at no look."""
+    """If lost pairs outweigh noise, no effect in the other direction is found, at no look."""
     d = rng.normal(0, 0.1, 20)
     pairs = [(1.0, exp(way * each)) for each in d - d.mean() + 0.001]
     effect = stats.analyse(pairs, 1)
@@ -334,7 +334,7 @@ def test_pairs_for_lost_ones(pairs: int, lost: int, against: int, most: int, nee
 
 
 def test_the_place_in_the_pair() -> None:
-    """What the second block has more than the first is no effect, if it is clear enough."""
+    """A clear difference between first and second blocks is not an effect."""
     first = np.array([True, False, True, True, False, False, True, False])
     signs = np.where(first, -1.0, 1.0)
     noise = np.array([0.02, -0.01, 0.01, 0.0, -0.02, 0.01, 0.0, -0.01])
@@ -447,7 +447,7 @@ def test_what_is_left_over_is_tossed_999_times(rng: np.random.Generator) -> None
 
 
 def least_squares(y: np.ndarray, *causes: np.ndarray) -> np.ndarray:
-    """Return what each cause adds, where y is known."""
+    """Return the contribution of each cause, by least squares over known values."""
     there = np.isfinite(y)
     columns = np.stack([cause[there] for cause in causes], axis=1)
     return np.asarray(np.linalg.lstsq(columns, y[there], rcond=None)[0])
@@ -458,9 +458,9 @@ def least_squares(y: np.ndarray, *causes: np.ndarray) -> np.ndarray:
 def test_what_is_left_over_by_least_squares(
     effect: float, gaps: list[int], rng: np.random.Generator
 ) -> None:
-    """Differences of adjacent blocks, by the arms of both and of the one before; then all tossed.
+    """Differences of adjacent blocks, by the arms of both and of the one before; then tossed.
 
-    Coins that fall as they fell are as rare as they are: one in 256, whatever is rounded.
+    The observed coins have their exact probability: one in 256, despite rounding.
     """
     first = rng.integers(0, 2, 8) == 1
     y = rng.normal(0, 0.1, 17)
@@ -518,14 +518,14 @@ def test_growth_is_one_sided(rng: np.random.Generator) -> None:
     assert stats.growth_p(1.5 * d, d, 1) == stats.growth_p(d, d, 1) == 1
 
 
-# What holds at any look
+# Bounds that hold at any look
 
 
-RATES = (0.15, 0.3, 0.6, 1.0, 1.6, 2.5)  # of the bets on each pair, in units of the sizes so far
+RATES = (0.15, 0.3, 0.6, 1.0, 1.6, 2.5)  # bets on each pair, in units of the sizes so far
 
 
 def reached(d: list[float], signs: tuple[int, ...]) -> float:
-    """Return the most that the mean of products of exp(k d) / cosh(k d) has been."""
+    """Return the maximum of the running mean of products of exp(k d) / cosh(k d)."""
     most = 1.0
     for number in range(1, len(d) + 1):
         if not any(d[:number]):
@@ -569,7 +569,7 @@ def test_the_sequence_has_what_is_not_rejected(rng: np.random.Generator) -> None
 
 
 def bisected(rest: Callable[[float], list[float]], middle: float, far: float) -> float:
-    """Return the end of an interval, to a part in 4,096 of what is looked at."""
+    """Return the end of an interval, to 1/4,096 of the range searched."""
     near, ends = 0.0, far
     if reached(rest(middle + far), (1, -1)) < 20:
         return inf if far > 0 else -inf
@@ -580,7 +580,7 @@ def bisected(rest: Callable[[float], list[float]], middle: float, far: float) ->
 
 
 def test_the_ends_of_a_sequence(rng: np.random.Generator) -> None:
-    """They are looked for within eight times the farthest pair; beyond, there is none."""
+    """They are searched within eight times the farthest pair; beyond, there is none."""
     for pairs in ([(1.0, exp(each)) for each in rng.normal(-0.3, 0.1, 9)],
                   [(-1.0, each) for each in rng.normal(3, 20, 12)],
                   [(0.0, 4.0), (2.0, 5.0), (3.0, 2.0)] * 3,
@@ -588,7 +588,7 @@ def test_the_ends_of_a_sequence(rng: np.random.Generator) -> None:
         scale, middle, low, high = anytime.sequence(pairs)
         d = differences(pairs)[1]
         spread = max(abs(each - (0.0 if scale == "totals" else middle)) for each in d)
-        first = pairs[0] == (0.5, 1.0)  # of logarithms; what follows is as large
+        first = pairs[0] == (0.5, 1.0)  # of logarithms; the following pairs are as large
         unit = log(2) / 0.5 if first else 1.0
 
         def rest(
@@ -617,7 +617,7 @@ def test_the_ends_of_a_sequence(rng: np.random.Generator) -> None:
         (["higher"], [1.0], 5, {}, True),
         (["higher"], [1.0], 0.1, {}, False),
         (["higher"], [0.98], 5, {}, True),
-        (["higher"], [0.93], 5, {}, True),  # worse, and so found
+        (["higher"], [0.93], 5, {}, True),  # worse, and found therefore
         ([""], [1.0], 5, {}, False),
         ([""], [0.5], 0, {}, True),
         (["lower", "lower"], [0.5, 1.0], 0, {}, False),
@@ -639,7 +639,7 @@ def test_the_ends_of_a_sequence(rng: np.random.Generator) -> None:
 def test_when_there_is_an_answer(
     texts: list[str], effects: list[float], margin: float, lost: dict[str, int], done: bool
 ) -> None:
-    """24 pairs with noise of 1 %; a metric that says what is better has to be found or shown."""
+    """24 pairs with noise of 1 %; a metric with a direction must be found or shown."""
     metrics = [Metric.parse(f"m{n}=vmstat.nr_a {text}".strip()) for n, text in enumerate(texts)]
     noise = np.random.default_rng(4).normal(0, 0.01, (len(texts), 24))
     pairs = {each.name: [(1.0, effect * exp(d)) for d in row]
@@ -658,7 +658,7 @@ def test_many_metrics_are_harder_to_answer() -> None:
 
 
 def test_the_sequence_of_equal_pairs() -> None:
-    """Nothing varies: as many pairs as could show anything show it."""
+    """No pair varies: the minimum number of pairs suffices."""
     assert anytime.sequence([(1.0, 2.0)] * 5, 2 / 2**5)[2:] == pytest.approx((log(2), log(2)))
     for number, ends in ((5, (-inf, inf)), (6, (log(2), log(2)))):
         found = anytime.sequence([(1.0, 2.0)] * number)
@@ -675,7 +675,7 @@ def test_the_sequence_of_equal_pairs() -> None:
 
 @pytest.mark.parametrize("first", [{}, dict.fromkeys(range(8), True)])
 def test_without_both_orders_nothing_is_known_of_the_place(first: dict[int, bool]) -> None:
-    """Then the differences of a host stay as they are."""
+    """Then the differences of a host are not corrected."""
     pairs = {pair: (1.0, 1.5 + pair / 100) for pair in range(8)}
     recording: Any = SimpleNamespace(
         by_pair=lambda *_: pairs, firsts=lambda: first, lost_pairs=lambda *_: (2, 2),
@@ -692,7 +692,7 @@ def test_without_both_orders_nothing_is_known_of_the_place(first: dict[int, bool
 
 
 def test_noise_of_hosts_with_few_pairs(rng: np.random.Generator) -> None:
-    """Logarithms of variances are unbiased, and shrink to their mean by what chance explains."""
+    """Logarithms of variances are unbiased, and shrink to their mean by the share of chance."""
     sizes = [0.01, 0.02, 0.3]
     hosts = [pool.HostEffect(str(s), rng.normal(0, s, 6 + n)) for n, s in enumerate(sizes)]
     freedom = np.array([5, 6, 7]) / 2
@@ -764,7 +764,7 @@ def test_power_of_hosts() -> None:
     assert fleet._size(5, 0.1, log1p(0.0001), 0.1, 1) == (None, None)
 
 
-# Signs of something wrong
+# Signs of faults
 
 
 @pytest.mark.parametrize(

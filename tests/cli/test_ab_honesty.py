@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Are the statistics honest? Simulated experiments, of which the truth is known.
+"""Are the statistics honest? Simulated experiments with a known truth.
 
-Some are on noise that a guest really made: tests/cli/data/ab_noise.json says how it was
-recorded. A pair is a stretch of that record from a random place on. The others are whole runs
-of blocks that depend on each other in time, as ab run records them by default, and what counts
-is what the report says of them. Seeds are fixed; a rate has to be one that chance explains.
+Some use noise recorded in a guest: tests/cli/data/ab_noise.json says how. A pair is a stretch of
+that record from a random start. The others are whole runs of blocks that depend on each other in
+time, as ab run records them by default, and the outcome of the report counts. Seeds are fixed; a
+rate must be one that chance explains.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNLIKELY = 0.001
 
 
 def explained(hits: int, runs: int, rate: float, side: str = "two-sided") -> bool:
-    """Tell if chance explains so many hits at that rate."""
+    """Return whether chance explains this number of hits at that rate."""
     print(f"{hits} of {runs}, {hits / runs:.1%}, where {rate:.1%} should be")
     return bool(binomtest(hits, runs, rate, alternative=side).pvalue > UNLIKELY)
 
@@ -45,7 +45,7 @@ def explained(hits: int, runs: int, rate: float, side: str = "two-sided") -> boo
 
 
 def stretches(values: Vector, length: int) -> Vector:
-    """Return the sums of so many values from each place on, around the end."""
+    """Return the sums of length consecutive values from each start on, around the end."""
     ring = np.concatenate([np.zeros(1), np.cumsum(np.concatenate([values, values[:length]]))])
     return np.asarray(ring[length : length + len(values)] - ring[: len(values)])
 
@@ -81,7 +81,7 @@ def test_false_findings_of_a_guest(design: str, pairs: int) -> None:
 
 
 def outcomes(design: str, runs: int) -> Iterator[tuple[int, bool, bool]]:
-    """Yield of each A/B experiment the length asked for; is it found, and in the interval?"""
+    """Yield for each A/B experiment the requested length; was it found, and in the interval?"""
     rng = np.random.default_rng(6)
     for seed in range(runs):
         asked = suggest_pairs(experiment(design, DEFAULT_AA, rng), PERCENT)
@@ -92,7 +92,7 @@ def outcomes(design: str, runs: int) -> Iterator[tuple[int, bool, bool]]:
 
 @pytest.mark.parametrize("design", LENGTH)
 def test_power_and_coverage_of_a_guest(design: str) -> None:
-    """At the suggested length 5 % are found in 80 %; so are they at the cap, where it is enough."""
+    """At the suggested length 5 % are found in 80 %; also at the cap, if it is enough."""
     runs = 400
     pairs, found, covered = np.asarray(list(outcomes(design, runs)), float).T
     print(
@@ -102,7 +102,7 @@ def test_power_and_coverage_of_a_guest(design: str) -> None:
     assert explained(int(covered.sum()), runs, 0.95)
 
 
-# Whole runs, of which the blocks depend on each other
+# Whole runs of dependent blocks
 
 
 def heavy(rng: Rng, blocks: int) -> Vector:
@@ -118,7 +118,7 @@ def drifting(rng: Rng, blocks: int) -> Vector:
 @pytest.mark.parametrize("runs", [500, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("noise", [dependent, heavy, drifting])
 def test_equal_arms(noise: Callable[[Rng, int], Vector], runs: int) -> None:
-    """Findings, doubts by the A/A phase, and carry-over that is none: each as rare as promised."""
+    """Findings, doubts by the A/A phase, and false carry-over: each as rare as promised."""
     world = World()
     found = doubted = carried = 0
     for seed in range(runs):
@@ -135,7 +135,7 @@ def test_equal_arms(noise: Callable[[Rng, int], Vector], runs: int) -> None:
 
 
 def test_an_effect_of_dependent_blocks() -> None:
-    """What is found has the right sign, and the intervals hold the truth."""
+    """Findings have the right sign, and the intervals hold the truth."""
     runs, world = 300, World(effect=0.9)
     covered = found = 0
     for seed in range(runs):
@@ -168,7 +168,7 @@ def test_the_aa_phase_shows_that_equal_arms_differ(aa: int) -> None:
     assert least_pairs(1, 0.01) == DEFAULT_AA
 
 
-# What a mean hides
+# Effects hidden by a mean
 
 
 @pytest.mark.parametrize("runs", [150, pytest.param(4000, marks=FULL)])
@@ -176,8 +176,8 @@ def test_the_aa_phase_shows_that_equal_arms_differ(aa: int) -> None:
 def test_rare_stalls_are_never_better(pairs: int, runs: int) -> None:
     """x 0.7 in 94 % of the blocks, x 12 in the others: 42 % more in all.
 
-    Where the run had no stall in it, nobody can know, and it says how many may be there. With
-    --detect-rare, the run is so long that this is so in 5 % at most.
+    If the run happened to have no stall, it cannot be known, and the report says how many there may
+    be. With --detect-rare, the run is long enough that this happens in 5 % at most.
     """
     world = World(effect=0.7, stalls=0.06, pairs=pairs)
     without = wrong = better = 0
@@ -231,7 +231,7 @@ def test_carry_over_is_reported(pairs: int, least: float) -> None:
 
 
 def test_an_effect_that_builds_up_within_the_blocks() -> None:
-    """The halves of the blocks tell, and a margin is then not shown."""
+    """The halves of the blocks reveal it, and a margin is then not shown."""
     world = World(effect=1.02)
     rng = np.random.default_rng(3)
     run = world.run(rng, dependent(rng, world.blocks, 0.005))
@@ -254,7 +254,7 @@ def test_an_effect_that_builds_up_within_the_blocks() -> None:
 def test_no_worse_than_a_margin(better: str, pairs: int) -> None:
     """Of treatments that are worse by just the margin, 3.5 to 6 % pass; of equal ones, most.
 
-    Below 5 %, as the means have to be within it, too, where the arms seem to vary differently.
+    Below 5 %, as the means must be within it, too, if the arms seem to vary differently.
     """
     runs, passed = 4000 if pairs < 40 else 2000, {0.05: 0, 0.0: 0}
     metric = Metric.parse(f"m=cmd:x {better}")
@@ -280,7 +280,7 @@ def test_one_sided_p_is_half_of_the_two_sided() -> None:
         assert p_below(-d, 1) == pytest.approx(1 - p_value(d, 1) / 2 + 2.0**-size)
 
 
-# What is missing
+# Missing values
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), None])
@@ -301,7 +301,7 @@ def test_what_is_no_number_is_no_finding(bad: float | None) -> None:
 
 
 def test_lost_pairs_are_never_a_finding() -> None:
-    """The treatment looks half as large where its bad blocks are lost."""
+    """The treatment looks half as large if its bad blocks are lost."""
     world = World(effect=0.5)
     for seed in range(30):
         rng = np.random.default_rng(seed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The figures of `ab report --html`: what is drawn, where, and how it stands out."""
+"""The figures of `ab report --html`: their elements, places and highlights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_ENDS = replace(UNCLEAR, effect=replace(FOUND.effect, low=-inf, high=inf))  # 
 
 @pytest.fixture
 def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Have the figures themselves instead of their SVG; return what each is said to show."""
+    """Have the figures themselves instead of their SVG; return the description of each."""
     said: list[str] = []
 
     def keep(figure: Figure, text: str) -> Figure:
@@ -41,7 +41,7 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def lines_of(figure: Any) -> list[tuple[Any, ...]]:
-    """Return each line that is drawn: where, in which colour, and how."""
+    """Return each line of a figure: place, colour and style."""
     return [
         (pytest.approx(list(each.get_xdata())), list(each.get_ydata()), to_hex(each.get_color()),
          each.get_linestyle(), each.get_marker(), each.get_linewidth())
@@ -55,7 +55,7 @@ def boxes_of(figure: Any) -> list[tuple[float, ...]]:
 
 
 def looks(figure: Any) -> Iterator[object]:
-    """Yield the size of a figure, the ends of its upright axis, and the words beside it."""
+    """Yield the size of a figure, the ends of its upright axis, and its labels."""
     (axes,) = figure.axes
     yield tuple(figure.get_size_inches())
     yield axes.get_ylim()
@@ -64,7 +64,7 @@ def looks(figure: Any) -> Iterator[object]:
 
 
 def test_effects_below_each_other(texts: list[str]) -> None:
-    """Those that are ratios, the first one on top; one without an interval has its point alone."""
+    """Ratios only, the first one on top; one without an interval has its point alone."""
     others = [result(1.0, 0, 2, 0.1, scale="difference"), replace(FOUND, effect=None)]
     aa = Effect("ratio", 8, 0.01, -1, 1, 0.5, 0.02)
     drawn = html.forest([replace(FOUND, aa=aa), *others, UNCLEAR])
@@ -91,7 +91,7 @@ def test_effects_below_each_other(texts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("ends", "limits"),
     [
-        ((0.9, 0.8, 0.95), (-26, 6)),  # 0 is always there
+        ((0.9, 0.8, 0.95), (-26, 6)),  # 0 is always in range
         ((1.1, 1.05, 1.2), (-6, 26)),
         ((1.0, 1.0, 1.0), (-1, 1)),
         ((1.1, 0, inf), (-3, 13)),
@@ -103,7 +103,7 @@ def test_the_axis_of_effects(ends: tuple[float, ...], limits: tuple[float, float
 
 
 def test_the_course_of_a_run(texts: list[str]) -> None:
-    """Pair by pair, first those of the A/A phase on a ground of their own."""
+    """Pair by pair, first those of the A/A phase on a background of their own."""
     pairs = [(1.0, 2.0), (3.0, 4.0)]
     row = replace(FOUND, pairs=pairs, aa_pairs=[(5.0, 6.0)])
     drawn: Any = html.course(row)

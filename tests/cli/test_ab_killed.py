@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Runs on knobs as real processes: killed, stopped, hung up, on a full disk, nobody to look."""
+"""Runs on knobs as real processes: killed, stopped, hung up, with a full disk or closed pipe."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZE = f"{THP}/hugepages-64kB/enabled"
 
 @pytest.fixture
 def begin(tree: FakeTree, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Return a function that begins a long run on the files of the host."""
+    """Return a function that starts a long run on the files of the host."""
     tree.make_unloaded()
     tree.put("/proc/vmstat", "pgfault 0")
 
@@ -45,7 +45,7 @@ def begin(tree: FakeTree, tmp_path: Path) -> Callable[..., subprocess.Popen[str]
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Wait for something to be so."""
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -53,12 +53,12 @@ def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
 
 
 def watchdog_of(pid: int) -> int:
-    """Return the process that has the knobs."""
+    """Return the process that holds the knobs."""
     return children(pid)[0]
 
 
 def stop_in_treatment(process: subprocess.Popen[str], tree: FakeTree, before: object) -> None:
-    """Stop the command where the knobs are not as before; its watchdog goes on."""
+    """Stop the command while the knobs are changed; its watchdog goes on."""
     while True:
         wait_until(lambda: read_knobs(tree) != before)
         process.send_signal(signal.SIGSTOP)
@@ -69,7 +69,7 @@ def stop_in_treatment(process: subprocess.Popen[str], tree: FakeTree, before: ob
 
 
 def is_free(tree: FakeTree) -> bool:
-    """Tell if nobody holds the lock."""
+    """Return whether the lock is free."""
     try:
         with tree.locked(LOCK, "test"):
             return True
@@ -81,7 +81,7 @@ Begin = Callable[..., subprocess.Popen[str]]
 
 
 def test_sigkill_at_any_moment(begin: Begin, tree: FakeTree, run: Run) -> None:
-    """All values are as before within the lease, and the journal tells of it."""
+    """All values are restored within the lease, and the journal records it."""
     rng, before = random.Random(1), read_knobs(tree)
     for number in range(6):
         process = begin("--lease", "30s", "--out", f"{number}.jsonl")
@@ -126,7 +126,7 @@ def test_a_second_run_is_refused_and_names_the_first(begin: Begin, tree: FakeTre
 
 
 def test_a_watchdog_that_is_killed(begin: Begin, tree: FakeTree) -> None:
-    """The command puts all back, and ends."""
+    """The command restores all knobs, and ends."""
     before = read_knobs(tree)
     process = begin("--lease", "4s")
     wait_until(lambda: read_knobs(tree) != before)
@@ -136,12 +136,12 @@ def test_a_watchdog_that_is_killed(begin: Begin, tree: FakeTree) -> None:
 
 
 def test_both_are_killed(begin: Begin, tree: FakeTree, run: Run) -> None:
-    """What was before is kept in a file, for the next run or `ab restore`."""
+    """The old values are kept in a file, for the next run or `ab restore`."""
     before = read_knobs(tree)
     for words in (["ab", "restore"], ["ab", "run", "--out", str(tree.real("/x")), "--treatment",
                                       "min_free_kbytes=lots", *SWITCHBACK]):  # fmt: skip
         process = begin("--lease", "5m", "--out", f"{len(words)}.jsonl")
-        stop_in_treatment(process, tree, before)  # or it would put all back before it is killed
+        stop_in_treatment(process, tree, before)  # or it would restore the knobs before the kill
         for pid in (watchdog_of(process.pid), process.pid):
             os.kill(pid, signal.SIGKILL)
         process.communicate()
@@ -157,11 +157,11 @@ def test_both_are_killed(begin: Begin, tree: FakeTree, run: Run) -> None:
     assert run("ab", "restore").out == "nothing was left\n"
 
 
-# What an operator does to it
+# Actions of an operator
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """Let a run end by SIGTERM; what it said."""
+    """Let a run end by SIGTERM; return its output."""
     process.send_signal(signal.SIGTERM)
     return process.communicate(timeout=60)[1]
 
@@ -193,7 +193,7 @@ def test_nobody_looks_any_more(begin: Begin, tree: FakeTree, tmp_path: Path) -> 
 
 
 def test_a_watchdog_that_is_stopped(begin: Begin, tree: FakeTree, tmp_path: Path) -> None:
-    """Ctrl-C works all the time; without it, the run is over when the lease is."""
+    """Ctrl-C works all the time; without it, the run ends when the lease ends."""
     before = read_knobs(tree)
     for number, words in enumerate((["--lease", "5m"], ["--lease", "1s"])):
         process = begin("--out", f"{number}", *words)
@@ -218,7 +218,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 def test_no_room_for_the_samples(begin: Begin, tree: FakeTree, tmp_path: Path) -> None:
-    """All is put back, and the file says how it ended."""
+    """All knobs are restored, and the file says how it ended."""
     before = read_knobs(tree)
     process = begin("--out", "samples", start=[sys.executable, "-c", FULL])
     said = process.communicate(timeout=60)[1]
@@ -235,7 +235,7 @@ def test_a_command_that_prints_what_is_no_text(begin: Begin, tree: FakeTree) -> 
 
 
 def test_what_waits_for_the_end_of_a_run(begin: Begin, tree: FakeTree, run: Run) -> None:
-    """What mmpolicy-restore.service does: nobody else is left to do it."""
+    """The command of mmpolicy-restore.service, in the case where it is the last to restore."""
     before = read_knobs(tree)
     process = begin("--lease", "5m")
     wait_until(lambda: read_knobs(tree) != before)
@@ -259,7 +259,7 @@ def test_until_then_everybody_is_told(begin: Begin, tree: FakeTree, run: Run) ->
     for pid in (watchdog_of(process.pid), process.pid):
         os.kill(pid, signal.SIGKILL)
     process.communicate()
-    wait_until(lambda: is_free(tree))  # the watchdog, no child of ours, may still be ending
+    wait_until(lambda: is_free(tree))  # the watchdog may still be ending
     tree.make_host()
     for words in (["status"], ["thp"], ["doctor"]):
         told = run(*words).out

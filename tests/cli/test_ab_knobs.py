@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Arms that are knobs of the kernel itself: no module, and the way back by a watchdog."""
+"""Arms that are knobs of the kernel itself: without the module, restored by a watchdog."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ class Plain(World):
 
 @pytest.fixture
 def clock(tree: FakeTree) -> Plain:
-    """Return time in which things happen; the module is not loaded."""
+    """Return time in which scheduled events happen; the module is not loaded."""
     tree.make_unloaded()
     return Plain(tree)
 
 
 def values(clock: Plain, path: str) -> set[str]:
-    """Return what a knob has had."""
+    """Return the values that a knob has had."""
     return {each[path] for each in clock.seen}
 
 
@@ -99,7 +99,7 @@ def test_arms_take_turns_without_the_module(
 
 
 def test_what_huge_pages_count(ab: Run, out: Path, tree: FakeTree, clock: Plain) -> None:
-    """A level and a counter as metrics; a path that leads elsewhere is refused."""
+    """A level and a counter as metrics; a path out of the folder is refused."""
     stats = f"{THP}/hugepages-64kB/stats"
 
     def count() -> None:
@@ -136,7 +136,7 @@ def test_names_with_a_star_and_the_last_one_counts(ab: Run, clock: Plain) -> Non
 
 
 def test_what_changes_along_comes_back_too(ab: Run, tree: FakeTree, clock: Plain) -> None:
-    """The administrator had another min_free_kbytes than the kernel makes of huge pages."""
+    """The administrator had another min_free_kbytes than the kernel derives from huge pages."""
     tree.put(FREE, "3333")
     before = read_knobs(tree)
     assert ab(*LONG, "--treatment", "transparent_hugepage/enabled=never").code == 0
@@ -147,7 +147,7 @@ def test_what_changes_along_comes_back_too(ab: Run, tree: FakeTree, clock: Plain
 def test_what_the_administrator_sets_stays_and_is_told(
     ab: Run, out: Path, tree: FakeTree, clock: Plain
 ) -> None:
-    """A knob of the arms ends the run; another one is his business."""
+    """An administrator's write to a knob of the arms ends the run; other knobs are free."""
     before = read_knobs(tree)
     proactive = f"{VM}/compaction_proactiveness"
     clock.at = [(5.0, lambda: tree.put(proactive, "55"))]
@@ -163,7 +163,7 @@ def test_what_the_administrator_sets_stays_and_is_told(
 
 
 def test_a_write_just_before_ours_stays(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the look at all knobs, and before the one that is written."""
+    """After the check of all knobs, and before the write of this one."""
     keeper = Keeper(tree, {SIZE: "never"})
     set_it = partial(tree.put, SIZE, "always inherit [madvise] never")
     monkeypatch.setattr(keeper, "_write_recovery_file", set_it)
@@ -174,7 +174,7 @@ def test_a_write_just_before_ours_stays(tree: FakeTree, monkeypatch: pytest.Monk
 
 
 def test_a_knob_of_which_the_kernel_makes_something_else(tree: FakeTree) -> None:
-    """It is written three times, as another one may have changed it, and then it is ours."""
+    """It is written three times, in case of another writer, and then counts as the run's own."""
     written: list[str] = []
 
     def tune(path: str, value: str) -> None:
@@ -193,7 +193,7 @@ def test_a_knob_of_which_the_kernel_makes_something_else(tree: FakeTree) -> None
 
 
 class Heard:
-    """A watchdog that only notes what it is asked."""
+    """A watchdog that only records its requests."""
 
     def __init__(self, keeper: Keeper, lease_s: float, tell: object, look: object) -> None:
         self.begun = (keeper.before, lease_s)
@@ -209,7 +209,7 @@ class Heard:
 
 
 def test_what_the_watchdog_is_asked(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each value once and back, signals and guards looked at before each; then it takes turns."""
+    """Each value once and back, signals and guards checked before each; then it takes turns."""
     monkeypatch.setattr("mmpolicy.ab.knobs.Watchdog", Heard)
     before, looks = read_knobs(tree), list[int]()
     arms: dict[str, Values] = {"control": {FREE: "5"}, "treatment": {SIZE: "always"}}
@@ -282,7 +282,7 @@ def test_what_the_watchdog_does(
 
 @pytest.fixture
 def silent() -> Iterator[tuple[Watchdog, socket.socket, subprocess.Popen[bytes]]]:
-    """Return what the command knows of a watchdog, the other end of its wire, and its process."""
+    """Return the command's view of a watchdog, the other end of its socket, and its process."""
     process = subprocess.Popen(["sleep", "60"])
     wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     wire.settimeout(0.01)
@@ -325,7 +325,7 @@ def test_a_watchdog_that_does_not_answer_is_ended(silent: Silent) -> None:
         dog.ask({})
     assert (process.wait(), dog.wire.fileno()) == (-signal.SIGKILL, -1)
     assert looks
-    dog._kill()  # once more does no harm
+    dog._kill()  # a second kill does no harm
 
 
 def test_a_signal_waits_for_no_watchdog(silent: Silent) -> None:
@@ -347,7 +347,7 @@ def test_a_signal_waits_for_no_watchdog(silent: Silent) -> None:
 def test_a_guard_that_is_broken_already_refuses_the_run(
     ab: Run, out: Path, tree: FakeTree, clock: Plain, guard: str
 ) -> None:
-    """Nothing of the treatment is written, also where it takes a second to know."""
+    """The treatment is never written, even if the failure takes a second to detect."""
     tuned: list[str] = []
     tree.tune = lambda path, _value: tuned.append(path)  # type: ignore
     result = ab(*LONG, *LARGE, "--guard", guard)
@@ -374,7 +374,7 @@ def test_a_guard_that_breaks_between_the_first_writes(
     result = ab(*LONG, *LARGE, "--guard", "vmstat.nr_mapped < 8")
     assert (result.code, tried) == (1, [{SIZE: "never"}])
     assert "it is 9" in result.err
-    assert "next: give the command again" in result.err  # there is nothing to report
+    assert "next: give the command again" in result.err  # there are no samples to report
     monkeypatch.undo()
     tree.put("/proc/vmstat", "pgfault 0\nnr_mapped 7")
     assert ab(*LONG, *LARGE, "--guard", "vmstat.nr_mapped < 8").code == 0
@@ -428,7 +428,7 @@ def test_a_value_that_the_kernel_refuses_ends_it_before_the_first_block(
 def test_metrics_of_cgroups_are_read_where_these_are_mounted(
     ab: Run, out: Path, tree: FakeTree, clock: Plain
 ) -> None:
-    """As on a hybrid host, whose hierarchies of cgroup v1 are beside."""
+    """As on a hybrid host, which also has hierarchies of cgroup v1."""
     tree.mount("cgroup2 /sys/fs/cgroup/unified")
     tree.put("/sys/fs/cgroup/unified/app.slice/memory.current", "4096")
     tree.put("/sys/fs/cgroup/app.slice/memory.current", "1")
@@ -477,7 +477,7 @@ def test_wrong_usage_changes_nothing(
 
 
 def test_a_kernel_without_sizes(run: Run, ab: Run, tree: FakeTree, out: Path) -> None:
-    """Linux before 6.8; it was told to take other metrics, as if a policy were asked for."""
+    """Linux before 6.8; the old error asked for other metrics, as if for a policy."""
     for folder in tree.real(THP).glob("hugepages-*"):
         tree.remove(f"{THP}/{folder.name}")
     for words in ([*LARGE, *PGFAULT], [*SWITCHBACK, *LARGE]):
@@ -517,7 +517,7 @@ class TestWithTheModule:
 
     @pytest.fixture
     def clock(self, tree: FakeTree) -> Plain:
-        """Return time in which things happen; the module is loaded."""
+        """Return time in which scheduled events happen; the module is loaded."""
         return Plain(tree)
 
     def test_knobs_alone_leave_it_as_it_is(
@@ -561,7 +561,7 @@ class TestWithTheModule:
     ],
 )
 def test_what_is_left_is_not_trusted(tree: FakeTree, run: Run, will: str) -> None:
-    """A file that is damaged, or leads elsewhere, is refused or told of, and nothing is written."""
+    """A damaged file, or one that leads elsewhere, is refused or reported; no knob is written."""
     victims = ("/run/victim", f"{VM}/../victim", f"{VM}x/victim")
     for path in victims:
         tree.put(path, "0")
@@ -573,7 +573,7 @@ def test_what_is_left_is_not_trusted(tree: FakeTree, run: Run, will: str) -> Non
 
 
 def test_what_takes_part_is_what_the_policies_have(tree: FakeTree) -> None:
-    """Knobs alone are of the whole host."""
+    """Knobs alone affect the whole host."""
     arms: dict[str, Values] = {"control": {}, "treatment": {SIZE: "always"}}
     lasting = Knobs(tree, {SIZE: "never"}, arms, 2.5, lambda _said: None)
     steps = [(each.now, each.value) for each in lasting.rehearsal()]
@@ -603,7 +603,7 @@ def test_what_takes_part_is_what_the_policies_have(tree: FakeTree) -> None:
 def test_where_the_module_takes_part(
     tree: FakeTree, control: str, treatment: str, knobs: bool, loaded: bool, unloaded: bool
 ) -> None:
-    """Not where knobs alone differ; without the module, nothing but what it is by itself can be."""
+    """Only where policies differ; without the module, only the kernel's own state is possible."""
     host, texts = Host(tree), {"control": control, "treatment": treatment}
     assert _has_policies(host, texts, knobs) == loaded
     tree.remove(CONTROL)

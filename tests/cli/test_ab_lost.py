@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Blocks that were lost, loads with the period of a block, and guards that break by chance."""
+"""Lost blocks, loads with the period of a block, and guards that break by chance."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ RUNS_OF_100 = 1000  # pairs, each of which takes a tenth of a second
 
 
 def lossy(seed: int, pairs: int, rate: float, gain: float, unfair: bool = False) -> Report:
-    """Return a run in which blocks are lost at a rate; unfair: those of the treatment, its worst.
+    """Return a run that loses blocks at a rate; unfair: the worst ones of the treatment.
 
-    It goes on for as long as a run of so many pairs does.
+    It goes on for as long as a run with this number of pairs does.
     """
     rng, most = np.random.default_rng(seed), STRETCH * pairs
     lost = rng.random((most, 2)) < ((0.0, 2 * rate) if unfair else (rate, rate))
@@ -47,7 +47,7 @@ def lossy(seed: int, pairs: int, rate: float, gain: float, unfair: bool = False)
     for number, pair, arm in run.of_phase("ab"):
         if lost[pair, ARMS.index(arm)]:
             del run.windows[number]
-        elif unfair and arm == ARMS[1]:  # the worst are not there
+        elif unfair and arm == ARMS[1]:  # the worst are missing
             value = gain * np.exp(NOISE * norm.ppf(rng.random() * (1 - 2 * rate)))
             for sample in run.windows[number]:
                 sample.host["cmd:first"] = float(value)
@@ -55,7 +55,7 @@ def lossy(seed: int, pairs: int, rate: float, gain: float, unfair: bool = False)
 
 
 def needed(lost: NDArray[np.bool_], pairs: int, most: int) -> int:
-    """Return how many pairs there are to be, if these blocks are lost."""
+    """Return the number of pairs planned if these blocks are lost."""
     control, treatment = lost.sum(axis=0)
     return pairs_for_lost(pairs, int(lost.any(axis=1).sum()), abs(int(treatment - control)), most)
 
@@ -78,7 +78,7 @@ def test_lost_blocks_cost_no_power(rate: float, pairs: int, runs: int) -> None:
 @pytest.mark.parametrize("rate", [0.01, 0.03])
 @pytest.mark.parametrize(("pairs", "gain"), [(12, 0.938), pytest.param(30, 0.963, marks=FULL)])
 def test_lost_blocks_cost_little_power(rate: float, pairs: int, gain: float, runs: int) -> None:
-    """Of what is found in 80 % if none are lost."""
+    """For an effect that is found in 80 % without losses."""
     found = sum(lossy(seed, pairs, rate, gain).exit == Exit.DONE for seed in range(runs))
     assert explained(found, runs, 0.8 - 4 * rate)
 
@@ -95,12 +95,12 @@ def test_blocks_that_are_lost_for_being_bad(rate: float, pairs: int, runs: int) 
 
 @pytest.fixture
 def clock(tree: FakeTree) -> ab_world.World:
-    """Return time in which things happen."""
+    """Return time in which scheduled events happen."""
     return ab_world.World(tree)
 
 
 def test_how_many_pairs_there_are_for_lost_ones() -> None:
-    """A new one, those that outweigh it, and enough for what is lost to be little; else none."""
+    """A new pair, pairs that outweigh it, and enough to make the loss small; else none."""
     cases = {(0, 0): 12, (1, 0): 13, (1, 1): 19, (2, 0): 20, (4, 0): 40, (5, 0): 12}
     assert {each: pairs_for_lost(12, *each, 48) for each in cases} == cases
 
@@ -118,7 +118,7 @@ def test_more_than_a_twentieth_is_a_doubt() -> None:
 def test_there_are_more_pairs_for_lost_ones(
     ab: Run, run: Run, out: Path, clock: ab_world.World
 ) -> None:
-    """A counter that starts again in a block costs that pair, and the run is longer for it."""
+    """A counter that restarts in a block costs that pair, and the run is longer for it."""
 
     def restart() -> None:
         clock.faults = 0.0
@@ -139,7 +139,7 @@ def test_there_are_more_pairs_for_lost_ones(
 def test_what_cannot_be_made_good(
     ab: Run, out: Path, clock: ab_world.World, words: list[str]
 ) -> None:
-    """A run of a given time keeps to it, and one that loses all pairs does not go on."""
+    """A run of a given time keeps to it, and one that loses all pairs ends."""
 
     def restart() -> None:
         clock.faults = 0.0
@@ -186,7 +186,7 @@ def test_the_place_in_the_pair(pairs: int, size: float, runs: int) -> None:
 
 
 def stopped(rng: np.random.Generator, rate: float, only: str = "") -> Report | None:
-    """Return the report of a run in which a guard broke, if it did: by chance, in either arm."""
+    """Return the report of a run in which a guard broke or not: by chance, in either arm."""
     world = World()
     run = world.run(rng, dependent(rng, world.blocks))
     for number, block in sorted(run.blocks.items()):
@@ -210,7 +210,7 @@ def test_what_breaks_as_often_in_both_arms_is_no_harm(rate: float, runs: int) ->
 
 
 def test_what_breaks_with_the_treatment_at_once_is_harm() -> None:
-    """Within the first seconds of the first block with it, after 16 blocks without."""
+    """Within the first seconds of its first block, after 16 blocks without the treatment."""
     rng, exits = np.random.default_rng(6), []
     for _ in range(20):
         report = stopped(rng, 1.0, "treatment")
@@ -227,7 +227,7 @@ def test_it_says_what_may_not_have_been_seen() -> None:
 
 
 def test_what_is_rare_takes_many_pairs(ab: Run, run: Run, out: Path) -> None:
-    """With --detect-rare 20, a run of 14 pairs sees it in 95 %; one that lost some may not."""
+    """With --detect-rare 20, a run of 14 pairs sees it in 95 %; a run with losses may not."""
     words = ["--design", "switchback", *PGFAULT, *SHORT, *FIXED, "--detect-rare", "20"]
     result = ab(*words)
     assert (result.code, "6 pairs may have none of what comes in 20 %" in result.err) == (2, True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a metric is: no moving average, no counter that fell, no clock that jumped."""
+"""Valid metrics: no moving average, no counter that fell, no clock that jumped."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def spiked(rng: Rng, metrics: list[Metric], pairs: int) -> list[float]:
 @pytest.mark.parametrize("runs", [20, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize(("pairs", "least"), [(30, 0.75), (60, 0.95)])
 def test_a_tail_is_seen_by_its_own_metric(pairs: int, least: float, runs: int) -> None:
-    """Which the mean of a level does not show: in 17 and 35 %."""
+    """The mean of a level misses it: it finds it in 17 and 35 %."""
     rng, found = np.random.default_rng(pairs), np.zeros(3)
     texts = ("vmstat.nr_free", "p99(vmstat.nr_free)", "spread(vmstat.nr_free)")
     metrics = [Metric.parse(text) for text in texts]
@@ -114,7 +114,7 @@ def test_a_tail_is_seen_by_its_own_metric(pairs: int, least: float, runs: int) -
 
 
 def counted(rng: Rng, effect: float, odd: str = "", key: str = COUNT) -> Recording:
-    """Return a run of a rate with noise of 5 %, of which one block is odd."""
+    """Return a run of a rate with noise of 5 %, with one odd block."""
     run = Recording(
         header([f"m={key}/s lower"], 8, DEFAULT_PAIRS, int(rng.integers(2**32)))
         | {"block_s": BLOCK_S, "washout_s": 5}
@@ -156,7 +156,7 @@ def test_the_total_of_pressure_has_no_blocks_before_in_it(runs: int) -> None:
 @pytest.mark.parametrize("runs", [10, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("odd", ["restart", "wrap", "forward", "back"])
 def test_one_odd_block_is_lost_and_no_more(odd: str, runs: int) -> None:
-    """Its pair has no value; what the others say of a change of -20 % stays near the truth."""
+    """Its pair has no value; the result of the others for a change of -20 % is near the truth."""
     held = 0
     for seed in range(runs):
         (row,) = Report(counted(np.random.default_rng(seed), 0.8, odd)).rows
@@ -199,7 +199,7 @@ def test_totals_with_one_zero_are_near_those_without() -> None:
 
 
 def lasting(rng: Rng, pairs: int, deviation: float) -> MetricResult:
-    """Return a run with equal means, of which the treatment varies by so much."""
+    """Return a run with equal means, of which the treatment varies by deviation."""
     sides = [np.exp(rng.normal(-d * d / 2, d, pairs)) for d in (0.1, deviation)]
     values = [*zip(*(side.tolist() for side in sides), strict=True)]
     effect = analyse(values, 1)
@@ -211,7 +211,7 @@ def lasting(rng: Rng, pairs: int, deviation: float) -> MetricResult:
 @pytest.mark.parametrize("deviation", [0.3, 0.5, 1.0, 1.5])
 @pytest.mark.parametrize("pairs", [DEFAULT_PAIRS, 30, 60])
 def test_what_only_varies_more_is_not_better(pairs: int, deviation: float, runs: int) -> None:
-    """The same mean, noise of 10 % against more: the mean of logarithms is 4 to 40 % lower."""
+    """Equal means, noise of 10 % against more: the mean of logarithms is 4 to 40 % lower."""
     rng = np.random.default_rng([pairs, int(10 * deviation)])
     rows = [lasting(rng, pairs, deviation) for _ in range(runs)]
     better = sum(bool(row.found and row.good and not row.denied) for row in rows)

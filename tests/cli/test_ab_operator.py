@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What an operator types and meets: names with colons, counters as levels, dry runs, folders."""
+"""Words and situations of an operator: names with colons, counters as levels, dry runs, folders."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .ab_world import FIXED, PGFAULT, SHORT, SWITCHBACK, World
 from .fakes import CONTROL, FakeTree, Run, read_named
 
 BACK = ["--design", "switchback", *SHORT]
-# As containerd names them under systemd's driver, and what else has colons.
+# As containerd names them under systemd's driver, and other names with colons.
 POD = "/kubepods.slice/kubepods-pod1.slice:cri-containerd:4f0c"
 COLONS = [POD, "/a:b", "/a:b/c:d", "/a:", "/:", "/lxc.payload.x / y:z"]
 
 
 @pytest.fixture
 def clock(tree: FakeTree) -> World:
-    """Return time in which things happen."""
+    """Return time in which scheduled events happen."""
     return World(tree)
 
 
@@ -104,7 +104,7 @@ def test_a_cgroup_with_a_colon_wherever_one_is_named(
 
 
 def recording_of(text: str, blocks: list[list[float]]) -> tuple[Recording, Metric]:
-    """Return a run in which the samples of the blocks were these."""
+    """Return a run whose blocks had these samples."""
     found, metric = Recording({"metrics": [text]}), Metric.parse(text)
     for number, values in enumerate(blocks):
         for second, value in enumerate(values):
@@ -124,11 +124,11 @@ RISING = [[1.0, 2.0], [3.0, 4.0], [4.0, 6.0], [6.0, 7.0]]
         ("m=cgroup:/a:b/some.file", RISING, True),
         ("vmstat.nr_vmscan_write", RISING, True),
         ("m=cmd:requests/s", RISING, False),
-        ("vmstat.pgfault", RISING, False),  # its rise is taken
-        ("m=cmd:rss", RISING[:3], False),  # too few to know
+        ("vmstat.pgfault", RISING, False),  # its rise is used
+        ("m=cmd:rss", RISING[:3], False),  # too few to decide
         ("m=cmd:rss", [*RISING, [6.9, 8.0]], False),  # it has fallen once
         ("m=cmd:rss", [[1.0, 1.0]] * 8, False),  # it stands still
-        ("m=cmd:rss", [[1.0, 2.0], *[[2.0, 2.0]] * 4], False),  # it has found its level
+        ("m=cmd:rss", [[1.0, 2.0], *[[2.0, 2.0]] * 4], False),  # it has settled
     ],
 )
 def test_a_level_that_never_falls(text: str, blocks: list[list[float]], found: bool) -> None:
@@ -139,7 +139,7 @@ def test_a_level_that_never_falls(text: str, blocks: list[list[float]], found: b
 def test_a_counter_as_a_level_is_told_early_and_doubted(
     ab: Run, run: Run, out: Path, tree: FakeTree, clock: World
 ) -> None:
-    """It is told while the run can still be ended, and the report concludes nothing from it."""
+    """It is reported while the run can still be ended, and the report concludes nothing from it."""
     counter = tree.real("/requests")
     counter.write_text("0")
     command = f"n=$(($(cat {counter}) + 1)); echo $n >{counter}; echo $n"
@@ -156,7 +156,7 @@ def test_a_counter_as_a_level_is_told_early_and_doubted(
     assert "never falls" not in run("ab", "report", str(out)).out
 
 
-# How it ends, what it would do, where its files are
+# Its end, its plan, and the folder of its files
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_signal_is_in_the_exit_code(
 
 
 def test_a_dry_run_of_a_profile_prints_what_changes(run: Run, tree: FakeTree) -> None:
-    """A new profile has the other values already; the run itself makes the same writes."""
+    """A new profile has the other values already; the run itself makes those writes."""
     assert run("profile", "create", "web").code == 0
     assert run("set", "anon_order", "fixed", "max_order=3", "--profile", "web").code == 0
     tree.writes.clear()
@@ -192,7 +192,7 @@ def test_a_dry_run_of_a_profile_prints_what_changes(run: Run, tree: FakeTree) ->
 def test_runs_of_this_folder_are_listed(
     run: Run, tree: FakeTree, clock: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside those of experiments that systemd has run; what no run has written is left out."""
+    """Listed with runs started by systemd; files of other programs are left out."""
     monkeypatch.chdir(tmp_path)
     nothing = f"no runs in this folder or {tree.real(FOLDER)}\n"
     assert run("ab", "list").out == nothing

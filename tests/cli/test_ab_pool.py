@@ -72,7 +72,7 @@ def tossed(seed: int) -> Vector:
 def hosts_of(
     rng: Rng, machines: list[FakeTree], tau: float, typed: int, effect: float = 0.0
 ) -> list[HostEffect]:
-    """Return hosts that differ by tau and share the shocks of each time; all type one --seed."""
+    """Return hosts that differ by tau and share the shocks of each time; all use one --seed."""
     shocks = rng.normal(0, NOISE, DEFAULT_PAIRS)
     found = []
     for number, machine in enumerate(machines):
@@ -88,7 +88,7 @@ def hosts_of(
 def test_hosts_that_differ_and_share_shocks(
     machines: list[FakeTree], hosts: int, tau: float, runs: int
 ) -> None:
-    """Without an effect 6.5 % are found at most; the interval holds one in 93 to 99 %."""
+    """Without an effect 6.5 % are found at most; the interval holds the truth in 93 to 99 %."""
     rng, held, false, here = np.random.default_rng([32, hosts]), 0, 0, 0
     for typed in range(runs):
         found = pooled(hosts_of(rng, machines[:hosts], tau, typed, 0.05), tosses=399)
@@ -105,7 +105,10 @@ def test_hosts_that_differ_and_share_shocks(
 
 
 def test_the_same_coins_on_all_hosts_would_find_shocks(machines: list[FakeTree]) -> None:
-    """That is what a seed of their own is for: with one, a fifth and more of equal arms."""
+    """This is why each host has its own seed:
+
+    with one, a fifth and more of equal arms are found.
+    """
     rng, false = np.random.default_rng(33), 0
     for typed in range(60):
         hosts = hosts_of(rng, machines[:1] * 6, 0.0, typed)
@@ -117,7 +120,7 @@ def test_the_same_coins_on_all_hosts_would_find_shocks(machines: list[FakeTree])
 @pytest.mark.parametrize("runs", [100, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("hosts", [3, 6])
 def test_coins_of_these_hosts(machines: list[FakeTree], hosts: int, runs: int) -> None:
-    """Without any effect, 5 % are found, though all hosts have the same shocks."""
+    """Without any effect, 5 % are found, though all hosts have equal shocks."""
     rng, found = np.random.default_rng(hosts), 0
     for typed in range(runs):
         effects = hosts_of(rng, machines[:hosts], 0.0, typed)
@@ -130,7 +133,7 @@ def test_the_noise_of_few_pairs_is_that_of_all_hosts() -> None:
     """Unless hosts differ by more than chance; then each keeps about its own."""
     rng = np.random.default_rng(34)
     alike = variances_of([HostEffect(str(n), rng.normal(0, NOISE, 12)) for n in range(40)])
-    assert np.std(np.log(alike)) < 0.2  # 0.43 by themselves
+    assert np.std(np.log(alike)) < 0.2  # 0.43 without pooling
     assert alike.mean() == pytest.approx(NOISE**2 / 12, rel=0.15)
     sizes = np.array([0.01, 0.1, 1.0] * 10)
     apart = variances_of([HostEffect(str(s), rng.normal(0, s, 30)) for s in sizes])
@@ -138,7 +141,7 @@ def test_the_noise_of_few_pairs_is_that_of_all_hosts() -> None:
 
 
 def test_the_variance_between_hosts() -> None:
-    """Paule and Mandel: with it, the sum of weighted squares is what is expected."""
+    """Paule and Mandel: with it, the sum of weighted squares has its expected value."""
     effects, variances = np.array([0.1, 0.2, -0.3, 0.0]), np.array([0.01, 0.02, 0.005, 0.01])
     tau2 = tau_squared(effects, variances)
     weights = 1 / (variances + tau2)
@@ -154,7 +157,7 @@ def test_the_variance_between_hosts() -> None:
 
 
 def test_hosts_on_which_nothing_differs() -> None:
-    """A metric that is the same in all blocks, such as memory that is locked."""
+    """A metric that is constant in all blocks, such as locked memory."""
     found = pooled([HostEffect(str(number), np.zeros(6)) for number in range(3)])
     assert (found.mean, found.p, found.p_here) == (0, 1, 1)
     gain = pooled([HostEffect(str(number), np.full(6, -0.1)) for number in range(3)])
@@ -173,13 +176,13 @@ def lines_of(number: int, effect: float = -0.04) -> Lines:
 
 @pytest.mark.parametrize("hosts", [40, pytest.param(1000, marks=FULL)])
 def test_a_fleet_takes_little_memory(hosts: int) -> None:
-    """What stays of a host would let 10,000 of them fit into a tenth of a gigabyte."""
+    """10,000 hosts would take a tenth of a gigabyte."""
     held: list[int] = []
 
     def recordings() -> Iterator[tuple[str, Recording]]:
         for number in range(hosts):
             recording = parse(lines_of(number).end(), str(number))
-            recording.header["notes"] = "x" * 20_000  # as if all were kept that a file has
+            recording.header["notes"] = "x" * 20_000  # as if the whole file were kept
             held.append(tracemalloc.get_traced_memory()[0])
             yield f"host{number}.jsonl", recording
 
@@ -226,7 +229,7 @@ def test_a_gain_on_all_hosts(pool: Any) -> None:
 
 
 def test_hosts_that_do_not_agree(pool: Any) -> None:
-    """All of them clear, and in both directions: nothing is said of the next one."""
+    """All of them clear, and in both directions: no prediction for the next one."""
     result = pool([-0.2, 0.2, -0.2, 0.15])
     assert (result.code, "verdict: inconclusive" in result.out) == (7, True)
     assert pool([0.1, 0.12, 0.09, 0.11]).code == 8
@@ -276,7 +279,7 @@ def test_the_place_in_the_pair_is_taken_out() -> None:
     ],
 )  # fmt: skip
 def test_coins_that_are_tossed_twice(seed: int, span: str, refused: bool) -> None:
-    """The others of this seed ran from 2 to 4, and from 7 to 9; those of another do not matter."""
+    """Other runs with this seed took from 2 to 4, and from 7 to 9; other seeds do not matter."""
     files = {"b": (1, "24"), "c": (1, "79"), "a": (seed, span), "d": (0, "19"), "e": (3, "19")}
     runs = [HostRun(path, "d", number, (times[0], times[1]), path, {}, [], False)
             for path, (number, times) in files.items()]  # fmt: skip
@@ -296,14 +299,14 @@ def test_a_clock_that_was_set_back_has_run_for_no_time() -> None:
     assert _span(found) == ("5", "7")
 
 
-# What hosts say together
+# Results of hosts together
 
 
 def seen(
     mean: float = -0.1, p: float = 0.01, here: float | None = None, low: float = -0.2,
     high: float = -0.05,
 ) -> Pooled:  # fmt: skip
-    """Return what hosts say, the usual but for this."""
+    """Return a pooled result, with defaults for all but the given values."""
     p_here = p if here is None else here
     return Pooled(mean + 0.01, p_here, mean, low, high, p, 0.02, 0.3, 0.45, -0.3, 0.1)
 
@@ -312,7 +315,7 @@ def pool_of(
     texts: list[str], results: list[Pooled | None], margin: float = 0.0, stopped: str = "",
     effects: list[HostEffect] | None = None, runs: int = 2,
 ) -> Pool:  # fmt: skip
-    """Return a pool of so many hosts, of which only what they say matters."""
+    """Return a pool of hosts, of which only the results matter."""
     found = Pool.__new__(Pool)
     found.metrics, found.margin = [Metric.parse(text) for text in texts], margin
     named = [(each.name, one) for each, one in zip(found.metrics, results, strict=True)]
@@ -439,7 +442,7 @@ def test_a_pool_for_programs() -> None:
 @pytest.mark.parametrize(
     ("d", "cells", "effect"),
     [
-        (0.0, f"{'-' * 20}o{'-' * 20}", "+0 %"),  # no noise at all is taken as next to none
+        (0.0, f"{'-' * 20}o{'-' * 20}", "+0 %"),  # no noise counts as very little noise
         (0.1, f"{' ' * 20}|{' ' * 19}o", "+10.5 %"),
         (-0.1, f"o{' ' * 19}|{' ' * 20}", "-9.52 %"),
     ],
@@ -470,7 +473,7 @@ def test_hosts_with_enough_pairs(pairs: int, firsts: int, design: str, known_hos
 
 
 def test_an_interval_is_never_narrower_than_that_of_the_coins() -> None:
-    """Three hosts whose coins agree about a jump; the coins alone know that it may be one."""
+    """Three hosts whose coins agree about a jump; only the coins show that it may be one."""
     rng, jump = np.random.default_rng(4), np.zeros(12)
     jump[6] = log(2)
     hosts = [HostEffect(str(n), rng.normal(0, 0.04, 12) + jump) for n in range(3)]
@@ -481,7 +484,7 @@ def test_an_interval_is_never_narrower_than_that_of_the_coins() -> None:
 
 
 def test_the_coins_of_few_pairs_can_be_counted() -> None:
-    """Of two hosts with 3 pairs, the interval has the means of all but the outermost subsets."""
+    """For two hosts with 3 pairs, the interval has the means of all but the outermost subsets."""
     hosts = [HostEffect("a", np.array([0.1, 0.2, 0.3])), HostEffect("b", np.array([1.0, 1.1, 1.2]))]
     d = np.concatenate([host.d for host in hosts])
     means = sorted(float(d[[bool(n >> at & 1) for at in range(6)]].mean()) for n in range(1, 64))
@@ -510,7 +513,7 @@ def test_lost_pairs_count_against_what_hosts_show() -> None:
 
 
 def lost_doubt(rng: Rng, number: int) -> list[str]:
-    """Return the doubts of a run of 12 pairs that has lost so many, in either arm in turn."""
+    """Return the doubts of a run of 12 pairs with a number of lost blocks, in alternating arms."""
 
     def draw(rng: Rng, treated: Vector) -> dict[str, Vector]:
         values = plain(normal(0.01), -10)(rng, treated)["m"]
@@ -522,7 +525,7 @@ def lost_doubt(rng: Rng, number: int) -> list[str]:
 
 
 def test_a_pool_judges_lost_pairs_of_a_host_by_all_hosts() -> None:
-    """Two of 12, by chance in either arm: the report of that host says nothing, the pool may."""
+    """Two of 12, by chance in either arm: the report of that host has no doubt, the pool may."""
     rng, usual = np.random.default_rng(3), plain(normal(0.01), -10)
 
     def lossy(rng: Rng, treated: Vector) -> dict[str, Vector]:
@@ -546,7 +549,7 @@ def test_a_pool_judges_lost_pairs_of_a_host_by_all_hosts() -> None:
 
 
 def test_a_jump_that_hosts_share_is_looked_for() -> None:
-    """At the same time, whatever the coins made of it; at another time, or alone, it is none."""
+    """At one time, whatever the coins made of it; at different times, or alone, it is none."""
     rng = np.random.default_rng(6)
 
     def host(name: str, at: int, start: float, size: float = 1.0) -> HostEffect:
@@ -572,7 +575,7 @@ def test_a_jump_that_hosts_share_is_looked_for() -> None:
     ],
 )  # fmt: skip
 def test_doubts_of_hosts_count(doubts: list[tuple[str, int]], hosts: int, code: Exit) -> None:
-    """Those that chance raises on one host in a hundred, or twenty, only if more have them."""
+    """Doubts that chance raises on one host in a hundred, or twenty, need more hosts."""
     found = pool_of([LOWER], [seen()], runs=hosts)
     for kind, number in doubts:
         for run in found.runs[:number]:
@@ -590,11 +593,11 @@ def test_a_host_that_is_left_out_is_named() -> None:
     assert found.exit == OPEN
     told = "host1 (a: values of 0, or below, have no ratio)"
     assert found.verdict() == f"inconclusive: left out are {told}"
-    assert pool_of([LOWER, HIGHER], [seen(0.1), None]).exit == BAD  # whatever else is open
+    assert pool_of([LOWER, HIGHER], [seen(0.1), None]).exit == BAD  # despite other questions
 
 
 def test_means_have_to_bear_it_out() -> None:
-    """What varies more has the lower logarithms; a few large blocks hardly count in those."""
+    """The arm that varies more has lower logarithms, in which a few large blocks hardly count."""
     calm = Means(0.5, 0.5, pairs=(-0.2, 0.0), total=-0.1, totals=(-0.2, 0.1))
     assert calm.bear(True, 0.0, -0.1, -0.05) and calm.bear(False, -0.2, -0.1, -0.15)
     more = Means(0.19, 0.81, 0.06, 0.01, 0.01, pairs=(-0.2, 0.0), total=-0.1, totals=(-0.2, 0.1))
@@ -609,7 +612,7 @@ def test_means_have_to_bear_it_out() -> None:
 
 
 def test_the_means_of_hosts() -> None:
-    """The treatment varies fivefold; the totals of a host count as much as those of another."""
+    """The treatment varies fivefold; the totals of each host have equal weight."""
     rng = np.random.default_rng(7)
     hosts = []
     for number in range(4):
@@ -634,13 +637,13 @@ def test_one_file_is_no_pool(pool: Any) -> None:
     assert "one file is no pool" in pool([-0.1]).err
 
 
-# How long a fleet takes
+# Length of an experiment on a fleet
 
 
 @pytest.mark.parametrize("runs", [100, pytest.param(2000, marks=FULL)])
 @pytest.mark.parametrize(("hosts", "tau"), [(4, 0.0), (6, 0.025), (20, 0.05)])
 def test_the_planned_size_finds_it(hosts: int, tau: float, runs: int) -> None:
-    """5 % in 80 % of fleets, with the pairs that the plan says."""
+    """5 % in 80 % of fleets, with the planned pairs."""
     pairs, _ = _size(hosts, NOISE, log1p(0.05), tau, 1)
     assert pairs
     rng, found = np.random.default_rng(hosts), 0
@@ -654,7 +657,7 @@ def test_the_planned_size_finds_it(hosts: int, tau: float, runs: int) -> None:
 
 
 def test_a_plan_from_files(run: Run, tmp_path: Path) -> None:
-    """More hosts need fewer pairs; hosts that differ too much are too few."""
+    """More hosts need fewer pairs; if hosts differ too much, no number is enough."""
     files = []
     for number in range(3):
         lines = Lines(seed=number)
@@ -678,7 +681,7 @@ def test_a_plan_from_files(run: Run, tmp_path: Path) -> None:
 
 
 class Noisy:
-    """What the plan of a fleet needs of a file."""
+    """The parts of a file that the plan of a fleet needs."""
 
     def __init__(self, aa: list[float], ab: list[float], same: bool = False) -> None:
         self.d = {"aa": aa, "ab": ab}
@@ -688,11 +691,11 @@ class Noisy:
         self.texts = [LOWER]
 
     def metrics(self) -> list[Metric]:
-        """Return what was to be compared."""
+        """Return the metrics of the run."""
         return [Metric.parse(text) for text in self.texts]
 
     def pairs(self, metric: Metric, phase: str) -> list[tuple[float, float]]:
-        """Return pairs of which the logarithms differ by this; of another metric, there is none."""
+        """Return pairs with these differences of logarithms; none for another metric."""
         return [(1.0, exp(each)) for each in self.d[phase]] if metric.name == "a" else []
 
 
@@ -710,7 +713,7 @@ class Noisy:
 def test_the_noise_of_equal_arms(
     aa: list[float], ab: list[float], same: bool, noise: list[float]
 ) -> None:
-    """Of 3 pairs or more, all above 0; A/B counts where both arms are the same."""
+    """Of 3 pairs or more, all above 0; A/B counts if both arms are equal."""
     file: Any = Noisy(aa, ab, same)
     assert fleet.noise_of({"x": file}, file.metrics()[0]) == pytest.approx(noise)
 
@@ -721,7 +724,7 @@ def test_the_noise_of_equal_arms(
 def test_what_a_plan_asks_for(
     monkeypatch: pytest.MonkeyPatch, texts: list[str], metrics: int
 ) -> None:
-    """The mean noise of all files, the change and what hosts differ by, as logarithms."""
+    """The mean noise of all files, the change and the differences between hosts, as logarithms."""
     asked: list[tuple[Any, ...]] = []
 
     def size(*of: Any) -> tuple[int, None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Presets: files of which each makes a whole experiment for a service."""
+"""Presets: files that each define a whole experiment for a service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORT = shlex.split(
 
 
 class Service(World):
-    """A host with redis, of which all numbers rise; the treatment makes 10 % fewer faults."""
+    """A host with redis, whose counters all rise; the treatment makes 10 % fewer faults."""
 
     def put(self) -> None:
         super().put()
@@ -43,7 +43,7 @@ def clock(tree: FakeTree) -> World:
 
 @pytest.mark.parametrize("name", names())
 def test_each_preset_is_a_run(ab: Run, tree: FakeTree, clock: World, name: str, out: Path) -> None:
-    """It begins, it is what the file says, for that service, and it goes back."""
+    """It starts, agrees with its file, for that service, and restores the state."""
     before = read_named(tree)
     result = ab("--preset", name, "--unit", "redis", "--yes", *SHORT)
     assert result.code == 0, result.err
@@ -61,7 +61,7 @@ def test_each_preset_is_a_run(ab: Run, tree: FakeTree, clock: World, name: str, 
 
 
 def test_a_preset_of_knobs_for_a_cgroup(ab: Run, tree: FakeTree, clock: World, out: Path) -> None:
-    """Its knobs are of the whole host, so `--cgroup` says only whose figures are compared."""
+    """Its knobs affect the whole host, so `--cgroup` only selects the figures to compare."""
     words = ["--preset", "thp-sizes", "--cgroup", REDIS, "--yes", *SHORT]
     result = ab(*words)
     assert result.code == 0, result.err
@@ -70,7 +70,7 @@ def test_a_preset_of_knobs_for_a_cgroup(ab: Run, tree: FakeTree, clock: World, o
 
 
 def test_the_plan_is_shown_and_nobody_is_asked_twice(ab: Run, tree: FakeTree, clock: World) -> None:
-    """Without a terminal, only --yes begins."""
+    """Without a terminal, only --yes starts it."""
     writes = list(tree.writes)
     words = ["--preset", "adaptive", "--unit", "redis.service"]
     result = ab(*words)

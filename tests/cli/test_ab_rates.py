@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Test and intervals at their level, whatever the noise is like, and where effects differ."""
+"""Test and intervals hold their level, whatever the noise, and if effects differ."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BLOCKS: dict[str, Noise] = {  # logarithms of their values
     "period of two pairs": lambda rng, n: rng.normal(0, 0.1, n) + 0.2 * (np.arange(n) % 4 > 1),
     "step": stepping,
 }
-COUNTS: dict[str, Noise] = {  # the values themselves, of which some are 0
+COUNTS: dict[str, Noise] = {  # the values themselves, some of which are 0
     "Poisson 0.5": lambda rng, n: rng.poisson(0.5, n).astype(float),
     "Poisson 3": lambda rng, n: rng.poisson(3, n).astype(float),
     "zeros in 3 %": lambda rng, n: np.exp(rng.normal(0, 1, n)) * (rng.random(n) > 0.03),
@@ -51,7 +51,7 @@ COUNTS: dict[str, Noise] = {  # the values themselves, of which some are 0
 @pytest.mark.parametrize("pairs", LENGTHS)
 @pytest.mark.parametrize("noise", BLOCKS)
 def test_the_level(noise: str, pairs: int, runs: int) -> None:
-    """Equal arms are found in 5 %, and so passes what is worse by just a margin.
+    """Equal arms are found in 5 %, and a treatment worse by just a margin passes in 5 %.
 
     The interval holds an effect in 93 to 97 %.
     """
@@ -72,7 +72,7 @@ def test_the_level(noise: str, pairs: int, runs: int) -> None:
 @pytest.mark.parametrize("pairs", LENGTHS)
 @pytest.mark.parametrize("count", COUNTS)
 def test_the_level_of_counters_with_zeros(count: str, pairs: int, runs: int) -> None:
-    """Where values are tied, equal arms are found in less than 5 %."""
+    """With tied values, equal arms are found in less than 5 %."""
     rng, found = np.random.default_rng([25, pairs]), 0
     for _ in range(runs):
         sides = COUNTS[count](rng, 2 * pairs).reshape(2, pairs)
@@ -81,7 +81,7 @@ def test_the_level_of_counters_with_zeros(count: str, pairs: int, runs: int) -> 
 
 
 def explained(hits: int, runs: int, rate: float, side: str = "less") -> bool:
-    """Tell if chance explains so many hits at that rate."""
+    """Return whether chance explains this number of hits at that rate."""
     print(f"{hits} of {runs}, {hits / runs:.2%}; {rate:.1%} should be the limit")
     return bool(binomtest(hits, runs, rate, alternative=side).pvalue > 0.001)
 
@@ -89,7 +89,7 @@ def explained(hits: int, runs: int, rate: float, side: str = "less") -> bool:
 @pytest.mark.parametrize("runs", [200, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("pairs", LENGTHS)
 def test_the_interval_of_totals(pairs: int, runs: int) -> None:
-    """It holds the ratio of what both arms take in 93 to 97 %."""
+    """It holds the ratio of the totals of both arms in 93 to 97 %."""
     held = 0
     for seed in range(runs):
         rng = np.random.default_rng([21, seed])
@@ -119,7 +119,7 @@ def test_effects_that_differ_between_pairs(pairs: int, runs: int) -> None:
 
 
 def test_the_p_of_scipy() -> None:
-    """Its permutation test of paired samples says the same."""
+    """Its permutation test of paired samples gives an equal p."""
     rng = np.random.default_rng(23)
     for pairs in (6, 9, 12):
         d = rng.normal(0.5, 1, pairs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab report`: what it finds, what it doubts, and what it never says."""
+"""`ab report`: its findings, its doubts, and statements that it must never make."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Lines:
         self.number += 1
 
     def pairs(self, phase: str, number: int, effect: float = 0.0, noise: float = 0.02) -> Lines:
-        """Add pairs with noise, and an effect in the treatment; so many were planned."""
+        """Add pairs with noise, and an effect in the treatment; all of them were planned."""
         self.records[0]["pairs" if phase == "ab" else "aa_pairs"] = number
         for pair in range(number):
             arms = {"control": 0.0, "treatment": effect}
@@ -82,7 +82,7 @@ class Lines:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Return where the samples are."""
+    """Return the path of the samples."""
     return tmp_path / "samples.jsonl"
 
 
@@ -163,7 +163,7 @@ def test_a_run_that_was_stopped_concludes_nothing(report: Run, status: str) -> N
     result = report(lines)
     text = f"verdict: inconclusive: the run did not go to its planned end: {status}, a reason"
     assert (result.code, result.out.splitlines()[-1]) == (7, text)
-    assert result.out.count("doubt:") == 1  # the pairs that are missing are no news
+    assert result.out.count("doubt:") == 1  # missing pairs cause no second doubt
 
 
 def test_a_run_that_was_killed(report: Run) -> None:
@@ -227,7 +227,7 @@ def test_a_treatment_that_is_worse(report: Run) -> None:
 def test_a_guard_that_broke_at_once_in_the_treatment_stopped_it_for_harm(
     report: Run, arm: str, pairs: int, code: int, said: str
 ) -> None:
-    """After 16 blocks without it, that is; later, it may have been by chance."""
+    """After 16 blocks without it; later, it may have been by chance."""
     lines = Lines().pairs("aa", 8).pairs("ab", pairs, -0.5)
     lines.end("guard", "guard 'x < 5': it is 7", arm=arm, block=30, after_s=1.5)
     result = report(lines)
@@ -236,7 +236,7 @@ def test_a_guard_that_broke_at_once_in_the_treatment_stopped_it_for_harm(
 
 
 def test_margin(report: Run) -> None:
-    """No worse than 5 %: shown for what is equal, also if it is a little worse; else not."""
+    """No worse than 5 %: shown for equal arms, also for slightly worse ones; else not."""
     for effect, words, code in [
         (0.0, ["--margin", "5"], 0),
         (0.02, ["--margin", "5"], 0),
@@ -344,7 +344,7 @@ def test_balance_of_time(report: Run) -> None:
 
 
 def test_what_split_does_not_see(report: Run) -> None:
-    """Of counters of the arms, nobody knows which unit had which arm before."""
+    """Counters of arms do not show which unit had which arm before."""
     result = report(usual(-0.5, design="split", metrics=["arm.anon_order.n/s"]))
     assert "note: split sees what a unit's own memory costs it; effects on neigh" in result.out
     assert "note: arm.anon_order.n/s: what a unit keeps from the block before makes" in result.out
@@ -404,7 +404,7 @@ def test_a_damaged_line(report: Run, run: Run, tmp_path: Path) -> None:
 
 
 def test_a_damaged_header(report: Run) -> None:
-    """Whatever is missing from it, or wrong, is one clear error."""
+    """Any missing or wrong entry gives one clear error."""
     header, *rest = usual(-0.1)
     good = json.loads(header)
     optional = 0
@@ -436,7 +436,7 @@ def test_any_damage_is_one_clear_error(report: Run) -> None:
 
 
 class Page(HTMLParser):
-    """Collects what a page would load, and its text."""
+    """Collects the external resources of a page, and its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

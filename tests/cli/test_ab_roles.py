@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a run is for, and what must not become worse: exit code 0 hides nothing."""
+"""Primary metrics, and guards that must not become worse: exit code 0 hides none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MARGIN = 5
 
 @pytest.fixture
 def clock(tree: FakeTree) -> World:
-    """Return time in which things happen."""
+    """Return time in which scheduled events happen."""
     return World(tree)
 
 
@@ -75,7 +75,7 @@ def test_roles_are_written_down(ab: Run, run: Run, clock: World, tree: FakeTree)
 def test_without_a_margin_exit_0_hides_no_second_metric(
     pairs: int, worse: float, runs: int
 ) -> None:  # fmt: skip
-    """A clear gain, and a second metric that is a little worse: the sentence names it."""
+    """A clear gain, and a second metric that is slightly worse: the sentence names it."""
     exits = []
     for seed in range(runs):
         report = two(np.random.default_rng(seed), pairs, worse, "lower")
@@ -87,7 +87,7 @@ def test_without_a_margin_exit_0_hides_no_second_metric(
 
 @pytest.mark.parametrize("runs", [200, pytest.param(4000, marks=FULL)])
 def test_a_guard_at_its_margin_passes_in_5_percent(runs: int) -> None:
-    """And one that is equal in nearly all runs, so that a gain is found."""
+    """A guard with equal arms passes in nearly all runs, so that a gain is found."""
     passed = 0
     for seed in range(runs):
         rng = np.random.default_rng(seed)
@@ -99,7 +99,7 @@ def test_a_guard_at_its_margin_passes_in_5_percent(runs: int) -> None:
 
 
 def test_a_guard_alone_is_no_success() -> None:
-    """Nothing better was found: exit code 7, also if nothing is worse."""
+    """Without an improvement: exit code 7, even if no metric is worse."""
     report = two(np.random.default_rng(1), 30, 0.0, "lower guard 10%", gain=1.0)
     assert report.exit == Exit.INCONCLUSIVE
     assert "not shown to be no worse as it has no margin: first" in report.verdict()
@@ -107,7 +107,7 @@ def test_a_guard_alone_is_no_success() -> None:
 
 
 def test_a_guard_does_not_cost_the_primary_its_power() -> None:
-    """The correction is for the metrics that a run is for."""
+    """The correction is for the primary metrics alone."""
     (first, _) = two(np.random.default_rng(3), 12, 0.0, "lower guard 10%").rows
     assert first.effect
     assert (first.corrected, first.metrics) == (first.effect.p, 1)
@@ -117,7 +117,7 @@ def test_a_guard_does_not_cost_the_primary_its_power() -> None:
     assert first.metrics == 2
 
 
-# What a file says of itself
+# The file describes itself
 
 
 def test_the_file_says_which_experiment_and_which_host(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab run`: what it writes, what it samples, and that the way back is always taken."""
+"""`ab run`: the lines that it writes, its samples, and that the state is always restored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOCK = "/run/mmpolicy/ab.lock"
 
 @pytest.fixture
 def clock(tree: FakeTree) -> World:
-    """Return time in which things happen."""
+    """Return time in which scheduled events happen."""
     return World(tree)
 
 
@@ -61,7 +61,7 @@ def test_order_is_random_but_repeats_with_the_seed(ab: Run, out: Path) -> None:
 def test_the_same_seed_on_another_machine_tosses_other_coins(
     ab: Run, out: Path, tree: FakeTree
 ) -> None:
-    """Runs of several hosts can be taken together only if each has coins of its own."""
+    """Runs of several hosts can be pooled only if each has coins of its own."""
     found = []
     for machine in ("a1", "b2", "a1"):
         tree.put("/etc/machine-id", machine)
@@ -79,7 +79,7 @@ def test_split_assigns_anew_in_each_block(ab: Run, out: Path, tree: FakeTree) ->
     assert result.code == 0, result.err
     assert read_named(tree) == before
     seeds = [value for path, value in tree.writes if path == f"{CONTROL}/experiment/seed"]
-    assert len(set(seeds[:-1])) == 8  # and the one from before
+    assert len(set(seeds[:-1])) == 8  # and the seed of the run before
     percent = f"{CONTROL}/experiment/percent"
     assert (tree.read(percent), [path for path, _ in tree.writes if path == percent]) == ("50", [])
     recording = load(out)
@@ -207,7 +207,7 @@ def test_lease_that_ran_out(ab: Run, out: Path, tree: FakeTree, clock: World) ->
 def test_a_lease_that_runs_out_on_the_way_back(
     ab: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a host that is too busy to read the state in time; what was set before is gone."""
+    """On a host too busy to read the state in time; settings of the run are gone."""
     halt = PolicyArms.halt
 
     def slowly(arms: PolicyArms) -> None:
@@ -353,7 +353,7 @@ def test_dry_run(run: Run, tree: FakeTree, tmp_path: Path) -> None:
 def test_the_file_is_named_by_a_time_that_comes_once(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In local time, an hour of autumn comes twice."""
+    """In local time, an hour of autumn occurs twice."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "LMT-14")
     time.tzset()
@@ -386,7 +386,7 @@ def test_json(ab: Run, out: Path) -> None:
         ([*SWITCHBACK, "--duration", "1m"], "both say how long"),
         ([*SWITCHBACK, "--washout", "4"], "wash-out has to be shorter"),
         ([*SWITCHBACK, "--block", "soon"], "no time such as"),
-        ([*SWITCHBACK, "--lease", "0.1"], "no time such as"),  # it could not be kept
+        ([*SWITCHBACK, "--lease", "0.1"], "no time such as"),  # it could not be renewed in time
         ([*SWITCHBACK, "--guard", "pressure"], "not of the form"),
         ([*SWITCHBACK, "--guard", "cmd:date < 3"], "too slow to guard"),
         ([*SWITCHBACK, "--guard", "psi.io.full.avg10 < 3"], "/proc/pressure/io"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a run does moment by moment, with all around it as plain as can be."""
+"""A run moment by moment, with the simplest possible surroundings."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ HEADER: dict[str, Any] = {
 
 
 class Trace:
-    """A host, what is changed on it, a file and a display, which all note what they are told."""
+    """A host, changes to it, a file and a display, which all record their calls."""
 
     def __init__(self, tree: FakeTree) -> None:
         self.tree, self.now = tree, 50.0
-        self.calls: list[tuple[Any, ...]] = []  # what is changed
+        self.calls: list[tuple[Any, ...]] = []  # calls that change the host
         self.lines: list[dict[str, Any]] = []
         self.said: list[str] = []
-        self.ticks: list[tuple[float, float]] = []  # when, and what is left
+        self.ticks: list[tuple[float, float]] = []  # time, and time left
         self.shown: list[Progress] = []
         self.live: list[tuple[float, dict[str, Any]]] = []
         self.at: dict[float, Callable[[], None]] = {}
@@ -73,15 +73,15 @@ class Trace:
     # The display
 
     def say(self, line: str) -> None:
-        """Tell something once."""
+        """Show a message once."""
         self.said.append(line)
 
     def report(self, progress: Progress) -> None:
-        """Tell where the run is."""
+        """Show the progress of the run."""
         self.shown.append(progress)
 
     def tick(self, left_s: float) -> None:
-        """Tell of the time that is left."""
+        """Show the time that is left."""
         self.ticks.append((round(self.now - 50, 6), left_s))
 
     # The file
@@ -118,7 +118,7 @@ class Trace:
 
 @pytest.fixture
 def trace(tree: FakeTree) -> Trace:
-    """Return what notes all."""
+    """Return the recorder of all calls."""
     return Trace(tree)
 
 
@@ -137,7 +137,7 @@ def test_a_run_moment_by_moment(trace: Trace) -> None:
         *(("enter", block, 4 * n) for n, block in enumerate(blocks[:2])), ("equip", "ab", 8),
         *(("enter", block, 4 * n) for n, block in enumerate(blocks[2:], start=2)), ("restore", 24),
     ]  # fmt: skip
-    # It is looked at five times a second, and the lease is renewed after a quarter of it.
+    # It ticks five times a second, and the lease is renewed after a quarter of its length.
     assert [left for _, left in trace.ticks] == pytest.approx([24 - at for at, _ in trace.ticks])
     assert len(trace.ticks) == 6 * ((1 + 5) + (1 + 8) + (1 + 8))
     renewed = [0.0]
@@ -308,7 +308,7 @@ def test_the_cgroup_may_go_at_a_switch_alone(trace: Trace) -> None:
 def test_when_the_last_pair_is_done(
     trace: Trace, length: Length, values: list[float], pairs: int, said: str
 ) -> None:
-    """By sizes, at any look, or as planned; what was settled on the way is written down."""
+    """By sizes, at any look, or as planned; decisions on the way are recorded."""
     design = Design("switchback", 4, 1, 3, 3)
     runner = trace.runner(length, design)
     arms = [block.arm for block in design.blocks("ab", 99)]

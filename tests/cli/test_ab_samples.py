@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is taken from a file of samples, block by block, and which files are refused."""
+"""Values taken from a file of samples, block by block, and refused files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEVEL = Metric.parse("vmstat.nr_mapped lower")
 
 
 def recorded(lines: Any) -> Recording:
-    """Return the recording that lines make."""
+    """Return the recording of some lines."""
     return parse(lines, "x.jsonl")
 
 
@@ -43,7 +43,7 @@ def block(number: int, phase: str, pair: int, arm: str, **more: Any) -> dict[str
 
 
 def run_of(*blocks: dict[str, Any], **header: Any) -> Recording:
-    """Return a run of such blocks, of which number N counts N faults in each of its 2 s."""
+    """Return a run of these blocks, of which number N counts N faults in each of its 2 s."""
     found = Recording({**Lines(**header).records[0], "interval_s": 1})
     for each in blocks:
         number = each["number"]
@@ -55,7 +55,7 @@ def run_of(*blocks: dict[str, Any], **header: Any) -> Recording:
     return found
 
 
-# Which files are refused
+# Refused files
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_clock_that_jumped(length: float, off: float, kept: bool) -> None:
 
 
 def test_a_slow_host_is_usual_and_a_clock_never_goes_back() -> None:
-    """Where most blocks take longer than planned, those are the ones that are kept."""
+    """If most blocks take longer than planned, those are kept."""
     found = Recording(Lines().records[0])
     for number in range(4):
         for t in (0.0, 5.0 if number else 2.0):
@@ -244,7 +244,7 @@ def test_a_slow_host_is_usual_and_a_clock_never_goes_back() -> None:
 
 
 def test_seconds_of_each_arm() -> None:
-    """A/A is all control, split and saturation are both, and the one cut off counts, too."""
+    """A/A is all control, split and saturation are both, and an unfinished block counts, too."""
     pair = [block(2, "ab", 0, "treatment"), block(3, "ab", 0, "control")]
     found = run_of(block(0, "aa", 0, "control"), block(1, "aa", 0, "treatment"), *pair)
     assert found.exposure() == (12, 4)
@@ -314,7 +314,7 @@ def test_carry_over_by_one_of_two_signs(pairs: int, samples: int, tested: bool) 
 def turns(pairs: int, values: Any, source: str, samples: int = 3) -> Recording:
     """Return a run whose blocks have these values, after one without the treatment that has 5.
 
-    values: by pair, arm and second. The coins fall as they like.
+    values: by pair, arm and second. The coins are arbitrary.
     """
     coins = np.random.default_rng(2).integers(0, 2, pairs)
     blocks = [block(0, "aa", 0, "control")]
@@ -373,7 +373,7 @@ def test_blocks_without_a_logarithm_are_left_out_of_carry_over() -> None:
 
 
 def test_carry_over_of_units() -> None:
-    """Of those that each block has, if there are two, by the arms that they had."""
+    """For units present in each block, if there are two, by the arms that they had."""
     metric, rng = Metric.parse("unit:memory.current"), np.random.default_rng(6)
     arms = [rng.permuted([0, 1, 1]).tolist() for _ in range(7)]
     levels = np.exp(rng.normal(0, 0.1, (7, 3)) - 0.3 * np.array(arms))
@@ -404,7 +404,7 @@ def test_carry_over_of_units() -> None:
 
 
 def test_units_of_arms() -> None:
-    """Those drawn in each block, but of saturation; or what the kernel has counted of each."""
+    """Units drawn in each block, except with saturation; or the kernel's count for each arm."""
     drawn = {"/a": "control", "/b": "treatment", "/c": "treatment"}
     found = run_of(block(0, "aa", 0, "", units=drawn), block(1, "ab", 0, "", units=drawn),
                    block(2, "saturation", 0, "control", units=drawn))  # fmt: skip
@@ -413,13 +413,13 @@ def test_units_of_arms() -> None:
     assert counted.units() == (150, 153)
     for window in counted.windows.values():
         window[0].arms["control"]["units"] = window[1].arms["treatment"]["units"] = 1
-    assert counted.units() == (150, 153)  # as they are at the end of each block
+    assert counted.units() == (150, 153)  # the counts at the end of each block
     assert run_of(block(0, "ab", 0, "control")).units() == (0, 0)
     assert balance_of(counted).text() == "150 units in control, 153 in treatment (p = 0.86)"
 
 
 def test_the_balance_of_time() -> None:
-    """The mean time of complete pairs, its p by their signs, and how late a sample has been."""
+    """The mean time of complete pairs, its p by their signs, and the delay of samples."""
     arms = ["control", "treatment"]
     found = run_of(*(block(2 * pair + at, "ab", pair, arms[at]) for pair in range(5)
                      for at in range(2)), block(10, "ab", 5, "control"),
@@ -488,13 +488,13 @@ def test_a_block_without_one_of_the_arms_has_no_sides() -> None:
     [("difference", "+0.5 (+0.1 .. +0.9) where"), ("ratio", "+64.9 % (+10.5 % .. +146 %) where")],
 )
 def test_what_is_said_of_neighbours(scale: str, size: str) -> None:
-    """A difference has no unit, a ratio is told in percent."""
+    """A difference has no unit, a ratio is in percent."""
     effect = Effect(scale, 8, 0.5, 0.1, 0.9, 0.01, 0.2)
     assert size in Neighbours("x", (10, 90), effect, 0.02).text()
 
 
 def test_pairs_of_units_by_phase() -> None:
-    """At any look, what is usual is known by the blocks before, those of the A/A phase, too."""
+    """At any look, usual values come from the blocks before, including the A/A phase."""
     metric, rng = Metric.parse("unit:memory.current"), np.random.default_rng(8)
     phases = ["aa"] * 3 + ["ab"] * 4 + ["saturation"] * 4
     arms = [[CONTROL, TREATMENT, CONTROL][n % 2 :][:2] for n in range(11)]
@@ -539,7 +539,7 @@ def test_sides_are_means_of_their_units() -> None:
     assert sides({"c": 1.0}, arms) is None
     assert sides({}, arms) is None
     always = cells(a=(CONTROL, 1), b=(TREATMENT, 2))
-    assert pairs_of([always] * 3) == [None] * 3  # what is usual for each has all of the effect
+    assert pairs_of([always] * 3) == [None] * 3  # usual values hold the whole effect
     assert pairs_of([]) == []
 
 
@@ -615,7 +615,7 @@ def test_found_after_correction(p: float, corrected: float, found: bool) -> None
 def test_pairs_that_are_lost(
     planned: int, complete_pairs: int, lost: dict[str, int], uneven: bool, too_many: bool
 ) -> None:
-    """One in twenty blocks may be lost, if chance explains of which arm they are."""
+    """One in twenty blocks may be lost, if chance explains the arms of lost blocks."""
     found = result(-0.1, -0.2, 0, 0.01, planned=planned, lost=lost,
                    pairs=[(1.0, 0.9)] * complete_pairs)  # fmt: skip
     assert (found.uneven_lost, found.too_many_lost) == (uneven, too_many)
@@ -648,7 +648,7 @@ def test_which_way_is_worse(better: str, factor: float, shown: bool) -> None:
 
 @pytest.mark.parametrize(("against", "shown"), [(0, True), (1, False)])
 def test_lost_pairs_are_against_a_margin(against: int, shown: bool) -> None:
-    """One that is as clear as the others makes 2 of 64 of 1 of 32, one of 6 the other way 7."""
+    """One lost pair as clear as the others makes 2 of 64 of 1 of 32, one of 6 the other way 7."""
     found = result(0.0, -1, 1, 1.0, pairs=[(1.0, 1.0)] * 5, margin=5.0, against=against)
     assert found.no_worse == shown
     assert found.margin_p == pytest.approx(7 / 64 if against else 1 / 32)
@@ -681,7 +681,7 @@ def test_the_floor_is_of_the_same_scale() -> None:
 
 
 def report_of(*rows: MetricResult, doubts: tuple[str, ...] = (), **header: Any) -> Report:
-    """Return a report on such metrics."""
+    """Return a report on these metrics."""
     found = Report(recorded(complete(0.0, **header)))
     found.rows, found.doubts = [*rows], [*doubts]
     found.reasons = [Doubt(OWN, each) for each in doubts]
@@ -733,7 +733,7 @@ def test_answers(rows: list[MetricResult], code: int, said: str) -> None:
 
 
 def test_a_margin_for_all() -> None:
-    """Only where nothing else is asked does it take no finding."""
+    """It needs no finding only if there is no other question."""
     shown = replace(SHOWN, metric=FAULTS)
     for rows, margin, only in (
         ([SHOWN], 0.0, True), ([shown], 5.0, True), ([shown], 0.0, False),
@@ -824,7 +824,7 @@ def test_how_a_run_ended(
 
 @pytest.mark.parametrize(("aa", "harmed"), [(9, False), (10, True)])
 def test_harm_is_what_chance_does_not_do(aa: int, harmed: bool) -> None:
-    """80 s without the treatment and 4 s with it: what breaks anywhere does it there in 5 %."""
+    """80 s without the treatment and 4 s with it: a random breach falls into those in 5 %."""
     lines = Lines().pairs("aa", aa)
     lines.end("guard", "a guard", arm="treatment", after_s=4.0)
     found = Report(recorded(lines))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What an experiment reads, guards and asks for: the grammar, its bounds, and how long it takes."""
+"""Sources, guards and goals of an experiment: the grammar, its bounds, and the length."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_what_only_rises(file: str, key: str, rises: bool) -> None:
 
 
 def test_cpu_time_of_the_host(tree: FakeTree) -> None:
-    """Seconds; time in which CPUs wait, or in which another guest has them, is no work."""
+    """Seconds; time in which CPUs wait, or in which another guest has them, is not included."""
     tree.put("/proc/stat", "cpu  100 200 300 9000 50 1 2 70 40 30\ncpu0 1 1 1 1 1 1 1 1 1 1")
     hertz = os.sysconf("SC_CLK_TCK")
     metric = Metric.parse("cpu.busy/s / cpu.steal/s")
@@ -168,7 +168,7 @@ def test_cpu_time_of_the_host(tree: FakeTree) -> None:
 
 
 def window(*values: float, key: str = "vmstat.nr_a", step: float = 2.0) -> list[Sample]:
-    """Return samples, so many seconds apart."""
+    """Return samples, a fixed number of seconds apart."""
     return [Sample(at * step, {key: value}, {}) for at, value in enumerate(values)]
 
 
@@ -371,7 +371,7 @@ def test_decisions_are_what_is_not_left_to_the_kernel() -> None:
 
 
 def test_what_the_policies_of_each_arm_decided(tree: FakeTree) -> None:
-    """Of the points that it sets: in its profile, or of the whole host, in default."""
+    """For the points that an arm sets: in its profile, or in default for those of the host."""
     order, bulk = choice("default", "anon_order"), choice("default", "bulk")
     settings = {
         "control": {order: "stock", bulk: "stock"},
@@ -397,7 +397,7 @@ def test_what_the_policies_of_each_arm_decided(tree: FakeTree) -> None:
 
 
 def test_an_answer_by_margins_alone() -> None:
-    """Each metric has to be shown; one that nobody judges cannot be."""
+    """Each metric must be shown; one without a direction cannot be."""
     pairs = [(100.0, 100.0 + (-1) ** n) for n in range(60)]
     lower, plain = Metric.parse("a=vmstat.nr_a lower"), Metric.parse("b=vmstat.nr_b")
     both = {"a": pairs, "b": pairs}
@@ -416,7 +416,7 @@ def test_an_answer_by_margins_alone() -> None:
 
 
 def test_the_hash_of_units() -> None:
-    """As siphash_2u64() has it: the reference vector of 16 bytes, 0 to 15."""
+    """As siphash_2u64() computes it: the reference vector of 16 bytes, 0 to 15."""
     key = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
     assert siphash(0x0706050403020100, 0x0F0E0D0C0B0A0908, key) == 0x3F2ACC7F57C29BDB
 
@@ -443,7 +443,7 @@ def test_seeds_that_balance(number: int, percent: int) -> None:
 
 
 def test_arms_are_those_of_the_kernel() -> None:
-    """A keyed hash of the id of a cgroup, modulo 10,000, below so many hundredths of percent."""
+    """A keyed hash of a cgroup's id, modulo 10,000, below the percentage times 100."""
     units = {str(n): n for n in (*range(1, 600), 12962, 10617)}  # at 10 and 50 %, the last two
     for percent in (10, 50):
         expected = {
@@ -461,7 +461,7 @@ def test_arms_are_those_of_the_kernel() -> None:
     ("number", "percent"), [(2, 50), (7, 50), (10, 90), (11, 10), (300, 90), (1200, 50)]
 )
 def test_the_seed_is_the_first_good_one_of_a_random_row(number: int, percent: int) -> None:
-    """Or the best of those that 5,000 hashes are enough for."""
+    """Or the best seed that 5,000 hashes find."""
     units = {str(n): n * 7919 for n in range(number)}
 
     def off(seed: int) -> float:
@@ -581,7 +581,7 @@ def test_guards_are_looked_at_before_a_run(
     """Levels once, rates for a second."""
 
     class Timed:
-        """A host in which time goes on as it is told to."""
+        """A host whose time passes as told."""
 
         def __init__(self) -> None:
             self.tree, self.now, self.looks, self.faults = tree, 100.0, 1, 0
@@ -592,7 +592,7 @@ def test_guards_are_looked_at_before_a_run(
             return self.now
 
         def sleep(self, seconds: float) -> None:
-            """Let time go on, with some faults."""
+            """Let time pass, with some faults."""
             assert seconds == 0.2
             self.now, self.looks = round(self.now + seconds, 6), self.looks + 1
             self.faults += faults
@@ -608,11 +608,11 @@ def test_guards_are_looked_at_before_a_run(
     assert host.looks == looks
 
 
-# How long
+# Length
 
 
 def options(**given: Any) -> RunOptions:
-    """Return what `ab run` is asked for, the usual but for these."""
+    """Return options of `ab run`, with defaults for all but the given ones."""
     usual: dict[str, Any] = dict.fromkeys(field.name for field in fields(RunOptions))
     usual |= {"design": "switchback", "block": 30.0, "washout": 5.0, "interval": 1.0, "seed": 1,
               "stop": "planned"}  # fmt: skip
@@ -730,11 +730,11 @@ def test_arms(tree: FakeTree) -> None:
     assert split_arm(tree, knobs, "vm/min_free_kbytes=7") == ("", {f"{VM}/min_free_kbytes": "7"})
 
 
-# Who and which
+# Identity
 
 
 def test_digests() -> None:
-    """Whatever has to be equal changes it; what is of the host does not."""
+    """Settings that must be equal change it; properties of the host do not."""
     header: dict[str, Any] = dict.fromkeys(EQUAL, 1)
     header |= {arm: {"settings": {}, "given": ""} for arm in ("control", "treatment")}
     first = digest_of(header)
@@ -768,7 +768,7 @@ def test_machines(tree: FakeTree) -> None:
 
 
 def test_the_seed_and_the_name_of_a_machine(tree: FakeTree) -> None:
-    """By a keyed hash of its id, as other programs have it."""
+    """By a keyed hash of its id, as other programs compute it."""
 
     def keyed(text: str) -> bytes:
         return hmac.digest(b"abc", b"mmpolicy ab" + text.encode(), "sha256")
@@ -803,21 +803,21 @@ def test_what_is_told_of_a_host(tree: FakeTree) -> None:
 
 
 class Kept:
-    """A tree of which only what is kept matters."""
+    """A tree of which only the stored files matter."""
 
     def __init__(self, *, there: bool = True, full: bool = False) -> None:
         self.there, self.full = there, full
         self.kept: list[Any] = []
 
     def keep(self, path: str, text: str, mode: int) -> None:
-        """Keep a file, if there is room for it."""
+        """Store a file, if there is room for it."""
         if self.full:
             raise Error("full", Exit.FAILED, "")
         assert (path, mode) == (LIVE, 0o644)
         self.kept.append(json.loads(text))
 
     def exists(self, path: str) -> bool:
-        """Tell if the file is there."""
+        """Return whether the file exists."""
         assert path == LIVE
         return self.there
 
@@ -932,7 +932,7 @@ def test_a_file_with_nothing_to_lose(tmp_path: Path, text: str, empty: bool) -> 
 
 
 def test_the_last_line_gets_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others before it go, but for the header; a line that has no room is not begun."""
+    """Earlier lines are dropped, but for the header; a line without room is not started."""
     room, write = [20], os.write
 
     def full(file: int, data: bytes) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`split` of a few cgroups: who is in which arm, and what a row for each unit and block shows."""
+"""`split` of a few cgroups: the arms of units, and the results of a row per unit and block."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ WORDS = ["--design", "split", "--unit", "cgroup", "--metric", f"{SOURCE}/s lower
 
 
 def explained(hits: int, runs: int, rate: float, side: str = "two-sided") -> bool:
-    """Tell if chance explains so many hits at that rate."""
+    """Return whether chance explains this number of hits at that rate."""
     print(f"{hits} of {runs}, {hits / runs:.2%}, where {rate:.1%} should be")
     return bool(binomtest(hits, runs, rate, alternative=side).pvalue > 0.001)
 
 
-# Who is in which arm
+# Arms of units
 
 
 def test_the_hash_of_the_kernel() -> None:
@@ -48,7 +48,7 @@ def test_the_hash_of_the_kernel() -> None:
 
 @pytest.mark.parametrize("units", [2, 3, 10])
 def test_both_arms_have_half(units: int) -> None:
-    """Each unit is as often in either arm, and so is each way to share an odd number."""
+    """Each unit is equally often in either arm, and so is each way to share an odd number."""
     numbers = {str(number): 1000 + number for number in range(units)}
     treated, sizes = Counter[str](), Counter[int]()
     for seed in range(400):
@@ -61,7 +61,7 @@ def test_both_arms_have_half(units: int) -> None:
 
 
 def test_few_and_many() -> None:
-    """What is treated among few is among many; some are left in both."""
+    """Units treated among few are also treated among many; some are left in both."""
     numbers = {str(number): number for number in range(20)}
     for seed in range(20):
         many = balanced(numbers, seed, 90)
@@ -84,7 +84,7 @@ NOISES: dict[str, Noise] = {
 
 
 def drawn(rng: Rng, units: int) -> NDArray[np.bool_]:
-    """Return which units are treated: half of them, and of an odd number one more or less."""
+    """Return the treated units: half of them, and of an odd number one more or less."""
     half = (units + int(rng.integers(2)) * (units % 2)) // 2
     return np.asarray(rng.permuted(np.arange(units)) < half, np.bool_)
 
@@ -102,7 +102,7 @@ def blocks_of(rng: Rng, noise: Noise, units: int = 2, effect: float = 0.0) -> li
 
 
 def known(blocks: Sequence[Cells], past: bool = False) -> list[tuple[float, float]]:
-    """Return the pairs that there are."""
+    """Return the complete pairs."""
     return [each for each in pairs_of(blocks, past) if each]
 
 
@@ -152,7 +152,7 @@ def test_values_of_0_are_shares_of_what_is_usual() -> None:
 
 
 def test_a_unit_that_comes_and_goes() -> None:
-    """It counts where it is; a block in which an arm has none is lost."""
+    """It counts in its blocks; a block in which an arm has no unit is lost."""
     rng = np.random.default_rng(4)
     blocks = blocks_of(rng, NOISES["independent"], effect=log(0.5))
     for number in (3, 20):
@@ -171,7 +171,7 @@ def test_a_unit_that_comes_and_goes() -> None:
     ("units", "left", "least"), [(2, 0.3, 0.8), (2, 0.6, 0.8), (50, 0.1, 0.95)]
 )
 def test_what_is_left_of_the_block_before(units: int, left: float, least: float, runs: int) -> None:
-    """Long-lived units keep some of what the other arm gave them: it is seen, else it is not."""
+    """Long-lived units keep some state of the other arm: it is found, and only then."""
     seen = dict.fromkeys((0.0, left), 0)
     for share in seen:
         for seed in range(runs):
@@ -216,7 +216,7 @@ def saturated(rng: Rng, spill: float, units: int = 6, pairs: int = 20) -> Record
 
 @pytest.mark.parametrize("runs", [60, pytest.param(4000, marks=FULL)])
 def test_effects_on_neighbours_are_found(runs: int) -> None:
-    """Of +10 % by all others in 95 % or more; without spill-over, in 5 %."""
+    """+10 % by all others, in 95 % or more; without spill-over, in 5 %."""
     found = dict.fromkeys((0.0, log(1.1)), 0)
     for spill in found:
         for seed in range(runs):
@@ -227,7 +227,7 @@ def test_effects_on_neighbours_are_found(runs: int) -> None:
 
 
 def test_effects_on_neighbours_are_measured() -> None:
-    """What is treated less than in 5 of 6 shows, and nothing is concluded from the run."""
+    """Treatment of less than 5 of 6 is reported, and the run has no conclusion."""
     run = saturated(np.random.default_rng(7), log(1.3))
     (spilled,) = neighbours_of(run)
     assert spilled.found
@@ -241,7 +241,7 @@ def test_effects_on_neighbours_are_measured() -> None:
 
 
 class Cgroups(World):
-    """Two cgroups at work, of which one has 90 % of the load; the treatment makes 20 % less."""
+    """Two working cgroups, one with 90 % of the load; the treatment makes 20 % fewer faults."""
 
     UNITS = ("/web.slice/big", "/web.slice/small")
 
@@ -250,11 +250,11 @@ class Cgroups(World):
         for unit in self.UNITS:
             tree.make_cgroup(unit)
             tree.put(f"/sys/fs/cgroup{unit}/cgroup.procs", "17")
-        self.seen: list[tuple[int, dict[str, str]]] = []  # seconds by what the kernel is told
+        self.seen: list[tuple[int, dict[str, str]]] = []  # seconds by arms of the kernel
         super().__init__(tree)
 
     def arms(self) -> dict[str, str]:
-        """Return the arms as the kernel has them."""
+        """Return the arms as written to the kernel."""
         ids = {unit: self.tree.inode("/sys/fs/cgroup", unit.strip("/")) for unit in self.UNITS}
         seed, percent = (
             int(self.tree.read(f"{CONTROL}/experiment/{name}")) for name in ("seed", "percent")
@@ -298,7 +298,7 @@ def test_two_cgroups(ab: Run, run: Run, out: Path, clock: Cgroups) -> None:
     (metric,) = json.loads(said.out)["metrics"]
     assert metric["effect"]["estimate"] == pytest.approx(-20, abs=0.5)
     assert metric["found"], said.out
-    assert "say most of all which units" not in result.err  # none of an arm is asked for
+    assert "say most of all which units" not in result.err  # no arm requires it
     out.unlink()
     more = [
         "--metric",
@@ -310,12 +310,12 @@ def test_two_cgroups(ab: Run, run: Run, out: Path, clock: Cgroups) -> None:
     ]
     assert "with 2 units, counters of an arm say most of all" in ab(*WORDS, *more).err
     assert "effects on neighbours" in told
-    assert "makes the effect look smaller" not in told  # left in units is looked for
+    assert "makes the effect look smaller" not in told  # carry-over in units is tested
     assert f"neighbours   {SOURCE}/s of units without the treatment" in told
 
 
 def test_what_few_units_cannot_be(ab: Run, tree: FakeTree, clock: World) -> None:
-    """Each word says what to take instead, and nothing is changed."""
+    """Each error names an alternative, and no setting changes."""
     tree.put("/sys/fs/cgroup/lone/cgroup.procs", "5")
     base = ["--design", "split", *SHORT, *FIXED, "--metric"]
     cases = [

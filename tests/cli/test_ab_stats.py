@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The arithmetic of experiments, against what is known or can be counted."""
+"""The arithmetic of experiments, against known values or exact counts."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_totals_weigh_what_a_mean_hides() -> None:
 
 
 def test_what_is_left_over() -> None:
-    """Of an effect, nothing or a quarter is still there in the block after."""
+    """An effect leaves none or a quarter of itself in the block after."""
     rng = np.random.default_rng(1)
     first = rng.integers(0, 2, 40) == 1
     treated = np.stack([first, ~first], axis=-1).reshape(-1)
@@ -154,7 +154,7 @@ def test_imbalance() -> None:
 
 
 def test_lengths() -> None:
-    """t tests of 5 % with 80 % power, as in any table; more where the noise is badly known."""
+    """t tests of 5 % with 80 % power, as in any table; more if the noise is poorly known."""
     assert detectable(1.0, 34, 1) == pytest.approx(0.5, abs=0.005)
     noise = np.random.default_rng(1).normal(0, 1, 400)
     noise *= 2 * np.log(1.05) / noise.std(ddof=1)
@@ -205,7 +205,7 @@ def test_latency() -> None:
 
 
 def counted(times: Vector, sums: bool = True) -> dict[str, float]:
-    """Return what the module has counted of times, as module/sense/octaves.h does it."""
+    """Return the counters that the module has for times, as module/sense/octaves.h does."""
     inside = np.clip(times.astype(np.int64), 1 << 7, (1 << 32) - 1)
     octaves = np.floor(np.log2(inside)).astype(np.int64)
     names = [f"{n}_{(t >> (n - 3)) - 8}" for n, t in zip(octaves, inside, strict=True)]
@@ -257,7 +257,7 @@ def test_metrics_are_parsed() -> None:
 def test_tosses_of_units_are_looked_at_together(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How many at once makes it faster, and no other p."""
+    """The batch size changes the speed, and no p."""
     rng = np.random.default_rng(8)
     treated = np.stack([rng.permuted(np.arange(5)) < 2 for _ in range(12)])
     y = rng.normal(0, 0.1, (12, 5)) - 0.3 * treated

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `ab report` says of a run, word for word and number for number."""
+"""The text of `ab report` on a run, word for word and number for number."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def spread(*d: float) -> list[tuple[float, float]]:
 def test_the_length_is_by_the_noise_of_equal_arms(
     aa: list[float], pairs: list[float], of: str
 ) -> None:
-    """Of at least 3 pairs; without such a phase, by that of the run itself."""
+    """Of at least 3 pairs; without an A/A phase, by the pairs of the run itself."""
     row = replace(SHOWN, aa_pairs=spread(*aa), pairs=spread(*pairs), metrics=2, margin=3.0)
     found = report_of(row, NOTHING)
     found.detect = 4.0
@@ -223,7 +223,7 @@ DIFFERENCE = result(2.0, 1.0, 3.5, 0.01, scale="difference", metric=UNSAID,
 
 
 def least(deviation: float, pairs: int, metrics: int) -> float:
-    """Return the smallest effect that so many pairs find, by the t distribution."""
+    """Return the smallest effect that a number of pairs finds, by the t distribution."""
     t = known.t(pairs - 1)
     return float((t.ppf(1 - 0.025 / metrics) + t.ppf(0.8)) * deviation / pairs**0.5)
 
@@ -311,7 +311,7 @@ def test_what_is_not_clear_in_words() -> None:
 
 
 def told(row: MetricResult, **known_already: Any) -> MetricResult:
-    """Return a row of which some is known, whatever its pairs are."""
+    """Return a row with some values given, whatever its pairs are."""
     row.__dict__.update(known_already)
     return row
 
@@ -334,7 +334,7 @@ def told(row: MetricResult, **known_already: Any) -> MetricResult:
 def test_totals_that_deny_what_was_found(
     effect: float, found: tuple[float, float, float] | None, denied: bool, how: dict[str, str]
 ) -> None:
-    """They have 0 in their interval, and lie beyond that of the pairs: 0.05 to 0.2."""
+    """They have 0 in their interval, and lie beyond the interval of the pairs: 0.05 to 0.2."""
     ends = sorted((effect / 2, effect * 2))
     row = result(effect, ends[0], ends[1], 0.01, metric=UNSAID, **how)
     assert told(row, totals=found, spread_p=(0.5, 0.5)).denied == denied
@@ -353,7 +353,7 @@ def test_totals_that_deny_what_was_found(
 def test_totals_that_deny_a_margin(
     better: str, found: tuple[float, float, float], denied: bool
 ) -> None:
-    """They have it in their interval, and lie beyond that of the pairs: -0.02 to 0.02."""
+    """They have it in their interval, and lie beyond the interval of the pairs: -0.02 to 0.02."""
     metric = Metric.parse(f"vmstat.pgfault/s {better}")
     row = result(0.0, -0.02, 0.02, 0.9, metric=metric, margin=5.0, scale="totals")
     assert row.no_worse
@@ -380,7 +380,7 @@ def test_blocks_that_vary_more_need_firmer_means(
     monkeypatch: pytest.MonkeyPatch, which: str, effect: float, ends: tuple[float, float],
     spread_p: tuple[float, float], scale: str, denied: bool,
 ) -> None:  # fmt: skip
-    """What varies more has the lower logarithms, so only what is lower is in question."""
+    """The arm that varies more has lower logarithms, so only lower results are in question."""
     row = result(effect, -0.3, 0.3, 0.01, metric=UNSAID, scale=scale)
     row = told(row, totals=(effect, -0.3, 0.3), spread_p=spread_p, _of_pairs=(-0.3, 0.3))
     clear = (effect, min(effect, 0.0) - 0.5 * (effect < 0) + 0.01, -0.01 if effect < 0 else 0.5)
@@ -436,7 +436,7 @@ def test_the_level_of_a_margin(length: str, p: float, shown: bool) -> None:
 
 
 def test_who_can_say_what_a_margin_is() -> None:
-    """A percent of nothing there is not; nor where nobody says what is better."""
+    """A margin is no percent of 0, and needs a metric with a direction."""
     for row in (replace(SHOWN, metric=UNSAID), replace(SHOWN, margin=0.0),
                 replace(SHOWN, effect=None)):  # fmt: skip
         assert (row.margin_p, row.no_worse) == (None, False)
@@ -464,7 +464,7 @@ def test_the_ends_of_words() -> None:
     assert BETTER.shown(-inf) == -inf
 
 
-# Why not to believe it, and what to bear in mind
+# Doubts and notes
 
 
 def test_doubts_of_a_metric() -> None:

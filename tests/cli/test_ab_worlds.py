@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Each decision in worlds that simulate.py does not have: few runs here, all of them with --full.
 
-A rate that fails is one that chance explains in fewer than one of 10,000 such tests.
+A rate fails if chance explains it in fewer than one of 10,000 such tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .worlds import ANY, Rng, Vector, World, normal, rates, recorded, two, world
 
 ALL = worlds()
 UNLIKELY = 1e-4
-# Worlds that were wrong before, and in how many runs that shows.
+# Worlds with wrong results before a fix, and the number of runs that shows them.
 MENDED = [
     ("pool: 12 hosts, equal arms, the slowest 10 % of the treatment lost", 30),
     ("pool: 6 hosts, +10 %, one is at 0 in 30 % of the treatment's blocks", 3),
@@ -38,7 +38,7 @@ MENDED = [
 
 
 def check(world: World, runs: int) -> None:
-    """Fail if chance does not explain how often something came out."""
+    """Fail if chance does not explain the frequency of an outcome."""
     found = rates(world, range(runs))
     for name, (low, high) in world.should.items():
         if (low, high) == ANY:
@@ -51,14 +51,14 @@ def check(world: World, runs: int) -> None:
 
 @pytest.mark.parametrize(("title", "runs"), MENDED)
 def test_worlds_that_were_wrong(title: str, runs: int) -> None:
-    """Each failed, with as many runs, before the decision was mended; of the orders, one did."""
+    """Each failed, with as many runs, before the decision was fixed; of the orders, one did."""
     check(ALL[title], runs)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("title", ALL)
 def test_all_worlds(title: str) -> None:
-    """As often as half an hour allows; ./dev bench rates runs them more often."""
+    """As many runs as fit into half an hour; ./dev bench rates runs them more often."""
     check(ALL[title], 500)
 
 
@@ -82,7 +82,7 @@ def test_what_is_worse_is_told_though_another_metric_is_in_doubt(order: str) -> 
 
 
 def test_a_change_of_scale_is_no_second_chance() -> None:
-    """What a run had lost when a 0 came stays lost: all of it is one game."""
+    """Losses of a run before the first 0 stay lost: all of it is one game."""
     rng = np.random.default_rng(1)
     before = [(float(c), float(t)) for c, t in np.exp(rng.normal(0, 0.1, (40, 2)))]
     after = [(10.0, 8.0)] * 9
@@ -107,7 +107,7 @@ def test_sizes_go_on_when_the_scale_changes() -> None:
 
 
 def test_values_far_apart_have_an_interval() -> None:
-    """An effect of e to the 800 is looked for nowhere; it was an error of this command."""
+    """An effect of e^800 is not searched for; it was an error of this command."""
     rng = np.random.default_rng(2)
     pairs = [(float(c), float(t)) for c, t in np.exp(rng.normal(0, 4, (60, 2)))]
     _, middle, low, high = anytime.sequence([*pairs, (0.0, 1.0), (1e9, 1.0)])
@@ -116,7 +116,7 @@ def test_values_far_apart_have_an_interval() -> None:
 
 @pytest.mark.parametrize(("p", "seen"), [(0.0205, True), (0.0215, False), (0.0245, False)])
 def test_each_sign_of_carry_over_has_less_than_half_of_the_risk(p: float, seen: bool) -> None:
-    """With half of it for each, a drift made 6.7 % of runs without carry-over report it."""
+    """With half of the level for each, a drift made 6.7 % of runs without carry-over report it."""
     assert Carry(True, share=0.5, share_p=p).seen is seen
     assert Carry(True, first=-0.1, second=-0.3, halves_p=p).seen is seen
 
@@ -132,7 +132,7 @@ def test_a_length_that_its_own_width_decides_has_an_interval_to_spare(rounds: in
 
 
 def test_hosts_that_share_a_jump_are_told() -> None:
-    """The size of the jump tells, whatever the coins are."""
+    """The size of the jump reveals it, whatever the coins are."""
     rng = np.random.default_rng(3)
     jump = np.zeros(12)
     jump[6] = log(2)
