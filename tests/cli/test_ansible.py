@@ -26,7 +26,7 @@ from .fleet import NEW, Fleet
     ],
 )
 def ansible(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has the one of PyPI, and that of Debian 12."""
+    """Each test runs with the Ansible of PyPI, and with that of Debian 12."""
     monkeypatch.setattr(controller, "PLAYBOOK", request.param)
 
 
@@ -36,7 +36,7 @@ def fleet(tmp_path: Path) -> Fleet:
 
 
 def test_a_manifest_is_kept(tmp_path: Path) -> None:
-    """Check mode says what then happens; the second play changes nothing."""
+    """Check mode predicts the changes; the second play changes no host."""
     fleet = Fleet(tmp_path, 1)
     before = read_named(fleet.hosts["host0"])
     told = {"mmpolicy_manifests": {"host.toml": NEW}, "mmpolicy_hosts": "mmpolicy"}
@@ -69,7 +69,7 @@ def test_a_manifest_that_is_refused_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_rollout(fleet: Fleet) -> None:
-    """All hosts have it for good; a second play holds nothing, and changes nothing."""
+    """All hosts have it permanently; a second play sets no lease, and changes no host."""
     code, out = fleet.rollout(rollout_gates=["true && false || true"])
     assert code == 0, out
     assert set(fleet.policies().values()) == {"fixed"} and fleet.leases() == {"0"}
@@ -79,7 +79,7 @@ def test_rollout(fleet: Fleet) -> None:
 
 
 def test_a_step_goes_back_as_a_whole(fleet: Fleet) -> None:
-    """The first step is kept; a host of the second has exit 8, so that both of it go back."""
+    """The first step is kept; one host of the second exits with 8, so both roll back."""
     before = read_named(fleet.hosts["host2"])
     gate = "[ {{ inventory_hostname }} != host1 ] || exit 8"
     code, out = fleet.rollout(rollout_gates=[gate])
@@ -92,7 +92,7 @@ def test_a_step_goes_back_as_a_whole(fleet: Fleet) -> None:
 
 @pytest.mark.full
 def test_a_lost_host_stops_its_step(fleet: Fleet) -> None:
-    """The others go back at once, and the lost one with its lease, which is not renewed."""
+    """The others roll back at once, and the lost one by its lease, which is not renewed."""
     gate = "[ {{ inventory_hostname }} != host1 ] || touch " + str(fleet.folder / "host1/lost")
     code, out = fleet.rollout(rollout_gates=[gate], rollout_hold=2, rollout_period=1)
     assert code == 2, out
@@ -101,7 +101,7 @@ def test_a_lost_host_stops_its_step(fleet: Fleet) -> None:
     assert fleet.policies() == {"host0": "fixed", "host1": "fixed", "host2": "never"}
     assert fleet.kept()["host1"] == "old"
     assert fleet.hosts["host1"].read(f"{CONTROL}/lease_ms") == "600000"
-    # Its lease ends, it is reached again, and the next roll-out begins with what it has kept.
+    # Its lease expires, it becomes reachable, and the next roll-out begins with its old manifest.
     fleet.hosts["host1"].expire()
     fleet.hosts["host1"].remove("/lost")
     code, out = fleet.rollout()
@@ -111,7 +111,7 @@ def test_a_lost_host_stops_its_step(fleet: Fleet) -> None:
 
 @pytest.mark.full
 def test_what_somebody_has_set_is_not_lost(fleet: Fleet) -> None:
-    """A host that is not as its manifests say is refused before anything is changed."""
+    """A host that differs from its manifests is refused before any change."""
     fleet.command("host0", "set", "compact", "budget")
     before = read_named(fleet.hosts["host0"])
     code, out = fleet.rollout()
@@ -121,7 +121,7 @@ def test_what_somebody_has_set_is_not_lost(fleet: Fleet) -> None:
 
 @pytest.mark.full
 def test_a_reset_stops_the_step(fleet: Fleet) -> None:
-    """Somebody pulls the brake on a host: the others of its step go back."""
+    """An administrator resets a host: the others of its step roll back."""
     brake = json.loads((fleet.folder / "hosts.json").read_text())
     command = brake["mmpolicy"]["hosts"]["host2"]["mmpolicy_command"]
     gate = f"[ {{{{ inventory_hostname }}}} != host2 ] || {' '.join(command)} reset"
@@ -132,7 +132,7 @@ def test_a_reset_stops_the_step(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("moments", [1, pytest.param(20, marks=pytest.mark.full)])
 def test_a_controller_that_dies(tmp_path: Path, moments: int) -> None:
-    """Each host has a step that was passed, or what it had before; or its lease ends it."""
+    """Each host has a step that passed, or its old manifest; or its lease ends it."""
     dice = random.Random(33)
     for number in range(moments):
         folder = tmp_path / str(number)
@@ -148,7 +148,7 @@ def test_a_controller_that_dies(tmp_path: Path, moments: int) -> None:
             if tree.read(f"{CONTROL}/lease_ms") == "0":
                 assert (policy, kept) in {("never", "old"), ("fixed", "new")}, (number, name)
             else:
-                tree.expire()  # to stock, whatever is kept
+                tree.expire()  # to stock, whatever manifest it has
         code, out = fleet.play(
             "rollout", mmpolicy_manifests={"host.toml": NEW}, rollout_period=0, rollout_hold=0
         )
@@ -156,7 +156,7 @@ def test_a_controller_that_dies(tmp_path: Path, moments: int) -> None:
 
 
 def wait_for_a_moment(fleet: Fleet, dice: random.Random) -> None:
-    """Let so many changes come: what one counts does not depend on how fast the machine is."""
+    """Wait for a number of changes, so that the speed of the machine does not matter."""
     journal = [tree.real("/var/lib/mmpolicy/journal.jsonl") for tree in fleet.hosts.values()]
     start = sum(path.stat().st_size for path in journal)
     events, seen, end = dice.randrange(12), start, time.monotonic() + 120
@@ -188,7 +188,7 @@ TELL = "grep -q '[[]always' $ROOT{} && echo $(({} + RANDOM % 3)) || echo $((100 
 
 @pytest.mark.full
 def test_an_experiment(tmp_path: Path) -> None:
-    """Hosts are drawn from each stratum, run detached, and are pooled; what is worse fails."""
+    """Hosts are drawn from each stratum, run detached, and are pooled; a regression fails."""
     fleet = Fleet(tmp_path, 5)
     for number in range(5):
         fleet.vary(f"host{number}", kind="large" if number < 2 else "small")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`recommend` without a process: what it says of hosts made of files."""
+"""`recommend` without a process: its findings on hosts made of files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def host(tree: FakeTree, clock: Clock) -> FakeTree:
     tree.make_unloaded()
     make_thp(tree)
     make_sparse(tree, 11, "web", 2048, 1, "/system.slice/web.service")
-    # By which it finds out how long a look at one page takes.
+    # By these it measures how long reading one page takes.
     for name, text in ("statm", "99999 99999"), ("smaps_rollup", ""):
         tree.put(f"/proc/self/{name}", text)
     clock.steps = [lambda: None] * 9
@@ -46,7 +46,7 @@ def test_nothing_to_do(run: Run, host: FakeTree, clock: Clock) -> None:
 
 
 def test_waste(run: Run, host: FakeTree) -> None:
-    """It names the service, what it wastes, the command, and the price."""
+    """It names the service, its waste, the command, and the price."""
     make_sparse(host, 10, "redis", LARGE, 16, "/system.slice/redis.service")
     (line,) = said(run)
     assert line.startswith("/system.slice/redis.service: 240 MiB (+- ")
@@ -91,7 +91,7 @@ def busy(tree: FakeTree, clock: Clock) -> None:
 
 
 def test_the_kernels_own_sizes(run: Run, host: FakeTree, clock: Clock) -> None:
-    """Where they would do, it says so, and gives the lines."""
+    """If the kernel's own sizes suffice, it says so, and prints the lines."""
     busy(host, clock)
     (line,) = said(run)
     start = "web: 2000 page faults a second, at most 20 % of a CPU to gain (mmpolicy calibrate"
@@ -107,7 +107,7 @@ def test_the_kernels_own_sizes(run: Run, host: FakeTree, clock: Clock) -> None:
 
 @pytest.mark.parametrize(("pid", "faults"), [(11, 10), (0, 10_000)])
 def test_a_host_at_rest(run: Run, host: FakeTree, clock: Clock, pid: int, faults: int) -> None:
-    """Two faults a second cannot take a CPU, and what the command itself does is no finding."""
+    """Two faults a second cannot take a CPU, and the command's own work is no finding."""
     looked_at = pid or os.getpid()
     clock.steps = [
         lambda: count(host, looked_at, "web", 2048, faults, 100),
@@ -120,7 +120,7 @@ def test_a_host_at_rest(run: Run, host: FakeTree, clock: Clock, pid: int, faults
 
 
 def test_faults_of_the_whole_time_count(run: Run, host: FakeTree, clock: Clock) -> None:
-    """Not those of the last seconds alone."""
+    """Not only faults of the last seconds."""
     busy(host, clock)
     clock.steps[1] = lambda: None
     assert said(run)[0].startswith("web: 1000 page faults a second, ")
@@ -181,7 +181,7 @@ def test_a_shadow(run: Run, tree: FakeTree, clock: Clock) -> None:
 
 @pytest.mark.parametrize("words", ["adaptive shadow=adaptive", "shadow=fixed"])
 def test_a_shadow_that_says_nothing_new(run: Run, tree: FakeTree, clock: Clock, words: str) -> None:
-    """It is obeyed already, or is another policy."""
+    """It is active already, or is another policy."""
     make_thp(tree)
     assert run("set", "anon_order", *words.split()).code == 0
     counters = "decisions 900\nshadow_requested_order_4 800\nshadow_allocated_order_4 60"
@@ -219,7 +219,7 @@ def test_never_more_than_five_lines(run: Run, tree: FakeTree, clock: Clock) -> N
     lines = said(run)
     heads = [line.partition(":")[0] for line in lines]
     assert heads[2:] == ["web", "host", "profile default"]
-    assert {head[:2] for head in heads[:2]} == {"/x"}  # two of four that waste alike
+    assert {head[:2] for head in heads[:2]} == {"/x"}  # two of four with equal waste
 
 
 def test_usage(run: Run, host: FakeTree) -> None:

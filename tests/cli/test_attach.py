@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `set`, `reset`, `unload` and `status` do while the kernel hooks its functions or lets go."""
+"""`set`, `reset`, `unload` and `status` while the kernel attaches or detaches hooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMANDS = {
 
 @pytest.fixture
 def slow(tree: FakeTree, clock: Clock) -> FakeTree:
-    """A host on which a task keeps the kernel from what was written."""
+    """A host on which a task delays the effect of writes."""
     tree.put(f"{CONTROL}/blockers", "412 dd")
     tree.put(f"{CONTROL}/point_error", "")
     clock.steps = [lambda: None] * 1000
@@ -27,7 +27,7 @@ def slow(tree: FakeTree, clock: Clock) -> FakeTree:
 def test_it_waits_until_the_kernel_is_done(
     run: Run, slow: FakeTree, clock: Clock, state: str
 ) -> None:
-    """A short wait is silent, a longer one says what for."""
+    """A short wait is silent, a longer one prints its reason."""
     slow.under_way = state
     clock.steps[4] = lambda: setattr(slow, "under_way", "")
     assert run(*COMMANDS[state]).err == ""
@@ -37,7 +37,7 @@ def test_it_waits_until_the_kernel_is_done(
 
 @pytest.mark.parametrize("state", COMMANDS)
 def test_it_does_not_wait_for_ever(run: Run, slow: FakeTree, clock: Clock, state: str) -> None:
-    """Or not at all. What was asked for counts, so this is no failure."""
+    """Or not at all. The setting is stored, so this is no failure."""
     slow.under_way = state
     note = f"note: {state}, {BUSY}; mmpolicy status shows when it is done"
     result = run(*COMMANDS[state], "--no-wait")
@@ -56,7 +56,7 @@ def test_an_error_that_comes_later(run: Run, slow: FakeTree) -> None:
 
 
 def test_status_says_who_holds_it_up(run: Run, slow: FakeTree) -> None:
-    """A few of them; without root, that they are there at all is not known."""
+    """A few of the tasks; without root, even their existence is unknown."""
     slow.under_way = "detaching"
     assert run("status").out.splitlines()[0] == f"state: detaching, {BUSY}"
     slow.put(f"{CONTROL}/blockers", "\n".join(f"{n} dd" for n in range(9)))
@@ -68,7 +68,7 @@ def test_status_says_who_holds_it_up(run: Run, slow: FakeTree) -> None:
 
 
 def test_unload_while_a_task_holds_it_up(run: Run, slow: FakeTree) -> None:
-    """It does not ask the kernel to wait without an end: all is stock, and the module stays."""
+    """It does not make the kernel wait without a limit: all is stock, and the module stays."""
     run("set", "anon_order", "fixed")
     slow.under_way = "detaching"
     result = run("unload")

@@ -34,13 +34,13 @@ from .fakes import CONTROL, THP, FakeTree, Run
 SIZE = f"{THP}/hugepages-64kB/enabled"
 LARGE = "hugepages-64kB/enabled=always"
 NEVER = "hugepages-64kB/enabled=never"
-# Takes 12 MB, unless the knob is as its second argument says.
+# Takes 12 MB, unless the knob has the value of its second argument.
 EATS = 'case $(cat "$0") in *"[$1]"*) exit;; esac; x=$(head -c 12000000 /dev/zero | tr "\\0" x)'
 
 
 @pytest.fixture
 def eats(tree: FakeTree) -> Iterator[list[str]]:
-    """Return a program that has fewer faults where 64 kB is always.
+    """Return a program that has fewer faults if 64 kB is set to always.
 
     It gets single pages whatever the settings of this machine are.
     """
@@ -99,9 +99,9 @@ def test_until_medians_are_known(run: Run, eats: list[str], tmp_path: Path) -> N
 def test_counters_of_perf(
     run: Run, eats: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each counts the program and its children from exec() on; what is not to be had is left out.
+    """Each counts the program and its children from exec() on; unavailable ones are left out.
 
-    So does a counter of the kernel's own, which each machine has: the page faults.
+    So does a counter of the kernel itself, which each machine has: the page faults.
     """
     faults = (1, 2)  # PERF_TYPE_SOFTWARE, PERF_COUNT_SW_PAGE_FAULTS
     wanted = {"cycles": [faults], "instructions": [(0xFFFF, 0)], "tlb_misses": [faults, faults]}
@@ -155,7 +155,7 @@ def test_what_is_of_the_whole_host_is_refused(run: Run, eats: list[str]) -> None
         (["--arm", "vm/nothing=1"], "no"),
         (["--plot", "x.pdf"], ".svg or .png"),
         (["--runs", "0"], "0"),
-        (["--metric", "vmstat.pgfault"], "is not one of"),  # a counter that nobody could divide
+        (["--metric", "vmstat.pgfault"], "is not one of"),  # a counter that is no sum
         (["--detect", "3", "--precision", "2"], "choose one of --detect and --precision"),
         (["--rnus", "3"], "No such option: --rnus"),
     ],
@@ -240,7 +240,7 @@ def test_a_bad_path_is_refused_before_the_first_run(
 
 @pytest.mark.parametrize("option", ["--out", "--html"])
 def test_a_full_disk_hides_nothing(run: Run, eats: list[str], tmp_path: Path, option: str) -> None:
-    """What was measured is printed, and the other files are written."""
+    """Measured results are printed, and the other files are written."""
     words = ["--runs", "2", option, "/dev/full", "--plot", str(tmp_path / "a.svg")]
     result = run("bench", *words, *counting(tmp_path / "runs"))
     assert result.code == 1 and "cannot write /dev/full: ENOSPC" in result.err
@@ -272,7 +272,7 @@ def test_too_few_rounds_are_told_before_the_first(
     [
         ("sleep 60 & sleep 0.1", ["sleep"]),
         ("setsid sleep 3 & sleep 0.3", ["sleep"]),
-        ("(sleep 0.01 &); sleep 0.3", ["sleep"]),  # over before the program, with nobody waiting
+        ("(sleep 0.01 &); sleep 0.3", ["sleep"]),  # exits first, with no waiting parent
         ("sleep 0.01 & wait", []),
         ("true", []),
     ],
@@ -280,7 +280,7 @@ def test_too_few_rounds_are_told_before_the_first(
 def test_what_outlives_a_run_is_told(
     run: Run, eats: list[str], command: str, names: list[str]
 ) -> None:
-    """And it is told of each run anew, but of none twice."""
+    """And each run is reported once."""
     result = run("bench", "--runs", "2", "--json", "--", "sh", "-c", command)
     assert result.json["outlived"] == names
     said = "sleep outlived the process that started it: its CPU time, faults and memory are not"
@@ -311,13 +311,13 @@ def test_dry_run(run: Run, tree: FakeTree, eats: list[str]) -> None:
 def test_rounds_are_told_on_a_terminal(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line; those that warm up are the round 0."""
+    """In one line; warm-up runs are round 0."""
     told: list[tuple[str, bool]] = []
     with monkeypatch.context() as patch:
         patch.setattr(verb, "progress_line", lambda *round_: told.append(round_))
         result = run("bench", "--runs", "2", "--warmup", "1", "--seed", "0", "--json", "--", "true")
     assert (result.code, result.err, result.json["seed"]) == (0, "", 0)
-    assert result.json["host"]["cpu"] == ""  # which this host does not tell
+    assert result.json["host"]["cpu"] == ""  # which this host does not report
     assert told == [(f"round {done} of 2", done == 2) for done in range(3)]
     for is_terminal in (False, True):
         monkeypatch.setattr(sys.stderr, "isatty", lambda is_terminal=is_terminal: is_terminal)
@@ -332,7 +332,7 @@ def test_rounds_are_told_on_a_terminal(
 def test_either_picture_alone(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """And a warning is none of the numbers."""
+    """And a warning is not part of the results."""
     monkeypatch.setattr("mmpolicy.bench.rounds.Length.note", lambda _length: "too few")
     files = {"--plot": tmp_path / "a.svg", "--html": tmp_path / "a.html"}
     words = ["--runs", "1", "--warmup", "0", "--json", kind, str(files[kind]), "--", "true"]
@@ -357,7 +357,7 @@ def test_a_bench_that_is_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_root(
     run: Run, tree: FakeTree, eats: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of the host is touched, so not even the lock is wanted."""
+    """No setting of the host changes, so the lock is not taken."""
     monkeypatch.setattr(tree, "writable", lambda _path: False)
     status = ["--", "sh", "-c", 'grep -q "THP_enabled:.*$0" /proc/self/status', "[01]"]
     found = run("bench", "--arm", "no-thp", "--runs", "1", "--json", *status).json
@@ -386,7 +386,7 @@ def test_a_server_that_ends_too_soon(run: Run, eats: list[str]) -> None:
 
 
 def begin(tree: FakeTree, *words: str) -> subprocess.Popen[str]:
-    """Begin a bench that takes long, as a process of its own."""
+    """Start a long bench, as a process of its own."""
     argv = [sys.executable, "-m", "mmpolicy", "--root", str(tree.root), "bench", "--runs", "1000"]
     argv += ["--arm", NEVER, "--arm", LARGE, *words, "--", "sleep", "0.02"]
     return subprocess.Popen(argv, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -409,15 +409,15 @@ def test_two_at_once(
 def test_killed_at_any_moment(
     tree: FakeTree, eats: list[str], wait_until: Callable[[Callable[[], object]], None], seed: int
 ) -> None:
-    """The watchdog puts the knobs back; if that is killed too, the next command does."""
+    """The watchdog restores the knobs; if it is killed too, the next command does."""
     tree.make_unloaded()
     before, rng = read_knobs(tree), random.Random(seed)
     process = begin(tree)
     wait_until(lambda: tree.exists(RECOVERY))
     time.sleep(rng.uniform(0, 0.5))
-    process.send_signal(signal.SIGSTOP)  # so that they stay the same
+    process.send_signal(signal.SIGSTOP)  # so that they stay unchanged
     if seed % 2:
-        for pid in children(process.pid):  # the watchdog is among them
+        for pid in children(process.pid):  # including the watchdog
             os.kill(pid, signal.SIGKILL)
     process.kill()
     process.wait()
@@ -426,13 +426,13 @@ def test_killed_at_any_moment(
     wait_until(lambda: not tree.exists(RECOVERY) and read_knobs(tree) == before)
 
 
-# What the numbers say
+# Results
 
 OFF, ON = Arm("off"), Arm("on")
 
 
 def runs_of(rng: np.random.Generator, rounds: int, effect: float, spread: float) -> list[dict]:  # type: ignore[type-arg]
-    """Make rounds of a busy host: what drifts meets both arms, and some runs take much longer."""
+    """Make rounds of a busy host: drift affects both arms, and some runs take much longer."""
     found = []
     for drift in np.cumsum(rng.normal(0, 0.02, rounds)):
         noise = rng.normal(0, spread, 2) + (rng.random(2) < 0.05) * rng.exponential(0.1, 2)
@@ -445,7 +445,7 @@ def runs_of(rng: np.random.Generator, rounds: int, effect: float, spread: float)
 
 
 def test_equal_arms_are_rarely_told_apart() -> None:
-    """At most 5 % of benches find something where there is nothing, whatever their length is by."""
+    """At most 5 % of benches find a false difference, whatever decides their length."""
     rng = np.random.default_rng(1)
     hits = {"fixed": 0, "detect": 0}
     times = 1000
@@ -460,7 +460,7 @@ def test_equal_arms_are_rarely_told_apart() -> None:
 
 
 def ended(runs: list[dict[str, Values]], length: Length) -> Length:
-    """Return a length as it is when the bench ends, with the rounds that there would be."""
+    """Return a length at the end of the bench, given the rounds that would be possible."""
     for done in range(1, len(runs) + 1):
         length.look_at(runs[:done], (OFF, ON))
         if length.rounds == done:
@@ -469,12 +469,12 @@ def ended(runs: list[dict[str, Values]], length: Length) -> Length:
 
 
 def learned(runs: list[dict[str, Values]], percent: float) -> Length:
-    """Return the length of a bench that goes on until it finds so much."""
+    """Return the length of a bench that runs until it can find a given difference."""
     return ended(runs, Length(PILOT, percent))
 
 
 def known_within(runs: list[dict[str, Values]], percent: float) -> Length:
-    """Return the length of a bench that goes on until medians are known so closely."""
+    """Return the length of a bench that runs until medians have a given precision."""
     return ended(runs, Length(MOST, within=percent))
 
 

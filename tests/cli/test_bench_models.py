@@ -37,32 +37,32 @@ from .fakes import THP, FakeTree
 from .test_bench_pieces import AGAIN, OFF, ON, rounds
 from .test_host import raised
 
-# What a bench does, one round after the other
+# The rounds of a bench
 
 
 class Model:
-    """Arms and programs that note what they are told, and no more."""
+    """Arms and programs that only record their calls."""
 
     def __init__(self, *arms: Arm) -> None:
         self.arms, self.told, self.made = arms, list[Any](), {64 << 10: 1}
 
     def enter(self, arm: Arm) -> None:
-        """Note the arm."""
+        """Record the arm."""
         self.told.append(arm.name)
 
     def bind(self, arm: Arm, pid: int) -> None:
-        """Note what is bound to it."""
+        """Record the binding of a process."""
         self.told.append((arm.name, pid))
 
     def run(self, prepare: programs.Prepare, no_thp: bool) -> dict[str, float]:
-        """Have a program that gets large folios, three of 64 kB and two of 2 MB."""
+        """Return the result of a program that gets large folios, three of 64 kB and two of 2 MB."""
         prepare(41)
         self.told.append(no_thp)
         self.made = {64 << 10: self.made[64 << 10] + 3, 2 << 20: self.made.get(2 << 20, 0) + 2}
         return {"cpu": 1.5}
 
     def bench(self, length: Length) -> Bench:
-        """Return a bench of these."""
+        """Return a bench of these arms and programs."""
         both: Any = self
         return Bench(both, both, length, 1, lambda: self.made, lambda _pid: lambda: 0)
 
@@ -76,12 +76,12 @@ def test_a_run_is_in_its_arm() -> None:
 
 
 def told(bench: Bench, warmup: int = 0) -> list[tuple[int, int]]:
-    """Run a bench; after each round, how many are done and how many there will be."""
+    """Run a bench; return the rounds done and planned, after each round."""
     return [(done, bench.length.rounds) for done in bench.rounds(warmup)]
 
 
 def test_rounds_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that warm up are none; from the eighth on, the length is learned if there are arms."""
+    """Warm-up rounds do not count; from the eighth on, the length is learned if there are arms."""
     model = Model(OFF, ON)
     bench = model.bench(Length(3))
     assert told(bench, 2) == [(0, 3), (0, 3), (1, 3), (2, 3), (3, 3)]
@@ -101,7 +101,7 @@ def test_rounds_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_arm_that_is_known_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wild one goes on beside the first; means and the first's are of the same rounds."""
+    """The noisy arm goes on with the first; means and the first's are of equal rounds."""
     rng = random.Random(4)
     spread = {"off": 0.01, "calm": 0.01, "wild": 0.1}
     run = lambda _self, arm: {"cpu": exp(rng.gauss(0.0, spread[arm.name]))}  # noqa: E731
@@ -133,13 +133,13 @@ def test_more_rounds_than_there_may_be_are_told() -> None:
     assert (Length(5).detect, Length(5).metric, Length(5).needed) == (0, "cpu", 0)
 
 
-# The process that starts programs, and what it is asked for
+# The process that starts programs, and its requests
 
 
 def programs_of(
     monkeypatch: pytest.MonkeyPatch, work: programs.Work
 ) -> tuple[Any, list[Any], Callable[[float], None]]:
-    """Return programs whose time passes as they sleep, what they note, and how to sleep."""
+    """Return programs whose time passes as they sleep, their records, and a sleep function."""
     told, now = list[Any](), [0.0]
     found = programs.Programs(work, lambda: told.append("tick"))
 
@@ -191,7 +191,7 @@ def test_an_answer_may_take_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_is_asked_to_end_after_its_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time is that of the load, the rest what the server took; both are killed in the end."""
+    """The time is that of the load, the rest includes the server; both are killed in the end."""
     found, told, _ = programs_of(monkeypatch, programs.Work(["load"], "serve", "", 5.0))
     begun = {"began": 1.0, "before": [0]}
     answers: Iterator[dict[str, Any]] = iter([
@@ -258,7 +258,7 @@ def test_a_program_costs_two_files_until_it_begins(tmp_path: Path) -> None:
 
 
 def test_what_a_program_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without what its process took before, which is no part of the program."""
+    """Without the use of its process before exec(), which is not the program's."""
     used = SimpleNamespace(ru_utime=5.0, ru_stime=3.0, ru_minflt=70, ru_majflt=2, ru_maxrss=100)
     monkeypatch.setattr(os, "wait4", lambda pid, options: (pid, 3 << 8, used)[: 3 + options])
     monkeypatch.setattr(starter, "_counted", float)
@@ -274,7 +274,7 @@ def test_what_a_program_took(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("no_thp", [False, True])
 def test_a_process_becomes_a_program(monkeypatch: pytest.MonkeyPatch, no_thp: bool) -> None:
-    """It ends with its starter, in a session of its own, and sees and says nothing but errors."""
+    """It is killed with its starter, in a session of its own, and only its errors are shown."""
     told, result = list[Any](), [0]
 
     def prctl(*words: int) -> int:
@@ -304,7 +304,7 @@ def test_a_process_becomes_a_program(monkeypatch: pytest.MonkeyPatch, no_thp: bo
     told.clear()
     for file in (gate[1], *news):
         os.close(file)
-    starter._become(("prog",), no_thp, "out", gate[0], news[1])  # whoever asks has gone
+    starter._become(("prog",), no_thp, "out", gate[0], news[1])  # the starter has exited
     assert told == begin
     os.close(gate[0])
 
@@ -313,7 +313,7 @@ def test_a_process_becomes_a_program(monkeypatch: pytest.MonkeyPatch, no_thp: bo
 
 
 def test_what_a_bench_changes(tree: FakeTree) -> None:
-    """Where anything but the command is changed, what a killed bench has left goes first."""
+    """If an arm changes more than the command, leftovers of a killed bench are removed first."""
     now, path = read_knobs(tree), f"{THP}/hugepages-64kB/enabled"
     fixed = {choice("x", "anon_order"): "fixed"}
     told: list[str] = []
@@ -367,7 +367,7 @@ def test_a_setting_of_the_whole_host_is_none_of_one_command(tree: FakeTree) -> N
     assert error.message == "bulk/policy is of the whole host, and not of one command"
 
 
-# What a fault costs
+# Cost of a fault
 
 
 @pytest.mark.parametrize(

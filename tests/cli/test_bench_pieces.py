@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`bench` and `calibrate`, piece by piece: order, lengths, arms, and what is said of numbers."""
+"""`bench` and `calibrate`, piece by piece: order, lengths, arms, and the text of results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rounds(*values: tuple[float, ...], names: tuple[str, ...] = ("cpu",)) -> lis
     ]  # fmt: skip
 
 
-# What numbers say
+# Meaning of results
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_ratios() -> None:
 
 
 def test_tables_of_what_each_run_has() -> None:
-    """What a run lacks is left out; counters have tables of their own, folios no ratio."""
+    """Missing values are left out; counters have tables of their own, folios no ratio."""
     names = ("cpu", "faults", "large_folios", "cycles", "unknown")
     runs = rounds((2.5, 5.0), (2.5, 5.0), names=names)
     runs[0]["on"]["wall"] = 7.0
@@ -123,7 +123,7 @@ def test_tables_of_what_each_run_has() -> None:
 
 
 def test_units_of_what_is_shown() -> None:
-    """From seconds, bytes and counts; with so many, a wrong factor shows."""
+    """From seconds, bytes and counts; several units reveal a wrong factor."""
     found = Found((OFF,), rounds((1e13,), names=tuple(METRICS)), "cpu", 1)
     cells = [cell for _, rows in found.tables() for cell in rows[0][1:]]
     assert dict(zip(found.known, cells, strict=True)) == {
@@ -136,7 +136,7 @@ def test_units_of_what_is_shown() -> None:
 
 
 def test_what_is_found_is_below_five_percent() -> None:
-    """At 5 % exactly, nothing is found."""
+    """At 5 % exactly, no difference is found."""
     found = Found((OFF, ON), rounds(*[(100.0, 90.0)] * 6), "cpu", 1)
     found.corrected["on"] = ALPHA
     assert not found.found(ON)
@@ -149,7 +149,7 @@ def test_the_median_needs_two_rounds_and_a_time_of_the_first_arm() -> None:
     assert two.effect and two.median == 1.5
 
 
-# How many rounds
+# Number of rounds
 
 
 def test_pairs_of_rounds() -> None:
@@ -158,7 +158,7 @@ def test_pairs_of_rounds() -> None:
 
 
 def test_a_length_is_learned_from_the_noise() -> None:
-    """Of all arms together; never fewer than were made."""
+    """From all arms together; never fewer than were made."""
     rng = random.Random(3)
     noise = [(1.0, exp(rng.gauss(0, 0.02)), exp(rng.gauss(0, 0.1))) for _ in range(PILOT)]
     length = Length(PILOT, 5.0)
@@ -183,7 +183,7 @@ def test_a_length_is_learned_from_the_noise() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_length_knows_no_arm(seed: int) -> None:
-    """Where two are equal, the coins may as well have changed their places in any round."""
+    """If two arms are equal, the coins may have swapped them in any round."""
     rng = random.Random(seed)
     noise = [[exp(rng.gauss(0, 0.03)), exp(rng.gauss(0, 0.03)), exp(rng.gauss(0.1, 0.03))]
              for _ in range(PILOT)]  # fmt: skip
@@ -251,7 +251,7 @@ def test_counters_that_ran_a_part_of_the_time() -> None:
 
 
 def test_counters_have_the_numbers_of_the_kernel() -> None:
-    """As linux/perf_event.h has them: a kind, then for a cache which, what it does, and misses."""
+    """As in linux/perf_event.h: a type; for a cache also which, the operation, and misses."""
     assert programs.COUNTERS == {
         "cycles": [(0, 0)], "instructions": [(0, 1)], "tlb_misses": [(3, 0x10003), (3, 0x10103)],
     }  # fmt: skip
@@ -260,7 +260,7 @@ def test_counters_have_the_numbers_of_the_kernel() -> None:
 def test_a_counter_begins_with_exec_and_is_of_the_children_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Disabled, inherited and enabled by exec(); it tells how long it was to run, and ran."""
+    """Disabled, inherited and enabled by exec(); it reports the time enabled, and running."""
     asked: list[Any] = []
 
     class Libc:
@@ -282,7 +282,7 @@ def test_a_counter_begins_with_exec_and_is_of_the_children_too(
 def test_the_starter_and_the_program_end_with_who_began_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each asks the kernel for SIGKILL then, the first thing that it does."""
+    """Each first asks the kernel for SIGKILL when its parent dies."""
     asked: list[Any] = []
     monkeypatch.setattr(starter, "LIBC", SimpleNamespace(prctl=lambda *words: asked.append(words)))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -295,7 +295,7 @@ def test_the_starter_and_the_program_end_with_who_began_them(
 
 
 def test_a_counter_of_0_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files may have the number 0; below it is an error."""
+    """A file descriptor may be 0; below it is an error."""
     closed: list[int] = []
     monkeypatch.setattr(os, "close", closed.append)
     monkeypatch.setattr(starter, "_open_counter", lambda _pid, kind, config: config)
@@ -372,7 +372,7 @@ def test_programs_that_there_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_programs_end_with_who_runs_them(tmp_path: Path, wait_until: Any) -> None:
-    """Whoever is killed leaves nothing behind that runs."""
+    """A killed bench leaves no running program."""
     code = (
         "import sys; from mmpolicy.bench.programs import Programs, Work; "
         "work = Work(['sh', '-c', 'echo $$ >' + sys.argv[1] + '; exec sleep 60']); "
@@ -403,11 +403,11 @@ def test_what_is_said_of_a_program_that_failed(tmp_path: Path) -> None:
     assert checked({"status": 0, "cpu": 1.5, "outlived": []}, "p", output) == {"cpu": 1.5}
 
 
-# What a fault costs
+# Cost of a fault
 
 
 def test_the_cost_of_a_size() -> None:
-    """Of each of the three times by itself: an interruption the second time makes no fast piece."""
+    """Each of the three times is taken by itself: a single interrupted one makes no fast piece."""
     times = [100.0, 104.0, 96.0, 100.0, 108.0, 92.0, 100.0]
     pieces = [calibrate.Piece(50 + ns, 60, 10) for ns in times]
     for told in (pieces, [*pieces[:-1], pieces[-1]._replace(again=160.0)]):
@@ -420,7 +420,7 @@ def test_the_cost_of_a_size() -> None:
 def test_a_size_that_is_seldom_given_is_left_out(
     monkeypatch: pytest.MonkeyPatch, given: int, kept: bool
 ) -> None:
-    """More than half of the 72 pieces have to come in such folios; those that warm up are none."""
+    """More than half of the 72 pieces must have such folios; warm-up pieces do not count."""
     sizes, pieces = list[int](), [0]
 
     def piece(size: int) -> tuple[calibrate.Piece, bool]:
@@ -470,7 +470,7 @@ def test_large_sizes_have_sixteen_faults(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_faults_are_counted() -> None:
-    """The first time that memory is written to, and no other time."""
+    """The first write to memory is one, and later writes are not."""
     area = mmap.mmap(-1, 64 * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     area.madvise(mmap.MADV_NOHUGEPAGE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(area))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`bench` on real programs, on this machine as busy as it is: what it finds is there.
+"""`bench` on real programs, on this machine under its current load: its findings are true.
 
-Both arms are the host as it is, and nothing is left out: runs of 20 to 50 ms beside all that runs
-here.
+Both arms use the host unchanged, and no run is left out: runs of 20 to 50 ms amid all other
+processes here.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PROGRAMS = {
     "sh": ["sh", "-c", "i=0; while [ $i -lt 30000 ]; do i=$((i + 1)); done"],
     "sort": ["sh", "-c", "seq 100000 | sort -r | tail -n 1"],
 }
-TIMES, ROUNDS, DRAWN = 200, 8, 4000  # benches, their rounds, and benches that are drawn of these
+TIMES, ROUNDS, DRAWN = 200, 8, 4000  # benches, their rounds, and benches resampled from these
 PERCENT = 3.0
 
 
 def once(run: Run, out: Path, command: list[str]) -> tuple[bool, list[float]]:
-    """Compare equal arms; tell if something was found, and return the logarithms of ratios."""
+    """Compare equal arms; return whether a difference was found, and logarithms of ratios."""
     words = ["--arm", "as-is", "--arm", "as-is", "--runs", str(ROUNDS), "--out", str(out)]
     result = run("bench", *words, "--", *command)
     assert result.code == 0, result.err
@@ -44,10 +44,10 @@ def once(run: Run, out: Path, command: list[str]) -> tuple[bool, list[float]]:
 
 
 def planted(d: np.ndarray, rng: np.random.Generator) -> tuple[int, bool]:
-    """Bench an arm that takes 3 % more as --detect 3 does; its length, and if that was found.
+    """Bench an arm that takes 3 % more, as --detect 3 does; its length, and whether it was found.
 
-    The arms of these rounds are equal, so their signs are coins: tossed again, or what chance gave
-    one arm in some hundred rounds, up to 0.6 %, would be part of the 3 %.
+    The arms of these rounds are equal, so their signs are coins, and are tossed again; otherwise
+    the chance difference of an arm over some hundred rounds, up to 0.6 %, would add to the 3 %.
     """
     drawn = rng.choice(d, MOST) * rng.choice([-1, 1], MOST) + np.log1p(PERCENT / 100)
     runs = [{"off": {"cpu": 1.0}, "on": {"cpu": exp(each)}} for each in drawn]
@@ -58,11 +58,11 @@ def planted(d: np.ndarray, rng: np.random.Generator) -> tuple[int, bool]:
 
 @pytest.mark.full
 def test_what_is_found(run: Run, tree: FakeTree, tmp_path: Path) -> None:
-    """Of equal arms, 5 % of benches find something, and --detect 3 finds 3 % in 80 % or more.
+    """With equal arms, 5 % of benches find a difference, and --detect 3 finds 3 % in 80 % or more.
 
-    Chance alone takes 200 benches from 2 to 8 %. So their rounds are drawn anew as 4,000 benches,
-    each of one program: more than 3.5 to 6.5 % would show that an arm is better for its place.
-    The 3 % are added to the same rounds.
+    By chance 200 benches vary from 2 to 8 %. So their rounds are resampled as 4,000 benches, each
+    of one program: more than 3.5 to 6.5 % would show that the place of an arm matters. The 3 % are
+    added to these rounds.
     """
     tree.make_unloaded()
     hits, rounds = 0, {name: list[float]() for name in PROGRAMS}

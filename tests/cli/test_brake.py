@@ -21,7 +21,7 @@ def other_abi(tree: FakeTree) -> None:
 
 
 def half_a_profile(tree: FakeTree) -> None:
-    """Let somebody delete a profile while it is read."""
+    """Let a profile be deleted while it is read."""
     tree.put(f"{CONTROL}/profiles/web/compact/pressure", "1")
 
 
@@ -32,12 +32,12 @@ def cut_stat(tree: FakeTree) -> None:
 
 
 def odd_journal(tree: FakeTree) -> None:
-    """Let the journal be no text."""
+    """Let the journal be binary."""
     tree.put(JOURNAL, b"\xff\x00[")
 
 
 def no_journal(tree: FakeTree) -> None:
-    """Let there be no place for the journal."""
+    """Let there be no folder for the journal."""
     tree.remove("/var/lib/mmpolicy")
     tree.put("/var/lib/mmpolicy", "a file where the folder should be")
 
@@ -48,7 +48,7 @@ FAULTS = [other_abi, half_a_profile, cut_stat, odd_journal, no_journal]
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_it_brakes(run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
-    """Nothing of the control tree is read before it is written."""
+    """The write comes before any read of the control tree."""
     run("set", "anon_order", "fixed")
     fault(tree)
     read: list[str] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`calibrate`: what a fault costs, and what others tell by it."""
+"""`calibrate`: the cost of a fault, and its use by other verbs."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ COSTS += [FaultCost(2 << 20, 130_000.0, 120_000.0, 140_000.0)]
 
 
 def keep(tree: FakeTree, kernel: str = RELEASE) -> None:
-    """Have a host that was calibrated under this kernel."""
+    """Store a calibration under this kernel."""
     kept = {"version": 1, "kernel": kernel, "faults": [each._asdict() for each in COSTS]}
     tree.put(FILE, json.dumps(kept))
 
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """The 24 turns are enough, however busy the machine is."""
+    """24 turns are enough, however busy the machine is."""
     if "turns" not in request.fixturenames:
         monkeypatch.setattr(calibrate, "MOST_S", 0.0)
 
@@ -61,7 +61,7 @@ def test_a_fault_is_measured_and_kept(run: Run, tree: FakeTree) -> None:
 
 
 def test_sizes_take_turns(run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is given to who asks, while all others are never; and then all is as before."""
+    """Each is enabled for madvise, while all others are never; then all are restored."""
     before, seen = read_knobs(tree), []
     tune = tree.tune
 
@@ -89,7 +89,7 @@ def test_a_busy_host_takes_more_turns(
 ) -> None:
     """Until half of all faults take at most 1.05 times as long as the fastest, or for ten seconds.
 
-    What counts are the fastest: the others were slowed down by neighbours, here two of three.
+    The fastest faults count: the others were slowed down by neighbours, here two of three.
     """
     entered: list[int] = []
     slow = Piece(1150.0 + slowed, 200, 50)
@@ -104,7 +104,7 @@ def test_a_busy_host_takes_more_turns(
 
 
 def test_limits_promise_no_share_of_the_pieces() -> None:
-    """They are of the times alone, so where each is slowed by itself, fewer than half lie within.
+    """The limits concern times alone; if each is slowed by itself, fewer than half lie within.
 
     The document had promised half.
     """
@@ -124,7 +124,7 @@ def test_limits_promise_no_share_of_the_pieces() -> None:
 
 
 def test_all_cpus_are_used_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the neighbours of one of them do not decide; and afterwards all may be used as before."""
+    """So the neighbours of one CPU do not decide; and afterwards all may be used as before."""
     before, used = os.sched_getaffinity(0), list[set[int]]()
 
     def piece(_size: int) -> tuple[Piece, bool]:
@@ -154,7 +154,10 @@ def test_sizes_between_lie_on_a_line() -> None:
 
 
 def test_a_shadow_tells_of_time() -> None:
-    """160 faults in ten blocks: ten of 6,500 ns in place of 160 of 2,000, or what these may be."""
+    """160 faults in ten blocks:
+
+    ten of 6,500 ns in place of 160 of 2,000, or the costs on this host.
+    """
     counters = {"shadow_requested_order_4": 160, "shadow_allocated_order_4": 10}
     shadow = shadow_of(counters)
     assert shadow and "CPU time" not in shadow.text()
@@ -179,7 +182,7 @@ SIZES = [4 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 2 << 20]
 
 
 def host_of(ns_for_64k: dict[int, list[float]]) -> list[Together]:
-    """Return the rows of a host; given is what 64 kB take in folios of each size, by CPUs."""
+    """Return the rows of a host; given is the time for 64 kB in folios of each size, by CPUs."""
     return [
         Together(cpus, size, ns * size / (64 * KIB), ns * 0.98 * size / (64 * KIB), ns)
         for cpus, costs in ns_for_64k.items() for size, ns in zip(SIZES, costs)
@@ -207,7 +210,7 @@ NOTHING_PAYS = host_of({1: [10_000, 10_500, 11_000, 12_000, 12_000, 13_000],
     ],
 )  # fmt: skip
 def test_which_sizes_pay_on_all_cpus(rows: list[Together], told: str) -> None:
-    """The first is a host of 16 CPUs as it was measured; 16 kB are 2.3 times faster on one CPU."""
+    """The first is a measured host of 16 CPUs; 16 kB are 2.3 times faster on one CPU."""
     assert all_cpus.advice(rows) == told
 
 
@@ -233,8 +236,7 @@ def test_numbers_of_cpus() -> None:
 
 
 class Model:
-    """CPUs of which a fault takes 1,000 ns for each that faults, in the turns that are disturbed
-    more."""
+    """CPUs on which a fault takes 1,000 ns times their number, and more in disturbed turns."""
 
     cpus = (0, 1)
 
@@ -243,7 +245,7 @@ class Model:
         self.disturbed, self.lacks = disturbed, lacks
 
     def fault(self, size: int, number: int, seconds: float) -> list[all_cpus.Reply]:
-        """Return what each CPU measures."""
+        """Return the measurements of each CPU."""
         assert 0 < seconds <= all_cpus.WINDOW_S
         again = self.calls.count((size, number)) % 2
         self.calls.append((size, number))
@@ -253,7 +255,7 @@ class Model:
 
 @pytest.mark.parametrize(("disturbed", "quiet"), [(1.0, True), (1.09, True), (1.12, False)])
 def test_a_host_that_is_not_quiet(disturbed: float, quiet: bool) -> None:
-    """Every other turn is slower: by less than 10 % the median is kept, else nothing."""
+    """Every other turn is slower: by less than 10 % the median is kept, else no result is."""
     entered: list[int] = []
     shares: list[float] = []
     model: Any = Model(disturbed, lacks=16 * KIB)
@@ -271,7 +273,7 @@ def test_a_host_that_is_not_quiet(disturbed: float, quiet: bool) -> None:
 
 @pytest.fixture
 def idle(tree: FakeTree, clock: Clock) -> FakeTree:
-    """Return a host with memory that is idle for as long as somebody looks."""
+    """Return a host with memory that is idle during each look."""
     clock.steps += [lambda: None] * 4
     tree.put("/proc/stat", "cpu  10 0 10 1000 0 0 0 0 0 0\n")
     tree.put("/proc/meminfo", f"MemTotal: {1 << 30} kB\nMemAvailable: {1 << 30} kB\n")
@@ -281,7 +283,7 @@ def idle(tree: FakeTree, clock: Clock) -> FakeTree:
 def test_all_cpus_are_measured_and_kept(
     run: Run, idle: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With processes that fault; afterwards sizes are as before, and no process is left."""
+    """With processes that fault; afterwards sizes are restored, and no process is left."""
     monkeypatch.setattr(all_cpus, "AGREE", 1000.0)  # this machine has other work
     before = read_knobs(idle)
     keep_calibration(idle, RELEASE, COSTS)
@@ -296,7 +298,7 @@ def test_all_cpus_are_measured_and_kept(
     assert all(50 < each["low"] <= each["ns"] <= each["high"] for each in rows)
     kept = read_calibration(idle, busy=0.0)
     assert kept and kept.costs == COSTS and len(kept.together) == len(rows)
-    assert run("calibrate").code == 0  # one at a time: keeps the others
+    assert run("calibrate").code == 0  # one CPU at a time: keeps the others
     again = read_calibration(idle, busy=0.0)
     assert again and again.together == kept.together
 
@@ -304,7 +306,7 @@ def test_all_cpus_are_measured_and_kept(
 def test_all_cpus_is_refused(
     run: Run, idle: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is set, kept or started on a host with work, without memory, or unasked."""
+    """No setting, result or process is made on a host with work, without memory, or unasked."""
 
     def refused(code: int, text: str, *words: str) -> None:
         result = run("calibrate", "--all-cpus", *words)
@@ -342,7 +344,7 @@ def test_it_ends_where_tasks_wait_for_memory(
 
 
 def test_set_warns_of_a_size_that_is_slow_on_all_cpus(run: Run, tree: FakeTree) -> None:
-    """Of that size alone, and only on a host of which it is known; it is set all the same."""
+    """For that size alone, and only on a measured host; the size is still set."""
     words = ("set", "anon_order", "fixed")
     assert run(*words, "max_order=2").err == ""
     keep_calibration(tree, RELEASE, COSTS, SIXTEEN)

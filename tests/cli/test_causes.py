@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Each verb names each cause that keeps policies from a process, and nothing where it is not so."""
+"""Each verb names each cause that keeps policies from a process, and never a false one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sparse import make_sparse, make_thp
 from .test_explain import make_traced
 
 SERVICE = "/system.slice/app.service"
-MIB = 40  # so little that smaps may be read
+MIB = 40  # small enough that smaps may be read
 CAUSES = {
     "prctl": "forbidden to all of it (prctl PR_SET_THP_DISABLE)",
     "MemoryTHP=disable": "cause: MemoryTHP=disable of app.service",
@@ -52,7 +52,7 @@ def make(tree: FakeTree, cause: str) -> None:
 
 @pytest.fixture
 def host(tree: FakeTree, clock: Clock, run: Run) -> FakeTree:
-    """Return a host with a policy for one profile, and with a size that everybody gets."""
+    """Return a host with a policy for one profile, and with a size that is enabled for all."""
     make_thp(tree)
     make_traced(tree)
     tree.put(f"{THP}/hugepages-64kB/enabled", "[always] inherit madvise never")
@@ -65,7 +65,7 @@ def host(tree: FakeTree, clock: Clock, run: Run) -> FakeTree:
 
 
 def told(run: Run, folder: Path) -> dict[str, str]:
-    """Return everything that each verb prints."""
+    """Return the output of each verb."""
     words = {
         "ab run": ["ab", "run", "--dry-run", "--design", "switchback", *SHORT, "--out",
                    str(folder / "x"), "--cgroup", SERVICE, "--treatment", "anon_order=adaptive",

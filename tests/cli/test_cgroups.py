@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Cgroups on hosts of each kind: a name that one verb prints, every other verb accepts."""
+"""Cgroups on hosts of each kind: every verb accepts a name that another one prints."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def version_1(tree: FakeTree) -> str:
 
 
 def empty_version_2(tree: FakeTree) -> str:
-    """Memory is in version 1, beside an empty cgroup2."""
+    """Memory is in version 1, with an empty cgroup2 mounted."""
     tree.remove(NOTHING)
     tree.mount(f"cgroup {V1} rw,memory", f"cgroup2 {V2}")
     put_v1(tree, "/api/0c3d")
@@ -59,7 +59,7 @@ def empty_version_2(tree: FakeTree) -> str:
 
 
 def hybrid(tree: FakeTree) -> str:
-    """As systemd makes it: the service has a cgroup in both."""
+    """As systemd sets it up: the service has a cgroup in both."""
     tree.remove(NOTHING)
     tree.mount(f"cgroup {V1} rw,memory", f"cgroup2 {V2}")
     put_v1(tree, "/system.slice/redis.service")
@@ -70,7 +70,7 @@ def hybrid(tree: FakeTree) -> str:
 
 
 def not_accounted(tree: FakeTree) -> str:
-    """In version 1 nothing but the root accounts for it."""
+    """In version 1 only the root accounts for its memory."""
     tree.remove(NOTHING)
     tree.mount(f"cgroup {V1} rw,memory", f"cgroup2 {V2}")
     put_v1(tree, "/")
@@ -80,7 +80,7 @@ def not_accounted(tree: FakeTree) -> str:
 
 
 def threaded(tree: FakeTree) -> str:
-    """Its threads are in cgroups of their own, its memory is in the one above."""
+    """Its threads are in cgroups of their own, its memory is charged to their parent."""
     tree.remove(NOTHING)
     for path, kind in (("", "domain threaded"), ("/a", "threaded"), ("/a/b", "threaded")):
         tree.put(f"/sys/fs/cgroup/pool{path}/cgroup.type", kind)
@@ -127,12 +127,12 @@ def quotes(tree: FakeTree) -> str:
 
 
 def deleted(tree: FakeTree) -> str:
-    """As the kernel names a cgroup that was removed, and here one is called so."""
+    """The kernel names removed cgroups like this, and here one has this name."""
     return move(tree, "/a (deleted)")
 
 
 def printed_bytes(tree: FakeTree) -> str:
-    """Its name is the text that another name would be printed as."""
+    """Its name is the escaped form of another name."""
     return move(tree, "/a\\xffb")
 
 
@@ -208,16 +208,16 @@ def test_metrics_of_an_experiment(host: FakeTree, make: Callable[[FakeTree], str
 
 
 def test_the_members_of_a_threaded_cgroup(host: FakeTree) -> None:
-    """A child has no memory, but it has threads of processes, which can be looked at."""
+    """A child has no memory, but it has threads of processes, which can be examined."""
     assert threaded(host) == "/pool"
     for name in "/pool", "/pool/a", "/pool/a/b":
         assert list(cgroup_pids(host, name)) == ["10"]
     assert Charged(host).name(10) == "/pool"
-    assert cgroup_of(host, 10) == "/pool/a/b"  # which a policy is bound to
+    assert cgroup_of(host, 10) == "/pool/a/b"  # the cgroup that can be bound
 
 
 def test_both_hierarchies_of_a_hybrid_host(host: FakeTree) -> None:
-    """What is below a slice in version 2 and charged elsewhere in version 1 is not its own."""
+    """A child of a slice in version 2 that is charged elsewhere in version 1 is not counted."""
     hybrid(host)
     host.put(f"{V2}/system.slice/other.service/cgroup.procs", "11\n12")
     host.put("/proc/11/cgroup", "4:memory:/elsewhere\n0::/system.slice/other.service")
@@ -230,7 +230,7 @@ def test_both_hierarchies_of_a_hybrid_host(host: FakeTree) -> None:
 def test_policies_are_bound_in_version_2_alone(
     run: Run, host: FakeTree, make: Callable[[FakeTree], str]
 ) -> None:
-    """Where the name is one of version 1, the error says so, and what can be bound."""
+    """If the name is one of version 1, the error says so, and names the cgroup to bind."""
     name = make(host)
     host.make_loaded()
     result = run("bind", "--cgroup", name, "default")
@@ -252,7 +252,7 @@ def test_a_name_in_both_is_bound_in_version_2(host: FakeTree) -> None:
 def test_a_cgroup_that_goes_meanwhile(
     run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    """It ends between the look at its name and that at its processes: no internal error."""
+    """It is removed between the lookups of its name and of its processes: no internal error."""
     host.make_loaded()
     for name in "gone", "stays":
         host.put(f"/sys/fs/cgroup/{name}/cgroup.procs", "")
@@ -269,7 +269,7 @@ def test_a_cgroup_that_goes_meanwhile(
 
 
 def test_a_cgroup_that_is_made_meanwhile(run: Run, host: FakeTree, clock: Clock) -> None:
-    """A process is moved into it, as container runtimes do, and another one begins in it."""
+    """A process is moved into it, as container runtimes do, and another one starts in it."""
 
     def make_it() -> None:
         put = "/made.slice/app.service"
@@ -289,7 +289,7 @@ def test_a_cgroup_that_is_made_meanwhile(run: Run, host: FakeTree, clock: Clock)
 
 
 def test_below_a_service_of_a_user(host: FakeTree) -> None:
-    """A subtree that was delegated has its own units; the host's own goes first."""
+    """A delegated subtree has its own units; the host's own take precedence."""
     delegated = "/user.slice/user-0.slice/user@0.service/app.slice/redis.service"
     host.make_cgroup(delegated)
     assert find_cgroup(host, "redis.service").name == "/system.slice/redis.service"
@@ -328,7 +328,7 @@ def refuse(tree: FakeTree, monkeypatch: pytest.MonkeyPatch, path: str, number: i
 def test_one_process_that_cannot_be_looked_at(
     run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """The others are shown, and how many were left out."""
+    """The others are shown, with the number left out."""
     for pid, name in (1, "systemd"), (20, "qemu-system-x86"):
         host.put(f"/proc/{pid}/statm", "99999 4096 0")
         host.put(f"/proc/{pid}/comm", name if file != "smaps_rollup" else "qemu")

@@ -112,7 +112,7 @@ def test_refusal_puts_earlier_writes_back(run: Run, tree: FakeTree) -> None:
 def test_a_fault_of_our_own_puts_earlier_writes_back(
     run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a refusal does."""
+    """It counts as a refusal."""
     store = tree.store
 
     def breaks(path: str, value: str) -> None:
@@ -156,7 +156,7 @@ def test_a_refusal_takes_back_our_writes_and_no_others(
     plain = tree.store
 
     def store(path: str, value: str) -> None:
-        if path == f"{POINT}/policy":  # somebody else is at work at the same time
+        if path == f"{POINT}/policy":  # another program writes at the same time
             plain(f"{POINT}/min_available_percent", "77")
             plain(f"{POINT}/adaptive/min_folios", "8")
         plain(path, value)
@@ -166,7 +166,7 @@ def test_a_refusal_takes_back_our_writes_and_no_others(
     result = run("set", "anon_order", "adaptive", "max_order=3", "min_folios=7")
     assert (result.code, "the writes before it were put back" in result.err) == (5, True)
     assert tree.read(f"{POINT}/min_available_percent") == "77"
-    assert tree.read(f"{POINT}/adaptive/min_folios") == "8"  # ours was overwritten by theirs
+    assert tree.read(f"{POINT}/adaptive/min_folios") == "8"  # that program has overwritten it
     assert tree.read(f"{POINT}/adaptive/max_order") == "4"
 
 
@@ -217,9 +217,9 @@ def test_two_changes_wait_for_each_other(
     monkeypatch.setattr("mmpolicy.verbs.commit.PATIENCE_S", 0.05)
     with tree.locked("/run/mmpolicy/change.lock", "mmpolicy apply, pid 7"):
         result = run(*words)
-        assert run("reset").code == 0  # which waits for nobody
+        assert run("reset").code == 0  # which takes no lock
         assert run("set", "anon_order", "fixed", "--dry-run").code == 0
-    if words != ["apply", "-"]:  # which says first that this is no manifest
+    if words != ["apply", "-"]:  # which first reports that this is no manifest
         assert "is held by mmpolicy apply, pid 7" in result.err
     assert (result.code, tree.writes) == (1, [(f"{CONTROL}/reset", "1")])
 
@@ -339,7 +339,7 @@ def test_reset_works_whatever_is_wrong_with_the_rest(
 
 
 def test_reset_says_what_is_loaded(run: Run, tree: FakeTree) -> None:
-    """One without a file to write to is broken; without any trace of one, all is stock."""
+    """A module without its reset file is broken; without any trace of one, all is stock."""
     tree.remove(MODULE_DIR)
     assert "not loaded" not in run("reset").out
     tree.make_loaded()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`collapse`: what is decided, and the verb on processes made of files."""
+"""`collapse`: its decisions, and the verb on processes made of files."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def test_what_is_left_alone(kind: str, cause: str, pages: int) -> None:
     ],
 )  # fmt: skip
 def test_how_much_may_be_missing(kind: str, most: int, cause: str) -> None:
-    """What is swapped, shared or guarded is left alone whatever may be missing."""
+    """Swapped, shared or guard pages are left alone, whatever number may be missing."""
     assert judge(block(kind, 3).tobytes(), most, lambda frame: frame == ZERO_FRAME).cause == cause
 
 
 def test_free_blocks_of_a_node(tree: FakeTree) -> None:
-    """Those above the watermark alone, as others are had by reclaim."""
+    """Only those above the watermark, as the others would need reclaim."""
     free_blocks(tree, 101)
     node = node_of(read_zones(tree), 1234)
     assert node and (node.number, node.free_blocks, node.all_blocks) == (0, 101, 5120)
@@ -79,7 +79,7 @@ def test_free_blocks_of_a_node(tree: FakeTree) -> None:
 
 
 def test_room_below_limits(tree: FakeTree) -> None:
-    """Of the cgroup and of those above it, in version 2 and 1."""
+    """Of the cgroup and of its ancestors, in version 2 and 1."""
     make_heap(tree, ["full"], cgroup="/a.slice/db.service")
     assert limited_folders(tree, 20) == ["/sys/fs/cgroup/a.slice/db.service"]
     assert room_in(tree, "/sys/fs/cgroup/a.slice/db.service") is None
@@ -106,7 +106,7 @@ def test_what_is_full_is_collapsed(run: Run, advice: FakeAdvice, words: tuple[st
     assert (result.code, advice.calls, data["made"]) == (0, [address(0), address(9)], 2)
     (row,) = data["processes"]
     assert (row["pid"], row["name"], row["made_kib"]) == (20, "postgres", 4 * MIB)
-    # Each of the other blocks lacks half of it, or no page or one.
+    # Each of the other blocks lacks half of its pages, or none or one.
     assert row["before_kib"] == row["after_kib"] == 19 * MIB - 3 * 4
     assert (row["before_huge_kib"], row["after_huge_kib"]) == (2 * MIB, 6 * MIB)
     assert row["growth_kib"] == 0
@@ -155,7 +155,7 @@ def test_largest_areas_first(run: Run, tree: FakeTree, advice: FakeAdvice) -> No
 
 
 def test_pages_full_of_zeroes_are_not_used(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
-    """One page in 31 is looked at; one that begins with zeroes need not be full of them."""
+    """One page in 31 is examined; a page that begins with zeroes need not be zero."""
     make_heap(tree, ["full", "full"])
     with tree.real("/proc/20/mem").open("r+b") as file:
         for page, text in ((31, bytes(PAGE)), (PAGES + 31, bytes(PAGE - 1) + b"x")):
@@ -167,7 +167,7 @@ def test_pages_full_of_zeroes_are_not_used(run: Run, tree: FakeTree, advice: Fak
 
 
 def test_growth_is_bounded(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
-    """By each 2 MB, and in all."""
+    """Within each 2 MB, and in all."""
     make_heap(tree, ["half", "half", "full", "full"])
     assert run("collapse", "--pid", "20", "--min-used", "51", "--json").json["made"] == 2
     make_heap(tree, ["half", "half", "full", "full"])
@@ -187,7 +187,7 @@ def test_edges_and_small_areas(run: Run, tree: FakeTree, advice: FakeAdvice) -> 
 
 
 def test_what_the_program_forbids(run: Run, advice: FakeAdvice) -> None:
-    """By MADV_NOHUGEPAGE or prctl: the kernel refuses a range, and nothing else is tried."""
+    """By MADV_NOHUGEPAGE or prctl: the kernel refuses a range, and no other is tried."""
     advice.forbidden.add(20)
     data = run("collapse", "--pid", "20", "--json").json
     assert (advice.calls, data["skipped_kib"][collapse.FORBIDDEN]) == ([], 4 * MIB)
@@ -196,7 +196,7 @@ def test_what_the_program_forbids(run: Run, advice: FakeAdvice) -> None:
 def test_budget(
     run: Run, advice: FakeAdvice, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After each collapse a pause, so long that it takes the given part of the time."""
+    """A pause after each collapse, so long that it takes the given share of the time."""
     advice.before = lambda: setattr(clock, "now", clock.now + 0.01)  # type: ignore[method-assign]
     pauses: list[float] = []
     monkeypatch.setattr(clock, "sleep", pauses.append)
@@ -268,7 +268,7 @@ def test_it_stops_before_it_makes_others_pay(
 
 
 def test_free_blocks_are_counted_down(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
-    """Also between two looks at the host."""
+    """Also between two checks of the host."""
     make_heap(tree, ["full"] * 8)
     free_blocks(tree, 54)
     assert run("collapse", "--pid", "20", "--cpu", "100").code == 1
@@ -276,7 +276,7 @@ def test_free_blocks_are_counted_down(run: Run, tree: FakeTree, advice: FakeAdvi
 
 
 def test_what_the_kernel_refuses(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
-    """What is pinned is tried once more at the end; success may have made nothing."""
+    """Pinned memory is tried once more at the end; a success may have had no effect."""
     make_heap(tree, ["full"] * 5)
     advice.refusals = {address(0): EAGAIN, address(1): EAGAIN, address(2): EINVAL}
     advice.brief = {address(0)}
@@ -301,7 +301,7 @@ def test_it_stops_where_the_kernel_would_reclaim(
 
 
 def test_memory_that_is_unmapped_meanwhile(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
-    """ENOMEM also means that there is no area any more; that ends nothing."""
+    """ENOMEM also means that the area is gone; the command goes on."""
     make_heap(tree, ["full"] * 3)
 
     def unmap() -> None:
@@ -343,7 +343,7 @@ def test_kernels_without_it(run: Run, tree: FakeTree, advice: FakeAdvice) -> Non
 
 
 def test_a_profile_that_says_never(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
-    """It is not undone in silence."""
+    """The profile is not overridden silently."""
     tree.make_loaded()
     assert run("profile", "create", "none-large").code == 0
     assert run("set", "anon_order", "never", "--profile", "none-large").code == 0
@@ -371,7 +371,7 @@ def test_usage(run: Run, advice: FakeAdvice) -> None:
 def test_a_kernel_that_cannot(
     run: Run, advice: FakeAdvice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Linux before 6.1; it was said to fail on memory of the command's own."""
+    """Linux before 6.1; the old error blamed the command's own memory."""
     monkeypatch.setattr(advice, "can_collapse", lambda: False)
     for words in (["--dry-run"], []):
         result = run("collapse", "--pid", "20", *words)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`collapse` on this machine's own kernel: what becomes of memory, never how long it takes."""
+"""`collapse` on this machine's own kernel: its effect on memory, never its duration."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ for line in sys.stdin:
 
 
 def lacking() -> str:
-    """Return what this machine lacks to collapse the memory of others."""
+    """Return the feature that this machine lacks to collapse memory of other processes."""
     if os.geteuid():
         return "not root"
     try:
@@ -102,7 +102,7 @@ class Program:
         self.process, self.pid, self.heap = process, process.pid, heap
 
     def say(self, word: str) -> str:
-        """Give it a command, and return its answer."""
+        """Send it a command, and return its answer."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
@@ -146,7 +146,7 @@ def collapsed(one: Program, *words: str) -> int:
     ],
 )  # fmt: skip
 def test_only_what_is_full(layout: str, huge: int) -> None:
-    """It gets 2 MB pages; nothing grows, and each page is as it was."""
+    """It gets 2 MB pages; the size is unchanged, and so is each page."""
     with program(layout) as one:
         before = one.kib("Rss")
         assert collapsed(one) == 0
@@ -168,7 +168,7 @@ KILLS = int(os.environ.get("MMPOLICY_KILLS", "10"))
 
 
 def test_killed_at_any_moment() -> None:
-    """The program has all of its memory, and no priority or setting is left."""
+    """The program keeps all of its memory, and no priority or setting is left changed."""
     rng, states = random.Random(4), set[int]()
     with program("full", 24) as one:
         words = [sys.executable, "-m", "mmpolicy", "collapse", "--pid", str(one.pid)]
@@ -220,7 +220,7 @@ def _kept(words: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def reached(tool: subprocess.Popen[str], test: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """Return what it tells of the service once that is so."""
+    """Return its report of the service once the test holds."""
     for _ in range(3000):
         told = live(Tree("/"))
         if told.get("pid") == tool.pid:
@@ -234,7 +234,7 @@ def reached(tool: subprocess.Popen[str], test: Callable[[dict[str, Any]], bool])
 
 
 def test_maintained() -> None:
-    """What is full is collapsed, and nothing else; once, as the program is left in peace then."""
+    """Only full memory is collapsed, and once, as the program is left alone then."""
     with program("mixture") as one:
         before = one.kib("Rss")
         with kept(one) as tool:
@@ -248,7 +248,7 @@ def test_maintained() -> None:
 
 
 def ready(one: Program) -> tuple[Collapser, Iterator[int]]:
-    """Return a collapser that has looked at a program, and its steps."""
+    """Return a collapser that has examined a program, and its steps."""
     host = Host(Tree("/"), log=lambda _line: None)
     target = Target(host, one.pid, Holds(host.tree), 0)
     collapser = Collapser(host, Limits(1.0, 10.0, 1 << 30, 0.0), Pressure(host, 100))
@@ -267,7 +267,7 @@ def test_a_program_that_ends_meanwhile() -> None:
 
 
 def test_another_program_at_the_same_addresses() -> None:
-    """After exec() nothing of the new one is touched."""
+    """After exec() no memory of the new program is changed."""
     with program("full") as one:
         collapser, steps = ready(one)
         next(steps)
@@ -321,7 +321,7 @@ def test_memory_that_is_moved_inherited_and_unmapped() -> None:
         assert process.stdout and process.stdout.readline() == "ready\n"
         one, made = Program(process), 0
         while process.poll() is None:
-            with suppress(Error):  # it has just ended
+            with suppress(Error):  # it has just exited
                 collapser, steps = ready(one)
                 list(steps)
                 assert collapser.done.stopped == ""
@@ -355,7 +355,7 @@ def test_bench_has_an_arm_for_it() -> None:
 
 
 def test_own_memory_is_given_back() -> None:
-    """What one collapse takes is measured on memory that is unmapped again."""
+    """The cost of one collapse is measured on memory that is unmapped again."""
     before = len(Path("/proc/self/maps").read_text().splitlines())
     times = Advice().time_collapses(3, Holds(Tree("/")).undisturbed)
     assert len(times) == 3 and all(0 < each < 10 for each in times)

@@ -105,7 +105,7 @@ def test_completion_without_the_module(tree: FakeTree) -> None:
     assert completer.get_completions(["--root", str(tree.root), "set"], "") == []
 
 
-# As bash divides it: `=` and `:` are words of their own.
+# As bash splits it: `=` and `:` are words of their own.
 ASK = """
 mmpolicy() {{ "$@"; }}
 COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
@@ -128,7 +128,7 @@ printf '%s\n' "${{COMPREPLY[@]}}"
     ],
 )
 def test_in_bash(tree: FakeTree, tmp_path: Path, typed: str, expected: list[str]) -> None:
-    """What is found goes into the place of the last word that bash sees."""
+    """The match replaces the last word that bash sees."""
     tree.make_cgroup("/app.slice/a.service")
     kind = get_completion_class("bash")
     assert kind

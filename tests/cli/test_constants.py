@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Numbers that the command gives the kernel are those of the headers of glibc, musl and Linux.
+"""Numbers that the command passes to the kernel agree with headers of glibc, musl and Linux.
 
 ctypes knows none of them, so they are written down; a wrong one would be another call.
 """
@@ -15,7 +15,7 @@ import pytest
 from mmpolicy.bench import programs, starter
 from mmpolicy.host import advice, pagemap
 
-# What a C compiler says of its headers: name there -> our number.
+# Values that a C compiler finds in its headers: name there -> number here.
 LIBC = {
     "SYS_pidfd_open": advice.PIDFD_OPEN,
     "SYS_process_madvise": advice.PROCESS_MADVISE,
@@ -24,13 +24,13 @@ LIBC = {
     "PR_SET_THP_DISABLE": advice.PR_SET_THP_DISABLE,
     "PR_SET_PDEATHSIG": starter.SET_PDEATHSIG,
     "PR_SET_CHILD_SUBREAPER": starter.SET_CHILD_SUBREAPER,
-    "(int) sizeof(struct iovec)": 2 * 8,  # two words, as process_madvise() is given them
+    "(int) sizeof(struct iovec)": 2 * 8,  # two words, as process_madvise() takes them
     "(int) sizeof(long)": 8,
 }
 OF_ARM64 = {"SYS_perf_event_open": starter.PERF_EVENT_OPEN["aarch64"]}
 ARM64, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64-static"
-LATER = ("MADV_COLLAPSE",)  # which neither library of Debian 12 names, but the kernel's headers
-GENERIC = {  # of arm64, which has the numbers that new architectures share
+LATER = ("MADV_COLLAPSE",)  # not in Debian 12's libraries, but in the kernel's headers
+GENERIC = {  # for arm64, with the generic numbers of new architectures
     "__NR_pidfd_open": advice.PIDFD_OPEN,
     "__NR_process_madvise": advice.PROCESS_MADVISE,
     "__NR_perf_event_open": starter.PERF_EVENT_OPEN["aarch64"],
@@ -79,7 +79,7 @@ struct pm_scan_arg {
 
 
 def numbers(folder: Path, compiler: str, headers: str, names: list[str]) -> list[int | None]:
-    """Return what the headers say of each name; None where they do not have it."""
+    """Return the value of each name in the headers; None if it is not defined."""
     lines = []
     for name in names:
         told = f'printf("%ld\\n", (long)({name}));'

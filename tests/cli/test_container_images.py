@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The images of deploy/kubernetes, built from the tree as their Dockerfile says.
+"""The images of deploy/kubernetes, built from the tree by their Dockerfile.
 
-What it starts from is made of Debian's packages here, and no registry is asked.
+The base image is made of Debian's packages here, and no registry is contacted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .test_ab_pool import lines_of
 pytestmark = pytest.mark.full
 
 SOURCES = CACHE / "apt/trixie/sources.list"
-TRUSTED = "/etc/ssl/certs/ca-certificates.crt"  # what this machine trusts, for Go's modules
+TRUSTED = "/etc/ssl/certs/ca-certificates.crt"  # certificates for Go's modules
 BASES = {"debian:13-slim": "apt", "golang:1.24": "apt,golang-1.24-go,ca-certificates"}
 GO = "/usr/lib/go-1.24/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NOBODY = "65534:65534"
@@ -32,7 +32,7 @@ Buildah = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def buildah(tmp_path_factory: pytest.TempPathFactory) -> Buildah:
-    """Return a function that runs it; it has what the Dockerfile starts from."""
+    """Return a function that runs buildah, which has the base images of the Dockerfile."""
     place = tmp_path_factory.mktemp("images")
 
     def buildah(*words: str | Path) -> str:
@@ -54,15 +54,15 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Buildah:
 
 
 def container(buildah: Buildah, *target: str) -> str:
-    """Build an image; the name of a container of it."""
+    """Build an image; return the name of a container from it."""
     trusted = f"--volume={TRUSTED}:{TRUSTED}:ro"
-    file = "deploy/kubernetes/Dockerfile"  # both images have layers of it
+    file = "deploy/kubernetes/Dockerfile"  # both images share its layers
     buildah("bud", "--layers", "--pull-never", trusted, *target, "-f", file, "-t", "mmpolicy", ".")
     return buildah("from", "--pull-never", "localhost/mmpolicy")
 
 
 def test_the_job_of_an_analysis(buildah: Buildah, tmp_path: Path) -> None:
-    """Its command pools the files of hosts, as the user that it names."""
+    """Its command pools the files of hosts, as the configured user."""
     text = (TREE / "deploy/kubernetes/argo/analysis-template.yaml").read_text()
     assert f"runAsUser: {NOBODY.partition(':')[0]}" in text
     command = text.partition("command: [sh, -c, '")[2].partition("']")[0]
@@ -79,7 +79,7 @@ def test_the_job_of_an_analysis(buildah: Buildah, tmp_path: Path) -> None:
 
 
 def test_the_node(buildah: Buildah) -> None:
-    """The command and the plugin start, and what the module is built of is there."""
+    """The command and the plugin start, and the source of the module is there."""
     name = container(buildah)
     run = ["run", "--user", NOBODY, name, "--"]
     assert "mmpolicy" in buildah(*run, "mmpolicy", "--version")

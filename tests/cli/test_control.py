@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What states, changes and their records are made of, piece by piece."""
+"""States, changes and their records, piece by piece."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_keys_as_records() -> None:
 
 
 def test_the_order_of_keys() -> None:
-    """By what they are, then by name, and numbers as numbers."""
+    """By kind, then by name, and numbers as numbers."""
     keys: list[Key] = [LEASE, CgroupBinding(10), CgroupBinding(9), ProcessBinding(9, 10),
             ProcessBinding(9, 9), PERCENT, CONTROL_ARM, WEB, KNOB, POLICY, UNIT]  # fmt: skip
     assert changed_keys({}, dict.fromkeys(keys, "x")) == [
@@ -171,7 +171,7 @@ def test_what_keys_are_called() -> None:
 
 
 def values(old: State, new: State) -> list[str]:
-    """Return what is written, by the last name of the file."""
+    """Return the written values, by the last name of the file."""
     return [f"{write.path.rpartition('/')[2]}={write.value}" for write in plan(old, new)]
 
 
@@ -269,7 +269,7 @@ def test_a_change_is_undone_where_nobody_else_has_been() -> None:
      ("1.5", True), ("9x", True)],
 )  # fmt: skip
 def test_values_that_the_kernel_would_refuse(tree: FakeTree, value: str, good: bool) -> None:
-    """What may be another way to write a number is left to it."""
+    """A value that may be another spelling of a number is left to the kernel."""
     key = Setting("default", "anon_order", "fixed", "max_order")
     if good:
         check_values(tree, [assign(key, value)], lambda _write: "")
@@ -322,7 +322,7 @@ def test_lines_that_are_damaged(tree: FakeTree, wrong: str) -> None:
 
 
 def test_which_cut_off_lines_matter(tree: FakeTree) -> None:
-    """One that another line follows is known not to have been made."""
+    """One that another line follows is known to be undone."""
     line = entry(1, {KNOB: "1"}, {KNOB: "2"}).to_json()
     tree.put(journal.JOURNAL, f"{line[:-5]}\n{line}")
     assert [each.number for each in journal.whole_journal(tree)] == [1]
@@ -386,7 +386,7 @@ def test_what_a_change_that_was_cut_off_has_made() -> None:
     assert journal.part_of(now, begun) == ({KNOB: "1"}, {KNOB: "1", own: "fixed"})
 
 
-# Who else is there
+# Other programs
 
 
 def test_who_runs_an_experiment(tree: FakeTree) -> None:
@@ -748,7 +748,7 @@ def test_several_files_are_one_manifest(tree: FakeTree) -> None:
 
 
 def test_what_a_manifest_does_not_name(tree: FakeTree, run: Run) -> None:
-    """Profiles go, policies are stock, shadows off; knobs, processes and units stay."""
+    """Profiles are deleted, policies are stock, shadows off; knobs, processes and units stay."""
     tree.make_process(41)
     tree.make_cgroup("/a")
     for words in ("set anon_order fixed max_order=7 shadow=adaptive", "profile create web",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is kept, counted and told of the state, exactly: at bounds, and where something lacks."""
+"""Stored, counted and reported state, exactly: at bounds, and with missing parts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_highest_number_is_in_the_last_hundred_lines() -> None:
 
 
 def test_a_line_of_the_journal_is_as_it_was(tree: FakeTree) -> None:
-    """A journal outlives an upgrade of the command."""
+    """A journal survives an upgrade of the command."""
     line = (
         '{"number": 3, "time": "2026-01-02T03:04:05+00:00", "boot": "6f1c", "command": "set", '
         '"who": {"uid": 0}, "note": "", "open": false, "version": 2, '
@@ -78,7 +78,7 @@ def test_a_change_that_goes_on_is_not_half_made(tree: FakeTree) -> None:
     )
 
 
-# What is there, and what lacks
+# Existing and missing parts
 
 
 def test_how_to_go_on_without_the_module(tree: FakeTree) -> None:
@@ -141,7 +141,7 @@ def test_whether_policies_in_bpf_can_be_had(tree: FakeTree) -> None:
 
 
 def test_bindings_that_are_not_in_force() -> None:
-    """Of the host, those that no owner has; of an owner, its own."""
+    """On the host, those without an owner; for an owner, its own."""
     owned = [Owned("a", 1, "web", "/1")]
     target: State = {CgroupBinding(number): "web" for number in (1, 4, 5, 6)}
     assert lost({CgroupBinding(4): "web"}, target, owned) == {"host": 2, "a": 1}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A change that is interrupted at any of its writes: all of it, nothing of it, or told of."""
+"""A change that is interrupted at any of its writes: complete, undone, or reported."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def words_of(tree: FakeTree, change: list[str]) -> list[str]:
 
 
 def at_write(tree: FakeTree, number: int, after: bool, do: Callable[[], None]) -> None:
-    """Let something happen before or after a write, of sysfs or of a file that binds a service."""
+    """Let a function run before or after a write, of sysfs or of a file that binds a service."""
     left = [number]
 
     def counted(plain: Callable[..., None], *args: object) -> None:
@@ -83,7 +83,7 @@ def at_write(tree: FakeTree, number: int, after: bool, do: Callable[[], None]) -
 
 
 def plainly(tree: FakeTree) -> None:
-    """Let nothing happen any more."""
+    """Stop injecting events."""
     for name in ("store", "keep"):
         vars(tree).pop(name, None)
 
@@ -95,7 +95,7 @@ def whole(tree: FakeTree) -> dict[str, str]:
 
 
 def count_writes(tree: FakeTree, run: Run, change: list[str]) -> int:
-    """Return how many writes a change has; it is taken back."""
+    """Return the number of writes of a change, which is undone."""
     count = [0]
 
     def one() -> None:
@@ -117,7 +117,7 @@ def count_writes(tree: FakeTree, run: Run, change: list[str]) -> int:
 def test_a_signal_at_each_write(
     run: Run, host: FakeTree, change: list[str], after: bool, number: int
 ) -> None:
-    """The state is the one from before or the one asked for, and the journal knows which."""
+    """The state is the old one or the requested one, and the journal records which."""
     before, ends = whole(host), set()
     assert run(*words_of(host, change), "--dry-run").code == 0
     for nth in range(1, 30):
@@ -149,7 +149,7 @@ def test_a_signal_at_each_write(
 
 
 def kill_at(tree: FakeTree, words: list[str], number: int, after: bool) -> bool:
-    """Run a change in a process of its own, which is killed at a write; tell if it was."""
+    """Run a change in a process of its own, which is killed at a write; return whether it was."""
     pid = os.fork()
     if not pid:
         null = os.open(os.devnull, os.O_RDWR)
@@ -170,7 +170,7 @@ def kill_at(tree: FakeTree, words: list[str], number: int, after: bool) -> bool:
 def test_sigkill_at_each_write(
     run: Run, host: FakeTree, change: list[str], after: bool, log: list[str]
 ) -> None:
-    """What is left is named by status, doctor and the next change, and revert ends it."""
+    """The remaining work is named by status, doctor and the next change, and revert ends it."""
     before, killed = whole(host), 0
     for nth in range(1, 30):
         if not kill_at(host, words_of(host, change), nth, after):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The commands that the documents show are commands that there are."""
+"""The commands in the documents exist."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from .fakes import Run
 
 TREE = Path(__file__).parents[2]
 DOCS = [TREE / "README.md", *sorted((TREE / "docs").rglob("*.md"))]
-# A line of a shell, which may go on; or in the text, within ` and `.
+# A line of a shell, which may be continued; or in the text, within ` and `.
 COMMAND = re.compile(r"^\s*(?:[#$] )?(mmpolicy (?:.*\\\n)*.*)$|`(mmpolicy [^`]*)`", re.MULTILINE)
 
 
 def commands(line: str) -> Iterator[str]:
-    """Split a line of shell into those of its commands that are ours."""
+    """Split a line of shell into its commands of mmpolicy."""
     if line.count("'") % 2:  # the last line of a script in quotes
         line = line.removesuffix("'")
     words: list[str] = []
-    line = re.sub(r"\\\n(> )?", " ", line) + "\n;"  # behind a comment, too
+    line = re.sub(r"\\\n(> )?", " ", line) + "\n;"  # also after a comment
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     for word in lexer:
@@ -56,7 +56,7 @@ PAGES = [*DOCS, TREE / "CONTRIBUTING.md", TREE / "CHANGELOG.md"]
 
 
 def anchors(path: Path) -> set[str]:
-    """Return what the headings of a page are linked by."""
+    """Return the link targets of a page's headings."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
@@ -78,7 +78,7 @@ def test_the_site_has_every_page() -> None:
 
 
 def test_what_readme_shows_is_of_the_page_of_the_command() -> None:
-    """The output of a session, which is shown again there, is the same."""
+    """The output of a session that README repeats agrees with the page."""
     session = re.findall(r"^```\n(# .*?)^```$", (TREE / "README.md").read_text(), re.M | re.DOTALL)
     lines = "".join(session).splitlines()
     assert len(lines) == 5
@@ -86,14 +86,14 @@ def test_what_readme_shows_is_of_the_page_of_the_command() -> None:
 
 
 def test_no_page_and_no_hint_takes_a_name_of_an_index() -> None:
-    """Anybody may take that name there, and root would run it."""
+    """Any user may register that name, and root would run it."""
     hints = [*PAGES, *(TREE / "userspace").rglob("*.py"), *(TREE / "debian").rglob("*.*")]
     named = re.compile(r"(pip|pipx|uv)3? install ([^\n]*\s)?['\"]?mmpolicy")
     assert [path for path in hints if path.is_file() and named.search(path.read_text())] == []
 
 
 def test_nothing_is_saved_over_a_file_of_the_package() -> None:
-    """An upgrade would ask about it; README.md once said so of /etc/mmpolicy/host.toml."""
+    """An upgrade would ask about it; README.md once did so for /etc/mmpolicy/host.toml."""
     shipped = {
         f"/{folder}/{Path(file).name}"
         for file, folder in re.findall(
@@ -106,7 +106,7 @@ def test_nothing_is_saved_over_a_file_of_the_package() -> None:
 
 
 def test_rss_that_is_too_high_has_its_four_causes_first() -> None:
-    """Each with a command, what it prints, and a step that is on a page."""
+    """Each with a command, its output, and a step on a page."""
     text = (TREE / "docs/symptoms.md").read_text()
     first = re.split(r"^## ", text, flags=re.MULTILINE)[1]
     rows = re.findall(r"^\| ([a-z].*?) \| (.*?) \| (.*?) \| (.*?) \|$", first, re.MULTILINE)[1:]
@@ -119,7 +119,7 @@ def test_rss_that_is_too_high_has_its_four_causes_first() -> None:
 
 
 def test_readme_recommend_and_the_preset_have_the_same_sizes() -> None:
-    """Those of "to 64" in docs/evidence.md, which has the figures."""
+    """Figures of "to 64" in docs/evidence.md."""
     text = (TREE / "README.md").read_text()
     (line,) = re.findall(r"^echo always \| tee (.*)$", text, re.MULTILINE)
     assert line.split() == [f"hugepages-{size.replace(' ', '')}/enabled" for size in OWN_SIZES]
@@ -174,5 +174,5 @@ def test_commands_are_understood(run: Run, command: str) -> None:
 
 
 def test_wrong_commands_are_not(run: Run) -> None:
-    """That the test above can fail."""
+    """Proves that the test above can fail."""
     assert run("set", "--nonsense", "--help").code == run("nonsense", "--help").code == 2

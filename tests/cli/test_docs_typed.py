@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The commands that the documents show do what the page says, on a host that has what they name.
+"""Commands in the documents do as the page says, on a host that has the objects they name.
 
-Each of them is typed: with --dry-run what would change something or run a program, as it is what
-only looks. Nothing of the host changes.
+Each of them is typed: with --dry-run if it would change a setting or run a program, and unchanged
+if it only reads. No file of the host changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROFILES = ("try", "web", "go", "jvm", "redis", "postgres", "python", "vm", "tri
 SERVICES = [f"/system.slice/{name}.service" for name in (
     "redis-server", "redis", "yours", "postgresql@15-main", "cache")]  # fmt: skip
 CGROUPS = ("/redis", "/cache", "/demo", "/machine.slice", "/web.slice/a", "/web.slice/b", *SERVICES)
-RUNS = ("redis", "mine", "aa1", "aa2", "host1", "host2", "host3")  # experiments that were
+RUNS = ("redis", "mine", "aa1", "aa2", "host1", "host2", "host3")  # experiments of the past
 EXAMPLE = str(TREE / "debian/examples/workloads.toml")
 NAMES = {
     "N": "4242", "PID": "4242", "CGROUP": "/redis", "PATH": "/redis", "PROFILE": "try", "P": "try",
@@ -38,26 +38,26 @@ NAMES = {
     "ab-*.jsonl": "redis.jsonl", "/etc/mmpolicy/50-try.toml": "50-try.toml",
     "6.18.15+deb13-amd64": "VERSION", "./linux-image-….deb": "./image",
 } | dict.fromkeys(("/etc/mmpolicy", "NEW.toml", "web.toml"), EXAMPLE)  # fmt: skip
-# In the text these name a verb, which wants more: it says what, and does nothing.
+# In the text these name a verb that needs more words: the error says so.
 VERBS = ("ab report", "ab run", "bench", "collapse", "map", "trim")
 NAMED = {f"mmpolicy {verb}" for verb in VERBS}
 ENDS = dict.fromkeys(NAMED, 2) | {"mmpolicy set anon_order fixed max_order=-1": 5}
-ENDS |= {"mmpolicy ab stop": 1}  # as nothing runs
+ENDS |= {"mmpolicy ab stop": 1}  # as no run is active
 ENDS |= dict.fromkeys(("mmpolicy try --status", "mmpolicy try --report"), 1)  # none has run
 ENDS |= {"mmpolicy export --listen 9978": 130}  # by Ctrl-C
 ENDS |= dict.fromkeys(("mmpolicy maintain", "mmpolicy maintain --unit yours.service"), 130)
 KERNEL = bzimage(Small(NEEDS).vmlinux())
-LACKING = 3  # what doctor says of a host of which something is missing
+LACKING = 3  # status of doctor on a host that lacks something
 
 
 def typed(command: str) -> list[str]:
-    """Return the words of a command, with something in place of each placeholder."""
+    """Return the words of a command, with a value for each placeholder."""
     words = shlex.split(command.replace("'$(pidof' 'redis-server)'", "PID"))[1:]
     return [NAMES.get(word, word) for word in words]
 
 
 def changes(command: str) -> bool:
-    """Return whether a command would change something, which it can be asked for beforehand."""
+    """Return whether a command would change the host and has an option to prevent it."""
     return command not in NAMED and "--dry-run" in options_of(shlex.split(command)[1:])
 
 
@@ -66,7 +66,7 @@ READ = sorted(FOUND - {*CHANGE})
 
 
 def make_services(tree: FakeTree) -> None:
-    """Make the services, of which some waste memory, and a process of each name."""
+    """Make the services, some of which waste memory, and a process of each name."""
     make_thp(tree)
     for pid, path in (72, CGROUPS[0]), (4242, CGROUPS[0]), *enumerate(CGROUPS, 5000):
         make_sparse(tree, pid, "redis", 512, 16, path)
@@ -78,7 +78,7 @@ def make_services(tree: FakeTree) -> None:
 
 
 def make_files(tree: FakeTree, folder: Path) -> None:
-    """Make what was measured before, a kernel that does not run, and a manifest of the host."""
+    """Make earlier measurements, a kernel that does not run, and a manifest of the host."""
     for number, name in enumerate(RUNS):
         (folder / f"{name}.jsonl").write_text("".join(lines_of(number).end(status="done")))
     tree.put("/boot/vmlinuz-VERSION", KERNEL)
@@ -111,7 +111,7 @@ def make_profiles(tree: FakeTree) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return every file of the host, but for locks, what traces, and memory, which is large."""
+    """Return every file of the host, but for locks, traces, and memory, which is large."""
     return {
         str(path): path.read_bytes()
         for path in folder.rglob("*")

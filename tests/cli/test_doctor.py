@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`doctor` on hosts where one thing or another is missing."""
+"""`doctor` on hosts that lack one part or another."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_next_steps(
     run: Run, tree: FakeTree, lib: FakeLib, loaded: bool, situation: Break, code: int,
     steps: list[str],
 ) -> None:  # fmt: skip
-    """In each situation just what is to be done, in its order."""
+    """In each situation just the necessary steps, in their order."""
     if not loaded:
         tree.make_unloaded()
     situation(tree, lib)
@@ -308,7 +308,7 @@ def test_ftrace_instead_of_hooks(run: Run, tree: FakeTree, lib: FakeLib) -> None
     tree.put(f"/boot/config-{RELEASE}", "\n".join(f"CONFIG_{name}=y" for name in names[1:]))
     assert statuses(run)[1]["hooks"] == "fail"
     tree.remove("/boot")
-    tree.put(f"{CONTROL}/provider", "ftrace")  # the module is there and knows
+    tree.put(f"{CONTROL}/provider", "ftrace")  # the loaded module knows best
     assert statuses(run) == (0, found)
 
 
@@ -332,7 +332,7 @@ def kernel_line(run: Run) -> tuple[str, str]:
 
 
 def test_the_running_kernel_is_judged_by_what_it_has(run: Run, tree: FakeTree) -> None:
-    """Not by its number, and as `--kernel` judges an image; what a module has a row more."""
+    """By its properties, not its number, as `--kernel` does for an image; a module adds a row."""
     tree.make_unloaded()
     kernel = Small(needs())
     runs(tree, kernel)

@@ -91,7 +91,7 @@ def test_a_run_directory_that_cannot_be_written(
 def test_what_nobody_may_read_below_proc(
     monkeypatch: pytest.MonkeyPatch, euid: int, hint: str
 ) -> None:
-    """A hint for root is not that root should run it."""
+    """A hint for other users is not printed for root."""
     monkeypatch.setattr(os, "geteuid", lambda: euid)
     with pytest.raises(Error) as told, explained("read", Path("/proc/1/smaps"), READ_REMEDIES):
         raise OSError(EACCES, "Permission denied")
@@ -134,7 +134,7 @@ def test_how_a_verb_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     fault: BaseException | None, code: int, said: str,
 ) -> None:  # fmt: skip
-    """Its code is that of what has ended it, and each is told."""
+    """Its code is that of the reason for the end, and each reason is reported."""
     monkeypatch.setattr("mmpolicy.verbs.group._print_no_more", lambda: None)
 
     def verb() -> None:

@@ -127,7 +127,7 @@ def test_without_the_module(
     run: Run, tree: FakeTree, make: Callable[[FakeTree], None], told: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """What does not depend on the module is told: folios, prctl and advice."""
+    """Facts that need no module are reported: folios, prctl and advice."""
     monkeypatch.setattr(Holds, "allows_smaps", lambda *_: True)
     make(tree)
     result = run("explain", "10")
@@ -178,7 +178,7 @@ def seen(run_: int = 0, alone: int = 0, cap: int = 0, unused: int = 0, order: in
 
 
 def in_use(unused: dict[int, int]) -> Explained:
-    """Return what has 100 pages in folios of each order, and so many of these unused."""
+    """Return a result with 100 pages in folios of each order, some of them unused."""
     return Explained(0, 0, "all", 1000, Counter(dict.fromkeys(unused, 100)), Counter(unused))
 
 
@@ -300,7 +300,7 @@ def test_how_long_it_looks_if_nobody_says(run: Run, traced: FakeTree, clock: Clo
 def test_a_proposal_has_what_the_process_has(
     run: Run, traced: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the default profile, only the point that it is about; without a cgroup it says so."""
+    """In the default profile, only the point concerned; without a cgroup it says so."""
     largest: list[int] = []
 
     def noted(whole: Explained, size: int) -> Advice | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Figures in documents are those of the benchmark's own files, or of the page with the table."""
+"""Figures in documents agree with the benchmark's own files, or with the page of the table."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ IMAGES = TREE / "docs/img"
 OFF, FIXED, ADAPTIVE = "stock-4k", "fixed-4", "adaptive-4"
 
 
-Values = dict[tuple[str, str], dict[str, float]]  # what a benchmark has found, by arm and case
+Values = dict[tuple[str, str], dict[str, float]]  # results of a benchmark, by arm and case
 
 
 def values_of(name: str) -> Values:
-    """Return what a benchmark has found."""
+    """Return the results of a benchmark."""
     samples = json.loads((IMAGES / name).read_text())["samples"]
     return {(each["arm"], each["case"]): each["values"] for each in samples}
 
 
 def ratio(values: Values, arm: str, case: str, what: str) -> float:
-    """Return a figure as a multiple of that with all sizes off."""
+    """Return a figure relative to that with all sizes off."""
     return values[arm, case][what] / values[OFF, case][what]
 
 
@@ -59,7 +59,7 @@ PROFILES = {
 
 
 def measured(arm: str, case: str, what: str) -> float:
-    """Return what the benchmark has of a program."""
+    """Return a program's figure in the benchmark."""
     return float(WHOLE[arm, case][what])
 
 
@@ -69,12 +69,12 @@ def faults(arm: str, case: str) -> str:
 
 
 def memory(arm: str, case: str) -> str:
-    """Return the memory as a multiple of that with small pages."""
+    """Return the memory relative to that with small pages."""
     return f"{ratio(WHOLE, arm, case, 'kb'):.2f}"
 
 
 def fewer(case: str) -> str:
-    """Return how many faults `adaptive` 4 spares, of those with small pages."""
+    """Return the share of faults, with small pages, that `adaptive` 4 avoids."""
     return f"-{100 * (1 - ratio(WHOLE, ADAPTIVE, case, 'faults')):.0f} %"
 
 
@@ -118,7 +118,7 @@ def test_examples(profile: str, case: str) -> None:
 
 
 def test_debian_and_hooks() -> None:
-    """All programs on both kernels; faults and memory are the same within 2 %."""
+    """All programs on both kernels; faults and memory agree within 2 %."""
     text = (TREE / "docs/policies/anon_order.md").read_text()
     both = WHOLE, WHOLE_HOOKS
     for case in CASES:
@@ -134,7 +134,7 @@ def test_debian_and_hooks() -> None:
 
 
 def test_worst_memory_and_best_faults_are_told() -> None:
-    """What the first lines of README say of all programs, whatever they are."""
+    """The first lines of README summarise all programs, whichever they are."""
     text = " ".join((TREE / "README.md").read_text().split())
     ticks = [ratio(WHOLE, ADAPTIVE, case, "ticks") for case in CASES]
     fewer = [1 - value for value in ticks if value < 1]
@@ -151,20 +151,20 @@ def test_worst_memory_and_best_faults_are_told() -> None:
 
 
 def test_who_asks() -> None:
-    """The table is made of what ./dev bench callers has kept."""
+    """The table is generated from results of ./dev bench callers."""
     text = callers.DOCUMENT.read_text()
     assert callers.page(callers.read(), text) == text
 
 
 def test_a_big_heap() -> None:
-    """The tables are made of what ./dev bench collapse has kept."""
+    """The tables are generated from results of ./dev bench collapse."""
     text = collapse.PAGE.read_text()
     kept = json.loads(collapse.KEPT.read_text())
     assert with_table(text, "collapse", collapse.lines(kept)) == text
 
 
 def test_areas_are_added_up() -> None:
-    """By their advice; shared memory has none that is anonymous."""
+    """By their advice; shared memory has no anonymous pages."""
     smaps = """\
 7f00-7f10 rw-p 00000000 00:00 0
 Anonymous:           100 kB
@@ -183,7 +183,7 @@ VmFlags: rd wr sh mr mw me hg
 
 
 def test_rates_of_experiments() -> None:
-    """The page is made of what ./dev bench rates has kept, and each of its worlds is there."""
+    """The page is generated from results of ./dev bench rates, and has each of its worlds."""
     kept, before = rates.read(), rates.read(rates.BEFORE)
     assert rates.DOCUMENT.read_text() == rates.page(kept, before)
     assert set(before) | set(kept) <= set(worlds())
@@ -205,7 +205,7 @@ def words_of(command: click.Command, words: str = "") -> list[str]:
 
 
 def test_verbs_by_kernel() -> None:
-    """Each verb was typed on each kernel, and the table is made of what came of it."""
+    """Each verb was typed on each kernel, and the table is generated from the results."""
     kept = verbs.read()
     assert verbs.PAGE.read_text() == verbs.page(kept)
     assert list(kept) == list(verbs.SERIES)
@@ -216,7 +216,7 @@ def test_verbs_by_kernel() -> None:
 
 
 def test_examples_of_bpf() -> None:
-    """Each cell has the faults, then the memory, as multiples of those with sizes off."""
+    """Each cell has the faults, then the memory, relative to those with sizes off."""
     values = values_of("examples.json")
     arms = [arm for arm in dict.fromkeys(arm for arm, _ in values) if arm not in (OFF, "never")]
     text = (TREE / "docs/writing-a-policy.md").read_text()
@@ -276,7 +276,7 @@ def test_what_is_saved(name: str, case: str) -> None:
 
 
 def test_the_cost_while_nothing_is_on() -> None:
-    """At worst, of all patterns but one with few faults, which is told by itself."""
+    """At worst, of all patterns but one with few faults, which is listed separately."""
     text = " ".join(FIGURES.read_text().split())
     few, cases = "malloc 128M", {case for arm, case in HOOKS if arm == "patched"}
     for arm, words in {
@@ -300,13 +300,13 @@ def cells(page: str, begin: str) -> list[str]:
 
 
 def figures(page: str, begin: str) -> list[float]:
-    """Return the figures of a row, without what is in brackets."""
+    """Return the figures of a row, without parentheses."""
     found = cells(f"docs/policies/{page}", begin)
     return [float(re.sub(r",| M$| \(.*", "", cell)) for cell in found]
 
 
 def told(name: str) -> str:
-    """Return what is said of a policy."""
+    """Return the text about a policy."""
     return cells("docs/measured.md", f"| {name} |")[0]
 
 
@@ -343,7 +343,7 @@ def test_bulk() -> None:
 
 
 def test_madv_free() -> None:
-    """Of a chunk of 128 kB and more, at 1.5 and 1.25 times; of 4 kB, at 1.125 times too."""
+    """For a chunk of 128 kB and more, at 1.5 and 1.25 times; for 4 kB, at 1.125 times too."""
     lines = (TREE / "docs/policies/madv_free.md").read_text().splitlines()
     rows = [line for line in lines if re.match(r"\| \d+ x \d+ of \d+ kB \|", line)]
     kept = {line: [float(each) for each in re.findall(r"\((0\.\d+)\)", line)] for line in rows}
@@ -365,7 +365,7 @@ def test_a_bound_cgroup() -> None:
 
 
 def test_time() -> None:
-    """What README says of time is what the machines of its evidence have shown."""
+    """Times in README agree with the machines of its evidence."""
     text = " ".join((TREE / "README.md").read_text().split())
     files = [json.loads(path.read_text()) for path in (TREE / "bench/evidence").glob("*.json")]
     (found, *others) = [file["programs"] for file in files]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Figures of `trim` and of virtual machines in documents are those of the benchmarks' own files."""
+"""Figures of `trim` and of virtual machines in documents agree with the benchmarks' files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNS = ("run 1", "run 2", "run 3")
 
 
 def samples(name: str) -> dict[tuple[str, str], dict[str, float]]:
-    """Return what a benchmark has measured, by arm or stage, and by case."""
+    """Return the results of a benchmark, by arm or stage, and by case."""
     found = json.loads((DOCS / "img" / name).read_text())["samples"]
     return {(each["arm"], each["case"]): each["values"] for each in found}
 
@@ -60,7 +60,7 @@ def test_virtual_machines(title: str) -> None:
 
 
 def test_the_profile_of_virtual_machines() -> None:
-    """What the page says in one sentence."""
+    """Checks the summary sentence of the page."""
     found = samples("vmm.json")
     stock, profile = (
         [sum(found[arm, run].get(key, 0) for key in ("qemu", *THREADS)) for run in RUNS]

@@ -29,7 +29,7 @@ MIB = 256  # pages
 
 @pytest.fixture
 def host(tree: FakeTree, clock: Clock) -> FakeTree:
-    """Return a host that was calibrated, on which nothing is wrong; no module can be had."""
+    """Return a calibrated host without a problem; no module is available."""
     tree.make_unloaded()
     make_thp(tree)
     keep(tree)
@@ -43,7 +43,7 @@ def host(tree: FakeTree, clock: Clock) -> FakeTree:
 
 
 def recommended(run: Run, clock: Clock) -> list[dict[str, Any]]:
-    """Return what it says is worth doing."""
+    """Return the recommended changes."""
     result = run("recommend", "--seconds", "10", "--json")
     assert (result.code, result.err) == (0, "")
     clock.steps = [lambda: None] * 999
@@ -53,7 +53,7 @@ def recommended(run: Run, clock: Clock) -> list[dict[str, Any]]:
 
 
 def type_it(run: Run, host: FakeTree, command: str) -> None:
-    """Type a command that was printed, as it is."""
+    """Type a printed command verbatim."""
     if echo := re.fullmatch(r"echo (\S+) >(\S+)", command):
         host.tune(echo[2], echo[1])
         return
@@ -63,7 +63,7 @@ def type_it(run: Run, host: FakeTree, command: str) -> None:
 
 
 def works(host: FakeTree, clock: Clock, pid: int, faults: int, kernel: float) -> None:
-    """Let a process fault so often a second, and spend such a part of a CPU in the kernel."""
+    """Let a process fault at a rate, and spend a share of a CPU in the kernel."""
     pages = int(host.read(f"/proc/{pid}/statm").split()[1])
     name = host.read(f"/proc/{pid}/comm")
     clock.steps = [lambda: None, partial(count, host, pid, name, pages, faults * 10,
@@ -81,7 +81,7 @@ def test_1_a_service_that_wastes_memory(run: Run, host: FakeTree, clock: Clock) 
 
 
 def test_2_memory_that_was_asked_for(run: Run, host: FakeTree, clock: Clock) -> None:
-    """Under `madvise`, trim leaves alone what asked for it, so --include-madvised is printed."""
+    """Under `madvise`, trim leaves advised memory alone, so --include-madvised is printed."""
     make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS, flags="rd wr hg")
     rss = f"VmRSS:\t{64 << 10} kB\nRssAnon:\t{64 << 10} kB\nTHP_enabled:\t1"
     host.put("/proc/10/status", rss)
@@ -99,7 +99,7 @@ def waits(found: dict[str, Any]) -> str:
 
 
 def mode(chosen: str) -> str:
-    """Return what sysfs shows where this is chosen."""
+    """Return the text of sysfs for a choice."""
     words = ("always", "inherit", "madvise", "never")
     return " ".join(f"[{word}]" if word == chosen else word for word in words)
 
@@ -112,7 +112,7 @@ def mode(chosen: str) -> str:
 def test_2_whatever_the_host_gives_to_all(
     run: Run, host: FakeTree, clock: Clock, top: str, of_64kb: str, asked: bool
 ) -> None:
-    """The advice of the program decides, not what the host gives by now."""
+    """The advice of the program decides, not the current setting of the host."""
     host.put(f"{THP}/enabled", mode(top).replace("inherit ", ""))
     host.put(f"{THP}/hugepages-64kB/enabled", mode(of_64kb))
     make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS, flags="rd wr hg" if asked else "rd wr")
@@ -123,7 +123,7 @@ def test_2_whatever_the_host_gives_to_all(
 
 
 def test_2_where_only_a_small_process_asked(run: Run, host: FakeTree, clock: Clock) -> None:
-    """The largest process of the service has no empty page, and has asked for nothing."""
+    """The largest process of the service has no empty page, and no advised memory."""
     make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS, flags="rd wr hg")
     make_sparse(host, 12, "redis", 128 * MIB, 1, REDIS)
     host.put(f"/sys/fs/cgroup{REDIS}/cgroup.procs", "10\n12")
@@ -135,7 +135,7 @@ def test_2_where_only_a_small_process_asked(run: Run, host: FakeTree, clock: Clo
 
 
 def test_2_where_most_was_asked_for_and_is_full(run: Run, host: FakeTree, clock: Clock) -> None:
-    """What counts is the empty part: the area that was asked for has none."""
+    """The empty part counts: the advised area has none."""
     make_sparse(host, 10, "redis", 128 * MIB, 16, REDIS)
     half = START + 64 * MIB * PAGE
     with host.real("/proc/10/mem").open("r+b") as memory:
@@ -157,7 +157,7 @@ def test_2_where_most_was_asked_for_and_is_full(run: Run, host: FakeTree, clock:
 def test_2_where_a_look_would_take_too_long(
     run: Run, host: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """trim leaves alone what may have been asked for, so it is told to take that as well."""
+    """trim leaves memory alone that may be advised, so the command has an option to include it."""
     monkeypatch.setattr(Holds, "allows_smaps", lambda *words: False)
     make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS)
     (found,) = recommended(run, clock)
@@ -171,7 +171,7 @@ def test_2_where_a_look_would_take_too_long(
 def test_1_a_little_of_each_folio(
     run: Run, host: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch, used: int, option: str
 ) -> None:
-    """One page in so many is empty: less than trim splits a folio for, unless that is said."""
+    """Few pages are empty: less than trim splits a folio for by default."""
     monkeypatch.setattr(Holds, "allows_smaps", lambda *words: True)
     pages = 512 * MIB
     make_sparse(host, 10, "redis", pages, 512, REDIS)
@@ -194,7 +194,7 @@ def test_1_a_little_of_each_folio(
 def test_1_memory_that_has_to_stay(
     run: Run, host: FakeTree, clock: Clock, counters: str, flags: str
 ) -> None:
-    """No command is given, as none gives it back."""
+    """No command is printed, as none would free it."""
     make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS, flags=flags)
     status = host.read("/proc/10/status")
     host.put("/proc/10/status", f"{status}\n{counters.format(f'{64 << 10} kB')}")
@@ -206,7 +206,7 @@ def test_1_memory_that_has_to_stay(
 
 
 def test_1_where_nobody_may_split(run: Run, host: FakeTree, clock: Clock) -> None:
-    """The kernel refuses at the open, and no file tells why: no command is given."""
+    """The kernel refuses at the open, and no file shows why: no command is printed."""
     make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS)
     host.opens = lambda path: path != SPLIT  # type: ignore[method-assign]
     (found,) = recommended(run, clock)
@@ -231,7 +231,7 @@ def test_3_faults(run: Run, host: FakeTree, clock: Clock) -> None:
 def test_4_huge_pages_that_are_cleared_again_and_again(
     run: Run, host: FakeTree, clock: Clock
 ) -> None:
-    """Few faults, and 83 % of a CPU in the kernel: the time tells, not the number."""
+    """Few faults, and 83 % of a CPU in the kernel: the time counts, not the number."""
     works(host, clock, 11, 55, 0.83)
     last = clock.steps[1]
     events = partial(host.put, "/proc/vmstat", "pgfault 999\ncompact_stall 5\nthp_fault_alloc 550")
@@ -291,7 +291,7 @@ def test_7_nothing(run: Run, host: FakeTree, clock: Clock) -> None:
 
 
 def test_8_what_is_not_worth_it(run: Run, host: FakeTree, clock: Clock) -> None:
-    """A compiler at 517 faults a second, some empty pages, a program that forbids and idles."""
+    """A compiler at 517 faults a second, some empty pages, an idle program that forbids folios."""
     make_sparse(host, 10, "redis", 8 * MIB, 16, REDIS)
     make_sparse(host, 12, "ruby", 8 * MIB, 1, "/ruby.service", forbids=True)
     works(host, clock, 11, 517, 0.1)
@@ -305,7 +305,7 @@ def test_8_what_is_not_worth_it(run: Run, host: FakeTree, clock: Clock) -> None:
 
 
 def test_memory_that_was_written(run: Run, host: FakeTree, clock: Clock) -> None:
-    """It is not empty folios; how to ask the allocator is told if that was seen."""
+    """It is not empty folios; how to ask the allocator is printed if it was recognised."""
     make_sparse(host, 10, "redis-server", 512 * MIB, 1, REDIS)
     (found,) = recommended(run, clock)
     assert (found["who"], found["commands"]) == (REDIS, [])
@@ -350,7 +350,7 @@ def wasteful_and_busy(host: FakeTree, clock: Clock) -> None:
 
 
 def test_for_one_service_alone_without_a_module(run: Run, host: FakeTree, clock: Clock) -> None:
-    """Nothing is said of a module that cannot be had; the experiment measures the service."""
+    """An unavailable module is not mentioned; the experiment measures the service."""
     wasteful_and_busy(host, clock)
     (busy,) = [each for each in recommended(run, clock) if each["who"] == "web"]
     assert busy["commands"] == []
@@ -375,7 +375,7 @@ def test_for_one_service_alone_with_the_module(run: Run, host: FakeTree, clock: 
 
 
 def test_the_order_is_that_of_the_costs(run: Run, host: FakeTree, clock: Clock) -> None:
-    """As parts of what the host has: 240 MiB of 1 GiB, or all of its memory."""
+    """As shares of the host's resources: 240 MiB of 1 GiB, or all of its memory."""
     for kib, first in (1 << 20, REDIS), (1 << 32, "web"):
         host.put("/proc/meminfo", f"MemTotal: {kib} kB")
         wasteful_and_busy(host, clock)
@@ -385,7 +385,7 @@ def test_the_order_is_that_of_the_costs(run: Run, host: FakeTree, clock: Clock) 
 
 
 def test_an_ordinary_user(run: Run, host: FakeTree, clock: Clock) -> None:
-    """It ends at once, with 4, and not after a minute that shows nothing."""
+    """It ends at once, with 4, and not after a minute without output."""
     host.real("/proc/kpageflags").chmod(0)
     host.denied = True
     real = host.read_at
@@ -409,7 +409,7 @@ def test_an_ordinary_user(run: Run, host: FakeTree, clock: Clock) -> None:
 
 
 def test_lines() -> None:
-    """The next step is one of its own, and no part of the price."""
+    """The next step is on a line of its own, and not part of the price."""
     assert Finding("a", "b", ("c",), "e", "f").line() == "a: b; do: c; price: e; next: f"
     assert Finding("a", "b", next_step="f").line() == "a: b; next: f"
     assert Finding("a", "b", worth=False).line() == "not worth it: a: b"

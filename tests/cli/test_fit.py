@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`doctor --kernel`: what a kernel would have that does not run, by its image alone."""
+"""`doctor --kernel`: the features of a kernel that does not run, from its image alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ AS_IN_5_10 = {"ftrace_ops": {"flags": "long unsigned int"}}
 
 
 def test_the_list_is_that_of_the_module() -> None:
-    """Each row of it is read, and each name in it."""
+    """Each of its rows is read, and each name in it."""
     text = re.sub(r"/\*.*?\*/", "", (MODULE / "needs.h").read_text(), flags=re.DOTALL)
     rows = re.findall(r"^MMP_(\w+)\((\w+), (\w+)", text, re.MULTILINE)
     assert [(row, point.lower()) for row, point, _ in rows] == [n[:2] for n in NEEDS]
@@ -73,14 +73,14 @@ def test_all_that_is_needed_is_there(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_build_that_was_tried(run: Run, tmp_path: Path) -> None:
-    """Only the point that depends on the machine code is told so."""
+    """Only the point that depends on the machine code is reported."""
     points = found(run, tmp_path, Small(NEEDS, min(tried())))[1]
     assert points.pop("anon_order") == ("tested", "")
     assert {points[point] for point in HOOKED - {"anon_order"}} == {("fits", "")}
 
 
 def one_less(need: Need) -> list[Break]:
-    """What a later kernel may do to one of the needs of a point."""
+    """Possible changes of a later kernel to one of the needs of a point."""
     one = need.ones[0]
     if need.row == "MEMBER":
         return [
@@ -98,12 +98,12 @@ def one_less(need: Need) -> list[Break]:
         lambda kernel: kernel.functions.update({one.name: f"other*{one.kind}"}),
         lambda kernel: kernel.functions.update({one.name: one.kind.replace(")", ", other)")}),
         lambda kernel: kernel.functions.pop(one.name),
-        lambda kernel: kernel.names.discard(one.name),  # the compiler made another one of it
+        lambda kernel: kernel.names.discard(one.name),  # the compiler has renamed it
     ]
 
 
 def applies(need: Need) -> bool:
-    """Is it needed where the first of all that would do is there?"""
+    """Is it needed if the first alternative of all is there?"""
     return need.row != "NOTHING" and not need.unless
 
 
@@ -111,7 +111,7 @@ def applies(need: Need) -> bool:
     "need", [need for need in NEEDS if applies(need)], ids=lambda need: need.ones[0].name
 )
 def test_one_change_takes_one_point(run: Run, tmp_path: Path, need: Need) -> None:
-    """A prototype, a member, a name: this point is lacking, and the reason names what changed."""
+    """A prototype, a member, a name: this point is unavailable, and the reason names the change."""
     for change in one_less(need):
         kernel = Small(NEEDS)
         change(kernel)
@@ -122,7 +122,7 @@ def test_one_change_takes_one_point(run: Run, tmp_path: Path, need: Need) -> Non
 
 
 def test_each_that_would_do(run: Run, tmp_path: Path) -> None:
-    """A point is there with any of the forms of a function that the module knows."""
+    """A point is available with any form of a function that the module knows."""
     for need in NEEDS:
         for at, one in enumerate(need.ones[1:], 1):
             others = need._replace(ones=need.ones[at:])
@@ -192,7 +192,7 @@ def cut(data: bytes) -> list[bytes]:
 
 
 def damaged(kernel: bytes) -> list[bytes]:
-    """Numbers in it that are too large: places, lengths and counts."""
+    """Numbers in it that are too large: offsets, lengths and counts."""
     begin = kernel.index(struct.pack("<H", 0xEB9F))
     places = [*range(0x28, 0x40), *range(begin + 2, begin + 24), *range(begin + 24, begin + 240, 7)]
     return [kernel[:at] + b"\xff" + kernel[at + 1 :] for at in places]
@@ -219,7 +219,7 @@ def test_one_clear_error(run: Run, tmp_path: Path, broken: Callable[[bytes], lis
 
 
 def test_no_number_in_an_image_is_believed(run: Run, tmp_path: Path) -> None:
-    """Whatever is wrong in it, there is an answer or one clear error."""
+    """Whatever the damage, there is an answer or one clear error."""
     for data in damaged(Small(NEEDS).vmlinux()):
         result = run("doctor", "--kernel", write(tmp_path, data))
         assert result.code in (0, 1, 3)

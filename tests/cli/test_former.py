@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Former names of options and verbs: they do what the new ones do, and name them on stderr."""
+"""Former names of options and verbs: they work as the new ones, and name them on stderr."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_default_of_a_former_choice(run: Run) -> None:
 
 
 def test_the_option_of_another_program(run: Run) -> None:
-    """Words behind a command of bench are the command's."""
+    """Words after a command of bench belong to the command."""
     assert "--precision" not in run("bench", "--runs", "0", "true", "--within", "3").err
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a stranger types first: `mmpolicy` alone, and what it says where there is no module."""
+"""First commands of a new user: `mmpolicy` alone, and its output without the module."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASK_THE_MODULE = (
 
 @pytest.fixture
 def bare(tree: FakeTree, lib: FakeLib) -> FakeTree:
-    """Return a host on which nothing is installed but the command."""
+    """Return a host on which only the command is installed."""
     tree.make_unloaded()
     lib.path = None
     put_kernel(tree, Small(NEEDS))
@@ -33,7 +33,7 @@ def bare(tree: FakeTree, lib: FakeLib) -> FakeTree:
 
 @pytest.mark.parametrize("words", ASK_THE_MODULE)
 def test_no_dead_end_where_no_module_can_be(bare: FakeTree, run: Run, words: str) -> None:
-    """It was `mmpolicy load`, which said to install a module that this kernel cannot have."""
+    """It was `mmpolicy load`, which asked to install a module that this kernel cannot have."""
     put_kernel(bare, Small(NEEDS).without("register_kprobe"))
     result = run(*words.split())
     assert (result.code, result.out) == (3, "")
@@ -55,7 +55,7 @@ def test_where_it_can_be_it_is_said_how(bare: FakeTree, run: Run, lib: FakeLib) 
 def test_a_module_that_the_kernel_would_refuse_is_not_to_be_loaded(
     tree: FakeTree, run: Run
 ) -> None:
-    """Under lockdown it was `mmpolicy load` all the same."""
+    """Under lockdown it was still `mmpolicy load`."""
     tree.make_unloaded()
     tree.put("/sys/kernel/security/lockdown", "[none] integrity confidentiality")
     assert run("status").err.splitlines()[-1] == "next: mmpolicy load"
@@ -126,9 +126,9 @@ def sizes(tree: FakeTree, enabled: str, big: str, small: str = "never") -> None:
     ("line", "big", "told"),
     [
         ("quiet thp_anon=64K:always", "never", True),
-        ("thp_anon=64K:always;2M:never", "never", False),  # somebody's choice
+        ("thp_anon=64K:always;2M:never", "never", False),  # an administrator's choice
         ("thp_anon=2048K:never", "never", False),
-        ("thp_anon=64K:always", "inherit", False),  # put right since
+        ("thp_anon=64K:always", "inherit", False),  # corrected since
         ("quiet", "never", False),
     ],
 )
@@ -158,7 +158,7 @@ def test_little_memory(tree: FakeTree, mib: int, enabled: str, line: str, told: 
     [
         ({"mine": NEVER}, "always", True),
         ({"mine": "[main]\ninclude=pg", "pg": NEVER}, "always", True),
-        ({"mine": "[main]\ninclude=mine\n"}, "always", False),  # without end
+        ({"mine": "[main]\ninclude=mine\n"}, "always", False),  # includes itself for ever
         ({"mine": NEVER}, "never", False),
         ({"mine": "[vm]\ntransparent_hugepages=always\n"}, "always", False),
         ({}, "always", False),
@@ -192,7 +192,7 @@ def test_doctor_names_what_works_for_programs_too(bare: FakeTree, run: Run) -> N
 
 
 def read_by(run: Run, root: str) -> tuple[list[str], list[str]]:
-    """What `mmpolicy` alone opens and lists below a root."""
+    """Files that `mmpolicy` alone opens and lists below a root."""
     opened: list[str] = []
     listed: list[str] = []
     on = [True]
@@ -203,7 +203,7 @@ def read_by(run: Run, root: str) -> tuple[list[str], list[str]]:
             if path.startswith(root):
                 (opened if event == "open" else listed).append(path[len(root) :])
 
-    sys.addaudithook(hook)  # none can be taken away again, so it is turned off
+    sys.addaudithook(hook)  # audit hooks cannot be removed, so it is turned off
     try:
         assert run().code == 0
     finally:
@@ -212,9 +212,9 @@ def read_by(run: Run, root: str) -> tuple[list[str], list[str]]:
 
 
 def test_alone_it_scans_nothing(bare: FakeTree, run: Run) -> None:
-    """Reads are few, and no more of them on a host with hundreds of processes and cgroups.
+    """Reads are few, and no more on a host with hundreds of processes and cgroups.
 
-    Without root, too; of cgroups it looks at no more than it says.
+    Also without root; of cgroups it reads no more than it reports.
     """
     root = str(bare.real("/")).rstrip("/")
     bare.denied = True

@@ -15,7 +15,7 @@ POINT = f"{DEFAULT}/anon_order"
 
 @pytest.fixture(autouse=True)
 def sudo(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let somebody have come by sudo."""
+    """Run as a user who became root by sudo."""
     monkeypatch.setenv("SUDO_UID", "1000")
     tree.put("/proc/self/loginuid", "1001")
 

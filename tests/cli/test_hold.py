@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Nobody waits long for those who look: on a real process of this machine."""
+"""Readers hold no lock of a process for long: on a real process of this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module", params=["together", "spread", "areas", "emptied", "shared"])
 def pid(request: pytest.FixtureRequest) -> Iterator[int]:
-    """A process that uses little of what it has reserved."""
+    """A process that uses little of its reservation."""
     argv = [sys.executable, "-c", PROGRAM, request.param]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout
@@ -58,7 +58,7 @@ def pid(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 class Watched(Tree):
-    """The files of this machine; notes what is read of a process, and how much at once."""
+    """The files of this machine; records reads of a process, and their sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Watched(Tree):
 
 
 class WatchedReader(Reader):
-    """Notes how many pages a scan has found."""
+    """Records the number of pages that a scan has found."""
 
     def __init__(self, tree: Watched, path: str) -> None:
         super().__init__(path)
@@ -86,7 +86,7 @@ class WatchedReader(Reader):
         if request == SCAN:
             numbers = memoryview(argument).cast("Q")
             place, most = numbers[5], numbers[7]
-            assert numbers[10] & ANY == ANY  # pages that are passed over count for no limit
+            assert numbers[10] & ANY == ANY  # skipped pages do not count against the limit
             from ctypes import c_uint64
 
             out = (c_uint64 * (3 * number)).from_address(place)
@@ -123,12 +123,12 @@ def test_no_read_is_longer_than_it_may_be(name: str, pid: int) -> None:
     LOOKS[name](tree, pid)
     assert f"/proc/{pid}/smaps_rollup" not in tree.read_files
     assert f"/proc/{pid}/numa_maps" not in tree.read_files
-    if tree.found:  # of a kernel that can scan
+    if tree.found:  # if the kernel can scan
         assert max(tree.found) <= Holds(Tree()).limit_s * 1e9 / 5
 
 
 def test_neighbouring_entries_are_read_at_once(pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read for each of a million spread pages took minutes, most of it for the scheduler."""
+    """A read for each of a million spread pages took minutes, mostly in the scheduler."""
     reads, plain = list[int](), Space.entries
 
     def entries(space: Space, start: int, pages: int) -> array[int]:
@@ -148,7 +148,7 @@ def of_all(areas: list[Area]) -> Iterator[tuple[int, bytes]]:
 
 
 def referenced(start: int) -> int:
-    """Return how many kB of an area of our own were accessed."""
+    """Return how many kB of an area of this process were accessed."""
     text, seen = Path("/proc/self/smaps").read_text(), False
     for line in text.splitlines():
         first = line.split()[0]
@@ -173,7 +173,7 @@ def test_only_contents_are_marked_as_accessed() -> None:
         space = Space(Tree(), os.getpid(), Holds(Tree()))
         assert sum(each.pages for each in space.regions(start, start + size)) == size // PAGE
         assert all(space.entries(start, 512))
-        read_areas(Tree(), os.getpid(), contents=True)  # it has single pages alone
+        read_areas(Tree(), os.getpid(), contents=True)  # it has single pages only
         assert referenced(start) == before < size >> 10
         assert space.contents(start, 16) != b""
         assert referenced(start) >= before + 64

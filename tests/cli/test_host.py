@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is read and written on a host, piece by piece: bounds, errors, and who may what."""
+"""Reads and writes on a host, piece by piece: bounds, errors, and permissions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MOUNTS = "/proc/self/mountinfo"
 
 @pytest.fixture
 def plain(tree: FakeTree) -> Tree:
-    """Return the same files without the model of the kernel."""
+    """Return these files without the model of the kernel."""
     return Tree(str(tree.root))
 
 
@@ -120,7 +120,7 @@ def test_what_is_a_knob(plain: Tree, tree: FakeTree) -> None:
 
 
 def test_an_instance_of_tracing_that_was_left(plain: Tree, tree: FakeTree) -> None:
-    """It is made anew, as nobody knows what it is set to; and it goes with an error, too."""
+    """It is created again, as its settings are unknown; and it is removed on an error, too."""
     above = tree.real(TRACING).parent
     assert raised(plain.tracing().__enter__).exit_code == Exit.LACKING
     above.mkdir(parents=True)
@@ -149,7 +149,7 @@ def test_a_file_is_kept_as_a_whole(plain: Tree, tree: FakeTree) -> None:
 
 
 def test_lines_that_are_added(plain: Tree, tree: FakeTree) -> None:
-    """A line that was cut off stays as it is, and the next one is a line of its own."""
+    """A line that was cut off stays, and the next one is a line of its own."""
     assert plain.append("/var/l", lambda text: f"a{len(text)}") == "a0\n"
     tree.real("/var/l").write_text("a0\nhal")
     assert plain.append("/var/l", lambda text: f"b{len(text)}") == "a0\nhal\nb6\n"
@@ -174,7 +174,7 @@ def test_locks_say_who_has_them(plain: Tree, tree: FakeTree) -> None:
         assert plain.holder("/run/m") == "me"
 
 
-# Files that an operator has named
+# Files named by an operator
 
 
 def test_files_that_are_named(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_what_the_system_refuses_is_told(
 
 
 def test_a_program_may_call_it(tree: FakeTree, capsys: pytest.CaptureFixture[str]) -> None:
-    """Then errors are its own to tell."""
+    """Then the program handles errors itself."""
     app = machine.Host(tree)
     main.main(["list"], "other", standalone_mode=False, obj=app)
     assert "anon_order" in capsys.readouterr().out
@@ -503,7 +503,7 @@ def test_decisions_of_a_trace() -> None:
     assert tracing.parse("") == ([], 0)
 
 
-# What faults cost
+# Costs of faults
 
 
 def test_costs_of_faults_lie_on_a_line() -> None:
@@ -607,7 +607,7 @@ def test_systemd_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return where a program writes what it was given, which stands for those of systemd."""
+    """Return the file to which a program, which replaces those of systemd, writes its input."""
     for name in ("systemctl", "systemd-run"):
         script = tmp_path / "bin" / name
         script.parent.mkdir(exist_ok=True)
@@ -635,7 +635,7 @@ def test_systemd_reads_units_and_runs_them(systemd: Path, monkeypatch: pytest.Mo
 
 
 def test_systemd_waits_for_a_file(systemd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the unit that is installed; by one of its own where there is none."""
+    """By the installed unit; without it, by one of its own."""
     machine.start_path_unit("a", ["x"])
     assert (systemd / "said").read_text() == "systemctl start a.path\n"
     (systemd / "bin/systemctl").write_text("#!/bin/sh\nexit 5\n")
@@ -646,7 +646,7 @@ def test_systemd_waits_for_a_file(systemd: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_systemd_shows_units(systemd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it does not answer, nothing is known."""
+    """If it does not answer, no property is known."""
     (systemd / "bin/systemctl").write_text('#!/bin/sh\necho "$@"\n')
     assert show_units(["--property=Id", "--", "x"]) == "show --property=Id -- x\n"
     (systemd / "bin/systemctl").write_text("#!/bin/sh\necho no\nexit 1\n")
@@ -671,7 +671,7 @@ def test_only_the_real_host_has_a_log(tree: FakeTree) -> None:
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that says how wide the terminal is."""
+    """Return a function that sets the width of the terminal."""
     return lambda columns: monkeypatch.setattr("mmpolicy.render.columns", lambda: columns)
 
 
@@ -694,7 +694,7 @@ def test_the_last_column_goes_on_in_its_place(wide: Any) -> None:
     wide(8 + len(GAP) + 30)
     assert table(("A", "B"), [row])[1] == "abcdefgh  one two three four five six"
     assert table(("A", "B"), [(row[0], "")])[1] == "abcdefgh"
-    wide(8 + len(GAP) + 29)  # too little room: the last column stands below
+    wide(8 + len(GAP) + 29)  # too little room: the last column is printed below
     assert table(("A", "B"), [row])[2:] == [
         "abcdefgh", "    one two three four five six seven", "      eight nine",
     ]  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a host says, exactly: words of errors, flags of calls, and figures at their bounds."""
+"""Exact output of a host: words of errors, flags of calls, and figures at their bounds."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_why_a_policy_is_refused(
 
 
 def test_how_the_helper_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of the package goes before others; it reads what we give it, in limited time."""
+    """The packaged helper takes precedence; it reads the given input, in limited time."""
     for name in ("ours", "others"):
         script = tmp_path / name / bpf.HELPER
         script.parent.mkdir()
@@ -149,7 +149,7 @@ def test_a_lock_is_tried_again_until_its_time_is_over(
 
 
 def test_all_is_written_and_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write may take a part; a folder is flushed after a file has taken its place in it."""
+    """A write may be partial; a folder is flushed after a file was renamed in it."""
     synced, write, sync = list[bool](), os.write, os.fsync
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:2]))
 
@@ -168,7 +168,7 @@ def test_all_is_written_and_on_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_file_of_somebody_else_stays_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its mode is set again, as a change of the owner takes bits away."""
+    """Its mode is set again, as a change of the owner clears bits."""
     told: list[Any] = []
     monkeypatch.setattr(os, "fchown", lambda _file, *owner: told.append(owner))
     monkeypatch.setattr(os, "fchmod", lambda _file, mode: told.append(mode))
@@ -211,7 +211,7 @@ def test_what_runs_last_is_killed_last(tree: FakeTree) -> None:
 
 
 def test_modules_are_loaded_as_modprobe_does_it(lib: FakeLib, tree: FakeTree) -> None:
-    """A blacklist holds, and what is loaded already is an error; libkmod itself says nothing."""
+    """A blacklist is obeyed, and a loaded module is an error; libkmod itself is silent."""
     told: list[tuple[int, int]] = []
     lib.kmod_set_log_priority = lambda *words: told.append(words)  # type: ignore[method-assign]
     tree.make_unloaded()
@@ -272,7 +272,7 @@ def test_a_machine_without_memory_has_none_in_huge_pages(tree: FakeTree) -> None
 
 
 def test_the_error_of_a_cost_is_the_larger_side() -> None:
-    """It is told with two digits; a fault of one page has the order 0."""
+    """It is printed with two digits; a fault of one page has the order 0."""
     for low, high, error in ((900, 1050, 100), (950, 1100, 100)):
         costs = Calibration([FaultCost(4096, 1000, low, high)])
         assert costs.percent(1e7) == (1000, error)
@@ -281,7 +281,7 @@ def test_the_error_of_a_cost_is_the_larger_side() -> None:
 
 
 def test_which_cost_is_kept(tree: FakeTree) -> None:
-    """As others may read it, one line for each figure."""
+    """Readable for others, one line for each figure."""
     keep_calibration(tree, "6.12", [FaultCost(4096, 1.5, 1, 2)])
     assert json.loads(tree.read(FILE)) == {
         "version": 1, "kernel": "6.12",

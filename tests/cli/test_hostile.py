@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Nothing but files of the control tree is ever written, whatever a name says."""
+"""Only files of the control tree are ever written, whatever a name contains."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VICTIMS = (
 
 @pytest.fixture
 def host(tree: FakeTree) -> Path:
-    """Return a small host of real files, with some that nobody may write."""
+    """Return a small host of real files, with some that must not be written."""
     for path in VICTIMS:
         tree.put(path, "precious")
     for path in (*(set(POINTS) - {"anon_order"}), "anon_order/adaptive"):
@@ -41,7 +41,7 @@ def host(tree: FakeTree) -> Path:
 
 
 def allowed_by(host: Path) -> list[Path]:
-    """Return what may be written: the control tree, what the command keeps, its locks."""
+    """Return the writable files: the control tree, the command's own files, its locks."""
     return [host / path for path in ("sys/kernel/mmpolicy", "var/lib/mmpolicy", "run/mmpolicy")]
 
 
@@ -135,12 +135,12 @@ def test_ten_thousand(host: Path, seed: int) -> None:
     for _ in range(10):
         attack(host, 500, rng, VICTIMS)
         assert snapshot(host, allowed) == before
-    assert write_raw(Tree(str(host)), 10_000, rng, VICTIMS) < 100  # names of the tree are there
+    assert write_raw(Tree(str(host)), 10_000, rng, VICTIMS) < 100  # names of the tree exist
     assert snapshot(host, allowed) == before
 
 
 def test_the_second_lock_by_itself(host: Path) -> None:
-    """A path or a link that leads out of the tree is not written, whoever made it."""
+    """A path or a link that leads out of the tree is not written, whatever made it."""
     tree = Tree(str(host))
     (host / "sys/kernel/mmpolicy/way_out").symlink_to(host / "run")
     (host / "sys/kernel/mmpolicy/victim").symlink_to(host / "run/victim")
@@ -194,7 +194,7 @@ def test_no_variable_moves_the_root(
 
 
 def test_files_that_the_command_keeps(tree: FakeTree) -> None:
-    """No link is followed, and nobody else may write what revert trusts."""
+    """No link is followed, and no other user may write files that revert trusts."""
     tree.put("/run/victim", "precious")
     victim = tree.real("/run/victim")
     for name in ("kept", "kept.new", "added", "lock", "saved"):

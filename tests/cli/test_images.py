@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is read out of images of kernels, byte by byte."""
+"""Data read from images of kernels, byte by byte."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .test_fit import NEEDS, package
 
 
 def refused(call: Any, *args: Any) -> str:
-    """Return why something cannot be read."""
+    """Return why data cannot be read."""
     with pytest.raises(NotReadableError) as found:
         call(*args)
     return str(found.value)
@@ -37,7 +37,7 @@ def refused(call: Any, *args: Any) -> str:
 
 def members(types: Types, name: str, rows: list[tuple[str, int, int]], flagged: bool = False,
             kind: int = btf.STRUCT) -> int:  # fmt: skip
-    """Add a structure of members with a type and a place."""
+    """Add a structure of members with a type and an offset."""
     rest = b"".join(
         struct.pack("<III", types._string(each) if each else 0, number, place)
         for each, number, place in rows
@@ -46,7 +46,7 @@ def members(types: Types, name: str, rows: list[tuple[str, int, int]], flagged: 
 
 
 def test_members_of_structures() -> None:
-    """Bit fields have their size above the place; what has no name lies flat, as in C."""
+    """Bit fields have their size above the offset; anonymous members are flattened, as in C."""
     types = Types()
     word = types.number("int")
     inner = members(types, "", [("a", word, 0), ("b", word, 32)], kind=btf.UNION)
@@ -102,7 +102,7 @@ def test_types_in_words() -> None:
 
 
 def test_kinds_of_types_are_passed_over() -> None:
-    """Each by its own length, so that what follows is found."""
+    """Each by its own length, so that the following ones are found."""
     types = Types()
     for kind, rest in (
         (btf.ARRAY, 12), (btf.FWD, 0), (btf.TYPEDEF, 0), (btf.RESTRICT, 0), (btf.VAR, 4),
@@ -165,7 +165,7 @@ def test_names_of_the_kernel_that_runs() -> None:
 
 
 def test_where_a_kernel_lies_in_a_vmlinuz() -> None:
-    """Behind so many sectors of setup, 4 if it says 0."""
+    """After a number of setup sectors, 4 if it says 0."""
     kernel = elf({".x": b"abc"})
     image = bzimage(kernel)
     assert Image(image).section(".x") == b"abc"
@@ -239,7 +239,7 @@ def test_packages() -> None:
 
 
 def test_what_is_packed_with_zstd() -> None:
-    """A frame that need not know its own size; libzstd is there wherever a kernel uses it."""
+    """A frame need not state its own size; libzstd is installed wherever a kernel uses it."""
     lib = ctypes.CDLL(find_library("zstd") or "libzstd.so.1")
     data = bytes(range(256)) * 30
     place = ctypes.create_string_buffer(2 * len(data))
@@ -291,7 +291,7 @@ MMP_NOTHING(TWO, MMP_N, "not ever")
 
 
 def one_point(*needs: Need, change: Any = None) -> fit.Fit:
-    """Return what a point with these needs would be."""
+    """Return the state of a point with these needs."""
     kernel = Small(needs)
     if change:
         change(kernel)
@@ -301,7 +301,7 @@ def one_point(*needs: Need, change: Any = None) -> fit.Fit:
 
 def need(row: str, *names: str, kind: str = "int()", structure: str = "", follows: str = "",
          when: str = "", unless: str = "") -> Need:  # fmt: skip
-    """Return a need that any of these things meets."""
+    """Return a need that any of these alternatives meets."""
     ways = frozenset(filter(None, [follows]))
     ones = tuple(One(name, kind, ways if not at else NEVER) for at, name in enumerate(names))
     return Need(row, "p", frozenset(filter(None, [when])), frozenset(filter(None, [unless])),

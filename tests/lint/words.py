@@ -36,7 +36,7 @@ RATES = {
     "module/provider": 22.0,
     "module/sense": 2.2,
     "tests": 20.0,
-    "tests/cli": 16.0,
+    "tests/cli": 9.9,
     "tests/lab/kernels": 12.0,
     "tests/unit": 22.5,
     "tests/workloads": 20.5,
