@@ -39,8 +39,6 @@ RATES = {
     "tests/cli": 9.9,
     "tests/lab/kernels": 12.0,
     "tests/unit": 22.5,
-    "tests/workloads": 20.5,
-    "userspace/bpf": 14.5,
     "userspace/src/mmpolicy/verbs": 6.0,
 }
 

@@ -20,7 +20,7 @@ static inline void check(int failed, const char *what)
 		die(what);
 }
 
-/* Aligned, and with nothing beside it. */
+/* Maps an aligned area without neighbours. */
 static inline void *map_flags(size_t bytes, int advice, int flags)
 {
 	char *p = mmap(NULL, bytes + 2 * PMD, PROT_READ | PROT_WRITE,
@@ -34,7 +34,7 @@ static inline void *map_flags(size_t bytes, int advice, int flags)
 
 static inline void *map(size_t bytes, int advice) { return map_flags(bytes, advice, MAP_PRIVATE); }
 
-/* Pinned for long, as buffers of io_uring. Faults what is not there. */
+/* Pins memory long-term, as buffers of io_uring. Faults in missing pages. */
 static inline void pin_some(const struct iovec *buffers, unsigned int n)
 {
 	struct io_uring_params params = {0};

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * asks KIND TIMES: what one question to a point costs, and all around it.
- * large: a fault that may get a large folio, in memory that is given back each time.
- * free: one page is freed lazily, and used again.
- * Prints the instructions of each, or whatever else the clock counts: the median of
- * batches, as now and then the kernel does something else in between.
+ * asks KIND TIMES: cost of one question to a point, including its surroundings.
+ *
+ * large: a fault that may get a large folio, in memory that is dropped each time. free: one page is
+ * freed lazily, and used again. Prints the instructions of each, or another unit of the time stamp
+ * counter: the median of batches, as the kernel does other work now and then.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -19,7 +19,7 @@
 #define HUGE	(2UL << 20)
 #define BATCHES	25
 
-/* The beginning of 2 MiB. */
+/* Returns the beginning of 2 MiB. */
 static char *map(void)
 {
 	char *at = mmap(NULL, 2 * HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -50,7 +50,7 @@ static int ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Of all batches but the first, which warms up. */
+/* The median of all batches but the first, which warms up. */
 static uint64_t median_of_batches(void (*again)(char *at), char *at, int times)
 {
 	uint64_t ticks[BATCHES + 1];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What many of these programs need. */
+/* Shared by many of these programs. */
 #ifndef BASICS_H
 #define BASICS_H
 
@@ -17,7 +17,7 @@ static inline void die(const char *what)
 	exit(1);
 }
 
-/* Below n. Marsaglia's xorshift: the same numbers from the same seed. */
+/* Returns a number below n. Marsaglia's xorshift: equal seeds give equal numbers. */
 static inline size_t next_random(uint64_t *rng, size_t n)
 {
 	*rng ^= *rng << 13;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * bigheap MIB full|half|sixteenth [madvise] - random accesses to a heap, for the time they take.
+ * bigheap MIB full|half|sixteenth [madvise] - random accesses to a heap, to measure their time.
  *
  * Touches pages in random order: all of them, the first half of each 2 MB, or one in 16. With
- * madvise, it asks for huge pages once it has done so. Prints "ready", then a line four times a
- * second: nanoseconds of an access to what it touched, and the longest 32 accesses in
- * microseconds; one access in four is a write. A wrong word in a page ends it with 1.
+ * madvise, it then asks for huge pages. Prints "ready", then a line four times a second:
+ * nanoseconds of an access to a touched page, and the longest 32 accesses in microseconds; one
+ * access in four is a write. A wrong word in a page ends it with 1.
  */
 #define _GNU_SOURCE
 #include <stdbool.h>

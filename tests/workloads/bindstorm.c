@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * bindstorm SECONDS: processes that are born, fault, move and end, while others
- * make, set, bind and delete profiles, make and remove cgroups, run experiments,
- * let leases expire and reset everything. Prints what was done as one JSON
- * object; ends with status 1 where a page held what nobody wrote, or where
- * something failed in a way that it must not.
+ * bindstorm SECONDS: processes that are forked, fault, move and exit, while others create, set,
+ * bind and delete profiles, create and remove cgroups, run experiments, let leases expire and reset
+ * everything. Prints counts as one JSON object; exits with status 1 if a page held unexpected data,
+ * or if an operation failed with an unexpected error.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,7 +25,7 @@
 #define WORKERS		3
 #define PAGES		512UL
 
-/* What all processes share. */
+/* Shared by all processes. */
 static struct {
 	atomic_ulong created, deleted, bound, unbound, enabled, resets, expired;
 	atomic_ulong born, moved, refused, mismatches;
@@ -42,7 +41,7 @@ static unsigned int below(unsigned int n)
 	return (rng >> 33) % n;
 }
 
-/* Whoever comes too late or too early is told so. */
+/* Errors of an operation that comes too late or too early. */
 static bool expected(int error)
 {
 	static const int errors[] = {
@@ -65,7 +64,7 @@ static bool done(int result, const char *what)
 	return false;
 }
 
-/* Writes a line made of the rest to the file @path. */
+/* Writes a formatted line to the file @path. */
 __attribute__((format(printf, 2, 3)))
 static bool put(const char *path, const char *format, ...)
 {
@@ -82,7 +81,7 @@ static bool put(const char *path, const char *format, ...)
 	return ok;
 }
 
-/* A file of one of the profiles, which may not be there. */
+/* A file of one of the profiles, which may not exist. */
 static const char *of_profile(const char *file)
 {
 	static char path[128];
@@ -103,7 +102,7 @@ static const char *a_cgroup(const char *file)
 	return path;
 }
 
-/* ---- What goes on, again and again, each in a process of its own */
+/* ---- Actors, each repeated in a process of its own */
 
 static void make_profiles(void)
 {
@@ -155,7 +154,7 @@ static void experiment(void)
 	usleep(below(50000));
 }
 
-/* Let the others be for a while; then all is gone. */
+/* Leaves the others alone for a while, then removes everything. */
 static void start_anew(void)
 {
 	usleep(500000 + below(2500000));
@@ -259,7 +258,7 @@ int main(int argc, char **argv)
 	all = mmap(NULL, sizeof(*all), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (all == MAP_FAILED || (mkdir(CGROUPS, 0755) && errno != EEXIST))
 		die(CGROUPS);
-	prctl(PR_SET_CHILD_SUBREAPER, 1);	/* wait for those too whose parent has ended */
+	prctl(PR_SET_CHILD_SUBREAPER, 1);	/* also wait for orphans */
 	end = time(NULL) + atoi(argv[1]);
 	for (unsigned int i = 0; i < ACTORS; i++)
 		start(i);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * busy: reads 64 MB of zeroes again and again, as any user may. Between two reads it is in user
- * mode for a few instructions, and it never sleeps, so the kernel takes minutes to see that it
- * has left the code that it was in.
+ * busy: reads 64 MB of zeroes repeatedly, as any user may. Between two reads it is in user mode for
+ * a few instructions, and it never sleeps, so the kernel takes minutes to see that it has left the
+ * code that it was in.
  */
 #include <fcntl.h>
 #include <string.h>

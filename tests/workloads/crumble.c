@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * crumble: leave no free memory in blocks larger than two pages. Take all there is
- * by single pages, and give back those that are not the first of four in physical
- * memory. What is free in larger blocks then goes into an area where a policy may
- * choose, so one has to be on that wants large folios. Prints one JSON object, kB
- * free in all and in larger blocks, and waits, as its end would undo it.
+ * crumble: leaves no free memory in blocks larger than two pages. It takes all free memory by
+ * single pages, and gives back those that are not the first of four in physical memory. Remaining
+ * larger blocks then go into an area with large folios, so a policy for large folios must be
+ * active. Prints one JSON object, kB free in total and in larger blocks, and waits, as its exit
+ * would undo the effect.
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -13,8 +13,8 @@
 
 #include "folios.h"
 
-#define LEFT		(4UL << 20)	/* not to be taken, or the kernel looks for a victim */
-#define STEP		64UL		/* pages between two looks */
+#define LEFT		(4UL << 20)	/* not taken, or the OOM killer comes */
+#define STEP		64UL		/* pages between two checks */
 
 static unsigned char *map(size_t size)
 {
@@ -65,7 +65,7 @@ static void give_back(unsigned char *area, size_t n)
 	free(entry);
 }
 
-/* Pages that are free in blocks of four or more, in all zones. */
+/* Returns the free pages in blocks of four or more, in all zones. */
 static unsigned long in_blocks(void)
 {
 	unsigned long sum = 0;

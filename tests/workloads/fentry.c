@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * fentry FUNCTION: a BPF program that does nothing runs whenever the kernel calls the
- * function. Says "attached" once it does, and stays until it is killed. Ends with a
- * message if that cannot be. /proc/PID/fdinfo/PROGRAM counts runs, if told to.
+ * fentry FUNCTION: attaches an empty BPF program to a function of the kernel. Prints "attached"
+ * once it runs, and stays until it is killed. Exits with a message if the attachment fails.
+ * /proc/PID/fdinfo/PROGRAM counts runs, if the statistics are on.
  */
 #include <fcntl.h>
 #include <linux/bpf.h>
@@ -14,7 +14,7 @@
 
 #include "basics.h"
 
-#define PROGRAM	9	/* its file */
+#define PROGRAM	9	/* its file descriptor */
 
 static char *read_all(const char *path)
 {
@@ -34,7 +34,7 @@ static char *read_all(const char *path)
 	return text;
 }
 
-/* How many bytes a type takes beyond its head. */
+/* Returns the size of a type beyond its head. */
 static size_t more(const struct btf_type *type)
 {
 	static const size_t each[NR_BTF_KINDS] = {
@@ -56,7 +56,7 @@ static size_t more(const struct btf_type *type)
 	return once[kind] + BTF_INFO_VLEN(type->info) * each[kind];
 }
 
-/* The number of a function's type. */
+/* Returns the BTF id of a function. */
 static uint32_t function_id(const char *name)
 {
 	const struct btf_header *head = (void *)read_all("/sys/kernel/btf/vmlinux");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Which folio orders back a range of this process, from pagemap and kpageflags. */
+/* The folio orders that back a range of this process, from pagemap and kpageflags. */
 #ifndef FOLIOS_H
 #define FOLIOS_H
 
@@ -50,7 +50,7 @@ static inline uint64_t page_flags(uint64_t pfn)
 	return piece.flags[pfn - piece.first];
 }
 
-/* Order of the folio at @pfn; of a tail page, of what is left of it. */
+/* Returns the order of the folio at @pfn; for a tail page, of the rest of its folio. */
 static inline int folio_order(uint64_t pfn)
 {
 	enum { HEAD = 15, TAIL = 16 };
@@ -65,7 +65,7 @@ static inline int folio_order(uint64_t pfn)
 	return order;
 }
 
-/* Adds to pages[order] for each page of the range, pages[MAX_ORDER + 1]: none. */
+/* Adds to pages[order] for each page of the range, to pages[MAX_ORDER + 1] for absent pages. */
 static inline void folio_histogram(const void *start, size_t bytes, unsigned long *pages)
 {
 	size_t n = bytes / PAGE;

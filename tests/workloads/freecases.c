@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * freecases errno: errno of MADV_FREE on each kind of mapping, and whether it
- * left the data alone where it was refused.
- * freecases range MIB [SECOND_MIB]: writes to MIB, frees them with MADV_FREE,
- * then writes to SECOND_MIB more; what has become of the first ones.
- * freecases hog MIB: the same with nothing freed.
- * freecases once MIB: the same as range, as the first and only call.
- * freecases told MIB: the same, where a userfaultfd is told of removals.
- * freecases wide MIB: instructions, or whatever else the clock counts, of such
- * a call on a range of 64 TB with so many MiB at its beginning.
- * freecases sparse MIB KB: the same, of a call on MIB that have one page in each
- * of so many KB, and of the next call on what is left of it.
+ * freecases errno: errno of MADV_FREE on each kind of mapping, and whether refused calls left the
+ * data alone.
+ * freecases range MIB [SECOND_MIB]: writes to MIB, frees them with MADV_FREE, then writes to
+ * SECOND_MIB more; reports the fate of the first pages.
+ * freecases hog MIB: as range, with nothing freed.
+ * freecases once MIB: as range, as the first and only call.
+ * freecases told MIB: as range, with a userfaultfd that receives removals.
+ * freecases wide MIB: instructions, or another unit of the time stamp counter, of such a call on a
+ * range of 64 TB with MIB at its beginning.
+ * freecases sparse MIB KB: as wide, for a call on MIB with one page in each KB, and for the next
+ * call on the rest.
  * Prints one JSON object.
  */
 #define _GNU_SOURCE
@@ -114,7 +114,7 @@ static void errnos(void)
 	try_mixed();
 }
 
-/* Pages that no compression makes small. */
+/* Incompressible pages. */
 static void fill(unsigned char *area, size_t size)
 {
 	uint64_t rng = SEED;
@@ -144,7 +144,7 @@ static void what_has_become(const unsigned char *area, size_t size)
 
 static const int prot = PROT_READ | PROT_WRITE, anon = MAP_PRIVATE | MAP_ANONYMOUS;
 
-/* A policy that wants to know us first gets a call, and time. */
+/* A policy that must see a process first gets a call, and time. */
 static void introduce(void)
 {
 	if (madvise(map(PAGE, prot, anon, -1), PAGE, MADV_FREE))

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * fuzz MODULE.ko SEED WRITES WORKERS: random writes of random texts to all files of
- * the module. WORKERS processes write at the same time, to profiles of their own,
- * and bind processes and cgroups of their own; the first one has what there is
- * once: "default", the experiment, the lease. Each knows what the module has to
- * answer and what the files have to say. All touch memory meanwhile.
+ * fuzz MODULE.ko SEED WRITES WORKERS: random writes of random texts to all files of the module.
+ * WORKERS processes write concurrently, to profiles of their own, and bind processes and cgroups of
+ * their own; the first one also owns the singletons: "default", the experiment, the lease. Each
+ * knows the expected answers of the module and the expected contents of its files. All touch
+ * memory.
  *
- * After some writes all wait; everything is compared; there is a reset, an expiry
- * (after which all writes are refused), another load with random parameters, or
- * nothing. Every third time, all write to the files of all, while everything is
- * reset, expires and is unloaded; after that, too, there must be what there is
- * after load. The same seed gives the same writes.
+ * After some writes all wait, and everything is compared; then comes a reset, an expiry (after
+ * which all writes are refused), a reload with random parameters, or nothing. Every third time, all
+ * write to the files of all, while everything is reset, expires and is unloaded; after that, too,
+ * the state must be as after load. Equal seeds give equal writes.
  *
- * Prints one JSON object. Ends with status 1 where something is not as it must be.
+ * Prints one JSON object. Exits with status 1 at a deviation.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -72,7 +71,7 @@ static void say(struct text *t, const char *format, ...)
 	va_end(args);
 }
 
-/* What programs write by mistake, or on purpose. Nearly half stay as they are. */
+/* Mutates a text as programs do by mistake, or on purpose. Nearly half stay unchanged. */
 static void spoil(struct text *t)
 {
 	static const char odd[] = " \n\t-+0x9azAZ_[]/.%\x80\xff";
@@ -141,7 +140,7 @@ struct put {
 
 static struct put put = { .text.s = put.room };
 
-/* In a round of chaos, files come and go and nobody knows what there is. */
+/* In a round of chaos, files come and go, and no worker knows their state. */
 static bool may_be(int err)
 {
 	static const int errors[] = {
@@ -161,7 +160,7 @@ static void quote(const struct text *t)
 	fprintf(stderr, " (%zu bytes) ", t->len);
 }
 
-/* @expected: an errno, or NONE if the model does not know. */
+/* @expected is an errno, or NONE if the model does not know. */
 static void write_it(int expected)
 {
 	int err;
@@ -177,7 +176,7 @@ static void write_it(int expected)
 	wrong("-> %s: \"%s\", not \"%s\"\n", put.path, strerror(err), strerror(expected));
 }
 
-/* A write of nothing does nothing, if there is such a file. */
+/* A write of nothing does nothing, if the file exists. */
 #define CHECKED(exists, answer) \
 	write_it(all->chaos ? NONE : put.text.len ? (answer) : (exists) ? 0 : ENOENT)
 
@@ -186,7 +185,7 @@ static void file_path(const struct model *m, int profile, const char *file)
 	snprintf(put.path, sizeof(put.path), PROFILES "/%s/%.79s", name_of(m, profile), file);
 }
 
-/* Mostly one that is there. */
+/* Mostly one that exists. */
 static int some_profile(const struct model *m)
 {
 	int profile = below(NAMES);
@@ -271,9 +270,9 @@ static void set_lease(struct model *m)
 	CHECKED(true, model_lease(m, &put.text));
 }
 
-/* ---- What else goes on */
+/* ---- Other activity */
 
-/* Touches memory, so that whoever decides about this process is asked. */
+/* Touches memory, so that the policy of this process is asked. */
 static void fault(struct model *m)
 {
 	size_t pages = 1 + below(128), step = 1 + below(4);
@@ -289,7 +288,7 @@ static void fault(struct model *m)
 	munmap(area, pages * PAGE);
 }
 
-/* A child of a process that is bound is bound too; its end is that of the binding. */
+/* A child of a bound process is bound too; its exit ends that binding. */
 static void other_process(struct model *m)
 {
 	struct object *self = &m->object[PROCESSES][0];
@@ -327,7 +326,7 @@ static void other_cgroup(struct model *m)
 	*cgroup = (struct object){ cgroup->id ? 0 : st.st_ino, NONE };
 }
 
-/* Whose number it is does not matter, as long as it can be read. */
+/* The value does not matter, as long as it is readable. */
 static void read_something(struct model *m)
 {
 	static const char *const names[] = {
@@ -341,7 +340,7 @@ static void read_something(struct model *m)
 		wrong("read: %s\n", strerror(err));
 }
 
-/* ---- Is all as it must be? */
+/* ---- Checks */
 
 static void check_line(const struct model *m, const char *path, const char *expected)
 {
@@ -466,7 +465,7 @@ static void act(struct model *mine)
 {
 	void (*act)(struct model *m) = below(8) ? often[below(16)] : seldom[below(4)];
 
-	/* Objects are everybody's own; the files of others are not, in chaos. */
+	/* Objects belong to one worker; files are shared in chaos. */
 	if (all->chaos && act != other_process && act != other_cgroup)
 		mine = &all->model[below(workers)];
 	if (is_for(mine, act))
@@ -522,7 +521,7 @@ static void start(int number)
 	}
 }
 
-/* ---- Who looks after them */
+/* ---- Their supervisor */
 
 static void on_child(int unused)
 {
@@ -598,16 +597,16 @@ static void as_after_load(void)
 {
 	char *now;
 
-	module_load(module, "");	/* it may be there */
+	module_load(module, "");	/* it may be loaded already */
 	reset();
-	await_state("stock");	/* an expiry may have been under way */
+	await_state("stock");	/* an expiry may be in progress */
 	now = tree_snapshot();
 	if (strcmp(now, pristine))
 		wrong("not as after load:\n%s\n", now);
 	free(now);
 }
 
-/* Everything at once, while the workers are at it. */
+/* Everything at once, while the workers write. */
 static void chaos(void)
 {
 	while (all->busy) {

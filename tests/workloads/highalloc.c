@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * highalloc MIB FREE PINNED ORDER TRIES ROUNDS CHURNERS SEED [FILE]: after mmtests'
- * stress-highalloc. Fill MIB of memory with small pages, and pin some of them in
- * PINNED percent of the 2 MiB blocks, so that these can never be whole again.
- * In each of ROUNDS give FREE percent of the pages back, at random, so that free
- * memory is in holes, and read FILE to fill them with page cache. Then fault
- * TRIES times for a folio of ORDER with MADV_HUGEPAGE, keep what is large, drop
- * what is not; at the end drop all, and fill the holes again. Meanwhile CHURNERS
- * processes fault, free and fill pipes. Prints one JSON object, with what
- * /proc/vmstat says of the faults; ends with status 1 where a page has lost its
- * contents.
+ * stress-highalloc. Fills MIB of memory with small pages, and pins some of them in PINNED percent
+ * of the 2 MiB blocks, so that these can never be whole again. In each of ROUNDS it frees FREE
+ * percent of the pages at random, so that free memory has holes, and reads FILE to fill them with
+ * page cache. Then it faults TRIES times for a folio of ORDER with MADV_HUGEPAGE, keeps large ones,
+ * drops others; at the end it drops all, and fills the holes again. CHURNERS processes fault, free
+ * and fill pipes all the time. Prints one JSON object, with the events of /proc/vmstat during the
+ * faults; exits with status 1 if a page has lost its contents.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -33,7 +31,7 @@ static size_t pick(size_t n)
 
 /* ---- Memory in holes */
 
-static uint64_t *pool;		/* page i begins with the word i + 1, or is not there */
+static uint64_t *pool;		/* page i begins with the word i + 1, or is absent */
 static size_t pool_pages;
 static unsigned char *kept;	/* by page; or PINNED */
 
@@ -55,7 +53,7 @@ static void make_pool(size_t pages)
 	fill();
 }
 
-/* Blocks are those of physical memory, of 2 MiB; pages are pinned 64 kB apart. */
+/* Blocks are those of physical memory, of 2 MiB; pinned pages are 64 kB apart. */
 static void pin_blocks(unsigned int percent)
 {
 	static unsigned char seen[1 << 20], chosen[1 << 15];
@@ -90,7 +88,7 @@ static void make_holes(unsigned int percent)
 	}
 }
 
-/* Read all of a file, or of a device, which loses its page cache when it is closed. */
+/* Reads all of a file, or of a device, which loses its page cache when it is closed. */
 static void fill_cache(const char *path)
 {
 	static char buffer[1 << 16];
@@ -114,7 +112,7 @@ static unsigned long damaged(void)
 
 /* ---- Interference */
 
-/* A pipe that holds a page or more: memory that cannot be moved. */
+/* A pipe that holds a page or more: unmovable memory. */
 static void fill_pipe(int *ends)
 {
 	static const char data[PAGE * 4];
@@ -165,7 +163,7 @@ static const char *const events[] = {
 
 static long happened[EVENTS];
 
-/* Adds what has happened so far, or takes it off. */
+/* Adds the events so far, or subtracts them. */
 static void add_events(int sign)
 {
 	FILE *file = fopen("/proc/vmstat", "r");

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * hold MIB GIB HOW SECONDS - how long others make mmap() of a program wait.
+ * hold MIB GIB HOW SECONDS - how long other processes make mmap() of a program wait.
  *
- * Reserves GIB of private memory and uses MIB of it, by HOW:
+ * Reserves GIB of private memory and uses MIB, by HOW:
  *   together  in single pages at its beginning
  *   spread    in single pages at equal distances
- *   huge      in 2 MB folios of which every 16th page is used
+ *   huge      in 2 MB folios with every 16th page used
  *   areas     together, and cut into 60,000 areas by mprotect()
- *   emptied   together, after a page in each 2 MB was there: page tables stay
+ *   emptied   together, after a page in each 2 MB was present: page tables stay
  *   shared    together, in memory that a child would share
- *   forked    together, and a child has it, too
- * Then calls
- * mmap() and munmap() each half millisecond, under SCHED_FIFO where that is allowed. "ready" comes
- * before the first line of output; there is one each second, in microseconds: the longest pair,
+ *   forked    together, shared with a forked child
+ *
+ * Then calls mmap() and munmap() each half millisecond, under SCHED_FIFO if permitted. "ready"
+ * precedes the first line of output; there is one each second, in microseconds: the longest pair,
  * the longest without the parts in which the machine stalled, and the longest stall.
  *
- * A virtual machine stalls a task whatever locks there are: the program, or a reader that has its
- * lock. So each CPU has a control: a process of its own, first on that CPU, that wakes up four
- * times a millisecond and makes an mmap(), too. For as long as that is late, the CPU has stalled.
+ * A virtual machine stalls a task regardless of locks: the program, or a reader that has its lock.
+ * So each CPU has a control: a process of its own, first on that CPU, that wakes up four times a
+ * millisecond and makes an mmap(), too. While that is late, the CPU has stalled.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -44,7 +44,7 @@ struct span {
 	double begin, end;
 };
 
-/* What the control of a CPU has seen; the last ones are kept. */
+/* The stalls seen by the control of a CPU; the latest ones are kept. */
 struct stalls {
 	unsigned long number;
 	struct span spans[KEPT];
@@ -112,7 +112,7 @@ static void go_first(int priority)
 		fprintf(stderr, "without SCHED_FIFO\n");
 }
 
-/* Never returns: notes each time at which this CPU was late. */
+/* Never returns: records each time at which this CPU was late. */
 static void control(int cpu, struct stalls *seen)
 {
 	struct timespec next;
@@ -160,7 +160,7 @@ static void start_controls(void)
 	}
 }
 
-/* The stall that goes on at a time, or else the next one that begins before an end. */
+/* Returns the stall in progress at a time, or else the next one that begins before an end. */
 static struct span stall_at(double at, double end)
 {
 	struct span found = { end, end };
@@ -184,7 +184,7 @@ static struct span stall_at(double at, double end)
 	return found;
 }
 
-/* How much of a time no CPU stalled. */
+/* Returns how much of a time no CPU stalled. */
 static double without_stalls(struct span waited)
 {
 	double at = waited.begin, sum = 0;

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * keep SECONDS THREADS [PAGES]: pages that are written after MADV_FREE must stay.
- * Each thread writes, frees, rewrites and verifies pages of its own at random,
- * pages some of them out, gives half of them back at once (by default they have
- * whole page tables), splits their area, and forks children that verify what they
- * inherited and then do the same. A freed page may hold what it held or zeroes,
- * and nothing else.
+ * keep SECONDS THREADS [PAGES]: pages that are written after MADV_FREE must stay. Each thread
+ * writes, frees, rewrites and verifies pages of its own at random, pages some of them out, drops
+ * half of them at once (by default they have whole page tables), splits their area, and forks
+ * children that verify their inherited pages and then act like their parents. A freed page may hold
+ * its old data or zeroes, and nothing else.
  *
- * A child writes to pages before it frees them, so that they are its own. Linux
- * 6.12 loses pages of the parent otherwise: one that was read back from zram is
- * clean in memory and nowhere else, and MADV_FREE by the child lets reclaim drop
- * it. With SHARED in the environment children do free what they share.
+ * A child writes to pages before it frees them, so that they are its own. Linux 6.12 loses pages of
+ * the parent otherwise: one that was read back from zram is clean in memory and nowhere else, and
+ * MADV_FREE by the child lets reclaim drop it. With SHARED in the environment children do free
+ * shared pages.
  *
- * Prints one JSON object; ends with status 1 where a page held anything else.
- * Who runs it switches policies and takes memory.
+ * Prints one JSON object; exits with status 1 if a page held anything else. The caller switches
+ * policies and takes memory.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -46,7 +45,7 @@ struct state {
 	uint64_t stamp[MAX_PAGES];
 };
 
-/* Two words of a page, so that half a page is noticed too. */
+/* Two words of a page, to detect half a page. */
 static volatile uint64_t *word(struct state *s, size_t page, int last)
 {
 	return (uint64_t *)(s->area + page * PAGE + (last ? PAGE - 8 : 0));
@@ -104,7 +103,7 @@ static void drop_half(struct state *s)
 	drops++;
 }
 
-/* Half of those that were freed are in use again at once. */
+/* Half of the freed pages are in use again at once. */
 static void rewrite_some(struct state *s, size_t first, size_t n)
 {
 	for (size_t i = first; i < first + n; i++)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * late BPF-COMMAND MS PROGRAM [ARGUMENT]...: runs a program that stops for so long before its first
- * bpf() of this command, as on a busy machine. It says so, and its status is the program's.
+ * late BPF-COMMAND MS PROGRAM [ARGUMENT]...: runs a program that stops for MS before its first
+ * bpf() call of this command, as on a busy machine. Reports the stop; its status is the program's.
  */
 #include <signal.h>
 #include <sys/ptrace.h>

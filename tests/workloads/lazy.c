@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * lazy ADVICE THREADS ROUNDS CHUNK_KB CHUNKS [FREE_PERCENT [IDLE_CHUNKS]]: an
- * allocator under load, as ebizzy makes one. Each thread has chunks of which a
- * part is free. Again and again it takes a free one, writes to each page of it,
- * and frees another one with ADVICE: free (MADV_FREE), dontneed (MADV_DONTNEED)
- * or keep (nothing). Idle chunks are freed at the beginning and stay so.
+ * lazy ADVICE THREADS ROUNDS CHUNK_KB CHUNKS [FREE_PERCENT [IDLE_CHUNKS]]: an allocator under load,
+ * like that of ebizzy. Each thread has chunks, a part of them free. It repeatedly takes a free one,
+ * writes to each page, and frees another one with ADVICE: free (MADV_FREE), dontneed
+ * (MADV_DONTNEED) or keep (nothing). Idle chunks are freed at the beginning and stay free.
  *
- * With malloc, chunks come from malloc() and go by free(), all free ones at
- * once, and then nothing happens for 250 ms: an allocator that keeps what is
- * free for some time gives it back in such pauses. Ticks are CPU time then.
+ * With malloc, chunks come from malloc() and go to free(), all free ones at once, followed by 250
+ * ms of sleep: an allocator that keeps free memory for some time gives it back in such pauses.
+ * Ticks are CPU time then.
  *
- * With SAMPLE_US in the environment, another process samples what is lazily
- * freed each so many microseconds. Prints one JSON object. Ends with status 1
- * where a page that is in use has lost what was written to it.
+ * With SAMPLE_US in the environment, another process samples the lazily freed memory at that
+ * interval in microseconds. Prints one JSON object. Exits with status 1 if a page in use has lost
+ * its data.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -40,7 +39,7 @@ static pthread_barrier_t start;
 struct worker {
 	pthread_t id;
 	uint64_t rng;
-	uint64_t begin, end;	/* in ticks, of what is measured */
+	uint64_t begin, end;	/* in ticks, of the measured part */
 	unsigned long mismatches;
 	struct {
 		char *at;
@@ -85,7 +84,7 @@ static int pick(struct worker *w, bool used)
 	return i;
 }
 
-/* After the idle ones, which nobody takes again. */
+/* After the idle ones, which are never taken again. */
 static void fill(struct worker *w)
 {
 	for (int i = chunks; i < chunks + idle; i++)
@@ -127,7 +126,7 @@ static void *work(void *arg)
 	struct worker *w = arg;
 
 	fill(w);
-	repeat(w, rounds / 4);	/* as it goes on for ever */
+	repeat(w, rounds / 4);	/* reach a steady state */
 	pthread_barrier_wait(&start);
 	w->begin = ticks();
 	repeat(w, rounds);
@@ -178,8 +177,8 @@ static void sample(const char *path, struct samples *s)
 }
 
 /*
- * Samples its child until that ends. For a sample the child is stopped, as what
- * moves while it is counted may be counted twice; calls have ended then.
+ * Samples its child until that ends. The child is stopped for a sample, as moving pages may be
+ * counted twice; calls have ended then.
  */
 static struct samples watch(pid_t pid, unsigned int pause_us, int *status)
 {
@@ -223,7 +222,7 @@ static void parse(int argc, char **argv)
 	}
 }
 
-/* A policy that wants to know us first gets a call, and time. */
+/* A policy that must see a process first gets a call, and time. */
 static void introduce(void)
 {
 	void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -235,8 +234,8 @@ static void introduce(void)
 }
 
 /*
- * Instructions, or whatever else the clock counts, from when the first thread
- * begins to when the last one ends.
+ * Returns instructions, or another unit of the time stamp counter, from the first thread's begin to
+ * the last one's end.
  */
 static unsigned long run(unsigned long *mismatches)
 {

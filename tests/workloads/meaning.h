@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What a text means that is written to a file, as docs/sysfs-abi.txt has it. */
+/* The meaning of a text that is written to a file, by docs/sysfs-abi.txt. */
 #ifndef MEANING_H
 #define MEANING_H
 
@@ -13,13 +13,13 @@
 
 #define LONGEST	64	/* of a text that may be any value */
 
-/* A zero follows it, and there may be zeros in it. */
+/* A zero byte follows it, and it may contain zeros. */
 struct text {
 	char *s;
 	size_t len;
 };
 
-/* As far as the kernel sees it: up to a zero, and without one newline at the end. */
+/* As the kernel sees it: up to a zero, and without one newline at the end. */
 static inline bool means(const struct text *t, const char *word)
 {
 	size_t n = strlen(word);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the files of the module say, and what they answer to a write, as
- * docs/sysfs-abi.txt has it: written anew, with nothing of the module in it.
+ * The contents of the module's files, and their answers to writes, by docs/sysfs-abi.txt: an
+ * independent implementation that shares nothing with the module.
  */
 #ifndef MODEL_H
 #define MODEL_H
@@ -20,14 +20,14 @@
 #define MAX_PID		4194304
 #define PROFILES	ROOT "/profiles"
 
-/* A file of a profile: one of some words, or a number. */
+/* A file of a profile: a choice of words, or a number. */
 struct file {
 	char path[80];		/* below the folder of the profile */
 	unsigned int nr_words;	/* 0: a number */
 	char word[WORDS][24];
-	bool lacks[WORDS];	/* not to be had on this kernel */
+	bool lacks[WORDS];	/* unavailable on this kernel */
 	uint64_t min, max, def;
-	bool host;		/* of the profile "default" alone */
+	bool host;		/* only in the profile "default" */
 };
 
 static struct file files[FILES];
@@ -39,8 +39,8 @@ struct profile {
 };
 
 struct object {
-	uint64_t id;		/* 0: there is none */
-	int profile;		/* that it is bound to, or NONE */
+	uint64_t id;		/* 0: none */
+	int profile;		/* of its binding, or NONE */
 };
 
 enum { PROCESSES, CGROUPS, KINDS };	/* the first process is the worker itself */
@@ -51,7 +51,7 @@ struct experiment {
 	uint64_t percent, seed, cgroup, time_faults;
 };
 
-/* What one worker has, and nobody else changes. The first one has what there is once. */
+/* The state that only one worker changes. The first worker also owns the singletons. */
 struct model {
 	int number;
 	struct profile profile[NAMES];
@@ -60,9 +60,9 @@ struct model {
 	uint64_t lease_ms;
 };
 
-static bool *latched;		/* the lease has expired; all share it */
+static bool *latched;		/* the lease has expired; shared by all */
 
-/* ---- Reading what is there */
+/* ---- Discovery */
 
 static inline struct file *file_of(const char *path)
 {
@@ -130,7 +130,7 @@ static inline int note_file(const char *path, const struct stat *st, int type, s
 	return 0;
 }
 
-/* Learns what there is, from a tree as after load; makes a profile for that. */
+/* Learns the files from a tree as after load; creates a profile for that. */
 static inline void model_discover(void)
 {
 	char path[256];
@@ -147,7 +147,7 @@ static inline void model_discover(void)
 		die("delete");
 }
 
-/* ---- What is to be there */
+/* ---- Expected state */
 
 static inline bool is_default(const struct model *m, int i)
 {
@@ -224,7 +224,7 @@ static inline int to_word(const struct file *file, const struct text *t, uint64_
 	return EINVAL;
 }
 
-/* ---- Writes: the errno that has to come; the model is changed if that is 0 */
+/* ---- Writes: return the expected errno; change the model if that is 0 */
 
 static inline int model_set(struct model *m, int profile, unsigned int k, const struct text *t)
 {
@@ -261,7 +261,7 @@ static inline int model_create(struct model *m, const struct text *t)
 			profile_default(&m->profile[i], true);
 			return 0;
 		}
-	return NONE;	/* a good name that is not ours */
+	return NONE;	/* a valid name of another worker */
 }
 
 static inline int model_delete(struct model *m, const struct text *t)
@@ -288,7 +288,7 @@ static inline struct object *object_of(struct model *m, int kind, uint64_t id)
 	return NULL;
 }
 
-/* Why an id that is not ours cannot be bound; NONE: perhaps it can. */
+/* The error of binding a foreign id; NONE: it may succeed. */
 static inline int strangers_error(int kind, uint64_t id)
 {
 	if (kind == PROCESSES)

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * nodes OP ARGUMENT... OP ARGUMENT...: fill NUMA nodes, then map and touch memory
- * and say where it came from. "touch*" and "collapse" print one JSON object: ticks
- * (CPU time of this process in ns, under icount instructions), pages of each node
- * by folio order, what /proc/vmstat counted meanwhile, what node 0 has left, words
- * that are not as written.
+ * nodes OP ARGUMENT... OP ARGUMENT...: fills NUMA nodes, then maps and touches memory and reports
+ * its placement. "touch*" and "collapse" print one JSON object: ticks (CPU time of this process in
+ * ns, under icount instructions), pages of each node by folio order, changed counters of
+ * /proc/vmstat, free pages of node 0, words with wrong contents.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -39,7 +38,7 @@ static volatile uint64_t *word(const char *p, size_t page)
 
 static uint64_t stamp(size_t page) { return page << 1 ^ 0x5a5a5a5b; }
 
-static size_t step = 1;		/* of which pages are touched */
+static size_t step = 1;		/* one page in this many is touched */
 
 static void write_some(char *p, size_t bytes)
 {
@@ -47,7 +46,7 @@ static void write_some(char *p, size_t bytes)
 		*word(p, i) = stamp(i);
 }
 
-/* Pages that a node has above the low watermarks of its zones. */
+/* Returns the free pages of a node above the low watermarks of its zones. */
 static long left(int wanted)
 {
 	FILE *file = fopen("/proc/zoneinfo", "r");
@@ -66,7 +65,7 @@ static long left(int wanted)
 	return sum;
 }
 
-/* MIB NODE: so much, or if it is below 0, all but so much of what the node has left. */
+/* MIB NODE: this size, or if negative, all free memory of the node but this size. */
 static size_t size_on(char **arg)
 {
 	long bytes = strtol(arg[0], NULL, 0) * MIB;
@@ -76,7 +75,7 @@ static size_t size_on(char **arg)
 	return bytes;
 }
 
-/* Base pages of one node, that can be swapped out. */
+/* Base pages of one node, which can be swapped out. */
 static struct iovec hold(char **arg)
 {
 	size_t bytes = size_on(arg);
@@ -101,7 +100,9 @@ static void op_pin(char **arg)
 	pin_some(&held, 1);
 }
 
-/* Page cache of one node: read on in a file, or a device, which loses it when it is closed. */
+/*
+ * Page cache of one node: continues to read a file, or a device, which loses it when it is closed.
+ */
 static void op_cache(char **arg)
 {
 	unsigned long mask = 1UL << atoi(arg[1]);
@@ -116,7 +117,7 @@ static void op_cache(char **arg)
 	check(syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0), "set_mempolicy");
 }
 
-/* Of every so many pages one, pinned: free memory that cannot be put together. */
+/* Pins one page in this many: free memory that cannot be merged. */
 static void op_crumbs(char **arg)
 {
 	static struct iovec crumbs[MAX_BUFFERS];
@@ -176,7 +177,7 @@ struct line {
 
 static struct line before[MAX_LINES], after[MAX_LINES];
 
-/* All of /proc/vmstat. */
+/* Reads all of /proc/vmstat. */
 static void read_vmstat(struct line *lines)
 {
 	FILE *file = fopen("/proc/vmstat", "r");
@@ -187,7 +188,7 @@ static void read_vmstat(struct line *lines)
 	fclose(file);
 }
 
-/* What has changed, of what is counted. */
+/* Prints the counters that have changed. */
 static void print_vmstat(void)
 {
 	for (size_t i = 0; i < MAX_LINES; i++)
@@ -203,7 +204,7 @@ static uint64_t cpu_time(void)
 	return t.tv_sec * 1000000000UL + t.tv_nsec;
 }
 
-/* The node of each page, a negative errno for a page that is not there. */
+/* Finds the node of each page, a negative errno for an absent page. */
 static void find_nodes(int *node, size_t pages)
 {
 	void *addr[PMD_PAGES];
@@ -216,7 +217,7 @@ static void find_nodes(int *node, size_t pages)
 	}
 }
 
-/* A folio has one node, so the runs of pages that have one hold whole folios. */
+/* A folio has one node, so runs of pages with one node hold whole folios. */
 static void print_nodes(void)
 {
 	size_t pages = area_bytes / PAGE, run;
@@ -258,7 +259,7 @@ static bool is_folio(const char *p, size_t pages)
 	return false;
 }
 
-/* One page in a block, until a block is no folio; what that one took is not counted. */
+/* Writes one page per block, until a block is no folio; that last one is not counted. */
 static void write_while_large(char *p, size_t bytes)
 {
 	for (size_t i = 0; i < bytes / PAGE; i += step) {
@@ -305,7 +306,7 @@ static void op_touch_pinned(char **arg)
 	measure(pin);
 }
 
-/* As much as there is memory for. */
+/* Collapses as much as there is memory for. */
 static void collapse(char *p, size_t bytes)
 {
 	check(madvise(p, bytes, MADV_COLLAPSE) && errno != ENOMEM, "collapse");

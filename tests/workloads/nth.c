@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * nth MODULE.ko STEP DO UNDO: each allocation of the module fails in turn while DO
- * is done: the first one, then the second one, and so on until there is none left;
- * with a STEP above 1, one in so many. DO and UNDO are one of
+ * nth MODULE.ko STEP DO UNDO: each allocation of the module fails in turn during DO: the first one,
+ * then the second one, and so on to the last; with a STEP above 1, one in STEP. DO and UNDO are one
+ * of
  *
  *	load PARAMETERS		unload -	write FILE=TEXT
  *	fork -			nothing -
  *
- * Only allocations that the module's code asks for count, be that itself or by
- * what it calls. After each time there is either an error, and all files and what
- * a fault gets are as before; or success, and they are as without a failure. Then
- * UNDO is done. Prints one JSON object; ends with status 1 where that is not so.
+ * Only allocations made by the module's code count, directly or in called functions. After each
+ * time there is either an error, and all files and the folios of a fault are as before; or success,
+ * and they are as without a failure. Then UNDO is done. Prints one JSON object; exits with status 1
+ * at a deviation.
  */
 #define _GNU_SOURCE
 #include <stdarg.h>
@@ -51,7 +51,7 @@ static void set(const char *attr, const char *file, const char *value)
 		die(path);
 }
 
-/* Of all kinds, those that may wait too. */
+/* All kinds fail, including those that may wait. */
 static void set_up(void)
 {
 	static const char *const attrs[] = { "failslab", "fail_page_alloc" };
@@ -75,7 +75,7 @@ static void arm(void)
 		die("fail-nth");
 }
 
-/* Was there so many? */
+/* Tells if the allocation was reached. */
 static void disarm(void)
 {
 	char left[16] = "";
@@ -86,7 +86,7 @@ static void disarm(void)
 	close(fail_fd);
 }
 
-/* ---- What is done: 0 or an errno */
+/* ---- Actions: return 0 or an errno */
 
 static int do_load(char *params)
 {
@@ -112,7 +112,7 @@ static int do_nothing(char *unused)
 	return 0;
 }
 
-/* The faults that it takes to fill an area: what a policy decides is seen here. */
+/* Returns the faults that it takes to fill an area, which depend on the policy. */
 static long faults(void)
 {
 	char *area = mmap(NULL, 2 * AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
@@ -130,7 +130,7 @@ static long faults(void)
 	return after.ru_minflt - before.ru_minflt;
 }
 
-static unsigned int children[2];	/* by whether they follow their parent's binding */
+static unsigned int children[2];	/* by whether they inherit their parent's binding */
 
 /* A child of this process, which is bound to a profile with "never". */
 static int do_fork(char *unused)
@@ -164,7 +164,7 @@ static const struct act *act_of(const char *name)
 	wrong("what is %s?\n", name);
 }
 
-/* ---- What is there before and afterwards */
+/* ---- State before and afterwards */
 
 struct there {
 	char *files;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * ops OP ARGUMENT... OP ARGUMENT...: a small language to use one anonymous area
- * in every way that moves, splits, shares or drops its pages, with a model of
- * what each page must hold. Pages are counted from the start of the area; A B
- * means pages A to B - 1. Ends with status 1 where memory and model differ.
+ * ops OP ARGUMENT... OP ARGUMENT...: a small language to use one anonymous area in every way that
+ * moves, splits, shares or drops its pages, with a model of the expected contents of each page.
+ * Pages are counted from the start of the area; A B means pages A to B - 1. Exits with status 1 if
+ * memory and model differ.
  */
 #define _GNU_SOURCE
 #include <linux/userfaultfd.h>
@@ -23,7 +23,7 @@
 
 static char *area;
 static size_t nr_pages;
-static uint64_t model[MAX_PAGES];	/* GONE: not to be read */
+static uint64_t model[MAX_PAGES];	/* GONE: unreadable */
 static uint64_t serial = 1;
 
 static void check(int failed, const char *what)
@@ -39,7 +39,7 @@ static volatile uint64_t *word(size_t page)
 
 static void *at(size_t page) { return area + page * PAGE; }
 
-/* An aligned range with nothing beside it, so that its VMA stays its own. */
+/* Reserves an aligned range without neighbours, so that its VMA is not merged. */
 static char *reserve(size_t pages)
 {
 	char *p = mmap(NULL, pages * PAGE + 2 * PMD, PROT_NONE,
@@ -127,7 +127,7 @@ static void op_munmap(char **arg)
 	memset(&model[from(arg)], 0xff, (to(arg) - from(arg)) * sizeof(*model));
 }
 
-/* Fills a hole that munmap left; the VMAs merge. */
+/* Fills a hole left by munmap; the VMAs merge. */
 static void op_fill(char **arg)
 {
 	check(mmap(at(from(arg)), bytes(arg), PROT_READ | PROT_WRITE,
@@ -135,7 +135,7 @@ static void op_fill(char **arg)
 	memset(&model[from(arg)], 0, (to(arg) - from(arg)) * sizeof(*model));
 }
 
-/* The whole area goes elsewhere, by this many pages off the alignment. */
+/* Moves the whole area, by this many pages off the alignment. */
 static void op_move(char **arg)
 {
 	size_t off = from(arg);
@@ -146,7 +146,7 @@ static void op_move(char **arg)
 	area = place;
 }
 
-/* The child checks what it got, writes every page, and checks again. */
+/* The child verifies its memory, writes every page, and verifies again. */
 static void op_fork(char **arg)
 {
 	int status;
@@ -168,7 +168,7 @@ static void op_fork(char **arg)
 	}
 }
 
-/* Write protection: nothing waits for a handler, but the area is armed. */
+/* Write protection: no write waits for a handler, but the area is armed. */
 static void op_userfaultfd(char **arg)
 {
 	struct uffdio_api api = { .api = UFFD_API };
@@ -187,7 +187,7 @@ static void op_thp_disable(char **arg)
 	check(prctl(PR_SET_THP_DISABLE, atoi(arg[0]), 0, 0, 0), "prctl");
 }
 
-/* One JSON object: how many pages are in folios of each order. */
+/* Prints one JSON object: the number of pages in folios of each order. */
 static void op_folios(char **arg)
 {
 	unsigned long pages[MAX_ORDER + 2] = {0};
@@ -200,7 +200,7 @@ static void op_folios(char **arg)
 	printf("\"none\": %lu}\n", pages[MAX_ORDER + 1]);
 }
 
-/* Until a signal ends it. */
+/* Waits for a signal to end it. */
 static void op_wait(char **arg)
 {
 	(void)arg;

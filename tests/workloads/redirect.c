@@ -2,15 +2,13 @@
 /*
  * Packets on a real path through page_pool: redirect IN MID OUT END ROUNDS PACKETS
  *
- * IN and MID, OUT and END are the two ends of a veth each. A round sends PACKETS
- * frames into IN. MID copies each into a page of its pool, and an XDP program
- * redirects it to OUT. END hands it to the stack, and a UDP socket on ADDRESS
- * holds it until the round has been sent. Then all are read and compared. So a
- * pool has more pages in flight than it can take back, and refills.
+ * IN and MID, OUT and END are the two ends of a veth each. A round sends PACKETS frames into IN.
+ * MID copies each into a page of its pool, and an XDP program redirects it to OUT. END passes it to
+ * the stack, and a UDP socket on ADDRESS holds it until the round has been sent. Then all are read
+ * and compared. So a pool has more pages in flight than it can take back, and refills.
  *
- * Prints what a packet took, as JSON. Fails if a packet is lost or wrong, or comes
- * twice. Their order is free: where the sender moves to another CPU, packets may
- * overtake those that it sent before.
+ * Prints the cost of a packet as JSON. Fails if a packet is lost or wrong, or comes twice. Their
+ * order is free: if the sender moves to another CPU, packets may overtake earlier ones.
  */
 #include <arpa/inet.h>
 #include <err.h>
@@ -34,7 +32,7 @@
 #define ADDRESS		"10.9.0.2"
 #define PORT		9000
 #define FRAME		1514	/* the largest, so that each takes a page */
-#define NUMBERS		16	/* of it are told from those of other packets */
+#define NUMBERS		16	/* words that identify a packet */
 #define KEY		2654435761u
 #define KEY_INVERSE	244002641u	/* KEY * KEY_INVERSE is 1 */
 #define BUFFER		(256 << 20)
@@ -71,7 +69,7 @@ static unsigned int index_of(const char *name)
 	return index;
 }
 
-/* The program stays attached until we end. */
+/* The program stays attached until this process ends. */
 static void attach(const char *name, const struct bpf_insn *insns, unsigned int nr)
 {
 	union bpf_attr load = {
@@ -146,7 +144,7 @@ static uint16_t checksum(const void *data, unsigned int bytes)
 	return ~(sum + (sum >> 16));
 }
 
-/* A frame for the interface END. */
+/* Fills in a frame for the interface END. */
 static void address(struct frame *frame, const char *end)
 {
 	struct iphdr ip = {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * reread ROUNDS FILE...: does code that is read anew run as it is written? Each
- * page of the files begins with a function of its own, "mov $n, %eax; ret". All
- * are called at one address, and before each file the page cache is dropped, so
- * that pages of one file are read to where those of another were. Prints one
- * JSON object; "stale" is how many calls returned another number than that.
+ * reread ROUNDS FILE...: tests if code runs as written after the page cache was refilled. Each page
+ * of the files begins with a function of its own, "mov $n, %eax; ret". All are called at one
+ * address, and before each file the page cache is dropped, so that pages of one file replace those
+ * of another in memory. Prints one JSON object; "stale" counts calls that returned a wrong number.
  */
 #include <fcntl.h>
 #include <string.h>

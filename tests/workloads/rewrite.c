@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * rewrite CASE [MIB [ROUNDS]]: write to memory that is there already, each round
- * anew, and verify every word that was written. Prints one JSON object: ticks
- * (under icount instructions) of the median round; of the last one faults, and
- * how much more memory is this process' own, in kB.
+ * rewrite CASE [MIB [ROUNDS]]: writes to present memory, each round afresh, and verifies every
+ * written word. Prints one JSON object: ticks (under icount instructions) of the median round;
+ * faults of the last one, and the growth of private memory, in kB.
  *
- *	parent	all pages, after a child has been forked and has gone
+ *	parent	all pages, after a child was forked and has exited
  *	child	all pages, in a child, while its parent has them too
  *	sparse	one page in 64 kB, in such a child
- *	read	all pages, each of which has been read before
- *	few	one page in 64 kB of these
+ *	read	all pages, each read before
+ *	few	one page in 64 kB, each read before
  *	fresh	all pages of new memory
  */
 #define _GNU_SOURCE
@@ -38,7 +37,7 @@ static void write_all(size_t step, uint64_t value)
 		*word(i) = value + i;
 }
 
-/* Every page has its value: that of a page in @step, or of the others. */
+/* Every page has its value: one page in @step has @value, the rest has @others. */
 static void verify(size_t step, uint64_t value, uint64_t others)
 {
 	for (size_t i = 0; i < nr_pages; i++) {
@@ -59,7 +58,7 @@ static unsigned long faults(void)
 	return usage.ru_minflt;
 }
 
-/* Without stdio, whose buffer would be part of it. */
+/* Without stdio, whose buffer would count. */
 static unsigned long private_kb(void)
 {
 	static char text[4096];
@@ -86,7 +85,7 @@ static void measure(size_t step, uint64_t value)
 	result->kb = private_kb() - kb;
 }
 
-/* Has a child do something, and fails if it does. */
+/* Runs a function in a child, and fails if that does. */
 static void in_child(void (*what)(size_t step), size_t step)
 {
 	pid_t pid = fork();
@@ -130,7 +129,7 @@ static void run_forked(size_t step)
 static void run_child(void) { run_forked(1); }
 static void run_sparse(void) { run_forked(16); }
 
-/* What has not been written is empty. */
+/* Unwritten pages are empty. */
 static void read_empty(size_t step)
 {
 	for (size_t i = 0; i < nr_pages; i++)

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * run [-c CLIENT] PROGRAM [ARGUMENT...]: run a program and print one JSON object:
- * ticks (ns of CPU time, under icount instructions), faults and the most memory
- * that it had, its children included. CLIENT is a shell command to run beside a
- * server, which is asked to end afterwards; it is not counted.
+ * run [-c CLIENT] PROGRAM [ARGUMENT...]: runs a program and prints one JSON object: ticks (ns of
+ * CPU time, under icount instructions), faults and peak memory, including its children. CLIENT is a
+ * shell command for the client of a server, which is asked to end afterwards; it is not counted.
  */
 #define _GNU_SOURCE
 #include <signal.h>

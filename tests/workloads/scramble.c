@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * scramble SEED OPERATIONS: random operations on an anonymous area, in a tree of
- * processes with two threads each, with a copy of every byte beside it. The copy
- * has pages of its own order (MADV_NOHUGEPAGE) and is written by nothing else.
- * Ends with status 1 where memory and copy differ. The same seed gives the same
- * operations, but for what threads and processes do at the same time.
+ * scramble SEED OPERATIONS: random operations on an anonymous area, in a tree of processes with two
+ * threads each, with a copy of every byte. The copy has small pages (MADV_NOHUGEPAGE) and no other
+ * writer. Exits with status 1 if memory and copy differ. Equal seeds give equal operations, except
+ * for the timing of threads and processes.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,7 +25,7 @@
 #define PAGES		1024UL		/* a page table, and two halves */
 #define MAX_RUN		48UL
 #define MAX_DEPTH	4
-#define OTHERS		(PAGE - 2)	/* of each page, the byte that the other thread writes */
+#define OTHERS		(PAGE - 2)	/* offset in each page of the other thread's byte */
 #define PMD		(2UL << 20)
 
 /* Of the kernel's gup_test. */
@@ -36,14 +35,14 @@ struct longterm { uint64_t addr, size; uint32_t flags; };
 #define LONGTERM_READ	_IOW('g', 9, uint64_t)
 
 static unsigned char *area, *copy;
-static unsigned char *scratch;		/* MAX_RUN pages, and not in the area */
+static unsigned char *scratch;		/* MAX_RUN pages, outside the area */
 static bool lazy[PAGES];		/* freed by MADV_FREE: old or empty */
 static uint64_t rng;
 static int depth, mem_fd, gup_fd, disk_fd, pagemap_fd, self_fd;
 static const char *operation = "none";
 static pthread_rwlock_t lock;		/* taken for writing: the other thread waits */
 static bool stop, soft_dirty;
-static size_t hot;			/* the page from which on things happen */
+static size_t hot;			/* the page from which on operations happen */
 static long *done;			/* by all processes */
 
 static size_t below(size_t n) { return next_random(&rng, n); }
@@ -60,10 +59,10 @@ static void check(bool ok, const char *what)
 		failed(what);
 }
 
-/* Pages that an operation is about. */
+/* Pages of an operation. */
 struct run { size_t first, nr; };
 
-/* What has been done lately, for who looks for the reason of a difference. */
+/* The latest operations, to explain a difference. */
 static struct { const char *operation; struct run run; } past[512];
 static size_t nr_past;
 
@@ -125,7 +124,7 @@ static void differs(size_t offset)
 	_exit(1);
 }
 
-/* But for the byte of the other thread. */
+/* Except for the byte of the other thread. */
 static bool same_page(const unsigned char *a, const unsigned char *b)
 {
 	return !memcmp(a, b, OTHERS) && a[PAGE - 1] == b[PAGE - 1];
@@ -158,7 +157,7 @@ static void compare(struct run r)
 	}
 }
 
-/* A write decides what a lazy page holds: its other bytes are kept or empty. */
+/* A write decides the contents of a lazy page: its other bytes are kept or empty. */
 static void settle(size_t page)
 {
 	volatile unsigned char *first = area + page * PAGE;
@@ -184,7 +183,7 @@ static void emptied_by(struct run r)
 	memset(lazy + r.first, 0, r.nr);
 }
 
-/* New bytes for some pages, in scratch and in the copy; the last of a page is not 0. */
+/* New bytes for some pages, in scratch and in the copy; the last byte of a page is not 0. */
 static void make_bytes(struct run r)
 {
 	uint64_t *word = (uint64_t *)scratch, first = below(~0UL);
@@ -194,7 +193,7 @@ static void make_bytes(struct run r)
 	memcpy(copy_of(r), scratch, bytes(r));
 }
 
-/* Single bytes, of which the page keeps the others. */
+/* Single bytes; the page keeps the others. */
 static void write_some(struct run r)
 {
 	for (size_t i = r.first; i < r.first + r.nr; i++) {
@@ -222,13 +221,13 @@ static void op_by_kernel(void)
 	struct iovec from = { scratch, bytes(r) }, to = { at(r), bytes(r) };
 
 	settle_run(r);
-	compare(r);		/* so that this CPU knows where the pages are */
+	compare(r);		/* so that this CPU has the pages in its TLB */
 	make_bytes(r);
 	check(process_vm_writev(getpid(), &from, 1, &to, 1, 0) == (ssize_t)bytes(r), "writev");
 	compare(r);
 }
 
-/* What ptrace does: a write where the area is not writable. */
+/* Like ptrace: a write to a read-only area. */
 static void op_forced(void)
 {
 	struct run r = any_run(8);
@@ -259,7 +258,7 @@ static void op_drop(void)
 	emptied_by(r);
 }
 
-/* Ranges in any order, or one over another; where the kernel frees many at once. */
+/* Ranges in any order, possibly overlapping; only on kernels that free several at once. */
 static void op_drop_many(void)
 {
 	struct run runs[8];
@@ -283,12 +282,12 @@ static void op_free(void)
 {
 	struct run r = any_run(32);
 
-	write_whole(r);		/* so that an empty page is not what it was */
+	write_whole(r);		/* so that an empty page differs from its contents */
 	check(!madvise(at(r), bytes(r), MADV_FREE), "MADV_FREE");
 	memset(lazy + r.first, 1, r.nr);
 }
 
-/* What leaves the bytes as they are, and is done while the other thread writes. */
+/* Advice that leaves the bytes unchanged, while the other thread writes. */
 static void op_advise(void)
 {
 	static const int advices[] = {
@@ -314,7 +313,7 @@ static void map_fresh(struct run r)
 	emptied_by(r);
 }
 
-/* Pages go elsewhere in the area, and what was there is gone. */
+/* Moves pages within the area, over existing ones. */
 static void op_move(void)
 {
 	struct run from = any_run(MAX_RUN), to = { below(PAGES - MAX_RUN), from.nr };
@@ -330,7 +329,7 @@ static void op_move(void)
 		map_fresh(from);
 		return;
 	}
-	check(errno == EFAULT, "mremap");	/* of two VMAs; yet what was there is gone */
+	check(errno == EFAULT, "mremap");	/* of two VMAs; yet the target is unmapped */
 	map_fresh(to);
 }
 
@@ -344,7 +343,7 @@ static void inherit(struct run r, int advice)
 	check(!madvise(at(r), (PAGES - r.first) * PAGE, advice), "behind");
 }
 
-/* A child that needs no more than this run: what it has not, need not be copied. */
+/* A child that only needs this run: the rest need not be copied. */
 static pid_t fork_for(struct run r)
 {
 	bool alone = below(4);
@@ -359,7 +358,7 @@ static pid_t fork_for(struct run r)
 	return pid;
 }
 
-/* What io_uring or a device pins is what the process has, whatever is done to it. */
+/* Pages pinned by io_uring or a device stay those of the process, whatever happens to them. */
 static void op_pin(void)
 {
 	struct run r = any_run(16);
@@ -368,7 +367,7 @@ static void op_pin(void)
 
 	settle_run(r);
 	if (gup_fd < 0 || ioctl(gup_fd, LONGTERM_START, &pin))
-		return;		/* another process does it just now */
+		return;		/* another process does it at this moment */
 	done[1]++;
 	pid_t pid = fork_for(r);
 
@@ -401,7 +400,7 @@ static void op_direct(void)
 	memcpy(copy_of(to), scratch, bytes(r));
 }
 
-/* A child leaves pages in a pipe, and goes; the parent's writes must not get there. */
+/* A child leaves pages in a pipe, and exits; the parent's writes must not appear there. */
 static void op_splice(void)
 {
 	struct run r = any_run(8);
@@ -430,7 +429,7 @@ static void op_splice(void)
 	check(!close(end[0]) && !close(end[1]), "close");
 }
 
-/* Neither a bit of all pages, nor that of some, differs from what it has to be. */
+/* The bit of each page, written or not, has its expected value. */
 static void check_bit(struct run r, int bit, struct run but, bool of_others)
 {
 	for (size_t i = r.first; i < r.first + r.nr; i++) {
@@ -444,7 +443,7 @@ static void check_bit(struct run r, int bit, struct run but, bool of_others)
 	}
 }
 
-/* Pages that were shared, and are not any more; KSM, which forgets bits, is kept off. */
+/* Pages that were shared, but no longer are; KSM, which forgets bits, is kept off. */
 static void share_and_end(struct run r)
 {
 	pid_t pid;
@@ -543,7 +542,7 @@ static const struct op {
 	const char *name;
 	void (*run)(void);
 	int often;
-	bool alone;	/* the other thread has to wait */
+	bool alone;	/* the other thread must wait */
 } ops[] = {
 	{ "write", op_write, 24 },
 	{ "bytes", op_bytes, 24 },
@@ -587,11 +586,11 @@ static uint64_t microseconds(void)
 }
 
 /*
- * The other thread: it writes everywhere, and often nearby, to bytes that are not compared.
- * It must not read them: where the emulator finds a page that is just being unmapped, it may
- * read from that and write to the next one, which no processor does.
+ * The other thread: it writes everywhere, and often nearby, to bytes that are not compared. It must
+ * not read them: if the emulator finds a page that is just being unmapped, it may read from that
+ * and write to the next one, which no processor does.
  *
- * It rests four times as long as it works: parents of a child that works have one too.
+ * It rests four times as long as it works: the parents of a working child have such a thread too.
  */
 static void *neighbour(void *unused)
 {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * stops MIB STEP [ADVICE]: writes to one page in STEP of an area, then reads these pages again and
- * again until /tmp/over is there, and sleeps for 2 ms between. It makes /tmp/ready when it begins
- * to read, and notes the longest time that a read took, or that it woke up too late: for so long it
- * was stopped.
+ * stops MIB STEP [ADVICE]: writes to one page in STEP of an area, then reads these pages repeatedly
+ * until /tmp/over exists, and sleeps for 2 ms in between. It creates /tmp/ready when it begins to
+ * read, and records the longest time of a read or of a late wake-up, in which it was stopped.
  *
- * Prints one JSON object; ends with status 1 where a page holds anything else than before.
+ * Prints one JSON object; exits with status 1 if the contents of a page have changed.
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -44,7 +43,7 @@ static void make(size_t mib, int advice)
 		area[i * WORDS + i % WORDS] = stamp(i);
 }
 
-/* Every word of every page; at the end, as it faults in what is empty. */
+/* Every word of every page; only at the end, as it faults in empty pages. */
 static unsigned long mismatches(void)
 {
 	unsigned long bad = 0;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * storm MODULE.ko ROUNDS PROCESSES THREADS HOG_MIB [briefly]: processes with so many
- * threads each fault, free and verify every page, while another process loads the
- * module, switches every policy and turns every knob, and unloads it with policies
- * active. Briefly, it switches one policy in each round, another one each time, and
- * the others pause, and have what it and the kernel's threads leave of the CPUs: most
- * of a round is waiting for the kernel.
- * Unless HOG_MIB is 0, one more writes to so much memory, so that others have to
- * reclaim, frees every second page, so that they have to compact, and so on; briefly,
- * a small part of its memory at a time.
- * Prints one JSON object, with the number of rounds in which something happened from
- * before the load to after the unload; ends with status 1 where a page held what nobody
- * wrote, or a process or a round failed.
+ * storm MODULE.ko ROUNDS PROCESSES THREADS HOG_MIB [briefly]: processes with THREADS threads each
+ * fault, free and verify every page, while another process loads the module, switches every policy
+ * and turns every knob, and unloads it with policies active. Briefly, it switches one policy in
+ * each round, another one each time, and the others pause, and get the CPU time left by it and the
+ * kernel's threads: most of a round is waiting for the kernel.
+ *
+ * Unless HOG_MIB is 0, one more process writes to this much memory, so that others must reclaim,
+ * frees every second page, so that they must compact, and so on; briefly, a small part of its
+ * memory at a time.
+ *
+ * Prints one JSON object, with the number of rounds in which an event happened between load and
+ * unload; exits with status 1 if a page held unexpected data, or a process or a round failed.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -37,17 +37,17 @@
 #define PROFILES	"/sys/kernel/mmpolicy/profiles"
 #define MAX_PAGES	3000UL	/* of one area */
 #define DEADLINE_S	5000		/* by a clock that may jump */
-#define PAUSE_US	1000000		/* on the average */
+#define PAUSE_US	1000000		/* on average */
 #define BRIEF_PAGES	512UL		/* of the hog at a time */
-#define BRIEF_COMPACT	8		/* of so many times of the hog, one also compacts */
-#define LEAST		19	/* of priority */
+#define BRIEF_COMPACT	8		/* one in this many parts of the hog also compacts */
+#define LEAST		19	/* lowest priority */
 
 static bool briefly;
 
 static struct {
 	atomic_bool ready, over;
 	atomic_ulong touched, mismatches;
-} *all;				/* processes share it */
+} *all;				/* shared by processes */
 
 /* ---- The process that switches */
 
@@ -79,14 +79,14 @@ static void get(const char *path, char *text, size_t size)
 	close(fd);
 }
 
-/* The list of a policy file holds brackets around the active one. */
+/* The list of a policy file has brackets around the active one. */
 static void each_policy(const char *path, char *list)
 {
 	for (char *name = strtok(list, " []\n"); name; name = strtok(NULL, " []\n"))
 		put(path, name);
 }
 
-/* Some of these are out of bounds, as the kernel may say. Then as it was. */
+/* Some of these are out of bounds, as the kernel may say. Restores the old value. */
 static void each_value(const char *path, const char *before)
 {
 	static const char *const values[] = { "0", "1", "4", "9", "64" };
@@ -100,7 +100,7 @@ static int turn(const char *path, const struct stat *st, int type, struct FTW *w
 {
 	char text[4096];
 
-	/* Root may open what is write-only, but there is nothing to read there. */
+	/* Root may open write-only files, but cannot read them. */
 	if (type != FTW_F || (st->st_mode & 0600) != 0600)
 		return 0;
 	get(path, text, sizeof(text));
@@ -143,7 +143,7 @@ static void turn_briefly(int round)
 		policies = -1 - nth;
 }
 
-/* What others do meanwhile: counters of the kernel, and pages that were touched. */
+/* Activity of the others: counters of the kernel, and touched pages. */
 static const char *const events[] = {
 	"pswpout", "pswpin", "pgscan_direct", "compact_stall", "thp_collapse_alloc", "touched",
 };
@@ -244,9 +244,9 @@ static volatile uint64_t *word(const struct state *s, size_t i)
 static uint64_t stamp(const struct state *s, size_t i) { return (uintptr_t)s ^ i << 1 ^ 1; }
 
 /*
- * QEMU may run all CPUs in one thread, and then goes on with another one ten
- * times a second, wherever that is; and where one pauses, so that the process
- * which switches need not wait that long for each answer of the other CPUs.
+ * QEMU may run all CPUs in one thread, and then goes on with another one ten times a second, at any
+ * point; and at a pause, so that the switching process need not wait that long for each answer of
+ * the other CPUs.
  */
 static void touch(struct state *s, size_t i)
 {
@@ -309,7 +309,7 @@ static void map(struct state *s, size_t pages, int advice)
 		die("mmap");
 }
 
-/* Not for the same time each time, so that all parts of a round are met. */
+/* Pauses vary, so that all parts of a round are met. */
 static void pause_a_while(struct state *s)
 {
 	if (briefly)
@@ -349,8 +349,8 @@ static void fault_with(int threads)
 }
 
 /*
- * Every second page is free for a while. Where the kernel compacts too often by request,
- * nobody else ever has to.
+ * Every second page is free for a while. If the kernel compacts too often on request, no other
+ * process ever has to.
  */
 static void some_anew(struct state *s, size_t first, size_t end)
 {
@@ -398,7 +398,7 @@ static pid_t start(void (*run)(int), int arg)
 	exit(0);
 }
 
-/* Until the process @pid has ended; 0: until all have. */
+/* Waits until the process @pid has ended; 0: until all have. */
 static void wait_for(pid_t pid)
 {
 	int status;

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * stuck known|unknown: a process in a fault that does not end, with its
- * mmap_lock held for read and somebody queued for write. Whoever waits for that
- * lock waits until the process is killed.
+ * stuck known|unknown: a process in a fault that does not end, with its mmap_lock held for read and
+ * a writer queued. Every task that needs that lock waits until the process is killed.
  *
- * A file system of our own fails to read a page at first. So the kernel tries
- * again, and keeps the lock while it waits for the second answer, which does
- * not come. Then the process frees lazily once more, with so much on its hands
- * that cap refuses, and its neighbour maps something. "known" has also freed
- * lazily before, so that policies know it. Prints "stuck" when it is.
+ * A file system of this program first fails to read a page. So the kernel retries, and keeps the
+ * lock while it waits for the second answer, which does not come. Then the process frees lazily
+ * once more, with enough freed memory that cap refuses, and its other thread maps memory. "known"
+ * has also freed lazily before, so that policies know it. Prints "stuck" in that state.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -81,7 +79,7 @@ static void answer(const struct fuse_in_header *in)
 	}
 }
 
-/* Until it is killed. */
+/* Runs until it is killed. */
 static void serve(void)
 {
 	static _Alignas(8) char request[1 << 16];
@@ -156,7 +154,7 @@ int main(int argc, char **argv)
 	free_lazily(area + PAGE, AREA - PAGE);
 	pthread_barrier_wait(&in_fault);
 	usleep(300000);
-	/* From here on nothing that needs the lock: no buffer, no fault. */
+	/* From here on no buffer and no fault, as these need the lock. */
 	if (write(1, said[mapped], strlen(said[mapped])) < 0)
 		return 1;
 	pthread_join(faulting, NULL);

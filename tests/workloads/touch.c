@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * touch PATTERN [MIB [ROUNDS]]: touch fresh anonymous memory in a pattern, each
- * round anew, and verify every page. Prints one JSON object: ticks (under icount
- * instructions) of a usual round; of the last one faults, memory, pages by folio
- * order. Patterns that change over report each half.
+ * touch PATTERN [MIB [ROUNDS]]: touches fresh anonymous memory in a pattern, each round afresh, and
+ * verifies every page. Prints one JSON object: ticks (under icount instructions) of a usual round;
+ * faults, memory and pages by folio order of the last one. Patterns that change over report each
+ * half.
  *
- * A usual round is the mean of those within 2 % of the median. The first ones
- * find other free lists than the later ones. What remains is the timer, which
- * interrupts some short rounds and others not, at 0.5 % of 2 million ticks.
+ * A usual round is the mean of rounds within 2 % of the median. The first rounds find other free
+ * lists than the later ones. The remaining noise is the timer, which interrupts some short rounds
+ * and others not, at 0.5 % of 2 million ticks.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -75,7 +75,7 @@ static void *one_thread(void *arg)
 	return NULL;
 }
 
-/* Each thread walks its own part; what it wrote is put right afterwards. */
+/* Each thread walks its own part; the count is corrected afterwards. */
 static void threads(struct area a)
 {
 	struct area part[STREAMS];
@@ -105,7 +105,7 @@ static void random_quarter(struct area a)
 	}
 }
 
-/* The @i-th of @n, a power of two, in a random order. */
+/* Returns the @i-th of @n, a power of two, in a random order. */
 static size_t shuffled(size_t i, size_t n)
 {
 	const int half = __builtin_ctzl(n) / 2;
@@ -158,7 +158,7 @@ static void even_odd(struct area a)
 		touch(a, i);
 }
 
-/* A quarter of the pages; the more often, the lower they are. */
+/* A quarter of the pages; low ones more often. */
 static void skewed(struct area a)
 {
 	for (size_t n = 0; n < a.pages / 4;) {
@@ -172,7 +172,7 @@ static void skewed(struct area a)
 	}
 }
 
-static size_t some, of;		/* the first pages of each so many */
+static size_t some, of;		/* the first `some` pages of each `of` */
 
 static void some_of(struct area a)
 {
@@ -209,7 +209,7 @@ static const struct pattern {
 	{ "malloc", NULL },
 };
 
-/* Without stdio: its buffer would lie in the heap that we measure. */
+/* Without stdio, whose buffer would lie in the measured heap. */
 static unsigned long anon_kb(void)
 {
 	static char text[4096];
@@ -235,7 +235,7 @@ static unsigned long faults(void)
 static struct result {
 	uint64_t ticks[MAX_ROUNDS];	/* ascending */
 	int rounds;
-	unsigned long faults, kb;	/* of the last round; kb at its most */
+	unsigned long faults, kb;	/* of the last round; kb is the peak */
 } results[2];
 
 static void keep(struct result *r, uint64_t ticks, unsigned long nr_faults, unsigned long kb)
@@ -263,8 +263,8 @@ static void run(struct result *r, void (*pattern)(struct area a), struct area a)
 #define BLOCKS		64
 
 /*
- * Large blocks of which malloc writes the headers, nothing else. So many that what they
- * move into and out of the CPU's lists of free pages, in batches, is the same each round.
+ * Large blocks in which malloc writes only the headers. There are so many that their traffic with
+ * the CPU's lists of free pages, in batches, is equal in each round.
  */
 static void run_malloc(struct area *a)
 {
@@ -285,7 +285,7 @@ static void run_malloc(struct area *a)
 	keep(&results[0], ticks + __rdtsc() - begin, nr_faults, used);
 }
 
-/* The last round's memory goes after the new one is mapped: another place. */
+/* The last round's memory is unmapped after the new one is mapped, for a different address. */
 static void *map_aligned(size_t bytes)
 {
 	static char *mapped;
@@ -304,7 +304,7 @@ static void *map_aligned(size_t bytes)
 
 static char *heap;
 
-/* As malloc grows the heap: by 33 pages, touched as it goes. */
+/* As malloc grows the heap: by 33 pages, touched at once. */
 static void grow_heap(struct area a)
 {
 	for (size_t done = 0; done < a.pages; done += 33) {
@@ -363,7 +363,7 @@ static void run_once(struct area *a, const struct pattern *p)
 		run_mapped(a, p);
 }
 
-/* Does every written word hold its index, and is every other page zero? */
+/* Counts written words that do not hold their index, and other pages that are not zero. */
 static unsigned long mismatches(struct area a, size_t part)
 {
 	unsigned long bad = 0, found = 0;

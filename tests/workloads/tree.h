@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The module, and the files that it makes. */
+/* The module, and its files. */
 #ifndef TREE_H
 #define TREE_H
 
@@ -29,7 +29,7 @@ static inline int tree_put(const char *path, const void *text, size_t len)
 	return err;
 }
 
-/* What a file says, without the newline at the end; 0 or an errno. */
+/* Reads a file, without the newline at the end; 0 or an errno. */
 static inline int tree_get(const char *path, char *text, size_t size)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC), err = 0;
@@ -46,7 +46,7 @@ static inline int tree_get(const char *path, char *text, size_t size)
 	return err;
 }
 
-static char *tree_text;		/* of the snapshot that is being taken */
+static char *tree_text;		/* of the snapshot in progress */
 static size_t tree_len;
 
 static inline int tree_note(const char *path, const struct stat *st, int type, struct FTW *at)
@@ -65,7 +65,9 @@ static inline int tree_note(const char *path, const struct stat *st, int type, s
 	return 0;
 }
 
-/* All files that can be read and may change, as lines; "" without the module. To be freed. */
+/*
+ * Returns all readable files that may change, as lines; "" without the module. The caller frees it.
+ */
 static inline char *tree_snapshot(void)
 {
 	tree_text = strdup("");
@@ -75,7 +77,7 @@ static inline char *tree_snapshot(void)
 	return tree_text;
 }
 
-/* Loads the module from memory, so that no file has to be read: 0 or an errno. */
+/* Loads the module from memory, so that no file is read: 0 or an errno. */
 static inline int module_load(const char *path, const char *params)
 {
 	static char *image;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * uffd KIND THREADS: each thread waits in a page fault that a userfaultfd is to resolve, and
- * nobody does, as where its handler has died.
+ * uffd KIND THREADS: each thread waits in a page fault for a userfaultfd that never resolves it, as
+ * if its handler had died.
  *
  *	huge	the first write to an empty range of PMD size
- *	small	the first write to a page beside one that is there
- *	read	the first read of a page beside one that is there
- *	wp	a write to a page that is protected
+ *	small	the first write to a page next to a present one
+ *	read	the first read of a page next to a present one
+ *	wp	a write to a protected page
  *	minor	an access to a page that a memfd has, and the mapping has not
  *	fork	as small, but in a child that has inherited the userfaultfd
  *
- * Prints "held" once all of them wait, and ends when it is killed. It gives up root first,
- * except for fork, which the kernel lets root alone do.
+ * Prints "held" once all of them wait, and ends when it is killed. It gives up root first, except
+ * for fork, which the kernel permits to root only.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -110,7 +110,7 @@ static void *wait_in_fault(void *range)
 	return NULL;
 }
 
-/* The next event of the userfaultfd. */
+/* Returns the next event of the userfaultfd. */
 static struct uffd_msg event(void)
 {
 	struct pollfd ready = { .fd = uffd, .events = POLLIN };

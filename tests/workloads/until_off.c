@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * until_off STATS FILE TEXT: writes TEXT to FILE, which is to turn the hook of
- * anon_order off sooner or later, then faults and looks whether the hook still
- * counts faults in STATS. Prints one JSON object: for how many ms since the
- * write began the hook was seen on, when it was first seen off, and when the
- * write had ended. Its own memory is locked, so that it sees this while others
- * fight for memory.
+ * until_off STATS FILE TEXT: writes TEXT to FILE, which turns the hook of anon_order off sooner or
+ * later, then faults and checks whether the hook still counts faults in STATS. Prints one JSON
+ * object: the ms since the write began at which the hook was last seen on, was first seen off, and
+ * at which the write had ended. Its own memory is locked, so that it works while others fight for
+ * memory.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -35,7 +34,7 @@ static long now_ms(void)
 	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* The sum of all counters. */
+/* Returns the sum of all counters. */
 static unsigned long sum(int stats)
 {
 	static char text[16384];
@@ -60,7 +59,7 @@ static int is_on(int stats, char *area)
 	return sum(stats) != before;
 }
 
-/* In another process: the write may take longer than what it is for. */
+/* In another process: the write may take longer than its effect. */
 static void start_to_write(int fd, const char *text)
 {
 	pid_t child = fork();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * vector ADVICE: free every second page of an area by one madvise() each, and then
- * by one process_madvise() for all, while a thread spins on each other CPU. Prints
- * how often these were interrupted to flush their TLBs, and how much is left of the
- * pages. Fails where another page has changed, or a wrong vector is not refused.
+ * vector ADVICE: frees every second page of an area by one madvise() each, and then by one
+ * process_madvise() for all, while a thread spins on each other CPU. Prints the number of TLB flush
+ * interrupts, and the remaining pages. Fails if another page has changed, or a wrong vector is not
+ * refused.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -62,7 +62,7 @@ static void spin_everywhere(void)
 		usleep(1000);
 }
 
-/* The sum of a line of numbers in a file. */
+/* Returns the sum of a line of numbers in a file. */
 static long sum_of(const char *path, const char *name)
 {
 	FILE *file = fopen(path, "r");
@@ -141,7 +141,7 @@ static void measure(const char *name, void (*free_all)(int), int advice)
 	verify();
 }
 
-/* Nothing of another process, and nothing after the first range that is wrong. */
+/* A foreign process is refused, and so is everything after the first wrong range. */
 static void refused(int advice)
 {
 	struct iovec third = ranges[2];

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * mmpolicy-bpf: loads a policy in BPF for the command mmpolicy, which knows what the errors mean.
+ * mmpolicy-bpf: loads a policy in BPF for the command mmpolicy, which explains its errors.
  *
  * mmpolicy-bpf load OBJECT FOLDER	verify, register, pin as FOLDER/POINT/NAME
- * mmpolicy-bpf replace OBJECT FOLDER	the same in place of FOLDER/POINT/NAME
- * mmpolicy-bpf verify OBJECT FOLDER	verify alone
+ * mmpolicy-bpf replace OBJECT FOLDER	verify, register in place of FOLDER/POINT/NAME
+ * mmpolicy-bpf verify OBJECT FOLDER	verify only
  *
- * The object is the file that is its standard input; the names of its maps begin with OBJECT.
- * With one more argument it has to have a policy of that name. It prints the name of the policy.
- * Where it fails, the last line of standard error is "refused STEP ERRNO",
- * and what libbpf and the verifier say stands before that.
+ * The object is read from standard input; the names of its maps begin with OBJECT. With one more
+ * argument, the policy must have that name. The program prints the name of the policy. If it fails,
+ * the last line of standard error is "refused STEP ERRNO", preceded by the messages of libbpf and
+ * the verifier.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@ static int print(enum libbpf_print_level level, const char *format, va_list args
 	return level <= LIBBPF_WARN ? vfprintf(stderr, format, args) : 0;
 }
 
-/* What failed has set errno, or the step says it all. */
+/* The failed call has set errno, or the step alone explains the failure. */
 static void check(int ok, const char *step)
 {
 	if (ok)
@@ -36,7 +36,7 @@ static void check(int ok, const char *step)
 	exit(1);
 }
 
-/* The only policy of an object. Nothing else is to be loaded with it. */
+/* Returns the only policy of an object, which must load nothing else. */
 static struct bpf_map *policy_of(const struct bpf_object *object)
 {
 	struct bpf_map *map, *found = NULL;
@@ -54,7 +54,7 @@ static struct bpf_map *policy_of(const struct bpf_object *object)
 	return found;
 }
 
-/* The point of the policy: its type is that of mmp_POINT_ops. */
+/* Finds the point of the policy: its type is mmp_POINT_ops. */
 static void point_of(const struct btf *btf, const struct btf_type *type, char point[64])
 {
 	const char *name = type ? btf__name_by_offset(btf, type->name_off) : "";
@@ -65,7 +65,7 @@ static void point_of(const struct btf *btf, const struct btf_type *type, char po
 	point[end - 8] = '\0';
 }
 
-/* The name of the policy, which stands where the object's types say. */
+/* Returns the name of the policy, at the offset given by the object's types. */
 static const char *name_of(const struct btf *btf, const struct btf_type *type,
 			   const struct bpf_map *map)
 {

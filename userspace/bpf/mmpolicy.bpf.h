@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * All that a policy in BPF needs, version 1. See docs/writing-a-policy.md; module/bpf/bpf.h is
- * the module's side. No vmlinux.h: libbpf finds the members in the loaded module.
+ * Declarations for a policy in BPF, version 1. See docs/writing-a-policy.md; module/bpf/bpf.h is
+ * the module's side. No vmlinux.h is needed: libbpf relocates the members to those of the loaded
+ * module.
  */
 #ifndef MMPOLICY_BPF_H
 #define MMPOLICY_BPF_H
@@ -28,14 +29,14 @@ enum bpf_map_type {
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
-/* MMP_POLICY() has defaults, which what stands after them may replace. */
+/* MMP_POLICY() has defaults, which its arguments may override. */
 #pragma clang diagnostic ignored "-Winitializer-overrides"
 
-#define MMP_KNOBS	4	/* the most that a policy can have */
+#define MMP_KNOBS	4	/* maximum per policy */
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-/* What all that a policy is told begins with. It is for the questions alone. */
+/* First member of each context. It is the argument of the kfuncs only. */
 struct mmp_told {
 	const void *ops;
 };
@@ -67,11 +68,11 @@ struct mmp_effort {
 };
 
 /*
- * compact: before an attempt to compact a zone of so many @pages, of which so many are @free, and
- * after it, as @when says. @zone is its number, below 65,536, @order that of the folio that it is
- * for, @movable is 1 if that can be moved. @stock, an answer, is what the kernel does by itself.
- * @scanned are the pages that the attempt has looked at; of one that found none to look at, nothing
- * is told.
+ * compact: called before and after an attempt to compact a zone, see @when. The zone has @pages
+ * pages, @free of them free. @zone is its number, below 65,536, @order is the requested order,
+ * @movable is 1 if that folio would be movable. @stock, an answer, is the kernel's own decision.
+ * @scanned counts the pages that the attempt has scanned; an attempt that found none to scan is not
+ * reported.
  */
 struct mmp_compaction {
 	struct mmp_told told;
@@ -86,7 +87,7 @@ struct mmp_compaction {
 	__u32 stock;
 };
 
-/* A number that the user can set, in each profile. All of it is checked at load. */
+/* A number that the user can set, in each profile. All fields are checked at load. */
 struct mmp_bpf_knob {
 	char name[24];
 	char unit[24];
@@ -97,8 +98,8 @@ struct mmp_bpf_knob {
 };
 
 /*
- * The policy of a point. All but its function is checked at load: @name has a-z, 0-9 and _,
- * @version is MMP_VERSION, @knobs can be left out. Of anon_order, @max_order is 2 to 9 and @flags
+ * The policy of a point. All members but its function are checked at load: @name has a-z, 0-9 and
+ * _, @version is MMP_VERSION, @knobs is optional. For anon_order, @max_order is 2 to 9 and @flags
  * is MMP_IF_NEAR or 0.
  */
 struct mmp_anon_order_ops {
@@ -127,63 +128,65 @@ struct mmp_compact_ops {
 #pragma clang attribute pop
 
 #define MMP_VERSION	1
-#define MMP_IF_NEAR	1	/* asked only where a page nearby may have been used, else order 0 */
+#define MMP_IF_NEAR	1	/* ask only if a page nearby may have been used, else order 0 */
 
 enum {
 	MMP_AT_PTE,	/* first touch; there is a page table */
-	MMP_AT_PMD,	/* there is none yet: 9 gives a huge page, any other answer is asked for again */
+	MMP_AT_PMD,	/* no page table: 9 gives a huge page, other answers are asked for again */
 	MMP_AT_SWAPIN,
 	MMP_AT_COPY,	/* a write to shared memory */
 };
 
-/* Reasons, which the counters of the point tell apart. */
+/* Reasons, each with a counter of the point. */
 enum { MMP_CAP, MMP_DENSE_NEIGHBOUR, MMP_NO_ROOM, MMP_NO_NEIGHBOUR, MMP_SPARSE_NEIGHBOUR };
 
-/* An order of 0 to 9, 4 for 64 kB, and its reason. What is above max_order is cut and counted. */
+/* An order of 0 to 9, 4 for 64 kB, and its reason. Orders above max_order are cut and counted. */
 #define MMP_ANSWER(order, reason)	((__u32)(order) | (__u32)(reason) << 16)
 
-/* Answers of thp_gfp and compact: as the kernel by itself. All that is no answer is this one. */
+/* Answer of thp_gfp and compact: as the kernel by itself. Invalid answers mean this one. */
 #define MMP_STOCK	0
-/* Those of thp_gfp, as docs/policies/thp_gfp.md has them, */
+/* Answers of thp_gfp, see docs/policies/thp_gfp.md. */
 enum { MMP_LIGHT = 1, MMP_ONLY_COMPACT, MMP_ONLY_COMPACT_ANY, MMP_RELAXED };
-/* and of compact: leave the zone out, compact it, or also its blocks that were of no use lately. */
+/* Answers of compact: skip the zone, compact it, or compact also blocks that failed lately. */
 enum { MMP_DEFER = 1, MMP_TRY, MMP_TRY_ALL };
-/* mmp_compaction.when. After an attempt, the answer counts for nothing. */
+/* mmp_compaction.when. After an attempt, the answer is ignored. */
 enum { MMP_BEFORE, MMP_FAILED, MMP_SUCCEEDED };
 
-/* Questions of anon_order alone. */
+/* Kfuncs for anon_order only. */
 
-/* How many of @pages pages, at most 64, were used? The first is @first pages from the fault. */
+/*
+ * Returns how many of @pages pages, at most 64, were used; they begin @first pages from the fault.
+ */
 extern __u32 mmp_bpf_used(const struct mmp_fault *fault, __s64 first, __u32 pages) __ksym;
-/* How many of them are there, used or not? */
+/* Returns how many of these pages are present, used or not. */
 extern __u32 mmp_bpf_mapped(const struct mmp_fault *fault, __s64 first, __u32 pages) __ksym;
-/* Were @least of the 16 pages used in the aligned 64 kB that are @blocks from those of the fault? */
+/* Tells if @least of 16 pages were used in an aligned 64 kB, @blocks from that of the fault. */
 extern __u32 mmp_bpf_full(const struct mmp_fault *fault, __s64 blocks, __u32 least) __ksym;
 
-/* Questions of all points. */
+/* Kfuncs for all points. */
 
-/* How many blocks of 2^@order pages are free on the node of this CPU? */
+/* Returns the number of free blocks of 2^@order pages on the node of this CPU. */
 extern __u64 mmp_bpf_free(const struct mmp_told *told, __u32 order) __ksym;
-/* How many pages does the cgroup of the process have? 0 in the root cgroup. */
+/* Returns the number of pages of the process's cgroup, 0 in the root cgroup. */
 extern __u64 mmp_bpf_cgroup_pages(const struct mmp_told *told) __ksym;
-/* How much of the last 10 s did somebody in it wait for memory, in percent? 0 in the root. */
+/* Returns the percentage of the last 10 s in which its tasks waited for memory, 0 in the root. */
 extern __u32 mmp_bpf_pressure(const struct mmp_told *told) __ksym;
-/* Give up: all that has this policy goes to stock. @text is a static const char[]. */
+/* Gives up: everything that uses this policy goes to stock. @text is a static const char[]. */
 extern void mmp_bpf_error(const struct mmp_told *told, const char *text) __ksym;
 
-/* They take what the policy is told, whatever the point. */
+/* These take the context of any point. */
 #define mmp_bpf_free(told, order)	mmp_bpf_free((const void *)(told), order)
 #define mmp_bpf_cgroup_pages(told)	mmp_bpf_cgroup_pages((const void *)(told))
 #define mmp_bpf_pressure(told)		mmp_bpf_pressure((const void *)(told))
 #define mmp_bpf_error(told, text)	mmp_bpf_error((const void *)(told), text)
 
-/* The pages from the first one of the aligned 2^@order pages around a fault to the fault. */
+/* Returns the offset of a fault, in pages, from the start of its aligned 2^@order pages. */
 static inline __s64 mmp_into(const struct mmp_fault *fault, __u32 order)
 {
 	return fault->address >> 12 & ((1ULL << order) - 1);
 }
 
-/* Before a function: it is the answer of a policy of anon_order, thp_gfp or compact. */
+/* Prefix of a function that answers for a policy of anon_order, thp_gfp or compact. */
 #define MMP_ORDER(name)		MMP_FUNCTION(name, mmp_fault, fault)
 #define MMP_EFFORT(name)	MMP_FUNCTION(name, mmp_effort, effort)
 #define MMP_COMPACT(name)	MMP_FUNCTION(name, mmp_compaction, compaction)
@@ -197,10 +200,10 @@ __u32 name(unsigned long long *ctx)					\
 }									\
 static inline __attribute__((always_inline)) __u32 name##_of(const struct type *told)
 
-/* The policy itself: MMP_POLICY(fixed, .order = (void *)order, .max_order = 4); */
+/* Defines the policy: MMP_POLICY(fixed, .order = (void *)order, .max_order = 4); */
 #define MMP_POLICY(policy, ...)		MMP_POLICY_OF(anon_order, policy, __VA_ARGS__)
 
-/* The same of another point: MMP_POLICY_OF(thp_gfp, light, .effort = (void *)effort); */
+/* For another point: MMP_POLICY_OF(thp_gfp, light, .effort = (void *)effort); */
 #define MMP_POLICY_OF(point, policy, ...)				\
 SEC(".struct_ops.link")							\
 struct mmp_##point##_ops policy = {					\
