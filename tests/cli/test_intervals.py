@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The error that `top` tells of waste is what it says: the truth is within it in 95 of 100."""
+"""The error of waste in `top` is correct: the truth is within it in 95 of 100 cases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmpolicy.memory.survey import ENOUGH
 
 PAGE = 4096
 MIB, TIB = 1 << 20, 1 << 40
-EXACT = 64 * MIB  # up to here each page is counted, beyond it their number tells as much
+EXACT = 64 * MIB  # up to here each page is counted, beyond it a sample is as good
 
 
 class Synthetic:
@@ -39,7 +39,7 @@ class Synthetic:
         return (number + 1) << 44
 
     def spot(self, start: int) -> tuple[bytes, bytes]:
-        """Return kinds and zeroes of a spot; always the same."""
+        """Return kinds and zeroes of a spot; always equal for one spot."""
         number = (start >> 44) - 1
         rng = Random(start ^ self._seed << 60)
         share = self.parts[number][1]
@@ -47,7 +47,7 @@ class Synthetic:
 
     @property
     def truth(self) -> float:
-        """Return which part is empty."""
+        """Return the share that is empty."""
         pages = sum(number for number, _ in self.parts)
         if pages * PAGE > EXACT:
             return sum(number * share for number, share in self.parts) / pages
@@ -59,7 +59,7 @@ class Synthetic:
 
 
 def test_the_truth_is_within_the_error() -> None:
-    """Of 1,000 processes of 10 MiB to 1 TB; the median width is what the documents say."""
+    """For 1,000 processes of 10 MiB to 1 TB; the median width agrees with the documents."""
     hits, widths = 0, []
     number = seed = 0
     while number < 1000:
@@ -78,7 +78,7 @@ def test_the_truth_is_within_the_error() -> None:
 
 
 def test_older_spots_make_no_error_smaller() -> None:
-    """What counts half is worth half a spot: the truth stays within the error."""
+    """A sample of half weight is worth half a spot: the truth stays within the error."""
     hits = 0
     for seed in range(150):
         process, sample, rng = Synthetic(seed), Sample(), Random(-seed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is shown of hosts made by chance: never more than the kernel says, and the truth."""
+"""Figures of random hosts: never more than the kernel reports, and true."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mmpolicy.memory.trim import Finder
 
 from .random_hosts import World
 
-SOME = 25  # hosts in which a planted fault is found
-SLACK_KIB = 8.0  # for what is rounded
-EXACT = ("private", "shared", "file", "swapped", "hugetlb", "ksm")  # by counters
+SOME = 25  # number of hosts in which a planted fault is found
+SLACK_KIB = 8.0  # for rounding
+EXACT = ("private", "shared", "file", "swapped", "hugetlb", "ksm")  # from counters
 SAMPLED = ("lazily_freed", "locked", "partly_unmapped")
 SURELY = 4.5  # times the error of 95 in 100 cases, so once in 10^18
 
@@ -32,7 +32,7 @@ def survey_of(world: World, seed: int) -> Survey:
 
 
 def too_much(row: Row) -> Iterator[str]:
-    """Yield what is shown of a cgroup or a process and exceeds what the kernel says of it."""
+    """Yield figures of a cgroup or a process that exceed the kernel's."""
     whole = row.rss_kib + SLACK_KIB
     kinds = {name: kib for name, kib in row.kinds.items() if name in ("private", "shared", "file")}
     for name, kib in {
@@ -52,7 +52,7 @@ def too_much(row: Row) -> Iterator[str]:
 
 
 def not_the_kernels(world: World, row: Row) -> Iterator[str]:
-    """Yield figures of a cgroup that are not those of memory.current and memory.stat."""
+    """Yield figures of a cgroup that differ from memory.current and memory.stat."""
     memory, private, shared = (4 * pages for pages in world.charged(row.name, False))
     if row.name == "/" and world.version == 2:
         memory = private + shared  # the root has no memory.current
@@ -62,7 +62,7 @@ def not_the_kernels(world: World, row: Row) -> Iterator[str]:
 
 
 def miscounted(world: World, survey: Survey) -> Iterator[str]:
-    """Yield cgroups and kinds of which not each page was counted once, where all were looked at."""
+    """Yield cgroups and kinds of which some page was not counted once, if all were examined."""
     if not all(each.sample.spots or each.shared.spots for each in survey.processes.values()):
         return
     used = {id(folio) for process in world.processes for folio in process.folios}
@@ -76,7 +76,8 @@ def miscounted(world: World, survey: Survey) -> Iterator[str]:
             )  # fmt: skip
             seen = sum(each.kib for each in some)
             parts = [each.parts[kind == "shared"] for each in survey.processes.values()]
-            # Whom pages are charged to, and how many share them, is as uncertain as a share is.
+            # The cgroup charged with a page, and the number of its users, are as uncertain as a
+            # share.
             squares = ((SURELY * kib) ** 2 / 4 / max(part.spots, 1) for part, kib in parts)
             error = sum(squares) ** 0.5
             if abs(seen - truth) > error + SLACK_KIB:
@@ -94,7 +95,7 @@ def untrue(world: World, survey: Survey, rows: list[Row]) -> Iterator[str]:
 
 
 def other_kinds(world: World, rows: list[Row]) -> Iterator[str]:
-    """Yield kinds of a process that are not what it has of them."""
+    """Yield kinds of a process whose figures are wrong."""
     by_pid = {process.pid: process for process in world.processes}
     for row in rows:
         truth = by_pid[row.pids[0]].kinds
@@ -108,7 +109,7 @@ def other_kinds(world: World, rows: list[Row]) -> Iterator[str]:
 
 
 def exactly(world: World) -> Iterator[str]:
-    """Yield what `map` and `trim` find in a process and is not there."""
+    """Yield findings of `map` and `trim` in a process that are wrong."""
     for process in world.processes:
         areas = read_areas(world.tree, process.pid, contents=True, shared=True)
         found = {order: (each.pages, each.zero) for order, each in totals(areas).items()}
@@ -122,7 +123,7 @@ def exactly(world: World) -> Iterator[str]:
 
 
 class Sums:
-    """Kinds that are sampled: what was seen in many processes, and what these have."""
+    """Sampled kinds: estimates over many processes, and the truth."""
 
     def __init__(self) -> None:
         self._seen, self._truth = Counter[str](), Counter[str]()
@@ -135,7 +136,7 @@ class Sums:
                 self._truth[kind] += by_pid[row.pids[0]].kinds[kind]
 
     def faults(self) -> list[str]:
-        """Return kinds of which the sums differ by more than chance makes."""
+        """Return kinds whose sums differ by more than chance explains."""
         return [
             f"{kind}: {self._seen[kind]} kB of {self._truth[kind]}"
             for kind in SAMPLED
@@ -155,13 +156,13 @@ def faults_of(seed: int, sums: Sums, everything: bool) -> list[str]:
     names = {row.name for row in cgroups}
     owned = {process.cgroup for process in world.processes}
     found += [f"{name}: no row" for name in owned - names]
-    world.tree.files.clear()  # else they stay until the garbage is collected
+    world.tree.files.clear()  # otherwise they stay until the garbage collection
     return found
 
 
 @pytest.fixture(autouse=True)
 def few_spots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors are as large as they are; the time is not."""
+    """Errors are unchanged; the test takes less time."""
     monkeypatch.setattr("mmpolicy.memory.survey.ENOUGH", 96)
 
 
@@ -252,7 +253,7 @@ def test_a_dropped_kind_is_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_shared_memory_that_nobody_looks_into_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It cannot pass for looked at, empty or in use."""
+    """It is not reported as examined, empty or in use."""
     plain = Survey._look
 
     def look(survey: Survey, looker: Looker, process: Process, now: float) -> None:
@@ -264,7 +265,7 @@ def test_shared_memory_that_nobody_looks_into_is_found(monkeypatch: pytest.Monke
 
 
 def test_kinds_that_were_not_looked_at_are_told() -> None:
-    """In MiB by kind: what is too small to be sampled, and pools."""
+    """In MiB by kind: kinds too small to be sampled, and pools."""
     told = defaultdict[str, float](float)
     for seed in range(SOME):
         _, rows = survey_of(World(seed), seed).most(FIGURES["memory"], 99)

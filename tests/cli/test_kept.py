@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Files that are kept: a full disk, a crash or somebody else leave the old one or the new one."""
+"""The command's own files:
+
+a full disk, a crash or a second writer leave the old one or the new one.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,13 @@ VERBS = (["save"], ["export", "-o"])
 
 
 class Full:
-    """A disk with room for some bytes more."""
+    """A disk with room for some more bytes."""
 
     def __init__(self, room: int) -> None:
         self.room = room
 
     def write(self, file: int, data: bytes) -> int:
-        """Write what fits, as the kernel does, and fail where nothing does."""
+        """Write as much as fits, as the kernel does, and fail if no byte does."""
         if not self.room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         done = os.pwrite(file, data[: self.room], os.fstat(file).st_size)
@@ -38,11 +41,11 @@ class Full:
 
 
 def fill(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    """Let the disk be full after so many bytes."""
+    """Let the disk be full after a number of bytes."""
     full = Full(room)
 
     class Os:
-        """What the module finds in `os`."""
+        """Replaces the module `os`."""
 
         def __getattr__(self, name: str) -> object:
             return full.write if name == "write" else getattr(os, name)
@@ -132,7 +135,7 @@ def test_files_that_are_written_at_once(tree: FakeTree, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-# What cannot be printed
+# Unprintable text
 
 
 def command(tree: FakeTree, *words: str) -> list[str]:

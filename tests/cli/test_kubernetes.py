@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What deploy/kubernetes has beside the plugin, whose tests are in Go."""
+"""The parts of deploy/kubernetes without the plugin, whose tests are in Go."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from .fleet import NEW, OLD
 
 HERE = TREE / "deploy/kubernetes"
 IMAGE = "registry.example.org/mmpolicy:0.1.0"
-# Of other projects, whose schemas are not here.
+# Objects of other projects, whose schemas are not here.
 FOREIGN = {"Module", "NodeFeatureRule", "AnalysisTemplate"}
-# YAML is read, and compared with the fields of Kubernetes, where their libraries are.
+# Reads YAML, and compares it with the fields of Kubernetes, in a place with both libraries.
 READ = """\
 import json, sys, yaml
 from kubernetes_validate import ValidationError, validate
@@ -41,7 +41,7 @@ print(json.dumps(found))
 
 
 def read(text: str) -> dict[str, Any]:
-    """Return objects by kind and name, once their fields are what Kubernetes has."""
+    """Return objects by kind and name, after a check of their fields."""
     argv = [str(CACHE / "ansible/bin/python"), "-c", READ, *FOREIGN]
     done = subprocess.run(argv, input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -73,14 +73,14 @@ def pod_of(objects: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_wrong_field_is_seen(base: dict[str, Any]) -> None:
-    """Else the checks below would say nothing."""
+    """Otherwise the checks below would prove little."""
     bad = json.dumps(base["DaemonSet/mmpolicy"]).replace("mountPath", "mountPaht")
     with pytest.raises(AssertionError, match="'mountPath' is a required"):
         read(bad)
 
 
 def test_the_daemonset(base: dict[str, Any]) -> None:
-    """It has the host's files, and nothing else of the host."""
+    """It mounts the host's files, and shares no other part of the host."""
     pod = pod_of(base)
     volumes = {each["name"]: each.get("hostPath", {}).get("path") for each in pod["volumes"]}
     assert volumes.pop("manifest") is None
@@ -120,7 +120,7 @@ def test_the_image_has_what_the_command_needs() -> None:
 
 
 def test_the_module_and_its_label() -> None:
-    """Nodes get mmpolicy where the module is loaded; it is built and signed where it is kept."""
+    """Nodes get mmpolicy if the module is loaded; it is built and signed in the registry."""
     found = build("overlays/kmm")
     label = found["NodeFeatureRule/mmpolicy"]["spec"]["rules"][0]
     assert pod_of(found)["nodeSelector"] == label["labels"]
@@ -137,7 +137,7 @@ def test_the_module_and_its_label() -> None:
 
 @pytest.mark.full
 def test_the_chart(base: dict[str, Any], tmp_path: Path) -> None:
-    """It has the objects that kustomize has, in the namespace of the release."""
+    """It has the objects of kustomize, in the namespace of the release."""
     assert "0 chart(s) failed" in helm("lint", "--strict", HERE)
     assert chart("mmpolicy") == {name: base[name] for name in base if name != "Namespace/mmpolicy"}
     mine = tmp_path / "mine.toml"
@@ -160,7 +160,7 @@ def test_the_manifest_fits(run: Run) -> None:
 
 @contextmanager
 def following(tree: FakeTree, folder: Path) -> Iterator[None]:
-    """Have the loop of the DaemonSet run on a host."""
+    """Run the loop of the DaemonSet on a host."""
     command = folder / "bin/mmpolicy"
     command.parent.mkdir()
     host = TREE / "tests/cli/fake_host.py"
@@ -181,7 +181,7 @@ def following(tree: FakeTree, folder: Path) -> Iterator[None]:
 def test_a_manifest_is_followed(
     tree: FakeTree, run: Run, tmp_path: Path, wait_until: Callable[[Callable[[], object]], None]
 ) -> None:
-    """Each change of it is put in force; what is set by hand stays until the next one."""
+    """Each change of the manifest is applied; a setting made by hand stays until the next one."""
 
     def wait_for(text: str) -> None:
         manifest.write_text(text)
@@ -199,13 +199,13 @@ def test_a_manifest_is_followed(
         wait_for(f'{NEW}[profiles.web]\n[bindings]\n"/app.slice" = "web"\n')
         assert "[fixed]" in tree.read(policy)
         assert run("set", "anon_order", "stock").code == 0
-        number = tree.make_cgroup("/app.slice")  # what comes later is bound
+        number = tree.make_cgroup("/app.slice")  # a later cgroup is bound
         wait_until(lambda: number in tree.read(bound).split())
         assert "[stock]" in tree.read(policy)
 
 
 def test_the_analysis(tmp_path: Path) -> None:
-    """Its job runs `ab pool` on the files of an experiment, and ends as that does."""
+    """Its job runs `ab pool` on the files of an experiment, and ends with its exit code."""
     found = read((HERE / "argo/analysis-template.yaml").read_text())
     (metric,) = found["AnalysisTemplate/mmpolicy-pool"]["spec"]["metrics"]
     job = metric["provider"]["job"]

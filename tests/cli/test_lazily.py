@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""RSS that is lazily freed, without the module; and processes by name, for `map` and `trim`."""
+"""Lazily freed RSS, without the module; and processes by name, for `map` and `trim`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["process", "start"]
 
 @pytest.mark.parametrize("limit_s", [60.0, 1e-9])
 def test_what_is_lazily_freed(start, limit_s: float) -> None:  # type: ignore[no-untyped-def]
-    """A look that would hold up the process is not made, and the rest is said to be not known."""
+    """A look that would stall the process is skipped, and the remainder is reported as unknown."""
     pid = start("m = private(); m.madvise(8, 0, 16 << 20)")
     found = memory_of_process(Tree(), pid, Holds(Tree(), limit_s))
     assert found.rss_kib >= MIB << 10
     if limit_s > 1:
-        assert 15 << 10 <= found.lazily_freed_kib <= 16 << 10  # the last ones are in a batch yet
+        assert 15 << 10 <= found.lazily_freed_kib <= 16 << 10  # the last pages are still in a batch
         assert found.not_known_kib == 0
         assert found.rss_minus_lazily_freed_kib == found.rss_kib - found.lazily_freed_kib
     else:
@@ -40,7 +40,7 @@ def test_what_is_lazily_freed(start, limit_s: float) -> None:  # type: ignore[no
 
 
 def recommended(pid: int, limit_s: float) -> list[Finding]:
-    """Return what `recommend` says of lazily freed memory, of a process alone."""
+    """Return the text of `recommend` on lazily freed memory of one process."""
     survey = Survey(Tree(), 0.2, seed=1, holds=Holds(Tree(), limit_s))
     survey._list = lambda: [pid]  # type: ignore[method-assign]
     survey.turn(1.0, 5.0)
@@ -51,7 +51,7 @@ def recommended(pid: int, limit_s: float) -> list[Finding]:
 
 @pytest.mark.parametrize("again", ["", "most", "all"])
 def test_recommend_asks_smaps(start, again: str) -> None:  # type: ignore[no-untyped-def]
-    """What was written again after MADV_FREE looks free in kpageflags, and is not."""
+    """Pages written again after MADV_FREE look free in kpageflags, and are not."""
     pages = {"": 0, "most": 3 * MIB << 6, "all": MIB << 8}[again]
     text = f"m = private(15); m.madvise(8); [m.__setitem__(n * 4096, 2) for n in range({pages})]"
     found = recommended(start(text), 60.0)
@@ -62,7 +62,7 @@ def test_recommend_asks_smaps(start, again: str) -> None:  # type: ignore[no-unt
 
 
 def test_recommend_says_what_it_does_not_know(start) -> None:  # type: ignore[no-untyped-def]
-    """Where smaps would hold up the program: a figure that is the most, and how to have it."""
+    """If smaps would stall the program: an upper bound, and how to get the figure."""
     (found,) = recommended(start("m = private(15); m.madvise(8); touch(m)"), 1e-4)
     assert found.what.startswith("up to 6")
     assert "or were so before they were written again" in found.what
@@ -72,7 +72,7 @@ def test_recommend_says_what_it_does_not_know(start) -> None:  # type: ignore[no
 
 
 def test_without_the_module(run: Run, tree: FakeTree) -> None:
-    """The first thing to type where RSS does not fall; it needs nothing but smaps_rollup."""
+    """The first command to type if RSS does not fall; it needs only smaps_rollup."""
     make_thp(tree)
     make_sparse(tree, 10)
     tree.put("/proc/10/smaps_rollup", "Rss: 16384 kB\nLazyFree: 10000 kB")

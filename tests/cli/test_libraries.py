@@ -22,7 +22,7 @@ main()
 
 
 def plain(words: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run the command where no import of a library that only some verbs need is answered."""
+    """Run the command without any library that only some verbs need."""
     argv = [sys.executable, "-c", PLAIN, *words]
     return subprocess.run(argv, capture_output=True, text=True, check=False)
 

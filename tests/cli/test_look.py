@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`list`, `show` and what all verbs have in common."""
+"""`list`, `show` and features common to all verbs."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def make_lazy(tree: FakeTree) -> str:
         tree.put(f"/proc/{pid}/cgroup", "1:cpu:/old\n0::/web/one")
         smaps = f"55-7f ---p 0 00:00 0 [rollup]\nRss:  {rss} kB\nPss: 7 kB\nLazyFree:  {lazy} kB"
         tree.put(f"/proc/{pid}/smaps_rollup", smaps)
-    tree.make_process(43)  # a kernel thread; 44 has just ended
+    tree.make_process(43)  # a kernel thread; 44 has just exited
     return str(tree.inode("/sys/fs/cgroup/web"))
 
 

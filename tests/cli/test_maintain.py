@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`maintain` on processes made of files: what it works on, when, and what it leaves alone."""
+"""`maintain` on processes made of files: the memory it works on, when, and its exceptions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Play = Callable[[float, Events], None]
 
 @pytest.fixture
 def play(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Return what lets things happen at some seconds, and ends the command at the last one."""
+    """Return a function that schedules events by the second, and ends the command."""
 
     def play(end: float, events: Events) -> None:
         ahead = sorted(events.items())
@@ -53,7 +53,7 @@ def play(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Play:
 
 @pytest.fixture
 def advice(tree: FakeTree) -> FakeAdvice:
-    """Return the kernel of a host with a process that is full in two of three 2 MB."""
+    """Return the kernel of a host with a process of which two of three 2 MB are full."""
     return make_collapsible(tree, ["full", "half", "full"])
 
 
@@ -62,7 +62,7 @@ def address(number: int) -> int:
 
 
 def put_block(tree: FakeTree, number: int, kind: str, pid: int = 20) -> None:
-    """Change 2 MB of a process, and what the kernel counts of it."""
+    """Change 2 MB of a process, and the kernel's counters of it."""
     with tree.real(f"/proc/{pid}/pagemap").open("r+b") as file:
         file.seek(address(number) // PAGE * 8)
         file.write(block(kind, number).tobytes())
@@ -130,7 +130,7 @@ def test_what_grows_is_collapsed_soon(
 def test_it_does_not_work_against_the_program(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """What a snapshot splits is made again after ten minutes, then after twenty."""
+    """Memory split by a snapshot is collapsed again after ten minutes, then after twenty."""
     made: list[int] = []
 
     def broken() -> None:
@@ -152,7 +152,7 @@ def test_it_does_not_work_against_the_program(
 def test_what_is_full_for_a_moment_does_not_count(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """The settling time begins again when 2 MB were not full in between."""
+    """The settling time starts again if 2 MB were not full in between."""
     events: Events = {
         60.0: lambda: put_block(tree, 0, "full"),
         8 * MINUTE: lambda: put_block(tree, 0, "half"),
@@ -174,7 +174,7 @@ def test_what_is_refused_is_tried_again_later(run: Run, play: Play, advice: Fake
 def test_memory_of_others_is_left_alone(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """What is swapped, shared, guarded, locked or watched, and what the program forbids."""
+    """Swapped, shared, guarded, locked or watched memory, and memory the program excludes."""
     make_heap(tree, ["swapped", "shared", "guard", "locked", "tracked", "zero"])
     make_heap(tree, ["full"], pid=21)
     tree.put("/sys/fs/cgroup/db.service/cgroup.procs", "20\n21")
@@ -188,7 +188,7 @@ def test_memory_of_others_is_left_alone(
 def test_it_waits_while_memory_is_short(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """Then nothing is looked at either; it goes on when there is room."""
+    """Then no memory is examined either; it goes on when there is room."""
     free_blocks(tree, 51)  # 1 % of 5120
     seen: list[str] = []
     events: Events = {
@@ -240,7 +240,7 @@ def test_budget(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice, clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """All CPU time that it takes counts, looks as well: 3 %, or what is given."""
+    """All CPU time of the command counts, also for looks: 3 %, or the given share."""
     cpu = [0.0]
     monkeypatch.setattr("time.process_time", lambda: cpu[0])
     pids = maintain.Keeper._pids
@@ -260,7 +260,7 @@ def test_budget(
 def test_a_profile_never_is_heeded(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """It is told once, and full memory counts as left alone; with another profile it is made."""
+    """It is reported once, and full memory counts as left alone; another profile allows it."""
     tree.make_loaded()
     run("set", "anon_order", "never")
     never = "the profile 'default' has the policy 'never'"
@@ -275,7 +275,7 @@ def test_a_profile_never_is_heeded(
     assert len(advice.calls) == 2
 
 
-# ---- what is empty
+# ---- empty memory
 
 
 @pytest.fixture
@@ -286,7 +286,7 @@ def sparse(tree: FakeTree) -> FakeTree:
     free_blocks(tree, 1000)
     make_sparse(tree, 10)
     own(tree, 10)
-    for file in "maps", "smaps":  # what smaps tells of the first area is not of the heap
+    for file in "maps", "smaps":  # the first area in smaps is not the heap
         first = "1000-2000 rw-p 00000000 00:00 0\n"
         more = "Rss: 0 kB\nVmFlags: rd wr hg\n" if file == "smaps" else ""
         tree.put(f"/proc/10/{file}", first + more + tree.read(f"/proc/10/{file}"))
@@ -335,7 +335,7 @@ def test_what_is_used_in_time_is_not_split(run: Run, sparse: FakeTree, play: Pla
 def test_memory_that_was_asked_for_stays(
     run: Run, tree: FakeTree, sparse: FakeTree, play: Play
 ) -> None:
-    """By MADV_HUGEPAGE; it is looked into more and more seldom."""
+    """By MADV_HUGEPAGE; it is examined less and less often."""
     make_sparse(tree, 10, flags="rd wr hg")
     own(tree, 10)
     play(60 * MINUTE, {})
@@ -344,7 +344,7 @@ def test_memory_that_was_asked_for_stays(
 
 
 def test_a_kernel_that_does_not_split_for_us(run: Run, sparse: FakeTree, play: Play) -> None:
-    """It is told once; the rest goes on."""
+    """It is reported once; the other work goes on."""
 
     def refuse(_value: str) -> None:
         raise Error("no permission", Exit.DENIED, "", EPERM)
@@ -356,7 +356,7 @@ def test_a_kernel_that_does_not_split_for_us(run: Run, sparse: FakeTree, play: P
     assert result.out.count("redis: nothing is given back here: ") == 1
 
 
-# ---- what others see
+# ---- output for other programs
 
 
 def test_status_export_and_log(run: Run, tree: FakeTree, play: Play, advice: FakeAdvice) -> None:
@@ -405,7 +405,7 @@ def test_one_at_a_time(run: Run, tree: FakeTree, play: Play, advice: FakeAdvice)
 def test_a_service_that_starts_again(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """Another process with that number is a new one, whose memory nobody has worked on."""
+    """Another process with its number is a new one, whose memory was not worked on yet."""
 
     def restart() -> None:
         make_heap(tree, ["full"])
@@ -420,7 +420,7 @@ def test_a_service_that_starts_again(
 def test_a_unit_that_does_not_run_yet(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """It is waited for, if systemd knows it."""
+    """The command waits for it, if systemd knows it."""
     tree.put("/usr/lib/systemd/system/late.service", "[Service]\n")
     result = run("maintain", "--unit", "wrong")
     assert result.code == 2 and "systemd knows no wrong.service" in result.err
@@ -440,7 +440,7 @@ def test_processes_that_end(run: Run, tree: FakeTree, play: Play, advice: FakeAd
 def test_services_of_the_manifests(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read anew each minute; a file that is wrong is left out, and told of."""
+    """Read again each minute; a wrong file is left out, and reported."""
     path = "/etc/mmpolicy/60-maintain.toml"
     seen: list[int] = []
 
@@ -468,7 +468,7 @@ def test_services_of_the_manifests(
 
 
 def test_apply_and_verify_take_it(run: Run, tree: FakeTree) -> None:
-    """It is no setting of the kernel, and no drift; what is wrong in it is told with its line."""
+    """It is no setting of the kernel, and no drift; errors in it are reported with their line."""
     file = str(tree.real("/tmp/host.toml"))
     tree.put("/tmp/host.toml", "version = 1\n[maintain]\ncpu = 2.5\n[maintain.services]\ndb = true")
     assert run("apply", file).code == 0

@@ -113,7 +113,7 @@ def test_apply_makes_the_state_what_the_file_says(run: Run, tree: FakeTree, fort
     assert (state["experiment/unit"], state["experiment/enabled"]) == ("cgroup", "1")
     tree.writes.clear()
     assert run("apply", str(forty)).code == 0
-    assert tree.writes == [(f"{CONTROL}/lease_ms", "60000")]  # renewed, nothing else
+    assert tree.writes == [(f"{CONTROL}/lease_ms", "60000")]  # only the lease is renewed
     assert run("verify", str(forty)).code == 0
 
 
@@ -137,7 +137,7 @@ def test_one_bad_line_leaves_the_state_as_it_was(
 
 def test_a_refusal_in_the_middle_is_rolled_back(run: Run, tree: FakeTree, forty: Path) -> None:
     before = snapshot(tree)
-    tree.refusals[f"{CONTROL}/experiment/seed"] = EIO  # after profiles and bindings
+    tree.refusals[f"{CONTROL}/experiment/seed"] = EIO  # written after profiles and bindings
     result = run("apply", str(forty))
     assert (result.code, f"{forty}:40: cannot write '42'" in result.err) == (1, True)
     assert "the writes before it were put back" in result.err
@@ -187,11 +187,11 @@ def test_save_and_apply_are_a_round_trip(
     run("reset")
     assert read_named(tree) != state
     assert run("apply", str(saved)).code == 0
-    assert read_named(tree) == state | {"lease_ms": "0"}  # which nobody would renew
+    assert read_named(tree) == state | {"lease_ms": "0"}  # which would not be renewed
 
 
 def test_diff_says_by_its_code_if_anything_differs(run: Run, tree: FakeTree, forty: Path) -> None:
-    """Only if it is asked to."""
+    """Only on request."""
     assert (run("diff", str(forty)).code, run("diff", "--exit-code", str(forty)).code) == (0, 6)
     run("apply", str(forty))
     result = run("diff", "--exit-code", str(forty))
@@ -244,7 +244,7 @@ def test_bindings_of_processes_are_left_alone(run: Run, tree: FakeTree, tmp_path
 
 
 def test_diff_and_verify_find_drift(run: Run, tree: FakeTree, forty: Path) -> None:
-    assert run("verify").code == 1  # nothing was applied
+    assert run("verify").code == 1  # the manifest was not applied
     run("apply", str(forty))
     assert run("verify").out.startswith("all is as in ")
     tree.write(POLICY, "never")

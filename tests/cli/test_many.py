@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A host with many cgroups and services: what each command costs, in CPU time of its own."""
+"""A host with many cgroups and services: the CPU time of each command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVICES, CGROUPS, FILES = 40, 1500, 6
 
 @pytest.fixture
 def host(tree: FakeTree) -> FakeTree:
-    """Return a host with services, and with as many files for each cgroup as there are."""
+    """Return a host with many services, and with the usual files for each cgroup."""
     text = "version = 1\n[profiles.web]\n[bindings]\n"
     for number in range(CGROUPS):
         path = f"/system.slice/s{number}.service"
@@ -37,7 +37,7 @@ def host(tree: FakeTree) -> FakeTree:
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """Fail if this takes more CPU time."""
+    """Fail if the block takes more CPU time."""
     begin = time.process_time()
     yield
     assert time.process_time() - begin < seconds
@@ -60,7 +60,7 @@ def test_many_bindings_by_name_are_one_walk(run: Run, host: FakeTree) -> None:
 
 
 def start(host: FakeTree, number: int, profile: str = "web") -> subprocess.CompletedProcess[str]:
-    """Run what systemd runs before one of many services."""
+    """Run the commands that systemd runs before one of many services."""
     return start_service(host, f"s{number}", profile)
 
 
@@ -85,7 +85,7 @@ def test_what_it_cannot_bind_is_logged(host: FakeTree) -> None:
 
 
 def test_what_was_missed_is_healed(run: Run, host: FakeTree, log: list[str]) -> None:
-    """Bound is what is to be bound, and nothing else is touched."""
+    """Missing bindings are restored, and no other binding changes."""
     manifest = str(host.real("/host.toml"))
     assert run("apply", manifest).code == 0
     group = str(host.inode("/sys/fs/cgroup", "system.slice/s3.service"))

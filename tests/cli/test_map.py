@@ -110,7 +110,7 @@ def test_terminal(run: Run, process: FakeTree) -> None:
 def test_without_contents_and_with_files(run: Run, process: FakeTree) -> None:
     process.remove(f"/proc/{PID}/mem")
     assert "4_" not in run("map", str(PID), "--no-content").out
-    assert run("map", str(PID)).code == 0  # what cannot be read is not called zero
+    assert run("map", str(PID)).code == 0  # unreadable pages are not reported as zero
     assert "/usr/bin/a b" in run("map", str(PID), "--files").out
     assert "/usr/bin" not in run("map", str(PID)).out
 
@@ -147,13 +147,13 @@ def test_png_has_a_box_of_each_colour(run: Run, process: FakeTree, tmp_path: Pat
         assert f"#{red:02x}{green:02x}{blue:02x}" == COLOURS[mark]
     drawing = draw("process 10 (redis <server>)", read_areas(process, PID, True, False))
     assert image.shape[:2] == (2 * drawing.height, 2 * drawing.width)
-    # The box of order 4 in the legend, near the upper edge, is where it was drawn.
+    # The box of order 4 in the legend, near the upper edge, has its colour.
     colour = [int(COLOURS["4"][at : at + 2], 16) for at in (1, 3, 5)]
     ys, xs = (image[:80, :, :3] == colour).all(axis=2).nonzero()
     box = drawing.boxes[4]
     assert abs(xs.mean() + 0.5 - 2 * (box.x + box.width / 2)) < 0.6
     assert abs(ys.mean() + 0.5 - 2 * (box.y + 4.5)) < 0.6
-    # So is the box of what is in swap, far to the right and below.
+    # The box of swapped pages, far to the right and below, has its colour.
     colour = [int(COLOURS["s"][at : at + 2], 16) for at in (1, 3, 5)]
     ys, xs = (image[160:, :, :3] == colour).all(axis=2).nonzero()
     box = drawing.boxes[-1]
@@ -166,12 +166,12 @@ def test_refusals(run: Run, process: FakeTree, tmp_path: Path) -> None:
     assert run("map", str(PID), "-o", str(tmp_path / "map.gif")).code == 2
     assert run("map", str(PID), "-o", str(tmp_path / "no/map.svg")).code == 1
     write_at(process, f"/proc/{PID}/pagemap", START // PAGE * 8, PRESENT.to_bytes(8, "little"))
-    result = run("map", str(PID))  # what an ordinary user sees
+    result = run("map", str(PID))  # the view of an ordinary user
     assert (result.code, "next: run it as root" in result.err) == (4, True)
 
 
 def test_a_process_that_has_just_ended(process: FakeTree) -> None:
-    """The kernel shows none of its memory any more."""
+    """The kernel shows no memory of an exited process."""
     process.put(f"/proc/{PID}/maps", "")
     assert list(read_areas(process, PID, contents=True, files=True)) == []
 
@@ -182,7 +182,7 @@ def test_a_large_process_gets_larger_cells(process: FakeTree) -> None:
 
 
 def make_reservation(tree: FakeTree, pid: int, pages: int, present: int) -> None:
-    """Make a process with one mapping, of which one page is there; files have holes."""
+    """Make a process with one mapping that has one page; files have holes."""
     end = START + pages * PAGE
     tree.put(f"/proc/{pid}/comm", "go")
     smaps = f"{START:x}-{end:x} rw-p 00000000 00:00 0\nRss:  4 kB\nSwap:  0 kB\n"
@@ -199,7 +199,7 @@ def make_reservation(tree: FakeTree, pid: int, pages: int, present: int) -> None
 
 
 def test_a_mapping_beyond_a_tebibyte_is_seen_to_its_end(run: Run, tree: FakeTree) -> None:
-    """One read of so much of pagemap would be cut at 2 GiB."""
+    """One read of all its pagemap would be cut at 2 GiB."""
     pages = (1 << 28) + (1 << 16)
     make_reservation(tree, 20, pages, pages - 3)
     tracemalloc.start()
@@ -213,7 +213,7 @@ def test_a_mapping_beyond_a_tebibyte_is_seen_to_its_end(run: Run, tree: FakeTree
 
 
 def test_what_is_not_there_costs_next_to_nothing(tree: FakeTree) -> None:
-    """A reservation of 16 GiB with one page in it, in lines of ours that run: not one a page."""
+    """A reservation of 16 GiB with one page in it, in executed lines: not one a page."""
     make_reservation(tree, 21, 1 << 22, 12345)
     lines = 0
 
@@ -233,7 +233,7 @@ def test_what_is_not_there_costs_next_to_nothing(tree: FakeTree) -> None:
 
 @pytest.mark.parametrize("first", [4090, 4096, 8200, 64 * 4096 - 5, 64 * 4096 + 3])
 def test_a_folio_anywhere_in_a_large_mapping(tree: FakeTree, first: int) -> None:
-    """Half of a folio of 16 pages is full of zeroes; behind it is a page in swap."""
+    """Half of a folio of 16 pages is zero-filled; a page in swap follows."""
     pages = 64 * 4096 + 40
     make_reservation(tree, 22, pages, pages - 1)
     flags = array("Q", [0] * 1024)
@@ -273,7 +273,7 @@ def test_a_picture_does_not_go_through_a_link(run: Run, process: FakeTree, tmp_p
 def test_a_large_process_shows_how_far_it_is(
     run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a terminal, as looking at gigabytes in single pages takes seconds."""
+    """On a terminal, as reading gigabytes of single pages takes seconds."""
     shown = list[tuple[str, bool]]()
     monkeypatch.setattr(memory_map, "progress_line", lambda *words: shown.append(words))
     make_process(tree)
@@ -288,7 +288,7 @@ def test_a_large_process_shows_how_far_it_is(
 def test_it_ends_after_a_time(
     run: Run, tree: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says that it has, how much is missing, and how to see all; what was seen is shown."""
+    """It reports this, the missing amount, and how to see all; the part read so far is shown."""
     pages, plain = 4 * 4096, folios._entries
     make_reservation(tree, 23, pages, 0)
     entries = array("Q", [PRESENT | 600] * pages).tobytes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is told of the memory of processes: bounds, sums and words, one piece at a time."""
+"""Figures of the memory of processes: bounds, sums and words, one piece at a time."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ from .test_map import (
 
 
 def area(kinds: bytes, zeroes: bytes = b"", start: int = START, name: str = "") -> Area:
-    """Return an area with such pages."""
+    """Return an area with these pages."""
     pages, empty = Pages(len(kinds), b"."), Pages(len(kinds), b"\0")
     pages.put(0, kinds)
     empty.put(0, zeroes.ljust(len(kinds), b"\0"))
@@ -171,7 +171,7 @@ def test_other_bits_of_pagemap_are_no_frame(tree: FakeTree) -> None:
 
 
 def test_pages_and_the_folios_that_they_are_of(tree: FakeTree) -> None:
-    """A folio that goes on is counted once; that of zeroes is none."""
+    """A folio that continues is counted once; the zero page is none."""
 
     class Known(Frames):
         def kind(self, frame: int, few: bool = False) -> int:
@@ -294,7 +294,7 @@ def test_a_spot_has_the_pages_that_are_asked_for(tree: FakeTree) -> None:
 
 
 def look(tree: FakeTree, pid: int, wanted: int, tries: int = 8) -> Sample:
-    """Return what is seen of so many spots of a process."""
+    """Return the result of sampling a number of spots of a process."""
     space, layout, found = space_of(tree, pid), Layout(), Sample()
     layout.refresh(space, space.sizes(), 0.0)
     Looker(tree, Random(1)).take(space, layout.private, found, wanted, tries)
@@ -303,7 +303,7 @@ def look(tree: FakeTree, pid: int, wanted: int, tries: int = 8) -> Sample:
 
 @pytest.mark.parametrize(("pages", "wanted"), [(512, 8), (1024, 32), (24, 32)])
 def test_spots_that_are_taken(tree: FakeTree, pages: int, wanted: int) -> None:
-    """So many as are wanted where all is there; where there are few, some of them four times."""
+    """The wanted number if memory is dense; in sparse memory, some of them four times."""
     make_thp(tree)
     make_sparse(tree, 10, pages=max(pages, 512))
     if pages < 512:
@@ -319,7 +319,7 @@ def test_spots_that_are_taken(tree: FakeTree, pages: int, wanted: int) -> None:
 
 
 def test_places_are_drawn_alike(tree: FakeTree) -> None:
-    """Each spot of each range, the last one of a range with fewer pages."""
+    """Each spot of each range, also the last one of a range with fewer pages."""
     places = Places([(0, 20 * PAGE), (100 * PAGE, 116 * PAGE), (7, 7)])
     drawn = Counter(places.draw(Random(n)) for n in range(600))
     assert set(drawn) == {(0, 16), (16 * PAGE, 4), (100 * PAGE, 16)}
@@ -328,7 +328,7 @@ def test_places_are_drawn_alike(tree: FakeTree) -> None:
 
 
 def test_where_areas_are_asked_for_what_is_there(tree: FakeTree) -> None:
-    """Of a reservation with a page in it, one piece is drawn from, and not all of it."""
+    """Of a reservation with a page in it, one piece is sampled, and not all of it."""
     make_reservation(tree, 20, 1 << 22, 12345)
     layout, space = Layout(), space_of(tree, 20)
     layout.refresh(space, space.sizes(), 0.0)
@@ -353,7 +353,7 @@ def test_areas_are_read_again_when_they_are_old(tree: FakeTree) -> None:
 def test_a_spot_costs_little_where_pages_are_small(
     tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a small page, its own flags are read and not those of its whole block."""
+    """For a small page, its own flags are read and not those of its whole block."""
     make_reservation(tree, 20, 8, 4)
     write_at(tree, "/proc/kpageflags", 600 * 8, (1 << 12 | 1 << 14).to_bytes(8, "little"))
     tree.put("/proc/20/maps", f"{START:x}-{START + 8 * PAGE:x} rw-p 00000000 00:00 0")
@@ -381,13 +381,13 @@ def test_a_budget() -> None:
     assert budget.left() == pytest.approx(0.6)
     assert budget.floor(10) == 0
     assert budget.pause(10) == 10
-    budget.grant(5)  # what is left is not kept
+    budget.grant(5)  # an unused rest is lost
     assert budget.left() == pytest.approx(0.5)
     spent[0] = 1.9
     assert budget.left() == pytest.approx(-1)
     assert budget.floor(5) == pytest.approx(-1.25)
     assert budget.pause(5) == pytest.approx(5 + 10 - 2.5)
-    budget.grant(5)  # what is owed is
+    budget.grant(5)  # a debt is kept
     assert budget.left() == pytest.approx(-0.5)
     budget.forgive(5)
     assert budget.left() == pytest.approx(0.5)
@@ -433,7 +433,7 @@ def test_the_cgroup_that_accounts_for_memory(tree: FakeTree, text: str, cgroup: 
 
 
 def test_rows_of_a_survey(tree: FakeTree) -> None:
-    """Of what was sampled; a process with less than 1 MiB is not, and one of the kernel is none."""
+    """Of sampled processes; a process with less than 1 MiB is not, and a kernel thread is none."""
     make_thp(tree)
     make_sparse(tree, 10, "a", 1024, 16, "/s")
     make_sparse(tree, 11, "b", 3072, 2, "/s", forbids=True)
@@ -480,7 +480,7 @@ def test_a_process_that_began_since_has_paid_all_of_it(tree: FakeTree) -> None:
 
 
 def test_a_survey_keeps_to_its_budget(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First what is largest of what is known least of."""
+    """The largest of the least known processes come first."""
     make_thp(tree)
     for pid, pages in ((10, 1000), (11, 300), (12, 256), (13, 255)):
         count(tree, pid, "x", pages)
@@ -546,7 +546,7 @@ def test_cells() -> None:
 
 
 def test_rows_are_aligned() -> None:
-    """Each row begins at a multiple of its size; what is outside of the area is blank."""
+    """Each row begins at a multiple of its size; cells outside the area are blank."""
     one = area(b"0" * 70 + b"." * 130 + b"9", start=(WIDTH * 5 + 60) * PAGE, name="[heap]")
     lines = list(terminal([one]))
     assert lines[0] == f"{one.start:x} 804 kB [heap]"
@@ -622,7 +622,7 @@ def test_an_svg_has_what_a_drawing_has() -> None:
     ]
 
 
-# Giving back
+# Trimming
 
 
 def test_folios_with_empty_pages() -> None:
@@ -639,7 +639,7 @@ def test_folios_with_empty_pages() -> None:
 
 
 def test_pieces_of_areas(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neighbours are one piece; of a stretch without any, there is one of no length."""
+    """Neighbours are one piece; a stretch without empty pages has a piece of no length."""
     first, other = START // PAGE, START // PAGE + STRETCH
     found = [
         Stretch(0, b"111111..11", b"\1\0\1\1\0\0\0\0\1\0", {}),
@@ -718,7 +718,7 @@ def test_pressure_is_measured_from_the_beginning(tree: FakeTree, clock: Clock) -
 
 
 class Pressed(Pressure):
-    """Pressure that is looked at, and notes when."""
+    """Pressure that records when it is read."""
 
     looks: list[float]
 
@@ -730,7 +730,7 @@ class Pressed(Pressure):
 def test_steps_at_their_bounds(
     tree: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step of exactly so long neither grows nor shrinks; and when pressure is looked at."""
+    """A step of exactly the target time neither grows nor shrinks; and when pressure is read."""
     make_thp(tree)
     pressure(tree, 0)
     tree.make_process(10)
@@ -821,7 +821,7 @@ def test_what_khugepaged_would_fill(
 
 
 def test_who_gets_large_folios(tree: FakeTree) -> None:
-    """Of sizes that inherit, what is set for all; where none is always, all were asked for."""
+    """Inherited sizes follow the global setting; if none is always, all folios were advised."""
     make_thp(tree)
     tree.put(f"{THP}/enabled", "always [madvise] never")
     tree.put(f"{THP}/hugepages-2048kB/enabled", INHERIT)
@@ -837,7 +837,7 @@ def test_who_gets_large_folios(tree: FakeTree) -> None:
 
 
 def row(waste_mib: float, error_mib: float, anon_mib: int, name: str = "/a.service") -> Row:
-    """Return a row that wastes so much."""
+    """Return a row with some waste."""
     mib = 1024
     return Row(name, name.startswith("/"), (7,), name, anon_mib * mib, anon_mib * mib, 1.0,
                waste_mib * mib, error_mib * mib, Rates(), {}, ())  # fmt: skip
@@ -852,7 +852,7 @@ def test_waste_that_is_worth_a_line(waste: float, error: float, anon: int, much:
 
 
 def test_who_can_be_named_to_a_command() -> None:
-    """Cgroups but the root, with its processes apart."""
+    """Cgroups other than the root, whose processes are listed apart."""
     root = row(3, 0, 9, "/")
     alone = replace(row(5, 0, 9, "x"), cgroup="/")
     inside = replace(row(9, 0, 9, "y"), cgroup="/a")
@@ -874,7 +874,7 @@ def test_names_and_lines() -> None:
     [(5000, 10, True), (5000, 9, False), (9, 500, False)],
 )
 def test_faults_that_are_worth_a_line(tree: FakeTree, faults: int, ticks: int, told: bool) -> None:
-    """1 % of a CPU in the kernel, as nothing was calibrated, and a fault a second."""
+    """1 % of a CPU in the kernel, as the host is not calibrated, and a fault a second."""
     make_thp(tree)
     count(tree, 11, "web", 100)
     survey = Survey(tree, 100.0, seed=1)
@@ -903,7 +903,7 @@ def test_waste_that_the_kernel_keeps(tree: FakeTree) -> None:
     assert found.next_step == "restart the program, with smaller folios"
 
 
-# Why
+# Reasons
 
 
 def test_areas_are_explained() -> None:

@@ -36,7 +36,7 @@ def test_load_passes_options_and_shows_the_result(
 
 
 def test_load_where_there_is_nothing_to_load(run: Run, unloaded: FakeTree, lib: FakeLib) -> None:
-    """Whether there could be is what doctor knows."""
+    """doctor knows whether there could be one."""
     lib.path = None
     result = run("load")
     assert (result.code, "dkms autoinstall" in result.err) == (3, True)
@@ -87,7 +87,7 @@ def test_load_of_the_stub_lets_the_kernel_speak(run: Run, unloaded: FakeTree, li
     lib.info = [(b"srcversion", b"F00")]
     lib.insert_result = -EOPNOTSUPP
     result = run("load", "anon_order=never")
-    assert (result.code, "ENOTSUP" in result.err) == (3, True)  # the same number
+    assert (result.code, "ENOTSUP" in result.err) == (3, True)  # an equal number
     assert "boot a kernel that the module runs on" in result.err
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The dashboard and the rules for alerts ask for metrics that there are."""
+"""The metrics in the dashboard and the alert rules exist."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .fakes import COUNTERS, FakeTree, Run
 from .test_docs import anchors
 
 EXAMPLES = Path(__file__).parents[2] / "debian/examples"
-METRIC = re.compile(r"(?<!:)\bmmpolicy_\w+")  # what a rule records has a colon before it
+METRIC = re.compile(r"(?<!:)\bmmpolicy_\w+")  # recorded metrics have a colon before the name
 LABELS = re.compile(r"(mmpolicy_\w+)\{([^}]*)\}")
 TIMES = "fault_ns_log2_9 3\nstall_ns 9\nstall_ns_log2_9 1\n"
 
 
 CACHE = os.environ.get("MMPOLICY_CACHE") or Path.home() / ".cache/mmpolicy"
-# Grafana's classes take a dashboard; what they give back is what Grafana has understood.
+# Grafana's classes read a dashboard; their output is the part that Grafana understands.
 UNDERSTOOD = """
 import json, sys
 from grafana_foundation_sdk.cog import encoder, plugins
@@ -34,7 +34,7 @@ print(encoder.JSONEncoder().encode(Dashboard.from_json(json.load(sys.stdin))))
 
 
 def understood(dashboard: object) -> Any:
-    """What Grafana makes of a dashboard; ./dev puts its classes into the cache."""
+    """A dashboard as understood by Grafana; ./dev puts its classes into the cache."""
     done = subprocess.run(
         [sys.executable, "-c", UNDERSTOOD], input=json.dumps(dashboard), capture_output=True,
         text=True, check=True, env={**os.environ, "PYTHONPATH": str(Path(CACHE) / "grafana")},
@@ -43,7 +43,7 @@ def understood(dashboard: object) -> Any:
 
 
 def not_in(part: Any, whole: Any, path: str = "") -> list[str]:
-    """The places of a part that are missing in the whole, or different there."""
+    """Places of a part that are missing in the whole, or different there."""
     if isinstance(part, dict) and isinstance(whole, dict):
         lost = [f"{path}/{key}" for key in part.keys() - whole.keys()]
         same = part.keys() & whole.keys()
@@ -55,7 +55,7 @@ def not_in(part: Any, whole: Any, path: str = "") -> list[str]:
 
 
 def exported(run: Run, tree: FakeTree) -> dict[str, set[str]]:
-    """Return the labels of each metric that is exported at its fullest."""
+    """Return the labels of each exported metric, on a host with all of them."""
     run("lease", "90")
     where = {"phase": "ab", "arm": "control", "block": 1, "blocks": 24, "measured": True}
     tree.put(LIVE, json.dumps(where | {"guards": {"vmstat.nr_dirty < 9": 1.0}}))
@@ -93,7 +93,7 @@ def test_dashboard_asks_for_what_is_exported(run: Run, tree: FakeTree) -> None:
 
 
 def test_dashboard_is_laid_out() -> None:
-    """Each panel has a place and a number of its own, and asks the source that is chosen."""
+    """Each panel has a place and a number of its own, and uses the selected data source."""
     boxes = [panel["gridPos"] for panel in panels()]
     assert len({(box["x"], box["y"]) for box in boxes}) == len(boxes)
     assert all(box["x"] + box["w"] <= 24 for box in boxes)
@@ -102,7 +102,7 @@ def test_dashboard_is_laid_out() -> None:
 
 
 def test_dashboard_is_one_of_grafana() -> None:
-    """Its schema knows each entry; it adds defaults, and nothing is lost."""
+    """Its schema knows each entry; it adds defaults, and no entry is lost."""
     dashboard = json.loads((EXAMPLES / "grafana.json").read_text())
     assert not_in(dashboard, understood(dashboard)) == []
     dashboard["panels"][0]["titel"] = "no such entry"
@@ -118,7 +118,7 @@ def test_alerts_ask_for_what_is_exported(run: Run, tree: FakeTree) -> None:
 
 
 def test_alerts_name_a_page() -> None:
-    """What to read at 3 a.m.: a section that there is."""
+    """The page to read at 3 a.m.: a section that exists."""
     text = (EXAMPLES / "alerts.yml").read_text()
     pages = re.findall(r'runbook: "(docs/\S+)#(\S+) of mmpolicy"', text)
     assert len(pages) == text.count("alert: ")

@@ -56,7 +56,7 @@ def on_a_terminal(tree: FakeTree, words: Sequence[str], columns: int) -> list[st
 
 
 def words_of(lines: list[str]) -> list[str]:
-    """Return all words in their order; what stands beside and what stands below, together."""
+    """Return all words in their order, whether cells stand side by side or below each other."""
     return sorted(word for line in lines for word in line.split() if word != "-")
 
 
@@ -126,7 +126,7 @@ def test_a_pipe_has_each_row_in_a_line(run: Run, tree: FakeTree) -> None:
 
 
 def test_the_help_has_each_verb_once_and_whole(tree: FakeTree) -> None:
-    """Grouped by what verbs are for; no sentence ends in the middle."""
+    """Grouped by purpose; no sentence ends in the middle."""
     lines = on_a_terminal(tree, ["--help"], 80)
     verbs = [line.split()[0] for line in lines if line.startswith("  ") and line[2].isalpha()]
     assert set(main.list_commands(Context(main))) <= set(verbs)

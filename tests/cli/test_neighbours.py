@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A running experiment and those who change settings meanwhile."""
+"""A running experiment, and concurrent changes of settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDS = [["apply", "FILE"], ["lease", "0"], ["set", "anon_order", "never", *ARM],
 
 @pytest.fixture
 def clock(tree: FakeTree) -> World:
-    """Return time in which things happen."""
+    """Return time in which scheduled events happen."""
     tree.put("/host.toml", MANIFEST)
     return World(tree)
 
@@ -60,7 +60,7 @@ def test_what_does_not_concern_it_is_done(ab: Run, run: Run, tree: FakeTree, clo
 
 
 def test_only_what_is_its_own_is_kept_from_others(run: Run, tree: FakeTree) -> None:
-    """Without profiles of a run, as where its arms are knobs of the kernel, nothing is."""
+    """A run without profiles, such as one on knobs of the kernel, protects no setting."""
     with tree.locked(LOCK, "ab run, pid 99999999"):
         assert run("lease", "8").code == 0
         for name in ("ab-control", "ab-treatment"):
@@ -79,7 +79,7 @@ def test_a_run_is_no_drift_and_is_told(ab: Run, run: Run, tree: FakeTree, clock:
     verified, status = found
     assert (verified.code, verified.out[:11]) == (0, "all is as i")
     assert "experiment: ab run, pid " in status.out and "until about 20" in status.out
-    tree.write(f"{CONTROL}/experiment/percent", "7")  # by hand, and nobody runs one
+    tree.write(f"{CONTROL}/experiment/percent", "7")  # by hand, without a run
     tree.put("/host.toml", f"{MANIFEST}[experiment]\npercent = 50\n")
     assert run("verify", str(tree.real("/host.toml"))).code == 6
 
@@ -87,7 +87,7 @@ def test_a_run_is_no_drift_and_is_told(ab: Run, run: Run, tree: FakeTree, clock:
 def test_force_ends_it_and_it_goes_back_first(
     run: Run, tree: FakeTree, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
-    """The run is told to end, and the change is made when all is as before."""
+    """The run is told to end, and the change is made once the state is restored."""
     tree.put("/proc/vmstat", "pgfault 0")
     tree.put("/host.toml", MANIFEST)
     before = read_named(tree)

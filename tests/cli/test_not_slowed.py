@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Nothing that we start is slowed down on purpose: it may hold a lock of the process it looks at.
+"""No process of mmpolicy is throttled: it may hold a lock of the process that it reads.
 
-A reader that has used up its quota, or is idle while others run, keeps the mmap_lock that it has
-until it runs again, and that process waits as long.
+A reader that has used up its quota, or is idle while others run, keeps its mmap_lock until it runs
+again, and that process waits as long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SLOW = re.compile(
     r"\b(?:Nice|CPUQuota\w*|CPUWeight|StartupCPUWeight|CPUSchedulingPolicy|CPUShares"
     r"|AllowedCPUs)\s*=|--nice\b|\bos\.nice\(|\bchrt\b|\bnice -n"
 )
-# What the kernel gives to a container by CPU time; a request is none.
+# Limits of a container's CPU time; a request is no limit.
 LIMIT = re.compile(
     r"^(?P<in>[ -]*)limits:[^\n{]*(?:\{[^}\n]*\bcpu\b|(?:\n(?P=in) +\w+:[^\n]*)*?\n(?P=in) +cpu:)",
     re.MULTILINE,

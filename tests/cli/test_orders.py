@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Orders, bounds and ways back that only a planted fault in them would show."""
+"""Orders, bounds and restores that only a planted fault in them would show."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ SIZE = f"{THP}/hugepages-64kB/enabled"
 
 @pytest.fixture
 def clock(tree: FakeTree) -> World:
-    """Return time in which things happen."""
+    """Return time in which scheduled events happen."""
     return World(tree)
 
 
 def test_a_policy_comes_after_its_knobs_and_a_binding_after_its_profile() -> None:
-    """Also where the name of a policy is behind `policy` in the alphabet."""
+    """Also if the name of a policy sorts after `policy`."""
     policy, knob = choice("web", "anon_order"), Setting("web", "anon_order", "vma_size", "most")
     group = CgroupBinding(7)
     new: State = {group: "web", policy: "vma_size", knob: "3", Profile("web"): ""}
@@ -60,7 +60,7 @@ def test_not_every_busy_file_is_an_expired_lease(run: Run, tree: FakeTree) -> No
 
 
 def test_whatever_ends_a_change_takes_it_back(tree: FakeTree) -> None:
-    """Also what is no error of ours: Ctrl-C, or the exit of a handler."""
+    """Also other exceptions: Ctrl-C, or the exit of a handler."""
     before = tree.read(POLICY)
 
     def interrupt() -> None:
@@ -185,7 +185,7 @@ def test_a_guard_of_a_rate_looks_at_the_last_second() -> None:
     guard = Guard.parse("vmstat.pgfault/s < 500")
     watch = Watch([guard])
     total, found = 0.0, None
-    for step in range(60):  # a spike of half a second after five seconds of peace
+    for step in range(60):  # a spike of half a second after five quiet seconds
         total += 0.1 * (1000 if 50 <= step < 56 else 10)
         found = found or watch.look(Sample(step / 10, {"vmstat.pgfault": total}, {}))
         assert found is None or step >= 50
@@ -232,9 +232,9 @@ def test_the_watchdog_is_not_ended_by_a_signal(tree: FakeTree, clock: World, ab:
 
 
 def test_the_watchdog_ignores_signals_itself(tree: FakeTree) -> None:
-    """Also where whoever has begun it would die of them."""
+    """Also if its parent would die by them."""
     watchdog = Watchdog(Keeper(tree, {SIZE: "never"}), 60, lambda _: None, lambda: None)
-    watchdog.ask({"check": True})  # so that it has begun
+    watchdog.ask({"check": True})  # so that it has started
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         os.kill(watchdog.pid, number)
     watchdog.ask({"go": {SIZE: "always"}})
@@ -265,7 +265,7 @@ def test_a_sample_file_with_a_hole_is_refused(ab: Run, out: object, clock: World
 def test_a_cgroup_that_goes_after_the_switch_is_lost(
     ab: Run, tree: FakeTree, clock: World, out: Path
 ) -> None:
-    """It may be made anew while the command runs, and at no other time."""
+    """It may be replaced while the command runs, and at no other time."""
     tree.make_cgroup("/a")
     clock.at = [(21.0, lambda: tree.remove("/sys/fs/cgroup/a"))]
     result = ab(*SWITCHBACK, *FIXED, "--cgroup", "/a", "--at-switch", "true")

@@ -42,7 +42,7 @@ def value(run: Run, metric: str) -> str | None:
 
 
 def test_apply_leaves_it_alone(run: Run, tree: FakeTree, tmp_path: Path, pod: str) -> None:
-    """So do `diff`, `verify` and `save`; what nobody owns is unbound."""
+    """So do `diff`, `verify` and `save`; a binding without an owner is removed."""
     free = tree.make_cgroup("/kubepods.slice/pod1.slice/free.scope")
     run("bind", "--cgroup", "/kubepods.slice/pod1.slice/free.scope", "web")
     name = str(tmp_path / "host.toml")
@@ -116,12 +116,12 @@ def test_what_has_gone_is_forgotten(run: Run, tree: FakeTree, pod: str) -> None:
 
 
 def test_a_lost_binding_is_told(run: Run, tree: FakeTree, tmp_path: Path, pod: str) -> None:
-    """Of an agent, and of the manifests; and how much of the host differs from them."""
+    """Of an agent, and of the manifests; and the differences of the host from them."""
     agent, host = (f'mmpolicy_bindings_lost{{owner="{name}"}}' for name in ("agent", "host"))
     assert [value(run, each) for each in (agent, host, "mmpolicy_drift")] == ["0.0"] * 3
     run("unbind", "--cgroup", "/app.slice")
     assert [value(run, each) for each in (agent, host, "mmpolicy_drift")] == ["0.0", "1.0", "1.0"]
-    tree.store(WEB, f"-{pod}")  # by somebody with echo
+    tree.store(WEB, f"-{pod}")  # by hand with echo
     assert [value(run, each) for each in (agent, host, "mmpolicy_drift")] == ["1.0", "1.0", "1.0"]
     tree.store(f"{CONTROL}/profiles/default/anon_order/policy", "never")
     assert value(run, "mmpolicy_drift") == "2.0"
@@ -130,7 +130,7 @@ def test_a_lost_binding_is_told(run: Run, tree: FakeTree, tmp_path: Path, pod: s
 
 
 def test_the_profile_of_an_owner_cannot_go(run: Run, tree: FakeTree, pod: str) -> None:
-    """As that of a process: the manifest is refused as a whole."""
+    """As for a process: the manifest is refused as a whole."""
     before = read_named(tree)
     empty = tree.real("/empty.toml")
     empty.write_text("version = 1\n")
@@ -139,7 +139,7 @@ def test_the_profile_of_an_owner_cannot_go(run: Run, tree: FakeTree, pod: str) -
 
 
 def test_neither_undoes_the_other(run: Run, tree: FakeTree, tmp_path: Path, pod: str) -> None:
-    """In any order of what both do, each has in force what it has asked for last."""
+    """In any order of their changes, each has its latest request in force."""
     dice = random.Random(33)
     pods = [f"/kubepods.slice/{number}.scope" for number in range(4)]
     numbers = [tree.make_cgroup(path) for path in pods]

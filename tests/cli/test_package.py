@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The package: what it installs beside the code."""
+"""The package: the files that it installs with the code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_the_oldest_versions_are_those_that_are_tested() -> None:
-    """What the command needs runs here at its lower bounds, which are Debian 12's versions."""
+    """Libraries run here at their lower bounds, which are Debian 12's versions."""
     project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
     here = [each for each in project["dependencies"] if "python_version < " not in each]
     lowest = dict(each.split(">=") for each in here)
@@ -63,7 +63,7 @@ def test_one_version(file: str, pattern: str) -> None:
 
 
 def test_what_an_old_pip_leaves_behind_is_told(tmp_path: Path) -> None:
-    """It copies this folder alone, and the command would lack what it shares with the module."""
+    """It copies this folder alone, and the command would lack files shared with the module."""
     folder = shutil.copytree(
         SOURCE, tmp_path / "alone", symlinks=True, ignore=shutil.ignore_patterns("build")
     )
@@ -99,7 +99,7 @@ def test_each_verb_has_a_page_with_its_options(files: dict[str, str]) -> None:
 
 
 def test_pages_list_options_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As click 8.5 would have it, arguments are listed too, some of them with no name."""
+    """As with click 8.5, arguments are listed too, some of them with no name."""
     monkeypatch.setattr(click.Argument, "get_help_record", lambda *_: ("", ""))
     setup = runpy.run_path(str(SOURCE / "setup.py"))
     setup["make_pages"](tmp_path, click.Context(main, info_name="mmpolicy"))
@@ -157,7 +157,7 @@ def test_completions(files: dict[str, str], name: str) -> None:
 
 @pytest.mark.parametrize(("action", "told"), [("configure", True), ("abort-upgrade", False)])
 def test_a_module_that_was_not_built_is_told(tmp_path: Path, action: str, told: bool) -> None:
-    """Without headers DKMS says nothing, and apt ends well."""
+    """Without headers DKMS is silent, and apt succeeds."""
     (tmp_path / "uname").write_text("#!/bin/sh\necho 9.9-none\n")
     (tmp_path / "uname").chmod(0o755)
     done = subprocess.run(

@@ -33,7 +33,7 @@ refused load 13
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """An object; what is in it only the helper knows."""
+    """An object, whose content only the helper reads."""
     path = tmp_path / "own.bpf.o"
     path.write_bytes(b"")
     return str(path)
@@ -52,14 +52,14 @@ def put_slot(tree: FakeTree, slot: int, name: str, error: str = "") -> None:
 
 @pytest.fixture
 def slots(tree: FakeTree) -> FakeTree:
-    """The host with a module that takes programs, and none loaded."""
+    """The host with a module that accepts programs, and none loaded."""
     for slot in range(4):
         put_slot(tree, slot, "")
     return tree
 
 
 def test_list(slots: FakeTree, run: Run) -> None:
-    """The loaded ones with who has them."""
+    """The loaded ones, with their profiles."""
     assert "no policy in BPF" in run("policy", "list").out
     put_slot(slots, 1, "own", error="I give up")
     slots.put(f"{DEFAULT}/anon_order/policy", "stock adaptive fixed [own]")
@@ -79,7 +79,7 @@ def test_list(slots: FakeTree, run: Run) -> None:
 
 
 def test_without_the_module(tree: FakeTree, run: Run, file: str) -> None:
-    """There is nothing to unload; all else says how to go on."""
+    """There is no program to unload; the other verbs name the next step."""
     tree.make_unloaded()
     for words in (["load", file], ["replace", file], ["list"], ["show", "x"], ["unload", "x"]):
         result = run("policy", *words)
@@ -96,7 +96,7 @@ def told(event: str, facts: str) -> str:
 
 
 def test_live(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each line that comes, of this policy alone; the tracepoints are off again afterwards."""
+    """Each new line, of this policy alone; the tracepoints are off again afterwards."""
     put_slot(slots, 1, "own")
     asked, answered = told("question", "question=full(-1,14) answer=1"), told("compact", "zone=2")
     slots.trace = "\n".join([asked, answered, "CPU:1 [LOST 24 EVENTS]", "", answered, answered])
@@ -129,13 +129,13 @@ def test_live(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def interrupted(_tree: FakeTree, _path: str) -> Generator[str, None, None]:
-    """Ctrl-C while nothing comes."""
+    """Ctrl-C while no line comes."""
     yield ""
     raise KeyboardInterrupt
 
 
 def test_an_old_module(tree: FakeTree, run: Run, file: str) -> None:
-    """It is said, and nothing else fails."""
+    """It is reported, and other output is complete."""
     tree.remove(f"{CONTROL}/bpf")
     assert run("policy", "load", file).code == 3
     assert "no policy" in run("policy", "list").out
@@ -145,7 +145,7 @@ def test_an_old_module(tree: FakeTree, run: Run, file: str) -> None:
 
 
 def test_a_kernel_without(slots: FakeTree, run: Run, file: str) -> None:
-    """The reason is the module's."""
+    """The reason comes from the module."""
     slots.put(f"{CONTROL}/bpf/available", "unavailable: the module was built without BTF")
     result = run("policy", "load", file)
     assert (result.code, "without BTF" in result.err) == (3, True)
@@ -153,7 +153,7 @@ def test_a_kernel_without(slots: FakeTree, run: Run, file: str) -> None:
 
 
 def test_no_helper(slots: FakeTree, run: Run, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what builds it."""
+    """The error names the command that builds it."""
     monkeypatch.setattr(bpf, "PLACES", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
     result = run("policy", "load", file)
@@ -163,7 +163,7 @@ def test_no_helper(slots: FakeTree, run: Run, file: str, monkeypatch: pytest.Mon
 def test_the_helper_ends_in_time(
     slots: FakeTree, run: Run, file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """One that does not is killed."""
+    """A helper that does not end is killed."""
     helper = tmp_path / "mmpolicy-bpf"
     helper.write_text("#!/bin/sh\nexec sleep 1000\n")
     helper.chmod(0o755)
@@ -190,7 +190,7 @@ def test_load(
     slots: FakeTree, run: Run, file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     log: list[str],
 ) -> None:  # fmt: skip
-    """The helper does it; what follows is what the module shows."""
+    """The helper loads it; the rest is the module's state."""
     helper = tmp_path / "mmpolicy-bpf"
     helper.write_text('#!/bin/sh\necho "$@" >"$0.asked"\necho own\n')
     helper.chmod(0o755)
@@ -213,7 +213,7 @@ def test_load(
 
 
 def test_unload(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pin goes; one that is in use is kept, unless it is forced."""
+    """Its pin is removed; one in use is kept, unless it is forced."""
     put_slot(slots, 0, "own")
     slots.put(f"{DEFAULT}/anon_order/policy", "stock adaptive fixed [own]")
     result = run("policy", "unload", "own")
@@ -240,7 +240,7 @@ def test_unload(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_new(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that the page shows, and what to do with it; none that is there is lost."""
+    """The file shown on the page, and the next step; no existing file is overwritten."""
     monkeypatch.chdir(tmp_path)
     result = run("policy", "new", "mine")
     assert "next: clang" in result.out and "policy load mine.bpf.o" in result.out
@@ -257,7 +257,7 @@ def test_new(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unload_waits_for_the_module(
     slots: FakeTree, run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until the kernel has let go of it, so that it can be unloaded; some seconds at most."""
+    """Until the kernel has detached it, so that it can be unloaded; some seconds at most."""
     count = f"{MODULE_DIR}/refcnt"
 
     def drop(tree: FakeTree, path: str) -> None:
@@ -276,7 +276,7 @@ def test_unload_waits_for_the_module(
 def test_others_may_hold_it_for_five_seconds(
     slots: FakeTree, run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the fifth second it is looked at once more, and no later."""
+    """At the fifth second the state is read once more, and no later."""
     monkeypatch.setattr("mmpolicy.verbs.policy.STEP_S", 2.5)
     put_slot(slots, 0, "own")
     clock.steps = [lambda: None, partial(put_slot, slots, 0, "")]
@@ -294,7 +294,7 @@ def test_where_nothing_is_loaded(slots: FakeTree, run: Run, log: list[str]) -> N
 
 
 def test_held_by_others(slots: FakeTree, run: Run, clock: Clock) -> None:
-    """It is said where the pin is not all that holds it."""
+    """It is reported if the pin is not the only reference."""
     put_slot(slots, 0, "own")
     clock.steps += [lambda: None] * 100
     result = run("policy", "unload", "own")
@@ -304,12 +304,12 @@ def test_held_by_others(slots: FakeTree, run: Run, clock: Clock) -> None:
 
 
 def message(err: str, status: int = 1) -> Error:
-    """The error that a run of the helper becomes."""
+    """The error for a run of the helper."""
     return why(Done(status, "", err), "x.bpf.o", 30)
 
 
 def test_why() -> None:
-    """One line each, and what to do."""
+    """One line each, with the next step."""
     assert message(VERIFIER).message.endswith("invalid bpf_context access off=8 size=8")
     assert "--log" in message(VERIFIER).next_step
     assert "max_order" in message("refused register 34\n").message

@@ -160,7 +160,7 @@ def test_without_cgroup_v2(run: Run, tree: FakeTree, web: str) -> None:
 def test_names_of_cgroups_are_not_worth_an_error(
     run: Run, tree: FakeTree, web: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    """Where cgroup v2 is not mounted, what is bound goes by its number."""
+    """If cgroup v2 is not mounted, bindings are shown by number."""
     monkeypatch.setattr("mmpolicy.control.manifest.read_given", lambda _name: "version = 1\n")
     run("bind", "--cgroup", "web", "web")
     tree.mount("cgroup /sys/fs/cgroup/memory rw,memory")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `ab run` and the live views show on a terminal."""
+"""Output of `ab run` and of the live views on a terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ METRICS = ["vmstat.pgfault/s", "vmstat.nr_mapped", "psi.memory.full.total/s"]
 
 @pytest.fixture
 def clock(tree: FakeTree) -> World:
-    """Return time in which things happen."""
+    """Return time in which scheduled events happen."""
     return World(tree)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is exported, as Debian's Prometheus sees it; ./dev puts that into the cache."""
+"""Exported metrics, as read by Debian's Prometheus; ./dev puts it into the cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ scrape_configs:
 
 
 def promtool(*words: str, given: str = "") -> str:
-    """Run promtool, which has to succeed; it has nothing to complain about then."""
+    """Run promtool, which must succeed without a complaint."""
     done = subprocess.run(
         [PROGRAMS / "promtool", *words], input=given, capture_output=True, text=True, check=False
     )
@@ -55,7 +55,7 @@ def running(*argv: object) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
     return port
@@ -82,7 +82,7 @@ def query(port: int, expression: str, label: str = "") -> dict[str, float]:
 
 
 def scraped(port: int) -> str:
-    """Ask whoever listens there until there is an answer."""
+    """Ask the listener until there is an answer."""
     end = time.monotonic() + 60
     while True:
         try:
@@ -97,7 +97,7 @@ def test_conventions(run: Run, tree: FakeTree) -> None:
     tree.put(f"{COUNTERS}/anon_order/stats", f"{TIMES}\nstall_ns 9\nstall_ns_log2_9 1")
     run("lease", "90")
     promtool("check", "metrics", given=run("export").out)
-    with pytest.raises(AssertionError):  # that it can fail
+    with pytest.raises(AssertionError):  # proves that it can fail
         promtool("check", "metrics", given="# TYPE a_ns gauge\na_ns 1\n")
 
 
@@ -107,13 +107,13 @@ def test_rules(name: str) -> None:
 
 
 def host(name: str, metric: str, values: str, **labels: str) -> dict[str, str]:
-    """Return a series of a host, as tests of rules want it."""
+    """Return a series of a host, as tests of rules need it."""
     told = ",".join(f'{key}="{value}"' for key, value in {"instance": name, **labels}.items())
     return {"series": f"{metric}{{{told}}}", "values": values}
 
 
 def test_what_rules_say(tmp_path: Path) -> None:
-    """Arms apart, and nothing of a wash-out; an alert for what has been so for long enough."""
+    """Arms apart, without wash-out; an alert for a condition that lasts long enough."""
     series = []
     for name, arm, measured, ratio in (
         ("a", "control", 1, 0.2), ("b", "treatment", 1, 0.6), ("c", "treatment", 0, 0.9),
@@ -158,14 +158,14 @@ def test_what_rules_say(tmp_path: Path) -> None:
     test = tmp_path / "test.yml"
     test.write_text(json.dumps(told))
     promtool("test", "rules", str(test))
-    told["tests"][0]["input_series"] = series[4:]  # that it can fail
+    told["tests"][0]["input_series"] = series[4:]  # proves that it can fail
     test.write_text(json.dumps(told))
     with pytest.raises(AssertionError):
         promtool("test", "rules", str(test))
 
 
 def test_by_node_exporter(run: Run, tree: FakeTree, tmp_path: Path) -> None:
-    """It takes the file, with nothing to complain about."""
+    """It reads the file without a complaint."""
     tree.put(f"{COUNTERS}/anon_order/stats", TIMES)
     assert run("export", "-o", str(tmp_path / "mmpolicy.prom")).code == 0
     port = free_port()
@@ -180,7 +180,7 @@ def test_by_node_exporter(run: Run, tree: FakeTree, tmp_path: Path) -> None:
 
 
 def test_where_a_run_is(tree: FakeTree, tmp_path: Path) -> None:
-    """Phase, arm and guard of a run that goes on, scraped meanwhile."""
+    """Phase, arm and guard of a running experiment, scraped during the run."""
     tree.make_unloaded()
     tree.put("/proc/vmstat", "pgfault 0\nnr_mapped 7")
     port, web = free_port(), free_port()
@@ -212,7 +212,7 @@ def test_where_a_run_is(tree: FakeTree, tmp_path: Path) -> None:
 
 
 def test_scraped(tree: FakeTree, tmp_path: Path) -> None:
-    """A quantile of the times of faults comes out of a query."""
+    """A query returns a quantile of the fault times."""
     tree.put(f"{COUNTERS}/anon_order/stats", TIMES)
     port, web = free_port(), free_port()
     config = tmp_path / "prometheus.yml"

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What no policy reaches: real processes of each kind, and beside each one that is like it."""
+"""Memory out of reach of policies:
+
+real processes of each kind, each with a similar one in reach.
+"""
 
 from __future__ import annotations
 
@@ -95,11 +98,11 @@ def start() -> Iterator[Start]:
 
 
 def seen(pid: int, **more: Any) -> Reach:
-    """Return what is seen without a limit for one read, as these programs wait for nobody."""
+    """Return the findings without a limit for one read, as no other process waits here."""
     return reach(Tree(), pid, Holds(Tree(), limit_s=60.0), **more)
 
 
-# A program, what keeps policies from it, the cause that is named, and a part of the way out.
+# A program, the obstacle to policies, the cause named, and a part of the way out.
 OUT_OF_REACH = [
     ("m = private(); forbid()", {}, "prctl", "", "find who calls it"),
     ("m = private(); forbid()", {"MIMALLOC_ALLOW_THP": "0"}, "prctl", "MIMALLOC_ALLOW_THP=0",
@@ -130,7 +133,7 @@ OUT_OF_REACH = [
 def test_what_is_out_of_reach(
     start: Start, text: str, environment: dict[str, str], key: str, likely: str, out: str
 ) -> None:
-    """It is told with its share, the cause as far as it was seen, and the way out."""
+    """It is reported with its share, the cause as far as known, and the way out."""
     pid = start(text, **environment)
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     found = seen(int(children[0]) if children else pid)
@@ -143,9 +146,9 @@ def test_what_is_out_of_reach(
     assert line.startswith(f"{found.name} ({found.pid}): no policy for large folios reaches ")
 
 
-# Python 3.14 obeys this variable, as it has a mimalloc of its own, though it does not use it.
+# Python 3.14 obeys this variable, as it has its own mimalloc, though it does not use it.
 IDLE = {} if sys.version_info >= (3, 14) else {"MIMALLOC_ALLOW_THP": "0"}
-# Without the cause, though the program is alike, or looks as if it had one.
+# Without the cause, though the program is similar, or seems to have one.
 REACHED = [
     ("m = private()", {}),
     ("m = private()", IDLE | {"GODEBUG": "disablethp=1"}),
@@ -161,7 +164,7 @@ REACHED = [
 
 @pytest.mark.parametrize(("text", "environment"), REACHED)
 def test_what_can_be_reached(start: Start, text: str, environment: dict[str, str]) -> None:
-    """Nothing is told of it, and nothing is unknown."""
+    """No finding is reported of it, and no part is unknown."""
     found = seen(start(text, **environment))
     assert (found.barriers, found.unknown, found.barred) == ((), (), 0.0)
     assert list(found.lines()) == []
@@ -176,7 +179,7 @@ def test_who_else_decides_for_what_asks(start: Start) -> None:
 
 
 def test_what_cannot_be_found_out_is_said_to_be_so(start: Start) -> None:
-    """A look that would hold up the program is not made."""
+    """A look that would stall the program is skipped."""
     pid = start("m = private(mmap.MADV_NOHUGEPAGE)")
     found = reach(Tree(), pid, Holds(Tree(), limit_s=1e-9))
     assert found.barriers == ()
@@ -185,7 +188,7 @@ def test_what_cannot_be_found_out_is_said_to_be_so(start: Start) -> None:
 
 
 def test_many_processes(start: Start) -> None:
-    """Of the largest, so many; one that has ended, and one of the kernel, are left out."""
+    """A number of the largest; one that has exited, and kernel threads, are left out."""
     large, small = start("m = private(); n = private(); forbid()"), start("forbid()")
     found = reach_of(Tree(), [2, 999_999_999, small, large], 1, into_kib=0)
     assert [each.pid for each in found] == [large]
@@ -201,7 +204,7 @@ def host(tree: FakeTree) -> FakeTree:
 
 
 def status(tree: FakeTree, anon: int, shared: int = 0, hugetlb: int = 0, file: int = 0) -> None:
-    """Make what the kernel counts of it, in MiB."""
+    """Make the kernel's counters of it, in MiB."""
     lines = {
         "VmRSS": anon + shared + file, "RssAnon": anon, "RssFile": file, "RssShmem": shared,
         "HugetlbPages": hugetlb,
@@ -223,7 +226,7 @@ def status(tree: FakeTree, anon: int, shared: int = 0, hugetlb: int = 0, file: i
     ],
 )
 def test_kinds_of_memory(host: FakeTree, sizes: dict[str, int], key: str, share: float) -> None:
-    """What is told of it is a tenth of the process, and 32 MiB; of files the most, and 64 MiB."""
+    """Reported from a tenth of the process, and 32 MiB; for files most of it, and 64 MiB."""
     status(host, **sizes)
     found = reach(host, 10)
     assert ([each.key for each in found.barriers], found.barred) == ([key] * bool(key), share)
@@ -241,7 +244,7 @@ def test_kinds_of_memory(host: FakeTree, sizes: dict[str, int], key: str, share:
 def test_services_that_systemd_forbids_it_to(
     host: FakeTree, unit: str, key: str, told: str
 ) -> None:
-    """systemd 260 has a setting for it; the files of the unit tell."""
+    """systemd 260 has a setting for it; the files of the unit show it."""
     host.put("/usr/lib/systemd/system/app.service", "[Service]\nMemoryTHP=system")
     host.put("/etc/systemd/system/app.service.d/50-thp.conf", f"[Service]\n{unit}")
     status(host, 256)
@@ -258,7 +261,7 @@ def test_services_that_systemd_forbids_it_to(
 
 
 def test_what_the_kernel_does_not_tell(host: FakeTree) -> None:
-    """Where no size is for all, nothing tells of PR_THP_DISABLE_EXCEPT_ADVISED."""
+    """If no size is always, PR_THP_DISABLE_EXCEPT_ADVISED is invisible."""
     status(host, 256)
     smaps = host.read("/proc/10/smaps")
     host.put("/proc/10/smaps", smaps.replace("VmFlags", "THPeligible:    0\nVmFlags"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Which verbs tell that a policy cannot reach a process, and that they do not where it can."""
+"""The verbs that report that a policy cannot reach a process, and only then."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def reached(tree: FakeTree) -> None:
 
 
 def advised(tree: FakeTree) -> None:
-    """It asks for huge pages in all of its memory, in so little that smaps may be read."""
+    """Huge pages are advised in all of its memory, so little that smaps may be read."""
     redis(tree, 10240, flags="rd wr hg")
 
 
@@ -82,7 +82,7 @@ def nothing(run: Run, host: FakeTree) -> None:
 
 
 def no_policy(run: Run, host: FakeTree) -> None:
-    """The profile is for lazily freed memory, which has nothing to do with large folios."""
+    """The profile is for lazily freed memory, which large folios do not affect."""
     forbids(host)
     with_policy(run, "stock")
     assert run("set", "madv_free", "cap", "--profile", "web").code == 0
@@ -132,7 +132,7 @@ def test_what_cannot_differ_is_not_compared(
     run: Run, host: FakeTree, tmp_path: Path, make: Callable[[FakeTree], None],
     words: tuple[str, ...], refused: bool,
 ) -> None:  # fmt: skip
-    """Nor is anything refused that can: an A/A run, the whole host, or another point."""
+    """No possible experiment is refused: an A/A run, the whole host, or another point."""
     make(host)
     result = run(
         "ab",
@@ -163,7 +163,7 @@ def test_where_some_are_reached_it_warns(run: Run, host: FakeTree, tmp_path: Pat
 
 
 def test_explain_and_recommend(run: Run, tree: FakeTree, clock: Clock) -> None:
-    """The first thing that explain says; and no profile is proposed that would do nothing."""
+    """The first line of explain; and no profile without effect is proposed."""
     make_process(tree)
     make_traced(tree)
     clock.steps = [lambda: None] * 9

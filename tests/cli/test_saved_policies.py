@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies in BPF over a boot: `save` writes down their objects, and `apply` loads them again."""
+"""Policies in BPF over a boot: `save` records their objects, and `apply` loads them again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .fakes import CONTROL, DEFAULT, POINTS, FakeTree, Run, read_named
 
 POLICY = f"{DEFAULT}/anon_order/policy"
 FACTS = ("name", "point", "program", "clamped", "error")
-# Loads the policy that the object names, as the module shows it then; the kernel refuses "bad".
+# Loads the policy that the object names into the module's files; the kernel refuses "bad".
 HELPER = """#!/bin/sh
 read -r name
 [ "$name" != bad ] || {{ echo refused register 34 >&2; exit 1; }}
@@ -38,7 +38,7 @@ mkdir -p {root}{pins}/anon_order
 
 @pytest.fixture
 def host(tree: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTree:
-    """A host with the helper, and a module that takes programs."""
+    """A host with the helper, and a module that accepts programs."""
     helper = tmp_path / "mmpolicy-bpf"
     helper.write_text(HELPER.format(root=tree.root, control=CONTROL, pins=PINS))
     helper.chmod(0o755)
@@ -49,7 +49,7 @@ def host(tree: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fak
 
 
 def boot(tree: FakeTree) -> None:
-    """Nothing is loaded but the module, and what was in /run is gone."""
+    """Only the module is loaded, and files in /run are gone."""
     tree.make_unloaded()
     tree.remove("/run/mmpolicy")
     tree.remove(PINS)
@@ -89,13 +89,13 @@ def saved(host: FakeTree, run: Run, file: Path, tmp_path: Path) -> Path:
 
 
 def asked(host: FakeTree) -> list[str]:
-    """What the helper was asked to do."""
+    """Requests to the helper."""
     path = host.root / "asked"
     return path.read_text().splitlines() if path.exists() else []
 
 
 def test_round_trip(host: FakeTree, run: Run, saved: Path, file: Path) -> None:
-    """Path and SHA-256 are in the manifest; it is loaded before what names it, and only once."""
+    """Path and SHA-256 are in the manifest; it is loaded before its users, and only once."""
     digest = sha256(file.read_bytes()).hexdigest()
     assert f'[policies.own]\nfile = "{file}"\nsha256 = "{digest}"\n' in saved.read_text()
     assert "[own]" not in host.read(POLICY)
@@ -104,7 +104,7 @@ def test_round_trip(host: FakeTree, run: Run, saved: Path, file: Path) -> None:
     assert "[own]" in host.read(POLICY)
     assert run("verify").code == 0
     assert run("save").out == saved.read_text()
-    file.unlink()  # what is loaded needs it no more
+    file.unlink()  # a loaded program does not need its file
     assert run("apply", str(saved)).code == 0
     assert asked(host) == ["load own"]
     shown = run("policy", "show", "own", "--json").json
@@ -112,12 +112,12 @@ def test_round_trip(host: FakeTree, run: Run, saved: Path, file: Path) -> None:
 
 
 def change(file: Path) -> None:
-    """Somebody compiles it again."""
+    """The object is compiled again."""
     put_object(file, more="another")
 
 
 def spoil(file: Path) -> None:
-    """The kernel will not have it, whatever its SHA-256."""
+    """The kernel refuses it, whatever its SHA-256."""
     saved = file.parent / "host.toml"
     old = sha256(file.read_bytes()).hexdigest()
     saved.write_text(saved.read_text().replace(old, put_object(file, "bad")))
@@ -157,14 +157,14 @@ def test_what_cannot_be_loaded(
     assert state["profiles/default/anon_order/policy"] == "stock"
     assert state["profiles/web/thp_gfp/policy"] == "light"
     assert asked(host) == []
-    for _ in range(2):  # what the timer runs tells of it until it is there
+    for _ in range(2):  # the timer's check reports it until it exists
         result = run("verify", "--skip-missing", str(saved))
         rows = [line.split()[:3] for line in result.out.splitlines()]
         assert (result.code, ["policy", "own", "-"] in rows) == (6, True)
 
 
 def test_dry_run(host: FakeTree, run: Run, saved: Path, file: Path) -> None:
-    """The load comes first; nothing is loaded, and knobs that only it has are not judged."""
+    """The load comes first; no program is loaded, and its own knobs are not checked."""
     text = saved.read_text() + "\n[profiles.default.anon_order.own]\nsize = 3\n"
     saved.write_text(text)
     result = run("apply", "--dry-run", str(saved))
@@ -177,7 +177,7 @@ def test_dry_run(host: FakeTree, run: Run, saved: Path, file: Path) -> None:
 
 
 def test_another_object(host: FakeTree, run: Run, saved: Path, file: Path) -> None:
-    """One of another SHA-256 than that which is loaded takes its place; the profile keeps it."""
+    """An object with another SHA-256 replaces the loaded one; the profile keeps the policy."""
     run("apply", str(saved))
     old = sha256(file.read_bytes()).hexdigest()
     new = put_object(file, more="better")
@@ -195,7 +195,7 @@ def test_another_object(host: FakeTree, run: Run, saved: Path, file: Path) -> No
 
 
 def test_what_save_has_to_say(host: FakeTree, run: Run, file: Path) -> None:
-    """Of what would not be there after a boot."""
+    """Of state that would be missing after a boot."""
     run("policy", "load", str(file))
     change(file)
     result = run("save")
@@ -207,13 +207,13 @@ def test_what_save_has_to_say(host: FakeTree, run: Run, file: Path) -> None:
     put_object(file)
     run("policy", "replace", str(file))
     assert run("save").err == ""
-    host.put(f"{CONTROL}/bpf/slot0/program", "99")  # a loader of somebody else
+    host.put(f"{CONTROL}/bpf/slot0/program", "99")  # another loader
     assert "mmpolicy policy load has not loaded it" in run("save").err
     assert run("policy", "show", "own", "--json").json["sha256"] is None
 
 
 def test_a_load_that_cannot_be_written_down(host: FakeTree, run: Run, file: Path) -> None:
-    """It is loaded all the same."""
+    """It is still loaded."""
     host.put(RECORDS, "a file where the folder should be")
     result = run("policy", "load", str(file))
     assert (result.code, "mmpolicy save will leave it out" in result.err) == (0, True)

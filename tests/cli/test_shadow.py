@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Shadows: set, shown, kept in manifests, and what is told of what they would have done."""
+"""Shadows: set, shown, kept in manifests, and their predicted effect."""
 
 from __future__ import annotations
 

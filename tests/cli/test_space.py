@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How the memory of a process is read: what is there, and for how long its lock is held."""
+"""Reading the memory of a process: the pages found, and how long its lock is held."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GUARD_INSTALL = 102  # madvise, from Linux 6.13
 
 
 class Memory:
-    """Memory of our own, of which some pages are there."""
+    """Memory of this process, with some pages touched."""
 
     def __init__(self) -> None:
         self.map = mmap.mmap(-1, PAGES * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -56,7 +56,7 @@ def memory() -> Iterator[Memory]:
 
 @pytest.fixture(params=["scan", "file"])
 def space(request: pytest.FixtureRequest) -> Space:
-    """Our own memory, read as this kernel can, and as all can."""
+    """This process's memory, read as this kernel can, and as all can."""
     found = Space(Tree(), os.getpid(), Holds(Tree()))
     if request.param == "file":
         found._opened().can_scan = False
@@ -76,7 +76,7 @@ def test_what_is_there(space: Space, memory: Memory) -> None:
 def test_a_walk_goes_on_where_it_ended(
     space: Space, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After so many pages, so many regions, or so many bytes, nothing is lost or told twice."""
+    """After a number of pages, regions, or bytes, no page is lost or reported twice."""
     pages = list(range(0, PAGES, 3))
     memory.fill(*pages)
     monkeypatch.setattr(Holds, "pages", lambda _self: 7)
@@ -101,7 +101,7 @@ def test_blocks_are_aligned_and_counted(space: Space, memory: Memory) -> None:
 def test_areas_are_those_of_maps(space: Space) -> None:
     lines = Path("/proc/self/maps").read_text().splitlines()
     found = space.areas()
-    assert len(found) >= len(lines) - 2  # ours come and go
+    assert len(found) >= len(lines) - 2  # areas of this process come and go
     heap = next(each for each in found if each.name == "[heap]")
     assert (heap.anonymous, heap.access) == (True, "rw-p")
     assert not any(each.anonymous for each in found if each.name in ("[vvar]", "[vdso]"))
@@ -123,7 +123,7 @@ def test_guards_are_not_swapped(space: Space, memory: Memory) -> None:
 
 
 def test_guards_in_entries(tree: FakeTree) -> None:
-    """What the file says of a guard, of a swapped page and of a page of a file."""
+    """Entries of the file for a guard page, for a swapped page and for a page of a file."""
     entries = array("Q", [
         ENTRY_PRESENT | 5, ENTRY_SWAPPED | 7, ENTRY_SWAPPED | ENTRY_GUARD, 0,
         ENTRY_PRESENT | 1 << 61 | 9, 1 << 55,
@@ -138,7 +138,7 @@ def test_guards_in_entries(tree: FakeTree) -> None:
 
 
 class OldKernel(Reader):
-    """Takes no category of guards, as Linux before 6.16, or no PAGEMAP_SCAN at all."""
+    """Refuses the category of guards, as Linux before 6.16, or has no PAGEMAP_SCAN at all."""
 
     errno = EINVAL
 
@@ -185,7 +185,7 @@ def test_a_read_is_made_only_within_the_limit() -> None:
 def test_costs_rise_with_what_reads_take() -> None:
     holds = Holds(Tree())
     before = holds.pages()
-    holds.learn_scan(1.0, 10)  # of too few pages to tell
+    holds.learn_scan(1.0, 10)  # too few pages to judge
     assert holds.pages() == before <= LEARN
     holds.learn_scan(0.0, LEARN)
     assert holds.pages() == int(holds.limit_s / 2 * 1e9 / holds.scan_ns)
@@ -196,7 +196,7 @@ def test_costs_rise_with_what_reads_take() -> None:
 
 
 def test_the_cpu_is_kept_only_for_a_read() -> None:
-    """The scheduler is as it was afterwards, whatever happens, and where it may not be changed."""
+    """The scheduler is restored afterwards, whatever happens, and if it may not be changed."""
     holds, usual = Holds(Tree()), os.sched_getscheduler(0)
     with pytest.raises(ZeroDivisionError), holds.undisturbed(), holds.undisturbed():
         raise ZeroDivisionError
@@ -206,7 +206,7 @@ def test_the_cpu_is_kept_only_for_a_read() -> None:
 
 
 def areas_of(tree: FakeTree, sizes: list[int]) -> list[tuple[int, int]]:
-    """Make a process of areas with so many pages that are all there."""
+    """Make a process of areas with these numbers of pages, all present."""
     text, start, found = "", START, []
     tree.put("/proc/7/pagemap", b"")
     for pages in sizes:
@@ -255,7 +255,7 @@ def test_a_process_that_is_not_there() -> None:
 
 
 def test_huge_pages_are_one_step(space: Space) -> None:
-    """Huge entries are told where the kernel can scan; smaps takes one step for 512 pages then."""
+    """A kernel that can scan reports huge entries; smaps takes one step for 512 pages then."""
     with mmap.mmap(-1, 8 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.madvise(mmap.MADV_HUGEPAGE)
         for page in range(0, 2048, 256):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a verb imports: libraries only where they are needed, so that it starts at once."""
+"""Imports of a verb: libraries only if they are needed, so that it starts at once."""
 
 from __future__ import annotations
 
@@ -65,4 +65,4 @@ def test_libraries(tree: FakeTree, words: list[str], needed: set[str]) -> None:
         assert len(found) < MOST
     if words != ["--help"]:
         verbs = {name for name in found if name.startswith("mmpolicy.verbs.")} - SHARED
-        assert len(verbs) <= 5  # the verb itself, what it is asked for and what it shows
+        assert len(verbs) <= 5  # the verb itself, its options and its output

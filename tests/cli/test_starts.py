@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Services that were bound as they started: the log tells of them, and revert knows them."""
+"""Services bound at their start: the log lists them, and revert knows them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def host(tree: FakeTree) -> FakeTree:
 
 
 def restart(host: FakeTree, profile: str = "") -> str:
-    """Let redis have another cgroup, and its drop-in bind that; return its id."""
+    """Give redis a new cgroup, and let its drop-in bind it; return its id."""
     old = host.inode("/sys/fs/cgroup", UNIT.strip("/"))
     host.real(f"/sys/fs/cgroup{UNIT}").rename(host.real("/sys/fs/cgroup/old"))
     number = host.make_cgroup(UNIT)
     host.remove("/sys/fs/cgroup/old")
     assert number != str(old)
-    for name in host.dirs(f"{CONTROL}/profiles"):  # the kernel drops what is gone
+    for name in host.dirs(f"{CONTROL}/profiles"):  # the kernel drops removed cgroups
         path = f"{CONTROL}/profiles/{name}/cgroups"
         host.put(path, " ".join(set(host.read(path).split()) - {str(old)}))
     if profile:
@@ -46,7 +46,7 @@ def test_the_log_tells_of_it(run: Run, host: FakeTree) -> None:
     (start,) = run("log", "--json").json["starts"]
     assert (start["cgroup"], start["profile"], start["path"]) == (int(number), "web", UNIT)
     host.put("/run/mmpolicy/bound", f"{host.read('/run/mmpolicy/bound')}\n2026-01-01T0")
-    assert len(run("log", "--json").json["starts"]) == 1  # half a line is none
+    assert len(run("log", "--json").json["starts"]) == 1  # half a line does not count
 
 
 def test_what_fails_is_not_told_as_done(run: Run, host: FakeTree) -> None:
@@ -64,7 +64,7 @@ def test_the_record_has_a_bound(run: Run, host: FakeTree) -> None:
 
 
 def test_revert_takes_back_a_unit_that_has_started_since(run: Run, host: FakeTree) -> None:
-    """And a second revert is its opposite again."""
+    """And a second revert undoes the first."""
     assert run("bind", "--unit", "redis-server", "web").code == 0
     number = restart(host, "web")
     assert read_named(host)[f"cgroups/{number}"] == "web"
@@ -87,7 +87,7 @@ def test_revert_leaves_what_somebody_else_has_bound_since(run: Run, host: FakeTr
 def test_revert_takes_a_profile_from_services_that_have_started_since(
     run: Run, host: FakeTree
 ) -> None:
-    """The kernel would not delete it."""
+    """The kernel would refuse to delete it."""
     text = MANIFEST + '[profiles.new]\n[bindings]\n"redis-server.service" = "new"\n'
     host.put("/etc/mmpolicy/host.toml", text)
     assert run("apply", str(host.real("/etc/mmpolicy"))).code == 0

@@ -34,7 +34,7 @@ Step = Callable[[random.Random], tuple[str, str]]
 def test_a_profile_that_goes_while_it_is_read(
     tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a lease expires: what is read is the state after it."""
+    """As when a lease expires: the state read is the one after it."""
     expected = read_state(tree)
     tree.make_profile("short")
     read, gone = tree.read, list[str]()
@@ -52,7 +52,7 @@ def test_a_profile_that_goes_while_it_is_read(
 
 @pytest.fixture
 def busy(tree: FakeTree) -> FakeTree:
-    """Return a host with something to bind."""
+    """Return a host with cgroups and processes to bind."""
     for number in range(4):
         tree.make_cgroup(f"/app.slice/{number}")
         tree.make_process(100 + number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`stats`, once and again and again."""
+"""`stats`, once and repeatedly."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_export_of_times_is_a_histogram(run: Run, tree: FakeTree) -> None:
     name = "mmpolicy_fault_seconds_bucket"
     assert found[name, labels(**place, le="1.024e-06")] == 3  # 512 to 1023 ns
     assert found[name, labels(**place, le="2.048e-06")] == 7
-    assert found[name, labels(**place, le="+Inf")] == 8  # the last one has longer ones too
+    assert found[name, labels(**place, le="+Inf")] == 8  # the last one counts longer times too
     assert found["mmpolicy_fault_seconds_count", labels(**place)] == 8
     assert found["mmpolicy_fault_seconds_sum", labels(**place)] == pytest.approx(8.4e-6)
     assert found["mmpolicy_stall_seconds_sum", labels(**place)] == pytest.approx(9e-6)
@@ -188,7 +188,7 @@ def test_export_of_times_is_a_histogram(run: Run, tree: FakeTree) -> None:
 
 
 def test_export_of_bindings(run: Run, tree: FakeTree) -> None:
-    """By the label that metrics of containers have, so that these tell of a profile too."""
+    """By the label of container metrics, so that these can be joined with a profile."""
     tree.make_cgroup("/system.slice/web.service")
     run("profile", "create", "web")
     run("bind", "--cgroup", "/system.slice/web.service", "web")
@@ -199,7 +199,7 @@ def test_export_of_bindings(run: Run, tree: FakeTree) -> None:
 
 
 def test_export_of_huge_pages(run: Run, tree: FakeTree) -> None:
-    """By the names and the label that others use, also without the module."""
+    """By common names and labels, also without the module."""
     stat = "anon 1000\nanon_thp 500\nshmem 1000\nshmem_thp 250\nfile 9\nfile_thp 7\nodd\n"
     for path, text in ("/vm", stat), ("/idle", "anon 0\nshmem 0"), ("/none", None):
         tree.make_cgroup(path)
@@ -227,7 +227,7 @@ def test_export_to_a_file(run: Run, tree: FakeTree, tmp_path: Path) -> None:
     assert samples(file.read_text())["mmpolicy_up", labels()] == 1
     assert file.stat().st_mode & 0o777 == 0o644
     tree.make_unloaded()
-    assert run("export", "-o", str(file)).code == 0  # an old state would be a wrong one
+    assert run("export", "-o", str(file)).code == 0  # an old state would be wrong
     names = {"up", "experiment_running", "maintain_running", "knobs_left", "cut_off"}
     assert set(samples(file.read_text())) == {(f"mmpolicy_{name}", labels()) for name in names}
     printed = run("export")
@@ -259,7 +259,7 @@ def test_export_over_http(run: Run, tree: FakeTree, clock: Clock) -> None:
 
 
 def test_where_export_listens(run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On this host alone if no address is given, and until somebody ends it."""
+    """Only on this host if no address is given, and until it is terminated."""
     given: list[tuple[int, str]] = []
     monkeypatch.setattr(
         "prometheus_client.start_http_server", lambda port, host, _all: given.append((port, host))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`status`, with which `mmpolicy` alone begins where the module is loaded."""
+"""`status`, the first output of `mmpolicy` alone if the module is loaded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_is_not_stock_and_for_whom(run: Run, tree: FakeTree) -> None:
 
 
 def test_a_shadow_is_not_stock(run: Run) -> None:
-    """It is shown although no policy is on; what is off is not."""
+    """It is shown although no policy is on; inactive ones are not."""
     run("set", "anon_order", "shadow=adaptive", "max_copy_order=0")
     (row,) = [line.split() for line in run("status").out.splitlines() if "anon_order" in line]
     knobs = [word for word in COMMON.split() if "max_copy" not in word]
@@ -71,7 +71,7 @@ def test_experiment_and_expiry(run: Run, tree: FakeTree) -> None:
 
 
 def test_without_the_module(run: Run, tree: FakeTree) -> None:
-    """What needs no module is told to people; for programs there is the error alone."""
+    """People see the settings that need no module; programs get the error alone."""
     tree.make_unloaded()
     assert (run("status").code, run("status").out) == (3, "")
     tree.put(RECOVERY, "{}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The names in a kernel, by tables that lie anywhere among other data."""
+"""The names in a kernel, from tables that lie anywhere among other data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def some_names(rng: random.Random, number: int) -> list[str]:
 @pytest.mark.parametrize("aligned", [4, 8])
 @pytest.mark.parametrize("number", [257, 511, 512, 513, 770, 1025])
 def test_all_names_are_found(number: int, aligned: int) -> None:
-    """Whatever is before the tables and behind them, also what looks like a part of one."""
+    """Whatever data is around the tables, even data that looks like a part of one."""
     rng = random.Random(number)
     for before in (0, aligned, 40, 4096):
         names = some_names(rng, number)
@@ -41,7 +41,7 @@ def test_all_names_are_found(number: int, aligned: int) -> None:
 
 
 def damages(tables: bytes) -> list[bytes]:
-    """What is no list of names any more."""
+    """Damaged lists of names."""
     digits = tables.index(DIGITS)
     return [
         b"", DIGITS, bytes(100_000), DIGITS * 1000, tables[:digits], tables[:-1],
@@ -57,7 +57,7 @@ def test_what_is_no_list_is_refused() -> None:
 
 
 def packers() -> dict[str, Callable[[bytes], bytes]]:
-    """What a kernel may be compressed with, of what Python can do."""
+    """Compressions of kernels that Python supports."""
     import bz2
     import gzip
     import lzma
@@ -81,7 +81,7 @@ def test_what_is_compressed_is_as_long_as_it_says(kind: str) -> None:
 
 
 def test_places_of_tokens_are_those_of_the_table() -> None:
-    """Each begins behind the end of the one before, the first behind a zero."""
+    """Each begins after the end of the one before, the first after a zero."""
     words = [b"%c" % at if at in range(48, 58) else b"t%d" % at for at in range(256)]
     starts = [0, *accumulate(len(word) + 1 for word in words)]
     table = b"".join(word + b"\0" for word in words)
@@ -98,7 +98,7 @@ def test_places_of_tokens_are_those_of_the_table() -> None:
 
 @pytest.mark.parametrize("aligned", [4, 8])
 def test_tokens_are_found_wherever_they_lie(aligned: int) -> None:
-    """The places of tokens come at the next multiple of 4, or of 8, behind them."""
+    """The offsets of tokens follow at the next multiple of 4, or of 8."""
     words = [b"%c" % at if at in range(48, 58) else b"t%d" % at for at in range(256)]
     starts = [0, *accumulate(len(word) + 1 for word in words)]
     table = b"".join(word + b"\0" for word in words)

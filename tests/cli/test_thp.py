@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`thp`: what the kernel reports without the module."""
+"""`thp`: the kernel's own figures, without the module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PSI = (
 
 @pytest.fixture(autouse=True)
 def plain(tree: FakeTree) -> FakeTree:
-    """Return a host without the module, on which something goes on."""
+    """Return a host without the module, with some activity."""
     tree.make_unloaded()
     tree.put(f"{THP}/hugepages-64kB/stats/anon_fault_alloc", "5")
     tree.put(f"{THP}/hugepages-64kB/stats/swpout", "0")
@@ -32,7 +32,7 @@ def plain(tree: FakeTree) -> FakeTree:
         tree.put(f"/sys/fs/cgroup{path}/memory.current", "16777216")
         tree.put(f"/sys/fs/cgroup{path}/memory.stat", STAT)
         tree.put(f"/sys/fs/cgroup{path}/memory.pressure", PSI)
-    tree.make_cgroup("/threads")  # nobody accounts for it
+    tree.make_cgroup("/threads")  # without memory accounting
     return tree
 
 
@@ -99,7 +99,7 @@ ROLLUP = "Rss: {} kB\nAnonHugePages: {} kB\nShmemPmdMapped: {} kB\nFilePmdMapped
 def test_pools_of_hugetlb(
     run: Run, tree: FakeTree, pools: dict[int, tuple[int, int]], told: list[list[str]]
 ) -> None:
-    """Memory in them is free for no other use, so pools that have pages are shown."""
+    """Memory in them is free for no other use, so pools with pages are shown."""
     for size, (pages, free) in pools.items():
         for name, value in (("nr", pages), ("free", free), ("resv", 0), ("surplus", 0)):
             tree.put(f"/sys/kernel/mm/hugepages/hugepages-{size}kB/{name}_hugepages", str(value))
@@ -122,7 +122,7 @@ def make_vm(tree: FakeTree, pid: int, name: str, pages: int, anon: int, shmem: i
 
 
 def test_virtual_machines(run: Run, tree: FakeTree) -> None:
-    """Those that QEMU runs, and whoever has KVM open; with the part in huge pages."""
+    """Processes of QEMU, and others with KVM open; with the share in huge pages."""
     assert "MACHINE" not in run("thp").out and "machines" not in run("thp", "--json").json
     make_vm(tree, 20, "qemu-system-x86", 4096, 8192, 4096)
     make_vm(tree, 21, "fc_vcpu", 4096, 0, 0)
@@ -136,7 +136,7 @@ def test_virtual_machines(run: Run, tree: FakeTree) -> None:
     assert {each["pid"]: each["huge_percent"] for each in found} == {20: 75.0, 22: 75.0}
     row = ["20", "qemu-system-x86", "16384", "12288", "75.0"]
     assert row in rows(run("thp", "--vms").out)
-    tree.put("/proc/20/status", f"VmRSS:\t{16 << 20} kB")  # finding out would stop it
+    tree.put("/proc/20/status", f"VmRSS:\t{16 << 20} kB")  # reading smaps would stall it
     found = run("thp", "--vms", "--json").json["machines"]
     assert {each["pid"]: each["huge_percent"] for each in found} == {20: None, 22: 75.0}
     assert "not known" in run("thp", "--vms").out
@@ -151,7 +151,7 @@ def test_watch(run: Run, tree: FakeTree, clock: Clock) -> None:
 
 
 def test_a_host_that_has_little(run: Run, tree: FakeTree) -> None:
-    """No huge pages, no pressure, no cgroup v2: what there is is shown."""
+    """No huge pages, no pressure, no cgroup v2: the other figures are shown."""
     for path in (THP, VM, "/proc/pressure"):
         tree.remove(path)
     tree.mount()

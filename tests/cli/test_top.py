@@ -49,7 +49,7 @@ def test_waste_is_estimated_and_named(run: Run, host: FakeTree) -> None:
 
 
 def test_memory_by_kind(run: Run, host: FakeTree) -> None:
-    """Of a process and of its cgroup; what was not looked at is told, and how long a look took."""
+    """Of a process and of its cgroup; unexamined kinds are named, with the time of a look."""
     sizes(host, 10, 4096, more="RssShmem:\t1024 kB\nHugetlbPages:\t2048 kB\nVmSwap:\t8 kB")
     data = run("top", "-n", "1", "--json", *ALL).json
     row = data["processes"][0]
@@ -63,7 +63,7 @@ def test_memory_by_kind(run: Run, host: FakeTree) -> None:
 
 @pytest.mark.parametrize(("merged", "kib"), [("256", 1024), ("0", 0), ("", 0), ("999999", 16384)])
 def test_ksm_is_what_the_kernel_counts(run: Run, host: FakeTree, merged: str, kib: int) -> None:
-    """Not what kpageflags says: Linux 6.12 sets the bit for all anonymous memory."""
+    """Not from kpageflags: Linux 6.12 sets the bit for all anonymous memory."""
     host.put("/proc/10/ksm_merging_pages", merged)
     row = run("top", "-n", "1", "--json", *ALL).json["processes"][0]
     assert (row["pid"], row["kinds_kib"]["ksm"]) == (10, kib)
@@ -94,7 +94,7 @@ def test_rates_and_sorting(run: Run, host: FakeTree, clock: Clock, sort: str, fi
 
 
 def test_what_faults_take(run: Run, host: FakeTree, clock: Clock) -> None:
-    """800 a second of 2,000 ns each are 0.16 % of a CPU, once somebody has measured them."""
+    """800 a second of 2,000 ns each are 0.16 % of a CPU, once the host is calibrated."""
     busy = partial(count, host, 11, "(a) b", 2048, 4000, 125)
     clock.steps = [busy]
     data = run("top", "-n", "1", "--sort", "faults", "--json", *ALL).json
@@ -131,7 +131,7 @@ def test_a_unit_alone(run: Run, host: FakeTree, clock: Clock) -> None:
 
 
 def test_live(run: Run, host: FakeTree, clock: Clock) -> None:
-    """Frame by frame until Ctrl-C, or so many."""
+    """Frame by frame until Ctrl-C, or a number of frames."""
     clock.steps = [lambda: None] * 2
     frames = run("top", "--json", *ALL).out.splitlines()
     assert [json.loads(frame)["command"] for frame in frames] == ["top"] * 3
@@ -156,7 +156,7 @@ def test_who_decides(run: Run, tree: FakeTree, clock: Clock) -> None:
 def test_a_unit_that_lets_only_advised_memory_have_large_folios(
     run: Run, host: FakeTree, clock: Clock
 ) -> None:
-    """The kernel tells nobody of PR_THP_DISABLE_EXCEPT_ADVISED, so the files of the unit do."""
+    """The kernel does not show PR_THP_DISABLE_EXCEPT_ADVISED, so the files of the unit do."""
     host.put("/usr/lib/systemd/system/redis.service", "[Service]\nMemoryTHP=inherit")
     host.put("/etc/systemd/system/redis.service.d/50-thp.conf", "[Service]\nMemoryTHP=madvise")
     clock.steps = [lambda: None] * 9
@@ -218,7 +218,7 @@ def test_hosts_that_are_otherwise(
 
 
 def test_an_ordinary_user(run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What needs root is told, the rest is shown."""
+    """Parts that need root are named, the others are shown."""
     plain = host.reader
 
     def reader(path: str) -> object:
@@ -235,7 +235,7 @@ def test_an_ordinary_user(run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPa
 def test_a_container_that_may_not_look(
     run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One process that may not be looked at is left out; if there is no other, it is told."""
+    """A process that may not be examined is left out; if there is no other, that is an error."""
     plain, denied = host.reader, ["/proc/10/"]
 
     def reader(path: str) -> object:
@@ -250,7 +250,7 @@ def test_a_container_that_may_not_look(
 
 
 def test_names_move_no_cursor(run: Run, host: FakeTree) -> None:
-    """A program calls itself what it likes."""
+    """A program chooses its own name."""
     make_sparse(host, 12, "a) \033[2J\n(b", 1024, 2, "/x")
     host.put("/proc/12/cgroup", b"0::/x\033[2J\n")
     data = run("top", "-n", "1", "--json", *ALL).json
@@ -261,7 +261,7 @@ def test_names_move_no_cursor(run: Run, host: FakeTree) -> None:
 
 @pytest.mark.parametrize("used", [0.02, 0.3, 0.5, 0.97])
 def test_the_error_is_what_it_says(used: float) -> None:
-    """The truth is within it in about 95 of 100 samples, whatever the part that is used."""
+    """The truth is within it in about 95 of 100 samples, whatever the share in use."""
     rng = random.Random(used)
     hits = 0
     for _ in range(200):
@@ -287,7 +287,7 @@ def test_what_was_seen_long_ago_counts_less() -> None:
 
 
 def test_areas_with_holes(tree: FakeTree) -> None:
-    """A reservation of 16 GiB does not hide the 16 MiB that are there."""
+    """A reservation of 16 GiB does not hide its 16 MiB of pages."""
     make_thp(tree)
     make_sparse(tree, 10)
     start, size = 0x700000000000, 16 << 30
@@ -311,7 +311,7 @@ def crowd(tree: FakeTree, number: int) -> None:
 
 
 class Meter(Tree):
-    """A tree in which each file that is read takes some time of a clock."""
+    """A tree in which reading a file takes time of a clock."""
 
     spent = 0.0
     cost = 0.001
@@ -341,9 +341,9 @@ def test_the_budget_is_kept_and_everybody_gets_a_turn(tree: FakeTree) -> None:
 def test_a_slow_host(
     run: Run, host: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first frame has everybody, whatever it costs; later ones come as late as they must.
+    """The first frame has all processes, whatever the cost; later ones are delayed by it.
 
-    A list of processes takes four times what the budget grants in an interval.
+    A list of processes takes four times the budget of an interval.
     """
     crowd(host, 40)
     spent, waits, reader, inodes = [0.0], [], host.reader, host.inodes
@@ -370,12 +370,12 @@ def test_a_slow_host(
 
 
 def cells_of(row: dict[str, Any]) -> list[str]:
-    """Return what all columns show of a row."""
+    """Return the cells of a row in all columns."""
     return [column.cell(row) for column in COLUMNS]
 
 
 def test_cells_of_a_row() -> None:
-    """MiB and percent with as many digits as help; what is not known is a mark."""
+    """MiB and percent with as many digits as help; a mark stands for unknown values."""
     data = _data(
         Row("x", False, (7,), "/", 2050, 1030, 0.12345, 333.4, 50.6, Rates(800.04, 0.12345, 0.0567),
             {9: 0.98765, 0: 0.01234, 4: 0.0}, ("y",)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The screen of `top`: what is shown at each width, what keys do, in a terminal of tmux."""
+"""The screen of `top`: its content at each width, and its keys, in a terminal of tmux."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Screen:
         return self.tmux("capture-pane", "-p", *options).splitlines()
 
     def until(self, text: str, *options: str, gone: bool = False) -> list[str]:
-        """Wait for a text to be there, or no longer; return the lines."""
+        """Wait for a text to appear, or to disappear; return the lines."""
         end = time.monotonic() + 60
         while True:
             lines = self.text(*options)
@@ -99,12 +99,12 @@ def host(tree: FakeTree) -> FakeTree:
 
 
 def rows_of(lines: list[str]) -> list[str]:
-    """Return the rows of the table, without what is above and below it."""
+    """Return the rows of the table, without the lines above and below."""
     first = next(at for at, line in enumerate(lines) if "WASTE_MIB" in line)
     return [line for line in lines[first + 1 : -1] if line.strip()]
 
 
-# What is shown
+# Content
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def rows_of(lines: list[str]) -> list[str]:
     ],
 )  # fmt: skip
 def test_columns_fit(screen: Open, host: FakeTree, width: int, titles: list[str]) -> None:
-    """Each row is one line; a name is cut in its middle, as both ends tell most."""
+    """Each row is one line; a name is cut in its middle, as both ends identify it best."""
     lines = screen(width).text()
     (head,) = [line for line in lines if "WASTE_MIB" in line]
     assert head.split() == ["UNIT", *titles]
@@ -143,7 +143,7 @@ def test_it_follows_the_size_of_the_terminal(screen: Open) -> None:
 
 @pytest.mark.parametrize("no_color", ["", "1"])
 def test_colour(screen: Open, no_color: str) -> None:
-    """The row that is chosen is told without colours, too."""
+    """The selected row is marked without colours, too."""
     environ = {"NO_COLOR": no_color} if no_color else {}
     lines = screen(100, 24, **environ).text("-e")
     escapes = re.findall(r"\x1b\[[0-9;]*m", "\n".join(lines))
@@ -204,7 +204,7 @@ def test_sigterm_leaves_the_terminal_as_before(screen: Open) -> None:
 
 
 def test_scrolling(screen: Open, host: FakeTree) -> None:
-    """What is chosen is on the screen, from the first row to the last one."""
+    """The selected row is on the screen, from the first row to the last one."""
     for pid in range(20, 50):
         make_sparse(host, pid, f"small{pid}", 512, 1, f"/s{pid}.service")
     top = screen(100, 12)
@@ -224,7 +224,7 @@ def test_scrolling(screen: Open, host: FakeTree) -> None:
 
 
 def test_trim_asks_and_enter_is_no_answer(screen: Open, host: FakeTree) -> None:
-    """The question names unit and MiB; y alone does it, by the verb as it can be typed."""
+    """The question names unit and MiB; only y confirms it, by the verb as it can be typed."""
     top = screen(100)
     for answer in ("Enter", "n", "q", "Y", "Escape"):
         top.press("t")
@@ -352,7 +352,7 @@ def test_keys_that_come_together(text: str, keys: list[str]) -> None:
 
 
 def test_what_is_chosen_stays_while_rows_move() -> None:
-    """Until somebody moves it is the first row; a row that has gone gives way to its neighbour."""
+    """It is the first row until a key moves it; if its row disappears, its neighbour follows."""
 
     def frame(*names: str) -> dict[str, Any]:
         rows = [row(0, 0, cgroup=name) for name in names]
@@ -385,7 +385,7 @@ def test_no_key_but_y_runs_anything(key: str) -> None:
 
 
 def test_tables_and_json_have_the_same_rows(run: Run, host: FakeTree, clock: Any) -> None:
-    """Of -n 1; a pipe gets whole names and all columns."""
+    """For -n 1; a pipe gets whole names and all columns."""
     clock.steps = [lambda: None] * 9
     text = run("top", "-n", "1", "--cpu", "100").out
     clock.steps = [lambda: None] * 9

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What commands print on hosts that are known, in full: one file of transcripts/ for each scene.
+"""Output of commands on known hosts, in full: one file of transcripts/ for each scene.
 
-Other tests say what has to be so, and why. This one notes that anything at all has changed. With
-MMPOLICY_TRANSCRIBE=1 it writes the files anew; read the difference before you commit it.
+Other tests check the required properties, with reasons. This one shows any change at all. With
+MMPOLICY_TRANSCRIBE=1 it rewrites the files; read the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ LONG_NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e[-+]\d+)?")
 
 @pytest.fixture
 def clock(tree: FakeTree, request: pytest.FixtureRequest) -> Clock:
-    """Return time, in which the arms of an experiment work if the scene is of one."""
+    """Return time, in which the arms of an experiment work if the scene has one."""
     scene = request.node.callspec.params["scene"]
     return World(tree) if scene.__name__.startswith("ab_run") else Clock()
 
 
 def plain(text: str, folder: Path, tree: FakeTree) -> str:
-    """Return a text without what is of this run alone, and figures to five digits."""
+    """Return a text without parts that differ between runs, and figures to five digits."""
     text = text.replace(str(tree.real("/")).rstrip("/"), "").replace(str(folder), "DIR")
     text = text.replace(os.uname().machine, "MACHINE")
-    text = text.replace(" --help' for help.", " -h' for help.")  # which click 8.5 names
+    text = text.replace(" --help' for help.", " -h' for help.")  # as printed by click 8.5
     text = NUMBER.sub("NUMBER", TIME.sub("TIME", text))
     return LONG_NUMBER.sub(lambda found: f"{float(found[0]):.5g}", text)
 
@@ -50,10 +50,10 @@ def test_commands_print_what_they_did(
     run: Run, tree: FakeTree, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    # Each time that memory is looked at takes as long, and goes to the same pages.
+    # Each look at memory takes an equal time, and goes to equal pages.
     defaults = ("", partial(next, count(0, 0.01)), 1, None)
     monkeypatch.setattr(Survey.__init__, "__defaults__", defaults)
-    monkeypatch.setattr("time.perf_counter", lambda: 0.0)  # a look holds no lock up
+    monkeypatch.setattr("time.perf_counter", lambda: 0.0)  # looks seem to hold no lock
     told = ""
     for words in scene(tree, clock, tmp_path):
         if isinstance(words, str):

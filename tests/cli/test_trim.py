@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`trim`: on processes made of files, and a model of what the kernel does."""
+"""`trim`: on processes made of files, with a model of the kernel's split."""
 
 from __future__ import annotations
 
@@ -115,20 +115,20 @@ def test_steps_shrink_where_they_are_slow(run: Run, host: FakeTree, clock: Clock
     host.splits = lambda _value: setattr(clock, "now", clock.now + took.pop(0))
     make_sparse(host, 15, "large", 8192)
     result = run("trim", "--pid", "15", "--hold", "100")
-    assert "left alone: 30 MiB: the kernel did not split" in result.out  # as this model does not
+    assert "left alone: 30 MiB: the kernel did not split" in result.out  # as in this model
     steps = [end - start for _, start, end in ranges(host)]
-    assert steps == [512, 1024, 2048, 512, 1024, *[512] * 6]  # looked at in two halves
+    assert steps == [512, 1024, 2048, 512, 1024, *[512] * 6]  # examined in two halves
 
 
 def trim_of(run: Run, *words: str) -> tuple[int, int, dict[str, int]]:
-    """Return exit code, writes and what was left alone."""
+    """Return exit code, writes and memory left alone."""
     result = run("trim", *words, "--json")
     row = result.json["processes"][0]
     return result.code, row["writes"], row["left_kib"]
 
 
 def test_what_is_left_alone(run: Run, host: FakeTree) -> None:
-    """What is used, what was asked for, and what is locked: with MiB, cause and exit code."""
+    """Used, advised and locked memory: with MiB, cause and exit code."""
     assert trim_of(run, "--pid", "11") == (0, 0, {})
     make_sparse(host, 12, "qemu", 1024, 16, "/vm.service", "rd wr hg")
     make_sparse(host, 13, "jvm", 1024, 16, "/jvm.service", "rd wr lo")
@@ -143,7 +143,7 @@ def test_what_is_left_alone(run: Run, host: FakeTree) -> None:
 
 
 def test_it_says_what_it_left_alone(run: Run, host: FakeTree) -> None:
-    """Not "nothing", but how to get at it, with the MiB; the same before and in earnest."""
+    """Not "nothing", but how to get at it, with the MiB; equal in a dry run and a real one."""
     make_sparse(host, 12, "qemu", 1024, 16, "/vm.service", "rd wr hg")
     for words in ((), ("--dry-run",)):
         result = run("trim", "--unit", "vm", *words)
@@ -157,7 +157,7 @@ def test_it_says_what_it_left_alone(run: Run, host: FakeTree) -> None:
 
 
 def test_what_would_take_too_long_to_find_out(run: Run, host: FakeTree) -> None:
-    """Whether it was asked for is only in smaps, which is not read where that takes too long."""
+    """Advice is shown only in smaps, which is not read if that takes too long."""
     make_sparse(host, 12, "db", 8192, 16, "/db.service")
     sizes(host, 12, 8 << 20)
     smaps = "/proc/12/smaps"
@@ -186,7 +186,7 @@ def test_what_nobody_maps_any_more(run: Run, host: FakeTree) -> None:
 
 
 def test_what_is_pinned_stays(run: Run, host: FakeTree) -> None:
-    """The kernel splits nothing, and says nothing; we look again."""
+    """The kernel splits no folio, and reports success; the command reads the pages again."""
     host.splits = lambda _value: None
     result = run("trim", "--unit", "redis")
     assert (result.code, len(host.writes) > 0) == (5, True)
@@ -203,7 +203,7 @@ def test_shared_memory_and_pools_are_told(run: Run, host: FakeTree) -> None:
 def test_how_long_it_held_them_up_is_told(
     run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    """Of everything, not of writes alone; and no process is read as a whole."""
+    """Of all work, not of writes alone; and no process is read as a whole."""
     for pid in 10, 11:
         host.put(f"/proc/{pid}/smaps_rollup", "none may be read")
     monkeypatch.setattr(Holds, "took", lambda self, _s: setattr(self, "longest_s", 0.0123))
@@ -212,7 +212,7 @@ def test_how_long_it_held_them_up_is_told(
 
 
 def test_it_stops_when_memory_is_short(run: Run, host: FakeTree, clock: Clock) -> None:
-    """At once by the mean of ten seconds, later by what came since."""
+    """At once by the mean of ten seconds, later by the stalls since then."""
     pressure(host, 50)
     result = run("trim", "--pid", "10")
     assert (result.code, host.writes) == (1, [])
@@ -232,7 +232,7 @@ def test_it_stops_when_memory_is_short(run: Run, host: FakeTree, clock: Clock) -
 
 
 def test_it_stops_while_it_looks(run: Run, host: FakeTree) -> None:
-    """At memory of which nothing can be given back, too."""
+    """Also in memory that has no empty folio."""
     pressure(host, 50)
     assert run("trim", "--pid", "11", "--json").json["stopped"].startswith("tasks wait")
 
@@ -269,7 +269,7 @@ def no_root(tree: FakeTree) -> None:
 
 
 def silent_lockdown(tree: FakeTree) -> None:
-    """Lockdown, of which no securityfs tells, or a container."""
+    """Lockdown that securityfs does not show, or a container."""
     tree.opens = lambda path: path != SPLIT  # type: ignore[method-assign]
 
 
@@ -291,7 +291,7 @@ def refused(tree: FakeTree) -> None:
 def test_where_it_is_forbidden(
     run: Run, host: FakeTree, change: Callable[[FakeTree], None], code: int, text: str, remains: str
 ) -> None:
-    """It says so, and what remains."""
+    """It says so, with the memory left."""
     change(host)
     if change is silent_lockdown:
         planned = run("trim", "--unit", "redis", "--dry-run")
@@ -305,7 +305,7 @@ def test_where_it_is_forbidden(
 def test_what_cannot_be_looked_at(
     run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPatch, code: Exit, rows: object
 ) -> None:
-    """What has just ended is left out; what may not be looked at is an error."""
+    """Processes that just exited are left out; one that may not be read is an error."""
 
     def refuse(space: Space) -> None:
         raise Error(f"no look at {space.pid}", code, "do something")
@@ -351,7 +351,7 @@ def test_no_other_file_is_written(tree: FakeTree, path: str) -> None:
 
 
 def test_keep(run: Run, tree: FakeTree, clock: Clock, log: list[str]) -> None:
-    """One change, made before: a profile that looks before it takes, to which it is bound."""
+    """One change, made before: a binding to a profile that examines neighbours first."""
     make_thp(tree)
     make_sparse(tree, 10)
     tree.put(f"{THP}/khugepaged/max_ptes_none", "511")

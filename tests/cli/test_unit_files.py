@@ -27,7 +27,7 @@ def test_commands_are_commands(run: Run, path: Path) -> None:
 
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
 def test_a_service_has_few_rights(path: Path, tmp_path: Path) -> None:
-    """By the judgement of systemd: 0 is none, 10 is all; the threshold is in tenths."""
+    """By the rating of systemd: 0 is none, 10 is all; the threshold is in tenths."""
     unit = tmp_path / path.name
     unit.write_text(path.read_text())
     command = ["systemd-analyze", "security", "--offline=yes", "--threshold=45", str(unit)]
@@ -37,7 +37,7 @@ def test_a_service_has_few_rights(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
 def test_a_service_ends_by_itself(path: Path) -> None:
-    """One that is run to its end has no limit of time, unless it says so; one goes on for ever."""
+    """A oneshot service has no time limit unless it sets one; one service runs for ever."""
     keys = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
     if path.stem == "mmpolicy-maintain":
         assert (keys["Type"], keys["Restart"]) == ("exec", "on-failure")
@@ -52,12 +52,12 @@ def test_a_start_that_was_ended_too_early_is_tried_again() -> None:
     keys = dict(line.split("=", 1) for line in unit.splitlines() if "=" in line)
     assert (keys["TimeoutStartSec"], keys["TimeoutStopSec"]) == ("90s", "60s")
     assert (keys["Restart"], keys["RestartSec"]) == ("on-abnormal", "30s")
-    assert "StartLimitBurst" not in keys  # of which restarts by hand would take their part
+    assert "StartLimitBurst" not in keys  # manual restarts would count for it
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_systemd_finds_nothing_wrong(path: Path, tmp_path: Path) -> None:
-    """No key that it does not know, in a wrong section or with a value that it does not take."""
+    """No key that is unknown, in a wrong section or with an invalid value."""
     for each in UNITS:
         (tmp_path / each.name).write_text(each.read_text().replace(MMPOLICY, "/bin/true"))
     assert complaints(tmp_path / path.name) == []
@@ -69,19 +69,19 @@ def test_systemd_finds_nothing_wrong(path: Path, tmp_path: Path) -> None:
      "ExecStart=/bin/true\n", "[Service]\nExecStart=/no/such/command\n"],
 )  # fmt: skip
 def test_what_is_wrong_is_found(tmp_path: Path, wrong: str) -> None:
-    """That the test above can fail."""
+    """Proves that the test above can fail."""
     (tmp_path / "wrong.service").write_text(wrong)
     assert complaints(tmp_path / "wrong.service")
 
 
 def complaints(unit: Path) -> list[str]:
-    """Return what systemd says of a unit, not of those of this machine."""
+    """Return complaints of systemd about a unit, without those about this machine's units."""
     command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return [line for line in done.stderr.splitlines() if unit.name in line]
 
 
 def test_the_one_that_collapses_is_not_slowed_down() -> None:
-    """A program waits as long as who holds its mmap_lock: no quota, no nice, and real-time."""
+    """A program waits as long as the holder of its mmap_lock: no quota, no nice, and real-time."""
     unit = (Path(__file__).parents[2] / "debian/units/mmpolicy-maintain.service").read_text()
     assert not any(key in unit for key in ("CPUQuota", "Nice=", "CPUWeight", "RestrictRealtime"))

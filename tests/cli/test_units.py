@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Services of systemd that are bound whenever they start, and a folder of manifests."""
+"""Services of systemd that are bound at each start, and a folder of manifests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def host(tree: FakeTree) -> FakeTree:
 
 
 def drop_ins(tree: FakeTree) -> dict[str, str]:
-    """Run the generator; what it made, by path."""
+    """Run the generator; return its files, by path."""
     folder = tree.real("/run/generator")
     assert generate("/run/generator", str(tree.root)) == 0
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.conf")}
@@ -163,7 +163,7 @@ def test_one_bad_file_costs_what_is_in_it_and_no_more(
     number = host.inode("/sys/fs/cgroup", "system.slice/redis-server.service")
     assert read_named(host)[f"cgroups/{number}"] == "web"
     assert read_named(host)["profiles/web/anon_order/policy"] == "never"
-    assert run("verify", *words).code == 1  # so that somebody is told
+    assert run("verify", *words).code == 1  # so that the timer reports it
 
 
 # A folder of manifests
@@ -179,7 +179,7 @@ def test_the_last_file_wins(run: Run, tree: FakeTree) -> None:
     assert run("apply", "--skip-missing", str(folder)).code == 0
     assert read_named(tree)["profiles/web/anon_order/policy"] == "fixed"
     assert run("verify", "--skip-missing", str(folder)).code == 0
-    assert run("verify", "--skip-missing").code == 0  # what was kept is all of them
+    assert run("verify", "--skip-missing").code == 0  # the stored manifest has all of them
     assert run("verify", str(folder)).code == Exit.DRIFT  # three units do not run
     run("set", "anon_order", "never", "--profile", "web")
     assert run("verify", "--skip-missing", str(folder)).code == Exit.DRIFT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What verbs take and what they say, piece by piece."""
+"""Input and output of verbs, piece by piece."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .fakes import Run
 MIB = 1 << 20
 
 
-# What is typed
+# Input
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_errors_for_programs() -> None:
 
 
 def seen(large: dict[int, int], unused: dict[int, int], **wanted: tuple[int, int, int]) -> Any:
-    """Return a process; of what was wanted: how many faults, beside full memory, and capped."""
+    """Return a process; with requests: number of faults, with full neighbours, and capped."""
     found = Explained(0, 0, "all", large=Counter(large), unused=Counter(unused))
     for what, (faults, run, cap) in wanted.items():
         setattr(
@@ -160,11 +160,11 @@ def test_what_suits_a_process(whole: Explained, largest: int, expected: Advice |
     assert advise(whole, largest) == expected
 
 
-# What is shown
+# Output
 
 
 def of(waste: int, whole: int) -> dict[str, int]:
-    """Return what a row of `top` tells of waste, in KiB."""
+    """Return the waste of a row of `top`, in KiB."""
     return {"waste_kib": waste, "rss_kib": whole}
 
 
@@ -200,12 +200,12 @@ def test_for_whom_it_is(name: str, cgroups: list[str], pids: list[int], whom: st
 
 
 def test_what_was_given_back() -> None:
-    """One that has ended counts nothing, and one that has nothing left counts all of it."""
+    """One that has exited counts as 0, and one without waste left counts all of it."""
     rows = [Row(1, "a", 0, 100, 40), Row(2, "b", 0, 100, None), Row(3, "c", 0, 50, 0)]
     assert _saved(rows) == 110
 
 
-# Experiments that go on without us
+# Detached experiments
 
 
 HEADER = '{"started": "S", "control": {"given": "c"}, "treatment": {"given": "t"}}'

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Worlds with a known truth for each decision of `ab report`, `ab pool` and `bench`.
 
-They are apart from simulate.py: heavy tails, long memory, jumps that one host has or all share,
-losses that follow the value, arms that vary differently, zeros, ties, few hosts, a broken host,
-several metrics. `./dev bench rates` runs each of them 2,000 times or more and keeps what came out;
-docs/rates.md has its table. test_ab_worlds.py runs the same worlds.
+They extend simulate.py: heavy tails, long memory, jumps of one host or of all, losses that depend
+on the value, arms with different variance, zeros, ties, few hosts, a broken host, several metrics.
+`./dev bench rates` runs each of them 2,000 times or more and stores the rates; docs/rates.md has
+its table. test_ab_worlds.py runs these worlds, too.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from mmpolicy.bench.rounds import Bench, Length
 
 Vector = NDArray[np.float64]
 Rng = np.random.Generator
-Noise = Callable[[Rng, int], Vector]  # logarithms of the values of so many blocks
-Draw = Callable[[Rng, Vector], "dict[str, Vector]"]  # who is treated -> values by metric
+Noise = Callable[[Rng, int], Vector]  # logarithms of the values of a number of blocks
+Draw = Callable[[Rng, Vector], "dict[str, Vector]"]  # treated blocks -> values by metric
 Outcome = dict[str, "bool | int | None"]  # None: it does not count; a number: of rounds
 GAIN = re.compile(r"(^|hosts, )-(3|10) %,|guard 5 %(,| is) equal")
 BLOCK, SAMPLES, WIGGLE = 3.0, 3, 0.01
 PAIRS = 12
 LOWER = ("m=cmd:m lower",)
-FAR = 1e-9  # ends of intervals that are as near to the truth hold it
+FAR = 1e-9  # an interval whose end is this near to the truth holds it
 ANY = (0.0, 100.0)
 LEVEL, HELD = (3.5, 6.5), (93.0, 97.5)
 ATMOST = {rate: (0.0, rate) for rate in (0.5, 1.0, 2.5, 3.0, 5.0, 5.4)}
@@ -48,7 +48,7 @@ ATMOST = {rate: (0.0, rate) for rate in (0.5, 1.0, 2.5, 3.0, 5.0, 5.4)}
 
 @dataclass(frozen=True)
 class World:
-    """What is true, what is decided about it, and how often that may come out: percent."""
+    """The truth, the decision about it, and bounds of its frequency in percent."""
 
     verb: str
     name: str
@@ -57,12 +57,12 @@ class World:
 
     @property
     def title(self) -> str:
-        """Return what it is called in the table; it seeds the world, too."""
+        """Return its title in the table, which is also its seed."""
         return f"{self.verb}: {self.name}"
 
     @property
     def power(self) -> bool:
-        """Tell if there is something to find, so that a stricter test would find it less often."""
+        """Return whether there is an effect to find, which a stricter test finds less often."""
         return bool(GAIN.search(self.name))
 
 
@@ -75,7 +75,7 @@ def normal(deviation: float = 0.05) -> Noise:
 
 
 def memory(rng: Rng, n: int, phi: float = 0.9, deviation: float = 0.05) -> Vector:
-    """Return noise that depends on that of the block before."""
+    """Return noise that depends on the noise of the block before."""
     steps = rng.normal(0, deviation * (1 - phi**2) ** 0.5, n)
     values = [float(rng.normal(0, deviation))]
     for step in steps[1:]:
@@ -92,7 +92,7 @@ def _root(n: int, hurst: float) -> Vector:
 
 
 def long_memory(rng: Rng, n: int) -> Vector:
-    """Return fractional noise (H = 0.9): what was long ago still counts."""
+    """Return fractional noise (H = 0.9): distant blocks still correlate."""
     return np.asarray(0.05 * (_root(n, 0.9) @ rng.normal(size=n)))
 
 
@@ -153,10 +153,10 @@ def recorded(
     until: Callable[[dict[str, Vector], Vector], int] | None = None,
     end: Mapping[str, Any] | None = None, **more: Any,
 ) -> Recording:  # fmt: skip
-    """Return a run; a value that is nan is lost. until: with so many pairs it ends.
+    """Return a run; a value that is nan is lost. until: number of pairs that ends it.
 
-    What decides on the end is what is in the file, so then the samples of a block are alike.
-    Metrics with /s are of counters; where the value is nan the counter starts again.
+    The content of the file decides the end, so with until the samples of a block are equal. Metrics
+    with /s are of counters; if the value is nan the counter restarts.
     """
     counters = {text.split("=")[0]: 0.0 for text in metrics if "/s" in text}
     seed = int(rng.integers(2**62))
@@ -193,14 +193,14 @@ def recorded(
 
 
 def plain(noise: Noise, percent: float = 0.0) -> Draw:
-    """Return one metric of which the treatment takes so much more."""
+    """Return one metric of which the treatment takes a percentage more."""
     return lambda rng, treated: {
         "m": np.exp(noise(rng, len(treated)) + log1p(percent / 100) * treated)
     }
 
 
 def uneven(control: float, treatment: float, percent: float = 0.0) -> Draw:
-    """Return blocks whose logarithms have such deviations; the mean is so much larger."""
+    """Return blocks whose logarithms have these deviations, and a ratio of means."""
 
     def draw(rng: Rng, treated: Vector) -> dict[str, Vector]:
         deviation = np.where(treated > 0, treatment, control)
@@ -211,7 +211,7 @@ def uneven(control: float, treatment: float, percent: float = 0.0) -> Draw:
 
 
 def two(first: float, second: float, noises: tuple[Noise, Noise]) -> Draw:
-    """Return two metrics of which the treatment takes so many percent more."""
+    """Return two metrics with an effect in percent each."""
 
     def draw(rng: Rng, treated: Vector) -> dict[str, Vector]:
         return {
@@ -223,7 +223,10 @@ def two(first: float, second: float, noises: tuple[Noise, Noise]) -> Draw:
 
 
 def told(report: Report, truth: float | None = None) -> Outcome:
-    """Return what a report says of its last metric; truth: the effect, a logarithm or as it is."""
+    """Return the verdict of a report on its last metric; truth:
+
+    the effect, a logarithm or as it is.
+    """
     row = report.rows[-1]
     found: Outcome = {
         "exit 0": report.exit == 0, "exit 8": report.exit == 8, "found": row.found,
@@ -253,7 +256,7 @@ def report_world(name: str, draw: Draw, truth: float | None, should: Any, **how:
 
 
 def zeros(share: float) -> Draw:
-    """Return blocks of which so many have 0."""
+    """Return blocks of which a share is 0."""
     return lambda rng, treated: {
         "m": np.exp(rng.normal(0, 0.5, len(treated))) * (rng.random(len(treated)) > share)
     }
@@ -287,7 +290,7 @@ def worst_lost(share: float, noise: Noise | None = None) -> Draw:
 
 
 def stalling(times: float, share: float, percent: float = 0.0) -> Draw:
-    """Return a treatment of which so many blocks take so many times as much, and others less."""
+    """Return a treatment in which a share of blocks takes a multiple, and others less."""
 
     def draw(rng: Rng, treated: Vector) -> dict[str, Vector]:
         hit = (treated > 0) & (rng.random(len(treated)) < share)
@@ -306,7 +309,7 @@ def lopsided(rng: Rng, treated: Vector) -> dict[str, Vector]:
 EQUAL = {"exit 0": ATMOST[3.0], "exit 8": ATMOST[3.0], "found": LEVEL, "held": HELD,
          "carry-over": ATMOST[5.4]}  # fmt: skip
 SELDOM = {"exit 0": ATMOST[3.0], "exit 8": ATMOST[3.0], "found": (0.0, 6.5)}
-# What was found before margins and pools were mended, less 3 points: percent of exit 0.
+# Findings before the fix of margins and pools, less 3 points: percent of exit 0.
 POWER = {
     ("normal, 5 %", -3): 18.0, ("normal, 5 %", -10): 96.0,
     ("Student's t, 2.5", -3): 9.0, ("Student's t, 2.5", -10): 66.0,
@@ -402,7 +405,7 @@ def margins() -> Iterator[World]:
                        {"exit 0": ATMOST[2.5], "exit 8": ATMOST[5.4]}, metrics=texts)  # fmt: skip
 
 
-# What equal arms pass in, before and now: percent, less 3 points.
+# Rates of equal arms that pass, before and now: percent, less 3 points.
 GUARDED = {
     "normal, 5 %": 89.0, "Student's t, 2.5": 0.0, "AR(1), 0.9": 92.0, "long memory": 92.0,
     "bursts of 3 blocks, x5": 0.0, "day, drift and jump": 0.0, "lognormal, 1": 0.0,
@@ -410,7 +413,7 @@ GUARDED = {
 
 
 def several(number: int) -> Draw:
-    """Return so many metrics of equal arms."""
+    """Return a number of metrics of equal arms."""
 
     def draw(rng: Rng, treated: Vector) -> dict[str, Vector]:
         names = ["a", *(f"g{each}" for each in range(number - 1))]
@@ -420,7 +423,7 @@ def several(number: int) -> Draw:
 
 
 def phased(noise: Noise) -> Callable[[Rng], Outcome]:
-    """Return runs with the A/A phase that they have without options."""
+    """Return runs with the A/A phase that they have by default."""
 
     def once(rng: Rng) -> Outcome:
         report = Report(recorded(rng, plain(noise), aa=8))
@@ -429,11 +432,11 @@ def phased(noise: Noise) -> Callable[[Rng], Outcome]:
     return once
 
 
-# Runs that end by what they have seen
+# Runs that end by their results
 
 
 def crossing(ps: Sequence[tuple[float, float]], enough: Callable[[Any], bool]) -> int:
-    """Return the first number of pairs that is enough; what is enough stays so."""
+    """Return the first number of pairs that is enough; each larger number counts as enough."""
     if not enough(ps):
         return len(ps)
     low, high = 2, len(ps)
@@ -500,7 +503,7 @@ def sized(draw: Draw, truth: float, percent: float = 5.0, pairs: int = 200,
 
 
 def zero_on_the_way(deviation: float, share: float = 0.0, percent: float = 0.0) -> Draw:
-    """Return blocks of which one, or some, are 0; the treatment takes so much more."""
+    """Return blocks of which one, or some, are 0, with an effect in percent."""
 
     def draw(rng: Rng, treated: Vector) -> dict[str, Vector]:
         values = plain(normal(deviation), percent)(rng, treated)["m"]
@@ -554,7 +557,7 @@ def pool_of(recordings: Sequence[Recording]) -> Pool:
 
 
 def pool_told(pool: Pool, truth: float | None = 0.0) -> Outcome:
-    """Return what a pool says of its last metric."""
+    """Return the verdict of a pool on its last metric."""
     seen = pool.results.get(pool.metrics[-1].name)
     found: Outcome = {"exit 0": pool.exit == 0, "exit 8": pool.exit == 8}
     if seen and truth is not None:
@@ -565,7 +568,7 @@ def pool_told(pool: Pool, truth: float | None = 0.0) -> Outcome:
 
 def pool_world(name: str, hosts: int, draws: Callable[[Rng], Sequence[Draw]], should: Any,
                truth: float | None = 0.0, **how: Any) -> World:  # fmt: skip
-    """Return a world of `ab pool`; draws: what each host draws its values by."""
+    """Return a world of `ab pool`; draws: for each host, how its values are drawn."""
     end = how.pop("end", None)
 
     def once(rng: Rng) -> Outcome:
@@ -576,12 +579,12 @@ def pool_world(name: str, hosts: int, draws: Callable[[Rng], Sequence[Draw]], sh
 
 
 def alike(hosts: int, draw: Draw) -> Callable[[Rng], Sequence[Draw]]:
-    """Return hosts with the same world, but their own noise."""
+    """Return hosts with one world, but their own noise."""
     return lambda _rng: [draw] * hosts
 
 
 def sharing(hosts: int, shared: Noise, own: float = 0.05) -> Callable[[Rng], Sequence[Draw]]:
-    """Return hosts that share the noise of each moment, beside their own."""
+    """Return hosts that share the noise of each moment, and add their own."""
 
     def draws(rng: Rng) -> Sequence[Draw]:
         of_all = shared(rng, 2 * PAIRS)
@@ -602,7 +605,7 @@ def differing(hosts: int, tau: float, percent: float = 0.0, noise: Noise | None 
 
 
 def inside(rng: Rng, n: int) -> Vector:
-    """Return a jump to the double inside of a pair, and back."""
+    """Return a jump to the double inside a pair, and back."""
     values = np.zeros(n)
     values[n // 2 + 1] = log(2)
     return values
@@ -614,14 +617,14 @@ def broken(hosts: int, percent: float) -> Callable[[Rng], Sequence[Draw]]:
     def down(rng: Rng, treated: Vector) -> dict[str, Vector]:
         values = plain(normal(), percent)(rng, treated)["m"]
         hit = (treated > 0) & (rng.random(len(treated)) < 0.3)
-        hit[np.flatnonzero(treated)[0]] = True  # without any, nobody could know
+        hit[np.flatnonzero(treated)[0]] = True  # at least one treated block
         return {"m": np.where(hit, 0.0, values)}
 
     return lambda _rng: [down, *[plain(normal(), percent)] * (hosts - 1)]
 
 
 def halted(rng: Rng) -> dict[str, Any]:
-    """Return the end of a run that somebody has stopped."""
+    """Return the end of a run that was stopped."""
     return {"status": "interrupted", "reason": "by SIGINT"}
 
 
@@ -647,7 +650,7 @@ def looked_at(hosts: int) -> Callable[[Rng], Outcome]:
     return once
 
 
-# What a pool found before, less 3 points: percent of exit 0.
+# Findings of a pool before, less 3 points: percent of exit 0.
 POOLED = {(3, -3): 10.0, (3, -10): 94.0, (6, -3): 60.0, (6, -10): 96.0, (12, -3): 90.0}
 
 
@@ -669,7 +672,7 @@ def pools() -> Iterator[World]:
 
 
 def pools_of_equal_arms() -> Iterator[World]:
-    """Yield those in which the treatment does nothing."""
+    """Yield worlds in which the treatment has no effect."""
     rates = {"exit 0": ATMOST[3.0], "exit 8": ATMOST[3.0], "held": (93.0, 99.5)}
     for hosts, share in ((3, 0.1), (6, 0.1), (12, 0.1), (3, 0.3)):
         percent = f"{100 * share:.0f} %"
@@ -693,7 +696,7 @@ def pools_of_equal_arms() -> Iterator[World]:
 
 
 def pools_with_harm() -> Iterator[World]:
-    """Yield those in which a host, a metric or the mean is worse."""
+    """Yield worlds in which a host, a metric or the mean is worse."""
     for hosts, percent in ((6, 10), (12, 5)):
         yield pool_world(f"+{percent} %, one is at 0 in 30 % of the treatment's blocks", hosts,
                          broken(hosts, percent), {"exit 0": ATMOST[0.5]}, None,
@@ -715,7 +718,7 @@ def pools_with_harm() -> Iterator[World]:
 
 
 def guarded(control: float, treatment: float, percent: float) -> Draw:
-    """Return a metric that gains a fifth, and a guard with such deviations that is worse."""
+    """Return a metric that gains a fifth, and a guard with these deviations that is worse."""
     other = uneven(control, treatment, percent)
 
     def draw(rng: Rng, treated: Vector) -> dict[str, Vector]:
@@ -729,10 +732,10 @@ def guarded(control: float, treatment: float, percent: float) -> Draw:
 
 
 class Rounds(Bench):
-    """A bench of which the times are drawn."""
+    """A bench whose times are drawn."""
 
     def drawn(self, rng: Rng, noise: Noise, effects: Mapping[str, float]) -> None:
-        """Draw the noise of all runs that there may be."""
+        """Draw the noise of all possible runs."""
         self.effects = effects
         self.noise = iter(noise(rng, len(effects) * 401).tolist())
 
@@ -747,7 +750,7 @@ class Named:
         self.arms = [Arm(name) for name in names]
 
 
-# An older build has no arm that collapses the memory of a session, and nothing to follow one by.
+# An older build has no arm that collapses the memory of a session, and no way to follow one.
 NO_SESSIONS: list[Any] = [lambda _pid: lambda: 0][: "follow" in Bench.__dataclass_fields__]
 
 
@@ -829,7 +832,7 @@ BENCHED: dict[str, dict[float, float]] = {
 
 def split_run(rng: Rng, noise: Noise, percent: float = 0.0, spill: float = 0.0, units: int = 6,
               pairs: int = 20, saturated: bool = False) -> Recording:  # fmt: skip
-    """Return a run of split; spill: what all others that are treated add, as a logarithm."""
+    """Return a run of split; spill: effect of all other treated units, as a logarithm."""
     source = "unit:memory.stat:pgfault"
     more = {"saturation": [10, 90]} if saturated else {}
     run = Recording(header([f"m={source} lower"], 0, pairs, int(rng.integers(2**62)),
@@ -873,7 +876,7 @@ def split_told(noise: Noise, percent: float = 0.0) -> Callable[[Rng], Outcome]:
 
 
 def neighboured(noise: Noise, spill: float) -> Callable[[Rng], Outcome]:
-    """Return runs of --exposure: do they see what others do to those without the treatment?"""
+    """Return runs of --exposure: do they find effects on untreated units?"""
     return lambda rng: {
         "doubted": neighbours_of(split_run(rng, noise, spill=spill, saturated=True))[0].found
     }
@@ -898,7 +901,7 @@ def worlds() -> dict[str, World]:
 
 
 def rates(world: World, seeds: range) -> dict[str, list[int]]:
-    """Return of each outcome how often it came out, of how many runs in which it could."""
+    """Return the frequency of each outcome, of the runs in which it was possible."""
     found: dict[str, list[int]] = {}
     start = [*world.title.encode()]
     for seed in seeds:

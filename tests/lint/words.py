@@ -36,7 +36,6 @@ RATES = {
     "module/provider": 22.0,
     "module/sense": 2.2,
     "tests": 20.0,
-    "tests/cli": 9.9,
     "tests/lab/kernels": 12.0,
     "tests/unit": 22.5,
     "userspace/src/mmpolicy/verbs": 6.0,
