@@ -55,9 +55,11 @@ def new_file(tree: Tree) -> Path:
 def start_own_unit(host: Host, unit: str, description: str, argv: Sequence[str]) -> None:
     """Start this command as a systemd unit, and wait until it is at work.
 
-    A stop of the unit signals only the main process, see run_as_unit().
+    A stop of the unit signals only the main process, see run_as_unit(). A slow host may take
+    longer than the 90 s of systemd to load the libraries and to set each knob once.
     """
-    how = ["--collect", "--property", "KillMode=process", "--property", "Type=notify"]
+    properties = ("KillMode=process", "Type=notify", "TimeoutStartSec=infinity")
+    how = ["--collect", *(word for each in properties for word in ("--property", each))]
     host.start_unit(own_unit(host, unit, description, how, argv))
 
 
@@ -65,7 +67,7 @@ def own_unit(
     host: Host, unit: str, description: str, how: Sequence[str], argv: Sequence[str]
 ) -> list[str]:
     """Return the words with which systemd runs this command with other words."""
-    words = ["--unit", unit, "--quiet", "--description", description, *how]
+    words = ["--unit", unit, *how, "--quiet", "--description", description]
     words += ["--working-directory", str(Path.cwd()), "--setenv", f"PATH={os.environ['PATH']}"]
     root = ["--root", str(host.tree.root)] if str(host.tree.root) != "/" else []
     own = [*own_command(), *root, *argv]
