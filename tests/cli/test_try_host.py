@@ -279,6 +279,26 @@ def test_killed_while_it_keeps(
     assert run().code == 0
 
 
+def test_a_file_that_cannot_be_removed(
+    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Plain,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The sizes of before come back all the same, and the exit code tells of the file."""
+    clock.cpu_times, before = 0.9, read_knobs(tree)
+    kill_while_keeping(tried, monkeypatch, "file")
+    real = FakeTree.drop
+
+    def drop(self: FakeTree, path: str) -> None:
+        if path == BOOT_FILE:
+            raise Error("read-only", 1, "remount it")
+        real(self, path)
+
+    monkeypatch.setattr(FakeTree, "drop", drop)
+    assert run("ab", "restore").code == 1
+    assert read_knobs(tree) == before
+    assert run("try", "--status").code == run("verify").code == 6
+
+
 def test_sizes_that_are_kept_in_part(
     tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Plain
 ) -> None:

@@ -146,5 +146,8 @@ def put_back(tree: Tree) -> str | None:
     if not keeper:
         return None
     note = f"put back what a killed experiment had set: {told(keeper.before)}"
-    withdraw(tree)
-    return "; ".join(filter(None, [note, keeper.back()]))
+    try:
+        withdraw(tree)
+    finally:
+        said = keeper.back()
+    return "; ".join(filter(None, [note, said]))
