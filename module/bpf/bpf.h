@@ -199,7 +199,7 @@ static __always_inline struct mmp_fault mmp_bpf_fault(const struct vm_fault *vmf
 	};
 }
 
-/* Decodes an answer, and clamps an order above max_order or an unknown reason. */
+/* Decodes an answer. An order above max_order is clamped; so is one with an unknown reason. */
 static __always_inline struct mmp_decision mmp_bpf_decision(const struct mmp_bpf_ops *ops,
 							    u32 answer, bool *cut)
 {

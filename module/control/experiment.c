@@ -29,10 +29,7 @@ static struct mmp_experiment *experiment_running(void)
 	return rcu_dereference_protected(mmp_running, lockdep_is_held(&mmp_lock));
 }
 
-/*
- * Starts or stops timing faults. All faults are timed, so the hooks stay on whatever the
- * policies.
- */
+/* Starts or stops timing faults. It needs a hook in all faults, whatever the policies are. */
 static void experiment_time(bool on)
 {
 	if (!mmp_fault_time(on))

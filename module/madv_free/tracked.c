@@ -23,7 +23,7 @@
 static DEFINE_HASHTABLE(all_tracked, 10);
 static LIST_HEAD(all_unknown);
 static LIST_HEAD(all_known);			/* under keeping */
-static DEFINE_SPINLOCK(all_tracked_lock);	/* for each change of the other two */
+static DEFINE_SPINLOCK(all_tracked_lock);	/* for all_tracked, all_unknown */
 static DEFINE_MUTEX(keeping);		/* held to walk all_tracked, and to remove from it */
 
 /*

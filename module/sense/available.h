@@ -44,7 +44,7 @@ struct mmp_looked {
 
 /**
  * struct mmp_spare - memory that a CPU may hand out before it checks again
- * @by: the requester; with this memory gone, its share is still available
+ * @by: key of the last check; its share stays available after these pages are taken
  * @pages: number of pages
  */
 struct mmp_spare {
