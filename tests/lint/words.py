@@ -25,7 +25,6 @@ FEW = 300  # words: a directory with fewer has no rate
 # or delete the row, in the commit that rewrites the words.
 RATES = {
     ".": 11.0,
-    "docs/workloads": 5.5,
     "kernel-hooks": 18.0,
     "module/anon_order": 13.5,
     "module/bpf": 1.9,
