@@ -5,7 +5,7 @@
  * Each CPU climbs a hill: it compares its current size with the next smaller or larger one
  * and moves to the size with the lower cost per page. The two sizes alternate in blocks of
  * equal numbers of pages, in random order, because the cost of a page depends on the moment:
- * at times the per-CPU free list is empty, and that refill pays for filling it. The CPU sums
+ * sometimes the per-CPU free list is empty, and that refill pays for filling it. The CPU sums
  * the differences of pairs of blocks until the sum exceeds noise, by a self-normalised t-test
  * (de la Pena, Lai and Shao, "Self-Normalized Processes", 2009). The test needs no estimate of
  * the noise, and a single outlier, such as an interrupt, cannot decide it.
@@ -47,7 +47,7 @@ static struct mmp_knob knobs[] = {
 /**
  * struct trial - two neighbouring sizes, compared
  * @sum: sum over pairs: cost of a page at the larger size minus cost at the smaller
- * @squares: sum of the squares of these differences
+ * @squares: sum of the squared differences
  * @pairs: number of pairs
  */
 struct trial {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* bulk/fixed: the same number of pages for every refill. */
+/* bulk/fixed: a fixed number of pages for every refill. */
 #include "../mmpolicy.h"
 
 enum { PAGES };
