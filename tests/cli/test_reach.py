@@ -232,6 +232,15 @@ def test_kinds_of_memory(host: FakeTree, sizes: dict[str, int], key: str, share:
     assert ([each.key for each in found.barriers], found.barred) == ([key] * bool(key), share)
 
 
+def test_a_small_program_that_forbids_them(host: FakeTree) -> None:
+    """Nothing of it can be reached, though most of its memory is files."""
+    status(host, anon=3, file=6)
+    text = host.read("/proc/10/status")
+    host.put("/proc/10/status", text.replace("THP_enabled:\t1", "THP_enabled:\t0"))
+    found = reach(host, 10)
+    assert ([each.key for each in found.barriers], found.barred) == (["prctl"], 1.0)
+
+
 @pytest.mark.parametrize(
     ("unit", "key", "told"),
     [

@@ -305,7 +305,16 @@ def test_what_is_left_of_a_trial_that_was_killed(
         assert standing(tree, last(tree)) == KEEPING
     run("unbind", "--cgroup", WEB)
     assert standing(tree, last(tree)) == HALF_KEPT
-    assert "mmpolicy revert undoes it" in run("try", "--status").out
+    told = run("try", "--status")
+    assert told.code == 6
+    undo = told.out.strip().partition("undone by: ")[2].split(" && ")
+    assert undo == ["mmpolicy unbind --unit web.service", "mmpolicy profile delete web",
+                    f"rm {tree.real(FILE)}"]  # fmt: skip
+    assert run(*undo[0].split()[1:]).code == run(*undo[1].split()[1:]).code == 0
+    assert standing(tree, last(tree)) == HALF_KEPT  # a boot would make its profile again
+    assert run("try", "--status").out.endswith(f"undone by: {undo[2]}\n")
+    tree.real(FILE).unlink()
+    assert standing(tree, last(tree)) == CUT_OFF
     kept.keep(tree, phase=KEPT)
     assert standing(tree, last(tree)) == CHANGED
     tree.make_unloaded()

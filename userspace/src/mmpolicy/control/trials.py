@@ -8,10 +8,12 @@ that was killed leaves its last record behind, and the lock tells that no proces
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from mmpolicy.control.keys import CgroupBinding, Profile, UnitBinding
+from mmpolicy.control.keys import MANIFESTS, CgroupBinding, Profile, UnitBinding
 from mmpolicy.control.notices import Notice, knobs_left
 from mmpolicy.control.state import read_state
 from mmpolicy.errors import Error, Exit
@@ -54,11 +56,21 @@ class Trial:
         """Return its file."""
         return f"{FOLDER}/{self.name}.json"
 
+    @property
+    def manifest(self) -> str:
+        """Return the file that has a profile it keeps, for the next boot."""
+        return file_of(self.profile)
+
     def keep(self, tree: Tree, **changes: Any) -> Trial:
         """Write it down with some changes, and return that."""
         new = replace(self, **changes)
         tree.keep(self.path, json.dumps({"version": VERSION, **asdict(new)}, indent=1), 0o644)
         return new
+
+
+def file_of(profile: str) -> str:
+    """Return the file that has a profile for the next boot."""
+    return f"{MANIFESTS}/50-try-{profile}.toml"
 
 
 def running(tree: Tree) -> str:
@@ -105,17 +117,33 @@ def _parts_kept(tree: Tree, trial: Trial) -> list[bool]:
         values = (tree.exists(path) and read_knob(tree, path) == value
                   for path, value in trial.sizes.items())  # fmt: skip
         return [tree.exists(BOOT_FILE), *values]
+    return [there for there, _ in _parts_of_profile(tree, trial)]
+
+
+def _parts_of_profile(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
+    """Yield of each part of a profile that is kept if it is there, and the command that undoes it.
+
+    An unload of the module takes the profile away, but neither its file nor the binding of a unit.
+    """
     try:
         state = read_state(tree)
     except Error:  # the module is not loaded
-        return [False]
-    parts = [Profile(trial.profile) in state]
-    if trial.unit:
-        parts.append(state.get(UnitBinding(trial.unit)) == trial.profile)
-    number = cgroup_id(tree, trial.cgroup)
+        state = {}
+    unit, number = trial.unit, cgroup_id(tree, trial.cgroup)
+    if unit:
+        bound = state.get(UnitBinding(unit)) == trial.profile
+        yield bound, f"mmpolicy unbind --unit {shlex.quote(unit)}"
     if number:  # else the service does not run now
-        parts.append(state.get(CgroupBinding(number)) == trial.profile)
-    return parts
+        there = state.get(CgroupBinding(number)) == trial.profile
+        yield there, "" if unit and bound else f"mmpolicy unbind --cgroup {trial.cgroup}"
+    yield Profile(trial.profile) in state, f"mmpolicy profile delete {trial.profile}"
+    yield tree.exists(trial.manifest), f"rm {tree.real(trial.manifest)}"
+
+
+def undo_of_half(tree: Tree, trial: Trial) -> str:
+    """Return the commands that undo the parts that a trial has kept before it was killed."""
+    parts = [] if trial.sizes else [*_parts_of_profile(tree, trial)]
+    return " && ".join(command for there, command in parts if there and command)
 
 
 def drifted(tree: Tree) -> Notice | None:

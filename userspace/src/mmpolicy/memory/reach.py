@@ -67,6 +67,8 @@ class Reach(NamedTuple):
     @property
     def barred(self) -> float:
         """Return the share of its memory that is known to be out of reach."""
+        if any(each.key == "prctl" for each in self.barriers):
+            return 1.0  # of a small program, most of the rest is files that it has mapped
         return min(sum(each.share for each in self.barriers), 1.0)
 
     @property

@@ -21,6 +21,7 @@ from mmpolicy.control.trials import (
     read_trials,
     running,
     standing,
+    undo_of_half,
 )
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
@@ -32,7 +33,7 @@ LOOK_AGAIN_S = 0.1
 NEXT = {
     CUT_OFF: "nothing was kept, and all is as it was, as its lease has ended. Try again",
     LEFT: "mmpolicy ab restore puts the sizes back that the trial has left changed",
-    HALF_KEPT: "a part of the change was made: mmpolicy log has it, mmpolicy revert undoes it",
+    HALF_KEPT: "it was killed while it kept the setting, a part of which is there; undone by: ",
     CHANGED: "the setting that was kept is no longer in force: mmpolicy log tells who changed it",
 }
 
@@ -59,7 +60,7 @@ def tell_status(host: Host, want_json: bool) -> int:
         if stands == RUNNING and now:
             yield from told_of_run(now)
         if stands in NEXT:
-            yield f"next: {NEXT[stands]}"
+            yield f"next: {NEXT[stands]}" + undo_of_half(host.tree, trial) * (stands == HALF_KEPT)
         elif trial.page:
             yield trial.page[-1]
 

@@ -29,7 +29,7 @@ from mmpolicy.control.manifest import Manifest
 from mmpolicy.control.manifest import save as save_state
 from mmpolicy.control.model import Control
 from mmpolicy.control.state import bind_unit, changed_keys, plan, profiles_of, read_state
-from mmpolicy.control.trials import BACK, KEEPING, KEPT, Trial
+from mmpolicy.control.trials import BACK, KEEPING, KEPT, Trial, file_of
 from mmpolicy.control.units import check_unit, units_of
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_folders, find_bindable
@@ -174,17 +174,13 @@ def keeps(tree: Tree, wish: Wish) -> str:
     name = _free_name(read_state(tree), wish)
     start = f", also at each start of {wish.unit}" if wish.unit else ""
     return (
-        f"profile {name} is bound to {wish.cgroup}{start}; {_file(name)} has it for the next boot"
+        f"profile {name} is bound to {wish.cgroup}{start}; {file_of(name)} has it for the next boot"
     )
 
 
 def _free_name(state: State, wish: Wish) -> str:
     stem = wish.cgroup.rpartition("/")[2].rpartition(".")[0] or wish.cgroup.rpartition("/")[2]
     return profile_name(stem, profiles_of(state))
-
-
-def _file(profile: str) -> str:
-    return f"{MANIFESTS}/50-try-{profile}.toml"
 
 
 def new_trial(tree: Tree, wish: Wish, file: Path | None) -> Trial:
@@ -298,7 +294,7 @@ def _keep(host: Host, wish: Wish, profile: str) -> str:
         own |= {key.of(profile): value for key, value in settings.items()}
         kept: State = dict(own) if wish.unit else {**own, cgroup: profile}
         clean = _is_as_applied(tree, old)
-        tree.keep(_file(profile), save_state(tree, kept), 0o644)
+        tree.keep(file_of(profile), save_state(tree, kept), 0o644)
         try:
             writes = plan(old, {**old, **own, cgroup: profile})
             if wish.unit:
@@ -306,7 +302,7 @@ def _keep(host: Host, wish: Wish, profile: str) -> str:
                 writes.append(bind_unit(key, profile))
             change(host, writes)
         except BaseException:
-            tree.drop(_file(profile))
+            tree.drop(file_of(profile))
             raise
         if clean:
             _declare(tree, clean, wish, profile)
@@ -325,7 +321,7 @@ def _is_as_applied(tree: Tree, now: State) -> Manifest | None:
 
 def _declare(tree: Tree, manifest: Manifest, wish: Wish, profile: str) -> None:
     """Add what is kept to the manifest that `verify` compares with."""
-    paths = [_file(profile)] + ([UnitBinding(wish.unit).path] if wish.unit else [])
+    paths = [file_of(profile)] + ([UnitBinding(wish.unit).path] if wish.unit else [])
     files = [*manifest.files, *((path, tree.read(path)) for path in paths)]
     tree.keep(APPLIED, Manifest(manifest.name, files).text(), 0o644)
 
@@ -333,5 +329,5 @@ def _declare(tree: Tree, manifest: Manifest, wish: Wish, profile: str) -> None:
 def _undo(wish: Wish, profile: str, applied: bool) -> str:
     target = f"--unit {wish.unit}" if wish.unit else f"--cgroup {wish.cgroup}"
     commands = [f"mmpolicy unbind {target}", f"mmpolicy profile delete {profile}",
-                f"rm {_file(profile)}"]  # fmt: skip
+                f"rm {file_of(profile)}"]  # fmt: skip
     return " && ".join(commands + ["mmpolicy apply " + MANIFESTS] * applied)
