@@ -17,7 +17,7 @@ import pytest
 from lab.guest import Guest, new_guest
 from lab.programs import must, workload
 
-from . import detached
+from . import detached, host_sizes
 from .sessions import for_one_service, keep_it, let_redis_have_them, replay
 from .shell import with_packages
 from .system import HOST, System, folder_of_root, new_system
@@ -389,6 +389,16 @@ def test_tutorial(plain: System, tmp_path: Path) -> None:
         replay(guest, "tutorial", tmp_path, hooks=False)
         assert must(guest, forbids) == "0\n"
         assert sum(map(int, must(guest, allocated).split())) > 100
+
+
+@pytest.mark.full
+def test_sizes_of_the_whole_host(plain: System) -> None:
+    """`try --host` without the module, killed and to its end; a kept setting holds at a boot."""
+    with booted(plain) as guest:
+        must(guest, "mmpolicy unload")
+        host_sizes.give_libraries(guest)
+        host_sizes.check_killed(guest)
+        host_sizes.check_end(guest)
 
 
 @pytest.mark.full

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`try --host` where systemd runs: killed while the sizes are in force, and from end to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from lab.guest import Guest
+from lab.programs import must, workload
+
+from .system import HOST
+from .tools import THP
+
+NAMES = [f"{THP}/hugepages-{kb}kB/enabled" for kb in (16, 32, 64)]
+SIZES = f"cat {THP}/hugepages-*/enabled"
+RECOVERY = "/run/mmpolicy/knobs.json"
+BOOT_FILE = "/etc/tmpfiles.d/mmpolicy-sizes.conf"
+TRY = "mmpolicy try --host --candidate thp-sizes --yes --lease 1h --block"
+GROUP = "/sys/fs/cgroup/system.slice/mmpolicy-try.service"
+RESTORE = "mmpolicy-restore.path mmpolicy-restore.service"
+LOAD = f"while :; do {HOST}{workload('touch')} forward 8 >/dev/null; done"
+
+
+def give_libraries(guest: Guest) -> None:
+    """The libraries of a report, which are those of this machine."""
+    found, place = Path(numpy.__file__).parents[1], "/usr/local/lib/python3.11/dist-packages"
+    names = " ".join(f"{HOST}{path}" for name in ("numpy*", "scipy*") for path in found.glob(name))
+    must(guest, f"mkdir -p {place} && ln -s {names} {place}")
+
+
+def status(guest: Guest, code: int) -> Any:
+    """What `try --status` says; it exits with this code."""
+    result = guest.run("mmpolicy try --status --json 2>/dev/null", 300)
+    assert result.rc == code, result.out
+    return json.loads(result.out)
+
+
+def begin(guest: Guest) -> None:
+    """A trial without an end, as far as a block in which its sizes are in force."""
+    must(guest, f"{TRY} 3 --pairs 500", timeout=600)
+    in_force = f"grep -q '.always' {NAMES[-1]} && [ -e {RECOVERY} ]"
+    must(guest, f"until {in_force}; do sleep 0.1; done", 300)
+
+
+def kill(guest: Guest) -> None:
+    """SIGKILL to the trial and its watchdog at one moment, while the sizes are in force."""
+    freeze = f"echo 1 >{GROUP}/cgroup.freeze; until grep -q 'frozen 1' {GROUP}/cgroup.events; do :"
+    in_force = f"done; grep -q '.always' {NAMES[-1]}"
+    thaw = f"echo 0 >{GROUP}/cgroup.freeze; sleep 0.2"
+    must(guest, f"until {freeze}; {in_force}; do {thaw}; done; echo 1 >{GROUP}/cgroup.kill", 300)
+
+
+def check_killed(guest: Guest) -> None:
+    """Systemd restores the sizes; where that is killed, too, three commands say so."""
+    before = must(guest, SIZES)
+    begin(guest)
+    kill(guest)
+    must(guest, f"while [ -e {RECOVERY} ]; do sleep 0.1; done", 300)
+    assert must(guest, SIZES) == before
+    assert status(guest, 0)["standing"] == "cut off"
+    begin(guest)
+    must(guest, f"systemctl stop {RESTORE}", timeout=300)
+    kill(guest)
+    assert must(guest, SIZES) != before
+    assert status(guest, 6)["standing"] == "not put back"
+    for command in "mmpolicy", "mmpolicy verify":
+        result = guest.run(command, 300)
+        assert (result.rc, "mmpolicy ab restore" in result.out) == (6, True), result.out
+    must(guest, "mmpolicy ab restore; rm -r /var/lib/mmpolicy/try", timeout=300)
+    assert must(guest, SIZES) == before
+
+
+def check_end(guest: Guest) -> None:
+    """A trial by systemd under load, to its end: kept or as before, by the exit code of its page.
+
+    CPU time in an emulated guest proves nothing, so the test accepts either end. The lines of
+    systemd-tmpfiles do at a boot what the trial has done, and those of the page undo both.
+    """
+    before = must(guest, SIZES)
+    must(guest, f"systemd-run --unit=load sh -c '{LOAD}'")
+    must(guest, f"{TRY} 4 --pairs 8", timeout=600)
+    must(guest, "while systemctl -q is-active mmpolicy-try; do sleep 1; done", timeout=900)
+    must(guest, "systemctl stop load", timeout=300)
+    report = guest.run("mmpolicy try --report", 300)
+    kept = report.rc == 0
+    assert report.rc in (0, 7, 8), report.out
+    assert status(guest, 0)["standing"] == ("kept" if kept else "back")
+    after = must(guest, SIZES)
+    assert (after != before, guest.run(f"[ -e {BOOT_FILE} ]").rc == 0) == (kept, kept)
+    must(guest, f"[ ! -e {RECOVERY} ]")
+    if kept:
+        must(guest, f"for file in {' '.join(NAMES)}; do echo never >$file; done")
+        must(guest, f"systemd-tmpfiles --create --boot {BOOT_FILE}")
+        assert must(guest, SIZES) == after
+        must(guest, status(guest, 0)["trial"]["undo"])
+        assert must(guest, SIZES) == before
