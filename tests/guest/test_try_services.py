@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`try` looks at six kinds of service on Debian's own kernel with its own `enabled=always`.
+
+Debian's redis and Python are the real ones, and so is Go if ./dev has fetched it. PostgreSQL that
+sorts is a program with its pattern of memory: each query has a process of its own, which fills
+areas below 2 MB and gives them back. Answers follow from faults and memory; the CPU time of an
+emulated guest says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.guest import Guest
+from lab.machine import cache_dir
+from lab.programs import must
+
+from .conftest import Machines
+from .system import dev
+from .tools import KHUGEPAGED, THP, TOP, back_to_boot
+
+pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
+SECONDS = 300.0  # about
+GROUP = f"{TOP}/service"
+READY = "/run/ready"
+SORTS = """
+import mmap, os, time
+open("/run/ready", "w")
+while True:
+    backend = os.fork()
+    if not backend:
+        for _ in range(8):
+            area = mmap.mmap(-1, 3 << 19, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            for at in range(0, 3 << 19, 4096):
+                area[at] = 1
+            area.close()
+        os._exit(0)
+    os.waitpid(backend, 0)
+    time.sleep(0.02)
+"""
+PYTHON = """
+import time
+kept = {number: bytes([number % 251]) * 200 for number in range(100000)}
+open("/run/ready", "w")
+while True:
+    for number in range(500):
+        kept[number * 7 % 100000] = bytes([number % 251]) * 200
+    time.sleep(0.05)
+"""
+FORBIDS = """
+import ctypes
+assert ctypes.CDLL(None).prctl(41, 1, 0, 0, 0) == 0  # PR_SET_THP_DISABLE
+"""
+GO = """
+package main
+
+import (
+	"bytes"
+	"os"
+	"time"
+)
+
+func main() {
+	kept := make([][]byte, 32768)
+	for number := range kept {
+		kept[number] = bytes.Repeat([]byte{7}, 1024)
+	}
+	os.WriteFile("/run/ready", nil, 0o600)
+	for turn := 0; ; turn++ {
+		for number := 0; number < 16; number++ {
+			kept[(turn*16+number*977)%len(kept)] = bytes.Repeat([]byte{7}, 1024)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+"""
+
+
+@pytest.fixture
+def guest(machines: Machines) -> Guest:
+    """A guest with Debian's defaults, and a cgroup."""
+    guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
+    back_to_boot(guest)
+    must(guest, f"mkdir -p /etc/mmpolicy {GROUP}; echo always >{THP}/enabled")
+    must(guest, f"for up in {TOP}/.. {TOP}; do echo +memory +cpu >$up/cgroup.subtree_control; done")
+    must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")
+    return guest
+
+
+@contextmanager
+def service(guest: Guest, argv: list[str], ready: str = f"[ -e {READY} ]") -> Iterator[None]:
+    """A program in the cgroup, once it is ready, until the end of the block."""
+    must(guest, f"rm -f {READY} /tmp/ready /tmp/over; echo max >{GROUP}/memory.max")
+    inside = f"cd /; echo $$ >{GROUP}/cgroup.procs; exec {shlex.join(argv)}"
+    job = guest.start(f"exec sh -c {shlex.quote(inside)}")
+    try:
+        must(guest, f"until {ready}; do sleep 0.2; done", timeout=120)
+        yield
+    finally:
+        must(guest, f"echo 1 >{GROUP}/cgroup.kill")
+        job.wait()
+
+
+def answer(guest: Guest) -> tuple[str, list[str], Any]:
+    """The verdict, the candidates that the host can have, and the figures."""
+    words = f"mmpolicy try --cgroup {GROUP} --seconds 4 --dry-run --json 2>/dev/null"
+    found = json.loads(must(guest, words))
+    names = [each["name"] for each in found["candidates"] if not each["why_not"]]
+    return found["verdict"], names, found["seen"]
+
+
+def python(text: str) -> list[str]:
+    """The words that run it."""
+    return ["python3", "-c", text]
+
+
+def rss_kib(guest: Guest) -> int:
+    """The private memory of the service."""
+    pids = f"$(cat {GROUP}/cgroup.procs)"
+    lines = must(guest, f"for pid in {pids}; do grep ^Anonymous: /proc/$pid/smaps_rollup; done")
+    return sum(int(line.split()[1]) for line in lines.splitlines())
+
+
+def test_redis_after_a_burst(guest: Guest) -> None:
+    """jemalloc gives freed pages back by itself, so little is left to be given back."""
+    (base,) = dev("root")
+    redis = f"chroot {base} redis-cli -s /tmp/redis"
+    words = ["redis-server", "--save", "", "--port", "0", "--unixsocket", "/tmp/redis"]
+    words += ["--disable-thp", "no", "--enable-debug-command", "local", "--dir", "/tmp"]
+    with service(guest, ["chroot", str(base), *words], f"[ -S {base}/tmp/redis ]"):
+        must(guest, f"{redis} debug populate 60000 key 1000")
+        full = rss_kib(guest)
+        must(guest, f"{redis} flushall")
+        must(guest, f"until [ $({redis} dbsize) = 0 ]; do sleep 0.5; done")
+        verdict, names, seen = answer(guest)
+        gone = full - rss_kib(guest)
+        # What is left is kept by the allocator, or given back by it while we look.
+        assert full > 60 << 10 and (verdict == "not worth it" or names[0] == "trim")
+        assert (verdict == "not worth it") == (seen["waste_kib"] - seen["error_kib"] < 32 << 10)
+        assert gone > 0
+
+
+def test_what_faults_all_the_time(guest: Guest) -> None:
+    """Each query of a database has a process; the sum is that of the cgroup."""
+    with service(guest, python(SORTS)):
+        verdict, names, seen = answer(guest)
+        assert seen["faults"] > 100
+        assert (verdict, names[0]) == ("worth trying", "thp-sizes")
+    with service(guest, python(FORBIDS + SORTS)):
+        verdict, names, _ = answer(guest)
+        assert (verdict, names) == ("out of reach", [])
+
+
+def test_what_is_well(guest: Guest, tmp_path: Path) -> None:
+    """A Python service, a Go service and an idle one: nothing to gain."""
+    programs = [python(PYTHON), python(f"open({READY!r}, 'w'); import time; time.sleep(1e9)")]
+    go = cache_dir() / "go/usr/lib/go-1.24"
+    if go.is_dir():
+        (tmp_path / "service.go").write_text(GO)
+        program = cache_dir() / "workloads" / f"go-service-{os.getpid()}"
+        environment = {
+            **os.environ,
+            "GOROOT": str(go),
+            "GOCACHE": str(tmp_path),
+            "CGO_ENABLED": "0",
+        }
+        argv = [str(go / "bin/go"), "build", "-o", str(program), str(tmp_path / "service.go")]
+        subprocess.run(argv, check=True, env=environment)
+        programs.append([str(program)])
+    for argv in programs:
+        with service(guest, argv):
+            assert answer(guest)[:2] == ("not worth it", [])
+    if go.is_dir():
+        program.unlink()
