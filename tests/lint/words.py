@@ -34,7 +34,6 @@ RATES = {
     "module/sense": 2.2,
     "tests": 20.0,
     "tests/lab/kernels": 12.0,
-    "tests/unit": 22.5,
     "userspace/src/mmpolicy/verbs": 6.0,
 }
 

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-/* What a test is at, such as the row of its table; shown if it fails. */
+/* The position within a test, such as the row of its table; shown if the test fails. */
 void at(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 void test_add(const char *name, void (*run)(void));

@@ -5,7 +5,7 @@
 
 #include "sim.h"
 
-/* Does what a recording says. See bench/recordings.py for its lines. */
+/* Replays the events of a recording. bench/recordings.py describes its lines. */
 void replay(struct sim *sim, const char *recording);
 
 /* The text of a file of the recordings, or of any other. */

@@ -34,7 +34,7 @@ static void *new_table(void)
 	return memset(table, 0, PAGE_SIZE);
 }
 
-/* Entries of PMDs outside the VMA are poison: what is below may not stay. */
+/* PMD entries outside the VMA are poisoned: the tables below them may go away at any time. */
 static void guard_pmds(const struct sim *sim, unsigned long pud)
 {
 	unsigned long page = pud * SIM_PUD;
@@ -66,7 +66,7 @@ void sim_init(struct sim *sim, const struct mmp_policy *policy)
 	unsigned int i;
 
 	*sim = (struct sim){ .policy = policy, .vma.vm_mm = &sim->mm, .mm.elsewhere = LARGE };
-	if (mmp_deferral.last == &sim->mm)	/* that was one before, in the same place */
+	if (mmp_deferral.last == &sim->mm)	/* an earlier mm_struct at the same address */
 		mmp_deferral = (struct mmp_deferral){};
 	if (mmp_credit.mm == &sim->mm)
 		mmp_credit = (struct mmp_credit){};
@@ -124,7 +124,7 @@ static bool in_swap(pte_t pte)
 	return !pte_none(pte) && !pte_present(pte);
 }
 
-/* Puts @pte wherever the tables around a page map what is not in the VMA. */
+/* Writes @pte to the entries outside the VMA, on the tables around a page. */
 static void fill_outside(struct sim *sim, unsigned long page, pte_t pte)
 {
 	unsigned long first = page & -SIM_TABLE, last = first + 2 * SIM_TABLE - 1, i;
@@ -140,7 +140,7 @@ static void fill_outside(struct sim *sim, unsigned long page, pte_t pte)
 	}
 }
 
-/* What khugepaged is told. */
+/* The cap that khugepaged is told. */
 unsigned int sim_cap(const struct sim *sim)
 {
 	if (sim->policy->cap)
@@ -155,7 +155,7 @@ static struct mmp_decision decide(const struct sim *sim, const struct vm_fault *
 			     sim->policy->anon_order(vmf, site, sim->knob));
 }
 
-/* What other VMAs have in the same tables may be seen, but must not count. */
+/* The policy may see entries of other VMAs in the same tables, but must not count them. */
 static struct mmp_decision ask(struct sim *sim, unsigned long page,
 			       enum mm_policy_site site)
 {
@@ -182,7 +182,7 @@ static struct mmp_decision ask(struct sim *sim, unsigned long page,
 	if (!sim->crowded) {
 		EXPECT(d.order, ==, other.order);
 	}
-	/* Each answer of each policy, whatever is tested otherwise. */
+	/* Holds for each answer of each policy, whatever else the test checks. */
 	EXPECT(d.order, <=, sim_cap(sim));
 	EXPECT(d.reason, <, MMP_REASONS);
 	return d;
@@ -196,7 +196,7 @@ struct mmp_decision sim_ask(struct sim *sim, unsigned long page)
 							      MM_POLICY_PTE);
 }
 
-/* As ask(), and counts. */
+/* Asks as ask() does, and counts the answer. */
 static unsigned int order_for(struct sim *sim, unsigned long page,
 			      enum mm_policy_site site)
 {
@@ -213,7 +213,7 @@ static bool fits_vma(const struct sim *sim, unsigned long page, unsigned int ord
 	return first >= vma_first(sim) && first + BIT(order) - 1 <= vma_last(sim);
 }
 
-/* Are all entries as the one that faulted: empty, or in swap in a row? */
+/* Are all entries of the folio like the faulting one: empty, or consecutive swap entries? */
 static bool same_entries(struct sim *sim, unsigned long page, unsigned int order)
 {
 	unsigned long first = page >> order << order, i;
@@ -312,7 +312,7 @@ void sim_age(struct sim *sim, unsigned long page)
 		sim_pte(sim, page)->pte &= ~_PAGE_ACCESSED;
 }
 
-/* As the kernel does before a part of a huge page goes. */
+/* Splits a huge page, as the kernel does before it unmaps a part of it. */
 static void split(struct sim *sim, unsigned long page)
 {
 	pmd_t *pmd = sim_pmd(sim, page), huge = *pmd;

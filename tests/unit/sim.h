@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * One VMA, its page tables, and a fault handler that does what mm does: asks
- * the policy, takes what fits into the VMA and into the empty entries, maps it,
- * and leaves the outermost pages unset where the policy wants to know of their
- * use. The policy must not use what is outside the VMA: tables that map nothing
- * of it are out of reach, and the rest of the others must not change an answer.
+ * One VMA, its page tables, and a fault handler that works as the one of mm: it asks the policy,
+ * takes the folio that fits into the VMA and into the empty entries, maps it, and leaves the
+ * accessed bit of the outermost pages unset where the policy asks for that. The policy must not use
+ * anything outside the VMA: tables without an entry of the VMA are out of reach, and foreign
+ * entries of the other tables must not change an answer.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -17,17 +17,17 @@
 #include "mmpolicy.h"
 #include "anon_order/anon_order.h"
 
-/* Pages are counted from here: the start of a page of PMDs, of a probe block. */
+/* Pages are counted from this address: the start of a page of PMDs, and of a probe block. */
 #define SIM_BASE	0x7f0000000000UL
 #define SIM_TABLE	512UL			/* pages of a page table */
 #define SIM_PUD		(SIM_TABLE * SIM_TABLE)	/* pages of a page of PMDs */
 #define SIM_PUDS	128			/* pages of PMDs, made when needed */
-#define SIM_PAGES	(2 * SIM_PUD)		/* enough for what is not recorded */
+#define SIM_PAGES	(2 * SIM_PUD)		/* enough for tests without a recording */
 #define SIM_KNOBS	8
 
 struct mm_struct {
-	unsigned long anon_pages;	/* there now, without swap */
-	unsigned long elsewhere;	/* those of other VMAs */
+	unsigned long anon_pages;	/* present now, without swap */
+	unsigned long elsewhere;	/* those in other VMAs */
 };
 
 struct sim {
@@ -35,7 +35,7 @@ struct sim {
 	u32 knob[SIM_KNOBS];
 	struct vm_area_struct vma;
 	pmd_t *pmds[SIM_PUDS];
-	bool crowded;			/* other VMAs have memory in the same tables */
+	bool crowded;			/* the same tables hold memory of other VMAs */
 	unsigned long faults;
 	unsigned long looks;		/* at entries, by the policy */
 	struct mm_struct mm;

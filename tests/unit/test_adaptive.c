@@ -105,7 +105,9 @@ TEST(a_full_block_nearby)
 		{ FULL_16 NONE_16 HERE_16, 0, MMP_NO_NEIGHBOUR },
 		{ HERE_16 NONE_16 FULL_16, 0, MMP_NO_NEIGHBOUR },
 		{ NONE_16 HERE_16 NONE_16, 0, MMP_NO_NEIGHBOUR },
-		/* What does not fit around the fault is left to the kernel. */
+		/*
+		 * Where no folio fits around the fault, the policy leaves the order to the kernel.
+		 */
 		{ FULL_16 "uuuuuuuu*.......", 4, MMP_DENSE_NEIGHBOUR },
 		{ FULL_16 "uu..*..........", 4, MMP_DENSE_NEIGHBOUR },
 	};
@@ -169,7 +171,7 @@ TEST(groups_where_no_block_is_full)
 	CHECK(beside, DEFAULTS);
 }
 
-/* A page that is not there makes an example none, whichever it is. */
+/* One absent page, whichever it is, makes an example invalid. */
 TEST(each_page_of_an_example_counts)
 {
 	static const u32 strict[KNOBS] = { 4, 16, 16, 32 };
@@ -230,7 +232,7 @@ TEST(folios_not_used_to_their_end)
 	CHECK(everywhere, DEFAULTS);
 }
 
-/* What others have aged tells nothing, as they age pages inside of folios too. */
+/* Memory that others have aged is no evidence, as they age pages inside of folios too. */
 TEST(aged_memory_nearby)
 {
 	static const struct row rows[] = {
@@ -239,7 +241,10 @@ TEST(aged_memory_nearby)
 		{ AGED_16 NONE_16 NONE_16 AGED_16 HERE_16 FULL_16, 4, MMP_DENSE_NEIGHBOUR },
 		{ "ummmmmmmmmmmmmuu" NONE_16 NONE_16 AGED_16 HERE_16 FULL_16, 4, MMP_DENSE_NEIGHBOUR },
 		{ "mmmm" NONE_4 "mmmm" HERE_4 FULL_4 NONE_4 NONE_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
-		/* Either inner page of 16 kB is enough to tell that somebody else has aged it. */
+		/*
+		 * Either inner page of a 16 kB group suffices to show that another party has aged
+		 * it.
+		 */
 		{ "umuu" NONE_4 "umuu" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
 		{ "uumu" NONE_4 "uumu" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
 		{ "muuu" NONE_4 "uuum" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 0, MMP_NO_NEIGHBOUR },
@@ -249,7 +254,7 @@ TEST(aged_memory_nearby)
 	CHECK_MIDDLE(rows, DEFAULTS);
 }
 
-/* What is in swap tells nothing. */
+/* Swap entries are no evidence. */
 TEST(swap_entries_nearby)
 {
 	static const struct row rows[] = {
@@ -327,7 +332,7 @@ TEST(locked_areas_are_populated_anyway)
 	CHECK_FLAGS(on_fault, VM_LOCKED | VM_LOCKONFAULT);
 }
 
-/* What a fault in an empty table gets behind a huge page. */
+/* The decision for a fault in an empty table behind a huge page. */
 static struct mmp_decision behind_huge(u32 probe_blocks, unsigned long block,
 				       unsigned long pmd_bits)
 {
@@ -358,7 +363,7 @@ static void check_block(u32 probe_blocks, unsigned long block)
 	EXPECT(d.reason, ==, MMP_NO_NEIGHBOUR);
 }
 
-/* What it will have is there at once, so min_folios bounds nothing. */
+/* mlockall() populates all of the memory at once, so min_folios bounds nothing. */
 TEST(a_small_process_that_locks_its_memory)
 {
 	struct mmp_decision d;

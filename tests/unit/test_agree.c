@@ -75,7 +75,7 @@ static void some_tables(struct sim *sim)
 	sim->mm.elsewhere = 1UL << pick(20);
 }
 
-/* The rule on the same fault, if the group around it were empty and in the VMA. */
+/* The order by the rule for this fault, if the group around it were empty and in the VMA. */
 static unsigned int order_if_it_fitted(struct sim *sim, const struct vm_fault *vmf,
 				       unsigned long fault)
 {
@@ -100,8 +100,8 @@ static unsigned int order_if_it_fitted(struct sim *sim, const struct vm_fault *v
 static struct { unsigned long small, large, unfit, edge, far; } seen;
 
 /*
- * Both see the same state of deferring and of credit. The credit may be that of another process,
- * which ran on this CPU before and whose credit nobody may change.
+ * Shortcut and rule see the same state of deferring and of credit. The credit may belong to another
+ * process, which ran on this CPU before and whose credit must not change.
  */
 static void compare(struct sim *sim, unsigned long fault)
 {
@@ -142,7 +142,10 @@ static void compare(struct sim *sim, unsigned long fault)
 		return;
 	}
 	EXPECT(fast.order, ==, rule.order);
-	/* Who is asked only where something is near misses nothing, and little else is asked. */
+	/*
+	 * A policy that is asked only where pages are near misses no folio, and is asked little
+	 * else.
+	 */
 	near = mmp_anon_order_near(&vmf);
 	EXPECT(fast.reason == MMP_NO_NEIGHBOUR || near, ==, true);
 	seen.far += !near;
@@ -167,7 +170,7 @@ TEST(shortcuts_of_adaptive_agree_with_its_rule)
 		compare(&sim, fault);
 	}
 	sim_free(&sim);
-	/* Each kind of answer was there. */
+	/* Each kind of answer occurred. */
 	EXPECT(seen.small, >, 30000);
 	EXPECT(seen.large, >, 20000);
 	EXPECT(seen.unfit, >, 500);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* How much memory is said to be left, as module/sense/available.h has it. */
+/* The share of memory that is left, as module/sense/available.h defines it. */
 #include <linux/jiffies.h>
 #include <linux/percpu.h>
 
@@ -16,7 +16,7 @@ TEST(available_is_a_share)
 	EXPECT(mmp_share(0, 0), ==, 1000);
 }
 
-/* Whoever looks may be kept from it, when memory is short of all times. */
+/* The sampler may be kept from running just when memory is short. */
 TEST(available_says_nothing_when_stale)
 {
 	const struct mmp_sample sample = { .share = 700, .taken = -100UL };
@@ -39,7 +39,7 @@ bool mmp_plenty_look(const struct vm_area_struct *vma, unsigned int enough,
 	return false;
 }
 
-/* What a CPU has kept serves one process, for one tick, one question, and so many pages. */
+/* An answer cached by a CPU serves one process, for one tick, one question, and so many pages. */
 TEST(plenty_is_not_looked_for_again)
 {
 	const struct vm_area_struct vma = { .vm_mm = (void *)0x1000 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The policies of bulk, on a simulated zone: what a page costs depends on the
- * size of the refill, on when the CPU's list of free pages runs empty, on how
- * much the zone has left, and on interrupts.
+ * The policies of bulk, on a simulated zone: the cost of a page depends on the size of the refill,
+ * on the moment when the CPU's list of free pages runs empty, on the rest of the zone, and on
+ * interrupts.
  */
 #include <stdlib.h>
 
@@ -144,7 +144,7 @@ static const struct {
 	{ "a zone with no page left", { .left = 0, .interrupts = 1000000 } },
 };
 
-/* Whatever the load before has left it with. */
+/* Holds whatever size the load before has left it with. */
 TEST(bulk_adaptive_is_near_the_best_size)
 {
 	unsigned int i, seed;
@@ -208,7 +208,7 @@ TEST(bulk_adaptive_notices_another_load)
 	}
 }
 
-/* What is timed between two naps is whole blocks: 128 pages, or 16 refills that bring less. */
+/* Only whole blocks are timed between two naps: 128 pages, or 16 refills that bring fewer. */
 TEST(bulk_adaptive_times_whole_blocks)
 {
 	static const struct {
@@ -254,7 +254,7 @@ TEST(bulk_adaptive_survives_nonsense)
 	}
 }
 
-/* What it learns of one kind of memory says nothing about the other. */
+/* Measurements of one kind of memory do not affect the other. */
 TEST(bulk_adaptive_tells_nodes_apart)
 {
 	adaptive((struct zone_sim){ .left = 0 }, 20000);

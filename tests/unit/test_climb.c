@@ -12,8 +12,8 @@
 #define USUAL		1000	/* ticks of a page in the size that is the best */
 
 /*
- * What a page costs, what one of another size costs more, and by turns more or less than that;
- * in ticks divided by @parts.
+ * The usual cost of a page, the extra cost of one of another size, and a deviation whose sign
+ * alternates; in ticks divided by @parts.
  */
 static struct {
 	int usual, more[129], turns[129];
@@ -60,8 +60,8 @@ static double timed_blocks(void)
 }
 
 /*
- * Both neighbours of 64 pages cost so much more that ten pairs of blocks show it. What is usual
- * is learned at first.
+ * Both neighbours of 64 pages cost so much more that ten pairs of blocks show it. The usual cost is
+ * learned first.
  */
 static void sixty_four_is_best(void)
 {
@@ -75,7 +75,7 @@ static void sixty_four_is_best(void)
 		timed_blocks();
 }
 
-/* The same with costs in sixteenths of a tick, which any other size at least doubles. */
+/* As above, with costs in sixteenths of a tick, which any other size at least doubles. */
 static void sixty_four_is_best_by_sixteenths(int usual)
 {
 	unsigned int i;
@@ -144,7 +144,10 @@ struct seen {
 	unsigned int pairs;
 };
 
-/* The same from what was seen: until it is beyond three standard errors, in ten pairs or more. */
+/*
+ * As above, computed from the measured differences: until their mean is beyond three standard
+ * errors, in ten pairs or more.
+ */
 static unsigned int pairs_needed(struct seen *seen, double more, double turns)
 {
 	unsigned int pairs = 0;
@@ -180,7 +183,7 @@ TEST(climb_compares_until_it_is_sure)
 	}
 }
 
-/* It gives up for a while after 128 pairs; what it saw counts the next time. */
+/* The comparison is given up for a while after 128 pairs; its measurements count the next time. */
 TEST(climb_remembers_what_it_was_not_sure_of)
 {
 	struct seen seen = {};
@@ -197,7 +200,7 @@ TEST(climb_remembers_what_it_was_not_sure_of)
 	cost.more[128] = 250;
 	cost.turns[128] = 0;
 	EXPECT(pairs_with(128), ==, pairs_needed(&seen, 250, 0));
-	EXPECT(pairs_with(128), ==, 10);	/* and nothing of it is left */
+	EXPECT(pairs_with(128), ==, 10);	/* and no measurement is left over */
 }
 
 /* A block that costs five times as much counts as one that costs twice as much. */
@@ -259,7 +262,7 @@ TEST(climb_sees_a_sixteenth_of_a_tick)
 	}
 }
 
-/* However little a page costs, a load that stays the same is not odd: a nap follows each block. */
+/* However little a page costs, a steady load is not odd: a nap follows each block. */
 TEST(climb_naps_where_pages_cost_little)
 {
 	unsigned int i;
@@ -297,7 +300,7 @@ TEST(climb_looks_again_after_an_odd_block)
 	}
 }
 
-/* After a refusal all is new: it rests for a block, not for five, and that at once. */
+/* After a refusal the size starts anew: it rests for a block, not for five, and that at once. */
 TEST(climb_begins_anew_after_a_refusal)
 {
 	unsigned int i;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Which machine code counts for the fingerprint of a kernel, as module/provider/code.h has it. */
+/*
+ * The machine code that counts for the fingerprint of a kernel, as module/provider/code.h has it.
+ */
 #include "check.h"
 #include "provider/code.h"
 
-/* What stands for each other at one place, after one boot or another. */
+/* Instructions that replace each other at one place, depending on the boot. */
 TEST(code_that_is_patched)
 {
 	static const struct {
@@ -74,7 +76,7 @@ TEST(code_prefix_of_one_cpu)
 	EXPECT(mmp_code_prefix_is_patched(0x65), ==, false);
 }
 
-/* With how many second bytes an opcode may be patched; with none, if it is not here. */
+/* The number of second bytes with which an opcode may be patched; 0 if it is not listed. */
 static unsigned int second_bytes(u32 opcode)
 {
 	static const struct {

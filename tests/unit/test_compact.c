@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The policies of compact, on a simulated zone: some blocks can be made free by
- * moving what is in them, others never. An attempt goes on from where the last
- * one ended, to the next block that can, or to the end. Deferral is as in mm.
+ * The policies of compact, on a simulated zone: some blocks become free when their pages are moved,
+ * others never. An attempt continues where the last one ended, to the next block that can become
+ * free, or to the end. Deferral works as in mm.
  */
 #include <linux/jiffies.h>
 #include <linux/minmax.h>
@@ -46,7 +46,7 @@ static void sim_zone(struct zone_sim *sim, const struct mmp_policy *policy)
 		sim->knob[i] = policy->knobs[i].def;
 }
 
-/* Every so many blocks one can be made free. */
+/* One of @every blocks can become free. */
 static void make_movable(struct zone_sim *sim, unsigned long every)
 {
 	unsigned long i;
@@ -116,7 +116,7 @@ static void attempt(struct zone_sim *sim)
 		sim->zone.free -= BLOCK;
 }
 
-/* So many allocations, 100 in a jiffy. */
+/* @n allocations, 100 in a jiffy. */
 static void allocate(struct zone_sim *sim, unsigned long n)
 {
 	while (n--) {
@@ -208,7 +208,7 @@ TEST(budget_probes_when_memory_becomes_free)
 	EXPECT(sim.got, ==, BLOCKS);
 }
 
-/* Also where mm would still wait; stock then does. */
+/* The budget does so even where mm would still wait; the stock kernel then waits. */
 TEST(budget_ends_a_deferral_when_memory_becomes_free)
 {
 	struct zone_sim stock, sim;
@@ -246,7 +246,10 @@ TEST(budget_probes_as_time_goes_by)
 	EXPECT(sim.got, ==, BLOCKS);
 }
 
-/* At the limit it tries; above, until so much time has passed. A clock that goes back is no time. */
+/*
+ * At the limit the policy tries; above, it waits until so much time has passed. A clock that goes
+ * back counts as no time.
+ */
 TEST(budget_is_exact)
 {
 	struct zone_sim sim;
@@ -286,7 +289,7 @@ TEST(budget_keeps_to_its_rate)
 	EXPECT(sim.scanned, >=, 20 * ms / 2);
 }
 
-/* A success that was not asked for, at the last priority, counts as well. */
+/* A success at the last priority, for which the policy was not asked, counts as well. */
 TEST(budget_learns_from_every_attempt)
 {
 	struct zone_sim sim;
@@ -338,7 +341,7 @@ TEST(budget_skips_what_mm_skips)
 	EXPECT(answer_about(&sim, &sim.zone, ORDER, 0, false), ==, MM_POLICY_TRY);
 }
 
-/* Switched off meanwhile, and on again. */
+/* The policy starts anew after it was switched off and on again. */
 TEST(budget_forgets)
 {
 	struct zone_sim sim;
@@ -350,7 +353,7 @@ TEST(budget_forgets)
 	EXPECT(sim.attempts, >, 0);
 }
 
-/* No policy writes what belongs to mm. */
+/* No policy writes the fields that belong to mm. */
 TEST(zones_are_left_alone)
 {
 	struct zone_sim sim;
@@ -411,7 +414,7 @@ TEST(eager_never_skips)
 	EXPECT(sim.attempts, ==, 1000);
 }
 
-/* Of the attempts that mm would have deferred. */
+/* Holds for the attempts that mm would have deferred. */
 TEST(eager_looks_at_all_blocks_now_and_then)
 {
 	struct zone_sim sim;

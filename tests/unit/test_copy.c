@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* adaptive: how much of shared memory is copied, which its written neighbours say. */
+/* adaptive: the size of a copy of shared memory, as its written neighbours suggest. */
 #include <linux/bitops.h>
 #include <linux/minmax.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What every policy must keep to, whoever adds it. */
+/* Requirements for every policy, including later ones. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static bool is_name(const char *name)
 	return true;
 }
 
-/* What a file in sysfs and a column of a table can show. */
+/* The limits of a file in sysfs and of a column of a table. */
 static bool is_line(const char *text)
 {
 	return text && *text && strlen(text) < 80 && !strchr(text, '\n');
@@ -41,7 +41,7 @@ TEST(policies_have_proper_names)
 	}
 }
 
-/* What the module is made of: a file that is not listed would be in vain. */
+/* The source files of the module: a policy missing in the list would not be part of it. */
 TEST(policies_are_listed)
 {
 	static const char *const listed[] = {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What is lazily freed, as module/madv_free/lazyfree.c has it, against address spaces
- * whose every page is known. A call clears its pages some time after it has
- * been allowed, as in the kernel.
+ * The accounts of lazily freed pages, as module/madv_free/lazyfree.c keeps them, against address
+ * spaces whose every page is known. A call clears its pages some time after it has been allowed, as
+ * in the kernel.
  */
 #include <linux/minmax.h>
 #include <string.h>
@@ -21,8 +21,8 @@ struct mm_struct {
 	struct mmp_lazy lazy;
 	unsigned char page[PAGES];
 	struct mmp_lazy_call begun[TASKS];	/* first page, pages, whether */
-	unsigned long counted;	/* areas, for what is lazily freed */
-	unsigned long asked;	/* areas and holes, for what is mapped */
+	unsigned long counted;	/* areas, for lazily freed pages */
+	unsigned long asked;	/* areas and holes, for mapped pages */
 	unsigned long looked;	/* at the entries of so many of them */
 };
 
@@ -49,7 +49,7 @@ static unsigned long count(struct mm_struct *in, unsigned long start, unsigned l
 	return pages;
 }
 
-/* Behind the pages there is nothing, which the tables say in such pieces. */
+/* Behind the pages lies a hole, which the tables report in pieces of this size. */
 static unsigned long hole_size = 1UL << 39;
 static unsigned long behind_hole = ~0UL;	/* from there on all is mapped again */
 
@@ -67,7 +67,7 @@ static unsigned long count_pages(struct mm_struct *in, unsigned long addr, unsig
 	return there ? count(in, addr, *end, DIRTY) : 0;
 }
 
-/* What others do while an area is counted, and whether it can be. */
+/* The activity of other tasks while an area is counted, and whether it can be counted. */
 static void (*meanwhile)(struct mm_struct *in);
 static bool cannot_tell;
 static unsigned long elsewhere = 1;	/* pages that are lazily freed in each other area */
@@ -124,7 +124,7 @@ static enum mmp_lazy_answer ask(struct mm_struct *in, u32 task, unsigned long fi
 	return mmp_lazy_ask(&in->lazy, &call, &count, (struct mmp_lazy_limit){ limit, shared });
 }
 
-/* As the kernel does after it has asked: all of what is there. */
+/* Clears all present pages, as the kernel does after it has asked. */
 static void clear(struct mm_struct *in, unsigned long first, unsigned long pages, int to)
 {
 	for (; pages--; first++)
@@ -141,7 +141,7 @@ static enum mmp_lazy_answer call(struct mm_struct *in, unsigned long first, unsi
 	return answer;
 }
 
-/* A call of a task ends before it makes the next one. */
+/* A task ends its call before it makes the next one. */
 static void begin_or_end(struct mm_struct *in, unsigned int task, unsigned long limit)
 {
 	struct mmp_lazy_call *begun = &in->begun[task];
@@ -160,7 +160,7 @@ static void begin_or_end(struct mm_struct *in, unsigned int task, unsigned long 
 		clear(in, first, pages, NONE);
 }
 
-/* Nobody takes what is being freed. */
+/* Pages that a call is freeing are not reused. */
 static void reuse_some(struct mm_struct *in, unsigned long first, unsigned long pages)
 {
 	unsigned int task;
@@ -172,7 +172,7 @@ static void reuse_some(struct mm_struct *in, unsigned long first, unsigned long 
 	memset(in->page + first, DIRTY, pages);
 }
 
-/* How many sets are said to have areas, and have none, or the other way round. */
+/* The number of sets marked as having areas that have none, or the other way round. */
 static unsigned long sets_that_are_wrong(const struct mmp_lazy *lazy)
 {
 	unsigned long set, way, wrong = 0;
@@ -262,7 +262,7 @@ TEST(lazyfree_reuse_is_noticed)
 	EXPECT(mm.counted * MMP_AREA_PAGES, <=, answers * CHUNK * 16);
 }
 
-/* What stays lazily freed is not looked at in vain for ever. */
+/* Pages that stay lazily freed are not looked at in vain for ever. */
 TEST(lazyfree_looks_are_paid_for)
 {
 	unsigned long i, before;
@@ -289,7 +289,7 @@ TEST(lazyfree_a_refused_call_changes_nothing)
 	EXPECT(mm.lazy.pages, ==, 100);
 }
 
-/* Only what is there is freed, as far as it is counted. */
+/* Only present pages are freed, as far as they are counted. */
 TEST(lazyfree_empty_ranges_are_free)
 {
 	begin(&mm);
@@ -300,7 +300,7 @@ TEST(lazyfree_empty_ranges_are_free)
 	EXPECT(call(&mm, 0, 20 * MMP_AREA_PAGES + 1, 10), ==, MMP_ANSWER_LIMIT);
 }
 
-/* 64 TB that are not there are no work, whoever asks again and again. */
+/* 64 TB of absent pages are no work, however often a task asks. */
 TEST(lazyfree_long_ranges_are_little_work)
 {
 	const unsigned long pages = 64UL << 40 >> PAGE_SHIFT;
@@ -314,7 +314,7 @@ TEST(lazyfree_long_ranges_are_little_work)
 	EXPECT(mm.asked, <=, 2 * (AREAS + (64UL << 40) / hole_size) + 2);
 }
 
-/* A hole is one step, however large, so what is behind it is added, too. */
+/* A hole is one step, however large, so the pages behind it are added, too. */
 TEST(lazyfree_pages_behind_a_hole)
 {
 	const unsigned long first = (hole_size - FIRST) / PAGE_SIZE;
@@ -326,7 +326,7 @@ TEST(lazyfree_pages_behind_a_hole)
 	behind_hole = ~0UL;
 }
 
-/* Where nothing is, there is nothing to add, and nothing to refuse. */
+/* An empty range has nothing to add, and nothing to refuse. */
 TEST(lazyfree_nothing_is_lazy)
 {
 	begin(&mm);
@@ -358,7 +358,7 @@ TEST(lazyfree_a_call_looks_at_few_tables)
 		}
 }
 
-/* Looks that nobody needed do not add up. */
+/* Looks that no call needed do not add up. */
 TEST(lazyfree_looks_are_not_saved_up)
 {
 	unsigned long i;
@@ -374,7 +374,7 @@ TEST(lazyfree_looks_are_not_saved_up)
 	EXPECT(mm.counted, ==, 19);	/* and a step to each of them, of the looks of 20 */
 }
 
-/* Nor is what is beyond the limit, or in too many pieces. */
+/* Nor are pages looked at beyond the limit, or in too many pieces. */
 TEST(lazyfree_asks_no_more_than_it_needs)
 {
 	begin(&mm);
@@ -388,7 +388,7 @@ TEST(lazyfree_asks_no_more_than_it_needs)
 	EXPECT(mm.lazy.pages, ==, 0);
 }
 
-/* Others unmap meanwhile what a call is to free: at the next look it is gone. */
+/* Other tasks unmap pages that a call is about to free: the next look finds them gone. */
 TEST(lazyfree_pages_that_go_meanwhile)
 {
 	const struct mmp_lazy_call call = { FIRST, FIRST + 3 * MMP_AREA_SIZE, 1 };
@@ -415,7 +415,7 @@ static void free_one_more(struct mm_struct *in)
 	clear(in, 3 * MMP_AREA_PAGES, 1, LAZY);
 }
 
-/* ... and then counts it anew, so that the sum is what it was. */
+/* ... and then counts it anew, so that the sum stays the same. */
 static void free_and_look(struct mm_struct *in)
 {
 	free_one_more(in);
@@ -456,7 +456,7 @@ TEST(lazyfree_a_look_that_cannot_tell)
 	EXPECT(mm.counted, <=, 64);
 }
 
-/* It is forgotten while it counts: its group is none of its any more. */
+/* The process is forgotten during the count: it no longer belongs to its group. */
 static void forget(struct mm_struct *in)
 {
 	mmp_lazy_move(&in->lazy, NULL);
@@ -489,7 +489,7 @@ static void ask_in_turn(struct mm_struct *in)
 	}
 }
 
-/* ... and what was saved is spent once. */
+/* ... and saved looks are spent once. */
 TEST(lazyfree_looks_are_spent_once)
 {
 	unsigned long i;
@@ -550,7 +550,7 @@ TEST(lazyfree_busy_areas_cost_looks)
 	EXPECT(mm.lazy.looks, <=, MMP_AREA_PAGES);
 }
 
-/* Who moves to another group takes its pages along. */
+/* A process that moves to another group takes its pages along. */
 TEST(lazyfree_a_process_moves)
 {
 	static atomic_long_t there;
@@ -587,7 +587,7 @@ TEST(lazyfree_full_set)
 	for (i = 0; i < MMP_LAZY_AREAS; i++)
 		mmp_lazy_found(&mm.lazy, FIRST + (PAGES + i * MMP_AREA_PAGES) * PAGE_SIZE, 1);
 	EXPECT(mm.lazy.pages, ==, MMP_LAZY_AREAS);
-	EXPECT(mm.counted, ==, 0);	/* what is found pays for no look */
+	EXPECT(mm.counted, ==, 0);	/* areas found at once pay for no look */
 	for (i = 0; i < MMP_LAZY_AREAS; i++)
 		n += !mm.lazy.areas[i];
 	EXPECT(n, <, MMP_LAZY_AREAS / 4);
@@ -597,7 +597,7 @@ TEST(lazyfree_full_set)
 	EXPECT(mm.lazy.pages, ==, MMP_LAZY_AREAS + i);
 }
 
-/* A slot in use is not given away, whoever can pay for looks at it. */
+/* A slot in use is not given away, even to a process that can pay for looks at it. */
 TEST(lazyfree_slots_in_use_stay)
 {
 	unsigned long i, n = 0, sums = 0, before;
@@ -666,7 +666,7 @@ TEST(lazyfree_another_area_of_the_set_stays)
 	EXPECT(call(&mm, 5 * MMP_AREA_PAGES, 1, 10), ==, MMP_ANSWER_LAZY);
 }
 
-/* A call may look at 16 entries for each page that it frees; what it did not need is kept. */
+/* A call may look at 16 entries for each page that it frees; unused looks are kept. */
 TEST(lazyfree_each_page_pays_for_sixteen_looks)
 {
 	begin(&mm);
@@ -698,7 +698,7 @@ TEST(lazyfree_a_free_slot_costs_no_looks)
 	}
 }
 
-/* A look at an area is made if there is more than what it costs. */
+/* A look at an area is made if the looks left exceed its price. */
 TEST(lazyfree_a_look_needs_its_price_and_more)
 {
 	unsigned long looks;
@@ -739,7 +739,7 @@ TEST(lazyfree_recount_in_pieces)
 		for (a = 0; a < AREAS; a++)
 			EXPECT(call(&mm, a * MMP_AREA_PAGES, 2, PAGES), ==, MMP_ANSWER_LAZY);
 		all_ended = true;
-		/* One of the two pages of each area is used again, which nobody is told. */
+		/* One of the two pages of each area is used again, without a call. */
 		for (a = 0; a < AREAS; a++)
 			mm.page[a * MMP_AREA_PAGES] = DIRTY;
 		EXPECT(mm.lazy.pages, ==, 2 * AREAS);
@@ -775,14 +775,14 @@ TEST(lazyfree_recount_of_nothing)
 	EXPECT(mm.counted, ==, 0);
 }
 
-/* What the policies say, of a process about which nothing is to be said. */
+/* The answers of the policies, for a process without any accounts. */
 static struct mmp_lazy_limit asked;
 static unsigned int available;
 
 unsigned int mmp_available(const struct vm_area_struct *vma, unsigned int enough,
 			   unsigned long *pages)
 {
-	EXPECT(*pages, ==, 0);	/* a call takes none of what is available */
+	EXPECT(*pages, ==, 0);	/* a call takes none of the available pages */
 	return enough ? available : MMP_ALL;
 }
 

@@ -75,7 +75,10 @@ TEST(entries_say_what_is_there)
 	sim_free(&sim);
 }
 
-/* Only page 512 is used: seen from everywhere, and by nobody next to it. */
+/*
+ * Only page 512 is used: a look finds it from each distance, and no look at the page next to it
+ * does.
+ */
 TEST(each_distance_finds_its_page)
 {
 	struct sim sim;
@@ -120,7 +123,7 @@ TEST(a_huge_neighbour_is_one_page)
 	EXPECT(look(&sim, 2 * SIM_TABLE - 1, 1), ==, MMP_USED);
 	EXPECT(look(&sim, 2 * SIM_TABLE - 1, 512), ==, MMP_USED);
 
-	/* While it is split there is PSE without PRESENT: a leaf all the same. */
+	/* A huge page being split has PSE without PRESENT: a leaf all the same. */
 	*sim_pmd(&sim, 0) = __pmd(huge & ~_PAGE_PRESENT);
 	EXPECT(look(&sim, SIM_TABLE, -1), ==, MMP_MAPPED);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * adaptive: how many entries it reads for an answer. The shortcuts of module/anon_order/adaptive.c
- * are there for that alone, so no answer shows that one is not taken.
+ * adaptive: the number of entries that it reads for an answer. The shortcuts of
+ * module/anon_order/adaptive.c exist for that alone, so no answer shows that one is not taken.
  */
 #include "check.h"
 #include "policies.h"
@@ -14,7 +14,7 @@ enum { MAX_ORDER };
 
 static const struct {
 	const char *near;
-	unsigned long used, pages;	/* what is used near the fault, from where on */
+	unsigned long used, pages;	/* used pages near the fault: first, number */
 	unsigned long fault;
 	u32 max_order;
 	unsigned int looks, order;

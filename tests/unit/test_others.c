@@ -73,7 +73,7 @@ TEST(vma_size_by_examples)
 	}
 }
 
-/* khugepaged is told what faults get, not what larger VMAs would. */
+/* khugepaged is told the order that faults get, not that of larger VMAs. */
 TEST(vma_size_says_its_cap_for_a_vma)
 {
 	struct sim sim;
@@ -88,7 +88,7 @@ TEST(vma_size_says_its_cap_for_a_vma)
 	sim_free(&sim);
 }
 
-/* What is wasted is less than one folio, of min_folios that fit. */
+/* The waste is less than one folio, of min_folios that fit. */
 TEST(vma_size_bounds_its_waste)
 {
 	unsigned long pages;

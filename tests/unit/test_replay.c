@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Programs as recorded: what the policies make of the order of their touches. */
+/* Recorded programs: the faults and the memory of each policy for the order of their touches. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,7 +113,7 @@ TEST(every_policy_lives_with_every_program)
 		}
 }
 
-/* What is known to be out of reach of the other bounds. */
+/* Programs known to be out of reach of the usual bounds. */
 static const struct {
 	const char *name;
 	double share, memory;

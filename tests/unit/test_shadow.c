@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* anon_order/shadow.h: what is counted of a policy that is not obeyed. */
+/* anon_order/shadow.h: the counters of a policy that runs in the shadow, without effect. */
 #include "anon_order/shadow.h"
 #include "check.h"
 #include "walks.h"
@@ -15,7 +15,7 @@ static struct vm_fault fault_at(struct sim *sim, unsigned long page)
 	};
 }
 
-/* The fate of an order, and what it has become, as one number. */
+/* The fate of an order, and the order that results, as one number. */
 static int fate(struct sim *sim, unsigned long page, enum mm_policy_site site,
 		unsigned int order)
 {
@@ -102,7 +102,7 @@ TEST(shadow_folios_of_pmd_size_are_counted_once)
 	sim_free(&sim);
 }
 
-/* Order 0 is what happens; these are what is counted meanwhile. */
+/* Faults get order 0; these counters record the orders of the shadow policy. */
 static const struct mmp_policy *asked;
 static unsigned long wanted[MMP_MAX_ORDER + 1], made[MMP_MAX_ORDER + 1];
 static unsigned long inside;
@@ -139,7 +139,7 @@ static struct cost cost_of(const struct mmp_policy *policy, u32 cap, walk *walk)
 	return cost;
 }
 
-/* What docs/policies/anon_order.md says of the counters. */
+/* The counters as docs/policies/anon_order.md describes them. */
 static struct cost estimate_of(const struct mmp_policy *policy, u32 cap, walk *walk)
 {
 	static struct mmp_policy never = { .name = "shadowed", .anon_order = shadowed };

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What tasks have begun: who gets the place, what is missed, and that nothing is lost for ever. */
+/*
+ * Time stamps of begun operations: which task gets the place, which ones are missed, and that no
+ * place is lost for ever.
+ */
 #include <linux/log2.h>
 #include <linux/mm_types.h>
 #include <linux/sched.h>
@@ -88,7 +91,7 @@ TEST(what_never_ends_gives_its_place_away)
 	EXPECT(mmp_stamp_end(mmp_stamp_mine(&stamps)), ==, 5);
 }
 
-/* A thousand tasks exit in the middle of something: later ones are timed all the same. */
+/* A thousand tasks exit in the middle of an operation: later ones are timed all the same. */
 TEST(a_table_full_of_the_dead_recovers)
 {
 	unsigned int begun = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What texts mean: random ones, compared with the model that the files of the
- * loaded module are compared with. With -DLIBFUZZER, libFuzzer chooses the texts.
+ * The meaning of texts: random ones, compared with the model that the files of the loaded module
+ * are compared with. With -DLIBFUZZER, libFuzzer chooses the texts.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -72,7 +72,7 @@ void at(const char *fmt, ...)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	if (size)		/* nobody is told of a write of nothing */
+	if (size)		/* a write of zero bytes reaches no handler */
 		same((const char *)data, size);
 	return 0;
 }

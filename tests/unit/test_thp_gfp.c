@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The policies of thp_gfp: what they may and may not ask for. */
+/* The policies of thp_gfp: the bits that they may and may not ask for. */
 #include <linux/gfp.h>
 
 #include "check.h"
@@ -37,7 +37,7 @@ TEST(thp_gfp_by_examples)
 	}
 }
 
-/* Whoever adds one: the hook lets no other bits through, and nobody wakes kswapd. */
+/* Holds for later policies too: the hook lets no other bits through, and none wakes kswapd. */
 TEST(thp_gfp_stays_within_its_bits)
 {
 	const struct mmp_policy *policy;

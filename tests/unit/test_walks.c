@@ -95,7 +95,7 @@ TEST(sparse_walks_take_the_memory_of_order_0)
 		}
 }
 
-/* The same cap as a fixed order takes far more: the walks are worth their name. */
+/* A fixed order at the same cap takes far more memory, so the walks are a real test. */
 TEST(fixed_orders_waste_memory_on_sparse_walks)
 {
 	EXPECT(cost_of(&mmp_policy_anon_order_fixed, 4, every_64k).pages, ==, AREA);
@@ -160,7 +160,7 @@ TEST(records_look_sparse_wherever_they_lie)
 			}
 }
 
-/* What a stream costs before it has reached the cap, and each probe block. */
+/* The faults of a stream before it has reached the cap, and of each probe block. */
 static unsigned long bound(u32 cap, unsigned long nr_streams)
 {
 	unsigned long blocks = AREA / SIM_TABLE;
@@ -225,8 +225,8 @@ TEST(a_walk_of_huge_pages_that_turns_sparse)
 }
 
 /*
- * A limit of the method, so that it is known: who uses both ends of each folio
- * and nothing between looks dense.
+ * A known limit of the method: a program that uses both ends of each folio and nothing between
+ * looks dense.
  */
 TEST(both_ends_in_use_look_dense)
 {
@@ -256,7 +256,7 @@ static double bursts(u32 cap, u32 least, unsigned long used, unsigned long idle)
 	return ratio;
 }
 
-/* What docs/policies/anon_order.md says of memory. */
+/* The bounds of memory in docs/policies/anon_order.md. */
 TEST(bursts_take_bounded_memory)
 {
 	static const struct {
@@ -315,7 +315,7 @@ TEST(memory_in_pieces_takes_little_more_than_at_order_0)
 	for (of_16 = 1; of_16 < 16; of_16++) {
 		at("%lu of 16 pages", of_16);
 		EXPECT(pieces(of_16, false), <=, 1.10);
-		if (of_16 < 14)	/* that is what min_used_pages takes for full */
+		if (of_16 < 14)	/* below the share that min_used_pages takes for full */
 			EXPECT(pieces(of_16, true), <=, 1.10);
 	}
 }
@@ -345,7 +345,7 @@ static unsigned long aged_fill(u32 cap, unsigned long streams, bool mixed, unsig
 	return faults;
 }
 
-/* Reclaim, DAMON and clear_refs age memory in ranges, and mean nothing by it. */
+/* Reclaim, DAMON and clear_refs age memory in ranges; that is no evidence of sparse use. */
 TEST(memory_that_others_age)
 {
 	unsigned long streams;

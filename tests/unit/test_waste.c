@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What waste costs a process, and what earns it credit, as module/anon_order/waste.h has it. */
+/*
+ * The cost of waste for a process, and the credit for full memory, as module/anon_order/waste.h has
+ * it.
+ */
 #include <string.h>
 
 #include "anon_order/waste.h"
@@ -7,7 +10,7 @@
 #include "policies.h"
 #include "sim.h"
 
-/* A piece whose pages are all there, and not all used. */
+/* A piece whose pages are all present, and not all used. */
 static const pte_t wasted[BLOCK] = { [0 ... BLOCK - 1] = { _PAGE_PRESENT | _PAGE_USER } };
 
 /* How often a process without credit looks until it has some; 1 if it has. */
@@ -26,9 +29,9 @@ static const struct {
 } cases[] = {
 	/* The credit of a new process is for nine groups, or sixteen blocks. */
 	{ 0, 0, 0, 1 }, { 0, 9, 0, 1 }, { 0, 10, 0, 12 }, { 0, 0, 16, 1 }, { 0, 0, 17, 8 },
-	/* A full block earns what two wasted ones cost. */
+	/* A full block earns the cost of two wasted ones. */
 	{ 1, 0, 18, 1 }, { 1, 0, 19, 8 },
-	/* There is an end to both. */
+	/* Credit and debt are both bounded. */
 	{ 100, 0, 32, 1 }, { 100, 0, 33, 8 }, { 0, 1000, 0, 128 }, { 0, 0, 1000, 128 },
 };
 
@@ -59,7 +62,7 @@ TEST(credit_of_none_is_enough)
 	EXPECT(mmp_credit.left, ==, 0);
 }
 
-/* What is used, what is not all there, and a folio below a block neither cost nor earn. */
+/* Used pieces, incomplete ones, and a folio below a block neither cost nor earn. */
 TEST(waste_is_what_is_there_and_not_used)
 {
 	pte_t hole[BLOCK];

@@ -194,7 +194,7 @@ void swap_in_sparse(struct sim *sim)
 	up(sim, START, START + AREA, 16);
 }
 
-/* The child's pages are as if nobody had used them; it goes on where all ends. */
+/* The child's pages look unused; it goes on where all of them end. */
 void after_fork(struct sim *sim)
 {
 	unsigned long page;

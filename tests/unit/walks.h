@@ -17,6 +17,6 @@ walk heap, stack, stack_again;
 walk swap_in_forward, swap_in_backward, swap_in_sparse;
 walk after_fork, across_pmd_pages, both_ends;
 
-unsigned int pick(unsigned int n);	/* 0..n-1, the same in each run */
+unsigned int pick(unsigned int n);	/* 0..n-1, repeatable in each run */
 
 #endif /* WALKS_H */
