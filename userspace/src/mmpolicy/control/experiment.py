@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from mmpolicy.control.keys import ExperimentFile, Key, Lease, Profile, Setting, State
+from mmpolicy.control.watched import wanted_now
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 
@@ -49,6 +50,7 @@ def live(tree: Tree) -> dict[str, Any]:
 
 def declared(tree: Tree, now: State, target: State) -> State:
     """Return a target in which a run of this command has its own, whatever a manifest says."""
+    target = wanted_now(tree, target)
     if not running(tree) or not has_arms(now):
         return target
     rest = {key: value for key, value in target.items() if not is_ours(key)}

@@ -393,6 +393,18 @@ def _find_setting(
     return setting.of(profile)
 
 
+def undeclare(tree: Tree, profile: str) -> None:
+    """Take a profile, and what is bound to it, out of the manifest that was applied last."""
+    import tomli_w
+
+    data: dict[str, Any] = tomllib.loads(tree.read(APPLIED)) if tree.exists(APPLIED) else {}
+    if data.get("profiles", {}).pop(profile, None) is None:
+        return
+    bindings = data.get("bindings", {})
+    data["bindings"] = {each: bound for each, bound in bindings.items() if bound != profile}
+    tree.keep(APPLIED, tomli_w.dumps(data), 0o644)
+
+
 def save(tree: Tree, state: State) -> str:
     """Return the manifest of a state.
 

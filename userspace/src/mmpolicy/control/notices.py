@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from mmpolicy.control.change import LOCK
@@ -10,6 +11,7 @@ from mmpolicy.control.experiment import LOCK as RUNS
 from mmpolicy.control.experiment import RECOVERY, running
 from mmpolicy.control.journal import Entry, cut_off
 from mmpolicy.control.maintained import line_of, live
+from mmpolicy.control.watched import gone_back, left_at_stock
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 
@@ -50,9 +52,20 @@ def knobs_left(tree: Tree) -> Notice | None:
     return Notice("knobs_left", text, "mmpolicy ab restore")
 
 
+def proofs(tree: Tree) -> Iterator[Notice]:
+    """Yield a notice of each setting of `try` that its continued proof has left or taken back."""
+    for each in left_at_stock(tree):
+        text = f"{each.cgroup} is at stock, as its continued proof was killed in a block at stock"
+        hint = f"mmpolicy try --watch {each.percent:g}% binds it again, and goes on"
+        yield Notice("left_at_stock", text, hint)
+    for each in gone_back(tree):
+        text = f"{each.cgroup} went back to stock: {each.reason}"
+        yield Notice("taken_back", text, "mmpolicy try --stop acknowledges it")
+
+
 def notices(tree: Tree) -> list[Notice]:
     """Return all of them."""
-    return [found for found in (half_made(tree), knobs_left(tree)) if found]
+    return [*(found for found in (half_made(tree), knobs_left(tree)) if found), *proofs(tree)]
 
 
 def notice_lines(tree: Tree) -> list[str]:

@@ -37,6 +37,7 @@ from mmpolicy.control.model import check_abi, check_loaded, lease_of
 from mmpolicy.control.notices import notices
 from mmpolicy.control.owners import lost, read_owned
 from mmpolicy.control.state import bindings_of, changed_keys, profiles_of, read_state
+from mmpolicy.control.watched import gone_back, read_watched
 from mmpolicy.errors import Error
 from mmpolicy.host.files import MODULE, MODULE_DIR, Tree
 from mmpolicy.host.huge import KINDS, huge_of_cgroups
@@ -105,6 +106,7 @@ def _left(tree: Tree) -> Iterator[Metric]:
     yield GaugeMetricFamily(f"{MODULE}_experiment_running", told, int(bool(running(tree))))
     yield from _experiment(live(tree))
     yield from _maintain(maintained(tree))
+    yield from _proofs(tree)
     names = {each.name for each in notices(tree)}
     for name, told in (
         ("knobs_left", "1: a killed experiment has left knobs of the kernel changed."),
@@ -159,6 +161,30 @@ def _maintain(now: dict[str, Any]) -> Iterator[Metric]:
     for each in now["services"]:
         full.add_metric([each["name"]], each["full_kib"] * 1024)
     yield full
+
+
+def _proofs(tree: Tree) -> Iterator[Metric]:
+    """Yield where the continued proofs of `try` are, by service."""
+    records, start = read_watched(tree), f"{MODULE}_try_watch"
+    gone = [each.trial for each in gone_back(tree)]
+    for name, told, those in (
+        ("running", "1: a setting that try has kept is proven on.",
+         [each.trial for each in records if each.running(tree)]),
+        ("at_stock", "1: it has a block at stock now, or was killed in one.",
+         [each.trial for each in records if each.at_stock]),
+        ("taken_back", "1: it was shown to be worse, and is back at stock.", gone),
+    ):  # fmt: skip
+        family = GaugeMetricFamily(f"{start}_{name}", told, labels=["cgroup"])
+        for each in records:
+            family.add_metric([each.cgroup], int(each.trial in those))
+        yield family
+    told = "Effect of the kept setting in the last week, against stock, with the ends of its 95 %."
+    family = GaugeMetricFamily(f"{start}_effect_ratio", told, labels=["cgroup", "metric", "end"])
+    for each in records:
+        for metric, ends in each.effects.items():
+            for end, value in zip(("estimate", "low", "high"), ends):
+                family.add_metric([each.cgroup, metric, end], value / 100)
+    yield family
 
 
 def _huge(tree: Tree) -> Iterator[Metric]:

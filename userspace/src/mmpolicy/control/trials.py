@@ -16,6 +16,7 @@ from typing import Any
 from mmpolicy.control.keys import MANIFESTS, CgroupBinding, Profile, UnitBinding
 from mmpolicy.control.notices import Notice, knobs_left
 from mmpolicy.control.state import read_state
+from mmpolicy.control.watched import is_left_at_stock, watched_of
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_id
 from mmpolicy.host.files import Tree
@@ -30,6 +31,7 @@ VERSION = 1
 RUNNING, KEEPING, KEPT, BACK = "running", "keeping", "kept", "back"  # phases
 CUT_OFF, HALF_KEPT, CHANGED = "cut off", "half kept", "changed since"
 LEFT = "not put back"
+AT_STOCK = "at stock"  # the continued proof was killed in a block at stock
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,14 @@ def standing(tree: Tree, trial: Trial) -> str:
         return LEFT
     if trial.phase == RUNNING:
         return CUT_OFF
+    watched = watched_of(tree, trial.name)
+    if watched and watched.at_stock and watched.running(tree):
+        return KEPT  # but for a block
     parts = _parts_kept(tree, trial)
     if all(parts):
         return KEPT
+    if watched and is_left_at_stock(tree, watched):
+        return AT_STOCK
     if trial.phase == KEPT:
         return CHANGED
     return HALF_KEPT if any(parts) else CUT_OFF

@@ -52,14 +52,16 @@ def new_file(tree: Tree) -> Path:
     return tree.real(FOLDER) / f"ab-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.jsonl"
 
 
-def start_own_unit(host: Host, unit: str, description: str, argv: Sequence[str]) -> None:
+def start_own_unit(
+    host: Host, unit: str, description: str, argv: Sequence[str], properties: Sequence[str] = ()
+) -> None:
     """Start this command as a systemd unit, and wait until it is at work.
 
     A stop of the unit signals only the main process, see run_as_unit(). A slow host may take
     longer than the 90 s of systemd to load the libraries and to set each knob once.
     """
-    properties = ("KillMode=process", "Type=notify", "TimeoutStartSec=infinity")
-    how = ["--collect", *(word for each in properties for word in ("--property", each))]
+    wanted = ("KillMode=process", "Type=notify", "TimeoutStartSec=infinity", *properties)
+    how = ["--collect", *(word for each in wanted for word in ("--property", each))]
     host.start_unit(own_unit(host, unit, description, how, argv))
 
 

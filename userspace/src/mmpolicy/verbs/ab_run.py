@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
@@ -55,7 +55,7 @@ from mmpolicy.verbs.options import (
     json_option,
     margin_option,
 )
-from mmpolicy.verbs.progress import display
+from mmpolicy.verbs.progress import Quiet, display
 
 HERE = ("dry_run", "want_json", "out", "detach", "yes")  # options that do not describe the run
 
@@ -342,23 +342,30 @@ def planned(ctx: click.Context, words: Sequence[str]) -> Plan:
         return _plan(own, options)
 
 
-def run_planned(host: Host, plan: Plan, file: Path, also: Callable[[], str] = lambda: "") -> Runner:
-    """Run a plan, under the lock; also() may return a further reason to end it."""
+def run_planned(
+    host: Host, plan: Plan, file: Path, also: Callable[[], str] = lambda: "",
+    own: Changes | None = None,
+) -> Runner:  # fmt: skip
+    """Run a plan, under the lock; also() may return a further reason to end it.
+
+    own: changes of the caller; the journal then has no entry of the run.
+    """
     given, metrics, guards, design, length, timing = plan
     with _locked(host, design, length, file):
         if note := put_back(host.tree):
             click.echo(f"warning: {note}", err=True)
-        changes = _changes(host, given, timing)
+        changes = own or _changes(host, given, timing)
         header = _header(host, given, design, length, changes)
-        with _opened(file) as stream, display() as shown:
+        with _opened(file) as stream, nullcontext(Quiet()) if own else display() as shown:
             runner = Runner(
                 host, design, length, metrics, guards, changes, header, stream, shown, also
             )
-            _tell(host, _note(given))
+            if not own:
+                _tell(host, _note(given))
             try:
                 runner.run()
             finally:
-                if runner.end:
+                if runner.end and not own:
                     _tell(host, f"ends: {runner.end['status']}, {runner.end['reason']}")
     return runner
 

@@ -24,6 +24,7 @@ from mmpolicy.control.keys import (
 from mmpolicy.control.manifest import Manifest
 from mmpolicy.control.manifest import save as save_state
 from mmpolicy.control.model import check_abi, check_loaded
+from mmpolicy.control.notices import proofs
 from mmpolicy.control.programs import Source
 from mmpolicy.control.state import Write, assign, bind, plan, read_state
 from mmpolicy.control.trials import drifted
@@ -244,7 +245,8 @@ def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_js
     not exist is a difference, unless you skip it. What a run of ab run has set is none.
 
     Also without the module, knobs that a killed run has left changed, and sizes of folios that
-    `try` keeps and that are not in force, are a difference.
+    `try` keeps and that are not in force, are a difference. So is a setting of `try` that its
+    continued proof has taken back, until `try --stop` acknowledges that.
     """
     if drift := drifted(host.tree):
         raise Error(drift.text, Exit.DRIFT, drift.next_step)
@@ -256,6 +258,7 @@ def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_js
         else Manifest.applied(host.tree)
     )
     if not manifest:
+        _mind_proofs(host.tree)
         text = f"no manifest was applied: there is no {host.tree.real(APPLIED)}"
         raise Error(text, Exit.FAILED, "mmpolicy verify FILE")
     if heal:
@@ -266,8 +269,15 @@ def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_js
     _emit("verify", want_json, host.tree, manifest, now, target)
     for err in bad:  # of the files that mmpolicy.service has left out
         raise err
+    _mind_proofs(host.tree)
     if now != target:
         click.get_current_context().exit(Exit.DRIFT)
+
+
+def _mind_proofs(tree: Tree) -> None:
+    """Fail if the continued proof of a setting of `try` has taken it back, or left it at stock."""
+    for each in proofs(tree):
+        raise Error(each.text, Exit.DRIFT, each.next_step)
 
 
 def _heal(host: Host, manifest: Manifest) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,6 +83,24 @@ class Seconds(click.ParamType):
         if seconds < self.least:
             self.fail(f"'{value}' is no time such as 30s, 10m or 2h", param, ctx)
         return seconds
+
+
+class Share(click.ParamType):
+    """A part of the blocks in percent, such as 2 or 2%."""
+
+    name = "percent"
+    least, most = 0.5, 10.0
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return it as a number."""
+        found = 0.0
+        with suppress(ValueError):
+            found = float(str(value).rstrip("%"))
+        if not self.least <= found <= self.most:
+            self.fail(f"'{value}' is not within {self.least:g}% and {self.most:g}%", param, ctx)
+        return found
 
 
 pass_host = click.make_pass_decorator(Host)

@@ -71,8 +71,8 @@ class Screen:
 class Quiet:
     """Forwards to another display until its output closes; the run continues without it."""
 
-    def __init__(self, shown: Display) -> None:
-        self.shown: Display | None = shown
+    def __init__(self, shown: Display | None = None) -> None:
+        self.shown = shown
 
     @contextmanager
     def _shown(self) -> Iterator[Display | None]:

@@ -11,6 +11,7 @@ from mmpolicy.ab.samples import load
 from mmpolicy.control.experiment import PATIENCE_S, end_it, live
 from mmpolicy.control.experiment import running as experiment_of
 from mmpolicy.control.trials import (
+    AT_STOCK,
     CHANGED,
     CUT_OFF,
     FOLDER,
@@ -23,17 +24,20 @@ from mmpolicy.control.trials import (
     standing,
     undo_of_half,
 )
+from mmpolicy.control.watched import watched_of
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit, table
 from mmpolicy.verbs.ab_jobs import told_of_run
+from mmpolicy.verbs.try_watch import stop_watches, watch_lines
 
 LOOK_AGAIN_S = 0.1
 NEXT = {
     CUT_OFF: "nothing was kept, and all is as it was, as its lease has ended. Try again",
     LEFT: "mmpolicy ab restore puts the sizes back that the trial has left changed",
     HALF_KEPT: "it was killed while it kept the setting, a part of which is there; undone by: ",
+    AT_STOCK: "mmpolicy try --watch 2% binds it again, and goes on; mmpolicy try --stop binds it",
     CHANGED: "the setting that was kept is no longer in force: mmpolicy log tells who changed it",
 }
 
@@ -63,9 +67,12 @@ def tell_status(host: Host, want_json: bool) -> int:
             yield f"next: {NEXT[stands]}" + undo_of_half(host.tree, trial) * (stands == HALF_KEPT)
         elif trial.page:
             yield trial.page[-1]
+        yield from watch_lines(host.tree, trial)
 
+    watched = watched_of(host.tree, trial.name)
     data = {"running": bool(running(host.tree)), "standing": stands, "trial": asdict(trial),
-            "experiment": now if stands == RUNNING else {}}  # fmt: skip
+            "experiment": now if stands == RUNNING else {},
+            "watch": asdict(watched) if watched else None}  # fmt: skip
     emit("try", want_json, data, lines)
     return int(Exit.DRIFT if stands in (LEFT, HALF_KEPT) else Exit.DONE)
 
@@ -74,6 +81,9 @@ def end_trial(host: Host, want_json: bool) -> None:
     """End the trial that runs, and wait until all is as it was before."""
     who = running(host.tree)
     if not who:
+        if stop_watches(host):
+            tell_status(host, want_json)
+            return
         raise Error("no trial runs", Exit.FAILED, "mmpolicy try --list shows those that ran")
     end = host.clock() + PATIENCE_S
     while running(host.tree) == who:

@@ -15,7 +15,7 @@ from mmpolicy.ab.scope import HOST
 from mmpolicy.control.experiment import in_the_way
 from mmpolicy.control.experiment import running as experiment_of
 from mmpolicy.control.model import check_loaded
-from mmpolicy.control.trials import LOCK, RUN, running, standing
+from mmpolicy.control.trials import KEPT, LOCK, RUN, running, standing
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.evidence import THP
@@ -42,6 +42,7 @@ from mmpolicy.verbs.ab_jobs import start_own_unit
 from mmpolicy.verbs.options import (
     FILE,
     Seconds,
+    Share,
     ask,
     complete_cgroup,
     complete_unit,
@@ -78,6 +79,8 @@ class TryOptions:
     block: float | None
     pairs: int | None
     lease: float | None
+    watch: float | None
+    trial: str | None
     yes: bool
     foreground: bool
     out: Path | None
@@ -137,12 +140,23 @@ class Answer:
     "--lease", type=Seconds(least=1), metavar="TIME",
     help="The kernel goes back to stock if the trial is silent for so long.  [default: 10s]",
 )  # fmt: skip
+@click.option(
+    "--watch", type=Share(), metavar="PERCENT",
+    help="Go on proving what is kept, with that part of the blocks at stock, such as 2%; without "
+    "a service, what was kept before.  [default: off]",
+)  # fmt: skip
+@click.option(
+    "--trial", metavar="NAME", help="With --watch: that trial, and not the last one that was kept."
+)
 @click.option("--yes", is_flag=True, help="Begin without asking.")
 @click.option("--foreground", is_flag=True, help="Run it here, and not as a unit of systemd.")
 @click.option("--out", type=FILE, metavar="FILE", help="File for the samples.")
 @click.option("--dry-run", is_flag=True, help="Print the plan with its time, and end.")
 @click.option("--status", is_flag=True, help="Say where the last trial is, and what is in force.")
-@click.option("--stop", is_flag=True, help="End the trial that runs; all is as it was.")
+@click.option(
+    "--stop", is_flag=True,
+    help="End the trial that runs; all is as it was. Without one, end --watch; what is kept stays.",
+)  # fmt: skip
 @click.option("--report", is_flag=True, help="Print the page about the last trial.")
 @click.option("--html", type=FILE, metavar="FILE", help="With --report: also write it as HTML.")
 @click.option("--list", is_flag=True, help="List all trials of this host.")
@@ -165,6 +179,9 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     --host looks at the whole host, and tries the kernel's own folios of 16 to 64 kB for all
     programs, without the module. It needs systemd, which restores the sizes if all else is killed.
 
+    With --watch 2%, it goes on proving what was kept: one block in 50 is at stock. --status then
+    says if it still pays. If it is shown to be worse, it goes back by itself, and `verify` fails.
+
     \b
     mmpolicy try --unit redis-server.service \\
         --work "cmd:redis-cli info stats | sed -n 's/^total_commands_processed://p'/s"
@@ -180,6 +197,8 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     given = TryOptions(**options)
     if jobs:
         _do_job(ctx, jobs, given, html)
+        return
+    if _watches(ctx, given):
         return
     path = _path(host, given)
     if given.whole_host:
@@ -201,6 +220,19 @@ def try_service(ctx: click.Context, **options: Any) -> None:
         _try(ctx, given, path, candidate, answer)
     elif given.want_json and answer:
         emit("try", True, _data(path, answer), [])
+
+
+def _watches(ctx: click.Context, given: TryOptions) -> bool:
+    """Go on proving what was kept before, if the options ask for that."""
+    if not given.watch or given.unit or given.cgroup or given.whole_host:
+        if given.trial:
+            raise click.UsageError("--trial is for --watch without a service")
+        return False
+    from mmpolicy.verbs.try_watch import How, watch_kept
+
+    how = How(given.yes, given.foreground, given.dry_run, given.want_json)
+    watch_kept(ctx, given.watch, given.trial, how)
+    return True
 
 
 def _path(host: Host, given: TryOptions) -> str:
@@ -281,6 +313,9 @@ def _try(
     from mmpolicy.verbs.try_run import Wish, keeps, new_trial, plan_lines, planned_of
 
     host: Host = ctx.obj
+    if given.watch and candidate == SIZES:
+        text = f"--watch goes on with one service, and {SIZES} is for all programs"
+        raise Error(text, Exit.USAGE, "leave --watch out, and try again after a week")
     if candidate != SIZES:
         check_loaded(host.tree)
     elif not given.dry_run:
@@ -292,6 +327,10 @@ def _try(
     )  # fmt: skip
     experiment = planned_of(ctx, wish)
     lines = [*plan_lines(wish, experiment), f"if kept: {keeps(host.tree, wish)}"]
+    if given.watch:
+        from mmpolicy.verbs.try_watch import cost_lines
+
+        lines += cost_lines(given.watch, experiment.design.block_s)
     data = {**(_data(path, answer) if answer else {"cgroup": path}), "candidate": candidate,
             "rule": wish.rule(), "plan": lines, "dry_run": given.dry_run}  # fmt: skip
     if given.dry_run:
@@ -304,18 +343,19 @@ def _try(
     if given.foreground:
         _run_here(ctx, given, experiment, trial, wish)
         return
-    start_own_unit(host, SERVICE, "Trial of mmpolicy", _words(wish, trial.file))
+    start_own_unit(host, SERVICE, "Trial of mmpolicy", _words(wish, trial.file, given.watch))
     told = [f"{SERVICE}.service runs it, into {trial.file}", f"next: {NEXT}"]
     emit("try", given.want_json, {**data, "file": trial.file}, told)
 
 
-def _words(wish: Wish, file: str) -> list[str]:
+def _words(wish: Wish, file: str, watch: float | None) -> list[str]:
     """Return the words of a trial in the foreground, for systemd."""
     words = ["try", *(["--host"] if wish.cgroup == HOST else ["--cgroup", wish.cgroup])]
     words += ["--candidate", wish.candidate]
     words += ["--yes", "--foreground"]
     words += ["--work", wish.work] if wish.work else []
     words += ["--block", f"{wish.block:g}"] if wish.block else []
+    words += ["--watch", f"{watch:g}%"] if watch else []
     return [*words, *wish.limits, "--out", file]
 
 
@@ -331,6 +371,10 @@ def _run_here(
         trial = carry_out(host, wish, experiment, trial)
     data = {"trial": asdict(trial), "standing": standing(host.tree, trial)}
     emit("try", given.want_json, data, trial.page)
+    if given.watch and trial.phase == KEPT:
+        from mmpolicy.verbs.try_watch import watch_trial
+
+        watch_trial(host, trial, given.watch)
     ctx.exit(trial.exit)
 
 

@@ -1,0 +1,531 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`try --watch`: go on proving a setting that was kept, and go back if it has come to harm.
+
+Of each cycle of blocks, one is at stock, at a random moment, and a block with the setting is next
+to it; a coin decides which of them comes first. The setting is in force all other time, and that
+is the state to which every end of this leads.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import secrets
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from math import isfinite, log
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from mmpolicy.ab.anytime import excess_in_turn, sequence
+from mmpolicy.ab.bound import Bound, bind_again
+from mmpolicy.ab.design import MAX_SEED, at_margin, differences, in_percent
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.runner import Length
+from mmpolicy.ab.samples import load
+from mmpolicy.ab.scope import scope_of
+from mmpolicy.control.change import StateChange
+from mmpolicy.control.experiment import LOOK_AGAIN_S, PATIENCE_S
+from mmpolicy.control.experiment import running as experiment_of
+from mmpolicy.control.journal import boot_of
+from mmpolicy.control.keys import CgroupBinding, Profile, Setting, UnitBinding
+from mmpolicy.control.manifest import undeclare
+from mmpolicy.control.state import bindings_of, plan, read_state
+from mmpolicy.control.trials import AT_STOCK, BACK, KEPT, Trial, read_trials, standing
+from mmpolicy.control.watched import (
+    ENDED,
+    GOING_BACK,
+    ON,
+    RUN,
+    WENT_BACK,
+    Ends,
+    Watch,
+    Watched,
+    add_pair,
+    read_watched,
+    watched_of,
+)
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host, tell_ready
+from mmpolicy.host.service import Watch as ServiceWatch
+from mmpolicy.host.signals import SHELL, noted
+from mmpolicy.render import emit
+from mmpolicy.verbs.ab_jobs import start_own_unit
+from mmpolicy.verbs.ab_plan import Plan
+from mmpolicy.verbs.ab_run import planned, run_planned
+from mmpolicy.verbs.commit import change, exclusive, keep_change
+from mmpolicy.verbs.options import ask
+from mmpolicy.verbs.try_now import not_now
+from mmpolicy.verbs.try_run import CPU, MEMORY, WORK, manifest_of
+
+DAY_S, WEEK_S = 86400.0, 7 * 86400.0
+LEAST_S, STEP_S = 0.01, 5.0  # of a sleep; after a step, a signal is heeded
+HARM = {"cpu": CPU, "memory": MEMORY, "work": WORK}
+HARMED = 2  # times the margin is the harm that the promised time is about
+RESTARTED = ("Restart=on-failure", "RestartSec=30s", "RestartPreventExitStatus=8")
+STOPPED = "by try --stop"
+NEXT = "mmpolicy try --watch 2% begins it again"
+
+
+# What it is, in words
+
+
+def cost_lines(percent: float, block_s: float) -> Iterator[str]:
+    """Yield the continued proof in words, and its price."""
+    cycle = block_s * 100 / percent
+    yield (
+        f"watch: one block of {block_s:g} s in {cycle / 60:.3g} min is at stock, as long as the "
+        f"setting is kept: {percent:g} % of the gain is lost at most"
+    )
+    yield (
+        "watch: back at stock by itself if the gain is shown to have turned into a loss, or another"
+        " metric to be worse by more than its margin; a false alarm in 5 % of years at most"
+    )
+
+
+def promise_line(record: Watched) -> str:
+    """Return within which time harm is found."""
+    known = [f"{name} in {days:.1f} days" for name, days in record.days.items() if days]
+    late = [name for name, days in record.days.items() if not days]
+    said = [f"found in 4 of 5 cases: {', '.join(known)}"] * bool(known)
+    said += [f"not found: {', '.join(late)}"] * bool(late)
+    return (
+        f"watch: harm of {HARMED} times the margin, with noise as in the trial: "
+        f"{'; '.join(said) or 'the samples of the trial are gone, so not known'}"
+    )
+
+
+def begin_lines(record: Watched) -> Iterator[str]:
+    """Yield what is about to begin."""
+    yield from cost_lines(record.percent, record.block_s)
+    yield promise_line(record)
+
+
+# The beginning
+
+
+def new_record(tree: Tree, trial: Trial, percent: float) -> Watched:
+    """Return the record of a proof that is about to begin: all but the arms is as in the trial."""
+    try:
+        recording = load(Path(trial.file))
+    except OSError as err:
+        text = f"the samples of the trial are gone: {err}"
+        raise Error(text, Exit.FAILED, "mmpolicy try --unit NAME tries it anew") from err
+    header = recording.header
+    record = Watched(
+        trial=trial.name, cgroup=trial.cgroup, profile=trial.profile, percent=percent,
+        metrics=tuple(header["metrics"]), guards=tuple(header["guards"]),
+        block_s=header["block_s"], washout_s=header["washout_s"],
+        interval_s=header["interval_s"],
+        began=datetime.now(timezone.utc).isoformat(timespec="seconds"), boot=boot_of(tree),
+    )  # fmt: skip
+    pairs = {each.name: recording.pairs(each, "ab") for each in recording.metrics()}
+    return replace(record, days=_promised(record, pairs))
+
+
+def _promised(record: Watched, found: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
+    """Return the days in which harm of each metric is found; 0 if it is not."""
+    from mmpolicy.ab.drift import days_to_find
+
+    metrics, days = _metrics(record), {}
+    a_day = DAY_S / record.block_s * record.percent / 100
+    for metric in metrics:
+        scale, noise = differences(found[metric.name]) if found[metric.name] else ("", [])
+        if scale == "ratio" and len(noise) > 1:
+            lower, own = metric.better == "lower", metric.margin or HARM.get(metric.name, MEMORY)
+            allowed = log(at_margin(lower, metric.margin))
+            harm = abs(log(at_margin(lower, HARMED * own)) - allowed)
+            time_ = days_to_find(noise, harm, a_day, len(metrics))
+            days[metric.name] = time_ if isfinite(time_) else 0.0
+    return days
+
+
+def _metrics(record: Watched) -> list[Metric]:
+    return [metric for metric in map(Metric.parse, record.metrics) if metric.better]
+
+
+def begin_watch(host: Host, record: Watched) -> None:
+    """Have systemd go on proving a setting that was kept."""
+    words = ["try", "--watch", f"{record.percent:g}%", "--trial", record.trial, "--yes"]
+    start_own_unit(
+        host, unit_of(record), "Continued proof of mmpolicy", [*words, "--foreground"], RESTARTED
+    )
+
+
+def unit_of(record: Watched) -> str:
+    """Return the name of its unit of systemd."""
+    return f"mmpolicy-watch-{record.profile}"
+
+
+class How(NamedTuple):
+    """How a person wants it to begin."""
+
+    yes: bool
+    foreground: bool
+    dry_run: bool
+    want_json: bool
+
+
+def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -> None:
+    """Go on proving what was kept: say its price, ask, and have systemd do it, or do it here."""
+    host: Host = ctx.obj
+    trial = _trial_of(host.tree, name)
+    known = watched_of(host.tree, trial.name)
+    if known and (who := known.running(host.tree)):
+        raise Error(f"it is proven on already: {who}", Exit.EXPERIMENT, "mmpolicy try --status")
+    going_on = known and known.phase in (ON, GOING_BACK) and known.percent == percent
+    record = known if known and going_on else new_record(host.tree, trial, percent)
+    if known:
+        record = replace(record, at_stock=known.at_stock)
+    lines = [*begin_lines(record)]
+    data = {"watch": asdict(record), "dry_run": how.dry_run}
+    if how.dry_run:
+        emit("try", how.want_json, data, lines)
+        return
+    for line in lines:
+        click.echo(line, err=True)
+    ask(how.yes, ", or --dry-run to look")
+    if how.foreground:
+        _run(ctx, trial, record, how.want_json)
+        return
+    begin_watch(host, record)
+    told = f"{unit_of(record)}.service goes on proving it"
+    emit("try", how.want_json, data, [told, "next: mmpolicy try --status; mmpolicy try --stop"])
+
+
+def _trial_of(tree: Tree, name: str | None) -> Trial:
+    """Return the trial that is meant: its setting is in force, or is bound again."""
+    for trial in reversed(read_trials(tree)):
+        named = trial.name == name if name else trial.profile
+        if named and standing(tree, trial) in (KEPT, AT_STOCK):
+            return trial
+        record = watched_of(tree, trial.name)
+        if name == trial.name and record and record.phase in (ON, GOING_BACK):
+            return trial  # the module may be reloaded just now
+    text = f"nothing is in force that {name} has kept" if name else "no setting of try is in force"
+    raise Error(text, Exit.FAILED, "mmpolicy try --list")
+
+
+def _run(ctx: click.Context, trial: Trial, record: Watched, want_json: bool) -> None:
+    """Prove it here, until a signal, somebody's change, or harm ends it."""
+    host: Host = ctx.obj
+    with host.tree.locked(record.lock, f"{RUN}{os.getpid()}", 0.5), noted() as caught:
+        if host.tree.exists(record.stop):
+            host.tree.drop(record.stop)
+        record = record.keep(host.tree, boot=boot_of(host.tree))
+        watcher = Watcher(ctx, trial, record, caught)
+        watcher.run()
+    record = watcher.record
+    emit("try", want_json, {"watch": asdict(record)}, [*watch_lines(host.tree, trial)])
+    if record.phase != ENDED and caught:
+        ctx.exit(SHELL + caught[0])
+    ctx.exit(int(Exit.WORSE if record.phase == WENT_BACK else Exit.DONE))
+
+
+def watch_trial(host: Host, trial: Trial, percent: float) -> None:
+    """Go on proving what a trial has just kept, and tell so; it stays kept where that cannot be."""
+    try:
+        record = new_record(host.tree, trial, percent)
+        begin_watch(host, record)
+    except Error as err:
+        click.echo(f"warning: it is not proven on: {err.message}; {NEXT}", err=True)
+        return
+    for line in (*begin_lines(record), f"{unit_of(record)}.service goes on proving it"):
+        click.echo(line, err=True)
+
+
+# The work
+
+
+class Watcher:
+    """Proves one setting, a pair of blocks in each cycle."""
+
+    def __init__(
+        self, ctx: click.Context, trial: Trial, record: Watched, caught: list[int]
+    ) -> None:
+        self.host: Host = ctx.obj
+        self.trial = trial
+        self.record = record
+        self._ctx, self._caught = ctx, caught
+        self._changed = 0  # looks that have found the setting no longer in force
+        self._offset = time.time() - self.host.clock()
+
+    @property
+    def _over(self) -> bool:
+        """Tell if it has come to its end, or somebody ends it."""
+        if self.record.phase == ON and self.host.tree.exists(self.record.stop):
+            self._keep(phase=ENDED, reason=STOPPED)
+        return bool(self._caught) or self.record.phase in (ENDED, WENT_BACK)
+
+    def run(self) -> None:
+        """Go on until the end."""
+        self._keep(skipped="")
+        self._mend()
+        tell_ready()
+        cycle = self.record.block_s * 100 / self.record.percent
+        while not self._over:
+            end = self.host.clock() + cycle
+            self._rest(random.uniform(0, cycle - 2 * self.record.block_s))
+            if not self._over:
+                self._look()
+            self._rest(end - self.host.clock())
+
+    def _rest(self, seconds: float) -> None:
+        end = self.host.clock() + seconds
+        while (left := end - self.host.clock()) > LEAST_S and not self._over:
+            self.host.sleep(min(left, STEP_S))
+
+    def _keep(self, **changes: Any) -> None:
+        """Write down where it is; a full disk is no reason to end."""
+        new = replace(self.record, **changes)
+        with suppress(Error):
+            new.keep(self.host.tree)
+        self.record = new
+
+    def _tell(self, note: str) -> None:
+        keep_change(self.host, StateChange({}, {}), f"{self.record.cgroup}: {note}")
+
+    def _mend(self) -> None:
+        """Bind the service again, if a block at stock was cut off."""
+        if self.record.at_stock:
+            note = mend(self.host.tree, self.record) or "bound again"
+            self._tell(f"its block at stock was cut off: {note}")
+            self._keep(at_stock=0, lost=self.record.lost + 1)
+
+    def _look(self) -> None:
+        """Have a pair of blocks, and decide; whatever stands against it now is for the next one."""
+        try:
+            if self.record.phase == GOING_BACK:
+                self._go_back()
+                return
+            self._mend()
+            if self._gone():
+                return
+            if why := self._why_not():
+                self._keep(skipped=why)
+            elif pair := self._pair():
+                self._decide(pair)
+            else:
+                self._keep(lost=self.record.lost + 1)
+        except Error as err:
+            self._keep(skipped=err.message)
+
+    def _gone(self) -> bool:
+        """Tell if somebody has taken the setting back; a reload of the module may last a while."""
+        if standing(self.host.tree, self.trial) == KEPT:
+            self._changed = 0
+            return False
+        self._changed += 1
+        if self._changed > 1:
+            self._keep(phase=ENDED, reason="the setting is no longer in force")
+            self._tell(f"the proof ends: {self.record.reason}")
+        else:
+            self._keep(skipped="the setting is not in force now")
+        return True
+
+    def _why_not(self) -> str:
+        if who := experiment_of(self.host.tree):
+            return f"an experiment runs: {who}"
+        return not_now(self.host, self.trial.unit)
+
+    def _pair(self) -> Watch | None:
+        """Run one pair; return it, nothing if it was cut short."""
+        tree, record = self.host.tree, self.record
+        file = tree.real(f"/run/mmpolicy/watch-{record.trial}.jsonl")
+        file.unlink(missing_ok=True)
+        scope = scope_of(tree, record.cgroup)
+        own = Bound(tree, scope, record.profile, self._note_stock)
+        also = ServiceWatch(self.host.show_units, self.host.clock, self.trial.unit)
+        try:
+            runner = run_planned(self.host, self._plan(), file, also, own)
+        finally:
+            file.unlink(missing_ok=True)
+        self._caught += runner.caught
+        if runner.failure:
+            raise runner.failure
+        found = {each.name: runner.recording.pairs(each, "ab") for each in runner.metrics}
+        if runner.end["status"] != "done" or not all(found.values()):
+            self._keep(skipped=f"cut short: {runner.end['reason']}")
+            return None
+        at = self._offset + self.host.clock()
+        return Watch(at, {name: pairs[0] for name, pairs in found.items()})
+
+    def _note_stock(self, number: int) -> None:
+        """Write it down before the block begins: without that, it does not begin."""
+        self.record = self.record.keep(self.host.tree, at_stock=number)
+
+    def _plan(self) -> Plan:
+        """Return a switchback of one pair."""
+        record = self.record
+        words = ["--design", "switchback", "--treatment", record.profile]
+        words += ["--cgroup", record.cgroup, "--aa-pairs", "0", "--stop", "anytime"]
+        words += [word for each in record.metrics for word in ("--metric", each)]
+        words += [word for each in record.guards for word in ("--guard", each)]
+        for name in "block", "washout", "interval":
+            words += [f"--{name}", f"{getattr(record, f'{name}_s'):g}"]
+        found = planned(self._ctx, words)
+        design = replace(found.design, seed=secrets.randbelow(MAX_SEED))
+        return found._replace(design=design, length=Length(0, 1, stretches=False))
+
+    # The decision
+
+    def _decide(self, pair: Watch) -> None:
+        pairs = add_pair(self.host.tree, self.record.trial, pair)
+        recent = [each for each in pairs if each.at > pair.at - WEEK_S]
+        effects = dict(_effects(self.record, recent))
+        self._keep(effects=effects, pairs=len(recent), skipped="")
+        if reason := harm(self.record, pairs):
+            self._keep(phase=GOING_BACK, reason=reason)
+            self._go_back()
+
+    def _go_back(self) -> None:
+        take_back(self.host, self.trial)
+        line = f"decision   back at stock, by its continued proof: {self.record.reason}"
+        now = next((each for each in read_trials(self.host.tree)
+                    if each.name == self.trial.name), self.trial)  # fmt: skip
+        self._keep(phase=WENT_BACK, at_stock=0)
+        now.keep(self.host.tree, phase=BACK, exit=int(Exit.WORSE), page=(*now.page, line))
+        self._tell(f"back at stock: {self.record.reason}")
+
+
+def harm(record: Watched, pairs: Sequence[Watch]) -> str:
+    """Return which metric is shown to be worse than allowed, in words; empty if none is."""
+    from mmpolicy.ab.drift import evidence_of, is_harm
+
+    metrics = _metrics(record)
+    for metric in metrics:
+        values = [each.values[metric.name] for each in pairs if metric.name in each.values]
+        days = [int(each.at // DAY_S) for each in pairs if metric.name in each.values]
+        over = excess_in_turn(values, metric.better == "lower", metric.margin) if values else []
+        if is_harm(evidence_of(over, days), len(metrics)):
+            more = f" by more than {metric.margin:g} %" if metric.margin else " than at stock"
+            last = record.effects.get(metric.name)
+            seen = f"; in the last week {_ends(last)}" if last else ""
+            return f"{metric.name} is shown to be worse{more}{seen}"
+    return ""
+
+
+def _effects(record: Watched, pairs: Sequence[Watch]) -> Iterator[tuple[str, Ends]]:
+    """Yield the effect of each metric in percent, where there are enough pairs for an interval."""
+    for metric in _metrics(record):
+        values = [each.values[metric.name] for each in pairs if metric.name in each.values]
+        scale, *ends = sequence(values) if len(values) > 1 else ("difference", 0.0)
+        if scale != "difference" and all(map(isfinite, ends)):
+            middle, low, high = map(in_percent, ends)
+            yield metric.name, (middle, low, high)
+
+
+def _ends(ends: Ends) -> str:
+    middle, low, high = ends
+    return f"{middle:+.3g} % (95 %: {low:+.3g} .. {high:+.3g} %)"
+
+
+def take_back(host: Host, trial: Trial) -> None:
+    """Undo what was kept; whatever others have changed of it since stays."""
+    tree, name = host.tree, trial.profile
+    with exclusive(host, dry_run=False):
+        if tree.exists(manifest_of(name)):
+            tree.drop(manifest_of(name))
+        old = read_state(tree)
+        new = {key: value for key, value in old.items() if not _is_kept(key, value, name, trial)}
+        if not bindings_of(new, name):
+            new = {key: value for key, value in new.items() if not _is_of(key, name)}
+        change(host, plan(old, new))
+        undeclare(tree, name)
+
+
+def _is_kept(key: Any, value: str, profile: str, trial: Trial) -> bool:
+    """Tell if an entry binds the service to what was kept."""
+    if isinstance(key, UnitBinding):
+        return key.unit == trial.unit and value == profile
+    return isinstance(key, CgroupBinding) and value == profile
+
+
+def _is_of(key: Any, profile: str) -> bool:
+    """Tell if an entry is a profile, or is set in it."""
+    if isinstance(key, Setting):
+        return key.profile == profile
+    return isinstance(key, Profile) and key.name == profile
+
+
+def mend(tree: Tree, record: Watched) -> str:
+    """Bind a service again whose block at stock was cut off; return why not, if that is so."""
+    return bind_again(tree, record.at_stock, scope_of(tree, record.cgroup), record.profile)
+
+
+# What is told of it
+
+
+def watch_lines(tree: Tree, trial: Trial) -> Iterator[str]:
+    """Yield where the continued proof of a trial is; nothing without one."""
+    record = watched_of(tree, trial.name)
+    if not record:
+        return
+    yield f"watch      {_where(tree, record)}"
+    for metric in _metrics(record):
+        if ends := record.effects.get(metric.name):
+            yield f"watch      {metric.name}: {_ends(ends)}; {_judged(metric, ends)}"
+    if record.phase == ON and not record.effects:
+        yield "watch      no effect known yet: it takes 7 pairs or more"
+
+
+def _where(tree: Tree, record: Watched) -> str:
+    if record.phase != ON:
+        return f"{record.phase}: {record.reason}"
+    lost = f", {record.lost} lost" * bool(record.lost)
+    where = f"{record.pairs} pairs in the last week{lost}, {record.percent:g} % of the blocks"
+    if record.running(tree):
+        stock = "; a block at stock now" * bool(record.at_stock)
+        last = f"; the last pair was skipped: {record.skipped}" * bool(record.skipped)
+        return f"goes on: {where}{stock}{last}"
+    if record.at_stock:
+        return f"killed in a block at stock, which is in force; next: {NEXT}, and binds it again"
+    why = "a boot" if boot_of(tree) != record.boot else "its process has ended"
+    return f"does not go on, since {why}; the setting stays; {where}; next: {NEXT}"
+
+
+def _judged(metric: Metric, ends: Ends) -> str:
+    """Return what an interval says."""
+    low, high = (ends[1], ends[2]) if metric.better == "lower" else (-ends[2], -ends[1])
+    if metric.guard:
+        return f"within its margin of {metric.margin:g} %" if high < metric.margin else "not clear"
+    return "it pays" if high < 0 else "worse" if low > 0 else "not shown to pay"
+
+
+def stop_watches(host: Host) -> list[Watched]:
+    """End the continued proofs of this host; one that has gone back is acknowledged."""
+    stopped = []
+    for record in read_watched(host.tree):
+        if record.phase == WENT_BACK and not record.known:
+            stopped.append(record.keep(host.tree, known=True))
+        elif record.phase in (ON, GOING_BACK):
+            stopped.append(_stop(host, record))
+    return stopped
+
+
+def _stop(host: Host, record: Watched) -> Watched:
+    """End one, and wait until its setting is in force; without a process, see to that here."""
+    tree, who = host.tree, record.running(host.tree)
+    pid = re.fullmatch(rf"{RUN}(\d+)", who)
+    tree.keep(record.stop, "")
+    end = host.clock() + PATIENCE_S
+    if pid:
+        with suppress(ProcessLookupError):
+            os.kill(int(pid[1]), signal.SIGTERM)
+    while who and record.running(tree) == who:
+        if host.clock() > end:
+            raise Error(f"it does not end: {who}", Exit.EXPERIMENT, "mmpolicy try --status")
+        host.sleep(LOOK_AGAIN_S)
+    record = watched_of(tree, record.trial) or record
+    if record.at_stock and not mend(tree, record):
+        record = replace(record, at_stock=0)
+    tree.drop(record.stop)
+    return record if record.phase == WENT_BACK else record.keep(tree, phase=ENDED, reason=STOPPED)
