@@ -166,6 +166,8 @@ def _maintain(now: dict[str, Any]) -> Iterator[Metric]:
 def _proofs(tree: Tree) -> Iterator[Metric]:
     """Yield where the continued proofs of `try` are, by service."""
     records, start = read_watched(tree), f"{MODULE}_try_watch"
+    if not records:
+        return
     gone = [each.trial for each in gone_back(tree)]
     for name, told, those in (
         ("running", "1: a setting that try has kept is proven on.",

@@ -142,8 +142,8 @@ class Answer:
 )  # fmt: skip
 @click.option(
     "--watch", type=Share(), metavar="PERCENT",
-    help="Go on proving what is kept, with that part of the blocks at stock, such as 2%; without "
-    "a service, what was kept before.  [default: off]",
+    help="Go on testing the kept setting, with that part of the blocks at stock, such as 2%; without "
+    "a service, that of an earlier trial.  [default: off]",
 )  # fmt: skip
 @click.option(
     "--trial", metavar="NAME", help="With --watch: that trial, and not the last one that was kept."
@@ -155,7 +155,7 @@ class Answer:
 @click.option("--status", is_flag=True, help="Say where the last trial is, and what is in force.")
 @click.option(
     "--stop", is_flag=True,
-    help="End the trial that runs; all is as it was. Without one, end --watch; what is kept stays.",
+    help="End the trial that runs; all is as it was. Without one, end --watch; the kept setting stays.",
 )  # fmt: skip
 @click.option("--report", is_flag=True, help="Print the page about the last trial.")
 @click.option("--html", type=FILE, metavar="FILE", help="With --report: also write it as HTML.")
@@ -179,7 +179,7 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     --host looks at the whole host, and tries the kernel's own folios of 16 to 64 kB for all
     programs, without the module. It needs systemd, which restores the sizes if all else is killed.
 
-    With --watch 2%, it goes on proving what was kept: one block in 50 is at stock. --status then
+    With --watch 2%, it goes on testing the kept setting: one block in 50 is at stock. --status then
     says if it still pays. If it is shown to be worse, it goes back by itself, and `verify` fails.
 
     \b
@@ -189,7 +189,6 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     Exits with 0 after a plan whatever the verdict is; a trial in the foreground, and --report,
     with 0 if the setting was kept, 7 if the trial is inconclusive, and 8 if the setting is worse.
     """
-    host: Host = ctx.obj
     jobs = [name for name in JOBS if options.pop(name)]
     html = options.pop("html")
     if html and jobs != ["report"]:
@@ -197,9 +196,13 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     given = TryOptions(**options)
     if jobs:
         _do_job(ctx, jobs, given, html)
-        return
-    if _watches(ctx, given):
-        return
+    elif not _watches(ctx, given):
+        _look_and_try(ctx, given)
+
+
+def _look_and_try(ctx: click.Context, given: TryOptions) -> None:
+    """Answer if a change pays, and try the best candidate."""
+    host: Host = ctx.obj
     path = _path(host, given)
     if given.whole_host:
         way = own_sizes(host.tree, path, Way())
@@ -223,7 +226,7 @@ def try_service(ctx: click.Context, **options: Any) -> None:
 
 
 def _watches(ctx: click.Context, given: TryOptions) -> bool:
-    """Go on proving what was kept before, if the options ask for that."""
+    """Go on testing an earlier setting, if the options ask for that."""
     if not given.watch or given.unit or given.cgroup or given.whole_host:
         if given.trial:
             raise click.UsageError("--trial is for --watch without a service")

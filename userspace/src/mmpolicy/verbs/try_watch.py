@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`try --watch`: go on proving a setting that was kept, and go back if it has come to harm.
+"""`try --watch`: go on testing a kept setting, and go back if it has come to harm.
 
 Of each cycle of blocks, one is at stock, at a random moment, and a block with the setting is next
 to it; a coin decides which of them comes first. The setting is in force all other time, and that
@@ -75,7 +75,7 @@ STOPPED = "by try --stop"
 NEXT = "mmpolicy try --watch 2% begins it again"
 
 
-# What it is, in words
+# The price
 
 
 def cost_lines(percent: float, block_s: float) -> Iterator[str]:
@@ -104,7 +104,7 @@ def promise_line(record: Watched) -> str:
 
 
 def begin_lines(record: Watched) -> Iterator[str]:
-    """Yield what is about to begin."""
+    """Yield the price, and the time until harm is found."""
     yield from cost_lines(record.percent, record.block_s)
     yield promise_line(record)
 
@@ -153,7 +153,7 @@ def _metrics(record: Watched) -> list[Metric]:
 
 
 def begin_watch(host: Host, record: Watched) -> None:
-    """Have systemd go on proving a setting that was kept."""
+    """Have systemd go on testing a kept setting."""
     words = ["try", "--watch", f"{record.percent:g}%", "--trial", record.trial, "--yes"]
     start_own_unit(
         host, unit_of(record), "Continued proof of mmpolicy", [*words, "--foreground"], RESTARTED
@@ -175,7 +175,7 @@ class How(NamedTuple):
 
 
 def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -> None:
-    """Go on proving what was kept: say its price, ask, and have systemd do it, or do it here."""
+    """Go on testing the kept setting: say its price, ask, and have systemd do it, or do it here."""
     host: Host = ctx.obj
     trial = _trial_of(host.tree, name)
     known = watched_of(host.tree, trial.name)
@@ -202,7 +202,7 @@ def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -
 
 
 def _trial_of(tree: Tree, name: str | None) -> Trial:
-    """Return the trial that is meant: its setting is in force, or is bound again."""
+    """Return the named trial: its setting is in force, or is bound again."""
     for trial in reversed(read_trials(tree)):
         named = trial.name == name if name else trial.profile
         if named and standing(tree, trial) in (KEPT, AT_STOCK):
@@ -231,7 +231,7 @@ def _run(ctx: click.Context, trial: Trial, record: Watched, want_json: bool) -> 
 
 
 def watch_trial(host: Host, trial: Trial, percent: float) -> None:
-    """Go on proving what a trial has just kept, and tell so; it stays kept where that cannot be."""
+    """Go on testing the setting of a trial, and say so; it stays kept if that is impossible."""
     try:
         record = new_record(host.tree, trial, percent)
         begin_watch(host, record)
@@ -284,7 +284,7 @@ class Watcher:
             self.host.sleep(min(left, STEP_S))
 
     def _keep(self, **changes: Any) -> None:
-        """Write down where it is; a full disk is no reason to end."""
+        """Write the progress down; a full disk is no reason to end."""
         new = replace(self.record, **changes)
         with suppress(Error):
             new.keep(self.host.tree)
@@ -301,7 +301,7 @@ class Watcher:
             self._keep(at_stock=0, lost=self.record.lost + 1)
 
     def _look(self) -> None:
-        """Have a pair of blocks, and decide; whatever stands against it now is for the next one."""
+        """Run a pair of blocks, and decide; an obstacle leaves it to the next cycle."""
         try:
             if self.record.phase == GOING_BACK:
                 self._go_back()
@@ -429,7 +429,7 @@ def _ends(ends: Ends) -> str:
 
 
 def take_back(host: Host, trial: Trial) -> None:
-    """Undo what was kept; whatever others have changed of it since stays."""
+    """Undo the kept setting; later changes by others stay."""
     tree, name = host.tree, trial.profile
     with exclusive(host, dry_run=False):
         if tree.exists(manifest_of(name)):
@@ -443,7 +443,7 @@ def take_back(host: Host, trial: Trial) -> None:
 
 
 def _is_kept(key: Any, value: str, profile: str, trial: Trial) -> bool:
-    """Tell if an entry binds the service to what was kept."""
+    """Tell if an entry binds the service to the kept setting."""
     if isinstance(key, UnitBinding):
         return key.unit == trial.unit and value == profile
     return isinstance(key, CgroupBinding) and value == profile
@@ -461,11 +461,11 @@ def mend(tree: Tree, record: Watched) -> str:
     return bind_again(tree, record.at_stock, scope_of(tree, record.cgroup), record.profile)
 
 
-# What is told of it
+# Reports
 
 
 def watch_lines(tree: Tree, trial: Trial) -> Iterator[str]:
-    """Yield where the continued proof of a trial is; nothing without one."""
+    """Yield the progress of the continued proof of a trial, if it has one."""
     record = watched_of(tree, trial.name)
     if not record:
         return
@@ -493,7 +493,7 @@ def _where(tree: Tree, record: Watched) -> str:
 
 
 def _judged(metric: Metric, ends: Ends) -> str:
-    """Return what an interval says."""
+    """Return the verdict of an interval."""
     low, high = (ends[1], ends[2]) if metric.better == "lower" else (-ends[2], -ends[1])
     if metric.guard:
         return f"within its margin of {metric.margin:g} %" if high < metric.margin else "not clear"
@@ -501,7 +501,7 @@ def _judged(metric: Metric, ends: Ends) -> str:
 
 
 def stop_watches(host: Host) -> list[Watched]:
-    """End the continued proofs of this host; one that has gone back is acknowledged."""
+    """End the continued proofs of this host; a setting that went back is acknowledged."""
     stopped = []
     for record in read_watched(host.tree):
         if record.phase == WENT_BACK and not record.known:
