@@ -142,8 +142,8 @@ class Answer:
 )  # fmt: skip
 @click.option(
     "--watch", type=Share(), metavar="PERCENT",
-    help="Go on testing the kept setting, with that part of the blocks at stock, such as 2%; without "
-    "a service, that of an earlier trial.  [default: off]",
+    help="Go on testing the kept setting, with that part of the blocks at stock, such as 2%; "
+    "without a service, that of an earlier trial.  [default: off]",
 )  # fmt: skip
 @click.option(
     "--trial", metavar="NAME", help="With --watch: that trial, and not the last one that was kept."
@@ -155,7 +155,7 @@ class Answer:
 @click.option("--status", is_flag=True, help="Say where the last trial is, and what is in force.")
 @click.option(
     "--stop", is_flag=True,
-    help="End the trial that runs; all is as it was. Without one, end --watch; the kept setting stays.",
+    help="End the trial that runs; all is as it was. Without one, end --watch; the setting stays.",
 )  # fmt: skip
 @click.option("--report", is_flag=True, help="Print the page about the last trial.")
 @click.option("--html", type=FILE, metavar="FILE", help="With --report: also write it as HTML.")

@@ -38,7 +38,15 @@ from mmpolicy.control.journal import boot_of
 from mmpolicy.control.keys import CgroupBinding, Profile, Setting, UnitBinding
 from mmpolicy.control.manifest import undeclare
 from mmpolicy.control.state import bindings_of, plan, read_state
-from mmpolicy.control.trials import AT_STOCK, BACK, KEPT, Trial, read_trials, standing
+from mmpolicy.control.trials import (
+    AT_STOCK,
+    BACK,
+    KEPT,
+    Trial,
+    file_of,
+    read_trials,
+    standing,
+)
 from mmpolicy.control.watched import (
     ENDED,
     GOING_BACK,
@@ -64,7 +72,7 @@ from mmpolicy.verbs.ab_run import planned, run_planned
 from mmpolicy.verbs.commit import change, exclusive, keep_change
 from mmpolicy.verbs.options import ask
 from mmpolicy.verbs.try_now import not_now
-from mmpolicy.verbs.try_run import CPU, MEMORY, WORK, manifest_of
+from mmpolicy.verbs.try_run import CPU, MEMORY, WORK
 
 DAY_S, WEEK_S = 86400.0, 7 * 86400.0
 LEAST_S, STEP_S = 0.01, 5.0  # of a sleep; after a step, a signal is heeded
@@ -432,8 +440,8 @@ def take_back(host: Host, trial: Trial) -> None:
     """Undo the kept setting; later changes by others stay."""
     tree, name = host.tree, trial.profile
     with exclusive(host, dry_run=False):
-        if tree.exists(manifest_of(name)):
-            tree.drop(manifest_of(name))
+        if tree.exists(file_of(name)):
+            tree.drop(file_of(name))
         old = read_state(tree)
         new = {key: value for key, value in old.items() if not _is_kept(key, value, name, trial)}
         if not bindings_of(new, name):
