@@ -68,6 +68,7 @@ READ = sorted(FOUND - {*CHANGE})
 def make_services(tree: FakeTree) -> None:
     """Make the services, some of which waste memory, and a process of each name."""
     make_thp(tree)
+    tree.put("/proc/stat", "cpu  10 0 10 1000 0 0 0 0 0 0\n")
     for pid, path in (72, CGROUPS[0]), (4242, CGROUPS[0]), *enumerate(CGROUPS, 5000):
         make_sparse(tree, pid, "redis", 512, 16, path)
         tree.put(f"/proc/{pid}/task/{pid}/comm", "redis")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,23 @@ def test_a_gain_is_kept(
     assert read_named(tree) == before
     assert standing(tree, last(tree)) == CHANGED
     assert "the setting that was kept is no longer in force" in run("try", "--status").out
+
+
+def test_a_trial_that_could_not_be_reported_does_not_begin(
+    tried: Callable[..., Result], tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a host without scipy, where the plan can be looked at."""
+    for name in "report", "balance":  # the first file that it reads imports numpy
+        monkeypatch.delitem(sys.modules, f"mmpolicy.ab.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    before = read_named(tree)
+    result = tried("--dry-run")
+    assert (result.code, "rule: kept if" in result.out) == (0, True), result.err
+    result = tried()
+    assert (result.code, result.out) == (3, "")
+    assert "rule: kept if" in result.err
+    assert "needs the Python library numpy" in result.err
+    assert (read_named(tree), read_trials(tree)) == (before, [])
 
 
 @pytest.mark.parametrize(

@@ -140,12 +140,15 @@ class Wish:
 
 def planned_of(ctx: click.Context, wish: Wish) -> Plan:
     """Return the experiment; refuse one that cannot be, or must not begin now."""
-    import mmpolicy.ab.report  # noqa: F401 (its libraries are needed at the end)
-
     host: Host = ctx.obj
     if why := not_now(host, wish.unit):
         raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
     return planned(ctx, [*wish.words, *_guards(host.tree, wish)])
+
+
+def check_libraries() -> None:
+    """Refuse a trial where a library is missing that its report needs."""
+    import mmpolicy.ab.report  # noqa: F401
 
 
 def _guards(tree: Tree, wish: Wish) -> Iterator[str]:

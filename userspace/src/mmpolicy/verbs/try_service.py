@@ -313,7 +313,8 @@ def _try(
     ctx: click.Context, given: TryOptions, path: str, candidate: str, answer: Answer | None
 ) -> None:
     """Say what a trial would do, ask, and run it: here, or by systemd."""
-    from mmpolicy.verbs.try_run import Wish, keeps, new_trial, plan_lines, planned_of
+    from mmpolicy.verbs import try_run
+    from mmpolicy.verbs.try_run import Wish, keeps, new_trial
 
     host: Host = ctx.obj
     if given.watch and candidate == SIZES:
@@ -328,8 +329,8 @@ def _try(
     wish = Wish(
         candidate, path, own_service(path), given.work, given.block, given.pairs, given.lease
     )  # fmt: skip
-    experiment = planned_of(ctx, wish)
-    lines = [*plan_lines(wish, experiment), f"if kept: {keeps(host.tree, wish)}"]
+    experiment = try_run.planned_of(ctx, wish)
+    lines = [*try_run.plan_lines(wish, experiment), f"if kept: {keeps(host.tree, wish)}"]
     if given.watch:
         from mmpolicy.verbs.try_watch import cost_lines
 
@@ -341,6 +342,7 @@ def _try(
         return
     for line in lines:
         click.echo(line, err=True)
+    try_run.check_libraries()
     ask(given.yes, ", or --dry-run to look")
     trial = new_trial(host.tree, wish, given.out)
     if given.foreground:
