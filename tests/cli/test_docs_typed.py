@@ -43,7 +43,8 @@ VERBS = ("ab report", "ab run", "bench", "collapse", "map", "trim")
 NAMED = {f"mmpolicy {verb}" for verb in VERBS}
 ENDS = dict.fromkeys(NAMED, 2) | {"mmpolicy set anon_order fixed max_order=-1": 5}
 ENDS |= {"mmpolicy ab stop": 1}  # as no run is active
-ENDS |= dict.fromkeys(("mmpolicy try --status", "mmpolicy try --report"), 1)  # none has run
+TRIALS = ("--status", "--report", "--stop", "--watch 2%")
+ENDS |= dict.fromkeys((f"mmpolicy try {option}" for option in TRIALS), 1)  # none has run
 ENDS |= {"mmpolicy export --listen 9978": 130}  # by Ctrl-C
 ENDS |= dict.fromkeys(("mmpolicy maintain", "mmpolicy maintain --unit yours.service"), 130)
 KERNEL = bzimage(Small(NEEDS).vmlinux())

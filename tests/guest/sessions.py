@@ -17,7 +17,7 @@ from .tools import ROOT, must, readme
 
 PLACE = "/tmp/session"  # working folder of the commands
 # Measured output differs between runs, so only its first line is compared.
-MEASURED = re.compile(r"mmpolicy (stats|map|ab run (?!--dry-run)|ab report)")
+MEASURED = re.compile(r"mmpolicy (stats|map|try|ab run (?!--dry-run)|ab report)")
 # Shorter durations for tests, which may run on a slower machine.
 IN_A_TEST = {
     "--block 6s --washout 2s --pairs 12": "--block 2s --washout 0.5s --pairs 7",
