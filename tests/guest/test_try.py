@@ -16,7 +16,7 @@ from lab.guest import Guest
 from lab.programs import must, workload
 
 from .conftest import Machines
-from .tools import KHUGEPAGED, ROOT, THP, TOP, back_to_boot
+from .tools import ROOT, TOP, with_defaults
 
 pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
 SECONDS = 100.0  # about
@@ -30,11 +30,8 @@ RECORDS = "rm -rf /var/lib/mmpolicy/try /var/lib/mmpolicy/ab"
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
     """A guest with Debian's defaults, and a cgroup."""
-    guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
-    back_to_boot(guest)
-    must(guest, f"mkdir -p /etc/mmpolicy {GROUP}; echo always >{THP}/enabled; {RECORDS}")
-    must(guest, f"for up in {TOP}/.. {TOP}; do echo +memory +cpu >$up/cgroup.subtree_control; done")
-    must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")
+    guest = with_defaults(machines.get("cloud", mem="2G", cpus=2, swap="1G"), GROUP)
+    must(guest, RECORDS)
     return guest
 
 

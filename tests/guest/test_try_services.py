@@ -26,7 +26,7 @@ from lab.programs import must
 
 from .conftest import Machines
 from .system import dev
-from .tools import KHUGEPAGED, THP, TOP, back_to_boot
+from .tools import TOP, with_defaults
 
 pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
 SECONDS = 300.0  # about
@@ -88,12 +88,7 @@ func main() {
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
     """A guest with Debian's defaults, and a cgroup."""
-    guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
-    back_to_boot(guest)
-    must(guest, f"mkdir -p /etc/mmpolicy {GROUP}; echo always >{THP}/enabled")
-    must(guest, f"for up in {TOP}/.. {TOP}; do echo +memory +cpu >$up/cgroup.subtree_control; done")
-    must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")
-    return guest
+    return with_defaults(machines.get("cloud", mem="2G", cpus=2, swap="1G"), GROUP)
 
 
 @contextmanager

@@ -67,6 +67,15 @@ def back_to_boot(guest: Guest) -> None:
     must(guest, BOOT)
 
 
+def with_defaults(guest: Guest, group: str) -> Guest:
+    """Give a guest Debian's defaults of huge pages and a cgroup; khugepaged fills nothing."""
+    back_to_boot(guest)
+    must(guest, f"mkdir -p /etc/mmpolicy {group}; echo always >{THP}/enabled")
+    must(guest, f"for up in {TOP}/.. {TOP}; do echo +memory +cpu >$up/cgroup.subtree_control; done")
+    must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")
+    return guest
+
+
 def switch(guest: Guest, policy: str, **knobs: int) -> None:
     """Set knobs of a policy of anon_order, then switch to it."""
     writes = [f"echo {value} >{POINT}/{policy}/{knob} || exit" for knob, value in knobs.items()]

@@ -7,7 +7,6 @@ that was killed leaves its last record behind, and the lock tells that no proces
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -66,7 +65,7 @@ class Trial:
     def keep(self, tree: Tree, **changes: Any) -> Trial:
         """Write it down with some changes, and return that."""
         new = replace(self, **changes)
-        tree.keep(self.path, json.dumps({"version": VERSION, **asdict(new)}, indent=1), 0o644)
+        tree.keep_record(self.path, VERSION, asdict(new))
         return new
 
 
@@ -84,10 +83,7 @@ def running(tree: Tree) -> str:
 def read_trials(tree: Tree) -> list[Trial]:
     """Return all trials of this host, the oldest first; a file that is no record is left out."""
     found = []
-    for file in tree.names(FOLDER) if tree.is_dir(FOLDER) else ():
-        record = tree.record(f"{FOLDER}/{file}") if file.endswith(".json") else {}
-        if record.pop("version", None) != VERSION:
-            continue
+    for record in tree.records(FOLDER, VERSION):
         try:
             found.append(Trial(**record | {"page": tuple(record.get("page", ()))}))
         except TypeError:
@@ -142,7 +138,8 @@ def _parts_of_profile(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
         yield bound, f"mmpolicy unbind --unit {shlex.quote(unit)}"
     if number:  # else the service does not run now
         there = state.get(CgroupBinding(number)) == trial.profile
-        yield there, "" if unit and bound else f"mmpolicy unbind --cgroup {trial.cgroup}"
+        command = f"mmpolicy unbind --cgroup {shlex.quote(trial.cgroup)}"
+        yield there, "" if unit and bound else command
     yield Profile(trial.profile) in state, f"mmpolicy profile delete {trial.profile}"
     yield tree.exists(trial.manifest), f"rm {tree.real(trial.manifest)}"
 

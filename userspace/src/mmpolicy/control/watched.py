@@ -81,34 +81,32 @@ class Watched:
     def keep(self, tree: Tree, **changes: Any) -> Watched:
         """Write it down with some changes, and return that."""
         new = replace(self, **changes)
-        tree.keep(self.path, json.dumps({"version": VERSION, **asdict(new)}, indent=1), READABLE)
+        tree.keep_record(self.path, VERSION, asdict(new))
         return new
 
 
 def read_watched(tree: Tree) -> list[Watched]:
     """Return all records of this host; a file that is none is left out."""
-    found = []
     try:
-        files = tree.names(FOLDER) if tree.is_dir(FOLDER) else []
+        found = [_parsed(record) for record in tree.records(FOLDER, VERSION)]
     except Error:  # an ordinary user may not look
         return []
-    for file in files:
-        record = tree.record(f"{FOLDER}/{file}") if file.endswith(".json") else {}
-        if record.pop("version", None) != VERSION:
-            continue
-        try:
-            for name in "metrics", "guards":
-                record[name] = tuple(record[name])
-            record["effects"] = {name: tuple(ends) for name, ends in record["effects"].items()}
-            found.append(Watched(**record))
-        except (TypeError, LookupError, AttributeError):
-            continue
-    return sorted(found, key=lambda each: each.trial)
+    return sorted((each for each in found if each), key=lambda each: each.trial)
 
 
 def watched_of(tree: Tree, trial: str) -> Watched | None:
     """Return the record about a trial."""
-    return next((each for each in read_watched(tree) if each.trial == trial), None)
+    return _parsed(tree.record_of(f"{FOLDER}/{trial}.json", VERSION))
+
+
+def _parsed(record: dict[str, Any]) -> Watched | None:
+    try:
+        for name in "metrics", "guards":
+            record[name] = tuple(record[name])
+        record["effects"] = {name: tuple(ends) for name, ends in record["effects"].items()}
+        return Watched(**record)
+    except (TypeError, LookupError, AttributeError):
+        return None
 
 
 def read_pairs(tree: Tree, trial: str) -> list[Watch]:

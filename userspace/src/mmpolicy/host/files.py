@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from errno import (
     EACCES,
@@ -373,6 +373,21 @@ class Tree:
         except (Error, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
+
+    def record_of(self, path: str, version: int) -> dict[str, Any]:
+        """Return what keep_record() has kept; empty if the file has no record of that version."""
+        record = self.record(path)
+        return record if record.pop("version", None) == version else {}
+
+    def records(self, folder: str, version: int) -> Iterator[dict[str, Any]]:
+        """Yield all records of a version in a directory, in the order of their names."""
+        for file in self.names(folder) if self.is_dir(folder) else ():
+            if file.endswith(".json") and (record := self.record_of(f"{folder}/{file}", version)):
+                yield record
+
+    def keep_record(self, path: str, version: int, record: Mapping[str, Any]) -> None:
+        """Write a record that everybody may read."""
+        self.keep(path, json.dumps({"version": version, **record}, indent=1), 0o644)
 
     def holder(self, path: str) -> str:
         """Return the text of the holder of a lock, empty if it is free."""

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mmpolicy.ab.samples import load
-from mmpolicy.control.experiment import PATIENCE_S, end_it, live
+from mmpolicy.control.experiment import LOOK_AGAIN_S, PATIENCE_S, end_it, live
 from mmpolicy.control.experiment import running as experiment_of
 from mmpolicy.control.trials import (
     AT_STOCK,
@@ -32,7 +32,6 @@ from mmpolicy.render import emit, table
 from mmpolicy.verbs.ab_jobs import told_of_run
 from mmpolicy.verbs.try_watch import stop_watches, watch_lines
 
-LOOK_AGAIN_S = 0.1
 NEXT = {
     CUT_OFF: "nothing was kept, and all is as it was, as its lease has ended. Try again",
     LEFT: "mmpolicy ab restore puts the sizes back that the trial has left changed",

@@ -37,6 +37,7 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.service import Watch
 from mmpolicy.host.signals import SHELL
+from mmpolicy.memory.findings import option_of
 from mmpolicy.memory.worth import SIZES
 from mmpolicy.verbs.ab_plan import Plan
 from mmpolicy.verbs.ab_preset import plan_lines as experiment_lines
@@ -330,7 +331,6 @@ def _declare(tree: Tree, manifest: Manifest, wish: Wish, profile: str) -> None:
 
 
 def _undo(wish: Wish, profile: str, applied: bool) -> str:
-    target = f"--unit {wish.unit}" if wish.unit else f"--cgroup {wish.cgroup}"
-    commands = [f"mmpolicy unbind {target}", f"mmpolicy profile delete {profile}",
+    commands = [f"mmpolicy unbind {option_of(wish.cgroup)}", f"mmpolicy profile delete {profile}",
                 f"rm {file_of(profile)}"]  # fmt: skip
     return " && ".join(commands + ["mmpolicy apply " + MANIFESTS] * applied)
