@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from mmpolicy.ab import html
-from mmpolicy.ab.report import Report
+from mmpolicy.ab.report import html
+from mmpolicy.ab.report.report import Report
 from mmpolicy.ab.samples import parse
 from mmpolicy.bench import picture
 from mmpolicy.bench.arms import Arm

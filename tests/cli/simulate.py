@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmpolicy.ab.report import Report
+from mmpolicy.ab.report.report import Report
 from mmpolicy.ab.samples import Recording
 
 Vector = NDArray[np.float64]

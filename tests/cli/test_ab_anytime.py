@@ -16,9 +16,9 @@ from scipy.stats import binomtest
 
 from mmpolicy.ab.anytime import evidence, p_below_anytime, sequence
 from mmpolicy.ab.design import pairs_by_size
-from mmpolicy.ab.metric_result import ALPHA_BY_SIZE
+from mmpolicy.ab.report.metric_result import ALPHA_BY_SIZE
+from mmpolicy.ab.report.stats import interval, p_below, p_value
 from mmpolicy.ab.samples import load
-from mmpolicy.ab.stats import interval, p_below, p_value
 
 from .ab_world import FIXED, PGFAULT, World
 from .fakes import FakeTree, Run

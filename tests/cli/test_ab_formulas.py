@@ -16,9 +16,7 @@ import pytest
 from scipy import special
 from scipy import stats as known
 
-from mmpolicy.ab import anytime, carry, fleet, pool, stats
-from mmpolicy.ab.arithmetic import flatten, sum_of_zones, time_of, without_zones
-from mmpolicy.ab.balance import Balance
+from mmpolicy.ab import anytime
 from mmpolicy.ab.design import (
     Design,
     at_margin,
@@ -35,6 +33,10 @@ from mmpolicy.ab.design import (
     with_lost,
 )
 from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.report import carry, fleet, pool, stats
+from mmpolicy.ab.report.balance import Balance
+from mmpolicy.ab.sources import flatten, sum_of_zones, without_zones
+from mmpolicy.control.counters import time_of
 
 
 @pytest.fixture

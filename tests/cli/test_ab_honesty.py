@@ -19,10 +19,10 @@ import pytest
 from scipy.stats import binomtest
 
 from mmpolicy.ab.design import differences, least_pairs, pairs_to_see, suggest_pairs, unseen
-from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.report import Report
-from mmpolicy.ab.stats import analyse, interval, p_below, p_value
+from mmpolicy.ab.report.metric_result import MetricResult
+from mmpolicy.ab.report.report import Report
+from mmpolicy.ab.report.stats import analyse, interval, p_below, p_value
 from mmpolicy.errors import Exit
 from mmpolicy.verbs.ab_plan import MOST_PAIRS
 

@@ -13,10 +13,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mmpolicy.ab import html
-from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.stats import Effect, floor
+from mmpolicy.ab.report import html
+from mmpolicy.ab.report.metric_result import MetricResult
+from mmpolicy.ab.report.stats import Effect, floor
 
 from .test_ab_samples import UNSAID, report_of, result
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from mmpolicy.ab.changes import Changes
 from mmpolicy.ab.design import Block
-from mmpolicy.ab.keeper import Keeper
-from mmpolicy.ab.knobs import Knobs
-from mmpolicy.ab.policy_arms import StoppedError
+from mmpolicy.ab.run.changes import Changes
+from mmpolicy.ab.run.keeper import Keeper
+from mmpolicy.ab.run.knobs import Knobs
+from mmpolicy.ab.run.policy_arms import StoppedError
+from mmpolicy.ab.run.scope import Scope
+from mmpolicy.ab.run.watchdog import Message, Watchdog, _serve
 from mmpolicy.ab.samples import load
-from mmpolicy.ab.scope import Scope
-from mmpolicy.ab.watchdog import Message, Watchdog, _serve
 from mmpolicy.control.experiment import PROFILES, RECOVERY
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.knobs import Values, read_knobs
@@ -210,7 +210,7 @@ class Heard:
 
 def test_what_the_watchdog_is_asked(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each value once and back, signals and guards checked before each; then it takes turns."""
-    monkeypatch.setattr("mmpolicy.ab.knobs.Watchdog", Heard)
+    monkeypatch.setattr("mmpolicy.ab.run.knobs.Watchdog", Heard)
     before, looks = read_knobs(tree), list[int]()
     arms: dict[str, Values] = {"control": {FREE: "5"}, "treatment": {SIZE: "always"}}
     own = {"control": {FREE: "5", SIZE: "never"}, "treatment": {FREE: "4000", SIZE: "always"}}

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from mmpolicy.ab.design import STRETCH, pairs_for_lost
-from mmpolicy.ab.report import Report
+from mmpolicy.ab.report.report import Report
+from mmpolicy.ab.report.stats import analyse, p_value
 from mmpolicy.ab.samples import load
-from mmpolicy.ab.stats import analyse, p_value
 from mmpolicy.errors import Exit
 
 from . import ab_world

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.report import Report
+from mmpolicy.ab.report.metric_result import MetricResult
+from mmpolicy.ab.report.report import Report
+from mmpolicy.ab.report.stats import analyse, totals
 from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.sources import Sample
-from mmpolicy.ab.stats import analyse, totals
 from mmpolicy.errors import Exit
 
 from .ab_world import FIXED, PGFAULT, SHORT

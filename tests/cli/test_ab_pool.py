@@ -16,12 +16,12 @@ import pytest
 from scipy import stats as known
 from scipy.stats import binomtest
 
-from mmpolicy.ab import fleet
 from mmpolicy.ab.design import ALPHA, Design
-from mmpolicy.ab.fleet import _size
 from mmpolicy.ab.identity import seed_here
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.pool import (
+from mmpolicy.ab.report import fleet
+from mmpolicy.ab.report.fleet import _size
+from mmpolicy.ab.report.pool import (
     Coins,
     HostEffect,
     HostRun,
@@ -38,8 +38,8 @@ from mmpolicy.ab.pool import (
     tau_squared,
     variances_of,
 )
-from mmpolicy.ab.pool_means import Means
-from mmpolicy.ab.report import AA, CARRY, LOST, OWN, TOTALS, Doubt, Report
+from mmpolicy.ab.report.pool_means import Means
+from mmpolicy.ab.report.report import AA, CARRY, LOST, OWN, TOTALS, Doubt, Report
 from mmpolicy.ab.samples import Recording, parse
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.errors import Exit

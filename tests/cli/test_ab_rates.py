@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 from scipy.stats import binomtest
 
-from mmpolicy.ab.stats import analyse, interval, p_below, p_value, totals
+from mmpolicy.ab.report.stats import analyse, interval, p_below, p_value, totals
 
 from .simulate import Rng, Vector, dependent
 from .test_ab_anytime import Noise, between

@@ -490,7 +490,7 @@ def test_html_of_almost_nothing(report: Run, tmp_path: Path) -> None:
 
 
 def test_without_the_extra(report: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("mmpolicy.ab.report", "mmpolicy.ab.stats"):
+    for name in ("mmpolicy.ab.report.report", "mmpolicy.ab.report.stats"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "scipy", None)
     result = report(usual(0.0))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.report import Report
+from mmpolicy.ab.report.report import Report
 from mmpolicy.ab.samples import load
 from mmpolicy.errors import Exit
 

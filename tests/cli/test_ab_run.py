@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mmpolicy.ab.policy_arms import PolicyArms
+from mmpolicy.ab.run.policy_arms import PolicyArms
 from mmpolicy.ab.samples import load
 
 from .ab_world import FIXED, PGFAULT, SHORT, SPLIT, SWITCHBACK, World

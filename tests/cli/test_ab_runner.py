@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from mmpolicy.ab.changes import Changes
 from mmpolicy.ab.design import Block, Design
 from mmpolicy.ab.guards import Guard
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.policy_arms import StoppedError
-from mmpolicy.ab.progress import Progress
-from mmpolicy.ab.runner import Length, Runner
-from mmpolicy.ab.scope import Scope
+from mmpolicy.ab.run.changes import Changes
+from mmpolicy.ab.run.policy_arms import StoppedError
+from mmpolicy.ab.run.progress import Progress
+from mmpolicy.ab.run.runner import Length, Runner
+from mmpolicy.ab.run.scope import Scope
 from mmpolicy.control.experiment import LIVE
 
 from .fakes import FakeTree

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mmpolicy.ab.balance import Balance, balance_of
-from mmpolicy.ab.carry import Carry, carry_of
 from mmpolicy.ab.design import differences
-from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.neighbours import Neighbours
 from mmpolicy.ab.panel import Cell, centred, neighbours, pairs_of, sides, usual
-from mmpolicy.ab.report import OWN, Doubt, Report
+from mmpolicy.ab.report.balance import Balance, balance_of
+from mmpolicy.ab.report.carry import Carry, carry_of
+from mmpolicy.ab.report.metric_result import MetricResult
+from mmpolicy.ab.report.neighbours import Neighbours
+from mmpolicy.ab.report.report import OWN, Doubt, Report
+from mmpolicy.ab.report.stats import Effect, growth_p, left_in_units, left_over
 from mmpolicy.ab.samples import Recording, line_of, parse
-from mmpolicy.ab.stats import Effect, growth_p, left_in_units, left_over
 from mmpolicy.errors import Error
 
 from .test_ab_report import STOCK, Lines

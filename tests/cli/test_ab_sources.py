@@ -19,11 +19,8 @@ import click
 import numpy as np
 import pytest
 
-from mmpolicy.ab import outfile
 from mmpolicy.ab.anytime import answered
 from mmpolicy.ab.arms import settings_of_arm, split_arm
-from mmpolicy.ab.commands import Commands
-from mmpolicy.ab.decisions import Decisions, _is_decision, risen
 from mmpolicy.ab.design import Block, Design
 from mmpolicy.ab.guards import Guard, Watch
 from mmpolicy.ab.identity import (
@@ -35,20 +32,23 @@ from mmpolicy.ab.identity import (
     roles_of,
     seed_here,
 )
-from mmpolicy.ab.live import Live, place_of
 from mmpolicy.ab.metrics import Metric, all_sources, of_samples, parse_source
-from mmpolicy.ab.policy_arms import StoppedError
-from mmpolicy.ab.preflight import (
+from mmpolicy.ab.run import outfile
+from mmpolicy.ab.run.commands import Commands
+from mmpolicy.ab.run.decisions import Decisions, _is_decision, risen
+from mmpolicy.ab.run.live import Live, place_of
+from mmpolicy.ab.run.policy_arms import StoppedError
+from mmpolicy.ab.run.preflight import (
     _check_meaning,
     check_commands,
     check_units,
     first_look,
     wants_times,
 )
-from mmpolicy.ab.runner import Length
-from mmpolicy.ab.scope import scope_of
+from mmpolicy.ab.run.runner import Length
+from mmpolicy.ab.run.scope import scope_of
+from mmpolicy.ab.run.units import arms_of, balanced, siphash, units_of
 from mmpolicy.ab.sources import ARMS, Reader, Sample, only_rises
-from mmpolicy.ab.units import arms_of, balanced, siphash, units_of
 from mmpolicy.control.experiment import LIVE
 from mmpolicy.control.keys import Setting, choice
 from mmpolicy.control.model import Control
@@ -941,7 +941,7 @@ def test_the_last_line_gets_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             raise OSError(errno.ENOSPC, "")
         return write(file, data[:left])
 
-    monkeypatch.setattr("mmpolicy.ab.outfile.os.write", full)
+    monkeypatch.setattr("mmpolicy.ab.run.outfile.os.write", full)
     file = outfile.OutFile(tmp_path / "x")
     for line in ("header\n", "one\n", "two\n"):
         file.write(line)

@@ -14,12 +14,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
-from mmpolicy.ab.neighbours import neighbours_of
 from mmpolicy.ab.panel import Cell, Cells, pairs_of
-from mmpolicy.ab.report import Report
+from mmpolicy.ab.report.neighbours import neighbours_of
+from mmpolicy.ab.report.report import Report
+from mmpolicy.ab.report.stats import analyse, analyse_anytime, left_in_units
+from mmpolicy.ab.run.units import SALT, arms_of, balanced, siphash
 from mmpolicy.ab.samples import Recording, load
-from mmpolicy.ab.stats import analyse, analyse_anytime, left_in_units
-from mmpolicy.ab.units import SALT, arms_of, balanced, siphash
 
 from .ab_world import FIXED, SHORT, World
 from .fakes import CONTROL, FakeTree, Run

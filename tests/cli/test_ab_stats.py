@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from mmpolicy.ab import stats
-from mmpolicy.ab.arithmetic import flatten
 from mmpolicy.ab.design import Design, least_pairs, suggest_pairs
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.sources import Arm, CgroupFile, Command, Psi, Sample, Units, Vmstat
-from mmpolicy.ab.stats import (
+from mmpolicy.ab.report import stats
+from mmpolicy.ab.report.stats import (
     Vector,
     analyse,
     analyse_median,
@@ -31,6 +29,7 @@ from mmpolicy.ab.stats import (
     p_value,
     totals,
 )  # fmt: skip
+from mmpolicy.ab.sources import Arm, CgroupFile, Command, Psi, Sample, Units, Vmstat, flatten
 
 
 def counted_p(d: list[float]) -> float:

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from scipy import stats as known
 
-from mmpolicy.ab import metric_result
 from mmpolicy.ab.anytime import p_below_anytime
-from mmpolicy.ab.carry import Carry
 from mmpolicy.ab.design import suggest_pairs, with_lost
-from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.neighbours import Neighbours, neighbours_of, unseen_by_split
-from mmpolicy.ab.report import HEAD
-from mmpolicy.ab.stats import Effect, analyse, floor, holm, means_by_logs, totals
+from mmpolicy.ab.report import metric_result
+from mmpolicy.ab.report.carry import Carry
+from mmpolicy.ab.report.metric_result import MetricResult
+from mmpolicy.ab.report.neighbours import Neighbours, neighbours_of, unseen_by_split
+from mmpolicy.ab.report.report import HEAD
+from mmpolicy.ab.report.stats import Effect, analyse, floor, holm, means_by_logs, totals
 
 from .test_ab_samples import (
     BETTER,

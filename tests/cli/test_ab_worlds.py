@@ -13,10 +13,10 @@ import pytest
 from scipy.stats import binom
 
 from mmpolicy.ab import anytime
-from mmpolicy.ab.carry import Carry
-from mmpolicy.ab.pool import HostEffect, pooled, shared_jump
-from mmpolicy.ab.report import Report
-from mmpolicy.ab.stats import SPARE, median_interval
+from mmpolicy.ab.report.carry import Carry
+from mmpolicy.ab.report.pool import HostEffect, pooled, shared_jump
+from mmpolicy.ab.report.report import Report
+from mmpolicy.ab.report.stats import SPARE, median_interval
 
 from .worlds import ANY, Rng, Vector, World, normal, rates, recorded, two, worlds
 

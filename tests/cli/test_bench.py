@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from processes import children
 
-from mmpolicy.ab.policy_arms import StoppedError
+from mmpolicy.ab.run.policy_arms import StoppedError
 from mmpolicy.bench import programs, starter
 from mmpolicy.bench.arms import Arm
 from mmpolicy.bench.programs import Values

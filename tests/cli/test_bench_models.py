@@ -20,8 +20,8 @@ from unittest.mock import MagicMock, call, patch
 
 import pytest
 
-from mmpolicy.ab.html import COLOURS, GREY
-from mmpolicy.ab.stats import Effect
+from mmpolicy.ab.report.html import COLOURS, GREY
+from mmpolicy.ab.report.stats import Effect
 from mmpolicy.bench import calibrate, picture, programs, starter
 from mmpolicy.bench.arms import Arm, Arms, arms_of
 from mmpolicy.bench.result import Compared

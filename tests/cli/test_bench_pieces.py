@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from mmpolicy.ab.design import ALPHA, suggest_pairs
-from mmpolicy.ab.stats import Effect
+from mmpolicy.ab.report.stats import Effect
 from mmpolicy.bench import calibrate, programs, starter
 from mmpolicy.bench.arms import Arm, Arms, arms_of, drop_profiles
 from mmpolicy.bench.programs import Programs, Work

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from mmpolicy.ab.design import ALPHA
-from mmpolicy.ab.stats import p_value
+from mmpolicy.ab.report.stats import p_value
 from mmpolicy.bench.rounds import MOST
 
 from .fakes import FakeTree, Run

@@ -14,11 +14,11 @@ from processes import children
 
 from mmpolicy.ab.anytime import answered
 from mmpolicy.ab.guards import WINDOW_S, Guard, Watch
-from mmpolicy.ab.keeper import Keeper
 from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.run.keeper import Keeper
+from mmpolicy.ab.run.watchdog import Watchdog
 from mmpolicy.ab.samples import load, parse
 from mmpolicy.ab.sources import Sample
-from mmpolicy.ab.watchdog import Watchdog
 from mmpolicy.control.change import carry_out
 from mmpolicy.control.experiment import RECOVERY
 from mmpolicy.control.keys import CgroupBinding, Profile, Setting, State, choice

@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from mmpolicy.ab.progress import Display
+from mmpolicy.ab.run.progress import Display
 from mmpolicy.verbs.progress import Screen
 
 from .ab_world import FIXED, SHORT, SWITCHBACK, World

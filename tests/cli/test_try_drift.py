@@ -16,7 +16,7 @@ import pytest
 from scipy.stats import binom
 
 from mmpolicy.ab.design import ALPHA, POWER
-from mmpolicy.ab.drift import Array, Detector, days_to_find, evidence_of, is_harm
+from mmpolicy.ab.report.drift import Array, Detector, days_to_find, evidence_of, is_harm
 
 A_DAY, METRICS, UNLIKELY = 14, 2, 1e-4
 WEEK, YEAR = 7 * A_DAY, 365 * A_DAY

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mmpolicy.ab.keeper import put_back
+from mmpolicy.ab.run.keeper import put_back
 from mmpolicy.ab.samples import load
 from mmpolicy.cli import main
 from mmpolicy.control.experiment import LOCK as AB_LOCK

@@ -17,7 +17,7 @@ from scipy.stats import binom
 from mmpolicy.ab import anytime
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.presets import read
-from mmpolicy.ab.report import Report
+from mmpolicy.ab.report.report import Report
 from mmpolicy.verbs.try_run import CPU, MEMORY
 
 from .worlds import NOISES, Noise, Rng, Vector, normal, paired, recorded, two

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from mmpolicy.ab import anytime
 from mmpolicy.ab.design import Design, differences, pairs_by_size
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.neighbours import neighbours_of
-from mmpolicy.ab.pool import Pool
-from mmpolicy.ab.report import Report
+from mmpolicy.ab.report.neighbours import neighbours_of
+from mmpolicy.ab.report.pool import Pool
+from mmpolicy.ab.report.report import Report
 from mmpolicy.ab.samples import Recording
 from mmpolicy.bench.arms import Arm
 from mmpolicy.bench.programs import Values

@@ -20,7 +20,7 @@ from matplotlib.colors import to_rgb
 
 from lab.guest import Guest, Job
 from lab.programs import workload
-from mmpolicy.ab.html import COLOURS
+from mmpolicy.ab.report.html import COLOURS
 
 from .conftest import Machines
 from .tools import ROOT, must

@@ -14,7 +14,7 @@ from lab.guest import Guest
 from lab.machine import cache_dir
 from lab.programs import ran, workload
 from mmpolicy.ab.design import MAX_SEED
-from mmpolicy.ab.units import arms_of, balanced
+from mmpolicy.ab.run.units import arms_of, balanced
 
 from .tools import ROOT, TOP, Pages, Poke, histograms, must, ops_command, poke, refused
 

@@ -76,8 +76,18 @@ def test_nothing_is_wrong_here() -> None:
         ),
         (
             f"{COMMAND}/control/late.py",
-            "def f() -> None:\n    import mmpolicy.ab.stats",
-            "control/late.py: control may not use ab: mmpolicy.ab.stats of ab/stats",
+            "def f() -> None:\n    import mmpolicy.ab.design",
+            "control/late.py: control may not use ab: mmpolicy.ab.design of ab/design",
+        ),
+        (
+            f"{COMMAND}/ab/run/late.py",
+            "from mmpolicy.ab.report.stats import sign_test",
+            "ab/run/late.py: ab/run may not use ab/report: sign_test of ab/report/stats",
+        ),
+        (
+            f"{COMMAND}/ab/late.py",
+            "from mmpolicy.ab.run import keeper",
+            "ab/late.py: ab may not use ab/run: keeper of ab/run/keeper",
         ),
         (
             "tests/lab/late.py",

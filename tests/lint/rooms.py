@@ -18,7 +18,8 @@ TREE = Path(__file__).parents[2]
 Table = Mapping[str, str]
 Modules = Mapping[tuple[str, ...], Path]
 
-# A room is a folder, or a file at the top level. Each may use itself and the listed rooms.
+# A room is a folder, or a file at the top level; a folder within a room is one if the table has it.
+# Each may use itself and the listed rooms.
 POINTS = "anon_order thp_gfp compact bulk madv_free"
 MODULE: Table = {
     "core": f"control bpf {POINTS} provider policies trace",
@@ -38,9 +39,11 @@ MODULE: Table = {
 COMMAND: Table = {
     "__main__": "cli",
     "cli": "verbs host errors __init__",
-    "verbs": "ab bench control host kernel memory render errors __init__",
-    "bench": "ab control host render errors",
-    "ab": "control host render tomllib errors",
+    "verbs": "ab ab/run ab/report bench control host kernel memory render errors __init__",
+    "bench": "ab ab/run ab/report control host render errors",
+    "ab": "control host tomllib errors",
+    "ab/run": "ab control host render errors",
+    "ab/report": "ab control host render errors",
     "memory": "host render errors",
     "control": "host tomllib errors __init__",
     "host": "render errors",
@@ -82,10 +85,11 @@ class Source(NamedTuple):
     names: set[str]
 
 
-def room(path: str) -> str:
-    """Return the room of a file."""
-    folder, slash, _ = path.partition("/")
-    return folder if slash else Path(path).stem
+def room(path: str, table: Table) -> str:
+    """Return the room of a file: the innermost of its folders that the table has."""
+    folder, *deeper = Path(path).parts
+    inner = [parent.as_posix() for parent in Path(path).parents if parent.as_posix() in table]
+    return inner[0] if inner else folder if deeper else Path(path).stem
 
 
 # ---- C
@@ -238,7 +242,7 @@ def uses_in_python(files: Modules, rooms_below: int = 0) -> list[Use]:
 def forbidden(uses: Iterable[Use], table: Table, suffix: str = "") -> Iterator[str]:
     """Yield a line for each use that the table does not permit."""
     for use in uses:
-        user, used = room(use.user), room(use.used)
+        user, used = room(use.user, table), room(use.used, table)
         if user not in table:
             yield f"{use.user}{suffix}: the table has no room {user}"
         elif user != used and used not in table[user].split():

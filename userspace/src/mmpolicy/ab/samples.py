@@ -16,11 +16,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mmpolicy.ab.arithmetic import Numbers
 from mmpolicy.ab.design import SATURATION, Pairs
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.panel import Cell, Cells, neighbours, pairs_of
-from mmpolicy.ab.sources import ARMS, Command, HostFile, Sample, falls
+from mmpolicy.ab.sources import ARMS, Command, HostFile, Numbers, Sample, falls
 from mmpolicy.errors import Error, Exit
 
 VERSIONS = (1, 2)  # readable versions of files; the last one is written

@@ -10,14 +10,16 @@ from math import nan
 from re import fullmatch
 from typing import NamedTuple
 
-from mmpolicy.ab.arithmetic import Numbers, flatten, sum_of_zones, time_of, without_zones
-from mmpolicy.control.counters import COUNTERS, Bucket, histograms, read_counters
+from mmpolicy.control.counters import COUNTERS, Bucket, histograms, read_counters, time_of
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_folder, cgroup_folders, cgroup_list, charging
 from mmpolicy.host.evidence import STAT, cpu_times
 from mmpolicy.host.files import KNOB_FOLDERS, Tree
 
+Numbers = dict[str, float]
+
 ARMS = ("control", "treatment")
+ZONES = ("dma", "dma32", "normal", "highmem", "movable", "device")
 # Files of a cgroup, and their keys that are counters.
 COUNTERS_OF = (
     (r"memory\.(numa_)?stat", r"(pg|thp_|numa_|workingset_|z?swpin|z?swpout|zswpwb).*"),
@@ -26,6 +28,36 @@ COUNTERS_OF = (
     (r".+\.pressure", r".+\.total"),
 )
 UNITS_FILE = f"{COUNTERS}/experiment/units"
+
+
+def flatten(text: str) -> Numbers:
+    """Return the numbers of a file: one value, `key value` lines, or `key name=value ...`."""
+    found: Numbers = {}
+    for line in text.splitlines():
+        first, *rest = line.split() or [""]
+        pairs = [word.partition("=")[::2] for word in rest if "=" in word]
+        items = [(f"{first}.{key}", value) for key, value in pairs]
+        items = items or ([(first, rest[0])] if rest else [("", first)])
+        for key, value in items:
+            try:
+                found[key] = float(value)
+            except ValueError:
+                continue
+    return found
+
+
+def sum_of_zones(numbers: Numbers, key: str) -> float | None:
+    """Return a number by key; a key that the kernel keeps per zone is summed over the zones."""
+    if key in numbers:
+        return numbers[key]
+    zones = [numbers[f"{key}_{zone}"] for zone in ZONES if f"{key}_{zone}" in numbers]
+    return sum(zones) if zones else None
+
+
+def without_zones(names: Iterable[str]) -> list[str]:
+    """Return names, and those of per-zone keys without the zone, as sum_of_zones() accepts them."""
+    found = list(names)
+    return found + [name.rpartition("_")[0] for name in found if name.rpartition("_")[2] in ZONES]
 
 
 def falls(values: Sequence[float]) -> bool:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mmpolicy.ab.arms import STOCK, Settings, settings_of_arm, split_arm
-from mmpolicy.ab.knobs import Knobs
+from mmpolicy.ab.run.knobs import Knobs
 from mmpolicy.control.keys import PROFILES, Key, Profile, State
 from mmpolicy.control.model import Control
 from mmpolicy.control.state import (

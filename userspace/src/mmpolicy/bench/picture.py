@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from mmpolicy.ab.html import COLOURS, GREY, INLINE, PAGES, as_element
+from mmpolicy.ab.report.html import COLOURS, GREY, INLINE, PAGES, as_element
 from mmpolicy.bench.result import METRICS, Result
 from mmpolicy.host.disk import save_as
 

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 from mmpolicy.ab.design import ALPHA, least_pairs
-from mmpolicy.ab.stats import Effect, analyse, analyse_median, holm
+from mmpolicy.ab.report.stats import Effect, analyse, analyse_median, holm
 from mmpolicy.bench.arms import Arm
 from mmpolicy.bench.programs import COUNTERS, Values
 from mmpolicy.bench.rounds import pairs_of, rounds_of

@@ -15,7 +15,7 @@ from itertools import combinations
 from math import ceil, exp, inf, sqrt
 
 from mmpolicy.ab.design import differences, suggest_pairs
-from mmpolicy.ab.stats import median_interval
+from mmpolicy.ab.report.stats import median_interval
 from mmpolicy.bench.arms import Arm, Arms
 from mmpolicy.bench.programs import Programs, Values
 from mmpolicy.errors import Error

@@ -60,6 +60,28 @@ def histograms(counters: Mapping[str, float]) -> dict[str, dict[Bucket, float]]:
     return found
 
 
+def time_of(
+    counts: Mapping[Bucket, float], percentile: float | None, spent: float = 0.0
+) -> float | None:
+    """Return mean or percentile of a histogram, assuming values spread evenly within a bucket.
+
+    spent: the sum of all values, or 0 if the module is too old to report it.
+    """
+    buckets = sorted((bucket, count) for bucket, count in counts.items() if count > 0)
+    total = sum(count for _, count in buckets)
+    if not total:
+        return None
+    if percentile is None:
+        middles = sum((low + high) / 2 * count for (low, high), count in buckets)
+        return (spent if spent > 0 else middles) / total
+    left = total * percentile / 100
+    for (low, high), count in buckets:
+        if left <= count:
+            return low + (high - low) * left / count
+        left -= count
+    return high  # rounding left a remainder beyond the last bucket
+
+
 def rates(old: Counters, new: Counters, seconds: float) -> Rates:
     """Return the rise of each counter per second; a counter that fell has started again at 0."""
     result: Rates = {}

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from mmpolicy.ab.progress import clock
+from mmpolicy.ab.run.progress import clock
 from mmpolicy.control.experiment import FOLDER, end_it, in_the_way, live, running
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree

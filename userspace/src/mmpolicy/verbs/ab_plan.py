@@ -14,16 +14,16 @@ from mmpolicy.ab.design import DIRTY, MAX_SEED, Design, least_pairs, pairs_to_se
 from mmpolicy.ab.guards import Guard
 from mmpolicy.ab.identity import seed_here
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.preflight import (
+from mmpolicy.ab.run.preflight import (
     check_commands,
     check_sources,
     check_units,
     first_look,
     wants_times,
 )
-from mmpolicy.ab.progress import clock
-from mmpolicy.ab.runner import Length
-from mmpolicy.ab.scope import scope_of
+from mmpolicy.ab.run.progress import clock
+from mmpolicy.ab.run.runner import Length
+from mmpolicy.ab.run.scope import scope_of
 from mmpolicy.control.experiment import PROFILES
 from mmpolicy.host.knobs import find_knobs, read_knobs
 from mmpolicy.host.machine import Host

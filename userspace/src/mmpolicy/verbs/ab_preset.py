@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from mmpolicy.ab.presets import ABOUT, read
-from mmpolicy.ab.progress import clock
+from mmpolicy.ab.run.progress import clock
 from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.machine import Host
 from mmpolicy.verbs.ab_plan import UNITS, Plan

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from mmpolicy.ab.arms import Settings
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.scope import HOST
+from mmpolicy.ab.run.scope import HOST
 from mmpolicy.ab.sources import CgroupFile
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.evidence import THP

@@ -17,11 +17,11 @@ from mmpolicy.verbs.ab_plan import UNJUDGED
 from mmpolicy.verbs.options import FILE, json_option, margin_option
 
 if TYPE_CHECKING:
-    from mmpolicy.ab.report import Report
+    from mmpolicy.ab.report.report import Report
 
 
 def _make(file: Path, detect: float, margin: float) -> Report:
-    from mmpolicy.ab.report import Report
+    from mmpolicy.ab.report.report import Report
 
     recording = load(file)
     report = Report(recording, detect, margin)
@@ -32,7 +32,7 @@ def _make(file: Path, detect: float, margin: float) -> Report:
 
 def write_html(report: Report, path: Path, trial: Sequence[str] = ()) -> None:
     """Write a report as one HTML file, with the lines of the trial that it belongs to, if any."""
-    from mmpolicy.ab.html import page
+    from mmpolicy.ab.report.html import page
 
     save_as(path, page(report, trial).encode())
 
@@ -51,7 +51,7 @@ def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
     """
     if len(set(files)) < 2:
         raise click.UsageError("one file is no pool: give those of two hosts or more")
-    from mmpolicy.ab.pool import Pool
+    from mmpolicy.ab.report.pool import Pool
 
     found = Pool((str(file), load(file)) for file in dict.fromkeys(files))
     emit("ab pool", want_json, found.data(), found.lines())
@@ -77,7 +77,7 @@ def plan(
 
     Each FILE has an A/A phase, or is of a run without --treatment. Needs what `ab report` needs.
     """
-    from mmpolicy.ab import fleet
+    from mmpolicy.ab.report import fleet
 
     recordings = {str(file): load(file) for file in files}
     apart = detect / 2 if differ is None else differ

@@ -8,7 +8,7 @@ from math import inf
 
 import click
 
-from mmpolicy.ab.keeper import left_behind, put_back
+from mmpolicy.ab.run.keeper import left_behind, put_back
 from mmpolicy.control.change import StateChange
 from mmpolicy.control.experiment import LOCK, RESTORE
 from mmpolicy.host.machine import Host

@@ -15,18 +15,18 @@ import click
 
 from mmpolicy import __version__
 from mmpolicy.ab.arms import STOCK, settings_of_arm, split_arm
-from mmpolicy.ab.changes import Changes
 from mmpolicy.ab.design import MAX_SEED, Design
 from mmpolicy.ab.identity import about_host, digest_of, labels_of, roles_of
-from mmpolicy.ab.keeper import put_back
-from mmpolicy.ab.knobs import Knobs
 from mmpolicy.ab.metrics import FORMS, Metric
-from mmpolicy.ab.outfile import OutFile
-from mmpolicy.ab.policy_arms import PolicyArms
-from mmpolicy.ab.progress import clock
-from mmpolicy.ab.runner import Length, Runner
+from mmpolicy.ab.run.changes import Changes
+from mmpolicy.ab.run.keeper import put_back
+from mmpolicy.ab.run.knobs import Knobs
+from mmpolicy.ab.run.outfile import OutFile
+from mmpolicy.ab.run.policy_arms import PolicyArms
+from mmpolicy.ab.run.progress import clock
+from mmpolicy.ab.run.runner import Length, Runner
+from mmpolicy.ab.run.scope import scope_of
 from mmpolicy.ab.samples import VERSIONS
-from mmpolicy.ab.scope import scope_of
 from mmpolicy.control.change import StateChange
 from mmpolicy.control.experiment import LOCK, RESTORE, RUN
 from mmpolicy.control.journal import read_journal, whatever

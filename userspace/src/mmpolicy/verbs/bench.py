@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mmpolicy import __version__
-from mmpolicy.ab.policy_arms import StoppedError
+from mmpolicy.ab.run.policy_arms import StoppedError
 from mmpolicy.bench.arms import AS_IS, COLLAPSE, NO_THP, Arm, Arms, arms_of
 from mmpolicy.bench.programs import Programs, Work
 from mmpolicy.errors import Error, Exit

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from mmpolicy.ab.knobs import Knobs
+from mmpolicy.ab.run.knobs import Knobs
 from mmpolicy.bench.all_cpus import (
     CPU_S,
     Crew,

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import click
 
-from mmpolicy.ab.keeper import put_back
+from mmpolicy.ab.run.keeper import put_back
 from mmpolicy.control.experiment import BENCH, LOCK
 from mmpolicy.host.machine import Host
 

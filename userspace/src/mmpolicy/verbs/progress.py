@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mmpolicy.ab.progress import Display, Progress, clock
+from mmpolicy.ab.run.progress import Display, Progress, clock
 
 if TYPE_CHECKING:
     from rich.live import Live

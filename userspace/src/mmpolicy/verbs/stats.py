@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from mmpolicy.ab.arithmetic import time_of
 from mmpolicy.control.counters import (
     HISTOGRAM,
     Counters,
@@ -18,6 +17,7 @@ from mmpolicy.control.counters import (
     histograms,
     rates,
     read_counters,
+    time_of,
 )
 from mmpolicy.control.keys import (
     CONTROL_ARM,

@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterator
 
 from mmpolicy.ab.arms import split_arm
-from mmpolicy.ab.keeper import Keeper, told
-from mmpolicy.ab.policy_arms import StoppedError
+from mmpolicy.ab.run.keeper import Keeper, told
+from mmpolicy.ab.run.policy_arms import StoppedError
 from mmpolicy.control.change import StateChange
 from mmpolicy.control.experiment import LOCK, RECOVERY, RUN
 from mmpolicy.control.trials import BOOT_FILE, SYSTEMD, Trial

@@ -105,7 +105,7 @@ def tell_report(host: Host, want_json: bool, html: Path | None = None) -> int:
     data = {"standing": stands, "trial": asdict(trial)}
     lines = [*trial.page, f"now        {stands}"]
     if html:
-        from mmpolicy.ab.report import Report
+        from mmpolicy.ab.report.report import Report
         from mmpolicy.verbs.ab_report import write_html
 
         write_html(Report(load(Path(trial.file))), html, lines)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import hypot
 
 from mmpolicy.ab.presets import read as read_preset
-from mmpolicy.ab.scope import HOST
+from mmpolicy.ab.run.scope import HOST
 from mmpolicy.bench.calibrate import measure
 from mmpolicy.control.bindings import profile_of_cgroup
 from mmpolicy.control.counters import rates

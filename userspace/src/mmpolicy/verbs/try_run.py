@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from mmpolicy.ab.arms import settings_of_arm
-from mmpolicy.ab.keeper import told
 from mmpolicy.ab.presets import read as read_preset
+from mmpolicy.ab.run.keeper import told
+from mmpolicy.ab.run.scope import HOST
 from mmpolicy.ab.samples import load
-from mmpolicy.ab.scope import HOST
 from mmpolicy.control.experiment import FOLDER as SAMPLES
 from mmpolicy.control.journal import APPLIED
 from mmpolicy.control.keys import (
@@ -48,8 +48,8 @@ from mmpolicy.verbs.try_host import change_of, keep_sizes, keeps_sizes
 from mmpolicy.verbs.try_now import WAITING, not_now
 
 if TYPE_CHECKING:
-    from mmpolicy.ab.report import Report
-    from mmpolicy.ab.runner import Runner
+    from mmpolicy.ab.report.report import Report
+    from mmpolicy.ab.run.runner import Runner
 
 MEMORY, CPU, WORK = 5, 3, 5  # percent by which each may be worse
 WASHOUT = 1 / 3  # of a block
@@ -149,7 +149,7 @@ def planned_of(ctx: click.Context, wish: Wish) -> Plan:
 
 def check_libraries() -> None:
     """Refuse a trial where a library is missing that its report needs."""
-    import mmpolicy.ab.report  # noqa: F401
+    import mmpolicy.ab.report.report  # noqa: F401
 
 
 def _guards(tree: Tree, wish: Wish) -> Iterator[str]:
@@ -235,7 +235,7 @@ def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
 
 
 def _report(file: str) -> Report:
-    from mmpolicy.ab.report import Report
+    from mmpolicy.ab.report.report import Report
 
     return Report(load(Path(file)))
 

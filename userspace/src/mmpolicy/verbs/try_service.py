@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mmpolicy.ab.scope import HOST
+from mmpolicy.ab.run.scope import HOST
 from mmpolicy.control.experiment import in_the_way
 from mmpolicy.control.experiment import running as experiment_of
 from mmpolicy.control.model import check_loaded

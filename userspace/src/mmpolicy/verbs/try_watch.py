@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 import click
 
 from mmpolicy.ab.anytime import excess_in_turn, sequence
-from mmpolicy.ab.bound import Bound, bind_again
 from mmpolicy.ab.design import MAX_SEED, at_margin, differences, in_percent
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.runner import Length
+from mmpolicy.ab.run.bound import Bound, bind_again
+from mmpolicy.ab.run.runner import Length
+from mmpolicy.ab.run.scope import scope_of
 from mmpolicy.ab.samples import load
-from mmpolicy.ab.scope import scope_of
 from mmpolicy.control.change import StateChange
 from mmpolicy.control.experiment import LOOK_AGAIN_S, PATIENCE_S
 from mmpolicy.control.experiment import running as experiment_of
@@ -141,7 +141,7 @@ def new_record(tree: Tree, trial: Trial, percent: float) -> Watched:
 
 def _promised(record: Watched, found: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
     """Return the days in which harm of each metric is found; 0 if it is not."""
-    from mmpolicy.ab.drift import days_to_find
+    from mmpolicy.ab.report.drift import days_to_find
 
     metrics, days = _metrics(record), {}
     a_day = DAY_S / record.block_s * record.percent / 100
@@ -406,7 +406,7 @@ class Watcher:
 
 def harm(record: Watched, pairs: Sequence[Watch]) -> str:
     """Return which metric is shown to be worse than allowed, in words; empty if none is."""
-    from mmpolicy.ab.drift import evidence_of, is_harm
+    from mmpolicy.ab.report.drift import evidence_of, is_harm
 
     metrics = _metrics(record)
     for metric in metrics:

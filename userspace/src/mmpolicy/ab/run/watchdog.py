@@ -16,8 +16,8 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, NoReturn
 
-from mmpolicy.ab.keeper import Keeper, put_back
-from mmpolicy.ab.policy_arms import StoppedError
+from mmpolicy.ab.run.keeper import Keeper, put_back
+from mmpolicy.ab.run.policy_arms import StoppedError
 from mmpolicy.errors import Error, Exit
 
 LARGEST = 1 << 17  # bytes of a message

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from mmpolicy.ab.anytime import excess_in_turn, p_below_anytime
-from mmpolicy.ab.carry import Carry
 from mmpolicy.ab.design import (
     ALPHA,
     Pairs,
@@ -24,8 +23,8 @@ from mmpolicy.ab.design import (
     with_lost,
 )
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.sources import ARMS
-from mmpolicy.ab.stats import (
+from mmpolicy.ab.report.carry import Carry
+from mmpolicy.ab.report.stats import (
     Effect,
     Vector,
     binomial_tail,
@@ -37,6 +36,7 @@ from mmpolicy.ab.stats import (
     spread_p,
     totals,
 )
+from mmpolicy.ab.sources import ARMS
 
 # Risk of a margin test if the sizes of the differences decided on the length: the sizes are larger
 # if the treatment is worse by the margin, which turns 3.5 % into 5 %.

@@ -15,8 +15,8 @@ import numpy as np
 from scipy import stats
 
 from mmpolicy.ab.design import ALPHA
-from mmpolicy.ab.metric_result import UNEVEN
-from mmpolicy.ab.stats import Vector, apart, rise_of_mean
+from mmpolicy.ab.report.metric_result import UNEVEN
+from mmpolicy.ab.report.stats import Vector, apart, rise_of_mean
 
 Ends = tuple[float, float]
 Logs = tuple[Vector, Vector]  # difference and sum of the logarithms of both arms, by pair

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from mmpolicy.ab.balance import balance_of
-from mmpolicy.ab.carry import carry_of
 from mmpolicy.ab.design import (
     ALPHA,
     DIRTY,
@@ -20,12 +18,14 @@ from mmpolicy.ab.design import (
     suggest_pairs,
     unseen,
 )
-from mmpolicy.ab.metric_result import MetricResult
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.neighbours import neighbours_of, unseen_by_split
+from mmpolicy.ab.report.balance import balance_of
+from mmpolicy.ab.report.carry import carry_of
+from mmpolicy.ab.report.metric_result import MetricResult
+from mmpolicy.ab.report.neighbours import neighbours_of, unseen_by_split
+from mmpolicy.ab.report.stats import against, analyse, analyse_anytime, holm
 from mmpolicy.ab.samples import COUNTED, Recording, storable
 from mmpolicy.ab.sources import ARMS
-from mmpolicy.ab.stats import against, analyse, analyse_anytime, holm
 from mmpolicy.errors import Exit
 from mmpolicy.render import table
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from mmpolicy.ab.policy_arms import StoppedError
+from mmpolicy.ab.run.policy_arms import StoppedError
 from mmpolicy.control.experiment import RECOVERY
 from mmpolicy.control.trials import withdraw
 from mmpolicy.errors import Error, Exit

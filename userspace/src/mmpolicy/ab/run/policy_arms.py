@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from mmpolicy.ab.arms import Settings
 from mmpolicy.ab.design import SATURATION, Block
-from mmpolicy.ab.scope import NOWHERE, Scope
-from mmpolicy.ab.units import arms_of, balanced
+from mmpolicy.ab.run.scope import NOWHERE, Scope
+from mmpolicy.ab.run.units import arms_of, balanced
 from mmpolicy.control.change import StateChange, steps_of, undo
 from mmpolicy.control.experiment import PROFILES, is_ours
 from mmpolicy.control.keys import (

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from mmpolicy.ab.design import Design
+from mmpolicy.ab.report.stats import imbalance, p_value
 from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.sources import ARMS
-from mmpolicy.ab.stats import imbalance, p_value
 
 SUSPICIOUS = 0.001  # p-value below which chance is ruled out
 MATTERS = 0.01  # share of the planned length; a smaller difference is ignored

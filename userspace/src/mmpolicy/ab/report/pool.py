@@ -32,10 +32,10 @@ from mmpolicy.ab.design import (
     with_lost,
 )
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.pool_means import Means, sides_of, spread_of
-from mmpolicy.ab.report import AA, CARRY, OWN, Doubt, Report
+from mmpolicy.ab.report.pool_means import Means, sides_of, spread_of
+from mmpolicy.ab.report.report import AA, CARRY, OWN, Doubt, Report
+from mmpolicy.ab.report.stats import Vector, binomial_tail_of, ends_of, without_place
 from mmpolicy.ab.samples import Recording
-from mmpolicy.ab.stats import Vector, binomial_tail_of, ends_of, without_place
 from mmpolicy.errors import Error, Exit
 
 TOSSES = 9999  # redraws of the coins of all hosts

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from mmpolicy.ab.units import units_of
+from mmpolicy.ab.run.units import units_of
 from mmpolicy.control.keys import CgroupBinding, State
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_id, cgroup_paths, find_bindable

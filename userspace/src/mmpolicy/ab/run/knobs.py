@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from mmpolicy.ab.design import Block
-from mmpolicy.ab.keeper import Keeper
-from mmpolicy.ab.watchdog import Tell, Watchdog
+from mmpolicy.ab.run.keeper import Keeper
+from mmpolicy.ab.run.watchdog import Tell, Watchdog
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import Values

@@ -11,10 +11,6 @@ from math import inf, isfinite
 from typing import Any
 
 from mmpolicy.ab.anytime import answered, sequence
-from mmpolicy.ab.arithmetic import Numbers
-from mmpolicy.ab.changes import Changes
-from mmpolicy.ab.commands import POLL_S, Commands
-from mmpolicy.ab.decisions import Decisions, risen
 from mmpolicy.ab.design import (
     SATURATION,
     STRETCH,
@@ -27,13 +23,16 @@ from mmpolicy.ab.design import (
     pairs_for_lost,
 )
 from mmpolicy.ab.guards import Guard, Watch
-from mmpolicy.ab.live import Live, place_of
 from mmpolicy.ab.metrics import Metric, all_sources
-from mmpolicy.ab.outfile import OutFile
-from mmpolicy.ab.policy_arms import StoppedError
-from mmpolicy.ab.progress import Display, Progress, clock
+from mmpolicy.ab.run.changes import Changes
+from mmpolicy.ab.run.commands import POLL_S, Commands
+from mmpolicy.ab.run.decisions import Decisions, risen
+from mmpolicy.ab.run.live import Live, place_of
+from mmpolicy.ab.run.outfile import OutFile
+from mmpolicy.ab.run.policy_arms import StoppedError
+from mmpolicy.ab.run.progress import Display, Progress, clock
 from mmpolicy.ab.samples import Recording, line_of
-from mmpolicy.ab.sources import ARMS, Command, Reader
+from mmpolicy.ab.sources import ARMS, Command, Numbers, Reader
 from mmpolicy.errors import Error
 from mmpolicy.host.machine import Host, tell_ready
 from mmpolicy.host.signals import noted

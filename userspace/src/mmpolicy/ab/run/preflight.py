@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
-from mmpolicy.ab.commands import POLL_S
 from mmpolicy.ab.guards import WINDOW_S, Guard, Watch
 from mmpolicy.ab.metrics import Metric, all_sources
-from mmpolicy.ab.scope import Scope
+from mmpolicy.ab.run.commands import POLL_S
+from mmpolicy.ab.run.scope import Scope
 from mmpolicy.ab.sources import (
     Arm,
     ArmTimes,

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from mmpolicy.ab.design import Pairs, differences
-from mmpolicy.ab.metric_result import MetricResult
-from mmpolicy.ab.report import Report
+from mmpolicy.ab.report.metric_result import MetricResult
+from mmpolicy.ab.report.report import Report
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.errors import Exit
 
@@ -30,7 +30,7 @@ INLINE: Any = {
     "text.parse_math": False,  # a name may contain dollars
 }
 
-PAGES = Environment(loader=PackageLoader("mmpolicy", "ab"), autoescape=True)
+PAGES = Environment(loader=PackageLoader("mmpolicy", "ab/report"), autoescape=True)
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Any]:

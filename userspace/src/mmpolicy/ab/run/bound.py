@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mmpolicy.ab.changes import Changes
 from mmpolicy.ab.design import Block
-from mmpolicy.ab.knobs import Knobs
-from mmpolicy.ab.policy_arms import StoppedError
-from mmpolicy.ab.scope import Scope
+from mmpolicy.ab.run.changes import Changes
+from mmpolicy.ab.run.knobs import Knobs
+from mmpolicy.ab.run.policy_arms import StoppedError
+from mmpolicy.ab.run.scope import Scope
 from mmpolicy.control.experiment import PROFILES
 from mmpolicy.control.keys import CgroupBinding
 from mmpolicy.control.state import bind, read_state, unbind

@@ -9,8 +9,8 @@ from typing import Any
 
 from mmpolicy.ab.design import ALPHA, SATURATION, in_percent
 from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.report.stats import Effect, analyse, holm
 from mmpolicy.ab.samples import Recording
-from mmpolicy.ab.stats import Effect, analyse, holm
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TextIO
 
-from mmpolicy.ab.policy_arms import StoppedError
+from mmpolicy.ab.run.policy_arms import StoppedError
 
 POLL_S = 0.2  # interval of polling while a command runs
 

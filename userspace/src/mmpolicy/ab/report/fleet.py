@@ -16,7 +16,7 @@ from scipy import stats
 
 from mmpolicy.ab.design import ALPHA, POWER, differences
 from mmpolicy.ab.metrics import Metric
-from mmpolicy.ab.pool import LEAST_PAIRS
+from mmpolicy.ab.report.pool import LEAST_PAIRS
 from mmpolicy.ab.samples import Recording
 
 MOST_PAIRS, MOST_HOSTS = 100_000, 10_000

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from mmpolicy.ab.arms import Settings
 from mmpolicy.ab.design import Block
-from mmpolicy.ab.knobs import Knobs
-from mmpolicy.ab.policy_arms import PolicyArms
-from mmpolicy.ab.scope import Scope
+from mmpolicy.ab.run.knobs import Knobs
+from mmpolicy.ab.run.policy_arms import PolicyArms
+from mmpolicy.ab.run.scope import Scope
 from mmpolicy.control.experiment import PROFILES
 from mmpolicy.control.keys import DEFAULT
 from mmpolicy.host.knobs import names_of

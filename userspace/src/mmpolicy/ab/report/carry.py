@@ -18,9 +18,9 @@ import numpy as np
 from mmpolicy.ab.design import differences, least_pairs
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.panel import logarithms
+from mmpolicy.ab.report.stats import growth_p, left_in_units, left_over
 from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.sources import ARMS
-from mmpolicy.ab.stats import growth_p, left_in_units, left_over
 
 SEEN = 0.021  # p of each sign: under drift, both together stay below ALPHA
 LEAST_UNITS = 2
