@@ -15,7 +15,7 @@ COUNTER = re.compile(r"^\t\t- (\S+): ", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Entry:
-    """What the document says of one kind of file."""
+    """The entry of one kind of file."""
 
     pattern: str  # path with placeholders, such as <profile>
     description: str
@@ -29,7 +29,7 @@ class Entry:
 
     @property
     def is_abi(self) -> bool:
-        """Whether programs may rely on it."""
+        """Tell if programs may rely on it."""
         return "No ABI" not in self.description
 
     def matches(self, path: str) -> bool:

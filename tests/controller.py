@@ -58,7 +58,7 @@ class Controller:
         )  # fmt: skip
 
     def play(self, playbook: str, *options: str, **variables: Any) -> tuple[int, str]:
-        """Run a playbook; its exit code and what it says."""
+        """Run a playbook; return its exit code and output."""
         process = self.start(playbook, *options, **variables)
         out, _ = process.communicate()
         return process.returncode, out
@@ -78,7 +78,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def recap(out: str) -> dict[str, dict[str, int]]:
-    """What the last lines of a play say of each host."""
+    """Parse the recap of a play: the counts of each host."""
     found = {}
     for line in out.partition("PLAY RECAP")[2].splitlines()[1:]:
         name, _, counts = line.partition(":")

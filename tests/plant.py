@@ -7,7 +7,7 @@ plant.py [--seed N] [--count 300] [--part c|python] [--jobs N] [--only WORD] [--
 A fault is a change of one operator, number, condition or statement. Half of them are in the C
 that tests/unit compiles, half in the command. Each is planted in a copy of the tree. The tests of
 a fault in C are all of tests/unit, those of one in Python are the tests of tests/cli that enter
-the function that it is in. The same seed plants the same faults.
+the function that it is in. A seed always plants the same faults.
 
 It prints each fault that no test found, and the score at the end. With --list it only prints the
 faults. A fault that leaves the compiled code as it was is none, and is not planted.
@@ -44,8 +44,7 @@ COMMAND = "userspace/src/mmpolicy"
 # Beyond these a fault has made a run of tests endless. A busy machine takes long for little.
 LIMIT_CPU_S, LIMIT_S = 150, 900.0
 FIRST = 20  # tests that are run first, as they are likely to find a fault
-# Of the tests of the command that enter a function, none is run that takes as long as the first
-# of these, and no more than take as long as the second.
+# Limits of the tests that run for one fault of the command: seconds of one, and of all together.
 SLOW_S, ENOUGH_S = 10.0, 60.0
 
 
@@ -88,14 +87,14 @@ STATEMENT = re.compile(r"(?<=\n)\t+(?!return|break|continue|goto|case|default)[\
 
 
 def blanked(text: str) -> str:
-    """C without what is no code, at the same offsets."""
+    """Blank out all text in C that is not code; offsets stay."""
     for pattern in NOT_CODE, DIRECTIVE:
         text = pattern.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     return text
 
 
 def closing(code: str, start: int) -> int:
-    """Behind the parenthesis that closes the one that is open at an offset."""
+    """Return the offset after the parenthesis that closes the one open at `at`."""
     depth = 1
     for at in range(start, len(code)):
         depth += {"(": 1, ")": -1}.get(code[at], 0)
@@ -105,7 +104,7 @@ def closing(code: str, start: int) -> int:
 
 
 def faults_in_c(path: str, text: str) -> Iterator[Fault]:
-    """Every fault that can be planted in a file in C."""
+    """Yield every fault that can be planted in a C file."""
 
     def fault(start: int, end: int, new: str) -> Fault:
         return Fault(path, start, end, new, text.count("\n", 0, start) + 1, text[start:end])
@@ -133,7 +132,7 @@ class Unit:
     PLAIN = ("-fno-sanitize=all", "-g0", "-O2", "-w")
 
     def __init__(self, tree: Path) -> None:
-        """Compile everything once, and see which tests are fast."""
+        """Compile everything once, and find the fast tests."""
         self.tree, self.build, self.sources = tree, tree / "cache/unit", dict[Path, set[str]]()
         self.order = Order()
         self.env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
@@ -154,13 +153,13 @@ class Unit:
         self.tests = self.fast_and_slow(self.link(self.plainly, *self.PLAIN))
 
     def files(self) -> list[str]:
-        """The files of module/ that decide: those of points, and what they share."""
+        """Return the files of module/ that decide: the points, and sense/, which they share."""
         used = sorted(set[str]().union(*self.sources.values()))
         shared = ("module/mmpolicy.h", "module/compat.h", "module/mm_policy.h")
         return [path for path in used if path.startswith("module/") and path not in shared]
 
     def source(self, name: Path) -> Path:
-        """What an object is made of."""
+        """Return the sources of an object."""
         folder, stem = name.stem.split("-", 1)
         found = (path for path in self.sources[name] if path.endswith(f"{folder}/{stem}.c"))
         return self.tree / next(found)
@@ -195,12 +194,12 @@ class Unit:
         return [names[: -len(names) // 6], names[-len(names) // 6 :]]
 
     def fails(self, fault: Fault, program: Path, tests: list[str]) -> bool:
-        """Does one of these tests fail, or one of all?"""
+        """Tell if a test fails; `tests` limits the choice."""
         found = failing([program, "-x", *tests], self.tree, self.env)
         return self.order.found(fault.path, found)
 
     def found(self, fault: Fault) -> bool | None:
-        """Does a test fail? None if it is no fault: not to be compiled, or the same code."""
+        """Tell if a test fails; None if the fault does not compile or leaves the code unchanged."""
         file = self.tree / fault.path
         text = file.read_text()
         names = [name for name, files in self.sources.items() if fault.path in files]
@@ -230,9 +229,9 @@ FAILED = re.compile(r"^FAILED +(\S+)", re.MULTILINE)
 
 
 def failing(command: list[Any], folder: Path, env: dict[str, str]) -> str | None:
-    """The first test of a run that fails, if one does, nothing said if it never ends.
+    """Return the first failing test, None if all pass, "" if the run does not end or name one.
 
-    What it has started is ended with it.
+    Processes that the run started are killed with it.
     """
     command = ["prlimit", f"--cpu={LIMIT_CPU_S}", *command]
     with (
@@ -256,10 +255,10 @@ def failing(command: list[Any], folder: Path, env: dict[str, str]) -> str | None
 
 
 class Order:
-    """In which order tests look for a fault: first those that have found one in the same file."""
+    """Order tests so that those which found a fault in a file run first on its next fault."""
 
     def __init__(self) -> None:
-        """None has found any."""
+        """Begin with no finders."""
         self.finders = dict[str, list[str]]()
 
     def first(self, path: str, tests: list[str]) -> list[str]:
@@ -267,7 +266,7 @@ class Order:
         return [test for test in reversed(self.finders.get(path, [])) if test in tests][:FIRST]
 
     def found(self, path: str, test: str | None) -> bool:
-        """Remember who has found a fault. Did anybody?"""
+        """Record the finder of a fault, and tell if there is one."""
         if test:
             finders = self.finders.setdefault(path, [])
             finders[:] = [each for each in finders if each != test] + [test]
@@ -379,7 +378,7 @@ class Faults(ast.NodeVisitor):
             self.visit(node.value)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Texts stay as they are, and what is in them."""
+        """Leave f-strings and their expressions as they are."""
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         """Types stay as they are."""
@@ -443,7 +442,7 @@ class Results:
     """A plugin of pytest: how long each test takes, and which fail."""
 
     def __init__(self, file: Path) -> None:
-        """What is written at the end."""
+        """Take the file that gets the results."""
         self.file, self.seconds, self.failed = file, dict[str, float](), set[str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -453,7 +452,7 @@ class Results:
             self.failed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Keep what was seen."""
+        """Write the results."""
         passed = {name: took for name, took in self.seconds.items() if name not in self.failed}
         self.file.write_text(json.dumps(passed))
 
@@ -466,7 +465,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def cpu_of_children() -> float:
-    """The seconds of CPU that what has ended of all that we started has used."""
+    """Return the CPU time, in seconds, of all children that have ended."""
     times = os.times()
     return times.children_user + times.children_system
 
@@ -477,7 +476,7 @@ class Cli:
     one_sees = threading.Lock()
 
     def __init__(self, tree: Path, calls: Path) -> None:
-        """See once which test enters what; a file keeps that."""
+        """Record once which functions each test enters, in a file."""
         self.tree, self.changes, self.order = tree, 0, Order()
         self.pytest = [sys.executable, "-m", "pytest", "-q", "-rf", "-p", "no:cacheprovider"]
         self.env = self.env_of(tree)
@@ -491,13 +490,13 @@ class Cli:
 
     @staticmethod
     def env_of(tree: Path) -> dict[str, str]:
-        """What pytest needs in a copy of the tree."""
+        """Return the environment of pytest in a copy of the tree."""
         paths = ":".join(map(str, (tree / "userspace/src", tree / "tests", tree)))
         compiled = str(tree.parent / f"{tree.name}.pyc")
         return {**os.environ, "PYTHONPATH": paths, "PYTHONPYCACHEPREFIX": compiled}
 
     def see(self, tree: Path) -> dict[str, tuple[float, list[str]]]:
-        """Run all tests, without a limit, and see which of them pass and what they enter.
+        """Run all tests without a limit; record which pass and which functions each enters.
 
         They run in another copy, whose functions tell, in whatever process.
         """
@@ -556,7 +555,7 @@ class Cli:
         return [name for (*_, name), end in zip(tests, until, strict=True) if end < ENOUGH_S]
 
     def found(self, fault: Fault) -> bool | None:
-        """Does a test fail? None if it is no fault: the same code."""
+        """Tell if a test fails; None if the fault leaves the code unchanged."""
         file = self.tree / fault.path
         text, tests = file.read_text(), self.entering(fault)
         try:
@@ -577,7 +576,7 @@ class Cli:
             self.write(file, text)
 
     def fails(self, fault: Fault, tests: list[str]) -> bool:
-        """Does one of these tests fail?"""
+        """Tell if a test fails."""
         found = failing([*self.pytest, "-x", *tests], self.tree, self.env)
         return self.order.found(fault.path, found)
 
@@ -657,7 +656,7 @@ def found_of(name: str, results: list[tuple[int, int]]) -> None:
 
 
 def main() -> int:
-    """Print what was not found, and the score."""
+    """Print the faults that no test found, and the score."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=300, help="faults, half of them in C")

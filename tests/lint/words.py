@@ -25,15 +25,12 @@ FEW = 300  # words: a directory with fewer has no rate
 # or delete the row, in the commit that rewrites the words.
 RATES = {
     ".": 11.0,
-    "kernel-hooks": 18.0,
     "module/anon_order": 13.5,
     "module/bpf": 1.9,
     "module/control": 1.3,
     "module/madv_free": 1.7,
     "module/provider": 22.0,
     "module/sense": 2.2,
-    "tests": 20.0,
-    "tests/lab/kernels": 12.0,
     "userspace/src/mmpolicy/verbs": 6.0,
 }
 

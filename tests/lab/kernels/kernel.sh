@@ -62,7 +62,7 @@ kernel_key() {
 }
 
 # make in a kernel tree: kmake TREE ARGUMENT...
-# The compiler writes what a file includes, so ccache need not preprocess each file first.
+# The compiler lists the includes of a file, so ccache need not preprocess each file first.
 kmake() {
 	local tree=$1
 	shift
@@ -85,7 +85,7 @@ patched_tree() {
 	done
 }
 
-# The same, configured.
+# A configured tree.
 prepare_tree() {
 	local flavor=$1 tree=$2 suffix=-mmpolicy
 	patched_tree "$flavor" "$tree"
@@ -236,7 +236,7 @@ module_key() {
 	} | hash_of
 }
 
-# A distribution's kernel wants the compiler of that distribution: module_make KERNEL TREE ARGUMENT...
+# Build for a distribution's kernel with its own compiler: module_make KERNEL TREE ARGUMENT...
 module_make() {
 	local kernel=$1 tree=$2
 	shift 2
@@ -258,7 +258,7 @@ add_checker() {
 	fi
 }
 
-# Out-of-tree builds write beside the source, hence the copy.
+# Out-of-tree builds write next to the source, hence the copy.
 make_module() {
 	local kernel=$1 copy=$1/module tree=$1/src/ variables=(MMPOLICY_BENCH=m)
 	rm -rf "$copy"

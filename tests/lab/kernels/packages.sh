@@ -9,7 +9,7 @@ need_package_tools() {
 		python3-prometheus-client python3-rich python3-setuptools python3-tomli-w
 }
 
-# What goes into packages: packaged_files TREE
+# List the files of packages: packaged_files TREE
 packaged_files() {
 	(cd "$1" && find Kbuild COPYING README.md debian dkms.conf examples module userspace \( -type f -o -type l \) \
 		! -path '*/__pycache__/*' ! -path '*/build/*' ! -name '*.o' -print0 | sort -z)
@@ -60,10 +60,10 @@ say_install() {
 
 # ---- The command alone, for Python
 
-# What the pure parts of it need: wheels that any Python from 3.9 on takes, at the versions of the
+# Dependencies of its pure parts: wheels that any Python from 3.9 on takes, at the versions of the
 # tests where these have one.
 PURE=(click prometheus-client rich tomli tomli-w typing-extensions)
-# What is only needed before Python 3.11; pip asks the Python that runs it, not the one given.
+# Dependencies before Python 3.11 alone; pip asks the Python that runs it, not the one given.
 BEFORE_3_11=(importlib-resources tomli typing-extensions zipp)
 ANY_PYTHON=(--python-version 3.9 --implementation py --abi none --platform any --only-binary :all:)
 
@@ -75,7 +75,7 @@ python_packages() {
 		make_python_packages "$DIST"
 }
 
-# The source is copied without links, as what it shares with the module has to be in the sdist.
+# The source is copied without links, because the sdist needs the files shared with the module.
 make_python_packages() {
 	local new=$CACHE/packages/new-python
 	rm -rf "$new" "$1"
@@ -90,7 +90,7 @@ make_python_packages() {
 	rm -rf "$new"
 }
 
-# All of it in one file, which Python reads as it is: make_zipapp FOLDER
+# Make one file that Python runs without unpacking: make_zipapp FOLDER
 make_zipapp() {
 	local pip=("$VENV/bin/pip" install --disable-pip-version-check --no-compile --quiet)
 	"${pip[@]}" --target "$1/app" "${ANY_PYTHON[@]}" -c "$TREE/tests/requirements.txt" "${PURE[@]}"
@@ -101,7 +101,7 @@ make_zipapp() {
 }
 
 # The command with the oldest Python that it takes, as one installs it there: from the wheel, and as
-# one file. What API is too new for that Python, no check of the sources finds.
+# one file. Checks of the sources do not find APIs that are too new for that Python.
 oldest_python() {
 	local root=$CACHE/root/debian-11
 	need "a Debian 11" mmdebstrap
@@ -246,7 +246,7 @@ modules_package() {
 		cp -r "$built" "$new/src/modules/"
 		[ ${#SIGN[@]} = 0 ] || sign_module "$new/src/modules/${built##*/}/updates/mmpolicy.ko"
 	done
-	# What is built later is newer: a package with another kernel in it is an upgrade.
+	# Later builds have higher versions: a package with another kernel in it is an upgrade.
 	sed -i "1s/)/+$(date -u +%Y%m%d.%H%M%S))/" "$new/src/debian/changelog"
 	step "package of modules" modules-package build_packages "$new" --build=any \
 		--build-profiles=pkg.mmpolicy.modules
@@ -339,12 +339,12 @@ kernel_packages() {
 
 # ---- A Debian of its own for guests, with systemd
 
-# What the packages need beside what is always there.
+# Dependencies of packages beyond essential ones.
 ROOT_PACKAGES=systemd-sysv,dkms,kmod,python3-click,python3-prometheus-client,python3-rich
 ROOT_PACKAGES+=,python3-tomli-w,libelf1
 # The service of the tutorial.
 ROOT_PACKAGES+=,redis-server
-# What Debian's kernels and their headers need; and to sign modules.
+# Dependencies of Debian's kernels and headers, and of signing modules.
 ROOT_PACKAGES+=,linux-base,tiny-initramfs,pahole,openssl
 # A host of a fleet: without a compiler, and with what Ansible needs there.
 FLEET_PACKAGES=${ROOT_PACKAGES/,dkms/},openssh-server,python3-apt

@@ -105,7 +105,7 @@ unpack_source() {
 	mv "$1.new" "$1"
 }
 
-# The archive of the source: source_archive FOLDER, where it may keep what it fetches
+# Print the archive of the source: source_archive FOLDER, which keeps downloads
 source_archive() {
 	if [ -n "${LATER[$SERIES]-}" ]; then
 		(cd "$1" && series_apt apt-get download "linux-source-$(series_version)") >&2
@@ -152,7 +152,7 @@ in_later_root() {
 		sh "$(later_root)" "$CACHE" "$@"
 }
 
-# The kernel's own tests of mm and of cgroups, of the same source. Some of them do not
+# The kernel's selftests of mm and cgroups, from that source. Some of them do not
 # compile with this machine's headers; a test of ours misses those that it wants.
 need_selftests() {
 	local dest
