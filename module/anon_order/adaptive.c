@@ -294,7 +294,7 @@ static struct mmp_decision anon_order_adaptive(const struct vm_fault *vmf,
 
 	if (mmp_is_copy(site))
 		return anon_order_copy(vmf, knob);
-	if (mmp_deferred(vmf->vma->vm_mm) && site != MM_POLICY_PMD)
+	if (site != MM_POLICY_PMD && mmp_deferred(vmf->vma->vm_mm))
 		return anon_order_small(MMP_DEFERRED);
 	bits = mmp_table_bits(pmdp_get_lockless(vmf->pmd));
 	if (unlikely(!mmp_bits_table(bits) || !in_the_middle(vmf->address)))

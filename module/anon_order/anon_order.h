@@ -51,6 +51,10 @@ struct mmp_decision {
 	u32 order;
 };
 
+/* VMA flags that need a closer look. VM_UFFD_MINOR is for files only. */
+#define MMP_SPECIAL_FLAGS						\
+	(VM_HUGEPAGE | VM_NOHUGEPAGE | VM_LOCKED | VM_UFFD_MISSING | VM_UFFD_WP)
+
 /* Does a policy that judges by use have a reason to look? adaptive.c has its first look. */
 bool mmp_anon_order_near(const struct vm_fault *vmf);
 

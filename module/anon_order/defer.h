@@ -13,7 +13,7 @@
 
 #include <linux/percpu.h>
 
-#include "anon_order.h"
+#include "ahead.h"
 
 /* Deferring begins after so many small folios in a row. */
 #define MMP_DEFER_AFTER		256U
@@ -36,6 +36,7 @@ struct mmp_deferral {
 
 DECLARE_PER_CPU(struct mmp_deferral, mmp_deferral);
 
+u32 mmp_ahead_take(enum mmp_reason *reason);
 void mmp_defer_until(const struct mm_struct *mm, bool inside);
 
 /**

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /* anon_order/never: order 0, whatever sysfs allows. */
 #include "../mmpolicy.h"
-#include "anon_order.h"
+#include "ahead.h"
 
 static struct mmp_decision anon_order_never(const struct vm_fault *vmf,
 					    enum mm_policy_site site, const u32 *knob)
 {
+	mmp_answer_ahead(MMP_AHEAD_MOST, MMP_CAP);
 	return (struct mmp_decision){ .order = 0, .reason = MMP_CAP };
 }
 

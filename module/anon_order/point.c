@@ -28,6 +28,7 @@
 #include "../sense/fault_time.h"
 #include "../sense/observe.h"
 #include "../trace.h"
+#include "ahead.h"
 #include "anon_order.h"
 #include "other_sites.h"
 #include "shadow.h"
@@ -146,8 +147,10 @@ static noinline unsigned long anon_order_slow(const struct vm_fault *vmf,
 	struct mmp_decision d;
 	const u32 *knob;
 
-	if (shadow)
+	if (shadow) {
 		anon_order_ask_shadow(vmf, site);
+		mmp_answer_ahead(0, MMP_CAP);	/* the shadow answers no fault */
+	}
 	if (!policy) {
 		anon_order_count(profile, STOCK);
 		return MM_POLICY_STOCK;
@@ -166,9 +169,6 @@ static noinline unsigned long anon_order_slow(const struct vm_fault *vmf,
 	return answer;
 }
 
-/* Flags that anon_order_slow() looks at more closely; VM_UFFD_MINOR is for files only. */
-#define SPECIAL	(VM_HUGEPAGE | VM_NOHUGEPAGE | VM_LOCKED | VM_UFFD_MISSING | VM_UFFD_WP)
-
 /* Asks the policy of a profile, in the usual case. @vma is that of the fault. */
 static __always_inline unsigned long anon_order_ask(const struct mmp_profile *profile,
 						    const struct vm_area_struct *vma,
@@ -182,7 +182,7 @@ static __always_inline unsigned long anon_order_ask(const struct mmp_profile *pr
 		anon_order_count(profile, STOCK);
 		return MM_POLICY_STOCK;
 	}
-	if (unlikely((u32)vma->vm_flags & SPECIAL))
+	if (unlikely((u32)vma->vm_flags & MMP_SPECIAL_FLAGS))
 		return anon_order_slow(vmf, site, false);
 	return anon_order_answer(profile, vmf, site,
 				 policy->anon_order(vmf, site, &settings->values[policy->slot]));

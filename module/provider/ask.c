@@ -18,6 +18,7 @@ void mm_policy_enable(const struct mm_policy_ops *ops, enum mm_policy_point poin
 	if (point > MM_POLICY_ANON_PAGES)
 		return;
 	rcu_assign_pointer(mmp_asked[point], on ? ops : NULL);
-	if (point == MM_POLICY_ANON_PAGES)
-		mmp_whose_outdate_tasks();	/* tasks that nobody was told of are from now on */
+	/* CPUs have kept answers in advance, or tasks that no listener is told about. */
+	if (point == MM_POLICY_ANON_PAGES || point == MM_POLICY_ANON_ORDER)
+		mmp_whose_outdate_tasks();
 }

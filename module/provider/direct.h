@@ -165,11 +165,14 @@ void mmp_collapse_later(struct vm_area_struct *vma);
  * @key: mmp_epoch when the policy was asked, and the address, in one word: with both as
  *	they are now, the answer is that to the fault of now, under the settings of now
  * @answer: of the policy, as &mm_policy_ops.anon_orders has it; or %MMP_SWAPIN_ASKS
+ * @page: if the answer is a page, mmp_epoch and the VMA in one word, else 0. This identifies
+ *	the answer, as under these settings a page is right for each fault of the VMA
  */
 struct mmp_question {
 	const struct vm_fault *vmf;
 	unsigned long key;
 	unsigned long answer;
+	unsigned long page;
 };
 
 #define MMP_SWAPIN_ASKS	2UL	/* an answer: ask the policy when the kernel asks for sizes */

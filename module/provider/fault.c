@@ -14,7 +14,10 @@
 #include <linux/sched/task_stack.h>
 #include <linux/userfaultfd_k.h>
 
+#include "../anon_order/defer.h"
+#include "../anon_order/table.h"
 #include "../sense/fault_time.h"
+#include "../sense/observe.h"
 #include "../sense/whose.h"
 #include "direct.h"
 
@@ -39,6 +42,22 @@ DEFINE_PER_CPU(struct mmp_question, mmp_question);
 static DEFINE_PER_CPU(struct mmp_latest, undecided);
 static DEFINE_PER_CPU(unsigned long, undecided_count);	/* a u64 __percpu * */
 
+/**
+ * struct ahead - the last task of this CPU whose policy has answered faults in advance
+ * @of: the task
+ * @left: so many more of its faults get a page
+ * @requested: the counter of single pages, a u64 __percpu *
+ * @reason: the counter of the reason, a u64 __percpu *
+ */
+struct ahead {
+	struct mmp_latest of;
+	int left;
+	unsigned long requested;
+	unsigned long reason;
+};
+
+static DEFINE_PER_CPU(struct ahead, ahead);
+
 /*
  * In each fault of everybody, so each instruction counts. No register changes that is an
  * argument.
@@ -46,13 +65,21 @@ static DEFINE_PER_CPU(unsigned long, undecided_count);	/* a u64 __percpu * */
  *	if (!(vmf->flags & FAULT_FLAG_WRITE))
  *		return;
  *	preempt_disable();
- *	if (!mmp_is_kept(&undecided, vmf->vma->vm_mm)) {
+ *	if (mmp_is_kept(&undecided, vmf->vma->vm_mm)) {
+ *		(*undecided_count)++;
+ *		mmp_question.vmf = NULL;
+ *	} else if (mmp_is_kept(&ahead.of, vmf->vma->vm_mm) &&
+ *		   !(vmf->vma->vm_flags & MMP_SPECIAL_FLAGS) && ahead.left) {
+ *		ahead.left--;
+ *		(*ahead.requested)++;
+ *		(*ahead.reason)++;
+ *		mmp_question.vmf = vmf;
+ *		mmp_question.page = mmp_epoch ^ vmf->vma;
+ *	} else {
  *		mmp_question.vmf = vmf;
  *		mmp_question.key = mmp_epoch ^ vmf->address;
  *		goto mmp_entry_fault_asked;
  *	}
- *	(*undecided_count)++;
- *	mmp_question.vmf = NULL;
  *	preempt_enable_no_resched();
  *
  * A reschedule that became due meanwhile comes with the next lock that the fault gives back.
@@ -61,21 +88,35 @@ __naked notrace __noendbr void mmp_entry_fault(void)
 {
 	asm volatile(ANNOTATE_NOENDBR
 	"	testb	%[write], %c[flags](%%rdi); je	2f\n"
-	"	movq	%c[vma](%%rdi), %%r8\n"
+	"	movq	%c[vma](%%rdi), %%r11\n"
 	"	inc" MMP_COUNT __percpu_arg([count]) "\n"
 	"	movq	%[now], %%r9\n"
 	"	movq	" __percpu_arg([me]) ", %%r10\n"
-	"	movq	%c[vm_mm](%%r8), %%r8\n"
+	"	movq	%c[vm_mm](%%r11), %%r8\n"
 	"	xorq	%c[birth](%%r10), %%r8\n"
 	"	cmpq	%%r8, " __percpu_arg([task]) "; jne	1f\n"
-	"	cmpq	%%r9, " __percpu_arg([epoch]) "; jne	1f\n"
+	"	cmpq	%%r9, " __percpu_arg([epoch]) "; jne	3f\n"
 	"	movq	" __percpu_arg([counter]) ", %%r8\n"
 	"	incq	%%gs:(%%r8)\n"
 	"	movq	$0, " __percpu_arg([question]) "\n"
 	"	dec" MMP_COUNT __percpu_arg([count]) "\n"
 	"2:\n"
 	ASM_RET
-	"1:	movq	%%rdi, " __percpu_arg([question]) "\n"
+	"1:	cmpq	%%r8, " __percpu_arg([ahead_task]) "; jne	3f\n"
+	"	cmpq	%%r9, " __percpu_arg([ahead_epoch]) "; jne	3f\n"
+	"	testl	%[special], %c[vm_flags](%%r11); jne	3f\n"
+	"	decl	" __percpu_arg([left]) "; js	4f\n"
+	"	movq	" __percpu_arg([requested]) ", %%r8\n"
+	"	incq	%%gs:(%%r8)\n"
+	"	movq	" __percpu_arg([reason]) ", %%r8\n"
+	"	incq	%%gs:(%%r8)\n"
+	"	xorq	%%r11, %%r9\n"
+	"	movq	%%r9, " __percpu_arg([page]) "\n"
+	"	movq	%%rdi, " __percpu_arg([question]) "\n"
+	"	dec" MMP_COUNT __percpu_arg([count]) "\n"
+	ASM_RET
+	"4:	incl	" __percpu_arg([left]) "\n"
+	"3:	movq	%%rdi, " __percpu_arg([question]) "\n"
 	"	xorq	%c[address](%%rdi), %%r9\n"
 	"	movq	%%r9, " __percpu_arg([key]) "\n"
 	"	jne	mmp_entry_fault_asked\n"	/* always: no address is that small */
@@ -90,6 +131,14 @@ __naked notrace __noendbr void mmp_entry_fault(void)
 	    [task] "m" (__my_cpu_var(undecided.task)),
 	    [epoch] "m" (__my_cpu_var(undecided.epoch)),
 	    [counter] "m" (__my_cpu_var(undecided_count)),
+	    [special] "i" (MMP_SPECIAL_FLAGS),
+	    [vm_flags] "i" (offsetof(struct vm_area_struct, vm_flags)),
+	    [ahead_task] "m" (__my_cpu_var(ahead.of.task)),
+	    [ahead_epoch] "m" (__my_cpu_var(ahead.of.epoch)),
+	    [left] "m" (__my_cpu_var(ahead.left)),
+	    [requested] "m" (__my_cpu_var(ahead.requested)),
+	    [reason] "m" (__my_cpu_var(ahead.reason)),
+	    [page] "m" (__my_cpu_var(mmp_question.page)),
 	    [question] "m" (__my_cpu_var(mmp_question.vmf)),
 	    [key] "m" (__my_cpu_var(mmp_question.key)));
 }
@@ -130,12 +179,61 @@ bool mmp_policy_decides(const struct mm_struct *mm)
 	return anybody_is_asked() && decides(mm);
 }
 
+/*
+ * The policy has answered this fault with a page, and the next ones in advance: the entry
+ * answers these, until bindings, arms or settings change, or somebody wants to see each fault.
+ * @epoch is from before the policy was asked.
+ *
+ * Context: preemption is off.
+ */
+static noinline void keep_ahead(const struct mm_struct *mm, unsigned long epoch)
+{
+	struct mmp_profile *profile = mmp_profile_of(mm);
+	enum mmp_reason reason;
+	u64 __percpu *counter;
+	u32 faults;
+
+	if (static_branch_unlikely(&mmp_watched) || static_branch_unlikely(&mmp_timing))
+		return;
+	faults = mmp_ahead_take(&reason);
+	if (!mmp_keep(&ahead.of, mm, epoch, profile))
+		return;
+	counter = anon_order_counters(profile);
+	__this_cpu_write(ahead.left, faults);
+	__this_cpu_write(ahead.requested, (__force unsigned long)(counter + REQUESTED));
+	__this_cpu_write(ahead.reason, (__force unsigned long)(counter + REASON + reason));
+}
+
 /* Notes the question of a fault, and the answer; preemption is off. */
 static void question_note(const struct vm_fault *vmf, unsigned long answer)
 {
 	__this_cpu_write(mmp_question.vmf, vmf);
 	__this_cpu_write(mmp_question.key, READ_ONCE(mmp_epoch) ^ vmf->address);
 	__this_cpu_write(mmp_question.answer, answer);
+	__this_cpu_write(mmp_question.page, 0);
+}
+
+/*
+ * The policy has answered the question of the entry with a page, or with stock. Keeps that for
+ * the moment when the kernel asks, and for the next faults. An answer of large folios is kept
+ * later, by fault_prepare().
+ *
+ * Context: preemption is off.
+ */
+static __always_inline unsigned long keep_small(const struct vm_fault *vmf, unsigned long answer)
+{
+	const unsigned long epoch = __this_cpu_read(mmp_question.key) ^ vmf->address;
+	const struct mm_struct *mm = vmf->vma->vm_mm;
+
+	__this_cpu_write(mmp_question.answer, answer);
+	__this_cpu_write(mmp_question.page, answer ? 0 : epoch ^ (unsigned long)vmf->vma);
+	if (unlikely(answer)) {
+		if (anybody_is_asked())
+			decides(mm);
+	} else if (__this_cpu_read(mmp_ahead)) {
+		keep_ahead(mm, epoch);
+	}
+	return answer;
 }
 
 /*
@@ -150,15 +248,15 @@ notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf)
 	unsigned long answer = MM_POLICY_STOCK;
 
 	rcu_lock_acquire(&rcu_lock_map);
+	__this_cpu_write(mmp_ahead, 0);
 	if (anybody_is_asked()) {
 		if (unlikely(!(vmf->flags & FAULT_FLAG_ORIG_PTE_VALID)) &&	/* no table */
 		    !mmp_pmd_size_asked(vmf->vma))
 			mmp_anon_orders(vmf, MM_POLICY_PMD);	/* policies count on that */
 		answer = mmp_anon_orders(vmf, MM_POLICY_PTE);
 	}
-	__this_cpu_write(mmp_question.answer, answer);
-	if (unlikely(answer == MM_POLICY_STOCK) && anybody_is_asked())
-		decides(vmf->vma->vm_mm);
+	if (answer <= MM_POLICY_STOCK)
+		answer = keep_small(vmf, answer);
 	mmp_ask_end();
 	if (static_branch_unlikely(&mmp_timing) && !userfaultfd_armed(vmf->vma))
 		return answer | MMP_TOLD;
@@ -193,33 +291,32 @@ unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
 
 /* Anonymous pages of a process as a CPU knows them: its own part of the count, and the sum. */
 struct counted {
-	int cpu;
+	const s32 *part;
 	s32 here;
 	s64 all;
 };
 
-static struct counted counted(const struct mm_struct *mm)
+/* Context: preemption is off. */
+static __always_inline struct counted counted(const struct mm_struct *mm)
 {
 	const struct percpu_counter *pages = &mm->rss_stat[MM_ANONPAGES];
+	const s32 *part = this_cpu_ptr(pages->counters);
 
-	guard(preempt)();
-	return (struct counted){
-		.cpu = smp_processor_id(),
-		.here = __this_cpu_read(*pages->counters),
-		.all = READ_ONCE(pages->count),
-	};
+	return (struct counted){ .part = part, .here = *part, .all = READ_ONCE(pages->count) };
 }
 
 /*
  * Has this fault mapped something? If another thread was faster, the kernel has let go of
  * its folio, and what is there is none of this fault. Its count has not changed then; on
  * another CPU nobody can tell, and it is believed.
+ *
+ * Context: preemption is off.
  */
-static bool has_grown(struct counted before, const struct mm_struct *mm)
+static __always_inline bool has_grown(struct counted before, const struct mm_struct *mm)
 {
 	struct counted now = counted(mm);
 
-	return now.cpu != before.cpu || now.here != before.here || now.all != before.all;
+	return now.part != before.part || now.here != before.here || now.all != before.all;
 }
 
 /* The order of the folio that @entry maps a page of; -1 if no fault maps one like that. */
@@ -255,14 +352,19 @@ static void tell_mapped(const struct mm_policy_ops *ops, struct vm_fault *vmf, p
 		mmp_make_old(pte + last);
 }
 
-/* The table may be gone by now, so the kernel's own way to lock one: look at it again. */
-static void fault_mapped(struct vm_fault *vmf)
+/*
+ * Tells the policy, if this fault has mapped something. The table may be gone by now, so the
+ * kernel's own way to lock one: look at it again.
+ */
+static void fault_mapped(struct vm_fault *vmf, struct counted before)
 {
 	const struct mm_policy_ops *ops;
 	spinlock_t *lock;	/* of the page table */
 	pmd_t pmd;
 
 	guard(mmp_ask)();
+	if (!has_grown(before, vmf->vma->vm_mm))
+		return;
 	ops = rcu_dereference(mmp_asked[MM_POLICY_ANON_ORDER]);
 	pmd = pmdp_get_lockless(vmf->pmd);
 	if (!ops || !mmp_is_table(pmd))
@@ -279,31 +381,30 @@ static void fault_mapped(struct vm_fault *vmf)
  * the answer. So this comes first, and then the answer is noted again. Whatever fails here
  * fails again in the kernel, which knows what to do.
  */
-static void fault_prepare(struct vm_fault *vmf, unsigned long answer)
+static struct counted fault_prepare(struct vm_fault *vmf, unsigned long answer)
 {
 	struct vm_area_struct *vma = vmf->vma;
 
-	if (vma->vm_flags & VM_SHARED)
-		return;
-	if (pmd_none(pmdp_get_lockless(vmf->pmd)))
-		static_call(mmp_pte_alloc)(vma->vm_mm, vmf->pmd);
-	if (!vma->anon_vma)
-		static_call(mmp_anon_prepare)(vmf);
+	mmp_call_enter();
+	if (likely(!(vma->vm_flags & VM_SHARED))) {
+		if (pmd_none(pmdp_get_lockless(vmf->pmd)))
+			static_call(mmp_pte_alloc)(vma->vm_mm, vmf->pmd);
+		if (!vma->anon_vma)
+			static_call(mmp_anon_prepare)(vmf);
+	}
 	guard(preempt)();
 	question_note(vmf, answer & ~MMP_TOLD);
+	return counted(vma->vm_mm);
 }
 
 vm_fault_t mmp_replace_fault(struct vm_fault *vmf, unsigned long answer)
 {
-	struct counted before = counted(vmf->vma->vm_mm);
-	vm_fault_t ret;
+	struct counted before = fault_prepare(vmf, answer);
+	vm_fault_t ret = static_call(mmp_fault_original)(vmf);
 
-	mmp_call_enter();
-	fault_prepare(vmf, answer);
-	ret = static_call(mmp_fault_original)(vmf);
-	if (!ret && has_grown(before, vmf->vma->vm_mm))
-		fault_mapped(vmf);
-	mmp_call_leave();
+	if (!ret)
+		fault_mapped(vmf, before);
+	mmp_call_leave();	/* fault_prepare() has entered */
 	return ret;
 }
 
@@ -324,9 +425,22 @@ static bool huge_is_wanted(const struct vm_fault *vmf)
 	return answer & BIT(PMD_ORDER);
 }
 
+/* counted() and has_grown(), where it may be preempted. */
+static struct counted counted_now(const struct mm_struct *mm)
+{
+	guard(preempt)();
+	return counted(mm);
+}
+
+static bool has_grown_now(struct counted before, const struct mm_struct *mm)
+{
+	guard(preempt)();
+	return has_grown(before, mm);
+}
+
 static vm_fault_t huge_if_wanted(struct vm_fault *vmf)
 {
-	struct counted before = counted(vmf->vma->vm_mm);
+	struct counted before = counted_now(vmf->vma->vm_mm);
 	vm_fault_t ret;
 
 	if (!huge_is_wanted(vmf)) {
@@ -334,7 +448,7 @@ static vm_fault_t huge_if_wanted(struct vm_fault *vmf)
 		return VM_FAULT_FALLBACK;
 	}
 	ret = static_call(mmp_huge_original)(vmf);
-	if (!ret && has_grown(before, vmf->vma->vm_mm))
+	if (!ret && has_grown_now(before, vmf->vma->vm_mm))
 		mmp_ask(MM_POLICY_ANON_ORDER, false, anon_mapped, vmf, PMD_ORDER);
 	return ret;
 }

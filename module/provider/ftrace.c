@@ -19,15 +19,14 @@ const char *const mmp_provider = "ftrace";
 
 /*
  * How a point is had: what is looked at beside needs.h; what is done when all is found; which
- * functions call the module, in the order in which they begin and end; what is done before the
- * first has begun, after it has, and after the last has; what is done after the second has ended,
- * which is before the first then, and after the first has ended.
+ * functions call the module, in the order in which they begin and end; what is done after the
+ * first has begun, and after the last has; what is done after the second has ended, which is
+ * before the first then, and after the first has ended.
  */
 static const struct {
 	int (*check)(char *reason, size_t size);
 	void (*found)(void);
 	struct mmp_call *call[CALLS];
-	void (*prepare)(void);
 	void (*first)(void);
 	void (*begun)(void);
 	void (*known)(void);
@@ -42,8 +41,7 @@ static const struct {
 		 * an answer asks for it in __thp_vma_allowable_orders(), so that comes last.
 		 */
 		.call = { &mmp_call_rare, &mmp_call_fault, &mmp_call_orders },
-		.prepare = mmp_sizes_set_aside,
-		.first = mmp_sizes_follow,
+		.first = mmp_sizes_set_aside,
 		.begun = mmp_sizes_ready,
 		.known = mmp_sizes_closed,
 		.ended = mmp_sizes_restore,
@@ -172,8 +170,6 @@ static int begin_calls(enum mm_policy_point point)
 	struct mmp_call *const *call;
 	int err = 0;
 
-	if (ways[point].prepare)
-		ways[point].prepare();
 	for (call = ways[point].call; *call && !err; call++) {
 		err = mmp_call_begin(*call);
 		if (call == ways[point].call && ways[point].first && !err)

@@ -29,7 +29,13 @@ static_assert(MM_POLICY_STOCK == 1 && MMP_SWAPIN_ASKS == 2);
  * In each fault of everybody, so each instruction counts. The sizes that the kernel asks
  * for are in %rcx, and the answer goes there. No register changes that is another argument.
  *
- *	if (why != fault || vma->vm_ops || orders == BIT(PMD_ORDER))
+ *	if (why != fault || orders >= BIT(PMD_ORDER))
+ *		goto mmp_entry_orders_asked;
+ *	if (mmp_question.vmf && mmp_question.page == (mmp_epoch ^ vma)) {
+ *		orders = 0;
+ *		return;
+ *	}
+ *	if (vma->vm_ops)
  *		goto mmp_entry_orders_asked;
  *	vmf = this_cpu_read(mmp_question.vmf);
  *	if (!vmf || vmf is on another stack)
@@ -49,6 +55,9 @@ static_assert(MM_POLICY_STOCK == 1 && MMP_SWAPIN_ASKS == 2);
  * given:
  *	orders &= mmp_admin_sizes[!!(vm_flags & VM_HUGEPAGE)];
  *
+ * For PMD size, the question is that of a fault before. Larger sizes are for mappings of devices,
+ * which may refuse all others.
+ *
  * The question is that of this very fault if its structure is on the stack of the current
  * task, with an address that was asked about. A task that has moved to another CPU since has
  * no question there, and gets what the administrator has set. A reschedule that became due
@@ -58,14 +67,17 @@ __naked notrace __noendbr void mmp_entry_orders(void)
 {
 	asm volatile(ANNOTATE_NOENDBR
 	"	cmpl	%[fault], %%edx; jne	8f\n"
+	"	cmpq	%[pmd], %%rcx; jae	8f\n"
+	"	cmpq	$0, " __percpu_arg([vmf]) "; jne	2f\n"
 	"	cmpq	$0, %c[vm_ops](%%rdi); jne	8f\n"
-	"	cmpq	%[pmd], %%rcx; je	8f\n"	/* the question is of a fault before */
-	"	movq	" __percpu_arg([vmf]) ", %%r8\n"
-	"	testq	%%r8, %%r8; jne	2f\n"
 	"1:	testl	%[advised], %%esi; jne	4f\n"		/* as sysfs has it */
 	"	andq	%[given], %%rcx\n"
 	ASM_RET
-	"2:	movq	%%rsp, %%r9; xorq	%%r8, %%r9; shrq	%[shift], %%r9; jne	1b\n"
+	"2:	movq	%[now], %%r9; xorq	%%rdi, %%r9\n"
+	"	cmpq	%%r9, " __percpu_arg([page]) "; je	6f\n"
+	"	cmpq	$0, %c[vm_ops](%%rdi); jne	8f\n"
+	"	movq	" __percpu_arg([vmf]) ", %%r8\n"
+	"	movq	%%rsp, %%r9; xorq	%%r8, %%r9; shrq	%[shift], %%r9; jne	1b\n"
 	"	movq	%c[address](%%r8), %%r9\n"
 	"	xorq	%[now], %%r9\n"
 	"	inc" MMP_COUNT __percpu_arg([count]) "\n"
@@ -77,6 +89,8 @@ __naked notrace __noendbr void mmp_entry_orders(void)
 	"	andq	%%r8, %%rcx\n"
 	ASM_RET
 	"4:	andq	%[given_advised], %%rcx\n"
+	ASM_RET
+	"6:	xorl	%%ecx, %%ecx\n"
 	ASM_RET
 	"5:	testb	%[stock], %%r8b; jne	1b\n"
 	"8:	jmp	mmp_entry_orders_asked\n"
@@ -91,6 +105,7 @@ __naked notrace __noendbr void mmp_entry_orders(void)
 	    [vmf] "m" (__my_cpu_var(mmp_question.vmf)),
 	    [key] "m" (__my_cpu_var(mmp_question.key)),
 	    [answer] "m" (__my_cpu_var(mmp_question.answer)),
+	    [page] "m" (__my_cpu_var(mmp_question.page)),
 	    [given] "m" (mmp_admin_sizes[false]),
 	    [given_advised] "m" (mmp_admin_sizes[true]));
 }

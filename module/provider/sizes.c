@@ -236,7 +236,7 @@ void mmp_sizes_found(void)
 /**
  * mmp_sizes_set_aside - keep what is enabled in a second place, for the files
  *
- * Context: before the files call us; may sleep.
+ * Context: when the files call us, which leave all as it is until then; takes a spinlock.
  */
 void mmp_sizes_set_aside(void)
 {
@@ -321,7 +321,7 @@ void mmp_sizes_closed(void)
 /**
  * mmp_sizes_follow - take over what was written to files while they did not call us
  *
- * Context: when they call us, and now and then while calls end; takes a spinlock.
+ * Context: when each task knows that they call us, and now and then; takes a spinlock.
  */
 void mmp_sizes_follow(void)
 {
@@ -345,6 +345,8 @@ void mmp_sizes_restore(void)
 {
 	int i;
 
+	if (!READ_ONCE(kept))
+		return;		/* the files were never ours */
 	spin_lock(enabled_lock);
 	enabled_sync();
 	WRITE_ONCE(kept, false);

@@ -10,6 +10,7 @@
 #include <linux/swap.h>
 #include <asm/pgalloc.h>
 
+#include "../anon_order/ahead.c"
 #include "../anon_order/adaptive.c"
 #include "../anon_order/copy.c"
 #include "../anon_order/defer.c"

@@ -129,6 +129,54 @@ def on(guest: Guest) -> str:
     return sizes
 
 
+# Answers in advance
+
+PAGES = "sed -n 's/^requested_order_0 //p' /sys/kernel/debug/mmpolicy/default/anon_order/stats"
+IN_ADVANCE = """
+map 20480 every 0 8192 16
+madvise 8192 12288 14 touch 8192 12288 folios 8192 12288
+mlock 12288 16384 folios 12288 16384
+every 0 8192 1 folios 0 8192
+sh touch 16384 20480 folios 16384 20480
+"""
+
+
+@pytest.mark.parametrize(("policy", "locked"), (("never", 0), ("adaptive", 4)))
+def test_a_page_in_advance_is_for_plain_memory_alone(
+    given: Guest, policy: str, locked: int
+) -> None:
+    """After 512 sparse faults, MADV_HUGEPAGE, mlock() and stock get their own sizes again."""
+    must(given, f"echo always >{THP}/hugepages-64kB/enabled; echo {policy} >{POINT}/policy")
+    before = int(must(given, PAGES))
+    end = f"echo stock >{POINT}/policy"
+    advised, held, plain, stock = folios(given, IN_ADVANCE, end)
+    assert advised == STOCK[1]  # as configured by the administrator
+    assert stock == {4: 4096}
+    assert held == {locked: 4096}
+    if policy == "never":
+        assert plain == {0: 8192}
+        assert int(must(given, PAGES)) - before >= 12288  # plus those of ops itself and of shells
+
+
+STOPPED = f"""
+taskset -p 1 $$ >/dev/null
+taskset 2 {ops_command("map 65536 " + "touch 0 65536 madvise 0 65536 4 " * 50)} & p=$!
+faults() {{ cut -d' ' -f10 /proc/$p/stat; }}
+until [ $(faults) -gt 4000 ]; do :; done
+kill -STOP $p; until grep -q '^State:.T' /proc/$p/status; do :; done
+echo stock >{POINT}/policy; pages=$({PAGES}); begin=$(faults)
+kill -CONT $p; until [ $(faults) -gt $((begin + 200)) ]; do :; done
+echo $pages $({PAGES}); kill $p
+"""
+
+
+def test_no_page_in_advance_outlives_its_policy(given: Guest) -> None:
+    """A process is stopped while it faults under `never`; under stock, no fault is counted."""
+    must(given, f"echo never >{POINT}/policy")
+    before, after = must(given, STOPPED).split()
+    assert before == after
+
+
 # Available points
 
 

@@ -45,7 +45,7 @@ TEST(sparse_faults_are_deferred)
 	sim_free(&sim);
 }
 
-/* After 256 small folios a 16th of them is passed over, and at most 64. */
+/* After 256 small folios a 16th of them is passed over, and at most 64; a new table is none. */
 TEST(sparse_faults_are_looked_at_as_often_as_documented)
 {
 	unsigned long small = 256, next = 0, looks = 256, fault;
@@ -53,7 +53,6 @@ TEST(sparse_faults_are_looked_at_as_often_as_documented)
 	unsigned long page = begin(&sim, 256);
 
 	for (fault = 0; fault < 3 * FAULTS; fault++) {
-		sim_pte(&sim, page + 16 * fault);	/* a new table is asked about twice */
 		if (small++ < next)
 			continue;
 		looks++;
@@ -149,6 +148,23 @@ TEST(large_folios_are_news_after_many_small_ones)
 		mmp_defer_later(order);
 		EXPECT(this_cpu_read(mmp_deferral.small), ==, 0);
 	}
+}
+
+/* Where the policy is not called for them, faults that it passes over count all the same. */
+TEST(answers_in_advance_count_as_deferred)
+{
+	enum mmp_reason reason;
+
+	this_cpu_write(mmp_deferral.small, 300);
+	this_cpu_write(mmp_ahead, 18 << MMP_AHEAD_SHIFT | MMP_DEFERRED);
+	EXPECT(mmp_ahead_take(&reason), ==, 18);
+	EXPECT(reason, ==, MMP_DEFERRED);
+	EXPECT(this_cpu_read(mmp_deferral.small), ==, 318);
+	EXPECT(mmp_ahead_take(&reason), ==, 0);
+	this_cpu_write(mmp_ahead, MMP_AHEAD_MOST << MMP_AHEAD_SHIFT | MMP_CAP);
+	EXPECT(mmp_ahead_take(&reason), ==, MMP_AHEAD_MOST);
+	EXPECT(reason, ==, MMP_CAP);
+	EXPECT(this_cpu_read(mmp_deferral.small), ==, 318);
 }
 
 TEST(another_process_is_looked_at)

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: GPL-2.0
+/* The static keys for observers of decisions. */
+#include "observe.h"
+#include "whose.h"
+
+DEFINE_STATIC_KEY_FALSE(mmp_measuring);
+DEFINE_STATIC_KEY_FALSE(mmp_watched);
+DEFINE_STATIC_KEY_FALSE(mmp_looked_at);
+
+/**
+ * mmp_look_at - add or drop an observer of all decisions (their cost, their trace)
+ * @on: true adds an observer, false drops one
+ *
+ * Context: may sleep.
+ */
+void mmp_look_at(bool on)
+{
+	if (on) {
+		static_branch_inc(&mmp_looked_at);
+		static_branch_inc(&mmp_watched);
+	} else {
+		static_branch_dec(&mmp_watched);
+		static_branch_dec(&mmp_looked_at);
+	}
+	mmp_whose_outdate_tasks();	/* an observer would miss answers given in advance */
+}
