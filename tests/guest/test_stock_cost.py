@@ -28,10 +28,10 @@ FORWARD, SPARSE = Case("forward", 64, 21), Case("every_64k", 64, 40)
 RANDOM = Case("random_quarter", 64, 5)
 # Where adaptive saves nothing, and what docs/measured.md says that it costs on Debian's kernel.
 LITTLE_SAVED = {
-    SPARSE: 1.044,
-    RANDOM: 1.041,
-    Case("even_odd", 64, 3): 1.052,
-    Case("skewed", 128, 3): 1.041,
+    SPARSE: 1.021,
+    RANDOM: 1.021,
+    Case("even_odd", 64, 3): 1.040,
+    Case("skewed", 128, 3): 1.022,
 }
 PATTERNS = [
     *(Case(name, 64, 5) for name in ("backward", "streams", "brk")),
