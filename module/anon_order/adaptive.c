@@ -7,12 +7,12 @@
  *
  * - A filter may say order 0 only where the rule finds no example, nor waste (waste.h).
  * - A stream may say max_order, or hand over to anon_order_grown(), only where the rule finds
- *   the block beside the fault used. It does not check that a folio fits around the fault: the
+ *   the neighbouring block used. It does not check that a folio fits around the fault: the
  *   kernel does, so there the rule says order 0 and the kernel takes what fits.
  * - Deferring (defer.h) does not look at all, and says so with a reason of its own.
  *
- * Filters read a few entries of all eight places, from coarse to fine. The entries of other
- * VMAs in the same tables only make them look closer, as the rule does not use these.
+ * Filters read a few entries of all eight places, from coarse to fine. Entries of other
+ * VMAs in these tables only make them look closer, as the rule does not use them.
  *
  * Each stage is noinline: a fault that an earlier one answers does not save the registers that
  * this one needs.
@@ -54,7 +54,7 @@ static __always_inline unsigned long both_ends(const pte_t *pte, unsigned int nr
 	return entry_bits(pte) & entry_bits(pte + nr - 1);
 }
 
-/* Of a block both ends and a page beside one, of a group all four pages. */
+/* Of a block both ends and a neighbour of one end, of a group all four pages. */
 static __always_inline unsigned long samples(const pte_t *pte, unsigned int nr)
 {
 	return nr == BLOCK ? block_ends(pte) : group_bits(pte);
@@ -76,7 +76,7 @@ static __always_inline bool any_example(const pte_t *table, unsigned long index,
 	for (i = 0; i < PLACES; i++) {
 		const long pages = block_places[i] * BLOCK;
 
-		/* The table does not end before the blocks beside; for others it begins anew. */
+		/* Neighbouring blocks are within the table; others wrap around to its start. */
 		bits |= look(pages == BLOCK || pages == -BLOCK ? block + pages :
 			     table + ((index + pages) & (PTRS_PER_PTE - BLOCK)), BLOCK);
 		bits |= look(group + group_places[i] * GROUP, GROUP);
@@ -86,7 +86,7 @@ static __always_inline bool any_example(const pte_t *table, unsigned long index,
 
 /*
  * The bits of the places of a fault in @block, which is the first or the last one of a page
- * table: those that are in this table, or (@beyond) those in the table beside it. The fault may
+ * table: those that are in this table, or (@beyond) those in the neighbouring table. The fault may
  * be in any group of the block.
  */
 static __always_inline unsigned long edge_bits(const pte_t *table, long block, bool beyond,
@@ -121,8 +121,8 @@ static __always_inline bool any_example_of_edge(const pte_t *table, bool first, 
 }
 
 /*
- * The same in both tables of an edge. The table beside it may only be looked into if it maps a
- * part of the VMA. What is no table may be anything, such as a huge page.
+ * As any_example_of_edge(), in both tables of an edge. The neighbouring table is only read if it
+ * maps a part of the VMA. An entry that is not a table may be a huge page.
  */
 static __always_inline bool any_example_at_edge(const struct vm_fault *vmf,
 						const pte_t *table, anon_order_look *look)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Answers in advance: a policy that has just answered a fault with a page may give the same
- * answer to the next faults of the task on this CPU. Where the kernel calls the module through
+ * Answers in advance: a policy that has just answered a fault with a page may give this answer
+ * to the next faults of the task on this CPU, too. Where the kernel calls the module through
  * ftrace, these faults then skip the call (provider/fault.c). The hooks ask about each fault.
  */
 #ifndef MMPOLICY_AHEAD_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What a policy of the point anon_order is told, and what it may say. Also
- * compiled in userland, where tests/unit/shim stands in for the kernel.
+ * Arguments and answers of policies of the point anon_order. Also compiled in
+ * userland, where tests/unit/shim stands in for the kernel.
  */
 #ifndef MMPOLICY_ANON_ORDER_H
 #define MMPOLICY_ANON_ORDER_H
@@ -60,10 +60,10 @@ bool mmp_anon_order_near(const struct vm_fault *vmf);
 
 /**
  * mmp_mlock_override - let the cap decide in a VMA that mlock() populates in full
- * @policy: whose
- * @vma: where
+ * @policy: the policy
+ * @vma: the VMA of the fault
  * @knob: values of its knobs
- * @d: what the policy said
+ * @d: its decision
  *
  * mlock() populates all of a VMA. A policy that judges by use does not know; the
  * largest folios cost nothing there.
@@ -88,7 +88,7 @@ enum mmp_page {
 };
 
 /**
- * struct mmp_place - what is around a fault, for mmp_entries()
+ * struct mmp_place - the surroundings of a fault, for mmp_entries()
  * @addr: of the fault
  * @start: of the VMA
  * @size: of the VMA, in bytes
@@ -104,7 +104,7 @@ struct mmp_place {
 };
 
 /**
- * mmp_place - what is around a fault
+ * mmp_place - describe the surroundings of a fault
  * @vmf: the fault
  */
 static __always_inline struct mmp_place mmp_place(const struct vm_fault *vmf)
@@ -121,7 +121,7 @@ static __always_inline struct mmp_place mmp_place(const struct vm_fault *vmf)
 	};
 }
 
-/* The entry that is @pages behind @pte, in the same page table. */
+/* The entry @pages behind @pte, within its page table. */
 static inline pte_t mmp_pte(const pte_t *pte, long pages)
 {
 	return ptep_get_lockless((pte_t *)pte + pages);
@@ -135,7 +135,7 @@ static __always_inline enum mmp_page mmp_page_of(pte_t pte)
 	return MMP_EMPTY;
 }
 
-/* mmp_entries() for another page table than that of the fault, in the same page of PMDs. */
+/* mmp_entries() for another page table than that of the fault, within one page of PMDs. */
 static noinline __maybe_unused const pte_t *
 mmp_entries_of(const struct mmp_place *place, unsigned long addr,
 	       enum mmp_page *leaf)
@@ -158,7 +158,7 @@ mmp_entries_of(const struct mmp_place *place, unsigned long addr,
  * mmp_entries - the page table entries of a place near the fault
  * @place: where the fault is
  * @addr: in the VMA, as only its tables stay
- * @leaf: what is there, if there are no entries: one page for all, or nothing
+ * @leaf: set if there are no entries: one page for all, or nothing
  *
  * Return: the entry for @addr, or NULL. Those up to the end of its table follow.
  */
@@ -176,7 +176,7 @@ static __always_inline const pte_t *mmp_entries(const struct mmp_place *place,
 
 /**
  * mmp_lowered - an order under memory pressure
- * @order: what the policy wants
+ * @order: the order that the policy wants
  * @free: free memory above the high watermarks, in 1/1000 of the node
  * @limit: where lowering begins, in percent of the node; 0 for never
  *

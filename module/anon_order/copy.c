@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * adaptive at a write to memory that is shared, as after fork(). All of that memory is there,
- * so what the process has written since is the example: a piece before or behind the fault of
- * which enough entries are writable. If it was copied as a whole, its outermost pages must have
- * been used since.
+ * adaptive at a write to memory that is shared, as after fork(). Such memory is all present,
+ * so the example is memory written since: a piece before or behind the fault with enough
+ * writable entries. If it was copied as a whole, its outermost pages must have been used
+ * since.
  */
 #include <linux/mm.h>
 
@@ -23,7 +23,7 @@ static bool written(const pte_t *pte, unsigned int nr, unsigned int least)
 	return there >= nr / BLOCK * least;
 }
 
-/* Was such a piece of 2^@order pages written before or behind @index, in the same page table? */
+/* Was such a piece of 2^@order pages written before or behind @index, within its page table? */
 static bool written_beside(const pte_t *table, unsigned long index, unsigned int order,
 			   unsigned int least)
 {

@@ -6,7 +6,7 @@
  * deferred in a similar way (compaction_deferred() in mm/compaction.c).
  *
  * Each CPU counts for itself, and begins anew when another process comes. A task that
- * moves to another CPU meanwhile only counts wrong.
+ * moves to another CPU in between only counts wrong.
  */
 #ifndef MMPOLICY_DEFER_H
 #define MMPOLICY_DEFER_H
@@ -75,10 +75,10 @@ static __always_inline bool mmp_many_small(void)
 
 /**
  * mmp_defer_later - a fault gets a large folio
- * @order: of that folio
+ * @order: order of the folio
  *
- * The next faults are looked at again: 128 after 64 kB, 32 after 16 kB. To look at so
- * many in vain costs about as much as a folio saves.
+ * The next faults are looked at again: 128 after 64 kB, 32 after 16 kB. If none of these
+ * looks finds an example, they cost about as much as a folio saves.
  */
 static __always_inline void mmp_defer_later(unsigned int order)
 {

@@ -26,7 +26,7 @@ static __always_inline bool in_the_middle(unsigned long addr)
 /* The bits of one entry. An old value, or half of one, will do: no folio depends on it. */
 static __always_inline unsigned long entry_bits(const pte_t *pte)
 {
-	/* Others map, age and unmap pages meanwhile. */
+	/* Other tasks map, age and unmap pages concurrently. */
 	return data_race(mmp_bits(*pte));
 }
 
@@ -51,8 +51,8 @@ static __always_inline unsigned long block_bits(const pte_t *pte)
 }
 
 /*
- * The bits that both ends of the block at @pte share with a page beside one of them. Small
- * records at a regular distance touch both ends at times, but never two neighbours.
+ * The bits that both ends of the block at @pte share with a neighbour of one of them. Small
+ * records at a regular distance may touch both ends, but never two neighbours.
  */
 static __always_inline unsigned long block_ends(const pte_t *pte)
 {
@@ -70,7 +70,7 @@ static __always_inline bool say_old(unsigned long bits)
 	return mmp_bits_present(bits) && !mmp_bits_young(bits);
 }
 
-/* Are all pages of the block at @pte there and used? This is what a stream leaves behind. */
+/* Are all pages of the block at @pte there and used? A stream leaves such blocks. */
 static __always_inline bool block_is_used(const pte_t *pte)
 {
 	return mmp_bits_used(block_bits(pte));
@@ -78,7 +78,7 @@ static __always_inline bool block_is_used(const pte_t *pte)
 
 /*
  * Only the outermost pages of folios are mapped as not accessed, and a folio is at least a
- * group. So if a page inside of a group is old, somebody else has aged it: reclaim, DAMON,
+ * group. So if a page inside of a group is old, other code has aged it: reclaim, DAMON,
  * clear_refs. Then the old pages around it tell nothing.
  */
 static __always_inline bool is_inner(unsigned int page)
@@ -86,7 +86,7 @@ static __always_inline bool is_inner(unsigned int page)
 	return (page + 1) & (GROUP / 2);
 }
 
-/* Pages in a row: how many are there, how many of these were used, how many others aged. */
+/* Pages in a row: the number present, used, and aged by other code. */
 struct count {
 	unsigned int there, used, aged;
 };
@@ -109,8 +109,8 @@ static inline struct count count_pages(const pte_t *pte, unsigned int nr)
  * A possible example is a row of pages. It was used in full (%MMP_USED), or was allocated and
  * not all used (%MMP_MAPPED), or tells nothing (%MMP_EMPTY).
  *
- * A block is an example if @least of its 16 pages are there, with both ends, and all of these
- * were used.
+ * A block is an example if @least of its 16 pages are present, with both ends, and all
+ * present ones were used.
  */
 static inline enum mmp_page block_of(const pte_t *pte, unsigned int least)
 {

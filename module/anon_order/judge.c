@@ -120,8 +120,8 @@ bool anon_order_fits(const struct mmp_place *place)
 }
 
 /*
- * A block is an example. The answer is the largest order up to max_order that has an example of
- * its own size beside the fault, or else the order of a block.
+ * A block is an example. The answer is the largest order up to max_order that has a neighbouring
+ * example of its own size, or else the order of a block.
  */
 noinline struct mmp_decision anon_order_grown(const struct vm_fault *vmf,
 					      const struct mmp_place *place, const u32 *knob)

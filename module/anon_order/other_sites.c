@@ -9,8 +9,8 @@
 #include "table.h"
 
 /*
- * A write to a large folio that nobody else may use any more, as after fork() and
- * exit of the child. To keep it costs nothing, so every policy wants that.
+ * A write to a large folio that is exclusive again, as after fork() and exit of the
+ * child. Keeping it costs nothing, so every policy does.
  */
 unsigned long mmp_anon_order_reuse(struct vm_area_struct *vma)
 {
@@ -84,8 +84,8 @@ static unsigned int anon_order_cap(const struct mmp_policy *policy,
 }
 
 /*
- * See &mm_policy_ops.collapse_orders. khugepaged may make what a fault might get; under a policy
- * that judges by use, only a range that was used in full.
+ * See &mm_policy_ops.collapse_orders. khugepaged may make the sizes that a fault may get; under a
+ * policy that judges by use, only of a range that was used in full.
  */
 unsigned long mmp_collapse_orders(struct vm_area_struct *vma, unsigned long addr)
 {

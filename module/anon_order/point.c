@@ -13,7 +13,7 @@
  *  mmp_watched     a profile has a shadow, or          goes through anon_order_slow(),
  *                  mmp_looked_at is on                 if it is drawn; one in 12
  *  mmp_looked_at   "measure" is 1 in debugfs, or       goes through anon_order_slow()
- *                  somebody listens to a tracepoint
+ *                  a tracepoint has a listener
  *  mmp_scoped      a process or a cgroup is bound,     goes through anon_order_ask_bound(),
  *                  or an experiment runs               which finds the profile
  *  mmp_measuring   "measure" is 1 in debugfs           has its ticks counted in
@@ -73,7 +73,7 @@ static noinline unsigned long anon_order_large(const struct mmp_profile *profile
 	return anon_order_up_to(order);
 }
 
-/* Counts a decision, and makes the answer to the kernel of it: a mask of orders. */
+/* Counts a decision, and turns it into the answer to the kernel: a mask of orders. */
 static __always_inline unsigned long anon_order_answer(const struct mmp_profile *profile,
 						       const struct vm_fault *vmf,
 						       enum mm_policy_site site,
@@ -124,7 +124,7 @@ static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_p
 	trace_mmpolicy_anon_shadow(vmf->address, site, order, d.reason);
 }
 
-/* Called when somebody begins to listen to the tracepoint, and when nobody does any more. */
+/* Called when the tracepoint gets its first listener, and when it loses the last. */
 int mmp_anon_traced(void)
 {
 	mmp_look_at(true);

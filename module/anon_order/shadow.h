@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What would have become of the answer of a shadow, which nobody obeys. Also
+ * The fate that the answer of a shadow would have had. No fault follows it. Also
  * compiled in userland, as anon_order.h is.
  */
 #ifndef MMPOLICY_SHADOW_H
@@ -45,14 +45,14 @@ static inline bool mmp_block_suits(const struct vm_fault *vmf, unsigned int orde
 }
 
 /**
- * mmp_fate_of - what would have become of an answer
+ * mmp_fate_of - determine the fate that an answer would have had
  * @vmf: the fault
  * @site: where in the fault it was asked for
  * @order: the answer; comes back as what fits into the VMA
  *
  * A fault asks for PMD size first, while there is no page table. With another
- * answer, or a page table that is empty, it asks again. What is swapped in would
- * be as it is.
+ * answer, or a page table that is empty, it asks again. Swap-in would
+ * not change.
  */
 static inline enum mmp_fate mmp_fate_of(const struct vm_fault *vmf,
 					enum mm_policy_site site, unsigned int *order)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the point anon_order shows of itself: knobs and counters. */
+/* Files of the point anon_order: knobs and counters. */
 #include "table.h"
 
 /* Counters, knobs and the sizes of page tables are written for this order of a PMD. */

@@ -20,9 +20,9 @@
 #define MMP_CREDIT_FIRST	128	/* of a process that a CPU has not just seen */
 #define MMP_CREDIT_MOST		256
 #define MMP_CREDIT_LEAST	(-128)
-/* What it costs to see a group, or a block, that is all there and not all used. */
+/* Credit lost for a group, or a block, that is all present and not all used. */
 #define MMP_WASTED_GROUP	14
-#define MMP_WASTED_BLOCK	8	/* less, as the same block is seen more often */
+#define MMP_WASTED_BLOCK	8	/* less, as a block is seen more often */
 
 /**
  * struct mmp_credit - of one CPU
@@ -60,7 +60,7 @@ static __always_inline void mmp_credit_earn(const struct mm_struct *mm, unsigned
 	mmp_credit_add(BLOCK);
 }
 
-/* Passes on @page, what the piece at @pte says. Costs credit if the piece shows waste. */
+/* Returns @page, the state of the piece at @pte. Takes credit if the piece shows waste. */
 static __always_inline enum mmp_page mmp_waste_seen(enum mmp_page page, const pte_t *pte,
 						    unsigned int order)
 {

@@ -2,10 +2,10 @@
 /*
  * Calls of a point begin and end in a worker: ftrace waits there until each task has slept or
  * been in user mode, which a busy process in a long system call may delay as long as it likes.
- * Nobody waits for that with a lock held, and whoever waits at all does so for a short time.
+ * No lock is held during that wait, and writers of files wait for the worker with a limit.
  *
- * What counts is what is wanted when the worker comes to a point. A point that is wanted again
- * before that keeps its calls; one that is wanted again later gets them back.
+ * The worker reads the latest request when it comes to a point. A point that is requested again
+ * before that keeps its calls; one that is requested later gets them back.
  */
 #include <linux/bitops.h>
 #include <linux/cleanup.h>
@@ -130,7 +130,7 @@ void mmp_provider_wait(unsigned int ms)
 	wait_event_killable_timeout(changed, !READ_ONCE(busy), msecs_to_jiffies(ms));
 }
 
-/* The next point to begin or end; -1: there is none. What was done last is seen from now on. */
+/* Returns the next point to begin or end, or -1. Publishes the result of the last one. */
 static int attach_next(void)
 {
 	int point, next = -1;
@@ -172,7 +172,7 @@ static void attach_done(enum mm_policy_point point, int err)
  * @point: which
  * @err: why
  *
- * Context: in the worker, before what has begun is ended, so that nobody has to wait for that.
+ * Context: in the worker, before it ends the calls that have begun, so that waiters return first.
  */
 void mmp_attach_failed(enum mm_policy_point point, int err)
 {
@@ -238,7 +238,7 @@ void mmp_attach_init(const struct mmp_attach *how, const struct mmp_watcher *who
 /**
  * mmp_attach_exit - end all calls, and wait for it
  *
- * Context: the module goes: nobody wants a point any more; may sleep for long.
+ * Context: on exit of the module, with no point requested; may sleep for long.
  */
 void mmp_attach_exit(void)
 {

@@ -16,7 +16,7 @@
 
 unsigned long mmp_back_rare[MMP_FUNCTIONS];
 
-/* The functions of anon_order that single faults do not call; entry.S has the same order. */
+/* The functions of anon_order outside single faults, in the order of entry.S. */
 struct mmp_call mmp_call_rare = {
 	.entry = mmp_entry_rare,
 	.need = {
@@ -34,7 +34,7 @@ static void *call_site(const struct mmp_call *call, int i)
 	return mmp_is_endbr(at) ? at + ENDBR_INSN_SIZE : at;
 }
 
-/* Does @site hold a call of ftrace, or a NOP of the same size? */
+/* Does @site hold a call of ftrace, or a NOP as long? */
 static bool call_is_site(const void *site)
 {
 	static const u8 nop[MCOUNT_INSN_SIZE] = { 0x0f, 0x1f, 0x44, 0x00, 0x00 };
@@ -44,9 +44,9 @@ static bool call_is_site(const void *site)
 
 /**
  * mmp_call_find - see whether ftrace can call from the functions
- * @call: which
- * @reason: why not
- * @size: of that
+ * @call: the functions
+ * @reason: buffer for the reason of an error
+ * @size: of @reason
  *
  * Context: after mmp_needs_find().
  * Return: 0 or -EOPNOTSUPP.
@@ -100,7 +100,7 @@ static const char *call_missing(const struct mmp_call *call)
  * mmp_call_missing - a function that should call its entry, and does not
  * @call: which
  *
- * Context: any; safe beside mmp_call_begin() and mmp_call_end().
+ * Context: any; safe while others call mmp_call_begin() and mmp_call_end().
  * Return: its name; %NULL if all of them do, or none is to.
  */
 const char *mmp_call_missing(const struct mmp_call *call)
@@ -145,7 +145,7 @@ static void call_keep(struct mmp_call *call, int err)
 {
 	__module_get(THIS_MODULE);
 	WRITE_ONCE(call->stuck, true);
-	if (err != -EFAULT)	/* of that, watch.c has told */
+	if (err != -EFAULT)	/* watch.c has reported this case */
 		pr_err("ftrace does not end the call from %s (error %d): the module stays\n",
 		       mmp_found_name(call->need[0]), err);
 }
@@ -191,8 +191,8 @@ int mmp_call_begin(struct mmp_call *call)
 DEFINE_PER_CPU(long, mmp_inside);
 
 /*
- * Nobody enters any more, so the sum only falls. Who leaves while it is taken may be
- * counted still, but nobody who is inside is missed.
+ * No task enters now, so the sum only falls. A task that leaves during the sum may still be
+ * counted, but no task inside is missed.
  */
 static bool somebody_inside(void)
 {
@@ -205,11 +205,11 @@ static bool somebody_inside(void)
 }
 
 /**
- * mmp_calls_wait - nobody is in the entries of calls that have ended when this returns
+ * mmp_calls_wait - wait until no task is in the entries of calls that have ended
  *
- * Who was in an entry has entered, or gone on: ftrace has waited for that. What is called there
- * sleeps for memory at most, never for what user space holds.
- * Context: the module goes; may sleep.
+ * ftrace has waited until each task in an entry has been counted or has left. Functions that are
+ * called there sleep for memory at most, never for something that user space holds.
+ * Context: on exit of the module; may sleep.
  */
 void mmp_calls_wait(void)
 {
@@ -223,7 +223,7 @@ void mmp_calls_wait(void)
  * @call: which
  *
  * Context: in the worker of attach.c, or when that has ended; may sleep.
- * Return: is nothing of it left?
+ * Return: have all of them ended?
  */
 bool mmp_call_retry(struct mmp_call *call)
 {
@@ -237,7 +237,7 @@ bool mmp_call_retry(struct mmp_call *call)
 }
 
 /**
- * mmp_call_end - the functions do not call their entry any more
+ * mmp_call_end - make the functions stop calling their entry
  * @call: which; if it has begun
  *
  * If ftrace refuses, the module is pinned until mmp_call_retry() has succeeded.
@@ -253,7 +253,7 @@ void mmp_call_end(struct mmp_call *call)
 	WRITE_ONCE(call->on, false);
 	/* Pairs with mmp_call_missing(). */
 	smp_wmb();
-	/* Where somebody else has changed the code of a function, ftrace would find a bug. */
+	/* Where other code has patched a function, ftrace would report a bug. */
 	err = call_missing(call) ? -EFAULT : call_unregister(call);
 	if (err) {
 		call_keep(call, err);

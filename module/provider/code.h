@@ -26,8 +26,8 @@ static inline bool mmp_code_jumps_on_condition(u32 opcode)
  * @modrm: its second byte, or 0
  *
  * Such an instruction says nothing of the source, and its place may hold another one of
- * this list after the next boot: a NOP for a call, a call for a return. Where the
- * compiler writes the same instruction, it is not seen either.
+ * this list after the next boot: a NOP for a call, a call for a return. An identical
+ * instruction of the compiler is skipped, too.
  */
 static inline bool mmp_code_is_patched(u32 opcode, u8 modrm)
 {
@@ -41,7 +41,7 @@ static inline bool mmp_code_is_patched(u32 opcode, u8 modrm)
 		return mmp_code_group(modrm) == 2 || mmp_code_group(modrm) == 4;
 	case 0x31:						/* XOR %eax, %eax */
 		return modrm == 0xc0;
-	/* What a CPU has or lacks */
+	/* Features of the CPU */
 	case MMP_TWO_BYTES(0xae):				/* LFENCE */
 		return mmp_code_group(modrm) == 5;
 	case MMP_TWO_BYTES(0x01):				/* CLAC, STAC */

@@ -3,8 +3,8 @@
  * The point anon_order, khugepaged: a function is called for each range that it may make a
  * huge page of. It drops mmap_lock and takes it again, for which a process may make it wait as
  * long as it likes. So a range is refused here, or the answer is noted and the function runs as
- * ever, with nothing of ours on its stack. Sizes that are asked for meanwhile (orders.c) are
- * held to the note.
+ * ever, with nothing of ours on its stack. While it runs, orders.c limits its sizes
+ * to the noted answer.
  */
 #include "../sense/whose.h"
 #include "direct.h"
@@ -12,9 +12,9 @@
 DEFINE_STATIC_CALL_NULL(mmp_collapse_enter, mmp_khugepaged_enter);
 
 /*
- * What the policy allows in the range that khugepaged, of which there is one, was last at. It is
- * about this VMA alone, as long as neither policies nor the administrator's sizes change, and
- * never so little that the kernel would pass over the whole VMA.
+ * The answer of the policy for the last range of khugepaged, which is a single thread. It holds
+ * for this VMA until policies or the administrator's sizes change, and always has a size that
+ * keeps the kernel from passing over the whole VMA.
  */
 static struct {
 	const struct vm_area_struct *vma;

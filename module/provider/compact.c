@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The point compact: compact_zone() is called for each zone that is to be compacted,
- * whoever it is for. Of zones that the kernel has put off nobody is told.
+ * The point compact: compact_zone() is called for each compaction of a zone, direct or not.
+ * Zones that the kernel defers are not reported.
  */
 #include "direct.h"
 
@@ -15,10 +15,10 @@ DEFINE_STATIC_CALL_NULL(mmp_compact_original, mmp_replace_compact);
 /* A member of struct compact_control, which no header has. */
 #define member(cc, type, which)	(*(type const *)((const void *)(cc) + mmp_offset[MMP_NEED_##which]))
 
-/* kcompactd and the administrator, who may wait for long, are left alone. */
+/* kcompactd and compaction by the administrator may take long, and stay as they are. */
 int mmp_compact_direct;
 
-/* The whole zone is compacted at the last priority, about which nobody is asked. */
+/* At the last priority the kernel compacts the whole zone, and does not ask. */
 static bool is_put_off(const struct compact_control *cc)
 {
 	return !member(cc, bool, whole) &&
@@ -27,7 +27,7 @@ static bool is_put_off(const struct compact_control *cc)
 		       member(cc, gfp_t, gfp), MM_POLICY_TRY) == MM_POLICY_DEFER;
 }
 
-/* The same question that the hook asks in try_to_compact_pages(). */
+/* Asks as the hook in try_to_compact_pages() does. */
 static enum compact_result compact_directly(struct compact_control *cc,
 					    struct capture_control *capture)
 {

@@ -24,7 +24,7 @@ struct capture_control;
 struct mmu_gather;
 struct compact_control;
 
-/* functions.c: what a point hooks, as mmp_call_find() tells it */
+/* functions.c: the hooked functions of a point, as mmp_call_find() reports them */
 void mmp_functions_begin(enum mm_policy_point point);
 void mmp_functions_add(const char *name);
 void mmp_functions_drop(void);
@@ -41,7 +41,7 @@ int mmp_member_at(const char *structure, const char *member, const char *type);
 typedef void (*mmp_layout_fn)(const char *name, const char *type, unsigned int bits);
 void mmp_layout(const char *structure, const char *member, mmp_layout_fn take);
 
-/* find.c: what the points need of the running kernel, a row of needs.h each */
+/* find.c: needs of the points in the running kernel, one per row of needs.h */
 enum mmp_need {
 	MMP_NEED_NONE,
 #define MMP_HOOK(point, id, ...)	MMP_NEED_##id,
@@ -70,13 +70,13 @@ bool mmp_way(enum mmp_way way);
 
 /**
  * struct mmp_call - functions of the kernel that call an entry of the module
- * @entry: where to, in entry.S
+ * @entry: their target, in entry.S
  * @need: the functions
  * @back: if the entry has to tell them apart: where each goes on afterwards; or %NULL
  * @ops: ftrace's
  * @at: where the functions are; 0 for none
  * @on: do the functions call the entry? Set last and cleared first.
- * @wanted: somebody else has asked for a function, so the point is to let go of it
+ * @wanted: another user of ftrace asks for a function, so the point must release it
  * @stuck: the calls cannot be ended now, so the module stays
  */
 struct mmp_call {
@@ -112,7 +112,7 @@ DECLARE_PER_CPU(long, mmp_inside);
 #define mmp_call_enter()	this_cpu_inc(mmp_inside)
 #define mmp_call_leave()	this_cpu_dec(mmp_inside)
 
-/* ask.c: who is asked */
+/* ask.c: callbacks that are asked */
 extern const struct mm_policy_ops __rcu *mmp_asked[MM_POLICY_ANON_PAGES + 1];
 
 /* For RCU it is enough that preemption is off, and that takes fewer instructions. */
@@ -130,7 +130,7 @@ static __always_inline void mmp_ask_end(void)
 
 DEFINE_LOCK_GUARD_0(mmp_ask, mmp_ask_begin(), mmp_ask_end())
 
-/* What @op answers at @point, @def if nobody is asked there. */
+/* The answer of @op at @point, or @def if no callback is asked there. */
 #define mmp_ask(point, def, op, ...) ({					\
 	guard(mmp_ask)();						\
 	const struct mm_policy_ops *__ops = rcu_dereference(mmp_asked[point]); \
@@ -176,7 +176,7 @@ struct mmp_question {
 };
 
 #define MMP_SWAPIN_ASKS	2UL	/* an answer: ask the policy when the kernel asks for sizes */
-#define MMP_TOLD	BIT(31)	/* beside an answer: what was mapped is told, whatever it is */
+#define MMP_TOLD	BIT(31)	/* flag of an answer: report the mapped folio, whichever it is */
 
 /* fault.c: the point anon_order, faults as a whole */
 DECLARE_PER_CPU(struct mmp_question, mmp_question);
@@ -186,7 +186,7 @@ bool mmp_policy_decides(const struct mm_struct *mm);
 unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
 			     unsigned long asked);
 
-/* thp_gfp.c and so on: the points of these names */
+/* thp_gfp.c and so on: a point each */
 extern struct mmp_call mmp_call_thp_gfp;
 extern unsigned long mmp_back_thp_gfp[MMP_FUNCTIONS];
 extern struct mmp_call mmp_call_charge;
@@ -206,9 +206,9 @@ void mmp_watch_exit(void);
 /* attach.c: calls begin and end in a worker */
 
 /**
- * struct mmp_attach - how calls begin and end; all of it sleeps
- * @begin: all calls of a point, or none; tells of an error by mmp_attach_failed() at once
- * @end: all of them
+ * struct mmp_attach - how calls begin and end; each may sleep
+ * @begin: all calls of a point, or none; reports an error by mmp_attach_failed() at once
+ * @end: all calls of a point
  * @retry: ends calls that ftrace has refused to end before
  * @lacks: as mmp_provider_lacks()
  */
@@ -228,7 +228,7 @@ void mmp_attach_exit(void);
 notrace __noendbr void mmp_entry_orders(void);
 notrace __noendbr void mmp_entry_fault(void);
 
-/* entry.S, and what it calls */
+/* entry.S, and the functions that it calls */
 void mmp_entry_rare(void);
 void mmp_entry_huge(void);
 void mmp_entry_swapin(void);
@@ -263,7 +263,7 @@ extern u32 mmp_only_compact;	/* the flag for compaction without reclaim */
 unsigned long mmp_replace_reclaim(void);
 long mmp_replace_node_reclaim(void);
 int mmp_replace_charge(struct mem_cgroup *memcg, gfp_t gfp, unsigned int nr_pages);
-extern int mmp_compact_direct;	/* where in it, a bool says that somebody waits */
+extern int mmp_compact_direct;	/* offset of a bool: a task waits for the result */
 enum compact_result mmp_replace_compact(struct compact_control *cc,
 					struct capture_control *capture);
 /* Arguments as of zap_page_range_single() and zap_page_range_single_batched(). */

@@ -86,7 +86,7 @@ SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 SYM_FUNC_END(\name)
 .endm
 
-/* As MMP_INSTEAD, where a bool in what the first argument points to says whether. */
+/* As MMP_INSTEAD, if a bool in the structure of the first argument is set. */
 .macro MMP_INSTEAD_IF name, offset, instead
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 	ANNOTATE_NOENDBR
@@ -99,7 +99,7 @@ SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 SYM_FUNC_END(\name)
 .endm
 
-/* The same where an argument has the gfp flag for compaction without reclaim. */
+/* As MMP_INSTEAD, if an argument has the gfp flag for compaction without reclaim. */
 .macro MMP_INSTEAD_GFP name, gfp, flag, instead
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 	ANNOTATE_NOENDBR

@@ -2,9 +2,9 @@
 /*
  * The point anon_order: faults as a whole. do_anonymous_page() calls its entry first, where
  * the policy is asked. If it wants a large folio, the function runs as a part of ours, which
- * sees afterwards what was mapped. The kernel asks for sizes in between, see orders.c.
+ * then looks at the mapped folio. The kernel asks for sizes in between, see orders.c.
  *
- * do_huge_pmd_anonymous_page() is for PMD size, and do_swap_page() for what comes from swap.
+ * do_huge_pmd_anonymous_page() is for PMD size, and do_swap_page() for swap-in.
  */
 #include <linux/linkage.h>
 #include <linux/mm.h>
@@ -59,8 +59,8 @@ struct ahead {
 static DEFINE_PER_CPU(struct ahead, ahead);
 
 /*
- * In each fault of everybody, so each instruction counts. No register changes that is an
- * argument.
+ * Runs in each fault of every task, so each instruction counts. Registers of arguments do not
+ * change.
  *
  *	if (!(vmf->flags & FAULT_FLAG_WRITE))
  *		return;
@@ -82,7 +82,7 @@ static DEFINE_PER_CPU(struct ahead, ahead);
  *	}
  *	preempt_enable_no_resched();
  *
- * A reschedule that became due meanwhile comes with the next lock that the fault gives back.
+ * A reschedule that became due in between happens at the next unlock in the fault.
  */
 __naked notrace __noendbr void mmp_entry_fault(void)
 {
@@ -149,7 +149,7 @@ static bool anybody_is_asked(void)
 }
 
 /*
- * Does any policy decide for this task, or is asked beside? If not, this CPU keeps that
+ * Does any policy or shadow answer for this task? If not, this CPU keeps that
  * until bindings, arms or settings change, and its next faults take the short way.
  */
 static bool decides(const struct mm_struct *mm)
@@ -181,7 +181,7 @@ bool mmp_policy_decides(const struct mm_struct *mm)
 
 /*
  * The policy has answered this fault with a page, and the next ones in advance: the entry
- * answers these, until bindings, arms or settings change, or somebody wants to see each fault.
+ * answers these, until bindings, arms or settings change, or a listener asks for each fault.
  * @epoch is from before the policy was asked.
  *
  * Context: preemption is off.
@@ -306,9 +306,9 @@ static __always_inline struct counted counted(const struct mm_struct *mm)
 }
 
 /*
- * Has this fault mapped something? If another thread was faster, the kernel has let go of
- * its folio, and what is there is none of this fault. Its count has not changed then; on
- * another CPU nobody can tell, and it is believed.
+ * Has this fault mapped something? If another thread was faster, the kernel has released the
+ * folio of this fault, and the count has not changed. After a move to another CPU the count does
+ * not tell, and the answer is yes.
  *
  * Context: preemption is off.
  */

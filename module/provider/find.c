@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What the points need of the running kernel (needs.h), and where it is there. */
+/* Finds the symbols and types of the running kernel that the points need (needs.h). */
 #include <linux/bits.h>
 #include <linux/kernel.h>
 #include <linux/seq_buf.h>
@@ -137,8 +137,8 @@ static bool find(enum mmp_need id)
 /**
  * mmp_needs_find - find all that a point needs
  * @point: which
- * @reason: why not
- * @size: of that
+ * @reason: buffer for the reason of an error
+ * @size: of @reason
  *
  * Context: may sleep; mmp_prototypes_init() before.
  * Return: 0 or -EOPNOTSUPP.

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The fingerprint of what the point anon_order relies on: prototypes and structures as the
- * kernel's BTF has them, and the machine code of functions that look at the enabled sizes
- * or handle a fault. A prototype that stays the same does not say that a function still
- * means the same.
+ * The fingerprint of the kernel code behind the point anon_order: prototypes and structures in
+ * the kernel's BTF, and the machine code of functions that read the enabled sizes or handle a
+ * fault. A function may change its meaning and keep its prototype.
  *
  * Code is decoded one instruction after the other, to leave out what differs from boot to
- * boot (code.h). An operand in the kernel counts by its name. So one build has the same
- * fingerprint on all machines, and the next build has it too if nothing of this changed.
+ * boot (code.h). An operand in the kernel counts by its name. So one build has one
+ * fingerprint on all machines, and the next build shares it if none of these parts changed.
  */
 #include <linux/kallsyms.h>
 #include <linux/moduleparam.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Is this a build of the kernel that somebody has tried? */
+/* Recognises builds of the kernel that the module was tested on. */
 #ifndef MMPOLICY_FINGERPRINT_H
 #define MMPOLICY_FINGERPRINT_H
 
@@ -7,8 +7,8 @@
 
 /**
  * mmp_fingerprint_check - has this build been tried?
- * @reason: why not
- * @size: of that
+ * @reason: buffer for the reason of an error
+ * @size: of @reason
  *
  * Context: after mmp_needs_find(), as mmp_prototype(); once.
  * Return: 0 or -EOPNOTSUPP.

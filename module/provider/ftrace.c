@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The kernel has no hooks: functions of it call the module while a point is enabled. */
+/* For kernels without the hooks: their functions call the module while a point is enabled. */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/bitops.h>
@@ -18,10 +18,10 @@ const char *const mmp_provider = "ftrace";
 #define CALLS	4	/* of a point, and a NULL */
 
 /*
- * How a point is had: what is looked at beside needs.h; what is done when all is found; which
- * functions call the module, in the order in which they begin and end; what is done after the
- * first has begun, and after the last has; what is done after the second has ended, which is
- * before the first then, and after the first has ended.
+ * How a point is attached. @check: conditions beyond needs.h. @found: runs when all needs are met.
+ * @call: the functions that call the module, in the order in which they begin and end; with @known
+ * the second ends before the first. @first, @begun: run after the first and the last of them have
+ * begun. @known, @ended: run after the second and the first have ended.
  */
 static const struct {
 	int (*check)(char *reason, size_t size);
@@ -36,9 +36,9 @@ static const struct {
 		.check = mmp_fingerprint_check,
 		.found = mmp_orders_found,
 		/*
-		 * Sizes have been closed. Each task knows when faults do not call us any more, and
-		 * until then the files do: what is written to them counts at once. A fault that has
-		 * an answer asks for it in __thp_vma_allowable_orders(), so that comes last.
+		 * On detach, sizes are closed first. The files call us until faults have stopped
+		 * to, so writes to them count at once. A fault that has an answer fetches it in
+		 * __thp_vma_allowable_orders(), which therefore ends last.
 		 */
 		.call = { &mmp_call_rare, &mmp_call_fault, &mmp_call_orders },
 		.first = mmp_sizes_set_aside,
@@ -211,8 +211,8 @@ void mmp_provider_watch(const struct mmp_watcher *watcher)
 }
 
 /**
- * mm_policy_unregister - back to what mm does by itself
- * @ops: no callback of it runs once this has returned
+ * mm_policy_unregister - return to stock behaviour
+ * @ops: none of its callbacks runs once this has returned
  *
  * This waits for ftrace, and for tasks that wait for memory in an entry.
  *

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The point madv_free: madvise_dontneed_free_valid_vma() says whether a range may be
- * freed, before that is done lazily. What is to be freed at once is freed here, and
- * nothing is left of the range.
+ * freed, before the kernel frees it lazily. A range that the policy wants freed at once is
+ * freed here, which leaves an empty range to the kernel.
  */
 #include <linux/mm.h>
 #include <linux/mman.h>
@@ -18,8 +18,8 @@ struct mmp_call mmp_call_madv_free = {
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_original, mmp_replace_madv_free);
 
 /*
- * What MADV_DONTNEED calls; the second where one structure has all of a call of madvise().
- * There the kernel gathers what the call frees, and flushes once for all of it.
+ * Functions behind MADV_DONTNEED; the second is for kernels with one structure per call of
+ * madvise(), which gather all pages that the call frees, and flush once.
  */
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_zap, mmp_zap);
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_zap_batched, mmp_zap_batched);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What each point needs of the running kernel, as its BTF and its symbols have it. The module
- * looks for it when it is loaded (find.c), and `mmpolicy doctor --kernel` in an image that
- * does not run. Includers say what the rows are to become.
+ * Needs of each point in the running kernel, by BTF and symbols. The module looks for them when
+ * it is loaded (find.c), and `mmpolicy doctor --kernel` does in the image of another kernel.
+ * Includers define the macros of the rows.
  *
  * MMP_HOOK(point, id, when, one, ...)		a function that calls the module
  * MMP_CALL(point, id, when, one, ...)		a function that the module calls

@@ -2,8 +2,8 @@
 /*
  * The point anon_order: __thp_vma_allowable_orders() is called wherever the kernel asks
  * which sizes a VMA may have, in a fault and elsewhere. Its entry replaces the sizes: in a
- * fault by what the policy has answered when the fault began (fault.c), for others by what
- * the administrator has set.
+ * fault by the answer of the policy when the fault began (fault.c), elsewhere by the sizes of
+ * the administrator.
  */
 #include <linux/linkage.h>
 #include <linux/mm.h>
@@ -26,8 +26,8 @@ struct mmp_call mmp_call_orders = {
 static_assert(MM_POLICY_STOCK == 1 && MMP_SWAPIN_ASKS == 2);
 
 /*
- * In each fault of everybody, so each instruction counts. The sizes that the kernel asks
- * for are in %rcx, and the answer goes there. No register changes that is another argument.
+ * Runs in each fault of every task, so each instruction counts. %rcx has the sizes that the
+ * kernel asks for, and gets the answer. Registers of other arguments do not change.
  *
  *	if (why != fault || orders >= BIT(PMD_ORDER))
  *		goto mmp_entry_orders_asked;
@@ -60,8 +60,8 @@ static_assert(MM_POLICY_STOCK == 1 && MMP_SWAPIN_ASKS == 2);
  *
  * The question is that of this very fault if its structure is on the stack of the current
  * task, with an address that was asked about. A task that has moved to another CPU since has
- * no question there, and gets what the administrator has set. A reschedule that became due
- * meanwhile comes with the next lock that the fault gives back.
+ * no question there, and gets the sizes of the administrator. A reschedule that became due
+ * in between happens at the next unlock in the fault.
  */
 __naked notrace __noendbr void mmp_entry_orders(void)
 {
@@ -123,9 +123,9 @@ static unsigned long orders_elsewhere(struct vm_area_struct *vma, unsigned long 
 }
 
 /*
- * What the kernel asks for, in place of @asked, where that takes more than a look. About PMD
- * size in a fault, a policy that decides is asked later, in do_huge_pmd_anonymous_page(); not
- * where that may wait for a userfaultfd, which policies leave to the administrator anyway.
+ * Returns the sizes in place of @asked, where the entry cannot tell. For PMD size in a fault, the
+ * policy is asked later, in do_huge_pmd_anonymous_page(), but not where that may wait for a
+ * userfaultfd: policies leave such areas to the administrator.
  */
 notrace __noendbr unsigned long mmp_ask_orders(struct vm_area_struct *vma,
 					       unsigned long vm_flags,

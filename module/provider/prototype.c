@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What the kernel's BTF says of its functions. A function whose arguments are not
- * what we take them for must not be hooked.
+ * Reads prototypes of functions from the kernel's BTF. A function with other arguments than
+ * expected must not be hooked.
  */
 #include <linux/mm.h>
 #include <linux/seq_buf.h>
@@ -132,9 +132,9 @@ static bool btf_is(u32 number, const char *type)
 }
 
 /**
- * mmp_member_at - where a member is in a structure of the kernel
- * @structure: its name
- * @member: name of that
+ * mmp_member_at - find the offset of a member in a structure of the kernel
+ * @structure: name of the structure
+ * @member: name of the member
  * @type: as in a prototype
  *
  * Context: as mmp_prototype().
@@ -158,8 +158,8 @@ int mmp_member_at(const char *structure, const char *member, const char *type)
 /**
  * mmp_prototype - result and arguments of a function of the kernel
  * @function: its name
- * @text: where to: "result(argument, argument)", without names
- * @size: of that
+ * @text: buffer for "result(argument, argument)", without names
+ * @size: of @text
  *
  * Return: is there such a function?
  */
@@ -184,7 +184,7 @@ bool mmp_prototype(const char *function, char *text, size_t size)
 	return seq_buf_str(&s);
 }
 
-/* Members of a structure; also of those without a name in it, as C has them. */
+/* Appends the members of a structure, including those of its unnamed structures. */
 static void btf_layout(const struct btf_type *type, const char *only, unsigned int before,
 		       mmp_layout_fn take)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * How the kernel comes to ask us: by its hooks (hooks.c), or on a kernel without them
- * by direct ftrace calls on some of its functions (the other files). Either is behind
- * mm_policy_register() and its like, and what is here.
+ * by direct ftrace calls on some of its functions (the other files). Both have the interface of
+ * mm_policy_register() and its kin, and of this header.
  */
 #ifndef MMPOLICY_PROVIDER_H
 #define MMPOLICY_PROVIDER_H
@@ -39,26 +39,26 @@ struct mmp_function {
  * mmp_provider_functions - all functions that are hooked while policies are chosen
  * @nr: set to how many
  *
- * Context: after mm_policy_register(); they stay the same.
+ * Context: after mm_policy_register(); the list does not change.
  */
 const struct mmp_function *mmp_provider_functions(int *nr);
 
 /**
- * mmp_provider_hook - a point is to be hooked
- * @point: which
+ * mmp_provider_hook - request that a point is hooked
+ * @point: the point
  *
- * That is done in a worker: &mmp_watcher.ready or &mmp_watcher.lost is called in the end. A point
+ * A worker does it: &mmp_watcher.ready or &mmp_watcher.lost is called in the end. A point
  * that is being unhooked is hooked again afterwards.
- * Context: any; waits for nobody.
+ * Context: any; does not wait.
  */
 void mmp_provider_hook(enum mm_policy_point point);
 
 /**
- * mmp_provider_unhook - a point is not to be hooked any more
- * @point: which; disabled
+ * mmp_provider_unhook - request that a point is unhooked
+ * @point: the point; disabled
  *
- * Sizes that nobody but a policy has asked for are closed at once, the rest is done in a worker.
- * Context: any; waits for nobody.
+ * Sizes that only policies have opened are closed at once, a worker does the rest.
+ * Context: any; does not wait.
  */
 void mmp_provider_unhook(enum mm_policy_point point);
 
@@ -74,12 +74,12 @@ bool mmp_provider_detaching(void);
  * @ms: not longer
  *
  * Context: may sleep; under no lock that a &mmp_watcher takes.
- * Return: 0 if it is hooked or nobody knows yet; -EBUSY if somebody else has the place;
+ * Return: 0 if it is hooked or that is undecided yet; -EBUSY if another user has the place;
  *	-EOPNOTSUPP, -ENOMEM; -EINTR if the task is killed.
  */
 int mmp_provider_wait_for(enum mm_policy_point point, unsigned int ms);
 
-/* Waits until all is as it was asked for, at most for @ms. Context: as above. */
+/* Waits until all requests are met, at most for @ms. Context: as mmp_provider_wait_for(). */
 void mmp_provider_wait(unsigned int ms);
 
 /**
@@ -93,16 +93,16 @@ ssize_t mmp_provider_blockers(char *buf);
  * mmp_provider_orders - which orders the policies of anon_order may answer
  * @orders: a bit for each; more need not be asked for
  *
- * Context: waits for nobody; after the policies that answer more are gone, before those that do
- *	are waited for.
+ * Context: does not wait; call it after policies that answer more are gone, and before waiting
+ *	for policies that will.
  */
 void mmp_provider_orders(unsigned long orders);
 
 /**
  * struct mmp_watcher - is told by a worker; both may sleep
  * @ready: a point is hooked; by now that may be unwanted again
- * @lost: a point and the reason: it cannot be hooked, the kernel does not ask there any more, or
- *	somebody else needs the place. Has to see that the point is unhooked.
+ * @lost: a point and the reason: it cannot be hooked, the kernel has stopped to ask there, or
+ *	another user needs the place. Has to request that the point is unhooked.
  */
 struct mmp_watcher {
 	void (*ready)(enum mm_policy_point point);

@@ -4,12 +4,13 @@
  *
  * The kernel asks only for sizes that are enabled. So while policies decide, the sizes
  * that one of them may answer are open: enabled for everybody, in the variables of the
- * kernel. What the administrator has set is kept beside them, in bits that mean no
- * order. There his reads and writes go meanwhile, as the functions behind the files are
- * told of another order than theirs. Who has no policy gets what is kept (orders.c).
+ * kernel. The modes of the administrator are kept in the upper bits of these variables, which
+ * mean no order. Reads and writes of the files go there, because the functions behind the files
+ * get the number of an upper bit for their order. Tasks without a policy get the kept sizes
+ * (orders.c).
  *
- * khugepaged is started and stopped by what is enabled, too. While the kernel looks for
- * that, the sizes that khugepaged works for are enabled as the administrator has set them.
+ * The enabled sizes also start and stop khugepaged. While the kernel checks that, the sizes of
+ * khugepaged are enabled as the administrator has set them.
  */
 #include <linux/mm.h>
 #include <linux/rcupdate.h>
@@ -30,17 +31,17 @@ static unsigned long *global;		/* transparent_hugepage_flags */
 static struct task_struct **khugepaged;	/* the thread, if it runs */
 
 /* All of this is changed under enabled_lock. */
-static unsigned long copied[MODES];	/* the bits when both places last were the same */
+static unsigned long copied[MODES];	/* the bits when both places last agreed */
 static unsigned long opened;		/* sizes that are open, a bit for each order */
-static bool kept;			/* are the upper bits what the administrator sets? */
+static bool kept;			/* do the upper bits hold the modes of the administrator? */
 static bool closed;			/* does each task know that no size is open? */
 static unsigned int looking;		/* calls of start_stop_khugepaged() under way */
 
 static struct thpsize kept_sizes[PMD_ORDER + 1];
 
 /*
- * What the administrator allows: without and with MADV_HUGEPAGE, a bit for each order.
- * While nothing is kept, that is for the kernel's variables alone to say.
+ * The sizes that the administrator allows: without and with MADV_HUGEPAGE, a bit for each order.
+ * While nothing is kept, all bits are set, and the kernel's variables decide.
  */
 unsigned long mmp_admin_sizes[2] __read_mostly = { ~0UL, ~0UL };
 
@@ -94,7 +95,7 @@ static void enabled_apply(void)
 		enabled_set(i, SIZES, enabled_kept(i) | (i == ALWAYS ? open : 0));
 }
 
-/* While both places count, what was written to one of them goes to the other. */
+/* While both places count, copies a write to one of them to the other. */
 static void enabled_sync(void)
 {
 	unsigned long changed = enabled_changed(enabled_kept);
@@ -108,7 +109,7 @@ static void enabled_sync(void)
 	}
 }
 
-/* What the kernel would make of these modes in a fault: without and with MADV_HUGEPAGE. */
+/* Computes the sizes that the kernel would allow in a fault: without and with MADV_HUGEPAGE. */
 static void given_by(unsigned long (*of)(int mode), unsigned long given[2])
 {
 	unsigned long flags = READ_ONCE(*global);
@@ -122,8 +123,8 @@ static void given_by(unsigned long (*of)(int mode), unsigned long given[2])
 }
 
 /*
- * Takes over what the administrator has set. Called at the end of each write to a file. When
- * each task knows that no size is open, the kernel's variables say it, at once.
+ * Takes over the modes of the administrator. Called at the end of each write to a file. When
+ * each task knows that no size is open, the kernel's variables get them at once.
  */
 static void given_renew(void)
 {
@@ -136,10 +137,10 @@ static void given_renew(void)
 }
 
 /**
- * mmp_sizes_admin - what the administrator allows
+ * mmp_sizes_admin - the sizes that the administrator allows
  * @vm_flags: of the VMA
- * @orders: what the kernel asks for, a bit for each order
- * Return: which of @orders.
+ * @orders: the sizes that the kernel asks for, a bit for each order
+ * Return: the allowed ones of @orders.
  */
 unsigned long mmp_sizes_admin(unsigned long vm_flags, unsigned long orders)
 {
@@ -234,9 +235,9 @@ void mmp_sizes_found(void)
 }
 
 /**
- * mmp_sizes_set_aside - keep what is enabled in a second place, for the files
+ * mmp_sizes_set_aside - copy the enabled modes to a second place, for the files
  *
- * Context: when the files call us, which leave all as it is until then; takes a spinlock.
+ * Context: once the files call us; until then they change the kernel's modes; takes a spinlock.
  */
 void mmp_sizes_set_aside(void)
 {
@@ -267,8 +268,8 @@ void mmp_sizes_ready(void)
 }
 
 /**
- * mmp_sizes_open - which sizes may be asked for
- * @orders: a bit for each; those that the administrator has set are enabled besides
+ * mmp_sizes_open - enable sizes for the policies
+ * @orders: a bit for each; the sizes of the administrator stay enabled
  *
  * Context: after mmp_sizes_ready(); takes a spinlock.
  */
@@ -283,7 +284,7 @@ void mmp_sizes_open(unsigned long orders)
 }
 
 /**
- * mmp_sizes_close - enable what the administrator has set, and no more
+ * mmp_sizes_close - enable the sizes of the administrator, and no others
  *
  * Until a grace period of RCU tasks is over, tasks may believe that more is enabled, so
  * __thp_vma_allowable_orders() has to call us for as long.
@@ -319,7 +320,7 @@ void mmp_sizes_closed(void)
 }
 
 /**
- * mmp_sizes_follow - take over what was written to files while they did not call us
+ * mmp_sizes_follow - take over writes to files from before they called us
  *
  * Context: when each task knows that they call us, and now and then; takes a spinlock.
  */

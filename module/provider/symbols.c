@@ -50,7 +50,7 @@ static bool symbol_is_alone(const char *name)
  * @name: its name
  *
  * Context: may sleep.
- * Return: its address, or %NULL; also if there are several of that name.
+ * Return: its address, or %NULL if there is none or more than one.
  */
 void *mmp_symbol(const char *name)
 {

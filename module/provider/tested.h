@@ -13,7 +13,7 @@ static const struct {
 	u64 fingerprint;
 	const char *release;
 } mmp_tested_kernels[] = {
-	/* test_stock_fingerprint.py; of test_stock_closed.py, others at the same functions */
+	/* test_stock_fingerprint.py; of test_stock_closed.py: other users of hooked functions */
 	{ 0x55dfc8b5ab903087, "6.12.117+deb12-cloud-amd64" },
 	/* test_stock_fingerprint.py; of test_stock_kernel.py, neighbours and each way of ending */
 	{ 0x5bf701817b307752, "6.12.117+deb12-amd64" },

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The point thp_gfp: vma_thp_gfp_mask() says with which flags a large folio is
- * allocated. The kernel does not tell what came of it.
+ * allocated. The kernel does not report the outcome.
  *
  * Compaction without reclaim has no flag there. So policies set a bit of gfp_t that the
- * kernel does not use, and whoever would reclaim with it is told that nothing was to be
- * had. Only who would reclaim anyway calls these functions.
+ * kernel does not use, and the functions that reclaim return no progress if they see it.
+ * Allocations that would not reclaim never call these functions.
  */
 #include <linux/gfp.h>
 #include <linux/memcontrol.h>
@@ -15,7 +15,7 @@
 
 unsigned long mmp_back_thp_gfp[MMP_FUNCTIONS];
 
-/* All functions of the point but that of each charge; entry.S has the same order. */
+/* All functions of the point except that of each charge, in the order of entry.S. */
 struct mmp_call mmp_call_thp_gfp = {
 	.entry = mmp_entry_thp_gfp_any,
 	.need = {

@@ -27,7 +27,7 @@ static const struct mmp_watcher *watcher;
 static void (*retry_calls)(void);
 
 /**
- * mmp_watch_find - find what is needed
+ * mmp_watch_find - find the functions of ftrace that a check needs
  * @calls: says which functions call the module for a point; the last is %NULL
  * @who: told of a point that has to go back to stock
  * @retry: called while there are calls that ftrace has refused to end
@@ -45,9 +45,9 @@ void mmp_watch_find(struct mmp_call *const *(*calls)(enum mm_policy_point point)
 }
 
 /**
- * mmp_watch_ftrace - what is wrong with ftrace as a whole
+ * mmp_watch_ftrace - check ftrace as a whole
  *
- * Return: the reason, or %NULL.
+ * Return: the reason why it does not work, or %NULL.
  */
 const char *mmp_watch_ftrace(void)
 {
@@ -71,7 +71,7 @@ static const char *what_is_wrong(const struct mmp_call *call)
 	return why;
 }
 
-/* Sizes first: that waits for nobody. A call that ftrace cannot end has to stay. */
+/* Closes sizes first, which does not wait. A call that ftrace cannot end has to stay. */
 static void watch_point(enum mm_policy_point point)
 {
 	struct mmp_call *const *call;
@@ -116,8 +116,8 @@ static void watch_look(struct work_struct *work)
 }
 
 /**
- * mmp_watch - look from now on, or not any more
- * @on: which; a look that is under way may still tell of a loss
+ * mmp_watch - start or stop looking
+ * @on: start; after a stop, a look that is under way may still report a loss
  *
  * Context: one call at a time.
  */
