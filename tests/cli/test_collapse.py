@@ -135,6 +135,16 @@ def test_full_speed_is_told_of(run: Run, advice: FakeAdvice) -> None:
     assert "a fraction of its speed" not in run("collapse", "--pid", "20", "--cpu", "10").err
 
 
+def test_fresh_memory_of_a_virtual_machine_is_told_of(
+    run: Run, tree: FakeTree, advice: FakeAdvice
+) -> None:
+    """Where the host has to find the 2 MB, a collapse took 7 ms, and 0.5 ms elsewhere."""
+    for flags, told in (("fpu hypervisor", True), ("fpu", False)):
+        tree.put("/proc/cpuinfo", f"model name : a\nflags : {flags}\n")
+        result = run("collapse", "--pid", "20", "--dry-run")
+        assert ("that this virtual machine has never used" in result.out) == told
+
+
 def test_a_dry_run_changes_nothing(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
     result = run("collapse", "--unit", "db", "--dry-run")
     assert (result.code, advice.calls, tree.writes) == (0, [], [])

@@ -9,7 +9,7 @@ import re
 import signal
 from array import array
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from errno import EAGAIN, ENOMEM, EPERM
 
 import pytest
@@ -105,6 +105,45 @@ def test_what_it_prints(run: Run, play: Play, advice: FakeAdvice, log: list[str]
     assert log == [log[0]]
     assert log[0].startswith("maintain db: 4 MiB in 2 MB pages, 0 MiB given back, 0 times")
     assert "maintain db: 4 MiB in 2 MB pages" in run("log").out
+
+
+@pytest.mark.parametrize("other_runs", [False, True])
+def test_a_dry_run_changes_nothing(
+    run: Run, tree: FakeTree, advice: FakeAdvice, other_runs: bool
+) -> None:
+    """It says what is full, also while another maintain works; nothing is written or kept."""
+    words = ("maintain", "--unit", "db", "--dry-run")
+    with tree.locked(LOCK, "maintain, pid 1") if other_runs else nullcontext():
+        data = json.loads(run(*words, "--json").out)
+        lines = run(*words).out.splitlines()
+    service = data["services"][0]
+    assert (data["dry_run"], service["full_kib"], service["empty_kib"]) == (True, 4 * MIB, 0)
+    assert [each.split() for each in lines if "db " in each] == [
+        ["db", "1", "5", "0.0", "%", "4", "0"]
+    ]
+    assert "db: left alone: 1.0 MiB not full" in lines
+    assert (advice.calls, tree.writes, tree.exists(LIVE)) == ([], [], False)
+    assert "maintain" not in run("log").out
+
+
+def test_once(run: Run, play: Play, advice: FakeAdvice, clock: Clock) -> None:
+    """It ends by itself when nothing is due: here after it has made what it can."""
+    began = clock.now
+    play(began + 10 * MINUTE, {})
+    result = run("maintain", "--unit", "db", "--once", "--json")
+    assert (result.code, advice.calls) == (0, [address(0), address(2)])
+    assert last(result.out)["full_kib"] == 0
+    assert clock.now - began < MINUTE
+    assert "4 MiB in 2 MB pages" in run("log").out
+    again = run("maintain", "--unit", "db", "--once")
+    assert (again.code, len(advice.calls)) == (0, 2)
+
+
+def test_once_says_why_it_ended_early(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    free_blocks(tree, 0)
+    result = run("maintain", "--unit", "db", "--once")
+    assert (result.code, advice.calls) == (Exit.FAILED, [])
+    assert "stopped before the end: node 0 has 0 free blocks of 2 MB left" in result.err
 
 
 def test_a_service_that_does_not_change_is_not_looked_at(
@@ -316,6 +355,13 @@ def test_what_stays_empty_is_given_back(run: Run, sparse: FakeTree, play: Play) 
     assert (seen, splits(sparse) > 0) == ([0], True)
     assert (service["given_back_kib"], service["again"]) == (15 * MIB, 0)
     assert service["collapsed_kib"] == 0
+
+
+def test_a_dry_run_says_what_is_empty(run: Run, sparse: FakeTree) -> None:
+    """15 of 16 MB, estimated from one page in 13."""
+    data = json.loads(run("maintain", "--unit", "redis", "--dry-run", "--json").out)
+    assert 14 * MIB <= data["services"][0]["empty_kib"] <= 16 * MIB
+    assert splits(sparse) == 0
 
 
 def test_what_is_used_in_time_is_not_split(run: Run, sparse: FakeTree, play: Play) -> None:

@@ -16,6 +16,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -116,6 +117,7 @@ class Watched:
     pages: int = 0
     huge: int = 0
     full: int = 0  # pages that could become 2 MB pages
+    empty: int = 0  # pages of large folios, estimated
     skipped: Counter[str] = field(default_factory=Counter)  # pages, by cause
 
 
@@ -167,15 +169,27 @@ class Maintainer:
             del work.processes[pid]
         for pid in pids:
             if pid != os.getpid() and not self._over():
-                self._try(work, pid, forbids)
+                self._try(work, pid, partial(self._turn, work, pid, forbids))
             if self._host.clock() < self._resume:
                 return
         if self.waits:
             self.waits, self._pause_s = "", RESUME_S
 
-    def _try(self, work: Work, pid: int, forbids: Callable[[int], str]) -> None:
+    def look(self, work: Work, pid: int, forbids: Callable[[int], str]) -> None:
+        """Check a process, and change nothing."""
+
+        def look() -> None:
+            each = Watched(pid, self._counts(pid))
+            self._look(each, Target(self._host, pid, self.holds, 0), self._host.clock())
+            self._forbidden(each, forbids)
+            work.processes[pid] = each
+
+        if pid != os.getpid():
+            self._try(work, pid, look)
+
+    def _try(self, work: Work, pid: int, do: Callable[[], None]) -> None:
         try:
-            self._turn(work, pid, forbids)
+            do()
         except Error as err:
             if err.exit_code == Exit.DENIED:
                 raise
@@ -250,12 +264,16 @@ class Maintainer:
         return seen
 
     def _look_for_empty(self, each: Watched, target: Target, now: float) -> None:
+        empty = 0.0
         for start, block in each.blocks.items():
             looked = not self.no_trim and block.kind in (HUGE, FULL, NOT_FULL)
-            if not looked or target.emptiness(start) < self.rules.min_empty / 2:
+            share = target.emptiness(start) if looked else 0.0
+            if not looked or share < self.rules.min_empty / 2:
                 block.empty_since = inf
             else:
+                empty += share * PAGES
                 block.empty_since = min(block.empty_since, now)
+        each.empty = round(empty)
 
     def _collapse(
         self, work: Work, each: Watched, target: Target, seen: Seen,
@@ -273,9 +291,7 @@ class Maintainer:
             for area in seen.areas
         ]
         areas = [area for area in areas if area.starts]
-        why = self.no_collapse or (forbids(each.pid) if each.full else "")
-        if why:
-            each.skipped[why] += each.full
+        if why := self._forbidden(each, forbids):
             if areas and why not in work.told:
                 work.told.add(why)
                 self._tell(work.name, f"full memory is left alone: {why}")
@@ -304,6 +320,13 @@ class Maintainer:
         each.huge, each.full = each.huge + made * PAGES, each.full - made * PAGES
         self._heed(done.stopped)
         return made
+
+    def _forbidden(self, each: Watched, forbids: Callable[[int], str]) -> str:
+        """Return why full memory of a process is left alone, and count it."""
+        why = self.no_collapse or (forbids(each.pid) if each.full else "")
+        if why:
+            each.skipped[why] += each.full
+        return why
 
     def _is_slow(self) -> bool:
         """Tell if one collapse takes too long, as it may for a while on a busy host."""

@@ -18,7 +18,7 @@ from mmpolicy.control.state import read_state
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.advice import BLOCK
 from mmpolicy.host.files import CONTROL, Tree
-from mmpolicy.host.machine import Host
+from mmpolicy.host.machine import Host, hardware_of
 from mmpolicy.host.processes import printable
 from mmpolicy.host.signals import interrupted, noted
 from mmpolicy.memory.collapse import (
@@ -200,14 +200,19 @@ def _skipped(before: dict[int, Seen], more: Counter[str]) -> dict[str, int]:
     return {cause: _kib(pages) for cause, pages in total.most_common()}
 
 
-def _cost(given: CollapseOptions, blocks: int, one_s: float) -> str:
-    """Return the cost, and its effect on the program, in words."""
+def _cost(host: Host, given: CollapseOptions, blocks: int, one_s: float) -> str:
+    """Return the cost, and its effect on the program, in words.
+
+    The measured collapse goes into memory that was just freed, so a hypervisor has backed it.
+    """
     seconds = blocks * one_s * 100 / given.cpu
     text = (
         f"{blocks} ranges of 2 MB; a collapse takes {one_s * 1000:.1f} ms on this host and stops "
         f"the program for as long; at {given.cpu:g} % of the time all take "
         f"{_duration(seconds)} or more"
     )
+    if hardware_of(host.tree).virtual:
+        text += ", several times that with memory that this virtual machine has never used"
     if given.cpu >= 100 * FAST:
         text += ", and the program may run at a fraction of its speed until then"
     return text
@@ -253,7 +258,7 @@ def _plan(
         if len(areas) > SHOWN:
             yield f"and {len(areas) - SHOWN} more areas; --json has all"
         yield from _table(list(rows.values()), "WOULD_MAKE_MIB")
-        yield _cost(given, blocks, one_s) if blocks else "nothing to collapse"
+        yield _cost(host, given, blocks, one_s) if blocks else "nothing to collapse"
         yield from _left(skipped)
 
     emit("collapse", given.want_json, data, lines)
@@ -285,7 +290,7 @@ def _collapse(
     collapser = Collapser(host, limits, pressure)
     blocks = sum(len(area.starts) for area in areas)
     if blocks:
-        click.echo(_cost(given, blocks, one_s), err=True)
+        click.echo(_cost(host, given, blocks, one_s), err=True)
     began = host.clock()
     signal = _run(host, collapser, targets, areas, blocks)
     took = host.clock() - began

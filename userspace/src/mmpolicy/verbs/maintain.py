@@ -27,7 +27,7 @@ from mmpolicy.host.processes import check_process
 from mmpolicy.host.signals import noted
 from mmpolicy.memory.maintain import Maintainer, Rules, Work, kib
 from mmpolicy.memory.trim import Pressure
-from mmpolicy.render import as_json, table
+from mmpolicy.render import as_json, emit, table
 from mmpolicy.verbs.collapse import NEVER, never_of
 from mmpolicy.verbs.options import (
     Percent,
@@ -66,6 +66,8 @@ class MaintainOptions:
     reserve: float
     max_pressure: float
     hold_ms: float
+    once: bool
+    dry_run: bool
     want_json: bool
 
 
@@ -95,6 +97,11 @@ class MaintainOptions:
 @reserve_option
 @max_pressure_option("Wait while")
 @hold_option
+@click.option(
+    "--once", is_flag=True,
+    help="Do what is due now, and end; empty memory is due after --settle at the earliest.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print what is full, and empty, now; change nothing.")
 @json_option
 @pass_host
 def maintain(host: Host, **options: Any) -> None:
@@ -111,12 +118,16 @@ def maintain(host: Host, **options: Any) -> None:
     given = MaintainOptions(**options)
     if not host.tree.is_root():
         raise Error("no permission to look at other processes", Exit.DENIED, "run it as root")
+    if given.dry_run:
+        Keeper(host, given, []).plan()
+        return
     with host.tree.locked(LOCK, f"{HOLDER}{os.getpid()}"), noted() as caught:
         keeper = Keeper(host, given, caught)
         try:
             keeper.run()
         finally:
             keeper.end()
+        keeper.check_end()
 
 
 class Keeper:
@@ -202,6 +213,12 @@ class Keeper:
         except Error:  # it does not run now
             return []
 
+    def check_end(self) -> None:
+        """Raise an error if --once could not do all that was due."""
+        if self._given.once and self._maintainer.waits and not self._caught:
+            text = f"stopped before the end: {self._maintainer.waits}"
+            raise Error(text, Exit.FAILED, "mmpolicy collapse says what to do about it")
+
     def _forbids(self) -> Callable[[int], str]:
         """Return a function that says which profile forbids 2 MB pages to a process."""
         tree = self._host.tree
@@ -213,8 +230,19 @@ class Keeper:
 
         return forbids
 
+    def plan(self) -> None:
+        """Print what the first round would find, and change nothing."""
+        forbids = self._forbids()
+        for name, work in self._works.items():
+            for pid in self._pids(name):
+                self._maintainer.look(work, pid, forbids)
+        data = {**self._data(), "dry_run": True}
+        for service, work in zip(data["services"], self._works.values()):
+            service["empty_kib"] = kib(sum(each.empty for each in work.processes.values()))
+        emit("maintain", self._given.want_json, data, lambda: _plan_lines(data))
+
     def run(self) -> None:
-        """Repeat rounds until a signal comes."""
+        """Repeat rounds until a signal comes, or with --once until nothing is due."""
         host = self._host
         while not self._caught:
             if host.clock() - self._read_at >= READ_S:
@@ -227,6 +255,8 @@ class Keeper:
             self._keep()
             if before != [(each.made, each.freed) for each in works.values()]:
                 self._show()
+            elif self._given.once:
+                return
             self._log()
             self._rest()
 
@@ -321,13 +351,24 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
     header = ("SERVICE", "PROCESSES", "ANON_MIB", "IN_2MB", "FULL_MIB", "MADE_MIB",
               "GIVEN_BACK_MIB", "AGAIN", "LOOKS", "LONGEST_MS")  # fmt: skip
     yield from table(header, [_row(each) for each in data["services"]])
+    yield from _left(data)
+    share = 100 * data["cpu_s"] / data["seconds"] if data["seconds"] else 0
+    yield f"{data['cpu_s']:.1f} s of CPU in {data['seconds']:.0f} s: {share:.1f} % of a CPU"
+
+
+def _plan_lines(data: dict[str, Any]) -> Iterator[str]:
+    header = ("SERVICE", "PROCESSES", "ANON_MIB", "IN_2MB", "FULL_MIB", "EMPTY_MIB")
+    yield from table(header, [(*_row(each)[:5], each["empty_kib"] >> 10)
+                              for each in data["services"]])  # fmt: skip
+    yield from _left(data)
+
+
+def _left(data: dict[str, Any]) -> Iterator[str]:
     for each in data["services"]:
         parts = [f"{size / 1024:.1f} MiB {cause}" for cause, size in each["left_kib"].items()
                  if size >= WORTH_KIB]  # fmt: skip
         if parts:
             yield f"{each['name']}: left alone: {', '.join(parts)}"
-    share = 100 * data["cpu_s"] / data["seconds"] if data["seconds"] else 0
-    yield f"{data['cpu_s']:.1f} s of CPU in {data['seconds']:.0f} s: {share:.1f} % of a CPU"
 
 
 def _row(each: dict[str, Any]) -> Sequence[object]:
