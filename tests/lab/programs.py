@@ -40,9 +40,11 @@ def workload(name: str, linking: str = "-static") -> Path:
 
 
 @contextmanager
-def started(argv: Sequence[str], mib: int) -> Iterator[subprocess.Popen[str]]:
+def started(
+    argv: Sequence[str], mib: int, stdin: int | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """Start a program on this machine; wait for its "ready"; kill it at the end of the block."""
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as job:
+    with subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, text=True) as job:
         try:
             assert job.stdout
             if job.stdout.readline() != "ready\n":
