@@ -11,7 +11,9 @@
 #include <linux/mm.h>
 #include <linux/sysfs.h>
 #include <linux/workqueue.h>
+#ifdef CONFIG_X86
 #include <asm/ibt.h>
+#endif
 #include <trace/events/sched.h>
 #include <trace/events/vmscan.h>
 #if __has_include(<linux/leafops.h>)

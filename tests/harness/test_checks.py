@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.machine import TREE, debian_flavors
+from lab.machine import TREE, Arch, debian_flavors
 
 PASSES, FAILS = "def test_passes(): pass\n", "def test_fails(): assert False\n"
 ENDS = """
@@ -164,7 +164,8 @@ def test_kernels_of_a_series_without_hooks() -> None:
 def test_one_table_of_flavors() -> None:
     """The help lists each kernel and each series; Debian's kernels are not built."""
     rows = (TREE / "tests/lab/kernels/flavors").read_text().splitlines()
-    names = {row.split("|")[0].strip() for row in rows if not row.startswith("#")}
+    cells = [[cell.strip() for cell in row.split("|")] for row in rows if not row.startswith("#")]
+    names = {cell[0] for cell in cells if cell[3] != "debian-arm64"}
     text = subprocess.check_output([TREE / "dev", "kernel", "--help"], text=True)
     told = set(re.findall(r"^  --(\S+)  +(?!cloud)", text, re.M)) - {"distro"}
     assert debian_flavors() == ["cloud", "amd64"]
@@ -175,6 +176,32 @@ def test_one_table_of_flavors() -> None:
     assert {*listed.split("|")} == series | {"6.12+deb13"}  # which has only Debian's kernel
     for name in names:
         assert kernels("full", "6.12") >= {name}
+
+
+def test_arm64_is_only_tested_when_it_is_asked_for() -> None:
+    """No kind of test that CI runs has its kernel."""
+    assert kernels("arm64", "6.12") == {"cloud-arm64"}
+    assert kernels("arm64", "7.3") == set()
+    for kind in ("default", "hooks", "full"):
+        assert "cloud-arm64" not in kernels(kind, "6.12")
+    assert Arch.of_flavor("cloud-arm64").qemu == "qemu-system-aarch64"
+    assert Arch.of_flavor("cloud") == Arch()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--arch riscv64", "--arch riscv64: there are guests of amd64 and arm64"),
+        ("--arch arm64 --series 7.3", "--arch arm64: its kernel is of the series 6.12, not 7.3"),
+        ("--arch=arm64 --patched", "--arch arm64: not with patched"),
+        ("--arch", "--arch needs an architecture"),
+    ],
+)
+def test_other_architectures(options: str, said: str) -> None:
+    """Nothing is installed or built for a combination that does not exist."""
+    argv = ["bash", str(TREE / "dev"), "vm", *options.split()]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1 and said in ended.stderr
 
 
 @pytest.mark.parametrize("failing", ["", "test", "test --hooks"])

@@ -139,9 +139,9 @@ run_pytest() {
 # Builds kernels and modules of the flavors, then runs their tests: guest_tests KIND
 guest_tests() {
 	local flavor
-	"$TREE/dev" kernel --series "$SERIES" "${FLAVORS[@]/#/--}" || { fail "kernels" && return; }
+	"$TREE/dev" kernel --series "$SERIES" ${ARCH:+--arch "$ARCH"} "${FLAVORS[@]/#/--}" || { fail "kernels" && return; }
 	for flavor in "${FLAVORS[@]}"; do
-		if "$TREE/dev" module --series "$SERIES" "--$flavor"; then
+		if "$TREE/dev" module --series "$SERIES" ${ARCH:+--arch "$ARCH"} "--$flavor"; then
 			add_counts 1 0 0
 		else
 			fail "module for the $flavor kernel"

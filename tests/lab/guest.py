@@ -37,9 +37,9 @@ from typing import Any
 from . import uefi
 from .files import DEVICE, GUEST_WORDS, VIRTIOFSD, Relay, listen
 from .machine import (
-    BUSYBOX,
-    QEMU,
+    INIT,
     TREE,
+    Arch,
     Kernel,
     VmError,
     accelerator,
@@ -182,6 +182,7 @@ class Guest:
     boot_timeout: float = 240.0
 
     def __post_init__(self) -> None:
+        self.arch = Arch.of_flavor(self.flavor)
         self.log = Path()
         self.checked = 0
         self.spoiled = False  # its kernel logged a bug; KASAN and lockdep would not log another one
@@ -225,13 +226,14 @@ class Guest:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _boot(self) -> None:
-        for program in (QEMU, VIRTIOFSD, BUSYBOX):
+        for program in (self.arch.qemu, VIRTIOFSD, self.arch.busybox):
             if not shutil.which(program):
                 raise VmError(f"{program} is missing; run ./dev setup")
         kernel = Kernel(self.kernel) if self.kernel else Kernel.of_flavor(self.series, self.flavor)
         self.log = new_log("image" if self.kernel else self.flavor)
         self.folder = Path(tempfile.mkdtemp(prefix="mmpolicy-vm-"))
-        files = initramfs(env=self._environment(kernel), **kernel.drivers())
+        words = self._environment(kernel)
+        files = initramfs(INIT, self.arch.busybox, env=words, **kernel.drivers())
         (self.folder / "initramfs").write_bytes(files)
         self._serve_files()
         self.console, console = socket.socketpair()  # port 0 in the guest
@@ -280,19 +282,23 @@ class Guest:
             "MM_MODULES": str(modules) if modules and not self.root else "",
             "MM_SWAP": self.swap or "",
             "MM_ROOT": str(self.root or ""),
+            "MM_FOREIGN": str(self.arch.root or ""),
             "MM_ROOTLESS": "yes" if os.geteuid() else "",
             "MM_TREE": str(TREE),
-            "MM_PYTHON": str(PYTHON),
+            "MM_PYTHON": "/usr/bin/python3" if self.arch.root else str(PYTHON),
             "MM_COMPILED": str(COMPILED),
-            "MM_KEEP": " ".join(str(path) for path in keep if path.is_relative_to("/tmp")),
+            "MM_KEEP": " ".join(
+                str(path) for path in keep if self.arch.root or path.is_relative_to("/tmp")
+            ),
         }
         return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
 
     def _qemu(self, image: Path, ports: dict[str, int]) -> list[str]:
-        words = f"{QEMU} -M q35 -nodefaults -no-user-config"
+        words = f"{self.arch.qemu} -M {self.arch.board} -nodefaults -no-user-config"
         words += f" -display none -no-reboot -smp {self.cpus},sockets={self.cpus}"
         fixed_code = self.flavor == "kcsan"
-        words += f" {accelerator(self.accel, self.icount, self.cpus, image, fixed_code)}"
+        cpu = accelerator(self.accel, self.icount, self.cpus, image, fixed_code, self.arch)
+        words += f" {cpu}"
         words += f" {memory(self.mem, self.nodes, self.cpus, self.bare)}"
         words += f" -chardev socket,id=fs,path={self.folder}/fs"
         words += f" -device {DEVICE},chardev=fs"
@@ -310,7 +316,7 @@ class Guest:
     def _command_line(self) -> str:
         # TCG keeps the code of a program for each address where it was mapped, and walks all copies
         # when such a page is written later: minutes, with random addresses.
-        words = "console=ttyS0,115200 panic=-1 printk.devkmsg=on no_timer_check norandmaps"
+        words = f"console={self.arch.console} panic=-1 printk.devkmsg=on no_timer_check norandmaps"
         # khugepaged copies under rcu_read_lock() at the lowest priority. On preemptible kernels and
         # a busy host, other tasks keep it from finishing for over a minute.
         words += f" rcupdate.rcu_cpu_stall_timeout=300 {GUEST_WORDS}"

@@ -14,7 +14,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parent.parent
 QEMU = "qemu-system-x86_64"
-BUSYBOX = "/bin/busybox"
+BUSYBOX = Path("/bin/busybox")
+INIT = HERE / "init"
 DRIVERS = ("virtio_pci", "virtio_console", "virtiofs", "overlay")
 
 
@@ -27,6 +28,44 @@ def cache_dir() -> Path:
     if named := os.environ.get("MMPOLICY_CACHE"):
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmpolicy"
+
+
+# QEMU copies a byte at a time in the fast string instructions, and counts one instruction.
+CPU = "-cpu max,-erms,-fsrm"
+
+
+@dataclass(frozen=True)
+class Arch:
+    """The machine of one architecture."""
+
+    qemu: str = QEMU
+    board: str = "q35"
+    console: str = "ttyS0,115200"
+    cpu: str = CPU
+    counting_cpu: str = CPU
+    compiler: str = "gcc"
+    root: Path | None = None  # its programs, if this machine cannot run them
+
+    @classmethod
+    def of_flavor(cls, flavor: str) -> Arch:
+        """Return the architecture of a kernel of the table of flavors."""
+        if not flavor.endswith("-arm64"):
+            return cls()
+        # Pointer authentication in software makes a guest three times as slow.
+        return cls(
+            qemu="qemu-system-aarch64",
+            board="virt",
+            console="ttyAMA0",
+            cpu="-cpu max,pauth-impdef=on",
+            counting_cpu="-cpu neoverse-n1",
+            compiler="aarch64-linux-gnu-gcc",
+            root=cache_dir() / "root/arm64",
+        )
+
+    @property
+    def busybox(self) -> Path:
+        """Return the static busybox of the initramfs."""
+        return self.root / "bin/busybox" if self.root else BUSYBOX
 
 
 def debian_flavors() -> list[str]:
@@ -58,11 +97,11 @@ def cpio(members: dict[str, tuple[int, bytes]]) -> bytes:
     return bytes(archive)
 
 
-def initramfs(init: Path = HERE / "init", /, **extra: str | bytes) -> bytes:
+def initramfs(init: Path = INIT, busybox: Path = BUSYBOX, /, **extra: str | bytes) -> bytes:
     """Return the first root file system: busybox, init, and the extra files."""
     members = {
         "bin": (0o040755, b""),
-        "bin/busybox": (0o100755, Path(BUSYBOX).read_bytes()),
+        "bin/busybox": (0o100755, busybox.read_bytes()),
         "init": (0o100755, init.read_bytes()),
     }
     for name, content in extra.items():
@@ -137,21 +176,21 @@ def try_kvm(image: Path) -> bool:
     return b"vm-trial-works" in done.stdout
 
 
-# QEMU copies a byte at a time in the fast string instructions, and counts one instruction.
-CPU = "-cpu max,-erms,-fsrm"
-
-
-def accelerator(wanted: str, icount: bool, cpus: int, image: Path, fixed_code: bool) -> str:
+def accelerator(
+    wanted: str, icount: bool, cpus: int, image: Path, fixed_code: bool, arch: Arch = Arch()
+) -> str:
     """Return the options that choose how the guest's CPUs run."""
     if icount and cpus != 1:
         raise VmError("icount counts the instructions of one CPU: use cpus=1")
     if icount or wanted == "jumps":
-        return f"-accel tcg,thread=single -icount shift=0,sleep=off {CPU}"
+        return f"-accel tcg,thread=single -icount shift=0,sleep=off {arch.counting_cpu}"
+    if arch.root:
+        return f"-accel tcg,thread=single {arch.cpu}"
     if wanted == "kvm" or (wanted == "auto" and works_with_kvm(image)):
         return "-accel kvm -cpu host"
     # With a thread per CPU, QEMU before 8.1 may run stale code that another CPU has just patched:
     # stale breakpoints of static keys end in an Oops.
-    return f"-accel tcg,thread={'multi' if fixed_code else 'single'} {CPU}"
+    return f"-accel tcg,thread={'multi' if fixed_code else 'single'} {arch.cpu}"
 
 
 def memory(total: str, nodes: int, cpus: int, bare: int = 0) -> str:

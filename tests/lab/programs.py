@@ -17,7 +17,7 @@ from .guest import Guest
 from .machine import TREE, cache_dir
 
 WORKLOADS = TREE / "tests/workloads"
-COMPILE = ["gcc", "-O2", "-Wall", "-Werror", "-pthread"]
+COMPILE = ["-O2", "-Wall", "-Werror", "-pthread"]
 
 
 class BenchError(Exception):
@@ -25,16 +25,19 @@ class BenchError(Exception):
 
 
 @functools.cache
-def workload(name: str, linking: str = "-static") -> Path:
+def workload(name: str, linking: str = "-static", compiler: str = "gcc") -> Path:
     """Return the program made from tests/workloads/NAME.c; compile it if it has changed."""
     sources = [WORKLOADS / f"{name}.c", *sorted(WORKLOADS.glob("*.h"))]
     texts = [linking.encode(), *(path.read_bytes() for path in sources)]
+    if compiler != "gcc":
+        texts.append(compiler.encode())
     key = hashlib.sha256(b"".join(texts)).hexdigest()[:12]
     program = cache_dir() / "workloads" / f"{name}-{key}"
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
         unfinished = program.with_suffix(f".{os.getpid()}")
-        subprocess.run([*COMPILE, linking, "-o", str(unfinished), str(sources[0])], check=True)
+        argv = [compiler, *COMPILE, linking, "-o", str(unfinished), str(sources[0])]
+        subprocess.run(argv, check=True)
         unfinished.rename(program)
     return program
 

@@ -9,7 +9,12 @@ distro_releases() {
 }
 
 # The one that it has now.
-distro_release() { distro_releases "${1/#cloud/cloud-amd64}" | tail -n 1; }
+distro_release() {
+	case $1 in
+	cloud) distro_releases cloud-amd64 ;;
+	*) distro_releases "$1" ;;
+	esac | tail -n 1
+}
 
 # The one before it.
 release_before() { distro_releases "${1#*-}" | grep -x -B 1 "$1" | head -n 1; }
@@ -18,7 +23,8 @@ release_before() { distro_releases "${1#*-}" | grep -x -B 1 "$1" | head -n 1; }
 # Images from 6.19 on are in three packages more.
 distro_packages() {
 	local base=${1%%-*}
-	echo "linux-image-$1" "linux-headers-$1" "linux-headers-$base-common" "linux-kbuild-$base"
+	echo "linux-image-$1" "linux-headers-$1" "linux-headers-$base-common" \
+		"linux-kbuild-$base${ARCH:+:amd64}"	# its programs run here
 	[ -z "$(series_apt apt-cache pkgnames "linux-binary-$1")" ] || echo "linux-"{base,binary,modules}"-$1"
 }
 
@@ -33,7 +39,10 @@ distro_key() {
 
 need_distro_tools() {
 	need "building modules for Debian's kernels" apt kmod xz-utils dwarves gcc make sparse ccache
-	if [ -n "${LATER[$SERIES]-}" ]; then
+	if [ -n "$ARCH" ]; then
+		need "compiling for $ARCH" gcc-aarch64-linux-gnu
+		need_foreign_apt
+	elif [ -n "${LATER[$SERIES]-}" ]; then
 		need_series
 		need_later_root
 	else
@@ -45,7 +54,7 @@ need_distro_tools() {
 # Sets DISTRO_PACKAGES to the folder with the packages of a release.
 distro_debs() {
 	DISTRO_PACKAGES=$CACHE/packages/$1
-	[ -e "$DISTRO_PACKAGES/linux-image-$1_$(distro_version "$1")_amd64.deb" ] ||
+	[ -e "$DISTRO_PACKAGES/linux-image-$1_$(distro_version "$1")_${ARCH:-amd64}.deb" ] ||
 		with_lock packages step "packages of $1" "packages-$1" \
 			download_distro "$1" "$DISTRO_PACKAGES"
 }

@@ -16,10 +16,10 @@ flavor_field() { flavor_rows | awk -F '|' -v name="$1" -v column="$2" '$1 == nam
 
 is_built() { built | grep -qxF -e "$1"; }
 
-is_distro() { distros | grep -qxF -e "$1"; }
+is_distro() { [[ $(flavor_field "$1" 4) == debian* ]]; }
 
 # The flavors that are built, and those that are fetched.
-built() { flavor_rows | awk -F '|' '$4 != "debian" { print $1 }'; }
+built() { flavor_rows | awk -F '|' '$4 !~ /^debian/ { print $1 }'; }
 distros() { flavor_rows | awk -F '|' '$4 == "debian" { print $1 }'; }
 
 # The flavors that a kind of test runs on, of this series: tested_by default|hooks|full
@@ -27,7 +27,7 @@ distros() { flavor_rows | awk -F '|' '$4 == "debian" { print $1 }'; }
 tested_by() {
 	local hooks=$TREE/kernel-hooks/$SERIES
 	flavor_rows | awk -F '|' -v kind="$1" -v series="$SERIES" -v all="$([ ! -d "$hooks" ] || echo 1)" '
-		(all || $4 == "debian") && (" " $5 " ") ~ " " kind "(:" series ")? " { print $1 }'
+		(all || $4 ~ /^debian/) && (" " $5 " ") ~ " " kind "(:" series ")? " { print $1 }'
 }
 
 # The configurations of a flavor, from the most general on.
@@ -69,7 +69,8 @@ kmake() {
 	CCACHE_DIR=$CACHE/ccache CCACHE_MAXSIZE=5G CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 \
 		CCACHE_DEPEND=1 KBUILD_BUILD_TIMESTAMP='1970-01-01 00:00:00 UTC' KBUILD_BUILD_VERSION=1 \
 		KBUILD_BUILD_USER=mmpolicy KBUILD_BUILD_HOST=mmpolicy \
-		nice make -C "$tree" -j"$(nproc)" CC="ccache gcc" HOSTCC="ccache gcc" "$@"
+		nice make -C "$tree" -j"$(nproc)" CC="ccache ${ARCH:+aarch64-linux-gnu-}gcc" \
+		HOSTCC="ccache gcc" "$@"
 }
 
 # A tree of hard links to the source (patch replaces files, it does not write

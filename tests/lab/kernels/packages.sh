@@ -360,6 +360,36 @@ debian_sources() {
 		"Created-By: Packages" "Origin: Debian"
 }
 
+# The programs of a guest of another architecture, and those that the command needs. The packages
+# are only unpacked, as their scripts would need that architecture.
+FOREIGN_PACKAGES=(bash busybox-static coreutils dash findutils gawk grep kmod mount procps
+	python3 python3-click python3-prometheus-client python3-rich python3-tomli-w sed
+	util-linux)
+
+need_foreign_root() {
+	need_foreign_apt
+	[ -e "$CACHE/root/$ARCH" ] ||
+		with_lock root step "a Debian of $ARCH for guests" "root-$ARCH" make_foreign_root "$CACHE/root/$ARCH"
+}
+
+make_foreign_root() {
+	local package folder
+	[ ! -d "$1" ] || return 0
+	rm -rf "$1.new"
+	mkdir -p "$1.new/usr/"{bin,sbin,lib} "$1.new/"{dev,etc,proc,root,run,sys,tmp,var}
+	for folder in bin sbin lib; do ln -s "usr/$folder" "$1.new/$folder"; done
+	series_apt apt-get install -y -q --no-install-recommends --download-only "${FOREIGN_PACKAGES[@]}"
+	for package in "$CACHE/apt/$ARCH"/archives/*_{"$ARCH",all}.deb; do
+		dpkg-deb --fsys-tarfile "$package" | tar -x -C "$1.new" --keep-directory-symlink
+		rm "$package"
+	done
+	ln -sf dash "$1.new/bin/sh"
+	ln -sf gawk "$1.new/bin/awk"
+	echo "root:x:0:0:root:/root:/bin/bash" >"$1.new/etc/passwd"
+	echo "root:x:0:" >"$1.new/etc/group"
+	mv "$1.new" "$1"
+}
+
 # Tests run side by side, so another one may have made it while this one waited for the lock.
 make_root() {
 	[ ! -d "$1" ] || return 0

@@ -23,13 +23,42 @@ series_version() { echo "${SERIES%+*}"; }
 
 later_home() { echo "$CACHE/apt/${LATER[$SERIES]}"; }
 
-# apt as it is set up for SERIES: series_apt COMMAND...
+# apt as it is set up for SERIES, and for ARCH if that is set: series_apt COMMAND...
 series_apt() {
-	if [ -n "${LATER[$SERIES]-}" ]; then
+	if [ -n "$ARCH" ]; then
+		APT_CONFIG=$CACHE/apt/$ARCH/apt.conf "$@"
+	elif [ -n "${LATER[$SERIES]-}" ]; then
 		APT_CONFIG=$(later_home)/apt.conf "$@"
 	else
 		"$@"
 	fi
+}
+
+# An apt for packages of ARCH, in a folder of the cache: none is installed on this machine, whose
+# own apt keeps its one architecture.
+need_foreign_apt() {
+	[ -e "$CACHE/apt/$ARCH/ready" ] ||
+		with_lock apt step "the index of Debian for $ARCH" "apt-$ARCH" get_foreign_apt
+}
+
+get_foreign_apt() {
+	local home=$CACHE/apt/$ARCH
+	rm -rf "$home"
+	mkdir -p "$home/lists/partial" "$home/archives/partial"
+	debian_sources >"$home/sources.list"
+	: >"$home/status"
+	cat >"$home/apt.conf" <<-END
+		Dir::Etc::sourcelist "$home/sources.list";
+		Dir::Etc::sourceparts "/dev/null";
+		Dir::State::lists "$home/lists";
+		Dir::State::status "$home/status";
+		Dir::Cache "$home";
+		APT::Architecture "$ARCH";
+		APT::Architectures { "$ARCH"; "amd64"; };
+		APT::Sandbox::User "root";
+	END
+	series_apt apt-get update
+	touch "$home/ready"
 }
 
 # The mirror that this machine has Debian from.
