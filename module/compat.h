@@ -83,142 +83,12 @@
 #define MMP_NEEDS_HOOKS(reason)	(reason)
 #endif
 
-/* Where a CPU of x86 keeps its task and its preempt_count(), and the type of the latter. */
-#if MMP_HAVE_PCPU_HOT
-#define mmp_this_task		pcpu_hot.current_task
-#define mmp_this_preempt_count	pcpu_hot.preempt_count
-#else
-#define mmp_this_task		current_task
-#define mmp_this_preempt_count	__preempt_count
-#endif
-#ifdef CONFIG_HAS_SEPARATE_PREEMPT_RESCHED_BITS
-#define MMP_COUNT		"q	"
-#else
-#define MMP_COUNT		"l	"
-#endif
-
 /* Without the hooks, a bit that the kernel does not use; provider/thp_gfp.c gives it a meaning. */
 #ifndef __GFP_ONLY_COMPACT
 #define __GFP_ONLY_COMPACT	((__force gfp_t)BIT(___GFP_UNUSED_BIT))
 #endif
 
-/*
- * Tests whether a PMD points to a page table, and returns the table. The generic helpers test
- * four times on x86 whether the entry is huge. Xen PV does not change these bits, so the code
- * reads the native entry and saves the instructions of a paravirt call.
- */
-#ifdef CONFIG_X86_64
-static inline bool mmp_is_table(pmd_t pmd)
-{
-	return (native_pmd_val(pmd) & (_PAGE_PRESENT | _PAGE_PSE)) == _PAGE_PRESENT;
-}
-
-static inline const pte_t *mmp_table(pmd_t pmd)
-{
-	return __va(pmd_val(pmd) & PTE_PFN_MASK);
-}
-
-/* Packs address and PRESENT/PSE of a PMD into one word, for mmp_bits_table() and mmp_table_at(). */
-static inline unsigned long mmp_table_bits(pmd_t pmd)
-{
-	return native_pmd_val(pmd) & (PTE_PFN_MASK | _PAGE_PRESENT | _PAGE_PSE);
-}
-
-static inline bool mmp_bits_table(unsigned long bits)
-{
-	/* mmp_table_bits() has masked the other bits of this byte. */
-	return (u8)bits == _PAGE_PRESENT;
-}
-
-static inline const pte_t *mmp_table_at(unsigned long bits)
-{
-	return __va(bits - _PAGE_PRESENT);
-}
-
-/* The bits of an entry. Callers may OR or AND several words, and test the result below. */
-static inline unsigned long mmp_bits(pte_t pte)
-{
-	return native_pte_val(pte);
-}
-
-static inline bool mmp_bits_present(unsigned long bits)
-{
-	return bits & (_PAGE_PRESENT | _PAGE_PROTNONE);
-}
-
-static inline bool mmp_bits_young(unsigned long bits)
-{
-	return bits & _PAGE_ACCESSED;
-}
-
-static inline bool mmp_bits_writable(unsigned long bits)
-{
-	return bits & _PAGE_RW;
-}
-
-/* Clears the accessed bit; ptep_test_and_clear_young() is not exported. */
-static inline void mmp_make_old(pte_t *ptep)
-{
-	clear_bit(_PAGE_BIT_ACCESSED, (unsigned long *)&ptep->pte);
-}
-
-/* True for a present entry that is accessed; never for an entry with a NUMA hint. */
-static inline bool mmp_bits_used(unsigned long bits)
-{
-	return !(~bits & (_PAGE_PRESENT | _PAGE_ACCESSED));
-}
-#else
-static inline bool mmp_is_table(pmd_t pmd)
-{
-	return !pmd_none(pmd) && pmd_present(pmd) && !pmd_leaf(pmd) &&
-	       !pmd_bad(pmd);
-}
-
-static inline const pte_t *mmp_table(pmd_t pmd)
-{
-	return (const pte_t *)pmd_page_vaddr(pmd);
-}
-
-static inline unsigned long mmp_table_bits(pmd_t pmd)
-{
-	return pmd_val(pmd);
-}
-
-static inline bool mmp_bits_table(unsigned long bits)
-{
-	return mmp_is_table(__pmd(bits));
-}
-
-static inline const pte_t *mmp_table_at(unsigned long bits)
-{
-	return mmp_table(__pmd(bits));
-}
-
-static inline unsigned long mmp_bits(pte_t pte)
-{
-	return pte_val(pte);
-}
-
-static inline bool mmp_bits_present(unsigned long bits)
-{
-	return pte_present(__pte(bits));
-}
-
-static inline bool mmp_bits_young(unsigned long bits)
-{
-	return pte_young(__pte(bits));
-}
-
-static inline bool mmp_bits_writable(unsigned long bits)
-{
-	return pte_write(__pte(bits));
-}
-
-static inline bool mmp_bits_used(unsigned long bits)
-{
-	return mmp_bits_present(bits) && mmp_bits_young(bits);
-}
-#endif
+#include "arch/table.h"
 
 /*
  * The preferred node of a fault in @vma: the node of the CPU, or the one that the application's
@@ -353,15 +223,6 @@ static inline bool mmp_bits_used(unsigned long bits)
 #else
 #define MMP_KHUGEPAGED_SIZES	BIT(PMD_ORDER)
 #define MMP_COLLAPSE_ASKS	false
-#endif
-
-/* True if the instruction is an ENDBR. */
-#if !MMP_HAVE_IS_ENDBR_AT_PLACE
-#define mmp_is_endbr(at)	is_endbr(*(u32 *)(at))
-#elif defined(CONFIG_X86_KERNEL_IBT)
-#define mmp_is_endbr(at)	__is_endbr(*(u32 *)(at))
-#else
-#define mmp_is_endbr(at)	((void)(at), false)
 #endif
 
 /*

@@ -7,6 +7,11 @@
 
 const struct mm_policy_ops __rcu *mmp_asked[MM_POLICY_ANON_PAGES + 1];
 
+DEFINE_PER_CPU(struct mmp_question, mmp_question);
+DEFINE_PER_CPU(struct mmp_latest, mmp_undecided);
+DEFINE_PER_CPU(unsigned long, mmp_undecided_count);
+DEFINE_PER_CPU(struct mmp_in_advance, mmp_in_advance);
+
 /**
  * mm_policy_enable - ask @ops at a point, or stop asking
  * @ops: who

@@ -9,8 +9,6 @@
 #include <linux/printk.h>
 #include <linux/rcupdate.h>
 #include <linux/string.h>
-#include <asm/ibt.h>
-#include <asm/text-patching.h>
 
 #include "direct.h"
 
@@ -26,20 +24,9 @@ struct mmp_call mmp_call_rare = {
 	.back = mmp_back_rare,
 };
 
-/* Where ftrace patches a function: its first instruction, or the one behind its ENDBR. */
 static void *call_site(const struct mmp_call *call, int i)
 {
-	void *at = (void *)call->at[i];
-
-	return mmp_is_endbr(at) ? at + ENDBR_INSN_SIZE : at;
-}
-
-/* Does @site hold a call of ftrace, or a NOP as long? */
-static bool call_is_site(const void *site)
-{
-	static const u8 nop[MCOUNT_INSN_SIZE] = { 0x0f, 0x1f, 0x44, 0x00, 0x00 };
-
-	return *(const u8 *)site == CALL_INSN_OPCODE || !memcmp(site, nop, sizeof(nop));
+	return mmp_site_of((void *)call->at[i]);
 }
 
 /**
@@ -59,7 +46,7 @@ int mmp_call_find(struct mmp_call *call, char *reason, size_t size)
 		call->at[i] = (unsigned long)mmp_found(call->need[i]);
 		if (call->back)
 			call->back[i] = (unsigned long)mmp_call_original(call, i);
-		if (!call_is_site(call_site(call, i))) {
+		if (!mmp_is_site(call_site(call, i))) {
 			snprintf(reason, size, "ftrace cannot call from %s",
 				 mmp_found_name(call->need[i]));
 			return -EOPNOTSUPP;
@@ -79,20 +66,16 @@ int mmp_call_find(struct mmp_call *call, char *reason, size_t size)
  */
 void *mmp_call_original(const struct mmp_call *call, int i)
 {
-	return call_site(call, i) + MCOUNT_INSN_SIZE;
+	return call_site(call, i) + MMP_SITE_SIZE;
 }
 
-/* While ftrace changes a call, as for a tracer that comes, a breakpoint stands there. */
 static const char *call_missing(const struct mmp_call *call)
 {
 	int i;
 
-	for_each_function(call, i) {
-		u8 opcode = READ_ONCE(*(u8 *)call_site(call, i));
-
-		if (opcode != CALL_INSN_OPCODE && opcode != INT3_INSN_OPCODE)
+	for_each_function(call, i)
+		if (!mmp_site_calls(call_site(call, i)))
 			return mmp_found_name(call->need[i]);
-	}
 	return NULL;
 }
 

@@ -13,11 +13,12 @@
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
 #include <linux/static_call.h>
-#include <asm/ibt.h>
 
 #include <linux/compaction.h>	/* takes mm.h for granted */
 
+#include "../arch/site.h"
 #include "../compat.h"
+#include "../sense/whose.h"
 #include "provider.h"
 
 struct capture_control;
@@ -70,7 +71,7 @@ bool mmp_way(enum mmp_way way);
 
 /**
  * struct mmp_call - functions of the kernel that call an entry of the module
- * @entry: their target, in entry.S
+ * @entry: their target, in arch/
  * @need: the functions
  * @back: if the entry has to tell them apart: where each goes on afterwards; or %NULL
  * @ops: ftrace's
@@ -178,8 +179,29 @@ struct mmp_question {
 #define MMP_SWAPIN_ASKS	2UL	/* an answer: ask the policy when the kernel asks for sizes */
 #define MMP_TOLD	BIT(31)	/* flag of an answer: report the mapped folio, whichever it is */
 
-/* fault.c: the point anon_order, faults as a whole */
 DECLARE_PER_CPU(struct mmp_question, mmp_question);
+
+/* ask.c: the last task of this CPU for which no policy decides, and the counter of its faults */
+DECLARE_PER_CPU(struct mmp_latest, mmp_undecided);
+DECLARE_PER_CPU(unsigned long, mmp_undecided_count);	/* a u64 __percpu * */
+
+/**
+ * struct mmp_in_advance - the last task of this CPU whose policy has answered faults in advance
+ * @of: the task
+ * @left: so many more of its faults get a page
+ * @requested: the counter of single pages, a u64 __percpu *
+ * @reason: the counter of the reason, a u64 __percpu *
+ */
+struct mmp_in_advance {
+	struct mmp_latest of;
+	int left;
+	unsigned long requested;
+	unsigned long reason;
+};
+
+DECLARE_PER_CPU(struct mmp_in_advance, mmp_in_advance);
+
+/* fault.c: the point anon_order, faults as a whole */
 extern struct mmp_call mmp_call_fault;
 void mmp_fault_found(void);
 bool mmp_policy_decides(const struct mm_struct *mm);
@@ -224,11 +246,16 @@ void mmp_attach_failed(enum mm_policy_point point, int err);
 void mmp_attach_retry(void);
 void mmp_attach_exit(void);
 
-/* orders.c and fault.c: before anything of entry.S is needed */
+/* In arch/: the code of a function, without the parts that differ from boot to boot */
+typedef void (*mmp_add_fn)(const void *data, size_t size);
+void mmp_code_begin(mmp_add_fn to);
+void mmp_code_add(const void *at, size_t size);
+
+/* The entries of each fault, in arch/ */
 notrace __noendbr void mmp_entry_orders(void);
 notrace __noendbr void mmp_entry_fault(void);
 
-/* entry.S, and the functions that it calls */
+/* The other entries in arch/, and the functions that they call */
 void mmp_entry_rare(void);
 void mmp_entry_huge(void);
 void mmp_entry_swapin(void);

@@ -6,9 +6,7 @@
  *
  * do_huge_pmd_anonymous_page() is for PMD size, and do_swap_page() for swap-in.
  */
-#include <linux/linkage.h>
 #include <linux/mm.h>
-#include <linux/objtool.h>
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/task_stack.h>
@@ -36,113 +34,6 @@ DEFINE_STATIC_CALL_NULL(mmp_huge_original, mmp_replace_huge);
 DEFINE_STATIC_CALL_NULL(mmp_pte_alloc, mmp_alloc_table);
 DEFINE_STATIC_CALL_NULL(mmp_anon_prepare, mmp_replace_huge);
 
-DEFINE_PER_CPU(struct mmp_question, mmp_question);
-
-/* The last task of this CPU for which no policy decides, and the counter of its faults. */
-static DEFINE_PER_CPU(struct mmp_latest, undecided);
-static DEFINE_PER_CPU(unsigned long, undecided_count);	/* a u64 __percpu * */
-
-/**
- * struct ahead - the last task of this CPU whose policy has answered faults in advance
- * @of: the task
- * @left: so many more of its faults get a page
- * @requested: the counter of single pages, a u64 __percpu *
- * @reason: the counter of the reason, a u64 __percpu *
- */
-struct ahead {
-	struct mmp_latest of;
-	int left;
-	unsigned long requested;
-	unsigned long reason;
-};
-
-static DEFINE_PER_CPU(struct ahead, ahead);
-
-/*
- * Runs in each fault of every task, so each instruction counts. Registers of arguments do not
- * change.
- *
- *	if (!(vmf->flags & FAULT_FLAG_WRITE))
- *		return;
- *	preempt_disable();
- *	if (mmp_is_kept(&undecided, vmf->vma->vm_mm)) {
- *		(*undecided_count)++;
- *		mmp_question.vmf = NULL;
- *	} else if (mmp_is_kept(&ahead.of, vmf->vma->vm_mm) &&
- *		   !(vmf->vma->vm_flags & MMP_SPECIAL_FLAGS) && ahead.left) {
- *		ahead.left--;
- *		(*ahead.requested)++;
- *		(*ahead.reason)++;
- *		mmp_question.vmf = vmf;
- *		mmp_question.page = mmp_epoch ^ vmf->vma;
- *	} else {
- *		mmp_question.vmf = vmf;
- *		mmp_question.key = mmp_epoch ^ vmf->address;
- *		goto mmp_entry_fault_asked;
- *	}
- *	preempt_enable_no_resched();
- *
- * A reschedule that became due in between happens at the next unlock in the fault.
- */
-__naked notrace __noendbr void mmp_entry_fault(void)
-{
-	asm volatile(ANNOTATE_NOENDBR
-	"	testb	%[write], %c[flags](%%rdi); je	2f\n"
-	"	movq	%c[vma](%%rdi), %%r11\n"
-	"	inc" MMP_COUNT __percpu_arg([count]) "\n"
-	"	movq	%[now], %%r9\n"
-	"	movq	" __percpu_arg([me]) ", %%r10\n"
-	"	movq	%c[vm_mm](%%r11), %%r8\n"
-	"	xorq	%c[birth](%%r10), %%r8\n"
-	"	cmpq	%%r8, " __percpu_arg([task]) "; jne	1f\n"
-	"	cmpq	%%r9, " __percpu_arg([epoch]) "; jne	3f\n"
-	"	movq	" __percpu_arg([counter]) ", %%r8\n"
-	"	incq	%%gs:(%%r8)\n"
-	"	movq	$0, " __percpu_arg([question]) "\n"
-	"	dec" MMP_COUNT __percpu_arg([count]) "\n"
-	"2:\n"
-	ASM_RET
-	"1:	cmpq	%%r8, " __percpu_arg([ahead_task]) "; jne	3f\n"
-	"	cmpq	%%r9, " __percpu_arg([ahead_epoch]) "; jne	3f\n"
-	"	testl	%[special], %c[vm_flags](%%r11); jne	3f\n"
-	"	decl	" __percpu_arg([left]) "; js	4f\n"
-	"	movq	" __percpu_arg([requested]) ", %%r8\n"
-	"	incq	%%gs:(%%r8)\n"
-	"	movq	" __percpu_arg([reason]) ", %%r8\n"
-	"	incq	%%gs:(%%r8)\n"
-	"	xorq	%%r11, %%r9\n"
-	"	movq	%%r9, " __percpu_arg([page]) "\n"
-	"	movq	%%rdi, " __percpu_arg([question]) "\n"
-	"	dec" MMP_COUNT __percpu_arg([count]) "\n"
-	ASM_RET
-	"4:	incl	" __percpu_arg([left]) "\n"
-	"3:	movq	%%rdi, " __percpu_arg([question]) "\n"
-	"	xorq	%c[address](%%rdi), %%r9\n"
-	"	movq	%%r9, " __percpu_arg([key]) "\n"
-	"	jne	mmp_entry_fault_asked\n"	/* always: no address is that small */
-	: : [write] "i" (FAULT_FLAG_WRITE),
-	    [flags] "i" (offsetof(struct vm_fault, flags)),
-	    [vma] "i" (offsetof(struct vm_fault, vma)),
-	    [address] "i" (offsetof(struct vm_fault, address)),
-	    [vm_mm] "i" (offsetof(struct vm_area_struct, vm_mm)),
-	    [birth] "i" (offsetof(struct task_struct, start_boottime)),
-	    [count] "m" (__my_cpu_var(mmp_this_preempt_count)),
-	    [me] "m" (__my_cpu_var(mmp_this_task)), [now] "m" (mmp_epoch),
-	    [task] "m" (__my_cpu_var(undecided.task)),
-	    [epoch] "m" (__my_cpu_var(undecided.epoch)),
-	    [counter] "m" (__my_cpu_var(undecided_count)),
-	    [special] "i" (MMP_SPECIAL_FLAGS),
-	    [vm_flags] "i" (offsetof(struct vm_area_struct, vm_flags)),
-	    [ahead_task] "m" (__my_cpu_var(ahead.of.task)),
-	    [ahead_epoch] "m" (__my_cpu_var(ahead.of.epoch)),
-	    [left] "m" (__my_cpu_var(ahead.left)),
-	    [requested] "m" (__my_cpu_var(ahead.requested)),
-	    [reason] "m" (__my_cpu_var(ahead.reason)),
-	    [page] "m" (__my_cpu_var(mmp_question.page)),
-	    [question] "m" (__my_cpu_var(mmp_question.vmf)),
-	    [key] "m" (__my_cpu_var(mmp_question.key)));
-}
-
 static bool anybody_is_asked(void)
 {
 	return rcu_access_pointer(mmp_asked[MM_POLICY_ANON_ORDER]);
@@ -163,8 +54,8 @@ static bool decides(const struct mm_struct *mm)
 		return true;
 	if (static_branch_unlikely(&mmp_timing))
 		return true;
-	if (mmp_keep(&undecided, mm, now, profile))
-		__this_cpu_write(undecided_count, (__force unsigned long)
+	if (mmp_keep(&mmp_undecided, mm, now, profile))
+		__this_cpu_write(mmp_undecided_count, (__force unsigned long)
 				 (mmp_counters(profile, &mmp_point_anon_order) + MMP_STOCK));
 	return false;
 }
@@ -196,12 +87,12 @@ static noinline void keep_ahead(const struct mm_struct *mm, unsigned long epoch)
 	if (static_branch_unlikely(&mmp_watched) || static_branch_unlikely(&mmp_timing))
 		return;
 	faults = mmp_ahead_take(&reason);
-	if (!mmp_keep(&ahead.of, mm, epoch, profile))
+	if (!mmp_keep(&mmp_in_advance.of, mm, epoch, profile))
 		return;
 	counter = anon_order_counters(profile);
-	__this_cpu_write(ahead.left, faults);
-	__this_cpu_write(ahead.requested, (__force unsigned long)(counter + REQUESTED));
-	__this_cpu_write(ahead.reason, (__force unsigned long)(counter + REASON + reason));
+	__this_cpu_write(mmp_in_advance.left, faults);
+	__this_cpu_write(mmp_in_advance.requested, (__force unsigned long)(counter + REQUESTED));
+	__this_cpu_write(mmp_in_advance.reason, (__force unsigned long)(counter + REASON + reason));
 }
 
 /* Notes the question of a fault, and the answer; preemption is off. */

@@ -4,20 +4,16 @@
  * the kernel's BTF, and the machine code of functions that read the enabled sizes or handle a
  * fault. A function may change its meaning and keep its prototype.
  *
- * Code is decoded one instruction after the other, to leave out what differs from boot to
- * boot (code.h). An operand in the kernel counts by its name. So one build has one
- * fingerprint on all machines, and the next build shares it if none of these parts changed.
+ * The code of an architecture leaves out what differs from boot to boot (arch/). So one build has
+ * one fingerprint on all machines, and the next build shares it if none of these parts changed.
  */
 #include <linux/kallsyms.h>
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
 #include <linux/siphash.h>
-#include <linux/static_call.h>
 #include <linux/string.h>
 #include <linux/utsname.h>
-#include <asm/insn.h>
 
-#include "code.h"
 #include "direct.h"
 #include "fingerprint.h"
 #include "tested.h"
@@ -79,54 +75,6 @@ static void add_member(const char *name, const char *type, unsigned int bits)
 	add(&bits, sizeof(bits));
 }
 
-/* Not exported. A static call, as indirect branch tracking lets nothing else go there. */
-DEFINE_STATIC_CALL_NULL(mmp_insn_decode, insn_decode);
-
-/* An operand at a place in the kernel: what begins there, if something does. */
-static void add_name_of(const void *address)
-{
-	static char text[KSYM_SYMBOL_LEN];	/* one load at a time */
-	char *end;
-
-	sprint_symbol(text, (unsigned long)address);
-	end = strstr(text, "+0x0/");
-	add(text, end ? end - text : 0);
-}
-
-static void add_value(const struct insn_field *value)
-{
-	if (value->nbytes < 4 || !mmp_code_is_address(value->value))
-		add(value->bytes, value->nbytes);
-}
-
-static void add_instruction(struct insn *insn, const void *next)
-{
-	u8 condition = insn->opcode.bytes[insn->opcode.nbytes - 1] & 0xf;
-	int i;
-
-	if (mmp_code_is_patched(insn->opcode.value, insn->modrm.value))
-		return;
-	for (i = 0; i < insn->prefixes.nbytes && i < 4; i++)
-		if (!mmp_code_prefix_is_patched(insn->prefixes.bytes[i]))
-			add(&insn->prefixes.bytes[i], 1);
-	add(insn->rex_prefix.bytes, insn->rex_prefix.nbytes);
-	add(insn->vex_prefix.bytes, insn->vex_prefix.nbytes);
-	if (mmp_code_jumps_on_condition(insn->opcode.value)) {
-		add_text("if");
-		add(&condition, 1);
-		return;
-	}
-	add(insn->opcode.bytes, insn->opcode.nbytes);
-	add(insn->modrm.bytes, insn->modrm.nbytes);
-	add(insn->sib.bytes, insn->sib.nbytes);
-	if (insn->modrm.nbytes && mmp_code_names_place(insn->modrm.value))
-		add_name_of(next + insn->displacement.value);
-	else
-		add_value(&insn->displacement);
-	if (!insn->immediate2.nbytes)	/* else of 64 bits, and maybe of this boot alone */
-		add_value(&insn->immediate);
-}
-
 /* How many bytes of a function are left, up to the next symbol. */
 static size_t code_left(const void *at)
 {
@@ -137,20 +85,6 @@ static size_t code_left(const void *at)
 	sprint_symbol(text, (unsigned long)at);
 	place = strrchr(text, '+');
 	return place && sscanf(place, "+%li/%li", &offset, &size) == 2 ? size - offset : 0;
-}
-
-static void add_code(const void *at)
-{
-	const void *end = at + code_left(at);
-	struct insn insn;
-
-	for (; at < end; at += insn.length) {
-		const int left = min_t(long, end - at, MAX_INSN_SIZE);
-
-		if (static_call(mmp_insn_decode)(&insn, at, left, INSN_MODE_KERN) < 0)
-			break;
-		add_instruction(&insn, at + insn.length);
-	}
 }
 
 static void add_functions(void)
@@ -170,7 +104,7 @@ static void add_functions(void)
 			add_text(prototype);
 		if (patching)
 			mutex_lock(patching);
-		add_code(at);
+		mmp_code_add(at, code_left(at));
 		if (patching)
 			mutex_unlock(patching);
 	}
@@ -181,7 +115,7 @@ int mmp_fingerprint_check(char *reason, size_t size)
 	const char *release;
 	int i;
 
-	static_call_update(mmp_insn_decode, mmp_found(MMP_NEED_decode));
+	mmp_code_begin(add);
 	for (i = 0; i < ARRAY_SIZE(layouts); i++)
 		mmp_layout(layouts[i].structure, layouts[i].member, add_member);
 	add_functions();

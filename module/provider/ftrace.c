@@ -8,7 +8,6 @@
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/string.h>
-#include <asm/cpufeature.h>
 
 #include "direct.h"
 #include "fingerprint.h"
@@ -93,11 +92,7 @@ static const char *ruled_out(void)
 {
 	if (IS_ENABLED(CONFIG_LTO_CLANG))
 		return "the kernel was built with LTO, so functions may have copies";
-	if (cpu_feature_enabled(X86_FEATURE_XENPV))
-		return "page tables of Xen PV are not supported";
-	if (cpu_feature_enabled(X86_FEATURE_CALL_DEPTH))
-		return "the kernel counts the depth of calls (retbleed=stuff)";
-	return NULL;
+	return mmp_arch_lacks();
 }
 
 static int point_find(enum mm_policy_point point, char *reason, size_t size)

@@ -58,8 +58,10 @@ MMP_HOOK(ANON_ORDER, collapse, MMP_ALWAYS,
 MMP_CALL(ANON_ORDER, enter, MMP_ALWAYS,
 	 { "khugepaged_enter_vma", "void(vm_area_struct*, vm_flags_t)" },
 	 { "khugepaged_enter_vma", "void(vm_area_struct*, long unsigned int)" })
+#ifdef MMP_DECODES
 MMP_CALL(ANON_ORDER, decode, MMP_ALWAYS,
 	 { "insn_decode", "int(insn*, void const*, int, insn_mode)" })
+#endif
 
 /* With which flags a large folio is allocated, and who reclaims */
 MMP_HOOK(THP_GFP, thp_gfp, MMP_ALWAYS, { "vma_thp_gfp_mask", "gfp_t(vm_area_struct*)" })

@@ -28,7 +28,7 @@ RATES = {
     "module/bpf": 1.9,
     "module/control": 1.3,
     "module/madv_free": 1.7,
-    "module/provider": 1.6,
+    "module/provider": 1.3,
     "module/sense": 2.2,
     "userspace/src/mmpolicy/verbs": 6.0,
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The machine code that counts for the fingerprint of a kernel, as module/provider/code.h has it.
+ * The machine code that counts for the fingerprint of a kernel, as module/arch/x86/code.h has it.
  */
 #include "check.h"
-#include "provider/code.h"
+#include "arch/x86/code.h"
 
 /* Instructions that replace each other at one place, depending on the boot. */
 TEST(code_that_is_patched)

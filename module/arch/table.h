@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* Tests of page table entries, by the architecture. */
+#ifndef MMPOLICY_ARCH_TABLE_H
+#define MMPOLICY_ARCH_TABLE_H
+
+#ifdef CONFIG_X86_64
+#include "x86/table.h"
+#else
+#include "generic/table.h"
+#endif
+
+#endif /* MMPOLICY_ARCH_TABLE_H */

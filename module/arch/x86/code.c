@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Machine code of the kernel, decoded one instruction after the other, to leave out what differs
+ * from boot to boot (code.h). An operand in the kernel counts by its name.
+ */
+#include <linux/kallsyms.h>
+#include <linux/static_call.h>
+#include <linux/string.h>
+#include <asm/insn.h>
+
+#include "../../provider/direct.h"
+#include "code.h"
+
+static mmp_add_fn add;	/* one load at a time */
+
+/* Not exported. A static call, as indirect branch tracking lets nothing else go there. */
+DEFINE_STATIC_CALL_NULL(mmp_insn_decode, insn_decode);
+
+/* An operand at a place in the kernel: what begins there, if something does. */
+static void add_name_of(const void *address)
+{
+	static char text[KSYM_SYMBOL_LEN];
+	char *end;
+
+	sprint_symbol(text, (unsigned long)address);
+	end = strstr(text, "+0x0/");
+	add(text, end ? end - text : 0);
+}
+
+static void add_value(const struct insn_field *value)
+{
+	if (value->nbytes < 4 || !mmp_code_is_address(value->value))
+		add(value->bytes, value->nbytes);
+}
+
+static void add_instruction(struct insn *insn, const void *next)
+{
+	u8 condition = insn->opcode.bytes[insn->opcode.nbytes - 1] & 0xf;
+	int i;
+
+	if (mmp_code_is_patched(insn->opcode.value, insn->modrm.value))
+		return;
+	for (i = 0; i < insn->prefixes.nbytes && i < 4; i++)
+		if (!mmp_code_prefix_is_patched(insn->prefixes.bytes[i]))
+			add(&insn->prefixes.bytes[i], 1);
+	add(insn->rex_prefix.bytes, insn->rex_prefix.nbytes);
+	add(insn->vex_prefix.bytes, insn->vex_prefix.nbytes);
+	if (mmp_code_jumps_on_condition(insn->opcode.value)) {
+		add("if", 2);
+		add(&condition, 1);
+		return;
+	}
+	add(insn->opcode.bytes, insn->opcode.nbytes);
+	add(insn->modrm.bytes, insn->modrm.nbytes);
+	add(insn->sib.bytes, insn->sib.nbytes);
+	if (insn->modrm.nbytes && mmp_code_names_place(insn->modrm.value))
+		add_name_of(next + insn->displacement.value);
+	else
+		add_value(&insn->displacement);
+	if (!insn->immediate2.nbytes)	/* else of 64 bits, and maybe of this boot alone */
+		add_value(&insn->immediate);
+}
+
+/**
+ * mmp_code_begin - before mmp_code_add()
+ * @to: takes each part
+ *
+ * Context: after mmp_needs_find(); without the mutex for patching.
+ */
+void mmp_code_begin(mmp_add_fn to)
+{
+	add = to;
+	static_call_update(mmp_insn_decode, mmp_found(MMP_NEED_decode));
+}
+
+/**
+ * mmp_code_add - add the parts of a function that are the same after each boot
+ * @at: its code
+ * @size: of the code
+ *
+ * Context: with the mutex for patching.
+ */
+void mmp_code_add(const void *at, size_t size)
+{
+	const void *end = at + size;
+	struct insn insn;
+
+	for (; at < end; at += insn.length) {
+		const int left = min_t(long, end - at, MAX_INSN_SIZE);
+
+		if (static_call(mmp_insn_decode)(&insn, at, left, INSN_MODE_KERN) < 0)
+			break;
+		add_instruction(&insn, at + insn.length);
+	}
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The instruction of a function that ftrace patches. */
+#ifndef MMPOLICY_ARCH_X86_SITE_H
+#define MMPOLICY_ARCH_X86_SITE_H
+
+#include <linux/compiler.h>
+#include <linux/string.h>
+#include <linux/types.h>
+#include <asm/cpufeature.h>
+#include <asm/ftrace.h>
+#include <asm/ibt.h>
+#include <asm/text-patching.h>
+
+#include "../../features.h"
+
+#define MMP_SITE_SIZE	MCOUNT_INSN_SIZE
+#define MMP_DECODES	/* code.c compares code of the kernel by the kernel's own decoder */
+
+/* True if the instruction is an ENDBR. */
+#if !MMP_HAVE_IS_ENDBR_AT_PLACE
+#define mmp_is_endbr(at)	is_endbr(*(u32 *)(at))
+#elif defined(CONFIG_X86_KERNEL_IBT)
+#define mmp_is_endbr(at)	__is_endbr(*(u32 *)(at))
+#else
+#define mmp_is_endbr(at)	((void)(at), false)
+#endif
+
+/* Returns the first instruction of a function, or the one behind its ENDBR. */
+static inline void *mmp_site_of(void *function)
+{
+	return mmp_is_endbr(function) ? function + ENDBR_INSN_SIZE : function;
+}
+
+/* Does @site hold a call of ftrace, or a NOP as long? */
+static inline bool mmp_is_site(const void *site)
+{
+	static const u8 nop[MCOUNT_INSN_SIZE] = { 0x0f, 0x1f, 0x44, 0x00, 0x00 };
+
+	return *(const u8 *)site == CALL_INSN_OPCODE || !memcmp(site, nop, sizeof(nop));
+}
+
+/* While ftrace changes a call, for example for a new tracer, a breakpoint stands there. */
+static inline bool mmp_site_calls(const void *site)
+{
+	u8 opcode = READ_ONCE(*(const u8 *)site);
+
+	return opcode == CALL_INSN_OPCODE || opcode == INT3_INSN_OPCODE;
+}
+
+/* Returns the reason why no point can be used on this machine, or NULL. */
+static inline const char *mmp_arch_lacks(void)
+{
+	if (cpu_feature_enabled(X86_FEATURE_XENPV))
+		return "page tables of Xen PV are not supported";
+	if (cpu_feature_enabled(X86_FEATURE_CALL_DEPTH))
+		return "the kernel counts the depth of calls (retbleed=stuff)";
+	return NULL;
+}
+
+#endif /* MMPOLICY_ARCH_X86_SITE_H */
