@@ -1,28 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * busy: reads 64 MB of zeroes repeatedly, as any user may. Between two reads it is in user mode for
- * a few instructions, and it never sleeps, so the kernel takes minutes to see that it has left the
- * code that it was in.
+ * busy: reads 1 GB of random bytes at a time, as any user may. Each read takes seconds, without
+ * sleeping, so the kernel sees late that the process has left the code that it was in. A kernel
+ * with lazy preemption sees that at the end of nearly each call, so calls must not be short.
  */
 #include <fcntl.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "basics.h"
 
-#define SIZE	(64UL << 20)
+#define SIZE	(1UL << 20)
+#define TIMES	1024
 
 int main(void)
 {
-	int zero = open("/dev/zero", O_RDONLY);
+	int random = open("/dev/urandom", O_RDONLY);
 	char *area = malloc(SIZE);
+	struct iovec into[TIMES];
 
-	if (zero < 0 || !area || setuid(65534))
+	if (random < 0 || !area || setuid(65534))
 		die("busy");
 	memset(area, 1, SIZE);
+	for (int i = 0; i < TIMES; i++)
+		into[i] = (struct iovec){ area, SIZE };
 	puts("held");
 	fflush(stdout);
 	for (;;)
-		if (read(zero, area, SIZE) < 0)
-			die("read");
+		if (readv(random, into, TIMES) < 0)
+			die("readv");
 }
