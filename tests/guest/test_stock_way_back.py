@@ -151,7 +151,7 @@ def test_processes_that_are_kept_from_running(quick: Guest, how: str) -> None:
             each_answers(quick)
             is_over(quick)
     finally:
-        quick.run("kill -KILL -- -$(cat /run/pid)")
+        must(quick, "kill -KILL -$(cat /run/pid)")
         must(
             quick,
             """cd /sys/fs/cgroup; [ -d w ] || exit 0
@@ -218,7 +218,7 @@ def test_sixteen_at_two_cpus(quick: Guest) -> None:
             waits = must(quick, f"grep -c synchronize_rcu_tasks {tracing}/trace || true")
             assert 1 <= int(waits) <= 3
     finally:
-        quick.run("kill -KILL -- -$(cat /run/pid)")
+        must(quick, "kill -KILL -$(cat /run/pid)")
         must(quick, f"cd {tracing} && echo nop >current_tracer && echo >set_ftrace_filter")
 
 
