@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from errno import EAGAIN, ENOMEM, EPERM
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from mmpolicy.control.maintained import LIVE, LOCK, live
 from mmpolicy.errors import Error, Exit, explain
 from mmpolicy.host.advice import BLOCK
 from mmpolicy.memory.folios import PAGE
+from mmpolicy.memory.maintain import Maintainer
 from mmpolicy.verbs import maintain
 
 from .fakes import Clock, FakeTree, Run
@@ -139,8 +141,11 @@ def test_once(run: Run, play: Play, advice: FakeAdvice, clock: Clock) -> None:
     assert (again.code, len(advice.calls)) == (0, 2)
 
 
-def test_once_says_why_it_ended_early(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+def test_once_says_why_it_ended_early(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
+) -> None:
     free_blocks(tree, 0)
+    play(10 * MINUTE, {})
     result = run("maintain", "--unit", "db", "--once")
     assert (result.code, advice.calls) == (Exit.FAILED, [])
     assert "stopped before the end: node 0 has 0 free blocks of 2 MB left" in result.err
@@ -294,6 +299,31 @@ def test_budget(
         play(began + 3600, {})
         assert run("maintain", "--unit", "db", *words).code == 0
         assert share - 0.1 < 100 * cpu[0] / (clock.now - began) <= share
+
+
+def test_each_process_is_followed_by_a_rest(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice, clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A look at ten processes is not all done at once, far beyond the budget."""
+    cpu, at = [0.0], list[float]()
+    monkeypatch.setattr("time.process_time", lambda: cpu[0])
+    turn = Maintainer._turn
+
+    def costly(self: Maintainer, *args: Any) -> None:
+        cpu[0] += 1.0
+        at.append(clock.now)
+        turn(self, *args)
+
+    monkeypatch.setattr(Maintainer, "_turn", costly)
+    pids = range(20, 30)
+    for pid in pids:
+        make_heap(tree, ["full"], pid=pid)
+    tree.put("/sys/fs/cgroup/db.service/cgroup.procs", "\n".join(map(str, pids)))
+    play(10 * MINUTE, {})
+    assert run("maintain", "--unit", "db", "--cpu", "10").code == 0
+    assert all(when - at[0] >= 9.9 * number for number, when in enumerate(at))
+    assert len(at) >= len(pids)
 
 
 def test_a_profile_never_is_heeded(

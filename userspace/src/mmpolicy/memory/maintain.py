@@ -161,8 +161,14 @@ class Maintainer:
         """Return the interval between rounds."""
         return self.rules.settle_s / OFTEN
 
-    def round(self, work: Work, pids: Sequence[int], forbids: Callable[[int], str]) -> None:
-        """Give each process of a service its turn; forbids() returns why one is not collapsed."""
+    def round(
+        self, work: Work, pids: Sequence[int], forbids: Callable[[int], str],
+        rest: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """Give each process of a service its turn, and rest after each.
+
+        forbids() returns why one is not collapsed.
+        """
         if self._host.clock() < self._resume:
             return
         for pid in [each for each in work.processes if each not in pids]:
@@ -170,6 +176,7 @@ class Maintainer:
         for pid in pids:
             if pid != os.getpid() and not self._over():
                 self._try(work, pid, partial(self._turn, work, pid, forbids))
+                rest()
             if self._host.clock() < self._resume:
                 return
         if self.waits:

@@ -251,21 +251,23 @@ class Keeper:
             before = [(each.made, each.freed) for each in works.values()]
             forbids = self._forbids()
             for name, work in works.items():
-                self._maintainer.round(work, self._pids(name), forbids)
+                self._maintainer.round(work, self._pids(name), forbids, self._rest)
             self._keep()
             if before != [(each.made, each.freed) for each in works.values()]:
                 self._show()
             elif self._given.once:
                 return
             self._log()
-            self._rest()
+            self._rest(self._maintainer.every_s)
 
-    def _rest(self) -> None:
-        """Sleep until the next round, and until the CPU time is within the budget."""
+    def _rest(self, least_s: float = 0.0) -> None:
+        """Sleep for a time, and until the CPU time is within the budget.
+
+        Looks are not paced by themselves, so a round of many services would be far beyond it.
+        """
         host = self._host
-        began = host.clock()
         end = self._began + self._used() / (self._cpu / 100)
-        end = max(end, began + self._maintainer.every_s)
+        end = max(end, host.clock() + least_s)
         while not self._caught and host.clock() < end:
             host.sleep(max(min(STEP_S, end - host.clock()), 0.001))
 
