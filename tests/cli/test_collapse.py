@@ -124,7 +124,8 @@ def test_what_it_prints(run: Run, advice: FakeAdvice, log: list[str]) -> None:
     lines = result.out.splitlines()
     assert lines[1].split()[:6] == ["20", "postgres", "19444", "->", "19444", "10.5"]
     assert lines[1].split()[6:] == ["%", "->", "31.6", "%", "4", "0"]
-    assert lines[-1].startswith("left alone: 3.0 MiB not full, 2.0 MiB ")
+    assert lines[-2].startswith("left alone: 3.0 MiB not full, 2.0 MiB ")
+    assert lines[-1] == "--min-used 98 would take 2.0 MiB more, and let memory grow by 0.0 MiB"
     assert "2 ranges of 2 MB; a collapse takes 5.0 ms on this host" in result.err
     assert "at 3 % of the time all take 0 s or more" in result.err
     assert log == ["collapse db: 4 MiB in 2 MB pages"]
@@ -188,6 +189,21 @@ def test_growth_is_bounded(run: Run, tree: FakeTree, advice: FakeAdvice) -> None
     assert (row["growth_kib"], row["after_kib"] - row["before_kib"]) == (1024, 1024)
     make_heap(tree, ["half", "half", "full", "full"])
     assert run(*words, "34").json["made"] == 4
+
+
+def test_what_lacks_a_page_in_each_2_mb_is_told_of(
+    run: Run, tree: FakeTree, advice: FakeAdvice
+) -> None:
+    """As in Python's heap; not where the program forbids huge pages."""
+    make_heap(tree, ["hole", "hole", "full", "half"], pid=21)
+    line = "--min-used 98 would take 4.0 MiB more, and let memory grow by 0.0 MiB"
+    assert line in run("collapse", "--pid", "21", "--dry-run").out.splitlines()
+    assert line in run("collapse", "--pid", "21").out.splitlines()
+    taken = run("collapse", "--pid", "21", "--min-used", "98", "--max-growth", "100", "--json").json
+    assert (taken["made"], taken["min_used_98"]["more_kib"]) == (2, 0)
+    make_heap(tree, ["hole", "full"], pid=22)
+    advice.forbidden.add(22)
+    assert "--min-used" not in run("collapse", "--pid", "22", "--dry-run").out
 
 
 def test_edges_and_small_areas(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:

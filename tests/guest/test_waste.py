@@ -23,7 +23,7 @@ pytestmark = pytest.mark.flavor("cloud")
 
 MIB, STEP = 128, 16  # one page in 64 kB
 USED_KIB = (MIB << 10) // STEP
-CGROUP = "/sys/fs/cgroup/waste"
+CGROUP, OTHER = "/sys/fs/cgroup/waste", "/sys/fs/cgroup/other"
 ADVISED = 14  # MADV_HUGEPAGE
 TRIMMER = Path(__file__).with_name("trimmer.py")
 ALONE = 2 << 10  # KiB: the program's memory outside its area, at most
@@ -46,7 +46,7 @@ def inside(command: str) -> str:
 
 
 @contextmanager
-def running(guest: Guest, command: str) -> Iterator[int]:
+def running(guest: Guest, command: str, survives: bool = True) -> Iterator[int]:
     """A process in a cgroup of its own, once it has its memory; it checks it at the end."""
     must(guest, f"mkdir {CGROUP}; rm -f /tmp/ready /tmp/over /tmp/said")
     job = guest.start(inside(f"exec {command}"))
@@ -57,14 +57,16 @@ def running(guest: Guest, command: str) -> Iterator[int]:
         must(guest, "touch /tmp/over")
         done = job.wait()
         must(guest, f"until rmdir {CGROUP}; do sleep 0.1; done")
-    assert done.rc == 0, done.out
+    assert (done.rc == 0) == survives, done.out
 
 
 @contextmanager
-def wasteful(guest: Guest, words: str = "", name: str = "stops", step: int = STEP) -> Iterator[int]:
+def wasteful(
+    guest: Guest, words: str = "", name: str = "stops", step: int = STEP, survives: bool = True
+) -> Iterator[int]:
     """A process that uses one page in 64 kB."""
     must(guest, f"cp {workload('stops')} /tmp/{name}")
-    with running(guest, f"/tmp/{name} {MIB} {step} {words} >/tmp/said") as pid:
+    with running(guest, f"/tmp/{name} {MIB} {step} {words} >/tmp/said", survives) as pid:
         yield pid
 
 
@@ -195,6 +197,24 @@ def test_collapse_reclaims_nothing(counting: Guest) -> None:
         assert must(counting, f"cat {CGROUP}/memory.events") == events
         assert huge(counting, pid) == 0
     said(counting)
+
+
+def test_collapse_of_one_that_is_killed_for_lack_of_memory(counting: Guest) -> None:
+    """No memory of another cgroup is reclaimed; the command ends when its program does."""
+    must(counting, f"echo never >{THP}/enabled; mkdir {OTHER}")
+    must(counting, f"sh -c 'echo $$ >{OTHER}/cgroup.procs; head -c 32M /dev/zero >/run/theirs'")
+    reclaim = f"grep -E 'pgscan|pgsteal|shmem ' {OTHER}/memory.stat"
+    others = must(counting, reclaim)
+    with wasteful(counting, step=1, survives=False) as pid:
+        job = counting.start("mmpolicy collapse --cgroup /waste --cpu 5 --max-stop 100")
+        until(counting, pid, "AnonHugePages", f"-ge {8 << 10}")
+        must(counting, f"echo {MIB // 2}M >{CGROUP}/memory.max")
+        must(counting, f"while [ -d /proc/{pid} ]; do sleep 0.1; done")
+        done = job.wait()
+        assert done.rc == 0, done.out
+        assert "oom_kill 1" in must(counting, f"cat {CGROUP}/memory.events")
+    assert must(counting, reclaim) == others
+    must(counting, f"rm /run/theirs; rmdir {OTHER}")
 
 
 def test_collapse_heeds_a_profile(counting: Guest) -> None:

@@ -30,6 +30,7 @@ from mmpolicy.memory.space import Space
 from mmpolicy.memory.trim import Pressure
 
 PAGES = BLOCK // PAGE
+NEARLY = PAGES * 2 // 100
 PMD_SIZE = f"{THP}/hpage_pmd_size"
 CHUNK = 16  # blocks whose entries are read together; the kernel drops the lock after each
 LOOK_S = 0.25  # interval between checks of free memory and pressure
@@ -96,6 +97,15 @@ class Seen:
     huge: int = 0
     areas: list[Candidates] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
+    nearly: int = 0  # pages of 2 MB that lack NEARLY pages at most
+    lacking: int = 0  # pages that these lack
+
+    def skip(self, verdict: Verdict) -> None:
+        """Count 2 MB that are left alone."""
+        self.skipped[verdict.cause] += verdict.pages
+        if verdict.cause == NOT_FULL and verdict.missing <= NEARLY:
+            self.nearly += verdict.pages
+            self.lacking += verdict.missing
 
 
 class Flags:
@@ -224,7 +234,7 @@ class Target:
                 if verdict.cause == HUGE:
                     seen.huge += verdict.pages
                 elif verdict.cause:
-                    seen.skipped[verdict.cause] += verdict.pages
+                    seen.skip(verdict)
                 else:
                     starts.append(begin + at // 8 * PAGE)
                     missing, pages = missing + verdict.missing, pages + verdict.pages

@@ -22,6 +22,7 @@ from mmpolicy.host.machine import Host, hardware_of
 from mmpolicy.host.processes import printable
 from mmpolicy.host.signals import interrupted, noted
 from mmpolicy.memory.collapse import (
+    FORBIDDEN,
     PAGES,
     Candidates,
     Collapser,
@@ -50,6 +51,7 @@ from mmpolicy.verbs.options import (
 POINT, NEVER = "anon_order", "never"
 FAST = 0.5  # share of the time from which on the program is slowed down a lot
 SHOWN = 10  # areas of a dry run
+WORTH = 0.05  # share of memory from which on another --min-used is named
 EVERY_S = 0.2  # interval between updates of the progress
 
 
@@ -200,6 +202,13 @@ def _skipped(before: dict[int, Seen], more: Counter[str]) -> dict[str, int]:
     return {cause: _kib(pages) for cause, pages in total.most_common()}
 
 
+def _nearly(before: dict[int, Seen]) -> dict[str, int]:
+    """Return KiB that --min-used 98 would take in addition, and by how much it lets them grow."""
+    may = [seen for seen in before.values() if not seen.skipped[FORBIDDEN]]
+    lacking = _kib(sum(seen.lacking for seen in may))
+    return {"more_kib": _kib(sum(seen.nearly for seen in may)) + lacking, "growth_kib": lacking}
+
+
 def _cost(host: Host, given: CollapseOptions, blocks: int, one_s: float) -> str:
     """Return the cost, and its effect on the program, in words.
 
@@ -249,7 +258,7 @@ def _plan(
     data = {
         "dry_run": True, "cgroup": cgroup, "processes": [_row_data(row) for row in rows.values()],
         "areas": areas, "skipped_kib": skipped, "one_collapse_ms": round(one_s * 1000, 2),
-        "would_take_s": round(blocks * one_s * 100 / given.cpu, 1),
+        "would_take_s": round(blocks * one_s * 100 / given.cpu, 1), "min_used_98": _nearly(before),
     }  # fmt: skip
 
     def lines() -> Iterator[str]:
@@ -260,6 +269,7 @@ def _plan(
         yield from _table(list(rows.values()), "WOULD_MAKE_MIB")
         yield _cost(host, given, blocks, one_s) if blocks else "nothing to collapse"
         yield from _left(skipped)
+        yield from _more(data)
 
     emit("collapse", given.want_json, data, lines)
 
@@ -302,7 +312,7 @@ def _collapse(
         "skipped_kib": _skipped(before, done.skipped), "one_collapse_ms": round(one_s * 1000, 2),
         "longest_ms": round(done.longest_s * 1000, 2), "took_s": round(took, 2),
         "cpu_s": round(done.cpu_s, 3), "made": sum(done.made.values()), "tried": done.tried,
-        "stopped": done.stopped, "notes": notes,
+        "stopped": done.stopped, "notes": notes, "min_used_98": _nearly(before),
     }  # fmt: skip
     made_mib = sum(done.made.values()) * BLOCK >> 20
     target = given.unit or given.cgroup or f"process {given.pid}"
@@ -367,6 +377,17 @@ def _left(skipped: dict[str, int]) -> Iterator[str]:
         yield f"left alone: {', '.join(parts)}"
 
 
+def _more(data: dict[str, Any]) -> Iterator[str]:
+    """Yield the effect of a lower --min-used, if there is much that lacks few pages."""
+    more, growth = data["min_used_98"]["more_kib"], data["min_used_98"]["growth_kib"]
+    whole = sum(row["before_kib"] for row in data["processes"])
+    if more > WORTH * whole:
+        yield (
+            f"--min-used 98 would take {more / 1024:.1f} MiB more, and let memory grow by "
+            f"{growth / 1024:.1f} MiB"
+        )
+
+
 def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     yield from _table(rows, "MADE_MIB")
     if data["tried"]:
@@ -377,4 +398,5 @@ def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     if not data["made"]:
         yield "nothing was collapsed"
     yield from _left(data["skipped_kib"])
+    yield from _more(data)
     yield from data["notes"]

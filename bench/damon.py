@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`mmpolicy collapse` and DAMON's own collapse (DAMOS_COLLAPSE), in a guest with Linux 7.3.
+
+Both work on heaps of tests/workloads/bigheap.c that are full, or half empty in each 2 MB, while the
+program is stopped. DAMON watches its virtual memory, at the intervals of the kernel, with a scheme
+for regions of any size and access. The guest's CPU counts instructions as time. The table is in
+docs/compared.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench import with_table
+from bench.collapse import OFF, Heap, collapse, heap
+from lab.guest import Guest
+from lab.machine import TREE
+from lab.programs import BenchError, ran, workload
+
+MIB, SERIES = 256, "7.3"
+SHAPES = ("full", "half")
+STAT = Path("/sys/module/damon_stat/parameters/enabled")  # watches all memory, alone, from boot on
+KDAMONDS = Path("/sys/kernel/mm/damon/admin/kdamonds")
+WATCH_S, ENOUGH = 20, 99.0  # percent
+MOST = str((1 << 64) - 1)
+KEPT = TREE / "bench/damon.json"
+PAGE = TREE / "docs/compared.md"
+
+
+@contextlib.contextmanager
+def watching(pid: int) -> Iterator[int]:
+    """Let DAMON collapse all memory of a process; yield the number of its thread."""
+    context = "0/contexts/0"
+    steps = {
+        "nr_kdamonds": "1", "0/contexts/nr_contexts": "1", f"{context}/operations": "vaddr",
+        f"{context}/targets/nr_targets": "1", f"{context}/targets/0/pid_target": str(pid),
+        f"{context}/schemes/nr_schemes": "1", f"{context}/schemes/0/action": "collapse",
+        **{f"{context}/schemes/0/access_pattern/{what}/max": MOST
+           for what in ("sz", "nr_accesses", "age")},
+        "0/state": "on",
+    }  # fmt: skip
+    for name, value in steps.items():
+        (KDAMONDS / name).write_text(value)
+    try:
+        yield int((KDAMONDS / "0/pid").read_text())
+    finally:
+        (KDAMONDS / "0/state").write_text("off")
+
+
+def by_damon(stopped: Heap) -> float:
+    """Let DAMON work until nothing is left, or for a time; return its CPU seconds."""
+    begin = time.monotonic()
+    with watching(stopped.pid) as thread:
+        while time.monotonic() - begin < WATCH_S and stopped.coverage < ENOUGH:
+            time.sleep(0.1)
+        used = Path(f"/proc/{thread}/schedstat").read_text().split()[0]
+    return int(used) / 1e9
+
+
+def inside() -> dict[str, Any]:
+    """Measure in the guest."""
+    if STAT.exists():
+        STAT.write_text("N")
+    found = dict[str, Any]()
+    for shape in SHAPES:
+        for who in ("collapse", "damon"):
+            with heap(MIB, shape, OFF) as one:
+                one.stop()
+                before = one.memory()[0]
+                if who == "damon":
+                    cpu_s = by_damon(one)
+                else:
+                    cpu_s = collapse(one.pid, "--cpu", "100", "--max-stop", "1000").cpu_s
+                after = one.memory()[0]
+                found[f"{shape} {who}"] = {
+                    "coverage": one.coverage, "memory": after / before, "cpu_s": cpu_s,
+                }  # fmt: skip
+    return found
+
+
+def lines(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the table of docs/compared.md."""
+    yield f"| {MIB} MB | in 2 MB pages | memory, of before | instructions for each 2 MB made |"
+    yield "|---|---|---|---|"
+    names = {"full": "used in full", "half": "half of each 2 MB used"}
+    both = {"collapse": "`collapse --cpu 100`, with its start", "damon": "DAMON"}
+    for key, one in results.items():
+        shape, who = key.split()
+        made = one["coverage"] / 100 * one["memory"] * MIB / 2 * (0.5 if shape == "half" else 1)
+        each = f"{one['cpu_s'] * 1e3 / made:.2f} million" if made > 1 else "-"
+        yield (
+            f"| {names[shape]}: {both[who]} | {one['coverage']:.1f} % | {one['memory']:.2f} | "
+            f"{each} |"
+        )
+
+
+def main(argv: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="./dev bench --series 7.3 damon", description=__doc__)
+    parser.add_argument("--page", action="store_true", help="only write the table")
+    if not parser.parse_args(argv).page:
+        workload("bigheap")
+        with Guest(flavor="cloud", series=SERIES, icount=True) as guest:
+            path = os.pathsep.join(sys.path)
+            results = ran(guest, f"PYTHONPATH={path} {sys.executable} -m bench.damon", 1800)
+        KEPT.write_text(json.dumps(results, indent=1) + "\n")
+    PAGE.write_text(with_table(PAGE.read_text(), "damon", lines(json.loads(KEPT.read_text()))))
+
+
+if __name__ == "__main__":
+    if os.geteuid():
+        raise BenchError("for the guest alone")
+    print(json.dumps(inside()))
