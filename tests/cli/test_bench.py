@@ -63,6 +63,27 @@ def test_the_host_as_it_is(run: Run, eats: list[str]) -> None:
     }  # fmt: skip
 
 
+def test_events_of_the_host_explain(run: Run, tree: FakeTree) -> None:
+    """A program that meets a stall and four fallbacks in each run, and uses up free blocks."""
+    tree.put("/proc/zoneinfo", "Node 0, zone   Normal\n  pages free     9216\n")
+    tree.put("/proc/buddyinfo", "Node 0, zone   Normal 0 0 0 0 0 0 0 0 0 2 8")
+    vmstat, blocks = tree.real("/proc/vmstat"), tree.real("/proc/buddyinfo")
+    program = (
+        f'read _ stalls <{vmstat}; echo "compact_stall $((stalls + 1))\nthp_fault_alloc 3\n'
+        f'thp_fault_fallback $((stalls * 4))" >{vmstat}; sed -i s/2/3/ {blocks}'
+    )
+    tree.put("/proc/vmstat", "compact_stall 5\nthp_fault_alloc 3\nthp_fault_fallback 16\n")
+    words = ["--runs", "1", "--warmup", "0"]
+    (arm,) = run("bench", *words, "--json", "--", "sh", "-c", program).json["arms"]
+    counts = {"compact_stall": 1, "thp_fault_alloc": 0, "thp_fault_fallback": 4}
+    blocks_seen = {"free_2mb_blocks_before": 18, "free_2mb_blocks_after": 19}
+    for values in (arm["mean"], *arm["runs"]):
+        assert {name: values[name] for name in (*counts, *blocks_seen)} == counts | blocks_seen
+    told = run("bench", *words, "--", "sh", "-c", program).out
+    assert "ON THE HOST  COMPACTION STALLS  2 MB FALLBACKS  FREE 2 MB BLOCKS BEFORE  AFTER" in told
+    assert "2 MB FAULTS" not in told
+
+
 def test_knobs_take_turns(run: Run, tree: FakeTree, eats: list[str], tmp_path: Path) -> None:
     before, out = read_knobs(tree), tmp_path / "out.json"
     arms = ["--arm", f"off: {NEVER}", "--arm", f"64 kB: {LARGE}", "--arm", f"off: {NEVER}"]

@@ -24,6 +24,7 @@ from mmpolicy.ab.report.html import COLOURS, GREY
 from mmpolicy.ab.report.stats import Effect
 from mmpolicy.bench import calibrate, picture, programs, starter
 from mmpolicy.bench.arms import Arm, Arms, arms_of
+from mmpolicy.bench.events import EVENTS
 from mmpolicy.bench.result import Compared
 from mmpolicy.bench.result import Result as Found
 from mmpolicy.bench.rounds import Bench, Length
@@ -73,6 +74,18 @@ def test_a_run_is_in_its_arm() -> None:
     took = {"cpu": 1.5, "large_folios": 3 * (64 << 10) + 2 * (2 << 20)}
     assert found == {"off": took, "on": took}
     assert model.told == ["off", ("off", 41), False, "on", ("on", 41), True]
+
+
+def test_events_of_a_run_are_in_its_arm() -> None:
+    """Counters by their growth, free blocks at both ends; what the kernel lacks is left out."""
+    model = Model(OFF, ON)
+    bench, start = model.bench(Length(1)), {"compact_stall": 5, "thp_fault_alloc": 7}
+    looks = iter([start | {"free": 90}, {"compact_stall": 8, "thp_fault_alloc": 7, "free": 60}])
+    bench.events = lambda: next(looks)
+    found = bench._run(OFF)
+    ends = {"free_2mb_blocks_before": 90, "free_2mb_blocks_after": 60}
+    expected = {"compact_stall": 3, "thp_fault_alloc": 0, **ends}
+    assert {name: found[name] for name in found if name in EVENTS} == expected
 
 
 def told(bench: Bench, warmup: int = 0) -> list[tuple[int, int]]:

@@ -122,6 +122,26 @@ def test_tables_of_what_each_run_has() -> None:
     assert (one["found"], one["p_corrected"], other["mean"]["cpu"]) == (False, None, 5)
 
 
+def test_events_are_shown_where_they_explain() -> None:
+    """Without a stall or a fallback there is no table; JSON has the events all the same."""
+    names = ("cpu", "compact_stall", "thp_fault_alloc", "thp_fault_fallback",
+             "free_2mb_blocks_before", "free_2mb_blocks_after")  # fmt: skip
+    runs = rounds((2.0, 2.0), (2.0, 2.0), names=names)
+    for each in runs:
+        for arm in each.values():
+            for name in ("compact_stall", "thp_fault_fallback", "free_2mb_blocks_after"):
+                arm[name] = 0.0
+    calm = Found((OFF, ON), runs, "cpu", 1)
+    assert [head[0] for head, _ in calm.tables()] == ["ARM", "OF off"]
+    assert calm.data()["arms"][1]["mean"]["thp_fault_alloc"] == 2
+    assert "thp_fault_alloc" not in calm.compared["on"]
+    runs[1]["on"]["thp_fault_fallback"] = 3001.0
+    head, rows = Found((OFF, ON), runs, "cpu", 1).tables()[-1]
+    assert head == ["ON THE HOST", "2 MB FAULTS", "2 MB FALLBACKS",
+                    "FREE 2 MB BLOCKS BEFORE", "AFTER"]  # fmt: skip
+    assert rows == [["off", "2.0", "0.0", "2.0", "0.0"], ["on", "2.0", "1,500.5", "2.0", "0.0"]]
+
+
 def test_units_of_what_is_shown() -> None:
     """From seconds, bytes and counts; several units reveal a wrong factor."""
     found = Found((OFF,), rounds((1e13,), names=tuple(METRICS)), "cpu", 1)

@@ -12,6 +12,7 @@ from typing import Any
 from mmpolicy.ab.design import ALPHA, least_pairs
 from mmpolicy.ab.report.stats import Effect, analyse, analyse_median, holm
 from mmpolicy.bench.arms import Arm
+from mmpolicy.bench.events import AFTER, BEFORE, EVENTS, TROUBLES
 from mmpolicy.bench.programs import COUNTERS, Values
 from mmpolicy.bench.rounds import pairs_of, rounds_of
 from mmpolicy.render import table
@@ -87,9 +88,10 @@ class Result:
         self.metric = metric
         self.seed = seed
         self.by_median = by_median
-        self.known = [
-            name for name in METRICS if all(name in run for each in runs for run in each.values())
-        ]
+        self.known, self.events = (
+            [name for name in names if all(name in run for each in runs for run in each.values())]
+            for names in (METRICS, EVENTS)
+        )
         self.compared = {arm.name: self._compare(arm) for arm in arms}
         found = [self.compared[arm.name][metric].effect for arm in arms[1:]]
         corrected = holm([each.p if each else 1.0 for each in found]) if found else []
@@ -112,12 +114,24 @@ class Result:
     def means(self, arm: Arm, other: Arm) -> dict[str, float]:
         """Return the mean of all that is known of an arm, in the rounds of another or of itself."""
         rounds = rounds_of(self.runs, other)
-        return {name: fmean(each[arm.name][name] for each in rounds) for name in self.known}
+        names = [*self.known, *self.events]
+        return {name: fmean(each[arm.name][name] for each in rounds) for name in names}
 
     def tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        """Return head and rows of the measurements, of the ratios, and of the counters."""
+        """Return head and rows of measurements, ratios, counters, and events if some explain."""
         groups = [[name for name in self.known if (name in COUNTERS) == last] for last in (0, 1)]
-        return [each for names in groups if names for each in self._tables(names)]
+        found = [each for names in groups if names for each in self._tables(names)]
+        return [*found, *self._explaining()]
+
+    def _explaining(self) -> Iterator[tuple[list[str], list[list[str]]]]:
+        """Yield the events if a run stalled or had to take smaller folios, and those alone."""
+        means = {arm.name: self.means(arm, arm) for arm in self.arms}
+        some = {name for name in self.events if any(mean[name] for mean in means.values())}
+        if some.isdisjoint(TROUBLES):
+            return
+        names = [name for name in self.events if name in some or name in (BEFORE, AFTER)]
+        rows = [[arm, *(f"{mean[name]:,.1f}" for name in names)] for arm, mean in means.items()]
+        yield ["ON THE HOST", *(EVENTS[name] for name in names)], rows
 
     def _tables(self, names: Sequence[str]) -> Iterator[tuple[list[str], list[list[str]]]]:
         means = {arm.name: self.means(arm, arm) for arm in self.arms}

@@ -17,6 +17,7 @@ from math import ceil, exp, inf, sqrt
 from mmpolicy.ab.design import differences, suggest_pairs
 from mmpolicy.ab.report.stats import median_interval
 from mmpolicy.bench.arms import Arm, Arms
+from mmpolicy.bench.events import between
 from mmpolicy.bench.programs import Programs, Values
 from mmpolicy.errors import Error
 
@@ -143,6 +144,7 @@ class Bench:
     seed: int
     folios: Callable[[], dict[int, int]]  # so far: bytes of a size -> how many
     follow: Callable[[int], Callable[[], int]]  # collapse a session; the end returns the bytes
+    events: Callable[[], dict[str, int]] = dict  # so far, with the free blocks
     runs: list[dict[str, Values]] = field(default_factory=list)
 
     def rounds(self, warmup: int) -> Iterator[int]:
@@ -183,7 +185,7 @@ class Bench:
             if arm.collapse:
                 ends.append(self.follow(pid))
 
-        before = self.folios()
+        before, events = self.folios(), self.events()
         try:
             took = self.programs.run(prepare, arm.no_thp)
         finally:
@@ -192,4 +194,4 @@ class Bench:
             took["collapsed"] = float(collapsed)
         after = self.folios()
         large = sum((after[size] - before.get(size, 0)) * size for size in after)
-        return took | {"large_folios": float(large)}
+        return took | {"large_folios": float(large)} | between(events, self.events())

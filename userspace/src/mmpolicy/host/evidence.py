@@ -65,7 +65,16 @@ def sizes(tree: Tree) -> dict[str, dict[str, Figures]]:
 
 def folios_made(tree: Tree) -> dict[int, int]:
     """Return how many large folios faults have got since boot, by size in bytes."""
-    files = {size: f"{path}/stats/anon_fault_alloc" for size, path in size_folders(tree).items()}
+    return _of_sizes(tree, "anon_fault_alloc")
+
+
+def fallbacks(tree: Tree) -> dict[int, int]:
+    """Return how often a fault has tried a size in vain since boot, by size in bytes."""
+    return _of_sizes(tree, "anon_fault_fallback")
+
+
+def _of_sizes(tree: Tree, name: str) -> dict[int, int]:
+    files = {size: f"{path}/stats/{name}" for size, path in size_folders(tree).items()}
     return {size: int(tree.read(file)) for size, file in files.items() if tree.exists(file)}
 
 

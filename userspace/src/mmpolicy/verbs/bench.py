@@ -13,6 +13,7 @@ import click
 from mmpolicy import __version__
 from mmpolicy.ab.run.policy_arms import StoppedError
 from mmpolicy.bench.arms import AS_IS, COLLAPSE, NO_THP, Arm, Arms, arms_of
+from mmpolicy.bench.events import read_events
 from mmpolicy.bench.programs import Programs, Work
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.disk import check_savable, save_as
@@ -215,7 +216,7 @@ def _measure(
         with Programs(work, tick) as programs:
             bench = Bench(
                 arms, programs, length, seed, lambda: folios_made(host.tree),
-                lambda pid: Follower(host, pid).end,
+                lambda pid: Follower(host, pid).end, lambda: read_events(host.tree),
             )  # fmt: skip
             try:
                 with in_force(host, arms, arms.changes_host):
