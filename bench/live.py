@@ -313,6 +313,8 @@ def lines(results: Mapping[str, Any]) -> Iterator[str]:
             f"{one['took_s']:.0f} s, {one['cpu_s']:.1f} s | "
             f"{middle:.3f} ({low:.3f} to {high:.3f}) |"
         )
+    if "postgres" in results:
+        yield sorted_row(results["postgres"])
     yield from ["", "| median and 99th percentile of latency, longest request, in ms | before | "
                 "during | after |", "|---|---|---|---|"]  # fmt: skip
     for name in there:
@@ -330,6 +332,19 @@ def lines(results: Mapping[str, Any]) -> Iterator[str]:
         cells = (f"{each['coverage']:.1f} %, {each['growth']:.2f} %"
                  for each in (plans[str(least)] for least in MIN_USED))  # fmt: skip
         yield f"| {NAMES.get(name, 'PostgreSQL, in a sort')} | {' | '.join(cells)} |"
+
+
+def sorted_row(found: Mapping[str, Any]) -> str:
+    """Return the row of PostgreSQL: a sort with `bench --collapse`, of one without."""
+    (arm,) = (each for each in found["bench"]["arms"] if each["name"] == "collapse")
+    cpu, wall = (
+        f"{each['estimate']:.3f} ({each['low']:.3f} to {each['high']:.3f})"
+        for each in (arm["ratio"][name] for name in ("cpu", "wall"))
+    )
+    return (
+        f"| PostgreSQL, a sort, collapsed meanwhile without a budget | {found['kib'] >> 10:,} MB | "
+        f"{arm['mean']['collapsed'] / (1 << 20):,.0f} MB in all | - | {cpu}; its time {wall} |"
+    )
 
 
 def main(argv: list[str]) -> None:

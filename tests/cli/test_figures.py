@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench import callers, collapse, damon, live, rates, verbs, with_table
+from bench import callers, collapse, damon, live, maintain, rates, verbs, with_table
 from mmpolicy.cli import main
 from mmpolicy.memory.findings import GAIN
 
@@ -158,7 +158,7 @@ def test_who_asks() -> None:
 
 def test_a_big_heap() -> None:
     """The tables are generated from results of the benchmarks."""
-    for bench in collapse, damon, live:
+    for bench in collapse, damon, live, maintain:
         text, kept = bench.PAGE.read_text(), json.loads(bench.KEPT.read_text())
         assert with_table(text, bench.__name__.rpartition(".")[2], bench.lines(kept)) == text
 
