@@ -46,7 +46,6 @@ ENDS |= {"mmpolicy ab stop": 1}  # as no run is active
 TRIALS = ("--status", "--report", "--stop", "--watch 2%")
 ENDS |= dict.fromkeys((f"mmpolicy try {option}" for option in TRIALS), 1)  # none has run
 ENDS |= {"mmpolicy export --listen 9978": 130}  # by Ctrl-C
-ENDS |= dict.fromkeys(("mmpolicy maintain", "mmpolicy maintain --unit yours.service"), 130)
 KERNEL = bzimage(Small(NEEDS).vmlinux())
 LACKING = 3  # status of doctor on a host that lacks something
 
