@@ -211,7 +211,8 @@ def test_collapse_of_one_that_is_killed_for_lack_of_memory(counting: Guest) -> N
         must(counting, f"echo {MIB // 2}M >{CGROUP}/memory.max")
         must(counting, f"while [ -d /proc/{pid} ]; do sleep 0.1; done")
         done = job.wait()
-        assert done.rc == 0, done.out
+        early = "below its limit" in done.out or "EBUSY" in done.out  # between limit and kill
+        assert done.rc == early, done.out
         assert "oom_kill 1" in must(counting, f"cat {CGROUP}/memory.events")
     assert must(counting, reclaim) == others
     must(counting, f"rm /run/theirs; rmdir {OTHER}")
