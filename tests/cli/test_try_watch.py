@@ -156,6 +156,23 @@ def test_from_the_trial_to_the_proof(
     assert sum("begins" in line for line in log) == 1  # the trial: a pair is told to nobody
 
 
+def test_status_has_the_proofs_of_earlier_trials(run: Run, tree: FakeTree, kept: Trial) -> None:
+    """Whoever tries another service still sees if the first setting pays; one that ended is out."""
+    record(tree).keep(tree, effects={"cpu": (-10.0, -11.0, -9.0)}, pairs=20)
+    Trial("try-2", "2026-01-02", "/other", "", "adaptive", "", "-", "a rule").keep(
+        tree, phase=BACK, page=("decision   back",)
+    )
+    lines = run("try", "--status").out.splitlines()
+    assert lines[0] == "back: adaptive on /other, from 2026-01-02"
+    assert lines[2] == f"earlier    try-1: profile web on {WEB}"
+    assert lines[-1].startswith("watch      cpu: -10 % (95 %: -11 .. -9 %); it pays"), lines
+    found = run("try", "--status", "--json").json
+    assert found["watch"] is None
+    assert [each["trial"] for each in found["earlier_watches"]] == [kept.name]
+    record(tree).keep(tree, phase=ENDED)
+    assert "earlier" not in run("try", "--status").out
+
+
 def test_harm_goes_back_by_itself(
     run: Run, tree: FakeTree, clock: Watching, kept: Trial, log: list[str]
 ) -> None:

@@ -24,7 +24,7 @@ from mmpolicy.control.trials import (
     standing,
     undo_of_half,
 )
-from mmpolicy.control.watched import watched_of
+from mmpolicy.control.watched import ENDED, read_watched, watched_of
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
@@ -54,9 +54,15 @@ def _line(trial: Trial, stands: str) -> str:
 
 
 def tell_status(host: Host, want_json: bool) -> int:
-    """Say where the last trial is, and if its setting is in force; return the exit code."""
+    """Say where the last trial is, and if its setting is in force; return the exit code.
+
+    Continued proofs of earlier trials follow, unless they have ended.
+    """
     trial, now = _last(host.tree), live(host.tree)
     stands = standing(host.tree, trial)
+    watched = watched_of(host.tree, trial.name)
+    others = [each for each in read_watched(host.tree)
+              if each.trial != trial.name and each.phase != ENDED and not each.known]  # fmt: skip
 
     def lines() -> Iterator[str]:
         yield _line(trial, stands)
@@ -66,12 +72,16 @@ def tell_status(host: Host, want_json: bool) -> int:
             yield f"next: {NEXT[stands]}" + undo_of_half(host.tree, trial) * (stands == HALF_KEPT)
         elif trial.page:
             yield trial.page[-1]
-        yield from watch_lines(host.tree, trial)
+        if watched:
+            yield from watch_lines(host.tree, watched)
+        for each in others:
+            yield f"earlier    {each.trial}: profile {each.profile} on {each.cgroup}"
+            yield from watch_lines(host.tree, each)
 
-    watched = watched_of(host.tree, trial.name)
     data = {"running": bool(running(host.tree)), "standing": stands, "trial": asdict(trial),
             "experiment": now if stands == RUNNING else {},
-            "watch": asdict(watched) if watched else None}  # fmt: skip
+            "watch": asdict(watched) if watched else None,
+            "earlier_watches": [asdict(each) for each in others]}  # fmt: skip
     emit("try", want_json, data, lines)
     return int(Exit.DRIFT if stands in (LEFT, HALF_KEPT) else Exit.DONE)
 

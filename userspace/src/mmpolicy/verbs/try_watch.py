@@ -232,7 +232,7 @@ def _run(ctx: click.Context, trial: Trial, record: Watched, want_json: bool) -> 
         watcher = Watcher(ctx, trial, record, caught)
         watcher.run()
     record = watcher.record
-    emit("try", want_json, {"watch": asdict(record)}, [*watch_lines(host.tree, trial)])
+    emit("try", want_json, {"watch": asdict(record)}, [*watch_lines(host.tree, record)])
     if record.phase != ENDED and caught:
         ctx.exit(SHELL + caught[0])
     ctx.exit(int(Exit.WORSE if record.phase == WENT_BACK else Exit.DONE))
@@ -472,11 +472,8 @@ def mend(tree: Tree, record: Watched) -> str:
 # Reports
 
 
-def watch_lines(tree: Tree, trial: Trial) -> Iterator[str]:
-    """Yield the progress of the continued proof of a trial, if it has one."""
-    record = watched_of(tree, trial.name)
-    if not record:
-        return
+def watch_lines(tree: Tree, record: Watched) -> Iterator[str]:
+    """Yield the progress of a continued proof."""
     yield f"watch      {_where(tree, record)}"
     for metric in _metrics(record):
         if ends := record.effects.get(metric.name):
