@@ -35,8 +35,9 @@ def replay(path: Path, *programs: str) -> tuple[int, dict[str, tuple[int, float]
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "block.bpf.c" else pytest.param(name, marks=pytest.mark.full)
-             for name in EXAMPLES]
+    "name",
+    [name if name in ("block.bpf.c", "learn.bpf.c") else pytest.param(name, marks=pytest.mark.full)
+     for name in EXAMPLES],
 )  # fmt: skip
 def test_examples(name: str) -> None:
     """Each example runs, and its cost lies between that of pages only and of large folios only."""

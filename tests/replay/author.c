@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The policy to be replayed, compiled for userland under a name that main.c knows. */
+#include "layout.h"
 #include "mmpolicy.bpf.h"
+
+const unsigned long mmp_authors_layout[] = MMP_LAYOUT;
 
 #undef MMP_POLICY_OF
 #define MMP_POLICY_OF(point, policy, ...)				\

@@ -8,9 +8,11 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bpf/bpf.h"
 #include "check.h"
+#include "layout.h"
 #include "replay.h"
 
 enum { MAX_ORDER };
@@ -18,6 +20,9 @@ enum { MAX_ORDER };
 #define FREE_BLOCKS	(1ULL << 20)	/* there is always enough memory */
 
 extern const struct mmp_bpf_ops mmp_replayed;	/* as author.c has it: without prog */
+
+static const unsigned long layout[] = MMP_LAYOUT;
+extern const unsigned long mmp_authors_layout[];
 
 static struct sim *running;
 static const char *failed;
@@ -92,6 +97,10 @@ static void show(const char *program, const char *recording, const struct mmp_po
 
 int main(int argc, char **argv)
 {
+	if (memcmp(layout, mmp_authors_layout, sizeof(layout))) {
+		fprintf(stderr, "mmpolicy.bpf.h lays out struct mmp_fault as the module does not\n");
+		return 1;
+	}
 	printf("%-16s %-16s %8s %9s\n", "PROGRAM", "POLICY", "FAULTS", "MEMORY MB");
 	for (int i = 0; i < MMP_BPF_KNOBS; i++)
 		knobs[i].def = mmp_replayed.knobs[i].def;

@@ -36,9 +36,13 @@ enum bpf_map_type {
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
-/* First member of each context. It is the argument of the kfuncs only. */
+/*
+ * The contexts have the layout of the module's (module/bpf/bpf.h), as `./dev replay` shares them.
+ * struct mmp_told is their first member, and only an argument of the kfuncs.
+ */
 struct mmp_told {
 	const void *ops;
+	const void *mm;
 };
 
 /*
@@ -50,8 +54,8 @@ struct mmp_fault {
 	__u64 address;
 	__u64 start;
 	__u64 end;
-	__u32 site;
 	__u32 knob[MMP_KNOBS];
+	__u32 site;
 };
 
 /*

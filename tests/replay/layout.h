@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* The context of a fault: authors' header and module have a definition each. */
+#define MMP_LAYOUT {							\
+	sizeof(struct mmp_told),					\
+	__builtin_offsetof(struct mmp_fault, address),			\
+	__builtin_offsetof(struct mmp_fault, start),			\
+	__builtin_offsetof(struct mmp_fault, end),			\
+	__builtin_offsetof(struct mmp_fault, knob),			\
+	__builtin_offsetof(struct mmp_fault, site),			\
+}
