@@ -2,12 +2,16 @@
 /* Replaces the module on a kernel with neither the hooks nor the options for ftrace. */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/mm.h>
 #include <linux/module.h>
 
 static int __init mmp_init(void)
 {
 #ifdef MMP_NOT_BUILT
 	pr_err("the module could not be built for this kernel: see make.log below /var/lib/dkms/mmpolicy\n");
+#elif PAGE_SHIFT != 12
+	pr_err("pages of this kernel have %lu kB, those that the module needs have 4 kB\n",
+	       PAGE_SIZE / 1024);
 #else
 	pr_err("this kernel lacks CONFIG_MM_POLICY (see kernel-hooks/), and what does without it: CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, KALLSYMS_ALL, KPROBES, TRANSPARENT_HUGEPAGE\n");
 #endif

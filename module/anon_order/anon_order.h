@@ -124,7 +124,7 @@ static __always_inline struct mmp_place mmp_place(const struct vm_fault *vmf)
 /* The entry @pages behind @pte, within its page table. */
 static inline pte_t mmp_pte(const pte_t *pte, long pages)
 {
-	return ptep_get_lockless((pte_t *)pte + pages);
+	return mmp_read_pte(pte + pages);
 }
 
 /* What an entry says of its page. A page in swap counts as empty: it was used long ago. */

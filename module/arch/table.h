@@ -5,6 +5,8 @@
 
 #ifdef CONFIG_X86_64
 #include "x86/table.h"
+#elif defined(CONFIG_ARM64)
+#include "arm64/table.h"
 #else
 #include "generic/table.h"
 #endif

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Where functions of the kernel call the module before they run. x0 to x8 are the arguments of
+ * the function, x9 has its return address, and x30 the address where the function goes on.
+ */
+#include <linux/linkage.h>
+#include <asm/assembler.h>
+
+.macro MMP_SAVE
+	bti	c
+	stp	x29, x30, [sp, #-96]!
+	mov	x29, sp
+	stp	x0, x1, [sp, #16]
+	stp	x2, x3, [sp, #32]
+	stp	x4, x5, [sp, #48]
+	stp	x6, x7, [sp, #64]
+	stp	x8, x9, [sp, #80]
+.endm
+
+/* Leaves in x10 where the function goes on, and the flags as they are. */
+.macro MMP_RESTORE
+	ldp	x0, x1, [sp, #16]
+	ldp	x2, x3, [sp, #32]
+	ldp	x4, x5, [sp, #48]
+	ldp	x6, x7, [sp, #64]
+	ldp	x8, x9, [sp, #80]
+	ldp	x29, x10, [sp], #96
+	mov	x30, x9
+.endm
+
+/*
+ * The rest of the function is left out: @instead runs as if the caller had called it. The CPU
+ * expects a return for the BL of the function, so a branch would leave it one return address too
+ * many, and it would predict all returns further up wrongly.
+ */
+.macro MMP_GO instead
+	adr_l	x10, \instead
+	ret	x10
+.endm
+
+/* The arguments of the function stay as they are, but for one: the answer of @ask. */
+.macro MMP_ENTRY name, ask, changed
+SYM_CODE_START(\name)
+	MMP_SAVE
+	bl	\ask
+	mov	x11, x0
+	MMP_RESTORE
+	mov	\changed, x11
+	ret	x10
+SYM_CODE_END(\name)
+.endm
+
+/*
+ * If @wanted says so, @instead runs in place of the function, and may call the rest of it. Else
+ * the function runs as ever, without a frame of the module below it.
+ */
+.macro MMP_INSTEAD name, wanted, instead
+SYM_CODE_START(\name)
+	MMP_SAVE
+	bl	\wanted
+	tst	w0, #0xff
+	MMP_RESTORE
+	b.eq	1f
+	MMP_GO	\instead
+1:	ret	x10
+SYM_CODE_END(\name)
+.endm
+
+/* For a function of one argument: an answer of @wanted other than 0 is the second of @instead. */
+.macro MMP_INSTEAD_WITH name, wanted, instead
+SYM_CODE_START(\name)
+	MMP_SAVE
+	bl	\wanted
+	mov	x11, x0
+	MMP_RESTORE
+	cbz	x11, 1f
+	mov	x1, x11
+	MMP_GO	\instead
+1:	ret	x10
+SYM_CODE_END(\name)
+.endm
+
+/* As MMP_INSTEAD, where a bool in the structure of the first argument decides. */
+.macro MMP_INSTEAD_IF name, offset, instead
+SYM_CODE_START(\name)
+	bti	c
+	mov	x10, x30
+	mov	x30, x9
+	adr_l	x11, \offset
+	ldrsw	x11, [x11]
+	ldrb	w11, [x0, x11]
+	cbz	w11, 1f
+	MMP_GO	\instead
+1:	ret	x10
+SYM_CODE_END(\name)
+.endm
+
+/* As MMP_INSTEAD, where an argument has the gfp flag for compaction without reclaim. */
+.macro MMP_INSTEAD_GFP name, gfp, flag, instead
+SYM_CODE_START(\name)
+	bti	c
+	mov	x10, x30
+	mov	x30, x9
+	adr_l	x11, \flag
+	ldr	w11, [x11]
+	tst	\gfp, w11
+	b.eq	1f
+	MMP_GO	\instead
+1:	ret	x10
+SYM_CODE_END(\name)
+.endm
+
+/* @entry is that of the function that goes on at number @nr of the table at x11. */
+.macro MMP_IF_FROM nr, entry
+	ldr	x12, [x11, #8 * \nr]
+	cmp	x12, x30
+	b.eq	\entry
+.endm
+
+	.text
+MMP_ENTRY mmp_entry_orders, mmp_orders_begin, x3
+MMP_ENTRY mmp_entry_swapin, mmp_note_swapin, x0
+MMP_ENTRY mmp_entry_thpsize, mmp_ask_thpsize, x0
+MMP_INSTEAD_WITH mmp_entry_fault, mmp_fault_begin, mmp_replace_fault
+MMP_INSTEAD mmp_entry_huge, mmp_wants_huge, mmp_replace_huge
+MMP_INSTEAD mmp_entry_khugepaged, mmp_wants_khugepaged, mmp_replace_khugepaged
+MMP_INSTEAD mmp_entry_collapse, mmp_refuses_collapse, mmp_replace_collapse
+MMP_INSTEAD mmp_entry_thp_gfp, mmp_wants_thp_gfp, mmp_replace_thp_gfp
+MMP_INSTEAD_GFP mmp_entry_reclaim, w2, mmp_only_compact, mmp_replace_reclaim
+MMP_INSTEAD_GFP mmp_entry_node_reclaim, w1, mmp_only_compact, mmp_replace_node_reclaim
+MMP_INSTEAD_GFP mmp_entry_charge, w1, mmp_only_compact, mmp_replace_charge
+MMP_INSTEAD_IF mmp_entry_compact, mmp_compact_direct, mmp_replace_compact
+MMP_INSTEAD mmp_entry_madv_free, mmp_wants_madv_free, mmp_replace_madv_free
+
+/*
+ * For functions that are called less often, as ftrace waits for all tasks for each entry that
+ * it lets go of. The address where the function goes on tells them apart, in the order of the
+ * tables in C. For an address that is in none of them, the function runs as ever.
+ */
+SYM_CODE_START(mmp_entry_rare)
+	bti	c
+	adr_l	x11, mmp_back_rare
+	MMP_IF_FROM 0, mmp_entry_huge
+	MMP_IF_FROM 1, mmp_entry_swapin
+	MMP_IF_FROM 2, mmp_entry_collapse
+	MMP_IF_FROM 3, mmp_entry_khugepaged
+	MMP_IF_FROM 4, mmp_entry_thpsize
+	MMP_IF_FROM 5, mmp_entry_thpsize
+	mov	x10, x30
+	mov	x30, x9
+	ret	x10
+SYM_CODE_END(mmp_entry_rare)
+
+SYM_CODE_START(mmp_entry_thp_gfp_any)
+	bti	c
+	adr_l	x11, mmp_back_thp_gfp
+	MMP_IF_FROM 0, mmp_entry_thp_gfp
+	MMP_IF_FROM 1, mmp_entry_reclaim
+	MMP_IF_FROM 2, mmp_entry_reclaim
+	MMP_IF_FROM 3, mmp_entry_node_reclaim
+	mov	x10, x30
+	mov	x30, x9
+	ret	x10
+SYM_CODE_END(mmp_entry_thp_gfp_any)
