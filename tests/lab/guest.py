@@ -330,8 +330,13 @@ class Guest:
         # interrupt then meets addresses that look wild to KASAN.
         if "kasan" in self.flavor:
             words += " no5lvl"
-        # Each compiler builds a different kernel, which the module has not been tested on.
-        if self.flavor.startswith("traced") or os.environ.get("MMPOLICY_UNTESTED"):
+        # Each compiler builds a different kernel, which the module has not been tested on; nor on
+        # arm64, where no hardware has run it.
+        if (
+            self.flavor.startswith("traced")
+            or self.arch.root
+            or os.environ.get("MMPOLICY_UNTESTED")
+        ):
             words += " mmpolicy.untested=1"
         return f"{words} {self.append}".rstrip()
 

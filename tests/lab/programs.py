@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .guest import Guest
-from .machine import TREE, cache_dir
+from .machine import TREE, Arch, cache_dir
 
 WORKLOADS = TREE / "tests/workloads"
 COMPILE = ["-O2", "-Wall", "-Werror", "-pthread"]
@@ -25,8 +25,13 @@ class BenchError(Exception):
 
 
 @functools.cache
-def workload(name: str, linking: str = "-static", compiler: str = "gcc") -> Path:
-    """Return the program made from tests/workloads/NAME.c; compile it if it has changed."""
+def workload(name: str, linking: str = "-static") -> Path:
+    """Return the program made from tests/workloads/NAME.c; compile it if it has changed.
+
+    It is for the architecture of the guests that are tested.
+    """
+    flavors = os.environ.get("MMPOLICY_FLAVORS", "").split() or [""]
+    compiler = Arch.of_flavor(flavors[0]).compiler
     sources = [WORKLOADS / f"{name}.c", *sorted(WORKLOADS.glob("*.h"))]
     texts = [linking.encode(), *(path.read_bytes() for path in sources)]
     if compiler != "gcc":

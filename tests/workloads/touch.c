@@ -15,10 +15,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <x86intrin.h>
 
 #include "basics.h"
 #include "folios.h"
+#include "ticks.h"
 
 #define PMD		(2UL << 20)
 #define STREAMS		4
@@ -252,10 +252,10 @@ static void keep(struct result *r, uint64_t ticks, unsigned long nr_faults, unsi
 static void run(struct result *r, void (*pattern)(struct area a), struct area a)
 {
 	unsigned long kb = anon_kb(), before = faults();
-	uint64_t begin = __rdtsc();
+	uint64_t begin = ticks_now();
 
 	pattern(a);
-	uint64_t ticks = __rdtsc() - begin;
+	uint64_t ticks = ticks_now() - begin;
 
 	keep(r, ticks, faults() - before, anon_kb() - kb);
 }
@@ -270,19 +270,19 @@ static void run_malloc(struct area *a)
 {
 	static void *block[BLOCKS];
 	unsigned long kb = anon_kb(), before = faults();
-	uint64_t begin = __rdtsc();
+	uint64_t begin = ticks_now();
 
 	for (int i = 0; i < BLOCKS; i++)
 		if (!(block[i] = malloc(a->pages * PAGE)))
 			die("malloc");
-	uint64_t ticks = __rdtsc() - begin;
+	uint64_t ticks = ticks_now() - begin;
 
 	unsigned long used = anon_kb() - kb, nr_faults = faults() - before;
 
-	begin = __rdtsc();
+	begin = ticks_now();
 	for (int i = 0; i < BLOCKS; i++)
 		free(block[i]);
-	keep(&results[0], ticks + __rdtsc() - begin, nr_faults, used);
+	keep(&results[0], ticks + ticks_now() - begin, nr_faults, used);
 }
 
 /* The last round's memory is unmapped after the new one is mapped, for a different address. */

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The module on Debian's kernel for clouds of arm64, in emulation: `./dev test --arch arm64`.
+
+Tests of other files that hold here too are imported, so that they run in this guest.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.guest import Guest
+
+from . import test_bindings, test_experiment, test_lease, test_profiles
+from .conftest import Machines
+from .test_stock_kernel import HOOKED, NOT_HERE
+from .tools import POINT, ROOT, THP, back_to_boot, folios, must, ops_command, switch, touch
+
+FLAVOR = "cloud-arm64"
+pytestmark = pytest.mark.flavor(FLAVOR)
+SECONDS = 30.0  # each test, about
+
+# The small root of these guests lacks diff, and Prometheus is here for the host's processor.
+LACKS = {"test_a_new_profile_is_stock", "test_prometheus_knows_how_long_faults_take"}
+for module in (test_bindings, test_experiment, test_lease, test_profiles):
+    names = [name for name in vars(module) if name.startswith("test_")]
+    names = [name for name in names if name not in NOT_HERE | LACKS]
+    globals().update({name: vars(module)[name] for name in [*names]})
+two, arms = test_bindings.two, test_experiment.arms
+
+DENSE = "map 4096 touch 0 4096 folios 0 4096"
+FREE = "map 4096 touch 0 4096 madvise 0 4096 8 touch 0 4096"  # MADV_FREE
+OTHERS = (("thp_gfp", "light"), ("compact", "budget"), ("madv_free", "cap"))
+
+
+@pytest.fixture
+def guest(machines: Machines) -> Guest:
+    """Debian's kernel with two CPUs and zram swap; the module is not loaded."""
+    guest = machines.get(FLAVOR, mem="2G", cpus=2, swap="1G")
+    back_to_boot(guest)
+    return guest
+
+
+@pytest.mark.parametrize("order", [2, 3, 4, 5, 6, 7, 8, 9])
+def test_fixed_gives_its_order(loaded: Guest, order: int) -> None:
+    switch(loaded, "fixed", max_order=order)
+    assert folios(loaded, DENSE) == [{order: 4096}]
+    must(loaded, f"echo 1 >{ROOT}/reset")
+    assert folios(loaded, DENSE) == [{0: 4096}]
+    assert "mmp" not in must(loaded, HOOKED)
+
+
+def test_never_overrules_sysfs(loaded: Guest) -> None:
+    must(loaded, f"echo always >{THP}/hugepages-64kB/enabled")
+    assert folios(loaded, DENSE) == [{4: 4096}]
+    switch(loaded, "never")
+    assert folios(loaded, DENSE) == [{0: 4096}]
+    must(loaded, "rmmod mmpolicy")
+    assert folios(loaded, DENSE) == [{4: 4096}]
+
+
+def test_adaptive(loaded: Guest) -> None:
+    """Few faults on dense access, and no memory lost on sparse access."""
+    never = {pattern: touch(loaded, pattern, 16) for pattern in ("forward", "every_64k")}
+    switch(loaded, "adaptive", max_order=4)
+    found = {pattern: touch(loaded, pattern, 16) for pattern in ("forward", "every_64k")}
+    assert found["forward"]["faults"] * 10 < never["forward"]["faults"]
+    assert found["every_64k"]["kb"] <= never["every_64k"]["kb"] * 1.02
+
+
+def test_untried_build(guest: Guest) -> None:
+    """anon_order says why it is refused, other points work."""
+    must(guest, "modprobe mmpolicy untested=0")
+    assert guest.run(f"echo adaptive >{POINT}/policy").rc
+    assert "untested=1" in must(guest, f"cat {ROOT}/points/anon_order 2>/dev/null; dmesg | tail -5")
+    must(guest, f"echo light >{ROOT}/profiles/default/thp_gfp/policy")
+    assert "mmp" in must(guest, HOOKED)
+
+
+@pytest.mark.parametrize("policy", ["fixed", "adaptive", "never", "vma_size"])
+def test_unload_under_load(loaded: Guest, policy: str) -> None:
+    """Each point has a policy while processes fault and free; unloading leaves nothing behind."""
+    for point, name in (("anon_order", policy), *OTHERS):
+        must(loaded, f"echo {name} >{ROOT}/profiles/default/{point}/policy")
+    again = f"{ops_command(DENSE)} && {ops_command(FREE)}"
+    job = loaded.start(f"rm -f /run/over; until [ -e /run/over ]; do {again} || exit; done")
+    must(loaded, "rmmod mmpolicy; touch /run/over")
+    assert not job.wait().rc
+    assert folios(loaded, DENSE) == [{0: 4096}]
+    assert "mmp" not in must(loaded, HOOKED)

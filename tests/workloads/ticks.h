@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/* A clock that counts instructions under icount. */
+#ifndef TICKS_H
+#define TICKS_H
+
+#include <stdint.h>
+
+#ifdef __x86_64__
+#include <x86intrin.h>
+
+static inline uint64_t ticks_now(void)
+{
+	return __rdtsc();
+}
+#else
+#include <time.h>
+
+/* In ns, which are instructions; the counter of arm64 has a tick for each 16 of them. */
+static inline uint64_t ticks_now(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000UL + now.tv_nsec;
+}
+#endif
+
+#endif /* TICKS_H */
