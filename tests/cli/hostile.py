@@ -122,7 +122,7 @@ def commands(rng: random.Random, name: str) -> list[str]:
 
 
 def run(root: Path, words: Sequence[str]) -> str:
-    """Run a command on a real tree; return its output. Internal errors are raised."""
+    """Run the command on a folder instead of /; return its output, and raise internal errors."""
     out = StringIO()
     with redirect_stdout(out), redirect_stderr(out), suppress(SystemExit):
         main(["--root", str(root), *words], prog_name="mmpolicy")

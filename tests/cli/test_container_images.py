@@ -62,7 +62,7 @@ def container(buildah: Buildah, *target: str) -> str:
 
 
 def test_the_job_of_an_analysis(buildah: Buildah, tmp_path: Path) -> None:
-    """Its command pools the files of hosts, as the configured user."""
+    """The command of the analysis template runs `ab pool` on files of hosts, not as root."""
     text = (TREE / "deploy/kubernetes/argo/analysis-template.yaml").read_text()
     assert f"runAsUser: {NOBODY.partition(':')[0]}" in text
     command = text.partition("command: [sh, -c, '")[2].partition("']")[0]

@@ -109,7 +109,7 @@ def other_kinds(world: World, rows: list[Row]) -> Iterator[str]:
 
 
 def exactly(world: World) -> Iterator[str]:
-    """Yield findings of `map` and `trim` in a process that are wrong."""
+    """Yield a line for each process of which `map` or `trim` reports wrong numbers."""
     for process in world.processes:
         areas = read_areas(world.tree, process.pid, contents=True, shared=True)
         found = {order: (each.pages, each.zero) for order, each in totals(areas).items()}

@@ -433,7 +433,7 @@ def test_the_cgroup_that_accounts_for_memory(tree: FakeTree, text: str, cgroup: 
 
 
 def test_rows_of_a_survey(tree: FakeTree) -> None:
-    """Of sampled processes; a process with less than 1 MiB is not, and a kernel thread is none."""
+    """Each sampled process has a row; those below 1 MiB and kernel threads have none."""
     make_thp(tree)
     make_sparse(tree, 10, "a", 1024, 16, "/s")
     make_sparse(tree, 11, "b", 3072, 2, "/s", forbids=True)

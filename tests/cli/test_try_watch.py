@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`try --watch`: a setting that was kept is proven on, and goes back by itself if it does harm."""
+"""`try --watch`: a kept setting is tested further, and goes back by itself if it does harm."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def flags(guest: Guest, defrag: str, advice: int = -1) -> dict[int, set[int]]:
 
 
 def test_flags_are_those_of_defrag(loaded: Guest) -> None:
-    """Bit for bit: light is as never, relaxed as always, whatever the host's setting is."""
+    """light has the gfp flags of defrag=never, relaxed those of always, whatever defrag is."""
     must(loaded, SIZES)
     never, always = flags(loaded, "never"), flags(loaded, "always")
     assert set(never) == set(always) == {4, 9}

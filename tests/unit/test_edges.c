@@ -4,7 +4,7 @@
 #include "policies.h"
 #include "walks.h"
 
-/* Now a bound, now the default, now anything. */
+/* Picks a value of a knob: a bound, the default, or any other. */
 static u32 some_value(const struct mmp_knob *knob)
 {
 	switch (pick(4)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The policies of thp_gfp: the bits that they may and may not ask for. */
+/* The policies of thp_gfp: the gfp flags that each one sets, and those that it never sets. */
 #include <linux/gfp.h>
 
 #include "check.h"

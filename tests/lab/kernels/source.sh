@@ -68,7 +68,7 @@ mirror() {
 		grep -v security | head -n 1
 }
 
-# apt_knows PACKAGE: end if its lists, made anew, have no package whose name begins so
+# apt_knows PACKAGE: fail if no package has that prefix, even after an update
 apt_knows() {
 	[ -z "$(apt-cache pkgnames "$1")" ] || return 0
 	apt_update

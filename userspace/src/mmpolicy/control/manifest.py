@@ -201,7 +201,7 @@ class Manifest:
         """Fail if the experiment is for a cgroup that is not there."""
         if self._absent_scope:
             text = f"{self._line(_toml_key(SCOPE))}no cgroup '{self._absent_scope}'"
-            raise Error(text, Exit.FAILED, "start what it is of, or correct the path")
+            raise Error(text, Exit.FAILED, "start the service of this cgroup, or correct the path")
 
     def no_cgroup(self, key: AbsentCgroup) -> Error:
         """Return what to say of a cgroup that is not there."""
@@ -209,7 +209,9 @@ class Manifest:
         skip = "or apply with --skip-missing"
         if not unit or not self._units.files:
             text = f"{line}no cgroup '{key.given}'"
-            return Error(text, Exit.FAILED, f"start what it is of, correct the path, {skip}")
+            return Error(
+                text, Exit.FAILED, f"start the service of this cgroup, correct the path, {skip}"
+            )
         if self._units.knows(unit):
             text = f"{line}{self._units.primary(unit)} does not run now"
             return Error(text, Exit.FAILED, f"start it, {skip}: its next start binds it")
@@ -323,7 +325,7 @@ def _maintained(key: list[str], value: Any) -> tuple[str, float]:
     if len(key) == 2 and key[0] == "services" and isinstance(value, bool):
         return key[1], value
     hint = '[maintain] has cpu = PERCENT, and [maintain.services] "NAME" = true or false'
-    raise Error(f"nothing can be set by {'.'.join(['maintain', *key])} = {value!r}",
+    raise Error(f"no valid entry: {'.'.join(['maintain', *key])} = {value!r}",
                 Exit.FAILED, hint)  # fmt: skip
 
 

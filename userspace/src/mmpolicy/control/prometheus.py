@@ -170,7 +170,7 @@ def _proofs(tree: Tree) -> Iterator[Metric]:
         return
     gone = [each.trial for each in gone_back(tree)]
     for name, told, those in (
-        ("running", "1: a setting that try has kept is proven on.",
+        ("running", "1: try --watch is testing a setting that try has kept.",
          [each.trial for each in records if each.running(tree)]),
         ("at_stock", "1: it has a block at stock now, or was killed in one.",
          [each.trial for each in records if each.at_stock]),

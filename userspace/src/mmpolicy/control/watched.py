@@ -36,7 +36,7 @@ class Watch(NamedTuple):
 
 @dataclass(frozen=True)
 class Watched:
-    """A kept setting that is proven on, as far as that came."""
+    """A kept setting that `try --watch` goes on testing, and its progress."""
 
     trial: str
     cgroup: str

@@ -134,7 +134,7 @@ class Area(NamedTuple):
 
 
 def _add(runs: list[Run], run: Run) -> None:
-    """Append a run, merged with the last one if that continues in it."""
+    """Append a run, or extend the last one if the new one continues it."""
     last = runs[-1] if runs else None
     if last and last.page + last.pages == run.page and last[2:] == run[2:]:
         runs[-1] = last._replace(pages=last.pages + run.pages)

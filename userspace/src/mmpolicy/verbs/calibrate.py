@@ -100,7 +100,11 @@ def _check(host: Host, cpus: int) -> None:
     mib, need = int([*available, "0"][0]) >> 10, 2 * MIB_CPU * cpus
     if mib < need:
         text = f"{mib} MiB of memory are available, it takes {need}"
-        raise Error(text, Exit.REFUSED, "mmpolicy calibrate takes one CPU at a time")
+        raise Error(
+            text,
+            Exit.REFUSED,
+            "without --all-cpus, mmpolicy calibrate needs memory for one CPU alone",
+        )
 
 
 def _ask_for(cpus: int, agreed: bool) -> None:

@@ -188,7 +188,9 @@ def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -
     trial = _trial_of(host.tree, name)
     known = watched_of(host.tree, trial.name)
     if known and (who := known.running(host.tree)):
-        raise Error(f"it is proven on already: {who}", Exit.EXPERIMENT, "mmpolicy try --status")
+        raise Error(
+            f"it is already being tested further: {who}", Exit.EXPERIMENT, "mmpolicy try --status"
+        )
     going_on = known and known.phase in (ON, GOING_BACK) and known.percent == percent
     record = known if known and going_on else new_record(host.tree, trial, percent)
     if known:
@@ -244,7 +246,9 @@ def watch_trial(host: Host, trial: Trial, percent: float) -> None:
         record = new_record(host.tree, trial, percent)
         begin_watch(host, record)
     except Error as err:
-        click.echo(f"warning: it is not proven on: {err.message}; {NEXT}", err=True)
+        click.echo(
+            f"warning: the kept setting is not tested any further: {err.message}; {NEXT}", err=True
+        )
         return
     for line in (*begin_lines(record), f"{unit_of(record)}.service goes on proving it"):
         click.echo(line, err=True)
@@ -527,7 +531,9 @@ def _stop(host: Host, record: Watched) -> Watched:
             os.kill(int(pid[1]), signal.SIGTERM)
     while who and record.running(tree) == who:
         if host.clock() > end:
-            raise Error(f"it does not end: {who}", Exit.EXPERIMENT, "mmpolicy try --status")
+            raise Error(
+                f"the continued test does not stop: {who}", Exit.EXPERIMENT, "mmpolicy try --status"
+            )
         host.sleep(LOOK_AGAIN_S)
     record = watched_of(tree, record.trial) or record
     if record.at_stock and not mend(tree, record):

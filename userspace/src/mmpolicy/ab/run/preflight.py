@@ -82,7 +82,7 @@ def check_units(scope: Scope, metrics: Sequence[Metric], unit: str) -> Iterator[
     own = [each for each in all_sources(metrics) if isinstance(each, UnitFile)]
     if unit != "cgroup":
         if own:
-            raise click.UsageError(f"'{own[0].text}' is of a cgroup: give --unit cgroup")
+            raise click.UsageError(f"'{own[0].text}' is a file of a cgroup: give --unit cgroup")
         return
     state = read_state(scope.tree)
     units, reader = scope.units(state), Reader(scope.tree, own, {})
