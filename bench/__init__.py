@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,12 @@ def with_table(text: str, name: str, lines: Iterable[str]) -> str:
     begin, end = f"<!-- {name}: made by ./dev bench {name} -->\n", f"<!-- end of {name} -->"
     before, _, rest = text.partition(begin)
     return "\n".join([f"{before}{begin}", *lines, "", f"{end}{rest.partition(end)[2]}"])
+
+
+def unwind_on_signals() -> None:
+    """Make SIGTERM and SIGINT raise, so that a benchmark restores this machine."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's & has disabled
 
 
 @contextmanager

@@ -29,12 +29,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, NamedTuple
 
-from bench import THP, thp_settings, with_table
+from bench import THP, thp_settings, unwind_on_signals, with_table
 from lab import counting
 from lab.machine import TREE, cache_dir
 from lab.programs import BenchError, started, workload
@@ -363,6 +363,18 @@ def khugepaged_rows(
     yield "memory, where half of each 2 MB is touched", "1.00", f"{slow['half_empty_grows']:.2f}"
 
 
+def measured(
+    bench: str, kept: Path, ways: Mapping[str, Callable[[], Any]], parts: Iterable[str]
+) -> dict[str, Any]:
+    """Measure parts of a benchmark, and keep each in its file; return all that the file has."""
+    results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+    for name in parts:
+        counting.progress(f"{bench}: {name}")
+        results |= {"host": host(), name: ways[name]()}
+        kept.write_text(json.dumps(results, indent=1) + "\n")
+    return results
+
+
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="./dev bench collapse", description=__doc__)
     parser.add_argument(
@@ -379,11 +391,6 @@ def main(argv: list[str]) -> None:
         "cpu": lambda: cpu(given.mib // 2, given.repeats),
         "khugepaged": lambda: khugepaged(given.mib // 8),
     }
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's & has disabled
-    results: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    for name in () if given.page else given.parts or PARTS:
-        counting.progress(f"collapse: {name}")
-        results |= {"host": host(), name: ways[name]()}
-        KEPT.write_text(json.dumps(results, indent=1) + "\n")
+    unwind_on_signals()
+    results = measured("collapse", KEPT, ways, () if given.page else given.parts or PARTS)
     PAGE.write_text(with_table(PAGE.read_text(), "collapse", lines(results)))

@@ -21,7 +21,6 @@ import csv
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -33,10 +32,9 @@ from pathlib import Path
 from statistics import mean, median, variance
 from typing import Any, NamedTuple
 
-from bench import thp_settings, with_table
-from bench.collapse import OFF, host
+from bench import thp_settings, unwind_on_signals, with_table
+from bench.collapse import OFF, measured
 from bench.programs import LOADS, NOBODY, POSTGRES
-from lab import counting
 from lab.machine import TREE
 from lab.programs import BenchError, started
 
@@ -354,11 +352,6 @@ def main(argv: list[str]) -> None:
         "parts", nargs="*", metavar="PART", help=f"only these of {', '.join(PARTS)}"
     )
     given = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's & has disabled
-    results: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    for name in () if given.page else given.parts or PARTS:
-        counting.progress(f"live: {name}")
-        results |= {"host": host(), name: PARTS[name]()}
-        KEPT.write_text(json.dumps(results, indent=1) + "\n")
+    unwind_on_signals()
+    results = measured("live", KEPT, PARTS, () if given.page else given.parts or PARTS)
     PAGE.write_text(with_table(PAGE.read_text(), "live", lines(results)))

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench import THP, with_table
+from bench import THP, unwind_on_signals, with_table
 from bench.collapse import host
 from lab import counting
 from lab.machine import TREE
@@ -299,8 +299,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--page", action="store_true", help="only write the tables")
     parser.add_argument("options", nargs="*", metavar="OPTION", help="after --: of maintain")
     given = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's & has disabled
+    unwind_on_signals()
     results: dict[str, Any] = json.loads(KEPT.read_text()) if given.page else {}
     if not given.page:
         run(given, results)
