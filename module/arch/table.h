@@ -11,4 +11,9 @@
 #include "generic/table.h"
 #endif
 
+/* Reads one entry. The page table may change at any time. */
+#ifndef mmp_read_pte
+#define mmp_read_pte(pte)	ptep_get_lockless((pte_t *)(pte))
+#endif
+
 #endif /* MMPOLICY_ARCH_TABLE_H */

@@ -5,7 +5,6 @@
 
 #include "../generic/table.h"
 
-#undef mmp_read_pte
 /*
  * Reads one entry. The page table may change at any time. ptep_get_lockless() reads the whole block
  * for an entry of a folded one.

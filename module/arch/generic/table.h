@@ -56,7 +56,4 @@ static inline bool mmp_bits_used(unsigned long bits)
 	return mmp_bits_present(bits) && mmp_bits_young(bits);
 }
 
-/* Reads one entry. The page table may change at any time. */
-#define mmp_read_pte(pte)	ptep_get_lockless((pte_t *)(pte))
-
 #endif /* MMPOLICY_ARCH_GENERIC_TABLE_H */

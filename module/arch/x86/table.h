@@ -69,7 +69,4 @@ static inline bool mmp_bits_used(unsigned long bits)
 	return !(~bits & (_PAGE_PRESENT | _PAGE_ACCESSED));
 }
 
-/* Reads one entry. The page table may change at any time. */
-#define mmp_read_pte(pte)	ptep_get_lockless((pte_t *)(pte))
-
 #endif /* MMPOLICY_ARCH_X86_TABLE_H */
