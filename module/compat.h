@@ -52,7 +52,10 @@
 #define MMP_TRUSTED_ARGS	0
 #endif
 
-/* Sites that only the series large-folio-faults/ adds. */
+/*
+ * Sites in the fault path that only the kernel patches in large-folio-faults/
+ * ask about.
+ */
 #ifdef MM_POLICY_REUSE
 #define mmp_is_reuse(site)	unlikely((site) == MM_POLICY_REUSE)
 #else
@@ -83,7 +86,10 @@
 #define MMP_NEEDS_HOOKS(reason)	(reason)
 #endif
 
-/* Without the hooks, a bit that the kernel does not use; provider/thp_gfp.c gives it a meaning. */
+/*
+ * Without the hooks, a bit of gfp_t that the kernel does not use;
+ * provider/thp_gfp.c gives it a meaning.
+ */
 #ifndef __GFP_ONLY_COMPACT
 #define __GFP_ONLY_COMPACT	((__force gfp_t)BIT(___GFP_UNUSED_BIT))
 #endif
@@ -199,8 +205,8 @@
 #endif
 
 /*
- * Why the kernel asks for allowable orders: in a fault; for khugepaged; or for a forced
- * collapse (MADV_COLLAPSE), which ignores the settings in sysfs.
+ * Reasons for which the kernel asks for allowed orders: a fault, khugepaged, or
+ * a forced collapse (MADV_COLLAPSE), which ignores the settings in sysfs.
  */
 #if MMP_HAVE_TVA_TYPE
 #define MMP_TVA_FAULT		TVA_PAGEFAULT
@@ -214,8 +220,8 @@
 #define mmp_tva_fault(why)	((u32)(why) == MMP_TVA_FAULT)
 
 /*
- * Sizes for which khugepaged is started; and whether its scan of a range asks for allowable
- * orders and accepts that there are none.
+ * Sizes for which khugepaged is started; and whether its scan of a range asks
+ * for allowed orders and accepts that there are none.
  */
 #if MMP_HAVE_COLLAPSE_TO_ALL_SIZES
 #define MMP_KHUGEPAGED_SIZES	THP_ORDERS_ALL_ANON

@@ -100,8 +100,9 @@ static int core_parse_params(const struct mmp_policy **active)
 }
 
 /*
- * Removes the files first, so that no write begins, and then the hooks. Memory that callbacks
- * dereference is freed after the last callback has returned.
+ * Unloads the module. Removes the files first, so that no write begins, and
+ * then the hooks. Memory that callbacks dereference is freed after the last
+ * callback has returned.
  */
 static void core_free_all(void)
 {
@@ -123,7 +124,10 @@ static int __init core_take_hooks(void)
 {
 	int err;
 
-	/* Probes of tracepoints take a spinlock, which sleeps on PREEMPT_RT. */
+	/*
+	 * The module's tracepoint probes take a spinlock, which may sleep on
+	 * PREEMPT_RT.
+	 */
 	if (IS_ENABLED(CONFIG_PREEMPT_RT)) {
 		pr_err("kernels with PREEMPT_RT are not supported\n");
 		return -EOPNOTSUPP;
@@ -137,7 +141,10 @@ static int __init core_take_hooks(void)
 	return err;
 }
 
-/* Refuses to load with a parameter that names a policy this kernel cannot have. */
+/*
+ * Refuses to load the module if a parameter names a policy that this kernel
+ * cannot run.
+ */
 static int __init core_check_active(const struct mmp_policy *const *active)
 {
 	int i;

@@ -33,7 +33,10 @@ ssize_t mmp_read(struct file *file, struct kobject *kobj, const struct bin_attri
 
 #define TRY(name, ...) static inline void try_##name(void) { __VA_ARGS__; }
 
-/* ANYTHING must compile and NOTHING must not; otherwise the probe itself is broken. */
+/*
+ * ANYTHING must compile and NOTHING must not; otherwise the probe itself is
+ * broken.
+ */
 TRY(ANYTHING, (void)0)
 TRY(NOTHING, mmp_nothing_has_this_name())
 

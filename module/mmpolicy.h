@@ -2,9 +2,10 @@
 /*
  * mmpolicy: types shared by all parts of the module.
  *
- * A point is one decision the kernel lets us take, a policy one algorithm for
- * it, a knob a bounded number that tunes a policy, a profile one policy with
- * its knobs for every point. See docs/design.md.
+ * A point is one decision of the kernel that the module may take. A policy is
+ * one algorithm for a point, and a knob is a bounded number that tunes a
+ * policy. A profile holds one policy with its knobs for every point. See
+ * docs/design.md.
  */
 #ifndef MMPOLICY_H
 #define MMPOLICY_H
@@ -51,37 +52,44 @@ struct mmp_knob {
 
 /**
  * struct mmp_policy - one algorithm for one point
- * @name: as in sysfs, unique in its point
- * @point: the point it serves; a @loadable policy has one only while it is loaded
+ * @name: name in sysfs, unique in its point
+ * @point: point of the policy; a @loadable policy has one only while it is
+ *	loaded
  * @knobs: its knobs, or %NULL
- * @nr_knobs: how many
- * @max_knobs: most knobs that a @loadable policy can have
- * @slot: index of its first knob; set at load
- * @lacks: why this kernel cannot have the policy, or %NULL
- * @loadable: loaded and unloaded at run time; sysfs lists it only while @lacks is %NULL
- * @witness: anon_order: see &mm_policy_ops.anon_mapped
- * @anon_order: anon_order: the largest order for a fault; context as for
- *	&mm_policy_ops.anon_orders. knob[i] is the value of @knobs[i]. Knob 0
- *	is the cap of all answers, unless it has no knobs or a @max_order.
- * @max_order: anon_order: the cap of all answers, whatever value the knobs have
- * @cap: anon_order: the cap of all answers in a VMA, or %NULL if that is knob 0
- * @bulk_pages: bulk: pages to ask for in a refill from node @nid, which may be
- *	%NUMA_NO_NODE. Preemption is off, softirqs may be on. Setting *@timed
- *	asks for @bulk_done.
- * @bulk_done: bulk: the result of a refill; its duration is in ticks of get_cycles().
- *	Softirqs have been off since @bulk_pages, on the same CPU. Refills for tasks,
- *	which may sleep, do not call it.
- * @madv_free: madv_free: how to free a range of an anonymous VMA, and why;
- *	context as for &mm_policy_ops.madv_free_eager
- * @thp_gfp: thp_gfp: which of %MM_POLICY_GFP_MASK to allocate a large folio
- *	with, in place of @stock; context as for &mm_policy_ops.thp_gfp, knobs as for
- *	@anon_order. The point drops __GFP_THISNODE if the fault prefers no node, or a
- *	node without memory.
- * @compact_try: compact: whether to make this attempt. Context as for
+ * @nr_knobs: number of knobs
+ * @max_knobs: largest number of knobs that a @loadable policy can have
+ * @slot: index of its first knob in mmp_settings.values; set at load
+ * @lacks: why this kernel cannot run the policy, or %NULL
+ * @loadable: loaded and unloaded at run time; sysfs lists it only while @lacks
+ *	is %NULL
+ * @witness: anon_order: the policy reads accessed bits, so the kernel clears
+ *	those of a new folio's first and last page, see
+ *	&mm_policy_ops.anon_mapped
+ * @anon_order: anon_order: returns the largest order for a fault; context as
+ *	for &mm_policy_ops.anon_orders. knob[i] is the value of @knobs[i].
+ *	Knob 0 bounds all answers, unless the policy has no knobs or a
+ *	@max_order.
+ * @max_order: anon_order: upper bound of all answers, independent of knobs
+ * @cap: anon_order: returns the upper bound of all answers in a VMA, or %NULL
+ *	if knob 0 is the bound
+ * @bulk_pages: bulk: returns the number of pages for a refill from node @nid,
+ *	which may be %NUMA_NO_NODE. Preemption is off, softirqs may be on.
+ *	Setting *@timed requests a call of @bulk_done.
+ * @bulk_done: bulk: reports the result of a refill and its duration in ticks of
+ *	get_cycles(). Softirqs have been off since @bulk_pages, on the same
+ *	CPU. Not called for refills for tasks, which may sleep.
+ * @madv_free: madv_free: returns how to free a range of an anonymous VMA, and
+ *	why; context as for &mm_policy_ops.madv_free_eager
+ * @thp_gfp: thp_gfp: returns the flags of %MM_POLICY_GFP_MASK to allocate a
+ *	large folio with, in place of @stock; context as for
+ *	&mm_policy_ops.thp_gfp, knobs as for @anon_order. The point drops
+ *	__GFP_THISNODE if the fault prefers no node, or a node without
+ *	memory.
+ * @compact_try: compact: returns whether to make this attempt. Context as for
  *	&mm_policy_ops.compact_try, knobs as for @anon_order.
- * @compact_done: compact: the result of an attempt; @scanned sums the pages scanned by
- *	the migrate scanner and by the free scanner. %NULL: not called. Context as for
- *	&mm_policy_ops.compact_done.
+ * @compact_done: compact: reports the result of an attempt; @scanned is the sum
+ *	of pages scanned by the migrate scanner and by the free scanner.
+ *	%NULL: not called. Context as for &mm_policy_ops.compact_done.
  */
 struct mmp_policy {
 	const char *name;
@@ -113,23 +121,25 @@ struct mmp_policy {
 };
 
 /**
- * struct mmp_point - one decision the kernel lets us take
- * @name: as in sysfs
+ * struct mmp_point - one decision of the kernel that the module may take
+ * @name: name in sysfs
  * @knobs: knobs that all its policies share, or %NULL
- * @nr_knobs: how many
+ * @nr_knobs: number of knobs
  * @counters: names of its counters
- * @nr_counters: how many
- * @first_counter: index of the first; set at load
+ * @nr_counters: number of counters
+ * @first_counter: index of its first counter; set at load
  * @node_size: bytes of zeroed memory for each profile and node
- * @shadows: the point can ask a shadow, a policy whose answers are counted and not applied
+ * @shadows: the point can ask a shadow policy, whose answers are counted and
+ *	not applied
  * @host: the point acts on the whole host, so only the profile "default" has it
  * @scratch_size: bytes that the point needs while any profile has a policy here
- * @scratch: @scratch_size zeroed bytes, or %NULL. The writer allocates them before it takes
- *	mmp_lock, so that other writers do not wait for memory.
- * @switched: called with true before the first, with false after the last
- *	profile has a policy here, or %NULL; may sleep
+ * @scratch: @scratch_size zeroed bytes, or %NULL. The writer allocates them
+ *	before it takes mmp_lock, so that other writers do not wait for
+ *	memory.
+ * @switched: called with true before the first profile gets a policy here, and
+ *	with false after the last one; may sleep; or %NULL
  * @now: name of a sysfs file with a current measurement, or %NULL
- * @read_now: the measurement for a profile; may sleep
+ * @read_now: returns the measurement for a profile; may sleep
  */
 struct mmp_point {
 	const char *name;

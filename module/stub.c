@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Replaces the module on a kernel with neither the hooks nor the options for ftrace. */
+/*
+ * Built in place of the module on a kernel with neither the mm_policy hooks nor
+ * the options for ftrace. Loading it only prints the reason.
+ */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/mm.h>

@@ -1,21 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * anon_order/adaptive: a large folio where memory nearby has been used in full. judge.c has the
- * rule; here are the knobs, the entry, and the shortcuts that spare most faults the rule.
+ * anon_order/adaptive: the policy requests a large folio for a page fault if
+ * memory near the fault has been used in full. judge.c implements this rule
+ * ("the rule" below). This file has the knobs, the entry point, and shortcuts
+ * that answer most faults without running the rule.
  *
- * The contract of the shortcuts, which tests/unit/test_agree.c holds:
+ * The shortcuts must agree with the rule as follows; tests/unit/test_agree.c
+ * checks it:
  *
- * - A filter may say order 0 only where the rule finds no example, nor waste (waste.h).
- * - A stream may say max_order, or hand over to anon_order_grown(), only where the rule finds
- *   the neighbouring block used. It does not check that a folio fits around the fault: the
- *   kernel does, so there the rule says order 0 and the kernel takes what fits.
- * - Deferring (defer.h) does not look at all, and says so with a reason of its own.
+ * - A filter may answer order 0 only if the rule would find neither a fully
+ *   used block or group near the fault (an "example") nor wasted memory
+ *   (waste.h).
+ * - A stream shortcut may answer max_order, or call anon_order_grown(), only if
+ *   the rule would find the neighbouring 64 kB block used. The shortcut does
+ *   not check that a folio fits around the fault, because the kernel does;
+ *   where nothing fits, the rule answers order 0, and the kernel allocates a
+ *   smaller folio than the shortcut requested.
+ * - Deferring (defer.h) skips all page table reads, and is counted under its
+ *   own reason.
  *
- * Filters read a few entries of all eight places, from coarse to fine. Entries of other
- * VMAs in these tables only make them look closer, as the rule does not use them.
+ * Filters read a few page table entries of all eight places where the rule
+ * looks, in three steps from few entries to more. Entries of other VMAs in the
+ * same page tables may pass a filter; the rule ignores them afterwards.
  *
- * Each stage is noinline: a fault that an earlier one answers does not save the registers that
- * this one needs.
+ * Each stage is noinline, so a fault that an earlier stage answers does not
+ * save the registers that a later stage needs.
  */
 #include <linux/bitops.h>
 #include <linux/mm.h>
@@ -40,7 +49,10 @@ static struct mmp_knob knobs[] = {
 			 "so many beyond 64 kB must fit into the memory of the process"),
 };
 
-/* ---- Filters: how closely they look at the pages of a place, and at which places */
+/*
+ * ---- Filters: callbacks that say which page table entries of a block or group
+ * a filter reads
+ */
 
 typedef unsigned long anon_order_look(const pte_t *pte, unsigned int nr);
 
@@ -54,15 +66,20 @@ static __always_inline unsigned long both_ends(const pte_t *pte, unsigned int nr
 	return entry_bits(pte) & entry_bits(pte + nr - 1);
 }
 
-/* Of a block both ends and a neighbour of one end, of a group all four pages. */
+/*
+ * Reads a sample of page table entries: of a block of 16 pages both ends and a
+ * neighbour of one end, of a group of 4 pages all four.
+ */
 static __always_inline unsigned long samples(const pte_t *pte, unsigned int nr)
 {
 	return nr == BLOCK ? block_ends(pte) : group_bits(pte);
 }
 
 /*
- * May there be an example at one of the eight places? For a fault in the middle of @table;
- * @index may have more bits than those of the table.
+ * Returns true if at least one of the eight places near the fault may have been
+ * used in full. The fault lies in the middle of @table; @look reads the entries
+ * of one place, and only the low bits of @index, which select an entry of the
+ * table, are used.
  */
 static __always_inline bool any_example(const pte_t *table, unsigned long index,
 					anon_order_look *look)
@@ -76,7 +93,10 @@ static __always_inline bool any_example(const pte_t *table, unsigned long index,
 	for (i = 0; i < PLACES; i++) {
 		const long pages = block_places[i] * BLOCK;
 
-		/* Neighbouring blocks are within the table; others wrap around to its start. */
+		/*
+		 * A neighbouring block is always within the table; places
+		 * farther away wrap around to the other end of the table.
+		 */
 		bits |= look(pages == BLOCK || pages == -BLOCK ? block + pages :
 			     table + ((index + pages) & (PTRS_PER_PTE - BLOCK)), BLOCK);
 		bits |= look(group + group_places[i] * GROUP, GROUP);
@@ -85,9 +105,10 @@ static __always_inline bool any_example(const pte_t *table, unsigned long index,
 }
 
 /*
- * The bits of the places of a fault in @block, which is the first or the last one of a page
- * table: those that are in this table, or (@beyond) those in the neighbouring table. The fault may
- * be in any group of the block.
+ * Reads the places near a fault in @block, which is the first or the last block
+ * of a page table. Without @beyond, reads only places in this table; with
+ * @beyond, only places in the neighbouring table. The fault may be in any group
+ * of the block, so this reads the places of all four groups.
  */
 static __always_inline unsigned long edge_bits(const pte_t *table, long block, bool beyond,
 					       anon_order_look *look)
@@ -121,8 +142,10 @@ static __always_inline bool any_example_of_edge(const pte_t *table, bool first, 
 }
 
 /*
- * As any_example_of_edge(), in both tables of an edge. The neighbouring table is only read if it
- * maps a part of the VMA. An entry that is not a table may be a huge page.
+ * Like any_example_of_edge(), but reads this page table and the neighbouring
+ * one. Skips the neighbouring table if it maps no part of the VMA. Returns true
+ * if the neighbouring PMD is not a page table but maps something, such as a
+ * huge page.
  */
 static __always_inline bool any_example_at_edge(const struct vm_fault *vmf,
 						const pte_t *table, anon_order_look *look)
@@ -143,9 +166,16 @@ static __always_inline bool any_example_at_edge(const struct vm_fault *vmf,
 	return any_example_of_edge(mmp_table_at(bits), first, true, look);
 }
 
-/* ---- Streams: @block is the first entry of the fault's block */
+/*
+ * ---- Streams: faults that extend used memory upwards or downwards. @block is
+ * the page table entry of the first page in the fault's 64 kB block.
+ */
 
-/* Upwards: the block before is used. With a larger max_order, more than a block decides. */
+/*
+ * Tests for an upward stream: the block before the fault's block is fully used.
+ * Above 64 kB (max_order > 4) a single block is not enough, so this returns
+ * false.
+ */
 static __always_inline bool streams_up(const struct vm_fault *vmf, const pte_t *block,
 				       const u32 *knob)
 {
@@ -155,8 +185,9 @@ static __always_inline bool streams_up(const struct vm_fault *vmf, const pte_t *
 }
 
 /*
- * Downwards: the block behind is used. The caller has to see that the page before the block is
- * empty, so that the rule counts nothing against it.
+ * Tests for a downward stream: the block after the fault's block is fully used.
+ * The caller must check that the page before the fault's block is empty,
+ * because the rule would count used-in-part memory there against a large folio.
  */
 static __always_inline bool streams_down(const struct vm_fault *vmf, const pte_t *block,
 					 const u32 *knob)
@@ -167,7 +198,10 @@ static __always_inline bool streams_down(const struct vm_fault *vmf, const pte_t
 	       knob[MAX_ORDER] <= BLOCK_ORDER;
 }
 
-/* Is the page before the block of a fault empty, in whatever page table of the VMA? */
+/*
+ * Returns true if the page right before the fault's 64 kB block is empty; that
+ * page may be in the previous page table.
+ */
 static __always_inline bool empty_before(const struct vm_fault *vmf)
 {
 	const struct mmp_place place = mmp_place(vmf);
@@ -178,7 +212,11 @@ static __always_inline bool empty_before(const struct vm_fault *vmf)
 	return pte ? !entry_bits(pte) : leaf == MMP_EMPTY;
 }
 
-/* After many small folios, a folio that cannot be made must not end deferring: does it fit? */
+/*
+ * Answers the first fault of a stream after many small folios. A large order
+ * ends deferring (defer.h), so this first checks that a folio fits around the
+ * fault.
+ */
 static noinline struct mmp_decision anon_order_stream_begins(const struct vm_fault *vmf,
 							     const u32 *knob)
 {
@@ -197,7 +235,10 @@ static __always_inline struct mmp_decision anon_order_stream(const struct vm_fau
 	return (struct mmp_decision){ MMP_DENSE_NEIGHBOUR, knob[MAX_ORDER] };
 }
 
-/* ---- Stages for a fault in the middle of its page table, the last one first */
+/*
+ * ---- Stages for a fault in the middle of its page table. Each stage calls the
+ * one above it.
+ */
 
 static noinline struct mmp_decision anon_order_look_at_samples(const struct vm_fault *vmf,
 							       const pte_t *table,
@@ -234,9 +275,16 @@ static noinline struct mmp_decision anon_order_look_at_streams(const struct vm_f
 	return anon_order_look_at_ends(vmf, block, knob);
 }
 
-/* ---- Stages for a fault in the first or last block of its page table, or without one */
+/*
+ * ---- Stages for a fault in the first or last block of its page table, or
+ * without a page table
+ */
 
-/* Is the block before used, which may be in the table before? Then sizes follow from that. */
+/*
+ * Returns true if the block before the fault's block is fully used. That block
+ * may be in the previous page table. If true, anon_order_grown() can answer
+ * without running the rule.
+ */
 static __always_inline bool used_before(const struct mmp_place *place)
 {
 	const unsigned long before = (place->addr & -BLOCK_BYTES) - BLOCK_BYTES;
@@ -284,7 +332,10 @@ static noinline struct mmp_decision anon_order_edge(const struct vm_fault *vmf,
 	return anon_order_look_at_edge_ends(vmf, table, knob);
 }
 
-/* The entry. Eight loads, the last page of each place, answer most faults of sparse access. */
+/*
+ * Entry point of the policy. For sparse access, reading the last page table
+ * entry of each of the eight places answers most faults.
+ */
 static struct mmp_decision anon_order_adaptive(const struct vm_fault *vmf,
 					       enum mm_policy_site site,
 					       const u32 *knob)
@@ -306,11 +357,14 @@ static struct mmp_decision anon_order_adaptive(const struct vm_fault *vmf,
 }
 
 /**
- * mmp_anon_order_near - may memory near a fault have been used in full?
+ * mmp_anon_order_near - test whether memory near a fault may have been used in
+ * full
  * @vmf: the fault
  *
- * The first look of adaptive, for policies that are asked only where it finds something.
- * Return: false if a judge by use has nothing to find there.
+ * Runs the first filter of adaptive. Other policies call it to skip faults with
+ * nothing used nearby.
+ *
+ * Return: false if no page table entry near the fault shows use.
  */
 bool mmp_anon_order_near(const struct vm_fault *vmf)
 {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Answers in advance: a policy that has just answered a fault with a page may give this answer
- * to the next faults of the task on this CPU, too. Where the kernel calls the module through
- * ftrace, these faults then skip the call (provider/fault.c). The hooks ask about each fault.
+ * Answers in advance: a policy that has just answered order 0 may also answer
+ * order 0 for the next faults of this task on this CPU. On a kernel without the
+ * mm_policy hooks, these faults then skip the ftrace call into the module
+ * (provider/fault.c). Kernels with the hooks ask about each fault, so they
+ * ignore answers in advance.
  */
 #ifndef MMPOLICY_AHEAD_H
 #define MMPOLICY_AHEAD_H
@@ -11,16 +13,20 @@
 
 #include "anon_order.h"
 
-/* The number of faults, with the reason in the lowest bits. */
+/*
+ * Number of faults answered in advance, shifted by MMP_AHEAD_SHIFT, with enum
+ * mmp_reason in the low bits.
+ */
 DECLARE_PER_CPU(u32, mmp_ahead);
 
 #define MMP_AHEAD_SHIFT	8
 #define MMP_AHEAD_MOST	64U
 
 /**
- * mmp_answer_ahead - answer the next faults of the task on this CPU with a page, too
- * @faults: their number, at most %MMP_AHEAD_MOST
- * @reason: the reason that is counted for them
+ * mmp_answer_ahead - also answer order 0 for the next faults of this task on
+ * this CPU
+ * @faults: number of faults, at most %MMP_AHEAD_MOST
+ * @reason: the reason under which these faults are counted
  */
 static __always_inline void mmp_answer_ahead(u32 faults, enum mmp_reason reason)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Arguments and answers of policies of the point anon_order. Also compiled in
- * userland, where tests/unit/shim stands in for the kernel.
+ * Arguments and answers of policies of the point anon_order, which chooses the
+ * folio order of an anonymous page fault. The unit tests compile this header in
+ * userland, where tests/unit/shim provides the kernel's types.
  */
 #ifndef MMPOLICY_ANON_ORDER_H
 #define MMPOLICY_ANON_ORDER_H
@@ -13,21 +14,24 @@
 #include "../compat.h"
 #include "../mmpolicy.h"
 
-#define MMP_MIN_ORDER	2	/* mm has no large anonymous folio below it */
+#define MMP_MIN_ORDER	2	/* mm makes no large anonymous folio below this order */
 #define MMP_MAX_ORDER	9	/* PMD size */
-#define MMP_ORDER_STOCK	10	/* an answer of a policy that has gone: as stock */
+#define MMP_ORDER_STOCK	10	/* "stock" as an order: the policy was removed during the call */
 
 /**
- * enum mmp_reason - why a fault got its order
- * @MMP_CAP: the policy's plain limit
- * @MMP_DENSE_NEIGHBOUR: memory nearby was used in full
- * @MMP_NO_ROOM: memory nearby was used in full, but no folio fits around the fault
- * @MMP_NO_NEIGHBOUR: no memory nearby was used in full
- * @MMP_SPARSE_NEIGHBOUR: more memory nearby was allocated than was used
- * @MMP_PROBE: a PMD-sized block made of smaller folios, to see them used
- * @MMP_LOCKED: mlock() populates everything anyway
- * @MMP_DEFERRED: not looked at, as many faults before got order 0
- * @MMP_REASONS: how many there are
+ * enum mmp_reason - why a policy requested its order for a fault
+ * @MMP_CAP: a fixed limit of the policy, such as max_order
+ * @MMP_DENSE_NEIGHBOUR: memory near the fault was used in full
+ * @MMP_NO_ROOM: memory near the fault was used in full, but no large folio fits
+ *	around the fault
+ * @MMP_NO_NEIGHBOUR: no memory near the fault was used in full
+ * @MMP_SPARSE_NEIGHBOUR: near the fault, more memory was allocated than used
+ * @MMP_PROBE: adaptive chose folios below PMD size for this block, because
+ *	their accessed bits show whether the block is used
+ * @MMP_LOCKED: mlock() populates the whole VMA, so large folios waste nothing
+ * @MMP_DEFERRED: adaptive did not read page tables, because many faults before
+ *	got order 0
+ * @MMP_REASONS: number of reasons
  */
 enum mmp_reason {
 	MMP_CAP,
@@ -42,32 +46,41 @@ enum mmp_reason {
 };
 
 /**
- * struct mmp_decision - the answer to one fault
- * @reason: why
- * @order: largest order wanted; 0 and 1 mean order 0. %MMP_ORDER_STOCK: no opinion
+ * struct mmp_decision - the answer of a policy to one fault
+ * @reason: enum mmp_reason, for the counters
+ * @order: largest order requested; 0 and 1 mean order 0, %MMP_ORDER_STOCK
+ *	leaves the choice to mm
  */
 struct mmp_decision {
 	u32 reason;
 	u32 order;
 };
 
-/* VMA flags that need a closer look. VM_UFFD_MINOR is for files only. */
+/*
+ * VMA flags for which a fault takes the slow path. VM_UFFD_MINOR is missing, as
+ * only files have it.
+ */
 #define MMP_SPECIAL_FLAGS						\
 	(VM_HUGEPAGE | VM_NOHUGEPAGE | VM_LOCKED | VM_UFFD_MISSING | VM_UFFD_WP)
 
-/* Does a policy that judges by use have a reason to look? adaptive.c has its first look. */
+/*
+ * Returns true if memory near the fault may have been used in full. Defined in
+ * adaptive.c.
+ */
 bool mmp_anon_order_near(const struct vm_fault *vmf);
 
 /**
- * mmp_mlock_override - let the cap decide in a VMA that mlock() populates in full
+ * mmp_mlock_override - request the policy's largest order in a VMA that mlock()
+ * populates in full
  * @policy: the policy
  * @vma: the VMA of the fault
- * @knob: values of its knobs
- * @d: its decision
+ * @knob: values of the policy's knobs
+ * @d: the policy's decision
  *
- * mlock() populates all of a VMA. A policy that judges by use does not know; the
- * largest folios cost nothing there.
- * Return: the decision to take.
+ * mlock() populates every page of a VMA, so the largest folios waste nothing
+ * there. A policy that decides by accessed bits cannot see this.
+ *
+ * Return: the decision to use; @d unless the VMA is locked and @d is order 0.
  */
 static inline struct mmp_decision mmp_mlock_override(const struct mmp_policy *policy,
 						     const struct vm_area_struct *vma,
@@ -83,17 +96,18 @@ static inline struct mmp_decision mmp_mlock_override(const struct mmp_policy *po
 
 enum mmp_page {
 	MMP_EMPTY,	/* nothing there */
-	MMP_MAPPED,	/* there, but never touched as far as hardware knows */
-	MMP_USED,	/* there and touched */
+	MMP_MAPPED,	/* present, accessed bit clear */
+	MMP_USED,	/* present, accessed bit set */
 };
 
 /**
- * struct mmp_place - the surroundings of a fault, for mmp_entries()
- * @addr: of the fault
- * @start: of the VMA
- * @size: of the VMA, in bytes
- * @pmd: entry for @addr
- * @here: the page table entry for @addr, or NULL if there is no page table
+ * struct mmp_place - position of a fault in its VMA and page tables, for
+ * mmp_entries()
+ * @addr: address of the fault
+ * @start: start of the VMA
+ * @size: size of the VMA in bytes
+ * @pmd: PMD entry for @addr
+ * @here: page table entry for @addr, or NULL if there is no page table
  */
 struct mmp_place {
 	unsigned long addr;
@@ -104,7 +118,7 @@ struct mmp_place {
 };
 
 /**
- * mmp_place - describe the surroundings of a fault
+ * mmp_place - describe the position of a fault in its VMA and page tables
  * @vmf: the fault
  */
 static __always_inline struct mmp_place mmp_place(const struct vm_fault *vmf)
@@ -121,13 +135,19 @@ static __always_inline struct mmp_place mmp_place(const struct vm_fault *vmf)
 	};
 }
 
-/* The entry @pages behind @pte, within its page table. */
+/*
+ * Reads the page table entry @pages after @pte, which must be in the same page
+ * table.
+ */
 static inline pte_t mmp_pte(const pte_t *pte, long pages)
 {
 	return mmp_read_pte(pte + pages);
 }
 
-/* What an entry says of its page. A page in swap counts as empty: it was used long ago. */
+/*
+ * Classifies a page by its page table entry. A swapped-out page counts as
+ * empty, because it was not used for a long time.
+ */
 static __always_inline enum mmp_page mmp_page_of(pte_t pte)
 {
 	if (pte_present(pte))
@@ -135,7 +155,10 @@ static __always_inline enum mmp_page mmp_page_of(pte_t pte)
 	return MMP_EMPTY;
 }
 
-/* mmp_entries() for another page table than that of the fault, within one page of PMDs. */
+/*
+ * Like mmp_entries(), for an address in another page table than the fault's.
+ * Returns NULL beyond the PMD page of the fault.
+ */
 static noinline __maybe_unused const pte_t *
 mmp_entries_of(const struct mmp_place *place, unsigned long addr,
 	       enum mmp_page *leaf)
@@ -155,12 +178,15 @@ mmp_entries_of(const struct mmp_place *place, unsigned long addr,
 }
 
 /**
- * mmp_entries - the page table entries of a place near the fault
- * @place: where the fault is
- * @addr: in the VMA, as only its tables stay
- * @leaf: set if there are no entries: one page for all, or nothing
+ * mmp_entries - find the page table entry of an address near the fault
+ * @place: position of the fault
+ * @addr: an address in the same VMA, as only page tables of this VMA cannot be
+ *	freed during the fault
+ * @leaf: set if there is no page table: to the state of the huge page, or to
+ *	%MMP_EMPTY
  *
- * Return: the entry for @addr, or NULL. Those up to the end of its table follow.
+ * Return: the entry for @addr, or NULL without a page table. The entries after
+ * it are valid up to the end of the page table.
  */
 static __always_inline const pte_t *mmp_entries(const struct mmp_place *place,
 						unsigned long addr,
@@ -175,12 +201,14 @@ static __always_inline const pte_t *mmp_entries(const struct mmp_place *place,
 }
 
 /**
- * mmp_lowered - an order under memory pressure
- * @order: the order that the policy wants
+ * mmp_lowered - lower an order in proportion to a shortage of memory
+ * @order: the order that the policy requests
  * @free: free memory above the high watermarks, in 1/1000 of the node
- * @limit: where lowering begins, in percent of the node; 0 for never
+ * @limit: lowering begins below this much free memory, in percent of the node;
+ *	0: never
  *
- * Return: @order, scaled down in proportion where less than @limit is free.
+ * Return: @order, scaled down in proportion where less than @limit percent is
+ * free.
  */
 static inline unsigned int mmp_lowered(unsigned int order, unsigned int free,
 				       unsigned int limit)

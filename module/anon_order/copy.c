@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * adaptive at a write to memory that is shared, as after fork(). Such memory is all present,
- * so the example is memory written since: a piece before or behind the fault with enough
- * writable entries. If it was copied as a whole, its outermost pages must have been used
- * since.
+ * Answers of adaptive for copy-on-write faults, as after fork(). Pages that two
+ * processes share are all present, so presence says nothing about use. Instead,
+ * the neighbouring memory before or after the fault must have enough writable
+ * entries, that is, pages copied since the fork. If that memory was copied as
+ * one folio, its first and last page must also have the accessed bit set.
  */
 #include <linux/mm.h>
 
 #include "copy.h"
 #include "judge.h"
 
-/* Were the @nr pages at @pte written, at least @least of each 16? */
+/*
+ * Returns true if the @nr pages at @pte were written since the fork: at least
+ * @least of each 16 pages are writable, and the first and last page are
+ * writable and accessed.
+ */
 static bool written(const pte_t *pte, unsigned int nr, unsigned int least)
 {
 	unsigned long outer = entry_bits(pte) & entry_bits(pte + nr - 1);
@@ -23,7 +28,10 @@ static bool written(const pte_t *pte, unsigned int nr, unsigned int least)
 	return there >= nr / BLOCK * least;
 }
 
-/* Was such a piece of 2^@order pages written before or behind @index, within its page table? */
+/*
+ * Returns true if 2^@order pages right before or right after @index were
+ * written since the fork. Both must be in the same page table.
+ */
 static bool written_beside(const pte_t *table, unsigned long index, unsigned int order,
 			   unsigned int least)
 {
@@ -47,7 +55,10 @@ static noinline struct mmp_decision anon_order_written(const pte_t *table, unsig
 	return (struct mmp_decision){ MMP_DENSE_NEIGHBOUR, order };
 }
 
-/* Two entries answer most writes: the page before the block, and the one behind it. */
+/*
+ * Answers a copy-on-write fault. Most faults need only two page table entries:
+ * the page before the fault's 64 kB block, and the page after it.
+ */
 noinline struct mmp_decision anon_order_copy(const struct vm_fault *vmf, const u32 *knob)
 {
 	const pmd_t pmd = pmdp_get_lockless(vmf->pmd);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* How much adaptive copies at a write to shared memory. */
+/* Copy-on-write faults: the folio order that adaptive requests. */
 #ifndef MMPOLICY_ANON_ORDER_COPY_H
 #define MMPOLICY_ANON_ORDER_COPY_H
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * When adaptive does not look around a fault. In a process whose last faults all got
- * small folios, the next one will most likely get one too. Then it looks at fewer and
- * fewer of them, and at each again as soon as one gets a large folio. Compaction is
- * deferred in a similar way (compaction_deferred() in mm/compaction.c).
+ * Deferring: in a process whose recent faults all got small folios, the next
+ * fault most likely gets one too. So adaptive answers more and more faults with
+ * order 0 without reading page tables. It examines every fault again once one
+ * gets a large folio. mm defers compaction in a similar way
+ * (compaction_deferred() in mm/compaction.c).
  *
- * Each CPU counts for itself, and begins anew when another process comes. A task that
- * moves to another CPU in between only counts wrong.
+ * Each CPU keeps its own state and restarts for another process. If a task
+ * moves to another CPU meanwhile, only the counts are slightly wrong.
  */
 #ifndef MMPOLICY_DEFER_H
 #define MMPOLICY_DEFER_H
@@ -15,17 +16,22 @@
 
 #include "ahead.h"
 
-/* Deferring begins after so many small folios in a row. */
+/* Deferring begins after this many small folios in a row. */
 #define MMP_DEFER_AFTER		256U
-/* Up to so many small folios in a row, a large folio does not have to end anything. */
+/*
+ * With at most this many small folios in a row, deferring has not begun, so a
+ * large folio need not reset it.
+ */
 #define MMP_DEFER_FEW		64U
 
 /**
- * struct mmp_deferral - of one CPU
- * @deferred: the process that is not looked at, or NULL; only compared
- * @last: the process of the last small folio; only compared
- * @small: its small folios in a row; after a large one it is not always 0
- * @next: the value of @small at which @deferred is looked at again
+ * struct mmp_deferral - deferring on one CPU
+ * @deferred: process whose faults are not examined, or NULL; only compared,
+ *	never dereferenced
+ * @last: process that got the last small folio; only compared
+ * @small: small folios in a row of @last; a large folio lowers it, see
+ *	mmp_defer_later()
+ * @next: faults of @deferred are examined again once @small reaches this value
  */
 struct mmp_deferral {
 	const struct mm_struct *deferred;
@@ -40,9 +46,9 @@ u32 mmp_ahead_take(enum mmp_reason *reason);
 void mmp_defer_until(const struct mm_struct *mm, bool inside);
 
 /**
- * mmp_defer_sooner - a fault that was looked at gets a small folio
+ * mmp_defer_sooner - count a fault that was examined and gets a small folio
  * @mm: its process
- * @inside: the reason is that no folio fits around the fault
+ * @inside: true if memory nearby is used but no folio fits around the fault
  */
 static __always_inline void mmp_defer_sooner(const struct mm_struct *mm, bool inside)
 {
@@ -53,7 +59,8 @@ static __always_inline void mmp_defer_sooner(const struct mm_struct *mm, bool in
 }
 
 /**
- * mmp_deferred - is this fault passed over? It counts itself then
+ * mmp_deferred - test whether to answer a fault without examining it, and count
+ * it if so
  * @mm: its process
  */
 static __always_inline bool mmp_deferred(const struct mm_struct *mm)
@@ -66,7 +73,8 @@ static __always_inline bool mmp_deferred(const struct mm_struct *mm)
 }
 
 /**
- * mmp_many_small - did so many small folios come before that a large one is news?
+ * mmp_many_small - test whether so many small folios came before that a large
+ * one must reset deferring
  */
 static __always_inline bool mmp_many_small(void)
 {
@@ -74,11 +82,12 @@ static __always_inline bool mmp_many_small(void)
 }
 
 /**
- * mmp_defer_later - a fault gets a large folio
+ * mmp_defer_later - reset deferring after a fault that gets a large folio
  * @order: order of the folio
  *
- * The next faults are looked at again: 128 after 64 kB, 32 after 16 kB. If none of these
- * looks finds an example, they cost about as much as a folio saves.
+ * The next faults are examined again: 128 faults after a folio of 64 kB, 32
+ * after 16 kB. If they find no used memory, examining them costs about as much
+ * time as the large folio saved.
  */
 static __always_inline void mmp_defer_later(unsigned int order)
 {

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What page table entries say of the memory that they map. adaptive reads many entries for
- * one answer, so the bits of several entries are first combined, and then asked.
+ * Helpers that read page table entries and classify pages as empty, present or
+ * used (accessed bit set). adaptive reads many entries for one answer, so it
+ * combines the bits of several entries with AND or OR, and then tests the
+ * result.
  *
- * A group is 16 kB of memory, aligned; a block is 64 kB.
+ * A group is 16 kB of aligned memory; a block is 64 kB.
  */
 #ifndef MMPOLICY_ENTRIES_H
 #define MMPOLICY_ENTRIES_H
@@ -16,34 +18,47 @@
 #define BLOCK		16	/* pages */
 #define BLOCK_BYTES	(BLOCK * PAGE_SIZE)
 
-/* Is the block of @addr neither the first nor the last of its page table? */
+/*
+ * Returns true if the 64 kB block of @addr is neither the first nor the last
+ * one of its page table.
+ */
 static __always_inline bool in_the_middle(unsigned long addr)
 {
-	/* Block index + 1 is 1 for the first and 32 for the last: these have no bit of 1 to 4. */
+	/*
+	 * A page table has 32 blocks. The block's index plus 1 is 1 for the
+	 * first and 32 for the last block; only the others have one of bits 1
+	 * to 4 set.
+	 */
 	return (addr + BLOCK_BYTES) & (PMD_SIZE - 2 * BLOCK_BYTES);
 }
 
-/* The bits of one entry. An old value, or half of one, will do: no folio depends on it. */
+/*
+ * Reads one page table entry without a lock. A stale or torn value does no
+ * harm, as no folio is allocated by it alone.
+ */
 static __always_inline unsigned long entry_bits(const pte_t *pte)
 {
-	/* Other tasks map, age and unmap pages concurrently. */
+	/*
+	 * Other tasks map pages, unmap pages and clear accessed bits
+	 * concurrently.
+	 */
 	return data_race(mmp_bits(*pte));
 }
 
-/* The bits that the four entries of the group at @pte share. */
+/* ANDs the four page table entries of the 16 kB group at @pte. */
 static __always_inline unsigned long group_bits(const pte_t *pte)
 {
 	return entry_bits(pte) & entry_bits(pte + 1) & entry_bits(pte + 2) & entry_bits(pte + 3);
 }
 
-/* Is a page of the group at @pte there? */
+/* Returns true if at least one page of the 16 kB group at @pte is present. */
 static __always_inline bool group_has_page(const pte_t *pte)
 {
 	return mmp_bits_present(entry_bits(pte) | entry_bits(pte + 1) | entry_bits(pte + 2) |
 				entry_bits(pte + 3));
 }
 
-/* The bits that the sixteen entries of the block at @pte share. */
+/* ANDs the sixteen page table entries of the 64 kB block at @pte. */
 static __always_inline unsigned long block_bits(const pte_t *pte)
 {
 	return group_bits(pte) & group_bits(pte + GROUP) & group_bits(pte + 2 * GROUP) &
@@ -51,8 +66,9 @@ static __always_inline unsigned long block_bits(const pte_t *pte)
 }
 
 /*
- * The bits that both ends of the block at @pte share with a neighbour of one of them. Small
- * records at a regular distance may touch both ends, but never two neighbours.
+ * ANDs the first and last page table entry of the block at @pte, and one
+ * neighbour of them. Small records at regular distances may touch both ends of
+ * a block, but never two neighbouring pages.
  */
 static __always_inline unsigned long block_ends(const pte_t *pte)
 {
@@ -70,23 +86,30 @@ static __always_inline bool say_old(unsigned long bits)
 	return mmp_bits_present(bits) && !mmp_bits_young(bits);
 }
 
-/* Are all pages of the block at @pte there and used? A stream leaves such blocks. */
+/*
+ * Returns true if all 16 pages of the block at @pte are present and used.
+ * Sequential access leaves such blocks behind.
+ */
 static __always_inline bool block_is_used(const pte_t *pte)
 {
 	return mmp_bits_used(block_bits(pte));
 }
 
 /*
- * Only the outermost pages of folios are mapped as not accessed, and a folio is at least a
- * group. So if a page inside of a group is old, other code has aged it: reclaim, DAMON,
- * clear_refs. Then the old pages around it tell nothing.
+ * The module clears the accessed bit only of the first and last page of a new
+ * folio, and a folio has at least four pages. So an inner page with a clear
+ * accessed bit was aged by other code, such as reclaim, DAMON or clear_refs,
+ * and clear bits around it say nothing about use.
  */
 static __always_inline bool is_inner(unsigned int page)
 {
 	return (page + 1) & (GROUP / 2);
 }
 
-/* Pages in a row: the number present, used, and aged by other code. */
+/*
+ * Counts of pages in a range: present, used (accessed bit set), and aged by
+ * other code.
+ */
 struct count {
 	unsigned int there, used, aged;
 };
@@ -106,11 +129,10 @@ static inline struct count count_pages(const pte_t *pte, unsigned int nr)
 }
 
 /*
- * A possible example is a row of pages. It was used in full (%MMP_USED), or was allocated and
- * not all used (%MMP_MAPPED), or tells nothing (%MMP_EMPTY).
- *
- * A block is an example if @least of its 16 pages are present, with both ends, and all
- * present ones were used.
+ * Classifies a block of 64 kB. %MMP_USED: at least @least of its 16 pages are
+ * present, with both ends, and all present pages were used. %MMP_MAPPED: pages
+ * were allocated and not all used. %MMP_EMPTY: the block says nothing about
+ * use.
  */
 static inline enum mmp_page block_of(const pte_t *pte, unsigned int least)
 {
@@ -128,7 +150,10 @@ static inline enum mmp_page block_of(const pte_t *pte, unsigned int least)
 	return count.used >= least ? MMP_USED : MMP_EMPTY;
 }
 
-/* A group is an example only if all 4 pages were used: one record may be 16 kB. */
+/*
+ * Classifies a group of 16 kB like block_of(). It is used only if all 4 pages
+ * were used, because fewer may be a single record of up to 16 kB.
+ */
 static __always_inline enum mmp_page group_of(const pte_t *pte)
 {
 	if (say_used(group_bits(pte)))
@@ -139,8 +164,8 @@ static __always_inline enum mmp_page group_of(const pte_t *pte)
 }
 
 /*
- * More than a block is judged by a sample: the first and the last page, the two at a third of
- * @nr from each end, and the block in the middle.
+ * Classifies an area larger than a block by a sample: its first and last page,
+ * the pages at one third of @nr from each end, and the block in the middle.
  */
 static inline enum mmp_page area_of(const pte_t *pte, unsigned int nr,
 				    unsigned int least)

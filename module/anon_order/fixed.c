@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* anon_order/fixed: the largest folio up to a cap that fits, as mTHP sizes. */
+/*
+ * anon_order/fixed: requests the largest folio up to max_order that fits, like
+ * the kernel's mTHP sizes.
+ */
 #include "../mmpolicy.h"
 #include "anon_order.h"
 

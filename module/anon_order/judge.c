@@ -1,34 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The rule of adaptive: a large folio where memory nearby has been used in full.
+ * The rule of adaptive: request a large folio if memory near the fault has been
+ * used in full.
  *
- * The page table is the memory of this policy. Programs fill memory densely, but seldom in
- * order: an allocator opens many areas and fills them in turn. So the rule does not ask whether
- * the fault extends a run of pages. It looks at blocks of 64 kB nearby: the one before, the one
- * after, and one farther on each side. If one of them is full, the block of the fault will be
- * full one day as well. Where none is full yet, groups of 16 kB decide about a small folio.
+ * The policy keeps no state of its own; it reads page table entries near the
+ * fault. Programs fill memory densely, but seldom in order: an allocator opens
+ * many areas and fills them in turn. So the rule does not ask whether the fault
+ * extends a run of pages. It examines 64 kB blocks nearby: the one before, the
+ * one after, and one farther away on each side. If one of them is fully used,
+ * the fault's block will probably be used in full too. If none is, groups of 16
+ * kB decide about a small folio.
  *
- * Larger folios take larger examples. Beyond 64 kB, a folio needs a neighbour
- * of its own size that looks full, so sizes grow by doubling, and with the process:
- * the last folio may stay empty. There is no state to be copied by fork, mremap, split or
- * merge, and threads in areas of their own do not disturb each other.
+ * A folio larger than 64 kB needs a neighbour of its own size that looks fully
+ * used. So sizes double step by step as the process grows, and at most the last
+ * folio stays empty. Without state of its own, the policy has nothing to copy
+ * in fork, mremap, split or merge, and threads in separate areas do not disturb
+ * each other.
  *
- * Large folios hide whether their pages are used. So a folio's outermost pages are mapped as
- * not accessed (see &mm_policy_ops.anon_mapped). An unused one means "not yet" or "never"; no
- * more blocks may have one than are full. Waste that is seen costs credit (waste.h). PMD
- * mappings have one accessed bit for all, so now and then such a block is made of smaller
- * folios, which tell.
+ * A large folio hides whether each page is used. So the module clears the
+ * accessed bit of its first and last page when it is mapped (see
+ * &mm_policy_ops.anon_mapped). A clear bit later means "not used yet" or "never
+ * used"; the number of such blocks must not exceed the number of fully used
+ * ones. Waste that the rule sees costs credit (waste.h). A PMD mapping has a
+ * single accessed bit, so one in probe_blocks huge blocks is made of smaller
+ * folios, whose bits show use.
  *
- * The idea, to raise a VMA's order when faults extend a contiguous range and
- * to lower it when they do not, is an open question of "variable-order, large
- * folios for anonymous memory", RFC v2 (Ryan Roberts, 2023).
+ * "variable-order, large folios for anonymous memory", RFC v2 (Ryan Roberts,
+ * 2023), leaves open whether to raise a VMA's order when faults extend a
+ * contiguous range, and to lower it otherwise; this policy is one answer.
  */
 #include <linux/log2.h>
 #include <linux/mm.h>
 
 #include "judge.h"
 
-/* The possible example of 2^@order pages that is @distance such examples from the fault. */
+/*
+ * Classifies the aligned area of 2^@order pages that lies @distance such areas
+ * away from the fault. An area that was used in full (%MMP_USED) is an
+ * "example" for the fault.
+ */
 static __always_inline enum mmp_page
 anon_order_example(const struct mmp_place *place, long distance, unsigned int order,
 		   unsigned int least)
@@ -51,8 +61,8 @@ anon_order_example(const struct mmp_place *place, long distance, unsigned int or
 }
 
 /*
- * The distance to look at for @distance. From the middle of a page table the rule only looks
- * into that table, which for this begins anew where it ends.
+ * Wraps @distance (in areas of 2^@order pages) around the ends of the page
+ * table, so that a fault in the middle of a page table needs no other table.
  */
 static __always_inline long within_reach(const struct mmp_place *place, long distance,
 					 unsigned int order)
@@ -65,8 +75,9 @@ static __always_inline long within_reach(const struct mmp_place *place, long dis
 }
 
 /*
- * How many examples of @order are nearby, below 0 if more pieces have unused pages. Of blocks,
- * the first one that outweighs those decides.
+ * Counts used areas of @order near the fault. Returns a negative number if
+ * areas with unused pages outnumber them. For blocks, it stops once used blocks
+ * outnumber the others.
  */
 static __always_inline int anon_order_examples(const struct mmp_place *place,
 					       unsigned int order, unsigned int least)
@@ -87,7 +98,10 @@ static __always_inline int anon_order_examples(const struct mmp_place *place,
 	return used >= unused ? used : -unused;
 }
 
-/* Is there an example of @order right before or right after the fault? */
+/*
+ * Returns true if the area of 2^@order pages right before or right after the
+ * fault was used in full.
+ */
 static bool anon_order_beside(const struct mmp_place *place, unsigned int order,
 			      unsigned int least)
 {
@@ -96,8 +110,9 @@ static bool anon_order_beside(const struct mmp_place *place, unsigned int order,
 }
 
 /*
- * The largest order of which min_folios fit into the process's anonymous memory, at least
- * 64 kB: this bounds what one folio that is never filled wastes.
+ * Returns the largest order of which min_folios folios fit into the process's
+ * anonymous memory, at least the order of 64 kB. This bounds the waste of one
+ * folio that is never filled.
  */
 static u32 anon_order_share(const struct vm_fault *vmf, const u32 *knob)
 {
@@ -106,7 +121,10 @@ static u32 anon_order_share(const struct vm_fault *vmf, const u32 *knob)
 	return max(ilog2(pages / knob[MIN_FOLIOS] | 1), BLOCK_ORDER);
 }
 
-/* Is the VMA large enough for a group around the fault, and is none of its pages there? */
+/*
+ * Returns true if a 16 kB group around the fault lies within the VMA and none
+ * of its pages is present.
+ */
 bool anon_order_fits(const struct mmp_place *place)
 {
 	unsigned long offset = (place->addr & -(PAGE_SIZE * GROUP)) - place->start;
@@ -120,8 +138,9 @@ bool anon_order_fits(const struct mmp_place *place)
 }
 
 /*
- * A block is an example. The answer is the largest order up to max_order that has a neighbouring
- * example of its own size, or else the order of a block.
+ * Answers a fault near a fully used block: the largest order up to max_order
+ * that has a used neighbour of its own size, or else the order of a 64 kB
+ * block.
  */
 noinline struct mmp_decision anon_order_grown(const struct vm_fault *vmf,
 					      const struct mmp_place *place, const u32 *knob)
@@ -136,7 +155,9 @@ noinline struct mmp_decision anon_order_grown(const struct vm_fault *vmf,
 	return anon_order_run(vmf, order);
 }
 
-/* The rule for a fault that has no page table yet, where 2 MB are allowed. */
+/*
+ * The rule for a fault without a page table in a VMA that allows 2 MB folios.
+ */
 noinline struct mmp_decision anon_order_huge(const struct vm_fault *vmf, const u32 *knob)
 {
 	const struct mmp_place place = mmp_place(vmf);
@@ -145,13 +166,13 @@ noinline struct mmp_decision anon_order_huge(const struct vm_fault *vmf, const u
 	if (anon_order_share(vmf, knob) < MMP_MAX_ORDER ||
 	    !anon_order_beside(&place, MMP_MAX_ORDER, knob[MIN_USED_PAGES]))
 		return anon_order_small(MMP_NO_NEIGHBOUR);
-	/* Is this one of the blocks to be made of smaller folios? */
+	/* One PMD-sized block in probe_blocks is made of smaller folios. */
 	if (blocks && !((place.addr >> PMD_SHIFT) % blocks))
 		return (struct mmp_decision){ MMP_PROBE, MMP_MAX_ORDER - 1 };
 	return anon_order_run(vmf, MMP_MAX_ORDER);
 }
 
-/* The rule: blocks decide, or else groups do. */
+/* The rule: used blocks of 64 kB decide, or else used groups of 16 kB do. */
 noinline struct mmp_decision anon_order_judge(const struct vm_fault *vmf, const u32 *knob)
 {
 	const struct mmp_place place = mmp_place(vmf);

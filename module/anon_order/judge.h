@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The rule of adaptive, and the answers that it and its shortcuts give. */
+/* The rule of the policy adaptive, and helpers that build its answers. */
 #ifndef MMPOLICY_JUDGE_H
 #define MMPOLICY_JUDGE_H
 
@@ -8,12 +8,13 @@
 #include "entries.h"
 #include "waste.h"
 
-/* Knobs of adaptive. */
+/* Knobs of adaptive, as indexes into its array of values. */
 enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS, MIN_FOLIOS };
 
 /*
- * The eight places where an example may be, as distances from the block and from the group of
- * the fault, in blocks and in groups. The best place is first.
+ * The eight places near a fault that adaptive examines: distances from the
+ * fault's block in blocks of 64 kB, and from its group in groups of 16 kB. The
+ * most telling place comes first.
  */
 #define PLACES	4
 static const s8 block_places[PLACES] __maybe_unused = { -1, 1, -4, 4 };
@@ -24,7 +25,10 @@ static __always_inline struct mmp_decision anon_order_small(enum mmp_reason reas
 	return (struct mmp_decision){ reason, 0 };
 }
 
-/* Order 0 after looking around the fault. It counts towards deferring, see defer.h. */
+/*
+ * Answers order 0 after examining memory near the fault, and counts the fault
+ * towards deferring (defer.h).
+ */
 static __always_inline struct mmp_decision anon_order_none(const struct vm_fault *vmf,
 							   enum mmp_reason reason)
 {
@@ -32,7 +36,10 @@ static __always_inline struct mmp_decision anon_order_none(const struct vm_fault
 	return anon_order_small(reason);
 }
 
-/* A folio. It ends deferring, and earns credit, see waste.h. */
+/*
+ * Answers a large order. This resets deferring (defer.h) and earns credit
+ * (waste.h).
+ */
 static __always_inline struct mmp_decision anon_order_run(const struct vm_fault *vmf, u32 order)
 {
 	mmp_defer_later(order);

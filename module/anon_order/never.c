@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* anon_order/never: order 0, whatever sysfs allows. */
+/*
+ * anon_order/never: requests order 0 for every fault, even if sysfs enables
+ * larger sizes.
+ */
 #include "../mmpolicy.h"
 #include "ahead.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * anon_order at the sites that only large-folio-faults/ has (a folio is reused, single pages are
- * mapped, a read gets memory), and for khugepaged.
+ * Answers of the point anon_order other than for a first touch: writes that
+ * reuse a folio, mapping of single pages, and reads, all of which only the
+ * patches in large-folio-faults/ ask about; and collapses by khugepaged.
  */
 #include "../sense/pmd.h"
 #include "anon_order.h"
@@ -9,8 +10,9 @@
 #include "table.h"
 
 /*
- * A write to a large folio that is exclusive again, as after fork() and exit of the
- * child. Keeping it costs nothing, so every policy does.
+ * A write to a large folio that this process alone maps again, as after fork()
+ * and exit of the child. Keeping the folio costs nothing, so the module does
+ * under every policy.
  */
 unsigned long mmp_anon_order_reuse(struct vm_area_struct *vma)
 {
@@ -24,9 +26,11 @@ unsigned long mmp_anon_order_reuse(struct vm_area_struct *vma)
 }
 
 /*
- * These sites come before or after the question of a fault, so they are not counted: what to
- * map where no folio could be had, and whether a read gets memory. Only a read of the program
- * itself does, not one of the kernel, such as for MADV_POPULATE_READ or a virtual machine.
+ * Answers two questions besides the order of a first touch: how many pages to
+ * map if no large folio could be allocated, and whether a read gets memory
+ * instead of the zero page. A read gets memory only if user space reads, not if
+ * the kernel does, as for MADV_POPULATE_READ or a virtual machine. The fault
+ * itself is counted elsewhere, so this counts nothing.
  */
 unsigned long mmp_anon_order_other_site(const struct vm_fault *vmf,
 					enum mm_policy_site site)
@@ -50,8 +54,9 @@ unsigned long mmp_anon_order_other_site(const struct vm_fault *vmf,
 }
 
 /*
- * khugepaged does not look at use, so it gets a range of a policy that judges by that only
- * if each page in it is there and was used: then a huge page takes no more memory.
+ * Returns true if every page of the 2 MB range at @addr is present and used, so
+ * a huge page takes no more memory. khugepaged itself ignores accessed bits, so
+ * under a policy that decides by use it may collapse only such ranges.
  */
 static bool anon_order_all_used(const struct vm_area_struct *vma, unsigned long addr)
 {
@@ -60,18 +65,18 @@ static bool anon_order_all_used(const struct vm_area_struct *vma, unsigned long 
 	unsigned int i;
 
 	if (!mmp_is_table(pmd))
-		return true;	/* there is nothing to be collapsed */
+		return true;	/* no page table, so nothing to collapse */
 	for (i = 0; i < PTRS_PER_PTE; i++) {
 		const pte_t pte = mmp_pte(mmp_table(pmd), i);
 
-		/* The zero page is mapped read only, and takes no memory. */
+		/* The zero page is mapped read-only and takes no memory. */
 		if (mmp_page_of(pte) != MMP_USED || pte_special(pte))
 			return false;
 	}
 	return true;
 }
 
-/* The largest order that khugepaged may make at @addr. */
+/* Returns the largest order to which khugepaged may collapse at @addr. */
 static unsigned int anon_order_cap(const struct mmp_policy *policy,
 				   const struct vm_area_struct *vma, unsigned long addr,
 				   const u32 *knob)
@@ -84,8 +89,9 @@ static unsigned int anon_order_cap(const struct mmp_policy *policy,
 }
 
 /*
- * See &mm_policy_ops.collapse_orders. khugepaged may make the sizes that a fault may get; under a
- * policy that judges by use, only of a range that was used in full.
+ * Implements &mm_policy_ops.collapse_orders. khugepaged may collapse to the
+ * sizes that a fault may get; under a policy that decides by use, only a range
+ * that was used in full.
  */
 unsigned long mmp_collapse_orders(struct vm_area_struct *vma, unsigned long addr)
 {

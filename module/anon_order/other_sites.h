@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Answers of the point anon_order where the question is not the order of a first touch. */
+/* Answers of the point anon_order other than the order of a first touch. */
 #ifndef MMPOLICY_ANON_ORDER_OTHER_SITES_H
 #define MMPOLICY_ANON_ORDER_OTHER_SITES_H
 

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The point anon_order: folio order of anonymous faults.
+ * The point anon_order: chooses the folio order of anonymous faults.
  *
- * A fault goes straight through mmp_anon_orders(), with all that is inlined there: the profile
- * "default", its policy, and the count of the answer. Whatever few faults need is behind one of
- * three doors. Each is a function of its own, so that other faults do not save registers for
- * it. Static keys open them, in this order:
+ * Most faults take the fast path, which is inlined in mmp_anon_orders(): the
+ * profile "default", its policy, and the count of the answer. Rare cases are in
+ * three noinline functions, anon_order_timed(), anon_order_slow() and
+ * anon_order_ask_bound(), so that the fast path saves no registers for them.
+ * Static keys branch to them, in this order:
  *
- *  key             on while                            a fault then
- *  mmp_timing      an experiment runs                  goes through anon_order_timed(),
- *                                                      if it is drawn; one in 16.5
- *  mmp_watched     a profile has a shadow, or          goes through anon_order_slow(),
- *                  mmp_looked_at is on                 if it is drawn; one in 12
- *  mmp_looked_at   "measure" is 1 in debugfs, or       goes through anon_order_slow()
- *                  a tracepoint has a listener
- *  mmp_scoped      a process or a cgroup is bound,     goes through anon_order_ask_bound(),
- *                  or an experiment runs               which finds the profile
- *  mmp_measuring   "measure" is 1 in debugfs           has its ticks counted in
- *                                                      anon_order_slow()
+ *	key		on while				a fault then
+ *	mmp_timing	an experiment runs			goes through anon_order_timed(),
+ *								if it is sampled; one in 16.5
+ *	mmp_watched	a profile has a shadow, or		goes through anon_order_slow(),
+ *			mmp_looked_at is on			if it is sampled; one in 12
+ *	mmp_looked_at	"measure" is 1 in debugfs, or		goes through anon_order_slow()
+ *			a tracepoint has a listener
+ *	mmp_scoped	a process or a cgroup is bound,		goes through anon_order_ask_bound(),
+ *			or an experiment runs			which finds the profile
+ *	mmp_measuring	"measure" is 1 in debugfs		has its ticks counted in
+ *								anon_order_slow()
  *
- * anon_order_slow() is also for VMAs with special flags, and for a task whose profile this CPU
- * has not kept.
+ * anon_order_slow() also handles VMAs with special flags, and tasks whose
+ * profile this CPU has not cached. A shadow is a second policy that is only
+ * asked and counted.
  */
 #include <linux/timex.h>
 
@@ -73,7 +75,10 @@ static noinline unsigned long anon_order_large(const struct mmp_profile *profile
 	return anon_order_up_to(order);
 }
 
-/* Counts a decision, and turns it into the answer to the kernel: a mask of orders. */
+/*
+ * Counts a decision and converts it into the kernel's form: a mask of allowed
+ * orders.
+ */
 static __always_inline unsigned long anon_order_answer(const struct mmp_profile *profile,
 						       const struct vm_fault *vmf,
 						       enum mm_policy_site site,
@@ -88,11 +93,17 @@ static __always_inline unsigned long anon_order_answer(const struct mmp_profile 
 	return 0;
 }
 
-/* One fault in twelve, drawn at random, asks the shadow, and is counted twelve times. */
+/*
+ * One fault in SHADOW_WEIGHT, chosen at random, asks the shadow policy, and is
+ * counted SHADOW_WEIGHT times.
+ */
 #define SHADOW_WEIGHT	12
 static DEFINE_PER_CPU(struct mmp_draw, shadow_draw);
 
-/* Asks the shadow about a fault, and counts what would have become of its answer. */
+/*
+ * Asks the shadow policy, whose answer is not used, about a fault, and counts
+ * the folio that it would have got.
+ */
 static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_policy_site site)
 {
 	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
@@ -124,7 +135,10 @@ static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_p
 	trace_mmpolicy_anon_shadow(vmf->address, site, order, d.reason);
 }
 
-/* Called when the tracepoint gets its first listener, and when it loses the last. */
+/*
+ * Callbacks of the tracepoint: registered by the first listener, unregistered
+ * with the last.
+ */
 int mmp_anon_traced(void)
 {
 	mmp_look_at(true);
@@ -136,7 +150,10 @@ void mmp_anon_untraced(void)
 	mmp_look_at(false);
 }
 
-/* Door: special flags of the VMA, a shadow, the cost of the decision, the tracepoint. */
+/*
+ * Slow path: special VMA flags, a shadow policy, measuring the decision, or an
+ * enabled tracepoint.
+ */
 static noinline unsigned long anon_order_slow(const struct vm_fault *vmf,
 					      enum mm_policy_site site, bool shadow)
 {
@@ -149,7 +166,7 @@ static noinline unsigned long anon_order_slow(const struct vm_fault *vmf,
 
 	if (shadow) {
 		anon_order_ask_shadow(vmf, site);
-		mmp_answer_ahead(0, MMP_CAP);	/* the shadow answers no fault */
+		mmp_answer_ahead(0, MMP_CAP);	/* a shadow must not answer faults in advance */
 	}
 	if (!policy) {
 		anon_order_count(profile, STOCK);
@@ -169,7 +186,7 @@ static noinline unsigned long anon_order_slow(const struct vm_fault *vmf,
 	return answer;
 }
 
-/* Asks the policy of a profile, in the usual case. @vma is that of the fault. */
+/* Fast path: asks the policy of @profile about a fault in @vma. */
 static __always_inline unsigned long anon_order_ask(const struct mmp_profile *profile,
 						    const struct vm_area_struct *vma,
 						    const struct vm_fault *vmf,
@@ -188,7 +205,10 @@ static __always_inline unsigned long anon_order_ask(const struct mmp_profile *pr
 				 policy->anon_order(vmf, site, &settings->values[policy->slot]));
 }
 
-/* Door: the task may have a profile of its own. */
+/*
+ * Path while processes or cgroups are bound: finds the profile of the task
+ * first.
+ */
 static noinline unsigned long anon_order_ask_bound(const struct vm_fault *vmf,
 						   enum mm_policy_site site)
 {
@@ -214,7 +234,7 @@ static __always_inline unsigned long anon_order_decide(const struct vm_fault *vm
 	return anon_order_ask(&mmp_default, vmf->vma, vmf, site);
 }
 
-/* Door: the fault was drawn to be timed. */
+/* Path for a fault that was sampled for timing. */
 static noinline unsigned long anon_order_timed(const struct vm_fault *vmf,
 					       enum mm_policy_site site)
 {
@@ -222,7 +242,7 @@ static noinline unsigned long anon_order_timed(const struct vm_fault *vmf,
 	return anon_order_decide(vmf, site);
 }
 
-/* See &mm_policy_ops.anon_orders. */
+/* Implements &mm_policy_ops.anon_orders. */
 unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 			      enum mm_policy_site site)
 {
@@ -236,8 +256,9 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 }
 
 /*
- * A large folio was mapped: counts it. Are its outermost pages to be old? Not after a write of
- * the kernel itself, which sets no accessed bit.
+ * Counts a large folio after it was mapped. Returns true if the kernel must
+ * clear the accessed bits of its first and last page. A write by the kernel
+ * itself sets no accessed bit, so it returns false then.
  */
 static noinline bool anon_order_mapped(const struct vm_fault *vmf, int order)
 {
@@ -252,7 +273,7 @@ static noinline bool anon_order_mapped(const struct vm_fault *vmf, int order)
 	return policy->witness && (vmf->flags & FAULT_FLAG_USER);
 }
 
-/* See &mm_policy_ops.anon_mapped. */
+/* Implements &mm_policy_ops.anon_mapped. */
 bool mmp_anon_mapped(const struct vm_fault *vmf, int order)
 {
 	if (static_branch_unlikely(&mmp_timing))

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The fate that the answer of a shadow would have had. No fault follows it. Also
- * compiled in userland, as anon_order.h is.
+ * A shadow is a second policy whose answers are only counted. These helpers
+ * determine whether its answer would have allocated a folio, as no fault
+ * follows it. The unit tests compile this header in userland, as they do
+ * anon_order.h.
  */
 #ifndef MMPOLICY_SHADOW_H
 #define MMPOLICY_SHADOW_H
@@ -9,10 +11,12 @@
 #include "anon_order.h"
 
 /**
- * enum mmp_fate - what would have become of an answer
- * @MMP_SPARED: a page of the folio is there, so the folio would be: no fault
- * @MMP_MADE: a folio would have been made here; order 0 is always %MMP_SPARED
- * @MMP_UNCOUNTED: this fault asks twice, and is counted at the other time
+ * enum mmp_fate - result that a shadow policy's answer would have had
+ * @MMP_SPARED: a page of the folio is present already, so the shadow's folio
+ *	would have been mapped before: no fault
+ * @MMP_MADE: a folio would have been allocated here; order 0 is always
+ *	%MMP_SPARED
+ * @MMP_UNCOUNTED: this fault asks twice, and the other question is counted
  */
 enum mmp_fate {
 	MMP_SPARED,
@@ -20,7 +24,11 @@ enum mmp_fate {
 	MMP_UNCOUNTED,
 };
 
-/* Are all 2^@order entries around the fault empty? The nearest two are read first. */
+/*
+ * Returns true if all 2^@order page table entries around the fault are empty.
+ * It reads the two neighbours of the fault first, as they are the most likely
+ * to be present.
+ */
 static inline bool mmp_block_is_empty(const struct mmp_place *place, unsigned int order)
 {
 	long last = (1L << order) - 1, at = (place->addr >> PAGE_SHIFT) & last, i;
@@ -36,7 +44,10 @@ static inline bool mmp_block_is_empty(const struct mmp_place *place, unsigned in
 	return true;
 }
 
-/* Is the block around a fault within its VMA? */
+/*
+ * Returns true if the aligned block of @order around the fault lies within its
+ * VMA.
+ */
 static inline bool mmp_block_suits(const struct vm_fault *vmf, unsigned int order)
 {
 	unsigned long size = PAGE_SIZE << order, start = vmf->address & -size;
@@ -45,14 +56,15 @@ static inline bool mmp_block_suits(const struct vm_fault *vmf, unsigned int orde
 }
 
 /**
- * mmp_fate_of - determine the fate that an answer would have had
+ * mmp_fate_of - determine the result that a shadow policy's answer would have
+ * had
  * @vmf: the fault
- * @site: where in the fault it was asked for
- * @order: the answer; comes back as what fits into the VMA
+ * @site: the place in the fault path that asks
+ * @order: the shadow's answer; lowered to an order that fits into the VMA
  *
- * A fault asks for PMD size first, while there is no page table. With another
- * answer, or a page table that is empty, it asks again. Swap-in would
- * not change.
+ * A fault without a page table asks about PMD size first. After another answer,
+ * or with an empty page table, it asks again at %MM_POLICY_PTE. Swap-in is not
+ * counted.
  */
 static inline enum mmp_fate mmp_fate_of(const struct vm_fault *vmf,
 					enum mm_policy_site site, unsigned int *order)

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Files of the point anon_order: knobs and counters. */
+/* sysfs files of the point anon_order: its knobs and counters. */
 #include "table.h"
 
-/* Counters, knobs and the sizes of page tables are written for this order of a PMD. */
+/*
+ * The counters, the bounds of knobs and the code that walks page tables assume
+ * this order of a PMD.
+ */
 static_assert(PMD_ORDER == MMP_MAX_ORDER);
 
 struct mmp_knob mmp_anon_order_knobs[] = {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Knobs and counters of the point anon_order, and what its files do with them. */
+/*
+ * Knobs and counters of the point anon_order, with helpers to read and raise
+ * them.
+ */
 #ifndef MMPOLICY_ANON_ORDER_TABLE_H
 #define MMPOLICY_ANON_ORDER_TABLE_H
 
@@ -30,7 +33,10 @@ enum {
 	SHADOW_REASON = SHADOW_ALLOCATED + MMP_MAX_ORDER + 1,
 };
 
-/* anon_order is point 0, so its counters begin at profile->counters, with nothing to add. */
+/*
+ * Returns the counters of the point. anon_order is point 0, so they begin at
+ * profile->counters without an offset.
+ */
 static inline u64 __percpu *anon_order_counters(const struct mmp_profile *profile)
 {
 	static_assert(!MM_POLICY_ANON_ORDER);
@@ -47,7 +53,10 @@ static inline u32 anon_order_knob(const struct mmp_settings *settings, unsigned 
 	return settings->values[mmp_anon_order_knobs[knob].slot];
 }
 
-/* @policy, or NULL for a VMA with MADV_HUGEPAGE, which stays at stock unless overridden. */
+/*
+ * Returns @policy, or NULL (stock) for a VMA with MADV_HUGEPAGE unless the knob
+ * override_madvise is set.
+ */
 static inline const struct mmp_policy *anon_order_of(const struct mmp_policy *policy,
 						     const struct mmp_settings *settings,
 						     const struct vm_area_struct *vma)
@@ -63,7 +72,10 @@ static inline const struct mmp_policy *anon_order_policy(const struct mmp_settin
 	return anon_order_of(settings->active[MM_POLICY_ANON_ORDER], settings, vma);
 }
 
-/* @order, or less if less memory than min_available_percent is available to @vma. */
+/*
+ * Returns @order, lowered if less memory than min_available_percent is
+ * available to @vma.
+ */
 static inline unsigned int anon_order_lowered(const struct mmp_settings *settings,
 					      const struct vm_area_struct *vma,
 					      unsigned int order)
@@ -80,13 +92,18 @@ static inline unsigned int anon_order_lowered(const struct mmp_settings *setting
 	return order;
 }
 
-/* The mask of all orders from MMP_MIN_ORDER up to @order; 0 for order 0. */
+/*
+ * Returns the mask of all orders from MMP_MIN_ORDER to @order; 0 for order 0.
+ */
 static inline unsigned long anon_order_up_to(unsigned int order)
 {
 	return order ? (2UL << order) - BIT(MMP_MIN_ORDER) : 0;
 }
 
-/* The kernel gives no large folio in this VMA, so no policy is asked. */
+/*
+ * Returns true if the kernel allows no large folio in this VMA, so no policy is
+ * asked.
+ */
 static inline bool anon_order_refused(struct vm_area_struct *vma)
 {
 	return userfaultfd_armed(vma) || mmp_thp_disabled(vma);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * anon_order/vma_size: large VMAs get large folios. The idea, VMA size as a
- * hint, is an open question of "variable-order, large folios for anonymous
- * memory", RFC v2 (Ryan Roberts, 2023).
+ * anon_order/vma_size: requests large folios in large VMAs. "variable-order,
+ * large folios for anonymous memory", RFC v2 (Ryan Roberts, 2023), leaves open
+ * whether the size of a VMA is a good hint; this policy tests it.
  */
 #include "../mmpolicy.h"
 #include "anon_order.h"

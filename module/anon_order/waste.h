@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * How much small folios may waste in a process. Where memory is used in pieces, such as
- * five pages of each sixteen, or one cluster here and another there, most examples of 16 kB
- * look full, and a part of the folios that follow them is never used. So waste that a look
- * shows costs credit, and folios of full blocks earn some. Without credit, there are no small
- * folios; each look then earns a little, as otherwise nothing would ever be tried again.
+ * Credit: a bound on the memory that folios of 16 and 32 kB may waste in a
+ * process. In sparsely used memory, such as five of each sixteen pages, most 16
+ * kB groups look fully used, yet many folios allocated next to them are never
+ * filled. So each waste that adaptive sees costs credit, and each folio of 64
+ * kB or more earns some. Without credit, the process gets no folios of 16 and
+ * 32 kB; each further fault that is examined earns 1, so that small folios are
+ * tried again some time.
  *
- * Each CPU counts for itself, and begins anew when another process comes.
+ * Each CPU keeps its own credit and starts anew for another process.
  */
 #ifndef MMPOLICY_WASTE_H
 #define MMPOLICY_WASTE_H
@@ -17,17 +19,20 @@
 #include "anon_order.h"
 #include "entries.h"
 
-#define MMP_CREDIT_FIRST	128	/* of a process that a CPU has not just seen */
+#define MMP_CREDIT_FIRST	128	/* credit when a CPU switches to another process */
 #define MMP_CREDIT_MOST		256
 #define MMP_CREDIT_LEAST	(-128)
-/* Credit lost for a group, or a block, that is all present and not all used. */
+/*
+ * Credit lost for a 16 kB group, or a 64 kB block, that is fully present but
+ * not fully used.
+ */
 #define MMP_WASTED_GROUP	14
-#define MMP_WASTED_BLOCK	8	/* less, as a block is seen more often */
+#define MMP_WASTED_BLOCK	8	/* less than for a group, as a block is seen more often */
 
 /**
- * struct mmp_credit - of one CPU
- * @mm: whose; only compared
- * @left: below 0 where too much was wasted
+ * struct mmp_credit - credit of one process on one CPU
+ * @mm: the process; only compared, never dereferenced
+ * @left: remaining credit; below 0 after too much waste
  */
 struct mmp_credit {
 	const struct mm_struct *mm;
@@ -36,7 +41,9 @@ struct mmp_credit {
 
 DECLARE_PER_CPU(struct mmp_credit, mmp_credit);
 
-/* A CPU looks around a fault of @mm. Another process than before begins with new credit. */
+/*
+ * Starts with full credit if the CPU last examined a fault of another process.
+ */
 static inline void mmp_credit_begin(const struct mm_struct *mm)
 {
 	if (likely(this_cpu_read(mmp_credit.mm) == mm))
@@ -51,7 +58,10 @@ static inline void mmp_credit_add(int credit)
 	this_cpu_write(mmp_credit.left, clamp(credit, MMP_CREDIT_LEAST, MMP_CREDIT_MOST));
 }
 
-/* @mm gets a folio of @order. If it is a block or more, a full block was the example. */
+/*
+ * Adds credit for a folio of @order that @mm gets, if it is a 64 kB block or
+ * larger: only a fully used block leads to these orders.
+ */
 static __always_inline void mmp_credit_earn(const struct mm_struct *mm, unsigned int order)
 {
 	if (order < BLOCK_ORDER)
@@ -60,7 +70,10 @@ static __always_inline void mmp_credit_earn(const struct mm_struct *mm, unsigned
 	mmp_credit_add(BLOCK);
 }
 
-/* Returns @page, the state of the piece at @pte. Takes credit if the piece shows waste. */
+/*
+ * Takes credit if the group or block at @pte is fully present but not fully
+ * used. Returns @page, its state, unchanged.
+ */
 static __always_inline enum mmp_page mmp_waste_seen(enum mmp_page page, const pte_t *pte,
 						    unsigned int order)
 {
@@ -71,7 +84,10 @@ static __always_inline enum mmp_page mmp_waste_seen(enum mmp_page page, const pt
 	return page;
 }
 
-/* May the process have folios of 16 and 32 kB? Without credit, this look earns 1. */
+/*
+ * Returns true if the process has credit left for folios of 16 and 32 kB.
+ * Without credit, this call earns 1.
+ */
 static inline bool mmp_credit_left(void)
 {
 	if (likely(this_cpu_read(mmp_credit.left) >= 0))

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Slots for BPF programs. A slot with a program is a policy of one point; this file calls its
- * program.
+ * Slots for BPF programs. A slot with a program is a policy of one point; the
+ * functions here call its program.
  *
- * The module calls the program directly, because the trampoline of struct_ops takes more
- * instructions than everything else here. So each slot holds its own reference to the program.
- * A slot without a program answers stock.
+ * The module calls the program directly, because the trampoline of struct_ops
+ * takes more instructions than everything else here. So each slot holds its own
+ * reference to the program. A slot without a program answers stock.
  */
 #include <linux/filter.h>
 #include <linux/mmzone.h>
@@ -31,7 +31,10 @@ static noinline u32 bpf_timed_answer(const struct bpf_prog *prog, const u64 *arg
 	return bpf_prog_run(prog, arg);
 }
 
-/* Context: RCU read section, which keeps the program. Preemption is off for its per-CPU maps. */
+/*
+ * Runs a program and returns its answer. Context: RCU read section, which keeps
+ * the program. Preemption is off for its per-CPU maps.
+ */
 static __always_inline u32 bpf_answer(const struct bpf_prog *prog, const void *told)
 {
 	const u64 arg = (unsigned long)told;
@@ -49,8 +52,8 @@ static __always_inline u32 bpf_answer(const struct bpf_prog *prog, const void *t
 }
 
 /*
- * Counts an answer that was clamped or replaced by stock. This is rare, so it searches for the
- * slot.
+ * Counts an answer that was clamped or replaced by stock, for the slot of @ops.
+ * This is rare, so it searches all slots.
  */
 static noinline void bpf_count_cut(const struct mmp_bpf_ops *ops)
 {
@@ -61,7 +64,10 @@ static noinline void bpf_count_cut(const struct mmp_bpf_ops *ops)
 			this_cpu_inc(mmp_bpf_clamped[nr]);
 }
 
-/* Not inlined, so that only a traced call saves the registers for it. */
+/*
+ * Traces an answer of a program. Not inlined, so that only a traced call saves
+ * the registers for it.
+ */
 static noinline u32 bpf_show_order(const struct mmp_fault *fault, u32 answer)
 {
 	trace_mmpolicy_bpf_anon_order(fault, answer);
@@ -69,8 +75,8 @@ static noinline u32 bpf_show_order(const struct mmp_fault *fault, u32 answer)
 }
 
 /*
- * Functions of anon_order alone, which the callbacks tail-call, so the callbacks save no
- * registers.
+ * The next two functions serve anon_order alone. The callbacks tail-call them,
+ * so the callbacks save no registers.
  */
 static noinline struct mmp_decision bpf_order(const struct vm_fault *vmf, enum mm_policy_site site,
 					      const struct mmp_bpf_ops *ops, const u32 *knob)
@@ -98,7 +104,10 @@ static noinline struct mmp_decision bpf_order_if_near(const struct vm_fault *vmf
 	return bpf_order(vmf, site, ops, knob);
 }
 
-/* Returns @answer if it is below @count, else 0 (stock), and counts the latter as clamped. */
+/*
+ * Returns @answer if it is below @count, else 0 (stock), and counts the latter
+ * as clamped.
+ */
 static u32 bpf_choice(const struct mmp_bpf_ops *ops, u32 answer, u32 count)
 {
 	if (likely(answer < count))
@@ -185,7 +194,10 @@ static void bpf_compact_done(const struct mmp_attempt *attempt, bool success,
 	trace_mmpolicy_bpf_compact(&compaction, answer);
 }
 
-/* The arguments of a callback do not identify the slot, so each slot has its own callbacks. */
+/*
+ * Defines the callbacks of a slot. Their arguments do not identify the slot, so
+ * each slot has its own.
+ */
 #define BPF_CALLBACKS(nr)							\
 static struct mmp_decision bpf_order_##nr(const struct vm_fault *vmf,		\
 					  enum mm_policy_site site, const u32 *knob) \
@@ -224,7 +236,9 @@ BPF_CALLBACKS(1)
 BPF_CALLBACKS(2)
 BPF_CALLBACKS(3)
 
-/* The point is set when a program is registered. */
+/*
+ * Defines the policy of a slot. Its point is set when a program is registered.
+ */
 #define BPF_POLICY(nr) {							\
 	.name = mmp_bpf_slots[nr].name, .lacks = MMP_BPF_NOBODY, .loadable = true, \
 	.knobs = slot_knobs[nr], .max_knobs = MMP_BPF_KNOBS,			\

@@ -14,13 +14,16 @@ struct kobject;
 
 #define MMP_BPF_VERSION	1
 #define MMP_BPF_SLOTS	4	/* programs that can be loaded at a time */
-#define MMP_BPF_NAME	16	/* bytes, with the terminating NUL */
+#define MMP_BPF_NAME	16	/* bytes of a policy's name, with the terminating NUL */
 #define MMP_BPF_KNOBS	4	/* knobs of one policy, at most */
 #define MMP_BPF_ERROR	96	/* bytes of a reported error */
 #define MMP_BPF_PAGES	64	/* pages that one kfunc call examines, at most */
 #define MMP_BPF_IF_NEAR	1	/* flag: ask only where a page nearby may have been used */
 
-/* mmp_fault.site: values of enum mm_policy_site, and this one for a write to shared memory. */
+/*
+ * Value of mmp_fault.site for a write to shared memory, in addition to enum
+ * mm_policy_site.
+ */
 #define MMP_BPF_COPY	3
 
 /**
@@ -59,7 +62,10 @@ struct mmp_fault {
 	const void *vmf;
 };
 
-/* thp_gfp: answers of a program: the kernel's own choice, or a policy in C. */
+/*
+ * Answers of a program at the point thp_gfp: the kernel's own choice, or that
+ * of a policy in C.
+ */
 enum mmp_bpf_effort {
 	MMP_BPF_STOCK,
 	MMP_BPF_LIGHT,
@@ -88,7 +94,7 @@ struct mmp_effort {
 	u32 madvised;
 };
 
-/* compact: answers of a program: 0 for the kernel's own choice, or one of these. */
+/* Answer of a program at the point compact; 0 is the kernel's own choice. */
 #define MMP_BPF_COMPACT(answer)	((answer) + 1)
 
 /* Whether a program is asked before an attempt, or notified of its result. */
@@ -161,21 +167,24 @@ struct mmp_bpf_ops {
 	MMP_BPF_OPS;
 };
 
-/* The program returns the requested order | reason << 16. */
+/*
+ * struct_ops of anon_order. The program returns the requested order | reason <<
+ * 16.
+ */
 struct mmp_anon_order_ops {
 	u32 (*order)(const struct mmp_fault *fault);
 
 	MMP_BPF_OPS;
 };
 
-/* The program returns one of enum mmp_bpf_effort. */
+/* struct_ops of thp_gfp. The program returns one of enum mmp_bpf_effort. */
 struct mmp_thp_gfp_ops {
 	u32 (*effort)(const struct mmp_effort *effort);
 
 	MMP_BPF_OPS;
 };
 
-/* The program returns 0 or MMP_BPF_COMPACT(). */
+/* struct_ops of compact. The program returns 0 or MMP_BPF_COMPACT(). */
 struct mmp_compact_ops {
 	u32 (*compact)(const struct mmp_compaction *compaction);
 
@@ -199,7 +208,10 @@ static __always_inline struct mmp_fault mmp_bpf_fault(const struct vm_fault *vmf
 	};
 }
 
-/* Decodes an answer. An order above max_order is clamped; so is one with an unknown reason. */
+/*
+ * Decodes the answer of a program. An order above max_order is lowered to it;
+ * an unknown reason is replaced.
+ */
 static __always_inline struct mmp_decision mmp_bpf_decision(const struct mmp_bpf_ops *ops,
 							    u32 answer, bool *cut)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The directory bpf: whether programs can be loaded, and the loaded ones. Loads and unloads
- * module/bpf.
+ * The sysfs directory "bpf": shows whether programs can be loaded, and the
+ * loaded ones. Also loads and unloads all of module/bpf.
  */
 #include <linux/kobject.h>
 #include <linux/module.h>
@@ -88,7 +88,10 @@ int mmp_bpf_init(struct kobject *parent)
 	return mmp_bpf_questions_init() ?: mmp_bpf_ops_init();
 }
 
-/* No program is loaded here, as each holds a reference to the module. */
+/*
+ * Unloads module/bpf. No program is loaded any longer, as each holds a
+ * reference to the module.
+ */
 void mmp_bpf_exit(void)
 {
 	for (int i = 0; i < MMP_BPF_SLOTS; i++)

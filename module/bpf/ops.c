@@ -153,8 +153,9 @@ static int ops_init_member(const struct btf_type *t, const struct btf_member *me
 }
 
 /*
- * Can this instruction run for long, beyond what the verifier has counted? The errno tells the
- * command which instruction it is, see REFUSED_MEMBER in userspace/src/mmpolicy/host/bpf.py.
+ * Returns 0, or an errno for an instruction that can run for longer than the
+ * verifier has counted. The errno tells the command which instruction it is,
+ * see REFUSED_MEMBER in userspace/src/mmpolicy/host/bpf.py.
  */
 static int ops_check_insn(const struct bpf_insn *insn)
 {
@@ -172,9 +173,10 @@ static int ops_check_insn(const struct bpf_insn *insn)
 }
 
 /*
- * A program runs with preemption off: it must not sleep, and it must not take long. The
- * verifier walks through each iteration of a plain loop, so plain loops end soon. Other loops
- * can be very long: ops_helper() lacks helpers with callbacks, timers and tail calls, and
+ * Checks the instructions of a program. It runs with preemption off, so it must
+ * not sleep and must not take long. The verifier walks through each iteration
+ * of a plain loop, so plain loops end soon. Other loops can be very long:
+ * ops_helper() lacks helpers with callbacks, timers and tail calls, and
  * ops_check_insn() refuses the rest.
  */
 static int ops_check_member(const struct btf_type *t, const struct btf_member *member,
@@ -231,7 +233,10 @@ static int ops_init(struct btf *btf)
 	return 0;
 }
 
-/* A program without a link would stay registered after its last user has gone. */
+/*
+ * Registers a program. Refuses one without a link, which would stay registered
+ * after its last user has gone.
+ */
 static int ops_reg(enum mm_policy_point point, const void *kdata, const struct bpf_link *link)
 {
 	return link ? mmp_bpf_reg(point, kdata, ops_take(kdata)) : -ENOLINK;
@@ -287,7 +292,10 @@ OPS(anon_order, MM_POLICY_ANON_ORDER, order);
 OPS(thp_gfp, MM_POLICY_THP_GFP, effort);
 OPS(compact, MM_POLICY_COMPACT, compact);
 
-/* There is no unregister call: unloading the module removes the struct_ops. */
+/*
+ * Registers the struct_ops of all points. Unloading the module removes them, so
+ * there is no unregister call.
+ */
 int mmp_bpf_ops_init(void)
 {
 	return register_bpf_struct_ops(&ops_anon_order, mmp_anon_order_ops) ?:

@@ -42,8 +42,9 @@ static noinline u32 bpf_count(const struct mmp_fault *fault, s64 first, u32 page
 }
 
 /*
- * Whether a block has @least used pages. If 14 of 16 pages are used, at least one of pages 5,
- * 10 and 15 is present, so testing these three rejects most blocks quickly.
+ * Returns true if a 64 kB block has @least used pages. If 14 of 16 pages are
+ * used, at least one of pages 5, 10 and 15 is present, so testing these three
+ * rejects most blocks quickly.
  */
 static noinline u32 bpf_full(const struct mmp_fault *fault, s64 blocks, u32 least)
 {
@@ -64,7 +65,10 @@ static noinline u32 bpf_full(const struct mmp_fault *fault, s64 blocks, u32 leas
 	return block_is_used(pte) || count_pages(pte, BLOCK).used >= least;
 }
 
-/* Not inlined, so that only a traced kfunc saves the registers for it. */
+/*
+ * Traces a kfunc call. Not inlined, so that only a traced kfunc saves the
+ * registers for it.
+ */
 static noinline u32 bpf_show(const struct mmp_fault *fault, const char *question, s64 first,
 			     u32 second, u32 answer)
 {
@@ -92,8 +96,8 @@ __bpf_kfunc u32 mmp_bpf_mapped(const struct mmp_fault *fault, s64 first, u32 pag
 }
 
 /*
- * Does a block of 16 pages have @least used pages? The block is aligned, and @blocks from the
- * block of the fault.
+ * Returns true if a 64 kB block has @least used pages. The block is aligned,
+ * and lies @blocks blocks away from the block of the fault.
  */
 __bpf_kfunc u32 mmp_bpf_full(const struct mmp_fault *fault, s64 blocks, u32 least)
 {
@@ -102,7 +106,10 @@ __bpf_kfunc u32 mmp_bpf_full(const struct mmp_fault *fault, s64 blocks, u32 leas
 	return bpf_full(fault, blocks, least);
 }
 
-/* The program reports an error: every profile with this policy falls back to stock. */
+/*
+ * Reports an error of the program: every profile with this policy falls back to
+ * stock.
+ */
 __bpf_kfunc void mmp_bpf_error(const struct mmp_told *told, const char *text__str)
 {
 	mmp_bpf_fail(told->ops, text__str);
@@ -120,7 +127,10 @@ BTF_ID_FLAGS(func, mmp_bpf_pressure, MMP_TRUSTED_ARGS)
 BTF_ID_FLAGS(func, mmp_bpf_error, MMP_TRUSTED_ARGS)
 BTF_KFUNCS_END(bpf_questions)
 
-/* Any struct_ops may call these kfuncs, but only the module hands out their arguments. */
+/*
+ * Kfuncs for struct_ops. Any struct_ops may call them, but only the module
+ * hands out their arguments.
+ */
 static const struct btf_kfunc_id_set bpf_question_set = {
 	.owner = THIS_MODULE,
 	.set = &bpf_questions,

@@ -87,7 +87,10 @@ static int slot_tidy(struct mmp_bpf_slot *slot)
 	return 0;
 }
 
-/* If memory is short, the slot still answers stock, and the work is retried after a second. */
+/*
+ * Frees the slots of programs that have gone. If memory is short, the slots
+ * still answer stock, and this retries after a second.
+ */
 static void bpf_tidy(struct work_struct *work)
 {
 	int err = 0;
@@ -153,8 +156,8 @@ static int slot_check(enum mm_policy_point point, const struct mmp_bpf_ops *ops)
 }
 
 /*
- * Is the name used by a policy of the point, or by any other program? Users name a program by
- * its name alone.
+ * Returns true if the name is used by a policy of the point, or by any other
+ * program. Users name a program by its name alone.
  */
 static bool slot_name_is_taken(enum mm_policy_point point, const char *name)
 {
@@ -304,7 +307,10 @@ void mmp_bpf_slots_init(const char *lacks)
 		mmp_bpf_policies[i].lacks = lacks;
 }
 
-/* All programs are gone, but the worker may still have to free the slot of the last one. */
+/*
+ * Waits for the worker at unload. All programs are gone, but the slot of the
+ * last one may not be freed yet.
+ */
 void mmp_bpf_slots_exit(void)
 {
 	flush_delayed_work(&tidying);

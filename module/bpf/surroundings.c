@@ -14,7 +14,10 @@
 
 __bpf_kfunc_start_defs();
 
-/* Free blocks of 2^@order pages on the node of this CPU; a larger free block counts as several. */
+/*
+ * Returns the number of free blocks of 2^@order pages on the node of this CPU;
+ * a larger free block counts as several.
+ */
 __bpf_kfunc u64 mmp_bpf_free(const struct mmp_told *told, u32 order)
 {
 	const struct zone *zones = NODE_DATA(numa_mem_id())->node_zones;
@@ -28,8 +31,9 @@ __bpf_kfunc u64 mmp_bpf_free(const struct mmp_told *told, u32 order)
 }
 
 /*
- * The owner of the address space, whose cgroup also selects the profile. A debugger that writes
- * to the memory is not the owner. NULL if the owner has exited.
+ * Returns the owner of the address space, whose cgroup also selects the
+ * profile; NULL if the owner has exited. A debugger that writes to the memory
+ * is not the owner.
  */
 static struct task_struct *bpf_owner(const struct mmp_told *told)
 {
@@ -39,8 +43,8 @@ static struct task_struct *bpf_owner(const struct mmp_told *told)
 }
 
 /*
- * Pages charged to the cgroup of the process; 0 in the root cgroup, where the kernel counts
- * none.
+ * Returns the pages charged to the cgroup of the process; 0 in the root cgroup,
+ * where the kernel counts none.
  */
 __bpf_kfunc u64 mmp_bpf_cgroup_pages(const struct mmp_told *told)
 {
@@ -57,8 +61,8 @@ __bpf_kfunc u64 mmp_bpf_cgroup_pages(const struct mmp_told *told)
 }
 
 /*
- * PSI memory pressure of the cgroup: "some" over the last 10 seconds, in percent; 0 in the root
- * cgroup.
+ * Returns the PSI memory pressure of the cgroup: "some" over the last 10
+ * seconds, in percent; 0 in the root cgroup.
  */
 __bpf_kfunc u32 mmp_bpf_pressure(const struct mmp_told *told)
 {

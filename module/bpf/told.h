@@ -12,7 +12,10 @@
 
 #define mmp_bpf_name(told)	(((const struct mmp_bpf_ops *)(told)->ops)->name)
 
-/* Tracepoint of one point: the context struct has @type, and @format and the rest print it. */
+/*
+ * Defines the tracepoint of one point: the context struct has @type, and
+ * @format and the rest print it.
+ */
 #undef MMP_BPF_TOLD
 #define MMP_BPF_TOLD(point, type, format, ...)				\
 TRACE_EVENT(mmpolicy_bpf_##point,					\
@@ -83,7 +86,7 @@ MMP_BPF_TOLD(compact, mmp_compaction,
 	     __entry->told.scanned, mmp_bpf_compact(__entry->told.stock),
 	     mmp_bpf_compact(__entry->answer));
 
-/* A kfunc without these arguments records 0. */
+/* Traces a kfunc call. A kfunc without these arguments records 0. */
 TRACE_EVENT(mmpolicy_bpf_question,
 
 	TP_PROTO(const struct mmp_told *told, const char *question, s64 first, u32 second,

@@ -22,13 +22,14 @@
 
 #define BLOCK_PAGES	128	/* a block ends after this many pages ... */
 #define BLOCK_REFILLS	16	/* ... or refills, if they return few pages */
-#define NAP		256	/* refills in a row that are not timed, at rest */
-#define MIN_REST	1	/* blocks until the next comparison, a nap before each */
+/* refills in a row that are not timed, while the size is not being compared */
+#define NAP		256
+#define MIN_REST	1	/* blocks until the next comparison; NAP refills before each */
 #define MAX_REST	4
-#define SESSION_PAIRS	128	/* of blocks, until a rest */
-#define MIN_PAIRS	10	/* no decision before */
+#define SESSION_PAIRS	128	/* pairs of blocks in a comparison, then a rest */
+#define MIN_PAIRS	10	/* no decision before this many pairs */
 #define MAX_PAIRS	256	/* sums are halved here, so older pairs weigh less */
-#define SURE		9	/* the square of 3 standard errors */
+#define SURE		9	/* square of the required 3 standard errors */
 #define GAIN_SHIFT	7	/* a gain below 1/128 is ignored */
 #define COST_SHIFT	4	/* a cost is in 1/16 tick per page */
 #define MAX_COST	BIT_ULL(18)
@@ -131,7 +132,7 @@ static void bulk_take_rest(struct climb *c)
 	c->nap = NAP;
 }
 
-/* Drops all trials after a change of load. */
+/* Drops all comparisons after a change of load. */
 static void bulk_forget(struct climb *c)
 {
 	memset(c->trials, 0, sizeof(c->trials));
@@ -156,7 +157,9 @@ static bool bulk_is_sure(const struct trial *trial, s64 least)
 		chance < (u64)(least * least));
 }
 
-/* Goes to the other size if that is better, or smaller and no worse. */
+/*
+ * Moves to the other size if that is cheaper, or smaller and no more expensive.
+ */
 static void bulk_judge(struct climb *c)
 {
 	struct trial *trial = &c->trials[min(c->size, c->other)];
@@ -210,7 +213,10 @@ static void bulk_pair_block(struct climb *c, s64 cost)
 
 static void bulk_rest_block(struct climb *c, s64 cost)
 {
-	/* A cost off by a factor of 2 hints at a new load: skip the naps to end the rest sooner. */
+	/*
+	 * A cost off by a factor of 2 hints at a new load: time all refills, to
+	 * end the rest sooner.
+	 */
 	bool odd = cost > 2 * c->usual || 2 * cost < c->usual;
 
 	c->nap = odd ? 0 : NAP;
@@ -223,8 +229,8 @@ static void bulk_rest_block(struct climb *c, s64 cost)
 }
 
 /*
- * The zone is near its watermark, so refills return single pages: a larger size cannot be
- * better, and a smaller one is no worse.
+ * Handles a block whose refills returned few pages, because the zone is near
+ * its watermark: a larger size cannot be better, and a smaller one is no worse.
  */
 static void bulk_short_block(struct climb *c)
 {
@@ -239,7 +245,10 @@ static void bulk_short_block(struct climb *c)
 		c->nap = 0;
 }
 
-/* A refill outside softirq may be interrupted by another one; the cost is a longer nap. */
+/*
+ * Returns the current size. A refill outside softirq may be interrupted by
+ * another one; the worst effect is a longer pause between timings.
+ */
 static unsigned int bulk_adaptive(int nid, const u32 *knob, bool *timed)
 {
 	struct climb *c = bulk_climb_of(nid);

@@ -5,7 +5,7 @@
 enum { PAGES };
 
 static struct mmp_knob knobs[] = {
-	/* The most that a pool's cache holds. */
+	/* The upper bound is the size of a pool's cache. */
 	[PAGES] = MMP_KNOB(pages, 1, 128, 64, "pages",
 			   "each refill asks for so many"),
 };

@@ -50,8 +50,8 @@ struct refill {
 static DEFINE_PER_CPU(struct refill, refill);
 
 /*
- * A refill with softirqs off stays on its CPU, and no other refill interrupts it. Other
- * refills are not timed.
+ * Starts timing a refill. With softirqs off, it stays on its CPU, and no other
+ * refill interrupts it. Other refills are not timed.
  */
 static void bulk_begin_timing(const struct mmp_policy *policy)
 {
@@ -79,7 +79,7 @@ static void bulk_end_timing(u64 __percpu *counter, int nid, unsigned int want,
 	}
 }
 
-/* See &mm_policy_ops.bulk_pages. */
+/* Implements &mm_policy_ops.bulk_pages. */
 unsigned int mmp_bulk_pages(int nid, unsigned int def, unsigned int max)
 {
 	const struct mmp_settings *settings = rcu_dereference(mmp_default.settings);
@@ -97,8 +97,8 @@ unsigned int mmp_bulk_pages(int nid, unsigned int def, unsigned int max)
 }
 
 /*
- * See &mm_policy_ops.bulk_done. All counters are raised here: a refill that began before the
- * hook was attached has had no mmp_bulk_pages().
+ * Implements &mm_policy_ops.bulk_done. All counters are raised here, because a
+ * refill that began before the hook was attached has had no mmp_bulk_pages().
  */
 void mmp_bulk_done(int nid, unsigned int want, unsigned int got)
 {

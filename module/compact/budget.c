@@ -50,7 +50,10 @@ static struct mmp_account *budget_account_of(const struct mmp_attempt *attempt)
 	return &node->of[zone_idx(attempt->zone)][attempt->order][movable];
 }
 
-/* The account without the credit for the time since. */
+/*
+ * Returns the pages on the account, before the credit for the time since the
+ * last attempt.
+ */
 static u64 budget_booked(const struct mmp_account *account)
 {
 	bool is_old = READ_ONCE(account->era) != READ_ONCE(era);
@@ -78,7 +81,10 @@ static u64 budget_less(u64 pages, u64 by)
 	return pages - min(pages, by);
 }
 
-/* The account less the credit for the time since. */
+/*
+ * Returns the pages on the account, less the credit for the time since the last
+ * attempt.
+ */
 static u64 budget_balance(const struct mmp_account *account, const u32 *knob)
 {
 	long passed = jiffies - READ_ONCE(account->when);

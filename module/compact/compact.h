@@ -26,8 +26,8 @@ struct mmp_account {
 
 /**
  * struct mmp_accounts - the accounts of a profile for a node
- * @of: by zone, by order, and by whether the allocation is movable, as other blocks suit
- *	movable pages
+ * @of: by zone, by order, and by whether the allocation is movable, as movable
+ *	pages need other pageblocks
  */
 struct mmp_accounts {
 	struct mmp_account of[MAX_NR_ZONES][NR_PAGE_ORDERS][2];

@@ -41,7 +41,10 @@ static const char *const counters[] = {
 
 static struct mmp_stamps stamps;
 
-/* The point may have been switched off between the beginning and the end of an attempt. */
+/*
+ * Clears the start times of attempts when the point is switched off, as
+ * attempts in progress then never report their end.
+ */
 static void compact_switched(bool on)
 {
 	if (on)
@@ -83,7 +86,7 @@ static void compact_count_answer(const struct mmp_profile *profile,
 		compact_count(profile, TRIED_ALL, 1);
 }
 
-/* See &mm_policy_ops.compact_try. */
+/* Implements &mm_policy_ops.compact_try. */
 enum mm_policy_compact mmp_compact_try(struct zone *zone, int order, gfp_t gfp,
 				       enum mm_policy_compact stock)
 {
@@ -110,7 +113,7 @@ enum mm_policy_compact mmp_compact_try(struct zone *zone, int order, gfp_t gfp,
 	return answer;
 }
 
-/* See &mm_policy_ops.compact_done. */
+/* Implements &mm_policy_ops.compact_done. */
 void mmp_compact_done(struct zone *zone, int order, gfp_t gfp, bool success,
 		      unsigned long migrate_scanned,
 		      unsigned long free_scanned)

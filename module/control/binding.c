@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Bindings: cgroups and processes that have a profile of their own.
+ * Bindings: a binding assigns a cgroup or a process to a profile.
  *
- * A cgroup is identified by its id, a process by its struct pid, on which the binding holds a
- * reference, so neither can be reused. Tracepoints report when a cgroup or a process ends,
- * and when a bound process forks.
+ * A cgroup is identified by its id, a process by its struct pid. The binding
+ * holds a reference to the struct pid, so neither identifier can be reused.
+ * Tracepoints report when a cgroup or a process ends, and when a bound process
+ * forks.
  */
 #include <linux/cgroup.h>
 #include <linux/cleanup.h>
@@ -23,7 +24,7 @@
 enum { CGROUPS, PROCESSES, KINDS };
 
 static unsigned int nr_bound[KINDS];	/* under mmp_bindings_lock */
-static bool scoped;			/* is mmp_scoped incremented? */
+static bool scoped;			/* has this file incremented the static key mmp_scoped? */
 
 static unsigned int *binding_count_of(const struct mmp_binding *b)
 {
@@ -59,7 +60,10 @@ static void binding_remove(struct mmp_binding *b)
 	call_rcu(&b->rcu, binding_free);
 }
 
-/* A concurrent fault sees either the old or the new profile. */
+/*
+ * Moves a binding to another profile. A concurrent fault sees either the old or
+ * the new profile.
+ */
 static void binding_move(struct mmp_binding *b, struct mmp_profile *profile)
 {
 	lockdep_assert_held(&mmp_bindings_lock);
@@ -68,7 +72,10 @@ static void binding_move(struct mmp_binding *b, struct mmp_profile *profile)
 	WRITE_ONCE(b->profile, profile);
 }
 
-/* @pid is NULL for a cgroup. */
+/*
+ * Allocates a binding: of the process @pid, or of the cgroup @id if @pid is
+ * NULL.
+ */
 static struct mmp_binding *binding_new(u64 id, struct pid *pid, gfp_t gfp)
 {
 	struct mmp_binding *b = kmalloc(sizeof(*b), gfp);
@@ -88,7 +95,10 @@ static void binding_settle_later(struct work_struct *work)
 
 static DECLARE_WORK(settling, binding_settle_later);
 
-/* A process or cgroup that ended takes no more faults, so entries in the CPUs' caches may stay. */
+/*
+ * Removes the binding of a process or cgroup that has ended. It takes no more
+ * faults, so CPUs may keep its profile cached.
+ */
 static void binding_ended(u64 id)
 {
 	const unsigned int *nr = NULL;
@@ -120,10 +130,11 @@ static void binding_on_rmdir(void *unused, struct cgroup *cgroup, const char *pa
 }
 
 /*
- * The child does not run yet, so no CPU has cached its profile. If the allocation fails, the
- * child is not bound and the binding of its cgroup applies. The entry is charged to the
- * cgroup; at the limit of the cgroup it is allocated uncharged, or each fork would lose the
- * binding.
+ * Binds the child of a bound process to the parent's profile. The child does
+ * not run yet, so no CPU has cached its profile. If the allocation fails, the
+ * child is not bound and the binding of its cgroup applies. The entry is
+ * charged to the cgroup; at the cgroup's limit it is allocated uncharged, as
+ * otherwise each fork would lose the binding.
  */
 static void binding_on_fork(void *unused, struct task_struct *parent,
 			    struct task_struct *child)
@@ -192,7 +203,10 @@ static int binding_listen(void)
 	return err;
 }
 
-/* Adds a binding, or moves the existing one. The caller then checks that @id still lives. */
+/*
+ * Adds a binding, or moves the existing one. The caller then checks that the
+ * process or cgroup @id still exists.
+ */
 static int binding_put(struct mmp_profile *profile, u64 id, struct pid *pid)
 {
 	struct mmp_binding *new = binding_new(id, pid, GFP_KERNEL), *old;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The files "cgroups" and "pids" of a profile list its bindings. */
+/*
+ * The sysfs files "cgroups" and "pids" of a profile, which list and change its
+ * bindings.
+ */
 #include <linux/cleanup.h>
 #include <linux/pid.h>
 #include <linux/string.h>
@@ -9,11 +12,11 @@
 #define LONGEST_LINE	sizeof("18446744073709551615\n")
 
 /**
- * struct binding_file - a file with bindings
+ * struct binding_file - a sysfs file that lists bindings
  * @attr: the file
- * @bind: called for a number that is written
- * @unbind: called for a number with a minus
- * @shown: returns the number of a binding; 0 hides the binding
+ * @bind: called if a number is written
+ * @unbind: called if a number with a minus sign is written
+ * @shown: returns the number that the file shows for a binding; 0 hides it
  */
 struct binding_file {
 	struct bin_attribute attr;
@@ -48,10 +51,16 @@ static ssize_t binding_write(struct file *file, struct kobject *kobj,
 	return err ?: count;
 }
 
-/* Buckets walked per RCU read section, as one read may list many bound processes. */
+/*
+ * Hash buckets walked per RCU read section; a read may list many bound
+ * processes, so it reschedules in between.
+ */
 #define BUCKETS_AT_ONCE	64
 
-/* Prints lines from byte @skip on. Ends with a whole line, unless not even one fits. */
+/*
+ * Prints bindings from byte @skip of the file on. Ends with a complete line,
+ * unless not even one line fits.
+ */
 static ssize_t binding_read(struct file *file, struct kobject *kobj,
 			    MMP_BIN_ATTRIBUTE *attr, char *buf, loff_t skip,
 			    size_t size)
@@ -94,7 +103,9 @@ static u64 binding_shown_cgroup(const struct mmp_binding *b)
 	return b->pid ? 0 : b->id;
 }
 
-/* A process outside the reader's PID namespace is hidden. */
+/*
+ * Returns the PID in the reader's PID namespace; 0 hides a process outside it.
+ */
 static u64 binding_shown_process(const struct mmp_binding *b)
 {
 	return b->pid ? pid_vnr(b->pid) : 0;

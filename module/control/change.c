@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Every write passes here: mmp_lock serialises writes, and mmp_may_change() permits them. */
+/*
+ * Serialises and permits all writes to the module's files: each write holds
+ * mmp_lock and calls mmp_may_change().
+ */
 #include "control.h"
 
 DEFINE_MUTEX(mmp_lock);	/* serialises changes */
 static bool latched;
 
-/* Are writes refused, because the lease has expired or the module is being unloaded? */
+/*
+ * Returns true if all writes but the acknowledgment are refused, because the
+ * lease has expired or the module is being unloaded.
+ */
 bool mmp_latched(void)
 {
 	return READ_ONCE(latched);
 }
 
 /**
- * mmp_latch - refuse all writes but the acknowledgment, or accept them again
- * @on: refuse? A write under way may still complete.
+ * mmp_latch - refuse all writes but the acknowledgment, or accept writes again
+ * @on: true to refuse; a write in progress may still complete
  */
 void mmp_latch(bool on)
 {
@@ -21,7 +27,7 @@ void mmp_latch(bool on)
 }
 
 /**
- * mmp_may_change - is a write allowed now?
+ * mmp_may_change - test whether a write is allowed now
  * @profile: the profile that the write changes, or %NULL for other writes
  *
  * Context: under mmp_lock.

@@ -19,14 +19,14 @@
 struct seq_file;
 
 /* change.c: the lock and the check of every write */
-extern struct mutex mmp_lock;	/* serialises changes; readers have RCU */
+extern struct mutex mmp_lock;	/* serialises changes; readers use RCU */
 bool mmp_latched(void);
 void mmp_latch(bool on);
 int mmp_may_change(const struct mmp_profile *profile);
 
 /**
  * struct mmp_parts - the points and policies of the module, filled in by core.c
- * @ops: callbacks of the hooks
+ * @ops: callbacks for the kernel's hooks
  * @points: all points
  * @policies: all policies; the last entry is %NULL
  */

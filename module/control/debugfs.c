@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /sys/kernel/debug/mmpolicy: counters, which are no ABI. Without debugfs there are none. */
+/*
+ * /sys/kernel/debug/mmpolicy: counters, which are not ABI. Without debugfs, no
+ * counters can be read.
+ */
 #include <linux/cleanup.h>
 #include <linux/debugfs.h>
 #include <linux/fs.h>
@@ -91,7 +94,10 @@ static int debugfs_measure_set(void *unused, u64 value)
 }
 DEFINE_DEBUGFS_ATTRIBUTE(measure_fops, debugfs_measure_get, debugfs_measure_set, "%llu\n");
 
-/* Errors are ignored, as usual for debugfs: the module works without it. */
+/*
+ * Creates the debugfs files of a profile. Errors are ignored, as usual for
+ * debugfs: the module works without it.
+ */
 void mmp_debugfs_add(struct mmp_profile *profile)
 {
 	int i;

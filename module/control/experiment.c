@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The experiment: two profiles are its arms, and units without a binding take part.
+ * The experiment (A/B test): it compares two profiles, its arms "control" and
+ * "treatment". Units (processes or cgroups) without a binding take part.
  * sense/arm.c assigns each unit to an arm.
  */
 #include <linux/atomic.h>
@@ -18,8 +19,8 @@
 #define DEFAULTS	{ .percent = 50 }
 
 /*
- * Written under mmp_lock and setup_lock. Readers take setup_lock alone, so they wait for no
- * writer.
+ * Setup of the experiment. Writers hold mmp_lock and setup_lock; readers take
+ * setup_lock alone, so they do not wait for a writer of other files.
  */
 static struct mmp_experiment setup = DEFAULTS;
 static DEFINE_MUTEX(setup_lock);
@@ -29,7 +30,10 @@ static struct mmp_experiment *experiment_running(void)
 	return rcu_dereference_protected(mmp_running, lockdep_is_held(&mmp_lock));
 }
 
-/* Starts or stops timing faults. It needs a hook in all faults, whatever the policies are. */
+/*
+ * Starts or stops timing faults. Timing needs the hook in every fault, even if
+ * no profile has a policy.
+ */
 static void experiment_time(bool on)
 {
 	if (!mmp_fault_time(on))
@@ -241,7 +245,7 @@ static struct kobj_attribute unit_attr =
 	__ATTR(unit, 0644, experiment_unit_show, experiment_unit_store);
 
 /**
- * struct number_file - a file with a number
+ * struct number_file - a sysfs file that holds a number
  * @attr: the file
  * @max: largest value accepted
  * @get: returns the value; called under setup_lock
@@ -267,7 +271,10 @@ static void experiment_put_percent(u32 percent)
 	setup.percent = percent;
 }
 
-/* The percentage can be changed while the experiment runs. */
+/*
+ * Sets the percentage of units in the treatment arm, which may change while the
+ * experiment runs.
+ */
 static int experiment_set_percent(u64 value)
 {
 	u32 was = setup.percent;
@@ -348,7 +355,10 @@ static int experiment_set_enabled(u64 value)
 	return 0;
 }
 
-/* Timing needs a hook in every fault, which the kernel may refuse to attach. */
+/*
+ * Attaches the hooks that timing needs before the experiment is enabled, as the
+ * kernel may refuse them.
+ */
 static int experiment_ready(u64 value)
 {
 	bool timed;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The directory knobs: bounds, default and meaning of each knob, common to all profiles. */
+/*
+ * The sysfs directory "knobs": bounds, default and meaning of each knob, common
+ * to all profiles.
+ */
 #include <linux/slab.h>
 
 #include "control.h"
 
-/* The directory of a point, of a policy or, if @knob is set, of a knob. */
+/* A sysfs directory of a point, of a policy or, if @knob is set, of a knob. */
 struct knob_dir {
 	struct kobject kobj;
 	struct list_head node;
@@ -61,7 +64,10 @@ static const struct kobj_type knob_dir_type = {
 	.release = knob_dir_release,
 };
 
-/* Without @knob, the directory has no files. mmp_knob_files_exit() removes it on errors too. */
+/*
+ * Adds a directory; with @knob, also the files of the knob.
+ * mmp_knob_files_exit() removes it, even after an error.
+ */
 static struct knob_dir *knob_files_add(struct kobject *parent, const char *name,
 				       const struct mmp_knob *knob)
 {
@@ -134,7 +140,10 @@ static struct knob_dir *knob_files_point(enum mm_policy_point point)
 			       mmp_parts->points[point]->name);
 }
 
-/* Adds the knobs of a policy. Under mmp_files_lock; mmp_knob_files_remove() cleans up on errors. */
+/*
+ * Adds the files of a policy's knobs. The caller holds mmp_files_lock, and
+ * calls mmp_knob_files_remove() on errors.
+ */
 int mmp_knob_files_add(const struct mmp_policy *policy)
 {
 	return knob_files_add_policy(knob_files_point(policy->point), policy);
@@ -172,7 +181,10 @@ int mmp_knob_files_init(struct kobject *parent)
 	return err;
 }
 
-/* Removes all files of knobs. Their readers take no lock, so this waits for no writer. */
+/*
+ * Removes all files of knobs. Their readers take no lock, so the removal waits
+ * for no writer.
+ */
 void mmp_knob_files_exit(void)
 {
 	struct knob_dir *dir, *next;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The lease: unless user space renews it in time, the kernel returns to stock by itself. See
- * reset.c for how everything returns to stock.
+ * The lease: a time limit on all settings. Unless user space renews the lease
+ * in time, the module returns everything to stock (reset.c).
  */
 #include <linux/cleanup.h>
 #include <linux/jiffies.h>
@@ -13,15 +13,22 @@
 #define MIN_MS		100
 #define MAX_MS		(24 * 60 * 60 * 1000)
 
-/* The queue has a rescuer thread, as there may be no memory for a new worker. */
+/*
+ * Workqueue of the expiry. It has a rescuer thread, as there may be no memory
+ * for a new worker.
+ */
 static struct workqueue_struct *queue;
 static void (*lease_on_expiry)(unsigned int ms);
 
-static DEFINE_MUTEX(lease_lock);	/* not mmp_lock, so a renewal waits for no other writer */
+/* separate from mmp_lock, so a renewal waits for no other writer */
+static DEFINE_MUTEX(lease_lock);
 static unsigned int lease_ms;		/* under lease_lock */
 static u64 deadline;			/* in jiffies; under lease_lock */
 
-/* A renewal may have extended the lease while this worker waited for the lock. */
+/*
+ * Returns everything to stock if the lease has expired. A renewal may have
+ * extended it while this worker waited for the lock.
+ */
 static void lease_expire(struct work_struct *work)
 {
 	unsigned int ms;
@@ -34,7 +41,9 @@ static void lease_expire(struct work_struct *work)
 	lease_on_expiry(ms);
 }
 
-/* Not deferrable: an expiry must wake up an idle CPU. */
+/*
+ * The timer of the lease is not deferrable, so an expiry wakes up an idle CPU.
+ */
 static DECLARE_DELAYED_WORK(expiry, lease_expire);
 
 /**
@@ -50,7 +59,10 @@ int mmp_lease_init(void (*on_expiry)(unsigned int ms))
 	return queue ? 0 : -ENOMEM;
 }
 
-/* Ends the lease at unload, and waits for an expiry that has begun. No write may follow. */
+/*
+ * Ends the lease at unload, and waits for an expiry in progress. No write to
+ * the files may follow.
+ */
 void mmp_lease_exit(void)
 {
 	if (!queue)
@@ -70,7 +82,7 @@ static void lease_set(unsigned int ms)
 		cancel_delayed_work(&expiry);
 }
 
-/* Ends the lease without an expiry. */
+/* Ends the lease without returning settings to stock. */
 void mmp_lease_clear(void)
 {
 	guard(mutex)(&lease_lock);

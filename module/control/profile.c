@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Profiles: settings published as a whole under RCU, and the hooks they need. Each user of a
- * profile, such as a binding or an arm, holds a count in it.
+ * Profiles: a profile holds a policy and knob values for each point. Its
+ * settings are published as a whole under RCU, and the hooks that any profile
+ * needs are turned on. Each user of a profile, such as a binding or an arm of
+ * the experiment, holds a count in it.
  */
 #include <linux/cleanup.h>
 #include <linux/slab.h>
@@ -35,8 +37,9 @@ static bool profile_any_has(enum mm_policy_point point, bool shadow)
 }
 
 /*
- * The largest order that the policy of anon_order may request. The first knob of a policy
- * caps its answers, unless the policy has no knobs or a fixed max_order.
+ * Returns the largest order that the profile's anon_order policy may request:
+ * the policy's fixed max_order, or else the value of its first knob, or 0
+ * without knobs.
  */
 static unsigned int profile_max_order(const struct mmp_settings *settings)
 {
@@ -59,7 +62,10 @@ static unsigned long profile_all_orders(void)
 	return (2UL << most) - 1;
 }
 
-/* Turns on the hooks and folio sizes that any profile needs. Under mmp_lock; may sleep. */
+/*
+ * Turns on the hooks and folio sizes that at least one profile needs. Under
+ * mmp_lock; may sleep.
+ */
 void mmp_profiles_switch(void)
 {
 	bool shadows = false;
@@ -87,7 +93,10 @@ static void profile_publish(struct mmp_profile *profile, struct mmp_settings *ne
 		kfree_rcu(old, rcu);
 }
 
-/* Copies the settings of a profile. The caller changes the copy, then publishes it. */
+/*
+ * Copies the settings of a profile, if a write is allowed now. The caller
+ * changes the copy and publishes it.
+ */
 static struct mmp_settings *profile_settings_to_change(struct mmp_profile *profile)
 {
 	struct mmp_settings *new;
@@ -99,7 +108,10 @@ static struct mmp_settings *profile_settings_to_change(struct mmp_profile *profi
 	return new ?: ERR_PTR(-ENOMEM);
 }
 
-/* Attaches the hooks of a policy's point. Releases them if a signal ends the wait. */
+/*
+ * Attaches the hooks of a policy's point. Detaches them again if a signal
+ * interrupts the wait.
+ */
 static int profile_get_ready(const struct mmp_policy *policy)
 {
 	int err = mmp_policy_lacks(policy) ? -EOPNOTSUPP : mmp_switch_ready(policy->point);
@@ -111,7 +123,10 @@ static int profile_get_ready(const struct mmp_policy *policy)
 	return err;
 }
 
-/* Under mmp_lock; the caller frees *@scratch if it was not used. */
+/*
+ * Sets the policy or shadow of a point. Under mmp_lock; the caller frees
+ * *@scratch if it is not NULL afterwards.
+ */
 static int profile_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 			      const struct mmp_policy *policy, bool shadow, void **scratch)
 {
@@ -120,7 +135,11 @@ static int profile_set_policy(struct mmp_profile *profile, enum mm_policy_point 
 
 	if (IS_ERR(new))
 		return PTR_ERR(new);
-	if (policy)	/* a loadable policy may be gone, or of another point */
+	/*
+	 * a BPF policy may have been unloaded, or replaced by one of another
+	 * point
+	 */
+	if (policy)
 		err = policy->point != point ? -EINVAL :
 		      mmp_policy_lacks(policy) ? -EOPNOTSUPP : 0;
 	if (err) {
@@ -137,17 +156,18 @@ static int profile_set_policy(struct mmp_profile *profile, enum mm_policy_point 
 }
 
 /**
- * mmp_set_policy - switch a point of a profile
- * @profile: which profile
- * @point: which point
+ * mmp_set_policy - set the policy of a point in a profile
+ * @profile: the profile
+ * @point: the point
  * @policy: the policy, or %NULL for stock
- * @shadow: set the shadow policy, which is asked and counted but not obeyed; %NULL @policy
- *	for none
+ * @shadow: set the shadow policy, which is asked and counted but not obeyed;
+ *	%NULL @policy removes it
  *
  * Context: may sleep.
- * Return: 0, -ENOMEM, -EINVAL if the point no longer has this policy, or as mmp_may_change()
- *	and mmp_switch_ready(); on error nothing has changed. A kernel that does not decide in
- *	time may refuse the hooks later, by &mmp_watcher.lost.
+ * Return: 0, -ENOMEM, -EINVAL if the point no longer has this policy, or an
+ * error of mmp_may_change() and mmp_switch_ready(); on error nothing has
+ * changed. If the kernel has not decided in time, it may refuse the hooks
+ * later, and &mmp_watcher.lost reports it.
  */
 int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 		   const struct mmp_policy *policy, bool shadow)
@@ -169,12 +189,13 @@ int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 
 /**
  * mmp_set_knob - set a knob of a profile
- * @profile: which profile
- * @knob: which knob
- * @value: within the bounds of the knob
+ * @profile: the profile
+ * @knob: the knob
+ * @value: value within the bounds of the knob
  *
  * Context: may sleep.
- * Return: 0, -ENOMEM or as mmp_may_change(); on error nothing has changed.
+ * Return: 0, -ENOMEM or an error of mmp_may_change(); on error nothing has
+ * changed.
  */
 int mmp_set_knob(struct mmp_profile *profile, const struct mmp_knob *knob,
 		 u32 value)
@@ -198,12 +219,13 @@ static void profile_put_away(struct mmp_profile *profile)
 }
 
 /**
- * mmp_profiles_to_stock - delete all profiles but "default" and put it to stock, as after
- * load
+ * mmp_profiles_to_stock - delete all profiles but "default", and set "default"
+ * to stock
  *
- * The way back must not fail, so this allocates no memory.
- * Context: under mmp_lock; may sleep. The caller afterwards drops all bindings and the arms
- *	of the experiment, and then the files of the deleted profiles are removed.
+ * This restores the state after load, and must not fail, so it allocates no
+ * memory.
+ * Context: under mmp_lock; may sleep. The caller then drops all bindings and
+ * the arms of the experiment, and removes the files of the deleted profiles.
  */
 void mmp_profiles_to_stock(void)
 {
@@ -217,10 +239,10 @@ void mmp_profiles_to_stock(void)
 }
 
 /**
- * mmp_point_to_stock - put a point to stock in all profiles
- * @point: which point
- * @policy: only profiles with this policy, which must not be available for selection; %NULL
- *	for all
+ * mmp_point_to_stock - set a point to stock in all profiles
+ * @point: the point
+ * @policy: changes only profiles with this policy, which must not be available
+ *	for selection; %NULL for all profiles
  *
  * Context: under mmp_lock; may sleep.
  * Return: 0, or -ENOMEM with some profiles changed.
@@ -298,7 +320,7 @@ struct mmp_profile *mmp_profile_new(const char *text)
 		return ERR_PTR(-ENOMEM);
 	}
 	strscpy(profile->name, name);
-	profile->gone = true;	/* all writes fail until it is linked */
+	profile->gone = true;	/* all writes to the profile fail until it is linked */
 	INIT_LIST_HEAD(&profile->dirs);
 	RCU_INIT_POINTER(profile->settings, mmp_stock);
 	return profile;
@@ -381,7 +403,8 @@ void mmp_profile_free(struct mmp_profile *profile)
  * mmp_profiles_init - make the profile "default"
  * @active: policy for each point, %NULL for stock
  *
- * Return: 0, -ENOMEM or as mmp_switch_ready(). mmp_profiles_exit() cleans up in either case.
+ * Return: 0, -ENOMEM or an error of mmp_switch_ready(). mmp_profiles_exit()
+ * cleans up in either case.
  */
 int mmp_profiles_init(const struct mmp_policy *const *active)
 {
@@ -413,7 +436,7 @@ int mmp_profiles_init(const struct mmp_policy *const *active)
 /**
  * mmp_profiles_exit - turn the hooks off and free the profile "default"
  *
- * Context: no callback runs, no file is left.
+ * Context: no callback runs, and no file of the module is left.
  */
 void mmp_profiles_exit(void)
 {

@@ -188,7 +188,11 @@ static int files_add_profile(struct mmp_profile *profile)
 	return err;
 }
 
-/* Called without mmp_lock: removing a file waits for its writers, and they take mmp_lock. */
+/*
+ * Removes the files of deleted profiles and frees the profiles. Called without
+ * mmp_lock, as removing a file waits for its writers, and writers take
+ * mmp_lock.
+ */
 static void files_sweep(void)
 {
 	struct mmp_profile *profile, *next;
@@ -354,7 +358,10 @@ void mmp_profile_files_freeze(void)
 		sysfs_remove_files(profiles, create_files);
 }
 
-/* All profiles but "default" have been deleted before. */
+/*
+ * Removes the directory of profiles at unload. All profiles but "default" have
+ * been deleted before.
+ */
 void mmp_profile_files_exit(void)
 {
 	files_remove_profile(&mmp_default);

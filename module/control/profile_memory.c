@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Memory of profiles: counters, state per node, and scratch memory of points with a policy. */
+/*
+ * Memory of profiles: per-CPU counters, state per node, and scratch memory of
+ * points that have a policy.
+ */
 #include <linux/percpu.h>
 #include <linux/slab.h>
 
@@ -24,7 +27,7 @@ void mmp_scratch_use(enum mm_policy_point point, void **scratch)
 		swap(mmp_parts->points[point]->scratch, *scratch);
 }
 
-/* @profile is not used yet, or not after this. */
+/* Frees the counters and the state per node of a profile that has no users. */
 void mmp_profile_free_memory(struct mmp_profile *profile)
 {
 	int i;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The way back: a reset by the user, an expiry of the lease, or unload restores the state
- * after load.
+ * Reset: a write to the file "reset", an expiry of the lease, or unload
+ * restores the state after load.
  *
- * The first half turns all hooks off at once. It allocates no memory and takes no mmp_lock.
- * The second half restores settings and drops bindings in a worker, when the last writer has
- * released mmp_lock.
+ * The first half of a reset turns all hooks off at once. It allocates no memory
+ * and does not take mmp_lock. The second half restores settings and drops
+ * bindings in a worker, after the last writer has released mmp_lock.
  *
- * An expiry latches the tree: the process that missed its lease may still be writing, or may
- * restart without noticing, so all writes but the acknowledgment fail.
+ * After an expiry, all writes but the acknowledgment fail: the process that
+ * missed its lease may still be writing, or may restart without noticing.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -22,7 +22,7 @@
 #include "control.h"
 
 static DEFINE_MUTEX(state_lock);
-static unsigned int resets;	/* resets under way; under state_lock */
+static unsigned int resets;	/* resets in progress; under state_lock */
 static const char *state_before;	/* shown during a reset; under state_lock */
 static bool expiry_to_do;
 
@@ -37,11 +37,12 @@ static const char *state_now(void)
 }
 
 /**
- * mmp_state - the word for the file "state"
+ * mmp_state - return the text of the sysfs file "state"
  *
- * A reset or an expiry that is over here is over for the files of profiles too.
+ * Once a reset is no longer shown here, the files of profiles show its result
+ * too.
  * Context: may sleep, but waits for no writer.
- * Return: a word as docs/sysfs-abi.txt has it for "state".
+ * Return: a word listed in docs/sysfs-abi.txt under "state".
  */
 const char *mmp_state(void)
 {
@@ -67,8 +68,9 @@ static void point_error_set(enum mm_policy_point point, const char *text)
 }
 
 /**
- * mmp_point_ready - the provider has attached the hooks of a point
- * @point: which point
+ * mmp_point_ready - handle that the kernel's hooks of a point have been
+ * attached
+ * @point: the point
  *
  * Context: may sleep, but never takes mmp_lock.
  */
@@ -80,7 +82,7 @@ void mmp_point_ready(enum mm_policy_point point)
 		*point_error.text = '\0';
 }
 
-/* The state shown during a reset, when no policy decides. */
+/* Returns the state to show during a reset, when all hooks are off. */
 static const char *state_meanwhile(void)
 {
 	const char *now = state_now();
@@ -88,7 +90,10 @@ static const char *state_meanwhile(void)
 	return *now == 'a' ? "detaching" : now;
 }
 
-/* First half of the way back: turns all hooks off, so the kernel behaves as stock at once. */
+/*
+ * First half of a reset: turns all hooks off, so the kernel behaves as stock at
+ * once.
+ */
 static void reset_begin(void)
 {
 	scoped_guard(mutex, &state_lock)
@@ -132,8 +137,8 @@ void mmp_reset(void)
 }
 
 /*
- * Second half of the way back. In a worker, as it waits for mmp_lock, and an expiry must not
- * wait.
+ * Second half of a reset: restores the settings. It runs in a worker because it
+ * waits for mmp_lock, and an expiry must not wait.
  */
 static void reset_tidy(struct work_struct *work)
 {
@@ -148,7 +153,7 @@ static void reset_tidy(struct work_struct *work)
 static DECLARE_WORK(tidying, reset_tidy);
 
 /**
- * mmp_reset_on_expiry - restore the state after load, as the lease has expired
+ * mmp_reset_on_expiry - restore the state after load when the lease has expired
  * @ms: length of the lease in ms
  *
  * Context: may sleep, but never takes mmp_lock.
@@ -163,12 +168,12 @@ void mmp_reset_on_expiry(unsigned int ms)
 }
 
 /**
- * mmp_reset_on_loss - put a point to stock, as its hooks were refused or lost
- * @point: which point
+ * mmp_reset_on_loss - set a point to stock when its hooks were refused or lost
+ * @point: the point
  * @why: the reason, for the log
  *
- * An experiment that times faults needs the point even without a policy there, so it ends
- * too.
+ * An experiment that times faults needs the hooks even without a policy, so it
+ * ends too.
  * Context: may sleep; waits for writers.
  */
 void mmp_reset_on_loss(enum mm_policy_point point, const char *why)
@@ -186,14 +191,14 @@ void mmp_reset_on_loss(enum mm_policy_point point, const char *why)
 	point_error_set(point, why);
 }
 
-/* First half of the way back when the module is unloaded: refuses all writes too. */
+/* First half of the reset at unload. Also refuses all writes from now on. */
 void mmp_reset_for_good(void)
 {
 	mmp_latch(true);
 	reset_begin();
 }
 
-/* The second half at unload, when no writer is left and there is no lease. */
+/* Second half of the reset at unload, when no writer and no lease is left. */
 void mmp_reset_exit(void)
 {
 	flush_work(&tidying);

@@ -8,7 +8,10 @@
 #include "control.h"
 
 const struct mmp_parts *mmp_parts;
-/* All points at stock, all knobs at their defaults. Profiles share it; unload frees it. */
+/*
+ * The stock settings: all points at stock, all knobs at their defaults.
+ * Profiles share them until they change something; unload frees them.
+ */
 struct mmp_settings *mmp_stock;
 static unsigned int nr_slots;
 
@@ -18,13 +21,15 @@ static void settings_place_knobs(struct mmp_knob *knobs, unsigned int nr)
 		(knobs++)->slot = nr_slots++;
 }
 
-/* Gives each knob and each counter its index. */
+/* Assigns each knob and each counter its index. */
 static void settings_place_all(void)
 {
 	struct mmp_policy *policy;
 	int i;
 
-	/* The counters of point 0 come first; point 0 relies on this order. */
+	/*
+	 * The counters of point 0 must come first, as its code uses no offset.
+	 */
 	for (i = 0; i < MM_POLICY_POINTS; i++) {
 		struct mmp_point *point = mmp_parts->points[i];
 
@@ -47,7 +52,8 @@ static void settings_default_knobs(struct mmp_settings *settings, const struct m
 
 /**
  * mmp_settings_default - set the knobs of a policy to their defaults
- * @settings: may be published, while no profile has the policy and its knobs have no files
+ * @settings: the settings; they may already be published, as long as no profile
+ *	has the policy and its knobs have no files
  * @policy: the policy
  */
 void mmp_settings_default(struct mmp_settings *settings, const struct mmp_policy *policy)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Switches of the points: the static keys of the hooks. A hook is on while some profile has a
- * policy at its point and the kernel calls the module there. While the way back is under way,
- * all hooks are off.
+ * Switches of the points: they turn the static keys of the hooks on and off. A
+ * hook is on while some profile has a policy at its point and the kernel calls
+ * the module there. During a reset, all hooks are off.
  */
 #include <linux/bitops.h>
 #include <linux/cleanup.h>
@@ -14,14 +14,15 @@
 #include "control.h"
 
 /*
- * A holder must not allocate memory or wait for another writer, so that the hooks can be
- * turned off at any time.
+ * Protects the switches. A holder must not allocate memory or wait for another
+ * writer, so that the hooks can be turned off at any time.
  */
 static DEFINE_MUTEX(switches_lock);
-static unsigned long hooks_on;		/* a bit for each point; under switches_lock */
+static unsigned long hooks_on;		/* bitmap of points; under switches_lock */
 static unsigned long hooks_wanted;	/* hooks to turn on; under switches_lock */
-static unsigned long hooks_held;	/* on without a policy too; under mmp_lock */
-static unsigned int halts;		/* number of ways back under way; under switches_lock */
+/* points that are on even without a policy; under mmp_lock */
+static unsigned long hooks_held;
+static unsigned int halts;		/* number of resets in progress; under switches_lock */
 static unsigned long points_ready;	/* points whose switched(true) was called; under mmp_lock */
 
 static unsigned int wait_ms = 400;
@@ -43,10 +44,12 @@ static void key_renew(enum mm_policy_point point)
 }
 
 /**
- * mmp_switch_hooked - the provider has attached the hooks of a point
- * @point: which point
+ * mmp_switch_hooked - turn a point on after the kernel's hooks have been
+ * attached
+ * @point: the point
  *
- * Context: from the provider's worker; may sleep, but never takes mmp_lock.
+ * Context: from the worker that attaches hooks; may sleep, but never takes
+ * mmp_lock.
  */
 void mmp_switch_hooked(enum mm_policy_point point)
 {
@@ -55,7 +58,7 @@ void mmp_switch_hooked(enum mm_policy_point point)
 }
 
 /**
- * mmp_policy_lacks - why a policy is unavailable on this kernel
+ * mmp_policy_lacks - find why a policy is unavailable on this kernel
  * @policy: the policy
  *
  * Return: the reason, or %NULL if the policy is available.
@@ -66,7 +69,8 @@ const char *mmp_policy_lacks(const struct mmp_policy *policy)
 }
 
 /**
- * mmp_switches_settle - wait up to wait_ms until the kernel has followed the last writes
+ * mmp_switches_settle - wait until the kernel has attached and detached hooks
+ * as the last writes require, at most wait_ms
  *
  * Context: not under mmp_lock; may sleep.
  */
@@ -77,12 +81,12 @@ void mmp_switches_settle(void)
 
 /**
  * mmp_switch_ready - attach the hooks of a point, so that it can be turned on
- * @point: which point
+ * @point: the point
  *
  * Waits up to wait_ms for the kernel to attach the hooks, or to refuse.
- * Context: not under mmp_lock; mmp_switch_set(), or mmp_switch_release(), afterwards; may
- *	sleep.
- * Return: 0 or an error, as mmp_provider_wait_for().
+ * Context: not under mmp_lock; may sleep. mmp_switch_set() or
+ * mmp_switch_release() must follow.
+ * Return: 0, or an error of mmp_provider_wait_for().
  */
 int mmp_switch_ready(enum mm_policy_point point)
 {
@@ -98,8 +102,8 @@ int mmp_switch_ready(enum mm_policy_point point)
 }
 
 /**
- * mmp_switch_release - undo mmp_switch_ready(), unless the hook is used otherwise
- * @point: which point
+ * mmp_switch_release - detach the hooks of a point, unless the point is in use
+ * @point: the point
  *
  * Context: under mmp_lock.
  */
@@ -111,9 +115,11 @@ void mmp_switch_release(enum mm_policy_point point)
 }
 
 /**
- * mmp_switch_set - turn the hook of a point on while it has a policy, or off
- * @point: which point
- * @on: on? While hooks are halted or not attached yet, it stays off.
+ * mmp_switch_set - turn the hook of a point on because a profile has a policy,
+ * or off
+ * @point: the point
+ * @on: true to turn it on; the hook stays off during a reset, or until it is
+ *	attached
  *
  * Context: under mmp_lock; may sleep.
  */
@@ -156,8 +162,8 @@ void mmp_switch_orders(unsigned long orders)
 }
 
 /**
- * mmp_switch_shadow - let points ask shadow policies
- * @on: does any profile have a shadow policy?
+ * mmp_switch_shadow - turn the calls of shadow policies on or off
+ * @on: true if a profile has a shadow policy
  *
  * Context: under mmp_lock; may sleep.
  */
@@ -175,10 +181,11 @@ void mmp_switch_shadow(bool on)
 
 /**
  * mmp_switch_hold - keep the hook of a point on without a policy
- * @point: which point
- * @on: on? If not, the hook is on only while some profile has a policy.
+ * @point: the point
+ * @on: false to end this; then the hook is on only while some profile has a
+ *	policy
  *
- * Context: as mmp_switch_set().
+ * Context: as for mmp_switch_set().
  */
 void mmp_switch_hold(enum mm_policy_point point, bool on)
 {
@@ -190,13 +197,19 @@ void mmp_switch_hold(enum mm_policy_point point, bool on)
 		mmp_provider_unhook(point);
 }
 
-/* Does the hook of a point have a policy or a holder? Under mmp_lock. */
+/*
+ * Returns true if the hook of a point is needed by a policy or by
+ * mmp_switch_hold(). Under mmp_lock.
+ */
 bool mmp_switch_is_on(enum mm_policy_point point)
 {
 	return test_bit(point, &points_ready) || test_bit(point, &hooks_held);
 }
 
-/* Is the hook on for another purpose than a policy, such as timing faults? */
+/*
+ * Returns true if the hook of a point is kept on for another purpose than a
+ * policy, such as timing faults.
+ */
 bool mmp_switch_is_held(enum mm_policy_point point)
 {
 	return test_bit(point, &hooks_held);
@@ -231,10 +244,11 @@ void mmp_switches_resume(void)
 }
 
 /**
- * mmp_switches_state - does any point have a policy?
+ * mmp_switches_state - return the part of the file "state" that depends on
+ * hooks
  *
  * Context: may sleep, but never takes mmp_lock.
- * Return: the word for it, as docs/sysfs-abi.txt has it for "state".
+ * Return: a word listed in docs/sysfs-abi.txt under "state".
  */
 const char *mmp_switches_state(void)
 {

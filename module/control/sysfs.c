@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* /sys/kernel/mmpolicy: see docs/sysfs-abi.txt. One value per file. */
+/*
+ * The sysfs files in /sys/kernel/mmpolicy, one value per file; see
+ * docs/sysfs-abi.txt.
+ */
 #include <linux/cleanup.h>
 #include <linux/slab.h>
 
@@ -117,7 +120,7 @@ static ssize_t mmp_point_show(struct kobject *kobj, struct kobj_attribute *attr,
 	return mmp_lacks_show(mmp_provider_lacks(attr - point_attrs), buf);
 }
 
-/* A file for each point. */
+/* Creates the directory "points", with a file for each point. */
 static int points_init(void)
 {
 	int i, err = 0;
@@ -135,7 +138,7 @@ static int points_init(void)
 	return err;
 }
 
-static struct kobj_attribute *policy_attrs;	/* in the order of all policies */
+static struct kobj_attribute *policy_attrs;	/* in the order of mmp_parts->policies */
 
 static ssize_t mmp_policy_show(struct kobject *kobj, struct kobj_attribute *attr,
 			       char *buf)
@@ -160,7 +163,10 @@ static int policy_file_add(const struct mmp_policy *policy, struct kobj_attribut
 	return sysfs_create_file(*dir, &attr->attr);
 }
 
-/* A folder for each point, with a file for each policy. */
+/*
+ * Creates the directory "policies", with a directory for each point and a file
+ * for each policy.
+ */
 static int policies_init(void)
 {
 	const struct mmp_policy *policy;
@@ -228,9 +234,10 @@ int mmp_sysfs_init(void)
 }
 
 /*
- * The hooks are turned off before any wait. The files "create" and "delete" and the lease go
- * first, as they could make or remove other files. Each removal waits for the readers and
- * writers of its file. No file is left at the end.
+ * Removes all files at unload. The hooks are turned off before any wait. The
+ * files "create" and "delete" and the lease go first, as they could make or
+ * remove other files. Each removal waits for the readers and writers of its
+ * file.
  */
 void mmp_sysfs_exit(void)
 {

@@ -33,11 +33,12 @@ int mmp_parse(const char *buf, size_t count, u64 min, u64 max, u64 *value)
 }
 
 /**
- * mmp_parse_binding - parse a number to bind, or with a minus to unbind
- * @buf: a number, perhaps with a minus; one newline may follow
+ * mmp_parse_binding - parse a number to bind, or a number with a minus sign to
+ * unbind
+ * @buf: a number, perhaps with a minus sign; one newline may follow
  * @count: length of @buf
- * @off: receives whether there is a minus
- * @number: receives the number
+ * @off: set to true if there is a minus sign
+ * @number: set to the number
  *
  * Return: 0, -EINVAL or -ERANGE.
  */
@@ -59,7 +60,10 @@ int mmp_parse_binding(const char *buf, size_t count, bool *off, u64 *number)
  */
 int mmp_parse_name(const char *buf, char *name, size_t size)
 {
-	/* "none" stands for no arm; the others are files in the directory of profiles. */
+	/*
+	 * Names that no profile may have: "none" stands for no arm, and the
+	 * others are files in the directory of profiles.
+	 */
 	static const char *const taken[] = {
 		"none", "create", "delete", "experiment", "measure"
 	};

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An upper bound of the lazily freed pages, kept per area.
+ * Keeps an upper bound of the pages that a process has freed lazily
+ * (MADV_FREE), per area of 2 MB.
  *
- * A call adds the pages of its range to their areas. No callback reports reuse, but the page
- * table shows it. So when the sum reaches the limit, areas are recounted in turn, as by a clock
- * hand. The cost of recounts is bounded by 16 page table entries for each page freed. An area
- * in the range of a running call must not be recounted: the call has been added, but its pages
- * are not in the page table as lazily freed yet.
+ * An madvise() call adds the pages of its range to their areas. No callback
+ * reports when a page is used again, but the page table shows it. So when the
+ * sum reaches the limit, areas are recounted in turn, as by a clock hand.
+ * Recounts read at most 16 page table entries for each page freed. An area in
+ * the range of a running call must not be recounted: its pages have been added,
+ * but the page table does not show them as lazily freed yet.
  *
- * The lock is dropped during a recount. The result is discarded if the area was changed in
- * between, so changes are numbered, and each area stores the number of its last one.
+ * The lock is dropped during a recount. If another task changes the area in
+ * between, the result is discarded; to detect this, changes are numbered, and
+ * each area stores the number of its last change.
  */
 #include <linux/bits.h>
 #include <linux/minmax.h>
@@ -21,7 +24,10 @@
 #define CHANGE_SHIFT	10
 #define COUNT_MASK	(BIT(CHANGE_SHIFT) - 1)
 
-/* A process without a group has been forgotten since. */
+/*
+ * Adds @pages to the sums of the process and of its group. A process without a
+ * group was removed from tracking meanwhile.
+ */
 static void lazy_account(struct mmp_lazy *lazy, long pages)
 {
 	lazy->pages += pages;
@@ -29,7 +35,10 @@ static void lazy_account(struct mmp_lazy *lazy, long pages)
 		atomic_long_add(pages, lazy->group);
 }
 
-/* The slot of @task's last call, which has ended, as the task makes another one; or a free slot. */
+/*
+ * Returns the slot of @task's last call, or a free slot, or NULL. The last call
+ * of @task has ended, as the task makes another one.
+ */
 static struct mmp_lazy_call *lazy_place_for_call(struct mmp_lazy *lazy, u32 task)
 {
 	struct mmp_lazy_call *free = NULL;
@@ -46,7 +55,7 @@ static struct mmp_lazy_call *lazy_place_for_call(struct mmp_lazy *lazy, u32 task
 	return free;
 }
 
-/* May a running madvise() call overlap an area? */
+/* Returns true if a running madvise() call may overlap an area. */
 static bool lazy_is_busy(struct mmp_lazy *lazy, unsigned long area)
 {
 	struct mmp_lazy_call *call;
@@ -130,7 +139,10 @@ unsigned int mmp_lazy_recount(struct mmp_lazy *lazy, unsigned int index, unsigne
 	return min(index, MMP_LAZY_AREAS + 0U);
 }
 
-/* Recounts an area on behalf of a call, and deducts the cost from @looks. */
+/*
+ * Recounts an area for a call, and deducts the cost from @looks, the number of
+ * page table entries that the call may still read.
+ */
 static bool lazy_pay_to_look_at(struct mmp_lazy *lazy, unsigned int index,
 				unsigned long *looks)
 {
@@ -147,7 +159,7 @@ static bool lazy_can_pay(unsigned long looks)
 	return looks > MMP_AREA_PAGES;
 }
 
-/* Recounts the next area of the process, in turn. */
+/* Recounts the next area in turn, if @looks allows it. */
 static bool lazy_look_on(struct mmp_lazy *lazy, unsigned long *looks)
 {
 	unsigned long set;
@@ -201,7 +213,10 @@ static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area, unsigned lon
 	return index;
 }
 
-/* Adds pages that are accounted; uncharges those that the area counted before. */
+/*
+ * Adds @pages, which are accounted already, to their area. If the area counted
+ * some of them before, subtracts these from the sums.
+ */
 static bool lazy_add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages,
 		     unsigned long *looks)
 {
@@ -227,7 +242,10 @@ static unsigned long lazy_nr(const struct mmp_lazy_call *call, unsigned long add
 	return addr / MMP_AREA_SIZE - call->start / MMP_AREA_SIZE;
 }
 
-/* Adds the pages of a range, which are accounted. Uncharges pages that are no longer mapped. */
+/*
+ * Adds the pages of a call's range, which are accounted already. Subtracts
+ * pages that are no longer mapped.
+ */
 static bool lazy_add_call(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 			  const struct mmp_lazy_count *count, unsigned long *looks)
 {
@@ -323,7 +341,7 @@ static enum mmp_lazy_answer lazy_ask(struct mmp_lazy *lazy, const struct mmp_laz
 }
 
 /**
- * mmp_lazy_ask - may a range be freed lazily?
+ * mmp_lazy_ask - decide whether a range is freed lazily
  * @lazy: counts of the address space
  * @call: the range and the calling task; earlier calls of this task have ended
  * @count: mapped pages in the range, see mmp_lazy_count()

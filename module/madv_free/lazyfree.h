@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Counts the pages that an address space has freed lazily and neither reused nor lost. The
- * count is an upper bound, as no callback reports reuse. It misses pages that mremap() has
- * moved, and pages mapped between mmp_lazy_count() and the call. Plain logic, also compiled in
- * user space; it reads page tables and tasks through &struct mmp_lazy_ops.
+ * Counts the pages that a process has freed lazily (MADV_FREE) and neither used
+ * again nor lost. The count is an upper bound, as no callback reports use. It
+ * misses pages that mremap() has moved, and pages mapped between
+ * mmp_lazy_count() and the call. The unit tests compile this header in user
+ * space; it reads page tables and tasks through &struct mmp_lazy_ops.
  */
 #ifndef MMPOLICY_LAZYFREE_H
 #define MMPOLICY_LAZYFREE_H
@@ -17,13 +18,18 @@
 #define MMP_AREA_SIZE	PMD_SIZE
 #define MMP_AREA_PAGES	PTRS_PER_PTE
 
-/* Takes 32 kB; enough for 7 GB of areas with lazily freed pages. */
+/*
+ * The table of areas takes 32 kB, and holds areas of 7 GB with lazily freed
+ * pages.
+ */
 #define MMP_LAZY_SETS	448
 #define MMP_LAZY_WAYS	8
 #define MMP_LAZY_AREAS	(MMP_LAZY_SETS * MMP_LAZY_WAYS)
 #define MMP_LAZY_CALLS	64
 
-/* Budget of page table entries to examine for each page freed. */
+/*
+ * Page table entries that a call may read in recounts, for each page it frees.
+ */
 #define MMP_LAZY_LOOKS		16
 /* Page table entries that one call may examine at most: those of 20 areas. */
 #define MMP_LAZY_MAX_LOOKS	(20 * MMP_AREA_PAGES)
@@ -33,9 +39,14 @@
 #define MMP_LAZY_MAX_STEPS	2048
 /* Count of an area that could not be counted. */
 #define MMP_LAZY_UNKNOWN	(~0UL)
-/* Page tables that the keeper examines in a pass, each quarter of a second. */
+/*
+ * Page tables that the worker examines in one pass, each quarter of a second.
+ */
 #define MMP_KEEPER_TABLES	1024U
-/* Looks deducted for an area that a running call overlaps, and that is not counted therefore. */
+/*
+ * Page table entries deducted from a call's budget for an area that cannot be
+ * recounted because a running call overlaps it.
+ */
 #define MMP_LAZY_BUSY_LOOKS	64
 
 struct mmp_profile;
@@ -103,14 +114,17 @@ struct mmp_lazy_ops {
  * struct mmp_lazy - lazily freed pages of an address space
  * @ops: access to page tables and tasks
  * @mm: the address space
- * @group: sum over all address spaces that share a limit; %NULL once forgotten
- * @pages: upper bound of lazily freed pages; the sum over @areas, and pages whose set was full
- * @looks: page table entries that calls have paid for and not examined
+ * @group: sum over all address spaces that share a limit; %NULL once tracking
+ *	has ended
+ * @pages: upper bound of lazily freed pages: the sum over @areas, plus pages
+ *	whose set was full
+ * @looks: page table entries that calls may still read in recounts
  * @hand: the area that was recounted last
  * @changes: number of additions to an area so far
- * @calls: the last call of each task, which may run as long as it stands here
- * @areas: address of an area, the number of its last change, and its lazily freed pages at
- *	most; 0 for none. An area hashes to one set of MMP_LAZY_WAYS entries.
+ * @calls: the last call of each task, which may still run
+ * @areas: address of an area, the number of its last change, and the upper
+ *	bound of its lazily freed pages; 0 for none. An area hashes to one
+ *	set of MMP_LAZY_WAYS entries.
  * @sets: bitmap of the sets that are not empty
  */
 struct mmp_lazy {

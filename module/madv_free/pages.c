@@ -9,8 +9,9 @@
 #include "pages.h"
 
 /*
- * Is a page with a clean entry lazily freed? It may not be on the kernel's lazyfree list yet.
- * Pages from swap are excluded, as they are still in the swap cache, or dirty.
+ * Returns true if a page with a clean page table entry is lazily freed. It may
+ * not be on the kernel's lazyfree list yet. Pages from swap are excluded, as
+ * they are still in the swap cache, or dirty.
  */
 static bool pages_is_lazy(const struct page *page)
 {
@@ -20,7 +21,10 @@ static bool pages_is_lazy(const struct page *page)
 	       !(mmp_folio_flags(folio) & (BIT(PG_dirty) | BIT(PG_swapcache)));
 }
 
-/* Is the entry a migration entry? Its page may be clean. */
+/*
+ * Returns true for a migration entry. The page under migration may be clean,
+ * and so lazily freed.
+ */
 static noinline bool pages_is_moving(pte_t pte)
 {
 	return !pte_none(pte) && mmp_is_moving(pte);
@@ -37,7 +41,10 @@ static __always_inline bool pages_counts_page(const struct page *page, bool dirt
 	return which == MAPPED || folio_maybe_dma_pinned((struct folio *)page_folio(page));
 }
 
-/* A page under migration is not pinned. */
+/*
+ * Returns true if the page of an entry counts as @which. A page under migration
+ * is never pinned.
+ */
 static __always_inline bool pages_counts(pte_t pte, enum pages which)
 {
 	if (!pte_present(pte))
@@ -109,13 +116,13 @@ unsigned long mmp_pages_lazy_at(struct vm_area_struct *vma, unsigned long addr,
 }
 
 /**
- * mmp_pages_pinned - is a page of a range pinned?
+ * mmp_pages_pinned - test whether a range has a pinned page
  * @mm: its address space
  * @addr: start of the range
  * @end: end of the range
  *
  * Context: as for &mm_policy_ops.madv_free_eager.
- * Return: true also if the check would take too long.
+ * Return: true also if the test would take too long.
  */
 bool mmp_pages_pinned(struct mm_struct *mm, unsigned long addr, unsigned long end)
 {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The point madv_free: does MADV_FREE free lazily or at once? */
+/*
+ * The point madv_free: decides whether MADV_FREE frees pages lazily or at once.
+ */
 #include "../sense/available.h"
 #include "../sense/whose.h"
 #include "../trace.h"
@@ -37,9 +39,10 @@ struct mmp_point mmp_point_madv_free = {
 };
 
 /*
- * The kernel does not reclaim a lazily freed page that is pinned, so a buffer registered with a
- * device stays, and may be used again. If it were freed at once, the process would get another
- * page.
+ * Returns true if the range has a pinned page, such as a buffer registered with
+ * a device. The kernel does not reclaim such a page while it is lazily freed,
+ * so the process may use it again. If it were freed at once, the process would
+ * get another page than the device has.
  */
 static noinline bool madv_free_keeps(struct vm_area_struct *vma, unsigned long start,
 				     unsigned long end)
@@ -47,7 +50,7 @@ static noinline bool madv_free_keeps(struct vm_area_struct *vma, unsigned long s
 	return mmp_has_pinned(vma->vm_mm) && mmp_pages_pinned(vma->vm_mm, start, end);
 }
 
-/* See &mm_policy_ops.madv_free_eager. */
+/* Implements &mm_policy_ops.madv_free_eager. */
 bool mmp_madv_free_eager(struct vm_area_struct *vma, unsigned long start,
 			 unsigned long end)
 {

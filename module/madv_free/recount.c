@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Recounts the lazily freed pages of a process in a worker. The worker only tries mmap_lock,
- * and drops it after a few page tables.
+ * Recounts the lazily freed pages of a process in a worker. The worker only
+ * tries to take mmap_lock, and drops it after a few page tables.
  */
 #include <linux/cleanup.h>
 #include <linux/mm.h>
@@ -10,7 +10,7 @@
 #include "pages.h"
 #include "recount.h"
 
-/* Page tables that are examined before the locks are dropped. */
+/* Page tables examined before the locks are dropped. */
 #define TABLES_AT_ONCE	16U
 
 static bool stopping;
@@ -40,8 +40,9 @@ static void recount_some_new(struct tracked *t, unsigned int tables)
 }
 
 /*
- * No task waits for the exit of a process here: once this worker is its last user, the count
- * stops, and mmput_async() frees the memory.
+ * Returns true if the recount may continue, with mmap_lock taken. The worker
+ * must not delay the exit of a process: once it is the last user of the memory,
+ * it stops, and mmput_async() frees the memory.
  */
 static bool recount_goes_on(struct mm_struct *mm)
 {
@@ -49,12 +50,14 @@ static bool recount_goes_on(struct mm_struct *mm)
 }
 
 /**
- * mmp_recount_new - count pages that were lazily freed before the process was tracked
- * @t: the process; sets @known, if all was counted and every trylock succeeded
- * @tables: number of page tables and holes to examine at most; returns the number left
+ * mmp_recount_new - count pages that were lazily freed before the process was
+ * tracked
+ * @t: the process; sets @known if all memory was counted
+ * @tables: number of page tables and holes to examine at most; set to the
+ *	number left
  *
  * Continues where an earlier call has stopped.
- * Context: may sleep; @t stays.
+ * Context: may sleep; the caller keeps @t.
  */
 void mmp_recount_new(struct tracked *t, unsigned int *tables)
 {
@@ -90,11 +93,11 @@ static unsigned int recount_some(struct tracked *t, unsigned int index, unsigned
  * mmp_recount - recount areas while mmap_lock can be taken
  * @t: the process
  * @index: area to begin with
- * @tables: number of page tables to examine at most; returns the number left
+ * @tables: number of page tables to examine at most; set to the number left
  *
- * Context: may sleep; @t stays.
- * Return: area to continue with; %MMP_LAZY_AREAS when all was counted, or another task has the
- *	lock.
+ * Context: may sleep; the caller keeps @t.
+ * Return: area to continue with; %MMP_LAZY_AREAS when all was counted, or if
+ * another task holds the lock.
  */
 unsigned int mmp_recount(struct tracked *t, unsigned int index, unsigned int *tables)
 {
@@ -115,7 +118,10 @@ unsigned int mmp_recount(struct tracked *t, unsigned int index, unsigned int *ta
 	return index;
 }
 
-/* With @stop, a running count stops at once, and none begins until a call with false. */
+/*
+ * Stops a recount in progress at once, and keeps others from starting, until
+ * called with false.
+ */
 void mmp_recount_stop(bool stop)
 {
 	WRITE_ONCE(stopping, stop);

@@ -10,19 +10,20 @@
 #include "lazyfree.h"
 
 /**
- * struct tracked - a tracked address space
- * @node: in the table of all tracked address spaces
- * @listed: in the list of those not counted yet, or of those counted
+ * struct tracked - a process whose lazily freed pages are counted
+ * @node: in the hash table of all tracked processes
+ * @listed: in the list of processes not counted yet, or of those counted
  * @rcu: frees it after the last reader
  * @lock: protects @lazy
- * @known: counted once, so pages lazily freed before are included
- * @stale: the kernel has freed pages lazily that are not counted
+ * @known: counted once, so pages lazily freed before tracking began are
+ *	included
+ * @stale: the kernel has lazily freed pages that are not counted
  * @counted_to: address up to which the first count has come
  * @recounted_to: area up to which the recount has come, see tracked.c
  * @lazy: counts of lazily freed pages
  *
- * Created by the first call, then moved and removed by the keeper. Holds a reference to
- * mm_struct, but not to its memory.
+ * Created by the first madvise() call, then moved and removed by the worker.
+ * Holds a reference to mm_struct, but not to its memory.
  */
 struct tracked {
 	struct hlist_node node;

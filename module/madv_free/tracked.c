@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Tracks the address spaces that lazyfree.c counts, and the cgroups that they are in. */
+/*
+ * Tracks the processes whose lazily freed pages lazyfree.c counts, and their
+ * cgroups.
+ */
 #include <linux/cleanup.h>
 #include <linux/hashtable.h>
 #include <linux/memcontrol.h>
@@ -17,7 +20,9 @@
 
 #define TIDY_INTERVAL	(HZ / 4)
 #define RETRY_INTERVAL	(HZ / 50)
-/* Page tables of new processes that the keeper examines in one pass. */
+/*
+ * Page tables of new processes that the worker ("keeper") examines in one pass.
+ */
 #define NEW_TABLES	256U
 
 static DEFINE_HASHTABLE(all_tracked, 10);
@@ -27,28 +32,34 @@ static DEFINE_SPINLOCK(all_tracked_lock);	/* for all_tracked, all_unknown */
 static DEFINE_MUTEX(keeping);		/* held to walk all_tracked, and to remove from it */
 
 /*
- * Indexed by mmp_memcg_slot(): lazily freed pages of the processes in a cgroup, whether a call
- * was refused there lately, and whether these processes are being recounted for that.
+ * Three tables indexed by mmp_memcg_slot(), the number of a cgroup: lazily
+ * freed pages of its processes, whether a call was refused there lately, and
+ * whether its processes are being recounted for that.
  *
- * No task is charged for a recount by the keeper, and a tenant decides how long it is. So a
- * pass of the keeper examines MMP_KEEPER_TABLES page tables at most, and the next pass
- * continues there. In the time until then, calls still pay for recounts of their own.
+ * No task is charged for a recount by the worker, and a tenant decides how long
+ * it takes. So a pass of the worker examines at most MMP_KEEPER_TABLES page
+ * tables, and the next pass continues there. Meanwhile, calls still pay for
+ * recounts of their own.
  */
 static atomic_long_t *sums;
 static DECLARE_BITMAP(refused, MMP_TRACKED_GROUPS);
 static DECLARE_BITMAP(recounted, MMP_TRACKED_GROUPS);	/* under keeping */
 
 /*
- * The keeper never waits for a process, which may hold its mmap_lock for any time, and the way
- * back waits for the keeper. So the keeper only tries the lock, and leaves freeing the memory
- * of an exiting process to mmput_async(). Not deferrable, as it frees the state of processes
- * that have exited.
+ * Worker ("keeper") that counts processes, follows them between cgroups, and
+ * removes those that have exited. It never waits for a process, which may hold
+ * its mmap_lock for any time, and a reset waits for this worker. So it only
+ * tries the lock, and mmput_async() frees the memory of an exiting process. The
+ * timer is not deferrable, as the worker frees memory.
  */
 static void tracked_keep(struct work_struct *work);
 static DECLARE_DELAYED_WORK(keeper, tracked_keep);
 static unsigned long tidied;	/* in jiffies */
 
-/* A task in interruptible sleep, or gone, is not in madvise(), which sleeps only for locks. */
+/*
+ * Returns true if a task has left madvise(): it has exited, or it sleeps
+ * interruptibly, while madvise() sleeps only for locks.
+ */
 static bool tracked_call_ended(u32 pid)
 {
 	struct task_struct *task = pid_task(find_pid_ns(pid, &init_pid_ns), PIDTYPE_PID);
@@ -56,7 +67,10 @@ static bool tracked_call_ended(u32 pid)
 	return !task || (READ_ONCE(task->__state) & TASK_INTERRUPTIBLE);
 }
 
-/* Reads page tables without the lock, as other tasks of the process need it. */
+/*
+ * Counts the lazily freed pages of an area. Drops the lock, as other tasks of
+ * the process need it.
+ */
 static unsigned long tracked_lazy(struct mmp_lazy *lazy, unsigned long start)
 {
 	struct tracked *t = container_of(lazy, struct tracked, lazy);
@@ -84,7 +98,10 @@ static struct tracked *tracked_find(const struct mm_struct *mm)
 	return NULL;
 }
 
-/* Charges @t to the current cgroup of its process. Pages move along with the process. */
+/*
+ * Charges @t to the current cgroup of its process. Its pages move along to the
+ * new cgroup.
+ */
 static void tracked_regroup(struct tracked *t)
 {
 	struct mem_cgroup *memcg = get_mem_cgroup_from_mm(t->lazy.mm);
@@ -198,7 +215,7 @@ static void tracked_begin_recount(void)
 		t->recounted_to = 0;
 }
 
-/* Does @t still have areas to recount? */
+/* Returns true if @t still has areas to recount. */
 static bool tracked_is_recounted(const struct tracked *t)
 {
 	return t->recounted_to < MMP_LAZY_AREAS && test_bit(t->lazy.group - sums, recounted);
@@ -267,7 +284,8 @@ static void tracked_keep(struct work_struct *work)
 }
 
 /**
- * mmp_tracked_leave - the kernel frees a range lazily, and the range is not counted
+ * mmp_tracked_leave - mark a process as stale, as the kernel frees a range
+ * lazily that is not counted
  * @mm: the address space, whose counts are invalid from now on
  *
  * Context: RCU read side.
@@ -281,13 +299,13 @@ void mmp_tracked_leave(const struct mm_struct *mm)
 }
 
 /**
- * mmp_tracked_switched - start tracking address spaces, or forget all
- * @on: start?
- * @scratch: %MMP_TRACKED_SCRATCH bytes of zeroes, in use until tracking stops; with %NULL, all
- *	answers are %MMP_ANSWER_UNKNOWN
+ * mmp_tracked_switched - start tracking processes, or stop and free all state
+ * @on: true to start
+ * @scratch: %MMP_TRACKED_SCRATCH bytes of zeroes, in use until tracking stops;
+ *	with %NULL, all answers are %MMP_ANSWER_UNKNOWN
  *
- * Context: as &mmp_point.switched; no call is in this point before or after. Waits for the
- *	keeper, but for no other task.
+ * Context: as for &mmp_point.switched; no call is in this point. Waits for the
+ * worker, but for no other task.
  */
 void mmp_tracked_switched(bool on, void *scratch)
 {
@@ -349,7 +367,7 @@ static enum mmp_lazy_answer tracked_ask(struct tracked *t,
 	mmp_lazy_count(&t->lazy, call, limit.pages, &count);
 	spin_lock(&t->lock);
 	answer = mmp_lazy_ask(&t->lazy, call, &count, limit);
-	if (!t->lazy.group)	/* it has been forgotten since */
+	if (!t->lazy.group)	/* tracking of this process has ended meanwhile */
 		answer = MMP_ANSWER_UNKNOWN;
 	if (answer == MMP_ANSWER_LIMIT && limit.shared)
 		set_bit(t->lazy.group - sums, refused);
@@ -358,8 +376,9 @@ static enum mmp_lazy_answer tracked_ask(struct tracked *t,
 }
 
 /*
- * Lazily freed pages are anonymous pages. So a process with fewer anonymous pages than the
- * limit is below the limit, even if its lazily freed pages are unknown.
+ * Returns true if the process may be asked about. Lazily freed pages are
+ * anonymous pages, so a process with fewer anonymous pages than the limit is
+ * below the limit, even if its lazily freed pages are not counted yet.
  */
 static bool tracked_may_ask(struct tracked *t, struct mmp_lazy_limit limit)
 {
@@ -369,7 +388,7 @@ static bool tracked_may_ask(struct tracked *t, struct mmp_lazy_limit limit)
 }
 
 /**
- * mmp_tracked_ask - may a range be freed lazily?
+ * mmp_tracked_ask - decide whether a range is freed lazily
  * @vma: an anonymous VMA
  * @start: start of the range
  * @end: end of the range

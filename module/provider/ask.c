@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Which ops of the module answer at each point. */
+/* The callbacks that answer at each point, and the per-CPU state of faults. */
 #include <linux/rcupdate.h>
 
 #include "../sense/whose.h"
@@ -13,9 +13,9 @@ DEFINE_PER_CPU(unsigned long, mmp_undecided_count);
 DEFINE_PER_CPU(struct mmp_in_advance, mmp_in_advance);
 
 /**
- * mm_policy_enable - ask @ops at a point, or stop asking
- * @ops: who
- * @point: which
+ * mm_policy_enable - call @ops at a point, or stop calling it
+ * @ops: the callbacks
+ * @point: the point
  * @on: if false, callbacks may still run for one RCU grace period
  */
 void mm_policy_enable(const struct mm_policy_ops *ops, enum mm_policy_point point, bool on)
@@ -23,7 +23,10 @@ void mm_policy_enable(const struct mm_policy_ops *ops, enum mm_policy_point poin
 	if (point > MM_POLICY_ANON_PAGES)
 		return;
 	rcu_assign_pointer(mmp_asked[point], on ? ops : NULL);
-	/* CPUs have kept answers in advance, or tasks that no listener is told about. */
+	/*
+	 * Drops what CPUs have cached: answers in advance, and tasks whose
+	 * faults need no call.
+	 */
 	if (point == MM_POLICY_ANON_PAGES || point == MM_POLICY_ANON_ORDER)
 		mmp_whose_outdate_tasks();
 }

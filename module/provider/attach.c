@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Calls of a point begin and end in a worker: ftrace waits there until each task has slept or
- * been in user mode, which a busy process in a long system call may delay as long as it likes.
- * No lock is held during that wait, and writers of files wait for the worker with a limit.
+ * Attaches and detaches the hooks of a point in a worker. ftrace waits there
+ * until each task has slept or been in user mode, which a busy process in a
+ * long system call may delay without limit. No lock is held during that wait,
+ * and writers of files wait for the worker with a time limit.
  *
- * The worker reads the latest request when it comes to a point. A point that is requested again
- * before that keeps its calls; one that is requested later gets them back.
+ * The worker reads the latest request when it comes to a point. A point that is
+ * requested again before that keeps its hooks; one that is requested later gets
+ * them attached again.
  */
 #include <linux/bitops.h>
 #include <linux/cleanup.h>
@@ -26,13 +28,15 @@ static const struct mmp_attach *attach;
 static const struct mmp_watcher *watcher;
 
 static DEFINE_SPINLOCK(attach_lock);
-/* All of this is changed under attach_lock; a bit for each point. */
-static unsigned long wanted;		/* that is to call us */
-static unsigned long called;		/* that does, or did when the worker began to end it */
-static int at = -1;			/* the point that the worker is at */
-static bool busy;			/* is there anything to do? */
-static int failed[MM_POLICY_POINTS];	/* the error of the last attempt */
-static unsigned long opened;		/* sizes that may be asked for */
+/* State of the worker, under attach_lock. Bitmaps have a bit for each point. */
+static unsigned long wanted;		/* points whose hooks are requested */
+/* points whose hooks are attached, or being detached by the worker */
+static unsigned long called;
+/* the point that the worker attaches or detaches now; -1: none */
+static int at = -1;
+static bool busy;			/* is a request left? */
+static int failed[MM_POLICY_POINTS];	/* errno of the last attempt */
+static unsigned long opened;		/* bitmap of orders that policies may request */
 
 static void attach_wake(void)
 {
@@ -41,7 +45,10 @@ static void attach_wake(void)
 	queue_work(mmp_unbound_wq, &worker);
 }
 
-/* Does a point call us, so that policies can be asked there? */
+/*
+ * Returns true if the hooks of a point are attached, so policies can be asked
+ * there.
+ */
 bool mmp_provider_hooked(enum mm_policy_point point)
 {
 	bool hooked;
@@ -52,7 +59,7 @@ bool mmp_provider_hooked(enum mm_policy_point point)
 	return hooked;
 }
 
-/* Are calls being ended? */
+/* Returns true while hooks are being detached. */
 bool mmp_provider_detaching(void)
 {
 	bool detaching;
@@ -86,7 +93,10 @@ void mmp_provider_unhook(enum mm_policy_point point)
 	spin_unlock(&attach_lock);
 }
 
-/* The caller holds attach_lock. */
+/*
+ * Enables the folio sizes that policies may request, if the hooks of anon_order
+ * are attached. The caller holds attach_lock.
+ */
 static void attach_open(void)
 {
 	if (test_bit(MM_POLICY_ANON_ORDER, &wanted) && test_bit(MM_POLICY_ANON_ORDER, &called) &&
@@ -130,7 +140,10 @@ void mmp_provider_wait(unsigned int ms)
 	wait_event_killable_timeout(changed, !READ_ONCE(busy), msecs_to_jiffies(ms));
 }
 
-/* Returns the next point to begin or end, or -1. Publishes the result of the last one. */
+/*
+ * Returns the next point to attach or detach, or -1. Wakes up writers that wait
+ * for the last one.
+ */
 static int attach_next(void)
 {
 	int point, next = -1;
@@ -146,7 +159,10 @@ static int attach_next(void)
 	return next;
 }
 
-/* Calls have begun, with sizes that the policies want; or none has. */
+/*
+ * Records and reports that the hooks of a point have been attached, or that
+ * this has failed with @err.
+ */
 static void attach_done(enum mm_policy_point point, int err)
 {
 	char why[64];
@@ -168,11 +184,12 @@ static void attach_done(enum mm_policy_point point, int err)
 }
 
 /**
- * mmp_attach_failed - the calls of a point cannot begin
- * @point: which
- * @err: why
+ * mmp_attach_failed - report that the hooks of a point cannot be attached
+ * @point: the point
+ * @err: the errno
  *
- * Context: in the worker, before it ends the calls that have begun, so that waiters return first.
+ * Context: in the worker, before it detaches the hooks attached so far, so that
+ * waiters return first.
  */
 void mmp_attach_failed(enum mm_policy_point point, int err)
 {
@@ -215,7 +232,8 @@ static void attach_work(struct work_struct *work)
 }
 
 /**
- * mmp_attach_retry - calls that could not be ended are tried again
+ * mmp_attach_retry - try again to detach hooks that ftrace has refused to
+ * detach
  *
  * Context: any.
  */
@@ -225,9 +243,10 @@ void mmp_attach_retry(void)
 }
 
 /**
- * mmp_attach_init - get ready
- * @how: begins and ends the calls of a point
- * @who: told when a point has begun, or cannot
+ * mmp_attach_init - set the functions that attach hooks and that get the
+ * results
+ * @how: attaches and detaches the hooks of a point
+ * @who: notified when the hooks of a point are attached, or cannot be
  */
 void mmp_attach_init(const struct mmp_attach *how, const struct mmp_watcher *who)
 {
@@ -236,9 +255,9 @@ void mmp_attach_init(const struct mmp_attach *how, const struct mmp_watcher *who
 }
 
 /**
- * mmp_attach_exit - end all calls, and wait for it
+ * mmp_attach_exit - detach all hooks, and wait for it
  *
- * Context: on exit of the module, with no point requested; may sleep for long.
+ * Context: at unload, with no point requested; may sleep for long.
  */
 void mmp_attach_exit(void)
 {

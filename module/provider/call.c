@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Calls from functions of the kernel to entries of the module: find, begin, check, end them. */
+/*
+ * Direct ftrace calls: finds, attaches, checks and detaches calls from kernel
+ * functions to entry code of the module.
+ */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/delay.h>
@@ -14,7 +17,10 @@
 
 unsigned long mmp_back_rare[MMP_FUNCTIONS];
 
-/* The functions of anon_order outside single faults, in the order of entry.S. */
+/*
+ * Kernel functions of anon_order that are called rarely; they share one entry,
+ * which tells them apart by this order (entry.S).
+ */
 struct mmp_call mmp_call_rare = {
 	.entry = mmp_entry_rare,
 	.need = {
@@ -30,10 +36,10 @@ static void *call_site(const struct mmp_call *call, int i)
 }
 
 /**
- * mmp_call_find - see whether ftrace can call from the functions
+ * mmp_call_find - test whether ftrace can call from the functions
  * @call: the functions
  * @reason: buffer for the reason of an error
- * @size: of @reason
+ * @size: size of @reason
  *
  * Context: after mmp_needs_find().
  * Return: 0 or -EOPNOTSUPP.
@@ -57,12 +63,14 @@ int mmp_call_find(struct mmp_call *call, char *reason, size_t size)
 }
 
 /**
- * mmp_call_original - where a function goes on after it has called its entry
- * @call: which
- * @i: which of its functions
+ * mmp_call_original - find the address where a function continues after it has
+ * called its entry
+ * @call: the call
+ * @i: index of the function
  *
  * Context: after mmp_call_find().
- * Return: to be called in place of the function, but directly: no function begins there.
+ * Return: an address to call in place of the function, without calling the
+ * entry again. Only direct calls may use it, as no function begins there.
  */
 void *mmp_call_original(const struct mmp_call *call, int i)
 {
@@ -80,28 +88,36 @@ static const char *call_missing(const struct mmp_call *call)
 }
 
 /**
- * mmp_call_missing - a function that should call its entry, and does not
- * @call: which
+ * mmp_call_missing - find a function that should call its entry, and does not
+ * @call: the call
  *
- * Context: any; safe while others call mmp_call_begin() and mmp_call_end().
- * Return: its name; %NULL if all of them do, or none is to.
+ * Context: any; safe during concurrent mmp_call_begin() and mmp_call_end().
+ * Return: the name of the function; %NULL if all functions call their entry, or
+ * the call is not attached.
  */
 const char *mmp_call_missing(const struct mmp_call *call)
 {
 	const char *missing;
 
-	/* Pairs with mmp_call_begin(): the byte changed before. */
+	/*
+	 * Pairs with mmp_call_begin(), which patches the site before it sets
+	 * @on.
+	 */
 	if (!smp_load_acquire(&call->on))
 		return NULL;
 	missing = call_missing(call);
-	/* Pairs with mmp_call_end(): the byte changes after @on does. */
+	/*
+	 * Pairs with mmp_call_end(), which clears @on before it patches the
+	 * site.
+	 */
 	smp_rmb();
 	return READ_ONCE(call->on) ? missing : NULL;
 }
 
 /*
- * A livepatch wants one of the functions. It may have it, and the point goes back to stock
- * when watch.c looks next. Not here, as ftrace's lock is held.
+ * ftrace calls this if a livepatch wants one of the functions. The livepatch
+ * gets it, and watch.c returns the point to stock soon; this function cannot,
+ * as it runs under ftrace's lock.
  */
 static int call_share(MMP_OPS_FUNC_ARGS)
 {
@@ -123,25 +139,30 @@ static int call_unregister(struct mmp_call *call)
 	return err;
 }
 
-/* ftrace did not end the call. Functions go on calling the entry, so the module has to stay. */
+/*
+ * Handles that ftrace refuses to detach a call: functions continue to call the
+ * entry, so the module must stay loaded.
+ */
 static void call_keep(struct mmp_call *call, int err)
 {
 	__module_get(THIS_MODULE);
 	WRITE_ONCE(call->stuck, true);
-	if (err != -EFAULT)	/* watch.c has reported this case */
+	if (err != -EFAULT)	/* watch.c reports this errno */
 		pr_err("ftrace does not end the call from %s (error %d): the module stays\n",
 		       mmp_found_name(call->need[0]), err);
 }
 
 /**
- * mmp_call_begin - from now on the functions call their entry
- * @call: which
+ * mmp_call_begin - make the functions call their entry
+ * @call: the call
  *
- * With a PERMANENT caller, kernel.ftrace_enabled cannot be set to 0. If it is 0 already,
- * ftrace registers the entry and patches nothing, so each site is looked at.
- * Context: may sleep. A call that has begun before goes on without the entry.
- * Return: 0, -EBUSY if another direct caller or a livepatch is there, -EOPNOTSUPP if
- *	ftrace is off, or another error of ftrace.
+ * A PERMANENT ftrace_ops keeps kernel.ftrace_enabled from being set to 0. If it
+ * is 0 already, ftrace registers the entry without patching anything, so this
+ * checks each site.
+ * Context: may sleep. Functions that are running already continue without the
+ * entry.
+ * Return: 0, -EBUSY if another direct caller or a livepatch is there,
+ * -EOPNOTSUPP if ftrace is off, or another error of ftrace.
  */
 int mmp_call_begin(struct mmp_call *call)
 {
@@ -149,7 +170,8 @@ int mmp_call_begin(struct mmp_call *call)
 
 	if (call->stuck)
 		return -EOPNOTSUPP;
-	call->ops = (struct ftrace_ops){ .ops_func = call_share };	/* ftrace leaves it used */
+	/* ftrace leaves its own data in it */
+	call->ops = (struct ftrace_ops){ .ops_func = call_share };
 	call->wanted = false;
 	for_each_function(call, i)
 		err = err ?: ftrace_set_filter_ip(&call->ops, call->at[i], 0, 0);
@@ -174,8 +196,9 @@ int mmp_call_begin(struct mmp_call *call)
 DEFINE_PER_CPU(long, mmp_inside);
 
 /*
- * No task enters now, so the sum only falls. A task that leaves during the sum may still be
- * counted, but no task inside is missed.
+ * Returns true if a task is inside an entry. No task enters any more, so the
+ * sum only falls. A task that leaves during the sum may still be counted, but
+ * no task inside is missed.
  */
 static bool somebody_inside(void)
 {
@@ -188,25 +211,26 @@ static bool somebody_inside(void)
 }
 
 /**
- * mmp_calls_wait - wait until no task is in the entries of calls that have ended
+ * mmp_calls_wait - wait until no task is inside the entries of detached calls
  *
- * ftrace has waited until each task in an entry has been counted or has left. Functions that are
- * called there sleep for memory at most, never for something that user space holds.
- * Context: on exit of the module; may sleep.
+ * ftrace has waited until each task on the way into an entry is counted or has
+ * left. Functions called from an entry sleep for memory at most, never for
+ * something that user space holds.
+ * Context: at unload; may sleep.
  */
 void mmp_calls_wait(void)
 {
 	while (somebody_inside())
 		msleep(20);
-	synchronize_rcu_tasks();	/* they are still to return from the entry */
+	synchronize_rcu_tasks();	/* these tasks must still return from the entry */
 }
 
 /**
- * mmp_call_retry - end calls that could not be ended before
- * @call: which
+ * mmp_call_retry - try again to detach a call that ftrace has refused to detach
+ * @call: the call
  *
- * Context: in the worker of attach.c, or when that has ended; may sleep.
- * Return: have all of them ended?
+ * Context: in the worker of attach.c, or after the worker has ended; may sleep.
+ * Return: true if the call is detached.
  */
 bool mmp_call_retry(struct mmp_call *call)
 {
@@ -221,11 +245,13 @@ bool mmp_call_retry(struct mmp_call *call)
 
 /**
  * mmp_call_end - make the functions stop calling their entry
- * @call: which; if it has begun
+ * @call: the call; does nothing if it is not attached
  *
  * If ftrace refuses, the module is pinned until mmp_call_retry() has succeeded.
- * Waits for one grace period of RCU tasks: no task is on its way to the entry then.
- * Context: may sleep for long. mmp_calls_wait() before the module goes.
+ * Waits for one grace period of RCU tasks, so no task is on its way to the
+ * entry afterwards.
+ * Context: may sleep for long. mmp_calls_wait() must follow before the module
+ * is freed.
  */
 void mmp_call_end(struct mmp_call *call)
 {
@@ -236,10 +262,10 @@ void mmp_call_end(struct mmp_call *call)
 	WRITE_ONCE(call->on, false);
 	/* Pairs with mmp_call_missing(). */
 	smp_wmb();
-	/* Where other code has patched a function, ftrace would report a bug. */
+	/* If other code has patched a function, ftrace would report a bug. */
 	err = call_missing(call) ? -EFAULT : call_unregister(call);
 	if (err) {
 		call_keep(call, err);
-		synchronize_rcu_tasks();	/* as without an error */
+		synchronize_rcu_tasks();	/* wait as in the case without an error */
 	}
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The point anon_order, khugepaged: a function is called for each range that it may make a
- * huge page of. It drops mmap_lock and takes it again, for which a process may make it wait as
- * long as it likes. So a range is refused here, or the answer is noted and the function runs as
- * ever, with nothing of ours on its stack. While it runs, orders.c limits its sizes
- * to the noted answer.
+ * The point anon_order for khugepaged: the hooked kernel function runs for each
+ * range that khugepaged may collapse. It drops mmap_lock and takes it again,
+ * and a process may delay that without limit. So the module either refuses the
+ * range here, or stores the policy's answer and lets the function run with no
+ * frame of the module on its stack. While it runs, orders.c limits its sizes to
+ * the stored answer.
  */
 #include "../sense/whose.h"
 #include "direct.h"
@@ -12,9 +13,10 @@
 DEFINE_STATIC_CALL_NULL(mmp_collapse_enter, mmp_khugepaged_enter);
 
 /*
- * The answer of the policy for the last range of khugepaged, which is a single thread. It holds
- * for this VMA until policies or the administrator's sizes change, and always has a size that
- * keeps the kernel from passing over the whole VMA.
+ * The policy's answer for the last range of khugepaged, which is a single
+ * thread. It is valid for this VMA until policies or the administrator's sizes
+ * change. It always contains a size that keeps the kernel from skipping the
+ * whole VMA.
  */
 static struct {
 	const struct vm_area_struct *vma;
@@ -24,9 +26,11 @@ static struct {
 } noted;
 
 /**
- * mmp_collapse_allowed - sizes that the policy allows where khugepaged is
- * @vma: that the kernel asks about
- * Return: a bit for each order.
+ * mmp_collapse_allowed - get the sizes that the policy allows for khugepaged's
+ * current range
+ * @vma: the VMA that the kernel asks about
+ *
+ * Return: a bit for each order; all bits if nothing is known about @vma.
  */
 unsigned long mmp_collapse_allowed(const struct vm_area_struct *vma)
 {
@@ -37,8 +41,8 @@ unsigned long mmp_collapse_allowed(const struct vm_area_struct *vma)
 }
 
 /*
- * Is the range to be left alone? MADV_COLLAPSE is not asked about. The arguments are those of
- * the kernel's function.
+ * Returns true if khugepaged must skip the range. MADV_COLLAPSE is not asked
+ * about. The arguments are those of the hooked kernel function.
  */
 bool mmp_refuses_collapse(unsigned long first, struct vm_area_struct *vma, unsigned long third)
 {
@@ -58,15 +62,19 @@ bool mmp_refuses_collapse(unsigned long first, struct vm_area_struct *vma, unsig
 	return false;
 }
 
-/* In place of the function where the range is refused: SCAN_FAIL. */
+/*
+ * Runs in place of the hooked kernel function for a refused range; 0 is
+ * SCAN_FAIL.
+ */
 int mmp_replace_collapse(void)
 {
 	return 0;
 }
 
 /**
- * mmp_collapse_later - khugepaged gets to know a process, as in a fault of PMD size
- * @vma: of the fault, for which the policy wants a smaller size
+ * mmp_collapse_later - register a process with khugepaged, as a fault of PMD
+ * size would
+ * @vma: VMA of a fault for which the policy wants a smaller size
  *
  * Context: may sleep, as in a fault.
  */
@@ -75,7 +83,10 @@ void mmp_collapse_later(struct vm_area_struct *vma)
 	static_call(mmp_collapse_enter)(vma, vma->vm_flags);
 }
 
-/* Context: after mmp_needs_find() and mmp_call_find(). */
+/*
+ * Resolves the kernel functions that this file calls. Context: after
+ * mmp_needs_find() and mmp_call_find().
+ */
 void mmp_collapse_found(void)
 {
 	static_call_update(mmp_collapse_enter, mmp_found(MMP_NEED_enter));

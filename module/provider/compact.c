@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The point compact: compact_zone() is called for each compaction of a zone, direct or not.
- * Zones that the kernel defers are not reported.
+ * The point compact: the hooked compact_zone() runs for each compaction of a
+ * zone, direct or not. Zones whose compaction the kernel defers are not
+ * reported.
  */
 #include "direct.h"
 
@@ -12,13 +13,19 @@ struct mmp_call mmp_call_compact = {
 
 DEFINE_STATIC_CALL_NULL(mmp_compact_original, mmp_replace_compact);
 
-/* A member of struct compact_control, which no header has. */
+/* Reads a member of struct compact_control, which no header defines. */
 #define member(cc, type, which)	(*(type const *)((const void *)(cc) + mmp_offset[MMP_NEED_##which]))
 
-/* kcompactd and compaction by the administrator may take long, and stay as they are. */
+/*
+ * Offset of the member that marks direct compaction. kcompactd, and compaction
+ * by the administrator, may take long and are left alone.
+ */
 int mmp_compact_direct;
 
-/* At the last priority the kernel compacts the whole zone, and does not ask. */
+/*
+ * Returns true if the policy defers compaction. At the last priority the kernel
+ * compacts the whole zone, and the policy is not asked.
+ */
 static bool is_put_off(const struct compact_control *cc)
 {
 	return !member(cc, bool, whole) &&
@@ -27,7 +34,9 @@ static bool is_put_off(const struct compact_control *cc)
 		       member(cc, gfp_t, gfp), MM_POLICY_TRY) == MM_POLICY_DEFER;
 }
 
-/* Asks as the hook in try_to_compact_pages() does. */
+/*
+ * Asks the policy before and after, as the hook in try_to_compact_pages() does.
+ */
 static enum compact_result compact_directly(struct compact_control *cc,
 					    struct capture_control *capture)
 {
@@ -55,7 +64,10 @@ enum compact_result mmp_replace_compact(struct compact_control *cc,
 	return result;
 }
 
-/* Context: after mmp_needs_find() and mmp_call_find(). */
+/*
+ * Resolves kernel functions and offsets. Context: after mmp_needs_find() and
+ * mmp_call_find().
+ */
 void mmp_compact_found(void)
 {
 	mmp_compact_direct = mmp_offset[MMP_NEED_direct];

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The point anon_order: faults as a whole. do_anonymous_page() calls its entry first, where
- * the policy is asked. If it wants a large folio, the function runs as a part of ours, which
- * then looks at the mapped folio. The kernel asks for sizes in between, see orders.c.
+ * The point anon_order for a whole fault. The hooked do_anonymous_page() calls
+ * its entry first, where the policy is asked. If the policy requests a large
+ * folio, mmp_replace_fault() runs in place of the function, calls it, and then
+ * examines the mapped folio. In between, the kernel asks for the allowed sizes,
+ * see orders.c.
  *
- * do_huge_pmd_anonymous_page() is for PMD size, and do_swap_page() for swap-in.
+ * do_huge_pmd_anonymous_page() is hooked for PMD size, and do_swap_page() for
+ * swap-in.
  */
 #include <linux/mm.h>
 #include <linux/percpu.h>
@@ -28,8 +31,8 @@ DEFINE_STATIC_CALL_NULL(mmp_fault_original, mmp_replace_huge);
 DEFINE_STATIC_CALL_NULL(mmp_huge_original, mmp_replace_huge);
 
 /*
- * What do_anonymous_page() does before it asks for sizes, and where it may sleep: a page
- * table, and what keeps track of anonymous pages.
+ * Kernel functions that do_anonymous_page() calls before it asks for sizes, and
+ * that may sleep: they allocate a page table and the anon_vma.
  */
 DEFINE_STATIC_CALL_NULL(mmp_pte_alloc, mmp_alloc_table);
 DEFINE_STATIC_CALL_NULL(mmp_anon_prepare, mmp_replace_huge);
@@ -40,8 +43,9 @@ static bool anybody_is_asked(void)
 }
 
 /*
- * Does any policy or shadow answer for this task? If not, this CPU keeps that
- * until bindings, arms or settings change, and its next faults take the short way.
+ * Returns true if a policy or shadow policy decides for this task. If not, this
+ * CPU caches that until bindings, arms of the experiment or settings change,
+ * and the task's next faults return early.
  */
 static bool decides(const struct mm_struct *mm)
 {
@@ -61,8 +65,9 @@ static bool decides(const struct mm_struct *mm)
 }
 
 /**
- * mmp_policy_decides - is a policy asked about the faults of current?
- * @mm: that current works on
+ * mmp_policy_decides - test whether a policy is asked about the faults of
+ * current
+ * @mm: the address space that current works on
  */
 bool mmp_policy_decides(const struct mm_struct *mm)
 {
@@ -71,9 +76,10 @@ bool mmp_policy_decides(const struct mm_struct *mm)
 }
 
 /*
- * The policy has answered this fault with a page, and the next ones in advance: the entry
- * answers these, until bindings, arms or settings change, or a listener asks for each fault.
- * @epoch is from before the policy was asked.
+ * Caches that the policy has answered the next faults in advance. The entry
+ * answers these faults with a page until bindings, arms or settings change, or
+ * an observer needs each fault. @epoch is mmp_epoch from before the policy was
+ * asked.
  *
  * Context: preemption is off.
  */
@@ -95,7 +101,10 @@ static noinline void keep_ahead(const struct mm_struct *mm, unsigned long epoch)
 	__this_cpu_write(mmp_in_advance.reason, (__force unsigned long)(counter + REASON + reason));
 }
 
-/* Notes the question of a fault, and the answer; preemption is off. */
+/*
+ * Stores the fault and the policy's answer for when the kernel asks for sizes.
+ * Preemption is off.
+ */
 static void question_note(const struct vm_fault *vmf, unsigned long answer)
 {
 	__this_cpu_write(mmp_question.vmf, vmf);
@@ -105,9 +114,9 @@ static void question_note(const struct vm_fault *vmf, unsigned long answer)
 }
 
 /*
- * The policy has answered the question of the entry with a page, or with stock. Keeps that for
- * the moment when the kernel asks, and for the next faults. An answer of large folios is kept
- * later, by fault_prepare().
+ * Stores the policy's answer of a single page, or of stock, for when the kernel
+ * asks for sizes, and for the next faults. fault_prepare() stores an answer of
+ * large folios later.
  *
  * Context: preemption is off.
  */
@@ -128,11 +137,13 @@ static __always_inline unsigned long keep_small(const struct vm_fault *vmf, unsi
 }
 
 /*
- * A write to a page that is not there: the policy is asked, and its answer is kept for the
- * moment when the kernel asks. It is returned if there may be something to see afterwards:
- * never where a userfaultfd may make the fault wait for as long as its owner likes.
+ * Asks the policy about a write to a page that is not present, and stores the
+ * answer for when the kernel asks for sizes. Returns the answer, or 0 if
+ * nothing needs to run after the fault. Returns 0 for a VMA with userfaultfd,
+ * whose owner may delay the fault without limit.
  *
- * Context: from mmp_entry_fault, which has turned preemption off; on again afterwards.
+ * Context: called by mmp_entry_fault, which has turned preemption off; this
+ * function turns it on.
  */
 notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf)
 {
@@ -143,7 +154,8 @@ notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf)
 	if (anybody_is_asked()) {
 		if (unlikely(!(vmf->flags & FAULT_FLAG_ORIG_PTE_VALID)) &&	/* no table */
 		    !mmp_pmd_size_asked(vmf->vma))
-			mmp_anon_orders(vmf, MM_POLICY_PMD);	/* policies count on that */
+			/* policies expect a PMD question first */
+			mmp_anon_orders(vmf, MM_POLICY_PMD);
 		answer = mmp_anon_orders(vmf, MM_POLICY_PTE);
 	}
 	if (answer <= MM_POLICY_STOCK)
@@ -154,7 +166,10 @@ notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf)
 	return answer > MM_POLICY_STOCK ? answer : 0;
 }
 
-/* do_swap_page() has begun; the policy is asked only if the kernel asks for sizes there. */
+/*
+ * Marks a fault as a swap-in when do_swap_page() begins. The policy is asked
+ * only if the kernel asks for sizes there.
+ */
 notrace __noendbr struct vm_fault *mmp_note_swapin(struct vm_fault *vmf)
 {
 	guard(preempt)();
@@ -162,7 +177,7 @@ notrace __noendbr struct vm_fault *mmp_note_swapin(struct vm_fault *vmf)
 	return vmf;
 }
 
-/* Those of the sizes @asked that the policy allows for a fault from swap. */
+/* Returns the sizes of @asked that the policy allows for a swap-in. */
 unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
 			     unsigned long asked)
 {
@@ -180,14 +195,17 @@ unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
 	return answer & MM_POLICY_STOCK ? mmp_sizes_admin(vm_flags, asked) : asked & answer;
 }
 
-/* Anonymous pages of a process as a CPU knows them: its own part of the count, and the sum. */
+/*
+ * Count of a process's anonymous pages: this CPU's part, and the shared sum. A
+ * change shows that a fault has mapped pages.
+ */
 struct counted {
 	const s32 *part;
 	s32 here;
 	s64 all;
 };
 
-/* Context: preemption is off. */
+/* Reads the count of anonymous pages. Context: preemption is off. */
 static __always_inline struct counted counted(const struct mm_struct *mm)
 {
 	const struct percpu_counter *pages = &mm->rss_stat[MM_ANONPAGES];
@@ -197,9 +215,9 @@ static __always_inline struct counted counted(const struct mm_struct *mm)
 }
 
 /*
- * Has this fault mapped something? If another thread was faster, the kernel has released the
- * folio of this fault, and the count has not changed. After a move to another CPU the count does
- * not tell, and the answer is yes.
+ * Returns true if this fault has mapped a folio. If another thread was faster,
+ * the kernel has released this fault's folio, and the count has not changed.
+ * After a move to another CPU the count cannot tell, and this returns true.
  *
  * Context: preemption is off.
  */
@@ -210,7 +228,10 @@ static __always_inline bool has_grown(struct counted before, const struct mm_str
 	return now.part != before.part || now.here != before.here || now.all != before.all;
 }
 
-/* The order of the folio that @entry maps a page of; -1 if no fault maps one like that. */
+/*
+ * Returns the order of the folio that @entry maps; -1 if a fault cannot have
+ * mapped it.
+ */
 static int order_mapped(pte_t entry, unsigned long address)
 {
 	struct folio *folio;
@@ -226,7 +247,11 @@ static int order_mapped(pte_t entry, unsigned long address)
 	return order;
 }
 
-/* Makes the outermost entries old, but not that of the fault, as the hook policy_mapped(). */
+/*
+ * Reports a mapped folio to the policy, and clears the accessed bits of its
+ * first and last page, except the faulting one. policy_mapped() in the kernel's
+ * hooks does the same.
+ */
 static void tell_mapped(const struct mm_policy_ops *ops, struct vm_fault *vmf, pte_t *pte)
 {
 	int order = order_mapped(ptep_get(pte), vmf->address), first, last;
@@ -244,13 +269,14 @@ static void tell_mapped(const struct mm_policy_ops *ops, struct vm_fault *vmf, p
 }
 
 /*
- * Tells the policy, if this fault has mapped something. The table may be gone by now, so the
- * kernel's own way to lock one: look at it again.
+ * Reports the folio that this fault has mapped, if it has. The page table may
+ * have been freed meanwhile, so this locks it as the kernel does: it takes the
+ * lock and reads the PMD again.
  */
 static void fault_mapped(struct vm_fault *vmf, struct counted before)
 {
 	const struct mm_policy_ops *ops;
-	spinlock_t *lock;	/* of the page table */
+	spinlock_t *lock;	/* lock of the page table */
 	pmd_t pmd;
 
 	guard(mmp_ask)();
@@ -268,9 +294,10 @@ static void fault_mapped(struct vm_fault *vmf, struct counted before)
 }
 
 /*
- * Where the kernel would sleep before it asks for sizes, other tasks could take the place of
- * the answer. So this comes first, and then the answer is noted again. Whatever fails here
- * fails again in the kernel, which knows what to do.
+ * Does all that may sleep in do_anonymous_page() before the kernel asks for
+ * sizes, and then stores the answer again: while the task slept later, other
+ * tasks could overwrite it. If something fails here, it fails again in the
+ * kernel, which handles the error.
  */
 static struct counted fault_prepare(struct vm_fault *vmf, unsigned long answer)
 {
@@ -295,17 +322,24 @@ vm_fault_t mmp_replace_fault(struct vm_fault *vmf, unsigned long answer)
 
 	if (!ret)
 		fault_mapped(vmf, before);
-	mmp_call_leave();	/* fault_prepare() has entered */
+	mmp_call_leave();	/* pairs with mmp_call_enter() in fault_prepare() */
 	return ret;
 }
 
-/* A fault that may wait for a userfaultfd has nothing of ours on its stack. */
+/*
+ * Returns true if the PMD-sized fault must go through mmp_replace_huge(). A
+ * fault that may wait for a userfaultfd must have no frame of the module on its
+ * stack.
+ */
 bool mmp_wants_huge(struct vm_fault *vmf)
 {
 	return !userfaultfd_armed(vmf->vma) && mmp_policy_decides(vmf->vma->vm_mm);
 }
 
-/* May the fault get a PMD? If not, the kernel goes on as where that size is not enabled. */
+/*
+ * Returns true if the fault may get a PMD-sized folio. If not, the kernel
+ * continues as if that size were disabled.
+ */
 static bool huge_is_wanted(const struct vm_fault *vmf)
 {
 	unsigned long answer = mmp_ask(MM_POLICY_ANON_ORDER, MM_POLICY_STOCK, anon_orders,
@@ -316,7 +350,7 @@ static bool huge_is_wanted(const struct vm_fault *vmf)
 	return answer & BIT(PMD_ORDER);
 }
 
-/* counted() and has_grown(), where it may be preempted. */
+/* counted() and has_grown() for callers that may be preempted. */
 static struct counted counted_now(const struct mm_struct *mm)
 {
 	guard(preempt)();
@@ -354,7 +388,10 @@ vm_fault_t mmp_replace_huge(struct vm_fault *vmf)
 	return ret;
 }
 
-/* Context: after mmp_needs_find() and mmp_call_find(). */
+/*
+ * Resolves the kernel functions that this file calls. Context: after
+ * mmp_needs_find() and mmp_call_find().
+ */
 void mmp_fault_found(void)
 {
 	static_call_update(mmp_pte_alloc, mmp_found(MMP_NEED_pte_alloc));

@@ -14,7 +14,10 @@ enum kind { HOOK, CALL, VARIABLE, MEMBER, NOTHING };
 #define MMP_ONLY(have)	(MMP_HAVE_##have ? 0 : UNFIT)
 #define MMP_NOT(have)	(MMP_HAVE_##have ? UNFIT : 0)
 
-/* One thing that would do, and what follows from having taken it. */
+/*
+ * One symbol that meets a need, and the variants (enum mmp_way) that follow
+ * from it.
+ */
 struct one {
 	const char *name;
 	const char *type;
@@ -53,7 +56,7 @@ static struct {
 
 int mmp_offset[MMP_NEEDS] __read_mostly;
 
-static u32 ways;	/* taken, a bit for each */
+static u32 ways;	/* bitmap of the variants of this kernel */
 
 #define for_each_one(one, need)						\
 	for ((one) = (need)->one;					\
@@ -90,7 +93,10 @@ static bool take(enum mmp_need id, const struct one *one)
 	}
 }
 
-/* A function that is there, but not as we know it, says more than one that is not. */
+/*
+ * Writes why a need is not met. A function with another prototype than expected
+ * is a better reason than a missing one, so it is reported first.
+ */
 static void say_why(const struct need *need, struct seq_buf *reason)
 {
 	const struct one *one, *last = NULL;
@@ -135,12 +141,12 @@ static bool find(enum mmp_need id)
 }
 
 /**
- * mmp_needs_find - find all that a point needs
- * @point: which
+ * mmp_needs_find - find all symbols and types that a point needs
+ * @point: the point
  * @reason: buffer for the reason of an error
- * @size: of @reason
+ * @size: size of @reason
  *
- * Context: may sleep; mmp_prototypes_init() before.
+ * Context: may sleep; after mmp_prototypes_init().
  * Return: 0 or -EOPNOTSUPP.
  */
 int mmp_needs_find(enum mm_policy_point point, char *reason, size_t size)
@@ -163,17 +169,17 @@ int mmp_needs_find(enum mm_policy_point point, char *reason, size_t size)
 }
 
 /**
- * mmp_found - where a function or a variable is
- * @need: which
+ * mmp_found - get the address of a needed function or variable
+ * @need: the need
  *
- * Context: after mmp_needs_find(), as the next ones.
+ * Context: after mmp_needs_find(), like the functions below.
  */
 void *mmp_found(enum mmp_need need)
 {
 	return found[need].at;
 }
 
-/* Which of the functions that would do is the one. */
+/* Returns the name of the function that meets a need, as several may. */
 const char *mmp_found_name(enum mmp_need need)
 {
 	return found[need].name;

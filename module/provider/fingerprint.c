@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The fingerprint of the kernel code behind the point anon_order: prototypes and structures in
- * the kernel's BTF, and the machine code of functions that read the enabled sizes or handle a
- * fault. A function may change its meaning and keep its prototype.
+ * The fingerprint of the kernel code behind the point anon_order. It hashes
+ * prototypes and structures in the kernel's BTF, and the machine code of
+ * functions that read the enabled sizes or handle a fault, because a function
+ * may change its meaning and keep its prototype.
  *
- * The code of an architecture leaves out what differs from boot to boot (arch/). So one build has
- * one fingerprint on all machines, and the next build shares it if none of these parts changed.
+ * Code that differs from boot to boot is left out (arch/). So one build has one
+ * fingerprint on all machines, and the next build shares it if none of these
+ * parts changed.
  */
 #include <linux/kallsyms.h>
 #include <linux/moduleparam.h>
@@ -25,12 +27,18 @@ MODULE_PARM_DESC(untested, "use the point anon_order on a kernel that nobody has
 u64 mmp_fingerprint;
 const char *mmp_tested;
 
-/* Some kernels lack some of them, as they have others or as the compiler inlined them. */
+/*
+ * Functions whose code is hashed. A kernel may lack some of them, because it
+ * has others or because the compiler inlined them.
+ */
 static const char *const functions[] = {
 	/* Faults */
 	"__handle_mm_fault", "do_anonymous_page", "do_huge_pmd_anonymous_page", "do_swap_page",
 	"map_anon_folio_pte_nopf", "map_anon_folio_pmd_nopf", "swapin_sync",
-	/* Who looks at the sizes, and who asks which a VMA may have */
+	/*
+	 * Functions that read the enabled sizes, or that ask which sizes a VMA
+	 * may have
+	 */
 	"__thp_vma_allowable_orders", "anon_enabled_show", "anon_enabled_store",
 	"start_stop_khugepaged", "set_recommended_min_free_kbytes", "hugepage_pmd_enabled",
 	"hugepage_pmd_enabled.part.0", "hugepage_enabled", "khugepaged", "khugepaged_enter_vma",
@@ -39,7 +47,10 @@ static const char *const functions[] = {
 	"try_collapse_pte_mapped_thp", "collapse_single_pmd", "madvise_collapse", "show_smap",
 };
 
-/* An entry without a member stands for the whole structure. */
+/*
+ * Structures whose layout is hashed. An entry without a member stands for the
+ * whole structure.
+ */
 static const struct {
 	const char *structure;
 	const char *member;
@@ -55,7 +66,10 @@ static const struct {
 	{ "vm_area_struct", "vm_userfaultfd_ctx" },
 };
 
-/* The hash of one part is the key of the next, so that all parts and their order count. */
+/*
+ * Hashes one more part. The hash so far is the key of the next one, so all
+ * parts and their order count.
+ */
 static void add(const void *data, size_t size)
 {
 	const siphash_key_t before = { { mmp_fingerprint, size } };
@@ -75,7 +89,7 @@ static void add_member(const char *name, const char *type, unsigned int bits)
 	add(&bits, sizeof(bits));
 }
 
-/* How many bytes of a function are left, up to the next symbol. */
+/* Returns the number of bytes from @at to the end of its function. */
 static size_t code_left(const void *at)
 {
 	static char text[KSYM_SYMBOL_LEN];
@@ -89,7 +103,10 @@ static size_t code_left(const void *at)
 
 static void add_functions(void)
 {
-	/* Held by who patches code; then it is whole. */
+	/*
+	 * Code is patched under this lock, so it is consistent while the lock
+	 * is held.
+	 */
 	struct mutex *patching = mmp_symbol("text_mutex");
 	char prototype[128];
 	int i;

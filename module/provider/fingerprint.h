@@ -6,11 +6,13 @@
 #include <linux/types.h>
 
 /**
- * mmp_fingerprint_check - has this build been tried?
+ * mmp_fingerprint_check - test whether the module was tested on this kernel
+ * build
  * @reason: buffer for the reason of an error
- * @size: of @reason
+ * @size: size of @reason
  *
- * Context: after mmp_needs_find(), as mmp_prototype(); once.
+ * Context: once, after mmp_needs_find() and while mmp_prototype() can be
+ * called.
  * Return: 0 or -EOPNOTSUPP.
  */
 int mmp_fingerprint_check(char *reason, size_t size);

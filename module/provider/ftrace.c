@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* For kernels without the hooks: their functions call the module while a point is enabled. */
+/*
+ * Provider for kernels without the mm_policy hooks: kernel functions call the
+ * module through ftrace while a point is in use.
+ */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/bitops.h>
@@ -14,13 +17,15 @@
 
 const char *const mmp_provider = "ftrace";
 
-#define CALLS	4	/* of a point, and a NULL */
+#define CALLS	4	/* calls of one point, and a terminating NULL */
 
 /*
- * How a point is attached. @check: conditions beyond needs.h. @found: runs when all needs are met.
- * @call: the functions that call the module, in the order in which they begin and end; with @known
- * the second ends before the first. @first, @begun: run after the first and the last of them have
- * begun. @known, @ended: run after the second and the first have ended.
+ * How a point is attached. @check: tests conditions beyond needs.h. @found:
+ * runs when all needs are met. @call: the hooked functions, in the order in
+ * which they are attached and detached; with @known, the second is detached
+ * before the first. @first and @begun: run after the first and the last call
+ * have been attached. @known and @ended: run after the second and the first
+ * call have been detached.
  */
 static const struct {
 	int (*check)(char *reason, size_t size);
@@ -35,9 +40,11 @@ static const struct {
 		.check = mmp_fingerprint_check,
 		.found = mmp_orders_found,
 		/*
-		 * On detach, sizes are closed first. The files call us until faults have stopped
-		 * to, so writes to them count at once. A fault that has an answer fetches it in
-		 * __thp_vma_allowable_orders(), which therefore ends last.
+		 * On detach, the sizes for policies are disabled first. The
+		 * sysfs files call the module until no fault does, so writes to
+		 * them take effect at once. A fault that has an answer reads it
+		 * in __thp_vma_allowable_orders(), so that call is detached
+		 * last.
 		 */
 		.call = { &mmp_call_rare, &mmp_call_fault, &mmp_call_orders },
 		.first = mmp_sizes_set_aside,
@@ -59,7 +66,8 @@ static const struct {
 	},
 };
 
-static char lacks[MM_POLICY_POINTS][128];	/* the reason, or nothing */
+/* the reason why a point is unavailable; empty if it is available */
+static char lacks[MM_POLICY_POINTS][128];
 
 static struct mmp_call *const *calls_of(enum mm_policy_point point)
 {
@@ -87,7 +95,7 @@ const char *mmp_provider_lacks(enum mm_policy_point point)
 	return mmp_watch_ftrace();
 }
 
-/* What rules out all points: the ways here are of no use there, or were never tried. */
+/* Returns a reason that rules out all points on this kernel, or NULL. */
 static const char *ruled_out(void)
 {
 	if (IS_ENABLED(CONFIG_LTO_CLANG))
@@ -129,8 +137,11 @@ static void lacks_fill(void)
 }
 
 /**
- * mm_policy_register - find out what can be had here; all points stay off
- * @ops: stays valid until mm_policy_unregister() has returned
+ * mm_policy_register - find out which points this kernel supports; all points
+ * stay off
+ * @ops: the callbacks; must stay valid until mm_policy_unregister() has
+ *	returned
+ *
  * Return: 0; -EINVAL for another ABI.
  */
 int mm_policy_register(const struct mm_policy_ops *ops)
@@ -149,7 +160,7 @@ static void end_call(struct mmp_call *call, void (*then)(void))
 		then();
 }
 
-/* Ends the calls that have begun: a grace period for each. */
+/* Detaches all calls of a point. Each call takes a grace period. */
 static void end_calls(enum mm_policy_point point)
 {
 	struct mmp_call *const *call = ways[point].call;
@@ -179,7 +190,10 @@ static int begin_calls(enum mm_policy_point point)
 	return err;
 }
 
-/* Tries again to end calls that ftrace has refused to end. Is any of them left? */
+/*
+ * Tries again to detach calls that ftrace has refused to detach. Returns true
+ * if one is left.
+ */
 static bool retry_calls(void)
 {
 	struct mmp_call *const *call;
@@ -207,12 +221,12 @@ void mmp_provider_watch(const struct mmp_watcher *watcher)
 
 /**
  * mm_policy_unregister - return to stock behaviour
- * @ops: none of its callbacks runs once this has returned
+ * @ops: the callbacks; none of them runs once this has returned
  *
- * This waits for ftrace, and for tasks that wait for memory in an entry.
+ * Waits for ftrace, and for tasks that wait for memory in an entry.
  *
- * Where ftrace refuses to end a call at this late moment, the text of the module is in use
- * for good: this does not return then.
+ * If ftrace refuses to detach a call even now, kernel functions use the
+ * module's code for ever, so this never returns.
  */
 void mm_policy_unregister(const struct mm_policy_ops *ops)
 {
@@ -222,7 +236,7 @@ void mm_policy_unregister(const struct mm_policy_ops *ops)
 		mm_policy_enable(ops, point, false);
 	mmp_attach_exit();
 	mmp_watch_exit();
-	mmp_attach_exit();	/* the last look may have asked for another attempt */
+	mmp_attach_exit();	/* the last check may have queued another attempt */
 	if (retry_calls()) {
 		pr_emerg("the module cannot be unloaded until a reboot\n");
 		for (;;)

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The kernel has hooks: all points are there, and enabling one is all that it takes. */
+/*
+ * Provider for kernels with the mm_policy hooks: all points are available, and
+ * nothing has to be attached.
+ */
 #ifdef CONFIG_X86
 #include <asm/cpufeature.h>
 #endif
@@ -57,7 +60,7 @@ ssize_t mmp_provider_blockers(char *buf)
 	return 0;
 }
 
-/* The hooks offer all orders, to the policy alone. */
+/* Does nothing: the hooks offer all orders to the policy. */
 void mmp_provider_orders(unsigned long orders)
 {
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The point madv_free: madvise_dontneed_free_valid_vma() says whether a range may be
- * freed, before the kernel frees it lazily. A range that the policy wants freed at once is
- * freed here, which leaves an empty range to the kernel.
+ * The point madv_free: the hooked madvise_dontneed_free_valid_vma() checks a
+ * range before the kernel frees it lazily. If the policy wants a range freed at
+ * once, the module frees it here, and passes an empty range to the kernel.
  */
 #include <linux/mm.h>
 #include <linux/mman.h>
@@ -18,15 +18,16 @@ struct mmp_call mmp_call_madv_free = {
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_original, mmp_replace_madv_free);
 
 /*
- * Functions behind MADV_DONTNEED; the second is for kernels with one structure per call of
- * madvise(), which gather all pages that the call frees, and flush once.
+ * Kernel functions behind MADV_DONTNEED. The second is for kernels that pass
+ * all arguments of madvise() in one structure; they gather all pages that the
+ * call frees, and flush the TLB once.
  */
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_zap, mmp_zap);
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_zap_batched, mmp_zap_batched);
 
 static DEFINE_STATIC_KEY_FALSE(arguments_in_one);
 
-/* A call of madvise(), as the function gets it; @tlb only where that is in one structure. */
+/* Arguments of the hooked function; @tlb only if they are in one structure. */
 struct madvise_call {
 	struct vm_area_struct *vma;
 	unsigned long start;
@@ -52,8 +53,9 @@ static struct madvise_call call_of(void *first, unsigned long start, unsigned lo
 }
 
 /*
- * A userfaultfd with UFFD_FEATURE_EVENT_REMOVE gets its event after this, and without the
- * lock. There is no moment for the module to free the range, so it is freed lazily.
+ * Returns true if a userfaultfd with UFFD_FEATURE_EVENT_REMOVE watches the VMA.
+ * It gets its event later and without the lock, so the module cannot free the
+ * range after the event, and leaves it to be freed lazily.
  */
 static bool uffd_gets_event(const struct vm_area_struct *vma)
 {
@@ -67,8 +69,9 @@ static bool uffd_gets_event(const struct vm_area_struct *vma)
 }
 
 /*
- * The policy is not asked about a range that the kernel will not free. Nothing sleeps here,
- * so most calls take no more than this.
+ * Returns true if the policy wants the range freed at once. The policy is not
+ * asked about a range that the kernel will not free. Nothing sleeps here, and
+ * most calls run nothing else.
  */
 bool mmp_wants_madv_free(void *first, unsigned long start, unsigned long *end,
 			 int behavior)
@@ -109,7 +112,10 @@ bool mmp_replace_madv_free(void *first, unsigned long start, unsigned long *end,
 	return valid;
 }
 
-/* Context: after mmp_needs_find() and mmp_call_find(). */
+/*
+ * Resolves the kernel functions that this file calls. Context: after
+ * mmp_needs_find() and mmp_call_find().
+ */
 void mmp_madv_free_found(void)
 {
 	static_call_update(mmp_madv_free_original, mmp_call_original(&mmp_call_madv_free, 0));

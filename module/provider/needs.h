@@ -16,7 +16,7 @@
  * MMP_ONLY(x) and MMP_NOT(x) belong to headers that have, or lack, what features.h calls x.
  */
 
-/* Faults, and the sizes that the kernel asks for */
+/* Functions that handle faults, and that ask for the allowed sizes */
 MMP_HOOK(ANON_ORDER, fault, MMP_ALWAYS, { "do_anonymous_page", "vm_fault_t(vm_fault*)" })
 MMP_HOOK(ANON_ORDER, huge, MMP_ALWAYS,
 	 { "do_huge_pmd_anonymous_page", "vm_fault_t(vm_fault*)" })
@@ -35,7 +35,7 @@ MMP_HOOK(ANON_ORDER, orders, MMP_ALWAYS,
 	 "long unsigned int(vm_area_struct*, long unsigned int, long unsigned int, long unsigned int)",
 	 MMP_NOT(TVA_TYPE) })
 
-/* Which sizes sysfs enables, and khugepaged */
+/* Sizes that sysfs enables, and khugepaged */
 MMP_VARIABLE(ANON_ORDER, always, MMP_ALWAYS, { "huge_anon_orders_always" })
 MMP_VARIABLE(ANON_ORDER, madvise, MMP_ALWAYS, { "huge_anon_orders_madvise" })
 MMP_VARIABLE(ANON_ORDER, inherit, MMP_ALWAYS, { "huge_anon_orders_inherit" })
@@ -63,7 +63,7 @@ MMP_CALL(ANON_ORDER, decode, MMP_ALWAYS,
 	 { "insn_decode", "int(insn*, void const*, int, insn_mode)" })
 #endif
 
-/* With which flags a large folio is allocated, and who reclaims */
+/* Flags of the allocation of a large folio, and reclaim */
 MMP_HOOK(THP_GFP, thp_gfp, MMP_ALWAYS, { "vma_thp_gfp_mask", "gfp_t(vm_area_struct*)" })
 MMP_HOOK(THP_GFP, reclaim, MMP_ALWAYS,
 	 { "try_to_free_pages", "long unsigned int(zonelist*, int, gfp_t, nodemask_t const*)" },

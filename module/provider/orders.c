@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The point anon_order: __thp_vma_allowable_orders() is called wherever the kernel asks
- * which sizes a VMA may have, in a fault and elsewhere. Its entry replaces the sizes: in a
- * fault by the answer of the policy when the fault began (fault.c), elsewhere by the sizes of
- * the administrator.
+ * The point anon_order: the hooked __thp_vma_allowable_orders() runs whenever
+ * the kernel asks which folio sizes a VMA may have. Its entry replaces the
+ * sizes: in a fault by the policy's answer from the beginning of the fault
+ * (fault.c), elsewhere by the sizes that the administrator has enabled.
  */
 #include <linux/mm.h>
 #include <linux/percpu.h>
@@ -19,7 +19,10 @@ struct mmp_call mmp_call_orders = {
 	.need = { MMP_NEED_orders },
 };
 
-/* With MADV_COLLAPSE, what sysfs enables does not matter. */
+/*
+ * Returns the sizes allowed outside of faults. MADV_COLLAPSE ignores the sizes
+ * that sysfs enables.
+ */
 static unsigned long orders_elsewhere(struct vm_area_struct *vma, unsigned long vm_flags,
 				      unsigned long why, unsigned long asked)
 {
@@ -32,9 +35,10 @@ static unsigned long orders_elsewhere(struct vm_area_struct *vma, unsigned long 
 }
 
 /*
- * Returns the sizes in place of @asked, where the entry cannot tell. For PMD size in a fault, the
- * policy is asked later, in do_huge_pmd_anonymous_page(), but not where that may wait for a
- * userfaultfd: policies leave such areas to the administrator.
+ * Returns the allowed ones of the sizes @asked, in cases that the assembly of
+ * the entry does not handle. For PMD size in a fault, the policy is asked
+ * later, in do_huge_pmd_anonymous_page(). If that may wait for a userfaultfd,
+ * the administrator's sizes apply.
  */
 notrace __noendbr unsigned long mmp_ask_orders(struct vm_area_struct *vma,
 					       unsigned long vm_flags,
@@ -48,7 +52,10 @@ notrace __noendbr unsigned long mmp_ask_orders(struct vm_area_struct *vma,
 	return mmp_ask_swapin(vma, vm_flags, asked);
 }
 
-/* Context: after mmp_needs_find() and mmp_call_find(). */
+/*
+ * Resolves the needs of all files of the point. Context: after mmp_needs_find()
+ * and mmp_call_find().
+ */
 void mmp_orders_found(void)
 {
 	mmp_sizes_found();

@@ -12,7 +12,7 @@
 #include "direct.h"
 
 static const struct btf_header *btf;
-static const struct btf_type **types;	/* by their number */
+static const struct btf_type **types;	/* indexed by the type's number */
 static u32 nr_types;
 
 static const void *btf_section(u32 offset)
@@ -25,7 +25,10 @@ static const char *btf_name(u32 offset)
 	return btf_section(btf->str_off) + offset;
 }
 
-/* Where the next type begins; NULL if this one is of a kind that came later than these. */
+/*
+ * Returns the next type; NULL if the kind of this one is unknown, so its size
+ * is too.
+ */
 static const struct btf_type *btf_next(const struct btf_type *type)
 {
 	static const u8 each[NR_BTF_KINDS] = {
@@ -49,7 +52,9 @@ static const struct btf_type *btf_next(const struct btf_type *type)
 	return (const void *)(type + 1) + once[kind] + BTF_INFO_VLEN(type->info) * each[kind];
 }
 
-/* Number all types, if they can be told apart; type 0 is void. */
+/*
+ * Numbers all types. Type 0 is void. Returns false for a type of unknown kind.
+ */
 static bool btf_number_types(void)
 {
 	const struct btf_type *type = btf_section(btf->type_off);
@@ -65,10 +70,10 @@ static bool btf_number_types(void)
 }
 
 /**
- * mmp_prototypes_init - get ready for mmp_prototype()
+ * mmp_prototypes_init - read the kernel's BTF, for mmp_prototype()
  *
  * Context: may sleep.
- * Return: %NULL, or why the kernel's BTF says nothing.
+ * Return: %NULL, or the reason why BTF cannot be read.
  */
 const char *mmp_prototypes_init(void)
 {
@@ -81,7 +86,7 @@ const char *mmp_prototypes_init(void)
 	return btf_number_types() ? NULL : "the kernel's BTF has a kind of type that is not known";
 }
 
-/* Frees the table of types; no prototype may be asked for afterwards. */
+/* Frees the table of types. mmp_prototype() must not be called afterwards. */
 void mmp_prototypes_exit(void)
 {
 	kvfree(types);
@@ -89,7 +94,7 @@ void mmp_prototypes_exit(void)
 	nr_types = 0;
 }
 
-/* A type as in C, from the inside to the outside: "char const*". */
+/* Prints a type as in C, from the inside to the outside: "char const*". */
 static void btf_print(struct seq_buf *s, u32 number)
 {
 	static const char *const after[NR_BTF_KINDS] = {
@@ -135,10 +140,10 @@ static bool btf_is(u32 number, const char *type)
  * mmp_member_at - find the offset of a member in a structure of the kernel
  * @structure: name of the structure
  * @member: name of the member
- * @type: as in a prototype
+ * @type: expected type, as mmp_prototype() prints it
  *
- * Context: as mmp_prototype().
- * Return: how many bytes from the beginning; -1 if there is no such member.
+ * Context: as for mmp_prototype().
+ * Return: offset in bytes; -1 if there is no such member of this type.
  */
 int mmp_member_at(const char *structure, const char *member, const char *type)
 {
@@ -156,12 +161,13 @@ int mmp_member_at(const char *structure, const char *member, const char *type)
 }
 
 /**
- * mmp_prototype - result and arguments of a function of the kernel
- * @function: its name
+ * mmp_prototype - get result type and argument types of a kernel function
+ * @function: name of the function
  * @text: buffer for "result(argument, argument)", without names
- * @size: of @text
+ * @size: size of @text
  *
- * Return: is there such a function?
+ * Context: between mmp_prototypes_init() and mmp_prototypes_exit().
+ * Return: true if there is such a function.
  */
 bool mmp_prototype(const char *function, char *text, size_t size)
 {
@@ -184,7 +190,10 @@ bool mmp_prototype(const char *function, char *text, size_t size)
 	return seq_buf_str(&s);
 }
 
-/* Appends the members of a structure, including those of its unnamed structures. */
+/*
+ * Passes the members of a structure to @take, including those of its unnamed
+ * structures.
+ */
 static void btf_layout(const struct btf_type *type, const char *only, unsigned int before,
 		       mmp_layout_fn take)
 {
@@ -213,12 +222,12 @@ static void btf_layout(const struct btf_type *type, const char *only, unsigned i
 }
 
 /**
- * mmp_layout - the members of a structure of the kernel
- * @structure: its name
- * @member: only this one, or %NULL for all
- * @take: told of each: name, type as in a prototype, how many bits from the beginning
+ * mmp_layout - list the members of a structure of the kernel
+ * @structure: name of the structure
+ * @member: list only this member, or all if %NULL
+ * @take: called for each member with its name, its type and its offset in bits
  *
- * Context: as mmp_prototype().
+ * Context: as for mmp_prototype().
  */
 void mmp_layout(const char *structure, const char *member, mmp_layout_fn take)
 {

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Which sizes sysfs enables for anonymous memory: hugepages-*kB/enabled.
+ * Sizes of anonymous folios that sysfs enables (hugepages-*kB/enabled).
  *
- * The kernel asks only for sizes that are enabled. So while policies decide, the sizes
- * that one of them may answer are open: enabled for everybody, in the variables of the
- * kernel. The modes of the administrator are kept in the upper bits of these variables, which
- * mean no order. Reads and writes of the files go there, because the functions behind the files
- * get the number of an upper bit for their order. Tasks without a policy get the kept sizes
- * (orders.c).
+ * The kernel asks only for enabled sizes. So while policies decide, each size
+ * that a policy may request is "open": enabled for all tasks in the kernel's
+ * variables. The administrator's settings are kept in the upper bits of these
+ * variables, which stand for no order. Reads and writes of the sysfs files go
+ * there, because the functions behind the files are passed an upper bit as
+ * their order. Tasks without a policy get the kept sizes (orders.c).
  *
- * The enabled sizes also start and stop khugepaged. While the kernel checks that, the sizes of
- * khugepaged are enabled as the administrator has set them.
+ * The enabled sizes also start and stop khugepaged. While the kernel checks
+ * that, the sizes that khugepaged uses are set as the administrator has set
+ * them.
  */
 #include <linux/mm.h>
 #include <linux/rcupdate.h>
@@ -21,34 +22,40 @@
 #include "direct.h"
 
 #define SIZES	THP_ORDERS_ALL_ANON
-#define KEPT	32	/* the first bit beyond all orders */
+#define KEPT	32	/* the first bit that stands for no order */
 
 enum { ALWAYS, MADVISE, INHERIT, MODES };
 
-static unsigned long *enabled[MODES];	/* the kernel's: a bit for each order */
-static spinlock_t *enabled_lock;	/* the kernel's, for these */
+static unsigned long *enabled[MODES];	/* the kernel's variables: bitmaps of orders */
+static spinlock_t *enabled_lock;	/* the kernel's lock of these variables */
 static unsigned long *global;		/* transparent_hugepage_flags */
-static struct task_struct **khugepaged;	/* the thread, if it runs */
+static struct task_struct **khugepaged;	/* pointer to the thread, NULL if it does not run */
 
-/* All of this is changed under enabled_lock. */
-static unsigned long copied[MODES];	/* the bits when both places last agreed */
-static unsigned long opened;		/* sizes that are open, a bit for each order */
-static bool kept;			/* do the upper bits hold the modes of the administrator? */
-static bool closed;			/* does each task know that no size is open? */
-static unsigned int looking;		/* calls of start_stop_khugepaged() under way */
+/* The following is changed under enabled_lock. */
+/* the bits when the kernel's and the kept settings last agreed */
+static unsigned long copied[MODES];
+static unsigned long opened;		/* bitmap of the orders enabled for policies */
+/* are the administrator's settings kept in the upper bits? */
+static bool kept;
+static bool closed;			/* has every task seen that no size is open? */
+static unsigned int looking;		/* number of running calls of start_stop_khugepaged() */
 
 static struct thpsize kept_sizes[PMD_ORDER + 1];
 
 /*
- * The sizes that the administrator allows: without and with MADV_HUGEPAGE, a bit for each order.
- * While nothing is kept, all bits are set, and the kernel's variables decide.
+ * Sizes that the administrator allows, without and with MADV_HUGEPAGE: bitmaps
+ * of orders. While no settings are kept, all bits are set, and the kernel's
+ * variables decide.
  */
 unsigned long mmp_admin_sizes[2] __read_mostly = { ~0UL, ~0UL };
 
 DEFINE_STATIC_CALL_NULL(mmp_khugepaged_original, mmp_replace_khugepaged);
 DEFINE_STATIC_CALL_NULL(mmp_khugepaged_look, mmp_replace_khugepaged);
 
-/* Sends anon_enabled_show() and _store() to bit 32 + order, where the setting is kept. */
+/*
+ * Makes anon_enabled_show() and anon_enabled_store() use bit 32 + order, where
+ * the administrator's setting is kept.
+ */
 struct kobject *mmp_ask_thpsize(struct kobject *kobj)
 {
 	return READ_ONCE(kept) ? &kept_sizes[to_thpsize(kobj)->order].kobj : kobj;
@@ -74,7 +81,7 @@ static void enabled_keep(int mode, unsigned long orders, unsigned long value)
 	enabled_set(mode, orders << KEPT, value << KEPT);
 }
 
-/* The sizes whose mode the kernel's variables and @copied do not agree on. */
+/* Returns the orders whose setting differs between @now and @copied. */
 static unsigned long enabled_changed(unsigned long (*now)(int mode))
 {
 	unsigned long changed = 0;
@@ -95,7 +102,9 @@ static void enabled_apply(void)
 		enabled_set(i, SIZES, enabled_kept(i) | (i == ALWAYS ? open : 0));
 }
 
-/* While both places count, copies a write to one of them to the other. */
+/*
+ * Copies a write to one place, the kernel's or the kept settings, to the other.
+ */
 static void enabled_sync(void)
 {
 	unsigned long changed = enabled_changed(enabled_kept);
@@ -123,8 +132,8 @@ static void given_by(unsigned long (*of)(int mode), unsigned long given[2])
 }
 
 /*
- * Takes over the modes of the administrator. Called at the end of each write to a file. When
- * each task knows that no size is open, the kernel's variables get them at once.
+ * Takes over the administrator's settings at the end of each write to a file.
+ * Once every task has seen that no size is open, the kernel's variables decide.
  */
 static void given_renew(void)
 {
@@ -137,10 +146,11 @@ static void given_renew(void)
 }
 
 /**
- * mmp_sizes_admin - the sizes that the administrator allows
- * @vm_flags: of the VMA
- * @orders: the sizes that the kernel asks for, a bit for each order
- * Return: the allowed ones of @orders.
+ * mmp_sizes_admin - select the orders that the administrator allows
+ * @vm_flags: flags of the VMA
+ * @orders: bitmap of the orders that the kernel asks for
+ *
+ * Return: the allowed orders of @orders.
  */
 unsigned long mmp_sizes_admin(unsigned long vm_flags, unsigned long orders)
 {
@@ -148,8 +158,8 @@ unsigned long mmp_sizes_admin(unsigned long vm_flags, unsigned long orders)
 }
 
 /**
- * mmp_pmd_size_asked - does the kernel ask for PMD size in a fault?
- * @vma: where; with an empty PMD, policies are always asked about it by the hooks
+ * mmp_pmd_size_asked - test whether the kernel asks for PMD size in a fault
+ * @vma: the VMA of the fault; the kernel's hooks always ask in an empty PMD
  */
 bool mmp_pmd_size_asked(const struct vm_area_struct *vma)
 {
@@ -185,7 +195,10 @@ static void looking_ends(void)
 	spin_unlock(enabled_lock);
 }
 
-/* In place of start_stop_khugepaged(), which the kernel calls after each write to a file. */
+/*
+ * Runs in place of start_stop_khugepaged(), which the kernel calls after each
+ * write to a file.
+ */
 int mmp_replace_khugepaged(void)
 {
 	int err;
@@ -199,9 +212,10 @@ int mmp_replace_khugepaged(void)
 }
 
 /*
- * A look that began before its entry was called may have seen open sizes, or have missed a
- * write. If khugepaged does not run as it should, the kernel looks again. Not else, as a
- * look may also raise vm.min_free_kbytes.
+ * Starts or stops khugepaged if its state does not match the settings. A check
+ * by the kernel that began before its function was hooked may have seen open
+ * sizes, or missed a write. If the state matches, the kernel does not check
+ * again, as that may raise vm.min_free_kbytes.
  */
 static void khugepaged_repair(unsigned long (*of)(int mode))
 {
@@ -217,7 +231,10 @@ static void khugepaged_repair(unsigned long (*of)(int mode))
 		static_call(mmp_khugepaged_look)();
 }
 
-/* Context: after mmp_needs_find() and mmp_call_find(). */
+/*
+ * Resolves the kernel's variables and functions. Context: after
+ * mmp_needs_find() and mmp_call_find().
+ */
 void mmp_sizes_found(void)
 {
 	int i;
@@ -235,9 +252,10 @@ void mmp_sizes_found(void)
 }
 
 /**
- * mmp_sizes_set_aside - copy the enabled modes to a second place, for the files
+ * mmp_sizes_set_aside - copy the enabled settings to the upper bits
  *
- * Context: once the files call us; until then they change the kernel's modes; takes a spinlock.
+ * Context: once the sysfs files call the module, as they change the kernel's
+ * settings until then; takes a spinlock.
  */
 void mmp_sizes_set_aside(void)
 {
@@ -256,20 +274,20 @@ void mmp_sizes_set_aside(void)
 }
 
 /**
- * mmp_sizes_ready - sizes may be opened from now on
+ * mmp_sizes_ready - prepare for mmp_sizes_open()
  *
- * Context: when all calls of the point have begun; may sleep.
+ * Context: when all calls of the point are attached; may sleep.
  */
 void mmp_sizes_ready(void)
 {
-	synchronize_rcu_tasks();	/* for writes that have begun before */
+	synchronize_rcu_tasks();	/* wait for writes that began before */
 	mmp_sizes_follow();
 	khugepaged_repair(enabled_kept);
 }
 
 /**
- * mmp_sizes_open - enable sizes for the policies
- * @orders: a bit for each; the sizes of the administrator stay enabled
+ * mmp_sizes_open - enable the orders that policies may request
+ * @orders: bitmap of orders; the administrator's orders stay enabled
  *
  * Context: after mmp_sizes_ready(); takes a spinlock.
  */
@@ -284,10 +302,10 @@ void mmp_sizes_open(unsigned long orders)
 }
 
 /**
- * mmp_sizes_close - enable the sizes of the administrator, and no others
+ * mmp_sizes_close - enable only the orders of the administrator again
  *
- * Until a grace period of RCU tasks is over, tasks may believe that more is enabled, so
- * __thp_vma_allowable_orders() has to call us for as long.
+ * For one grace period of RCU tasks, tasks may still believe that more is
+ * enabled, so __thp_vma_allowable_orders() must call the module until then.
  * Context: takes a spinlock.
  */
 void mmp_sizes_close(void)
@@ -307,9 +325,10 @@ void mmp_sizes_close(void)
 }
 
 /**
- * mmp_sizes_closed - each task knows that no size is open
+ * mmp_sizes_closed - record that every task has seen that no size is open
  *
- * Context: a grace period of RCU tasks after mmp_sizes_close(); takes a spinlock.
+ * Context: one grace period of RCU tasks after mmp_sizes_close(); takes a
+ * spinlock.
  */
 void mmp_sizes_closed(void)
 {
@@ -320,9 +339,11 @@ void mmp_sizes_closed(void)
 }
 
 /**
- * mmp_sizes_follow - take over writes to files from before they called us
+ * mmp_sizes_follow - take over writes to files that began before the files
+ * called the module
  *
- * Context: when each task knows that they call us, and now and then; takes a spinlock.
+ * Context: when every task calls the module, and then periodically; takes a
+ * spinlock.
  */
 void mmp_sizes_follow(void)
 {
@@ -337,17 +358,17 @@ void mmp_sizes_follow(void)
 }
 
 /**
- * mmp_sizes_restore - let the files have the kernel's variables again
+ * mmp_sizes_restore - let the sysfs files use the kernel's variables again
  *
- * Context: after mmp_sizes_closed(), when the files call us no more, or when ftrace does not
- *	end that; may sleep.
+ * Context: after mmp_sizes_closed(), when the files no longer call the module,
+ * or when ftrace refuses to detach; may sleep.
  */
 void mmp_sizes_restore(void)
 {
 	int i;
 
 	if (!READ_ONCE(kept))
-		return;		/* the files were never ours */
+		return;		/* settings were never kept */
 	spin_lock(enabled_lock);
 	enabled_sync();
 	WRITE_ONCE(kept, false);

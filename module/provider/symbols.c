@@ -8,13 +8,16 @@
 
 #include "direct.h"
 
-/* Not exported. A static call, as indirect branch tracking lets nothing else go there. */
+/*
+ * The kernel does not export this function. Called by a static call, as
+ * indirect branch tracking forbids an indirect one.
+ */
 DEFINE_STATIC_CALL_NULL(mmp_each_symbol, kallsyms_on_each_match_symbol);
 
 /*
- * A probe is looked up by name, and its address stays in it even if nothing can be probed
- * there: in a variable, or in the middle of an instruction, as at the second byte of most
- * functions. None is ever armed. One that can be registered has to be unregistered, which
+ * Looks a symbol up by registering a disabled kprobe. Its address is filled in
+ * even if nothing can be probed there: in a variable, or at the second byte of
+ * a function. No probe is ever armed. If registration succeeds, unregistering
  * waits for all CPUs.
  */
 static void *symbol_look_up(const char *name)
@@ -33,7 +36,10 @@ static int symbol_is_second(void *seen, unsigned long address)
 	return (*(int *)seen)++;
 }
 
-/* Static functions of several files may have one name, and a look-up tells of the first. */
+/*
+ * Returns true if no other symbol has this name. Static functions of several
+ * files may share one, and a look-up returns the first.
+ */
 static bool symbol_is_alone(const char *name)
 {
 	int seen = 0;
@@ -46,8 +52,8 @@ static bool symbol_is_alone(const char *name)
 }
 
 /**
- * mmp_symbol - find something in the running kernel
- * @name: its name
+ * mmp_symbol - find the address of a kernel symbol
+ * @name: name of the symbol
  *
  * Context: may sleep.
  * Return: its address, or %NULL if there is none or more than one.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The builds of the kernel that the point anon_order was tried on without the hooks, and
- * which of tests/guest were run there. Builds may share a fingerprint. How to add one:
- * docs/testing.md, "Another kernel".
+ * Kernel builds on which the point anon_order was tested without the mm_policy
+ * hooks, and the guest tests (tests/guest) that ran there. Builds may share a
+ * fingerprint. docs/testing.md, "Another kernel", says how to add one.
  */
 #ifndef MMPOLICY_TESTED_H
 #define MMPOLICY_TESTED_H

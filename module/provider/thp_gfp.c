@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The point thp_gfp: vma_thp_gfp_mask() says with which flags a large folio is
- * allocated. The kernel does not report the outcome.
+ * The point thp_gfp: the hooked vma_thp_gfp_mask() returns the flags of the
+ * allocation of a large folio. The kernel does not report the outcome.
  *
- * Compaction without reclaim has no flag there. So policies set a bit of gfp_t that the
- * kernel does not use, and the functions that reclaim return no progress if they see it.
+ * On kernels without the mm_policy hooks no flag means "compact, but do not
+ * reclaim". So policies set a bit of gfp_t that the kernel does not use, and
+ * the hooked functions that reclaim return "no progress" if they see it.
  * Allocations that would not reclaim never call these functions.
  */
 #include <linux/gfp.h>
@@ -15,7 +16,10 @@
 
 unsigned long mmp_back_thp_gfp[MMP_FUNCTIONS];
 
-/* All functions of the point except that of each charge, in the order of entry.S. */
+/*
+ * The hooked functions of the point, except the charge to a cgroup; they share
+ * one entry, which tells them apart by this order (entry.S).
+ */
 struct mmp_call mmp_call_thp_gfp = {
 	.entry = mmp_entry_thp_gfp_any,
 	.need = {
@@ -34,19 +38,25 @@ DEFINE_STATIC_CALL_NULL(mmp_charge_original, mmp_replace_charge);
 
 u32 mmp_only_compact = (__force u32)__GFP_ONLY_COMPACT;
 
-/* No page was reclaimed. */
+/* Runs in place of direct reclaim: returns that no page was reclaimed. */
 unsigned long mmp_replace_reclaim(void)
 {
 	return 0;
 }
 
-/* Nothing was scanned: NODE_RECLAIM_NOSCAN, or no page. */
+/*
+ * Runs in place of node_reclaim(): returns NODE_RECLAIM_NOSCAN, or no pages
+ * where the kernel returns a number.
+ */
 long mmp_replace_node_reclaim(void)
 {
 	return mmp_way(MMP_WAY_NODE_RECLAIM_COUNTS) ? 0 : -2;
 }
 
-/* Would @memcg, or one above it, have more than its memory.high or memory.swap.high? */
+/*
+ * Returns true if @memcg or an ancestor would exceed its memory.high or
+ * memory.swap.high.
+ */
 static bool is_over_high(struct mem_cgroup *memcg, unsigned int nr_pages)
 {
 	for (; memcg && parent_mem_cgroup(memcg); memcg = parent_mem_cgroup(memcg))
@@ -56,7 +66,10 @@ static bool is_over_high(struct mem_cgroup *memcg, unsigned int nr_pages)
 	return false;
 }
 
-/* Without room in its cgroups, the task is neither made to reclaim nor slowed. */
+/*
+ * Runs in place of try_charge_memcg(): if a cgroup is over its high limit, the
+ * charge fails at once, so the task neither reclaims nor is throttled.
+ */
 int mmp_replace_charge(struct mem_cgroup *memcg, gfp_t gfp, unsigned int nr_pages)
 {
 	int err = -ENOMEM;
@@ -75,7 +88,7 @@ bool mmp_wants_thp_gfp(struct vm_area_struct *vma)
 	return vma && vma_is_anonymous(vma);
 }
 
-/* Asks the point thp_gfp, as the hook in vma_thp_gfp_mask() does. */
+/* Asks the policy for the flags, as the hook in vma_thp_gfp_mask() does. */
 gfp_t mmp_replace_thp_gfp(struct vm_area_struct *vma)
 {
 	gfp_t gfp = static_call(mmp_thp_gfp_original)(vma);
@@ -84,7 +97,10 @@ gfp_t mmp_replace_thp_gfp(struct vm_area_struct *vma)
 		      (gfp ^ mmp_ask(MM_POLICY_THP_GFP, gfp, thp_gfp, vma, gfp)));
 }
 
-/* Context: after mmp_needs_find() and mmp_call_find(). */
+/*
+ * Resolves the kernel functions that this file calls. Context: after
+ * mmp_needs_find() and mmp_call_find().
+ */
 void mmp_thp_gfp_found(void)
 {
 	static_call_update(mmp_thp_gfp_original, mmp_call_original(&mmp_call_thp_gfp, 0));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Looks again and again whether the functions still call their entries. If ftrace has been
- * shut down, or a call is gone, sizes that are open would be everybody's: they are closed at
- * once, and the point goes back to stock. It does so too for a livepatch that wants one of
- * the functions.
+ * Checks every 100 ms that the hooked functions still call their entries. If
+ * ftrace has shut down, or a call is gone, open sizes (sizes.c) would apply to
+ * all tasks: they are closed at once, and the point returns to stock. It does
+ * so too if a livepatch wants one of the functions.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -19,20 +19,21 @@ static void watch_look(struct work_struct *work);
 static DECLARE_DELAYED_WORK(watch, watch_look);
 
 static bool watching;
-static bool leaving;		/* the module goes */
-static int *ftrace_disabled;	/* the kernel's: set for good by a bug of anybody */
+static bool leaving;		/* is the module being unloaded? */
+/* the kernel's flag: ftrace is off until a reboot after an internal error */
+static int *ftrace_disabled;
 static int *ftrace_on;		/* kernel.ftrace_enabled */
 static struct mmp_call *const *(*calls_of)(enum mm_policy_point point);
 static const struct mmp_watcher *watcher;
 static void (*retry_calls)(void);
 
 /**
- * mmp_watch_find - find the functions of ftrace that a check needs
- * @calls: says which functions call the module for a point; the last is %NULL
- * @who: told of a point that has to go back to stock
- * @retry: called while there are calls that ftrace has refused to end
+ * mmp_watch_find - find the variables of ftrace that a check reads
+ * @calls: returns the calls of a point; the last is %NULL
+ * @who: notified of a point that must return to stock
+ * @retry: called while there are calls that ftrace has refused to detach
  *
- * Context: before anything else here; may sleep.
+ * Context: before any other function of this file; may sleep.
  */
 void mmp_watch_find(struct mmp_call *const *(*calls)(enum mm_policy_point point),
 		    const struct mmp_watcher *who, void (*retry)(void))
@@ -71,7 +72,7 @@ static const char *what_is_wrong(const struct mmp_call *call)
 	return why;
 }
 
-/* Closes sizes first, which does not wait. A call that ftrace cannot end has to stay. */
+/* Checks the calls of a point. Closes the sizes first, which does not wait. */
 static void watch_point(enum mm_policy_point point)
 {
 	struct mmp_call *const *call;
@@ -86,7 +87,10 @@ static void watch_point(enum mm_policy_point point)
 	watcher->lost(point, why);
 }
 
-/* Is there a call that could not be ended, and that can be tried again? */
+/*
+ * Returns true if a point has a call that ftrace has refused to detach, and
+ * that can be tried again.
+ */
 static bool watch_retry(enum mm_policy_point point)
 {
 	struct mmp_call *const *call;
@@ -116,10 +120,10 @@ static void watch_look(struct work_struct *work)
 }
 
 /**
- * mmp_watch - start or stop looking
- * @on: start; after a stop, a look that is under way may still report a loss
+ * mmp_watch - start or stop the periodic check
+ * @on: true to start; after a stop, a check in progress may still report a loss
  *
- * Context: one call at a time.
+ * Context: callers are serialised.
  */
 void mmp_watch(bool on)
 {
@@ -128,7 +132,10 @@ void mmp_watch(bool on)
 		mod_delayed_work(mmp_unbound_wq, &watch, PERIOD);
 }
 
-/* Context: the module goes; may sleep, and not under what @on_loss takes. */
+/*
+ * Stops the periodic check at unload. Context: may sleep; under no lock that
+ * &mmp_watcher.lost takes.
+ */
 void mmp_watch_exit(void)
 {
 	WRITE_ONCE(leaving, true);

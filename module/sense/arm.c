@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Assigns units to the arms of the running experiment, and counts the units seen. */
+/*
+ * Assigns units (processes or cgroups) to the arms of the running experiment
+ * (A/B test), and counts the units seen.
+ */
 #include <linux/cgroup.h>
 #include <linux/sched/signal.h>
 
@@ -26,7 +29,10 @@ static u64 arm_hash_of(const struct mmp_experiment *e, const struct task_struct 
 			     READ_ONCE(task->group_leader)->start_boottime);
 }
 
-/* Adds a unit to the set unless it is there. Usually the first read finds it. */
+/*
+ * Adds a unit to the set of units unless it is there. Usually the first read
+ * finds it.
+ */
 static void arm_note_unit(struct mmp_units *units, u64 hash, enum mmp_arm arm)
 {
 	u64 mark = (hash << 2) | 2 | arm;
@@ -48,11 +54,12 @@ static void arm_note_unit(struct mmp_units *units, u64 hash, enum mmp_arm arm)
 }
 
 /**
- * mmp_arm_of - the profile of a task without a binding
- * @task: which task
+ * mmp_arm_of - find the profile of a task without a binding
+ * @task: the task
  *
  * Context: RCU read side.
- * Return: the profile of its arm, or %NULL if it takes no part in an experiment.
+ * Return: the profile of its arm, or %NULL if it takes no part in an
+ * experiment.
  */
 struct mmp_profile *mmp_arm_of(struct task_struct *task)
 {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Assigns units to the arms of the running experiment.
+ * Assigns units (processes or cgroups) to the arms of the running experiment
+ * (A/B test).
  *
- * The arm is computed from a keyed hash of the unit, so no assignment is stored, a unit never
- * changes its arm, and experiments with different seeds are independent. SipHash:
- * https://131002.net/siphash/
+ * The arm is computed from a keyed hash of the unit, so no assignment is
+ * stored, a unit never changes its arm, and experiments with different seeds
+ * are independent. SipHash: https://131002.net/siphash/
  */
 #ifndef MMPOLICY_ARM_H
 #define MMPOLICY_ARM_H
@@ -25,7 +26,7 @@ enum mmp_arm { MMP_CONTROL, MMP_TREATMENT, MMP_ARMS };
 /**
  * struct mmp_units - units seen in an experiment
  * @nr: number of units by arm
- * @full: was a unit not recorded, as @seen had no slot for it?
+ * @full: set if a unit was not recorded because @seen had no free slot
  * @seen: hashes of units, whose last bit is the arm; 0 is a free slot
  */
 struct mmp_units {
@@ -79,8 +80,8 @@ static inline u64 mmp_unit_hash(u64 seed, u64 number, u64 birth)
 }
 
 /**
- * mmp_is_treated - is a unit in the arm "treatment"?
- * @hash: mmp_unit_hash()
+ * mmp_is_treated - test whether a unit is in the arm "treatment"
+ * @hash: mmp_unit_hash() of the unit
  * @percent: percentage of units in this arm; raising it moves no unit out
  *
  * Return: true if the unit is in "treatment".

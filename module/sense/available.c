@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Memory available on each node, sampled ten times a second, and in cgroups with a limit, read
- * on demand.
+ * Memory available to a fault: on each node, sampled ten times a second, and in
+ * cgroups with a limit, read on demand.
  */
 #include <linux/cpuset.h>
 #include <linux/memcontrol.h>
@@ -16,13 +16,13 @@
 
 #define SAMPLE_INTERVAL	(HZ / 10)
 /*
- * A CPU may hand out this part of the spare memory before it checks again: 1/64, or
- * 1/nr_cpu_ids.
+ * A CPU may use this part of the spare memory before it checks again: 1/64, or
+ * 1/nr_cpu_ids if that is less.
  */
 #define SPARE_SHARE	64U
 /*
- * A cached answer of little memory holds for 1/8 of the pages left, but for at least 16,
- * because order-0 pages are allocated in any case.
+ * A cached answer of little memory is valid for 1/8 of the pages left, but for
+ * at least 16, because order-0 pages are allocated in any case.
  */
 #define TOLD_SHARE	8U
 #define TOLD_LEAST	16UL
@@ -31,9 +31,11 @@ static struct mmp_sample samples[MAX_NUMNODES];
 DEFINE_PER_CPU(struct mmp_spare, mmp_spare);
 
 /*
- * Available pages are the free pages above the high watermarks, and half of the file pages, as
- * in si_mem_available(): reclaim takes them first. The total counts pages that processes can
- * get: free, on LRU lists, or in slabs. Reserved pages, such as those of hugetlb, are excluded.
+ * Returns the share of a node's memory that is available, in 1/1000. Available
+ * are the free pages above the high watermarks, and half of the file pages, as
+ * in si_mem_available(): reclaim takes them first. The total counts pages that
+ * processes can get: free, on LRU lists, or in slabs. Reserved pages, such as
+ * those of hugetlb, are excluded.
  */
 static unsigned int available_on_node(struct pglist_data *node)
 {
@@ -56,7 +58,10 @@ static unsigned int available_on_node(struct pglist_data *node)
 }
 
 static void available_sample(struct timer_list *timer);
-/* Not deferrable: an idle CPU must also report memory that other CPUs use up. */
+/*
+ * The timer is not deferrable, as an idle CPU must also notice memory that
+ * other CPUs use up.
+ */
 static DEFINE_TIMER(sampler, available_sample);
 
 static void available_sample(struct timer_list *timer)
@@ -72,9 +77,9 @@ static void available_sample(struct timer_list *timer)
 
 /**
  * mmp_available_watch - start or stop sampling memory, for one point
- * @on: start? Each start needs a stop.
+ * @on: true to start; each start needs a stop
  *
- * Context: may sleep; as &mmp_point.switched, one at a time.
+ * Context: may sleep; as for &mmp_point.switched, callers are serialised.
  */
 void mmp_available_watch(bool on)
 {
@@ -90,8 +95,8 @@ void mmp_available_watch(bool on)
 }
 
 /*
- * The share of this CPU's node if @vma may use it and it has enough, else the highest of the
- * allowed nodes.
+ * Returns the share available on this CPU's node if @vma may use it and it has
+ * enough, else the highest share of the allowed nodes.
  */
 static unsigned int available_on_nodes(const struct vm_area_struct *vma, unsigned int enough)
 {
@@ -110,14 +115,19 @@ static unsigned int available_on_nodes(const struct vm_area_struct *vma, unsigne
 }
 
 #ifdef CONFIG_MEMCG
-/* Pages below a limit, plus half of the file pages, which reclaim takes first. */
+/*
+ * Returns the pages below a limit, plus half of the file pages, which reclaim
+ * takes first.
+ */
 static unsigned long available_below(struct mem_cgroup *memcg, unsigned long limit)
 {
 	return limit - min(page_counter_read(&memcg->memory), limit) +
 	       mmp_limits_file_pages(memcg) / 2;
 }
 
-/* The lowest share among the cgroup of @mm and its ancestors. */
+/*
+ * Returns the lowest share available among the cgroup of @mm and its ancestors.
+ */
 static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned long *pages)
 {
 	struct mem_cgroup *memcg = mem_cgroup_from_task(mmp_mm_owner(mm));
@@ -135,7 +145,7 @@ static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned lon
 	return least;
 }
 
-/* Pages that the cgroup of @mm and its ancestors can spare. */
+/* Returns the pages that the cgroup of @mm and its ancestors can spare. */
 static unsigned long available_spare(const struct mm_struct *mm, unsigned int enough)
 {
 	struct mem_cgroup *memcg = mem_cgroup_from_task(mmp_mm_owner(mm));
@@ -237,7 +247,10 @@ void mmp_available_take(unsigned long pages)
 	this_cpu_sub(told.left, pages);
 }
 
-/* Slow path of mmp_plenty(). With little spare memory, no part of it is cached. */
+/*
+ * Slow path of mmp_plenty(). If little memory is spare, no part of it is cached
+ * for this CPU.
+ */
 bool mmp_plenty_look(const struct vm_area_struct *vma, unsigned int enough,
 		     unsigned long pages)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Memory available on each node and in cgroups with a limit. */
+/* Memory available to a fault, on each node and in cgroups with a limit. */
 #ifndef MMPOLICY_AVAILABLE_H
 #define MMPOLICY_AVAILABLE_H
 
@@ -21,7 +21,7 @@ struct mmp_sample {
 	unsigned long taken;
 };
 
-/* The share of a sample, or 0 if it is stale at @now. */
+/* Returns the share of a sample, or 0 if it is stale at @now. */
 static inline unsigned int mmp_sample_share(const struct mmp_sample *sample,
 					    unsigned long now)
 {
@@ -43,8 +43,9 @@ struct mmp_looked {
 };
 
 /**
- * struct mmp_spare - memory that a CPU may hand out before it checks again
- * @by: key of the last check; its share stays available after these pages are taken
+ * struct mmp_spare - memory that a CPU may use before it checks again
+ * @by: key of the last check; its share stays available after these pages are
+ *	taken
  * @pages: number of pages
  */
 struct mmp_spare {
@@ -63,7 +64,9 @@ static inline unsigned long mmp_looked_whom(const struct vm_area_struct *vma)
 	return (unsigned long)vma->vm_mm ^ (unsigned long)mmp_vma_policy(vma);
 }
 
-/* Is the cached answer of this CPU valid for @vma and @enough? */
+/*
+ * Returns true if the cached answer of this CPU is valid for @vma and @enough.
+ */
 static __always_inline bool mmp_looked_for(struct mmp_looked __percpu *looked,
 					   const struct vm_area_struct *vma,
 					   unsigned int enough)
@@ -74,12 +77,14 @@ static __always_inline bool mmp_looked_for(struct mmp_looked __percpu *looked,
 }
 
 /**
- * mmp_plenty - is memory so ample that mmp_available() need not be called?
+ * mmp_plenty - test whether memory is so ample that mmp_available() need not be
+ * called
  * @vma: the requesting VMA
  * @enough: share that should stay available, in 1/1000
  * @pages: requested pages
  *
- * A task that migrates in between may take spare memory of two CPUs, which is little.
+ * A task that migrates in between may take spare memory of two CPUs, which is
+ * little.
  * Context: as for mmp_available().
  * Return: true if memory is ample.
  */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Random sampling of frequent events: each CPU draws which of its events are sampled. */
+/*
+ * Random sampling of frequent events. Each CPU chooses at random which of its
+ * events are sampled.
+ */
 #ifndef MMPOLICY_DRAW_H
 #define MMPOLICY_DRAW_H
 
@@ -24,10 +27,11 @@ static noinline void mmp_draw_again(struct mmp_draw __percpu *draw, u32 most)
 }
 
 /**
- * mmp_draw_due - is this event sampled? If so, the caller must call mmp_draw_again()
- * @draw: state of this CPU
+ * mmp_draw_due - test whether this event is sampled; if so, the caller must
+ * call mmp_draw_again()
+ * @draw: sampling state of this CPU
  *
- * Return: true if it is.
+ * Return: true if it is sampled.
  */
 static __always_inline bool mmp_draw_due(struct mmp_draw __percpu *draw)
 {

@@ -5,7 +5,10 @@
 
 #include "events.h"
 
-/* The kernel exports no symbols of these tracepoints, so they are searched by name. */
+/*
+ * Finds a tracepoint by name, as the kernel exports no symbols of these
+ * tracepoints.
+ */
 static void event_note(struct tracepoint *tp, void *events)
 {
 	struct mmp_event *event;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Times faults while an experiment asks for it: first touches of anonymous memory, from the
- * request for an order until just before the folio is mapped.
+ * Times page faults while an experiment asks for it: first touches of anonymous
+ * memory, from the request for an order until just before the folio is mapped.
  *
- * About one fault in sixteen is timed. Each CPU draws it at random, whatever the task and its
- * arm. The clock is read for the timed faults only.
+ * About one fault in sixteen is timed. Each CPU chooses it at random,
+ * independent of the task and its arm. The clock is read for the timed faults
+ * only.
  */
 #include <linux/mm.h>
 #include <linux/percpu.h>
@@ -19,12 +20,13 @@
 DEFINE_STATIC_KEY_FALSE(mmp_timing);
 
 /**
- * mmp_fault_counters - counters of the fault times of a profile
+ * mmp_fault_counters - get the counters of the fault times of a profile
  * @profile: profile of the faults
- * @point: one of the first %MMP_FAULT_POINTS; counts faults that this point decided too
+ * @point: one of the first %MMP_FAULT_POINTS points; selects the faults in
+ *	which it decided
  *
- * Return: %MMP_BUCKETS counters, by mmp_bucket() of the time; then the sum of the times in ns;
- *	then the number of drawn faults whose time is unknown.
+ * Return: %MMP_BUCKETS counters, by mmp_bucket() of the time; then the sum of
+ * the times in ns; then the number of sampled faults whose time is unknown.
  */
 u64 __percpu *mmp_fault_counters(const struct mmp_profile *profile,
 				 enum mm_policy_point point)
@@ -32,7 +34,7 @@ u64 __percpu *mmp_fault_counters(const struct mmp_profile *profile,
 	return profile->counters + mmp_nr_counters + point * MMP_FAULT_COUNTERS;
 }
 
-static struct mmp_stamps faults;	/* faults under way, by their address */
+static struct mmp_stamps faults;	/* sampled faults in progress, by their address */
 DEFINE_PER_CPU(struct mmp_draw, mmp_fault_draw);
 
 static void fault_missed(const struct vm_fault *vmf)
@@ -49,7 +51,10 @@ static noinline void fault_stamp(const struct vm_fault *vmf)
 	/* In an empty PMD the policy is asked twice. */
 	if (mine && mine->what == vmf->address)
 		return;
-	/* A stamp that is left over belongs to a fault that failed, or was mapped too late. */
+	/*
+	 * A stamp left over belongs to a fault that failed, or that was mapped
+	 * too late.
+	 */
 	if (mine)
 		fault_missed(vmf);
 	if (!mmp_stamp_begin(&faults, vmf->address))
@@ -57,7 +62,7 @@ static noinline void fault_stamp(const struct vm_fault *vmf)
 }
 
 /**
- * mmp_fault_begins - start timing a fault that was drawn
+ * mmp_fault_begins - start timing a fault that was sampled
  * @vmf: the fault
  * @site: place in the fault path; swap-in is not timed
  */
@@ -69,8 +74,8 @@ void mmp_fault_begins(const struct vm_fault *vmf, enum mm_policy_site site)
 }
 
 /**
- * mmp_fault_asked - note that a point has decided in the current fault
- * @point: which point
+ * mmp_fault_asked - record that a point has decided in the current fault
+ * @point: the point
  */
 void mmp_fault_asked(enum mm_policy_point point)
 {
@@ -115,10 +120,10 @@ void mmp_fault_ends(const struct vm_fault *vmf)
 
 /**
  * mmp_fault_time - start or stop timing faults
- * @on: start?
+ * @on: true to start
  *
  * Context: under mmp_lock; may sleep.
- * Return: whether this changed the state.
+ * Return: true if this changed the state.
  */
 bool mmp_fault_time(bool on)
 {

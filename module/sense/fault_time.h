@@ -11,15 +11,21 @@
 
 struct mmp_draw;
 
-/* Follow the MMP_BUCKETS of times, for each of the first MMP_FAULT_POINTS points. */
+/*
+ * Indexes of the counters that follow the MMP_BUCKETS histogram buckets, for
+ * each of the first MMP_FAULT_POINTS points.
+ */
 #define MMP_FAULT_SUM		MMP_BUCKETS		/* sum of all times in ns */
 #define MMP_FAULT_MISSED	(MMP_BUCKETS + 1)
 #define MMP_FAULT_COUNTERS	(MMP_BUCKETS + 2)
-#define MMP_FAULT_POINTS	(MM_POLICY_COMPACT + 1)	/* the points that are asked in faults */
+#define MMP_FAULT_POINTS	(MM_POLICY_COMPACT + 1)	/* points that decide in faults */
 
 DECLARE_STATIC_KEY_FALSE(mmp_timing);
 
-/* Draws the faults to time; if mmp_draw_due(), the caller must call mmp_fault_begins(). */
+/*
+ * Samples the faults to time; if mmp_draw_due(), the caller must call
+ * mmp_fault_begins().
+ */
 DECLARE_PER_CPU(struct mmp_draw, mmp_fault_draw);
 
 bool mmp_fault_time(bool on);

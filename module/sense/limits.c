@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * File pages of cgroups near their limit, which reclaim would take first. The kernel counts
- * file pages per cgroup without its descendants, so a worker sums them up. It runs ten times a
- * second, or less often if it would take more than 1/32 of a CPU. Faults read the stored sums.
+ * File pages of cgroups near their limit, which reclaim would take first. The
+ * kernel counts file pages per cgroup without its descendants, so a worker sums
+ * them up. It runs ten times a second, or less often if it would take more than
+ * 1/32 of a CPU. Faults read the stored sums.
  */
 #include <linux/cgroup.h>
 #include <linux/ktime.h>
@@ -17,7 +18,10 @@
 #define LEVELS		32
 /* Cgroups visited before the worker yields the CPU. */
 #define AT_ONCE		64
-/* Low bits of an entry of @file_pages: number of the walk. The pages stand above them. */
+/*
+ * Number of low bits that hold the number of the walk in an entry of
+ * @file_pages; the pages are in the bits above.
+ */
 #define WALK_BITS	8
 
 static void limits_walk(struct work_struct *work);
@@ -39,7 +43,7 @@ unsigned long mmp_limit_of(const struct mem_cgroup *memcg)
 }
 
 /**
- * mmp_limits_asked - note the share of memory that a policy requires
+ * mmp_limits_asked - record the share of memory that a policy requires
  * @enough: memory is short if less than this is available, in 1/1000
  */
 void mmp_limits_asked(unsigned int enough)
@@ -66,7 +70,10 @@ unsigned long mmp_limits_file_pages(struct mem_cgroup *memcg)
 	return entry ? xa_to_value(entry) >> WALK_BITS : 0;
 }
 
-/* MGLRU does not update lru_zone_size, but counts by generation; its counts may lag behind. */
+/*
+ * Returns the file pages of a cgroup by MGLRU's counts per generation, as MGLRU
+ * does not update lru_zone_size. The counts may lag behind.
+ */
 static unsigned long limits_generations(const struct mem_cgroup_per_node *node, int zone)
 {
 	unsigned long pages = 0;
@@ -79,7 +86,7 @@ static unsigned long limits_generations(const struct mem_cgroup_per_node *node, 
 	return pages;
 }
 
-/* File pages of a cgroup without its descendants. */
+/* Returns the file pages of a cgroup without its descendants. */
 static unsigned long limits_own_pages(const struct mem_cgroup *memcg)
 {
 	unsigned long pages = 0;
@@ -96,7 +103,10 @@ static unsigned long limits_own_pages(const struct mem_cgroup *memcg)
 	return pages;
 }
 
-/* Is the cgroup so close to its limit that its file pages matter, or soon will? */
+/*
+ * Returns true if the cgroup is so close to its limit that its file pages
+ * matter, or soon will.
+ */
 static bool limits_is_near(struct mem_cgroup *memcg)
 {
 	unsigned long limit = mmp_limit_of(memcg), used = page_counter_read(&memcg->memory);
@@ -142,7 +152,7 @@ static void limits_leave(struct walk *walk, struct cgroup_subsys_state *css)
 		walk->pages[--walk->level] += pages;
 }
 
-/* The next cgroup in preorder; NULL after the last one. */
+/* Returns the next cgroup in preorder; NULL after the last one. */
 static struct cgroup_subsys_state *limits_next(struct walk *walk,
 					       struct cgroup_subsys_state *css)
 {
@@ -168,7 +178,10 @@ static struct cgroup_subsys_state *limits_next(struct walk *walk,
 	return NULL;
 }
 
-/* Yields the CPU. A cgroup that is removed in between stays linked in its list. */
+/*
+ * Yields the CPU during a walk. If the cgroup is removed meanwhile, it stays
+ * linked in its list.
+ */
 static void limits_rest(struct cgroup_subsys_state *css)
 {
 	if (!css_tryget(css))
@@ -222,9 +235,9 @@ static void limits_walk(struct work_struct *work)
 
 /**
  * mmp_limits_watch - start or stop walking over cgroups
- * @on: start?
+ * @on: true to start
  *
- * Context: may sleep; one at a time.
+ * Context: may sleep; callers are serialised.
  */
 void mmp_limits_watch(bool on)
 {

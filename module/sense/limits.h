@@ -7,7 +7,7 @@
 
 /* The whole, in 1/1000: the share left in a cgroup without a limit. */
 #define MMP_ALL		1000
-/* A sample older than this counts as memory being short. */
+/* Age in ms beyond which a sample is stale and counts as memory being short. */
 #define MMP_STALE_MS	1000
 
 struct mem_cgroup;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The static keys for observers of decisions. */
+/*
+ * Static keys that are on while decisions of policies are measured or traced.
+ */
 #include "observe.h"
 #include "whose.h"
 
@@ -8,7 +10,7 @@ DEFINE_STATIC_KEY_FALSE(mmp_watched);
 DEFINE_STATIC_KEY_FALSE(mmp_looked_at);
 
 /**
- * mmp_look_at - add or drop an observer of all decisions (their cost, their trace)
+ * mmp_look_at - add or drop an observer of all decisions, such as a trace
  * @on: true adds an observer, false drops one
  *
  * Context: may sleep.

@@ -8,9 +8,15 @@
 
 /* On while the cost of decisions is counted, in ticks of get_cycles(). */
 DECLARE_STATIC_KEY_FALSE(mmp_measuring);
-/* On while decisions have an observer. Counts: shadow policies, and mmp_looked_at. */
+/*
+ * On while decisions have an observer. Counts the shadow policies, and
+ * mmp_looked_at.
+ */
 DECLARE_STATIC_KEY_FALSE(mmp_watched);
-/* On while all decisions take the slow path. Counts: debugfs "measure" and enabled tracepoints. */
+/*
+ * On while all decisions take the slow path. Counts debugfs "measure" and
+ * enabled tracepoints.
+ */
 DECLARE_STATIC_KEY_FALSE(mmp_looked_at);
 void mmp_look_at(bool on);
 

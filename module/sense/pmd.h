@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Reads the PMD entry of an address outside of a fault at that address. */
+/* Reads the PMD entry of an address, without a fault at that address. */
 #ifndef MMPOLICY_PMD_H
 #define MMPOLICY_PMD_H
 

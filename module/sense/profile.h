@@ -29,7 +29,8 @@ struct mmp_settings {
 };
 
 /**
- * struct mmp_stats - identifies a file with counters
+ * struct mmp_stats - profile and point that a debugfs file of counters belongs
+ * to
  * @profile: profile of the counters
  * @point: point of the counters
  */
@@ -39,14 +40,16 @@ struct mmp_stats {
 };
 
 /**
- * struct mmp_profile - named settings
+ * struct mmp_profile - a named set of policies and knob values
  * @name: name in sysfs and debugfs
- * @node: in the list of all profiles; once deleted, in the list of those to be freed
+ * @node: in the list of all profiles; once deleted, in the list of those to be
+ *	freed
  * @users: number of bindings and of arms of the experiment that use it
- * @gone: refuses writes: some of its files are still missing, or it is deleted; under mmp_lock
+ * @gone: refuses writes: some of its files are still missing, or it is deleted;
+ *	under mmp_lock
  * @dirs: its sysfs directories, parents first
  * @debugfs: its debugfs directory
- * @stats: identify the files there
+ * @stats: for each point, the data of its debugfs file
  * @settings: immutable; replaced as a whole
  * @nodes: for each point, memory of its &mmp_point.node_size for each NUMA node
  * @counters: counters of all points in turn, followed by the fault times

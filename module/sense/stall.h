@@ -9,8 +9,8 @@
 #include "stamp.h"
 #include "profile.h"
 
-#define MMP_MIN_STALL	12	/* log2 of ns: counts times below 8 us */
-#define MMP_MAX_STALL	31	/* counts times above 2 s */
+#define MMP_MIN_STALL	12	/* log2 of ns: the first bucket also counts times below 8 us */
+#define MMP_MAX_STALL	31	/* log2 of ns: the last bucket also counts times above 2 s */
 
 /* Names of these counters, for a table of counters from index @first on. */
 #define MMP_STALL_COUNTERS(first)					\
@@ -41,8 +41,9 @@ static inline void mmp_count_stall(const struct mmp_profile *profile,
 }
 
 /**
- * mmp_stall_begins - current starts to stall, unless it has started already
- * @stamps: table of stamps
+ * mmp_stall_begins - record that current starts to stall, unless it has started
+ * already
+ * @stamps: table of start times
  */
 static inline void mmp_stall_begins(struct mmp_stamps *stamps)
 {
@@ -51,10 +52,11 @@ static inline void mmp_stall_begins(struct mmp_stamps *stamps)
 }
 
 /**
- * mmp_stall_ends - current stops stalling
+ * mmp_stall_ends - record that current stops stalling
  * @stamps: the table of mmp_stall_begins()
  *
- * Return: length of the stall in ns; 0 if there was none, or its start is unknown.
+ * Return: length of the stall in ns; 0 if there was none, or its start is
+ * unknown.
  */
 static inline u64 mmp_stall_ends(struct mmp_stamps *stamps)
 {

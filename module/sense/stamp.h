@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Start times of operations that a task has not finished.
+ * Start times ("stamps") of operations that a task has not finished.
  *
- * A task may sleep in between and continue on another CPU, so its stamp is in a small table, in
- * a slot hashed from the task. If another task has the slot, the operation is not timed. A task
- * that fails or exits never clears its stamp, so after MMP_STAMP_NS any task may take the slot.
+ * A task may sleep in between and continue on another CPU, so its stamp is in a
+ * small table, in a slot hashed from the task. If another task has the slot,
+ * the operation is not timed. A task that fails or exits never clears its
+ * stamp, so after MMP_STAMP_NS any task may take the slot.
  */
 #ifndef MMPOLICY_STAMP_H
 #define MMPOLICY_STAMP_H
@@ -20,8 +21,8 @@
 
 /**
  * struct mmp_stamp - start of an operation
- * @since: start time in ns; 0 if the slot is free. The task that changes it may write the other
- *	members.
+ * @since: start time in ns; 0 if the slot is free. The task that sets it may
+ *	write the other members.
  * @task: the task
  * @what: a number chosen by the task
  * @seen: a number that the task may update until the end
@@ -43,8 +44,8 @@ static inline struct mmp_stamp *mmp_stamp_slot(struct mmp_stamps *stamps)
 }
 
 /**
- * mmp_stamp_mine - the operation that current has started
- * @stamps: table of stamps
+ * mmp_stamp_mine - find the operation that current has started
+ * @stamps: table of start times
  *
  * Return: its stamp, or %NULL.
  */

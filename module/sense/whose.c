@@ -2,10 +2,11 @@
 /*
  * Finds the profile that decides for a fault.
  *
- * A fault does not walk the hierarchy of cgroups. Each CPU caches the profile of a cgroup,
- * tagged with a generation that is incremented by every change, so one store invalidates the
- * caches of all CPUs. A CPU also caches the profile of the task that faulted last, from a
- * binding or from an arm of the experiment. A tracepoint reports tasks that move to another
+ * A fault does not walk the hierarchy of cgroups. Each CPU caches the profile
+ * of a cgroup, tagged with a generation number. Every change increments the
+ * generation, so one store invalidates the caches of all CPUs. A CPU also
+ * caches the profile of the task that faulted last, from a binding or from an
+ * arm of the experiment. A tracepoint reports tasks that move to another
  * cgroup.
  */
 #include <linux/cgroup.h>
@@ -37,7 +38,7 @@ DEFINE_STATIC_KEY_FALSE(mmp_processes_bound);
 
 DEFINE_HASHTABLE(mmp_bindings, MMP_BINDINGS_BITS);
 DEFINE_SPINLOCK(mmp_bindings_lock);
-static unsigned long generation = 1;	/* incremented by a change of bindings of cgroups */
+static unsigned long generation = 1;	/* incremented when the binding of a cgroup changes */
 unsigned long mmp_epoch = 1;		/* 0 marks the empty cache of a CPU */
 DEFINE_PER_CPU(struct mmp_latest, mmp_latest);
 static struct cached_profile __percpu *cache;
@@ -76,7 +77,10 @@ static noinline struct mmp_profile *whose_nearest(struct cgroup *cgroup)
 	return profile;
 }
 
-/* Reads the generation first, so the cached profile is never older than its generation. */
+/*
+ * Finds the profile of a task's cgroup. Reads the generation first, so the
+ * cached profile is never older than its generation.
+ */
 static __always_inline struct mmp_profile *
 whose_cgroup(const struct task_struct *task)
 {
@@ -107,8 +111,8 @@ static __always_inline struct mmp_profile *whose_task(struct task_struct *task)
 }
 
 /*
- * @mm is not the address space of current (khugepaged, ptrace, kernel threads): its owner
- * decides.
+ * Finds the profile of an @mm that is not the address space of current
+ * (khugepaged, ptrace, kernel threads): the owner of @mm decides.
  */
 static noinline struct mmp_profile *whose_mm(const struct mm_struct *mm)
 {
@@ -174,11 +178,14 @@ void mmp_whose_outdate(bool cgroups)
 		/* Pairs with whose_cgroup(). */
 		smp_store_release(&generation, generation + 1);
 	}
-	/* Pairs with the acquires in mmp_is_kept(), mmp_profile_look() and provider/fault.c. */
+	/*
+	 * Pairs with the acquires in mmp_is_kept(), mmp_profile_look() and
+	 * provider/fault.c.
+	 */
 	smp_store_release(&mmp_epoch, mmp_epoch + 1);
 }
 
-/* Makes every CPU look up the profiles of tasks again. */
+/* Invalidates the cached profiles of tasks on all CPUs. */
 void mmp_whose_outdate_tasks(void)
 {
 	spin_lock(&mmp_bindings_lock);
@@ -215,7 +222,7 @@ int mmp_scope_begin(void)
 	return 0;
 }
 
-/* Context: under mmp_lock; may sleep. */
+/* Undoes mmp_scope_begin(). Context: under mmp_lock; may sleep. */
 void mmp_scope_end(void)
 {
 	static_branch_dec(&mmp_scoped);
@@ -223,7 +230,7 @@ void mmp_scope_end(void)
 		mmp_ignore(events);
 }
 
-/* Return: 0 or -ENOMEM. */
+/* Allocates the cache of cgroup profiles. Return: 0 or -ENOMEM. */
 int mmp_whose_init(void)
 {
 	check_trace_callback_type_cgroup_attach_task(whose_on_move);

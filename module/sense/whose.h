@@ -14,7 +14,10 @@
 
 #include "profile.h"
 
-/* On while a profile other than "default" may decide. Counts: bindings, the experiment. */
+/*
+ * On while a profile other than "default" may decide. Counts bindings and the
+ * running experiment.
+ */
 DECLARE_STATIC_KEY_FALSE(mmp_scoped);
 
 /**
@@ -30,7 +33,10 @@ struct mmp_latest {
 };
 
 DECLARE_PER_CPU(struct mmp_latest, mmp_latest);
-/* Incremented by each change that may give a task another profile, or a profile other settings. */
+/*
+ * Incremented by each change that may give a task another profile, or a profile
+ * other settings. Cached profiles of an older epoch are invalid.
+ */
 extern unsigned long mmp_epoch;
 
 struct mmp_profile *mmp_profile_look(const struct mm_struct *mm);
@@ -38,16 +44,19 @@ bool mmp_keep(struct mmp_latest __percpu *latest, const struct mm_struct *mm,
 	      unsigned long epoch, struct mmp_profile *profile);
 
 /*
- * Cache key of (current, @mm). Includes the start time of the task, since the address of an
- * mm_struct can be reused. Two tasks with equal keys are not expected; they would share a
- * profile until the next lookup.
+ * Returns the cache key of (current, @mm). It includes the start time of the
+ * task, since the address of an mm_struct can be reused. Two tasks with equal
+ * keys are not expected; they would share a profile until the next lookup.
  */
 static __always_inline u64 mmp_task_number(const struct mm_struct *mm)
 {
 	return (unsigned long)mm ^ current->start_boottime;
 }
 
-/* Is the profile cached by this CPU valid for current, working on @mm? */
+/*
+ * Returns true if the profile cached by this CPU is valid for current, working
+ * on @mm.
+ */
 static __always_inline bool mmp_is_kept(struct mmp_latest __percpu *latest,
 					const struct mm_struct *mm)
 {
@@ -58,7 +67,10 @@ static __always_inline bool mmp_is_kept(struct mmp_latest __percpu *latest,
 		      __this_cpu_read(latest->epoch) == now);
 }
 
-/* Sets *@profile to the profile cached by this CPU. Is it valid for @mm? */
+/*
+ * Sets *@profile to the profile cached by this CPU. Returns true if it is valid
+ * for @mm.
+ */
 static __always_inline bool mmp_profile_kept(const struct mm_struct *mm,
 					     struct mmp_profile **profile)
 {
@@ -67,7 +79,9 @@ static __always_inline bool mmp_profile_kept(const struct mm_struct *mm,
 	return mmp_is_kept(&mmp_latest, mm);
 }
 
-/* mmp_profile_of() while a profile other than "default" may decide. */
+/*
+ * Implements mmp_profile_of() while a profile other than "default" may decide.
+ */
 static __always_inline struct mmp_profile *mmp_profile_scoped(const struct mm_struct *mm)
 {
 	struct mmp_profile *profile;
@@ -110,7 +124,10 @@ struct mmp_binding {
 	struct mmp_profile *profile;
 };
 
-/* With 10,000 bound processes a bucket has about three entries, and a fault searches one bucket. */
+/*
+ * log2 of the hash buckets. With 10,000 bound processes a bucket has about
+ * three entries, and a fault searches one bucket.
+ */
 #define MMP_BINDINGS_BITS	12
 
 extern DECLARE_HASHTABLE(mmp_bindings, MMP_BINDINGS_BITS);

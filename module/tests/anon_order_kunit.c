@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * anon_order on real page tables. Tests in tests/unit cannot check that page table entries of
- * this architecture mean what the policies assume.
+ * KUnit tests of anon_order on real page tables. They check that page table
+ * entries of this architecture mean what the policies assume, which the unit
+ * tests in user space cannot.
  */
 #include <kunit/test.h>
 #include <linux/gfp.h>
@@ -110,7 +111,10 @@ static pte_t swapped(void)
 	return swp_entry_to_pte(swp_entry(1, 0x1234));
 }
 
-/* Checks the entry in this page table, in the one before and in the one after. */
+/*
+ * Expects that this entry is seen as @page: in the fault's page table, in the
+ * one before and in the one after.
+ */
 static void expect_pte(struct kunit *test, pte_t pte, enum mmp_page page)
 {
 	struct area *area = test->priv;
@@ -161,7 +165,10 @@ static void swap_entries(struct kunit *test)
 	expect_pte(test, make_pte_marker(PTE_MARKER_POISONED), MMP_EMPTY);
 }
 
-/* The PMD leads to no page table, whatever memory its address bits point to. */
+/*
+ * Expects that a fault next to this PMD finds no page table in it, and sees
+ * @there instead.
+ */
 static void expect_no_table(struct kunit *test, pmd_t pmd, enum mmp_page there)
 {
 	struct area *area = test->priv;
@@ -233,7 +240,10 @@ static void no_table_here(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, look(test, 1, -1), MMP_EMPTY);
 }
 
-/* The memory next to a table of PMDs has other contents, so it must not be read. */
+/*
+ * A fault must not read beyond its table of PMDs, as the memory next to it has
+ * other contents.
+ */
 static void the_page_of_pmds_is_not_left(struct kunit *test)
 {
 	struct area *area = test->priv;
@@ -273,7 +283,9 @@ static void expect_order(struct kunit *test, unsigned int page,
 	KUNIT_EXPECT_EQ(test, d.reason, reason);
 }
 
-/* Whole decisions: neighbours in this page table and across its edges. */
+/*
+ * Tests complete decisions: neighbours in this page table and across its edges.
+ */
 static void adaptive_on_real_entries(struct kunit *test)
 {
 	struct area *area = test->priv;

@@ -20,7 +20,10 @@ static unsigned long no_orders(struct vm_area_struct *vma, unsigned long vm_flag
 	return 0;
 }
 
-/* Accepts any arguments and any result: jumps to the code behind the ftrace call. */
+/*
+ * Target type of the static call below. It jumps to the code behind the patched
+ * function's ftrace call, so arguments and result do not matter.
+ */
 static void nothing(void)
 {
 }

@@ -101,7 +101,10 @@ static int __init meddle_btf(void)
 	return 0;
 }
 
-/* A kprobe on a function is already behind ENDBR, so the ftrace call is there. */
+/*
+ * Finds the ftrace call of a function by a kprobe, whose address is already
+ * behind ENDBR.
+ */
 static int __init meddle_init(void)
 {
 	void *found = meddle_find("ftrace_kill");

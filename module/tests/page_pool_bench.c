@@ -76,7 +76,10 @@ static struct page *get_one(const struct run *run)
 	return page_pool_dev_alloc_pages(run->pool);
 }
 
-/* As if a socket still held the page: the pool releases it. */
+/*
+ * Returns a page as if a socket still held a reference, so the pool releases
+ * it.
+ */
 static void put_one(const struct run *run, struct page *page)
 {
 	if (!single) {
@@ -106,7 +109,7 @@ static void burst(struct run *run, unsigned int pages)
 	run->failed += pages - got;
 }
 
-/* Flags that select pages of this zone, if the kernel has it. */
+/* Returns the flags that allocate pages of this zone, if the kernel has it. */
 static gfp_t zone_gfp(enum zone_type type)
 {
 	switch (type) {
@@ -195,7 +198,10 @@ static struct page_pool *make_pool(void)
 	return page_pool_create(&params);
 }
 
-/* In flight are the pages that are neither freed nor in the pool's cache. */
+/*
+ * Prints the result as JSON. "inflight" are the pages that are neither freed
+ * nor in the pool's cache.
+ */
 static void show(struct seq_file *m, const struct run *run)
 {
 	const struct page_pool *pool = run->pool;

@@ -15,7 +15,7 @@ MODULE_PARM_DESC(ms, "for how long");
 
 MMP_DECLARE_TRACE(mmpolicy_slow, TP_PROTO(int unused), TP_ARGS(unused));
 
-/* Called under the lock of all tracepoints. */
+/* Runs under the lock of all tracepoints when a probe is attached. */
 static int slow_begin(void)
 {
 	msleep(ms);

@@ -21,7 +21,7 @@ static void legacy_done(struct vm_area_struct *vma, int order, struct folio *fol
 {
 }
 
-/* Callback of the points that are never turned on. */
+/* Callback of points that are never turned on. */
 static void legacy_never(void)
 {
 }

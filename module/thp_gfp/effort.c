@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Counts and times direct compaction and reclaim of the whole system by tracepoints, as no hook
- * reports them.
+ * Counts and times direct compaction and reclaim of the whole system
+ * ("efforts") by tracepoints, as no hook reports them.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -21,7 +21,10 @@ struct compact_control;			/* for the next line */
 static const struct mmp_point *counted_at;
 static unsigned int first_counter;
 
-/* Counts user tasks only: kernel threads and interrupts take no page faults. */
+/*
+ * Adds to a counter if current is a user task: kernel threads and interrupts
+ * take no page faults.
+ */
 static void effort_count_current(unsigned int counter, u64 n)
 {
 	if (!in_task() || current->flags & PF_KTHREAD)
@@ -31,8 +34,8 @@ static void effort_count_current(unsigned int counter, u64 n)
 }
 
 /*
- * Tells large folios from base pages by the gfp flags: GFP_TRANSHUGE_LIGHT has no access to
- * reserves and prints no warning.
+ * Returns true if an allocation is for a large folio, by its gfp flags:
+ * GFP_TRANSHUGE_LIGHT uses no reserves and prints no warning.
  */
 static bool effort_for_large(gfp_t gfp)
 {
@@ -48,7 +51,10 @@ static void effort_count_reclaim(unsigned int counter, gfp_t gfp)
 
 struct mmp_stamps mmp_effort_stamps;
 
-/* khugepaged is a kernel thread, so its efforts are not timed. */
+/*
+ * Starts timing an effort for a large folio. khugepaged is a kernel thread, so
+ * its efforts are not timed.
+ */
 static void effort_begins(gfp_t gfp)
 {
 	if (effort_for_large(gfp) && !(current->flags & PF_KTHREAD))
@@ -67,7 +73,7 @@ static void effort_direct_reclaim_begins(void *unused, MMP_RECLAIM_ARGS)
 	effort_begins(gfp);
 }
 
-/* This tracepoint has no order. */
+/* Counts reclaim in a cgroup. This tracepoint does not report the order. */
 static void effort_memcg_reclaim_begins(void *unused, MMP_RECLAIM_ARGS)
 {
 	effort_count_reclaim(MMP_EFFORT_MEMCG, gfp);
@@ -105,11 +111,12 @@ static struct mmp_event events[] = {
 };
 
 /**
- * mmp_effort_watch - register or unregister the probes that count and time efforts
- * @point: the point with the counters, or %NULL to unregister
+ * mmp_effort_watch - attach or detach the probes that count and time direct
+ * compaction and reclaim
+ * @point: the point with the counters, or %NULL to detach
  * @first: index of the first of MMP_EFFORT_COUNTERS() there
  *
- * Context: as &mmp_point.switched.
+ * Context: as for &mmp_point.switched.
  */
 void mmp_effort_watch(const struct mmp_point *point, unsigned int first)
 {
@@ -127,7 +134,10 @@ void mmp_effort_watch(const struct mmp_point *point, unsigned int first)
 	}
 	counted_at = point;
 	first_counter = first;
-	/* Probes may have run for a while after the point was switched off. */
+	/*
+	 * Clears start times left by probes that ran after the point was
+	 * switched off.
+	 */
 	memset(&mmp_effort_stamps, 0, sizeof(mmp_effort_stamps));
 	err = mmp_listen(events);
 	if (err)

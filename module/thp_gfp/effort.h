@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Efforts of the whole system: direct compaction, direct reclaim, wake-ups of kswapd. */
+/*
+ * Efforts of the whole system to allocate: direct compaction, direct reclaim,
+ * wake-ups of kswapd.
+ */
 #ifndef MMPOLICY_EFFORT_H
 #define MMPOLICY_EFFORT_H
 
 #include "../sense/stall.h"
 
-/* Reclaim and kswapd: for large folios, then for base pages. */
+/*
+ * Indexes of the counters of efforts. Reclaim and kswapd have two each: for
+ * large folios, then for base pages.
+ */
 enum {
 	MMP_EFFORT_RECLAIM,
 	MMP_EFFORT_MEMCG = MMP_EFFORT_RECLAIM + 2,
@@ -15,7 +21,7 @@ enum {
 	MMP_EFFORTS,
 };
 
-/* Their names, from the index @first of a table of counters on. */
+/* Names of these counters, for a table of counters from index @first on. */
 #define MMP_EFFORT_COUNTERS(first)					\
 	[(first) + MMP_EFFORT_RECLAIM] = "reclaim_large", "reclaim_base", \
 	[(first) + MMP_EFFORT_MEMCG] = "memcg_reclaim_large",		\
@@ -26,13 +32,15 @@ enum {
 
 void mmp_effort_watch(const struct mmp_point *point, unsigned int first);
 
-/* The start of the first effort of each attempt. */
+/* Start times of the first effort of each attempt to allocate a large folio. */
 extern struct mmp_stamps mmp_effort_stamps;
 
 /**
- * mmp_effort_ends - the attempt of current has ended
+ * mmp_effort_ends - stop timing the efforts of current, as its attempt to
+ * allocate has ended
  *
- * Return: ns since its first effort; 0 without an effort, or if the start is not known.
+ * Return: ns since its first effort; 0 without an effort, or if the start is
+ * not known.
  */
 static inline u64 mmp_effort_ends(void)
 {

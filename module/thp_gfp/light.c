@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* thp_gfp/light: takes a free block, makes no direct effort. */
+/* thp_gfp/light: takes a free block, without direct compaction or reclaim. */
 #include <linux/gfp.h>
 
 #include "../mmpolicy.h"

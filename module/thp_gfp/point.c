@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The point thp_gfp: effort to allocate large anonymous folios. */
+/*
+ * The point thp_gfp: decides how much direct compaction and reclaim a large
+ * anonymous folio is worth.
+ */
 #include <linux/cpuset.h>
 #include <linux/gfp.h>
 #include <linux/mempolicy.h>
@@ -58,7 +61,9 @@ static void thp_gfp_switched(bool on)
 	mmp_effort_watch(on ? &mmp_point_thp_gfp : NULL, EFFORT);
 }
 
-/* True if the fault prefers one node and the task may allocate there. */
+/*
+ * Returns true if the fault prefers one node and the task may allocate there.
+ */
 static bool thp_gfp_node_is_preferred(const struct vm_area_struct *vma)
 {
 	int nid = mmp_preferred_node(vma);
@@ -67,7 +72,7 @@ static bool thp_gfp_node_is_preferred(const struct vm_area_struct *vma)
 	       node_isset(nid, cpuset_current_mems_allowed);
 }
 
-/* See &mm_policy_ops.thp_gfp. */
+/* Implements &mm_policy_ops.thp_gfp. */
 gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 {
 	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);
@@ -77,7 +82,10 @@ gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 
 	if (static_branch_unlikely(&mmp_timing))
 		mmp_fault_asked(MM_POLICY_THP_GFP);
-	/* An effort that MADV_COLLAPSE began is not part of a fault. */
+	/*
+	 * Drops an effort that MADV_COLLAPSE began, as it is not part of a
+	 * fault.
+	 */
 	mmp_effort_ends();
 	if (!policy) {
 		thp_gfp_count(profile, STOCK, 1);
@@ -97,7 +105,7 @@ static unsigned int thp_gfp_outcome_of(int node)
 	return node == numa_mem_id() ? LOCAL : REMOTE;
 }
 
-/* See &mm_policy_ops.thp_done. */
+/* Implements &mm_policy_ops.thp_done. */
 void mmp_thp_done(struct vm_area_struct *vma, int order, struct folio *folio)
 {
 	struct mmp_profile *profile = mmp_profile_of(vma->vm_mm);

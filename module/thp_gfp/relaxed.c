@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * thp_gfp/relaxed: any node, with compaction and reclaim, whatever "defrag" says. Only areas
- * with MADV_HUGEPAGE try more than once.
+ * thp_gfp/relaxed: allocates on any node, with compaction and reclaim, even if
+ * sysfs "defrag" forbids it. Only areas with MADV_HUGEPAGE try more than once.
  *
- * "Option 2" of the discussion that only_compact.c names, 2018.
+ * "Option 2" of Andrea Arcangeli's "mm: thp: fix MADV_HUGEPAGE vs node
+ * reclaim", 2018.
  */
 #include <linux/gfp.h>
 
