@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Shared by the benchmarks: guests that count instructions, results, tables.
+"""Helpers of the benchmarks: guests that count instructions, results, tables.
 
 A guest under icount runs one instruction per nanosecond of its clock, so the time stamp counter
-counts instructions: path length, not speed. Whatever else the host does, many rounds repeat to 0.05
-%, with two precautions. Free lists are warmed up by a run that is thrown away. And the lists of
-free pages of each CPU get a fixed size: by default they grow and shrink with earlier load, which
-moves a sparse pattern by up to 7 %.
+counts instructions: path length, not speed. Many rounds repeat to 0.05 %, independent of load on
+the host, with two precautions. A first run, which is not counted, fills the kernel's free lists.
+And the per-CPU lists of free pages get a fixed size: by default they grow and shrink with earlier
+load, which changes a sparse pattern by up to 7 %.
 """
 
 from __future__ import annotations
@@ -97,13 +97,14 @@ class Results:
 
     def save(self, path: Path) -> None:
         """Write all results as JSON."""
-        new = path.with_name(f"{path.name}.new")  # an interrupted run leaves all or nothing
+        # rename() makes the file appear complete or not at all
+        new = path.with_name(f"{path.name}.new")
         new.write_text(json.dumps({"version": 1, **asdict(self)}, indent=1) + "\n")
         new.replace(path)
 
     @classmethod
     def resume(cls, path: Path | None, bench: str, about: dict[str, str]) -> Results:
-        """Return the results in a file, which must have equal facts."""
+        """Return the results in a file; refuse a file whose facts (kernel, settings) differ."""
         if not path or not path.exists():
             return cls(bench, about)
         found = json.loads(path.read_text())
@@ -142,9 +143,10 @@ def has_hooks() -> bool:
 
 
 def of_kernel(arms: Sequence[SomeArm], names: Sequence[str] = ()) -> list[SomeArm]:
-    """Return the arms that differ: with one kernel for all, the arm with only the hooks is dropped.
+    """Return the arms that differ: if one kernel serves all arms, drop the arm that only has the
+    hooks.
 
-    With names, return those arms and the first one, which is the base of the ratios.
+    With names, return the named arms and the first one, which is the base of the ratios.
     """
     found = [arm for arm in arms if has_hooks() or arm.setup or arm.flavor != "patched"]
     if unknown := set(names) - {arm.name for arm in arms}:

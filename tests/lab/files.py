@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The host's file system in the guest: virtiofsd, and a relay between it and QEMU.
+"""The host's file system in the guest: virtiofsd, and a relay between virtiofsd and QEMU.
 
-virtiofsd writes the contents of files to the guest's memory directly, past QEMU. An emulating QEMU
-would then continue to run code that it had translated from that memory before. So the relay offers
-the guest VIRTIO_F_ACCESS_PLATFORM, on behalf of virtiofsd: with swiotlb=force on its command line
-the guest has files read to a buffer, and copies from there itself, which QEMU notices.
+virtiofsd writes the contents of files to the guest's memory directly, without QEMU noticing. An
+emulating QEMU would then continue to run code that it had translated from that memory before. So
+the relay offers the guest VIRTIO_F_ACCESS_PLATFORM on behalf of virtiofsd. With swiotlb=force on
+its command line, the guest then reads files into a bounce buffer and copies from there itself,
+which QEMU notices.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 VIRTIOFSD = "/usr/lib/qemu/virtiofsd"
-BOUNCE_SLOTS = 4096  # of 2 KiB, in the guest's memory
+BOUNCE_SLOTS = 4096  # slots of 2 KiB each, in the guest's memory
 GUEST_WORDS = f"swiotlb={BOUNCE_SLOTS},force"
 DEVICE = "vhost-user-fs-pci,tag=host,queue-size=1024,iommu_platform=on"
 
@@ -25,7 +26,7 @@ HEADER = struct.Struct("=III")  # request, flags, size of the payload
 FEATURES = struct.Struct("=Q")
 GET_FEATURES = 1
 ACCESS_PLATFORM = 1 << 33
-MAX_FILES = 8  # with one message
+MAX_FILES = 8  # file descriptors passed with one message
 
 
 class Relay(threading.Thread):

@@ -55,10 +55,11 @@ PYTHON = cache_dir() / "venv/bin/python"  # runs the command, in guests too
 COMPILED = cache_dir() / "pyc"  # compiled Python files, also for guests
 KEPT_LOGS = 40
 TIMED_OUT = 124  # exit status of a command that was killed, as in timeout(1)
-SERIES = os.environ.get("MMPOLICY_SERIES") or "6.12"  # of the kernels, for all flavors
+# series of the guest's kernels, for all flavors
+SERIES = os.environ.get("MMPOLICY_SERIES") or "6.12"
 ONE_KERNEL = "MMPOLICY_KERNEL"  # the variable that names one kernel for all flavors
-MAX_COMMAND = 100_000  # Linux takes 128 KiB in one argument
-LOG_WAIT_S = 60.0  # for a line to get from the guest's kernel log into ours
+MAX_COMMAND = 100_000  # Linux limits one argument to 128 KiB
+LOG_WAIT_S = 60.0  # time for a line of the guest's kernel log to reach our file
 
 # Lines that a healthy kernel never logs.
 #
@@ -73,7 +74,7 @@ SPLAT = re.compile(
     r"|suspected memory leak|unreferenced object 0x|Kernel panic"
 )
 
-# Lines of a kernel that boots with kmemleak on, or whose kmemleak ends early.
+# Log lines of a kernel that boots with kmemleak on, or whose kmemleak has turned itself off.
 KMEMLEAK = re.compile(
     r"kmemleak: (?:Kernel memory leak detector initialized|Memory pool empty|Cannot allocate)"
 )
@@ -149,7 +150,7 @@ class Reply:
         return None
 
     def _held(self) -> int:
-        """Return how many trailing bytes may be the beginning of the mark."""
+        """Return the number of trailing bytes that may be the beginning of the mark."""
         start = self.rest.rfind(b"\0")
         begun = start >= 0 and self.mark.startswith(self.rest[start:])
         return len(self.rest) - start if begun else 0
@@ -185,7 +186,8 @@ class Guest:
         self.arch = Arch.of_flavor(self.flavor)
         self.log = Path()
         self.checked = 0
-        self.spoiled = False  # its kernel logged a bug; KASAN and lockdep would not log another one
+        # the guest's kernel has logged a bug; KASAN and lockdep report only the first one
+        self.spoiled = False
         self.numbers = itertools.count(1)
         self.processes: list[subprocess.Popen[bytes]] = []
         self.sockets: list[socket.socket] = []
@@ -314,24 +316,25 @@ class Guest:
         return [*words.split(), *boot, "-append", self._command_line()]
 
     def _command_line(self) -> str:
-        # TCG keeps the code of a program for each address where it was mapped, and walks all copies
-        # when such a page is written later: minutes, with random addresses.
+        # TCG keeps the translated code of a program for each address at which it was mapped, and
+        # walks all copies when such a page is written later. With random addresses that takes
+        # minutes.
         words = f"console={self.arch.console} panic=-1 printk.devkmsg=on no_timer_check norandmaps"
-        # khugepaged copies under rcu_read_lock() at the lowest priority. On preemptible kernels and
-        # a busy host, other tasks keep it from finishing for over a minute.
+        # khugepaged copies under rcu_read_lock() at the lowest priority. On preemptible kernels
+        # and a busy host, other tasks keep it from finishing for more than a minute.
         words += f" rcupdate.rcu_cpu_stall_timeout=300 {GUEST_WORDS}"
-        # Most tests write and read at once, so writes wait until functions are hooked.
+        # Most tests write and read at once, so let writes wait until the functions are hooked.
         words += " mmpolicy.wait_ms=60000"
-        if self.root:  # systemd is never told that the consoles exist
+        if self.root:  # without this word, systemd is not told that the consoles exist
             words += " systemd.mask=getty.target systemd.show_status=0"
         if self.icount:
             words += " init_on_alloc=0"
-        # identify_cpu() of 6.12 forgets for a moment that page tables have five levels. An
-        # interrupt then meets addresses that look wild to KASAN.
+        # identify_cpu() of 6.12 clears the flag for five-level page tables for a moment. If an
+        # interrupt comes then, KASAN takes valid addresses for wild ones.
         if "kasan" in self.flavor:
             words += " no5lvl"
-        # Each compiler builds a different kernel, which the module has not been tested on; nor on
-        # arm64, where no hardware has run it.
+        # A kernel from another compiler is a build that the module was not tested on; so is any
+        # arm64 kernel, as no arm64 hardware has run the module.
         if (
             self.flavor.startswith("traced")
             or self.arch.root
@@ -379,10 +382,10 @@ class Guest:
         sink: Callable[[bytes], None] | None = None,
         terminal: bool = False,
     ) -> Result:
-        """Run a shell command, in the caller's folder unless told otherwise.
+        """Run a shell command, in the caller's folder unless `cwd` is given.
 
-        A sink gets the output as it arrives. A command that takes longer than timeout seconds is
-        killed with its session; the guest lives on.
+        A sink gets the output as it arrives. A command that takes longer than `timeout` seconds is
+        killed with its session; the guest continues to run.
         """
         reply = Reply(secrets.token_hex(8), sink)
         folder = "/" if self.root else Path.cwd()
@@ -401,7 +404,7 @@ class Guest:
         return Result(TIMED_OUT, b"".join([*reply.chunks, note]), timed_out=True)
 
     def _pump(self, reply: Reply, timeout: float | None, terminal: bool) -> int | None:
-        """Pass data on until the command ends; None if the time is over."""
+        """Pass data on until the command ends; return None if the timeout expires."""
         deadline = time.monotonic() + timeout if timeout else None
         screen = [self.console, sys.stdin] if terminal else []
         while True:
@@ -435,7 +438,8 @@ class Guest:
             raise VmError("a shell needs a terminal")
         columns, rows = shutil.get_terminal_size()
         command = "exec </dev/hvc0 >/dev/hvc0 2>&1\n"
-        # The agent runs it in the background, where a shell ignores Ctrl-C for all its children.
+        # The agent runs commands in the background, where a shell ignores Ctrl-C for all its
+        # children.
         command += f"stty sane rows {rows} cols {columns}\n"
         command += "exec env --default-signal=INT,QUIT bash -i"
         before = termios.tcgetattr(0)
@@ -498,7 +502,7 @@ class Job:
     path: str
 
     def wait(self, timeout: float = 60) -> Result:
-        """Wait for the end; kill the command if the time is over."""
+        """Wait for the end; kill the command when the timeout expires."""
         waited = self.guest.run(f"until [ -e {self.path}.rc ]; do sleep 0.05; done", timeout)
         if waited.timed_out:
             self.stop()
@@ -515,8 +519,8 @@ class Job:
 def new_guest(flavor: str, **needs: Any) -> Guest:
     """Return a guest, not yet booted, with the kernel for a flavor.
 
-    MMPOLICY_SERIES names the series. With KSRC, the user's own kernel replaces the patched one.
-    MMPOLICY_KERNEL names one that replaces all.
+    MMPOLICY_SERIES names the series. If KSRC is set, the user's own kernel replaces the flavor
+    "patched". MMPOLICY_KERNEL names a flavor that replaces all others.
     """
     if flavor == "patched" and os.environ.get("KSRC"):
         flavor = "ksrc"

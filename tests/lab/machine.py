@@ -20,7 +20,7 @@ DRIVERS = ("virtio_pci", "virtio_console", "virtiofs", "overlay")
 
 
 class VmError(Exception):
-    """The guest cannot be used, or no longer."""
+    """The guest cannot start, or is no longer usable."""
 
 
 def cache_dir() -> Path:
@@ -30,7 +30,8 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmpolicy"
 
 
-# QEMU copies a byte at a time in the fast string instructions, and counts one instruction.
+# For the fast string instructions, QEMU copies one byte at a time and counts one instruction for
+# all of them, so they are disabled.
 CPU = "-cpu max,-erms,-fsrm"
 
 
@@ -44,14 +45,15 @@ class Arch:
     cpu: str = CPU
     counting_cpu: str = CPU
     compiler: str = "gcc"
-    root: Path | None = None  # its programs, if this machine cannot run them
+    # root file system with programs of the architecture, if this machine cannot run them
+    root: Path | None = None
 
     @classmethod
     def of_flavor(cls, flavor: str) -> Arch:
         """Return the architecture of a kernel of the table of flavors."""
         if not flavor.endswith("-arm64"):
             return cls()
-        # Pointer authentication in software makes a guest three times as slow.
+        # Pointer authentication in software would make a guest three times as slow.
         return cls(
             qemu="qemu-system-aarch64",
             board="virt",
@@ -83,7 +85,7 @@ def parse_size(text: str) -> int:
 
 
 def cpio(members: dict[str, tuple[int, bytes]]) -> bytes:
-    """Return an initramfs archive of the named (mode, content) members."""
+    """Return an initramfs archive (cpio) of members, given as name -> (mode, content)."""
     archive = bytearray()
     for inode, (name, (mode, content)) in enumerate(
         [*members.items(), ("TRAILER!!!", (0, b""))], start=1
@@ -145,7 +147,7 @@ class Kernel:
 
 
 def works_with_kvm(image: Path) -> bool:
-    """Tell if a guest boots under KVM; tried once per boot of the host."""
+    """Return whether a guest boots under KVM; tried once per boot of the host."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return False
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -188,15 +190,15 @@ def accelerator(
         return f"-accel tcg,thread=single {arch.cpu}"
     if wanted == "kvm" or (wanted == "auto" and works_with_kvm(image)):
         return "-accel kvm -cpu host"
-    # With a thread per CPU, QEMU before 8.1 may run stale code that another CPU has just patched:
-    # stale breakpoints of static keys end in an Oops.
+    # With one thread per CPU, QEMU before 8.1 may run stale code that another CPU has just
+    # patched: stale breakpoints of static keys end in an Oops.
     return f"-accel tcg,thread={'multi' if fixed_code else 'single'} {arch.cpu}"
 
 
 def memory(total: str, nodes: int, cpus: int, bare: int = 0) -> str:
     """Return options for shared memory, which virtiofs needs, split evenly among the nodes.
 
-    The last `bare` nodes get none.
+    The last `bare` nodes get no memory.
     """
     size = parse_size(total) // (nodes - bare) >> 20
     words = [f"-m {size * (nodes - bare)}M"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies in BPF: compiled here, loaded in a guest by the helper that ./dev bpf builds."""
+"""BPF policies: compiled on this host, loaded in a guest by the helper that `./dev bpf` builds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLAGS = [f"@{HEADERS}/flags", "-Wno-uninitialized"]
 
 
 def helper() -> Path:
-    """Return the helper, whose folder must be in PATH."""
+    """Return the helper; the caller adds its folder to PATH."""
     found = cache_dir() / "bpf/mmpolicy-bpf"
     if not found.exists():
         raise BenchError(f"no {found}: ./dev bpf builds it")

@@ -21,14 +21,14 @@ COMPILE = ["-O2", "-Wall", "-Werror", "-pthread"]
 
 
 class BenchError(Exception):
-    """A measurement that cannot be trusted, or not be made."""
+    """A measurement failed, or its result cannot be trusted."""
 
 
 @functools.cache
 def workload(name: str, linking: str = "-static") -> Path:
     """Return the program made from tests/workloads/NAME.c; compile it if it has changed.
 
-    It is for the architecture of the guests that are tested.
+    The program is for the architecture of the guests under test.
     """
     flavors = os.environ.get("MMPOLICY_FLAVORS", "").split() or [""]
     compiler = Arch.of_flavor(flavors[0]).compiler

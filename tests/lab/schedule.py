@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Cut tests into pieces for workers, and order the pieces.
+"""Cut tests into pieces for parallel workers, and order the pieces.
 
-A worker takes a piece at a time, and keeps its guest for the next one if that has equal needs. Long
-pieces come first: one at the end would leave the other workers idle.
+A worker takes one piece at a time, and keeps its guest for the next piece if that needs an equal
+guest. Long pieces come first: a long piece at the end would leave the other workers idle.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-MOST_S = 90.0  # of a piece that can be cut
-PIECES = "MMPOLICY_PIECES"  # names the file in which workers record the pieces
-UNKNOWN_S = 5.0  # of a test that has never run here, unless its file says more
+MOST_S = 90.0  # seconds: longer pieces are cut
+# environment variable that names the file in which workers record the pieces
+PIECES = "MMPOLICY_PIECES"
+UNKNOWN_S = 5.0  # seconds assumed for a test that has never run here, unless its file says more
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Planned:
     name: str
     file: str
     kernels: frozenset[str]
-    together: bool  # in one piece with the tests that share a costly setup in its file
+    together: bool  # run in one piece with the tests of its file that share a costly setup
     seconds: float
 
 

@@ -14,7 +14,9 @@ from .schedule import PIECES
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Assigns pieces; each worker collects all tests, and one has written the pieces."""
+    """Assigns pieces to workers. Each worker collects all tests; one of them has written the
+    pieces.
+    """
 
     @cached_property
     def pieces(self) -> dict[str, str]:

@@ -18,7 +18,8 @@ from types import MappingProxyType
 from mmpolicy.ab.design import ALPHA, Pairs, at_margin, differences, log_of_ratio, with_lost
 from mmpolicy.ab.metrics import Metric
 
-RATES = (0.15, 0.3, 0.6, 1.0, 1.6, 2.5)  # k, in units of the root mean square so far; averaged
+# values of k, in units of the root mean square so far; the results are averaged
+RATES = (0.15, 0.3, 0.6, 1.0, 1.6, 2.5)
 STEPS = 12  # bisection steps of _end()
 FAR = 8.0  # times the spread of the pairs: the search for an interval stops here
 MOST = 100.0  # largest effect searched for, as a logarithm
@@ -27,7 +28,9 @@ HALF = log(2)
 
 
 def evidence(d: Sequence[float], signs: Sequence[int] = (1, -1)) -> float:
-    """Return the maximum that the e-process has reached; signs: the directions of effect tested."""
+    """Return the maximum that the e-process has reached; signs: the directions of effect tested
+    (+1, -1).
+    """
     most, squares = 1.0, 0.0
     sums = [0.0] * (len(RATES) * len(signs))
     ways = [rate * sign for sign in signs for rate in RATES]
@@ -149,7 +152,7 @@ def answered(
 
 
 def _end(rest: Callable[[float], list[float]], middle: float, far: float, alpha: float) -> float:
-    """Return the rejected effect nearest to the middle, on one side."""
+    """Return the rejected effect that is nearest to the middle, on the side of `far`."""
     if evidence(rest(middle + far)) < 1 / alpha:
         return inf if far > 0 else -inf
     near = 0.0

@@ -18,9 +18,9 @@ Settings = dict[Setting, str]  # keys refer to the default profile
 
 
 def split_arm(tree: Tree, knobs: Values, text: str) -> tuple[str, Values]:
-    """Split the text of an arm into settings of policies and knobs of the kernel with their values.
+    """Split the text of an arm into policy settings and kernel knobs with their values.
 
-    A knob is `NAME=VALUE`. If two names mean one knob, the last one counts.
+    A knob is written `NAME=VALUE`. If two names mean one knob, the last one counts.
     """
     if "=" not in text:
         return text, {}
@@ -37,7 +37,9 @@ def split_arm(tree: Tree, knobs: Values, text: str) -> tuple[str, Values]:
 
 
 def _check_loaded_for(tree: Tree, knobs: Values, name: str) -> None:
-    """Refuse a folio size that the kernel lacks, and unknown names if the module is not loaded."""
+    """Raise the error for a folio size that the kernel lacks, and for unknown names if the module
+    is not loaded.
+    """
     err = no_knob(knobs, name)
     if err.exit_code == Exit.LACKING:
         raise err

@@ -115,7 +115,7 @@ def with_lost(d: Sequence[float], against: int, sign: float = 0.0) -> list[float
 
 
 def planned_so_far(end: Mapping[str, Any], planned: int, known: Iterable[int]) -> int:
-    """Return how many pairs a run should have by now; known: the numbers of its pairs."""
+    """Return the number of pairs that a run should have by now; known: the numbers of its pairs."""
     return planned if end.get("status") == "done" else max(known, default=-1) + 1
 
 

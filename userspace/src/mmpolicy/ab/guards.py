@@ -47,18 +47,18 @@ class Guard:
 
     @property
     def of_arms(self) -> bool:
-        """Tell if it reads counters of the arms, which exist only during a run."""
+        """Return whether the guard reads counters of the arms, which exist only during a run."""
         return any(isinstance(each, (Arm, Units)) for each in self.metric.sources())
 
     @property
     def momentary(self) -> bool:
-        """Tell if one sample is enough to evaluate it."""
+        """Return whether one sample is enough to evaluate the guard."""
         return all(each.momentary for each in self.metric.sources())
 
     def values(self, window: deque[Sample]) -> list[tuple[float, str]]:
-        """Return the guarded values, each with its arm, or "" if it is of the host.
+        """Return the guarded values, each with its arm, or with "" if the value is of the host.
 
-        A level is read from the latest sample, anything else over the last second.
+        A level is read from the latest sample, any other source over the last second.
         """
         samples = [window[-1]] if self.momentary else list(window)
         found = [(self.metric.over(samples, arm), arm) for arm in ARMS]

@@ -365,7 +365,7 @@ class Reader:
         return Sample(t, host | (commands or {}), arms, own)
 
     def unit(self, unit: str) -> Numbers:
-        """Return the numbers of a unit, without those whose file or key is missing."""
+        """Return the numbers of a unit; files or keys that the unit lacks are left out."""
         base = cgroup_folder(self.tree, unit)
         texts: dict[str, Numbers] = {}
         found: Numbers = {}

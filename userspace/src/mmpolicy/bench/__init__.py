@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Whole programs under one memory setting after the other: what `mmpolicy bench` does."""
+"""`mmpolicy bench`: run whole programs under one memory setting after another."""

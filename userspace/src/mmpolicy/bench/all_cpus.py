@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Measures the cost of a page fault while many CPUs fault at once, for each size of folios.
+"""Measure the cost of a page fault while many CPUs fault at once, for each folio size.
 
-A size that is fast on one CPU may be slow on all of them: single pages come from a list of each
-CPU, and larger folios may take the lock of their zone for each. So the processes of 1, 2, 4, 8 and
-so on CPUs fault at the same moments, each in memory of its own, as `calibrate` does on one. Sizes
-and numbers of CPUs take turns, and the median of the turns counts.
+A size that is fast on one CPU may be slow on all CPUs: single pages come from per-CPU lists, while
+larger folios may take the lock of their zone each time. So processes on 1, 2, 4, 8 and more CPUs
+fault at the same moments, each in memory of its own. Sizes and numbers of CPUs take turns, and the
+median of the turns is the result.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from mmpolicy.bench.calibrate import Piece, of_a_piece
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.calibration import PAGE, Together, dear_in
 
-TURNS = 6  # of each size and number of CPUs; one more warms up
-MANY = 32  # CPUs: beyond, each step of their number is by 4, so that no CPU is taken for longer
-CPU_S = 2.0  # for so long each CPU is taken at the most, unless a single piece takes longer
-WINDOW_S = 0.05  # for so long CPUs fault at once, at the most
-AHEAD_S, AHEAD_CPU_S = 0.002, 0.0001  # until they begin: for a start, and for each CPU more
-AGREE = 1.1  # every other turn and the turns between differ by less on a quiet host
+TURNS = 6  # turns for each size and number of CPUs; one more warms up
+MANY = 32  # beyond this many CPUs, their number grows by factors of 4, to limit the time per CPU
+CPU_S = 2.0  # longest time that each CPU is used, unless a single piece takes longer
+WINDOW_S = 0.05  # longest time in which CPUs fault at once
+AHEAD_S, AHEAD_CPU_S = 0.002, 0.0001  # delay until the start: fixed, and for each CPU
+AGREE = 1.1  # on a quiet host, odd and even turns differ by less than this factor
 NO_REPLY = "a process that measures was killed"
 
 
-Reply = Optional[float]  # of one CPU in one window: ns by fault, None without such folios
+# result of one CPU in one window: ns per fault, None if there were no such folios
+Reply = Optional[float]
 
 
 def levels(cpus: int) -> list[int]:
@@ -41,16 +42,16 @@ def levels(cpus: int) -> list[int]:
 
 
 def spread(cpus: Sequence[int], number: int) -> list[int]:
-    """Return the places of a number of CPUs, as far apart as possible."""
+    """Return `number` positions in the list of CPUs, as far apart as possible."""
     return [place * len(cpus) // number for place in range(number)]
 
 
 class Crew:
-    """A process on each CPU, that faults when it is told to."""
+    """A process on each CPU that takes page faults on request."""
 
     def __init__(self, cpus: Sequence[int], ready: Callable[[], None]) -> None:
         self.cpus = cpus
-        self._members: list[tuple[int, int, int]] = []  # pid, where it is told, where it replies
+        self._members: list[tuple[int, int, int]] = []  # pid, pipe for requests, pipe for replies
         for cpu in cpus:
             self._members.append(self._start(cpu, ready))
 
@@ -96,7 +97,7 @@ def _member(cpu: int, read: int, write: int, ready: Callable[[], None]) -> None:
         signal.signal(signum, signal.SIG_DFL)
     os.dup2(read, 0)
     os.dup2(write, 1)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the ends of the others, too
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # also the pipes of the other processes
     ready()
     os.sched_setaffinity(0, {cpu})
     with os.fdopen(0, "rb", closefd=False) as orders:
@@ -116,7 +117,7 @@ def _in_a_window(size: int, begin: float, end: float) -> Reply:
 
 @contextmanager
 def crew_of(cpus: Sequence[int], ready: Callable[[], None]) -> Iterator[Crew]:
-    """Have a process on each CPU; each calls ready() before its first work."""
+    """Start a process on each CPU; each calls ready() before its first work."""
     crew = Crew(cpus, ready)
     try:
         yield crew
@@ -124,16 +125,17 @@ def crew_of(cpus: Sequence[int], ready: Callable[[], None]) -> Iterator[Crew]:
         crew.end()
 
 
-Turns = Mapping[tuple[int, int], Sequence[float]]  # by CPUs and size: the cost in each turn
+Turns = Mapping[tuple[int, int], Sequence[float]]  # (CPUs, size) -> the cost in each turn
 
 
 def measure_together(
     crew: Crew, sizes: Sequence[int], enter: Callable[[int], None], tell: Callable[[float], None]
 ) -> Turns:
-    """Return the cost of each size for each number of CPUs; a size that the kernel lacks has none.
+    """Return the cost of each size for each number of CPUs; a size that the kernel lacks has no
+    cost.
 
     `enter` enables a size for programs that ask for large folios, and disables all others. `tell`
-    gets the share of the work that is done, and raises to end the measurement.
+    is called with the share of the work that is done, and raises an error to end the measurement.
     """
     numbers = levels(len(crew.cpus))
     window = min(WINDOW_S, CPU_S / len(sizes) / len(numbers) / (TURNS + 1))
@@ -151,13 +153,17 @@ def measure_together(
 
 
 def rows_of(turns: Turns) -> list[Together]:
-    """Return the median of the turns, and the least and the most of them."""
+    """Return for each size and number of CPUs the median, the least and the largest cost of the
+    turns.
+    """
     return [Together(*key, median(costs), min(costs), max(costs))
             for key, costs in sorted(turns.items())]  # fmt: skip
 
 
 def unquiet(turns: Turns) -> str:
-    """Return the largest difference between odd and even turns, if it is above 10 %."""
+    """Return a warning about the largest difference between odd and even turns, "" if it is below
+    10 %.
+    """
     off = {key: [median(costs[::2]), median(costs[1::2])] for key, costs in turns.items()}
     far = {key: max(both) / max(min(both), 1.0) for key, both in off.items()}
     cpus, size = worst = max(far, key=lambda key: far[key])
@@ -168,7 +174,7 @@ def unquiet(turns: Turns) -> str:
 
 
 def advice(rows: Sequence[Together]) -> str:
-    """Return in one line which sizes cost less than single pages on however many CPUs."""
+    """Return one line on the sizes that cost less than single pages on any number of CPUs."""
     most = max(each.cpus for each in rows)
     sizes = sorted({each.size for each in rows} - {PAGE})
     dear = {size: found for size in sizes if (found := dear_in(rows, size))}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The arms of a bench: settings of the host, of the command alone, or policies of the module.
+"""The arms of `bench`: settings of the host, of the command alone, or policies of the module.
 
-Knobs of the kernel are set for the whole host while a run takes, by the watchdog of experiments.
-A policy is in a profile of its own, to which only the command is bound.
+Knobs of the kernel are set for the whole host while a run takes, by the watchdog of experiments. A
+policy is in a profile of its own, to which only the command is bound.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from mmpolicy.host.knobs import Values
 AS_IS = "as-is"
 NO_THP = "no-thp"
 COLLAPSE = "collapse"
-OUR_PROFILES = "bench-"  # and a number
-LEASE_S = 30.0  # the watchdog puts the knobs back if the command is silent for so long
+OUR_PROFILES = "bench-"  # prefix of the names of our profiles; a number follows
+LEASE_S = 30.0  # the watchdog restores the knobs if the command is silent for this time
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Arm:
     name: str
     knobs: Values = field(default_factory=dict)
     settings: Settings = field(default_factory=dict)
-    profile: str = ""  # of the policies, if there are any
+    profile: str = ""  # profile with the policies; "" if there are none
     no_thp: bool = False  # prctl(PR_SET_THP_DISABLE) for the command alone
-    collapse: bool = False  # the memory of the command that is used in full
+    collapse: bool = False  # collapse memory of the command that is fully used
 
     def told(self) -> dict[str, str]:
-        """Return its settings, by name."""
+        """Return the settings of the arm, by name."""
         own = {key.inside: value for key, value in self.settings.items()}
         prctl = {"prctl": "PR_SET_THP_DISABLE"} if self.no_thp else {}
         return own | self.knobs | prctl | ({"collapse": "2 MB"} if self.collapse else {})
@@ -58,7 +58,7 @@ class Arm:
 def arms_of(tree: Tree, now: Values, texts: Sequence[str]) -> list[Arm]:
     """Return the arms that an operator has given, as ARM or `NAME: ARM`.
 
-    The first is what others are compared with; a single one is compared with the host as it is.
+    The first arm is the base of the comparison; a single arm is compared with the host as it is.
     """
     given = [AS_IS, *texts] if len(texts) < 2 else list(texts)
     arms = []
@@ -81,7 +81,7 @@ def _arm(tree: Tree, now: Values, text: str, name: str, number: int) -> Arm:
 
 
 class Arms:
-    """The arms in force, one after the other, and the way back."""
+    """Applies the settings of one arm after another, and restores the former settings."""
 
     def __init__(
         self, tree: Tree, now: Values, arms: Sequence[Arm], tell: Callable[[str], object]
@@ -91,7 +91,7 @@ class Arms:
         self.with_policies = [arm for arm in arms if arm.profile]
 
         def lost(note: str) -> None:
-            """Tell of the end of a command that was killed, with its policies gone."""
+            """Report that the command was killed, and delete the profiles with its policies."""
             with suppress(Error):
                 drop_profiles(tree)
             tell(note)
@@ -101,13 +101,13 @@ class Arms:
 
     @property
     def changes_host(self) -> bool:
-        """Tell if anything but the command itself is changed."""
+        """Return whether an arm changes more than the command itself."""
         return bool(self.with_policies) or any(arm.knobs for arm in self.arms)
 
     def set_up(self) -> None:
-        """Create the profiles and write every setting once, so that a bad value fails now."""
+        """Create the profiles and write every setting once, so that an invalid value fails now."""
         if self.changes_host:
-            drop_profiles(self.tree)  # of a bench that was killed
+            drop_profiles(self.tree)  # left by a bench that was killed
         self.knobs.set_up()
         for arm in self.with_policies:
             perform(self.tree, create(arm.profile))
@@ -127,12 +127,12 @@ class Arms:
         self.knobs.take(arm.name)
 
     def bind(self, arm: Arm, pid: int) -> None:
-        """Give a process, and all that it starts, the policies of an arm."""
+        """Bind a process, and all processes that it starts, to the policies of an arm."""
         if arm.profile:
             self.tree.write(f"{PROFILES}/{arm.profile}/pids", str(pid))
 
     def restore(self) -> str:
-        """Restore everything; return messages about it."""
+        """Restore all settings; return a warning, or ""."""
         note = self.knobs.restore()
         if self.with_policies:
             drop_profiles(self.tree)
@@ -140,7 +140,7 @@ class Arms:
 
 
 def drop_profiles(tree: Tree) -> None:
-    """Delete the profiles of a bench, whatever is still bound to them."""
+    """Delete the profiles of a bench, and the bindings to them."""
     if not tree.is_dir(PROFILES):
         return
     now = read_state(tree)

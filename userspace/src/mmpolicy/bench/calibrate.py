@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a page fault costs on this host, by the size of the folio that it gets.
+"""Measure what a page fault costs on this host, by the size of the folio that the fault gets.
 
-Memory is written twice from one end to the other, and given back. The first time each folio takes
-a fault, the second time none does, so the difference is the cost of the faults: the way into the
-kernel and back, and the clearing of the memory. What it takes to give a folio back is added, as a
-program that has had the fault will do that, too. It is CPU time of this thread, so others only
-count by the caches and the parts of a core that they use up. On a virtual machine these are unseen
-neighbours: they make half of all pieces take half as much again, and stay for a second or for a
-minute, on one CPU more than on another. So sizes take turns on all CPUs that this process may use,
-and the fastest fiftieth of many short pieces counts (as minima do in lmbench, McVoy and Staelin
-1996).
+A piece of memory is written twice and then given back. In the first pass each folio takes a fault,
+in the second none does, so the difference is the cost of the faults: entering and leaving the
+kernel, and clearing the memory. The cost of giving the folio back is added. The time is CPU time
+of this thread, so other processes matter only by the caches and core resources that they use. On a
+virtual machine these are unseen neighbours: they make half of all pieces take 1.5 times as long,
+for a second or for a minute, on some CPUs more than on others. So sizes take turns on all CPUs
+that this process may use, and the fastest fiftieth of many short pieces is the result (as minima
+are in lmbench, McVoy and Staelin 1996).
 """
 
 from __future__ import annotations
@@ -27,15 +26,16 @@ from typing import NamedTuple
 
 from mmpolicy.host.calibration import PAGE, FaultCost
 
-PIECE, FAULTS = 8 << 20, 16  # bytes that are written at once, and how many faults at the least
-PIECES = 3  # of each size, each time it has its turn
-LEAST, MOST_S = 24, 10.0  # so often it has its turn, and so long on a busy host
-FASTEST = 50  # one part of so many counts
+PIECE, FAULTS = 8 << 20, 16  # bytes written at once, and the least number of faults
+PIECES = 3  # pieces of each size in a turn
+# least number of turns of a size, and longest time in seconds on a busy host
+LEAST, MOST_S = 24, 10.0
+FASTEST = 50  # the fastest of this many pieces is the result
 QUIET = 1.05  # limit of the median of the pieces on a quiet host, as a multiple of the fastest
 
 
 class Piece(NamedTuple):
-    """What it took to write to a piece, again, and to give it back: nanoseconds by fault."""
+    """Times of one piece in nanoseconds per fault: first write, second write, giving back."""
 
     first: float
     again: float
@@ -43,12 +43,14 @@ class Piece(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """Return what the fault cost, without the writing."""
+        """Return the cost of the fault, without the writing."""
         return self.first - self.again + self.back
 
 
 def of_a_piece(size: int) -> tuple[Piece, bool]:
-    """Return the times of a piece of this size, and if the memory came in such folios."""
+    """Return the times of a piece with folios of this size, and whether the kernel gave such
+    folios.
+    """
     piece = max(PIECE, FAULTS * size)
     area = mmap.mmap(-1, piece + size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     area.madvise(mmap.MADV_HUGEPAGE if size > PAGE else mmap.MADV_NOHUGEPAGE)
@@ -61,7 +63,7 @@ def of_a_piece(size: int) -> tuple[Piece, bool]:
 
 
 def _written(address: int, piece: int) -> tuple[int, int]:
-    """Write to a piece; return the nanoseconds of CPU time, and the faults."""
+    """Write to a piece; return the nanoseconds of CPU time and the number of faults."""
     faults, begin = _faults(), time.thread_time_ns()
     ctypes.memset(address, 1, piece)
     return time.thread_time_ns() - begin, _faults() - faults
@@ -74,9 +76,10 @@ def _faults() -> int:
 def measure(
     sizes: Sequence[int], enter: Callable[[int], None], tell: Callable[[float], None]
 ) -> list[FaultCost]:
-    """Return the cost of each size; `enter` enables one for who asks, and all others not.
+    """Return the cost of each size; `enter` enables one size for memory that asks for it, and no
+    other.
 
-    A size that the kernel does not give is left out. `tell` learns how many seconds it has taken.
+    A size that the kernel does not give is left out. `tell` is called with the seconds so far.
     """
     found: dict[int, list[Piece]] = {size: [] for size in sizes}
     begin = time.monotonic()
@@ -101,7 +104,9 @@ def measure(
 
 @contextmanager
 def _cpus_in_turn() -> Iterator[Callable[[], None]]:
-    """Have what moves this thread to the next of its CPUs; afterwards it may use all again."""
+    """Yield a function that moves this thread to its next CPU; afterwards all its CPUs are allowed
+    again.
+    """
     cpus = os.sched_getaffinity(0)
     turns = cycle(sorted(cpus))
 
@@ -116,9 +121,10 @@ def _cpus_in_turn() -> Iterator[Callable[[], None]]:
 
 
 def _cost(size: int, pieces: Sequence[Piece]) -> FaultCost:
-    """Return the cost at the fastest fiftieth, and at the extremes that are told with it.
+    """Return the cost by the fastest fiftieth of the pieces, and by their minimum and median.
 
-    Of each of the three times by itself: a piece whose second time was interrupted is no fast one.
+    Each of the three times of a piece is ranked by itself: a piece whose second write was
+    interrupted is not a fast one.
     """
     first, again, back = zip(*pieces)
     kinds: tuple[Callable[[Sequence[float]], float], ...] = (min, _fastest, median)

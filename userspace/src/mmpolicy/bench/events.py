@@ -9,7 +9,7 @@ from mmpolicy.host.evidence import events, fallbacks
 from mmpolicy.host.files import Tree
 from mmpolicy.host.room import read_zones
 
-# By the kernel's name, the title: those of /proc/vmstat, and that of hugepages-*/stats.
+# Titles of the events by the kernel's name, in /proc/vmstat or hugepages-*/stats.
 COUNTED = {
     "compact_stall": "COMPACTION STALLS",
     "thp_fault_alloc": "2 MB FAULTS",
@@ -23,7 +23,7 @@ FREE = "free"
 
 
 def read_events(tree: Tree) -> dict[str, int]:
-    """Return the counters of a host since boot and its free blocks, as far as it tells them."""
+    """Return the event counters of a host since boot and its free blocks, as far as files exist."""
     try:
         found = events(tree, every=False)
     except Error:
@@ -36,7 +36,7 @@ def read_events(tree: Tree) -> dict[str, int]:
 
 
 def between(before: dict[str, int], after: dict[str, int]) -> Values:
-    """Return the events between two looks, with the free blocks at both."""
+    """Return the increase of the events between two readings, with the free blocks at both."""
     both = [name for name in COUNTED if name in before and name in after]
     found = {name: float(after[name] - before[name]) for name in both}
     ends = ((BEFORE, before), (AFTER, after))

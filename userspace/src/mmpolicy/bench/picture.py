@@ -19,7 +19,7 @@ SHOWN = ("cpu", "wall", "peak_rss")
 
 
 def draw(result: Result) -> Figure:
-    """Return the ratios of all arms, with their intervals, of time and memory."""
+    """Return a figure with the ratios of all arms and their intervals, for time and memory."""
     arms = list(reversed(result.arms[1:]))
     figure = Figure(figsize=(9, 1.2 + 0.45 * len(arms)), layout="constrained")
     for number, (name, axes) in enumerate(zip(SHOWN, figure.subplots(1, len(SHOWN), sharey=True))):
@@ -45,7 +45,7 @@ def _bar(axes: Any, place: int, result: Result, arm: str, name: str) -> None:
 
 
 def save_picture(result: Result, path: Path) -> None:
-    """Draw it into a file of a kind that matplotlib knows by its name."""
+    """Save the figure in a file; the suffix selects the format."""
     kind, drawn = path.suffix.removeprefix("."), BytesIO()
     with mpl.rc_context(INLINE):
         metadata = {"Date": None} if kind == "svg" else None
@@ -54,7 +54,7 @@ def save_picture(result: Result, path: Path) -> None:
 
 
 def page(result: Result, title: str, facts: list[tuple[str, str]]) -> str:
-    """Return it as HTML."""
+    """Return the result as an HTML page."""
     with mpl.rc_context(INLINE):
         picture = as_element(draw(result), "ratios of all arms with their intervals")
     return PAGES.get_template("bench.html").render(

@@ -22,43 +22,44 @@ from mmpolicy.bench import starter
 from mmpolicy.errors import Error, Exit
 
 POLL_S = 0.1  # interval between checks for signals
-MANNERS_S = 10.0  # for a server to end by itself
-PROMPT_S = 60.0  # for what takes no time, on a machine that is very busy
+MANNERS_S = 10.0  # seconds for a server to end by itself
+PROMPT_S = 60.0  # time limit of an action that takes no time on an idle machine
 HARDWARE, CACHE = 0, 3  # kinds of counters of perf
 DTLB, LOADS, STORES, MISSES = 3, 0 << 8, 1 << 8, 1 << 16
-# Counters of the CPU by metric, as kind and number; several of one are added up.
+# CPU counters by metric, each as perf type and number; several of one metric are added up.
 COUNTERS = {
     "cycles": [(HARDWARE, 0)],
     "instructions": [(HARDWARE, 1)],
     "tlb_misses": [(CACHE, DTLB | LOADS | MISSES), (CACHE, DTLB | STORES | MISSES)],
 }
-TAIL = 500  # characters of the output of a program in an error
+TAIL = 500  # characters of a program's output quoted in an error
 
 Values = dict[str, float]  # costs of a run, by metric
-Prepare = Callable[[int], None]  # gets the pid before the program begins
+Prepare = Callable[[int], None]  # called with the pid before the program begins
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is run: a program, or a server with a load."""
+    """The work of a run: a program, or a server and a load on it."""
 
     command: Sequence[str]
-    server: str = ""  # for the shell; its costs are measured
-    ready: str = ""  # for the shell: ends with 0 once the server can have its load
+    server: str = ""  # shell command of the server, whose costs are measured
+    ready: str = ""  # shell command that exits with 0 once the server accepts its load
     limit_s: float = 600.0
 
 
 @dataclass
 class Programs:
-    """Runs programs; `tick` raises where the bench is to end."""
+    """Runs programs; `tick` raises an error when the bench must end."""
 
     work: Work
     tick: Callable[[], None]
     wire: socket.socket = field(init=False)
-    outlived: set[str] = field(default_factory=set)  # processes that no figure has
+    # names of processes whose costs are missing in the figures
+    outlived: set[str] = field(default_factory=set)
 
     def __enter__(self) -> Programs:
-        """Begin the small process that starts them."""
+        """Start the small process that starts the programs."""
         self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = [sys.executable, "-I", "-S", *_starter(), str(theirs.fileno())]
         self._starter = subprocess.Popen(
@@ -69,7 +70,7 @@ class Programs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it with the processes that it has started."""
+        """End that process, and the programs that it has started."""
         self.wire.close()
         self._starter.kill()
         self._starter.wait()
@@ -88,7 +89,9 @@ class Programs:
         return self._checked(found, self.work.command[0], output)
 
     def _served(self, output: Path, prepare: Prepare, no_thp: bool) -> Values:
-        """Run the load against the server. The time is that of the load, the rest the server's."""
+        """Run the load against the server. The time is the load's, all other costs are the
+        server's.
+        """
         shell = ["/bin/sh", "-c", f"exec {self.work.server}"]
         with self._started(shell, output, prepare, no_thp) as pid:
             begun = self._ask("go", pid=pid, wait=False)
@@ -123,7 +126,7 @@ class Programs:
     def _started(
         self, argv: Sequence[str], output: Path, prepare: Prepare, no_thp: bool
     ) -> Iterator[int]:
-        """Start a process that waits to begin; at the end its whole session is killed."""
+        """Start a process that waits for the signal to begin; at the end kill its whole session."""
         fields: dict[str, Any] = {"argv": list(argv), "no_thp": no_thp, "events": COUNTERS}
         started = self._ask("start", output=str(output), **fields)
         pid: int = started["pid"]
@@ -137,7 +140,7 @@ class Programs:
                 os.kill(pid, signal.SIGKILL)
 
     def _ask(self, deed: str, limit_s: float = PROMPT_S, **fields: Any) -> dict[str, Any]:
-        """Have the starter do something; what takes too long is an error."""
+        """Send a request to the starter and return its reply; raise an error after the time limit."""
         end = monotonic() + limit_s
         try:
             self.wire.send(json.dumps([deed, fields]).encode())
@@ -167,7 +170,9 @@ class Programs:
 
 
 def _starter() -> list[str]:
-    """Return the words by which Python runs the starter: its file, or its text in a zipapp."""
+    """Return the arguments with which Python runs the starter: its file, or its source in a
+    zipapp.
+    """
     path = Path(starter.__file__)
     return [str(path)] if path.exists() else ["-c", inspect.getsource(starter)]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the runs say: each arm as a multiple of the first one."""
+"""The result of a bench: each arm as a multiple of the first arm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mmpolicy.bench.programs import COUNTERS, Values
 from mmpolicy.bench.rounds import pairs_of, rounds_of
 from mmpolicy.render import table
 
-# What is shown of a run: name, title, how much one unit of the number is, digits, unit.
+# The figures of a run: name, title, size of a unit, digits, name of the unit.
 METRICS = {
     "cpu": ("CPU", 1e-3, 1, "ms"),
     "wall": ("TIME", 1e-3, 1, "ms"),
@@ -31,7 +31,7 @@ METRICS = {
     "instructions": ("INSTRUCTIONS", 1e6, 1, "M"),
     "tlb_misses": ("TLB MISSES", 1e3, 1, "k"),
 }
-NOT_COMPARED = ("large_folios", "collapsed")  # those of the whole host, and those of one arm
+NOT_COMPARED = ("large_folios", "collapsed")  # figures of the whole host, or of one arm only
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Compared:
         return f"{text} ({exp(self.effect.low):.3f} .. {exp(self.effect.high):.3f})"
 
     def data(self) -> dict[str, Any] | None:
-        """Return it for JSON; unknown ends of an interval are null."""
+        """Return the comparison for JSON; unknown ends of an interval are null."""
         if not self.effect:
             return None
         ratio = self.effect.scale != "difference"
@@ -73,7 +73,7 @@ def _to_compare(names: Sequence[str]) -> list[str]:
 
 
 class Result:
-    """The whole result; by_median: ratios are medians, with interval and p of the sign test."""
+    """The result of all runs; by_median: ratios are medians, with interval and p of the sign test."""
 
     def __init__(
         self,
@@ -112,19 +112,21 @@ class Result:
         return found
 
     def means(self, arm: Arm, other: Arm) -> dict[str, float]:
-        """Return the mean of all that is known of an arm, in the rounds of another or of itself."""
+        """Return the mean of each figure of an arm, over the rounds in which `other` took part."""
         rounds = rounds_of(self.runs, other)
         names = [*self.known, *self.events]
         return {name: fmean(each[arm.name][name] for each in rounds) for name in names}
 
     def tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        """Return head and rows of measurements, ratios, counters, and events if some explain."""
+        """Return head and rows of each table: measurements, ratios, counters, and events that
+        explain.
+        """
         groups = [[name for name in self.known if (name in COUNTERS) == last] for last in (0, 1)]
         found = [each for names in groups if names for each in self._tables(names)]
         return [*found, *self._explaining()]
 
     def _explaining(self) -> Iterator[tuple[list[str], list[list[str]]]]:
-        """Yield the events if a run stalled or had to take smaller folios, and those alone."""
+        """Yield the table of events if a run stalled or fell back to smaller folios."""
         means = {arm.name: self.means(arm, arm) for arm in self.arms}
         some = {name for name in self.events if any(mean[name] for mean in means.values())}
         if some.isdisjoint(TROUBLES):
@@ -160,7 +162,7 @@ class Result:
         return self.corrected[arm.name] < ALPHA
 
     def sentence(self, arm: Arm) -> str:
-        """Return in words what came of an arm."""
+        """Return the result of an arm in words."""
         title = METRICS[self.metric][0]
         effect = self.compared[arm.name][self.metric].effect
         need = least_pairs(len(self.arms) - 1)
@@ -177,9 +179,9 @@ class Result:
         return f"{arm.name}: {abs(change):.1f} % {word} {title} than {self.arms[0].name} ({p})"
 
     def data(self) -> dict[str, Any]:
-        """Return it for JSON; sizes in bytes, times in seconds.
+        """Return the result for JSON; sizes in bytes, times in seconds.
 
-        mean_of_first: of the first arm, in the rounds of this arm.
+        mean_of_first: mean of the first arm, in the rounds of this arm.
         """
         return {
             "metric": self.metric,

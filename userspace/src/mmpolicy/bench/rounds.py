@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The order of the runs, and how many there are.
+"""The order and the number of the runs of a bench.
 
-A round has one run of each arm, in a random order. So what drifts on the host, be it slow or fast,
-meets all arms alike, and the coins of the order alone make the test valid. An arm that is known
-closely enough takes part no longer, so its runs are those of the first rounds.
+A round has one run of each arm, in a random order. So drift of the host affects all arms alike,
+and the random order alone makes the test valid. An arm whose ratio is known precisely enough takes
+part no longer, so its runs are those of the first rounds.
 """
 
 from __future__ import annotations
@@ -21,50 +21,55 @@ from mmpolicy.bench.events import between
 from mmpolicy.bench.programs import Programs, Values
 from mmpolicy.errors import Error
 
-PILOT = 8  # rounds from which the noise can be learned
-MOST = 400  # rounds, whatever the noise asks for
-LOOKS = 1.25  # as many rounds as at the look before
+PILOT = 8  # rounds from which the noise is estimated
+MOST = 400  # maximum number of rounds, even if the noise asks for more
+LOOKS = 1.25  # factor by which the rounds grow until the next look at the precision
 ADVICE = "choose a quieter time, one CPU (taskset -c 0) or a longer program"
 
 
 @dataclass
 class Length:
-    """How many rounds; fixed beforehand, learned from those so far, or until they tell enough."""
+    """The number of rounds: fixed, computed from the noise, or until the ratios are precise
+    enough.
+    """
 
     rounds: int
     detect: float = 0.0  # percent to find in the metric
     metric: str = "cpu"
-    needed: int = 0  # as learned, also if that is too many
-    within: float = 0.0  # percent: so close the medians of all ratios have to be known
-    known: dict[str, float] = field(default_factory=dict)  # arm -> percent: so close its one is
-    look: int = PILOT  # rounds after which to look if they are
+    needed: int = 0  # rounds needed for the noise so far, even if that exceeds the maximum
+    within: float = 0.0  # percent: required precision of the median ratios
+    # arm -> percent: precision of its median ratio
+    known: dict[str, float] = field(default_factory=dict)
+    look: int = PILOT  # rounds after which the precision is computed
 
     def look_at(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
-        """Learn from the rounds so far, after each one, if there is something to learn."""
+        """Update the number of rounds after each round, if it is not fixed."""
         if self.detect and len(runs) >= PILOT and len(arms) > 1:
             self.settle(runs, arms)
         elif self.within:
             self.stop(runs, arms)
 
     def settle(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
-        """Learn it from the rounds so far, after each one: the first few may have met no stall.
+        """Compute the number of rounds from the noise so far, as the first rounds may have met no
+        stall.
 
-        It looks at sizes of differences alone and not at their signs, which the coins decide. So
-        the number of rounds tells nothing about the effect, and the test stays exact (blinded
-        re-estimation of the sample size, Gould and Shih 1992). With more arms than two, the size
-        of a round names none of them: two equal ones could change places in it, however far the
-        others lie from both.
+        Only sizes of differences are used, not their signs, which the random order decides. So the
+        number of rounds says nothing about the effect, and the test stays exact (blinded
+        re-estimation of the sample size, Gould and Shih 1992). With more than two arms, the size
+        of a round names none of them: two equal arms could be swapped in it, however different the
+        others are.
         """
         needs = suggest_pairs(_blind(_sizes(runs, arms, self.metric)), self.detect, len(arms) - 1)
         self.needed = max(PILOT, needs)
         self.rounds = min(max(self.needed, len(runs)), MOST)
 
     def stop(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
-        """Let those arms rest whose medians are known closely enough, and end it with the last.
+        """Drop arms whose medians are known precisely enough; end the bench with the last one.
 
-        A fixed width as in Chow and Robbins (1965): when it ends depends on how far runs lie
-        apart, and hardly on which arm is better. With a look at each round it would end where
-        chance makes an interval narrow, which then holds the truth too seldom.
+        The rule has a fixed width as in Chow and Robbins (1965): when it ends depends on the
+        spread of the runs, and hardly on which arm is better. With a look after each round it
+        would end where chance makes an interval narrow, and such intervals miss the truth too
+        often.
         """
         if len(runs) < min(self.look, MOST):
             return
@@ -78,16 +83,16 @@ class Length:
             self.rounds = len(runs)
 
     def awake(self, arms: Sequence[Arm]) -> list[Arm]:
-        """Return those that take part in the next round."""
+        """Return the arms that take part in the next round."""
         return [arm for arm in arms if self.known.get(arm.name, inf) > self.within]
 
     @property
     def reached(self) -> float:
-        """Percent: so close are the medians of all arms, or 0 before the first look."""
+        """Return the precision reached for all arms, in percent; 0 before the first look."""
         return max(self.known.values(), default=0.0)
 
     def progress(self, done: int) -> str:
-        """Return the message after so many rounds."""
+        """Return the progress line after this many rounds."""
         hedge = "at most " if self.within else "about " if self.needed else ""
         known = f", {self._known()}" if 0 < self.reached < inf else ""
         return f"round {done} of {hedge * (done < self.rounds)}{self.rounds}{known}"
@@ -96,7 +101,7 @@ class Length:
         return f"{self.metric} is known to {self.reached:.1f} %"
 
     def note(self) -> str:
-        """Return the message if more rounds were needed than there were."""
+        """Return a note if more rounds were needed than were run, else ""."""
         if self.reached > self.within:
             known = f"after {self.rounds} rounds, {self._known()}"
             return f"{known}, not to {self.within:g} %: {ADVICE}"
@@ -109,18 +114,18 @@ class Length:
 def pairs_of(
     runs: Sequence[dict[str, Values]], first: Arm, other: Arm, metric: str
 ) -> list[tuple[float, float]]:
-    """Return the values of two arms, round by round, as long as both took part."""
+    """Return the values of two arms, round by round, while both took part."""
     both = rounds_of(runs, other)
     return [(each[first.name][metric], each[other.name][metric]) for each in both]
 
 
 def rounds_of(runs: Sequence[dict[str, Values]], arm: Arm) -> list[dict[str, Values]]:
-    """Return those in which an arm took part."""
+    """Return the rounds in which an arm took part."""
     return [each for each in runs if arm.name in each]
 
 
 def _sizes(runs: Sequence[dict[str, Values]], arms: Sequence[Arm], metric: str) -> list[float]:
-    """Return how far the arms of each round lie apart: the root mean square over pairs of them."""
+    """Return for each round the root mean square of the differences between its arms."""
     pairs = [(each[one.name][metric], each[other.name][metric])
              for each in runs for one, other in combinations(arms, 2)]  # fmt: skip
     squares = [each * each for each in differences(pairs)[1]]
@@ -130,7 +135,7 @@ def _sizes(runs: Sequence[dict[str, Values]], arms: Sequence[Arm], metric: str) 
 
 
 def _blind(sizes: Sequence[float]) -> list[float]:
-    """Return the sizes of differences with signs that are ours."""
+    """Return the sizes of differences with alternating signs, which do not depend on the result."""
     return [size if number % 2 else -size for number, size in enumerate(sorted(sizes))]
 
 
@@ -142,13 +147,14 @@ class Bench:
     programs: Programs
     length: Length
     seed: int
-    folios: Callable[[], dict[int, int]]  # so far: bytes of a size -> how many
-    follow: Callable[[int], Callable[[], int]]  # collapse a session; the end returns the bytes
-    events: Callable[[], dict[str, int]] = dict  # so far, with the free blocks
+    folios: Callable[[], dict[int, int]]  # bytes of a folio size -> number of folios so far
+    # collapse memory of a session; the returned function ends it and returns the bytes
+    follow: Callable[[int], Callable[[], int]]
+    events: Callable[[], dict[str, int]] = dict  # event counters so far, with the free blocks
     runs: list[dict[str, Values]] = field(default_factory=list)
 
     def rounds(self, warmup: int) -> Iterator[int]:
-        """Run them all; yield how many rounds are done."""
+        """Run all rounds; yield the number of rounds done."""
         rng = random.Random(self.seed)
         if self.length.detect:
             self.length.rounds = PILOT

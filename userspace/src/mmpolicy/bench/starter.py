@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Starts programs and waits for them, from a process that is as small as can be.
+"""Start programs and wait for them, from a process that is as small as possible.
 
-It runs as a script of its own. The kernel counts the memory of the caller of exec() in the peak of
-the program that begins there (ru_maxrss), and a large command would hide that of small programs.
+This file runs as a script of its own. The kernel counts the memory of the process that calls
+exec() in the peak memory of the program (ru_maxrss), so a large caller would hide the peak of
+small programs.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ SET_PDEATHSIG, SET_CHILD_SUBREAPER, SET_THP_DISABLE = 1, 36, 41  # of prctl()
 LARGEST = 1 << 16  # bytes of a message
 
 PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # system calls
-TIMES_TOO = 1 | 2  # read_format: the time that a counter was to run, and the time that it ran
+TIMES_TOO = 1 | 2  # read_format: the time that a counter was enabled, and the time that it ran
 WITH_CHILDREN_FROM_EXEC = 1 << 0 | 1 << 1 | 1 << 12  # disabled, inherit, enable_on_exec
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-waiting: dict[int, tuple[int, int]] = {}  # pid -> the end of a pipe that lets it go, and its news
-counters: dict[int, dict[str, list[int]]] = {}  # pid -> name -> files whose counts are one sum
+# pid -> pipe that lets the program begin, and pipe with its costs until exec()
+waiting: dict[int, tuple[int, int]] = {}
+# pid -> name -> counter files whose counts are added up
+counters: dict[int, dict[str, list[int]]] = {}
 running: set[int] = set()  # programs that were started and not waited for
-reported: set[int] = set()  # processes that outlived a program, of which its end has told
+reported: set[int] = set()  # processes that outlived a program and were reported already
 
 
 def _become(argv: Sequence[str], no_thp: bool, output: str, gate: int, news: int) -> None:
-    """Wait until we may, and become the program; the news are what this took until then."""
+    """Wait for the signal to begin, and exec the program; `news` gets the costs until then."""
     os.setsid()
     LIBC.prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     null, out = os.open(os.devnull, os.O_RDWR), os.open(output, os.O_WRONLY | os.O_APPEND)
@@ -60,7 +63,7 @@ def _open_counter(pid: int, kind: int, config: int) -> int:
 
 
 def _count(pid: int, events: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, list[int]]:
-    """Open the counters of each name; one of which any is missing is left out."""
+    """Open the counters of each name; a name of which one counter is missing is left out."""
     found = {name: [_open_counter(pid, *each) for each in own] for name, own in events.items()}
     for files in found.values():
         if min(files) < 0:
@@ -75,7 +78,7 @@ def _close(files: Sequence[int]) -> None:
 
 
 def _counted(file: int) -> float:
-    """Close a counter; return its value scaled to the whole time, if it ran for a part only."""
+    """Close a counter; return its value, scaled up if it ran for a part of the time only."""
     value, wanted, ran = struct.unpack("=QQQ", os.read(file, 24))
     os.close(file)
     return float(value * wanted / ran) if ran else 0.0
@@ -87,7 +90,7 @@ def start(
     output: str,
     events: Mapping[str, Sequence[tuple[int, int]]],
 ) -> dict[str, Any]:
-    """Make the process of a program, which waits for go()."""
+    """Fork the process of a program; it waits for go()."""
     (gate, our_gate), (our_news, news) = os.pipe(), os.pipe()
     pid = os.fork()
     if not pid:
@@ -107,10 +110,10 @@ def start(
 
 
 def go(pid: int, wait: bool) -> dict[str, Any]:
-    """Let the program begin, and wait for its end or not."""
+    """Let the program begin; with `wait`, wait for its end."""
     gate, news = waiting.pop(pid)
     began = time.monotonic()
-    with contextlib.suppress(BrokenPipeError):  # of one that was killed, which tells nothing
+    with contextlib.suppress(BrokenPipeError):  # the program was killed before it began
         os.write(gate, b"1")
     os.close(gate)
     text = b""
@@ -126,7 +129,7 @@ def go(pid: int, wait: bool) -> dict[str, Any]:
 
 
 def is_over(pid: int) -> dict[str, Any]:
-    """Tell if a program has ended; it is still to be waited for."""
+    """Return whether a program has ended, without reaping it."""
     return {"over": bool(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))}
 
 
@@ -141,12 +144,12 @@ def _read(path: str) -> str:
 def _outlived() -> list[str]:
     """Return the names of processes whose parent has ended without waiting for them.
 
-    The kernel makes them our children, and adds what they took to no program's usage.
+    The kernel makes them children of this process, and counts their costs for no program.
     """
     names = []
     try:
         children = [int(word) for word in _read(f"/proc/self/task/{os.getpid()}/children").split()]
-    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
+    except OSError:  # the kernel has no CONFIG_PROC_CHILDREN
         return []
     for pid in children:
         if pid not in running | reported:
@@ -162,7 +165,7 @@ def _outlived() -> list[str]:
 
 
 def end(pid: int, began: float, before: Sequence[float]) -> dict[str, Any]:
-    """Wait for the end of a program; return its costs, with those of its reaped children."""
+    """Wait for the end of a program; return its costs, including those of its reaped children."""
     _, status, used = os.wait4(pid, 0)
     running.discard(pid)
     faults = used.ru_minflt - before[2]
@@ -191,7 +194,7 @@ DEEDS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Serve requests until their sender is gone."""
+    """Serve requests until the other end of the socket closes."""
     LIBC.prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     LIBC.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wire = socket.socket(fileno=int(sys.argv[1]))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Has the effect changed? Evidence of harm in pairs that come for ever, a few each day.
+"""Detect over time that an effect has turned into harm, from pairs that arrive for ever, a few
+each day.
 
-Each day begins an e-process of its own, as in anytime.py, of the pairs from then on: what was
-good for a month does not outweigh what is bad since yesterday. Each has an equal part of the
-weight 1, of all that are at work in a year, so the weighted sum is a martingale that begins at 1
-or less: that it ever reaches 1 / ALPHA in that year has a chance of ALPHA at most (Ville 1939).
-With several metrics, each has an equal part of ALPHA.
+Each day starts an e-process of its own, as in anytime.py, over the pairs from then on, so a good
+month does not outweigh harm since yesterday. All e-processes of a year share the weight 1 equally,
+so their weighted sum is a martingale that starts at 1 or less: the probability that it ever
+reaches 1 / ALPHA in that year is at most ALPHA (Ville 1939). Several metrics share ALPHA equally.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from mmpolicy.ab.design import ALPHA, POWER
 
 LOOKED_BACK = 28  # days
 WEIGHT = 1 / (365 + LOOKED_BACK)
-RUNS, MOST_PAIRS = 100, 2000  # of a simulation
+RUNS, MOST_PAIRS = 100, 2000  # simulated runs, and pairs per run
 
 Array = npt.NDArray[np.float64]
 
 
 class Detector:
-    """The evidence that pairs are worse than allowed; of one series, or of several at once."""
+    """The evidence that pairs are worse than allowed, for one series of pairs or for several at
+    once.
+    """
 
     def __init__(self, series: int = 1) -> None:
         self._squares = np.zeros((series, LOOKED_BACK))
@@ -36,14 +38,14 @@ class Detector:
         self._day = -1
 
     def begin_day(self) -> None:
-        """Begin a new e-process, in the place of the oldest one."""
+        """Start a new e-process, in place of the oldest one."""
         self._day += 1
         place = self._day % LOOKED_BACK
         self._squares[:, place] = self._numbers[place] = 0
         self._sums[:, place] = 0
 
     def add(self, excess: Any) -> Array:
-        """Add a pair: by how much it is worse than allowed; return the evidence so far."""
+        """Add a pair, given by how much it is worse than allowed; return the evidence so far."""
         x = np.asarray(excess, float).reshape(-1, 1)
         self._squares += x * x
         self._numbers += 1
@@ -57,12 +59,12 @@ class Detector:
 
 
 def is_harm(evidence: float, metrics: int) -> bool:
-    """Tell if that is enough, where so many metrics are looked at."""
+    """Return whether the evidence is enough, corrected for the number of metrics."""
     return evidence >= metrics / ALPHA
 
 
 def evidence_of(excess: Sequence[float], days: Iterable[int]) -> float:
-    """Return the evidence of pairs, the oldest first, each with the number of its day."""
+    """Return the evidence of pairs, oldest first, each with the number of its day."""
     detector, last, found = Detector(), None, 0.0
     for each, day in zip(excess, days):
         if day != last:
@@ -72,11 +74,11 @@ def evidence_of(excess: Sequence[float], days: Iterable[int]) -> float:
 
 
 def days_to_find(noise: Sequence[float], excess: float, a_day: float, metrics: int) -> float:
-    """Return the days within which harm is found in 4 of 5 cases; infinite if it takes
-    longer than LOOKED_BACK.
+    """Return the days within which harm is found in 4 of 5 cases; infinite if that takes longer
+    than LOOKED_BACK.
 
-    noise: differences of pairs, of which simulated ones are drawn. excess: by how much they are
-    worse than allowed, a logarithm as they are. a_day: pairs.
+    noise: differences of pairs, from which pairs are simulated. excess: by how much the simulated
+    pairs are worse than allowed, as a logarithm. a_day: pairs per day.
     """
     rng = np.random.default_rng(1)
     sizes = np.asarray(noise, float) - np.mean(noise)
@@ -87,6 +89,6 @@ def days_to_find(noise: Sequence[float], excess: float, a_day: float, metrics: i
         drawn = rng.choice(sizes, RUNS) * rng.choice((-1.0, 1.0), RUNS)
         open_ &= detector.add(drawn + excess) < metrics / ALPHA
         if open_.mean() <= 1 - POWER:
-            # What begins within a day is seen whole by the process of the next one.
+            # Harm that begins within a day is seen completely by the e-process of the next day.
             return 1 + (number + 1) / a_day
     return float("inf")

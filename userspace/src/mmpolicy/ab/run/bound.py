@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Arms for a service that is bound to a profile for good: as it is, and for a block unbound."""
+"""Arms for a service that stays bound to a profile: bound as it is, and unbound for one block."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from mmpolicy.control.state import bind, read_state, unbind
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 
-LEASE_S = 10.0  # a quarter of it is how often the binding is looked at
+LEASE_S = 10.0  # the binding is checked every quarter of this time
 
 
 class Bound(Changes):
-    """No lease and no arm of the kernel's: that would end at stock, and this ends as it was kept.
+    """Changes the binding of one service. There is no lease and no experiment in the kernel: their
+    expiry would end at stock, while this run must end with the service bound.
 
-    note: is told the id of the cgroup before it is unbound, and 0 once it is bound again.
+    note: called with the id of the cgroup before the service is unbound, and with 0 after it is
+    bound again.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class Bound(Changes):
         return self._scope
 
     def enter(self, block: Block) -> None:
-        """Begin a block."""
+        """Bind or unbind the service for a block."""
         self.renew()
         bound = block.arm == "treatment"
         if bound == self._bound:
@@ -54,18 +56,18 @@ class Bound(Changes):
             self._note(0)
 
     def renew(self) -> None:
-        """Find out if somebody else has bound the service, or unbound it."""
+        """Raise StoppedError if another process has bound or unbound the service."""
         now = read_state(self._tree).get(self._key)
         if now != (self._profile if self._bound else None):
             raise StoppedError("lost", f"somebody else has bound {self._scope.path}, or unbound it")
 
     def look_after(self, restarting: bool) -> None:
-        """End the run if the service was stopped or has started anew."""
+        """Raise StoppedError if the service was stopped or has restarted."""
         if self._scope.gone:
             raise StoppedError("lost", f"{self._scope.path} was stopped, or has started anew")
 
     def restore(self) -> str:
-        """Bind it again, unless it is gone, or somebody else has bound it."""
+        """Bind the service again, unless it has ended, or another process has bound it."""
         if self._bound:
             return ""
         try:
@@ -78,7 +80,9 @@ class Bound(Changes):
 
 
 def bind_again(tree: Tree, number: int, scope: Scope, profile: str) -> str:
-    """Bind a cgroup that has had a block at stock; return why not, if that is so."""
+    """Bind a cgroup again after a block at stock; return the reason if that is not possible, else
+    "".
+    """
     if scope.now() != str(number):
         return f"{scope.path} was stopped, or has started anew"
     key = CgroupBinding(number)

@@ -66,7 +66,7 @@ def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> N
 
 
 def _live(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> NoReturn:
-    """Be the watchdog: no signal to the command or its terminal ends this process."""
+    """Run as the watchdog process: no signal to the command or its terminal ends it."""
     try:
         os.setsid()
         for number in IGNORED:
@@ -81,7 +81,9 @@ def _live(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> No
 
 
 class Watchdog:
-    """The command's handle. The process inherits the lock, and so keeps other experiments away."""
+    """The command's handle of the watchdog process. That process inherits the lock of experiments,
+    so no other experiment starts.
+    """
 
     def __init__(
         self, keeper: Keeper, lease_s: float, tell: Tell, look: Callable[[], None]
