@@ -19,6 +19,7 @@ NO_BENCHMARKS = {
     "ending",
     "evidence",
     "fragments",
+    "large",
     "recordings",
     "typist",
 }

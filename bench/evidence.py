@@ -55,6 +55,8 @@ then `python3 -m bench.evidence`.
 `--cpus 1` keeps all on one CPU: those of a virtual machine have different neighbours, so on all
 of them it takes several times as many rounds.
 `--fragmented` cuts the free memory into pieces below 64 kB first.
+`--large` takes programs that use 0.7 to 4 GB on all CPUs instead.
+It tries each of them first, and says how long the whole will take.
 """
 
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Time that folio sizes cost or save whole programs, on this machine and in no guest.
 
-The programs of ./dev bench programs run under `mmpolicy bench`, with the kernel's own sizes as
-arms, in turn. So this needs Linux 6.8, root, and a machine that is not too busy. Results in FILE of
---json are not measured again. docs/evidence.md is made from such files.
+The programs of ./dev bench programs, or with --large those of bench/large.py, run under
+`mmpolicy bench`, with the kernel's own sizes as arms, in turn. So this needs Linux 6.8, root, and a
+machine that is not too busy. Results in FILE of --json are not measured again. docs/evidence.md is
+made from such files.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import platform
 import subprocess
@@ -22,6 +24,7 @@ from typing import Any
 
 from bench import evidence, programs
 from bench.fragments import fragmented, large_percent
+from bench.large import large_programs
 from bench.programs import LOADS, SOCKET, Program
 from lab import counting
 from lab.machine import TREE
@@ -50,6 +53,10 @@ ARMS = {
     "2 MB": one(2048),
 }
 QUICK = ("off", "off again", "to 64", "2 MB")
+RUNS, LARGE_RUNS = (
+    12,
+    7,
+)  # the latter: the fewest that can show a difference among as many arms as QUICK has
 
 
 def words(program: Program) -> list[str]:
@@ -79,14 +86,35 @@ def fault_costs() -> list[dict[str, Any]]:
     return found
 
 
+def prepare(program: Program) -> None:
+    """Run the command that a program needs before its runs."""
+    if program.before != "true":
+        subprocess.run(["sh", "-c", f"cd {LOADS} && {program.before}"], check=True)
+
+
+def say_how_long(wanted: Sequence[Program], arms: Sequence[str], runs: int) -> None:
+    """Run each program twice as the host is, and print how long the whole will take.
+
+    A program that cannot run here is found now and not after an hour.
+    """
+    took = 0.0
+    for program in wanted:
+        counting.progress(f"time: trying {program.name}")
+        prepare(program)
+        tried = command("bench", "--json", "--runs", "1", "--warmup", "0", *words(program))
+        took += max(arm["mean"]["wall"] for arm in json.loads(tried)["arms"])
+    minutes = math.ceil(took * len(arms) * runs / 60)
+    counting.progress(f"time: {len(wanted)} programs, {len(arms)} arms, {runs} rounds: about "
+                      f"{minutes} minutes")  # fmt: skip
+
+
 def measure(program: Program, arms: Sequence[str], length: Sequence[str]) -> dict[str, Any]:
     """Run one program under all arms; return the result of `mmpolicy bench`, without single runs.
 
     The costs of a fault before and after are included, as the neighbours of a virtual machine may
     change within an hour.
     """
-    if program.before != "true":
-        subprocess.run(["sh", "-c", f"cd {LOADS} && {program.before}"], check=True)
+    prepare(program)
     given = [word for name in arms for word in ("--arm", f"{name}: {ARMS[name]}")]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.json"
@@ -103,7 +131,8 @@ def main(argv: list[str]) -> None:
     text = "Measure what folio sizes cost or save programs in time, on this machine."
     parser = argparse.ArgumentParser(prog="./dev bench time", description=text)
     parser.add_argument("--quick", action="store_true", help="fewer arms")
-    parser.add_argument("--runs", default="12", help="of each program under each arm")
+    parser.add_argument("--large", action="store_true", help="programs with gigabytes, fewer arms")
+    parser.add_argument("--runs", type=int, help="of each program under each arm (12, large: 7)")
     parser.add_argument("--detect", metavar="PERCENT", help="as many as it takes to find so much")
     parser.add_argument(
         "--precision", metavar="PERCENT", help="until the median of each ratio is known so closely"
@@ -114,8 +143,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--about", default="", help="a sentence on the machine, for FILE")
     parser.add_argument("names", nargs="*", metavar="PROGRAM", help="only these programs")
     chosen: argparse.Namespace = parser.parse_args(argv)
-    wanted = programs.chosen_programs(chosen.names)
     programs.build()
+    wanted = large_programs() if chosen.large else programs.PROGRAMS
+    wanted = programs.chosen_programs(wanted, chosen.names)
     about = chosen.about or platform.node()
     if chosen.cpus:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: chosen.cpus])
@@ -123,12 +153,17 @@ def main(argv: list[str]) -> None:
     results = evidence.load(chosen.json, about)
     given = {"--detect": chosen.detect, "--precision": chosen.precision}
     length = [word for option, value in given.items() if value for word in (option, value)]
-    length = length or ["--runs", chosen.runs]
+    runs = chosen.runs or (LARGE_RUNS if chosen.large else RUNS)
+    length = length or ["--runs", str(runs)]
+    arms = QUICK if chosen.quick or chosen.large else tuple(ARMS)
+    left = [each for each in wanted if each.name not in results["programs"]]
+    if chosen.large:
+        say_how_long(left, arms, runs)
+        length += ["--warmup", "0"]  # each program has just run
     with fragmented() if chosen.fragmented else contextlib.nullcontext():
         results["large_percent"] = round(large_percent())
-        for program in [each for each in wanted if each.name not in results["programs"]]:
+        for program in left:
             counting.progress(f"time: {program.name}")
-            arms = QUICK if chosen.quick else tuple(ARMS)
             results["programs"][program.name] = measure(program, arms, length)
             if chosen.json:
                 chosen.json.write_text(json.dumps(results, indent=1) + "\n")

@@ -212,11 +212,12 @@ def plot(results: Results, path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def chosen_programs(names: Sequence[str]) -> list[Program]:
-    """Return the programs with these names, or all."""
-    if unknown := set(names) - {program.name for program in PROGRAMS}:
-        raise BenchError(f"no program {', '.join(sorted(unknown))}; see {Path(__file__).name}")
-    return [program for program in PROGRAMS if not names or program.name in names]
+def chosen_programs(programs: Sequence[Program], names: Sequence[str]) -> list[Program]:
+    """Return those programs with these names, or all."""
+    known = [program.name for program in programs]
+    if unknown := set(names) - set(known):
+        raise BenchError(f"no program {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return [program for program in programs if not names or program.name in names]
 
 
 def main(argv: list[str]) -> None:
@@ -233,7 +234,7 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument("names", nargs="*", metavar="PROGRAM", help="only these programs")
     chosen: argparse.Namespace = parser.parse_args(argv)
-    programs = chosen_programs(chosen.names)
+    programs = chosen_programs(PROGRAMS, chosen.names)
     build()
     if chosen.record:
         recordings.record(chosen.record, {program.name: program.line() for program in programs})

@@ -76,6 +76,21 @@ def test_sizes_take_turns(run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPa
     assert read_knobs(tree) == before
 
 
+def test_it_ends_where_others_set_a_size(
+    run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they have set stays, and the error says so in one line."""
+    size = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled"
+    before = read_knobs(tree)
+    monkeypatch.setattr(verb, "_tell", lambda _seconds: tree.put(size, "[always] madvise never"))
+    result = run("calibrate")
+    assert result.code == 1
+    text = "somebody else has set transparent_hugepage/hugepages-64kB/enabled=always"
+    assert result.err.splitlines()[-2:] == [f"mmpolicy: {text}", "next: give the command again"]
+    assert read_knobs(tree) == before | {size: "always"}
+    assert not tree.exists(FILE)
+
+
 def test_without_root_only_pages(run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "writable", lambda _path: False)
     found = run("calibrate", "--json").json

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mmpolicy import __version__
-from mmpolicy.ab.run.policy_arms import StoppedError
 from mmpolicy.bench.arms import AS_IS, COLLAPSE, NO_THP, Arm, Arms, arms_of
 from mmpolicy.bench.events import read_events
 from mmpolicy.bench.programs import Programs, Work
-from mmpolicy.errors import Error, Exit
+from mmpolicy.errors import Error
 from mmpolicy.host.disk import check_savable, save_as
 from mmpolicy.host.evidence import folios_made
 from mmpolicy.host.knobs import names_of, read_knobs
@@ -223,8 +222,6 @@ def _measure(
                     for done in bench.rounds(options["warmup"]):
                         progress_line(length.progress(done), done == length.rounds)
                         tick()
-            except StoppedError as err:
-                return bench, Error(err.reason, Exit.FAILED, "give the command again")
             except Error as err:
                 return bench, err
     if note := length.note():

@@ -11,7 +11,9 @@ from typing import Protocol
 import click
 
 from mmpolicy.ab.run.keeper import put_back
+from mmpolicy.ab.run.policy_arms import StoppedError
 from mmpolicy.control.experiment import BENCH, LOCK
+from mmpolicy.errors import Error, Exit
 from mmpolicy.host.machine import Host
 
 PATIENCE_S = 0.5  # wait for another process that is about to end
@@ -29,7 +31,10 @@ class Settings(Protocol):
 
 @contextmanager
 def in_force(host: Host, settings: Settings, alone: bool) -> Iterator[None]:
-    """Apply settings for a time; `alone`: under the lock, as they are host-wide."""
+    """Apply settings for a time; `alone`: under the lock, as they are host-wide.
+
+    Raises Error if another program changes them meanwhile.
+    """
     holder = f"{BENCH}{os.getpid()}"
     with host.tree.locked(LOCK, holder, PATIENCE_S) if alone else nullcontext():
         if alone:
@@ -37,6 +42,8 @@ def in_force(host: Host, settings: Settings, alone: bool) -> Iterator[None]:
         try:
             settings.set_up()
             yield
+        except StoppedError as err:
+            raise Error(err.reason, Exit.FAILED, "give the command again") from err
         finally:
             _warn(settings.restore())
 
