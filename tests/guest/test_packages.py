@@ -225,13 +225,19 @@ systemd-run -q --unit=run --working-directory=/root mmpolicy ab run --block 5 --
     --aa-pairs 0 --pairs 99 --treatment khugepaged/alloc_sleep_millisecs=60001 \\
     --metric 'vmstat.pgfault/s lower'
 until [ $(cat {KNOB}) = 60001 ]; do sleep 0.1; done
-systemctl kill -s KILL run
+cd /sys/fs/cgroup/system.slice/run.service
+echo 1 >cgroup.freeze
+until grep -q 'frozen 1' cgroup.events; do sleep 0.1; done
+echo 1 >cgroup.kill
 until [ $(cat {KNOB}) = 60000 ] && [ ! -e /run/mmpolicy/knobs.json ]; do sleep 0.1; done
 """
 
 
 def test_an_experiment_that_is_killed_as_a_whole(guest: Guest) -> None:
-    """The command and its watchdog are killed; a unit of the package restores the kernel's knob."""
+    """The command and its watchdog are killed; a unit of the package restores the kernel's knob.
+
+    Frozen first, as the watchdog restores it where the command dies a moment before itself.
+    """
     assert must(guest, f"cat {KNOB}") == "60000\n"
     must(guest, RUN, timeout=300)
     must(guest, "until systemctl show -p ActiveState mmpolicy-restore | grep inactive; do :; done")

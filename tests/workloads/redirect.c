@@ -5,7 +5,9 @@
  * IN and MID, OUT and END are the two ends of a veth each. A round sends PACKETS frames into IN.
  * MID copies each into a page of its pool, and an XDP program redirects it to OUT. END passes it to
  * the stack, and a UDP socket on ADDRESS holds it until the round has been sent. Then all are read
- * and compared. So a pool has more pages in flight than it can take back, and refills.
+ * and compared. So a pool has more pages in flight than it can take back, and refills. A veth
+ * drops frames when its ring of 256 is full, so BURST of them are sent before the sender waits for
+ * the socket.
  *
  * Prints the cost of a packet as JSON. Fails if a packet is lost or wrong, or comes twice. Their
  * order is free: if the sender moves to another CPU, packets may overtake earlier ones.
@@ -16,6 +18,7 @@
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <linux/ip.h>
+#include <linux/sock_diag.h>
 #include <linux/udp.h>
 #include <net/if.h>
 #include <stdbool.h>
@@ -36,6 +39,8 @@
 #define KEY		2654435761u
 #define KEY_INVERSE	244002641u	/* KEY * KEY_INVERSE is 1 */
 #define BUFFER		(256 << 20)
+#define BURST		100
+#define PATIENCE	20	/* seconds */
 
 struct headers {
 	struct ethhdr eth;
@@ -185,6 +190,45 @@ static void send_one(int fd, struct frame *frame, uint32_t packet)
 		err(1, "send");
 }
 
+/* The memory of the packets that the socket holds, in bytes. */
+static uint32_t held(int fd)
+{
+	uint32_t info[SK_MEMINFO_VARS];
+	socklen_t size = sizeof(info);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info, &size))
+		err(1, "SO_MEMINFO");
+	return info[SK_MEMINFO_RMEM_ALLOC];
+}
+
+static void wait_for(int fd, uint32_t bytes)
+{
+	unsigned int waited;
+
+	for (waited = 0; held(fd) < bytes; waited++) {
+		if (waited == PATIENCE * 1000)
+			errx(1, "the socket holds %u bytes of %u", held(fd), bytes);
+		usleep(1000);
+	}
+}
+
+/* All packets have the same size, which the first one tells. */
+static void send_round(int fd, int out, struct frame *frame, uint32_t first, uint32_t packets)
+{
+	const uint32_t before = held(out);
+	uint32_t i, each = 0;
+
+	for (i = 0; i < packets; i++) {
+		send_one(fd, frame, first + i);
+		if (!each) {
+			wait_for(out, before + 1);
+			each = held(out) - before;
+		}
+		if (i % BURST == BURST - 1)
+			wait_for(out, before + (i + 1) * each);
+	}
+}
+
 static void receive_round(int fd, uint32_t first, uint32_t packets)
 {
 	uint32_t numbers[PAYLOAD / sizeof(uint32_t) + 1], got, packet;
@@ -211,8 +255,8 @@ static void receive_round(int fd, uint32_t first, uint32_t packets)
 
 int main(int argc, char **argv)
 {
-	const struct timeval patience = { .tv_sec = 20 };
-	uint32_t rounds, packets, round, i;
+	const struct timeval patience = { .tv_sec = PATIENCE };
+	uint32_t rounds, packets, round;
 	struct frame frame = {};
 	uint64_t begin;
 	int in, out;
@@ -229,8 +273,7 @@ int main(int argc, char **argv)
 	address(&frame, argv[4]);
 	begin = __rdtsc();
 	for (round = 0; round < rounds; round++) {
-		for (i = 0; i < packets; i++)
-			send_one(in, &frame, round * packets + i);
+		send_round(in, out, &frame, round * packets, packets);
 		receive_round(out, round * packets, packets);
 	}
 	printf("{\"packets\": %u, \"ticks\": %llu}\n", rounds * packets,
