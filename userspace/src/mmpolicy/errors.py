@@ -12,7 +12,8 @@ from typing import IO, Any
 
 import click
 
-LOAD = "mmpolicy load"  # next step if the module is not loaded; group.py checks if it can be
+# The next step when the module is not loaded; group.py checks whether it can be loaded.
+LOAD = "mmpolicy load"
 
 
 class Exit(IntEnum):
@@ -21,20 +22,20 @@ class Exit(IntEnum):
     DONE = 0
     FAILED = 1
     USAGE = 2
-    LACKING = 3  # the kernel lacks the module, a hook or a feature
+    LACKING = 3  # The kernel lacks the module, a hook or a feature.
     DENIED = 4
     REFUSED = 5  # the kernel refused the value
-    DRIFT = 6  # verify: the state differs from the manifest
-    INCONCLUSIVE = 7  # the samples of an experiment show neither
-    WORSE = 8  # the treatment of an experiment is worse, or was stopped for harm
-    EXPERIMENT = 9  # an experiment is running, which the change would end
+    DRIFT = 6  # The verb `verify` has found that the state differs from the manifest.
+    INCONCLUSIVE = 7  # The experiment has not enough samples to show a difference.
+    WORSE = 8  # The experiment's treatment is worse, or was stopped for harm.
+    EXPERIMENT = 9  # An experiment is running, and the change would end it.
     INTERNAL = 70  # a bug in this command
 
 
 class Error(click.ClickException):
     """A failure with its exit code and the next step for the user."""
 
-    half = False  # part of the change was made and not rolled back
+    half = False  # True if a part of the change was made and could not be rolled back.
 
     def __init__(
         self, message: str, code: int, next_step: str, number: int = 0, path: str = ""
@@ -46,7 +47,7 @@ class Error(click.ClickException):
         self.path = path
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print the message and the hint; click calls this."""
+        """Print the message and the next step; click calls this method."""
         click.echo(f"mmpolicy: {self.message}", file=file, err=file is None)
         click.echo(f"next: {self.next_step}", file=file, err=file is None)
 
@@ -55,7 +56,7 @@ Remedies = dict[int, tuple[Exit, str]]
 
 
 def explain(number: int, action: str, remedies: Remedies, path: str = "") -> Error:
-    """Turn an errno into an Error, with the exit code and the hint of its remedy."""
+    """Return an error for an errno; `remedies` has exit code and next step by errno."""
     code, hint = remedies.get(number, (Exit.FAILED, "look at the end of dmesg"))
     name = errno.errorcode.get(number, str(number))
     return Error(f"cannot {action}: {name} ({os.strerror(number)})", code, hint, number, path)
@@ -74,7 +75,7 @@ def as_data(err: click.ClickException) -> dict[str, Any]:
 
 
 def pick(kind: str, name: str, names: Iterable[str]) -> str:
-    """Return name if it is one of names, else raise an error with the closest name and the list."""
+    """Return `name` if it is one of `names`, else raise an error that lists them."""
     known = sorted(names)
     if name in known:
         return name

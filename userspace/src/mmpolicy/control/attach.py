@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Attaching and detaching of hooks after a write, and the tasks that delay it."""
+"""Wait until hooks are attached or detached after a write, and name the tasks that delay it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmpolicy.host.machine import Host
 
 UNDER_WAY = ("attaching", "detaching")
 LIMIT_S = 30.0
-TELL_S = 1.0  # a shorter wait is nothing to tell
+TELL_S = 1.0  # Shorter waits are not reported to the operator, as nobody notices them.
 LOOK_AGAIN_S = 0.1
 MOST_BLOCKERS = 5
 
@@ -23,12 +23,12 @@ def blockers(tree: Tree) -> list[str]:
         return []
     try:
         return tree.read(f"{CONTROL}/blockers").splitlines()
-    except Error:  # only root may read it
+    except Error:  # Only root may read this file.
         return []
 
 
 def point_error(tree: Tree) -> str:
-    """Return why a point went back to stock by itself, or nothing."""
+    """Return why the kernel set a point back to stock without a command, or an empty string."""
     path = f"{CONTROL}/point_error"
     return tree.read(path).strip() if tree.exists(path) else ""
 
@@ -59,7 +59,7 @@ def settle(host: Host, tell: Callable[[str], None], limit_s: float = LIMIT_S) ->
 
 
 def settle_to_unload(host: Host, tell: Callable[[str], None]) -> None:
-    """Reset, and wait until all hooks are detached."""
+    """Reset all points to stock, and wait until all hooks are detached."""
     host.tree.write(f"{CONTROL}/reset", "1")
     state = settle(host, tell)
     if state in UNDER_WAY:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What bindings mean for processes."""
+"""Find the profile that applies to a process or a cgroup."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ def profile_of(tree: Tree, state: State, pid: int) -> str:
 
 
 def _has_cgroups(state: State) -> bool:
-    """Tell if any cgroup is bound."""
+    """Return whether any cgroup is bound to a profile."""
     return any(isinstance(key, CgroupBinding) for key in state)
 
 
 def profile_of_cgroup(tree: Tree, state: State, cgroup: str) -> str:
-    """Return the profile of the nearest bound cgroup, from this one on, else the default."""
+    """Return the profile of the nearest cgroup that is bound, from this one upwards, else the
+    default.
+    """
     if not _has_cgroups(state):
         return DEFAULT
     path = PurePosixPath(cgroup)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Changes: planned as a list of writes, made in order, taken back when one is refused."""
+"""Make a list of planned writes in order, and undo them when the kernel refuses one."""
 
 from __future__ import annotations
 
@@ -37,30 +37,33 @@ from mmpolicy.host.step import Step
 
 LOCK = "/run/mmpolicy/change.lock"
 
-# What a write comes from, such as a line of a file, as its error begins.
+# Returns the origin of a write, such as `FILE:7: `, which its error message begins with.
 Origin = Callable[[Write], str]
 
 
 class StateChange(NamedTuple):
-    """The state before and after writes, or the part that they have changed."""
+    """The state before and after a list of writes, or only those entries that the writes changed."""
 
     before: State
     after: State
 
 
 def no_origin(_write: Write) -> str:
-    """Return the origin of a write that no file asked for: nothing to put before its error."""
+    """Return an empty origin, for writes that come from no file."""
     return ""
 
 
 def state_of(tree: Tree, writes: Sequence[Write] = ()) -> State:
-    """Return the state that writes are about; services can be bound without the module, too."""
+    """Return the current state that these writes are to change.
+
+    The binding of a service is a file, so it can be changed while the module is not loaded.
+    """
     alone = writes and all(isinstance(write.key, UnitBinding) for write in writes)
     return read_units(tree) if alone and not tree.is_dir(CONTROL) else read_state(tree)
 
 
 def asked_for(before: State, writes: Sequence[Write]) -> State:
-    """Return the state that writes ask for."""
+    """Return the state that results if all these writes succeed."""
     state = dict(before)
     for write in writes:
         _take(state, write)
@@ -68,7 +71,7 @@ def asked_for(before: State, writes: Sequence[Write]) -> State:
 
 
 def steps_of(before: State, writes: Sequence[Write]) -> Iterator[Step]:
-    """Yield each write with its entry: the value at that moment, and the requested one."""
+    """Yield each write with the value of its entry just before the write, and the requested value."""
     state = dict(before)
     for write in writes:
         off = write.key.off if isinstance(write.key, Setting) else None
@@ -86,10 +89,10 @@ def carry_out(
 ) -> StateChange:
     """Make all writes or none, and read the state back.
 
-    Changes by others in that time are no part of the result, so `revert` leaves them alone.
-    `origin` tells where a write comes from, such as `FILE:7: `; a refusal begins with it. A signal
-    among those that are caught ends it as a refusal does. `finish` is called after the last
-    write.
+    Changes that other processes make meanwhile are not part of the result, so `revert` does not
+    undo them. `origin` returns where a write comes from, such as `FILE:7: `, for error messages. A
+    signal in `caught` stops the writes and undoes them, as a refused write does. `finish` is
+    called after the last write.
     """
     before = state_of(tree, writes)
     ours = dict(before)
@@ -117,13 +120,13 @@ def _make(tree: Tree, ours: State, write: Write, origin: Origin) -> State:
             err.next_step = "mmpolicy reset, which acknowledges it"
         raise
     made = asked_for(ours, [write])
-    with suppress(Error):  # another process has just removed it
+    with suppress(Error):  # Another process may have removed the entry in the meantime.
         _read_back(tree, made, write)
     return made
 
 
 def check_values(tree: Tree, writes: Sequence[Write], origin: Origin) -> None:
-    """Refuse values outside the bounds that the kernel reports; nothing is written."""
+    """Raise an error if a value is outside the bounds that the kernel reports; write nothing."""
     for write in writes:
         told = about(tree, write.key) if isinstance(write.key, Setting) else None
         digits = re.fullmatch(r"-?\d+", write.value)
@@ -143,7 +146,7 @@ def _tell_bounds(tree: Tree, key: Key, err: Error) -> None:
 
 
 def _take(state: State, write: Write) -> None:
-    """Change the state as a write is to change it."""
+    """Apply one planned write to a state in memory."""
     if isinstance(write.key, Profile):
         for key in [key for key in state if _is_of(key, write.key.name)]:
             del state[key]
@@ -154,7 +157,7 @@ def _take(state: State, write: Write) -> None:
 
 
 def _read_back(tree: Tree, state: State, write: Write) -> None:
-    """Apply a write to an in-memory state, without changes by others."""
+    """Update a state in memory with the value that the kernel shows after a write."""
     key = write.key
     if isinstance(key, Profile) and write.result is not None:
         state |= read_profile(Control(tree), key.name)
@@ -168,9 +171,9 @@ def _is_of(key: Key, profile: str) -> bool:
 
 
 def _put_back(tree: Tree, ours: StateChange, err: BaseException, writes: Sequence[Write]) -> None:
-    """Undo the writes that were made, and add the result to the error.
+    """Undo the writes that were made, and add the outcome to the error message.
 
-    Entries that others have changed since stay.
+    Entries that another process has changed since then keep their values.
     """
     told = "; the writes before it were put back"
     try:
@@ -190,9 +193,9 @@ def _put_back(tree: Tree, ours: StateChange, err: BaseException, writes: Sequenc
 
 
 def undo(done: StateChange, now: State) -> tuple[State, list[Key]]:
-    """Return the current state without the change, and the keys that others changed since.
+    """Return the current state without a change, and the entries that were changed again since.
 
-    Entries that the change did not touch stay as they are now.
+    Entries that the change did not touch keep their current values.
     """
     target, conflicts = dict(now), []
     for key in changed_keys(*done):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The counters of the module, in debugfs."""
+"""Read the counters that the module exports in debugfs."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from mmpolicy.host.files import MODULE, MODULE_DIR, Tree
 DEBUGFS = "/sys/kernel/debug"
 COUNTERS = f"{DEBUGFS}/{MODULE}"
 
-Counters = dict[str, dict[str, int]]  # point -> counter -> value
+Counters = dict[str, dict[str, int]]  # Counters by point and by name.
 Rates = dict[str, dict[str, float]]
-Bucket = tuple[float, float]  # nanoseconds: from, and less than
+# A range of nanoseconds: its lower bound, and its upper bound, which is not part of it.
+Bucket = tuple[float, float]
 
-HISTOGRAM = re.compile(r"(.+_ns)_log2_(\d+)(?:_(\d))?")  # an octave of times, or an eighth
+# The name of a histogram's bucket: a factor of two of time, or an eighth of one.
+HISTOGRAM = re.compile(r"(.+_ns)_log2_(\d+)(?:_(\d))?")
 
 
 def counted_profiles(tree: Tree) -> list[str]:
-    """Return the profiles that have counters, or say how to get at them."""
+    """Return the profiles that have counters; the error says how to mount debugfs."""
     try:
         return tree.dirs(COUNTERS)
     except Error as err:
         if err.errno == ENOENT and not tree.exists(MODULE_DIR):
-            check_loaded(tree)  # which says it in the words of all verbs
+            # This raises the error that all verbs raise while the module is not loaded.
+            check_loaded(tree)
         elif err.errno == ENOENT:
             err.next_step = f"mount -t debugfs none {DEBUGFS} (needs CONFIG_DEBUG_FS)"
         raise
 
 
 def read_counters(tree: Tree, profile: str, point: str | None) -> Counters:
-    """Return the counters of one point, or of all."""
+    """Return the counters of one point of a profile, or of all its points."""
     base = f"{COUNTERS}/{pick('profile', profile, counted_profiles(tree))}"
     points = tree.dirs(base)
     chosen = [pick("point", point, points)] if point else points
@@ -47,7 +50,7 @@ def _parse(text: str) -> dict[str, int]:
 
 
 def histograms(counters: Mapping[str, float]) -> dict[str, dict[Bucket, float]]:
-    """Return the counts of each histogram of times, by the name that its sum has."""
+    """Return the bucket counts of each histogram of durations, by the name of its sum counter."""
     found: dict[str, dict[Bucket, float]] = {}
     for name, count in counters.items():
         if match := HISTOGRAM.fullmatch(name):
@@ -83,7 +86,7 @@ def time_of(
 
 
 def rates(old: Counters, new: Counters, seconds: float) -> Rates:
-    """Return the rise of each counter per second; a counter that fell has started again at 0."""
+    """Return the rise of each counter per second; a lower value means that it restarted at 0."""
     result: Rates = {}
     for point, counters in new.items():
         before = old.get(point, {})

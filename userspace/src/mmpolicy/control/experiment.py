@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The experiment of `ab run`: its process, and the settings reserved for it."""
+"""The experiment of `ab run`: its process, and the settings that are reserved for it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 
 LOCK = "/run/mmpolicy/ab.lock"
-RECOVERY = "/run/mmpolicy/knobs.json"  # knobs to restore if the run is killed
-LIVE = "/run/mmpolicy/ab.json"  # where the run is now
-FOLDER = "/var/lib/mmpolicy/ab"  # samples of runs that have no terminal
+RECOVERY = "/run/mmpolicy/knobs.json"  # The kernel knobs to restore if the run is killed.
+LIVE = "/run/mmpolicy/ab.json"  # The file with the current progress of the run.
+FOLDER = "/var/lib/mmpolicy/ab"  # The directory for the samples of runs without a terminal.
 RESTORE = "ab restore, pid "
-RUN = "ab run, pid "  # prefix of the text in the lock
+RUN = "ab run, pid "  # The lock file's text begins with this while `ab run` holds the lock.
 BENCH = "bench, pid "
 PROFILES = {"control": "ab-control", "treatment": "ab-treatment"}
-PATIENCE_S, LOOK_AGAIN_S = 60.0, 0.1  # for its way back
+# How long to wait for a run to restore its settings and end, and the interval between checks.
+PATIENCE_S, LOOK_AGAIN_S = 60.0, 0.1
 
 
 def is_ours(key: Key) -> bool:
-    """Tell if a setting is reserved for the run."""
+    """Return whether a setting is reserved for the experiment."""
     if isinstance(key, Profile):
         return key.name in PROFILES.values()
     if isinstance(key, Setting):
@@ -36,20 +37,20 @@ def is_ours(key: Key) -> bool:
 
 
 def running(tree: Tree) -> str:
-    """Return the process that runs an experiment, in words; empty if there is none."""
+    """Return which process runs an experiment, such as `ab run, pid 7`; empty if none does."""
     holder = tree.holder(LOCK)
     return holder if holder.startswith((RUN, BENCH)) else ""
 
 
 def live(tree: Tree) -> dict[str, Any]:
-    """Return the progress of the run; None if no run is in progress, or it is unknown."""
+    """Return the recorded progress of the run; empty if no run is in progress."""
     if not running(tree).startswith(RUN):
         return {}
     return tree.record(LIVE)
 
 
 def declared(tree: Tree, now: State, target: State) -> State:
-    """Return a target in which a run of this command has its own, whatever a manifest says."""
+    """Return a target state that leaves the settings of a running experiment as they are now."""
     target = wanted_now(tree, target)
     if not running(tree) or not has_arms(now):
         return target
@@ -58,18 +59,18 @@ def declared(tree: Tree, now: State, target: State) -> State:
 
 
 def has_arms(state: State) -> bool:
-    """Tell if an experiment has policies as its arms, and not only knobs of the kernel itself."""
+    """Return whether the experiment compares policies, rather than only knobs of the kernel."""
     return any(Profile(name) in state for name in PROFILES.values())
 
 
 def in_the_way(who: str) -> Error:
-    """Return the error for a change that would end a run."""
+    """Return the error for a change that would end a running experiment."""
     text = f"an experiment runs, which this would end: {who}"
     return Error(text, Exit.EXPERIMENT, "wait for its end; --force ends it, and goes back first")
 
 
 def end_it(tree: Tree) -> None:
-    """Ask the run to end, and wait until it has gone back."""
+    """Ask the running experiment to end, and wait until it has restored its settings."""
     who = running(tree)
     pid = re.match(rf"(?:{RUN}|{BENCH})(\d+)", who)
     if not pid:

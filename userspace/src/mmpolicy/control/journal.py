@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What is kept on disk: every change, so that it can be told of and reverted."""
+"""The journal: a file with every change, so that `log` can list it and `revert` can undo it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ FOLDER = "/var/lib/mmpolicy"
 JOURNAL = f"{FOLDER}/journal.jsonl"
 APPLIED = f"{FOLDER}/applied.toml"
 VERSION = 2
-MOST_BYTES, KEPT = 4 << 20, 1000  # beyond so many bytes, only the last entries stay
-LOOKED_AT = 100  # so many lines at the end have the highest number
-UNSET = "4294967295"  # the login uid of a process without a login
+# Once the file exceeds this size in bytes, only this many of the last entries are kept.
+MOST_BYTES, KEPT = 4 << 20, 1000
+LOOKED_AT = 100  # The highest number is searched for in this many lines at the end of the file.
+UNSET = "4294967295"  # The kernel's value for the login uid of a process that has no login session.
 HINT = "mmpolicy apply FILE, or set, goes to a state of your choice"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One change: the entries that it changed, before and after."""
+    """One change in the journal, with the changed entries before and after it."""
 
     number: int
     time: str
@@ -39,18 +40,19 @@ class Entry:
     who: dict[str, int]
     done: StateChange
     note: str = ""
-    open: bool = False  # begun and not ended; `done` has the requested writes
+    # True if the change has begun and not ended; then `done` holds the requested writes.
+    open: bool = False
 
     def line(self) -> str:
-        """Return it for the log of the system."""
+        """Return the change as one line for the system log."""
         return f"{self.command} by {self.people()}: {'; '.join(self.told())}"
 
     def people(self) -> str:
-        """Return who made it."""
+        """Return the users that made the change, such as `uid 0, sudo uid 1000`."""
         return ", ".join(f"{name} {number}" for name, number in self.who.items())
 
     def told(self) -> list[str]:
-        """Return what changed, in words."""
+        """Return a description of each entry that the change altered."""
         before, after = self.done
         note = "was cut off; it asked for:" if self.open else self.note
         return [note] * bool(note) + [
@@ -59,7 +61,7 @@ class Entry:
         ]
 
     def to_json(self) -> str:
-        """Return it as a line of the journal."""
+        """Return the change as one line of the journal in JSON."""
         before, after = self.done
         changes = [
             {**to_record(key), "before": before.get(key), "after": after.get(key)}
@@ -98,7 +100,7 @@ def boot_of(tree: Tree) -> str:
 
 
 def _who(tree: Tree) -> dict[str, int]:
-    """Return the acting user, and the users by sudo and by login."""
+    """Return the acting user, and the users who called sudo and who logged in."""
     login = "/proc/self/loginuid"
     found = {
         "uid": str(os.getuid()),
@@ -109,9 +111,9 @@ def _who(tree: Tree) -> dict[str, int]:
 
 
 def read_journal(tree: Tree, bad: Callable[[int, Exception], None]) -> list[Entry]:
-    """Return all changes that are known, the oldest first; `bad` is told of each damaged line.
+    """Return all readable changes, the oldest first; call `bad` for each damaged line.
 
-    A change has a line when it begins and one when it has ended, of which the last one counts.
+    A change has one line when it begins and one when it has ended; the last one counts.
     """
     if not tree.exists(JOURNAL):
         return []
@@ -127,20 +129,20 @@ def read_journal(tree: Tree, bad: Callable[[int, Exception], None]) -> list[Entr
 
 
 def whatever(_number: int, _err: Exception) -> None:
-    """Pass over a damaged line."""
+    """Ignore a damaged line of the journal."""
 
 
 def damaged(tree: Tree, number: int, why: Exception) -> Error:
-    """Return the error for a damaged line."""
+    """Return the error for a damaged line of the journal."""
     text = f"{tree.real(JOURNAL)}, line {number}, is damaged: {why}"
     return Error(text, Exit.FAILED, f"{HINT}; then remove the file")
 
 
 def whole_journal(tree: Tree) -> list[Entry]:
-    """Return all changes; raises an error if one is not known.
+    """Return all changes; raise an error if one of them is unreadable.
 
-    A line that a crash has cut off is passed over, unless it is the last one: what it was about
-    is not known then.
+    A line that a crash truncated is ignored, unless it is the last one: then the effect of the
+    last change is unknown.
     """
     found: dict[int, Exception] = {}
     entries = read_journal(tree, found.__setitem__)
@@ -152,7 +154,7 @@ def whole_journal(tree: Tree) -> list[Entry]:
 
 
 def _kept(tree: Tree, entry_of: Callable[[int], Entry]) -> Entry:
-    """Add an entry, which gets the next number."""
+    """Append an entry to the journal, with the next free number."""
     made: list[Entry] = []
 
     def line_of(text: str) -> str:
@@ -170,7 +172,7 @@ def record(
     tree: Tree, command: str, done: StateChange, note: str = "", begun: Entry | None = None,
     is_open: bool = False,
 ) -> Entry | None:  # fmt: skip
-    """Record a change unless it is empty, or the end of one that has begun."""
+    """Append a change to the journal. Skip an empty one, unless it ends a change that was begun."""
     keys = changed_keys(*done)
     if not keys and not note and not begun:
         return None
@@ -187,7 +189,7 @@ def record(
 
 
 def _last_number(text: str) -> int:
-    """Return the highest number of a change, 0 without one."""
+    """Return the highest number of a change in the journal's text, 0 without one."""
     numbers = [0]
     for line in text.splitlines()[-LOOKED_AT:]:
         try:
@@ -198,7 +200,7 @@ def _last_number(text: str) -> int:
 
 
 def part_of(now: State, entry: Entry) -> StateChange:
-    """Return the effect on the state of a change that was cut off."""
+    """Return which of the requested writes of an interrupted change are in force now."""
     new = {key.name for key in entry.done.after if isinstance(key, Profile)}
     keys = {*changed_keys(*entry.done)}
     keys |= {key for key in now if isinstance(key, Setting) and key.profile in new}
@@ -206,7 +208,7 @@ def part_of(now: State, entry: Entry) -> StateChange:
 
 
 def _in_force(tree: Tree) -> list[Entry]:
-    """Return the changes since the module was loaded, or reset, in this boot."""
+    """Return the changes since the module was loaded or reset in this boot."""
     found: list[Entry] = []
     for entry in read_journal(tree, whatever):
         fresh = entry.boot != boot_of(tree) or entry.command in ("load", "unload", "reset")
@@ -220,12 +222,14 @@ def known_state(tree: Tree) -> State:
 
 
 def cut_off(tree: Tree) -> Entry | None:
-    """Return the change that has begun and not ended, if there is one."""
+    """Return the last change that has begun and not ended, or None."""
     return next((entry for entry in reversed(_in_force(tree)) if entry.open), None)
 
 
 def last_changes(tree: Tree, after: int | None) -> tuple[list[Entry], StateChange]:
-    """Return the last change, or all after the one of that number, and their joint effect."""
+    """Return the last change, or all changes after one with a given number, and their joint
+    effect.
+    """
     known = whole_journal(tree)
     if known and after not in (None, known[0].number - 1, *(each.number for each in known)):
         raise Error(f"no change {after} is known", Exit.USAGE, "mmpolicy log lists them")
@@ -241,7 +245,7 @@ def last_changes(tree: Tree, after: int | None) -> tuple[list[Entry], StateChang
 
 
 def _together(changes: Sequence[StateChange]) -> StateChange:
-    """Return what changes have made of the state, one after the other."""
+    """Return the joint effect on the state of changes that were made one after the other."""
     before: State = {}
     after: State = {}
     seen = set()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a state is made of: each thing that can be set has a type, a checked name and a path.
+"""The keys of a state: every entry that can be set has a type, a checked name and a path.
 
-A name comes from an operator, a manifest or a journal. None becomes part of a path unchecked.
+A name may come from an operator, a manifest or the journal. It is checked before it becomes part
+of a path.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ PROFILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")  # the kernel's own rule
 NO_PROFILES = (NO_ARM, "create", "delete", "experiment", "measure")
 MANIFESTS = "/etc/mmpolicy"  # what mmpolicy.service applies
 UNIT_NAME = re.compile(r"[\w:.\\@-]{1,240}\.service", re.ASCII)
-WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")  # names of points, policies and knobs
+# The form of the names of points, policies and knobs.
+WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
 def _check_profile(name: str) -> None:
@@ -53,18 +55,18 @@ class Lease:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return what keys are sorted by."""
+        """Return the tuple by which keys are sorted."""
         return ("lease",)
 
 
 @dataclass(frozen=True)
 class ExperimentFile:
-    """One file of the experiment."""
+    """One file in the kernel's directory of the experiment."""
 
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse a name that no file of the module has."""
+        """Raise an error for a name that no file of the module can have."""
         _check_words(self.name)
 
     @property
@@ -74,18 +76,18 @@ class ExperimentFile:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return what keys are sorted by."""
+        """Return the tuple by which keys are sorted."""
         return "experiment", self.name
 
 
 @dataclass(frozen=True)
 class Profile:
-    """That there is a profile; its value is empty."""
+    """The existence of a profile; its value in a state is an empty string."""
 
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse names that the kernel refuses."""
+        """Raise an error for a name that the kernel refuses."""
         _check_profile(self.name)
 
     @property
@@ -95,32 +97,32 @@ class Profile:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return what keys are sorted by."""
+        """Return the tuple by which keys are sorted."""
         return "profiles", self.name
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A knob of a policy or, without one, of a point; or the choice of the policy itself."""
+    """A knob of a policy or of a point, or the policy that is chosen for a point."""
 
     profile: str
     point: str
-    policy: str  # "" for what belongs to the point
+    policy: str  # The policy is empty if the setting belongs to the point itself.
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse names that could lead elsewhere."""
+        """Raise an error for a name that could lead to another file, such as `..`."""
         _check_profile(self.profile)
         _check_words(self.point, self.name, *filter(None, [self.policy]))
 
     @property
     def is_choice(self) -> bool:
-        """Tell if this is which policy the point has."""
+        """Return whether this setting chooses the policy of the point."""
         return not self.policy and self.name == "policy"
 
     @property
     def is_shadow(self) -> bool:
-        """Tell if this is which policy the point asks without obeying it."""
+        """Return whether this setting names the shadow: a policy that is asked and not obeyed."""
         return not self.policy and self.name == "shadow"
 
     @property
@@ -130,12 +132,12 @@ class Setting:
 
     @property
     def below(self) -> str:
-        """Return its path below the point."""
+        """Return the setting's path relative to its point."""
         return "/".join(filter(None, (self.policy, self.name)))
 
     @property
     def inside(self) -> str:
-        """Return its path in the profile."""
+        """Return the setting's path relative to its profile."""
         return f"{self.point}/{self.below}"
 
     @property
@@ -145,22 +147,22 @@ class Setting:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return what keys are sorted by."""
+        """Return the tuple by which keys are sorted."""
         return "profiles", self.profile, *filter(None, (self.point, self.policy, self.name))
 
     def of(self, profile: str) -> Setting:
-        """Return this setting in another profile."""
+        """Return the same setting in another profile."""
         return replace(self, profile=profile)
 
 
 def choice(profile: str, point: str) -> Setting:
-    """Return the setting that says which policy a point has."""
+    """Return the setting that chooses the policy of a point."""
     return Setting(profile, point, "", "policy")
 
 
 @dataclass(frozen=True)
 class CgroupBinding:
-    """The profile that a cgroup is bound to, by the cgroup's id."""
+    """The binding of a cgroup to a profile; the cgroup is known by its id, an inode number."""
 
     number: int
 
@@ -170,17 +172,19 @@ class CgroupBinding:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return what keys are sorted by."""
+        """Return the tuple by which keys are sorted."""
         return "cgroups", f"{self.number:020}"
 
     def path(self, profile: str) -> str:
-        """Return the file that binds it to a profile."""
+        """Return the file that binds cgroups to a profile."""
         return f"{Profile(profile).path}/cgroups"
 
 
 @dataclass(frozen=True)
 class ProcessBinding:
-    """The profile that a process is bound to. Its start tells it from a later one."""
+    """The binding of a process. Its start time distinguishes it from a later process of that
+    number.
+    """
 
     number: int
     start: int  # in ticks since boot
@@ -191,62 +195,62 @@ class ProcessBinding:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return what keys are sorted by."""
+        """Return the tuple by which keys are sorted."""
         return "pids", f"{self.number:020}", f"{self.start:020}"
 
     def path(self, profile: str) -> str:
-        """Return the file that binds it to a profile."""
+        """Return the file that binds processes to a profile."""
         return f"{Profile(profile).path}/pids"
 
 
 @dataclass(frozen=True)
 class UnitBinding:
-    """The profile that a service is bound to whenever it starts, by a file of its own."""
+    """The binding of a service to a profile at each of its starts, by a manifest of its own."""
 
     unit: str
 
     def __post_init__(self) -> None:
-        """Refuse what systemd would never call a service."""
+        """Raise an error for a name that systemd does not accept for a service."""
         if not UNIT_NAME.fullmatch(self.unit):
             hint = "systemctl list-units lists them"
             raise Error(f"{self.unit!r} is no name of a service", Exit.USAGE, hint)
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return what keys are sorted by."""
+        """Return the tuple by which keys are sorted."""
         return "units", self.unit
 
     @property
     def path(self) -> str:
-        """Return its file."""
+        """Return the path of the manifest that binds the service."""
         return f"{MANIFESTS}/90-{self.unit}.toml"
 
 
 @dataclass(frozen=True)
 class AbsentCgroup:
-    """A cgroup that a manifest binds and that is not there. Nothing can be written for it."""
+    """A cgroup that a manifest binds and that does not exist, so nothing is written for it."""
 
     given: str
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return what keys are sorted by."""
+        """Return the tuple by which keys are sorted."""
         return "cgroups", self.given
 
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A policy in BPF that is loaded; its value is the SHA-256 of its object."""
+    """A loaded policy that is a BPF program; its value is the SHA-256 of its object file."""
 
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse a name that no policy of the module has."""
+        """Raise an error for a name that no policy of the module can have."""
         _check_words(self.name)
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return what keys are sorted by."""
+        """Return the tuple by which keys are sorted."""
         return "policies", self.name
 
 
@@ -290,6 +294,6 @@ def to_record(key: Key) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any]) -> Key:
-    """Return the key of a record; raises an error if it is not one of ours."""
+    """Return the key that a JSON record describes; raise an error for an unknown kind."""
     fields = dict(record)
     return KINDS[fields.pop("kind")](**fields)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Names of the entries of a state, for people and for programs."""
+"""The names of the entries of a state, in text for people and in JSON."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import CONTROL, Tree
 
-DIGITS = 12  # of a SHA-256, for people
+DIGITS = 12  # The number of digits of a SHA-256 that are shown to people.
 
 
 def cgroups_of(tree: Tree, keys: Iterable[Key]) -> dict[str, str]:
-    """Return the paths of cgroups by id; they are only looked for if a key needs one.
+    """Return the paths of cgroups by id; the cgroup tree is walked only if a key needs it.
 
-    Where cgroup v2 is not mounted, there are none, and numbers have to do.
+    Where cgroup v2 is not mounted, the result is empty, and the ids are shown.
     """
     if not any(isinstance(key, CgroupBinding) for key in keys):
         return {}
@@ -40,7 +40,7 @@ def cgroups_of(tree: Tree, keys: Iterable[Key]) -> dict[str, str]:
 
 
 def label_of(key: Key, paths: Mapping[str, str] | None = None) -> str:
-    """Return what people call a key; paths are those of cgroups by id, if they are known."""
+    """Return the name of a key for people; `paths` are those of cgroups by id, if known."""
     if isinstance(key, CgroupBinding):
         gone = f"{key.number} (gone)" if paths is not None else str(key.number)
         return f"cgroup {(paths or {}).get(str(key.number), gone)}"
@@ -60,14 +60,14 @@ def label_of(key: Key, paths: Mapping[str, str] | None = None) -> str:
 
 
 def json_label_of(key: Key, paths: Mapping[str, str]) -> str:
-    """Return what JSON calls a key: its path, where it has one of its own."""
+    """Return the name of a key in JSON: its path in the control tree, unless it shares one."""
     if isinstance(key, (CgroupBinding, ProcessBinding, AbsentCgroup, Profile, LoadedPolicy)):
         return label_of(key, paths)
     return key.path
 
 
 def shown(key: Key, value: str | None) -> str:
-    """Return a value as people read it."""
+    """Return a value as it is shown to people."""
     if value is None:
         return "-"
     if isinstance(key, LoadedPolicy):
@@ -76,7 +76,7 @@ def shown(key: Key, value: str | None) -> str:
 
 
 def telling_keys(before: State, after: State) -> list[Key]:
-    """Return the keys that changed, without the settings of profiles that came or went."""
+    """Return the changed keys, without the settings of profiles that were created or deleted."""
     keys = changed_keys(before, after)
     whole = {key.name for key in keys if isinstance(key, Profile)}
     return [key for key in keys if not (isinstance(key, Setting) and key.profile in whole)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The `maintain` that runs on this host: one at a time, and its work, for other verbs to show.
+"""The record of the `maintain` process of this host, so that other commands can show its work.
 
-It keeps a record while it holds a lock. The kernel drops the lock when it dies, however that
-happens, and a record without the lock counts for nothing.
+Only one process runs at a time. It updates its record while it holds a lock, which the kernel
+releases when the process dies. A record without the lock is out of date and ignored.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ HOLDER = "maintain, pid "
 
 
 def live(tree: Tree) -> dict[str, Any]:
-    """Return the record of the one that runs; empty if none does."""
+    """Return the record of the running `maintain` process; empty if none runs."""
     if not tree.holder(LOCK).startswith(HOLDER):
         return {}
     return tree.record(LIVE)
 
 
 def line_of(found: dict[str, Any]) -> str:
-    """Return a record in one line."""
+    """Return the record of a `maintain` process as one line of text."""
     services = found["services"]
     sums = {name: sum(each[name] for each in services)
             for name in ("collapsed_kib", "given_back_kib", "again")}  # fmt: skip

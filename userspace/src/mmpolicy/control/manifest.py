@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Manifests: the whole state as one TOML file, with cgroups by path.
 
-What a manifest does not name is stock, off or not there. Three things stay as they are: knobs, as
-only the kernel knows their defaults, bindings of processes, which no file can name, and those of
-owners. Policies in BPF that it does not name stay loaded.
+An entry that a manifest does not name becomes stock, off or is deleted. Exceptions stay as they
+are: knobs, as only the kernel knows their defaults, bindings of processes, which no file can name,
+bindings that another program owns, and loaded policies in BPF.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ VERSION = "1"
 TABLES = ("bindings", "experiment", "maintain", "policies", "profiles")
 OFF: State = {LEASE: "0", ENABLED: "0", CONTROL_ARM: NO_ARM, TREATMENT_ARM: NO_ARM}
 WHOLE_HOST = "0"
-LEAST_CPU, MOST_CPU = 0.1, 100.0  # percent of a CPU, for `maintain`
-# A service, also by its path as `save` prints it; not one of a user, nor in a container.
+# The bounds of the CPU budget of `maintain`, in percent of one CPU.
+LEAST_CPU, MOST_CPU = 0.1, 100.0
+# A service, by name or by its path as `save` prints it; not one of a user or in a container.
 SERVICE = re.compile(r"(?:/(?:[\w:.\\-]+\.slice/)+)?([\w:.\\@-]+?)(?:\.service)?")
 OTHER = re.compile(r".*\.(slice|scope|socket|mount|swap|target|timer|device|path)")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -66,7 +67,7 @@ def _word(value: Any) -> str:
 
 
 def _entries(name: str, text: str) -> dict[TomlKey, Any]:
-    """Return the content of a file; raises Error if it is no TOML or has no version."""
+    """Return the keys and values of a file; raise an error if it is not TOML or has no version."""
     try:
         found = dict(leaves(tomllib.loads(text)))
     except (tomllib.TOMLDecodeError, RecursionError) as err:
@@ -78,14 +79,14 @@ def _entries(name: str, text: str) -> dict[TomlKey, Any]:
 
 
 class Maintained(NamedTuple):
-    """What `maintain` works for."""
+    """The part of a manifest that configures `maintain`."""
 
     cpu: float | None  # percent
     services: list[str]  # units and cgroups
 
 
 class Manifest:
-    """What one or more files say that the state should be; the last to name an entry wins."""
+    """The state that one or more files ask for; of files that name one entry, the last one wins."""
 
     def __init__(self, name: str, files: Sequence[tuple[str, str]]) -> None:
         self.name = name
@@ -95,14 +96,14 @@ class Manifest:
         for file, text in files:
             self._entries |= _entries(file, text)
             self._places |= {key: (file, line) for key, line in key_lines(text).items()}
-        self._cgroups: dict[int, str] = {}  # id -> its name in the file
+        self._cgroups: dict[int, str] = {}  # The name in the manifest of each cgroup, by its id.
         self._absent_scope = ""
 
     @classmethod
     def read(cls, name: str, bad: Callable[[Error], None] | None = None) -> Manifest:
-        """Return the manifest in a file, or in all *.toml of a folder.
+        """Return the manifest in a file, or in all *.toml files of a directory.
 
-        A file that cannot be read is left out if there is a callback for its error.
+        If there is a callback, it gets the errors of files that cannot be read, which are skipped.
         """
         files = []
         for path in files_of(name):
@@ -119,17 +120,17 @@ class Manifest:
 
     @classmethod
     def applied(cls, tree: Tree) -> Manifest | None:
-        """Return the last one that was applied, if one was."""
+        """Return the manifest that was applied last, None if there is none."""
         name = str(tree.real(APPLIED))
         return cls(name, [(name, tree.read(APPLIED))]) if tree.exists(APPLIED) else None
 
     def without(self, message: str) -> Manifest | None:
-        """Return it without the file that an error is about, nothing if it is about none."""
+        """Return the manifest without the file that an error names; None if it names none."""
         rest = [each for each in self.files if not message.startswith(f"{each[0]}:")]
         return Manifest(self.name, rest) if len(rest) < len(self.files) else None
 
     def text(self) -> str:
-        """Return the manifest as one file."""
+        """Return the manifest as the text of one file."""
         import tomli_w
 
         data: dict[str, Any] = {}
@@ -138,7 +139,7 @@ class Manifest:
         return tomli_w.dumps(data)
 
     def bindings(self, bad: Callable[[Error], None]) -> dict[str, str]:
-        """Return the profile of each cgroup by its name in the files; absent ones are reported."""
+        """Return the profile of each cgroup by its name in the files; call `bad` for errors."""
         found = {}
         for key in self._entries:
             if key[0] == "bindings" and len(key) == 2:
@@ -150,12 +151,12 @@ class Manifest:
         return found
 
     def _line(self, key: TomlKey) -> str:
-        """Return `FILE:LINE: ` of the first line about a key, `FILE: ` without one."""
+        """Return `FILE:LINE: ` of the first line that sets the key, or `FILE: ` if none does."""
         places = [at for each, at in self._places.items() if each[: len(key)] == key]
         return "{}:{}: ".format(*min(places)) if places else f"{self.name}: "
 
     def where(self, write: Write) -> str:
-        """Return the line that a write comes from."""
+        """Return `FILE:LINE: ` of the line that a write comes from."""
         if isinstance(write.key, CgroupBinding):
             number = write.key.number
             return self._line(("bindings", self._cgroups.get(number, str(number))))
@@ -163,7 +164,7 @@ class Manifest:
 
     @contextmanager
     def _at(self, key: TomlKey) -> Iterator[None]:
-        """Let errors begin with the line of the key; a bad manifest is a failure."""
+        """Put the line of a key in front of errors in this block, and make them exit with failure."""
         try:
             yield
         except Error as err:
@@ -172,10 +173,10 @@ class Manifest:
             raise
 
     def target(self, tree: Tree, now: State) -> State:
-        """Return the state that the manifest asks for, on a host whose state is now.
+        """Return the state that the manifest asks for, given the current state of the host.
 
-        A cgroup that is not there is there as absent; nothing can be written for it. Without any
-        file, all is to stay.
+        A cgroup that does not exist gets a key of its own, for which nothing is written. Without
+        any manifest file, the current state is the target.
         """
         if not self._entries:
             return dict(now)
@@ -191,20 +192,21 @@ class Manifest:
         self._absent = {key.name for key in sources if key not in now}
         self._finder = Finder(tree)
         self._units = Units(tree, partial(cgroup_paths, tree))
-        # An instance that is named itself goes before its template, whatever their order.
+        # An instance that the manifest names goes before its template, whatever their order in the
+        # file.
         for key, value in sorted(self._entries.items(), key=lambda each: not _of_template(each[0])):
             with self._at(key):
                 state |= self._entry(tree, now, key, value)
         return state
 
     def check_scope(self) -> None:
-        """Fail if the experiment is for a cgroup that is not there."""
+        """Raise an error if the experiment is limited to a cgroup that does not exist."""
         if self._absent_scope:
             text = f"{self._line(_toml_key(SCOPE))}no cgroup '{self._absent_scope}'"
             raise Error(text, Exit.FAILED, "start the service of this cgroup, or correct the path")
 
     def no_cgroup(self, key: AbsentCgroup) -> Error:
-        """Return what to say of a cgroup that is not there."""
+        """Return the error for a cgroup of the manifest that does not exist."""
         line, unit = self._line(("bindings", key.given)), service_of(key.given)
         skip = "or apply with --skip-missing"
         if not unit or not self._units.files:
@@ -223,7 +225,7 @@ class Manifest:
         return {key[1] for key in self._entries if key[0] == "profiles" and len(key) > 1}
 
     def maintained(self) -> Maintained:
-        """Return what `maintain` works for, and its budget."""
+        """Return the services that `maintain` works for, and its CPU budget."""
         cpu, services = None, dict[str, bool]()
         for key, value in self._entries.items():
             if key[0] == "maintain" and len(key) > 1:
@@ -236,7 +238,7 @@ class Manifest:
         return Maintained(cpu, [name for name, wanted in services.items() if wanted])
 
     def sources(self) -> dict[LoadedPolicy, Source]:
-        """Return the policies in BPF to load, with their objects."""
+        """Return the policies in BPF that the manifest loads, with their object files."""
         names = sorted({key[1] for key in self._entries if key[0] == "policies" and len(key) > 1})
         found = {}
         for name in names:
@@ -258,9 +260,10 @@ class Manifest:
         return Source(file, sha256)
 
     def _entry(self, tree: Tree, now: State, key: TomlKey, value: Any) -> State:
-        """Return what one entry of the file means."""
+        """Return the part of the state that one entry of the manifest asks for."""
         table, *rest = key
-        if table == "profiles" and len(rest) == 1 and value == {}:  # a profile that is all stock
+        # An empty table is a profile in which all points are at stock.
+        if table == "profiles" and len(rest) == 1 and value == {}:
             return {Profile(rest[0]): ""}
         if key == ("version",):
             pick("version of a manifest", _word(value), [VERSION])
@@ -277,21 +280,21 @@ class Manifest:
             return {Profile(profile): "", setting: _word(value)}
         if table == "experiment" and len(rest) == 1 and ExperimentFile(rest[0]) in now:
             return {ExperimentFile(rest[0]): self._scope(rest[0], _word(value))}
-        if table == "maintain" and rest:  # of no concern to the kernel
+        if table == "maintain" and rest:  # The kernel has no setting for `maintain`.
             _maintained(rest, value)
             return {}
         if table in TABLES and not rest and value == {}:
             return {}
-        if table == "policies" and rest:  # sources() has judged it
+        if table == "policies" and rest:  # The method sources() has checked these entries.
             return {}
         known = ["version", *TABLES, *map(_path_in_file, now)]
         pick("entry of a manifest", ".".join(key), [each for each in known if each])
         raise Error(f"nothing can be set by {'.'.join(key)} alone", Exit.FAILED, HINT)
 
     def _cgroups_of(self, given: str) -> list[CgroupBinding | AbsentCgroup]:
-        """Return the cgroups that a name is of: those of all instances, where it is a template.
+        """Return the cgroups that a name in a manifest means; a template means all its instances.
 
-        A service is found by its name where its path has changed, and by an alias.
+        A service whose cgroup has another path now is found by its name or an alias.
         """
         unit = service_of(given)
         try:
@@ -316,7 +319,7 @@ class Manifest:
 
 
 def _maintained(key: list[str], value: Any) -> tuple[str, float]:
-    """Return a service, and if it is wanted; or no name, and the budget in percent."""
+    """Return a service and whether it is maintained; or an empty name and the budget in percent."""
     if key == ["cpu"] and not isinstance(value, bool) and isinstance(value, (int, float)):
         if not LEAST_CPU <= value <= MOST_CPU:
             text = f"a budget of {value:g} % of a CPU is not within {LEAST_CPU:g} to {MOST_CPU:g}"
@@ -330,7 +333,7 @@ def _maintained(key: list[str], value: Any) -> tuple[str, float]:
 
 
 def service_of(cgroup: str) -> str | None:
-    """Return the name of the service that a manifest means by a cgroup, if it means one."""
+    """Return the service that a manifest's cgroup name means, None for another cgroup."""
     found = SERVICE.fullmatch(cgroup)
     return f"{found[1]}.service" if found and not OTHER.fullmatch(cgroup) else None
 
@@ -341,7 +344,7 @@ def _of_template(key: TomlKey) -> bool:
 
 
 def _toml_key(key: Key) -> TomlKey:
-    """Return where a manifest has a key, nowhere for one that it does not have."""
+    """Return the path of a key in a manifest, an empty one if manifests do not have it."""
     if isinstance(key, Lease):
         return ("lease_ms",)
     if isinstance(key, ExperimentFile):
@@ -356,12 +359,12 @@ def _toml_key(key: Key) -> TomlKey:
 
 
 def _path_in_file(key: Key) -> str:
-    """Return the settings other than profiles and bindings."""
+    """Return the dotted path in a manifest of a lease or an experiment file, else an empty string."""
     return ".".join(_toml_key(key)) if isinstance(key, (Lease, ExperimentFile)) else ""
 
 
 def _left_alone(now: State, names: set[str]) -> State:
-    """Return profiles with every point stock and no shadow, and knobs as they are."""
+    """Return these profiles with every point at stock and no shadow, and with their current knobs."""
     state: State = {}
     for name in names & set(profiles_of(now)):
         state[Profile(name)] = ""
@@ -379,9 +382,10 @@ def _find_setting(
     value: Any,
     absent: Container[str],
 ) -> Setting:
-    """Return a setting; refuse names that the kernel does not know. Values are its business.
+    """Return the key of a setting in a manifest; raise an error if the kernel has no such setting.
 
-    Of policies in BPF that are still to be loaded it knows nothing.
+    The value is checked by the kernel. The settings of a policy in `absent`, which is still to be
+    loaded, cannot be checked.
     """
     like = profile if Profile(profile) in now else DEFAULT
     known = list(settings_of(now, like))
@@ -396,7 +400,7 @@ def _find_setting(
 
 
 def undeclare(tree: Tree, profile: str) -> None:
-    """Take a profile, and what is bound to it, out of the manifest that was applied last."""
+    """Remove a profile, and the bindings to it, from the manifest that was applied last."""
     import tomli_w
 
     data: dict[str, Any] = tomllib.loads(tree.read(APPLIED)) if tree.exists(APPLIED) else {}
@@ -408,10 +412,10 @@ def undeclare(tree: Tree, profile: str) -> None:
 
 
 def save(tree: Tree, state: State) -> str:
-    """Return the manifest of a state.
+    """Return a manifest that describes a state.
 
-    A lease is left out, as no command renews it after a boot, a cgroup that has no name, and what
-    an owner binds.
+    It omits a lease, as no command renews it after a boot, cgroups without a name, and bindings
+    that another program owns.
     """
     import tomli_w
 

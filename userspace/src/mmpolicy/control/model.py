@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the kernel offers: profiles, points, policies and knobs, all found in the tree."""
+"""The kernel's profiles, points, policies and knobs, as they are found in the control tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Knobs = dict[str, Setting]  # by name
 
 
 class About(NamedTuple):
-    """What the module tells of a knob."""
+    """The description of a knob by the module: its bounds and its default."""
 
     min: int
     max: int
@@ -28,12 +28,12 @@ class About(NamedTuple):
 
     @property
     def range(self) -> str:
-        """Return its bounds as people read them."""
+        """Return the bounds of the knob as text, such as `0..9`."""
         return f"{self.min}..{self.max}"
 
 
 def about(tree: Tree, knob: Setting) -> About | None:
-    """Return the description of a knob by the module; empty for an old module without one."""
+    """Return the module's description of a knob; None if the loaded module is too old to have one."""
     path = f"{KNOBS}/{knob.inside}"
     if not tree.is_dir(path):
         return None
@@ -43,13 +43,13 @@ def about(tree: Tree, knob: Setting) -> About | None:
 
 
 def is_as_created(tree: Tree, key: Setting, value: str) -> bool:
-    """Tell if a setting of a new profile has this value without a write."""
+    """Return whether a setting of a new profile has this value without a write."""
     told = about(tree, key)
     return value == (str(told.default) if told else key.off)
 
 
 class Point(NamedTuple):
-    """One decision in one profile: its policies and its knobs."""
+    """One kernel decision in one profile, with its policies and knobs."""
 
     profile: str
     name: str
@@ -60,7 +60,7 @@ class Point(NamedTuple):
 
     @property
     def choice(self) -> Setting:
-        """Return the setting that says which policy is active."""
+        """Return the setting that chooses the policy of this point."""
         return choice(self.profile, self.name)
 
     def settings(self) -> Iterator[Setting]:
@@ -74,7 +74,7 @@ class Point(NamedTuple):
         return {name: told for name, told in found.items() if told}
 
     def find_knob(self, policy: str, knob: str) -> Setting:
-        """Return a knob: the policy's own first, then the point's common ones."""
+        """Return a knob by name: one of the policy comes first, then one common to the point."""
         found = self.common | self.knobs.get(policy, {})
         owners = [owner for owner, knobs in self.knobs.items() if knob in knobs]
         if knob not in found and owners:
@@ -85,7 +85,7 @@ class Point(NamedTuple):
 
 
 def active_of(tree: Tree, path: str) -> tuple[str, tuple[str, ...]]:
-    """Return the active policy and all policies of a file like `stock [fixed] never`."""
+    """Return the active policy and all policies in a text like `stock [fixed] never`."""
     words = tree.read(path).split()
     marked = [word.strip("[]") for word in words if word.startswith("[")]
     if len(marked) != 1:
@@ -95,13 +95,13 @@ def active_of(tree: Tree, path: str) -> tuple[str, tuple[str, ...]]:
 
 
 def lacking(tree: Tree, point: str, policy: str = "") -> str:
-    """Return why this kernel lacks a point, or one of its policies; empty if it has it."""
+    """Return why this kernel lacks a point or one of its policies; empty if it has it."""
     path = f"{CONTROL}/policies/{point}/{policy}" if policy else f"{CONTROL}/points/{point}"
     return tree.read(path).partition("unavailable: ")[2] if tree.exists(path) else ""
 
 
 def lacking_policies(tree: Tree, point: Point) -> dict[str, str]:
-    """Return the policies of a point that this kernel does not have, and why not."""
+    """Return the policies of a point that this kernel does not support, with the reasons."""
     found = {name: lacking(tree, point.name, name) for name in point.policies}
     return {name: reason for name, reason in found.items() if reason}
 
@@ -125,7 +125,7 @@ def lease_of(tree: Tree) -> dict[str, int]:
 
 
 def check_abi(tree: Tree) -> str:
-    """Return the ABI of the loaded module if it is one we know."""
+    """Return the ABI number of the loaded module; raise an error for an unknown one."""
     abi = tree.read(f"{CONTROL}/abi")
     if abi not in KNOWN_ABI:
         text = f"{tree.real(CONTROL)}/abi is {abi}, this tool knows {', '.join(KNOWN_ABI)}"
@@ -134,7 +134,7 @@ def check_abi(tree: Tree) -> str:
 
 
 class Control:
-    """The control tree of a loaded module."""
+    """Reads the control tree of a loaded module."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree

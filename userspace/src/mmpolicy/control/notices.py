@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Notices for an operator: changes and experiments of others, running or left unfinished."""
+"""Notices for an operator about changes and experiments that run, or that were left unfinished."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from mmpolicy.host.files import Tree
 
 
 class Notice(NamedTuple):
-    """An unfinished change or run, its subject, and the command that finishes it."""
+    """A notice about an unfinished change or run, with the command that finishes it."""
 
     name: str
     text: str
     next_step: str
 
     def line(self) -> str:
-        """Return it in one line."""
+        """Return the notice as one line."""
         return f"{self.text}: {self.next_step}"
 
 
 def half_made(tree: Tree) -> Notice | None:
-    """Return a notice of a change that was killed, unless its command still runs."""
+    """Return a notice of a change whose process was killed; None while its process still runs."""
     try:
         entry = None if tree.holder(LOCK) else cut_off(tree)
-    except Error:  # an ordinary user may not read it
+    except Error:  # Users other than root may not read the journal.
         return None
     return told_of(entry) if entry else None
 
 
 def told_of(entry: Entry, verb: str = "revert") -> Notice:
-    """Return what to say of a change that was cut off, and of the verb that takes it back."""
+    """Return the notice for an interrupted change, with the verb that undoes it."""
     text = f"change {entry.number}, '{entry.command}' of {entry.time}, was cut off"
     hint = f"mmpolicy {verb} takes back what it has done"
     return Notice("cut_off", f"{text}, and may be half made", hint)
 
 
 def knobs_left(tree: Tree) -> Notice | None:
-    """Return a notice of kernel knobs that a killed run has left changed."""
+    """Return a notice of kernel knobs that a killed experiment did not restore."""
     if not tree.exists(RECOVERY) or tree.holder(RUNS):
         return None
     text = "a killed experiment has left knobs of the kernel changed"
@@ -53,7 +53,7 @@ def knobs_left(tree: Tree) -> Notice | None:
 
 
 def proofs(tree: Tree) -> Iterator[Notice]:
-    """Yield a notice of each setting of `try` that its continued proof has left or taken back."""
+    """Yield a notice of each setting that `try --watch` left at stock or took back."""
     for each in left_at_stock(tree):
         text = f"{each.cgroup} is at stock, as its continued proof was killed in a block at stock"
         hint = f"mmpolicy try --watch {each.percent:g}% binds it again, and goes on"
@@ -69,7 +69,7 @@ def notices(tree: Tree) -> list[Notice]:
 
 
 def notice_lines(tree: Tree) -> list[str]:
-    """Return a line for what runs, and one for each that is left to do."""
+    """Return a line for each running experiment or `maintain`, and one for each notice."""
     who = running(tree)
     at_work = [f"experiment: {who}"] * bool(who) + [line_of(each) for each in [live(tree)] if each]
     return at_work + [each.line() for each in notices(tree)]

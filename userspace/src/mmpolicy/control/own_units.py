@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The files that bind one service each, which this command writes and removes."""
+"""The manifests that bind one service each, which `bind` and `unbind` write and remove."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MARK = "# Written by mmpolicy bind --unit.\n"
 
 
 def read_units(tree: Tree) -> State:
-    """Return the services that are bound by files of their own, readable ones."""
+    """Return the services that are bound by a manifest of their own; skip unreadable manifests."""
     if not tree.is_dir(MANIFESTS):
         return {}
     from mmpolicy import tomllib
@@ -31,7 +31,9 @@ def read_units(tree: Tree) -> State:
 
 
 def put_unit(tree: Tree, key: UnitBinding, profile: str | None) -> None:
-    """Bind a service from its next start on; or, without a profile, no longer."""
+    """Write the manifest that binds a service from its next start on; without a profile, remove
+    it.
+    """
     import tomli_w
 
     if profile is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Bindings that other programs than the manifests make, such as an agent for containers.
+"""Cgroup bindings that another program owns, such as an agent for containers.
 
-An owner keeps a file with a line for each cgroup that it binds, `ID PROFILE PATH`, which it alone
-writes. `apply` leaves these as they are, unless a manifest names the cgroup itself. The files are
-gone with the boot, as the ids are.
+An owner has a file that it alone writes, with a line `ID PROFILE PATH` for each cgroup that it
+binds. `apply` does not change these bindings, unless a manifest names the cgroup itself. The files
+are on a file system that is empty after a boot, as cgroup ids are not valid then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mmpolicy.host.cgroups import cgroup_id
 from mmpolicy.host.files import Tree
 
 OWNERS = "/run/mmpolicy/owners"
-HOST = "host"  # the owner of bindings by manifests
+HOST = "host"  # The owner's name that stands for bindings by manifests.
 
 
 class Owned(NamedTuple):
@@ -31,16 +31,16 @@ class Owned(NamedTuple):
     path: str
 
     def line(self) -> str:
-        """Return its line in the file of the owner."""
+        """Return the line for this binding in the owner's file."""
         return f"{self.number} {self.profile} {self.path}\n"
 
     def lives(self, tree: Tree) -> bool:
-        """Tell if the cgroup is still there."""
+        """Return whether the cgroup still exists."""
         return cgroup_id(tree, self.path) == self.number
 
 
 def check_owner(name: str) -> str:
-    """Return the name of an owner; refuse an invalid name."""
+    """Return the name of an owner; raise an error for an invalid name."""
     if not PROFILE_NAME.fullmatch(name) or name == HOST:
         hint = f"take a-z, 0-9, _ and -, at most 31; '{HOST}' are the manifests"
         raise Error(f"{name!r} is no name for an owner", Exit.USAGE, hint)
@@ -48,7 +48,7 @@ def check_owner(name: str) -> str:
 
 
 def _read(tree: Tree, owner: str) -> list[Owned]:
-    """Return what an owner has written; a line that is no binding is passed over."""
+    """Return the bindings in an owner's file; skip lines that are not bindings."""
     found = []
     for line in tree.read(f"{OWNERS}/{owner}").splitlines():
         with suppress(ValueError):
@@ -58,7 +58,7 @@ def _read(tree: Tree, owner: str) -> list[Owned]:
 
 
 def read_owned(tree: Tree) -> dict[CgroupBinding, Owned]:
-    """Return the bindings of all owners, of cgroups that are there."""
+    """Return the bindings of all owners for cgroups that exist."""
     names = tree.names(OWNERS) if tree.is_dir(OWNERS) else []
     found = [each for name in names if PROFILE_NAME.fullmatch(name) for each in _read(tree, name)]
     if not found:
@@ -67,7 +67,7 @@ def read_owned(tree: Tree) -> dict[CgroupBinding, Owned]:
 
 
 def check_free(tree: Tree, key: CgroupBinding, owner: str | None) -> None:
-    """Refuse to change a binding of another owner."""
+    """Raise an error if a binding belongs to another owner."""
     found = read_owned(tree).get(key)
     if found and found.owner != owner:
         text = f"cgroup {found.path} is bound by the owner '{found.owner}'"
@@ -75,14 +75,14 @@ def check_free(tree: Tree, key: CgroupBinding, owner: str | None) -> None:
 
 
 def keep_owned(tree: Tree, owner: str, key: CgroupBinding, new: Owned | None) -> None:
-    """Write down what an owner has bound, or without that, that it has unbound the cgroup."""
+    """Record that an owner has bound a cgroup, or, if `new` is None, unbound it."""
     kept = [each for each in read_owned(tree).values() if each.owner == owner]
     kept = [each for each in kept if each.number != key.number] + ([new] if new else [])
     tree.keep(f"{OWNERS}/{owner}", "".join(each.line() for each in kept), 0o644)
 
 
 def lost(now: State, target: State, owned: Collection[Owned]) -> dict[str, int]:
-    """Return how many bindings of each owner are not in force, of cgroups that are there."""
+    """Return by owner how many bindings of existing cgroups are not in force."""
     counts = Counter({HOST: 0})
     for each in owned:
         counts[each.owner] += now.get(CgroupBinding(each.number)) != each.profile

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies that are BPF programs, as the module shows them: one in each slot.
+"""Policies that are BPF programs, as the module lists them in its slots.
 
-The kernel does not know where a program comes from, so this is written down when it is loaded.
+The kernel does not know from which file a program was loaded, so a record is written at loading.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from mmpolicy.host.disk import read_given_bytes
 from mmpolicy.host.files import CONTROL, Tree
 
 SLOTS = f"{CONTROL}/bpf"
-RECORDS = "/run/mmpolicy/policies"  # they go at a reboot, as the programs do
-UNKNOWN = "unknown"  # the object of a program that something else has loaded
+# This directory is empty after a boot, when the programs are gone, too.
+RECORDS = "/run/mmpolicy/policies"
+UNKNOWN = "unknown"  # The file name that is shown for a program that this command did not load.
 UNLOAD_ALL = "mmpolicy policy unload --all"
 
 
 class Program(NamedTuple):
-    """A policy that was loaded."""
+    """A loaded policy that is a BPF program."""
 
     name: str
     point: str
-    program: int  # its number, as bpftool shows it
+    program: int  # The id of the program, as bpftool shows it.
     clamped: int  # answers that were cut
-    error: str  # its last report before it was stopped
+    error: str  # The last error of the program before the kernel stopped it.
 
 
 class Source(NamedTuple):
-    """The object that a policy is loaded from."""
+    """The object file that a policy was loaded from, and its SHA-256."""
 
     file: str
     sha256: str
 
 
 def check_available(tree: Tree) -> None:
-    """Fail if this kernel, or this module, has no policies in BPF."""
+    """Raise an error if this kernel or this module does not support policies in BPF."""
     path = f"{SLOTS}/available"
     if not tree.exists(path):
         text = "the loaded module knows no policies in BPF"
@@ -47,7 +48,7 @@ def check_available(tree: Tree) -> None:
 
 
 def programs(tree: Tree) -> list[Program]:
-    """Return the policies that are loaded; nothing without the module, or with an old one."""
+    """Return the loaded policies; empty without the module, or with an old one."""
     if not tree.is_dir(SLOTS):
         return []
     found = []
@@ -67,13 +68,13 @@ def digest(data: bytes) -> str:
 
 
 def keep_source(tree: Tree, program: Program, source: Source) -> None:
-    """Write down where a policy comes from. The caller has a lock."""
+    """Record from which file a policy was loaded. The caller holds a lock."""
     record = {"program": program.program, **source._asdict()}
     tree.keep(f"{RECORDS}/{program.name}.json", json.dumps(record), 0o644)
 
 
 def source_of(tree: Tree, program: Program) -> Source | None:
-    """Return where a policy comes from, None if something else has loaded its program."""
+    """Return the file that a policy was loaded from; None if another program loaded it."""
     path = f"{RECORDS}/{program.name}.json"
     if not tree.exists(path):
         return None
@@ -86,12 +87,14 @@ def source_of(tree: Tree, program: Program) -> Source | None:
 
 
 def sources(tree: Tree) -> dict[str, Source | None]:
-    """Return where each loaded policy comes from, by its name."""
+    """Return the object file of each loaded policy, by the policy's name."""
     return {each.name: source_of(tree, each) for each in programs(tree)}
 
 
 def read_source(source: Source) -> bytes:
-    """Return an object, if it is still the one that was written down."""
+    """Return the content of an object file; raise an error if it has changed since it was
+    recorded.
+    """
     data = read_given_bytes(source.file)
     if digest(data) != source.sha256:
         text = f"{source.file} is not the object that was saved: it has another SHA-256"

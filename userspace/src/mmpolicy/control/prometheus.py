@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""State and counters as metrics of Prometheus."""
+"""Export the state and the counters as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NS = 1e-9
 
 
 def families(tree: Tree) -> list[Metric]:
-    """Return the state and all counters; without debugfs, the state alone."""
+    """Return the state and all counters as metrics; without debugfs, only the state."""
     state = read_state(tree)
     found = [_up(1), *_left(tree), _state(tree), _build(tree), *_lease(tree), *_settings(state)]
     found += [*_bindings(state, cgroups_of(tree, state)), *_drift(tree, state), *_huge(tree)]
@@ -65,7 +65,7 @@ def families(tree: Tree) -> list[Metric]:
 
 
 class _Source(Collector):
-    """What a registry asks for metrics."""
+    """A collector for a Prometheus registry, which calls a function for its metrics."""
 
     def __init__(self, find: Callable[[], list[Metric]]) -> None:
         self._find = find
@@ -76,19 +76,19 @@ class _Source(Collector):
 
 
 def registry(find: Callable[[], list[Metric]]) -> CollectorRegistry:
-    """Return a registry of metrics, which it looks for whenever it is asked."""
+    """Return a Prometheus registry that calls `find` whenever metrics are collected."""
     found = CollectorRegistry(auto_describe=False)
     found.register(_Source(find))
     return found
 
 
 def text(found: list[Metric]) -> str:
-    """Return metrics in the text format."""
+    """Return metrics in the text format of Prometheus."""
     return generate_latest(registry(lambda: found)).decode()
 
 
 def families_or_down(tree: Tree, tell: Callable[[Error], None] = lambda _err: None) -> list[Metric]:
-    """Return all metrics; without the module, those that do not need it."""
+    """Return all metrics; while the module is not loaded, only those that do not need it."""
     try:
         return families(tree)
     except Error as err:
@@ -101,7 +101,7 @@ def _up(value: int) -> Metric:
 
 
 def _left(tree: Tree) -> Iterator[Metric]:
-    """Yield metrics that need no module: running and unfinished changes and experiments."""
+    """Yield metrics about running and unfinished changes and experiments, which need no module."""
     told = "1: mmpolicy ab run is at work."
     yield GaugeMetricFamily(f"{MODULE}_experiment_running", told, int(bool(running(tree))))
     yield from _experiment(live(tree))
@@ -116,7 +116,9 @@ def _left(tree: Tree) -> Iterator[Metric]:
 
 
 def _experiment(now: dict[str, Any]) -> Iterator[Metric]:
-    """Yield where the run is, by which the application's own metrics can be told apart."""
+    """Yield the current block of the experiment, so that an application's metrics can be split by
+    it.
+    """
     if "block" not in now:
         return
     start = f"{MODULE}_experiment"
@@ -139,7 +141,7 @@ def _experiment(now: dict[str, Any]) -> Iterator[Metric]:
 
 
 def _maintain(now: dict[str, Any]) -> Iterator[Metric]:
-    """Yield the work of `maintain`, by service."""
+    """Yield the results of the running `maintain` by service."""
     start = f"{MODULE}_maintain"
     yield GaugeMetricFamily(f"{start}_running", "1: mmpolicy maintain is at work.", int(bool(now)))
     if not now:
@@ -164,7 +166,7 @@ def _maintain(now: dict[str, Any]) -> Iterator[Metric]:
 
 
 def _proofs(tree: Tree) -> Iterator[Metric]:
-    """Yield where the continued proofs of `try` are, by service."""
+    """Yield the progress of each `try --watch`, by service."""
     records, start = read_watched(tree), f"{MODULE}_try_watch"
     if not records:
         return
@@ -190,7 +192,7 @@ def _proofs(tree: Tree) -> Iterator[Metric]:
 
 
 def _huge(tree: Tree) -> Iterator[Metric]:
-    """Yield what each cgroup has in huge pages, by the names that CRI-O gives it."""
+    """Yield the memory in huge pages of each cgroup, under the metric names that CRI-O uses."""
     cgroups = huge_of_cgroups(tree)
     for kind in KINDS:
         told = f"Memory of the kind {kind} in transparent huge pages."
@@ -256,7 +258,7 @@ def _bindings(state: State, paths: dict[str, str]) -> list[Metric]:
     bound = GaugeMetricFamily(
         f"{MODULE}_bound", "What is bound to a profile.", labels=["profile", "kind"]
     )
-    # The label is that of cAdvisor's metrics, so that these can be joined.
+    # The label has the name that cAdvisor's metrics use, so that the two can be joined.
     told = "1: the profile that a cgroup is bound to."
     binding = InfoMetricFamily(f"{MODULE}_binding", told, labels=["id", "profile"])
     for profile in profiles_of(state):
@@ -272,8 +274,8 @@ def _bindings(state: State, paths: dict[str, str]) -> list[Metric]:
 def _drift(tree: Tree, now: State) -> Iterator[Metric]:
     """Yield the differences from the applied manifest, and from the bindings of owners.
 
-    A binding of an absent cgroup is no drift. Where the manifest does not fit this kernel,
-    `verify` tells.
+    A binding of a cgroup that does not exist is no difference. An error in the manifest is ignored
+    here, as `verify` reports it.
     """
     target = now
     with suppress(Error):
@@ -294,7 +296,7 @@ def _drift(tree: Tree, now: State) -> Iterator[Metric]:
 
 
 def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]:
-    """Yield all counters; those of times by log2 as histograms, with a bucket an octave."""
+    """Yield all counters, and histograms of durations with a bucket for each factor of two."""
     events = CounterMetricFamily(
         f"{MODULE}_events", "Counters of the module.", labels=["profile", "point", "event"]
     )
@@ -321,7 +323,7 @@ def _add_times(
     counts: Mapping[Bucket, float],
     sum_ns: int | None,
 ) -> None:
-    """Add a histogram: 2^n to 2^(n+1) - 1 ns each; the last bucket has longer times, too."""
+    """Add a histogram with buckets of 2^n to 2^(n+1) - 1 ns; the last one also has longer times."""
     total = None if sum_ns is None else sum_ns * NS
     octaves: dict[float, float] = defaultdict(float)  # by where they end
     for (start, _), count in sorted(counts.items()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The checks of `mmpolicy doctor` of the control tree, and all checks in their order."""
+"""The checks of `mmpolicy doctor` that need the control tree, and the list of all checks."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ WITHOUT = "see above; mmpolicy thp, map and ab run work without the module"
 
 
 def check_can_load(facts: Facts) -> Exit:
-    """Return DONE if the module is loaded, or nothing is known to be in its way."""
+    """Return DONE if the module is loaded, or no check has found a reason that it cannot be."""
     wrong = [check(facts).status for check in (check_hooks, check_file)] if not facts.loaded else []
     return Exit.LACKING if "fail" in wrong else Exit.DONE
 
 
 def check_loaded(facts: Facts) -> Check:
-    """Is the module loaded and its control tree there?"""
+    """Check that the module is loaded and its control tree exists."""
     found = try_to("loaded", "fail", lambda: f"state: {model.check_loaded(facts.tree)}")
     if check_can_load(facts) != Exit.DONE:
         return found._replace(next_step=WITHOUT)
@@ -48,7 +48,7 @@ def check_loaded(facts: Facts) -> Check:
 
 
 def check_abi(facts: Facts) -> Check:
-    """Do module and command have one interface number?"""
+    """Check that the module and this command have the same interface number."""
     if not facts.tree.is_dir(CONTROL):
         return Check("abi", "-", "nothing to compare")
     return try_to("abi", "fail", lambda: model.check_abi(facts.tree))
@@ -65,14 +65,14 @@ def check_permission(facts: Facts) -> Check:
 
 
 def check_counters(facts: Facts) -> Check:
-    """Can `mmpolicy stats` read the counters?"""
+    """Check that `mmpolicy stats` can read the counters."""
     if not facts.loaded:
         return Check("counters", "-", "nothing to count")
     return try_to("counters", "warn", lambda: f"of {', '.join(counted_profiles(facts.tree))}")
 
 
 def check_left(facts: Facts) -> Check:
-    """Is a change or a run left unfinished?"""
+    """Check that no change and no run was left unfinished."""
     found = notices(facts.tree)
     if not found:
         return Check("left", "ok", "nothing is half made")
@@ -81,7 +81,7 @@ def check_left(facts: Facts) -> Check:
 
 
 def check_bpf(facts: Facts) -> Check:
-    """Can policies in BPF be loaded? Other features do not need these checks."""
+    """Check that policies in BPF can be loaded; other features do not need this."""
     path = f"{SLOTS}/available"
     if not facts.loaded or not facts.tree.exists(path):
         return Check("bpf", "-", "the loaded module tells whether policies in BPF can be had")
@@ -106,7 +106,7 @@ def check_bpf(facts: Facts) -> Check:
     return Check("bpf", "ok", f"policies in BPF can be loaded; there is: {names or 'none'}")
 
 
-# Behind that of the kernel, which takes its types (verbs/fit.py).
+# The checks of the kernel come first, as these use the types that they find (verbs/fit.py).
 CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_hooks,
     check_thp,
@@ -126,7 +126,7 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
 
 
 def verdict(checks: list[Check]) -> Exit:
-    """Return DONE if policies can be switched now, DENIED if only permission is missing."""
+    """Return DONE if policies can be chosen now, DENIED if only permission is missing."""
     failed = {check.name for check in checks if check.status == "fail"}
     if not failed:
         return Exit.DONE

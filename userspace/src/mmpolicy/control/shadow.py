@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Decisions that a shadow would have made, from its counters."""
+"""Estimate from the counters what a shadow, a policy that is asked and not obeyed, would have
+saved.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,13 @@ from mmpolicy.control.counters import Counters
 from mmpolicy.host.calibration import Calibration
 
 COUNTER = re.compile(r"shadow_(requested|allocated)_order_(\d+)")
-UNSURE = "shadow_reason_no_room"  # no folio fits: maybe as another would be there already
+# No folio fits the area, perhaps because an earlier folio of the shadow would be there already.
+UNSURE = "shadow_reason_no_room"
 
 
 @dataclass(frozen=True)
 class Shadow:
-    """Faults that a shadow was asked about, and what would have become of them."""
+    """The faults that a shadow was asked about, and how many it would have saved."""
 
     faults: int
     spared_least: int
@@ -31,7 +34,7 @@ class Shadow:
         return {name: value for name, value in asdict(self).items() if name != "folios"}
 
     def saved(self, costs: Calibration) -> list[tuple[float, float]]:
-        """Return the seconds of a CPU that it would have saved, and their part; least and most."""
+        """Return the least and the most CPU time that the shadow would save, with its share."""
         spared = (self.spared_least, self.spared_most)
         seconds = [
             (bound.saved_s(each, self.folios), bound) for each, bound in zip(spared, costs.bounds())
@@ -39,7 +42,7 @@ class Shadow:
         return [(each, each * 1e9 / (self.faults * bound.ns())) for each, bound in seconds]
 
     def text(self, costs: Calibration | None = None) -> str:
-        """Return it in words; with what faults cost on this host, also the CPU time."""
+        """Return the result as text; with the measured costs of faults, it includes CPU time."""
         spared = _between(self.spared_least, self.spared_most)
         low, high = (100 * n / self.faults for n in (self.spared_least, self.spared_most))
         share = _between(f"{low:.0f}", f"{high:.0f}")
@@ -63,10 +66,10 @@ def _between(low: object, high: object) -> str:
 
 
 def shadow_of(counters: Mapping[str, int]) -> Shadow | None:
-    """Return the result of the shadow of a point by its counters, nothing if it was not asked.
+    """Return the result of a point's shadow from its counters; None if it was not asked.
 
-    A fault whose folio would have been there already would have been spared. Each folio that
-    would have been made has its pages, of which those that had a fault are no more than now.
+    A fault is saved if an earlier folio of the shadow would already contain its page. Each folio
+    contains a known number of pages, of which at most those with a fault now would be used.
     """
     found = {"requested": {}, "allocated": {}}  # type: dict[str, dict[int, int]]
     for name, value in counters.items():
@@ -86,18 +89,18 @@ def shadow_of(counters: Mapping[str, int]) -> Shadow | None:
 
 
 def shadows_of(counters: Counters) -> dict[str, Shadow]:
-    """Return the shadows of all points that have asked one."""
+    """Return the results of the shadows of all points that have one."""
     found = {point: shadow_of(values) for point, values in counters.items()}
     return {point: shadow for point, shadow in found.items() if shadow}
 
 
 def shadow_data(counters: Counters) -> dict[str, Any]:
-    """Return all shadows for JSON."""
+    """Return the results of all shadows for JSON."""
     return {point: shadow.as_data() for point, shadow in shadows_of(counters).items()}
 
 
 def shadow_lines(counters: Counters, costs: Calibration | None = None) -> list[str]:
-    """Return a line for each shadow, with an empty one before them."""
+    """Return a line for each shadow, after an empty line."""
     found = shadows_of(counters).items()
     lines = [f"shadow of {point}: {each.text(costs)}" for point, each in found]
     return ["", *lines] if lines else []

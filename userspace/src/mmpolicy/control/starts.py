@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Services that were bound as they started, by the drop-in of their unit.
+"""The record of services that the drop-ins of their units bound when they started.
 
-The drop-in has no time for the journal, and its bindings are no change by anybody: it makes again
-what a manifest of the host says. It leaves a line for each, which is gone with the boot.
+Such a binding repeats what a manifest of the host asks for, so it is not a change for the journal,
+which would also delay the start. The record is empty after a boot.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RECORD = "/run/mmpolicy/bound"
 
 
 class Start(NamedTuple):
-    """A service that was bound."""
+    """The record of one service that was bound when it started."""
 
     time: str
     cgroup: int  # its id
@@ -30,7 +30,7 @@ class Start(NamedTuple):
 
 
 def read_starts(tree: Tree) -> list[Start]:
-    """Return those of this boot, the oldest first; a line that is cut off is passed over."""
+    """Return the services bound since the boot, the oldest first; skip truncated lines."""
     found = []
     for file in (path for path in (f"{RECORD}.old", RECORD) if tree.exists(path)):
         for line in tree.read(file).splitlines():
@@ -41,10 +41,10 @@ def read_starts(tree: Tree) -> list[Start]:
 
 
 def follow_services(tree: Tree, done: StateChange, now: State, target: State) -> State:
-    """Return the target of an undone change with services that have started since.
+    """Return the target state of an undone change, adapted to services that have started since.
 
-    Such a service has another cgroup than the change knows, so it goes the way of its unit, and
-    is bound to no profile that goes.
+    Such a service has a new cgroup that the change does not know. It gets what its unit gets, and
+    it is not bound to a profile that will be deleted.
     """
     target = dict(target)
     for key in changed_keys(*done):

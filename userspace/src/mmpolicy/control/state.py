@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The whole state of the control tree: read it, plan the way to another one, go there.
+"""Read the whole state of the control tree, plan the writes to another state, and make them.
 
-A state is flat, a value for each key, so that comparing, merging and keeping states is plain.
+A state is a flat map from keys to values, so comparing and merging two states is simple.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from mmpolicy.host.processes import start_of
 
 @dataclass(frozen=True)
 class Write:
-    """One write to one file of the tree."""
+    """One write to one file of the control tree."""
 
     path: str
     value: str
-    key: Key  # the entry that it changes
-    result: str | None  # the value of the key afterwards, None without the key
+    key: Key  # The entry of the state that the write changes.
+    result: str | None  # The value of the key after the write; None if the write removes the key.
 
 
 # Reading
 
 
 def read_state(tree: Tree) -> State:
-    """Return the state as it is now.
+    """Return the current state.
 
-    If a profile goes while it is read, as those of an experiment do when the lease expires, all is
-    read anew.
+    If a profile disappears during the reading, as those of an experiment do when the lease
+    expires, everything is read again.
     """
     control = Control(tree)
     profiles = control.profiles()
@@ -119,7 +119,7 @@ def process_key(tree: Tree, pid: int) -> ProcessBinding | None:
 
 
 def read_value(tree: Tree, key: Lease | ExperimentFile | Setting) -> str:
-    """Return what one file says now."""
+    """Return the current value of one file of the control tree."""
     if isinstance(key, Setting) and key.is_choice:
         return active_of(tree, key.path)[0]
     return chosen(tree.read(key.path))
@@ -134,7 +134,7 @@ def profiles_of(state: State) -> list[str]:
 
 
 def settings_of(state: State, profile: str) -> dict[Setting, str]:
-    """Return policies and knobs of a profile."""
+    """Return the policies and knobs of a profile."""
     return {
         key: value
         for key, value in state.items()
@@ -143,7 +143,7 @@ def settings_of(state: State, profile: str) -> dict[Setting, str]:
 
 
 def users_of(state: State, program: Program) -> list[str]:
-    """Return the profiles that have a policy, or have it as their shadow."""
+    """Return the profiles that use a policy, either actively or as their shadow."""
     return [
         profile
         for profile in profiles_of(state)
@@ -165,7 +165,7 @@ def experiment_of(state: State) -> dict[ExperimentFile, str]:
 
 
 def changed_keys(old: State, new: State) -> list[Key]:
-    """Return the sorted keys that differ."""
+    """Return the sorted keys that differ between two states."""
     keys = (key for key in old | new if old.get(key) != new.get(key))
     return sorted(keys, key=lambda key: key.order)
 
@@ -174,12 +174,12 @@ def changed_keys(old: State, new: State) -> list[Key]:
 
 
 def assign(key: Lease | ExperimentFile | Setting, value: str) -> Write:
-    """Return the write that gives a file a value."""
+    """Return the write that sets a file to a value."""
     return Write(key.path, value, key, value)
 
 
 def create(profile: str) -> Write:
-    """Return the write that makes a profile."""
+    """Return the write that creates a profile."""
     return Write(f"{PROFILES}/create", profile, Profile(profile), "")
 
 
@@ -189,7 +189,7 @@ def delete(profile: str) -> Write:
 
 
 def bind(key: Binding, profile: str) -> Write:
-    """Return the write that binds a cgroup or a process, wherever it was bound before."""
+    """Return the write that binds a cgroup or a process and thereby ends an earlier binding."""
     return Write(key.path(profile), str(key.number), key, profile)
 
 
@@ -199,7 +199,7 @@ def unbind(key: Binding, profile: str) -> Write:
 
 
 def bind_unit(key: UnitBinding, profile: str | None) -> Write:
-    """Return the write that binds a service from its next start on, or ends that."""
+    """Return the write that binds a service from its next start on, or unbinds it."""
     return Write(key.path, profile or "", key, profile)
 
 
@@ -212,10 +212,10 @@ def perform(tree: Tree, write: Write) -> None:
 
 
 def plan(old: State, new: State) -> list[Write]:
-    """Return the writes that lead from one state to another, empty if there is no difference.
+    """Return the writes that lead from one state to another, empty if they are equal.
 
-    The way is safe at every step: a lease begins first and ends last, a profile is complete
-    before anything is bound to it, and knobs come before their policy.
+    Every intermediate state is safe: a lease begins first and ends last, a profile is complete
+    before anything is bound to it, and knobs are set before their policy is chosen.
     """
     steps = [*_stop(old, new), *_create(old, new), *_settings(old, new), *_bind(old, new)]
     steps += [*_experiment(old, new), *_delete(old, new), *_start(old, new), *_units(old, new)]
@@ -228,7 +228,7 @@ def _differ(old: State, new: State, key: Key) -> bool:
 
 
 def _fixed_while_enabled(old: State, new: State) -> list[ExperimentFile]:
-    """Return the files of the experiment that have to be written while it is off."""
+    """Return the experiment's files that can only be written while the experiment is disabled."""
     keys = (key for key in experiment_of(new) if key not in (ENABLED, PERCENT))
     return [key for key in keys if _differ(old, new, key)]
 
@@ -246,7 +246,7 @@ def _create(old: State, new: State) -> Iterator[Write]:
 
 
 def _settings(old: State, new: State) -> Iterator[Write]:
-    """Yield knobs and policies that differ, the policy of a point after its knobs."""
+    """Yield the knobs and policies that differ; the policy of a point comes after its knobs."""
     keys = [key for key in new if isinstance(key, Setting)]
     keys.sort(key=lambda key: (key.profile, key.point, key.is_choice, key.order))
     for key in keys:
@@ -255,7 +255,7 @@ def _settings(old: State, new: State) -> Iterator[Write]:
 
 
 def _bind(old: State, new: State) -> Iterator[Write]:
-    """Yield what binds, which also moves, and then what unbinds."""
+    """Yield the new and changed bindings, and then those that end."""
     bound = [key for key in old | new if isinstance(key, BINDINGS)]
     for key in bound:
         if _differ(old, new, key):
@@ -267,7 +267,8 @@ def _bind(old: State, new: State) -> Iterator[Write]:
 
 def _experiment(old: State, new: State) -> Iterator[Write]:
     taken = old.get(TREATMENT_ARM, NO_ARM)
-    if taken != NO_ARM and taken == new.get(CONTROL_ARM):  # the two arms must differ
+    # The kernel refuses equal arms, so the order of the two writes matters.
+    if taken != NO_ARM and taken == new.get(CONTROL_ARM):
         yield assign(TREATMENT_ARM, NO_ARM)
         old = old | {TREATMENT_ARM: NO_ARM}
     for key in [*_fixed_while_enabled(old, new), PERCENT]:
@@ -294,7 +295,7 @@ def _units(old: State, new: State) -> Iterator[Write]:
 
 
 def without_gone(tree: Tree, now: State, state: State) -> State:
-    """Return the state without bindings of cgroups and processes that are no more."""
+    """Return the state without bindings of cgroups and processes that no longer exist."""
     missing = [key for key in state if key not in now]
     absent = any(isinstance(key, CgroupBinding) for key in missing)
     cgroups = {CgroupBinding(int(number)) for number in cgroup_paths(tree)} if absent else set()
@@ -308,10 +309,10 @@ def without_gone(tree: Tree, now: State, state: State) -> State:
 
 
 def go_to(tree: Tree, state: State, now: State) -> None:
-    """Go from the current state to one that was read before.
+    """Restore a state that was read earlier.
 
-    Bindings of processes and cgroups that have ended since stay away, as in the kernel.
-    Raises Error at the first write that the kernel refuses.
+    Bindings of processes and cgroups that have ended since are omitted. Raises an error at the
+    first write that the kernel refuses.
     """
     for write in plan(now, without_gone(tree, now, state)):
         perform(tree, write)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""TOML: the line of each key in a file, which no library tells."""
+"""Find the line of each key in a TOML file, which the TOML library does not report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TomlKey = tuple[str, ...]
 
 
 def leaves(table: Mapping[str, Any], above: TomlKey = ()) -> Iterator[tuple[TomlKey, Any]]:
-    """Yield the key, from the top, and the value of all that is no table, or an empty one."""
+    """Yield the full key and the value of each entry that is no table, and of each empty table."""
     for name, value in table.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, (*above, name))
@@ -33,7 +33,7 @@ def key_lines(text: str) -> dict[TomlKey, int]:
         try:
             keys = [key for key, _ in leaves(tomllib.loads(statement))]
         except tomllib.TOMLDecodeError:
-            continue  # it goes on in the next line
+            continue  # The statement continues on the next line.
         if statement.lstrip().startswith("["):
             (table,) = keys
             keys = [()]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Units of systemd that are bound whenever they start, before they run.
+"""Bind systemd units to profiles at each start, before their programs run.
 
-Their names are in the manifests of the host alone. A generator of systemd makes a drop-in for
-each, at boot and at each daemon-reload, so no drop-in outlives the line in the manifest.
+The manifests of the host name the units. At boot and at each daemon-reload, systemd runs a
+generator that writes a drop-in for each unit, so removing the manifest's line removes the drop-in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.systemd import Units, unknown_unit
 
 FOLDER = MANIFESTS
-# The unit starts even if the binding fails. `+`: as root, outside the unit's sandbox.
+# The `-` lets the unit start even if the binding fails; `+` runs it as root outside the sandbox.
 DROP_IN = """\
 [Unit]
 After=mmpolicy.service
@@ -34,9 +34,9 @@ def host_manifest(tree: Tree, bad: Callable[[Error], None] | None = None) -> Man
 
 
 def generate(folder: str, root: str = "/") -> int:
-    """Write a drop-in for each service that is bound, for systemd.
+    """Write a drop-in for each service that is bound; systemd runs this as a generator.
 
-    An error in a manifest does not delay the boot, and affects its own entry only.
+    An error in a manifest affects its own entry only, and never the boot.
     """
     tree, errors = Tree(root), list[Error]()
     units = units_of(tree)
@@ -55,7 +55,7 @@ def generate(folder: str, root: str = "/") -> int:
 
 
 def units_of(tree: Tree) -> Units:
-    """Return the units of a host."""
+    """Return the systemd units of a host."""
     return Units(tree, partial(cgroup_paths, tree))
 
 
@@ -67,9 +67,9 @@ def named_units(tree: Tree) -> dict[str, str]:
 
 
 def check_unit(units: Units, given: str, profile: str, force: bool) -> UnitBinding:
-    """Return the key of a unit that can be bound; its profile has to be there at boot.
+    """Return the key for binding a unit; raise an error if its profile would not exist at boot.
 
-    A name that systemd does not know has to be forced: it would be bound for ever, and never be.
+    A name that systemd does not know needs `force`, as the binding would never take effect.
     """
     tree, unit = units.tree, service_of(given)
     if given.endswith(".slice"):
@@ -91,7 +91,7 @@ def check_unit(units: Units, given: str, profile: str, force: bool) -> UnitBindi
 
 
 def find_unit(units: Units, given: str) -> UnitBinding:
-    """Return the key of a service that is bound by a file of its own."""
+    """Return the key of a service that has a manifest of its own."""
     tree, key = units.tree, UnitBinding(service_of(given) or given)
     if not tree.exists(key.path):
         key = UnitBinding(units.primary(key.unit))

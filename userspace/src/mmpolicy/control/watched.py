@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Settings that `try` has kept and goes on proving: a record of each, and its pairs of blocks.
+"""Records of `try --watch`, which compares a kept setting with stock now and then.
 
-The record says that a block at stock has begun before it does. Whoever finds that without a
-process that holds the lock knows that it was killed there, and that stock is in force.
+For a short block of time the service runs at stock, and its metrics are compared with those of a
+block with the setting. The record notes a block at stock before it begins. If the process is
+killed, its lock is free while the record still has the block: then the service is still at stock.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 
 FOLDER = "/var/lib/mmpolicy/watch"
-RUN = "try --watch, pid "  # prefix of the text in the lock
+# The lock file's text begins with this while `try --watch` holds the lock.
+RUN = "try --watch, pid "
 VERSION = 1
 ON, ENDED, GOING_BACK, WENT_BACK = "on", "ended", "going back", "went back"  # phases
-KEEP_S = 28 * 86400.0  # so long a pair counts
+KEEP_S = 28 * 86400.0  # The age in seconds beyond which a pair of blocks is dropped.
 READABLE = 0o644
 
-Ends = tuple[float, float, float]  # estimate, low and high, in percent
+# An estimated effect with the lower and upper end of its interval, in percent.
+Ends = tuple[float, float, float]
 
 
 class Watch(NamedTuple):
-    """One pair of blocks: when it ended, and of each metric the values at stock and as kept."""
+    """One pair of blocks: its end, and each metric's value at stock and with the setting."""
 
     at: float  # seconds since 1970
     values: dict[str, tuple[float, float]]
@@ -36,28 +39,29 @@ class Watch(NamedTuple):
 
 @dataclass(frozen=True)
 class Watched:
-    """A kept setting that `try --watch` goes on testing, and its progress."""
+    """A kept setting that `try --watch` continues to test, and its progress."""
 
     trial: str
     cgroup: str
     profile: str
-    percent: float  # of the blocks that are at stock
+    percent: float  # The share of the blocks that run at stock, in percent.
     metrics: tuple[str, ...]
     guards: tuple[str, ...]
     block_s: float
     washout_s: float
     interval_s: float
     began: str
-    boot: str  # the id of the boot in which its process was last at work
-    days: dict[str, float] = field(default_factory=dict)  # that harm takes to be found
+    boot: str  # The id of the boot in which its process last worked.
+    # The days that it takes to detect harm, by metric.
+    days: dict[str, float] = field(default_factory=dict)
     phase: str = ON
     reason: str = ""  # for its end
-    at_stock: int = 0  # id of the cgroup that has a block at stock
+    at_stock: int = 0  # The id of the cgroup that runs a block at stock now, else 0.
     lost: int = 0  # pairs
-    skipped: str = ""  # why the last pair was not begun
+    skipped: str = ""  # The reason why the last pair of blocks was skipped.
     effects: dict[str, Ends] = field(default_factory=dict)  # of the last week
     pairs: int = 0  # in the last week
-    known: bool = False  # has somebody acknowledged that it went back?
+    known: bool = False  # True once an operator has acknowledged that the setting was taken back.
 
     @property
     def path(self) -> str:
@@ -66,36 +70,38 @@ class Watched:
 
     @property
     def lock(self) -> str:
-        """Return the lock that its process holds."""
+        """Return the lock file that the testing process holds."""
         return f"/run/mmpolicy/watch-{self.trial}.lock"
 
     @property
     def stop(self) -> str:
-        """Return the file by which somebody asks its process to end."""
+        """Return the file whose creation asks the testing process to end."""
         return f"{FOLDER}/{self.trial}.stop"
 
     def running(self, tree: Tree) -> str:
-        """Return its process in words; empty if there is none."""
+        """Return which process tests the setting, such as `try --watch, pid 7`; empty if none
+        does.
+        """
         return tree.holder(self.lock)
 
     def keep(self, tree: Tree, **changes: Any) -> Watched:
-        """Write it down with some changes, and return that."""
+        """Write the record with some fields changed, and return it."""
         new = replace(self, **changes)
         tree.keep_record(self.path, VERSION, asdict(new))
         return new
 
 
 def read_watched(tree: Tree) -> list[Watched]:
-    """Return all records of this host; a file that is none is left out."""
+    """Return all records of this host; skip files that are not records."""
     try:
         found = [_parsed(record) for record in tree.records(FOLDER, VERSION)]
-    except Error:  # an ordinary user may not look
+    except Error:  # Users other than root may not read the records.
         return []
     return sorted((each for each in found if each), key=lambda each: each.trial)
 
 
 def watched_of(tree: Tree, trial: str) -> Watched | None:
-    """Return the record about a trial."""
+    """Return the record of a trial's later test, None if there is none."""
     return _parsed(tree.record_of(f"{FOLDER}/{trial}.json", VERSION))
 
 
@@ -110,7 +116,7 @@ def _parsed(record: dict[str, Any]) -> Watched | None:
 
 
 def read_pairs(tree: Tree, trial: str) -> list[Watch]:
-    """Return the pairs, the oldest first; a damaged line is passed over."""
+    """Return the pairs of blocks, the oldest first; skip damaged lines."""
     path = f"{FOLDER}/{trial}.jsonl"
     found = []
     for line in tree.read(path).splitlines() if tree.exists(path) else ():
@@ -124,7 +130,7 @@ def read_pairs(tree: Tree, trial: str) -> list[Watch]:
 
 
 def add_pair(tree: Tree, trial: str, pair: Watch) -> list[Watch]:
-    """Write a pair down, and forget those that are too old; return all that count."""
+    """Append a pair of blocks, drop those that are too old, and return the rest."""
     known = [each for each in read_pairs(tree, trial) if each.at > pair.at - KEEP_S]
     pairs = [*known, pair]
     text = "".join(f"{json.dumps(each._asdict())}\n" for each in pairs)
@@ -133,27 +139,30 @@ def add_pair(tree: Tree, trial: str, pair: Watch) -> list[Watch]:
 
 
 def gone_back(tree: Tree) -> list[Watched]:
-    """Return those that were shown to be worse, until somebody acknowledges it."""
+    """Return the settings that were taken back as worse, and that nobody has acknowledged yet."""
     return [each for each in read_watched(tree) if each.phase == WENT_BACK and not each.known]
 
 
 def left_at_stock(tree: Tree) -> list[Watched]:
-    """Return those whose process was killed in a block at stock."""
+    """Return the records of processes that were killed during a block at stock."""
     return [each for each in read_watched(tree) if is_left_at_stock(tree, each)]
 
 
 def is_left_at_stock(tree: Tree, record: Watched) -> bool:
-    """Tell if its process was killed in a block at stock; a boot has bound the service again."""
+    """Return whether a killed process has left the service at stock.
+
+    After a reboot this is false, as the boot binds the service again.
+    """
     if not record.at_stock or record.running(tree) or record.boot != boot_of(tree):
         return False
     try:
         return CgroupBinding(record.at_stock) not in read_state(tree)
-    except Error:  # the module is not loaded
+    except Error:  # Reading the state fails while the module is not loaded.
         return True
 
 
 def wanted_now(tree: Tree, target: State) -> State:
-    """Return a target without the bindings that have a block at stock just now."""
+    """Return a target state without the bindings that `try --watch` has removed for a block."""
     at_stock = {CgroupBinding(each.at_stock) for each in read_watched(tree)
                 if each.at_stock and each.running(tree)}  # fmt: skip
     return {key: value for key, value in target.items() if key not in at_stock}
