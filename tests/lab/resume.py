@@ -58,7 +58,7 @@ class Kept:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the plugins; only the pytest session that starts the workers receives all results."""
+    """Register the plugins; only the session that starts the workers receives all results."""
     if path := os.environ.get("MMPOLICY_RESUME"):
         config.pluginmanager.register(LeftOut(Path(path)))
         if not hasattr(config, "workerinput"):

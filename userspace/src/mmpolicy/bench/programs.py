@@ -140,7 +140,7 @@ class Programs:
                 os.kill(pid, signal.SIGKILL)
 
     def _ask(self, deed: str, limit_s: float = PROMPT_S, **fields: Any) -> dict[str, Any]:
-        """Send a request to the starter and return its reply; raise an error after the time limit."""
+        """Ask the starter and return its reply; raise an error after a time limit."""
         end = monotonic() + limit_s
         try:
             self.wire.send(json.dumps([deed, fields]).encode())

@@ -42,7 +42,7 @@ Origin = Callable[[Write], str]
 
 
 class StateChange(NamedTuple):
-    """The state before and after a list of writes, or only those entries that the writes changed."""
+    """The state before and after a list of writes, or only the entries that they changed."""
 
     before: State
     after: State
@@ -71,7 +71,7 @@ def asked_for(before: State, writes: Sequence[Write]) -> State:
 
 
 def steps_of(before: State, writes: Sequence[Write]) -> Iterator[Step]:
-    """Yield each write with the value of its entry just before the write, and the requested value."""
+    """Yield each write with its entry's value just before it, and the requested value."""
     state = dict(before)
     for write in writes:
         off = write.key.off if isinstance(write.key, Setting) else None

@@ -164,7 +164,7 @@ class Manifest:
 
     @contextmanager
     def _at(self, key: TomlKey) -> Iterator[None]:
-        """Put the line of a key in front of errors in this block, and make them exit with failure."""
+        """Put a key's line in front of the errors in this block, and make them exit with 1."""
         try:
             yield
         except Error as err:
@@ -359,12 +359,12 @@ def _toml_key(key: Key) -> TomlKey:
 
 
 def _path_in_file(key: Key) -> str:
-    """Return the dotted path in a manifest of a lease or an experiment file, else an empty string."""
+    """Return the dotted path of a lease or an experiment file in a manifest, else ""."""
     return ".".join(_toml_key(key)) if isinstance(key, (Lease, ExperimentFile)) else ""
 
 
 def _left_alone(now: State, names: set[str]) -> State:
-    """Return these profiles with every point at stock and no shadow, and with their current knobs."""
+    """Return these profiles with every point at stock, no shadow, and their current knobs."""
     state: State = {}
     for name in names & set(profiles_of(now)):
         state[Profile(name)] = ""

@@ -33,7 +33,7 @@ class About(NamedTuple):
 
 
 def about(tree: Tree, knob: Setting) -> About | None:
-    """Return the module's description of a knob; None if the loaded module is too old to have one."""
+    """Return the module's description of a knob; None if the module is too old for one."""
     path = f"{KNOBS}/{knob.inside}"
     if not tree.is_dir(path):
         return None

@@ -309,7 +309,7 @@ class Runner:
             self.restarting = False
 
     def _tell_of_idleness(self, block: Block) -> None:
-        """Warn early of an idle arm or of a counter without /s; the report would doubt the result."""
+        """Warn early of an idle arm or a counter without /s, which would make the result doubtful."""
         if self.told or block.pair != IDLE_PAIRS:
             return
         self.told = True
