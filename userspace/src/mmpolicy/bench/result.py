@@ -73,7 +73,7 @@ def _to_compare(names: Sequence[str]) -> list[str]:
 
 
 class Result:
-    """The result of all runs; by_median: medians of ratios, with interval and p of the sign test."""
+    """The result of all runs; by_median: medians of ratios, with interval and sign test."""
 
     def __init__(
         self,

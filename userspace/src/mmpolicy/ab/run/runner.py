@@ -309,7 +309,7 @@ class Runner:
             self.restarting = False
 
     def _tell_of_idleness(self, block: Block) -> None:
-        """Warn early of an idle arm or a counter without /s, which would make the result doubtful."""
+        """Warn early of an idle arm or a counter without /s, as the result would be doubtful."""
         if self.told or block.pair != IDLE_PAIRS:
             return
         self.told = True
